@@ -1,0 +1,109 @@
+package cacheaside
+
+import (
+	"fmt"
+	"reflect"
+	"sync"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/cacheaside/cacheaside/internal/lease"
+	"github.com/cacheaside/cacheaside/internal/local"
+)
+
+// Cache is what the loaders of a process share: the connection to Redis and the memory tier. Make one for each Redis, and a Loader for
+// each kind of row. It is safe for concurrent use.
+type Cache struct {
+	options Options
+	store   *lease.Store // nil: no Redis
+	memory  *local.Tier  // nil: no memory tier
+
+	mu      sync.Mutex
+	loaders map[string]loader // by name
+	closed  bool
+}
+
+// loader is a Loader of any type, as its Cache sees it.
+type loader interface {
+	close()
+	addStats(*Stats)
+}
+
+// New makes a Cache on rdb: a *redis.Client, to a single server or by way of sentinels, or a *redis.ClusterClient. With nil it works
+// without Redis: the memory tier and the sharing of loads within the process remain. The caller keeps rdb, and closes it after the
+// Cache. nil options are the defaults.
+//
+// A *redis.Ring, and a client that reads from replicas, are refused: both can show a value after its deletion has been
+// acknowledged. (A failover client made with ReplicaOnly cannot be told from others; do not pass one.) The Redis server must be
+// of version 6 or later; the commands that its user needs are listed in the package comment.
+//
+// New does no I/O, so that a process can start while Redis is down.
+func New(rdb redis.UniversalClient, options *Options) (*Cache, error) {
+	o := options.withDefaults()
+	if err := o.check(); err != nil {
+		return nil, fmt.Errorf("cacheaside: %w", err)
+	}
+	c := &Cache{options: o, loaders: make(map[string]loader)}
+	if rdb != nil {
+		store, err := lease.NewStore(rdb, o.RedisTimeout)
+		if err != nil {
+			return nil, fmt.Errorf("cacheaside: %w", err)
+		}
+		c.store = store
+	}
+	if o.MemoryBytes > 0 {
+		memory, err := local.New(o.MemoryBytes)
+		if err != nil {
+			return nil, fmt.Errorf("cacheaside: %w", err)
+		}
+		c.memory = memory
+	}
+	return c, nil
+}
+
+// add registers a loader under its name. Two loaders of one name would read each other's entries.
+func (c *Cache) add(name string, l loader) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	switch {
+	case c.closed:
+		return ErrClosed
+	case c.loaders[name] != nil:
+		return fmt.Errorf("the cache already has a loader of this name, a %s; share that one", reflect.TypeOf(c.loaders[name]))
+	}
+	c.loaders[name] = l
+	return nil
+}
+
+// Stats returns the counts of all loaders of the cache together.
+func (c *Cache) Stats() Stats {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	var s Stats
+	for _, l := range c.loaders {
+		l.addStats(&s)
+	}
+	return s
+}
+
+// Close ends the cache: its loaders' callers, present and future, get ErrClosed, and the contexts of loads under way end. It returns when
+// the loads have returned and their leases are released: at the latest when their LoadTimeout has passed, and Redis has had
+// its time-out. The Redis client stays open. Close may be called again; it always returns nil.
+func (c *Cache) Close() error {
+	c.mu.Lock()
+	c.closed = true
+	loaders := make([]loader, 0, len(c.loaders))
+	for _, l := range c.loaders {
+		loaders = append(loaders, l)
+	}
+	c.mu.Unlock()
+	var wg sync.WaitGroup
+	for _, l := range loaders {
+		wg.Go(l.close)
+	}
+	wg.Wait()
+	if c.memory != nil {
+		c.memory.Close()
+	}
+	return nil
+}

@@ -1,0 +1,23 @@
+package cacheaside
+
+import "encoding/json"
+
+// codecJSON is written into each entry, so that a program that uses another codec sees that it cannot read it.
+const codecJSON = 1
+
+func encode[V any](v V) (codec uint8, payload []byte, err error) {
+	payload, err = json.Marshal(v)
+	return codecJSON, payload, err
+}
+
+// decode never returns half a value: what is not wholly a V is an error.
+func decode[V any](codec uint8, payload []byte) (v V, err error) {
+	if codec != codecJSON {
+		return v, errUnknownCodec
+	}
+	if err := json.Unmarshal(payload, &v); err != nil {
+		var zero V
+		return zero, err
+	}
+	return v, nil
+}

@@ -1,0 +1,87 @@
+package cacheaside
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime/debug"
+
+	"github.com/cacheaside/cacheaside/internal/flight"
+)
+
+// Errors to test for with errors.Is. Get returns ErrNotFound itself; every other error is wrapped in an *Error.
+var (
+	// ErrNotFound means that the row does not exist. A load function returns it, or sql.ErrNoRows, to say so; Get returns it.
+	ErrNotFound = errors.New("cacheaside: not found")
+
+	// ErrLoadFailed means that a load of this key failed within the last LoaderOptions.ErrorTTL, here or in another process, and that
+	// the database was not asked again. The caller whose load failed gets the load's own error instead.
+	ErrLoadFailed = errors.New("a load of this key failed a moment ago")
+
+	// ErrLoadTimeout means that a load took longer than LoaderOptions.LoadTimeout, or that the loads of other processes were waited
+	// for longer than twice that.
+	ErrLoadTimeout = errors.New("the load timed out")
+
+	// ErrRedis means that Redis could not be reached, did not answer in time, or refused a command; the error of the client is
+	// wrapped too. Get never returns it: it loads from the database. Invalidate and Refresh do.
+	ErrRedis = errors.New("redis")
+
+	// ErrClosed means that the Cache has been closed.
+	ErrClosed = errors.New("the cache is closed")
+)
+
+// Error is the error of an operation on a key. Its message shows a hash of the key, for keys may be private.
+type Error struct {
+	Op     string // "get", "refresh" or "invalidate"
+	Loader string // the loader's name
+	Key    string // the encoded key; do not log it unless keys may be seen
+	Hash   uint64 // the stable hash of loader and key that the message shows
+	Err    error
+}
+
+func (e *Error) Error() string {
+	return fmt.Sprintf("cacheaside: %s %s key#%016x: %v", e.Op, e.Loader, e.Hash, e.Err)
+}
+
+func (e *Error) Unwrap() error { return e.Err }
+
+// PanicError is the error of a load (or of a codec, or a marshaler of the value) that panicked or called runtime.Goexit. The
+// callers who shared the load get it; no goroutine or lease is left behind.
+type PanicError struct {
+	Value  any    // what was passed to panic; nil for runtime.Goexit
+	Goexit bool   // runtime.Goexit was called, as t.FailNow does
+	Stack  []byte // of the goroutine, taken while it unwound
+}
+
+// Error tells that it was a panic, and its type, but not its value, which may hold what is private.
+func (e *PanicError) Error() string {
+	if e.Goexit {
+		return "the load called runtime.Goexit"
+	}
+	return fmt.Sprintf("the load panicked with a %T", e.Value)
+}
+
+// Unwrap returns the panic's value if it is an error.
+func (e *PanicError) Unwrap() error {
+	err, _ := e.Value.(error)
+	return err
+}
+
+// caught makes the error of a goroutine that is unwinding. recovered is nil only for Goexit: panic(nil) panics with a
+// *runtime.PanicNilError.
+func caught(recovered any) error {
+	return &PanicError{Value: recovered, Goexit: recovered == nil, Stack: debug.Stack()}
+}
+
+var errUnknownCodec = errors.New("unknown codec")
+
+// redisError marks err as Redis' or its client's.
+func redisError(err error) error { return fmt.Errorf("%w: %w", ErrRedis, err) }
+
+// ended tells why a round's context has ended, in words for callers.
+func ended(ctx context.Context) error {
+	if cause := context.Cause(ctx); cause != flight.ErrAbandoned {
+		return cause
+	}
+	return ctx.Err()
+}

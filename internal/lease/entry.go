@@ -1,0 +1,138 @@
+// Package lease is the protocol by which a fleet of processes shares one Redis string for each cached key.
+//
+// The string holds an entry, the lease of a load that is under way, or the marker of a load that failed a moment ago.
+// Every change to it is one script that compares before it writes, so that deleting the key, by whatever means, voids
+// whatever was under way: a value read from the database before the delete is never stored after it.
+package lease
+
+import (
+	"crypto/rand"
+	"encoding/binary"
+	"encoding/hex"
+	"math"
+	"time"
+
+	"github.com/cacheaside/cacheaside/internal/mutant"
+)
+
+// The first byte tells what the string holds: the high nibble the kind, the low one the version of the format.
+const (
+	entryByte  = 0xE1
+	leaseByte  = 0xA1
+	failedByte = 0xF1
+)
+
+// The layout, shared by all kinds so that a script finds the token without knowing the kind:
+//
+//	0      kind and format version
+//	1      flags in the low nibble, codec in the high one
+//	2-13   token: whose lease this is; or the entry's stamp, the token of the load that stored it
+//	14-19  an entry's soft expiry, Unix milliseconds; while it is claimed for a refresh, when the claim ends, by Redis' clock
+//	20-23  an entry's load cost in microseconds
+//	24-    an entry's payload
+const (
+	tokenAt    = 2
+	expiryAt   = 14
+	costAt     = 20
+	headerSize = 24
+	leaseSize  = 14
+)
+
+// flagClaimed is set while a refresh of the entry is under way; the scripts know its value.
+const (
+	flagClaimed = 1 << iota
+	flagNull
+)
+
+// Token names one load: never a process, for then a second load of the same process would revive the first one's lease.
+type Token [12]byte
+
+func (t Token) String() string { return hex.EncodeToString(t[:]) }
+
+// Entry is a stored answer.
+type Entry struct {
+	Null    bool          // there is no such row
+	Codec   uint8         // how Payload is encoded, 0 to 15
+	Claimed bool          // a refresh is under way, or was when its holder died
+	Stamp   Token         // the load that stored it
+	Expiry  time.Time     // end of its soft life by the clock of the process that stored it; of the claim, by Redis' clock
+	Cost    time.Duration // how long the load took
+	Payload []byte
+}
+
+// Kind says what a key holds.
+type Kind uint8
+
+const (
+	Absent  Kind = iota
+	Stored       // an entry
+	Busy         // somebody else's load is under way: a lease, or for a refresh, a claim
+	Mine         // this attempt's load may begin
+	Failed       // a load failed a moment ago
+	Unknown      // bytes that this version cannot read
+)
+
+// State is what a command has shown of a key.
+type State struct {
+	Kind  Kind
+	Token Token // of a lease
+	Entry Entry // of Stored; Payload aliases Raw
+	Raw   []byte
+}
+
+// appendEntry encodes e.
+func appendEntry(dst []byte, e Entry) []byte {
+	flags := e.Codec << 4
+	if e.Null {
+		flags |= flagNull
+	}
+	if e.Claimed {
+		flags |= flagClaimed
+	}
+	dst = append(dst, entryByte, flags)
+	dst = append(dst, e.Stamp[:]...)
+	var word [8]byte
+	binary.BigEndian.PutUint64(word[:], uint64(max(e.Expiry.UnixMilli(), 0)))
+	dst = append(dst, word[2:]...)
+	dst = binary.BigEndian.AppendUint32(dst, uint32(min(max(e.Cost.Microseconds(), 0), math.MaxUint32)))
+	return append(dst, e.Payload...)
+}
+
+// decode reads what a key holds. It never fails: what it cannot read is Unknown.
+func decode(b []byte) State {
+	s := State{Kind: Unknown, Raw: b}
+	switch {
+	case len(b) >= headerSize && b[0] == entryByte && b[1]&0x0f&^(flagClaimed|flagNull) == 0:
+		s.Kind = Stored
+		var word [8]byte
+		copy(word[2:], b[expiryAt:costAt])
+		s.Entry = Entry{
+			Null:    b[1]&flagNull != 0,
+			Codec:   b[1] >> 4,
+			Claimed: b[1]&flagClaimed != 0,
+			Stamp:   Token(b[tokenAt:expiryAt]),
+			Expiry:  time.UnixMilli(int64(binary.BigEndian.Uint64(word[:]))),
+			Cost:    time.Duration(binary.BigEndian.Uint32(b[costAt:])) * time.Microsecond,
+			Payload: b[headerSize:],
+		}
+	case len(b) == leaseSize && b[0] == leaseByte:
+		s.Kind = Busy
+		s.Token = Token(b[tokenAt:leaseSize])
+	case len(b) == 1 && b[0] == failedByte:
+		s.Kind = Failed
+	}
+	return s
+}
+
+func appendLease(dst []byte, t Token) []byte {
+	return append(append(dst, leaseByte, 0), t[:]...)
+}
+
+// newToken draws a token: 96 random bits, so that no two loads of a fleet ever share one.
+func newToken() (t Token) {
+	if mutant.Active == mutant.TokenPerProcess {
+		return Token{1}
+	}
+	rand.Read(t[:]) // never fails (crypto/rand)
+	return t
+}

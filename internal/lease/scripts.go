@@ -1,0 +1,133 @@
+package lease
+
+import (
+	"crypto/sha1" // by which Redis names scripts
+	"encoding/hex"
+	"strings"
+
+	"github.com/cacheaside/cacheaside/internal/mutant"
+)
+
+// Each script touches KEYS[1] alone, and decides by what the key holds and by Redis' own clock. Lua counts from 1: bytes
+// 3 to 14 are the token. A mutant (see internal/mutant) takes one guard out; in a build without its tag these are constants.
+
+// takeScript gives a lease if the key holds nothing, or still exactly the bytes whose hash is ARGV[3], which the caller could
+// not read. Otherwise it answers what the key holds: the second check of double-checked locking, in the same trip.
+// ARGV: lease, its life in ms, hash of unreadable bytes or "".
+var takeScript = newScript(`
+local v = redis.call('GET', KEYS[1])
+if v and (ARGV[3] == '' or redis.sha1hex(v) ~= ARGV[3]) then return v end
+redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])
+return false`,
+	mutation{mutant.SecondCheck, `if v and (`, `if v and string.byte(v, 1) == 225 and (`},
+	mutation{mutant.ReplaceCompare, `redis.sha1hex(v) ~= ARGV[3]`, `false`})
+
+// claimScript takes a key for a refresh. Nothing there, a failure or unreadable bytes: a lease. A lease, or an entry whose claim
+// has not ended: answers it. An entry: claims it, in the entry itself, so that readers keep being served and nothing can
+// come between; the key is made to outlive the claim, for if it expired another reader would take a lease and load too.
+// ARGV: lease, token, life in ms. Answers {what}, {'busy', bytes}, or {'claimed', old header, Unix ms of its expiry or -1}.
+var claimScript = newScript(`
+local life = tonumber(ARGV[3])
+local h = redis.call('GETRANGE', KEYS[1], 0, 23)
+local kind = string.byte(h, 1)
+if kind == 161 then return {'busy', h} end
+if kind ~= 225 or #h < 24 then
+  redis.call('SET', KEYS[1], ARGV[1], 'PX', life)
+  return {'leased'}
+end`+clock+`
+local flags = string.byte(h, 2)
+if flags % 2 == 1 and number(h) > now then return {'busy', h} end
+local ttl = redis.call('PTTL', KEYS[1])
+redis.call('SETRANGE', KEYS[1], 1, string.char(flags - flags % 2 + 1) .. ARGV[2] .. bytes(now + life))
+if ttl >= 0 and ttl < life then redis.call('PEXPIRE', KEYS[1], life) end
+return {'claimed', h, ttl < 0 and '-1' or string.format('%.0f', now + ttl)}`,
+	mutation{mutant.ClaimOutlives, `if ttl >= 0 and ttl < life`, `if false`},
+	mutation{mutant.ClaimOnce, `flags % 2 == 1 and number(h) > now`, `false`})
+
+// fillScript stores an entry if the key still holds the caller's lease or claim, which takes its place. The token is the entry's
+// stamp, so that a fill that is repeated because its reply was lost recognises itself.
+// ARGV: token, entry, its life in ms. Answers 1 if the entry is stored.
+var fillScript = newScript(`
+local h = redis.call('GETRANGE', KEYS[1], 0, 13)
+if string.sub(h, 3, 14) ~= ARGV[1] then return 0 end
+if string.byte(h, 1) == 225 and string.byte(h, 2) % 2 == 0 then return 1 end
+redis.call('SET', KEYS[1], ARGV[2], 'PX', ARGV[3])
+return 1`,
+	mutation{mutant.FillCompare, `string.sub(h, 3, 14) ~= ARGV[1]`, `false`},
+	mutation{mutant.FillAbsent, `if string.sub(h, 3, 14) ~= ARGV[1]`, `if #h > 0 and string.sub(h, 3, 14) ~= ARGV[1]`},
+	mutation{mutant.FillClaim, `if string.sub(h, 3, 14) ~= ARGV[1]`, `if string.byte(h, 1) ~= 225 and string.sub(h, 3, 14) ~= ARGV[1]`})
+
+// renewScript keeps the caller's lease or claim alive. ARGV: token, life in ms. Answers 0 if it is the caller's no longer.
+var renewScript = newScript(`
+local life = tonumber(ARGV[2])
+local h = redis.call('GETRANGE', KEYS[1], 0, 23)
+if string.sub(h, 3, 14) ~= ARGV[1] then return 0 end
+if string.byte(h, 1) == 161 then return redis.call('PEXPIRE', KEYS[1], life) end
+if string.byte(h, 1) ~= 225 or string.byte(h, 2) % 2 == 0 then return 0 end` + clock + `
+redis.call('SETRANGE', KEYS[1], 14, bytes(now + life))
+local ttl = redis.call('PTTL', KEYS[1])
+if ttl >= 0 and ttl < life then redis.call('PEXPIRE', KEYS[1], life) end
+return 1`)
+
+// endScript gives up the caller's lease or claim without a value. A lease becomes the marker of a failure, or goes; a claimed entry
+// gets back its soft expiry and what is left of its life. ARGV: marker or "", its life in ms, the header as it was before the claim
+// or "" if not known, when the entry was to expire or -1, then the tokens. Answers 1 if there was something of the caller's.
+var endScript = newScript(`
+local h = redis.call('GETRANGE', KEYS[1], 0, 23)
+local mine = false
+for i = 5, #ARGV do mine = mine or string.sub(h, 3, 14) == ARGV[i] end
+if not mine then return 0 end
+if string.byte(h, 1) == 161 then
+  if ARGV[1] == '' then redis.call('DEL', KEYS[1]) else redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2]) end
+  return 1
+end
+if string.byte(h, 1) ~= 225 or string.byte(h, 2) % 2 == 0 then return 0 end` + clock + `
+local left = tonumber(ARGV[4]) - now
+if tonumber(ARGV[4]) >= 0 and left <= 0 then redis.call('DEL', KEYS[1]) return 1 end
+redis.call('SETRANGE', KEYS[1], 1, string.char(string.byte(h, 2) - 1))
+if ARGV[3] ~= '' then redis.call('SETRANGE', KEYS[1], 14, string.sub(ARGV[3], 15, 20)) end
+if left > 0 then redis.call('PEXPIRE', KEYS[1], left) end
+return 1`)
+
+// clock gives the scripts Redis' time in milliseconds, and the two ends of the 48-bit number that a header holds. Plain
+// arithmetic: doubles carry 53 bits, and neither struct.pack nor bit operations are everywhere.
+const clock = `
+local t = redis.call('TIME')
+local now = t[1] * 1000 + math.floor(t[2] / 1000)
+local function bytes(n)
+  local s = ''
+  for i = 1, 6 do s = string.char(n % 256) .. s; n = math.floor(n / 256) end
+  return s
+end
+local function number(h)
+  local n = 0
+  for i = 15, 20 do n = n * 256 + string.byte(h, i) end
+  return n
+end`
+
+type mutation struct {
+	name     string
+	old, new string
+}
+
+// script is a Lua script and the SHA-1 by which Redis caches it.
+type script struct{ source, hash string }
+
+// newScript makes a script, with the guard taken out that this build's tag names, if it names one here.
+func newScript(src string, mutations ...mutation) script {
+	for _, m := range mutations {
+		if !strings.Contains(src, m.old) {
+			panic("lease: mutant " + m.name + " does not apply")
+		}
+		if mutant.Active == m.name {
+			src = strings.Replace(src, m.old, m.new, 1)
+		}
+	}
+	src = strings.TrimSpace(src)
+	return script{source: src, hash: sha1Hex([]byte(src))}
+}
+
+func sha1Hex(b []byte) string {
+	sum := sha1.Sum(b)
+	return hex.EncodeToString(sum[:])
+}

@@ -1,0 +1,133 @@
+// Package local is the memory tier of a process: ristretto behind generations.
+package local
+
+import (
+	"fmt"
+	"math"
+	"sync"
+	"time"
+
+	"github.com/dgraph-io/ristretto/v2"
+
+	"github.com/cacheaside/cacheaside/internal/mutant"
+)
+
+// Tier holds the items of all loaders of a process within one budget of bytes. A nil Tier holds nothing.
+//
+// Ristretto promises little: it applies a Set later, may drop it, keeps the older of two Sets of a new key, and its Close panics
+// when it races a Set. Nothing here depends on more than that a Get returns something that was once Set under its hash.
+type Tier struct {
+	generations Generations
+	cache       *ristretto.Cache[uint64, any]
+	start       time.Time // of the tier's monotonic clock
+
+	mu     sync.RWMutex // Set and Del against Close; never taken by Get
+	closed bool
+}
+
+// Item is a value in the memory tier, and all that is needed to tell whether it may still be served. It is not changed
+// after Set.
+type Item[K comparable, V any] struct {
+	Key        K
+	Value      V
+	Null       bool // there is no such row
+	Stable     uint64
+	Generation uint64
+	expires    time.Duration // on the tier's clock
+}
+
+// itemOverhead is what an item costs beside its key and value: ristretto's map entry, policy and counters, measured at some
+// 220 bytes (TestBudget), and the fields of Item.
+const itemOverhead = 280
+
+// typicalItem sizes ristretto's frequency counters, of which it wants ten an item.
+const typicalItem = 1024
+
+// New makes a tier that holds at most about budget bytes.
+func New(budget int64) (*Tier, error) {
+	cache, err := ristretto.NewCache(&ristretto.Config[uint64, any]{
+		NumCounters:        max(budget/typicalItem, 100) * 10,
+		MaxCost:            budget,
+		BufferItems:        64,
+		IgnoreInternalCost: true, // itemOverhead has it
+		KeyToHash:          func(h uint64) (uint64, uint64) { return h, 0 },
+	})
+	if err != nil {
+		return nil, fmt.Errorf("memory tier: %w", err)
+	}
+	return &Tier{cache: cache, start: time.Now()}, nil
+}
+
+// Generation is the generation of the keys with this stable hash. Take it before the first look at Redis or the database.
+func (t *Tier) Generation(stable uint64) uint64 { return t.generations.Now(stable) }
+
+// Advance ends every item of the keys with this stable hash, for a value that was read since their generation was from. It answers the
+// generation under which that value may be Set; not if there was an invalidation meanwhile.
+func (t *Tier) Advance(stable, from uint64) (uint64, bool) {
+	return t.generations.Advance(stable, from)
+}
+
+// Invalidate ends every item of the keys with this stable hash, and frees the one under hash.
+func (t *Tier) Invalidate(hash, stable uint64) {
+	t.generations.Bump(stable)
+	t.delete(hash)
+}
+
+// Get returns the live item of key, whose hash is hash.
+func Get[K comparable, V any](t *Tier, hash uint64, key K) (*Item[K, V], bool) {
+	v, ok := t.cache.Get(hash)
+	if !ok {
+		return nil, false
+	}
+	item, ok := v.(*Item[K, V])
+	if !ok || (item.Key != key && mutant.Active != mutant.MemoryKey) {
+		return nil, false // another key with the same 64-bit hash
+	}
+	if item.Generation != t.generations.Now(item.Stable) && mutant.Active != mutant.MemoryGeneration {
+		return nil, false
+	}
+	if time.Since(t.start) >= item.expires {
+		return nil, false
+	}
+	return item, true
+}
+
+// Set offers item to the tier for at most life. weight is the size of key and value in bytes. It may not be taken.
+func Set[K comparable, V any](t *Tier, hash uint64, item Item[K, V], weight int64, life time.Duration) {
+	item.expires = time.Since(t.start) + life
+	if item.expires < 0 {
+		item.expires = math.MaxInt64
+	}
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	if !t.closed {
+		t.cache.Set(hash, &item, weight+itemOverhead)
+	}
+}
+
+func (t *Tier) delete(hash uint64) {
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	if !t.closed {
+		t.cache.Del(hash)
+	}
+}
+
+// Wait waits until what was Set has been applied or dropped.
+func (t *Tier) Wait() {
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	if !t.closed {
+		t.cache.Wait()
+	}
+}
+
+// Close empties the tier and ends its goroutines. Get then finds nothing, and Set does nothing.
+func (t *Tier) Close() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if !t.closed {
+		t.closed = true
+		t.cache.Close()
+	}
+}

@@ -1,0 +1,37 @@
+// Package mutant names the guards of the library's promises that a test build can take out.
+//
+// A build with the tag mutant_<name> sets Active to that name; any other build, so every release, sets it to "". Active is a
+// constant, so the comparisons cost nothing and the mutated branches are not compiled in. `make mutants` builds each and shows
+// that the test named for it in list.txt fails.
+package mutant
+
+// The guards. list.txt says what each is and which test sees it missing.
+const (
+	SecondCheck      = "second_check"
+	ReplaceCompare   = "replace_compare"
+	ClaimOutlives    = "claim_outlives"
+	ClaimOnce        = "claim_once"
+	FillCompare      = "fill_compare"
+	FillAbsent       = "fill_absent"
+	FillClaim        = "fill_claim"
+	LeaseRetried     = "lease_retried"
+	TokenSentTwice   = "token_sent_twice"
+	NoBump           = "no_bump"
+	BumpFirst        = "bump_first"
+	MemoryKey        = "memory_key"
+	MemoryGeneration = "memory_generation"
+	GenerationLate   = "generation_late"
+	LateGeneration   = "late_generation"
+	MemoryLife       = "memory_life"
+	JoinRunning      = "join_running"
+	LeaderCancels    = "leader_cancels"
+	AbandonedRuns    = "abandoned_runs"
+	Impatient        = "impatient"
+	NoRelease        = "no_release"
+	NoErrorMarker    = "no_error_marker"
+	NoRenewal        = "no_renewal"
+	ReturnRefused    = "return_refused"
+	PanicEscapes     = "panic_escapes"
+	ProcessGate      = "process_gate"
+	TokenPerProcess  = "token_per_process"
+)

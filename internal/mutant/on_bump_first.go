@@ -1,0 +1,5 @@
+//go:build mutant_bump_first
+
+package mutant
+
+const Active = "bump_first"

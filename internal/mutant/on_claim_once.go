@@ -1,0 +1,5 @@
+//go:build mutant_claim_once
+
+package mutant
+
+const Active = "claim_once"

@@ -1,0 +1,5 @@
+//go:build mutant_fill_absent
+
+package mutant
+
+const Active = "fill_absent"

@@ -1,0 +1,5 @@
+//go:build mutant_generation_late
+
+package mutant
+
+const Active = "generation_late"

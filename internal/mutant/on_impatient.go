@@ -1,0 +1,5 @@
+//go:build mutant_impatient
+
+package mutant
+
+const Active = "impatient"

@@ -1,0 +1,5 @@
+//go:build mutant_join_running
+
+package mutant
+
+const Active = "join_running"

@@ -1,0 +1,5 @@
+//go:build mutant_memory_key
+
+package mutant
+
+const Active = "memory_key"

@@ -1,0 +1,5 @@
+//go:build mutant_no_error_marker
+
+package mutant
+
+const Active = "no_error_marker"

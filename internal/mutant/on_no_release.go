@@ -1,0 +1,5 @@
+//go:build mutant_no_release
+
+package mutant
+
+const Active = "no_release"

@@ -1,0 +1,5 @@
+//go:build mutant_process_gate
+
+package mutant
+
+const Active = "process_gate"

@@ -1,0 +1,5 @@
+//go:build mutant_return_refused
+
+package mutant
+
+const Active = "return_refused"

@@ -1,0 +1,134 @@
+package cacheaside
+
+import (
+	"cmp"
+	"fmt"
+	"time"
+)
+
+// Options are the settings of a Cache. The zero value, and nil, are good defaults.
+type Options struct {
+	// Prefix begins the name of every key that the Cache uses in Redis, so that programs, and rules of an ACL, can be kept
+	// apart. All processes that share entries use the same. Letters, digits, "_", "." and "-". Default: "cacheaside".
+	Prefix string
+
+	// MemoryBytes is about how much memory the memory tier of this process may use, for all its loaders and with its own
+	// bookkeeping. Default: 64 MiB. A negative number: no memory tier. At least 1 MiB otherwise.
+	MemoryBytes int64
+
+	// RedisTimeout bounds each command to Redis, whatever the client's own settings; go-redis by itself ignores a context's
+	// deadline while it reads, unless its ContextTimeoutEnabled is set. When Redis hangs, a read takes up to this long, and
+	// where a lease was asked for up to three times this long, before it goes to the database. Default: 500 ms. At least 1 ms.
+	RedisTimeout time.Duration
+
+	// LeaseTTL is how long the lease of a load lives without being renewed; a living process renews it every third of it. So it
+	// is how long other processes wait when the process that loads is killed, and how long a process may be
+	// suspended (by a garbage collector, a debugger, a live migration) before another one loads too, which is never stored twice
+	// but costs a load. All processes of the fleet use the same. Default: 2 s. From 100 ms to 1 minute.
+	LeaseTTL time.Duration
+}
+
+// LoaderOptions are the settings of a Loader. The zero value, and nil, are good defaults.
+type LoaderOptions struct {
+	// Version is part of the loader's keys in Redis. Change it when the type of the values changes, so that old bytes are never
+	// read as the new type. Letters, digits, "_", "." and "-". Default: "1".
+	Version string
+
+	// TTL is how long a value may stay in Redis, and so how long it can be stale where nothing invalidates it. A load can set
+	// that of its own value with SetTTL. Default: 10 minutes. From 10 ms to 10 years.
+	TTL time.Duration
+
+	// Jitter is the share of a life by which it may be shortened, at random, so that what was stored together does not expire
+	// together. It never lengthens a life, nor shortens it to nothing. Default: 0.1. At most 0.9. A negative number: none.
+	Jitter float64
+
+	// NullTTL is how long Redis remembers that a row does not exist. Default: 1 minute, or TTL if that is less. From 10 ms to 10 years.
+	NullTTL time.Duration
+
+	// MemoryTTL is how long a value may be served from this process's memory tier, within its remaining life in Redis. Until another
+	// process's Invalidate is heard of, this is how stale a value from memory can be. Default: 10 s, or TTL if that is
+	// less. A negative number: this loader does not use the memory tier. At least 10 ms otherwise.
+	MemoryTTL time.Duration
+
+	// LoadTimeout bounds a load: its context ends then, its callers get ErrLoadTimeout, and the next load of the key may begin
+	// even if this one ignores its context. Default: 10 s. From 1 ms to 1 hour.
+	LoadTimeout time.Duration
+
+	// ErrorTTL is how long a failed load keeps the fleet from loading the same key again; who asks meanwhile gets ErrLoadFailed.
+	// Invalidate and Refresh end it. Default: 1 s. From 1 ms to 1 hour.
+	ErrorTTL time.Duration
+}
+
+// MinTTL and MaxTTL are the range of every time to live: so none means "never stored" or "for ever".
+const (
+	MinTTL = 10 * time.Millisecond
+	MaxTTL = 10 * 365 * 24 * time.Hour
+)
+
+const minMemoryBytes = 1 << 20
+
+// withDefaults returns o with defaults in the place of zeros.
+func (o *Options) withDefaults() Options {
+	var d Options
+	if o != nil {
+		d = *o
+	}
+	d.Prefix = cmp.Or(d.Prefix, "cacheaside")
+	d.MemoryBytes = cmp.Or(d.MemoryBytes, 64<<20)
+	d.RedisTimeout = cmp.Or(d.RedisTimeout, 500*time.Millisecond)
+	d.LeaseTTL = cmp.Or(d.LeaseTTL, 2*time.Second)
+	return d
+}
+
+func (o Options) check() error {
+	switch {
+	case !validName(o.Prefix):
+		return fmt.Errorf("Options.Prefix %q: only letters, digits, '_', '.' and '-'", o.Prefix)
+	case o.MemoryBytes >= 0 && o.MemoryBytes < minMemoryBytes:
+		return fmt.Errorf("Options.MemoryBytes %d: at least %d, or negative for no memory tier", o.MemoryBytes, minMemoryBytes)
+	}
+	return cmp.Or(
+		inRange("Options.RedisTimeout", o.RedisTimeout, time.Millisecond, time.Hour),
+		inRange("Options.LeaseTTL", o.LeaseTTL, 100*time.Millisecond, time.Minute))
+}
+
+func (o *LoaderOptions) withDefaults() LoaderOptions {
+	var d LoaderOptions
+	if o != nil {
+		d = *o
+	}
+	d.Version = cmp.Or(d.Version, "1")
+	d.TTL = cmp.Or(d.TTL, 10*time.Minute)
+	d.Jitter = cmp.Or(d.Jitter, 0.1)
+	d.NullTTL = cmp.Or(d.NullTTL, min(time.Minute, d.TTL))
+	d.MemoryTTL = cmp.Or(d.MemoryTTL, min(10*time.Second, d.TTL))
+	d.LoadTimeout = cmp.Or(d.LoadTimeout, 10*time.Second)
+	d.ErrorTTL = cmp.Or(d.ErrorTTL, time.Second)
+	return d
+}
+
+func (o LoaderOptions) check() error {
+	switch {
+	case !validName(o.Version):
+		return fmt.Errorf("LoaderOptions.Version %q: only letters, digits, '_', '.' and '-'", o.Version)
+	case !(o.Jitter <= 0.9): // also NaN
+		return fmt.Errorf("LoaderOptions.Jitter %v: at most 0.9", o.Jitter)
+	}
+	memoryTTL := o.MemoryTTL
+	if memoryTTL < 0 {
+		memoryTTL = MinTTL
+	}
+	return cmp.Or(
+		inRange("LoaderOptions.TTL", o.TTL, MinTTL, MaxTTL),
+		inRange("LoaderOptions.NullTTL", o.NullTTL, MinTTL, MaxTTL),
+		inRange("LoaderOptions.MemoryTTL", memoryTTL, MinTTL, MaxTTL),
+		inRange("LoaderOptions.LoadTimeout", o.LoadTimeout, time.Millisecond, time.Hour),
+		inRange("LoaderOptions.ErrorTTL", o.ErrorTTL, time.Millisecond, time.Hour))
+}
+
+func inRange(field string, d, lo, hi time.Duration) error {
+	if d < lo || d > hi {
+		return fmt.Errorf("%s %v: from %v to %v", field, d, lo, hi)
+	}
+	return nil
+}

@@ -1,0 +1,74 @@
+package cacheaside
+
+import (
+	"math/rand/v2"
+	"sync/atomic"
+	"unsafe"
+)
+
+// Stats counts what has happened since the start, in one Loader or in all of a Cache. Its fields are read one after the other, so they
+// may be apart by what happened meanwhile.
+type Stats struct {
+	MemoryHits int64 // Gets answered from this process's memory
+	RedisHits  int64 // rounds answered by an entry in Redis; a round answers all who asked together
+	NullHits   int64 // of those two, how many said that there is no such row
+
+	Loads        int64 // calls of the load function
+	LoadErrors   int64 // of those, how many failed, ErrNotFound aside
+	LoadsLeft    int64 // loads that had not returned at LoadTimeout, and were left running by themselves
+	FailedByMark int64 // rounds that ended with ErrLoadFailed, the database not asked
+
+	Waits            int64 // rounds that waited for another process's load
+	Refused          int64 // loads whose result was thrown away, since an invalidation came between or the lease was lost
+	Unvalidated      int64 // results given out that Redis had not validated, since it was in trouble or after too many refusals
+	Bypassed         int64 // of those, how many were due to Bypass
+	Undecodable      int64 // entries found in Redis that could not be decoded; each counts as a miss
+	RedisErrors      int64 // commands to Redis that failed, also those that no caller was told of
+	Abandoned        int64 // rounds that were stopped since all their callers had left
+	Invalidated      int64 // keys whose Invalidate was acknowledged
+	InvalidateErrors int64 // keys whose Invalidate returned an error
+}
+
+// counters are the live form of Stats.
+type counters struct {
+	memoryHits, memoryNulls striped
+
+	redisHits, nullHits                 atomic.Int64
+	loads, loadErrors, loadsLeft        atomic.Int64
+	failedByMark, waits, refused        atomic.Int64
+	unvalidated, bypassed               atomic.Int64
+	undecodable, redisErrors, abandoned atomic.Int64
+	invalidated, invalidateErrors       atomic.Int64
+}
+
+func (c *counters) addTo(s *Stats) {
+	nulls := c.memoryNulls.sum()
+	s.MemoryHits += c.memoryHits.sum() + nulls
+	s.NullHits += c.nullHits.Load() + nulls
+	for _, p := range []struct {
+		to   *int64
+		from *atomic.Int64
+	}{
+		{&s.RedisHits, &c.redisHits}, {&s.Loads, &c.loads}, {&s.LoadErrors, &c.loadErrors}, {&s.LoadsLeft, &c.loadsLeft},
+		{&s.FailedByMark, &c.failedByMark}, {&s.Waits, &c.waits}, {&s.Refused, &c.refused}, {&s.Unvalidated, &c.unvalidated},
+		{&s.Bypassed, &c.bypassed}, {&s.Undecodable, &c.undecodable}, {&s.RedisErrors, &c.redisErrors},
+		{&s.Abandoned, &c.abandoned}, {&s.Invalidated, &c.invalidated}, {&s.InvalidateErrors, &c.invalidateErrors},
+	} {
+		*p.to += p.from.Load()
+	}
+}
+
+// striped is a counter for the hottest path: goroutines on different cores rarely touch the same cache line.
+type striped [16]struct {
+	n atomic.Int64
+	_ [64 - unsafe.Sizeof(atomic.Int64{})]byte
+}
+
+func (s *striped) inc() { s[rand.Uint32()%uint32(len(s))].n.Add(1) }
+
+func (s *striped) sum() (n int64) {
+	for i := range s {
+		n += s[i].n.Load()
+	}
+	return n
+}

@@ -1,0 +1,162 @@
+package testenv
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"sync"
+	"testing"
+	"time"
+)
+
+// childVariable names the function that a copy of the test binary has to run.
+const childVariable = "TESTENV_CHILD"
+
+var children = map[string]func(){}
+
+// RegisterChild names a function that SpawnChild can run in a process of its own.
+// It is called from an init function of a _test.go file of a package whose
+// TestMain calls Main. The function talks to the test through os.Stdin and
+// os.Stdout; when it returns, the process exits with code 0.
+func RegisterChild(name string, f func()) {
+	if children[name] != nil {
+		panic("testenv: two children named " + name)
+	}
+	children[name] = f
+}
+
+func runChild(name string) int {
+	// What the child starts itself is not the same child again.
+	os.Unsetenv(childVariable)
+	f := children[name]
+	if f == nil {
+		fmt.Fprintf(os.Stderr, "testenv: no child named %q\n", name)
+		return 2
+	}
+	f()
+	stopAll()
+	return 0
+}
+
+// Child is a copy of the test binary that runs a registered function. It dies
+// with its test, and with the test process.
+type Child struct {
+	Stdin io.WriteCloser // the standard input of the child
+	Pid   int
+
+	proc   *process
+	stdout *os.File
+
+	readMu sync.Mutex
+	unread []byte // read from stdout, but not yet returned by ReadLine
+}
+
+// SpawnChild runs the function registered under the name in a new process, with
+// the given "NAME=value" pairs added to its environment. What it writes to its
+// standard error is logged when the test ends.
+func SpawnChild(t testing.TB, name string, env ...string) *Child {
+	t.Helper()
+	if children[name] == nil {
+		t.Fatalf("no child named %q", name)
+	}
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir, err := tempDir("child")
+	if err != nil {
+		t.Fatal(err)
+	}
+	stderr, err := os.Create(filepath.Join(dir, "stderr"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer stderr.Close()
+	inR, inW, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer inR.Close()
+	outR, outW, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer outW.Close()
+
+	// Without a TestMain that calls Main the copy would run the tests, and they
+	// would spawn copies without end; the flag leaves it no tests to run.
+	argv := []string{self, "-test.run=^$"}
+	env = append(append(os.Environ(), env...), childVariable+"="+name)
+	p, err := startProcess(argv, "", env, stdio{in: inR, out: outW, err: stderr})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := &Child{Stdin: inW, Pid: p.pid, proc: p, stdout: outR}
+	t.Cleanup(func() {
+		p.kill()
+		inW.Close()
+		outR.Close()
+		if text, _ := os.ReadFile(stderr.Name()); len(text) > 0 {
+			t.Logf("child %s, standard error:\n%s", name, text)
+			// A child that is killed cannot report it by its exit code.
+			if bytes.Contains(text, []byte("WARNING: DATA RACE")) {
+				t.Errorf("data race in child %s", name)
+			}
+		}
+		os.RemoveAll(dir)
+	})
+	return c
+}
+
+// ReadLine returns the next line that the child writes to its standard output,
+// without the newline. It returns io.EOF when the child has closed the output, as
+// by exiting, and os.ErrDeadlineExceeded after the timeout; a line of which only
+// the beginning had come by then is returned whole by a later call.
+func (c *Child) ReadLine(timeout time.Duration) (string, error) {
+	c.readMu.Lock()
+	defer c.readMu.Unlock()
+	if err := c.stdout.SetReadDeadline(time.Now().Add(timeout)); err != nil {
+		return "", err
+	}
+	buffer := make([]byte, 4096)
+	for {
+		if line, rest, ok := bytes.Cut(c.unread, []byte("\n")); ok {
+			c.unread = rest
+			return string(line), nil
+		}
+		n, err := c.stdout.Read(buffer)
+		c.unread = append(c.unread, buffer[:n]...)
+		if err != nil && n == 0 {
+			return "", err
+		}
+	}
+}
+
+// Kill ends the child with SIGKILL and waits until it is gone.
+func (c *Child) Kill() { c.proc.kill() }
+
+// Pause stops the child with SIGSTOP, as a long garbage collection or a suspended
+// machine would.
+func (c *Child) Pause() { c.proc.pause() }
+
+// Resume lets a paused child go on.
+func (c *Child) Resume() { c.proc.resume() }
+
+// Wait returns when the child has ended, with an error unless it exited with
+// code 0.
+func (c *Child) Wait() error {
+	for c.proc.alive() {
+		time.Sleep(2 * time.Millisecond)
+	}
+	c.proc.mu.Lock()
+	defer c.proc.mu.Unlock()
+	switch status := c.proc.status; {
+	case status.Signaled():
+		return fmt.Errorf("child ended by signal: %v", status.Signal())
+	case status.ExitStatus() != 0:
+		return fmt.Errorf("child exited with code %d", status.ExitStatus())
+	}
+	return nil
+}

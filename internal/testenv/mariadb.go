@@ -1,0 +1,167 @@
+package testenv
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"io"
+	"log"
+	"os/exec"
+	"os/user"
+	"path/filepath"
+	"strconv"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/go-sql-driver/mysql"
+)
+
+// MariaDB is a real mariadbd. It writes a binary log with full row images and
+// column names, so that changes can be read from it.
+type MariaDB struct {
+	Addr string // host:port
+	User string // may do everything, and has no password
+	*server
+
+	mu        sync.Mutex
+	count     int
+	databases map[testing.TB]string
+}
+
+var sharedMariaDB shared[MariaDB]
+
+// SharedMariaDB returns the server of the test process.
+func SharedMariaDB(t testing.TB) *MariaDB {
+	t.Helper()
+	m := sharedMariaDB.get(always, func() *MariaDB { return startMariaDB(t) })
+	m.revive(t)
+	return m
+}
+
+func startMariaDB(t testing.TB) *MariaDB {
+	t.Helper()
+	daemon := program(t, "mariadbd", "mariadb-server")
+	install := program(t, "mariadb-install-db", "mariadb-server")
+	me, err := user.Current()
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := &MariaDB{User: "root", databases: map[testing.TB]string{}}
+	m.server = startServer(t, "mariadb", func(s *server) {
+		data := filepath.Join(s.dir, "data")
+		out, err := exec.Command(install, "--no-defaults", "--datadir="+data, "--user="+me.Username,
+			"--auth-root-authentication-method=normal", "--skip-test-db", "--skip-name-resolve").CombinedOutput()
+		if err != nil {
+			t.Fatalf("%s: %v: %s", install, err, out)
+		}
+		s.argv = []string{daemon, "--no-defaults", "--user=" + me.Username,
+			"--datadir=" + data,
+			"--socket=" + filepath.Join(s.dir, "m.sock"),
+			"--pid-file=" + filepath.Join(s.dir, "m.pid"),
+			"--port=" + strconv.Itoa(s.port),
+			"--bind-address=127.0.0.1",
+			"--skip-name-resolve",
+			"--server-id=1",
+			"--log-bin=binlog",
+			"--binlog-format=ROW",
+			"--binlog-row-image=FULL",
+			"--binlog-row-metadata=FULL",
+			"--sync-binlog=0",
+			"--innodb-flush-log-at-trx-commit=0",
+			"--innodb-buffer-pool-size=16M",
+			"--innodb-log-file-size=4M",
+			"--performance-schema=OFF",
+		}
+		s.ready = func() error {
+			db, err := sql.Open("mysql", m.dsn(s, ""))
+			if err != nil {
+				return err
+			}
+			defer db.Close()
+			ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
+			defer cancel()
+			var dir string
+			if err := db.QueryRowContext(ctx, "SELECT @@datadir").Scan(&dir); err != nil {
+				return err
+			}
+			if filepath.Clean(dir) != data {
+				return fmt.Errorf("another server listens on port %d", s.port)
+			}
+			return nil
+		}
+	})
+	m.Addr = m.addr()
+	return m
+}
+
+func (m *MariaDB) dsn(s *server, database string) string {
+	c := mysql.NewConfig()
+	c.Net, c.Addr, c.User, c.DBName = "tcp", s.addr(), m.User, database
+	c.ParseTime = true
+	return c.FormatDSN()
+}
+
+func init() {
+	// Tests cut connections on purpose, and the driver would print it.
+	mysql.SetLogger(log.New(io.Discard, "", 0))
+}
+
+// Database returns the name of the database that belongs to the test. It is
+// created on the first call, and dropped when the test ends.
+func (m *MariaDB) Database(t testing.TB) string {
+	t.Helper()
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if name := m.databases[t]; name != "" {
+		return name
+	}
+	m.count++
+	name := "test" + strconv.Itoa(m.count)
+	if err := m.exec("CREATE DATABASE " + name); err != nil {
+		t.Fatal(err)
+	}
+	m.databases[t] = name
+	t.Cleanup(func() {
+		m.mu.Lock()
+		delete(m.databases, t)
+		m.mu.Unlock()
+		m.Resume()
+		if !m.alive() {
+			return // the test has killed the server
+		}
+		if err := m.exec("DROP DATABASE " + name); err != nil {
+			t.Errorf("drop the test's database: %v", err)
+		}
+	})
+	return name
+}
+
+// DSN returns the data source name of the test's database.
+func (m *MariaDB) DSN(t testing.TB) string {
+	t.Helper()
+	return m.dsn(m.server, m.Database(t))
+}
+
+// DB returns connections to the test's database, closed with the test.
+func (m *MariaDB) DB(t testing.TB) *sql.DB {
+	t.Helper()
+	db, err := sql.Open("mysql", m.DSN(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return closed(t, db)
+}
+
+// exec runs one statement outside of any database.
+func (m *MariaDB) exec(statement string) error {
+	db, err := sql.Open("mysql", m.dsn(m.server, ""))
+	if err != nil {
+		return err
+	}
+	defer db.Close()
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	_, err = db.ExecContext(ctx, statement)
+	return err
+}

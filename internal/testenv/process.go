@@ -1,0 +1,118 @@
+package testenv
+
+import (
+	"errors"
+	"os"
+	"os/exec"
+	"sync"
+	"syscall"
+)
+
+// process is a program run by the test process and watched by the reaper. It has
+// no goroutine that waits for its end, so that a test can look for leaked
+// goroutines while servers run.
+type process struct {
+	pid int
+
+	mu     sync.Mutex
+	exited bool
+	status syscall.WaitStatus
+}
+
+// stdio are the standard files of a process; a nil one is /dev/null.
+type stdio struct {
+	in, out, err *os.File
+}
+
+func startProcess(argv []string, dir string, env []string, files stdio) (*process, error) {
+	reaperMu.Lock()
+	defer reaperMu.Unlock()
+	r, err := theReaper()
+	if err != nil {
+		return nil, err
+	}
+	cmd := exec.Command("sh", append([]string{"-c", watchedScript, "sh"}, argv...)...)
+	cmd.Dir = dir
+	cmd.Env = env
+	cmd.ExtraFiles = []*os.File{r.input}
+	// A group of its own: a Ctrl-C at the terminal reaches only the test process,
+	// and a kill also reaches what the program itself has started.
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	// A nil *os.File in an interface would not count as nil.
+	if files.in != nil {
+		cmd.Stdin = files.in
+	}
+	if files.out != nil {
+		cmd.Stdout = files.out
+	}
+	if files.err != nil {
+		cmd.Stderr = files.err
+	}
+	if err := cmd.Start(); err != nil {
+		return nil, err
+	}
+	p := &process{pid: cmd.Process.Pid}
+	cmd.Process.Release() // this file waits for the process itself
+	r.live[p] = true
+	return p, nil
+}
+
+// wait calls wait4 on the process. The caller holds p.mu.
+func (p *process) wait(options int) {
+	for {
+		pid, err := syscall.Wait4(p.pid, &p.status, options, nil)
+		if errors.Is(err, syscall.EINTR) {
+			continue
+		}
+		if err != nil || (pid == p.pid && !p.status.Stopped()) {
+			p.exited = true
+		}
+		return
+	}
+}
+
+// alive says whether the process still runs.
+func (p *process) alive() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.exited {
+		return false
+	}
+	p.wait(syscall.WNOHANG)
+	if p.exited {
+		forget(p)
+	}
+	return !p.exited
+}
+
+// kill ends the process with SIGKILL and waits until it is gone.
+func (p *process) kill() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.exited {
+		return
+	}
+	syscall.Kill(-p.pid, syscall.SIGKILL)
+	forget(p)
+	p.wait(0)
+}
+
+// pause stops the process with SIGSTOP and returns when it stands still.
+func (p *process) pause() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.exited {
+		return
+	}
+	syscall.Kill(p.pid, syscall.SIGSTOP)
+	p.wait(syscall.WUNTRACED)
+}
+
+// resume undoes pause.
+func (p *process) resume() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if !p.exited {
+		syscall.Kill(p.pid, syscall.SIGCONT)
+	}
+}

@@ -1,0 +1,149 @@
+package testenv
+
+import (
+	"context"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/redis/go-redis/v9/logging"
+	"github.com/redis/go-redis/v9/maintnotifications"
+)
+
+func init() {
+	// Tests kill and hang servers on purpose; what the driver has to say about it
+	// would only hide the results.
+	logging.Disable()
+}
+
+// Redis is one real redis-server without persistence.
+type Redis struct {
+	Addr string // host:port
+	*server
+}
+
+var (
+	sharedRedis shared[Redis]
+	fiveMasters shared[[]*Redis]
+)
+
+// StartRedis starts a server that belongs to the test and ends with it. The
+// arguments are added to the command line, such as "--maxmemory", "2mb".
+func StartRedis(t testing.TB, args ...string) *Redis {
+	t.Helper()
+	r := startRedis(t, "redis", args...)
+	r.own(t)
+	return r
+}
+
+// SharedRedis returns the server of the test process, empty and with its
+// statistics reset. A test that changes its configuration starts its own with
+// StartRedis.
+func SharedRedis(t testing.TB) *Redis {
+	t.Helper()
+	r := sharedRedis.get(always, func() *Redis { return startRedis(t, "redis") })
+	r.clean(t)
+	return r
+}
+
+// FiveMasters returns five servers that do not know each other, empty and with
+// their statistics reset. The same five serve all tests of the process.
+func FiveMasters(t testing.TB) []*Redis {
+	t.Helper()
+	masters := *fiveMasters.get(always, func() *[]*Redis {
+		var five []*Redis
+		for range 5 {
+			five = append(five, startRedis(t, "master"))
+		}
+		return &five
+	})
+	for _, r := range masters {
+		r.clean(t)
+	}
+	return append([]*Redis(nil), masters...)
+}
+
+func always[T any](*T) bool { return true }
+
+func startRedis(t testing.TB, name string, args ...string) *Redis {
+	t.Helper()
+	path := program(t, "redis-server", "redis-server")
+	r := &Redis{}
+	r.server = startServer(t, name, func(s *server) {
+		s.argv = append([]string{path,
+			"--port", strconv.Itoa(s.port),
+			"--bind", "127.0.0.1",
+			"--dir", s.dir,
+			"--save", "",
+			"--appendonly", "no",
+			"--tcp-backlog", "128",
+			"--repl-diskless-sync-delay", "0",
+			"--enable-debug-command", "yes",
+		}, args...)
+		s.ready = func() error {
+			return redisReady(s, &redis.Options{Addr: s.addr()})
+		}
+	})
+	r.Addr = r.addr()
+	return r
+}
+
+// Options returns new options for a client of this server.
+func (r *Redis) Options() *redis.Options {
+	return &redis.Options{
+		Addr:                     r.Addr,
+		PoolSize:                 poolSize,
+		MaintNotificationsConfig: noMaintenance(),
+	}
+}
+
+// Client returns a client that is closed with the test.
+func (r *Redis) Client(t testing.TB) *redis.Client {
+	t.Helper()
+	return closed(t, redis.NewClient(r.Options()))
+}
+
+// CommandCalls returns how often each command was executed since the statistics
+// were reset, by lower-case name ("get", "config|set"), including those executed
+// by scripts. What drivers send by themselves to set up a connection, and what
+// this package sends, is left out: hello, client|setinfo, info, config|resetstat.
+func (r *Redis) CommandCalls(t testing.TB) map[string]int {
+	t.Helper()
+	o := r.Options()
+	plain(o)
+	client := redis.NewClient(o)
+	defer client.Close()
+	info, err := client.Info(context.WithoutCancel(t.Context()), "commandstats").Result()
+	if err != nil {
+		t.Fatal(err)
+	}
+	calls := map[string]int{}
+	for line := range strings.Lines(info) {
+		name, stats, ok := strings.Cut(strings.TrimPrefix(line, "cmdstat_"), ":calls=")
+		if !ok {
+			continue
+		}
+		n, _, _ := strings.Cut(stats, ",")
+		if calls[strings.ToLower(name)], err = strconv.Atoi(n); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, name := range []string{"hello", "client|setinfo", "info", "config|resetstat"} {
+		delete(calls, name)
+	}
+	return calls
+}
+
+// poolSize lets tests run many goroutines without waiting for a connection, which
+// in a synctest bubble would stop the clock.
+const poolSize = 64
+
+func noMaintenance() *maintnotifications.Config {
+	return &maintnotifications.Config{Mode: maintnotifications.ModeDisabled}
+}
+
+func closed[C interface{ Close() error }](t testing.TB, client C) C {
+	t.Cleanup(func() { client.Close() })
+	return client
+}

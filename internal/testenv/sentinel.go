@@ -1,0 +1,145 @@
+package testenv
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// Sentinel is a Redis master with one replica, watched by three sentinels. When
+// the master hangs or dies, the replica takes its place after about two seconds.
+type Sentinel struct {
+	MasterName string
+	Addrs      []string // of the sentinels
+	Master     *Redis
+	Replica    *Redis
+	Sentinels  []*Redis
+}
+
+var sharedSentinel shared[Sentinel]
+
+// SharedSentinel returns the master, replica and sentinels of the test process,
+// healthy and empty. When a test has killed one or made a master of the replica,
+// the next one gets a new set.
+func SharedSentinel(t testing.TB) *Sentinel {
+	t.Helper()
+	s := sharedSentinel.get((*Sentinel).intact, func() *Sentinel { return startSentinel(t) })
+	s.Master.clean(t)
+	return s
+}
+
+func startSentinel(t testing.TB) *Sentinel {
+	t.Helper()
+	s := &Sentinel{MasterName: "mymaster"}
+	s.Master = startRedis(t, "master")
+	s.Replica = startRedis(t, "replica", "--replicaof", "127.0.0.1 "+strconv.Itoa(s.Master.port))
+	// A sentinel asks the master for its replicas only every ten seconds, so the
+	// replica has to be there before its first question.
+	err := eventually(func() error { return s.Replica.replicates(true) }, settleLimit)
+	for range 3 {
+		if err != nil {
+			break
+		}
+		one := startOneSentinel(t, s.MasterName, s.Master.port)
+		s.Sentinels = append(s.Sentinels, one)
+		s.Addrs = append(s.Addrs, one.Addr)
+	}
+	if err == nil {
+		err = eventually(s.settled, settleLimit)
+	}
+	if err != nil {
+		s.kill()
+		t.Fatalf("set up the sentinels: %v", err)
+	}
+	return s
+}
+
+func startOneSentinel(t testing.TB, name string, masterPort int) *Redis {
+	t.Helper()
+	path := program(t, "redis-server", "redis-server")
+	r := &Redis{}
+	r.server = startServer(t, "sentinel", func(s *server) {
+		// A sentinel rewrites its configuration, so it needs a file.
+		file := filepath.Join(s.dir, "sentinel.conf")
+		text := strings.Join([]string{
+			"port " + strconv.Itoa(s.port),
+			"bind 127.0.0.1",
+			"dir " + s.dir,
+			fmt.Sprintf("sentinel monitor %s 127.0.0.1 %d 2", name, masterPort),
+			"sentinel down-after-milliseconds " + name + " 1000",
+			"sentinel failover-timeout " + name + " 3000",
+		}, "\n") + "\n"
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		s.argv = []string{path, file, "--sentinel"}
+		s.ready = func() error { return redisReady(s, &redis.Options{Addr: s.addr()}) }
+	})
+	r.Addr = r.addr()
+	return r
+}
+
+// settled says whether all sentinels know each other, the replica, and the first
+// master as a healthy master.
+func (s *Sentinel) settled() error {
+	for _, one := range s.Sentinels {
+		info, err := one.do("info", "sentinel")
+		if err != nil {
+			return err
+		}
+		want := fmt.Sprintf("status=ok,address=%s,slaves=1,sentinels=%d", s.Master.Addr, len(s.Sentinels))
+		if !strings.Contains(info, want) {
+			return fmt.Errorf("sentinel %s lacks %s:\n%s", one.Addr, want, info)
+		}
+	}
+	if err := s.Master.replicates(false); err != nil {
+		return err
+	}
+	return s.Replica.replicates(true)
+}
+
+// intact wakes what is paused and says whether the set can be used again. If not,
+// what is left of it is killed.
+func (s *Sentinel) intact() bool {
+	ok := true
+	for _, node := range s.all() {
+		node.Resume()
+		ok = ok && node.alive()
+	}
+	if ok && eventually(s.settled, 2*time.Second) == nil {
+		return true
+	}
+	s.kill()
+	return false
+}
+
+func (s *Sentinel) all() []*Redis {
+	return append([]*Redis{s.Master, s.Replica}, s.Sentinels...)
+}
+
+func (s *Sentinel) kill() {
+	for _, node := range s.all() {
+		node.Kill()
+	}
+}
+
+// Options returns new options for a client that asks the sentinels for the master.
+func (s *Sentinel) Options() *redis.FailoverOptions {
+	return &redis.FailoverOptions{
+		MasterName:    s.MasterName,
+		SentinelAddrs: append([]string(nil), s.Addrs...),
+		PoolSize:      poolSize,
+	}
+}
+
+// Client returns a client that is closed with the test.
+func (s *Sentinel) Client(t testing.TB) *redis.Client {
+	t.Helper()
+	return closed(t, redis.NewFailoverClient(s.Options()))
+}

@@ -1,0 +1,184 @@
+package testenv
+
+import (
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"sync"
+	"testing"
+	"time"
+)
+
+// startLimit is how long a server may take to answer; they need a second at most
+// unless the machine is overloaded.
+const startLimit = 30 * time.Second
+
+// server is a process that listens on a port and can be started again on it.
+type server struct {
+	name  string
+	port  int
+	dir   string
+	argv  []string
+	ready func() error // nil when this very server answers
+
+	mu   sync.Mutex
+	proc *process
+}
+
+// startServer runs a server on a free port. As another process may take the port
+// before the server does, a server that ends at once gets a second and third one.
+func startServer(t testing.TB, name string, build func(s *server)) *server {
+	t.Helper()
+	for attempt := 1; ; attempt++ {
+		dir, err := tempDir(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		s := &server{name: name, port: FreePort(t), dir: dir}
+		build(s)
+		err = s.start()
+		if err == nil {
+			return s
+		}
+		s.Kill()
+		if attempt == 3 {
+			t.Fatal(err)
+		}
+	}
+}
+
+func (s *server) addr() string { return net.JoinHostPort("127.0.0.1", strconv.Itoa(s.port)) }
+
+func (s *server) start() error {
+	log, err := os.Create(filepath.Join(s.dir, "log"))
+	if err != nil {
+		return err
+	}
+	defer log.Close()
+	p, err := startProcess(s.argv, s.dir, nil, stdio{out: log, err: log})
+	if err != nil {
+		return fmt.Errorf("start %s: %w", s.name, err)
+	}
+	s.mu.Lock()
+	s.proc = p
+	s.mu.Unlock()
+
+	deadline := time.Now().Add(startLimit)
+	for {
+		if err = s.ready(); err == nil {
+			return nil
+		}
+		if !p.alive() {
+			return fmt.Errorf("%s ended at start: %s", s.name, s.logTail())
+		}
+		if time.Now().After(deadline) {
+			return fmt.Errorf("%s does not answer: %w: %s", s.name, err, s.logTail())
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+}
+
+func (s *server) logTail() string {
+	log, err := os.ReadFile(filepath.Join(s.dir, "log"))
+	if err != nil {
+		return err.Error()
+	}
+	return string(log[max(0, len(log)-2000):])
+}
+
+func (s *server) process() *process {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.proc
+}
+
+func (s *server) alive() bool { return s.process().alive() }
+
+// Pid returns the process id of the server.
+func (s *server) Pid() int { return s.process().pid }
+
+// Pause stops the server with SIGSTOP: connections stay open, nothing answers.
+func (s *server) Pause() { s.process().pause() }
+
+// Resume lets a paused server go on.
+func (s *server) Resume() { s.process().resume() }
+
+// Kill ends the server with SIGKILL.
+func (s *server) Kill() {
+	if p := s.process(); p != nil {
+		p.kill()
+	}
+}
+
+// Restart kills the server, if it still runs, and starts it again on the same
+// port with the same arguments.
+func (s *server) Restart(t testing.TB) {
+	t.Helper()
+	s.Kill()
+	if err := s.start(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// revive makes sure that a server which a test has paused or killed works again.
+func (s *server) revive(t testing.TB) {
+	t.Helper()
+	s.Resume()
+	if !s.alive() {
+		s.Restart(t)
+	}
+}
+
+// own ends the server with the test that has started it.
+func (s *server) own(t testing.TB) {
+	t.Cleanup(func() {
+		s.Kill()
+		os.RemoveAll(s.dir)
+	})
+}
+
+// shared is a value that is made on first use and then used by all tests of the
+// process.
+type shared[T any] struct {
+	mu    sync.Mutex
+	value *T
+}
+
+// get returns the value if it is still good, and makes a new one otherwise.
+func (s *shared[T]) get(good func(*T) bool, start func() *T) *T {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.value != nil && !good(s.value) {
+		s.value = nil
+	}
+	if s.value == nil {
+		s.value = start()
+	}
+	return s.value
+}
+
+// program returns the path of a program. Without it the test is skipped, except
+// in continuous integration, where everything has to be installed.
+func program(t testing.TB, name, debianPackage string) string {
+	t.Helper()
+	path, err := exec.LookPath(name)
+	if err != nil { // servers are often outside the PATH of an ordinary user
+		path, err = exec.LookPath(filepath.Join("/usr/sbin", name))
+	}
+	if err != nil {
+		missing(t, name, debianPackage)
+	}
+	return path
+}
+
+func missing(t testing.TB, what, debianPackage string) {
+	t.Helper()
+	message := fmt.Sprintf("%s is not installed: install the package %s, as `make test` does", what, debianPackage)
+	if os.Getenv("CI") == "true" {
+		t.Fatal(message)
+	}
+	t.Skip(message)
+}

@@ -1,0 +1,156 @@
+package testenv
+
+import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"math/big"
+	"net"
+	"os"
+	"path/filepath"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// TLSRedis is a redis-server that speaks only TLS and lets nobody in without a
+// user name and password.
+type TLSRedis struct {
+	Addr     string
+	CAFile   string // the certificate authority of the server, PEM
+	Username string // the user with the rules given to StartRedisTLS
+	Password string
+	*server
+
+	roots *x509.CertPool
+}
+
+const (
+	adminUser     = "admin"
+	adminPassword = "admin-password"
+)
+
+// StartRedisTLS starts a server of the test's own with a certificate for
+// 127.0.0.1. The default user is off; one user has the given ACL rules, such as
+// "~app:*", "+get", and nothing beyond them; another one may do everything.
+func StartRedisTLS(t testing.TB, aclRules ...string) *TLSRedis {
+	t.Helper()
+	path := program(t, "redis-server", "redis-server")
+	r := &TLSRedis{Username: "app", Password: "app-password"}
+	r.server = startServer(t, "tls", func(s *server) {
+		r.Addr, r.server = s.addr(), s
+		r.writeCertificates(t)
+		s.argv = []string{path,
+			"--port", "0",
+			"--tls-port", strconv.Itoa(s.port),
+			"--bind", "127.0.0.1",
+			"--tls-ca-cert-file", r.CAFile,
+			"--tls-cert-file", filepath.Join(s.dir, "server.pem"),
+			"--tls-key-file", filepath.Join(s.dir, "server.key"),
+			"--tls-auth-clients", "no",
+			"--dir", s.dir,
+			"--save", "",
+			"--appendonly", "no",
+			"--tcp-backlog", "128",
+			"--user", "default", "off",
+			"--user", adminUser, "on", ">" + adminPassword, "~*", "&*", "+@all",
+			"--user", r.Username, "on", ">" + r.Password,
+		}
+		s.argv = append(s.argv, aclRules...)
+		s.ready = func() error { return redisReady(s, r.options(adminUser, adminPassword)) }
+	})
+	r.own(t)
+	return r
+}
+
+// writeCertificates makes a certificate authority and a server certificate that
+// live as long as the test.
+func (r *TLSRedis) writeCertificates(t testing.TB) {
+	t.Helper()
+	must := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	write := func(name, kind string, der []byte) string {
+		t.Helper()
+		file := filepath.Join(r.dir, name)
+		must(os.WriteFile(file, pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der}), 0o600))
+		return file
+	}
+
+	caKey, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	must(err)
+	ca := &x509.Certificate{
+		SerialNumber:          big.NewInt(1),
+		Subject:               pkix.Name{CommonName: "testenv authority"},
+		NotBefore:             time.Now().Add(-time.Hour),
+		NotAfter:              time.Now().Add(24 * time.Hour),
+		IsCA:                  true,
+		BasicConstraintsValid: true,
+		KeyUsage:              x509.KeyUsageCertSign,
+	}
+	caDER, err := x509.CreateCertificate(rand.Reader, ca, ca, caKey.Public(), caKey)
+	must(err)
+	r.CAFile = write("ca.pem", "CERTIFICATE", caDER)
+	parsed, err := x509.ParseCertificate(caDER)
+	must(err)
+	r.roots = x509.NewCertPool()
+	r.roots.AddCert(parsed)
+
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	must(err)
+	cert := &x509.Certificate{
+		SerialNumber: big.NewInt(2),
+		Subject:      pkix.Name{CommonName: "testenv redis"},
+		NotBefore:    ca.NotBefore,
+		NotAfter:     ca.NotAfter,
+		IPAddresses:  []net.IP{net.IPv4(127, 0, 0, 1)},
+		KeyUsage:     x509.KeyUsageDigitalSignature,
+		ExtKeyUsage:  []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
+	}
+	certDER, err := x509.CreateCertificate(rand.Reader, cert, parsed, key.Public(), caKey)
+	must(err)
+	write("server.pem", "CERTIFICATE", certDER)
+	keyDER, err := x509.MarshalPKCS8PrivateKey(key)
+	must(err)
+	write("server.key", "PRIVATE KEY", keyDER)
+}
+
+// TLSConfig returns a new configuration that trusts the server.
+func (r *TLSRedis) TLSConfig() *tls.Config {
+	return &tls.Config{RootCAs: r.roots, MinVersion: tls.VersionTLS12}
+}
+
+// Options returns new options for a client with the limited user.
+func (r *TLSRedis) Options() *redis.Options { return r.options(r.Username, r.Password) }
+
+func (r *TLSRedis) options(username, password string) *redis.Options {
+	return &redis.Options{
+		Addr:                     r.Addr,
+		Username:                 username,
+		Password:                 password,
+		TLSConfig:                r.TLSConfig(),
+		PoolSize:                 poolSize,
+		MaintNotificationsConfig: noMaintenance(),
+	}
+}
+
+// Client returns a client with the limited user, closed with the test.
+func (r *TLSRedis) Client(t testing.TB) *redis.Client {
+	t.Helper()
+	return closed(t, redis.NewClient(r.Options()))
+}
+
+// AdminClient returns a client that may do everything, closed with the test.
+func (r *TLSRedis) AdminClient(t testing.TB) *redis.Client {
+	t.Helper()
+	return closed(t, redis.NewClient(r.options(adminUser, adminPassword)))
+}

@@ -40,6 +40,7 @@ type result[V any] struct {
 	value              V
 	null               bool
 	remembered         bool // it was put into the memory tier
+	unvalidated        bool // Redis has not confirmed it
 	stable, generation uint64
 }
 
@@ -99,16 +100,14 @@ func (r *round[K, V]) fill(ctx context.Context) (out result[V], done bool, err e
 	switch {
 	case err != nil: // nobody can say whether it is still true; it was when its callers asked
 		r.count(err)
-		l.counters.unvalidated.Add(1)
-		return out, true, nil
+		return r.unvalidated(out), true, nil
 	case stored:
 		r.remember(&out, life)
 		return out, true, nil
 	}
 	l.counters.refused.Add(1)
 	if r.refusals++; r.refusals > maxRefusals || mutant.Active == mutant.ReturnRefused {
-		l.counters.unvalidated.Add(1) // its load began after its callers had asked
-		return out, true, nil
+		return r.unvalidated(out), true, nil // its load began after its callers had asked
 	}
 	return out, false, nil
 }
@@ -133,17 +132,12 @@ func (r *round[K, V]) withoutRedis(ctx context.Context, err error) (result[V], e
 		return result[V]{}, ended(ctx)
 	}
 	r.count(err)
-	r.l.counters.unvalidated.Add(1)
 	return r.loadAlone(ctx)
 }
 
 // loadAlone loads without a lease. Only a cache that has no Redis remembers the value: otherwise nothing would tell that it has
 // changed.
 func (r *round[K, V]) loadAlone(ctx context.Context) (result[V], error) {
-	if r.bypass {
-		r.l.counters.bypassed.Add(1)
-		r.l.counters.unvalidated.Add(1)
-	}
 	value, err := r.l.call(ctx, r.key)
 	if err != nil {
 		if ctx.Err() != nil {
@@ -153,10 +147,23 @@ func (r *round[K, V]) loadAlone(ctx context.Context) (result[V], error) {
 		return result[V]{}, err
 	}
 	out := r.result(value)
-	if r.l.cache.store == nil && !r.bypass {
+	switch {
+	case r.bypass:
+		r.l.counters.bypassed.Add(1)
+		out = r.unvalidated(out)
+	case r.l.cache.store != nil:
+		out = r.unvalidated(out)
+	default:
 		r.remember(&out, r.l.life(value))
 	}
 	return out, nil
+}
+
+// unvalidated marks a result that is given out although Redis has not confirmed it: it was true when its load began.
+func (r *round[K, V]) unvalidated(out result[V]) result[V] {
+	r.l.counters.unvalidated.Add(1)
+	out.unvalidated = true
+	return out
 }
 
 // decode turns an entry into a result, and remembers it for what is left of its life.

@@ -1,0 +1,242 @@
+package cacheaside
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/alicebob/miniredis/v2"
+	"github.com/redis/go-redis/v9"
+
+	"github.com/cacheaside/cacheaside/internal/testenv"
+)
+
+func TestMain(m *testing.M) { testenv.Main(m) }
+
+// backend is a Redis that the tests run on.
+type backend struct {
+	client func(testing.TB) redis.UniversalClient // a new client, as another process would have
+	admin  redis.UniversalClient                  // for the test's own commands
+	addr   string                                 // of a single server
+	server interface {                            // of a real single server
+		Pause()
+		Resume()
+		Kill()
+		Restart(testing.TB)
+	}
+}
+
+// realBackend is a real redis-server; with CACHEASIDE_TEST_REDIS=tls one that speaks TLS only, to a user who may use only the commands
+// that the package comment lists, on keys and channels that begin with the prefix.
+func realBackend(t testing.TB) backend {
+	if os.Getenv("CACHEASIDE_TEST_REDIS") == "tls" {
+		r := testenv.StartRedisTLS(t, documentedACL...)
+		return backend{func(t testing.TB) redis.UniversalClient { return r.Client(t) }, r.AdminClient(t), r.Addr, r}
+	}
+	r := testenv.SharedRedis(t)
+	return backend{func(t testing.TB) redis.UniversalClient { return r.Client(t) }, r.Client(t), r.Addr, r}
+}
+
+// embedded is miniredis, which works in a synctest bubble.
+func embedded(t testing.TB) (*miniredis.Miniredis, backend) {
+	m, rdb := testenv.Mini(t)
+	return m, backend{client: func(testing.TB) redis.UniversalClient { return rdb }, admin: rdb}
+}
+
+// calls counts the commands that the server has executed since it was handed out, those in scripts too, without those that set up a
+// connection and those that count.
+func (b backend) calls(t testing.TB) map[string]int {
+	t.Helper()
+	info, err := b.admin.InfoMap(t.Context(), "commandstats").Result()
+	if err != nil {
+		t.Fatal(err)
+	}
+	calls := make(map[string]int)
+	for name, stat := range info["Commandstats"] {
+		name = strings.TrimPrefix(name, "cmdstat_")
+		switch name {
+		case "hello", "auth", "client|setinfo", "client|maint_notifications", "info", "config|resetstat", "ping":
+			continue
+		}
+		var n int
+		if _, err := fmt.Sscanf(stat, "calls=%d,", &n); err != nil {
+			t.Fatal(stat, err)
+		}
+		calls[name] = n
+	}
+	return calls
+}
+
+// documentedACL is what the package comment says that the Redis user needs.
+var documentedACL = []string{
+	"~cacheaside*", "&cacheaside*",
+	"+get", "+set", "+getrange", "+setrange", "+pttl", "+pexpire", "+time", "+del", "+eval", "+evalsha",
+}
+
+// each runs f on every kind of Redis.
+func each(t *testing.T, f func(t *testing.T, b backend)) {
+	t.Run("embedded", func(t *testing.T) {
+		_, b := embedded(t)
+		f(t, b)
+	})
+	t.Run("redis", func(t *testing.T) { f(t, realBackend(t)) })
+	t.Run("cluster", func(t *testing.T) {
+		c := testenv.SharedCluster(t)
+		f(t, backend{client: func(t testing.TB) redis.UniversalClient { return c.Client(t) }, admin: c.Client(t)})
+	})
+	t.Run("sentinel", func(t *testing.T) {
+		s := testenv.SharedSentinel(t)
+		f(t, backend{client: func(t testing.TB) redis.UniversalClient { return s.Client(t) }, admin: s.Client(t)})
+	})
+}
+
+// patient are options under which a slow test machine is not taken for a Redis in trouble.
+var patient = Options{RedisTimeout: 10 * time.Second}
+
+// noMemory are patient options for a process without a memory tier.
+var noMemory = Options{RedisTimeout: 10 * time.Second, MemoryBytes: -1}
+
+// table stands in for a database: rows of text, whose reads are counted and can be stopped half way.
+type table struct {
+	mu    sync.Mutex
+	rows  map[int]string
+	loads atomic.Int64
+
+	// read, if set, is called by each load after it has read its row and before it returns it, with the number of the load.
+	read func(ctx context.Context, n int64) error
+}
+
+func newTable(rows map[int]string) *table { return &table{rows: rows} }
+
+func (d *table) write(key int, row string) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.rows[key] = row
+}
+
+func (d *table) load(ctx context.Context, key int) (string, error) {
+	n := d.loads.Add(1)
+	d.mu.Lock()
+	row, ok := d.rows[key]
+	read := d.read
+	d.mu.Unlock()
+	if read != nil {
+		if err := read(ctx, n); err != nil {
+			return "", err
+		}
+	}
+	if !ok {
+		return "", ErrNotFound
+	}
+	return row, nil
+}
+
+// process is what one process of a fleet has: a cache on a client of its own, and a loader of the table.
+type process struct {
+	*Loader[int, string]
+	cache *Cache
+}
+
+func start(t testing.TB, b backend, d *table, o Options, lo *LoaderOptions) process {
+	t.Helper()
+	return startOn(t, b.client(t), d, o, lo)
+}
+
+func startOn(t testing.TB, rdb redis.UniversalClient, d *table, o Options, lo *LoaderOptions) process {
+	t.Helper()
+	c, err := New(rdb, &o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.Close() })
+	l, err := NewLoader(c, "row", d.load, lo)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return process{l, c}
+}
+
+// settle waits until the memory tier has applied what it was given.
+func (p process) settle() {
+	if p.cache.memory != nil {
+		p.cache.memory.Wait()
+	}
+}
+
+// want fails unless Get gives exactly this row, or an error that is this one.
+func (p process) want(t testing.TB, key int, row string, wantErr error) {
+	t.Helper()
+	got, err := p.Get(t.Context(), key)
+	if got != row || !sameError(err, wantErr) {
+		t.Fatalf("Get(%d) = %q, %v; want %q, %v", key, got, err, row, wantErr)
+	}
+}
+
+// later runs f, and returns a function that waits for its result.
+func later[T any](f func() (T, error)) func(testing.TB) (T, error) {
+	type result struct {
+		v   T
+		err error
+	}
+	done := make(chan result, 1)
+	go func() {
+		v, err := f()
+		done <- result{v, err}
+	}()
+	return func(t testing.TB) (T, error) {
+		t.Helper()
+		select {
+		case r := <-done:
+			return r.v, r.err
+		case <-time.After(20 * time.Second):
+			t.Fatal("hung")
+			panic("unreachable")
+		}
+	}
+}
+
+// pause makes load number n wait, once it has read its row, until resume is called. reached is closed when it has got there.
+func (d *table) pause(n int64) (reached <-chan struct{}, resume func()) {
+	at, gone := make(chan struct{}), make(chan struct{})
+	d.mu.Lock()
+	before := d.read
+	d.read = func(ctx context.Context, i int64) error {
+		if before != nil {
+			if err := before(ctx, i); err != nil {
+				return err
+			}
+		}
+		if i == n {
+			close(at)
+			<-gone
+		}
+		return nil
+	}
+	d.mu.Unlock()
+	return at, sync.OnceFunc(func() { close(gone) })
+}
+
+func sameError(got, want error) bool {
+	if want == nil {
+		return got == nil
+	}
+	return errors.Is(got, want)
+}
+
+func reach(t testing.TB, c <-chan struct{}, what string) {
+	t.Helper()
+	select {
+	case <-c:
+	case <-time.After(20 * time.Second):
+		t.Fatal("not reached: " + what)
+	}
+}
+
+// key is the name in Redis of a row of the test table.
+func redisKey(key int) string { return fmt.Sprintf("cacheaside:row:1:0:{%d}", key) }

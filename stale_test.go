@@ -1,0 +1,423 @@
+package cacheaside
+
+import (
+	"bytes"
+	"context"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/cacheaside/cacheaside/internal/testenv"
+)
+
+// The deterministic races in which a reader has loaded the old row and pauses, a writer commits the new one and invalidates, and the
+// reader goes on: what it has read must be stored nowhere, and be given to nobody.
+
+// race is a fleet of two processes over a row that is "old" until change.
+type race struct {
+	t *testing.T
+	b backend
+	d *table
+	p process // with a memory tier
+	q process // without
+}
+
+func newRace(t *testing.T, b backend) *race {
+	d := newTable(map[int]string{1: "old"})
+	lo := &LoaderOptions{LoadTimeout: time.Minute}
+	return &race{t, b, d, start(t, b, d, patient, lo), start(t, b, d, noMemory, lo)}
+}
+
+// change writes the row and invalidates it, as process by.
+func (r *race) change(by process, row string) {
+	r.t.Helper()
+	r.d.write(1, row)
+	if err := by.Invalidate(r.t.Context(), 1); err != nil {
+		r.t.Fatal(err)
+	}
+}
+
+// allSee asserts that everybody now reads row, and that nothing else is stored.
+func (r *race) allSee(row string) {
+	r.t.Helper()
+	for range 2 {
+		r.p.want(r.t, 1, row, nil)
+		r.p.settle()
+		r.q.want(r.t, 1, row, nil)
+	}
+	if stored, err := r.b.admin.Get(r.t.Context(), redisKey(1)).Bytes(); err == nil && bytes.Contains(stored, []byte("old")) {
+		r.t.Errorf("Redis holds the old row: %q", stored)
+	}
+}
+
+func (r *race) gets(p process) func(testing.TB) (string, error) {
+	return later(func() (string, error) { return p.Get(r.t.Context(), 1) })
+}
+
+func (r *race) refreshes(p process) func(testing.TB) (string, error) {
+	return later(func() (string, error) { return p.Refresh(r.t.Context(), 1) })
+}
+
+func wantResult(t testing.TB, result func(testing.TB) (string, error), want string) {
+	t.Helper()
+	if got, err := result(t); got != want || err != nil {
+		t.Errorf("the reader got %q, %v; want %q", got, err, want)
+	}
+}
+
+func TestStaleSetMiss(t *testing.T) {
+	each(t, func(t *testing.T, b backend) {
+		for name, writer := range map[string]func(*race) process{"own process": func(r *race) process { return r.p }, "other process": func(r *race) process { return r.q }} {
+			t.Run(name, func(t *testing.T) {
+				r := newRace(t, b)
+				b.admin.Del(t.Context(), redisKey(1))
+				reached, resume := r.d.pause(1)
+				got := r.gets(r.p)
+				reach(t, reached, "the load")
+				r.change(writer(r), "new")
+				resume()
+				wantResult(t, got, "new") // the old one was refused, and given to nobody
+				r.allSee("new")
+				if n := r.d.loads.Load(); n != 2 {
+					t.Errorf("%d loads", n)
+				}
+				if s := r.p.Stats(); s.Refused != 1 || s.Unvalidated != 0 {
+					t.Errorf("%+v", s)
+				}
+			})
+		}
+	})
+}
+
+func TestStaleSetPlainDEL(t *testing.T) {
+	each(t, func(t *testing.T, b backend) {
+		r := newRace(t, b)
+		reached, resume := r.d.pause(1)
+		got := r.gets(r.q)
+		reach(t, reached, "the load")
+		r.d.write(1, "new")
+		if n, err := b.admin.Del(t.Context(), redisKey(1)).Result(); n != 1 || err != nil { // an operator, or another language
+			t.Fatal(n, err)
+		}
+		resume()
+		wantResult(t, got, "new")
+		r.allSee("new")
+	})
+}
+
+func TestStaleSetRefresh(t *testing.T) {
+	each(t, func(t *testing.T, b backend) {
+		r := newRace(t, b)
+		r.p.want(t, 1, "old", nil)
+		reached, resume := r.d.pause(2)
+		got := r.refreshes(r.p)
+		reach(t, reached, "the load")
+		r.q.want(t, 1, "old", nil) // readers are served meanwhile
+		r.change(r.q, "new")
+		resume()
+		wantResult(t, got, "new")
+		r.allSee("new")
+	})
+}
+
+// The refresh was voided, and the key holds a newer entry by the time it ends.
+func TestStaleSetRefreshOverNewEntry(t *testing.T) {
+	each(t, func(t *testing.T, b backend) {
+		r := newRace(t, b)
+		r.p.want(t, 1, "old", nil)
+		reached, resume := r.d.pause(2)
+		got := r.refreshes(r.p)
+		reach(t, reached, "the load")
+		r.change(r.q, "new")
+		r.q.want(t, 1, "new", nil) // another process has loaded and stored it
+		r.d.write(1, "newer")      // so that the refresh's second load can be told
+		resume()
+		wantResult(t, got, "newer")
+		r.allSee("newer")
+	})
+}
+
+// A refresh ends while this process's memory holds the value from before; and one that an invalidation overtakes does not bring
+// that value's generation back.
+func TestRefreshEndsWhatMemoryHolds(t *testing.T) {
+	_, b := embedded(t)
+	r := newRace(t, b)
+	r.p.want(t, 1, "old", nil)
+	r.p.settle()
+	r.d.write(1, "new")
+	if v, err := r.p.Refresh(t.Context(), 1); v != "new" || err != nil {
+		t.Fatal(v, err)
+	}
+	r.p.want(t, 1, "new", nil)
+	r.p.settle()
+	r.p.want(t, 1, "new", nil)
+}
+
+// The lease ran out while its load was under way, the row changed, and nothing is there any more.
+func TestStaleSetExpiredLease(t *testing.T) {
+	each(t, func(t *testing.T, b backend) {
+		r := newRace(t, b)
+		reached, resume := r.d.pause(1)
+		got := r.gets(r.p)
+		reach(t, reached, "the load")
+		b.admin.PExpire(t.Context(), redisKey(1), time.Millisecond)
+		for b.admin.Exists(t.Context(), redisKey(1)).Val() != 0 {
+			time.Sleep(time.Millisecond)
+		}
+		r.change(r.q, "new")
+		resume()
+		wantResult(t, got, "new")
+		r.allSee("new")
+	})
+}
+
+// The key holds the lease of a second load when the first one, voided, ends.
+func TestStaleSetABA(t *testing.T) {
+	each(t, func(t *testing.T, b backend) {
+		r := newRace(t, b)
+		firstReached, resumeFirst := r.d.pause(1)
+		secondReached, resumeSecond := r.d.pause(2)
+		first := r.gets(r.p)
+		reach(t, firstReached, "the first load")
+		r.change(r.q, "new")
+		second := r.gets(r.q)
+		reach(t, secondReached, "the second load")
+		resumeFirst() // its fill finds a lease, which is not its own
+		for deadline := time.Now().Add(10 * time.Second); r.p.Stats().Refused == 0; time.Sleep(time.Millisecond) {
+			if time.Now().After(deadline) {
+				t.Fatal("the first load's value was not refused")
+			}
+		}
+		resumeSecond()
+		wantResult(t, first, "new")
+		wantResult(t, second, "new")
+		r.allSee("new")
+		if n := r.d.loads.Load(); n != 2 {
+			t.Errorf("%d loads: the first reader did not wait for the second", n)
+		}
+	})
+}
+
+// The same in one process: a load that ignores its context is left behind at its deadline, and returns while the next one runs.
+func TestStaleSetSameProcessTwice(t *testing.T) {
+	each(t, func(t *testing.T, b backend) {
+		d := newTable(map[int]string{1: "old"})
+		lo := &LoaderOptions{LoadTimeout: 200 * time.Millisecond}
+		p, q := start(t, b, d, patient, lo), start(t, b, d, noMemory, lo)
+		r := &race{t, b, d, p, q}
+		reached, resume := d.pause(1)
+		first := r.gets(p)
+		reach(t, reached, "the first load")
+		if _, err := first(t); !sameError(err, ErrLoadTimeout) {
+			t.Fatal(err)
+		}
+		r.change(q, "new")
+		second, resumeSecond := d.pause(2)
+		got := r.gets(p)
+		reach(t, second, "the second load")
+		resume() // the first load returns the old row to nobody
+		resumeSecond()
+		wantResult(t, got, "new")
+		r.allSee("new")
+		if s := p.Stats(); s.LoadsLeft != 1 {
+			t.Errorf("%+v", s)
+		}
+	})
+}
+
+// After a refused fill the round takes the lease again, and that load can be overtaken too. After some refusals its callers get a value
+// that was loaded after they asked; it is counted, and not stored.
+func TestStaleSetReloadAfterRefusedFill(t *testing.T) {
+	each(t, func(t *testing.T, b backend) {
+		r := newRace(t, b)
+		type pause struct {
+			reached <-chan struct{}
+			resume  func()
+		}
+		var pauses []pause
+		for n := range maxRefusals + 1 {
+			reached, resume := r.d.pause(int64(n) + 1)
+			pauses = append(pauses, pause{reached, resume})
+		}
+		got := r.gets(r.p)
+		for i, p := range pauses {
+			reach(t, p.reached, "a load")
+			if i == maxRefusals {
+				r.change(r.q, "new")
+			} else {
+				r.change(r.q, "old"+string(rune('a'+i)))
+			}
+			p.resume()
+		}
+		wantResult(t, got, "old"+string(rune('a'+maxRefusals-1))) // what its last load read
+		if s := r.p.Stats(); s.Refused != maxRefusals+1 || s.Unvalidated != 1 {
+			t.Errorf("%+v", s)
+		}
+		if n := b.admin.Exists(t.Context(), redisKey(1)).Val(); n != 0 {
+			t.Error("something is stored")
+		}
+		r.allSee("new")
+	})
+}
+
+// The command that asks for the lease is delayed on its way, as a lost packet that is sent again would be, until after an
+// invalidation. Sent twice, it would revive a voided token.
+func TestStaleSetDelayedLease(t *testing.T) {
+	server := testenv.SharedRedis(t)
+	proxy := testenv.NewProxy(t, server.Addr)
+	var delayed int
+	landed := make(chan struct{})
+	const late = 1500 * time.Millisecond
+	proxy.OnRequest(func(chunk []byte) testenv.Action {
+		if bytes.Contains(chunk, []byte("\xa1\x00")) && bytes.Contains(bytes.ToLower(chunk), []byte("evalsha")) {
+			if delayed++; delayed == 1 {
+				time.AfterFunc(late+200*time.Millisecond, func() { close(landed) })
+				return testenv.Delay(late)
+			}
+		}
+		return testenv.Pass
+	})
+	admin := server.Client(t)
+	for _, s := range []string{"get x", "warm"} { // the script is known to the server before, so that the delayed command is EVALSHA with effect
+		admin.Do(t.Context(), "ping", s)
+	}
+	b := backend{client: func(t testing.TB) redis.UniversalClient { return server.Client(t) }, admin: admin}
+	d := newTable(map[int]string{1: "old", 2: "warm"})
+	q := start(t, b, d, noMemory, nil)
+	q.want(t, 2, "warm", nil)
+
+	o := server.Options()
+	o.Addr = proxy.Addr
+	rdb := redis.NewClient(o)
+	defer rdb.Close()
+	p := startOn(t, rdb, d, Options{MemoryBytes: -1, RedisTimeout: 300 * time.Millisecond}, &LoaderOptions{LoadTimeout: time.Minute})
+	reached, resume := d.pause(d.loads.Load() + 1)
+	got := later(func() (string, error) { return p.Get(t.Context(), 1) })
+	reach(t, reached, "the load") // with the second lease: the first one is still on its way
+	d.write(1, "new")
+	if err := q.Invalidate(t.Context(), 1); err != nil {
+		t.Fatal(err)
+	}
+	reach(t, landed, "the delayed command")
+	resume()
+	if row, err := got(t); row != "new" || err != nil {
+		t.Errorf("%q, %v", row, err)
+	}
+	if stored := admin.Get(t.Context(), redisKey(1)).Val(); bytes.Contains([]byte(stored), []byte("old")) {
+		t.Errorf("Redis holds %q", stored)
+	}
+	q.want(t, 1, "new", nil)
+}
+
+// A Get that starts after Invalidate has returned is not handed what an earlier caller's round has read, in the same process or not.
+func TestNoStaleJoin(t *testing.T) {
+	each(t, func(t *testing.T, b backend) {
+		for _, of := range []string{"memory", "no memory"} {
+			t.Run(of, func(t *testing.T) {
+				d := newTable(map[int]string{1: "old"})
+				o := patient
+				if of == "no memory" {
+					o = noMemory
+				}
+				p := start(t, b, d, o, nil)
+				q := start(t, b, d, noMemory, nil)
+				b.admin.Del(t.Context(), redisKey(1))
+				r := &race{t, b, d, p, q}
+				// The entry is read by a round, which is stopped before it can hand it out.
+				reached, resume := d.pause(1)
+				first := r.gets(p)
+				reach(t, reached, "the load")
+				r.change(p, "new")
+				second := r.gets(p) // asks after the invalidation
+				time.Sleep(10 * time.Millisecond)
+				resume()
+				wantResult(t, first, "new")
+				wantResult(t, second, "new")
+			})
+		}
+	})
+}
+
+// Late callers are served from what the memory tier has just been given only if no invalidation came in between.
+func TestLateCallersSeeInvalidation(t *testing.T) {
+	_, b := embedded(t)
+	p := start(t, b, newTable(nil), patient, nil)
+	r, err := p.begin(1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	out := r.result(loaded[string]{value: "old"})
+	r.remember(&out, time.Minute)
+	if !p.current(out) {
+		t.Fatal("not current to begin with")
+	}
+	if err := p.Invalidate(t.Context(), 1); err != nil {
+		t.Fatal(err)
+	}
+	if p.current(out) {
+		t.Error("late callers are given a value from before an acknowledged invalidation")
+	}
+	p.settle()
+	if _, ok := p.remembered(1); ok {
+		t.Error("memory serves it")
+	}
+}
+
+// The generation is taken before the first look at Redis: what was read before an invalidation is not remembered after it.
+func TestGenerationIsTakenBeforeReading(t *testing.T) {
+	_, b := embedded(t)
+	d := newTable(map[int]string{1: "old"})
+	p := start(t, b, d, patient, nil)
+	r, err := p.begin(1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	d.write(1, "new")
+	if err := p.Invalidate(t.Context(), 1); err != nil {
+		t.Fatal(err)
+	}
+	out := r.result(loaded[string]{value: "old"}) // read from Redis before the invalidation
+	r.remember(&out, time.Minute)
+	p.settle()
+	p.want(t, 1, "new", nil)
+}
+
+// Our own generation moves after Redis has acknowledged the delete: moved before, a reader would fill memory again from Redis.
+func TestMemoryIsForgottenAfterRedis(t *testing.T) {
+	server := testenv.SharedRedis(t)
+	proxy := testenv.NewProxy(t, server.Addr)
+	o := server.Options()
+	o.Addr = proxy.Addr
+	rdb := redis.NewClient(o)
+	defer rdb.Close()
+	d := newTable(map[int]string{1: "old"})
+	p := startOn(t, rdb, d, patient, nil)
+	p.want(t, 1, "old", nil)
+	p.settle()
+
+	deleting, proceed := make(chan struct{}), make(chan struct{})
+	proxy.OnRequest(func(chunk []byte) testenv.Action {
+		if bytes.Contains(chunk, []byte("del\r\n")) {
+			close(deleting)
+			return testenv.Delay(500 * time.Millisecond)
+		}
+		return testenv.Pass
+	})
+	d.write(1, "new")
+	go func() {
+		defer close(proceed)
+		if err := p.Invalidate(context.Background(), 1); err != nil {
+			t.Error(err)
+		}
+	}()
+	reach(t, deleting, "the delete")
+	for range 100 { // readers meanwhile see the old row, from memory or from Redis
+		p.want(t, 1, "old", nil)
+		p.settle()
+	}
+	reach(t, proceed, "the acknowledgement")
+	p.want(t, 1, "new", nil)
+	p.settle()
+	p.want(t, 1, "new", nil)
+}

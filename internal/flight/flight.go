@@ -172,6 +172,17 @@ func (r *round[R]) end() {
 	r.cancel(nil)
 }
 
+// Waiting is how many callers have gathered for the next round of key.
+func (g *Group[K, R]) Waiting(key K) int {
+	s := &g.shards[maphash.Comparable(g.seed, key)%shards]
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if l := s.lines[key]; l != nil && l.gathering != nil {
+		return l.gathering.callers
+	}
+	return 0
+}
+
 // Closed tells whether Close has been called.
 func (g *Group[K, R]) Closed() bool {
 	select {

@@ -1,0 +1,550 @@
+package cacheaside
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/cacheaside/cacheaside/internal/testenv"
+)
+
+// Loads that panic, exit their goroutine, ignore their context or are abandoned; callers who leave; Close; and a Redis in trouble.
+
+func TestPanicAndGoexit(t *testing.T) {
+	ends := map[string]func(){
+		"panic":      func() { panic("boom") },
+		"panic(nil)": func() { panic(nil) },
+		"error":      func() { panic(fmt.Errorf("wrapped: %w", context.DeadlineExceeded)) },
+		"Goexit":     runtime.Goexit,
+	}
+	each(t, func(t *testing.T, b backend) {
+		for name, end := range ends {
+			t.Run(name, func(t *testing.T) {
+				b.admin.Del(t.Context(), redisKey(1))
+				d := newTable(map[int]string{1: "one"})
+				d.read = func(context.Context, int64) error { end(); return nil }
+				p := start(t, b, d, patient, &LoaderOptions{ErrorTTL: time.Hour})
+				var wg sync.WaitGroup
+				for range 20 {
+					wg.Go(func() {
+						_, err := p.Get(t.Context(), 1)
+						pe, ok := errors.AsType[*PanicError](err)
+						if !ok && !errors.Is(err, ErrLoadFailed) {
+							t.Errorf("%v", err)
+						}
+						if ok && (pe.Goexit != (name == "Goexit") || !strings.Contains(string(pe.Stack), "fault_test.go")) {
+							t.Errorf("%+v\n%s", pe, pe.Stack)
+						}
+					})
+				}
+				wg.Wait()
+				if n := d.loads.Load(); n != 1 {
+					t.Errorf("%d loads", n)
+				}
+				d.read = nil
+				if err := p.Invalidate(t.Context(), 1); err != nil { // the window ends; the key is not blocked
+					t.Fatal(err)
+				}
+				p.want(t, 1, "one", nil)
+				if got, err := p.Refresh(t.Context(), 1); got != "one" || err != nil {
+					t.Error(got, err)
+				}
+			})
+		}
+	})
+}
+
+// badText panics when it is encoded, or decoded, in a round's goroutine.
+type badText struct{ exit bool }
+
+func (b badText) MarshalJSON() ([]byte, error) {
+	if b.exit {
+		runtime.Goexit()
+	}
+	panic("encode")
+}
+
+// A codec that panics leaves the key free and no lease behind, and the fleet is told.
+func TestCodecPanics(t *testing.T) {
+	for _, exit := range []bool{false, true} {
+		_, b := embedded(t)
+		c, err := New(b.client(t), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		loads := 0
+		l, err := NewLoader(c, "bad", func(context.Context, int) (badText, error) { loads++; return badText{exit}, nil }, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, err = l.Get(t.Context(), 1)
+		if p, ok := errors.AsType[*PanicError](err); !ok || p.Goexit != exit {
+			t.Errorf("%v", err)
+		}
+		if _, err = l.Get(t.Context(), 1); !errors.Is(err, ErrLoadFailed) || loads != 1 {
+			t.Error(err, loads)
+		}
+		c.Close()
+	}
+}
+
+// A load that ignores its context is left at its deadline: its callers get ErrLoadTimeout, the fleet an error window, and the next load
+// begins while it still runs.
+func TestLoadIgnoresItsContext(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		_, b := embedded(t)
+		d := newTable(map[int]string{1: "one"})
+		release := make(chan struct{})
+		d.read = func(_ context.Context, n int64) error {
+			if n == 1 {
+				<-release
+			}
+			return nil
+		}
+		p := start(t, b, d, patient, &LoaderOptions{LoadTimeout: 5 * time.Second, ErrorTTL: time.Second})
+		defer p.cache.Close()
+		began := time.Now()
+		p.want(t, 1, "", ErrLoadTimeout)
+		if took := time.Since(began); took < 5*time.Second || took > 5*time.Second+10*time.Millisecond {
+			t.Error("after", took)
+		}
+		p.want(t, 1, "", ErrLoadFailed)
+		time.Sleep(time.Second)
+		p.want(t, 1, "one", nil)
+		close(release)
+		if s := p.Stats(); s.LoadsLeft != 1 || s.LoadErrors != 1 || s.Loads != 2 {
+			t.Errorf("%+v", s)
+		}
+	})
+}
+
+// A load that keeps to its context ends with it, and says so too.
+func TestLoadTimeout(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		_, b := embedded(t)
+		d := newTable(map[int]string{1: "one"})
+		d.read = func(ctx context.Context, _ int64) error { <-ctx.Done(); return ctx.Err() }
+		p := start(t, b, d, patient, &LoaderOptions{LoadTimeout: 5 * time.Second})
+		defer p.cache.Close()
+		p.want(t, 1, "", ErrLoadTimeout)
+		p.want(t, 1, "", ErrLoadFailed)
+	})
+}
+
+// The leader of 100 waiters is cancelled: it leaves at once, the others get the value of the same load.
+func TestCancelledLeader(t *testing.T) {
+	each(t, func(t *testing.T, b backend) {
+		d := newTable(map[int]string{1: "one"})
+		reached, resume := d.pause(1)
+		p := start(t, b, d, patient, nil)
+		ctx, cancel := context.WithCancel(t.Context())
+		leader := later(func() (string, error) { return p.Get(ctx, 1) })
+		reach(t, reached, "the load")
+		var waiters []func(testing.TB) (string, error)
+		for range 100 {
+			waiters = append(waiters, later(func() (string, error) { return p.Get(t.Context(), 1) }))
+		}
+		// One who came later keeps the leader's round waiting for nobody: its load is stopped, and theirs begins. So that the leader is
+		// not the only one of its round, have a second round in which the first caller leaves.
+		cancel()
+		if _, err := leader(t); !errors.Is(err, context.Canceled) {
+			t.Error(err)
+		}
+		resume()
+		for _, w := range waiters {
+			wantResult(t, w, "one")
+		}
+	})
+}
+
+// The first of a round's callers leaves: the load is the same one for the rest.
+func TestFirstCallerLeaves(t *testing.T) {
+	_, b := embedded(t)
+	d := newTable(map[int]string{1: "one"})
+	first, resumeFirst := d.pause(1)
+	second, resumeSecond := d.pause(2)
+	p := start(t, b, d, noMemory, nil)
+	opening := later(func() (string, error) { return p.Get(t.Context(), 1) })
+	reach(t, first, "the first load")
+	ctx, cancel := context.WithCancel(t.Context())
+	leader := later(func() (string, error) { return p.Get(ctx, 1) }) // gathers for the second round
+	waitFor(t, func() bool { return p.reads.Waiting(1) == 1 })
+	follower := later(func() (string, error) { return p.Get(t.Context(), 1) })
+	waitFor(t, func() bool { return p.reads.Waiting(1) == 2 })
+	b.admin.Del(t.Context(), redisKey(1)) // so that the second round loads too
+	resumeFirst()
+	reach(t, second, "the second load")
+	cancel()
+	if _, err := leader(t); !errors.Is(err, context.Canceled) {
+		t.Error(err)
+	}
+	resumeSecond()
+	wantResult(t, opening, "one")
+	wantResult(t, follower, "one")
+	if n := d.loads.Load(); n != 2 {
+		t.Errorf("%d loads", n)
+	}
+}
+
+// When the last caller has left, the load is told to stop, and its lease is released at once: no error window.
+func TestAbandonedLoad(t *testing.T) {
+	each(t, func(t *testing.T, b backend) {
+		d := newTable(map[int]string{1: "one"})
+		stopped := make(chan error, 1)
+		d.read = func(ctx context.Context, n int64) error {
+			if n > 1 {
+				return nil
+			}
+			<-ctx.Done()
+			stopped <- ctx.Err()
+			return ctx.Err()
+		}
+		p := start(t, b, d, patient, &LoaderOptions{LoadTimeout: time.Minute, ErrorTTL: time.Hour})
+		ctx, cancel := context.WithTimeout(t.Context(), 30*time.Millisecond)
+		defer cancel()
+		if _, err := p.Get(ctx, 1); !errors.Is(err, context.DeadlineExceeded) {
+			t.Error(err)
+		}
+		select {
+		case err := <-stopped:
+			if !errors.Is(err, context.Canceled) {
+				t.Error(err)
+			}
+		case <-time.After(10 * time.Second):
+			t.Fatal("the load goes on for nobody")
+		}
+		waitFor(t, func() bool { return b.admin.Exists(t.Context(), redisKey(1)).Val() == 0 }) // no lease left
+		p.want(t, 1, "one", nil)
+		if s := p.Stats(); s.Abandoned != 1 || s.FailedByMark != 0 {
+			t.Errorf("%+v", s)
+		}
+	})
+}
+
+// Every way out of a load releases the lease: another process loads at once, not after the lease's life.
+func TestLeaseIsReleased(t *testing.T) {
+	_, b := embedded(t)
+	d := newTable(map[int]string{1: "one"})
+	reached, resume := d.pause(1)
+	p := start(t, b, d, patient, nil)
+	q := start(t, b, d, patient, nil)
+	got := later(func() (string, error) { return p.Get(t.Context(), 1) })
+	reach(t, reached, "the load")
+	closed := later(func() (any, error) { return nil, p.cache.Close() })
+	if _, err := got(t); !errors.Is(err, ErrClosed) {
+		t.Error(err)
+	}
+	resume()
+	closed(t)
+	if s := b.admin.Get(t.Context(), redisKey(1)).Val(); strings.HasPrefix(s, "\xa1") {
+		t.Error("a lease is left")
+	}
+	q.want(t, 1, "one", nil)
+}
+
+// Close during loads: callers get ErrClosed at once, contexts end, and nothing is left running.
+func TestCloseDuringLoads(t *testing.T) {
+	each(t, func(t *testing.T, b backend) {
+		d := newTable(nil)
+		d.read = func(ctx context.Context, _ int64) error { <-ctx.Done(); return ctx.Err() }
+		p := start(t, b, d, patient, nil)
+		var callers []func(testing.TB) (string, error)
+		for i := range 20 {
+			callers = append(callers, later(func() (string, error) { return p.Get(t.Context(), i%5) }))
+			callers = append(callers, later(func() (string, error) { return p.Refresh(t.Context(), i%5+5) }))
+		}
+		waitFor(t, func() bool { return d.loads.Load() == 10 })
+		closed := later(func() (any, error) { return nil, p.cache.Close() })
+		for _, c := range callers {
+			if _, err := c(t); !errors.Is(err, ErrClosed) {
+				t.Error(err)
+			}
+		}
+		closed(t)
+		p.want(t, 1, "", ErrClosed)
+		if _, err := p.Refresh(t.Context(), 1); !errors.Is(err, ErrClosed) {
+			t.Error(err)
+		}
+		if err := p.Invalidate(t.Context(), 1); !errors.Is(err, ErrClosed) {
+			t.Error(err)
+		}
+		if _, err := NewLoader(p.cache, "late", d.load, nil); !errors.Is(err, ErrClosed) {
+			t.Error(err)
+		}
+		for key := range 10 {
+			if n := b.admin.Exists(t.Context(), redisKey(key)).Val(); n != 0 {
+				t.Errorf("a lease of key %d is left", key)
+			}
+		}
+		p.cache.Close()
+	})
+}
+
+// A waiter whose load is another process's looks again until that one has ended, by value, by failure or by death.
+func TestLongLoadKeepsItsLease(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		_, b := embedded(t)
+		d := newTable(map[int]string{1: "one"})
+		d.read = func(context.Context, int64) error { time.Sleep(20 * time.Second); return nil }
+		lo := &LoaderOptions{LoadTimeout: time.Minute}
+		p, q := start(t, b, d, patient, lo), start(t, b, d, patient, lo)
+		defer p.cache.Close()
+		defer q.cache.Close()
+		first := later(func() (string, error) { return p.Get(context.Background(), 1) })
+		q.want(t, 1, "one", nil)
+		first(t)
+		if n := d.loads.Load(); n != 1 {
+			t.Errorf("%d loads", n)
+		}
+		d.write(1, "two")
+		began := time.Now() // a long refresh keeps its claim
+		refreshed := later(func() (string, error) { return p.Refresh(context.Background(), 1) })
+		time.Sleep(time.Second)
+		if v, err := q.Refresh(t.Context(), 1); v != "two" || err != nil {
+			t.Error(v, err)
+		}
+		refreshed(t)
+		if took := time.Since(began); took < 40*time.Second {
+			t.Errorf("two loads at once: both ended within %v", took)
+		}
+	})
+}
+
+// An entry that expires while it is refreshed stays until the refresh has ended, or a reader would load beside it.
+func TestRefreshOutlivesItsEntry(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		_, b := embedded(t)
+		d := newTable(map[int]string{1: "one"})
+		lo := &LoaderOptions{TTL: 5 * time.Second, Jitter: -1}
+		p, q := start(t, b, d, noMemory, lo), start(t, b, d, noMemory, lo)
+		defer p.cache.Close()
+		defer q.cache.Close()
+		p.want(t, 1, "one", nil)
+		time.Sleep(4 * time.Second)
+		d.write(1, "two")
+		reached, resume := d.pause(2)
+		got := later(func() (string, error) { return p.Refresh(context.Background(), 1) })
+		<-reached
+		time.Sleep(4 * time.Second) // beyond its end
+		q.want(t, 1, "one", nil)
+		resume()
+		wantResult(t, got, "two")
+		q.want(t, 1, "two", nil)
+		if n := d.loads.Load(); n != 2 {
+			t.Errorf("%d loads", n)
+		}
+	})
+}
+
+// With Redis out of reach one load of a key at a time runs in a process, whether Get or Refresh asks.
+func TestOneLoadAProcess(t *testing.T) {
+	d := newTable(map[int]string{1: "one"})
+	reached, resume := d.pause(1)
+	p := startOn(t, nil, d, patient, nil)
+	first := later(func() (string, error) { return p.Get(t.Context(), 1) })
+	reach(t, reached, "the first load")
+	second := later(func() (string, error) { return p.Refresh(t.Context(), 1) })
+	third := later(func() (string, error) { return p.Get(t.Context(), 1) })
+	waitFor(t, func() bool { return p.refreshes.Waiting(1) >= 0 && p.reads.Waiting(1) == 1 })
+	time.Sleep(20 * time.Millisecond)
+	if n := d.loads.Load(); n != 1 {
+		t.Errorf("%d loads at once", n)
+	}
+	resume()
+	wantResult(t, first, "one")
+	wantResult(t, second, "one")
+	wantResult(t, third, "one")
+}
+
+// Redis hangs (its connections stay open, nothing answers): the database answers after RedisTimeout, a caller's own deadline is kept,
+// Invalidate and Refresh say that they have failed, and all is well when it goes on.
+func TestRedisHangs(t *testing.T) {
+	b := realBackend(t)
+	d := newTable(map[int]string{1: "one", 2: "two", 3: "three", 4: "four"})
+	p := start(t, b, d, Options{RedisTimeout: 200 * time.Millisecond, MemoryBytes: -1}, nil) // the client's own settings are go-redis' defaults
+	p.want(t, 1, "one", nil)
+	b.server.Pause()
+	defer b.server.Resume()
+
+	for _, key := range []int{1, 2, 3, 4} { // with the pool's connections, and with new ones
+		ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+		began := time.Now()
+		_, err := p.Get(ctx, key)
+		late := time.Since(began) - 50*time.Millisecond
+		cancel()
+		if !errors.Is(err, context.DeadlineExceeded) || late > 20*time.Millisecond*slack {
+			t.Errorf("Get: %v, %v after its deadline", err, late)
+		}
+	}
+	began := time.Now()
+	p.want(t, 2, "two", nil)
+	if took := time.Since(began); took > 500*time.Millisecond*slack { // its round waited for the abandoned one to end, then for Redis
+		t.Errorf("Get took %v", took)
+	}
+	for name, f := range map[string]func(context.Context) error{
+		"Invalidate": func(ctx context.Context) error { return p.Invalidate(ctx, 1) },
+		"Refresh":    func(ctx context.Context) error { _, err := p.Refresh(ctx, 1); return err },
+	} {
+		ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+		began := time.Now()
+		err := f(ctx)
+		late := time.Since(began) - 50*time.Millisecond
+		cancel()
+		if err == nil || late > 20*time.Millisecond*slack {
+			t.Errorf("%s: %v, %v after its deadline", name, err, late)
+		}
+		if err := f(t.Context()); !errors.Is(err, ErrRedis) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if s := p.Stats(); s.RedisErrors == 0 || s.Unvalidated == 0 || s.InvalidateErrors != 2 {
+		t.Errorf("%+v", s)
+	}
+	d.write(1, "new")
+	b.server.Resume()
+	waitFor(t, func() bool { return p.Invalidate(t.Context(), 1) == nil })
+	p.want(t, 1, "new", nil)
+}
+
+// Redis is killed: the database answers, nothing is remembered that could not be invalidated; restarted, it is used again, empty.
+func TestRedisKilledAndRestartedEmpty(t *testing.T) {
+	b := realBackend(t)
+	d := newTable(map[int]string{1: "one"})
+	p := start(t, b, d, Options{RedisTimeout: 300 * time.Millisecond}, nil)
+	p.want(t, 2, "", ErrNotFound)
+	b.server.Kill()
+	for i := range 3 {
+		d.write(1, fmt.Sprint("row ", i))
+		p.want(t, 1, fmt.Sprint("row ", i), nil) // loaded each time, for no other process could tell us of a change
+	}
+	if err := p.Invalidate(t.Context(), 1); !errors.Is(err, ErrRedis) {
+		t.Error(err)
+	}
+	if _, err := p.Refresh(t.Context(), 1); !errors.Is(err, ErrRedis) {
+		t.Error(err)
+	}
+	b.server.Restart(t)
+	waitFor(t, func() bool { return p.Invalidate(t.Context(), 1) == nil })
+	before := d.loads.Load()
+	p.want(t, 1, "row 2", nil)
+	q := start(t, b, d, patient, nil)
+	q.want(t, 1, "row 2", nil)
+	if n := d.loads.Load(); n != before+1 {
+		t.Errorf("%d loads after the restart", n-before)
+	}
+}
+
+// Redis is lost and comes back while a load is under way: the value is given out, counted, and stored nowhere.
+func TestRedisLostDuringLoad(t *testing.T) {
+	server := testenv.SharedRedis(t)
+	proxy := testenv.NewProxy(t, server.Addr)
+	o := server.Options()
+	o.Addr = proxy.Addr
+	rdb := redis.NewClient(o)
+	defer rdb.Close()
+	d := newTable(map[int]string{1: "one"})
+	reached, resume := d.pause(1)
+	p := startOn(t, rdb, d, Options{RedisTimeout: 200 * time.Millisecond}, nil)
+	got := later(func() (string, error) { return p.Get(t.Context(), 1) })
+	reach(t, reached, "the load")
+	proxy.Cut()
+	resume()
+	wantResult(t, got, "one")
+	if s := p.Stats(); s.Unvalidated != 1 || s.Refused != 0 || s.RedisErrors == 0 {
+		t.Errorf("%+v", s)
+	}
+	proxy.Restore()
+	if _, ok := p.remembered(1); ok {
+		t.Error("remembered")
+	}
+}
+
+// A full Redis refuses to store: reads go on, and it is counted.
+func TestRedisFull(t *testing.T) {
+	server := testenv.StartRedis(t, "--maxmemory", "1", "--maxmemory-policy", "noeviction")
+	d := newTable(map[int]string{1: "one"})
+	p := startOn(t, server.Client(t), d, patient, nil)
+	p.want(t, 1, "one", nil)
+	if s := p.Stats(); s.Unvalidated != 1 || s.RedisErrors != 1 {
+		t.Errorf("%+v", s)
+	}
+	if err := p.Invalidate(t.Context(), 1); err != nil {
+		t.Error(err)
+	}
+}
+
+// A key of ours that holds another type, by whatever accident, is an error of Redis, which an Invalidate ends.
+func TestForeignType(t *testing.T) {
+	each(t, func(t *testing.T, b backend) {
+		b.admin.Del(t.Context(), redisKey(1))
+		b.admin.RPush(t.Context(), redisKey(1), "x")
+		d := newTable(map[int]string{1: "one"})
+		p := start(t, b, d, noMemory, nil)
+		p.want(t, 1, "one", nil)
+		if s := p.Stats(); s.RedisErrors != 1 || s.Unvalidated != 1 {
+			t.Errorf("%+v", s)
+		}
+		if err := p.Invalidate(t.Context(), 1); err != nil {
+			t.Fatal(err)
+		}
+		p.want(t, 1, "one", nil)
+		p.want(t, 1, "one", nil)
+		if n := d.loads.Load(); n != 2 {
+			t.Errorf("%d loads", n)
+		}
+	})
+}
+
+// A caller whose context has ended is not served by a load of its own.
+func TestEndedContext(t *testing.T) {
+	d := newTable(map[int]string{1: "one"})
+	p := startOn(t, nil, d, patient, nil)
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := p.Get(ctx, 1); !errors.Is(err, context.Canceled) || d.loads.Load() != 0 {
+		t.Error(err, d.loads.Load())
+	}
+}
+
+// A load sees the values of its first caller's context, but neither its deadline nor its cancellation.
+func TestLoadContext(t *testing.T) {
+	type name struct{}
+	c, err := New(nil, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	l, err := NewLoader(c, "x", func(ctx context.Context, _ int) (string, error) {
+		deadline, _ := ctx.Deadline()
+		if left := time.Until(deadline); left < 5*time.Second || left > 10*time.Second {
+			t.Errorf("the load's deadline is in %v", left)
+		}
+		s, _ := ctx.Value(name{}).(string)
+		return s, nil
+	}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(context.WithValue(t.Context(), name{}, "caller"), time.Second)
+	defer cancel()
+	if v, err := l.Get(ctx, 1); v != "caller" || err != nil {
+		t.Error(v, err)
+	}
+}
+
+func waitFor(t testing.TB, done func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(20 * time.Second); !done(); time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal("waited in vain")
+		}
+	}
+}

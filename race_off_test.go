@@ -1,0 +1,8 @@
+//go:build !race
+
+package cacheaside
+
+const (
+	raceEnabled = false
+	slack       = 1
+)

@@ -99,6 +99,9 @@ func each(t *testing.T, f func(t *testing.T, b backend)) {
 // patient are options under which a slow test machine is not taken for a Redis in trouble.
 var patient = Options{RedisTimeout: 10 * time.Second}
 
+// accepting asks for the long runs whose figures are reported (make accept).
+var accepting = os.Getenv("CACHEASIDE_ACCEPT") != ""
+
 // noMemory are patient options for a process without a memory tier.
 var noMemory = Options{RedisTimeout: 10 * time.Second, MemoryBytes: -1}
 

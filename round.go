@@ -106,7 +106,10 @@ func (r *round[K, V]) fill(ctx context.Context) (out result[V], done bool, err e
 		return out, true, nil
 	}
 	l.counters.refused.Add(1)
-	if r.refusals++; r.refusals > maxRefusals || mutant.Active == mutant.ReturnRefused {
+	if mutant.Active == mutant.ReturnRefused {
+		return out, true, nil
+	}
+	if r.refusals++; r.refusals > maxRefusals {
 		return r.unvalidated(out), true, nil // its load began after its callers had asked
 	}
 	return out, false, nil

@@ -116,12 +116,13 @@ type script struct{ source, hash string }
 // newScript makes a script, with the guard taken out that this build's tag names, if it names one here.
 func newScript(src string, mutations ...mutation) script {
 	for _, m := range mutations {
+		if mutant.Active != m.name {
+			continue
+		}
 		if !strings.Contains(src, m.old) {
 			panic("lease: mutant " + m.name + " does not apply")
 		}
-		if mutant.Active == m.name {
-			src = strings.Replace(src, m.old, m.new, 1)
-		}
+		src = strings.Replace(src, m.old, m.new, 1)
 	}
 	src = strings.TrimSpace(src)
 	return script{source: src, hash: sha1Hex([]byte(src))}

@@ -1,0 +1,173 @@
+package lease
+
+import (
+	"context"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/cacheaside/cacheaside/internal/testenv"
+)
+
+// Tests use lives that do not end while they run, unless they wait for the end.
+const (
+	long  = time.Minute
+	short = 60 * time.Millisecond
+)
+
+// backend is one kind of Redis that the protocol has to hold on.
+type backend struct {
+	t     *testing.T
+	ctx   context.Context
+	rdb   redis.UniversalClient
+	store *Store
+}
+
+// onEach runs f on every kind of Redis. The embedded one runs in a bubble, so that waiting costs no time there.
+func onEach(t *testing.T, f func(t *testing.T, b *backend)) {
+	t.Run("miniredis", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			_, rdb := testenv.Mini(t)
+			f(t, newBackend(t, rdb))
+		})
+	})
+	t.Run("redis", func(t *testing.T) { f(t, newBackend(t, testenv.SharedRedis(t).Client(t))) })
+	t.Run("cluster", func(t *testing.T) { f(t, newBackend(t, testenv.SharedCluster(t).Client(t))) })
+	t.Run("sentinel", func(t *testing.T) { f(t, newBackend(t, testenv.SharedSentinel(t).Client(t))) })
+}
+
+func newBackend(t *testing.T, rdb redis.UniversalClient) *backend {
+	t.Helper()
+	store, err := NewStore(rdb, 5*time.Second)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &backend{t: t, ctx: t.Context(), rdb: rdb, store: store}
+}
+
+func (b *backend) attempt(key string) *Attempt { return b.store.Attempt(key, long) }
+
+// put stores an entry under key, for life.
+func (b *backend) put(key string, e Entry, life time.Duration) {
+	b.t.Helper()
+	a := b.attempt(key)
+	b.take(a, Mine)
+	b.fill(a, e, life, true)
+}
+
+func (b *backend) read(a *Attempt, kind Kind) State {
+	b.t.Helper()
+	s, err := a.Read(b.ctx)
+	return wantKind(b.t, "read", s, err, kind)
+}
+
+func (b *backend) take(a *Attempt, kind Kind) State {
+	b.t.Helper()
+	s, err := a.Take(b.ctx, nil)
+	return wantKind(b.t, "take", s, err, kind)
+}
+
+func (b *backend) claim(a *Attempt, kind Kind) State {
+	b.t.Helper()
+	s, err := a.Claim(b.ctx)
+	return wantKind(b.t, "claim", s, err, kind)
+}
+
+func wantKind(t *testing.T, what string, s State, err error, kind Kind) State {
+	t.Helper()
+	if err != nil || s.Kind != kind {
+		t.Fatalf("%s: kind %d, %v, want kind %d", what, s.Kind, err, kind)
+	}
+	return s
+}
+
+func (b *backend) fill(a *Attempt, e Entry, life time.Duration, want bool) {
+	b.t.Helper()
+	if stored, err := a.Fill(b.ctx, e, life); err != nil || stored != want {
+		b.t.Fatalf("fill: %v, %v, want %v", stored, err, want)
+	}
+}
+
+func (b *backend) renew(a *Attempt, want bool) {
+	b.t.Helper()
+	if held, err := a.Renew(b.ctx); err != nil || held != want {
+		b.t.Fatalf("renew: %v, %v, want %v", held, err, want)
+	}
+}
+
+func (b *backend) fail(a *Attempt, window time.Duration) {
+	b.t.Helper()
+	b.check(a.Fail(b.ctx, window))
+}
+
+func (b *backend) release(a *Attempt) {
+	b.t.Helper()
+	b.check(a.Release(b.ctx))
+}
+
+func (b *backend) delete(keys ...string) {
+	b.t.Helper()
+	for _, err := range b.store.Delete(b.ctx, keys) {
+		b.check(err)
+	}
+}
+
+func (b *backend) check(err error) {
+	b.t.Helper()
+	if err != nil {
+		b.t.Fatal(err)
+	}
+}
+
+// payload fails unless key holds an entry with this payload.
+func (b *backend) payload(key, want string) State {
+	b.t.Helper()
+	s := b.read(b.attempt(key), Stored)
+	if string(s.Entry.Payload) != want {
+		b.t.Fatalf("the entry is %q, want %q", s.Entry.Payload, want)
+	}
+	return s
+}
+
+// life fails unless key lives for about want, or less by what the test may have taken.
+func (b *backend) life(key string, want time.Duration) {
+	b.t.Helper()
+	if d := b.rdb.PTTL(b.ctx, key).Val(); d > want || d < want-10*time.Second || d <= 0 {
+		b.t.Fatalf("the key lives for %v, want %v", d, want)
+	}
+}
+
+// gone waits until Redis has let key expire.
+func (b *backend) gone(key string) {
+	b.t.Helper()
+	b.until(func() bool { return b.rdb.Exists(b.ctx, key).Val() == 0 })
+}
+
+// over waits until end has passed on Redis' clock.
+func (b *backend) over(end time.Time) {
+	b.t.Helper()
+	b.until(func() bool { return b.rdb.Time(b.ctx).Val().After(end.Add(time.Millisecond)) })
+}
+
+func (b *backend) until(f func() bool) {
+	b.t.Helper()
+	for begin := time.Now(); !f(); time.Sleep(time.Millisecond) {
+		if time.Since(begin) > 10*time.Second {
+			b.t.Fatal("it has not come about")
+		}
+	}
+}
+
+// flushScripts makes every server forget the scripts.
+func (b *backend) flushScripts() {
+	b.t.Helper()
+	if c, ok := b.rdb.(*redis.ClusterClient); ok {
+		b.check(c.ForEachMaster(b.ctx, func(ctx context.Context, c *redis.Client) error {
+			return c.ScriptFlush(ctx).Err()
+		}))
+		return
+	}
+	b.check(b.rdb.ScriptFlush(b.ctx).Err())
+}

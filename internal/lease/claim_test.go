@@ -1,0 +1,222 @@
+package lease
+
+import (
+	"testing"
+	"time"
+)
+
+func TestClaimOfAKeyWithoutAnEntryIsALease(t *testing.T) {
+	onEach(t, func(t *testing.T, b *backend) {
+		failing := b.attempt("failed")
+		b.take(failing, Mine)
+		b.fail(failing, long)
+		b.check(b.rdb.Set(b.ctx, "unknown", "?", 0).Err())
+		b.check(b.rdb.Set(b.ctx, "short", "\xe1short", 0).Err())
+		for _, key := range []string{"absent", "failed", "unknown", "short"} {
+			a := b.attempt(key)
+			b.claim(a, Mine)
+			b.read(b.attempt(key), Busy)
+			b.life(key, long)
+			b.claim(b.attempt(key), Busy)
+			b.fill(a, Entry{Payload: []byte("v")}, long, true)
+			b.payload(key, "v")
+		}
+	})
+}
+
+func TestClaimOfALeaseIsBusy(t *testing.T) {
+	onEach(t, func(t *testing.T, b *backend) {
+		a := b.attempt("k")
+		b.take(a, Mine)
+		if s := b.claim(b.attempt("k"), Busy); s.Token != a.token {
+			t.Errorf("the lease has the token %v, want %v", s.Token, a.token)
+		}
+		b.fill(a, Entry{}, long, true)
+	})
+}
+
+func TestClaimedEntryCanStillBeRead(t *testing.T) {
+	onEach(t, func(t *testing.T, b *backend) {
+		want := Entry{Codec: 3, Cost: time.Millisecond, Payload: []byte("old")}
+		b.put("k", want, long)
+		a := b.attempt("k")
+		b.claim(a, Mine)
+		got := b.payload("k", "old").Entry
+		if !got.Claimed || got.Stamp != a.token || got.Codec != want.Codec || got.Cost != want.Cost {
+			t.Errorf("the claimed entry is %+v", got)
+		}
+		if s := b.take(b.attempt("k"), Stored); string(s.Entry.Payload) != "old" {
+			t.Errorf("take: %q", s.Entry.Payload)
+		}
+		b.fill(a, Entry{Payload: []byte("new")}, 30*time.Second, true)
+		if s := b.payload("k", "new"); s.Entry.Claimed {
+			t.Error("the new entry is claimed")
+		}
+		b.life("k", 30*time.Second)
+	})
+}
+
+func TestClaimIsGivenOnce(t *testing.T) {
+	onEach(t, func(t *testing.T, b *backend) {
+		b.put("k", Entry{Payload: []byte("old")}, long)
+		a := b.attempt("k")
+		b.claim(a, Mine)
+		b.claim(b.attempt("k"), Busy)
+		b.renew(a, true)
+		b.claim(b.attempt("k"), Busy)
+		b.fill(a, Entry{Payload: []byte("new")}, long, true)
+		b.payload("k", "new")
+	})
+}
+
+// If the entry expired during its refresh, a reader would take a lease, and load beside the refresh.
+func TestClaimedEntryOutlivesItsClaim(t *testing.T) {
+	onEach(t, func(t *testing.T, b *backend) {
+		b.put("k", Entry{Payload: []byte("old")}, 15*time.Second)
+		a := b.attempt("k")
+		b.claim(a, Mine)
+		b.life("k", long)
+		end := b.payload("k", "old").Entry.Expiry
+		if d := end.Sub(b.rdb.Time(b.ctx).Val()); d > long || d < long-10*time.Second {
+			t.Errorf("the claim ends in %v, want %v", d, long)
+		}
+
+		// A longer life stays as it is.
+		b.put("longer", Entry{}, time.Hour)
+		b.claim(b.attempt("longer"), Mine)
+		b.life("longer", time.Hour)
+	})
+}
+
+func TestFillIsRefusedWhenTheClaimIsAnothers(t *testing.T) {
+	onEach(t, func(t *testing.T, b *backend) {
+		b.put("k", Entry{Payload: []byte("old")}, long)
+		stale, fresh := b.store.Attempt("k", short), b.attempt("k")
+		b.claim(stale, Mine)
+		b.over(b.payload("k", "old").Entry.Expiry)
+		b.claim(fresh, Mine)
+		b.renew(stale, false)
+		b.fill(stale, Entry{Payload: []byte("stale")}, long, false)
+		b.fail(stale, long)
+		if s := b.payload("k", "old"); !s.Entry.Claimed {
+			t.Error("the claim has gone")
+		}
+		b.fill(fresh, Entry{Payload: []byte("fresh")}, long, true)
+		b.fill(stale, Entry{Payload: []byte("stale")}, long, false)
+		b.payload("k", "fresh")
+	})
+}
+
+func TestFillAfterTheClaimEndedButWasNotTakenOver(t *testing.T) {
+	onEach(t, func(t *testing.T, b *backend) {
+		b.put("k", Entry{Payload: []byte("old")}, long)
+		a := b.store.Attempt("k", short)
+		b.claim(a, Mine)
+		b.over(b.payload("k", "old").Entry.Expiry)
+		b.fill(a, Entry{Payload: []byte("new")}, long, true) // nothing has come between
+		b.payload("k", "new")
+	})
+}
+
+func TestDeleteVoidsAClaim(t *testing.T) {
+	onEach(t, func(t *testing.T, b *backend) {
+		for name, again := range map[string]func(key string){
+			"absent": func(key string) {},
+			"leased": func(key string) { b.take(b.attempt(key), Mine) },
+			"stored": func(key string) { b.put(key, Entry{Payload: []byte("fresh")}, long) },
+			"claimed": func(key string) {
+				b.put(key, Entry{Payload: []byte("fresh")}, long)
+				b.claim(b.attempt(key), Mine)
+			},
+		} {
+			b.put(name, Entry{Payload: []byte("old")}, long)
+			a := b.attempt(name)
+			b.claim(a, Mine)
+			b.delete(name)
+			again(name)
+			before, _ := b.rdb.Get(b.ctx, name).Result()
+			b.renew(a, false)
+			b.fill(a, Entry{Payload: []byte("stale")}, long, false)
+			b.release(a)
+			if after, _ := b.rdb.Get(b.ctx, name).Result(); after != before {
+				t.Errorf("%s: the key held %q, now %q", name, before, after)
+			}
+		}
+	})
+}
+
+func TestRenewKeepsAClaim(t *testing.T) {
+	onEach(t, func(t *testing.T, b *backend) {
+		b.put("k", Entry{Payload: []byte("old")}, long)
+		a := b.store.Attempt("k", 20*time.Second)
+		b.claim(a, Mine)
+		before := b.payload("k", "old").Entry.Expiry
+		b.over(before.Add(-20*time.Second + 5*time.Millisecond)) // the clock has moved on
+		b.check(b.rdb.PExpire(b.ctx, "k", 15*time.Second).Err())
+		b.renew(a, true)
+		s := b.payload("k", "old")
+		if !s.Entry.Expiry.After(before) || !s.Entry.Claimed || s.Entry.Stamp != a.token {
+			t.Errorf("the claim ended at %v, now: %+v", before, s.Entry)
+		}
+		if d := b.rdb.PTTL(b.ctx, "k").Val(); d <= 15*time.Second || d > 20*time.Second {
+			t.Errorf("the entry lives for %v", d)
+		}
+		b.fill(a, Entry{}, long, true)
+		b.renew(a, false) // the claim has ended with the fill
+	})
+}
+
+func TestEndOfAClaimRestoresTheEntry(t *testing.T) {
+	onEach(t, func(t *testing.T, b *backend) {
+		for name, end := range map[string]func(*Attempt){
+			"fail":    func(a *Attempt) { b.fail(a, time.Hour) },
+			"release": b.release,
+		} {
+			want := Entry{
+				Null: true, Codec: 5, Cost: time.Second, Payload: []byte("old"),
+				Expiry: time.UnixMilli(time.Now().Add(30 * time.Second).UnixMilli()),
+			}
+			b.put(name, want, 30*time.Second)
+			a := b.attempt(name)
+			b.claim(a, Mine)
+			b.life(name, long)
+			b.renew(a, true)
+			end(a)
+			b.life(name, 30*time.Second)
+			want.Stamp = a.token
+			sameEntry(t, b.payload(name, "old").Entry, want)
+			b.claim(b.attempt(name), Mine)
+		}
+
+		// A key that was to stay for ever does.
+		b.put("persistent", Entry{Payload: []byte("old")}, long)
+		b.check(b.rdb.Persist(b.ctx, "persistent").Err())
+		a := b.attempt("persistent")
+		b.claim(a, Mine)
+		b.release(a)
+		if d := b.rdb.PTTL(b.ctx, "persistent").Val(); d != -1 {
+			t.Errorf("the key lives for %v", d)
+		}
+	})
+}
+
+func TestEndOfAClaimDeletesAnEntryWhoseLifeIsOver(t *testing.T) {
+	onEach(t, func(t *testing.T, b *backend) {
+		const life = 500 * time.Millisecond // the claims must come before its end
+		failing, releasing := b.attempt("failing"), b.attempt("releasing")
+		for _, a := range []*Attempt{failing, releasing} {
+			b.put(a.key, Entry{Payload: []byte("old")}, life)
+			b.claim(a, Mine)
+			if a.state != holdsClaim {
+				t.Fatal("the entry has expired before its claim")
+			}
+		}
+		b.over(b.rdb.Time(b.ctx).Val().Add(life))
+		b.payload("failing", "old")
+		b.payload("releasing", "old")
+		b.fail(failing, time.Hour)
+		b.release(releasing)
+		b.read(b.attempt("failing"), Absent)
+		b.read(b.attempt("releasing"), Absent)
+	})
+}

@@ -1,0 +1,121 @@
+package lease
+
+import (
+	"bytes"
+	"math"
+	"testing"
+	"time"
+)
+
+func FuzzDecode(f *testing.F) {
+	token := Token{1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12}
+	f.Add([]byte(nil))
+	f.Add([]byte{failedByte})
+	f.Add([]byte{failedByte, 0})
+	f.Add(appendLease(nil, token))
+	f.Add(append(appendLease(nil, token), 0))
+	f.Add(appendEntry(nil, Entry{}))
+	f.Add(appendEntry(nil, Entry{Null: true, Claimed: true, Codec: 15, Stamp: token, Expiry: time.UnixMilli(1<<48 - 1), Cost: time.Hour, Payload: []byte("v")}))
+	f.Add(appendEntry(nil, Entry{})[:headerSize-1])
+	f.Add([]byte("\xe1\x04 an entry with a flag that is not known"))
+	f.Add([]byte("\xe2\x00 an entry of another version of the format"))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		s := decode(b)
+		if !bytes.Equal(s.Raw, b) {
+			t.Errorf("raw is %x", s.Raw)
+		}
+		switch s.Kind {
+		case Stored:
+			if again := appendEntry(nil, s.Entry); !bytes.Equal(again, b) {
+				t.Errorf("encoded again: %x", again)
+			}
+		case Busy:
+			if b[1] != 0 {
+				t.Skip("a lease's second byte is not looked at")
+			}
+			if again := appendLease(nil, s.Token); !bytes.Equal(again, b) {
+				t.Errorf("encoded again: %x", again)
+			}
+		case Failed:
+			if len(b) != 1 {
+				t.Error("a long marker")
+			}
+		case Unknown:
+			if len(b) >= headerSize && b[0] == entryByte && b[1]&0x0c == 0 || len(b) == leaseSize && b[0] == leaseByte {
+				t.Error("it was not recognised")
+			}
+		default:
+			t.Errorf("kind %d", s.Kind)
+		}
+		if len(b) > headerSize { // whatever the bytes are, as an entry they come back
+			want := Entry{
+				Null: b[0]&1 != 0, Claimed: b[0]&2 != 0, Codec: b[0] >> 4, Stamp: Token(b[1:13]),
+				Expiry:  time.UnixMilli(int64(b[13])<<40 | int64(b[14])<<8 | int64(b[15])),
+				Cost:    time.Duration(int(b[16])<<16|int(b[17])) * time.Microsecond,
+				Payload: b[18:],
+			}
+			got := decode(appendEntry(nil, want))
+			if got.Kind != Stored {
+				t.Fatalf("kind %d", got.Kind)
+			}
+			sameEntry(t, got.Entry, want)
+		}
+	})
+}
+
+func TestDecodeKnowsItsOwnFormatOnly(t *testing.T) {
+	entry := appendEntry(nil, Entry{Payload: []byte("v")})
+	for flags := range 256 {
+		entry[1] = byte(flags)
+		want := Stored
+		if flags&0x0f > flagClaimed|flagNull {
+			want = Unknown
+		}
+		if s := decode(entry); s.Kind != want {
+			t.Errorf("flags %#x: kind %d", flags, s.Kind)
+		}
+	}
+	for first := range 256 {
+		for _, length := range []int{1, leaseSize, headerSize, headerSize + 1} {
+			b := make([]byte, length)
+			b[0] = byte(first)
+			want := Unknown
+			switch {
+			case first == entryByte && length >= headerSize:
+				want = Stored
+			case first == leaseByte && length == leaseSize:
+				want = Busy
+			case first == failedByte && length == 1:
+				want = Failed
+			}
+			if s := decode(b); s.Kind != want {
+				t.Errorf("first byte %#x, length %d: kind %d, want %d", first, length, s.Kind, want)
+			}
+		}
+	}
+}
+
+func TestEntryKeepsWhatItsFieldsCanHold(t *testing.T) {
+	for name, c := range map[string]struct{ in, want Entry }{
+		"before 1970":   {Entry{Expiry: time.UnixMilli(-1)}, Entry{Expiry: time.UnixMilli(0)}},
+		"no time":       {Entry{}, Entry{Expiry: time.UnixMilli(0)}},
+		"below 1 ms":    {Entry{Expiry: time.Unix(1, 999_999)}, Entry{Expiry: time.Unix(1, 0)}},
+		"negative cost": {Entry{Cost: -time.Second}, Entry{Expiry: time.UnixMilli(0)}},
+		"huge cost":     {Entry{Cost: 48 * time.Hour}, Entry{Expiry: time.UnixMilli(0), Cost: math.MaxUint32 * time.Microsecond}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			sameEntry(t, decode(appendEntry(nil, c.in)).Entry, c.want)
+		})
+	}
+}
+
+func TestTokensDiffer(t *testing.T) {
+	seen := map[Token]bool{}
+	for range 10000 {
+		token := newToken()
+		if seen[token] || token == (Token{}) {
+			t.Fatalf("the token %v came twice", token)
+		}
+		seen[token] = true
+	}
+}

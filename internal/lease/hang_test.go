@@ -1,0 +1,233 @@
+package lease
+
+import (
+	"context"
+	"net"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/cacheaside/cacheaside/internal/testenv"
+)
+
+const (
+	hangTimeout = 300 * time.Millisecond
+	overshoot   = 150 * time.Millisecond // what a busy machine may add
+)
+
+// hangingClients make clients with their own default settings.
+var hangingClients = map[string]func(addr string) redis.UniversalClient{
+	"client": func(addr string) redis.UniversalClient {
+		return redis.NewClient(&redis.Options{Addr: addr})
+	},
+	"cluster": func(addr string) redis.UniversalClient {
+		return redis.NewClusterClient(&redis.ClusterOptions{Addrs: []string{addr}})
+	},
+	"cluster with context time-outs": func(addr string) redis.UniversalClient {
+		return redis.NewClusterClient(&redis.ClusterOptions{Addrs: []string{addr}, ContextTimeoutEnabled: true})
+	},
+}
+
+// onHanging stops a server, and runs f beside each other for each kind of client, without any connection and with one.
+// f is a number of functions, each of which gets a client of its own.
+func onHanging(t *testing.T, fs map[string]func(t *testing.T, what string, s *Store)) {
+	server := oneNodeCluster(t)
+	var running sync.WaitGroup
+	start := make(chan struct{})
+	for kind, newClient := range hangingClients {
+		for _, pool := range []string{"cold", "warm"} {
+			for name, f := range fs {
+				rdb := newClient(server.Addr)
+				t.Cleanup(func() { rdb.Close() })
+				s, err := NewStore(rdb, hangTimeout)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if pool == "warm" {
+					if _, err := s.Attempt("k", long).Read(t.Context()); err != nil {
+						t.Fatal(err)
+					}
+				}
+				running.Go(func() {
+					<-start
+					f(t, kind+", "+pool+" pool: "+name, s)
+				})
+			}
+		}
+	}
+	t.Cleanup(server.Resume)
+	server.Pause()
+	close(start)
+	running.Wait()
+}
+
+// oneNodeCluster starts a server that all kinds of client can use.
+func oneNodeCluster(t *testing.T) *testenv.Redis {
+	t.Helper()
+	r := testenv.StartRedis(t, "--cluster-enabled", "yes", "--cluster-port", "0", "--cluster-config-file", "nodes.conf")
+	rdb := r.Client(t)
+	if err := rdb.ClusterAddSlotsRange(t.Context(), 0, 16383).Err(); err != nil {
+		t.Fatal(err)
+	}
+	for begin := time.Now(); rdb.Get(t.Context(), "k").Err() != redis.Nil; time.Sleep(10 * time.Millisecond) {
+		if time.Since(begin) > 10*time.Second {
+			t.Fatal("the cluster has not come up")
+		}
+	}
+	return r
+}
+
+func TestCommandsEndInTimeWhenRedisHangs(t *testing.T) {
+	fs := map[string]func(*testing.T, string, *Store){}
+	for name, c := range map[string]struct {
+		sends int // a lost reply may be asked for again
+		run   func(a *Attempt) error
+	}{
+		"read":  {1, func(a *Attempt) error { _, err := a.Read(t.Context()); return err }},
+		"renew": {1, func(a *Attempt) error { _, err := a.Renew(t.Context()); return err }},
+		"take":  {maxSends, func(a *Attempt) error { _, err := a.Take(t.Context(), nil); return err }},
+		"claim": {maxSends, func(a *Attempt) error { _, err := a.Claim(t.Context()); return err }},
+		"fill":  {maxSends, func(a *Attempt) error { _, err := a.Fill(t.Context(), Entry{}, long); return err }},
+		"fail":  {1, func(a *Attempt) error { return a.Fail(t.Context(), long) }},
+	} {
+		fs[name] = func(t *testing.T, what string, s *Store) {
+			a := s.Attempt("k", long)
+			begin := time.Now()
+			err := c.run(a)
+			took := time.Since(begin)
+			want := time.Duration(c.sends) * hangTimeout
+			t.Logf("%s: %v over its %v: %v", what, took-want, want, err)
+			if err == nil || took > want+overshoot {
+				t.Errorf("%s: it took %v, want %v: %v", what, took, want, err)
+			}
+		}
+	}
+	onHanging(t, fs)
+}
+
+func TestDeleteEndsWithItsContextWhenRedisHangs(t *testing.T) {
+	fs := map[string]func(*testing.T, string, *Store){}
+	for name, keys := range map[string][]string{"one key": {"a"}, "many keys": {"a", "b", "c"}} {
+		fs[name] = func(t *testing.T, what string, s *Store) {
+			var late []time.Duration
+			for range 3 { // the machine may be slow once
+				ctx, cancel := context.WithCancel(t.Context())
+				var cancelled time.Time
+				time.AfterFunc(30*time.Millisecond, func() {
+					cancelled = time.Now()
+					cancel()
+				})
+				errs := s.Delete(ctx, keys)
+				late = append(late, time.Since(cancelled))
+				if len(errs) != len(keys) {
+					t.Errorf("%s: %d errors for %d keys", what, len(errs), len(keys))
+				}
+				for _, err := range errs {
+					if err == nil {
+						t.Errorf("%s: no error", what)
+					}
+				}
+			}
+			t.Logf("%s: %v after the end of the context", what, late)
+			if slices.Min(late) > 20*time.Millisecond {
+				t.Errorf("%s: it ended %v after its context", what, late)
+			}
+		}
+	}
+	onHanging(t, fs)
+}
+
+func TestDeleteEndsWithoutADeadlineWhenRedisHangs(t *testing.T) {
+	r := testenv.SharedRedis(t)
+	rdb := redis.NewClient(&redis.Options{Addr: r.Addr})
+	defer rdb.Close()
+	s, err := NewStore(rdb, 100*time.Millisecond)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Resume()
+	r.Pause()
+	begin := time.Now()
+	errs := s.Delete(t.Context(), []string{"k"})
+	if took := time.Since(begin); errs[0] == nil || took > 400*time.Millisecond+overshoot {
+		t.Errorf("it took %v: %v", took, errs[0])
+	}
+}
+
+// A command that has waited for a connection has less time left for its reply.
+func TestCommandsEndInTimeWhenAllConnectionsHang(t *testing.T) {
+	r := testenv.SharedRedis(t)
+	proxy := testenv.NewProxy(t, r.Addr)
+	rdb := redis.NewClient(&redis.Options{Addr: proxy.Addr, PoolSize: 1})
+	defer rdb.Close()
+	s, err := NewStore(rdb, hangTimeout)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.Attempt("k", long).Read(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	arrived := make(chan struct{}, 10)
+	proxy.OnRequest(func([]byte) testenv.Action {
+		arrived <- struct{}{}
+		return testenv.Pass
+	})
+	proxy.Hang(true)
+	defer proxy.Hang(false)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		s.Attempt("k", long).Read(t.Context())
+	}()
+	<-arrived // the only connection is taken
+	time.Sleep(hangTimeout / 10)
+	begin := time.Now()
+	_, err = s.Attempt("k", long).Read(t.Context())
+	took := time.Since(begin)
+	<-done
+	t.Logf("%v over its %v: %v", took-hangTimeout, hangTimeout, err)
+	if err == nil || took > hangTimeout+overshoot {
+		t.Errorf("it took %v: %v", took, err)
+	}
+}
+
+// Setting up a connection takes several commands, each of which may be answered late, but they have one time-out together.
+func TestCommandsEndInTimeWhenRedisIsSlow(t *testing.T) {
+	const timeout = 2 * hangTimeout
+	r := testenv.SharedRedis(t)
+	proxy := testenv.NewProxy(t, r.Addr)
+	proxy.OnRequest(func([]byte) testenv.Action { return testenv.Delay(timeout * 45 / 100) })
+	rdb := redis.NewClient(&redis.Options{Addr: proxy.Addr})
+	defer rdb.Close()
+	s, err := NewStore(rdb, timeout)
+	if err != nil {
+		t.Fatal(err)
+	}
+	begin := time.Now()
+	_, err = s.Attempt("k", long).Read(t.Context())
+	took := time.Since(begin)
+	t.Logf("%v over its %v: %v", took-timeout, timeout, err)
+	if took > timeout+overshoot {
+		t.Errorf("it took %v: %v", took, err)
+	}
+}
+
+func TestCommandsEndInTimeWhenNoConnectionComesAbout(t *testing.T) {
+	rdb := redis.NewClient(&redis.Options{Dialer: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		<-ctx.Done() // as if packets were lost
+		return nil, ctx.Err()
+	}, DialTimeout: 2 * hangTimeout, DialerRetries: 1})
+	defer rdb.Close()
+	s, err := NewStore(rdb, hangTimeout)
+	if err != nil {
+		t.Fatal(err)
+	}
+	begin := time.Now()
+	_, err = s.Attempt("k", long).Read(t.Context())
+	if took := time.Since(begin); err == nil || took > hangTimeout+overshoot {
+		t.Errorf("it took %v: %v", took, err)
+	}
+}

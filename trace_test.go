@@ -1,0 +1,101 @@
+package cacheaside
+
+import (
+	"bufio"
+	"compress/gzip"
+	"context"
+	"encoding/binary"
+	"errors"
+	"io"
+	"os"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+)
+
+// readTrace reads the keys of a trace: a gzip stream of big-endian 32-bit integers.
+func readTrace(t testing.TB, file string) (keys []int, distinct int) {
+	t.Helper()
+	f, err := os.Open(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	z, err := gzip.NewReader(bufio.NewReader(f))
+	if err != nil {
+		t.Fatal(err)
+	}
+	seen := make(map[int]bool)
+	for {
+		var key int32
+		if err := binary.Read(z, binary.BigEndian, &key); err != nil {
+			if !errors.Is(err, io.EOF) {
+				t.Fatal(err)
+			}
+			return keys, len(seen)
+		}
+		keys = append(keys, int(key))
+		seen[int(key)] = true
+	}
+}
+
+// Four caches on one Redis replay a real trace by 64 goroutines: each distinct key is loaded exactly once in the whole fleet.
+func TestTraceIsLoadedOnce(t *testing.T) {
+	keys, distinct := readTrace(t, "examples/quickstart/testdata/web12.trace.gz")
+	if len(keys) != 95607 || distinct != 13756 {
+		t.Fatalf("%d accesses, %d distinct keys", len(keys), distinct)
+	}
+	replay := func(t *testing.T, b backend, o Options) {
+		var loads atomic.Int64
+		var fleet []*Loader[int, int]
+		for range 4 {
+			c, err := New(b.client(t), &o)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer c.Close()
+			l, err := NewLoader(c, "product", func(_ context.Context, key int) (int, error) {
+				loads.Add(1)
+				return key, nil
+			}, &LoaderOptions{TTL: 24 * time.Hour, MemoryTTL: 24 * time.Hour})
+			if err != nil {
+				t.Fatal(err)
+			}
+			fleet = append(fleet, l)
+		}
+		var next atomic.Int64
+		var wg sync.WaitGroup
+		began := time.Now()
+		for range 64 {
+			wg.Go(func() {
+				for {
+					i := int(next.Add(1)) - 1
+					if i >= len(keys) {
+						return
+					}
+					if v, err := fleet[i%len(fleet)].Get(t.Context(), keys[i]); err != nil || v != keys[i] {
+						t.Errorf("Get(%d) = %d, %v", keys[i], v, err)
+						return
+					}
+				}
+			})
+		}
+		wg.Wait()
+		var s Stats
+		for _, l := range fleet {
+			l.addStats(&s)
+		}
+		t.Logf("%d accesses in %v: %d loads, %d hits in memory, %d rounds found in Redis, %d waited", len(keys), time.Since(began).Round(time.Millisecond), loads.Load(), s.MemoryHits, s.RedisHits, s.Waits)
+		if loads.Load() != int64(distinct) || s.Loads != int64(distinct) || s.Unvalidated != 0 || s.RedisErrors != 0 {
+			t.Errorf("%d loads of %d keys: %+v", loads.Load(), distinct, s)
+		}
+	}
+	t.Run("redis", func(t *testing.T) { replay(t, realBackend(t), patient) })
+	t.Run("redis, no memory tier", func(t *testing.T) { replay(t, realBackend(t), noMemory) })
+	t.Run("embedded", func(t *testing.T) {
+		m, b := embedded(t)
+		m.ClockTTL(false) // on the clock it looks through all keys for each command; nothing expires here
+		replay(t, b, patient)
+	})
+}

@@ -1,0 +1,173 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"time"
+
+	"github.com/cacheaside/cacheaside"
+)
+
+// failure is a classic failure of caching: what was counted without the library, and with it.
+type failure struct {
+	name, counted, words string
+	without, with        int64
+}
+
+// classic is a failure that can be run.
+type classic struct {
+	name string
+	run  func(ctx context.Context, f *fleet, ids []int64) (failure, error)
+}
+
+// classics are the four of them. Each makes its shops twice, without and with the library, and does the same with both.
+var classics = []classic{
+	{"breakdown", breakdown},
+	{"penetration", penetration},
+	{"avalanche", avalanche},
+	{"inconsistency", inconsistency},
+}
+
+const callers = 200 // of a hot key
+
+// breakdown lets a hot key expire, and then asks for it from everywhere at once.
+func breakdown(ctx context.Context, f *fleet, ids []int64) (failure, error) {
+	const (
+		loadTime = 50 * time.Millisecond
+		life     = 200 * time.Millisecond // of the first value; the next one stays
+	)
+	hot := ids[0]
+	var loads atomic.Int64
+	var first atomic.Bool
+	load := func(ctx context.Context, id int64) (product, error) {
+		loads.Add(1)
+		if first.Load() {
+			cacheaside.SetTTL(ctx, life)
+		}
+		if err := sleep(ctx, loadTime); err != nil {
+			return product{}, err
+		}
+		return f.db.product(ctx, id)
+	}
+	storm := func(before, after []catalog) (int64, error) {
+		first.Store(true)
+		for _, s := range before { // every process has it
+			if _, err := s.product(ctx, hot); err != nil {
+				return 0, err
+			}
+		}
+		first.Store(false)
+		if err := sleep(ctx, life+100*time.Millisecond); err != nil {
+			return 0, err
+		}
+		loads.Store(0)
+		err := together(ctx, callers, callers, new(atomic.Int64), func(ctx context.Context, i int) error {
+			_, err := after[i%len(after)].product(ctx, hot)
+			return err
+		})
+		return loads.Load(), err
+	}
+
+	out := failure{name: "breakdown", counted: "loads of a hot key that has expired",
+		words: fmt.Sprintf("%d callers in %d processes ask for it at once, and a load takes %d ms. All of them need the "+
+			"same row: one loads it, the others wait for it.", callers, len(f.caches), loadTime.Milliseconds())}
+	shops, err := f.cached("hot", load, nil)
+	if err != nil {
+		return out, err
+	}
+	if out.without, err = storm(catalogs(f.naive("hot", load, life)), catalogs(f.naive("hot", load, time.Hour))); err != nil {
+		return out, err
+	}
+	out.with, err = storm(catalogs(shops), catalogs(shops))
+	return out, err
+}
+
+// penetration asks for products that do not exist, as a crawler with old links does, or somebody who means ill.
+func penetration(ctx context.Context, f *fleet, _ []int64) (failure, error) {
+	const reads, products = 1000, 50
+	var loads atomic.Int64
+	load := func(ctx context.Context, id int64) (product, error) {
+		loads.Add(1)
+		return f.db.product(ctx, id)
+	}
+	crawl := func(shops []catalog) (int64, error) {
+		loads.Store(0)
+		err := together(ctx, f.goroutines, reads, new(atomic.Int64), func(ctx context.Context, i int) error {
+			_, err := shops[i%len(shops)].product(ctx, int64(-1-i%products)) // the numbers of products are positive
+			if errors.Is(err, errNoProduct) {
+				return nil
+			}
+			return cmp.Or(err, errors.New("a product that does not exist was found"))
+		})
+		return loads.Load(), err
+	}
+
+	out := failure{name: "penetration", counted: fmt.Sprintf("loads for %s reads of missing rows", thousands(reads)),
+		words: fmt.Sprintf("They ask for %d products that do not exist. What is not there cannot be cached, unless the cache "+
+			"remembers that it is not there.", products)}
+	shops, err := f.cached("missing", load, nil)
+	if err != nil {
+		return out, err
+	}
+	if out.without, err = crawl(catalogs(f.naive("missing", load, time.Hour))); err != nil {
+		return out, err
+	}
+	out.with, err = crawl(catalogs(shops))
+	return out, err
+}
+
+// avalanche stores many products at the same moment, and reads them all the time.
+func avalanche(ctx context.Context, f *fleet, ids []int64) (failure, error) {
+	const (
+		products = 1000
+		ttl      = time.Second
+		jitter   = 0.5 // a life is shortened by up to half
+		window   = 50 * time.Millisecond
+	)
+	var loads moments
+	load := func(ctx context.Context, id int64) (product, error) {
+		loads.add(time.Now())
+		return f.db.product(ctx, id)
+	}
+	watch := func(shops []catalog) (int64, error) {
+		read := func(ctx context.Context, i int) error {
+			_, err := shops[i%len(shops)].product(ctx, ids[i])
+			return err
+		}
+		if err := together(ctx, f.goroutines, products, new(atomic.Int64), read); err != nil {
+			return 0, err
+		}
+		loads.forget()
+		end := time.Now().Add(ttl + 4*window)
+		err := together(ctx, f.goroutines, f.goroutines, new(atomic.Int64), func(ctx context.Context, reader int) error {
+			for time.Now().Before(end) { // each reads its share, again and again
+				for i := reader; i < products; i += f.goroutines {
+					if err := read(ctx, i); err != nil {
+						return err
+					}
+				}
+				if err := sleep(ctx, 2*time.Millisecond); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+		return loads.most(window), err
+	}
+
+	out := failure{name: "avalanche", counted: fmt.Sprintf("most loads within %d ms", window.Milliseconds()),
+		words: fmt.Sprintf("%s products were stored at one moment, for %.0f s, and at one moment they expire. Unless lives "+
+			"are shortened at random, here by up to half.", thousands(products), ttl.Seconds())}
+	shops, err := f.cached("season", load, &cacheaside.LoaderOptions{TTL: ttl, Jitter: jitter})
+	if err != nil {
+		return out, err
+	}
+	if out.without, err = watch(catalogs(f.naive("season", load, ttl))); err != nil {
+		return out, err
+	}
+	out.with, err = watch(catalogs(shops))
+	return out, err
+}

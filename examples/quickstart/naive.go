@@ -1,0 +1,53 @@
+package main
+
+import (
+	"context"
+	"database/sql"
+	"encoding/json"
+	"errors"
+	"strconv"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// naiveShop is cache-aside as it is written in an afternoon: GET, on a miss load and SET; after a write DEL. Each line looks right.
+type naiveShop struct {
+	rdb    *redis.Client
+	prefix string
+	ttl    time.Duration
+	load   loadFunc
+	db     *database
+}
+
+func (s *naiveShop) product(ctx context.Context, id int64) (product, error) {
+	var p product
+	text, err := s.rdb.Get(ctx, s.key(id)).Bytes()
+	if err == nil {
+		return p, json.Unmarshal(text, &p)
+	}
+	if !errors.Is(err, redis.Nil) {
+		return p, err
+	}
+	p, err = s.load(ctx, id) // all who miss come here at once
+	if errors.Is(err, sql.ErrNoRows) {
+		return p, errNoProduct // and so does everyone who asks for this one
+	}
+	if err != nil {
+		return p, err
+	}
+	if text, err = json.Marshal(p); err != nil {
+		return p, err
+	}
+	// The row may have changed since it was read. And what is stored together will expire together.
+	return p, s.rdb.Set(ctx, s.key(id), text, s.ttl).Err()
+}
+
+func (s *naiveShop) setPrice(ctx context.Context, id, cents int64) error {
+	if err := s.db.setPrice(ctx, id, cents); err != nil {
+		return err
+	}
+	return s.rdb.Del(ctx, s.key(id)).Err()
+}
+
+func (s *naiveShop) key(id int64) string { return s.prefix + strconv.FormatInt(id, 10) }

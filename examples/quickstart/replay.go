@@ -1,0 +1,122 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/cacheaside/cacheaside"
+)
+
+// replay is the trace, and what came of it.
+type replay struct {
+	accesses []int64
+	distinct int64
+	next     atomic.Int64 // the access that is next
+
+	took      time.Duration
+	latencies []time.Duration    // of each access
+	stats     []cacheaside.Stats // of each cache
+	reads     int64              // as the database has counted them
+}
+
+func newReplay(t *trace) *replay {
+	return &replay{accesses: t.accesses, distinct: int64(len(distinct(t.accesses))), latencies: make([]time.Duration, len(t.accesses))}
+}
+
+// run reads all products of the trace, in its order, from one cache after the other.
+func (r *replay) run(ctx context.Context, f *fleet) error {
+	// Nothing expires while it runs, so each product should be read from the database once, by whichever process comes first.
+	shops, err := f.cached("product", f.db.product, &cacheaside.LoaderOptions{TTL: time.Hour, MemoryTTL: time.Hour})
+	if err != nil {
+		return err
+	}
+	f.db.reads.Store(0)
+	started := time.Now()
+	err = together(ctx, f.goroutines, len(r.accesses), &r.next, func(ctx context.Context, i int) error {
+		began := time.Now()
+		p, err := shops[i%len(shops)].product(ctx, r.accesses[i])
+		r.latencies[i] = time.Since(began)
+		if err == nil && p.ID != r.accesses[i] {
+			err = fmt.Errorf("asked for product %d, and got %d", r.accesses[i], p.ID)
+		}
+		return err
+	})
+	r.took = time.Since(started)
+	r.reads = f.db.reads.Load()
+	for _, s := range shops {
+		r.stats = append(r.stats, s.products.Stats())
+	}
+	return err
+}
+
+func (r *replay) percent() int {
+	return int(min(r.next.Load(), int64(len(r.accesses))) * 100 / int64(max(len(r.accesses), 1)))
+}
+
+// check fails unless the database was read once for each distinct product.
+func (r *replay) check() error {
+	if r.reads != r.distinct {
+		return fmt.Errorf("the database was read %d times for %d distinct products; it should be once for each", r.reads, r.distinct)
+	}
+	return nil
+}
+
+// answered is how many requests of one cache, or of all, were answered in which way, and how fast.
+type answered struct {
+	requests, memory, redis, shared, loads int64
+	p50, p99                               time.Duration
+}
+
+// of returns what cache i has answered.
+func (r *replay) of(i int) answered {
+	var latencies []time.Duration
+	for j := i; j < len(r.latencies); j += len(r.stats) {
+		latencies = append(latencies, r.latencies[j])
+	}
+	return count(latencies, r.stats[i])
+}
+
+// total returns what all caches have answered.
+func (r *replay) total() answered {
+	var sum cacheaside.Stats
+	for _, s := range r.stats {
+		sum.MemoryHits += s.MemoryHits
+		sum.RedisHits += s.RedisHits
+		sum.Loads += s.Loads
+	}
+	return count(slices.Clone(r.latencies), sum)
+}
+
+// count sorts latencies. A round of loading, or of asking Redis, answers all who ask for the key meanwhile; those who did not start
+// it are what remains of the requests.
+func count(latencies []time.Duration, s cacheaside.Stats) answered {
+	slices.Sort(latencies)
+	a := answered{requests: int64(len(latencies)), memory: s.MemoryHits, redis: s.RedisHits, loads: s.Loads}
+	a.shared = a.requests - a.memory - a.redis - a.loads
+	if n := len(latencies); n > 0 {
+		a.p50, a.p99 = latencies[n/2], latencies[n*99/100]
+	}
+	return a
+}
+
+// together calls f for each i below n, in this order, on so many goroutines. It ends at the first error, or with ctx.
+func together(ctx context.Context, goroutines, n int, next *atomic.Int64, f func(ctx context.Context, i int) error) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	var wg sync.WaitGroup
+	for range goroutines {
+		wg.Go(func() {
+			for i := int(next.Add(1) - 1); i < n && ctx.Err() == nil; i = int(next.Add(1) - 1) {
+				if err := f(ctx, i); err != nil {
+					cancel(err)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	return context.Cause(ctx)
+}

@@ -1,0 +1,133 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/cacheaside/cacheaside"
+)
+
+// This file is all that a program has to do with the library: a Cache for the process, a Loader for each kind of row, Get to read
+// and Invalidate after a write.
+
+// newCache makes what a process has one of: the connection to Redis and the memory tier.
+func newCache(rdb *redis.Client, prefix string) (*cacheaside.Cache, error) {
+	return cacheaside.New(rdb, &cacheaside.Options{ // nil would do
+		Prefix: prefix,
+
+		// Here all processes, Redis and the database share one machine; elsewhere the defaults are better.
+		RedisTimeout: 5 * time.Second,
+		LeaseTTL:     10 * time.Second,
+	})
+}
+
+// shop is one process of a web shop.
+type shop struct {
+	db       *database
+	products *cacheaside.Loader[int64, product]
+}
+
+// newShop makes the loader of products. load reads one product from the database: it is all that the library must be told, the
+// options may be nil. The types of key and value follow from it.
+func newShop(cache *cacheaside.Cache, name string, db *database, load loadFunc, options *cacheaside.LoaderOptions) (*shop, error) {
+	products, err := cacheaside.NewLoader(cache, name, load, options)
+	if err != nil {
+		return nil, err
+	}
+	return &shop{db: db, products: products}, nil
+}
+
+// product reads a product: from this process's memory, else from Redis, else from the database; one request of the whole fleet goes
+// there, the others wait for what it brings. That there is no such product is remembered too.
+func (s *shop) product(ctx context.Context, id int64) (product, error) {
+	p, err := s.products.Get(ctx, id)
+	if errors.Is(err, cacheaside.ErrNotFound) {
+		return product{}, errNoProduct // a handler would answer 404
+	}
+	return p, err
+}
+
+// setPrice changes a product: first the database, then the cache. Once Invalidate has returned nil, no older value is stored again,
+// whoever may be reading it just now. The row has changed, so a user who hangs up must not keep the cache from learning it.
+func (s *shop) setPrice(ctx context.Context, id, cents int64) error {
+	if err := s.db.setPrice(ctx, id, cents); err != nil {
+		return err
+	}
+	return s.products.Invalidate(context.WithoutCancel(ctx), id)
+}
+
+// catalog is what a shop does with products, however it caches them.
+type catalog interface {
+	product(ctx context.Context, id int64) (product, error)
+	setPrice(ctx context.Context, id, cents int64) error
+}
+
+// catalogs makes catalogs of shops of either kind.
+func catalogs[S catalog](shops []S) []catalog {
+	out := make([]catalog, len(shops))
+	for i, s := range shops {
+		out[i] = s
+	}
+	return out
+}
+
+// fleet is the processes of the shop. They share Redis and the database, and nothing else.
+type fleet struct {
+	goroutines int
+	server     *redisServer
+	db         *database
+	clients    []*redis.Client
+	caches     []*cacheaside.Cache
+}
+
+func newFleet(c config, server *redisServer, db *database) (*fleet, error) {
+	f := &fleet{goroutines: c.goroutines, server: server, db: db}
+	for range c.caches {
+		rdb := server.client(max(c.goroutines, callers/c.caches))
+		f.clients = append(f.clients, rdb)
+		cache, err := newCache(rdb, server.prefix)
+		if err != nil {
+			return nil, errors.Join(err, f.close())
+		}
+		f.caches = append(f.caches, cache)
+	}
+	return f, nil
+}
+
+// cached opens a shop in each process, with the library. The name keeps its entries apart from those of other experiments.
+func (f *fleet) cached(name string, load loadFunc, options *cacheaside.LoaderOptions) ([]*shop, error) {
+	shops := make([]*shop, len(f.caches))
+	for i, cache := range f.caches {
+		var err error
+		if shops[i], err = newShop(cache, name, f.db, load, options); err != nil {
+			return nil, err
+		}
+	}
+	return shops, nil
+}
+
+// naive opens a shop in each process, without the library.
+func (f *fleet) naive(name string, load loadFunc, ttl time.Duration) []*naiveShop {
+	shops := make([]*naiveShop, len(f.clients))
+	for i, rdb := range f.clients {
+		prefix := fmt.Sprintf("%s:naive-%s:", f.server.prefix, name)
+		shops[i] = &naiveShop{rdb: rdb, prefix: prefix, ttl: ttl, load: load, db: f.db}
+	}
+	return shops
+}
+
+// close closes first the caches, whose loads then have ended, then what they have used.
+func (f *fleet) close() error {
+	var errs []error
+	for _, cache := range f.caches {
+		errs = append(errs, cache.Close())
+	}
+	for _, rdb := range f.clients {
+		errs = append(errs, rdb.Close())
+	}
+	return errors.Join(errs...)
+}

@@ -662,3 +662,20 @@ func TestManyLoaders(t *testing.T) {
 		t.Errorf("%+v", s)
 	}
 }
+
+// Whatever braces a key contains, its name in Redis has the tag that holds the whole key: what is derived from it shares its slot. And
+// different keys have different names.
+func TestKeysShareTheirSlot(t *testing.T) {
+	l := &Loader[string, int]{keyPrefix: "p:n:1:0:{"}
+	seen := make(map[string]string)
+	for _, key := range []string{"", "a", "}", "{", "{}", "}{", "a}b", "{a}b", "%", "%7D", "%25", "%%", "a%7Db", "}}"} {
+		name := l.redisKey(key)
+		if tag := name[strings.IndexByte(name, '{')+1:]; strings.IndexByte(tag, '}') != len(tag)-1 || len(tag) == 1 {
+			t.Errorf("%q is named %q: the tag ends early", key, name)
+		}
+		if other, ok := seen[name]; ok {
+			t.Errorf("%q and %q are both named %q", key, other, name)
+		}
+		seen[name] = key
+	}
+}

@@ -207,7 +207,9 @@ func TestAbandonedLoad(t *testing.T) {
 			stopped <- ctx.Err()
 			return ctx.Err()
 		}
-		p := start(t, b, d, patient, &LoaderOptions{LoadTimeout: time.Minute, ErrorTTL: time.Hour})
+		o := patient
+		o.LeaseTTL = time.Minute // so that it does not go by itself
+		p := start(t, b, d, o, &LoaderOptions{LoadTimeout: time.Minute, ErrorTTL: time.Hour})
 		ctx, cancel := context.WithTimeout(t.Context(), 30*time.Millisecond)
 		defer cancel()
 		if _, err := p.Get(ctx, 1); !errors.Is(err, context.DeadlineExceeded) {
@@ -314,6 +316,9 @@ func TestLongLoadKeepsItsLease(t *testing.T) {
 		refreshed(t)
 		if took := time.Since(began); took < 40*time.Second {
 			t.Errorf("two loads at once: both ended within %v", took)
+		}
+		if most := d.most.Load(); most > 1 {
+			t.Errorf("%d loads at once", most)
 		}
 	})
 }

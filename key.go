@@ -8,6 +8,8 @@ import (
 	"strings"
 
 	"github.com/cespare/xxhash/v2"
+
+	"github.com/cacheaside/cacheaside/internal/mutant"
 )
 
 // keyEncoder returns how a K becomes the key's text in Redis: strings as they are, integers in decimal, and what marshals itself by
@@ -43,7 +45,7 @@ func tag(key string) string {
 	if key == "" {
 		return "%" // an empty tag would be ignored; no other key is escaped to this
 	}
-	if !strings.ContainsAny(key, "%}") {
+	if !strings.ContainsAny(key, "%}") || mutant.Active == mutant.TagUnescaped {
 		return key
 	}
 	return tagEscaper.Replace(key)

@@ -68,7 +68,11 @@ func (l *Loader[K, V]) call(ctx context.Context, key K) (loaded[V], error) {
 		returned = true
 	}()
 
-	deadline := time.NewTimer(l.options.LoadTimeout)
+	limit := l.options.LoadTimeout
+	if mutant.Active == mutant.LoadUnbounded {
+		limit = 1000 * time.Hour
+	}
+	deadline := time.NewTimer(limit)
 	defer deadline.Stop()
 	var o outcome
 	select {

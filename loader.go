@@ -30,9 +30,9 @@ type Loader[K comparable, V any] struct {
 	counters counters
 	loadTime loadTime
 
-	reads     *flight.Group[K, result[V]]
-	refreshes *flight.Group[K, result[V]]
-	renewals  sync.WaitGroup
+	reads      *flight.Group[K, result[V]]
+	refreshes  *flight.Group[K, result[V]]
+	background sync.WaitGroup // renewals, and what nobody waits for
 
 	loadingMu sync.Mutex
 	loading   map[K]chan struct{} // closed when the key's load has ended
@@ -93,6 +93,7 @@ func (l *Loader[K, V]) Get(ctx context.Context, key K) (V, error) {
 		l.counters.memoryHits.inc()
 		return item.Value, nil
 	}
+	l.counters.misses.Add(1)
 	r, err := l.reads.Do(ctx, key)
 	return l.answer("get", key, r, err)
 }
@@ -249,7 +250,7 @@ func (l *Loader[K, V]) close() {
 	wg.Go(func() { l.reads.Close(ErrClosed) })
 	wg.Go(func() { l.refreshes.Close(ErrClosed) })
 	wg.Wait()
-	l.renewals.Wait()
+	l.background.Wait()
 }
 
 // redisKey is the name of a key in Redis; what is derived from it shares its braces, and so its slot.

@@ -111,6 +111,8 @@ type table struct {
 	rows  map[int]string
 	loads atomic.Int64
 
+	now, most atomic.Int64 // loads under way, and most at once
+
 	// read, if set, is called by each load after it has read its row and before it returns it, with the number of the load.
 	read func(ctx context.Context, n int64) error
 }
@@ -125,6 +127,8 @@ func (d *table) write(key int, row string) {
 
 func (d *table) load(ctx context.Context, key int) (string, error) {
 	n := d.loads.Add(1)
+	d.most.Store(max(d.now.Add(1), d.most.Load())) // where it matters, loads come seconds apart
+	defer d.now.Add(-1)
 	d.mu.Lock()
 	row, ok := d.rows[key]
 	read := d.read

@@ -69,6 +69,9 @@ func (r *round[K, V]) end(ctx context.Context) {
 	case mutant.Active == mutant.NoRelease:
 	case r.pending:
 		err = r.attempt.Fail(ctx, r.l.options.ErrorTTL)
+	case !r.attempt.Holds() && !r.attempt.Owes():
+	case !r.attempt.Holds(): // at most a lease that was asked for in vain, and may yet be given: nobody waits for its end
+		r.l.background.Go(func() { r.count(r.attempt.Release(ctx)) })
 	default:
 		err = r.attempt.Release(ctx)
 	}
@@ -267,6 +270,7 @@ func (r *round[K, V]) keepAlive(ctx context.Context) (stop func()) {
 	}
 	l := r.l
 	ctx = context.WithoutCancel(ctx)
+	lease := r.attempt.Renewal()
 	var mu sync.Mutex
 	stopped := false
 	var timer *time.Timer
@@ -276,10 +280,10 @@ func (r *round[K, V]) keepAlive(ctx context.Context) (stop func()) {
 			mu.Unlock()
 			return
 		}
-		l.renewals.Add(1) // before the round ends, so before Close waits
+		l.background.Add(1) // before the round ends, so before Close waits
 		mu.Unlock()
-		defer l.renewals.Done()
-		held, err := r.attempt.Renew(ctx)
+		defer l.background.Done()
+		held, err := lease.Renew(ctx)
 		r.count(err)
 		mu.Lock()
 		defer mu.Unlock()

@@ -9,6 +9,7 @@ import (
 // Stats counts what has happened since the start, in one Loader or in all of a Cache. Its fields are read one after the other, so they
 // may be apart by what happened meanwhile.
 type Stats struct {
+	Gets       int64 // calls of Get
 	MemoryHits int64 // Gets answered from this process's memory
 	RedisHits  int64 // rounds answered by an entry in Redis; a round answers all who asked together
 	NullHits   int64 // of those two, how many said that there is no such row
@@ -33,6 +34,7 @@ type Stats struct {
 type counters struct {
 	memoryHits, memoryNulls striped
 
+	misses                              atomic.Int64 // Gets that memory did not answer
 	redisHits, nullHits                 atomic.Int64
 	loads, loadErrors, loadsLeft        atomic.Int64
 	failedByMark, waits, refused        atomic.Int64
@@ -43,7 +45,9 @@ type counters struct {
 
 func (c *counters) addTo(s *Stats) {
 	nulls := c.memoryNulls.sum()
-	s.MemoryHits += c.memoryHits.sum() + nulls
+	hits := c.memoryHits.sum() + nulls
+	s.Gets += hits + c.misses.Load()
+	s.MemoryHits += hits
 	s.NullHits += c.nullHits.Load() + nulls
 	for _, p := range []struct {
 		to   *int64

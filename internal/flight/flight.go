@@ -99,10 +99,14 @@ func (g *Group[K, R]) Do(ctx context.Context, key K) (R, error) {
 	}
 	s.mu.Unlock()
 
+	left := ctx.Done()
+	if mutant.Active == mutant.CallerWaits {
+		left = nil
+	}
 	select {
 	case <-r.done:
 		return r.result, r.err
-	case <-ctx.Done():
+	case <-left:
 		g.leave(s, l, r)
 		return zero, ctx.Err()
 	case <-g.closed:

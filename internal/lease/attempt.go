@@ -17,7 +17,7 @@ import (
 const maxSends = 2
 
 // Attempt is one process's try at one key: it reads the key, takes it for a load, stores what the load gave or gives up.
-// It is used by one goroutine, but for Renew, which may run beside a load.
+// It is used by one goroutine.
 type Attempt struct {
 	store *Store
 	key   string
@@ -129,9 +129,20 @@ func (a *Attempt) adopt(s State) State {
 	return s
 }
 
+// Renewal is a lease or claim that was taken, for keeping it alive. Unlike the Attempt it may be used by any goroutine.
+type Renewal struct {
+	store *Store
+	key   string
+	life  time.Duration
+	token Token
+}
+
+// Renewal is of what the attempt holds now.
+func (a *Attempt) Renewal() Renewal { return Renewal{a.store, a.key, a.life, a.token} }
+
 // Renew keeps the lease or claim alive for another life. It answers false if it is lost.
-func (a *Attempt) Renew(ctx context.Context) (bool, error) {
-	v, err := a.store.eval(ctx, renewScript, false, a.key, a.token[:], a.life.Milliseconds())
+func (r Renewal) Renew(ctx context.Context) (bool, error) {
+	v, err := r.store.eval(ctx, renewScript, false, r.key, r.token[:], r.life.Milliseconds())
 	return v == int64(1), err
 }
 
@@ -144,7 +155,7 @@ func (a *Attempt) Fill(ctx context.Context, e Entry, life time.Duration) (stored
 		var v any
 		v, err = a.store.eval(ctx, fillScript, false, a.key, a.token[:], b, life.Milliseconds())
 		if err == nil {
-			a.state = holdsNothing
+			a.state, a.header, a.expiry = holdsNothing, nil, ""
 			return v == int64(1), nil
 		}
 		if isReply(err) {
@@ -160,9 +171,15 @@ func (a *Attempt) Fail(ctx context.Context, window time.Duration) error {
 	return a.end(ctx, string([]byte{failedByte}), window)
 }
 
+// Holds tells whether a lease or claim is known to be held.
+func (a *Attempt) Holds() bool { return a.state != holdsNothing }
+
+// Owes tells whether leases or claims may be held whose replies were lost. Release gives them up too.
+func (a *Attempt) Owes() bool { return len(a.sent) > 0 }
+
 // Release gives up what is held, if anything is, also leases whose replies were lost. It may be called after any other end.
 func (a *Attempt) Release(ctx context.Context) error {
-	if a.state == holdsNothing && len(a.sent) == 0 {
+	if !a.Holds() && !a.Owes() {
 		return nil
 	}
 	return a.end(ctx, "", 0)

@@ -92,7 +92,7 @@ func (b *backend) fill(a *Attempt, e Entry, life time.Duration, want bool) {
 
 func (b *backend) renew(a *Attempt, want bool) {
 	b.t.Helper()
-	if held, err := a.Renew(b.ctx); err != nil || held != want {
+	if held, err := a.Renewal().Renew(b.ctx); err != nil || held != want {
 		b.t.Fatalf("renew: %v, %v, want %v", held, err, want)
 	}
 }

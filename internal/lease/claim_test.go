@@ -202,7 +202,7 @@ func TestEndOfAClaimRestoresTheEntry(t *testing.T) {
 
 func TestEndOfAClaimDeletesAnEntryWhoseLifeIsOver(t *testing.T) {
 	onEach(t, func(t *testing.T, b *backend) {
-		const life = 500 * time.Millisecond // the claims must come before its end
+		const life = 300 * time.Millisecond // the claims must come before its end
 		failing, releasing := b.attempt("failing"), b.attempt("releasing")
 		for _, a := range []*Attempt{failing, releasing} {
 			b.put(a.key, Entry{Payload: []byte("old")}, life)

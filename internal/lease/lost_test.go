@@ -55,15 +55,14 @@ func TestDelayedClaimDoesNotLetAStaleValueIn(t *testing.T) {
 }
 
 func TestDelayedTakeLeavesALeaseThatReleaseEnds(t *testing.T) {
-	lossy(t, func(t *testing.T, n *network, broken bool) {
-		a := n.attempt("k")
-		arrive := n.hold(broken)
-		n.take(a, Mine)
-		n.check(n.rdb.Del(n.ctx, "k").Err())
-		arrive()
-		n.release(a)
-		n.read(n.attempt("k"), Absent)
-	})
+	n := newNetwork(t, timeout)
+	a := n.attempt("k")
+	arrive := n.hold(true)
+	n.take(a, Mine)
+	n.check(n.rdb.Del(n.ctx, "k").Err())
+	arrive()
+	n.release(a)
+	n.read(n.attempt("k"), Absent)
 }
 
 // The claim that arrives after the fill is one of the new entry: its end must give that one its own life, not its predecessor's.

@@ -63,11 +63,12 @@ local life = tonumber(ARGV[2])
 local h = redis.call('GETRANGE', KEYS[1], 0, 23)
 if string.sub(h, 3, 14) ~= ARGV[1] then return 0 end
 if string.byte(h, 1) == 161 then return redis.call('PEXPIRE', KEYS[1], life) end
-if string.byte(h, 1) ~= 225 or string.byte(h, 2) % 2 == 0 then return 0 end` + clock + `
+if string.byte(h, 1) ~= 225 or string.byte(h, 2) % 2 == 0 then return 0 end`+clock+`
 redis.call('SETRANGE', KEYS[1], 14, bytes(now + life))
 local ttl = redis.call('PTTL', KEYS[1])
 if ttl >= 0 and ttl < life then redis.call('PEXPIRE', KEYS[1], life) end
-return 1`)
+return 1`,
+	mutation{mutant.ClaimOutlives, `if ttl >= 0 and ttl < life`, `if false`})
 
 // endScript gives up the caller's lease or claim without a value. A lease becomes the marker of a failure, or goes; a claimed entry
 // gets back its soft expiry and what is left of its life. ARGV: marker or "", its life in ms, the header as it was before the claim

@@ -26,8 +26,13 @@ func NewStore(rdb redis.UniversalClient, timeout time.Duration) (*Store, error) 
 		if c == nil {
 			return nil, errors.New("the Redis client is a nil *redis.Client; pass an untyped nil for a cache without Redis")
 		}
-		// A shallow copy on the same connections, whose own time-outs end a command in time.
-		return &Store{rdb: c.WithTimeout(timeout), timeout: timeout, bounded: true}, nil
+		if o := c.Options(); o.ClientSideCache != nil || o.ClientSideCacheConfig != nil {
+			return nil, errors.New("the Redis client keeps values in a cache of its own (ClientSideCache), which still shows one after its delete has been acknowledged")
+		}
+		// A shallow copy on the same connections, with options of its own: its time-outs, and that it keeps a context's deadline.
+		c = c.WithTimeout(timeout)
+		c.Options().ContextTimeoutEnabled = true
+		return &Store{rdb: c, timeout: timeout, bounded: true}, nil
 	case *redis.ClusterClient:
 		if c == nil {
 			return nil, errors.New("the Redis client is a nil *redis.ClusterClient; pass an untyped nil for a cache without Redis")

@@ -95,12 +95,13 @@ func TestNewStoreLeavesTheClientsSettings(t *testing.T) {
 func TestRenewMayRunBesideTheNextTake(t *testing.T) {
 	_, rdb := testenv.Mini(t)
 	b := newBackend(t, rdb)
-	for range 200 {
+	for range 100 {
 		a := b.attempt("k")
 		b.take(a, Mine)
 		b.delete("k")
 		var renewals sync.WaitGroup
-		renewals.Go(func() { a.Renew(b.ctx) })
+		renewal := a.Renewal()
+		renewals.Go(func() { renewal.Renew(b.ctx) })
 		b.fill(a, Entry{}, long, false)
 		b.take(a, Mine)
 		renewals.Wait()
@@ -117,6 +118,7 @@ func TestRedisOutOfMemoryIsAnError(t *testing.T) {
 	leased, claimed := b.attempt("leased"), b.attempt("claimed")
 	b.take(leased, Mine)
 	b.claim(claimed, Mine)
+	b.check(b.rdb.Set(b.ctx, "unknown", "?", 0).Err())
 	before := b.rdb.Get(b.ctx, "entry").Val()
 
 	b.check(b.rdb.ConfigSet(b.ctx, "maxmemory", "1mb").Err())
@@ -148,6 +150,9 @@ func TestRedisOutOfMemoryIsAnError(t *testing.T) {
 	b.release(leased) // frees memory, so it is allowed
 	b.delete("claimed", "filler")
 	b.read(b.attempt("leased"), Absent)
-	b.put("entry after", Entry{Payload: []byte("v")}, long)
-	b.payload("entry after", "v")
+	b.read(b.attempt("claimed"), Absent)
+
+	b.check(b.rdb.ConfigSet(b.ctx, "maxmemory", "0").Err())
+	b.put("absent", Entry{Payload: []byte("v")}, long)
+	b.payload("absent", "v")
 }

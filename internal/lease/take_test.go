@@ -173,7 +173,7 @@ func TestAnotherTypeUnderTheKeyIsAnError(t *testing.T) {
 		b.check(b.rdb.Del(b.ctx, "k").Err())
 		b.check(b.rdb.RPush(b.ctx, "k", "x").Err())
 		stored, fillErr := a.Fill(b.ctx, Entry{}, long)
-		held, renewErr := a.Renew(b.ctx)
+		held, renewErr := a.Renewal().Renew(b.ctx)
 		if stored || held {
 			t.Errorf("stored %v, held %v", stored, held)
 		}

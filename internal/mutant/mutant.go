@@ -33,5 +33,8 @@ const (
 	ReturnRefused    = "return_refused"
 	PanicEscapes     = "panic_escapes"
 	ProcessGate      = "process_gate"
+	CallerWaits      = "caller_waits"
+	LoadUnbounded    = "load_unbounded"
+	TagUnescaped     = "tag_unescaped"
 	TokenPerProcess  = "token_per_process"
 )

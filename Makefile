@@ -1,0 +1,54 @@
+# Every target that has a comment after ## is listed by `make help`.
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+
+# The modules of the repository, each tested and built by itself.
+MODULES := $(shell git ls-files '*go.mod' 'go.mod' | sort -u | xargs -n1 dirname)
+GOLANGCI := github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.14.0
+SERVERS := redis-server redis-sentinel mariadb-server zookeeper openjdk-17-jre-headless
+export GOWORK := off
+
+help: ## list the targets
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 12
+
+servers: ## install the servers that the tests start (Debian, Ubuntu)
+	@scripts/servers.sh $(SERVERS)
+
+test: servers ## all tests of all modules with the race detector; then what timing and allocations need without it, and over TLS
+	@set -e; for m in $(MODULES); do echo "== $$m"; (cd $$m && go build ./... && go vet ./... && go test -race -timeout 10m ./...); done
+	@echo "== without the race detector: bounds on time and allocations"
+	go test -count=1 -run '$(TIMED)' . ./internal/local
+	@echo "== over TLS, as a user of Redis who may use only what is documented"
+	CACHEASIDE_TEST_REDIS=tls go test -count=1 .
+
+# What the race detector distorts.
+TIMED := TestBreakdown|TestMemoryHit|TestRedisHangs|TestBudget|Allocat
+
+check: lint test mutants ## what must hold before a change is committed
+
+lint: ## formatting, vet, golangci-lint
+	@out=$$(gofmt -l $$(git ls-files '*.go')); if [ -n "$$out" ]; then echo "gofmt would change:"; echo "$$out"; exit 1; fi
+	go vet ./...
+	go run $(GOLANGCI) run ./...
+
+race: ## the tests that look for races, ten times over
+	go test -race -count=10 ./internal/flight ./internal/local ./internal/lease
+	go test -race -count=10 -run 'Stale|Cancel|Close|Panic|Leaves|History' .
+
+BENCHRUNS ?= 8
+bench: ## what a hit costs beside raw ristretto and raw go-redis: ratios, the median of BENCHRUNS (8) interleaved runs
+	@mkdir -p bin; for i in $$(seq $(BENCHRUNS)); do go test -run '^$$' -bench . -benchtime 300ms . || exit 1; done | tee bin/bench.txt | grep -v -e '^ok' -e '^PASS' -e '^goos' -e '^goarch' -e '^pkg'
+	@go run ./internal/ratios < bin/bench.txt
+
+FUZZTIME ?= 30s
+fuzz: ## fuzz each decoder for FUZZTIME (30s)
+	@set -e; for f in $$(grep -rho 'func Fuzz[A-Za-z]*' --include='*_test.go' internal/lease | cut -c6-); do \
+		go test -run '^$$' -fuzz "^$$f$$" -fuzztime $(FUZZTIME) ./internal/lease; done
+
+mutants: ## take each guard out, and show that the test named for it fails
+	@scripts/mutants.sh
+
+accept: servers ## the long runs whose figures are reported; the log is kept in docs/accept
+	@scripts/accept.sh
+
+.PHONY: help servers test check lint race bench fuzz mutants accept

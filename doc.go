@@ -1,0 +1,45 @@
+// Package cacheaside reads rows of a database through caches: the memory of the process, then Redis, then the database itself. It
+// keeps the classic failures of cache-aside away.
+//
+//	users, err := cacheaside.NewLoader(cache, "user", loadUser, nil)
+//	u, err := users.Get(ctx, 42)         // a row, or ErrNotFound
+//	err = users.Invalidate(ctx, 42)      // after its row was changed and committed
+//
+// # What it does
+//
+// A Get looks into the memory tier, then into Redis. On a miss there it takes a lease on the key, in the same round trip that checks
+// once more; the one process that gets it loads, renewing the lease meanwhile, and stores the value in the lease's place. Callers of a
+// process share rounds; the processes wait for the one that loads. A row that does not exist is remembered too. Lives are shortened at
+// random, so that what was stored together does not expire together.
+//
+// Invalidate deletes the key. Any delete, also an operator's DEL, voids the lease or the refresh that is under way: its value, which
+// may be from before the change, is refused, given to nobody, and loaded again.
+//
+// # Promises
+//
+// While Redis keeps its data:
+//
+//   - After Invalidate has returned nil, no value read from the database before is stored in Redis, or left there.
+//   - A Get that starts after that, and does not use the memory tier of another process, never receives such a value.
+//   - At most one load of a key that owns its lease runs in the fleet; nobody loads without one but when Redis cannot be asked, and
+//     then one a process.
+//   - A cached null does not hide a row once the insert's invalidation has been acknowledged.
+//   - A caller who leaves harms nobody. A load that panics, or calls runtime.Goexit, becomes an error; no lease or goroutine stays.
+//   - Nothing is silent: what is not returned as an error is counted in Stats.
+//
+// # What it does not promise
+//
+// A value in the memory tier of another process is served until its LoaderOptions.MemoryTTL has passed: an Invalidate is not yet
+// announced to other processes. A failover of Redis, or a restart from an old snapshot, that loses an acknowledged delete
+// leaves the old value until its TTL. A writer that does not invalidate is not noticed. An Invalidate that returns an error has not
+// happened: try again.
+//
+// # Redis
+//
+// Version 6 or later, alone, behind sentinels, or a cluster. Keys are named prefix:loader:version:0:{key}. With an ACL, the user
+// needs the keys ~prefix* and the commands GET, SET, GETRANGE, SETRANGE, PTTL, PEXPIRE, TIME, DEL, EVAL and EVALSHA (and what the
+// client sends to open a connection). Where keys are evicted, or the server is emptied, values are loaded again; nothing else happens.
+//
+// A go-redis client repeats commands by itself. That is safe here: the one command that must not be repeated, asking for a lease, is
+// marked so that it is not.
+package cacheaside

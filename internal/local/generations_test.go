@@ -1,0 +1,78 @@
+package local
+
+import (
+	"sync"
+	"testing"
+)
+
+func TestBumpMovesTheGenerationOfItsKeysOnly(t *testing.T) {
+	var g Generations
+	if g.Now(7) != 0 {
+		t.Errorf("the first generation is %d", g.Now(7))
+	}
+	g.Bump(7)
+	g.Bump(7)
+	if g.Now(7) != 2 || g.Now(8) != 0 {
+		t.Errorf("the generations are %d and %d", g.Now(7), g.Now(8))
+	}
+	if g.Now(7+stripes) != 2 {
+		t.Errorf("a key of the same stripe has the generation %d", g.Now(7+stripes))
+	}
+	const last = ^uint64(0)
+	g.Bump(last)
+	if g.Now(last) != 1 {
+		t.Errorf("the last hash has the generation %d", g.Now(last))
+	}
+}
+
+func TestAdvanceIsRefusedAfterAnInvalidation(t *testing.T) {
+	var g Generations
+	from := g.Now(1)
+	if next, ok := g.Advance(1, from); !ok || next != from+1 || g.Now(1) != next {
+		t.Errorf("advanced to %d, %v, now %d", next, ok, g.Now(1))
+	}
+	if _, ok := g.Advance(1, from); ok {
+		t.Error("advanced twice from one generation")
+	}
+	from = g.Now(1)
+	g.Bump(1)
+	before := g.Now(1)
+	if _, ok := g.Advance(1, from); ok || g.Now(1) != before {
+		t.Errorf("advanced over an invalidation: %v, now %d", ok, g.Now(1))
+	}
+}
+
+// Of those who advance from one generation at a time one succeeds, and no bump is lost.
+func TestGenerationsUnderConcurrency(t *testing.T) {
+	const workers, turns = 8, 2000
+	var g Generations
+	var mu sync.Mutex
+	given := map[uint64]int{} // how often a generation was given out
+	var running sync.WaitGroup
+	for w := range workers {
+		running.Go(func() {
+			var mine []uint64
+			for i := range turns {
+				if (i+w)%2 == 0 {
+					g.Bump(3)
+				} else if next, ok := g.Advance(3, g.Now(3)); ok {
+					mine = append(mine, next)
+				}
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			for _, n := range mine {
+				given[n]++
+			}
+		})
+	}
+	running.Wait()
+	for n, times := range given {
+		if times != 1 {
+			t.Errorf("the generation %d was given %d times", n, times)
+		}
+	}
+	if want := uint64(workers*turns/2 + len(given)); g.Now(3) != want {
+		t.Errorf("the generation is %d after %d changes", g.Now(3), want)
+	}
+}

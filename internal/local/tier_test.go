@@ -1,0 +1,250 @@
+package local
+
+import (
+	"fmt"
+	"math"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+func newTier(t testing.TB, budget int64) *Tier {
+	t.Helper()
+	tier, err := New(budget)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(tier.Close)
+	return tier
+}
+
+// set puts an item under the generation that its key has now, and sees that it is there.
+func set[K comparable, V any](t *testing.T, tier *Tier, hash uint64, key K, value V, life time.Duration) {
+	t.Helper()
+	stable := hash + 1000 // any other number
+	Set(tier, hash, Item[K, V]{Key: key, Value: value, Stable: stable, Generation: tier.Generation(stable)}, 8, life)
+	tier.Wait()
+	if item, ok := Get[K, V](tier, hash, key); !ok || item.Key != key {
+		t.Fatal("an item is not there")
+	}
+}
+
+func TestItemIsServed(t *testing.T) {
+	tier := newTier(t, 1<<20)
+	if _, ok := Get[string, int](tier, 1, "a"); ok {
+		t.Error("an empty tier serves an item")
+	}
+	set(t, tier, 1, "a", 7, time.Minute)
+	if item, _ := Get[string, int](tier, 1, "a"); item.Value != 7 || item.Null {
+		t.Errorf("the item is %+v", item)
+	}
+	Set(tier, 2, Item[string, int]{Key: "null", Null: true}, 0, time.Minute)
+	tier.Wait()
+	if item, ok := Get[string, int](tier, 2, "null"); !ok || !item.Null {
+		t.Errorf("the null is %+v, %v", item, ok)
+	}
+}
+
+func TestItemOfAnOldGenerationIsNotServed(t *testing.T) {
+	tier := newTier(t, 1<<20)
+	const hash, stable = 1, 2
+	for name, end := range map[string]func(){
+		"bump":    func() { tier.generations.Bump(stable) },
+		"advance": func() { tier.Advance(stable, tier.Generation(stable)) },
+	} {
+		Set(tier, hash, Item[string, int]{Key: "a", Stable: stable, Generation: tier.Generation(stable)}, 8, time.Minute)
+		tier.Wait()
+		if _, ok := Get[string, int](tier, hash, "a"); !ok {
+			t.Fatal("the item is not there")
+		}
+		end()
+		if _, ok := Get[string, int](tier, hash, "a"); ok {
+			t.Errorf("an item from before a %s is served", name)
+		}
+	}
+}
+
+// What was read before an invalidation may be Set after it.
+func TestItemReadBeforeAnInvalidationIsNotServedAfterIt(t *testing.T) {
+	tier := newTier(t, 1<<20)
+	const hash, stable = 1, 2
+	stale := Item[string, int]{Key: "a", Value: 1, Stable: stable, Generation: tier.Generation(stable)}
+	tier.Invalidate(hash, stable)
+	Set(tier, hash, stale, 8, time.Minute)
+	tier.Wait()
+	if item, ok := Get[string, int](tier, hash, "a"); ok {
+		t.Errorf("a stale item is served: %+v", item)
+	}
+	Set(tier, hash, Item[string, int]{Key: "a", Value: 2, Stable: stable, Generation: tier.Generation(stable)}, 8, time.Minute)
+	tier.Wait()
+	if item, ok := Get[string, int](tier, hash, "a"); !ok || item.Value != 2 {
+		t.Errorf("the fresh item: %+v, %v", item, ok)
+	}
+}
+
+func TestInvalidateEndsAndFreesAnItem(t *testing.T) {
+	tier := newTier(t, 1<<20)
+	set(t, tier, 1, "a", 1, time.Minute)
+	tier.Invalidate(1, 1001)
+	if _, ok := Get[string, int](tier, 1, "a"); ok {
+		t.Error("an invalidated item is served")
+	}
+	tier.Wait()
+	if _, ok := tier.cache.Get(1); ok {
+		t.Error("an invalidated item was kept")
+	}
+}
+
+func TestKeyWithTheSameHashIsNotServed(t *testing.T) {
+	tier := newTier(t, 1<<20)
+	set(t, tier, 1, "a", 1, time.Minute)
+	if item, ok := Get[string, int](tier, 1, "b"); ok {
+		t.Errorf("another key's item is served: %+v", item)
+	}
+	// A float that is not itself is never found, rather than never lost.
+	nan := math.NaN()
+	Set(tier, 3, Item[float64, int]{Key: nan}, 8, time.Minute)
+	tier.Wait()
+	if _, ok := Get[float64, int](tier, 3, nan); ok {
+		t.Error("NaN was found")
+	}
+}
+
+func TestItemOfOtherTypesIsNotServed(t *testing.T) {
+	type name string
+	tier := newTier(t, 1<<20)
+	set(t, tier, 1, "a", 1, time.Minute)
+	if _, ok := Get[string, int64](tier, 1, "a"); ok {
+		t.Error("an int is served as an int64")
+	}
+	if _, ok := Get[name, int](tier, 1, "a"); ok {
+		t.Error("a string is served as another type of key")
+	}
+	if _, ok := Get[string, *int](tier, 1, "a"); ok {
+		t.Error("an int is served as a pointer")
+	}
+}
+
+func TestItemExpiresExactly(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		tier := newTier(t, 1<<20)
+		for i, life := range []time.Duration{1, time.Millisecond, time.Second + 1, 100 * time.Hour} {
+			hash := uint64(i + 1)
+			set(t, tier, hash, i, "v", life)
+			time.Sleep(life - 1)
+			if _, ok := Get[int, string](tier, hash, i); !ok {
+				t.Errorf("%v: it expired too early", life)
+			}
+			time.Sleep(1)
+			if _, ok := Get[int, string](tier, hash, i); ok {
+				t.Errorf("%v: it is served at its end", life)
+			}
+		}
+	})
+}
+
+func TestItemWithoutLifeIsNotServed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		tier := newTier(t, 1<<20)
+		time.Sleep(time.Hour)
+		for _, life := range []time.Duration{0, -1, -time.Minute} {
+			Set(tier, 1, Item[int, int]{Key: 1}, 8, life)
+			tier.Wait()
+			if _, ok := Get[int, int](tier, 1, 1); ok {
+				t.Errorf("an item with a life of %v is served", life)
+			}
+		}
+		set(t, tier, 2, 2, 2, math.MaxInt64) // does not overflow
+	})
+}
+
+func TestTierAfterClose(t *testing.T) {
+	tier, err := New(1 << 20)
+	if err != nil {
+		t.Fatal(err)
+	}
+	set(t, tier, 1, 1, 1, time.Minute)
+	tier.Close()
+	tier.Close()
+	Set(tier, 2, Item[int, int]{Key: 2}, 8, time.Minute)
+	tier.Invalidate(1, 1)
+	tier.Advance(1, tier.Generation(1))
+	tier.Wait()
+	for i := range 3 {
+		if _, ok := Get[int, int](tier, uint64(i), i); ok {
+			t.Errorf("a closed tier serves item %d", i)
+		}
+	}
+}
+
+func TestCloseRacesEverything(t *testing.T) {
+	for range 20 {
+		tier, err := New(1 << 20)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var busy, running sync.WaitGroup
+		stop := make(chan struct{})
+		for w := range 4 {
+			busy.Add(1)
+			running.Go(func() {
+				for i := 0; ; i++ {
+					key := (i + w) % 100
+					hash := uint64(key)
+					generation := tier.Generation(hash)
+					Set(tier, hash, Item[int, string]{Key: key, Value: fmt.Sprint(key), Stable: hash, Generation: generation}, 8, time.Minute)
+					if item, ok := Get[int, string](tier, hash, key); ok && item.Value != fmt.Sprint(key) {
+						t.Errorf("the item of %d is %q", key, item.Value)
+					}
+					if i%10 == 0 {
+						tier.Invalidate(hash, hash)
+					}
+					if i == 200 {
+						busy.Done()
+					}
+					select {
+					case <-stop:
+						if i > 200 {
+							return
+						}
+					default:
+					}
+				}
+			})
+		}
+		busy.Wait()
+		for range 2 {
+			running.Go(tier.Close)
+		}
+		tier.Close()
+		close(stop)
+		running.Wait()
+	}
+}
+
+func TestNewRefusesABudgetThatIsNone(t *testing.T) {
+	for _, budget := range []int64{0, -1} {
+		if tier, err := New(budget); err == nil {
+			tier.Close()
+			t.Errorf("a budget of %d is no error", budget)
+		}
+	}
+}
+
+func TestGetDoesNotAllocate(t *testing.T) {
+	if underRace {
+		t.Skip("the race detector allocates")
+	}
+	tier := newTier(t, 1<<20)
+	set(t, tier, 1, "key", "value", time.Minute)
+	hit := testing.AllocsPerRun(10000, func() {
+		if _, ok := Get[string, string](tier, 1, "key"); !ok {
+			t.Fatal("the item has gone")
+		}
+	})
+	miss := testing.AllocsPerRun(10000, func() { Get[string, string](tier, 2, "other") })
+	if hit != 0 || miss != 0 {
+		t.Errorf("%v allocations a hit, %v a miss", hit, miss)
+	}
+}

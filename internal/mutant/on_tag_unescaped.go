@@ -1,0 +1,5 @@
+//go:build mutant_tag_unescaped
+
+package mutant
+
+const Active = "tag_unescaped"

@@ -80,8 +80,8 @@ func redisError(err error) error { return fmt.Errorf("%w: %w", ErrRedis, err) }
 
 // ended tells why a round's context has ended, in words for callers.
 func ended(ctx context.Context) error {
-	if cause := context.Cause(ctx); cause != flight.ErrAbandoned {
-		return cause
+	if errors.Is(context.Cause(ctx), flight.ErrAbandoned) {
+		return ctx.Err()
 	}
-	return ctx.Err()
+	return context.Cause(ctx)
 }

@@ -95,7 +95,7 @@ func (l *Loader[K, V]) call(ctx context.Context, key K) (loaded[V], error) {
 		out.value = zero
 	default:
 		l.counters.loadErrors.Add(1)
-		if errors.Is(o.err, context.DeadlineExceeded) && context.Cause(ctx) == ErrLoadTimeout {
+		if errors.Is(o.err, context.DeadlineExceeded) && errors.Is(context.Cause(ctx), ErrLoadTimeout) {
 			o.err = errors.Join(ErrLoadTimeout, o.err)
 		}
 	}

@@ -64,7 +64,7 @@ func openDatabase(ctx context.Context, dsn string) (*database, error) {
 	d.SetMaxOpenConns(connections)
 	d.SetMaxIdleConns(connections)
 	if err := d.PingContext(ctx); err != nil {
-		err = errors.Join(fmt.Errorf("the database: %w", err), d.DB.Close())
+		err = errors.Join(fmt.Errorf("the database: %w", err), d.Close())
 		if d.folder != "" {
 			err = errors.Join(err, os.RemoveAll(d.folder))
 		}
@@ -84,7 +84,7 @@ func (d *database) close(ctx context.Context) error {
 		_, err := d.ExecContext(ctx, "DROP TABLE IF EXISTS "+d.table)
 		errs = append(errs, err)
 	}
-	errs = append(errs, d.DB.Close())
+	errs = append(errs, d.Close())
 	if d.folder != "" {
 		errs = append(errs, os.RemoveAll(d.folder))
 	}

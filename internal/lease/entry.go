@@ -63,13 +63,14 @@ type Entry struct {
 // Kind says what a key holds.
 type Kind uint8
 
+// What a key can hold, as one attempt sees it.
 const (
-	Absent  Kind = iota
-	Stored       // an entry
-	Busy         // somebody else's load is under way: a lease, or for a refresh, a claim
-	Mine         // this attempt's load may begin
-	Failed       // a load failed a moment ago
-	Unknown      // bytes that this version cannot read
+	Absent  Kind = iota // nothing
+	Stored              // an entry
+	Busy                // somebody else's load is under way: a lease, or for a refresh, a claim
+	Mine                // this attempt's load may begin
+	Failed              // a load failed a moment ago
+	Unknown             // bytes that this version cannot read
 )
 
 // State is what a command has shown of a key.

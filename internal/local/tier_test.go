@@ -136,7 +136,7 @@ func TestItemExpiresExactly(t *testing.T) {
 			if _, ok := Get[int, string](tier, hash, i); !ok {
 				t.Errorf("%v: it expired too early", life)
 			}
-			time.Sleep(1)
+			time.Sleep(1 * time.Nanosecond)
 			if _, ok := Get[int, string](tier, hash, i); ok {
 				t.Errorf("%v: it is served at its end", life)
 			}

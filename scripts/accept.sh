@@ -1,0 +1,22 @@
+#!/usr/bin/env bash
+# The long runs whose figures are reported. The log is committed.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+mkdir -p docs/accept bin
+log=docs/accept/read-path.log
+go test -c -o bin/accept.test .
+{
+	echo "$(date -u +%F), $(go version), $(nproc) cores, $(redis-server --version | cut -d' ' -f1-3), commit $(git rev-parse --short HEAD)"
+	echo
+	echo "== tests, at full size, without the race detector"
+	CACHEASIDE_ACCEPT=1 CI=true ./bin/accept.test -test.v -test.count=1 -test.timeout 15m | grep -E '^ +[a-z_]+_test\.go:|^(---|===) (PASS|FAIL|SKIP)|^--- |^(PASS|FAIL)' | grep -v '^=== '
+	echo
+	echo "== the time that 20 breakdowns took, ten times over"
+	for _ in $(seq 10); do ./bin/accept.test -test.v -test.count=1 -test.run '^TestBreakdown$' | grep -o '20 runs.*'; done
+	echo
+	echo "== times beside the floors, median of 8 interleaved runs"
+	make -s bench | grep -A 20 '^benchmark'
+	echo
+	echo "== the decoder, fuzzed"
+	make -s fuzz FUZZTIME=60s | tail -3
+} 2>&1 | tee $log

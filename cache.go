@@ -61,18 +61,18 @@ func New(rdb redis.UniversalClient, options *Options) (*Cache, error) {
 	return c, nil
 }
 
-// add registers a loader under its name. Two loaders of one name would read each other's entries.
-func (c *Cache) add(name string, l loader) error {
+// add registers a loader under its name, and numbers it. Two loaders of one name would read each other's entries.
+func (c *Cache) add(name string, l loader) (id uint32, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	switch {
 	case c.closed:
-		return ErrClosed
+		return 0, ErrClosed
 	case c.loaders[name] != nil:
-		return fmt.Errorf("the cache already has a loader of this name, a %s; share that one", reflect.TypeOf(c.loaders[name]))
+		return 0, fmt.Errorf("the cache already has a loader of this name, a %s; share that one", reflect.TypeOf(c.loaders[name]))
 	}
 	c.loaders[name] = l
-	return nil
+	return uint32(len(c.loaders)), nil
 }
 
 // Stats returns the counts of all loaders of the cache together.
@@ -87,8 +87,8 @@ func (c *Cache) Stats() Stats {
 }
 
 // Close ends the cache: its loaders' callers, present and future, get ErrClosed, and the contexts of loads under way end. It returns when
-// the loads have returned and their leases are released: at the latest when their LoadTimeout has passed, and Redis has had
-// its time-out. The Redis client stays open. Close may be called again; it always returns nil.
+// the loads have returned and their leases are released: at the latest when their LoadTimeout has passed, and commands to Redis
+// have timed out (those of a cluster client by its own settings, unless its ContextTimeoutEnabled is set). The Redis client stays open. Close may be called again; it always returns nil.
 func (c *Cache) Close() error {
 	c.mu.Lock()
 	c.closed = true
@@ -102,6 +102,9 @@ func (c *Cache) Close() error {
 		wg.Go(l.close)
 	}
 	wg.Wait()
+	if c.store != nil {
+		c.store.Close()
+	}
 	if c.memory != nil {
 		c.memory.Close()
 	}

@@ -7,6 +7,7 @@ import (
 	"runtime/debug"
 
 	"github.com/cacheaside/cacheaside/internal/flight"
+	"github.com/cacheaside/cacheaside/internal/lease"
 )
 
 // Errors to test for with errors.Is. Get returns ErrNotFound itself; every other error is wrapped in an *Error.
@@ -76,7 +77,12 @@ func caught(recovered any) error {
 var errUnknownCodec = errors.New("unknown codec")
 
 // redisError marks err as Redis' or its client's.
-func redisError(err error) error { return fmt.Errorf("%w: %w", ErrRedis, err) }
+func redisError(err error) error {
+	if errors.Is(err, lease.ErrClosed) {
+		return ErrClosed // the cache was closed meanwhile
+	}
+	return fmt.Errorf("%w: %w", ErrRedis, err)
+}
 
 // ended tells why a round's context has ended, in words for callers.
 func ended(ctx context.Context) error {

@@ -19,6 +19,7 @@ import (
 type Loader[K comparable, V any] struct {
 	cache     *Cache
 	name      string
+	id        uint32 // among the loaders of the cache
 	options   LoaderOptions
 	load      func(context.Context, K) (V, error)
 	encodeKey func(K) (string, error)
@@ -68,8 +69,8 @@ func NewLoader[K comparable, V any](c *Cache, name string, load func(ctx context
 		l.memory = c.memory
 	}
 	l.reads = flight.New(l.read, l.current, caught)
-	l.refreshes = flight.New(l.reload, l.current, caught)
-	if err := c.add(name, l); err != nil {
+	l.refreshes = flight.New(l.reload, func(result[V]) bool { return mutant.Active == mutant.LateRefresh }, caught) // each loads anew
+	if l.id, err = c.add(name, l); err != nil {
 		return nil, fmt.Errorf("cacheaside: loader %q: %w", name, err)
 	}
 	return l, nil

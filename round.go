@@ -215,7 +215,7 @@ func (r *round[K, V]) remember(out *result[V], life time.Duration) {
 		}
 	}
 	out.remembered = true
-	item := local.Item[K, V]{Key: r.key, Value: out.value, Null: out.null, Stable: r.stable, Generation: out.generation}
+	item := local.Item[K, V]{Loader: l.id, Key: r.key, Value: out.value, Null: out.null, Stable: r.stable, Generation: out.generation}
 	local.Set(l.memory, l.hash(r.key), item, local.Weigh(r.key)+local.Weigh(out.value), life)
 }
 
@@ -224,7 +224,7 @@ func (l *Loader[K, V]) remembered(key K) (*local.Item[K, V], bool) {
 	if l.memory == nil || l.bypass.Load() {
 		return nil, false
 	}
-	return local.Get[K, V](l.memory, l.hash(key), key)
+	return local.Get[K, V](l.memory, l.hash(key), l.id, key)
 }
 
 // current tells whether those who came while a round ran may be given its result: it is what the memory tier holds for them.

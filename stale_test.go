@@ -154,6 +154,31 @@ func TestRefreshEndsWhatMemoryHolds(t *testing.T) {
 	r.p.want(t, 1, "new", nil)
 }
 
+// A Refresh that is called while another one's load is under way is not given what that has read.
+func TestRefreshLoadsAfterItIsCalled(t *testing.T) {
+	for name, rdb := range map[string]redis.UniversalClient{"embedded": embeddedClient(t), "without Redis": nil} {
+		t.Run(name, func(t *testing.T) {
+			d := newTable(map[int]string{1: "old"})
+			p := startOn(t, rdb, d, patient, nil)
+			reached, resume := d.pause(1)
+			first := later(func() (string, error) { return p.Refresh(t.Context(), 1) })
+			reach(t, reached, "the load")
+			d.write(1, "new")
+			second := later(func() (string, error) { return p.Refresh(t.Context(), 1) })
+			waitFor(t, func() bool { return p.refreshes.Waiting(1) == 1 })
+			resume()
+			wantResult(t, first, "old")
+			wantResult(t, second, "new")
+			p.want(t, 1, "new", nil)
+		})
+	}
+}
+
+func embeddedClient(t testing.TB) redis.UniversalClient {
+	_, b := embedded(t)
+	return b.client(t)
+}
+
 // The lease ran out while its load was under way, the row changed, and nothing is there any more.
 func TestStaleSetExpiredLease(t *testing.T) {
 	each(t, func(t *testing.T, b backend) {

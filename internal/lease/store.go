@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -16,6 +17,31 @@ type Store struct {
 	rdb     redis.UniversalClient
 	timeout time.Duration
 	bounded bool // rdb keeps timeout by itself, so a command may run on the goroutine that asks for it
+
+	mu     sync.Mutex
+	closed bool
+	apart  sync.WaitGroup // commands on goroutines of their own
+}
+
+// ErrClosed is the error of a Delete after Close.
+var ErrClosed = errors.New("the store is closed")
+
+// goApart runs f on a goroutine that Close waits for. It answers false, and does not run it, after Close.
+func (s *Store) goApart(f func()) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.closed {
+		s.apart.Go(f)
+	}
+	return !s.closed
+}
+
+// Close waits for commands that were left behind at their time-outs. The client stays open.
+func (s *Store) Close() {
+	s.mu.Lock()
+	s.closed = true
+	s.mu.Unlock()
+	s.apart.Wait()
 }
 
 // NewStore wraps rdb. Each command ends within timeout, whatever rdb's own settings: by default go-redis ignores a context's
@@ -57,13 +83,10 @@ func (s *Store) do(ctx context.Context, cmd redis.Cmder) error {
 	if s.bounded {
 		return s.rdb.Process(ctx, cmd)
 	}
-	return s.apart(ctx, cmd)
-}
-
-// apart runs cmd on a goroutine of its own, which ends with the client's own time-outs.
-func (s *Store) apart(ctx context.Context, cmd redis.Cmder) error {
 	done := make(chan error, 1)
-	go func() { done <- s.rdb.Process(ctx, cmd) }()
+	if !s.goApart(func() { done <- s.rdb.Process(ctx, cmd) }) {
+		return ErrClosed
+	}
 	select {
 	case err := <-done:
 		return err
@@ -120,7 +143,7 @@ func (s *Store) Delete(ctx context.Context, keys []string) []error {
 	errs := make([]error, len(keys))
 	cmds := make([]*redis.IntCmd, len(keys))
 	done := make(chan struct{})
-	go func() { // the caller's context may end before the client's time-outs do
+	ran := s.goApart(func() { // the caller's context may end before the client's time-outs do
 		if len(keys) == 1 {
 			cmds[0] = s.rdb.Del(ctx, keys[0])
 		} else {
@@ -131,7 +154,13 @@ func (s *Store) Delete(ctx context.Context, keys []string) []error {
 			pipe.Exec(ctx) //nolint:errcheck // each command carries its own
 		}
 		close(done)
-	}()
+	})
+	if !ran {
+		for i := range errs {
+			errs[i] = ErrClosed
+		}
+		return errs
+	}
 	select {
 	case <-done:
 		for i := range keys {

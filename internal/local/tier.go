@@ -28,6 +28,7 @@ type Tier struct {
 // Item is a value in the memory tier, and all that is needed to tell whether it may still be served. It is not changed
 // after Set.
 type Item[K comparable, V any] struct {
+	Loader     uint32 // which loader's it is: each hashes keys in its own way
 	Key        K
 	Value      V
 	Null       bool // there is no such row
@@ -73,14 +74,14 @@ func (t *Tier) Invalidate(hash, stable uint64) {
 	t.delete(hash)
 }
 
-// Get returns the live item of key, whose hash is hash.
-func Get[K comparable, V any](t *Tier, hash uint64, key K) (*Item[K, V], bool) {
+// Get returns the loader's live item of key, whose hash is hash.
+func Get[K comparable, V any](t *Tier, hash uint64, loader uint32, key K) (*Item[K, V], bool) {
 	v, ok := t.cache.Get(hash)
 	if !ok {
 		return nil, false
 	}
 	item, ok := v.(*Item[K, V])
-	if !ok || (item.Key != key && mutant.Active != mutant.MemoryKey) {
+	if !ok || ((item.Key != key || item.Loader != loader) && mutant.Active != mutant.MemoryKey) {
 		return nil, false // another key with the same 64-bit hash
 	}
 	if item.Generation != t.generations.Now(item.Stable) && mutant.Active != mutant.MemoryGeneration {

@@ -25,23 +25,23 @@ func set[K comparable, V any](t *testing.T, tier *Tier, hash uint64, key K, valu
 	stable := hash + 1000 // any other number
 	Set(tier, hash, Item[K, V]{Key: key, Value: value, Stable: stable, Generation: tier.Generation(stable)}, 8, life)
 	tier.Wait()
-	if item, ok := Get[K, V](tier, hash, key); !ok || item.Key != key {
+	if item, ok := Get[K, V](tier, hash, 0, key); !ok || item.Key != key {
 		t.Fatal("an item is not there")
 	}
 }
 
 func TestItemIsServed(t *testing.T) {
 	tier := newTier(t, 1<<20)
-	if _, ok := Get[string, int](tier, 1, "a"); ok {
+	if _, ok := Get[string, int](tier, 1, 0, "a"); ok {
 		t.Error("an empty tier serves an item")
 	}
 	set(t, tier, 1, "a", 7, time.Minute)
-	if item, _ := Get[string, int](tier, 1, "a"); item.Value != 7 || item.Null {
+	if item, _ := Get[string, int](tier, 1, 0, "a"); item.Value != 7 || item.Null {
 		t.Errorf("the item is %+v", item)
 	}
 	Set(tier, 2, Item[string, int]{Key: "null", Null: true}, 0, time.Minute)
 	tier.Wait()
-	if item, ok := Get[string, int](tier, 2, "null"); !ok || !item.Null {
+	if item, ok := Get[string, int](tier, 2, 0, "null"); !ok || !item.Null {
 		t.Errorf("the null is %+v, %v", item, ok)
 	}
 }
@@ -55,11 +55,11 @@ func TestItemOfAnOldGenerationIsNotServed(t *testing.T) {
 	} {
 		Set(tier, hash, Item[string, int]{Key: "a", Stable: stable, Generation: tier.Generation(stable)}, 8, time.Minute)
 		tier.Wait()
-		if _, ok := Get[string, int](tier, hash, "a"); !ok {
+		if _, ok := Get[string, int](tier, hash, 0, "a"); !ok {
 			t.Fatal("the item is not there")
 		}
 		end()
-		if _, ok := Get[string, int](tier, hash, "a"); ok {
+		if _, ok := Get[string, int](tier, hash, 0, "a"); ok {
 			t.Errorf("an item from before a %s is served", name)
 		}
 	}
@@ -73,12 +73,12 @@ func TestItemReadBeforeAnInvalidationIsNotServedAfterIt(t *testing.T) {
 	tier.Invalidate(hash, stable)
 	Set(tier, hash, stale, 8, time.Minute)
 	tier.Wait()
-	if item, ok := Get[string, int](tier, hash, "a"); ok {
+	if item, ok := Get[string, int](tier, hash, 0, "a"); ok {
 		t.Errorf("a stale item is served: %+v", item)
 	}
 	Set(tier, hash, Item[string, int]{Key: "a", Value: 2, Stable: stable, Generation: tier.Generation(stable)}, 8, time.Minute)
 	tier.Wait()
-	if item, ok := Get[string, int](tier, hash, "a"); !ok || item.Value != 2 {
+	if item, ok := Get[string, int](tier, hash, 0, "a"); !ok || item.Value != 2 {
 		t.Errorf("the fresh item: %+v, %v", item, ok)
 	}
 }
@@ -87,7 +87,7 @@ func TestInvalidateEndsAndFreesAnItem(t *testing.T) {
 	tier := newTier(t, 1<<20)
 	set(t, tier, 1, "a", 1, time.Minute)
 	tier.Invalidate(1, 1001)
-	if _, ok := Get[string, int](tier, 1, "a"); ok {
+	if _, ok := Get[string, int](tier, 1, 0, "a"); ok {
 		t.Error("an invalidated item is served")
 	}
 	tier.Wait()
@@ -99,14 +99,14 @@ func TestInvalidateEndsAndFreesAnItem(t *testing.T) {
 func TestKeyWithTheSameHashIsNotServed(t *testing.T) {
 	tier := newTier(t, 1<<20)
 	set(t, tier, 1, "a", 1, time.Minute)
-	if item, ok := Get[string, int](tier, 1, "b"); ok {
+	if item, ok := Get[string, int](tier, 1, 0, "b"); ok {
 		t.Errorf("another key's item is served: %+v", item)
 	}
 	// A float that is not itself is never found, rather than never lost.
 	nan := math.NaN()
 	Set(tier, 3, Item[float64, int]{Key: nan}, 8, time.Minute)
 	tier.Wait()
-	if _, ok := Get[float64, int](tier, 3, nan); ok {
+	if _, ok := Get[float64, int](tier, 3, 0, nan); ok {
 		t.Error("NaN was found")
 	}
 }
@@ -115,13 +115,16 @@ func TestItemOfOtherTypesIsNotServed(t *testing.T) {
 	type name string
 	tier := newTier(t, 1<<20)
 	set(t, tier, 1, "a", 1, time.Minute)
-	if _, ok := Get[string, int64](tier, 1, "a"); ok {
+	if _, ok := Get[string, int64](tier, 1, 0, "a"); ok {
 		t.Error("an int is served as an int64")
 	}
-	if _, ok := Get[name, int](tier, 1, "a"); ok {
+	if _, ok := Get[name, int](tier, 1, 0, "a"); ok {
 		t.Error("a string is served as another type of key")
 	}
-	if _, ok := Get[string, *int](tier, 1, "a"); ok {
+	if _, ok := Get[string, int](tier, 1, 1, "a"); ok {
+		t.Error("another loader's item was served")
+	}
+	if _, ok := Get[string, *int](tier, 1, 0, "a"); ok {
 		t.Error("an int is served as a pointer")
 	}
 }
@@ -133,11 +136,11 @@ func TestItemExpiresExactly(t *testing.T) {
 			hash := uint64(i + 1)
 			set(t, tier, hash, i, "v", life)
 			time.Sleep(life - 1)
-			if _, ok := Get[int, string](tier, hash, i); !ok {
+			if _, ok := Get[int, string](tier, hash, 0, i); !ok {
 				t.Errorf("%v: it expired too early", life)
 			}
 			time.Sleep(1 * time.Nanosecond)
-			if _, ok := Get[int, string](tier, hash, i); ok {
+			if _, ok := Get[int, string](tier, hash, 0, i); ok {
 				t.Errorf("%v: it is served at its end", life)
 			}
 		}
@@ -151,7 +154,7 @@ func TestItemWithoutLifeIsNotServed(t *testing.T) {
 		for _, life := range []time.Duration{0, -1, -time.Minute} {
 			Set(tier, 1, Item[int, int]{Key: 1}, 8, life)
 			tier.Wait()
-			if _, ok := Get[int, int](tier, 1, 1); ok {
+			if _, ok := Get[int, int](tier, 1, 0, 1); ok {
 				t.Errorf("an item with a life of %v is served", life)
 			}
 		}
@@ -172,7 +175,7 @@ func TestTierAfterClose(t *testing.T) {
 	tier.Advance(1, tier.Generation(1))
 	tier.Wait()
 	for i := range 3 {
-		if _, ok := Get[int, int](tier, uint64(i), i); ok {
+		if _, ok := Get[int, int](tier, uint64(i), 0, i); ok {
 			t.Errorf("a closed tier serves item %d", i)
 		}
 	}
@@ -194,7 +197,7 @@ func TestCloseRacesEverything(t *testing.T) {
 					hash := uint64(key)
 					generation := tier.Generation(hash)
 					Set(tier, hash, Item[int, string]{Key: key, Value: fmt.Sprint(key), Stable: hash, Generation: generation}, 8, time.Minute)
-					if item, ok := Get[int, string](tier, hash, key); ok && item.Value != fmt.Sprint(key) {
+					if item, ok := Get[int, string](tier, hash, 0, key); ok && item.Value != fmt.Sprint(key) {
 						t.Errorf("the item of %d is %q", key, item.Value)
 					}
 					if i%10 == 0 {
@@ -239,11 +242,11 @@ func TestGetDoesNotAllocate(t *testing.T) {
 	tier := newTier(t, 1<<20)
 	set(t, tier, 1, "key", "value", time.Minute)
 	hit := testing.AllocsPerRun(10000, func() {
-		if _, ok := Get[string, string](tier, 1, "key"); !ok {
+		if _, ok := Get[string, string](tier, 1, 0, "key"); !ok {
 			t.Fatal("the item has gone")
 		}
 	})
-	miss := testing.AllocsPerRun(10000, func() { Get[string, string](tier, 2, "other") })
+	miss := testing.AllocsPerRun(10000, func() { Get[string, string](tier, 2, 0, "other") })
 	if hit != 0 || miss != 0 {
 		t.Errorf("%v allocations a hit, %v a miss", hit, miss)
 	}

@@ -36,5 +36,6 @@ const (
 	CallerWaits      = "caller_waits"
 	LoadUnbounded    = "load_unbounded"
 	TagUnescaped     = "tag_unescaped"
+	LateRefresh      = "late_refresh"
 	TokenPerProcess  = "token_per_process"
 )

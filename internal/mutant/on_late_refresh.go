@@ -1,0 +1,5 @@
+//go:build mutant_late_refresh
+
+package mutant
+
+const Active = "late_refresh"

@@ -10,14 +10,20 @@ func encode[V any](v V) (codec uint8, payload []byte, err error) {
 	return codecJSON, payload, err
 }
 
-// decode never returns half a value: what is not wholly a V is an error.
+// decode never returns half a value: what is not wholly a V is an error, and so is a V whose decoding panics.
 func decode[V any](codec uint8, payload []byte) (v V, err error) {
 	if codec != codecJSON {
 		return v, errUnknownCodec
 	}
-	if err := json.Unmarshal(payload, &v); err != nil {
-		var zero V
-		return zero, err
-	}
-	return v, nil
+	defer func() {
+		if p := recover(); p != nil {
+			err = caught(p)
+		}
+		if err != nil {
+			var zero V
+			v = zero
+		}
+	}()
+	err = json.Unmarshal(payload, &v)
+	return v, err
 }

@@ -2,11 +2,13 @@ package cacheaside
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"runtime"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -93,6 +95,47 @@ func TestCodecPanics(t *testing.T) {
 			t.Error(err, loads)
 		}
 		c.Close()
+	}
+}
+
+// explosive panics when it is decoded, until it is disarmed.
+type explosive struct{ Text string }
+
+var armed atomic.Bool
+
+func (e *explosive) UnmarshalJSON(b []byte) error {
+	if armed.Load() {
+		panic("decode")
+	}
+	return json.Unmarshal(b, &e.Text)
+}
+
+func (e explosive) MarshalJSON() ([]byte, error) { return json.Marshal(e.Text) }
+
+// An entry whose decoding panics is one that cannot be decoded: a counted miss, replaced, not an error until it expires.
+func TestDecodingPanics(t *testing.T) {
+	_, b := embedded(t)
+	c, err := New(b.client(t), &noMemory)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	l, err := NewLoader(c, "explosive", func(context.Context, int) (explosive, error) { return explosive{"x"}, nil }, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	armed.Store(true)
+	for range 3 {
+		if v, err := l.Get(t.Context(), 1); err != nil || v.Text != "x" {
+			t.Fatal(v, err)
+		}
+	}
+	armed.Store(false)
+	if v, err := l.Get(t.Context(), 1); err != nil || v.Text != "x" {
+		t.Fatal(v, err)
+	}
+	if s := l.Stats(); s.Loads != 3 || s.Undecodable != 2 || s.RedisHits != 1 {
+		t.Errorf("%+v", s)
 	}
 }
 
@@ -469,6 +512,16 @@ func TestRedisLostDuringLoad(t *testing.T) {
 	proxy.Restore()
 	if _, ok := p.remembered(1); ok {
 		t.Error("remembered")
+	}
+
+	// A Refresh, whose purpose is to store, says so.
+	reached, resume = d.pause(2)
+	got = later(func() (string, error) { return p.Refresh(t.Context(), 2) })
+	reach(t, reached, "the load")
+	proxy.Cut()
+	resume()
+	if _, err := got(t); !errors.Is(err, ErrRedis) {
+		t.Error(err)
 	}
 }
 

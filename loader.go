@@ -150,8 +150,8 @@ func (l *Loader[K, V]) read(ctx context.Context, key K) (result[V], error) {
 // key that are asked for while one is under way share the next.
 //
 // Use it for a change that no Invalidate has announced. After a write, use Invalidate: a Refresh whose process is killed leaves what was
-// cached. If the row is gone, Refresh stores that, and returns ErrNotFound. If Redis cannot be asked, it returns ErrRedis and
-// has changed nothing. If a load fails, what was cached stays. Its other errors are those of Get.
+// cached. If the row is gone, Refresh stores that, and returns ErrNotFound. If Redis cannot be asked, or is lost
+// before the value is stored, it returns ErrRedis. If a load fails, what was cached stays. Its other errors are those of Get.
 func (l *Loader[K, V]) Refresh(ctx context.Context, key K) (V, error) {
 	r, err := l.refreshes.Do(ctx, key)
 	return l.answer("refresh", key, r, err)

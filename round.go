@@ -101,6 +101,9 @@ func (r *round[K, V]) fill(ctx context.Context) (out result[V], done bool, err e
 	r.pending = false
 	out = r.result(value)
 	switch {
+	case err != nil && r.refresh: // what was asked for is that it be stored
+		r.count(err)
+		return result[V]{}, true, redisError(err)
 	case err != nil: // nobody can say whether it is still true; it was when its callers asked
 		r.count(err)
 		return r.unvalidated(out), true, nil

@@ -241,11 +241,12 @@ func TestFirstCallerLeaves(t *testing.T) {
 func TestAbandonedLoad(t *testing.T) {
 	each(t, func(t *testing.T, b backend) {
 		d := newTable(map[int]string{1: "one"})
-		stopped := make(chan error, 1)
+		began, stopped := make(chan struct{}), make(chan error, 1)
 		d.read = func(ctx context.Context, n int64) error {
 			if n > 1 {
 				return nil
 			}
+			close(began)
 			<-ctx.Done()
 			stopped <- ctx.Err()
 			return ctx.Err()
@@ -253,9 +254,11 @@ func TestAbandonedLoad(t *testing.T) {
 		o := patient
 		o.LeaseTTL = time.Minute // so that it does not go by itself
 		p := start(t, b, d, o, &LoaderOptions{LoadTimeout: time.Minute, ErrorTTL: time.Hour})
-		ctx, cancel := context.WithTimeout(t.Context(), 30*time.Millisecond)
-		defer cancel()
-		if _, err := p.Get(ctx, 1); !errors.Is(err, context.DeadlineExceeded) {
+		ctx, cancel := context.WithCancel(t.Context())
+		got := later(func() (string, error) { return p.Get(ctx, 1) })
+		reach(t, began, "the load")
+		cancel()
+		if _, err := got(t); !errors.Is(err, context.Canceled) {
 			t.Error(err)
 		}
 		select {

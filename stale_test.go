@@ -355,7 +355,7 @@ func TestNoStaleJoin(t *testing.T) {
 				reach(t, reached, "the load")
 				r.change(p, "new")
 				second := r.gets(p) // asks after the invalidation
-				time.Sleep(10 * time.Millisecond)
+				waitFor(t, func() bool { return p.reads.Waiting(1) == 1 })
 				resume()
 				wantResult(t, first, "new")
 				wantResult(t, second, "new")
@@ -425,7 +425,7 @@ func TestMemoryIsForgottenAfterRedis(t *testing.T) {
 	proxy.OnRequest(func(chunk []byte) testenv.Action {
 		if bytes.Contains(chunk, []byte("del\r\n")) {
 			close(deleting)
-			return testenv.Delay(500 * time.Millisecond)
+			return testenv.Delay(2 * time.Second)
 		}
 		return testenv.Pass
 	})

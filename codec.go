@@ -10,7 +10,8 @@ func encode[V any](v V) (codec uint8, payload []byte, err error) {
 	return codecJSON, payload, err
 }
 
-// decode never returns half a value: what is not wholly a V is an error, and so is a V whose decoding panics.
+// decode returns no half-decoded value: what encoding/json refuses is an error, and so is a V whose decoding panics. (JSON of another
+// struct is not refused: that is what LoaderOptions.Version is for.)
 func decode[V any](codec uint8, payload []byte) (v V, err error) {
 	if codec != codecJSON {
 		return v, errUnknownCodec

@@ -31,7 +31,8 @@ var (
 	ErrClosed = errors.New("the cache is closed")
 )
 
-// Error is the error of an operation on a key. Its message shows a hash of the key, for keys may be private.
+// Error is the error of an operation on a key. Its message shows a hash of the key, for keys may be private. (The hash is without a secret:
+// who can list all possible keys, as phone numbers, can find the one.)
 type Error struct {
 	Op     string // "get", "refresh" or "invalidate"
 	Loader string // the loader's name
@@ -46,8 +47,9 @@ func (e *Error) Error() string {
 
 func (e *Error) Unwrap() error { return e.Err }
 
-// PanicError is the error of a load (or of a codec, or a marshaler of the value) that panicked or called runtime.Goexit. The
-// callers who shared the load get it; no goroutine or lease is left behind.
+// PanicError is the error of a load (or of a marshaler of the key or the value) that panicked or called runtime.Goexit. The
+// callers who shared the load get it; no goroutine or lease is left behind. It does not wrap the panic's value: panic(sql.ErrNoRows) does
+// not say that there is no such row.
 type PanicError struct {
 	Value  any    // what was passed to panic; nil for runtime.Goexit
 	Goexit bool   // runtime.Goexit was called, as t.FailNow does
@@ -60,12 +62,6 @@ func (e *PanicError) Error() string {
 		return "the load called runtime.Goexit"
 	}
 	return fmt.Sprintf("the load panicked with a %T", e.Value)
-}
-
-// Unwrap returns the panic's value if it is an error.
-func (e *PanicError) Unwrap() error {
-	err, _ := e.Value.(error)
-	return err
 }
 
 // caught makes the error of a goroutine that is unwinding. recovered is nil only for Goexit: panic(nil) panics with a

@@ -1,7 +1,9 @@
 package cacheaside
 
 import (
+	"bytes"
 	"context"
+	"database/sql"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -607,5 +609,182 @@ func waitFor(t testing.TB, done func() bool) {
 		if time.Now().After(deadline) {
 			t.Fatal("waited in vain")
 		}
+	}
+}
+
+// A panic with the error that means "no such row" does not say that there is no such row.
+func TestPanicIsNoAbsence(t *testing.T) {
+	_, b := embedded(t)
+	for i, with := range []error{sql.ErrNoRows, ErrNotFound, fmt.Errorf("must: %w", sql.ErrNoRows)} {
+		d := newTable(map[int]string{i: "one"})
+		d.read = func(context.Context, int64) error { panic(with) }
+		p := start(t, b, d, patient, nil)
+		_, err := p.Get(t.Context(), i)
+		if _, ok := errors.AsType[*PanicError](err); !ok || errors.Is(err, ErrNotFound) || errors.Is(err, sql.ErrNoRows) {
+			t.Errorf("%v: %v", with, err)
+		}
+		if s := p.Stats(); s.LoadErrors != 1 {
+			t.Errorf("%+v", s)
+		}
+	}
+}
+
+// Ristretto's Get panics if its Close races it: hits go on until the cache is closed, and then end in ErrClosed.
+func TestCloseDuringHits(t *testing.T) {
+	for range 200 {
+		c, err := New(nil, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		l, err := NewLoader(c, "x", func(_ context.Context, key int) (int, error) { return key, nil }, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		l.Get(t.Context(), 1)
+		c.memory.Wait()
+		var wg sync.WaitGroup
+		var hits atomic.Int64
+		for range 4 {
+			wg.Go(func() {
+				for {
+					v, err := l.Get(t.Context(), 1)
+					if err != nil {
+						if !errors.Is(err, ErrClosed) {
+							t.Error(err)
+						}
+						return
+					}
+					if v != 1 {
+						t.Error(v)
+					}
+					hits.Add(1)
+				}
+			})
+		}
+		waitFor(t, func() bool { return hits.Load() > 100 })
+		c.Close()
+		wg.Wait()
+	}
+}
+
+// Close waits for a look into memory that is under way.
+func TestCloseWaitsForHits(t *testing.T) {
+	p := startOn(t, nil, newTable(map[int]string{1: "one"}), patient, nil)
+	p.want(t, 1, "one", nil)
+	visit := p.counters.memory.enter()
+	closed := make(chan struct{})
+	go func() { p.cache.Close(); close(closed) }()
+	for { // until Close has begun, when nobody is let in any more
+		v := p.counters.memory.enter()
+		if v == nil {
+			break
+		}
+		v.leave(false)
+		select {
+		case <-closed:
+			t.Fatal("closed under a reader")
+		case <-time.After(time.Millisecond):
+		}
+	}
+	select {
+	case <-closed:
+		t.Error("closed under a reader")
+	case <-time.After(50 * time.Millisecond):
+	}
+	visit.leave(false)
+	reach(t, closed, "the end of Close")
+}
+
+// A key whose marshaler panics is an error, not a panic of the caller's goroutine.
+func TestKeyPanics(t *testing.T) {
+	c, err := New(nil, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	l, err := NewLoader(c, "x", func(context.Context, *textKey) (int, error) { return 1, nil }, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, err := range map[string]error{"Get": second(l.Get(t.Context(), nil)), "Refresh": second(l.Refresh(t.Context(), nil)), "Invalidate": l.Invalidate(t.Context(), nil)} {
+		if _, ok := errors.AsType[*PanicError](err); !ok {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+func second[T any](_ T, err error) error { return err }
+
+// Bytes that look like a lease at first, and are none, are replaced by a Refresh as by a Get.
+func TestRefreshReplacesUnknownBytes(t *testing.T) {
+	each(t, func(t *testing.T, b backend) {
+		for _, bytes := range []string{"\xa1junk that is no lease", "\xa1", "x", "\xe1short"} {
+			b.admin.Set(t.Context(), redisKey(1), bytes, 0)
+			p := start(t, b, newTable(map[int]string{1: "one"}), noMemory, &LoaderOptions{LoadTimeout: time.Second})
+			if v, err := p.Refresh(t.Context(), 1); v != "one" || err != nil {
+				t.Errorf("%q: %q, %v", bytes, v, err)
+			}
+		}
+	})
+}
+
+// A full Redis refuses the marker of a failed load: the lease goes all the same.
+func TestFailedLoadWhenRedisIsFull(t *testing.T) {
+	server := testenv.StartRedis(t, "--maxmemory-policy", "noeviction")
+	admin := server.Client(t)
+	d := newTable(map[int]string{1: "one"})
+	reached, resume := d.pause(1)
+	broken := errors.New("broken")
+	d.mu.Lock()
+	paused := d.read
+	d.read = func(ctx context.Context, n int64) error {
+		if err := paused(ctx, n); err != nil || n > 1 {
+			return err
+		}
+		return broken
+	}
+	d.mu.Unlock()
+	o := patient
+	o.LeaseTTL = time.Minute
+	p := startOn(t, server.Client(t), d, o, nil)
+	got := later(func() (string, error) { return p.Get(t.Context(), 1) })
+	reach(t, reached, "the load")
+	if err := admin.ConfigSet(t.Context(), "maxmemory", "1").Err(); err != nil {
+		t.Fatal(err)
+	}
+	resume()
+	if _, err := got(t); !errors.Is(err, broken) {
+		t.Error(err)
+	}
+	if n := admin.Exists(t.Context(), redisKey(1)).Val(); n != 0 {
+		t.Error("the lease is left")
+	}
+}
+
+// One renewal that is lost in the network does not cost the lease, even where RedisTimeout is as long as LeaseTTL.
+func TestRenewalIsTriedAgain(t *testing.T) {
+	server := testenv.SharedRedis(t)
+	proxy := testenv.NewProxy(t, server.Addr)
+	opts := server.Options()
+	opts.Addr = proxy.Addr
+	rdb := redis.NewClient(opts)
+	defer rdb.Close()
+	d := newTable(map[int]string{1: "one"})
+	reached, resume := d.pause(1)
+	p := startOn(t, rdb, d, Options{RedisTimeout: 2 * time.Second, LeaseTTL: 2 * time.Second}, nil)
+	got := later(func() (string, error) { return p.Get(t.Context(), 1) })
+	reach(t, reached, "the load")
+	var delayed atomic.Int32
+	proxy.OnRequest(func(chunk []byte) testenv.Action {
+		if bytes.Contains(chunk, []byte("evalsha")) && delayed.Add(1) == 1 {
+			return testenv.Delay(4 * time.Second)
+		}
+		return testenv.Pass
+	})
+	time.Sleep(2500 * time.Millisecond)
+	resume()
+	wantResult(t, got, "one")
+	if s := p.Stats(); s.Loads != 1 || s.Refused != 0 || s.RedisErrors == 0 {
+		t.Errorf("%+v", s)
 	}
 }

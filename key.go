@@ -18,7 +18,12 @@ import (
 func keyEncoder[K comparable]() (func(K) (string, error), error) {
 	t := reflect.TypeFor[K]()
 	if t.Implements(reflect.TypeFor[encoding.TextMarshaler]()) {
-		return func(k K) (string, error) {
+		return func(k K) (text string, err error) {
+			defer func() { // of a nil pointer, say
+				if p := recover(); p != nil {
+					err = caught(p)
+				}
+			}()
 			b, err := any(k).(encoding.TextMarshaler).MarshalText()
 			return string(b), err
 		}, nil

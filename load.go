@@ -88,7 +88,7 @@ func (l *Loader[K, V]) call(ctx context.Context, key K) (loaded[V], error) {
 	switch {
 	case o.err == nil:
 		l.loadTime.observe(out.took)
-	case errors.Is(o.err, ErrNotFound) || errors.Is(o.err, sql.ErrNoRows):
+	case noRow(o.err):
 		l.loadTime.observe(out.took)
 		out.null, o.err = true, nil
 		var zero V
@@ -100,6 +100,14 @@ func (l *Loader[K, V]) call(ctx context.Context, key K) (loaded[V], error) {
 		}
 	}
 	return out, o.err
+}
+
+// noRow tells whether a load has said that there is no such row. A panic never says so, whatever it was called with.
+func noRow(err error) bool {
+	if _, panicked := errors.AsType[*PanicError](err); panicked {
+		return false
+	}
+	return errors.Is(err, ErrNotFound) || errors.Is(err, sql.ErrNoRows)
 }
 
 // enter waits until no load of key runs in this process. It matters when Redis is down: a Get and a Refresh, which share no round,

@@ -44,7 +44,9 @@ type Loader[K comparable, V any] struct {
 // keys that differ); V is anything that encoding/json takes there and back. nil options are the defaults.
 //
 // load reads one row from the database. It returns ErrNotFound or sql.ErrNoRows for a row that does not exist, which is cached
-// too. It must read what has been committed: not from within a transaction of the caller's, nor from a lagging replica. It runs on a
+// too. It must read what has been committed: not from within a transaction of the caller's, nor from a lagging replica. What it
+// asks of another loader must not pass on that one's ErrNotFound unless this row is missing then, and it must not ask this loader for
+// the same key, for which it would wait in vain. It runs on a
 // goroutine of its own, for all who ask for the key at the time; its context carries the values of the first caller's
 // context, but not its cancellation: it ends after LoadTimeout, when the last of them has left, or at Close. A panic in it becomes
 // a *PanicError.
@@ -88,10 +90,9 @@ func NewLoader[K comparable, V any](c *Cache, name string, load func(ctx context
 func (l *Loader[K, V]) Get(ctx context.Context, key K) (V, error) {
 	if item, ok := l.remembered(key); ok {
 		if item.Null {
-			l.counters.memoryNulls.inc()
+			l.counters.memoryNulls.Add(1)
 			return item.Value, ErrNotFound
 		}
-		l.counters.memoryHits.inc()
 		return item.Value, nil
 	}
 	l.counters.misses.Add(1)
@@ -151,7 +152,7 @@ func (l *Loader[K, V]) read(ctx context.Context, key K) (result[V], error) {
 //
 // Use it for a change that no Invalidate has announced. After a write, use Invalidate: a Refresh whose process is killed leaves what was
 // cached. If the row is gone, Refresh stores that, and returns ErrNotFound. If Redis cannot be asked, or is lost
-// before the value is stored, it returns ErrRedis. If a load fails, what was cached stays. Its other errors are those of Get.
+// before the value is stored, it returns ErrRedis. Where invalidations keep coming between, the value is returned but not stored. If a load fails, what was cached stays. Its other errors are those of Get.
 func (l *Loader[K, V]) Refresh(ctx context.Context, key K) (V, error) {
 	r, err := l.refreshes.Do(ctx, key)
 	return l.answer("refresh", key, r, err)
@@ -172,10 +173,10 @@ func (l *Loader[K, V]) reload(ctx context.Context, key K) (result[V], error) {
 		state, err := r.attempt.Claim(ctx)
 		switch {
 		case err != nil:
-			l.counters.redisErrors.Add(1)
 			if ctx.Err() != nil {
-				return result[V]{}, ended(ctx)
+				return result[V]{}, r.stopped(ctx)
 			}
+			r.count(err)
 			return result[V]{}, redisError(err)
 		case state.Kind == lease.Mine:
 			if out, done, err := r.fill(ctx); done {
@@ -195,7 +196,7 @@ func (l *Loader[K, V]) reload(ctx context.Context, key K) (result[V], error) {
 //
 // If it returns an error, some keys may still be cached as they were; which, tell the *Errors in it (one, or joined), whose causes
 // are ErrRedis and the client's error, or ctx's error. Try again: it is idempotent. It ends with ctx; with a ctx that has no
-// deadline, after four times Options.RedisTimeout. After a write has been committed, do not pass a ctx that the user's
+// deadline, or a later one, after four times Options.RedisTimeout. After a write has been committed, do not pass a ctx that the user's
 // departure cancels: context.WithoutCancel.
 func (l *Loader[K, V]) Invalidate(ctx context.Context, keys ...K) error {
 	if l.reads.Closed() {
@@ -203,18 +204,23 @@ func (l *Loader[K, V]) Invalidate(ctx context.Context, keys ...K) error {
 	}
 	var errs []error
 	valid := make([]K, 0, len(keys))
+	encoded := make([]string, 0, len(keys))
 	names := make([]string, 0, len(keys))
 	for _, key := range keys {
-		encoded, err := l.encodeKey(key)
+		text, err := l.encodeKey(key)
 		if err != nil {
 			errs = append(errs, l.wrap("invalidate", key, err))
 			continue
 		}
-		valid = append(valid, key)
-		names = append(names, l.redisKey(encoded))
+		valid, encoded, names = append(valid, key), append(encoded, text), append(names, l.redisKey(text))
+	}
+	forget := func() {
+		for i, key := range valid {
+			l.forget(key, encoded[i])
+		}
 	}
 	if mutant.Active == mutant.BumpFirst {
-		l.forget(valid)
+		forget()
 	}
 	if l.cache.store != nil && len(names) > 0 {
 		for i, err := range l.cache.store.Delete(ctx, names) {
@@ -225,7 +231,7 @@ func (l *Loader[K, V]) Invalidate(ctx context.Context, keys ...K) error {
 		}
 	}
 	if mutant.Active != mutant.BumpFirst {
-		l.forget(valid) // after Redis, or a reader would fill it again from there
+		forget() // after Redis, or a reader would fill memory again from there
 	}
 	l.counters.invalidateErrors.Add(int64(len(errs)))
 	l.counters.invalidated.Add(int64(len(keys) - len(errs)))
@@ -233,7 +239,8 @@ func (l *Loader[K, V]) Invalidate(ctx context.Context, keys ...K) error {
 }
 
 // Bypass switches the caches off for this loader, or on again, at run time: while on, Get and Refresh go straight to the database, still
-// once for all who ask together, and nothing is stored. Invalidate works as ever, so nothing stale waits for the end of the bypass.
+// once for all who ask together, and nothing is stored or, but by Invalidate, removed: what was cached is served again
+// afterwards.
 // Rounds that are under way finish as they began.
 func (l *Loader[K, V]) Bypass(on bool) { l.bypass.Store(on) }
 
@@ -247,6 +254,7 @@ func (l *Loader[K, V]) Stats() Stats {
 func (l *Loader[K, V]) addStats(s *Stats) { l.counters.addTo(s) }
 
 func (l *Loader[K, V]) close() {
+	l.counters.memory.close()
 	var wg sync.WaitGroup
 	wg.Go(func() { l.reads.Close(ErrClosed) })
 	wg.Go(func() { l.refreshes.Close(ErrClosed) })

@@ -17,8 +17,9 @@ type Options struct {
 	MemoryBytes int64
 
 	// RedisTimeout bounds each command to Redis, whatever the client's own settings; go-redis by itself ignores a context's
-	// deadline while it reads, unless its ContextTimeoutEnabled is set. When Redis hangs, a read takes up to this long, and
-	// where a lease was asked for up to three times this long, before it goes to the database. Default: 500 ms. At least 1 ms.
+	// deadline while it reads, unless its ContextTimeoutEnabled is set. When Redis hangs, a read takes up to this long
+	// before it goes to the database, or three times this long if Redis hangs just when a lease is asked for; and up to twice
+	// this long after a load, if it hangs then. Default: 500 ms. At least 1 ms.
 	RedisTimeout time.Duration
 
 	// LeaseTTL is how long the lease of a load lives without being renewed; a living process renews it every third of it. So it
@@ -30,12 +31,13 @@ type Options struct {
 
 // LoaderOptions are the settings of a Loader. The zero value, and nil, are good defaults.
 type LoaderOptions struct {
-	// Version is part of the loader's keys in Redis. Change it when the type of the values changes, so that old bytes are never
-	// read as the new type. Letters, digits, "_", "." and "-". Default: "1".
+	// Version is part of the loader's keys in Redis. Change it when the type of the values changes: JSON of the old type may decode into
+	// the new one without an error, with fields left zero. Letters, digits, "_", "." and "-". Default: "1".
 	Version string
 
-	// TTL is how long a value may stay in Redis, and so how long it can be stale where nothing invalidates it. A load can set
-	// that of its own value with SetTTL. Default: 10 minutes. From 10 ms to 10 years.
+	// TTL is how long a value may stay in Redis, and so how long it can be stale where nothing invalidates it. (While a Refresh
+	// of it is under way, and for LeaseTTL after its process was killed, it stays longer.) A load can set that of its own value
+	// with SetTTL. Default: 10 minutes. From 10 ms to 10 years.
 	TTL time.Duration
 
 	// Jitter is the share of a life by which it may be shortened, at random, so that what was stored together does not expire
@@ -55,7 +57,8 @@ type LoaderOptions struct {
 	LoadTimeout time.Duration
 
 	// ErrorTTL is how long a failed load keeps the fleet from loading the same key again; who asks meanwhile gets ErrLoadFailed.
-	// Invalidate and Refresh end it. Default: 1 s. From 1 ms to 1 hour.
+	// Invalidate and Refresh end it. It is kept in Redis: without Redis, and while it is out of reach, each round tries
+	// again, one at a time. Default: 1 s. From 1 ms to 1 hour.
 	ErrorTTL time.Duration
 }
 

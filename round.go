@@ -4,14 +4,12 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"hash/maphash"
 	"math/rand/v2"
 	"sync"
-	"sync/atomic"
 	"time"
 
+	"github.com/cacheaside/cacheaside/internal/flight"
 	"github.com/cacheaside/cacheaside/internal/lease"
-	"github.com/cacheaside/cacheaside/internal/local"
 	"github.com/cacheaside/cacheaside/internal/mutant"
 )
 
@@ -23,7 +21,6 @@ const maxRefusals = 3
 type round[K comparable, V any] struct {
 	l          *Loader[K, V]
 	key        K
-	encoded    string
 	stable     uint64
 	generation uint64         // as it was before the first look at Redis
 	attempt    *lease.Attempt // nil: Redis is not to be asked
@@ -33,6 +30,7 @@ type round[K comparable, V any] struct {
 	refusals int
 	waited   time.Time // when the first wait for another's load began
 	pending  bool      // a load has returned, and its value is not yet stored
+	lost     bool      // Redis was lost while it was being stored
 }
 
 // result is what a round gives its callers.
@@ -50,14 +48,19 @@ func (l *Loader[K, V]) begin(key K) (*round[K, V], error) {
 	if err != nil {
 		return nil, err
 	}
-	r := &round[K, V]{l: l, key: key, encoded: encoded, stable: stableHash(l.name, encoded), bypass: l.bypass.Load()}
-	if l.memory != nil {
-		r.generation = l.memory.Generation(r.stable)
-	}
+	r := &round[K, V]{l: l, key: key, stable: stableHash(l.name, encoded), bypass: l.bypass.Load()}
+	r.takeGeneration()
 	if l.cache.store != nil && !r.bypass {
 		r.attempt = l.cache.store.Attempt(l.redisKey(encoded), l.cache.options.LeaseTTL)
 	}
 	return r, nil
+}
+
+// takeGeneration is done before a round's first look at Redis, and again when it starts again.
+func (r *round[K, V]) takeGeneration() {
+	if r.l.memory != nil {
+		r.generation = r.l.memory.Generation(r.stable)
+	}
 }
 
 // end gives up what the round still holds in Redis, on whatever way it ended. A value that could not be stored since its codec
@@ -67,11 +70,11 @@ func (r *round[K, V]) end(ctx context.Context) {
 	var err error
 	switch {
 	case mutant.Active == mutant.NoRelease:
+	case r.lost, !r.attempt.Holds(): // Redis does not answer; or at most a lease that was asked for in vain may yet be given: nobody waits
+		r.l.background.Go(func() { r.count(r.attempt.Release(ctx)) })
 	case r.pending:
 		err = r.attempt.Fail(ctx, r.l.options.ErrorTTL)
 	case !r.attempt.Holds() && !r.attempt.Owes():
-	case !r.attempt.Holds(): // at most a lease that was asked for in vain, and may yet be given: nobody waits for its end
-		r.l.background.Go(func() { r.count(r.attempt.Release(ctx)) })
 	default:
 		err = r.attempt.Release(ctx)
 	}
@@ -102,9 +105,11 @@ func (r *round[K, V]) fill(ctx context.Context) (out result[V], done bool, err e
 	out = r.result(value)
 	switch {
 	case err != nil && r.refresh: // what was asked for is that it be stored
+		r.lost = true
 		r.count(err)
 		return result[V]{}, true, redisError(err)
 	case err != nil: // nobody can say whether it is still true; it was when its callers asked
+		r.lost = true
 		r.count(err)
 		return r.unvalidated(out), true, nil
 	case stored:
@@ -118,14 +123,14 @@ func (r *round[K, V]) fill(ctx context.Context) (out result[V], done bool, err e
 	if r.refusals++; r.refusals > maxRefusals {
 		return r.unvalidated(out), true, nil // its load began after its callers had asked
 	}
+	r.takeGeneration()
 	return out, false, nil
 }
 
 // fail ends a load without a value: the fleet is told not to try again at once, unless the load was merely stopped.
 func (r *round[K, V]) fail(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
-		r.l.counters.abandoned.Add(1)
-		return ended(ctx) // end releases the lease
+		return r.stopped(ctx) // end releases the lease
 	}
 	r.pending = false
 	if mutant.Active != mutant.NoErrorMarker {
@@ -134,11 +139,18 @@ func (r *round[K, V]) fail(ctx context.Context, err error) error {
 	return err
 }
 
+// stopped counts a round that its callers have left.
+func (r *round[K, V]) stopped(ctx context.Context) error {
+	if errors.Is(context.Cause(ctx), flight.ErrAbandoned) {
+		r.l.counters.abandoned.Add(1)
+	}
+	return ended(ctx)
+}
+
 // withoutRedis goes on when Redis has failed with err: the database answers, once for the process.
 func (r *round[K, V]) withoutRedis(ctx context.Context, err error) (result[V], error) {
 	if ctx.Err() != nil {
-		r.l.counters.abandoned.Add(1)
-		return result[V]{}, ended(ctx)
+		return result[V]{}, r.stopped(ctx)
 	}
 	r.count(err)
 	return r.loadAlone(ctx)
@@ -150,8 +162,7 @@ func (r *round[K, V]) loadAlone(ctx context.Context) (result[V], error) {
 	value, err := r.l.call(ctx, r.key)
 	if err != nil {
 		if ctx.Err() != nil {
-			r.l.counters.abandoned.Add(1)
-			err = ended(ctx)
+			err = r.stopped(ctx)
 		}
 		return result[V]{}, err
 	}
@@ -171,6 +182,9 @@ func (r *round[K, V]) loadAlone(ctx context.Context) (result[V], error) {
 // unvalidated marks a result that is given out although Redis has not confirmed it: it was true when its load began.
 func (r *round[K, V]) unvalidated(out result[V]) result[V] {
 	r.l.counters.unvalidated.Add(1)
+	if r.refresh && r.l.memory != nil {
+		r.l.memory.Invalidate(r.l.hash(r.key), r.stable) // what is remembered is older
+	}
 	out.unvalidated = true
 	return out
 }
@@ -200,62 +214,6 @@ func (r *round[K, V]) result(v loaded[V]) result[V] {
 	return result[V]{value: v.value, null: v.null, stable: r.stable, generation: r.generation}
 }
 
-// remember offers out to the memory tier, under the generation from before it was read. A refresh moves the generation on, for it
-// must end what is remembered there; if that has moved already, the value is not remembered.
-func (r *round[K, V]) remember(out *result[V], life time.Duration) {
-	l := r.l
-	life = min(life, l.options.MemoryTTL)
-	if l.memory == nil || life <= 0 {
-		return
-	}
-	if mutant.Active == mutant.GenerationLate {
-		out.generation = l.memory.Generation(r.stable)
-	}
-	if r.refresh {
-		var ok bool
-		if out.generation, ok = l.memory.Advance(r.stable, out.generation); !ok {
-			return
-		}
-	}
-	out.remembered = true
-	item := local.Item[K, V]{Loader: l.id, Key: r.key, Value: out.value, Null: out.null, Stable: r.stable, Generation: out.generation}
-	local.Set(l.memory, l.hash(r.key), item, local.Weigh(r.key)+local.Weigh(out.value), life)
-}
-
-// remembered looks into the memory tier.
-func (l *Loader[K, V]) remembered(key K) (*local.Item[K, V], bool) {
-	if l.memory == nil || l.bypass.Load() {
-		return nil, false
-	}
-	return local.Get[K, V](l.memory, l.hash(key), l.id, key)
-}
-
-// current tells whether those who came while a round ran may be given its result: it is what the memory tier holds for them.
-func (l *Loader[K, V]) current(out result[V]) bool {
-	return out.remembered && !l.bypass.Load() &&
-		(l.memory.Generation(out.stable) == out.generation || mutant.Active == mutant.LateGeneration)
-}
-
-// forget ends what this process's memory holds of keys.
-func (l *Loader[K, V]) forget(keys []K) {
-	if l.memory == nil {
-		return
-	}
-	for _, key := range keys {
-		if encoded, err := l.encodeKey(key); err == nil {
-			l.memory.Invalidate(l.hash(key), stableHash(l.name, encoded))
-		}
-	}
-}
-
-// hash is of this process and loader only.
-func (l *Loader[K, V]) hash(key K) uint64 {
-	if mutant.Active == mutant.MemoryKey {
-		return 1
-	}
-	return maphash.Comparable(l.seed, key)
-}
-
 // life is how long a loaded value is stored: its time to live, shortened by the jitter.
 func (l *Loader[K, V]) life(v loaded[V]) time.Duration {
 	ttl := cmp.Or(v.ttl, l.options.TTL)
@@ -273,7 +231,7 @@ func (r *round[K, V]) keepAlive(ctx context.Context) (stop func()) {
 	}
 	l := r.l
 	ctx = context.WithoutCancel(ctx)
-	lease := r.attempt.Renewal()
+	lease, life := r.attempt.Renewal(), l.cache.options.LeaseTTL
 	var mu sync.Mutex
 	stopped := false
 	var timer *time.Timer
@@ -286,17 +244,23 @@ func (r *round[K, V]) keepAlive(ctx context.Context) (stop func()) {
 		l.background.Add(1) // before the round ends, so before Close waits
 		mu.Unlock()
 		defer l.background.Done()
-		held, err := lease.Renew(ctx)
+		once, cancel := context.WithTimeout(ctx, life/4) // so that there is time for another try
+		held, err := lease.Renew(once)
+		cancel()
 		r.count(err)
 		mu.Lock()
 		defer mu.Unlock()
-		if !stopped && (held || err != nil) {
-			timer.Reset(l.cache.options.LeaseTTL / 3)
+		switch {
+		case stopped:
+		case err != nil:
+			timer.Reset(life / 20)
+		case held:
+			timer.Reset(life / 3)
 		}
 	}
 	mu.Lock()
 	defer mu.Unlock()
-	timer = time.AfterFunc(l.cache.options.LeaseTTL/3, renew)
+	timer = time.AfterFunc(life/3, renew)
 	return func() {
 		mu.Lock()
 		defer mu.Unlock()
@@ -305,53 +269,9 @@ func (r *round[K, V]) keepAlive(ctx context.Context) (stop func()) {
 	}
 }
 
-// wait lets some time pass while another process loads the key.
-func (r *round[K, V]) wait(ctx context.Context) error {
-	now := time.Now()
-	if r.waited.IsZero() {
-		r.waited = now
-		r.l.counters.waits.Add(1)
-	}
-	waited := now.Sub(r.waited)
-	if waited > 2*r.l.options.LoadTimeout {
-		return ErrLoadTimeout
-	}
-	timer := time.NewTimer(r.l.loadTime.pause(waited))
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return nil
-	case <-ctx.Done():
-		r.l.counters.abandoned.Add(1)
-		return ended(ctx)
-	}
-}
-
 // count makes an error of Redis seen that no caller is told of.
 func (r *round[K, V]) count(err error) {
 	if err != nil && !errors.Is(err, context.Canceled) {
 		r.l.counters.redisErrors.Add(1)
 	}
-}
-
-// loadTime is about how long the loads of a loader take.
-type loadTime struct{ nanos atomic.Int64 }
-
-// observe takes one load into account: an exponential moving average, which needs no exact sum, so that a lost update is no harm.
-func (t *loadTime) observe(took time.Duration) {
-	old := t.nanos.Load()
-	if old == 0 {
-		old = int64(took)
-	}
-	t.nanos.Store(old + (int64(took)-old)/8)
-}
-
-// pause is how long to wait before looking again for the result of another's load, after having waited for so long: a tenth of what
-// such a load takes, or has taken, so that a waiter is late by about that, and asks some ten times. It does not know when the
-// load began. With a quarter of jitter, so that waiters do not ask in step.
-func (t *loadTime) pause(waited time.Duration) time.Duration {
-	const unknown = 50 * time.Millisecond
-	expected := max(time.Duration(cmp.Or(t.nanos.Load(), int64(unknown))), waited)
-	gap := min(max(expected/10, time.Millisecond), 100*time.Millisecond)
-	return gap*3/4 + rand.N(gap/2)
 }

@@ -446,3 +446,46 @@ func TestMemoryIsForgottenAfterRedis(t *testing.T) {
 	p.settle()
 	p.want(t, 1, "new", nil)
 }
+
+// A Refresh that an invalidation has overtaken ends what this process's memory has got meanwhile: its own value is newer.
+func TestRefreshEndsWhatMemoryGotMeanwhile(t *testing.T) {
+	_, b := embedded(t)
+	d := newTable(map[int]string{1: "old"})
+	p, q := start(t, b, d, patient, nil), start(t, b, d, patient, nil)
+	p.want(t, 1, "old", nil)
+	reached, resume := d.pause(2)
+	refreshed := later(func() (string, error) { return p.Refresh(t.Context(), 1) })
+	reach(t, reached, "the refresh's load")
+	if err := p.Invalidate(t.Context(), 1); err != nil { // voids it: it will load again
+		t.Fatal(err)
+	}
+	q.want(t, 1, "old", nil)
+	p.want(t, 1, "old", nil) // from Redis into memory, under the new generation
+	p.settle()
+	d.write(1, "new") // announced by nobody
+	resume()
+	wantResult(t, refreshed, "new")
+	p.settle()
+	p.want(t, 1, "new", nil)
+	p.settle()
+	p.want(t, 1, "new", nil)
+}
+
+// The same where an invalidation of another key of the stripe comes in between, so that nothing is refused.
+func TestRefreshBesideAnInvalidationOfItsStripe(t *testing.T) {
+	_, b := embedded(t)
+	d := newTable(map[int]string{1: "old"})
+	p := start(t, b, d, patient, nil)
+	p.want(t, 1, "old", nil)
+	d.write(1, "new")
+	reached, resume := d.pause(2)
+	refreshed := later(func() (string, error) { return p.Refresh(t.Context(), 1) })
+	reach(t, reached, "the refresh's load")
+	p.cache.memory.Invalidate(p.hash(1), stableHash("row", "1"))
+	p.want(t, 1, "old", nil) // from Redis into memory, under the new generation
+	p.settle()
+	resume()
+	wantResult(t, refreshed, "new")
+	p.settle()
+	p.want(t, 1, "new", nil)
+}

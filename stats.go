@@ -1,9 +1,7 @@
 package cacheaside
 
 import (
-	"math/rand/v2"
 	"sync/atomic"
-	"unsafe"
 )
 
 // Stats counts what has happened since the start, in one Loader or in all of a Cache. Its fields are read one after the other, so they
@@ -19,7 +17,7 @@ type Stats struct {
 	LoadsLeft    int64 // loads that had not returned at LoadTimeout, and were left running by themselves
 	FailedByMark int64 // rounds that ended with ErrLoadFailed, the database not asked
 
-	Waits            int64 // rounds that waited for another process's load
+	Waits            int64 // rounds that waited for a load that was not their own
 	Refused          int64 // loads whose result was thrown away, since an invalidation came between or the lease was lost
 	Unvalidated      int64 // results given out that Redis had not validated, since it was in trouble or after too many refusals
 	Bypassed         int64 // of those, how many were due to Bypass
@@ -32,8 +30,8 @@ type Stats struct {
 
 // counters are the live form of Stats.
 type counters struct {
-	memoryHits, memoryNulls striped
-
+	memory                              visits // and its hits
+	memoryNulls                         atomic.Int64
 	misses                              atomic.Int64 // Gets that memory did not answer
 	redisHits, nullHits                 atomic.Int64
 	loads, loadErrors, loadsLeft        atomic.Int64
@@ -44,8 +42,7 @@ type counters struct {
 }
 
 func (c *counters) addTo(s *Stats) {
-	nulls := c.memoryNulls.sum()
-	hits := c.memoryHits.sum() + nulls
+	nulls, hits := c.memoryNulls.Load(), c.memory.hits()
 	s.Gets += hits + c.misses.Load()
 	s.MemoryHits += hits
 	s.NullHits += c.nullHits.Load() + nulls
@@ -60,19 +57,4 @@ func (c *counters) addTo(s *Stats) {
 	} {
 		*p.to += p.from.Load()
 	}
-}
-
-// striped is a counter for the hottest path: goroutines on different cores rarely touch the same cache line.
-type striped [16]struct {
-	n atomic.Int64
-	_ [64 - unsafe.Sizeof(atomic.Int64{})]byte
-}
-
-func (s *striped) inc() { s[rand.Uint32()%uint32(len(s))].n.Add(1) }
-
-func (s *striped) sum() (n int64) {
-	for i := range s {
-		n += s[i].n.Load()
-	}
-	return n
 }

@@ -5,32 +5,44 @@
 set -uo pipefail
 cd "$(dirname "$0")/.."
 list=internal/mutant/list.txt
-mkdir -p bin
-log=$(mktemp)
-trap 'rm -f "$log"' EXIT
-bad=0 total=0
-missing=$(comm -3 <(sed -n 's/^\t[A-Za-z]* *= "\([a-z_]*\)".*/\1/p' internal/mutant/mutant.go | sort) <(grep -v '^#' $list | cut -d'|' -f1 | tr -d " " | sort -u))
-if [ -n "$missing" ]; then
-	echo "in only one of mutant.go and list.txt: $missing"
-	bad=1
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+rows() { grep -v '^#' $list | tr -s ' ' | sed 's/ *| */|/g; s/ *$//'; }
+unlisted=$(comm -3 <(sed -n 's/^\t[A-Za-z]* *= "\([a-z_]*\)".*/\1/p' internal/mutant/mutant.go | sort) <(rows | cut -d'|' -f1 | sort -u))
+if [ -n "$unlisted" ]; then
+	echo "in only one of mutant.go and list.txt:" $unlisted
+	exit 1
 fi
+
+# one NAME PACKAGE TEST WHAT
+one() {
+	local name=$1 package=$2 test=$3 what=$4 began=$SECONDS
+	local bin="$work/$name.test" log="$work/$name.log"
+	if ! go test -c -tags "mutant_$name" -o "$bin" "./$package" >"$log" 2>&1; then
+		echo "BROKEN    $name does not build"
+		cat "$log"
+		return 1
+	fi
+	if ! (cd "$package" && "$bin" -test.list "^${test%%/*}\$") 2>/dev/null | grep -qx "${test%%/*}"; then
+		echo "NO TEST   $name: $test in $package"
+		return 1
+	fi
+	if (cd "$package" && "$bin" -test.run "^${test/\//$/^}\$" -test.timeout 60s) >"$log" 2>&1; then
+		echo "SURVIVED  $name: $test passes without it"
+		return 1
+	fi
+	rm -f "$bin"
+	printf 'killed    %-18s by %-45s in %2d s: %s\n' "$name" "$test" $((SECONDS - began)) "$what"
+}
+
+bad=0 total=0
 while IFS='|' read -r name package test what; do
-	name=${name// /} package=${package// /} test=${test// /}
-	case "$name" in '' | '#'*) continue ;; esac
 	if [ $# -gt 0 ] && [[ " $* " != *" $name "* ]]; then continue; fi
 	total=$((total + 1))
-	if ! go test -c -tags "mutant_$name" -o bin/mutant.test "./$package" >"$log" 2>&1; then
-		echo "BROKEN    $name does not build"; cat "$log"; bad=1; continue
-	fi
-	if [ -z "$(bin/mutant.test -test.list "^$test\$" 2>/dev/null)" ]; then
-		echo "NO TEST   $name: $test in $package"; bad=1; continue
-	fi
-	if (cd "$package" && "$OLDPWD/bin/mutant.test" -test.run "^$test\$" -test.timeout 120s) >"$log" 2>&1; then
-		echo "SURVIVED  $name: $test passes without it"; bad=1
-	else
-		printf 'killed    %-20s %-32s %s\n' "$name" "$test" "${what# }"
-	fi
-done <$list
-rm -f bin/mutant.test
+	while [ "$(jobs -rp | wc -l)" -ge 2 ]; do wait -n || bad=1; done
+	one "$name" "$package" "$test" "$what" &
+done < <(rows)
+while [ -n "$(jobs -rp)" ]; do wait -n || bad=1; done
+wait
 echo "$total mutants"
 exit $bad

@@ -1,6 +1,7 @@
 package lease
 
 import (
+	"github.com/cacheaside/cacheaside/internal/testenv"
 	"testing"
 	"time"
 )
@@ -219,4 +220,25 @@ func TestEndOfAClaimDeletesAnEntryWhoseLifeIsOver(t *testing.T) {
 		b.read(b.attempt("failing"), Absent)
 		b.read(b.attempt("releasing"), Absent)
 	})
+}
+
+// What is known of the entry that was claimed is not put back into another one, which a delayed request of the same attempt claims.
+func TestEndOfADelayedClaimLeavesAnotherEntrysLife(t *testing.T) {
+	_, rdb := testenv.Mini(t)
+	b := newBackend(t, rdb)
+	b.put("k", Entry{Payload: []byte("first")}, time.Hour)
+	a := b.attempt("k")
+	a.life = 2 * time.Second
+	lost := newToken()
+	a.sent = append(a.sent, lost) // asked for first: no reply, and still on its way
+	b.claim(a, Mine)
+	b.delete("k")
+	b.put("k", Entry{Payload: []byte("second")}, 5*time.Second)
+	if _, err := a.store.eval(b.ctx, claimScript, true, a.key, appendLease(nil, lost), lost[:], a.life.Milliseconds()); err != nil { // it arrives
+		t.Fatal(err)
+	}
+	b.check(a.Fail(b.ctx, time.Second))
+	if left := b.rdb.PTTL(b.ctx, a.key).Val(); left <= 0 || left > 6*time.Second {
+		t.Errorf("an entry stored for 5 s has %v left", left)
+	}
 }

@@ -30,7 +30,7 @@ var claimScript = newScript(`
 local life = tonumber(ARGV[3])
 local h = redis.call('GETRANGE', KEYS[1], 0, 23)
 local kind = string.byte(h, 1)
-if kind == 161 then return {'busy', h} end
+if kind == 161 and #h == 14 then return {'busy', h} end
 if kind ~= 225 or #h < 24 then
   redis.call('SET', KEYS[1], ARGV[1], 'PX', life)
   return {'leased'}
@@ -72,22 +72,25 @@ return 1`,
 
 // endScript gives up the caller's lease or claim without a value. A lease becomes the marker of a failure, or goes; a claimed entry
 // gets back its soft expiry and what is left of its life. ARGV: marker or "", its life in ms, the header as it was before the claim
-// or "" if not known, when the entry was to expire or -1, then the tokens. Answers 1 if there was something of the caller's.
+// or "" if not known, when the entry was to expire or -1 (both of the first token's claim), then the tokens. A marker that a full Redis
+// refuses is done without. Answers 1 if there was something of the caller's.
 var endScript = newScript(`
 local h = redis.call('GETRANGE', KEYS[1], 0, 23)
+local token = string.sub(h, 3, 14)
 local mine = false
-for i = 5, #ARGV do mine = mine or string.sub(h, 3, 14) == ARGV[i] end
+for i = 5, #ARGV do mine = mine or token == ARGV[i] end
 if not mine then return 0 end
 if string.byte(h, 1) == 161 then
-  if ARGV[1] == '' then redis.call('DEL', KEYS[1]) else redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2]) end
+  if ARGV[1] == '' or redis.pcall('SET', KEYS[1], ARGV[1], 'PX', ARGV[2]).err then redis.call('DEL', KEYS[1]) end
   return 1
 end
 if string.byte(h, 1) ~= 225 or string.byte(h, 2) % 2 == 0 then return 0 end` + clock + `
+local known = token == ARGV[5] and tonumber(ARGV[4]) >= 0
 local left = tonumber(ARGV[4]) - now
-if tonumber(ARGV[4]) >= 0 and left <= 0 then redis.call('DEL', KEYS[1]) return 1 end
+if known and left <= 0 then redis.call('DEL', KEYS[1]) return 1 end
 redis.call('SETRANGE', KEYS[1], 1, string.char(string.byte(h, 2) - 1))
-if ARGV[3] ~= '' then redis.call('SETRANGE', KEYS[1], 14, string.sub(ARGV[3], 15, 20)) end
-if left > 0 then redis.call('PEXPIRE', KEYS[1], left) end
+if token == ARGV[5] and ARGV[3] ~= '' then redis.call('SETRANGE', KEYS[1], 14, string.sub(ARGV[3], 15, 20)) end
+if known then redis.call('PEXPIRE', KEYS[1], left) end
 return 1`)
 
 // clock gives the scripts Redis' time in milliseconds, and the two ends of the 48-bit number that a header holds. Plain

@@ -37,5 +37,6 @@ const (
 	LoadUnbounded    = "load_unbounded"
 	TagUnescaped     = "tag_unescaped"
 	LateRefresh      = "late_refresh"
+	CloseRacesHits   = "close_races_hits"
 	TokenPerProcess  = "token_per_process"
 )

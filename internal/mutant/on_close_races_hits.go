@@ -1,0 +1,5 @@
+//go:build mutant_close_races_hits
+
+package mutant
+
+const Active = "close_races_hits"

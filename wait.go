@@ -1,0 +1,52 @@
+package cacheaside
+
+import (
+	"cmp"
+	"context"
+	"math/rand/v2"
+	"sync/atomic"
+	"time"
+)
+
+// wait lets some time pass while another load of the key is under way.
+func (r *round[K, V]) wait(ctx context.Context) error {
+	now := time.Now()
+	if r.waited.IsZero() {
+		r.waited = now
+		r.l.counters.waits.Add(1)
+	}
+	waited := now.Sub(r.waited)
+	if waited > 2*r.l.options.LoadTimeout {
+		return ErrLoadTimeout
+	}
+	timer := time.NewTimer(r.l.loadTime.pause(waited))
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		return r.stopped(ctx)
+	}
+}
+
+// loadTime is about how long the loads of a loader take.
+type loadTime struct{ nanos atomic.Int64 }
+
+// observe takes one load into account: an exponential moving average, which needs no exact sum, so that a lost update is no harm.
+func (t *loadTime) observe(took time.Duration) {
+	old := t.nanos.Load()
+	if old == 0 {
+		old = int64(took)
+	}
+	t.nanos.Store(old + (int64(took)-old)/8)
+}
+
+// pause is how long to wait before looking again for the result of another's load, after having waited for so long: a tenth of what
+// such a load takes, or has taken, so that a waiter is late by about that, and asks some ten times. It does not know when the
+// load began. With a quarter of jitter, so that waiters do not ask in step.
+func (t *loadTime) pause(waited time.Duration) time.Duration {
+	const unknown = 50 * time.Millisecond
+	expected := max(time.Duration(cmp.Or(t.nanos.Load(), int64(unknown))), waited)
+	gap := min(max(expected/10, time.Millisecond), 100*time.Millisecond)
+	return gap*3/4 + rand.N(gap/2)
+}

@@ -27,7 +27,7 @@ one() {
 		echo "NO TEST   $name: $test in $package"
 		return 1
 	fi
-	if (cd "$package" && "$bin" -test.run "^${test/\//$/^}\$" -test.timeout 60s) >"$log" 2>&1; then
+	if (cd "$package" && "$bin" -test.run "^${test/\//$/^}\$" -test.timeout 30s) >"$log" 2>&1; then
 		echo "SURVIVED  $name: $test passes without it"
 		return 1
 	fi

@@ -91,3 +91,21 @@ func TestCommands(t *testing.T) {
 		}
 	}
 }
+
+// A hit in Redis leaves nothing to be done in the background, and allocates no more than it did.
+func TestRedisHitAllocations(t *testing.T) {
+	if raceEnabled {
+		t.Log("the race detector allocates by itself: run without it by make test")
+	}
+	b := realBackend(t)
+	d := newTable(map[int]string{1: "one"})
+	p := start(t, b, d, noMemory, nil)
+	p.want(t, 1, "one", nil)
+	rdb := b.client(t)
+	raw := testing.AllocsPerRun(200, func() { rdb.Get(t.Context(), redisKey(1)).Bytes() })
+	own := testing.AllocsPerRun(200, func() { p.Get(t.Context(), 1) })
+	t.Logf("a hit: %v allocations, a raw GET: %v", own, raw)
+	if own > raw+24 && !raceEnabled {
+		t.Errorf("a hit: %v allocations, a raw GET: %v", own, raw)
+	}
+}

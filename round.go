@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"math/rand/v2"
-	"sync"
 	"time"
 
 	"github.com/cacheaside/cacheaside/internal/flight"
@@ -67,18 +66,15 @@ func (r *round[K, V]) takeGeneration() {
 // panicked is a failed load.
 func (r *round[K, V]) end(ctx context.Context) {
 	ctx = context.WithoutCancel(ctx)
-	var err error
 	switch {
-	case mutant.Active == mutant.NoRelease:
-	case r.lost, !r.attempt.Holds(): // Redis does not answer; or at most a lease that was asked for in vain may yet be given: nobody waits
+	case !r.attempt.Holds() && !r.attempt.Owes(), mutant.Active == mutant.NoRelease: // a hit, or a load that has ended as it should
+	case !r.attempt.Holds(), r.lost: // a lease that was asked for in vain may yet be given; or Redis does not answer: nobody waits
 		r.l.background.Go(func() { r.count(r.attempt.Release(ctx)) })
 	case r.pending:
-		err = r.attempt.Fail(ctx, r.l.options.ErrorTTL)
-	case !r.attempt.Holds() && !r.attempt.Owes():
+		r.count(r.attempt.Fail(ctx, r.l.options.ErrorTTL))
 	default:
-		err = r.attempt.Release(ctx)
+		r.count(r.attempt.Release(ctx))
 	}
-	r.count(err)
 }
 
 // fill loads, keeping the lease alive, and stores the value in its place. It is not done if the value was refused: then it is given to
@@ -221,52 +217,6 @@ func (l *Loader[K, V]) life(v loaded[V]) time.Duration {
 		ttl = cmp.Or(v.ttl, l.options.NullTTL)
 	}
 	return max(ttl-time.Duration(max(l.options.Jitter, 0)*rand.Float64()*float64(ttl)), time.Millisecond)
-}
-
-// keepAlive renews the round's lease at each third of its life until stop is called. A renewal that comes too late is harmless: it
-// compares the token. If the lease is lost the load goes on, and its result will be refused.
-func (r *round[K, V]) keepAlive(ctx context.Context) (stop func()) {
-	if mutant.Active == mutant.NoRenewal {
-		return func() {}
-	}
-	l := r.l
-	ctx = context.WithoutCancel(ctx)
-	lease, life := r.attempt.Renewal(), l.cache.options.LeaseTTL
-	var mu sync.Mutex
-	stopped := false
-	var timer *time.Timer
-	renew := func() {
-		mu.Lock()
-		if stopped {
-			mu.Unlock()
-			return
-		}
-		l.background.Add(1) // before the round ends, so before Close waits
-		mu.Unlock()
-		defer l.background.Done()
-		once, cancel := context.WithTimeout(ctx, life/4) // so that there is time for another try
-		held, err := lease.Renew(once)
-		cancel()
-		r.count(err)
-		mu.Lock()
-		defer mu.Unlock()
-		switch {
-		case stopped:
-		case err != nil:
-			timer.Reset(life / 20)
-		case held:
-			timer.Reset(life / 3)
-		}
-	}
-	mu.Lock()
-	defer mu.Unlock()
-	timer = time.AfterFunc(life/3, renew)
-	return func() {
-		mu.Lock()
-		defer mu.Unlock()
-		stopped = true
-		timer.Stop()
-	}
 }
 
 // count makes an error of Redis seen that no caller is told of.

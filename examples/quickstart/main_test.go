@@ -9,6 +9,7 @@ import (
 	"os"
 	"strings"
 	"testing"
+	"time"
 	"unicode/utf8"
 
 	"go.uber.org/goleak"
@@ -99,8 +100,9 @@ func TestFailures(t *testing.T) {
 	ids := trace.products()[:1000]
 	f, server := open(t, config{goroutines: 64, caches: 4}, ids)
 	server.startClock()
+	breakdownLoad = time.Second
 	good := map[string]func(without, with int64) bool{
-		"breakdown":     func(without, with int64) bool { return without >= 20 && with == 1 },
+		"breakdown":     func(without, with int64) bool { return without >= 100 && with == 1 },
 		"penetration":   func(without, with int64) bool { return without == 1000 && with == 50 },
 		"avalanche":     func(without, with int64) bool { return without > with && with > 0 },
 		"inconsistency": func(without, with int64) bool { return without == 100 && with == 0 },

@@ -41,12 +41,22 @@ func (t *loadTime) observe(took time.Duration) {
 	t.nanos.Store(old + (int64(took)-old)/8)
 }
 
-// pause is how long to wait before looking again for the result of another's load, after having waited for so long: a tenth of what
-// such a load takes, or has taken, so that a waiter is late by about that, and asks some ten times. It does not know when the
-// load began. With a quarter of jitter, so that waiters do not ask in step.
+// pause is how long to wait before looking again for the result of another's load, after having waited for so long. A waiter does not know
+// when that load began, so it looks from the start, but most often near the time that such a load takes: some five times before, some
+// ten times around it, and if the load is longer, each tenth of what has been waited. With a quarter of jitter, so that waiters do not
+// ask in step.
 func (t *loadTime) pause(waited time.Duration) time.Duration {
 	const unknown = 50 * time.Millisecond
-	expected := max(time.Duration(cmp.Or(t.nanos.Load(), int64(unknown))), waited)
-	gap := min(max(expected/10, time.Millisecond), 100*time.Millisecond)
+	expected := time.Duration(cmp.Or(t.nanos.Load(), int64(unknown)))
+	var gap time.Duration
+	switch {
+	case waited < expected*7/10:
+		gap = min(expected/6, expected*3/4-waited)
+	case waited < expected*13/10:
+		gap = expected / 20
+	default:
+		gap = waited / 10
+	}
+	gap = min(max(gap, time.Millisecond), 100*time.Millisecond)
 	return gap*3/4 + rand.N(gap/2)
 }

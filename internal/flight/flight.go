@@ -128,7 +128,7 @@ func newRound[R any](ctx context.Context) *round[R] {
 func (g *Group[K, R]) leave(s *shard[K, R], l *line[R], r *round[R]) {
 	s.mu.Lock()
 	r.callers--
-	abandoned := r.callers == 0
+	abandoned := r.callers == 0 && !s.closed // Close tells the rounds itself, and why
 	if abandoned && l.gathering == r {
 		l.gathering = nil
 	}
@@ -176,7 +176,7 @@ func (r *round[R]) end() {
 	r.cancel(nil)
 }
 
-// Waiting is how many callers have gathered for the next round of key.
+// Waiting is how many callers have gathered for the next round of key. Tests need it, nothing else.
 func (g *Group[K, R]) Waiting(key K) int {
 	s := &g.shards[maphash.Comparable(g.seed, key)%shards]
 	s.mu.Lock()

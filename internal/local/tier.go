@@ -114,7 +114,7 @@ func (t *Tier) delete(hash uint64) {
 	}
 }
 
-// Wait waits until what was Set has been applied or dropped.
+// Wait waits until what was Set has been applied or dropped. Tests need it, nothing else.
 func (t *Tier) Wait() {
 	t.mu.RLock()
 	defer t.mu.RUnlock()

@@ -240,8 +240,7 @@ func (l *Loader[K, V]) Invalidate(ctx context.Context, keys ...K) error {
 
 // Bypass switches the caches off for this loader, or on again, at run time: while on, Get and Refresh go straight to the database, still
 // once for all who ask together, and nothing is stored or, but by Invalidate, removed: what was cached is served again
-// afterwards.
-// Rounds that are under way finish as they began.
+// afterwards. Rounds that are under way finish as they began.
 func (l *Loader[K, V]) Bypass(on bool) { l.bypass.Store(on) }
 
 // Stats returns this loader's counts.

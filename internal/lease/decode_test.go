@@ -30,10 +30,9 @@ func FuzzDecode(f *testing.F) {
 				t.Errorf("encoded again: %x", again)
 			}
 		case Busy:
-			if b[1] != 0 {
-				t.Skip("a lease's second byte is not looked at")
-			}
-			if again := appendLease(nil, s.Token); !bytes.Equal(again, b) {
+			again := appendLease(nil, s.Token)
+			again[1] = b[1] // a lease's second byte is not looked at
+			if !bytes.Equal(again, b) {
 				t.Errorf("encoded again: %x", again)
 			}
 		case Failed:

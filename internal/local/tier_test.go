@@ -236,9 +236,6 @@ func TestNewRefusesABudgetThatIsNone(t *testing.T) {
 }
 
 func TestGetDoesNotAllocate(t *testing.T) {
-	if underRace {
-		t.Skip("the race detector allocates")
-	}
 	tier := newTier(t, 1<<20)
 	set(t, tier, 1, "key", "value", time.Minute)
 	hit := testing.AllocsPerRun(10000, func() {
@@ -247,7 +244,7 @@ func TestGetDoesNotAllocate(t *testing.T) {
 		}
 	})
 	miss := testing.AllocsPerRun(10000, func() { Get[string, string](tier, 2, 0, "other") })
-	if hit != 0 || miss != 0 {
+	if (hit != 0 || miss != 0) && !underRace { // which allocates by itself
 		t.Errorf("%v allocations a hit, %v a miss", hit, miss)
 	}
 }

@@ -1,30 +1,50 @@
 package cacheaside
 
-import "encoding/json"
+import (
+	"github.com/cacheaside/cacheaside/internal/codec"
+	"github.com/cacheaside/cacheaside/internal/lease"
+)
 
-// codecJSON is written into each entry, so that a program that uses another codec sees that it cannot read it.
-const codecJSON = 1
+// Codec is how a loader writes values into Redis. Each entry says how it is written, and every loader reads all of them, so the codec can be
+// changed at any time: programs that write different ones, during a deployment say, read each other's entries.
+type Codec uint8
 
-func encode[V any](v V) (codec uint8, payload []byte, err error) {
-	payload, err = json.Marshal(v)
-	return codecJSON, payload, err
+// The codecs. That of a loader that sets none: strings and []byte are stored as they are, anything else as JSON.
+const (
+	// JSON is encoding/json. It replaces what is not UTF-8 in strings.
+	JSON = Codec(codec.JSON)
+
+	// MsgPack is MessagePack: often half the size of JSON, and faster. It uses struct tags "codec", else "json".
+	MsgPack = Codec(codec.MsgPack)
+
+	// Binary is by encoding.BinaryMarshaler and BinaryUnmarshaler, which the values must be. (A struct that embeds such a type, as
+	// time.Time, is one too, and loses its other fields.)
+	Binary = Codec(codec.Binary)
+)
+
+// decode takes a round's value out of an entry. It answers false, and nothing has changed, if the entry is not the key's or cannot be decoded.
+// (JSON of another struct can: that is what LoaderOptions.Version is for.)
+func (l *Loader[K, V]) decode(s *state[V], e lease.Entry) bool {
+	value, ok := l.content(s, e)
+	if !ok {
+		return false
+	}
+	s.value, s.null = value, e.Null
+	l.counters.redisHits.Add(1)
+	if e.Null {
+		l.counters.nullHits.Add(1)
+	}
+	return true
 }
 
-// decode returns no half-decoded value: what encoding/json refuses is an error, and so is a V whose decoding panics. (JSON of another
-// struct is not refused: that is what LoaderOptions.Version is for.)
-func decode[V any](codec uint8, payload []byte) (v V, err error) {
-	if codec != codecJSON {
-		return v, errUnknownCodec
+// content is the value of an entry that stands under a round's key, if it is that key's and can be decoded.
+func (l *Loader[K, V]) content(s *state[V], e lease.Entry) (value V, ok bool) {
+	if !e.Unkey(s.text, s.hashed) {
+		return value, false
 	}
-	defer func() {
-		if p := recover(); p != nil {
-			err = caught(p)
-		}
-		if err != nil {
-			var zero V
-			v = zero
-		}
-	}()
-	err = json.Unmarshal(payload, &v)
-	return v, err
+	if e.Null {
+		return value, true
+	}
+	value, err := l.codec.Decode(codec.Payload{Codec: codec.ID(e.Codec), Compressed: e.Compressed, Bytes: e.Payload})
+	return value, err == nil
 }

@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"runtime/debug"
+	"slices"
 
 	"github.com/cacheaside/cacheaside/internal/flight"
 	"github.com/cacheaside/cacheaside/internal/lease"
@@ -34,7 +36,7 @@ var (
 // Error is the error of an operation on a key. Its message shows a hash of the key, for keys may be private. (The hash is without a secret:
 // who can list all possible keys, as phone numbers, can find the one.)
 type Error struct {
-	Op     string // "get", "refresh" or "invalidate"
+	Op     string // "get", "refresh", "invalidate" or "warm"
 	Loader string // the loader's name
 	Key    string // the encoded key; do not log it unless keys may be seen
 	Hash   uint64 // the stable hash of loader and key that the message shows
@@ -46,6 +48,27 @@ func (e *Error) Error() string {
 }
 
 func (e *Error) Unwrap() error { return e.Err }
+
+// BatchError tells which keys of a batch have failed. GetMany returns it beside what it has found. A batch load may return one too, to say
+// which of its keys have failed; those that it returns values for have not.
+type BatchError[K comparable] struct {
+	Errs map[K]error // what GetMany gives is an *Error for each key
+}
+
+// Error tells how many keys have failed, and why one of them did.
+func (e *BatchError[K]) Error() string {
+	text, n := "", 0
+	for _, err := range e.Errs {
+		if s := err.Error(); n == 0 || s < text { // the same text each time
+			text = s
+		}
+		n++
+	}
+	return fmt.Sprintf("cacheaside: %d keys failed, one of them: %s", n, text)
+}
+
+// Unwrap returns the errors of all keys, for errors.Is and errors.As.
+func (e *BatchError[K]) Unwrap() []error { return slices.Collect(maps.Values(e.Errs)) }
 
 // PanicError is the error of a load (or of a marshaler of the key or the value) that panicked or called runtime.Goexit. The
 // callers who shared the load get it; no goroutine or lease is left behind. It does not wrap the panic's value: panic(sql.ErrNoRows) does
@@ -70,7 +93,8 @@ func caught(recovered any) error {
 	return &PanicError{Value: recovered, Goexit: recovered == nil, Stack: debug.Stack()}
 }
 
-var errUnknownCodec = errors.New("unknown codec")
+// errNotEqual is of a key such as a NaN, which no map finds again.
+var errNotEqual = errors.New("the key does not equal itself")
 
 // redisError marks err as Redis' or its client's.
 func redisError(err error) error {

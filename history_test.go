@@ -1,6 +1,7 @@
 package cacheaside
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -43,6 +44,18 @@ type historyReport struct {
 	Stats       Stats
 }
 
+// add records a read that has just returned.
+func (r *historyReport) add(mu *sync.Mutex, e event, out *state[string]) {
+	e.Value, e.Return = out.value, time.Now().UnixNano()
+	mu.Lock()
+	defer mu.Unlock()
+	if out.unvalidated {
+		r.Unvalidated++
+	} else {
+		r.Events = append(r.Events, e)
+	}
+}
+
 // historyChild is one of the processes. A second Redis stands in for the database.
 func historyChild() {
 	ctx := context.Background()
@@ -59,14 +72,33 @@ func historyChild() {
 		panic(err)
 	}
 	defer c.Close()
-	l, err := NewLoader(c, "row", func(ctx context.Context, key int) (string, error) {
+	load := func(ctx context.Context, key int) (string, error) {
 		v, err := db.Get(ctx, strconv.Itoa(key)).Result()
 		time.Sleep(rand.N(500 * time.Microsecond)) // so that an invalidation comes between often
 		if errors.Is(err, redis.Nil) {
 			err = ErrNotFound
 		}
 		return v, err
-	}, &LoaderOptions{TTL: 20 * time.Millisecond, Jitter: 0.5, NullTTL: 20 * time.Millisecond})
+	}
+	loadMany := func(ctx context.Context, keys []int) (map[int]string, error) {
+		rows := make(map[int]string)
+		for _, key := range keys {
+			v, err := load(ctx, key)
+			switch {
+			case err == nil:
+				rows[key] = v
+			case !errors.Is(err, ErrNotFound):
+				return nil, err
+			}
+		}
+		return rows, nil
+	}
+	options := &LoaderOptions{TTL: 20 * time.Millisecond, Jitter: 0.5, NullTTL: 20 * time.Millisecond}
+	batches := os.Getenv("BATCHES") != ""
+	l, err := NewLoader(c, "row", load, options)
+	if batches {
+		l, err = NewBatchLoader(c, "rows", loadMany, options)
+	}
 	if err != nil {
 		panic(err)
 	}
@@ -79,7 +111,7 @@ func historyChild() {
 			r := rand.New(rand.NewPCG(seed, uint64(process*historyGoroutines+g)))
 			for n := 0; time.Now().Before(end); n++ {
 				e := event{Goroutine: process*historyGoroutines + g, Key: r.IntN(historyKeys), Call: time.Now().UnixNano()}
-				unvalidated := false
+				keys, read := []int{e.Key}, l.reads
 				switch p := r.IntN(100); {
 				case p < 12:
 					e.Write, e.Value = true, fmt.Sprint(e.Goroutine, "-", n)
@@ -89,25 +121,33 @@ func historyChild() {
 					if err := l.Invalidate(ctx, e.Key); err != nil {
 						panic(err)
 					}
-				default:
-					read := l.reads
-					if p < 20 {
-						read = l.refreshes
-					}
+					e.Return = time.Now().UnixNano()
+					mu.Lock()
+					report.Events = append(report.Events, e)
+					mu.Unlock()
+					keys = nil
+				case p < 20:
+					read = l.refreshes
+				}
+				if batches && len(keys) > 0 && r.IntN(2) == 0 {
+					keys = r.Perm(historyKeys)[:2+r.IntN(historyKeys-1)]
+				}
+				if len(keys) == 1 {
 					out, err := read.Do(ctx, e.Key)
 					if err != nil {
 						panic(err)
 					}
-					e.Value, unvalidated = out.value, out.unvalidated
+					report.add(&mu, e, out)
+				} else if len(keys) > 1 {
+					rounds, errs := read.DoMany(ctx, keys)
+					for i, key := range keys {
+						if err := cmp.Or(errs[i], rounds[i].Err); err != nil {
+							panic(err)
+						}
+						e.Key = key
+						report.add(&mu, e, &rounds[i].Result)
+					}
 				}
-				e.Return = time.Now().UnixNano()
-				mu.Lock()
-				if unvalidated {
-					report.Unvalidated++
-				} else {
-					report.Events = append(report.Events, e)
-				}
-				mu.Unlock()
 				time.Sleep(time.Duration(r.IntN(300)) * time.Microsecond)
 			}
 		})
@@ -138,7 +178,12 @@ var register = porcupine.Model{
 	DescribeOperation: func(input, _ any) string { return fmt.Sprintf("%+v", input) },
 }
 
-func TestHistoryIsLinearizable(t *testing.T) {
+func TestHistoryIsLinearizable(t *testing.T) { testHistory(t, "") }
+
+// The same where half of the reads are of several keys at once.
+func TestHistoryOfBatchesIsLinearizable(t *testing.T) { testHistory(t, "yes") }
+
+func testHistory(t *testing.T, batches string) {
 	length, seeds := 2*time.Second, 3
 	if accepting {
 		length, seeds = 20*time.Second, 5
@@ -148,7 +193,7 @@ func TestHistoryIsLinearizable(t *testing.T) {
 		var children []*testenv.Child
 		for process := range 2 {
 			children = append(children, testenv.SpawnChild(t, "history", "REDIS="+cache.Addr, "DATABASE="+database.Addr,
-				"LENGTH="+length.String(), "SEED="+strconv.Itoa(seed), "PROCESS="+strconv.Itoa(process)))
+				"LENGTH="+length.String(), "SEED="+strconv.Itoa(seed), "PROCESS="+strconv.Itoa(process), "BATCHES="+batches))
 		}
 		var history []porcupine.Operation
 		var stats Stats

@@ -10,9 +10,10 @@ import (
 	"github.com/cacheaside/cacheaside/internal/mutant"
 )
 
-// SetTTL sets how long the value that the running load returns may stay cached, instead of LoaderOptions.TTL (or NullTTL, if it
-// returns ErrNotFound). ctx is the load's context, or made from it; with any other ctx SetTTL does nothing, so that a load function
-// can be called by itself. It is brought within MinTTL and MaxTTL, and Jitter applies. The last call counts.
+// SetTTL sets how long the value that the running load returns may stay cached, instead of LoaderOptions.TTL (or NullTTL, if there is
+// no such row). In a batch load it holds for all keys of the call. ctx is the load's context, or made from it; with any other ctx SetTTL
+// does nothing, so that a load function can be called by itself. It is brought within MinTTL and MaxTTL, and Jitter applies. The last
+// call counts.
 func SetTTL(ctx context.Context, ttl time.Duration) {
 	if own, ok := ctx.Value(ownTTLKey{}).(*ownTTL); ok {
 		own.mu.Lock()
@@ -28,43 +29,51 @@ type ownTTL struct {
 	ttl time.Duration // 0: not set
 }
 
-// loaded is what a load gave: a value, or that there is none.
+// loaded is what a load gave for one key: a value, that there is none, or an error.
 type loaded[V any] struct {
 	value V
 	null  bool
+	err   error
 	ttl   time.Duration // as the load set it, or 0
 	took  time.Duration
 }
 
-// call calls the load function on a goroutine of its own, and waits until it returns or its time is up: no longer, for it may ignore
-// its context. If ctx ends the load is told, and waited for. One load of a key at a time runs in this process, whoever asks for it.
-func (l *Loader[K, V]) call(ctx context.Context, key K) (loaded[V], error) {
-	if err := l.enter(ctx, key); err != nil {
-		return loaded[V]{}, err
+// loadFunc loads rows. A key that is in neither its map nor its error has none.
+type loadFunc[K comparable, V any] func(ctx context.Context, keys []K) (map[K]V, error)
+
+// oneByOne makes a loadFunc of a function that loads one row. It is called with one key.
+func oneByOne[K comparable, V any](load func(context.Context, K) (V, error)) loadFunc[K, V] {
+	return func(ctx context.Context, keys []K) (map[K]V, error) {
+		v, err := load(ctx, keys[0])
+		if err != nil {
+			return nil, err
+		}
+		return map[K]V{keys[0]: v}, nil
 	}
-	defer l.leave(key)
+}
+
+// call calls the load function on a goroutine of its own, and waits until it returns or its time is up: no longer, for it may ignore
+// its context. If ctx ends the load is told, and waited for. It answers for each key.
+func (l *Loader[K, V]) call(ctx context.Context, keys []K) []loaded[V] {
 	ctx, cancel := context.WithTimeoutCause(ctx, l.options.LoadTimeout, ErrLoadTimeout)
 	defer cancel()
 	own := &ownTTL{}
 	ctx = context.WithValue(ctx, ownTTLKey{}, own)
 
-	l.counters.loads.Add(1)
+	l.counters.loads.Add(int64(len(keys)))
+	l.counters.loadCalls.Add(1)
 	started := time.Now()
-	type outcome struct {
-		value V
-		err   error
-	}
-	done := make(chan outcome, 1)
+	done := make(chan outcome[K, V], 1)
 	go func() {
-		var o outcome
+		var o outcome[K, V]
 		returned := false
 		defer func() {
 			if !returned && mutant.Active != mutant.PanicEscapes {
-				o.err = caught(recover())
+				o = outcome[K, V]{err: caught(recover())}
 			}
 			done <- o
 		}()
-		o.value, o.err = l.load(ctx, key)
+		o.values, o.err = l.load(ctx, keys)
 		returned = true
 	}()
 
@@ -74,32 +83,62 @@ func (l *Loader[K, V]) call(ctx context.Context, key K) (loaded[V], error) {
 	}
 	deadline := time.NewTimer(limit)
 	defer deadline.Stop()
-	var o outcome
+	var o outcome[K, V]
 	select {
 	case o = <-done:
 	case <-deadline.C:
 		l.counters.loadsLeft.Add(1)
 		o.err = ErrLoadTimeout
 	}
-	out := loaded[V]{value: o.value, took: time.Since(started)}
+	if errors.Is(o.err, context.DeadlineExceeded) && errors.Is(context.Cause(ctx), ErrLoadTimeout) {
+		o.err = errors.Join(ErrLoadTimeout, o.err)
+	}
 	own.mu.Lock()
-	out.ttl = own.ttl
+	ttl := own.ttl
 	own.mu.Unlock()
-	switch {
-	case o.err == nil:
-		l.loadTime.observe(out.took)
-	case noRow(o.err):
-		l.loadTime.observe(out.took)
-		out.null, o.err = true, nil
-		var zero V
-		out.value = zero
-	default:
-		l.counters.loadErrors.Add(1)
-		if errors.Is(o.err, context.DeadlineExceeded) && errors.Is(context.Cause(ctx), ErrLoadTimeout) {
-			o.err = errors.Join(ErrLoadTimeout, o.err)
+	return l.sort(keys, o, ttl, time.Since(started))
+}
+
+// outcome is what a load function has returned.
+type outcome[K comparable, V any] struct {
+	values map[K]V
+	err    error
+}
+
+// sort gives each key what the load has for it: a value, nothing, or an error. A key of which a load that failed says nothing has
+// failed too: only a load without an error says by its silence that there is no such row.
+func (l *Loader[K, V]) sort(keys []K, o outcome[K, V], ttl, took time.Duration) []loaded[V] {
+	partial, _ := errors.AsType[*BatchError[K]](o.err)
+	out := make([]loaded[V], len(keys))
+	found, failed := 0, 0
+	for i, key := range keys {
+		value, ok := o.values[key]
+		if ok {
+			found++
+		}
+		err := o.err
+		if partial != nil {
+			if of := partial.Errs[key]; of != nil || ok {
+				err = of
+			}
+		}
+		out[i] = loaded[V]{ttl: ttl, took: took}
+		switch {
+		case err == nil && ok:
+			out[i].value = value
+		case err == nil, noRow(err) && (!l.batch || partial != nil && partial.Errs[key] != nil):
+			out[i].null = true
+		default:
+			out[i].err = err
+			failed++
 		}
 	}
-	return out, o.err
+	l.counters.loadErrors.Add(int64(failed))
+	l.counters.unasked.Add(int64(len(o.values) - found))
+	if failed < len(keys) {
+		l.loadTime.observe(took)
+	}
+	return out
 }
 
 // noRow tells whether a load has said that there is no such row. A panic never says so, whatever it was called with.
@@ -110,31 +149,40 @@ func noRow(err error) bool {
 	return errors.Is(err, ErrNotFound) || errors.Is(err, sql.ErrNoRows)
 }
 
-// enter waits until no load of key runs in this process. It matters when Redis is down: a Get and a Refresh, which share no round,
-// would both load.
-func (l *Loader[K, V]) enter(ctx context.Context, key K) error {
-	for {
-		l.loadingMu.Lock()
-		running, ok := l.loading[key]
-		if !ok || mutant.Active == mutant.ProcessGate {
-			l.loading[key] = make(chan struct{})
-			l.loadingMu.Unlock()
-			return nil
-		}
-		l.loadingMu.Unlock()
-		select {
-		case <-running:
-		case <-ctx.Done():
-			return ended(ctx)
-		}
-	}
+// gate lets one load of a key at a time run in a process. It matters when Redis is down: a Get and a Refresh, which share no round, would
+// both load.
+type gate[K comparable] struct {
+	mu      sync.Mutex
+	loading map[K]chan struct{} // closed when the key's load has ended
 }
 
-func (l *Loader[K, V]) leave(key K) {
-	l.loadingMu.Lock()
-	defer l.loadingMu.Unlock()
-	if running, ok := l.loading[key]; ok {
-		delete(l.loading, key)
-		close(running)
+// enter lets in those keys that nobody is loading. If there are none, busy is closed when one that is being loaded no longer is. Who has
+// entered with some keys loads them, and leaves, before he waits for others: so two batches never wait for each other.
+func (g *gate[K]) enter(keys []K) (entered []K, busy <-chan struct{}) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.loading == nil {
+		g.loading = make(map[K]chan struct{})
+	}
+	for _, key := range keys {
+		running, ok := g.loading[key]
+		if !ok || mutant.Active == mutant.ProcessGate {
+			g.loading[key] = make(chan struct{})
+			entered = append(entered, key)
+		} else {
+			busy = running
+		}
+	}
+	return entered, busy
+}
+
+func (g *gate[K]) leave(keys []K) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for _, key := range keys {
+		if running, ok := g.loading[key]; ok {
+			delete(g.loading, key)
+			close(running)
+		}
 	}
 }

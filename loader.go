@@ -8,8 +8,9 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"github.com/cacheaside/cacheaside/internal/codec"
 	"github.com/cacheaside/cacheaside/internal/flight"
-	"github.com/cacheaside/cacheaside/internal/lease"
+	"github.com/cacheaside/cacheaside/internal/keys"
 	"github.com/cacheaside/cacheaside/internal/local"
 	"github.com/cacheaside/cacheaside/internal/mutant"
 )
@@ -21,9 +22,13 @@ type Loader[K comparable, V any] struct {
 	name      string
 	id        uint32 // among the loaders of the cache
 	options   LoaderOptions
-	load      func(context.Context, K) (V, error)
+	load      loadFunc[K, V]
+	batch     bool // load takes many keys
+	chunk     int  // and at most so many
 	encodeKey func(K) (string, error)
-	keyPrefix string // of its keys in Redis, up to the opening brace
+	keys      keys.Namespace
+	codec     *codec.Codec[V]
+	clone     func(V) V // nil: values are shared
 	seed      maphash.Seed
 	memory    *local.Tier // nil: not used by this loader
 
@@ -31,17 +36,16 @@ type Loader[K comparable, V any] struct {
 	counters counters
 	loadTime loadTime
 
-	reads      *flight.Group[K, result[V]]
-	refreshes  *flight.Group[K, result[V]]
+	reads      *flight.Group[K, state[V]]
+	refreshes  *flight.Group[K, state[V]]
 	background sync.WaitGroup // renewals, and what nobody waits for
-
-	loadingMu sync.Mutex
-	loading   map[K]chan struct{} // closed when the key's load has ended
+	gate       gate[K]
 }
 
 // NewLoader makes the Loader called name in c. The name is part of its keys in Redis, so the loaders of one cache have different ones:
 // letters, digits, "_", "." and "-". K is a string, an integer, or an encoding.TextMarshaler (whose text must differ between
-// keys that differ); V is anything that encoding/json takes there and back. nil options are the defaults.
+// keys that differ); for any other K set LoaderOptions.Key. V is anything that its Codec takes there and back: by default strings and
+// []byte as they are, and all else by encoding/json. nil options are the defaults.
 //
 // load reads one row from the database. It returns ErrNotFound or sql.ErrNoRows for a row that does not exist, which is cached
 // too. It must read what has been committed: not from within a transaction of the caller's, nor from a lagging replica. What it
@@ -51,35 +55,78 @@ type Loader[K comparable, V any] struct {
 // context, but not its cancellation: it ends after LoadTimeout, when the last of them has left, or at Close. A panic in it becomes
 // a *PanicError.
 func NewLoader[K comparable, V any](c *Cache, name string, load func(ctx context.Context, key K) (V, error), options *LoaderOptions) (*Loader[K, V], error) {
-	l := &Loader[K, V]{cache: c, name: name, options: options.withDefaults(), load: load, seed: maphash.MakeSeed(), loading: make(map[K]chan struct{})}
-	err := l.options.check()
-	if err == nil {
-		l.encodeKey, err = keyEncoder[K]()
+	if load == nil {
+		return nil, fmt.Errorf("cacheaside: loader %q: the load function is nil", name)
 	}
+	return newLoader(c, name, oneByOne(load), false, options)
+}
+
+// NewBatchLoader is NewLoader for a load function that reads many rows at once, as by SELECT … WHERE id IN (…). It is called with the keys, all
+// different, that this process has to load just then: one for most Gets, at most LoaderOptions.BatchSize for a GetMany. Its slice is its own.
+//
+// It returns what it has found; a key that is missing in its map has no row, which is cached. So it must not leave out a key for any other reason. If
+// some keys have failed, it returns the others with a *BatchError[K]: then a key that is in neither has failed too, and one whose error
+// is ErrNotFound or sql.ErrNoRows has no row. With any other error all keys have failed. Values for keys that it was not asked for are
+// ignored, and counted (Stats.Unasked).
+func NewBatchLoader[K comparable, V any](c *Cache, name string, load func(ctx context.Context, keys []K) (map[K]V, error), options *LoaderOptions) (*Loader[K, V], error) {
+	if load == nil {
+		return nil, fmt.Errorf("cacheaside: loader %q: the load function is nil", name)
+	}
+	return newLoader(c, name, load, true, options)
+}
+
+func newLoader[K comparable, V any](c *Cache, name string, load loadFunc[K, V], batch bool, options *LoaderOptions) (*Loader[K, V], error) {
+	l := &Loader[K, V]{cache: c, name: name, options: options.withDefaults(), load: load, batch: batch, chunk: 1, seed: maphash.MakeSeed()}
 	switch {
 	case c == nil:
 		return nil, fmt.Errorf("cacheaside: loader %q: the cache is nil", name)
-	case load == nil:
-		return nil, fmt.Errorf("cacheaside: loader %q: the load function is nil", name)
-	case !validName(name):
+	case !keys.ValidName(name):
 		return nil, fmt.Errorf("cacheaside: loader %q: only letters, digits, '_', '.' and '-' in a name", name)
-	case err != nil:
+	}
+	if err := l.setUp(); err != nil {
 		return nil, fmt.Errorf("cacheaside: loader %q: %w", name, err)
 	}
-	l.keyPrefix = fmt.Sprintf("%s:%s:%s:0:{", c.options.Prefix, name, l.options.Version)
+	if batch {
+		l.chunk = l.options.BatchSize
+	}
+	l.keys = keys.NewNamespace(c.options.Prefix, name, l.options.Version)
 	if l.options.MemoryTTL > 0 {
 		l.memory = c.memory
 	}
-	l.reads = flight.New(l.read, l.current, caught)
-	l.refreshes = flight.New(l.reload, func(result[V]) bool { return mutant.Active == mutant.LateRefresh }, caught) // each loads anew
+	l.reads = flight.New(flight.Hooks[K, state[V]]{First: l.first, Fly: l.read, Late: l.current, Caught: caught})
+	late := func(*state[V]) bool { return mutant.Active == mutant.LateRefresh } // each loads anew
+	l.refreshes = flight.New(flight.Hooks[K, state[V]]{Fly: l.reload, Late: late, Caught: caught})
+	var err error
 	if l.id, err = c.add(name, l); err != nil {
 		return nil, fmt.Errorf("cacheaside: loader %q: %w", name, err)
 	}
 	return l, nil
 }
 
-// Get returns the value of key, or ErrNotFound if there is no such row. The value may be shared with other callers: do not change
-// what it points to.
+// setUp checks the options, and makes what they ask for.
+func (l *Loader[K, V]) setUp() error {
+	if err := l.options.check(); err != nil {
+		return err
+	}
+	text, err := function[func(K) string](l.options.Key, "Key", "KeyOf")
+	if err != nil {
+		return err
+	}
+	if l.encodeKey, err = keys.Encoder(text, caught); err != nil {
+		return err
+	}
+	if l.clone, err = function[func(V) V](l.options.Clone, "Clone", "CloneOf"); err != nil {
+		return err
+	}
+	l.codec, err = codec.New[V](codec.ID(l.options.Codec), l.options.CompressAbove, l.options.MaxValueBytes, caught)
+	if err != nil {
+		return fmt.Errorf("LoaderOptions.Codec: %w", err)
+	}
+	return nil
+}
+
+// Get returns the value of key, or ErrNotFound if there is no such row. The value may be shared with other callers, and with the memory
+// tier: do not change what it points to, or set LoaderOptions.Clone.
 //
 // ctx ends only this caller's wait, within milliseconds, even when Redis hangs. Errors are wrapped in an *Error: ctx's own, the load's, a
 // *PanicError, ErrLoadFailed, ErrLoadTimeout, ErrClosed. When Redis is out of reach or in trouble, the value is loaded, once for all
@@ -89,153 +136,103 @@ func NewLoader[K comparable, V any](c *Cache, name string, load func(ctx context
 // processes that holds for loaders without the memory tier; with it, they may serve such a value for LoaderOptions.MemoryTTL.
 func (l *Loader[K, V]) Get(ctx context.Context, key K) (V, error) {
 	if item, ok := l.remembered(key); ok {
-		if item.Null {
-			l.counters.memoryNulls.Add(1)
-			return item.Value, ErrNotFound
-		}
-		return item.Value, nil
+		return l.give(item.Value, item.Null)
 	}
 	l.counters.misses.Add(1)
-	r, err := l.reads.Do(ctx, key)
-	return l.answer("get", key, r, err)
-}
-
-// read is one round of Gets of one key: all its callers asked before it begins.
-func (l *Loader[K, V]) read(ctx context.Context, key K) (result[V], error) {
-	r, err := l.begin(key)
+	s, err := l.reads.Do(ctx, key)
 	if err != nil {
-		return result[V]{}, err
+		var none V
+		return none, l.wrap("get", key, err)
 	}
-	if r.attempt == nil {
-		return r.loadAlone(ctx)
-	}
-	defer r.end(ctx)
-	for {
-		state, err := r.attempt.Read(ctx)
-		if state.Kind == lease.Absent && err == nil {
-			state, err = r.attempt.Take(ctx, nil) // the second check, and the lease if there is still nothing
-		}
-		if state.Kind == lease.Stored {
-			if out, ok := r.decode(state.Entry); ok {
-				return out, nil
-			}
-			state.Kind = lease.Unknown
-		}
-		if state.Kind == lease.Unknown && err == nil {
-			l.counters.undecodable.Add(1)
-			state, err = r.attempt.Take(ctx, state.Raw) // in its place, if it is still there
-		}
-		switch {
-		case err != nil:
-			return r.withoutRedis(ctx, err)
-		case state.Kind == lease.Mine:
-			if out, done, err := r.fill(ctx); done {
-				return out, err
-			}
-		case state.Kind == lease.Failed:
-			l.counters.failedByMark.Add(1)
-			return result[V]{}, ErrLoadFailed
-		case state.Kind == lease.Busy:
-			if mutant.Active == mutant.Impatient {
-				return r.loadAlone(ctx)
-			}
-			if err := r.wait(ctx); err != nil {
-				return result[V]{}, err
-			}
-		}
-	}
+	return l.give(s.value, s.null)
 }
 
-// Refresh loads the value of key now, whatever is cached, stores it and returns it. The load begins after Refresh is called; those
-// who Get meanwhile are served what is cached. If another process is loading the key, its load is waited for first. Refreshes of a
-// key that are asked for while one is under way share the next.
+// GetMany returns the values of keys, in few round trips: one for those that are cached in Redis, three for the others, however many
+// they are (and one for each further LoaderOptions.BatchSize of them). The map, never nil, has all that was found, a *BatchError[K] an *Error for each
+// key that failed; a key in neither has no row. Each key is read as by Get, whose promises hold for it, and shares its load with whoever
+// else asks for it, here and in other processes.
 //
-// Use it for a change that no Invalidate has announced. After a write, use Invalidate: a Refresh whose process is killed leaves what was
-// cached. If the row is gone, Refresh stores that, and returns ErrNotFound. If Redis cannot be asked, or is lost
-// before the value is stored, it returns ErrRedis. Where invalidations keep coming between, the value is returned but not stored. If a load fails, what was cached stays. Its other errors are those of Get.
-func (l *Loader[K, V]) Refresh(ctx context.Context, key K) (V, error) {
-	r, err := l.refreshes.Do(ctx, key)
-	return l.answer("refresh", key, r, err)
-}
-
-// reload is one round of Refreshes of one key.
-func (l *Loader[K, V]) reload(ctx context.Context, key K) (result[V], error) {
-	r, err := l.begin(key)
-	if err != nil {
-		return result[V]{}, err
-	}
-	r.refresh = true
-	if r.attempt == nil {
-		return r.loadAlone(ctx)
-	}
-	defer r.end(ctx)
-	for {
-		state, err := r.attempt.Claim(ctx)
-		switch {
-		case err != nil:
-			if ctx.Err() != nil {
-				return result[V]{}, r.stopped(ctx)
-			}
-			r.count(err)
-			return result[V]{}, redisError(err)
-		case state.Kind == lease.Mine:
-			if out, done, err := r.fill(ctx); done {
-				return out, err
-			}
-		default:
-			if err := r.wait(ctx); err != nil {
-				return result[V]{}, err
-			}
-		}
-	}
-}
-
-// Invalidate removes keys from Redis and from this process's memory, after their rows have changed: commit, then Invalidate. Once it
-// has returned nil, no value that was read from the database before is stored anywhere, whatever was under way (in the memory of
-// other processes, for no longer than LoaderOptions.MemoryTTL).
-//
-// If it returns an error, some keys may still be cached as they were; which, tell the *Errors in it (one, or joined), whose causes
-// are ErrRedis and the client's error, or ctx's error. Try again: it is idempotent. It ends with ctx; with a ctx that has no
-// deadline, or a later one, after four times Options.RedisTimeout. After a write has been committed, do not pass a ctx that the user's
-// departure cancels: context.WithoutCancel.
-func (l *Loader[K, V]) Invalidate(ctx context.Context, keys ...K) error {
-	if l.reads.Closed() {
-		return l.wrapAll("invalidate", keys, ErrClosed)
-	}
-	var errs []error
-	valid := make([]K, 0, len(keys))
-	encoded := make([]string, 0, len(keys))
-	names := make([]string, 0, len(keys))
+// When ctx ends, GetMany returns what it has, and ctx's error for the rest. A load function of one row is called for several keys at once,
+// up to 8.
+func (l *Loader[K, V]) GetMany(ctx context.Context, keys []K) (map[K]V, error) {
+	found := make(map[K]V, len(keys))
+	var missing []K
+	asked := make(map[K]struct{})
 	for _, key := range keys {
-		text, err := l.encodeKey(key)
-		if err != nil {
-			errs = append(errs, l.wrap("invalidate", key, err))
+		if item, ok := l.remembered(key); ok {
+			if value, err := l.give(item.Value, item.Null); err == nil {
+				found[key] = value
+			}
 			continue
 		}
-		valid, encoded, names = append(valid, key), append(encoded, text), append(names, l.redisKey(text))
-	}
-	forget := func() {
-		for i, key := range valid {
-			l.forget(key, encoded[i])
+		if _, again := asked[key]; !again {
+			asked[key] = struct{}{}
+			missing = append(missing, key)
 		}
 	}
-	if mutant.Active == mutant.BumpFirst {
-		forget()
+	if len(missing) == 0 {
+		return found, nil
 	}
-	if l.cache.store != nil && len(names) > 0 {
-		for i, err := range l.cache.store.Delete(ctx, names) {
-			if err != nil {
-				l.counters.redisErrors.Add(1)
-				errs = append(errs, l.wrap("invalidate", valid[i], redisError(err)))
-			}
+	l.counters.misses.Add(int64(len(missing)))
+	failed := l.getMany(ctx, "get", l.reads, missing, func(key K, s *state[V]) {
+		if value, err := l.give(s.value, s.null); err == nil {
+			found[key] = value
 		}
+	})
+	if len(failed) > 0 {
+		return found, &BatchError[K]{Errs: failed}
 	}
-	if mutant.Active != mutant.BumpFirst {
-		forget() // after Redis, or a reader would fill memory again from there
+	return found, nil
+}
+
+// getMany waits for a round of each key, calls got for each that has succeeded, and returns the errors of the others.
+func (l *Loader[K, V]) getMany(ctx context.Context, op string, group *flight.Group[K, state[V]], keys []K, got func(K, *state[V])) (failed map[K]error) {
+	if len(keys) == 0 {
+		return nil
 	}
-	l.counters.invalidateErrors.Add(int64(len(errs)))
-	l.counters.invalidated.Add(int64(len(keys) - len(errs)))
-	return errors.Join(errs...)
+	rounds, errs := group.DoMany(ctx, keys)
+	for i, r := range rounds {
+		err := errs[i]
+		if err == nil {
+			err = r.Err
+		}
+		if err == nil {
+			got(keys[i], &r.Result)
+			continue
+		}
+		if failed == nil {
+			failed = make(map[K]error)
+		}
+		failed[keys[i]] = l.wrap(op, keys[i], err)
+	}
+	return failed
+}
+
+// first is the first look at Redis for a Get that is alone in its round, on its caller's goroutine: a hit needs no other.
+func (l *Loader[K, V]) first(ctx context.Context, r *round[K, V]) (done bool) {
+	l.begin(r)
+	if r.Result.step == toLook {
+		held, err := l.cache.store.Get(ctx, r.Result.name)
+		if err != nil && ctx.Err() != nil {
+			l.counters.abandoned.Add(1)
+			r.Err, r.Result.step = ctx.Err(), over
+			return true
+		}
+		l.settle(r, held, err)
+	}
+	return r.Result.step == over
+}
+
+// read is one flight of Gets: all their callers asked before it began. Each step is one trip to Redis for all keys that are at it.
+func (l *Loader[K, V]) read(ctx context.Context, f *flight.Flight[K, state[V]]) {
+	b := l.batchOf(ctx, f, false)
+	defer b.end()
+	for b.more() {
+		b.look() // what do the keys hold?
+		b.take() // the leases of those that hold nothing: the second check, in the same trip
+		b.load() // the rows of the leased ones, and stores them, before waiting for anybody
+		b.wait() // for the loads of others, and looks again
+	}
 }
 
 // Bypass switches the caches off for this loader, or on again, at run time: while on, Get and Refresh go straight to the database, still
@@ -261,26 +258,22 @@ func (l *Loader[K, V]) close() {
 	l.background.Wait()
 }
 
-// redisKey is the name of a key in Redis; what is derived from it shares its braces, and so its slot.
-func (l *Loader[K, V]) redisKey(encoded string) string { return l.keyPrefix + tag(encoded) + "}" }
-
-// answer turns what a round has given into what its callers get.
-func (l *Loader[K, V]) answer(op string, key K, r result[V], err error) (V, error) {
-	var zero V
+// give is what a caller gets of a value, or of its absence.
+func (l *Loader[K, V]) give(value V, null bool) (V, error) {
 	switch {
-	case err != nil:
-		return zero, l.wrap(op, key, err)
-	case r.null:
-		return zero, ErrNotFound
+	case null:
+		return value, ErrNotFound
+	case l.clone != nil:
+		return l.clone(value), nil
 	default:
-		return r.value, nil
+		return value, nil
 	}
 }
 
 // wrap says what failed, for which key.
 func (l *Loader[K, V]) wrap(op string, key K, err error) error {
-	encoded, _ := l.encodeKey(key) // if that is what failed, it is err
-	return &Error{Op: op, Loader: l.name, Key: encoded, Hash: stableHash(l.name, encoded), Err: err}
+	text, _ := l.encodeKey(key) // if that is what failed, it is err
+	return &Error{Op: op, Loader: l.name, Key: text, Hash: l.keys.Hash(text), Err: err}
 }
 
 func (l *Loader[K, V]) wrapAll(op string, keys []K, err error) error {

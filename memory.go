@@ -8,6 +8,7 @@ import (
 	"time"
 	"unsafe"
 
+	"github.com/cacheaside/cacheaside/internal/lease"
 	"github.com/cacheaside/cacheaside/internal/local"
 	"github.com/cacheaside/cacheaside/internal/mutant"
 )
@@ -23,42 +24,57 @@ func (l *Loader[K, V]) remembered(key K) (*local.Item[K, V], bool) {
 	}
 	item, ok := local.Get[K, V](l.memory, l.hash(key), l.id, key)
 	visit.leave(ok)
+	if ok && item.Null {
+		l.counters.memoryNulls.Add(1)
+	}
 	return item, ok
 }
 
-// remember offers out to the memory tier, under the generation from before it was read. A refresh moves the generation on, for it
+// rememberEntry remembers what an entry of Redis says, for what is left of its life.
+func (l *Loader[K, V]) rememberEntry(r *round[K, V], e lease.Entry) {
+	if l.memory == nil {
+		return
+	}
+	life := time.Until(e.Expiry)
+	if mutant.Active == mutant.MemoryLife {
+		life = l.options.TTL
+	}
+	l.remember(r, life, false)
+}
+
+// remember offers a round's value to the memory tier, under the generation from before it was read. A refresh moves the generation on, for it
 // must end what is remembered there; if that has moved already, the value is not remembered, and what is there ends too.
-func (r *round[K, V]) remember(out *result[V], life time.Duration) {
-	l := r.l
+func (l *Loader[K, V]) remember(r *round[K, V], life time.Duration, refresh bool) {
 	life = min(life, l.options.MemoryTTL)
 	if l.memory == nil || life <= 0 {
 		return
 	}
+	s := &r.Result
 	if mutant.Active == mutant.GenerationLate {
-		out.generation = l.memory.Generation(r.stable)
+		s.generation = l.memory.Generation(s.stable)
 	}
-	if r.refresh {
+	if refresh {
 		var ok bool
-		if out.generation, ok = l.memory.Advance(r.stable, out.generation); !ok {
-			l.memory.Invalidate(l.hash(r.key), r.stable)
+		if s.generation, ok = l.memory.Advance(s.stable, s.generation); !ok {
+			l.memory.Invalidate(l.hash(r.Key), s.stable)
 			return
 		}
 	}
-	out.remembered = true
-	item := local.Item[K, V]{Loader: l.id, Key: r.key, Value: out.value, Null: out.null, Stable: r.stable, Generation: out.generation}
-	local.Set(l.memory, l.hash(r.key), item, local.Weigh(r.key)+local.Weigh(out.value), life)
+	s.remembered = true
+	item := local.Item[K, V]{Loader: l.id, Key: r.Key, Value: s.value, Null: s.null, Stable: s.stable, Generation: s.generation}
+	local.Set(l.memory, l.hash(r.Key), item, local.Weigh(r.Key)+local.Weigh(s.value), life)
 }
 
 // current tells whether those who came while a round ran may be given its result: it is what the memory tier holds for them.
-func (l *Loader[K, V]) current(out result[V]) bool {
-	return out.remembered && !l.bypass.Load() &&
-		(l.memory.Generation(out.stable) == out.generation || mutant.Active == mutant.LateGeneration)
+func (l *Loader[K, V]) current(s *state[V]) bool {
+	return s.remembered && !l.bypass.Load() &&
+		(l.memory.Generation(s.stable) == s.generation || mutant.Active == mutant.LateGeneration)
 }
 
 // forget ends what this process's memory holds of a key.
-func (l *Loader[K, V]) forget(key K, encoded string) {
+func (l *Loader[K, V]) forget(key K, text string) {
 	if l.memory != nil {
-		l.memory.Invalidate(l.hash(key), stableHash(l.name, encoded))
+		l.memory.Invalidate(l.hash(key), l.keys.Hash(text))
 	}
 }
 

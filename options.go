@@ -4,6 +4,8 @@ import (
 	"cmp"
 	"fmt"
 	"time"
+
+	"github.com/cacheaside/cacheaside/internal/keys"
 )
 
 // Options are the settings of a Cache. The zero value, and nil, are good defaults.
@@ -56,6 +58,29 @@ type LoaderOptions struct {
 	// even if this one ignores its context. Default: 10 s. From 1 ms to 1 hour.
 	LoadTimeout time.Duration
 
+	// BatchSize is how many keys a batch load is asked for at once, at most; what is more is loaded by several calls, up to 8 at a time. Default:
+	// 100. From 1 to 10,000. A load function of one row is not asked for more.
+	BatchSize int
+
+	// Codec is how values are written into Redis. Default: strings and []byte as they are, anything else as JSON.
+	Codec Codec
+
+	// CompressAbove is the length of an encoded value, in bytes, above which it is compressed (S2, a faster Snappy) where that makes it
+	// shorter. Who sets it: who pays for Redis' memory or for the network, and stores values of a kilobyte or more. Default: none is.
+	CompressAbove int
+
+	// MaxValueBytes bounds the encoded length of a value, before compression. One that is longer is given to its callers, but not stored in
+	// Redis, and counted (Stats.TooLarge); a longer one in Redis counts as Undecodable, and is not unpacked. Default: 16 MiB. From 1 to 512 MiB, the most that Redis stores.
+	MaxValueBytes int
+
+	// Key is the text of a key, for types that have none, or to have one text for keys that are the same to the database: where a collation
+	// finds the row "foo" for the key "Foo" too, Invalidate("foo") does not reach what is cached for "Foo", unless both have one text. Made by KeyOf.
+	Key Hook
+
+	// Clone copies a value for each caller who gets it. Without it, callers and the memory tier share what a value points to. Who sets it:
+	// who changes what Get returns. It must not block or panic. Made by CloneOf.
+	Clone Hook
+
 	// ErrorTTL is how long a failed load keeps the fleet from loading the same key again; who asks meanwhile gets ErrLoadFailed.
 	// Invalidate and Refresh end it. It is kept in Redis: without Redis, and while it is out of reach, each round tries
 	// again, one at a time. Default: 1 s. From 1 ms to 1 hour.
@@ -68,7 +93,10 @@ const (
 	MaxTTL = 10 * 365 * 24 * time.Hour
 )
 
-const minMemoryBytes = 1 << 20
+const (
+	minMemoryBytes = 1 << 20
+	maxValueBytes  = 512 << 20
+)
 
 // withDefaults returns o with defaults in the place of zeros.
 func (o *Options) withDefaults() Options {
@@ -85,7 +113,7 @@ func (o *Options) withDefaults() Options {
 
 func (o Options) check() error {
 	switch {
-	case !validName(o.Prefix):
+	case !keys.ValidName(o.Prefix):
 		return fmt.Errorf("Options.Prefix %q: only letters, digits, '_', '.' and '-'", o.Prefix)
 	case o.MemoryBytes >= 0 && o.MemoryBytes < minMemoryBytes:
 		return fmt.Errorf("Options.MemoryBytes %d: at least %d, or negative for no memory tier", o.MemoryBytes, minMemoryBytes)
@@ -107,15 +135,29 @@ func (o *LoaderOptions) withDefaults() LoaderOptions {
 	d.MemoryTTL = cmp.Or(d.MemoryTTL, min(10*time.Second, d.TTL))
 	d.LoadTimeout = cmp.Or(d.LoadTimeout, 10*time.Second)
 	d.ErrorTTL = cmp.Or(d.ErrorTTL, time.Second)
+	d.BatchSize = cmp.Or(d.BatchSize, 100)
+	d.MaxValueBytes = cmp.Or(d.MaxValueBytes, 16<<20)
 	return d
 }
 
 func (o LoaderOptions) check() error {
 	switch {
-	case !validName(o.Version):
+	case !keys.ValidName(o.Version):
 		return fmt.Errorf("LoaderOptions.Version %q: only letters, digits, '_', '.' and '-'", o.Version)
 	case !(o.Jitter <= 0.9): // also NaN
 		return fmt.Errorf("LoaderOptions.Jitter %v: at most 0.9", o.Jitter)
+	}
+	for _, f := range []struct {
+		field         string
+		value, lo, hi int
+	}{
+		{"LoaderOptions.BatchSize", o.BatchSize, 1, 10_000},
+		{"LoaderOptions.CompressAbove", o.CompressAbove, 0, maxValueBytes},
+		{"LoaderOptions.MaxValueBytes", o.MaxValueBytes, 1, maxValueBytes},
+	} {
+		if f.value < f.lo || f.value > f.hi {
+			return fmt.Errorf("%s %d: from %d to %d", f.field, f.value, f.lo, f.hi)
+		}
 	}
 	memoryTTL := o.MemoryTTL
 	if memoryTTL < 0 {

@@ -5,18 +5,24 @@ import (
 	"sync"
 	"time"
 
+	"github.com/cacheaside/cacheaside/internal/lease"
 	"github.com/cacheaside/cacheaside/internal/mutant"
 )
 
-// keepAlive renews the round's lease at each third of its life until stop is called. A renewal that comes too late is harmless: it
-// compares the token. If the lease is lost the load goes on, and its result will be refused.
-func (r *round[K, V]) keepAlive(ctx context.Context) (stop func()) {
-	if mutant.Active == mutant.NoRenewal {
+// keepAlive renews the leases of rounds at each third of their life until stop is called. A renewal that comes too late is harmless: it
+// compares the token. If a lease is lost its load goes on, and the result will be refused.
+func (b *batch[K, V]) keepAlive(rounds []*round[K, V]) (stop func()) {
+	var held []*lease.Attempt
+	for _, r := range rounds {
+		if a := r.Result.attempt; a != nil && a.Holds() {
+			held = append(held, a.Renewal())
+		}
+	}
+	if len(held) == 0 || mutant.Active == mutant.NoRenewal {
 		return func() {}
 	}
-	l := r.l
-	ctx = context.WithoutCancel(ctx)
-	renewal, life := r.attempt.Renewal(), l.cache.options.LeaseTTL
+	l := b.l
+	ctx, life := context.WithoutCancel(b.ctx), l.cache.options.LeaseTTL
 	var mu sync.Mutex
 	stopped := false
 	var timer *time.Timer
@@ -26,20 +32,21 @@ func (r *round[K, V]) keepAlive(ctx context.Context) (stop func()) {
 			mu.Unlock()
 			return
 		}
-		l.background.Add(1) // before the round ends, so before Close waits
+		l.background.Add(1) // before the flight ends, so before Close waits
 		mu.Unlock()
 		defer l.background.Done()
 		once, cancel := context.WithTimeout(ctx, life/4) // so that there is time for another try
-		held, err := renewal.Renew(once)
+		still, err := l.cache.store.Renew(once, held)
 		cancel()
-		r.count(err)
+		l.count(err)
 		mu.Lock()
 		defer mu.Unlock()
+		held = still
 		switch {
-		case stopped:
+		case stopped, len(held) == 0:
 		case err != nil:
 			timer.Reset(life / 20)
-		case held:
+		default:
 			timer.Reset(life / 3)
 		}
 	}

@@ -368,19 +368,17 @@ func TestNoStaleJoin(t *testing.T) {
 func TestLateCallersSeeInvalidation(t *testing.T) {
 	_, b := embedded(t)
 	p := start(t, b, newTable(nil), patient, nil)
-	r, err := p.begin(1)
-	if err != nil {
-		t.Fatal(err)
-	}
-	out := r.result(loaded[string]{value: "old"})
-	r.remember(&out, time.Minute)
-	if !p.current(out) {
+	r := &round[int, string]{Key: 1}
+	p.begin(r)
+	r.Result.value = "old"
+	p.remember(r, time.Minute, false)
+	if !p.current(&r.Result) {
 		t.Fatal("not current to begin with")
 	}
 	if err := p.Invalidate(t.Context(), 1); err != nil {
 		t.Fatal(err)
 	}
-	if p.current(out) {
+	if p.current(&r.Result) {
 		t.Error("late callers are given a value from before an acknowledged invalidation")
 	}
 	p.settle()
@@ -394,16 +392,14 @@ func TestGenerationIsTakenBeforeReading(t *testing.T) {
 	_, b := embedded(t)
 	d := newTable(map[int]string{1: "old"})
 	p := start(t, b, d, patient, nil)
-	r, err := p.begin(1)
-	if err != nil {
-		t.Fatal(err)
-	}
+	r := &round[int, string]{Key: 1}
+	p.begin(r)
 	d.write(1, "new")
 	if err := p.Invalidate(t.Context(), 1); err != nil {
 		t.Fatal(err)
 	}
-	out := r.result(loaded[string]{value: "old"}) // read from Redis before the invalidation
-	r.remember(&out, time.Minute)
+	r.Result.value = "old" // read from Redis before the invalidation
+	p.remember(r, time.Minute, false)
 	p.settle()
 	p.want(t, 1, "new", nil)
 }
@@ -481,7 +477,7 @@ func TestRefreshBesideAnInvalidationOfItsStripe(t *testing.T) {
 	reached, resume := d.pause(2)
 	refreshed := later(func() (string, error) { return p.Refresh(t.Context(), 1) })
 	reach(t, reached, "the refresh's load")
-	p.cache.memory.Invalidate(p.hash(1), stableHash("row", "1"))
+	p.cache.memory.Invalidate(p.hash(1), p.keys.Hash("1"))
 	p.want(t, 1, "old", nil) // from Redis into memory, under the new generation
 	p.settle()
 	resume()

@@ -7,14 +7,17 @@ import (
 // Stats counts what has happened since the start, in one Loader or in all of a Cache. Its fields are read one after the other, so they
 // may be apart by what happened meanwhile.
 type Stats struct {
-	Gets       int64 // calls of Get
+	Gets       int64 // calls of Get, and keys of calls of GetMany
 	MemoryHits int64 // Gets answered from this process's memory
-	RedisHits  int64 // rounds answered by an entry in Redis; a round answers all who asked together
+	RedisHits  int64 // rounds of a key answered by an entry in Redis; a round answers all who asked together
 	NullHits   int64 // of those two, how many said that there is no such row
 
-	Loads        int64 // calls of the load function
-	LoadErrors   int64 // of those, how many failed, ErrNotFound aside
-	LoadsLeft    int64 // loads that had not returned at LoadTimeout, and were left running by themselves
+	Loads        int64 // rows that a load function was asked for
+	LoadCalls    int64 // calls of load functions; a batch load is asked for many rows at once
+	LoadErrors   int64 // of those rows, how many failed, ErrNotFound aside
+	LoadsLeft    int64 // calls that had not returned at LoadTimeout, and were left running by themselves
+	Unasked      int64 // values that a batch load returned for keys that it was not asked for; they are ignored
+	TooLarge     int64 // values that were given out but not stored in Redis, since their encoding is longer than MaxValueBytes
 	FailedByMark int64 // rounds that ended with ErrLoadFailed, the database not asked
 
 	Waits            int64 // rounds that waited for a load that was not their own
@@ -34,7 +37,9 @@ type counters struct {
 	memoryNulls                         atomic.Int64
 	misses                              atomic.Int64 // Gets that memory did not answer
 	redisHits, nullHits                 atomic.Int64
-	loads, loadErrors, loadsLeft        atomic.Int64
+	loads, loadCalls                    atomic.Int64
+	loadErrors, loadsLeft               atomic.Int64
+	unasked, tooLarge                   atomic.Int64
 	failedByMark, waits, refused        atomic.Int64
 	unvalidated, bypassed               atomic.Int64
 	undecodable, redisErrors, abandoned atomic.Int64
@@ -50,7 +55,7 @@ func (c *counters) addTo(s *Stats) {
 		to   *int64
 		from *atomic.Int64
 	}{
-		{&s.RedisHits, &c.redisHits}, {&s.Loads, &c.loads}, {&s.LoadErrors, &c.loadErrors}, {&s.LoadsLeft, &c.loadsLeft},
+		{&s.RedisHits, &c.redisHits}, {&s.Loads, &c.loads}, {&s.LoadCalls, &c.loadCalls}, {&s.Unasked, &c.unasked}, {&s.TooLarge, &c.tooLarge}, {&s.LoadErrors, &c.loadErrors}, {&s.LoadsLeft, &c.loadsLeft},
 		{&s.FailedByMark, &c.failedByMark}, {&s.Waits, &c.waits}, {&s.Refused, &c.refused}, {&s.Unvalidated, &c.unvalidated},
 		{&s.Bypassed, &c.bypassed}, {&s.Undecodable, &c.undecodable}, {&s.RedisErrors, &c.redisErrors},
 		{&s.Abandoned, &c.abandoned}, {&s.Invalidated, &c.invalidated}, {&s.InvalidateErrors, &c.invalidateErrors},

@@ -3,29 +3,52 @@ package cacheaside
 import (
 	"cmp"
 	"context"
+	"math"
 	"math/rand/v2"
 	"sync/atomic"
 	"time"
 )
 
-// wait lets some time pass while another load of the key is under way.
-func (r *round[K, V]) wait(ctx context.Context) error {
+// wait lets some time pass while other loads are under way, before looking again for what they have stored.
+func (b *batch[K, V]) wait() {
+	rounds := at(b.open, toWait)
+	if len(rounds) == 0 {
+		return
+	}
 	now := time.Now()
-	if r.waited.IsZero() {
-		r.waited = now
-		r.l.counters.waits.Add(1)
+	gap := time.Duration(math.MaxInt64)
+	for _, r := range rounds {
+		s := &r.Result
+		if s.waited.IsZero() {
+			s.waited = now
+			b.l.counters.waits.Add(1)
+		}
+		waited := now.Sub(s.waited)
+		if waited > 2*b.l.options.LoadTimeout {
+			r.Err, s.step = ErrLoadTimeout, over
+			continue
+		}
+		gap = min(gap, b.l.loadTime.pause(waited))
 	}
-	waited := now.Sub(r.waited)
-	if waited > 2*r.l.options.LoadTimeout {
-		return ErrLoadTimeout
+	if others := len(at(b.open, toLook)); others > 0 || gap == math.MaxInt64 {
+		gap = 0 // there is something to look for at once
 	}
-	timer := time.NewTimer(r.l.loadTime.pause(waited))
+	for _, r := range at(rounds, toWait) {
+		r.Result.step = toLook
+	}
+	pause(b.ctx, gap)
+}
+
+// pause lets d pass, or less if ctx ends.
+func pause(ctx context.Context, d time.Duration) {
+	if d <= 0 {
+		return
+	}
+	timer := time.NewTimer(d)
 	defer timer.Stop()
 	select {
 	case <-timer.C:
-		return nil
 	case <-ctx.Done():
-		return r.stopped(ctx)
 	}
 }
 

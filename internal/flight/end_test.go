@@ -22,7 +22,7 @@ func TestRunThatDoesNotReturnReachesAllItsCallers(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				goOn := make(chan bool) // whether to return
 				runs := 0
-				g := New(func(context.Context, string) (string, error) {
+				g := newSimple(func(context.Context, string) (string, error) {
 					runs++
 					if !<-goOn {
 						c.run()
@@ -176,7 +176,7 @@ func TestNothingIsKeptOfAKeyWithoutCallers(t *testing.T) {
 		for i := range b.group.shards {
 			s := &b.group.shards[i]
 			s.mu.Lock()
-			for key := range s.lines {
+			for key := range s.running {
 				t.Errorf("%s is still there", key)
 			}
 			s.mu.Unlock()

@@ -3,6 +3,8 @@
 // A round's callers are fixed before it begins: whoever comes later gathers for the next round, which begins when this one has
 // ended. So nobody is handed what was read before he asked, though it is read only once for all who ask together. (In a
 // singleflight that callers join while it runs, a caller who comes after an invalidation can be handed a value from before it.)
+//
+// The rounds of many keys fly together: those of a batch, and then those that gathered meanwhile for keys that have landed together.
 package flight
 
 import (
@@ -14,175 +16,259 @@ import (
 	"github.com/cacheaside/cacheaside/internal/mutant"
 )
 
-// ErrAbandoned is the cause of a round's context when its last caller has left.
+// ErrAbandoned is the cause of a flight's context when the last caller of its rounds has left.
 var ErrAbandoned = errors.New("all callers have left")
 
 const shards = 64
 
 // Group runs rounds. One round of a key is under way, one gathers.
 type Group[K comparable, R any] struct {
-	run    func(ctx context.Context, key K) (R, error)
-	late   func(R) bool
-	caught func(recovered any) error
+	hooks Hooks[K, R]
 
-	seed   maphash.Seed
-	shards [shards]shard[K, R]
-	rounds sync.WaitGroup
+	seed    maphash.Seed
+	shards  [shards]shard[K, R]
+	flights sync.WaitGroup // and first looks
 
 	closing sync.Once
 	closed  chan struct{}
 	cause   error // why it is closed
 }
 
+// Hooks are what a group calls.
+type Hooks[K comparable, R any] struct {
+	// First, if not nil, is called for a round that has one caller, who asks for one key, on his own goroutine and with his own context.
+	// It answers true if it has brought the round to its end. If not, the round goes on in a flight.
+	First func(ctx context.Context, r *Round[K, R]) bool
+
+	// Fly lands all rounds of a flight: it begins after all their callers have asked, on a goroutine of its own, with a context that
+	// carries the values of the first caller's and ends when the last caller has left.
+	Fly func(ctx context.Context, f *Flight[K, R])
+
+	// Late tells whether a successful result may also be given to those who have gathered meanwhile. It must not block.
+	Late func(result *R) bool
+
+	// Caught makes the error of a First or Fly that panicked (recovered is the value) or called runtime.Goexit (recovered is
+	// nil), on the goroutine that did.
+	Caught func(recovered any) error
+}
+
 type shard[K comparable, R any] struct {
-	mu     sync.Mutex
-	closed bool
-	lines  map[K]*line[R]
+	mu      sync.Mutex
+	closed  bool
+	running map[K]*Round[K, R]
 }
 
-// line is the rounds of one key.
-type line[R any] struct {
-	running, gathering *round[R]
-}
+// Round is one round of one key. Who flies it sets Result or Err before it lands; nobody changes them afterwards.
+type Round[K comparable, R any] struct {
+	Key    K
+	Result R
+	Err    error
 
-type round[R any] struct {
-	ctx     context.Context
-	cancel  context.CancelCauseFunc
+	// Guarded by the shard's lock.
 	callers int // who still wait
-	done    chan struct{}
-	result  R
-	err     error
+	landed  bool
+	flight  *Flight[K, R]   // nil while it gathers, and during its first look
+	next    *Round[K, R]    // gathers
+	values  context.Context // of the first caller of a round that gathers
+	done    chan struct{}   // nil if only who waits for the flight waits for it
 }
 
-// New makes a group. run is one round: it begins after all its callers have asked, on a goroutine of its own, with a context that
-// carries the values of the first caller's and ends when the last caller has left. late tells whether a successful result may also be
-// given to those who have gathered meanwhile; it must not block. caught makes the error of a run that panicked
-// (recovered is the value) or called runtime.Goexit (recovered is nil), on the goroutine that did.
-func New[K comparable, R any](run func(context.Context, K) (R, error), late func(R) bool, caught func(recovered any) error) *Group[K, R] {
-	g := &Group[K, R]{run: run, late: late, caught: caught, seed: maphash.MakeSeed(), closed: make(chan struct{})}
+// New makes a group.
+func New[K comparable, R any](hooks Hooks[K, R]) *Group[K, R] {
+	g := &Group[K, R]{hooks: hooks, seed: maphash.MakeSeed(), closed: make(chan struct{})}
 	for i := range g.shards {
-		g.shards[i].lines = make(map[K]*line[R])
+		g.shards[i].running = make(map[K]*Round[K, R])
 	}
 	return g
 }
 
+func (g *Group[K, R]) shard(key K) *shard[K, R] {
+	return &g.shards[maphash.Comparable(g.seed, key)%shards]
+}
+
 // Do waits for a round of key that begins after now. It returns ctx's error as soon as ctx ends; the round goes on for its other
 // callers.
-func (g *Group[K, R]) Do(ctx context.Context, key K) (R, error) {
-	var zero R
+func (g *Group[K, R]) Do(ctx context.Context, key K) (*R, error) {
 	if err := ctx.Err(); err != nil {
-		return zero, err
+		return nil, err
 	}
-	s := &g.shards[maphash.Comparable(g.seed, key)%shards]
+	s := g.shard(key)
 	s.mu.Lock()
 	if s.closed {
 		s.mu.Unlock()
-		return zero, g.cause
+		return nil, g.cause
 	}
-	l := s.lines[key]
-	var r *round[R]
-	switch {
-	case l == nil:
-		r = newRound[R](ctx)
-		l = &line[R]{running: r}
-		s.lines[key] = l
-		g.rounds.Go(func() { g.fly(s, key, l, r) })
-	case mutant.Active == mutant.JoinRunning:
-		r = l.running
-		r.callers++
-	case l.gathering == nil:
-		r = newRound[R](ctx)
-		l.gathering = r
-	default:
-		r = l.gathering
-		r.callers++
+	if running := s.running[key]; running != nil {
+		r := running.join(ctx)
+		s.mu.Unlock()
+		return g.await(ctx, r, r.done)
 	}
+	r := &Round[K, R]{Key: key, callers: 1}
+	s.running[key] = r
+	g.flights.Add(1)
 	s.mu.Unlock()
+	if g.hooks.First != nil && g.first(ctx, r) {
+		return &r.Result, r.Err
+	}
+	f := g.take(ctx, []*Round[K, R]{r})
+	go g.fly(f)
+	return g.await(ctx, r, f.done)
+}
 
+// DoMany is Do for many keys, which must differ: the rounds that it begins fly together. It returns when all have landed, or when ctx ends,
+// or the group is closed. Errors has an error for each key whose round has none to give, nil for the others.
+func (g *Group[K, R]) DoMany(ctx context.Context, keys []K) (rounds []*Round[K, R], errs []error) {
+	rounds, errs = make([]*Round[K, R], len(keys)), make([]error, len(keys))
+	if err := ctx.Err(); err != nil {
+		for i := range errs {
+			errs[i] = err
+		}
+		return rounds, errs
+	}
+	var own *Flight[K, R]
+	for i, key := range keys {
+		s := g.shard(key)
+		s.mu.Lock()
+		switch running := s.running[key]; {
+		case s.closed:
+			errs[i] = g.cause
+		case running != nil:
+			rounds[i] = running.join(ctx)
+		default:
+			if own == nil {
+				own = newFlight(g, ctx, len(keys)-i)
+				g.flights.Add(1)
+			}
+			rounds[i] = &Round[K, R]{Key: key, callers: 1}
+			s.running[key] = rounds[i]
+			own.add(rounds[i])
+		}
+		s.mu.Unlock()
+	}
+	if own != nil {
+		own.open.Store(int64(len(own.Rounds)))
+		go g.fly(own)
+	}
+	stopped := g.awaitAll(ctx, own, rounds)
+	for i, r := range rounds {
+		if stopped != nil && r != nil && !g.leave(r) {
+			errs[i] = stopped
+		}
+	}
+	return rounds, errs
+}
+
+// awaitAll waits until all rounds have landed, those of the flight own and others, or there is a reason to stop waiting.
+func (g *Group[K, R]) awaitAll(ctx context.Context, own *Flight[K, R], rounds []*Round[K, R]) error {
+	await := func(done <-chan struct{}) error {
+		select {
+		case <-done:
+			return nil
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-g.closed:
+			return g.cause
+		}
+	}
+	if own != nil {
+		if err := await(own.done); err != nil {
+			return err
+		}
+	}
+	for _, r := range rounds {
+		if r != nil && r.done != nil {
+			if err := await(r.done); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// join adds a caller to the round that gathers behind r. The shard is locked.
+func (r *Round[K, R]) join(ctx context.Context) *Round[K, R] {
+	if mutant.Active == mutant.JoinRunning {
+		r.callers++
+		if r.flight != nil {
+			r.flight.callers.Add(1)
+		}
+		if r.done == nil {
+			r.done = make(chan struct{})
+		}
+		return r
+	}
+	if r.next == nil {
+		r.next = &Round[K, R]{Key: r.Key, values: ctx, done: make(chan struct{})}
+	}
+	r.next.callers++
+	return r.next
+}
+
+// await waits until done is closed, which is when r has landed.
+func (g *Group[K, R]) await(ctx context.Context, r *Round[K, R], done <-chan struct{}) (*R, error) {
 	left := ctx.Done()
 	if mutant.Active == mutant.CallerWaits {
 		left = nil
 	}
 	select {
-	case <-r.done:
-		return r.result, r.err
+	case <-done:
+		return &r.Result, r.Err
 	case <-left:
-		g.leave(s, l, r)
-		return zero, ctx.Err()
+		g.leave(r)
+		return nil, ctx.Err()
 	case <-g.closed:
-		g.leave(s, l, r)
-		return zero, g.cause
+		g.leave(r)
+		return nil, g.cause
 	}
 }
 
-func newRound[R any](ctx context.Context) *round[R] {
-	r := &round[R]{callers: 1, done: make(chan struct{})}
-	if mutant.Active != mutant.LeaderCancels {
-		ctx = context.WithoutCancel(ctx)
-	}
-	r.ctx, r.cancel = context.WithCancelCause(ctx)
-	return r
-}
-
-// leave takes one caller out of r. An abandoned round that gathers is dropped; one that runs is told to stop, and ends in its own time.
-func (g *Group[K, R]) leave(s *shard[K, R], l *line[R], r *round[R]) {
+// leave takes one caller out of r. An abandoned round that gathers is dropped; a flight that all callers of all its rounds have left is
+// told to stop, and ends in its own time. It answers true if r has landed already.
+func (g *Group[K, R]) leave(r *Round[K, R]) (landed bool) {
+	s := g.shard(r.Key)
 	s.mu.Lock()
+	if r.landed {
+		s.mu.Unlock()
+		return true
+	}
 	r.callers--
-	abandoned := r.callers == 0 && !s.closed // Close tells the rounds itself, and why
-	if abandoned && l.gathering == r {
-		l.gathering = nil
+	if running := s.running[r.Key]; r.callers == 0 && running != nil && running.next == r {
+		running.next = nil
 	}
+	f := r.flight
+	abandoned := f != nil && f.callers.Add(-1) == 0
 	s.mu.Unlock()
-	if abandoned && mutant.Active != mutant.AbandonedRuns {
-		r.cancel(ErrAbandoned)
+	if abandoned {
+		f.abandon()
 	}
+	return false
 }
 
-// fly runs r to its end, whatever that is, and starts the next round.
-func (g *Group[K, R]) fly(s *shard[K, R], key K, l *line[R], r *round[R]) {
+// first lets a lone caller look by himself.
+func (g *Group[K, R]) first(ctx context.Context, r *Round[K, R]) (landed bool) {
 	returned := false
 	defer func() {
 		if !returned {
-			r.err = g.caught(recover())
+			r.Err = g.hooks.Caught(recover())
+			landed = true
 		}
-		g.land(s, key, l, r)
+		if landed {
+			g.land(nil, []*Round[K, R]{r})
+			g.flights.Done()
+		}
 	}()
-	r.result, r.err = g.run(r.ctx, key)
+	landed = g.hooks.First(ctx, r)
 	returned = true
-}
-
-// land gives out what r has got.
-func (g *Group[K, R]) land(s *shard[K, R], key K, l *line[R], r *round[R]) {
-	s.mu.Lock()
-	next := l.gathering
-	l.running, l.gathering = next, nil
-	served := next != nil && r.err == nil && g.late(r.result)
-	if next == nil || served || s.closed {
-		delete(s.lines, key)
-	} else {
-		g.rounds.Go(func() { g.fly(s, key, l, next) })
-	}
-	s.mu.Unlock()
-
-	r.end()
-	if served {
-		next.result = r.result
-		next.end()
-	}
-}
-
-func (r *round[R]) end() {
-	close(r.done)
-	r.cancel(nil)
+	return landed
 }
 
 // Waiting is how many callers have gathered for the next round of key. Tests need it, nothing else.
 func (g *Group[K, R]) Waiting(key K) int {
-	s := &g.shards[maphash.Comparable(g.seed, key)%shards]
+	s := g.shard(key)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if l := s.lines[key]; l != nil && l.gathering != nil {
-		return l.gathering.callers
+	if r := s.running[key]; r != nil && r.next != nil {
+		return r.next.callers
 	}
 	return 0
 }
@@ -197,27 +283,27 @@ func (g *Group[K, R]) Closed() bool {
 	}
 }
 
-// Close ends all rounds: their callers get cause, their contexts end with it. It returns when the last round has ended.
+// Close ends all rounds: their callers get cause, their contexts end with it. It returns when the last flight, and the last first look, have
+// ended.
 func (g *Group[K, R]) Close(cause error) {
 	g.closing.Do(func() {
 		g.cause = cause
-		var open []*round[R]
+		var flights []*Flight[K, R]
 		for i := range g.shards {
 			s := &g.shards[i]
 			s.mu.Lock()
 			s.closed = true
-			for _, l := range s.lines {
-				open = append(open, l.running)
-				if l.gathering != nil {
-					open = append(open, l.gathering)
+			for _, r := range s.running {
+				if r.flight != nil {
+					flights = append(flights, r.flight)
 				}
 			}
 			s.mu.Unlock()
 		}
 		close(g.closed)
-		for _, r := range open {
-			r.cancel(cause)
+		for _, f := range flights {
+			f.cancel(cause)
 		}
 	})
-	g.rounds.Wait()
+	g.flights.Wait()
 }

@@ -26,7 +26,7 @@ type load struct {
 // bench is a group whose runs wait for the test to end them. It is used in a bubble.
 type bench struct {
 	t     *testing.T
-	group *Group[string, string]
+	group simple[string, string]
 	loads []*load // in the order of their beginning
 	late  func(string) bool
 	mu    sync.Mutex
@@ -34,7 +34,7 @@ type bench struct {
 
 func newBench(t *testing.T) *bench {
 	b := &bench{t: t}
-	b.group = New(b.run, func(s string) bool { return b.late != nil && b.late(s) }, func(recovered any) error {
+	b.group = newSimple(b.run, func(s string) bool { return b.late != nil && b.late(s) }, func(recovered any) error {
 		return fmt.Errorf("caught %v", recovered)
 	})
 	t.Cleanup(func() {

@@ -19,7 +19,7 @@ func TestRoundsHoldInAStorm(t *testing.T) {
 	var clock atomic.Int64 // orders what happens
 	var running [keys]atomic.Int32
 	var runs, cancelled, failed atomic.Int64
-	g := New(func(ctx context.Context, key int) (int64, error) {
+	g := newSimple(func(ctx context.Context, key int) (int64, error) {
 		began := clock.Add(1)
 		if n := running[key].Add(1); n != 1 {
 			t.Errorf("%d runs of key %d at once", n, key)
@@ -78,7 +78,7 @@ func TestSharedResultsHoldInAStorm(t *testing.T) {
 		value int64
 	}
 	var versions [keys]atomic.Int64 // a write raises it
-	g := New(func(_ context.Context, key int) (version, error) {
+	g := newSimple(func(_ context.Context, key int) (version, error) {
 		v := version{key, versions[key].Load()}
 		time.Sleep(rand.N(100 * time.Microsecond))
 		return v, nil
@@ -110,7 +110,7 @@ func TestCloseHoldsInAStorm(t *testing.T) {
 	for range 50 {
 		cause := errors.New("closing")
 		var running, after atomic.Int32
-		g := New(func(ctx context.Context, key int) (int, error) {
+		g := newSimple(func(ctx context.Context, key int) (int, error) {
 			running.Add(1)
 			defer running.Add(-1)
 			if after.Load() != 0 {

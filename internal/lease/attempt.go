@@ -16,12 +16,14 @@ import (
 // maxSends bounds how often a lease is asked for when replies are lost.
 const maxSends = 2
 
-// Attempt is one process's try at one key: it reads the key, takes it for a load, stores what the load gave or gives up.
-// It is used by one goroutine.
+// Attempt is one process's try at one key: it reads the key, takes it for a load, stores what the load gave or gives up. Its steps are
+// methods of Store, which take many attempts in one trip, and leave what each has come to in State and Err. It is used by one goroutine.
 type Attempt struct {
-	store *Store
-	key   string
-	life  time.Duration
+	State State // what the last Read, Take or Claim has shown
+	Err   error // why the last step failed
+
+	key  string
+	life time.Duration
 
 	token  Token
 	state  hold
@@ -39,27 +41,35 @@ const (
 	holdsClaim
 )
 
-// Attempt begins an attempt at key. A lease that it takes lives for life unless it is renewed.
-func (s *Store) Attempt(key string, life time.Duration) *Attempt {
-	return &Attempt{store: s, key: key, life: life}
-}
+// NewAttempt begins an attempt at key. A lease that it takes lives for life unless it is renewed.
+func NewAttempt(key string, life time.Duration) *Attempt { return &Attempt{key: key, life: life} }
 
-// Read looks at the key. It answers Mine if the key holds a lease that this attempt asked for and whose reply was lost: the load may
+// Read looks at the keys. The state is Mine if a key holds a lease that its attempt asked for and whose reply was lost: the load may
 // begin now.
-func (a *Attempt) Read(ctx context.Context) (State, error) {
-	s, err := a.store.get(ctx, a.key)
-	return a.adopt(s), err
+func (s *Store) Read(ctx context.Context, as []*Attempt) {
+	cmds := make([]redis.Cmder, len(as))
+	for i, a := range as {
+		cmds[i] = redis.NewStringCmd(ctx, "get", a.key)
+	}
+	err := s.reads.do(ctx, cmds...)
+	for i, a := range as {
+		if a.Err = err; err == nil {
+			a.State, a.Err = state(cmds[i].(*redis.StringCmd))
+			a.adopt()
+		}
+	}
 }
 
-// Take asks for the lease. It answers Mine if it is given, otherwise what the key holds. unreadable, if not nil, is what the key
-// held when it was read, and is replaced if it is still that.
-func (a *Attempt) Take(ctx context.Context, unreadable []byte) (State, error) {
-	hash := ""
-	if unreadable != nil {
-		hash = sha1Hex(unreadable)
-	}
-	return a.ask(ctx, func(t Token) (State, error) {
-		v, err := a.store.eval(ctx, takeScript, true, a.key, appendLease(nil, t), a.life.Milliseconds(), hash)
+// Take asks for the leases of keys that hold nothing, or what cannot be read (State.Kind is Unknown), which is replaced if it is still what
+// was read. The state is Mine if the lease is given, otherwise what the key holds.
+func (s *Store) Take(ctx context.Context, as []*Attempt) {
+	s.ask(ctx, as, takeScript, func(a *Attempt) []any {
+		hash := ""
+		if a.State.Kind == Unknown {
+			hash = sha1Hex(a.State.Raw)
+		}
+		return []any{appendLease(nil, a.token), a.life.Milliseconds(), hash}
+	}, func(a *Attempt, v any, err error) (State, error) {
 		if errors.Is(err, redis.Nil) {
 			a.state = holdsLease
 			return State{Kind: Mine}, nil
@@ -69,10 +79,11 @@ func (a *Attempt) Take(ctx context.Context, unreadable []byte) (State, error) {
 	})
 }
 
-// Claim asks for a load of a key whatever it holds, but for somebody else's load. It answers Mine or Busy.
-func (a *Attempt) Claim(ctx context.Context) (State, error) {
-	return a.ask(ctx, func(t Token) (State, error) {
-		v, err := a.store.eval(ctx, claimScript, true, a.key, appendLease(nil, t), t[:], a.life.Milliseconds())
+// Claim asks for loads of keys whatever they hold, but for somebody else's load. The state is Mine or Busy.
+func (s *Store) Claim(ctx context.Context, as []*Attempt) {
+	s.ask(ctx, as, claimScript, func(a *Attempt) []any {
+		return []any{appendLease(nil, a.token), a.token[:], a.life.Milliseconds()}
+	}, func(a *Attempt, v any, err error) (State, error) {
 		if err != nil {
 			return State{}, err
 		}
@@ -101,74 +112,95 @@ func (a *Attempt) Claim(ctx context.Context) (State, error) {
 	})
 }
 
-// ask sends a request for the key with a fresh token each time, until a reply comes. One token is sent once; an earlier one that a
-// reply shows is adopted.
-func (a *Attempt) ask(ctx context.Context, send func(Token) (State, error)) (s State, err error) {
-	for i := 0; i < maxSends && (i == 0 || ctx.Err() == nil); i++ {
-		if mutant.Active != mutant.TokenSentTwice || i == 0 {
-			a.token = newToken()
+// ask sends requests for keys with a fresh token each time, until replies come. One token is sent once; an earlier one that a reply shows is
+// adopted.
+func (s *Store) ask(ctx context.Context, as []*Attempt, sc script, args func(*Attempt) []any, answer func(*Attempt, any, error) (State, error)) {
+	for i := 0; i < maxSends && len(as) > 0 && (i == 0 || ctx.Err() == nil); i++ {
+		for _, a := range as {
+			if mutant.Active != mutant.TokenSentTwice || i == 0 {
+				a.token = newToken()
+			}
 		}
-		s, err = send(a.token)
-		if err == nil {
-			return a.adopt(s), nil
-		}
-		if isReply(err) { // refused for a reason: nothing was done
-			return State{}, err
-		}
-		a.sent = append(a.sent, a.token)
+		var lost []*Attempt
+		s.evalAll(ctx, as, sc, true, args, func(a *Attempt, v any, err error) {
+			held, err := answer(a, v, err)
+			a.Err = err
+			switch {
+			case err == nil:
+				a.State = held
+				a.adopt()
+			case !isReply(err): // a reply refuses for a reason: nothing was done
+				a.sent = append(a.sent, a.token)
+				lost = append(lost, a)
+			}
+		})
+		as = lost
 	}
-	return State{}, err
 }
 
 // adopt turns a lease of this attempt's whose reply was lost into Mine.
-func (a *Attempt) adopt(s State) State {
-	if s.Kind == Busy && slices.Contains(a.sent, s.Token) {
-		a.token, a.state = s.Token, holdsLease
-		return State{Kind: Mine}
+func (a *Attempt) adopt() {
+	if a.State.Kind == Busy && slices.Contains(a.sent, a.State.Token) {
+		a.token, a.state = a.State.Token, holdsLease
+		a.State = State{Kind: Mine}
 	}
-	return s
 }
 
-// Renewal is a lease or claim that was taken, for keeping it alive. Unlike the Attempt it may be used by any goroutine.
-type Renewal struct {
-	store *Store
-	key   string
-	life  time.Duration
-	token Token
+// Renewal is a copy of what the attempt holds now, for keeping it alive on another goroutine.
+func (a *Attempt) Renewal() *Attempt { return &Attempt{key: a.key, life: a.life, token: a.token} }
+
+// Renew keeps leases and claims alive for another life. It answers which are still held, and an error if a try failed.
+func (s *Store) Renew(ctx context.Context, as []*Attempt) (held []*Attempt, failed error) {
+	s.evalAll(ctx, as, renewScript, false, func(a *Attempt) []any {
+		return []any{a.token[:], a.life.Milliseconds()}
+	}, func(a *Attempt, v any, err error) {
+		switch {
+		case err != nil:
+			failed = err
+			held = append(held, a)
+		case v == int64(1):
+			held = append(held, a)
+		}
+	})
+	return held, failed
 }
 
-// Renewal is of what the attempt holds now.
-func (a *Attempt) Renewal() Renewal { return Renewal{a.store, a.key, a.life, a.token} }
-
-// Renew keeps the lease or claim alive for another life. It answers false if it is lost.
-func (r Renewal) Renew(ctx context.Context) (bool, error) {
-	v, err := r.store.eval(ctx, renewScript, false, r.key, r.token[:], r.life.Milliseconds())
-	return v == int64(1), err
+// Filling is an entry to be stored in the place of an attempt's lease or claim.
+type Filling struct {
+	*Attempt
+	Entry  Entry
+	Life   time.Duration
+	Stored bool // the result; if not, and Err is nil, the lease was lost: an invalidation came between, or it ran out
 }
 
-// Fill stores e, for life, in the place of the lease or claim. It answers false if that is lost: an invalidation came between, or
-// it ran out. It sets the entry's stamp.
-func (a *Attempt) Fill(ctx context.Context, e Entry, life time.Duration) (stored bool, err error) {
-	e.Stamp = a.token
-	b := appendEntry(make([]byte, 0, headerSize+len(e.Payload)), e)
+// Fill stores the entries, each with its attempt's token as its stamp.
+func (s *Store) Fill(ctx context.Context, fs []*Filling) {
+	as := make([]*Attempt, len(fs))
+	by := make(map[*Attempt]*Filling, len(fs))
+	for i, f := range fs {
+		f.Entry.Stamp = f.token
+		as[i], by[f.Attempt] = f.Attempt, f
+	}
 	for range maxSends { // it recognises itself, so it may be repeated
-		var v any
-		v, err = a.store.eval(ctx, fillScript, false, a.key, a.token[:], b, life.Milliseconds())
-		if err == nil {
-			a.state, a.header, a.expiry = holdsNothing, nil, ""
-			return v == int64(1), nil
-		}
-		if isReply(err) {
-			break
+		var lost []*Attempt
+		s.evalAll(ctx, as, fillScript, false, func(a *Attempt) []any {
+			f := by[a]
+			b := appendEntry(make([]byte, 0, headerSize+len(f.Entry.Key)+len(f.Entry.Payload)), f.Entry)
+			return []any{a.token[:], b, f.Life.Milliseconds()}
+		}, func(a *Attempt, v any, err error) {
+			a.Err = err
+			switch {
+			case err == nil:
+				a.state, a.header, a.expiry = holdsNothing, nil, ""
+				by[a].Stored = v == int64(1)
+			case !isReply(err):
+				lost = append(lost, a)
+			}
+		})
+		if as = lost; len(as) == 0 {
+			return
 		}
 	}
-	return false, err
-}
-
-// Fail gives the lease up, and leaves a marker for window so that those who wait do not load one after another. An entry that was
-// claimed stays as it was, and no marker is left.
-func (a *Attempt) Fail(ctx context.Context, window time.Duration) error {
-	return a.end(ctx, string([]byte{failedByte}), window)
 }
 
 // Holds tells whether a lease or claim is known to be held.
@@ -177,20 +209,30 @@ func (a *Attempt) Holds() bool { return a.state != holdsNothing }
 // Owes tells whether leases or claims may be held whose replies were lost. Release gives them up too.
 func (a *Attempt) Owes() bool { return len(a.sent) > 0 }
 
-// Release gives up what is held, if anything is, also leases whose replies were lost. It may be called after any other end.
-func (a *Attempt) Release(ctx context.Context) error {
-	if !a.Holds() && !a.Owes() {
-		return nil
-	}
-	return a.end(ctx, "", 0)
+// Fail gives leases up, and leaves markers for window so that those who wait do not load one after another. An entry that was
+// claimed stays as it was, and no marker is left.
+func (s *Store) Fail(ctx context.Context, as []*Attempt, window time.Duration) {
+	s.end(ctx, as, string([]byte{failedByte}), window)
 }
 
-func (a *Attempt) end(ctx context.Context, marker string, window time.Duration) error {
-	args := []any{marker, max(window.Milliseconds(), 1), a.header, cmp.Or(a.expiry, "-1"), a.token[:]}
-	for _, t := range a.sent {
-		args = append(args, t[:])
+// Release gives up what is held, if anything is, also leases whose replies were lost. It may be called after any other end.
+func (s *Store) Release(ctx context.Context, as []*Attempt) {
+	as = slices.DeleteFunc(slices.Clone(as), func(a *Attempt) bool { return !a.Holds() && !a.Owes() })
+	s.end(ctx, as, "", 0)
+}
+
+func (s *Store) end(ctx context.Context, as []*Attempt, marker string, window time.Duration) {
+	if len(as) == 0 {
+		return
 	}
-	a.state, a.header, a.expiry, a.sent = holdsNothing, nil, "", nil
-	_, err := a.store.eval(ctx, endScript, false, a.key, args...)
-	return err
+	s.evalAll(ctx, as, endScript, false, func(a *Attempt) []any {
+		args := []any{marker, max(window.Milliseconds(), 1), a.header, cmp.Or(a.expiry, "-1"), a.token[:]}
+		for _, t := range a.sent {
+			args = append(args, t[:])
+		}
+		return args
+	}, func(a *Attempt, _ any, err error) {
+		a.Err = err
+		a.state, a.header, a.expiry, a.sent = holdsNothing, nil, "", nil
+	})
 }

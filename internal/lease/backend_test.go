@@ -47,7 +47,7 @@ func newBackend(t *testing.T, rdb redis.UniversalClient) *backend {
 	return &backend{t: t, ctx: t.Context(), rdb: rdb, store: store}
 }
 
-func (b *backend) attempt(key string) *Attempt { return b.store.Attempt(key, long) }
+func (b *backend) attempt(key string) single { return b.store.Attempt(key, long) }
 
 // put stores an entry under key, for life.
 func (b *backend) put(key string, e Entry, life time.Duration) {
@@ -57,19 +57,19 @@ func (b *backend) put(key string, e Entry, life time.Duration) {
 	b.fill(a, e, life, true)
 }
 
-func (b *backend) read(a *Attempt, kind Kind) State {
+func (b *backend) read(a single, kind Kind) State {
 	b.t.Helper()
 	s, err := a.Read(b.ctx)
 	return wantKind(b.t, "read", s, err, kind)
 }
 
-func (b *backend) take(a *Attempt, kind Kind) State {
+func (b *backend) take(a single, kind Kind) State {
 	b.t.Helper()
 	s, err := a.Take(b.ctx, nil)
 	return wantKind(b.t, "take", s, err, kind)
 }
 
-func (b *backend) claim(a *Attempt, kind Kind) State {
+func (b *backend) claim(a single, kind Kind) State {
 	b.t.Helper()
 	s, err := a.Claim(b.ctx)
 	return wantKind(b.t, "claim", s, err, kind)
@@ -83,26 +83,26 @@ func wantKind(t *testing.T, what string, s State, err error, kind Kind) State {
 	return s
 }
 
-func (b *backend) fill(a *Attempt, e Entry, life time.Duration, want bool) {
+func (b *backend) fill(a single, e Entry, life time.Duration, want bool) {
 	b.t.Helper()
 	if stored, err := a.Fill(b.ctx, e, life); err != nil || stored != want {
 		b.t.Fatalf("fill: %v, %v, want %v", stored, err, want)
 	}
 }
 
-func (b *backend) renew(a *Attempt, want bool) {
+func (b *backend) renew(a single, want bool) {
 	b.t.Helper()
 	if held, err := a.Renewal().Renew(b.ctx); err != nil || held != want {
 		b.t.Fatalf("renew: %v, %v, want %v", held, err, want)
 	}
 }
 
-func (b *backend) fail(a *Attempt, window time.Duration) {
+func (b *backend) fail(a single, window time.Duration) {
 	b.t.Helper()
 	b.check(a.Fail(b.ctx, window))
 }
 
-func (b *backend) release(a *Attempt) {
+func (b *backend) release(a single) {
 	b.t.Helper()
 	b.check(a.Release(b.ctx))
 }

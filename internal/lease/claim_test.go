@@ -169,8 +169,8 @@ func TestRenewKeepsAClaim(t *testing.T) {
 
 func TestEndOfAClaimRestoresTheEntry(t *testing.T) {
 	onEach(t, func(t *testing.T, b *backend) {
-		for name, end := range map[string]func(*Attempt){
-			"fail":    func(a *Attempt) { b.fail(a, time.Hour) },
+		for name, end := range map[string]func(single){
+			"fail":    func(a single) { b.fail(a, time.Hour) },
 			"release": b.release,
 		} {
 			want := Entry{
@@ -205,7 +205,7 @@ func TestEndOfAClaimDeletesAnEntryWhoseLifeIsOver(t *testing.T) {
 	onEach(t, func(t *testing.T, b *backend) {
 		const life = 300 * time.Millisecond // the claims must come before its end
 		failing, releasing := b.attempt("failing"), b.attempt("releasing")
-		for _, a := range []*Attempt{failing, releasing} {
+		for _, a := range []single{failing, releasing} {
 			b.put(a.key, Entry{Payload: []byte("old")}, life)
 			b.claim(a, Mine)
 			if a.state != holdsClaim {
@@ -234,7 +234,7 @@ func TestEndOfADelayedClaimLeavesAnotherEntrysLife(t *testing.T) {
 	b.claim(a, Mine)
 	b.delete("k")
 	b.put("k", Entry{Payload: []byte("second")}, 5*time.Second)
-	if _, err := a.store.eval(b.ctx, claimScript, true, a.key, appendLease(nil, lost), lost[:], a.life.Milliseconds()); err != nil { // it arrives
+	if err := b.rdb.Eval(b.ctx, claimScript.source, []string{a.key}, appendLease(nil, lost), lost[:], a.life.Milliseconds()).Err(); err != nil { // it arrives
 		t.Fatal(err)
 	}
 	b.check(a.Fail(b.ctx, time.Second))

@@ -35,10 +35,10 @@ func TestProtocolUsesFewCommands(t *testing.T) {
 	r := testenv.SharedRedis(t)
 	b := newBackend(t, r.Client(t))
 	b.put("k", Entry{Payload: []byte("v")}, 15*time.Second)
-	for _, end := range []func(*Attempt){
+	for _, end := range []func(single){
 		b.release,
-		func(a *Attempt) { b.fail(a, long) },
-		func(a *Attempt) { b.fill(a, Entry{}, 15*time.Second, true) },
+		func(a single) { b.fail(a, long) },
+		func(a single) { b.fill(a, Entry{}, 15*time.Second, true) },
 	} {
 		a := b.attempt("k")
 		b.read(a, Stored)
@@ -48,7 +48,7 @@ func TestProtocolUsesFewCommands(t *testing.T) {
 		end(a)
 	}
 	b.delete("k", "other")
-	for _, end := range []func(*Attempt){b.release, func(a *Attempt) { b.fail(a, long) }} {
+	for _, end := range []func(single){b.release, func(a single) { b.fail(a, long) }} {
 		a := b.attempt("k")
 		b.take(a, Mine)
 		b.renew(a, true)

@@ -45,11 +45,11 @@ func TestReleaseGivesTheLeaseUp(t *testing.T) {
 
 func TestFailAndReleaseEndOnlyWhatIsMine(t *testing.T) {
 	onEach(t, func(t *testing.T, b *backend) {
-		for name, end := range map[string]func(*Attempt){
-			"fail":    func(a *Attempt) { b.fail(a, long) },
+		for name, end := range map[string]func(single){
+			"fail":    func(a single) { b.fail(a, long) },
 			"release": b.release,
 		} {
-			stale := func(key string) *Attempt {
+			stale := func(key string) single {
 				a := b.attempt(name + key)
 				b.take(a, Mine)
 				b.delete(name + key)

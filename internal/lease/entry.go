@@ -6,6 +6,7 @@
 package lease
 
 import (
+	"bytes"
 	"crypto/rand"
 	"encoding/binary"
 	"encoding/hex"
@@ -29,7 +30,8 @@ const (
 //	2-13   token: whose lease this is; or the entry's stamp, the token of the load that stored it
 //	14-19  an entry's soft expiry, Unix milliseconds; while it is claimed for a refresh, when the claim ends, by Redis' clock
 //	20-23  an entry's load cost in microseconds
-//	24-    an entry's payload
+//	24-    an entry's payload; before it the full key, if the entry is keyed. Its length need not be told: it is part of the name
+//	       under which such an entry is stored
 const (
 	tokenAt    = 2
 	expiryAt   = 14
@@ -40,8 +42,10 @@ const (
 
 // flagClaimed is set while a refresh of the entry is under way; the scripts know its value.
 const (
-	flagClaimed = 1 << iota
-	flagNull
+	flagClaimed    = 1 << iota
+	flagNull       // there is no such row
+	flagCompressed // the payload is
+	flagKeyed      // the full key stands before the payload
 )
 
 // Token names one load: never a process, for then a second load of the same process would revive the first one's lease.
@@ -51,13 +55,33 @@ func (t Token) String() string { return hex.EncodeToString(t[:]) }
 
 // Entry is a stored answer.
 type Entry struct {
-	Null    bool          // there is no such row
-	Codec   uint8         // how Payload is encoded, 0 to 15
-	Claimed bool          // a refresh is under way, or was when its holder died
-	Stamp   Token         // the load that stored it
-	Expiry  time.Time     // end of its soft life by the clock of the process that stored it; of the claim, by Redis' clock
-	Cost    time.Duration // how long the load took
-	Payload []byte
+	Null       bool          // there is no such row
+	Compressed bool          // Payload is
+	Keyed      bool          // Key stands before the payload: the name in Redis holds only its hash
+	Codec      uint8         // how Payload is encoded, 0 to 15
+	Claimed    bool          // a refresh is under way, or was when its holder died
+	Stamp      Token         // the load that stored it
+	Expiry     time.Time     // end of its soft life by the clock of the process that stored it; of the claim, by Redis' clock
+	Cost       time.Duration // how long the load took
+	Key        string        // of a keyed entry to be stored; in one that was read it still begins Payload
+	Payload    []byte
+}
+
+// Unkey takes the full key off the payload of an entry that was read under key's name. It answers false if the entry is not key's: either
+// is keyed and the other is not, or the full keys differ.
+func (e *Entry) Unkey(key string, keyed bool) bool {
+	if e.Keyed != keyed {
+		return false
+	}
+	if !keyed {
+		return true
+	}
+	rest, ok := bytes.CutPrefix(e.Payload, []byte(key))
+	if mutant.Active == mutant.LongKeyUnchecked {
+		rest, ok = e.Payload[min(len(key), len(e.Payload)):], true
+	}
+	e.Payload = rest
+	return ok
 }
 
 // Kind says what a key holds.
@@ -90,12 +114,21 @@ func appendEntry(dst []byte, e Entry) []byte {
 	if e.Claimed {
 		flags |= flagClaimed
 	}
+	if e.Compressed {
+		flags |= flagCompressed
+	}
+	if e.Keyed {
+		flags |= flagKeyed
+	}
 	dst = append(dst, entryByte, flags)
 	dst = append(dst, e.Stamp[:]...)
 	var word [8]byte
 	binary.BigEndian.PutUint64(word[:], uint64(max(e.Expiry.UnixMilli(), 0)))
 	dst = append(dst, word[2:]...)
 	dst = binary.BigEndian.AppendUint32(dst, uint32(min(max(e.Cost.Microseconds(), 0), math.MaxUint32)))
+	if e.Keyed {
+		dst = append(dst, e.Key...)
+	}
 	return append(dst, e.Payload...)
 }
 
@@ -103,18 +136,20 @@ func appendEntry(dst []byte, e Entry) []byte {
 func decode(b []byte) State {
 	s := State{Kind: Unknown, Raw: b}
 	switch {
-	case len(b) >= headerSize && b[0] == entryByte && b[1]&0x0f&^(flagClaimed|flagNull) == 0:
+	case len(b) >= headerSize && b[0] == entryByte:
 		s.Kind = Stored
 		var word [8]byte
 		copy(word[2:], b[expiryAt:costAt])
 		s.Entry = Entry{
-			Null:    b[1]&flagNull != 0,
-			Codec:   b[1] >> 4,
-			Claimed: b[1]&flagClaimed != 0,
-			Stamp:   Token(b[tokenAt:expiryAt]),
-			Expiry:  time.UnixMilli(int64(binary.BigEndian.Uint64(word[:]))),
-			Cost:    time.Duration(binary.BigEndian.Uint32(b[costAt:])) * time.Microsecond,
-			Payload: b[headerSize:],
+			Null:       b[1]&flagNull != 0,
+			Compressed: b[1]&flagCompressed != 0,
+			Keyed:      b[1]&flagKeyed != 0,
+			Codec:      b[1] >> 4,
+			Claimed:    b[1]&flagClaimed != 0,
+			Stamp:      Token(b[tokenAt:expiryAt]),
+			Expiry:     time.UnixMilli(int64(binary.BigEndian.Uint64(word[:]))),
+			Cost:       time.Duration(binary.BigEndian.Uint32(b[costAt:])) * time.Microsecond,
+			Payload:    b[headerSize:],
 		}
 	case len(b) == leaseSize && b[0] == leaseByte:
 		s.Kind = Busy

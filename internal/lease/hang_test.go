@@ -84,14 +84,14 @@ func TestCommandsEndInTimeWhenRedisHangs(t *testing.T) {
 	fs := map[string]func(*testing.T, string, *Store){}
 	for name, c := range map[string]struct {
 		sends int // a lost reply may be asked for again
-		run   func(a *Attempt) error
+		run   func(a single) error
 	}{
-		"read":  {1, func(a *Attempt) error { _, err := a.Read(t.Context()); return err }},
-		"renew": {1, func(a *Attempt) error { _, err := a.Renewal().Renew(t.Context()); return err }},
-		"take":  {maxSends, func(a *Attempt) error { _, err := a.Take(t.Context(), nil); return err }},
-		"claim": {maxSends, func(a *Attempt) error { _, err := a.Claim(t.Context()); return err }},
-		"fill":  {maxSends, func(a *Attempt) error { _, err := a.Fill(t.Context(), Entry{}, long); return err }},
-		"fail":  {1, func(a *Attempt) error { return a.Fail(t.Context(), long) }},
+		"read":  {1, func(a single) error { _, err := a.Read(t.Context()); return err }},
+		"renew": {1, func(a single) error { _, err := a.Renewal().Renew(t.Context()); return err }},
+		"take":  {maxSends, func(a single) error { _, err := a.Take(t.Context(), nil); return err }},
+		"claim": {maxSends, func(a single) error { _, err := a.Claim(t.Context()); return err }},
+		"fill":  {maxSends, func(a single) error { _, err := a.Fill(t.Context(), Entry{}, long); return err }},
+		"fail":  {1, func(a single) error { return a.Fail(t.Context(), long) }},
 	} {
 		fs[name] = func(t *testing.T, what string, s *Store) {
 			a := s.Attempt("k", long)

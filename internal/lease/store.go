@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -16,7 +17,8 @@ import (
 type Store struct {
 	rdb     redis.UniversalClient
 	timeout time.Duration
-	bounded bool // rdb keeps timeout by itself, so a command may run on the goroutine that asks for it
+	bounded bool // rdb keeps a context's deadline by itself, so a command may run on the goroutine that asks for it
+	reads   gather
 
 	mu     sync.Mutex
 	closed bool
@@ -55,10 +57,7 @@ func NewStore(rdb redis.UniversalClient, timeout time.Duration) (*Store, error) 
 		if o := c.Options(); o.ClientSideCache != nil || o.ClientSideCacheConfig != nil {
 			return nil, errors.New("the Redis client keeps values in a cache of its own (ClientSideCache), which still shows one after its delete has been acknowledged")
 		}
-		// A shallow copy on the same connections, with options of its own: its time-outs, and that it keeps a context's deadline.
-		c = c.WithTimeout(timeout)
-		c.Options().ContextTimeoutEnabled = true
-		return &Store{rdb: c, timeout: timeout, bounded: true}, nil
+		return newStore(c, timeout, c.Options().ContextTimeoutEnabled), nil
 	case *redis.ClusterClient:
 		if c == nil {
 			return nil, errors.New("the Redis client is a nil *redis.ClusterClient; pass an untyped nil for a cache without Redis")
@@ -67,7 +66,7 @@ func NewStore(rdb redis.UniversalClient, timeout time.Duration) (*Store, error) 
 		if o.ReadOnly || o.RouteByLatency || o.RouteRandomly {
 			return nil, errors.New("the Redis client reads from replicas (ReadOnly, RouteByLatency or RouteRandomly), and a replica still shows a value after its delete has been acknowledged")
 		}
-		return &Store{rdb: c, timeout: timeout, bounded: o.ContextTimeoutEnabled}, nil
+		return newStore(c, timeout, o.ContextTimeoutEnabled), nil
 	case *redis.Ring:
 		return nil, errors.New("a *redis.Ring moves keys between servers when one of them is out of reach, and then a deleted value comes back; use a *redis.Client or a *redis.ClusterClient")
 	default:
@@ -75,30 +74,76 @@ func NewStore(rdb redis.UniversalClient, timeout time.Duration) (*Store, error) 
 	}
 }
 
-// do runs cmd and returns its error within the store's time-out and, unless the client keeps that by itself, within ctx.
-// After an error cmd may still be in use and must not be read.
-func (s *Store) do(ctx context.Context, cmd redis.Cmder) error {
-	ctx, cancel := context.WithTimeout(ctx, s.timeout)
-	defer cancel()
+func newStore(rdb redis.UniversalClient, timeout time.Duration, bounded bool) *Store {
+	s := &Store{rdb: rdb, timeout: timeout, bounded: bounded}
+	s.reads.store = s
+	return s
+}
+
+// send sends cmds in pipelines, one after the other if there are very many, and returns when each has its reply or error, or, unless the
+// client keeps ctx by itself, when ctx ends. If it returns an error, cmds may still be in use and must not be read.
+func (s *Store) send(ctx context.Context, cmds []redis.Cmder) error {
 	if s.bounded {
-		return s.rdb.Process(ctx, cmd)
+		s.process(ctx, cmds)
+		return nil
 	}
-	done := make(chan error, 1)
-	if !s.goApart(func() { done <- s.rdb.Process(ctx, cmd) }) {
+	done := make(chan struct{})
+	if !s.goApart(func() { defer close(done); s.process(ctx, cmds) }) {
 		return ErrClosed
 	}
 	select {
-	case err := <-done:
-		return err
+	case <-done:
+		return nil
 	case <-ctx.Done():
 		return ctx.Err()
 	}
 }
 
-// get reads a key.
-func (s *Store) get(ctx context.Context, key string) (State, error) {
+// maxPipeline is how many commands go into one pipeline, so that one does not keep a connection, or the server, for long.
+const maxPipeline = 1000
+
+// process leaves each command with its reply or its error.
+func (s *Store) process(ctx context.Context, cmds []redis.Cmder) {
+	defer func() {
+		if p := recover(); p != nil { // in a hook, say
+			fail(cmds, fmt.Errorf("the Redis client panicked with a %T", p))
+		}
+	}()
+	if len(cmds) == 1 {
+		s.rdb.Process(ctx, cmds[0]) //nolint:errcheck // the command has it
+		return
+	}
+	for part := range slices.Chunk(cmds, maxPipeline) {
+		pipe := s.rdb.Pipeline()
+		if err := pipe.BatchProcess(ctx, part...); err != nil {
+			fail(part, err)
+			continue
+		}
+		_, err := pipe.Exec(ctx)
+		if err != nil && !slices.ContainsFunc(part, func(c redis.Cmder) bool { return c.Err() != nil }) {
+			fail(part, err) // a hook's: no command has it
+		}
+	}
+}
+
+func fail(cmds []redis.Cmder, err error) {
+	for _, cmd := range cmds {
+		cmd.SetErr(err)
+	}
+}
+
+// Get reads a key, in one trip with what else is read now.
+func (s *Store) Get(ctx context.Context, key string) (State, error) {
 	cmd := redis.NewStringCmd(ctx, "get", key)
-	switch err := s.do(ctx, cmd); {
+	if err := s.reads.do(ctx, cmd); err != nil {
+		return State{}, err
+	}
+	return state(cmd)
+}
+
+// state is what the reply to a GET shows.
+func state(cmd *redis.StringCmd) (State, error) {
+	switch err := cmd.Err(); {
 	case err == nil:
 		b, _ := cmd.Bytes()
 		return decode(b), nil
@@ -109,24 +154,54 @@ func (s *Store) get(ctx context.Context, key string) (State, error) {
 	}
 }
 
-// eval runs a script on key, and loads it first where Redis does not have it. The client may repeat it when a reply is lost, unless once is set.
-func (s *Store) eval(ctx context.Context, sc script, once bool, key string, args ...any) (any, error) {
-	run := func(name, body string) (any, error) {
-		cmd := redis.NewCmd(ctx, append([]any{name, body, 1, key}, args...)...)
-		var c redis.Cmder = cmd
+// evalAll runs a script on the key of each attempt, in one trip, and loads it first where Redis does not have it. The client may repeat it
+// when a reply is lost, unless once is set. reply is called for each attempt, with the script's answer or an error.
+func (s *Store) evalAll(ctx context.Context, as []*Attempt, sc script, once bool, args func(*Attempt) []any, reply func(a *Attempt, v any, err error)) {
+	unknown := s.evalBy(ctx, as, "evalsha", sc.hash, once, args, reply)
+	if len(unknown) > 0 { // replies, so nothing was done: not a second send
+		s.evalBy(ctx, unknown, "eval", sc.source, once, args, reply)
+	}
+}
+
+// evalBy returns those whose server does not know the script.
+func (s *Store) evalBy(ctx context.Context, as []*Attempt, name, body string, once bool, args func(*Attempt) []any, reply func(a *Attempt, v any, err error)) (unknown []*Attempt) {
+	cmds := make([]redis.Cmder, len(as))
+	for i, a := range as {
+		cmd := redis.NewCmd(ctx, append([]any{name, body, 1, a.key}, args(a)...)...)
+		cmds[i] = cmd
 		if once && mutant.Active != mutant.LeaseRetried {
-			c = sentOnce{cmd}
+			cmds[i] = sentOnce{cmd}
 		}
-		if err := s.do(ctx, c); err != nil {
-			return nil, err
+	}
+	bound, cancel := context.WithTimeout(ctx, s.timeout)
+	defer cancel()
+	if err := s.send(bound, cmds); err != nil {
+		for _, a := range as {
+			reply(a, nil, err)
 		}
-		return cmd.Val(), nil
+		return nil
 	}
-	v, err := run("evalsha", sc.hash)
-	if redis.HasErrorPrefix(err, "NOSCRIPT") { // a reply, so nothing was done: not a second send
-		v, err = run("eval", sc.source)
+	for i, a := range as {
+		err := cmds[i].Err()
+		if redis.HasErrorPrefix(err, "NOSCRIPT") && name == "evalsha" {
+			unknown = append(unknown, a)
+			continue
+		}
+		var v any
+		if err == nil {
+			v = value(cmds[i])
+		}
+		reply(a, v, err)
 	}
-	return v, err
+	return unknown
+}
+
+// value is a script's reply.
+func value(cmd redis.Cmder) any {
+	if once, ok := cmd.(sentOnce); ok {
+		return once.Val()
+	}
+	return cmd.(*redis.Cmd).Val()
 }
 
 // sentOnce is a command that the client library does not repeat. A lease must not be: its delayed first send could arrive after
@@ -141,19 +216,14 @@ func (s *Store) Delete(ctx context.Context, keys []string) []error {
 	ctx, cancel := context.WithTimeout(ctx, 4*s.timeout)
 	defer cancel()
 	errs := make([]error, len(keys))
-	cmds := make([]*redis.IntCmd, len(keys))
+	cmds := make([]redis.Cmder, len(keys))
+	for i, key := range keys {
+		cmds[i] = redis.NewIntCmd(ctx, "del", key)
+	}
 	done := make(chan struct{})
 	ran := s.goApart(func() { // the caller's context may end before the client's time-outs do
-		if len(keys) == 1 {
-			cmds[0] = s.rdb.Del(ctx, keys[0])
-		} else {
-			pipe := s.rdb.Pipeline()
-			for i, key := range keys {
-				cmds[i] = pipe.Del(ctx, key)
-			}
-			pipe.Exec(ctx) //nolint:errcheck // each command carries its own
-		}
-		close(done)
+		defer close(done)
+		s.process(ctx, cmds)
 	})
 	if !ran {
 		for i := range errs {

@@ -137,7 +137,7 @@ func TestRedisOutOfMemoryIsAnError(t *testing.T) {
 			t.Errorf("%s: kind %d, %v", name, s.Kind, err)
 		}
 	}
-	for name, a := range map[string]*Attempt{"lease": leased, "claim": claimed} {
+	for name, a := range map[string]single{"lease": leased, "claim": claimed} {
 		if stored, err := a.Fill(b.ctx, Entry{Payload: []byte("new")}, long); stored || !redis.HasErrorPrefix(err, "OOM") {
 			t.Errorf("fill of a %s: %v, %v", name, stored, err)
 		}

@@ -114,7 +114,7 @@ func TestPlainDelVoidsALease(t *testing.T) {
 func TestDeleteOfManyKeys(t *testing.T) {
 	onEach(t, func(t *testing.T, b *backend) {
 		var keys []string
-		var attempts []*Attempt
+		var attempts []single
 		for i := range 40 { // on the cluster, in as many slots
 			key := "k{" + string(rune('a'+i)) + "}"
 			keys = append(keys, key)

@@ -39,4 +39,5 @@ const (
 	LateRefresh      = "late_refresh"
 	CloseRacesHits   = "close_races_hits"
 	TokenPerProcess  = "token_per_process"
+	LongKeyUnchecked = "long_key_unchecked"
 )

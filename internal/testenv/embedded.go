@@ -24,7 +24,11 @@ func Mini(t testing.TB) (*miniredis.Miniredis, *redis.Client) {
 	t.Cleanup(m.Close)
 	client := redis.NewClient(&redis.Options{
 		Dialer: func(context.Context, string, string) (net.Conn, error) {
-			return m.Dial()
+			conn, err := m.Dial()
+			if err != nil {
+				return nil, err
+			}
+			return &eager{Conn: conn}, nil
 		},
 		PoolSize:        poolSize,
 		DisableIdentity: true,

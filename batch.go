@@ -1,0 +1,293 @@
+package cacheaside
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"time"
+
+	"github.com/cacheaside/cacheaside/internal/flight"
+	"github.com/cacheaside/cacheaside/internal/lease"
+	"github.com/cacheaside/cacheaside/internal/mutant"
+)
+
+// round is one round of one key: its callers are fixed before the first look at Redis.
+type round[K comparable, V any] = flight.Round[K, state[V]]
+
+// state is what a round is at, and in the end what it gives its callers.
+type state[V any] struct {
+	value       V
+	null        bool
+	remembered  bool // it was put into the memory tier
+	unvalidated bool // Redis has not confirmed it
+
+	step       step
+	text       string // the key's
+	name       string // in Redis
+	hashed     bool   // the name holds only a hash of the text
+	stable     uint64
+	generation uint64         // as it was before the first look at Redis
+	attempt    *lease.Attempt // nil: Redis has not been asked, or is not to be
+	bypass     bool
+	alone      bool // loads without a lease
+	lost       bool // Redis was lost while the value was being stored
+	refusals   int
+	waited     time.Time // when the first wait for another's load began
+}
+
+// step is what is to be done next.
+type step uint8
+
+const (
+	toBegin step = iota
+	toLook       // at what Redis holds
+	toTake       // a lease, for there is nothing, or nothing that can be read
+	toLoad
+	toWait // for another's load
+	over
+	landed
+)
+
+// batch is the rounds of one flight: one key for a Get, many for a GetMany. Each method is a step for those that are at it, in one trip to
+// Redis for all.
+type batch[K comparable, V any] struct {
+	l       *Loader[K, V]
+	ctx     context.Context
+	flight  *flight.Flight[K, state[V]]
+	open    []*round[K, V] // not landed
+	refresh bool
+	ended   bool
+}
+
+func (l *Loader[K, V]) batchOf(ctx context.Context, f *flight.Flight[K, state[V]], refresh bool) *batch[K, V] {
+	b := &batch[K, V]{l: l, ctx: ctx, flight: f, open: slices.Clone(f.Rounds), refresh: refresh}
+	for _, r := range b.open {
+		l.begin(r)
+	}
+	return b
+}
+
+// begin fixes what must be known of a round before its first look at Redis.
+func (l *Loader[K, V]) begin(r *round[K, V]) {
+	s := &r.Result
+	if s.step != toBegin {
+		return
+	}
+	var err error
+	if s.text, err = l.encodeKey(r.Key); err != nil {
+		r.Err, s.step = err, over
+		return
+	}
+	if r.Key != r.Key { //nolint:gocritic // a NaN
+		r.Err, s.step = errNotEqual, over
+		return
+	}
+	s.bypass = l.bypass.Load()
+	if l.memory != nil {
+		s.stable = l.keys.Hash(s.text)
+	}
+	l.takeGeneration(s)
+	if l.cache.store == nil || s.bypass {
+		s.alone, s.step = true, toLoad
+		return
+	}
+	s.name, s.hashed = l.keys.Name(s.text)
+	s.step = toLook
+}
+
+// takeGeneration is done before a round's first look at Redis, and again when it starts again.
+func (l *Loader[K, V]) takeGeneration(s *state[V]) {
+	if l.memory != nil {
+		s.generation = l.memory.Generation(s.stable)
+	}
+}
+
+// more gives out what is over, and tells whether anything is left to do. When the callers have left, or the cache is closed, all is over.
+func (b *batch[K, V]) more() bool {
+	if b.ctx.Err() != nil {
+		b.end() // before anybody is told
+		for _, r := range b.open {
+			if s := &r.Result; s.step < over {
+				r.Err, s.step = b.l.stopped(b.ctx), over
+			}
+		}
+	}
+	b.land(b.open)
+	b.open = slices.DeleteFunc(b.open, func(r *round[K, V]) bool { return r.Result.step == landed })
+	return len(b.open) > 0
+}
+
+// land gives out those rounds that are over.
+func (b *batch[K, V]) land(rounds []*round[K, V]) {
+	done := at(rounds, over)
+	for _, r := range done {
+		r.Result.step = landed
+	}
+	b.flight.Land(done)
+}
+
+// at returns the rounds that are at this step.
+func at[K comparable, V any](rounds []*round[K, V], s step) (some []*round[K, V]) {
+	for _, r := range rounds {
+		if r.Result.step == s {
+			some = append(some, r)
+		}
+	}
+	return some
+}
+
+// attempts are those of rounds that ask Redis.
+func (b *batch[K, V]) attempts(rounds []*round[K, V]) []*lease.Attempt {
+	as := make([]*lease.Attempt, len(rounds))
+	for i, r := range rounds {
+		as[i] = b.l.attempt(&r.Result)
+	}
+	return as
+}
+
+func (l *Loader[K, V]) attempt(s *state[V]) *lease.Attempt {
+	if s.attempt == nil {
+		s.attempt = lease.NewAttempt(s.name, l.cache.options.LeaseTTL)
+	}
+	return s.attempt
+}
+
+// look reads what the keys hold.
+func (b *batch[K, V]) look() {
+	rounds := at(b.open, toLook)
+	if len(rounds) == 0 {
+		return
+	}
+	b.l.cache.store.Read(b.ctx, b.attempts(rounds))
+	b.settle(rounds)
+}
+
+// take asks for leases, where there is nothing, or nothing that can be read: the second check, in the same trip.
+func (b *batch[K, V]) take() {
+	rounds := at(b.open, toTake)
+	if len(rounds) == 0 {
+		return
+	}
+	b.l.cache.store.Take(b.ctx, b.attempts(rounds))
+	b.settle(rounds)
+	for _, r := range at(rounds, toTake) {
+		r.Result.step = toLook // it has changed meanwhile, and can still not be read
+	}
+}
+
+func (b *batch[K, V]) settle(rounds []*round[K, V]) {
+	if b.ctx.Err() != nil {
+		return // the callers have left: that is why, if a command has failed
+	}
+	for _, r := range rounds {
+		a := r.Result.attempt
+		b.l.settle(r, a.State, a.Err)
+	}
+	b.land(rounds)
+}
+
+// settle decides what follows from what a key holds.
+func (l *Loader[K, V]) settle(r *round[K, V], held lease.State, err error) {
+	s := &r.Result
+	if err == nil && held.Kind == lease.Stored {
+		if l.decode(s, held.Entry) {
+			l.rememberEntry(r, held.Entry)
+			s.step = over
+			return
+		}
+		held.Kind = lease.Unknown
+	}
+	l.attempt(s).State = held
+	switch {
+	case err != nil: // the database answers, once for the process
+		l.count(err)
+		s.alone, s.step = true, toLoad
+	case held.Kind == lease.Unknown:
+		l.counters.undecodable.Add(1)
+		s.step = toTake
+	case held.Kind == lease.Absent:
+		s.step = toTake
+	case held.Kind == lease.Mine:
+		s.step = toLoad
+	case held.Kind == lease.Failed:
+		l.counters.failedByMark.Add(1)
+		r.Err, s.step = ErrLoadFailed, over
+	case held.Kind == lease.Busy && mutant.Active == mutant.Impatient:
+		s.alone, s.step = true, toLoad
+	case held.Kind == lease.Busy:
+		s.step = toWait
+	}
+}
+
+// claim asks for the leases of keys that are to be refreshed, whatever they hold.
+func (b *batch[K, V]) claim() {
+	rounds := at(b.open, toLook)
+	if len(rounds) == 0 {
+		return
+	}
+	b.l.cache.store.Claim(b.ctx, b.attempts(rounds))
+	if b.ctx.Err() != nil {
+		return
+	}
+	for _, r := range rounds {
+		switch s := &r.Result; {
+		case s.attempt.Err != nil:
+			b.l.count(s.attempt.Err)
+			r.Err, s.step = redisError(s.attempt.Err), over
+		case s.attempt.State.Kind == lease.Mine:
+			s.step = toLoad
+		default:
+			s.step = toWait
+		}
+	}
+}
+
+// end gives up what the rounds still hold in Redis, on whatever way they ended.
+func (b *batch[K, V]) end() {
+	if b.ended {
+		return
+	}
+	b.ended = true
+	var held, later []*lease.Attempt
+	for _, r := range b.flight.Rounds {
+		switch a := r.Result.attempt; {
+		case a == nil, !a.Holds() && !a.Owes(), mutant.Active == mutant.NoRelease: // a hit, or a load that has ended as it should
+		case !a.Holds(), r.Result.lost: // a lease that was asked for in vain may yet be given; or Redis does not answer: nobody waits
+			later = append(later, a)
+		default:
+			held = append(held, a)
+		}
+	}
+	b.release(held)
+	if len(later) > 0 {
+		b.l.background.Go(func() { b.release(later) })
+	}
+}
+
+func (b *batch[K, V]) release(as []*lease.Attempt) {
+	if len(as) > 0 {
+		b.l.cache.store.Release(context.WithoutCancel(b.ctx), as)
+		b.l.countAll(as)
+	}
+}
+
+// stopped counts rounds that their callers have left, one by one.
+func (l *Loader[K, V]) stopped(ctx context.Context) error {
+	if errors.Is(context.Cause(ctx), flight.ErrAbandoned) {
+		l.counters.abandoned.Add(1)
+	}
+	return ended(ctx)
+}
+
+// count makes an error of Redis seen that no caller is told of.
+func (l *Loader[K, V]) count(err error) {
+	if err != nil && !errors.Is(err, context.Canceled) {
+		l.counters.redisErrors.Add(1)
+	}
+}
+
+func (l *Loader[K, V]) countAll(as []*lease.Attempt) {
+	for _, a := range as {
+		l.count(a.Err)
+	}
+}

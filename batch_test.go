@@ -1,0 +1,583 @@
+package cacheaside
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// shelf stands in for a database that is read by many keys at once.
+type shelf struct {
+	mu    sync.Mutex
+	rows  map[int]string
+	calls [][]int // the keys of each call, in the order that they came
+	loads map[int]int
+
+	// during, if set, is called by each load after it has read its rows, with the number of the call.
+	during func(ctx context.Context, call int, keys []int) error
+	// answer, if set, changes what is returned.
+	answer func(keys []int, rows map[int]string) (map[int]string, error)
+}
+
+func newShelf(n int) *shelf {
+	d := &shelf{rows: make(map[int]string), loads: make(map[int]int)}
+	for i := range n {
+		d.rows[i] = fmt.Sprint("row ", i)
+	}
+	return d
+}
+
+func (d *shelf) load(ctx context.Context, keys []int) (map[int]string, error) {
+	d.mu.Lock()
+	d.calls = append(d.calls, slices.Clone(keys))
+	call, during, answer := len(d.calls), d.during, d.answer
+	rows := make(map[int]string)
+	for _, key := range keys {
+		d.loads[key]++
+		if row, ok := d.rows[key]; ok {
+			rows[key] = row
+		}
+	}
+	d.mu.Unlock()
+	if during != nil {
+		if err := during(ctx, call, keys); err != nil {
+			return nil, err
+		}
+	}
+	if answer != nil {
+		return answer(keys, rows)
+	}
+	return rows, nil
+}
+
+func (d *shelf) write(key int, row string) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.rows[key] = row
+}
+
+// loaded is how often each key was asked for, and how many calls there were.
+func (d *shelf) loaded() (keys map[int]int, calls int) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return maps.Clone(d.loads), len(d.calls)
+}
+
+// pauseCall makes the n-th call wait, once it has read its rows.
+func (d *shelf) pauseCall(n int) (reached <-chan struct{}, resume func()) {
+	at, gone := make(chan struct{}), make(chan struct{})
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	before := d.during
+	d.during = func(ctx context.Context, call int, keys []int) error {
+		if before != nil {
+			if err := before(ctx, call, keys); err != nil {
+				return err
+			}
+		}
+		if call == n {
+			close(at)
+			<-gone
+		}
+		return nil
+	}
+	return at, sync.OnceFunc(func() { close(gone) })
+}
+
+// many is a process with a batch loader.
+type many struct {
+	*Loader[int, string]
+	cache *Cache
+}
+
+func startMany(t testing.TB, rdb redis.UniversalClient, d *shelf, o Options, lo *LoaderOptions) many {
+	t.Helper()
+	c, err := New(rdb, &o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.Close() })
+	l, err := NewBatchLoader(c, "row", d.load, lo)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return many{l, c}
+}
+
+// wantMany fails unless GetMany finds exactly these rows and no error.
+func (p many) wantMany(t testing.TB, keys []int, rows map[int]string) {
+	t.Helper()
+	got, err := p.GetMany(t.Context(), keys)
+	if err != nil || got == nil || !maps.Equal(got, rows) {
+		t.Fatalf("GetMany(%v) = %v, %v; want %v", keys, got, err, rows)
+	}
+}
+
+func upTo(n int) (keys []int) {
+	for i := range n {
+		keys = append(keys, i)
+	}
+	return keys
+}
+
+func TestGetMany(t *testing.T) {
+	each(t, func(t *testing.T, b backend) {
+		for _, o := range []Options{patient, noMemory} {
+			flushAll(t, b)
+			d := newShelf(10)
+			p := startMany(t, b.client(t), d, o, &LoaderOptions{BatchSize: 4})
+			p.wantMany(t, nil, map[int]string{})
+			p.wantMany(t, []int{3, 99, 3, 4}, map[int]string{3: "row 3", 4: "row 4"}) // 99 has no row, 3 was asked for twice
+			if loads, calls := d.loaded(); calls != 1 || !maps.Equal(loads, map[int]int{3: 1, 4: 1, 99: 1}) {
+				t.Errorf("%d calls, loads %v", calls, loads)
+			}
+			p.wantMany(t, []int{99, 4, 3}, map[int]string{3: "row 3", 4: "row 4"}) // cached, and that there is none, too
+			if _, calls := d.loaded(); calls != 1 {
+				t.Errorf("%d calls", calls)
+			}
+			if v, err := p.Get(t.Context(), 4); v != "row 4" || err != nil {
+				t.Error(v, err)
+			}
+			if _, err := p.Get(t.Context(), 99); err != ErrNotFound {
+				t.Error(err)
+			}
+			p.wantMany(t, upTo(10), d.rows) // 8 are new: two calls of 4
+			loads, calls := d.loaded()
+			if calls != 3 {
+				t.Errorf("%d calls", calls)
+			}
+			for key, n := range loads {
+				if n != 1 {
+					t.Errorf("%d was loaded %d times", key, n)
+				}
+			}
+			if err := p.Invalidate(t.Context(), 3, 4, 99); err != nil {
+				t.Fatal(err)
+			}
+			d.write(3, "new")
+			d.write(99, "inserted")
+			p.wantMany(t, []int{3, 4, 5, 99}, map[int]string{3: "new", 4: "row 4", 5: "row 5", 99: "inserted"})
+			another := startMany(t, b.client(t), newShelf(0), o, nil)
+			another.wantMany(t, []int{3, 4, 5, 99}, map[int]string{3: "new", 4: "row 4", 5: "row 5", 99: "inserted"})
+			if s := p.Stats(); s.RedisErrors != 0 || s.Undecodable != 0 || s.Refused != 0 || s.Unvalidated != 0 || s.Loads != 14 || s.LoadCalls != 4 {
+				t.Errorf("%+v", s)
+			}
+		}
+	})
+}
+
+// failures are what batch loads can return, and what their callers get: an error for exactly the keys that have failed.
+func TestBatchLoadFails(t *testing.T) {
+	broken := errors.New("broken")
+	for name, c := range map[string]struct {
+		answer func(keys []int, rows map[int]string) (map[int]string, error)
+		failed []int // of 0, 1, 2 and 77, which has no row
+		found  []int
+		cause  error
+		loads  int // rows that the second call asks for, as the failed ones are within their error window
+	}{
+		"all":     {func(_ []int, rows map[int]string) (map[int]string, error) { return rows, broken }, []int{0, 1, 2, 77}, nil, broken, 0},
+		"nothing": {func([]int, map[int]string) (map[int]string, error) { return nil, nil }, nil, nil, nil, 0},
+		"one": {func(_ []int, rows map[int]string) (map[int]string, error) {
+			delete(rows, 1)
+			return rows, fmt.Errorf("wrapped: %w", &BatchError[int]{Errs: map[int]error{1: broken, 77: ErrNotFound}})
+		}, []int{1}, []int{0, 2}, broken, 0},
+		"one, and nothing is said of others": {func(_ []int, rows map[int]string) (map[int]string, error) {
+			delete(rows, 1)
+			return rows, &BatchError[int]{Errs: map[int]error{2: broken}} // so 1 and 77 may have rows
+		}, []int{1, 2, 77}, []int{0}, broken, 0},
+		"one that it has a value for": {func(_ []int, rows map[int]string) (map[int]string, error) {
+			return rows, &BatchError[int]{Errs: map[int]error{2: broken, 77: ErrNotFound}}
+		}, []int{2}, []int{0, 1}, broken, 0},
+		"another loader's error, passed on": {func([]int, map[int]string) (map[int]string, error) {
+			return nil, &BatchError[int]{Errs: map[int]error{2: broken}}
+		}, []int{0, 1, 2, 77}, nil, broken, 0},
+		"no rows, as an error": {func([]int, map[int]string) (map[int]string, error) { return nil, ErrNotFound }, []int{0, 1, 2, 77}, nil, ErrNotFound, 0},
+		"panic":                {func([]int, map[int]string) (map[int]string, error) { panic("secret") }, []int{0, 1, 2, 77}, nil, nil, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, b := embedded(t)
+			d := newShelf(10)
+			p := startMany(t, b.client(t), d, patient, nil)
+			p.wantMany(t, []int{8, 9}, map[int]string{8: "row 8", 9: "row 9"})
+			d.answer = c.answer
+			keys := []int{9, 0, 1, 2, 77, 8} // the failure of some never loses 8 and 9
+			for again := range 2 {
+				found, err := p.GetMany(t.Context(), keys)
+				want := map[int]string{8: "row 8", 9: "row 9"}
+				for _, key := range c.found {
+					want[key] = fmt.Sprint("row ", key)
+				}
+				if !maps.Equal(found, want) {
+					t.Errorf("found %v, want %v", found, want)
+				}
+				if len(c.failed) == 0 {
+					if err != nil {
+						t.Error(err)
+					}
+					continue
+				}
+				failed, ok := err.(*BatchError[int])
+				if !ok {
+					t.Fatalf("%T: %v", err, err)
+				}
+				if got := slices.Sorted(maps.Keys(failed.Errs)); !slices.Equal(got, c.failed) {
+					t.Errorf("failed %v, want %v", got, c.failed)
+				}
+				for key, err := range failed.Errs {
+					one, ok := err.(*Error)
+					if !ok || one.Key != fmt.Sprint(key) || one.Op != "get" || strings.Contains(err.Error(), "secret") {
+						t.Errorf("%d: %v", key, err)
+					}
+					if again == 1 && !errors.Is(err, ErrLoadFailed) {
+						t.Errorf("%d: %v", key, err)
+					}
+					if _, panicked := errors.AsType[*PanicError](err); again == 0 && name == "panic" && !panicked {
+						t.Errorf("%d: %v", key, err)
+					}
+				}
+				if again == 0 && c.cause != nil && !errors.Is(err, c.cause) {
+					t.Error(err)
+				}
+			}
+			if _, calls := d.loaded(); calls != 2 { // the second GetMany found markers
+				t.Errorf("%d calls", calls)
+			}
+			d.answer = nil
+			if err := p.Invalidate(t.Context(), keys...); err != nil {
+				t.Fatal(err)
+			}
+			p.wantMany(t, keys, map[int]string{9: "row 9", 0: "row 0", 1: "row 1", 2: "row 2", 8: "row 8"}) // no key is blocked, nothing wrong is cached
+		})
+	}
+}
+
+// A key that nobody asked for is ignored: it is no answer to anybody, and not cached.
+func TestBatchReturnsAKeyThatNobodyAskedFor(t *testing.T) {
+	_, b := embedded(t)
+	d := newShelf(10)
+	p := startMany(t, b.client(t), d, patient, nil)
+	d.answer = func(_ []int, rows map[int]string) (map[int]string, error) {
+		rows[5] = "made up"
+		return rows, nil
+	}
+	p.wantMany(t, []int{1, 2}, map[int]string{1: "row 1", 2: "row 2"})
+	d.answer = nil
+	p.wantMany(t, []int{5}, map[int]string{5: "row 5"})
+	if s := p.Stats(); s.Unasked != 1 || s.Loads != 3 {
+		t.Errorf("%+v", s)
+	}
+}
+
+// Batches that overlap share per key, not by their lists; and with single Gets.
+func TestBatchesShareKeys(t *testing.T) {
+	each(t, func(t *testing.T, b backend) {
+		d := newShelf(40)
+		one, two := startMany(t, b.client(t), d, noMemory, nil), startMany(t, b.client(t), d, noMemory, nil)
+		reached, resume := d.pauseCall(1)
+		defer resume()
+		first := later(func() (map[int]string, error) { return one.GetMany(t.Context(), upTo(20)) })
+		reach(t, reached, "the first load")
+		var rest []func(testing.TB) (map[int]string, error)
+		for from := 5; from < 15; from++ {
+			keys := upTo(40)[from : from+20]
+			p := one
+			if from%2 == 0 {
+				p = two
+			}
+			rest = append(rest, later(func() (map[int]string, error) { return p.GetMany(t.Context(), keys) }))
+		}
+		single := later(func() (string, error) { return two.Get(t.Context(), 7) })
+		// What the others need beyond the paused load's keys is loaded meanwhile.
+		waitFor(t, func() bool { loads, _ := d.loaded(); return len(loads) == 34 })
+		resume()
+		if v, err := single(t); v != "row 7" || err != nil {
+			t.Error(v, err)
+		}
+		for _, get := range append(rest, first) {
+			if m, err := get(t); len(m) != 20 || err != nil {
+				t.Errorf("%d found, %v", len(m), err)
+			}
+		}
+		loads, _ := d.loaded()
+		for key, n := range loads {
+			if n != 1 {
+				t.Errorf("%d was loaded %d times", key, n)
+			}
+		}
+	})
+}
+
+// Promises 1 and 2 in a batch: the key that was invalidated while the batch was loaded is loaded again, the others are not, and nobody
+// gets or stores the old value.
+func TestStaleSetBatch(t *testing.T) {
+	each(t, func(t *testing.T, b backend) {
+		d := newShelf(20)
+		writer := startMany(t, b.client(t), d, noMemory, nil)
+		reader := startMany(t, b.client(t), d, patient, nil)
+		reached, resume := d.pauseCall(1)
+		defer resume()
+		get := later(func() (map[int]string, error) { return reader.GetMany(t.Context(), upTo(20)) })
+		reach(t, reached, "the load")
+		d.write(7, "new")
+		d.write(8, "new")
+		if err := writer.Invalidate(t.Context(), 7); err != nil {
+			t.Fatal(err)
+		}
+		if err := reader.Invalidate(t.Context(), 8); err != nil {
+			t.Fatal(err)
+		}
+		resume()
+		m, err := get(t)
+		if len(m) != 20 || m[7] != "new" || m[8] != "new" || m[6] != "row 6" || err != nil {
+			t.Errorf("%v, %v", m, err)
+		}
+		for _, p := range []many{writer, reader, startMany(t, b.client(t), d, noMemory, nil)} {
+			for _, key := range []int{7, 8} {
+				if v, err := p.Get(t.Context(), key); v != "new" || err != nil {
+					t.Error(v, err)
+				}
+			}
+		}
+		loads, calls := d.loaded()
+		if calls != 2 || loads[7] != 2 || loads[8] != 2 || loads[6] != 1 {
+			t.Errorf("%d calls, loads %v", calls, loads)
+		}
+		if s := reader.Stats(); s.Refused != 2 || s.Unvalidated != 0 {
+			t.Errorf("%+v", s)
+		}
+	})
+}
+
+// A batch loads what it has leased before it waits for what others have: two that cross never wait for each other.
+func TestCrossingBatchesDoNotWaitForEachOther(t *testing.T) {
+	each(t, func(t *testing.T, b backend) {
+		d := newShelf(10)
+		one, two, three := startMany(t, b.client(t), d, noMemory, nil), startMany(t, b.client(t), d, noMemory, nil), startMany(t, b.client(t), d, noMemory, nil)
+		reached, resume := d.pauseCall(1)
+		defer resume()
+		slow := later(func() (string, error) { return three.Get(t.Context(), 5) }) // holds the lease of 5 throughout
+		reach(t, reached, "the slow load")
+		first := later(func() (map[int]string, error) { return one.GetMany(t.Context(), []int{5, 1, 2, 3, 4}) })
+		second := later(func() (map[int]string, error) { return two.GetMany(t.Context(), []int{4, 3, 2, 1, 5}) })
+		waitFor(t, func() bool { loads, _ := d.loaded(); return len(loads) == 5 }) // all but 5 are loaded now
+		for _, key := range []int{1, 2, 3, 4} {
+			if v, err := three.Get(t.Context(), key); v == "" || err != nil {
+				t.Error(v, err)
+			}
+		}
+		resume()
+		for _, get := range []func(testing.TB) (map[int]string, error){first, second} {
+			if m, err := get(t); len(m) != 5 || err != nil {
+				t.Error(m, err)
+			}
+		}
+		if v, err := slow(t); v != "row 5" || err != nil {
+			t.Error(v, err)
+		}
+		loads, _ := d.loaded()
+		for key, n := range loads {
+			if n != 1 {
+				t.Errorf("%d was loaded %d times", key, n)
+			}
+		}
+	})
+}
+
+// Who leaves a batch gets what has been found, and his context's error for the rest; the load goes on for whoever else waits for one of its
+// keys, and stops when the last has left.
+func TestBatchCallerLeaves(t *testing.T) {
+	_, b := embedded(t)
+	d := newShelf(10)
+	stopped := make(chan error, 1)
+	d.during = func(ctx context.Context, call int, _ []int) error {
+		if call == 2 || call == 3 {
+			<-ctx.Done()
+			stopped <- context.Cause(ctx)
+			return ctx.Err()
+		}
+		return nil
+	}
+	p := startMany(t, b.client(t), d, noMemory, nil)
+	p.wantMany(t, []int{1}, map[int]string{1: "row 1"})
+	ctx, cancel := context.WithCancel(t.Context())
+	left := later(func() (map[int]string, error) { return p.GetMany(ctx, []int{1, 2, 3}) })
+	waitFor(t, func() bool { _, calls := d.loaded(); return calls == 2 })
+	cancel()
+	m, err := left(t)
+	failed, ok := errors.AsType[*BatchError[int]](err)
+	if len(m) != 1 || m[1] != "row 1" || !ok || len(failed.Errs) != 2 || !errors.Is(failed.Errs[2], context.Canceled) || !errors.Is(failed.Errs[3], context.Canceled) {
+		t.Errorf("%v, %v", m, err)
+	}
+	if cause := <-stopped; cause == nil {
+		t.Error("the load was not stopped")
+	}
+	// A failed load leaves a marker; one that was stopped does not.
+	d.mu.Lock()
+	d.during = nil
+	d.mu.Unlock()
+	p.wantMany(t, []int{1, 2, 3}, map[int]string{1: "row 1", 2: "row 2", 3: "row 3"})
+
+	reached, resume := d.pauseCall(4)
+	defer resume()
+	ctx, cancel = context.WithCancel(t.Context())
+	defer cancel()
+	left = later(func() (map[int]string, error) { return p.GetMany(ctx, []int{4, 5}) })
+	reach(t, reached, "the fourth load")
+	stays := later(func() (string, error) { return p.Get(t.Context(), 5) })
+	waitFor(t, func() bool { return p.reads.Waiting(5) == 1 })
+	cancel()
+	if m, err := left(t); len(m) != 0 || !errors.Is(err, context.Canceled) {
+		t.Errorf("%v, %v", m, err)
+	}
+	resume()
+	if v, err := stays(t); v != "row 5" || err != nil {
+		t.Error(v, err)
+	}
+}
+
+// With Redis out of reach a batch is still one call of the load function, and so is that of all who asked meanwhile.
+func TestBatchWithoutRedis(t *testing.T) {
+	t.Run("down", func(t *testing.T) {
+		rdb := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1", MaxRetries: -1, DialTimeout: 50 * time.Millisecond, DialerRetries: 1})
+		defer rdb.Close()
+		d := newShelf(30)
+		p := startMany(t, rdb, d, patient, nil)
+		reached, resume := d.pauseCall(1)
+		defer resume()
+		gets := []func(testing.TB) (map[int]string, error){later(func() (map[int]string, error) { return p.GetMany(t.Context(), upTo(20)) })}
+		reach(t, reached, "the first load")
+		for range 10 {
+			gets = append(gets, later(func() (map[int]string, error) { return p.GetMany(t.Context(), upTo(20)) }))
+		}
+		waitFor(t, func() bool { return p.reads.Waiting(19) == 10 && p.reads.Waiting(0) == 10 })
+		resume()
+		for _, get := range gets {
+			if m, err := get(t); len(m) != 20 || err != nil {
+				t.Errorf("%d found, %v", len(m), err)
+			}
+		}
+		if _, calls := d.loaded(); calls != 2 {
+			t.Errorf("%d calls", calls)
+		}
+		if s := p.Stats(); s.Unvalidated != 40 || s.RedisErrors == 0 {
+			t.Errorf("%+v", s)
+		}
+	})
+	t.Run("none", func(t *testing.T) {
+		d := newShelf(30)
+		p := startMany(t, nil, d, patient, nil)
+		p.wantMany(t, upTo(30), d.rows)
+		p.cache.memory.Wait()
+		p.wantMany(t, upTo(30), d.rows)
+		if _, calls := d.loaded(); calls != 1 || p.Stats().MemoryHits != 30 {
+			t.Errorf("%d calls, %+v", calls, p.Stats())
+		}
+	})
+	t.Run("bypassed", func(t *testing.T) {
+		_, b := embedded(t)
+		d := newShelf(30)
+		p := startMany(t, b.client(t), d, patient, nil)
+		p.Bypass(true)
+		p.wantMany(t, upTo(30), d.rows)
+		p.wantMany(t, upTo(30), d.rows)
+		if _, calls := d.loaded(); calls != 2 || p.Stats().Bypassed != 60 {
+			t.Errorf("%d calls, %+v", calls, p.Stats())
+		}
+	})
+}
+
+// A load function of one row is called for several keys of a GetMany at once, but no more than maxCalls; and their leases live on while they
+// wait for their turn.
+func TestGetManyOneByOne(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		_, b := embedded(t)
+		var now, most, loads atomic.Int64
+		o := noMemory
+		o.LeaseTTL = 100 * time.Millisecond
+		c, err := New(b.client(t), &o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		failing := errors.New("failing")
+		l, err := NewLoader(c, "one", func(_ context.Context, key int) (int, error) {
+			most.Store(max(now.Add(1), most.Load()))
+			defer now.Add(-1)
+			loads.Add(1)
+			time.Sleep(time.Second)
+			switch key {
+			case 7:
+				return 0, failing
+			case 8:
+				return 0, ErrNotFound
+			}
+			return key * 2, nil
+		}, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		m, err := l.GetMany(t.Context(), upTo(40))
+		failed, ok := errors.AsType[*BatchError[int]](err)
+		if !ok || len(failed.Errs) != 1 || !errors.Is(failed.Errs[7], failing) || len(m) != 38 || m[39] != 78 {
+			t.Error(m, err)
+		}
+		if most.Load() != maxCalls || loads.Load() != 40 {
+			t.Errorf("%d at once, %d loads", most.Load(), loads.Load())
+		}
+		if s := l.Stats(); s.Refused != 0 || s.RedisErrors != 0 {
+			t.Errorf("%+v", s)
+		}
+	})
+}
+
+// SetTTL in a batch load holds for all its keys; a batch that outlives LoadTimeout fails as a whole.
+func TestBatchLoadContext(t *testing.T) {
+	_, b := embedded(t)
+	d := newShelf(10)
+	d.during = func(ctx context.Context, call int, _ []int) error {
+		if call == 2 {
+			<-ctx.Done()
+			return ctx.Err()
+		}
+		SetTTL(ctx, time.Hour)
+		return nil
+	}
+	p := startMany(t, b.client(t), d, patient, &LoaderOptions{Jitter: -1, LoadTimeout: 50 * time.Millisecond})
+	p.wantMany(t, []int{1, 99}, map[int]string{1: "row 1"})
+	for _, key := range []int{1, 99} {
+		if ttl := b.admin.PTTL(t.Context(), redisKey(key)).Val(); ttl < 59*time.Minute || ttl > time.Hour {
+			t.Errorf("%d lives %v", key, ttl)
+		}
+	}
+	m, err := p.GetMany(t.Context(), []int{1, 2, 3})
+	failed, ok := errors.AsType[*BatchError[int]](err)
+	if len(m) != 1 || !ok || len(failed.Errs) != 2 || !errors.Is(failed.Errs[2], ErrLoadTimeout) || !errors.Is(failed.Errs[3], ErrLoadTimeout) {
+		t.Error(m, err)
+	}
+}
+
+func TestGetManyAfterClose(t *testing.T) {
+	p := startMany(t, nil, newShelf(3), patient, nil)
+	p.cache.Close()
+	m, err := p.GetMany(t.Context(), []int{1, 2})
+	if m == nil || len(m) != 0 || !errors.Is(err, ErrClosed) {
+		t.Error(m, err)
+	}
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	q := startMany(t, nil, newShelf(3), patient, nil)
+	if m, err := q.GetMany(ended, []int{1, 2}); len(m) != 0 || !errors.Is(err, context.Canceled) {
+		t.Error(m, err)
+	}
+}

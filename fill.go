@@ -1,0 +1,236 @@
+package cacheaside
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"math/rand/v2"
+	"slices"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/cacheaside/cacheaside/internal/codec"
+	"github.com/cacheaside/cacheaside/internal/lease"
+	"github.com/cacheaside/cacheaside/internal/mutant"
+)
+
+// maxRefusals is how many loads of a round may be refused, since an invalidation came between, before the next one's result
+// is given out without being stored: under a storm of invalidations a reader must come to an end.
+const maxRefusals = 3
+
+// maxCalls is how many calls of the load function one flight makes at once.
+const maxCalls = 8
+
+// load loads what it may, and stores it in the place of the leases, which are kept alive meanwhile. A value that is refused is given to nobody,
+// for another process may yet store an older one: its round starts again.
+func (b *batch[K, V]) load() {
+	rounds := at(b.open, toLoad)
+	if len(rounds) == 0 {
+		return
+	}
+	stop := b.keepAlive(rounds)
+	defer stop()
+	if len(rounds) <= b.l.chunk {
+		b.fill(rounds, stop)
+		return
+	}
+	var calls errgroup.Group
+	calls.SetLimit(maxCalls)
+	for chunk := range slices.Chunk(rounds, b.l.chunk) {
+		calls.Go(func() error {
+			b.fill(chunk, func() {})
+			return nil
+		})
+	}
+	calls.Wait() //nolint:errcheck // each round has its own
+}
+
+// fill loads the rows of one call, stores them, and gives them out.
+func (b *batch[K, V]) fill(all []*round[K, V], stop func()) {
+	returned := false
+	defer func() {
+		if !returned { // a codec called runtime.Goexit, say
+			b.failAll(at(all, toLoad), caught(recover()))
+			b.land(all)
+		}
+	}()
+	for rounds := all; len(rounds) > 0 && b.ctx.Err() == nil; {
+		keys := make([]K, len(rounds))
+		for i, r := range rounds {
+			keys[i] = r.Key
+		}
+		entered, busy := b.l.gate.enter(keys)
+		if len(entered) == 0 {
+			select {
+			case <-busy:
+				continue
+			case <-b.ctx.Done():
+				continue // more ends them
+			}
+		}
+		now := rounds
+		if len(entered) < len(rounds) {
+			now, rounds = split(rounds, entered)
+		} else {
+			rounds = nil
+		}
+		values := b.l.call(b.ctx, entered)
+		b.l.gate.leave(entered)
+		if len(rounds) == 0 {
+			stop()
+		}
+		b.store(now, values)
+		b.land(now)
+	}
+	returned = true
+}
+
+// split parts rounds into those of keys, in the order of keys, and the others.
+func split[K comparable, V any](rounds []*round[K, V], keys []K) (of, others []*round[K, V]) {
+	i := 0
+	for _, r := range rounds {
+		if i < len(keys) && keys[i] == r.Key {
+			of, i = append(of, r), i+1
+		} else {
+			others = append(others, r)
+		}
+	}
+	return of, others
+}
+
+// store puts what was loaded in the place of the leases, or the marker of a failure.
+func (b *batch[K, V]) store(rounds []*round[K, V], values []loaded[V]) {
+	if b.ctx.Err() != nil && slices.ContainsFunc(values, func(v loaded[V]) bool { return v.err != nil }) {
+		return // the load was stopped, which is no failure of its own: more ends the rounds
+	}
+	var fillings []*lease.Filling
+	var filled []*round[K, V]
+	for i, r := range rounds {
+		switch v := values[i]; {
+		case v.err != nil:
+			r.Err = v.err
+		case r.Result.alone:
+			b.giveAlone(r, v)
+		default:
+			r.Result.value, r.Result.null = v.value, v.null
+			f, err := b.l.filling(r, v)
+			switch {
+			case errors.Is(err, codec.ErrTooLarge):
+				b.l.counters.tooLarge.Add(1)
+				b.unvalidated(r)
+			case err != nil:
+				r.Err = err
+			default:
+				fillings, filled = append(fillings, f), append(filled, r)
+			}
+		}
+	}
+	b.failAll(slices.DeleteFunc(slices.Clone(rounds), func(r *round[K, V]) bool { return r.Err == nil }), nil)
+	if len(fillings) == 0 {
+		return
+	}
+	b.l.cache.store.Fill(context.WithoutCancel(b.ctx), fillings)
+	for i, r := range filled {
+		b.settleFill(r, fillings[i])
+	}
+}
+
+// failAll ends rounds with their errors, or with err. The fleet is told not to try their keys again at once.
+func (b *batch[K, V]) failAll(rounds []*round[K, V], err error) {
+	var leased []*lease.Attempt
+	for _, r := range rounds {
+		s := &r.Result
+		var none V
+		s.value, s.null, s.step = none, false, over
+		r.Err = cmp.Or(err, r.Err)
+		if !s.alone {
+			leased = append(leased, s.attempt)
+		}
+	}
+	if len(leased) > 0 && mutant.Active != mutant.NoErrorMarker {
+		b.l.cache.store.Fail(context.WithoutCancel(b.ctx), leased, b.l.options.ErrorTTL)
+		b.l.countAll(leased)
+	}
+}
+
+// filling is the entry for a value.
+func (l *Loader[K, V]) filling(r *round[K, V], v loaded[V]) (*lease.Filling, error) {
+	s := &r.Result
+	f := &lease.Filling{Attempt: s.attempt, Life: l.life(v)}
+	f.Entry = lease.Entry{Null: v.null, Cost: v.took, Expiry: time.Now().Add(f.Life), Keyed: s.hashed}
+	if s.hashed {
+		f.Entry.Key = s.text
+	}
+	if v.null {
+		return f, nil
+	}
+	p, err := l.codec.Encode(v.value)
+	f.Entry.Codec, f.Entry.Compressed, f.Entry.Payload = uint8(p.Codec), p.Compressed, p.Bytes
+	return f, err
+}
+
+// settleFill decides what follows from an attempt to store a value.
+func (b *batch[K, V]) settleFill(r *round[K, V], f *lease.Filling) {
+	s := &r.Result
+	switch {
+	case f.Err != nil && b.refresh: // what was asked for is that it be stored
+		s.lost = true
+		b.l.count(f.Err)
+		r.Err, s.step = redisError(f.Err), over
+	case f.Err != nil: // nobody can say whether it is still true; it was when its callers asked
+		s.lost = true
+		b.l.count(f.Err)
+		b.unvalidated(r)
+	case f.Stored:
+		b.l.remember(r, f.Life, b.refresh)
+		s.step = over
+	default:
+		b.l.counters.refused.Add(1)
+		if s.refusals++; s.refusals > maxRefusals {
+			b.unvalidated(r) // its load began after its callers had asked
+			return
+		}
+		b.l.takeGeneration(s)
+		s.step = toLook
+		if mutant.Active == mutant.ReturnRefused {
+			s.step = over
+		}
+	}
+}
+
+// giveAlone gives out a value that was loaded without a lease. Only a cache that has no Redis remembers it: otherwise nothing would tell
+// that it has changed.
+func (b *batch[K, V]) giveAlone(r *round[K, V], v loaded[V]) {
+	s := &r.Result
+	s.value, s.null = v.value, v.null
+	switch {
+	case s.bypass:
+		b.l.counters.bypassed.Add(1)
+		b.unvalidated(r)
+	case b.l.cache.store != nil:
+		b.unvalidated(r)
+	default:
+		b.l.remember(r, b.l.life(v), b.refresh)
+		s.step = over
+	}
+}
+
+// unvalidated ends a round with a value that Redis has not confirmed: it was true when its load began.
+func (b *batch[K, V]) unvalidated(r *round[K, V]) {
+	s := &r.Result
+	b.l.counters.unvalidated.Add(1)
+	if b.refresh && b.l.memory != nil {
+		b.l.memory.Invalidate(b.l.hash(r.Key), s.stable) // what is remembered is older
+	}
+	s.unvalidated, s.step = true, over
+}
+
+// life is how long a loaded value is stored: its time to live, shortened by the jitter.
+func (l *Loader[K, V]) life(v loaded[V]) time.Duration {
+	ttl := cmp.Or(v.ttl, l.options.TTL)
+	if v.null {
+		ttl = cmp.Or(v.ttl, l.options.NullTTL)
+	}
+	return max(ttl-time.Duration(max(l.options.Jitter, 0)*rand.Float64()*float64(ttl)), time.Millisecond)
+}

@@ -1,0 +1,74 @@
+package codec
+
+import (
+	"encoding/json"
+	"fmt"
+	"strings"
+	"testing"
+)
+
+type user struct {
+	ID    int64    `json:"id"`
+	Name  string   `json:"name"`
+	Email string   `json:"email"`
+	Tags  []string `json:"tags"`
+	Bio   string   `json:"bio"`
+}
+
+var benchUser = user{42, "Ada Lovelace", "ada@example.com", []string{"a", "bc", "def"}, strings.Repeat("something about her ", 10)}
+
+// BenchmarkDecode: json/bare is what JSON is compared to.
+func BenchmarkDecode(b *testing.B) {
+	p, _ := must[user](b, JSON).Encode(benchUser)
+	b.Run("json/bare", func(b *testing.B) {
+		b.ReportAllocs()
+		for b.Loop() {
+			var u user
+			if err := json.Unmarshal(p.Bytes, &u); err != nil {
+				b.Fatal(err)
+			}
+		}
+	})
+	for _, id := range []ID{JSON, MsgPack} {
+		for _, above := range []int{0, 1} {
+			c, _ := New[user](id, above, limit, nil)
+			p, err := c.Encode(benchUser)
+			if err != nil {
+				b.Fatal(err)
+			}
+			b.Run(fmt.Sprintf("%v/compressed=%v", id, p.Compressed), func(b *testing.B) {
+				b.ReportMetric(float64(len(p.Bytes)), "bytes")
+				b.ReportAllocs()
+				for b.Loop() {
+					if _, err := c.Decode(p); err != nil {
+						b.Fatal(err)
+					}
+				}
+			})
+		}
+	}
+}
+
+func BenchmarkEncode(b *testing.B) {
+	b.Run("json/bare", func(b *testing.B) {
+		b.ReportAllocs()
+		for b.Loop() {
+			if _, err := json.Marshal(benchUser); err != nil {
+				b.Fatal(err)
+			}
+		}
+	})
+	for _, id := range []ID{JSON, MsgPack} {
+		for _, above := range []int{0, 1} {
+			c, _ := New[user](id, above, limit, nil)
+			b.Run(fmt.Sprintf("%v/compressed=%v", id, above > 0), func(b *testing.B) {
+				b.ReportAllocs()
+				for b.Loop() {
+					if _, err := c.Encode(benchUser); err != nil {
+						b.Fatal(err)
+					}
+				}
+			})
+		}
+	}
+}

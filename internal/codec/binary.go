@@ -1,0 +1,42 @@
+package codec
+
+import (
+	"encoding"
+	"reflect"
+)
+
+var (
+	marshaler   = reflect.TypeFor[encoding.BinaryMarshaler]()
+	unmarshaler = reflect.TypeFor[encoding.BinaryUnmarshaler]()
+)
+
+// roundTripsBinary tells whether a t can be marshaled and unmarshaled: by methods of t or *t. An interface cannot: nothing says which
+// type to make.
+func roundTripsBinary(t reflect.Type) bool {
+	if t.Kind() == reflect.Pointer {
+		return t.Implements(marshaler) && t.Implements(unmarshaler)
+	}
+	p := reflect.PointerTo(t) // has the methods of t too, unless t is an interface
+	return p.Implements(marshaler) && p.Implements(unmarshaler)
+}
+
+func encodeBinary[V any](v *V, pointer bool) (Payload, error) {
+	var m any = v
+	if pointer {
+		if reflect.ValueOf(v).Elem().IsNil() {
+			return null(), nil
+		}
+		m = *v
+	}
+	b, err := m.(encoding.BinaryMarshaler).MarshalBinary()
+	return Payload{Codec: Binary, Bytes: b}, err
+}
+
+func decodeBinary[V any](b []byte, v *V, pointer bool) error {
+	var u any = v
+	if pointer {
+		*v = reflect.New(reflect.TypeFor[V]().Elem()).Interface().(V)
+		u = *v
+	}
+	return u.(encoding.BinaryUnmarshaler).UnmarshalBinary(b)
+}

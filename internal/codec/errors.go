@@ -1,0 +1,26 @@
+package codec
+
+import (
+	"errors"
+	"fmt"
+	"reflect"
+)
+
+// ErrTooLarge is the error of what is longer than New's maxBytes: an encoding, a payload, or what a payload would be decompressed to.
+var ErrTooLarge = errors.New("codec: too large")
+
+// hidden cuts an error down to its type: the texts of encoding/json and of others quote the value, which may be private.
+func hidden[V any](op string, id ID, err error) error {
+	if errors.Is(err, ErrTooLarge) {
+		return ErrTooLarge
+	}
+	if own, ok := errors.AsType[formatError](err); ok {
+		return fmt.Errorf("codec: %s %v of %v: %w", op, id, reflect.TypeFor[V](), own)
+	}
+	return fmt.Errorf("codec: %s %v of %v: %T", op, id, reflect.TypeFor[V](), err)
+}
+
+// formatError is a text of our own about a payload, which shows nothing of the value.
+type formatError string
+
+func (e formatError) Error() string { return string(e) }

@@ -1,0 +1,193 @@
+package codec
+
+import (
+	"bytes"
+	"math"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/klauspost/compress/s2"
+)
+
+type fuzzed struct {
+	I    int8
+	U    uint64
+	F    float64
+	S    string `json:"s"`
+	B    []byte
+	T    time.Time
+	L    []fuzzed
+	M    map[string]*fuzzed
+	A    [2]int16
+	Any  any
+	P    *string
+	Bool bool
+}
+
+const fuzzLimit = 64 << 10
+
+// FuzzDecode decodes any bytes as anything: an error and the zero value, or a value that comes back the same from another round trip.
+func FuzzDecode(f *testing.F) {
+	str := "s"
+	for _, id := range []ID{JSON, MsgPack, Raw} {
+		seed(f, id, fuzzed{I: -1, U: math.MaxUint64, F: 1.5, S: "x", B: []byte{1}, T: time.Unix(5, 6).UTC(), L: []fuzzed{{}}, M: map[string]*fuzzed{"a": nil}, Any: map[string]any{"b": []any{1.5, nil, true}}, P: &str})
+		seed(f, id, "text")
+		seed(f, id, []byte("bytes"))
+		seed(f, id, map[string]any{"a": []any{"b", 1, -1, 1.5, nil, true, map[string]any{}}, "t": time.Unix(7, 8).UTC(), "x": []byte{1}})
+	}
+	for _, b := range []string{"\xdd\xff\xff\xff\xff", "\xdf\xff\xff\xff\xff", "\xd7\xff\xdf\xff\xff\xff\xff\x00\x00\x00", "\x91\x91\x91\x90", "[[[", "\x82\xa1L\x90\xa1L\x91\x80"} {
+		f.Add(uint8(MsgPack), false, []byte(b))
+		f.Add(uint8(MsgPack), true, s2.Encode(nil, []byte(b)))
+	}
+	f.Fuzz(func(t *testing.T, id uint8, compressed bool, b []byte) {
+		p := Payload{ID(id), compressed, b}
+		n := allocated(func() {
+			fuzzDecode[fuzzed](t, p)
+			fuzzDecode[string](t, p)
+			fuzzDecode[[]byte](t, p)
+			fuzzDecode[map[string]any](t, p)
+			fuzzDecode[any](t, p)
+		})
+		if max := int64(32<<20 + 10_000*len(b)); n > max { // generous: with the round trips, and fuzzLimit for a compressed payload
+			t.Errorf("%d bytes allocated for %d", n, len(b))
+		}
+	})
+}
+
+func seed[V any](f *testing.F, id ID, v V) {
+	c, err := New[V](id, 0, fuzzLimit, nil)
+	if err != nil {
+		return
+	}
+	if p, err := c.Encode(v); err == nil {
+		f.Add(uint8(id), false, p.Bytes)
+		f.Add(uint8(id), true, s2.Encode(nil, p.Bytes))
+	}
+}
+
+func fuzzDecode[V any](t *testing.T, p Payload) {
+	c, err := New[V](0, 0, fuzzLimit, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.Bytes = bytes.Clone(p.Bytes)
+	v, err := c.Decode(p)
+	if err != nil {
+		if !reflect.ValueOf(&v).Elem().IsZero() {
+			t.Fatalf("%T: %#v with %v", v, v, err)
+		}
+		return
+	}
+	for _, id := range []ID{p.Codec, 0} {
+		if id != 0 && (id == Raw || id == Binary) {
+			continue
+		}
+		if id == 0 && p.Codec == MsgPack && reflect.TypeFor[V]().Kind() != reflect.String {
+			continue // JSON of what was MsgPack: bytes that are no UTF-8, times after the year 9999, and numbers in an any are others
+		}
+		w, err := New[V](id, 1, 100*fuzzLimit, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		q, err := w.Encode(v)
+		if err != nil {
+			t.Fatalf("%v: decoded %#v, but %v", id, v, err)
+		}
+		got, err := w.Decode(q)
+		if err != nil || !same(reflect.ValueOf(&v).Elem(), reflect.ValueOf(&got).Elem()) {
+			t.Fatalf("%v of %T: got %#v, %v\nwant %#v\npayload %q", id, v, got, err, v, q.Bytes)
+		}
+	}
+}
+
+// same is reflect.DeepEqual, but that NaN is NaN, and a time is the same in another zone.
+func same(a, b reflect.Value) bool {
+	if a.IsValid() != b.IsValid() || a.IsValid() && a.Type() != b.Type() {
+		return false
+	}
+	switch a.Kind() {
+	case reflect.Float64:
+		return a.Float() == b.Float() || a.Float() != a.Float() && b.Float() != b.Float()
+	case reflect.Interface, reflect.Pointer:
+		return a.IsNil() == b.IsNil() && (a.IsNil() || same(a.Elem(), b.Elem()))
+	case reflect.Slice, reflect.Array:
+		if a.Len() != b.Len() || a.Kind() == reflect.Slice && a.IsNil() != b.IsNil() {
+			return false
+		}
+		for i := range a.Len() {
+			if !same(a.Index(i), b.Index(i)) {
+				return false
+			}
+		}
+	case reflect.Map:
+		if a.Len() != b.Len() || a.IsNil() != b.IsNil() {
+			return false
+		}
+		for _, k := range a.MapKeys() {
+			if !same(a.MapIndex(k), b.MapIndex(k)) {
+				return false
+			}
+		}
+	case reflect.Struct:
+		if t, ok := reflect.TypeAssert[time.Time](a); ok {
+			return t.Equal(b.Interface().(time.Time))
+		}
+		for i := range a.NumField() {
+			if !same(a.Field(i), b.Field(i)) {
+				return false
+			}
+		}
+	case reflect.Invalid:
+	default:
+		return a.Interface() == b.Interface()
+	}
+	return true
+}
+
+// FuzzRoundTrip encodes anything with each codec, and decodes it with Codecs of each.
+func FuzzRoundTrip(f *testing.F) {
+	f.Add("", []byte(nil), int64(0), uint64(0), 0.0, false)
+	f.Add("aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa", []byte{0, 255}, int64(math.MinInt64), uint64(math.MaxUint64), math.Pi, true)
+	f.Fuzz(func(t *testing.T, s string, b []byte, i int64, u uint64, x float64, yes bool) {
+		valid := strings.ToValidUTF8(s, "?") // else it is another string in JSON, as documented there
+		fuzzRoundTrip(t, s, Raw, MsgPack)
+		fuzzRoundTrip(t, valid, Raw, MsgPack, JSON)
+		fuzzRoundTrip(t, b, Raw, MsgPack, JSON)
+		fuzzRoundTrip(t, i, MsgPack, JSON)
+		fuzzRoundTrip(t, u, MsgPack, JSON)
+		fuzzRoundTrip(t, x, MsgPack)
+		fuzzRoundTrip(t, point{int(i), int(u)}, MsgPack, Binary, JSON)
+		fuzzRoundTrip(t, map[string]any{s: i, "b": append([]byte{}, b...), "x": x, "u": u | 1<<63}, MsgPack)
+		v := fuzzed{I: int8(i), U: u, S: valid, B: b, T: time.Unix(i>>30, int64(uint32(u))).UTC(), M: map[string]*fuzzed{valid: {S: valid}}, Any: valid, P: &valid, Bool: yes}
+		if y := v.T.Year(); y < 0 || y > 9999 {
+			v.T = time.Time{} // JSON has no others
+		}
+		if !math.IsNaN(x) && !math.IsInf(x, 0) {
+			v.F = x
+		}
+		fuzzRoundTrip(t, v, MsgPack, JSON)
+		fuzzRoundTrip(t, []*fuzzed{&v, nil}, MsgPack, JSON)
+	})
+}
+
+func fuzzRoundTrip[V any](t *testing.T, v V, ids ...ID) {
+	for _, id := range ids {
+		for _, above := range []int{0, 1} {
+			w, err := New[V](id, above, limit, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			p, err := w.Encode(v)
+			if err != nil {
+				t.Fatalf("%v: %v", id, err)
+			}
+			r, _ := New[V](0, 0, limit, nil)
+			got, err := r.Decode(p)
+			if err != nil || !same(reflect.ValueOf(&v).Elem(), reflect.ValueOf(&got).Elem()) {
+				t.Fatalf("%v: got %#v, %v\nwant %#v", id, got, err, v)
+			}
+		}
+	}
+}

@@ -1,0 +1,163 @@
+package flight
+
+import (
+	"context"
+	"errors"
+	"sync/atomic"
+
+	"github.com/cacheaside/cacheaside/internal/mutant"
+)
+
+// Flight is the rounds that are under way together. Each is brought to its end by Land, which any goroutine may call.
+type Flight[K comparable, R any] struct {
+	Rounds []*Round[K, R]
+
+	group   *Group[K, R]
+	ctx     context.Context
+	cancel  context.CancelCauseFunc
+	callers atomic.Int64 // of the rounds that have not landed
+	open    atomic.Int64 // rounds that have not landed
+	done    chan struct{}
+}
+
+// newFlight makes a flight for up to n rounds.
+func newFlight[K comparable, R any](g *Group[K, R], ctx context.Context, n int) *Flight[K, R] {
+	f := &Flight[K, R]{group: g, Rounds: make([]*Round[K, R], 0, n), done: make(chan struct{})}
+	if mutant.Active != mutant.LeaderCancels {
+		ctx = context.WithoutCancel(ctx)
+	}
+	f.ctx, f.cancel = context.WithCancelCause(ctx)
+	return f
+}
+
+// add puts r, whose shard is locked, into the flight.
+func (f *Flight[K, R]) add(r *Round[K, R]) {
+	r.flight = f
+	r.values = nil
+	f.Rounds = append(f.Rounds, r)
+	f.callers.Add(int64(r.callers))
+}
+
+// take makes a flight of rounds whose first looks have not ended them, or that have gathered.
+func (g *Group[K, R]) take(ctx context.Context, rounds []*Round[K, R]) *Flight[K, R] {
+	f := newFlight(g, ctx, len(rounds))
+	f.open.Store(int64(len(rounds)))
+	f.callers.Store(1) // until all rounds are in it: who leaves meanwhile must not seem to be the last
+	for _, r := range rounds {
+		s := g.shard(r.Key)
+		s.mu.Lock()
+		f.add(r)
+		closed := s.closed
+		s.mu.Unlock()
+		if closed {
+			f.cancel(g.cause)
+		}
+	}
+	if f.callers.Add(-1) == 0 { // they left before they could be told where to
+		f.abandon()
+	}
+	return f
+}
+
+// abandon tells f, whose last caller has left, to stop. If it was Close that made them leave, Close tells it itself, and why.
+func (f *Flight[K, R]) abandon() {
+	if mutant.Active != mutant.AbandonedRuns && !f.group.Closed() {
+		f.cancel(ErrAbandoned)
+	}
+}
+
+var errNotLanded = errors.New("a round was not landed")
+
+// fly runs f to its end, whatever that is.
+func (g *Group[K, R]) fly(f *Flight[K, R]) {
+	defer g.flights.Done()
+	returned := false
+	defer func() {
+		err := errNotLanded
+		if !returned {
+			err = g.hooks.Caught(recover())
+		}
+		if f.open.Load() == 0 {
+			return
+		}
+		var open []*Round[K, R]
+		for _, r := range f.Rounds {
+			s := g.shard(r.Key)
+			s.mu.Lock()
+			landed := r.landed
+			s.mu.Unlock()
+			if !landed {
+				r.Err = err
+				open = append(open, r)
+			}
+		}
+		f.Land(open)
+	}()
+	g.hooks.Fly(f.ctx, f)
+	returned = true
+}
+
+// Land gives out what rounds of the flight have got. The rounds that have gathered behind them begin together.
+func (f *Flight[K, R]) Land(rounds []*Round[K, R]) {
+	if len(rounds) == 0 {
+		return
+	}
+	f.group.land(f, rounds)
+}
+
+// land ends rounds of f, or one that has no flight.
+func (g *Group[K, R]) land(f *Flight[K, R], rounds []*Round[K, R]) {
+	var next []*Round[K, R]
+	callers := 0
+	for _, r := range rounds {
+		waiting, n := g.landOne(r)
+		callers += waiting
+		if n != nil {
+			next = append(next, n)
+		}
+	}
+	if len(next) > 0 {
+		g.flights.Add(1) // while this flight counts
+		go g.fly(g.take(next[0].values, next))
+	}
+	if f == nil {
+		return
+	}
+	left := f.callers.Add(int64(-callers))
+	switch open := f.open.Add(int64(-len(rounds))); {
+	case open == 0:
+		close(f.done)
+		f.cancel(nil)
+	case left == 0:
+		f.abandon() // nobody waits for the rest
+	}
+}
+
+// landOne ends a round. It answers how many waited for it, and the round that begins now.
+func (g *Group[K, R]) landOne(r *Round[K, R]) (callers int, begins *Round[K, R]) {
+	s := g.shard(r.Key)
+	s.mu.Lock()
+	r.landed = true
+	callers = r.callers
+	next, done := r.next, r.done
+	r.next = nil
+	served := next != nil && !s.closed && r.Err == nil && g.hooks.Late(&r.Result)
+	switch {
+	case next == nil || s.closed:
+		delete(s.running, r.Key)
+	case served:
+		delete(s.running, r.Key)
+		next.Result, next.landed = r.Result, true
+	default:
+		s.running[r.Key] = next
+		begins = next
+	}
+	s.mu.Unlock()
+	if done != nil {
+		close(done)
+	}
+	if served {
+		close(next.done)
+	}
+	return callers, begins
+}

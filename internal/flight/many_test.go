@@ -1,0 +1,1068 @@
+package flight
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"hash/maphash"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// trip is one Fly of a group under test, which does what it is told.
+type trip struct {
+	n     int // from 1, in the order of their beginning
+	ctx   context.Context
+	f     *Flight[string, string]
+	steps chan func()
+	ended bool
+}
+
+// keys are those of its rounds.
+func (tr *trip) keys() string {
+	var keys []string
+	for _, r := range tr.f.Rounds {
+		keys = append(keys, r.Key)
+	}
+	slices.Sort(keys)
+	return strings.Join(keys, " ")
+}
+
+// step has f called on the goroutine of Fly.
+func (tr *trip) step(f func()) {
+	tr.steps <- f
+	synctest.Wait()
+}
+
+// with sets the results of rounds to their keys and the number of the flight.
+func (tr *trip) with(keys ...string) []*Round[string, string] {
+	var rounds []*Round[string, string]
+	for _, key := range keys {
+		i := slices.IndexFunc(tr.f.Rounds, func(r *Round[string, string]) bool { return r.Key == key })
+		tr.f.Rounds[i].Result = fmt.Sprint(key, tr.n)
+		rounds = append(rounds, tr.f.Rounds[i])
+	}
+	return rounds
+}
+
+// land lands rounds in one call.
+func (tr *trip) land(keys ...string) {
+	tr.step(func() { tr.f.Land(tr.with(keys...)) })
+}
+
+// end has Fly return.
+func (tr *trip) end() {
+	tr.ended = true
+	close(tr.steps)
+	synctest.Wait()
+}
+
+// manyBench is a group whose flights wait for the test to land them. It is used in a bubble.
+type manyBench struct {
+	t     *testing.T
+	group *Group[string, string]
+	late  func(string) bool
+
+	mu    sync.Mutex
+	trips []*trip // in the order of their beginning
+	over  bool
+}
+
+// newManyBench makes one whose keys a to f are in different shards.
+func newManyBench(t *testing.T, first func(context.Context, *Round[string, string]) bool) *manyBench {
+	b := &manyBench{t: t}
+	b.group = New(Hooks[string, string]{
+		First:  first,
+		Fly:    b.fly,
+		Late:   func(s *string) bool { return b.late != nil && b.late(*s) },
+		Caught: func(recovered any) error { return fmt.Errorf("caught %v", recovered) },
+	})
+	apart(b.group, "a", "b", "c", "d", "e", "f")
+	t.Cleanup(func() {
+		b.mu.Lock()
+		b.over = true
+		trips := slices.Clone(b.trips)
+		b.mu.Unlock()
+		for _, tr := range trips {
+			if !tr.ended {
+				close(tr.steps)
+			}
+		}
+		b.group.Close(errors.New("the test has ended"))
+	})
+	return b
+}
+
+// apart reseeds a new group until the keys are in different shards.
+func apart[R any](g *Group[string, R], keys ...string) {
+	for {
+		shards := map[*shard[string, R]]bool{}
+		for _, key := range keys {
+			shards[g.shard(key)] = true
+		}
+		if len(shards) == len(keys) {
+			return
+		}
+		g.seed = maphash.MakeSeed()
+	}
+}
+
+func (b *manyBench) fly(ctx context.Context, f *Flight[string, string]) {
+	b.mu.Lock()
+	if b.over {
+		b.mu.Unlock()
+		return
+	}
+	tr := &trip{n: len(b.trips) + 1, ctx: ctx, f: f, steps: make(chan func())}
+	b.trips = append(b.trips, tr)
+	b.mu.Unlock()
+	for step := range tr.steps {
+		step()
+	}
+}
+
+// flew waits until nothing moves any more, and returns the last of n flights, which must have these keys.
+func (b *manyBench) flew(n int, keys string) *trip {
+	b.t.Helper()
+	synctest.Wait()
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if len(b.trips) != n {
+		b.t.Fatalf("%d flights have begun, want %d", len(b.trips), n)
+	}
+	if n == 0 {
+		return nil
+	}
+	last := b.trips[n-1]
+	if got := last.keys(); got != keys {
+		b.t.Fatalf("flight %d has the keys %s, want %s", n, got, keys)
+	}
+	return last
+}
+
+// asked is a Do or DoMany on a goroutine of its own.
+type asked struct {
+	done   chan []string // what each key got
+	cancel context.CancelFunc
+}
+
+// told is how a test names what a caller got for a key: "left: " is an error that is not the round's, "err: " the round's.
+func told(result *string, failure, left error) string {
+	switch {
+	case left != nil:
+		return "left: " + left.Error()
+	case failure != nil:
+		return "err: " + failure.Error()
+	}
+	return *result
+}
+
+func (b *manyBench) ask(ctx context.Context, f func(ctx context.Context) []string) *asked {
+	ctx, cancel := context.WithCancel(ctx)
+	b.t.Cleanup(cancel)
+	a := &asked{make(chan []string, 1), cancel}
+	go func() {
+		got := []string{"gone"} // by Goexit
+		defer func() { a.done <- got }()
+		got = f(ctx)
+	}()
+	synctest.Wait()
+	return a
+}
+
+// many asks for keys, and waits until the caller waits.
+func (b *manyBench) many(keys ...string) *asked { return b.manyWith(context.Background(), keys...) }
+
+func (b *manyBench) manyWith(ctx context.Context, keys ...string) *asked {
+	return b.ask(ctx, func(ctx context.Context) []string {
+		rounds, errs := b.group.DoMany(ctx, keys)
+		if len(rounds) != len(keys) || len(errs) != len(keys) {
+			b.t.Errorf("%d keys got %d rounds, %d errors", len(keys), len(rounds), len(errs))
+			return nil
+		}
+		got := make([]string, len(keys))
+		for i, r := range rounds {
+			switch {
+			case errs[i] != nil:
+				got[i] = told(nil, nil, errs[i])
+			case r == nil:
+				got[i] = "neither round nor error"
+			case r.Key != keys[i]:
+				b.t.Errorf("the round of key %s was given to %s", r.Key, keys[i])
+			default:
+				got[i] = told(&r.Result, r.Err, nil)
+			}
+		}
+		return got
+	})
+}
+
+// one asks for one key with Do.
+func (b *manyBench) one(key string) *asked { return b.oneWith(context.Background(), key) }
+
+func (b *manyBench) oneWith(ctx context.Context, key string) *asked {
+	return b.ask(ctx, func(ctx context.Context) []string {
+		r, err := b.group.Do(ctx, key)
+		if r == nil {
+			return []string{told(nil, nil, err)}
+		}
+		return []string{told(r, err, nil)}
+	})
+}
+
+// got fails unless the call has ended like that.
+func (b *manyBench) got(a *asked, want ...string) {
+	b.t.Helper()
+	synctest.Wait()
+	select {
+	case got := <-a.done:
+		if !slices.Equal(got, want) {
+			b.t.Errorf("a caller got %q, want %q", got, want)
+		}
+	default:
+		b.t.Errorf("a caller still waits for %q", want)
+	}
+}
+
+func (b *manyBench) waits(callers ...*asked) {
+	b.t.Helper()
+	synctest.Wait()
+	for _, a := range callers {
+		if len(a.done) != 0 {
+			b.t.Errorf("a caller has ended: %q", <-a.done)
+		}
+	}
+}
+
+// flies fails unless the flight's context is alive.
+func (b *manyBench) flies(tr *trip) {
+	b.t.Helper()
+	synctest.Wait()
+	if tr.ctx.Err() != nil {
+		b.t.Errorf("the context of flight %d has ended: %v", tr.n, context.Cause(tr.ctx))
+	}
+}
+
+// stopped fails unless the flight's context has ended for that reason.
+func (b *manyBench) stopped(tr *trip, cause error) {
+	b.t.Helper()
+	synctest.Wait()
+	if got := context.Cause(tr.ctx); got != cause {
+		b.t.Errorf("the context of flight %d has ended with %v, want %v", tr.n, got, cause)
+	}
+}
+
+// empty fails if anything is kept of any key.
+func (b *manyBench) empty() {
+	b.t.Helper()
+	synctest.Wait()
+	nothingKept(b.t, b.group)
+}
+
+func nothingKept[K comparable, R any](t *testing.T, g *Group[K, R]) {
+	t.Helper()
+	for i := range g.shards {
+		s := &g.shards[i]
+		s.mu.Lock()
+		for key := range s.running {
+			t.Errorf("%v is still there", key)
+		}
+		s.mu.Unlock()
+	}
+}
+
+func manyBubble(t *testing.T, f func(t *testing.T, b *manyBench)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) { f(t, newManyBench(t, nil)) })
+}
+
+const canceled = "left: context canceled"
+
+// The keys of a DoMany that nobody has asked for fly together, in one Fly, and come back where they were asked for, in whatever
+// order they land.
+func TestDoManyFliesOnceAndAnswersIndexByIndex(t *testing.T) {
+	manyBubble(t, func(_ *testing.T, b *manyBench) {
+		c := b.many("c", "a", "d", "b")
+		one := b.flew(1, "a b c d")
+		one.land("b")
+		one.land("d", "c")
+		b.waits(c)
+		b.flies(one)
+		one.land("a")
+		b.got(c, "c1", "a1", "d1", "b1")
+		b.stopped(one, context.Canceled) // nothing is left to do
+		one.end()
+		b.flew(1, "a b c d")
+		b.empty()
+	})
+}
+
+// An error of one round reaches those who asked for its key, as the round's, and nobody else.
+func TestErrorOfARoundOfManyIsItsOwn(t *testing.T) {
+	manyBubble(t, func(_ *testing.T, b *manyBench) {
+		c := b.many("a", "b")
+		one := b.flew(1, "a b")
+		one.step(func() {
+			rounds := one.with("a", "b")
+			rounds[0].Err = errors.New("no database")
+			one.f.Land(rounds)
+		})
+		b.got(c, "err: no database", "b1")
+		b.empty()
+	})
+}
+
+// Keys that are under way gather, one by one, and only the others begin at once.
+func TestDoManyGathersBehindWhatIsUnderWay(t *testing.T) {
+	manyBubble(t, func(_ *testing.T, b *manyBench) {
+		first := b.one("b")
+		one := b.flew(1, "b")
+		second := b.many("a", "b", "c")
+		two := b.flew(2, "a c")
+		third := b.many("c", "b", "a") // nothing of its own
+		b.flew(2, "a c")
+		two.land("a", "c")
+		three := b.flew(3, "a c") // the third's
+		b.waits(first, second, third)
+		three.land("a", "c")
+		b.waits(first, second, third)
+		one.land("b")
+		b.got(first, "b1")
+		b.waits(second, third)
+		four := b.flew(4, "b") // of both
+		four.land("b")
+		b.got(second, "a2", "b4", "c2")
+		b.got(third, "c3", "b4", "a3")
+		b.empty()
+	})
+}
+
+// What gathered behind keys that land in one call of Land begins in one flight, whoever asked.
+func TestRoundsBehindWhatLandsTogetherFlyTogether(t *testing.T) {
+	manyBubble(t, func(_ *testing.T, b *manyBench) {
+		first := b.many("a", "b", "c", "d")
+		one := b.flew(1, "a b c d")
+		second, third, fourth := b.one("a"), b.many("b", "d"), b.many("a", "b")
+		one.land("a", "b", "c") // none waits for c, and d has not landed
+		two := b.flew(2, "a b")
+		b.waits(first, second, third, fourth)
+		one.land("d")
+		three := b.flew(3, "d")
+		b.got(first, "a1", "b1", "c1", "d1")
+		three.land("d")
+		two.land("b", "a")
+		b.got(second, "a2")
+		b.got(third, "b2", "d3")
+		b.got(fourth, "a2", "b2")
+		b.empty()
+	})
+}
+
+// What gathered behind keys that land in separate calls begins in separate flights, each at once: a slow key holds back only those
+// who asked for it.
+func TestSlowKeyDoesNotHoldBackTheNextRoundOfAFastOne(t *testing.T) {
+	manyBubble(t, func(_ *testing.T, b *manyBench) {
+		first := b.many("fast", "slow")
+		one := b.flew(1, "fast slow")
+		before := one
+		for n := 2; n <= 4; n++ {
+			fast := b.one("fast")
+			before.land("fast")
+			before = b.flew(n, "fast")
+			b.waits(fast)
+		}
+		slow := b.one("slow")
+		before.land("fast")
+		b.flew(4, "fast")
+		b.waits(first, slow)
+		one.land("slow")
+		b.got(first, "fast1", "slow1")
+		b.flew(5, "slow").land("slow")
+		b.got(slow, "slow5")
+		b.empty()
+	})
+}
+
+// A flight's results are never given to those who came while it ran, whether its rounds have landed or not.
+func TestCallersDuringAFlightNeverGetItsResults(t *testing.T) {
+	manyBubble(t, func(_ *testing.T, b *manyBench) {
+		first := b.many("a", "b", "c")
+		one := b.flew(1, "a b c")
+		one.land("a")
+		during := b.many("a", "b") // a has landed, but the flight runs: a begins anew
+		two := b.flew(2, "a")
+		single := b.one("c")
+		one.land("b", "c")
+		b.got(first, "a1", "b1", "c1")
+		three := b.flew(3, "b c")
+		again := b.many("a", "b", "c") // those of two and three run
+		b.flew(3, "b c")
+		two.land("a")
+		b.flew(4, "a").land("a")
+		three.land("c", "b")
+		b.got(during, "a2", "b3")
+		b.got(single, "c3")
+		b.flew(5, "b c").land("b", "c")
+		b.got(again, "a4", "b5", "c5")
+		b.empty()
+	})
+}
+
+// If Late allows it, exactly those who have gathered by the landing of their key share its result, without another Fly.
+func TestLateServesExactlyThoseWhoHaveGathered(t *testing.T) {
+	manyBubble(t, func(t *testing.T, b *manyBench) {
+		var about []string
+		b.late = func(s string) bool {
+			about = append(about, s)
+			return s == "a1"
+		}
+		first := b.many("a", "b", "c")
+		one := b.flew(1, "a b c")
+		second, third := b.many("a", "b"), b.one("a")
+		one.land("a", "b", "c")
+		b.got(first, "a1", "b1", "c1")
+		b.got(third, "a1")
+		two := b.flew(2, "b") // b may not be shared, c has nobody to be shared with
+		b.waits(second)
+		if want := []string{"a1", "b1"}; !slices.Equal(about, want) {
+			t.Errorf("asked about %q, want %q", about, want)
+		}
+		fourth := b.one("a") // too late
+		three := b.flew(3, "a")
+		two.land("b")
+		b.got(second, "a1", "b2")
+		b.waits(fourth)
+		three.land("a")
+		b.got(fourth, "a3")
+		b.empty()
+	})
+}
+
+// An error is not shared with those who have gathered, whatever Late would say.
+func TestLateIsNotAskedAboutAnErrorOfMany(t *testing.T) {
+	manyBubble(t, func(_ *testing.T, b *manyBench) {
+		b.late = func(string) bool { return true }
+		first := b.many("a", "b")
+		one := b.flew(1, "a b")
+		second := b.many("a", "b")
+		one.step(func() {
+			rounds := one.with("a", "b")
+			rounds[1].Err = errors.New("no database")
+			one.f.Land(rounds)
+		})
+		b.got(first, "a1", "err: no database")
+		b.flew(2, "b").land("b")
+		b.got(second, "a1", "b2")
+		b.empty()
+	})
+}
+
+// Who leaves gets what has landed, and his context's error for the rest, of his own flight and of others'; his flight, which nobody
+// waits for now, is told to stop.
+func TestCallerOfManyWhoLeavesGetsWhatHasLanded(t *testing.T) {
+	manyBubble(t, func(_ *testing.T, b *manyBench) {
+		others := b.many("e", "f")
+		one := b.flew(1, "e f")
+		c := b.many("a", "e", "b", "f", "c")
+		two := b.flew(2, "a b c")
+		one.land("e")
+		b.flew(3, "e").land("e")
+		two.land("b")
+		c.cancel()
+		b.got(c, canceled, "e3", "b2", canceled, canceled)
+		b.stopped(two, ErrAbandoned)
+		b.flies(one)
+		one.land("f")
+		b.got(others, "e1", "f1")
+		b.flew(3, "e") // the round of f that gathered has been abandoned
+		two.land("a", "c")
+		b.empty()
+	})
+}
+
+// A deadline is that of its caller, not of the flight.
+func TestDeadlineOfACallerOfManyIsHisOwn(t *testing.T) {
+	manyBubble(t, func(t *testing.T, b *manyBench) {
+		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+		defer cancel()
+		begin := time.Now()
+		c := b.manyWith(ctx, "a", "b")
+		one := b.flew(1, "a b")
+		if _, ok := one.ctx.Deadline(); ok {
+			t.Error("the flight has the deadline of its caller")
+		}
+		patient := b.many("a", "b")
+		one.land("a")
+		got := <-c.done
+		if want := []string{"a1", "left: context deadline exceeded"}; !slices.Equal(got, want) || time.Since(begin) != time.Second {
+			t.Errorf("after %v: %q, want %q", time.Since(begin), got, want)
+		}
+		b.stopped(one, ErrAbandoned)
+		one.land("b")
+		b.trips[1].land("a")
+		b.flew(3, "b").land("b")
+		b.got(patient, "a2", "b3")
+		b.empty()
+	})
+}
+
+// A flight goes on as long as anybody waits for any of its rounds, and is told to stop when the last has left.
+func TestFlightGoesOnForTheCallersOfAnyOfItsRounds(t *testing.T) {
+	manyBubble(t, func(_ *testing.T, b *manyBench) {
+		gather := func() (one *trip, p, q, r *asked) {
+			n := len(b.trips)
+			first := b.many("a", "b", "c")
+			one = b.flew(n+1, "a b c")
+			p, q, r = b.many("a", "b", "c"), b.one("b"), b.many("c", "b")
+			one.land("a", "b", "c")
+			b.got(first, fmt.Sprint("a", n+1), fmt.Sprint("b", n+1), fmt.Sprint("c", n+1))
+			return b.flew(n+2, "a b c"), p, q, r
+		}
+
+		two, p, q, r := gather()
+		p.cancel()
+		b.got(p, canceled, canceled, canceled)
+		b.flies(two)
+		two.land("a") // though nobody waits for it
+		b.flies(two)
+		r.cancel()
+		b.got(r, canceled, canceled)
+		b.flies(two)
+		b.waits(q)
+		two.land("b", "c")
+		b.got(q, "b2")
+		b.stopped(two, context.Canceled)
+		b.empty()
+
+		two, p, q, r = gather()
+		q.cancel()
+		p.cancel()
+		b.flies(two)
+		b.waits(r)
+		r.cancel()
+		b.stopped(two, ErrAbandoned)
+		b.got(p, canceled, canceled, canceled)
+		b.got(q, canceled)
+		b.got(r, canceled, canceled)
+		two.land("a", "b", "c")
+		b.empty()
+	})
+}
+
+// A flight whose last callers were those of a round that lands is told to stop: nobody waits for the rest.
+func TestFlightIsToldToStopWhenOnlyAbandonedRoundsAreLeft(t *testing.T) {
+	manyBubble(t, func(_ *testing.T, b *manyBench) {
+		first := b.many("a", "b", "c")
+		one := b.flew(1, "a b c")
+		p, q, r := b.one("a"), b.many("b", "c"), b.one("c")
+		one.land("a", "b", "c")
+		b.got(first, "a1", "b1", "c1")
+		two := b.flew(2, "a b c")
+		p.cancel()
+		b.got(p, canceled)
+		two.land("b")
+		b.flies(two) // q and r wait for c
+		two.land("c")
+		b.got(q, "b2", "c2")
+		b.got(r, "c2")
+		b.stopped(two, ErrAbandoned)
+		next := b.one("a") // who comes now is not given its end
+		two.land("a")
+		b.flew(3, "a").land("a")
+		b.got(next, "a3")
+		b.empty()
+	})
+}
+
+// Who leaves a round that gathers leaves the others in it alone; a round that all have left is dropped, and never flown.
+func TestRoundsOfManyThatAreAbandonedWhileTheyGather(t *testing.T) {
+	manyBubble(t, func(t *testing.T, b *manyBench) {
+		waiting := func(want ...int) {
+			t.Helper()
+			synctest.Wait()
+			if got := []int{b.group.Waiting("a"), b.group.Waiting("b"), b.group.Waiting("c")}; !slices.Equal(got, want) {
+				t.Errorf("%v callers have gathered, want %v", got, want)
+			}
+		}
+		first := b.many("a", "b", "c")
+		one := b.flew(1, "a b c")
+		p, q, r := b.many("a", "b", "c"), b.one("b"), b.many("c", "a")
+		waiting(2, 2, 2)
+		p.cancel()
+		b.got(p, canceled, canceled, canceled)
+		waiting(1, 1, 1)
+		r.cancel()
+		b.got(r, canceled, canceled)
+		waiting(0, 1, 0)
+		b.waits(q)
+		b.flies(one)
+		anew := b.one("c")
+		one.land("a", "b", "c")
+		b.got(first, "a1", "b1", "c1")
+		two := b.flew(2, "b c")
+		b.flies(two)
+		last := b.many("b", "c")
+		last.cancel()
+		b.got(last, canceled, canceled)
+		two.land("b", "c")
+		b.got(q, "b2")
+		b.got(anew, "c2")
+		b.flew(2, "b c")
+		b.empty()
+	})
+}
+
+// Who leaves between the landing of one round and the beginning of the next flight is not waited for: the flight goes on for the
+// others, and if there are none, begins with the order to stop.
+func TestCallersWhoLeaveBetweenLandingAndTheNextFlight(t *testing.T) {
+	for _, others := range []bool{true, false} {
+		manyBubble(t, func(_ *testing.T, b *manyBench) {
+			inBetween := make(chan bool)
+			b.late = func(s string) bool {
+				if s == "b1" { // a has landed, and its next round has not begun
+					<-inBetween
+				}
+				return s == "b1" && !others
+			}
+			first := b.many("a", "b")
+			one := b.flew(1, "a b")
+			p, q := b.one("a"), b.one("b")
+			one.land("a", "b")
+			b.waits(p, q)
+			b.flew(1, "a b")
+			p.cancel()
+			b.got(p, canceled)
+			next := b.one("a") // gathers behind what begins now
+			close(inBetween)
+			b.got(first, "a1", "b1")
+			if others {
+				two := b.flew(2, "a b")
+				b.flies(two)
+				two.land("a", "b")
+				b.got(q, "b2")
+			} else {
+				b.got(q, "b1")
+				two := b.flew(2, "a")
+				b.stopped(two, ErrAbandoned)
+				two.land("a")
+			}
+			b.flew(3, "a").land("a")
+			b.got(next, "a3")
+			b.empty()
+		})
+	}
+}
+
+// A flight that is being put together is not abandoned because the callers of its first rounds have left before the others are in it.
+// (Without a bubble: it would wait for a lock.)
+func TestCallersWhoLeaveWhileTheNextFlightIsPutTogether(t *testing.T) {
+	contexts, goOn := make(chan context.Context), make(chan bool)
+	landed, putTogether := make(chan bool), make(chan bool)
+	g := New(Hooks[string, string]{
+		Fly: func(ctx context.Context, f *Flight[string, string]) {
+			contexts <- ctx
+			<-goOn
+			for _, r := range f.Rounds {
+				r.Result = r.Key
+			}
+			f.Land(f.Rounds) // a, b, c
+		},
+		Late: func(s *string) bool {
+			if *s == "c" {
+				landed <- true // a and b
+				<-putTogether
+			}
+			return false
+		},
+		Caught: func(any) error { return nil },
+	})
+	apart(g, "a", "b", "c")
+	var callers sync.WaitGroup
+	callers.Go(func() { g.DoMany(context.Background(), []string{"a", "b", "c"}) })
+	<-contexts
+	ctx, leave := context.WithCancel(context.Background())
+	defer leave()
+	left := make(chan bool)
+	go func() {
+		g.Do(ctx, "a")
+		close(left)
+	}()
+	callers.Go(func() {
+		if _, errs := g.DoMany(context.Background(), []string{"b", "c"}); errs[0] != nil || errs[1] != nil {
+			t.Error(errs)
+		}
+	})
+	for _, key := range []string{"a", "b", "c"} {
+		for g.Waiting(key) == 0 {
+			runtime.Gosched()
+		}
+	}
+
+	goOn <- true
+	<-landed
+	a, b := g.shard("a"), g.shard("b")
+	b.mu.Lock() // so the next round of a comes into the flight, and that of b does not yet
+	putTogether <- true
+	for in := false; !in; runtime.Gosched() {
+		a.mu.Lock()
+		in = a.running["a"].flight != nil
+		a.mu.Unlock()
+	}
+	leave()
+	<-left
+	b.mu.Unlock()
+	if ctx := <-contexts; ctx.Err() != nil {
+		t.Errorf("the flight was told to stop while a caller of b and c waits: %v", context.Cause(ctx))
+	}
+	goOn <- true
+	callers.Wait()
+	g.Close(errors.New("closed"))
+}
+
+// A Fly that panics or exits gives Caught's error to exactly those of its rounds that have not landed, and the keys go on: those who
+// have gathered behind the others begin together.
+func TestFlyThatDoesNotReturnKeepsWhatHasLanded(t *testing.T) {
+	for name, c := range map[string]struct {
+		run  func()
+		want string
+	}{
+		"panic":      {func() { panic("boom") }, "err: caught boom"},
+		"panic(nil)": {func() { panic(nil) }, "err: caught " + new(runtime.PanicNilError).Error()},
+		"Goexit":     {runtime.Goexit, "err: caught <nil>"},
+		"return":     {nil, "err: " + errNotLanded.Error()}, // without landing them all
+	} {
+		t.Run(name, func(t *testing.T) {
+			manyBubble(t, func(_ *testing.T, b *manyBench) {
+				b.late = func(string) bool { return false }
+				fail := func(tr *trip) {
+					if c.run == nil {
+						tr.end()
+						return
+					}
+					tr.ended = true
+					tr.step(c.run)
+				}
+				first := b.many("a", "b", "c", "d")
+				one := b.flew(1, "a b c d")
+				second := b.many("d", "c", "b", "a")
+				one.land("b")
+				two := b.flew(2, "b")
+				fail(one)
+				b.got(first, c.want, "b1", c.want, c.want)
+				b.stopped(one, context.Canceled)
+				three := b.flew(3, "a c d")
+				b.flies(three)
+				two.land("b")
+				three.land("c")
+				fail(three) // also one that has gathered
+				b.got(second, c.want, "c3", "b2", c.want)
+				again := b.many("a", "b", "c", "d")
+				four := b.flew(4, "a b c d")
+				four.land("d", "c", "b", "a")
+				fail(four) // when there is nothing more to lose
+				b.got(again, "a4", "b4", "c4", "d4")
+				b.empty()
+
+				none := b.many("a", "b")
+				fail(b.flew(5, "a b")) // before anything has landed
+				b.got(none, c.want, c.want)
+				b.empty()
+			})
+		})
+	}
+}
+
+// Land may be called by several goroutines at once, for different rounds: all callers get theirs, the flight ends once, and what
+// gathered behind begins, for each call on its own.
+func TestLandBySeveralGoroutinesAtOnce(t *testing.T) {
+	for range 50 {
+		manyBubble(t, func(t *testing.T, b *manyBench) {
+			var keys, want []string
+			for i := range 20 {
+				keys = append(keys, string(rune('a'+i)))
+				want = append(want, keys[i]+"1")
+			}
+			all := b.many(keys...)
+			one := b.flew(1, strings.Join(keys, " "))
+			second := b.many(keys...)
+			one.step(func() {
+				begin := make(chan struct{})
+				var landing sync.WaitGroup
+				for rounds := range slices.Chunk(one.with(keys...), 2) {
+					landing.Go(func() {
+						<-begin
+						one.f.Land(rounds)
+					})
+				}
+				close(begin)
+				landing.Wait()
+			})
+			b.got(all, want...)
+			b.waits(second)
+			if one.ctx.Err() == nil {
+				t.Error("the context of a flight that has landed still lives")
+			}
+			synctest.Wait()
+			if len(b.trips) != 11 {
+				t.Fatalf("%d flights have begun, want 11", len(b.trips))
+			}
+			flights := map[string]int{} // of each key
+			for _, tr := range b.trips[1:] {
+				if len(tr.f.Rounds) != 2 {
+					t.Errorf("a flight of %s", tr.keys())
+				}
+				for _, r := range tr.f.Rounds {
+					flights[r.Key] = tr.n
+				}
+				tr.land(strings.Fields(tr.keys())...)
+			}
+			for i, key := range keys {
+				want[i] = fmt.Sprint(key, flights[key])
+			}
+			b.got(second, want...)
+			b.empty()
+		})
+	}
+}
+
+// Close gives the cause at once to those who wait for what has not landed, ends the contexts of the flights with it, and returns
+// when the flights have ended. What has gathered is not flown.
+func TestCloseEndsDoMany(t *testing.T) {
+	manyBubble(t, func(t *testing.T, b *manyBench) {
+		cause := errors.New("closing")
+		first := b.many("a", "b", "c")
+		one := b.flew(1, "a b c")
+		second := b.many("b", "d", "c", "e")
+		two := b.flew(2, "d e")
+		third := b.one("d")
+		one.land("a", "c")
+		three := b.flew(3, "c")
+		two.land("e")
+		closed := make(chan struct{})
+		go func() {
+			b.group.Close(cause)
+			close(closed)
+		}()
+		b.got(first, "a1", "left: closing", "c1")
+		b.got(second, "left: closing", "left: closing", "left: closing", "e2")
+		b.got(third, "left: closing")
+		for _, tr := range []*trip{three, one, two} {
+			b.stopped(tr, cause)
+			select {
+			case <-closed:
+				t.Error("Close did not wait for a flight")
+			default:
+			}
+			b.got(b.many("a", "f"), "left: closing", "left: closing")
+			b.got(b.many())
+			if tr == one { // the others end without landing
+				tr.land("b")
+			}
+			tr.end()
+		}
+		<-closed
+		b.flew(3, "c") // those who had gathered are not flown
+		b.got(b.many("a", "b"), "left: closing", "left: closing")
+		b.got(b.one("a"), "left: closing")
+		b.empty()
+	})
+}
+
+// What has gathered behind a key that lands before Close, but has not begun by then, begins with the order to stop.
+func TestCloseBetweenLandingAndTheNextFlight(t *testing.T) {
+	manyBubble(t, func(_ *testing.T, b *manyBench) {
+		index := func(key string) int {
+			for i := range b.group.shards {
+				if b.group.shard(key) == &b.group.shards[i] {
+					return i
+				}
+			}
+			return -1
+		}
+		for index("a") >= index("b") { // Close begins with a
+			b.group.seed = maphash.MakeSeed()
+		}
+		cause := errors.New("closing")
+		inBetween := make(chan bool)
+		b.late = func(s string) bool {
+			if s == "b1" {
+				<-inBetween
+			}
+			return false
+		}
+		first := b.many("a", "b")
+		one := b.flew(1, "a b")
+		second, third := b.one("a"), b.one("b")
+		one.land("a", "b")
+		b.flew(1, "a b")
+		closed := make(chan struct{})
+		go func() {
+			b.group.Close(cause)
+			close(closed)
+		}()
+		a := b.group.shard("a") // a's next round has not begun; the shard of b is locked, so this is no time for synctest.Wait
+		for isClosed := false; !isClosed; runtime.Gosched() {
+			a.mu.Lock()
+			isClosed = a.closed
+			a.mu.Unlock()
+		}
+		close(inBetween)
+		synctest.Wait()
+		two := b.trips[1]
+		b.stopped(two, cause)
+		b.got(second, "left: closing")
+		b.got(third, "left: closing")
+		b.got(first, "a1", "b1")
+		one.end()
+		b.waits() // for Close
+		select {
+		case <-closed:
+			b.t.Error("Close did not wait for the flight")
+		default:
+		}
+		two.end()
+		<-closed
+		b.empty()
+	})
+}
+
+// The context of a flight that Close ends has Close's cause, also if the flight lands rounds when its callers have just gone because of
+// Close: it is not abandoned.
+func TestFlightThatLandsDuringCloseHasItsCause(t *testing.T) {
+	const flights = 2000
+	cause := errors.New("closing")
+	var gone [flights]chan struct{}
+	var g *Group[int, int]
+	var began, called sync.WaitGroup
+	var wrong atomic.Int64
+	began.Add(flights)
+	g = New(Hooks[int, int]{
+		Fly: func(ctx context.Context, f *Flight[int, int]) {
+			began.Done()
+			<-gone[f.Rounds[0].Key/2]
+			f.Land(f.Rounds[:1])
+			<-ctx.Done()
+			if context.Cause(ctx) != cause {
+				wrong.Add(1)
+			}
+		},
+		Late:   func(*int) bool { return false },
+		Caught: func(any) error { return nil },
+	})
+	for i := range flights {
+		gone[i] = make(chan struct{})
+		called.Go(func() {
+			_, errs := g.DoMany(context.Background(), []int{2 * i, 2*i + 1})
+			if errs[1] != cause {
+				t.Errorf("a caller got %v", errs[1])
+			}
+			close(gone[i])
+		})
+	}
+	began.Wait()
+	g.Close(cause)
+	called.Wait()
+	if n := wrong.Load(); n != 0 {
+		t.Errorf("%d of %d flights were told to stop for another reason", n, flights)
+	}
+}
+
+// Fly's context carries the values of the caller who began the flight; where callers have gathered, those of the first for the first of
+// the keys that landed.
+func TestFlightCarriesTheValuesOfItsFirstCaller(t *testing.T) {
+	type key struct{}
+	with := func(v string) context.Context { return context.WithValue(context.Background(), key{}, v) }
+	manyBubble(t, func(t *testing.T, b *manyBench) {
+		carries := func(tr *trip, want string) {
+			t.Helper()
+			if v := tr.ctx.Value(key{}); v != want {
+				t.Errorf("flight %d carries %v, want %s", tr.n, v, want)
+			}
+		}
+		first := b.manyWith(with("first"), "a", "b")
+		one := b.flew(1, "a b")
+		carries(one, "first")
+		second := b.oneWith(with("second"), "b")
+		third := b.manyWith(with("third"), "a", "b", "c")
+		two := b.flew(2, "c")
+		carries(two, "third")
+		fourth := b.oneWith(with("fourth"), "a")
+		one.land("b", "a")
+		three := b.flew(3, "a b")
+		carries(three, "second")
+		two.land("c")
+		three.land("a", "b")
+		b.got(first, "a1", "b1")
+		b.got(second, "b3")
+		b.got(third, "a3", "b3", "c2")
+		b.got(fourth, "a3")
+		b.empty()
+	})
+}
+
+// No keys, no flight.
+func TestDoManyOfNothing(t *testing.T) {
+	manyBubble(t, func(_ *testing.T, b *manyBench) {
+		b.got(b.many())
+		b.flew(0, "")
+		b.empty()
+	})
+}
+
+// Who asks with a context that has ended gets its error for every key, disturbs nobody, and flies nothing.
+func TestDoManyOfAnEndedContextDoesNothing(t *testing.T) {
+	manyBubble(t, func(t *testing.T, b *manyBench) {
+		first := b.one("a")
+		one := b.flew(1, "a")
+		ctx, cancel := context.WithCancel(context.Background())
+		cancel()
+		b.got(b.manyWith(ctx, "a", "b"), canceled, canceled)
+		b.got(b.manyWith(ctx))
+		if n := b.group.Waiting("a"); n != 0 {
+			t.Errorf("%d have gathered", n)
+		}
+		one.land("a")
+		b.got(first, "a1")
+		b.flew(1, "a")
+		b.empty()
+	})
+}
+
+// Keys should differ, but one that is asked for twice is only read twice: the second gathers behind the first.
+func TestKeyTwiceInOneDoMany(t *testing.T) {
+	manyBubble(t, func(_ *testing.T, b *manyBench) {
+		c := b.many("a", "b", "a", "a")
+		one := b.flew(1, "a b")
+		one.land("b", "a")
+		two := b.flew(2, "a")
+		b.waits(c)
+		two.land("a")
+		b.got(c, "a1", "b1", "a2", "a2")
+
+		c = b.many("a", "a", "a") // who leaves leaves each
+		three := b.flew(3, "a")
+		c.cancel()
+		b.got(c, canceled, canceled, canceled)
+		b.stopped(three, ErrAbandoned)
+		three.land("a")
+		b.flew(3, "a")
+
+		first := b.one("a")
+		four := b.flew(4, "a")
+		c = b.many("a", "a") // both gather
+		four.land("a")
+		b.got(first, "a4")
+		five := b.flew(5, "a")
+		c.cancel()
+		b.got(c, canceled, canceled)
+		b.stopped(five, ErrAbandoned)
+		five.land("a")
+		b.empty()
+	})
+}

@@ -1,0 +1,28 @@
+package flight
+
+import "context"
+
+// simple is a group of one key at a time, whose runs return what they have got.
+type simple[K comparable, R any] struct{ *Group[K, R] }
+
+func newSimple[K comparable, R any](run func(context.Context, K) (R, error), late func(R) bool, caught func(any) error) simple[K, R] {
+	return simple[K, R]{New(Hooks[K, R]{
+		Fly: func(ctx context.Context, f *Flight[K, R]) {
+			for _, r := range f.Rounds {
+				r.Result, r.Err = run(ctx, r.Key)
+				f.Land([]*Round[K, R]{r})
+			}
+		},
+		Late:   func(r *R) bool { return late(*r) },
+		Caught: caught,
+	})}
+}
+
+func (g simple[K, R]) Do(ctx context.Context, key K) (R, error) {
+	r, err := g.Group.Do(ctx, key)
+	if r == nil {
+		var zero R
+		return zero, err
+	}
+	return *r, err
+}

@@ -1,0 +1,53 @@
+package keys
+
+import (
+	"encoding"
+	"fmt"
+	"reflect"
+	"strconv"
+)
+
+// Encoder returns how a K becomes its text: by custom, if that is not nil; else by its MarshalText, if it has one; else strings, and
+// types made of them, are their own text, and integers are written in decimal. It fails for any other K.
+//
+// A panic in custom or MarshalText becomes the error that caught makes of what was recovered. An error of MarshalText is returned as it
+// is, so what it tells of the key is its author's choice; the errors made here tell the type at most. The text may be any bytes.
+func Encoder[K comparable](custom func(K) string, caught func(recovered any) error) (func(K) (string, error), error) {
+	t := reflect.TypeFor[K]()
+	switch {
+	case custom != nil:
+		return guarded(func(k K) (string, error) { return custom(k), nil }, caught), nil
+	case t.Implements(reflect.TypeFor[encoding.TextMarshaler]()): // before its kind: a named string may marshal itself, too
+		return guarded(marshaled[K], caught), nil
+	}
+	switch t.Kind() {
+	case reflect.String:
+		return func(k K) (string, error) { return reflect.ValueOf(k).String(), nil }, nil
+	case reflect.Int, reflect.Int8, reflect.Int16, reflect.Int32, reflect.Int64:
+		return func(k K) (string, error) { return strconv.FormatInt(reflect.ValueOf(k).Int(), 10), nil }, nil
+	case reflect.Uint, reflect.Uint8, reflect.Uint16, reflect.Uint32, reflect.Uint64:
+		return func(k K) (string, error) { return strconv.FormatUint(reflect.ValueOf(k).Uint(), 10), nil }, nil
+	default:
+		return nil, fmt.Errorf("keys of type %s have no text form: use a string, an integer or an encoding.TextMarshaler, or set LoaderOptions.Key", t)
+	}
+}
+
+func marshaled[K comparable](k K) (string, error) {
+	b, err := any(k).(encoding.TextMarshaler).MarshalText()
+	if err != nil {
+		return "", err
+	}
+	return string(b), nil
+}
+
+// guarded turns a panic of encode, which is the user's, into an error.
+func guarded[K comparable](encode func(K) (string, error), caught func(recovered any) error) func(K) (string, error) {
+	return func(k K) (text string, err error) {
+		defer func() {
+			if p := recover(); p != nil { // nil: it has returned, or calls runtime.Goexit, which is not ours to stop
+				err = caught(p)
+			}
+		}()
+		return encode(k)
+	}
+}

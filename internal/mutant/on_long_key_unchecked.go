@@ -1,0 +1,5 @@
+//go:build mutant_long_key_unchecked
+
+package mutant
+
+const Active = "long_key_unchecked"

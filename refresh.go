@@ -1,0 +1,34 @@
+package cacheaside
+
+import (
+	"context"
+
+	"github.com/cacheaside/cacheaside/internal/flight"
+)
+
+// Refresh loads the value of key now, whatever is cached, stores it and returns it. The load begins after Refresh is called; those
+// who Get meanwhile are served what is cached. If another process is loading the key, its load is waited for first. Refreshes of a
+// key that are asked for while one is under way share the next.
+//
+// Use it for a change that no Invalidate has announced. After a write, use Invalidate: a Refresh whose process is killed leaves what was
+// cached. If the row is gone, Refresh stores that, and returns ErrNotFound. If Redis cannot be asked, or is lost
+// before the value is stored, it returns ErrRedis. Where invalidations keep coming between, the value is returned but not stored. If a load fails, what was cached stays. Its other errors are those of Get.
+func (l *Loader[K, V]) Refresh(ctx context.Context, key K) (V, error) {
+	s, err := l.refreshes.Do(ctx, key)
+	if err != nil {
+		var none V
+		return none, l.wrap("refresh", key, err)
+	}
+	return l.give(s.value, s.null)
+}
+
+// reload is one flight of Refreshes.
+func (l *Loader[K, V]) reload(ctx context.Context, f *flight.Flight[K, state[V]]) {
+	b := l.batchOf(ctx, f, true)
+	defer b.end()
+	for b.more() {
+		b.claim()
+		b.load()
+		b.wait()
+	}
+}

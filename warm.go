@@ -1,0 +1,132 @@
+package cacheaside
+
+import (
+	"context"
+	"errors"
+	"iter"
+	"time"
+
+	"github.com/cacheaside/cacheaside/internal/lease"
+)
+
+var errNotStored = errors.New("loaded, but not stored")
+
+// Warm fills the caches ahead of traffic, and keeps them filled if it is called again and again, on a schedule: it loads those keys that are
+// not cached, or whose entry has less than half of the loader's TTL left, and leaves the others alone. So processes that warm the same
+// keys share the work. At most rate rows a second are loaded; zero or less: as many as there are, one chunk of LoaderOptions.BatchSize
+// after the other.
+//
+// It does its work while the caller ranges over what it returns: each key once it is cached, or with the *Error why it is not. (An absent row is
+// cached as such: no error.) A key that comes twice in a chunk is reported once. When ctx ends, or the cache is closed, the keys of the chunk that was under way are reported with that as
+// their error, and then it stops; it also stops when the loop does.
+//
+//	for id, err := range users.Warm(ctx, maps.Keys(popular), 100) {
+//		…
+//	}
+func (l *Loader[K, V]) Warm(ctx context.Context, keys iter.Seq[K], rate float64) iter.Seq2[K, error] {
+	size := l.options.BatchSize
+	if rate > 0 {
+		size = max(1, int(min(float64(size), rate/4))) // so that a second's rows do not come all at once
+	}
+	return func(yield func(K, error) bool) {
+		next := time.Now()
+		for chunk := range chunks(keys, size) {
+			pause(ctx, time.Until(next))
+			failed, loaded := l.warm(ctx, chunk)
+			if rate > 0 {
+				next = time.Now().Add(time.Duration(float64(loaded) / rate * float64(time.Second)))
+			}
+			for _, key := range chunk {
+				if !yield(key, failed[key]) {
+					return
+				}
+			}
+			if ctx.Err() != nil || l.reads.Closed() {
+				return
+			}
+		}
+	}
+}
+
+// warm brings one chunk of keys into the caches. It answers the errors, and how many keys had to be loaded.
+func (l *Loader[K, V]) warm(ctx context.Context, keys []K) (failed map[K]error, loaded int) {
+	failed = make(map[K]error)
+	missing, old := l.stale(ctx, keys, failed)
+	for key, err := range l.getMany(ctx, "warm", l.reads, missing, func(key K, s *state[V]) {
+		if s.unvalidated {
+			failed[key] = l.wrap("warm", key, errNotStored)
+		}
+	}) {
+		failed[key] = err
+	}
+	for key, err := range l.getMany(ctx, "warm", l.refreshes, old, func(K, *state[V]) {}) {
+		failed[key] = err
+	}
+	return failed, len(missing) + len(old)
+}
+
+// stale looks which of keys have no entry in Redis, or one that has not long to live.
+func (l *Loader[K, V]) stale(ctx context.Context, keys []K, failed map[K]error) (missing, old []K) {
+	if l.cache.store == nil || l.bypass.Load() || l.reads.Closed() {
+		return nil, keys
+	}
+	as := make([]*lease.Attempt, 0, len(keys))
+	asked := make([]*round[K, V], 0, len(keys))
+	for _, key := range keys {
+		r := &round[K, V]{Key: key}
+		if l.begin(r); r.Err != nil {
+			failed[key] = l.wrap("warm", key, r.Err)
+			continue
+		}
+		as, asked = append(as, l.attempt(&r.Result)), append(asked, r)
+	}
+	if len(as) == 0 {
+		return nil, nil
+	}
+	l.cache.store.Read(ctx, as)
+	for i, r := range asked {
+		a, e := as[i], as[i].State.Entry
+		_, ok := l.content(&r.Result, e)
+		ttl := l.options.TTL
+		if e.Null {
+			ttl = l.options.NullTTL
+		}
+		switch {
+		case a.Err != nil && ctx.Err() != nil:
+			failed[r.Key] = l.wrap("warm", r.Key, ctx.Err())
+		case a.Err != nil:
+			l.count(a.Err)
+			failed[r.Key] = l.wrap("warm", r.Key, redisError(a.Err))
+		case a.State.Kind != lease.Stored || !ok:
+			missing = append(missing, r.Key)
+		case !e.Claimed && time.Until(e.Expiry) < ttl/2: // a claimed one is being refreshed
+			old = append(old, r.Key)
+		}
+	}
+	return missing, old
+}
+
+// chunks parts keys into slices of at most size, without those that a slice has already.
+func chunks[K comparable](keys iter.Seq[K], size int) iter.Seq[[]K] {
+	return func(yield func([]K) bool) {
+		var chunk []K
+		seen := make(map[K]struct{})
+		for key := range keys {
+			if _, again := seen[key]; again {
+				continue
+			}
+			seen[key] = struct{}{}
+			if chunk = append(chunk, key); len(chunk) < size {
+				continue
+			}
+			if !yield(chunk) {
+				return
+			}
+			chunk = nil
+			clear(seen)
+		}
+		if len(chunk) > 0 {
+			yield(chunk)
+		}
+	}
+}

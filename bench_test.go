@@ -4,11 +4,14 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"strconv"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/dgraph-io/ristretto/v2"
+	"github.com/redis/go-redis/v9"
 
 	"github.com/cacheaside/cacheaside/internal/testenv"
 )
@@ -23,7 +26,7 @@ type benchRow struct {
 }
 
 func row(id int64) benchRow {
-	return benchRow{ID: id, Name: fmt.Sprint("product ", id), Text: string(make([]byte, 200)), Price: 9.99}
+	return benchRow{ID: id, Name: fmt.Sprint("product ", id), Text: strings.Repeat("x", 200), Price: 9.99}
 }
 
 const benchKeys = 1000
@@ -81,6 +84,11 @@ func benchLoader[K comparable](b *testing.B, key func(int) K) {
 
 // run times f by one goroutine, and by many at once.
 func run(b *testing.B, name string, f func(i int) error) {
+	alone(b, name, f)
+	together(b, name, f)
+}
+
+func alone(b *testing.B, name string, f func(i int) error) {
 	b.Run("1 goroutine/"+name, func(b *testing.B) {
 		b.ReportAllocs()
 		for i := 0; b.Loop(); i++ {
@@ -89,6 +97,9 @@ func run(b *testing.B, name string, f func(i int) error) {
 			}
 		}
 	})
+}
+
+func together(b *testing.B, name string, f func(i int) error) {
 	b.Run("128 goroutines/"+name, func(b *testing.B) {
 		b.ReportAllocs()
 		b.SetParallelism(64) // of two processors
@@ -116,42 +127,113 @@ func BenchmarkMemoryHitString(b *testing.B) {
 	benchLoader(b, key)
 }
 
-// A hit in Redis, decoding included, on keys that differ.
-func BenchmarkRedisHit(b *testing.B) {
-	server := testenv.SharedRedis(b)
-	rdb := server.Client(b)
+// redisKeys are enough that readers rarely share a round.
+const redisKeys = 20_000
+
+// filled is a client of a real Redis, and a loader without the memory tier all of whose rows are there; the same rows are under "raw:" and
+// the key.
+func filled(b *testing.B) (*redis.Client, *Loader[int64, benchRow]) {
+	rdb := redis.NewClient(&redis.Options{Addr: testenv.SharedRedis(b).Addr, ContextTimeoutEnabled: true})
+	b.Cleanup(func() { rdb.Close() })
 	c, err := New(rdb, &noMemory)
 	if err != nil {
 		b.Fatal(err)
 	}
-	defer c.Close()
-	l, err := NewLoader(c, "row", func(_ context.Context, id int64) (benchRow, error) { return row(id), nil }, nil)
+	b.Cleanup(func() { c.Close() })
+	l, err := NewBatchLoader(c, "row", func(_ context.Context, ids []int64) (map[int64]benchRow, error) {
+		rows := make(map[int64]benchRow)
+		for _, id := range ids {
+			rows[id] = row(id)
+		}
+		return rows, nil
+	}, nil)
 	if err != nil {
 		b.Fatal(err)
 	}
-	ctx := b.Context()
-	for id := range benchKeys {
-		if _, err := l.Get(ctx, int64(id)); err != nil {
-			b.Fatal(err)
-		}
-		v, _ := json.Marshal(row(int64(id)))
-		if err := rdb.Set(ctx, fmt.Sprint("raw:", id), v, time.Hour).Err(); err != nil {
-			b.Fatal(err)
-		}
+	ids, pipe := make([]int64, redisKeys), rdb.Pipeline()
+	for i := range ids {
+		ids[i] = int64(i)
+		v, _ := json.Marshal(row(ids[i]))
+		pipe.Set(b.Context(), rawKey(i), v, time.Hour)
 	}
-	run(b, "raw", func(i int) error {
-		payload, err := rdb.Get(ctx, fmt.Sprint("raw:", i%benchKeys)).Bytes()
-		if err != nil {
+	if _, err := pipe.Exec(b.Context()); err != nil {
+		b.Fatal(err)
+	}
+	if found, err := l.GetMany(b.Context(), ids); len(found) != redisKeys || err != nil {
+		b.Fatal(len(found), err)
+	}
+	b.Cleanup(func() {
+		if n := l.Stats().Loads; n != redisKeys {
+			b.Errorf("%d loads", n)
+		}
+	})
+	return rdb, l
+}
+
+func rawKey(i int) string { return "raw:" + strconv.Itoa(i%redisKeys) }
+
+func decodeRow(payload []byte, err error) error {
+	if err != nil {
+		return err
+	}
+	var v benchRow
+	return json.Unmarshal(payload, &v)
+}
+
+// A hit in Redis, decoding included, on keys that differ: beside a plain GET, and for many goroutines beside go-redis' AutoPipeline.
+func BenchmarkRedisHit(b *testing.B) {
+	rdb, l := filled(b)
+	ctx := b.Context()
+	pipeline, err := rdb.AutoPipeline()
+	if err != nil {
+		b.Fatal(err)
+	}
+	own := func(i int) error {
+		_, err := l.Get(ctx, int64(i%redisKeys))
+		return err
+	}
+	alone(b, "raw", func(i int) error { return decodeRow(rdb.Get(ctx, rawKey(i)).Bytes()) })
+	alone(b, "cacheaside", own)
+	together(b, "raw", func(i int) error { return decodeRow(pipeline.Get(ctx, rawKey(i)).Bytes()) })
+	together(b, "cacheaside", own)
+}
+
+// 100 hits in Redis in one batch, beside one pipeline of 100 GETs and the same decoding.
+func BenchmarkGetMany100(b *testing.B) {
+	rdb, l := filled(b)
+	ctx := b.Context()
+	alone(b, "raw", func(i int) error {
+		pipe := rdb.Pipeline()
+		cmds := make([]*redis.StringCmd, 100)
+		for j := range cmds {
+			cmds[j] = pipe.Get(ctx, rawKey(i+j))
+		}
+		if _, err := pipe.Exec(ctx); err != nil {
 			return err
 		}
-		var v benchRow
-		return json.Unmarshal(payload, &v)
+		rows := make(map[int64]benchRow, len(cmds))
+		for j, cmd := range cmds {
+			payload, err := cmd.Bytes()
+			if err != nil {
+				return err
+			}
+			var v benchRow
+			if err := json.Unmarshal(payload, &v); err != nil {
+				return err
+			}
+			rows[int64(j)] = v
+		}
+		return nil
 	})
-	run(b, "cacheaside", func(i int) error {
-		_, err := l.Get(ctx, int64(i%benchKeys))
+	alone(b, "cacheaside", func(i int) error {
+		ids := make([]int64, 100)
+		for j := range ids {
+			ids[j] = int64((i + j) % redisKeys)
+		}
+		rows, err := l.GetMany(ctx, ids)
+		if len(rows) != len(ids) {
+			return fmt.Errorf("%d rows: %w", len(rows), err)
+		}
 		return err
 	})
-	if n := l.Stats().Loads; n != benchKeys {
-		b.Errorf("%d loads", n)
-	}
 }

@@ -15,9 +15,12 @@ import (
 type ID uint8
 
 // The codecs; 0 is the default one, Raw or JSON.
+//
+// MsgPack names a field by its tag "msgpack", else "codec", else "json", else as in Go. Times come back in UTC. In an any, an integer comes back
+// as an int64 or uint64, a float as a float64, and a map as a map[string]any; one with other keys does not come back at all.
 const (
 	JSON    ID = 1 // encoding/json
-	MsgPack ID = 2 // MessagePack; fields are named by their tag "msgpack", else "codec", else "json", else as in Go
+	MsgPack ID = 2 // MessagePack; see below
 	Binary  ID = 3 // encoding.BinaryMarshaler and BinaryUnmarshaler
 	Raw     ID = 4 // a string or []byte as it is
 )

@@ -214,6 +214,7 @@ func TestRefused(t *testing.T) {
 	refused[**point](t, Binary, "point")
 	refused[interface{ MarshalBinary() ([]byte, error) }](t, Binary, "interface")
 	refused[onlyMarshals](t, Binary, "onlyMarshals")
+	refused[*onlyMarshals](t, Binary, "onlyMarshals")
 	refused[int](t, 5, "unknown codec 5")
 	refused[int](t, 255, "unknown codec 255")
 	refused[big.Int](t, MsgPack, "would lose the big.Int")
@@ -335,6 +336,31 @@ func TestTrailingBytes(t *testing.T) {
 				t.Errorf("%v cut to %d: %v", id, n, v)
 			}
 		}
+	}
+}
+
+// What an any holds comes back as one of a few types, and a map with keys that are no strings does not: as the comment of MsgPack says.
+func TestMsgPackAny(t *testing.T) {
+	c := must[any](t, MsgPack)
+	at := time.Date(2026, 1, 2, 3, 4, 5, 6, time.FixedZone("x", 3600))
+	for _, x := range []struct{ in, want any }{
+		{5, int64(5)}, {int8(-5), int64(-5)}, {1000, int64(1000)}, {uint8(5), int64(5)}, {uint64(math.MaxUint64), uint64(math.MaxUint64)},
+		{float32(1.5), 1.5}, {base{1}, map[string]any{"A": int64(1)}}, {[]string{"a"}, []any{"a"}}, {[]byte{1}, []byte{1}}, {at, at.UTC()},
+	} {
+		p, err := c.Encode(x.in)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got, err := c.Decode(p); err != nil || !reflect.DeepEqual(got, x.want) {
+			t.Errorf("%#v: %#v, %v, want %#v", x.in, got, err, x.want)
+		}
+	}
+	p, err := c.Encode(map[int]string{1: "x"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, err := c.Decode(p); err == nil || got != nil {
+		t.Error(got, err)
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"sync"
+	"time"
 
 	"github.com/redis/go-redis/v9"
 )
@@ -22,6 +23,8 @@ type gather struct {
 	mu    sync.Mutex
 	next  *trip // gathers while maxTrips are under way
 	under int
+
+	slowUntil time.Time
 }
 
 // trip is one pipeline.
@@ -31,6 +34,53 @@ type trip struct {
 	cmds   []redis.Cmder
 	done   chan struct{}
 	err    error // if not nil, no command may be read
+}
+
+// glance is how long a lone reader waits on his own goroutine, where he cannot notice that he is to leave. A healthy Redis answers in less.
+const glance = 10 * time.Millisecond
+
+// slow is for how long nobody tries that after it has been in vain: each time costs a connection.
+const slow = time.Second
+
+// one sends cmd as do does. If nobody else reads just then, and the client keeps deadlines, it does so on the caller's goroutine: a
+// hand-over to another and back costs as much as a third of the trip, and more on an idle machine.
+func (g *gather) one(ctx context.Context, cmd func() *redis.StringCmd) (*redis.StringCmd, error) {
+	g.mu.Lock()
+	alone := g.store.bounded && g.under == 0 && g.next == nil
+	if alone && !g.slowUntil.IsZero() {
+		alone = time.Now().After(g.slowUntil)
+	}
+	if alone {
+		g.under++
+	}
+	g.mu.Unlock()
+	if !alone {
+		c := cmd()
+		return c, g.do(ctx, c)
+	}
+	c := cmd()
+	short, cancel := context.WithTimeout(ctx, min(glance, g.store.timeout))
+	g.store.process(short, []redis.Cmder{c})
+	cancel()
+	late := c.Err() != nil && !isReply(c.Err())
+
+	g.mu.Lock()
+	if g.slowUntil = (time.Time{}); late {
+		g.slowUntil = time.Now().Add(slow)
+	}
+	others := g.next != nil
+	if !others {
+		g.under--
+	}
+	g.mu.Unlock()
+	if others && !g.store.goApart(g.run) { // they have gathered meanwhile: in my place
+		g.refuse()
+	}
+	if !late || ctx.Err() != nil {
+		return c, nil
+	}
+	again := cmd()
+	return again, g.do(ctx, again)
 }
 
 // do sends cmds and waits for their replies, or for ctx, or for the store's time-out. After an error cmds may still be in use and must not

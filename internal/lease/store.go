@@ -134,8 +134,8 @@ func fail(cmds []redis.Cmder, err error) {
 
 // Get reads a key, in one trip with what else is read now.
 func (s *Store) Get(ctx context.Context, key string) (State, error) {
-	cmd := redis.NewStringCmd(ctx, "get", key)
-	if err := s.reads.do(ctx, cmd); err != nil {
+	cmd, err := s.reads.one(ctx, func() *redis.StringCmd { return redis.NewStringCmd(ctx, "get", key) })
+	if err != nil {
 		return State{}, err
 	}
 	return state(cmd)

@@ -1,0 +1,542 @@
+package cacheaside
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"reflect"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// roundTrip loads v through one process, and reads it from Redis in another, whose loader has its own codec.
+func roundTrip[V any](t *testing.T, b backend, v V, writes, reads *LoaderOptions) (entry string) {
+	t.Helper()
+	const name = "cacheaside:v:1:0:{k}"
+	b.admin.Del(t.Context(), name)
+	for i, o := range []*LoaderOptions{writes, reads} {
+		c, err := New(b.client(t), &noMemory)
+		if err != nil {
+			t.Fatal(err)
+		}
+		l, err := NewLoader(c, "v", func(context.Context, string) (V, error) {
+			if i > 0 {
+				t.Errorf("%T %v: loaded again", v, v)
+			}
+			return v, nil
+		}, o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for range 2 {
+			got, err := l.Get(t.Context(), "k")
+			if err != nil || !reflect.DeepEqual(got, v) {
+				t.Errorf("%T %#v, written with %v, read with %v: %#v, %v", v, v, writes.Codec, reads.Codec, got, err)
+			}
+		}
+		if s := l.Stats(); s.Undecodable != 0 || s.NullHits != 0 {
+			t.Errorf("%T: %+v", v, s)
+		}
+		c.Close()
+	}
+	entry, err := b.admin.Get(t.Context(), name).Result()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return entry
+}
+
+type point struct {
+	X, Y int
+	Tags map[string]string `json:",omitempty"`
+}
+
+// Any value is itself: there is no text, and no nil, that reads as "not found" or as one of the cache's own marks; whatever the codec.
+func TestNoValueIsAMarker(t *testing.T) {
+	_, b := embedded(t)
+	marks := []string{
+		"", "*", "null", "nil", "NotFound", "\x00", "\xa1\x00aaaaaaaaaaaa", "\xf1", "\xe1\x00" + strings.Repeat("a", 22), "\xff\xfe not UTF-8", `"`, "{}", "[]", "0", "false",
+	}
+	for _, o := range []*LoaderOptions{{}, {Codec: MsgPack}, {CompressAbove: 1}} {
+		for _, text := range marks {
+			roundTrip(t, b, text, o, &LoaderOptions{})
+			roundTrip(t, b, []byte(text), o, &LoaderOptions{})
+		}
+		roundTrip[*point](t, b, nil, o, &LoaderOptions{})
+		roundTrip(t, b, &point{}, o, &LoaderOptions{})
+		roundTrip(t, b, point{1, 2, map[string]string{"a": "b"}}, o, &LoaderOptions{})
+		roundTrip(t, b, 0, o, &LoaderOptions{})
+		roundTrip(t, b, false, o, &LoaderOptions{})
+		roundTrip[any](t, b, nil, o, &LoaderOptions{})
+		roundTrip[[]int](t, b, nil, o, &LoaderOptions{})
+		roundTrip(t, b, math.MaxInt64, o, &LoaderOptions{})
+	}
+}
+
+// What one codec has written every loader reads, whichever it writes itself.
+func TestCodecsReadEachOther(t *testing.T) {
+	_, b := embedded(t)
+	all := []*LoaderOptions{{}, {Codec: JSON}, {Codec: MsgPack}, {Codec: JSON, CompressAbove: 10}, {Codec: MsgPack, CompressAbove: 10}}
+	for _, writes := range all {
+		for _, reads := range all {
+			roundTrip(t, b, "some text", writes, reads)
+			roundTrip(t, b, point{1, 2, map[string]string{"a": strings.Repeat("b", 100)}}, writes, reads)
+		}
+	}
+	binary := &LoaderOptions{Codec: Binary}
+	now := time.Date(2026, 11, 21, 1, 2, 3, 4, time.UTC)
+	roundTrip(t, b, now, binary, &LoaderOptions{})
+	roundTrip(t, b, now, &LoaderOptions{}, binary)
+
+	c, err := New(nil, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	for _, codec := range []Codec{Binary, 4, 5, 200} {
+		if _, err := NewLoader(c, "x", func(context.Context, int) (point, error) { return point{}, nil }, &LoaderOptions{Codec: codec}); err == nil || !strings.Contains(err.Error(), "LoaderOptions.Codec") {
+			t.Errorf("%d: %v", codec, err)
+		}
+	}
+}
+
+// An entry takes 24 bytes beside its payload, and the key itself where its name holds only a hash.
+func TestOverheadInRedis(t *testing.T) {
+	_, b := embedded(t)
+	if entry := roundTrip(t, b, "12345", &LoaderOptions{}, &LoaderOptions{}); len(entry) != 24+5 {
+		t.Errorf("%d bytes", len(entry))
+	}
+	v := point{1, 2, nil}
+	payload, _ := json.Marshal(v)
+	if entry := roundTrip(t, b, v, &LoaderOptions{}, &LoaderOptions{}); len(entry) != 24+len(payload) {
+		t.Errorf("%d bytes", len(entry))
+	}
+	text := strings.Repeat("compressible ", 1000)
+	if entry := roundTrip(t, b, text, &LoaderOptions{CompressAbove: 1000}, &LoaderOptions{}); len(entry) > len(text)/10 {
+		t.Errorf("%d bytes", len(entry))
+	}
+}
+
+// A value that is longer than MaxValueBytes is given out, and not stored; a longer one that is found, or one that would unpack to more, is
+// not decoded.
+func TestMaxValueBytes(t *testing.T) {
+	_, b := embedded(t)
+	d := newTable(map[int]string{1: strings.Repeat("x", 1001), 2: strings.Repeat("y", 1000)})
+	bounded := &LoaderOptions{MaxValueBytes: 1000}
+	p := start(t, b, d, noMemory, bounded)
+	p.want(t, 1, d.rows[1], nil)
+	p.want(t, 1, d.rows[1], nil)
+	p.want(t, 2, d.rows[2], nil)
+	p.want(t, 2, d.rows[2], nil)
+	if s := p.Stats(); s.TooLarge != 2 || s.Unvalidated != 2 || s.Loads != 3 || s.RedisHits != 1 {
+		t.Errorf("%+v", s)
+	}
+	if n := b.admin.Exists(t.Context(), redisKey(1)).Val(); n != 0 {
+		t.Error("its lease is still there")
+	}
+	if _, err := p.Refresh(t.Context(), 1); err != nil {
+		t.Error(err)
+	}
+	for _, o := range []*LoaderOptions{{}, {CompressAbove: 10}} {
+		start(t, b, d, noMemory, o).want(t, 1, d.rows[1], nil) // stores it
+		before := p.Stats()
+		p.want(t, 1, d.rows[1], nil)
+		if s := p.Stats(); s.Undecodable != before.Undecodable+1 || s.Loads != before.Loads+1 {
+			t.Errorf("%+v", s)
+		}
+	}
+}
+
+// A long key has a short name, in a namespace of its own; and an entry under that name is only taken for the key whose text it holds.
+func TestLongKeys(t *testing.T) {
+	each(t, func(t *testing.T, b backend) {
+		c, err := New(b.client(t), &noMemory)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		loads := 0
+		l, err := NewLoader(c, "long", func(_ context.Context, key string) (string, error) {
+			loads++
+			if strings.HasSuffix(key, "none") {
+				return "", ErrNotFound
+			}
+			return "row of " + key, nil
+		}, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		long := strings.Repeat("}{\x00\xff", 10_000)
+		name, hashed := l.keys.Name(long)
+		if !hashed || len(name) > 200 {
+			t.Fatalf("a name of %d bytes", len(name))
+		}
+		for _, key := range []string{long, long + "x", long + "none", name, "%~40000~", name[strings.IndexByte(name, '{')+1:]} {
+			for range 2 {
+				v, err := l.Get(t.Context(), key)
+				if strings.HasSuffix(key, "none") {
+					if err != ErrNotFound {
+						t.Error(err)
+					}
+				} else if v != "row of "+key || err != nil {
+					t.Errorf("%d bytes, %v", len(v), err)
+				}
+			}
+		}
+		if s := l.Stats(); loads != 6 || s.RedisHits != 6 || s.Undecodable != 0 {
+			t.Errorf("%d loads, %+v", loads, s)
+		}
+		entry, err := b.admin.Get(t.Context(), name).Result()
+		if err != nil || len(entry) != 24+len(long)+len("row of "+long) {
+			t.Errorf("an entry of %d bytes, %v", len(entry), err)
+		}
+		// Were there another text of the same hash, its entry would not be taken for this one's.
+		other := entry[:24] + strings.Repeat("o", len(long)) + "somebody else's row"
+		if err := b.admin.Set(t.Context(), name, other, time.Minute).Err(); err != nil {
+			t.Fatal(err)
+		}
+		if v, err := l.Get(t.Context(), long); v != "row of "+long || err != nil {
+			t.Errorf("%.30q, %v", v, err)
+		}
+		if s := l.Stats(); s.Undecodable != 1 {
+			t.Errorf("%+v", s)
+		}
+		if err := l.Invalidate(t.Context(), long); err != nil {
+			t.Fatal(err)
+		}
+		if n := b.admin.Exists(t.Context(), name).Val(); n != 0 {
+			t.Error("it is still there")
+		}
+	})
+}
+
+// Keys of any type, by a key function; one for several spellings of what the database takes for the same.
+func TestKeyOf(t *testing.T) {
+	_, b := embedded(t)
+	c, err := New(b.client(t), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	type pair struct {
+		A int
+		B float64
+	}
+	pairs, err := NewLoader(c, "pairs", func(_ context.Context, key pair) (string, error) { return fmt.Sprint(key), nil },
+		&LoaderOptions{Key: KeyOf(func(p pair) string { return fmt.Sprintf("%d/%v", p.A, p.B) })})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if v, err := pairs.Get(t.Context(), pair{1, 2.5}); v != "{1 2.5}" || err != nil {
+		t.Error(v, err)
+	}
+	if n := b.admin.Exists(t.Context(), "cacheaside:pairs:1:0:{1/2.5}").Val(); n != 1 {
+		t.Error("it has another name")
+	}
+	_, err = pairs.Get(t.Context(), pair{1, math.NaN()})
+	if !errors.Is(err, errNotEqual) {
+		t.Error(err)
+	}
+
+	rows := map[string]string{"foo": "old"}
+	names, err := NewLoader(c, "names", func(_ context.Context, key string) (string, error) { return rows[strings.ToLower(key)], nil },
+		&LoaderOptions{Key: KeyOf(strings.ToLower)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if v, err := names.Get(t.Context(), "Foo"); v != "old" || err != nil {
+		t.Error(v, err)
+	}
+	rows["foo"] = "new"
+	if err := names.Invalidate(t.Context(), "FOO"); err != nil {
+		t.Fatal(err)
+	}
+	for _, key := range []string{"foo", "Foo", "FOO"} {
+		if v, err := names.Get(t.Context(), key); v != "new" || err != nil {
+			t.Error(key, v, err)
+		}
+	}
+
+	for what, o := range map[string]*LoaderOptions{
+		"LoaderOptions.Key":   {Key: KeyOf(func(string) string { return "" })},
+		"KeyOf":               {Key: CloneOf(func(v int) int { return v })},
+		"LoaderOptions.Clone": {Clone: CloneOf(func(v int) int { return v })},
+		"not nil":             {Key: KeyOf[int](nil)},
+		"Clone":               {Clone: CloneOf[string](nil)},
+		"BatchSize -1":        {BatchSize: -1},
+		"CompressAbove -1":    {CompressAbove: -1},
+		"MaxValueBytes":       {MaxValueBytes: 1<<29 + 1},
+	} {
+		if _, err := NewLoader(c, "checked", func(context.Context, int) (string, error) { return "", nil }, o); err == nil || !strings.Contains(err.Error(), what) {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	if _, err := NewLoader(c, "float", func(context.Context, float64) (string, error) { return "", nil }, nil); err == nil || !strings.Contains(err.Error(), "LoaderOptions.Key") {
+		t.Error(err)
+	}
+}
+
+// With Clone nobody can change what another is given: not by way of memory, nor of a shared load, nor of a batch.
+func TestClone(t *testing.T) {
+	_, b := embedded(t)
+	for _, cloned := range []bool{true, false} {
+		c, err := New(b.client(t), &patient)
+		if err != nil {
+			t.Fatal(err)
+		}
+		o := &LoaderOptions{}
+		if cloned {
+			o.Clone = CloneOf(slices.Clone[[]int])
+		}
+		l, err := NewLoader(c, "shared", func(context.Context, int) ([]int, error) { return []int{1, 2, 3}, nil }, o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for range 4 { // loaded, from Redis, from memory
+			v, err := l.Get(t.Context(), 1)
+			if err != nil || len(v) != 3 || cloned && v[0] != 1 {
+				t.Fatal(v, err)
+			}
+			v[0] = 99
+			c.memory.Wait()
+			m, err := l.GetMany(t.Context(), []int{1})
+			if err != nil || cloned && m[1][0] != 1 {
+				t.Fatal(m, err)
+			}
+			m[1][0] = 99
+		}
+		if v, _ := l.Refresh(t.Context(), 1); cloned {
+			v[0] = 99
+			c.memory.Wait()
+			if v, err := l.Get(t.Context(), 1); v[0] != 1 || err != nil {
+				t.Error(v, err)
+			}
+		}
+		c.Close()
+	}
+}
+
+// Every key that the cache writes has an end, whatever its state: nothing stays in Redis for ever.
+func TestEveryKeyExpires(t *testing.T) {
+	each(t, func(t *testing.T, b backend) {
+		if _, ok := b.admin.(*redis.ClusterClient); ok {
+			return // it has no KEYS; the commands are the same
+		}
+		flushAll(t, b)
+		d := newShelf(10)
+		p := startMany(t, b.client(t), d, noMemory, &LoaderOptions{ErrorTTL: time.Minute})
+		check := func(what string, want int) {
+			t.Helper()
+			keys, err := b.admin.Keys(t.Context(), "*").Result()
+			if err != nil || len(keys) != want {
+				t.Errorf("%s: %d keys, %v", what, len(keys), err)
+			}
+			for _, key := range keys {
+				if ttl := b.admin.PTTL(t.Context(), key).Val(); ttl <= 0 || ttl > 10*time.Minute {
+					t.Errorf("%s: %s lives %v", what, key, ttl)
+				}
+			}
+		}
+		reached, resume := d.pauseCall(1)
+		get := later(func() (map[int]string, error) { return p.GetMany(t.Context(), []int{1, 2, 99}) })
+		reach(t, reached, "the load")
+		check("leases", 3)
+		resume()
+		if _, err := get(t); err != nil {
+			t.Fatal(err)
+		}
+		check("entries", 3)
+		reached, resume = d.pauseCall(2)
+		refresh := later(func() (string, error) { return p.Refresh(t.Context(), 1) })
+		reach(t, reached, "the refresh")
+		check("a claim", 3)
+		resume()
+		if _, err := refresh(t); err != nil {
+			t.Fatal(err)
+		}
+		d.answer = func([]int, map[int]string) (map[int]string, error) { return nil, errors.New("broken") }
+		p.GetMany(t.Context(), []int{3, 4})
+		check("markers", 5)
+	})
+}
+
+// Two versions of a program run side by side: one has another type of value, and so another Version; the other only another codec. Each reads
+// what it should, nothing is undecodable, and nothing is written again and again.
+func TestTwoVersionsSideBySide(t *testing.T) {
+	length := 2 * time.Second
+	if accepting {
+		length = 10 * time.Second
+	}
+	type oldRow struct{ Name string }
+	type newRow struct {
+		Name struct{ First, Last string }
+		At   time.Time
+	}
+	b := realBackend(t)
+	const keys = 20
+	var version, acknowledged [keys]atomic.Int64
+	var loads, writes atomic.Int64
+	open := func(o *LoaderOptions) (*Cache, *LoaderOptions) {
+		c, err := New(b.client(t), &noMemory)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { c.Close() })
+		return c, o
+	}
+	// Each of get reads a key, and answers the version that it has seen.
+	type program struct {
+		get        func(ctx context.Context, key int) (int64, error)
+		invalidate func(ctx context.Context, keys ...int) error
+		stats      func() Stats
+	}
+	parse := func(s string) (n int64) { fmt.Sscanf(s, "v%d", &n); return n }
+	older := func(o *LoaderOptions) program {
+		c, o := open(o)
+		l, err := NewLoader(c, "row", func(_ context.Context, key int) (oldRow, error) {
+			loads.Add(1)
+			return oldRow{fmt.Sprint("v", version[key].Load())}, nil
+		}, o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return program{func(ctx context.Context, key int) (int64, error) {
+			v, err := l.Get(ctx, key)
+			return parse(v.Name), err
+		}, l.Invalidate, l.Stats}
+	}
+	newer := func(o *LoaderOptions) program {
+		c, o := open(o)
+		l, err := NewLoader(c, "row", func(_ context.Context, key int) (newRow, error) {
+			loads.Add(1)
+			var r newRow
+			r.Name.First = fmt.Sprint("v", version[key].Load())
+			return r, nil
+		}, o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return program{func(ctx context.Context, key int) (int64, error) {
+			v, err := l.Get(ctx, key)
+			return parse(v.Name.First), err
+		}, l.Invalidate, l.Stats}
+	}
+	programs := []program{
+		older(&LoaderOptions{}), older(&LoaderOptions{Codec: MsgPack}), older(&LoaderOptions{Codec: MsgPack, CompressAbove: 1}),
+		newer(&LoaderOptions{Version: "2"}), newer(&LoaderOptions{Version: "2", Codec: MsgPack}),
+	}
+	var wg sync.WaitGroup
+	end := time.Now().Add(length)
+	var reads atomic.Int64
+	for i, p := range programs {
+		wg.Go(func() {
+			r := rand.New(rand.NewPCG(1, uint64(i)))
+			for time.Now().Before(end) {
+				key := r.IntN(keys)
+				before := acknowledged[key].Load()
+				if v, err := p.get(t.Context(), key); err != nil || v < before {
+					t.Errorf("program %d: version %d of %d, %v", i, v, before, err)
+					return
+				}
+				reads.Add(1)
+			}
+		})
+	}
+	wg.Go(func() {
+		for n := 0; time.Now().Before(end); n++ {
+			time.Sleep(10 * time.Millisecond)
+			key := n % keys
+			// Who writes tells the loaders of both versions, for each knows only its own. Readers count on it from then on.
+			next := version[key].Load() + 1
+			writes.Add(1)
+			version[key].Store(next) // in the database
+			for _, p := range []program{programs[0], programs[3]} {
+				if err := p.invalidate(t.Context(), key); err != nil {
+					t.Error(err)
+				}
+			}
+			acknowledged[key].Store(next)
+		}
+	})
+	wg.Wait()
+	var all Stats
+	for _, p := range programs {
+		s := p.stats()
+		all.Undecodable += s.Undecodable
+		all.RedisErrors += s.RedisErrors
+	}
+	// Each of the two Versions of a key is loaded once at the beginning, and after each write; and once more where that came between.
+	most := 2*keys + 2*2*writes.Load()
+	t.Logf("%v: %d reads, %d writes, %d loads, of at most %d", length, reads.Load(), writes.Load(), loads.Load(), most)
+	if all.Undecodable != 0 || all.RedisErrors != 0 || loads.Load() > most {
+		t.Errorf("%+v, %d loads", all, loads.Load())
+	}
+}
+
+// Without another Version for another type the two still get along, at the price of a load whenever the other has written.
+func TestTwoTypesOfOneVersion(t *testing.T) {
+	_, b := embedded(t)
+	c1, err := New(b.client(t), &noMemory)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c1.Close()
+	c2, err := New(b.client(t), &noMemory)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c2.Close()
+	texts, err := NewLoader(c1, "row", func(context.Context, int) (map[string]string, error) { return map[string]string{"a": "text"}, nil }, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	numbers, err := NewLoader(c2, "row", func(context.Context, int) (map[string]int, error) { return map[string]int{"a": 1}, nil }, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 3 {
+		if v, err := texts.Get(t.Context(), 1); v["a"] != "text" || err != nil {
+			t.Error(v, err)
+		}
+		if v, err := numbers.Get(t.Context(), 1); v["a"] != 1 || err != nil {
+			t.Error(v, err)
+		}
+	}
+	if a, b := texts.Stats(), numbers.Stats(); a.Undecodable != 2 || b.Undecodable != 3 || a.Loads != 3 || b.Loads != 3 {
+		t.Errorf("%+v, %+v", a, b)
+	}
+}
+
+// Bytes are what they were, and what the caller does with them later changes nothing that is stored.
+func TestRawBytes(t *testing.T) {
+	_, b := embedded(t)
+	c, err := New(b.client(t), &noMemory)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	l, err := NewLoader(c, "raw", func(context.Context, int) ([]byte, error) { return []byte("some bytes"), nil }, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 3 {
+		v, err := l.Get(t.Context(), 1)
+		if !bytes.Equal(v, []byte("some bytes")) || err != nil {
+			t.Fatalf("%q, %v", v, err)
+		}
+		clear(v)
+	}
+	if s := l.Stats(); s.Loads != 1 {
+		t.Errorf("%+v", s)
+	}
+}

@@ -17,8 +17,8 @@ var errNotStored = errors.New("loaded, but not stored")
 // after the other.
 //
 // It does its work while the caller ranges over what it returns: each key once it is cached, or with the *Error why it is not. (An absent row is
-// cached as such: no error.) A key that comes twice in a chunk is reported once. When ctx ends, or the cache is closed, the keys of the chunk that was under way are reported with that as
-// their error, and then it stops; it also stops when the loop does.
+// cached as such: no error.) A key that comes twice in a chunk is reported once. When ctx ends, or the cache is closed, the keys of the chunk that is next or under way
+// are reported with that as their error, and then it stops; it also stops when the loop does.
 //
 //	for id, err := range users.Warm(ctx, maps.Keys(popular), 100) {
 //		…
@@ -36,12 +36,13 @@ func (l *Loader[K, V]) Warm(ctx context.Context, keys iter.Seq[K], rate float64)
 			if rate > 0 {
 				next = time.Now().Add(time.Duration(float64(loaded) / rate * float64(time.Second)))
 			}
+			stopped := len(failed) > 0 && (ctx.Err() != nil || l.reads.Closed()) // and said so
 			for _, key := range chunk {
 				if !yield(key, failed[key]) {
 					return
 				}
 			}
-			if ctx.Err() != nil || l.reads.Closed() {
+			if stopped {
 				return
 			}
 		}

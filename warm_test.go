@@ -1,0 +1,216 @@
+package cacheaside
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// warmed is what Warm has reported, key by key.
+func (p many) warmed(ctx context.Context, keys []int, rate float64) map[int]error {
+	reported := make(map[int]error)
+	for key, err := range p.Warm(ctx, slices.Values(keys), rate) {
+		reported[key] = err
+	}
+	return reported
+}
+
+func noErrors(keys []int) map[int]error {
+	m := make(map[int]error)
+	for _, key := range keys {
+		m[key] = nil
+	}
+	return m
+}
+
+// What is missing is loaded, in batches, and each key reported; what is cached with a long life left is not loaded again, what has less than half
+// of it is.
+func TestWarm(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		_, b := embedded(t)
+		d := newShelf(30)
+		p := startMany(t, b.client(t), d, noMemory, &LoaderOptions{TTL: time.Hour, NullTTL: 20 * time.Minute, Jitter: -1, BatchSize: 10})
+		keys := append(upTo(25), 77, 3, 3) // 77 has no row, 3 comes more often
+		if got := p.warmed(t.Context(), keys, 0); !maps.Equal(got, noErrors(keys)) {
+			t.Error(got)
+		}
+		loads, calls := d.loaded()
+		if calls != 3 || len(loads) != 26 || loads[3] != 1 {
+			t.Errorf("%d calls, loads %v", calls, loads)
+		}
+		p.wantMany(t, upTo(25), rowsOf(d, 25))
+		p.warmed(t.Context(), keys, 0)
+		if loads, calls := d.loaded(); calls != 3 || len(loads) != 26 {
+			t.Errorf("%d calls, loads %v", calls, loads)
+		}
+
+		time.Sleep(15 * time.Minute) // the absent row has less than half of its life left
+		d.write(77, "inserted")
+		p.warmed(t.Context(), keys, 0)
+		if loads, calls := d.loaded(); calls != 4 || loads[77] != 2 || loads[1] != 1 {
+			t.Errorf("%d calls, loads %v", calls, loads)
+		}
+		if v, err := p.Get(t.Context(), 77); v != "inserted" || err != nil {
+			t.Error(v, err)
+		}
+
+		time.Sleep(20 * time.Minute) // now all have
+		d.write(1, "changed without a word")
+		another := startMany(t, b.client(t), d, noMemory, &LoaderOptions{TTL: time.Hour, Jitter: -1})
+		if got := another.warmed(t.Context(), upTo(25), 0); !maps.Equal(got, noErrors(upTo(25))) {
+			t.Error(got)
+		}
+		if v, err := p.Get(t.Context(), 1); v != "changed without a word" || err != nil {
+			t.Error(v, err)
+		}
+		loads, calls = d.loaded()
+		if calls != 5 || loads[1] != 2 || loads[77] != 2 {
+			t.Errorf("%d calls, loads %v", calls, loads)
+		}
+	})
+}
+
+func rowsOf(d *shelf, n int) map[int]string {
+	rows := make(map[int]string)
+	for key := range n {
+		rows[key] = d.rows[key]
+	}
+	return rows
+}
+
+// No more rows a second are loaded than rate, from the first second on; what is cached costs no time.
+func TestWarmRate(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m, b := embedded(t)
+		m.ClockTTL(false) // nothing expires here, and it looks through all keys at each command
+		d := newShelf(1000)
+		var times []time.Time
+		d.during = func(_ context.Context, _ int, keys []int) error {
+			for range keys {
+				times = append(times, time.Now())
+			}
+			return nil
+		}
+		p := startMany(t, b.client(t), d, noMemory, nil)
+		p.warmed(t.Context(), upTo(500), 0)
+		times = nil
+		began := time.Now()
+		p.warmed(t.Context(), upTo(1000), 50)
+		if took := time.Since(began); took < 9*time.Second || took > 11*time.Second {
+			t.Errorf("500 rows at 50 a second took %v", took)
+		}
+		for i, at := range times {
+			if i+63 < len(times) && times[i+63].Sub(at) < time.Second { // a second's and one chunk's
+				t.Fatalf("64 rows within %v", times[i+63].Sub(at))
+			}
+		}
+	})
+}
+
+// A failure is reported for its key, an end for those under way; the loop may be left at any time.
+func TestWarmEnds(t *testing.T) {
+	_, b := embedded(t)
+	d := newShelf(30)
+	broken := errors.New("broken")
+	d.answer = func(_ []int, rows map[int]string) (map[int]string, error) {
+		if _, ok := rows[5]; ok {
+			delete(rows, 5)
+			return rows, &BatchError[int]{Errs: map[int]error{5: broken}}
+		}
+		return rows, nil
+	}
+	p := startMany(t, b.client(t), d, noMemory, &LoaderOptions{BatchSize: 10})
+	got := p.warmed(t.Context(), upTo(20), 0)
+	one, ok := errors.AsType[*Error](got[5])
+	if !ok || one.Op != "warm" || !errors.Is(one, broken) || len(got) != 20 {
+		t.Error(got)
+	}
+	got[5] = nil
+	if !maps.Equal(got, noErrors(upTo(20))) {
+		t.Error(got)
+	}
+
+	n := 0
+	for range p.Warm(t.Context(), slices.Values(upTo(30)), 0) {
+		if n++; n == 3 {
+			break
+		}
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	n = 0
+	for key, err := range p.Warm(ctx, slices.Values(upTo(30)), 0) {
+		if n++; n == 10 {
+			cancel()
+		}
+		if n > 10 && !errors.Is(err, context.Canceled) {
+			t.Error(key, err)
+		}
+	}
+	if n != 20 { // the first chunk, and the one that it would have gone on with
+		t.Errorf("%d keys", n)
+	}
+	p.cache.Close()
+	n = 0
+	for key, err := range p.Warm(t.Context(), slices.Values(upTo(30)), 0) {
+		if n++; !errors.Is(err, ErrClosed) {
+			t.Error(key, err)
+		}
+	}
+	if n != 10 {
+		t.Errorf("%d keys", n)
+	}
+}
+
+// When nothing can be stored, the database is not asked in vain.
+func TestWarmWithoutRedis(t *testing.T) {
+	rdb := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1", MaxRetries: -1, DialTimeout: 50 * time.Millisecond, DialerRetries: 1})
+	defer rdb.Close()
+	d := newShelf(30)
+	p := startMany(t, rdb, d, patient, nil)
+	for key, err := range p.Warm(t.Context(), slices.Values(upTo(3)), 0) {
+		if !errors.Is(err, ErrRedis) {
+			t.Error(key, err)
+		}
+	}
+	if _, calls := d.loaded(); calls != 0 {
+		t.Errorf("%d calls", calls)
+	}
+	q := startMany(t, nil, d, patient, nil) // memory only
+	if got := q.warmed(t.Context(), upTo(10), 0); !maps.Equal(got, noErrors(upTo(10))) {
+		t.Error(got)
+	}
+	q.cache.memory.Wait()
+	q.wantMany(t, upTo(10), rowsOf(d, 10))
+	if _, calls := d.loaded(); calls != 1 {
+		t.Errorf("%d calls", calls)
+	}
+}
+
+// Processes that warm the same keys at once share the work.
+func TestWarmTogether(t *testing.T) {
+	each(t, func(t *testing.T, b backend) {
+		flushAll(t, b)
+		d := newShelf(200)
+		one, two := startMany(t, b.client(t), d, noMemory, nil), startMany(t, b.client(t), d, noMemory, nil)
+		first := later(func() (map[int]error, error) { return one.warmed(t.Context(), upTo(200), 0), nil })
+		if got := two.warmed(t.Context(), upTo(200), 0); !maps.Equal(got, noErrors(upTo(200))) {
+			t.Error(got)
+		}
+		if got, _ := first(t); !maps.Equal(got, noErrors(upTo(200))) {
+			t.Error(got)
+		}
+		loads, _ := d.loaded()
+		for key, n := range loads {
+			if n != 1 {
+				t.Errorf("%d was loaded %d times", key, n)
+			}
+		}
+	})
+}

@@ -139,15 +139,25 @@ func at[K comparable, V any](rounds []*round[K, V], s step) (some []*round[K, V]
 // attempts are those of rounds that ask Redis.
 func (b *batch[K, V]) attempts(rounds []*round[K, V]) []*lease.Attempt {
 	as := make([]*lease.Attempt, len(rounds))
+	var fresh []lease.Attempt // allocated together
 	for i, r := range rounds {
-		as[i] = b.l.attempt(&r.Result)
+		s := &r.Result
+		if s.attempt == nil {
+			if len(fresh) == 0 {
+				fresh = make([]lease.Attempt, len(rounds)-i)
+			}
+			s.attempt, fresh = &fresh[0], fresh[1:]
+			*s.attempt = lease.NewAttempt(s.name, b.l.cache.options.LeaseTTL)
+		}
+		as[i] = s.attempt
 	}
 	return as
 }
 
 func (l *Loader[K, V]) attempt(s *state[V]) *lease.Attempt {
 	if s.attempt == nil {
-		s.attempt = lease.NewAttempt(s.name, l.cache.options.LeaseTTL)
+		a := lease.NewAttempt(s.name, l.cache.options.LeaseTTL)
+		s.attempt = &a
 	}
 	return s.attempt
 }

@@ -5,6 +5,8 @@ import (
 	"maps"
 	"slices"
 	"testing"
+
+	"github.com/redis/go-redis/v9"
 )
 
 // What a hit costs.
@@ -92,20 +94,85 @@ func TestCommands(t *testing.T) {
 	}
 }
 
+// Round trips, however many keys: hits one, misses three, the invalidation of a key one. And one GET a key.
+func TestRoundTrips(t *testing.T) {
+	b := realBackend(t)
+	flushAll(t, b)
+	rdb := b.client(t).(*redis.Client)
+	count := &trips{}
+	d := newShelf(2000)
+	p := startMany(t, rdb, d, noMemory, nil)
+	p.wantMany(t, []int{1998, 1999}, rowsBetween(d, 1998, 2000)) // from now on the scripts are known, and there are connections
+	p.Get(t.Context(), 1998)
+	p.Invalidate(t.Context(), 1998, 1999)
+	rdb.AddHook(count)
+	took := func(what string, f func(), want int64, commands map[string]int) {
+		t.Helper()
+		calls := b.calls(t)
+		before := count.n.Load()
+		f()
+		if n := count.n.Load() - before; n != want {
+			t.Errorf("%s: %d round trips, want %d", what, n, want)
+		}
+		for name, n := range b.calls(t) {
+			if n -= calls[name]; n != commands[name] {
+				t.Errorf("%s: %d %s, want %d", what, n, name, commands[name])
+			}
+		}
+	}
+	rows := rowsOf(d, 100)
+	took("100 misses", func() { p.wantMany(t, upTo(100), rows) }, 3,
+		map[string]int{"get": 200, "evalsha": 200, "set": 200, "getrange": 100}) // half of them within the scripts
+	took("100 hits", func() { p.wantMany(t, upTo(100), rows) }, 1, map[string]int{"get": 100})
+	took("half of them", func() { p.wantMany(t, upTo(200)[50:150], rowsBetween(d, 50, 150)) }, 3,
+		map[string]int{"get": 150, "evalsha": 100, "set": 100, "getrange": 50})
+	took("a hit", func() { p.Get(t.Context(), 1) }, 1, map[string]int{"get": 1})
+	took("a miss", func() { p.Get(t.Context(), 500) }, 3, map[string]int{"get": 2, "evalsha": 2, "set": 2, "getrange": 1})
+	took("an invalidation", func() { p.Invalidate(t.Context(), 1) }, 1, map[string]int{"del": 1})
+	took("100 invalidations", func() { p.Invalidate(t.Context(), upTo(100)...) }, 1, map[string]int{"del": 100})
+	if s := p.Stats(); s.RedisErrors != 0 {
+		t.Errorf("%+v", s)
+	}
+}
+
+func rowsBetween(d *shelf, from, to int) map[int]string {
+	rows := rowsOf(d, to)
+	for key := range from {
+		delete(rows, key)
+	}
+	return rows
+}
+
 // A hit in Redis leaves nothing to be done in the background, and allocates no more than it did.
 func TestRedisHitAllocations(t *testing.T) {
 	if raceEnabled {
 		t.Log("the race detector allocates by itself: run without it by make test")
 	}
 	b := realBackend(t)
-	d := newTable(map[int]string{1: "one"})
-	p := start(t, b, d, noMemory, nil)
-	p.want(t, 1, "one", nil)
-	rdb := b.client(t)
+	o := *b.client(t).(*redis.Client).Options()
+	o.ContextTimeoutEnabled = true
+	rdb := redis.NewClient(&o)
+	defer rdb.Close()
+	d := newShelf(100)
+	p := startMany(t, rdb, d, noMemory, nil)
+	p.wantMany(t, upTo(100), d.rows)
 	raw := testing.AllocsPerRun(200, func() { rdb.Get(t.Context(), redisKey(1)).Bytes() })
 	own := testing.AllocsPerRun(200, func() { p.Get(t.Context(), 1) })
 	t.Logf("a hit: %v allocations, a raw GET: %v", own, raw)
-	if own > raw+24 && !raceEnabled {
+	if own > raw+8 && !raceEnabled {
 		t.Errorf("a hit: %v allocations, a raw GET: %v", own, raw)
+	}
+	keys := upTo(100)
+	raw = testing.AllocsPerRun(50, func() {
+		pipe := rdb.Pipeline()
+		for key := range 100 {
+			pipe.Get(t.Context(), redisKey(key))
+		}
+		pipe.Exec(t.Context())
+	})
+	own = testing.AllocsPerRun(50, func() { p.GetMany(t.Context(), keys) })
+	t.Logf("100 hits: %v allocations, a raw pipeline: %v", own, raw)
+	if own > raw+400 && !raceEnabled {
+		t.Errorf("100 hits: %v allocations, a raw pipeline: %v", own, raw)
 	}
 }

@@ -126,6 +126,7 @@ func (g *Group[K, R]) DoMany(ctx context.Context, keys []K) (rounds []*Round[K, 
 		return rounds, errs
 	}
 	var own *Flight[K, R]
+	var fresh []Round[K, R] // allocated together
 	for i, key := range keys {
 		s := g.shard(key)
 		s.mu.Lock()
@@ -138,8 +139,10 @@ func (g *Group[K, R]) DoMany(ctx context.Context, keys []K) (rounds []*Round[K, 
 			if own == nil {
 				own = newFlight(g, ctx, len(keys)-i)
 				g.flights.Add(1)
+				fresh = make([]Round[K, R], len(keys)-i)
 			}
-			rounds[i] = &Round[K, R]{Key: key, callers: 1}
+			rounds[i], fresh = &fresh[0], fresh[1:]
+			rounds[i].Key, rounds[i].callers = key, 1
 			s.running[key] = rounds[i]
 			own.add(rounds[i])
 		}

@@ -42,7 +42,7 @@ const (
 )
 
 // NewAttempt begins an attempt at key. A lease that it takes lives for life unless it is renewed.
-func NewAttempt(key string, life time.Duration) *Attempt { return &Attempt{key: key, life: life} }
+func NewAttempt(key string, life time.Duration) Attempt { return Attempt{key: key, life: life} }
 
 // Read looks at the keys. The state is Mine if a key holds a lease that its attempt asked for and whose reply was lost: the load may
 // begin now.

@@ -42,28 +42,41 @@ const glance = 10 * time.Millisecond
 // slow is for how long nobody tries that after it has been in vain: each time costs a connection.
 const slow = time.Second
 
-// one sends cmd as do does. If nobody else reads just then, and the client keeps deadlines, it does so on the caller's goroutine: a
+// get sends a GET of key as do does. If nobody else reads just then, and the client keeps deadlines, it does so on the caller's goroutine: a
 // hand-over to another and back costs as much as a third of the trip, and more on an idle machine.
-func (g *gather) one(ctx context.Context, cmd func() *redis.StringCmd) (*redis.StringCmd, error) {
-	g.mu.Lock()
-	alone := g.store.bounded && g.under == 0 && g.next == nil
-	if alone && !g.slowUntil.IsZero() {
-		alone = time.Now().After(g.slowUntil)
+func (g *gather) get(ctx context.Context, key string) (*redis.StringCmd, error) {
+	cmd := redis.NewStringCmd(ctx, "get", key)
+	if !g.alone() {
+		return cmd, g.do(ctx, cmd)
 	}
-	if alone {
-		g.under++
-	}
-	g.mu.Unlock()
-	if !alone {
-		c := cmd()
-		return c, g.do(ctx, c)
-	}
-	c := cmd()
 	short, cancel := context.WithTimeout(ctx, min(glance, g.store.timeout))
-	g.store.process(short, []redis.Cmder{c})
-	cancel()
-	late := c.Err() != nil && !isReply(c.Err())
+	defer cancel()
+	g.store.processOne(short, cmd)
+	late := cmd.Err() != nil && !isReply(cmd.Err())
+	g.wasAlone(late)
+	if !late || ctx.Err() != nil {
+		return cmd, nil
+	}
+	cmd = redis.NewStringCmd(ctx, "get", key)
+	return cmd, g.do(ctx, cmd)
+}
 
+// alone begins a trip of one, if there is no other.
+func (g *gather) alone() bool {
+	if !g.store.bounded {
+		return false
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.under > 0 || g.next != nil || !g.slowUntil.IsZero() && time.Now().Before(g.slowUntil) {
+		return false
+	}
+	g.under++
+	return true
+}
+
+// wasAlone ends it.
+func (g *gather) wasAlone(late bool) {
 	g.mu.Lock()
 	if g.slowUntil = (time.Time{}); late {
 		g.slowUntil = time.Now().Add(slow)
@@ -73,14 +86,9 @@ func (g *gather) one(ctx context.Context, cmd func() *redis.StringCmd) (*redis.S
 		g.under--
 	}
 	g.mu.Unlock()
-	if others && !g.store.goApart(g.run) { // they have gathered meanwhile: in my place
+	if others && !g.store.goApart(g.run) { // they have gathered meanwhile: in its place
 		g.refuse()
 	}
-	if !late || ctx.Err() != nil {
-		return c, nil
-	}
-	again := cmd()
-	return again, g.do(ctx, again)
 }
 
 // do sends cmds and waits for their replies, or for ctx, or for the store's time-out. After an error cmds may still be in use and must not

@@ -8,7 +8,8 @@ import (
 // Single is one attempt at a time, as the tests of the scripts need it.
 
 func (s *Store) Attempt(key string, life time.Duration) single {
-	return single{NewAttempt(key, life), s}
+	a := NewAttempt(key, life)
+	return single{&a, s}
 }
 
 type single struct {

@@ -104,15 +104,15 @@ const maxPipeline = 1000
 
 // process leaves each command with its reply or its error.
 func (s *Store) process(ctx context.Context, cmds []redis.Cmder) {
-	defer func() {
-		if p := recover(); p != nil { // in a hook, say
-			fail(cmds, fmt.Errorf("the Redis client panicked with a %T", p))
-		}
-	}()
 	if len(cmds) == 1 {
-		s.rdb.Process(ctx, cmds[0]) //nolint:errcheck // the command has it
+		s.processOne(ctx, cmds[0])
 		return
 	}
+	defer func() {
+		if p := recover(); p != nil { // in a hook, say
+			fail(cmds, errPanicked(p))
+		}
+	}()
 	for part := range slices.Chunk(cmds, maxPipeline) {
 		pipe := s.rdb.Pipeline()
 		if err := pipe.BatchProcess(ctx, part...); err != nil {
@@ -126,6 +126,17 @@ func (s *Store) process(ctx context.Context, cmds []redis.Cmder) {
 	}
 }
 
+func (s *Store) processOne(ctx context.Context, cmd redis.Cmder) {
+	defer func() {
+		if p := recover(); p != nil {
+			cmd.SetErr(errPanicked(p))
+		}
+	}()
+	s.rdb.Process(ctx, cmd) //nolint:errcheck // the command has it
+}
+
+func errPanicked(p any) error { return fmt.Errorf("the Redis client panicked with a %T", p) }
+
 func fail(cmds []redis.Cmder, err error) {
 	for _, cmd := range cmds {
 		cmd.SetErr(err)
@@ -134,7 +145,7 @@ func fail(cmds []redis.Cmder, err error) {
 
 // Get reads a key, in one trip with what else is read now.
 func (s *Store) Get(ctx context.Context, key string) (State, error) {
-	cmd, err := s.reads.one(ctx, func() *redis.StringCmd { return redis.NewStringCmd(ctx, "get", key) })
+	cmd, err := s.reads.get(ctx, key)
 	if err != nil {
 		return State{}, err
 	}

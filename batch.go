@@ -139,17 +139,8 @@ func at[K comparable, V any](rounds []*round[K, V], s step) (some []*round[K, V]
 // attempts are those of rounds that ask Redis.
 func (b *batch[K, V]) attempts(rounds []*round[K, V]) []*lease.Attempt {
 	as := make([]*lease.Attempt, len(rounds))
-	var fresh []lease.Attempt // allocated together
 	for i, r := range rounds {
-		s := &r.Result
-		if s.attempt == nil {
-			if len(fresh) == 0 {
-				fresh = make([]lease.Attempt, len(rounds)-i)
-			}
-			s.attempt, fresh = &fresh[0], fresh[1:]
-			*s.attempt = lease.NewAttempt(s.name, b.l.cache.options.LeaseTTL)
-		}
-		as[i] = s.attempt
+		as[i] = b.l.attempt(&r.Result)
 	}
 	return as
 }
@@ -168,8 +159,12 @@ func (b *batch[K, V]) look() {
 	if len(rounds) == 0 {
 		return
 	}
-	b.l.cache.store.Read(b.ctx, b.attempts(rounds))
-	b.settle(rounds)
+	names := make([]string, len(rounds))
+	for i, r := range rounds {
+		names[i] = r.Result.name
+	}
+	b.l.cache.store.Read(b.ctx, names, func(i int, held lease.State, err error) { b.settle(rounds[i], held, err) })
+	b.land(rounds)
 }
 
 // take asks for leases, where there is nothing, or nothing that can be read: the second check, in the same trip.
@@ -178,27 +173,29 @@ func (b *batch[K, V]) take() {
 	if len(rounds) == 0 {
 		return
 	}
-	b.l.cache.store.Take(b.ctx, b.attempts(rounds))
-	b.settle(rounds)
+	as := b.attempts(rounds)
+	b.l.cache.store.Take(b.ctx, as)
+	for i, r := range rounds {
+		b.settle(r, as[i].State, as[i].Err)
+	}
+	b.land(rounds)
 	for _, r := range at(rounds, toTake) {
 		r.Result.step = toLook // it has changed meanwhile, and can still not be read
 	}
 }
 
-func (b *batch[K, V]) settle(rounds []*round[K, V]) {
-	if b.ctx.Err() != nil {
-		return // the callers have left: that is why, if a command has failed
+func (b *batch[K, V]) settle(r *round[K, V], held lease.State, err error) {
+	if b.ctx.Err() == nil { // else the callers have left: that is why, if a command has failed
+		b.l.settle(r, held, err)
 	}
-	for _, r := range rounds {
-		a := r.Result.attempt
-		b.l.settle(r, a.State, a.Err)
-	}
-	b.land(rounds)
 }
 
 // settle decides what follows from what a key holds.
 func (l *Loader[K, V]) settle(r *round[K, V], held lease.State, err error) {
 	s := &r.Result
+	if s.attempt != nil {
+		held = s.attempt.Adopt(held)
+	}
 	if err == nil && held.Kind == lease.Stored {
 		if l.decode(s, held.Entry) {
 			l.rememberEntry(r, held.Entry)
@@ -207,7 +204,9 @@ func (l *Loader[K, V]) settle(r *round[K, V], held lease.State, err error) {
 		}
 		held.Kind = lease.Unknown
 	}
-	l.attempt(s).State = held
+	if held.Kind == lease.Unknown || held.Kind == lease.Absent {
+		l.attempt(s).State = held // for Take
+	}
 	switch {
 	case err != nil: // the database answers, once for the process
 		l.count(err)

@@ -157,13 +157,17 @@ func (l *Loader[K, V]) Get(ctx context.Context, key K) (V, error) {
 func (l *Loader[K, V]) GetMany(ctx context.Context, keys []K) (map[K]V, error) {
 	found := make(map[K]V, len(keys))
 	var missing []K
-	asked := make(map[K]struct{})
+	var asked map[K]struct{}
 	for _, key := range keys {
 		if item, ok := l.remembered(key); ok {
 			if value, err := l.give(item.Value, item.Null); err == nil {
 				found[key] = value
 			}
 			continue
+		}
+		if asked == nil {
+			asked = make(map[K]struct{}, len(keys))
+			missing = make([]K, 0, len(keys))
 		}
 		if _, again := asked[key]; !again {
 			asked[key] = struct{}{}

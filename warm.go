@@ -71,7 +71,7 @@ func (l *Loader[K, V]) stale(ctx context.Context, keys []K, failed map[K]error) 
 	if l.cache.store == nil || l.bypass.Load() || l.reads.Closed() {
 		return nil, keys
 	}
-	as := make([]*lease.Attempt, 0, len(keys))
+	names := make([]string, 0, len(keys))
 	asked := make([]*round[K, V], 0, len(keys))
 	for _, key := range keys {
 		r := &round[K, V]{Key: key}
@@ -79,31 +79,30 @@ func (l *Loader[K, V]) stale(ctx context.Context, keys []K, failed map[K]error) 
 			failed[key] = l.wrap("warm", key, r.Err)
 			continue
 		}
-		as, asked = append(as, l.attempt(&r.Result)), append(asked, r)
+		names, asked = append(names, r.Result.name), append(asked, r)
 	}
-	if len(as) == 0 {
+	if len(names) == 0 {
 		return nil, nil
 	}
-	l.cache.store.Read(ctx, as)
-	for i, r := range asked {
-		a, e := as[i], as[i].State.Entry
+	l.cache.store.Read(ctx, names, func(i int, held lease.State, err error) {
+		r, e := asked[i], held.Entry
 		_, ok := l.content(&r.Result, e)
 		ttl := l.options.TTL
 		if e.Null {
 			ttl = l.options.NullTTL
 		}
 		switch {
-		case a.Err != nil && ctx.Err() != nil:
+		case err != nil && ctx.Err() != nil:
 			failed[r.Key] = l.wrap("warm", r.Key, ctx.Err())
-		case a.Err != nil:
-			l.count(a.Err)
-			failed[r.Key] = l.wrap("warm", r.Key, redisError(a.Err))
-		case a.State.Kind != lease.Stored || !ok:
+		case err != nil:
+			l.count(err)
+			failed[r.Key] = l.wrap("warm", r.Key, redisError(err))
+		case held.Kind != lease.Stored || !ok:
 			missing = append(missing, r.Key)
 		case !e.Claimed && time.Until(e.Expiry) < ttl/2: // a claimed one is being refreshed
 			old = append(old, r.Key)
 		}
-	}
+	})
 	return missing, old
 }
 

@@ -126,7 +126,7 @@ func (g *Group[K, R]) DoMany(ctx context.Context, keys []K) (rounds []*Round[K, 
 		return rounds, errs
 	}
 	var own *Flight[K, R]
-	var fresh []Round[K, R] // allocated together
+	var fresh []Round[K, R] // allocated some at a time
 	for i, key := range keys {
 		s := g.shard(key)
 		s.mu.Lock()
@@ -139,7 +139,9 @@ func (g *Group[K, R]) DoMany(ctx context.Context, keys []K) (rounds []*Round[K, 
 			if own == nil {
 				own = newFlight(g, ctx, len(keys)-i)
 				g.flights.Add(1)
-				fresh = make([]Round[K, R], len(keys)-i)
+			}
+			if len(fresh) == 0 {
+				fresh = make([]Round[K, R], min(len(keys)-i, 16))
 			}
 			rounds[i], fresh = &fresh[0], fresh[1:]
 			rounds[i].Key, rounds[i].callers = key, 1

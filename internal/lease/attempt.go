@@ -19,7 +19,7 @@ const maxSends = 2
 // Attempt is one process's try at one key: it reads the key, takes it for a load, stores what the load gave or gives up. Its steps are
 // methods of Store, which take many attempts in one trip, and leave what each has come to in State and Err. It is used by one goroutine.
 type Attempt struct {
-	State State // what the last Read, Take or Claim has shown
+	State State // what the last Take or Claim has shown, or a Get or Read that was put here
 	Err   error // why the last step failed
 
 	key  string
@@ -44,20 +44,14 @@ const (
 // NewAttempt begins an attempt at key. A lease that it takes lives for life unless it is renewed.
 func NewAttempt(key string, life time.Duration) Attempt { return Attempt{key: key, life: life} }
 
-// Read looks at the keys. The state is Mine if a key holds a lease that its attempt asked for and whose reply was lost: the load may
-// begin now.
-func (s *Store) Read(ctx context.Context, as []*Attempt) {
-	cmds := make([]redis.Cmder, len(as))
-	for i, a := range as {
-		cmds[i] = redis.NewStringCmd(ctx, "get", a.key)
+// Adopt takes over the lease that a key was found to hold, if this attempt has asked for it and the reply was lost: the state is Mine then, and the
+// load may begin now. Any other state stays as it is.
+func (a *Attempt) Adopt(held State) State {
+	if held.Kind == Busy && slices.Contains(a.sent, held.Token) {
+		a.token, a.state = held.Token, holdsLease
+		return State{Kind: Mine}
 	}
-	err := s.reads.do(ctx, cmds...)
-	for i, a := range as {
-		if a.Err = err; err == nil {
-			a.State, a.Err = state(cmds[i].(*redis.StringCmd))
-			a.adopt()
-		}
-	}
+	return held
 }
 
 // Take asks for the leases of keys that hold nothing, or what cannot be read (State.Kind is Unknown), which is replaced if it is still what
@@ -127,22 +121,13 @@ func (s *Store) ask(ctx context.Context, as []*Attempt, sc script, args func(*At
 			a.Err = err
 			switch {
 			case err == nil:
-				a.State = held
-				a.adopt()
+				a.State = a.Adopt(held)
 			case !isReply(err): // a reply refuses for a reason: nothing was done
 				a.sent = append(a.sent, a.token)
 				lost = append(lost, a)
 			}
 		})
 		as = lost
-	}
-}
-
-// adopt turns a lease of this attempt's whose reply was lost into Mine.
-func (a *Attempt) adopt() {
-	if a.State.Kind == Busy && slices.Contains(a.sent, a.State.Token) {
-		a.token, a.state = a.State.Token, holdsLease
-		a.State = State{Kind: Mine}
 	}
 }
 

@@ -42,18 +42,18 @@ const glance = 10 * time.Millisecond
 // slow is for how long nobody tries that after it has been in vain: each time costs a connection.
 const slow = time.Second
 
-// get sends a GET of key as do does. If nobody else reads just then, and the client keeps deadlines, it does so on the caller's goroutine: a
+// get reads a key as do does. If nobody else reads just then, and the client keeps deadlines, it does so on the caller's goroutine: a
 // hand-over to another and back costs as much as a third of the trip, and more on an idle machine.
 func (g *gather) get(ctx context.Context, key string) (*redis.StringCmd, error) {
 	cmd := redis.NewStringCmd(ctx, "get", key)
-	if !g.alone() {
+	if !g.store.bounded || !g.begin(1) {
 		return cmd, g.do(ctx, cmd)
 	}
 	short, cancel := context.WithTimeout(ctx, min(glance, g.store.timeout))
 	defer cancel()
 	g.store.processOne(short, cmd)
 	late := cmd.Err() != nil && !isReply(cmd.Err())
-	g.wasAlone(late)
+	g.end(late)
 	if !late || ctx.Err() != nil {
 		return cmd, nil
 	}
@@ -61,24 +61,32 @@ func (g *gather) get(ctx context.Context, key string) (*redis.StringCmd, error) 
 	return cmd, g.do(ctx, cmd)
 }
 
-// alone begins a trip of one, if there is no other.
-func (g *gather) alone() bool {
-	if !g.store.bounded {
-		return false
+// many reads for a flight, whose goroutine need not leave before the store's time-out.
+func (g *gather) many(ctx context.Context, cmds []redis.Cmder) error {
+	if !g.begin(maxTrips) {
+		return g.do(ctx, cmds...)
 	}
+	defer g.end(false)
+	ctx, cancel := context.WithTimeout(ctx, g.store.timeout)
+	defer cancel()
+	return g.store.send(ctx, cmds)
+}
+
+// begin begins a trip, if fewer than n are under way and nobody waits for one. Trips of one are not begun for a while after one was late.
+func (g *gather) begin(n int) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if g.under > 0 || g.next != nil || !g.slowUntil.IsZero() && time.Now().Before(g.slowUntil) {
+	if g.under >= n || g.next != nil || n == 1 && !g.slowUntil.IsZero() && time.Now().Before(g.slowUntil) {
 		return false
 	}
 	g.under++
 	return true
 }
 
-// wasAlone ends it.
-func (g *gather) wasAlone(late bool) {
+// end ends it.
+func (g *gather) end(late bool) {
 	g.mu.Lock()
-	if g.slowUntil = (time.Time{}); late {
+	if late {
 		g.slowUntil = time.Now().Add(slow)
 	}
 	others := g.next != nil

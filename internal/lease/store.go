@@ -152,6 +152,23 @@ func (s *Store) Get(ctx context.Context, key string) (State, error) {
 	return state(cmd)
 }
 
+// Read reads keys, in one trip, and calls found for each.
+func (s *Store) Read(ctx context.Context, keys []string, found func(i int, held State, err error)) {
+	cmds := make([]redis.Cmder, len(keys))
+	for i, key := range keys {
+		cmds[i] = redis.NewStringCmd(ctx, "get", key)
+	}
+	failed := s.reads.many(ctx, cmds)
+	for i, cmd := range cmds {
+		if failed != nil {
+			found(i, State{}, failed)
+			continue
+		}
+		held, err := state(cmd.(*redis.StringCmd))
+		found(i, held, err)
+	}
+}
+
 // state is what the reply to a GET shows.
 func state(cmd *redis.StringCmd) (State, error) {
 	switch err := cmd.Err(); {

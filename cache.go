@@ -37,7 +37,8 @@ type loader interface {
 // acknowledged. (A failover client made with ReplicaOnly cannot be told from others; do not pass one.) The Redis server must be
 // of version 6 or later; the commands that its user needs are listed in the package comment.
 //
-// New does no I/O, so that a process can start while Redis is down.
+// Set the client's ContextTimeoutEnabled (see Options.RedisTimeout). Its hooks see all commands; a read that goes out together with others
+// has the context values of the first of them. New does no I/O, so that a process can start while Redis is down.
 func New(rdb redis.UniversalClient, options *Options) (*Cache, error) {
 	o := options.withDefaults()
 	if err := o.check(); err != nil {
@@ -88,7 +89,8 @@ func (c *Cache) Stats() Stats {
 
 // Close ends the cache: its loaders' callers, present and future, get ErrClosed, and the contexts of loads under way end. It returns when
 // the loads have returned and their leases are released: at the latest when their LoadTimeout has passed, and commands to Redis
-// have timed out (those of a cluster client by its own settings, unless its ContextTimeoutEnabled is set). The Redis client stays open. Close may be called again; it always returns nil.
+// have timed out (by the client's own settings, unless its ContextTimeoutEnabled is set). The Redis client stays open. Close may be called
+// again; it always returns nil.
 func (c *Cache) Close() error {
 	c.mu.Lock()
 	c.closed = true

@@ -149,10 +149,7 @@ func TestRedisHitAllocations(t *testing.T) {
 		t.Log("the race detector allocates by itself: run without it by make test")
 	}
 	b := realBackend(t)
-	o := *b.client(t).(*redis.Client).Options()
-	o.ContextTimeoutEnabled = true
-	rdb := redis.NewClient(&o)
-	defer rdb.Close()
+	rdb := keepsDeadlines(t, b)
 	d := newShelf(100)
 	p := startMany(t, rdb, d, noMemory, nil)
 	p.wantMany(t, upTo(100), d.rows)

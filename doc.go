@@ -3,6 +3,7 @@
 //
 //	users, err := cacheaside.NewLoader(cache, "user", loadUser, nil)
 //	u, err := users.Get(ctx, 42)         // a row, or ErrNotFound
+//	m, err := users.GetMany(ctx, ids)    // those that exist, in few round trips
 //	err = users.Invalidate(ctx, 42)      // after its row was changed and committed
 //
 // # What it does

@@ -421,12 +421,36 @@ func TestOneLoadAProcess(t *testing.T) {
 // Invalidate and Refresh say that they have failed, and all is well when it goes on.
 func TestRedisHangs(t *testing.T) {
 	b := realBackend(t)
+	t.Run("the client has go-redis' defaults", func(t *testing.T) { testRedisHangs(t, b, b.client(t)) })
+	t.Run("the client keeps deadlines", func(t *testing.T) { testRedisHangs(t, b, keepsDeadlines(t, b)) })
+}
+
+// keepsDeadlines is a client of b whose ContextTimeoutEnabled is set.
+func keepsDeadlines(t testing.TB, b backend) *redis.Client {
+	o := *b.client(t).(*redis.Client).Options()
+	o.ContextTimeoutEnabled = true
+	rdb := redis.NewClient(&o)
+	t.Cleanup(func() { rdb.Close() })
+	return rdb
+}
+
+func testRedisHangs(t *testing.T, b backend, rdb redis.UniversalClient) {
+	flushAll(t, b)
 	d := newTable(map[int]string{1: "one", 2: "two", 3: "three", 4: "four"})
-	p := start(t, b, d, Options{RedisTimeout: 200 * time.Millisecond, MemoryBytes: -1}, nil) // the client's own settings are go-redis' defaults
+	p := startOn(t, rdb, d, Options{RedisTimeout: 200 * time.Millisecond, MemoryBytes: -1}, nil)
 	p.want(t, 1, "one", nil)
 	b.server.Pause()
 	defer b.server.Resume()
 
+	for _, key := range []int{1, 2} { // cancelled, without a deadline: the first of them reads on his own goroutine, if the client allows that
+		ctx, cancel := context.WithCancel(t.Context())
+		began := time.Now()
+		time.AfterFunc(50*time.Millisecond, cancel)
+		_, err := p.Get(ctx, key)
+		if late := time.Since(began) - 50*time.Millisecond; !errors.Is(err, context.Canceled) || late > 20*time.Millisecond*slack {
+			t.Errorf("Get: %v, %v after it was cancelled", err, late)
+		}
+	}
 	for _, key := range []int{1, 2, 3, 4} { // with the pool's connections, and with new ones
 		ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 		began := time.Now()
@@ -435,6 +459,19 @@ func TestRedisHangs(t *testing.T) {
 		cancel()
 		if !errors.Is(err, context.DeadlineExceeded) || late > 20*time.Millisecond*slack {
 			t.Errorf("Get: %v, %v after its deadline", err, late)
+		}
+	}
+	for name, f := range map[string]func(context.Context) error{
+		"a lone Get": func(ctx context.Context) error { _, err := p.Get(ctx, 5); return err },
+		"GetMany":    func(ctx context.Context) error { _, err := p.GetMany(ctx, []int{6, 7}); return err },
+	} {
+		waitFor(t, func() bool { return p.reads.Idle() }) // or it would only gather
+		ctx, cancel := context.WithCancel(t.Context())
+		began := time.Now()
+		time.AfterFunc(10*time.Millisecond, cancel)
+		err := f(ctx)
+		if late := time.Since(began) - 10*time.Millisecond; !errors.Is(err, context.Canceled) || late > 20*time.Millisecond*slack {
+			t.Errorf("%s: %v, %v after it was cancelled", name, err, late)
 		}
 	}
 	began := time.Now()

@@ -25,6 +25,10 @@ const maxCalls = 8
 // load loads what it may, and stores it in the place of the leases, which are kept alive meanwhile. A value that is refused is given to nobody,
 // for another process may yet store an older one: its round starts again.
 func (b *batch[K, V]) load() {
+	for mutant.Active == mutant.WaitFirst && len(at(b.open, toWait)) > 0 && b.ctx.Err() == nil {
+		b.wait()
+		b.look()
+	}
 	rounds := at(b.open, toLoad)
 	if len(rounds) == 0 {
 		return

@@ -118,7 +118,7 @@ func (l *Loader[K, V]) sort(keys []K, o outcome[K, V], ttl, took time.Duration) 
 		}
 		err := o.err
 		if partial != nil {
-			if of := partial.Errs[key]; of != nil || ok {
+			if of := partial.Errs[key]; of != nil || ok || mutant.Active == mutant.SilenceIsAbsence {
 				err = of
 			}
 		}

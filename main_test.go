@@ -100,7 +100,7 @@ func each(t *testing.T, f func(t *testing.T, b backend)) {
 var patient = Options{RedisTimeout: 10 * time.Second}
 
 // accepting asks for the long runs whose figures are reported (make accept).
-var accepting = os.Getenv("CACHEASIDE_ACCEPT") != ""
+var accepting = testenv.Accepting
 
 // noMemory are patient options for a process without a memory tier.
 var noMemory = Options{RedisTimeout: 10 * time.Second, MemoryBytes: -1}

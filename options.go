@@ -18,10 +18,13 @@ type Options struct {
 	// bookkeeping. Default: 64 MiB. A negative number: no memory tier. At least 1 MiB otherwise.
 	MemoryBytes int64
 
-	// RedisTimeout bounds each command to Redis, whatever the client's own settings; go-redis by itself ignores a context's
-	// deadline while it reads, unless its ContextTimeoutEnabled is set. When Redis hangs, a read takes up to this long
-	// before it goes to the database, or three times this long if Redis hangs just when a lease is asked for; and up to twice
-	// this long after a load, if it hangs then. Default: 500 ms. At least 1 ms.
+	// RedisTimeout bounds each command to Redis, and each pipeline of commands, whatever the client's own settings. When Redis hangs, a read
+	// takes up to this long before it goes to the database, or three times this long if Redis hangs just when a lease is asked for; and up
+	// to twice this long after a load, if it hangs then. Default: 500 ms. At least 1 ms.
+	//
+	// go-redis by itself ignores a context's deadline while it reads, unless the client's ContextTimeoutEnabled is set. Set it: then a lone
+	// read needs no second goroutine, and nothing is left behind at a time-out; else a command that has timed out here keeps its
+	// goroutine and connection until the client's own ReadTimeout.
 	RedisTimeout time.Duration
 
 	// LeaseTTL is how long the lease of a load lives without being renewed; a living process renews it every third of it. So it

@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/klauspost/compress/s2"
+
+	"github.com/cacheaside/cacheaside/internal/testenv"
 )
 
 type fuzzed struct {
@@ -42,18 +44,50 @@ func FuzzDecode(f *testing.F) {
 		f.Add(uint8(MsgPack), true, s2.Encode(nil, []byte(b)))
 	}
 	f.Fuzz(func(t *testing.T, id uint8, compressed bool, b []byte) {
-		p := Payload{ID(id), compressed, b}
-		n := allocated(func() {
-			fuzzDecode[fuzzed](t, p)
-			fuzzDecode[string](t, p)
-			fuzzDecode[[]byte](t, p)
-			fuzzDecode[map[string]any](t, p)
-			fuzzDecode[any](t, p)
-		})
+		n := allocated(func() { fuzzAll(t, Payload{ID(id), compressed, b}) })
 		if max := int64(32<<20 + 10_000*len(b)); n > max { // generous: with the round trips, and fuzzLimit for a compressed payload
 			t.Errorf("%d bytes allocated for %d", n, len(b))
 		}
 	})
+}
+
+func fuzzAll(t *testing.T, p Payload) {
+	fuzzDecode[fuzzed](t, p)
+	fuzzDecode[string](t, p)
+	fuzzDecode[[]byte](t, p)
+	fuzzDecode[map[string]any](t, p)
+	fuzzDecode[any](t, p)
+}
+
+// The same for millions of inputs, without a look at what they cover.
+func TestDecodeMillions(t *testing.T) {
+	inputs := 10_000
+	if testenv.Accepting {
+		inputs = 3_000_000
+	}
+	var corpus [][]byte
+	for _, id := range []ID{JSON, MsgPack} {
+		for _, v := range []any{
+			"text", []byte("bytes"), []any{"b", 1, -1, 1.5, nil, true, map[string]any{}}, map[string]any{"t": time.Unix(7, 8).UTC(), "x": []byte{1}},
+			fuzzed{I: -1, U: math.MaxUint64, F: 1.5, S: "x", B: []byte{1}, T: time.Unix(5, 6).UTC(), L: []fuzzed{{}}, M: map[string]*fuzzed{"a": nil}},
+		} {
+			c, err := New[any](id, 0, fuzzLimit, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			p, err := c.Encode(v)
+			if err != nil {
+				t.Fatal(err)
+			}
+			corpus = append(corpus, p.Bytes, s2.Encode(nil, p.Bytes))
+		}
+	}
+	i := 0
+	for b := range testenv.Noise(1, inputs, corpus...) {
+		i++
+		fuzzAll(t, Payload{ID(1 + i%5), i%3 == 0, b})
+	}
+	t.Logf("%d inputs", inputs)
 }
 
 func seed[V any](f *testing.F, id ID, v V) {

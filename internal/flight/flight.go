@@ -278,6 +278,20 @@ func (g *Group[K, R]) Waiting(key K) int {
 	return 0
 }
 
+// Idle tells whether no round is under way. Tests need it, nothing else.
+func (g *Group[K, R]) Idle() bool {
+	for i := range g.shards {
+		s := &g.shards[i]
+		s.mu.Lock()
+		n := len(s.running)
+		s.mu.Unlock()
+		if n > 0 {
+			return false
+		}
+	}
+	return true
+}
+
 // Closed tells whether Close has been called.
 func (g *Group[K, R]) Closed() bool {
 	select {

@@ -6,6 +6,8 @@ import (
 	"testing"
 
 	"github.com/cespare/xxhash/v2"
+
+	"github.com/cacheaside/cacheaside/internal/testenv"
 )
 
 // slotText is the part of a name that a cluster hashes to its slot, by the words of the Redis Cluster specification: what is between
@@ -137,13 +139,31 @@ func FuzzName(f *testing.F) {
 	f.Add("", "%")
 	f.Add("same", "same")
 	f.Add(strings.Repeat("x", 300), strings.Repeat("x", 299)+"y")
+	f.Fuzz(checkNames)
+}
+
+func checkNames(t *testing.T, a, b string) {
 	n := NewNamespace("p", "users", "1")
 	padding := strings.Repeat("%~}{", 70)
-	f.Fuzz(func(t *testing.T, a, b string) {
-		tagA, tagB := checkPair(t, n, a, b)
-		checkPair(t, n, tagA, b) // a text that looks like a tag
-		checkPair(t, n, tagA, tagB)
-		checkPair(t, n, padding+a, padding+b) // long, whatever they are
-		checkPair(t, n, padding+a, b)
-	})
+	tagA, tagB := checkPair(t, n, a, b)
+	checkPair(t, n, tagA, b) // a text that looks like a tag
+	checkPair(t, n, tagA, tagB)
+	checkPair(t, n, padding+a, padding+b) // long, whatever they are
+	checkPair(t, n, padding+a, b)
+}
+
+// The same for millions of inputs, without a look at what they cover: each is cut in two.
+func TestNameMillions(t *testing.T) {
+	inputs := 20_000
+	if testenv.Accepting {
+		inputs = 2_000_000
+	}
+	var corpus [][]byte
+	for _, g := range golden {
+		corpus = append(corpus, []byte(g.text), []byte(g.tag), []byte(g.text+g.text))
+	}
+	for b := range testenv.Noise(1, inputs, corpus...) {
+		checkNames(t, string(b[:len(b)/2]), string(b[len(b)/2:]))
+	}
+	t.Logf("%d inputs", inputs)
 }

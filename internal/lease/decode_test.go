@@ -5,61 +5,88 @@ import (
 	"math"
 	"testing"
 	"time"
+
+	"github.com/cacheaside/cacheaside/internal/testenv"
 )
 
+// corpus is what a key may hold, and what it may not.
+var corpus = [][]byte{
+	{},
+	[]byte{failedByte},
+	[]byte{failedByte, 0},
+	appendLease(nil, corpusToken),
+	append(appendLease(nil, corpusToken), 0),
+	appendEntry(nil, Entry{}),
+	appendEntry(nil, Entry{Null: true, Claimed: true, Codec: 15, Stamp: corpusToken, Expiry: time.UnixMilli(1<<48 - 1), Cost: time.Hour, Payload: []byte("v")}),
+	appendEntry(nil, Entry{})[:headerSize-1],
+	appendEntry(nil, Entry{Compressed: true, Keyed: true, Key: "a long key", Payload: []byte("v")}),
+	[]byte("\xe2\x00 an entry of another version of the format"),
+}
+
+var corpusToken = Token{1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12}
+
 func FuzzDecode(f *testing.F) {
-	token := Token{1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12}
-	f.Add([]byte(nil))
-	f.Add([]byte{failedByte})
-	f.Add([]byte{failedByte, 0})
-	f.Add(appendLease(nil, token))
-	f.Add(append(appendLease(nil, token), 0))
-	f.Add(appendEntry(nil, Entry{}))
-	f.Add(appendEntry(nil, Entry{Null: true, Claimed: true, Codec: 15, Stamp: token, Expiry: time.UnixMilli(1<<48 - 1), Cost: time.Hour, Payload: []byte("v")}))
-	f.Add(appendEntry(nil, Entry{})[:headerSize-1])
-	f.Add(appendEntry(nil, Entry{Compressed: true, Keyed: true, Key: "a long key", Payload: []byte("v")}))
-	f.Add([]byte("\xe2\x00 an entry of another version of the format"))
-	f.Fuzz(func(t *testing.T, b []byte) {
-		s := decode(b)
-		if !bytes.Equal(s.Raw, b) {
-			t.Errorf("raw is %x", s.Raw)
+	for _, b := range corpus {
+		f.Add(b)
+	}
+	f.Fuzz(checkDecode)
+}
+
+// The same for millions of inputs, without a look at what they cover.
+func TestDecodeMillions(t *testing.T) {
+	n := 50_000
+	if testenv.Accepting {
+		n = 5_000_000
+	}
+	for b := range testenv.Noise(1, n, corpus...) {
+		if checkDecode(t, b); t.Failed() {
+			t.Fatalf("%x", b)
 		}
-		switch s.Kind {
-		case Stored:
-			if again := appendEntry(nil, s.Entry); !bytes.Equal(again, b) { // a keyed entry's key is still in its payload
-				t.Errorf("encoded again: %x", again)
-			}
-		case Busy:
-			again := appendLease(nil, s.Token)
-			again[1] = b[1] // a lease's second byte is not looked at
-			if !bytes.Equal(again, b) {
-				t.Errorf("encoded again: %x", again)
-			}
-		case Failed:
-			if len(b) != 1 {
-				t.Error("a long marker")
-			}
-		case Unknown:
-			if len(b) >= headerSize && b[0] == entryByte || len(b) == leaseSize && b[0] == leaseByte {
-				t.Error("it was not recognised")
-			}
-		default:
-			t.Errorf("kind %d", s.Kind)
+	}
+	t.Logf("%d inputs", n)
+}
+
+// checkDecode decodes b: whatever it is, it is recognised as what it is, or as unknown, and loses nothing.
+func checkDecode(t *testing.T, b []byte) {
+	s := decode(b)
+	if !bytes.Equal(s.Raw, b) {
+		t.Errorf("raw is %x", s.Raw)
+	}
+	switch s.Kind {
+	case Stored:
+		if again := appendEntry(nil, s.Entry); !bytes.Equal(again, b) { // a keyed entry's key is still in its payload
+			t.Errorf("encoded again: %x", again)
 		}
-		if len(b) > headerSize { // whatever the bytes are, as an entry they come back
-			want := Entry{
-				Null: b[0]&1 != 0, Claimed: b[0]&2 != 0, Compressed: b[0]&4 != 0, Codec: b[0] >> 4, Stamp: Token(b[1:13]),
-				Expiry:  time.UnixMilli(int64(b[13])<<40 | int64(b[14])<<8 | int64(b[15])),
-				Cost:    time.Duration(int(b[16])<<16|int(b[17])) * time.Microsecond,
-				Payload: b[18:],
-			}
-			got := decode(appendEntry(nil, want))
-			if got.Kind != Stored {
-				t.Fatalf("kind %d", got.Kind)
-			}
-			sameEntry(t, got.Entry, want)
+	case Busy:
+		again := appendLease(nil, s.Token)
+		again[1] = b[1] // a lease's second byte is not looked at
+		if !bytes.Equal(again, b) {
+			t.Errorf("encoded again: %x", again)
 		}
-	})
+	case Failed:
+		if len(b) != 1 {
+			t.Error("a long marker")
+		}
+	case Unknown:
+		if len(b) >= headerSize && b[0] == entryByte || len(b) == leaseSize && b[0] == leaseByte {
+			t.Error("it was not recognised")
+		}
+	default:
+		t.Errorf("kind %d", s.Kind)
+	}
+	if len(b) > headerSize { // whatever the bytes are, as an entry they come back
+		want := Entry{
+			Null: b[0]&1 != 0, Claimed: b[0]&2 != 0, Compressed: b[0]&4 != 0, Codec: b[0] >> 4, Stamp: Token(b[1:13]),
+			Expiry:  time.UnixMilli(int64(b[13])<<40 | int64(b[14])<<8 | int64(b[15])),
+			Cost:    time.Duration(int(b[16])<<16|int(b[17])) * time.Microsecond,
+			Payload: b[18:],
+		}
+		got := decode(appendEntry(nil, want))
+		if got.Kind != Stored {
+			t.Fatalf("kind %d", got.Kind)
+		}
+		sameEntry(t, got.Entry, want)
+	}
 }
 
 func TestDecodeKnowsItsOwnFormatOnly(t *testing.T) {

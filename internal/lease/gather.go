@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+
+	"github.com/cacheaside/cacheaside/internal/mutant"
 )
 
 // maxTrips is how many pipelines of reads are under way at once. With one, a reader waits for a whole trip before his own begins, and a
@@ -49,7 +51,11 @@ func (g *gather) get(ctx context.Context, key string) (*redis.StringCmd, error) 
 	if !g.store.bounded || !g.begin(1) {
 		return cmd, g.do(ctx, cmd)
 	}
-	short, cancel := context.WithTimeout(ctx, min(glance, g.store.timeout))
+	patience := min(glance, g.store.timeout)
+	if mutant.Active == mutant.LoneWaits {
+		patience = g.store.timeout
+	}
+	short, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	g.store.processOne(short, cmd)
 	late := cmd.Err() != nil && !isReply(cmd.Err())

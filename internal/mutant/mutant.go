@@ -40,4 +40,8 @@ const (
 	CloseRacesHits   = "close_races_hits"
 	TokenPerProcess  = "token_per_process"
 	LongKeyUnchecked = "long_key_unchecked"
+	LoneWaits        = "lone_waits"
+	WaitFirst        = "wait_first"
+	SilenceIsAbsence = "silence_is_absence"
+	UnpackUnbounded  = "unpack_unbounded"
 )

@@ -1,0 +1,5 @@
+//go:build mutant_lone_waits
+
+package mutant
+
+const Active = "lone_waits"

@@ -1,0 +1,5 @@
+//go:build mutant_silence_is_absence
+
+package mutant
+
+const Active = "silence_is_absence"

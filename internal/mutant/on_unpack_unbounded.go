@@ -1,0 +1,5 @@
+//go:build mutant_unpack_unbounded
+
+package mutant
+
+const Active = "unpack_unbounded"

@@ -1,0 +1,55 @@
+package testenv
+
+import (
+	"iter"
+	"math/rand/v2"
+	"os"
+	"slices"
+)
+
+// Accepting asks for the long runs whose figures are reported (make accept).
+var Accepting = os.Getenv("CACHEASIDE_ACCEPT") != ""
+
+// Noise makes n inputs for a decoder: pieces of the corpus that are cut, joined and changed at random, and sometimes random bytes. With one seed
+// they are always the same. It knows nothing of coverage, so it makes a hundred times more of them in a second than `go test -fuzz`. An input may
+// be used until the next.
+func Noise(seed uint64, n int, corpus ...[]byte) iter.Seq[[]byte] {
+	return func(yield func([]byte) bool) {
+		r := rand.New(rand.NewPCG(seed, 0))
+		interesting := []byte{0, 1, 0x7f, 0x80, 0xff, '{', '}', '%', '~', '"', 0xe1, 0xa1, 0xf1, 0xdd, 0xdf, 0xc9}
+		var b []byte
+		for range n {
+			b = append(b[:0], corpus[r.IntN(len(corpus))]...)
+			for range r.IntN(4) {
+				switch at := r.IntN(len(b) + 1); r.IntN(6) {
+				case 0: // cut off
+					b = b[:at]
+				case 1: // cut out
+					b = slices.Delete(b, at, min(len(b), at+r.IntN(8)))
+				case 2: // join
+					other := corpus[r.IntN(len(corpus))]
+					b = append(b[:at], other[r.IntN(len(other)+1):]...)
+				case 3: // put in
+					b = slices.Insert(b, at, interesting[r.IntN(len(interesting))])
+				case 4:
+					if at < len(b) {
+						b[at] = interesting[r.IntN(len(interesting))]
+					}
+				default:
+					if at < len(b) {
+						b[at] ^= 1 << r.IntN(8)
+					}
+				}
+			}
+			if r.IntN(16) == 0 {
+				b = b[:0]
+				for range r.IntN(64) {
+					b = append(b, byte(r.Uint32()))
+				}
+			}
+			if !yield(b) {
+				return
+			}
+		}
+	}
+}

@@ -70,7 +70,7 @@ func (c *Cache) add(name string, l loader) (id uint32, err error) {
 	case c.closed:
 		return 0, ErrClosed
 	case c.loaders[name] != nil:
-		return 0, fmt.Errorf("the cache already has a loader of this name, a %s; share that one", reflect.TypeOf(c.loaders[name]))
+		return 0, fmt.Errorf("the cache already has a loader of this name, a %s: make one, and pass it on", reflect.TypeOf(c.loaders[name]))
 	}
 	c.loaders[name] = l
 	return uint32(len(c.loaders)), nil

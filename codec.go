@@ -11,10 +11,11 @@ type Codec uint8
 
 // The codecs. That of a loader that sets none: strings and []byte are stored as they are, anything else as JSON.
 const (
-	// JSON is encoding/json. It replaces what is not UTF-8 in strings.
+	// JSON is encoding/json. It replaces what is not UTF-8 in strings, and reads nothing that is nested deeper than 10,000.
 	JSON = Codec(codec.JSON)
 
-	// MsgPack is MessagePack: often half the size of JSON, and faster. It uses struct tags "codec", else "json".
+	// MsgPack is MessagePack: shorter than JSON, and faster to decode. It names a field by its tag "msgpack", else "codec", else "json", else as in
+	// Go. Times come back in UTC; in an any, integers as int64 or uint64, maps as map[string]any.
 	MsgPack = Codec(codec.MsgPack)
 
 	// Binary is by encoding.BinaryMarshaler and BinaryUnmarshaler, which the values must be. (A struct that embeds such a type, as

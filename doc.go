@@ -41,6 +41,8 @@
 // needs the keys ~prefix* and the commands GET, SET, GETRANGE, SETRANGE, PTTL, PEXPIRE, TIME, DEL, EVAL and EVALSHA (and what the
 // client sends to open a connection). Where keys are evicted, or the server is emptied, values are loaded again; nothing else happens.
 //
+// In tests, miniredis will do; call its ClockTTL(true), or nothing in it ever expires, the marker of a failed load included.
+//
 // A go-redis client repeats commands by itself. That is safe here: the one command that must not be repeated, asking for a lease, is
 // marked so that it is not.
 package cacheaside

@@ -64,6 +64,9 @@ func (e *BatchError[K]) Error() string {
 		}
 		n++
 	}
+	if n == 1 {
+		return text
+	}
 	return fmt.Sprintf("cacheaside: %d keys failed, one of them: %s", n, text)
 }
 

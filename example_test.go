@@ -33,7 +33,7 @@ func loadUser(_ context.Context, id int64) (User, error) {
 func Example() {
 	server, _ := miniredis.Run() // any Redis
 	defer server.Close()
-	rdb := redis.NewClient(&redis.Options{Addr: server.Addr()})
+	rdb := redis.NewClient(&redis.Options{Addr: server.Addr(), ContextTimeoutEnabled: true})
 	defer rdb.Close()
 	cache, err := cacheaside.New(rdb, nil)
 	if err != nil {

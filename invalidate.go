@@ -11,8 +11,11 @@ import (
 // has returned nil, no value that was read from the database before is stored anywhere, whatever was under way (in the memory of
 // other processes, for no longer than LoaderOptions.MemoryTTL).
 //
+// A row that feeds several loaders needs the Invalidate of each. If Commit itself fails without a clear answer, as when the connection is
+// lost, the row may have changed: Invalidate then, too.
+//
 // If it returns an error, some keys may still be cached as they were; which, tell the *Errors in it (one, or joined), whose causes
-// are ErrRedis and the client's error, or ctx's error. Try again: it is idempotent. It ends with ctx; with a ctx that has no
+// are ErrRedis and the client's error, or ctx's error. Try it again, not the write: Invalidate may be repeated. It ends with ctx; with a ctx that has no
 // deadline, or a later one, after four times Options.RedisTimeout. After a write has been committed, do not pass a ctx that the user's
 // departure cancels: context.WithoutCancel.
 func (l *Loader[K, V]) Invalidate(ctx context.Context, keys ...K) error {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"errors"
+	"fmt"
 	"sync"
 	"time"
 
@@ -128,6 +129,9 @@ func (l *Loader[K, V]) sort(keys []K, o outcome[K, V], ttl, took time.Duration) 
 			out[i].value = value
 		case err == nil, noRow(err) && (!l.batch || partial != nil && partial.Errs[key] != nil):
 			out[i].null = true
+		case noRow(err): // of a whole batch: who is told must not take it for the absence of his row
+			out[i].err = fmt.Errorf("the batch load failed: %v", err)
+			failed++
 		default:
 			out[i].err = err
 			failed++

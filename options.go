@@ -36,8 +36,10 @@ type Options struct {
 
 // LoaderOptions are the settings of a Loader. The zero value, and nil, are good defaults.
 type LoaderOptions struct {
-	// Version is part of the loader's keys in Redis. Change it when the type of the values changes: JSON of the old type may decode into
-	// the new one without an error, with fields left zero. Letters, digits, "_", "." and "-". Default: "1".
+	// Version is part of the loader's keys in Redis. Change it when the type of the values changes, so that it never meets old bytes: JSON of
+	// the old type may decode into the new one without an error, with fields left zero. While programs of both versions run, each
+	// invalidates the entries of its own only, so a write in one leaves the other's entry until its TTL. Another Codec needs no other
+	// Version. Letters, digits, "_", "." and "-". Default: "1".
 	Version string
 
 	// TTL is how long a value may stay in Redis, and so how long it can be stale where nothing invalidates it. (While a Refresh

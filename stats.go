@@ -7,7 +7,7 @@ import (
 // Stats counts what has happened since the start, in one Loader or in all of a Cache. Its fields are read one after the other, so they
 // may be apart by what happened meanwhile.
 type Stats struct {
-	Gets       int64 // calls of Get, and keys of calls of GetMany
+	Gets       int64 // calls of Get, and keys of calls of GetMany; not what Warm and Refresh ask for
 	MemoryHits int64 // Gets answered from this process's memory
 	RedisHits  int64 // rounds of a key answered by an entry in Redis; a round answers all who asked together
 	NullHits   int64 // of those two, how many said that there is no such row

@@ -13,8 +13,8 @@ var errNotStored = errors.New("loaded, but not stored")
 
 // Warm fills the caches ahead of traffic, and keeps them filled if it is called again and again, on a schedule: it loads those keys that are
 // not cached, or whose entry has less than half of the loader's TTL left, and leaves the others alone. So processes that warm the same
-// keys share the work. At most rate rows a second are loaded; zero or less: as many as there are, one chunk of LoaderOptions.BatchSize
-// after the other.
+// keys share the work, and each has them in its memory tier afterwards. At most rate rows a second are loaded, in chunks of a quarter of that; zero or less: as many as there are, one chunk of LoaderOptions.BatchSize
+// after the other. A key whose load failed a moment ago is not tried again, but reported with ErrLoadFailed.
 //
 // It does its work while the caller ranges over what it returns: each key once it is cached, or with the *Error why it is not. (An absent row is
 // cached as such: no error.) A key that comes twice in a chunk is reported once. When ctx ends, or the cache is closed, the keys of the chunk that is next or under way
@@ -86,7 +86,9 @@ func (l *Loader[K, V]) stale(ctx context.Context, keys []K, failed map[K]error) 
 	}
 	l.cache.store.Read(ctx, names, func(i int, held lease.State, err error) {
 		r, e := asked[i], held.Entry
-		_, ok := l.content(&r.Result, e)
+		var ok bool
+		r.Result.value, ok = l.content(&r.Result, e)
+		r.Result.null = e.Null
 		ttl := l.options.TTL
 		if e.Null {
 			ttl = l.options.NullTTL
@@ -101,6 +103,8 @@ func (l *Loader[K, V]) stale(ctx context.Context, keys []K, failed map[K]error) 
 			missing = append(missing, r.Key)
 		case !e.Claimed && time.Until(e.Expiry) < ttl/2: // a claimed one is being refreshed
 			old = append(old, r.Key)
+		default:
+			l.rememberEntry(r, e)
 		}
 	})
 	return missing, old

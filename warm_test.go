@@ -69,6 +69,13 @@ func TestWarm(t *testing.T) {
 		if v, err := p.Get(t.Context(), 1); v != "changed without a word" || err != nil {
 			t.Error(v, err)
 		}
+		remembers := startMany(t, b.client(t), newShelf(0), patient, &LoaderOptions{TTL: time.Hour, Jitter: -1, MemoryTTL: time.Hour})
+		remembers.warmed(t.Context(), upTo(25), 0) // finds all in Redis, and has them in memory then
+		remembers.cache.memory.Wait()
+		remembers.wantMany(t, upTo(25), rowsOf(d, 25))
+		if s := remembers.Stats(); s.MemoryHits != 25 || s.Loads != 0 {
+			t.Errorf("%+v", s)
+		}
 		loads, calls = d.loaded()
 		if calls != 5 || loads[1] != 2 || loads[77] != 2 {
 			t.Errorf("%d calls, loads %v", calls, loads)

@@ -66,7 +66,7 @@ func (s *redisServer) startClock() {
 
 // client returns a client that so many goroutines can use at once: it connects ahead, so that nothing that is timed waits for that.
 func (s *redisServer) client(goroutines int) *redis.Client {
-	return redis.NewClient(&redis.Options{Addr: s.address, PoolSize: goroutines, MinIdleConns: goroutines})
+	return redis.NewClient(&redis.Options{Addr: s.address, ContextTimeoutEnabled: true, PoolSize: goroutines, MinIdleConns: goroutines})
 }
 
 func (s *redisServer) String() string {

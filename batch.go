@@ -31,8 +31,8 @@ type state[V any] struct {
 	bypass     bool
 	alone      bool // loads without a lease
 	lost       bool // Redis was lost while the value was being stored
-	refusals   int
-	waited     time.Time // when the first wait for another's load began
+	refusals   uint8
+	waited     time.Duration // when the first wait for another's load began, on the loader's clock; 0: not yet
 }
 
 // step is what is to be done next.
@@ -126,14 +126,36 @@ func (b *batch[K, V]) land(rounds []*round[K, V]) {
 	b.flight.Land(done)
 }
 
-// at returns the rounds that are at this step.
+// at returns the rounds that are at this step: rounds itself if all are.
 func at[K comparable, V any](rounds []*round[K, V], s step) (some []*round[K, V]) {
+	n := 0
+	for _, r := range rounds {
+		if r.Result.step == s {
+			n++
+		}
+	}
+	if n == len(rounds) {
+		return rounds
+	}
+	if n == 0 {
+		return nil
+	}
+	some = make([]*round[K, V], 0, n)
 	for _, r := range rounds {
 		if r.Result.step == s {
 			some = append(some, r)
 		}
 	}
 	return some
+}
+
+// names are what the keys of rounds are called in Redis.
+func names[K comparable, V any](rounds []*round[K, V]) []string {
+	names := make([]string, len(rounds))
+	for i, r := range rounds {
+		names[i] = r.Result.name
+	}
+	return names
 }
 
 // attempts are those of rounds that ask Redis.
@@ -159,11 +181,7 @@ func (b *batch[K, V]) look() {
 	if len(rounds) == 0 {
 		return
 	}
-	names := make([]string, len(rounds))
-	for i, r := range rounds {
-		names[i] = r.Result.name
-	}
-	b.l.cache.store.Read(b.ctx, names, func(i int, held lease.State, err error) { b.settle(rounds[i], held, err) })
+	b.l.cache.store.Read(b.ctx, names(rounds), func(i int, held *lease.State, err error) { b.settle(rounds[i], held, err) })
 	b.land(rounds)
 }
 
@@ -176,7 +194,7 @@ func (b *batch[K, V]) take() {
 	as := b.attempts(rounds)
 	b.l.cache.store.Take(b.ctx, as)
 	for i, r := range rounds {
-		b.settle(r, as[i].State, as[i].Err)
+		b.settle(r, &as[i].State, as[i].Err)
 	}
 	b.land(rounds)
 	for _, r := range at(rounds, toTake) {
@@ -184,28 +202,28 @@ func (b *batch[K, V]) take() {
 	}
 }
 
-func (b *batch[K, V]) settle(r *round[K, V], held lease.State, err error) {
+func (b *batch[K, V]) settle(r *round[K, V], held *lease.State, err error) {
 	if b.ctx.Err() == nil { // else the callers have left: that is why, if a command has failed
 		b.l.settle(r, held, err)
 	}
 }
 
 // settle decides what follows from what a key holds.
-func (l *Loader[K, V]) settle(r *round[K, V], held lease.State, err error) {
+func (l *Loader[K, V]) settle(r *round[K, V], held *lease.State, err error) {
 	s := &r.Result
 	if s.attempt != nil {
-		held = s.attempt.Adopt(held)
+		s.attempt.Adopt(held)
 	}
 	if err == nil && held.Kind == lease.Stored {
-		if l.decode(s, held.Entry) {
-			l.rememberEntry(r, held.Entry)
+		if l.decode(s, &held.Entry) {
+			l.rememberEntry(r, &held.Entry)
 			s.step = over
 			return
 		}
 		held.Kind = lease.Unknown
 	}
 	if held.Kind == lease.Unknown || held.Kind == lease.Absent {
-		l.attempt(s).State = held // for Take
+		l.attempt(s).State = *held // for Take
 	}
 	switch {
 	case err != nil: // the database answers, once for the process

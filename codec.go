@@ -25,7 +25,7 @@ const (
 
 // decode takes a round's value out of an entry. It answers false, and nothing has changed, if the entry is not the key's or cannot be decoded.
 // (JSON of another struct can: that is what LoaderOptions.Version is for.)
-func (l *Loader[K, V]) decode(s *state[V], e lease.Entry) bool {
+func (l *Loader[K, V]) decode(s *state[V], e *lease.Entry) bool {
 	value, ok := l.content(s, e)
 	if !ok {
 		return false
@@ -39,7 +39,7 @@ func (l *Loader[K, V]) decode(s *state[V], e lease.Entry) bool {
 }
 
 // content is the value of an entry that stands under a round's key, if it is that key's and can be decoded.
-func (l *Loader[K, V]) content(s *state[V], e lease.Entry) (value V, ok bool) {
+func (l *Loader[K, V]) content(s *state[V], e *lease.Entry) (value V, ok bool) {
 	if !e.Unkey(s.text, s.hashed) {
 		return value, false
 	}

@@ -5,12 +5,15 @@ import (
 	"errors"
 	"fmt"
 	"hash/maphash"
+	"slices"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/cacheaside/cacheaside/internal/codec"
 	"github.com/cacheaside/cacheaside/internal/flight"
 	"github.com/cacheaside/cacheaside/internal/keys"
+	"github.com/cacheaside/cacheaside/internal/lease"
 	"github.com/cacheaside/cacheaside/internal/local"
 	"github.com/cacheaside/cacheaside/internal/mutant"
 )
@@ -35,6 +38,7 @@ type Loader[K comparable, V any] struct {
 	bypass   atomic.Bool
 	counters counters
 	loadTime loadTime
+	start    time.Time // of the loader's monotonic clock
 
 	reads      *flight.Group[K, state[V]]
 	refreshes  *flight.Group[K, state[V]]
@@ -76,7 +80,7 @@ func NewBatchLoader[K comparable, V any](c *Cache, name string, load func(ctx co
 }
 
 func newLoader[K comparable, V any](c *Cache, name string, load loadFunc[K, V], batch bool, options *LoaderOptions) (*Loader[K, V], error) {
-	l := &Loader[K, V]{cache: c, name: name, options: options.withDefaults(), load: load, batch: batch, chunk: 1, seed: maphash.MakeSeed()}
+	l := &Loader[K, V]{cache: c, name: name, options: options.withDefaults(), load: load, batch: batch, chunk: 1, seed: maphash.MakeSeed(), start: time.Now()}
 	switch {
 	case c == nil:
 		return nil, fmt.Errorf("cacheaside: loader %q: the cache is nil", name)
@@ -157,22 +161,17 @@ func (l *Loader[K, V]) Get(ctx context.Context, key K) (V, error) {
 func (l *Loader[K, V]) GetMany(ctx context.Context, keys []K) (map[K]V, error) {
 	found := make(map[K]V, len(keys))
 	var missing []K
-	var asked map[K]struct{}
-	for _, key := range keys {
+	for i, key := range keys {
 		if item, ok := l.remembered(key); ok {
 			if value, err := l.give(item.Value, item.Null); err == nil {
 				found[key] = value
 			}
 			continue
 		}
-		if asked == nil {
-			asked = make(map[K]struct{}, len(keys))
-			missing = make([]K, 0, len(keys))
+		if missing == nil {
+			missing = make([]K, 0, len(keys)-i)
 		}
-		if _, again := asked[key]; !again {
-			asked[key] = struct{}{}
-			missing = append(missing, key)
-		}
+		missing = append(missing, key)
 	}
 	if len(missing) == 0 {
 		return found, nil
@@ -212,19 +211,29 @@ func (l *Loader[K, V]) getMany(ctx context.Context, op string, group *flight.Gro
 	return failed
 }
 
-// first is the first look at Redis for a Get that is alone in its round, on its caller's goroutine: a hit needs no other.
-func (l *Loader[K, V]) first(ctx context.Context, r *round[K, V]) (done bool) {
-	l.begin(r)
-	if r.Result.step == toLook {
-		held, err := l.cache.store.Get(ctx, r.Result.name)
-		if err != nil && ctx.Err() != nil {
+// first is the first look at Redis of a caller who is alone in his rounds, on his own goroutine: hits need no other.
+func (l *Loader[K, V]) first(ctx context.Context, rounds []*round[K, V]) (done, rest []*round[K, V]) {
+	for _, r := range rounds {
+		l.begin(r)
+	}
+	if asked := at(rounds, toLook); len(asked) > 0 {
+		l.cache.store.First(ctx, names(asked), func(i int, held *lease.State, err error) {
+			if err == nil || ctx.Err() == nil {
+				l.settle(asked[i], held, err)
+			}
+		})
+	}
+	if ctx.Err() != nil { // nobody waits for the rest
+		for _, r := range at(rounds, toLook) {
 			l.counters.abandoned.Add(1)
 			r.Err, r.Result.step = ctx.Err(), over
-			return true
 		}
-		l.settle(r, held, err)
 	}
-	return r.Result.step == over
+	done = at(rounds, over)
+	if len(done) == len(rounds) {
+		return done, nil
+	}
+	return done, slices.DeleteFunc(rounds, func(r *round[K, V]) bool { return r.Result.step == over })
 }
 
 // read is one flight of Gets: all their callers asked before it began. Each step is one trip to Redis for all keys that are at it.

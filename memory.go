@@ -31,7 +31,7 @@ func (l *Loader[K, V]) remembered(key K) (*local.Item[K, V], bool) {
 }
 
 // rememberEntry remembers what an entry of Redis says, for what is left of its life.
-func (l *Loader[K, V]) rememberEntry(r *round[K, V], e lease.Entry) {
+func (l *Loader[K, V]) rememberEntry(r *round[K, V], e *lease.Entry) {
 	if l.memory == nil {
 		return
 	}

@@ -15,15 +15,15 @@ func (b *batch[K, V]) wait() {
 	if len(rounds) == 0 {
 		return
 	}
-	now := time.Now()
+	now := max(time.Since(b.l.start), 1)
 	gap := time.Duration(math.MaxInt64)
 	for _, r := range rounds {
 		s := &r.Result
-		if s.waited.IsZero() {
+		if s.waited == 0 {
 			s.waited = now
 			b.l.counters.waits.Add(1)
 		}
-		waited := now.Sub(s.waited)
+		waited := now - s.waited
 		if waited > 2*b.l.options.LoadTimeout {
 			r.Err, s.step = ErrLoadTimeout, over
 			continue

@@ -84,8 +84,8 @@ func (l *Loader[K, V]) stale(ctx context.Context, keys []K, failed map[K]error) 
 	if len(names) == 0 {
 		return nil, nil
 	}
-	l.cache.store.Read(ctx, names, func(i int, held lease.State, err error) {
-		r, e := asked[i], held.Entry
+	l.cache.store.Read(ctx, names, func(i int, held *lease.State, err error) {
+		r, e := asked[i], &held.Entry
 		var ok bool
 		r.Result.value, ok = l.content(&r.Result, e)
 		r.Result.null = e.Null

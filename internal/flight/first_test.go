@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"runtime"
 	"slices"
 	"sync"
@@ -33,6 +34,9 @@ func firstBubble(t *testing.T, f func(t *testing.T, b *firstBench)) {
 	synctest.Test(t, func(t *testing.T) {
 		b := &firstBench{}
 		b.manyBench = newManyBench(t, func(ctx context.Context, r *Round[string, string]) bool {
+			if r.begunBy != nil {
+				return false // of a DoMany: see TestDoManyLooksFirst
+			}
 			l := &look{ctx, r, goroutine(), make(chan func(*Round[string, string]) bool)}
 			b.mu.Lock()
 			b.looks = append(b.looks, l)
@@ -395,16 +399,46 @@ func TestCloseDuringAFirstLook(t *testing.T) {
 	}
 }
 
-// DoMany does not look: not for one key, nor for many, nor when it finds nothing under way.
-func TestDoManyTakesNoFirstLook(t *testing.T) {
-	firstBubble(t, func(_ *testing.T, b *firstBench) {
-		single := b.many("a")
-		many := b.many("b", "c")
-		b.flew(2, "b c").land("b", "c")
-		b.got(many, "b2", "c2")
+// DoMany looks once, for all rounds that begin with it; what that ends is over at once, for whoever gathers behind it too, and the rest is one flight.
+func TestDoManyLooksFirst(t *testing.T) {
+	manyBubble(t, func(t *testing.T, b *manyBench) {
+		var looks [][]string
+		b.group.hooks.First = func(_ context.Context, rounds []*Round[string, string]) (over, rest []*Round[string, string]) {
+			var keys []string
+			for _, r := range rounds {
+				keys = append(keys, r.Key)
+			}
+			looks = append(looks, keys)
+			if keys[0] == "e" {
+				rounds[1].Result = "a value that nobody may get"
+				panic("look")
+			}
+			for _, r := range rounds {
+				if r.Key == "b" || r.Key == "d" {
+					r.Result = "found"
+					over = append(over, r)
+				} else {
+					rest = append(rest, r)
+				}
+			}
+			return over, rest
+		}
+		single := b.one("a") // under way
+		many := b.many("a", "b", "c", "d")
+		b.flew(2, "c")
+		other := b.many("b")
+		b.got(other, "found")
 		b.trips[0].land("a")
 		b.got(single, "a1")
-		b.looked(0, "")
+		b.flew(3, "a").land("a") // who gathers is not looked for
+		b.waits(many)
+		b.trips[1].land("c")
+		b.got(many, "a3", "found", "c2", "found")
+		b.got(b.many("b", "d"), "found", "found") // nothing is left to fly
+		if want := "[[a] [b c d] [b] [b d]]"; fmt.Sprint(looks) != want {
+			t.Errorf("looked for %v, want %s", looks, want)
+		}
+		b.got(b.many("e", "f"), "err: caught look", "err: caught look")
 		b.empty()
 	})
 }

@@ -36,9 +36,9 @@ type Group[K comparable, R any] struct {
 
 // Hooks are what a group calls.
 type Hooks[K comparable, R any] struct {
-	// First, if not nil, is called for a round that has one caller, who asks for one key, on his own goroutine and with his own context.
-	// It answers true if it has brought the round to its end. If not, the round goes on in a flight.
-	First func(ctx context.Context, r *Round[K, R]) bool
+	// First, if not nil, is called for rounds whose one caller asks for them just now, on his own goroutine and with his own context. It returns
+	// those that it has brought to their end, and the rest, which go on in a flight.
+	First func(ctx context.Context, rounds []*Round[K, R]) (over, rest []*Round[K, R])
 
 	// Fly lands all rounds of a flight: it begins after all their callers have asked, on a goroutine of its own, with a context that
 	// carries the values of the first caller's and ends when the last caller has left.
@@ -64,13 +64,16 @@ type Round[K comparable, R any] struct {
 	Result R
 	Err    error
 
+	shard *shard[K, R]
+
 	// Guarded by the shard's lock.
-	callers int // who still wait
+	callers int32 // who still wait
 	landed  bool
-	flight  *Flight[K, R]   // nil while it gathers, and during its first look
-	next    *Round[K, R]    // gathers
-	values  context.Context // of the first caller of a round that gathers
-	done    chan struct{}   // nil if only who waits for the flight waits for it
+	flight  *Flight[K, R]     // nil while it gathers, and during its first look
+	begunBy *struct{ _ byte } // the DoMany that it is of
+	next    *Round[K, R]      // gathers
+	values  context.Context   // of the first caller of a round that gathers
+	done    chan struct{}     // nil if only who waits for the flight waits for it
 }
 
 // New makes a group.
@@ -103,19 +106,18 @@ func (g *Group[K, R]) Do(ctx context.Context, key K) (*R, error) {
 		s.mu.Unlock()
 		return g.await(ctx, r, r.done)
 	}
-	r := &Round[K, R]{Key: key, callers: 1}
+	r := &Round[K, R]{Key: key, shard: s, callers: 1}
 	s.running[key] = r
 	g.flights.Add(1)
 	s.mu.Unlock()
-	if g.hooks.First != nil && g.first(ctx, r) {
+	f := g.launch(ctx, []*Round[K, R]{r})
+	if f == nil {
 		return &r.Result, r.Err
 	}
-	f := g.take(ctx, []*Round[K, R]{r})
-	go g.fly(f)
 	return g.await(ctx, r, f.done)
 }
 
-// DoMany is Do for many keys, which must differ: the rounds that it begins fly together. It returns when all have landed, or when ctx ends,
+// DoMany is Do for many keys: the rounds that it begins fly together. A key that comes twice has one round. It returns when all have landed, or when ctx ends,
 // or the group is closed. Errors has an error for each key whose round has none to give, nil for the others.
 func (g *Group[K, R]) DoMany(ctx context.Context, keys []K) (rounds []*Round[K, R], errs []error) {
 	rounds, errs = make([]*Round[K, R], len(keys)), make([]error, len(keys))
@@ -125,36 +127,42 @@ func (g *Group[K, R]) DoMany(ctx context.Context, keys []K) (rounds []*Round[K, 
 		}
 		return rounds, errs
 	}
-	var own *Flight[K, R]
-	var fresh []Round[K, R] // allocated some at a time
+	var own []*Round[K, R]           // that begin with this call
+	var fresh []Round[K, R]          // allocated some at a time
+	var mine = new(struct{ _ byte }) // marks them
 	for i, key := range keys {
 		s := g.shard(key)
 		s.mu.Lock()
 		switch running := s.running[key]; {
 		case s.closed:
 			errs[i] = g.cause
+		case running != nil && running.begunBy == mine: // the key comes twice
+			running.callers++
+			rounds[i] = running
 		case running != nil:
 			rounds[i] = running.join(ctx)
 		default:
 			if own == nil {
-				own = newFlight(g, ctx, len(keys)-i)
+				own = make([]*Round[K, R], 0, len(keys)-i)
 				g.flights.Add(1)
 			}
 			if len(fresh) == 0 {
 				fresh = make([]Round[K, R], min(len(keys)-i, 16))
 			}
-			rounds[i], fresh = &fresh[0], fresh[1:]
-			rounds[i].Key, rounds[i].callers = key, 1
-			s.running[key] = rounds[i]
-			own.add(rounds[i])
+			r := &fresh[0]
+			fresh = fresh[1:]
+			r.Key, r.shard, r.callers, r.begunBy = key, s, 1, mine
+			s.running[key] = r
+			own = append(own, r)
+			rounds[i] = r
 		}
 		s.mu.Unlock()
 	}
+	var f *Flight[K, R]
 	if own != nil {
-		own.open.Store(int64(len(own.Rounds)))
-		go g.fly(own)
+		f = g.launch(ctx, own)
 	}
-	stopped := g.awaitAll(ctx, own, rounds)
+	stopped := g.awaitAll(ctx, f, rounds)
 	for i, r := range rounds {
 		if stopped != nil && r != nil && !g.leave(r) {
 			errs[i] = stopped
@@ -203,7 +211,7 @@ func (r *Round[K, R]) join(ctx context.Context) *Round[K, R] {
 		return r
 	}
 	if r.next == nil {
-		r.next = &Round[K, R]{Key: r.Key, values: ctx, done: make(chan struct{})}
+		r.next = &Round[K, R]{Key: r.Key, shard: r.shard, values: ctx, done: make(chan struct{})}
 	}
 	r.next.callers++
 	return r.next
@@ -230,7 +238,7 @@ func (g *Group[K, R]) await(ctx context.Context, r *Round[K, R], done <-chan str
 // leave takes one caller out of r. An abandoned round that gathers is dropped; a flight that all callers of all its rounds have left is
 // told to stop, and ends in its own time. It answers true if r has landed already.
 func (g *Group[K, R]) leave(r *Round[K, R]) (landed bool) {
-	s := g.shard(r.Key)
+	s := r.shard
 	s.mu.Lock()
 	if r.landed {
 		s.mu.Unlock()
@@ -249,22 +257,37 @@ func (g *Group[K, R]) leave(r *Round[K, R]) (landed bool) {
 	return false
 }
 
-// first lets a lone caller look by himself.
-func (g *Group[K, R]) first(ctx context.Context, r *Round[K, R]) (landed bool) {
+// launch begins rounds: their caller looks himself, and what he does not end goes on in a flight, nil if there is nothing left.
+func (g *Group[K, R]) launch(ctx context.Context, rounds []*Round[K, R]) *Flight[K, R] {
+	if g.hooks.First != nil {
+		if rounds = g.first(ctx, rounds); len(rounds) == 0 {
+			return nil
+		}
+	}
+	f := g.take(ctx, rounds)
+	go g.fly(f)
+	return f
+}
+
+func (g *Group[K, R]) first(ctx context.Context, rounds []*Round[K, R]) (rest []*Round[K, R]) {
 	returned := false
+	var over []*Round[K, R]
 	defer func() {
 		if !returned {
-			r.Err = g.hooks.Caught(recover())
-			landed = true
+			err := g.hooks.Caught(recover())
+			for _, r := range rounds {
+				r.Err = err
+			}
+			over, rest = rounds, nil
 		}
-		if landed {
-			g.land(nil, []*Round[K, R]{r})
+		g.land(nil, over)
+		if len(rest) == 0 {
 			g.flights.Done()
 		}
 	}()
-	landed = g.hooks.First(ctx, r)
+	over, rest = g.hooks.First(ctx, rounds)
 	returned = true
-	return landed
+	return rest
 }
 
 // Waiting is how many callers have gathered for the next round of key. Tests need it, nothing else.
@@ -273,7 +296,7 @@ func (g *Group[K, R]) Waiting(key K) int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if r := s.running[key]; r != nil && r.next != nil {
-		return r.next.callers
+		return int(r.next.callers)
 	}
 	return 0
 }

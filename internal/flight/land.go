@@ -20,33 +20,20 @@ type Flight[K comparable, R any] struct {
 	done    chan struct{}
 }
 
-// newFlight makes a flight for up to n rounds.
-func newFlight[K comparable, R any](g *Group[K, R], ctx context.Context, n int) *Flight[K, R] {
-	f := &Flight[K, R]{group: g, Rounds: make([]*Round[K, R], 0, n), done: make(chan struct{})}
+// take makes a flight of rounds whose first looks have not ended them, or that have gathered.
+func (g *Group[K, R]) take(ctx context.Context, rounds []*Round[K, R]) *Flight[K, R] {
+	f := &Flight[K, R]{group: g, Rounds: rounds, done: make(chan struct{})}
 	if mutant.Active != mutant.LeaderCancels {
 		ctx = context.WithoutCancel(ctx)
 	}
 	f.ctx, f.cancel = context.WithCancelCause(ctx)
-	return f
-}
-
-// add puts r, whose shard is locked, into the flight.
-func (f *Flight[K, R]) add(r *Round[K, R]) {
-	r.flight = f
-	r.values = nil
-	f.Rounds = append(f.Rounds, r)
-	f.callers.Add(int64(r.callers))
-}
-
-// take makes a flight of rounds whose first looks have not ended them, or that have gathered.
-func (g *Group[K, R]) take(ctx context.Context, rounds []*Round[K, R]) *Flight[K, R] {
-	f := newFlight(g, ctx, len(rounds))
 	f.open.Store(int64(len(rounds)))
 	f.callers.Store(1) // until all rounds are in it: who leaves meanwhile must not seem to be the last
 	for _, r := range rounds {
-		s := g.shard(r.Key)
+		s := r.shard
 		s.mu.Lock()
-		f.add(r)
+		r.flight, r.values = f, nil
+		f.callers.Add(int64(r.callers))
 		closed := s.closed
 		s.mu.Unlock()
 		if closed {
@@ -82,7 +69,7 @@ func (g *Group[K, R]) fly(f *Flight[K, R]) {
 		}
 		var open []*Round[K, R]
 		for _, r := range f.Rounds {
-			s := g.shard(r.Key)
+			s := r.shard
 			s.mu.Lock()
 			landed := r.landed
 			s.mu.Unlock()
@@ -135,10 +122,10 @@ func (g *Group[K, R]) land(f *Flight[K, R], rounds []*Round[K, R]) {
 
 // landOne ends a round. It answers how many waited for it, and the round that begins now.
 func (g *Group[K, R]) landOne(r *Round[K, R]) (callers int, begins *Round[K, R]) {
-	s := g.shard(r.Key)
+	s := r.shard
 	s.mu.Lock()
 	r.landed = true
-	callers = r.callers
+	callers = int(r.callers)
 	next, done := r.next, r.done
 	r.next = nil
 	served := next != nil && !s.closed && r.Err == nil && g.hooks.Late(&r.Result)

@@ -37,7 +37,7 @@ type storm struct {
 func newStorm(t *testing.T, seed uint64, late func(s *storm, r *reading) bool) *storm {
 	s := &storm{t: t, seed: seed}
 	s.group = New(Hooks[int, reading]{
-		First:  s.first,
+		First:  oneByOne(s.first),
 		Fly:    s.fly,
 		Late:   func(r *reading) bool { return late(s, r) },
 		Caught: func(any) error { return errStorm },
@@ -63,6 +63,9 @@ func (s *storm) first(_ context.Context, r *Round[int, reading]) bool {
 	nap(random)
 	switch random.IntN(10) {
 	case 0:
+		if r.begunBy != nil {
+			return false // a panic would be that of all rounds of its DoMany, some of which have not begun: see TestDoManyLooksFirst
+		}
 		s.panics.Add(1)
 		panic("first")
 	case 1:
@@ -254,18 +257,8 @@ func TestRoundsOfManyHoldInAStorm(t *testing.T) {
 					}
 				})
 			}
-			returned := make(chan struct{})
-			go func() {
-				asking.Wait()
-				s.group.flights.Wait() // those that all have left
-				close(returned)
-			}()
-			select {
-			case <-returned:
-			case <-time.After(time.Minute):
-				stacks := make([]byte, 1<<20)
-				t.Fatalf("somebody still waits:\n%s", stacks[:runtime.Stack(stacks, true)])
-			}
+			asking.Wait()
+			s.group.flights.Wait() // those that all have left
 			nothingKept(t, s.group)
 			s.group.Close(errors.New("closed"))
 			nothingKept(t, s.group)
@@ -303,11 +296,11 @@ func TestCloseOfManyHoldsInAStorm(t *testing.T) {
 			}
 		}
 		g := New(Hooks[int, int]{
-			First: func(_ context.Context, r *Round[int, int]) bool {
+			First: oneByOne(func(_ context.Context, r *Round[int, int]) bool {
 				enter()
 				defer running.Add(-1)
 				return r.Key%3 == 0
-			},
+			}),
 			Fly: func(ctx context.Context, f *Flight[int, int]) {
 				enter()
 				defer running.Add(-1)

@@ -26,3 +26,20 @@ func (g simple[K, R]) Do(ctx context.Context, key K) (R, error) {
 	}
 	return *r, err
 }
+
+// oneByOne makes a First of a look at one round.
+func oneByOne[K comparable, R any](look func(context.Context, *Round[K, R]) bool) func(context.Context, []*Round[K, R]) (over, rest []*Round[K, R]) {
+	if look == nil {
+		return nil
+	}
+	return func(ctx context.Context, rounds []*Round[K, R]) (over, rest []*Round[K, R]) {
+		for _, r := range rounds {
+			if look(ctx, r) {
+				over = append(over, r)
+			} else {
+				rest = append(rest, r)
+			}
+		}
+		return over, rest
+	}
+}

@@ -44,14 +44,20 @@ const (
 // NewAttempt begins an attempt at key. A lease that it takes lives for life unless it is renewed.
 func NewAttempt(key string, life time.Duration) Attempt { return Attempt{key: key, life: life} }
 
-// Adopt takes over the lease that a key was found to hold, if this attempt has asked for it and the reply was lost: the state is Mine then, and the
-// load may begin now. Any other state stays as it is.
-func (a *Attempt) Adopt(held State) State {
+// tokenArg is a copy of the token: a command that was left behind at its time-out may still be writing it when the attempt has another one, and must
+// not send that.
+func (a *Attempt) tokenArg() []byte {
+	t := a.token
+	return t[:]
+}
+
+// Adopt takes over the lease that a key was found to hold, if this attempt has asked for it and the reply was lost: the state becomes Mine, and
+// the load may begin now. Any other state stays as it is.
+func (a *Attempt) Adopt(held *State) {
 	if held.Kind == Busy && slices.Contains(a.sent, held.Token) {
 		a.token, a.state = held.Token, holdsLease
-		return State{Kind: Mine}
+		*held = State{Kind: Mine}
 	}
-	return held
 }
 
 // Take asks for the leases of keys that hold nothing, or what cannot be read (State.Kind is Unknown), which is replaced if it is still what
@@ -76,7 +82,7 @@ func (s *Store) Take(ctx context.Context, as []*Attempt) {
 // Claim asks for loads of keys whatever they hold, but for somebody else's load. The state is Mine or Busy.
 func (s *Store) Claim(ctx context.Context, as []*Attempt) {
 	s.ask(ctx, as, claimScript, func(a *Attempt) []any {
-		return []any{appendLease(nil, a.token), a.token[:], a.life.Milliseconds()}
+		return []any{appendLease(nil, a.token), a.tokenArg(), a.life.Milliseconds()}
 	}, func(a *Attempt, v any, err error) (State, error) {
 		if err != nil {
 			return State{}, err
@@ -121,7 +127,8 @@ func (s *Store) ask(ctx context.Context, as []*Attempt, sc script, args func(*At
 			a.Err = err
 			switch {
 			case err == nil:
-				a.State = a.Adopt(held)
+				a.State = held
+				a.Adopt(&a.State)
 			case !isReply(err): // a reply refuses for a reason: nothing was done
 				a.sent = append(a.sent, a.token)
 				lost = append(lost, a)
@@ -137,7 +144,7 @@ func (a *Attempt) Renewal() *Attempt { return &Attempt{key: a.key, life: a.life,
 // Renew keeps leases and claims alive for another life. It answers which are still held, and an error if a try failed.
 func (s *Store) Renew(ctx context.Context, as []*Attempt) (held []*Attempt, failed error) {
 	s.evalAll(ctx, as, renewScript, false, func(a *Attempt) []any {
-		return []any{a.token[:], a.life.Milliseconds()}
+		return []any{a.tokenArg(), a.life.Milliseconds()}
 	}, func(a *Attempt, v any, err error) {
 		switch {
 		case err != nil:
@@ -171,7 +178,7 @@ func (s *Store) Fill(ctx context.Context, fs []*Filling) {
 		s.evalAll(ctx, as, fillScript, false, func(a *Attempt) []any {
 			f := by[a]
 			b := appendEntry(make([]byte, 0, headerSize+len(f.Entry.Key)+len(f.Entry.Payload)), f.Entry)
-			return []any{a.token[:], b, f.Life.Milliseconds()}
+			return []any{a.tokenArg(), b, f.Life.Milliseconds()}
 		}, func(a *Attempt, v any, err error) {
 			a.Err = err
 			switch {
@@ -211,7 +218,7 @@ func (s *Store) end(ctx context.Context, as []*Attempt, marker string, window ti
 		return
 	}
 	s.evalAll(ctx, as, endScript, false, func(a *Attempt) []any {
-		args := []any{marker, max(window.Milliseconds(), 1), a.header, cmp.Or(a.expiry, "-1"), a.token[:]}
+		args := []any{marker, max(window.Milliseconds(), 1), a.header, cmp.Or(a.expiry, "-1"), a.tokenArg()}
 		for _, t := range a.sent {
 			args = append(args, t[:])
 		}

@@ -133,8 +133,13 @@ func appendEntry(dst []byte, e Entry) []byte {
 }
 
 // decode reads what a key holds. It never fails: what it cannot read is Unknown.
-func decode(b []byte) State {
-	s := State{Kind: Unknown, Raw: b}
+func decode(b []byte) (s State) {
+	decodeInto(&s, b)
+	return s
+}
+
+func decodeInto(s *State, b []byte) {
+	s.Kind, s.Raw = Unknown, b
 	switch {
 	case len(b) >= headerSize && b[0] == entryByte:
 		s.Kind = Stored
@@ -157,7 +162,6 @@ func decode(b []byte) State {
 	case len(b) == 1 && b[0] == failedByte:
 		s.Kind = Failed
 	}
-	return s
 }
 
 func appendLease(dst []byte, t Token) []byte {

@@ -3,6 +3,7 @@ package lease
 import (
 	"context"
 	"errors"
+	"slices"
 	"sync"
 	"time"
 
@@ -42,14 +43,15 @@ type trip struct {
 const glance = 10 * time.Millisecond
 
 // slow is for how long nobody tries that after it has been in vain: each time costs a connection.
-const slow = time.Second
+const slow = 100 * time.Millisecond
 
-// get reads a key as do does. If nobody else reads just then, and the client keeps deadlines, it does so on the caller's goroutine: a
-// hand-over to another and back costs as much as a third of the trip, and more on an idle machine.
-func (g *gather) get(ctx context.Context, key string) (*redis.StringCmd, error) {
-	cmd := redis.NewStringCmd(ctx, "get", key)
+// first reads for a caller who must be able to leave, as do does. If nobody else reads just then, and the client keeps deadlines, it does so on
+// the caller's goroutine: a hand-over to another and back costs as much as a third of the trip, and more on an idle machine. If it was in
+// vain it makes new commands.
+func (g *gather) first(ctx context.Context, keys []string) ([]redis.Cmder, error) {
+	cmds := gets(ctx, keys)
 	if !g.store.bounded || !g.begin(1) {
-		return cmd, g.do(ctx, cmd)
+		return cmds, g.do(ctx, cmds...)
 	}
 	patience := min(glance, g.store.timeout)
 	if mutant.Active == mutant.LoneWaits {
@@ -57,25 +59,34 @@ func (g *gather) get(ctx context.Context, key string) (*redis.StringCmd, error) 
 	}
 	short, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	g.store.processOne(short, cmd)
-	late := cmd.Err() != nil && !isReply(cmd.Err())
+	g.store.process(short, cmds)
+	late := slices.ContainsFunc(cmds, func(cmd redis.Cmder) bool { return cmd.Err() != nil && !isReply(cmd.Err()) })
 	g.end(late)
 	if !late || ctx.Err() != nil {
-		return cmd, nil
+		return cmds, nil
 	}
-	cmd = redis.NewStringCmd(ctx, "get", key)
-	return cmd, g.do(ctx, cmd)
+	cmds = gets(ctx, keys)
+	return cmds, g.do(ctx, cmds...)
 }
 
-// many reads for a flight, whose goroutine need not leave before the store's time-out.
-func (g *gather) many(ctx context.Context, cmds []redis.Cmder) error {
+func gets(ctx context.Context, keys []string) []redis.Cmder {
+	cmds := make([]redis.Cmder, len(keys))
+	for i, key := range keys {
+		cmds[i] = redis.NewStringCmd(ctx, "get", key)
+	}
+	return cmds
+}
+
+// again reads for a flight, whose goroutine need not leave before the store's time-out.
+func (g *gather) again(ctx context.Context, keys []string) ([]redis.Cmder, error) {
+	cmds := gets(ctx, keys)
 	if !g.begin(maxTrips) {
-		return g.do(ctx, cmds...)
+		return cmds, g.do(ctx, cmds...)
 	}
 	defer g.end(false)
-	ctx, cancel := context.WithTimeout(ctx, g.store.timeout)
+	bound, cancel := context.WithTimeout(ctx, g.store.timeout)
 	defer cancel()
-	return g.store.send(ctx, cmds)
+	return cmds, g.store.send(bound, cmds)
 }
 
 // begin begins a trip, if fewer than n are under way and nobody waits for one. Trips of one are not begun for a while after one was late.

@@ -20,7 +20,10 @@ type single struct {
 func (a single) all() []*Attempt { return []*Attempt{a.Attempt} }
 
 func (a single) Read(ctx context.Context) (State, error) {
-	a.store.Read(ctx, []string{a.key}, func(_ int, held State, err error) { a.State, a.Err = a.Adopt(held), err })
+	a.store.Read(ctx, []string{a.key}, func(_ int, held *State, err error) {
+		a.Adopt(held)
+		a.State, a.Err = *held, err
+	})
 	return a.outcome()
 }
 

@@ -143,42 +143,40 @@ func fail(cmds []redis.Cmder, err error) {
 	}
 }
 
-// Get reads a key, in one trip with what else is read now.
-func (s *Store) Get(ctx context.Context, key string) (State, error) {
-	cmd, err := s.reads.get(ctx, key)
-	if err != nil {
-		return State{}, err
-	}
-	return state(cmd)
+// First reads keys for a caller who may want to leave, on his own goroutine: it returns when ctx ends, and not much later. It calls found for each.
+func (s *Store) First(ctx context.Context, keys []string, found func(i int, held *State, err error)) {
+	cmds, failed := s.reads.first(ctx, keys)
+	tell(cmds, failed, found)
 }
 
-// Read reads keys, in one trip, and calls found for each.
-func (s *Store) Read(ctx context.Context, keys []string, found func(i int, held State, err error)) {
-	cmds := make([]redis.Cmder, len(keys))
-	for i, key := range keys {
-		cmds[i] = redis.NewStringCmd(ctx, "get", key)
-	}
-	failed := s.reads.many(ctx, cmds)
+// Read reads keys, and calls found for each.
+func (s *Store) Read(ctx context.Context, keys []string, found func(i int, held *State, err error)) {
+	cmds, failed := s.reads.again(ctx, keys)
+	tell(cmds, failed, found)
+}
+
+func tell(cmds []redis.Cmder, failed error, found func(i int, held *State, err error)) {
+	var held State
 	for i, cmd := range cmds {
-		if failed != nil {
-			found(i, State{}, failed)
-			continue
+		err := failed
+		if held = (State{}); err == nil { // else it must not be read
+			err = state(cmd.(*redis.StringCmd), &held)
 		}
-		held, err := state(cmd.(*redis.StringCmd))
-		found(i, held, err)
+		found(i, &held, err)
 	}
 }
 
-// state is what the reply to a GET shows.
-func state(cmd *redis.StringCmd) (State, error) {
+// state puts into held what the reply to a GET shows.
+func state(cmd *redis.StringCmd, held *State) error {
 	switch err := cmd.Err(); {
 	case err == nil:
 		b, _ := cmd.Bytes()
-		return decode(b), nil
+		decodeInto(held, b)
+		return nil
 	case errors.Is(err, redis.Nil):
-		return State{Kind: Absent}, nil
+		return nil
 	default:
-		return State{}, err
+		return err
 	}
 }
 

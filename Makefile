@@ -17,12 +17,12 @@ servers: ## install the servers that the tests start (Debian, Ubuntu)
 test: servers ## all tests of all modules with the race detector; then what timing and allocations need without it, and over TLS
 	@set -e; for m in $(MODULES); do echo "== $$m"; (cd $$m && go build ./... && go vet ./... && go test -race -timeout 10m ./...); done
 	@echo "== without the race detector: bounds on time and allocations"
-	go test -count=1 -run '$(TIMED)' . ./internal/local
+	go test -count=1 -run '$(TIMED)' . ./internal/local ./internal/keys
 	@echo "== over TLS, as a user of Redis who may use only what is documented"
 	CACHEASIDE_TEST_REDIS=tls go test -count=1 .
 
 # What the race detector distorts.
-TIMED := TestBreakdown|TestMemoryHit|TestRedisHangs|TestBudget|Allocat
+TIMED := TestBreakdown|TestMemoryHit|TestRedisHangs|TestBudget|TestOverhead|Allocat
 
 check: lint test mutants ## what must hold before a change is committed
 
@@ -42,8 +42,8 @@ bench: ## what a hit costs beside raw ristretto and raw go-redis: ratios, the me
 
 FUZZTIME ?= 30s
 fuzz: ## fuzz each decoder for FUZZTIME (30s)
-	@set -e; for f in $$(grep -rho 'func Fuzz[A-Za-z]*' --include='*_test.go' internal/lease | cut -c6-); do \
-		go test -run '^$$' -fuzz "^$$f$$" -fuzztime $(FUZZTIME) ./internal/lease; done
+	@set -e; grep -ro 'func Fuzz[A-Za-z]*' --include='*_test.go' internal | sed 's|/[^/]*:func | |' | sort | while read -r p f; do \
+		echo "$$p $$f"; go test -run '^$$' -fuzz "^$$f$$" -fuzztime $(FUZZTIME) ./$$p </dev/null; done
 
 mutants: ## take each guard out, and show that the test named for it fails
 	@scripts/mutants.sh

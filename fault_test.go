@@ -825,3 +825,42 @@ func TestRenewalIsTriedAgain(t *testing.T) {
 		t.Errorf("%+v", s)
 	}
 }
+
+// Nothing is refreshed by itself, so no key that nobody reads; and a refresh has the context of who asks for it, not of who read the key first.
+func TestRefreshesAreAskedFor(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		_, b := embedded(t)
+		type from struct{}
+		var seen []any
+		c, err := New(b.client(t), &patient)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		l, err := NewLoader(c, "x", func(ctx context.Context, _ int) (int, error) {
+			seen = append(seen, ctx.Value(from{}))
+			return 1, ctx.Err()
+		}, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		first, cancel := context.WithCancel(context.WithValue(t.Context(), from{}, "the first request"))
+		if _, err := l.Get(first, 1); err != nil {
+			t.Fatal(err)
+		}
+		cancel()
+		time.Sleep(time.Hour)
+		if len(seen) != 1 {
+			t.Errorf("%d loads, though nobody has asked", len(seen))
+		}
+		if _, err := l.Get(t.Context(), 1); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := l.Refresh(context.WithValue(t.Context(), from{}, "a scheduler"), 1); err != nil {
+			t.Fatal(err)
+		}
+		if want := "[the first request <nil> a scheduler]"; fmt.Sprint(seen) != want {
+			t.Errorf("loads for %v, want %s", seen, want)
+		}
+	})
+}

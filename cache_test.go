@@ -505,8 +505,6 @@ func TestRefusedClients(t *testing.T) {
 	}
 }
 
-type userID string
-
 type textKey struct{ a, b int }
 
 func (k textKey) MarshalText() ([]byte, error) {

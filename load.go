@@ -4,7 +4,6 @@ import (
 	"context"
 	"database/sql"
 	"errors"
-	"fmt"
 	"sync"
 	"time"
 
@@ -130,7 +129,7 @@ func (l *Loader[K, V]) sort(keys []K, o outcome[K, V], ttl, took time.Duration) 
 		case err == nil, noRow(err) && (!l.batch || partial != nil && partial.Errs[key] != nil):
 			out[i].null = true
 		case noRow(err): // of a whole batch: who is told must not take it for the absence of his row
-			out[i].err = fmt.Errorf("the batch load failed: %v", err)
+			out[i].err = errors.New("the batch load failed: " + err.Error())
 			failed++
 		default:
 			out[i].err = err

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"iter"
+	"maps"
 	"time"
 
 	"github.com/cacheaside/cacheaside/internal/lease"
@@ -53,16 +54,12 @@ func (l *Loader[K, V]) Warm(ctx context.Context, keys iter.Seq[K], rate float64)
 func (l *Loader[K, V]) warm(ctx context.Context, keys []K) (failed map[K]error, loaded int) {
 	failed = make(map[K]error)
 	missing, old := l.stale(ctx, keys, failed)
-	for key, err := range l.getMany(ctx, "warm", l.reads, missing, func(key K, s *state[V]) {
+	maps.Copy(failed, l.getMany(ctx, "warm", l.reads, missing, func(key K, s *state[V]) {
 		if s.unvalidated {
 			failed[key] = l.wrap("warm", key, errNotStored)
 		}
-	}) {
-		failed[key] = err
-	}
-	for key, err := range l.getMany(ctx, "warm", l.refreshes, old, func(K, *state[V]) {}) {
-		failed[key] = err
-	}
+	}))
+	maps.Copy(failed, l.getMany(ctx, "warm", l.refreshes, old, func(K, *state[V]) {}))
 	return failed, len(missing) + len(old)
 }
 

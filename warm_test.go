@@ -14,11 +14,7 @@ import (
 
 // warmed is what Warm has reported, key by key.
 func (p many) warmed(ctx context.Context, keys []int, rate float64) map[int]error {
-	reported := make(map[int]error)
-	for key, err := range p.Warm(ctx, slices.Values(keys), rate) {
-		reported[key] = err
-	}
-	return reported
+	return maps.Collect(p.Warm(ctx, slices.Values(keys), rate))
 }
 
 func noErrors(keys []int) map[int]error {

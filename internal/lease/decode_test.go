@@ -12,8 +12,8 @@ import (
 // corpus is what a key may hold, and what it may not.
 var corpus = [][]byte{
 	{},
-	[]byte{failedByte},
-	[]byte{failedByte, 0},
+	{failedByte},
+	{failedByte, 0},
 	appendLease(nil, corpusToken),
 	append(appendLease(nil, corpusToken), 0),
 	appendEntry(nil, Entry{}),

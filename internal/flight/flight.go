@@ -65,6 +65,7 @@ type Round[K comparable, R any] struct {
 	Err    error
 
 	shard *shard[K, R]
+	self  [1]*Round[K, R] // saves an allocation where it is alone
 
 	// Guarded by the shard's lock.
 	callers int32 // who still wait
@@ -110,7 +111,8 @@ func (g *Group[K, R]) Do(ctx context.Context, key K) (*R, error) {
 	s.running[key] = r
 	g.flights.Add(1)
 	s.mu.Unlock()
-	f := g.launch(ctx, []*Round[K, R]{r})
+	r.self[0] = r
+	f := g.launch(ctx, r.self[:])
 	if f == nil {
 		return &r.Result, r.Err
 	}

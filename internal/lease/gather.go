@@ -2,7 +2,6 @@ package lease
 
 import (
 	"context"
-	"errors"
 	"slices"
 	"sync"
 	"time"
@@ -39,8 +38,8 @@ type trip struct {
 	err    error // if not nil, no command may be read
 }
 
-// glance is how long a lone reader waits on his own goroutine, where he cannot notice that he is to leave. A healthy Redis answers in less.
-const glance = 10 * time.Millisecond
+// patience is how long a lone reader waits on his own goroutine, where he cannot notice that he is to leave. A healthy Redis answers in less.
+const patience = 10 * time.Millisecond
 
 // slow is for how long nobody tries that after it has been in vain: each time costs a connection.
 const slow = 100 * time.Millisecond
@@ -53,20 +52,24 @@ func (g *gather) first(ctx context.Context, keys []string) ([]redis.Cmder, error
 	if !g.store.bounded || !g.begin(1) {
 		return cmds, g.do(ctx, cmds...)
 	}
-	patience := min(glance, g.store.timeout)
+	wait := min(patience, g.store.timeout)
 	if mutant.Active == mutant.LoneWaits {
-		patience = g.store.timeout
+		wait = g.store.timeout
 	}
-	short, cancel := context.WithTimeout(ctx, patience)
-	defer cancel()
-	g.store.process(short, cmds)
-	late := slices.ContainsFunc(cmds, func(cmd redis.Cmder) bool { return cmd.Err() != nil && !isReply(cmd.Err()) })
-	g.end(late)
-	if !late || ctx.Err() != nil {
+	if !g.glance(ctx, wait, cmds) || ctx.Err() != nil {
 		return cmds, nil
 	}
 	cmds = gets(ctx, keys)
 	return cmds, g.do(ctx, cmds...)
+}
+
+// glance sends cmds with little patience, in the trip that has been begun, and tells whether that was in vain.
+func (g *gather) glance(ctx context.Context, wait time.Duration, cmds []redis.Cmder) (late bool) {
+	defer func() { g.end(late) }()
+	ctx, cancel := context.WithTimeout(ctx, wait)
+	defer cancel()
+	g.store.process(ctx, cmds)
+	return slices.ContainsFunc(cmds, func(cmd redis.Cmder) bool { return cmd.Err() != nil && !isReply(cmd.Err()) })
 }
 
 func gets(ctx context.Context, keys []string) []redis.Cmder {
@@ -159,6 +162,12 @@ func (g *gather) refuse() {
 
 // run makes trips until nobody waits for one.
 func (g *gather) run() {
+	finished := false
+	defer func() {
+		if !finished { // a hook of the client called runtime.Goexit
+			g.end(false)
+		}
+	}()
 	for {
 		g.mu.Lock()
 		t := g.next
@@ -168,16 +177,15 @@ func (g *gather) run() {
 		}
 		g.mu.Unlock()
 		if t == nil {
+			finished = true
 			return
 		}
 		t.run(g.store)
 	}
 }
 
-var errUnfinished = errors.New("the Redis client did not return")
-
 func (t *trip) run(s *Store) {
-	t.err = errUnfinished
+	t.err = notReturned(nil) // until it has
 	defer close(t.done)
 	defer t.cancel()
 	t.err = s.send(t.ctx, t.cmds)

@@ -104,38 +104,41 @@ const maxPipeline = 1000
 
 // process leaves each command with its reply or its error.
 func (s *Store) process(ctx context.Context, cmds []redis.Cmder) {
+	returned := false
+	defer func() {
+		if !returned {
+			fail(cmds, notReturned(recover()))
+		}
+	}()
 	if len(cmds) == 1 {
-		s.processOne(ctx, cmds[0])
+		s.rdb.Process(ctx, cmds[0]) //nolint:errcheck // the command has it
+	} else {
+		for part := range slices.Chunk(cmds, maxPipeline) {
+			s.pipeline(ctx, part)
+		}
+	}
+	returned = true
+}
+
+func (s *Store) pipeline(ctx context.Context, cmds []redis.Cmder) {
+	pipe := s.rdb.Pipeline()
+	if err := pipe.BatchProcess(ctx, cmds...); err != nil {
+		fail(cmds, err)
 		return
 	}
-	defer func() {
-		if p := recover(); p != nil { // in a hook, say
-			fail(cmds, errPanicked(p))
-		}
-	}()
-	for part := range slices.Chunk(cmds, maxPipeline) {
-		pipe := s.rdb.Pipeline()
-		if err := pipe.BatchProcess(ctx, part...); err != nil {
-			fail(part, err)
-			continue
-		}
-		_, err := pipe.Exec(ctx)
-		if err != nil && !slices.ContainsFunc(part, func(c redis.Cmder) bool { return c.Err() != nil }) {
-			fail(part, err) // a hook's: no command has it
-		}
+	_, err := pipe.Exec(ctx)
+	if err != nil && !slices.ContainsFunc(cmds, func(c redis.Cmder) bool { return c.Err() != nil }) {
+		fail(cmds, err) // a hook's: no command has it
 	}
 }
 
-func (s *Store) processOne(ctx context.Context, cmd redis.Cmder) {
-	defer func() {
-		if p := recover(); p != nil {
-			cmd.SetErr(errPanicked(p))
-		}
-	}()
-	s.rdb.Process(ctx, cmd) //nolint:errcheck // the command has it
+// notReturned is the error of a client one of whose hooks has panicked with p, or has called runtime.Goexit.
+func notReturned(p any) error {
+	if p == nil {
+		return errors.New("the Redis client called runtime.Goexit")
+	}
+	return fmt.Errorf("the Redis client panicked with a %T", p)
 }
-
-func errPanicked(p any) error { return fmt.Errorf("the Redis client panicked with a %T", p) }
 
 func fail(cmds []redis.Cmder, err error) {
 	for _, cmd := range cmds {

@@ -1,0 +1,85 @@
+package lease
+
+import (
+	"context"
+	"runtime"
+	"strings"
+	"testing"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/cacheaside/cacheaside/internal/testenv"
+)
+
+// badHook does to some commands what a hook must not.
+type badHook struct{ do func() }
+
+func (badHook) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+func (h badHook) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		if strings.Contains(cmd.String(), "bad") {
+			h.do()
+		}
+		return next(ctx, cmd)
+	}
+}
+
+func (h badHook) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return func(ctx context.Context, cmds []redis.Cmder) error {
+		if strings.Contains(cmds[0].String(), "bad") {
+			h.do()
+		}
+		return next(ctx, cmds)
+	}
+}
+
+// A hook of the client that panics or calls runtime.Goexit is an error for those who read with it, and for nobody else: as many times as
+// there are trips, and more.
+func TestHookThatDoesNotReturn(t *testing.T) {
+	for name, do := range map[string]func(){"panic": func() { panic("hook") }, "Goexit": runtime.Goexit} {
+		for _, bounded := range []bool{false, true} {
+			t.Run(name, func(t *testing.T) {
+				_, rdb := testenv.Mini(t)
+				rdb.AddHook(badHook{do})
+				b := newBackend(t, rdb)
+				b.store.bounded = bounded
+				b.put("good", Entry{Payload: []byte("v")}, long)
+				read := func(keys ...string) (errs []error) {
+					done := make(chan []error)
+					for _, f := range []func(context.Context, []string, func(int, *State, error)){b.store.First, b.store.Read} {
+						go func() {
+							var errs []error
+							defer func() { done <- errs }() // also of a goroutine that exits
+							f(t.Context(), keys, func(_ int, _ *State, err error) { errs = append(errs, err) })
+						}()
+						errs = append(errs, <-done...)
+					}
+					return errs
+				}
+				for range 3 * maxTrips {
+					for _, keys := range [][]string{{"bad"}, {"bad", "worse"}} {
+						for _, err := range read(keys...) {
+							if err == nil {
+								t.Error("no error")
+							}
+						}
+					}
+				}
+				errs := read("good", "good")
+				if len(errs) != 4 {
+					t.Errorf("%d answers", len(errs))
+				}
+				for _, err := range errs {
+					if err != nil {
+						t.Error(err)
+					}
+				}
+				b.store.Close()
+				if b.store.reads.under != 0 {
+					t.Errorf("%d trips are under way", b.store.reads.under)
+				}
+			})
+		}
+	}
+}

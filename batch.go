@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/cacheaside/cacheaside/internal/flight"
@@ -54,17 +55,31 @@ type batch[K comparable, V any] struct {
 	l       *Loader[K, V]
 	ctx     context.Context
 	flight  *flight.Flight[K, state[V]]
-	open    []*round[K, V] // not landed
+	rounds  []*round[K, V] // that it is to bring to their end
+	open    []*round[K, V] // those of them that have not landed
 	refresh bool
 	ended   bool
+	parts   sync.WaitGroup // batches that went on by themselves
 }
 
 func (l *Loader[K, V]) batchOf(ctx context.Context, f *flight.Flight[K, state[V]], refresh bool) *batch[K, V] {
-	b := &batch[K, V]{l: l, ctx: ctx, flight: f, open: slices.Clone(f.Rounds), refresh: refresh}
-	for _, r := range b.open {
+	for _, r := range f.Rounds {
 		l.begin(r)
 	}
-	return b
+	return &batch[K, V]{l: l, ctx: ctx, flight: f, rounds: f.Rounds, open: slices.Clone(f.Rounds), refresh: refresh}
+}
+
+// part lets the rounds that load go on by themselves, if there are others, which wait: neither delays the other.
+func (b *batch[K, V]) part() {
+	loading, waiting := at(b.open, toLoad), at(b.open, toWait)
+	if len(loading) == 0 || len(waiting) == 0 || mutant.Active == mutant.NoParting || mutant.Active == mutant.WaitFirst {
+		return
+	}
+	part := &batch[K, V]{l: b.l, ctx: b.ctx, flight: b.flight, rounds: loading, open: slices.Clone(loading), refresh: b.refresh}
+	goesOn := func(r *round[K, V]) bool { return r.Result.step == toLoad }
+	b.rounds = slices.DeleteFunc(slices.Clone(b.rounds), goesOn)
+	b.open = slices.DeleteFunc(slices.Clone(b.open), goesOn)
+	b.parts.Go(part.run)
 }
 
 // begin fixes what must be known of a round before its first look at Redis.
@@ -276,7 +291,7 @@ func (b *batch[K, V]) end() {
 	}
 	b.ended = true
 	var held, later []*lease.Attempt
-	for _, r := range b.flight.Rounds {
+	for _, r := range b.rounds {
 		switch a := r.Result.attempt; {
 		case a == nil, !a.Holds() && !a.Owes(), mutant.Active == mutant.NoRelease: // a hit, or a load that has ended as it should
 		case !a.Holds(), r.Result.lost: // a lease that was asked for in vain may yet be given; or Redis does not answer: nobody waits

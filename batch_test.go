@@ -394,6 +394,56 @@ func TestCrossingBatchesDoNotWaitForEachOther(t *testing.T) {
 	})
 }
 
+// A key that another process loads is given out as soon as it is stored, though the batch's own load takes longer; and the other way round.
+func TestBatchKeysDoNotDelayEachOther(t *testing.T) {
+	each(t, func(t *testing.T, b backend) {
+		d := newShelf(10)
+		one, other := startMany(t, b.client(t), d, noMemory, nil), startMany(t, b.client(t), d, noMemory, nil)
+		reached, resume := d.pauseCall(1)
+		defer resume()
+		theirs := later(func() (string, error) { return other.Get(t.Context(), 5) })
+		reach(t, reached, "the other process's load")
+		reachedOwn, resumeOwn := d.pauseCall(2)
+		defer resumeOwn()
+		batch := later(func() (map[int]string, error) { return one.GetMany(t.Context(), []int{1, 5, 6}) })
+		reach(t, reachedOwn, "its own load")
+		joined := later(func() (string, error) { return one.Get(t.Context(), 5) })
+		waitFor(t, func() bool { return one.reads.Waiting(5) == 1 })
+		resume()
+		for _, get := range []func(testing.TB) (string, error){theirs, joined} { // while its own load goes on
+			if v, err := get(t); v != "row 5" || err != nil {
+				t.Error(v, err)
+			}
+		}
+		reached, resume = d.pauseCall(3)
+		defer resume()
+		theirs = later(func() (string, error) { return other.Get(t.Context(), 7) })
+		reach(t, reached, "the other process's second load")
+		resumeOwn()
+		if m, err := batch(t); len(m) != 3 || err != nil {
+			t.Error(m, err)
+		}
+		batch = later(func() (map[int]string, error) { return one.GetMany(t.Context(), []int{7, 8}) })
+		waitFor(t, func() bool { loads, _ := d.loaded(); return loads[8] == 1 })
+		if v, err := one.Get(t.Context(), 8); v != "row 8" || err != nil { // while 7 is waited for
+			t.Error(v, err)
+		}
+		resume()
+		if m, err := batch(t); len(m) != 2 || err != nil {
+			t.Error(m, err)
+		}
+		if v, err := theirs(t); v != "row 7" || err != nil {
+			t.Error(v, err)
+		}
+		loads, _ := d.loaded()
+		for key, n := range loads {
+			if n != 1 {
+				t.Errorf("%d was loaded %d times", key, n)
+			}
+		}
+	})
+}
+
 // Who leaves a batch gets what has been found, and his context's error for the rest; the load goes on for whoever else waits for one of its
 // keys, and stops when the last has left.
 func TestBatchCallerLeaves(t *testing.T) {

@@ -236,14 +236,24 @@ func (l *Loader[K, V]) first(ctx context.Context, rounds []*round[K, V]) (done, 
 	return done, slices.DeleteFunc(rounds, func(r *round[K, V]) bool { return r.Result.step == over })
 }
 
-// read is one flight of Gets: all their callers asked before it began. Each step is one trip to Redis for all keys that are at it.
+// read is one flight of Gets: all their callers asked before it began.
 func (l *Loader[K, V]) read(ctx context.Context, f *flight.Flight[K, state[V]]) {
-	b := l.batchOf(ctx, f, false)
+	l.batchOf(ctx, f, false).run()
+}
+
+// run brings all rounds to their end. Each step is one trip to Redis for all keys that are at it.
+func (b *batch[K, V]) run() {
+	defer b.parts.Wait()
 	defer b.end()
 	for b.more() {
-		b.look() // what do the keys hold?
-		b.take() // the leases of those that hold nothing: the second check, in the same trip
-		b.load() // the rows of the leased ones, and stores them, before waiting for anybody
+		if b.refresh {
+			b.claim() // the leases, whatever the keys hold
+		} else {
+			b.look() // what do the keys hold?
+			b.take() // the leases of those that hold nothing: the second check, in the same trip
+		}
+		b.part() // nobody's load is waited for by those who do not need it
+		b.load() // the rows of the leased keys, and stores them, before waiting for anybody
 		b.wait() // for the loads of others, and looks again
 	}
 }

@@ -24,11 +24,5 @@ func (l *Loader[K, V]) Refresh(ctx context.Context, key K) (V, error) {
 
 // reload is one flight of Refreshes.
 func (l *Loader[K, V]) reload(ctx context.Context, f *flight.Flight[K, state[V]]) {
-	b := l.batchOf(ctx, f, true)
-	defer b.end()
-	for b.more() {
-		b.claim()
-		b.load()
-		b.wait()
-	}
+	l.batchOf(ctx, f, true).run()
 }

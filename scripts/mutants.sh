@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Builds the library once for each guard that internal/mutant/list.txt names, without that guard, and shows that the test named for it
-# fails. A mutant that survives, a test that does not exist and a guard that is not listed fail the run.
+# Builds the tests with the tag that lets guards be taken out, and shows for each guard that internal/mutant/list.txt names that the test named for
+# it fails without it (make test shows that it passes with it). A mutant that survives, a test that does not exist and a guard that is not listed fail the run.
 # Arguments: names of mutants, to run only these.
 set -uo pipefail
 cd "$(dirname "$0")/.."
@@ -13,26 +13,30 @@ if [ -n "$unlisted" ]; then
 	echo "in only one of mutant.go and list.txt:" $unlisted
 	exit 1
 fi
+bin() { echo "$work/$(echo "$1" | tr ./ __).test"; }
+for package in $(rows | cut -d'|' -f2 | sort -u); do
+	go test -c -tags mutants -o "$(bin "$package")" "./$package" || exit 1
+done
 
 # one NAME PACKAGE TEST WHAT
 one() {
 	local name=$1 package=$2 test=$3 what=$4 began=$SECONDS
-	local bin="$work/$name.test" log="$work/$name.log"
-	if ! go test -c -tags "mutant_$name" -o "$bin" "./$package" >"$log" 2>&1; then
-		echo "BROKEN    $name does not build"
-		cat "$log"
-		return 1
-	fi
+	local bin log="$work/$name.log"
+	bin=$(bin "$package")
 	if ! (cd "$package" && "$bin" -test.list "^${test%%/*}\$") 2>/dev/null | grep -qx "${test%%/*}"; then
 		echo "NO TEST   $name: $test in $package"
 		return 1
 	fi
-	if (cd "$package" && "$bin" -test.run "^${test/\//$/^}\$" -test.timeout 30s) >"$log" 2>&1; then
+	if (cd "$package" && CACHEASIDE_MUTANT=$name "$bin" -test.run "^${test/\//$/^}\$" -test.timeout 30s) >"$log" 2>&1; then
 		echo "SURVIVED  $name: $test passes without it"
 		return 1
 	fi
-	rm -f "$bin"
-	printf 'killed    %-18s by %-45s in %2d s: %s\n' "$name" "$test" $((SECONDS - began)) "$what"
+	if ! grep -q -e '^ *--- FAIL' -e '^panic: ' -e '^fatal error: ' "$log"; then
+		echo "BROKEN    $name: $test did not run"
+		cat "$log"
+		return 1
+	fi
+	printf 'killed    %-18s by %-50s in %2d s: %s\n' "$name" "$test" $((SECONDS - began)) "$what"
 }
 
 bad=0 total=0

@@ -9,7 +9,7 @@ import (
 )
 
 // Each script touches KEYS[1] alone, and decides by what the key holds and by Redis' own clock. Lua counts from 1: bytes
-// 3 to 14 are the token. A mutant (see internal/mutant) takes one guard out; in a build without its tag these are constants.
+// 3 to 14 are the token. A mutant (see internal/mutant) takes one guard out; in a build without that tag these are constants.
 
 // takeScript gives a lease if the key holds nothing, or still exactly the bytes whose hash is ARGV[3], which the caller could
 // not read. Otherwise it answers what the key holds: the second check of double-checked locking, in the same trip.
@@ -117,7 +117,7 @@ type mutation struct {
 // script is a Lua script and the SHA-1 by which Redis caches it.
 type script struct{ source, hash string }
 
-// newScript makes a script, with the guard taken out that this build's tag names, if it names one here.
+// newScript makes a script, with the guard taken out that mutant.Active names, if it is one here.
 func newScript(src string, mutations ...mutation) script {
 	for _, m := range mutations {
 		if mutant.Active != m.name {

@@ -1,7 +1,7 @@
 // Package mutant names the guards of the library's promises that a test build can take out.
 //
-// A build with the tag mutant_<name> sets Active to that name; any other build, so every release, sets it to "". Active is a
-// constant, so the comparisons cost nothing and the mutated branches are not compiled in. `make mutants` builds each and shows
+// In a build with the tag mutants, Active is the guard that the environment names; in any other build, so in every release, it is the constant "",
+// so the comparisons cost nothing and the mutated branches are not compiled in. `make mutants` takes out one after the other and shows
 // that the test named for it in list.txt fails.
 package mutant
 

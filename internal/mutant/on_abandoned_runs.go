@@ -1,5 +1,0 @@
-//go:build mutant_abandoned_runs
-
-package mutant
-
-const Active = "abandoned_runs"

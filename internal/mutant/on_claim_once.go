@@ -1,5 +1,0 @@
-//go:build mutant_claim_once
-
-package mutant
-
-const Active = "claim_once"

@@ -1,5 +1,0 @@
-//go:build mutant_fill_compare
-
-package mutant
-
-const Active = "fill_compare"

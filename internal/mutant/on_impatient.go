@@ -1,5 +1,0 @@
-//go:build mutant_impatient
-
-package mutant
-
-const Active = "impatient"

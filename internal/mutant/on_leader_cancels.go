@@ -1,5 +1,0 @@
-//go:build mutant_leader_cancels
-
-package mutant
-
-const Active = "leader_cancels"

@@ -1,5 +1,0 @@
-//go:build mutant_load_unbounded
-
-package mutant
-
-const Active = "load_unbounded"

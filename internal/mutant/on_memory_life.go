@@ -1,5 +1,0 @@
-//go:build mutant_memory_life
-
-package mutant
-
-const Active = "memory_life"

@@ -1,5 +1,0 @@
-//go:build mutant_no_bump
-
-package mutant
-
-const Active = "no_bump"

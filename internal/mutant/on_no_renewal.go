@@ -1,5 +1,0 @@
-//go:build mutant_no_renewal
-
-package mutant
-
-const Active = "no_renewal"

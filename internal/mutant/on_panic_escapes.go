@@ -1,5 +1,0 @@
-//go:build mutant_panic_escapes
-
-package mutant
-
-const Active = "panic_escapes"

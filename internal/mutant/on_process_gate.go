@@ -1,5 +1,0 @@
-//go:build mutant_process_gate
-
-package mutant
-
-const Active = "process_gate"

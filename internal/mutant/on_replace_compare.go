@@ -1,5 +1,0 @@
-//go:build mutant_replace_compare
-
-package mutant
-
-const Active = "replace_compare"

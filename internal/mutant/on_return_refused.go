@@ -1,5 +1,0 @@
-//go:build mutant_return_refused
-
-package mutant
-
-const Active = "return_refused"

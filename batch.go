@@ -69,16 +69,19 @@ func (l *Loader[K, V]) batchOf(ctx context.Context, f *flight.Flight[K, state[V]
 	return &batch[K, V]{l: l, ctx: ctx, flight: f, rounds: f.Rounds, open: slices.Clone(f.Rounds), refresh: refresh}
 }
 
-// part lets the rounds that load go on by themselves, if there are others, which wait: neither delays the other.
+// part lets the rounds that wait for others' loads go on by themselves, if there are some that load: neither delays the other.
 func (b *batch[K, V]) part() {
 	loading, waiting := at(b.open, toLoad), at(b.open, toWait)
 	if len(loading) == 0 || len(waiting) == 0 || mutant.Active == mutant.NoParting || mutant.Active == mutant.WaitFirst {
 		return
 	}
-	part := &batch[K, V]{l: b.l, ctx: b.ctx, flight: b.flight, rounds: loading, open: slices.Clone(loading), refresh: b.refresh}
-	goesOn := func(r *round[K, V]) bool { return r.Result.step == toLoad }
+	part := &batch[K, V]{l: b.l, ctx: b.ctx, flight: b.flight, rounds: waiting, open: slices.Clone(waiting), refresh: b.refresh}
+	goesOn := func(r *round[K, V]) bool { return r.Result.step == toWait }
 	b.rounds = slices.DeleteFunc(slices.Clone(b.rounds), goesOn)
 	b.open = slices.DeleteFunc(slices.Clone(b.open), goesOn)
+	for _, r := range waiting {
+		r.Result.step = toLook
+	}
 	b.parts.Go(part.run)
 }
 
@@ -91,10 +94,6 @@ func (l *Loader[K, V]) begin(r *round[K, V]) {
 	var err error
 	if s.text, err = l.encodeKey(r.Key); err != nil {
 		r.Err, s.step = err, over
-		return
-	}
-	if r.Key != r.Key { //nolint:gocritic // a NaN
-		r.Err, s.step = errNotEqual, over
 		return
 	}
 	s.bypass = l.bypass.Load()
@@ -206,6 +205,7 @@ func (b *batch[K, V]) take() {
 	if len(rounds) == 0 {
 		return
 	}
+	rounds = rounds[:min(len(rounds), maxCalls*b.l.chunk)] // no more than are loaded at once: the fleet waits for a leased key
 	as := b.attempts(rounds)
 	b.l.cache.store.Take(b.ctx, as)
 	for i, r := range rounds {

@@ -202,6 +202,10 @@ func TestBatchLoadFails(t *testing.T) {
 		"another loader's error, passed on": {func([]int, map[int]string) (map[int]string, error) {
 			return nil, &BatchError[int]{Errs: map[int]error{2: broken}}
 		}, []int{0, 1, 2, 77}, nil, broken, 0},
+		"a nil error of its own type": {func(_ []int, rows map[int]string) (map[int]string, error) {
+			var failed *BatchError[int]
+			return rows, failed
+		}, []int{0, 1, 2, 77}, nil, nil, 0},
 		"no rows, as an error": {func([]int, map[int]string) (map[int]string, error) { return nil, ErrNotFound }, []int{0, 1, 2, 77}, nil, nil, 0},
 		"panic":                {func([]int, map[int]string) (map[int]string, error) { panic("secret") }, []int{0, 1, 2, 77}, nil, nil, 0},
 	} {
@@ -259,6 +263,115 @@ func TestBatchLoadFails(t *testing.T) {
 			}
 			p.wantMany(t, keys, map[int]string{9: "row 9", 0: "row 0", 1: "row 1", 2: "row 2", 8: "row 8"}) // no key is blocked, nothing wrong is cached
 		})
+	}
+}
+
+// A load may do what it likes with the slice that it is given.
+func TestBatchLoadKeepsItsSlice(t *testing.T) {
+	_, b := embedded(t)
+	c, err := New(b.client(t), &noMemory)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	l, err := NewBatchLoader(c, "sorts", func(_ context.Context, keys []int) (map[int]string, error) {
+		rows := make(map[int]string)
+		for _, key := range keys {
+			rows[key] = fmt.Sprint("row ", key)
+		}
+		slices.Sort(keys)
+		clear(keys[:len(keys)/2])
+		return rows, nil
+	}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		if m, err := l.GetMany(t.Context(), []int{3, 1, 2}); err != nil || !maps.Equal(m, map[int]string{1: "row 1", 2: "row 2", 3: "row 3"}) {
+			t.Error(m, err)
+		}
+	}
+}
+
+// badError panics when it is looked into, as a nil error of a type of one's own does.
+type badError struct{}
+
+func (badError) Error() string   { return "bad" }
+func (badError) Is(error) bool   { panic("is") }
+func (badError) Unwrap() []error { panic("unwrap") }
+
+// An error that panics when it is looked into is an error like any other: its key is not blocked.
+func TestErrorThatPanics(t *testing.T) {
+	_, b := embedded(t)
+	d := newShelf(10)
+	p := startMany(t, b.client(t), d, noMemory, nil)
+	d.answer = func([]int, map[int]string) (map[int]string, error) { return nil, badError{} }
+	if _, err := p.Get(t.Context(), 1); err == nil {
+		t.Error("no error")
+	}
+	d.answer = nil
+	if err := p.Invalidate(t.Context(), 1); err != nil {
+		t.Fatal(err)
+	}
+	get := later(func() (string, error) { return p.Get(t.Context(), 1) })
+	if v, err := get(t); v != "row 1" || err != nil {
+		t.Error(v, err)
+	}
+}
+
+// A large batch leases no more keys than it loads at once: another process gets the rest without waiting for their turn.
+func TestLargeBatchLeavesTheRest(t *testing.T) {
+	_, b := embedded(t)
+	d := newShelf(100)
+	reached, resume := d.pauseCall(1)
+	defer resume()
+	large, other := startMany(t, b.client(t), d, noMemory, &LoaderOptions{BatchSize: 2}), startMany(t, b.client(t), d, noMemory, nil)
+	before := d.during
+	d.during = func(ctx context.Context, call int, keys []int) error {
+		if call > 1 && call <= maxCalls { // these take as long as the first
+			<-ctx.Done()
+			return ctx.Err()
+		}
+		return before(ctx, call, keys)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	batch := later(func() (map[int]string, error) { return large.GetMany(ctx, upTo(100)) })
+	reach(t, reached, "the first load")
+	waitFor(t, func() bool { _, calls := d.loaded(); return calls == maxCalls })
+	get := later(func() (string, error) { return other.Get(t.Context(), 99) })
+	if v, err := get(t); v != "row 99" || err != nil {
+		t.Error(v, err)
+	}
+	cancel()
+	resume()
+	if _, err := batch(t); !errors.Is(err, context.Canceled) {
+		t.Error(err)
+	}
+}
+
+// A key that cannot be hashed, in a key type that is an interface, panics where the caller sees it, and blocks no other.
+func TestKeyWithoutHash(t *testing.T) {
+	_, b := embedded(t)
+	c, err := New(b.client(t), &noMemory)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	l, err := NewLoader(c, "any", func(_ context.Context, key any) (string, error) { return fmt.Sprint(key), nil }, &LoaderOptions{Key: KeyOf(func(k any) string { return fmt.Sprint(k) })})
+	if err != nil {
+		t.Fatal(err)
+	}
+	func() {
+		defer func() {
+			if recover() == nil {
+				t.Error("no panic")
+			}
+		}()
+		l.GetMany(t.Context(), []any{1, "two", []int{3}})
+	}()
+	if m, err := l.GetMany(t.Context(), []any{1, "two"}); len(m) != 2 || err != nil {
+		t.Error(m, err)
 	}
 }
 

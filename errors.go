@@ -57,8 +57,14 @@ type BatchError[K comparable] struct {
 
 // Error tells how many keys have failed, and why one of them did.
 func (e *BatchError[K]) Error() string {
+	if e == nil {
+		return "a nil *BatchError" // that a load has returned as its error
+	}
 	text, n := "", 0
 	for _, err := range e.Errs {
+		if err == nil {
+			continue
+		}
 		if s := err.Error(); n == 0 || s < text { // the same text each time
 			text = s
 		}
@@ -71,7 +77,12 @@ func (e *BatchError[K]) Error() string {
 }
 
 // Unwrap returns the errors of all keys, for errors.Is and errors.As.
-func (e *BatchError[K]) Unwrap() []error { return slices.Collect(maps.Values(e.Errs)) }
+func (e *BatchError[K]) Unwrap() []error {
+	if e == nil {
+		return nil
+	}
+	return slices.Collect(maps.Values(e.Errs))
+}
 
 // PanicError is the error of a load (or of a marshaler of the key or the value) that panicked or called runtime.Goexit. The
 // callers who shared the load get it; no goroutine or lease is left behind. It does not wrap the panic's value: panic(sql.ErrNoRows) does
@@ -95,9 +106,6 @@ func (e *PanicError) Error() string {
 func caught(recovered any) error {
 	return &PanicError{Value: recovered, Goexit: recovered == nil, Stack: debug.Stack()}
 }
-
-// errNotEqual is of a key such as a NaN, which no map finds again.
-var errNotEqual = errors.New("the key does not equal itself")
 
 // redisError marks err as Redis' or its client's.
 func redisError(err error) error {

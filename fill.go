@@ -79,8 +79,7 @@ func (b *batch[K, V]) fill(all []*round[K, V], stop func()) {
 		} else {
 			rounds = nil
 		}
-		values := b.l.call(b.ctx, entered)
-		b.l.gate.leave(entered)
+		values := b.l.loadAll(b.ctx, entered)
 		if len(rounds) == 0 {
 			stop()
 		}
@@ -110,6 +109,7 @@ func (b *batch[K, V]) store(rounds []*round[K, V], values []loaded[V]) {
 	}
 	var fillings []*lease.Filling
 	var filled []*round[K, V]
+	var tooLarge []*round[K, V]
 	for i, r := range rounds {
 		switch v := values[i]; {
 		case v.err != nil:
@@ -123,6 +123,7 @@ func (b *batch[K, V]) store(rounds []*round[K, V], values []loaded[V]) {
 			case errors.Is(err, codec.ErrTooLarge):
 				b.l.counters.tooLarge.Add(1)
 				b.unvalidated(r)
+				tooLarge = append(tooLarge, r)
 			case err != nil:
 				r.Err = err
 			default:
@@ -131,6 +132,7 @@ func (b *batch[K, V]) store(rounds []*round[K, V], values []loaded[V]) {
 		}
 	}
 	b.failAll(slices.DeleteFunc(slices.Clone(rounds), func(r *round[K, V]) bool { return r.Err == nil }), nil)
+	b.giveUp(tooLarge)
 	if len(fillings) == 0 {
 		return
 	}
@@ -138,6 +140,19 @@ func (b *batch[K, V]) store(rounds []*round[K, V], values []loaded[V]) {
 	for i, r := range filled {
 		b.settleFill(r, fillings[i])
 	}
+}
+
+// giveUp leaves nothing in Redis for values that are too large to be stored: also not the entry that a refresh has found, which is older.
+func (b *batch[K, V]) giveUp(rounds []*round[K, V]) {
+	if len(rounds) == 0 {
+		return
+	}
+	if b.refresh {
+		for _, err := range b.l.cache.store.Delete(context.WithoutCancel(b.ctx), names(rounds)) {
+			b.l.count(err)
+		}
+	}
+	b.release(b.attempts(rounds))
 }
 
 // failAll ends rounds with their errors, or with err. The fleet is told not to try their keys again at once.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"errors"
+	"slices"
 	"sync"
 	"time"
 
@@ -52,13 +53,27 @@ func oneByOne[K comparable, V any](load func(context.Context, K) (V, error)) loa
 	}
 }
 
+// loadAll loads keys that have entered the gate, and lets them out again, whatever happens: an error's own methods may panic.
+func (l *Loader[K, V]) loadAll(ctx context.Context, keys []K) (out []loaded[V]) {
+	defer l.gate.leave(keys)
+	defer func() {
+		if p := recover(); p != nil {
+			out = make([]loaded[V], len(keys))
+			for i := range out {
+				out[i].err = caught(p)
+			}
+		}
+	}()
+	return l.call(ctx, keys)
+}
+
 // call calls the load function on a goroutine of its own, and waits until it returns or its time is up: no longer, for it may ignore
 // its context. If ctx ends the load is told, and waited for. It answers for each key.
 func (l *Loader[K, V]) call(ctx context.Context, keys []K) []loaded[V] {
 	ctx, cancel := context.WithTimeoutCause(ctx, l.options.LoadTimeout, ErrLoadTimeout)
 	defer cancel()
-	own := &ownTTL{}
-	ctx = context.WithValue(ctx, ownTTLKey{}, own)
+	ttl := &ownTTL{}
+	ctx = context.WithValue(ctx, ownTTLKey{}, ttl)
 
 	l.counters.loads.Add(int64(len(keys)))
 	l.counters.loadCalls.Add(1)
@@ -73,7 +88,11 @@ func (l *Loader[K, V]) call(ctx context.Context, keys []K) []loaded[V] {
 			}
 			done <- o
 		}()
-		o.values, o.err = l.load(ctx, keys)
+		own := slices.Clone(keys) // which it may sort
+		if mutant.Active == mutant.SliceShared {
+			own = keys
+		}
+		o.values, o.err = l.load(ctx, own)
 		returned = true
 	}()
 
@@ -93,10 +112,9 @@ func (l *Loader[K, V]) call(ctx context.Context, keys []K) []loaded[V] {
 	if errors.Is(o.err, context.DeadlineExceeded) && errors.Is(context.Cause(ctx), ErrLoadTimeout) {
 		o.err = errors.Join(ErrLoadTimeout, o.err)
 	}
-	own.mu.Lock()
-	ttl := own.ttl
-	own.mu.Unlock()
-	return l.sort(keys, o, ttl, time.Since(started))
+	ttl.mu.Lock()
+	defer ttl.mu.Unlock()
+	return l.sort(keys, o, ttl.ttl, time.Since(started))
 }
 
 // outcome is what a load function has returned.

@@ -54,7 +54,7 @@ type Loader[K comparable, V any] struct {
 // load reads one row from the database. It returns ErrNotFound or sql.ErrNoRows for a row that does not exist, which is cached
 // too. It must read what has been committed: not from within a transaction of the caller's, nor from a lagging replica. What it
 // asks of another loader must not pass on that one's ErrNotFound unless this row is missing then, and it must not ask this loader for
-// the same key, for which it would wait in vain. It runs on a
+// the same key, nor for one that may be asked for by the same GetMany, for which it would wait in vain. It runs on a
 // goroutine of its own, for all who ask for the key at the time; its context carries the values of the first caller's
 // context, but not its cancellation: it ends after LoadTimeout, when the last of them has left, or at Close. A panic in it becomes
 // a *PanicError.
@@ -151,8 +151,8 @@ func (l *Loader[K, V]) Get(ctx context.Context, key K) (V, error) {
 	return l.give(s.value, s.null)
 }
 
-// GetMany returns the values of keys, in few round trips: one for those that are cached in Redis, three for the others, however many
-// they are (and one for each further LoaderOptions.BatchSize of them). The map, never nil, has all that was found, a *BatchError[K] an *Error for each
+// GetMany returns the values of keys, in few round trips: one for those that are cached in Redis; for the others two more, with a batch load
+// of up to LoaderOptions.BatchSize of them (a few more for more, and one for each key with a load function of one row). The map, never nil, has all that was found, a *BatchError[K] an *Error for each
 // key that failed; a key in neither has no row. Each key is read as by Get, whose promises hold for it, and shares its load with whoever
 // else asks for it, here and in other processes.
 //

@@ -18,7 +18,7 @@ type Options struct {
 	// bookkeeping. Default: 64 MiB. A negative number: no memory tier. At least 1 MiB otherwise.
 	MemoryBytes int64
 
-	// RedisTimeout bounds each command to Redis, and each pipeline of commands, whatever the client's own settings. When Redis hangs, a read
+	// RedisTimeout bounds each command to Redis, and the commands for all keys of a batch together, whatever the client's own settings. When Redis hangs, a read
 	// takes up to this long before it goes to the database, or three times this long if Redis hangs just when a lease is asked for; and up
 	// to twice this long after a load, if it hangs then. Default: 500 ms. At least 1 ms.
 	//

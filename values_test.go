@@ -17,6 +17,8 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+
+	"github.com/cacheaside/cacheaside/internal/flight"
 )
 
 // roundTrip loads v through one process, and reads it from Redis in another, whose loader has its own codec.
@@ -244,8 +246,14 @@ func TestKeyOf(t *testing.T) {
 		t.Error("it has another name")
 	}
 	_, err = pairs.Get(t.Context(), pair{1, math.NaN()})
-	if !errors.Is(err, errNotEqual) {
+	if !errors.Is(err, flight.ErrNotEqual) {
 		t.Error(err)
+	}
+	if m, err := pairs.GetMany(t.Context(), []pair{{1, math.NaN()}, {1, 2.5}}); !errors.Is(err, flight.ErrNotEqual) || len(m) != 1 {
+		t.Error(m, err)
+	}
+	if !pairs.reads.Idle() {
+		t.Error("something is kept of a key that no map finds again")
 	}
 
 	rows := map[string]string{"foo": "old"}

@@ -30,7 +30,7 @@ func (b *batch[K, V]) wait() {
 		}
 		gap = min(gap, b.l.loadTime.pause(waited))
 	}
-	if others := len(at(b.open, toLook)); others > 0 || gap == math.MaxInt64 {
+	if others := len(at(b.open, toLook)) + len(at(b.open, toTake)); others > 0 || gap == math.MaxInt64 {
 		gap = 0 // there is something to look for at once
 	}
 	for _, r := range at(rounds, toWait) {

@@ -14,7 +14,7 @@ var errNotStored = errors.New("loaded, but not stored")
 
 // Warm fills the caches ahead of traffic, and keeps them filled if it is called again and again, on a schedule: it loads those keys that are
 // not cached, or whose entry has less than half of the loader's TTL left, and leaves the others alone. So processes that warm the same
-// keys share the work, and each has them in its memory tier afterwards. At most rate rows a second are loaded, in chunks of a quarter of that; zero or less: as many as there are, one chunk of LoaderOptions.BatchSize
+// keys share the work, and each has them in its memory tier afterwards (a key that two reload at the same moment is loaded by both, one after the other). At most rate rows a second are loaded, in chunks of a quarter of that; zero or less: as many as there are, one chunk of LoaderOptions.BatchSize
 // after the other. A key whose load failed a moment ago is not tried again, but reported with ErrLoadFailed.
 //
 // It does its work while the caller ranges over what it returns: each key once it is cached, or with the *Error why it is not. (An absent row is
@@ -54,12 +54,13 @@ func (l *Loader[K, V]) Warm(ctx context.Context, keys iter.Seq[K], rate float64)
 func (l *Loader[K, V]) warm(ctx context.Context, keys []K) (failed map[K]error, loaded int) {
 	failed = make(map[K]error)
 	missing, old := l.stale(ctx, keys, failed)
-	maps.Copy(failed, l.getMany(ctx, "warm", l.reads, missing, func(key K, s *state[V]) {
+	stored := func(key K, s *state[V]) {
 		if s.unvalidated {
 			failed[key] = l.wrap("warm", key, errNotStored)
 		}
-	}))
-	maps.Copy(failed, l.getMany(ctx, "warm", l.refreshes, old, func(K, *state[V]) {}))
+	}
+	maps.Copy(failed, l.getMany(ctx, "warm", l.reads, missing, stored))
+	maps.Copy(failed, l.getMany(ctx, "warm", l.refreshes, old, stored))
 	return failed, len(missing) + len(old)
 }
 

@@ -1,6 +1,7 @@
 package codec
 
 import (
+	"bytes"
 	"encoding"
 	"reflect"
 )
@@ -29,7 +30,7 @@ func encodeBinary[V any](v *V, pointer bool) (Payload, error) {
 		m = *v
 	}
 	b, err := m.(encoding.BinaryMarshaler).MarshalBinary()
-	return Payload{Codec: Binary, Bytes: b}, err
+	return Payload{Codec: Binary, Bytes: bytes.Clone(b)}, err // it may be a buffer that is used again
 }
 
 func decodeBinary[V any](b []byte, v *V, pointer bool) error {

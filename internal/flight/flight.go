@@ -19,6 +19,9 @@ import (
 // ErrAbandoned is the cause of a flight's context when the last caller of its rounds has left.
 var ErrAbandoned = errors.New("all callers have left")
 
+// ErrNotEqual is the error of a key such as a NaN, which does not equal itself, so that no map finds it again.
+var ErrNotEqual = errors.New("the key does not equal itself")
+
 const shards = 64
 
 // Group runs rounds. One round of a key is under way, one gathers.
@@ -96,6 +99,9 @@ func (g *Group[K, R]) Do(ctx context.Context, key K) (*R, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
+	if key != key { //nolint:gocritic // see ErrNotEqual
+		return nil, ErrNotEqual
+	}
 	s := g.shard(key)
 	s.mu.Lock()
 	if s.closed {
@@ -132,8 +138,16 @@ func (g *Group[K, R]) DoMany(ctx context.Context, keys []K) (rounds []*Round[K, 
 	var own []*Round[K, R]           // that begin with this call
 	var fresh []Round[K, R]          // allocated some at a time
 	var mine = new(struct{ _ byte }) // marks them
+	in := make([]*shard[K, R], len(keys))
 	for i, key := range keys {
-		s := g.shard(key)
+		in[i] = g.shard(key) // panics for one that has no hash, while nothing has begun
+	}
+	for i, key := range keys {
+		if key != key { //nolint:gocritic // see ErrNotEqual
+			errs[i] = ErrNotEqual
+			continue
+		}
+		s := in[i]
 		s.mu.Lock()
 		switch running := s.running[key]; {
 		case s.closed:

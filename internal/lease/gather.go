@@ -2,6 +2,7 @@ package lease
 
 import (
 	"context"
+	"math"
 	"slices"
 	"sync"
 	"time"
@@ -26,6 +27,7 @@ type gather struct {
 	next  *trip // gathers while maxTrips are under way
 	under int
 
+	pause     time.Duration // after the last try that was in vain; 0: it was not
 	slowUntil time.Time
 }
 
@@ -41,15 +43,21 @@ type trip struct {
 // patience is how long a lone reader waits on his own goroutine, where he cannot notice that he is to leave. A healthy Redis answers in less.
 const patience = 10 * time.Millisecond
 
-// slow is for how long nobody tries that after it has been in vain: each time costs a connection.
-const slow = 100 * time.Millisecond
+// slow is for how long nobody tries that after it has been in vain, for each time costs a connection; twice as long each time, up to slowest.
+const (
+	slow    = 100 * time.Millisecond
+	slowest = 30 * time.Second
+)
+
+// few is how many keys are tried so: more may well take longer.
+const few = 128
 
 // first reads for a caller who must be able to leave, as do does. If nobody else reads just then, and the client keeps deadlines, it does so on
 // the caller's goroutine: a hand-over to another and back costs as much as a third of the trip, and more on an idle machine. If it was in
 // vain it makes new commands.
 func (g *gather) first(ctx context.Context, keys []string) ([]redis.Cmder, error) {
 	cmds := gets(ctx, keys)
-	if !g.store.bounded || !g.begin(1) {
+	if !g.store.bounded || len(keys) > few || !g.begin(1) {
 		return cmds, g.do(ctx, cmds...)
 	}
 	wait := min(patience, g.store.timeout)
@@ -66,6 +74,11 @@ func (g *gather) first(ctx context.Context, keys []string) ([]redis.Cmder, error
 // glance sends cmds with little patience, in the trip that has been begun, and tells whether that was in vain.
 func (g *gather) glance(ctx context.Context, wait time.Duration, cmds []redis.Cmder) (late bool) {
 	defer func() { g.end(late) }()
+	defer func() {
+		if !late {
+			g.quick()
+		}
+	}()
 	ctx, cancel := context.WithTimeout(ctx, wait)
 	defer cancel()
 	g.store.process(ctx, cmds)
@@ -92,11 +105,20 @@ func (g *gather) again(ctx context.Context, keys []string) ([]redis.Cmder, error
 	return cmds, g.store.send(bound, cmds)
 }
 
+// most is how many trips there may be at once, n on one server. On a cluster every reader makes his own: the nodes answer apart, and in a trip that
+// they share, one that hangs would keep the others' answers.
+func (g *gather) most(n int) int {
+	if g.store.cluster {
+		return math.MaxInt
+	}
+	return n
+}
+
 // begin begins a trip, if fewer than n are under way and nobody waits for one. Trips of one are not begun for a while after one was late.
 func (g *gather) begin(n int) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if g.under >= n || g.next != nil || n == 1 && !g.slowUntil.IsZero() && time.Now().Before(g.slowUntil) {
+	if g.under >= g.most(n) || g.next != nil || n == 1 && !g.slowUntil.IsZero() && time.Now().Before(g.slowUntil) {
 		return false
 	}
 	g.under++
@@ -107,7 +129,8 @@ func (g *gather) begin(n int) bool {
 func (g *gather) end(late bool) {
 	g.mu.Lock()
 	if late {
-		g.slowUntil = time.Now().Add(slow)
+		g.pause = min(max(2*g.pause, slow), slowest)
+		g.slowUntil = time.Now().Add(g.pause)
 	}
 	others := g.next != nil
 	if !others {
@@ -119,23 +142,38 @@ func (g *gather) end(late bool) {
 	}
 }
 
+// quick notes that a try was not in vain.
+func (g *gather) quick() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.pause = 0
+}
+
 // do sends cmds and waits for their replies, or for ctx, or for the store's time-out. After an error cmds may still be in use and must not
 // be read.
 func (g *gather) do(ctx context.Context, cmds ...redis.Cmder) error {
 	g.mu.Lock()
 	t := g.next
-	if t == nil {
+	if t == nil || g.store.cluster {
 		t = &trip{done: make(chan struct{})}
 		t.ctx, t.cancel = context.WithTimeout(context.WithoutCancel(ctx), g.store.timeout)
-		g.next = t
 	}
 	t.cmds = append(t.cmds, cmds...)
-	start := g.under < maxTrips
-	if start {
-		g.under++
+	start, run := g.under < maxTrips, g.run
+	if g.store.cluster {
+		start, run = true, func() { t.run(g.store) }
+	} else {
+		g.next = t
+		if start {
+			g.under++
+		}
 	}
 	g.mu.Unlock()
-	if start && !g.store.goApart(g.run) {
+	if start && !g.store.goApart(run) {
+		if g.store.cluster {
+			t.cancel()
+			return ErrClosed
+		}
 		g.refuse()
 	}
 	select {

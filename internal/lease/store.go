@@ -18,6 +18,7 @@ type Store struct {
 	rdb     redis.UniversalClient
 	timeout time.Duration
 	bounded bool // rdb keeps a context's deadline by itself, so a command may run on the goroutine that asks for it
+	cluster bool
 	reads   gather
 
 	mu     sync.Mutex
@@ -76,6 +77,7 @@ func NewStore(rdb redis.UniversalClient, timeout time.Duration) (*Store, error) 
 
 func newStore(rdb redis.UniversalClient, timeout time.Duration, bounded bool) *Store {
 	s := &Store{rdb: rdb, timeout: timeout, bounded: bounded}
+	_, s.cluster = rdb.(*redis.ClusterClient)
 	s.reads.store = s
 	return s
 }

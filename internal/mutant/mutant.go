@@ -42,6 +42,7 @@ const (
 	LongKeyUnchecked = "long_key_unchecked"
 	LoneWaits        = "lone_waits"
 	WaitFirst        = "wait_first"
+	SliceShared      = "slice_shared"
 	NoParting        = "no_parting"
 	SilenceIsAbsence = "silence_is_absence"
 	UnpackUnbounded  = "unpack_unbounded"

@@ -20,7 +20,7 @@ go test -c -o bin/accept.test .
 	echo "== the overhead of an item in memory"
 	go test -v -count=1 -run TestOverhead ./internal/local | grep _test.go
 	echo
-	echo "== the decoders of entries and values and the encoding of keys: 10 million inputs, and fuzzed with an eye on coverage for a minute each"
+	echo "== the decoders of entries and values and the encoding of keys: 10 million inputs, and fuzzed with an eye on coverage for half a minute each"
 	CACHEASIDE_ACCEPT=1 go test -v -count=1 -timeout 30m -run Millions ./internal/lease ./internal/keys ./internal/codec | grep -v '^=== '
-	make -s fuzz FUZZTIME=60s | grep -v 'gathering baseline' | awk '/elapsed/ {last = $0; next} {if (last) print last; last = ""; print}'
+	make -s fuzz FUZZTIME=30s | grep -v 'gathering baseline' | awk '/elapsed/ {last = $0; next} {if (last) print last; last = ""; print}'
 } 2>&1 | tee $log

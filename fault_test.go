@@ -864,3 +864,69 @@ func TestRefreshesAreAskedFor(t *testing.T) {
 		}
 	})
 }
+
+// A node of a cluster that hangs keeps only its own keys: reads of the others go on.
+func TestClusterNodeHangs(t *testing.T) {
+	for _, keepsDeadlines := range []bool{true, false} {
+		t.Run(fmt.Sprint("the client keeps deadlines: ", keepsDeadlines), func(t *testing.T) {
+			c := testenv.SharedCluster(t)
+			o := c.Options()
+			o.ContextTimeoutEnabled = keepsDeadlines
+			rdb := redis.NewClusterClient(o)
+			defer rdb.Close()
+			rows := make(map[int]string)
+			for key := range 200 {
+				rows[key] = fmt.Sprint("row ", key)
+			}
+			d := newTable(rows)
+			p := startOn(t, rdb, d, Options{RedisTimeout: 300 * time.Millisecond, MemoryBytes: -1}, nil)
+			var sick, healthy []int
+			for key := range rows {
+				master, err := rdb.MasterForKey(t.Context(), redisKey(key))
+				if err != nil {
+					t.Fatal(err)
+				}
+				if master.Options().Addr == c.Nodes[0].Addr {
+					sick = append(sick, key)
+				} else {
+					healthy = append(healthy, key)
+				}
+				waitFor(t, func() bool { // all are cached, and known to be
+					before := d.loads.Load()
+					_, err := p.Get(t.Context(), key)
+					return err == nil && d.loads.Load() == before
+				})
+			}
+			c.Nodes[0].Pause()
+			defer c.Nodes[0].Resume()
+			end := time.Now().Add(600 * time.Millisecond) // before the cluster takes it for dead
+			var wg sync.WaitGroup
+			var reads, wrong atomic.Int64
+			for i := range 8 {
+				wg.Go(func() {
+					keys := healthy
+					if i < 4 {
+						keys = sick
+					}
+					for n := i; time.Now().Before(end); n++ {
+						key := keys[n*7%len(keys)]
+						if v, err := p.Get(t.Context(), key); v != rows[key] || err != nil {
+							wrong.Add(1)
+						}
+						if i >= 4 {
+							reads.Add(1)
+						}
+					}
+				})
+			}
+			wg.Wait()
+			if wrong.Load() != 0 || reads.Load() < 200 {
+				t.Errorf("%d wrong answers, %d reads from healthy nodes", wrong.Load(), reads.Load())
+			}
+			// Each reader of the sick node's keys has loaded after each time-out, and nobody else has.
+			if n, most := d.loads.Load(), int64(len(rows)+4*3); n > most {
+				t.Errorf("%d loads, at most %d expected", n, most)
+			}
+		})
+	}
+}

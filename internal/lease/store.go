@@ -77,7 +77,8 @@ func NewStore(rdb redis.UniversalClient, timeout time.Duration) (*Store, error) 
 
 func newStore(rdb redis.UniversalClient, timeout time.Duration, bounded bool) *Store {
 	s := &Store{rdb: rdb, timeout: timeout, bounded: bounded}
-	_, s.cluster = rdb.(*redis.ClusterClient)
+	_, cluster := rdb.(*redis.ClusterClient)
+	s.cluster = cluster && mutant.Active != mutant.ClusterShares
 	s.reads.store = s
 	return s
 }

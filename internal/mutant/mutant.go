@@ -43,6 +43,7 @@ const (
 	LoneWaits        = "lone_waits"
 	WaitFirst        = "wait_first"
 	SliceShared      = "slice_shared"
+	ClusterShares    = "cluster_shares"
 	NoParting        = "no_parting"
 	SilenceIsAbsence = "silence_is_absence"
 	UnpackUnbounded  = "unpack_unbounded"

@@ -267,6 +267,7 @@ func (b *batch[K, V]) claim() {
 	if len(rounds) == 0 {
 		return
 	}
+	rounds = rounds[:min(len(rounds), maxCalls*b.l.chunk)] // as in take
 	b.l.cache.store.Claim(b.ctx, b.attempts(rounds))
 	if b.ctx.Err() != nil {
 		return

@@ -252,6 +252,11 @@ func TestKeyOf(t *testing.T) {
 	if m, err := pairs.GetMany(t.Context(), []pair{{1, math.NaN()}, {1, 2.5}}); !errors.Is(err, flight.ErrNotEqual) || len(m) != 1 {
 		t.Error(m, err)
 	}
+	for key, err := range pairs.Warm(t.Context(), slices.Values([]pair{{1, math.NaN()}}), 0) {
+		if !errors.Is(err, flight.ErrNotEqual) {
+			t.Error(key, err)
+		}
+	}
 	if !pairs.reads.Idle() {
 		t.Error("something is kept of a key that no map finds again")
 	}

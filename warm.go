@@ -7,6 +7,7 @@ import (
 	"maps"
 	"time"
 
+	"github.com/cacheaside/cacheaside/internal/flight"
 	"github.com/cacheaside/cacheaside/internal/lease"
 )
 
@@ -14,12 +15,13 @@ var errNotStored = errors.New("loaded, but not stored")
 
 // Warm fills the caches ahead of traffic, and keeps them filled if it is called again and again, on a schedule: it loads those keys that are
 // not cached, or whose entry has less than half of the loader's TTL left, and leaves the others alone. So processes that warm the same
-// keys share the work, and each has them in its memory tier afterwards (a key that two reload at the same moment is loaded by both, one after the other). At most rate rows a second are loaded, in chunks of a quarter of that; zero or less: as many as there are, one chunk of LoaderOptions.BatchSize
-// after the other. A key whose load failed a moment ago is not tried again, but reported with ErrLoadFailed.
+// keys share the work, and each has them in its memory tier afterwards. (A key that two reload at the same moment is loaded by both, one
+// after the other.) At most rate rows a second are loaded, in chunks of a quarter of that; zero or less: as many as there are, one chunk
+// of LoaderOptions.BatchSize after the other. A key whose load failed a moment ago is not tried again, but reported with ErrLoadFailed.
 //
-// It does its work while the caller ranges over what it returns: each key once it is cached, or with the *Error why it is not. (An absent row is
-// cached as such: no error.) A key that comes twice in a chunk is reported once. When ctx ends, or the cache is closed, the keys of the chunk that is next or under way
-// are reported with that as their error, and then it stops; it also stops when the loop does.
+// It does its work while the caller ranges over what it returns: each key once it is cached, or with the *Error why it is not. (An absent
+// row is cached as such: no error.) A key that comes twice in a chunk is reported once. When ctx ends, or the cache is closed, the keys of
+// the chunk that is next or under way are reported with that as their error, and then it stops; it also stops when the loop does.
 //
 //	for id, err := range users.Warm(ctx, maps.Keys(popular), 100) {
 //		…
@@ -39,7 +41,11 @@ func (l *Loader[K, V]) Warm(ctx context.Context, keys iter.Seq[K], rate float64)
 			}
 			stopped := len(failed) > 0 && (ctx.Err() != nil || l.reads.Closed()) // and said so
 			for _, key := range chunk {
-				if !yield(key, failed[key]) {
+				err := failed[key]
+				if key != key { //nolint:gocritic // no map finds it
+					err = l.wrap("warm", key, flight.ErrNotEqual)
+				}
+				if !yield(key, err) {
 					return
 				}
 			}

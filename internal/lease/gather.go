@@ -64,14 +64,14 @@ func (g *gather) first(ctx context.Context, keys []string) ([]redis.Cmder, error
 	if mutant.Active == mutant.LoneWaits {
 		wait = g.store.timeout
 	}
-	if !g.glance(ctx, wait, cmds) || ctx.Err() != nil {
+	if !g.glance(ctx, wait, cmds) {
 		return cmds, nil
 	}
 	cmds = gets(ctx, keys)
 	return cmds, g.do(ctx, cmds...)
 }
 
-// glance sends cmds with little patience, in the trip that has been begun, and tells whether that was in vain.
+// glance sends cmds with little patience, in the trip that has been begun, and tells whether that was in vain; a caller's own end is no fault of Redis.
 func (g *gather) glance(ctx context.Context, wait time.Duration, cmds []redis.Cmder) (late bool) {
 	defer func() { g.end(late) }()
 	defer func() {
@@ -79,10 +79,10 @@ func (g *gather) glance(ctx context.Context, wait time.Duration, cmds []redis.Cm
 			g.quick()
 		}
 	}()
-	ctx, cancel := context.WithTimeout(ctx, wait)
+	short, cancel := context.WithTimeout(ctx, wait)
 	defer cancel()
-	g.store.process(ctx, cmds)
-	return slices.ContainsFunc(cmds, func(cmd redis.Cmder) bool { return cmd.Err() != nil && !isReply(cmd.Err()) })
+	g.store.process(short, cmds)
+	return ctx.Err() == nil && slices.ContainsFunc(cmds, func(cmd redis.Cmder) bool { return cmd.Err() != nil && !isReply(cmd.Err()) })
 }
 
 func gets(ctx context.Context, keys []string) []redis.Cmder {

@@ -7,8 +7,10 @@ import (
 	"sync"
 	"time"
 
+	"github.com/cacheaside/cacheaside/internal/conn"
 	"github.com/cacheaside/cacheaside/internal/flight"
 	"github.com/cacheaside/cacheaside/internal/lease"
+	"github.com/cacheaside/cacheaside/internal/local"
 	"github.com/cacheaside/cacheaside/internal/mutant"
 )
 
@@ -27,7 +29,10 @@ type state[V any] struct {
 	name       string // in Redis
 	hashed     bool   // the name holds only a hash of the text
 	stable     uint64
-	generation uint64         // as it was before the first look at Redis
+	place      uint8          // the range of keys that it is in
+	era        *local.Era     // of the loader, there, as it was before the first look at Redis
+	generation uint64         // of the key in the memory tier, likewise
+	behind     bool           // an entry has shown that the era is over
 	attempt    *lease.Attempt // nil: Redis has not been asked, or is not to be
 	bypass     bool
 	alone      bool // loads without a lease
@@ -41,6 +46,7 @@ type step uint8
 
 const (
 	toBegin step = iota
+	toLearn      // the era
 	toLook       // at what Redis holds
 	toTake       // a lease, for there is nothing, or nothing that can be read
 	toLoad
@@ -100,19 +106,34 @@ func (l *Loader[K, V]) begin(r *round[K, V]) {
 	if l.memory != nil {
 		s.stable = l.keys.Hash(s.text)
 	}
-	l.takeGeneration(s)
 	if l.cache.store == nil || s.bypass {
+		l.takeGeneration(s)
 		s.alone, s.step = true, toLoad
 		return
 	}
 	s.name, s.hashed = l.keys.Name(s.text)
-	s.step = toLook
+	s.place = uint8(l.cache.conn.Range(s.name))
+	if l.memory != nil {
+		l.cache.channel.Listen()
+	}
+	l.again(s)
 }
 
-// takeGeneration is done before a round's first look at Redis, and again when it starts again.
+// again has a round look at Redis for the first time, or once more from the start.
+func (l *Loader[K, V]) again(s *state[V]) {
+	l.takeGeneration(s)
+	s.step = toLook
+	if s.era == nil || s.behind || !l.cache.channel.Confirmed(s.place) {
+		s.step = toLearn
+	}
+}
+
+// takeGeneration is done before a round's first look at Redis, and again when it starts again: an entry loaded by it, and what is remembered of it, are of
+// no later time than that.
 func (l *Loader[K, V]) takeGeneration(s *state[V]) {
+	s.era = l.eras.Of(s.place)
 	if l.memory != nil {
-		s.generation = l.memory.Generation(s.stable)
+		s.generation = l.memory.Generation(s.place, s.stable)
 	}
 }
 
@@ -189,6 +210,56 @@ func (l *Loader[K, V]) attempt(s *state[V]) *lease.Attempt {
 	return s.attempt
 }
 
+// learn asks Redis of which generation the loader's entries are, where that is not known, or not known to be still so.
+func (b *batch[K, V]) learn() {
+	rounds := at(b.open, toLearn)
+	if len(rounds) == 0 {
+		return
+	}
+	errs := b.l.learn(b.ctx, rounds)
+	if b.ctx.Err() != nil {
+		return
+	}
+	for i, r := range rounds {
+		switch s := &r.Result; {
+		case errs[i] != nil && b.refresh:
+			r.Err, s.step = redisError(errs[i]), over
+		case errs[i] != nil: // the database answers, as where Redis cannot be read
+			s.alone, s.step = true, toLoad
+		}
+	}
+}
+
+// learn has rounds that are at that step go on to look, or answers why they cannot.
+func (l *Loader[K, V]) learn(ctx context.Context, rounds []*round[K, V]) []error {
+	var asked [conn.Ranges]bool
+	var fresh [conn.Ranges]bool
+	for _, r := range rounds {
+		s := &r.Result
+		asked[s.place] = true
+		fresh[s.place] = fresh[s.place] || s.behind || s.era == nil
+	}
+	var errs [conn.Ranges]error
+	var all sync.WaitGroup
+	for place := range uint8(conn.Ranges) {
+		if asked[place] {
+			all.Go(func() { errs[place] = l.cache.channel.Confirm(ctx, place, fresh[place]) })
+		}
+	}
+	all.Wait()
+	out := make([]error, len(rounds))
+	for i, r := range rounds {
+		s := &r.Result
+		if out[i] = errs[s.place]; out[i] != nil {
+			l.count(out[i])
+			continue
+		}
+		l.takeGeneration(s)
+		s.step = toLook
+	}
+	return out
+}
+
 // look reads what the keys hold.
 func (b *batch[K, V]) look() {
 	rounds := at(b.open, toLook)
@@ -230,8 +301,18 @@ func (l *Loader[K, V]) settle(r *round[K, V], held *lease.State, err error) {
 		s.attempt.Adopt(held)
 	}
 	if err == nil && held.Kind == lease.Stored {
-		if l.decode(s, &held.Entry) {
-			l.rememberEntry(r, &held.Entry)
+		switch e := &held.Entry; {
+		case e.Generation > s.era.Generation && !s.behind: // another process knows of an InvalidateAll that this one has not heard of
+			s.behind = true
+			l.again(s)
+			return
+		case e.Generation != s.era.Generation && mutant.Active != mutant.EraIgnored:
+			l.counters.outdated.Add(1)
+			l.attempt(s).State = lease.State{Kind: lease.Unknown, Raw: held.Raw} // to be replaced
+			s.step = toTake
+			return
+		case l.decode(s, e):
+			l.rememberEntry(r, e)
 			s.step = over
 			return
 		}

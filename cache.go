@@ -7,6 +7,8 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/cacheaside/cacheaside/internal/channel"
+	"github.com/cacheaside/cacheaside/internal/conn"
 	"github.com/cacheaside/cacheaside/internal/lease"
 	"github.com/cacheaside/cacheaside/internal/local"
 )
@@ -15,8 +17,10 @@ import (
 // each kind of row. It is safe for concurrent use.
 type Cache struct {
 	options Options
-	store   *lease.Store // nil: no Redis
-	memory  *local.Tier  // nil: no memory tier
+	conn    *conn.Conn // nil: no Redis
+	store   *lease.Store
+	channel *channel.Channel
+	memory  *local.Tier // nil: no memory tier
 
 	mu      sync.Mutex
 	loaders map[string]loader // by name
@@ -26,6 +30,7 @@ type Cache struct {
 // loader is a Loader of any type, as its Cache sees it.
 type loader interface {
 	close()
+	raised(rng int, generation uint64)
 	addStats(*Stats)
 }
 
@@ -45,35 +50,43 @@ func New(rdb redis.UniversalClient, options *Options) (*Cache, error) {
 		return nil, fmt.Errorf("cacheaside: %w", err)
 	}
 	c := &Cache{options: o, loaders: make(map[string]loader)}
-	if rdb != nil {
-		store, err := lease.NewStore(rdb, o.RedisTimeout)
-		if err != nil {
-			return nil, fmt.Errorf("cacheaside: %w", err)
-		}
-		c.store = store
-	}
+	var keptTrue channel.Memory // a nil interface where there is no tier
 	if o.MemoryBytes > 0 {
 		memory, err := local.New(o.MemoryBytes)
 		if err != nil {
 			return nil, fmt.Errorf("cacheaside: %w", err)
 		}
-		c.memory = memory
+		c.memory, keptTrue = memory, memory
 	}
+	if rdb == nil {
+		c.memory.TrustForEver() // nobody else changes what is read here
+		return c, nil
+	}
+	var err error
+	if c.conn, err = conn.New(rdb, o.RedisTimeout); err != nil {
+		c.memory.Close()
+		return nil, fmt.Errorf("cacheaside: %w", err)
+	}
+	c.store = lease.NewStore(c.conn)
+	c.channel = channel.New(c.conn, o.Prefix, o.MaxStaleness, keptTrue)
 	return c, nil
 }
 
-// add registers a loader under its name, and numbers it. Two loaders of one name would read each other's entries.
-func (c *Cache) add(name string, l loader) (id uint32, err error) {
+// add registers a loader under its name. Two loaders of one name would read each other's entries.
+func (c *Cache) add(name string, l loader) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	switch {
 	case c.closed:
-		return 0, ErrClosed
+		return ErrClosed
 	case c.loaders[name] != nil:
-		return 0, fmt.Errorf("the cache already has a loader of this name, a %s: make one, and pass it on", reflect.TypeOf(c.loaders[name]))
+		return fmt.Errorf("the cache already has a loader of this name, a %s: make one, and pass it on", reflect.TypeOf(c.loaders[name]))
 	}
 	c.loaders[name] = l
-	return uint32(len(c.loaders)), nil
+	if c.channel != nil {
+		c.channel.Register(name, l.raised)
+	}
+	return nil
 }
 
 // Stats returns the counts of all loaders of the cache together.
@@ -84,7 +97,15 @@ func (c *Cache) Stats() Stats {
 	for _, l := range c.loaders {
 		l.addStats(&s)
 	}
+	s.Channel = c.channelStats()
 	return s
+}
+
+func (c *Cache) channelStats() ChannelStats {
+	if c.channel == nil {
+		return ChannelStats{}
+	}
+	return ChannelStats(c.channel.Stats())
 }
 
 // Close ends the cache: its loaders' callers, present and future, get ErrClosed, and the contexts of loads under way end. It returns when
@@ -104,11 +125,10 @@ func (c *Cache) Close() error {
 		wg.Go(l.close)
 	}
 	wg.Wait()
-	if c.store != nil {
-		c.store.Close()
+	if c.conn != nil {
+		c.channel.Close()
+		c.conn.Close()
 	}
-	if c.memory != nil {
-		c.memory.Close()
-	}
+	c.memory.Close()
 	return nil
 }

@@ -8,8 +8,8 @@ import (
 	"runtime/debug"
 	"slices"
 
+	"github.com/cacheaside/cacheaside/internal/conn"
 	"github.com/cacheaside/cacheaside/internal/flight"
-	"github.com/cacheaside/cacheaside/internal/lease"
 )
 
 // Errors to test for with errors.Is. Get returns ErrNotFound itself; every other error is wrapped in an *Error.
@@ -109,7 +109,7 @@ func caught(recovered any) error {
 
 // redisError marks err as Redis' or its client's.
 func redisError(err error) error {
-	if errors.Is(err, lease.ErrClosed) {
+	if errors.Is(err, conn.ErrClosed) {
 		return ErrClosed // the cache was closed meanwhile
 	}
 	return fmt.Errorf("%w: %w", ErrRedis, err)

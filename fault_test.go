@@ -808,7 +808,8 @@ func TestRenewalIsTriedAgain(t *testing.T) {
 	defer rdb.Close()
 	d := newTable(map[int]string{1: "one"})
 	reached, resume := d.pause(1)
-	p := startOn(t, rdb, d, Options{RedisTimeout: 2 * time.Second, LeaseTTL: 2 * time.Second}, nil)
+	p := startOn(t, rdb, d, Options{RedisTimeout: 2 * time.Second, LeaseTTL: 2 * time.Second, MaxStaleness: time.Minute}, nil)
+	hear(t, p.Loader)
 	got := later(func() (string, error) { return p.Get(t.Context(), 1) })
 	reach(t, reached, "the load")
 	var delayed atomic.Int32

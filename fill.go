@@ -148,11 +148,19 @@ func (b *batch[K, V]) giveUp(rounds []*round[K, V]) {
 		return
 	}
 	if b.refresh {
-		for _, err := range b.l.cache.store.Delete(context.WithoutCancel(b.ctx), names(rounds)) {
+		for _, err := range b.l.delete(context.WithoutCancel(b.ctx), rounds) {
 			b.l.count(err)
 		}
 	}
 	b.release(b.attempts(rounds))
+}
+
+func (l *Loader[K, V]) delete(ctx context.Context, rounds []*round[K, V]) []error {
+	hashes := make([]uint64, len(rounds))
+	for i, r := range rounds {
+		hashes[i] = l.keys.Hash(r.Result.text)
+	}
+	return l.cache.channel.Delete(ctx, names(rounds), hashes)
 }
 
 // failAll ends rounds with their errors, or with err. The fleet is told not to try their keys again at once.
@@ -177,7 +185,7 @@ func (b *batch[K, V]) failAll(rounds []*round[K, V], err error) {
 func (l *Loader[K, V]) filling(r *round[K, V], v loaded[V]) (*lease.Filling, error) {
 	s := &r.Result
 	f := &lease.Filling{Attempt: s.attempt, Life: l.life(v)}
-	f.Entry = lease.Entry{Null: v.null, Cost: v.took, Expiry: time.Now().Add(f.Life), Keyed: s.hashed}
+	f.Entry = lease.Entry{Null: v.null, Cost: v.took, Expiry: time.Now().Add(f.Life), Generation: s.era.Generation, Keyed: s.hashed}
 	if s.hashed {
 		f.Entry.Key = s.text
 	}
@@ -210,8 +218,7 @@ func (b *batch[K, V]) settleFill(r *round[K, V], f *lease.Filling) {
 			b.unvalidated(r) // its load began after its callers had asked
 			return
 		}
-		b.l.takeGeneration(s)
-		s.step = toLook
+		b.l.again(s)
 		if mutant.Active == mutant.ReturnRefused {
 			s.step = over
 		}

@@ -3,6 +3,7 @@ package cacheaside
 import (
 	"context"
 	"errors"
+	"fmt"
 
 	"github.com/cacheaside/cacheaside/internal/mutant"
 )
@@ -26,6 +27,7 @@ func (l *Loader[K, V]) Invalidate(ctx context.Context, keys ...K) error {
 	valid := make([]K, 0, len(keys))
 	texts := make([]string, 0, len(keys))
 	names := make([]string, 0, len(keys))
+	hashes := make([]uint64, 0, len(keys))
 	for _, key := range keys {
 		text, err := l.encodeKey(key)
 		if err != nil {
@@ -33,7 +35,7 @@ func (l *Loader[K, V]) Invalidate(ctx context.Context, keys ...K) error {
 			continue
 		}
 		name, _ := l.keys.Name(text)
-		valid, texts, names = append(valid, key), append(texts, text), append(names, name)
+		valid, texts, names, hashes = append(valid, key), append(texts, text), append(names, name), append(hashes, l.keys.Hash(text))
 	}
 	forget := func() {
 		for i, key := range valid {
@@ -44,7 +46,7 @@ func (l *Loader[K, V]) Invalidate(ctx context.Context, keys ...K) error {
 		forget()
 	}
 	if l.cache.store != nil && len(names) > 0 {
-		for i, err := range l.cache.store.Delete(ctx, names) {
+		for i, err := range l.cache.channel.Delete(ctx, names, hashes) {
 			if err != nil {
 				l.counters.redisErrors.Add(1)
 				errs = append(errs, l.wrap("invalidate", valid[i], redisError(err)))
@@ -57,4 +59,26 @@ func (l *Loader[K, V]) Invalidate(ctx context.Context, keys ...K) error {
 	l.counters.invalidateErrors.Add(int64(len(errs)))
 	l.counters.invalidated.Add(int64(len(keys) - len(errs)))
 	return errors.Join(errs...)
+}
+
+// InvalidateAll removes all keys of this loader, of every Version, from Redis and from memory, at the cost of one command (one for each of 16 ranges of keys on a cluster),
+// however many there are. What is cached stays where it is until it is read, overwritten or expires, but is served no more.
+//
+// After it has returned nil, no Get in this process that starts then receives a value that was read before, nor does any Get in another process that
+// starts more than Options.MaxStaleness later; as a rule those learn of it at once. That is less than Invalidate promises: use it for changes of many
+// rows, as after an import, not for one. If it returns an error, the loader may have been invalidated in part, or in whole; try again.
+func (l *Loader[K, V]) InvalidateAll(ctx context.Context) error {
+	if l.reads.Closed() {
+		return fmt.Errorf("cacheaside: invalidate all of %s: %w", l.name, ErrClosed)
+	}
+	if l.cache.channel == nil {
+		l.raised(0, 0)
+		return nil
+	}
+	if err := l.cache.channel.DeleteLoader(ctx, l.name); err != nil {
+		l.counters.redisErrors.Add(1)
+		l.counters.invalidateErrors.Add(1)
+		return fmt.Errorf("cacheaside: invalidate all of %s: %w", l.name, redisError(err))
+	}
+	return nil
 }

@@ -23,7 +23,6 @@ import (
 type Loader[K comparable, V any] struct {
 	cache     *Cache
 	name      string
-	id        uint32 // among the loaders of the cache
 	options   LoaderOptions
 	load      loadFunc[K, V]
 	batch     bool // load takes many keys
@@ -34,6 +33,7 @@ type Loader[K comparable, V any] struct {
 	clone     func(V) V // nil: values are shared
 	seed      maphash.Seed
 	memory    *local.Tier // nil: not used by this loader
+	eras      local.Eras  // what it holds is of these, in each range of keys
 
 	bypass   atomic.Bool
 	counters counters
@@ -41,6 +41,7 @@ type Loader[K comparable, V any] struct {
 	start    time.Time // of the loader's monotonic clock
 
 	reads      *flight.Group[K, state[V]]
+	fresh      *flight.Group[K, state[V]] // reads that the memory tier may not answer
 	refreshes  *flight.Group[K, state[V]]
 	background sync.WaitGroup // renewals, and what nobody waits for
 	gate       gate[K]
@@ -98,10 +99,17 @@ func newLoader[K comparable, V any](c *Cache, name string, load loadFunc[K, V], 
 		l.memory = c.memory
 	}
 	l.reads = flight.New(flight.Hooks[K, state[V]]{First: l.first, Fly: l.read, Late: l.current, Caught: caught})
+	l.fresh = l.reads
+	if l.memory != nil {
+		never := func(*state[V]) bool { return mutant.Active == mutant.LateFresh }
+		l.fresh = flight.New(flight.Hooks[K, state[V]]{First: l.first, Fly: l.read, Late: never, Caught: caught})
+	}
 	late := func(*state[V]) bool { return mutant.Active == mutant.LateRefresh } // each loads anew
 	l.refreshes = flight.New(flight.Hooks[K, state[V]]{Fly: l.reload, Late: late, Caught: caught})
-	var err error
-	if l.id, err = c.add(name, l); err != nil {
+	if c.channel == nil {
+		l.raised(0, 0)
+	}
+	if err := c.add(name, l); err != nil {
 		return nil, fmt.Errorf("cacheaside: loader %q: %w", name, err)
 	}
 	return l, nil
@@ -138,12 +146,15 @@ func (l *Loader[K, V]) setUp() error {
 //
 // After Invalidate has returned nil in this process, no Get that starts here receives a value that was read before. In other
 // processes that holds for loaders without the memory tier; with it, they may serve such a value for LoaderOptions.MemoryTTL.
-func (l *Loader[K, V]) Get(ctx context.Context, key K) (V, error) {
-	if item, ok := l.remembered(key); ok {
+func (l *Loader[K, V]) Get(ctx context.Context, key K, options ...ReadOption) (V, error) {
+	reads := l.reads
+	if len(options) > 0 && slices.Contains(options, Fresh) {
+		reads = l.fresh
+	} else if item, ok := l.remembered(key); ok {
 		return l.give(item.Value, item.Null)
 	}
 	l.counters.misses.Add(1)
-	s, err := l.reads.Do(ctx, key)
+	s, err := reads.Do(ctx, key)
 	if err != nil {
 		var none V
 		return none, l.wrap("get", key, err)
@@ -158,9 +169,29 @@ func (l *Loader[K, V]) Get(ctx context.Context, key K) (V, error) {
 //
 // When ctx ends, GetMany returns what it has, and ctx's error for the rest. A load function of one row is called for several keys at once,
 // up to 8.
-func (l *Loader[K, V]) GetMany(ctx context.Context, keys []K) (map[K]V, error) {
+func (l *Loader[K, V]) GetMany(ctx context.Context, keys []K, options ...ReadOption) (map[K]V, error) {
 	found := make(map[K]V, len(keys))
-	var missing []K
+	missing, reads := keys, l.fresh
+	if !slices.Contains(options, Fresh) {
+		missing, reads = l.rememberedMany(keys, found), l.reads
+	}
+	if len(missing) == 0 {
+		return found, nil
+	}
+	l.counters.misses.Add(int64(len(missing)))
+	failed := l.getMany(ctx, "get", reads, missing, func(key K, s *state[V]) {
+		if value, err := l.give(s.value, s.null); err == nil {
+			found[key] = value
+		}
+	})
+	if len(failed) > 0 {
+		return found, &BatchError[K]{Errs: failed}
+	}
+	return found, nil
+}
+
+// rememberedMany puts into found what the memory tier has of keys, and returns the others.
+func (l *Loader[K, V]) rememberedMany(keys []K, found map[K]V) (missing []K) {
 	for i, key := range keys {
 		if item, ok := l.remembered(key); ok {
 			if value, err := l.give(item.Value, item.Null); err == nil {
@@ -173,19 +204,7 @@ func (l *Loader[K, V]) GetMany(ctx context.Context, keys []K) (map[K]V, error) {
 		}
 		missing = append(missing, key)
 	}
-	if len(missing) == 0 {
-		return found, nil
-	}
-	l.counters.misses.Add(int64(len(missing)))
-	failed := l.getMany(ctx, "get", l.reads, missing, func(key K, s *state[V]) {
-		if value, err := l.give(s.value, s.null); err == nil {
-			found[key] = value
-		}
-	})
-	if len(failed) > 0 {
-		return found, &BatchError[K]{Errs: failed}
-	}
-	return found, nil
+	return missing
 }
 
 // getMany waits for a round of each key, calls got for each that has succeeded, and returns the errors of the others.
@@ -246,6 +265,7 @@ func (b *batch[K, V]) run() {
 	defer b.parts.Wait()
 	defer b.end()
 	for b.more() {
+		b.learn() // which entries count, if that is in doubt
 		if b.refresh {
 			b.claim() // the leases, whatever the keys hold
 		} else {
@@ -267,7 +287,13 @@ func (l *Loader[K, V]) Bypass(on bool) { l.bypass.Store(on) }
 func (l *Loader[K, V]) Stats() Stats {
 	var s Stats
 	l.addStats(&s)
+	s.Channel = l.cache.channelStats()
 	return s
+}
+
+// raised begins a new era in a range of keys: the loader is of another generation there.
+func (l *Loader[K, V]) raised(place int, generation uint64) {
+	l.eras[place].Store(&local.Era{Generation: generation})
 }
 
 func (l *Loader[K, V]) addStats(s *Stats) { l.counters.addTo(s) }
@@ -276,6 +302,7 @@ func (l *Loader[K, V]) close() {
 	l.counters.memory.close()
 	var wg sync.WaitGroup
 	wg.Go(func() { l.reads.Close(ErrClosed) })
+	wg.Go(func() { l.fresh.Close(ErrClosed) })
 	wg.Go(func() { l.refreshes.Close(ErrClosed) })
 	wg.Wait()
 	l.background.Wait()

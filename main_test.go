@@ -77,6 +77,7 @@ func (b backend) calls(t testing.TB) map[string]int {
 var documentedACL = []string{
 	"~cacheaside*", "&cacheaside*",
 	"+get", "+set", "+getrange", "+setrange", "+pttl", "+pexpire", "+time", "+del", "+eval", "+evalsha",
+	"+hget", "+hset", "+persist", "+publish", "+subscribe", "+ping",
 }
 
 // each runs f on every kind of Redis.
@@ -104,6 +105,9 @@ var accepting = testenv.Accepting
 
 // noMemory are patient options for a process without a memory tier.
 var noMemory = Options{RedisTimeout: 10 * time.Second, MemoryBytes: -1}
+
+// rarePolls are those for a test that counts commands.
+var rarePolls = Options{RedisTimeout: 10 * time.Second, MemoryBytes: -1, MaxStaleness: time.Minute}
 
 // table stands in for a database: rows of text, whose reads are counted and can be stopped half way.
 type table struct {
@@ -152,7 +156,25 @@ type process struct {
 
 func start(t testing.TB, b backend, d *table, o Options, lo *LoaderOptions) process {
 	t.Helper()
-	return startOn(t, b.client(t), d, o, lo)
+	p := startOn(t, b.client(t), d, o, lo)
+	hear(t, p.Loader)
+	return p
+}
+
+// hear waits until the memory tier is trusted: what is read before is not remembered.
+func hear[K comparable, V any](t testing.TB, l *Loader[K, V]) {
+	t.Helper()
+	if l.memory == nil || l.cache.channel == nil {
+		return
+	}
+	l.cache.channel.Listen()
+	for began := time.Now(); ; time.Sleep(time.Millisecond) {
+		if s := l.cache.Stats().Channel; s.Trusted == s.Ranges {
+			return
+		} else if time.Since(began) > 10*time.Second {
+			t.Fatalf("memory is not trusted: %+v", s)
+		}
+	}
 }
 
 func startOn(t testing.TB, rdb redis.UniversalClient, d *table, o Options, lo *LoaderOptions) process {

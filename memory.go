@@ -22,7 +22,7 @@ func (l *Loader[K, V]) remembered(key K) (*local.Item[K, V], bool) {
 	if visit == nil {
 		return nil, false
 	}
-	item, ok := local.Get[K, V](l.memory, l.hash(key), l.id, key)
+	item, ok := local.Get[K, V](l.memory, l.hash(key), &l.eras, key)
 	visit.leave(ok)
 	if ok && item.Null {
 		l.counters.memoryNulls.Add(1)
@@ -46,29 +46,29 @@ func (l *Loader[K, V]) rememberEntry(r *round[K, V], e *lease.Entry) {
 // must end what is remembered there; if that has moved already, the value is not remembered, and what is there ends too.
 func (l *Loader[K, V]) remember(r *round[K, V], life time.Duration, refresh bool) {
 	life = min(life, l.options.MemoryTTL)
-	if l.memory == nil || life <= 0 {
+	s := &r.Result
+	if l.memory == nil || life <= 0 || !l.memory.Trusted(s.place) {
 		return
 	}
-	s := &r.Result
 	if mutant.Active == mutant.GenerationLate {
-		s.generation = l.memory.Generation(s.stable)
+		s.generation = l.memory.Generation(s.place, s.stable)
 	}
 	if refresh {
 		var ok bool
-		if s.generation, ok = l.memory.Advance(s.stable, s.generation); !ok {
+		if s.generation, ok = l.memory.Advance(s.place, s.stable, s.generation); !ok {
 			l.memory.Invalidate(l.hash(r.Key), s.stable)
 			return
 		}
 	}
 	s.remembered = true
-	item := local.Item[K, V]{Loader: l.id, Key: r.Key, Value: s.value, Null: s.null, Stable: s.stable, Generation: s.generation}
+	item := local.Item[K, V]{Era: s.era, Range: s.place, Key: r.Key, Value: s.value, Null: s.null, Stable: s.stable, Generation: s.generation}
 	local.Set(l.memory, l.hash(r.Key), item, local.Weigh(r.Key)+local.Weigh(s.value), life)
 }
 
 // current tells whether those who came while a round ran may be given its result: it is what the memory tier holds for them.
 func (l *Loader[K, V]) current(s *state[V]) bool {
-	return s.remembered && !l.bypass.Load() &&
-		(l.memory.Generation(s.stable) == s.generation || mutant.Active == mutant.LateGeneration)
+	return s.remembered && !l.bypass.Load() && l.memory.Trusted(s.place) && l.eras.Of(s.place) == s.era &&
+		(l.memory.Generation(s.place, s.stable) == s.generation || mutant.Active == mutant.LateGeneration)
 }
 
 // forget ends what this process's memory holds of a key.

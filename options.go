@@ -27,6 +27,12 @@ type Options struct {
 	// goroutine and connection until the client's own ReadTimeout.
 	RedisTimeout time.Duration
 
+	// MaxStaleness bounds how long the memory tier of a process may serve a value after another's Invalidate of it has returned nil, whatever happens to the network. As a
+	// rule that is milliseconds, for processes hear of invalidations at once. A process that has not been able to make sure, for so long, that it
+	// has missed none, stops serving from its memory until it has. Who sets it: who needs a tighter bound, or a memory tier that outlasts longer troubles of
+	// Redis. Each process asks Redis four times in that time (on a cluster sixteen keys). Default: 2 s. From 20 ms to 1 minute.
+	MaxStaleness time.Duration
+
 	// LeaseTTL is how long the lease of a load lives without being renewed; a living process renews it every third of it. So it
 	// is how long other processes wait when the process that loads is killed, and how long a process may be
 	// suspended (by a garbage collector, a debugger, a live migration) before another one loads too, which is never stored twice
@@ -54,9 +60,9 @@ type LoaderOptions struct {
 	// NullTTL is how long Redis remembers that a row does not exist. Default: 1 minute, or TTL if that is less. From 10 ms to 10 years.
 	NullTTL time.Duration
 
-	// MemoryTTL is how long a value may be served from this process's memory tier, within its remaining life in Redis. Until another
-	// process's Invalidate is heard of, this is how stale a value from memory can be. Default: 10 s, or TTL if that is
-	// less. A negative number: this loader does not use the memory tier. At least 10 ms otherwise.
+	// MemoryTTL is how long a value may be served from this process's memory tier, within its remaining life in Redis. It bounds the staleness that no Invalidate
+	// announces: of a key that was deleted in Redis by other means, or that a failover of Redis has brought back. Default: 1 minute, or TTL if that is less. A
+	// negative number: this loader does not use the memory tier. At least 10 ms otherwise.
 	MemoryTTL time.Duration
 
 	// LoadTimeout bounds a load: its context ends then, its callers get ErrLoadTimeout, and the next load of the key may begin
@@ -92,6 +98,13 @@ type LoaderOptions struct {
 	ErrorTTL time.Duration
 }
 
+// ReadOption changes one call of Get or GetMany.
+type ReadOption uint8
+
+// Fresh has a read pass by the memory tier: what it returns is at least as new as what any Invalidate, in any process, that had returned nil before the call has left.
+// It costs what a miss in memory costs. Use it where a process must read what another has just written.
+const Fresh ReadOption = 1
+
 // MinTTL and MaxTTL are the range of every time to live: so none means "never stored" or "for ever".
 const (
 	MinTTL = 10 * time.Millisecond
@@ -112,6 +125,7 @@ func (o *Options) withDefaults() Options {
 	d.Prefix = cmp.Or(d.Prefix, "cacheaside")
 	d.MemoryBytes = cmp.Or(d.MemoryBytes, 64<<20)
 	d.RedisTimeout = cmp.Or(d.RedisTimeout, 500*time.Millisecond)
+	d.MaxStaleness = cmp.Or(d.MaxStaleness, 2*time.Second)
 	d.LeaseTTL = cmp.Or(d.LeaseTTL, 2*time.Second)
 	return d
 }
@@ -125,6 +139,7 @@ func (o Options) check() error {
 	}
 	return cmp.Or(
 		inRange("Options.RedisTimeout", o.RedisTimeout, time.Millisecond, time.Hour),
+		inRange("Options.MaxStaleness", o.MaxStaleness, 20*time.Millisecond, time.Minute),
 		inRange("Options.LeaseTTL", o.LeaseTTL, 100*time.Millisecond, time.Minute))
 }
 
@@ -137,7 +152,7 @@ func (o *LoaderOptions) withDefaults() LoaderOptions {
 	d.TTL = cmp.Or(d.TTL, 10*time.Minute)
 	d.Jitter = cmp.Or(d.Jitter, 0.1)
 	d.NullTTL = cmp.Or(d.NullTTL, min(time.Minute, d.TTL))
-	d.MemoryTTL = cmp.Or(d.MemoryTTL, min(10*time.Second, d.TTL))
+	d.MemoryTTL = cmp.Or(d.MemoryTTL, min(time.Minute, d.TTL))
 	d.LoadTimeout = cmp.Or(d.LoadTimeout, 10*time.Second)
 	d.ErrorTTL = cmp.Or(d.ErrorTTL, time.Second)
 	d.BatchSize = cmp.Or(d.BatchSize, 100)

@@ -2,6 +2,7 @@ package cacheaside
 
 import (
 	"sync/atomic"
+	"time"
 )
 
 // Stats counts what has happened since the start, in one Loader or in all of a Cache. Its fields are read one after the other, so they
@@ -24,11 +25,32 @@ type Stats struct {
 	Refused          int64 // loads whose result was thrown away, since an invalidation came between or the lease was lost
 	Unvalidated      int64 // results given out that Redis had not validated, since it was in trouble or after too many refusals
 	Bypassed         int64 // of those, how many were due to Bypass
+	Outdated         int64 // entries found in Redis that an InvalidateAll had ended; each counts as a miss
 	Undecodable      int64 // entries found in Redis that could not be decoded; each counts as a miss
 	RedisErrors      int64 // commands to Redis that failed, also those that no caller was told of
 	Abandoned        int64 // rounds that were stopped since all their callers had left
 	Invalidated      int64 // keys whose Invalidate was acknowledged
 	InvalidateErrors int64 // keys whose Invalidate returned an error
+
+	Channel ChannelStats // of the cache, also in the Stats of each of its loaders
+}
+
+// ChannelStats tell how well the process hears what others invalidate.
+type ChannelStats struct {
+	Ranges      int   // parts of the keys that are followed by themselves: 1, or 16 on a cluster; 0 without Redis
+	Trusted     int   // of them, those whose values in memory may be served now
+	Subscribed  bool  // Redis has confirmed the subscription; a process that has not read yet, or has no memory tier, makes none
+	Subscribes  int64 // times that it has
+	Disconnects int64 // times that a subscription was lost, or could not be made
+	Gaps        int64 // times that messages were found to be missing; the memory tier was cleared, of one range, each time
+	Lapses      int64 // times that memory was not served since nobody could say whether something was missing, but nothing was
+	Heard       int64 // messages of other processes; each tells of one or more keys
+	Announced   int64 // messages of this process
+	Malformed   int64 // messages that could not be read; those of a newer format clear the memory tier, of one range
+	FailedPolls int64 // times that Redis could not be asked what has been announced
+
+	Delay    time.Duration // from the announcement in Redis until it is heard here: about the mean of the last 16; by polls, so exact to half a round trip
+	MaxDelay time.Duration // since the start
 }
 
 // counters are the live form of Stats.
@@ -43,6 +65,7 @@ type counters struct {
 	failedByMark, waits, refused        atomic.Int64
 	unvalidated, bypassed               atomic.Int64
 	undecodable, redisErrors, abandoned atomic.Int64
+	outdated                            atomic.Int64
 	invalidated, invalidateErrors       atomic.Int64
 }
 
@@ -57,7 +80,7 @@ func (c *counters) addTo(s *Stats) {
 	}{
 		{&s.RedisHits, &c.redisHits}, {&s.Loads, &c.loads}, {&s.LoadCalls, &c.loadCalls}, {&s.Unasked, &c.unasked}, {&s.TooLarge, &c.tooLarge}, {&s.LoadErrors, &c.loadErrors}, {&s.LoadsLeft, &c.loadsLeft},
 		{&s.FailedByMark, &c.failedByMark}, {&s.Waits, &c.waits}, {&s.Refused, &c.refused}, {&s.Unvalidated, &c.unvalidated},
-		{&s.Bypassed, &c.bypassed}, {&s.Undecodable, &c.undecodable}, {&s.RedisErrors, &c.redisErrors},
+		{&s.Bypassed, &c.bypassed}, {&s.Undecodable, &c.undecodable}, {&s.Outdated, &c.outdated}, {&s.RedisErrors, &c.redisErrors},
 		{&s.Abandoned, &c.abandoned}, {&s.Invalidated, &c.invalidated}, {&s.InvalidateErrors, &c.invalidateErrors},
 	} {
 		*p.to += p.from.Load()

@@ -112,15 +112,15 @@ func TestCodecsReadEachOther(t *testing.T) {
 	}
 }
 
-// An entry takes 24 bytes beside its payload, and the key itself where its name holds only a hash.
+// An entry takes 32 bytes beside its payload, and the key itself where its name holds only a hash.
 func TestOverheadInRedis(t *testing.T) {
 	_, b := embedded(t)
-	if entry := roundTrip(t, b, "12345", &LoaderOptions{}, &LoaderOptions{}); len(entry) != 24+5 {
+	if entry := roundTrip(t, b, "12345", &LoaderOptions{}, &LoaderOptions{}); len(entry) != 32+5 {
 		t.Errorf("%d bytes", len(entry))
 	}
 	v := point{1, 2, nil}
 	payload, _ := json.Marshal(v)
-	if entry := roundTrip(t, b, v, &LoaderOptions{}, &LoaderOptions{}); len(entry) != 24+len(payload) {
+	if entry := roundTrip(t, b, v, &LoaderOptions{}, &LoaderOptions{}); len(entry) != 32+len(payload) {
 		t.Errorf("%d bytes", len(entry))
 	}
 	text := strings.Repeat("compressible ", 1000)
@@ -199,11 +199,11 @@ func TestLongKeys(t *testing.T) {
 			t.Errorf("%d loads, %+v", loads, s)
 		}
 		entry, err := b.admin.Get(t.Context(), name).Result()
-		if err != nil || len(entry) != 24+len(long)+len("row of "+long) {
+		if err != nil || len(entry) != 32+len(long)+len("row of "+long) {
 			t.Errorf("an entry of %d bytes, %v", len(entry), err)
 		}
 		// Were there another text of the same hash, its entry would not be taken for this one's.
-		other := entry[:24] + strings.Repeat("o", len(long)) + "somebody else's row"
+		other := entry[:32] + strings.Repeat("o", len(long)) + "somebody else's row"
 		if err := b.admin.Set(t.Context(), name, other, time.Minute).Err(); err != nil {
 			t.Fatal(err)
 		}
@@ -351,6 +351,7 @@ func TestEveryKeyExpires(t *testing.T) {
 		check := func(what string, want int) {
 			t.Helper()
 			keys, err := b.admin.Keys(t.Context(), "*").Result()
+			keys = slices.DeleteFunc(keys, func(key string) bool { return strings.HasPrefix(key, "cacheaside::announced:") }) // one, or 16 on a cluster
 			if err != nil || len(keys) != want {
 				t.Errorf("%s: %d keys, %v", what, len(keys), err)
 			}

@@ -75,7 +75,6 @@ func (l *Loader[K, V]) stale(ctx context.Context, keys []K, failed map[K]error) 
 	if l.cache.store == nil || l.bypass.Load() || l.reads.Closed() {
 		return nil, keys
 	}
-	names := make([]string, 0, len(keys))
 	asked := make([]*round[K, V], 0, len(keys))
 	for _, key := range keys {
 		r := &round[K, V]{Key: key}
@@ -83,12 +82,19 @@ func (l *Loader[K, V]) stale(ctx context.Context, keys []K, failed map[K]error) 
 			failed[key] = l.wrap("warm", key, r.Err)
 			continue
 		}
-		names, asked = append(names, r.Result.name), append(asked, r)
+		asked = append(asked, r)
 	}
-	if len(names) == 0 {
+	doubtful := at(asked, toLearn)
+	for i, err := range l.learn(ctx, doubtful) {
+		if err != nil {
+			failed[doubtful[i].Key] = l.wrap("warm", doubtful[i].Key, redisError(err))
+		}
+	}
+	asked = at(asked, toLook)
+	if len(asked) == 0 {
 		return nil, nil
 	}
-	l.cache.store.Read(ctx, names, func(i int, held *lease.State, err error) {
+	l.cache.store.Read(ctx, names(asked), func(i int, held *lease.State, err error) {
 		r, e := asked[i], &held.Entry
 		var ok bool
 		r.Result.value, ok = l.content(&r.Result, e)
@@ -103,7 +109,7 @@ func (l *Loader[K, V]) stale(ctx context.Context, keys []K, failed map[K]error) 
 		case err != nil:
 			l.count(err)
 			failed[r.Key] = l.wrap("warm", r.Key, redisError(err))
-		case held.Kind != lease.Stored || !ok:
+		case held.Kind != lease.Stored || !ok || e.Generation != r.Result.era.Generation:
 			missing = append(missing, r.Key)
 		case !e.Claimed && time.Until(e.Expiry) < ttl/2: // a claimed one is being refreshed
 			old = append(old, r.Key)

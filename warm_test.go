@@ -66,6 +66,7 @@ func TestWarm(t *testing.T) {
 			t.Error(v, err)
 		}
 		remembers := startMany(t, b.client(t), newShelf(0), patient, &LoaderOptions{TTL: time.Hour, Jitter: -1, MemoryTTL: time.Hour})
+		hear(t, remembers.Loader)
 		remembers.warmed(t.Context(), upTo(25), 0) // finds all in Redis, and has them in memory then
 		remembers.cache.memory.Wait()
 		remembers.wantMany(t, upTo(25), rowsOf(d, 25))

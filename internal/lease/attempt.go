@@ -10,6 +10,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/cacheaside/cacheaside/internal/conn"
 	"github.com/cacheaside/cacheaside/internal/mutant"
 )
 
@@ -66,7 +67,7 @@ func (s *Store) Take(ctx context.Context, as []*Attempt) {
 	s.ask(ctx, as, takeScript, func(a *Attempt) []any {
 		hash := ""
 		if a.State.Kind == Unknown {
-			hash = sha1Hex(a.State.Raw)
+			hash = conn.SHA1(a.State.Raw)
 		}
 		return []any{appendLease(nil, a.token), a.life.Milliseconds(), hash}
 	}, func(a *Attempt, v any, err error) (State, error) {
@@ -100,12 +101,12 @@ func (s *Store) Claim(ctx context.Context, as []*Attempt) {
 			a.state, a.header, a.expiry = holdsClaim, []byte(parts[1]), parts[2]
 			return State{Kind: Mine}, nil
 		case "busy":
-			s := decode([]byte(parts[1]))
-			if s.Kind == Stored && slices.Contains(a.sent, s.Entry.Stamp) { // my claim, whose reply was lost
-				a.token, a.state, a.header, a.expiry = s.Entry.Stamp, holdsClaim, s.Raw, "-1"
+			h := []byte(parts[1])                                                                                 // a lease, or the part of an entry that scripts know
+			if len(h) >= leaseSize && h[0] == entryByte && slices.Contains(a.sent, Token(h[tokenAt:leaseSize])) { // my claim, whose reply was lost
+				a.token, a.state, a.header, a.expiry = Token(h[tokenAt:leaseSize]), holdsClaim, h, "-1"
 				return State{Kind: Mine}, nil
 			}
-			return State{Kind: Busy, Token: s.Token}, nil
+			return State{Kind: Busy, Token: decode(h).Token}, nil
 		default:
 			return State{}, fmt.Errorf("unexpected reply to a claim: %T", v)
 		}
@@ -114,7 +115,7 @@ func (s *Store) Claim(ctx context.Context, as []*Attempt) {
 
 // ask sends requests for keys with a fresh token each time, until replies come. One token is sent once; an earlier one that a reply shows is
 // adopted.
-func (s *Store) ask(ctx context.Context, as []*Attempt, sc script, args func(*Attempt) []any, answer func(*Attempt, any, error) (State, error)) {
+func (s *Store) ask(ctx context.Context, as []*Attempt, sc conn.Script, args func(*Attempt) []any, answer func(*Attempt, any, error) (State, error)) {
 	for i := 0; i < maxSends && len(as) > 0 && (i == 0 || ctx.Err() == nil); i++ {
 		for _, a := range as {
 			if mutant.Active != mutant.TokenSentTwice || i == 0 {
@@ -129,7 +130,7 @@ func (s *Store) ask(ctx context.Context, as []*Attempt, sc script, args func(*At
 			case err == nil:
 				a.State = held
 				a.Adopt(&a.State)
-			case !isReply(err): // a reply refuses for a reason: nothing was done
+			case !conn.IsReply(err): // a reply refuses for a reason: nothing was done
 				a.sent = append(a.sent, a.token)
 				lost = append(lost, a)
 			}
@@ -185,7 +186,7 @@ func (s *Store) Fill(ctx context.Context, fs []*Filling) {
 			case err == nil:
 				a.state, a.header, a.expiry = holdsNothing, nil, ""
 				by[a].Stored = v == int64(1)
-			case !isReply(err):
+			case !conn.IsReply(err):
 				lost = append(lost, a)
 			}
 		})

@@ -8,6 +8,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/cacheaside/cacheaside/internal/conn"
 	"github.com/cacheaside/cacheaside/internal/testenv"
 )
 
@@ -40,11 +41,17 @@ func onEach(t *testing.T, f func(t *testing.T, b *backend)) {
 
 func newBackend(t *testing.T, rdb redis.UniversalClient) *backend {
 	t.Helper()
-	store, err := NewStore(rdb, 5*time.Second)
+	return &backend{t: t, ctx: t.Context(), rdb: rdb, store: open(t, rdb, 5*time.Second)}
+}
+
+// open runs the protocol by rdb.
+func open(t *testing.T, rdb redis.UniversalClient, timeout time.Duration) *Store {
+	t.Helper()
+	c, err := conn.New(rdb, timeout)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return &backend{t: t, ctx: t.Context(), rdb: rdb, store: store}
+	return NewStore(c)
 }
 
 func (b *backend) attempt(key string) single { return b.store.Attempt(key, long) }
@@ -109,8 +116,8 @@ func (b *backend) release(a single) {
 
 func (b *backend) delete(keys ...string) {
 	b.t.Helper()
-	for _, err := range b.store.Delete(b.ctx, keys) {
-		b.check(err)
+	for _, key := range keys {
+		b.check(b.rdb.Del(b.ctx, key).Err())
 	}
 }
 

@@ -234,7 +234,7 @@ func TestEndOfADelayedClaimLeavesAnotherEntrysLife(t *testing.T) {
 	b.claim(a, Mine)
 	b.delete("k")
 	b.put("k", Entry{Payload: []byte("second")}, 5*time.Second)
-	if err := b.rdb.Eval(b.ctx, claimScript.source, []string{a.key}, appendLease(nil, lost), lost[:], a.life.Milliseconds()).Err(); err != nil { // it arrives
+	if err := b.rdb.Eval(b.ctx, claimScript.Source, []string{a.key}, appendLease(nil, lost), lost[:], a.life.Milliseconds()).Err(); err != nil { // it arrives
 		t.Fatal(err)
 	}
 	b.check(a.Fail(b.ctx, time.Second))

@@ -30,14 +30,16 @@ const (
 //	2-13   token: whose lease this is; or the entry's stamp, the token of the load that stored it
 //	14-19  an entry's soft expiry, Unix milliseconds; while it is claimed for a refresh, when the claim ends, by Redis' clock
 //	20-23  an entry's load cost in microseconds
-//	24-    an entry's payload; before it the full key, if the entry is keyed. Its length need not be told: it is part of the name
+//	24-31  the generation of its loader that an entry belongs to
+//	32-    an entry's payload; before it the full key, if the entry is keyed. Its length need not be told: it is part of the name
 //	       under which such an entry is stored
 const (
-	tokenAt    = 2
-	expiryAt   = 14
-	costAt     = 20
-	headerSize = 24
-	leaseSize  = 14
+	tokenAt      = 2
+	expiryAt     = 14
+	costAt       = 20
+	generationAt = 24
+	headerSize   = 32
+	leaseSize    = 14
 )
 
 // flagClaimed is set while a refresh of the entry is under way; the scripts know its value.
@@ -63,6 +65,7 @@ type Entry struct {
 	Stamp      Token         // the load that stored it
 	Expiry     time.Time     // end of its soft life by the clock of the process that stored it; of the claim, by Redis' clock
 	Cost       time.Duration // how long the load took
+	Generation uint64        // of the loader, as the process that loaded it knew it when it began; entries of an older one are outdated
 	Key        string        // of a keyed entry to be stored; in one that was read it still begins Payload
 	Payload    []byte
 }
@@ -126,6 +129,7 @@ func appendEntry(dst []byte, e Entry) []byte {
 	binary.BigEndian.PutUint64(word[:], uint64(max(e.Expiry.UnixMilli(), 0)))
 	dst = append(dst, word[2:]...)
 	dst = binary.BigEndian.AppendUint32(dst, uint32(min(max(e.Cost.Microseconds(), 0), math.MaxUint32)))
+	dst = binary.BigEndian.AppendUint64(dst, e.Generation)
 	if e.Keyed {
 		dst = append(dst, e.Key...)
 	}
@@ -154,6 +158,7 @@ func decodeInto(s *State, b []byte) {
 			Stamp:      Token(b[tokenAt:expiryAt]),
 			Expiry:     time.UnixMilli(int64(binary.BigEndian.Uint64(word[:]))),
 			Cost:       time.Duration(binary.BigEndian.Uint32(b[costAt:])) * time.Microsecond,
+			Generation: binary.BigEndian.Uint64(b[generationAt:]),
 			Payload:    b[headerSize:],
 		}
 	case len(b) == leaseSize && b[0] == leaseByte:

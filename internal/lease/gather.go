@@ -9,6 +9,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/cacheaside/cacheaside/internal/conn"
 	"github.com/cacheaside/cacheaside/internal/mutant"
 )
 
@@ -57,12 +58,12 @@ const few = 128
 // vain it makes new commands.
 func (g *gather) first(ctx context.Context, keys []string) ([]redis.Cmder, error) {
 	cmds := gets(ctx, keys)
-	if !g.store.bounded || len(keys) > few || !g.begin(1) {
+	if !g.store.conn.Bounded() || len(keys) > few || !g.begin(1) {
 		return cmds, g.do(ctx, cmds...)
 	}
-	wait := min(patience, g.store.timeout)
+	wait := min(patience, g.store.conn.Timeout())
 	if mutant.Active == mutant.LoneWaits {
-		wait = g.store.timeout
+		wait = g.store.conn.Timeout()
 	}
 	if !g.glance(ctx, wait, cmds) {
 		return cmds, nil
@@ -81,8 +82,8 @@ func (g *gather) glance(ctx context.Context, wait time.Duration, cmds []redis.Cm
 	}()
 	short, cancel := context.WithTimeout(ctx, wait)
 	defer cancel()
-	g.store.process(short, cmds)
-	return ctx.Err() == nil && slices.ContainsFunc(cmds, func(cmd redis.Cmder) bool { return cmd.Err() != nil && !isReply(cmd.Err()) })
+	g.store.conn.Process(short, cmds)
+	return ctx.Err() == nil && slices.ContainsFunc(cmds, func(cmd redis.Cmder) bool { return cmd.Err() != nil && !conn.IsReply(cmd.Err()) })
 }
 
 func gets(ctx context.Context, keys []string) []redis.Cmder {
@@ -100,9 +101,9 @@ func (g *gather) again(ctx context.Context, keys []string) ([]redis.Cmder, error
 		return cmds, g.do(ctx, cmds...)
 	}
 	defer g.end(false)
-	bound, cancel := context.WithTimeout(ctx, g.store.timeout)
+	bound, cancel := context.WithTimeout(ctx, g.store.conn.Timeout())
 	defer cancel()
-	return cmds, g.store.send(bound, cmds)
+	return cmds, g.store.conn.Send(bound, cmds)
 }
 
 // most is how many trips there may be at once, n on one server. On a cluster every reader makes his own: the nodes answer apart, and in a trip that
@@ -137,7 +138,7 @@ func (g *gather) end(late bool) {
 		g.under--
 	}
 	g.mu.Unlock()
-	if others && !g.store.goApart(g.run) { // they have gathered meanwhile: in its place
+	if others && !g.store.conn.Apart(g.run) { // they have gathered meanwhile: in its place
 		g.refuse()
 	}
 }
@@ -156,7 +157,7 @@ func (g *gather) do(ctx context.Context, cmds ...redis.Cmder) error {
 	t := g.next
 	if t == nil || g.store.cluster {
 		t = &trip{done: make(chan struct{})}
-		t.ctx, t.cancel = context.WithTimeout(context.WithoutCancel(ctx), g.store.timeout)
+		t.ctx, t.cancel = context.WithTimeout(context.WithoutCancel(ctx), g.store.conn.Timeout())
 	}
 	t.cmds = append(t.cmds, cmds...)
 	start, run := g.under < maxTrips, g.run
@@ -169,10 +170,10 @@ func (g *gather) do(ctx context.Context, cmds ...redis.Cmder) error {
 		}
 	}
 	g.mu.Unlock()
-	if start && !g.store.goApart(run) {
+	if start && !g.store.conn.Apart(run) {
 		if g.store.cluster {
 			t.cancel()
-			return ErrClosed
+			return conn.ErrClosed
 		}
 		g.refuse()
 	}
@@ -192,7 +193,7 @@ func (g *gather) refuse() {
 	g.under--
 	g.mu.Unlock()
 	if t != nil {
-		t.err = ErrClosed
+		t.err = conn.ErrClosed
 		t.cancel()
 		close(t.done)
 	}
@@ -223,8 +224,8 @@ func (g *gather) run() {
 }
 
 func (t *trip) run(s *Store) {
-	t.err = notReturned(nil) // until it has
+	t.err = conn.NotReturned(nil) // until it has
 	defer close(t.done)
 	defer t.cancel()
-	t.err = s.send(t.ctx, t.cmds)
+	t.err = s.conn.Send(t.ctx, t.cmds)
 }

@@ -3,7 +3,6 @@ package lease
 import (
 	"context"
 	"net"
-	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -42,10 +41,7 @@ func onHanging(t *testing.T, fs map[string]func(t *testing.T, what string, s *St
 			for name, f := range fs {
 				rdb := newClient(server.Addr)
 				t.Cleanup(func() { rdb.Close() })
-				s, err := NewStore(rdb, hangTimeout)
-				if err != nil {
-					t.Fatal(err)
-				}
+				s := open(t, rdb, hangTimeout)
 				if pool == "warm" {
 					if _, err := s.Attempt("k", long).Read(t.Context()); err != nil {
 						t.Fatal(err)
@@ -105,51 +101,7 @@ func TestCommandsEndInTimeWhenRedisHangs(t *testing.T) {
 			}
 		}
 	}
-	for name, keys := range map[string][]string{"delete one key": {"a"}, "delete many keys": {"a", "b", "c"}} {
-		fs[name] = func(t *testing.T, what string, s *Store) {
-			var late []time.Duration
-			for range 3 { // the machine may be slow once
-				ctx, cancel := context.WithCancel(t.Context())
-				var cancelled time.Time
-				time.AfterFunc(30*time.Millisecond, func() {
-					cancelled = time.Now()
-					cancel()
-				})
-				errs := s.Delete(ctx, keys)
-				late = append(late, time.Since(cancelled))
-				if len(errs) != len(keys) {
-					t.Errorf("%s: %d errors for %d keys", what, len(errs), len(keys))
-				}
-				for _, err := range errs {
-					if err == nil {
-						t.Errorf("%s: no error", what)
-					}
-				}
-			}
-			t.Logf("%s: %v after the end of the context", what, late)
-			if slices.Min(late) > 20*time.Millisecond {
-				t.Errorf("%s: it ended %v after its context", what, late)
-			}
-		}
-	}
 	onHanging(t, fs)
-}
-
-func TestDeleteEndsWithoutADeadlineWhenRedisHangs(t *testing.T) {
-	r := testenv.SharedRedis(t)
-	rdb := redis.NewClient(&redis.Options{Addr: r.Addr})
-	defer rdb.Close()
-	s, err := NewStore(rdb, 100*time.Millisecond)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer r.Resume()
-	r.Pause()
-	begin := time.Now()
-	errs := s.Delete(t.Context(), []string{"k"})
-	if took := time.Since(begin); errs[0] == nil || took > 400*time.Millisecond+overshoot {
-		t.Errorf("it took %v: %v", took, errs[0])
-	}
 }
 
 // A command that has waited for a connection has less time left for its reply.
@@ -158,10 +110,7 @@ func TestCommandsEndInTimeWhenAllConnectionsHang(t *testing.T) {
 	proxy := testenv.NewProxy(t, r.Addr)
 	rdb := redis.NewClient(&redis.Options{Addr: proxy.Addr, PoolSize: 1})
 	defer rdb.Close()
-	s, err := NewStore(rdb, hangTimeout)
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := open(t, rdb, hangTimeout)
 	if _, err := s.Attempt("k", long).Read(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -180,7 +129,7 @@ func TestCommandsEndInTimeWhenAllConnectionsHang(t *testing.T) {
 	<-arrived // the only connection is taken
 	time.Sleep(hangTimeout / 10)
 	begin := time.Now()
-	_, err = s.Attempt("k", long).Read(t.Context())
+	_, err := s.Attempt("k", long).Read(t.Context())
 	took := time.Since(begin)
 	<-done
 	t.Logf("%v over its %v: %v", took-hangTimeout, hangTimeout, err)
@@ -197,12 +146,9 @@ func TestCommandsEndInTimeWhenRedisIsSlow(t *testing.T) {
 	proxy.OnRequest(func([]byte) testenv.Action { return testenv.Delay(timeout * 45 / 100) })
 	rdb := redis.NewClient(&redis.Options{Addr: proxy.Addr})
 	defer rdb.Close()
-	s, err := NewStore(rdb, timeout)
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := open(t, rdb, timeout)
 	begin := time.Now()
-	_, err = s.Attempt("k", long).Read(t.Context())
+	_, err := s.Attempt("k", long).Read(t.Context())
 	took := time.Since(begin)
 	t.Logf("%v over its %v: %v", took-timeout, timeout, err)
 	if took > timeout+overshoot {
@@ -216,12 +162,9 @@ func TestCommandsEndInTimeWhenNoConnectionComesAbout(t *testing.T) {
 		return nil, ctx.Err()
 	}, DialTimeout: 2 * hangTimeout, DialerRetries: 1})
 	defer rdb.Close()
-	s, err := NewStore(rdb, hangTimeout)
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := open(t, rdb, hangTimeout)
 	begin := time.Now()
-	_, err = s.Attempt("k", long).Read(t.Context())
+	_, err := s.Attempt("k", long).Read(t.Context())
 	if took := time.Since(begin); err == nil || took > hangTimeout+overshoot {
 		t.Errorf("it took %v: %v", took, err)
 	}

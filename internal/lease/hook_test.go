@@ -40,10 +40,13 @@ func TestHookThatDoesNotReturn(t *testing.T) {
 	for name, do := range map[string]func(){"panic": func() { panic("hook") }, "Goexit": runtime.Goexit} {
 		for _, bounded := range []bool{false, true} {
 			t.Run(name, func(t *testing.T) {
-				_, rdb := testenv.Mini(t)
+				_, mini := testenv.Mini(t)
+				o := *mini.Options()
+				o.ContextTimeoutEnabled = bounded
+				rdb := redis.NewClient(&o)
+				defer rdb.Close()
 				rdb.AddHook(badHook{do})
 				b := newBackend(t, rdb)
-				b.store.bounded = bounded
 				b.put("good", Entry{Payload: []byte("v")}, long)
 				read := func(keys ...string) (errs []error) {
 					done := make(chan []error)
@@ -75,7 +78,7 @@ func TestHookThatDoesNotReturn(t *testing.T) {
 						t.Error(err)
 					}
 				}
-				b.store.Close()
+				b.store.conn.Close()
 				if b.store.reads.under != 0 {
 					t.Errorf("%d trips are under way", b.store.reads.under)
 				}

@@ -57,10 +57,7 @@ func newClusterNetwork(t *testing.T, timeout time.Duration) *network {
 
 func (n *network) connect(rdb redis.UniversalClient, timeout time.Duration) {
 	n.t.Helper()
-	var err error
-	if n.store, err = NewStore(rdb, timeout); err != nil {
-		n.t.Fatal(err)
-	}
+	n.store = open(n.t, rdb, timeout)
 	a := n.attempt("warm")
 	n.put("warm", Entry{}, long)
 	n.claim(a, Mine)

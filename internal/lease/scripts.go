@@ -1,32 +1,29 @@
 package lease
 
 import (
-	"crypto/sha1" // by which Redis names scripts
-	"encoding/hex"
-	"strings"
-
+	"github.com/cacheaside/cacheaside/internal/conn"
 	"github.com/cacheaside/cacheaside/internal/mutant"
 )
 
 // Each script touches KEYS[1] alone, and decides by what the key holds and by Redis' own clock. Lua counts from 1: bytes
-// 3 to 14 are the token. A mutant (see internal/mutant) takes one guard out; in a build without that tag these are constants.
+// 3 to 14 are the token, the first 24 bytes all that a script needs of an entry. A mutant (see internal/mutant) takes one guard out; in a build without that tag these are constants.
 
 // takeScript gives a lease if the key holds nothing, or still exactly the bytes whose hash is ARGV[3], which the caller could
 // not read. Otherwise it answers what the key holds: the second check of double-checked locking, in the same trip.
 // ARGV: lease, its life in ms, hash of unreadable bytes or "".
-var takeScript = newScript(`
+var takeScript = conn.NewScript(`
 local v = redis.call('GET', KEYS[1])
 if v and (ARGV[3] == '' or redis.sha1hex(v) ~= ARGV[3]) then return v end
 redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])
 return false`,
-	mutation{mutant.SecondCheck, `if v and (`, `if v and string.byte(v, 1) == 225 and (`},
-	mutation{mutant.ReplaceCompare, `redis.sha1hex(v) ~= ARGV[3]`, `false`})
+	conn.Mutation{Name: mutant.SecondCheck, Old: `if v and (`, New: `if v and string.byte(v, 1) == 225 and (`},
+	conn.Mutation{Name: mutant.ReplaceCompare, Old: `redis.sha1hex(v) ~= ARGV[3]`, New: `false`})
 
 // claimScript takes a key for a refresh. Nothing there, a failure or unreadable bytes: a lease. A lease, or an entry whose claim
 // has not ended: answers it. An entry: claims it, in the entry itself, so that readers keep being served and nothing can
 // come between; the key is made to outlive the claim, for if it expired another reader would take a lease and load too.
 // ARGV: lease, token, life in ms. Answers {what}, {'busy', bytes}, or {'claimed', old header, Unix ms of its expiry or -1}.
-var claimScript = newScript(`
+var claimScript = conn.NewScript(`
 local life = tonumber(ARGV[3])
 local h = redis.call('GETRANGE', KEYS[1], 0, 23)
 local kind = string.byte(h, 1)
@@ -41,24 +38,24 @@ local ttl = redis.call('PTTL', KEYS[1])
 redis.call('SETRANGE', KEYS[1], 1, string.char(flags - flags % 2 + 1) .. ARGV[2] .. bytes(now + life))
 if ttl >= 0 and ttl < life then redis.call('PEXPIRE', KEYS[1], life) end
 return {'claimed', h, ttl < 0 and '-1' or string.format('%.0f', now + ttl)}`,
-	mutation{mutant.ClaimOutlives, `if ttl >= 0 and ttl < life`, `if false`},
-	mutation{mutant.ClaimOnce, `flags % 2 == 1 and number(h) > now`, `false`})
+	conn.Mutation{Name: mutant.ClaimOutlives, Old: `if ttl >= 0 and ttl < life`, New: `if false`},
+	conn.Mutation{Name: mutant.ClaimOnce, Old: `flags % 2 == 1 and number(h) > now`, New: `false`})
 
 // fillScript stores an entry if the key still holds the caller's lease or claim, which takes its place. The token is the entry's
 // stamp, so that a fill that is repeated because its reply was lost recognises itself.
 // ARGV: token, entry, its life in ms. Answers 1 if the entry is stored.
-var fillScript = newScript(`
+var fillScript = conn.NewScript(`
 local h = redis.call('GETRANGE', KEYS[1], 0, 13)
 if string.sub(h, 3, 14) ~= ARGV[1] then return 0 end
 if string.byte(h, 1) == 225 and string.byte(h, 2) % 2 == 0 then return 1 end
 redis.call('SET', KEYS[1], ARGV[2], 'PX', ARGV[3])
 return 1`,
-	mutation{mutant.FillCompare, `string.sub(h, 3, 14) ~= ARGV[1]`, `false`},
-	mutation{mutant.FillAbsent, `if string.sub(h, 3, 14) ~= ARGV[1]`, `if #h > 0 and string.sub(h, 3, 14) ~= ARGV[1]`},
-	mutation{mutant.FillClaim, `if string.sub(h, 3, 14) ~= ARGV[1]`, `if string.byte(h, 1) ~= 225 and string.sub(h, 3, 14) ~= ARGV[1]`})
+	conn.Mutation{Name: mutant.FillCompare, Old: `string.sub(h, 3, 14) ~= ARGV[1]`, New: `false`},
+	conn.Mutation{Name: mutant.FillAbsent, Old: `if string.sub(h, 3, 14) ~= ARGV[1]`, New: `if #h > 0 and string.sub(h, 3, 14) ~= ARGV[1]`},
+	conn.Mutation{Name: mutant.FillClaim, Old: `if string.sub(h, 3, 14) ~= ARGV[1]`, New: `if string.byte(h, 1) ~= 225 and string.sub(h, 3, 14) ~= ARGV[1]`})
 
 // renewScript keeps the caller's lease or claim alive. ARGV: token, life in ms. Answers 0 if it is the caller's no longer.
-var renewScript = newScript(`
+var renewScript = conn.NewScript(`
 local life = tonumber(ARGV[2])
 local h = redis.call('GETRANGE', KEYS[1], 0, 23)
 if string.sub(h, 3, 14) ~= ARGV[1] then return 0 end
@@ -68,13 +65,13 @@ redis.call('SETRANGE', KEYS[1], 14, bytes(now + life))
 local ttl = redis.call('PTTL', KEYS[1])
 if ttl >= 0 and ttl < life then redis.call('PEXPIRE', KEYS[1], life) end
 return 1`,
-	mutation{mutant.ClaimOutlives, `if ttl >= 0 and ttl < life`, `if false`})
+	conn.Mutation{Name: mutant.ClaimOutlives, Old: `if ttl >= 0 and ttl < life`, New: `if false`})
 
 // endScript gives up the caller's lease or claim without a value. A lease becomes the marker of a failure, or goes; a claimed entry
 // gets back its soft expiry and what is left of its life. ARGV: marker or "", its life in ms, the header as it was before the claim
 // or "" if not known, when the entry was to expire or -1 (both of the first token's claim), then the tokens. A marker that a full Redis
 // refuses is done without. Answers 1 if there was something of the caller's.
-var endScript = newScript(`
+var endScript = conn.NewScript(`
 local h = redis.call('GETRANGE', KEYS[1], 0, 23)
 local token = string.sub(h, 3, 14)
 local mine = false
@@ -108,31 +105,3 @@ local function number(h)
   for i = 15, 20 do n = n * 256 + string.byte(h, i) end
   return n
 end`
-
-type mutation struct {
-	name     string
-	old, new string
-}
-
-// script is a Lua script and the SHA-1 by which Redis caches it.
-type script struct{ source, hash string }
-
-// newScript makes a script, with the guard taken out that mutant.Active names, if it is one here.
-func newScript(src string, mutations ...mutation) script {
-	for _, m := range mutations {
-		if mutant.Active != m.name {
-			continue
-		}
-		if !strings.Contains(src, m.old) {
-			panic("lease: mutant " + m.name + " does not apply")
-		}
-		src = strings.Replace(src, m.old, m.new, 1)
-	}
-	src = strings.TrimSpace(src)
-	return script{source: src, hash: sha1Hex([]byte(src))}
-}
-
-func sha1Hex(b []byte) string {
-	sum := sha1.Sum(b)
-	return hex.EncodeToString(sum[:])
-}

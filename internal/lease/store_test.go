@@ -4,92 +4,11 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/redis/go-redis/v9"
 
 	"github.com/cacheaside/cacheaside/internal/testenv"
 )
-
-type wrapper struct{ redis.UniversalClient }
-
-func TestNewStoreRefusesClientsThatCannotKeepTheProtocol(t *testing.T) {
-	cluster := func(o redis.ClusterOptions) redis.UniversalClient {
-		o.Addrs = []string{"127.0.0.1:1"}
-		return redis.NewClusterClient(&o)
-	}
-	client := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1"})
-	for name, c := range map[string]struct {
-		rdb  redis.UniversalClient
-		says string
-	}{
-		"ring":            {redis.NewRing(&redis.RingOptions{Addrs: map[string]string{"a": "127.0.0.1:1"}}), "moves keys between servers"},
-		"read only":       {cluster(redis.ClusterOptions{ReadOnly: true}), "reads from replicas"},
-		"by latency":      {cluster(redis.ClusterOptions{RouteByLatency: true}), "reads from replicas"},
-		"randomly":        {cluster(redis.ClusterOptions{RouteRandomly: true}), "reads from replicas"},
-		"failover":        {redis.NewFailoverClusterClient(&redis.FailoverOptions{SentinelAddrs: []string{"127.0.0.1:1"}, RouteRandomly: true}), "reads from replicas"},
-		"nil client":      {(*redis.Client)(nil), "nil *redis.Client"},
-		"nil cluster":     {(*redis.ClusterClient)(nil), "nil *redis.ClusterClient"},
-		"nil ring":        {(*redis.Ring)(nil), "*redis.Ring"},
-		"nothing":         {nil, "<nil>"},
-		"another type":    {wrapper{client}, "lease.wrapper"},
-		"wrapped pointer": {&wrapper{client}, "*lease.wrapper"},
-	} {
-		s, err := NewStore(c.rdb, time.Second)
-		if s != nil || err == nil || !strings.Contains(err.Error(), c.says) {
-			t.Errorf("%s: %v, %v, want an error that says %q", name, s, err, c.says)
-		}
-		if !strings.HasPrefix(name, "nil") && name != "nothing" {
-			c.rdb.Close()
-		}
-	}
-}
-
-// A value that go-redis keeps in the process is still shown after its delete has been acknowledged.
-func TestNewStoreRefusesClientsWithACacheOfTheirOwn(t *testing.T) {
-	r := testenv.SharedRedis(t)
-	for name, o := range map[string]*redis.Options{
-		"configured": {Addr: r.Addr, ClientSideCacheConfig: &redis.ClientSideCacheConfig{}},
-		"given":      {Addr: r.Addr, ClientSideCache: redis.NewLocalCache(redis.CacheConfig{})},
-	} {
-		rdb := redis.NewClient(o)
-		if _, err := NewStore(rdb, time.Second); err == nil {
-			t.Errorf("%s: no error", name)
-		}
-		rdb.Close()
-	}
-}
-
-func TestNewStoreTakesClientsAndDoesNoIO(t *testing.T) {
-	for name, rdb := range map[string]redis.UniversalClient{
-		"client":   redis.NewClient(&redis.Options{Addr: "127.0.0.1:1"}),
-		"cluster":  redis.NewClusterClient(&redis.ClusterOptions{Addrs: []string{"127.0.0.1:1"}}),
-		"failover": redis.NewFailoverClient(&redis.FailoverOptions{SentinelAddrs: []string{"127.0.0.1:1"}}),
-	} {
-		begin := time.Now()
-		if _, err := NewStore(rdb, time.Second); err != nil {
-			t.Errorf("%s: %v", name, err)
-		}
-		if took := time.Since(begin); took > time.Second {
-			t.Errorf("%s: it took %v", name, took)
-		}
-		rdb.Close()
-	}
-}
-
-func TestNewStoreLeavesTheClientsSettings(t *testing.T) {
-	rdb := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1"})
-	defer rdb.Close()
-	before := *rdb.Options()
-	if _, err := NewStore(rdb, time.Millisecond); err != nil {
-		t.Fatal(err)
-	}
-	after := rdb.Options()
-	if after.ReadTimeout != before.ReadTimeout || after.WriteTimeout != before.WriteTimeout ||
-		after.ContextTimeoutEnabled != before.ContextTimeoutEnabled || after.MaxRetries != before.MaxRetries {
-		t.Errorf("the options were %+v, now %+v", before, *after)
-	}
-}
 
 // A renewal may still be under way when its load has ended, and the attempt goes on to the next one.
 func TestRenewMayRunBesideTheNextTake(t *testing.T) {

@@ -55,7 +55,7 @@ func fillBudget[V any](t *testing.T, n int, value func(int) V) {
 	grown := heap() - before
 	kept := 0
 	for i := range n {
-		if _, ok := Get[int, V](tier, uint64(i)*0x9e3779b97f4a7c15, 0, i); ok {
+		if _, ok := Get[int, V](tier, uint64(i)*0x9e3779b97f4a7c15, &noEras, i); ok {
 			kept++
 		}
 	}

@@ -3,6 +3,7 @@ package local
 import (
 	"sync/atomic"
 
+	"github.com/cacheaside/cacheaside/internal/conn"
 	"github.com/cacheaside/cacheaside/internal/mutant"
 )
 
@@ -13,11 +14,21 @@ const stripes = 1 << 16
 // the generation is still the same, no invalidation that this process knows of has come between, and the value may be served
 // from memory. So it does not matter when, in what order or whether the memory tier applies what it is told.
 //
-// Keys share striped counters, found by a stable hash of loader and encoded key, the same in every process.
-type Generations struct{ stripes [stripes]atomic.Uint64 }
+// Keys share striped counters, found by a stable hash of loader and encoded key, the same in every process; and beside them one counter for each
+// range of keys, which ends all that is held of it. A key's generation is the sum: both only grow, so it is the same only if neither has moved.
+type Generations struct {
+	stripes [stripes]atomic.Uint64
+	ranges  [conn.Ranges]struct {
+		epoch atomic.Uint64
+		trust atomic.Int64 // until when, on the tier's clock, its generations are known to be those of now
+		_     [48]byte     // a cache line each
+	}
+}
 
-// Now is the generation of the keys with this stable hash.
-func (g *Generations) Now(stable uint64) uint64 { return g.stripes[stable%stripes].Load() }
+// Now is the generation of the keys of range r with this stable hash.
+func (g *Generations) Now(r uint8, stable uint64) uint64 {
+	return g.stripes[stable%stripes].Load() + g.ranges[r%conn.Ranges].epoch.Load()
+}
 
 // Bump ends all values of the keys with this stable hash that were read before.
 func (g *Generations) Bump(stable uint64) {
@@ -26,8 +37,12 @@ func (g *Generations) Bump(stable uint64) {
 	}
 }
 
+// Clear ends all values of range r that were read before.
+func (g *Generations) Clear(r int) { g.ranges[r].epoch.Add(1) }
+
 // Advance is Bump for a value that was read since the generation was from: it answers the generation that the value may be stored under,
 // unless there was another invalidation meanwhile.
-func (g *Generations) Advance(stable, from uint64) (uint64, bool) {
-	return from + 1, g.stripes[stable%stripes].CompareAndSwap(from, from+1)
+func (g *Generations) Advance(r uint8, stable, from uint64) (uint64, bool) {
+	stripe := from - g.ranges[r%conn.Ranges].epoch.Load() // not that of any time if the epoch has moved
+	return from + 1, g.stripes[stable%stripes].CompareAndSwap(stripe, stripe+1)
 }

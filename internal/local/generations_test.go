@@ -7,38 +7,38 @@ import (
 
 func TestBumpMovesTheGenerationOfItsKeysOnly(t *testing.T) {
 	var g Generations
-	if g.Now(7) != 0 {
-		t.Errorf("the first generation is %d", g.Now(7))
+	if g.Now(0, 7) != 0 {
+		t.Errorf("the first generation is %d", g.Now(0, 7))
 	}
 	g.Bump(7)
 	g.Bump(7)
-	if g.Now(7) != 2 || g.Now(8) != 0 {
-		t.Errorf("the generations are %d and %d", g.Now(7), g.Now(8))
+	if g.Now(0, 7) != 2 || g.Now(0, 8) != 0 {
+		t.Errorf("the generations are %d and %d", g.Now(0, 7), g.Now(0, 8))
 	}
-	if g.Now(7+stripes) != 2 {
-		t.Errorf("a key of the same stripe has the generation %d", g.Now(7+stripes))
+	if g.Now(0, 7+stripes) != 2 {
+		t.Errorf("a key of the same stripe has the generation %d", g.Now(0, 7+stripes))
 	}
 	const last = ^uint64(0)
 	g.Bump(last)
-	if g.Now(last) != 1 {
-		t.Errorf("the last hash has the generation %d", g.Now(last))
+	if g.Now(0, last) != 1 {
+		t.Errorf("the last hash has the generation %d", g.Now(0, last))
 	}
 }
 
 func TestAdvanceIsRefusedAfterAnInvalidation(t *testing.T) {
 	var g Generations
-	from := g.Now(1)
-	if next, ok := g.Advance(1, from); !ok || next != from+1 || g.Now(1) != next {
-		t.Errorf("advanced to %d, %v, now %d", next, ok, g.Now(1))
+	from := g.Now(0, 1)
+	if next, ok := g.Advance(0, 1, from); !ok || next != from+1 || g.Now(0, 1) != next {
+		t.Errorf("advanced to %d, %v, now %d", next, ok, g.Now(0, 1))
 	}
-	if _, ok := g.Advance(1, from); ok {
+	if _, ok := g.Advance(0, 1, from); ok {
 		t.Error("advanced twice from one generation")
 	}
-	from = g.Now(1)
+	from = g.Now(0, 1)
 	g.Bump(1)
-	before := g.Now(1)
-	if _, ok := g.Advance(1, from); ok || g.Now(1) != before {
-		t.Errorf("advanced over an invalidation: %v, now %d", ok, g.Now(1))
+	before := g.Now(0, 1)
+	if _, ok := g.Advance(0, 1, from); ok || g.Now(0, 1) != before {
+		t.Errorf("advanced over an invalidation: %v, now %d", ok, g.Now(0, 1))
 	}
 }
 
@@ -55,7 +55,7 @@ func TestGenerationsUnderConcurrency(t *testing.T) {
 			for i := range turns {
 				if (i+w)%2 == 0 {
 					g.Bump(3)
-				} else if next, ok := g.Advance(3, g.Now(3)); ok {
+				} else if next, ok := g.Advance(0, 3, g.Now(0, 3)); ok {
 					mine = append(mine, next)
 				}
 			}
@@ -72,7 +72,7 @@ func TestGenerationsUnderConcurrency(t *testing.T) {
 			t.Errorf("the generation %d was given %d times", n, times)
 		}
 	}
-	if want := uint64(workers*turns/2 + len(given)); g.Now(3) != want {
-		t.Errorf("the generation is %d after %d changes", g.Now(3), want)
+	if want := uint64(workers*turns/2 + len(given)); g.Now(0, 3) != want {
+		t.Errorf("the generation is %d after %d changes", g.Now(0, 3), want)
 	}
 }

@@ -5,10 +5,12 @@ import (
 	"fmt"
 	"math"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/dgraph-io/ristretto/v2"
 
+	"github.com/cacheaside/cacheaside/internal/conn"
 	"github.com/cacheaside/cacheaside/internal/mutant"
 )
 
@@ -28,7 +30,8 @@ type Tier struct {
 // Item is a value in the memory tier, and all that is needed to tell whether it may still be served. It is not changed
 // after Set.
 type Item[K comparable, V any] struct {
-	Loader     uint32 // which loader's it is: each hashes keys in its own way
+	Era        *Era // whose it is: each loader hashes keys in its own way
+	Range      uint8
 	Key        K
 	Value      V
 	Null       bool // there is no such row
@@ -36,6 +39,15 @@ type Item[K comparable, V any] struct {
 	Generation uint64
 	expires    time.Duration // on the tier's clock
 }
+
+// Era is a time between two invalidations of all that a loader holds in one range of keys. Its address tells it from all others.
+type Era struct{ Generation uint64 }
+
+// Eras are the present ones of a loader.
+type Eras [conn.Ranges]atomic.Pointer[Era]
+
+// Of is the era of range r.
+func (e *Eras) Of(r uint8) *Era { return e[r%conn.Ranges].Load() }
 
 // itemOverhead is what an item costs beside its key and value: ristretto's map entry, policy and counters, measured at some
 // 220 bytes (TestBudget), and the fields of Item.
@@ -59,13 +71,38 @@ func New(budget int64) (*Tier, error) {
 	return &Tier{cache: cache, start: time.Now()}, nil
 }
 
-// Generation is the generation of the keys with this stable hash. Take it before the first look at Redis or the database.
-func (t *Tier) Generation(stable uint64) uint64 { return t.generations.Now(stable) }
+// Generation is the generation of the keys of range r with this stable hash. Take it before the first look at Redis or the database.
+func (t *Tier) Generation(r uint8, stable uint64) uint64 { return t.generations.Now(r, stable) }
+
+// Trust lets items of range r be served until then. Without it, or an earlier time, they are not: nobody knows what has been invalidated since. Clear
+// comes before Trust, and Get looks in the other order, so that nothing from before a Clear is served by the Trust after it.
+func (t *Tier) Trust(r int, until time.Time) {
+	t.generations.ranges[r].trust.Store(int64(until.Sub(t.start)))
+}
+
+// TrustForEver is for a process that is alone.
+func (t *Tier) TrustForEver() {
+	if t != nil {
+		t.generations.ranges[0].trust.Store(math.MaxInt64)
+	}
+}
+
+// Trusted tells whether items of range r may be served now.
+func (t *Tier) Trusted(r uint8) bool {
+	trust := t.generations.ranges[r%conn.Ranges].trust.Load()
+	return int64(time.Since(t.start)) < trust
+}
+
+// Clear ends every item of range r.
+func (t *Tier) Clear(r int) { t.generations.Clear(r) }
+
+// Forget ends every item of the keys with this stable hash.
+func (t *Tier) Forget(stable uint64) { t.generations.Bump(stable) }
 
 // Advance ends every item of the keys with this stable hash, for a value that was read since their generation was from. It answers the
 // generation under which that value may be Set; not if there was an invalidation meanwhile.
-func (t *Tier) Advance(stable, from uint64) (uint64, bool) {
-	return t.generations.Advance(stable, from)
+func (t *Tier) Advance(r uint8, stable, from uint64) (uint64, bool) {
+	return t.generations.Advance(r, stable, from)
 }
 
 // Invalidate ends every item of the keys with this stable hash, and frees the one under hash.
@@ -74,20 +111,22 @@ func (t *Tier) Invalidate(hash, stable uint64) {
 	t.delete(hash)
 }
 
-// Get returns the loader's live item of key, whose hash is hash.
-func Get[K comparable, V any](t *Tier, hash uint64, loader uint32, key K) (*Item[K, V], bool) {
+// Get returns the live item of key, whose hash is hash, of the loader whose eras these are.
+func Get[K comparable, V any](t *Tier, hash uint64, eras *Eras, key K) (*Item[K, V], bool) {
 	v, ok := t.cache.Get(hash)
 	if !ok {
 		return nil, false
 	}
 	item, ok := v.(*Item[K, V])
-	if !ok || ((item.Key != key || item.Loader != loader) && mutant.Active != mutant.MemoryKey) {
-		return nil, false // another key with the same 64-bit hash
+	if !ok || ((item.Key != key || item.Era != eras.Of(item.Range)) && mutant.Active != mutant.MemoryKey) {
+		return nil, false // another key with the same 64-bit hash, or all of the loader was invalidated
 	}
-	if item.Generation != t.generations.Now(item.Stable) && mutant.Active != mutant.MemoryGeneration {
+	trust := t.generations.ranges[item.Range%conn.Ranges].trust.Load() // before the generation: see Trust
+	now := time.Since(t.start)
+	if now >= item.expires || int64(now) >= trust && mutant.Active != mutant.TrustForEver {
 		return nil, false
 	}
-	if time.Since(t.start) >= item.expires {
+	if item.Generation != t.generations.Now(item.Range, item.Stable) && mutant.Active != mutant.MemoryGeneration {
 		return nil, false
 	}
 	return item, true
@@ -125,6 +164,9 @@ func (t *Tier) Wait() {
 
 // Close empties the tier and ends its goroutines. Get then finds nothing, and Set does nothing.
 func (t *Tier) Close() {
+	if t == nil {
+		return
+	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if !t.closed {

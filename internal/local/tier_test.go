@@ -9,6 +9,9 @@ import (
 	"time"
 )
 
+// noEras are those of a loader that has none: neither do its items tell any.
+var noEras Eras
+
 func newTier(t testing.TB, budget int64) *Tier {
 	t.Helper()
 	tier, err := New(budget)
@@ -16,6 +19,7 @@ func newTier(t testing.TB, budget int64) *Tier {
 		t.Fatal(err)
 	}
 	t.Cleanup(tier.Close)
+	tier.TrustForEver()
 	return tier
 }
 
@@ -23,25 +27,25 @@ func newTier(t testing.TB, budget int64) *Tier {
 func set[K comparable, V any](t *testing.T, tier *Tier, hash uint64, key K, value V, life time.Duration) {
 	t.Helper()
 	stable := hash + 1000 // any other number
-	Set(tier, hash, Item[K, V]{Key: key, Value: value, Stable: stable, Generation: tier.Generation(stable)}, 8, life)
+	Set(tier, hash, Item[K, V]{Key: key, Value: value, Stable: stable, Generation: tier.Generation(0, stable)}, 8, life)
 	tier.Wait()
-	if item, ok := Get[K, V](tier, hash, 0, key); !ok || item.Key != key {
+	if item, ok := Get[K, V](tier, hash, &noEras, key); !ok || item.Key != key {
 		t.Fatal("an item is not there")
 	}
 }
 
 func TestItemIsServed(t *testing.T) {
 	tier := newTier(t, 1<<20)
-	if _, ok := Get[string, int](tier, 1, 0, "a"); ok {
+	if _, ok := Get[string, int](tier, 1, &noEras, "a"); ok {
 		t.Error("an empty tier serves an item")
 	}
 	set(t, tier, 1, "a", 7, time.Minute)
-	if item, _ := Get[string, int](tier, 1, 0, "a"); item.Value != 7 || item.Null {
+	if item, _ := Get[string, int](tier, 1, &noEras, "a"); item.Value != 7 || item.Null {
 		t.Errorf("the item is %+v", item)
 	}
 	Set(tier, 2, Item[string, int]{Key: "null", Null: true}, 0, time.Minute)
 	tier.Wait()
-	if item, ok := Get[string, int](tier, 2, 0, "null"); !ok || !item.Null {
+	if item, ok := Get[string, int](tier, 2, &noEras, "null"); !ok || !item.Null {
 		t.Errorf("the null is %+v, %v", item, ok)
 	}
 }
@@ -51,15 +55,15 @@ func TestItemOfAnOldGenerationIsNotServed(t *testing.T) {
 	const hash, stable = 1, 2
 	for name, end := range map[string]func(){
 		"bump":    func() { tier.generations.Bump(stable) },
-		"advance": func() { tier.Advance(stable, tier.Generation(stable)) },
+		"advance": func() { tier.Advance(0, stable, tier.Generation(0, stable)) },
 	} {
-		Set(tier, hash, Item[string, int]{Key: "a", Stable: stable, Generation: tier.Generation(stable)}, 8, time.Minute)
+		Set(tier, hash, Item[string, int]{Key: "a", Stable: stable, Generation: tier.Generation(0, stable)}, 8, time.Minute)
 		tier.Wait()
-		if _, ok := Get[string, int](tier, hash, 0, "a"); !ok {
+		if _, ok := Get[string, int](tier, hash, &noEras, "a"); !ok {
 			t.Fatal("the item is not there")
 		}
 		end()
-		if _, ok := Get[string, int](tier, hash, 0, "a"); ok {
+		if _, ok := Get[string, int](tier, hash, &noEras, "a"); ok {
 			t.Errorf("an item from before a %s is served", name)
 		}
 	}
@@ -69,16 +73,16 @@ func TestItemOfAnOldGenerationIsNotServed(t *testing.T) {
 func TestItemReadBeforeAnInvalidationIsNotServedAfterIt(t *testing.T) {
 	tier := newTier(t, 1<<20)
 	const hash, stable = 1, 2
-	stale := Item[string, int]{Key: "a", Value: 1, Stable: stable, Generation: tier.Generation(stable)}
+	stale := Item[string, int]{Key: "a", Value: 1, Stable: stable, Generation: tier.Generation(0, stable)}
 	tier.Invalidate(hash, stable)
 	Set(tier, hash, stale, 8, time.Minute)
 	tier.Wait()
-	if item, ok := Get[string, int](tier, hash, 0, "a"); ok {
+	if item, ok := Get[string, int](tier, hash, &noEras, "a"); ok {
 		t.Errorf("a stale item is served: %+v", item)
 	}
-	Set(tier, hash, Item[string, int]{Key: "a", Value: 2, Stable: stable, Generation: tier.Generation(stable)}, 8, time.Minute)
+	Set(tier, hash, Item[string, int]{Key: "a", Value: 2, Stable: stable, Generation: tier.Generation(0, stable)}, 8, time.Minute)
 	tier.Wait()
-	if item, ok := Get[string, int](tier, hash, 0, "a"); !ok || item.Value != 2 {
+	if item, ok := Get[string, int](tier, hash, &noEras, "a"); !ok || item.Value != 2 {
 		t.Errorf("the fresh item: %+v, %v", item, ok)
 	}
 }
@@ -87,7 +91,7 @@ func TestInvalidateEndsAndFreesAnItem(t *testing.T) {
 	tier := newTier(t, 1<<20)
 	set(t, tier, 1, "a", 1, time.Minute)
 	tier.Invalidate(1, 1001)
-	if _, ok := Get[string, int](tier, 1, 0, "a"); ok {
+	if _, ok := Get[string, int](tier, 1, &noEras, "a"); ok {
 		t.Error("an invalidated item is served")
 	}
 	tier.Wait()
@@ -99,14 +103,14 @@ func TestInvalidateEndsAndFreesAnItem(t *testing.T) {
 func TestKeyWithTheSameHashIsNotServed(t *testing.T) {
 	tier := newTier(t, 1<<20)
 	set(t, tier, 1, "a", 1, time.Minute)
-	if item, ok := Get[string, int](tier, 1, 0, "b"); ok {
+	if item, ok := Get[string, int](tier, 1, &noEras, "b"); ok {
 		t.Errorf("another key's item is served: %+v", item)
 	}
 	// A float that is not itself is never found, rather than never lost.
 	nan := math.NaN()
 	Set(tier, 3, Item[float64, int]{Key: nan}, 8, time.Minute)
 	tier.Wait()
-	if _, ok := Get[float64, int](tier, 3, 0, nan); ok {
+	if _, ok := Get[float64, int](tier, 3, &noEras, nan); ok {
 		t.Error("NaN was found")
 	}
 }
@@ -115,16 +119,18 @@ func TestItemOfOtherTypesIsNotServed(t *testing.T) {
 	type name string
 	tier := newTier(t, 1<<20)
 	set(t, tier, 1, "a", 1, time.Minute)
-	if _, ok := Get[string, int64](tier, 1, 0, "a"); ok {
+	if _, ok := Get[string, int64](tier, 1, &noEras, "a"); ok {
 		t.Error("an int is served as an int64")
 	}
-	if _, ok := Get[name, int](tier, 1, 0, "a"); ok {
+	if _, ok := Get[name, int](tier, 1, &noEras, "a"); ok {
 		t.Error("a string is served as another type of key")
 	}
-	if _, ok := Get[string, int](tier, 1, 1, "a"); ok {
+	var others Eras
+	others[0].Store(&Era{})
+	if _, ok := Get[string, int](tier, 1, &others, "a"); ok {
 		t.Error("another loader's item was served")
 	}
-	if _, ok := Get[string, *int](tier, 1, 0, "a"); ok {
+	if _, ok := Get[string, *int](tier, 1, &noEras, "a"); ok {
 		t.Error("an int is served as a pointer")
 	}
 }
@@ -136,11 +142,11 @@ func TestItemExpiresExactly(t *testing.T) {
 			hash := uint64(i + 1)
 			set(t, tier, hash, i, "v", life)
 			time.Sleep(life - 1)
-			if _, ok := Get[int, string](tier, hash, 0, i); !ok {
+			if _, ok := Get[int, string](tier, hash, &noEras, i); !ok {
 				t.Errorf("%v: it expired too early", life)
 			}
 			time.Sleep(1 * time.Nanosecond)
-			if _, ok := Get[int, string](tier, hash, 0, i); ok {
+			if _, ok := Get[int, string](tier, hash, &noEras, i); ok {
 				t.Errorf("%v: it is served at its end", life)
 			}
 		}
@@ -154,7 +160,7 @@ func TestItemWithoutLifeIsNotServed(t *testing.T) {
 		for _, life := range []time.Duration{0, -1, -time.Minute} {
 			Set(tier, 1, Item[int, int]{Key: 1}, 8, life)
 			tier.Wait()
-			if _, ok := Get[int, int](tier, 1, 0, 1); ok {
+			if _, ok := Get[int, int](tier, 1, &noEras, 1); ok {
 				t.Errorf("an item with a life of %v is served", life)
 			}
 		}
@@ -167,15 +173,16 @@ func TestTierAfterClose(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	tier.TrustForEver()
 	set(t, tier, 1, 1, 1, time.Minute)
 	tier.Close()
 	tier.Close()
 	Set(tier, 2, Item[int, int]{Key: 2}, 8, time.Minute)
 	tier.Invalidate(1, 1)
-	tier.Advance(1, tier.Generation(1))
+	tier.Advance(0, 1, tier.Generation(0, 1))
 	tier.Wait()
 	for i := range 3 {
-		if _, ok := Get[int, int](tier, uint64(i), 0, i); ok {
+		if _, ok := Get[int, int](tier, uint64(i), &noEras, i); ok {
 			t.Errorf("a closed tier serves item %d", i)
 		}
 	}
@@ -187,6 +194,7 @@ func TestCloseRacesEverything(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+		tier.TrustForEver()
 		var busy, running sync.WaitGroup
 		stop := make(chan struct{})
 		for w := range 4 {
@@ -195,9 +203,9 @@ func TestCloseRacesEverything(t *testing.T) {
 				for i := 0; ; i++ {
 					key := (i + w) % 100
 					hash := uint64(key)
-					generation := tier.Generation(hash)
+					generation := tier.Generation(0, hash)
 					Set(tier, hash, Item[int, string]{Key: key, Value: fmt.Sprint(key), Stable: hash, Generation: generation}, 8, time.Minute)
-					if item, ok := Get[int, string](tier, hash, 0, key); ok && item.Value != fmt.Sprint(key) {
+					if item, ok := Get[int, string](tier, hash, &noEras, key); ok && item.Value != fmt.Sprint(key) {
 						t.Errorf("the item of %d is %q", key, item.Value)
 					}
 					if i%10 == 0 {
@@ -239,11 +247,11 @@ func TestGetDoesNotAllocate(t *testing.T) {
 	tier := newTier(t, 1<<20)
 	set(t, tier, 1, "key", "value", time.Minute)
 	hit := testing.AllocsPerRun(10000, func() {
-		if _, ok := Get[string, string](tier, 1, 0, "key"); !ok {
+		if _, ok := Get[string, string](tier, 1, &noEras, "key"); !ok {
 			t.Fatal("the item has gone")
 		}
 	})
-	miss := testing.AllocsPerRun(10000, func() { Get[string, string](tier, 2, 0, "other") })
+	miss := testing.AllocsPerRun(10000, func() { Get[string, string](tier, 2, &noEras, "other") })
 	if (hit != 0 || miss != 0) && !underRace { // which allocates by itself
 		t.Errorf("%v allocations a hit, %v a miss", hit, miss)
 	}

@@ -47,4 +47,10 @@ const (
 	NoParting        = "no_parting"
 	SilenceIsAbsence = "silence_is_absence"
 	UnpackUnbounded  = "unpack_unbounded"
+	PublishFirst     = "publish_first"
+	GapIgnored       = "gap_ignored"
+	ResyncUncleared  = "resync_uncleared"
+	LateFresh        = "late_fresh"
+	EraIgnored       = "era_ignored"
+	TrustForEver     = "trust_for_ever"
 )

@@ -1,0 +1,189 @@
+package channel
+
+import (
+	"context"
+	"sync"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/cacheaside/cacheaside/internal/conn"
+	"github.com/cacheaside/cacheaside/internal/mutant"
+)
+
+// tries is how many time-outs an invalidation may take.
+const tries = 4
+
+// Delete deletes keys, by their names in Redis, and so voids every lease and claim on them; then it announces their stable hashes. It returns an error for each key, nil
+// where Redis has acknowledged both. It ends with ctx, and has a time-out of a few tries if ctx has none.
+//
+// Both go in one trip to each server that has keys. The announcement must not come first: a reader who hears it would fill his memory again with what is about to be deleted.
+func (c *Channel) Delete(ctx context.Context, names []string, hashes []uint64) []error {
+	errs := make([]error, len(names))
+	if len(names) == 0 {
+		return errs
+	}
+	ctx, cancel := context.WithTimeout(ctx, tries*c.conn.Timeout())
+	defer cancel()
+	parts := c.parts(ctx, names, hashes)
+	err := c.conn.Await(ctx, func() { // the caller's context may end before the client's time-outs do
+		var all sync.WaitGroup
+		for _, p := range parts[1:] {
+			all.Go(func() { c.send(ctx, p) })
+		}
+		c.send(ctx, parts[0])
+		all.Wait()
+	})
+	if err != nil {
+		c.Disown() // it may yet come about
+		for i := range errs {
+			errs[i] = err
+		}
+		return errs
+	}
+	for _, p := range parts {
+		for i, at := range p.at {
+			if errs[at] = p.dels[i].Err(); errs[at] == nil {
+				errs[at] = p.announced
+			}
+			if errs[at] != nil {
+				c.Disown()
+			}
+		}
+	}
+	return errs
+}
+
+// part is the keys of one range, as many as fit into one pipeline.
+type part struct {
+	rng       int
+	names     []string
+	at        []int // where they are among all
+	body      []byte
+	dels      []redis.Cmder
+	announced error
+}
+
+// parts divides keys among the ranges.
+func (c *Channel) parts(ctx context.Context, names []string, hashes []uint64) []*part {
+	var parts []*part
+	var open [conn.Ranges]*part
+	for i, name := range names {
+		r := c.conn.Range(name)
+		p := open[r]
+		if p == nil || len(p.at) >= conn.MaxPipeline-1 {
+			p = &part{rng: r, body: appendKeys(nil, nil)}
+			open[r], parts = p, append(parts, p)
+		}
+		p.names, p.at = append(p.names, name), append(p.at, i)
+		p.body = appendKeys(p.body, hashes[i:i+1])
+	}
+	for _, p := range parts {
+		p.prepare(ctx)
+	}
+	return parts
+}
+
+func (p *part) prepare(ctx context.Context) {
+	p.dels = make([]redis.Cmder, len(p.names))
+	for i, name := range p.names {
+		p.dels[i] = redis.NewIntCmd(ctx, "del", name)
+	}
+}
+
+// send deletes and announces, in one trip if all keys are at the server that numbers their announcements, as nearly always. If anything is wrong, or on a
+// cluster a key has moved meanwhile, so that the announcement might have come first, it does it again one after the other: both may be repeated.
+func (c *Channel) send(ctx context.Context, p *part) {
+	if mutant.Active == mutant.PublishFirst {
+		_, p.announced = c.announce(ctx, p.rng, p.body, "")
+		c.conn.Process(ctx, p.dels)
+		return
+	}
+	if c.together(ctx, p) {
+		return
+	}
+	if ctx.Err() == nil {
+		p.prepare(ctx)
+		c.conn.Process(ctx, p.dels)
+		_, p.announced = c.announce(ctx, p.rng, p.body, "")
+	}
+}
+
+// together tries it in one trip. It answers false if it must be done again.
+func (c *Channel) together(ctx context.Context, p *part) bool {
+	if c.conn.Cluster() {
+		home := c.conn.At(ctx, c.keys[p.rng])
+		for _, name := range p.names {
+			if home == nil || c.conn.At(ctx, name) != home {
+				return false
+			}
+		}
+	}
+	announcement := script(ctx, "evalsha", announceScript.Hash, c.keys[p.rng], c.announcement(p.rng, p.body, ""))
+	cmds := append(p.dels[:len(p.dels):len(p.dels)], announcement)
+	if !c.conn.ProcessAt(ctx, c.keys[p.rng], cmds) {
+		return false
+	}
+	p.announced = announcement.Err()
+	if conn.Unknown(announcement) {
+		_, p.announced = c.announce(ctx, p.rng, p.body, "")
+	}
+	if !c.conn.Cluster() {
+		return true // the client has tried again as its options say
+	}
+	for _, del := range p.dels {
+		if del.Err() != nil {
+			return false
+		}
+	}
+	return p.announced == nil
+}
+
+// announce numbers and publishes a message, and answers its number. The client may repeat it.
+func (c *Channel) announce(ctx context.Context, rng int, body []byte, loader string) (uint64, error) {
+	args := c.announcement(rng, body, loader)
+	cmd := script(ctx, "evalsha", announceScript.Hash, c.keys[rng], args)
+	c.conn.Process(ctx, []redis.Cmder{cmd})
+	if conn.Unknown(cmd) {
+		cmd = script(ctx, "eval", announceScript.Source, c.keys[rng], args)
+		c.conn.Process(ctx, []redis.Cmder{cmd})
+	}
+	digits, err := cmd.Text()
+	if err != nil {
+		return 0, err
+	}
+	return number(digits)
+}
+
+func (c *Channel) announcement(rng int, body []byte, loader string) []any {
+	c.counts.announced.Add(1)
+	return []any{c.topic, appendHead(nil, rng, c.origin.Load()), body, loader}
+}
+
+// DeleteLoader outdates all entries of a loader: it raises the generation in each range. It ends as Delete does.
+func (c *Channel) DeleteLoader(ctx context.Context, name string) error {
+	ctx, cancel := context.WithTimeout(ctx, tries*c.conn.Timeout())
+	defer cancel()
+	ranges := c.conn.InUse()
+	errs := make([]error, ranges)
+	err := c.conn.Await(ctx, func() {
+		var all sync.WaitGroup
+		for r := range ranges {
+			all.Go(func() {
+				n, err := c.announce(ctx, r, appendLoader(nil, name), name)
+				if errs[r] = err; err == nil {
+					c.loaders.heard(name, r, n)
+				}
+			})
+		}
+		all.Wait()
+	})
+	if err != nil {
+		return err
+	}
+	for _, err := range errs {
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,101 @@
+// Package channel keeps the memory tiers of a fleet's processes true: it announces what is invalidated to all of them, and tells each of them when it may have missed
+// something.
+//
+// It takes no words of Redis' for granted: messages may be lost without a connection breaking (a half-open connection, a cluster's bus, a failover), and
+// connections may be made anew without anybody noticing. So announcements are numbered where the keys are, and each process asks for the last number at a fixed
+// pace; only what has been checked so is trusted, and only for a time (see track). A process that merely writes announces, and neither asks nor
+// listens.
+package channel
+
+import (
+	"context"
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/cacheaside/cacheaside/internal/conn"
+)
+
+// Channel announces and hears invalidations. It is safe for concurrent use.
+type Channel struct {
+	conn   *conn.Conn
+	topic  string              // the Redis channel that all messages are published to
+	keys   [conn.Ranges]string // where the numbers and generations of each range are kept
+	bound  time.Duration
+	memory Memory
+	start  time.Time // of the clock on which generations are confirmed
+	origin atomic.Uint64
+
+	tracks  [conn.Ranges]*track
+	pollers [conn.Ranges]*poller
+	loaders loaders
+	counts  counts
+
+	ctx     context.Context
+	cancel  context.CancelFunc
+	mu      sync.Mutex // starting and closing
+	polls   atomic.Bool
+	listens atomic.Bool
+	closed  bool
+	running sync.WaitGroup
+	hearing subscription
+}
+
+// New makes a channel on c for all caches of this prefix. memory is kept true within bound; nil if this process has none. It does no I/O until it is used.
+func New(c *conn.Conn, prefix string, bound time.Duration, memory Memory) *Channel {
+	ch := &Channel{conn: c, topic: prefix + "::invalidations", bound: bound, memory: memory, start: time.Now()}
+	ch.ctx, ch.cancel = context.WithCancel(context.Background())
+	ch.Disown()
+	for r := range c.InUse() {
+		ch.keys[r] = prefix + "::announced:{" + conn.Tag(r) + "}"
+		ch.tracks[r] = &track{rng: r, bound: bound, memory: memory}
+		ch.pollers[r] = newPoller(ch, r)
+	}
+	return ch
+}
+
+// Poll begins to ask for numbers and generations, if that has not begun.
+func (c *Channel) Poll() {
+	if c.polls.Load() {
+		return
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed || c.polls.Swap(true) {
+		return
+	}
+	for r := range c.conn.InUse() {
+		c.running.Go(c.pollers[r].run)
+	}
+}
+
+// Listen begins to listen, too, if that has not begun, and there is a memory tier that needs it.
+func (c *Channel) Listen() {
+	if c.listens.Load() {
+		return
+	}
+	c.Poll()
+	if c.memory == nil {
+		return
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed || c.listens.Swap(true) {
+		return
+	}
+	c.running.Go(c.listen)
+}
+
+// Disown makes the process take its own announcements that are still under way for another's: one of them may come after it was given up.
+func (c *Channel) Disown() { c.origin.Store(rand.Uint64()) }
+
+// Close ends the subscription and the polls, and returns when their goroutines have ended: when a command that is under way has timed out,
+// at the latest. The memory is not trusted any more.
+func (c *Channel) Close() {
+	c.mu.Lock()
+	c.closed = true
+	c.mu.Unlock()
+	c.cancel()
+	c.running.Wait()
+}

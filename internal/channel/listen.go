@@ -1,0 +1,178 @@
+package channel
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// subscription is the one by which the process hears.
+type subscription struct {
+	mu      sync.Mutex
+	session uint64 // numbers them; 0: there is none
+	close   func()
+}
+
+// end closes the subscription of a session, if it is still that: another takes its place.
+func (s *subscription) end(session uint64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.session == session && s.close != nil {
+		s.close()
+	}
+}
+
+// begin is for a subscription that close ends; nil: it has ended.
+func (s *subscription) begin(close func()) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.close = close
+	if close == nil {
+		s.session = 0
+	}
+}
+
+func (s *subscription) confirmed(session uint64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.session = session
+}
+
+// listen subscribes, again and again, until the channel is closed.
+func (c *Channel) listen() {
+	longest := c.bound / pollsInBound
+	pause := longest / 64
+	for c.ctx.Err() == nil {
+		began := time.Now()
+		c.subscribe() //nolint:errcheck // counted
+		c.lost()
+		if c.ctx.Err() != nil {
+			return
+		}
+		c.counts.disconnects.Add(1)
+		if time.Since(began) > longest {
+			pause = longest / 64
+		}
+		wait := time.NewTimer(pause/2 + rand.N(pause/2+1))
+		select {
+		case <-wait.C:
+		case <-c.ctx.Done():
+			wait.Stop()
+			return
+		}
+		pause = min(2*pause, longest)
+	}
+}
+
+// subscribe listens by one subscription, until it is lost. A pub/sub connection that go-redis has made anew by itself has a gap, and says so only by a second
+// confirmation: then it is another session.
+func (c *Channel) subscribe() error {
+	ctx, cancel := context.WithCancel(c.ctx)
+	defer cancel()
+	client, err := c.conn.Subscriber(ctx, strconv.FormatUint(rand.Uint64(), 36)) // on a cluster each process by another server, and another one the next time
+	if err != nil {
+		return err
+	}
+	sub := client.Subscribe(ctx)
+	closing := sync.OnceFunc(func() {
+		cancel()
+		sub.Close() //nolint:errcheck // nothing is to be done about it
+	})
+	defer closing()
+	defer context.AfterFunc(c.ctx, closing)()
+	c.hearing.begin(closing)
+	defer c.hearing.begin(nil)
+	if err := sub.Subscribe(ctx, c.topic); err != nil {
+		return err
+	}
+	stop := c.keepHearing(ctx, sub)
+	defer stop()
+	session := uint64(0)
+	for {
+		got, err := sub.ReceiveTimeout(ctx, c.bound)
+		if err != nil {
+			return err // also a time-out: the next reply might begin in the middle of one
+		}
+		switch m := got.(type) {
+		case *redis.Subscription:
+			session = c.counts.session()
+			c.subscribed(session)
+		case *redis.Message:
+			c.received(session, m.Payload)
+		}
+	}
+}
+
+// keepHearing makes something come by the subscription at all times, so that silence means that it is lost: a connection that a firewall has forgotten looks
+// like one by which nothing is announced.
+func (c *Channel) keepHearing(ctx context.Context, sub *redis.PubSub) (stop func()) {
+	ctx, cancel := context.WithCancel(ctx)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		ticker := time.NewTicker(c.bound / 3)
+		defer ticker.Stop()
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case <-ticker.C:
+				sub.Ping(ctx) //nolint:errcheck // then nothing comes back
+			}
+		}
+	}()
+	return func() {
+		cancel()
+		sub.Close() //nolint:errcheck // so that a ping under way ends
+		<-done
+	}
+}
+
+// subscribed begins a session on all ranges, and has them polled at once: until then nothing is trusted.
+func (c *Channel) subscribed(session uint64) {
+	c.hearing.confirmed(session)
+	for r := range c.conn.InUse() {
+		c.tracks[r].subscribed(session)
+		select {
+		case c.pollers[r].kick <- struct{}{}:
+		default:
+		}
+	}
+}
+
+func (c *Channel) lost() {
+	for r := range c.conn.InUse() {
+		c.tracks[r].lost()
+	}
+}
+
+// received applies a message, and then takes its place in the chain.
+func (c *Channel) received(session uint64, payload string) {
+	m, err := decode([]byte(payload))
+	if err == nil && m.rng >= c.conn.InUse() {
+		err = fmt.Errorf("%w: another range", errMalformed)
+	}
+	if err != nil {
+		c.counts.malformed.Add(1)
+		return
+	}
+	own := m.origin == c.origin.Load()
+	switch {
+	case m.unknown:
+		c.counts.malformed.Add(1)
+		c.memory.Clear(m.rng)
+	case m.loader != "":
+		c.loaders.heard(m.loader, m.rng, m.num)
+	case !own:
+		m.each(c.memory.Forget)
+	}
+	if !own {
+		c.counts.heard(m.rng, m.num)
+	}
+	c.tracks[m.rng].received(session, link{m.prev, m.num})
+}

@@ -1,0 +1,68 @@
+package channel
+
+import (
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/cacheaside/cacheaside/internal/conn"
+)
+
+// loaders are those of this process, with what is known of their generations.
+type loaders struct {
+	mu     sync.Mutex
+	sorted []string
+	known  map[string]*known
+}
+
+// known is what is known of one loader: in each range the generation, and when it was learned.
+type known struct {
+	raised      func(rng int, generation uint64)
+	generations [conn.Ranges]uint64
+	at          [conn.Ranges]time.Time
+}
+
+// Register makes the generations of a loader known to it: raised is called with the first and with each change, quickly, and never by two at once.
+func (c *Channel) Register(name string, raised func(rng int, generation uint64)) {
+	c.loaders.mu.Lock()
+	defer c.loaders.mu.Unlock()
+	if c.loaders.known == nil {
+		c.loaders.known = make(map[string]*known)
+	}
+	c.loaders.known[name] = &known{raised: raised}
+	c.loaders.sorted = append(slices.Clone(c.loaders.sorted), name)
+}
+
+// names are not to be changed.
+func (l *loaders) names() []string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.sorted
+}
+
+// answered learns a generation from a poll. One that was sent before the present generation was learned may tell of the one before; a later one tells what is so,
+// also if it is less: where Redis has lost its data, and its clock with it.
+func (l *loaders) answered(name string, rng int, generation uint64, sent time.Time) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if k := l.known[name]; k != nil && (generation > k.generations[rng] || !sent.Before(k.at[rng])) {
+		k.set(rng, generation, sent)
+	}
+}
+
+// heard learns one from a message, or from an announcement of our own.
+func (l *loaders) heard(name string, rng int, generation uint64) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if k := l.known[name]; k != nil && generation > k.generations[rng] {
+		k.set(rng, generation, time.Now())
+	}
+}
+
+func (k *known) set(rng int, generation uint64, at time.Time) {
+	changed := k.generations[rng] != generation
+	k.generations[rng], k.at[rng] = generation, at
+	if changed {
+		k.raised(rng, generation)
+	}
+}

@@ -1,0 +1,47 @@
+package channel
+
+import "github.com/cacheaside/cacheaside/internal/conn"
+
+// For each range there is one hash in Redis: in the field '' the number of the last announcement, and for each loader the generation of its entries. Both are
+// microseconds by Redis' clock, or more by one than what was there, if that is later: so they only grow, also where the hash was lost, and are a
+// time as well. It has no end of life, for its loss would end all that is cached; there is one for each range, not for each key.
+
+// announceScript numbers a message and publishes it, both or neither. With a loader's name it also makes the number the loader's generation.
+// ARGV: channel, what stands before the numbers, what stands behind, loader or "". Answers the number.
+var announceScript = conn.NewScript(clock + `
+local prev = count('')
+local n = string.format('%.0f', math.max(prev, ARGV[4] == '' and 0 or count(ARGV[4]), now - 1) + 1)
+set('', n)
+if ARGV[4] ~= '' then set(ARGV[4], n) end
+redis.call('PUBLISH', ARGV[1], ARGV[2] .. string.format('%.0f', prev) .. ' ' .. n .. ' ' .. ARGV[3])
+return n`)
+
+// pollScript answers Redis' time, the number of the last announcement, and the generation of each loader in ARGV. A loader that has none gets one of
+// now: if it was lost, with all entries or alone, nothing from before counts.
+var pollScript = conn.NewScript(clock + `
+local number = count('')
+local reply = {string.format('%.0f', now), string.format('%.0f', number)}
+for i = 1, #ARGV do
+  local g = count(ARGV[i])
+  if g == 0 then
+    g = math.max(number + 1, now)
+    set(ARGV[i], string.format('%.0f', g))
+  end
+  reply[i + 2] = string.format('%.0f', g)
+end
+return reply`)
+
+// clock gives the scripts Redis' time in microseconds, and what a field counts: 0 if it is not there, or holds what no script has put there. A full Redis refuses
+// HSET, and with it every invalidation, which would free memory; but not in a script that has already written, as PERSIST does.
+const clock = `
+local t = redis.call('TIME')
+local now = t[1] * 1000000 + t[2]
+local function count(field)
+  local n = tonumber(redis.call('HGET', KEYS[1], field) or 0) or 0
+  if n >= 1 and n <= 9007199254740990 then return math.floor(n) end
+  return 0
+end
+local function set(field, n)
+  redis.call('PERSIST', KEYS[1])
+  redis.call('HSET', KEYS[1], field, n)
+end`

@@ -1,0 +1,165 @@
+// Package conn is the way to Redis that the packages above it share: which clients will do, time-outs that hold whatever the client's own settings, pipelines,
+// scripts, and where a key lives.
+package conn
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// Conn sends commands by a client of the caller's. It is safe for concurrent use.
+type Conn struct {
+	rdb     redis.UniversalClient
+	cluster *redis.ClusterClient // rdb, if it is one
+	timeout time.Duration
+	bounded bool
+
+	mu     sync.Mutex
+	closed bool
+	apart  sync.WaitGroup // commands on goroutines of their own
+}
+
+// ErrClosed is the error of what is asked for after Close.
+var ErrClosed = errors.New("the connection to Redis is closed")
+
+// New wraps rdb. What is sent by it ends within timeout, or the caller's own time: by default go-redis ignores a context's deadline while it
+// reads. It refuses clients that cannot keep the protocol; it does no I/O.
+func New(rdb redis.UniversalClient, timeout time.Duration) (*Conn, error) {
+	switch c := rdb.(type) {
+	case *redis.Client:
+		if c == nil {
+			return nil, errors.New("the Redis client is a nil *redis.Client; pass an untyped nil for a cache without Redis")
+		}
+		if o := c.Options(); o.ClientSideCache != nil || o.ClientSideCacheConfig != nil {
+			return nil, errors.New("the Redis client keeps values in a cache of its own (ClientSideCache), which still shows one after its delete has been acknowledged")
+		}
+		return &Conn{rdb: c, timeout: timeout, bounded: c.Options().ContextTimeoutEnabled}, nil
+	case *redis.ClusterClient:
+		if c == nil {
+			return nil, errors.New("the Redis client is a nil *redis.ClusterClient; pass an untyped nil for a cache without Redis")
+		}
+		o := c.Options()
+		if o.ReadOnly || o.RouteByLatency || o.RouteRandomly {
+			return nil, errors.New("the Redis client reads from replicas (ReadOnly, RouteByLatency or RouteRandomly), and a replica still shows a value after its delete has been acknowledged")
+		}
+		return &Conn{rdb: c, cluster: c, timeout: timeout, bounded: o.ContextTimeoutEnabled}, nil
+	case *redis.Ring:
+		return nil, errors.New("a *redis.Ring moves keys between servers when one of them is out of reach, and then a deleted value comes back; use a *redis.Client or a *redis.ClusterClient")
+	default:
+		return nil, fmt.Errorf("a Redis client of type %T is not known to keep the protocol; use a *redis.Client or a *redis.ClusterClient", rdb)
+	}
+}
+
+// Timeout bounds a command.
+func (c *Conn) Timeout() time.Duration { return c.timeout }
+
+// Bounded tells whether the client keeps a context's deadline by itself, so that a command may run on the goroutine that asks for it.
+func (c *Conn) Bounded() bool { return c.bounded }
+
+// Cluster tells whether keys live on different servers.
+func (c *Conn) Cluster() bool { return c.cluster != nil }
+
+// Apart runs f on a goroutine that Close waits for. It answers false, and does not run it, after Close.
+func (c *Conn) Apart(f func()) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !c.closed {
+		c.apart.Go(f)
+	}
+	return !c.closed
+}
+
+// Close waits for commands that were left behind at their time-outs. The client stays open.
+func (c *Conn) Close() {
+	c.mu.Lock()
+	c.closed = true
+	c.mu.Unlock()
+	c.apart.Wait()
+}
+
+// Send sends cmds in pipelines, one after the other if there are very many, and returns when each has its reply or error, or, unless the
+// client keeps ctx by itself, when ctx ends. If it returns an error, cmds may still be in use and must not be read.
+func (c *Conn) Send(ctx context.Context, cmds []redis.Cmder) error {
+	if c.bounded {
+		c.Process(ctx, cmds)
+		return nil
+	}
+	return c.Await(ctx, func() { c.Process(ctx, cmds) })
+}
+
+// Await runs f on a goroutine of its own and returns when it has, or with ctx's error when ctx ends.
+func (c *Conn) Await(ctx context.Context, f func()) error {
+	done := make(chan struct{})
+	if !c.Apart(func() { defer close(done); f() }) {
+		return ErrClosed
+	}
+	select {
+	case <-done:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// MaxPipeline is how many commands go into one pipeline, so that one does not keep a connection, or the server, for long.
+const MaxPipeline = 1000
+
+// Process leaves each command with its reply or its error.
+func (c *Conn) Process(ctx context.Context, cmds []redis.Cmder) { process(ctx, c.rdb, cmds) }
+
+func process(ctx context.Context, rdb redis.UniversalClient, cmds []redis.Cmder) {
+	returned := false
+	defer func() {
+		if !returned {
+			Fail(cmds, NotReturned(recover()))
+		}
+	}()
+	if len(cmds) == 1 {
+		rdb.Process(ctx, cmds[0]) //nolint:errcheck // the command has it
+	} else {
+		for part := range slices.Chunk(cmds, MaxPipeline) {
+			pipeline(ctx, rdb, part)
+		}
+	}
+	returned = true
+}
+
+func pipeline(ctx context.Context, rdb redis.UniversalClient, cmds []redis.Cmder) {
+	pipe := rdb.Pipeline()
+	if err := pipe.BatchProcess(ctx, cmds...); err != nil {
+		Fail(cmds, err)
+		return
+	}
+	_, err := pipe.Exec(ctx)
+	if err != nil && !slices.ContainsFunc(cmds, func(c redis.Cmder) bool { return c.Err() != nil }) {
+		Fail(cmds, err) // a hook's: no command has it
+	}
+}
+
+// NotReturned is the error of a client one of whose hooks has panicked with p, or has called runtime.Goexit.
+func NotReturned(p any) error {
+	if p == nil {
+		return errors.New("the Redis client called runtime.Goexit")
+	}
+	return fmt.Errorf("the Redis client panicked with a %T", p)
+}
+
+// Fail gives all cmds the same error.
+func Fail(cmds []redis.Cmder, err error) {
+	for _, cmd := range cmds {
+		cmd.SetErr(err)
+	}
+}
+
+// IsReply tells whether err is an answer of Redis, so that its command is known not to have been carried out. Any other error, a
+// time-out say, leaves it open.
+func IsReply(err error) bool {
+	_, ok := errors.AsType[redis.Error](err)
+	return ok
+}

@@ -1,0 +1,42 @@
+package conn
+
+import (
+	"context"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// ProcessAt leaves each command with its reply or error, from the server where key lives, in one pipeline; in the order of cmds, and none runs elsewhere. Where a
+// server answers that a key is no longer its own, that is the command's error. ok is false if there is no such server to be asked.
+func (c *Conn) ProcessAt(ctx context.Context, key string, cmds []redis.Cmder) (ok bool) {
+	if c.cluster == nil {
+		c.Process(ctx, cmds)
+		return true
+	}
+	node, err := c.cluster.MasterForKey(ctx, key)
+	if err != nil {
+		return false
+	}
+	process(ctx, node, cmds)
+	return true
+}
+
+// At names the server where key lives, for comparison: nil if it is not known.
+func (c *Conn) At(ctx context.Context, key string) any {
+	if c.cluster == nil {
+		return c
+	}
+	node, err := c.cluster.MasterForKey(ctx, key)
+	if err != nil {
+		return nil
+	}
+	return node
+}
+
+// Subscriber is the client of the server where key lives, for a subscription.
+func (c *Conn) Subscriber(ctx context.Context, key string) (*redis.Client, error) {
+	if c.cluster == nil {
+		return c.rdb.(*redis.Client), nil
+	}
+	return c.cluster.MasterForKey(ctx, key)
+}

@@ -1,0 +1,43 @@
+package conn
+
+import (
+	"crypto/sha1" // by which Redis names scripts
+	"encoding/hex"
+	"strings"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/cacheaside/cacheaside/internal/mutant"
+)
+
+// Script is a Lua script and the SHA-1 by which Redis caches it.
+type Script struct{ Source, Hash string }
+
+// Mutation takes a guard out of a script, in a build for that (see internal/mutant).
+type Mutation struct{ Name, Old, New string }
+
+// NewScript makes a script, with the guard taken out that mutant.Active names, if it is one of these.
+func NewScript(src string, mutations ...Mutation) Script {
+	for _, m := range mutations {
+		if mutant.Active != m.Name {
+			continue
+		}
+		if !strings.Contains(src, m.Old) {
+			panic("mutant " + m.Name + " does not apply")
+		}
+		src = strings.Replace(src, m.Old, m.New, 1)
+	}
+	src = strings.TrimSpace(src)
+	return Script{Source: src, Hash: SHA1([]byte(src))}
+}
+
+// Unknown tells whether a server has not run a script, since it does not know it by its hash: it must be sent in full.
+func Unknown(cmd redis.Cmder) bool {
+	return redis.HasErrorPrefix(cmd.Err(), "NOSCRIPT") && cmd.Name() == "evalsha"
+}
+
+// SHA1 is what Redis' sha1hex makes of b.
+func SHA1(b []byte) string {
+	sum := sha1.Sum(b)
+	return hex.EncodeToString(sum[:])
+}

@@ -1,0 +1,74 @@
+package conn
+
+import (
+	"strconv"
+	"strings"
+)
+
+// Ranges is how many parts a cluster's slots are divided into, for what is kept for many keys together: by the place of the keys, so that the loss of one
+// server concerns only its own.
+const Ranges = 16
+
+const slots = 1 << 14
+
+// Range is the part that key belongs to. On a single server all keys are in one.
+func (c *Conn) Range(key string) int {
+	if !c.Cluster() {
+		return 0
+	}
+	return slot(key) / (slots / Ranges)
+}
+
+// InUse is how many ranges there are.
+func (c *Conn) InUse() int {
+	if c.Cluster() {
+		return Ranges
+	}
+	return 1
+}
+
+// Tag is what stands in the braces of a key that is to be in the middle of range r.
+func Tag(r int) string { return tags[r] }
+
+var tags = func() (tags [Ranges]string) {
+	const size = slots / Ranges
+	for n, found := 0, 0; found < Ranges; n++ {
+		tag := strconv.Itoa(n)
+		at := slot(tag)
+		if r := at / size; tags[r] == "" && at%size >= size*3/8 && at%size < size*5/8 {
+			tags[r] = tag
+			found++
+		}
+	}
+	return tags
+}()
+
+// slot is a key's place in a cluster (Redis cluster specification, "Hash tags"): CRC16 of what stands between the first "{" and the first "}"
+// behind it, or of the whole key if there is nothing.
+func slot(key string) int {
+	if open := strings.IndexByte(key, '{'); open >= 0 {
+		if n := strings.IndexByte(key[open+1:], '}'); n > 0 {
+			key = key[open+1 : open+1+n]
+		}
+	}
+	crc := uint16(0)
+	for _, b := range []byte(key) {
+		crc = crc<<8 ^ crc16[byte(crc>>8)^b]
+	}
+	return int(crc) % slots
+}
+
+// crc16 is the table of CRC-16/XMODEM: polynomial 0x1021, initial value 0.
+var crc16 = func() (table [256]uint16) {
+	for i := range table {
+		crc := uint16(i) << 8
+		for range 8 {
+			carry := crc&0x8000 != 0
+			if crc <<= 1; carry {
+				crc ^= 0x1021
+			}
+		}
+		table[i] = crc
+	}
+	return table
+}()

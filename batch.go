@@ -123,7 +123,7 @@ func (l *Loader[K, V]) begin(r *round[K, V]) {
 func (l *Loader[K, V]) again(s *state[V]) {
 	l.takeGeneration(s)
 	s.step = toLook
-	if s.era == nil || s.behind || !l.cache.channel.Confirmed(s.place) {
+	if s.era == nil || s.behind || !l.cache.channel.Confirmed(s.place) && mutant.Active != mutant.DoubtIgnored {
 		s.step = toLearn
 	}
 }

@@ -2,6 +2,7 @@ package channel
 
 import (
 	"context"
+	"encoding/binary"
 	"sync"
 
 	"github.com/redis/go-redis/v9"
@@ -71,11 +72,11 @@ func (c *Channel) parts(ctx context.Context, names []string, hashes []uint64) []
 		r := c.conn.Range(name)
 		p := open[r]
 		if p == nil || len(p.at) >= conn.MaxPipeline-1 {
-			p = &part{rng: r, body: appendKeys(nil, nil)}
+			p = &part{rng: r, body: []byte{keysKind}}
 			open[r], parts = p, append(parts, p)
 		}
 		p.names, p.at = append(p.names, name), append(p.at, i)
-		p.body = appendKeys(p.body, hashes[i:i+1])
+		p.body = binary.BigEndian.AppendUint64(p.body, hashes[i])
 	}
 	for _, p := range parts {
 		p.prepare(ctx)

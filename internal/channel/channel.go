@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/cacheaside/cacheaside/internal/conn"
+	"github.com/cacheaside/cacheaside/internal/mutant"
 )
 
 // Channel announces and hears invalidations. It is safe for concurrent use.
@@ -88,7 +89,11 @@ func (c *Channel) Listen() {
 }
 
 // Disown makes the process take its own announcements that are still under way for another's: one of them may come after it was given up.
-func (c *Channel) Disown() { c.origin.Store(rand.Uint64()) }
+func (c *Channel) Disown() {
+	if mutant.Active != mutant.NeverDisown || c.origin.Load() == 0 {
+		c.origin.Store(rand.Uint64())
+	}
+}
 
 // Close ends the subscription and the polls, and returns when their goroutines have ended: when a command that is under way has timed out,
 // at the latest. The memory is not trusted any more.

@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+
+	"github.com/cacheaside/cacheaside/internal/mutant"
 )
 
 // subscription is the one by which the process hears.
@@ -161,7 +163,7 @@ func (c *Channel) received(session uint64, payload string) {
 		c.counts.malformed.Add(1)
 		return
 	}
-	own := m.origin == c.origin.Load()
+	own := m.origin == c.origin.Load() && mutant.Active != mutant.OwnApplied
 	switch {
 	case m.unknown:
 		c.counts.malformed.Add(1)

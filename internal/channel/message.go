@@ -44,15 +44,6 @@ func appendHead(dst []byte, rng int, origin uint64) []byte {
 	return binary.BigEndian.AppendUint64(append(dst, formatByte, byte(rng)), origin)
 }
 
-// appendKeys is what stands behind the numbers, for keys.
-func appendKeys(dst []byte, hashes []uint64) []byte {
-	dst = append(dst, keysKind)
-	for _, h := range hashes {
-		dst = binary.BigEndian.AppendUint64(dst, h)
-	}
-	return dst
-}
-
 // appendLoader is what stands behind the numbers, for a whole loader.
 func appendLoader(dst []byte, name string) []byte { return append(append(dst, loaderKind), name...) }
 

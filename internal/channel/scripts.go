@@ -1,6 +1,9 @@
 package channel
 
-import "github.com/cacheaside/cacheaside/internal/conn"
+import (
+	"github.com/cacheaside/cacheaside/internal/conn"
+	"github.com/cacheaside/cacheaside/internal/mutant"
+)
 
 // For each range there is one hash in Redis: in the field '' the number of the last announcement, and for each loader the generation of its entries. Both are
 // microseconds by Redis' clock, or more by one than what was there, if that is later: so they only grow, also where the hash was lost, and are a
@@ -18,7 +21,7 @@ return n`)
 
 // pollScript answers Redis' time, the number of the last announcement, and the generation of each loader in ARGV. A loader that has none gets one of
 // now: if it was lost, with all entries or alone, nothing from before counts.
-var pollScript = conn.NewScript(clock + `
+var pollScript = conn.NewScript(clock+`
 local number = count('')
 local reply = {string.format('%.0f', now), string.format('%.0f', number)}
 for i = 1, #ARGV do
@@ -29,7 +32,8 @@ for i = 1, #ARGV do
   end
   reply[i + 2] = string.format('%.0f', g)
 end
-return reply`)
+return reply`,
+	conn.Mutation{Name: mutant.GenerationZero, Old: `g = math.max(number + 1, now)`, New: `g = 1`})
 
 // clock gives the scripts Redis' time in microseconds, and what a field counts: 0 if it is not there, or holds what no script has put there. A full Redis refuses
 // HSET, and with it every invalidation, which would free memory; but not in a script that has already written, as PERSIST does.

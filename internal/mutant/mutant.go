@@ -53,4 +53,9 @@ const (
 	LateFresh        = "late_fresh"
 	EraIgnored       = "era_ignored"
 	TrustForEver     = "trust_for_ever"
+	TrustFromReply   = "trust_from_reply"
+	DoubtIgnored     = "doubt_ignored"
+	GenerationZero   = "generation_zero"
+	NeverDisown      = "never_disown"
+	OwnApplied       = "own_applied"
 )

@@ -1,0 +1,498 @@
+package cacheaside
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/cacheaside/cacheaside/internal/conn"
+	"github.com/cacheaside/cacheaside/internal/testenv"
+)
+
+// What one process invalidates, the memory of the others lets go of.
+
+// sees waits until a Get of key gives want, and returns how long it took.
+func (p process) sees(t testing.TB, key int, want string, limit time.Duration) time.Duration {
+	t.Helper()
+	began := time.Now()
+	for {
+		got, err := p.Get(t.Context(), key)
+		if got == want && err == nil {
+			return time.Since(began)
+		}
+		if took := time.Since(began); took > limit {
+			t.Fatalf("after %v Get(%d) = %q, %v; want %q", took, key, got, err, want)
+		}
+		time.Sleep(100 * time.Microsecond)
+	}
+}
+
+// remembers fails unless memory answers key with row.
+func (p process) remembers(t testing.TB, key int, row string) {
+	t.Helper()
+	hits := p.Stats().MemoryHits
+	p.want(t, key, row, nil)
+	p.settle()
+	p.want(t, key, row, nil)
+	if p.Stats().MemoryHits == hits {
+		t.Fatalf("%d is not remembered", key)
+	}
+}
+
+func TestInvalidateReachesOtherProcesses(t *testing.T) {
+	each(t, func(t *testing.T, b backend) {
+		flushAll(t, b)
+		rows := make(map[int]string)
+		for i := range 40 { // in all ranges of a cluster
+			rows[i] = "old"
+		}
+		d := newTable(rows)
+		p, q := start(t, b, d, patient, nil), start(t, b, d, patient, nil)
+		writer := startOn(t, b.client(t), d, noMemory, nil)
+		for i := range 40 {
+			p.remembers(t, i, "old")
+			q.remembers(t, i, "old")
+		}
+		for i := range 20 {
+			d.write(i, "new")
+			if err := writer.Invalidate(t.Context(), i); err != nil {
+				t.Fatal(err)
+			}
+			p.sees(t, i, "new", time.Second)
+			q.sees(t, i, "new", time.Second)
+		}
+		var keys []int
+		for i := 20; i < 40; i++ {
+			d.write(i, "new")
+			keys = append(keys, i)
+		}
+		if err := p.Invalidate(t.Context(), keys...); err != nil {
+			t.Fatal(err)
+		}
+		for _, i := range keys {
+			p.want(t, i, "new", nil)
+			q.sees(t, i, "new", time.Second)
+		}
+		s := q.Stats().Channel
+		if s.Heard == 0 || s.Gaps != 0 || s.Lapses != 0 || s.Subscribes != 1 || s.Malformed != 0 || s.MaxDelay > time.Second {
+			t.Errorf("%+v", s)
+		}
+		t.Logf("%d messages, heard after %v, at most %v", s.Heard, s.Delay, s.MaxDelay)
+		if s := writer.Stats().Channel; s.Subscribed || s.Subscribes != 0 || s.Announced == 0 {
+			t.Errorf("the writer: %+v", s)
+		}
+	})
+}
+
+// What a process has read since its own Invalidate stays in its memory: its own message does not end it.
+func TestOwnMessagesEndNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		_, b := embedded(t)
+		d := newTable(map[int]string{1: "old"})
+		p := start(t, b, d, patient, nil)
+		defer p.cache.Close()
+		p.remembers(t, 1, "old")
+		for range 100 {
+			if err := p.Invalidate(t.Context(), 1); err != nil {
+				t.Fatal(err)
+			}
+			p.want(t, 1, "old", nil) // into memory, with luck before the message comes
+			p.settle()
+			synctest.Wait() // it has come
+			hits := p.Stats().MemoryHits
+			p.want(t, 1, "old", nil)
+			if p.Stats().MemoryHits != hits+1 {
+				t.Fatal("it is not remembered")
+			}
+		}
+	})
+}
+
+// A process that only writes, or has no memory tier, listens to nothing; one that only writes does not poll either.
+func TestWhoListens(t *testing.T) {
+	b := realBackend(t)
+	flushAll(t, b)
+	d := newTable(map[int]string{1: "a"})
+	short := Options{RedisTimeout: 10 * time.Second, MaxStaleness: 40 * time.Millisecond}
+	listeners := func() int64 {
+		return b.admin.PubSubNumSub(t.Context(), "cacheaside::invalidations").Val()["cacheaside::invalidations"]
+	}
+	waitFor(t, func() bool { return listeners() == 0 }) // of another test
+	before := b.calls(t)
+	writes := startOn(t, b.client(t), d, short, nil)
+	if err := writes.Invalidate(t.Context(), 1); err != nil {
+		t.Fatal(err)
+	}
+	time.Sleep(50 * time.Millisecond)
+	if n := b.calls(t)["publish"] - before["publish"]; n != 1 || b.calls(t)["hget"]-before["hget"] != 1 || listeners() != 0 {
+		t.Errorf("a process that only writes: %d scripts, %d listeners", n, listeners())
+	}
+	none := short
+	none.MemoryBytes = -1
+	bare, off := startOn(t, b.client(t), d, none, nil), startOn(t, b.client(t), d, short, &LoaderOptions{MemoryTTL: -1})
+	bare.want(t, 1, "a", nil)
+	off.want(t, 1, "a", nil)
+	time.Sleep(50 * time.Millisecond)
+	if n := listeners(); n != 0 {
+		t.Errorf("%d processes without a memory tier listen", n)
+	}
+	reads := startOn(t, b.client(t), d, short, nil)
+	reads.want(t, 1, "a", nil)
+	waitFor(t, func() bool { return listeners() == 1 })
+}
+
+// Fresh passes by the memory tier, where memory does not know better.
+func TestFresh(t *testing.T) {
+	each(t, func(t *testing.T, b backend) {
+		flushAll(t, b)
+		d := newTable(map[int]string{1: "old", 2: "other"})
+		p := start(t, b, d, patient, nil)
+		p.remembers(t, 1, "old")
+		p.remembers(t, 2, "other")
+		d.write(1, "new")
+		if err := b.admin.Del(t.Context(), redisKey(1)).Err(); err != nil { // which is announced to nobody
+			t.Fatal(err)
+		}
+		p.want(t, 1, "old", nil)
+		if v, err := p.Get(t.Context(), 1, Fresh); v != "new" || err != nil {
+			t.Errorf("%q, %v", v, err)
+		}
+		if m, err := p.GetMany(t.Context(), []int{1, 2, 3}, Fresh); err != nil || len(m) != 2 || m[1] != "new" || m[2] != "other" {
+			t.Errorf("%v, %v", m, err)
+		}
+		hits := p.Stats().MemoryHits
+		if p.Get(t.Context(), 2, Fresh); p.Stats().MemoryHits != hits {
+			t.Error("a fresh read was answered by memory")
+		}
+	})
+}
+
+// A fresh read that comes while another is under way is not given what that one has put into memory: it may be from before an Invalidate elsewhere, whose message
+// has not come yet.
+func TestFreshAfterInvalidateElsewhere(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		_, b := embedded(t)
+		d := newTable(map[int]string{1: "old"})
+		p := start(t, b, d, patient, nil)
+		defer p.cache.Close()
+		reached, resume := d.pause(1)
+		first := later(func() (string, error) { return p.Get(t.Context(), 1, Fresh) })
+		reach(t, reached, "the load")
+		second := later(func() (string, error) { return p.Get(t.Context(), 1, Fresh) })
+		synctest.Wait() // it has gathered behind the first
+		time.AfterFunc(time.Second, func() {
+			// The first has ended, and the second begins: the row has changed in between.
+			d.write(1, "new")
+		})
+		p.reads.Waiting(1)
+		d.mu.Lock()
+		d.read = func(context.Context, int64) error { return nil }
+		d.mu.Unlock()
+		hook := &onFill{rdb: b.admin, do: func() { d.write(1, "new"); b.admin.Del(context.Background(), redisKey(1)) }}
+		b.admin.(*redis.Client).AddHook(hook)
+		resume()
+		wantResult(t, first, "old")
+		wantResult(t, second, "new")
+	})
+}
+
+// onFill does something once, when an entry has been stored.
+type onFill struct {
+	rdb  redis.UniversalClient
+	do   func()
+	done bool
+}
+
+func (*onFill) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+func (h *onFill) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		err := next(ctx, cmd)
+		args := cmd.Args()
+		if !h.done && strings.HasPrefix(cmd.Name(), "eval") && len(args) == 7 && fmt.Sprint(cmd.(*redis.Cmd).Val()) == "1" { // the fill script
+			h.done = true
+			h.do()
+		}
+		return err
+	}
+}
+
+func (*onFill) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return next
+}
+
+// A process that cannot hear, and does not know it, stops trusting its memory within the bound.
+func TestStalenessIsBounded(t *testing.T) {
+	server := testenv.SharedRedis(t)
+	const bound = 300 * time.Millisecond
+	for name, cut := range map[string]func(*testenv.Proxy){
+		"silent": func(p *testenv.Proxy) { p.Hang(true) },
+		"cut":    func(p *testenv.Proxy) { p.Cut() },
+	} {
+		t.Run(name, func(t *testing.T) {
+			server.Client(t).FlushAll(t.Context())
+			proxy := testenv.NewProxy(t, server.Addr)
+			o := server.Options()
+			o.Addr = proxy.Addr
+			rdb := redis.NewClient(o)
+			defer rdb.Close()
+			d := newTable(map[int]string{1: "old"})
+			p := startOn(t, server.Client(t), d, patient, nil)
+			q := startOn(t, rdb, d, Options{RedisTimeout: 50 * time.Millisecond, MaxStaleness: bound}, nil)
+			defer q.cache.Close()
+			defer proxy.Hang(false)
+			hear(t, q.Loader)
+			q.remembers(t, 1, "old")
+			cut(proxy)
+			d.write(1, "new")
+			if err := p.Invalidate(t.Context(), 1); err != nil {
+				t.Fatal(err)
+			}
+			invalidated := time.Now()
+			var oldest time.Duration
+			for time.Since(invalidated) < 2*bound {
+				began := time.Since(invalidated)
+				if v, err := q.Get(t.Context(), 1); v == "old" {
+					oldest = began
+				} else if v != "new" || err != nil {
+					t.Fatal(v, err)
+				}
+				time.Sleep(time.Millisecond)
+			}
+			t.Logf("served for %v", oldest)
+			if oldest > bound {
+				t.Errorf("the old value was served %v after it was invalidated; the bound is %v", oldest, bound)
+			}
+			proxy.Hang(false)
+			proxy.Restore()
+			hear(t, q.Loader)
+			q.remembers(t, 1, "new")
+		})
+	}
+}
+
+// A subscription that was lost and made again has a gap, of which nothing is known: memory from before is not served.
+func TestReconnectClearsMemory(t *testing.T) {
+	server := testenv.StartRedis(t)
+	d := newTable(map[int]string{1: "old", 2: "same"})
+	p := startOn(t, server.Client(t), d, patient, nil)
+	// The subscription breaks, and while it is made anew another process invalidates.
+	proxy := testenv.NewProxy(t, server.Addr)
+	o := server.Options()
+	o.Addr = proxy.Addr
+	rdb := redis.NewClient(o)
+	defer rdb.Close()
+	q := startOn(t, rdb, d, patient, nil)
+	hear(t, q.Loader)
+	q.remembers(t, 1, "old")
+	q.remembers(t, 2, "same")
+	subscribing, goOn := make(chan struct{}), make(chan struct{})
+	var once bool
+	proxy.OnRequest(func(chunk []byte) testenv.Action {
+		if strings.Contains(string(chunk), "subscribe") && !once {
+			once = true
+			close(subscribing)
+			<-goOn
+		}
+		return testenv.Pass
+	})
+	if n := server.Client(t).ClientKillByFilter(t.Context(), "TYPE", "pubsub").Val(); n != 1 {
+		t.Fatalf("%d connections killed", n)
+	}
+	reach(t, subscribing, "the new subscription")
+	d.write(1, "new")
+	if err := p.Invalidate(t.Context(), 1); err != nil {
+		t.Fatal(err)
+	}
+	close(goOn)
+	hear(t, q.Loader)
+	q.want(t, 1, "new", nil)
+	q.want(t, 2, "same", nil)
+	if s := q.Stats().Channel; s.Subscribes < 2 || s.Disconnects == 0 {
+		t.Errorf("%+v", s)
+	}
+}
+
+// A message that does not come, while the connection stands, is found to be missing: at the next one, or at the next poll.
+func TestMissingMessages(t *testing.T) {
+	for _, found := range []string{"by the next message", "by a poll"} {
+		t.Run(found, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				m, b := embedded(t)
+				d := newTable(map[int]string{1: "old", 2: "a"})
+				q := start(t, b, d, patient, nil)
+				defer q.cache.Close()
+				q.remembers(t, 1, "old")
+				p := startOn(t, b.client(t), d, Options{RedisTimeout: 10 * time.Second, Prefix: "elsewhere"}, nil)
+				defer p.cache.Close()
+				// What another process does, but for the message.
+				d.write(1, "new")
+				m.Del(redisKey(1))
+				m.HSet("cacheaside::announced:{"+tagOfAll+"}", "", fmt.Sprint(time.Now().UnixMicro()+1))
+				q.want(t, 1, "old", nil) // it cannot know
+				if found == "by the next message" {
+					w := startOn(t, b.client(t), d, noMemory, nil)
+					defer w.cache.Close()
+					if err := w.Invalidate(t.Context(), 2); err != nil {
+						t.Fatal(err)
+					}
+					synctest.Wait()
+				} else {
+					time.Sleep(2 * time.Second)
+				}
+				q.want(t, 1, "new", nil)
+				if s := q.Stats().Channel; s.Gaps != 1 {
+					t.Errorf("%+v", s)
+				}
+			})
+		})
+	}
+}
+
+// tagOfAll is that of the only range of a single server.
+var tagOfAll = conn.Tag(0)
+
+// A process that was suspended for longer than the bound knows that it does not know, before it has heard anything.
+func TestSuspendedProcess(t *testing.T) {
+	server := testenv.StartRedis(t)
+	child := testenv.SpawnChild(t, "suspended", "REDIS="+server.Addr)
+	if line, err := child.ReadLine(10 * time.Second); err != nil || line != "remembered" {
+		t.Fatal(line, err)
+	}
+	const bound = 200 * time.Millisecond
+	for i := range 5 {
+		child.Pause()
+		server.Client(t).Set(t.Context(), "row", fmt.Sprint("new ", i), 0)
+		p := startOn(t, server.Client(t), newTable(nil), patient, nil)
+		if err := p.Invalidate(t.Context(), 1); err != nil {
+			t.Fatal(err)
+		}
+		invalidated := time.Now()
+		time.Sleep(2 * bound)
+		child.Resume()
+		line, err := child.ReadLine(10 * time.Second) // when it last began a Get that gave the value before
+		if err != nil {
+			t.Fatal(err)
+		}
+		last, err := time.Parse(time.RFC3339Nano, line)
+		if err != nil {
+			t.Fatal(line, err)
+		}
+		if over := last.Sub(invalidated); over > bound {
+			t.Errorf("a Get that began %v after the Invalidate gave the old value", over)
+		}
+		time.Sleep(100 * time.Millisecond)
+	}
+}
+
+func init() { testenv.RegisterChild("suspended", suspendedChild) }
+
+// suspendedChild reads one key again and again, and tells at each change when it last began to read the value before.
+func suspendedChild() {
+	rdb := redis.NewClient(&redis.Options{Addr: os.Getenv("REDIS")})
+	defer rdb.Close()
+	c, err := New(rdb, &Options{MaxStaleness: 200 * time.Millisecond})
+	if err != nil {
+		panic(err)
+	}
+	defer c.Close()
+	l, err := NewLoader(c, "row", func(ctx context.Context, _ int) (string, error) { return rdb.Get(ctx, "row").Result() }, nil)
+	if err != nil {
+		panic(err)
+	}
+	rdb.Set(context.Background(), "row", "first", 0)
+	told, value, last := false, "first", time.Now()
+	for {
+		began := time.Now()
+		v, err := l.Get(context.Background(), 1)
+		switch {
+		case err != nil:
+		case v == value:
+			if last = began; !told && l.Stats().MemoryHits > 10 {
+				told = true
+				fmt.Println("remembered")
+			}
+		default:
+			value = v
+			fmt.Println(last.Format(time.RFC3339Nano))
+		}
+	}
+}
+
+// A Delete that was given up may still come about: its message is taken for another's, or memory would keep what was read between.
+func TestLateDeleteOfOurOwn(t *testing.T) {
+	server := testenv.SharedRedis(t)
+	proxy := testenv.NewProxy(t, server.Addr)
+	o := server.Options()
+	o.Addr = proxy.Addr
+	rdb := redis.NewClient(o)
+	defer rdb.Close()
+	d := newTable(map[int]string{1: "old"})
+	p := startOn(t, rdb, d, Options{RedisTimeout: time.Second, MaxStaleness: time.Minute}, nil)
+	hear(t, p.Loader)
+	p.remembers(t, 1, "old")
+	if err := p.Invalidate(t.Context(), 9); err != nil { // the script is known from now on
+		t.Fatal(err)
+	}
+	held := make(chan struct{})
+	var once bool
+	proxy.OnRequest(func(chunk []byte) testenv.Action {
+		if strings.Contains(string(chunk), "del") && !once {
+			once = true
+			close(held)
+			return testenv.Delay(500 * time.Millisecond)
+		}
+		return testenv.Pass
+	})
+	ctx, cancel := context.WithCancel(t.Context())
+	gone := later(func() (string, error) { return "", p.Invalidate(ctx, 1) })
+	reach(t, held, "the delete")
+	d.write(1, "new")
+	cancel()
+	if _, err := gone(t); !errors.Is(err, context.Canceled) {
+		t.Fatal(err)
+	}
+	p.remembers(t, 1, "old") // from Redis, which has it still
+	p.sees(t, 1, "new", 5*time.Second)
+}
+
+// Who hears of an invalidation reads Redis again: the key must be gone by then, or the old value would come back to stay.
+func TestDeleteComesFirst(t *testing.T) {
+	server := testenv.SharedRedis(t)
+	server.Client(t).FlushAll(t.Context())
+	proxy := testenv.NewProxy(t, server.Addr)
+	o := server.Options()
+	o.Addr = proxy.Addr
+	rdb := redis.NewClient(o)
+	defer rdb.Close()
+	d := newTable(map[int]string{1: "0"})
+	p := startOn(t, rdb, d, patient, nil)
+	q := startOn(t, server.Client(t), d, patient, nil)
+	hear(t, q.Loader)
+	proxy.OnRequest(func(chunk []byte) testenv.Action {
+		if strings.Contains(string(chunk), "del") {
+			return testenv.Delay(50 * time.Millisecond)
+		}
+		return testenv.Pass
+	})
+	for i := range 5 {
+		q.remembers(t, 1, fmt.Sprint(i))
+		d.write(1, fmt.Sprint(i+1))
+		done := make(chan error, 1)
+		go func() { done <- p.Invalidate(t.Context(), 1) }()
+		for len(done) == 0 {
+			q.Get(t.Context(), 1)
+		}
+		if err := <-done; err != nil {
+			t.Fatal(err)
+		}
+		q.sees(t, 1, fmt.Sprint(i+1), time.Second)
+	}
+}

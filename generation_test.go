@@ -1,0 +1,175 @@
+package cacheaside
+
+import (
+	"fmt"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/cacheaside/cacheaside/internal/conn"
+)
+
+// Whole loaders.
+
+// InvalidateAll ends everything that is cached of a loader, in all processes and versions, and nothing of others; loads that are under way included.
+func TestInvalidateAll(t *testing.T) {
+	each(t, func(t *testing.T, b backend) {
+		flushAll(t, b)
+		rows := make(map[int]string)
+		for i := range 40 { // in all ranges of a cluster
+			rows[i] = "old"
+		}
+		d := newTable(rows)
+		p, q := start(t, b, d, patient, nil), start(t, b, d, patient, nil)
+		bare := start(t, b, d, noMemory, nil)
+		version := start(t, b, d, patient, &LoaderOptions{Version: "2"})
+		all := []process{p, q, bare, version}
+		for i := range 40 {
+			for _, x := range all {
+				x.want(t, i, "old", nil)
+			}
+		}
+		other, err := NewLoader(p.cache, "other", d.load, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := other.Get(t.Context(), 1); err != nil {
+			t.Fatal(err)
+		}
+		d.write(99, "old")
+		reached, resume := d.pause(d.loads.Load() + 1)
+		running := later(func() (string, error) { return q.Get(t.Context(), 99) })
+		reach(t, reached, "the load")
+		for i := range 40 {
+			d.write(i, "new")
+		}
+		d.write(99, "new")
+		loads := d.loads.Load()
+		if err := p.InvalidateAll(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		resume()
+		if _, err := running(t); err != nil { // it asked before, so either will do
+			t.Fatal(err)
+		}
+		for i := range 40 {
+			p.want(t, i, "new", nil)
+			if bare.want(t, i, "new", nil); i == 0 { // it finds entries of a generation that it does not know, and asks
+				t.Logf("%+v", bare.Stats())
+			}
+			q.sees(t, i, "new", time.Second)
+			version.sees(t, i, "new", time.Second)
+		}
+		p.want(t, 99, "new", nil)
+		if n := d.loads.Load() - loads; n != 81 { // of each version its own
+			t.Errorf("%d loads", n)
+		}
+		if _, err := other.Get(t.Context(), 1); err != nil || other.Stats().Loads != 1 {
+			t.Errorf("another loader: %+v, %v", other.Stats(), err)
+		}
+		if err := p.InvalidateAll(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		p.want(t, 1, "new", nil)
+		if n := d.loads.Load() - loads; n != 82 {
+			t.Errorf("%d loads", n)
+		}
+	})
+}
+
+// It is one command, however much is cached.
+func TestInvalidateAllCosts(t *testing.T) {
+	b := realBackend(t)
+	flushAll(t, b)
+	d := newShelf(500)
+	p := startMany(t, b.client(t), d, rarePolls, nil)
+	p.wantMany(t, upTo(500), rowsOf(d, 500))
+	p.InvalidateAll(t.Context()) // the script is known from now on
+	before := b.calls(t)
+	if err := p.InvalidateAll(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	got := b.calls(t)
+	if n := got["evalsha"] - before["evalsha"]; n != 1 || got["publish"]-before["publish"] != 1 || got["del"] != before["del"] {
+		t.Errorf("%v, before %v", got, before)
+	}
+}
+
+// A process without a memory tier listens to nothing, and learns of an InvalidateAll within the bound.
+func TestInvalidateAllIsLearnedByPolls(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		_, b := embedded(t)
+		d := newTable(map[int]string{1: "old"})
+		p, bare := start(t, b, d, patient, nil), start(t, b, d, noMemory, nil)
+		defer p.cache.Close()
+		defer bare.cache.Close()
+		bare.want(t, 1, "old", nil)
+		d.write(1, "new")
+		if err := p.InvalidateAll(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(2 * time.Second)
+		bare.want(t, 1, "new", nil)
+		if s := bare.Stats(); s.Outdated != 1 || s.Undecodable != 0 {
+			t.Errorf("%+v", s)
+		}
+	})
+}
+
+// A process that does not know whether its generation is still the present one asks before it reads.
+func TestInDoubtGenerationsAreAskedFor(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m, b := embedded(t)
+		d := newTable(map[int]string{1: "old"})
+		p, bare := start(t, b, d, patient, nil), start(t, b, d, noMemory, nil)
+		defer p.cache.Close()
+		defer bare.cache.Close()
+		bare.want(t, 1, "old", nil)
+		m.SetError("out of order")
+		time.Sleep(3 * time.Second) // polls are in vain
+		m.SetError("")
+		d.write(1, "new")
+		if err := p.InvalidateAll(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		bare.want(t, 1, "new", nil)
+	})
+}
+
+// Where what Redis knows of generations is lost, entries of earlier ones are not revived.
+func TestLostGenerationsReviveNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m, b := embedded(t)
+		d := newTable(map[int]string{1: "old"})
+		p := start(t, b, d, noMemory, nil)
+		defer p.cache.Close()
+		p.want(t, 1, "old", nil)
+		d.write(1, "new")
+		if err := p.InvalidateAll(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		m.Del("cacheaside::announced:{" + conn.Tag(0) + "}")
+		time.Sleep(2 * time.Second)
+		p.want(t, 1, "new", nil)
+		another := start(t, b, d, patient, nil)
+		defer another.cache.Close()
+		another.want(t, 1, "new", nil)
+	})
+}
+
+// Without Redis there is this process's memory only.
+func TestInvalidateAllWithoutRedis(t *testing.T) {
+	d := newTable(map[int]string{1: "old"})
+	p := startOn(t, nil, d, patient, nil)
+	p.remembers(t, 1, "old")
+	d.write(1, "new")
+	p.want(t, 1, "old", nil)
+	if err := p.InvalidateAll(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	p.want(t, 1, "new", nil)
+	p.cache.Close()
+	if err := p.InvalidateAll(t.Context()); err == nil || fmt.Sprint(err) != "cacheaside: invalidate all of row: the cache is closed" {
+		t.Error(err)
+	}
+}

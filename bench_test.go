@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"os"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -59,26 +60,85 @@ func benchLoader[K comparable](b *testing.B, key func(int) K) {
 	for i := range keys {
 		keys[i] = key(i)
 	}
-	c, err := New(nil, nil)
-	if err != nil {
-		b.Fatal(err)
-	}
-	defer c.Close()
-	l, err := NewLoader(c, "row", func(context.Context, K) (*benchRow, error) { v := row(1); return &v, nil }, &LoaderOptions{MemoryTTL: time.Hour, TTL: time.Hour})
-	if err != nil {
-		b.Fatal(err)
-	}
+	l := remembering(b, keys)
+	before := l.Stats()
 	ctx := b.Context()
-	for _, k := range keys {
-		l.Get(ctx, k)
-	}
-	c.memory.Wait()
 	run(b, "cacheaside", func(i int) error {
 		_, err := l.Get(ctx, keys[i%benchKeys])
 		return err
 	})
-	if n := l.Stats().Loads; n != benchKeys {
-		b.Errorf("%d loads", n)
+	if s := l.Stats(); s.Gets-before.Gets != s.MemoryHits-before.MemoryHits {
+		b.Errorf("not all were hits: %+v", s)
+	}
+}
+
+// remembering is a loader that has keys in memory, and hears of invalidations by way of a real Redis.
+func remembering[K comparable](b *testing.B, keys []K) *Loader[K, *benchRow] {
+	b.Helper()
+	c, err := New(testenv.SharedRedis(b).Client(b), &patient)
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.Cleanup(func() { c.Close() })
+	l, err := NewLoader(c, "row", func(context.Context, K) (*benchRow, error) { v := row(1); return &v, nil }, &LoaderOptions{MemoryTTL: time.Hour, TTL: time.Hour})
+	if err != nil {
+		b.Fatal(err)
+	}
+	hear(b, l)
+	if _, err := l.GetMany(b.Context(), keys); err != nil {
+		b.Fatal(err)
+	}
+	c.memory.Wait()
+	return l
+}
+
+// Hits in memory while another process invalidates other keys, a thousand times a second, beside the same in quiet ("raw").
+func BenchmarkMemoryHitInvalidations(b *testing.B) {
+	keys := make([]int64, benchKeys)
+	for i := range keys {
+		keys[i] = int64(i) * 1_000_003
+	}
+	l := remembering(b, keys)
+	ctx := b.Context()
+	hit := func(i int) error {
+		_, err := l.Get(ctx, keys[i%benchKeys])
+		return err
+	}
+	alone(b, "raw", hit)
+	child := testenv.SpawnChild(b, "invalidator", "REDIS="+testenv.SharedRedis(b).Addr)
+	if line, err := child.ReadLine(10 * time.Second); err != nil {
+		b.Fatal(line, err)
+	}
+	before, began := l.Stats(), time.Now()
+	alone(b, "cacheaside", hit)
+	s := l.Stats()
+	lost := s.Gets - before.Gets - (s.MemoryHits - before.MemoryHits)
+	heard := s.Channel.Heard - before.Channel.Heard
+	b.Logf("%.0f invalidations a second, %d hits lost to stripes that keys share (of %d), %.2f expected",
+		float64(heard)/time.Since(began).Seconds(), lost, s.Gets-before.Gets, float64(heard)*benchKeys/65536)
+}
+
+func init() { testenv.RegisterChild("invalidator", invalidator) }
+
+// invalidator invalidates a thousand keys a second, one by one, none of which is a multiple of 1,000,003.
+func invalidator() {
+	rdb := redis.NewClient(&redis.Options{Addr: os.Getenv("REDIS"), ContextTimeoutEnabled: true})
+	defer rdb.Close()
+	c, err := New(rdb, &patient)
+	if err != nil {
+		panic(err)
+	}
+	defer c.Close()
+	l, err := NewLoader(c, "row", func(context.Context, int64) (*benchRow, error) { return nil, ErrNotFound }, nil)
+	if err != nil {
+		panic(err)
+	}
+	fmt.Println("begun")
+	for i, tick := int64(1), time.NewTicker(time.Millisecond); ; i++ {
+		<-tick.C
+		if err := l.Invalidate(context.Background(), i*1_000_003+1); err != nil {
+			panic(err)
+		}
 	}
 }
 

@@ -2,9 +2,11 @@ package cacheaside
 
 import (
 	"context"
+	"fmt"
 	"maps"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/redis/go-redis/v9"
 )
@@ -49,6 +51,34 @@ func TestMemoryHitAllocatesNothing(t *testing.T) {
 		if n != 0 && !raceEnabled {
 			t.Errorf("%s: %v allocations", name, n)
 		}
+	}
+}
+
+// An invalidation elsewhere also ends what memory holds of the keys that share its stripe: of 65,536.
+func TestHitsLostToStripes(t *testing.T) {
+	b := realBackend(t)
+	const held, invalidated = 10_000, 1_000
+	p := startMany(t, b.client(t), newShelf(held), patient, &LoaderOptions{BatchSize: 1000})
+	hear(t, p.Loader)
+	hits := func() int64 {
+		before := p.Stats().MemoryHits
+		p.GetMany(t.Context(), upTo(held))
+		p.cache.memory.Wait()
+		return p.Stats().MemoryHits - before
+	}
+	for began := time.Now(); hits() < held*9/10; { // ristretto drops much of what comes at once
+		if time.Since(began) > 20*time.Second {
+			t.Fatal("memory does not hold the keys")
+		}
+	}
+	all := hits()
+	for i := range invalidated {
+		p.cache.memory.Forget(p.keys.Hash(fmt.Sprint("other ", i)))
+	}
+	lost := all - hits()
+	t.Logf("%d invalidations of other keys ended %d of %d hits: %.2f %%, each %.4f %%", invalidated, lost, all, 100*float64(lost)/float64(all), 100*float64(lost)/float64(all)/invalidated)
+	if lost > all*invalidated/65536*3/2 {
+		t.Errorf("%d hits, %d lost", all, lost)
 	}
 }
 

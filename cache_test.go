@@ -400,7 +400,7 @@ func TestLives(t *testing.T) {
 					if _, err := l.Get(t.Context(), key); err != nil && !errors.Is(err, ErrNotFound) {
 						t.Fatal(err)
 					}
-					ttl, err := b.admin.PTTL(t.Context(), fmt.Sprintf("cacheaside:%s:1:0:{%d}", name, key)).Result()
+					ttl, err := b.admin.PTTL(t.Context(), fmt.Sprintf("cacheaside:%s:1:{%d}", name, key)).Result()
 					if err != nil || ttl > c.hi || ttl < c.lo-late || (ttl < 0 && (ttl == -1 || c.lo > late)) {
 						t.Fatalf("%+v null %v: life %v, %v", c, null, ttl, err)
 					}

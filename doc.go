@@ -26,20 +26,23 @@
 //     then one a process.
 //   - A cached null does not hide a row once the insert's invalidation has been acknowledged.
 //   - A caller who leaves harms nobody. A load that panics, or calls runtime.Goexit, becomes an error; no lease or goroutine stays.
+//   - The memory tier of another process lets go of an invalidated key within milliseconds, and never serves it to a Get that starts more than
+//     Options.MaxStaleness later: a process that cannot make sure that it hears stops serving from its memory.
 //   - Nothing is silent: what is not returned as an error is counted in Stats.
 //
 // # What it does not promise
 //
-// A value in the memory tier of another process is served until its LoaderOptions.MemoryTTL has passed: an Invalidate is not yet
-// announced to other processes. A failover of Redis, or a restart from an old snapshot, that loses an acknowledged delete
-// leaves the old value until its TTL. A writer that does not invalidate is not noticed. An Invalidate that returns an error has not
-// happened: try again.
+// A key that is deleted in Redis by other means than this library is announced to nobody: memory tiers serve it until its LoaderOptions.MemoryTTL has
+// passed. A failover of Redis, or a restart from an old snapshot, that loses an acknowledged delete leaves the old value until its TTL. A writer that
+// does not invalidate is not noticed. An Invalidate that returns an error has not happened: try again. InvalidateAll is heard by other processes within
+// Options.MaxStaleness, also by those without a memory tier.
 //
 // # Redis
 //
-// Version 6 or later, alone, behind sentinels, or a cluster. Keys are named prefix:loader:version:0:{key}. With an ACL, the user
-// needs the keys ~prefix* and the commands GET, SET, GETRANGE, SETRANGE, PTTL, PEXPIRE, TIME, DEL, EVAL and EVALSHA (and what the
-// client sends to open a connection). Where keys are evicted, or the server is emptied, values are loaded again; nothing else happens.
+// Version 6 or later, alone, behind sentinels, or a cluster. Keys are named prefix:loader:version:{key}; what is announced is numbered in
+// prefix::announced:{n}, for 1 n, or 16 on a cluster: the only keys without an end of life. A process with a memory tier has one connection more, by which it listens
+// to prefix::invalidations. With an ACL, the user needs the keys ~prefix*, the channels &prefix* and the commands GET, SET, GETRANGE, SETRANGE, PTTL,
+// PEXPIRE, TIME, DEL, EVAL, EVALSHA, HGET, HSET, PERSIST, PUBLISH, SUBSCRIBE and PING (and what the client sends to open a connection). Where keys are evicted, or the server is emptied, values are loaded again; nothing else happens.
 //
 // In tests, miniredis will do; call its ClockTTL(true), or nothing in it ever expires, the marker of a failed load included.
 //

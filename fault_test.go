@@ -931,3 +931,32 @@ func TestClusterNodeHangs(t *testing.T) {
 		})
 	}
 }
+
+// The first command of a cluster's client takes its own time in go-redis if no server answers: no caller waits for that.
+func TestClusterHangsFromTheStart(t *testing.T) {
+	c := testenv.SharedCluster(t)
+	o := c.Options()
+	o.ContextTimeoutEnabled = true
+	rdb := redis.NewClusterClient(o)
+	defer rdb.Close()
+	rdb.ReloadState(t.Context())
+	p := startOn(t, rdb, newTable(map[int]string{1: "one"}), Options{RedisTimeout: 200 * time.Millisecond}, nil)
+	for _, n := range c.Nodes {
+		n.Pause()
+		defer n.Resume()
+	}
+	for range 3 {
+		ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+		began := time.Now()
+		_, err := p.Get(ctx, 1)
+		if took := time.Since(began); !errors.Is(err, context.DeadlineExceeded) || took > 50*time.Millisecond+20*time.Millisecond*slack {
+			t.Errorf("%v after %v", err, took)
+		}
+		cancel()
+	}
+	began := time.Now()
+	p.want(t, 1, "one", nil)
+	if took := time.Since(began); took > 600*time.Millisecond+20*time.Millisecond*slack {
+		t.Errorf("it took %v", took)
+	}
+}

@@ -268,4 +268,4 @@ func reach(t testing.TB, c <-chan struct{}, what string) {
 }
 
 // key is the name in Redis of a row of the test table.
-func redisKey(key int) string { return fmt.Sprintf("cacheaside:row:1:0:{%d}", key) }
+func redisKey(key int) string { return fmt.Sprintf("cacheaside:row:1:{%d}", key) }

@@ -24,7 +24,7 @@ import (
 // roundTrip loads v through one process, and reads it from Redis in another, whose loader has its own codec.
 func roundTrip[V any](t *testing.T, b backend, v V, writes, reads *LoaderOptions) (entry string) {
 	t.Helper()
-	const name = "cacheaside:v:1:0:{k}"
+	const name = "cacheaside:v:1:{k}"
 	b.admin.Del(t.Context(), name)
 	for i, o := range []*LoaderOptions{writes, reads} {
 		c, err := New(b.client(t), &noMemory)
@@ -242,7 +242,7 @@ func TestKeyOf(t *testing.T) {
 	if v, err := pairs.Get(t.Context(), pair{1, 2.5}); v != "{1 2.5}" || err != nil {
 		t.Error(v, err)
 	}
-	if n := b.admin.Exists(t.Context(), "cacheaside:pairs:1:0:{1/2.5}").Val(); n != 1 {
+	if n := b.admin.Exists(t.Context(), "cacheaside:pairs:1:{1/2.5}").Val(); n != 1 {
 		t.Error("it has another name")
 	}
 	_, err = pairs.Get(t.Context(), pair{1, math.NaN()})

@@ -43,9 +43,13 @@ func (c *Channel) Confirmed(rng uint8) bool {
 	return int64(time.Since(c.start)) < c.pollers[rng].confirmed.Load()
 }
 
-// Confirm asks for the generations of a range, and waits for the answer; one that is under way will do unless fresh is asked for.
+// Confirm asks for the generations of a range, and waits for the answer; one that is under way will do unless fresh is asked for. It ends with ctx, and after the
+// time-out of a command: by itself a poll may take longer, for before a cluster's client sends its first command it asks for the table of all commands, for up to
+// 5 seconds, whatever the context (go-redis v9.23.0).
 func (c *Channel) Confirm(ctx context.Context, rng uint8, fresh bool) error {
 	c.Poll()
+	ctx, cancel := context.WithTimeout(ctx, c.conn.Timeout())
+	defer cancel()
 	p := c.pollers[rng]
 	p.mu.Lock()
 	want := p.begun

@@ -44,10 +44,10 @@ func unescape(tag string) string {
 func checkName(t *testing.T, n Namespace, text, suffix string) (name, tag string) {
 	t.Helper()
 	name, long := n.Name(text)
-	if !strings.HasPrefix(name, "p:users:1:0:{") || !strings.HasSuffix(name, "}") {
+	if !strings.HasPrefix(name, "p:users:1:{") || !strings.HasSuffix(name, "}") {
 		t.Fatalf("%q is named %q", text, name)
 	}
-	tag = name[len("p:users:1:0:{") : len(name)-1]
+	tag = name[len("p:users:1:{") : len(name)-1]
 	switch {
 	case tag == "", strings.Contains(tag, "}"):
 		t.Errorf("%q has the tag %q", text, tag)

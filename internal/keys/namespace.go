@@ -24,7 +24,7 @@ const hashedMark = "%~"
 
 // Namespace makes the names in Redis of one loader's keys:
 //
-//	prefix:loader:version:0:{tag}
+//	prefix:loader:version:{tag}
 //
 // A cluster takes a name's hash slot from what stands between its first "{" and the first "}" behind it, if that is not empty.
 // Neither prefix, loader nor version has a brace, and no tag has a "}" or is empty. So the slot is the tag's, whatever the key
@@ -46,7 +46,7 @@ type Namespace struct {
 
 // NewNamespace makes the Namespace of one loader. All three are valid names, of which the caller has made sure by ValidName.
 func NewNamespace(prefix, loader, version string) Namespace {
-	n := Namespace{head: prefix + ":" + loader + ":" + version + ":0:{"}
+	n := Namespace{head: prefix + ":" + loader + ":" + version + ":{"}
 	n.begun.Reset()
 	_, _ = n.begun.WriteString(loader + "\x00") // never fails
 	return n

@@ -1,0 +1,96 @@
+package torture
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net"
+	"os"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/redis/go-redis/v9/maintnotifications"
+
+	"github.com/cacheaside/cacheaside"
+)
+
+// What the processes of a run have in common. The lives are short, so that faults of seconds matter.
+const (
+	maxStaleness = 2 * time.Second // Options.MaxStaleness
+	rowTTL       = 8 * time.Second // so that what memory should not have is there for longer than it may be
+	leaseTTL     = 500 * time.Millisecond
+	redisTimeout = 200 * time.Millisecond
+	loadTimeout  = 150 * time.Millisecond
+	opTimeout    = 3 * time.Second
+)
+
+// The keys: first the hot ones, then the warm and the cold ones.
+const (
+	hotKeys  = 8
+	warmKeys = 16
+	coldKeys = 400
+)
+
+// config tells a process what to do. It is passed in the environment.
+type config struct {
+	Process  int
+	Seed     uint64
+	Topology string
+	Addrs    []string // what a client begins with
+	Master   string   // the name that the sentinels know
+	Proxies  map[string]string
+	DSN      string
+	Table    string
+	File     string // of its history
+	Prefix   string
+}
+
+const configVariable = "TORTURE_CONFIG"
+
+func (c *config) environment() string {
+	b, err := json.Marshal(c)
+	if err != nil {
+		panic(err)
+	}
+	return configVariable + "=" + string(b)
+}
+
+func readConfig() *config {
+	c := &config{}
+	if err := json.Unmarshal([]byte(os.Getenv(configVariable)), c); err != nil {
+		panic(err)
+	}
+	return c
+}
+
+// dial goes to a server by way of this process's own proxy to it.
+func (c *config) dial(ctx context.Context, network, addr string) (net.Conn, error) {
+	to, ok := c.Proxies[addr]
+	if !ok {
+		return nil, fmt.Errorf("no proxy to %s", addr)
+	}
+	d := net.Dialer{Timeout: 500 * time.Millisecond}
+	return d.DialContext(ctx, network, to)
+}
+
+// client is what a program would pass to cacheaside.New.
+func (c *config) client() redis.UniversalClient {
+	const pool = 16
+	quiet := &maintnotifications.Config{Mode: maintnotifications.ModeDisabled}
+	switch c.Topology {
+	case "sentinel":
+		return redis.NewFailoverClient(&redis.FailoverOptions{MasterName: c.Master, SentinelAddrs: c.Addrs, Dialer: c.dial,
+			PoolSize: pool, ContextTimeoutEnabled: true})
+	case "cluster":
+		return redis.NewClusterClient(&redis.ClusterOptions{Addrs: c.Addrs, Dialer: c.dial,
+			PoolSize: pool, ContextTimeoutEnabled: true, MaintNotificationsConfig: quiet})
+	default:
+		return redis.NewClient(&redis.Options{Addr: c.Addrs[0], Dialer: c.dial,
+			PoolSize: pool, ContextTimeoutEnabled: true, MaintNotificationsConfig: quiet})
+	}
+}
+
+// cacheOptions are those of a process's Cache.
+func (c *config) cacheOptions() *cacheaside.Options {
+	return &cacheaside.Options{Prefix: c.Prefix, RedisTimeout: redisTimeout, LeaseTTL: leaseTTL, MaxStaleness: maxStaleness}
+}

@@ -1,0 +1,49 @@
+package check
+
+import (
+	"cmp"
+	"math"
+	"slices"
+	"sort"
+)
+
+// never is the time of what has not happened.
+const never = math.MaxInt64
+
+// point says that at a time a version was known: acknowledged, or read.
+type point struct{ at, version int64 }
+
+// frontier is the newest version known at each time: points whose versions and times both rise.
+type frontier []point
+
+// newFrontier makes the frontier of points, whose order it changes.
+func newFrontier(points []point) frontier {
+	slices.SortFunc(points, func(a, b point) int {
+		return cmp.Or(cmp.Compare(a.at, b.at), cmp.Compare(b.version, a.version))
+	})
+	var f frontier
+	for _, p := range points {
+		if len(f) == 0 || p.version > f[len(f)-1].version {
+			f = append(f, p)
+		}
+	}
+	return f
+}
+
+// after is the earliest time at which something newer than version was known, or never.
+func (f frontier) after(version int64) point {
+	i := sort.Search(len(f), func(i int) bool { return f[i].version > version })
+	if i == len(f) {
+		return point{at: never}
+	}
+	return f[i]
+}
+
+// before is the newest version that was known before the time at, 0 if none was.
+func (f frontier) before(at int64) int64 {
+	i := sort.Search(len(f), func(i int) bool { return f[i].at >= at })
+	if i == 0 {
+		return 0
+	}
+	return f[i-1].version
+}

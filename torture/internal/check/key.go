@@ -1,0 +1,169 @@
+package check
+
+import (
+	"cmp"
+	"slices"
+
+	"github.com/cacheaside/cacheaside/torture/internal/history"
+)
+
+// keyOf is the history of one key, and what follows from it.
+//
+// The rows are written by UPDATE … SET v = v + 1, so the database itself says in which order the writes were. An invalidation that began
+// after a version was known to be committed acknowledges that version when it returns nil, whoever had written it.
+type keyOf struct {
+	memoryReads []*history.Op
+	freshReads  []*history.Op // validated and not
+	refreshes   []*history.Op
+	begun       []int64 // by version - 1: when its write, and all before it, had begun
+	unknown     int64   // the earliest beginning of a write whose version is not known
+
+	acked     frontier // by any process's Invalidate
+	ackedSafe frontier // the same without those that a failover may have lost
+	bounded   frontier // for reads from memory: also by InvalidateAll
+	boundSafe frontier
+	own       map[int]frontier // by each process's own Invalidate
+	ownSafe   map[int]frontier
+
+	lost map[*history.Op]bool // reads that a failover excuses
+}
+
+// raw is what is first gathered of a key.
+type raw struct {
+	keyOf
+	commits     []*history.Op
+	invalidates []*history.Op
+}
+
+// split makes the histories of the keys, in their order.
+func split(in *Input) []*keyOf {
+	raws := map[uint32]*raw{}
+	of := func(key uint32) *raw {
+		k := raws[key]
+		if k == nil {
+			k = &raw{keyOf: keyOf{unknown: never}}
+			raws[key] = k
+		}
+		return k
+	}
+	type place struct{ process, goroutine int }
+	open := map[place]*history.Op{}
+	var all []*history.Op
+	for i := range in.Ops {
+		op := &in.Ops[i]
+		here := place{op.Process, int(op.Goroutine)}
+		switch op.Kind {
+		case history.Begin:
+			if before := open[here]; before != nil { // whose UPDATE failed, and may have been done
+				of(before.Key).unknown = min(of(before.Key).unknown, before.Start)
+			}
+			open[here] = op
+			continue
+		case history.Commit:
+			delete(open, here)
+		}
+		if op.Has(history.Failed) {
+			continue
+		}
+		switch op.Kind {
+		case history.Get:
+			of(op.Key).memoryReads = append(of(op.Key).memoryReads, op)
+		case history.Fresh:
+			of(op.Key).freshReads = append(of(op.Key).freshReads, op)
+		case history.Refresh:
+			of(op.Key).refreshes = append(of(op.Key).refreshes, op)
+		case history.Commit:
+			of(op.Key).commits = append(of(op.Key).commits, op)
+		case history.Invalidate:
+			of(op.Key).invalidates = append(of(op.Key).invalidates, op)
+		case history.InvalidateAll:
+			all = append(all, op)
+		}
+	}
+	for _, op := range open {
+		of(op.Key).unknown = min(of(op.Key).unknown, op.Start)
+	}
+	numbers := make([]uint32, 0, len(raws))
+	for key := range raws {
+		numbers = append(numbers, key)
+	}
+	slices.Sort(numbers)
+	keys := make([]*keyOf, 0, len(raws))
+	for _, key := range numbers {
+		keys = append(keys, raws[key].finish(in, all))
+	}
+	return keys
+}
+
+func (k *raw) finish(in *Input, all []*history.Op) *keyOf {
+	committed := []point{{in.Began, 1}}
+	last := int64(1)
+	for _, c := range k.commits {
+		last = max(last, c.Version)
+		committed = append(committed, point{c.End, c.Version})
+	}
+	for _, op := range slices.Concat(k.memoryReads, k.freshReads, k.refreshes) {
+		last = max(last, op.Version) // nobody may have recorded its write
+	}
+	k.begun = make([]int64, last)
+	for i := range k.begun {
+		k.begun[i] = k.unknown
+	}
+	k.begun[0] = in.Began
+	for _, c := range k.commits {
+		k.begun[c.Version-1] = c.Start
+	}
+	for i := range k.begun[1:] { // a version cannot be there before those before it
+		k.begun[i+1] = max(k.begun[i], k.begun[i+1])
+	}
+
+	commits := newFrontier(committed)
+	first := point{in.Began, 1}
+	acked, safe := []point{first}, []point{first}
+	own, ownSafe := map[int][]point{}, map[int][]point{}
+	for _, op := range k.invalidates {
+		p := point{op.End, commits.before(op.Start + 1)}
+		acked = append(acked, p)
+		own[op.Process] = append(own[op.Process], p)
+		if !in.mayBeLost(op) {
+			safe = append(safe, p)
+			ownSafe[op.Process] = append(ownSafe[op.Process], p)
+		}
+	}
+	bounded, boundSafe := slices.Clone(acked), slices.Clone(safe)
+	for _, op := range all {
+		p := point{op.End, commits.before(op.Start + 1)}
+		bounded = append(bounded, p)
+		if !in.mayBeLost(op) {
+			boundSafe = append(boundSafe, p)
+		}
+	}
+	k.acked, k.ackedSafe = newFrontier(acked), newFrontier(safe)
+	k.bounded, k.boundSafe = newFrontier(bounded), newFrontier(boundSafe)
+	k.own, k.ownSafe = frontiers(own), frontiers(ownSafe)
+	k.lost = map[*history.Op]bool{}
+	byStart := func(a, b *history.Op) int { return cmp.Compare(a.Start, b.Start) }
+	slices.SortFunc(k.freshReads, byStart)
+	return &k.keyOf
+}
+
+func frontiers(points map[int][]point) map[int]frontier {
+	f := make(map[int]frontier, len(points))
+	for process, p := range points {
+		f[process] = newFrontier(p)
+	}
+	return f
+}
+
+// mayBeLost tells whether what op did to Redis may have been undone by a failover.
+func (in *Input) mayBeLost(op *history.Op) bool {
+	return slices.ContainsFunc(in.Failovers, func(w Window) bool { return w.overlaps(op.Start, op.End) })
+}
+
+// begunAt is when the write of a version began. One that nobody has recorded is of a process that was killed.
+func (k *keyOf) begunAt(version int64) int64 {
+	if version < 1 {
+		return 0
+	}
+	return k.begun[version-1]
+}

@@ -1,0 +1,89 @@
+package check
+
+import (
+	"slices"
+	"time"
+
+	"github.com/anishathalye/porcupine"
+
+	"github.com/cacheaside/cacheaside/torture/internal/history"
+)
+
+// Porcupine is asked the same question as fresh, and knows nothing of its reasoning. Its memory grows with the square of the history, so that
+// is cut in parts: a part begins with the newest version that had been read or acknowledged when it began, and has all
+// writes that may have taken effect in it.
+const (
+	partReads   = 1000
+	fewReads    = 20
+	partTimeout = 2 * time.Second
+)
+
+// access is porcupine's input: a read, or a write, of a version.
+type access struct {
+	write   bool
+	version int64
+}
+
+// register goes from version to version, in the order in which the database has made them: with any other order of writes that are open side by side,
+// as when Redis is away, porcupine would not come to an end.
+func register(first int64) porcupine.Model {
+	return porcupine.Model{
+		Init: func() any { return first },
+		Step: func(state, input, _ any) (bool, any) {
+			now, a := state.(int64), input.(access)
+			if a.write {
+				return a.version == now+1, a.version
+			}
+			return a.version == now, now
+		},
+	}
+}
+
+// order asks porcupine, part by part, about the validated fresh reads that no failover excuses.
+func (k *keyOf) order(in *Input, r *Report) {
+	var reads []*history.Op
+	for _, op := range k.freshReads {
+		if !op.Has(history.Unvalidated) && !k.lost[op] {
+			reads = append(reads, op)
+		}
+	}
+	known := []point{{in.Began, 1}}
+	for _, op := range reads {
+		known = append(known, point{op.End, op.Version})
+	}
+	for _, p := range k.acked {
+		known = append(known, p)
+	}
+	newest := newFrontier(known)
+	for part := range slices.Chunk(reads, partReads) {
+		k.part(r, newest, part)
+	}
+}
+
+// part asks about some reads. Many that were under way together, as when Redis is away, can be put in order in too many ways: then it asks
+// about the halves.
+func (k *keyOf) part(r *Report, newest frontier, reads []*history.Op) {
+	from, to := reads[0].Start, int64(0)
+	first := newest.before(from)
+	var ops []porcupine.Operation
+	for i, op := range reads {
+		ops = append(ops, porcupine.Operation{ClientId: i, Input: access{version: op.Version}, Call: op.Start, Return: op.End})
+		to = max(to, op.End)
+	}
+	for v := int(first) + 1; v <= len(k.begun) && k.begunAt(int64(v)) <= to; v++ { // what was written after it, came after it
+		ops = append(ops, porcupine.Operation{ClientId: len(ops), Input: access{write: true, version: int64(v)},
+			Call: k.begunAt(int64(v)), Return: k.acked.after(int64(v) - 1).at})
+	}
+	switch porcupine.CheckOperationsTimeout(register(first), ops, partTimeout) {
+	case porcupine.Illegal:
+		r.violation(Order, reads[0], 0, from)
+	case porcupine.Unknown:
+		if len(reads) > fewReads {
+			k.part(r, newest, reads[:len(reads)/2])
+			k.part(r, newest, reads[len(reads)/2:])
+			return
+		}
+		r.Unchecked++
+	}
+	r.Linearizable += len(ops)
+}

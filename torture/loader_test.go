@@ -1,0 +1,45 @@
+package torture
+
+import (
+	"context"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/cacheaside/cacheaside"
+)
+
+// bound is how long memory may serve what is no longer true.
+const bound = maxStaleness
+
+// fleetLoader is a process's loader, and its Cache.
+type fleetLoader struct {
+	*cacheaside.Loader[int, row]
+	cache *cacheaside.Cache
+}
+
+func newFleetLoader(rdb redis.UniversalClient, c *config, load func(context.Context, int) (row, error), options *cacheaside.LoaderOptions) (*fleetLoader, error) {
+	l := &fleetLoader{}
+	var err error
+	if l.cache, err = cacheaside.New(rdb, c.cacheOptions()); err != nil {
+		return nil, err
+	}
+	l.Loader, err = cacheaside.NewLoader(l.cache, "row", load, options)
+	return l, err
+}
+
+// unvalidated counts the reads that Redis has not confirmed.
+func (l *fleetLoader) unvalidated() int64 { return l.Stats().Unvalidated }
+
+// sums are what the table shows of a process's Stats.
+func (l *fleetLoader) sums() map[string]int64 {
+	s := l.Stats()
+	return map[string]int64{
+		"gets": s.Gets, "memory hits": s.MemoryHits, "redis hits": s.RedisHits, "loads": s.Loads, "loads left": s.LoadsLeft,
+		"waits": s.Waits, "refused": s.Refused, "unvalidated": s.Unvalidated, "redis errors": s.RedisErrors, "outdated": s.Outdated,
+		"abandoned": s.Abandoned, "invalidate errors": s.InvalidateErrors, "undecodable": s.Undecodable,
+		"messages heard": s.Channel.Heard, "gaps": s.Channel.Gaps, "lapses": s.Channel.Lapses, "subscriptions": s.Channel.Subscribes,
+		"malformed": s.Channel.Malformed, "polls failed": s.Channel.FailedPolls,
+	}
+}
+
+func (l *fleetLoader) close() { l.cache.Close() }

@@ -1,0 +1,190 @@
+package torture
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"time"
+
+	"github.com/cacheaside/cacheaside"
+	"github.com/cacheaside/cacheaside/torture/internal/history"
+)
+
+// run does one operation after the other, chosen at random.
+func (w *worker) run(goroutine int, r *rand.Rand) {
+	for {
+		if _, yes := w.stopping(); yes {
+			return
+		}
+		op := history.Op{Goroutine: uint16(goroutine)}
+		p := r.IntN(1000)
+		if p < 182 {
+			op.Key = uint32(w.change(r))
+		} else {
+			op.Key = uint32(w.read(r))
+		}
+		switch {
+		case p < 120:
+			w.update(op, r)
+		case p < 180:
+			w.invalidate(op)
+		case p < 182:
+			w.invalidateAll(op)
+		case p < 340:
+			w.one(op, history.Fresh, r)
+		case p < 370:
+			w.many(op, history.Fresh, r)
+		case p < 400:
+			w.one(op, history.Refresh, r)
+		case p < 440:
+			w.many(op, history.Get, r)
+		default:
+			w.one(op, history.Get, r)
+		}
+		time.Sleep(pick(r, 3*time.Millisecond))
+	}
+}
+
+// read chooses a key to read: often one of the few hot ones, and of those the first most often; often a warm one; or a cold one.
+func (w *worker) read(r *rand.Rand) int { return w.key(r, 50, 25) }
+
+// change chooses a key to write or to invalidate. Warm ones are read often and changed seldom: of those a process would long serve what it has
+// missed the change of, while the next change of a hot one covers up for that.
+func (w *worker) change(r *rand.Rand) int { return w.key(r, 60, 2) }
+
+func (w *worker) key(r *rand.Rand, hot, warm int) int {
+	switch p := r.IntN(100); {
+	case p < hot:
+		f := r.Float64()
+		return int(f * f * hotKeys)
+	case p < hot+warm:
+		return hotKeys + r.IntN(warmKeys)
+	default:
+		return hotKeys + warmKeys + r.IntN(coldKeys)
+	}
+}
+
+// timeout is how long an operation may take. A few callers leave soon.
+func timeout(r *rand.Rand) time.Duration {
+	if r.IntN(100) < 8 {
+		return time.Millisecond + pick(r, 40*time.Millisecond)
+	}
+	return opTimeout
+}
+
+// one reads one key.
+func (w *worker) one(op history.Op, kind history.Kind, r *rand.Rand) {
+	limit := timeout(r)
+	ctx, cancel := context.WithTimeout(context.Background(), limit)
+	defer cancel()
+	op.Kind, op.Timeout = kind, uint32(limit.Microseconds())
+	before := w.loader.unvalidated()
+	op.Start = history.Now()
+	var got row
+	var err error
+	switch kind {
+	case history.Get:
+		got, err = w.loader.Get(ctx, int(op.Key))
+	case history.Fresh:
+		got, err = w.loader.Get(ctx, int(op.Key), cacheaside.Fresh)
+	case history.Refresh:
+		got, err = w.loader.Refresh(ctx, int(op.Key))
+	}
+	op.End = history.Now()
+	if kind == history.Fresh && w.loader.unvalidated() != before {
+		op.Flags |= history.Unvalidated // this one, or another of this process at the time
+	}
+	w.record.Record(saw(op, got, err))
+}
+
+// saw completes a read. A row that is not there has version 0, and one of another key is none at all.
+func saw(op history.Op, got row, err error) history.Op {
+	switch {
+	case err != nil && !errors.Is(err, cacheaside.ErrNotFound):
+		op.Flags |= history.Failed
+	case err == nil && got.Key == int(op.Key):
+		op.Version = got.Version
+	}
+	return op
+}
+
+// many reads several keys at once.
+func (w *worker) many(op history.Op, kind history.Kind, r *rand.Rand) {
+	limit := timeout(r)
+	ctx, cancel := context.WithTimeout(context.Background(), limit)
+	defer cancel()
+	op.Kind, op.Timeout, op.Flags = kind, uint32(limit.Microseconds()), history.Many
+	keys := []int{int(op.Key)}
+	for range 1 + r.IntN(6) {
+		keys = append(keys, w.read(r))
+	}
+	var options []cacheaside.ReadOption
+	if kind == history.Fresh {
+		options = append(options, cacheaside.Fresh)
+	}
+	before := w.loader.unvalidated()
+	op.Start = history.Now()
+	found, err := w.loader.GetMany(ctx, keys, options...)
+	op.End = history.Now()
+	if kind == history.Fresh && w.loader.unvalidated() != before {
+		op.Flags |= history.Unvalidated
+	}
+	failed, partly := errors.AsType[*cacheaside.BatchError[int]](err)
+	ops := make([]history.Op, 0, len(keys))
+	for _, key := range keys {
+		one, of := op, err
+		one.Key = uint32(key)
+		if partly {
+			of = failed.Errs[key]
+		}
+		ops = append(ops, saw(one, found[key], of))
+	}
+	w.record.Record(ops...)
+}
+
+// update writes a row, and invalidates it until that is acknowledged.
+func (w *worker) update(op history.Op, r *rand.Rand) {
+	op.Kind, op.Start = history.Begin, history.Now()
+	w.record.Record(op)
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	var err error
+	op.Kind = history.Commit
+	op.Version, err = w.write(ctx, r, int(op.Key))
+	op.End = history.Now()
+	if err == nil {
+		w.record.Record(op)
+	} // else it may have been committed or not, and needs an invalidation, too
+	for !w.invalidate(history.Op{Goroutine: op.Goroutine, Key: op.Key}) {
+		if since, yes := w.stopping(); yes && since > 2*time.Second {
+			return
+		}
+		time.Sleep(pick(r, 20*time.Millisecond))
+	}
+}
+
+// invalidate tells whether it was acknowledged.
+func (w *worker) invalidate(op history.Op) bool {
+	const limit = time.Second
+	ctx, cancel := context.WithTimeout(context.Background(), limit)
+	defer cancel()
+	op.Kind, op.Timeout, op.Start = history.Invalidate, uint32(limit.Microseconds()), history.Now()
+	return w.acknowledged(op, w.loader.Invalidate(ctx, int(op.Key)))
+}
+
+func (w *worker) invalidateAll(op history.Op) {
+	const limit = time.Second
+	ctx, cancel := context.WithTimeout(context.Background(), limit)
+	defer cancel()
+	op.Kind, op.Timeout, op.Start = history.InvalidateAll, uint32(limit.Microseconds()), history.Now()
+	w.acknowledged(op, w.loader.InvalidateAll(ctx))
+}
+
+func (w *worker) acknowledged(op history.Op, err error) bool {
+	op.End = history.Now()
+	if err != nil {
+		op.Flags |= history.Failed
+	}
+	w.record.Record(op)
+	return err == nil
+}

@@ -1,0 +1,160 @@
+package torture
+
+import (
+	"encoding/json"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/cacheaside/cacheaside/internal/testenv"
+	"github.com/cacheaside/cacheaside/torture/internal/history"
+)
+
+const (
+	spreadProcesses = 8
+	spreadKeys      = 10_000
+	spreadRate      = 200                   // writes a second
+	spreadAhead     = 50 * time.Millisecond // how long before a write it is announced
+)
+
+// order announces a write to all processes: which key, by whom, and when.
+type order struct {
+	Number, Key, Writer int
+	Version             int64 // that it makes
+	At                  int64
+}
+
+// sight is what a process saw of a write by polling its key.
+type sight struct {
+	Number   int
+	LastOld  int64 // when its last Get began that returned an older version; within the bound that may be after the new one was seen
+	FirstNew int64 // when its first Get ended that returned the new one; 0: none did
+	Acked    int64 // of the writer: when its Invalidate had returned nil
+	Err      string
+}
+
+// spreadReport is what a process says at its end.
+type spreadReport struct {
+	Sights []sight
+	Sums   map[string]int64
+}
+
+// How soon do all processes of a fleet see a write, when nothing is broken? The processes poll each key that is written, from a moment
+// before, until they see its new version.
+func TestSpread(t *testing.T) {
+	d := length(t, "SPREAD_TIME", 3*time.Second)
+	s := startServers(t, "single")
+	maria := testenv.SharedMariaDB(t)
+	table := newTable(t, maria.DB(t), spreadKeys)
+	direct := map[string]string{}
+	for _, addr := range s.all {
+		direct[addr] = addr
+	}
+	dir := t.TempDir()
+	var children []*testenv.Child
+	for p := range spreadProcesses {
+		c := config{Process: p, Topology: s.topology, Addrs: s.clients, Proxies: direct, DSN: maria.DSN(t), Table: table, Prefix: table, File: filepath.Join(dir, fmt.Sprint("sights", p))}
+		children = append(children, testenv.SpawnChild(t, "spread", c.environment()))
+	}
+	for p, c := range children {
+		if line, err := c.ReadLine(60 * time.Second); err != nil || line != "ready" {
+			t.Fatalf("process %d: %q, %v", p, line, err)
+		}
+	}
+	writes := announce(t, children, d)
+	reports := make([]spreadReport, len(children))
+	for p, c := range children {
+		if line, err := c.ReadLine(30 * time.Second); err != nil || line != "done" {
+			t.Fatalf("process %d: %q, %v", p, line, err)
+		}
+		b, err := os.ReadFile(filepath.Join(dir, fmt.Sprint("sights", p)))
+		if err == nil {
+			err = json.Unmarshal(b, &reports[p])
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	judge(t, writes, reports)
+}
+
+// announce tells all processes of each write, some time ahead.
+func announce(t *testing.T, children []*testenv.Child, d time.Duration) (orders []order) {
+	r := rand.New(rand.NewPCG(1, 1))
+	keys := r.Perm(spreadKeys)
+	first := history.Now() + int64(100*time.Millisecond)
+	for n := range int(d.Seconds() * spreadRate) {
+		o := order{Number: n, Key: keys[n%len(keys)], Writer: r.IntN(len(children)),
+			Version: 2 + int64(n/len(keys)), At: first + int64(n)*int64(time.Second/spreadRate)}
+		time.Sleep(time.Duration(o.At - history.Now() - int64(spreadAhead)))
+		b, _ := json.Marshal(o)
+		for _, c := range children {
+			if _, err := c.Stdin.Write(append(b, '\n')); err != nil {
+				t.Fatal(err)
+			}
+		}
+		orders = append(orders, o)
+	}
+	time.Sleep(spreadAhead)
+	for _, c := range children {
+		c.Stdin.Close()
+	}
+	return orders
+}
+
+// judge prints how long the writes took to be seen everywhere, and fails for what should not have been seen.
+func judge(t *testing.T, writes []order, reports []spreadReport) {
+	bySight := make([][]sight, len(writes))
+	sums := map[string]int64{}
+	for _, r := range reports {
+		for _, s := range r.Sights {
+			bySight[s.Number] = append(bySight[s.Number], s)
+		}
+		for name, n := range r.Sums {
+			sums[name] += n
+		}
+	}
+	var took []time.Duration
+	violations, unseen, early := 0, 0, 0
+	for _, o := range writes {
+		var acked, last int64
+		for _, s := range bySight[o.Number] {
+			acked = max(acked, s.Acked)
+			last = max(last, s.FirstNew)
+		}
+		if len(bySight[o.Number]) != len(reports) || acked == 0 {
+			unseen++
+			continue
+		}
+		for p, s := range bySight[o.Number] {
+			switch {
+			case s.Err != "":
+				t.Errorf("write %d, process %d: %s", o.Number, p, s.Err)
+			case s.FirstNew == 0 || s.LastOld-acked > int64(bound) || s.Acked != 0 && s.LastOld > acked:
+				violations++
+				t.Errorf("write %d of key %d, process %d: %+v, acknowledged at %d", o.Number, o.Key, p, s, acked)
+			}
+		}
+		if last <= acked {
+			early++ // the writer itself is often the last to know
+		}
+		took = append(took, time.Duration(max(0, last-acked)))
+	}
+	if len(took) == 0 {
+		t.Fatal("nothing was measured")
+	}
+	slices.Sort(took)
+	at := func(p float64) time.Duration { return took[int(p*float64(len(took)-1))].Round(10 * time.Microsecond) }
+	t.Logf("%d writes, %d a second, %d processes, %d keys: seen by the last process %v (p50), %v (p99), %v (max) after Invalidate had returned; %d before; hit ratio %.4f; %d not measured, %d violations\n  %s",
+		len(took), spreadRate, len(reports), spreadKeys, at(0.5), at(0.99), at(1), early,
+		float64(sums["memory hits"])/float64(max(1, sums["gets"])), unseen, violations, counts(sums))
+	if unseen > 0 {
+		t.Errorf("%d writes were not seen by all", unseen)
+	}
+}
+
+func init() { testenv.RegisterChild("spread", spreadChild) }

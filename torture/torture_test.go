@@ -1,0 +1,84 @@
+package torture
+
+import (
+	"os"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/cacheaside/cacheaside/internal/mutant"
+	"github.com/cacheaside/cacheaside/internal/testenv"
+	"github.com/cacheaside/cacheaside/torture/internal/check"
+	"github.com/cacheaside/cacheaside/torture/internal/history"
+)
+
+const (
+	processes = 4
+
+	// lostTTL is how long a value may outlive its delete that a failover has lost: its TTL, from when it was stored; and what stores it may be a
+	// load that was under way, whose lease the failover has brought back.
+	lostTTL = rowTTL + loadTimeout + 2*redisTimeout + leaseTTL
+
+	// grace is how late an operation may end: this machine has other things to do.
+	grace = 700 * time.Millisecond
+)
+
+// Processes that read, write and invalidate on real servers see no stale value for longer than is promised, whatever is broken.
+func TestTorture(t *testing.T) {
+	d := length(t, "TORTURE_TIME", 8*time.Second)
+	for _, topology := range topologies {
+		if !wanted(topology) {
+			continue
+		}
+		t.Run(topology, func(t *testing.T) {
+			for _, seed := range seeds(t, 1) {
+				torture(t, topology, seed, d)
+			}
+		})
+	}
+}
+
+// In a build that lacks a guard it is found out, within 50 seconds.
+func TestTortureFinds(t *testing.T) {
+	if os.Getenv("CACHEASIDE_MUTANT") == "" || mutant.Active == "" {
+		torture(t, "single", 100, 3*time.Second)
+		return
+	}
+	began := time.Now()
+	for seed := uint64(100); time.Since(began) < 43*time.Second && !t.Failed(); seed++ {
+		torture(t, "single", seed, 5*time.Second)
+		t.Logf("%v after the beginning", time.Since(began).Round(time.Second))
+	}
+}
+
+// torture is one run.
+func torture(t *testing.T, topology string, seed uint64, d time.Duration) {
+	t.Logf("seed %d, %s, %v", seed, topology, d)
+	s := startServers(t, topology)
+	maria := testenv.SharedMariaDB(t)
+	table := newTable(t, maria.DB(t), hotKeys+warmKeys+coldKeys)
+	f := &fleet{t: t, links: newLinks(t, processes, s.all), config: config{
+		Seed: seed, Topology: topology, Addrs: s.clients, Master: s.master, DSN: maria.DSN(t), Table: table, Prefix: table}}
+	began := history.Now()
+	f.start(processes)
+
+	i := &injector{fleet: f, servers: s, seed: seed}
+	stop := make(chan struct{})
+	var monitored sync.WaitGroup
+	monitored.Go(func() { i.monitor(stop) })
+	healthy := d / 7
+	end := time.Now().Add(d)
+	time.Sleep(healthy)
+	sick := history.Now()
+	i.run(end.Add(-d / 7))
+	time.Sleep(time.Until(end))
+	close(stop)
+	monitored.Wait()
+	lasted := time.Duration(history.Now() - began)
+	reports, ops := f.finish()
+
+	in := check.Input{Ops: ops, Began: began, Bound: bound, Grace: grace, Failovers: i.failovers, LostTTL: lostTTL, Suspended: f.suspended}
+	checking := time.Now()
+	found := check.Run(in)
+	summary{seed, topology, lasted, began, sick, time.Since(checking), &in, found, reports, i}.print(t)
+}

@@ -1,0 +1,104 @@
+package torture
+
+import (
+	"bufio"
+	"database/sql"
+	"encoding/json"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"runtime/pprof"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/cacheaside/cacheaside"
+	"github.com/cacheaside/cacheaside/internal/testenv"
+	"github.com/cacheaside/cacheaside/torture/internal/history"
+)
+
+func init() { testenv.RegisterChild("worker", workerChild) }
+
+const workerGoroutines = 10
+
+// workerReport is what a process says at its end.
+type workerReport struct {
+	Hung   int    // goroutines whose operation did not end
+	Leaked string // goroutines that were left when everything had been closed
+	Sums   map[string]int64
+}
+
+// worker is one process of the fleet.
+type worker struct {
+	*config
+	db      *sql.DB
+	loader  *fleetLoader
+	record  *history.Writer
+	stop    chan struct{} // closed when no operation should begin any more
+	stopped atomic.Int64  // when
+}
+
+// workerChild reads, writes and invalidates until it is told to stop by a line on its standard input; then it closes everything, and reports.
+func workerChild() {
+	idle := goleak.IgnoreCurrent()
+	w := &worker{config: readConfig(), stop: make(chan struct{})}
+	var err error
+	if w.record, err = history.Create(w.File); err != nil {
+		panic(err)
+	}
+	if w.db, err = sql.Open("mysql", w.DSN); err != nil {
+		panic(err)
+	}
+	w.db.SetMaxOpenConns(12)
+	w.db.SetMaxIdleConns(12)
+	rdb := w.client()
+	w.loader, err = newFleetLoader(rdb, w.config, w.load, &cacheaside.LoaderOptions{TTL: rowTTL, MemoryTTL: rowTTL,
+		LoadTimeout: loadTimeout, ErrorTTL: 50 * time.Millisecond})
+	if err != nil {
+		panic(err)
+	}
+	var running atomic.Int64
+	var wg sync.WaitGroup
+	for g := range workerGoroutines {
+		running.Add(1)
+		wg.Go(func() {
+			defer running.Add(-1)
+			w.run(g, rand.New(rand.NewPCG(w.Seed, uint64(w.Process*workerGoroutines+g))))
+		})
+	}
+	fmt.Println("ready")
+	bufio.NewScanner(os.Stdin).Scan()
+	w.stopped.Store(history.Now())
+	close(w.stop)
+
+	report := workerReport{}
+	ended := make(chan struct{})
+	go func() { wg.Wait(); w.loader.close(); close(ended) }()
+	select {
+	case <-ended:
+	case <-time.After(15 * time.Second):
+		report.Hung = max(1, int(running.Load())) // one, if it is Close that hangs
+		pprof.Lookup("goroutine").WriteTo(os.Stderr, 1)
+	}
+	report.Sums = w.loader.sums()
+	rdb.Close()
+	w.db.Close()
+	w.record.Close()
+	if report.Hung == 0 {
+		if err := goleak.Find(idle); err != nil {
+			report.Leaked = err.Error()
+		}
+	}
+	json.NewEncoder(os.Stdout).Encode(report)
+}
+
+// stopping tells whether the process has been told to stop, and since when.
+func (w *worker) stopping() (since time.Duration, yes bool) {
+	at := w.stopped.Load()
+	if at == 0 {
+		return 0, false
+	}
+	return time.Duration(history.Now() - at), true
+}

@@ -16,7 +16,6 @@ import (
 
 // What the processes of a run have in common. The lives are short, so that faults of seconds matter.
 const (
-	maxStaleness = 2 * time.Second // Options.MaxStaleness
 	rowTTL       = 8 * time.Second // so that what memory should not have is there for longer than it may be
 	leaseTTL     = 500 * time.Millisecond
 	redisTimeout = 200 * time.Millisecond
@@ -27,7 +26,7 @@ const (
 // The keys: first the hot ones, then the warm and the cold ones.
 const (
 	hotKeys  = 8
-	warmKeys = 16
+	warmKeys = 64
 	coldKeys = 400
 )
 
@@ -43,6 +42,8 @@ type config struct {
 	Table    string
 	File     string // of its history
 	Prefix   string
+
+	MaxStaleness time.Duration // how long memory may serve what is no longer true
 }
 
 const configVariable = "TORTURE_CONFIG"
@@ -92,5 +93,5 @@ func (c *config) client() redis.UniversalClient {
 
 // cacheOptions are those of a process's Cache.
 func (c *config) cacheOptions() *cacheaside.Options {
-	return &cacheaside.Options{Prefix: c.Prefix, RedisTimeout: redisTimeout, LeaseTTL: leaseTTL, MaxStaleness: maxStaleness}
+	return &cacheaside.Options{Prefix: c.Prefix, RedisTimeout: redisTimeout, LeaseTTL: leaseTTL, MaxStaleness: c.MaxStaleness}
 }

@@ -8,9 +8,6 @@ import (
 	"github.com/cacheaside/cacheaside"
 )
 
-// bound is how long memory may serve what is no longer true.
-const bound = maxStaleness
-
 // fleetLoader is a process's loader, and its Cache.
 type fleetLoader struct {
 	*cacheaside.Loader[int, row]

@@ -18,7 +18,7 @@ func (w *worker) run(goroutine int, r *rand.Rand) {
 		}
 		op := history.Op{Goroutine: uint16(goroutine)}
 		p := r.IntN(1000)
-		if p < 182 {
+		if p < 180 {
 			op.Key = uint32(w.change(r))
 		} else {
 			op.Key = uint32(w.read(r))
@@ -28,7 +28,7 @@ func (w *worker) run(goroutine int, r *rand.Rand) {
 			w.update(op, r)
 		case p < 180:
 			w.invalidate(op)
-		case p < 182:
+		case p == 180 && r.IntN(20) == 0: // else it would cover up for what is missed
 			w.invalidateAll(op)
 		case p < 340:
 			w.one(op, history.Fresh, r)

@@ -90,7 +90,7 @@ func (w *worker) poll(ctx context.Context, o order) sight {
 	if o.Writer == w.Process {
 		wrote.Go(func() { acked = w.announced(ctx, o) })
 	}
-	for limit := o.At + int64(bound) + int64(3*time.Second); ; {
+	for limit := o.At + int64(spreadBound) + int64(3*time.Second); ; {
 		began := history.Now()
 		got, err := w.loader.Get(ctx, o.Key)
 		ended := history.Now()

@@ -43,6 +43,9 @@ type spreadReport struct {
 	Sums   map[string]int64
 }
 
+// spreadBound is MaxStaleness there: its default.
+const spreadBound = 2 * time.Second
+
 // How soon do all processes of a fleet see a write, when nothing is broken? The processes poll each key that is written, from a moment
 // before, until they see its new version.
 func TestSpread(t *testing.T) {
@@ -57,7 +60,7 @@ func TestSpread(t *testing.T) {
 	dir := t.TempDir()
 	var children []*testenv.Child
 	for p := range spreadProcesses {
-		c := config{Process: p, Topology: s.topology, Addrs: s.clients, Proxies: direct, DSN: maria.DSN(t), Table: table, Prefix: table, File: filepath.Join(dir, fmt.Sprint("sights", p))}
+		c := config{Process: p, Topology: s.topology, Addrs: s.clients, Proxies: direct, DSN: maria.DSN(t), Table: table, Prefix: table, MaxStaleness: spreadBound, File: filepath.Join(dir, fmt.Sprint("sights", p))}
 		children = append(children, testenv.SpawnChild(t, "spread", c.environment()))
 	}
 	for p, c := range children {
@@ -134,7 +137,7 @@ func judge(t *testing.T, writes []order, reports []spreadReport) {
 			switch {
 			case s.Err != "":
 				t.Errorf("write %d, process %d: %s", o.Number, p, s.Err)
-			case s.FirstNew == 0 || s.LastOld-acked > int64(bound) || s.Acked != 0 && s.LastOld > acked:
+			case s.FirstNew == 0 || s.LastOld-acked > int64(spreadBound) || s.Acked != 0 && s.LastOld > acked:
 				violations++
 				t.Errorf("write %d of key %d, process %d: %+v, acknowledged at %d", o.Number, o.Key, p, s, acked)
 			}

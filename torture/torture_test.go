@@ -32,7 +32,7 @@ func TestTorture(t *testing.T) {
 		}
 		t.Run(topology, func(t *testing.T) {
 			for _, seed := range seeds(t, 1) {
-				torture(t, topology, seed, d)
+				torture(t, topology, seed, d, 2*time.Second, 0)
 			}
 		})
 	}
@@ -40,25 +40,33 @@ func TestTorture(t *testing.T) {
 
 // In a build that lacks a guard it is found out, within 50 seconds.
 func TestTortureFinds(t *testing.T) {
+	// Every command is under way for this long, so that what has a gap between two commands meets what falls into it.
+	const lag = 5 * time.Millisecond
+	const bound = 300 * time.Millisecond
 	if os.Getenv("CACHEASIDE_MUTANT") == "" || mutant.Active == "" {
-		torture(t, "single", 100, 3*time.Second)
+		torture(t, "single", 100, 3*time.Second, bound, lag)
 		return
 	}
 	began := time.Now()
-	for seed := uint64(100); time.Since(began) < 43*time.Second && !t.Failed(); seed++ {
-		torture(t, "single", seed, 5*time.Second)
+	for seed := uint64(100); time.Since(began) < 38*time.Second && !t.Failed(); seed++ {
+		torture(t, "single", seed, 10*time.Second, bound, lag)
 		t.Logf("%v after the beginning", time.Since(began).Round(time.Second))
 	}
 }
 
 // torture is one run.
-func torture(t *testing.T, topology string, seed uint64, d time.Duration) {
+func torture(t *testing.T, topology string, seed uint64, d, bound, lag time.Duration) {
 	t.Logf("seed %d, %s, %v", seed, topology, d)
 	s := startServers(t, topology)
 	maria := testenv.SharedMariaDB(t)
 	table := newTable(t, maria.DB(t), hotKeys+warmKeys+coldKeys)
 	f := &fleet{t: t, links: newLinks(t, processes, s.all), config: config{
-		Seed: seed, Topology: topology, Addrs: s.clients, Master: s.master, DSN: maria.DSN(t), Table: table, Prefix: table}}
+		Seed: seed, Topology: topology, Addrs: s.clients, Master: s.master, DSN: maria.DSN(t), Table: table, Prefix: table, MaxStaleness: bound}}
+	for _, l := range f.links {
+		if lag > 0 {
+			l.poison("latency", "upstream", 1, map[string]int{"latency": int(lag.Milliseconds())})
+		}
+	}
 	began := history.Now()
 	f.start(processes)
 

@@ -1,0 +1,175 @@
+package conn
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"runtime"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/cacheaside/cacheaside/internal/testenv"
+)
+
+func TestAwaitLeavesWithTheContext(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c, err := New(lazyClient(t), time.Second)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var ended atomic.Bool
+		work := func() {
+			time.Sleep(time.Minute)
+			ended.Store(true)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		begin := time.Now()
+		if err := c.Await(ctx, work); err != context.DeadlineExceeded || time.Since(begin) != time.Second {
+			t.Errorf("%v after %v", err, time.Since(begin))
+		}
+		c.Close() // waits for what was left behind
+		if !ended.Load() || time.Since(begin) != time.Minute {
+			t.Errorf("after Close: %v, %v", ended.Load(), time.Since(begin))
+		}
+		if err := c.Await(t.Context(), work); err != ErrClosed || c.Apart(work) {
+			t.Errorf("after Close: %v", err)
+		}
+		c.Close()
+		if time.Since(begin) != time.Minute {
+			t.Error("something was run after Close")
+		}
+	})
+}
+
+func TestAwaitReturnsWhenItIsDone(t *testing.T) {
+	c, err := New(lazyClient(t), time.Second)
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := 0
+	for range 100 {
+		if err := c.Await(t.Context(), func() { n++ }); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := c.Await(t.Context(), func() { runtime.Goexit() }); err != nil || n != 100 {
+		t.Errorf("%v, %d", err, n)
+	}
+	c.Close()
+}
+
+// A client that keeps a context's deadline is used on the goroutine that asks; any other is left at the deadline.
+func TestSendEndsInTime(t *testing.T) {
+	for _, bounded := range []bool{false, true} {
+		t.Run(fmt.Sprint(bounded), func(t *testing.T) {
+			silent, err := net.Listen("tcp", "127.0.0.1:0") // takes connections, and says nothing
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer silent.Close()
+			rdb := redis.NewClient(&redis.Options{Addr: silent.Addr().String(), ContextTimeoutEnabled: bounded, MaxRetries: -1, ReadTimeout: 500 * time.Millisecond})
+			defer rdb.Close()
+			c, err := New(rdb, 50*time.Millisecond)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if c.Bounded() != bounded || c.Timeout() != 50*time.Millisecond {
+				t.Errorf("%v, %v", c.Bounded(), c.Timeout())
+			}
+			ctx, cancel := context.WithTimeout(t.Context(), c.Timeout())
+			defer cancel()
+			begin := time.Now()
+			cmd := redis.NewStatusCmd(ctx, "ping")
+			err = c.Send(ctx, []redis.Cmder{cmd})
+			if took := time.Since(begin); took > 250*time.Millisecond || (err == nil) != bounded || bounded && cmd.Err() == nil {
+				t.Errorf("it took %v: %v", took, err)
+			}
+			c.Close()
+		})
+	}
+}
+
+func TestSendManyCommands(t *testing.T) {
+	onEach := map[string]redis.UniversalClient{
+		"redis":   testenv.SharedRedis(t).Client(t),
+		"cluster": testenv.SharedCluster(t).Client(t),
+	}
+	for name, rdb := range onEach {
+		c, err := New(rdb, 5*time.Second)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, n := range []int{0, 1, 2, MaxPipeline, MaxPipeline + 1, 2*MaxPipeline + 500} {
+			cmds := make([]redis.Cmder, n)
+			for i := range cmds {
+				cmds[i] = redis.NewStringCmd(t.Context(), "get", fmt.Sprint("key:", i))
+				if i%3 == 0 {
+					cmds[i] = redis.NewStatusCmd(t.Context(), "set", fmt.Sprint("key:", i), i)
+				}
+			}
+			if err := c.Send(t.Context(), cmds); err != nil {
+				t.Fatal(err)
+			}
+			for i, cmd := range cmds {
+				if want := map[bool]error{true: nil, false: redis.Nil}[i%3 == 0]; cmd.Err() != want {
+					t.Fatalf("%s: %d of %d: %v", name, i, n, cmd.Err())
+				}
+			}
+		}
+		c.Close()
+	}
+}
+
+// Each command has an error, whatever a hook does.
+func TestHooksThatDoNotReturn(t *testing.T) {
+	cause := errors.New("a hook's")
+	for name, f := range map[string]func() error{
+		"panic":  func() error { panic("a hook") },
+		"goexit": func() error { runtime.Goexit(); return nil },
+		"error":  func() error { return cause },
+	} {
+		rdb := testenv.SharedRedis(t).Client(t)
+		rdb.AddHook(hook(f))
+		c, err := New(rdb, 5*time.Second)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, n := range []int{1, 2, MaxPipeline + 1} {
+			cmds := make([]redis.Cmder, n)
+			for i := range cmds {
+				cmds[i] = redis.NewStatusCmd(t.Context(), "ping")
+			}
+			if err := c.Send(t.Context(), cmds); err != nil {
+				t.Fatal(err)
+			}
+			for i, cmd := range cmds {
+				if cmd.Err() == nil || (name == "error" && cmd.Err() != cause) || IsReply(cmd.Err()) {
+					t.Fatalf("%s: %d of %d: %v", name, i, n, cmd.Err())
+				}
+			}
+		}
+		c.Close()
+	}
+}
+
+type hook func() error
+
+func (h hook) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+func (h hook) ProcessHook(redis.ProcessHook) redis.ProcessHook {
+	return func(_ context.Context, cmd redis.Cmder) error {
+		err := h()
+		cmd.SetErr(err)
+		return err
+	}
+}
+
+func (h hook) ProcessPipelineHook(redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return func(context.Context, []redis.Cmder) error { return h() }
+}

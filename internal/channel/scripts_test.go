@@ -1,0 +1,266 @@
+package channel
+
+import (
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/cacheaside/cacheaside/internal/testenv"
+)
+
+// say announces something in range rng, and answers its number.
+func (b *backend) say(c *Channel, rng int, loader string) uint64 {
+	b.t.Helper()
+	n, err := c.announce(b.ctx, rng, appendKeys(nil, []uint64{1}), loader)
+	b.check(err)
+	return n
+}
+
+// look polls range rng.
+func (b *backend) look(c *Channel, rng int, loaders ...string) answer {
+	b.t.Helper()
+	a, err := c.poll(rng, loaders)
+	b.check(err)
+	if len(a.generations) != len(loaders) {
+		b.t.Fatalf("%d generations of %d loaders", len(a.generations), len(loaders))
+	}
+	return a
+}
+
+// hear subscribes by hand.
+func (b *backend) hear(c *Channel) <-chan *redis.Message {
+	b.t.Helper()
+	sub := b.rdb.Subscribe(b.ctx, c.topic)
+	b.t.Cleanup(func() { sub.Close() })
+	if _, err := sub.Receive(b.ctx); err != nil {
+		b.t.Fatal(err)
+	}
+	return sub.Channel(redis.WithChannelHealthCheckInterval(0))
+}
+
+func TestNumbersGrowAndTellTheOneBefore(t *testing.T) {
+	onEach(t, func(t *testing.T, b *backend) {
+		c := b.writer()
+		messages := b.hear(c)
+		for rng := range c.conn.InUse() {
+			begin := uint64(b.rdb.Time(b.ctx).Val().UnixMicro())
+			prev := uint64(0)
+			for i := range 5 {
+				loader := []string{"", "users"}[i%2]
+				n := b.say(c, rng, loader)
+				if n <= prev || n < begin || b.number(c, rng, "") != n {
+					t.Fatalf("%d, after %d and %d; Redis has %d", n, prev, begin, b.number(c, rng, ""))
+				}
+				if g := b.number(c, rng, "users"); loader != "" && g != n {
+					t.Fatalf("the generation is %d, want %d", g, n)
+				}
+				m, err := decode([]byte((<-messages).Payload))
+				b.check(err)
+				if m.rng != rng || m.num != n || m.prev != prev || m.origin != c.origin.Load() || string(m.hashes) != "\x00\x00\x00\x00\x00\x00\x00\x01" {
+					t.Fatalf("the message is %+v, want number %d after %d", m, n, prev)
+				}
+				if a := b.look(c, rng); a.last != n || a.now < begin {
+					t.Fatalf("a poll answers %+v, want %d", a, n)
+				}
+				prev = n
+			}
+		}
+		if ttl := b.rdb.TTL(b.ctx, c.keys[0]).Val(); ttl != -1 {
+			t.Errorf("the numbers live for %v", ttl)
+		}
+	})
+}
+
+// A number is of a time also when many are given in one microsecond, or the clock is behind.
+func TestNumbersGoOnWhereTheClockIsBehind(t *testing.T) {
+	onEach(t, func(t *testing.T, b *backend) {
+		c := b.writer()
+		ahead := uint64(time.Now().Add(time.Hour).UnixMicro())
+		b.check(b.rdb.HSet(b.ctx, c.keys[0], "", ahead, "users", ahead+10, "orders", 7).Err())
+		if n := b.say(c, 0, ""); n != ahead+1 {
+			t.Errorf("%d, want %d", n, ahead+1)
+		}
+		if n := b.say(c, 0, "users"); n != ahead+11 {
+			t.Errorf("%d, want %d", n, ahead+11)
+		}
+		if a := b.look(c, 0, "orders", "new", "users"); a.generations[0] != 7 || a.generations[1] != ahead+12 || a.generations[2] != ahead+11 || a.last != ahead+11 {
+			t.Errorf("%+v, want 7, %d and %d", a, ahead+12, ahead+11)
+		}
+		if n := b.say(c, 0, ""); n != ahead+12 {
+			t.Errorf("%d, want %d", n, ahead+12)
+		}
+		if n := b.say(c, 0, "new"); n != ahead+13 { // more than its generation
+			t.Errorf("%d, want %d", n, ahead+13)
+		}
+	})
+}
+
+func TestAPollMakesMissingGenerationsAndChangesNoOthers(t *testing.T) {
+	onEach(t, func(t *testing.T, b *backend) {
+		c := b.writer()
+		if a := b.look(c, 0); a.last != 0 || b.rdb.Exists(b.ctx, c.keys[0]).Val() != 0 {
+			t.Errorf("a poll without loaders has made something: %+v", a)
+		}
+		begin := uint64(b.rdb.Time(b.ctx).Val().UnixMicro())
+		first := b.look(c, 0, "a", "b")
+		for i, name := range []string{"a", "b"} {
+			if g := first.generations[i]; g < begin || g != b.number(c, 0, name) {
+				t.Errorf("%s is of generation %d, in Redis %d; it began at %d", name, g, b.number(c, 0, name), begin)
+			}
+		}
+		if n := b.number(c, 0, ""); n != 0 || first.last != 0 {
+			t.Errorf("the poll has given itself the number %d, and answered %d", n, first.last)
+		}
+		n := b.say(c, 0, "b")
+		second := b.look(c, 0, "c", "b", "a")
+		if want := []uint64{second.generations[0], n, first.generations[0]}; !slices.Equal(second.generations, want) || want[0] == 0 || second.last != n {
+			t.Errorf("%+v, want %v", second, want)
+		}
+		if third := b.look(c, 0, "a", "b", "c"); !slices.Equal(third.generations, []uint64{first.generations[0], n, second.generations[0]}) {
+			t.Errorf("they have changed: %+v", third)
+		}
+		b.check(b.rdb.HDel(b.ctx, c.keys[0], "a").Err())
+		if g := b.look(c, 0, "a").generations[0]; g <= first.generations[0] || g <= n {
+			t.Errorf("a lost generation came back as %d, it was %d", g, first.generations[0])
+		}
+	})
+}
+
+// What no script has written counts as nothing, so that numbers go on.
+func TestGarbageInTheHash(t *testing.T) {
+	onEach(t, func(t *testing.T, b *backend) {
+		c := b.writer()
+		for _, garbage := range []string{
+			"", " ", "x", "-1", "-0", "0", "0.5", "-1e300", "1e300", "nan", "-nan", "inf", "-inf", "1 2", "9007199254740991", "9007199254740992",
+			"99999999999999999999", strings.Repeat("9", 400), "\x00", "0x", "{}",
+		} {
+			b.check(b.rdb.HSet(b.ctx, c.keys[0], "", garbage, "users", garbage).Err())
+			begin := uint64(b.rdb.Time(b.ctx).Val().UnixMicro())
+			a := b.look(c, 0, "users")
+			if a.last != 0 || a.generations[0] < begin || a.generations[0] > begin+60e6 {
+				t.Errorf("%q: %+v", garbage, a)
+			}
+			b.check(b.rdb.HSet(b.ctx, c.keys[0], "", garbage, "users", garbage).Err())
+			if n := b.say(c, 0, "users"); n < begin || n > begin+60e6 || b.number(c, 0, "users") != n {
+				t.Errorf("%q: the number is %d", garbage, n)
+			}
+		}
+		b.check(b.rdb.HSet(b.ctx, c.keys[0], "", "5.9").Err())
+		if a := b.look(c, 0); a.last != 5 {
+			t.Errorf("%+v", a)
+		}
+		const largest = 1<<53 - 2
+		b.check(b.rdb.HSet(b.ctx, c.keys[0], "", "9007199254740990").Err())
+		if n := b.say(c, 0, ""); n != largest+1 {
+			t.Errorf("after the largest number comes %d", n)
+		}
+		if n := b.say(c, 0, ""); n > largest {
+			t.Errorf("after more than that comes %d", n)
+		}
+	})
+}
+
+func TestAKeyOfAnotherTypeIsAnError(t *testing.T) {
+	onEach(t, func(t *testing.T, b *backend) {
+		c := b.writer()
+		messages := b.hear(c)
+		b.check(b.rdb.Set(b.ctx, c.keys[0], "a string", 0).Err())
+		if _, err := c.poll(0, []string{"users"}); err == nil || !strings.Contains(err.Error(), "WRONGTYPE") {
+			t.Errorf("a poll: %v", err)
+		}
+		if _, err := c.announce(b.ctx, 0, appendKeys(nil, nil), "users"); err == nil || !strings.Contains(err.Error(), "WRONGTYPE") {
+			t.Errorf("an announcement: %v", err)
+		}
+		select {
+		case m := <-messages:
+			t.Errorf("what has no number was published: %q", m.Payload)
+		case <-time.After(20 * time.Millisecond):
+		}
+	})
+}
+
+func TestNumbersAreLargerAfterALoss(t *testing.T) {
+	onEach(t, func(t *testing.T, b *backend) {
+		c := b.writer()
+		last := b.say(c, 0, "users")
+		for range 3 {
+			time.Sleep(time.Millisecond) // a bubble's clock stands still
+			b.flush()
+			a := b.look(c, 0, "users")
+			if a.last != 0 || a.generations[0] <= last {
+				t.Errorf("%+v after %d", a, last)
+			}
+			n := b.say(c, 0, "")
+			if n <= last || n < a.generations[0] {
+				t.Errorf("%d after %d; the generation is %d", n, last, a.generations[0])
+			}
+			last = b.say(c, 0, "users")
+		}
+	})
+}
+
+// Servers forget scripts when they start, fail over, or are told to.
+func TestServersThatDoNotKnowTheScripts(t *testing.T) {
+	onEach(t, func(t *testing.T, b *backend) {
+		c := b.writer()
+		names, hashes := []string{"a", "b", "c"}, []uint64{1, 2, 3}
+		for name, f := range map[string]func(){
+			"announce": func() { b.say(c, 0, "") },
+			"poll":     func() { b.look(c, 0, "users") },
+			"delete": func() {
+				for _, key := range names {
+					b.check(b.rdb.Set(b.ctx, key, "v", 0).Err())
+				}
+				for i, err := range c.Delete(b.ctx, names, hashes) {
+					if n := b.rdb.Exists(b.ctx, names[i]).Val(); err != nil || n != 0 {
+						t.Errorf("%s: %v, %d", names[i], err, n)
+					}
+				}
+			},
+			"delete a loader": func() { b.check(c.DeleteLoader(b.ctx, "users")) },
+		} {
+			messages := b.hear(c)
+			for range 2 {
+				b.flushScripts()
+				f()
+			}
+			if name == "poll" {
+				continue
+			}
+			if m, err := decode([]byte((<-messages).Payload)); err != nil {
+				t.Errorf("%s: %+v, %v", name, m, err)
+			}
+		}
+	})
+}
+
+// An invalidation frees memory, so it is the last that a full Redis may refuse.
+func TestAFullRedisTakesInvalidations(t *testing.T) {
+	b := newBackend(t, testenv.StartRedis(t, "--maxmemory-policy", "noeviction").Client(t))
+	c := b.writer()
+	b.check(b.rdb.Set(b.ctx, "key:7", "v", 0).Err())
+	b.check(b.rdb.ConfigSet(b.ctx, "maxmemory", "1").Err())
+	if err := b.rdb.Set(b.ctx, "another", "v", 0).Err(); err == nil || !strings.HasPrefix(err.Error(), "OOM") {
+		t.Fatalf("it is not full: %v", err)
+	}
+	for _, there := range []bool{false, true} { // the hash
+		if n := b.rdb.Exists(b.ctx, c.keys[0]).Val(); (n == 1) != there {
+			t.Fatalf("there are %d hashes", n)
+		}
+		b.flushScripts()
+		b.look(c, 0, "users")
+		b.say(c, 0, "")
+		b.delete(c, 7)
+		b.check(c.DeleteLoader(b.ctx, "users"))
+		if g := b.look(c, 0, "users").generations[0]; g == 0 || g != b.number(c, 0, "users") {
+			t.Errorf("generation %d", g)
+		}
+		b.look(c, 0, "users", "orders"+decimal(uint64(time.Now().UnixNano())))
+	}
+	if n := b.rdb.Exists(b.ctx, "key:7").Val(); n != 0 {
+		t.Error("the key was not deleted")
+	}
+}

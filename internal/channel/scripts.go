@@ -20,9 +20,14 @@ redis.call('PUBLISH', ARGV[1], ARGV[2] .. string.format('%.0f', prev) .. ' ' .. 
 return n`)
 
 // pollScript answers Redis' time, the number of the last announcement, and the generation of each loader in ARGV. A loader that has none gets one of
-// now: if it was lost, with all entries or alone, nothing from before counts.
+// now: if it was lost, with all entries or alone, nothing from before counts. So does the number, for 0 would be the same after each loss: who has heard of none
+// would believe that there was none, when there was one and Redis has lost its data since.
 var pollScript = conn.NewScript(clock+`
 local number = count('')
+if number == 0 then
+  number = now - 1
+  set('', string.format('%.0f', number))
+end
 local reply = {string.format('%.0f', now), string.format('%.0f', number)}
 for i = 1, #ARGV do
   local g = count(ARGV[i])

@@ -1,0 +1,99 @@
+package channel
+
+import (
+	"context"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/cacheaside/cacheaside/internal/testenv"
+)
+
+const overshoot = 150 * time.Millisecond // what a busy machine may add
+
+// hanging is a server of its own that all kinds of client can use; stop stops it.
+func hanging(t *testing.T) (addr string, stop func()) {
+	t.Helper()
+	r := testenv.StartRedis(t, "--cluster-enabled", "yes", "--cluster-port", "0", "--cluster-config-file", "nodes.conf")
+	rdb := r.Client(t)
+	if err := rdb.ClusterAddSlotsRange(t.Context(), 0, 16383).Err(); err != nil {
+		t.Fatal(err)
+	}
+	until(t, "a cluster", func() bool { return rdb.Get(t.Context(), "k").Err() == redis.Nil })
+	t.Cleanup(r.Resume)
+	return r.Addr, r.Pause
+}
+
+// clients are with their own default settings.
+func clients(addr string) map[string]redis.UniversalClient {
+	return map[string]redis.UniversalClient{
+		"client":                         redis.NewClient(&redis.Options{Addr: addr}),
+		"client with context time-outs":  redis.NewClient(&redis.Options{Addr: addr, ContextTimeoutEnabled: true}),
+		"cluster":                        redis.NewClusterClient(&redis.ClusterOptions{Addrs: []string{addr}}),
+		"cluster with context time-outs": redis.NewClusterClient(&redis.ClusterOptions{Addrs: []string{addr}, ContextTimeoutEnabled: true}),
+	}
+}
+
+func TestDeleteEndsInTimeWhenRedisHangs(t *testing.T) {
+	addr, stop := hanging(t)
+	for _, pool := range []string{"warm", "cold"} { // the server is stopped between
+		for kind, rdb := range clients(addr) {
+			defer rdb.Close()
+			c := open(t, rdb, 100*time.Millisecond, bound, nil)
+			if pool == "warm" {
+				if errs := c.Delete(t.Context(), []string{"k"}, []uint64{1}); errs[0] != nil {
+					t.Fatal(errs)
+				}
+			}
+			defer func() {
+				for _, n := range []int{1, 3} {
+					endsInTime(t, kind+", "+pool, c, n)
+				}
+			}()
+		}
+	}
+	stop()
+}
+
+// endsInTime deletes n keys by a Redis that does not answer.
+func endsInTime(t *testing.T, what string, c *Channel, n int) {
+	keys, hashes := many(n)
+	failed := func(errs []error) {
+		if len(errs) != n || slices.Contains(errs, nil) {
+			t.Errorf("%s: %v for %d keys", what, errs, n)
+		}
+	}
+	var late []time.Duration
+	for range 3 { // the machine may be slow once
+		ctx, cancel := context.WithCancel(t.Context())
+		var cancelled time.Time
+		time.AfterFunc(10*time.Millisecond, func() {
+			cancelled = time.Now()
+			cancel()
+		})
+		origin := c.origin.Load()
+		failed(c.Delete(ctx, keys, hashes))
+		late = append(late, time.Since(cancelled))
+		if c.origin.Load() == origin {
+			t.Errorf("%s: what may yet come about is taken for its own", what)
+		}
+	}
+	if slices.Min(late) > 20*time.Millisecond {
+		t.Errorf("%s: it ended %v after its context", what, late)
+	}
+	if n > 1 {
+		return
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
+	defer cancel()
+	if err := c.DeleteLoader(ctx, "users"); err == nil {
+		t.Errorf("%s: a loader is said to be deleted", what)
+	}
+	begin := time.Now()
+	failed(c.Delete(context.WithoutCancel(t.Context()), keys, hashes))
+	if took := time.Since(begin); took > tries*c.conn.Timeout()+overshoot {
+		t.Errorf("%s: without a deadline it took %v", what, took)
+	}
+}

@@ -125,7 +125,10 @@ func (c *Channel) together(ctx context.Context, p *part) bool {
 		return false
 	}
 	p.announced = announcement.Err()
-	if conn.Unknown(announcement) {
+	switch {
+	case p.announced == nil:
+		c.counts.announced.Add(1)
+	case conn.Unknown(announcement):
 		_, p.announced = c.announce(ctx, p.rng, p.body, "")
 	}
 	if !c.conn.Cluster() {
@@ -152,11 +155,11 @@ func (c *Channel) announce(ctx context.Context, rng int, body []byte, loader str
 	if err != nil {
 		return 0, err
 	}
+	c.counts.announced.Add(1)
 	return number(digits)
 }
 
 func (c *Channel) announcement(rng int, body []byte, loader string) []any {
-	c.counts.announced.Add(1)
 	return []any{c.topic, appendHead(nil, rng, c.origin.Load()), body, loader}
 }
 

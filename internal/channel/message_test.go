@@ -1,6 +1,7 @@
 package channel
 
 import (
+	"encoding/binary"
 	"encoding/hex"
 	"errors"
 	"reflect"
@@ -218,4 +219,13 @@ func checkDecode(t *testing.T, b []byte) {
 		string(again.hashes) != string(m.hashes) {
 		t.Errorf("%+v, written again it is %+v, %v", m, again, err)
 	}
+}
+
+// appendKeys is what stands behind the numbers, for keys.
+func appendKeys(dst []byte, hashes []uint64) []byte {
+	dst = append(dst, keysKind)
+	for _, h := range hashes {
+		dst = binary.BigEndian.AppendUint64(dst, h)
+	}
+	return dst
 }

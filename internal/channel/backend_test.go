@@ -199,6 +199,13 @@ func (m *recorder) clears() (n int) {
 	return n
 }
 
+// untrusted is how often each range's trust was taken.
+func (m *recorder) untrusted() [conn.Ranges]int {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.ended
+}
+
 // distrusted tells whether no range is trusted now.
 func (m *recorder) distrusted() bool {
 	m.mu.Lock()

@@ -84,7 +84,9 @@ func (b *backend) gone(w *witness, c *Channel, n int) {
 		b.check(err)
 	}
 	last := c.origin.Load()
-	b.until("heard", func() bool { return w.has(hashes[0]) && w.has(hashes[n-1]) && w.count() >= n && last == c.origin.Load() })
+	b.until("heard", func() bool {
+		return w.has(hashes[0]) && w.has(hashes[n-1]) && w.count() >= n && last == c.origin.Load()
+	})
 	time.Sleep(10 * time.Millisecond)
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -91,7 +91,7 @@ func (t *track) received(session uint64, l link) {
 		return
 	}
 	t.take(l)
-	if l.num == t.missing {
+	if t.missing != 0 && l.num >= t.missing { // or behind it: then the memory was cleared
 		t.missing = 0
 		t.trust(t.since)
 	}
@@ -137,7 +137,7 @@ func (t *track) answered(q question, last uint64) (dead bool) {
 	defer t.mu.Unlock()
 	noted := t.noted
 	t.noting, t.noted = false, nil
-	if t.memory == nil || t.session == 0 || t.session != q.session {
+	if t.memory == nil || t.session == 0 || t.session != q.session || len(noted) > maxNoted {
 		return false // nothing is known of what was published between
 	}
 	isLast := func(l link) bool { return l.num == last && last > t.base }
@@ -150,7 +150,7 @@ func (t *track) answered(q question, last uint64) (dead bool) {
 		}
 		t.restart(last, noted)
 		t.trust(q.at)
-	case last == q.heard, slices.ContainsFunc(noted, isLast) && len(noted) <= maxNoted, mutant.Active == mutant.GapIgnored:
+	case last == q.heard, slices.ContainsFunc(noted, isLast), mutant.Active == mutant.GapIgnored:
 		t.missing = 0
 		t.trust(q.at)
 		return false

@@ -71,8 +71,8 @@ func (c *Channel) listen() {
 	}
 }
 
-// subscribe listens by one subscription, until it is lost. A pub/sub connection that go-redis has made anew by itself has a gap, and says so only by a second
-// confirmation: then it is another session.
+// subscribe listens by one subscription, until it is lost. A pub/sub connection that go-redis has made anew by itself, by a dialer that does not heed its context, has
+// a gap, and says so only by a second confirmation: then it is another session.
 func (c *Channel) subscribe() error {
 	ctx, cancel := context.WithCancel(c.ctx)
 	defer cancel()
@@ -92,11 +92,13 @@ func (c *Channel) subscribe() error {
 	if err := sub.Subscribe(ctx, c.topic); err != nil {
 		return err
 	}
-	stop := c.keepHearing(ctx, sub)
+	once, end := context.WithCancel(ctx)
+	end() // by it go-redis cannot dial: it would make a connection anew, for as long as that takes, before it says that the one before is lost
+	stop := c.keepHearing(once, sub)
 	defer stop()
 	session := uint64(0)
 	for {
-		got, err := sub.ReceiveTimeout(ctx, c.bound)
+		got, err := sub.ReceiveTimeout(once, c.bound)
 		if err != nil {
 			return err // also a time-out: the next reply might begin in the middle of one
 		}
@@ -112,8 +114,8 @@ func (c *Channel) subscribe() error {
 
 // keepHearing makes something come by the subscription at all times, so that silence means that it is lost: a connection that a firewall has forgotten looks
 // like one by which nothing is announced.
-func (c *Channel) keepHearing(ctx context.Context, sub *redis.PubSub) (stop func()) {
-	ctx, cancel := context.WithCancel(ctx)
+func (c *Channel) keepHearing(once context.Context, sub *redis.PubSub) (stop func()) {
+	ctx, cancel := context.WithCancel(context.WithoutCancel(once))
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
@@ -124,7 +126,7 @@ func (c *Channel) keepHearing(ctx context.Context, sub *redis.PubSub) (stop func
 			case <-ctx.Done():
 				return
 			case <-ticker.C:
-				sub.Ping(ctx) //nolint:errcheck // then nothing comes back
+				sub.Ping(once) //nolint:errcheck // then nothing comes back
 			}
 		}
 	}()

@@ -28,11 +28,11 @@ func (c *Channel) Delete(ctx context.Context, names []string, hashes []uint64) [
 	parts := c.parts(ctx, names, hashes)
 	err := c.conn.Await(ctx, func() { // the caller's context may end before the client's time-outs do
 		var all sync.WaitGroup
+		defer all.Wait() // also if a hook ends the goroutine
 		for _, p := range parts[1:] {
 			all.Go(func() { c.send(ctx, p) })
 		}
 		c.send(ctx, parts[0])
-		all.Wait()
 	})
 	if err != nil {
 		c.Disown() // it may yet come about
@@ -85,6 +85,7 @@ func (c *Channel) parts(ctx context.Context, names []string, hashes []uint64) []
 }
 
 func (p *part) prepare(ctx context.Context) {
+	p.announced = conn.NotReturned(nil) // until it has
 	p.dels = make([]redis.Cmder, len(p.names))
 	for i, name := range p.names {
 		p.dels[i] = redis.NewIntCmd(ctx, "del", name)
@@ -172,6 +173,7 @@ func (c *Channel) DeleteLoader(ctx context.Context, name string) error {
 	err := c.conn.Await(ctx, func() {
 		var all sync.WaitGroup
 		for r := range ranges {
+			errs[r] = conn.NotReturned(nil) // until it has
 			all.Go(func() {
 				n, err := c.announce(ctx, r, appendLoader(nil, name), name)
 				if errs[r] = err; err == nil {

@@ -1,0 +1,67 @@
+package channel
+
+import (
+	"context"
+	"runtime"
+	"testing"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/cacheaside/cacheaside/internal/testenv"
+)
+
+// badHook does to announcements that are sent alone what a hook must not.
+type badHook struct{ do func() }
+
+func (badHook) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+func (h badHook) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		if cmd.Name() == "evalsha" || cmd.Name() == "eval" {
+			h.do()
+		}
+		return next(ctx, cmd)
+	}
+}
+
+func (badHook) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return next
+}
+
+// Whatever a hook of the client's does, nobody believes that all have been told when they have not.
+func TestHooksThatDoNotReturn(t *testing.T) {
+	for name, do := range map[string]func(){"panic": func() { panic("hook") }, "Goexit": runtime.Goexit} {
+		cluster := testenv.SharedCluster(t)
+		o := cluster.Options()
+		o.ClusterSlots = func(context.Context) ([]redis.ClusterSlot, error) { // the announcements' keys seem to be elsewhere
+			var slots []redis.ClusterSlot
+			for i := range 64 {
+				slots = append(slots, redis.ClusterSlot{Start: i * 256, End: i*256 + 255, Nodes: []redis.ClusterNode{{Addr: cluster.Addrs[i%3]}}})
+			}
+			return slots, nil
+		}
+		rdb := redis.NewClusterClient(o)
+		rdb.AddHook(badHook{do})
+		b := newBackend(t, rdb)
+		c := b.writer()
+		for _, n := range []int{1, 20, 200} {
+			keys, hashes := many(n)
+			told := 0
+			for _, err := range c.Delete(t.Context(), keys, hashes) {
+				if err == nil {
+					told++
+				}
+			}
+			if told > 0 {
+				t.Errorf("%s: %d of %d are said to be told", name, told, n)
+			}
+			if s := c.Stats(); s.Announced > 0 {
+				t.Errorf("%+v", s)
+			}
+		}
+		if err := c.DeleteLoader(t.Context(), "users"); err == nil {
+			t.Errorf("%s: a loader is said to be deleted", name)
+		}
+		rdb.Close()
+	}
+}

@@ -3,7 +3,9 @@ package channel
 import (
 	"context"
 	"runtime"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/redis/go-redis/v9"
 
@@ -63,5 +65,35 @@ func TestHooksThatDoNotReturn(t *testing.T) {
 			t.Errorf("%s: a loader is said to be deleted", name)
 		}
 		rdb.Close()
+	}
+}
+
+// A poller outlives it: without polls nothing is confirmed, and whoever reads would wait.
+func TestPollsGoOnAfterAHookThatDoesNotReturn(t *testing.T) {
+	for name, do := range map[string]func(){"panic": func() { panic("hook") }, "Goexit": runtime.Goexit} {
+		for _, bounded := range []bool{false, true} {
+			_, mini := testenv.Mini(t)
+			o := *mini.Options()
+			o.ContextTimeoutEnabled = bounded
+			rdb := redis.NewClient(&o)
+			defer rdb.Close()
+			var bad atomic.Bool
+			rdb.AddHook(badHook{func() {
+				if bad.Load() {
+					do()
+				}
+			}})
+			c := open(t, rdb, timeout, bound, nil)
+			for range 3 {
+				for _, is := range []bool{false, true} {
+					bad.Store(is)
+					ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+					if err := c.Confirm(ctx, 0, true); (err != nil) != is || ctx.Err() != nil {
+						t.Errorf("%s, %v: %v, bad: %v", name, bounded, err, is)
+					}
+					cancel()
+				}
+			}
+		}
 	}
 }

@@ -157,10 +157,11 @@ func (c *Channel) poll(rng int, names []string) (answer, error) {
 // eval runs a script on key, in full if its server does not know it.
 func (c *Channel) eval(ctx context.Context, s conn.Script, key string, args ...any) (*redis.Cmd, error) {
 	cmd := script(ctx, "evalsha", s.Hash, key, args)
-	err := c.conn.Send(ctx, []redis.Cmder{cmd})
+	send := func() { c.conn.Process(ctx, []redis.Cmder{cmd}) }
+	err := c.conn.Await(ctx, send) // never on the poller's own goroutine, which a hook might end
 	if err == nil && conn.Unknown(cmd) {
 		cmd = script(ctx, "eval", s.Source, key, args)
-		err = c.conn.Send(ctx, []redis.Cmder{cmd})
+		err = c.conn.Await(ctx, send)
 	}
 	if err != nil {
 		return nil, err // and cmd may still be in use

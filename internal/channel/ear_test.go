@@ -20,6 +20,7 @@ type network struct {
 	failing  atomic.Bool // scripts, so polls
 	subs     atomic.Int64
 	pollsRun atomic.Int64
+	held     atomic.Pointer[chan struct{}] // scripts wait until it is closed
 }
 
 // through makes a client like rdb that goes through the network.
@@ -77,6 +78,9 @@ func (n *network) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 			return next(ctx, cmd)
 		}
 		n.pollsRun.Add(1)
+		if held := n.held.Load(); held != nil {
+			<-*held
+		}
 		if n.failing.Load() {
 			cmd.SetErr(errFailing)
 			return errFailing

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/cacheaside/cacheaside/internal/conn"
@@ -145,6 +146,8 @@ func TestConfirmIsShared(t *testing.T) {
 		register(c, "users")
 		b.confirm(c, true)
 		before := n.pollsRun.Load()
+		held := make(chan struct{})
+		n.held.Store(&held)
 		var all sync.WaitGroup
 		for i := range 100 {
 			all.Go(func() {
@@ -153,8 +156,13 @@ func TestConfirmIsShared(t *testing.T) {
 				}
 			})
 		}
+		synctest.Wait()
+		if polls := n.pollsRun.Load() - before; polls != 1 {
+			t.Errorf("%d polls are under way", polls)
+		}
+		close(held)
 		all.Wait()
-		if polls := n.pollsRun.Load() - before; polls < 1 || polls > 4 {
+		if polls := n.pollsRun.Load() - before; polls < 2 || polls > 3 { // another for those that came later
 			t.Errorf("%d polls for 100 callers", polls)
 		}
 		ctx, cancel := context.WithCancel(b.ctx)

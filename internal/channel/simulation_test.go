@@ -14,6 +14,9 @@ func schedules() uint64 {
 	if testenv.Accepting {
 		return 200_000
 	}
+	if underRace { // there is one goroutine
+		return 1_000
+	}
 	return 10_000
 }
 

@@ -10,6 +10,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/cacheaside/cacheaside/internal/conn"
 	"github.com/cacheaside/cacheaside/internal/mutant"
 )
 
@@ -83,13 +84,16 @@ func (c *Channel) subscribe() error {
 	sub := client.Subscribe(ctx)
 	closing := sync.OnceFunc(func() {
 		cancel()
-		sub.Close() //nolint:errcheck // nothing is to be done about it
+		end := func() { sub.Close() } //nolint:errcheck // nothing is to be done about it
+		if !c.conn.Apart(end) {       // it waits for a connection that is being made
+			end()
+		}
 	})
 	defer closing()
 	defer context.AfterFunc(c.ctx, closing)()
 	c.hearing.begin(closing)
 	defer c.hearing.begin(nil)
-	if err := sub.Subscribe(ctx, c.topic); err != nil {
+	if err := c.ask(ctx, sub); err != nil {
 		return err
 	}
 	once, end := context.WithCancel(ctx)
@@ -110,6 +114,17 @@ func (c *Channel) subscribe() error {
 			c.received(session, m.Payload)
 		}
 	}
+}
+
+// ask asks for the subscription. A connection that is being made heeds the client's own time-outs only, if there are any.
+func (c *Channel) ask(ctx context.Context, sub *redis.PubSub) error {
+	ctx, cancel := context.WithTimeout(ctx, c.conn.Timeout())
+	defer cancel()
+	asked := conn.NotReturned(nil) // until it has
+	if err := c.conn.Await(ctx, func() { asked = sub.Subscribe(ctx, c.topic) }); err != nil {
+		return err
+	}
+	return asked
 }
 
 // keepHearing makes something come by the subscription at all times, so that silence means that it is lost: a connection that a firewall has forgotten looks

@@ -41,7 +41,7 @@ func TestDeleteEndsInTimeWhenRedisHangs(t *testing.T) {
 	for _, pool := range []string{"warm", "cold"} { // the server is stopped between
 		for kind, rdb := range clients(addr) {
 			defer rdb.Close()
-			c := open(t, rdb, 100*time.Millisecond, bound, nil)
+			c := open(t, rdb, 50*time.Millisecond, bound, nil)
 			if pool == "warm" {
 				if errs := c.Delete(t.Context(), []string{"k"}, []uint64{1}); errs[0] != nil {
 					t.Fatal(errs)
@@ -66,7 +66,7 @@ func endsInTime(t *testing.T, what string, c *Channel, n int) {
 		}
 	}
 	var late []time.Duration
-	for range 3 { // the machine may be slow once
+	for range 4 { // the machine may be slow sometimes
 		ctx, cancel := context.WithCancel(t.Context())
 		var cancelled time.Time
 		time.AfterFunc(10*time.Millisecond, func() {
@@ -80,7 +80,7 @@ func endsInTime(t *testing.T, what string, c *Channel, n int) {
 			t.Errorf("%s: what may yet come about is taken for its own", what)
 		}
 	}
-	if slices.Min(late) > 20*time.Millisecond {
+	if slices.Min(late) > 30*time.Millisecond {
 		t.Errorf("%s: it ended %v after its context", what, late)
 	}
 	if n > 1 {

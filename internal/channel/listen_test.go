@@ -145,9 +145,9 @@ func TestSubscriptionThatIsKilled(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			b := newBackend(t, rdb(t))
-			c, m := b.listen(time.Minute)
+			c, m := b.listen(10 * time.Second)
 			cleared := m.clears()
-			for i := range int64(3) {
+			for i := range int64(2) {
 				ended := m.untrusted()
 				begin := time.Now()
 				b.kill()

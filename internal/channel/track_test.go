@@ -131,6 +131,17 @@ func TestTrackRules(t *testing.T) {
 			}
 			f.want(t, 12, 2, 150)
 		},
+		"Redis has lost what was missing": func(t *testing.T, f *follower) {
+			f.poll(50, 11)
+			if f.poll(60, 10) {
+				t.Error("dead")
+			}
+			f.want(t, 10, 1, 160)
+			if f.poll(75, 12) {
+				t.Error("dead, though that is missing only now")
+			}
+			f.want(t, 10, 1, 160)
+		},
 		"Redis has lost the number": func(t *testing.T, f *follower) {
 			if f.poll(50, 3) {
 				t.Error("dead")

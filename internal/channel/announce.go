@@ -3,6 +3,7 @@ package channel
 import (
 	"context"
 	"encoding/binary"
+	"math/rand/v2"
 	"sync"
 
 	"github.com/redis/go-redis/v9"
@@ -161,7 +162,7 @@ func (c *Channel) announce(ctx context.Context, rng int, body []byte, loader str
 }
 
 func (c *Channel) announcement(rng int, body []byte, loader string) []any {
-	return []any{c.topic, appendHead(nil, rng, c.origin.Load()), body, loader}
+	return []any{c.topic, appendHead(nil, rng, c.origin.Load()), body, loader, 1 + rand.N(1000)}
 }
 
 // DeleteLoader outdates all entries of a loader: it raises the generation in each range. It ends as Delete does.

@@ -48,7 +48,7 @@ func TestOwnMessagesAreAppliedAfterDisown(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *backend, n *network) {
 		c, m := b.listen(time.Minute)
 		message := func(hash uint64) []any {
-			return []any{c.topic, appendHead(nil, 0, c.origin.Load()), appendKeys(nil, []uint64{hash}), ""}
+			return []any{c.topic, appendHead(nil, 0, c.origin.Load()), appendKeys(nil, []uint64{hash}), "", 1}
 		}
 		first, second := message(1), message(2)
 		arrive := func(args []any) {

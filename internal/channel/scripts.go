@@ -10,10 +10,13 @@ import (
 // time as well. It has no end of life, for its loss would end all that is cached; there is one for each range, not for each key.
 
 // announceScript numbers a message and publishes it, both or neither. With a loader's name it also makes the number the loader's generation.
-// ARGV: channel, what stands before the numbers, what stands behind, loader or "". Answers the number.
+// ARGV: channel, what stands before the numbers, what stands behind, loader or "", and a step, at random, for where the clock is behind the number before: two
+// servers that go on from the same number, after failovers, do not give the same ones. Answers the number.
 var announceScript = conn.NewScript(clock + `
 local prev = count('')
-local n = string.format('%.0f', math.max(prev, ARGV[4] == '' and 0 or count(ARGV[4]), now - 1) + 1)
+local n = math.max(prev, ARGV[4] == '' and 0 or count(ARGV[4]))
+if now > n then n = now else n = n + ARGV[5] end
+n = string.format('%.0f', n)
 set('', n)
 if ARGV[4] ~= '' then set(ARGV[4], n) end
 redis.call('PUBLISH', ARGV[1], ARGV[2] .. string.format('%.0f', prev) .. ' ' .. n .. ' ' .. ARGV[3])
@@ -38,7 +41,8 @@ for i = 1, #ARGV do
   reply[i + 2] = string.format('%.0f', g)
 end
 return reply`,
-	conn.Mutation{Name: mutant.GenerationZero, Old: `g = math.max(number + 1, now)`, New: `g = 1`})
+	conn.Mutation{Name: mutant.GenerationZero, Old: `g = math.max(number + 1, now)`, New: `g = 1`},
+	conn.Mutation{Name: mutant.NumberZero, Old: `if number == 0 then`, New: `if false then`})
 
 // clock gives the scripts Redis' time in microseconds, and what a field counts: 0 if it is not there, or holds what no script has put there. A full Redis refuses
 // HSET, and with it every invalidation, which would free memory; but not in a script that has already written, as PERSIST does.
@@ -47,7 +51,7 @@ local t = redis.call('TIME')
 local now = t[1] * 1000000 + t[2]
 local function count(field)
   local n = tonumber(redis.call('HGET', KEYS[1], field) or 0) or 0
-  if n >= 1 and n <= 9007199254740990 then return math.floor(n) end
+  if n >= 1 and n <= 4503599627370496 then return math.floor(n) end
   return 0
 end
 local function set(field, n)

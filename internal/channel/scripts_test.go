@@ -80,21 +80,23 @@ func TestNumbersGoOnWhereTheClockIsBehind(t *testing.T) {
 		c := b.writer()
 		ahead := uint64(time.Now().Add(time.Hour).UnixMicro())
 		b.check(b.rdb.HSet(b.ctx, c.keys[0], "", ahead, "users", ahead+10, "orders", 7).Err())
-		if n := b.say(c, 0, ""); n != ahead+1 {
-			t.Errorf("%d, want %d", n, ahead+1)
+		step := func(what string, n, from uint64) {
+			t.Helper()
+			if n <= from || n > from+1000 {
+				t.Errorf("%s: %d after %d", what, n, from)
+			}
 		}
-		if n := b.say(c, 0, "users"); n != ahead+11 {
-			t.Errorf("%d, want %d", n, ahead+11)
+		last := b.say(c, 0, "")
+		step("a message", last, ahead)
+		users := b.say(c, 0, "users")
+		step("a loader", users, max(last, ahead+10))
+		a := b.look(c, 0, "orders", "new", "users")
+		if a.generations[0] != 7 || a.generations[1] != users+1 || a.generations[2] != users || a.last != users {
+			t.Errorf("%+v", a)
 		}
-		if a := b.look(c, 0, "orders", "new", "users"); a.generations[0] != 7 || a.generations[1] != ahead+12 || a.generations[2] != ahead+11 || a.last != ahead+11 {
-			t.Errorf("%+v, want 7, %d and %d", a, ahead+12, ahead+11)
-		}
-		if n := b.say(c, 0, ""); n != ahead+12 {
-			t.Errorf("%d, want %d", n, ahead+12)
-		}
-		if n := b.say(c, 0, "new"); n != ahead+13 { // more than its generation
-			t.Errorf("%d, want %d", n, ahead+13)
-		}
+		last = b.say(c, 0, "")
+		step("another message", last, users)
+		step("the new loader", b.say(c, 0, "new"), max(last, users+1)) // more than its generation
 	})
 }
 
@@ -134,7 +136,7 @@ func TestGarbageInTheHash(t *testing.T) {
 	onEach(t, func(t *testing.T, b *backend) {
 		c := b.writer()
 		for _, garbage := range []string{
-			"", " ", "x", "-1", "-0", "0", "0.5", "-1e300", "1e300", "nan", "-nan", "inf", "-inf", "1 2", "9007199254740991", "9007199254740992",
+			"", " ", "x", "-1", "-0", "0", "0.5", "-1e300", "1e300", "nan", "-nan", "inf", "-inf", "1 2", "4503599627370497", "9007199254740992",
 			"99999999999999999999", strings.Repeat("9", 400), "\x00", "0x", "{}",
 		} {
 			b.check(b.rdb.HSet(b.ctx, c.keys[0], "", garbage, "users", garbage).Err())
@@ -152,9 +154,9 @@ func TestGarbageInTheHash(t *testing.T) {
 		if a := b.look(c, 0); a.last != 5 {
 			t.Errorf("%+v", a)
 		}
-		const largest = 1<<53 - 2
-		b.check(b.rdb.HSet(b.ctx, c.keys[0], "", "9007199254740990").Err())
-		if n := b.say(c, 0, ""); n != largest+1 {
+		const largest = 1 << 52
+		b.check(b.rdb.HSet(b.ctx, c.keys[0], "", "4503599627370496").Err())
+		if n := b.say(c, 0, ""); n <= largest || n > largest+1000 {
 			t.Errorf("after the largest number comes %d", n)
 		}
 		if n := b.say(c, 0, ""); n > largest {

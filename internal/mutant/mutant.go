@@ -56,6 +56,7 @@ const (
 	TrustFromReply   = "trust_from_reply"
 	DoubtIgnored     = "doubt_ignored"
 	GenerationZero   = "generation_zero"
+	NumberZero       = "number_zero"
 	NeverDisown      = "never_disown"
 	OwnApplied       = "own_applied"
 )

@@ -43,6 +43,7 @@ type config struct {
 	File     string // of its history
 	Prefix   string
 
+	Lag          time.Duration // of each request to Redis
 	MaxStaleness time.Duration // how long memory may serve what is no longer true
 }
 
@@ -71,7 +72,22 @@ func (c *config) dial(ctx context.Context, network, addr string) (net.Conn, erro
 		return nil, fmt.Errorf("no proxy to %s", addr)
 	}
 	d := net.Dialer{Timeout: 500 * time.Millisecond}
-	return d.DialContext(ctx, network, to)
+	conn, err := d.DialContext(ctx, network, to)
+	if err != nil || c.Lag == 0 {
+		return conn, err
+	}
+	return lagging{conn, c.Lag}, nil
+}
+
+// lagging is a connection on which requests are under way for some time.
+type lagging struct {
+	net.Conn
+	lag time.Duration
+}
+
+func (l lagging) Write(b []byte) (int, error) {
+	time.Sleep(l.lag)
+	return l.Conn.Write(b)
 }
 
 // client is what a program would pass to cacheaside.New.

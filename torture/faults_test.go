@@ -3,6 +3,7 @@ package torture
 import (
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"time"
 
 	"github.com/cacheaside/cacheaside/internal/testenv"
@@ -30,6 +31,7 @@ var networkFaults = []fault{
 	}),
 	{"refused", func(i *injector, r *rand.Rand, d time.Duration) string {
 		links, target := i.some(r)
+		links = slices.DeleteFunc(slices.Clone(links), func(l *link) bool { return l.busy.Load() })
 		for _, l := range links {
 			l.Stop()
 		}

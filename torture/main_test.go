@@ -18,7 +18,8 @@ func TestMain(m *testing.M) {
 	zerolog.SetGlobalLevel(zerolog.Disabled)        // some toxics log as they please
 	const proxy = "github.com/Shopify/toxiproxy/v2" // leaves some behind where a toxic is removed from a connection that is being closed
 	testenv.Main(m, goleak.IgnoreAnyFunction(proxy+"/toxics.(*ToxicStub).Run"), goleak.IgnoreAnyFunction(proxy+".(*ToxicLink).read"),
-		goleak.IgnoreAnyFunction(proxy+".(*ToxicLink).write"))
+		goleak.IgnoreAnyFunction(proxy+".(*ToxicLink).write"), goleak.IgnoreAnyFunction(proxy+".(*Proxy).server"),
+		goleak.IgnoreAnyFunction(proxy+".(*ToxicLink).RemoveToxic"), goleak.IgnoreAnyFunction("github.com/cacheaside/cacheaside/torture.(*link).atMost.func1"))
 }
 
 // length is the duration that the environment asks for, or the usual one.

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	toxiproxy "github.com/Shopify/toxiproxy/v2"
 	"github.com/rs/zerolog"
@@ -20,6 +21,7 @@ import (
 type link struct {
 	process int // its place in the fleet
 	node    string
+	busy    *atomic.Bool // toxiproxy is at work on it
 	*toxiproxy.Proxy
 }
 
@@ -33,11 +35,11 @@ func newLinks(t *testing.T, processes int, nodes []string) []*link {
 			name := fmt.Sprintf("%d-%s", p, node)
 			// A port of its own, so that nobody else takes it while the proxy is stopped.
 			listen := net.JoinHostPort("127.0.0.1", strconv.Itoa(testenv.FreePort(t)))
-			l := &link{p, node, toxiproxy.NewProxy(server, name, listen, node)}
+			l := &link{p, node, new(atomic.Bool), toxiproxy.NewProxy(server, name, listen, node)}
 			if err := l.Start(); err != nil {
 				t.Fatal(err)
 			}
-			t.Cleanup(l.Stop)
+			t.Cleanup(func() { l.atMost(l.Stop) })
 			links = append(links, l)
 		}
 	}
@@ -47,7 +49,13 @@ func newLinks(t *testing.T, processes int, nodes []string) []*link {
 var toxics atomic.Int64
 
 // poison adds a toxic to a share of the connections, and returns what removes it.
+//
+// Where a connection's other end is gone while data for it is held up, toxiproxy takes 5 seconds for each piece before a toxic is removed, and lets nothing
+// through by new connections meanwhile. Nobody waits for that: the process is cut off for longer, and the proxy is left alone until it is done.
 func (l *link) poison(kind, stream string, share float64, attributes map[string]int) (heal func()) {
+	if l.busy.Load() {
+		return func() {}
+	}
 	name := fmt.Sprint(kind, toxics.Add(1))
 	text, err := json.Marshal(map[string]any{"name": name, "type": kind, "stream": stream, "toxicity": share, "attributes": attributes})
 	if err != nil {
@@ -57,9 +65,26 @@ func (l *link) poison(kind, stream string, share float64, attributes map[string]
 		panic(err)
 	}
 	return func() {
-		if err := l.Toxics.RemoveToxic(context.Background(), name); err != nil {
-			panic(err)
-		}
+		l.atMost(func() {
+			if err := l.Toxics.RemoveToxic(context.Background(), name); err != nil {
+				panic(err)
+			}
+		})
+	}
+}
+
+// atMost waits for f, but no longer than a second.
+func (l *link) atMost(f func()) {
+	l.busy.Store(true)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		f()
+		l.busy.Store(false)
+	}()
+	select {
+	case <-done:
+	case <-time.After(time.Second):
 	}
 }
 

@@ -66,7 +66,8 @@ type Report struct {
 	LostByFailover int           // reads that would be violations but for a failover
 	Unvalidated    int           // fresh reads that Redis may not have confirmed, which are left out of the linearizable history
 	Linearizable   int           // reads and writes in it
-	Unchecked      int           // parts of it that porcupine could not decide in time
+	Unchecked      int           // parts of it that porcupine could not decide in time: only the rules of fresh, which are exact, have
+	began          time.Time     // of checking
 	Reads          int           // through memory, of which
 	Worst, P99     time.Duration // are the staleness
 	StaleReads     int           // and how many had any
@@ -75,7 +76,7 @@ type Report struct {
 
 // Run checks everything.
 func Run(in Input) *Report {
-	r := &Report{}
+	r := &Report{began: time.Now()}
 	keys := split(&in)
 	var staleness []int64
 	for _, k := range keys {

@@ -45,10 +45,15 @@ fuzz: ## fuzz each decoder for FUZZTIME (30s)
 	@set -e; grep -ro 'func Fuzz[A-Za-z]*' --include='*_test.go' internal | sed 's|/[^/]*:func | |' | sort | while read -r p f; do \
 		echo "$$p $$f"; go test -run '^$$' -fuzz "^$$f$$" -fuzztime $(FUZZTIME) ./$$p </dev/null; done
 
+TORTURE_TIME ?= 10m
+TORTURE_SEEDS ?= 1,2,3,4,5
+torture: servers ## processes on real servers, everything broken by turns, for TORTURE_TIME (10m) with each of TORTURE_SEEDS and on each topology
+	cd torture && TORTURE_TIME=$(TORTURE_TIME) TORTURE_SEEDS=$(TORTURE_SEEDS) go test -count=1 -timeout 24h -v -run 'TestTorture$$' .
+
 mutants: ## take each guard out, and show that the test named for it fails
 	@scripts/mutants.sh
 
 accept: servers ## the long runs whose figures are reported; the log is kept in docs/accept
 	@scripts/accept.sh
 
-.PHONY: help servers test check lint race bench fuzz mutants accept
+.PHONY: help servers test check lint race bench fuzz torture mutants accept

@@ -10,7 +10,7 @@ import (
 
 // Invalidate removes keys from Redis and from this process's memory, after their rows have changed: commit, then Invalidate. Once it
 // has returned nil, no value that was read from the database before is stored anywhere, whatever was under way (in the memory of
-// other processes, for no longer than LoaderOptions.MemoryTTL).
+// other processes, which are told in the same trip, for some milliseconds, and never served later than Options.MaxStaleness).
 //
 // A row that feeds several loaders needs the Invalidate of each. If Commit itself fails without a clear answer, as when the connection is
 // lost, the row may have changed: Invalidate then, too.

@@ -145,7 +145,9 @@ func (l *Loader[K, V]) setUp() error {
 // who ask in this process at the time, and stored nowhere (Stats.Unvalidated counts it).
 //
 // After Invalidate has returned nil in this process, no Get that starts here receives a value that was read before. In other
-// processes that holds for loaders without the memory tier; with it, they may serve such a value for LoaderOptions.MemoryTTL.
+// processes that holds for a Get with the option Fresh, and for loaders without the memory tier; with it they may serve such a value for some
+// milliseconds, and if the network fails them, for Options.MaxStaleness. What is read before the subscription to invalidations stands, some milliseconds
+// after the first Get, is not remembered.
 func (l *Loader[K, V]) Get(ctx context.Context, key K, options ...ReadOption) (V, error) {
 	reads := l.reads
 	if len(options) > 0 && slices.Contains(options, Fresh) {

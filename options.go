@@ -44,7 +44,7 @@ type Options struct {
 type LoaderOptions struct {
 	// Version is part of the loader's keys in Redis. Change it when the type of the values changes, so that it never meets old bytes: JSON of
 	// the old type may decode into the new one without an error, with fields left zero. While programs of both versions run, each
-	// invalidates the entries of its own only, so a write in one leaves the other's entry until its TTL. Another Codec needs no other
+	// Invalidate ends the entry of its own only, so a write in one leaves the other's until its TTL (InvalidateAll ends both). Another Codec needs no other
 	// Version. Letters, digits, "_", "." and "-". Default: "1".
 	Version string
 

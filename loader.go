@@ -293,11 +293,6 @@ func (l *Loader[K, V]) Stats() Stats {
 	return s
 }
 
-// raised begins a new era in a range of keys: the loader is of another generation there.
-func (l *Loader[K, V]) raised(place int, generation uint64) {
-	l.eras[place].Store(&local.Era{Generation: generation})
-}
-
 func (l *Loader[K, V]) addStats(s *Stats) { l.counters.addTo(s) }
 
 func (l *Loader[K, V]) close() {

@@ -24,3 +24,9 @@ go test -c -o bin/accept.test .
 	CACHEASIDE_ACCEPT=1 go test -v -count=1 -timeout 30m -run Millions ./internal/lease ./internal/keys ./internal/codec | grep -v '^=== '
 	make -s fuzz FUZZTIME=30s | grep -v 'gathering baseline' | awk '/elapsed/ {last = $0; next} {if (last) print last; last = ""; print}'
 } 2>&1 | tee $log
+{
+	echo "$(date -u +%F), $(go version), $(nproc) cores, $(redis-server --version | cut -d' ' -f1-3), commit $(git rev-parse --short HEAD)"
+	echo
+	echo "== 8 processes, 10,000 keys in memory, 200 writes a second, a minute"
+	(cd torture && SPREAD_TIME=60s GOWORK=off go test -count=1 -v -run TestSpread .) | grep -v '^=== '
+} 2>&1 | tee docs/accept/channel.log

@@ -75,7 +75,7 @@ func New(budget int64) (*Tier, error) {
 func (t *Tier) Generation(r uint8, stable uint64) uint64 { return t.generations.Now(r, stable) }
 
 // Trust lets items of range r be served until then. Without it, or an earlier time, they are not: nobody knows what has been invalidated since. Clear
-// comes before Trust, and Get looks in the other order, so that nothing from before a Clear is served by the Trust after it.
+// and a new era come before Trust, and Get looks in the other order, so that nothing from before a Clear is served by the Trust after it.
 func (t *Tier) Trust(r int, until time.Time) {
 	t.generations.ranges[r].trust.Store(int64(until.Sub(t.start)))
 }
@@ -118,13 +118,16 @@ func Get[K comparable, V any](t *Tier, hash uint64, eras *Eras, key K) (*Item[K,
 		return nil, false
 	}
 	item, ok := v.(*Item[K, V])
-	if !ok || ((item.Key != key || item.Era != eras.Of(item.Range)) && mutant.Active != mutant.MemoryKey) {
-		return nil, false // another key with the same 64-bit hash, or all of the loader was invalidated
+	if !ok {
+		return nil, false
 	}
-	trust := t.generations.ranges[item.Range%conn.Ranges].trust.Load() // before the generation: see Trust
+	trust := t.generations.ranges[item.Range%conn.Ranges].trust.Load() // before era and generation: see Trust
 	now := time.Since(t.start)
 	if now >= item.expires || int64(now) >= trust && mutant.Active != mutant.TrustForEver {
 		return nil, false
+	}
+	if (item.Key != key || item.Era != eras.Of(item.Range)) && mutant.Active != mutant.MemoryKey {
+		return nil, false // another key with the same 64-bit hash, or all of the loader was invalidated
 	}
 	if item.Generation != t.generations.Now(item.Range, item.Stable) && mutant.Active != mutant.MemoryGeneration {
 		return nil, false

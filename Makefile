@@ -29,7 +29,7 @@ check: lint test mutants ## what must hold before a change is committed
 lint: ## formatting, vet, golangci-lint
 	@out=$$(gofmt -l $$(git ls-files '*.go')); if [ -n "$$out" ]; then echo "gofmt would change:"; echo "$$out"; exit 1; fi
 	go vet ./...
-	go run $(GOLANGCI) run ./...
+	set -e; for m in $(MODULES); do (cd $$m && go run $(GOLANGCI) run ./...); done
 
 race: ## the tests that look for races, ten times over
 	go test -race -count=10 ./internal/flight ./internal/local ./internal/lease

@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -495,4 +497,81 @@ func TestDeleteComesFirst(t *testing.T) {
 		}
 		q.sees(t, 1, fmt.Sprint(i+1), time.Second)
 	}
+}
+
+// A process that is cut off from one server of a cluster only does not trust what its memory holds of that one's keys; it goes on to hear of the others.
+func TestCutOffFromOneMaster(t *testing.T) {
+	c := testenv.SharedCluster(t)
+	const bound = 500 * time.Millisecond
+	proxies := make(map[string]*testenv.Proxy)
+	for _, n := range c.Nodes {
+		proxies[n.Addr] = testenv.NewProxy(t, n.Addr)
+	}
+	o := c.Options()
+	o.ContextTimeoutEnabled = true
+	o.Dialer = func(ctx context.Context, network, addr string) (net.Conn, error) {
+		if p := proxies[addr]; p != nil {
+			addr = p.Addr
+		}
+		return (&net.Dialer{}).DialContext(ctx, network, addr)
+	}
+	rdb := redis.NewClusterClient(o)
+	defer rdb.Close()
+	rows := make(map[int]string)
+	for key := range 60 {
+		rows[key] = "old"
+	}
+	d := newTable(rows)
+	p := startOn(t, c.Client(t), d, noMemory, nil)
+	flushAll(t, backend{admin: c.Client(t)})
+	q := startOn(t, rdb, d, Options{RedisTimeout: 100 * time.Millisecond, MaxStaleness: bound}, nil)
+	defer q.cache.Close()
+	hear(t, q.Loader)
+	var far, near []int // keys of the server that is cut off, and of the others
+	lost, err := rdb.MasterForKey(t.Context(), redisKey(0))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for key := range rows {
+		q.remembers(t, key, "old")
+		if master, err := rdb.MasterForKey(t.Context(), redisKey(key)); err != nil {
+			t.Fatal(err)
+		} else if master == lost {
+			far = append(far, key)
+		} else {
+			near = append(near, key)
+		}
+	}
+	proxies[lost.Options().Addr].Hang(true)
+	defer proxies[lost.Options().Addr].Hang(false)
+	for key := range rows {
+		d.write(key, "new")
+	}
+	if err := p.Invalidate(t.Context(), append(slices.Clone(far), near...)...); err != nil {
+		t.Fatal(err)
+	}
+	invalidated := time.Now()
+	oldest := make(map[bool]time.Duration)
+	for time.Since(invalidated) < 2*bound {
+		for key := range rows {
+			ctx, cancel := context.WithTimeout(t.Context(), 5*time.Millisecond)
+			began := time.Since(invalidated)
+			if v, err := q.Get(ctx, key); err == nil && v == "old" {
+				oldest[slices.Contains(far, key)] = began
+			}
+			cancel()
+		}
+	}
+	t.Logf("%d keys of the lost server were served for %v, %d others for %v: %+v", len(far), oldest[true], len(near), oldest[false], q.Stats().Channel)
+	if max(oldest[true], oldest[false]) > bound {
+		t.Errorf("an old value was served after %v and %v; the bound is %v", oldest[true], oldest[false], bound)
+	}
+	if s := q.Stats().Channel; s.Trusted == s.Ranges {
+		t.Errorf("%+v", s)
+	}
+	waitFor(t, func() bool { // the others are trusted again, if it was the lost server by which the process had listened
+		hits := q.Stats().MemoryHits
+		v, err := q.Get(t.Context(), near[0])
+		return err == nil && v == "new" && q.Stats().MemoryHits > hits
+	})
 }

@@ -151,6 +151,6 @@ func (w *worker) announced(ctx context.Context, o order) (s sight) {
 func nap(d time.Duration) {
 	if d > 0 {
 		t := syscall.NsecToTimespec(int64(d))
-		syscall.Nanosleep(&t, nil) //nolint:errcheck // if a signal cuts it short, no harm is done
+		syscall.Nanosleep(&t, nil) // if a signal cuts it short, no harm is done
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/binary"
 	"math/rand/v2"
+	"slices"
 	"sync"
 
 	"github.com/redis/go-redis/v9"
@@ -122,7 +123,7 @@ func (c *Channel) together(ctx context.Context, p *part) bool {
 		}
 	}
 	announcement := script(ctx, "evalsha", announceScript.Hash, c.keys[p.rng], c.announcement(p.rng, p.body, ""))
-	cmds := append(p.dels[:len(p.dels):len(p.dels)], announcement)
+	cmds := slices.Concat(p.dels, []redis.Cmder{announcement})
 	if !c.conn.ProcessAt(ctx, c.keys[p.rng], cmds) {
 		return false
 	}

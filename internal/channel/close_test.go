@@ -16,7 +16,7 @@ func running() (n int, stacks string) {
 	buffer := make([]byte, 1<<20)
 	buffer = buffer[:runtime.Stack(buffer, true)]
 	var all []string
-	for _, stack := range strings.Split(string(buffer), "\n\n") {
+	for stack := range strings.SplitSeq(string(buffer), "\n\n") {
 		if strings.Contains(stack, "internal/channel.") && !strings.Contains(stack, "testing.tRunner") {
 			all = append(all, stack)
 		}

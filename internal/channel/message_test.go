@@ -131,7 +131,7 @@ func TestDecodeAllocatesABoundedAmount(t *testing.T) {
 		var before, after runtime.MemStats
 		runtime.ReadMemStats(&before)
 		for range runs {
-			m, _ := decode(b) //nolint:errcheck // it does not matter
+			m, _ := decode(b)
 			m.each(func(uint64) {})
 		}
 		runtime.ReadMemStats(&after)

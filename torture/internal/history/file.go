@@ -46,7 +46,7 @@ func Read(ops []Op, name string, process int) ([]Op, error) {
 	if err != nil {
 		return ops, err
 	}
-	defer f.Close()
+	defer f.Close() //nolint:errcheck // it was only read
 	r := bufio.NewReaderSize(f, 1<<20)
 	var b [opSize]byte
 	for {

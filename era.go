@@ -58,17 +58,14 @@ func (b *batch[K, V]) learn() {
 // learn has rounds that are at that step go on to look, or answers why they cannot.
 func (l *Loader[K, V]) learn(ctx context.Context, rounds []*round[K, V]) []error {
 	var asked [conn.Ranges]bool
-	var fresh [conn.Ranges]bool
 	for _, r := range rounds {
-		s := &r.Result
-		asked[s.place] = true
-		fresh[s.place] = fresh[s.place] || s.behind || s.era == nil
+		asked[r.Result.place] = true
 	}
 	var errs [conn.Ranges]error
 	var all sync.WaitGroup
 	for place := range uint8(conn.Ranges) {
 		if asked[place] {
-			all.Go(func() { errs[place] = l.cache.channel.Confirm(ctx, place, fresh[place]) })
+			all.Go(func() { errs[place] = l.cache.channel.Confirm(ctx, place) })
 		}
 	}
 	all.Wait()

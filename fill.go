@@ -151,6 +151,11 @@ func (b *batch[K, V]) giveUp(rounds []*round[K, V]) {
 		for _, err := range b.l.delete(context.WithoutCancel(b.ctx), rounds) {
 			b.l.count(err)
 		}
+		for _, r := range rounds { // after Redis, or a reader would fill memory again from there
+			if mutant.Active != mutant.GiveUpForgets {
+				b.l.forget(r.Key, r.Result.text)
+			}
+		}
 	}
 	b.release(b.attempts(rounds))
 }

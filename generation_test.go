@@ -2,9 +2,13 @@ package cacheaside
 
 import (
 	"fmt"
+	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/redis/go-redis/v9"
 
 	"github.com/cacheaside/cacheaside/internal/conn"
 )
@@ -172,4 +176,37 @@ func TestInvalidateAllWithoutRedis(t *testing.T) {
 	if err := p.InvalidateAll(t.Context()); err == nil || fmt.Sprint(err) != "cacheaside: invalidate all of row: the cache is closed" {
 		t.Error(err)
 	}
+}
+
+// A poll that is under way may have been sent longer ago than the bound: who is in doubt does not take its answer.
+func TestConfirmJoinsNoOldPoll(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		_, b := embedded(t)
+		d := newTable(map[int]string{1: "old"})
+		o := Options{MaxStaleness: 50 * time.Millisecond, MemoryBytes: -1}
+		p := start(t, b, d, o, nil)
+		defer p.cache.Close()
+		options := *b.admin.(*redis.Client).Options()
+		rdb := redis.NewClient(&options)
+		defer rdb.Close()
+		var slow atomic.Bool
+		executed := make(chan struct{}, 100)
+		rdb.AddHook(hooked{before: func(redis.Cmder) {}, after: func(cmd redis.Cmder) {
+			if cmd.Name() == "evalsha" && strings.Contains(fmt.Sprint(cmd.Args()[3]), "announced") && slow.Load() {
+				executed <- struct{}{}
+				time.Sleep(400 * time.Millisecond)
+			}
+		}})
+		q := startOn(t, rdb, d, o, nil)
+		defer q.cache.Close()
+		q.want(t, 1, "old", nil)
+		slow.Store(true)
+		<-executed
+		d.write(1, "new")
+		if err := p.InvalidateAll(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(300 * time.Millisecond) // six times the bound
+		q.want(t, 1, "new", nil)
+	})
 }

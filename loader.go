@@ -232,7 +232,7 @@ func (l *Loader[K, V]) getMany(ctx context.Context, op string, group *flight.Gro
 	return failed
 }
 
-// first is the first look at Redis of a caller who is alone in his rounds, on his own goroutine: hits need no other.
+// first is the first look at Redis of a caller who is alone in his rounds, on his own goroutine: hits need no other, unless the era is in doubt.
 func (l *Loader[K, V]) first(ctx context.Context, rounds []*round[K, V]) (done, rest []*round[K, V]) {
 	for _, r := range rounds {
 		l.begin(r)

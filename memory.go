@@ -47,7 +47,13 @@ func (l *Loader[K, V]) rememberEntry(r *round[K, V], e *lease.Entry) {
 func (l *Loader[K, V]) remember(r *round[K, V], life time.Duration, refresh bool) {
 	life = min(life, l.options.MemoryTTL)
 	s := &r.Result
-	if l.memory == nil || life <= 0 || !l.memory.Trusted(s.place) {
+	if l.memory == nil {
+		return
+	}
+	if life <= 0 || !l.memory.Trusted(s.place) {
+		if refresh && mutant.Active != mutant.RefreshForgets { // trust may come back without a clear, and what is there is older
+			l.memory.Invalidate(l.hash(r.Key), s.stable)
+		}
 		return
 	}
 	if mutant.Active == mutant.GenerationLate {

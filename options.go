@@ -19,7 +19,7 @@ type Options struct {
 	MemoryBytes int64
 
 	// RedisTimeout bounds each command to Redis, and the commands for all keys of a batch together, whatever the client's own settings. When Redis hangs, a read
-	// takes up to this long before it goes to the database, or three times this long if Redis hangs just when a lease is asked for; and up
+	// takes up to this long before it goes to the database, or four times this long if Redis hangs just when a lease is asked for; and up
 	// to twice this long after a load, if it hangs then. Default: 500 ms. At least 1 ms.
 	//
 	// go-redis by itself ignores a context's deadline while it reads, unless the client's ContextTimeoutEnabled is set. Set it: then a lone
@@ -30,7 +30,8 @@ type Options struct {
 	// MaxStaleness bounds how long the memory tier of a process may serve a value after another's Invalidate of it has returned nil, whatever happens to the network. As a
 	// rule that is milliseconds, for processes hear of invalidations at once. A process that has not been able to make sure, for so long, that it
 	// has missed none, stops serving from its memory until it has. Who sets it: who needs a tighter bound, or a memory tier that outlasts longer troubles of
-	// Redis. Each process asks Redis four times in that time (on a cluster sixteen keys). Default: 2 s. From 20 ms to 1 minute.
+	// Redis. Each process asks Redis four times in that time (on a cluster sixteen keys); if it is less than
+	// RedisTimeout, one slow answer costs the trust. A process that is suspended knows it by its monotonic clock; on Linux that stands still while the whole machine is. Default: 2 s. From 20 ms to 1 minute.
 	MaxStaleness time.Duration
 
 	// LeaseTTL is how long the lease of a load lives without being renewed; a living process renews it every third of it. So it

@@ -84,6 +84,9 @@ func (l *Loader[K, V]) stale(ctx context.Context, keys []K, failed map[K]error) 
 		}
 		asked = append(asked, r)
 	}
+	for _, r := range at(asked, toLoad) { // Bypass has been called meanwhile
+		missing = append(missing, r.Key)
+	}
 	doubtful := at(asked, toLearn)
 	for i, err := range l.learn(ctx, doubtful) {
 		if err != nil {
@@ -92,7 +95,7 @@ func (l *Loader[K, V]) stale(ctx context.Context, keys []K, failed map[K]error) 
 	}
 	asked = at(asked, toLook)
 	if len(asked) == 0 {
-		return nil, nil
+		return missing, nil
 	}
 	l.cache.store.Read(ctx, names(asked), func(i int, held *lease.State, err error) {
 		r, e := asked[i], &held.Entry

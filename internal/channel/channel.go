@@ -10,6 +10,7 @@ package channel
 import (
 	"context"
 	"math/rand/v2"
+	"strconv"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -46,6 +47,9 @@ type Channel struct {
 // New makes a channel on c for all caches of this prefix. memory is kept true within bound; nil if this process has none. It does no I/O until it is used.
 func New(c *conn.Conn, prefix string, bound time.Duration, memory Memory) *Channel {
 	ch := &Channel{conn: c, topic: prefix + "::invalidations", bound: bound, memory: memory, start: time.Now()}
+	if db := c.DB(); db != 0 {
+		ch.topic += "." + strconv.Itoa(db)
+	}
 	ch.ctx, ch.cancel = context.WithCancel(context.Background())
 	ch.Disown()
 	for r := range c.InUse() {

@@ -79,7 +79,7 @@ func TestCloseOfWhatHasNotBegun(t *testing.T) {
 	c.Close()
 	c.Listen()
 	c.Poll()
-	if err := c.Confirm(b.ctx, 0, false); err == nil || c.Stats().Subscribes != 0 || !m.distrusted() {
+	if err := c.Confirm(b.ctx, 0); err == nil || c.Stats().Subscribes != 0 || !m.distrusted() {
 		t.Errorf("%v, %+v", err, c.Stats())
 	}
 }

@@ -88,7 +88,7 @@ func TestPollsGoOnAfterAHookThatDoesNotReturn(t *testing.T) {
 				for _, is := range []bool{false, true} {
 					bad.Store(is)
 					ctx, cancel := context.WithTimeout(t.Context(), time.Second)
-					if err := c.Confirm(ctx, 0, true); (err != nil) != is || ctx.Err() != nil {
+					if err := c.Confirm(ctx, 0); (err != nil) != is || ctx.Err() != nil {
 						t.Errorf("%s, %v: %v, bad: %v", name, bounded, err, is)
 					}
 					cancel()

@@ -50,11 +50,11 @@ func (l *loaders) answered(name string, rng int, generation uint64, sent time.Ti
 	}
 }
 
-// heard learns one from a message, or from an announcement of our own.
+// heard learns one from a message, or from an announcement of our own; not the first, for a message may be late, and nothing is confirmed before a poll.
 func (l *loaders) heard(name string, rng int, generation uint64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if k := l.known[name]; k != nil && generation > k.generations[rng] {
+	if k := l.known[name]; k != nil && k.generations[rng] != 0 && generation > k.generations[rng] {
 		k.set(rng, generation, time.Now())
 	}
 }

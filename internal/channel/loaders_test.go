@@ -39,10 +39,10 @@ func register(c *Channel, name string) *generations {
 	return g
 }
 
-func (b *backend) confirm(c *Channel, fresh bool) {
+func (b *backend) confirm(c *Channel) {
 	b.t.Helper()
 	for r := range c.conn.InUse() {
-		b.check(c.Confirm(b.ctx, uint8(r), fresh))
+		b.check(c.Confirm(b.ctx, uint8(r)))
 		if !c.Confirmed(uint8(r)) {
 			b.t.Fatalf("range %d is not confirmed", r)
 		}
@@ -57,11 +57,12 @@ func TestGenerationsAreLearnedAndHeard(t *testing.T) {
 		if listener.Confirmed(0) {
 			t.Error("confirmed before it asks")
 		}
-		b.confirm(listener, false)
+		b.confirm(listener)
 		listener.Listen()
 		b.trusted(listener)
 		writer := b.writer()
 		own := register(writer, "users")
+		b.confirm(writer)
 		before := learned.now
 		for r := range listener.conn.InUse() {
 			if g := learned.of(r); g == 0 || g != b.number(listener, r, "users") || others.of(r) != b.number(listener, r, "orders") {
@@ -92,7 +93,7 @@ func TestGenerationsAreLearnedByPolls(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *backend, n *network) {
 		c := open(t, b.rdb, timeout, quiet, nil)
 		g := register(c, "users")
-		b.confirm(c, false)
+		b.confirm(c)
 		first := g.of(0)
 		other := open(t, b.rdb, timeout, quiet, nil)
 		b.check(other.DeleteLoader(b.ctx, "users"))
@@ -105,53 +106,53 @@ func TestGenerationsAreLearnedByPolls(t *testing.T) {
 			time.Sleep(time.Microsecond)
 			first = g.of(0)
 			b.check(other.DeleteLoader(b.ctx, "users"))
-			b.confirm(c, true)
+			b.confirm(c)
 			if g.of(0) <= first {
 				t.Error("a fresh answer is of before")
 			}
 		}
 		before := n.pollsRun.Load()
 		for range 5 {
-			b.confirm(c, false)
+			b.confirm(c)
 		}
 		if polls := n.pollsRun.Load() - before; polls > 6 {
 			t.Errorf("%d polls", polls)
 		}
 		register(c, "late") // after the polls began
-		b.check(c.Confirm(b.ctx, 0, true))
+		b.check(c.Confirm(b.ctx, 0))
 		if b.number(c, 0, "late") == 0 {
 			t.Error("it has got no generation")
 		}
 		n.failing.Store(true)
-		if err := c.Confirm(b.ctx, 0, true); err != errFailing {
+		if err := c.Confirm(b.ctx, 0); err != errFailing {
 			t.Error(err)
 		}
 		n.failing.Store(false)
 		b.flush()
-		b.check(c.Confirm(b.ctx, 0, true))
+		b.check(c.Confirm(b.ctx, 0))
 		if g.of(0) <= first || g.of(0) != b.number(c, 0, "users") {
 			t.Errorf("after a loss: %d, before %d", g.of(0), first)
 		}
 		c.Close()
-		if err := c.Confirm(b.ctx, 0, true); err != conn.ErrClosed {
+		if err := c.Confirm(b.ctx, 0); err != conn.ErrClosed {
 			t.Error(err)
 		}
 	})
 }
 
-// Many who wait share a poll; each gets one that began after it asked, if it must be fresh.
+// Many who wait share a poll; each gets one that began after it asked.
 func TestConfirmIsShared(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *backend, n *network) {
 		c := open(t, b.rdb, timeout, time.Hour, nil)
 		register(c, "users")
-		b.confirm(c, true)
+		b.confirm(c)
 		before := n.pollsRun.Load()
 		held := make(chan struct{})
 		n.held.Store(&held)
 		var all sync.WaitGroup
-		for i := range 100 {
+		for range 100 {
 			all.Go(func() {
-				if err := c.Confirm(b.ctx, 0, i%2 == 0); err != nil {
+				if err := c.Confirm(b.ctx, 0); err != nil {
 					t.Error(err)
 				}
 			})
@@ -167,7 +168,7 @@ func TestConfirmIsShared(t *testing.T) {
 		}
 		ctx, cancel := context.WithCancel(b.ctx)
 		cancel()
-		if err := c.Confirm(ctx, 0, true); err != nil && !errors.Is(err, context.Canceled) {
+		if err := c.Confirm(ctx, 0); err != nil && !errors.Is(err, context.Canceled) {
 			t.Error(err)
 		}
 	})

@@ -12,6 +12,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/cacheaside/cacheaside/internal/conn"
+	"github.com/cacheaside/cacheaside/internal/mutant"
 )
 
 // pollsInBound is how often a range is polled within the bound: some may be late or lost without the memory being distrusted.
@@ -43,18 +44,18 @@ func (c *Channel) Confirmed(rng uint8) bool {
 	return int64(time.Since(c.start)) < c.pollers[rng].confirmed.Load()
 }
 
-// Confirm asks for the generations of a range, and waits for the answer; one that is under way will do unless fresh is asked for. It ends with ctx, and after the
+// Confirm asks for the generations of a range, and waits for an answer to what is asked from now on. It ends with ctx, and after the
 // time-out of a command: by itself a poll may take longer, for before a cluster's client sends its first command it asks for the table of all commands, for up to
 // 5 seconds, whatever the context (go-redis v9.23.0).
-func (c *Channel) Confirm(ctx context.Context, rng uint8, fresh bool) error {
+func (c *Channel) Confirm(ctx context.Context, rng uint8) error {
 	c.Poll()
 	ctx, cancel := context.WithTimeout(ctx, c.conn.Timeout())
 	defer cancel()
 	p := c.pollers[rng]
 	p.mu.Lock()
-	want := p.begun
-	if fresh || p.begun == p.ended {
-		want++
+	want := p.begun + 1 // one that is under way may have been sent longer ago than the bound
+	if mutant.Active == mutant.PollJoined {
+		want = max(p.begun, 1)
 	}
 	for p.ended < want {
 		next := p.next

@@ -62,6 +62,14 @@ func (c *Conn) Timeout() time.Duration { return c.timeout }
 // Bounded tells whether the client keeps a context's deadline by itself, so that a command may run on the goroutine that asks for it.
 func (c *Conn) Bounded() bool { return c.bounded }
 
+// DB is the number of the database on its server: keys are of one, messages are not.
+func (c *Conn) DB() int {
+	if client, ok := c.rdb.(*redis.Client); ok {
+		return client.Options().DB
+	}
+	return 0
+}
+
 // Cluster tells whether keys live on different servers.
 func (c *Conn) Cluster() bool { return c.cluster != nil }
 

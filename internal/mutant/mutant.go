@@ -57,6 +57,9 @@ const (
 	DoubtIgnored     = "doubt_ignored"
 	GenerationZero   = "generation_zero"
 	NumberZero       = "number_zero"
+	PollJoined       = "poll_joined"
+	RefreshForgets   = "refresh_forgets"
+	GiveUpForgets    = "give_up_forgets"
 	NeverDisown      = "never_disown"
 	OwnApplied       = "own_applied"
 )

@@ -60,7 +60,7 @@ func benchLoader[K comparable](b *testing.B, key func(int) K) {
 	for i := range keys {
 		keys[i] = key(i)
 	}
-	l := remembering(b, keys)
+	l := remembering(b, testenv.SharedRedis(b), keys)
 	before := l.Stats()
 	ctx := b.Context()
 	run(b, "cacheaside", func(i int) error {
@@ -73,9 +73,9 @@ func benchLoader[K comparable](b *testing.B, key func(int) K) {
 }
 
 // remembering is a loader that has keys in memory, and hears of invalidations by way of a real Redis.
-func remembering[K comparable](b *testing.B, keys []K) *Loader[K, *benchRow] {
+func remembering[K comparable](b *testing.B, server *testenv.Redis, keys []K) *Loader[K, *benchRow] {
 	b.Helper()
-	c, err := New(testenv.SharedRedis(b).Client(b), &patient)
+	c, err := New(server.Client(b), &patient)
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -98,24 +98,26 @@ func BenchmarkMemoryHitInvalidations(b *testing.B) {
 	for i := range keys {
 		keys[i] = int64(i) * 1_000_003
 	}
-	l := remembering(b, keys)
+	server := testenv.SharedRedis(b)
+	l := remembering(b, server, keys)
 	ctx := b.Context()
 	hit := func(i int) error {
 		_, err := l.Get(ctx, keys[i%benchKeys])
 		return err
 	}
 	alone(b, "raw", hit)
-	child := testenv.SpawnChild(b, "invalidator", "REDIS="+testenv.SharedRedis(b).Addr)
+	child := testenv.SpawnChild(b, "invalidator", "REDIS="+server.Addr)
 	if line, err := child.ReadLine(10 * time.Second); err != nil {
 		b.Fatal(line, err)
 	}
 	before, began := l.Stats(), time.Now()
 	alone(b, "cacheaside", hit)
+	took := time.Since(began)
 	s := l.Stats()
 	lost := s.Gets - before.Gets - (s.MemoryHits - before.MemoryHits)
 	heard := s.Channel.Heard - before.Channel.Heard
 	b.Logf("%.0f invalidations a second, %d hits lost to stripes that keys share (of %d), %.2f expected",
-		float64(heard)/time.Since(began).Seconds(), lost, s.Gets-before.Gets, float64(heard)*benchKeys/65536)
+		float64(heard)/took.Seconds(), lost, s.Gets-before.Gets, float64(heard)*benchKeys/65536)
 }
 
 func init() { testenv.RegisterChild("invalidator", invalidator) }

@@ -96,6 +96,7 @@ func (l *Loader[K, V]) hash(key K) uint64 {
 // panics if its Close races it), and how many were hits. It is striped, so that goroutines on different cores rarely touch the same
 // cache line, and one word holds both, so that a visit is two atomic additions.
 type visits struct {
+	_       [64]byte // so that what is read at each hit does not stand in the cache line of the first
 	stripes [16]struct {
 		visit
 		_ [64 - unsafe.Sizeof(visit{})]byte

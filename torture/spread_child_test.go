@@ -70,7 +70,7 @@ func spreadChild() {
 }
 
 const (
-	pollEvery   = 200 * time.Microsecond
+	pollEvery   = time.Millisecond
 	pollFrom    = time.Millisecond       // before the write
 	pollPrecise = 10 * time.Millisecond  // after it the time between two polls grows
 	pollOn      = 200 * time.Microsecond // after the new version was seen, once more
@@ -106,13 +106,13 @@ func (w *worker) poll(ctx context.Context, o order) sight {
 			break
 		}
 		if since := time.Duration(began - o.At); since < pollPrecise {
-			nap(pollEvery)
+			time.Sleep(pollEvery)
 		} else {
 			time.Sleep(since / 20)
 		}
 	}
 	wrote.Wait()
-	nap(pollOn)
+	time.Sleep(pollOn)
 	began := history.Now()
 	if got, err := w.loader.Get(ctx, o.Key); err == nil && got.Version < o.Version {
 		s.LastOld = began

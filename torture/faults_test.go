@@ -85,6 +85,12 @@ func poisoned(name string, make func(*rand.Rand) []toxic) fault {
 		for _, heal := range heals {
 			heal()
 		}
+		for _, p := range i.places {
+			if slices.ContainsFunc(links, func(l *link) bool { return l.process == p.number && l.busy.Load() }) {
+				i.replace(p, 0)
+				target += fmt.Sprintf("; process %d with new proxies", p.process)
+			}
+		}
 		return target
 	}}
 }

@@ -41,6 +41,11 @@ func (f *fleet) spawn(p *place) {
 	file := filepath.Join(f.t.TempDir(), fmt.Sprint("ops", p.process))
 	f.files = append(f.files, file)
 	f.mu.Unlock()
+	for _, l := range f.links {
+		if l.process == p.number && l.busy.Load() {
+			l.open(f.t)
+		}
+	}
 	c := f.config
 	c.Process, c.File, c.Proxies = p.process, file, proxiesOf(f.links, p.number)
 	if p.number%2 == 1 {

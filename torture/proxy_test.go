@@ -28,22 +28,28 @@ type link struct {
 // newLinks makes a way for each of the processes to each of the servers, so that one process can be cut off alone.
 func newLinks(t *testing.T, processes int, nodes []string) []*link {
 	t.Helper()
-	server := toxiproxy.NewServer(toxiproxy.NewMetricsContainer(nil), zerolog.Nop())
 	var links []*link
 	for p := range processes {
 		for _, node := range nodes {
-			name := fmt.Sprintf("%d-%s", p, node)
-			// A port of its own, so that nobody else takes it while the proxy is stopped.
-			listen := net.JoinHostPort("127.0.0.1", strconv.Itoa(testenv.FreePort(t)))
-			l := &link{p, node, new(atomic.Bool), toxiproxy.NewProxy(server, name, listen, node)}
-			if err := l.Start(); err != nil {
-				t.Fatal(err)
-			}
-			t.Cleanup(func() { l.atMost(l.Stop) })
+			l := &link{process: p, node: node}
+			l.open(t)
 			links = append(links, l)
 		}
 	}
 	return links
+}
+
+// open makes a new proxy, on a port of its own, so that nobody else takes it while the proxy is stopped.
+func (l *link) open(t *testing.T) {
+	t.Helper()
+	server := toxiproxy.NewServer(toxiproxy.NewMetricsContainer(nil), zerolog.Nop())
+	listen := net.JoinHostPort("127.0.0.1", strconv.Itoa(testenv.FreePort(t)))
+	opened := link{l.process, l.node, new(atomic.Bool), toxiproxy.NewProxy(server, fmt.Sprintf("%d-%s", l.process, l.node), listen, l.node)}
+	if err := opened.Start(); err != nil {
+		t.Errorf("start a proxy: %v", err)
+	}
+	t.Cleanup(func() { opened.atMost(opened.Stop) })
+	*l = opened
 }
 
 var toxics atomic.Int64
@@ -51,7 +57,7 @@ var toxics atomic.Int64
 // poison adds a toxic to a share of the connections, and returns what removes it.
 //
 // Where a connection's other end is gone while data for it is held up, toxiproxy takes 5 seconds for each piece before a toxic is removed, and lets nothing
-// through by new connections meanwhile. Nobody waits for that: the process is cut off for longer, and the proxy is left alone until it is done.
+// through by new connections meanwhile. Nobody waits for that: the process is killed, and the next one gets a proxy of its own.
 func (l *link) poison(kind, stream string, share float64, attributes map[string]int) (heal func()) {
 	if l.busy.Load() {
 		return func() {}

@@ -264,9 +264,17 @@ func run(ctx context.Context, address string, out io.Writer) error {
 	second.say("7. Another process starts. What is in Redis is not loaded again.")
 	second.cost(second.Warm(ctx, 100, out))
 
-	var all []int64
-	err = db.SelectContext(ctx, &all, "SELECT id FROM products")
-	return errors.Join(first.err, second.err, err, first.Invalidate(ctx, all...)) // leaves nothing in a Redis of yours
+	return errors.Join(first.err, second.err, first.cache.Close(), second.cache.Close(), sweep(ctx, rdb, prefix))
+}
+
+// sweep leaves nothing in a Redis of yours.
+func sweep(ctx context.Context, rdb *redis.Client, prefix string) error {
+	var errs []error
+	keys := rdb.Scan(ctx, 0, prefix+":*", 1000).Iterator()
+	for keys.Next(ctx) {
+		errs = append(errs, rdb.Del(ctx, keys.Val()).Err())
+	}
+	return errors.Join(append(errs, keys.Err())...)
 }
 
 // story is what a process does, told as it goes.

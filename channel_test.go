@@ -235,11 +235,7 @@ func TestStalenessIsBounded(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			server.Client(t).FlushAll(t.Context())
-			proxy := testenv.NewProxy(t, server.Addr)
-			o := server.Options()
-			o.Addr = proxy.Addr
-			rdb := redis.NewClient(o)
-			defer rdb.Close()
+			proxy, rdb := proxied(t, server)
 			d := newTable(map[int]string{1: "old"})
 			p := startOn(t, server.Client(t), d, patient, nil)
 			q := startOn(t, rdb, d, Options{RedisTimeout: 50 * time.Millisecond, MaxStaleness: bound}, nil)
@@ -281,11 +277,7 @@ func TestReconnectClearsMemory(t *testing.T) {
 	d := newTable(map[int]string{1: "old", 2: "same"})
 	p := startOn(t, server.Client(t), d, patient, nil)
 	// The subscription breaks, and while it is made anew another process invalidates.
-	proxy := testenv.NewProxy(t, server.Addr)
-	o := server.Options()
-	o.Addr = proxy.Addr
-	rdb := redis.NewClient(o)
-	defer rdb.Close()
+	proxy, rdb := proxied(t, server)
 	q := startOn(t, rdb, d, patient, nil)
 	hear(t, q.Loader)
 	q.remembers(t, 1, "old")
@@ -424,11 +416,7 @@ func suspendedChild() {
 // A Delete that was given up may still come about: its message is taken for another's, or memory would keep what was read between.
 func TestLateDeleteOfOurOwn(t *testing.T) {
 	server := testenv.SharedRedis(t)
-	proxy := testenv.NewProxy(t, server.Addr)
-	o := server.Options()
-	o.Addr = proxy.Addr
-	rdb := redis.NewClient(o)
-	defer rdb.Close()
+	proxy, rdb := proxied(t, server)
 	d := newTable(map[int]string{1: "old"})
 	p := startOn(t, rdb, d, Options{RedisTimeout: time.Second, MaxStaleness: time.Minute}, nil)
 	hear(t, p.Loader)
@@ -462,11 +450,7 @@ func TestLateDeleteOfOurOwn(t *testing.T) {
 func TestDeleteComesFirst(t *testing.T) {
 	server := testenv.SharedRedis(t)
 	server.Client(t).FlushAll(t.Context())
-	proxy := testenv.NewProxy(t, server.Addr)
-	o := server.Options()
-	o.Addr = proxy.Addr
-	rdb := redis.NewClient(o)
-	defer rdb.Close()
+	proxy, rdb := proxied(t, server)
 	d := newTable(map[int]string{1: "0"})
 	p := startOn(t, rdb, d, patient, nil)
 	q := startOn(t, server.Client(t), d, patient, nil)

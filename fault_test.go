@@ -535,11 +535,7 @@ func TestRedisKilledAndRestartedEmpty(t *testing.T) {
 // Redis is lost and comes back while a load is under way: the value is given out, counted, and stored nowhere.
 func TestRedisLostDuringLoad(t *testing.T) {
 	server := testenv.SharedRedis(t)
-	proxy := testenv.NewProxy(t, server.Addr)
-	o := server.Options()
-	o.Addr = proxy.Addr
-	rdb := redis.NewClient(o)
-	defer rdb.Close()
+	proxy, rdb := proxied(t, server)
 	d := newTable(map[int]string{1: "one"})
 	reached, resume := d.pause(1)
 	p := startOn(t, rdb, d, Options{RedisTimeout: 200 * time.Millisecond}, nil)
@@ -801,11 +797,7 @@ func TestFailedLoadWhenRedisIsFull(t *testing.T) {
 // One renewal that is lost in the network does not cost the lease, even where RedisTimeout is as long as LeaseTTL.
 func TestRenewalIsTriedAgain(t *testing.T) {
 	server := testenv.SharedRedis(t)
-	proxy := testenv.NewProxy(t, server.Addr)
-	opts := server.Options()
-	opts.Addr = proxy.Addr
-	rdb := redis.NewClient(opts)
-	defer rdb.Close()
+	proxy, rdb := proxied(t, server)
 	d := newTable(map[int]string{1: "one"})
 	reached, resume := d.pause(1)
 	p := startOn(t, rdb, d, Options{RedisTimeout: 2 * time.Second, LeaseTTL: 2 * time.Second, MaxStaleness: time.Minute}, nil)

@@ -191,6 +191,17 @@ func startOn(t testing.TB, rdb redis.UniversalClient, d *table, o Options, lo *L
 	return process{l, c}
 }
 
+// proxied is a client that reaches a server by way of a proxy.
+func proxied(t testing.TB, server *testenv.Redis) (*testenv.Proxy, *redis.Client) {
+	t.Helper()
+	proxy := testenv.NewProxy(t, server.Addr)
+	o := server.Options()
+	o.Addr = proxy.Addr
+	rdb := redis.NewClient(o)
+	t.Cleanup(func() { rdb.Close() })
+	return proxy, rdb
+}
+
 // settle waits until the memory tier has applied what it was given.
 func (p process) settle() {
 	if p.cache.memory != nil {

@@ -407,11 +407,7 @@ func TestGenerationIsTakenBeforeReading(t *testing.T) {
 // Our own generation moves after Redis has acknowledged the delete: moved before, a reader would fill memory again from Redis.
 func TestMemoryIsForgottenAfterRedis(t *testing.T) {
 	server := testenv.SharedRedis(t)
-	proxy := testenv.NewProxy(t, server.Addr)
-	o := server.Options()
-	o.Addr = proxy.Addr
-	rdb := redis.NewClient(o)
-	defer rdb.Close()
+	proxy, rdb := proxied(t, server)
 	d := newTable(map[int]string{1: "old"})
 	p := startOn(t, rdb, d, patient, nil)
 	p.want(t, 1, "old", nil)

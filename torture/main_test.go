@@ -19,6 +19,7 @@ func TestMain(m *testing.M) {
 	const proxy = "github.com/Shopify/toxiproxy/v2" // leaves some behind where a toxic is removed from a connection that is being closed
 	testenv.Main(m, goleak.IgnoreAnyFunction(proxy+"/toxics.(*ToxicStub).Run"), goleak.IgnoreAnyFunction(proxy+".(*ToxicLink).read"),
 		goleak.IgnoreAnyFunction(proxy+".(*ToxicLink).write"), goleak.IgnoreAnyFunction(proxy+".(*Proxy).server"),
+		goleak.IgnoreAnyFunction(proxy+".(*Proxy).freeBlocker"),
 		goleak.IgnoreAnyFunction(proxy+".(*ToxicLink).RemoveToxic"), goleak.IgnoreAnyFunction("github.com/cacheaside/cacheaside/torture.(*link).atMost.func1"))
 }
 

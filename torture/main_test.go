@@ -15,12 +15,18 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	zerolog.SetGlobalLevel(zerolog.Disabled)        // some toxics log as they please
-	const proxy = "github.com/Shopify/toxiproxy/v2" // leaves some behind where a toxic is removed from a connection that is being closed
-	testenv.Main(m, goleak.IgnoreAnyFunction(proxy+"/toxics.(*ToxicStub).Run"), goleak.IgnoreAnyFunction(proxy+".(*ToxicLink).read"),
-		goleak.IgnoreAnyFunction(proxy+".(*ToxicLink).write"), goleak.IgnoreAnyFunction(proxy+".(*Proxy).server"),
-		goleak.IgnoreAnyFunction(proxy+".(*Proxy).freeBlocker"),
-		goleak.IgnoreAnyFunction(proxy+".(*ToxicLink).RemoveToxic"), goleak.IgnoreAnyFunction("github.com/cacheaside/cacheaside/torture.(*link).atMost.func1"))
+	zerolog.SetGlobalLevel(zerolog.Disabled) // some toxics log as they please
+	const proxy = "github.com/Shopify/toxiproxy/v2"
+	var ignored []goleak.Option // all that toxiproxy starts: it leaves some behind where a toxic is removed from a connection that is being closed
+	for _, name := range []string{
+		proxy + "/toxics.(*ToxicStub).Run", proxy + "/toxics.(*ToxicStub).InterruptToxic", proxy + ".(*ToxicLink).read", proxy + ".(*ToxicLink).write", proxy + ".(*ToxicLink).RemoveToxic",
+		proxy + ".(*ToxicLink).RemoveToxic.func1", proxy + ".(*ToxicLink).UpdateToxic", proxy + ".(*Proxy).server", proxy + ".(*Proxy).freeBlocker", proxy + ".(*ToxicCollection).chainRemoveToxic.func1",
+		proxy + ".(*ToxicCollection).chainAddToxic.func1", proxy + ".(*ToxicCollection).chainUpdateToxic.func1", proxy + "/toxics.(*ResetToxic).Pipe",
+		"github.com/cacheaside/cacheaside/torture.(*link).atMost.func1",
+	} {
+		ignored = append(ignored, goleak.IgnoreAnyFunction(name))
+	}
+	testenv.Main(m, ignored...)
 }
 
 // length is the duration that the environment asks for, or the usual one.

@@ -82,7 +82,7 @@ func TestHitsLostToStripes(t *testing.T) {
 	}
 }
 
-// A hit in Redis is one GET; a miss the GET, the lease and the fill; an invalidation one DEL; and nothing else is ever used but what the
+// A hit in Redis is one GET; a miss the GET, the lease and the fill; an invalidation one DEL and one announcement; and nothing else is ever used but what the
 // package comment lists.
 func TestCommands(t *testing.T) {
 	b := realBackend(t)

@@ -6,7 +6,7 @@ import (
 )
 
 // For each range there is one hash in Redis: in the field '' the number of the last announcement, and for each loader the generation of its entries. Both are
-// microseconds by Redis' clock, or more by one than what was there, if that is later: so they only grow, also where the hash was lost, and are a
+// microseconds by Redis' clock, or a little more than what was there, if that is later: so they only grow, also where the hash was lost, and are a
 // time as well. It has no end of life, for its loss would end all that is cached; there is one for each range, not for each key.
 
 // announceScript numbers a message and publishes it, both or neither. With a loader's name it also makes the number the loader's generation.

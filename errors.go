@@ -25,8 +25,12 @@ var (
 	// for longer than twice that.
 	ErrLoadTimeout = errors.New("the load timed out")
 
+	// ErrUnavailable means that the database was not asked, to protect it: its limits are reached and the queue is full or did not get on in time
+	// (Options.MaxLoads, MaxQueue, QueueTimeout, LoadRate), or the loader's circuit breaker is open (LoaderOptions.BreakAt); the message says which. A later try may succeed.
+	ErrUnavailable = errors.New("the database is not to be asked now")
+
 	// ErrRedis means that Redis could not be reached, did not answer in time, or refused a command; the error of the client is
-	// wrapped too. Get never returns it: it loads from the database. Invalidate and Refresh do.
+	// wrapped too. Get returns it only if LoaderOptions.RedisDown says so; Expire, Invalidate and Refresh do.
 	ErrRedis = errors.New("redis")
 
 	// ErrClosed means that the Cache has been closed.

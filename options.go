@@ -3,6 +3,7 @@ package cacheaside
 import (
 	"cmp"
 	"fmt"
+	"math"
 	"time"
 
 	"github.com/cacheaside/cacheaside/internal/keys"
@@ -34,6 +35,33 @@ type Options struct {
 	// RedisTimeout, one slow answer costs the trust. A process that is suspended knows it by its monotonic clock; on Linux that stands still while the whole machine is. Default: 2 s. From 20 ms to 1 minute.
 	MaxStaleness time.Duration
 
+	// ReadTimeout bounds the reads of values, which are short commands that callers wait for, more tightly: when it has passed, Redis is taken for being in trouble
+	// (see LoaderOptions.RedisDown). Who sets it: who knows the latency of their Redis, and would rather not wait much longer than
+	// that. Default: a fifth of RedisTimeout, so 100 ms. From 1 ms to RedisTimeout.
+	ReadTimeout time.Duration
+
+	// MaxLoads is how many calls of load functions this process makes at once, for all loaders of the Cache together: the most that a cold or lost
+	// cache can ask of the database. A load that ignores its context is counted until it returns. Who sets it: everybody who knows how many queries the
+	// database bears, divided by the number of processes. Default: 100. A negative number: no limit.
+	MaxLoads int
+
+	// MaxQueue is how many calls wait at once for their turn, if MaxLoads or LoadRate do not allow them yet, the oldest first. What does not fit is not loaded: its callers
+	// get a stale value if there is one, else ErrUnavailable, at once. Default: ten times MaxLoads (1,000 if that has no limit). A negative number: none waits.
+	MaxQueue int
+
+	// QueueTimeout is how long a call waits for its turn before it is given up with ErrUnavailable. Who sets it: who would rather
+	// fail early, or wait longer. Default: 1 s. From 1 ms to 1 hour.
+	QueueTimeout time.Duration
+
+	// LoadRate is how many calls of load functions this process begins in a second, at most, for all loaders of the Cache together, after a burst of a
+	// tenth of that. Who sets it: who pays for the database by the query, or shares it. Default: no limit.
+	LoadRate float64
+
+	// ReplicaLag is for load functions that read from replicas of the database: how far those may lag behind. After an Invalidate its keys are on hold for that long:
+	// what is loaded meanwhile is shared by those who ask in the process just then, but stored nowhere; and PreferPrimary tells the load function to read from the primary. All
+	// processes of the fleet set the same, those that only write included. Default: none. At most 1 minute.
+	ReplicaLag time.Duration
+
 	// LeaseTTL is how long the lease of a load lives without being renewed; a living process renews it every third of it. So it
 	// is how long other processes wait when the process that loads is killed, and how long a process may be
 	// suspended (by a garbage collector, a debugger, a live migration) before another one loads too, which is never stored twice
@@ -49,10 +77,26 @@ type LoaderOptions struct {
 	// Version. Letters, digits, "_", "." and "-". Default: "1".
 	Version string
 
-	// TTL is how long a value may stay in Redis, and so how long it can be stale where nothing invalidates it. (While a Refresh
-	// of it is under way, and for LeaseTTL after its process was killed, it stays longer.) A load can set that of its own value
-	// with SetTTL. Default: 10 minutes. From 10 ms to 10 years.
+	// TTL is how long a value is fresh. A load can set that of its own value with SetTTL. What happens to a value that nothing
+	// invalidates after that, StaleFor tells. Default: 10 minutes. From 10 ms to 10 years.
 	TTL time.Duration
+
+	// StaleFor is how much longer a value is kept when its TTL has passed, to be served while it is reloaded in the background by one
+	// process of the fleet, and for as long as that fails: its hard life is TTL + StaleFor. (While a load to replace it is under way, and for LeaseTTL after the process of
+	// that was killed, it stays longer.) Invalidate ends both lives; Expire only the first. Forever: it has no
+	// hard end. A row that does not exist is kept for at most NullTTL more. Who sets it: who wants to outlast longer troubles of the database (an hour, Forever), or
+	// needs TTL to be the end (a negative number: none). Default: 1 minute, or TTL if that is less. At least 1 ms otherwise.
+	StaleFor time.Duration
+
+	// SoftTimeout is how long a read that has found a stale value waits for a fresh one. After that it returns the stale one, and the load goes on without
+	// it. Who sets it: who would rather wait a little for what is new. Default: it does not wait. At most 1 hour.
+	SoftTimeout time.Duration
+
+	// EarlyRefresh is the beta of XFetch (Vattani, Chierichetti, Lowenstein: Optimal Probabilistic Cache Stampede Prevention, VLDB 2015): a read of a fresh value whose load took delta
+	// begins to reload it in the background, with a probability of exp(-left/(beta*delta)), where left is what is left of its TTL. So a key
+	// that is read often never expires, and one that nobody reads is not reloaded. Who sets it: who would reload earlier (more than 1) or
+	// later (less). Default: 1. At most 100. A negative number: nothing is reloaded before its TTL has passed.
+	EarlyRefresh float64
 
 	// Jitter is the share of a life by which it may be shortened, at random, so that what was stored together does not expire
 	// together. It never lengthens a life, nor shortens it to nothing. Default: 0.1. At most 0.9. A negative number: none.
@@ -69,6 +113,21 @@ type LoaderOptions struct {
 	// LoadTimeout bounds a load: its context ends then, its callers get ErrLoadTimeout, and the next load of the key may begin
 	// even if this one ignores its context. Default: 10 s. From 1 ms to 1 hour.
 	LoadTimeout time.Duration
+
+	// MaxLoads is how many calls of this loader's load function this process makes at once; Options.MaxLoads holds, too. Who sets
+	// it: who has one query that is much heavier than others. Default: no limit of its own. What does not fit waits, as there.
+	MaxLoads int
+
+	// BreakAt is the share of failed loads at which the circuit breaker of this loader opens: at least 20 loads have ended in the last 10 s, and so many of them have failed
+	// or timed out. Rows that do not exist and loads that were stopped do not count. While it is open no load begins: callers get a stale value if there
+	// is one, else ErrUnavailable. Who sets it: who has rows that cannot be loaded, and more of them than not (negative: no breaker). Default: 0.9. At most 1.
+	BreakAt float64
+
+	// BreakFor is how long the circuit breaker stays open before one load tries whether the database is back. Default: 1 s. From 1 ms to 1 hour.
+	BreakFor time.Duration
+
+	// RedisDown is what a read does while Redis is out of reach. Default: LoadWhenDown.
+	RedisDown DownPolicy
 
 	// BatchSize is how many keys a batch load is asked for at once, at most; what is more is loaded by several calls, up to 8 at a time. Default:
 	// 100. From 1 to 10,000. A load function of one row is not asked for more.
@@ -93,9 +152,8 @@ type LoaderOptions struct {
 	// who changes what Get returns. It must not block or panic. Made by CloneOf.
 	Clone Hook
 
-	// ErrorTTL is how long a failed load keeps the fleet from loading the same key again; who asks meanwhile gets ErrLoadFailed.
-	// Invalidate and Refresh end it. It is kept in Redis: without Redis, and while it is out of reach, each round tries
-	// again, one at a time. Default: 1 s. From 1 ms to 1 hour.
+	// ErrorTTL is how long a failed load keeps the fleet from loading the same key again; who asks meanwhile gets a stale value if there is one, else ErrLoadFailed.
+	// Invalidate and Refresh end it. It is kept in Redis; without Redis, and while it is out of reach, each process keeps its own. Default: 1 s. From 1 ms to 1 hour.
 	ErrorTTL time.Duration
 }
 
@@ -106,6 +164,28 @@ type ReadOption uint8
 // It costs what a miss in memory costs. Use it where a process must read what another has just written.
 const Fresh ReadOption = 1
 
+// DownPolicy is what reads do while Redis is out of reach: not reached, not answering in time, or refusing to. That is noticed by the reads themselves (each waits for
+// Options.ReadTimeout at most, until a few in a row have failed); then nobody waits for it any more, and its return is noticed within a second. Memory is
+// served meanwhile as long as it may be trusted (Options.MaxStaleness), under each policy.
+type DownPolicy uint8
+
+const (
+	// LoadWhenDown has reads load from the database, once for all who ask in this process at the time, within Options.MaxLoads. Nothing is stored.
+	LoadWhenDown DownPolicy = iota
+
+	// StaleWhenDown spares the database: reads are answered by what this process has in memory, also where its TTL or the trust in it has ended (but not beyond its
+	// hard life, nor after an Invalidate in this process), and counted as Stale; else they fail with ErrRedis. So it gives up Options.MaxStaleness, while Redis is out of reach: an Invalidate
+	// of a process that still reaches it is not heard.
+	StaleWhenDown
+
+	// FailWhenDown has reads fail with ErrRedis, at once.
+	FailWhenDown
+)
+
+// Forever, as LoaderOptions.StaleFor, is a life without a hard end: a value is served until it has been replaced or invalidated. (In Redis it has one after ten years, so
+// that servers that evict only keys with an end can evict it.)
+const Forever time.Duration = math.MaxInt64
+
 // MinTTL and MaxTTL are the range of every time to live: so none means "never stored" or "for ever".
 const (
 	MinTTL = 10 * time.Millisecond
@@ -115,6 +195,7 @@ const (
 const (
 	minMemoryBytes = 1 << 20
 	maxValueBytes  = 512 << 20
+	maxRate        = 1e9
 )
 
 // withDefaults returns o with defaults in the place of zeros.
@@ -128,6 +209,10 @@ func (o *Options) withDefaults() Options {
 	d.RedisTimeout = cmp.Or(d.RedisTimeout, 500*time.Millisecond)
 	d.MaxStaleness = cmp.Or(d.MaxStaleness, 2*time.Second)
 	d.LeaseTTL = cmp.Or(d.LeaseTTL, 2*time.Second)
+	d.ReadTimeout = cmp.Or(d.ReadTimeout, max(d.RedisTimeout/5, time.Millisecond))
+	d.MaxLoads = cmp.Or(d.MaxLoads, 100)
+	d.MaxQueue = cmp.Or(d.MaxQueue, 10*max(d.MaxLoads, 0), 1000)
+	d.QueueTimeout = cmp.Or(d.QueueTimeout, time.Second)
 	return d
 }
 
@@ -137,9 +222,14 @@ func (o Options) check() error {
 		return fmt.Errorf("Options.Prefix %q: only letters, digits, '_', '.' and '-'", o.Prefix)
 	case o.MemoryBytes >= 0 && o.MemoryBytes < minMemoryBytes:
 		return fmt.Errorf("Options.MemoryBytes %d: at least %d, or negative for no memory tier", o.MemoryBytes, minMemoryBytes)
+	case !(o.LoadRate >= 0 && o.LoadRate <= maxRate): // also NaN
+		return fmt.Errorf("Options.LoadRate %v: from 0 (no limit) to %v", o.LoadRate, maxRate)
 	}
 	return cmp.Or(
 		inRange("Options.RedisTimeout", o.RedisTimeout, time.Millisecond, time.Hour),
+		inRange("Options.ReadTimeout", o.ReadTimeout, time.Millisecond, o.RedisTimeout),
+		inRange("Options.QueueTimeout", o.QueueTimeout, time.Millisecond, time.Hour),
+		inRange("Options.ReplicaLag", o.ReplicaLag, 0, time.Minute),
 		inRange("Options.MaxStaleness", o.MaxStaleness, 20*time.Millisecond, time.Minute),
 		inRange("Options.LeaseTTL", o.LeaseTTL, 100*time.Millisecond, time.Minute))
 }
@@ -152,6 +242,10 @@ func (o *LoaderOptions) withDefaults() LoaderOptions {
 	d.Version = cmp.Or(d.Version, "1")
 	d.TTL = cmp.Or(d.TTL, 10*time.Minute)
 	d.Jitter = cmp.Or(d.Jitter, 0.1)
+	d.StaleFor = cmp.Or(d.StaleFor, min(time.Minute, d.TTL))
+	d.EarlyRefresh = cmp.Or(d.EarlyRefresh, 1)
+	d.BreakAt = cmp.Or(d.BreakAt, 0.9)
+	d.BreakFor = cmp.Or(d.BreakFor, time.Second)
 	d.NullTTL = cmp.Or(d.NullTTL, min(time.Minute, d.TTL))
 	d.MemoryTTL = cmp.Or(d.MemoryTTL, min(time.Minute, d.TTL))
 	d.LoadTimeout = cmp.Or(d.LoadTimeout, 10*time.Second)
@@ -167,6 +261,12 @@ func (o LoaderOptions) check() error {
 		return fmt.Errorf("LoaderOptions.Version %q: only letters, digits, '_', '.' and '-'", o.Version)
 	case !(o.Jitter <= 0.9): // also NaN
 		return fmt.Errorf("LoaderOptions.Jitter %v: at most 0.9", o.Jitter)
+	case !(o.EarlyRefresh <= 100):
+		return fmt.Errorf("LoaderOptions.EarlyRefresh %v: at most 100", o.EarlyRefresh)
+	case !(o.BreakAt <= 1):
+		return fmt.Errorf("LoaderOptions.BreakAt %v: at most 1", o.BreakAt)
+	case o.RedisDown > FailWhenDown:
+		return fmt.Errorf("LoaderOptions.RedisDown %d: LoadWhenDown, StaleWhenDown or FailWhenDown", o.RedisDown)
 	}
 	for _, f := range []struct {
 		field         string
@@ -184,7 +284,14 @@ func (o LoaderOptions) check() error {
 	if memoryTTL < 0 {
 		memoryTTL = MinTTL
 	}
+	staleFor := o.StaleFor
+	if staleFor < 0 || staleFor == Forever {
+		staleFor = MaxTTL
+	}
 	return cmp.Or(
+		inRange("LoaderOptions.StaleFor", staleFor, time.Millisecond, MaxTTL),
+		inRange("LoaderOptions.SoftTimeout", o.SoftTimeout, 0, time.Hour),
+		inRange("LoaderOptions.BreakFor", o.BreakFor, time.Millisecond, time.Hour),
 		inRange("LoaderOptions.TTL", o.TTL, MinTTL, MaxTTL),
 		inRange("LoaderOptions.NullTTL", o.NullTTL, MinTTL, MaxTTL),
 		inRange("LoaderOptions.MemoryTTL", memoryTTL, MinTTL, MaxTTL),

@@ -13,13 +13,18 @@ type Stats struct {
 	RedisHits  int64 // rounds of a key answered by an entry in Redis; a round answers all who asked together
 	NullHits   int64 // of those two, how many said that there is no such row
 
-	Loads        int64 // rows that a load function was asked for
-	LoadCalls    int64 // calls of load functions; a batch load is asked for many rows at once
-	LoadErrors   int64 // of those rows, how many failed, ErrNotFound aside
-	LoadsLeft    int64 // calls that had not returned at LoadTimeout, and were left running by themselves
-	Unasked      int64 // values that a batch load returned for keys that it was not asked for; they are ignored
-	TooLarge     int64 // values that were given out but not stored in Redis, since their encoding is longer than MaxValueBytes
-	FailedByMark int64 // rounds that ended with ErrLoadFailed, the database not asked
+	Loads         int64 // rows that a load function was asked for
+	LoadCalls     int64 // calls of load functions; a batch load is asked for many rows at once
+	LoadErrors    int64 // of those rows, how many failed, ErrNotFound aside
+	LoadsLeft     int64 // calls that had not returned at LoadTimeout, and were left running by themselves
+	Unavailable   int64 // calls of load functions that were not made, with ErrUnavailable
+	Renewals      int64 // reloads that were begun in the background, since a value's TTL had passed or was about to
+	EarlyRenewals int64 // of them, those that were begun while the value was fresh
+	Stale         int64 // rounds, and Gets answered from memory, whose value was given out after its TTL
+	Held          int64 // loads whose result was not stored, since their keys were on hold for Options.ReplicaLag
+	Unasked       int64 // values that a batch load returned for keys that it was not asked for; they are ignored
+	TooLarge      int64 // values that were given out but not stored in Redis, since their encoding is longer than MaxValueBytes
+	FailedByMark  int64 // rounds that ended with ErrLoadFailed, the database not asked
 
 	Waits            int64 // rounds that waited for a load that was not their own
 	Refused          int64 // loads whose result was thrown away, since an invalidation came between or the lease was lost
@@ -28,6 +33,8 @@ type Stats struct {
 	Outdated         int64 // entries found in Redis that an InvalidateAll had ended; each counts as a miss
 	Undecodable      int64 // entries found in Redis that could not be decoded; each counts as a miss
 	RedisErrors      int64 // commands to Redis that failed, also those that no caller was told of
+	WriteErrors      int64 // of those, how many were to store, renew or give up something: values loaded in vain
+	RedisDown        int64 // rounds that did not ask Redis since it was out of reach, or could not
 	Abandoned        int64 // rounds that were stopped since all their callers had left
 	Invalidated      int64 // keys whose Invalidate was acknowledged
 	InvalidateErrors int64 // keys whose Invalidate returned an error
@@ -66,6 +73,8 @@ type counters struct {
 	unvalidated, bypassed               atomic.Int64
 	undecodable, redisErrors, abandoned atomic.Int64
 	outdated                            atomic.Int64
+	unavailable, renewals, early, stale atomic.Int64
+	held, writeErrors, redisDown        atomic.Int64
 	invalidated, invalidateErrors       atomic.Int64
 }
 
@@ -81,6 +90,8 @@ func (c *counters) addTo(s *Stats) {
 		{&s.RedisHits, &c.redisHits}, {&s.Loads, &c.loads}, {&s.LoadCalls, &c.loadCalls}, {&s.Unasked, &c.unasked}, {&s.TooLarge, &c.tooLarge}, {&s.LoadErrors, &c.loadErrors}, {&s.LoadsLeft, &c.loadsLeft},
 		{&s.FailedByMark, &c.failedByMark}, {&s.Waits, &c.waits}, {&s.Refused, &c.refused}, {&s.Unvalidated, &c.unvalidated},
 		{&s.Bypassed, &c.bypassed}, {&s.Undecodable, &c.undecodable}, {&s.Outdated, &c.outdated}, {&s.RedisErrors, &c.redisErrors},
+		{&s.Unavailable, &c.unavailable}, {&s.Renewals, &c.renewals}, {&s.EarlyRenewals, &c.early}, {&s.Stale, &c.stale}, {&s.Held, &c.held},
+		{&s.WriteErrors, &c.writeErrors}, {&s.RedisDown, &c.redisDown},
 		{&s.Abandoned, &c.abandoned}, {&s.Invalidated, &c.invalidated}, {&s.InvalidateErrors, &c.invalidateErrors},
 	} {
 		*p.to += p.from.Load()

@@ -23,8 +23,9 @@ type Attempt struct {
 	State State // what the last Take or Claim has shown, or a Get or Read that was put here
 	Err   error // why the last step failed
 
-	key  string
-	life time.Duration
+	key   string
+	life  time.Duration
+	stamp []byte // of the entry that Claim is for; empty: whatever the key holds
 
 	token  Token
 	state  hold
@@ -44,6 +45,9 @@ const (
 
 // NewAttempt begins an attempt at key. A lease that it takes lives for life unless it is renewed.
 func NewAttempt(key string, life time.Duration) Attempt { return Attempt{key: key, life: life} }
+
+// For has Claim take only the entry with this stamp, as it was read.
+func (a *Attempt) For(stamp Token) { a.stamp = stamp[:] }
 
 // tokenArg is a copy of the token: a command that was left behind at its time-out may still be writing it when the attempt has another one, and must
 // not send that.
@@ -80,10 +84,11 @@ func (s *Store) Take(ctx context.Context, as []*Attempt) {
 	})
 }
 
-// Claim asks for loads of keys whatever they hold, but for somebody else's load. The state is Mine or Busy.
+// Claim asks for loads of keys whatever they hold, but for somebody else's load; or of those entries that they were read to hold (see For). The state is Mine, Busy, or, if it is another entry now or none,
+// Unknown.
 func (s *Store) Claim(ctx context.Context, as []*Attempt) {
 	s.ask(ctx, as, claimScript, func(a *Attempt) []any {
-		return []any{appendLease(nil, a.token), a.tokenArg(), a.life.Milliseconds()}
+		return []any{appendLease(nil, a.token), a.tokenArg(), a.life.Milliseconds(), a.stamp}
 	}, func(a *Attempt, v any, err error) (State, error) {
 		if err != nil {
 			return State{}, err
@@ -107,6 +112,8 @@ func (s *Store) Claim(ctx context.Context, as []*Attempt) {
 				return State{Kind: Mine}, nil
 			}
 			return State{Kind: Busy, Token: decode(h).Token}, nil
+		case "other":
+			return State{Kind: Unknown}, nil
 		default:
 			return State{}, fmt.Errorf("unexpected reply to a claim: %T", v)
 		}
@@ -203,7 +210,7 @@ func (a *Attempt) Holds() bool { return a.state != holdsNothing }
 func (a *Attempt) Owes() bool { return len(a.sent) > 0 }
 
 // Fail gives leases up, and leaves markers for window so that those who wait do not load one after another. An entry that was
-// claimed stays as it was, and no marker is left.
+// claimed stays, and is not to be claimed as long: but by a Claim of whatever the key holds.
 func (s *Store) Fail(ctx context.Context, as []*Attempt, window time.Duration) {
 	s.end(ctx, as, string([]byte{failedByte}), window)
 }

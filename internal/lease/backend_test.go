@@ -152,6 +152,18 @@ func (b *backend) gone(key string) {
 	b.until(func() bool { return b.rdb.Exists(b.ctx, key).Val() == 0 })
 }
 
+// claimEnd is when the claim of an entry ends, by Redis' clock.
+func (b *backend) claimEnd(key string) time.Time {
+	b.t.Helper()
+	raw, err := b.rdb.Get(b.ctx, key).Bytes()
+	b.check(err)
+	e, now := decode(raw).Entry, b.rdb.Time(b.ctx).Val()
+	if !e.Claimed {
+		b.t.Fatal("it is not claimed")
+	}
+	return time.UnixMilli(now.UnixMilli() + int64(int32(e.ClaimEnds-uint32(now.UnixMilli()))))
+}
+
 // over waits until end has passed on Redis' clock.
 func (b *backend) over(end time.Time) {
 	b.t.Helper()

@@ -38,12 +38,12 @@ func TestClaimOfALeaseIsBusy(t *testing.T) {
 
 func TestClaimedEntryCanStillBeRead(t *testing.T) {
 	onEach(t, func(t *testing.T, b *backend) {
-		want := Entry{Codec: 3, Cost: time.Millisecond, Payload: []byte("old")}
+		want := Entry{Codec: 3, Cost: time.Millisecond, Expiry: time.UnixMilli(1 << 42), Payload: []byte("old")}
 		b.put("k", want, long)
 		a := b.attempt("k")
 		b.claim(a, Mine)
 		got := b.payload("k", "old").Entry
-		if !got.Claimed || got.Stamp != a.token || got.Codec != want.Codec || got.Cost != want.Cost {
+		if !got.Claimed || got.Stamp != a.token || got.Codec != want.Codec || !got.Expiry.Equal(want.Expiry) {
 			t.Errorf("the claimed entry is %+v", got)
 		}
 		if s := b.take(b.attempt("k"), Stored); string(s.Entry.Payload) != "old" {
@@ -77,7 +77,7 @@ func TestClaimedEntryOutlivesItsClaim(t *testing.T) {
 		a := b.attempt("k")
 		b.claim(a, Mine)
 		b.life("k", long)
-		end := b.payload("k", "old").Entry.Expiry
+		end := b.claimEnd("k")
 		if d := end.Sub(b.rdb.Time(b.ctx).Val()); d > long || d < long-10*time.Second {
 			t.Errorf("the claim ends in %v, want %v", d, long)
 		}
@@ -94,7 +94,7 @@ func TestFillIsRefusedWhenTheClaimIsAnothers(t *testing.T) {
 		b.put("k", Entry{Payload: []byte("old")}, long)
 		stale, fresh := b.store.Attempt("k", short), b.attempt("k")
 		b.claim(stale, Mine)
-		b.over(b.payload("k", "old").Entry.Expiry)
+		b.over(b.claimEnd("k"))
 		b.claim(fresh, Mine)
 		b.renew(stale, false)
 		b.fill(stale, Entry{Payload: []byte("stale")}, long, false)
@@ -113,7 +113,7 @@ func TestFillAfterTheClaimEndedButWasNotTakenOver(t *testing.T) {
 		b.put("k", Entry{Payload: []byte("old")}, long)
 		a := b.store.Attempt("k", short)
 		b.claim(a, Mine)
-		b.over(b.payload("k", "old").Entry.Expiry)
+		b.over(b.claimEnd("k"))
 		b.fill(a, Entry{Payload: []byte("new")}, long, true) // nothing has come between
 		b.payload("k", "new")
 	})
@@ -151,12 +151,12 @@ func TestRenewKeepsAClaim(t *testing.T) {
 		b.put("k", Entry{Payload: []byte("old")}, long)
 		a := b.store.Attempt("k", 20*time.Second)
 		b.claim(a, Mine)
-		before := b.payload("k", "old").Entry.Expiry
+		before := b.claimEnd("k")
 		b.over(before.Add(-20*time.Second + 5*time.Millisecond)) // the clock has moved on
 		b.check(b.rdb.PExpire(b.ctx, "k", 15*time.Second).Err())
 		b.renew(a, true)
 		s := b.payload("k", "old")
-		if !s.Entry.Expiry.After(before) || !s.Entry.Claimed || s.Entry.Stamp != a.token {
+		if !b.claimEnd("k").After(before) || !s.Entry.Claimed || s.Entry.Stamp != a.token {
 			t.Errorf("the claim ended at %v, now: %+v", before, s.Entry)
 		}
 		if d := b.rdb.PTTL(b.ctx, "k").Val(); d <= 15*time.Second || d > 20*time.Second {
@@ -169,10 +169,8 @@ func TestRenewKeepsAClaim(t *testing.T) {
 
 func TestEndOfAClaimRestoresTheEntry(t *testing.T) {
 	onEach(t, func(t *testing.T, b *backend) {
-		for name, end := range map[string]func(single){
-			"fail":    func(a single) { b.fail(a, time.Hour) },
-			"release": b.release,
-		} {
+		{
+			const name = "k"
 			want := Entry{
 				Null: true, Codec: 5, Cost: time.Second, Payload: []byte("old"),
 				Expiry: time.UnixMilli(time.Now().Add(30 * time.Second).UnixMilli()),
@@ -182,7 +180,7 @@ func TestEndOfAClaimRestoresTheEntry(t *testing.T) {
 			b.claim(a, Mine)
 			b.life(name, long)
 			b.renew(a, true)
-			end(a)
+			b.release(a)
 			b.life(name, 30*time.Second)
 			want.Stamp = a.token
 			sameEntry(t, b.payload(name, "old").Entry, want)
@@ -217,7 +215,7 @@ func TestEndOfAClaimDeletesAnEntryWhoseLifeIsOver(t *testing.T) {
 		b.payload("releasing", "old")
 		b.fail(failing, time.Hour)
 		b.release(releasing)
-		b.read(b.attempt("failing"), Absent)
+		b.read(b.attempt("failing"), Failed)
 		b.read(b.attempt("releasing"), Absent)
 	})
 }
@@ -234,11 +232,94 @@ func TestEndOfADelayedClaimLeavesAnotherEntrysLife(t *testing.T) {
 	b.claim(a, Mine)
 	b.delete("k")
 	b.put("k", Entry{Payload: []byte("second")}, 5*time.Second)
-	if err := b.rdb.Eval(b.ctx, claimScript.Source, []string{a.key}, appendLease(nil, lost), lost[:], a.life.Milliseconds()).Err(); err != nil { // it arrives
+	if err := b.rdb.Eval(b.ctx, claimScript.Source, []string{a.key}, appendLease(nil, lost), lost[:], a.life.Milliseconds(), "").Err(); err != nil { // it arrives
 		t.Fatal(err)
 	}
-	b.check(a.Fail(b.ctx, time.Second))
+	b.release(a)
 	if left := b.rdb.PTTL(b.ctx, a.key).Val(); left <= 0 || left > 6*time.Second {
 		t.Errorf("an entry stored for 5 s has %v left", left)
+	}
+}
+
+// A reload that has failed is not tried again for a while, by those who reload what they have read; who is asked to reload whatever there is does.
+func TestAFailedRefreshKeepsOthersFromTrying(t *testing.T) {
+	onEach(t, func(t *testing.T, b *backend) {
+		want := Entry{Codec: 5, Cost: time.Second, Payload: []byte("old"), Expiry: time.UnixMilli(time.Now().UnixMilli())}
+		b.put("k", want, 30*time.Second)
+		a := b.attempt("k")
+		b.claim(a, Mine)
+		b.fail(a, 100*time.Millisecond)
+		b.life("k", 30*time.Second)
+		end := b.claimEnd("k")
+		s := b.payload("k", "old")
+		want.Stamp, want.Claimed, want.Cost = Token{}, true, 0
+		sameEntry(t, s.Entry, want)
+		if now := b.rdb.Time(b.ctx).Val(); !s.Entry.Taken(now) && now.Before(end) {
+			t.Error("it is not taken")
+		}
+		again := b.attempt("k")
+		again.For(s.Entry.Stamp)
+		if _, err := again.Claim(b.ctx); err != nil {
+			t.Fatal(err)
+		}
+		if kind := again.State.Kind; kind != Busy && b.rdb.Time(b.ctx).Val().Before(end) {
+			t.Errorf("within the window: %v", kind)
+		}
+		b.over(end)
+		if s := b.payload("k", "old"); s.Entry.Taken(b.rdb.Time(b.ctx).Val()) {
+			t.Error("it is taken after the window")
+		}
+		if again.State.Kind == Busy {
+			b.claim(again, Mine)
+		}
+		b.fail(again, time.Hour)
+		b.claim(b.attempt("k"), Mine) // whatever there is
+	})
+}
+
+// Who has read an entry, and comes late, does not load what has been loaded since.
+func TestOnlyTheEntryThatWasReadIsClaimed(t *testing.T) {
+	onEach(t, func(t *testing.T, b *backend) {
+		stamped := func() single {
+			s := b.payload("k", "old")
+			a := b.attempt("k")
+			a.For(s.Entry.Stamp)
+			return a
+		}
+		b.put("k", Entry{Payload: []byte("old")}, long)
+		early, late := stamped(), stamped()
+		b.claim(early, Mine)
+		b.claim(late, Busy)
+		b.fill(early, Entry{Payload: []byte("new")}, long, true)
+		b.claim(late, Unknown)
+		b.payload("k", "new")
+		b.delete("k")
+		b.claim(late, Unknown)
+		b.read(b.attempt("k"), Absent)
+		b.take(b.attempt("k"), Mine)
+		b.claim(late, Busy)
+
+		// A claim whose holder has died is one that can be read, too.
+		b.delete("k")
+		b.put("k", Entry{Payload: []byte("old")}, long)
+		dead := b.store.Attempt("k", short)
+		b.claim(dead, Mine)
+		b.over(b.claimEnd("k"))
+		b.claim(stamped(), Mine)
+	})
+}
+
+func TestTaken(t *testing.T) {
+	now := time.UnixMilli(1<<40 + 5)
+	for left, want := range map[time.Duration]bool{
+		0: false, -time.Millisecond: false, time.Millisecond: true, time.Hour: true, time.Hour + time.Millisecond: false, -time.Hour: false,
+	} {
+		e := Entry{Claimed: true, ClaimEnds: uint32(now.Add(left).UnixMilli())}
+		if got := e.Taken(now); got != want {
+			t.Errorf("%v before its end: %v", left, got)
+		}
+	}
+	if (&Entry{ClaimEnds: uint32(now.UnixMilli() + 1)}).Taken(now) {
+		t.Error("it is not claimed")
 	}
 }

@@ -81,6 +81,9 @@ func checkDecode(t *testing.T, b []byte) {
 			Cost:    time.Duration(int(b[16])<<16|int(b[17])) * time.Microsecond,
 			Payload: b[18:],
 		}
+		if want.Claimed {
+			want.Cost, want.ClaimEnds = 0, uint32(b[16])<<16|uint32(b[17])
+		}
 		got := decode(appendEntry(nil, want))
 		if got.Kind != Stored {
 			t.Fatalf("kind %d", got.Kind)

@@ -28,8 +28,8 @@ const (
 //	0      kind and format version
 //	1      flags in the low nibble, codec in the high one
 //	2-13   token: whose lease this is; or the entry's stamp, the token of the load that stored it
-//	14-19  an entry's soft expiry, Unix milliseconds; while it is claimed for a refresh, when the claim ends, by Redis' clock
-//	20-23  an entry's load cost in microseconds
+//	14-19  an entry's soft expiry, Unix milliseconds
+//	20-23  an entry's load cost in microseconds; in a claimed one, when the claim ends, by Redis' clock, in milliseconds modulo 2^32
 //	24-31  the generation of its loader that an entry belongs to
 //	32-    an entry's payload; before it the full key, if the entry is keyed. Its length need not be told: it is part of the name
 //	       under which such an entry is stored
@@ -50,7 +50,11 @@ const (
 	flagKeyed      // the full key stands before the payload
 )
 
-// Token names one load: never a process, for then a second load of the same process would revive the first one's lease.
+// maxClaim is how far ahead the end of a claim can be: beyond that it is one of the past, for a claim is told modulo 49.7 days.
+const maxClaim = time.Hour
+
+// Token names one load: never a process, for then a second load of the same process would revive the first one's lease. That of nobody, zeros, is the stamp of
+// an entry whose reload failed a moment ago; its claim keeps others from trying until the window is over.
 type Token [12]byte
 
 func (t Token) String() string { return hex.EncodeToString(t[:]) }
@@ -61,13 +65,20 @@ type Entry struct {
 	Compressed bool          // Payload is
 	Keyed      bool          // Key stands before the payload: the name in Redis holds only its hash
 	Codec      uint8         // how Payload is encoded, 0 to 15
-	Claimed    bool          // a refresh is under way, or was when its holder died
-	Stamp      Token         // the load that stored it
-	Expiry     time.Time     // end of its soft life by the clock of the process that stored it; of the claim, by Redis' clock
-	Cost       time.Duration // how long the load took
+	Claimed    bool          // a refresh is under way, or was when its holder died, or failed a moment ago
+	ClaimEnds  uint32        // of a claimed one: see the layout
+	Stamp      Token         // the load that stored it, or that claims it
+	Expiry     time.Time     // end of its soft life by the clock of the process that stored it
+	Cost       time.Duration // how long the load took; 0 if it is claimed
 	Generation uint64        // of the loader, as the process that loaded it knew it when it began; entries of an older one are outdated
 	Key        string        // of a keyed entry to be stored; in one that was read it still begins Payload
 	Payload    []byte
+}
+
+// Taken tells whether a refresh of the entry is under way, or has failed a moment ago, if Redis' clock shows now.
+func (e *Entry) Taken(now time.Time) bool {
+	left := time.Duration(e.ClaimEnds-uint32(now.UnixMilli())) * time.Millisecond
+	return e.Claimed && left > 0 && left <= maxClaim
 }
 
 // Unkey takes the full key off the payload of an entry that was read under key's name. It answers false if the entry is not key's: either
@@ -128,7 +139,11 @@ func appendEntry(dst []byte, e Entry) []byte {
 	var word [8]byte
 	binary.BigEndian.PutUint64(word[:], uint64(max(e.Expiry.UnixMilli(), 0)))
 	dst = append(dst, word[2:]...)
-	dst = binary.BigEndian.AppendUint32(dst, uint32(min(max(e.Cost.Microseconds(), 0), math.MaxUint32)))
+	if e.Claimed {
+		dst = binary.BigEndian.AppendUint32(dst, e.ClaimEnds)
+	} else {
+		dst = binary.BigEndian.AppendUint32(dst, uint32(min(max(e.Cost.Microseconds(), 0), math.MaxUint32)))
+	}
 	dst = binary.BigEndian.AppendUint64(dst, e.Generation)
 	if e.Keyed {
 		dst = append(dst, e.Key...)
@@ -157,9 +172,13 @@ func decodeInto(s *State, b []byte) {
 			Claimed:    b[1]&flagClaimed != 0,
 			Stamp:      Token(b[tokenAt:expiryAt]),
 			Expiry:     time.UnixMilli(int64(binary.BigEndian.Uint64(word[:]))),
-			Cost:       time.Duration(binary.BigEndian.Uint32(b[costAt:])) * time.Microsecond,
 			Generation: binary.BigEndian.Uint64(b[generationAt:]),
 			Payload:    b[headerSize:],
+		}
+		if end := binary.BigEndian.Uint32(b[costAt:]); s.Entry.Claimed {
+			s.Entry.ClaimEnds = end
+		} else {
+			s.Entry.Cost = time.Duration(end) * time.Microsecond
 		}
 	case len(b) == leaseSize && b[0] == leaseByte:
 		s.Kind = Busy

@@ -21,25 +21,29 @@ return false`,
 
 // claimScript takes a key for a refresh. Nothing there, a failure or unreadable bytes: a lease. A lease, or an entry whose claim
 // has not ended: answers it. An entry: claims it, in the entry itself, so that readers keep being served and nothing can
-// come between; the key is made to outlive the claim, for if it expired another reader would take a lease and load too.
-// ARGV: lease, token, life in ms. Answers {what}, {'busy', bytes}, or {'claimed', old header, Unix ms of its expiry or -1}.
+// come between; the key is made to outlive the claim, for if it expired another reader would take a lease and load too. Where the stamp of an entry is given, only that
+// entry is claimed: it may have been reloaded since it was read. Without one, the claim that a failure has left stops nobody.
+// ARGV: lease, token, life in ms, stamp or "". Answers {what}, {'busy', bytes}, or {'claimed', old header, Unix ms of its hard end or -1}.
 var claimScript = conn.NewScript(`
 local life = tonumber(ARGV[3])
 local h = redis.call('GETRANGE', KEYS[1], 0, 23)
 local kind = string.byte(h, 1)
 if kind == 161 and #h == 14 then return {'busy', h} end
 if kind ~= 225 or #h < 24 then
+  if ARGV[4] ~= '' then return {'other'} end
   redis.call('SET', KEYS[1], ARGV[1], 'PX', life)
   return {'leased'}
 end`+clock+`
-local flags = string.byte(h, 2)
-if flags % 2 == 1 and number(h) > now then return {'busy', h} end
+local flags, stamp = string.byte(h, 2), string.sub(h, 3, 14)
+if flags % 2 == 1 and taken(h) and (ARGV[4] ~= '' or stamp ~= nobody) then return {'busy', h} end
+if ARGV[4] ~= '' and stamp ~= ARGV[4] then return {'other'} end
 local ttl = redis.call('PTTL', KEYS[1])
-redis.call('SETRANGE', KEYS[1], 1, string.char(flags - flags % 2 + 1) .. ARGV[2] .. bytes(now + life))
+redis.call('SETRANGE', KEYS[1], 1, string.char(flags - flags % 2 + 1) .. ARGV[2] .. string.sub(h, 15, 20) .. ends(life))
 if ttl >= 0 and ttl < life then redis.call('PEXPIRE', KEYS[1], life) end
 return {'claimed', h, ttl < 0 and '-1' or string.format('%.0f', now + ttl)}`,
 	conn.Mutation{Name: mutant.ClaimOutlives, Old: `if ttl >= 0 and ttl < life`, New: `if false`},
-	conn.Mutation{Name: mutant.ClaimOnce, Old: `flags % 2 == 1 and number(h) > now`, New: `false`})
+	conn.Mutation{Name: mutant.ClaimStamp, Old: `ARGV[4] ~= '' and stamp ~= ARGV[4]`, New: `false`},
+	conn.Mutation{Name: mutant.ClaimOnce, Old: `flags % 2 == 1 and taken(h)`, New: `false`})
 
 // fillScript stores an entry if the key still holds the caller's lease or claim, which takes its place. The token is the entry's
 // stamp, so that a fill that is repeated because its reply was lost recognises itself.
@@ -61,14 +65,14 @@ local h = redis.call('GETRANGE', KEYS[1], 0, 23)
 if string.sub(h, 3, 14) ~= ARGV[1] then return 0 end
 if string.byte(h, 1) == 161 then return redis.call('PEXPIRE', KEYS[1], life) end
 if string.byte(h, 1) ~= 225 or string.byte(h, 2) % 2 == 0 then return 0 end`+clock+`
-redis.call('SETRANGE', KEYS[1], 14, bytes(now + life))
+redis.call('SETRANGE', KEYS[1], 20, ends(life))
 local ttl = redis.call('PTTL', KEYS[1])
 if ttl >= 0 and ttl < life then redis.call('PEXPIRE', KEYS[1], life) end
 return 1`,
 	conn.Mutation{Name: mutant.ClaimOutlives, Old: `if ttl >= 0 and ttl < life`, New: `if false`})
 
 // endScript gives up the caller's lease or claim without a value. A lease becomes the marker of a failure, or goes; a claimed entry
-// gets back its soft expiry and what is left of its life. ARGV: marker or "", its life in ms, the header as it was before the claim
+// gets back its cost and what is left of its hard life, or, after a failure, stays claimed by nobody for that window; if its hard life is over, it ends as a lease does. ARGV: marker or "", its life in ms, the header as it was before the claim
 // or "" if not known, when the entry was to expire or -1 (both of the first token's claim), then the tokens. A marker that a full Redis
 // refuses is done without. Answers 1 if there was something of the caller's.
 var endScript = conn.NewScript(`
@@ -77,31 +81,40 @@ local token = string.sub(h, 3, 14)
 local mine = false
 for i = 5, #ARGV do mine = mine or token == ARGV[i] end
 if not mine then return 0 end
-if string.byte(h, 1) == 161 then
+local function gone()
   if ARGV[1] == '' or redis.pcall('SET', KEYS[1], ARGV[1], 'PX', ARGV[2]).err then redis.call('DEL', KEYS[1]) end
   return 1
 end
-if string.byte(h, 1) ~= 225 or string.byte(h, 2) % 2 == 0 then return 0 end` + clock + `
+if string.byte(h, 1) == 161 then return gone() end
+if string.byte(h, 1) ~= 225 or string.byte(h, 2) % 2 == 0 then return 0 end`+clock+`
 local known = token == ARGV[5] and tonumber(ARGV[4]) >= 0
 local left = tonumber(ARGV[4]) - now
-if known and left <= 0 then redis.call('DEL', KEYS[1]) return 1 end
-redis.call('SETRANGE', KEYS[1], 1, string.char(string.byte(h, 2) - 1))
-if token == ARGV[5] and ARGV[3] ~= '' then redis.call('SETRANGE', KEYS[1], 14, string.sub(ARGV[3], 15, 20)) end
+if known and left <= 0 then return gone() end
+if ARGV[1] ~= '' then
+  redis.call('SETRANGE', KEYS[1], 2, nobody .. string.sub(h, 15, 20) .. ends(tonumber(ARGV[2])))
+else
+  local cost = string.char(0, 0, 0, 0)
+  if token == ARGV[5] and ARGV[3] ~= '' and string.byte(ARGV[3], 2) % 2 == 0 then cost = string.sub(ARGV[3], 21, 24) end
+  redis.call('SETRANGE', KEYS[1], 1, string.char(string.byte(h, 2) - 1) .. token .. string.sub(h, 15, 20) .. cost)
+end
 if known then redis.call('PEXPIRE', KEYS[1], left) end
-return 1`)
+return 1`,
+	conn.Mutation{Name: mutant.NoThrottle, Old: `if ARGV[1] ~= '' then`, New: `if false then`})
 
-// clock gives the scripts Redis' time in milliseconds, and the two ends of the 48-bit number that a header holds. Plain
+// clock gives the scripts Redis' time in milliseconds, and what they need of the end of a claim, a 32-bit number of them. Plain
 // arithmetic: doubles carry 53 bits, and neither struct.pack nor bit operations are everywhere.
 const clock = `
 local t = redis.call('TIME')
 local now = t[1] * 1000 + math.floor(t[2] / 1000)
-local function bytes(n)
-  local s = ''
-  for i = 1, 6 do s = string.char(n % 256) .. s; n = math.floor(n / 256) end
+local nobody = string.rep(string.char(0), 12)
+local function ends(life)
+  local s, n = '', (now + life) % 4294967296
+  for i = 1, 4 do s = string.char(n % 256) .. s; n = math.floor(n / 256) end
   return s
 end
-local function number(h)
+local function taken(h)
   local n = 0
-  for i = 15, 20 do n = n * 256 + string.byte(h, i) end
-  return n
+  for i = 21, 24 do n = n * 256 + string.byte(h, i) end
+  local left = (n - now) % 4294967296
+  return left > 0 and left <= 3600000
 end`

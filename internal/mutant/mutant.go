@@ -62,4 +62,6 @@ const (
 	GiveUpForgets    = "give_up_forgets"
 	NeverDisown      = "never_disown"
 	OwnApplied       = "own_applied"
+	ClaimStamp       = "claim_stamp"
+	NoThrottle       = "no_throttle"
 )

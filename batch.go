@@ -38,6 +38,8 @@ type state[V any] struct {
 	lost       bool // Redis was lost while the value was being stored
 	refusals   uint8
 	waited     time.Duration // when the first wait for another's load began, on the loader's clock; 0: not yet
+	patience   time.Duration // when a stale value is given out, on that clock; 0: none has been found
+	renewal
 }
 
 // step is what is to be done next.
@@ -63,6 +65,7 @@ type batch[K comparable, V any] struct {
 	rounds  []*round[K, V] // that it is to bring to their end
 	open    []*round[K, V] // those of them that have not landed
 	refresh bool
+	renewal bool // a refresh that nobody waits for, of entries that were read
 	ended   bool
 	parts   sync.WaitGroup // batches that went on by themselves
 }
@@ -139,7 +142,9 @@ func (b *batch[K, V]) land(rounds []*round[K, V]) {
 	for _, r := range done {
 		r.Result.step = landed
 	}
-	b.flight.Land(done)
+	if b.flight != nil {
+		b.flight.Land(done)
+	}
 }
 
 // at returns the rounds that are at this step: rounds itself if all are.
@@ -179,6 +184,9 @@ func (b *batch[K, V]) attempts(rounds []*round[K, V]) []*lease.Attempt {
 	as := make([]*lease.Attempt, len(rounds))
 	for i, r := range rounds {
 		as[i] = b.l.attempt(&r.Result)
+		if b.renewal {
+			as[i].For(r.Result.stamp)
+		}
 	}
 	return as
 }
@@ -197,7 +205,12 @@ func (b *batch[K, V]) look() {
 	if len(rounds) == 0 {
 		return
 	}
-	b.l.cache.store.Read(b.ctx, names(rounds), func(i int, held *lease.State, err error) { b.settle(rounds[i], held, err) })
+	if b.l.cache.store == nil {
+		b.l.lookInside(rounds)
+	} else {
+		b.l.cache.store.Read(b.ctx, names(rounds), func(i int, held *lease.State, err error) { b.settle(rounds[i], held, err) })
+		b.l.renewAll(rounds)
+	}
 	b.land(rounds)
 }
 
@@ -213,6 +226,7 @@ func (b *batch[K, V]) take() {
 	for i, r := range rounds {
 		b.settle(r, &as[i].State, as[i].Err)
 	}
+	b.l.renewAll(rounds)
 	b.land(rounds)
 	for _, r := range at(rounds, toTake) {
 		r.Result.step = toLook // it has changed meanwhile, and can still not be read
@@ -243,8 +257,7 @@ func (l *Loader[K, V]) settle(r *round[K, V], held *lease.State, err error) {
 			s.step = toTake
 			return
 		case l.decode(s, e):
-			l.rememberEntry(r, e)
-			s.step = over
+			l.found(r, e)
 			return
 		}
 		held.Kind = lease.Unknown
@@ -291,6 +304,11 @@ func (b *batch[K, V]) claim() {
 			r.Err, s.step = redisError(s.attempt.Err), over
 		case s.attempt.State.Kind == lease.Mine:
 			s.step = toLoad
+			if b.renewal {
+				b.l.renewed(s)
+			}
+		case b.renewal: // another does it, or has done it
+			s.step, s.busy = over, s.attempt.State.Kind == lease.Busy
 		default:
 			s.step = toWait
 		}

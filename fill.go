@@ -64,7 +64,7 @@ func (b *batch[K, V]) fill(all []*round[K, V], stop func()) {
 		for i, r := range rounds {
 			keys[i] = r.Key
 		}
-		entered, busy := b.l.gate.enter(keys)
+		entered, busy := b.l.gate.enter(keys, func(i int) bool { return !rounds[i].Result.alone })
 		if len(entered) == 0 {
 			select {
 			case <-busy:
@@ -189,8 +189,9 @@ func (b *batch[K, V]) failAll(rounds []*round[K, V], err error) {
 // filling is the entry for a value.
 func (l *Loader[K, V]) filling(r *round[K, V], v loaded[V]) (*lease.Filling, error) {
 	s := &r.Result
-	f := &lease.Filling{Attempt: s.attempt, Life: l.life(v)}
-	f.Entry = lease.Entry{Null: v.null, Cost: v.took, Expiry: time.Now().Add(f.Life), Generation: s.era.Generation, Keyed: s.hashed}
+	ttl := l.ttl(v)
+	f := &lease.Filling{Attempt: s.attempt, Life: l.hardLife(ttl, v.null)}
+	f.Entry = lease.Entry{Null: v.null, Cost: v.took, Expiry: time.Now().Add(ttl), Generation: s.era.Generation, Keyed: s.hashed}
 	if s.hashed {
 		f.Entry.Key = s.text
 	}
@@ -215,7 +216,7 @@ func (b *batch[K, V]) settleFill(r *round[K, V], f *lease.Filling) {
 		b.l.count(f.Err)
 		b.unvalidated(r)
 	case f.Stored:
-		b.l.remember(r, f.Life, b.refresh)
+		b.l.remember(r, time.Until(f.Entry.Expiry), f.Entry.Cost, b.refresh)
 		s.step = over
 	default:
 		b.l.counters.refused.Add(1)
@@ -242,7 +243,7 @@ func (b *batch[K, V]) giveAlone(r *round[K, V], v loaded[V]) {
 	case b.l.cache.store != nil:
 		b.unvalidated(r)
 	default:
-		b.l.remember(r, b.l.life(v), b.refresh)
+		b.l.remember(r, b.l.ttl(v), v.took, b.refresh)
 		s.step = over
 	}
 }
@@ -257,8 +258,8 @@ func (b *batch[K, V]) unvalidated(r *round[K, V]) {
 	s.unvalidated, s.step = true, over
 }
 
-// life is how long a loaded value is stored: its time to live, shortened by the jitter.
-func (l *Loader[K, V]) life(v loaded[V]) time.Duration {
+// ttl is how long a loaded value is fresh: its time to live, shortened by the jitter.
+func (l *Loader[K, V]) ttl(v loaded[V]) time.Duration {
 	ttl := cmp.Or(v.ttl, l.options.TTL)
 	if v.null {
 		ttl = cmp.Or(v.ttl, l.options.NullTTL)

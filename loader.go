@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"hash/maphash"
+	"math/rand/v2"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -43,7 +44,11 @@ type Loader[K comparable, V any] struct {
 	reads      *flight.Group[K, state[V]]
 	fresh      *flight.Group[K, state[V]] // reads that the memory tier may not answer
 	refreshes  *flight.Group[K, state[V]]
-	background sync.WaitGroup // renewals, and what nobody waits for
+	renewals   renewals[K]
+	background sync.WaitGroup // what nobody waits for: reloads, renewals of leases, releases
+	life       context.Context
+	stop       context.CancelCauseFunc
+	die        func() float64 // for XFetch
 	gate       gate[K]
 }
 
@@ -81,7 +86,7 @@ func NewBatchLoader[K comparable, V any](c *Cache, name string, load func(ctx co
 }
 
 func newLoader[K comparable, V any](c *Cache, name string, load loadFunc[K, V], batch bool, options *LoaderOptions) (*Loader[K, V], error) {
-	l := &Loader[K, V]{cache: c, name: name, options: options.withDefaults(), load: load, batch: batch, chunk: 1, seed: maphash.MakeSeed(), start: time.Now()}
+	l := &Loader[K, V]{cache: c, name: name, options: options.withDefaults(), load: load, batch: batch, chunk: 1, seed: maphash.MakeSeed(), start: time.Now(), die: rand.ExpFloat64}
 	switch {
 	case c == nil:
 		return nil, fmt.Errorf("cacheaside: loader %q: the cache is nil", name)
@@ -106,6 +111,7 @@ func newLoader[K comparable, V any](c *Cache, name string, load loadFunc[K, V], 
 	}
 	late := func(*state[V]) bool { return mutant.Active == mutant.LateRefresh } // each loads anew
 	l.refreshes = flight.New(flight.Hooks[K, state[V]]{Fly: l.reload, Late: late, Caught: caught})
+	l.life, l.stop = context.WithCancelCause(context.Background())
 	if c.channel == nil {
 		l.raised(0, 0)
 	}
@@ -237,12 +243,14 @@ func (l *Loader[K, V]) first(ctx context.Context, rounds []*round[K, V]) (done, 
 	for _, r := range rounds {
 		l.begin(r)
 	}
+	l.lookInside(rounds)
 	if asked := at(rounds, toLook); len(asked) > 0 {
 		l.cache.store.First(ctx, names(asked), func(i int, held *lease.State, err error) {
 			if err == nil || ctx.Err() == nil {
 				l.settle(asked[i], held, err)
 			}
 		})
+		l.renewAll(asked)
 	}
 	if ctx.Err() != nil { // nobody waits for the rest
 		for _, r := range at(rounds, toLook) {
@@ -259,7 +267,9 @@ func (l *Loader[K, V]) first(ctx context.Context, rounds []*round[K, V]) (done, 
 
 // read is one flight of Gets: all their callers asked before it began.
 func (l *Loader[K, V]) read(ctx context.Context, f *flight.Flight[K, state[V]]) {
-	l.batchOf(ctx, f, false).run()
+	b := l.batchOf(ctx, f, false)
+	l.lookInside(b.open)
+	b.run()
 }
 
 // run brings all rounds to their end. Each step is one trip to Redis for all keys that are at it.
@@ -269,6 +279,7 @@ func (b *batch[K, V]) run() {
 	for b.more() {
 		b.learn() // which entries count, if that is in doubt
 		if b.refresh {
+			b.peek()  // for a renewal: at what is to be renewed
 			b.claim() // the leases, whatever the keys hold
 		} else {
 			b.look() // what do the keys hold?
@@ -297,11 +308,14 @@ func (l *Loader[K, V]) addStats(s *Stats) { l.counters.addTo(s) }
 
 func (l *Loader[K, V]) close() {
 	l.counters.memory.close()
+	l.renewals.close()
+	l.stop(ErrClosed)
 	var wg sync.WaitGroup
 	wg.Go(func() { l.reads.Close(ErrClosed) })
 	wg.Go(func() { l.fresh.Close(ErrClosed) })
 	wg.Go(func() { l.refreshes.Close(ErrClosed) })
 	wg.Wait()
+	l.renewals.under.Wait()
 	l.background.Wait()
 }
 

@@ -64,4 +64,9 @@ const (
 	OwnApplied       = "own_applied"
 	ClaimStamp       = "claim_stamp"
 	NoThrottle       = "no_throttle"
+	NoEarlyRefresh   = "no_early_refresh"
+	WaitsForFresh    = "waits_for_fresh"
+	NullsStay        = "nulls_stay"
+	RenewsTheNew     = "renews_the_new"
+	LeasedWait       = "leased_wait"
 )

@@ -84,13 +84,17 @@ func TestHardEnd(t *testing.T) {
 	bubble(t, noMemory, &lives, func(t *testing.T, _ backend, d *table, p, _ process) {
 		p.want(t, 1, "a", nil)
 		p.want(t, 2, "", ErrNotFound)
+		p.want(t, 3, "", ErrNotFound)
 		d.write(1, "b")
 		d.write(2, "c")
+		d.write(3, "c")
 		time.Sleep(2*time.Minute - time.Second) // an absence is kept for twice NullTTL
 		p.want(t, 2, "", ErrNotFound)
 		synctest.Wait()
 		p.want(t, 2, "c", nil)
-		time.Sleep(59 * time.Minute)
+		time.Sleep(2 * time.Second)
+		p.want(t, 3, "c", nil)
+		time.Sleep(59*time.Minute - 2*time.Second)
 		p.want(t, 1, "a", nil) // a second before its end
 		synctest.Wait()
 		p.want(t, 1, "b", nil)

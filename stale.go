@@ -15,14 +15,15 @@ import (
 func (l *Loader[K, V]) found(r *round[K, V], e *lease.Entry) {
 	s, now := &r.Result, time.Now()
 	left := e.Expiry.Sub(now)
-	if l.due(left, l.delta(e.Cost)) && !e.Taken(now) {
-		s.stamp, s.known, s.renew, s.early = e.Stamp, true, true, left > 0
+	stale := left <= 0 && l.staleFor(e.Null) > 0 // else it is about to go by itself
+	if (stale || left > 0 && l.due(left, l.delta(e.Cost))) && !e.Taken(now) {
+		s.stamp, s.known, s.renew, s.early = e.Stamp, true, true, !stale
 	}
-	if left > 0 {
+	if stale {
+		l.giveStale(r)
+	} else {
 		l.rememberEntry(r, e)
 		s.step = over
-	} else {
-		l.giveStale(r)
 	}
 	if s.step == over {
 		l.counters.redisHits.Add(1)
@@ -35,14 +36,7 @@ func (l *Loader[K, V]) found(r *round[K, V], e *lease.Entry) {
 // due tells whether a value with so much left of its TTL is to be loaded again: XFetch's now - delta*beta*ln(u) >= expiry. The negative logarithm of
 // a uniform variable is an exponential one.
 func (l *Loader[K, V]) due(left, delta time.Duration) bool {
-	switch {
-	case left <= 0:
-		return true
-	case delta == 0 || mutant.Active == mutant.NoEarlyRefresh:
-		return false
-	default:
-		return float64(left) <= float64(delta)*l.die()
-	}
+	return delta > 0 && float64(left) <= float64(delta)*l.die() && mutant.Active != mutant.NoEarlyRefresh
 }
 
 // delta is XFetch's beta times delta, for a load that has cost so much; where that is not known, as much as loads do.

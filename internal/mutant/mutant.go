@@ -62,4 +62,10 @@ const (
 	GiveUpForgets    = "give_up_forgets"
 	NeverDisown      = "never_disown"
 	OwnApplied       = "own_applied"
+	HoldUnset        = "hold_unset"
+	HoldShortened    = "hold_shortened"
+	TakeHeld         = "take_held"
+	ClaimHeld        = "claim_held"
+	HoldLast         = "hold_last"
+	HoldNeedsMemory  = "hold_needs_memory"
 )

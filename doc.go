@@ -39,7 +39,7 @@
 //
 // # Redis
 //
-// Version 6 or later, alone, behind sentinels, or a cluster. Keys are named prefix:loader:version:{key}; what is announced is numbered in
+// Version 6 or later, alone, behind sentinels, or a cluster. Keys are named prefix:loader:version:{key}, with Options.ReplicaLag for a time also …:{key}:hold; what is announced is numbered in
 // prefix::announced:{n}, for 1 n, or 16 on a cluster: the only keys without an end of life. A process with a memory tier has one connection more, by which it listens
 // to prefix::invalidations (with the number of its database behind it, unless that is 0). With an ACL, the user needs the keys ~prefix*, the channels &prefix* and the commands GET, SET, GETRANGE, SETRANGE, PTTL,
 // PEXPIRE, TIME, DEL, EVAL, EVALSHA, HGET, HSET, PERSIST, PUBLISH, SUBSCRIBE and PING (and what the client sends to open a connection). Where keys are evicted, or the server is emptied, values are loaded again; nothing else happens.

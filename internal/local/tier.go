@@ -41,7 +41,10 @@ type Item[K comparable, V any] struct {
 }
 
 // Era is a time between two invalidations of all that a loader holds in one range of keys. Its address tells it from all others.
-type Era struct{ Generation uint64 }
+type Era struct {
+	Generation uint64
+	Since      time.Time // when it was learned here; zero: it is the first, and there was nothing before
+}
 
 // Eras are the present ones of a loader.
 type Eras [conn.Ranges]atomic.Pointer[Era]

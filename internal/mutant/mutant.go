@@ -66,6 +66,12 @@ const (
 	HoldShortened    = "hold_shortened"
 	TakeHeld         = "take_held"
 	ClaimHeld        = "claim_held"
+	YoungLoader      = "young_loader"
+	HeldRemembered   = "held_remembered"
+	PrimaryShared    = "primary_shared"
+	RefusedReplica   = "refused_replica"
+	UnknownReplica   = "unknown_replica"
+	PrimaryInherited = "primary_inherited"
 	HoldLast         = "hold_last"
 	HoldNeedsMemory  = "hold_needs_memory"
 )

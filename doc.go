@@ -22,8 +22,8 @@
 //
 //   - After Invalidate has returned nil, no value read from the database before is stored in Redis, or left there.
 //   - A Get that starts after that, and does not use the memory tier of another process, never receives such a value.
-//   - At most one load of a key that owns its lease runs in the fleet; nobody loads without one but when Redis cannot be asked, and
-//     then one a process.
+//   - At most one load of a key that owns its lease runs in the fleet; nobody loads without one but when Redis cannot be asked, or while
+//     the key is on hold (Options.ReplicaLag), and then one a process.
 //   - A cached null does not hide a row once the insert's invalidation has been acknowledged.
 //   - A caller who leaves harms nobody. A load that panics, or calls runtime.Goexit, becomes an error; no lease or goroutine stays.
 //   - The memory tier of another process lets go of an invalidated key within milliseconds, and never serves it to a Get that starts more than

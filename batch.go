@@ -35,6 +35,7 @@ type state[V any] struct {
 	attempt    *lease.Attempt // nil: Redis has not been asked, or is not to be
 	bypass     bool
 	alone      bool // loads without a lease
+	held       bool // since the key is on hold
 	lost       bool // Redis was lost while the value was being stored
 	refusals   uint8
 	waited     time.Duration // when the first wait for another's load began, on the loader's clock; 0: not yet
@@ -110,6 +111,7 @@ func (l *Loader[K, V]) begin(r *round[K, V]) {
 	}
 	if l.cache.store == nil || s.bypass {
 		l.takeGeneration(s)
+		s.held = l.onHold(s)
 		s.alone, s.step = true, toLoad
 		return
 	}
@@ -187,6 +189,7 @@ func (b *batch[K, V]) attempts(rounds []*round[K, V]) []*lease.Attempt {
 		if b.renewal {
 			as[i].For(r.Result.stamp)
 		}
+		as[i].Young = b.l.young(&r.Result)
 	}
 	return as
 }
@@ -276,6 +279,8 @@ func (l *Loader[K, V]) settle(r *round[K, V], held *lease.State, err error) {
 		s.step = toTake
 	case held.Kind == lease.Mine:
 		s.step = toLoad
+	case held.Kind == lease.Held:
+		s.held, s.alone, s.step = true, true, toLoad
 	case held.Kind == lease.Failed:
 		l.counters.failedByMark.Add(1)
 		r.Err, s.step = ErrLoadFailed, over
@@ -309,6 +314,8 @@ func (b *batch[K, V]) claim() {
 			}
 		case b.renewal: // another does it, or has done it
 			s.step, s.busy = over, s.attempt.State.Kind == lease.Busy
+		case s.attempt.State.Kind == lease.Held:
+			s.held, s.alone, s.step = true, true, toLoad
 		default:
 			s.step = toWait
 		}

@@ -35,13 +35,14 @@ func (b *batch[K, V]) load() {
 	}
 	stop := b.keepAlive(rounds)
 	defer stop()
-	if len(rounds) <= b.l.chunk {
+	chunks := b.chunks(rounds)
+	if len(chunks) == 1 {
 		b.fill(rounds, stop)
 		return
 	}
 	var calls errgroup.Group
 	calls.SetLimit(maxCalls)
-	for chunk := range slices.Chunk(rounds, b.l.chunk) {
+	for _, chunk := range chunks {
 		calls.Go(func() error {
 			b.fill(chunk, func() {})
 			return nil
@@ -79,7 +80,7 @@ func (b *batch[K, V]) fill(all []*round[K, V], stop func()) {
 		} else {
 			rounds = nil
 		}
-		values := b.l.loadAll(b.ctx, entered)
+		values := b.l.loadAll(b.l.withPrimary(b.ctx, now), entered)
 		if len(rounds) == 0 {
 			stop()
 		}
@@ -231,7 +232,7 @@ func (b *batch[K, V]) settleFill(r *round[K, V], f *lease.Filling) {
 	}
 }
 
-// giveAlone gives out a value that was loaded without a lease. Only a cache that has no Redis remembers it: otherwise nothing would tell
+// giveAlone gives out a value that was loaded without a lease. Only a cache that has no Redis remembers it, and none while its key is on hold: otherwise nothing would tell
 // that it has changed.
 func (b *batch[K, V]) giveAlone(r *round[K, V], v loaded[V]) {
 	s := &r.Result
@@ -239,6 +240,9 @@ func (b *batch[K, V]) giveAlone(r *round[K, V], v loaded[V]) {
 	switch {
 	case s.bypass:
 		b.l.counters.bypassed.Add(1)
+		b.unvalidated(r)
+	case s.held && mutant.Active != mutant.HeldRemembered:
+		b.l.counters.held.Add(1)
 		b.unvalidated(r)
 	case b.l.cache.store != nil:
 		b.unvalidated(r)

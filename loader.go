@@ -58,8 +58,8 @@ type Loader[K comparable, V any] struct {
 // []byte as they are, and all else by encoding/json. nil options are the defaults.
 //
 // load reads one row from the database. It returns ErrNotFound or sql.ErrNoRows for a row that does not exist, which is cached
-// too. It must read what has been committed: not from within a transaction of the caller's, nor from a lagging replica. What it
-// asks of another loader must not pass on that one's ErrNotFound unless this row is missing then, and it must not ask this loader for
+// too. It must read what has been committed: not from within a transaction of the caller's, nor from a replica that may lag behind, but for what
+// Options.ReplicaLag allows. What it asks of another loader must not pass on that one's ErrNotFound unless this row is missing then, and it must not ask this loader for
 // the same key, nor for one that may be asked for by the same GetMany, for which it would wait in vain. It runs on a
 // goroutine of its own, for all who ask for the key at the time; its context carries the values of the first caller's
 // context, but not its cancellation: it ends after LoadTimeout, when the last of them has left, or at Close. A panic in it becomes
@@ -113,7 +113,7 @@ func newLoader[K comparable, V any](c *Cache, name string, load loadFunc[K, V], 
 	l.refreshes = flight.New(flight.Hooks[K, state[V]]{Fly: l.reload, Late: late, Caught: caught})
 	l.life, l.stop = context.WithCancelCause(context.Background())
 	if c.channel == nil {
-		l.raised(0, 0)
+		l.eras[0].Store(&local.Era{})
 	}
 	if err := c.add(name, l); err != nil {
 		return nil, fmt.Errorf("cacheaside: loader %q: %w", name, err)

@@ -46,7 +46,10 @@ type Item[K comparable, V any] struct {
 func (i *Item[K, V]) Left(t *Tier) time.Duration { return i.soft - time.Since(t.start) }
 
 // Era is a time between two invalidations of all that a loader holds in one range of keys. Its address tells it from all others.
-type Era struct{ Generation uint64 }
+type Era struct {
+	Generation uint64
+	Since      time.Time // when it was learned here; zero: it is the first, and there was nothing before
+}
 
 // Eras are the present ones of a loader.
 type Eras [conn.Ranges]atomic.Pointer[Era]

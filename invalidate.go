@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/cacheaside/cacheaside/internal/lease"
+	"github.com/cacheaside/cacheaside/internal/local"
 	"github.com/cacheaside/cacheaside/internal/mutant"
 )
 
@@ -20,8 +22,41 @@ import (
 // deadline, or a later one, after four times Options.RedisTimeout. After a write has been committed, do not pass a ctx that the user's
 // departure cancels: context.WithoutCancel.
 func (l *Loader[K, V]) Invalidate(ctx context.Context, keys ...K) error {
+	return l.change(ctx, "invalidate", keys, func(names []string, hashes []uint64) []error {
+		l.cache.holds.Set(hashes) // before it is forgotten: see onHold
+		if l.cache.store == nil {
+			return nil
+		}
+		return l.cache.channel.Delete(ctx, names, hashes)
+	}, l.forget)
+}
+
+// Expire ends the freshness of keys, as if their TTLs had passed: the soft verb beside Invalidate. What is cached stays, to be served while the first who reads it has it
+// loaded again in the background, or while that fails (see LoaderOptions.StaleFor and SoftTimeout). What was read from the database before is not taken for fresh any more, whatever was
+// under way: a load that is running is done again. Other processes are told as by Invalidate. Use it for changes that should show soon, but of which nobody must be sure; what must not be
+// served any more is for Invalidate. Where StaleFor is negative, Expire is Invalidate. It puts nothing on hold for Options.ReplicaLag. Its errors are those of Invalidate.
+func (l *Loader[K, V]) Expire(ctx context.Context, keys ...K) error {
+	if l.options.StaleFor < 0 {
+		return l.Invalidate(ctx, keys...)
+	}
+	return l.change(ctx, "expire", keys, func(names []string, hashes []uint64) []error {
+		if l.cache.store == nil {
+			return nil
+		}
+		return l.cache.channel.Do(ctx, names, hashes, lease.Expire)
+	}, func(key K, text string) {
+		if l.cache.store == nil && l.memory != nil {
+			local.Expire[K, V](l.memory, l.hash(key), &l.eras, key, l.keys.Hash(text))
+		} else {
+			l.forget(key, text)
+		}
+	})
+}
+
+// change changes keys in Redis, by send, and then in memory: before, a reader would fill memory again from there.
+func (l *Loader[K, V]) change(ctx context.Context, op string, keys []K, send func(names []string, hashes []uint64) []error, forget func(K, string)) error {
 	if l.reads.Closed() {
-		return l.wrapAll("invalidate", keys, ErrClosed)
+		return l.wrapAll(op, keys, ErrClosed)
 	}
 	var errs []error
 	valid := make([]K, 0, len(keys))
@@ -31,31 +66,28 @@ func (l *Loader[K, V]) Invalidate(ctx context.Context, keys ...K) error {
 	for _, key := range keys {
 		text, err := l.encodeKey(key)
 		if err != nil {
-			errs = append(errs, l.wrap("invalidate", key, err))
+			errs = append(errs, l.wrap(op, key, err))
 			continue
 		}
 		name, _ := l.keys.Name(text)
 		valid, texts, names, hashes = append(valid, key), append(texts, text), append(names, name), append(hashes, l.keys.Hash(text))
 	}
-	forget := func() {
+	forgetAll := func() {
 		for i, key := range valid {
-			l.forget(key, texts[i])
+			forget(key, texts[i])
 		}
 	}
 	if mutant.Active == mutant.BumpFirst {
-		forget()
+		forgetAll()
 	}
-	l.cache.holds.Set(hashes) // before it is forgotten: see onHold
-	if l.cache.store != nil && len(names) > 0 {
-		for i, err := range l.cache.channel.Delete(ctx, names, hashes) {
-			if err != nil {
-				l.counters.redisErrors.Add(1)
-				errs = append(errs, l.wrap("invalidate", valid[i], redisError(err)))
-			}
+	for i, err := range send(names, hashes) {
+		if err != nil {
+			l.counters.redisErrors.Add(1)
+			errs = append(errs, l.wrap(op, valid[i], redisError(err)))
 		}
 	}
 	if mutant.Active != mutant.BumpFirst {
-		forget() // after Redis, or a reader would fill memory again from there
+		forgetAll()
 	}
 	l.counters.invalidateErrors.Add(int64(len(errs)))
 	l.counters.invalidated.Add(int64(len(keys) - len(errs)))

@@ -36,8 +36,8 @@ type Stats struct {
 	WriteErrors      int64 // of those, how many were to store, renew or give up something: values loaded in vain
 	RedisDown        int64 // rounds that did not ask Redis since it was out of reach, or could not
 	Abandoned        int64 // rounds that were stopped since all their callers had left
-	Invalidated      int64 // keys whose Invalidate was acknowledged
-	InvalidateErrors int64 // keys whose Invalidate returned an error
+	Invalidated      int64 // keys whose Invalidate or Expire was acknowledged
+	InvalidateErrors int64 // keys whose Invalidate or Expire returned an error
 
 	Channel ChannelStats // of the cache, also in the Stats of each of its loaders
 }

@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"slices"
 	"sync"
+	"time"
 
 	"github.com/redis/go-redis/v9"
 
@@ -16,18 +17,32 @@ import (
 // tries is how many time-outs an invalidation may take.
 const tries = 4
 
+// Change makes the command that changes a key, by its name in Redis; it may be sent again.
+type Change func(ctx context.Context, name string) redis.Cmder
+
+func del(ctx context.Context, name string) redis.Cmder { return redis.NewIntCmd(ctx, "del", name) }
+
 // Delete deletes keys, by their names in Redis, and so voids every lease and claim on them; then it announces their stable hashes. It returns an error for each key, nil
 // where Redis has acknowledged both. It ends with ctx, and has a time-out of a few tries if ctx has none.
 //
 // Both go in one trip to each server that has keys. The announcement must not come first: a reader who hears it would fill his memory again with what is about to be deleted.
 func (c *Channel) Delete(ctx context.Context, names []string, hashes []uint64) []error {
+	return c.change(ctx, names, hashes, del, c.lag)
+}
+
+// Do is Delete with another change than that, and without a hold.
+func (c *Channel) Do(ctx context.Context, names []string, hashes []uint64, change Change) []error {
+	return c.change(ctx, names, hashes, change, 0)
+}
+
+func (c *Channel) change(ctx context.Context, names []string, hashes []uint64, change Change, lag time.Duration) []error {
 	errs := make([]error, len(names))
 	if len(names) == 0 {
 		return errs
 	}
 	ctx, cancel := context.WithTimeout(ctx, tries*c.conn.Timeout())
 	defer cancel()
-	parts := c.parts(ctx, names, hashes)
+	parts := c.parts(ctx, names, hashes, change, lag)
 	err := c.conn.Await(ctx, func() { // the caller's context may end before the client's time-outs do
 		var all sync.WaitGroup
 		defer all.Wait() // also if a hook ends the goroutine
@@ -59,6 +74,8 @@ func (c *Channel) Delete(ctx context.Context, names []string, hashes []uint64) [
 // part is the keys of one range, as many as fit into one pipeline.
 type part struct {
 	rng       int
+	change    Change
+	lag       time.Duration // for which keys are put on hold
 	names     []string
 	at        []int // where they are among all
 	body      []byte
@@ -68,31 +85,31 @@ type part struct {
 }
 
 // parts divides keys among the ranges.
-func (c *Channel) parts(ctx context.Context, names []string, hashes []uint64) []*part {
+func (c *Channel) parts(ctx context.Context, names []string, hashes []uint64, change Change, lag time.Duration) []*part {
 	var parts []*part
 	var open [conn.Ranges]*part
 	for i, name := range names {
 		r := c.conn.Range(name)
 		p := open[r]
 		if p == nil || len(p.at) >= conn.MaxPipeline-1 {
-			p = &part{rng: r, body: []byte{keysKind}}
+			p = &part{rng: r, change: change, lag: lag, body: []byte{keysKind}}
 			open[r], parts = p, append(parts, p)
 		}
 		p.names, p.at = append(p.names, name), append(p.at, i)
 		p.body = binary.BigEndian.AppendUint64(p.body, hashes[i])
 	}
 	for _, p := range parts {
-		c.prepare(ctx, p)
+		p.prepare(ctx)
 	}
 	return parts
 }
 
-func (c *Channel) prepare(ctx context.Context, p *part) {
-	c.hold(ctx, p)
+func (p *part) prepare(ctx context.Context) {
+	p.hold(ctx)
 	p.announced = conn.NotReturned(nil) // until it has
 	p.dels = make([]redis.Cmder, len(p.names))
 	for i, name := range p.names {
-		p.dels[i] = redis.NewIntCmd(ctx, "del", name)
+		p.dels[i] = p.change(ctx, name)
 	}
 }
 
@@ -116,7 +133,7 @@ func (c *Channel) send(ctx context.Context, p *part) {
 		return
 	}
 	if ctx.Err() == nil {
-		c.prepare(ctx, p)
+		p.prepare(ctx)
 		c.conn.Process(ctx, p.holds)
 		c.inFull(ctx, p)
 		c.conn.Process(ctx, p.dels)

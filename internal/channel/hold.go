@@ -32,14 +32,14 @@ return 1`,
 func (c *Channel) Hold(lag time.Duration) { c.lag = lag }
 
 // hold prepares the holds of a part's keys.
-func (c *Channel) hold(ctx context.Context, p *part) {
+func (p *part) hold(ctx context.Context) {
 	p.holds = nil
-	if c.lag == 0 {
+	if p.lag == 0 {
 		return
 	}
 	p.holds = make([]redis.Cmder, len(p.names))
 	for i, name := range p.names {
-		p.holds[i] = script(ctx, "evalsha", holdScript.Hash, keys.Hold(name), []any{c.lag.Milliseconds()})
+		p.holds[i] = script(ctx, "evalsha", holdScript.Hash, keys.Hold(name), []any{p.lag.Milliseconds()})
 	}
 }
 
@@ -48,7 +48,7 @@ func (c *Channel) inFull(ctx context.Context, p *part) {
 	var unknown []redis.Cmder
 	for i, hold := range p.holds {
 		if conn.Unknown(hold) {
-			p.holds[i] = script(ctx, "eval", holdScript.Source, keys.Hold(p.names[i]), []any{c.lag.Milliseconds()})
+			p.holds[i] = script(ctx, "eval", holdScript.Source, keys.Hold(p.names[i]), []any{p.lag.Milliseconds()})
 			unknown = append(unknown, p.holds[i])
 		}
 	}

@@ -105,6 +105,18 @@ if known then redis.call('PEXPIRE', KEYS[1], left) end
 return 1`,
 	conn.Mutation{Name: mutant.NoThrottle, Old: `if ARGV[1] ~= '' then`, New: `if false then`})
 
+// expireScript ends the soft life of an entry, and voids whatever load is under way, by a stamp of its own: what that has read may be what is not to be fresh any more. Where there is no entry, and
+// where a full Redis does not let it be changed, the key is deleted. ARGV: stamp.
+var expireScript = conn.NewScript(`
+local h = redis.call('GETRANGE', KEYS[1], 0, 23)
+local flags = string.byte(h, 2)
+if string.byte(h, 1) ~= 225 or #h < 24 then return redis.call('DEL', KEYS[1]) end
+local cost = flags % 2 == 1 and string.char(0, 0, 0, 0) or string.sub(h, 21, 24)
+local set = redis.pcall('SETRANGE', KEYS[1], 1, string.char(flags - flags % 2) .. ARGV[1] .. string.rep(string.char(0), 6) .. cost)
+if type(set) == 'table' then redis.call('DEL', KEYS[1]) end
+return 1`,
+	conn.Mutation{Name: mutant.ExpireKeepsClaims, Old: `string.char(flags - flags % 2) .. ARGV[1]`, New: `string.sub(h, 2, 14)`})
+
 // clock gives the scripts Redis' time in milliseconds, and what they need of the end of a claim, a 32-bit number of them. Plain
 // arithmetic: doubles carry 53 bits, and neither struct.pack nor bit operations are everywhere.
 const clock = `

@@ -50,6 +50,12 @@ func tell(cmds []redis.Cmder, failed error, found func(i int, held *State, err e
 	}
 }
 
+// Expire is the command that ends the soft life of the entry that a key holds, and voids its claim; if the key holds anything else, that is deleted.
+func Expire(ctx context.Context, key string) redis.Cmder {
+	stamp := newToken()
+	return redis.NewCmd(ctx, "eval", expireScript.Source, 1, key, stamp[:])
+}
+
 // state puts into held what the reply to a GET shows.
 func state(cmd *redis.StringCmd, held *State) error {
 	switch err := cmd.Err(); {

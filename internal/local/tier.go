@@ -160,6 +160,21 @@ func GetStale[K comparable, V any](t *Tier, hash uint64, eras *Eras, key K) (ite
 	return item, time.Since(t.start) - item.soft, true
 }
 
+// Expire has the item of key be stale from now on, and ends whatever else is of its stable hash, also what is being loaded.
+func Expire[K comparable, V any](t *Tier, hash uint64, eras *Eras, key K, stable uint64) {
+	item, ago, ok := GetStale[K, V](t, hash, eras, key)
+	if !ok {
+		t.Forget(stable)
+		return
+	}
+	next := *item
+	if next.Generation, ok = t.Advance(item.Range, stable, item.Generation); !ok {
+		t.Forget(stable)
+		return
+	}
+	Set(t, hash, next, Weigh(key)+Weigh(next.Value), 0, min(-ago, 0))
+}
+
 // Set offers item, whose TTL ends after ttl, to the tier for at most life. weight is the size of key and value in bytes. It may not be taken.
 func Set[K comparable, V any](t *Tier, hash uint64, item Item[K, V], weight int64, life, ttl time.Duration) {
 	now := time.Since(t.start)

@@ -1,0 +1,111 @@
+package cacheaside_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/alicebob/miniredis/v2"
+	"github.com/redis/go-redis/v9"
+
+	"github.com/cacheaside/cacheaside"
+)
+
+// A value has two lives: TTL, in which it is fresh, and StaleFor, in which it is served while it is reloaded, or while that fails. Here the database goes away for longer than the TTL.
+func ExampleLoaderOptions_staleFor() {
+	cache, _ := cacheaside.New(nil, nil) // with Redis it is the same, for the whole fleet
+	defer cache.Close()
+	down := false
+	prices, _ := cacheaside.NewLoader(cache, "price", func(context.Context, string) (float64, error) {
+		if down {
+			return 0, errors.New("connection refused")
+		}
+		return 9.90, nil
+	}, &cacheaside.LoaderOptions{TTL: 10 * time.Millisecond, StaleFor: time.Hour}) // cacheaside.Forever: without an end
+	ctx := context.Background()
+	prices.Get(ctx, "tea")
+
+	down = true
+	time.Sleep(20 * time.Millisecond)
+	fmt.Println(prices.Get(ctx, "tea"))
+	fmt.Println("stale:", prices.Stats().Stale)
+
+	prices.Invalidate(ctx, "tea") // what has been invalidated is not served, come what may
+	_, err := prices.Get(ctx, "tea")
+	fmt.Println(err != nil)
+	// Output:
+	// 9.9 <nil>
+	// stale: 1
+	// true
+}
+
+// With SoftTimeout, who finds a stale value waits a little for what is new.
+func ExampleLoaderOptions_softTimeout() {
+	cache, _ := cacheaside.New(nil, nil)
+	defer cache.Close()
+	var takes time.Duration
+	version := 0
+	pages, _ := cacheaside.NewLoader(cache, "page", func(context.Context, string) (int, error) {
+		time.Sleep(takes)
+		version++
+		return version, nil
+	}, &cacheaside.LoaderOptions{TTL: 10 * time.Millisecond, StaleFor: time.Hour, SoftTimeout: 300 * time.Millisecond})
+	ctx := context.Background()
+	fmt.Println(pages.Get(ctx, "/"))
+
+	time.Sleep(20 * time.Millisecond)
+	fmt.Println(pages.Get(ctx, "/")) // the load is fast enough
+
+	takes = 2 * time.Second
+	time.Sleep(20 * time.Millisecond)
+	fmt.Println(pages.Get(ctx, "/")) // it is not: it goes on without us
+	// Output:
+	// 1 <nil>
+	// 2 <nil>
+	// 2 <nil>
+}
+
+// Reads of a value that is about to expire reload it in the background, the sooner the longer its load takes (XFetch): a hot key never expires under its readers.
+func ExampleLoaderOptions_earlyRefresh() {
+	cache, _ := cacheaside.New(nil, nil)
+	defer cache.Close()
+	reports, _ := cacheaside.NewLoader(cache, "report", func(context.Context, int) (string, error) {
+		time.Sleep(20 * time.Millisecond)
+		return "a long one", nil
+	}, &cacheaside.LoaderOptions{TTL: time.Second, EarlyRefresh: 2}) // twice as early as by default
+	reports.Get(context.Background(), 1)
+	for began := time.Now(); time.Since(began) < 2500*time.Millisecond; time.Sleep(time.Millisecond) {
+		reports.Get(context.Background(), 1)
+	}
+	s := reports.Stats()
+	fmt.Println("reloaded early:", s.EarlyRenewals > 0, " seen expired:", s.Stale > 0)
+	// Output: reloaded early: true  seen expired: false
+}
+
+// Expire is the soft verb: what is cached may be served until it has been loaded again.
+func ExampleLoader_Expire() {
+	server, _ := miniredis.Run() // any Redis
+	defer server.Close()
+	rdb := redis.NewClient(&redis.Options{Addr: server.Addr(), ContextTimeoutEnabled: true})
+	defer rdb.Close()
+	cache, _ := cacheaside.New(rdb, nil)
+	defer cache.Close()
+	votes := 17
+	counts, _ := cacheaside.NewLoader(cache, "votes", func(context.Context, string) (int, error) { return votes, nil }, nil)
+	ctx := context.Background()
+	fmt.Println(counts.Get(ctx, "ada"))
+	votes++
+	if err := counts.Expire(ctx, "ada"); err != nil {
+		panic(err)
+	}
+	fmt.Println(counts.Get(ctx, "ada")) // at once; it is reloaded in the background
+	for v := 0; v != 18; v, _ = counts.Get(ctx, "ada") {
+		time.Sleep(time.Millisecond)
+	}
+	fmt.Println(counts.Get(ctx, "ada"))
+	// Output:
+	// 17 <nil>
+	// 17 <nil>
+	// 18 <nil>
+}

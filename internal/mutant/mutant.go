@@ -64,4 +64,12 @@ const (
 	OwnApplied       = "own_applied"
 	ClaimStamp       = "claim_stamp"
 	NoThrottle       = "no_throttle"
+
+	LimitIgnored    = "limit_ignored"
+	QueueUnbounded  = "queue_unbounded"
+	RateIgnored     = "rate_ignored"
+	SharedFirst     = "shared_first"
+	OpenedMeanwhile = "opened_meanwhile"
+	OldCounted      = "old_counted"
+	ProbeKept       = "probe_kept"
 )

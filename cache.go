@@ -10,6 +10,7 @@ import (
 	"github.com/cacheaside/cacheaside/internal/channel"
 	"github.com/cacheaside/cacheaside/internal/conn"
 	"github.com/cacheaside/cacheaside/internal/lease"
+	"github.com/cacheaside/cacheaside/internal/limit"
 	"github.com/cacheaside/cacheaside/internal/local"
 )
 
@@ -21,6 +22,7 @@ type Cache struct {
 	store   *lease.Store
 	channel *channel.Channel
 	memory  *local.Tier // nil: no memory tier
+	limit   *limit.Limit
 
 	mu      sync.Mutex
 	loaders map[string]loader // by name
@@ -50,6 +52,7 @@ func New(rdb redis.UniversalClient, options *Options) (*Cache, error) {
 		return nil, fmt.Errorf("cacheaside: %w", err)
 	}
 	c := &Cache{options: o, loaders: make(map[string]loader)}
+	c.limit = limit.New(limit.Options{AtOnce: o.MaxLoads, Rate: o.LoadRate, Queue: o.MaxQueue})
 	var keptTrue channel.Memory // a nil interface where there is no tier
 	if o.MemoryBytes > 0 {
 		memory, err := local.New(o.MemoryBytes)

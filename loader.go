@@ -14,6 +14,7 @@ import (
 	"github.com/cacheaside/cacheaside/internal/flight"
 	"github.com/cacheaside/cacheaside/internal/keys"
 	"github.com/cacheaside/cacheaside/internal/lease"
+	"github.com/cacheaside/cacheaside/internal/limit"
 	"github.com/cacheaside/cacheaside/internal/local"
 	"github.com/cacheaside/cacheaside/internal/mutant"
 )
@@ -45,6 +46,8 @@ type Loader[K comparable, V any] struct {
 	refreshes  *flight.Group[K, state[V]]
 	background sync.WaitGroup // renewals, and what nobody waits for
 	gate       gate[K]
+	door       limit.Door // in front of the database
+	window     window     // of failed loads that Redis knows nothing of
 }
 
 // NewLoader makes the Loader called name in c. The name is part of its keys in Redis, so the loaders of one cache have different ones:
@@ -98,6 +101,7 @@ func newLoader[K comparable, V any](c *Cache, name string, load loadFunc[K, V], 
 	if l.options.MemoryTTL > 0 {
 		l.memory = c.memory
 	}
+	l.door = l.newDoor()
 	l.reads = flight.New(flight.Hooks[K, state[V]]{First: l.first, Fly: l.read, Late: l.current, Caught: caught})
 	l.fresh = l.reads
 	if l.memory != nil {

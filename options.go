@@ -115,7 +115,8 @@ type LoaderOptions struct {
 	LoadTimeout time.Duration
 
 	// MaxLoads is how many calls of this loader's load function this process makes at once; Options.MaxLoads holds, too. Who sets
-	// it: who has one query that is much heavier than others. Default: no limit of its own. What does not fit waits, as there.
+	// it: who has one query that is much heavier than others. Default: no limit of its own. What does not fit waits, as there, but in a queue of its own, and takes
+	// nothing from other loaders meanwhile.
 	MaxLoads int
 
 	// BreakAt is the share of failed loads at which the circuit breaker of this loader opens: at least 20 loads have ended in the last 10 s, and so many of them have failed
@@ -196,6 +197,7 @@ const (
 	minMemoryBytes = 1 << 20
 	maxValueBytes  = 512 << 20
 	maxRate        = 1e9
+	maxQueue       = 1e9 // by default
 )
 
 // withDefaults returns o with defaults in the place of zeros.
@@ -211,7 +213,7 @@ func (o *Options) withDefaults() Options {
 	d.LeaseTTL = cmp.Or(d.LeaseTTL, 2*time.Second)
 	d.ReadTimeout = cmp.Or(d.ReadTimeout, max(d.RedisTimeout/5, time.Millisecond))
 	d.MaxLoads = cmp.Or(d.MaxLoads, 100)
-	d.MaxQueue = cmp.Or(d.MaxQueue, 10*max(d.MaxLoads, 0), 1000)
+	d.MaxQueue = cmp.Or(d.MaxQueue, 10*min(max(d.MaxLoads, 0), maxQueue/10), 1000)
 	d.QueueTimeout = cmp.Or(d.QueueTimeout, time.Second)
 	return d
 }

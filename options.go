@@ -291,10 +291,10 @@ func (o LoaderOptions) check() error {
 		staleFor = MaxTTL
 	}
 	return cmp.Or(
+		inRange("LoaderOptions.TTL", o.TTL, MinTTL, MaxTTL),
 		inRange("LoaderOptions.StaleFor", staleFor, time.Millisecond, MaxTTL),
 		inRange("LoaderOptions.SoftTimeout", o.SoftTimeout, 0, time.Hour),
 		inRange("LoaderOptions.BreakFor", o.BreakFor, time.Millisecond, time.Hour),
-		inRange("LoaderOptions.TTL", o.TTL, MinTTL, MaxTTL),
 		inRange("LoaderOptions.NullTTL", o.NullTTL, MinTTL, MaxTTL),
 		inRange("LoaderOptions.MemoryTTL", memoryTTL, MinTTL, MaxTTL),
 		inRange("LoaderOptions.LoadTimeout", o.LoadTimeout, time.Millisecond, time.Hour),

@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"math"
 	"runtime"
 	"strings"
 	"sync"
@@ -609,4 +610,13 @@ func TestNoBreaker(t *testing.T) {
 			p.want(t, key, "", errBroken)
 		}
 	})
+}
+
+// By default the queue is ten times as long as there are places, whatever number that is.
+func TestMaxQueueByDefault(t *testing.T) {
+	for loads, queue := range map[int]int{0: 1000, -1: 1000, 7: 70, math.MaxInt: maxQueue} {
+		if o := (&Options{MaxLoads: loads}).withDefaults(); o.MaxQueue != queue || o.check() != nil {
+			t.Errorf("MaxLoads %d: MaxQueue %d", loads, o.MaxQueue)
+		}
+	}
 }

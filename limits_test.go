@@ -600,6 +600,39 @@ func TestUnavailableIsPassedOn(t *testing.T) {
 	})
 }
 
+// Loads that ask another loader need two places at once: with a limit of their own that leaves some, none waits in vain.
+func TestNestedLoads(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var c crowd
+		p := startLoad(t, nil, c.load, Options{MaxLoads: 4, QueueTimeout: time.Second}, nil)
+		defer p.cache.Close()
+		for name, most := range map[string]int{"within": 3, "without": 0} {
+			outer, err := NewLoader(p.cache, name, func(ctx context.Context, key int) (string, error) {
+				time.Sleep(time.Millisecond) // so that all have begun
+				return p.Get(ctx, key)
+			}, &LoaderOptions{MaxLoads: most})
+			if err != nil {
+				t.Fatal(err)
+			}
+			var refused crowd
+			began := time.Now()
+			var wg sync.WaitGroup
+			for key := range 20 {
+				wg.Go(func() {
+					if _, err := outer.Get(t.Context(), key); err != nil {
+						refused.enter()
+						wantUnavailable(t, err, "too long")
+					}
+				})
+			}
+			wg.Wait()
+			if n := refused.all.Load(); (n == 0) != (most == 3) || time.Since(began) > 2*time.Second {
+				t.Errorf("%s a limit of their own: %d refused, after %v", name, n, time.Since(began))
+			}
+		}
+	})
+}
+
 func TestNoBreaker(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := &brittle{}

@@ -145,7 +145,7 @@ func (l *Loader[K, V]) setUp() error {
 // tier: do not change what it points to, or set LoaderOptions.Clone.
 //
 // ctx ends only this caller's wait, within milliseconds, even when Redis hangs. Errors are wrapped in an *Error: ctx's own, the load's, a
-// *PanicError, ErrLoadFailed, ErrLoadTimeout, ErrClosed. When Redis is out of reach or in trouble, the value is loaded, once for all
+// *PanicError, ErrLoadFailed, ErrLoadTimeout, ErrUnavailable, ErrClosed. When Redis is out of reach or in trouble, the value is loaded, once for all
 // who ask in this process at the time, and stored nowhere (Stats.Unvalidated counts it).
 //
 // After Invalidate has returned nil in this process, no Get that starts here receives a value that was read before. In other

@@ -28,7 +28,16 @@ func (l *Loader[K, V]) admit(ctx context.Context) (limit.Pass, error) {
 		l.counters.unavailable.Add(1)
 		err = fmt.Errorf("%w: %w", ErrUnavailable, refusal)
 	}
+	if err == nil && l.closing() && mutant.Active != mutant.ClosedBegins { // the place is that of a load that Close has stopped, before it stops this one
+		pass.Leave()
+		pass.End(limit.Stopped)
+		err = ErrClosed
+	}
 	return pass, err
+}
+
+func (l *Loader[K, V]) closing() bool {
+	return l.reads.Closed() || l.fresh.Closed() || l.refreshes.Closed()
 }
 
 // notMade is what n keys get of a call that was not made.

@@ -399,6 +399,17 @@ func TestLeavingTheQueue(t *testing.T) {
 	})
 }
 
+// A load that waits may be given the place of one that Close has stopped, before it is stopped itself.
+func TestNothingBeginsAfterClose(t *testing.T) {
+	p := startLoad(t, nil, (&crowd{}).load, Options{MaxLoads: 1, MaxQueue: -1}, nil)
+	p.cache.Close()
+	for range 2 { // the place is free again
+		if _, err := p.admit(t.Context()); !sameError(err, ErrClosed) {
+			t.Error(err)
+		}
+	}
+}
+
 // brittle is a load function that ends as it is told to.
 type brittle struct {
 	calls atomic.Int64

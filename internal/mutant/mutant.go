@@ -76,6 +76,7 @@ const (
 	AbsenceCounted    = "absence_counted"
 	StoppedCounted    = "stopped_counted"
 	UnavailableMarked = "unavailable_marked"
+	ClosedBegins      = "closed_begins"
 	WindowIgnored     = "window_ignored"
 	WindowOutlives    = "window_outlives"
 	WindowKept        = "window_kept"

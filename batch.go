@@ -35,11 +35,14 @@ type state[V any] struct {
 	attempt    *lease.Attempt // nil: Redis has not been asked, or is not to be
 	bypass     bool
 	alone      bool // loads without a lease
+	held       bool // since the key is on hold
 	lost       bool // Redis was lost while the value was being stored
 	spared     bool // the database was not asked, which is no failure of the key
 	refusals   uint8
 	ends       uint32        // how often the windows of such keys had been ended, before the load
 	waited     time.Duration // when the first wait for another's load began, on the loader's clock; 0: not yet
+	patience   time.Duration // when a stale value is given out, on that clock; 0: none has been found
+	renewal
 }
 
 // step is what is to be done next.
@@ -65,6 +68,7 @@ type batch[K comparable, V any] struct {
 	rounds  []*round[K, V] // that it is to bring to their end
 	open    []*round[K, V] // those of them that have not landed
 	refresh bool
+	renewal bool // a refresh that nobody waits for, of entries that were read
 	ended   bool
 	parts   sync.WaitGroup // batches that went on by themselves
 }
@@ -109,6 +113,7 @@ func (l *Loader[K, V]) begin(r *round[K, V]) {
 	}
 	if l.cache.store == nil || s.bypass {
 		l.takeGeneration(s)
+		s.held = l.onHold(s)
 		s.alone, s.step = true, toLoad
 		return
 	}
@@ -141,7 +146,9 @@ func (b *batch[K, V]) land(rounds []*round[K, V]) {
 	for _, r := range done {
 		r.Result.step = landed
 	}
-	b.flight.Land(done)
+	if b.flight != nil {
+		b.flight.Land(done)
+	}
 }
 
 // at returns the rounds that are at this step: rounds itself if all are.
@@ -181,6 +188,10 @@ func (b *batch[K, V]) attempts(rounds []*round[K, V]) []*lease.Attempt {
 	as := make([]*lease.Attempt, len(rounds))
 	for i, r := range rounds {
 		as[i] = b.l.attempt(&r.Result)
+		if b.renewal {
+			as[i].For(r.Result.stamp)
+		}
+		as[i].Young = b.l.young(&r.Result)
 	}
 	return as
 }
@@ -199,7 +210,12 @@ func (b *batch[K, V]) look() {
 	if len(rounds) == 0 {
 		return
 	}
-	b.l.cache.store.Read(b.ctx, names(rounds), func(i int, held *lease.State, err error) { b.settle(rounds[i], held, err) })
+	if b.l.cache.store == nil {
+		b.l.lookInside(rounds)
+	} else {
+		b.l.cache.store.Read(b.ctx, names(rounds), func(i int, held *lease.State, err error) { b.settle(rounds[i], held, err) })
+		b.l.renewAll(rounds)
+	}
 	b.land(rounds)
 }
 
@@ -215,6 +231,7 @@ func (b *batch[K, V]) take() {
 	for i, r := range rounds {
 		b.settle(r, &as[i].State, as[i].Err)
 	}
+	b.l.renewAll(rounds)
 	b.land(rounds)
 	for _, r := range at(rounds, toTake) {
 		r.Result.step = toLook // it has changed meanwhile, and can still not be read
@@ -245,8 +262,7 @@ func (l *Loader[K, V]) settle(r *round[K, V], held *lease.State, err error) {
 			s.step = toTake
 			return
 		case l.decode(s, e):
-			l.rememberEntry(r, e)
-			s.step = over
+			l.found(r, e)
 			return
 		}
 		held.Kind = lease.Unknown
@@ -265,6 +281,8 @@ func (l *Loader[K, V]) settle(r *round[K, V], held *lease.State, err error) {
 		s.step = toTake
 	case held.Kind == lease.Mine:
 		s.step = toLoad
+	case held.Kind == lease.Held:
+		s.held, s.alone, s.step = true, true, toLoad
 	case held.Kind == lease.Failed:
 		l.counters.failedByMark.Add(1)
 		r.Err, s.step = ErrLoadFailed, over
@@ -293,6 +311,13 @@ func (b *batch[K, V]) claim() {
 			r.Err, s.step = redisError(s.attempt.Err), over
 		case s.attempt.State.Kind == lease.Mine:
 			s.step = toLoad
+			if b.renewal {
+				b.l.renewed(s)
+			}
+		case b.renewal: // another does it, or has done it
+			s.step, s.busy = over, s.attempt.State.Kind == lease.Busy
+		case s.attempt.State.Kind == lease.Held:
+			s.held, s.alone, s.step = true, true, toLoad
 		default:
 			s.step = toWait
 		}

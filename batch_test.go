@@ -716,7 +716,7 @@ func TestBatchLoadContext(t *testing.T) {
 		SetTTL(ctx, time.Hour)
 		return nil
 	}
-	p := startMany(t, b.client(t), d, patient, &LoaderOptions{Jitter: -1, LoadTimeout: 50 * time.Millisecond})
+	p := startMany(t, b.client(t), d, patient, &LoaderOptions{Jitter: -1, StaleFor: -1, LoadTimeout: 50 * time.Millisecond})
 	p.wantMany(t, []int{1, 99}, map[int]string{1: "row 1"})
 	for _, key := range []int{1, 99} {
 		if ttl := b.admin.PTTL(t.Context(), redisKey(key)).Val(); ttl < 59*time.Minute || ttl > time.Hour {

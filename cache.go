@@ -21,7 +21,8 @@ type Cache struct {
 	conn    *conn.Conn // nil: no Redis
 	store   *lease.Store
 	channel *channel.Channel
-	memory  *local.Tier // nil: no memory tier
+	memory  *local.Tier  // nil: no memory tier
+	holds   *local.Holds // nil: Redis has them, or there are none
 	limit   *limit.Limit
 
 	mu      sync.Mutex
@@ -63,6 +64,9 @@ func New(rdb redis.UniversalClient, options *Options) (*Cache, error) {
 	}
 	if rdb == nil {
 		c.memory.TrustForEver() // nobody else changes what is read here
+		if o.ReplicaLag > 0 {
+			c.holds = local.NewHolds(o.ReplicaLag)
+		}
 		return c, nil
 	}
 	var err error
@@ -72,6 +76,8 @@ func New(rdb redis.UniversalClient, options *Options) (*Cache, error) {
 	}
 	c.store = lease.NewStore(c.conn)
 	c.channel = channel.New(c.conn, o.Prefix, o.MaxStaleness, keptTrue)
+	c.store.Hold(o.hold())
+	c.channel.Hold(o.hold())
 	return c, nil
 }
 

@@ -316,7 +316,7 @@ func TestMemoryLifeIsTheEntrysRemainingLife(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, b := embedded(t)
 		d := newTable(map[int]string{1: "a"})
-		lo := &LoaderOptions{TTL: time.Minute, MemoryTTL: time.Minute, Jitter: -1}
+		lo := &LoaderOptions{TTL: time.Minute, MemoryTTL: time.Minute, Jitter: -1, StaleFor: -1}
 		p, q := start(t, b, d, patient, lo), start(t, b, d, patient, lo)
 		defer p.cache.Close()
 		defer q.cache.Close()
@@ -390,7 +390,7 @@ func TestLives(t *testing.T) {
 						return 0, sql.ErrNoRows
 					}
 					return key, nil
-				}, &LoaderOptions{TTL: c.ttl, NullTTL: c.ttl, Jitter: c.jitter})
+				}, &LoaderOptions{TTL: c.ttl, NullTTL: c.ttl, Jitter: c.jitter, StaleFor: -1})
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -417,7 +417,7 @@ func TestLifeNeverVanishes(t *testing.T) {
 			l := &Loader[int, int]{options: (&LoaderOptions{TTL: ttl, NullTTL: ttl, Jitter: jitter}).withDefaults()}
 			for range 1000 {
 				for _, v := range []loaded[int]{{}, {null: true}, {ttl: ttl}} {
-					if d := l.life(v); d < time.Millisecond || d > ttl {
+					if d := l.ttl(v); d < time.Millisecond || d > ttl {
 						t.Fatalf("ttl %v, jitter %v: life %v", ttl, jitter, d)
 					}
 				}
@@ -435,6 +435,8 @@ func TestOptionsAreChecked(t *testing.T) {
 		{"Prefix", Options{Prefix: "a{b"}}, {"Prefix", Options{Prefix: "a b"}}, {"Prefix", Options{Prefix: "ключ"}},
 		{"MemoryBytes", Options{MemoryBytes: 5}}, {"RedisTimeout", Options{RedisTimeout: -1}},
 		{"LeaseTTL", Options{LeaseTTL: time.Millisecond}}, {"LeaseTTL", Options{LeaseTTL: time.Hour}},
+		{"ReadTimeout", Options{ReadTimeout: -1}}, {"ReadTimeout", Options{ReadTimeout: time.Second}}, {"QueueTimeout", Options{QueueTimeout: -1}},
+		{"LoadRate", Options{LoadRate: -1}}, {"LoadRate", Options{LoadRate: math.NaN()}}, {"ReplicaLag", Options{ReplicaLag: -1}}, {"ReplicaLag", Options{ReplicaLag: time.Hour}},
 	} {
 		if _, err := New(nil, &c.o); err == nil || !strings.Contains(err.Error(), "Options."+c.field) {
 			t.Errorf("%+v: %v", c.o, err)
@@ -453,6 +455,9 @@ func TestOptionsAreChecked(t *testing.T) {
 		{"Version", LoaderOptions{Version: "1:2"}}, {"TTL", LoaderOptions{TTL: 1}}, {"TTL", LoaderOptions{TTL: -1}}, {"TTL", LoaderOptions{TTL: 2 * MaxTTL}},
 		{"Jitter", LoaderOptions{Jitter: 1}}, {"Jitter", LoaderOptions{Jitter: math.NaN()}}, {"NullTTL", LoaderOptions{NullTTL: -1}},
 		{"MemoryTTL", LoaderOptions{MemoryTTL: 1}}, {"LoadTimeout", LoaderOptions{LoadTimeout: -1}}, {"ErrorTTL", LoaderOptions{ErrorTTL: 1}},
+		{"StaleFor", LoaderOptions{StaleFor: 1}}, {"StaleFor", LoaderOptions{StaleFor: 2 * MaxTTL}}, {"SoftTimeout", LoaderOptions{SoftTimeout: -1}},
+		{"EarlyRefresh", LoaderOptions{EarlyRefresh: math.NaN()}}, {"EarlyRefresh", LoaderOptions{EarlyRefresh: 101}},
+		{"BreakAt", LoaderOptions{BreakAt: 1.1}}, {"BreakFor", LoaderOptions{BreakFor: -1}}, {"RedisDown", LoaderOptions{RedisDown: 3}},
 	} {
 		if _, err := NewLoader(ch, "x", load, &c.o); err == nil || !strings.Contains(err.Error(), "LoaderOptions."+c.field) {
 			t.Errorf("%+v: %v", c.o, err)

@@ -31,10 +31,6 @@ func (l *Loader[K, V]) decode(s *state[V], e *lease.Entry) bool {
 		return false
 	}
 	s.value, s.null = value, e.Null
-	l.counters.redisHits.Add(1)
-	if e.Null {
-		l.counters.nullHits.Add(1)
-	}
 	return true
 }
 

@@ -22,8 +22,8 @@
 //
 //   - After Invalidate has returned nil, no value read from the database before is stored in Redis, or left there.
 //   - A Get that starts after that, and does not use the memory tier of another process, never receives such a value.
-//   - At most one load of a key that owns its lease runs in the fleet; nobody loads without one but when Redis cannot be asked, and
-//     then one a process.
+//   - At most one load of a key that owns its lease runs in the fleet; nobody loads without one but when Redis cannot be asked, or while
+//     the key is on hold (Options.ReplicaLag), and then one a process.
 //   - A cached null does not hide a row once the insert's invalidation has been acknowledged.
 //   - A caller who leaves harms nobody. A load that panics, or calls runtime.Goexit, becomes an error; no lease or goroutine stays.
 //   - The memory tier of another process lets go of an invalidated key within milliseconds, and never serves it to a Get that starts more than
@@ -39,7 +39,7 @@
 //
 // # Redis
 //
-// Version 6 or later, alone, behind sentinels, or a cluster. Keys are named prefix:loader:version:{key}; what is announced is numbered in
+// Version 6 or later, alone, behind sentinels, or a cluster. Keys are named prefix:loader:version:{key}, with Options.ReplicaLag for a time also …:{key}:hold; what is announced is numbered in
 // prefix::announced:{n}, for 1 n, or 16 on a cluster: the only keys without an end of life. A process with a memory tier has one connection more, by which it listens
 // to prefix::invalidations (with the number of its database behind it, unless that is 0). With an ACL, the user needs the keys ~prefix*, the channels &prefix* and the commands GET, SET, GETRANGE, SETRANGE, PTTL,
 // PEXPIRE, TIME, DEL, EVAL, EVALSHA, HGET, HSET, PERSIST, PUBLISH, SUBSCRIBE and PING (and what the client sends to open a connection). Where keys are evicted, or the server is emptied, values are loaded again; nothing else happens.

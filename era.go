@@ -3,6 +3,7 @@ package cacheaside
 import (
 	"context"
 	"sync"
+	"time"
 
 	"github.com/cacheaside/cacheaside/internal/conn"
 	"github.com/cacheaside/cacheaside/internal/local"
@@ -13,7 +14,7 @@ import (
 
 // raised begins a new era in a range of keys: the loader is of another generation there.
 func (l *Loader[K, V]) raised(place int, generation uint64) {
-	l.eras[place].Store(&local.Era{Generation: generation})
+	l.eras[place].Store(&local.Era{Generation: generation, Since: time.Now()})
 }
 
 // again has a round look at Redis for the first time, or once more from the start.

@@ -35,13 +35,14 @@ func (b *batch[K, V]) load() {
 	}
 	stop := b.keepAlive(rounds)
 	defer stop()
-	if len(rounds) <= b.l.chunk {
+	chunks := b.chunks(rounds)
+	if len(chunks) == 1 {
 		b.fill(rounds, stop)
 		return
 	}
 	var calls errgroup.Group
 	calls.SetLimit(maxCalls)
-	for chunk := range slices.Chunk(rounds, b.l.chunk) {
+	for _, chunk := range chunks {
 		calls.Go(func() error {
 			b.fill(chunk, func() {})
 			return nil
@@ -64,7 +65,7 @@ func (b *batch[K, V]) fill(all []*round[K, V], stop func()) {
 		for i, r := range rounds {
 			keys[i] = r.Key
 		}
-		entered, busy := b.l.gate.enter(keys)
+		entered, busy := b.l.gate.enter(keys, func(i int) bool { return !rounds[i].Result.alone })
 		if len(entered) == 0 {
 			select {
 			case <-busy:
@@ -80,7 +81,7 @@ func (b *batch[K, V]) fill(all []*round[K, V], stop func()) {
 			rounds = nil
 		}
 		if now, entered = b.mayLoad(now, entered); len(now) > 0 {
-			values := b.l.loadAll(b.ctx, entered)
+			values := b.l.loadAll(b.l.withPrimary(b.ctx, now), entered)
 			if len(rounds) == 0 {
 				stop()
 			}
@@ -201,8 +202,9 @@ func (b *batch[K, V]) failAll(rounds []*round[K, V], err error) {
 // filling is the entry for a value.
 func (l *Loader[K, V]) filling(r *round[K, V], v loaded[V]) (*lease.Filling, error) {
 	s := &r.Result
-	f := &lease.Filling{Attempt: s.attempt, Life: l.life(v)}
-	f.Entry = lease.Entry{Null: v.null, Cost: v.took, Expiry: time.Now().Add(f.Life), Generation: s.era.Generation, Keyed: s.hashed}
+	ttl := l.ttl(v)
+	f := &lease.Filling{Attempt: s.attempt, Life: l.hardLife(ttl, v.null)}
+	f.Entry = lease.Entry{Null: v.null, Cost: v.took, Expiry: time.Now().Add(ttl), Generation: s.era.Generation, Keyed: s.hashed}
 	if s.hashed {
 		f.Entry.Key = s.text
 	}
@@ -227,7 +229,7 @@ func (b *batch[K, V]) settleFill(r *round[K, V], f *lease.Filling) {
 		b.l.count(f.Err)
 		b.unvalidated(r)
 	case f.Stored:
-		b.l.remember(r, f.Life, b.refresh)
+		b.l.remember(r, time.Until(f.Entry.Expiry), f.Entry.Cost, b.refresh)
 		s.step = over
 	default:
 		b.l.counters.refused.Add(1)
@@ -242,7 +244,7 @@ func (b *batch[K, V]) settleFill(r *round[K, V], f *lease.Filling) {
 	}
 }
 
-// giveAlone gives out a value that was loaded without a lease. Only a cache that has no Redis remembers it: otherwise nothing would tell
+// giveAlone gives out a value that was loaded without a lease. Only a cache that has no Redis remembers it, and none while its key is on hold: otherwise nothing would tell
 // that it has changed.
 func (b *batch[K, V]) giveAlone(r *round[K, V], v loaded[V]) {
 	s := &r.Result
@@ -251,10 +253,13 @@ func (b *batch[K, V]) giveAlone(r *round[K, V], v loaded[V]) {
 	case s.bypass:
 		b.l.counters.bypassed.Add(1)
 		b.unvalidated(r)
+	case s.held && mutant.Active != mutant.HeldRemembered:
+		b.l.counters.held.Add(1)
+		b.unvalidated(r)
 	case b.l.cache.store != nil:
 		b.unvalidated(r)
 	default:
-		b.l.remember(r, b.l.life(v), b.refresh)
+		b.l.remember(r, b.l.ttl(v), v.took, b.refresh)
 		s.step = over
 	}
 }
@@ -269,8 +274,8 @@ func (b *batch[K, V]) unvalidated(r *round[K, V]) {
 	s.unvalidated, s.step = true, over
 }
 
-// life is how long a loaded value is stored: its time to live, shortened by the jitter.
-func (l *Loader[K, V]) life(v loaded[V]) time.Duration {
+// ttl is how long a loaded value is fresh: its time to live, shortened by the jitter.
+func (l *Loader[K, V]) ttl(v loaded[V]) time.Duration {
 	ttl := cmp.Or(v.ttl, l.options.TTL)
 	if v.null {
 		ttl = cmp.Or(v.ttl, l.options.NullTTL)

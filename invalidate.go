@@ -45,6 +45,7 @@ func (l *Loader[K, V]) Invalidate(ctx context.Context, keys ...K) error {
 	if mutant.Active == mutant.BumpFirst {
 		forget()
 	}
+	l.cache.holds.Set(hashes) // before it is forgotten: see onHold
 	if l.cache.store != nil && len(names) > 0 {
 		for i, err := range l.cache.channel.Delete(ctx, names, hashes) {
 			if err != nil {

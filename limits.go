@@ -36,9 +36,7 @@ func (l *Loader[K, V]) admit(ctx context.Context) (limit.Pass, error) {
 	return pass, err
 }
 
-func (l *Loader[K, V]) closing() bool {
-	return l.reads.Closed() || l.fresh.Closed() || l.refreshes.Closed()
-}
+func (l *Loader[K, V]) closing() bool { return l.life.Err() != nil }
 
 // notMade is what n keys get of a call that was not made.
 func notMade[V any](n int, err error) []loaded[V] {

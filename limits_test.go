@@ -423,8 +423,6 @@ func (b *brittle) load(ctx context.Context, key int) (string, error) {
 	return fmt.Sprint(key), (*b.end.Load())(ctx)
 }
 
-var errBroken = errors.New("broken")
-
 func broken(context.Context) error { return errBroken }
 func mended(context.Context) error { return nil }
 

@@ -194,29 +194,39 @@ func noRow(err error) bool {
 	return errors.Is(err, ErrNotFound) || errors.Is(err, sql.ErrNoRows)
 }
 
-// gate lets one load of a key at a time run in a process. It matters when Redis is down: a Get and a Refresh, which share no round, would
-// both load.
+// gate lets one load of a key at a time run in a process, where Redis does not see to it that there is one in the fleet. It matters when Redis is down: a Get and
+// a Refresh, which share no round, would both load. Who has a lease need not wait, but is waited for.
 type gate[K comparable] struct {
 	mu      sync.Mutex
-	loading map[K]chan struct{} // closed when the key's load has ended
+	loading map[K]*loading
 }
 
-// enter lets in those keys that nobody is loading. If there are none, busy is closed when one that is being loaded no longer is. Who has
+// loading is the loads of a key that are under way.
+type loading struct {
+	n    int
+	done chan struct{} // closed when the last of them has ended
+}
+
+// enter lets in those keys that nobody is loading, or that are leased, as leased tells by their place. If there are none, busy is closed when one that is being loaded no longer is. Who has
 // entered with some keys loads them, and leaves, before he waits for others: so two batches never wait for each other.
-func (g *gate[K]) enter(keys []K) (entered []K, busy <-chan struct{}) {
+func (g *gate[K]) enter(keys []K, leased func(i int) bool) (entered []K, busy <-chan struct{}) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.loading == nil {
-		g.loading = make(map[K]chan struct{})
+		g.loading = make(map[K]*loading)
 	}
-	for _, key := range keys {
-		running, ok := g.loading[key]
-		if !ok || mutant.Active == mutant.ProcessGate {
-			g.loading[key] = make(chan struct{})
-			entered = append(entered, key)
-		} else {
-			busy = running
+	for i, key := range keys {
+		l := g.loading[key]
+		switch {
+		case l == nil:
+			g.loading[key] = &loading{n: 1, done: make(chan struct{})}
+		case leased(i) && mutant.Active != mutant.LeasedWait, mutant.Active == mutant.ProcessGate:
+			l.n++
+		default:
+			busy = l.done
+			continue
 		}
+		entered = append(entered, key)
 	}
 	return entered, busy
 }
@@ -225,9 +235,11 @@ func (g *gate[K]) leave(keys []K) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	for _, key := range keys {
-		if running, ok := g.loading[key]; ok {
+		if l := g.loading[key]; l.n > 1 {
+			l.n--
+		} else {
 			delete(g.loading, key)
-			close(running)
+			close(l.done)
 		}
 	}
 }

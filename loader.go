@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"hash/maphash"
+	"math/rand/v2"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -44,7 +45,11 @@ type Loader[K comparable, V any] struct {
 	reads      *flight.Group[K, state[V]]
 	fresh      *flight.Group[K, state[V]] // reads that the memory tier may not answer
 	refreshes  *flight.Group[K, state[V]]
-	background sync.WaitGroup // renewals, and what nobody waits for
+	renewals   renewals[K]
+	background sync.WaitGroup // what nobody waits for: reloads, renewals of leases, releases
+	life       context.Context
+	stop       context.CancelCauseFunc
+	die        func() float64 // for XFetch
 	gate       gate[K]
 	door       limit.Door // in front of the database
 	window     window     // of failed loads that Redis knows nothing of
@@ -56,8 +61,8 @@ type Loader[K comparable, V any] struct {
 // []byte as they are, and all else by encoding/json. nil options are the defaults.
 //
 // load reads one row from the database. It returns ErrNotFound or sql.ErrNoRows for a row that does not exist, which is cached
-// too. It must read what has been committed: not from within a transaction of the caller's, nor from a lagging replica. What it
-// asks of another loader must not pass on that one's ErrNotFound unless this row is missing then, and it must not ask this loader for
+// too. It must read what has been committed: not from within a transaction of the caller's, nor from a replica that may lag behind, but for what
+// Options.ReplicaLag allows. What it asks of another loader must not pass on that one's ErrNotFound unless this row is missing then, and it must not ask this loader for
 // the same key, nor for one that may be asked for by the same GetMany, for which it would wait in vain. It runs on a
 // goroutine of its own, for all who ask for the key at the time; its context carries the values of the first caller's
 // context, but not its cancellation: it ends after LoadTimeout, when the last of them has left, or at Close. A panic in it becomes
@@ -84,7 +89,7 @@ func NewBatchLoader[K comparable, V any](c *Cache, name string, load func(ctx co
 }
 
 func newLoader[K comparable, V any](c *Cache, name string, load loadFunc[K, V], batch bool, options *LoaderOptions) (*Loader[K, V], error) {
-	l := &Loader[K, V]{cache: c, name: name, options: options.withDefaults(), load: load, batch: batch, chunk: 1, seed: maphash.MakeSeed(), start: time.Now()}
+	l := &Loader[K, V]{cache: c, name: name, options: options.withDefaults(), load: load, batch: batch, chunk: 1, seed: maphash.MakeSeed(), start: time.Now(), die: rand.ExpFloat64}
 	switch {
 	case c == nil:
 		return nil, fmt.Errorf("cacheaside: loader %q: the cache is nil", name)
@@ -110,8 +115,9 @@ func newLoader[K comparable, V any](c *Cache, name string, load loadFunc[K, V], 
 	}
 	late := func(*state[V]) bool { return mutant.Active == mutant.LateRefresh } // each loads anew
 	l.refreshes = flight.New(flight.Hooks[K, state[V]]{Fly: l.reload, Late: late, Caught: caught})
+	l.life, l.stop = context.WithCancelCause(context.Background())
 	if c.channel == nil {
-		l.raised(0, 0)
+		l.eras[0].Store(&local.Era{})
 	}
 	if err := c.add(name, l); err != nil {
 		return nil, fmt.Errorf("cacheaside: loader %q: %w", name, err)
@@ -241,12 +247,14 @@ func (l *Loader[K, V]) first(ctx context.Context, rounds []*round[K, V]) (done, 
 	for _, r := range rounds {
 		l.begin(r)
 	}
+	l.lookInside(rounds)
 	if asked := at(rounds, toLook); len(asked) > 0 {
 		l.cache.store.First(ctx, names(asked), func(i int, held *lease.State, err error) {
 			if err == nil || ctx.Err() == nil {
 				l.settle(asked[i], held, err)
 			}
 		})
+		l.renewAll(asked)
 	}
 	if ctx.Err() != nil { // nobody waits for the rest
 		for _, r := range at(rounds, toLook) {
@@ -263,7 +271,9 @@ func (l *Loader[K, V]) first(ctx context.Context, rounds []*round[K, V]) (done, 
 
 // read is one flight of Gets: all their callers asked before it began.
 func (l *Loader[K, V]) read(ctx context.Context, f *flight.Flight[K, state[V]]) {
-	l.batchOf(ctx, f, false).run()
+	b := l.batchOf(ctx, f, false)
+	l.lookInside(b.open)
+	b.run()
 }
 
 // run brings all rounds to their end. Each step is one trip to Redis for all keys that are at it.
@@ -273,6 +283,7 @@ func (b *batch[K, V]) run() {
 	for b.more() {
 		b.learn() // which entries count, if that is in doubt
 		if b.refresh {
+			b.peek()  // for a renewal: at what is to be renewed
 			b.claim() // the leases, whatever the keys hold
 		} else {
 			b.look() // what do the keys hold?
@@ -301,11 +312,14 @@ func (l *Loader[K, V]) addStats(s *Stats) { l.counters.addTo(s) }
 
 func (l *Loader[K, V]) close() {
 	l.counters.memory.close()
+	l.renewals.close()
+	l.stop(ErrClosed)
 	var wg sync.WaitGroup
 	wg.Go(func() { l.reads.Close(ErrClosed) })
 	wg.Go(func() { l.fresh.Close(ErrClosed) })
 	wg.Go(func() { l.refreshes.Close(ErrClosed) })
 	wg.Wait()
+	l.renewals.under.Wait()
 	l.background.Wait()
 }
 

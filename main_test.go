@@ -280,3 +280,11 @@ func reach(t testing.TB, c <-chan struct{}, what string) {
 
 // key is the name in Redis of a row of the test table.
 func redisKey(key int) string { return fmt.Sprintf("cacheaside:row:1:{%d}", key) }
+
+// sleeps is a read of a table that takes so long.
+func sleeps(d time.Duration) func(context.Context, int64) error {
+	return func(context.Context, int64) error {
+		time.Sleep(d)
+		return nil
+	}
+}

@@ -2,6 +2,7 @@ package cacheaside
 
 import (
 	"hash/maphash"
+	"math"
 	"math/rand/v2"
 	"runtime"
 	"sync/atomic"
@@ -22,8 +23,11 @@ func (l *Loader[K, V]) remembered(key K) (*local.Item[K, V], bool) {
 	if visit == nil {
 		return nil, false
 	}
-	item, ok := local.Get[K, V](l.memory, l.hash(key), &l.eras, key)
+	item, near, ok := local.Get[K, V](l.memory, l.hash(key), &l.eras, key)
 	visit.leave(ok)
+	if near {
+		l.nearEnd(item)
+	}
 	if ok && item.Null {
 		l.counters.memoryNulls.Add(1)
 	}
@@ -39,13 +43,13 @@ func (l *Loader[K, V]) rememberEntry(r *round[K, V], e *lease.Entry) {
 	if mutant.Active == mutant.MemoryLife {
 		life = l.options.TTL
 	}
-	l.remember(r, life, false)
+	l.remember(r, life, e.Cost, false)
 }
 
 // remember offers a round's value to the memory tier, under the generation from before it was read. A refresh moves the generation on, for it
 // must end what is remembered there; if that has moved already, the value is not remembered, and what is there ends too.
-func (l *Loader[K, V]) remember(r *round[K, V], life time.Duration, refresh bool) {
-	life = min(life, l.options.MemoryTTL)
+func (l *Loader[K, V]) remember(r *round[K, V], ttl, cost time.Duration, refresh bool) {
+	life := min(ttl, l.options.MemoryTTL)
 	s := &r.Result
 	if l.memory == nil {
 		return
@@ -68,7 +72,8 @@ func (l *Loader[K, V]) remember(r *round[K, V], life time.Duration, refresh bool
 	}
 	s.remembered = true
 	item := local.Item[K, V]{Era: s.era, Range: s.place, Key: r.Key, Value: s.value, Null: s.null, Stable: s.stable, Generation: s.generation}
-	local.Set(l.memory, l.hash(r.Key), item, local.Weigh(r.Key)+local.Weigh(s.value), life)
+	item.Delta = uint32(min(l.delta(cost).Microseconds(), math.MaxUint32))
+	local.Set(l.memory, l.hash(r.Key), item, local.Weigh(r.Key)+local.Weigh(s.value), life, ttl)
 }
 
 // current tells whether those who came while a round ran may be given its result: it is what the memory tier holds for them.

@@ -60,7 +60,9 @@ type Options struct {
 
 	// ReplicaLag is for load functions that read from replicas of the database: how far those may lag behind. After an Invalidate its keys are on hold for that long:
 	// what is loaded meanwhile is shared by those who ask in the process just then, but stored nowhere; and PreferPrimary tells the load function to read from the primary. All
-	// processes of the fleet set the same, those that only write included. Default: none. At most 1 minute.
+	// processes of the fleet set the same, those that only write included. After an InvalidateAll, and where the loader is new to Redis, since nobody has used it or Redis has lost its data, all keys
+	// of a loader are on hold for that long. A hold is kept in Redis, where it may be evicted as everything is; without Redis by the process. Invalidate the key only after its row was
+	// committed: from then on the time counts. Who sets it: who would spare the primary, and does not want what a replica still shows to be cached until its TTL. Default: none. At most 1 minute.
 	ReplicaLag time.Duration
 
 	// LeaseTTL is how long the lease of a load lives without being renewed; a living process renews it every third of it. So it

@@ -371,7 +371,7 @@ func TestLateCallersSeeInvalidation(t *testing.T) {
 	r := &round[int, string]{Key: 1}
 	p.begin(r)
 	r.Result.value = "old"
-	p.remember(r, time.Minute, false)
+	p.remember(r, time.Minute, 0, false)
 	if !p.current(&r.Result) {
 		t.Fatal("not current to begin with")
 	}
@@ -399,7 +399,7 @@ func TestGenerationIsTakenBeforeReading(t *testing.T) {
 		t.Fatal(err)
 	}
 	r.Result.value = "old" // read from Redis before the invalidation
-	p.remember(r, time.Minute, false)
+	p.remember(r, time.Minute, 0, false)
 	p.settle()
 	p.want(t, 1, "new", nil)
 }

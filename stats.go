@@ -28,7 +28,7 @@ type Stats struct {
 
 	Waits            int64 // rounds that waited for a load that was not their own
 	Refused          int64 // loads whose result was thrown away, since an invalidation came between or the lease was lost
-	Unvalidated      int64 // results given out that Redis had not validated, since it was in trouble or after too many refusals
+	Unvalidated      int64 // results given out that Redis had not validated, since it was in trouble, after too many refusals, or on hold
 	Bypassed         int64 // of those, how many were due to Bypass
 	Outdated         int64 // entries found in Redis that an InvalidateAll had ended; each counts as a miss
 	Undecodable      int64 // entries found in Redis that could not be decoded; each counts as a miss

@@ -5,7 +5,6 @@ import (
 	"compress/gzip"
 	"context"
 	"encoding/binary"
-	"errors"
 	"io"
 	"os"
 	"slices"
@@ -15,30 +14,32 @@ import (
 	"time"
 )
 
-// readTrace reads the keys of a trace: a gzip stream of big-endian 32-bit integers.
-func readTrace(t testing.TB, file string) (keys []int, distinct int) {
-	t.Helper()
+// traceKeys reads the keys of a trace: a gzip stream of big-endian 32-bit integers.
+func traceKeys(file string) ([]int, error) {
 	f, err := os.Open(file)
 	if err != nil {
-		t.Fatal(err)
+		return nil, err
 	}
 	defer f.Close()
 	z, err := gzip.NewReader(bufio.NewReader(f))
 	if err != nil {
+		return nil, err
+	}
+	b, err := io.ReadAll(z)
+	keys := make([]int, 0, len(b)/4)
+	for ; len(b) >= 4; b = b[4:] {
+		keys = append(keys, int(int32(binary.BigEndian.Uint32(b))))
+	}
+	return keys, err
+}
+
+func readTrace(t testing.TB, file string) (keys []int, distinct int) {
+	t.Helper()
+	keys, err := traceKeys(file)
+	if err != nil {
 		t.Fatal(err)
 	}
-	seen := make(map[int]bool)
-	for {
-		var key int32
-		if err := binary.Read(z, binary.BigEndian, &key); err != nil {
-			if !errors.Is(err, io.EOF) {
-				t.Fatal(err)
-			}
-			return keys, len(seen)
-		}
-		keys = append(keys, int(key))
-		seen[int(key)] = true
-	}
+	return keys, len(slices.Compact(slices.Sorted(slices.Values(keys))))
 }
 
 // Four caches on one Redis replay a real trace by 64 goroutines: each distinct key is loaded exactly once in the whole fleet.

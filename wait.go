@@ -29,6 +29,9 @@ func (b *batch[K, V]) wait() {
 			continue
 		}
 		gap = min(gap, b.l.loadTime.pause(waited))
+		if s.patience > now {
+			gap = min(gap, s.patience-now)
+		}
 	}
 	if others := len(at(b.open, toLook)) + len(at(b.open, toTake)); others > 0 || gap == math.MaxInt64 {
 		gap = 0 // there is something to look for at once
@@ -63,6 +66,9 @@ func (t *loadTime) observe(took time.Duration) {
 	}
 	t.nanos.Store(old + (int64(took)-old)/8)
 }
+
+// mean is about how long they take; 0 if that is not known.
+func (t *loadTime) mean() time.Duration { return time.Duration(t.nanos.Load()) }
 
 // pause is how long to wait before looking again for the result of another's load, after having waited for so long. A waiter does not know
 // when that load began, so it looks from the start, but most often near the time that such a load takes: some five times before, some

@@ -74,7 +74,7 @@ func (w *window) clear(key uint64) {
 func (l *Loader[K, V]) mark(text string) uint64 { return maphash.String(l.seed, text) }
 
 // mayLoad ends those rounds that would load alone a key that failed to load a moment ago. It answers the others, and their keys, which have all entered the gate.
-// A refresh is asked for in spite of that, and ends it.
+// A refresh is asked for in spite of that, and ends it; a reload in the background is not.
 func (b *batch[K, V]) mayLoad(rounds []*round[K, V], keys []K) ([]*round[K, V], []K) {
 	now := time.Since(b.l.start)
 	var marked, others []K
@@ -83,7 +83,7 @@ func (b *batch[K, V]) mayLoad(rounds []*round[K, V], keys []K) ([]*round[K, V], 
 		key := b.l.mark(s.text)
 		s.ends = b.l.window.generation(key)
 		switch {
-		case b.refresh:
+		case b.refresh && !b.renewal:
 			b.l.window.clear(key)
 		case s.alone && !s.bypass && b.l.window.failed(key, now):
 			b.l.counters.failedByMark.Add(1)

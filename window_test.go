@@ -120,6 +120,26 @@ func TestErrorWindowOfStoppedLoads(t *testing.T) {
 	})
 }
 
+// Without Redis, too, a reload in the background that has failed is not tried again for a while.
+func TestErrorWindowOfReloads(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := newTable(map[int]string{1: "one"})
+		p := startOn(t, nil, d, Options{}, &LoaderOptions{TTL: time.Minute, Jitter: -1, StaleFor: time.Hour, EarlyRefresh: -1})
+		defer p.cache.Close()
+		p.want(t, 1, "one", nil)
+		p.settle()
+		time.Sleep(61 * time.Second)
+		d.fail(errBroken)
+		for range 200 { // 20 s
+			p.want(t, 1, "one", nil)
+			time.Sleep(100 * time.Millisecond)
+		}
+		if n := d.loads.Load(); n < 15 || n > 21 {
+			t.Errorf("%d loads", n)
+		}
+	})
+}
+
 // In a batch, keys of the window fail and the others are loaded.
 func TestErrorWindowInABatch(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -54,7 +54,7 @@ func workerChild() {
 	w.db.SetMaxOpenConns(12)
 	w.db.SetMaxIdleConns(12)
 	rdb := w.client()
-	w.loader, err = newFleetLoader(rdb, w.config, w.load, &cacheaside.LoaderOptions{TTL: rowTTL, MemoryTTL: rowTTL,
+	w.loader, err = newFleetLoader(rdb, w.config, w.load, &cacheaside.LoaderOptions{TTL: rowTTL / 2, StaleFor: rowTTL / 2, MemoryTTL: rowTTL / 2,
 		LoadTimeout: loadTimeout, ErrorTTL: 50 * time.Millisecond})
 	if err != nil {
 		panic(err)

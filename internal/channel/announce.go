@@ -45,7 +45,7 @@ func (c *Channel) Delete(ctx context.Context, names []string, hashes []uint64) [
 	}
 	for _, p := range parts {
 		for i, at := range p.at {
-			if errs[at] = p.dels[i].Err(); errs[at] == nil {
+			if errs[at] = p.failed(i); errs[at] == nil {
 				errs[at] = p.announced
 			}
 			if errs[at] != nil {
@@ -62,6 +62,7 @@ type part struct {
 	names     []string
 	at        []int // where they are among all
 	body      []byte
+	holds     []redis.Cmder // nil: there are none
 	dels      []redis.Cmder
 	announced error
 }
@@ -81,12 +82,13 @@ func (c *Channel) parts(ctx context.Context, names []string, hashes []uint64) []
 		p.body = binary.BigEndian.AppendUint64(p.body, hashes[i])
 	}
 	for _, p := range parts {
-		p.prepare(ctx)
+		c.prepare(ctx, p)
 	}
 	return parts
 }
 
-func (p *part) prepare(ctx context.Context) {
+func (c *Channel) prepare(ctx context.Context, p *part) {
+	c.hold(ctx, p)
 	p.announced = conn.NotReturned(nil) // until it has
 	p.dels = make([]redis.Cmder, len(p.names))
 	for i, name := range p.names {
@@ -94,7 +96,15 @@ func (p *part) prepare(ctx context.Context) {
 	}
 }
 
-// send deletes and announces, in one trip if all keys are at the server that numbers their announcements, as nearly always. If anything is wrong, or on a
+// failed is why a key of a part was not put on hold or deleted.
+func (p *part) failed(i int) error {
+	if p.holds != nil && p.holds[i].Err() != nil {
+		return p.holds[i].Err()
+	}
+	return p.dels[i].Err()
+}
+
+// send puts on hold if need be, deletes, and announces, in this order; in one trip if all keys are at the server that numbers their announcements, as nearly always. If anything is wrong, or on a
 // cluster a key has moved meanwhile, so that the announcement might have come first, it does it again one after the other: both may be repeated.
 func (c *Channel) send(ctx context.Context, p *part) {
 	if mutant.Active == mutant.PublishFirst {
@@ -106,7 +116,9 @@ func (c *Channel) send(ctx context.Context, p *part) {
 		return
 	}
 	if ctx.Err() == nil {
-		p.prepare(ctx)
+		c.prepare(ctx, p)
+		c.conn.Process(ctx, p.holds)
+		c.inFull(ctx, p)
 		c.conn.Process(ctx, p.dels)
 		_, p.announced = c.announce(ctx, p.rng, p.body, "")
 	}
@@ -123,7 +135,10 @@ func (c *Channel) together(ctx context.Context, p *part) bool {
 		}
 	}
 	announcement := script(ctx, "evalsha", announceScript.Hash, c.keys[p.rng], c.announcement(p.rng, p.body, ""))
-	cmds := slices.Concat(p.dels, []redis.Cmder{announcement})
+	cmds := slices.Concat(p.holds, p.dels, []redis.Cmder{announcement})
+	if mutant.Active == mutant.HoldLast {
+		cmds = slices.Concat(p.dels, p.holds, []redis.Cmder{announcement})
+	}
 	if !c.conn.ProcessAt(ctx, c.keys[p.rng], cmds) {
 		return false
 	}
@@ -134,11 +149,14 @@ func (c *Channel) together(ctx context.Context, p *part) bool {
 	case conn.Unknown(announcement):
 		_, p.announced = c.announce(ctx, p.rng, p.body, "")
 	}
+	if slices.ContainsFunc(p.holds, conn.Unknown) {
+		return false // the deletes have come first
+	}
 	if !c.conn.Cluster() {
 		return true // the client has tried again as its options say
 	}
-	for _, del := range p.dels {
-		if del.Err() != nil {
+	for i := range p.dels {
+		if p.failed(i) != nil {
 			return false
 		}
 	}

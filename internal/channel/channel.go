@@ -25,6 +25,7 @@ type Channel struct {
 	topic  string              // the Redis channel that all messages are published to
 	keys   [conn.Ranges]string // where the numbers and generations of each range are kept
 	bound  time.Duration
+	lag    time.Duration // keys that are deleted are on hold for so long; 0: they are not
 	memory Memory
 	start  time.Time // of the clock on which generations are confirmed
 	origin atomic.Uint64

@@ -12,6 +12,7 @@ import (
 	"errors"
 	"hash/maphash"
 	"sync"
+	"time"
 
 	"github.com/cacheaside/cacheaside/internal/mutant"
 )
@@ -66,6 +67,7 @@ type Round[K comparable, R any] struct {
 	Key    K
 	Result R
 	Err    error
+	Asked  time.Time // when the first caller of a round that has gathered came; zero for one that began at once
 
 	shard *shard[K, R]
 	self  [1]*Round[K, R] // saves an allocation where it is alone
@@ -227,7 +229,7 @@ func (r *Round[K, R]) join(ctx context.Context) *Round[K, R] {
 		return r
 	}
 	if r.next == nil {
-		r.next = &Round[K, R]{Key: r.Key, shard: r.shard, values: ctx, done: make(chan struct{})}
+		r.next = &Round[K, R]{Key: r.Key, Asked: time.Now(), shard: r.shard, values: ctx, done: make(chan struct{})}
 	}
 	r.next.callers++
 	return r.next

@@ -20,8 +20,9 @@ const maxSends = 2
 // Attempt is one process's try at one key: it reads the key, takes it for a load, stores what the load gave or gives up. Its steps are
 // methods of Store, which take many attempts in one trip, and leave what each has come to in State and Err. It is used by one goroutine.
 type Attempt struct {
-	State State // what the last Take or Claim has shown, or a Get or Read that was put here
-	Err   error // why the last step failed
+	State State  // what the last Take or Claim has shown, or a Get or Read that was put here
+	Err   error  // why the last step failed
+	Young uint64 // the generation of the key's loader, if it may be so young that the loader is on hold; 0: it is not
 
 	key   string
 	life  time.Duration
@@ -66,29 +67,32 @@ func (a *Attempt) Adopt(held *State) {
 }
 
 // Take asks for the leases of keys that hold nothing, or what cannot be read (State.Kind is Unknown), which is replaced if it is still what
-// was read. The state is Mine if the lease is given, otherwise what the key holds.
+// was read. The state is Mine if the lease is given, Held if the key is on hold, otherwise what the key holds.
 func (s *Store) Take(ctx context.Context, as []*Attempt) {
 	s.ask(ctx, as, takeScript, func(a *Attempt) []any {
 		hash := ""
 		if a.State.Kind == Unknown {
 			hash = conn.SHA1(a.State.Raw)
 		}
-		return []any{appendLease(nil, a.token), a.life.Milliseconds(), hash}
+		return append([]any{appendLease(nil, a.token), a.life.Milliseconds(), hash}, s.holdArgs(a)...)
 	}, func(a *Attempt, v any, err error) (State, error) {
 		if errors.Is(err, redis.Nil) {
 			a.state = holdsLease
 			return State{Kind: Mine}, nil
+		}
+		if _, on := v.(int64); on {
+			return State{Kind: Held}, err
 		}
 		held, _ := v.(string)
 		return decode([]byte(held)), err
 	})
 }
 
-// Claim asks for loads of keys whatever they hold, but for somebody else's load; or of those entries that they were read to hold (see For). The state is Mine, Busy, or, if it is another entry now or none,
-// Unknown.
+// Claim asks for loads of keys whatever they hold, but for somebody else's load; or of those entries that they were read to hold (see For). The state is Mine, Busy, Held, or, if it is another entry now or
+// none, Unknown.
 func (s *Store) Claim(ctx context.Context, as []*Attempt) {
 	s.ask(ctx, as, claimScript, func(a *Attempt) []any {
-		return []any{appendLease(nil, a.token), a.tokenArg(), a.life.Milliseconds(), a.stamp}
+		return append([]any{appendLease(nil, a.token), a.tokenArg(), a.life.Milliseconds(), a.stamp}, s.holdArgs(a)...)
 	}, func(a *Attempt, v any, err error) (State, error) {
 		if err != nil {
 			return State{}, err
@@ -105,6 +109,8 @@ func (s *Store) Claim(ctx context.Context, as []*Attempt) {
 		case "claimed":
 			a.state, a.header, a.expiry = holdsClaim, []byte(parts[1]), parts[2]
 			return State{Kind: Mine}, nil
+		case "held":
+			return State{Kind: Held}, nil
 		case "busy":
 			h := []byte(parts[1])                                                                                 // a lease, or the part of an entry that scripts know
 			if len(h) >= leaseSize && h[0] == entryByte && slices.Contains(a.sent, Token(h[tokenAt:leaseSize])) { // my claim, whose reply was lost

@@ -109,6 +109,7 @@ const (
 	Mine                // this attempt's load may begin
 	Failed              // a load failed a moment ago
 	Unknown             // bytes that this version cannot read
+	Held                // nothing that counts, and nothing may be loaded into it for a time
 )
 
 // State is what a command has shown of a key.

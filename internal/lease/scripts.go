@@ -5,17 +5,19 @@ import (
 	"github.com/cacheaside/cacheaside/internal/mutant"
 )
 
-// Each script touches KEYS[1] alone, and decides by what the key holds and by Redis' own clock. Lua counts from 1: bytes
+// Each script changes KEYS[1] alone, and decides by what the key holds and by Redis' own clock. Lua counts from 1: bytes
 // 3 to 14 are the token, the first 24 bytes all that a script needs of an entry. A mutant (see internal/mutant) takes one guard out; in a build without that tag these are constants.
 
 // takeScript gives a lease if the key holds nothing, or still exactly the bytes whose hash is ARGV[3], which the caller could
-// not read. Otherwise it answers what the key holds: the second check of double-checked locking, in the same trip.
-// ARGV: lease, its life in ms, hash of unreadable bytes or "".
+// not read. Otherwise it answers what the key holds: the second check of double-checked locking, in the same trip. On hold it answers 1, and changes nothing.
+// ARGV: lease, its life in ms, hash of unreadable bytes or "", what onHold needs.
 var takeScript = conn.NewScript(`
 local v = redis.call('GET', KEYS[1])
-if v and (ARGV[3] == '' or redis.sha1hex(v) ~= ARGV[3]) then return v end
+if v and (ARGV[3] == '' or redis.sha1hex(v) ~= ARGV[3]) then return v end`+onHold+`
+if held then return 1 end
 redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])
 return false`,
+	conn.Mutation{Name: mutant.TakeHeld, Old: `if held then`, New: `if false then`},
 	conn.Mutation{Name: mutant.SecondCheck, Old: `if v and (`, New: `if v and string.byte(v, 1) == 225 and (`},
 	conn.Mutation{Name: mutant.ReplaceCompare, Old: `redis.sha1hex(v) ~= ARGV[3]`, New: `false`})
 
@@ -23,8 +25,9 @@ return false`,
 // has not ended: answers it. An entry: claims it, in the entry itself, so that readers keep being served and nothing can
 // come between; the key is made to outlive the claim, for if it expired another reader would take a lease and load too. Where the stamp of an entry is given, only that
 // entry is claimed: it may have been reloaded since it was read. Without one, the claim that a failure has left stops nobody.
-// ARGV: lease, token, life in ms, stamp or "". Answers {what}, {'busy', bytes}, or {'claimed', old header, Unix ms of its hard end or -1}.
-var claimScript = conn.NewScript(`
+// ARGV: lease, token, life in ms, stamp or "", what onHold needs. Answers {what}, also {'held'}, whatever is there; {'busy', bytes}, or {'claimed', old header, Unix ms of its hard end or -1}.
+var claimScript = conn.NewScript(onHold+`
+if held then return {'held'} end
 local life = tonumber(ARGV[3])
 local h = redis.call('GETRANGE', KEYS[1], 0, 23)
 local kind = string.byte(h, 1)
@@ -41,6 +44,7 @@ local ttl = redis.call('PTTL', KEYS[1])
 redis.call('SETRANGE', KEYS[1], 1, string.char(flags - flags % 2 + 1) .. ARGV[2] .. string.sub(h, 15, 20) .. ends(life))
 if ttl >= 0 and ttl < life then redis.call('PEXPIRE', KEYS[1], life) end
 return {'claimed', h, ttl < 0 and '-1' or string.format('%.0f', now + ttl)}`,
+	conn.Mutation{Name: mutant.ClaimHeld, Old: `if held then`, New: `if false then`},
 	conn.Mutation{Name: mutant.ClaimOutlives, Old: `if ttl >= 0 and ttl < life`, New: `if false`},
 	conn.Mutation{Name: mutant.ClaimStamp, Old: `ARGV[4] ~= '' and stamp ~= ARGV[4]`, New: `false`},
 	conn.Mutation{Name: mutant.ClaimOnce, Old: `flags % 2 == 1 and taken(h)`, New: `false`})

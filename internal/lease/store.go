@@ -3,6 +3,8 @@ package lease
 import (
 	"context"
 	"errors"
+	"slices"
+	"time"
 
 	"github.com/redis/go-redis/v9"
 
@@ -14,6 +16,7 @@ import (
 type Store struct {
 	conn    *conn.Conn
 	cluster bool
+	lag     time.Duration // for how long keys are on hold; 0: there are no holds
 	reads   gather
 }
 
@@ -74,7 +77,7 @@ func (s *Store) evalAll(ctx context.Context, as []*Attempt, sc conn.Script, once
 func (s *Store) evalBy(ctx context.Context, as []*Attempt, name, body string, once bool, args func(*Attempt) []any, reply func(a *Attempt, v any, err error)) (unknown []*Attempt) {
 	cmds := make([]redis.Cmder, len(as))
 	for i, a := range as {
-		cmd := redis.NewCmd(ctx, append([]any{name, body, 1, a.key}, args(a)...)...)
+		cmd := redis.NewCmd(ctx, slices.Concat([]any{name, body}, s.keys(a, once), args(a))...)
 		cmds[i] = cmd
 		if once && mutant.Active != mutant.LeaseRetried {
 			cmds[i] = sentOnce{cmd}

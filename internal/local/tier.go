@@ -32,16 +32,24 @@ type Tier struct {
 type Item[K comparable, V any] struct {
 	Era        *Era // whose it is: each loader hashes keys in its own way
 	Range      uint8
+	Null       bool   // there is no such row
+	Delta      uint32 // what the end of its TTL is to be seen coming by, in microseconds: see Get
 	Key        K
 	Value      V
-	Null       bool // there is no such row
 	Stable     uint64
 	Generation uint64
 	expires    time.Duration // on the tier's clock
+	soft       time.Duration // the end of its TTL, which may be later
 }
 
+// Left is what is left of the item's TTL.
+func (i *Item[K, V]) Left(t *Tier) time.Duration { return i.soft - time.Since(t.start) }
+
 // Era is a time between two invalidations of all that a loader holds in one range of keys. Its address tells it from all others.
-type Era struct{ Generation uint64 }
+type Era struct {
+	Generation uint64
+	Since      time.Time // when it was learned here; zero: it is the first, and there was nothing before
+}
 
 // Eras are the present ones of a loader.
 type Eras [conn.Ranges]atomic.Pointer[Era]
@@ -111,35 +119,56 @@ func (t *Tier) Invalidate(hash, stable uint64) {
 	t.delete(hash)
 }
 
-// Get returns the live item of key, whose hash is hash, of the loader whose eras these are.
-func Get[K comparable, V any](t *Tier, hash uint64, eras *Eras, key K) (*Item[K, V], bool) {
-	v, ok := t.cache.Get(hash)
+// horizon is how many Deltas before the end of an item's TTL Get begins to tell of it: earlier, nobody would throw a die that could win (exp(-32) = 1e-14).
+const horizon = 32
+
+// Get returns the live item of key, whose hash is hash, of the loader whose eras these are, and whether the end of its TTL is near.
+func Get[K comparable, V any](t *Tier, hash uint64, eras *Eras, key K) (item *Item[K, V], near, ok bool) {
+	item, ok = find[K, V](t, hash)
 	if !ok {
-		return nil, false
-	}
-	item, ok := v.(*Item[K, V])
-	if !ok {
-		return nil, false
+		return nil, false, false
 	}
 	trust := t.generations.ranges[item.Range%conn.Ranges].trust.Load() // before era and generation: see Trust
 	now := time.Since(t.start)
 	if now >= item.expires || int64(now) >= trust && mutant.Active != mutant.TrustForEver {
-		return nil, false
+		return nil, false, false
 	}
 	if (item.Key != key || item.Era != eras.Of(item.Range)) && mutant.Active != mutant.MemoryKey {
-		return nil, false // another key with the same 64-bit hash, or all of the loader was invalidated
+		return nil, false, false // another key with the same 64-bit hash, or all of the loader was invalidated
 	}
 	if item.Generation != t.generations.Now(item.Range, item.Stable) && mutant.Active != mutant.MemoryGeneration {
-		return nil, false
+		return nil, false, false
 	}
-	return item, true
+	return item, item.soft-now < time.Duration(item.Delta)*(horizon*time.Microsecond), true
 }
 
-// Set offers item to the tier for at most life. weight is the size of key and value in bytes. It may not be taken.
-func Set[K comparable, V any](t *Tier, hash uint64, item Item[K, V], weight int64, life time.Duration) {
-	item.expires = time.Since(t.start) + life
+func find[K comparable, V any](t *Tier, hash uint64) (item *Item[K, V], ok bool) {
+	v, ok := t.cache.Get(hash)
+	if !ok {
+		return nil, false
+	}
+	item, ok = v.(*Item[K, V])
+	return item, ok
+}
+
+// GetStale is Get for an item whose TTL may have ended: it answers how long ago, which is negative if it has not.
+func GetStale[K comparable, V any](t *Tier, hash uint64, eras *Eras, key K) (item *Item[K, V], ago time.Duration, ok bool) {
+	item, ok = find[K, V](t, hash)
+	if !ok || item.Key != key || item.Era != eras.Of(item.Range) || item.Generation != t.generations.Now(item.Range, item.Stable) {
+		return nil, 0, false
+	}
+	return item, time.Since(t.start) - item.soft, true
+}
+
+// Set offers item, whose TTL ends after ttl, to the tier for at most life. weight is the size of key and value in bytes. It may not be taken.
+func Set[K comparable, V any](t *Tier, hash uint64, item Item[K, V], weight int64, life, ttl time.Duration) {
+	now := time.Since(t.start)
+	item.expires, item.soft = now+life, now+ttl
 	if item.expires < 0 {
 		item.expires = math.MaxInt64
+	}
+	if item.soft < 0 {
+		item.soft = math.MaxInt64
 	}
 	t.mu.RLock()
 	defer t.mu.RUnlock()

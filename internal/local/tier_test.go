@@ -27,25 +27,25 @@ func newTier(t testing.TB, budget int64) *Tier {
 func set[K comparable, V any](t *testing.T, tier *Tier, hash uint64, key K, value V, life time.Duration) {
 	t.Helper()
 	stable := hash + 1000 // any other number
-	Set(tier, hash, Item[K, V]{Key: key, Value: value, Stable: stable, Generation: tier.Generation(0, stable)}, 8, life)
+	Set(tier, hash, Item[K, V]{Key: key, Value: value, Stable: stable, Generation: tier.Generation(0, stable)}, 8, life, life)
 	tier.Wait()
-	if item, ok := Get[K, V](tier, hash, &noEras, key); !ok || item.Key != key {
+	if item, _, ok := Get[K, V](tier, hash, &noEras, key); !ok || item.Key != key {
 		t.Fatal("an item is not there")
 	}
 }
 
 func TestItemIsServed(t *testing.T) {
 	tier := newTier(t, 1<<20)
-	if _, ok := Get[string, int](tier, 1, &noEras, "a"); ok {
+	if _, _, ok := Get[string, int](tier, 1, &noEras, "a"); ok {
 		t.Error("an empty tier serves an item")
 	}
 	set(t, tier, 1, "a", 7, time.Minute)
-	if item, _ := Get[string, int](tier, 1, &noEras, "a"); item.Value != 7 || item.Null {
+	if item, _, _ := Get[string, int](tier, 1, &noEras, "a"); item.Value != 7 || item.Null {
 		t.Errorf("the item is %+v", item)
 	}
-	Set(tier, 2, Item[string, int]{Key: "null", Null: true}, 0, time.Minute)
+	Set(tier, 2, Item[string, int]{Key: "null", Null: true}, 0, time.Minute, time.Minute)
 	tier.Wait()
-	if item, ok := Get[string, int](tier, 2, &noEras, "null"); !ok || !item.Null {
+	if item, _, ok := Get[string, int](tier, 2, &noEras, "null"); !ok || !item.Null {
 		t.Errorf("the null is %+v, %v", item, ok)
 	}
 }
@@ -57,13 +57,13 @@ func TestItemOfAnOldGenerationIsNotServed(t *testing.T) {
 		"bump":    func() { tier.generations.Bump(stable) },
 		"advance": func() { tier.Advance(0, stable, tier.Generation(0, stable)) },
 	} {
-		Set(tier, hash, Item[string, int]{Key: "a", Stable: stable, Generation: tier.Generation(0, stable)}, 8, time.Minute)
+		Set(tier, hash, Item[string, int]{Key: "a", Stable: stable, Generation: tier.Generation(0, stable)}, 8, time.Minute, time.Minute)
 		tier.Wait()
-		if _, ok := Get[string, int](tier, hash, &noEras, "a"); !ok {
+		if _, _, ok := Get[string, int](tier, hash, &noEras, "a"); !ok {
 			t.Fatal("the item is not there")
 		}
 		end()
-		if _, ok := Get[string, int](tier, hash, &noEras, "a"); ok {
+		if _, _, ok := Get[string, int](tier, hash, &noEras, "a"); ok {
 			t.Errorf("an item from before a %s is served", name)
 		}
 	}
@@ -75,14 +75,14 @@ func TestItemReadBeforeAnInvalidationIsNotServedAfterIt(t *testing.T) {
 	const hash, stable = 1, 2
 	stale := Item[string, int]{Key: "a", Value: 1, Stable: stable, Generation: tier.Generation(0, stable)}
 	tier.Invalidate(hash, stable)
-	Set(tier, hash, stale, 8, time.Minute)
+	Set(tier, hash, stale, 8, time.Minute, time.Minute)
 	tier.Wait()
-	if item, ok := Get[string, int](tier, hash, &noEras, "a"); ok {
+	if item, _, ok := Get[string, int](tier, hash, &noEras, "a"); ok {
 		t.Errorf("a stale item is served: %+v", item)
 	}
-	Set(tier, hash, Item[string, int]{Key: "a", Value: 2, Stable: stable, Generation: tier.Generation(0, stable)}, 8, time.Minute)
+	Set(tier, hash, Item[string, int]{Key: "a", Value: 2, Stable: stable, Generation: tier.Generation(0, stable)}, 8, time.Minute, time.Minute)
 	tier.Wait()
-	if item, ok := Get[string, int](tier, hash, &noEras, "a"); !ok || item.Value != 2 {
+	if item, _, ok := Get[string, int](tier, hash, &noEras, "a"); !ok || item.Value != 2 {
 		t.Errorf("the fresh item: %+v, %v", item, ok)
 	}
 }
@@ -91,7 +91,7 @@ func TestInvalidateEndsAndFreesAnItem(t *testing.T) {
 	tier := newTier(t, 1<<20)
 	set(t, tier, 1, "a", 1, time.Minute)
 	tier.Invalidate(1, 1001)
-	if _, ok := Get[string, int](tier, 1, &noEras, "a"); ok {
+	if _, _, ok := Get[string, int](tier, 1, &noEras, "a"); ok {
 		t.Error("an invalidated item is served")
 	}
 	tier.Wait()
@@ -103,14 +103,14 @@ func TestInvalidateEndsAndFreesAnItem(t *testing.T) {
 func TestKeyWithTheSameHashIsNotServed(t *testing.T) {
 	tier := newTier(t, 1<<20)
 	set(t, tier, 1, "a", 1, time.Minute)
-	if item, ok := Get[string, int](tier, 1, &noEras, "b"); ok {
+	if item, _, ok := Get[string, int](tier, 1, &noEras, "b"); ok {
 		t.Errorf("another key's item is served: %+v", item)
 	}
 	// A float that is not itself is never found, rather than never lost.
 	nan := math.NaN()
-	Set(tier, 3, Item[float64, int]{Key: nan}, 8, time.Minute)
+	Set(tier, 3, Item[float64, int]{Key: nan}, 8, time.Minute, time.Minute)
 	tier.Wait()
-	if _, ok := Get[float64, int](tier, 3, &noEras, nan); ok {
+	if _, _, ok := Get[float64, int](tier, 3, &noEras, nan); ok {
 		t.Error("NaN was found")
 	}
 }
@@ -119,18 +119,18 @@ func TestItemOfOtherTypesIsNotServed(t *testing.T) {
 	type name string
 	tier := newTier(t, 1<<20)
 	set(t, tier, 1, "a", 1, time.Minute)
-	if _, ok := Get[string, int64](tier, 1, &noEras, "a"); ok {
+	if _, _, ok := Get[string, int64](tier, 1, &noEras, "a"); ok {
 		t.Error("an int is served as an int64")
 	}
-	if _, ok := Get[name, int](tier, 1, &noEras, "a"); ok {
+	if _, _, ok := Get[name, int](tier, 1, &noEras, "a"); ok {
 		t.Error("a string is served as another type of key")
 	}
 	var others Eras
 	others[0].Store(&Era{})
-	if _, ok := Get[string, int](tier, 1, &others, "a"); ok {
+	if _, _, ok := Get[string, int](tier, 1, &others, "a"); ok {
 		t.Error("another loader's item was served")
 	}
-	if _, ok := Get[string, *int](tier, 1, &noEras, "a"); ok {
+	if _, _, ok := Get[string, *int](tier, 1, &noEras, "a"); ok {
 		t.Error("an int is served as a pointer")
 	}
 }
@@ -142,11 +142,11 @@ func TestItemExpiresExactly(t *testing.T) {
 			hash := uint64(i + 1)
 			set(t, tier, hash, i, "v", life)
 			time.Sleep(life - 1)
-			if _, ok := Get[int, string](tier, hash, &noEras, i); !ok {
+			if _, _, ok := Get[int, string](tier, hash, &noEras, i); !ok {
 				t.Errorf("%v: it expired too early", life)
 			}
 			time.Sleep(1 * time.Nanosecond)
-			if _, ok := Get[int, string](tier, hash, &noEras, i); ok {
+			if _, _, ok := Get[int, string](tier, hash, &noEras, i); ok {
 				t.Errorf("%v: it is served at its end", life)
 			}
 		}
@@ -158,9 +158,9 @@ func TestItemWithoutLifeIsNotServed(t *testing.T) {
 		tier := newTier(t, 1<<20)
 		time.Sleep(time.Hour)
 		for _, life := range []time.Duration{0, -1, -time.Minute} {
-			Set(tier, 1, Item[int, int]{Key: 1}, 8, life)
+			Set(tier, 1, Item[int, int]{Key: 1}, 8, life, life)
 			tier.Wait()
-			if _, ok := Get[int, int](tier, 1, &noEras, 1); ok {
+			if _, _, ok := Get[int, int](tier, 1, &noEras, 1); ok {
 				t.Errorf("an item with a life of %v is served", life)
 			}
 		}
@@ -177,12 +177,12 @@ func TestTierAfterClose(t *testing.T) {
 	set(t, tier, 1, 1, 1, time.Minute)
 	tier.Close()
 	tier.Close()
-	Set(tier, 2, Item[int, int]{Key: 2}, 8, time.Minute)
+	Set(tier, 2, Item[int, int]{Key: 2}, 8, time.Minute, time.Minute)
 	tier.Invalidate(1, 1)
 	tier.Advance(0, 1, tier.Generation(0, 1))
 	tier.Wait()
 	for i := range 3 {
-		if _, ok := Get[int, int](tier, uint64(i), &noEras, i); ok {
+		if _, _, ok := Get[int, int](tier, uint64(i), &noEras, i); ok {
 			t.Errorf("a closed tier serves item %d", i)
 		}
 	}
@@ -204,8 +204,8 @@ func TestCloseRacesEverything(t *testing.T) {
 					key := (i + w) % 100
 					hash := uint64(key)
 					generation := tier.Generation(0, hash)
-					Set(tier, hash, Item[int, string]{Key: key, Value: fmt.Sprint(key), Stable: hash, Generation: generation}, 8, time.Minute)
-					if item, ok := Get[int, string](tier, hash, &noEras, key); ok && item.Value != fmt.Sprint(key) {
+					Set(tier, hash, Item[int, string]{Key: key, Value: fmt.Sprint(key), Stable: hash, Generation: generation}, 8, time.Minute, time.Minute)
+					if item, _, ok := Get[int, string](tier, hash, &noEras, key); ok && item.Value != fmt.Sprint(key) {
 						t.Errorf("the item of %d is %q", key, item.Value)
 					}
 					if i%10 == 0 {
@@ -247,7 +247,7 @@ func TestGetDoesNotAllocate(t *testing.T) {
 	tier := newTier(t, 1<<20)
 	set(t, tier, 1, "key", "value", time.Minute)
 	hit := testing.AllocsPerRun(10000, func() {
-		if _, ok := Get[string, string](tier, 1, &noEras, "key"); !ok {
+		if _, _, ok := Get[string, string](tier, 1, &noEras, "key"); !ok {
 			t.Fatal("the item has gone")
 		}
 	})

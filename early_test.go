@@ -1,0 +1,134 @@
+package cacheaside
+
+import (
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// A read of a fresh value begins to reload it with the probability that XFetch says, whether Redis or memory answers it.
+func TestEarlyRefreshProbability(t *testing.T) {
+	const cost = 50 * time.Millisecond
+	trials, betas := 300, []float64{1}
+	if accepting {
+		trials, betas = 2000, []float64{1, 2}
+	}
+	for tier, o := range map[string]Options{"memory": {RedisTimeout: 10 * time.Second, MaxStaleness: time.Minute}, "redis": rarePolls} {
+		for i, p := range []float64{0.5, 0.1, 0.01} {
+			for _, beta := range betas {
+				t.Run(fmt.Sprintf("%s/%v/beta=%v", tier, p, beta), func(t *testing.T) {
+					synctest.Test(t, func(t *testing.T) {
+						_, b := embedded(t)
+						d := newTable(map[int]string{1: "a"})
+						d.read = sleeps(cost)
+						c := start(t, b, d, o, livesWith(func(o *LoaderOptions) { o.EarlyRefresh = beta }))
+						defer c.cache.Close()
+						c.die = rand.New(rand.NewPCG(uint64(i), 7)).ExpFloat64 // its calls come one after the other
+						left := time.Duration(-math.Log(p) * beta * float64(cost)).Round(time.Millisecond)
+						want := math.Exp(-float64(left) / (beta * float64(cost)))
+						for range trials {
+							if err := c.Invalidate(t.Context(), 1); err != nil {
+								t.Fatal(err)
+							}
+							time.Sleep(time.Now().Truncate(time.Millisecond).Add(time.Millisecond).Sub(time.Now())) // entries count milliseconds
+							c.want(t, 1, "a", nil)
+							c.settle()
+							time.Sleep(time.Minute - left)
+							c.want(t, 1, "a", nil)
+							synctest.Wait()
+							time.Sleep(cost + 10*time.Millisecond)
+						}
+						s := c.Stats()
+						got, sigma := float64(s.EarlyRenewals)/float64(trials), math.Sqrt(want*(1-want)/float64(trials))
+						t.Logf("%v left of a load of %v: %.4f of %d reads, the formula says %.4f (%.1f standard errors)", left, cost, got, trials, want, (got-want)/sigma)
+						if math.Abs(got-want) > 4*sigma || s.Renewals != s.EarlyRenewals || s.Stale != 0 {
+							t.Errorf("%+v", s)
+						}
+						if hits := s.MemoryHits; (tier == "memory") != (hits == int64(trials)) {
+							t.Errorf("%d hits in memory", hits)
+						}
+					})
+				})
+			}
+		}
+	}
+}
+
+// A key that is read a thousand times a second, and whose load takes 50 ms, is never seen expired.
+func TestHotKeyNeverExpires(t *testing.T) {
+	for tier, o := range map[string]Options{"memory": {RedisTimeout: 10 * time.Second, MaxStaleness: time.Minute}, "redis": rarePolls} {
+		t.Run(tier, func(t *testing.T) {
+			ends := 100
+			if accepting {
+				ends = 1000
+			}
+			synctest.Test(t, func(t *testing.T) {
+				m, b := embedded(t)
+				m.ClockTTL(false) // it would sort all keys at each command; nothing here depends on a hard end
+				d := newTable(map[int]string{1: "a"})
+				d.read = sleeps(50 * time.Millisecond)
+				p := start(t, b, d, o, livesWith(func(o *LoaderOptions) { o.TTL, o.EarlyRefresh = time.Second, 1 }))
+				defer p.cache.Close()
+				p.want(t, 1, "a", nil)
+				p.settle()
+				reads := 0
+				for ; p.Stats().Renewals < int64(ends); reads++ {
+					time.Sleep(time.Millisecond)
+					began := time.Now()
+					p.want(t, 1, "a", nil)
+					if waited := time.Since(began); waited > 0 {
+						t.Fatalf("read %d waited %v", reads, waited)
+					}
+				}
+				s := p.Stats()
+				t.Logf("%d reads, %d reloads, %d of them early; %d reads were given a stale value", reads, s.Renewals, s.EarlyRenewals, s.Stale)
+				if s.Stale != 0 || s.EarlyRenewals != s.Renewals {
+					t.Errorf("%+v", s)
+				}
+			})
+		})
+	}
+}
+
+// Nobody reads it, so nobody reloads it. One that is read rarely is not reloaded early.
+func TestNobodyReloadsWhatIsNotRead(t *testing.T) {
+	bubble(t, patient, livesWith(func(o *LoaderOptions) { o.EarlyRefresh = 1; o.TTL = 10 * time.Minute }), func(t *testing.T, _ backend, d *table, p, _ process) {
+		d.read = sleeps(20 * time.Millisecond)
+		p.want(t, 1, "a", nil)
+		for range 9 {
+			time.Sleep(time.Minute)
+			p.want(t, 1, "a", nil)
+		}
+		time.Sleep(30 * time.Minute)
+		if n := d.loads.Load(); n != 1 {
+			t.Errorf("%d loads", n)
+		}
+	})
+}
+
+// A hot key in the memory of two processes: one reloads it, the other takes over what that has stored.
+func TestEarlyRefreshOfAFleet(t *testing.T) {
+	bubble(t, Options{RedisTimeout: 10 * time.Second, MaxStaleness: time.Minute}, livesWith(func(o *LoaderOptions) { o.TTL, o.EarlyRefresh = time.Second, 1 }), func(t *testing.T, _ backend, d *table, p, q process) {
+		d.read = sleeps(20 * time.Millisecond)
+		p.want(t, 1, "a", nil)
+		q.want(t, 1, "a", nil)
+		for range 60_000 {
+			time.Sleep(time.Millisecond)
+			p.want(t, 1, "a", nil)
+			q.want(t, 1, "a", nil)
+		}
+		s, u := p.Stats(), q.Stats()
+		if d.most.Load() != 1 || s.Stale+u.Stale != 0 || s.Refused+u.Refused != 0 {
+			t.Errorf("%d loads at once\n%+v\n%+v", d.most.Load(), s, u)
+		}
+		if n := d.loads.Load(); n < 55 || n > 90 {
+			t.Errorf("%d loads in 60 TTLs", n)
+		}
+		if misses := s.RedisHits + u.RedisHits; misses > 60 {
+			t.Errorf("%d hits in Redis: the other's memory has ended", misses)
+		}
+	})
+}

@@ -1,0 +1,45 @@
+package cacheaside_test
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/cacheaside/cacheaside"
+)
+
+// PreferPrimary spares the primary of a database, without caching what a replica that lags behind still shows.
+func ExamplePreferPrimary() {
+	primary, replica := map[int64]string{42: "Ada"}, map[int64]string{42: "Ada"}
+	load := func(ctx context.Context, id int64) (string, error) {
+		if cacheaside.PreferPrimary(ctx) {
+			fmt.Println("reading from the primary")
+			return primary[id], nil
+		}
+		fmt.Println("reading from a replica")
+		return replica[id], nil
+	}
+	cache, err := cacheaside.New(nil, &cacheaside.Options{ReplicaLag: time.Minute}) // as with any Redis
+	if err != nil {
+		panic(err)
+	}
+	defer cache.Close()
+	names, err := cacheaside.NewLoader(cache, "name", load, nil)
+	if err != nil {
+		panic(err)
+	}
+
+	ctx := context.Background()
+	fmt.Println(names.Get(ctx, 42))
+
+	primary[42] = "Grace" // the replica will have it some milliseconds later
+	if err := names.Invalidate(ctx, 42); err != nil {
+		panic(err)
+	}
+	fmt.Println(names.Get(ctx, 42)) // stored nowhere, for a minute
+	// Output:
+	// reading from a replica
+	// Ada <nil>
+	// reading from the primary
+	// Grace <nil>
+}

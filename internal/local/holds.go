@@ -1,0 +1,35 @@
+package local
+
+import (
+	"sync/atomic"
+	"time"
+)
+
+// Holds are the keys that a process without Redis has put on hold: what is loaded of them for a time may be from before their invalidation, and is not to be
+// remembered. As generations they are kept by stripes, so that their memory is bounded and nothing has to be swept: a key that shares the stripe of another is on hold with it.
+type Holds struct {
+	lag   time.Duration
+	start time.Time             // of the clock
+	until [stripes]atomic.Int64 // on it
+}
+
+// NewHolds makes holds of this length.
+func NewHolds(lag time.Duration) *Holds { return &Holds{lag: lag, start: time.Now()} }
+
+// Set puts the keys with these stable hashes on hold. Nil holds do nothing.
+func (h *Holds) Set(stable []uint64) {
+	if h == nil {
+		return
+	}
+	end := int64(time.Since(h.start) + h.lag)
+	for _, s := range stable {
+		until := &h.until[s%stripes]
+		for old := until.Load(); old < end && !until.CompareAndSwap(old, end); old = until.Load() {
+		}
+	}
+}
+
+// Held tells whether a key is on hold.
+func (h *Holds) Held(stable uint64) bool {
+	return int64(time.Since(h.start)) < h.until[stable%stripes].Load()
+}

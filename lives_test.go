@@ -1,0 +1,408 @@
+package cacheaside
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// Values of two lives: fresh, then stale.
+
+// lives are options of round numbers.
+var lives = LoaderOptions{TTL: time.Minute, StaleFor: time.Hour, Jitter: -1, EarlyRefresh: -1}
+
+func livesWith(change func(*LoaderOptions)) *LoaderOptions {
+	o := lives
+	change(&o)
+	return &o
+}
+
+// bubble runs f with two processes on an embedded Redis, in fake time.
+func bubble(t *testing.T, o Options, lo *LoaderOptions, f func(t *testing.T, b backend, d *table, p, q process)) {
+	synctest.Test(t, func(t *testing.T) {
+		_, b := embedded(t)
+		d := newTable(map[int]string{1: "a"})
+		p, q := start(t, b, d, o, lo), start(t, b, d, o, lo)
+		defer p.cache.Close()
+		defer q.cache.Close()
+		f(t, b, d, p, q)
+	})
+}
+
+// passes fails if the time since then is not as long.
+func passes(t *testing.T, since time.Time, want time.Duration) {
+	t.Helper()
+	if d := time.Since(since).Round(time.Millisecond); d != want {
+		t.Errorf("it took %v, want %v", d, want)
+	}
+}
+
+func TestStaleIsServedWhileItIsReloaded(t *testing.T) {
+	for _, o := range []Options{patient, noMemory} {
+		bubble(t, o, &lives, func(t *testing.T, _ backend, d *table, p, q process) {
+			p.want(t, 1, "a", nil)
+			q.want(t, 1, "a", nil)
+			d.write(1, "b") // and nothing tells of it
+			time.Sleep(59 * time.Second)
+			q.want(t, 1, "a", nil)
+			if n := d.loads.Load(); n != 1 {
+				t.Fatalf("%d loads", n)
+			}
+			time.Sleep(2 * time.Second)
+			reached, resume := d.pause(2)
+			var all sync.WaitGroup
+			for i := range 40 {
+				all.Go(func() { []process{p, q}[i%2].want(t, 1, "a", nil) })
+			}
+			all.Wait()
+			<-reached
+			time.Sleep(5 * time.Second)
+			p.want(t, 1, "a", nil)
+			q.want(t, 1, "a", nil)
+			resume()
+			synctest.Wait()
+			p.want(t, 1, "b", nil)
+			q.want(t, 1, "b", nil)
+			if n := d.loads.Load(); n != 2 {
+				t.Errorf("%d loads", n)
+			}
+			s, u := p.Stats(), q.Stats()
+			if s.Stale == 0 || u.Stale == 0 || s.Renewals+u.Renewals != 1 || s.EarlyRenewals+u.EarlyRenewals != 0 || s.Unvalidated+u.Unvalidated != 0 {
+				t.Errorf("%+v\n%+v", s, u)
+			}
+		})
+	}
+}
+
+// What has not been read for longer than both lives is gone; with Forever, nothing ever is.
+func TestHardEnd(t *testing.T) {
+	bubble(t, noMemory, &lives, func(t *testing.T, _ backend, d *table, p, _ process) {
+		p.want(t, 1, "a", nil)
+		p.want(t, 2, "", ErrNotFound)
+		p.want(t, 3, "", ErrNotFound)
+		d.write(1, "b")
+		d.write(2, "c")
+		d.write(3, "c")
+		time.Sleep(2*time.Minute - time.Second) // an absence is kept for twice NullTTL
+		p.want(t, 2, "", ErrNotFound)
+		synctest.Wait()
+		p.want(t, 2, "c", nil)
+		time.Sleep(2 * time.Second)
+		p.want(t, 3, "c", nil)
+		time.Sleep(59*time.Minute - 2*time.Second)
+		p.want(t, 1, "a", nil) // a second before its end
+		synctest.Wait()
+		p.want(t, 1, "b", nil)
+		d.write(1, "d")
+		time.Sleep(61*time.Minute + time.Millisecond)
+		p.want(t, 1, "d", nil)
+	})
+	bubble(t, rarePolls, livesWith(func(o *LoaderOptions) { o.StaleFor = Forever }), func(t *testing.T, b backend, d *table, p, _ process) {
+		p.want(t, 1, "a", nil)
+		if ttl := b.admin.PTTL(t.Context(), redisKey(1)).Val(); ttl < MaxTTL-time.Hour || ttl > MaxTTL {
+			t.Errorf("it lives %v", ttl)
+		}
+		d.write(1, "b")
+		time.Sleep(24 * time.Hour)
+		p.want(t, 1, "a", nil)
+		synctest.Wait()
+		p.want(t, 1, "b", nil)
+	})
+}
+
+var errBroken = errors.New("broken")
+
+func (d *table) fail(err error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.read = nil
+	if err != nil {
+		d.read = func(context.Context, int64) error { return err }
+	}
+}
+
+// While loads fail, the stale value is served, and there is one load in each window. What has been invalidated is not served.
+func TestFailSafe(t *testing.T) {
+	bubble(t, noMemory, &lives, func(t *testing.T, _ backend, d *table, p, q process) {
+		p.want(t, 1, "a", nil)
+		d.fail(errBroken)
+		time.Sleep(61 * time.Second)
+		for range 200 { // 20 s
+			p.want(t, 1, "a", nil)
+			q.want(t, 1, "a", nil)
+			time.Sleep(100 * time.Millisecond)
+		}
+		if n := d.loads.Load() - 1; n < 19 || n > 20 {
+			t.Errorf("%d loads in 20 s, one a second is allowed", n)
+		}
+		if _, err := p.Refresh(t.Context(), 1); !errors.Is(err, errBroken) { // which is not kept waiting by the window
+			t.Error(err)
+		}
+		p.want(t, 1, "a", nil)
+		if err := q.Invalidate(t.Context(), 1); err != nil {
+			t.Fatal(err)
+		}
+		for range 50 {
+			for _, of := range []process{p, q} {
+				if v, err := of.Get(t.Context(), 1); v != "" || !errors.Is(err, errBroken) && !errors.Is(err, ErrLoadFailed) {
+					t.Fatalf("after it was invalidated: %q, %v", v, err)
+				}
+			}
+			time.Sleep(100 * time.Millisecond)
+		}
+		d.fail(nil)
+		d.write(1, "b")
+		time.Sleep(time.Second)
+		p.want(t, 1, "b", nil)
+	})
+}
+
+// The window holds to the hard end of the value, and beyond it.
+func TestFailSafeEndsWithTheHardLife(t *testing.T) {
+	bubble(t, noMemory, livesWith(func(o *LoaderOptions) { o.StaleFor, o.ErrorTTL = time.Minute, time.Second }), func(t *testing.T, _ backend, d *table, p, _ process) {
+		p.want(t, 1, "a", nil)
+		d.fail(errBroken)
+		time.Sleep(time.Minute)
+		for since := time.Now(); time.Since(since) < 59*time.Second; time.Sleep(300 * time.Millisecond) {
+			p.want(t, 1, "a", nil)
+		}
+		time.Sleep(2 * time.Second)
+		if _, err := p.Get(t.Context(), 1); !errors.Is(err, errBroken) {
+			t.Error(err)
+		}
+	})
+}
+
+// With SoftTimeout, who finds a stale value waits for a fresh one, but not longer.
+func TestSoftTimeout(t *testing.T) {
+	lo := livesWith(func(o *LoaderOptions) { o.SoftTimeout = 50 * time.Millisecond })
+	bubble(t, noMemory, lo, func(t *testing.T, _ backend, d *table, p, q process) {
+		p.want(t, 1, "a", nil)
+		var takes time.Duration
+		d.mu.Lock()
+		d.read = func(context.Context, int64) error { time.Sleep(takes); return nil }
+		d.mu.Unlock()
+
+		// A fast load: everybody gets what is new.
+		takes = 20 * time.Millisecond
+		d.write(1, "b")
+		time.Sleep(61 * time.Second)
+		var all sync.WaitGroup
+		for i := range 20 {
+			all.Go(func() {
+				began := time.Now()
+				[]process{p, q}[i%2].want(t, 1, "b", nil)
+				if d := time.Since(began); d < takes || d > lo.SoftTimeout {
+					t.Errorf("it took %v", d)
+				}
+			})
+		}
+		all.Wait()
+
+		// A slow one: the old, after SoftTimeout; and the load is stored when it comes.
+		takes = 2 * time.Second
+		d.write(1, "c")
+		time.Sleep(61 * time.Second)
+		for i := range 20 {
+			all.Go(func() {
+				began := time.Now()
+				[]process{p, q}[i%2].want(t, 1, "b", nil)
+				passes(t, began, lo.SoftTimeout)
+			})
+		}
+		all.Wait()
+		time.Sleep(2 * time.Second)
+		p.want(t, 1, "c", nil)
+		q.want(t, 1, "c", nil)
+		if n := d.loads.Load(); n != 3 {
+			t.Errorf("%d loads", n)
+		}
+
+		// It fails: the old, and not at once again.
+		takes = 0
+		d.fail(errBroken)
+		time.Sleep(61 * time.Second)
+		p.want(t, 1, "c", nil)
+		q.want(t, 1, "c", nil)
+
+		// It is invalidated while it is waited for: then the wait is for what is true.
+		d.fail(nil)
+		reached, resume := d.pause(d.loads.Load() + 1)
+		time.Sleep(2 * time.Second)
+		get := later(func() (string, error) { return p.Get(context.Background(), 1) })
+		<-reached // and it has read the row
+		d.write(1, "d")
+		if err := q.Invalidate(t.Context(), 1); err != nil {
+			t.Fatal(err)
+		}
+		if v, err := get(t); v != "d" || err != nil {
+			t.Errorf("%q, %v", v, err)
+		}
+		resume()
+		synctest.Wait()
+		q.want(t, 1, "d", nil)
+		if s := p.Stats(); s.Refused != 1 {
+			t.Errorf("%+v", s)
+		}
+	})
+}
+
+// No stale set by a reload in the background: it has read the row, then comes an invalidation. (The others are in stale_test.go.)
+func TestStaleSetRenewal(t *testing.T) {
+	each(t, func(t *testing.T, b backend) {
+		d := newTable(map[int]string{1: "old"})
+		lo := &LoaderOptions{TTL: 50 * time.Millisecond, StaleFor: time.Hour, Jitter: -1, EarlyRefresh: -1}
+		p, q := start(t, b, d, noMemory, lo), start(t, b, d, noMemory, lo)
+		p.want(t, 1, "old", nil)
+		reached, resume := d.pause(2)
+		time.Sleep(60 * time.Millisecond)
+		p.want(t, 1, "old", nil)
+		reach(t, reached, "the reload")
+		d.write(1, "new")
+		if err := q.Invalidate(t.Context(), 1); err != nil {
+			t.Fatal(err)
+		}
+		q.want(t, 1, "new", nil)
+		stamp := b.admin.Get(t.Context(), redisKey(1)).Val()
+		resume()
+		waitFor(t, func() bool { return p.Stats().Refused == 1 })
+		if after := b.admin.Get(t.Context(), redisKey(1)).Val(); after != stamp {
+			t.Error("the entry has been replaced")
+		}
+		p.want(t, 1, "new", nil)
+		q.want(t, 1, "new", nil)
+	})
+}
+
+// A batch finds many stale keys: they are reloaded by one call.
+func TestRenewalOfABatch(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		_, b := embedded(t)
+		d := newShelf(200)
+		lo := lives
+		p := startMany(t, b.client(t), d, noMemory, &lo)
+		defer p.cache.Close()
+		want, err := p.GetMany(t.Context(), upTo(100))
+		if err != nil || len(want) != 100 {
+			t.Fatal(len(want), err)
+		}
+		calls := p.Stats().LoadCalls
+		time.Sleep(61 * time.Second)
+		got, err := p.GetMany(t.Context(), upTo(150))
+		if err != nil || len(got) != 150 {
+			t.Fatal(len(got), err)
+		}
+		synctest.Wait()
+		if s := p.Stats(); s.LoadCalls != calls+2 || s.Renewals != 100 || s.Stale != 100 || s.Loads != 250 {
+			t.Errorf("%+v", s)
+		}
+		time.Sleep(30 * time.Second)
+		if _, err := p.GetMany(t.Context(), upTo(150)); err != nil || p.Stats().Loads != 250 {
+			t.Errorf("%v, %+v", err, p.Stats())
+		}
+	})
+}
+
+// Without Redis the memory of the process has both lives.
+func TestStaleWithoutRedis(t *testing.T) {
+	for _, soft := range []time.Duration{0, 50 * time.Millisecond} {
+		synctest.Test(t, func(t *testing.T) {
+			d := newTable(map[int]string{1: "a"})
+			p := startOn(t, nil, d, Options{}, livesWith(func(o *LoaderOptions) { o.SoftTimeout = soft }))
+			defer p.cache.Close()
+			p.want(t, 1, "a", nil)
+			p.want(t, 2, "", ErrNotFound)
+			p.settle()
+			d.write(1, "b")
+			time.Sleep(61 * time.Second)
+			reached, resume := d.pause(3)
+			var all sync.WaitGroup
+			began := time.Now()
+			for range 20 {
+				all.Go(func() { p.want(t, 1, "a", nil) })
+			}
+			all.Wait()
+			passes(t, began, soft)
+			<-reached
+			resume()
+			synctest.Wait()
+			p.settle()
+			p.want(t, 1, "b", nil)
+			if n := d.loads.Load(); n != 3 {
+				t.Errorf("%d loads", n)
+			}
+			d.fail(errBroken)
+			time.Sleep(61 * time.Second)
+			for range 20 {
+				p.want(t, 1, "b", nil)
+				time.Sleep(100 * time.Millisecond)
+			}
+			if err := p.Invalidate(t.Context(), 1); err != nil {
+				t.Fatal(err)
+			}
+			if v, err := p.Get(t.Context(), 1); !errors.Is(err, errBroken) {
+				t.Errorf("%q, %v", v, err)
+			}
+			d.fail(nil)
+			d.write(2, "c")
+			time.Sleep(time.Minute) // beyond twice NullTTL
+			p.want(t, 2, "c", nil)
+			if s := p.Stats(); s.Stale == 0 || s.Renewals == 0 {
+				t.Errorf("%+v", s)
+			}
+		})
+	}
+}
+
+type tenant struct{}
+
+// A reload in the background has nothing of the request that found it due, but ends with the cache.
+func TestRenewalContext(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		_, b := embedded(t)
+		c, err := New(b.client(t), &noMemory)
+		if err != nil {
+			t.Fatal(err)
+		}
+		seen := make(chan any, 2)
+		causes := make(chan error, 1)
+		lo := lives
+		l, err := NewLoader(c, "row", func(ctx context.Context, key int) (int, error) {
+			seen <- ctx.Value(tenant{})
+			if len(seen) == 2 {
+				<-ctx.Done()
+				causes <- context.Cause(ctx)
+			}
+			return key, nil
+		}, &lo)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithCancel(context.WithValue(t.Context(), tenant{}, "one"))
+		get := func() {
+			if v, err := l.Get(ctx, 7); v != 7 || err != nil {
+				t.Fatal(v, err)
+			}
+		}
+		get()
+		time.Sleep(61 * time.Second)
+		get()
+		cancel()
+		synctest.Wait()
+		c.Close()
+		if first, second := <-seen, <-seen; first != "one" || second != nil {
+			t.Error(first, second)
+		}
+		if err := <-causes; !errors.Is(err, ErrClosed) {
+			t.Error(err)
+		}
+		if n := b.admin.Get(t.Context(), "cacheaside:row:1:{7}"); errors.Is(n.Err(), redis.Nil) {
+			t.Error("the entry has gone")
+		}
+	})
+}

@@ -1,0 +1,198 @@
+package cacheaside
+
+import (
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/cacheaside/cacheaside/internal/lease"
+	"github.com/cacheaside/cacheaside/internal/local"
+	"github.com/cacheaside/cacheaside/internal/mutant"
+)
+
+// renewal is what a round knows of the reload in the background that it has found to be due, or, in a round of its own, is.
+type renewal struct {
+	renew bool        // it is due
+	early bool        // while the value is fresh
+	stamp lease.Token // of the entry that is to be renewed
+	known bool        // which that is
+	until time.Time   // else, when the value that is in memory ends: a later entry need not be renewed
+	busy  bool        // another process does it
+}
+
+// maxRenewals is how many flights of renewals a loader has under way at once. What is due beyond that waits for the next read of it.
+const maxRenewals = 64
+
+// renewals are the keys of a loader that are being reloaded in the background.
+type renewals[K comparable] struct {
+	mu      sync.Mutex
+	keys    map[K]struct{}
+	flights int
+	under   sync.WaitGroup // the flights
+	closed  bool
+}
+
+// enter begins a flight of those keys that are in none, and answers which.
+func (n *renewals[K]) enter(keys []K) (entered []K) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.closed || n.flights >= maxRenewals {
+		return nil
+	}
+	for _, key := range keys {
+		if _, under := n.keys[key]; under {
+			continue
+		}
+		if n.keys == nil {
+			n.keys = make(map[K]struct{})
+		}
+		n.keys[key] = struct{}{}
+		entered = append(entered, key)
+	}
+	if len(entered) > 0 {
+		n.flights++
+		n.under.Add(1)
+	}
+	return entered
+}
+
+func (n *renewals[K]) leave(keys []K) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for _, key := range keys {
+		delete(n.keys, key)
+	}
+	n.flights--
+	n.under.Done()
+}
+
+// close lets no flight begin any more.
+func (n *renewals[K]) close() {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.closed = true
+}
+
+// renewAll begins to load again, in the background, what rounds have found to be due. Call it before they land.
+func (l *Loader[K, V]) renewAll(rounds []*round[K, V]) {
+	var due []*round[K, V]
+	for _, r := range rounds {
+		s := &r.Result
+		if !s.renew {
+			continue
+		}
+		due = append(due, &round[K, V]{Key: r.Key, Result: state[V]{
+			renewal: s.renewal, step: toLook, text: s.text, name: s.name, hashed: s.hashed, stable: s.stable, place: s.place, era: s.era, generation: s.generation,
+		}})
+		s.renew = false
+	}
+	if len(due) > 0 {
+		l.startRenewals(due)
+	}
+}
+
+// nearEnd throws the die for a hit in memory whose TTL is about to end.
+func (l *Loader[K, V]) nearEnd(item *local.Item[K, V]) {
+	left := item.Left(l.memory)
+	if !l.due(left, time.Duration(item.Delta)*time.Microsecond) {
+		return
+	}
+	r := &round[K, V]{Key: item.Key}
+	if l.begin(r); r.Err != nil || r.Result.bypass {
+		return
+	}
+	r.Result.renewal = renewal{early: true, until: time.Now().Add(left)}
+	l.startRenewals([]*round[K, V]{r})
+}
+
+// startRenewals begins a flight of those rounds whose keys are in none. Its context has nothing of those who have read: no values, transaction or credentials.
+func (l *Loader[K, V]) startRenewals(rounds []*round[K, V]) {
+	keys := make([]K, len(rounds))
+	for i, r := range rounds {
+		keys[i] = r.Key
+	}
+	entered := l.renewals.enter(keys)
+	if len(entered) == 0 {
+		return
+	}
+	own, _ := split(rounds, entered)
+	if l.cache.store == nil {
+		for _, r := range own {
+			r.Result.alone, r.Result.step = true, toLoad
+			l.renewed(&r.Result)
+		}
+	}
+	go func() {
+		defer l.renewals.leave(entered)
+		b := &batch[K, V]{l: l, ctx: l.life, rounds: own, open: slices.Clone(own), refresh: true, renewal: true}
+		b.run()
+		b.catchUp()
+	}()
+}
+
+// peek looks which entries those are that memory was hit with. One that ends later has been renewed by another process.
+func (b *batch[K, V]) peek() {
+	if !b.renewal {
+		return
+	}
+	rounds := slices.DeleteFunc(slices.Clone(at(b.open, toLook)), func(r *round[K, V]) bool { return r.Result.known })
+	if len(rounds) == 0 {
+		return
+	}
+	b.l.cache.store.Read(b.ctx, names(rounds), func(i int, held *lease.State, err error) {
+		r, e := rounds[i], &held.Entry
+		s := &r.Result
+		b.l.count(err)
+		switch {
+		case err != nil || held.Kind != lease.Stored || e.Generation != s.era.Generation:
+			s.step = over // who reads it sees to it
+		case e.Expiry.After(s.until.Add(drift)) && mutant.Active != mutant.RenewsTheNew:
+			b.l.takeOver(r, e)
+		case e.Taken(time.Now()):
+			s.step, s.busy = over, true
+		default:
+			s.stamp, s.known = e.Stamp, true
+		}
+	})
+}
+
+// drift is how much the end of a value's TTL may seem to move between two readings of two clocks.
+const drift = 10 * time.Millisecond
+
+// takeOver remembers an entry that another process has loaded.
+func (l *Loader[K, V]) takeOver(r *round[K, V], e *lease.Entry) {
+	r.Result.step = over
+	if l.decode(&r.Result, e) {
+		l.rememberEntry(r, e)
+	}
+}
+
+// catchUp looks, about when other processes have done it, at what they have renewed: so memory has it before what it holds has ended.
+func (b *batch[K, V]) catchUp() {
+	busy := slices.DeleteFunc(slices.Clone(b.rounds), func(r *round[K, V]) bool { return !r.Result.busy })
+	if len(busy) == 0 || b.l.memory == nil {
+		return
+	}
+	pause(b.ctx, b.l.loadTime.mean()+drift)
+	if b.ctx.Err() != nil {
+		return
+	}
+	for _, r := range busy {
+		b.l.takeGeneration(&r.Result)
+	}
+	b.l.cache.store.Read(b.ctx, names(busy), func(i int, held *lease.State, err error) {
+		r, e := busy[i], &held.Entry
+		b.l.count(err)
+		if err == nil && held.Kind == lease.Stored && e.Generation == r.Result.era.Generation && time.Now().Before(e.Expiry) {
+			b.l.takeOver(r, e)
+		}
+	})
+}
+
+// renewed counts a renewal that is about to load.
+func (l *Loader[K, V]) renewed(s *state[V]) {
+	l.counters.renewals.Add(1)
+	if s.early {
+		l.counters.early.Add(1)
+	}
+}

@@ -1,0 +1,739 @@
+package cacheaside
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/cacheaside/cacheaside/internal/conn"
+	"github.com/cacheaside/cacheaside/internal/keys"
+	"github.com/cacheaside/cacheaside/internal/testenv"
+)
+
+// Load functions that read from a replica of the database, which lags behind.
+
+// replicated is a database whose replica has the rows only when it is told to catch up.
+type replicated struct {
+	*table  // the primary; pause and counts are for loads from either
+	replica *table
+
+	mu    sync.Mutex
+	calls []call
+}
+
+// call is a call of the load function.
+type call struct {
+	keys    []int
+	primary bool
+}
+
+func newReplicated(rows map[int]string) *replicated {
+	return &replicated{table: newTable(maps.Clone(rows)), replica: newTable(maps.Clone(rows))}
+}
+
+// catchUp brings to the replica what the primary has.
+func (d *replicated) catchUp() {
+	d.table.mu.Lock()
+	defer d.table.mu.Unlock()
+	d.replica.mu.Lock()
+	defer d.replica.mu.Unlock()
+	d.replica.rows = maps.Clone(d.table.rows)
+}
+
+// loadMany reads from where it should.
+func (d *replicated) loadMany(ctx context.Context, keys []int) (map[int]string, error) {
+	primary := PreferPrimary(ctx)
+	d.mu.Lock()
+	d.calls = append(d.calls, call{slices.Sorted(slices.Values(keys)), primary})
+	d.mu.Unlock()
+	from := d.replica
+	if primary {
+		from = d.table
+	}
+	from.mu.Lock()
+	found := make(map[int]string)
+	for _, key := range keys {
+		if row, ok := from.rows[key]; ok {
+			found[key] = row
+		}
+	}
+	from.mu.Unlock()
+	_, err := d.table.load(ctx, keys[0]) // counts, and waits where it is to
+	if errors.Is(err, ErrNotFound) {
+		err = nil
+	}
+	return found, err
+}
+
+// since returns the calls since there were n, those of the primary first.
+func (d *replicated) since(n int) []call {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	calls := slices.Clone(d.calls[n:])
+	slices.SortStableFunc(calls, func(a, b call) int {
+		switch {
+		case a.primary == b.primary:
+			return 0
+		case a.primary:
+			return -1
+		default:
+			return 1
+		}
+	})
+	return calls
+}
+
+func (d *replicated) called() int {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return len(d.calls)
+}
+
+// lagging are options whose holds do not end while a test runs, and fresh reads need no memory tier.
+var lagging = Options{RedisTimeout: 10 * time.Second, ReplicaLag: time.Minute}
+
+// startReplicated starts a process that reads from d.
+func startReplicated(t testing.TB, rdb redis.UniversalClient, d *replicated, o Options) process {
+	t.Helper()
+	return startLoading(t, rdb, d.loadMany, o)
+}
+
+func startLoading(t testing.TB, rdb redis.UniversalClient, load loadFunc[int, string], o Options) process {
+	t.Helper()
+	c, err := New(rdb, &o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.Close() })
+	l, err := NewBatchLoader(c, "row", load, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	hear(t, l)
+	return process{l, c}
+}
+
+// inUse empties Redis but for the generation of the test's loader, which it has had for long: a loader that is new there is on hold.
+func inUse(t testing.TB, b backend, age time.Duration) {
+	t.Helper()
+	flushAll(t, b)
+	began := time.Now().Add(-age).UnixMicro()
+	for r := range conn.Ranges {
+		if err := b.admin.HSet(t.Context(), "cacheaside::announced:{"+conn.Tag(r)+"}", "row", began, "", began).Err(); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// stored fails unless Redis has an entry of the key, or has none.
+func (b backend) stored(t testing.TB, key int, want bool) {
+	t.Helper()
+	if n := b.admin.Exists(t.Context(), redisKey(key)).Val(); (n == 1) != want {
+		t.Fatalf("stored: %v", n == 1)
+	}
+}
+
+// endHold ends the hold of a key, as time does.
+func (b backend) endHold(t testing.TB, key int) {
+	t.Helper()
+	if n := b.admin.Del(t.Context(), keys.Hold(redisKey(key))).Val(); n != 1 {
+		t.Fatal("there is no hold")
+	}
+}
+
+// After an invalidation what is loaded is stored nowhere, and read from the primary; when the hold has ended, all is as before.
+func TestReplicaLag(t *testing.T) {
+	each(t, func(t *testing.T, b backend) {
+		inUse(t, b, time.Hour)
+		d := newReplicated(map[int]string{1: "old"})
+		p, q := startReplicated(t, b.client(t), d, lagging), startReplicated(t, b.client(t), d, lagging)
+		p.want(t, 1, "old", nil)
+		q.want(t, 1, "old", nil)
+		if n := d.called(); n != 1 {
+			t.Fatalf("%d loads", n)
+		}
+		d.write(1, "new")
+		if err := p.Invalidate(t.Context(), 1); err != nil {
+			t.Fatal(err)
+		}
+		p.want(t, 1, "new", nil)
+		q.sees(t, 1, "new", 10*time.Second)
+		n := d.called()
+		for range 2 {
+			p.want(t, 1, "new", nil)
+			q.want(t, 1, "new", nil)
+			b.stored(t, 1, false)
+		}
+		if got := d.since(n); len(got) != 4 || slices.ContainsFunc(got, func(c call) bool { return !c.primary }) {
+			t.Errorf("%+v", got)
+		}
+		if s := p.Stats(); s.Held != 3 || s.Unvalidated != 3 || s.Refused != 0 || s.RedisErrors != 0 {
+			t.Errorf("%+v", s)
+		}
+		d.catchUp()
+		b.endHold(t, 1)
+		n = d.called()
+		p.want(t, 1, "new", nil)
+		b.stored(t, 1, true)
+		q.want(t, 1, "new", nil)
+		p.want(t, 1, "new", nil)
+		if got := d.since(n); len(got) != 1 || got[0].primary {
+			t.Errorf("%+v", got)
+		}
+	})
+}
+
+// A load function that reads from the replica all the same: what it returns is not stored.
+func TestReplicaIsReadAllTheSame(t *testing.T) {
+	each(t, func(t *testing.T, b backend) {
+		inUse(t, b, time.Hour)
+		d := newReplicated(map[int]string{1: "old"})
+		p := startLoading(t, b.client(t), func(_ context.Context, keys []int) (map[int]string, error) {
+			return d.loadMany(context.Background(), keys)
+		}, lagging)
+		p.want(t, 1, "old", nil)
+		d.write(1, "new")
+		if err := p.Invalidate(t.Context(), 1); err != nil {
+			t.Fatal(err)
+		}
+		p.want(t, 1, "old", nil)
+		b.stored(t, 1, false)
+		d.catchUp()
+		p.want(t, 1, "new", nil) // nor is it remembered
+		b.stored(t, 1, false)
+	})
+}
+
+// A load that began before the invalidation is refused, whether the hold has ended by then or not.
+func TestLoadFromBeforeTheHold(t *testing.T) {
+	each(t, func(t *testing.T, b backend) {
+		for _, ended := range []bool{false, true} {
+			inUse(t, b, time.Hour)
+			d := newReplicated(map[int]string{1: "old"})
+			p, q := startReplicated(t, b.client(t), d, lagging), startReplicated(t, b.client(t), d, lagging)
+			reached, resume := d.pause(1)
+			got := later(func() (string, error) { return p.Get(t.Context(), 1) })
+			reach(t, reached, "the load")
+			d.write(1, "new")
+			if err := q.Invalidate(t.Context(), 1); err != nil {
+				t.Fatal(err)
+			}
+			if ended {
+				d.catchUp()
+				b.endHold(t, 1)
+			}
+			resume()
+			wantResult(t, got, "new")
+			b.stored(t, 1, ended)
+			if s := p.Stats(); s.Refused != 1 || (s.Held == 0) != ended {
+				t.Errorf("%+v", s)
+			}
+		}
+	})
+}
+
+// All who ask under a hold share one load in the process, and it makes one at a time.
+func TestLoadsAreSharedOnHold(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		_, b := embedded(t)
+		inUse(t, b, time.Hour)
+		d := newReplicated(map[int]string{1: "new"})
+		p := startReplicated(t, b.client(t), d, lagging)
+		defer p.cache.Close()
+		if err := p.Invalidate(t.Context(), 1); err != nil {
+			t.Fatal(err)
+		}
+		reached, resume := d.pause(1)
+		first := later(func() (string, error) { return p.Get(t.Context(), 1) })
+		reach(t, reached, "the load")
+		var all sync.WaitGroup
+		for i := range 40 {
+			all.Go(func() {
+				var got string
+				var err error
+				switch i % 4 {
+				case 0:
+					got, err = p.Get(t.Context(), 1)
+				case 1:
+					got, err = p.Get(t.Context(), 1, Fresh)
+				case 2:
+					got, err = p.Refresh(t.Context(), 1)
+				case 3:
+					var rows map[int]string
+					rows, err = p.GetMany(t.Context(), []int{1})
+					got = rows[1]
+				}
+				if got != "new" || err != nil {
+					t.Error(got, err)
+				}
+			})
+		}
+		time.Sleep(time.Second) // in the bubble
+		resume()
+		wantResult(t, first, "new")
+		all.Wait()
+		if n := d.called(); n > 6 || d.most.Load() != 1 { // of Gets, fresh Gets and Refreshes the first each, and one for all who came meanwhile
+			t.Errorf("%d loads, %d at once", n, d.most.Load())
+		}
+		if s := p.Stats(); s.Held != int64(d.called()) {
+			t.Errorf("%+v", s)
+		}
+	})
+}
+
+// Where some keys of a batch are on hold, those are read from the primary and not stored, and the others are not read from there, and stored.
+func TestBatchWithKeysOnHold(t *testing.T) {
+	each(t, func(t *testing.T, b backend) {
+		inUse(t, b, time.Hour)
+		rows := make(map[int]string)
+		for i := range 10 {
+			rows[i] = "row"
+		}
+		d := newReplicated(rows)
+		p := startReplicated(t, b.client(t), d, lagging)
+		d.write(3, "new")
+		d.write(4, "new")
+		if err := p.Invalidate(t.Context(), 3, 4); err != nil {
+			t.Fatal(err)
+		}
+		got, err := p.GetMany(t.Context(), upTo(10))
+		if err != nil || got[3] != "new" || got[4] != "new" || got[5] != "row" || len(got) != 10 {
+			t.Errorf("%v, %v", got, err)
+		}
+		for i := range 10 {
+			b.stored(t, i, i != 3 && i != 4)
+		}
+		if calls := d.since(0); len(calls) != 2 || !calls[0].primary || !slices.Equal(calls[0].keys, []int{3, 4}) || calls[1].primary || len(calls[1].keys) != 8 {
+			t.Errorf("%+v", calls)
+		}
+		if s := p.Stats(); s.Held != 2 || s.Loads != 10 {
+			t.Errorf("%+v", s)
+		}
+	})
+}
+
+// A Refresh under a hold returns what it has loaded, and stores nothing.
+func TestRefreshOnHold(t *testing.T) {
+	each(t, func(t *testing.T, b backend) {
+		inUse(t, b, time.Hour)
+		d := newReplicated(map[int]string{1: "old"})
+		p := startReplicated(t, b.client(t), d, lagging)
+		p.want(t, 1, "old", nil)
+		d.write(1, "new")
+		if err := p.Invalidate(t.Context(), 1); err != nil {
+			t.Fatal(err)
+		}
+		for range 2 {
+			if got, err := p.Refresh(t.Context(), 1); got != "new" || err != nil {
+				t.Fatal(got, err)
+			}
+			b.stored(t, 1, false)
+		}
+		if s := p.Stats(); s.Held != 2 {
+			t.Errorf("%+v", s)
+		}
+		d.catchUp()
+		b.endHold(t, 1)
+		if got, err := p.Refresh(t.Context(), 1); got != "new" || err != nil {
+			t.Fatal(got, err)
+		}
+		b.stored(t, 1, true)
+		for key, err := range p.Warm(t.Context(), slices.Values([]int{1}), 0) {
+			if err != nil {
+				t.Error(key, err)
+			}
+		}
+		p.Invalidate(t.Context(), 1)
+		for key, err := range p.Warm(t.Context(), slices.Values([]int{1}), 0) {
+			if !errors.Is(err, errNotStored) {
+				t.Error(key, err)
+			}
+		}
+	})
+}
+
+// An InvalidateAll puts all keys of the loader on hold, in all processes that have heard of it, and those of no other loader.
+func TestInvalidateAllIsAHold(t *testing.T) {
+	each(t, func(t *testing.T, b backend) {
+		inUse(t, b, time.Hour)
+		rows := make(map[int]string)
+		for i := range 20 {
+			rows[i] = "old"
+		}
+		d := newReplicated(rows)
+		p, q := startReplicated(t, b.client(t), d, lagging), startReplicated(t, b.client(t), d, lagging)
+		for i := range 20 {
+			p.want(t, i, "old", nil)
+			q.want(t, i, "old", nil)
+			d.write(i, "new")
+		}
+		if err := p.InvalidateAll(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		for i := range 20 {
+			p.want(t, i, "new", nil)
+			q.sees(t, i, "new", 10*time.Second)
+		}
+		n := d.called()
+		d.catchUp()
+		for i := range 20 {
+			p.want(t, i, "new", nil)
+			q.want(t, i, "new", nil)
+			if got, err := p.Refresh(t.Context(), i); got != "new" || err != nil {
+				t.Fatal(got, err)
+			}
+		}
+		if got := d.since(n); len(got) != 60 || slices.ContainsFunc(got, func(c call) bool { return !c.primary }) {
+			t.Errorf("%d: %+v", len(got), got)
+		}
+		r := startReplicated(t, b.client(t), d, lagging) // it learns of the generation when it starts, and that it is young
+		r.want(t, 1, "new", nil)
+		if s := r.Stats(); s.Held != 1 {
+			t.Errorf("%+v", s)
+		}
+	})
+}
+
+// A hold ends by itself, in Redis and without, and a process that starts long after an InvalidateAll knows of none.
+func TestHoldEnds(t *testing.T) {
+	const lag = 1500 * time.Millisecond
+	o := Options{RedisTimeout: 10 * time.Second, ReplicaLag: lag}
+	for _, without := range []bool{false, true} {
+		for _, everything := range []bool{false, true} {
+			t.Run(fmt.Sprintf("without Redis %v, all %v", without, everything), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					_, b := embedded(t)
+					inUse(t, b, time.Hour)
+					var rdb redis.UniversalClient
+					if !without {
+						rdb = b.client(t)
+					}
+					d := newReplicated(map[int]string{1: "old"})
+					p := startReplicated(t, rdb, d, o)
+					defer p.cache.Close()
+					cached := func(row string, want bool) {
+						t.Helper()
+						n := d.called()
+						for range 2 {
+							p.want(t, 1, row, nil)
+							p.settle()
+						}
+						calls := d.since(n)
+						if cached := len(calls) < 2; cached != want || slices.ContainsFunc(calls, func(c call) bool { return c.primary == want }) {
+							t.Fatalf("%+v", calls)
+						}
+					}
+					cached("old", true)
+					d.write(1, "new")
+					if everything {
+						p.InvalidateAll(t.Context())
+					} else {
+						p.Invalidate(t.Context(), 1)
+					}
+					began := time.Now()
+					cached("new", false)
+					time.Sleep(time.Until(began.Add(lag - 10*time.Millisecond)))
+					cached("new", false)
+					d.catchUp()
+					time.Sleep(20 * time.Millisecond)
+					cached("new", true)
+					if !without {
+						q := startReplicated(t, rdb, d, o)
+						defer q.cache.Close()
+						q.want(t, 1, "new", nil)
+						if q.want(t, 2, "", ErrNotFound); q.Stats().Held > 0 {
+							t.Errorf("%+v", q.Stats())
+						}
+					}
+				})
+			})
+		}
+	}
+}
+
+// Where Redis has lost all it holds, holds included, everything is on hold.
+func TestLostHolds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m, b := embedded(t)
+		inUse(t, b, time.Hour)
+		d := newReplicated(map[int]string{1: "old"})
+		p := startReplicated(t, b.client(t), d, lagging)
+		defer p.cache.Close()
+		p.want(t, 1, "old", nil)
+		d.write(1, "new")
+		if err := p.Invalidate(t.Context(), 1); err != nil {
+			t.Fatal(err)
+		}
+		m.FlushAll()
+		time.Sleep(2 * time.Second) // until the next poll
+		p.want(t, 1, "new", nil)
+		b.stored(t, 1, false)
+	})
+}
+
+// A generation that is far ahead of Redis' clock, since that was set back, puts no process on hold for longer than the lag.
+func TestGenerationAhead(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		_, b := embedded(t)
+		inUse(t, b, -time.Hour)
+		d := newReplicated(map[int]string{1: "old"})
+		p := startReplicated(t, b.client(t), d, lagging)
+		defer p.cache.Close()
+		p.want(t, 1, "old", nil)
+		b.stored(t, 1, false)
+		time.Sleep(time.Minute)
+		p.want(t, 1, "old", nil)
+		b.stored(t, 1, true)
+	})
+}
+
+// Without Redis what is loaded under a hold is not remembered, also by a Refresh.
+func TestHoldWithoutRedis(t *testing.T) {
+	d := newReplicated(map[int]string{1: "old", 2: "old"})
+	p := startReplicated(t, nil, d, lagging)
+	p.remembers(t, 1, "old")
+	p.remembers(t, 2, "old")
+	d.write(1, "new")
+	if err := p.Invalidate(t.Context(), 1); err != nil {
+		t.Fatal(err)
+	}
+	for range 3 {
+		p.want(t, 1, "new", nil)
+		p.settle()
+		if got, err := p.Refresh(t.Context(), 1); got != "new" || err != nil {
+			t.Fatal(got, err)
+		}
+		p.settle()
+	}
+	p.want(t, 2, "old", nil)
+	if s := p.Stats(); s.Held != 6 || s.Loads != 8 || d.called() != 8 {
+		t.Errorf("%+v", s)
+	}
+}
+
+// A load that was refused is followed by one from the primary, also where no hold tells that it should be.
+func TestRefusedLoadIsFollowedByOneFromThePrimary(t *testing.T) {
+	_, b := embedded(t)
+	inUse(t, b, time.Hour)
+	d := newReplicated(map[int]string{1: "old"})
+	p := startReplicated(t, b.client(t), d, lagging)
+	reached, resume := d.pause(1)
+	got := later(func() (string, error) { return p.Get(t.Context(), 1) })
+	reach(t, reached, "the load")
+	d.write(1, "new")
+	b.admin.Del(t.Context(), redisKey(1)) // not by this library
+	resume()
+	wantResult(t, got, "new")
+	if calls := d.since(0); len(calls) != 2 || !calls[0].primary {
+		t.Errorf("%+v", calls)
+	}
+	b.stored(t, 1, true)
+}
+
+// Where Redis cannot be asked, or is not to be, nobody knows of holds.
+func TestPrimaryWhereHoldsAreNotKnown(t *testing.T) {
+	m, b := embedded(t)
+	inUse(t, b, time.Hour)
+	d := newReplicated(map[int]string{1: "row"})
+	p := startReplicated(t, b.client(t), d, lagging)
+	p.Bypass(true)
+	p.want(t, 1, "row", nil)
+	p.Bypass(false)
+	m.SetError("out of order")
+	p.want(t, 1, "row", nil)
+	m.SetError("")
+	p.want(t, 1, "row", nil)
+	if calls := d.since(0); len(calls) != 3 || !calls[0].primary || !calls[1].primary || calls[2].primary {
+		t.Errorf("%+v", calls)
+	}
+}
+
+// PreferPrimary is of the load that asks, not of one that it is part of; nor is it of any other context, or of caches without the option.
+func TestPreferPrimaryIsOfItsLoad(t *testing.T) {
+	m, b := embedded(t)
+	inUse(t, b, time.Hour)
+	if PreferPrimary(t.Context()) {
+		t.Error("in a context of no load")
+	}
+	inner := newReplicated(map[int]string{1: "row"})
+	p := startReplicated(t, b.client(t), inner, lagging)
+	var primary atomic.Bool
+	outer, err := New(b.client(t), &Options{RedisTimeout: 10 * time.Second, ReplicaLag: time.Minute, Prefix: "outer"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer outer.Close()
+	l, err := NewLoader(outer, "outer", func(ctx context.Context, key int) (string, error) {
+		primary.Store(PreferPrimary(ctx))
+		return p.Get(ctx, key)
+	}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := l.Invalidate(t.Context(), 1); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := l.Get(t.Context(), 1); err != nil || !primary.Load() {
+		t.Error(primary.Load(), err)
+	}
+	if calls := inner.since(0); len(calls) != 1 || calls[0].primary {
+		t.Errorf("%+v", calls)
+	}
+
+	plain := newReplicated(map[int]string{1: "row"})
+	q := startReplicated(t, b.client(t), plain, patient)
+	m.SetError("out of order")
+	q.want(t, 1, "row", nil)
+	if calls := plain.since(0); len(calls) != 1 || calls[0].primary {
+		t.Errorf("%+v", calls)
+	}
+}
+
+// Without the option there are no holds, and nothing is asked.
+func TestNoHoldsWithoutTheOption(t *testing.T) {
+	each(t, func(t *testing.T, b backend) {
+		flushAll(t, b)
+		d := newReplicated(map[int]string{1: "row"})
+		p := startReplicated(t, b.client(t), d, noMemory)
+		if err := p.Invalidate(t.Context(), 1); err != nil {
+			t.Fatal(err)
+		}
+		p.want(t, 1, "row", nil)
+		b.stored(t, 1, true)
+		if n := b.admin.Exists(t.Context(), keys.Hold(redisKey(1))).Val(); n != 0 {
+			t.Error("there is a hold")
+		}
+	})
+}
+
+// A hold is kept when Redis is full.
+func TestHoldInAFullRedis(t *testing.T) {
+	server := testenv.StartRedis(t, "--maxmemory-policy", "noeviction")
+	admin := server.Client(t)
+	b := backend{admin: admin}
+	inUse(t, b, time.Hour)
+	d := newReplicated(map[int]string{1: "old"})
+	p := startReplicated(t, server.Client(t), d, lagging)
+	p.want(t, 1, "old", nil)
+	d.write(1, "new")
+	if err := admin.ConfigSet(t.Context(), "maxmemory", "1").Err(); err != nil {
+		t.Fatal(err)
+	}
+	if err := p.Invalidate(t.Context(), 1); err != nil {
+		t.Fatal(err)
+	}
+	if err := admin.ConfigSet(t.Context(), "maxmemory", "0").Err(); err != nil {
+		t.Fatal(err)
+	}
+	p.want(t, 1, "new", nil)
+	b.stored(t, 1, false)
+}
+
+// versions is a database whose replica is behind by up to a lag, by chance at each read. Its rows are numbers that only grow.
+type versions struct {
+	lag time.Duration
+	mu  sync.Mutex
+	at  map[int][]time.Time // when each version of a row was committed
+}
+
+func (d *versions) commit(key int) (version int) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.at[key] = append(d.at[key], time.Now())
+	return len(d.at[key])
+}
+
+func (d *versions) load(ctx context.Context, key int) (int, error) {
+	as := time.Now()
+	if !PreferPrimary(ctx) {
+		as = as.Add(-d.lag + time.Duration(as.UnixNano()%int64(d.lag)/4))
+	}
+	d.mu.Lock()
+	version := len(d.at[key])
+	for version > 0 && d.at[key][version-1].After(as) {
+		version--
+	}
+	d.mu.Unlock()
+	time.Sleep(time.Duration(as.UnixNano() % int64(time.Millisecond)))
+	return version, nil
+}
+
+// Two processes read and write at random. No read that begins after an Invalidate has returned shows what was there before, though the replica does: neither by Fresh reads nor
+// where there is no memory tier.
+func TestReplicaLagHistory(t *testing.T) {
+	const lag, rows = 15 * time.Millisecond, 4
+	b := realBackend(t)
+	flushAll(t, b)
+	d := &versions{lag: lag, at: make(map[int][]time.Time)}
+	var loaders []*Loader[int, int]
+	for i := range 2 {
+		o := Options{RedisTimeout: 10 * time.Second, ReplicaLag: lag}
+		if i == 0 {
+			o.MemoryBytes = -1
+		}
+		c, err := New(b.client(t), &o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		l, err := NewLoader(c, "row", d.load, &LoaderOptions{NullTTL: time.Minute})
+		if err != nil {
+			t.Fatal(err)
+		}
+		loaders = append(loaders, l)
+	}
+	var acknowledged [rows]atomic.Int64
+	var writing [rows]sync.Mutex
+	var reads, stale atomic.Int64
+	var all sync.WaitGroup
+	end := time.Now().Add(2 * time.Second)
+	for g := range 16 {
+		l := loaders[g%2]
+		all.Go(func() {
+			for n := g; time.Now().Before(end); n++ {
+				key := n % rows
+				if n%7 == 0 && writing[key].TryLock() {
+					version := d.commit(key)
+					if err := l.Invalidate(t.Context(), key); err != nil {
+						t.Error(err)
+					}
+					acknowledged[key].Store(int64(version))
+					writing[key].Unlock()
+					time.Sleep(lag * 3 / 2) // so that something is stored between
+					continue
+				}
+				least := acknowledged[key].Load()
+				got, err := l.Get(t.Context(), key, Fresh)
+				if n%13 == 0 {
+					least = acknowledged[key].Load()
+					got, err = l.Refresh(t.Context(), key)
+				}
+				if reads.Add(1); err != nil {
+					t.Error(err)
+				}
+				if int64(got) < least {
+					stale.Add(1)
+				}
+				time.Sleep(time.Duration(n%5) * 200 * time.Microsecond)
+			}
+		})
+	}
+	all.Wait()
+	s := loaders[0].Stats()
+	t.Logf("%d reads, of one process: %d loads, %d held, %d refused, %d hits", reads.Load(), s.Loads, s.Held, s.Refused, s.RedisHits)
+	if stale.Load() > 0 {
+		t.Errorf("%d reads were stale", stale.Load())
+	}
+	if s.Held == 0 || s.RedisHits == 0 {
+		t.Errorf("too little happened to tell: %+v", s)
+	}
+}

@@ -1,0 +1,109 @@
+package cacheaside
+
+import (
+	"time"
+
+	"github.com/cacheaside/cacheaside/internal/lease"
+	"github.com/cacheaside/cacheaside/internal/local"
+	"github.com/cacheaside/cacheaside/internal/mutant"
+)
+
+// A value has two lives: while the first lasts, its TTL, it is fresh; after that, for StaleFor, it is stale: there to be served until it has been loaded again.
+
+// found ends a round with the value of an entry that is fresh; with one that is stale if its callers do not wait for a new one, or have waited for long
+// enough. It notes where a new one is to be loaded.
+func (l *Loader[K, V]) found(r *round[K, V], e *lease.Entry) {
+	s, now := &r.Result, time.Now()
+	left := e.Expiry.Sub(now)
+	stale := left <= 0 && l.staleFor(e.Null) > 0 // else it is about to go by itself
+	if (stale || left > 0 && l.due(left, l.delta(e.Cost))) && !e.Taken(now) {
+		s.stamp, s.known, s.renew, s.early = e.Stamp, true, true, !stale
+	}
+	if stale {
+		l.giveStale(r)
+	} else {
+		l.rememberEntry(r, e)
+		s.step = over
+	}
+	if s.step == over {
+		l.counters.redisHits.Add(1)
+		if s.null {
+			l.counters.nullHits.Add(1)
+		}
+	}
+}
+
+// due tells whether a value with so much left of its TTL is to be loaded again: XFetch's now - delta*beta*ln(u) >= expiry. The negative logarithm of
+// a uniform variable is an exponential one.
+func (l *Loader[K, V]) due(left, delta time.Duration) bool {
+	return delta > 0 && float64(left) <= float64(delta)*l.die() && mutant.Active != mutant.NoEarlyRefresh
+}
+
+// delta is XFetch's beta times delta, for a load that has cost so much; where that is not known, as much as loads do.
+func (l *Loader[K, V]) delta(cost time.Duration) time.Duration {
+	if cost == 0 {
+		cost = l.loadTime.mean()
+	}
+	return time.Duration(max(l.options.EarlyRefresh, 0) * float64(cost))
+}
+
+// giveStale gives out a stale value, unless its callers wait for a new one.
+func (l *Loader[K, V]) giveStale(r *round[K, V]) {
+	s := &r.Result
+	if wait := l.options.SoftTimeout; wait > 0 {
+		now := max(time.Since(l.start), 1)
+		switch {
+		case s.patience != 0:
+		case r.Asked.IsZero():
+			s.patience = now + wait
+		default: // its callers have waited for the round before
+			s.patience = max(r.Asked.Sub(l.start)+wait, 1)
+		}
+		if now < s.patience || mutant.Active == mutant.WaitsForFresh {
+			s.step = toWait
+			return
+		}
+	}
+	l.counters.stale.Add(1)
+	s.step = over
+}
+
+// staleFor is how long a value, or an absence, outlasts its TTL. Absences are of keys that anybody can think of, so they do not stay for long.
+func (l *Loader[K, V]) staleFor(null bool) time.Duration {
+	d := max(l.options.StaleFor, 0)
+	if null && mutant.Active != mutant.NullsStay {
+		d = min(d, l.options.NullTTL)
+	}
+	return d
+}
+
+// hardLife is both lives together.
+func (l *Loader[K, V]) hardLife(ttl time.Duration, null bool) time.Duration {
+	return ttl + min(l.staleFor(null), MaxTTL-ttl)
+}
+
+// lookInside looks at the memory tier of a cache that has no Redis: what has become stale there is served while it is loaded again.
+func (l *Loader[K, V]) lookInside(rounds []*round[K, V]) {
+	if l.memory == nil || l.cache.store != nil {
+		return
+	}
+	for _, r := range rounds {
+		s := &r.Result
+		if s.step != toLoad && s.step != toLook || s.bypass {
+			continue
+		}
+		s.step = toLoad
+		item, ago, ok := local.GetStale[K, V](l.memory, l.hash(r.Key), &l.eras, r.Key)
+		if !ok || ago >= l.staleFor(item.Null) {
+			continue
+		}
+		s.value, s.null = item.Value, item.Null
+		if ago < 0 { // it has been loaded meanwhile
+			s.step = over
+			continue
+		}
+		s.renew = true
+		l.giveStale(r)
+	}
+	l.renewAll(rounds)
+}

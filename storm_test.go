@@ -1,0 +1,265 @@
+package cacheaside
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/cacheaside/cacheaside/internal/testenv"
+)
+
+// A storm of expiry: four processes read what a real shop read, by its own popularity, and every value lives for a second.
+
+func init() { testenv.RegisterChild("storm", stormChild) }
+
+const (
+	stormProcesses = 4
+	stormReaders   = 8
+	stormRate      = 2000 // reads a second in each process
+	stormLoad      = 20 * time.Millisecond
+)
+
+// storm is what a process is told.
+type storm struct {
+	Redis   string
+	Process int
+	Length  time.Duration
+	Memory  bool
+	Loader  LoaderOptions
+}
+
+// stormReport is what it answers.
+type stormReport struct {
+	Took  []int64 // each read, in microseconds
+	Loads []stormLoaded
+	Wrong int
+	Stats Stats
+}
+
+type stormLoaded struct {
+	Key        int
+	Begin, End int64 // Unix nanoseconds
+}
+
+func stormChild() {
+	var s storm
+	if err := json.Unmarshal([]byte(os.Getenv("STORM")), &s); err != nil {
+		panic(err)
+	}
+	rdb := redis.NewClient(&redis.Options{Addr: s.Redis, ContextTimeoutEnabled: true, PoolSize: 32})
+	defer rdb.Close()
+	o := Options{RedisTimeout: 10 * time.Second, LeaseTTL: 10 * time.Second}
+	if !s.Memory {
+		o.MemoryBytes = -1
+	}
+	c, err := New(rdb, &o)
+	if err != nil {
+		panic(err)
+	}
+	defer c.Close()
+	var mu sync.Mutex
+	var report stormReport
+	var reading atomic.Bool
+	row := func(key int) string { return fmt.Sprintf("%0100d", key) }
+	l, err := NewBatchLoader(c, "object", func(_ context.Context, keys []int) (map[int]string, error) {
+		begin := time.Now()
+		if reading.Load() {
+			time.Sleep(stormLoad)
+		}
+		end := time.Now()
+		rows := make(map[int]string)
+		mu.Lock()
+		defer mu.Unlock()
+		for _, key := range keys {
+			rows[key] = row(key)
+			report.Loads = append(report.Loads, stormLoaded{key, begin.UnixNano(), end.UnixNano()})
+		}
+		return rows, nil
+	}, &s.Loader)
+	if err != nil {
+		panic(err)
+	}
+	keys, err := traceKeys("testdata/orm-busy-600k.trace.gz")
+	if err != nil {
+		panic(err)
+	}
+	keys = keys[:min(len(keys), int(float64(stormProcesses*stormRate)*s.Length.Seconds()))]
+	if s.Process == 0 {
+		for key, err := range l.Warm(context.Background(), slices.Values(slices.Compact(slices.Sorted(slices.Values(keys)))), 0) {
+			if err != nil {
+				panic(fmt.Sprint(key, err))
+			}
+		}
+	}
+	fmt.Println("ready")
+	fmt.Scanln()
+	reading.Store(true)
+	var wg sync.WaitGroup
+	began := time.Now()
+	for g := range stormReaders {
+		wg.Go(func() {
+			var took []int64
+			wrong := 0
+			for n := g; ; n += stormReaders {
+				at := n*stormProcesses + s.Process
+				if at >= len(keys) {
+					break
+				}
+				time.Sleep(time.Until(began.Add(time.Duration(n) * time.Second / stormRate)))
+				start := time.Now()
+				v, err := l.Get(context.Background(), keys[at])
+				took = append(took, time.Since(start).Microseconds())
+				if err != nil || v != row(keys[at]) {
+					wrong++
+				}
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			report.Took = append(report.Took, took...)
+			report.Wrong += wrong
+		})
+	}
+	wg.Wait()
+	c.Close() // what is being loaded is stored
+	report.Stats = l.Stats()
+	json.NewEncoder(os.Stdout).Encode(report)
+}
+
+// runStorm answers what all processes together have seen.
+func runStorm(t *testing.T, length time.Duration, memory bool, lo LoaderOptions) (all stormReport) {
+	t.Helper()
+	r := testenv.SharedRedis(t)
+	var children []*testenv.Child
+	for i := range stormProcesses {
+		order, err := json.Marshal(storm{r.Addr, i, length, memory, lo})
+		if err != nil {
+			t.Fatal(err)
+		}
+		children = append(children, testenv.SpawnChild(t, "storm", "STORM="+string(order)))
+	}
+	for _, c := range children {
+		if line, err := c.ReadLine(time.Minute); err != nil || strings.TrimSpace(line) != "ready" {
+			t.Fatal(line, err)
+		}
+	}
+	for _, c := range children {
+		if _, err := c.Stdin.Write([]byte("go\n")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, c := range children {
+		var one stormReport
+		line, err := c.ReadLine(length + time.Minute)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := json.Unmarshal([]byte(line), &one); err != nil {
+			t.Fatal(err)
+		}
+		all.Took, all.Loads, all.Wrong = append(all.Took, one.Took...), append(all.Loads, one.Loads...), all.Wrong+one.Wrong
+		all.Stats.Stale += one.Stats.Stale
+		all.Stats.Renewals += one.Stats.Renewals
+		all.Stats.EarlyRenewals += one.Stats.EarlyRenewals
+		all.Stats.Waits += one.Stats.Waits
+		all.Stats.Unvalidated += one.Stats.Unvalidated
+		all.Stats.Refused += one.Stats.Refused
+		all.Stats.RedisErrors += one.Stats.RedisErrors
+	}
+	slices.Sort(all.Took)
+	return all
+}
+
+func (r stormReport) String() string {
+	q := func(p float64) time.Duration {
+		return time.Duration(r.Took[int(p*float64(len(r.Took)-1))]) * time.Microsecond
+	}
+	return fmt.Sprintf("%d reads: p50 %v, p90 %v, p99 %v, p99.9 %v, longest %v; %d loads, %d in the background (%d of them early), %d stale, %d waits",
+		len(r.Took), q(0.5), q(0.9), q(0.99), q(0.999), q(1), len(r.Loads), r.Stats.Renewals, r.Stats.EarlyRenewals, r.Stats.Stale, r.Stats.Waits)
+}
+
+func (r stormReport) p99() time.Duration {
+	return time.Duration(r.Took[len(r.Took)*99/100]) * time.Microsecond
+}
+
+// check fails if two loads of a key overlapped, or came closer than the shortest TTL less what may be early.
+func (r stormReport) check(t *testing.T, ttl time.Duration, early float64) {
+	t.Helper()
+	if r.Wrong != 0 || r.Stats.Unvalidated != 0 || r.Stats.Refused != 0 || r.Stats.RedisErrors != 0 {
+		t.Errorf("%d wrong answers; %+v", r.Wrong, r.Stats)
+	}
+	slices.SortFunc(r.Loads, func(a, b stormLoaded) int { return int(a.Begin - b.Begin) })
+	last := make(map[int]stormLoaded)
+	closest := time.Hour
+	for _, l := range r.Loads {
+		before, again := last[l.Key]
+		last[l.Key] = l
+		if !again {
+			continue
+		}
+		if l.Begin < before.End {
+			t.Fatalf("two loads of a key at once: one ended %v after the next began", time.Duration(before.End-l.Begin))
+		}
+		gap, took := time.Duration(l.Begin-before.End), time.Duration(before.End-before.Begin)
+		closest = min(closest, gap)
+		if least := ttl - time.Duration(early*float64(took)) - drift; gap < least {
+			t.Errorf("a load that took %v, and the next %v after its end; at least %v was expected", took, gap, least)
+		}
+	}
+	t.Logf("%d keys; the next load of a key began at the earliest %v after the end of the one before", len(last), closest.Round(time.Millisecond))
+}
+
+func TestExpiryStorm(t *testing.T) {
+	length := 5 * time.Second
+	if accepting {
+		length = 30 * time.Second
+	}
+	const jitter = 0.1
+	ttl := time.Second
+	shortest := time.Duration((1 - jitter) * float64(ttl))
+	with := LoaderOptions{TTL: ttl, StaleFor: time.Minute, Jitter: jitter, LoadTimeout: time.Minute}
+	without := with
+	without.StaleFor, without.EarlyRefresh = -1, -1
+	never := with
+	never.TTL = time.Hour
+	for _, memory := range []bool{false, true} {
+		name := map[bool]string{false: "redis", true: "memory"}[memory]
+		t.Run(name, func(t *testing.T) {
+			// In rounds that take turns, for the machine is not the same from one minute to the next.
+			rounds := 1
+			if accepting {
+				rounds = 3
+			}
+			var ratios []float64
+			for range rounds {
+				quiet := runStorm(t, length, memory, never)
+				t.Logf("no expiry:   %v", quiet)
+				quiet.check(t, time.Hour, 0)
+				stormy := runStorm(t, length, memory, with)
+				t.Logf("expiry:      %v", stormy)
+				// The chance that a die falls beyond 24 times the cost is 4e-11 for each read.
+				stormy.check(t, shortest, 24)
+				bare := runStorm(t, length, memory, without)
+				t.Logf("without:     %v", bare)
+				bare.check(t, shortest, 0)
+				ratios = append(ratios, float64(stormy.p99())/float64(quiet.p99()))
+				if stormy.Stats.Stale+stormy.Stats.Renewals == 0 || bare.Stats.Stale+bare.Stats.Renewals != 0 {
+					t.Errorf("with: %+v\nwithout: %+v", stormy.Stats, bare.Stats)
+				}
+			}
+			slices.Sort(ratios)
+			t.Logf("p99 with expiry beside none: %s", strings.Trim(fmt.Sprintf("%.2f", ratios), "[]"))
+			if accepting && !memory && ratios[len(ratios)/2] > 1.5 {
+				t.Errorf("the p99 of hits is %.2f times that without expiry", ratios[len(ratios)/2])
+			}
+		})
+	}
+}

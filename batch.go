@@ -37,7 +37,9 @@ type state[V any] struct {
 	alone      bool // loads without a lease
 	held       bool // since the key is on hold
 	lost       bool // Redis was lost while the value was being stored
+	spared     bool // the database was not asked, which is no failure of the key
 	refusals   uint8
+	ends       uint32        // how often the windows of such keys had been ended, before the load
 	waited     time.Duration // when the first wait for another's load began, on the loader's clock; 0: not yet
 	patience   time.Duration // when a stale value is given out, on that clock; 0: none has been found
 	renewal

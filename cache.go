@@ -10,6 +10,7 @@ import (
 	"github.com/cacheaside/cacheaside/internal/channel"
 	"github.com/cacheaside/cacheaside/internal/conn"
 	"github.com/cacheaside/cacheaside/internal/lease"
+	"github.com/cacheaside/cacheaside/internal/limit"
 	"github.com/cacheaside/cacheaside/internal/local"
 )
 
@@ -22,6 +23,7 @@ type Cache struct {
 	channel *channel.Channel
 	memory  *local.Tier  // nil: no memory tier
 	holds   *local.Holds // nil: Redis has them, or there are none
+	limit   *limit.Limit
 
 	mu      sync.Mutex
 	loaders map[string]loader // by name
@@ -51,6 +53,7 @@ func New(rdb redis.UniversalClient, options *Options) (*Cache, error) {
 		return nil, fmt.Errorf("cacheaside: %w", err)
 	}
 	c := &Cache{options: o, loaders: make(map[string]loader)}
+	c.limit = limit.New(limit.Options{AtOnce: o.MaxLoads, Rate: o.LoadRate, Queue: o.MaxQueue})
 	var keptTrue channel.Memory // a nil interface where there is no tier
 	if o.MemoryBytes > 0 {
 		memory, err := local.New(o.MemoryBytes)

@@ -22,7 +22,7 @@ var (
 	ErrLoadFailed = errors.New("a load of this key failed a moment ago")
 
 	// ErrLoadTimeout means that a load took longer than LoaderOptions.LoadTimeout, or that the loads of other processes were waited
-	// for longer than twice that.
+	// for longer than twice that and Options.QueueTimeout.
 	ErrLoadTimeout = errors.New("the load timed out")
 
 	// ErrUnavailable means that the database was not asked, to protect it: its limits are reached and the queue is full or did not get on in time

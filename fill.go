@@ -80,12 +80,14 @@ func (b *batch[K, V]) fill(all []*round[K, V], stop func()) {
 		} else {
 			rounds = nil
 		}
-		values := b.l.loadAll(b.l.withPrimary(b.ctx, now), entered)
-		if len(rounds) == 0 {
-			stop()
+		if now, entered = b.mayLoad(now, entered); len(now) > 0 {
+			values := b.l.loadAll(b.l.withPrimary(b.ctx, now), entered)
+			if len(rounds) == 0 {
+				stop()
+			}
+			b.store(now, values)
 		}
-		b.store(now, values)
-		b.land(now)
+		b.land(all)
 	}
 	returned = true
 }
@@ -112,9 +114,10 @@ func (b *batch[K, V]) store(rounds []*round[K, V], values []loaded[V]) {
 	var filled []*round[K, V]
 	var tooLarge []*round[K, V]
 	for i, r := range rounds {
+		b.l.succeeded(&r.Result, values[i].err)
 		switch v := values[i]; {
 		case v.err != nil:
-			r.Err = v.err
+			r.Err, r.Result.spared = v.err, v.spared
 		case r.Result.alone:
 			b.giveAlone(r, v)
 		default:
@@ -169,21 +172,30 @@ func (l *Loader[K, V]) delete(ctx context.Context, rounds []*round[K, V]) []erro
 	return l.cache.channel.Delete(ctx, names(rounds), hashes)
 }
 
-// failAll ends rounds with their errors, or with err. The fleet is told not to try their keys again at once.
+// failAll ends rounds with their errors, or with err. The fleet is told not to try their keys again at once, unless the database was not asked.
 func (b *batch[K, V]) failAll(rounds []*round[K, V], err error) {
-	var leased []*lease.Attempt
+	var leased, spared []*lease.Attempt
 	for _, r := range rounds {
 		s := &r.Result
 		var none V
 		s.value, s.null, s.step = none, false, over
 		r.Err = cmp.Or(err, r.Err)
-		if !s.alone {
+		switch {
+		case s.spared && mutant.Active != mutant.UnavailableMarked:
+			if !s.alone {
+				spared = append(spared, s.attempt)
+			}
+		case s.alone:
+			b.l.failed(s)
+		default:
 			leased = append(leased, s.attempt)
 		}
 	}
+	b.release(spared)
 	if len(leased) > 0 && mutant.Active != mutant.NoErrorMarker {
 		b.l.cache.store.Fail(context.WithoutCancel(b.ctx), leased, b.l.options.ErrorTTL)
 		b.l.countAll(leased)
+		b.notMarked(rounds)
 	}
 }
 

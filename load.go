@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/cacheaside/cacheaside/internal/limit"
 	"github.com/cacheaside/cacheaside/internal/mutant"
 )
 
@@ -37,6 +38,8 @@ type loaded[V any] struct {
 	err   error
 	ttl   time.Duration // as the load set it, or 0
 	took  time.Duration
+
+	spared bool // err is that the database was not asked
 }
 
 // loadFunc loads rows. A key that is in neither its map nor its error has none.
@@ -69,8 +72,18 @@ func (l *Loader[K, V]) loadAll(ctx context.Context, keys []K) (out []loaded[V]) 
 
 // call calls the load function on a goroutine of its own, and waits until it returns or its time is up: no longer, for it may ignore
 // its context. If ctx ends the load is told, and waited for. It answers for each key.
-func (l *Loader[K, V]) call(ctx context.Context, keys []K) []loaded[V] {
-	ctx, cancel := context.WithTimeoutCause(ctx, l.options.LoadTimeout, ErrLoadTimeout)
+func (l *Loader[K, V]) call(flight context.Context, keys []K) []loaded[V] {
+	var asked time.Time
+	if mutant.Active == mutant.ClockWhileWaiting {
+		asked = time.Now()
+	}
+	pass, err := l.admit(flight)
+	if err != nil {
+		return notMade[V](len(keys), err)
+	}
+	verdict := limit.Failed // also if an error's own methods panic
+	defer func() { pass.End(verdict) }()
+	ctx, cancel := context.WithTimeoutCause(flight, l.options.LoadTimeout, ErrLoadTimeout)
 	defer cancel()
 	ttl := &ownTTL{}
 	ctx = context.WithValue(ctx, ownTTLKey{}, ttl)
@@ -86,6 +99,9 @@ func (l *Loader[K, V]) call(ctx context.Context, keys []K) []loaded[V] {
 			if !returned && mutant.Active != mutant.PanicEscapes {
 				o = outcome[K, V]{err: caught(recover())}
 			}
+			if mutant.Active != mutant.SlotAtTimeout {
+				pass.Leave() // not before, whoever still waits
+			}
 			done <- o
 		}()
 		own := slices.Clone(keys) // which it may sort
@@ -96,11 +112,14 @@ func (l *Loader[K, V]) call(ctx context.Context, keys []K) []loaded[V] {
 		returned = true
 	}()
 
-	limit := l.options.LoadTimeout
+	atMost := l.options.LoadTimeout
 	if mutant.Active == mutant.LoadUnbounded {
-		limit = 1000 * time.Hour
+		atMost = 1000 * time.Hour
 	}
-	deadline := time.NewTimer(limit)
+	if mutant.Active == mutant.ClockWhileWaiting {
+		atMost -= started.Sub(asked)
+	}
+	deadline := time.NewTimer(atMost)
 	defer deadline.Stop()
 	var o outcome[K, V]
 	select {
@@ -109,12 +128,17 @@ func (l *Loader[K, V]) call(ctx context.Context, keys []K) []loaded[V] {
 		l.counters.loadsLeft.Add(1)
 		o.err = ErrLoadTimeout
 	}
+	if mutant.Active == mutant.SlotAtTimeout {
+		pass.Leave()
+	}
 	if errors.Is(o.err, context.DeadlineExceeded) && errors.Is(context.Cause(ctx), ErrLoadTimeout) {
 		o.err = errors.Join(ErrLoadTimeout, o.err)
 	}
 	ttl.mu.Lock()
 	defer ttl.mu.Unlock()
-	return l.sort(keys, o, ttl.ttl, time.Since(started))
+	out := l.sort(keys, o, ttl.ttl, time.Since(started))
+	verdict = judge(flight, o.err, out)
+	return out
 }
 
 // outcome is what a load function has returned.
@@ -150,7 +174,7 @@ func (l *Loader[K, V]) sort(keys []K, o outcome[K, V], ttl, took time.Duration) 
 			out[i].err = errors.New("the batch load failed: " + err.Error())
 			failed++
 		default:
-			out[i].err = err
+			out[i].err, out[i].spared = err, errors.Is(err, ErrUnavailable) // of another loader, which this one asks
 			failed++
 		}
 	}

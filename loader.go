@@ -15,6 +15,7 @@ import (
 	"github.com/cacheaside/cacheaside/internal/flight"
 	"github.com/cacheaside/cacheaside/internal/keys"
 	"github.com/cacheaside/cacheaside/internal/lease"
+	"github.com/cacheaside/cacheaside/internal/limit"
 	"github.com/cacheaside/cacheaside/internal/local"
 	"github.com/cacheaside/cacheaside/internal/mutant"
 )
@@ -50,6 +51,8 @@ type Loader[K comparable, V any] struct {
 	stop       context.CancelCauseFunc
 	die        func() float64 // for XFetch
 	gate       gate[K]
+	door       limit.Door // in front of the database
+	window     window     // of failed loads that Redis knows nothing of
 }
 
 // NewLoader makes the Loader called name in c. The name is part of its keys in Redis, so the loaders of one cache have different ones:
@@ -103,6 +106,7 @@ func newLoader[K comparable, V any](c *Cache, name string, load loadFunc[K, V], 
 	if l.options.MemoryTTL > 0 {
 		l.memory = c.memory
 	}
+	l.door = l.newDoor()
 	l.reads = flight.New(flight.Hooks[K, state[V]]{First: l.first, Fly: l.read, Late: l.current, Caught: caught})
 	l.fresh = l.reads
 	if l.memory != nil {
@@ -147,7 +151,7 @@ func (l *Loader[K, V]) setUp() error {
 // tier: do not change what it points to, or set LoaderOptions.Clone.
 //
 // ctx ends only this caller's wait, within milliseconds, even when Redis hangs. Errors are wrapped in an *Error: ctx's own, the load's, a
-// *PanicError, ErrLoadFailed, ErrLoadTimeout, ErrClosed. When Redis is out of reach or in trouble, the value is loaded, once for all
+// *PanicError, ErrLoadFailed, ErrLoadTimeout, ErrUnavailable, ErrClosed. When Redis is out of reach or in trouble, the value is loaded, once for all
 // who ask in this process at the time, and stored nowhere (Stats.Unvalidated counts it).
 //
 // After Invalidate has returned nil in this process, no Get that starts here receives a value that was read before. In other

@@ -82,8 +82,9 @@ func (l *Loader[K, V]) current(s *state[V]) bool {
 		(l.memory.Generation(s.place, s.stable) == s.generation || mutant.Active == mutant.LateGeneration)
 }
 
-// forget ends what this process's memory holds of a key.
+// forget ends what this process holds of a key, also that its load has failed.
 func (l *Loader[K, V]) forget(key K, text string) {
+	l.window.end(l.mark(text))
 	if l.memory != nil {
 		l.memory.Invalidate(l.hash(key), l.keys.Hash(text))
 	}

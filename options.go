@@ -42,19 +42,20 @@ type Options struct {
 
 	// MaxLoads is how many calls of load functions this process makes at once, for all loaders of the Cache together: the most that a cold or lost
 	// cache can ask of the database. A load that ignores its context is counted until it returns. Who sets it: everybody who knows how many queries the
-	// database bears, divided by the number of processes. Default: 100. A negative number: no limit.
+	// database bears, divided by the number of processes. A load function that asks another loader keeps its place meanwhile, and that one's load needs another: give the first a LoaderOptions.MaxLoads
+	// that is less than this. Default: 100. A negative number: no limit.
 	MaxLoads int
 
 	// MaxQueue is how many calls wait at once for their turn, if MaxLoads or LoadRate do not allow them yet, the oldest first. What does not fit is not loaded: its callers
 	// get a stale value if there is one, else ErrUnavailable, at once. Default: ten times MaxLoads (1,000 if that has no limit). A negative number: none waits.
 	MaxQueue int
 
-	// QueueTimeout is how long a call waits for its turn before it is given up with ErrUnavailable. Who sets it: who would rather
-	// fail early, or wait longer. Default: 1 s. From 1 ms to 1 hour.
+	// QueueTimeout is how long a call waits for its turn, whatever for, before it is given up with ErrUnavailable; at once where LoadRate tells that it would be in vain. Its lease is kept
+	// meanwhile; LoadTimeout begins after it. Who sets it: who would rather fail early, or wait longer. Default: 1 s. From 1 ms to 1 hour.
 	QueueTimeout time.Duration
 
 	// LoadRate is how many calls of load functions this process begins in a second, at most, for all loaders of the Cache together, after a burst of a
-	// tenth of that. Who sets it: who pays for the database by the query, or shares it. Default: no limit.
+	// tenth of that (at least one). Who sets it: who pays for the database by the query, or shares it. Default: no limit.
 	LoadRate float64
 
 	// ReplicaLag is for load functions that read from replicas of the database: how far those may lag behind. After an Invalidate its keys are on hold for that long:
@@ -117,11 +118,12 @@ type LoaderOptions struct {
 	LoadTimeout time.Duration
 
 	// MaxLoads is how many calls of this loader's load function this process makes at once; Options.MaxLoads holds, too. Who sets
-	// it: who has one query that is much heavier than others. Default: no limit of its own. What does not fit waits, as there.
+	// it: who has one query that is much heavier than others. Default: no limit of its own. What does not fit waits, as there, but in a queue of its own, and takes
+	// nothing from other loaders meanwhile.
 	MaxLoads int
 
-	// BreakAt is the share of failed loads at which the circuit breaker of this loader opens: at least 20 loads have ended in the last 10 s, and so many of them have failed
-	// or timed out. Rows that do not exist and loads that were stopped do not count. While it is open no load begins: callers get a stale value if there
+	// BreakAt is the share of failed loads at which the circuit breaker of this loader opens: at least 20 calls of its load function have ended in the last 10 s, and so many of them have failed
+	// or timed out. To find no row, or some of a batch, is not to fail; loads that were stopped, and those that were refused by another loader with ErrUnavailable, do not count. While it is open no load begins: callers get a stale value if there
 	// is one, else ErrUnavailable. Who sets it: who has rows that cannot be loaded, and more of them than not (negative: no breaker). Default: 0.9. At most 1.
 	BreakAt float64
 
@@ -198,6 +200,7 @@ const (
 	minMemoryBytes = 1 << 20
 	maxValueBytes  = 512 << 20
 	maxRate        = 1e9
+	maxQueue       = 1e9 // by default
 )
 
 // withDefaults returns o with defaults in the place of zeros.
@@ -213,7 +216,7 @@ func (o *Options) withDefaults() Options {
 	d.LeaseTTL = cmp.Or(d.LeaseTTL, 2*time.Second)
 	d.ReadTimeout = cmp.Or(d.ReadTimeout, max(d.RedisTimeout/5, time.Millisecond))
 	d.MaxLoads = cmp.Or(d.MaxLoads, 100)
-	d.MaxQueue = cmp.Or(d.MaxQueue, 10*max(d.MaxLoads, 0), 1000)
+	d.MaxQueue = cmp.Or(d.MaxQueue, 10*min(max(d.MaxLoads, 0), maxQueue/10), 1000)
 	d.QueueTimeout = cmp.Or(d.QueueTimeout, time.Second)
 	return d
 }

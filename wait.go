@@ -24,7 +24,7 @@ func (b *batch[K, V]) wait() {
 			b.l.counters.waits.Add(1)
 		}
 		waited := now - s.waited
-		if waited > 2*b.l.options.LoadTimeout {
+		if waited > 2*b.l.options.LoadTimeout+b.l.cache.options.QueueTimeout { // who loads may have had to wait for his turn
 			r.Err, s.step = ErrLoadTimeout, over
 			continue
 		}

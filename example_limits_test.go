@@ -1,0 +1,73 @@
+package cacheaside_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/cacheaside/cacheaside"
+)
+
+// The limits of a Cache keep a cold or lost cache from taking the database down. What does not fit waits for its turn, and what does not fit into the
+// queue fails at once.
+func ExampleOptions_limits() {
+	cache, _ := cacheaside.New(nil, &cacheaside.Options{
+		MaxLoads: 1,  // at once, in this process; by default 100
+		MaxQueue: -1, // nobody waits; by default ten times MaxLoads do
+	})
+	defer cache.Close()
+	began, finish := make(chan struct{}), make(chan struct{})
+	reports, _ := cacheaside.NewLoader(cache, "report", func(_ context.Context, year int) (string, error) {
+		if year == 2024 { // a slow query
+			close(began)
+			<-finish
+		}
+		return fmt.Sprint("report of ", year), nil
+	}, nil)
+
+	ctx := context.Background()
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		report, err := reports.Get(ctx, 2024)
+		fmt.Println(report, err)
+	}()
+	<-began
+	_, err := reports.Get(ctx, 2025)
+	fmt.Println(errors.Is(err, cacheaside.ErrUnavailable), cache.Stats().Unavailable)
+	close(finish)
+	<-done
+	report, err := reports.Get(ctx, 2025) // it was nobody's failure: the next may try at once
+	fmt.Println(report, err)
+	// Output:
+	// true 1
+	// report of 2024 <nil>
+	// report of 2025 <nil>
+}
+
+// When most loads fail the circuit breaker of their loader opens, and the database is left alone.
+func ExampleLoaderOptions_breaker() {
+	cache, _ := cacheaside.New(nil, nil)
+	defer cache.Close()
+	queries := 0
+	users, _ := cacheaside.NewLoader(cache, "user", func(context.Context, int) (string, error) {
+		queries++
+		return "", errors.New("connection refused")
+	}, &cacheaside.LoaderOptions{
+		BreakAt:  0.5,         // of at least 20 loads in 10 s; by default 0.9
+		BreakFor: time.Minute, // then one load tries whether the database is back; by default after a second
+	})
+
+	ctx := context.Background()
+	for id := range 1000 {
+		if _, err := users.Get(ctx, id); errors.Is(err, cacheaside.ErrUnavailable) {
+			fmt.Println(errors.Unwrap(err))
+			break
+		}
+	}
+	fmt.Println(queries, "queries")
+	// Output:
+	// the database is not to be asked now: the circuit breaker is open, since most loads have failed
+	// 20 queries
+}

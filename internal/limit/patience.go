@@ -1,0 +1,60 @@
+package limit
+
+import (
+	"context"
+	"time"
+
+	"golang.org/x/sync/semaphore"
+)
+
+// patience is how long one call waits, whatever for. Its clock starts when it first has to.
+type patience struct {
+	ctx   context.Context
+	limit time.Duration
+
+	bound  context.Context // nil: it has not waited yet
+	cancel context.CancelFunc
+}
+
+func (p *patience) begin() context.Context {
+	if p.bound == nil {
+		p.bound, p.cancel = context.WithTimeout(p.ctx, p.limit)
+	}
+	return p.bound
+}
+
+// end frees what waiting has taken.
+func (p *patience) end() {
+	if p.cancel != nil {
+		p.cancel()
+	}
+}
+
+// acquire waits for n of s.
+func (p *patience) acquire(s *semaphore.Weighted, n int64) error {
+	if s.Acquire(p.begin(), n) == nil {
+		return nil
+	}
+	if p.ctx.Err() != nil {
+		return context.Cause(p.ctx)
+	}
+	return ErrLate
+}
+
+// pause waits for the rate: not at all if it would be in vain.
+func (p *patience) pause(d time.Duration) error {
+	bound := p.begin()
+	if end, ok := bound.Deadline(); ok && p.ctx.Err() == nil && time.Until(end) < d {
+		if own, ok := p.ctx.Deadline(); !ok || own.After(end) { // else the call's own context ends first, which is what it is to be told
+			return ErrRate
+		}
+	}
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-p.ctx.Done():
+		return context.Cause(p.ctx)
+	}
+}

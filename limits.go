@@ -1,0 +1,61 @@
+package cacheaside
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/cacheaside/cacheaside/internal/limit"
+	"github.com/cacheaside/cacheaside/internal/mutant"
+)
+
+// newDoor is what stands in front of the load function.
+func (l *Loader[K, V]) newDoor() limit.Door {
+	o := l.cache.options
+	return limit.Door{
+		Breaker:  limit.NewBreaker(l.options.BreakAt, l.options.BreakFor),
+		Own:      limit.New(limit.Options{AtOnce: l.options.MaxLoads, Queue: o.MaxQueue}),
+		Shared:   l.cache.limit,
+		Patience: o.QueueTimeout,
+	}
+}
+
+// admit waits until a call of the load function may be made, or tells why it is not to be.
+func (l *Loader[K, V]) admit(ctx context.Context) (limit.Pass, error) {
+	pass, err := l.door.Enter(ctx)
+	if refusal, ok := errors.AsType[limit.Refusal](err); ok {
+		l.counters.unavailable.Add(1)
+		err = fmt.Errorf("%w: %w", ErrUnavailable, refusal)
+	}
+	if err == nil && l.closing() && mutant.Active != mutant.ClosedBegins { // the place is that of a load that Close has stopped, before it stops this one
+		pass.Leave()
+		pass.End(limit.Stopped)
+		err = ErrClosed
+	}
+	return pass, err
+}
+
+func (l *Loader[K, V]) closing() bool { return l.life.Err() != nil }
+
+// notMade is what n keys get of a call that was not made.
+func notMade[V any](n int, err error) []loaded[V] {
+	return slices.Repeat([]loaded[V]{{err: err, spared: true}}, n)
+}
+
+// judge tells the circuit breaker what a call has come to, which gave out. A call that was stopped and says so, by whatever error, is nobody's fault; one that was
+// stopped, and even so had not returned when its time was up, is a failure.
+func judge[V any](ctx context.Context, err error, out []loaded[V]) limit.Verdict {
+	switch answered := func(v loaded[V]) bool { return v.err == nil }; {
+	case mutant.Active == mutant.AbsenceCounted && err != nil && noRow(err):
+		return limit.Failed
+	case slices.ContainsFunc(out, answered), noRow(err):
+		return limit.Succeeded
+	case slices.ContainsFunc(out, func(v loaded[V]) bool { return v.spared }):
+		return limit.Stopped
+	case ctx.Err() != nil && !errors.Is(err, ErrLoadTimeout) && mutant.Active != mutant.StoppedCounted:
+		return limit.Stopped
+	default:
+		return limit.Failed
+	}
+}

@@ -1,0 +1,31 @@
+package cacheaside
+
+import (
+	"context"
+	"testing"
+
+	"github.com/cacheaside/cacheaside/internal/testenv"
+)
+
+// BenchmarkLoad is what a load costs whose database takes no time: that of this library around it.
+func BenchmarkLoad(b *testing.B) {
+	load := func(context.Context, int) (int, error) { return 1, nil }
+	for _, name := range []string{"without Redis", "redis"} {
+		c, err := New(nil, &Options{MemoryBytes: -1})
+		if name == "redis" {
+			c, err = New(testenv.SharedRedis(b).Client(b), &Options{MemoryBytes: -1})
+		}
+		if err != nil {
+			b.Fatal(err)
+		}
+		l, err := NewLoader(c, "row", load, nil)
+		if err != nil {
+			b.Fatal(err)
+		}
+		run(b, name, func(i int) error {
+			_, err := l.Get(context.Background(), i)
+			return err
+		})
+		c.Close()
+	}
+}

@@ -1,0 +1,127 @@
+package cacheaside
+
+import (
+	"hash/maphash"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/cacheaside/cacheaside/internal/mutant"
+)
+
+// maxMarks is how many keys a window remembers: enough for a process that asks a thousand times a second for rows that cannot be loaded.
+const maxMarks = 10_000
+
+// window remembers which keys have failed to load a moment ago, where no marker in Redis does: there is none, or it is out of reach. Keys are known by a
+// hash whose seed is this process'. It takes no goroutine: there is a map that fills, and one from before, which goes when the first is half of all or old.
+type window struct {
+	last atomic.Int64 // when the newest mark ends, on the loader's clock
+	ends [1024]atomic.Uint32
+
+	mu          sync.Mutex
+	young, aged map[uint64]time.Duration // when marks end
+	began       time.Duration            // when the young one did
+}
+
+// generation is how often windows of such keys have been ended.
+func (w *window) generation(key uint64) uint32 { return w.ends[key%uint64(len(w.ends))].Load() }
+
+// fail marks a key until now+ttl, unless it has been ended since from was its generation: then the load is one from before the change.
+func (w *window) fail(key uint64, from uint32, now, ttl time.Duration) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.last.Store(int64(now + ttl)) // before the look at the generation: end looks in the other order
+	if w.generation(key) != from && mutant.Active != mutant.WindowOutlives {
+		return
+	}
+	if w.young == nil || now-w.began > ttl || len(w.young) >= maxMarks/2 {
+		w.young, w.aged, w.began = make(map[uint64]time.Duration), w.young, now
+	}
+	w.young[key] = now + ttl
+}
+
+// failed tells whether a key is marked.
+func (w *window) failed(key uint64, now time.Duration) bool {
+	if int64(now) >= w.last.Load() || mutant.Active == mutant.WindowIgnored {
+		return false
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return now < max(w.young[key], w.aged[key])
+}
+
+// end takes a key's mark away, and has a load that is under way leave none.
+func (w *window) end(key uint64) {
+	if mutant.Active == mutant.WindowKept {
+		return
+	}
+	w.ends[key%uint64(len(w.ends))].Add(1)
+	w.clear(key)
+}
+
+// clear takes a key's mark away.
+func (w *window) clear(key uint64) {
+	if w.last.Load() == 0 {
+		return
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	delete(w.young, key)
+	delete(w.aged, key)
+}
+
+// mark is what a key is known by in the window.
+func (l *Loader[K, V]) mark(text string) uint64 { return maphash.String(l.seed, text) }
+
+// mayLoad ends those rounds that would load alone a key that failed to load a moment ago. It answers the others, and their keys, which have all entered the gate.
+// A refresh is asked for in spite of that, and ends it; a reload in the background is not.
+func (b *batch[K, V]) mayLoad(rounds []*round[K, V], keys []K) ([]*round[K, V], []K) {
+	now := time.Since(b.l.start)
+	var marked, others []K
+	for i, r := range rounds {
+		s := &r.Result
+		key := b.l.mark(s.text)
+		s.ends = b.l.window.generation(key)
+		switch {
+		case b.refresh && !b.renewal:
+			b.l.window.clear(key)
+		case s.alone && !s.bypass && b.l.window.failed(key, now):
+			b.l.counters.failedByMark.Add(1)
+			r.Err, s.step = ErrLoadFailed, over
+			marked = append(marked, keys[i])
+		}
+	}
+	if len(marked) == 0 {
+		return rounds, keys
+	}
+	for i, r := range rounds {
+		if r.Result.step != over {
+			others = append(others, keys[i])
+		}
+	}
+	b.l.gate.leave(marked)
+	return at(rounds, toLoad), others
+}
+
+// failed marks a key whose load has failed, where Redis is not told.
+func (l *Loader[K, V]) failed(s *state[V]) {
+	if !s.bypass {
+		l.window.fail(l.mark(s.text), s.ends, time.Since(l.start), l.options.ErrorTTL)
+	}
+}
+
+// notMarked marks here the keys of those rounds whose failure Redis could not be told of.
+func (b *batch[K, V]) notMarked(rounds []*round[K, V]) {
+	for _, r := range rounds {
+		if s := &r.Result; !s.alone && s.attempt.Err != nil {
+			b.l.failed(s)
+		}
+	}
+}
+
+// succeeded takes the mark of a key away that could be loaded.
+func (l *Loader[K, V]) succeeded(s *state[V], err error) {
+	if err == nil && !s.bypass {
+		l.window.clear(l.mark(s.text))
+	}
+}

@@ -1,0 +1,240 @@
+package cacheaside
+
+import (
+	"context"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// The window after failed loads that Redis knows nothing of.
+
+func TestErrorWindowWithoutRedis(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p, b := startBrittle(t, nil)
+		defer p.cache.Close()
+		for n := int64(1); n <= 3; n++ {
+			p.want(t, 1, "", errBroken)
+			for range 5 {
+				p.want(t, 1, "", ErrLoadFailed)
+				p.want(t, 1, "", ErrLoadFailed)
+				time.Sleep(199 * time.Millisecond)
+			}
+			if b.calls.Load() != n {
+				t.Errorf("%d calls", b.calls.Load())
+			}
+			time.Sleep(5 * time.Millisecond) // then a second has passed
+		}
+		if s := p.Stats(); s.FailedByMark != 30 || s.Loads != 3 {
+			t.Errorf("%+v", s)
+		}
+		b.set(mended)
+		p.want(t, 2, "2", nil)
+	})
+}
+
+// The waiters of a load that failed do not load one after another.
+func TestErrorWindowForThoseWhoWait(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p, b := startBrittle(t, nil)
+		defer p.cache.Close()
+		b.set(func(context.Context) error { time.Sleep(100 * time.Millisecond); return errBroken })
+		var wg sync.WaitGroup
+		for range 50 {
+			wg.Go(func() { p.Get(t.Context(), 1) })
+			wg.Go(func() { p.GetMany(t.Context(), []int{1}, Fresh) })
+		}
+		wg.Wait()
+		if b.calls.Load() != 1 {
+			t.Errorf("%d calls", b.calls.Load())
+		}
+	})
+}
+
+func TestErrorWindowEnds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p, b := startBrittle(t, nil)
+		defer p.cache.Close()
+		p.want(t, 1, "", errBroken)
+		p.want(t, 1, "", ErrLoadFailed)
+		if err := p.Invalidate(t.Context(), 1); err != nil {
+			t.Fatal(err)
+		}
+		p.want(t, 1, "", errBroken)
+		if _, err := p.Refresh(t.Context(), 1); !sameError(err, errBroken) {
+			t.Error(err)
+		}
+		p.want(t, 1, "", ErrLoadFailed)
+		p.Bypass(true)
+		p.want(t, 1, "", errBroken)
+		p.want(t, 1, "", errBroken)
+		p.Bypass(false)
+		b.set(mended)
+		p.want(t, 1, "", ErrLoadFailed)
+		if _, err := p.Refresh(t.Context(), 1); err != nil {
+			t.Error(err)
+		}
+		p.want(t, 1, "1", nil)
+		b.set(broken)
+		p.want(t, 1, "", errBroken)
+		p.Bypass(true)
+		p.want(t, 2, "", errBroken) // leaves no mark
+		p.Bypass(false)
+		p.want(t, 2, "", errBroken)
+	})
+}
+
+// A load that an Invalidate came after leaves no mark: what it failed with may be over.
+func TestErrorWindowOfALoadFromBefore(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p, b := startBrittle(t, nil)
+		defer p.cache.Close()
+		b.set(func(context.Context) error { time.Sleep(time.Millisecond); return errBroken })
+		got := later(func() (string, error) { return p.Get(t.Context(), 1) })
+		synctest.Wait()
+		if err := p.Invalidate(t.Context(), 1); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := got(t); !sameError(err, errBroken) {
+			t.Error(err)
+		}
+		b.set(mended)
+		p.want(t, 1, "1", nil)
+	})
+}
+
+// Loads that were stopped leave no mark.
+func TestErrorWindowOfStoppedLoads(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p, b := startBrittle(t, nil)
+		defer p.cache.Close()
+		b.set(func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() })
+		ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
+		defer cancel()
+		if _, err := p.Get(ctx, 1); !sameError(err, context.DeadlineExceeded) {
+			t.Error(err)
+		}
+		b.set(mended)
+		p.want(t, 1, "1", nil)
+	})
+}
+
+// Without Redis, too, a reload in the background that has failed is not tried again for a while.
+func TestErrorWindowOfReloads(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := newTable(map[int]string{1: "one"})
+		p := startOn(t, nil, d, Options{}, &LoaderOptions{TTL: time.Minute, Jitter: -1, StaleFor: time.Hour, EarlyRefresh: -1})
+		defer p.cache.Close()
+		p.want(t, 1, "one", nil)
+		p.settle()
+		time.Sleep(61 * time.Second)
+		d.fail(errBroken)
+		for range 200 { // 20 s
+			p.want(t, 1, "one", nil)
+			time.Sleep(100 * time.Millisecond)
+		}
+		if n := d.loads.Load(); n < 15 || n > 21 {
+			t.Errorf("%d loads", n)
+		}
+	})
+}
+
+// In a batch, keys of the window fail and the others are loaded.
+func TestErrorWindowInABatch(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := newShelf(10)
+		failed := map[int]error{3: errBroken, 5: errBroken}
+		d.answer = func(_ []int, rows map[int]string) (map[int]string, error) {
+			delete(rows, 3)
+			delete(rows, 5)
+			return rows, &BatchError[int]{Errs: failed}
+		}
+		p := startMany(t, nil, d, Options{MemoryBytes: -1}, nil)
+		defer p.cache.Close()
+		for _, want := range []error{errBroken, ErrLoadFailed, ErrLoadFailed} {
+			m, err := p.GetMany(t.Context(), upTo(10))
+			if len(m) != 8 || m[9] != "row 9" || !sameError(err, want) {
+				t.Error(m, err)
+			}
+		}
+		if loads, calls := d.loaded(); calls != 3 || loads[3] != 1 || loads[5] != 1 || loads[4] != 3 {
+			t.Error(calls, loads)
+		}
+	})
+}
+
+// While Redis is out of reach, also from the middle of a load on, each process keeps its own; where it is reached, Redis' marker is all that counts.
+func TestErrorWindowWhileRedisIsOut(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m, r := embedded(t)
+		p, b := startBrittle(t, r.client(t))
+		defer p.cache.Close()
+		m.SetError("ERR out of order")
+		for range 2 {
+			p.want(t, 1, "", errBroken)
+			p.want(t, 1, "", ErrLoadFailed)
+			time.Sleep(time.Second)
+		}
+		p.want(t, 1, "", errBroken)
+		m.SetError("")
+		p.want(t, 1, "", errBroken)
+		p.want(t, 1, "", ErrLoadFailed) // by the marker
+
+		b.set(func(context.Context) error { m.SetError("ERR out of order"); return errBroken })
+		p.want(t, 2, "", errBroken)
+		p.want(t, 2, "", ErrLoadFailed)
+		if n := b.calls.Load(); n != 5 {
+			t.Errorf("%d calls", n)
+		}
+
+		b.set(mended)
+		m.SetError("")
+		p.want(t, 2, "2", nil) // ends it
+		m.SetError("ERR out of order")
+		p.want(t, 2, "2", nil)
+		m.SetError("")
+	})
+}
+
+func TestWindowIsBounded(t *testing.T) {
+	var w window
+	const ttl = time.Second
+	for key := range uint64(25_000) {
+		w.fail(key, 0, time.Duration(key), ttl)
+		if n := len(w.young) + len(w.aged); n > maxMarks {
+			t.Fatalf("%d marks", n)
+		}
+	}
+	if !w.failed(24_999, time.Millisecond) || !w.failed(20_000, time.Millisecond) || w.failed(1, time.Millisecond) {
+		t.Error("not the newest are kept")
+	}
+	w.fail(1, 0, 3*ttl, ttl)
+	w.fail(2, 0, 6*ttl, ttl)
+	if n := len(w.young) + len(w.aged); n != 2 {
+		t.Errorf("%d marks, of which 2 are not long over", n)
+	}
+	if w.failed(1, 6*ttl) || !w.failed(2, 6*ttl) || w.failed(2, 7*ttl) {
+		t.Error("a mark that is over counts, or one that is not does not")
+	}
+}
+
+// Whatever meets, a key that was ended last is not marked by what was before.
+func TestWindowRaces(t *testing.T) {
+	for range 200 {
+		var w window
+		var wg sync.WaitGroup
+		for key := range uint64(4) {
+			from := w.generation(key)
+			wg.Go(func() { w.fail(key, from, 1, time.Second) })
+			wg.Go(func() { w.end(key) })
+			wg.Go(func() { w.failed(key, 2) })
+		}
+		wg.Wait()
+		for key := range uint64(4) {
+			if w.failed(key, 2) {
+				t.Fatal("a mark has outlived its end")
+			}
+		}
+	}
+}

@@ -406,3 +406,34 @@ func TestRenewalContext(t *testing.T) {
 		}
 	})
 }
+
+// While the circuit breaker is open stale values are served; that it keeps reloads from beginning costs little.
+func TestStaleWhileTheBreakerIsOpen(t *testing.T) {
+	lo := livesWith(func(o *LoaderOptions) { o.ErrorTTL, o.BreakFor = 50*time.Millisecond, time.Hour })
+	bubble(t, noMemory, lo, func(t *testing.T, _ backend, d *table, p, _ process) {
+		p.want(t, 1, "a", nil)
+		time.Sleep(61 * time.Second)
+		d.fail(errBroken)
+		for p.Stats().Unavailable == 0 { // until it is open
+			p.want(t, 1, "a", nil)
+			time.Sleep(10 * time.Millisecond)
+		}
+		loads, refused := d.loads.Load(), p.Stats().Unavailable
+		for range 10_000 { // 10 s
+			p.want(t, 1, "a", nil)
+			time.Sleep(time.Millisecond)
+		}
+		if n := d.loads.Load(); n != loads {
+			t.Errorf("%d loads", n-loads)
+		}
+		if n := p.Stats().Unavailable - refused; n < 50 || n > 101 {
+			t.Errorf("%d tries in 10 s", n)
+		}
+		d.fail(nil)
+		d.write(1, "b")
+		time.Sleep(time.Hour)
+		p.want(t, 1, "a", nil)
+		synctest.Wait()
+		p.want(t, 1, "b", nil)
+	})
+}

@@ -126,6 +126,7 @@ func (l *Loader[K, V]) startRenewals(rounds []*round[K, V]) {
 		defer l.renewals.leave(entered)
 		b := &batch[K, V]{l: l, ctx: l.life, rounds: own, open: slices.Clone(own), refresh: true, renewal: true}
 		b.run()
+		b.rest()
 		b.catchUp()
 	}()
 }
@@ -164,6 +165,16 @@ func (l *Loader[K, V]) takeOver(r *round[K, V], e *lease.Entry) {
 	r.Result.step = over
 	if l.decode(&r.Result, e) {
 		l.rememberEntry(r, e)
+	}
+}
+
+// respite is how long a key whose reload the limits of the database, or its circuit breaker, have refused is left alone: each try costs a claim and its end. The flight counts
+// among maxRenewals meanwhile, so that many such keys are tried the less often.
+const respite = 100 * time.Millisecond
+
+func (b *batch[K, V]) rest() {
+	if slices.ContainsFunc(b.rounds, func(r *round[K, V]) bool { return r.Result.spared }) && mutant.Active != mutant.NoRespite {
+		pause(b.ctx, respite)
 	}
 }
 

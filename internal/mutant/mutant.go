@@ -82,6 +82,7 @@ const (
 	WindowKept        = "window_kept"
 	ProbeKept         = "probe_kept"
 	NoEarlyRefresh    = "no_early_refresh"
+	NoRespite         = "no_respite"
 	WaitsForFresh     = "waits_for_fresh"
 	NullsStay         = "nulls_stay"
 	RenewsTheNew      = "renews_the_new"

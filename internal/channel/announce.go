@@ -50,6 +50,8 @@ func (c *Channel) Delete(ctx context.Context, names []string, hashes []uint64) [
 			}
 			if errs[at] != nil {
 				c.Disown()
+			} else {
+				c.conn.Acknowledged(p.names[i])
 			}
 		}
 	}

@@ -38,6 +38,7 @@ type Item[K comparable, V any] struct {
 	Stable     uint64
 	Generation uint64
 	expires    time.Duration // on the tier's clock
+	firm       uint64        // see Generations.firm
 }
 
 // Era is a time between two invalidations of all that a loader holds in one range of keys. Its address tells it from all others.
@@ -96,6 +97,9 @@ func (t *Tier) Trusted(r uint8) bool {
 // Clear ends every item of range r.
 func (t *Tier) Clear(r int) { t.generations.Clear(r) }
 
+// Void is Clear for what has been invalidated, nobody knows which: also GetStale does not give it out any more.
+func (t *Tier) Void(r int) { t.generations.Void(r) }
+
 // Forget ends every item of the keys with this stable hash.
 func (t *Tier) Forget(stable uint64) { t.generations.Bump(stable) }
 
@@ -140,6 +144,10 @@ func Set[K comparable, V any](t *Tier, hash uint64, item Item[K, V], weight int6
 	item.expires = time.Since(t.start) + life
 	if item.expires < 0 {
 		item.expires = math.MaxInt64
+	}
+	var current bool
+	if item.firm, current = t.generations.firm(item.Range, item.Stable, item.Generation); !current {
+		item.firm = math.MaxUint64 // no count: it is from before an invalidation, or may be
 	}
 	t.mu.RLock()
 	defer t.mu.RUnlock()

@@ -62,4 +62,18 @@ const (
 	GiveUpForgets    = "give_up_forgets"
 	NeverDisown      = "never_disown"
 	OwnApplied       = "own_applied"
+
+	// Redis in trouble.
+	BreakerNeverOpens  = "breaker_never_opens"
+	BreakerNeverCloses = "breaker_never_closes"
+	BreakerCountsNil   = "breaker_counts_nil"
+	BreakerCountsOwn   = "breaker_counts_own"
+	OneBreaker         = "one_breaker"
+	BatchWhole         = "batch_whole"
+	ReadsUnbounded     = "reads_unbounded"
+	AlwaysLoads        = "always_loads"
+	StaleForEver       = "stale_for_ever"
+	StaleInvalidated   = "stale_invalidated"
+	StaleFresh         = "stale_fresh"
+	WritesWhenDown     = "writes_when_down"
 )

@@ -36,6 +36,7 @@ type state[V any] struct {
 	bypass     bool
 	alone      bool // loads without a lease
 	held       bool // since the key is on hold
+	fresh      bool // not from memory
 	lost       bool // Redis was lost while the value was being stored
 	spared     bool // the database was not asked, which is no failure of the key
 	refusals   uint8
@@ -206,6 +207,7 @@ func (l *Loader[K, V]) attempt(s *state[V]) *lease.Attempt {
 
 // look reads what the keys hold.
 func (b *batch[K, V]) look() {
+	b.unasked(toLook)
 	rounds := at(b.open, toLook)
 	if len(rounds) == 0 {
 		return
@@ -221,6 +223,7 @@ func (b *batch[K, V]) look() {
 
 // take asks for leases, where there is nothing, or nothing that can be read: the second check, in the same trip.
 func (b *batch[K, V]) take() {
+	b.unasked(toTake)
 	rounds := at(b.open, toTake)
 	if len(rounds) == 0 {
 		return
@@ -271,9 +274,9 @@ func (l *Loader[K, V]) settle(r *round[K, V], held *lease.State, err error) {
 		l.attempt(s).State = *held // for Take
 	}
 	switch {
-	case err != nil: // the database answers, once for the process
+	case err != nil:
 		l.count(err)
-		s.alone, s.step = true, toLoad
+		l.out(r, err)
 	case held.Kind == lease.Unknown:
 		l.counters.undecodable.Add(1)
 		s.step = toTake
@@ -334,7 +337,7 @@ func (b *batch[K, V]) end() {
 	for _, r := range b.rounds {
 		switch a := r.Result.attempt; {
 		case a == nil, !a.Holds() && !a.Owes(), mutant.Active == mutant.NoRelease: // a hit, or a load that has ended as it should
-		case !a.Holds(), r.Result.lost: // a lease that was asked for in vain may yet be given; or Redis does not answer: nobody waits
+		case !a.Holds(), r.Result.lost, b.l.cache.conn.Down(int(r.Result.place)) != nil: // a lease that was asked for in vain may yet be given; or Redis does not answer: nobody waits
 			later = append(later, a)
 		default:
 			held = append(held, a)
@@ -349,7 +352,7 @@ func (b *batch[K, V]) end() {
 func (b *batch[K, V]) release(as []*lease.Attempt) {
 	if len(as) > 0 {
 		b.l.cache.store.Release(context.WithoutCancel(b.ctx), as)
-		b.l.countAll(as)
+		b.l.countWrites(as)
 	}
 }
 
@@ -368,8 +371,16 @@ func (l *Loader[K, V]) count(err error) {
 	}
 }
 
-func (l *Loader[K, V]) countAll(as []*lease.Attempt) {
+// countWrite does so for what was to be stored, renewed or given up.
+func (l *Loader[K, V]) countWrite(err error) {
+	if err != nil && !errors.Is(err, context.Canceled) {
+		l.counters.redisErrors.Add(1)
+		l.counters.writeErrors.Add(1)
+	}
+}
+
+func (l *Loader[K, V]) countWrites(as []*lease.Attempt) {
 	for _, a := range as {
-		l.count(a.Err)
+		l.countWrite(a.Err)
 	}
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/cacheaside/cacheaside/internal/lease"
 	"github.com/cacheaside/cacheaside/internal/limit"
 	"github.com/cacheaside/cacheaside/internal/local"
+	"github.com/cacheaside/cacheaside/internal/mutant"
 )
 
 // Cache is what the loaders of a process share: the connection to Redis and the memory tier. Make one for each Redis, and a Loader for
@@ -74,7 +75,12 @@ func New(rdb redis.UniversalClient, options *Options) (*Cache, error) {
 		c.memory.Close()
 		return nil, fmt.Errorf("cacheaside: %w", err)
 	}
-	c.store = lease.NewStore(c.conn)
+	c.conn.Watch(o.Prefix, o.ReadTimeout)
+	readTimeout := o.ReadTimeout
+	if mutant.Active == mutant.ReadsUnbounded {
+		readTimeout = o.RedisTimeout
+	}
+	c.store = lease.NewStore(c.conn, readTimeout)
 	c.channel = channel.New(c.conn, o.Prefix, o.MaxStaleness, keptTrue)
 	c.store.Hold(o.hold())
 	c.channel.Hold(o.hold())

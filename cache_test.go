@@ -564,7 +564,7 @@ func TestErrorsArePrivate(t *testing.T) {
 // A value that cannot be encoded is an error for those who asked, and is not loaded again and again.
 func TestUnencodableValue(t *testing.T) {
 	_, b := embedded(t)
-	c, err := New(b.client(t), nil)
+	c, err := New(b.client(t), &patient)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -626,7 +626,7 @@ func TestMemoryComparesKeys(t *testing.T) {
 
 func TestManyLoaders(t *testing.T) {
 	_, b := embedded(t)
-	c, err := New(b.client(t), nil)
+	c, err := New(b.client(t), &patient)
 	if err != nil {
 		t.Fatal(err)
 	}

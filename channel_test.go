@@ -125,7 +125,7 @@ func TestWhoListens(t *testing.T) {
 	b := realBackend(t)
 	flushAll(t, b)
 	d := newTable(map[int]string{1: "a"})
-	short := Options{RedisTimeout: 10 * time.Second, MaxStaleness: 40 * time.Millisecond}
+	short := Options{RedisTimeout: 10 * time.Second, ReadTimeout: 10 * time.Second, MaxStaleness: 40 * time.Millisecond}
 	listeners := func() int64 {
 		return b.admin.PubSubNumSub(t.Context(), "cacheaside::invalidations").Val()["cacheaside::invalidations"]
 	}
@@ -238,7 +238,7 @@ func TestStalenessIsBounded(t *testing.T) {
 			proxy, rdb := proxied(t, server)
 			d := newTable(map[int]string{1: "old"})
 			p := startOn(t, server.Client(t), d, patient, nil)
-			q := startOn(t, rdb, d, Options{RedisTimeout: 50 * time.Millisecond, MaxStaleness: bound}, nil)
+			q := startOn(t, rdb, d, Options{RedisTimeout: 50 * time.Millisecond, ReadTimeout: 50 * time.Millisecond, MaxStaleness: bound}, nil)
 			defer q.cache.Close()
 			defer proxy.Hang(false)
 			hear(t, q.Loader)
@@ -418,7 +418,7 @@ func TestLateDeleteOfOurOwn(t *testing.T) {
 	server := testenv.SharedRedis(t)
 	proxy, rdb := proxied(t, server)
 	d := newTable(map[int]string{1: "old"})
-	p := startOn(t, rdb, d, Options{RedisTimeout: time.Second, MaxStaleness: time.Minute}, nil)
+	p := startOn(t, rdb, d, Options{RedisTimeout: time.Second, ReadTimeout: time.Second, MaxStaleness: time.Minute}, nil)
 	hear(t, p.Loader)
 	p.remembers(t, 1, "old")
 	if err := p.Invalidate(t.Context(), 9); err != nil { // the script is known from now on
@@ -501,7 +501,7 @@ func TestCutOffFromOneMaster(t *testing.T) {
 	d := newTable(rows)
 	p := startOn(t, c.Client(t), d, noMemory, nil)
 	flushAll(t, backend{admin: c.Client(t)})
-	q := startOn(t, rdb, d, Options{RedisTimeout: 100 * time.Millisecond, MaxStaleness: bound}, nil)
+	q := startOn(t, rdb, d, Options{RedisTimeout: 100 * time.Millisecond, ReadTimeout: 100 * time.Millisecond, MaxStaleness: bound}, nil)
 	defer q.cache.Close()
 	hear(t, q.Loader)
 	var far, near []int // keys of the server that is cut off, and of the others
@@ -557,7 +557,7 @@ func TestCutOffFromOneMaster(t *testing.T) {
 func TestRefreshWhileUntrusted(t *testing.T) {
 	_, b := embedded(t)
 	d := newTable(map[int]string{1: "old"})
-	p := start(t, b, d, Options{RedisTimeout: 10 * time.Second, MaxStaleness: time.Minute}, nil)
+	p := start(t, b, d, Options{RedisTimeout: 10 * time.Second, ReadTimeout: 10 * time.Second, MaxStaleness: time.Minute}, nil)
 	p.remembers(t, 1, "old")
 	d.write(1, "new")
 	p.cache.memory.Trust(0, time.Time{}) // it has run out

@@ -38,11 +38,12 @@ func (l *Loader[K, V]) takeGeneration(s *state[V]) {
 
 // learn asks Redis of which generation the loader's entries are, where that is not known, or not known to be still so.
 func (b *batch[K, V]) learn() {
+	b.unasked(toLearn)
 	rounds := at(b.open, toLearn)
 	if len(rounds) == 0 {
 		return
 	}
-	errs := b.l.learn(b.ctx, rounds)
+	errs := b.l.learn(b.ctx, rounds, b.refresh)
 	if b.ctx.Err() != nil {
 		return
 	}
@@ -50,14 +51,14 @@ func (b *batch[K, V]) learn() {
 		switch s := &r.Result; {
 		case errs[i] != nil && b.refresh:
 			r.Err, s.step = redisError(errs[i]), over
-		case errs[i] != nil: // the database answers, as where Redis cannot be read
-			s.alone, s.step = true, toLoad
+		case errs[i] != nil:
+			b.l.out(r, errs[i])
 		}
 	}
 }
 
 // learn has rounds that are at that step go on to look, or answers why they cannot.
-func (l *Loader[K, V]) learn(ctx context.Context, rounds []*round[K, V]) []error {
+func (l *Loader[K, V]) learn(ctx context.Context, rounds []*round[K, V], patient bool) []error {
 	var asked [conn.Ranges]bool
 	for _, r := range rounds {
 		asked[r.Result.place] = true
@@ -66,7 +67,7 @@ func (l *Loader[K, V]) learn(ctx context.Context, rounds []*round[K, V]) []error
 	var all sync.WaitGroup
 	for place := range uint8(conn.Ranges) {
 		if asked[place] {
-			all.Go(func() { errs[place] = l.cache.channel.Confirm(ctx, place) })
+			all.Go(func() { errs[place] = l.confirm(ctx, place, patient) })
 		}
 	}
 	all.Wait()

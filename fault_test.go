@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -80,7 +81,7 @@ func (b badText) MarshalJSON() ([]byte, error) {
 func TestCodecPanics(t *testing.T) {
 	for _, exit := range []bool{false, true} {
 		_, b := embedded(t)
-		c, err := New(b.client(t), nil)
+		c, err := New(b.client(t), &patient)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -437,8 +438,13 @@ func keepsDeadlines(t testing.TB, b backend) *redis.Client {
 func testRedisHangs(t *testing.T, b backend, rdb redis.UniversalClient) {
 	flushAll(t, b)
 	d := newTable(map[int]string{1: "one", 2: "two", 3: "three", 4: "four"})
-	p := startOn(t, rdb, d, Options{RedisTimeout: 200 * time.Millisecond, MemoryBytes: -1}, nil)
-	p.want(t, 1, "one", nil)
+	var processes []process // each of which has not noticed yet
+	for _, timeout := range []time.Duration{200 * time.Millisecond, time.Second, time.Second, time.Second} {
+		p := startOn(t, rdb, d, Options{RedisTimeout: timeout, ReadTimeout: timeout, MemoryBytes: -1}, nil)
+		p.want(t, 1, "one", nil)
+		processes = append(processes, p)
+	}
+	p, q, lone, many := processes[0], processes[1], processes[2], processes[3]
 	b.server.Pause()
 	defer b.server.Resume()
 
@@ -446,7 +452,7 @@ func testRedisHangs(t *testing.T, b backend, rdb redis.UniversalClient) {
 		ctx, cancel := context.WithCancel(t.Context())
 		began := time.Now()
 		time.AfterFunc(50*time.Millisecond, cancel)
-		_, err := p.Get(ctx, key)
+		_, err := q.Get(ctx, key)
 		if late := time.Since(began) - 50*time.Millisecond; !errors.Is(err, context.Canceled) || late > 20*time.Millisecond*slack {
 			t.Errorf("Get: %v, %v after it was cancelled", err, late)
 		}
@@ -454,7 +460,7 @@ func testRedisHangs(t *testing.T, b backend, rdb redis.UniversalClient) {
 	for _, key := range []int{1, 2, 3, 4} { // with the pool's connections, and with new ones
 		ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 		began := time.Now()
-		_, err := p.Get(ctx, key)
+		_, err := q.Get(ctx, key)
 		late := time.Since(began) - 50*time.Millisecond
 		cancel()
 		if !errors.Is(err, context.DeadlineExceeded) || late > 20*time.Millisecond*slack {
@@ -462,10 +468,9 @@ func testRedisHangs(t *testing.T, b backend, rdb redis.UniversalClient) {
 		}
 	}
 	for name, f := range map[string]func(context.Context) error{
-		"a lone Get": func(ctx context.Context) error { _, err := p.Get(ctx, 5); return err },
-		"GetMany":    func(ctx context.Context) error { _, err := p.GetMany(ctx, []int{6, 7}); return err },
+		"a lone Get": func(ctx context.Context) error { _, err := lone.Get(ctx, 5); return err },
+		"GetMany":    func(ctx context.Context) error { _, err := many.GetMany(ctx, []int{6, 7}); return err },
 	} {
-		waitFor(t, func() bool { return p.reads.Idle() }) // or it would only gather
 		ctx, cancel := context.WithCancel(t.Context())
 		began := time.Now()
 		time.AfterFunc(10*time.Millisecond, cancel)
@@ -476,7 +481,7 @@ func testRedisHangs(t *testing.T, b backend, rdb redis.UniversalClient) {
 	}
 	began := time.Now()
 	p.want(t, 2, "two", nil)
-	if took := time.Since(began); took > 500*time.Millisecond*slack { // its round waited for the abandoned one to end, then for Redis
+	if took := time.Since(began); took > 500*time.Millisecond*slack {
 		t.Errorf("Get took %v", took)
 	}
 	for name, f := range map[string]func(context.Context) error{
@@ -508,7 +513,7 @@ func testRedisHangs(t *testing.T, b backend, rdb redis.UniversalClient) {
 func TestRedisKilledAndRestartedEmpty(t *testing.T) {
 	b := realBackend(t)
 	d := newTable(map[int]string{1: "one"})
-	p := start(t, b, d, Options{RedisTimeout: 300 * time.Millisecond}, nil)
+	p := start(t, b, d, Options{RedisTimeout: 300 * time.Millisecond, ReadTimeout: 300 * time.Millisecond}, nil)
 	p.want(t, 2, "", ErrNotFound)
 	b.server.Kill()
 	for i := range 3 {
@@ -538,7 +543,7 @@ func TestRedisLostDuringLoad(t *testing.T) {
 	proxy, rdb := proxied(t, server)
 	d := newTable(map[int]string{1: "one"})
 	reached, resume := d.pause(1)
-	p := startOn(t, rdb, d, Options{RedisTimeout: 200 * time.Millisecond}, nil)
+	p := startOn(t, rdb, d, Options{RedisTimeout: 200 * time.Millisecond, ReadTimeout: 200 * time.Millisecond}, nil)
 	got := later(func() (string, error) { return p.Get(t.Context(), 1) })
 	reach(t, reached, "the load")
 	proxy.Cut()
@@ -800,7 +805,7 @@ func TestRenewalIsTriedAgain(t *testing.T) {
 	proxy, rdb := proxied(t, server)
 	d := newTable(map[int]string{1: "one"})
 	reached, resume := d.pause(1)
-	p := startOn(t, rdb, d, Options{RedisTimeout: 2 * time.Second, LeaseTTL: 2 * time.Second, MaxStaleness: time.Minute}, nil)
+	p := startOn(t, rdb, d, Options{RedisTimeout: 2 * time.Second, ReadTimeout: 2 * time.Second, LeaseTTL: 2 * time.Second, MaxStaleness: time.Minute}, nil)
 	hear(t, p.Loader)
 	got := later(func() (string, error) { return p.Get(t.Context(), 1) })
 	reach(t, reached, "the load")
@@ -858,7 +863,7 @@ func TestRefreshesAreAskedFor(t *testing.T) {
 	})
 }
 
-// A node of a cluster that hangs keeps only its own keys: reads of the others go on.
+// A node of a cluster that hangs keeps only its own keys: reads of the others go on, also in the same batch, and of its own the first few wait.
 func TestClusterNodeHangs(t *testing.T) {
 	for _, keepsDeadlines := range []bool{true, false} {
 		t.Run(fmt.Sprint("the client keeps deadlines: ", keepsDeadlines), func(t *testing.T) {
@@ -872,27 +877,43 @@ func TestClusterNodeHangs(t *testing.T) {
 				rows[key] = fmt.Sprint("row ", key)
 			}
 			d := newTable(rows)
-			p := startOn(t, rdb, d, Options{RedisTimeout: 300 * time.Millisecond, MemoryBytes: -1}, nil)
-			var sick, healthy []int
+			options := Options{RedisTimeout: 300 * time.Millisecond, ReadTimeout: 300 * time.Millisecond, MemoryBytes: -1}
+			p, batches := startOn(t, rdb, d, options, nil), startOn(t, rdb, d, options, nil)
+			sick, healthy := byHealth(t, p, rdb, c.Nodes[0].Addr, rows)
 			for key := range rows {
-				master, err := rdb.MasterForKey(t.Context(), redisKey(key))
-				if err != nil {
-					t.Fatal(err)
-				}
-				if master.Options().Addr == c.Nodes[0].Addr {
-					sick = append(sick, key)
-				} else {
-					healthy = append(healthy, key)
-				}
 				waitFor(t, func() bool { // all are cached, and known to be
 					before := d.loads.Load()
 					_, err := p.Get(t.Context(), key)
 					return err == nil && d.loads.Load() == before
 				})
 			}
+			if found, err := batches.GetMany(t.Context(), append(slices.Clone(sick), healthy...)); err != nil || len(found) != len(sick)+len(healthy) {
+				t.Fatal(len(found), err)
+			}
+			var of sync.Map // key: how many loads
+			d.loaded = func(key int) { n, _ := of.LoadOrStore(key, new(atomic.Int64)); n.(*atomic.Int64).Add(1) }
+			loads := func(keys []int) (sum int64) {
+				for _, key := range keys {
+					if n, ok := of.Load(key); ok {
+						sum += n.(*atomic.Int64).Load()
+					}
+				}
+				return sum
+			}
 			c.Nodes[0].Pause()
 			defer c.Nodes[0].Resume()
-			end := time.Now().Add(600 * time.Millisecond) // before the cluster takes it for dead
+
+			keys := append(slices.Clone(healthy), sick...)
+			began := time.Now()
+			found, err := batches.GetMany(t.Context(), keys)
+			if took := time.Since(began); err != nil || len(found) != len(keys) || took > 500*time.Millisecond*slack {
+				t.Errorf("a batch: %d of %d rows after %v, %v", len(found), len(keys), took, err)
+			}
+			if n := loads(healthy); n != 0 {
+				t.Errorf("%d loads of keys of healthy nodes, in a batch", n)
+			}
+
+			end := time.Now().Add(400 * time.Millisecond) // before the cluster takes it for dead
 			var wg sync.WaitGroup
 			var reads, wrong atomic.Int64
 			for i := range 8 {
@@ -916,12 +937,34 @@ func TestClusterNodeHangs(t *testing.T) {
 			if wrong.Load() != 0 || reads.Load() < 200 {
 				t.Errorf("%d wrong answers, %d reads from healthy nodes", wrong.Load(), reads.Load())
 			}
-			// Each reader of the sick node's keys has loaded after each time-out, and nobody else has.
-			if n, most := d.loads.Load(), int64(len(rows)+4*3); n > most {
-				t.Errorf("%d loads, at most %d expected", n, most)
+			if n := loads(healthy); n != 0 { // what the node that hangs has is out of reach, nothing else
+				t.Errorf("%d loads of keys of healthy nodes", n)
 			}
 		})
 	}
+}
+
+// byHealth parts keys by whether they live at the node that is to be sick. What lives elsewhere, but in a range of keys that is partly there, is left out.
+func byHealth(t *testing.T, p process, rdb *redis.ClusterClient, addr string, rows map[int]string) (sick, healthy []int) {
+	at := make(map[int]bool)
+	partly := make(map[int]bool)
+	for key := range 2000 {
+		master, err := rdb.MasterForKey(t.Context(), redisKey(key))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if master.Options().Addr == addr {
+			at[key], partly[p.cache.conn.Range(redisKey(key))] = true, true
+		}
+	}
+	for key := range rows {
+		if at[key] {
+			sick = append(sick, key)
+		} else if !partly[p.cache.conn.Range(redisKey(key))] {
+			healthy = append(healthy, key)
+		}
+	}
+	return sick, healthy
 }
 
 // The first command of a cluster's client takes its own time in go-redis if no server answers: no caller waits for that.
@@ -932,7 +975,7 @@ func TestClusterHangsFromTheStart(t *testing.T) {
 	rdb := redis.NewClusterClient(o)
 	defer rdb.Close()
 	rdb.ReloadState(t.Context())
-	p := startOn(t, rdb, newTable(map[int]string{1: "one"}), Options{RedisTimeout: 200 * time.Millisecond}, nil)
+	p := startOn(t, rdb, newTable(map[int]string{1: "one"}), Options{RedisTimeout: 200 * time.Millisecond, ReadTimeout: 200 * time.Millisecond}, nil)
 	for _, n := range c.Nodes {
 		n.Pause()
 		defer n.Resume()

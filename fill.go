@@ -140,7 +140,7 @@ func (b *batch[K, V]) store(rounds []*round[K, V], values []loaded[V]) {
 	if len(fillings) == 0 {
 		return
 	}
-	b.l.cache.store.Fill(context.WithoutCancel(b.ctx), fillings)
+	b.put(filled, fillings)
 	for i, r := range filled {
 		b.settleFill(r, fillings[i])
 	}
@@ -153,7 +153,7 @@ func (b *batch[K, V]) giveUp(rounds []*round[K, V]) {
 	}
 	if b.refresh {
 		for _, err := range b.l.delete(context.WithoutCancel(b.ctx), rounds) {
-			b.l.count(err)
+			b.l.countWrite(err)
 		}
 		for _, r := range rounds { // after Redis, or a reader would fill memory again from there
 			if mutant.Active != mutant.GiveUpForgets {
@@ -187,6 +187,8 @@ func (b *batch[K, V]) failAll(rounds []*round[K, V], err error) {
 			}
 		case s.alone:
 			b.l.failed(s)
+		case !b.asks(r):
+			b.l.failed(s)
 		default:
 			leased = append(leased, s.attempt)
 		}
@@ -194,7 +196,7 @@ func (b *batch[K, V]) failAll(rounds []*round[K, V], err error) {
 	b.release(spared)
 	if len(leased) > 0 && mutant.Active != mutant.NoErrorMarker {
 		b.l.cache.store.Fail(context.WithoutCancel(b.ctx), leased, b.l.options.ErrorTTL)
-		b.l.countAll(leased)
+		b.l.countWrites(leased)
 		b.notMarked(rounds)
 	}
 }
@@ -222,11 +224,11 @@ func (b *batch[K, V]) settleFill(r *round[K, V], f *lease.Filling) {
 	switch {
 	case f.Err != nil && b.refresh: // what was asked for is that it be stored
 		s.lost = true
-		b.l.count(f.Err)
+		b.l.countWrite(f.Err)
 		r.Err, s.step = redisError(f.Err), over
 	case f.Err != nil: // nobody can say whether it is still true; it was when its callers asked
 		s.lost = true
-		b.l.count(f.Err)
+		b.l.countWrite(f.Err)
 		b.unvalidated(r)
 	case f.Stored:
 		b.l.remember(r, time.Until(f.Entry.Expiry), f.Entry.Cost, b.refresh)

@@ -50,7 +50,7 @@ type report struct {
 func fleetChild() {
 	rdb := redis.NewClient(&redis.Options{Addr: os.Getenv("REDIS"), PoolSize: 16})
 	defer rdb.Close()
-	c, err := New(rdb, &Options{RedisTimeout: 10 * time.Second})
+	c, err := New(rdb, &Options{RedisTimeout: 10 * time.Second, ReadTimeout: 10 * time.Second})
 	if err != nil {
 		panic(err)
 	}

@@ -409,7 +409,9 @@ func TestRenewalContext(t *testing.T) {
 
 // While the circuit breaker is open stale values are served; that it keeps reloads from beginning costs little.
 func TestStaleWhileTheBreakerIsOpen(t *testing.T) {
-	lo := livesWith(func(o *LoaderOptions) { o.ErrorTTL, o.BreakFor, o.StaleFor = 50*time.Millisecond, time.Hour, 24*time.Hour })
+	lo := livesWith(func(o *LoaderOptions) {
+		o.ErrorTTL, o.BreakFor, o.StaleFor = 50*time.Millisecond, time.Hour, 24*time.Hour
+	})
 	bubble(t, noMemory, lo, func(t *testing.T, _ backend, d *table, p, _ process) {
 		p.want(t, 1, "a", nil)
 		time.Sleep(61 * time.Second)

@@ -111,7 +111,7 @@ func newLoader[K comparable, V any](c *Cache, name string, load loadFunc[K, V], 
 	l.fresh = l.reads
 	if l.memory != nil {
 		never := func(*state[V]) bool { return mutant.Active == mutant.LateFresh }
-		l.fresh = flight.New(flight.Hooks[K, state[V]]{First: l.first, Fly: l.read, Late: never, Caught: caught})
+		l.fresh = flight.New(flight.Hooks[K, state[V]]{First: l.firstFresh, Fly: l.readFresh, Late: never, Caught: caught})
 	}
 	late := func(*state[V]) bool { return mutant.Active == mutant.LateRefresh } // each loads anew
 	l.refreshes = flight.New(flight.Hooks[K, state[V]]{Fly: l.reload, Late: late, Caught: caught})
@@ -248,6 +248,8 @@ func (l *Loader[K, V]) first(ctx context.Context, rounds []*round[K, V]) (done, 
 		l.begin(r)
 	}
 	l.lookInside(rounds)
+	l.unasked(rounds, toLook)
+	l.unasked(rounds, toLearn)
 	if asked := at(rounds, toLook); len(asked) > 0 {
 		l.cache.store.First(ctx, names(asked), func(i int, held *lease.State, err error) {
 			if err == nil || ctx.Err() == nil {

@@ -98,16 +98,16 @@ func each(t *testing.T, f func(t *testing.T, b backend)) {
 }
 
 // patient are options under which a slow test machine is not taken for a Redis in trouble.
-var patient = Options{RedisTimeout: 10 * time.Second}
+var patient = Options{RedisTimeout: 10 * time.Second, ReadTimeout: 10 * time.Second}
 
 // accepting asks for the long runs whose figures are reported (make accept).
 var accepting = testenv.Accepting
 
 // noMemory are patient options for a process without a memory tier.
-var noMemory = Options{RedisTimeout: 10 * time.Second, MemoryBytes: -1}
+var noMemory = Options{RedisTimeout: 10 * time.Second, ReadTimeout: 10 * time.Second, MemoryBytes: -1}
 
 // rarePolls are those for a test that counts commands.
-var rarePolls = Options{RedisTimeout: 10 * time.Second, MemoryBytes: -1, MaxStaleness: time.Minute}
+var rarePolls = Options{RedisTimeout: 10 * time.Second, ReadTimeout: 10 * time.Second, MemoryBytes: -1, MaxStaleness: time.Minute}
 
 // table stands in for a database: rows of text, whose reads are counted and can be stopped half way.
 type table struct {
@@ -119,6 +119,8 @@ type table struct {
 
 	// read, if set, is called by each load after it has read its row and before it returns it, with the number of the load.
 	read func(ctx context.Context, n int64) error
+
+	loaded func(key int) // likewise, at first
 }
 
 func newTable(rows map[int]string) *table { return &table{rows: rows} }
@@ -137,6 +139,9 @@ func (d *table) load(ctx context.Context, key int) (string, error) {
 	row, ok := d.rows[key]
 	read := d.read
 	d.mu.Unlock()
+	if d.loaded != nil {
+		d.loaded(key)
+	}
 	if read != nil {
 		if err := read(ctx, n); err != nil {
 			return "", err
@@ -161,7 +166,7 @@ func start(t testing.TB, b backend, d *table, o Options, lo *LoaderOptions) proc
 	return p
 }
 
-// hear waits until the memory tier is trusted: what is read before is not remembered.
+// hear waits until the memory tier is trusted, and Redis is known to be within reach: what is read before is not remembered.
 func hear[K comparable, V any](t testing.TB, l *Loader[K, V]) {
 	t.Helper()
 	if l.memory == nil || l.cache.channel == nil {
@@ -169,12 +174,22 @@ func hear[K comparable, V any](t testing.TB, l *Loader[K, V]) {
 	}
 	l.cache.channel.Listen()
 	for began := time.Now(); ; time.Sleep(time.Millisecond) {
-		if s := l.cache.Stats().Channel; s.Trusted == s.Ranges {
+		if s := l.cache.Stats().Channel; s.Trusted == s.Ranges && reached(l.cache) {
 			return
 		} else if time.Since(began) > 10*time.Second {
 			t.Fatalf("memory is not trusted: %+v", s)
 		}
 	}
+}
+
+// reached tells whether no range of keys is taken to be out of reach.
+func reached(c *Cache) bool {
+	for r := range c.conn.InUse() {
+		if c.conn.Down(r) != nil {
+			return false
+		}
+	}
+	return true
 }
 
 func startOn(t testing.TB, rdb redis.UniversalClient, d *table, o Options, lo *LoaderOptions) process {

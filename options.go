@@ -19,9 +19,11 @@ type Options struct {
 	// bookkeeping. Default: 64 MiB. A negative number: no memory tier. At least 1 MiB otherwise.
 	MemoryBytes int64
 
-	// RedisTimeout bounds each command to Redis, and the commands for all keys of a batch together, whatever the client's own settings. When Redis hangs, a read
-	// takes up to this long before it goes to the database, or four times this long if Redis hangs just when a lease is asked for; and up
-	// to twice this long after a load, if it hangs then. Default: 500 ms. At least 1 ms.
+	// RedisTimeout bounds each command to Redis, and the commands for all keys of a batch together, whatever the client's own settings; reads of values have a
+	// tighter bound, ReadTimeout. When Redis hangs, a read waits for ReadTimeout before it does what LoaderOptions.RedisDown says; if Redis hangs just when a lease is
+	// asked for, for three times RedisTimeout more, at the most; and for up to twice RedisTimeout after a load, if it hangs then. So do the first few, until three trips in
+	// a row have failed (or a server has said that it is a replica). After that nobody waits, but who calls Invalidate, Refresh or Warm, which always try: in the
+	// background Redis is asked five times a second whether it is back. Default: 500 ms. At least 1 ms.
 	//
 	// go-redis by itself ignores a context's deadline while it reads, unless the client's ContextTimeoutEnabled is set. Set it: then a lone
 	// read needs no second goroutine, and nothing is left behind at a time-out; else a command that has timed out here keeps its
@@ -36,7 +38,7 @@ type Options struct {
 	MaxStaleness time.Duration
 
 	// ReadTimeout bounds the reads of values, which are short commands that callers wait for, more tightly: when it has passed, Redis is taken for being in trouble
-	// (see LoaderOptions.RedisDown). Who sets it: who knows the latency of their Redis, and would rather not wait much longer than
+	// (see LoaderOptions.RedisDown). It also bounds the setting up of a connection for such a read. Who sets it: who knows the latency of their Redis, and would rather not wait much longer than
 	// that. Default: a fifth of RedisTimeout, so 100 ms. From 1 ms to RedisTimeout.
 	ReadTimeout time.Duration
 
@@ -165,7 +167,7 @@ type LoaderOptions struct {
 type ReadOption uint8
 
 // Fresh has a read pass by the memory tier: what it returns is at least as new as what any Invalidate, in any process, that had returned nil before the call has left.
-// It costs what a miss in memory costs. Use it where a process must read what another has just written.
+// It costs what a miss in memory costs, and under StaleWhenDown fails with ErrRedis while Redis is out of reach. Use it where a process must read what another has just written.
 const Fresh ReadOption = 1
 
 // DownPolicy is what reads do while Redis is out of reach: not reached, not answering in time, or refusing to. That is noticed by the reads themselves (each waits for
@@ -178,8 +180,8 @@ const (
 	LoadWhenDown DownPolicy = iota
 
 	// StaleWhenDown spares the database: reads are answered by what this process has in memory, also where its TTL or the trust in it has ended (but not beyond its
-	// hard life, nor after an Invalidate in this process), and counted as Stale; else they fail with ErrRedis. So it gives up Options.MaxStaleness, while Redis is out of reach: an Invalidate
-	// of a process that still reaches it is not heard.
+	// hard life, nor after an Invalidate in this process, even one that could not reach Redis), and counted as Stale; else they fail with ErrRedis. So it gives up Options.MaxStaleness, while Redis is out of reach: an Invalidate
+	// of a process that still reaches it is not heard. It makes no difference whether Redis has failed, or only this process' way to it.
 	StaleWhenDown
 
 	// FailWhenDown has reads fail with ErrRedis, at once.

@@ -38,7 +38,7 @@ func (b *batch[K, V]) keepAlive(rounds []*round[K, V]) (stop func()) {
 		once, cancel := context.WithTimeout(ctx, life/4) // so that there is time for another try
 		still, err := l.cache.store.Renew(once, held)
 		cancel()
-		l.count(err)
+		l.countWrite(err)
 		mu.Lock()
 		defer mu.Unlock()
 		held = still

@@ -78,7 +78,7 @@ func (l *Loader[K, V]) renewAll(rounds []*round[K, V]) {
 	var due []*round[K, V]
 	for _, r := range rounds {
 		s := &r.Result
-		if !s.renew {
+		if !s.renew || l.down(s) {
 			continue
 		}
 		due = append(due, &round[K, V]{Key: r.Key, Result: state[V]{
@@ -98,7 +98,7 @@ func (l *Loader[K, V]) nearEnd(item *local.Item[K, V]) {
 		return
 	}
 	r := &round[K, V]{Key: item.Key}
-	if l.begin(r); r.Err != nil || r.Result.bypass {
+	if l.begin(r); r.Err != nil || r.Result.bypass || l.down(&r.Result) {
 		return
 	}
 	r.Result.renewal = renewal{early: true, until: time.Now().Add(left)}
@@ -129,6 +129,11 @@ func (l *Loader[K, V]) startRenewals(rounds []*round[K, V]) {
 		b.rest()
 		b.catchUp()
 	}()
+}
+
+// down tells whether Redis, where a renewal begins, is out of reach.
+func (l *Loader[K, V]) down(s *state[V]) bool {
+	return l.cache.conn != nil && l.cache.conn.Down(int(s.place)) != nil
 }
 
 // peek looks which entries those are that memory was hit with. One that ends later has been renewed by another process.

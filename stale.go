@@ -89,12 +89,12 @@ func (l *Loader[K, V]) lookInside(rounds []*round[K, V]) {
 	}
 	for _, r := range rounds {
 		s := &r.Result
-		if s.step != toLoad && s.step != toLook || s.bypass {
+		if s.step != toLoad && s.step != toLook || s.bypass || s.fresh {
 			continue
 		}
 		s.step = toLoad
-		item, ago, ok := local.GetStale[K, V](l.memory, l.hash(r.Key), &l.eras, r.Key)
-		if !ok || ago >= l.staleFor(item.Null) {
+		item, ago, ok := l.past(r.Key)
+		if !ok {
 			continue
 		}
 		s.value, s.null = item.Value, item.Null
@@ -106,4 +106,18 @@ func (l *Loader[K, V]) lookInside(rounds []*round[K, V]) {
 		l.giveStale(r)
 	}
 	l.renewAll(rounds)
+}
+
+// past is what memory holds of a key within its hard life, trusted or not, and how long ago its TTL has ended.
+func (l *Loader[K, V]) past(key K) (item *local.Item[K, V], ago time.Duration, ok bool) {
+	if l.memory == nil {
+		return nil, 0, false
+	}
+	visit := l.counters.memory.enter()
+	if visit == nil {
+		return nil, 0, false
+	}
+	defer visit.leave(false)
+	item, ago, ok = local.GetStale[K, V](l.memory, l.hash(key), &l.eras, key)
+	return item, ago, ok && (ago < l.staleFor(item.Null) || mutant.Active == mutant.StaleForEver)
 }

@@ -316,7 +316,7 @@ func TestStaleSetDelayedLease(t *testing.T) {
 	o.Addr = proxy.Addr
 	rdb := redis.NewClient(o)
 	defer rdb.Close()
-	p := startOn(t, rdb, d, Options{MemoryBytes: -1, RedisTimeout: 300 * time.Millisecond}, &LoaderOptions{LoadTimeout: time.Minute})
+	p := startOn(t, rdb, d, Options{MemoryBytes: -1, RedisTimeout: 300 * time.Millisecond, ReadTimeout: 300 * time.Millisecond}, &LoaderOptions{LoadTimeout: time.Minute})
 	reached, resume := d.pause(d.loads.Load() + 1)
 	got := later(func() (string, error) { return p.Get(t.Context(), 1) })
 	reach(t, reached, "the load") // with the second lease: the first one is still on its way

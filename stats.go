@@ -20,7 +20,7 @@ type Stats struct {
 	Unavailable   int64 // calls of load functions that were not made, with ErrUnavailable
 	Renewals      int64 // reloads that were begun in the background, since a value's TTL had passed or was about to
 	EarlyRenewals int64 // of them, those that were begun while the value was fresh
-	Stale         int64 // rounds, and Gets answered from memory, whose value was given out after its TTL
+	Stale         int64 // rounds, and Gets answered from memory, whose value was given out after its TTL, or under StaleWhenDown from memory that was not trusted
 	Held          int64 // loads whose result was not stored, since their keys were on hold for Options.ReplicaLag
 	Unasked       int64 // values that a batch load returned for keys that it was not asked for; they are ignored
 	TooLarge      int64 // values that were given out but not stored in Redis, since their encoding is longer than MaxValueBytes
@@ -33,8 +33,8 @@ type Stats struct {
 	Outdated         int64 // entries found in Redis that an InvalidateAll had ended; each counts as a miss
 	Undecodable      int64 // entries found in Redis that could not be decoded; each counts as a miss
 	RedisErrors      int64 // commands to Redis that failed, also those that no caller was told of
-	WriteErrors      int64 // of those, how many were to store, renew or give up something: values loaded in vain
-	RedisDown        int64 // rounds that did not ask Redis since it was out of reach, or could not
+	WriteErrors      int64 // of those, how many were to store, renew or give up something, also what was not sent since Redis was out of reach: values loaded in vain
+	RedisDown        int64 // rounds that did not ask Redis since it was out of reach, or were not answered, or refused: what they did tells LoaderOptions.RedisDown
 	Abandoned        int64 // rounds that were stopped since all their callers had left
 	Invalidated      int64 // keys whose Invalidate or Expire was acknowledged
 	InvalidateErrors int64 // keys whose Invalidate or Expire returned an error

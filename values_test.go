@@ -225,7 +225,7 @@ func TestLongKeys(t *testing.T) {
 // Keys of any type, by a key function; one for several spellings of what the database takes for the same.
 func TestKeyOf(t *testing.T) {
 	_, b := embedded(t)
-	c, err := New(b.client(t), nil)
+	c, err := New(b.client(t), &patient)
 	if err != nil {
 		t.Fatal(err)
 	}

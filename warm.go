@@ -88,7 +88,7 @@ func (l *Loader[K, V]) stale(ctx context.Context, keys []K, failed map[K]error) 
 		missing = append(missing, r.Key)
 	}
 	doubtful := at(asked, toLearn)
-	for i, err := range l.learn(ctx, doubtful) {
+	for i, err := range l.learn(ctx, doubtful, true) {
 		if err != nil {
 			failed[doubtful[i].Key] = l.wrap("warm", doubtful[i].Key, redisError(err))
 		}

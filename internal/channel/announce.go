@@ -65,6 +65,8 @@ func (c *Channel) change(ctx context.Context, names []string, hashes []uint64, c
 			}
 			if errs[at] != nil {
 				c.Disown()
+			} else {
+				c.conn.Acknowledged(p.names[i])
 			}
 		}
 	}

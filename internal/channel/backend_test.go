@@ -169,6 +169,8 @@ func (m *recorder) Clear(rng int) {
 	m.cleared[rng]++
 }
 
+func (m *recorder) Void(rng int) { m.Clear(rng) }
+
 func (m *recorder) Trust(rng int, until time.Time) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

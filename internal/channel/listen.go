@@ -184,7 +184,7 @@ func (c *Channel) received(session uint64, payload string) {
 	switch {
 	case m.unknown:
 		c.counts.malformed.Add(1)
-		c.memory.Clear(m.rng)
+		c.memory.Void(m.rng)
 	case m.loader != "":
 		c.loaders.heard(m.loader, m.rng, m.num)
 	case !own:

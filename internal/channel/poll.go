@@ -44,6 +44,9 @@ func (c *Channel) Confirmed(rng uint8) bool {
 	return int64(time.Since(c.start)) < c.pollers[rng].confirmed.Load()
 }
 
+// Key is where the number and the generations of a range are kept.
+func (c *Channel) Key(rng uint8) string { return c.keys[rng] }
+
 // Confirm asks for the generations of a range, and waits for an answer to what is asked from now on. It ends with ctx, and after the
 // time-out of a command: by itself a poll may take longer, for before a cluster's client sends its first command it asks for the table of all commands, for up to
 // 5 seconds, whatever the context (go-redis v9.23.0).
@@ -105,6 +108,7 @@ func (p *poller) once() {
 	if err != nil {
 		t.failed()
 		p.c.counts.failed(err)
+		p.c.conn.Failed(p.c.ctx, p.c.keys[p.rng], err)
 	} else {
 		p.c.counts.clock(p.rng, q.at, time.Now(), a.now)
 		for i, name := range names {

@@ -11,7 +11,8 @@ import (
 // Memory is what a channel keeps true: a process's memory tier. Its methods are quick, and take no locks that are held while a channel is called.
 type Memory interface {
 	Forget(stable uint64)           // what is held of the keys with this stable hash
-	Clear(rng int)                  // what is held of all keys of a range
+	Clear(rng int)                  // what is held of all keys of a range, since some may have been invalidated
+	Void(rng int)                   // likewise, since some have been, and it is not known which
 	Trust(rng int, until time.Time) // what is read from now on may be served so long; the zero time: no more
 }
 

@@ -9,6 +9,7 @@ type trustOnly struct{ until time.Time }
 
 func (*trustOnly) Forget(uint64)                  {}
 func (*trustOnly) Clear(int)                      {}
+func (*trustOnly) Void(int)                       {}
 func (m *trustOnly) Trust(_ int, until time.Time) { m.until = until }
 
 // A poll that was under way for long says how it was when it was sent, so trust lasts from then.

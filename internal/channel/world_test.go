@@ -184,6 +184,8 @@ func (w *world) Clear(int) {
 	w.epoch++
 }
 
+func (w *world) Void(rng int) { w.Clear(rng) }
+
 func (w *world) Trust(_ int, until time.Time) {
 	if until.IsZero() {
 		w.trust = 0

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -20,9 +21,13 @@ type Conn struct {
 	timeout time.Duration
 	bounded bool
 
-	mu     sync.Mutex
-	closed bool
-	apart  sync.WaitGroup // commands on goroutines of their own
+	mu      sync.Mutex
+	closed  bool
+	closing chan struct{}  // closed by Close
+	apart   sync.WaitGroup // commands on goroutines of their own
+
+	health health
+	met    atomic.Bool // a cluster's client has learned its nodes
 }
 
 // ErrClosed is the error of what is asked for after Close.
@@ -39,7 +44,7 @@ func New(rdb redis.UniversalClient, timeout time.Duration) (*Conn, error) {
 		if o := c.Options(); o.ClientSideCache != nil || o.ClientSideCacheConfig != nil {
 			return nil, errors.New("the Redis client keeps values in a cache of its own (ClientSideCache), which still shows one after its delete has been acknowledged")
 		}
-		return &Conn{rdb: c, timeout: timeout, bounded: c.Options().ContextTimeoutEnabled}, nil
+		return &Conn{rdb: c, timeout: timeout, bounded: c.Options().ContextTimeoutEnabled, closing: make(chan struct{})}, nil
 	case *redis.ClusterClient:
 		if c == nil {
 			return nil, errors.New("the Redis client is a nil *redis.ClusterClient; pass an untyped nil for a cache without Redis")
@@ -48,7 +53,7 @@ func New(rdb redis.UniversalClient, timeout time.Duration) (*Conn, error) {
 		if o.ReadOnly || o.RouteByLatency || o.RouteRandomly {
 			return nil, errors.New("the Redis client reads from replicas (ReadOnly, RouteByLatency or RouteRandomly), and a replica still shows a value after its delete has been acknowledged")
 		}
-		return &Conn{rdb: c, cluster: c, timeout: timeout, bounded: o.ContextTimeoutEnabled}, nil
+		return &Conn{rdb: c, cluster: c, timeout: timeout, bounded: o.ContextTimeoutEnabled, closing: make(chan struct{})}, nil
 	case *redis.Ring:
 		return nil, errors.New("a *redis.Ring moves keys between servers when one of them is out of reach, and then a deleted value comes back; use a *redis.Client or a *redis.ClusterClient")
 	default:
@@ -83,10 +88,13 @@ func (c *Conn) Apart(f func()) bool {
 	return !c.closed
 }
 
-// Close waits for commands that were left behind at their time-outs. The client stays open.
+// Close ends probes, and waits for commands that were left behind at their time-outs. The client stays open.
 func (c *Conn) Close() {
 	c.mu.Lock()
-	c.closed = true
+	if !c.closed {
+		c.closed = true
+		close(c.closing)
+	}
 	c.mu.Unlock()
 	c.apart.Wait()
 }

@@ -46,16 +46,21 @@ var tags = func() (tags [Ranges]string) {
 // slot is a key's place in a cluster (Redis cluster specification, "Hash tags"): CRC16 of what stands between the first "{" and the first "}"
 // behind it, or of the whole key if there is nothing.
 func slot(key string) int {
-	if open := strings.IndexByte(key, '{'); open >= 0 {
-		if n := strings.IndexByte(key[open+1:], '}'); n > 0 {
-			key = key[open+1 : open+1+n]
-		}
-	}
 	crc := uint16(0)
-	for _, b := range []byte(key) {
+	for _, b := range []byte(tag(key)) {
 		crc = crc<<8 ^ crc16[byte(crc>>8)^b]
 	}
 	return int(crc) % slots
+}
+
+// tag is the part of a key that its slot is made of.
+func tag(key string) string {
+	if open := strings.IndexByte(key, '{'); open >= 0 {
+		if n := strings.IndexByte(key[open+1:], '}'); n > 0 {
+			return key[open+1 : open+1+n]
+		}
+	}
+	return key
 }
 
 // crc16 is the table of CRC-16/XMODEM: polynomial 0x1021, initial value 0.

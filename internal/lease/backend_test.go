@@ -51,7 +51,7 @@ func open(t *testing.T, rdb redis.UniversalClient, timeout time.Duration) *Store
 	if err != nil {
 		t.Fatal(err)
 	}
-	return NewStore(c)
+	return NewStore(c, timeout)
 }
 
 func (b *backend) attempt(key string) single { return b.store.Attempt(key, long) }

@@ -38,7 +38,7 @@ type trip struct {
 	cancel context.CancelFunc
 	cmds   []redis.Cmder
 	done   chan struct{}
-	err    error // if not nil, no command may be read
+	sent   conn.Sent
 }
 
 // patience is how long a lone reader waits on his own goroutine, where he cannot notice that he is to leave. A healthy Redis answers in less.
@@ -56,17 +56,17 @@ const few = 128
 // first reads for a caller who must be able to leave, as do does. If nobody else reads just then, and the client keeps deadlines, it does so on
 // the caller's goroutine: a hand-over to another and back costs as much as a third of the trip, and more on an idle machine. If it was in
 // vain it makes new commands.
-func (g *gather) first(ctx context.Context, keys []string) ([]redis.Cmder, error) {
+func (g *gather) first(ctx context.Context, keys []string) ([]redis.Cmder, conn.Sent) {
 	cmds := gets(ctx, keys)
 	if !g.store.conn.Bounded() || len(keys) > few || !g.begin(1) {
 		return cmds, g.do(ctx, cmds...)
 	}
-	wait := min(patience, g.store.conn.Timeout())
+	wait := min(patience, g.store.wait)
 	if mutant.Active == mutant.LoneWaits {
-		wait = g.store.conn.Timeout()
+		wait = g.store.wait
 	}
 	if !g.glance(ctx, wait, cmds) {
-		return cmds, nil
+		return cmds, conn.Sent{}
 	}
 	cmds = gets(ctx, keys)
 	return cmds, g.do(ctx, cmds...)
@@ -83,7 +83,11 @@ func (g *gather) glance(ctx context.Context, wait time.Duration, cmds []redis.Cm
 	short, cancel := context.WithTimeout(ctx, wait)
 	defer cancel()
 	g.store.conn.Process(short, cmds)
-	return ctx.Err() == nil && slices.ContainsFunc(cmds, func(cmd redis.Cmder) bool { return cmd.Err() != nil && !conn.IsReply(cmd.Err()) })
+	late = ctx.Err() == nil && slices.ContainsFunc(cmds, func(cmd redis.Cmder) bool { return cmd.Err() != nil && !conn.IsReply(cmd.Err()) })
+	if !late { // else it is asked again
+		g.store.conn.Note(ctx, cmds)
+	}
+	return late
 }
 
 func gets(ctx context.Context, keys []string) []redis.Cmder {
@@ -95,15 +99,15 @@ func gets(ctx context.Context, keys []string) []redis.Cmder {
 }
 
 // again reads for a flight, whose goroutine need not leave before the store's time-out.
-func (g *gather) again(ctx context.Context, keys []string) ([]redis.Cmder, error) {
+func (g *gather) again(ctx context.Context, keys []string) ([]redis.Cmder, conn.Sent) {
 	cmds := gets(ctx, keys)
 	if !g.begin(maxTrips) {
 		return cmds, g.do(ctx, cmds...)
 	}
 	defer g.end(false)
-	bound, cancel := context.WithTimeout(ctx, g.store.conn.Timeout())
+	bound, cancel := context.WithTimeout(ctx, g.store.wait)
 	defer cancel()
-	return cmds, g.store.conn.Send(bound, cmds)
+	return cmds, g.store.conn.Ask(ctx, bound, cmds)
 }
 
 // most is how many trips there may be at once, n on one server. On a cluster every reader makes his own: the nodes answer apart, and in a trip that
@@ -152,12 +156,12 @@ func (g *gather) quick() {
 
 // do sends cmds and waits for their replies, or for ctx, or for the store's time-out. After an error cmds may still be in use and must not
 // be read.
-func (g *gather) do(ctx context.Context, cmds ...redis.Cmder) error {
+func (g *gather) do(ctx context.Context, cmds ...redis.Cmder) conn.Sent {
 	g.mu.Lock()
 	t := g.next
 	if t == nil || g.store.cluster {
 		t = &trip{done: make(chan struct{})}
-		t.ctx, t.cancel = context.WithTimeout(context.WithoutCancel(ctx), g.store.conn.Timeout())
+		t.ctx, t.cancel = context.WithTimeout(context.WithoutCancel(ctx), g.store.wait)
 	}
 	t.cmds = append(t.cmds, cmds...)
 	start, run := g.under < maxTrips, g.run
@@ -173,15 +177,15 @@ func (g *gather) do(ctx context.Context, cmds ...redis.Cmder) error {
 	if start && !g.store.conn.Apart(run) {
 		if g.store.cluster {
 			t.cancel()
-			return conn.ErrClosed
+			return conn.NotSent(conn.ErrClosed)
 		}
 		g.refuse()
 	}
 	select {
 	case <-t.done:
-		return t.err
+		return t.sent
 	case <-ctx.Done():
-		return ctx.Err()
+		return conn.NotSent(ctx.Err())
 	}
 }
 
@@ -193,7 +197,7 @@ func (g *gather) refuse() {
 	g.under--
 	g.mu.Unlock()
 	if t != nil {
-		t.err = conn.ErrClosed
+		t.sent = conn.NotSent(conn.ErrClosed)
 		t.cancel()
 		close(t.done)
 	}
@@ -224,8 +228,8 @@ func (g *gather) run() {
 }
 
 func (t *trip) run(s *Store) {
-	t.err = conn.NotReturned(nil) // until it has
+	t.sent = conn.NotSent(conn.NotReturned(nil)) // until it has
 	defer close(t.done)
 	defer t.cancel()
-	t.err = s.conn.Send(t.ctx, t.cmds)
+	t.sent = s.conn.Ask(context.Background(), t.ctx, t.cmds)
 }

@@ -17,32 +17,33 @@ type Store struct {
 	conn    *conn.Conn
 	cluster bool
 	lag     time.Duration // for how long keys are on hold; 0: there are no holds
+	wait    time.Duration // for a read
 	reads   gather
 }
 
-// NewStore runs the protocol by c, which the caller closes.
-func NewStore(c *conn.Conn) *Store {
-	s := &Store{conn: c, cluster: c.Cluster() && mutant.Active != mutant.ClusterShares}
+// NewStore runs the protocol by c, which the caller closes. Reads are bounded by wait, which is no longer than the time-out of c.
+func NewStore(c *conn.Conn, wait time.Duration) *Store {
+	s := &Store{conn: c, wait: wait, cluster: c.Cluster() && mutant.Active != mutant.ClusterShares}
 	s.reads.store = s
 	return s
 }
 
 // First reads keys for a caller who may want to leave, on his own goroutine: it returns when ctx ends, and not much later. It calls found for each.
 func (s *Store) First(ctx context.Context, keys []string, found func(i int, held *State, err error)) {
-	cmds, failed := s.reads.first(ctx, keys)
-	tell(cmds, failed, found)
+	cmds, sent := s.reads.first(ctx, keys)
+	tell(cmds, sent, found)
 }
 
 // Read reads keys, and calls found for each.
 func (s *Store) Read(ctx context.Context, keys []string, found func(i int, held *State, err error)) {
-	cmds, failed := s.reads.again(ctx, keys)
-	tell(cmds, failed, found)
+	cmds, sent := s.reads.again(ctx, keys)
+	tell(cmds, sent, found)
 }
 
-func tell(cmds []redis.Cmder, failed error, found func(i int, held *State, err error)) {
+func tell(cmds []redis.Cmder, sent conn.Sent, found func(i int, held *State, err error)) {
 	var held State
 	for i, cmd := range cmds {
-		err := failed
+		err := sent.Err(i)
 		if held = (State{}); err == nil { // else it must not be read
 			err = state(cmd.(*redis.StringCmd), &held)
 		}
@@ -91,14 +92,14 @@ func (s *Store) evalBy(ctx context.Context, as []*Attempt, name, body string, on
 	}
 	bound, cancel := context.WithTimeout(ctx, s.conn.Timeout())
 	defer cancel()
-	if err := s.conn.Send(bound, cmds); err != nil {
-		for _, a := range as {
-			reply(a, nil, err)
-		}
-		return nil
-	}
+	sent := s.conn.Ask(ctx, bound, cmds)
 	for i, a := range as {
-		err := cmds[i].Err()
+		err := sent.Err(i)
+		if err != nil {
+			reply(a, nil, err)
+			continue
+		}
+		err = cmds[i].Err()
 		if conn.Unknown(cmds[i]) {
 			unknown = append(unknown, a)
 			continue

@@ -20,8 +20,9 @@ type Generations struct {
 	stripes [stripes]atomic.Uint64
 	ranges  [conn.Ranges]struct {
 		epoch atomic.Uint64
-		trust atomic.Int64 // until when, on the tier's clock, its generations are known to be those of now
-		_     [48]byte     // a cache line each
+		trust atomic.Int64  // until when, on the tier's clock, its generations are known to be those of now
+		voids atomic.Uint64 // of the epochs, how many ended what is known to have been invalidated
+		_     [40]byte      // a cache line each
 	}
 }
 
@@ -39,6 +40,21 @@ func (g *Generations) Bump(stable uint64) {
 
 // Clear ends all values of range r that were read before.
 func (g *Generations) Clear(r int) { g.ranges[r].epoch.Add(1) }
+
+// Void is Clear for what has been invalidated, not only may have been.
+func (g *Generations) Void(r int) {
+	g.ranges[r].epoch.Add(1) // first: see firm
+	g.ranges[r].voids.Add(1)
+}
+
+// firm counts what is known to have been invalidated of the keys of range r with this stable hash, without what may have been. It is that of the time when the
+// generation was taken, if ok: then nothing has moved since. Like a generation it is a sum that only grows.
+func (g *Generations) firm(r uint8, stable, generation uint64) (count uint64, ok bool) {
+	of := &g.ranges[r%conn.Ranges]
+	voids := of.voids.Load() // before the epoch, which moves first
+	stripe := g.stripes[stable%stripes].Load()
+	return stripe + voids, stripe+of.epoch.Load() == generation
+}
 
 // Advance is Bump for a value that was read since the generation was from: it answers the generation that the value may be stored under,
 // unless there was another invalidation meanwhile.

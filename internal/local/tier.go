@@ -40,6 +40,7 @@ type Item[K comparable, V any] struct {
 	Generation uint64
 	expires    time.Duration // on the tier's clock
 	soft       time.Duration // the end of its TTL, which may be later
+	firm       uint64        // see Generations.firm
 }
 
 // Left is what is left of the item's TTL.
@@ -104,6 +105,9 @@ func (t *Tier) Trusted(r uint8) bool {
 // Clear ends every item of range r.
 func (t *Tier) Clear(r int) { t.generations.Clear(r) }
 
+// Void is Clear for what has been invalidated, nobody knows which: also GetStale does not give it out any more.
+func (t *Tier) Void(r int) { t.generations.Void(r) }
+
 // Forget ends every item of the keys with this stable hash.
 func (t *Tier) Forget(stable uint64) { t.generations.Bump(stable) }
 
@@ -151,30 +155,6 @@ func find[K comparable, V any](t *Tier, hash uint64) (item *Item[K, V], ok bool)
 	return item, ok
 }
 
-// GetStale is Get for an item whose TTL may have ended: it answers how long ago, which is negative if it has not.
-func GetStale[K comparable, V any](t *Tier, hash uint64, eras *Eras, key K) (item *Item[K, V], ago time.Duration, ok bool) {
-	item, ok = find[K, V](t, hash)
-	if !ok || item.Key != key || item.Era != eras.Of(item.Range) || item.Generation != t.generations.Now(item.Range, item.Stable) {
-		return nil, 0, false
-	}
-	return item, time.Since(t.start) - item.soft, true
-}
-
-// Expire has the item of key be stale from now on, and ends whatever else is of its stable hash, also what is being loaded.
-func Expire[K comparable, V any](t *Tier, hash uint64, eras *Eras, key K, stable uint64) {
-	item, ago, ok := GetStale[K, V](t, hash, eras, key)
-	if !ok {
-		t.Forget(stable)
-		return
-	}
-	next := *item
-	if next.Generation, ok = t.Advance(item.Range, stable, item.Generation); !ok {
-		t.Forget(stable)
-		return
-	}
-	Set(t, hash, next, Weigh(key)+Weigh(next.Value), 0, min(-ago, 0))
-}
-
 // Set offers item, whose TTL ends after ttl, to the tier for at most life. weight is the size of key and value in bytes. It may not be taken.
 func Set[K comparable, V any](t *Tier, hash uint64, item Item[K, V], weight int64, life, ttl time.Duration) {
 	now := time.Since(t.start)
@@ -184,6 +164,10 @@ func Set[K comparable, V any](t *Tier, hash uint64, item Item[K, V], weight int6
 	}
 	if item.soft < 0 {
 		item.soft = math.MaxInt64
+	}
+	var current bool
+	if item.firm, current = t.generations.firm(item.Range, item.Stable, item.Generation); !current {
+		item.firm = math.MaxUint64 // no count: it is from before an invalidation, or may be
 	}
 	t.mu.RLock()
 	defer t.mu.RUnlock()

@@ -100,4 +100,18 @@ const (
 	PrimaryInherited  = "primary_inherited"
 	HoldLast          = "hold_last"
 	HoldNeedsMemory   = "hold_needs_memory"
+
+	// Redis in trouble.
+	BreakerNeverOpens  = "breaker_never_opens"
+	BreakerNeverCloses = "breaker_never_closes"
+	BreakerCountsNil   = "breaker_counts_nil"
+	BreakerCountsOwn   = "breaker_counts_own"
+	OneBreaker         = "one_breaker"
+	BatchWhole         = "batch_whole"
+	ReadsUnbounded     = "reads_unbounded"
+	AlwaysLoads        = "always_loads"
+	StaleForEver       = "stale_for_ever"
+	StaleInvalidated   = "stale_invalidated"
+	StaleFresh         = "stale_fresh"
+	WritesWhenDown     = "writes_when_down"
 )

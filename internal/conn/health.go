@@ -1,0 +1,233 @@
+package conn
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/cacheaside/cacheaside/internal/mutant"
+)
+
+// ErrDown is the error of a command that was not sent, since those before it have failed.
+var ErrDown = errors.New("not asked, since it is out of reach")
+
+// patience is how many commands in a row may fail before a range of keys is taken to be out of reach: one may be an accident.
+const patience = 3
+
+// probeEvery is about how often a server that is out of reach is asked whether it is back.
+const probeEvery = 200 * time.Millisecond
+
+// health is what is known of the servers: a breaker for each range of keys, so that a node of a cluster that is lost concerns only its own. (A range that
+// two nodes share is lost with either of them.) It stands on the way of each hit in Redis: while all is well that reads one word, and writes nothing.
+type health struct {
+	ranges [Ranges]atomic.Pointer[trouble] // nil: all is well
+	_      [64]byte
+
+	prefix string        // of the keys that are asked for
+	bound  time.Duration // of a probe; 0: nobody watches
+}
+
+// trouble is what has failed in a range of keys; it is not changed.
+type trouble struct {
+	failures int
+	err      error // of who is not to ask, if there were too many
+}
+
+// Watch has commands not be sent where those before have failed, and asks there by itself, with keys under this prefix, whether the server is back; each time
+// for no longer than bound. It is called before anything is sent.
+func (c *Conn) Watch(prefix string, bound time.Duration) {
+	c.health.prefix, c.health.bound = prefix, bound
+}
+
+// Down answers why a range of keys is not to be asked now, nil if it may be.
+func (c *Conn) Down(r int) error {
+	if mutant.Active == mutant.OneBreaker {
+		r = 0
+	}
+	t := c.health.ranges[r].Load()
+	if t == nil || t.failures < patience {
+		return nil
+	}
+	return t.err
+}
+
+// Failed notes that a command on key has failed. ctx is that of its caller: his own end is no fault of Redis.
+func (c *Conn) Failed(ctx context.Context, key string, err error) {
+	if Unable(err) && (IsReply(err) || !left(ctx)) {
+		c.failed(c.Range(key), key, err)
+	}
+}
+
+// Acknowledged notes that a server has just carried out a write: it serves again, whatever was noted before.
+func (c *Conn) Acknowledged(key string) {
+	if t := &c.health.ranges[c.Range(key)]; t.Load() != nil {
+		t.Store(nil)
+	}
+}
+
+// Note is for commands that were sent together by Process: it takes into account what has become of them.
+func (c *Conn) Note(ctx context.Context, cmds []redis.Cmder) { c.note(ctx, cmds, nil) }
+
+// note does; whole is the error of all, if it is not nil. One trip is one failure, however many commands were in it.
+func (c *Conn) note(ctx context.Context, cmds []redis.Cmder, whole error) {
+	if c.health.bound == 0 || whole == nil && c.quiet() && !anyUnable(cmds) {
+		return
+	}
+	var answered, failed [Ranges]bool
+	for _, cmd := range cmds {
+		err := whole
+		if err == nil {
+			err = cmd.Err()
+		}
+		r := c.Range(keyOf(cmd))
+		switch {
+		case !Unable(err) && (err == nil || IsReply(err)):
+			answered[r] = true
+		case !failed[r]:
+			failed[r] = true
+			c.Failed(ctx, keyOf(cmd), err)
+		}
+	}
+	for r := range answered {
+		if answered[r] && !failed[r] {
+			c.answered(r)
+		}
+	}
+}
+
+// quiet tells whether nothing has failed lately.
+func (c *Conn) quiet() bool {
+	for r := range c.InUse() {
+		if c.health.ranges[r].Load() != nil {
+			return false
+		}
+	}
+	return true
+}
+
+func anyUnable(cmds []redis.Cmder) bool {
+	for _, cmd := range cmds {
+		if Unable(cmd.Err()) {
+			return true
+		}
+	}
+	return false
+}
+
+// keyOf is the key of a command of the protocol: a GET, or a script on one key.
+func keyOf(cmd redis.Cmder) string {
+	args, at := cmd.Args(), 1
+	if strings.HasPrefix(cmd.Name(), "eval") {
+		at = 3
+	}
+	if at >= len(args) {
+		return ""
+	}
+	key, _ := args[at].(string)
+	return key
+}
+
+// unable are the replies by which a server says that it cannot serve now; any other reply is a sign of life.
+var unable = []string{"LOADING", "READONLY", "CLUSTERDOWN", "MASTERDOWN", "TRYAGAIN"}
+
+// Unable tells whether an error says that Redis cannot be asked: by such a reply, or since there was none.
+func Unable(err error) bool {
+	switch {
+	case errors.Is(err, redis.Nil):
+		return mutant.Active == mutant.BreakerCountsNil
+	case err == nil, errors.Is(err, ErrClosed), errors.Is(err, context.Canceled):
+		return false
+	case !IsReply(err):
+		return true
+	}
+	for _, prefix := range unable {
+		if redis.HasErrorPrefix(err, prefix) {
+			return true
+		}
+	}
+	return false
+}
+
+// left tells whether a caller's own time is over, or so nearly that his deadline may have ended the command before it has ended his context.
+func left(ctx context.Context) bool {
+	if mutant.Active == mutant.BreakerCountsOwn {
+		return false
+	}
+	if ctx.Err() != nil {
+		return true
+	}
+	deadline, ok := ctx.Deadline()
+	return ok && time.Until(deadline) < 5*time.Millisecond
+}
+
+func (c *Conn) answered(r int) {
+	now := &c.health.ranges[r]
+	if t := now.Load(); t != nil && t.failures < patience {
+		now.CompareAndSwap(t, nil)
+	}
+}
+
+// failed notes a failure, and with one too many opens the breaker. A server that has become a replica goes on answering reads, with what may have been
+// deleted since: that it refuses a write is enough.
+func (c *Conn) failed(r int, key string, err error) {
+	if c.health.bound == 0 || mutant.Active == mutant.BreakerNeverOpens {
+		return
+	}
+	if mutant.Active == mutant.OneBreaker {
+		r = 0
+	}
+	for now := &c.health.ranges[r]; ; {
+		before, t := now.Load(), &trouble{failures: 1, err: fmt.Errorf("%w: %w", ErrDown, err)}
+		if before != nil {
+			t.failures += before.failures
+		}
+		if redis.HasErrorPrefix(err, "READONLY") {
+			t.failures = max(t.failures, patience)
+		}
+		if before != nil && before.failures >= patience {
+			return // it is being probed
+		}
+		if now.CompareAndSwap(before, t) {
+			if t.failures >= patience {
+				c.Apart(func() { c.probe(now, t, c.probeKey(key)) })
+			}
+			return
+		}
+	}
+}
+
+// probe asks at once, and again and again, until the server answers, or the trouble is over otherwise, or Close.
+func (c *Conn) probe(now *atomic.Pointer[trouble], t *trouble, key string) {
+	for now.Load() == t {
+		if c.serves(key) && mutant.Active != mutant.BreakerNeverCloses {
+			now.CompareAndSwap(t, nil)
+			return
+		}
+		wait := time.NewTimer(probeEvery*3/4 + rand.N(probeEvery/4)) // processes do not ask in step
+		select {
+		case <-wait.C:
+		case <-c.closing:
+			wait.Stop()
+			return
+		}
+	}
+}
+
+// probeKey is a key in the slot of the one that has failed, which is never there.
+func (c *Conn) probeKey(key string) string { return c.health.prefix + "::probe:{" + tag(key) + "}" }
+
+// serves asks for a write that changes nothing: a server that only answers reads may be a replica. It needs no memory, which may be full.
+func (c *Conn) serves(key string) bool {
+	ctx, cancel := context.WithTimeout(context.Background(), c.health.bound)
+	defer cancel()
+	cmd := redis.NewIntCmd(ctx, "persist", key)
+	cmd.SetErr(NotReturned(nil)) // until it has
+	err := c.Await(ctx, func() { c.Process(ctx, []redis.Cmder{cmd}) })
+	return err == nil && !Unable(cmd.Err())
+}

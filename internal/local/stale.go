@@ -1,0 +1,35 @@
+package local
+
+import (
+	"time"
+
+	"github.com/cacheaside/cacheaside/internal/mutant"
+)
+
+// GetStale is Get for what may have ended: it answers how long ago the item's TTL has, which is negative if it has not. It heeds no trust, and no Clear, which is a doubt; but all that is known
+// to have been invalidated, by this process, or by another one that was heard.
+func GetStale[K comparable, V any](t *Tier, hash uint64, eras *Eras, key K) (item *Item[K, V], ago time.Duration, ok bool) {
+	item, ok = find[K, V](t, hash)
+	if !ok || item.Key != key || item.Era != eras.Of(item.Range) {
+		return nil, 0, false
+	}
+	if now, _ := t.generations.firm(item.Range, item.Stable, 0); now != item.firm && mutant.Active != mutant.StaleInvalidated {
+		return nil, 0, false
+	}
+	return item, time.Since(t.start) - item.soft, true
+}
+
+// Expire has the item of key be stale from now on, and ends whatever else is of its stable hash, also what is being loaded.
+func Expire[K comparable, V any](t *Tier, hash uint64, eras *Eras, key K, stable uint64) {
+	item, ago, ok := GetStale[K, V](t, hash, eras, key)
+	if !ok {
+		t.Forget(stable)
+		return
+	}
+	next := *item
+	if next.Generation, ok = t.Advance(item.Range, stable, item.Generation); !ok {
+		t.Forget(stable)
+		return
+	}
+	Set(t, hash, next, Weigh(key)+Weigh(next.Value), 0, min(-ago, 0))
+}

@@ -1,0 +1,451 @@
+package cacheaside
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/cacheaside/cacheaside/internal/conn"
+	"github.com/cacheaside/cacheaside/internal/testenv"
+)
+
+// What reads do while Redis is out of reach: by policy, without waiting, and for no longer than it lasts.
+
+// With a server that hangs or has died, nobody waits but the first few, for a read's time-out; each policy does what it says; and a second after its return
+// Redis is used again.
+func TestRedisOutOfReach(t *testing.T) {
+	const wait = 300 * time.Millisecond
+	b := realBackend(t)
+	for policy, want := range map[DownPolicy]string{LoadWhenDown: "new", StaleWhenDown: "old", FailWhenDown: ""} {
+		for name, lose := range map[string]func() func(testing.TB){
+			"hangs": func() func(testing.TB) { b.server.Pause(); return func(testing.TB) { b.server.Resume() } },
+			"dies":  func() func(testing.TB) { b.server.Kill(); return b.server.Restart },
+		} {
+			t.Run(fmt.Sprint(name, policy), func(t *testing.T) {
+				flushAll(t, b)
+				d := newTable(map[int]string{1: "old"})
+				p := startOn(t, keepsDeadlines(t, b), d, Options{RedisTimeout: 2 * wait, ReadTimeout: wait, MaxStaleness: 300 * time.Millisecond}, &LoaderOptions{RedisDown: policy})
+				hear(t, p.Loader)
+				p.remembers(t, 1, "old")
+				back := lose()
+				d.write(1, "new")
+				time.Sleep(350 * time.Millisecond) // memory is trusted no more
+				get := func() time.Duration {
+					began := time.Now()
+					v, err := p.Get(t.Context(), 1)
+					if v != want || want == "" != errors.Is(err, ErrRedis) || want != "" && err != nil {
+						t.Fatalf("%q, %v", v, err)
+					}
+					return time.Since(began)
+				}
+				first := get()
+				for range 3 {
+					get()
+				}
+				var rest time.Duration
+				for range 30 {
+					rest += get()
+				}
+				t.Logf("the first waits for %v, 30 later ones together for %v", first, rest)
+				if first > wait+150*time.Millisecond*slack || rest > 10*wait {
+					t.Error("they wait too long")
+				}
+				if err := p.Invalidate(t.Context(), 2); err == nil { // it has tried
+					t.Error("Redis is there")
+				}
+				s := p.Stats()
+				if s.RedisDown == 0 || s.Stale > 0 != (policy == StaleWhenDown) || s.Loads > 1 != (policy == LoadWhenDown) {
+					t.Errorf("%+v", s)
+				}
+				back(t)
+				began := time.Now()
+				waitFor(t, func() bool { return p.cache.conn.Down(0) == nil })
+				took := time.Since(began)
+				t.Logf("its return was noticed after %v", took)
+				if took > time.Second*slack {
+					t.Errorf("its return was noticed after %v", took)
+				}
+				waitFor(t, func() bool { return p.Invalidate(t.Context(), 1) == nil })
+				p.want(t, 1, "new", nil)
+			})
+		}
+	}
+}
+
+// outage is a hook by which Redis is out of reach while it is on.
+type outage struct{ on atomic.Bool }
+
+var errOutage = errors.New("no route to host")
+
+func (*outage) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+func (o *outage) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		if o.on.Load() {
+			cmd.SetErr(errOutage)
+			return errOutage
+		}
+		return next(ctx, cmd)
+	}
+}
+
+func (o *outage) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return func(ctx context.Context, cmds []redis.Cmder) error {
+		if o.on.Load() {
+			for _, cmd := range cmds {
+				cmd.SetErr(errOutage)
+			}
+			return errOutage
+		}
+		return next(ctx, cmds)
+	}
+}
+
+// inOutage runs f in a bubble, with a process whose Redis is lost when o is on.
+func inOutage(t *testing.T, lo LoaderOptions, f func(t *testing.T, p process, d *table, o *outage)) {
+	synctest.Test(t, func(t *testing.T) {
+		_, b := embedded(t)
+		d := newTable(map[int]string{1: "old", 3: "three"})
+		lo.RedisDown = StaleWhenDown
+		rdb := b.client(t)
+		o := &outage{}
+		rdb.AddHook(o)
+		p := startOn(t, rdb, d, patient, &lo)
+		defer p.cache.Close()
+		hear(t, p.Loader)
+		for key, err := range map[int]error{1: nil, 2: ErrNotFound, 3: nil} {
+			if _, got := p.Get(t.Context(), key); !sameError(got, err) {
+				t.Fatal(got)
+			}
+		}
+		p.settle()
+		f(t, p, d, o)
+	})
+}
+
+// Under StaleWhenDown a value is served to the end of its hard life, a null for no longer than NullTTL more.
+func TestStaleWhenDownHasAnEnd(t *testing.T) {
+	inOutage(t, LoaderOptions{TTL: time.Minute, NullTTL: time.Minute, StaleFor: time.Hour, Jitter: -1}, func(t *testing.T, p process, d *table, o *outage) {
+		o.on.Store(true)
+		time.Sleep(100 * time.Second)
+		p.want(t, 1, "old", nil)
+		p.want(t, 2, "", ErrNotFound)
+		time.Sleep(30 * time.Second)
+		p.want(t, 1, "old", nil)
+		p.want(t, 2, "", ErrRedis)
+		time.Sleep(time.Hour - 80*time.Second)
+		p.want(t, 1, "old", nil)
+		time.Sleep(time.Minute)
+		p.want(t, 1, "", ErrRedis)
+		if s := p.Stats(); s.Stale != 4 || s.Loads != 3 || s.RedisDown != 6 {
+			t.Errorf("%+v", s)
+		}
+		o.on.Store(false)
+		time.Sleep(time.Second)
+		p.want(t, 1, "old", nil)
+		if s := p.Stats(); s.Loads != 4 {
+			t.Errorf("%+v", s)
+		}
+	})
+}
+
+// What is known to have been invalidated is not served, though the Invalidate could not reach Redis; what others may have invalidated is. Fresh never is.
+func TestStaleWhenDownServesNothingInvalidated(t *testing.T) {
+	inOutage(t, LoaderOptions{StaleFor: Forever}, func(t *testing.T, p process, d *table, o *outage) {
+		o.on.Store(true)
+		time.Sleep(time.Minute)
+		p.cache.memory.Clear(0) // as after a gap
+		p.want(t, 1, "old", nil)
+		if _, err := p.Get(t.Context(), 1, Fresh); !errors.Is(err, ErrRedis) || !errors.Is(err, errOutage) {
+			t.Errorf("Fresh: %v", err)
+		}
+		if err := p.Invalidate(t.Context(), 1); !errors.Is(err, ErrRedis) {
+			t.Error(err)
+		}
+		p.want(t, 1, "", ErrRedis)
+		p.want(t, 3, "three", nil)
+		p.raised(0, 7) // an InvalidateAll
+		p.want(t, 3, "", ErrRedis)
+		if n := d.loads.Load(); n != 3 {
+			t.Errorf("%d loads", n)
+		}
+	})
+}
+
+// Redis is lost while a value is loaded: what cannot be stored is counted, and once that is known nobody waits to learn it again.
+func TestWritesWhileRedisIsOut(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		_, b := embedded(t)
+		d := newTable(map[int]string{1: "one", 2: "two", 3: "three"})
+		rdb := b.client(t)
+		o := &outage{}
+		slow := &slowOutage{o}
+		rdb.AddHook(slow)
+		p := startOn(t, rdb, d, Options{RedisTimeout: time.Second, MemoryBytes: -1}, nil)
+		defer p.cache.Close()
+		p.want(t, 9, "", ErrNotFound)
+		reached, resume := d.pause(2)
+		got := later(func() (string, error) { return p.Get(context.Background(), 1) })
+		reach(t, reached, "the load")
+		o.on.Store(true)
+		for range 4 {
+			p.Get(t.Context(), 2)
+		}
+		if p.cache.conn.Down(0) == nil {
+			t.Fatal("it is not noticed")
+		}
+		before := p.Stats().WriteErrors
+		began := time.Now()
+		resume()
+		wantResult(t, got, "one")
+		if took := time.Since(began); took > 100*time.Millisecond {
+			t.Errorf("its caller has waited %v for a Redis that is out of reach", took)
+		}
+		if s := p.Stats(); s.WriteErrors == before || s.WriteErrors > s.RedisErrors {
+			t.Errorf("%+v", s)
+		}
+	})
+}
+
+// A read waits for ReadTimeout, not for RedisTimeout, whatever it is to ask: for what is cached, or first which entries count.
+func TestReadTimeout(t *testing.T) {
+	for name, asked := range map[string]time.Duration{"the value": 0, "the generation": 2 * time.Second} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				_, b := embedded(t)
+				rdb := b.client(t)
+				o := &outage{}
+				rdb.AddHook(&slowOutage{o})
+				p := startOn(t, rdb, newTable(map[int]string{1: "one"}), Options{RedisTimeout: 10 * time.Second, ReadTimeout: time.Second, MaxStaleness: 3 * time.Second, MemoryBytes: -1}, nil)
+				defer p.cache.Close()
+				p.want(t, 1, "one", nil)
+				o.on.Store(true)
+				time.Sleep(2 * asked) // no poll has been answered for so long
+				began := time.Now()
+				p.want(t, 1, "one", nil)
+				if took := time.Since(began); took < time.Second || took > time.Second+50*time.Millisecond {
+					t.Errorf("it took %v", took)
+				}
+			})
+		})
+	}
+}
+
+// slowOutage is an outage in which commands take until their time-out.
+type slowOutage struct{ *outage }
+
+func (o *slowOutage) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	fail := o.outage.ProcessHook(next)
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		if o.on.Load() {
+			if deadline, ok := ctx.Deadline(); ok {
+				time.Sleep(time.Until(deadline))
+			}
+		}
+		return fail(ctx, cmd)
+	}
+}
+
+// A server that answers everything with the reply that it cannot serve, as while it loads its data, is taken for out of reach, until it serves.
+func TestServerRefuses(t *testing.T) {
+	for _, says := range []string{"LOADING Redis is loading the dataset in memory", "READONLY You can't write against a read only replica.", "CLUSTERDOWN The cluster is down"} {
+		t.Run(says[:7], func(t *testing.T) {
+			addr := refusing(t, says)
+			rdb := redis.NewClient(&redis.Options{Addr: addr, MaxRetries: -1, ContextTimeoutEnabled: true, Protocol: 2, DisableIdentity: true})
+			t.Cleanup(func() { rdb.Close() })
+			d := newTable(map[int]string{1: "one"})
+			p := startOn(t, rdb, d, patient, nil)
+			q, err := NewLoader(p.cache, "fails", d.load, &LoaderOptions{RedisDown: FailWhenDown})
+			if err != nil {
+				t.Fatal(err)
+			}
+			for range 5 {
+				p.want(t, 1, "one", nil)
+			}
+			if err := p.cache.conn.Down(0); !errors.Is(err, conn.ErrDown) || !redis.HasErrorPrefix(err, says[:7]) {
+				t.Error(err)
+			}
+			if _, err := q.Get(t.Context(), 1); !errors.Is(err, ErrRedis) || !redis.HasErrorPrefix(err, says[:7]) {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+// refusing is the address of a server that answers every command with this error.
+func refusing(t *testing.T, says string) string {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var all sync.WaitGroup
+	var mu sync.Mutex
+	var open []net.Conn
+	all.Go(func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			mu.Lock()
+			open = append(open, c)
+			mu.Unlock()
+			all.Go(func() { refuse(c, says) })
+		}
+	})
+	t.Cleanup(func() {
+		l.Close()
+		mu.Lock()
+		for _, c := range open {
+			c.Close()
+		}
+		mu.Unlock()
+		all.Wait()
+	})
+	return l.Addr().String()
+}
+
+func refuse(c net.Conn, says string) {
+	in := bufio.NewReader(c)
+	for {
+		head, err := in.ReadString('\n') // *n
+		if err != nil {
+			return
+		}
+		n, _ := strconv.Atoi(strings.TrimSpace(strings.TrimPrefix(head, "*")))
+		for range n {
+			size, err := in.ReadString('\n') // $n
+			if err != nil {
+				return
+			}
+			length, _ := strconv.Atoi(strings.TrimSpace(strings.TrimPrefix(size, "$")))
+			if _, err := io.CopyN(io.Discard, in, int64(length)+2); err != nil {
+				return
+			}
+		}
+		if _, err := fmt.Fprintf(c, "-%s\r\n", says); err != nil {
+			return
+		}
+	}
+}
+
+// The slot of a key that is read and invalidated all the time moves from node to node: no caller gets an error, and nobody a value from before an
+// acknowledged Invalidate.
+func TestSlotMoves(t *testing.T) {
+	c := testenv.SharedCluster(t)
+	b := backend{client: func(t testing.TB) redis.UniversalClient { return c.Client(t) }, admin: c.Client(t)}
+	var version, acknowledged atomic.Int64
+	load := func(context.Context, int) (string, error) { return strconv.FormatInt(version.Load(), 10), nil }
+	var loaders []*Loader[int, string]
+	for range 2 {
+		cache, err := New(b.client(t), &Options{RedisTimeout: 10 * time.Second, MemoryBytes: -1})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { cache.Close() })
+		l, err := NewLoader(cache, "row", load, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		loaders = append(loaders, l)
+	}
+	const key = 1
+	slot := int(b.admin.ClusterKeySlot(t.Context(), redisKey(key)).Val())
+	stop := make(chan struct{})
+	var all sync.WaitGroup
+	running := func(f func()) {
+		all.Go(func() {
+			for {
+				select {
+				case <-stop:
+					return
+				default:
+					f()
+				}
+			}
+		})
+	}
+	var reads atomic.Int64
+	for i := range 4 {
+		running(func() {
+			least := acknowledged.Load()
+			keys := []int{key, key + 1 + i}
+			found, err := loaders[i%2].GetMany(context.Background(), keys)
+			if got, _ := strconv.ParseInt(found[key], 10, 64); err != nil || got < least {
+				t.Errorf("version %d after %d was acknowledged, %v", got, least, err)
+			}
+			reads.Add(1)
+		})
+	}
+	running(func() {
+		v := version.Add(1)
+		if err := loaders[0].Invalidate(context.Background(), key); err != nil {
+			t.Error(err)
+		}
+		acknowledged.Store(v)
+		time.Sleep(5 * time.Millisecond)
+	})
+	from, to := 0, 1
+	for i, n := range c.Nodes[:3] {
+		if n.Client(t).Get(t.Context(), redisKey(key)).Err() == nil || !redis.HasErrorPrefix(n.Client(t).Get(t.Context(), redisKey(key)).Err(), "MOVED") {
+			from, to = i, (i+1)%3
+		}
+	}
+	for range 6 {
+		moveSlot(t, c, slot, c.Nodes[from], c.Nodes[to])
+		time.Sleep(100 * time.Millisecond)
+		from, to = to, from
+	}
+	close(stop)
+	all.Wait()
+	t.Logf("%d reads, %d invalidations", reads.Load(), acknowledged.Load())
+}
+
+// moveSlot moves a slot as redis-cli does.
+func moveSlot(t *testing.T, c *testenv.Cluster, slot int, from, to *testenv.Redis) {
+	t.Helper()
+	ctx := t.Context()
+	source, target := from.Client(t), to.Client(t)
+	do := func(rdb *redis.Client, args ...any) {
+		if err := rdb.Do(ctx, args...).Err(); err != nil {
+			t.Fatalf("%v: %v", args, err)
+		}
+	}
+	id := func(rdb *redis.Client) string { return rdb.Do(ctx, "cluster", "myid").Val().(string) }
+	do(target, "cluster", "setslot", slot, "importing", id(source))
+	do(source, "cluster", "setslot", slot, "migrating", id(target))
+	time.Sleep(50 * time.Millisecond) // reads and writes go on
+	_, port, _ := net.SplitHostPort(to.Addr)
+	for {
+		keys, err := source.ClusterGetKeysInSlot(ctx, slot, 10).Result()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(keys) == 0 {
+			break
+		}
+		args := []any{"migrate", "127.0.0.1", port, "", 0, 5000, "keys"}
+		for _, key := range keys {
+			args = append(args, key)
+		}
+		do(source, args...)
+	}
+	time.Sleep(50 * time.Millisecond)
+	do(target, "cluster", "setslot", slot, "node", id(target))
+	do(source, "cluster", "setslot", slot, "node", id(target))
+	for _, n := range c.Nodes[:3] {
+		do(n.Client(t), "cluster", "setslot", slot, "node", id(target))
+	}
+}

@@ -218,10 +218,6 @@ func (r stormReport) check(t *testing.T, ttl time.Duration, early float64) {
 }
 
 func TestExpiryStorm(t *testing.T) {
-	length := 5 * time.Second
-	if accepting {
-		length = 30 * time.Second
-	}
 	const jitter = 0.1
 	ttl := time.Second
 	shortest := time.Duration((1 - jitter) * float64(ttl))
@@ -231,33 +227,39 @@ func TestExpiryStorm(t *testing.T) {
 	never := with
 	never.TTL = time.Hour
 	for _, memory := range []bool{false, true} {
-		name := map[bool]string{false: "redis", true: "memory"}[memory]
-		t.Run(name, func(t *testing.T) {
-			// In rounds that take turns, for the machine is not the same from one minute to the next.
-			rounds := 1
-			if accepting {
-				rounds = 3
+		t.Run(map[bool]string{false: "redis", true: "memory"}[memory], func(t *testing.T) {
+			length, rounds := 3*time.Second, 1
+			if accepting { // in rounds that take turns, for the machine is not the same from one minute to the next
+				length, rounds = 30*time.Second, 3
 			}
 			var ratios []float64
 			for range rounds {
-				quiet := runStorm(t, length, memory, never)
-				t.Logf("no expiry:   %v", quiet)
-				quiet.check(t, time.Hour, 0)
 				stormy := runStorm(t, length, memory, with)
-				t.Logf("expiry:      %v", stormy)
-				// The chance that a die falls beyond 24 times the cost is 4e-11 for each read.
-				stormy.check(t, shortest, 24)
-				bare := runStorm(t, length, memory, without)
-				t.Logf("without:     %v", bare)
-				bare.check(t, shortest, 0)
-				ratios = append(ratios, float64(stormy.p99())/float64(quiet.p99()))
-				if stormy.Stats.Stale+stormy.Stats.Renewals == 0 || bare.Stats.Stale+bare.Stats.Renewals != 0 {
-					t.Errorf("with: %+v\nwithout: %+v", stormy.Stats, bare.Stats)
+				t.Logf("expiry:    %v", stormy)
+				stormy.check(t, shortest, 24) // the chance that a die falls beyond 24 times the cost is 4e-11 for each read
+				if stormy.Stats.Stale == 0 || stormy.Stats.Renewals == 0 {
+					t.Errorf("%+v", stormy.Stats)
 				}
+				if !accepting && memory {
+					return
+				}
+				bare := runStorm(t, length, memory, without)
+				t.Logf("without:   %v", bare)
+				bare.check(t, shortest, 0)
+				if bare.Stats.Stale+bare.Stats.Renewals != 0 {
+					t.Errorf("%+v", bare.Stats)
+				}
+				if !accepting {
+					return
+				}
+				quiet := runStorm(t, length, memory, never)
+				t.Logf("no expiry: %v", quiet)
+				quiet.check(t, time.Hour, 0)
+				ratios = append(ratios, float64(stormy.p99())/float64(quiet.p99()))
 			}
 			slices.Sort(ratios)
 			t.Logf("p99 with expiry beside none: %s", strings.Trim(fmt.Sprintf("%.2f", ratios), "[]"))
-			if accepting && !memory && ratios[len(ratios)/2] > 1.5 {
+			if !memory && ratios[len(ratios)/2] > 1.5 {
 				t.Errorf("the p99 of hits is %.2f times that without expiry", ratios[len(ratios)/2])
 			}
 		})

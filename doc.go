@@ -13,6 +13,10 @@
 // process share rounds; the processes wait for the one that loads. A row that does not exist is remembered too. Lives are shortened at
 // random, so that what was stored together does not expire together.
 //
+// When its TTL has passed, a value is stale: it is served for another while (LoaderOptions.StaleFor) during which one process of the fleet loads it again in the background,
+// or for as long as that fails. Values that are read often are reloaded before that, by chance (LoaderOptions.EarlyRefresh). What the database is asked for at once is bounded (Options.MaxLoads), and while it fails it is not asked
+// (LoaderOptions.BreakAt). While Redis is out of reach, nobody waits for it (LoaderOptions.RedisDown).
+//
 // Invalidate deletes the key. Any delete, also an operator's DEL, voids the lease or the refresh that is under way: its value, which
 // may be from before the change, is refused, given to nobody, and loaded again.
 //
@@ -33,7 +37,7 @@
 // # What it does not promise
 //
 // A key that is deleted in Redis by other means than this library is announced to nobody: memory tiers serve it until its LoaderOptions.MemoryTTL has
-// passed. A failover of Redis, or a restart from an old snapshot, that loses an acknowledged delete leaves the old value until its TTL. A writer that
+// passed. A failover of Redis, or a restart from an old snapshot, that loses an acknowledged delete leaves the old value until it is reloaded after its TTL. A writer that
 // does not invalidate is not noticed. An Invalidate that returns an error has not happened: try again. InvalidateAll is heard by other processes within
 // Options.MaxStaleness, also by those without a memory tier.
 //

@@ -54,7 +54,8 @@ func workerChild() {
 	w.db.SetMaxOpenConns(12)
 	w.db.SetMaxIdleConns(12)
 	rdb := w.client()
-	w.loader, err = newFleetLoader(rdb, w.config, w.load, &cacheaside.LoaderOptions{TTL: rowTTL / 2, StaleFor: rowTTL / 2, MemoryTTL: rowTTL / 2,
+	w.loader, err = newFleetLoader(rdb, w.config, w.load, &cacheaside.LoaderOptions{TTL: rowTTL * 3 / 4, StaleFor: rowTTL / 4, MemoryTTL: rowTTL,
+		SoftTimeout: time.Duration(w.Process%2) * 20 * time.Millisecond, EarlyRefresh: 50, // some wait for what is new, and much is reloaded early
 		LoadTimeout: loadTimeout, ErrorTTL: 50 * time.Millisecond})
 	if err != nil {
 		panic(err)

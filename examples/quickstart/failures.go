@@ -23,11 +23,12 @@ type classic struct {
 	run  func(ctx context.Context, f *fleet, ids []int64) (failure, error)
 }
 
-// classics are the four of them. Each makes its shops twice, without and with the library, and does the same with both.
+// classics are the five of them. Each makes its shops twice, without and with the library, and does the same with both.
 var classics = []classic{
 	{"breakdown", breakdown},
 	{"penetration", penetration},
 	{"avalanche", avalanche},
+	{"outage", outage},
 	{"inconsistency", inconsistency},
 }
 
@@ -74,7 +75,7 @@ func breakdown(ctx context.Context, f *fleet, ids []int64) (failure, error) {
 	out := failure{name: "breakdown", counted: "loads of a hot key that has expired",
 		words: fmt.Sprintf("%d callers in %d processes ask for it at once, and a load takes %d ms. All of them need the "+
 			"same row: one loads it, the others wait for it.", callers, len(f.caches), breakdownLoad.Milliseconds())}
-	shops, err := f.cached("hot", load, nil)
+	shops, err := f.cached("hot", load, &cacheaside.LoaderOptions{StaleFor: -1, EarlyRefresh: -1}) // else it would not come to that
 	if err != nil {
 		return out, err
 	}

@@ -114,7 +114,7 @@ func (l *Loader[K, V]) stale(ctx context.Context, keys []K, failed map[K]error) 
 			failed[r.Key] = l.wrap("warm", r.Key, redisError(err))
 		case held.Kind != lease.Stored || !ok || e.Generation != r.Result.era.Generation:
 			missing = append(missing, r.Key)
-		case !e.Claimed && time.Until(e.Expiry) < ttl/2: // a claimed one is being refreshed
+		case !e.Taken(time.Now()) && time.Until(e.Expiry) < ttl/2: // else it is being reloaded, or that has just failed
 			old = append(old, r.Key)
 		default:
 			l.rememberEntry(r, e)

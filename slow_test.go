@@ -22,7 +22,8 @@ func TestSlowDatabase(t *testing.T) {
 	soft := LoaderOptions{TTL: 200 * time.Millisecond, StaleFor: time.Hour, SoftTimeout: 50 * time.Millisecond, EarlyRefresh: -1}
 	without := soft
 	without.StaleFor, without.SoftTimeout = -1, 0
-	memory := Options{RedisTimeout: 20 * time.Second, ReadTimeout: 20 * time.Second}
+	// The leases are not renewed within a load: then only the script that stores can notice that one was voided.
+	memory := Options{RedisTimeout: 20 * time.Second, ReadTimeout: 20 * time.Second, LeaseTTL: time.Minute}
 	redis := memory
 	redis.MemoryBytes = -1
 	for _, c := range []struct {

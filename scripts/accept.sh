@@ -4,12 +4,15 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 mkdir -p docs/accept bin
 log=docs/accept/read-path.log
+trouble='^(TestExpiryStorm|TestFlushUnderLoad|TestRedisKilledUnderLoad|TestRedisHungUnderLoad|TestDatabaseFails|TestSlowDatabase)$'
 go test -c -o bin/accept.test .
+# run ARGUMENTS: tests at full size, and of what they say the figures and the verdicts
+run() { CACHEASIDE_ACCEPT=1 CI=true ./bin/accept.test -test.v -test.count=1 -test.timeout 30m "$@" | grep -E '^ +[a-z_]+_test\.go:|^(---|===) (PASS|FAIL|SKIP)|^--- |^(PASS|FAIL)' | grep -v '^=== '; }
 {
 	echo "$(date -u +%F), $(go version), $(nproc) cores, $(redis-server --version | cut -d' ' -f1-3), commit $(git rev-parse --short HEAD)"
 	echo
 	echo "== tests, at full size, without the race detector"
-	CACHEASIDE_ACCEPT=1 CI=true ./bin/accept.test -test.v -test.count=1 -test.timeout 15m | grep -E '^ +[a-z_]+_test\.go:|^(---|===) (PASS|FAIL|SKIP)|^--- |^(PASS|FAIL)' | grep -v '^=== '
+	run -test.skip "$trouble"
 	echo
 	echo "== the time that 20 breakdowns took, ten times over"
 	for _ in $(seq 10); do ./bin/accept.test -test.v -test.count=1 -test.run '^TestBreakdown$' | grep -o '20 runs.*'; done
@@ -30,3 +33,9 @@ go test -c -o bin/accept.test .
 	echo "== 8 processes, 10,000 keys in memory, 200 writes a second, a minute"
 	(cd torture && SPREAD_TIME=60s GOWORK=off go test -count=1 -v -run TestSpread .) | grep -v '^=== '
 } 2>&1 | tee docs/accept/channel.log
+{
+	echo "$(date -u +%F), $(go version), $(nproc) cores, $(redis-server --version | cut -d' ' -f1-3), commit $(git rev-parse --short HEAD)"
+	echo
+	echo "== storms of expiry, a Redis that is emptied, killed or hangs, a database that fails or is slow: at full size, without the race detector"
+	run -test.run "$trouble"
+} 2>&1 | tee docs/accept/trouble.log

@@ -1,0 +1,202 @@
+package cacheaside
+
+import (
+	"math/rand/v2"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/cacheaside/cacheaside/internal/testenv"
+)
+
+// The database fails while two processes read 200 keys that they know: nobody notices, and it is asked once a key in each window, to see whether it is back. What is
+// invalidated meanwhile is not served. Beside it, what becomes of reads whose values have no second life.
+func TestDatabaseFails(t *testing.T) {
+	server := testenv.StartRedis(t)
+	var out figures
+	defer out.print(t)
+	t.Run("all", func(t *testing.T) { // together, for they mostly wait
+		for _, c := range []struct {
+			name     string
+			memory   int64
+			staleFor time.Duration
+			breakAt  float64
+		}{
+			{"redis", -1, time.Hour, -1},
+			{"memory", 0, time.Hour, -1},
+			{"memory-breaker", 0, time.Hour, 0},
+			{"redis-without", -1, -1, -1},
+			{"memory-without", 0, -1, -1},
+		} {
+			t.Run(c.name, func(t *testing.T) {
+				t.Parallel()
+				f := &failing{staleFor: c.staleFor, breaker: c.breakAt >= 0, loads: make([][]time.Time, failingKeys), length: 2 * time.Second}
+				if accepting {
+					f.length = 20 * time.Second
+				}
+				lo := LoaderOptions{TTL: 200 * time.Millisecond, StaleFor: c.staleFor, ErrorTTL: failingWindow, BreakAt: c.breakAt}
+				if c.staleFor < 0 { // nor reloads before the end, whose window ends with the value
+					lo.EarlyRefresh = -1
+				}
+				f.start(t, server, Options{Prefix: c.name, MemoryBytes: c.memory, MaxStaleness: 300 * time.Millisecond, RedisTimeout: 20 * time.Second, ReadTimeout: 20 * time.Second},
+					&lo)
+				f.run(t)
+				f.report(&out, c.name)
+			})
+		}
+	})
+}
+
+const (
+	failingKeys   = 200
+	failingWindow = 500 * time.Millisecond
+)
+
+// failing is one run.
+type failing struct {
+	staleFor time.Duration // negative: there are no stale values
+	breaker  bool
+	length   time.Duration
+
+	db *source
+	p  [2]reader
+
+	mu    sync.Mutex
+	loads [][]time.Time // of each key, while the database fails
+	noted bool
+
+	during seen
+	closed seen // reads of what was invalidated
+}
+
+func (f *failing) start(t *testing.T, server *testenv.Redis, o Options, lo *LoaderOptions) {
+	f.db = newSource(failingKeys, time.Millisecond)
+	f.db.begun = func(key int, _ int64) {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		if f.noted {
+			f.loads[key] = append(f.loads[key], time.Now())
+		}
+	}
+	for i := range f.p {
+		f.p[i] = newReader(t, server, f.db.load, o, lo)
+		for key := range failingKeys {
+			if _, err := f.p[i].Get(t.Context(), key); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+}
+
+func (f *failing) note(on bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.noted = on
+}
+
+// read has both processes read the given keys for a while, and returns what they have seen.
+func (f *failing) read(t *testing.T, length time.Duration, first, last int) (all seen) {
+	const readers = 16
+	parts := make([]seen, readers)
+	stop := swarm(readers, 1, func(g int, r *rand.Rand) {
+		began := time.Now()
+		v, err := f.p[g%2].Get(t.Context(), first+r.IntN(last-first))
+		parts[g].add(time.Since(began), err)
+		if err == nil && v != 1 {
+			t.Errorf("it reads %d", v)
+		}
+		time.Sleep(4 * time.Millisecond)
+	})
+	time.Sleep(length)
+	stop()
+	for g := range parts {
+		all.merge(&parts[g])
+	}
+	return all
+}
+
+func (f *failing) run(t *testing.T) {
+	f.read(t, 500*time.Millisecond, 0, failingKeys)
+	f.db.broken.Store(true)
+	time.Sleep(50 * time.Millisecond) // loads that were under way
+	f.note(true)
+	f.during = f.read(t, f.length, 0, failingKeys)
+	f.note(false)
+	f.checkWindows(t)
+	if f.staleFor < 0 {
+		if share := f.during.errorShare(); share < 0.5 {
+			t.Errorf("without stale values only %.2f of the reads failed", share)
+		}
+		return
+	}
+	f.during.only(t) // nothing
+	f.invalidateHalf(t)
+	if rest := f.read(t, 200*time.Millisecond, failingKeys/2, failingKeys); len(rest.failed) > 0 {
+		t.Errorf("of what was not invalidated: %s", rest.errors())
+	}
+}
+
+// invalidateHalf invalidates by one process; the other is given MaxStaleness to hear of it.
+func (f *failing) invalidateHalf(t *testing.T) {
+	if err := f.p[0].Invalidate(t.Context(), upTo(failingKeys/2)...); err != nil {
+		t.Fatal(err)
+	}
+	own := f.p[1]
+	f.p[1] = f.p[0]
+	f.closed = f.read(t, 300*time.Millisecond, 0, failingKeys/2)
+	f.p[1] = own
+	both := f.read(t, 700*time.Millisecond, 0, failingKeys/2)
+	f.closed.merge(&both)
+	kinds := []string{loadsOwn, loadFailed}
+	if f.breaker {
+		kinds = append(kinds, unavailable)
+	}
+	f.closed.only(t, kinds...)
+	if given := len(f.closed.waits) - len(f.closed.failed); given > 0 {
+		t.Errorf("%d of %d reads were given what was invalidated", given, len(f.closed.waits))
+	}
+}
+
+// gaps are the times between the loads of each key: the least, and how many loads there were.
+func (f *failing) gaps() (least time.Duration, loads int) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	least = time.Hour
+	for _, times := range f.loads {
+		loads += len(times)
+		for i := 1; i < len(times); i++ {
+			least = min(least, times[i].Sub(times[i-1]))
+		}
+	}
+	return least, loads
+}
+
+// checkWindows: at most one load of a key in each window, over both processes. Redis counts in milliseconds.
+func (f *failing) checkWindows(t *testing.T) {
+	least, loads := f.gaps()
+	if least < failingWindow-5*time.Millisecond {
+		t.Errorf("two loads of a key began within %v", least)
+	}
+	windows := int(f.length/failingWindow) + 1
+	if most := failingKeys * windows; loads > most || loads == 0 {
+		t.Errorf("%d loads, at most %d", loads, most)
+	}
+	if !f.breaker && loads < failingKeys*windows/4 { // it is tried whether the database is back
+		t.Errorf("only %d loads in %d windows", loads, windows)
+	}
+}
+
+func (f *failing) report(out *figures, name string) {
+	least, loads := f.gaps()
+	apart := "-"
+	if least < time.Hour {
+		apart = least.Round(time.Millisecond).String()
+	}
+	line := "%-15s the database fails for %v: of %d reads %.1f %% failed (%s); %d loads of %d keys (at most %d are allowed), of one key at least %s apart"
+	args := []any{name + ":", f.length, len(f.during.waits), 100 * f.during.errorShare(), f.during.errors(), loads, failingKeys, failingKeys * (int(f.length/failingWindow) + 1), apart}
+	if len(f.closed.waits) > 0 {
+		line += "; of what was invalidated meanwhile %d reads, stale %d (%s)"
+		args = append(args, len(f.closed.waits), len(f.closed.waits)-len(f.closed.failed), f.closed.errors())
+	}
+	out.add(line, args...)
+}

@@ -1,0 +1,192 @@
+package cacheaside
+
+import (
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/cacheaside/cacheaside/internal/testenv"
+)
+
+// Redis is emptied while 256 goroutines read: the database is asked for no more rows at once than it bears, what is asked for most is back first, and the rest follows.
+func TestFlushUnderLoad(t *testing.T) {
+	server := testenv.StartRedis(t)
+	var out figures
+	defer out.print(t)
+	limited := Options{MaxLoads: 50, MaxQueue: 10_000, QueueTimeout: 10 * time.Second}
+	small := limited
+	small.MaxQueue = 10
+	for _, c := range []struct {
+		name string
+		o    Options
+	}{
+		{"MaxLoads 50, MaxQueue 10,000", limited},
+		{"MaxLoads 50, MaxQueue 10", small},
+		{"no limit", Options{MaxLoads: -1}},
+	} {
+		if err := server.Client(t).FlushAll(t.Context()).Err(); err != nil {
+			t.Fatal(err)
+		}
+		c.o.MemoryBytes, c.o.RedisTimeout, c.o.ReadTimeout = -1, 20*time.Second, 20*time.Second
+		f := newFlush(t, server, c.o)
+		f.run(t)
+		out.add("%-29s hits %3.0f %%, after FLUSHALL %3.0f %% at the worst: back at 90 %% of that after %v, when %d of %d keys had been loaded; loads at once %d; errors %.2f %% (%s), the longest took %v",
+			c.name+":", 100*f.before, 100*slices.Min(f.shares), f.recovered, f.loadedBy, f.keys, f.db.most.Load(), 100*f.after.errorShare(), f.after.errors(), quantile(f.after.failed, 1))
+		f.check(t, c.name, c.o)
+	}
+}
+
+const flushReaders = 256
+
+// flush is one run.
+type flush struct {
+	server *testenv.Redis
+	keys   int
+	db     *source
+	p      reader
+	zipf   []*rand.Zipf // of each goroutine
+
+	order  []atomic.Int64 // of the first load of each key since the flush
+	loaded atomic.Int64
+
+	before    float64 // the share of hits
+	shares    []float64
+	recovered time.Duration // since the flush
+	loadedBy  int64         // keys, by then
+	after     seen
+}
+
+func newFlush(t *testing.T, server *testenv.Redis, o Options) *flush {
+	f := &flush{server: server, keys: 4000, zipf: make([]*rand.Zipf, flushReaders)}
+	if accepting {
+		f.keys = 20_000
+	}
+	f.db = newSource(f.keys, 0)
+	f.p = newReader(t, server, f.db.load, o, &LoaderOptions{EarlyRefresh: -1})
+	f.fillUp(t)
+	f.order = make([]atomic.Int64, f.keys)
+	f.db.begun = func(key int, _ int64) {
+		if f.order[key].Load() == 0 { // a key has one load at a time
+			f.order[key].Store(f.loaded.Add(1))
+		}
+	}
+	return f
+}
+
+// fillUp reads each key once, from a database that is quick for once.
+func (f *flush) fillUp(t *testing.T) {
+	var all sync.WaitGroup
+	var next atomic.Int64
+	for range 16 { // no more than any of the options allow at once
+		all.Go(func() {
+			for key := int(next.Add(1)) - 1; key < f.keys; key = int(next.Add(1)) - 1 {
+				if _, err := f.p.Get(t.Context(), key); err != nil {
+					t.Error(err)
+					return
+				}
+			}
+		})
+	}
+	all.Wait()
+}
+
+func (f *flush) run(t *testing.T) {
+	warm, takes := time.Second, 20*time.Millisecond // slow enough for the goroutines of a slow machine to come together
+	if accepting {
+		warm, takes = 3*time.Second, 5*time.Millisecond
+	}
+	f.db.takes.Store(int64(takes))
+	parts := make([]seen, flushReaders)
+	var flushed atomic.Bool
+	stop := swarm(flushReaders, 1, func(g int, r *rand.Rand) {
+		if f.zipf[g] == nil {
+			f.zipf[g] = demand(r, f.keys)
+		}
+		count := flushed.Load()
+		began := time.Now()
+		_, err := f.p.Get(t.Context(), int(f.zipf[g].Uint64()))
+		if count {
+			parts[g].add(time.Since(began), err)
+		}
+	})
+	defer func() {
+		stop()
+		for g := range parts {
+			f.after.merge(&parts[g])
+		}
+	}()
+	time.Sleep(warm / 2)
+	last := f.p.Stats()
+	time.Sleep(warm / 2)
+	f.before = hitShare(last, f.p.Stats())
+	f.db.most.Store(0)
+	flushed.Store(true)
+	if err := f.server.Client(t).FlushAll(t.Context()).Err(); err != nil {
+		t.Error(err)
+		return
+	}
+	f.follow(t)
+}
+
+// follow watches the share of hits in windows of 100 ms, until it has recovered and all of the hottest keys are back.
+func (f *flush) follow(t *testing.T) {
+	flushed := time.Now()
+	for last := f.p.Stats(); ; {
+		time.Sleep(100 * time.Millisecond)
+		now := f.p.Stats()
+		share := hitShare(last, now)
+		last = now
+		f.shares = append(f.shares, share)
+		if f.recovered == 0 && share >= 0.9*f.before {
+			f.recovered, f.loadedBy = time.Since(flushed).Round(10*time.Millisecond), f.loaded.Load()
+		}
+		if f.recovered > 0 && !slices.Contains(f.hottest(), 0) && time.Since(flushed) > time.Second {
+			return
+		}
+		if time.Since(flushed) > 30*time.Second {
+			t.Errorf("not recovered after %v: %.2f", time.Since(flushed), f.shares)
+			return
+		}
+	}
+}
+
+// hottest are the places of the 100 hottest keys in the order in which keys were loaded, sorted; 0: not yet.
+func (f *flush) hottest() []int64 {
+	places := make([]int64, 100)
+	for i := range places {
+		places[i] = f.order[i].Load()
+	}
+	slices.Sort(places)
+	return places
+}
+
+func (f *flush) check(t *testing.T, name string, o Options) {
+	t.Helper()
+	most := f.db.most.Load()
+	if o.MaxLoads > 0 && most > int64(o.MaxLoads) {
+		t.Errorf("%s: %d loads at once", name, most)
+	}
+	// As the demand goes, in 200 draws of 200 all of them were among the first 2,048 keys, and half of them among the first 264; as many as there are readers may overtake.
+	if places := f.hottest(); places[99] > 3000 || places[49] > 264+2*flushReaders {
+		t.Errorf("%s: of the hottest 100 keys the last was the %dth to be loaded, the 50th the %dth", name, places[99], places[49])
+	}
+	notMade := f.p.Stats().Unavailable
+	switch o.MaxQueue {
+	case 10:
+		f.after.only(t, unavailable)
+		if (notMade > 0) != (len(f.after.failed) > 0) || len(f.after.failed) == 0 {
+			t.Errorf("%s: %d calls not made, %d reads failed", name, notMade, len(f.after.failed))
+		}
+		if longest := quantile(f.after.failed, 1); longest > o.QueueTimeout/2 { // who does not fit is told at once
+			t.Errorf("%s: an error took %v", name, longest)
+		}
+	default:
+		f.after.only(t)
+		if notMade != 0 {
+			t.Errorf("%s: %d calls not made", name, notMade)
+		}
+	}
+}

@@ -159,7 +159,7 @@ type LoaderOptions struct {
 	Clone Hook
 
 	// ErrorTTL is how long a failed load keeps the fleet from loading the same key again; who asks meanwhile gets a stale value if there is one, else ErrLoadFailed.
-	// Invalidate and Refresh end it. It is kept in Redis; without Redis, and while it is out of reach, each process keeps its own. Default: 1 s. From 1 ms to 1 hour.
+	// Invalidate and Refresh end it, and so does the hard end of a value that was served meanwhile. It is kept in Redis; without Redis, and while it is out of reach, each process keeps its own. Default: 1 s. From 1 ms to 1 hour.
 	ErrorTTL time.Duration
 }
 
@@ -171,7 +171,7 @@ type ReadOption uint8
 const Fresh ReadOption = 1
 
 // DownPolicy is what reads do while Redis is out of reach: not reached, not answering in time, or refusing to. That is noticed by the reads themselves (each waits for
-// Options.ReadTimeout at most, until a few in a row have failed); then nobody waits for it any more, and its return is noticed within a second. Memory is
+// Options.ReadTimeout at most, until a few in a row have failed); then nobody waits for it any more, and its return is noticed within about a second. Memory is
 // served meanwhile as long as it may be trusted (Options.MaxStaleness), under each policy.
 type DownPolicy uint8
 

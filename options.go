@@ -49,7 +49,7 @@ type Options struct {
 	MaxLoads int
 
 	// MaxQueue is how many calls wait at once for their turn, if MaxLoads or LoadRate do not allow them yet, the oldest first. What does not fit is not loaded: its callers
-	// get a stale value if there is one, else ErrUnavailable, at once. Default: ten times MaxLoads (1,000 if that has no limit). A negative number: none waits.
+	// get a stale value if there is one, else ErrUnavailable, at once. Who sets it: who would rather turn callers away than let them wait (less), or the other way round. Default: ten times MaxLoads (1,000 if that has no limit). A negative number: none waits.
 	MaxQueue int
 
 	// QueueTimeout is how long a call waits for its turn, whatever for, before it is given up with ErrUnavailable; at once where LoadRate tells that it would be in vain. Its lease is kept
@@ -129,10 +129,12 @@ type LoaderOptions struct {
 	// is one, else ErrUnavailable. Who sets it: who has rows that cannot be loaded, and more of them than not (negative: no breaker). Default: 0.9. At most 1.
 	BreakAt float64
 
-	// BreakFor is how long the circuit breaker stays open before one load tries whether the database is back. Default: 1 s. From 1 ms to 1 hour.
+	// BreakFor is how long the circuit breaker stays open before one load tries whether the database is back. Who sets it: who knows that theirs takes longer
+	// to recover, and would not disturb it. Default: 1 s. From 1 ms to 1 hour.
 	BreakFor time.Duration
 
-	// RedisDown is what a read does while Redis is out of reach. Default: LoadWhenDown.
+	// RedisDown is what a read does while Redis is out of reach. Who sets it: whose database does not bear the reads of this loader without a cache (StaleWhenDown), or
+	// whose callers have something better to do then than to wait for it (FailWhenDown). Default: LoadWhenDown.
 	RedisDown DownPolicy
 
 	// BatchSize is how many keys a batch load is asked for at once, at most; what is more is loaded by several calls, up to 8 at a time. Default:

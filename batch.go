@@ -43,6 +43,7 @@ type state[V any] struct {
 	ends       uint32        // how often the windows of such keys had been ended, before the load
 	waited     time.Duration // when the first wait for another's load began, on the loader's clock; 0: not yet
 	patience   time.Duration // when a stale value is given out, on that clock; 0: none has been found
+	soft       bool          // it waits for a fresh one
 	renewal
 }
 
@@ -77,6 +78,7 @@ type batch[K comparable, V any] struct {
 func (l *Loader[K, V]) batchOf(ctx context.Context, f *flight.Flight[K, state[V]], refresh bool) *batch[K, V] {
 	for _, r := range f.Rounds {
 		l.begin(r)
+		r.Result.suspect = refresh
 	}
 	return &batch[K, V]{l: l, ctx: ctx, flight: f, rounds: f.Rounds, open: slices.Clone(f.Rounds), refresh: refresh}
 }
@@ -134,6 +136,11 @@ func (b *batch[K, V]) more() bool {
 			if s := &r.Result; s.step < over {
 				r.Err, s.step = b.l.stopped(b.ctx), over
 			}
+		}
+	}
+	if b.renewal && slices.ContainsFunc(b.rounds, func(r *round[K, V]) bool { return r.Result.spared }) {
+		for _, r := range b.open { // the others would be refused, too
+			r.Result.step = over
 		}
 	}
 	b.land(b.open)
@@ -250,6 +257,7 @@ func (b *batch[K, V]) settle(r *round[K, V], held *lease.State, err error) {
 // settle decides what follows from what a key holds.
 func (l *Loader[K, V]) settle(r *round[K, V], held *lease.State, err error) {
 	s := &r.Result
+	s.soft = false
 	if s.attempt != nil {
 		s.attempt.Adopt(held)
 	}
@@ -265,7 +273,12 @@ func (l *Loader[K, V]) settle(r *round[K, V], held *lease.State, err error) {
 			s.step = toTake
 			return
 		case l.decode(s, e):
-			l.found(r, e)
+			if l.found(r, e) {
+				return
+			}
+			l.counters.outdated.Add(1) // it has outlived what this process allows: to be replaced
+			l.attempt(s).State = lease.State{Kind: lease.Unknown, Raw: held.Raw}
+			s.step = toTake
 			return
 		}
 		held.Kind = lease.Unknown

@@ -31,7 +31,7 @@
 //   - A cached null does not hide a row once the insert's invalidation has been acknowledged.
 //   - A caller who leaves harms nobody. A load that panics, or calls runtime.Goexit, becomes an error; no lease or goroutine stays.
 //   - The memory tier of another process lets go of an invalidated key within milliseconds, and never serves it to a Get that starts more than
-//     Options.MaxStaleness later: a process that cannot make sure that it hears stops serving from its memory.
+//     Options.MaxStaleness later: a process that cannot make sure that it hears stops serving from its memory (but for loaders with StaleWhenDown, while Redis is out of reach).
 //   - Nothing is silent: what is not returned as an error is counted in Stats.
 //
 // # What it does not promise

@@ -41,7 +41,7 @@ func (b *batch[K, V]) load() {
 		return
 	}
 	var calls errgroup.Group
-	calls.SetLimit(maxCalls)
+	calls.SetLimit(b.l.calls)
 	for _, chunk := range chunks {
 		calls.Go(func() error {
 			b.fill(chunk, func() {})

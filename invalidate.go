@@ -34,7 +34,7 @@ func (l *Loader[K, V]) Invalidate(ctx context.Context, keys ...K) error {
 // Expire ends the freshness of keys, as if their TTLs had passed: the soft verb beside Invalidate. What is cached stays, to be served while the first who reads it has it
 // loaded again in the background, or while that fails (see LoaderOptions.StaleFor and SoftTimeout). What was read from the database before is not taken for fresh any more, whatever was
 // under way: a load that is running is done again. Other processes are told as by Invalidate. Use it for changes that should show soon, but of which nobody must be sure; what must not be
-// served any more is for Invalidate. Where StaleFor is negative, Expire is Invalidate. It puts nothing on hold for Options.ReplicaLag. Its errors are those of Invalidate.
+// served any more is for Invalidate. Where StaleFor is negative, Expire is Invalidate. It puts nothing on hold for Options.ReplicaLag, but what it has expired is reloaded with PreferPrimary. Its errors are those of Invalidate.
 func (l *Loader[K, V]) Expire(ctx context.Context, keys ...K) error {
 	if l.options.StaleFor < 0 {
 		return l.Invalidate(ctx, keys...)

@@ -29,6 +29,7 @@ type Loader[K comparable, V any] struct {
 	load      loadFunc[K, V]
 	batch     bool // load takes many keys
 	chunk     int  // and at most so many
+	calls     int  // of them, by one flight at once
 	encodeKey func(K) (string, error)
 	keys      keys.Namespace
 	codec     *codec.Codec[V]
@@ -66,7 +67,8 @@ type Loader[K comparable, V any] struct {
 // the same key, nor for one that may be asked for by the same GetMany, for which it would wait in vain. It runs on a
 // goroutine of its own, for all who ask for the key at the time; its context carries the values of the first caller's
 // context, but not its cancellation: it ends after LoadTimeout, when the last of them has left, or at Close. A panic in it becomes
-// a *PanicError.
+// a *PanicError. Where it runs in the background, to replace a value whose TTL has passed or is about to (LoaderOptions.StaleFor, EarlyRefresh), nobody waits for it, and its context has no values of
+// anybody's: what a row depends on belongs into its key.
 func NewLoader[K comparable, V any](c *Cache, name string, load func(ctx context.Context, key K) (V, error), options *LoaderOptions) (*Loader[K, V], error) {
 	if load == nil {
 		return nil, fmt.Errorf("cacheaside: loader %q: the load function is nil", name)
@@ -101,6 +103,12 @@ func newLoader[K comparable, V any](c *Cache, name string, load loadFunc[K, V], 
 	}
 	if batch {
 		l.chunk = l.options.BatchSize
+	}
+	l.calls = maxCalls
+	for _, most := range []int{c.options.MaxLoads, l.options.MaxLoads} { // else the calls of one batch would stand in each other's way
+		if most > 0 {
+			l.calls = min(l.calls, most)
+		}
 	}
 	l.keys = keys.NewNamespace(c.options.Prefix, name, l.options.Version)
 	if l.options.MemoryTTL > 0 {

@@ -13,7 +13,7 @@ import (
 // Use it for a change that no Invalidate has announced. It is not announced either: the memory of other processes may serve what was
 // cached until its MemoryTTL. After a write, use Invalidate: a Refresh whose process is killed leaves what was
 // cached. If the row is gone, Refresh stores that, and returns ErrNotFound. If Redis cannot be asked, or is lost
-// before the value is stored, it returns ErrRedis. Where invalidations keep coming between, the value is returned but not stored, as is one that is longer than LoaderOptions.MaxValueBytes, or whose key is on hold (Options.ReplicaLag). If a load fails, what was cached stays. Its other errors are those of Get.
+// before the value is stored, it returns ErrRedis. While the key is on hold (Options.ReplicaLag) it stores nothing, and what an Invalidate is just about to delete may still be read. Where invalidations keep coming between, the value is returned but not stored, as is one that is longer than LoaderOptions.MaxValueBytes, or whose key is on hold (Options.ReplicaLag). If a load fails, what was cached stays. Its other errors are those of Get.
 func (l *Loader[K, V]) Refresh(ctx context.Context, key K) (V, error) {
 	s, err := l.refreshes.Do(ctx, key)
 	if err != nil {

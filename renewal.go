@@ -12,12 +12,13 @@ import (
 
 // renewal is what a round knows of the reload in the background that it has found to be due, or, in a round of its own, is.
 type renewal struct {
-	renew bool        // it is due
-	early bool        // while the value is fresh
-	stamp lease.Token // of the entry that is to be renewed
-	known bool        // which that is
-	until time.Time   // else, when the value that is in memory ends: a later entry need not be renewed
-	busy  bool        // another process does it
+	renew   bool        // it is due
+	early   bool        // while the value is fresh
+	stamp   lease.Token // of the entry that is to be renewed
+	known   bool        // which that is
+	until   time.Time   // else, when the value that is in memory ends: a later entry need not be renewed
+	busy    bool        // another process does it
+	suspect bool        // what is cached was expired, or is to be refreshed: there may be a change that a replica has not heard of
 }
 
 // maxRenewals is how many flights of renewals a loader has under way at once. What is due beyond that waits for the next read of it.
@@ -26,7 +27,7 @@ const maxRenewals = 64
 // renewals are the keys of a loader that are being reloaded in the background.
 type renewals[K comparable] struct {
 	mu      sync.Mutex
-	keys    map[K]struct{}
+	keys    map[K]bool // true: it rests, since its reload was refused
 	flights int
 	under   sync.WaitGroup // the flights
 	closed  bool
@@ -44,9 +45,9 @@ func (n *renewals[K]) enter(keys []K) (entered []K) {
 			continue
 		}
 		if n.keys == nil {
-			n.keys = make(map[K]struct{})
+			n.keys = make(map[K]bool)
 		}
-		n.keys[key] = struct{}{}
+		n.keys[key] = false
 		entered = append(entered, key)
 	}
 	if len(entered) > 0 {
@@ -66,6 +67,23 @@ func (n *renewals[K]) leave(keys []K) {
 	n.under.Done()
 }
 
+// rest notes that keys are not being reloaded any more, though they have not left.
+func (n *renewals[K]) rest(keys []K) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for _, key := range keys {
+		n.keys[key] = true
+	}
+}
+
+// active tells whether a key is being reloaded by this process.
+func (n *renewals[K]) active(key K) bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	rests, under := n.keys[key]
+	return under && !rests
+}
+
 // close lets no flight begin any more.
 func (n *renewals[K]) close() {
 	n.mu.Lock()
@@ -73,22 +91,39 @@ func (n *renewals[K]) close() {
 	n.closed = true
 }
 
-// renewAll begins to load again, in the background, what rounds have found to be due. Call it before they land.
+// renewAll begins to load again, in the background, what rounds have found to be due. Who would wait for that in vain, since it cannot begin, is given what is stale. Call it before they land.
 func (l *Loader[K, V]) renewAll(rounds []*round[K, V]) {
 	var due []*round[K, V]
 	for _, r := range rounds {
 		s := &r.Result
-		if !s.renew || l.down(s) {
+		if !s.renew || l.spares(s) {
 			continue
 		}
 		due = append(due, &round[K, V]{Key: r.Key, Result: state[V]{
 			renewal: s.renewal, step: toLook, text: s.text, name: s.name, hashed: s.hashed, stable: s.stable, place: s.place, era: s.era, generation: s.generation,
 		}})
-		s.renew = false
 	}
 	if len(due) > 0 {
 		l.startRenewals(due)
 	}
+	for _, r := range rounds {
+		if s := &r.Result; s.renew {
+			s.renew = false
+			if s.soft && !l.renewals.active(r.Key) {
+				l.giveStale(r, true)
+				if l.cache.store != nil {
+					l.countHit(s)
+				}
+			}
+		}
+	}
+}
+
+// spares tells whether a renewal need not be tried: Redis, where it begins, is out of reach; the breaker is open; or, without Redis, it has failed a moment ago.
+func (l *Loader[K, V]) spares(s *state[V]) bool {
+	return l.cache.conn != nil && l.cache.conn.Down(int(s.place)) != nil ||
+		l.cache.store == nil && l.window.failed(l.mark(s.text), time.Since(l.start)) ||
+		l.door.Breaker.Check() != nil && mutant.Active != mutant.NoRespite
 }
 
 // nearEnd throws the die for a hit in memory whose TTL is about to end.
@@ -98,7 +133,7 @@ func (l *Loader[K, V]) nearEnd(item *local.Item[K, V]) {
 		return
 	}
 	r := &round[K, V]{Key: item.Key}
-	if l.begin(r); r.Err != nil || r.Result.bypass || l.down(&r.Result) {
+	if l.begin(r); r.Err != nil || r.Result.bypass || l.spares(&r.Result) {
 		return
 	}
 	r.Result.renewal = renewal{early: true, until: time.Now().Add(left)}
@@ -106,7 +141,10 @@ func (l *Loader[K, V]) nearEnd(item *local.Item[K, V]) {
 }
 
 // startRenewals begins a flight of those rounds whose keys are in none. Its context has nothing of those who have read: no values, transaction or credentials.
+//
+// It takes no more of them than are loaded in a few rounds: what is left is for the next who reads it, and may be loaded sooner so.
 func (l *Loader[K, V]) startRenewals(rounds []*round[K, V]) {
+	rounds = rounds[:min(len(rounds), 4*maxCalls*l.chunk)]
 	keys := make([]K, len(rounds))
 	for i, r := range rounds {
 		keys[i] = r.Key
@@ -126,14 +164,9 @@ func (l *Loader[K, V]) startRenewals(rounds []*round[K, V]) {
 		defer l.renewals.leave(entered)
 		b := &batch[K, V]{l: l, ctx: l.life, rounds: own, open: slices.Clone(own), refresh: true, renewal: true}
 		b.run()
-		b.rest()
+		b.rest(entered)
 		b.catchUp()
 	}()
-}
-
-// down tells whether Redis, where a renewal begins, is out of reach.
-func (l *Loader[K, V]) down(s *state[V]) bool {
-	return l.cache.conn != nil && l.cache.conn.Down(int(s.place)) != nil
 }
 
 // peek looks which entries those are that memory was hit with. One that ends later has been renewed by another process.
@@ -177,7 +210,8 @@ func (l *Loader[K, V]) takeOver(r *round[K, V], e *lease.Entry) {
 // among maxRenewals meanwhile, so that many such keys are tried the less often.
 const respite = 100 * time.Millisecond
 
-func (b *batch[K, V]) rest() {
+func (b *batch[K, V]) rest(keys []K) {
+	b.l.renewals.rest(keys)
 	if slices.ContainsFunc(b.rounds, func(r *round[K, V]) bool { return r.Result.spared }) && mutant.Active != mutant.NoRespite {
 		pause(b.ctx, respite)
 	}

@@ -9,7 +9,7 @@ import (
 )
 
 // PreferPrimary tells a load function that it should read from the primary of the database, for a replica may not have heard yet of what it is asked for: its key was
-// invalidated less than Options.ReplicaLag ago, or nobody can say, since Redis could not be asked or is passed by; or an earlier load for the same callers was overtaken by an
+// invalidated less than Options.ReplicaLag ago, or it was expired or is refreshed (see Expire, Refresh), or nobody can say, since Redis could not be asked or is passed by; or an earlier load for the same callers was overtaken by an
 // invalidation. ctx is the load's context, or made from it. With any other ctx, and where ReplicaLag is not set, it is false. In a batch load it holds for all keys
 // of the call: those for which it is false have a call of their own.
 //
@@ -42,7 +42,7 @@ func (l *Loader[K, V]) primary(s *state[V]) bool {
 	switch {
 	case l.cache.options.ReplicaLag == 0:
 		return false
-	case s.held, s.refusals > 0 && mutant.Active != mutant.RefusedReplica:
+	case s.held, s.suspect && mutant.Active != mutant.ExpiredReplica, s.refusals > 0 && mutant.Active != mutant.RefusedReplica:
 		return true
 	default: // without Redis, what is on hold is known
 		return s.alone && l.cache.store != nil && mutant.Active != mutant.UnknownReplica

@@ -737,3 +737,44 @@ func TestReplicaLagHistory(t *testing.T) {
 		t.Errorf("too little happened to tell: %+v", s)
 	}
 }
+
+// What has been expired is reloaded from the primary: a replica may still show what was not to be fresh any more.
+func TestExpiredIsReadFromThePrimary(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		_, b := embedded(t)
+		var changed atomic.Int64
+		c, err := New(b.client(t), &Options{RedisTimeout: 10 * time.Second, ReplicaLag: 2 * time.Second})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		l, err := NewLoader(c, "row", func(ctx context.Context, _ int) (string, error) {
+			at := changed.Load()
+			if at == 0 || !PreferPrimary(ctx) && time.Since(time.Unix(0, at)) < time.Second {
+				return "old", nil
+			}
+			return "new", nil
+		}, &lives)
+		if err != nil {
+			t.Fatal(err)
+		}
+		want := func(row string) {
+			t.Helper()
+			if v, err := l.Get(t.Context(), 1); v != row || err != nil {
+				t.Errorf("%q, %v", v, err)
+			}
+			synctest.Wait()
+		}
+		want("old")
+		time.Sleep(5 * time.Second) // a loader that is new to Redis is on hold
+		want("old")
+		changed.Store(time.Now().UnixNano())
+		if err := l.Expire(t.Context(), 1); err != nil {
+			t.Fatal(err)
+		}
+		want("old") // at once; it is reloaded
+		want("new")
+		time.Sleep(50 * time.Second)
+		want("new")
+	})
+}

@@ -10,21 +10,35 @@ import (
 
 // A value has two lives: while the first lasts, its TTL, it is fresh; after that, for StaleFor, it is stale: there to be served until it has been loaded again.
 
+// skew is how far the clocks of processes may be apart before that costs a load.
+const skew = 5 * time.Second
+
 // found ends a round with the value of an entry that is fresh; with one that is stale if its callers do not wait for a new one, or have waited for long
-// enough. It notes where a new one is to be loaded.
-func (l *Loader[K, V]) found(r *round[K, V], e *lease.Entry) {
+// enough. It notes where a new one is to be loaded. It answers false if the entry is older than this loader's options allow, as another process with others may have stored it.
+func (l *Loader[K, V]) found(r *round[K, V], e *lease.Entry) bool {
 	s, now := &r.Result, time.Now()
 	left := e.Expiry.Sub(now)
-	stale := left <= 0 && l.staleFor(e.Null) > 0 // else it is about to go by itself
-	if (stale || left > 0 && l.due(left, l.delta(e.Cost))) && !e.Taken(now) {
+	s.suspect = e.Expiry.UnixMilli() == 0 // by Expire: its hard end is Redis' to know
+	hard := l.staleFor(e.Null)
+	taken := e.Taken(now)
+	if -left-skew > hard && !taken && !(s.suspect && hard > 0) {
+		return false
+	}
+	stale := left <= 0 && hard > 0 // without a stale life it is about to go by itself
+	if !taken && (stale || left > 0 && l.due(left, l.delta(e.Cost))) {
 		s.stamp, s.known, s.renew, s.early = e.Stamp, true, true, !stale
 	}
-	if stale {
-		l.giveStale(r)
-	} else {
+	if !stale {
 		l.rememberEntry(r, e)
 		s.step = over
+	} else {
+		l.giveStale(r, taken && e.Failed())
 	}
+	l.countHit(s)
+	return true
+}
+
+func (l *Loader[K, V]) countHit(s *state[V]) {
 	if s.step == over {
 		l.counters.redisHits.Add(1)
 		if s.null {
@@ -47,8 +61,8 @@ func (l *Loader[K, V]) delta(cost time.Duration) time.Duration {
 	return time.Duration(max(l.options.EarlyRefresh, 0) * float64(cost))
 }
 
-// giveStale gives out a stale value, unless its callers wait for a new one.
-func (l *Loader[K, V]) giveStale(r *round[K, V]) {
+// giveStale gives out a stale value, unless its callers wait for a new one; not in vain, as where it could not be loaded a moment ago.
+func (l *Loader[K, V]) giveStale(r *round[K, V], inVain bool) {
 	s := &r.Result
 	if wait := l.options.SoftTimeout; wait > 0 {
 		now := max(time.Since(l.start), 1)
@@ -59,8 +73,8 @@ func (l *Loader[K, V]) giveStale(r *round[K, V]) {
 		default: // its callers have waited for the round before
 			s.patience = max(r.Asked.Sub(l.start)+wait, 1)
 		}
-		if now < s.patience || mutant.Active == mutant.WaitsForFresh {
-			s.step = toWait
+		if now < s.patience && (!inVain || mutant.Active == mutant.WaitsInVain) || mutant.Active == mutant.WaitsForFresh {
+			s.soft, s.step = true, toWait
 			return
 		}
 	}
@@ -103,7 +117,7 @@ func (l *Loader[K, V]) lookInside(rounds []*round[K, V]) {
 			continue
 		}
 		s.renew = true
-		l.giveStale(r)
+		l.giveStale(r, false)
 	}
 	l.renewAll(rounds)
 }

@@ -19,6 +19,10 @@ func (b *batch[K, V]) wait() {
 	gap := time.Duration(math.MaxInt64)
 	for _, r := range rounds {
 		s := &r.Result
+		if s.soft { // for a fresh value, which there may be before its patience ends
+			gap = min(gap, s.patience-now, b.l.loadTime.pause(now-(s.patience-b.l.options.SoftTimeout)))
+			continue
+		}
 		if s.waited == 0 {
 			s.waited = now
 			b.l.counters.waits.Add(1)
@@ -29,9 +33,6 @@ func (b *batch[K, V]) wait() {
 			continue
 		}
 		gap = min(gap, b.l.loadTime.pause(waited))
-		if s.patience > now {
-			gap = min(gap, s.patience-now)
-		}
 	}
 	if others := len(at(b.open, toLook)) + len(at(b.open, toTake)); others > 0 || gap == math.MaxInt64 {
 		gap = 0 // there is something to look for at once

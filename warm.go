@@ -114,8 +114,10 @@ func (l *Loader[K, V]) stale(ctx context.Context, keys []K, failed map[K]error) 
 			failed[r.Key] = l.wrap("warm", r.Key, redisError(err))
 		case held.Kind != lease.Stored || !ok || e.Generation != r.Result.era.Generation:
 			missing = append(missing, r.Key)
-		case !e.Taken(time.Now()) && time.Until(e.Expiry) < ttl/2: // else it is being reloaded, or that has just failed
+		case !e.Taken(time.Now()) && time.Until(e.Expiry) < ttl/2: // else it is being reloaded, or
 			old = append(old, r.Key)
+		case e.Taken(time.Now()) && e.Failed(): // that has just failed
+			failed[r.Key] = l.wrap("warm", r.Key, ErrLoadFailed)
 		default:
 			l.rememberEntry(r, e)
 		}

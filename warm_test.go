@@ -218,3 +218,38 @@ func TestWarmTogether(t *testing.T) {
 		}
 	})
 }
+
+// A reload that has failed is reported while its window lasts, and tried again after it.
+func TestWarmAfterAFailedReload(t *testing.T) {
+	for _, o := range []Options{patient, noMemory} {
+		bubble(t, o, livesWith(func(o *LoaderOptions) { o.StaleFor = Forever }), func(t *testing.T, _ backend, d *table, p, q process) {
+			warm := func(p process) (err error) {
+				for _, e := range p.Warm(t.Context(), slices.Values([]int{1}), 0) {
+					err = e
+				}
+				return err
+			}
+			if err := warm(p); err != nil {
+				t.Fatal(err)
+			}
+			d.fail(errBroken)
+			time.Sleep(61 * time.Second)
+			if err := warm(p); !errors.Is(err, errBroken) {
+				t.Error(err)
+			}
+			if err := warm(q); !errors.Is(err, ErrLoadFailed) {
+				t.Error(err)
+			}
+			d.fail(nil)
+			d.write(1, "b")
+			time.Sleep(2 * time.Second)
+			if err := warm(q); err != nil {
+				t.Error(err)
+			}
+			p.want(t, 1, "b", nil)
+			if s := p.Stats(); s.Stale != 0 {
+				t.Errorf("%+v", s)
+			}
+		})
+	}
+}

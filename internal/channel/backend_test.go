@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -150,6 +151,7 @@ func (b *backend) flush() {
 
 // recorder is a memory that remembers what it was told.
 type recorder struct {
+	voids   atomic.Int64
 	mu      sync.Mutex
 	forgot  []uint64
 	cleared [conn.Ranges]int
@@ -169,7 +171,10 @@ func (m *recorder) Clear(rng int) {
 	m.cleared[rng]++
 }
 
-func (m *recorder) Void(rng int) { m.Clear(rng) }
+func (m *recorder) Void(rng int) {
+	m.Clear(rng)
+	m.voids.Add(1)
+}
 
 func (m *recorder) Trust(rng int, until time.Time) {
 	m.mu.Lock()

@@ -113,7 +113,16 @@ func (t *track) take(l link) {
 
 func (t *track) clear() {
 	t.gaps++
-	t.memory.Clear(t.rng)
+	t.void()
+}
+
+// void clears the memory since something was announced, and it is not known what: that is no mere doubt.
+func (t *track) void() {
+	if mutant.Active == mutant.GapIsADoubt {
+		t.memory.Clear(t.rng)
+		return
+	}
+	t.memory.Void(t.rng)
 }
 
 // ask begins a poll.
@@ -146,8 +155,12 @@ func (t *track) answered(q question, last uint64) (dead bool) {
 	switch {
 	case !t.synced:
 		t.synced = true
-		if mutant.Active != mutant.ResyncUncleared {
+		switch {
+		case mutant.Active == mutant.ResyncUncleared:
+		case last == t.heard:
 			t.memory.Clear(t.rng)
+		default:
+			t.void()
 		}
 		t.restart(last, noted)
 		t.trust(q.at)

@@ -222,12 +222,21 @@ func (c *Conn) probe(now *atomic.Pointer[trouble], t *trouble, key string) {
 // probeKey is a key in the slot of the one that has failed, which is never there.
 func (c *Conn) probeKey(key string) string { return c.health.prefix + "::probe:{" + tag(key) + "}" }
 
-// serves asks for a write that changes nothing: a server that only answers reads may be a replica. It needs no memory, which may be full.
+// serves asks for a write that changes nothing: a server that only answers reads may be a replica. It needs no memory, which may be full. It returns when the command has, which may be long
+// after its time-out where the client does not keep deadlines, or at Close: so no more than one is under way, and probes do not use up the client's connections.
 func (c *Conn) serves(key string) bool {
 	ctx, cancel := context.WithTimeout(context.Background(), c.health.bound)
 	defer cancel()
 	cmd := redis.NewIntCmd(ctx, "persist", key)
 	cmd.SetErr(NotReturned(nil)) // until it has
-	err := c.Await(ctx, func() { c.Process(ctx, []redis.Cmder{cmd}) })
-	return err == nil && !Unable(cmd.Err())
+	done := make(chan struct{})
+	if !c.Apart(func() { defer close(done); c.Process(ctx, []redis.Cmder{cmd}) }) {
+		return false
+	}
+	select {
+	case <-done:
+		return !Unable(cmd.Err())
+	case <-c.closing:
+		return false
+	}
 }

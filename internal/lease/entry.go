@@ -81,6 +81,9 @@ func (e *Entry) Taken(now time.Time) bool {
 	return e.Claimed && left > 0 && left <= maxClaim
 }
 
+// Failed tells whether the last reload of the entry has failed.
+func (e *Entry) Failed() bool { return e.Claimed && e.Stamp == Token{} }
+
 // Unkey takes the full key off the payload of an entry that was read under key's name. It answers false if the entry is not key's: either
 // is keyed and the other is not, or the full keys differ.
 func (e *Entry) Unkey(key string, keyed bool) bool {

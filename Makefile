@@ -19,8 +19,10 @@ test: servers ## all tests of all modules with the race detector; then what timi
 	@echo "== without the race detector: bounds on time and allocations"
 	go test -count=1 -run '$(TIMED)' . ./internal/local ./internal/keys
 	@echo "== over TLS, as a user of Redis who may use only what is documented"
-	CACHEASIDE_TEST_REDIS=tls go test -count=1 .
+	CACHEASIDE_TEST_REDIS=tls go test -count=1 -skip '$(PLAIN)' .
 
+# What needs no Redis of its own kind: it has a proxy, child processes, a bubble or a server of its own, and would only do the same again.
+PLAIN := ^(TestExpiryStorm|TestFlushUnderLoad|TestRedis(Killed|Hung)UnderLoad|TestDatabaseFails|TestSlowDatabase|TestBreakdown.*|TestEarlyRefresh.*|TestHotKeyNeverExpires|TestHardEnd|TestOverlappingBatches|TestClusterNodeHangs|TestSlotMoves|TestServerRefuses|TestReplicaLagHistory)$$
 # What the race detector distorts.
 TIMED := TestBreakdown|TestMemoryHit|TestRedisHangs|TestBudget|TestOverhead|Allocat
 

@@ -33,7 +33,7 @@ func TestEarlyRefreshProbability(t *testing.T) {
 							if err := c.Invalidate(t.Context(), 1); err != nil {
 								t.Fatal(err)
 							}
-							time.Sleep(time.Now().Truncate(time.Millisecond).Add(time.Millisecond).Sub(time.Now())) // entries count milliseconds
+							time.Sleep(time.Until(time.Now().Truncate(time.Millisecond).Add(time.Millisecond))) // entries count milliseconds
 							c.want(t, 1, "a", nil)
 							c.settle()
 							time.Sleep(time.Minute - left)

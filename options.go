@@ -190,7 +190,7 @@ const (
 	FailWhenDown
 )
 
-// Forever, as LoaderOptions.StaleFor, is a life without a hard end: a value is served until it has been replaced or invalidated. (In Redis it has one after ten years, so
+// Forever is, as LoaderOptions.StaleFor, a life without a hard end: a value is served until it has been replaced or invalidated. (In Redis it has one after ten years, so
 // that servers that evict only keys with an end can evict it.)
 const Forever time.Duration = math.MaxInt64
 

@@ -21,7 +21,7 @@ func (l *Loader[K, V]) found(r *round[K, V], e *lease.Entry) bool {
 	s.suspect = e.Expiry.UnixMilli() == 0 // by Expire: its hard end is Redis' to know
 	hard := l.staleFor(e.Null)
 	taken := e.Taken(now)
-	if -left-skew > hard && !taken && !(s.suspect && hard > 0) {
+	if expired := s.suspect && hard > 0; -left-skew > hard && !taken && !expired {
 		return false
 	}
 	stale := left <= 0 && hard > 0 // without a stale life it is about to go by itself

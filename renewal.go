@@ -2,7 +2,6 @@ package cacheaside
 
 import (
 	"slices"
-	"sync"
 	"time"
 
 	"github.com/cacheaside/cacheaside/internal/lease"
@@ -19,76 +18,6 @@ type renewal struct {
 	until   time.Time   // else, when the value that is in memory ends: a later entry need not be renewed
 	busy    bool        // another process does it
 	suspect bool        // what is cached was expired, or is to be refreshed: there may be a change that a replica has not heard of
-}
-
-// maxRenewals is how many flights of renewals a loader has under way at once. What is due beyond that waits for the next read of it.
-const maxRenewals = 64
-
-// renewals are the keys of a loader that are being reloaded in the background.
-type renewals[K comparable] struct {
-	mu      sync.Mutex
-	keys    map[K]bool // true: it rests, since its reload was refused
-	flights int
-	under   sync.WaitGroup // the flights
-	closed  bool
-}
-
-// enter begins a flight of those keys that are in none, and answers which.
-func (n *renewals[K]) enter(keys []K) (entered []K) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	if n.closed || n.flights >= maxRenewals {
-		return nil
-	}
-	for _, key := range keys {
-		if _, under := n.keys[key]; under {
-			continue
-		}
-		if n.keys == nil {
-			n.keys = make(map[K]bool)
-		}
-		n.keys[key] = false
-		entered = append(entered, key)
-	}
-	if len(entered) > 0 {
-		n.flights++
-		n.under.Add(1)
-	}
-	return entered
-}
-
-func (n *renewals[K]) leave(keys []K) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	for _, key := range keys {
-		delete(n.keys, key)
-	}
-	n.flights--
-	n.under.Done()
-}
-
-// rest notes that keys are not being reloaded any more, though they have not left.
-func (n *renewals[K]) rest(keys []K) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	for _, key := range keys {
-		n.keys[key] = true
-	}
-}
-
-// active tells whether a key is being reloaded by this process.
-func (n *renewals[K]) active(key K) bool {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	rests, under := n.keys[key]
-	return under && !rests
-}
-
-// close lets no flight begin any more.
-func (n *renewals[K]) close() {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	n.closed = true
 }
 
 // renewAll begins to load again, in the background, what rounds have found to be due. Who would wait for that in vain, since it cannot begin, is given what is stale. Call it before they land.

@@ -39,7 +39,7 @@ type Options struct {
 
 	// ReadTimeout bounds the reads of values, which are short commands that callers wait for, more tightly: when it has passed, Redis is taken for being in trouble
 	// (see LoaderOptions.RedisDown). It also bounds the setting up of a connection for such a read. Who sets it: who knows the latency of their Redis, and would rather not wait much longer than
-	// that. Default: a fifth of RedisTimeout, so 100 ms. From 1 ms to RedisTimeout.
+	// that; but a process that is short of processors must not take itself for a Redis in trouble, and load the more. Default: half of RedisTimeout, so 250 ms. From 1 ms to RedisTimeout.
 	ReadTimeout time.Duration
 
 	// MaxLoads is how many calls of load functions this process makes at once, for all loaders of the Cache together: the most that a cold or lost
@@ -218,7 +218,7 @@ func (o *Options) withDefaults() Options {
 	d.RedisTimeout = cmp.Or(d.RedisTimeout, 500*time.Millisecond)
 	d.MaxStaleness = cmp.Or(d.MaxStaleness, 2*time.Second)
 	d.LeaseTTL = cmp.Or(d.LeaseTTL, 2*time.Second)
-	d.ReadTimeout = cmp.Or(d.ReadTimeout, max(d.RedisTimeout/5, time.Millisecond))
+	d.ReadTimeout = cmp.Or(d.ReadTimeout, max(d.RedisTimeout/2, time.Millisecond))
 	d.MaxLoads = cmp.Or(d.MaxLoads, 100)
 	d.MaxQueue = cmp.Or(d.MaxQueue, 10*min(max(d.MaxLoads, 0), maxQueue/10), 1000)
 	d.QueueTimeout = cmp.Or(d.QueueTimeout, time.Second)

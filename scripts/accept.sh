@@ -17,12 +17,6 @@ run() { CACHEASIDE_ACCEPT=1 CI=true ./bin/accept.test -test.v -test.count=1 -tes
 	echo "== the time that 20 breakdowns took, ten times over"
 	for _ in $(seq 10); do ./bin/accept.test -test.v -test.count=1 -test.run '^TestBreakdown$' | grep -o '20 runs.*'; done
 	echo
-	echo "== times beside the floors, median of 8 interleaved runs"
-	make -s bench | grep -A 20 '^benchmark'
-	echo
-	echo "== the overhead of an item in memory"
-	go test -v -count=1 -run TestOverhead ./internal/local | grep _test.go
-	echo
 	echo "== the decoders of entries and values and the encoding of keys: 10 million inputs, and fuzzed with an eye on coverage for half a minute each"
 	CACHEASIDE_ACCEPT=1 go test -v -count=1 -timeout 30m -run Millions ./internal/lease ./internal/keys ./internal/codec | grep -v '^=== '
 	make -s fuzz FUZZTIME=30s | grep -v 'gathering baseline' | awk '/elapsed/ {last = $0; next} {if (last) print last; last = ""; print}'
@@ -39,3 +33,12 @@ run() { CACHEASIDE_ACCEPT=1 CI=true ./bin/accept.test -test.v -test.count=1 -tes
 	echo "== storms of expiry, a Redis that is emptied, killed or hangs, a database that fails or is slow: at full size, without the race detector"
 	run -test.run "$trouble"
 } 2>&1 | tee docs/accept/trouble.log
+{
+	echo "$(date -u +%F), $(go version), $(nproc) cores, $(redis-server --version | cut -d' ' -f1-3), commit $(git rev-parse --short HEAD)"
+	echo
+	echo "== times beside the floors, median of 8 interleaved runs"
+	make -s bench | grep -A 20 '^benchmark'
+	echo
+	echo "== the overhead of an item in memory"
+	go test -v -count=1 -run TestOverhead ./internal/local | grep _test.go
+} 2>&1 | tee docs/accept/speed.log

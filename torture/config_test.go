@@ -109,5 +109,5 @@ func (c *config) client() redis.UniversalClient {
 
 // cacheOptions are those of a process's Cache.
 func (c *config) cacheOptions() *cacheaside.Options {
-	return &cacheaside.Options{Prefix: c.Prefix, RedisTimeout: redisTimeout, LeaseTTL: leaseTTL, MaxStaleness: c.MaxStaleness}
+	return &cacheaside.Options{Prefix: c.Prefix, RedisTimeout: redisTimeout, ReadTimeout: redisTimeout, LeaseTTL: leaseTTL, MaxStaleness: c.MaxStaleness}
 }

@@ -70,9 +70,10 @@ func (l *link) poison(kind, stream string, share float64, attributes map[string]
 	if _, err := l.Toxics.AddToxicJson(strings.NewReader(string(text))); err != nil {
 		panic(err)
 	}
+	toxics := l.Toxics // the link may be another one by then
 	return func() {
 		l.atMost(func() {
-			if err := l.Toxics.RemoveToxic(context.Background(), name); err != nil {
+			if err := toxics.RemoveToxic(context.Background(), name); err != nil {
 				panic(err)
 			}
 		})
@@ -81,12 +82,13 @@ func (l *link) poison(kind, stream string, share float64, attributes map[string]
 
 // atMost waits for f, but no longer than a second.
 func (l *link) atMost(f func()) {
-	l.busy.Store(true)
+	busy := l.busy
+	busy.Store(true)
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
 		f()
-		l.busy.Store(false)
+		busy.Store(false)
 	}()
 	select {
 	case <-done:

@@ -3,9 +3,12 @@ package testenv
 import (
 	"context"
 	"database/sql"
+	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"log"
+	"os"
 	"os/exec"
 	"os/user"
 	"path/filepath"
@@ -50,13 +53,18 @@ func startMariaDB(t testing.TB) *MariaDB {
 	m := &MariaDB{User: "root", databases: map[testing.TB]string{}}
 	m.server = startServer(t, "mariadb", func(s *server) {
 		data := filepath.Join(s.dir, "data")
-		out, err := exec.Command(install, "--no-defaults", "--datadir="+data, "--user="+me.Username,
+		temp := filepath.Join(s.dir, "tmp") // of its own: a server that starts removes the temporary tables of others
+		if err := os.Mkdir(temp, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
+			t.Fatal(err)
+		}
+		out, err := exec.Command(install, "--no-defaults", "--datadir="+data, "--tmpdir="+temp, "--user="+me.Username,
 			"--auth-root-authentication-method=normal", "--skip-test-db", "--skip-name-resolve").CombinedOutput()
 		if err != nil {
 			t.Fatalf("%s: %v: %s", install, err, out)
 		}
 		s.argv = []string{daemon, "--no-defaults", "--user=" + me.Username,
 			"--datadir=" + data,
+			"--tmpdir=" + temp,
 			"--socket=" + filepath.Join(s.dir, "m.sock"),
 			"--pid-file=" + filepath.Join(s.dir, "m.pid"),
 			"--port=" + strconv.Itoa(s.port),

@@ -4,7 +4,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 mkdir -p docs/accept bin
 log=docs/accept/read-path.log
-trouble='^(TestExpiryStorm|TestFlushUnderLoad|TestRedisKilledUnderLoad|TestRedisHungUnderLoad|TestDatabaseFails|TestSlowDatabase)$'
+trouble='^(TestEarlyRefreshProbability|TestHotKeyNeverExpires|TestExpiryStorm|TestFlushUnderLoad|TestRedisKilledUnderLoad|TestRedisHungUnderLoad|TestDatabaseFails|TestSlowDatabase)$'
 go test -c -o bin/accept.test .
 # run ARGUMENTS: tests at full size, and of what they say the figures and the verdicts
 run() { CACHEASIDE_ACCEPT=1 CI=true ./bin/accept.test -test.v -test.count=1 -test.timeout 30m "$@" | grep -E '^ +[a-z_]+_test\.go:|^(---|===) (PASS|FAIL|SKIP)|^--- |^(PASS|FAIL)' | grep -v '^=== '; }

@@ -57,6 +57,14 @@ func (n *renewals[K]) rest(keys []K) {
 	}
 }
 
+// has tells whether a flight has a key, be it that it rests.
+func (n *renewals[K]) has(key K) bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	_, under := n.keys[key]
+	return under
+}
+
 // active tells whether a key is being reloaded by this process.
 func (n *renewals[K]) active(key K) bool {
 	n.mu.Lock()

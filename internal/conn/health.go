@@ -133,8 +133,9 @@ func keyOf(cmd redis.Cmder) string {
 	return key
 }
 
-// unable are the replies by which a server says that it cannot serve now; any other reply is a sign of life.
-var unable = []string{"LOADING", "READONLY", "CLUSTERDOWN", "MASTERDOWN", "TRYAGAIN"}
+// unable are the replies by which a server says that it cannot serve now; any other reply is a sign of life: also TRYAGAIN, by which it says that two keys of one command are at two
+// servers, since their slot is being moved. That is no trouble of the other slots.
+var unable = []string{"LOADING", "READONLY", "CLUSTERDOWN", "MASTERDOWN"}
 
 // Unable tells whether an error says that Redis cannot be asked: by such a reply, or since there was none.
 func Unable(err error) bool {

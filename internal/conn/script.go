@@ -41,3 +41,16 @@ func SHA1(b []byte) string {
 	sum := sha1.Sum(b)
 	return hex.EncodeToString(sum[:])
 }
+
+// Once has the client library not repeat a command. One that asks for a lease or a lock must not be: its delayed first send could arrive when the second has been
+// carried out, and ended, already.
+func Once(cmd *redis.Cmd) redis.Cmder {
+	if mutant.Active == mutant.LeaseRetried {
+		return cmd
+	}
+	return sentOnce{cmd}
+}
+
+type sentOnce struct{ *redis.Cmd }
+
+func (sentOnce) NoRetry() bool { return true }

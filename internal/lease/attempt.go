@@ -57,10 +57,10 @@ func (a *Attempt) tokenArg() []byte {
 	return t[:]
 }
 
-// Adopt takes over the lease that a key was found to hold, if this attempt has asked for it and the reply was lost: the state becomes Mine, and
+// Adopt takes over the lease that a key was found to hold, if this attempt has it, or has asked for it and the reply was lost: the state becomes Mine, and
 // the load may begin now. Any other state stays as it is.
 func (a *Attempt) Adopt(held *State) {
-	if held.Kind == Busy && slices.Contains(a.sent, held.Token) {
+	if held.Kind == Busy && (slices.Contains(a.sent, held.Token) || a.state == holdsLease && a.token == held.Token) {
 		a.token, a.state = held.Token, holdsLease
 		*held = State{Kind: Mine}
 	}

@@ -82,12 +82,12 @@ func (s *Store) evalAll(ctx context.Context, as []*Attempt, sc conn.Script, once
 
 // evalBy returns those whose server does not know the script.
 func (s *Store) evalBy(ctx context.Context, as []*Attempt, name, body string, once bool, args func(*Attempt) []any, reply func(a *Attempt, v any, err error)) (unknown []*Attempt) {
-	cmds := make([]redis.Cmder, len(as))
+	cmds, scripts := make([]redis.Cmder, len(as)), make([]*redis.Cmd, len(as))
 	for i, a := range as {
-		cmd := redis.NewCmd(ctx, slices.Concat([]any{name, body}, s.keys(a, once), args(a))...)
-		cmds[i] = cmd
-		if once && mutant.Active != mutant.LeaseRetried {
-			cmds[i] = sentOnce{cmd}
+		scripts[i] = redis.NewCmd(ctx, slices.Concat([]any{name, body}, s.keys(a, once), args(a))...)
+		cmds[i] = scripts[i]
+		if once {
+			cmds[i] = conn.Once(scripts[i])
 		}
 	}
 	bound, cancel := context.WithTimeout(ctx, s.conn.Timeout())
@@ -106,23 +106,9 @@ func (s *Store) evalBy(ctx context.Context, as []*Attempt, name, body string, on
 		}
 		var v any
 		if err == nil {
-			v = value(cmds[i])
+			v = scripts[i].Val()
 		}
 		reply(a, v, err)
 	}
 	return unknown
 }
-
-// value is a script's reply.
-func value(cmd redis.Cmder) any {
-	if once, ok := cmd.(sentOnce); ok {
-		return once.Val()
-	}
-	return cmd.(*redis.Cmd).Val()
-}
-
-// sentOnce is a command that the client library does not repeat. A lease must not be: its delayed first send could arrive after
-// an invalidation, revive the voided token, and let a stale value in.
-type sentOnce struct{ *redis.Cmd }
-
-func (sentOnce) NoRetry() bool { return true }

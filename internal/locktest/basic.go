@@ -1,0 +1,222 @@
+package locktest
+
+import (
+	"context"
+	"errors"
+	"runtime"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/cacheaside/cacheaside/lock"
+)
+
+// exclusive: of several processes, with several goroutines each, one at a time has the lock, and each has a greater token than the one before.
+func exclusive(s *suite) {
+	var inside atomic.Int32
+	var last atomic.Int64
+	var all sync.WaitGroup
+	for range 3 {
+		l := s.locker()
+		for range 4 {
+			all.Go(func() {
+				for range 5 {
+					lease, err := l.Acquire(s.within(patience), s.name, nil)
+					if err != nil {
+						s.Error(err)
+						return
+					}
+					if inside.Add(1) != 1 {
+						s.Error("two have the lock")
+					}
+					if before := last.Swap(lease.Token()); before >= lease.Token() {
+						s.Errorf("token %d after %d", lease.Token(), before)
+					}
+					runtime.Gosched()
+					s.lives(lease)
+					inside.Add(-1)
+					if err := lease.Release(); err != nil {
+						s.Error(err)
+					}
+				}
+			})
+		}
+	}
+	all.Wait()
+}
+
+func try(s *suite) {
+	a, b := s.locker(), s.locker()
+	lease := s.acquire(a, nil)
+	s.held(a)
+	s.held(b)
+	s.check(lease.Release())
+	lease, err := b.TryAcquire(s.within(patience), s.name, nil)
+	s.check(err)
+	s.held(a)
+	s.check(lease.Release())
+}
+
+func wait(s *suite) {
+	a, b := s.locker(), s.locker()
+	lease := s.acquire(a, nil)
+	for _, l := range []*lock.Locker{a, b} {
+		began := time.Now()
+		_, err := l.Acquire(s.within(patience), s.name, &lock.Options{Wait: 50 * time.Millisecond})
+		s.is(err, lock.ErrHeld)
+		if took := time.Since(began); took < 50*time.Millisecond || took > patience/2 {
+			s.Errorf("waited for %v", took)
+		}
+	}
+	s.check(lease.Release())
+	s.check(s.acquire(b, nil).Release())
+}
+
+// cancelledWaiter: who is cancelled while he waits, here or in another process, is told why, and nothing of him is left.
+func cancelledWaiter(s *suite) {
+	a, b := s.locker(), s.locker()
+	lease := s.acquire(a, nil)
+	why := errors.New("why")
+	for _, l := range []*lock.Locker{a, b} {
+		var all sync.WaitGroup
+		ctx, cancel := context.WithCancelCause(s.within(patience))
+		for range 3 {
+			all.Go(func() {
+				_, err := l.Acquire(ctx, s.name, nil)
+				s.is(err, why)
+			})
+		}
+		time.Sleep(20 * time.Millisecond) // some wait by then
+		cancel(why)
+		all.Wait()
+		_, err := l.Acquire(ctx, s.name, nil)
+		s.is(err, why)
+	}
+	s.check(lease.Release())
+	s.check(s.acquire(b, nil).Release())
+	s.check(s.acquire(a, nil).Release())
+}
+
+func released(s *suite) {
+	a, b := s.locker(), s.locker()
+	ctx, cancel := context.WithCancel(s.within(patience))
+	lease := s.acquireWith(ctx, a, nil)
+	if left := time.Until(lease.Deadline()); left <= 0 || left > s.b.TTL {
+		s.Errorf("%v left", left)
+	}
+	s.lives(lease)
+	cancel() // which is no hindrance to Release
+	s.check(lease.Release())
+	s.ends(lease, patience, context.Canceled)
+	lease = s.acquire(a, nil)
+	s.check(lease.Release())
+	s.ends(lease, patience, lock.ErrReleased)
+	s.is(lease.Extend(s.within(patience)), lock.ErrReleased)
+	other := s.acquire(b, nil)
+	s.check(lease.Release()) // once more: counts once, and does not end another's
+	s.held(a)
+	s.check(other.Release())
+}
+
+func do(s *suite) {
+	a, b := s.locker(), s.locker()
+	why := errors.New("why")
+	s.is(a.Do(s.within(patience), s.name, func(ctx context.Context, token int64) error {
+		if token <= 0 || ctx.Err() != nil {
+			s.Errorf("token %d, context %v", token, ctx.Err())
+		}
+		s.held(b)
+		return why
+	}), why)
+	s.check(b.Do(s.within(patience), s.name, func(context.Context, int64) error { return nil }))
+	func() {
+		defer func() {
+			if recover() != why {
+				s.Error("the panic was kept")
+			}
+		}()
+		a.Do(s.within(patience), s.name, func(context.Context, int64) error { panic(why) })
+	}()
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		a.Do(s.within(patience), s.name, func(context.Context, int64) error { runtime.Goexit(); return nil })
+	}()
+	<-done
+	lease, err := b.TryAcquire(s.within(patience), s.name, nil)
+	s.check(err)
+	s.check(lease.Release())
+}
+
+// names: any bytes are a name, and different names are different locks.
+func names(s *suite) {
+	l := s.locker()
+	long := strings.Repeat("x", 1023)
+	var leases []*lock.Lease
+	for _, name := range []string{
+		"a", "A", "a ", " a", "a\x00", "ä", "a\u0308", "a/b", "a%2Fb", "/", "..", ".", "{a}", "a}", "}", "%7D", "%", "*", "a'b", `a"b`, "a\nb", "\xff\xfe", "-", "1", "01",
+		long + "y", long + "z", long, "zookeeper", "lock:a",
+	} {
+		lease, err := l.TryAcquire(s.within(patience), name, nil)
+		if err != nil {
+			s.Errorf("name %q: %v", name, err)
+			continue
+		}
+		leases = append(leases, lease)
+	}
+	for _, lease := range leases {
+		s.check(lease.Release())
+	}
+}
+
+func closing(s *suite) {
+	a, b := s.locker(), s.locker()
+	lease := s.acquire(a, nil)
+	waits := make(chan error, 2)
+	for range 2 {
+		go func() {
+			_, err := a.Acquire(s.within(patience), s.name, nil)
+			waits <- err
+		}()
+	}
+	time.Sleep(20 * time.Millisecond)
+	s.check(a.Close())
+	for range 2 {
+		s.is(<-waits, lock.ErrClosed)
+	}
+	s.ends(lease, patience, lock.ErrReleased)
+	other, err := b.TryAcquire(s.within(patience), s.name, nil)
+	s.check(err)
+	s.check(lease.Release())
+	s.held(b)
+	s.check(other.Release())
+	_, err = a.Acquire(s.within(patience), s.name, nil)
+	s.is(err, lock.ErrClosed)
+	s.check(a.Close())
+}
+
+func badInput(s *suite) {
+	l := s.locker()
+	for _, name := range []string{"", strings.Repeat("x", 1025)} {
+		if _, err := l.Acquire(s.within(patience), name, nil); err == nil {
+			s.Errorf("a name of %d bytes is accepted", len(name))
+		}
+	}
+	secret := "a-private-name"
+	for field, o := range map[string]*lock.Options{
+		"Options.TTL":     {TTL: time.Millisecond},
+		"Options.Wait":    {Wait: -1},
+		"Options.MaxHold": {MaxHold: time.Millisecond},
+	} {
+		_, err := l.Acquire(s.within(patience), secret, o)
+		var of *lock.Error
+		if !errors.As(err, &of) || of.Op != "acquire" || !strings.HasSuffix(of.Name, secret) {
+			s.Errorf("%s: %#v", field, err)
+			continue
+		}
+		if text := err.Error(); !strings.Contains(text, field) || strings.Contains(text, secret) {
+			s.Error(text)
+		}
+	}
+}

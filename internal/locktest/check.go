@@ -1,0 +1,112 @@
+package locktest
+
+import (
+	"math"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/anishathalye/porcupine"
+)
+
+// holding is the state of one lock in the model: who has it, and the last token.
+type holding struct {
+	lease uint64 // 0: nobody
+	token int64
+}
+
+// model: a lock is had by one at a time, until he has released it, or was told that it is lost; and each has a greater token than all before.
+var model = porcupine.Model{
+	Partition: func(history []porcupine.Operation) [][]porcupine.Operation {
+		parts := make(map[string][]porcupine.Operation)
+		for _, o := range history {
+			name := o.Input.(Event).Name
+			parts[name] = append(parts[name], o)
+		}
+		var all [][]porcupine.Operation
+		for _, p := range parts {
+			all = append(all, p)
+		}
+		return all
+	},
+	Init: func() any { return holding{} },
+	Step: func(state, input, _ any) (bool, any) {
+		h, e := state.(holding), input.(Event)
+		if e.Op == "acquire" {
+			return h.lease == 0 && e.Token > h.token, holding{e.Lease, e.Token}
+		}
+		return h.lease == e.Lease, holding{0, h.token}
+	},
+}
+
+// check asserts that the events are a history of the model, with the loss of a lock as an operation of its own that takes place after its holder was told; and that contexts ended before their
+// locks could pass, by timers that were as late as that.
+func check(t *testing.T, events []Event, late time.Duration) {
+	count := make(map[string]int)
+	least := time.Duration(math.MaxInt64)
+	var history []porcupine.Operation
+	for i, e := range events {
+		count[e.Op]++
+		if e.Timed {
+			least = min(least, e.Margin)
+		}
+		if e.Return == 0 {
+			e.Return = math.MaxInt64
+		}
+		history = append(history, porcupine.Operation{ClientId: i, Input: e, Call: e.Call, Return: e.Return})
+	}
+	t.Logf("%d acquired, %d released, %d expired", count["acquire"], count["release"], count["expire"])
+	if least < math.MaxInt64 {
+		t.Logf("contexts ended at least %v before the lock could pass; timers were late by at most %v", least.Round(time.Microsecond), late.Round(time.Microsecond))
+	}
+	if Full() {
+		late = 0
+	}
+	if least < math.MaxInt64 && least+late <= 0 {
+		t.Errorf("a context had not ended, or %v after the lock could pass", -least)
+	}
+	if count["acquire"] < 20 {
+		t.Errorf("%d acquired only", count["acquire"])
+	}
+	switch porcupine.CheckOperationsTimeout(model, history, time.Minute) {
+	case porcupine.Illegal:
+		t.Error("two had a lock at the same time, or a token did not grow")
+		explain(t, events)
+	case porcupine.Unknown:
+		t.Error("the history could not be checked in a minute")
+	}
+}
+
+// explain logs the acquisitions that overlap.
+func explain(t *testing.T, events []Event) {
+	type life struct {
+		name        string
+		lease       uint64
+		token       int64
+		from, until int64
+		end         string
+	}
+	lives := make(map[uint64]*life)
+	for _, e := range events {
+		switch e.Op {
+		case "acquire":
+			lives[e.Lease] = &life{name: e.Name, lease: e.Lease, token: e.Token, from: e.Return, until: math.MaxInt64}
+		default:
+			if l := lives[e.Lease]; l != nil {
+				l.until, l.end = e.Call, e.Op
+			}
+		}
+	}
+	var all []*life
+	for _, l := range lives {
+		all = append(all, l)
+	}
+	slices.SortFunc(all, func(a, b *life) int { return int(a.from - b.from) })
+	for i, a := range all {
+		for _, b := range all[i+1:] {
+			if a.name == b.name && (b.from < a.until || b.token <= a.token) {
+				t.Logf("%s: lease %x, token %d until %s; lease %x, token %d from %v before", a.name, a.lease, a.token, a.end, b.lease, b.token, time.Duration(a.until-b.from))
+			}
+		}
+	}
+}

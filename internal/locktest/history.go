@@ -1,0 +1,182 @@
+package locktest
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"os"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/cacheaside/cacheaside/internal/testenv"
+	"github.com/cacheaside/cacheaside/lock"
+)
+
+// Faults is a run of workers that get, hold, lose and release a few locks, while Disturb breaks what it can.
+type Faults struct {
+	// Locker makes that of one more process.
+	Locker func(t testing.TB, o *lock.LockerOptions) *lock.Locker
+
+	// TTL is the life of the locks. Default: 500 ms; 1 s at full size.
+	TTL time.Duration
+
+	// Disturb is called again and again, with pauses between, until ctx ends. It breaks something for a while, and mends it before it returns. What it returns is logged.
+	Disturb func(ctx context.Context, r *rand.Rand) string
+
+	// Stopped are processes of their own, that run Child; they are stopped and resumed by turns. Their environment, with what Child needs to make a Locker.
+	Stopped []string
+}
+
+// Event is one thing that a worker has done, by the wall clock of the machine, in nanoseconds.
+type Event struct {
+	Name   string
+	Op     string // "acquire", "release" or "expire"
+	Lease  uint64 // names it in all processes
+	Token  int64
+	Call   int64
+	Return int64         // 0: not known to have ended
+	Margin time.Duration // how long before the earliest end of its life the context had ended
+	Timed  bool          // there is a Margin: the context had ended, or should have
+}
+
+// Run is one history of this length, checked. It logs what was seen.
+func (f Faults) Run(t *testing.T, seed uint64, length time.Duration) {
+	if f.TTL == 0 {
+		f.TTL = 500 * time.Millisecond
+		if Full() {
+			f.TTL = time.Second
+		}
+	}
+	r := rand.New(rand.NewPCG(seed, 1))
+	var mu sync.Mutex
+	var events []Event
+	emit := func(e Event) {
+		mu.Lock()
+		defer mu.Unlock()
+		events = append(events, e)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), length)
+	defer cancel()
+	var all sync.WaitGroup
+	var late time.Duration
+	all.Go(func() { late = lateness(ctx) })
+	for i := range 3 {
+		l := f.Locker(t, &lock.LockerOptions{TTL: f.TTL, Timeout: f.TTL / 4})
+		for j := range 2 {
+			all.Go(func() { Work(ctx, l, f.TTL, seed*100+uint64(10*i+j), emit) })
+		}
+	}
+	if f.Stopped != nil {
+		all.Go(func() { f.stopped(ctx, t, seed, emit) })
+	}
+	broken := make(map[string]int)
+	for ctx.Err() == nil {
+		broken[f.Disturb(ctx, r)]++
+		select {
+		case <-time.After(rand.N(f.TTL)):
+		case <-ctx.Done():
+		}
+	}
+	all.Wait()
+	t.Logf("seed %d, disturbed: %v", seed, broken)
+	check(t, events, late)
+}
+
+// Full tells whether the sizes that are reported are asked for.
+func Full() bool { return testenv.Accepting }
+
+// Seeds are those of histories, and how long each is.
+func Seeds() ([]uint64, time.Duration) {
+	if Full() {
+		return []uint64{1, 2, 3, 4, 5}, 20 * time.Second
+	}
+	return []uint64{1}, 5 * time.Second
+}
+
+// Work is what one worker does until ctx ends.
+func Work(ctx context.Context, l *lock.Locker, ttl time.Duration, seed uint64, emit func(Event)) {
+	r := rand.New(rand.NewPCG(seed, 2))
+	for n := uint64(1); ctx.Err() == nil; n++ {
+		w := work{Event: Event{Name: string('a' + rune(r.IntN(2))), Lease: uint64(os.Getpid())<<40 + seed<<24 + n}, emit: emit}
+		o := &lock.Options{Fixed: r.IntN(6) == 0}
+		hold := UpTo(r, ttl/10)
+		if o.Fixed || r.IntN(10) == 0 {
+			hold = UpTo(r, 2*ttl)
+		}
+		wait, cancel := context.WithTimeout(ctx, UpTo(r, 2*ttl)+time.Millisecond)
+		w.Op, w.Call = "acquire", time.Now().UnixNano()
+		lease, err := acquireIn(wait, ctx, l, w.Name, o)
+		cancel()
+		if err != nil {
+			Sleep(ctx, UpTo(r, ttl/10)) // not to be all that there is to do while the service is down
+			continue
+		}
+		w.done(lease)
+		w.hold(ctx, lease, hold, ttl)
+		Sleep(ctx, UpTo(r, ttl/20))
+	}
+}
+
+// acquireIn waits as long as wait lives, for a lease that lives as long as ctx.
+func acquireIn(wait, ctx context.Context, l *lock.Locker, name string, o *lock.Options) (*lock.Lease, error) {
+	own, cancel := context.WithCancelCause(ctx)
+	stop := context.AfterFunc(wait, func() { cancel(context.Cause(wait)) })
+	lease, err := l.Acquire(own, name, o)
+	stop()
+	return lease, err
+}
+
+type work struct {
+	Event
+	emit func(Event)
+}
+
+func (w *work) done(lease *lock.Lease) {
+	w.Return, w.Token = time.Now().UnixNano(), lease.Token()
+	w.emit(w.Event)
+}
+
+// hold holds a lease for a while, and releases it. Of one that is lost it notes when it was told, or, if that is earlier, should have been: a process that was stopped is told late.
+func (w *work) hold(ctx context.Context, lease *lock.Lease, d, ttl time.Duration) {
+	select {
+	case <-time.After(d):
+	case <-lease.Context().Done():
+	}
+	now, cause := time.Now(), context.Cause(lease.Context()) // in this order: who is past his deadline should have been told
+	deadline := lease.Deadline()
+	left := deadline.Sub(now)
+	w.Call, w.Return = min(now.UnixNano(), wall(deadline)), 0
+	w.Margin, w.Timed = left+ttl/20+5*time.Millisecond, errors.Is(cause, lock.ErrLost) || cause == nil && left < 0
+	if errors.Is(cause, lock.ErrLost) {
+		w.Op = "expire"
+		w.emit(w.Event)
+		lease.Release()
+		return
+	}
+	switch err := lease.Release(); {
+	case err == nil:
+		w.Op, w.Return = "release", time.Now().UnixNano()
+	case errors.Is(err, lock.ErrLost):
+		w.Op = "expire"
+	default:
+		w.Op = "release" // not known to be
+	}
+	w.emit(w.Event)
+}
+
+// wall is the time of the wall clock at t, a time of the monotonic clock.
+func wall(t time.Time) int64 {
+	now := time.Now()
+	return now.UnixNano() + int64(t.Sub(now))
+}
+
+// lateness is how late timers have been, at the worst, until ctx ended: on a machine that is full, nobody can be told in time.
+func lateness(ctx context.Context) (worst time.Duration) {
+	for ctx.Err() == nil {
+		due := time.Now().Add(time.Millisecond)
+		time.Sleep(time.Millisecond)
+		worst = max(worst, time.Since(due))
+	}
+	return worst
+}

@@ -1,0 +1,107 @@
+package lock_test
+
+import (
+	"context"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/cacheaside/cacheaside/internal/testenv"
+	"github.com/cacheaside/cacheaside/lock"
+)
+
+// The floor: the two scripts that everybody's lock consists of, by a bare client.
+var (
+	bareAcquire = redis.NewScript(`return redis.call('SET', KEYS[1], ARGV[1], 'NX', 'PX', ARGV[2]) and 1 or 0`)
+	bareRelease = redis.NewScript(`if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) end return 0`)
+)
+
+func bare(ctx context.Context, c *redis.Client) error {
+	if err := bareAcquire.Run(ctx, c, []string{"bare"}, "an-id-of-26-characters-as-is", 10_000).Err(); err != nil {
+		return err
+	}
+	return bareRelease.Run(ctx, c, []string{"bare"}, "an-id-of-26-characters-as-is").Err()
+}
+
+// quickClient keeps deadlines by itself, as the documentation asks for.
+func quickClient(t testing.TB, r *testenv.Redis) *redis.Client {
+	o := r.Options()
+	o.ContextTimeoutEnabled = true
+	return clientWith(t, o)
+}
+
+// TestCostOfALock: an uncontended Acquire and Release beside two raw scripted commands, in turns: the same scripts by a bare client, and the shortest that can be called a lock.
+func TestCostOfALock(t *testing.T) {
+	r := testenv.SharedRedis(t)
+	c := quickClient(t, r)
+	l := closed(t)(lock.NewRedis(quickClient(t, r), nil))
+	runs, n := 24, 500
+	if !testenv.Accepting {
+		runs, n = 2, 100
+	}
+	acquired(t, l, nil).Release() // the scripts are known
+	var same, shortest []float64
+	var floor time.Duration
+	timed := func(f func() error) time.Duration {
+		began := time.Now()
+		for range n {
+			if err := f(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		return time.Since(began)
+	}
+	for range runs {
+		floor = timed(func() error { return lock.BareScripts(t.Context(), c) })
+		took := timed(func() error {
+			lease, err := l.Acquire(t.Context(), "a", nil)
+			if err != nil {
+				return err
+			}
+			return lease.Release()
+		})
+		same = append(same, float64(took)/float64(floor))
+		shortest = append(shortest, float64(took)/float64(timed(func() error { return bare(t.Context(), c) })))
+	}
+	of, least := median(same), median(shortest)
+	t.Logf("medians of %d runs of %d in turns: %.2f of its own two scripts by a bare client (%.2f to %.2f), which took %v; %.2f of the two shortest", runs, n, of, same[0], same[runs-1], floor/time.Duration(n), least)
+	if testenv.Accepting && of > 1.1 {
+		t.Errorf("%.2f of two raw scripted commands", of)
+	}
+}
+
+// median sorts.
+func median(of []float64) float64 {
+	slices.Sort(of)
+	return (of[len(of)/2] + of[(len(of)-1)/2]) / 2
+}
+
+// TestCostOfContention: 50 workers that have the lock 4 times each, for a millisecond, beside what that takes at the least: 200 times a millisecond and two round trips.
+func TestCostOfContention(t *testing.T) {
+	r := testenv.SharedRedis(t)
+	for _, processes := range []int{1, 5} {
+		var lockers []*lock.Locker
+		for range processes {
+			lockers = append(lockers, closed(t)(lock.NewRedis(quickClient(t, r), nil)))
+		}
+		contention(t, lockers) // connections are made, and scripts are known
+		c := quickClient(t, r)
+		began := time.Now()
+		for range 200 {
+			if err := bare(t.Context(), c); err != nil {
+				t.Fatal(err)
+			}
+		}
+		floor := 200*time.Millisecond + time.Since(began)
+		began = time.Now()
+		gaps := contention(t, lockers)
+		took := time.Since(began)
+		t.Logf("%d processes: %v, %.2f of %v; from a release to the next grant p50 %v, p99 %v, longest %v", processes, took, float64(took)/float64(floor), floor,
+			gaps[len(gaps)/2], gaps[len(gaps)*99/100], gaps[len(gaps)-1])
+		if testenv.Accepting && (processes == 1 && float64(took) > 1.3*float64(floor) || gaps[len(gaps)*99/100] > 5*time.Millisecond) {
+			t.Errorf("%v, where %v is the least", took, floor)
+		}
+	}
+}

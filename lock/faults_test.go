@@ -1,0 +1,58 @@
+package lock_test
+
+import (
+	"context"
+	"math/rand/v2"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/cacheaside/cacheaside/internal/locktest"
+	"github.com/cacheaside/cacheaside/internal/testenv"
+	"github.com/cacheaside/cacheaside/lock"
+)
+
+func init() {
+	locktest.Child(func(o *lock.LockerOptions) (*lock.Locker, error) {
+		if addrs := os.Getenv("LOCK_REDLOCK"); addrs != "" {
+			var clients []*redis.Client
+			for addr := range strings.SplitSeq(addrs, ",") {
+				clients = append(clients, redis.NewClient(&redis.Options{Addr: addr, ContextTimeoutEnabled: true}))
+			}
+			return lock.NewRedlock(clients, o)
+		}
+		return lock.NewRedis(redis.NewClient(&redis.Options{Addr: os.Getenv("LOCK_REDIS"), ContextTimeoutEnabled: true}), o)
+	})
+}
+
+// TestRedisHistory: processes that are stopped, a Redis that hangs, connections that are reset, a server that is stopped, killed and started again. It writes each command to its disk before it answers, as one must whose locks are to
+// outlive it.
+func TestRedisHistory(t *testing.T) {
+	server := testenv.StartRedis(t, "--appendonly", "yes", "--appendfsync", "always")
+	seeds, length := locktest.Seeds()
+	for _, seed := range seeds {
+		var proxies []*testenv.Proxy
+		var disturbances int
+		locktest.Faults{
+			Stopped: []string{"LOCK_REDIS=" + server.Addr},
+			Locker: func(t testing.TB, o *lock.LockerOptions) *lock.Locker {
+				p := testenv.NewProxy(t, server.Addr)
+				proxies = append(proxies, p)
+				c := server.Options()
+				c.Addr, c.DialTimeout, c.ContextTimeoutEnabled = p.Addr, 200*time.Millisecond, len(proxies)%2 == 0
+				return on(func(t testing.TB) redis.UniversalClient { return clientWith(t, c) })(t, o)
+			},
+			Disturb: func(ctx context.Context, r *rand.Rand) string {
+				if disturbances++; disturbances%5 == 4 { // one thing after the other, so that a short history has seen them all
+					server.Kill()
+					server.Restart(t)
+					return "server restarted"
+				}
+				return locktest.Disturb(ctx, r, disturbances%5, proxies[r.IntN(len(proxies))], server, 600*time.Millisecond, 6)
+			},
+		}.Run(t, seed, length)
+	}
+}

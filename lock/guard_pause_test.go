@@ -1,0 +1,96 @@
+package lock_test
+
+import (
+	"bufio"
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/cacheaside/cacheaside/internal/testenv"
+	"github.com/cacheaside/cacheaside/lock"
+)
+
+func init() { testenv.RegisterChild("holder", holder) }
+
+// holder is a process that gets the lock, is suspended where it waits for a line, and goes on as if nothing had happened.
+func holder() {
+	ctx := context.Background()
+	db, _ := sql.Open("mysql", os.Getenv("DSN"))
+	defer db.Close()
+	rdb := redis.NewClient(&redis.Options{Addr: os.Getenv("REDIS")})
+	defer rdb.Close()
+	want := func(err error) {
+		if err != nil {
+			panic(err)
+		}
+	}
+	want(db.PingContext(ctx))
+	locker, err := lock.NewRedis(rdb, &lock.LockerOptions{Timeout: 10 * time.Second})
+	want(err)
+	defer locker.Close()
+	lease, err := locker.Acquire(ctx, "account", &lock.Options{TTL: time.Second})
+	want(err)
+	fmt.Println("holds it")
+	bufio.NewReader(os.Stdin).ReadString('\n')
+	fmt.Println("thinks so still:", lease.Context().Err() == nil)
+	fmt.Println("without a guard:", rdb.Set(ctx, "unguarded", "old", 0).Err())
+	fmt.Println("sql:", pay(ctx, db, accounts, 1, lease.Token(), 101))
+	fmt.Println("redis:", lock.SetFenced(ctx, rdb, "guarded", "old", lease.Token(), time.Minute))
+	<-lease.Context().Done()
+	fmt.Println("told:", errors.Is(context.Cause(lease.Context()), lock.ErrLost))
+	fmt.Println("released:", errors.Is(lease.Release(), lock.ErrLost))
+}
+
+// No lock keeps a holder from acting who was suspended, and does not know how late it is: what he writes is refused by what he writes to.
+func TestPausedHolder(t *testing.T) {
+	server, mariadb := testenv.SharedRedis(t), testenv.SharedMariaDB(t)
+	db, rdb := withAccounts(t, mariadb.DB(t)), server.Client(t)
+	first := testenv.SpawnChild(t, "holder", "DSN="+mariadb.DSN(t), "REDIS="+server.Addr)
+	says(t, first, "holds it")
+	first.Pause()
+
+	locker, err := lock.NewRedis(rdb, &lock.LockerOptions{Timeout: 10 * time.Second})
+	want(t, "a locker", err, nil)
+	defer locker.Close()
+	began := time.Now()
+	lease, err := locker.Acquire(t.Context(), "account", nil)
+	want(t, "acquire what a suspended process has", err, nil)
+	t.Logf("the second holder waited %v", time.Since(began))
+	want(t, "write by SQL", pay(lease.Context(), db, accounts, 1, lease.Token(), 102), nil)
+	want(t, "write to Redis", lock.SetFenced(lease.Context(), rdb, "guarded", "new", lease.Token(), time.Minute), nil)
+	want(t, "write without a guard", rdb.Set(t.Context(), "unguarded", "new", 0).Err(), nil)
+
+	io.WriteString(first.Stdin, "\n") // to be read first of all
+	first.Resume()
+	line, err := first.ReadLine(20 * time.Second)
+	want(t, "read", err, nil)
+	t.Log("the first holder, resumed, ", line) // a race of his timer and his work
+	says(t, first, "without a guard: <nil>")
+	says(t, first, "sql: lock: the Guard: "+lock.ErrStale.Error())
+	says(t, first, "redis: lock: SetFenced: "+lock.ErrStale.Error())
+	says(t, first, "told: true")
+	says(t, first, "released: true")
+	want(t, "the first holder's end", first.Wait(), nil)
+
+	wantValue(t, rdb, "unguarded", "old") // the harm
+	wantValue(t, rdb, "guarded", "new")
+	wantBalance(t, db, 102)
+	want(t, "the second holder still has it", lease.Context().Err(), nil)
+	want(t, "release", lease.Release(), nil)
+}
+
+func says(t testing.TB, c *testenv.Child, what string) {
+	t.Helper()
+	line, err := c.ReadLine(20 * time.Second)
+	if strings.TrimSpace(line) != what || err != nil {
+		t.Fatalf("it says %q (%v), not %q", line, err, what)
+	}
+}

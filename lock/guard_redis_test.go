@@ -1,0 +1,171 @@
+package lock_test
+
+import (
+	"context"
+	"errors"
+	"math"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/cacheaside/cacheaside/internal/testenv"
+	"github.com/cacheaside/cacheaside/lock"
+)
+
+func eachRedis(t *testing.T, f func(t *testing.T, rdb redis.UniversalClient)) {
+	t.Run("embedded", func(t *testing.T) {
+		_, rdb := testenv.Mini(t)
+		f(t, rdb)
+	})
+	t.Run("redis", func(t *testing.T) { f(t, testenv.SharedRedis(t).Client(t)) })
+	t.Run("cluster", func(t *testing.T) { f(t, testenv.SharedCluster(t).Client(t)) })
+}
+
+func wantValue(t testing.TB, rdb redis.UniversalClient, key, value string) {
+	t.Helper()
+	if got, err := rdb.Get(t.Context(), key).Result(); got != value || err != nil {
+		t.Fatalf("GET: %q, %v, not %q", got, err, value)
+	}
+}
+
+func TestSetFenced(t *testing.T) {
+	eachRedis(t, func(t *testing.T, rdb redis.UniversalClient) {
+		for _, key := range []string{"k", "{k}", "a{k}b", "a{b", "{{k}}", "shop:1", " \x00\xff"} { // each has a slot of its own kind, and a fence of its own
+			set := func(what, value string, token int64, err error) {
+				t.Helper()
+				want(t, what, lock.SetFenced(t.Context(), rdb, key, value, token, time.Minute), err)
+			}
+			set("the first", "a", 99, nil)
+			set("the same", "b", 99, nil)
+			set("an older", "c", 98, lock.ErrStale)
+			set("one that is shorter", "c", 9, lock.ErrStale)
+			set("a newer", "d", 100, nil)
+			set("the first, again", "c", 99, lock.ErrStale)
+			wantValue(t, rdb, key, "d")
+			want(t, "delete", rdb.Del(t.Context(), key).Err(), nil)
+			set("the first, after a delete", "c", 99, lock.ErrStale)
+		}
+	})
+}
+
+func TestGetFencedShowsTheToken(t *testing.T) {
+	eachRedis(t, func(t *testing.T, rdb redis.UniversalClient) {
+		ctx := t.Context()
+		_, err := lock.GetFenced(ctx, rdb, "k", 3)
+		want(t, "read what is not there", err, redis.Nil)
+		want(t, "set by an older", lock.SetFenced(ctx, rdb, "k", "old", 2, time.Minute), lock.ErrStale)
+		want(t, "set", lock.SetFenced(ctx, rdb, "k", "a", 3, time.Minute), nil)
+		value, err := lock.GetFenced(ctx, rdb, "k", 4)
+		if value != "a" || err != nil {
+			t.Fatalf("read: %q, %v", value, err)
+		}
+		want(t, "set what was read before", lock.SetFenced(ctx, rdb, "k", "old", 3, time.Minute), lock.ErrStale)
+		_, err = lock.GetFenced(ctx, rdb, "k", 3)
+		want(t, "read by an older", err, lock.ErrStale)
+		want(t, "set what was read", lock.SetFenced(ctx, rdb, "k", []byte("b"), 4, 0), nil)
+		wantValue(t, rdb, "k", "b")
+	})
+}
+
+func TestFenceOutlivesItsValue(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		_, rdb := testenv.Mini(t)
+		ctx := t.Context()
+		want(t, "set", lock.SetFenced(ctx, rdb, "k", "a", 2, time.Minute), nil)
+		time.Sleep(time.Minute + time.Millisecond)
+		want(t, "read what has expired", rdb.Get(ctx, "k").Err(), redis.Nil)
+		time.Sleep(24*time.Hour - time.Second)
+		want(t, "a day after", lock.SetFenced(ctx, rdb, "k", "b", 1, time.Minute), lock.ErrStale)
+
+		_, err := lock.GetFenced(ctx, rdb, "k", 3) // where nothing is
+		want(t, "read", err, redis.Nil)
+		if life := rdb.PTTL(ctx, "fence{k}").Val(); life < 24*time.Hour || life > 25*time.Hour {
+			t.Errorf("the fence of no value lives for %v", life)
+		}
+		want(t, "set for ever", lock.SetFenced(ctx, rdb, "k", "c", 3, 0), nil)
+		_, err = lock.GetFenced(ctx, rdb, "k", 4)
+		want(t, "read", err, nil)
+		time.Sleep(1000 * time.Hour)
+		want(t, "much later", lock.SetFenced(ctx, rdb, "k", "b", 3, time.Minute), lock.ErrStale)
+		wantValue(t, rdb, "k", "c")
+	})
+}
+
+// Lua's numbers have 53 bits.
+func TestFenceComparesGreatTokens(t *testing.T) {
+	eachRedis(t, func(t *testing.T, rdb redis.UniversalClient) {
+		for _, token := range []int64{1<<53 + 1, math.MaxInt64} {
+			want(t, "set", lock.SetFenced(t.Context(), rdb, "k", "a", token, time.Minute), nil)
+			want(t, "set by an older", lock.SetFenced(t.Context(), rdb, "k", "b", token-1, time.Minute), lock.ErrStale)
+		}
+	})
+}
+
+func TestSetFencedRefuses(t *testing.T) {
+	_, rdb := testenv.Mini(t)
+	ctx := t.Context()
+	for _, key := range []string{"", "a}b", "{}a", "}{"} {
+		if err := lock.SetFenced(ctx, rdb, key, "a", 1, 0); err == nil || key != "" && strings.Contains(err.Error(), key) {
+			t.Errorf("key %q: %v", key, err)
+		}
+	}
+	for _, ttl := range []time.Duration{-1, time.Microsecond} {
+		if err := lock.SetFenced(ctx, rdb, "k", "a", 1, ttl); err == nil {
+			t.Errorf("a TTL of %v: no error", ttl)
+		}
+	}
+	if err := lock.SetFenced(ctx, nil, "k", "a", 1, 0); err == nil {
+		t.Error("no client: no error")
+	}
+	ring := redis.NewRing(&redis.RingOptions{})
+	defer ring.Close()
+	if err := lock.SetFenced(ctx, ring, "k", "a", 1, 0); err == nil || !strings.Contains(err.Error(), "Ring") {
+		t.Errorf("a ring: %v", err)
+	}
+	rdb.Set(ctx, "fence{k}", "something else", 0)
+	if err := lock.SetFenced(ctx, rdb, "k", "a", 1, 0); err == nil || errors.Is(err, lock.ErrStale) {
+		t.Errorf("a fence that is none: %v", err)
+	}
+	want(t, "read", rdb.Get(ctx, "k").Err(), redis.Nil)
+}
+
+// Whatever the client's settings, nobody waits longer than his context.
+func TestSetFencedWhereRedisHangs(t *testing.T) {
+	r := testenv.SharedRedis(t)
+	o := r.Options()
+	o.ReadTimeout = 2 * time.Second // that of the command that is left behind
+	rdb := redis.NewClient(o)
+	defer rdb.Close()
+	want(t, "set", lock.SetFenced(t.Context(), rdb, "k", "a", 1, 0), nil)
+	r.Pause()
+	defer r.Resume()
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	began := time.Now()
+	want(t, "set", lock.SetFenced(ctx, rdb, "k", "b", 1, 0), context.DeadlineExceeded)
+	if took := time.Since(began); took > time.Second {
+		t.Errorf("it took %v", took)
+	}
+}
+
+func TestSetFencedNeedsNoMoreThanDocumented(t *testing.T) {
+	r := testenv.SharedRedis(t)
+	admin := r.Client(t)
+	want(t, "a user", admin.Do(t.Context(), "ACL", "SETUSER", "fenced", "on", "nopass", "~fence*", "~shop:*", "-@all", "+eval", "+evalsha", "+get", "+set", "+pttl").Err(), nil)
+	defer admin.Do(context.Background(), "ACL", "DELUSER", "fenced")
+	o := r.Options()
+	o.Username, o.Password = "fenced", "any"
+	rdb := redis.NewClient(o)
+	defer rdb.Close()
+	for _, key := range []string{"shop:1", "shop:{1}"} {
+		want(t, "set", lock.SetFenced(t.Context(), rdb, key, "a", 2, time.Minute), nil)
+		value, err := lock.GetFenced(t.Context(), rdb, key, 2)
+		if value != "a" || err != nil {
+			t.Errorf("read: %q, %v", value, err)
+		}
+		want(t, "set by an older", lock.SetFenced(t.Context(), rdb, key, "b", 1, time.Minute), lock.ErrStale)
+	}
+}

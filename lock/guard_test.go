@@ -1,0 +1,249 @@
+package lock_test
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/go-sql-driver/mysql"
+
+	"github.com/cacheaside/cacheaside/internal/testenv"
+	"github.com/cacheaside/cacheaside/lock"
+)
+
+var accounts = lock.Guard{Table: "accounts"}
+
+// guarded are databases with a table of accounts, of which number 1 exists.
+func guarded(t *testing.T, f func(t *testing.T, db *sql.DB)) {
+	for _, name := range []string{"sqlite", "mariadb", "mariadb_found_rows"} {
+		t.Run(name, func(t *testing.T) {
+			db := testenv.SQLite
+			if name != "sqlite" {
+				db = func(t testing.TB) *sql.DB { return mariadb(t, name == "mariadb_found_rows") }
+			}
+			f(t, withAccounts(t, db(t)))
+		})
+	}
+}
+
+func mariadb(t testing.TB, foundRows bool) *sql.DB {
+	t.Helper()
+	o, err := mysql.ParseDSN(testenv.SharedMariaDB(t).DSN(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	o.ClientFoundRows = foundRows
+	db, err := sql.Open("mysql", o.FormatDSN())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { db.Close() })
+	return db
+}
+
+func withAccounts(t testing.TB, db *sql.DB) *sql.DB {
+	t.Helper()
+	execute(t, db, "CREATE TABLE accounts (id BIGINT PRIMARY KEY, branch INT NOT NULL DEFAULT 0, balance INT NOT NULL, fence BIGINT)")
+	execute(t, db, "INSERT INTO accounts (id, balance, fence) VALUES (1, 100, 0)")
+	return db
+}
+
+func execute(t testing.TB, db *sql.DB, statement string, args ...any) {
+	t.Helper()
+	if _, err := db.ExecContext(t.Context(), statement, args...); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// pay is a write under the guard.
+func pay(ctx context.Context, db *sql.DB, g lock.Guard, key any, token int64, balance int) error {
+	tx, err := db.BeginTx(ctx, nil)
+	if err != nil {
+		return err
+	}
+	defer tx.Rollback()
+	if err := g.Check(ctx, tx, key, token); err != nil {
+		return err
+	}
+	if _, err := tx.ExecContext(ctx, "UPDATE accounts SET balance = ? WHERE id = ?", balance, key); err != nil {
+		return err
+	}
+	return tx.Commit()
+}
+
+func wantBalance(t testing.TB, db *sql.DB, want int) {
+	t.Helper()
+	var got int
+	if err := db.QueryRowContext(t.Context(), "SELECT balance FROM accounts WHERE id = 1").Scan(&got); err != nil || got != want {
+		t.Fatalf("the balance is %d (%v), not %d", got, err, want)
+	}
+}
+
+func want(t testing.TB, what string, got, want error) {
+	t.Helper()
+	if !errors.Is(got, want) || want == nil && got != nil {
+		t.Fatalf("%s: %v, not %v", what, got, want)
+	}
+}
+
+func TestGuard(t *testing.T) {
+	const token = 1_800_000_000_000_000 // about one of Redis
+	guarded(t, func(t *testing.T, db *sql.DB) {
+		check := func(what string, key any, token int64, balance int, err error) {
+			t.Helper()
+			want(t, what, pay(t.Context(), db, accounts, key, token, balance), err)
+		}
+		check("the first", 1, token, 110, nil)
+		check("the same", 1, token, 120, nil)
+		check("an older", 1, token-1, 0, lock.ErrStale)
+		check("the same, after that", 1, token, 130, nil)
+		check("a newer", 1, token+1, 140, nil)
+		check("the first, again", 1, token, 0, lock.ErrStale)
+		check("nobody's", 7, token, 0, sql.ErrNoRows)
+		wantBalance(t, db, 140)
+		execute(t, db, "UPDATE accounts SET fence = NULL")
+		check("where none was", 1, 1, 150, nil)
+		wantBalance(t, db, 150)
+	})
+}
+
+// What is rolled back has shown no token: the next may be the one that was there.
+func TestGuardOfATransactionThatIsRolledBack(t *testing.T) {
+	guarded(t, func(t *testing.T, db *sql.DB) {
+		tx, err := db.BeginTx(t.Context(), nil)
+		want(t, "begin", err, nil)
+		want(t, "a newer", accounts.Check(t.Context(), tx, 1, 9), nil)
+		want(t, "it again", accounts.Check(t.Context(), tx, 1, 9), nil)
+		want(t, "roll back", tx.Rollback(), nil)
+		want(t, "an older", pay(t.Context(), db, accounts, 1, 8, 1), nil)
+	})
+}
+
+// A transaction that has read the row before a newer holder came still sees his own token there, if he does not look by a locking read.
+func TestGuardOldSnapshot(t *testing.T) {
+	db := withAccounts(t, mariadb(t, false))
+	want(t, "the older", pay(t.Context(), db, accounts, 1, 5, 105), nil)
+	tx, err := db.BeginTx(t.Context(), &sql.TxOptions{Isolation: sql.LevelRepeatableRead})
+	want(t, "begin", err, nil)
+	defer tx.Rollback()
+	var seen int64
+	want(t, "read", tx.QueryRowContext(t.Context(), "SELECT fence FROM accounts WHERE id = 1").Scan(&seen), nil)
+	want(t, "the newer", pay(t.Context(), db, accounts, 1, 6, 106), nil)
+	err = accounts.Check(t.Context(), tx, 1, 5)
+	changed, ok := errors.AsType[*mysql.MySQLError](err) // "Record has changed since last read", of newer versions
+	if !errors.Is(err, lock.ErrStale) && (!ok || changed.Number != 1020) {
+		t.Fatalf("the older holder, with an old snapshot: %v", err)
+	}
+}
+
+// Between Check and commit a newer holder waits, so that nothing older is committed after him.
+func TestGuardHoldsTheRow(t *testing.T) {
+	guarded(t, func(t *testing.T, db *sql.DB) {
+		for _, seen := range []int64{4, 5} { // a row that is changed, and one that is not
+			execute(t, db, "UPDATE accounts SET fence = ?", seen)
+			tx, err := db.BeginTx(t.Context(), nil)
+			want(t, "begin", err, nil)
+			defer tx.Rollback()
+			want(t, "the older", accounts.Check(t.Context(), tx, 1, 5), nil)
+			newer := make(chan error, 1)
+			go func() { newer <- pay(t.Context(), db, accounts, 1, 6, 106) }()
+			_, err = tx.ExecContext(t.Context(), "UPDATE accounts SET balance = 105")
+			want(t, "write", err, nil)
+			select {
+			case err := <-newer:
+				t.Fatalf("the newer did not wait: %v", err)
+			case <-time.After(20 * time.Millisecond):
+				want(t, "commit", tx.Commit(), nil)
+			}
+			want(t, "the newer", <-newer, nil)
+			wantBalance(t, db, 106)
+		}
+	})
+}
+
+func TestGuardOfAColumnThatIsNone(t *testing.T) {
+	guarded(t, func(t *testing.T, db *sql.DB) {
+		execute(t, db, "INSERT INTO accounts (id, balance, fence) VALUES (2, 100, 0)")
+		if err := pay(t.Context(), db, lock.Guard{Table: "accounts", Key: "branch"}, 0, 1, 1); err == nil || !strings.Contains(err.Error(), "several rows") {
+			t.Errorf("a key of two rows: %v", err)
+		}
+		if err := pay(t.Context(), db, lock.Guard{Table: "accounts", Fence: "nowhere"}, 1, 1, 1); err == nil || errors.Is(err, lock.ErrStale) {
+			t.Errorf("no such column: %v", err)
+		}
+		if err := pay(t.Context(), db, lock.Guard{Table: "nowhere"}, 1, 1, 1); err == nil || errors.Is(err, lock.ErrStale) || errors.Is(err, sql.ErrNoRows) {
+			t.Errorf("no such table: %v", err)
+		}
+	})
+}
+
+// A database that cuts numbers down to what a column holds would let older tokens pass.
+func TestGuardColumnIsTooSmall(t *testing.T) {
+	db := withAccounts(t, mariadb(t, false))
+	execute(t, db, "ALTER TABLE accounts MODIFY fence INT")
+	want := func(token int64, mode string) error {
+		tx, err := db.BeginTx(t.Context(), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer tx.Commit()
+		if _, err := tx.ExecContext(t.Context(), "SET SESSION sql_mode = ?", mode); err != nil {
+			t.Fatal(err)
+		}
+		return accounts.Check(t.Context(), tx, 1, token)
+	}
+	if err := want(1_800_000_000_000_000, "STRICT_ALL_TABLES"); err == nil {
+		t.Error("no error")
+	}
+	want(1_800_000_000_000_000, "")
+	if err := want(1_800_000_000_000_001, ""); err == nil || !strings.Contains(err.Error(), "BIGINT") {
+		t.Error(err)
+	}
+}
+
+func TestGuardNames(t *testing.T) {
+	db := testenv.SQLite(t)
+	execute(t, db, "CREATE TABLE `order` (`key` TEXT PRIMARY KEY, `check` BIGINT NOT NULL DEFAULT 0)") // reserved words
+	execute(t, db, "INSERT INTO `order` (`key`) VALUES ('a')")
+	tx, err := db.BeginTx(t.Context(), nil)
+	want(t, "begin", err, nil)
+	defer tx.Rollback()
+	g := lock.Guard{Table: "main.order", Key: "key", Fence: "check"}
+	want(t, "a new one", g.Check(t.Context(), tx, "a", 2), nil)
+	want(t, "an older one", g.Check(t.Context(), tx, "a", 1), lock.ErrStale)
+}
+
+func TestGuardChecksItsFields(t *testing.T) {
+	db := withAccounts(t, testenv.SQLite(t))
+	for field, bad := range map[string][]lock.Guard{
+		"Guard.Table": {{}, {Table: "a`b"}, {Table: "a.b.c"}, {Table: "."}, {Table: "a."}, {Table: strings.Repeat("a", 65)}},
+		"Guard.Key":   {{Table: "accounts", Key: "id` = 1 OR `id"}},
+		"Guard.Fence": {{Table: "accounts", Fence: "balance` = 0, `fence"}, {Table: "accounts", Fence: "ID"}},
+	} {
+		for _, g := range bad {
+			if err := pay(t.Context(), db, g, 1, 1, 1); err == nil || !strings.Contains(err.Error(), field) {
+				t.Errorf("%+v: %v", g, err)
+			}
+		}
+	}
+	if err := accounts.Check(t.Context(), nil, 1, 1); err == nil {
+		t.Error("no transaction: no error")
+	}
+}
+
+// Where there is no token nothing passes, in a new row least of all.
+func TestZeroTokenIsRefused(t *testing.T) {
+	db := withAccounts(t, testenv.SQLite(t))
+	_, rdb := testenv.Mini(t)
+	for _, token := range []int64{0, -1} {
+		if err := pay(t.Context(), db, accounts, 1, token, 1); err == nil || !strings.Contains(err.Error(), "NoToken") {
+			t.Errorf("Check: %v", err)
+		}
+		if err := lock.SetFenced(t.Context(), rdb, "key", "value", token, 0); err == nil || !strings.Contains(err.Error(), "NoToken") {
+			t.Errorf("SetFenced: %v", err)
+		}
+	}
+	wantBalance(t, db, 100)
+}

@@ -1,0 +1,172 @@
+package lock
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/cacheaside/cacheaside/lock/driver"
+)
+
+// Locker acquires locks. It is safe for concurrent use; make one for each service, and close it at the end.
+//
+// Of the goroutines of a process that want the same lock one at a time contends with other processes, in the order in which they came. Between processes there is no order, but in ZooKeeper.
+type Locker struct {
+	driver  driver.Driver
+	options LockerOptions
+
+	mu         sync.Mutex
+	names      map[string]*queue // by key
+	closed     bool
+	closing    context.Context // ends with Close
+	close      context.CancelCauseFunc
+	background sync.WaitGroup // extensions, and what is released later
+}
+
+// New makes a Locker of a driver, for services that this package has none for; see NewLocal, NewRedis, NewRedlock, and the packages mysqllock and zklock. Close closes the driver.
+// nil options are the defaults.
+func New(d driver.Driver, options *LockerOptions) (*Locker, error) {
+	if d == nil {
+		return nil, errors.New("lock: the driver is nil")
+	}
+	o := options.withDefaults()
+	if err := o.check(); err != nil {
+		return nil, fmt.Errorf("lock: %w", err)
+	}
+	l := &Locker{driver: d, options: o, names: make(map[string]*queue)}
+	l.closing, l.close = context.WithCancelCause(context.Background())
+	return l, nil
+}
+
+// Acquire waits for the lock of this name until it has it, ctx ends, Options.Wait has passed (ErrHeld), or the service fails. nil options are the defaults.
+//
+// The lock is held until it is released, or lost, or ctx has ended: then it is no longer extended, so that what was forgotten does not stay locked. Lease.Context, under which the
+// work is to be done, tells of all three; it is made from ctx. What the service has answered in time counts: while it cannot be reached there is no lock, and Acquire fails with its
+// error. Names are any 1 to 1024 bytes.
+func (l *Locker) Acquire(ctx context.Context, name string, options *Options) (*Lease, error) {
+	return l.acquire(ctx, name, options, true)
+}
+
+// TryAcquire is Acquire that does not wait: if somebody else has the lock, it fails with ErrHeld.
+func (l *Locker) TryAcquire(ctx context.Context, name string, options *Options) (*Lease, error) {
+	return l.acquire(ctx, name, options, false)
+}
+
+// Do acquires the lock with the default options, calls fn, and releases the lock, whatever way fn ends. fn's context is Lease.Context: it ends before the lock can pass to another, so that fn must heed it; and
+// fn hands the token to what it changes, which refuses an older one (see Guard and SetFenced). The error is fn's, joined with that of the lock: ErrLost if it was lost meanwhile, even if
+// fn has noticed nothing.
+func (l *Locker) Do(ctx context.Context, name string, fn func(ctx context.Context, token int64) error) (err error) {
+	lease, err := l.Acquire(ctx, name, nil)
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if released := lease.Release(); released != nil {
+			err = errors.Join(err, released)
+		}
+	}()
+	return fn(lease.Context(), lease.Token())
+}
+
+// Close ends all waiting with ErrClosed, releases what is still held (its contexts end with ErrReleased), and returns when nothing is left in the background. It may be called again.
+// The clients that the Locker was made with stay open. Its errors, joined, are those of the locks that were lost, or could not be released.
+func (l *Locker) Close() error {
+	l.mu.Lock()
+	l.closed = true
+	var held []*hold
+	for _, q := range l.names {
+		if q.held != nil {
+			held = append(held, q.held)
+		}
+	}
+	l.mu.Unlock()
+	l.close(ErrClosed)
+	errs := make([]error, len(held))
+	var all sync.WaitGroup
+	for i, h := range held {
+		all.Go(func() { errs[i] = failed("release", h.key, h.finish(ErrReleased)) })
+	}
+	all.Wait()
+	l.background.Wait()
+	return errors.Join(append(errs, l.driver.Close())...)
+}
+
+func (l *Locker) acquire(ctx context.Context, name string, options *Options, wait bool) (*Lease, error) {
+	o := options.withDefaults(&l.options)
+	key := l.options.Prefix + name
+	if err := errors.Join(checkName(name), o.check()); err != nil {
+		return nil, failed("acquire", key, err)
+	}
+	r := request{key: key, options: o, owner: ownerOf(ctx), wait: wait}
+	lease, err := l.request(ctx, r)
+	return lease, failed("acquire", key, err)
+}
+
+// request is one call of Acquire.
+type request struct {
+	key     string
+	options Options
+	owner   *owner
+	wait    bool
+}
+
+// errWaited ends a wait at Options.Wait.
+var errWaited = errors.New("Options.Wait has passed")
+
+func (l *Locker) request(caller context.Context, r request) (*Lease, error) {
+	if caller.Err() != nil {
+		return nil, context.Cause(caller)
+	}
+	if !l.enter() {
+		return nil, ErrClosed
+	}
+	defer l.background.Done()
+	ctx, cancel := context.WithCancelCause(caller)
+	defer cancel(nil)
+	defer context.AfterFunc(l.closing, func() { cancel(ErrClosed) })()
+	if r.options.Wait > 0 {
+		defer time.AfterFunc(r.options.Wait, func() { cancel(errWaited) }).Stop()
+	}
+	lease, err := l.queue(ctx, caller, r)
+	switch cause := context.Cause(ctx); {
+	case err == nil, cause == nil:
+		return lease, err
+	case errors.Is(cause, errWaited):
+		return nil, fmt.Errorf("%w, and %w", ErrHeld, errWaited)
+	default:
+		return nil, cause
+	}
+}
+
+// enter counts a call of Acquire, so that Close waits for it.
+func (l *Locker) enter() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if !l.closed {
+		l.background.Add(1)
+	}
+	return !l.closed
+}
+
+// contend gets the lock from the service.
+func (l *Locker) contend(ctx, caller context.Context, r request) (*Lease, error) {
+	h := newHold(l, r, caller)
+	g, err := l.driver.Acquire(ctx, driver.Request{Key: r.key, TTL: r.options.TTL, Timeout: h.timeout, Wait: r.wait, NoToken: r.options.NoToken, Lost: h.lose})
+	if err != nil {
+		return nil, err
+	}
+	if err := h.begin(g); err != nil {
+		return nil, err
+	}
+	lease, older := l.got(h, caller)
+	if older != nil {
+		older.lose(errTwice)
+	}
+	if lease != nil {
+		return lease, nil
+	}
+	return nil, cmp.Or(h.finish(ErrReleased), ErrClosed)
+}

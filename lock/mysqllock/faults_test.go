@@ -1,0 +1,282 @@
+package mysqllock_test
+
+import (
+	"bytes"
+	"context"
+	"database/sql"
+	"errors"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/cacheaside/cacheaside/internal/testenv"
+	"github.com/cacheaside/cacheaside/lock"
+	"github.com/cacheaside/cacheaside/lock/mysqllock"
+)
+
+var variants = map[string]maker{"rows": mysqllock.New, "named": mysqllock.NewNamed}
+
+// each runs a test of both variants, with locks of its own: named ones are the server's, whatever the database.
+func each(t *testing.T, f func(t *testing.T, m *testenv.MariaDB, create maker)) {
+	for name, create := range variants {
+		t.Run(name, func(t *testing.T) {
+			m := table(t)
+			f(t, m, func(db *sql.DB, o *mysqllock.Options) (*lock.Locker, error) {
+				if o == nil {
+					o = new(mysqllock.Options)
+				}
+				o.Prefix = prefix(t, m)
+				return create(db, o)
+			})
+		})
+	}
+}
+
+func prefix(t testing.TB, m *testenv.MariaDB) string { return m.Database(t) + ":" }
+
+// eachParallel is each for tests that do the server no harm. They begin when those that do are over.
+func eachParallel(t *testing.T, f func(t *testing.T, m *testenv.MariaDB, create maker)) {
+	t.Parallel()
+	each(t, func(t *testing.T, m *testenv.MariaDB, create maker) {
+		t.Parallel()
+		f(t, m, create)
+	})
+}
+
+// by is the test's database, by way of a proxy.
+func by(t testing.TB, m *testenv.MariaDB, p *testenv.Proxy) *sql.DB {
+	return open(t, strings.Replace(m.DSN(t), m.Addr, p.Addr, 1))
+}
+
+// once has the action befall the first request with that text.
+func once(p *testenv.Proxy, text string, f func() testenv.Action) {
+	var done atomic.Bool
+	p.OnRequest(func(chunk []byte) testenv.Action {
+		if bytes.Contains(chunk, []byte(text)) && done.CompareAndSwap(false, true) {
+			return f()
+		}
+		return testenv.Pass
+	})
+}
+
+func eventually(t testing.TB, what string, f func() bool) {
+	t.Helper()
+	for end := time.Now().Add(patience); !f(); time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("not in %v: %s", patience, what)
+		}
+	}
+}
+
+// long is a life that no test waits for.
+var long = &lock.LockerOptions{TTL: 5 * time.Minute, Timeout: 5 * time.Second}
+
+// rowIsFree reads a lock past its driver.
+func rowIsFree(t testing.TB, m *testenv.MariaDB) bool {
+	t.Helper()
+	var free int
+	check(t, m.DB(t).QueryRow("SELECT COUNT(*) FROM cacheaside_locks WHERE name = 'lock:a' AND expires_at <= UTC_TIMESTAMP(6)").Scan(&free))
+	return free == 1
+}
+
+func TestLostReply(t *testing.T) {
+	eachParallel(t, func(t *testing.T, m *testenv.MariaDB, create maker) {
+		p := testenv.NewProxy(t, m.Addr)
+		l := locker(t, create, by(t, m, p), long)
+		for _, text := range []string{"SELECT @@autocommit", "INSERT", "SET token", "wait_timeout", "GET_LOCK"} {
+			once(p, text, func() testenv.Action { return testenv.LoseReply })
+			lease, err := l.Acquire(within(t, patience/6), "a", nil)
+			check(t, err)
+			p.OnRequest(nil)
+			check(t, lease.Extend(within(t, patience)))
+			check(t, lease.Release())
+		}
+	})
+}
+
+// TestSlowAnswer: one answer that does not come in time fails nobody who has stood in line for long.
+func TestSlowAnswer(t *testing.T) {
+	eachParallel(t, func(t *testing.T, m *testenv.MariaDB, create maker) {
+		p := testenv.NewProxy(t, m.Addr)
+		l := locker(t, create, by(t, m, p), &lock.LockerOptions{TTL: 5 * time.Minute, Timeout: time.Second})
+		once(p, "SET token", func() testenv.Action { return testenv.Delay(1200 * time.Millisecond) })
+		lease, err := l.Acquire(within(t, patience), "a", nil)
+		check(t, err)
+		check(t, lease.Release())
+	})
+}
+
+// TestLostReplyOfRelease: who asks again for the release of a lock that he has released is told so.
+func TestLostReplyOfRelease(t *testing.T) {
+	t.Parallel()
+	m := table(t)
+	p := testenv.NewProxy(t, m.Addr)
+	l := locker(t, mysqllock.New, by(t, m, p), long)
+	lease, err := l.Acquire(within(t, patience), "a", nil)
+	check(t, err)
+	once(p, "SET token", func() testenv.Action { return testenv.LoseReply })
+	check(t, lease.Release())
+	if !rowIsFree(t, m) {
+		t.Error("still locked")
+	}
+}
+
+// TestCancelledLeavesNothing: what a cancelled Acquire has got, or would get later, is given back.
+func TestCancelledLeavesNothing(t *testing.T) {
+	t.Parallel()
+	for name, action := range map[string]testenv.Action{"reply lost": testenv.LoseReply, "late": testenv.Delay(400 * time.Millisecond)} {
+		t.Run(name, func(t *testing.T) {
+			eachParallel(t, func(t *testing.T, m *testenv.MariaDB, create maker) {
+				p := testenv.NewProxy(t, m.Addr)
+				a, b := locker(t, create, by(t, m, p), long), locker(t, create, m.DB(t), long)
+				ctx, cancel := context.WithCancel(within(t, patience))
+				text := "SET token"
+				if strings.HasSuffix(t.Name(), "named") {
+					text = "GET_LOCK"
+				}
+				once(p, text, func() testenv.Action {
+					cancel()
+					return action
+				})
+				_, err := a.Acquire(ctx, "a", nil)
+				if !errors.Is(err, context.Canceled) {
+					t.Fatal(err)
+				}
+				if name == "late" {
+					time.Sleep(time.Second) // until it has come
+				}
+				lease, err := b.Acquire(within(t, patience/6), "a", nil)
+				check(t, err)
+				check(t, lease.Release())
+			})
+		})
+	}
+}
+
+// TestLateRequest: a request that reaches the server when its sender has given up, and cannot undo it, is not carried out.
+func TestLateRequest(t *testing.T) {
+	t.Parallel()
+	m := table(t)
+	p := testenv.NewProxy(t, m.Addr)
+	l := locker(t, mysqllock.New, by(t, m, p), &lock.LockerOptions{TTL: 5 * time.Minute, Timeout: 200 * time.Millisecond})
+	lease, err := l.Acquire(within(t, patience), "a", nil) // the row is there
+	check(t, err)
+	check(t, lease.Release())
+	once(p, "SET token", func() testenv.Action {
+		p.Hang(true)
+		return testenv.Pass
+	})
+	if _, err := l.Acquire(within(t, patience), "a", nil); err == nil {
+		t.Fatal("a server that hangs has granted a lock")
+	}
+	check(t, l.Close())
+	time.Sleep(500 * time.Millisecond)
+	p.Hang(false)
+	time.Sleep(500 * time.Millisecond)
+	if !rowIsFree(t, m) {
+		t.Error("a request was carried out when nobody waited for it any more")
+	}
+}
+
+// TestHungServer: requests have their time-outs, and a lock survives a pause that is shorter than its life.
+func TestHungServer(t *testing.T) {
+	each(t, func(t *testing.T, m *testenv.MariaDB, create maker) {
+		db := m.DB(t)
+		l := locker(t, create, db, &lock.LockerOptions{TTL: 5 * time.Minute, Timeout: 200 * time.Millisecond})
+		lease, err := l.Acquire(within(t, patience), "a", nil)
+		check(t, err)
+		second, err := l.Acquire(within(t, patience), "b", nil)
+		check(t, err)
+		m.Pause()
+		for what, f := range map[string]func() error{
+			"Extend":  func() error { return lease.Extend(within(t, patience)) },
+			"Release": second.Release,
+			"Acquire": func() error { _, err := l.Acquire(within(t, patience), "c", nil); return err },
+		} {
+			began := time.Now()
+			if err := f(); err == nil || errors.Is(err, lock.ErrLost) {
+				t.Errorf("%s: %v", what, err)
+			}
+			if took := time.Since(began); took > 5*time.Second {
+				t.Errorf("%s took %v", what, took)
+			}
+		}
+		m.Resume()
+		eventually(t, "extended", func() bool {
+			err := lease.Extend(within(t, patience))
+			if errors.Is(err, lock.ErrLost) {
+				t.Fatal(err)
+			}
+			return err == nil
+		})
+		check(t, lease.Release())
+	})
+}
+
+func TestRestart(t *testing.T) {
+	m := table(t)
+	db := m.DB(t)
+	_, err := db.Exec("SET GLOBAL innodb_flush_log_at_trx_commit = 1") // until the restart
+	check(t, err)
+	rows, others, named := locker(t, mysqllock.New, db, long), locker(t, mysqllock.New, m.DB(t), long), locker(t, mysqllock.NewNamed, db, long)
+	row, err := rows.Acquire(within(t, patience), "a", nil)
+	check(t, err)
+	name, err := named.Acquire(within(t, patience), "b", nil)
+	check(t, err)
+	m.Restart(t)
+	if _, err := others.TryAcquire(within(t, patience), "a", nil); !errors.Is(err, lock.ErrHeld) {
+		t.Errorf("after a restart: %v", err)
+	}
+	check(t, row.Extend(within(t, patience)))
+	check(t, row.Release())
+	next, err := others.Acquire(within(t, patience), "a", nil)
+	check(t, err)
+	if next.Token() <= row.Token() {
+		t.Errorf("token %d after %d", next.Token(), row.Token())
+	}
+	check(t, next.Release())
+	if err := name.Extend(within(t, patience)); !errors.Is(err, lock.ErrLost) {
+		t.Errorf("a named lock, after a restart: %v", err)
+	}
+	if cause := context.Cause(name.Context()); !errors.Is(cause, lock.ErrLost) {
+		t.Errorf("its context: %v", cause)
+	}
+	if err := name.Release(); !errors.Is(err, lock.ErrLost) {
+		t.Errorf("its release: %v", err)
+	}
+}
+
+// TestKilledConnection: a named lock passes on with its connection, to a greater token, and the holder is told by the watchdog; a row does not care.
+func TestKilledConnection(t *testing.T) {
+	eachParallel(t, func(t *testing.T, m *testenv.MariaDB, create maker) {
+		p := testenv.NewProxy(t, m.Addr)
+		o := &lock.LockerOptions{TTL: 3 * time.Second}
+		a, b := locker(t, create, by(t, m, p), o), locker(t, create, m.DB(t), o)
+		lease, err := a.Acquire(within(t, patience), "a", nil)
+		check(t, err)
+		p.Cut()
+		p.Restore()
+		wait := within(t, time.Second)
+		if !strings.HasSuffix(t.Name(), "named") {
+			if _, err := b.Acquire(wait, "a", nil); err == nil {
+				t.Fatal("a lock has passed with a connection")
+			}
+			check(t, lease.Release())
+			return
+		}
+		next, err := b.Acquire(within(t, patience), "a", nil)
+		check(t, err)
+		if next.Token() <= lease.Token() {
+			t.Errorf("token %d after %d", next.Token(), lease.Token())
+		}
+		<-lease.Context().Done()
+		if cause := context.Cause(lease.Context()); !errors.Is(cause, lock.ErrLost) {
+			t.Error(cause)
+		}
+		if err := lease.Release(); !errors.Is(err, lock.ErrLost) {
+			t.Error(err)
+		}
+		check(t, next.Release())
+	})
+}

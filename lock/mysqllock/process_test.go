@@ -1,0 +1,91 @@
+package mysqllock_test
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/cacheaside/cacheaside/internal/testenv"
+	"github.com/cacheaside/cacheaside/lock"
+	"github.com/cacheaside/cacheaside/lock/mysqllock"
+)
+
+// A holder: prints its token, and, when its context has ended, whether that, and Release, say that the lock is lost.
+func init() {
+	testenv.RegisterChild("holder", func() {
+		db, err := sql.Open("mysql", os.Getenv("LOCK_DSN"))
+		if err != nil {
+			panic(err)
+		}
+		l, err := variants[os.Getenv("LOCK_VARIANT")](db, &mysqllock.Options{LockerOptions: lock.LockerOptions{Prefix: os.Getenv("LOCK_PREFIX"), TTL: time.Second}})
+		if err != nil {
+			panic(err)
+		}
+		lease, err := l.Acquire(context.Background(), "a", nil)
+		if err != nil {
+			panic(err)
+		}
+		fmt.Println(lease.Token())
+		<-lease.Context().Done()
+		fmt.Println(errors.Is(context.Cause(lease.Context()), lock.ErrLost), errors.Is(lease.Release(), lock.ErrLost))
+	})
+}
+
+func holder(t *testing.T, m *testenv.MariaDB) (*testenv.Child, int64) {
+	t.Helper()
+	c := testenv.SpawnChild(t, "holder", "LOCK_DSN="+m.DSN(t), "LOCK_PREFIX="+prefix(t, m), "LOCK_VARIANT="+t.Name()[strings.LastIndex(t.Name(), "/")+1:])
+	line, err := c.ReadLine(patience)
+	check(t, err)
+	var token int64
+	_, err = fmt.Sscan(line, &token)
+	check(t, err)
+	return c, token
+}
+
+func TestHolderKilled(t *testing.T) {
+	eachParallel(t, func(t *testing.T, m *testenv.MariaDB, create maker) {
+		c, token := holder(t, m)
+		l := locker(t, create, m.DB(t), long)
+		if _, err := l.TryAcquire(within(t, patience), "a", nil); !errors.Is(err, lock.ErrHeld) {
+			t.Fatal(err)
+		}
+		c.Kill()
+		began := time.Now()
+		lease, err := l.Acquire(within(t, patience), "a", nil)
+		check(t, err)
+		t.Logf("after %v", time.Since(began))
+		if lease.Token() <= token {
+			t.Errorf("token %d after %d", lease.Token(), token)
+		}
+		check(t, lease.Release())
+	})
+}
+
+// TestHolderStopped: a holder that stood still loses the lock, is told when it goes on, and does the next no harm.
+func TestHolderStopped(t *testing.T) {
+	eachParallel(t, func(t *testing.T, m *testenv.MariaDB, create maker) {
+		c, token := holder(t, m)
+		l := locker(t, create, m.DB(t), long)
+		c.Pause()
+		began := time.Now()
+		lease, err := l.Acquire(within(t, patience/6), "a", nil)
+		check(t, err)
+		t.Logf("after %v", time.Since(began))
+		if lease.Token() <= token {
+			t.Errorf("token %d after %d", lease.Token(), token)
+		}
+		c.Resume()
+		line, err := c.ReadLine(patience)
+		check(t, err)
+		if line != "true true" {
+			t.Errorf("told: context, Release: %s", line)
+		}
+		check(t, lease.Extend(within(t, patience)))
+		check(t, lease.Release())
+	})
+}

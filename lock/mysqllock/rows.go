@@ -1,0 +1,206 @@
+package mysqllock
+
+import (
+	"context"
+	"crypto/rand"
+	"database/sql"
+	"errors"
+	mrand "math/rand/v2"
+	"slices"
+	"time"
+
+	"github.com/cacheaside/cacheaside/internal/mutant"
+	"github.com/cacheaside/cacheaside/lock/driver"
+)
+
+// rows is the driver of New.
+type rows struct {
+	db         *sql.DB
+	table      string // quoted
+	poll       time.Duration
+	background background
+}
+
+func (d *rows) Acquire(ctx context.Context, r driver.Request) (driver.Grant, error) {
+	a := &asking{d: d, key: r.Key, ttl: r.TTL, timeout: r.Timeout}
+	g, err := d.acquire(ctx, a, r.Wait)
+	if err != nil {
+		a.settle()
+	}
+	return g, explain(d.table, err)
+}
+
+const (
+	firstPause = 2 * time.Millisecond
+	races      = 3 // how often who does not wait tries to get a lock that was free a moment ago
+)
+
+func (d *rows) acquire(ctx context.Context, a *asking, wait bool) (driver.Grant, error) {
+	pause, raced := min(firstPause, d.poll), 0
+	for {
+		g, left, err := a.ask(ctx)
+		switch {
+		case err != nil, g.Lock != nil:
+			return g, err
+		case left <= 0: // another was faster, or the request was late
+			raced++
+		}
+		if !wait && (left > 0 || raced == races) {
+			return g, driver.ErrHeld
+		}
+		nap := jitter(pause)
+		if left <= 0 {
+			nap = jitter(firstPause)
+		} else {
+			pause = min(2*pause, d.poll)
+			nap = min(nap, left+jitter(firstPause))
+		}
+		if !sleep(ctx, nap) {
+			return g, context.Cause(ctx)
+		}
+	}
+}
+
+// jitter keeps those who wait from asking all at once.
+func jitter(d time.Duration) time.Duration { return d/2 + mrand.N(d/2+1) }
+
+// request is one statement that takes a lock.
+type request struct {
+	id   string
+	seen int64 // the token that it expects
+}
+
+// asking is one Acquire. A request for a lock is sent once: if it is not known what has become of it, the next has another id, and adopts what it may have got.
+type asking struct {
+	d       *rows
+	key     string
+	ttl     time.Duration
+	timeout time.Duration
+	unknown []request // of which it is not known whether they were, or will be, carried out
+}
+
+// tries is how often it is asked for one answer, if that is lost or two statements are in each other's way.
+const tries = 3
+
+// ask asks for the lock. If somebody else has it, it answers for how long at most; if that is not above 0, it is to be asked again.
+func (a *asking) ask(ctx context.Context) (g driver.Grant, left time.Duration, err error) {
+	for i := range tries {
+		if i > 0 && !sleep(ctx, jitter(firstPause)) {
+			break
+		}
+		g, left, err = a.askOnce(ctx)
+		if err == nil || ctx.Err() != nil || !again(err) || errors.Is(err, context.DeadlineExceeded) && i > 0 {
+			break
+		}
+	}
+	return g, left, err
+}
+
+func (a *asking) askOnce(ctx context.Context) (g driver.Grant, left time.Duration, err error) {
+	s, err := open(ctx, a.d.db, a.timeout)
+	if err != nil {
+		return g, 0, err
+	}
+	defer s.close()
+	row, err := a.read(ctx, s)
+	if err != nil {
+		return g, 0, err
+	}
+	// Who expects another token than this is not carried out any more.
+	a.unknown = slices.DeleteFunc(a.unknown, func(r request) bool { return r.seen != row.token && r.id != row.owner })
+	switch {
+	case row.left <= 0:
+		g, err = a.take(ctx, s, row)
+	case a.mine(row):
+		g, err = a.adopt(ctx, s, row.owner)
+	default:
+		left = row.left
+	}
+	return g, left, err
+}
+
+// read reads the row, which it makes if there is none.
+func (a *asking) read(ctx context.Context, s *session) (row, error) {
+	r, err := s.read(ctx, readSQL(a.d.table, a.key))
+	if err != nil || r.exists {
+		return r, err
+	}
+	if _, err = s.change(ctx, makeSQL(a.d.table, a.key)); err != nil {
+		return r, err
+	}
+	r, err = s.read(ctx, readSQL(a.d.table, a.key))
+	if err == nil && !r.exists {
+		err = errors.New("the table does not keep its rows (see mysqllock.Schema)")
+	}
+	return r, err
+}
+
+func (a *asking) mine(r row) bool {
+	return mutant.Active != mutant.TableNotAdopted && slices.ContainsFunc(a.unknown, func(u request) bool { return u.id == r.owner })
+}
+
+// take takes a lock that is free. It answers neither a lock nor an error if it was too late.
+func (a *asking) take(ctx context.Context, s *session, r row) (g driver.Grant, err error) {
+	sent := time.Now()
+	bound := r.clock + (sent.Sub(r.asked) + a.timeout).Microseconds()
+	id := rand.Text()
+	c, err := s.change(ctx, takeSQL(a.d.table, a.key, id, r.token, bound, a.ttl))
+	if err != nil { // some errors of a server may follow a commit, too
+		a.unknown = append(a.unknown, request{id, r.token})
+	}
+	if c.matched {
+		g = a.grant(id, c.token, sent)
+	}
+	return g, err
+}
+
+// adopt extends what a request before has got.
+func (a *asking) adopt(ctx context.Context, s *session, id string) (g driver.Grant, err error) {
+	sent := time.Now()
+	c, err := s.change(ctx, extendSQL(a.d.table, a.key, id, a.ttl))
+	if c.matched {
+		g = a.grant(id, c.token, sent)
+	}
+	return g, err
+}
+
+// grant is the end of it: no other request expects the token that there is now.
+func (a *asking) grant(id string, token int64, sent time.Time) driver.Grant {
+	k := &rowLock{d: a.d, key: a.key, id: id, timeout: a.timeout}
+	return driver.Grant{Lock: k, Token: token, Sent: sent, TTL: a.ttl}
+}
+
+// settle sees to it, in the background, that requests that may yet be carried out leave nothing behind. One answer is enough. If there is none for as long as the lock lives, they are refused as late, or what they
+// have got is over.
+func (a *asking) settle() {
+	if len(a.unknown) == 0 || mutant.Active == mutant.TableUnsettled {
+		return
+	}
+	statement := settleSQL(a.d.table, a.key, a.unknown)
+	a.d.background.run(func() {
+		pause := 5 * time.Millisecond
+		for end := time.Now().Add(a.ttl + a.timeout); time.Now().Before(end); pause = min(2*pause, time.Second) {
+			if _, err := a.d.change(context.Background(), a.timeout, statement); err == nil {
+				return
+			}
+			if !sleep(a.d.background.ctx, jitter(pause)) {
+				return
+			}
+		}
+	})
+}
+
+// change carries out one statement on any connection.
+func (d *rows) change(ctx context.Context, timeout time.Duration, statement string) (change, error) {
+	s, err := open(ctx, d.db, timeout)
+	if err != nil {
+		return change{}, err
+	}
+	defer s.close()
+	return s.change(ctx, statement)
+}
+
+func (d *rows) Close() error {
+	d.background.close()
+	return nil
+}

@@ -1,0 +1,147 @@
+package mysqllock
+
+import (
+	"context"
+	"database/sql"
+	"database/sql/driver"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/go-sql-driver/mysql"
+
+	"github.com/cacheaside/cacheaside/internal/mutant"
+)
+
+// session is one connection. What is sent on one of its own, database/sql does not repeat by itself.
+type session struct {
+	conn    *sql.Conn
+	timeout time.Duration // of each statement
+	broken  bool          // it is not to be used again
+}
+
+func open(ctx context.Context, db *sql.DB, timeout time.Duration) (*session, error) {
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	conn, err := db.Conn(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return &session{conn: conn, timeout: timeout}, nil
+}
+
+// close gives the connection back, or ends it.
+func (s *session) close() {
+	if s.broken {
+		s.conn.Raw(func(any) error { return driver.ErrBadConn }) //nolint:errcheck // that is how database/sql is told
+	}
+	s.conn.Close() //nolint:errcheck // nothing is to be done about it
+}
+
+// change is what a statement has done.
+type change struct {
+	matched bool
+	yes     bool
+	token   int64
+}
+
+// change carries out a statement of this package, and commits it where the session does not do so by itself.
+func (s *session) change(ctx context.Context, statement string) (c change, err error) {
+	ctx, cancel := context.WithTimeout(ctx, s.timeout)
+	defer cancel()
+	result, err := s.conn.ExecContext(ctx, statement)
+	var id int64
+	if err == nil {
+		id, err = result.LastInsertId()
+	}
+	if err == nil && id&1 == 0 && mutant.Active != mutant.TableUncommitted { // also if none has matched: it may have locked a row
+		_, err = s.conn.ExecContext(ctx, "COMMIT")
+	}
+	if err != nil {
+		s.broken = true
+		return c, err
+	}
+	return change{matched: id != 0, yes: id&2 != 0, token: id >> 2}, nil
+}
+
+// row is a lock as it was read.
+type row struct {
+	exists bool
+	clock  int64     // of the server, in microseconds
+	asked  time.Time // before that
+	token  int64
+	owner  string
+	left   time.Duration // not above 0: it is free
+}
+
+// read reads a lock. Without autocommit what a transaction sees may be old: then it begins a new one.
+func (s *session) read(ctx context.Context, statement string) (row, error) {
+	r, autocommit, err := s.readOnce(ctx, statement)
+	if err == nil && !autocommit {
+		if err = s.exec(ctx, "COMMIT"); err == nil {
+			r, _, err = s.readOnce(ctx, statement)
+		}
+		if err == nil {
+			err = s.exec(ctx, "COMMIT")
+		}
+	}
+	return r, err
+}
+
+func (s *session) readOnce(ctx context.Context, statement string) (r row, autocommit bool, err error) {
+	ctx, cancel := context.WithTimeout(ctx, s.timeout)
+	defer cancel()
+	var token, left sql.NullInt64
+	r.asked = time.Now()
+	err = s.conn.QueryRowContext(ctx, statement).Scan(&autocommit, &r.clock, &token, (*nullText)(&r.owner), &left)
+	r.exists, r.token, r.left = token.Valid, token.Int64, time.Duration(left.Int64)*time.Microsecond
+	s.broken = s.broken || err != nil
+	return r, autocommit, err
+}
+
+func (s *session) exec(ctx context.Context, statement string) error {
+	ctx, cancel := context.WithTimeout(ctx, s.timeout)
+	defer cancel()
+	_, err := s.conn.ExecContext(ctx, statement)
+	s.broken = s.broken || err != nil
+	return err
+}
+
+// nullText is "" for NULL.
+type nullText string
+
+func (t *nullText) Scan(v any) error {
+	switch v := v.(type) {
+	case nil:
+		*t = ""
+	case []byte:
+		*t = nullText(v)
+	case string:
+		*t = nullText(v)
+	default:
+		return fmt.Errorf("an unexpected %T", v)
+	}
+	return nil
+}
+
+const (
+	lockWaitTimeout = 1205
+	deadlock        = 1213
+	checkRead       = 1020 // a transaction that has seen an older row, where innodb_snapshot_isolation is set
+	noTable         = 1146
+)
+
+// again tells whether it may help to ask once more, on another connection.
+func again(err error) bool {
+	answer, ok := errors.AsType[*mysql.MySQLError](err)
+	return !ok || slices.Contains([]uint16{lockWaitTimeout, deadlock, checkRead}, answer.Number)
+}
+
+// explain says what to do about an error.
+func explain(table string, err error) error {
+	if answer, ok := errors.AsType[*mysql.MySQLError](err); ok && answer.Number == noTable {
+		return fmt.Errorf("the table %s is missing (see mysqllock.CreateTable): %w", table, err)
+	}
+	return err
+}

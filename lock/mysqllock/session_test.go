@@ -1,0 +1,166 @@
+package mysqllock_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/cacheaside/cacheaside/internal/testenv"
+	"github.com/cacheaside/cacheaside/lock"
+	"github.com/cacheaside/cacheaside/lock/mysqllock"
+)
+
+// dsns are settings of sessions that must not matter.
+var dsns = []string{
+	"clientFoundRows=true",
+	"clientFoundRows=false",
+	"interpolateParams=true",
+	"autocommit=0",
+	"autocommit=0&tx_isolation=%27SERIALIZABLE%27",
+	"autocommit=0&tx_isolation=%27REPEATABLE-READ%27&clientFoundRows=true",
+	"tx_isolation=%27READ-UNCOMMITTED%27",
+	"time_zone=%27%2B13%3A00%27&loc=Asia%2FTokyo&parseTime=true",
+	"time_zone=%27-11%3A00%27",
+	"sql_mode=%27ANSI,TRADITIONAL,NO_BACKSLASH_ESCAPES,HIGH_NOT_PRECEDENCE,NO_UNSIGNED_SUBTRACTION%27",
+	"sql_mode=%27SIMULTANEOUS_ASSIGNMENT%27",
+	"sql_mode=%27%27&sql_safe_updates=1&charset=latin1",
+}
+
+func TestSettingsOfSessions(t *testing.T) {
+	eachParallel(t, func(t *testing.T, m *testenv.MariaDB, create maker) {
+		o := &lock.LockerOptions{TTL: 5 * time.Minute, Timeout: 2 * time.Second}
+		other := locker(t, create, m.DB(t), o)
+		base, _, _ := strings.Cut(m.DSN(t), "?")
+		var last int64
+		for i, settings := range dsns {
+			good := t.Run(settings, func(t *testing.T) {
+				mine, theirs := open(t, base+"?"+settings), open(t, base+"?"+settings)
+				a, b := locker(t, create, mine, o), locker(t, create, theirs, o)
+				name := fmt.Sprint("own", i)
+				for range 2 {
+					for _, name := range []string{"all", name} {
+						lease, err := a.Acquire(within(t, patience), name, nil)
+						check(t, err)
+						if name == "all" && lease.Token() <= last {
+							t.Errorf("token %d after %d", lease.Token(), last)
+						}
+						last = max(last, lease.Token())
+						for _, l := range []*lock.Locker{b, other} {
+							if _, err := l.TryAcquire(within(t, patience), name, nil); !errors.Is(err, lock.ErrHeld) {
+								t.Fatalf("by another: %v", err)
+							}
+						}
+						check(t, lease.Extend(within(t, patience)))
+						check(t, lease.Release())
+						for _, l := range []*lock.Locker{other, b} {
+							lease, err := l.TryAcquire(within(t, patience), name, nil)
+							check(t, err)
+							check(t, lease.Release())
+							last = max(last, lease.Token())
+						}
+					}
+				}
+			})
+			if !good {
+				return
+			}
+		}
+	})
+}
+
+// TestContention: names that nobody has locked before, by many at once.
+func TestContention(t *testing.T) {
+	t.Parallel()
+	m := table(t)
+	var inside [3]atomic.Int32
+	var last [3]atomic.Int64
+	var all sync.WaitGroup
+	for i := range 5 {
+		dsn := m.DSN(t)
+		if i%2 == 1 {
+			dsn += "&autocommit=0&tx_isolation=%27SERIALIZABLE%27"
+		}
+		db := open(t, dsn)
+		for j := range 3 {
+			l := locker(t, mysqllock.New, db, &lock.LockerOptions{TTL: 20 * time.Second, Timeout: 5 * time.Second})
+			all.Go(func() {
+				for k := range 3 * 4 {
+					n := (k + j) % 3
+					lease, err := l.Acquire(within(t, patience), fmt.Sprint("n", n), nil)
+					if err != nil {
+						t.Error(err)
+						return
+					}
+					if inside[n].Add(1) != 1 {
+						t.Error("two have the lock")
+					}
+					if before := last[n].Swap(lease.Token()); before >= lease.Token() {
+						t.Errorf("token %d after %d", lease.Token(), before)
+					}
+					inside[n].Add(-1)
+					if err := lease.Release(); err != nil {
+						t.Error(err)
+					}
+				}
+			})
+		}
+	}
+	all.Wait()
+}
+
+func TestMissingTable(t *testing.T) {
+	t.Parallel()
+	m := testenv.SharedMariaDB(t)
+	db := m.DB(t)
+	for name, create := range variants {
+		_, err := locker(t, create, db, nil).Acquire(within(t, patience), "a-private-name", nil)
+		if err == nil || !strings.Contains(err.Error(), "cacheaside_locks is missing") && !strings.Contains(err.Error(), "`cacheaside_locks` is missing") || strings.Contains(err.Error(), "private") {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	// Without tokens a named lock needs none.
+	lease, err := locker(t, mysqllock.NewNamed, db, nil).Acquire(within(t, patience), "a", &lock.Options{NoToken: true})
+	check(t, err)
+	check(t, lease.Extend(within(t, patience)))
+	check(t, lease.Release())
+}
+
+func TestOptions(t *testing.T) {
+	db := open(t, "root@tcp(127.0.0.1:1)/none")
+	for field, o := range map[string]*mysqllock.Options{
+		"Options.Table":         {Table: "a b"},
+		"Options.Table \"a.b.c": {Table: "a.b.c"},
+		"Options.Table \"`":     {Table: "`"},
+		"Options.Poll":          {Poll: time.Minute},
+		"LockerOptions.TTL":     {LockerOptions: lock.LockerOptions{TTL: 1}},
+	} {
+		for _, create := range variants {
+			if _, err := create(db, o); err == nil || !strings.Contains(err.Error(), field) {
+				t.Errorf("%s: %v", field, err)
+			}
+		}
+	}
+	for _, create := range variants {
+		if _, err := create(nil, nil); err == nil {
+			t.Error("no db")
+		}
+		l := locker(t, create, db, nil) // no I/O
+		if _, err := l.Acquire(context.Background(), "a", nil); err == nil {
+			t.Error("a lock of no server")
+		}
+	}
+	if text, err := mysqllock.Schema(&mysqllock.Options{Table: "s.t"}); err != nil || !strings.Contains(text, "`s`.`t`") {
+		t.Error(text, err)
+	}
+	if _, err := mysqllock.Schema(&mysqllock.Options{Table: "t;"}); err == nil {
+		t.Error("any table")
+	}
+	if err := mysqllock.CreateTable(context.Background(), nil, nil); err == nil {
+		t.Error("no db")
+	}
+}

@@ -1,0 +1,73 @@
+package mysqllock_test
+
+import (
+	"context"
+	"database/sql"
+	"testing"
+	"time"
+
+	"github.com/cacheaside/cacheaside/internal/locktest"
+	"github.com/cacheaside/cacheaside/internal/testenv"
+	"github.com/cacheaside/cacheaside/lock"
+	"github.com/cacheaside/cacheaside/lock/mysqllock"
+)
+
+const patience = 30 * time.Second
+
+func check(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func within(t testing.TB, d time.Duration) context.Context {
+	ctx, cancel := context.WithTimeout(context.Background(), d)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+type maker = func(db *sql.DB, o *mysqllock.Options) (*lock.Locker, error)
+
+// locker makes that of a process. nil options are the defaults.
+func locker(t testing.TB, create maker, db *sql.DB, o *lock.LockerOptions) *lock.Locker {
+	t.Helper()
+	var all mysqllock.Options
+	if o != nil {
+		all.LockerOptions = *o
+	}
+	l, err := create(db, &all)
+	check(t, err)
+	t.Cleanup(func() { l.Close() })
+	return l
+}
+
+// table is a server with a table in the test's own database.
+func table(t testing.TB) *testenv.MariaDB {
+	t.Helper()
+	m := testenv.SharedMariaDB(t)
+	check(t, mysqllock.CreateTable(within(t, patience), m.DB(t), nil))
+	return m
+}
+
+// TestSuite of both variants. It is not run beside other tests: these could keep the server from answering as soon as such short lives need it.
+func TestSuite(t *testing.T) {
+	for name, create := range variants {
+		t.Run(name, func(t *testing.T) {
+			m := table(t)
+			dsn := m.DSN(t)
+			t.Parallel()
+			locktest.Run(t, locktest.Backend{TTL: time.Second, New: func(t testing.TB, o *lock.LockerOptions) *lock.Locker {
+				return locker(t, create, open(t, dsn), o)
+			}})
+		})
+	}
+}
+
+func open(t testing.TB, dsn string) *sql.DB {
+	t.Helper()
+	db, err := sql.Open("mysql", dsn)
+	check(t, err)
+	t.Cleanup(func() { db.Close() })
+	return db
+}

@@ -1,0 +1,110 @@
+package lock
+
+import (
+	"cmp"
+	"fmt"
+	"strings"
+	"time"
+)
+
+// LockerOptions are the settings of a Locker. The zero value, and nil, are good defaults.
+type LockerOptions struct {
+	// Prefix begins the name of every lock in the service, so that programs, and rules of an ACL, can be kept apart. All processes that share locks use the same. Letters,
+	// digits, and "_", ".", ":", "-"; at most 64. Default: "lock:".
+	Prefix string
+
+	// TTL is how long a lock outlives its holder: one that was killed, suspended or cut off. A living one extends it at each third of that. Who sets it: who can wait longer for
+	// the lock of a dead process, and would rather not lose one to a long pause (more), or the other way round (less). Default: 10 s. From 100 ms to 24 hours.
+	TTL time.Duration
+
+	// Timeout bounds each request to each server, whatever the client's own settings; a quarter of the lock's TTL does, too. Who sets it: who knows that a service is slower or faster to
+	// answer. Default: 500 ms. From 1 ms to 1 minute.
+	Timeout time.Duration
+}
+
+// Options are the settings of one Acquire. The zero value, and nil, are good defaults.
+type Options struct {
+	// TTL is LockerOptions.TTL for this lock. A service whose locks live as long as a session ignores it. Default: that of the Locker. From 100 ms to 24 hours.
+	TTL time.Duration
+
+	// Wait is how long to wait for the lock, before ErrHeld; where it is shorter than LockerOptions.Timeout that may also be since the service has not answered. Who sets it: who would bound the waiting, but not the work: the context that is passed to Acquire bounds both.
+	// Default: as long as the context lives.
+	Wait time.Duration
+
+	// MaxHold is how long the lock is held at most: then it is no longer extended, and Lease.Context ends with ErrLost. Who sets it: who would rather have a section that
+	// hangs be interrupted, than that everybody waits for it. Default: no limit. At least TTL otherwise.
+	MaxHold time.Duration
+
+	// Fixed: the lock is not extended by itself, so that it is held for TTL at most, unless Extend is called. Who sets it: who knows how long the work takes, and
+	// wants it to be that and no more.
+	Fixed bool
+
+	// NoToken: Lease.Token may be 0. Who sets it: who uses Redlock, where the token costs one more round of requests, and checks it nowhere.
+	NoToken bool
+}
+
+func (o *LockerOptions) withDefaults() LockerOptions {
+	var d LockerOptions
+	if o != nil {
+		d = *o
+	}
+	d.Prefix = cmp.Or(d.Prefix, "lock:")
+	d.TTL = cmp.Or(d.TTL, 10*time.Second)
+	d.Timeout = cmp.Or(d.Timeout, 500*time.Millisecond)
+	return d
+}
+
+const (
+	minTTL    = 100 * time.Millisecond
+	maxTTL    = 24 * time.Hour
+	maxPrefix = 64
+	maxName   = 1024
+)
+
+func (o LockerOptions) check() error {
+	valid := func(r rune) bool {
+		return 'a' <= r && r <= 'z' || 'A' <= r && r <= 'Z' || '0' <= r && r <= '9' || strings.ContainsRune("_.:-", r)
+	}
+	if len(o.Prefix) > maxPrefix || strings.TrimFunc(o.Prefix, valid) != "" {
+		return fmt.Errorf("LockerOptions.Prefix %q: only letters, digits, '_', '.', ':' and '-', and at most %d", o.Prefix, maxPrefix)
+	}
+	return cmp.Or(
+		inRange("LockerOptions.TTL", o.TTL, minTTL, maxTTL),
+		inRange("LockerOptions.Timeout", o.Timeout, time.Millisecond, time.Minute))
+}
+
+func (o *Options) withDefaults(l *LockerOptions) Options {
+	var d Options
+	if o != nil {
+		d = *o
+	}
+	d.TTL = cmp.Or(d.TTL, l.TTL)
+	return d
+}
+
+func (o Options) check() error {
+	err := cmp.Or(
+		inRange("Options.TTL", o.TTL, minTTL, maxTTL),
+		inRange("Options.Wait", o.Wait, 0, 100*365*24*time.Hour))
+	if err == nil && o.MaxHold != 0 && o.MaxHold < o.TTL {
+		err = fmt.Errorf("Options.MaxHold %v: at least the TTL, %v", o.MaxHold, o.TTL)
+	}
+	return err
+}
+
+func checkName(name string) error {
+	if name == "" || len(name) > maxName {
+		return fmt.Errorf("a lock's name has 1 to %d bytes, not %d", maxName, len(name))
+	}
+	return nil
+}
+
+func inRange(field string, d, lo, hi time.Duration) error {
+	if d < lo || d > hi {
+		return fmt.Errorf("%s %v: from %v to %v", field, d, lo, hi)
+	}
+	return nil
+}
+
+// drift is what is taken off a lock's life, for clocks that go at different speeds, and for timers that are late on a busy machine.
+func drift(ttl time.Duration) time.Duration { return ttl/20 + 5*time.Millisecond }

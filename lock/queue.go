@@ -1,0 +1,197 @@
+package lock
+
+import (
+	"context"
+	"errors"
+	"slices"
+
+	"github.com/cacheaside/cacheaside/internal/mutant"
+)
+
+// queue is those of this process who want one lock. One of them contends for it with other processes: so a lock that is wanted by many here is not asked for by many there.
+type queue struct {
+	held    *hold     // what this process has; nil: nothing
+	turn    *waiter   // who contends; nil: nobody
+	waiting []*waiter // for their turn
+}
+
+type waiter struct {
+	owner *owner
+	ready chan *hold // his turn (nil), or a hold of the same owner; takes one. No channel: it is his turn
+	stop  context.CancelCauseFunc
+}
+
+// errOwn ends the request of one whose owner has got the lock meanwhile, by a TryAcquire: he would wait for himself.
+var errOwn = errors.New("its owner has it")
+
+// queue waits for the caller's turn and gets the lock, or joins one that his owner has.
+func (l *Locker) queue(ctx, caller context.Context, r request) (*Lease, error) {
+	for {
+		lease, err := l.queueOnce(ctx, caller, r)
+		if !errors.Is(err, errOwn) {
+			return lease, err
+		}
+	}
+}
+
+func (l *Locker) queueOnce(ctx, caller context.Context, r request) (*Lease, error) {
+	turn, stop := ctx, context.CancelCauseFunc(nil)
+	if r.owner != nil { // who may get it otherwise meanwhile
+		turn, stop = context.WithCancelCause(ctx)
+		defer stop(nil)
+	}
+	w, lease, err := l.line(caller, r, stop)
+	if lease != nil || err != nil {
+		return lease, err
+	}
+	if w == nil { // who does not wait passes by those who do
+		lease, err := l.contend(ctx, caller, r)
+		if r.owner != nil && errors.Is(err, ErrHeld) && mutant.Active != mutant.OwnerRefused { // perhaps his owner has it since
+			if _, own, _ := l.line(caller, r, stop); own != nil {
+				return own, nil
+			}
+		}
+		return lease, err
+	}
+	if w.ready != nil {
+		select {
+		case h := <-w.ready:
+			if h == nil {
+				break
+			}
+			if lease := h.join(caller); lease != nil {
+				return lease, nil
+			}
+			return nil, errOwn // he had it
+		case <-ctx.Done():
+			l.quit(r.key, w)
+			return nil, context.Cause(ctx)
+		}
+	}
+	defer l.pass(r.key, w)
+	lease, err = l.contend(turn, caller, r)
+	if err != nil && errors.Is(context.Cause(turn), errOwn) {
+		err = errOwn
+	}
+	return lease, err
+}
+
+// line has the caller stand in line; it returns a lease if his owner has the lock, and neither if he does not wait and may try.
+func (l *Locker) line(caller context.Context, r request, stop context.CancelCauseFunc) (*waiter, *Lease, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	q := l.names[r.key]
+	if q != nil && q.held != nil && r.owner != nil && q.held.owner == r.owner {
+		if lease := q.held.join(caller); lease != nil {
+			return nil, lease, nil
+		}
+	}
+	if !r.wait {
+		if q != nil && q.held != nil {
+			return nil, nil, ErrHeld
+		}
+		return nil, nil, nil
+	}
+	if q == nil {
+		q = &queue{}
+		l.names[r.key] = q
+	}
+	w := &waiter{owner: r.owner, stop: stop}
+	if q.held == nil && q.turn == nil && len(q.waiting) == 0 && mutant.Active != mutant.LockAllContend {
+		q.turn = w
+		return w, nil, nil
+	}
+	w.ready = make(chan *hold, 1)
+	q.waiting = append(q.waiting, w)
+	l.next(r.key, q)
+	return w, nil, nil
+}
+
+// next gives the turn to the first in line, if nobody here has it or the lock. With l.mu held.
+func (l *Locker) next(key string, q *queue) {
+	if (q.held != nil || q.turn != nil) && (mutant.Active != mutant.LockAllContend || len(q.waiting) == 0) {
+		return
+	}
+	if len(q.waiting) == 0 {
+		delete(l.names, key)
+		return
+	}
+	q.turn = q.waiting[0]
+	q.waiting = slices.Delete(q.waiting, 0, 1)
+	q.turn.ready <- nil
+}
+
+// got notes what the service has granted, and lets those have it too whose owner has it. It answers nil if that came too late; and which hold is lost, if the service has granted the lock twice.
+func (l *Locker) got(h *hold, caller context.Context) (lease *Lease, older *hold) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.closed {
+		return nil, nil
+	}
+	q := l.names[h.key]
+	if q != nil && q.held != nil && mutant.Active != mutant.GrantedTwice {
+		if older = q.held; h.token > 0 && h.token < older.token {
+			return nil, h
+		}
+	}
+	if lease = h.join(caller); lease == nil {
+		return nil, older
+	}
+	if q == nil {
+		q = &queue{}
+		l.names[h.key] = q
+	}
+	q.held = h
+	if h.owner != nil {
+		q.share(h)
+	}
+	return lease, older
+}
+
+// share lets those who wait have what their owner has.
+func (q *queue) share(h *hold) {
+	if w := q.turn; w != nil && w.owner == h.owner && mutant.Active != mutant.OwnerAlone { // he asks the service, or is h's own and is ready
+		w.stop(errOwn)
+	}
+	q.waiting = slices.DeleteFunc(q.waiting, func(w *waiter) bool {
+		if w.owner == h.owner {
+			w.ready <- h
+		}
+		return w.owner == h.owner
+	})
+}
+
+// pass ends the turn of w.
+func (l *Locker) pass(key string, w *waiter) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if q := l.names[key]; q != nil && q.turn == w && mutant.Active != mutant.LockTurnKept {
+		q.turn = nil
+		l.next(key, q)
+	}
+}
+
+// quit takes w out of the line, or ends the turn that he has been given meanwhile.
+func (l *Locker) quit(key string, w *waiter) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	q := l.names[key]
+	if q == nil {
+		return
+	}
+	q.waiting = slices.DeleteFunc(q.waiting, func(o *waiter) bool { return o == w })
+	if q.turn == w {
+		q.turn = nil
+	}
+	l.next(key, q)
+}
+
+// drop notes that a lock is no longer held here.
+func (l *Locker) drop(h *hold) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if q := l.names[h.key]; q != nil && q.held == h {
+		q.held = nil
+		l.next(h.key, q)
+	}
+}

@@ -1,0 +1,112 @@
+package lock_test
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/cacheaside/cacheaside/lock"
+	"github.com/cacheaside/cacheaside/lock/driver"
+)
+
+// Whatever is done in whatever order: never two owners at once whose contexts live, no token twice or out of order, and nothing stays locked or hangs.
+func TestRandomUse(t *testing.T) {
+	for seed := range uint64(30) {
+		synctest.Test(t, func(t *testing.T) {
+			d := lock.NewLocalDriver()
+			service := []driver.Driver{d, &tardy{d}}[seed%2]
+			var c holders
+			var all sync.WaitGroup
+			lockers := make([]*lock.Locker, 3)
+			for i := range lockers {
+				lockers[i] = closed(t)(lock.New(service, &lock.LockerOptions{TTL: time.Second}))
+				shared := lock.WithOwner(t.Context())
+				for g := range 5 {
+					rnd := rand.New(rand.NewPCG(seed, uint64(10*i+g)))
+					ctx := t.Context()
+					if g < 3 {
+						ctx = shared
+					}
+					all.Go(func() {
+						for range 20 {
+							c.use(ctx, t, lockers[i], rnd, 10*i+max(g, 2))
+						}
+					})
+				}
+			}
+			all.Wait()
+			fresh, err := lockers[0].Acquire(t.Context(), "a", &lock.Options{Wait: 3 * time.Second})
+			want(t, "acquire in the end", err, nil)
+			want(t, "release", fresh.Release(), nil)
+			for _, l := range lockers {
+				want(t, "close", l.Close(), nil)
+			}
+		})
+	}
+}
+
+// holders are the leases that there are, with their owners.
+type holders struct {
+	mu     sync.Mutex
+	leases map[*lock.Lease]int
+}
+
+func (c *holders) use(ctx context.Context, t *testing.T, l *lock.Locker, rnd *rand.Rand, owner int) {
+	ctx, cancel := context.WithTimeout(ctx, time.Duration(rnd.IntN(8000))*time.Millisecond)
+	defer cancel()
+	o := lock.Options{Fixed: rnd.IntN(4) == 0, Wait: time.Duration(rnd.IntN(5000)) * time.Millisecond}
+	if rnd.IntN(4) == 0 {
+		o.MaxHold = time.Second
+	}
+	acquire := l.Acquire
+	if rnd.IntN(3) == 0 {
+		acquire = l.TryAcquire
+	}
+	s, err := acquire(ctx, "a", &o)
+	if err != nil {
+		if !errors.Is(err, lock.ErrHeld) && !errors.Is(err, context.DeadlineExceeded) {
+			t.Error(err)
+		}
+		time.Sleep(time.Duration(rnd.IntN(100)) * time.Millisecond)
+		return
+	}
+	c.enter(t, s, owner)
+	time.Sleep(time.Duration(rnd.IntN(1500)) * time.Millisecond)
+	if rnd.IntN(4) == 0 {
+		if err := s.Extend(ctx); err == nil && s.Context().Err() != nil && ctx.Err() == nil {
+			t.Error("an Extend of what is over")
+		}
+	}
+	lost := errors.Is(context.Cause(s.Context()), lock.ErrLost)
+	c.leave(s)
+	if err := s.Release(); lost && !errors.Is(err, lock.ErrLost) || err != nil && !errors.Is(err, lock.ErrLost) {
+		t.Errorf("release of what is lost (%v): %v", lost, err)
+	}
+}
+
+func (c *holders) enter(t *testing.T, s *lock.Lease, owner int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for other, o := range c.leases {
+		switch {
+		case o != owner && other.Context().Err() == nil && s.Context().Err() == nil:
+			t.Errorf("%d has it (token %d) while %d has (token %d)", owner, s.Token(), o, other.Token())
+		case o != owner && other.Token() >= s.Token():
+			t.Errorf("token %d after %d", s.Token(), other.Token())
+		}
+	}
+	if c.leases == nil {
+		c.leases = map[*lock.Lease]int{}
+	}
+	c.leases[s] = owner
+}
+
+func (c *holders) leave(s *lock.Lease) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	delete(c.leases, s)
+}

@@ -1,0 +1,228 @@
+package lock
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	mrand "math/rand/v2"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/cacheaside/cacheaside/internal/conn"
+	"github.com/cacheaside/cacheaside/internal/mutant"
+	"github.com/cacheaside/cacheaside/lock/driver"
+)
+
+// NewRedis makes a Locker on one Redis: a *redis.Client, to a single server or by way of sentinels, or a *redis.ClusterClient. Version 6 or later. nil options are the defaults. rdb stays the caller's, who
+// closes it after the Locker; set its ContextTimeoutEnabled, else each request needs a goroutine more. NewRedis does no I/O.
+//
+// A lock is one key, prefix{name}, and lives by the clock of its server. Who waits is woken by a message on the channel of the same name when it is released (the Locker has one subscription
+// for all), else when its life is over. The user needs +eval +evalsha +get +set +time +publish +subscribe +unsubscribe +ping, ~prefix* and &prefix*.
+//
+// Tokens are greater than the one before by at least one, and at least the server's time in microseconds; the key of a free lock stays for a minute to remember the last. So they grow also where Redis has lost its
+// data, as long as its clock, or that of the replica that was promoted, does not go back meanwhile.
+//
+// What one Redis cannot do: a replica that is promoted, or a server that restarts, without the last writes has forgotten the lock, and another gets it while the holder still has it for up to a third of the
+// TTL, until the watchdog asks. So has one that evicts keys: all policies but noeviction may take a lock. The token tells them apart. Persistence with appendfsync always keeps a lock through a restart; NewRedlock, mysqllock and zklock keep it through the loss of a server.
+func NewRedis(rdb redis.UniversalClient, options *LockerOptions) (*Locker, error) {
+	o := options.withDefaults()
+	if rdb == nil {
+		return nil, errors.New("lock: the Redis client is nil")
+	}
+	c, err := conn.New(rdb, o.Timeout)
+	if err != nil {
+		return nil, fmt.Errorf("lock: %w", err)
+	}
+	d := &redisDriver{conn: c, prefix: o.Prefix}
+	d.wakes.init(rdb, c)
+	l, err := New(d, options)
+	if err != nil {
+		d.stop()
+	}
+	return l, err
+}
+
+type redisDriver struct {
+	conn   *conn.Conn
+	prefix string
+	clocks clocks
+	wakes  wakes
+}
+
+// lockKey is the key of a lock: its slot is that of the name as a whole, whatever is in it.
+func lockKey(prefix, key string) string {
+	return prefix + "{" + tagEscape.Replace(strings.TrimPrefix(key, prefix)) + "}"
+}
+
+func (d *redisDriver) Acquire(ctx context.Context, r driver.Request) (driver.Grant, error) {
+	a := &asking{d: d, key: lockKey(d.prefix, r.Key), ttl: r.TTL, timeout: r.Timeout}
+	g, err := d.acquire(ctx, a, r.Wait)
+	if err != nil {
+		a.settle()
+	}
+	return g, err
+}
+
+func (d *redisDriver) acquire(ctx context.Context, a *asking, wait bool) (driver.Grant, error) {
+	var heard *wake // nil: not yet needed
+	defer func() { heard.leave() }()
+	for {
+		g, left, err := a.ask(ctx, wait && d.wakes.hears(a.key))
+		switch {
+		case err != nil, g.Lock != nil:
+			return g, err
+		case !wait:
+			return g, driver.ErrHeld
+		}
+		if heard == nil {
+			heard = d.wakes.watch(a.key)
+		}
+		// The message can be lost, and who has died sends none.
+		if mutant.Active == mutant.LockNoTimer {
+			left = time.Hour
+		}
+		expiry := time.NewTimer(left + mrand.N(min(left/10, 50*time.Millisecond)+2*time.Millisecond))
+		select {
+		case <-heard.c:
+		case <-expiry.C:
+		case <-ctx.Done():
+			expiry.Stop()
+			return g, context.Cause(ctx)
+		}
+		expiry.Stop()
+	}
+}
+
+// asking is one Acquire. A request for a lock is sent once: if it is not known what has become of it, the next has another id, and adopts what it may have got.
+type asking struct {
+	d       *redisDriver
+	key     string
+	ttl     time.Duration
+	timeout time.Duration
+	unknown []string // ids of requests of which it is not known whether they were, or will be, carried out
+	bound   int64    // none is later than that, by the clock of the server, in microseconds
+}
+
+// tries is how often a request is sent for one answer: once more if the answer is lost, and where the clock of the server is not what it was.
+const tries = 3
+
+// ask asks for the lock. If somebody else has it, it answers for how long at most; mark: he is to tell when he releases it.
+func (a *asking) ask(ctx context.Context, mark bool) (g driver.Grant, left time.Duration, err error) {
+	lost := 0
+	for range tries {
+		var bound int64
+		if bound, err = a.d.bound(ctx, a.key, a.timeout); err != nil {
+			return g, 0, err
+		}
+		id := rand.Text()
+		sent := time.Now()
+		args := append(make([]any, 0, 4+len(a.unknown)), id, a.ttl.Milliseconds(), bound, mark)
+		for _, u := range a.unknown {
+			if mutant.Active != mutant.LockNotAdopted {
+				args = append(args, u)
+			}
+		}
+		var reply answer
+		reply, err = a.d.ask(ctx, acquireScript, true, a.key, a.timeout, args...)
+		switch {
+		case err != nil && conn.IsReply(err):
+			return g, 0, err
+		case err != nil:
+			a.unknown, a.bound = append(a.unknown, id), max(a.bound, bound)
+			if lost++; lost > 1 || ctx.Err() != nil {
+				return g, 0, err
+			}
+			continue
+		}
+		a.d.clocks.learn(a.d.conn.Range(a.key), sent, reply.now)
+		switch reply.status {
+		case isGranted:
+			return a.grant(id, reply, sent), 0, nil
+		case isAdopted:
+			return a.grant(reply.holder, reply, sent), 0, nil
+		case isHeld:
+			return g, time.Duration(reply.value) * time.Millisecond, nil
+		case isLate:
+			err = errors.New("the clock of the Redis server jumps, or requests take too long to get there")
+		}
+	}
+	return g, 0, err
+}
+
+func (a *asking) grant(id string, reply answer, sent time.Time) driver.Grant {
+	ahead := time.Duration(max(0, reply.value-reply.now)) * time.Microsecond
+	return driver.Grant{Lock: &redisLock{asking: a, id: id, token: reply.value, keep: remembered + ahead}, Token: reply.value, Sent: sent, TTL: a.ttl}
+}
+
+// redisLock is held under an id.
+type redisLock struct {
+	*asking
+	id    string
+	token int64
+	keep  time.Duration // for how long the token is remembered after the release
+	asked bool          // to be released, without an answer
+}
+
+func (k *redisLock) Extend(ctx context.Context, ttl time.Duration) error {
+	still, err := k.d.yes(ctx, extendScript, false, k.key, 0, k.id, ttl.Milliseconds())
+	if err == nil && !still {
+		err = driver.ErrLost
+	}
+	return err
+}
+
+// Release may be called again: if it has asked before, that the lock is not there is no loss, for it was released by that. So the client must not ask twice by itself.
+func (k *redisLock) Release(ctx context.Context) error {
+	token := strconv.FormatInt(k.token, 10)
+	was, err := k.d.yes(ctx, releaseScript, mutant.Active != mutant.ReleaseRetried, k.key, 0, "L1 "+k.id+" "+token+" ", "L1 - "+token+" 0 0", k.keep.Milliseconds())
+	if err != nil {
+		k.asked = k.asked || !conn.IsReply(err)
+		return err
+	}
+	k.settle()
+	if !was && (!k.asked || mutant.Active == mutant.ReleaseRetried) {
+		return driver.ErrLost
+	}
+	return nil
+}
+
+// settle sees to it, in the background, that requests that may yet be carried out leave nothing behind: they are released, until the server's clock has passed their bound, after which it refuses them.
+func (a *asking) settle() {
+	if len(a.unknown) == 0 || mutant.Active == mutant.LockUnsettled {
+		return
+	}
+	ids := make([]any, len(a.unknown))
+	for i, id := range a.unknown {
+		ids[i] = id
+	}
+	bound := a.bound
+	a.d.conn.Apart(func() {
+		pause := 5 * time.Millisecond
+		for end := time.Now().Add(a.ttl + a.timeout); time.Now().Before(end); pause = min(2*pause, time.Second) {
+			reply, err := a.d.ask(context.Background(), settleScript, false, a.key, a.timeout, ids...)
+			if err == nil && reply.now > bound {
+				return
+			}
+			if err == nil {
+				pause = min(pause, time.Duration(bound-reply.now)*time.Microsecond+time.Millisecond)
+			}
+			if !a.d.wakes.sleep(pause) {
+				return
+			}
+		}
+	})
+}
+
+func (d *redisDriver) Close() error {
+	d.stop()
+	return nil
+}
+
+func (d *redisDriver) stop() {
+	d.wakes.close()
+	d.conn.Close()
+}

@@ -1,0 +1,401 @@
+package lock_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/cacheaside/cacheaside/internal/testenv"
+	"github.com/cacheaside/cacheaside/lock"
+)
+
+// throughProxy is a Locker whose way to Redis a test can disturb, and one that has its own.
+func throughProxy(t *testing.T, o *lock.LockerOptions) (*testenv.Proxy, *lock.Locker, *lock.Locker) {
+	server := testenv.SharedRedis(t)
+	p := testenv.NewProxy(t, server.Addr)
+	c := server.Options()
+	c.Addr, c.ContextTimeoutEnabled, c.MaxRetries = p.Addr, true, 3
+	direct := closed(t)(lock.NewRedis(server.Client(t), o))
+	return p, closed(t)(lock.NewRedis(clientWith(t, c), o)), direct
+}
+
+// asksFor tells whether a chunk asks for a lock: it is the only request with as many arguments.
+func asksFor(chunk []byte) bool {
+	return bytes.Contains(chunk, []byte("evalsha")) && bytes.HasPrefix(chunk, []byte("*8\r\n"))
+}
+
+// TestLostReplyIsAdopted: who has got a lock, and has not heard of it, has it when he asks again.
+func TestLostReplyIsAdopted(t *testing.T) {
+	p, l, other := throughProxy(t, nil)
+	acquired(t, l, nil).Release() // so that the script and the clock are known
+	var lost atomic.Int32
+	p.OnRequest(func(chunk []byte) testenv.Action {
+		if asksFor(chunk) && lost.CompareAndSwap(0, 1) {
+			return testenv.LoseReply
+		}
+		return testenv.Pass
+	})
+	began := time.Now()
+	lease := acquiredWithin(t, 7*time.Second, l, nil)
+	if took := time.Since(began); took > 5*time.Second || lost.Load() == 0 {
+		t.Errorf("after %v, %d replies lost", took, lost.Load())
+	}
+	if _, err := other.TryAcquire(t.Context(), "a", nil); !errors.Is(err, lock.ErrHeld) {
+		t.Error(err)
+	}
+	if err := lease.Release(); err != nil {
+		t.Error(err)
+	}
+	acquired(t, other, nil).Release()
+}
+
+// TestDelayedRequestIsRefused: a request for a lock that arrives when its sender has given up, or has got and released the lock by another, gets nothing: nobody would release it.
+func TestDelayedRequestIsRefused(t *testing.T) {
+	for name, then := range map[string]func(t *testing.T, lease *lock.Lease, err error){
+		"given up": func(t *testing.T, _ *lock.Lease, err error) {
+			if !errors.Is(err, context.DeadlineExceeded) {
+				t.Error(err)
+			}
+		},
+		"released": func(t *testing.T, lease *lock.Lease, err error) {
+			if err != nil {
+				t.Fatal(err)
+			}
+			lease.Release()
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p, l, other := throughProxy(t, &lock.LockerOptions{Timeout: 100 * time.Millisecond, TTL: time.Minute})
+			acquired(t, l, nil).Release()
+			var delayed atomic.Int32
+			p.OnRequest(func(chunk []byte) testenv.Action {
+				if asksFor(chunk) && (delayed.CompareAndSwap(0, 1) || name == "given up") {
+					return testenv.Delay(400 * time.Millisecond)
+				}
+				return testenv.Pass
+			})
+			ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+			defer cancel()
+			if name == "given up" {
+				ctx, cancel = context.WithTimeout(t.Context(), 50*time.Millisecond)
+				defer cancel()
+			}
+			lease, err := l.Acquire(ctx, "a", nil)
+			then(t, lease, err)
+			for range 60 {
+				time.Sleep(10 * time.Millisecond)
+				lease, err := other.TryAcquire(t.Context(), "a", nil)
+				if err != nil {
+					if errors.Is(err, lock.ErrHeld) {
+						t.Fatal("a request that nobody waits for has got the lock")
+					}
+					t.Fatal(err)
+				}
+				lease.Release()
+			}
+		})
+	}
+}
+
+// TestCancelledAcquireLeavesNothing: whenever it is cancelled, the lock is free within 100 ms.
+func TestCancelledAcquireLeavesNothing(t *testing.T) {
+	p, l, other := throughProxy(t, &lock.LockerOptions{TTL: time.Minute})
+	acquired(t, l, nil).Release()
+	longest := time.Duration(0)
+	p.OnRequest(func(chunk []byte) testenv.Action {
+		if asksFor(chunk) {
+			return testenv.Delay(10 * time.Millisecond)
+		}
+		return testenv.Pass
+	})
+	for i := range 40 {
+		ctx, cancel := context.WithTimeout(t.Context(), time.Duration(i)*500*time.Microsecond)
+		lease, err := l.Acquire(ctx, "a", nil)
+		cancel()
+		began := time.Now()
+		if err == nil {
+			lease.Release()
+			continue
+		}
+		acquiredWithin(t, 2*time.Second, other, nil).Release()
+		longest = max(longest, time.Since(began))
+	}
+	t.Logf("free after %v at the latest", longest)
+	if longest > 100*time.Millisecond*slowdown {
+		t.Errorf("free after %v", longest)
+	}
+}
+
+// TestTokensGrow: through a flush, a restart without data, and a clock that is set back.
+func TestTokensGrow(t *testing.T) {
+	server := testenv.StartRedis(t)
+	l := closed(t)(lock.NewRedis(server.Client(t), nil))
+	var last int64
+	next := func() {
+		t.Helper()
+		var lease *lock.Lease
+		var err error
+		for range 100 {
+			if lease, err = l.Acquire(t.Context(), "a", nil); err == nil {
+				break
+			}
+			time.Sleep(10 * time.Millisecond) // it has just started
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		if lease.Token() <= last {
+			t.Errorf("token %d after %d", lease.Token(), last)
+		}
+		last = lease.Token()
+		lease.Release()
+	}
+	for range 50 {
+		next()
+	}
+	server.Client(t).FlushAll(t.Context())
+	next()
+	server.Kill()
+	server.Restart(t)
+	next()
+}
+
+func TestTokensGrowWhenTheClockGoesBack(t *testing.T) {
+	m, client := testenv.Mini(t)
+	l := closed(t)(lock.NewRedis(client, nil))
+	var last int64
+	now := time.Now()
+	for i := range 20 {
+		m.SetTime(now.Add(-time.Duration(i) * 2 * time.Second))
+		lease := acquired(t, l, nil)
+		if lease.Token() <= last {
+			t.Errorf("token %d after %d", lease.Token(), last)
+		}
+		last = lease.Token()
+		lease.Release()
+	}
+}
+
+// TestTokensAreExact: also those that run ahead of the clock are counted one by one.
+func TestTokensAreExact(t *testing.T) {
+	client := testenv.SharedRedis(t).Client(t)
+	l := closed(t)(lock.NewRedis(client, nil))
+	ahead := time.Now().Add(time.Hour).UnixMicro()
+	client.Set(t.Context(), "lock:{a}", fmt.Sprintf("L1 - %d 0 0", ahead), 0)
+	for i := range int64(5) {
+		lease := acquired(t, l, nil)
+		if lease.Token() != ahead+1+i {
+			t.Errorf("token %d after %d", lease.Token(), ahead+i)
+		}
+		lease.Release()
+	}
+	if left := client.PTTL(t.Context(), "lock:{a}").Val(); left < time.Hour || left > time.Hour+2*time.Minute {
+		t.Errorf("forgotten in %v", left)
+	}
+}
+
+// TestLateRequestsHarmNobody: what a holder who was cut off has sent, an extension and a release, arrives when another has the lock.
+func TestLateRequestsHarmNobody(t *testing.T) {
+	o := &lock.LockerOptions{TTL: 500 * time.Millisecond, Timeout: 100 * time.Millisecond}
+	server := testenv.StartRedis(t)
+	p := testenv.NewProxy(t, server.Addr)
+	l := closed(t)(lock.NewRedis(clientWith(t, &redis.Options{Addr: p.Addr, ContextTimeoutEnabled: true}), o))
+	other, third := closed(t)(lock.NewRedis(server.Client(t), o)), closed(t)(lock.NewRedis(server.Client(t), nil))
+	lease := acquired(t, other, nil) // so that the scripts are known
+	if err := errors.Join(lease.Extend(t.Context()), lease.Release()); err != nil {
+		t.Fatal(err)
+	}
+	lease = acquired(t, l, nil)
+	p.OnRequest(func(chunk []byte) testenv.Action {
+		if bytes.Contains(chunk, []byte("evalsha")) {
+			return testenv.Delay(800 * time.Millisecond)
+		}
+		return testenv.Pass
+	})
+	<-lease.Context().Done()
+	next := acquired(t, other, &lock.Options{TTL: time.Minute})
+	if err := lease.Release(); !errors.Is(err, lock.ErrLost) {
+		t.Error(err)
+	}
+	time.Sleep(1200 * time.Millisecond) // what was on its way has arrived
+	if _, err := third.TryAcquire(t.Context(), "a", nil); !errors.Is(err, lock.ErrHeld) {
+		t.Error(err)
+	}
+	if err := next.Release(); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestTokensGrowThroughFailover: the replica that is promoted goes on.
+func TestTokensGrowThroughFailover(t *testing.T) {
+	s := testenv.SharedSentinel(t)
+	l := closed(t)(lock.NewRedis(s.Client(t), nil))
+	first := acquired(t, l, nil)
+	first.Release()
+	s.Master.Kill()
+	for end := time.Now().Add(30 * time.Second); ; time.Sleep(20 * time.Millisecond) {
+		lease, err := l.Acquire(t.Context(), "a", nil)
+		if err == nil {
+			if lease.Token() <= first.Token() {
+				t.Errorf("token %d after %d", lease.Token(), first.Token())
+			}
+			lease.Release()
+			return
+		}
+		if time.Now().After(end) {
+			t.Fatal(err)
+		}
+	}
+}
+
+// TestForeignKey: what is not a lock is neither taken nor overwritten.
+func TestForeignKey(t *testing.T) {
+	server := testenv.SharedRedis(t)
+	client := server.Client(t)
+	l := closed(t)(lock.NewRedis(client, nil))
+	for _, value := range []string{"x", "", "L1 - 1", "L1 - 99999999999999999999 1 0", "L1 - -1 1 0", "L1  1 1 0", "L2 - 1 1 0", "L1 - 1 1 0 "} {
+		client.Set(t.Context(), "lock:{private}", value, 0)
+		_, err := l.TryAcquire(t.Context(), "private", nil)
+		if err == nil || errors.Is(err, lock.ErrHeld) || strings.Contains(err.Error(), "private") {
+			t.Errorf("%q: %v", value, err)
+		}
+		if got := client.Get(t.Context(), "lock:{private}").Val(); got != value {
+			t.Errorf("%q has become %q", value, got)
+		}
+	}
+	client.Del(t.Context(), "lock:{private}")
+	client.LPush(t.Context(), "lock:{private}", "x")
+	if _, err := l.TryAcquire(t.Context(), "private", nil); err == nil {
+		t.Error("a list was taken for a lock")
+	}
+}
+
+// TestClientsThatWillNotDo are refused, with the reason.
+func TestClientsThatWillNotDo(t *testing.T) {
+	ring := redis.NewRing(&redis.RingOptions{})
+	defer ring.Close()
+	for name, rdb := range map[string]redis.UniversalClient{
+		"nil":        nil,
+		"nil client": (*redis.Client)(nil),
+		"ring":       ring,
+		"replicas":   redis.NewClusterClient(&redis.ClusterOptions{Addrs: []string{"127.0.0.1:1"}, ReadOnly: true}),
+	} {
+		if _, err := lock.NewRedis(rdb, nil); err == nil {
+			t.Errorf("%s: no error", name)
+		}
+	}
+	for _, o := range []*lock.LockerOptions{{Prefix: "a b"}, {Prefix: strings.Repeat("x", 65)}, {TTL: 1}, {Timeout: -1}} {
+		if _, err := lock.NewLocal(o); err == nil {
+			t.Errorf("%+v: no error", o)
+		}
+	}
+}
+
+// TestReleaseWakesWaiters: of many workers each has the lock soon after the one before.
+func TestReleaseWakesWaiters(t *testing.T) {
+	server := testenv.SharedRedis(t)
+	var lockers []*lock.Locker
+	for range 5 {
+		lockers = append(lockers, closed(t)(lock.NewRedis(server.Client(t), nil)))
+	}
+	gaps := contention(t, lockers)
+	t.Logf("from a release to the next grant, between 5 processes: p50 %v, p99 %v, longest %v", gaps[len(gaps)/2], gaps[len(gaps)*99/100], gaps[len(gaps)-1])
+	if p50 := gaps[len(gaps)/2]; p50 > 5*time.Millisecond*slowdown { // TestCostOfContention asserts more, where nothing else runs
+		t.Errorf("p50 %v", p50)
+	}
+}
+
+// contention has 50 workers get the lock 4 times each, for a millisecond, and returns the times from a release's end to the next grant, sorted.
+func contention(t *testing.T, lockers []*lock.Locker) []time.Duration {
+	var mu sync.Mutex
+	var released time.Time
+	var gaps []time.Duration
+	var all sync.WaitGroup
+	for i := range 50 {
+		all.Go(func() {
+			for range 4 {
+				lease, err := lockers[i%len(lockers)].Acquire(t.Context(), "a", &lock.Options{Wait: 8 * time.Second})
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				now := time.Now()
+				mu.Lock()
+				if !released.IsZero() {
+					gaps = append(gaps, max(0, now.Sub(released)))
+				}
+				mu.Unlock()
+				time.Sleep(time.Millisecond)
+				mu.Lock()
+				released = time.Now()
+				mu.Unlock()
+				if err := lease.Release(); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	all.Wait()
+	slices.Sort(gaps)
+	return gaps
+}
+
+// TestWakeUpsLost: without any message, who waits has the lock soon after its life is over, or it is found free.
+func TestWakeUpsLost(t *testing.T) {
+	p, l, other := throughProxy(t, &lock.LockerOptions{TTL: time.Second})
+	p.OnRequest(func(chunk []byte) testenv.Action {
+		if bytes.Contains(chunk, []byte("subscribe")) {
+			return testenv.Drop
+		}
+		return testenv.Pass
+	})
+	for range 3 {
+		lease := acquired(t, other, nil)
+		time.AfterFunc(100*time.Millisecond, func() { lease.Release() })
+		began := time.Now()
+		acquiredWithin(t, 5*time.Second, l, nil).Release()
+		if took := time.Since(began); took > 1200*time.Millisecond+200*time.Millisecond*slowdown {
+			t.Errorf("waited for %v", took)
+		}
+	}
+}
+
+// TestCommands: what an uncontended lock costs, and who waits in vain.
+func TestCommands(t *testing.T) {
+	server := testenv.StartRedis(t)
+	l := closed(t)(lock.NewRedis(server.Client(t), nil))
+	acquired(t, l, nil).Release()
+	before := server.CommandCalls(t)
+	for range 10 {
+		acquired(t, l, nil).Release()
+	}
+	after := server.CommandCalls(t)
+	for name, want := range map[string]int{"evalsha": 20, "get": 20, "set": 20, "time": 10, "publish": 0, "subscribe": 0} {
+		if got := after[name] - before[name]; got != want {
+			t.Errorf("10 locks took %d %s, want %d", got, name, want)
+		}
+	}
+	lease := acquired(t, l, nil)
+	var all sync.WaitGroup
+	for range 20 {
+		all.Go(func() { acquired(t, l, nil).Release() })
+	}
+	time.Sleep(300 * time.Millisecond)
+	if got := server.CommandCalls(t)["evalsha"] - after["evalsha"]; got > 5 {
+		t.Errorf("20 that wait have asked %d times", got)
+	}
+	lease.Release()
+	all.Wait()
+	if got := server.CommandCalls(t)["subscribe"]; got > 1 {
+		t.Errorf("subscribed %d times", got)
+	}
+}

@@ -1,0 +1,82 @@
+package lock_test
+
+import (
+	"context"
+	"math/rand/v2"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/cacheaside/cacheaside/internal/locktest"
+	"github.com/cacheaside/cacheaside/internal/testenv"
+	"github.com/cacheaside/cacheaside/lock"
+)
+
+// TestRedlockHistory: one or two of the nodes hang, are cut off, stopped, lose replies and get requests late, or are killed and, without what they have known, come back when all locks of before have ended; also a majority of
+// them. Processes are stopped, too.
+func TestRedlockHistory(t *testing.T) {
+	ttl := 500 * time.Millisecond
+	if locktest.Full() {
+		ttl = time.Second
+	}
+	nodes := testenv.FiveMasters(t)
+	seeds, length := locktest.Seeds()
+	var addrs []string
+	for _, n := range nodes {
+		addrs = append(addrs, n.Addr)
+	}
+	for _, seed := range seeds {
+		var proxies [][]*testenv.Proxy // of the nodes, by locker
+		locktest.Faults{
+			TTL:     ttl,
+			Stopped: []string{"LOCK_REDLOCK=" + strings.Join(addrs, ",")},
+			Locker: func(t testing.TB, o *lock.LockerOptions) *lock.Locker {
+				own := make([]*testenv.Proxy, len(nodes))
+				var clients []*redis.Client
+				for i, n := range nodes {
+					own[i] = testenv.NewProxy(t, n.Addr)
+					c := n.Options()
+					c.Addr, c.DialTimeout, c.ContextTimeoutEnabled = own[i].Addr, 200*time.Millisecond, len(proxies)%2 == 0
+					clients = append(clients, clientWith(t, c))
+				}
+				proxies = append(proxies, own)
+				return closed(t)(lock.NewRedlock(clients, o))
+			},
+			Disturb: func(ctx context.Context, r *rand.Rand) string {
+				own := proxies[r.IntN(len(proxies))]
+				which := r.Perm(len(nodes))
+				some := which[:2]
+				for_ := locktest.UpTo(r, 600*time.Millisecond)
+				var what string
+				var on, off func(int)
+				switch r.IntN(6) {
+				case 0:
+					what, on, off = "hang", func(i int) { own[i].Hang(true) }, func(i int) { own[i].Hang(false) }
+				case 1:
+					what, on, off = "reset", func(i int) { own[i].Cut() }, func(i int) { own[i].Restore() }
+				case 2:
+					what, on, off = "replies lost, requests delayed", func(i int) { own[i].OnRequest(locktest.BadLine(r.Uint64(), 6)) }, func(i int) { own[i].OnRequest(nil) }
+				case 3:
+					what, on, off = "stopped", func(i int) { nodes[i].Pause() }, func(i int) { nodes[i].Resume() }
+				default:
+					some, for_, what = which[:1], ttl+ttl/2, "one killed, and back without its data"
+					if r.IntN(2) == 0 {
+						some, what = which[:3], "a majority killed, and back without its data"
+					}
+					on, off = func(i int) { nodes[i].Kill() }, func(i int) { nodes[i].Restart(t) }
+					ctx = context.WithoutCancel(ctx) // it stays out that long
+				}
+				for _, i := range some {
+					on(i)
+				}
+				locktest.Sleep(ctx, for_)
+				for _, i := range some {
+					off(i)
+				}
+				return what
+			},
+		}.Run(t, seed, length)
+	}
+}

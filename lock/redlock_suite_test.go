@@ -1,0 +1,66 @@
+package lock_test
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/cacheaside/cacheaside/internal/locktest"
+	"github.com/cacheaside/cacheaside/internal/testenv"
+	"github.com/cacheaside/cacheaside/lock"
+)
+
+// redlockOn makes lockers with clients of their own, some of which keep deadlines. lost has the third node refuse connections.
+func redlockOn(nodes []*testenv.Redis, lost *testenv.Proxy) func(t testing.TB, o *lock.LockerOptions) *lock.Locker {
+	return func(t testing.TB, o *lock.LockerOptions) *lock.Locker {
+		var clients []*redis.Client
+		for i, n := range nodes {
+			options := n.Options()
+			options.ContextTimeoutEnabled = i%2 == 0
+			if lost != nil && i == 2 {
+				options.Addr = lost.Addr
+			}
+			clients = append(clients, clientWith(t, options))
+		}
+		return closed(t)(lock.NewRedlock(clients, o))
+	}
+}
+
+// redlockTTL has a time-out of 250 ms for each node, also on a busy machine.
+const redlockTTL = time.Second
+
+func TestRedlock(t *testing.T) {
+	nodes := testenv.FiveMasters(t)
+	t.Run("five", func(t *testing.T) {
+		t.Parallel()
+		locktest.Run(t, locktest.Backend{New: redlockOn(nodes, nil), TTL: redlockTTL})
+	})
+	t.Run("one of five lost", func(t *testing.T) {
+		t.Parallel()
+		lost := testenv.NewProxy(t, nodes[2].Addr)
+		lost.Cut()
+		locktest.Run(t, locktest.Backend{TTL: redlockTTL, New: func(t testing.TB, o *lock.LockerOptions) *lock.Locker {
+			own := *o
+			own.Prefix = "lost:" // not the locks of the other suite
+			return redlockOn(nodes, lost)(t, &own)
+		}})
+	})
+}
+
+// An even number does.
+func TestRedlockOfFour(t *testing.T) {
+	nodes := testenv.FiveMasters(t)[:4]
+	a, b := redlockOn(nodes, nil)(t, nil), redlockOn(nodes, nil)(t, nil)
+	lease, err := a.Acquire(t.Context(), "a", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := b.TryAcquire(t.Context(), "a", nil); !errors.Is(err, lock.ErrHeld) {
+		t.Error(err)
+	}
+	if err := lease.Release(); err != nil {
+		t.Error(err)
+	}
+}

@@ -1,0 +1,119 @@
+package lock_test
+
+import (
+	"errors"
+	"strconv"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/cacheaside/cacheaside/internal/testenv"
+	"github.com/cacheaside/cacheaside/lock"
+)
+
+const tokenKey = "lock:{a}:token"
+
+// Whichever nodes are away, tokens grow, also beyond one that is ahead of all clocks.
+func TestRedlockTokensGrow(t *testing.T) {
+	f := newFive(t)
+	l := f.locker(nil)
+	last := time.Now().Add(10 * time.Second).UnixMicro() // the clocks that it was made by have gone back since
+	for _, i := range []int{1, 2, 3} {
+		f.check(f.direct[i].Set(t.Context(), tokenKey, last, time.Minute).Err())
+	}
+	for i := range 15 {
+		a, b := i%5, (i+1)%5
+		f.hang(true, a, b)
+		lease, err := l.Acquire(t.Context(), "a", nil)
+		f.check(err)
+		if lease.Token() <= last {
+			t.Errorf("token %d after %d", lease.Token(), last)
+		}
+		last = lease.Token()
+		f.check(lease.Release())
+		f.hang(false, a, b)
+		f.free(2 * time.Second)
+	}
+}
+
+// A token that was overtaken since the votes is not used: the round is given up, and the next has a greater one.
+func TestRedlockTokenOvertaken(t *testing.T) {
+	f := newFive(t)
+	l := f.locker(nil)
+	greater := time.Now().Add(time.Hour).UnixMicro()
+	for i := range 3 {
+		var once atomic.Bool
+		f.disturb(lock.RedlockToken, func() testenv.Action {
+			if once.CompareAndSwap(false, true) {
+				if err := f.direct[i].Set(t.Context(), tokenKey, greater, time.Minute).Err(); err != nil {
+					t.Error(err)
+				}
+			}
+			return testenv.Pass
+		}, i)
+	}
+	lease, err := l.Acquire(t.Context(), "a", nil)
+	f.check(err)
+	if lease.Token() <= greater {
+		t.Errorf("token %d, and %d is stored", lease.Token(), greater)
+	}
+	stored := 0
+	for i, c := range f.direct {
+		if got, _ := strconv.ParseInt(c.Get(t.Context(), tokenKey).Val(), 10, 64); got != lease.Token() {
+			t.Logf("node %d has %d", i, got) // two of them need not have answered in time
+			continue
+		}
+		stored++
+		if ttl := c.TTL(t.Context(), tokenKey).Val(); ttl < time.Hour {
+			t.Errorf("a token that is an hour ahead is forgotten after %v", ttl)
+		}
+	}
+	if stored < 3 {
+		t.Errorf("the token is stored on %d nodes", stored)
+	}
+	f.check(lease.Release())
+}
+
+// Without a majority for its token there is no lock, and nothing of it is left.
+func TestRedlockTokenNotStored(t *testing.T) {
+	f := newFive(t)
+	l := f.locker(nil)
+	f.disturb(lock.RedlockToken, always(testenv.Drop), 0, 2, 4)
+	lease, err := l.Acquire(t.Context(), "a", nil)
+	if err == nil {
+		lease.Release()
+	}
+	if err == nil || errors.Is(err, lock.ErrHeld) {
+		t.Errorf("%v", err)
+	}
+	f.free(2 * time.Second)
+	lease, err = l.Acquire(t.Context(), "a", &lock.Options{NoToken: true})
+	f.check(err)
+	if lease.Token() != 0 {
+		t.Errorf("%d", lease.Token())
+	}
+	f.check(lease.Release())
+}
+
+// A token is not stored where the lock is not: it would not be known whose comes after whose.
+func TestRedlockTokenNeedsTheLock(t *testing.T) {
+	f := newFive(t)
+	l := f.locker(nil)
+	for i := range 3 {
+		f.disturb(lock.RedlockToken, func() testenv.Action {
+			if err := f.direct[i].Del(t.Context(), "lock:{a}").Err(); err != nil {
+				t.Error(err)
+			}
+			return testenv.Pass
+		}, i)
+	}
+	if _, err := l.TryAcquire(t.Context(), "a", nil); err == nil {
+		t.Error("acquired")
+	}
+	for i := range 3 {
+		if v := f.direct[i].Get(t.Context(), tokenKey).Val(); v != "" {
+			t.Errorf("node %d has stored %s", i, v)
+		}
+	}
+	f.free(2 * time.Second)
+}

@@ -1,0 +1,382 @@
+package lock_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/cacheaside/cacheaside/internal/testenv"
+	"github.com/cacheaside/cacheaside/lock"
+)
+
+// inSegments runs f in a bubble, with n segments in this process's memory.
+func inSegments(t *testing.T, n int, f func(t *testing.T, s *lock.Segmented, l *lock.Locker)) {
+	synctest.Test(t, func(t *testing.T) {
+		l, err := lock.NewLocal(nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		s, err := lock.NewSegmented(l, n)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() {
+			if err := l.Close(); err != nil {
+				t.Error(err)
+			}
+		}()
+		f(t, s, l)
+	})
+}
+
+// acquire fails the test if it does not get the segment that is wanted; -1: any.
+func acquire(t *testing.T, ctx context.Context, s *lock.Segmented, home, want int) *lock.Segment {
+	t.Helper()
+	g, err := s.Acquire(ctx, "phone", home, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want >= 0 && g.Index != want {
+		t.Fatalf("segment %d, not %d", g.Index, want)
+	}
+	return g
+}
+
+func TestSegmentedHome(t *testing.T) {
+	inSegments(t, 4, func(t *testing.T, s *lock.Segmented, l *lock.Locker) {
+		a := acquire(t, t.Context(), s, 2, 2)
+		acquire(t, t.Context(), s, 2, 3) // the first after it that is free
+		acquire(t, t.Context(), s, 2, 0)
+		acquire(t, t.Context(), s, 6, 1)
+		if _, err := l.TryAcquire(t.Context(), "phone/3", nil); !errors.Is(err, lock.ErrHeld) {
+			t.Errorf("the lock of a segment: %v", err)
+		}
+		time.AfterFunc(3*time.Second, func() { a.Release() })
+		began := time.Now()
+		acquire(t, t.Context(), s, 2, 2) // where it waits
+		if waited := time.Since(began); waited != 3*time.Second {
+			t.Errorf("waited %v", waited)
+		}
+	})
+}
+
+// Those who have no home are spread over all segments, wherever a process begins.
+func TestSegmentedSpreads(t *testing.T) {
+	inSegments(t, 10, func(t *testing.T, s *lock.Segmented, _ *lock.Locker) {
+		got := make([]int, 10)
+		for range 1000 {
+			g := acquire(t, t.Context(), s, -1, -1)
+			got[g.Index]++
+			g.Release()
+		}
+		if slices.Min(got) != 100 || slices.Max(got) != 100 {
+			t.Errorf("how often each was home: %d", got)
+		}
+	})
+}
+
+func TestSegmentedNext(t *testing.T) {
+	inSegments(t, 3, func(t *testing.T, s *lock.Segmented, _ *lock.Locker) {
+		other := acquire(t, t.Context(), s, 0, 0)
+		g := acquire(t, t.Context(), s, 1, 1)
+		first := g
+		g, err := g.Next(t.Context())
+		if err != nil || g.Index != 2 {
+			t.Fatalf("%v, %v", g, err)
+		}
+		if first.Context().Err() == nil {
+			t.Fatal("the segment before is still held")
+		}
+		acquire(t, t.Context(), s, 1, 1).Release()
+
+		// The last is taken: it is waited for, with nothing held.
+		short, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		if _, err := g.Next(short); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("error %v", err)
+		}
+		if other.Release() != nil {
+			t.Error("it was lost")
+		}
+		last, err := g.Next(t.Context())
+		if err != nil || last.Index != 0 {
+			t.Fatalf("%v, %v", last, err)
+		}
+		if _, err := last.Next(t.Context()); !errors.Is(err, lock.ErrAllSeen) {
+			t.Errorf("error %v", err)
+		}
+		for i := range 3 {
+			acquire(t, t.Context(), s, i, i)
+		}
+	})
+}
+
+// Whoever is in a segment waits for it, but who must wait stands where few do, whatever his home.
+func TestSegmentedLines(t *testing.T) {
+	inSegments(t, 4, func(t *testing.T, s *lock.Segmented, _ *lock.Locker) {
+		const each = 5
+		var mu sync.Mutex
+		got := make([]int, 4)
+		var all sync.WaitGroup
+		began := time.Now()
+		for range 4 * each {
+			all.Go(func() {
+				g, err := s.Acquire(t.Context(), "phone", 0, nil)
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				time.Sleep(time.Second)
+				mu.Lock()
+				got[g.Index]++
+				mu.Unlock()
+				g.Release()
+			})
+			synctest.Wait() // they come one after the other
+		}
+		all.Wait()
+		if took := time.Since(began); took != each*time.Second || slices.Min(got) != each {
+			t.Errorf("%d in %v", got, took)
+		}
+	})
+}
+
+func TestSegmentedCancelled(t *testing.T) {
+	inSegments(t, 2, func(t *testing.T, s *lock.Segmented, l *lock.Locker) {
+		acquire(t, t.Context(), s, 0, 0)
+		b := acquire(t, t.Context(), s, 0, 1)
+		gone := errors.New("the customer has left")
+		ctx, cancel := context.WithCancelCause(t.Context())
+		time.AfterFunc(time.Second, func() { cancel(gone) })
+		if _, err := s.Acquire(ctx, "phone", 1, nil); !errors.Is(err, gone) {
+			t.Errorf("error %v", err)
+		}
+		if _, err := s.Acquire(t.Context(), "phone", 1, &lock.Options{Wait: time.Second}); !errors.Is(err, lock.ErrHeld) {
+			t.Errorf("error %v", err)
+		}
+		b.Release()
+		acquire(t, t.Context(), s, 0, 1) // nothing of them was left behind
+		if err := l.Close(); err != nil {
+			t.Error(err)
+		}
+		if _, err := s.Acquire(t.Context(), "phone", 1, nil); !errors.Is(err, lock.ErrClosed) {
+			t.Errorf("error %v", err)
+		}
+	})
+}
+
+func TestSegmentedOwner(t *testing.T) {
+	inSegments(t, 3, func(t *testing.T, s *lock.Segmented, l *lock.Locker) {
+		ctx := lock.WithOwner(t.Context())
+		acquire(t, t.Context(), s, 0, 0)
+		outer := acquire(t, ctx, s, 0, 1)
+		inner := acquire(t, ctx, s, 2, 1) // not 2, which is free
+		if inner.Token() != outer.Token() {
+			t.Error("two locks")
+		}
+		inner.Release()
+		if _, err := l.TryAcquire(t.Context(), "phone/1", nil); !errors.Is(err, lock.ErrHeld) {
+			t.Errorf("the inner release has let go: %v", err)
+		}
+		outer.Release()
+		acquire(t, t.Context(), s, 1, 1)
+		acquire(t, lock.WithOwner(t.Context()), s, 1, 2) // another owner
+	})
+}
+
+// Two owners have a segment each, and would have the other's: neither waits for what the other keeps.
+func TestSegmentedOwnersDoNotDeadlock(t *testing.T) {
+	inSegments(t, 2, func(t *testing.T, s *lock.Segmented, _ *lock.Locker) {
+		var all sync.WaitGroup
+		for home := range 2 {
+			ctx, cancel := context.WithTimeout(lock.WithOwner(t.Context()), time.Minute)
+			defer cancel()
+			outer := acquire(t, ctx, s, home, home)
+			inner := acquire(t, ctx, s, home, home)
+			all.Go(func() {
+				if _, err := inner.Next(ctx); !errors.Is(err, lock.ErrHeld) {
+					t.Errorf("error %v", err)
+				}
+				time.Sleep(time.Second)
+				if outer.Release() != nil {
+					t.Error("it was lost")
+				}
+			})
+		}
+		all.Wait()
+	})
+}
+
+func TestSegmentedOptions(t *testing.T) {
+	l, err := lock.NewLocal(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	for _, n := range []int{-1, 0, 1001} {
+		if _, err := lock.NewSegmented(l, n); err == nil {
+			t.Errorf("%d segments, and no error", n)
+		}
+	}
+	if _, err := lock.NewSegmented(nil, 1); err == nil {
+		t.Error("no Locker, and no error")
+	}
+	s, err := lock.NewSegmented(l, 1000)
+	if err != nil {
+		t.Fatal(err)
+	}
+	long := strings.Repeat("x", 1024)
+	if _, err := s.Acquire(t.Context(), long, 7, nil); err == nil || strings.Contains(err.Error(), long) {
+		t.Errorf("error %v", err)
+	}
+	if _, err := s.Acquire(t.Context(), "a", 7, &lock.Options{TTL: 1}); err == nil {
+		t.Error("a TTL of a nanosecond, and no error")
+	}
+}
+
+// In a cluster the segments are on several nodes, and no request concerns two of them. Several Lockers, as of several processes, sell 60 pieces of 12 segments: each once.
+func TestSegmentedCluster(t *testing.T) {
+	cluster := testenv.SharedCluster(t)
+	const segments, each, lockers, buyers = 12, 5, 3, 40
+	var mu sync.Mutex
+	left, sold, empty := make([]int, segments), 0, 0
+	for i := range left {
+		left[i] = each
+	}
+	busy := make([]bool, segments)
+	// sell is what one buyer does in a segment.
+	sell := func(i int) bool {
+		mu.Lock()
+		if busy[i] {
+			t.Errorf("two are in segment %d", i)
+		}
+		n := left[i]
+		busy[i] = true
+		mu.Unlock()
+		time.Sleep(time.Millisecond)
+		mu.Lock()
+		defer mu.Unlock()
+		busy[i] = false
+		if n > 0 {
+			left[i] = n - 1
+			sold++
+		}
+		return n > 0
+	}
+	var all sync.WaitGroup
+	for range lockers {
+		l, err := lock.NewRedis(cluster.Client(t), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer l.Close()
+		s, err := lock.NewSegmented(l, segments)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for range buyers {
+			all.Go(func() {
+				g, err := s.Acquire(t.Context(), "phone", -1, nil)
+				for err == nil {
+					if sell(g.Index) {
+						if err := g.Release(); err != nil {
+							t.Error(err)
+						}
+						return
+					}
+					g, err = g.Next(t.Context())
+				}
+				if !errors.Is(err, lock.ErrAllSeen) {
+					t.Error(err)
+				}
+				mu.Lock()
+				empty++
+				mu.Unlock()
+			})
+		}
+	}
+	all.Wait()
+	if sold != segments*each || empty != lockers*buyers-sold {
+		t.Errorf("sold %d, left %v, %d have found nothing", sold, left, empty)
+	}
+	for _, node := range cluster.Nodes[:3] {
+		if n := keysOf(t, node.Client(t)); n == 0 {
+			t.Errorf("no segment is on node %s", node.Addr)
+		}
+	}
+}
+
+func keysOf(t *testing.T, rdb *redis.Client) int {
+	t.Helper()
+	keys, err := rdb.Keys(t.Context(), "lock:{phone/*").Result()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return len(keys)
+}
+
+func ExampleSegmented() {
+	ctx := context.Background()
+	l, err := lock.NewLocal(nil) // or NewRedis, or any other
+	if err != nil {
+		panic(err)
+	}
+	defer l.Close()
+	segments, err := lock.NewSegmented(l, 3)
+	if err != nil {
+		panic(err)
+	}
+	left := []int{0, 0, 1} // of each segment; in a database, as a rule
+
+	g, err := segments.Acquire(ctx, "phone", 1, nil)
+	for err == nil && left[g.Index] == 0 {
+		g, err = g.Next(ctx)
+	}
+	switch {
+	case errors.Is(err, lock.ErrAllSeen):
+		fmt.Println("sold out")
+	case err != nil:
+		fmt.Println(err)
+	default:
+		left[g.Index]--
+		fmt.Println("bought in segment", g.Index)
+		fmt.Println("released:", g.Release())
+	}
+	// Output:
+	// bought in segment 2
+	// released: <nil>
+}
+
+// An owner who is releasing his segment has it no more: he gets another, and does not ask for the one again and again. There is no bubble here, where that would stop the time.
+func TestSegmentedOwnerWhoReleases(t *testing.T) {
+	releasing, answer := make(chan struct{}), make(chan struct{})
+	f := &fake{}
+	f.release = func(context.Context) error {
+		if f.asked() == 1 {
+			close(releasing)
+			<-answer
+		}
+		return nil
+	}
+	s, err := lock.NewSegmented(closed(t)(lock.New(f, nil)), 2)
+	want(t, "new", err, nil)
+	ctx, cancel := context.WithTimeout(lock.WithOwner(t.Context()), 5*time.Second)
+	defer cancel()
+	first := acquire(t, ctx, s, 0, 0)
+	done := make(chan error)
+	go func() { done <- first.Release() }()
+	<-releasing
+	defer func() {
+		close(answer)
+		want(t, "release", <-done, nil)
+	}()
+	acquire(t, ctx, s, 0, 1).Release()
+}

@@ -1,0 +1,110 @@
+package zklock
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/go-zookeeper/zk"
+
+	"github.com/cacheaside/cacheaside/internal/mutant"
+)
+
+var (
+	errTimeout = errors.New("ZooKeeper has not answered in time")
+	errExpired = errors.New("the session with ZooKeeper has expired")
+)
+
+// call is a request, on a goroutine of its own: go-zk knows no contexts. It ends with the connection, or the client, at the latest. One that has not been sent when the connection ends is sent by the next, so who has given
+// up a request must find out in the end what has become of it.
+type call[T any] struct {
+	done  chan struct{}
+	sent  time.Time
+	value T
+	err   error
+}
+
+// begin sends a request, once there is a connection.
+func begin[T any](ctx context.Context, c *client, f func(*zk.Conn) (T, error)) (*call[T], error) {
+	s, l, err := c.connected(ctx)
+	if err != nil {
+		return nil, err
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed {
+		return nil, errClosed
+	}
+	k := &call[T]{done: make(chan struct{}), sent: time.Now()}
+	conn := c.conn
+	c.jobs.Go(func() {
+		defer close(k.done)
+		k.value, k.err = f(conn)
+		c.noted(s, l, k.sent, k.err)
+	})
+	return k, nil
+}
+
+// noted is what an answer tells of the session.
+func (c *client) noted(s *session, l *link, sent time.Time, err error) {
+	if errors.Is(err, zk.ErrSessionExpired) {
+		c.expired(s)
+		return
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if answered(err) && c.now == s && c.link == l {
+		s.hear(sent, time.Now())
+	}
+}
+
+// wait returns what the server has answered. After another error the request may yet be carried out.
+func (k *call[T]) wait(ctx context.Context) (T, error) {
+	select {
+	case <-k.done:
+		return k.value, k.err
+	case <-ctx.Done():
+		var none T
+		return none, context.Cause(ctx)
+	}
+}
+
+// do is begin and wait, bounded by a time-out.
+func do[T any](ctx context.Context, c *client, timeout time.Duration, f func(*zk.Conn) (T, error)) (T, error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, timeout, errTimeout)
+	defer cancel()
+	k, err := begin(ctx, c, f)
+	if err != nil {
+		var none T
+		return none, err
+	}
+	return k.wait(ctx)
+}
+
+// answers are the errors that only a server gives: it has not done what was asked for.
+var answers = []error{zk.ErrAPIError, zk.ErrNoNode, zk.ErrNoAuth, zk.ErrBadVersion, zk.ErrNoChildrenForEphemerals, zk.ErrNodeExists, zk.ErrNotEmpty, zk.ErrInvalidACL, zk.ErrBadArguments}
+
+// answered tells whether a request was answered, so that it is known whether it was carried out.
+func answered(err error) bool {
+	return err == nil || refused(err) || slices.ContainsFunc(answers, func(e error) bool { return errors.Is(err, e) })
+}
+
+// refused tells whether a server has refused a request for a reason that go-zk does not know: who asked again would be refused again.
+func refused(err error) bool {
+	if mutant.Active == mutant.ZkRefused {
+		return unimplemented(err)
+	}
+	for _, code := range []string{"-120", "-124", "-125"} { // an ephemeral node of a local session; SASL is required; a quota is exceeded
+		if err != nil && strings.HasSuffix(err.Error(), "unknown error: "+code) {
+			return true
+		}
+	}
+	return unimplemented(err)
+}
+
+// unimplemented tells whether a server does not know such a request; go-zk does not know that answer.
+func unimplemented(err error) bool {
+	return err != nil && strings.HasSuffix(err.Error(), "unknown error: -6")
+}

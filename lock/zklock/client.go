@@ -1,0 +1,296 @@
+package zklock
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"sync"
+	"time"
+
+	"github.com/go-zookeeper/zk"
+)
+
+// client is one connection of go-zk, and the sessions that it has had one after the other.
+type client struct {
+	servers []string
+	options Options
+	gone    func() []byte // what a link says when it is lost; see watches
+	closing context.Context
+	stop    context.CancelFunc
+	jobs    sync.WaitGroup // requests, and what is cleaned up
+
+	mu      sync.Mutex
+	closed  bool
+	conn    *zk.Conn // nil until it is needed
+	events  <-chan zk.Event
+	now     *session // nil: none
+	link    *link    // the latest; nil: none
+	open    bool     // requests can be sent to it
+	changed chan struct{}
+	authed  bool  // Options.Auth was accepted; from then on go-zk repeats it
+	refused error // Options.Auth was not
+
+	next, failures int // of go-zk's goroutine that connects
+}
+
+var (
+	errClosed       = errors.New("the locker is closed")
+	errNoConnection = errors.New("no connection with ZooKeeper")
+)
+
+func newClient(servers []string, o Options) *client {
+	c := &client{servers: servers, options: o, changed: make(chan struct{})}
+	rand.Shuffle(len(servers), func(i, j int) { servers[i], servers[j] = servers[j], servers[i] })
+	c.closing, c.stop = context.WithCancel(context.Background())
+	return c
+}
+
+// start connects, at the first use.
+func (c *client) start() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	switch {
+	case c.closed:
+		return errClosed
+	case c.conn != nil:
+		return nil
+	}
+	var err error
+	c.conn, c.events, err = zk.Connect(c.servers, c.options.SessionTimeout, zk.WithHostProvider(c), zk.WithDialer(c.dial), zk.WithLogger(silent{}), zk.WithLogInfo(false))
+	if err == nil {
+		c.jobs.Go(c.pulse)
+		c.authed = len(c.options.Auth) == 0
+		if !c.authed {
+			c.jobs.Go(c.authenticate)
+		}
+	}
+	return err
+}
+
+type silent struct{}
+
+func (silent) Printf(string, ...any) {}
+
+// Init is of go-zk's HostProvider, as are the next three: names are looked up anew for each connection.
+func (c *client) Init([]string) error { return nil }
+
+// Len is how many servers there are.
+func (c *client) Len() int { return len(c.servers) }
+
+// Next is the server to connect to. It tells go-zk to pause, which it does for a whole second, only at the end: that is when it notices that it is to quit.
+func (c *client) Next() (string, bool) {
+	c.next++
+	return c.servers[c.next%len(c.servers)], c.closing.Err() != nil
+}
+
+// Connected is called when there is a session.
+func (c *client) Connected() { c.failures = 0 }
+
+// dial connects to a server; at once to each of them, and then with pauses.
+func (c *client) dial(network, address string, timeout time.Duration) (net.Conn, error) {
+	c.mu.Lock()
+	old := c.link
+	c.mu.Unlock()
+	old.cut() // go-zk forgets that where the session has expired
+	if rounds := c.failures / len(c.servers); rounds > 0 {
+		longest := min(10*time.Millisecond<<min(rounds, 6), 500*time.Millisecond, c.options.SessionTimeout/10)
+		c.sleep(longest/2 + rand.N(longest/2))
+	}
+	c.failures++
+	ctx, cancel := context.WithTimeout(c.closing, timeout)
+	defer cancel()
+	conn, err := c.options.Dial(ctx, network, address)
+	if err != nil {
+		return nil, err
+	}
+	l := &link{Conn: conn, client: c, limit: time.Now().Add(max(c.options.SessionTimeout/8, time.Second))}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed {
+		_ = conn.Close() // it has not been used
+		return nil, errClosed
+	}
+	c.link = l
+	return l, nil
+}
+
+// sleep returns early when the client is closed.
+func (c *client) sleep(d time.Duration) {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+	case <-c.closing.Done():
+	}
+}
+
+// greeted is told by a link what the server has answered to the request for a session: id 0 means that the one before is over.
+func (c *client) greeted(l *link, id int64, timeout time.Duration) {
+	c.mu.Lock()
+	var lost []*held
+	if s := c.now; s != nil && (s.id != id || timeout < s.timeout) { // shorter than it was: its locks may live for less than is thought
+		lost = s.end()
+		c.now = nil
+	}
+	if id != 0 && !c.closed {
+		if c.now == nil {
+			c.now = &session{id: id, timeout: timeout, gone: make(chan struct{}), locks: make(map[*held]struct{})}
+		}
+		c.now.timeout = timeout
+		c.now.begin(l.sent)
+		c.open = true
+	}
+	c.change()
+	c.mu.Unlock()
+	for _, h := range lost {
+		h.lost(errExpired)
+	}
+}
+
+// left is told by a link that it is closed.
+func (c *client) left(l *link) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.link == l {
+		c.link, c.open = nil, false
+		c.change()
+	}
+}
+
+// expired ends a session of which a server has said that it has.
+func (c *client) expired(s *session) {
+	c.mu.Lock()
+	var l *link
+	lost := s.end()
+	if c.now == s {
+		c.now, c.open = nil, false
+		c.change()
+		l = c.link
+	}
+	c.mu.Unlock()
+	for _, h := range lost {
+		h.lost(errExpired)
+	}
+	l.cut() // so go-zk makes a new session
+}
+
+// change wakes who waits for a connection. With c.mu held.
+func (c *client) change() {
+	close(c.changed)
+	c.changed = make(chan struct{})
+}
+
+// session is the one of now, and its time-out; nil if there is none.
+func (c *client) session() (*session, time.Duration) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.now == nil {
+		return nil, 0
+	}
+	return c.now, c.now.timeout
+}
+
+// connected waits for a connection with a session, and with Options.Auth.
+func (c *client) connected(ctx context.Context) (*session, *link, error) {
+	return c.connection(ctx, func() bool { return c.authed })
+}
+
+func (c *client) connection(ctx context.Context, ready func() bool) (*session, *link, error) {
+	for {
+		c.mu.Lock()
+		s, l, changed, refused := c.now, c.link, c.changed, c.refused
+		open := c.open && s != nil && l != nil && ready()
+		c.mu.Unlock()
+		if open {
+			return s, l, nil
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return nil, nil, errors.Join(errNoConnection, refused, context.Cause(ctx))
+		case <-c.closing.Done():
+			return nil, nil, errClosed
+		}
+	}
+}
+
+// authenticate tells the servers Options.Auth, before anything else.
+func (c *client) authenticate() {
+	for i := 0; i < len(c.options.Auth); {
+		if _, _, err := c.connection(c.closing, func() bool { return true }); err != nil {
+			return
+		}
+		a := c.options.Auth[i]
+		err := c.conn.AddAuth(a.Scheme, a.Credentials)
+		if err == nil {
+			i++
+			continue
+		}
+		c.mu.Lock()
+		c.refused = fmt.Errorf("Options.Auth: %w", err)
+		c.mu.Unlock()
+		c.sleep(100 * time.Millisecond)
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.authed, c.refused = true, nil
+	c.change()
+}
+
+// pulse keeps the life of the session proven.
+func (c *client) pulse() {
+	for c.closing.Err() == nil {
+		if _, _, err := c.connected(c.closing); err != nil {
+			return
+		}
+		_, limit := c.session()
+		pause := pulse(cmp.Or(limit, c.options.SessionTimeout))
+		began := time.Now()
+		// go-zk ends a connection that is silent for two thirds of that: so no more than one of these is under way.
+		_, _ = do(c.closing, c, limit, func(z *zk.Conn) (bool, error) { ok, _, err := z.Exists("/"); return ok, err })
+		c.sleep(pause - time.Since(began))
+	}
+}
+
+// background runs what close waits for, and ends; it returns false if the client is closed.
+func (c *client) background(f func()) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !c.closed {
+		c.jobs.Go(f)
+	}
+	return !c.closed
+}
+
+// close ends the session, and with it what may be left of it.
+func (c *client) close() {
+	c.mu.Lock()
+	c.closed = true
+	conn, open, l := c.conn, c.open, c.link
+	var lost []*held
+	if c.now != nil {
+		lost = c.now.end()
+	}
+	c.mu.Unlock()
+	c.stop()
+	for _, h := range lost {
+		h.lost(errClosed)
+	}
+	if conn == nil {
+		return
+	}
+	if !open {
+		l.cut() // which may wait for its first answer
+	}
+	conn.Close()
+	c.mu.Lock()
+	l = c.link
+	c.mu.Unlock()
+	l.cut()
+	for range c.events { // until go-zk has ended
+	}
+	c.jobs.Wait()
+}

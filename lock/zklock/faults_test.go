@@ -1,0 +1,385 @@
+package zklock_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/go-zookeeper/zk"
+
+	"github.com/cacheaside/cacheaside/internal/testenv"
+	"github.com/cacheaside/cacheaside/lock"
+	"github.com/cacheaside/cacheaside/lock/zklock"
+)
+
+// short are options for tests that wait for the end of a session.
+func short() *zklock.Options { return &zklock.Options{SessionTimeout: time.Second} }
+
+// TestToldBeforeTheNext: who is cut off is told before another gets the lock, and can go on when he is not any more.
+func TestToldBeforeTheNext(t *testing.T) {
+	z := parallel(t)
+	for name, way := range map[string]func(p *testenv.Proxy) (break_, fix func()){
+		"hang": func(p *testenv.Proxy) (break_, fix func()) { return func() { p.Hang(true) }, func() { p.Hang(false) } },
+		"cut":  func(p *testenv.Proxy) (break_, fix func()) { return p.Cut, p.Restore },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			p := testenv.NewProxy(t, z.Addr)
+			break_, fix := way(p)
+			told(t, z, p.Addr, break_, nil, fix)
+		})
+	}
+}
+
+func TestToldByNoServer(t *testing.T) {
+	z := testenv.SharedZooKeeper(t)
+	told(t, z, z.Addr, z.Pause, z.Resume, func() {})
+}
+
+// told has the holder, who is at addr, lose the lock to another. lost is called when he was told.
+func told(t *testing.T, z *testenv.ZooKeeper, addr string, break_, lost, fix func()) {
+	o := short()
+	o.Root = "/" + t.Name()[strings.LastIndex(t.Name(), "/")+1:]
+	a, b := locker(t, addr, o), locker(t, z.Addr, o)
+	first := acquire(t, a, nil)
+	var told atomic.Pointer[time.Time]
+	context.AfterFunc(first.Context(), func() { now := time.Now(); told.Store(&now) })
+	conn := z.Client(t)
+	got := make(chan *lock.Lease, 1)
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	go func() {
+		for ctx.Err() == nil { // his own session may end, too
+			if lease, err := b.Acquire(ctx, "a", nil); err == nil {
+				got <- lease
+				return
+			}
+		}
+	}()
+	eventually(t, "one in line", func() bool { return len(below(t, conn, o.Root+"/lock:a")) == 2 })
+	broken := time.Now()
+	break_()
+	<-first.Context().Done()
+	if cause := context.Cause(first.Context()); !errors.Is(cause, lock.ErrLost) {
+		t.Error(cause)
+	}
+	if lost != nil {
+		lost()
+	}
+	second := <-got
+	now := time.Now()
+	fix()
+	if ended := told.Load(); ended == nil || !ended.Before(now) {
+		t.Error("another has got the lock before its holder was told")
+	} else {
+		t.Logf("told after %v, %v before another had it", ended.Sub(broken).Round(time.Millisecond), now.Sub(*ended).Round(time.Millisecond))
+	}
+	if second.Token() <= first.Token() {
+		t.Errorf("token %d after %d", second.Token(), first.Token())
+	}
+	if err := first.Release(); !errors.Is(err, lock.ErrLost) {
+		t.Errorf("release: %v", err)
+	}
+	release(t, second)
+	var third *lock.Lease // in a new session
+	eventually(t, "the lock again", func() (ok bool) {
+		var err error
+		third, err = a.Acquire(ctx, "a", nil)
+		return err == nil
+	})
+	release(t, third)
+}
+
+// TestReconnect: a connection that is lost, and one lost with the server, is no lock lost, and no place in line.
+func TestReconnect(t *testing.T) {
+	z := testenv.SharedZooKeeper(t)
+	p := testenv.NewProxy(t, z.Addr)
+	o := calm()
+	o.SessionTimeout = 30 * time.Second
+	first := acquire(t, locker(t, p.Addr, o), nil)
+	conn := z.Client(t)
+	got := make(chan *lock.Lease, 1)
+	waiting := locker(t, p.Addr, o)
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	go func() {
+		lease, err := waiting.Acquire(ctx, "a", nil)
+		if err != nil {
+			t.Error(err)
+		}
+		got <- lease
+	}()
+	eventually(t, "one in line", func() bool { return len(nodes(t, conn)) == 2 })
+	was := strings.Join(nodes(t, conn), " ")
+	p.Cut()
+	p.Restore()
+	eventually(t, "an extension", func() bool { return first.Extend(ctx) == nil })
+	z.Restart(t)
+	eventually(t, "an extension", func() bool { return first.Extend(ctx) == nil })
+	if err := context.Cause(first.Context()); err != nil {
+		t.Error(err)
+	}
+	if is := strings.Join(nodes(t, z.Client(t)), " "); is != was {
+		t.Errorf("nodes %s, were %s", is, was)
+	}
+	release(t, first)
+	second := <-got
+	if second == nil {
+		t.FailNow()
+	}
+	if second.Token() <= first.Token() {
+		t.Errorf("token %d after %d", second.Token(), first.Token())
+	}
+	release(t, second)
+}
+
+// creates tells whether a chunk has the request for a contender's node.
+func creates(chunk []byte) bool {
+	return bytes.Contains(chunk, []byte(parent+"/L1-")) && bytes.Contains(chunk, []byte{0, 0, 0, 1, 0, 0, 0})
+}
+
+// once does something with the first request for a contender's node.
+func once(p *testenv.Proxy, what testenv.Action) *atomic.Bool {
+	var done atomic.Bool
+	p.OnRequest(func(chunk []byte) testenv.Action {
+		if creates(chunk) && !done.Swap(true) {
+			return what
+		}
+		return testenv.Pass
+	})
+	return &done
+}
+
+// changes of who is in line, so far.
+func changes(t testing.TB, conn *zk.Conn) int32 {
+	t.Helper()
+	_, stat, err := conn.Get(parent)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return stat.Cversion
+}
+
+// TestLateNodeIsDeleted: a request for a node arrives when nobody waits for it any more.
+func TestLateNodeIsDeleted(t *testing.T) {
+	z := testenv.SharedZooKeeper(t)
+	conn, p := z.Client(t), testenv.NewProxy(t, z.Addr)
+	l := locker(t, p.Addr, calm())
+	release(t, acquire(t, l, nil))
+	before := changes(t, conn)
+	late := once(p, testenv.Delay(700*time.Millisecond))
+	ctx, cancel := context.WithCancel(t.Context())
+	time.AfterFunc(100*time.Millisecond, cancel)
+	if _, err := l.Acquire(ctx, "a", nil); !errors.Is(err, context.Canceled) || !late.Load() {
+		t.Fatalf("acquire: %v", err)
+	}
+	if now := changes(t, conn); now != before {
+		t.Fatal("the machine is too slow: the node is there already")
+	}
+	eventually(t, "the node", func() bool { return changes(t, conn) > before })
+	soon(t, patience/4, "no node", func() bool { return len(nodes(t, conn)) == 0 })
+}
+
+// TestLostReply: the node is there, but its creator is not told; it finds it.
+func TestLostReply(t *testing.T) {
+	z := testenv.SharedZooKeeper(t)
+	conn, p := z.Client(t), testenv.NewProxy(t, z.Addr)
+	l := locker(t, p.Addr, calm())
+	release(t, acquire(t, l, nil))
+	before := changes(t, conn)
+	lost := once(p, testenv.LoseReply)
+	lease := acquire(t, l, nil)
+	if n := changes(t, conn) - before; n != 1 || !lost.Load() {
+		t.Errorf("%d nodes for one lock", n)
+	}
+	release(t, lease)
+	if left := nodes(t, conn); len(left) > 0 {
+		t.Errorf("left: %q", left)
+	}
+}
+
+// TestUnansweredReleaseGoesOn, also when the Locker has given it up.
+func TestUnansweredReleaseGoesOn(t *testing.T) {
+	z := parallel(t)
+	conn, p, o := z.Client(t), testenv.NewProxy(t, z.Addr), calm()
+	o.Root = "/unanswered"
+	lease := acquire(t, locker(t, p.Addr, o), &lock.Options{TTL: 400 * time.Millisecond})
+	p.Cut()
+	if err := lease.Release(); err == nil || errors.Is(err, lock.ErrLost) {
+		t.Errorf("release: %v", err)
+	}
+	time.Sleep(1200 * time.Millisecond) // the Locker tries for the TTL, and the last time as long as that may take
+	p.Restore()
+	left := func() int { return len(below(t, conn, o.Root+"/lock:a")) }
+	if left() == 0 {
+		t.Fatal("the session has not lived")
+	}
+	soon(t, patience/4, "no node", func() bool { return left() == 0 }) // the session would not end by then
+}
+
+// TestOutOfReach: without ZooKeeper an Acquire fails within its time-outs, and Close does not hang.
+func TestOutOfReach(t *testing.T) {
+	z := parallel(t)
+	for _, hang := range []bool{false, true} {
+		for _, known := range []bool{false, true} {
+			t.Run(fmt.Sprintf("hang %v, known %v", hang, known), func(t *testing.T) {
+				t.Parallel()
+				outOfReach(t, testenv.NewProxy(t, z.Addr), hang, known)
+			})
+		}
+	}
+}
+
+func outOfReach(t *testing.T, p *testenv.Proxy, hang, known bool) {
+	// What a Locker that is closed while it is cut off has asked for may yet be carried out, and stay for as long as its session: so each has a name of its own.
+	lockName := t.Name()
+	l := locker(t, p.Addr, &zklock.Options{Timeout: 200 * time.Millisecond})
+	if known {
+		eventually(t, "a lock", func() bool {
+			lease, err := l.Acquire(t.Context(), lockName, nil)
+			return err == nil && lease.Release() == nil
+		})
+	}
+	if hang {
+		p.Hang(true)
+	} else {
+		p.Cut()
+	}
+	began := time.Now()
+	if _, err := l.Acquire(t.Context(), lockName, nil); err == nil || errors.Is(err, lock.ErrHeld) || strings.Contains(err.Error(), p.Addr) {
+		t.Error(err)
+	}
+	if took := time.Since(began); took > 5*time.Second {
+		t.Errorf("after %v", took)
+	}
+	began = time.Now()
+	l.Close()
+	if took := time.Since(began); took > 5*time.Second {
+		t.Errorf("closed after %v", took)
+	}
+}
+
+func init() {
+	testenv.RegisterChild("zookeeper holder", func() {
+		l, err := zklock.New([]string{os.Getenv("LOCK_ZOOKEEPER")}, short())
+		if err != nil {
+			panic(err)
+		}
+		lease, err := l.Acquire(context.Background(), "a", nil)
+		if err != nil {
+			panic(err)
+		}
+		fmt.Println(lease.Token())
+		<-lease.Context().Done()
+		fmt.Println(context.Cause(lease.Context()))
+		io.ReadAll(os.Stdin)
+		l.Close()
+	})
+}
+
+// TestProcess that holds the lock is stopped, or killed: another gets it, and the one that was only stopped is told at once when it goes on.
+func TestProcess(t *testing.T) {
+	z := parallel(t)
+	l := locker(t, z.Addr, short())
+	for _, killed := range []bool{false, true} {
+		c := testenv.SpawnChild(t, "zookeeper holder", "LOCK_ZOOKEEPER="+z.Addr)
+		text, err := c.ReadLine(patience)
+		var token int64
+		if _, e := fmt.Sscan(text, &token); err != nil || e != nil {
+			t.Fatal(text, err, e)
+		}
+		began := time.Now()
+		if killed {
+			c.Kill()
+		} else {
+			c.Pause()
+		}
+		lease := acquire(t, l, nil)
+		t.Logf("killed %v: another has the lock after %v", killed, time.Since(began).Round(time.Millisecond))
+		if lease.Token() <= token {
+			t.Errorf("token %d after %d", lease.Token(), token)
+		}
+		release(t, lease)
+		if killed {
+			continue
+		}
+		c.Resume()
+		if text, err := c.ReadLine(patience); err != nil || !strings.Contains(text, "lost") {
+			t.Errorf("told %q, %v", text, err)
+		}
+		c.Stdin.Close()
+		if err := c.Wait(); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// TestWatchesAnew: who waits watches anew by the next connection; go-zk is not to do it, for it has a data race there.
+func TestWatchesAnew(t *testing.T) {
+	z := testenv.SharedZooKeeper(t)
+	conn, p := z.Client(t), testenv.NewProxy(t, z.Addr)
+	first := acquire(t, locker(t, z.Addr, calm()), nil)
+	watched, taken := watchRequests(p)
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	waiting := locker(t, p.Addr, calm())
+	got := make(chan *lock.Lease, 1)
+	go func() {
+		lease, err := waiting.Acquire(ctx, "a", nil)
+		if err != nil {
+			t.Error(err)
+		}
+		got <- lease
+	}()
+	for i := range int64(3) {
+		eventually(t, "a watch", func() bool { return watched.Load() > i })
+		time.Sleep(50 * time.Millisecond) // its answer
+		p.Cut()
+		p.Restore()
+		eventually(t, "another connection", func() bool { return watched.Load()+taken.Load() > i+1 })
+		if taken.Load() > 0 {
+			t.Fatal("a connection has begun with the watches of the one before")
+		}
+	}
+	time.Sleep(50 * time.Millisecond)
+	release(t, first)
+	select {
+	case lease := <-got:
+		release(t, lease)
+	case <-time.After(patience / 4): // sooner than he would look by himself
+		t.Error("who waited was not woken")
+	}
+	if left := nodes(t, conn); len(left) > 0 {
+		t.Errorf("left: %q", left)
+	}
+}
+
+// watchRequests counts those for one watch, and those for all of the connection before.
+func watchRequests(p *testenv.Proxy) (one, all *atomic.Int64) {
+	one, all = new(atomic.Int64), new(atomic.Int64)
+	p.OnRequest(func(chunk []byte) testenv.Action {
+		for len(chunk) >= 12 { // length, number, operation
+			length := 4 + int(binary.BigEndian.Uint32(chunk))
+			if length > len(chunk) {
+				break
+			}
+			switch op := binary.BigEndian.Uint32(chunk[8:]); {
+			case op == 12 && chunk[length-1] == 1:
+				one.Add(1)
+			case op == 101:
+				all.Add(1)
+			}
+			chunk = chunk[length:]
+		}
+		return testenv.Pass
+	})
+	return one, all
+}

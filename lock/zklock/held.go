@@ -1,0 +1,129 @@
+package zklock
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"time"
+
+	"github.com/go-zookeeper/zk"
+
+	"github.com/cacheaside/cacheaside/internal/mutant"
+	"github.com/cacheaside/cacheaside/lock/driver"
+)
+
+// held is a lock that this process has.
+type held struct {
+	d       *zookeeper
+	node    string
+	session *session
+	lost    func(error)
+	timeout time.Duration // of a request
+
+	unknown bool        // a Release was sent, and not answered
+	cleans  atomic.Bool // the node is being deleted in the background
+}
+
+var errUnproven = errors.New("the leader may not have heard of the session for long")
+
+// prove has the leader carry out a request for a node, as long as it is there and its session's: so does a lock whose node is the first. It tells when that was sent, and until when the
+// session lives. A server that is cut off from the others could not answer that, but could answer any question.
+func (d *zookeeper) prove(ctx context.Context, s *session, node string, timeout time.Duration) (stat *zk.Stat, sent, lives time.Time, err error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, timeout, errTimeout)
+	defer cancel()
+	k, err := begin(ctx, d.client, func(z *zk.Conn) (*zk.Stat, error) { return z.Set(node, nil, -1) })
+	if err == nil {
+		stat, err = k.wait(ctx)
+	}
+	if err != nil {
+		return nil, sent, lives, err
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if s.over || stat.EphemeralOwner != s.id {
+		return nil, sent, lives, errExpired
+	}
+	return stat, k.sent, s.lives(k.sent), nil
+}
+
+// hold notes a lock that was got; false if its session is over already.
+func (d *zookeeper) hold(h *held) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if h.session.over {
+		return false
+	}
+	h.session.locks[h] = struct{}{}
+	return true
+}
+
+func (h *held) Extend(ctx context.Context, ttl time.Duration) error {
+	_, sent, lives, err := h.d.prove(ctx, h.session, h.node, h.timeout)
+	switch {
+	case gone(err) || h.d.ended(h.session):
+		h.end()
+		return fmt.Errorf("%w: %w", driver.ErrLost, cmp.Or(err, errExpired))
+	case err == nil && lives.Before(sent.Add(ttl)):
+		return errUnproven
+	}
+	return err
+}
+
+// gone tells whether an error says that a node, or its session, is.
+func gone(err error) bool {
+	return errors.Is(err, zk.ErrNoNode) || errors.Is(err, zk.ErrSessionExpired) || errors.Is(err, errExpired)
+}
+
+func (c *client) ended(s *session) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return s.over
+}
+
+// end notes that it is not held any more.
+func (h *held) end() {
+	h.d.mu.Lock()
+	defer h.d.mu.Unlock()
+	delete(h.session.locks, h)
+}
+
+// clean deletes the node in the background, unless that is being done.
+func (h *held) clean() {
+	if mutant.Active != mutant.ZkKept && !h.cleans.Swap(true) {
+		h.d.background(func() { h.d.remove(h.node, h.timeout) })
+	}
+}
+
+// Release deletes the node; if it is not known to be, that goes on in the background, for as long as the session may live.
+func (h *held) Release(ctx context.Context) error {
+	h.end()
+	for {
+		if h.d.ended(h.session) {
+			h.clean() // it goes with the session, unless that has only changed its time-out
+			return driver.ErrLost
+		}
+		_, err := do(ctx, h.d.client, h.timeout, func(z *zk.Conn) (bool, error) { return true, z.Delete(h.node, -1) })
+		unknown := h.unknown
+		h.unknown = unknown || !answered(err)
+		switch {
+		case err == nil:
+			h.d.parents.tidy(ctx, h.node, h.timeout)
+			return nil
+		case errors.Is(err, zk.ErrNoNode) && unknown:
+			return nil // by a request before
+		case gone(err):
+			return driver.ErrLost
+		case answered(err):
+			return err
+		case ctx.Err() != nil:
+			h.clean()
+			return err
+		}
+		h.d.sleep(5 * time.Millisecond)
+		if h.d.closing.Err() != nil {
+			return err
+		}
+	}
+}

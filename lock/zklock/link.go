@@ -1,0 +1,117 @@
+package zklock
+
+import (
+	"encoding/binary"
+	"errors"
+	"io"
+	"net"
+	"sync"
+	"time"
+
+	"github.com/go-zookeeper/zk"
+
+	"github.com/cacheaside/cacheaside/internal/mutant"
+)
+
+// link is a connection to a server. go-zk does not tell what the server has granted to the session, so link reads it in the server's first answer; and it has that answer
+// come in time: go-zk would wait for it for many times as long as the session lives.
+//
+// When the connection is lost, link says, in the server's name, that all nodes that are watched have gone. So those who wait look again, and go-zk has no watches to take along to the
+// next connection: while it does that it has a data race, in which the one who reads answers changes what it compares the nodes with.
+type link struct {
+	net.Conn
+	client *client
+	limit  time.Time // of the first answer
+
+	// Used by go-zk's one goroutine that connects, and then by the one that reads.
+	sent  time.Time // when the first request was
+	known bool      // the first answer was read
+	frame []byte    // what is left to go-zk of an answer
+	err   error     // the connection is lost
+
+	once sync.Once
+}
+
+// An answer begins with its length. The first: the version of the protocol, the session's time-out in milliseconds, its id, and more.
+const (
+	lengthBytes = 4
+	helloBytes  = lengthBytes + 4 + 4 + 8
+	maxAnswer   = 256 << 20 // far more than what servers send
+)
+
+func (l *link) Write(b []byte) (int, error) {
+	if l.sent.IsZero() {
+		l.sent = time.Now()
+	}
+	return l.Conn.Write(b)
+}
+
+// Read reads of one whole answer after the other.
+func (l *link) Read(b []byte) (int, error) {
+	if len(l.frame) == 0 && l.err == nil {
+		if l.frame, l.err = l.next(); l.err != nil && l.known && mutant.Active != mutant.ZkWatches {
+			l.frame = l.client.gone()
+		}
+	}
+	if len(l.frame) == 0 {
+		return 0, l.err
+	}
+	n := copy(b, l.frame)
+	l.frame = l.frame[n:]
+	return n, nil
+}
+
+var errAnswer = errors.New("the answer is none of ZooKeeper's")
+
+// next is the next answer.
+func (l *link) next() ([]byte, error) {
+	frame := make([]byte, lengthBytes, 128)
+	if _, err := io.ReadFull(l.Conn, frame); err != nil {
+		return nil, err
+	}
+	length := binary.BigEndian.Uint32(frame)
+	if length > maxAnswer || !l.known && length < helloBytes-lengthBytes {
+		return nil, errAnswer
+	}
+	frame = append(frame, make([]byte, length)...)
+	if _, err := io.ReadFull(l.Conn, frame[lengthBytes:]); err != nil {
+		return nil, err
+	}
+	if !l.known {
+		l.known = true
+		timeout := time.Duration(int32(binary.BigEndian.Uint32(frame[8:]))) * time.Millisecond
+		l.client.greeted(l, int64(binary.BigEndian.Uint64(frame[12:])), timeout)
+	}
+	return frame, nil
+}
+
+// deleted is what a server says when a node that is watched has gone.
+func deleted(node string) []byte {
+	b := binary.BigEndian.AppendUint32(nil, uint32(4+8+4+4+4+4+len(node)))
+	b = append(b, 0xff, 0xff, 0xff, 0xff)             // it answers no request
+	b = append(b, 0, 0, 0, 0, 0, 0, 0, 0)             // nor has it a transaction
+	b = append(b, 0, 0, 0, 0)                         // or an error
+	b = append(b, 0, 0, 0, byte(zk.EventNodeDeleted)) // what has happened
+	b = append(b, 0, 0, 0, 3)                         // the state: connected
+	b = binary.BigEndian.AppendUint32(b, uint32(len(node)))
+	return append(b, node...)
+}
+
+func (l *link) SetReadDeadline(t time.Time) error {
+	if !l.known && (t.IsZero() || t.After(l.limit)) {
+		t = l.limit
+	}
+	return l.Conn.SetReadDeadline(t)
+}
+
+func (l *link) Close() error {
+	l.once.Do(func() { l.client.left(l) })
+	return l.Conn.Close()
+}
+
+// cut closes the link, if there is one.
+func (l *link) cut() {
+	if l != nil {
+		_ = l.Close() // nobody has a use for it any more
+	}
+}

@@ -1,0 +1,103 @@
+package zklock
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/go-zookeeper/zk"
+
+	"github.com/cacheaside/cacheaside/lock"
+)
+
+// Options are the settings of a Locker on ZooKeeper. The zero value, and nil, are good defaults.
+type Options struct {
+	// Prefix is lock.LockerOptions.Prefix: it begins the name of every lock. Default: "lock:".
+	Prefix string
+
+	// Timeout is lock.LockerOptions.Timeout: it bounds each request. Who waits in line already bears with a ZooKeeper that does not answer for as long as his session may live. Default: 500 ms.
+	Timeout time.Duration
+
+	// SessionTimeout is how long the locks of a process that was killed, suspended or cut off outlive it; the servers have their own limits, by default 2 to 20 times their
+	// tickTime of 2 s, and round up to the next tick. A living process is told by the end of Lease.Context when it has had no proof for half of that. Who sets it: who can wait
+	// longer for the lock of a dead process, and would rather not lose one to a long pause (more), or the other way round (less). Default: 10 s. From 200 ms to 1 hour.
+	SessionTimeout time.Duration
+
+	// Root is the node below which the locks are. It, and those above it, are created where they are missing. All processes that share locks use the same. Default: "/cacheaside/locks".
+	Root string
+
+	// ACL is that of all nodes created. Default: zk.WorldACL(zk.PermAll), so that everybody who can reach the servers can see, and delete, locks.
+	ACL []zk.ACL
+
+	// Auth is who the Locker is for the servers, as an ACL may ask. Default: nobody.
+	Auth []Auth
+
+	// Dial makes connections: (&tls.Dialer{...}).DialContext, for example. Default: TCP without TLS.
+	Dial func(ctx context.Context, network, address string) (net.Conn, error)
+}
+
+// Auth is one identity, as of addauth: "digest" and "user:password", for example.
+type Auth struct {
+	Scheme      string
+	Credentials []byte
+}
+
+func (o *Options) withDefaults() Options {
+	var d Options
+	if o != nil {
+		d = *o
+	}
+	d.SessionTimeout = cmp.Or(d.SessionTimeout, 10*time.Second)
+	d.Root = cmp.Or(d.Root, "/cacheaside/locks")
+	if len(d.ACL) == 0 {
+		d.ACL = zk.WorldACL(zk.PermAll)
+	}
+	if d.Dial == nil {
+		d.Dial = new(net.Dialer).DialContext
+	}
+	return d
+}
+
+func (o Options) check(servers []string) error {
+	if len(servers) == 0 {
+		return errors.New("no servers")
+	}
+	if slices.Contains(servers, "") {
+		return errors.New("a server's address is empty")
+	}
+	if o.SessionTimeout < 200*time.Millisecond || o.SessionTimeout > time.Hour {
+		return fmt.Errorf("Options.SessionTimeout %v: from 200ms to 1h", o.SessionTimeout)
+	}
+	if !validRoot(o.Root) {
+		return fmt.Errorf("Options.Root %q: a path of names of letters, digits, '_', '.', ':' and '-', like /cacheaside/locks", o.Root)
+	}
+	for _, a := range o.Auth {
+		if a.Scheme == "" {
+			return errors.New("Options.Auth: a scheme is empty")
+		}
+	}
+	return nil
+}
+
+func validRoot(root string) bool {
+	names := strings.Split(root, "/")
+	if names[0] != "" || len(names) < 2 || len(root) > 1000 || names[1] == "zookeeper" {
+		return false
+	}
+	for _, name := range names[1:] {
+		if name == "" || escape(name) != name {
+			return false
+		}
+	}
+	return true
+}
+
+// locker are the settings of the lock.Locker. Its TTL is what a session of the time-out asked for can promise.
+func (o Options) locker() *lock.LockerOptions {
+	return &lock.LockerOptions{Prefix: o.Prefix, Timeout: o.Timeout, TTL: life(o.SessionTimeout)}
+}

@@ -1,0 +1,68 @@
+package zklock
+
+import (
+	"crypto/rand"
+	"regexp"
+	"strconv"
+	"strings"
+
+	"github.com/cacheaside/cacheaside/internal/mutant"
+)
+
+// escape makes one name of a path of any bytes; different ones stay different.
+func escape(key string) string {
+	const hex = "0123456789ABCDEF"
+	var b strings.Builder
+	for i := range len(key) {
+		switch c := key[i]; {
+		case 'a' <= c && c <= 'z', 'A' <= c && c <= 'Z', '0' <= c && c <= '9', c == '_', c == ':', c == '-', c == '.' && i > 0: // "." and ".." are no names
+			b.WriteByte(c)
+		default:
+			b.Write([]byte{'%', hex[c>>4], hex[c&15]})
+		}
+	}
+	return b.String()
+}
+
+// A contender's node is called "L1-", an id of its own by which it is found if the reply of its creation is lost, and the number that the server gives it. What is called otherwise is
+// no contender: it is of another recipe, or was put there by somebody.
+var contender = regexp.MustCompile(`^L1-([A-Z2-7]{26})-(\d{10}|-\d{10})$`)
+
+func newID() string { return rand.Text() }
+
+func nodeName(id string) string { return "L1-" + id + "-" }
+
+// place tells the id and the number of a contender's node.
+func place(name string) (id string, number int32, ok bool) {
+	m := contender.FindStringSubmatch(name)
+	if mutant.Active == mutant.ZkForeign && m == nil && len(name) > 10 {
+		m = []string{"", "", name[len(name)-10:]}
+	}
+	if m == nil {
+		return "", 0, false
+	}
+	n, err := strconv.ParseInt(m[2], 10, 32)
+	return m[1], int32(n), err == nil
+}
+
+// before tells whether a was created before b: they are numbered by 32 bits, which a lock in much use has seen all of after some years.
+func before(a, b int32) bool { return a-b < 0 }
+
+// ahead is who comes right before the node of this id: "" if nobody does. found tells whether it is there at all.
+func ahead(children []string, id string) (predecessor string, found bool) {
+	var mine, last int32
+	for _, name := range children {
+		if i, n, ok := place(name); ok && i == id {
+			mine, found = n, true
+		}
+	}
+	if !found {
+		return "", false
+	}
+	for _, name := range children {
+		if _, n, ok := place(name); ok && before(n, mine) && (predecessor == "" || before(last, n) != (mutant.Active == mutant.ZkHerd)) {
+			predecessor, last = name, n
+		}
+	}
+	return predecessor, true
+}

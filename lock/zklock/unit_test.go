@@ -1,0 +1,126 @@
+package zklock
+
+import (
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/go-zookeeper/zk"
+)
+
+// TestLifeIsWhatTheLeaderKnows: what a server has heard proves no life before the leader must know of it; an answer that the leader himself has given does.
+func TestLifeIsWhatTheLeaderKnows(t *testing.T) {
+	start := time.Now()
+	at := func(ms int) time.Time { return start.Add(time.Duration(ms) * time.Millisecond) }
+	s := &session{timeout: 4 * time.Second} // so what is heard is known a second later
+	s.begin(start)
+	for _, ms := range []int{500, 1000, 1500} {
+		s.hear(at(ms), at(ms+100))
+	}
+	s.hear(at(1510), at(1510)) // one more than is of use
+	for sent, want := range map[int]int{0: 4000, 1599: 4000, 1600: 4500, 2099: 4500, 2100: 5000, 2600: 5500, 9000: 5500} {
+		if got := s.lives(at(sent)); !got.Equal(at(want)) {
+			t.Errorf("proof at %d ms: lives until %v, want %d ms", sent, got.Sub(start), want)
+		}
+	}
+	s.begin(at(3000)) // by another server: what the one before has heard may be lost with it
+	if got := s.lives(at(3100)); !got.Equal(at(7000)) {
+		t.Errorf("after another connection: lives until %v", got.Sub(start))
+	}
+	for ms := 3000; ms < 60000; ms += 10 {
+		s.hear(at(ms), at(ms+1))
+	}
+	if n := len(s.heard); n > 60 {
+		t.Errorf("%d answers are kept", n)
+	}
+	if left := s.lives(at(60000)).Sub(at(60000)); left < life(s.timeout) {
+		t.Errorf("lives for %v more", left)
+	}
+}
+
+func TestAhead(t *testing.T) {
+	id := func(c string) string { return strings.Repeat(c, 26) }
+	name := func(c, number string) string { return "L1-" + id(c) + "-" + number }
+	for _, c := range []struct {
+		about    string
+		children []string
+		before   string
+		found    bool
+	}{
+		{"nobody", nil, "", false},
+		{"others only", []string{name("A", "0000000001")}, "", false},
+		{"alone", []string{name("M", "0000000007")}, "", true},
+		{"the nearest", []string{name("A", "0000000001"), name("C", "0000000009"), name("B", "0000000003"), name("M", "0000000007")}, name("B", "0000000003"), true},
+		{"no contenders", []string{"_c_1234-lock-0000000001", "x", "L1-0000000001", name("A", "1"), "L1-" + id("a") + "-0000000002", name("M", "0000000007")}, "", true},
+		{"numbers begin anew", []string{name("A", "2147483646"), name("B", "2147483647"), name("M", "-2147483648"), name("C", "-2147483647")}, name("B", "2147483647"), true},
+	} {
+		before, found := ahead(c.children, id("M"))
+		if before != c.before || found != c.found {
+			t.Errorf("%s: %q, %v; want %q, %v", c.about, before, found, c.before, c.found)
+		}
+	}
+}
+
+func TestEscape(t *testing.T) {
+	for key, want := range map[string]string{"lock:a-b_C.1": "lock:a-b_C.1", "..": "%2E.", ".": "%2E", "a/b": "a%2Fb", "a%2Fb": "a%252Fb", "\x00\xff": "%00%FF", "ä": "%C3%A4"} {
+		if got := escape(key); got != want {
+			t.Errorf("escape(%q) = %q, want %q", key, got, want)
+		}
+	}
+}
+
+// TestAnswered: a request that the server has refused is not looked for, and sent again, for ever: go-zk does not know all codes of the API.
+func TestAnswered(t *testing.T) {
+	for _, c := range []struct {
+		err  error
+		want bool
+	}{
+		{nil, true},
+		{zk.ErrNoNode, true},
+		{errors.New("unknown error: -6"), true},    // unimplemented
+		{errors.New("unknown error: -120"), true},  // an ephemeral node of a local session
+		{errors.New("unknown error: -125"), true},  // a quota is exceeded
+		{errors.New("unknown error: -127"), false}, // too many requests: it is asked again
+		{errors.New("unknown error: -122"), false}, // not carried out in time, so far
+		{errors.New("unknown error: -1"), false},
+		{errors.New("unknown error: -7"), false},
+		{zk.ErrConnectionClosed, false},
+		{zk.ErrSessionExpired, false},
+		{zk.ErrSessionMoved, false},
+		{errTimeout, false},
+	} {
+		if got := answered(c.err); got != c.want {
+			t.Errorf("answered(%v) is %v", c.err, got)
+		}
+	}
+}
+
+func TestOptions(t *testing.T) {
+	for field, o := range map[string]*Options{
+		"Options.Root":           {Root: "locks"},
+		"Options.Root \"/a/../":  {Root: "/a/../b"},
+		"Options.Root \"/\"":     {Root: "/"},
+		"Options.Root \"/zoo":    {Root: "/zookeeper/x"},
+		"Options.SessionTimeout": {SessionTimeout: time.Millisecond},
+		"Options.Auth":           {Auth: []Auth{{}}},
+		"LockerOptions.Prefix":   {Prefix: "/"},
+		"LockerOptions.Timeout":  {Timeout: -1},
+	} {
+		if _, err := New([]string{"localhost"}, o); err == nil || !strings.Contains(err.Error(), field) {
+			t.Errorf("%s: %v", field, err)
+		}
+	}
+	for _, servers := range [][]string{nil, {""}} {
+		if _, err := New(servers, nil); err == nil {
+			t.Errorf("servers %q are accepted", servers)
+		}
+	}
+	l, err := New([]string{"localhost"}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := l.Close(); err != nil {
+		t.Error(err)
+	}
+}

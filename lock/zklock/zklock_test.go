@@ -1,0 +1,284 @@
+package zklock_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/go-zookeeper/zk"
+
+	"github.com/cacheaside/cacheaside/internal/testenv"
+	"github.com/cacheaside/cacheaside/lock"
+	"github.com/cacheaside/cacheaside/lock/zklock"
+)
+
+const (
+	patience = 20 * time.Second
+	parent   = "/cacheaside/locks/lock:a"
+)
+
+// calm are options for tests whose sessions are not to end by themselves.
+func calm() *zklock.Options {
+	return &zklock.Options{SessionTimeout: 10 * time.Second, Timeout: 5 * time.Second}
+}
+
+func acquire(t testing.TB, l *lock.Locker, o *lock.Options) *lock.Lease {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	t.Cleanup(cancel)
+	lease, err := l.Acquire(ctx, "a", o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return lease
+}
+
+func release(t testing.TB, s *lock.Lease) {
+	t.Helper()
+	if err := s.Release(); err != nil {
+		t.Error(err)
+	}
+}
+
+// nodes are those below the lock's.
+func nodes(t testing.TB, conn *zk.Conn) []string {
+	t.Helper()
+	return below(t, conn, parent)
+}
+
+func below(t testing.TB, conn *zk.Conn, path string) []string {
+	t.Helper()
+	names, _, err := conn.Children(path)
+	if err != nil && !errors.Is(err, zk.ErrNoNode) {
+		t.Fatal(err)
+	}
+	slices.Sort(names)
+	return names
+}
+
+func eventually(t testing.TB, what string, f func() bool) {
+	t.Helper()
+	soon(t, patience, what, f)
+}
+
+func soon(t testing.TB, limit time.Duration, what string, f func() bool) {
+	t.Helper()
+	for end := time.Now().Add(limit); !f(); time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("not in %v: %s", limit, what)
+		}
+	}
+}
+
+// line has n others wait for the lock, one after the other, and returns what they get.
+func line(t testing.TB, z *testenv.ZooKeeper, n int) (<-chan *lock.Lease, []context.CancelFunc) {
+	t.Helper()
+	conn := z.Client(t)
+	before := len(nodes(t, conn))
+	got := make(chan *lock.Lease, n)
+	var cancels []context.CancelFunc
+	for i := range n {
+		l := locker(t, z.Addr, calm())
+		ctx, cancel := context.WithTimeout(t.Context(), patience)
+		t.Cleanup(cancel)
+		cancels = append(cancels, cancel)
+		go func() {
+			if lease, err := l.Acquire(context.WithValue(ctx, number{}, i), "a", nil); err == nil {
+				got <- lease
+			}
+		}()
+		eventually(t, "a node", func() bool { return len(nodes(t, conn)) == before+i+1 })
+	}
+	return got, cancels
+}
+
+type number struct{}
+
+func numberOf(s *lock.Lease) int { return s.Context().Value(number{}).(int) }
+
+func TestOrderAndTokens(t *testing.T) {
+	z := testenv.SharedZooKeeper(t)
+	first := acquire(t, locker(t, z.Addr, calm()), nil)
+	got, _ := line(t, z, 4)
+	token := first.Token()
+	release(t, first)
+	for i := range 4 {
+		lease := <-got
+		if n := numberOf(lease); n != i {
+			t.Errorf("%d comes as the %dth", n, i)
+		}
+		if lease.Token() <= token {
+			t.Errorf("token %d after %d", lease.Token(), token)
+		}
+		token = lease.Token()
+		release(t, lease)
+	}
+	// Also when the parent is another one, whose numbers begin anew.
+	conn := z.Client(t)
+	eventually(t, "the parent deleted", func() bool { return conn.Delete(parent, -1) == nil })
+	last := acquire(t, locker(t, z.Addr, calm()), nil)
+	if last.Token() <= token {
+		t.Errorf("token %d after %d", last.Token(), token)
+	}
+	release(t, last)
+}
+
+// TestCancelledWaiter leaves no node, and does not have the one after him take what is another's.
+func TestCancelledWaiter(t *testing.T) {
+	z := testenv.SharedZooKeeper(t)
+	conn := z.Client(t)
+	first := acquire(t, locker(t, z.Addr, calm()), nil)
+	got, cancel := line(t, z, 3)
+	cancel[1]()
+	eventually(t, "its node deleted", func() bool { return len(nodes(t, conn)) == 3 })
+	select {
+	case lease := <-got:
+		t.Fatalf("%d has the lock", numberOf(lease))
+	case <-time.After(100 * time.Millisecond):
+	}
+	release(t, first)
+	for _, want := range []int{0, 2} {
+		lease := <-got
+		if n := numberOf(lease); n != want {
+			t.Errorf("%d has the lock, not %d", n, want)
+		}
+		release(t, lease)
+	}
+	if left := nodes(t, conn); len(left) > 0 {
+		t.Errorf("left: %q", left)
+	}
+}
+
+// childrenRequests counts the requests for who is in line: of all who wait, by a proxy.
+func childrenRequests(p *testenv.Proxy) *atomic.Int64 {
+	var n atomic.Int64
+	p.OnRequest(func(chunk []byte) testenv.Action {
+		n.Add(int64(bytes.Count(chunk, append([]byte{0, 0, 0, 12, 0, 0, 0, byte(len(parent))}, parent+"\x00"...))))
+		return testenv.Pass
+	})
+	return &n
+}
+
+// TestReleaseWakesOne of those who wait, and the proofs of the holder's life nobody.
+func TestReleaseWakesOne(t *testing.T) {
+	z := testenv.SharedZooKeeper(t)
+	conn := z.Client(t)
+	p := testenv.NewProxy(t, z.Addr)
+	first := acquire(t, locker(t, z.Addr, calm()), &lock.Options{TTL: 300 * time.Millisecond})
+	const waiters = 6
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	got := make(chan *lock.Lease, waiters)
+	var all sync.WaitGroup
+	for i := range waiters {
+		l := locker(t, p.Addr, calm())
+		all.Go(func() {
+			if lease, err := l.Acquire(ctx, "a", nil); err == nil {
+				got <- lease
+			}
+		})
+		eventually(t, "a node", func() bool { return len(nodes(t, conn)) == i+2 })
+	}
+	time.Sleep(100 * time.Millisecond) // their watches
+	asked := childrenRequests(p)
+	version := func() int32 { _, stat, _ := conn.Get(parent + "/" + held(t, conn, first)); return stat.Version }
+	before := version()
+	eventually(t, "proofs of life", func() bool { return version() > before+3 })
+	if n := asked.Load(); n > 0 {
+		t.Errorf("%d have looked who is in line, while nothing happened", n)
+	}
+	release(t, first)
+	second := <-got
+	time.Sleep(100 * time.Millisecond)
+	if n := asked.Load(); n != 1 {
+		t.Errorf("%d have looked who is in line, after one release", n)
+	}
+	cancel()
+	all.Wait()
+	release(t, second)
+}
+
+// held is the name of a holder's node.
+func held(t testing.TB, conn *zk.Conn, s *lock.Lease) string {
+	t.Helper()
+	for _, name := range nodes(t, conn) {
+		if _, stat, err := conn.Get(parent + "/" + name); err == nil && stat.Czxid == s.Token() {
+			return name
+		}
+	}
+	t.Fatal("the holder has no node")
+	return ""
+}
+
+// TestForeignNodes below the lock are in nobody's way.
+func TestForeignNodes(t *testing.T) {
+	z := testenv.SharedZooKeeper(t)
+	conn := z.Client(t)
+	release(t, acquire(t, locker(t, z.Addr, calm()), nil))
+	foreign := []string{"_c_0123456789abcdef0123456789abcdef-lock-0000000000", "L1-0000000000", "garbage", "L1-aaaaaaaaaaaaaaaaaaaaaaaaaa-0000000000"}
+	for _, name := range foreign {
+		if _, err := conn.Create(parent+"/"+name, nil, 0, zk.WorldACL(zk.PermAll)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	l := locker(t, z.Addr, calm())
+	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
+	defer cancel()
+	lease, err := l.Acquire(ctx, "a", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	release(t, lease)
+	lease, err = l.TryAcquire(ctx, "a", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	release(t, lease)
+	if left := nodes(t, conn); len(left) != len(foreign) {
+		t.Errorf("left: %q", left)
+	}
+}
+
+// TestDeletedNode: somebody deletes the holder's node, and that of one in line.
+func TestDeletedNode(t *testing.T) {
+	z := testenv.SharedZooKeeper(t)
+	conn := z.Client(t)
+	first := acquire(t, locker(t, z.Addr, calm()), &lock.Options{TTL: time.Second})
+	got, _ := line(t, z, 1)
+	for _, name := range nodes(t, conn) {
+		if err := conn.Delete(parent+"/"+name, -1); err != nil {
+			t.Fatal(err)
+		}
+	}
+	<-first.Context().Done() // by the watchdog
+	if err := first.Release(); !errors.Is(err, lock.ErrLost) {
+		t.Errorf("release: %v", err)
+	}
+	release(t, <-got)
+}
+
+func TestACL(t *testing.T) {
+	z := testenv.SharedZooKeeper(t)
+	o := calm()
+	o.Root = "/private/locks"
+	o.ACL = zk.DigestACL(zk.PermAll, "user", "password")
+	o.Auth = []zklock.Auth{{Scheme: "digest", Credentials: []byte("user:password")}}
+	p := testenv.NewProxy(t, z.Addr)
+	l := locker(t, p.Addr, o)
+	lease := acquire(t, l, nil)
+	p.Cut() // it is said again by the next connection
+	p.Restore()
+	eventually(t, "an extension", func() bool { return lease.Extend(t.Context()) == nil })
+	release(t, lease)
+	stranger := locker(t, z.Addr, &zklock.Options{Root: o.Root})
+	_, err := stranger.Acquire(t.Context(), "a", nil)
+	if !errors.Is(err, zk.ErrNoAuth) || strings.Contains(err.Error(), "lock:a") {
+		t.Errorf("a stranger: %v", err)
+	}
+}

@@ -26,7 +26,7 @@ var (
 	ErrLoadTimeout = errors.New("the load timed out")
 
 	// ErrUnavailable means that the database was not asked, to protect it: its limits are reached and the queue is full or did not get on in time
-	// (Options.MaxLoads, MaxQueue, QueueTimeout, LoadRate), or the loader's circuit breaker is open (LoaderOptions.BreakAt); the message says which. A later try may succeed.
+	// (Options.MaxLoads, MaxQueue, QueueTimeout, LoadRate), or the loader's circuit breaker is open (LoaderOptions.BreakAt), or the lock that must be had is not to be had (MustLock); the message says which. A later try may succeed.
 	ErrUnavailable = errors.New("the database is not to be asked now")
 
 	// ErrRedis means that Redis could not be reached, did not answer in time, or refused a command; the error of the client is

@@ -81,11 +81,12 @@ func (b *batch[K, V]) fill(all []*round[K, V], stop func()) {
 			rounds = nil
 		}
 		if now, entered = b.mayLoad(now, entered); len(now) > 0 {
-			values := b.l.loadAll(b.l.withPrimary(b.ctx, now), entered)
-			if len(rounds) == 0 {
-				stop()
-			}
-			b.store(now, values)
+			last := len(rounds) == 0
+			b.callAndStore(now, entered, func() {
+				if last {
+					stop()
+				}
+			})
 		}
 		b.land(all)
 	}

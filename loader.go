@@ -1,6 +1,7 @@
 package cacheaside
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -135,7 +136,7 @@ func newLoader[K comparable, V any](c *Cache, name string, load loadFunc[K, V], 
 
 // setUp checks the options, and makes what they ask for.
 func (l *Loader[K, V]) setUp() error {
-	if err := l.options.check(); err != nil {
+	if err := cmp.Or(l.options.check(), l.options.lockable(l.batch)); err != nil {
 		return err
 	}
 	text, err := function[func(K) string](l.options.Key, "Key", "KeyOf")

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/cacheaside/cacheaside/internal/keys"
+	"github.com/cacheaside/cacheaside/lock"
 )
 
 // Options are the settings of a Cache. The zero value, and nil, are good defaults.
@@ -123,6 +124,16 @@ type LoaderOptions struct {
 	// it: who has one query that is much heavier than others. Default: no limit of its own. What does not fit waits, as there, but in a queue of its own, and takes
 	// nothing from other loaders meanwhile.
 	MaxLoads int
+
+	// Locker is a lock to be taken around each load, in addition to its lease: by name, the key's in Redis. It is waited for, for at most Options.QueueTimeout; then Redis is looked at once more, and only
+	// if there is still nothing the row is loaded, and the lock released when it was stored. If the lock cannot be had, the load is made without it, and counted (Stats.Unlocked): a lock service that is down must
+	// not take reads down. A row is loaded by one process at a time by its lease alone, as long as Redis is up. Who sets it: whose database must not see two loads of a row at once also while the
+	// cache's Redis is lost; so the lock is best one of other servers, such as lock.NewRedlock. It costs a load two more trips there, and one to Redis. Not for batch loaders. The
+	// caller closes it after the Cache. Default: none.
+	Locker *lock.Locker
+
+	// MustLock: a row whose lock cannot be had is not loaded; callers get a stale value if there is one, else ErrUnavailable. Who sets it: who would rather fail than load twice at once. Default: it is loaded.
+	MustLock bool
 
 	// BreakAt is the share of failed loads at which the circuit breaker of this loader opens: at least 20 calls of its load function have ended in the last 10 s, and so many of them have failed
 	// or timed out. To find no row, or some of a batch, is not to fail; loads that were stopped, and those that were refused by another loader with ErrUnavailable, do not count. While it is open no load begins: callers get a stale value if there

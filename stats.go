@@ -18,6 +18,7 @@ type Stats struct {
 	LoadErrors    int64 // of those rows, how many failed, ErrNotFound aside
 	LoadsLeft     int64 // calls that had not returned at LoadTimeout, and were left running by themselves
 	Unavailable   int64 // calls of load functions that were not made, with ErrUnavailable
+	Unlocked      int64 // loads whose lock (LoaderOptions.Locker) could not be had, or was lost, or could not be released in time
 	Renewals      int64 // reloads that were begun in the background, since a value's TTL had passed or was about to
 	EarlyRenewals int64 // of them, those that were begun while the value was fresh
 	Stale         int64 // rounds, and Gets answered from memory, whose value was given out after its TTL, or under StaleWhenDown from memory that was not trusted
@@ -74,6 +75,7 @@ type counters struct {
 	undecodable, redisErrors, abandoned atomic.Int64
 	outdated                            atomic.Int64
 	unavailable, renewals, early, stale atomic.Int64
+	unlocked                            atomic.Int64
 	held, writeErrors, redisDown        atomic.Int64
 	invalidated, invalidateErrors       atomic.Int64
 }
@@ -90,7 +92,7 @@ func (c *counters) addTo(s *Stats) {
 		{&s.RedisHits, &c.redisHits}, {&s.Loads, &c.loads}, {&s.LoadCalls, &c.loadCalls}, {&s.Unasked, &c.unasked}, {&s.TooLarge, &c.tooLarge}, {&s.LoadErrors, &c.loadErrors}, {&s.LoadsLeft, &c.loadsLeft},
 		{&s.FailedByMark, &c.failedByMark}, {&s.Waits, &c.waits}, {&s.Refused, &c.refused}, {&s.Unvalidated, &c.unvalidated},
 		{&s.Bypassed, &c.bypassed}, {&s.Undecodable, &c.undecodable}, {&s.Outdated, &c.outdated}, {&s.RedisErrors, &c.redisErrors},
-		{&s.Unavailable, &c.unavailable}, {&s.Renewals, &c.renewals}, {&s.EarlyRenewals, &c.early}, {&s.Stale, &c.stale}, {&s.Held, &c.held},
+		{&s.Unavailable, &c.unavailable}, {&s.Unlocked, &c.unlocked}, {&s.Renewals, &c.renewals}, {&s.EarlyRenewals, &c.early}, {&s.Stale, &c.stale}, {&s.Held, &c.held},
 		{&s.WriteErrors, &c.writeErrors}, {&s.RedisDown, &c.redisDown},
 		{&s.Abandoned, &c.abandoned}, {&s.Invalidated, &c.invalidated}, {&s.InvalidateErrors, &c.invalidateErrors},
 	} {

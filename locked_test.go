@@ -1,0 +1,207 @@
+package cacheaside
+
+import (
+	"context"
+	"errors"
+	"runtime"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/cacheaside/cacheaside/internal/testenv"
+	"github.com/cacheaside/cacheaside/lock"
+)
+
+// localLocker is a Locker of this process.
+func localLocker(t testing.TB) *lock.Locker {
+	t.Helper()
+	l, err := lock.NewLocal(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { l.Close() })
+	return l
+}
+
+// free asserts that the lock of a row can be had.
+func free(t testing.TB, l *lock.Locker, p process, key string) {
+	t.Helper()
+	name, _ := p.keys.Name(key)
+	lease, err := l.TryAcquire(t.Context(), name, nil)
+	if err != nil {
+		t.Error(err)
+		return
+	}
+	lease.Release()
+}
+
+// A load holds the loader's lock of its row, and has released it when its callers have their value, or whatever else it comes to.
+func TestLoadLock(t *testing.T) {
+	each(t, func(t *testing.T, b backend) {
+		locker := localLocker(t)
+		d := newTable(map[int]string{1: "one", 2: "two", 3: "three", 4: "four", 5: "five"})
+		p := start(t, b, d, noMemory, &LoaderOptions{Locker: locker, LoadTimeout: 300 * time.Millisecond})
+		name, _ := p.keys.Name("1")
+		d.read = func(ctx context.Context, n int64) error {
+			switch n {
+			case 1:
+				if _, err := locker.TryAcquire(ctx, name, nil); !errors.Is(err, lock.ErrHeld) {
+					t.Errorf("the lock of a row that is being loaded: %v", err)
+				}
+			case 2:
+				return errors.New("as told")
+			case 3:
+				panic("as told")
+			case 4:
+				runtime.Goexit()
+			case 5:
+				<-ctx.Done() // until its time is up
+				return ctx.Err()
+			}
+			return nil
+		}
+		p.want(t, 1, "one", nil)
+		free(t, locker, p, "1")
+		for _, key := range []int{2, 3, 4, 5} {
+			if _, err := p.Get(t.Context(), key); err == nil {
+				t.Errorf("row %d: no error", key)
+			}
+		}
+		p.want(t, 6, "", ErrNotFound)
+		if v, err := p.Refresh(t.Context(), 1); v != "one" || err != nil {
+			t.Error(v, err)
+		}
+		if _, err := p.GetMany(t.Context(), []int{7, 8, 9}); err != nil {
+			t.Error(err)
+		}
+		for _, key := range []string{"1", "2", "3", "4", "5", "6", "7", "8", "9"} {
+			free(t, locker, p, key)
+		}
+		if s := p.Stats(); s.Unlocked != 0 {
+			t.Errorf("%d unlocked", s.Unlocked)
+		}
+	})
+}
+
+// A load that has waited for its lock looks at the key once more: it may have been invalidated meanwhile, and loaded by another.
+func TestLoadLockLooksAgain(t *testing.T) {
+	each(t, func(t *testing.T, b backend) {
+		locker := localLocker(t)
+		o := noMemory
+		o.QueueTimeout = 20 * time.Second
+		d := newTable(map[int]string{1: "one"})
+		p := start(t, b, d, o, &LoaderOptions{Locker: locker})
+		other := start(t, b, newTable(map[int]string{1: "another"}), o, nil)
+		name, _ := p.keys.Name("1")
+		lease, err := locker.Acquire(t.Context(), name, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		read := later(func() (string, error) { return p.Get(t.Context(), 1) })
+		waitFor(t, func() bool { return b.admin.Exists(t.Context(), name).Val() == 1 }) // it has its lease, and waits for its lock
+		if err := other.Invalidate(t.Context(), 1); err != nil {
+			t.Fatal(err)
+		}
+		other.want(t, 1, "another", nil)
+		lease.Release()
+		if v, err := read(t); v != "another" || err != nil || d.loads.Load() != 0 {
+			t.Errorf("%q, %v, %d loads", v, err, d.loads.Load())
+		}
+		free(t, locker, p, "1")
+	})
+}
+
+// Who has left while his load waits for its lock keeps neither.
+func TestLoadLockAbandoned(t *testing.T) {
+	_, b := embedded(t)
+	locker := localLocker(t)
+	o := noMemory
+	o.QueueTimeout = 20 * time.Second
+	p := start(t, b, newTable(map[int]string{1: "one"}), o, &LoaderOptions{Locker: locker, MustLock: true})
+	name, _ := p.keys.Name("1")
+	lease, err := locker.Acquire(t.Context(), name, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
+	defer cancel()
+	if _, err := p.Get(ctx, 1); !errors.Is(err, context.DeadlineExceeded) {
+		t.Error(err)
+	}
+	waitFor(t, func() bool { return b.admin.Exists(t.Context(), name).Val() == 0 })
+	lease.Release()
+	p.want(t, 1, "one", nil)
+	if s := p.Stats(); s.Unlocked != 0 {
+		t.Errorf("%d unlocked", s.Unlocked)
+	}
+}
+
+// A lock service that is down does not take reads down, unless that is asked for; and is counted.
+func TestLoadLockFails(t *testing.T) {
+	_, b := embedded(t)
+	nowhere := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1", DialerRetries: 1, MaxRetries: -1})
+	defer nowhere.Close()
+	down, err := lock.NewRedis(nowhere, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer down.Close()
+	d := newTable(map[int]string{1: "one"})
+	p := start(t, b, d, noMemory, &LoaderOptions{Locker: down})
+	p.want(t, 1, "one", nil)
+	if s := p.Stats(); s.Unlocked != 1 {
+		t.Errorf("%d unlocked", s.Unlocked)
+	}
+	must := start(t, b, d, noMemory, &LoaderOptions{Locker: down, MustLock: true, Version: "2", ErrorTTL: time.Hour})
+	for range 2 { // the database was not asked, so the key has not failed
+		if _, err := must.Get(t.Context(), 1); !errors.Is(err, ErrUnavailable) {
+			t.Error(err)
+		}
+	}
+	if s := must.Stats(); s.Unlocked != 2 || s.Loads != 0 {
+		t.Errorf("%+v", s)
+	}
+}
+
+// One process at a time loads a row also while the cache's Redis is lost.
+func TestLoadLockWithoutRedis(t *testing.T) {
+	server := testenv.StartRedis(t)
+	locker := localLocker(t)
+	d := newTable(map[int]string{1: "one"})
+	d.read = func(context.Context, int64) error { time.Sleep(20 * time.Millisecond); return nil }
+	o := Options{MemoryBytes: -1, QueueTimeout: 20 * time.Second}
+	var fleet []process
+	for range 4 {
+		fleet = append(fleet, startOn(t, server.Client(t), d, o, &LoaderOptions{Locker: locker}))
+	}
+	server.Kill()
+	var all sync.WaitGroup
+	for _, p := range fleet {
+		all.Go(func() {
+			for range 3 {
+				p.want(t, 1, "one", nil)
+			}
+		})
+	}
+	all.Wait()
+	if d.most.Load() != 1 {
+		t.Errorf("%d loads at once", d.most.Load())
+	}
+}
+
+func TestLoadLockOptions(t *testing.T) {
+	c, err := New(nil, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	load := func(context.Context, []int) (map[int]string, error) { return nil, nil }
+	if _, err := NewBatchLoader(c, "a", load, &LoaderOptions{Locker: localLocker(t)}); err == nil {
+		t.Error("a batch loader takes a Locker")
+	}
+	if _, err := NewBatchLoader(c, "a", load, &LoaderOptions{MustLock: true}); err == nil {
+		t.Error("MustLock without a Locker")
+	}
+}

@@ -1,0 +1,231 @@
+package main
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/json"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// The locks of well-known articles, in the order in which they improve on each other. Each looks right, and works until something happens at the wrong moment. None has a token.
+
+// lockFunc waits until ctx ends for the lock, and returns how it is released.
+type lockFunc func(ctx context.Context) (release func(), err error)
+
+const (
+	key = "sale"
+	ttl = 500 * time.Millisecond // of the locks that have one
+)
+
+// poll tries until it succeeds.
+func poll(ctx context.Context, try func() bool) error {
+	for !try() {
+		select {
+		case <-time.After(3*time.Millisecond + randomly(4*time.Millisecond)):
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+	return nil
+}
+
+func noLock(*process) lockFunc {
+	return func(context.Context) (func(), error) { return func() {}, nil }
+}
+
+// mutexLock excludes the goroutines of one process.
+func mutexLock(*process) lockFunc {
+	var mu sync.Mutex
+	return func(context.Context) (func(), error) {
+		mu.Lock()
+		return mu.Unlock, nil
+	}
+}
+
+// V1: a holder that dies between the two commands leaves a key that never expires.
+func setnxExpire(p *process) lockFunc {
+	return func(ctx context.Context) (func(), error) {
+		err := poll(ctx, func() bool { return p.rdb.SetNX(ctx, key, "1", 0).Val() })
+		if err != nil {
+			return nil, err
+		}
+		p.faults.at(ctx, hasSet)
+		p.rdb.PExpire(ctx, key, ttl)
+		return func() { p.rdb.Del(ctx, key) }, nil
+	}
+}
+
+// V2: the value says until when the lock is held. But by whose clock? And he who loses the race of the two GETSETs has moved the winner's time all the same.
+func setnxGetset(p *process) lockFunc {
+	const life = 30 * time.Second
+	return func(ctx context.Context) (func(), error) {
+		var until int64
+		err := poll(ctx, func() bool {
+			now := p.faults.now()
+			until = now.Add(life).UnixMilli()
+			if p.rdb.SetNX(ctx, key, until, 0).Val() {
+				return true
+			}
+			old, err := p.rdb.Get(ctx, key).Int64()
+			if err != nil || old > now.UnixMilli() {
+				return false
+			}
+			before, err := p.rdb.GetSet(ctx, key, until).Int64() //nolint:staticcheck // deprecated, but what they use
+			return err == nil && before == old
+		})
+		return func() {
+			if p.faults.now().UnixMilli() < until {
+				p.rdb.Del(ctx, key)
+			}
+		}, err
+	}
+}
+
+// The lock that says in JSON whose it is, so that he can have it again. What it cannot read it takes for free.
+func jsonMeta(p *process) lockFunc {
+	type meta struct {
+		Owner string
+		Count int
+	}
+	return func(ctx context.Context) (func(), error) {
+		mine := meta{Owner: rand.Text(), Count: 1}
+		text, err := json.Marshal(mine)
+		if err != nil {
+			return nil, err
+		}
+		err = poll(ctx, func() bool {
+			if p.rdb.SetNX(ctx, key, text, 30*time.Second).Val() {
+				return true
+			}
+			var found meta
+			held, err := p.rdb.Get(ctx, key).Result()
+			if err == redis.Nil { //nolint:errorlint // it is not wrapped
+				return false // it was released meanwhile: again
+			}
+			if err := json.Unmarshal([]byte(held), &found); err != nil { // also when nothing was read
+				p.rdb.Set(ctx, key, text, 30*time.Second)
+				return true
+			}
+			return found.Owner == mine.Owner
+		})
+		return func() { p.rdb.Eval(ctx, compareAndDelete, []string{key}, text) }, err
+	}
+}
+
+// A row of a table that can be there once. It has no expiry.
+func uniqueRow(p *process) lockFunc {
+	return func(ctx context.Context) (func(), error) {
+		err := poll(ctx, func() bool {
+			_, err := p.shop.ExecContext(ctx, "INSERT INTO locks VALUES (?)", key)
+			return err == nil
+		})
+		return func() { _, _ = p.shop.ExecContext(ctx, "DELETE FROM locks WHERE name = ?", key) }, err
+	}
+}
+
+// V3.1: who was too slow deletes the lock that is another's by now.
+func setDel(p *process) lockFunc {
+	return func(ctx context.Context) (func(), error) {
+		err := poll(ctx, func() bool { return p.rdb.SetNX(ctx, key, "1", ttl).Val() })
+		return func() { p.rdb.Del(ctx, key) }, err
+	}
+}
+
+// V3.2: he looks whose it is; but between that and the deletion it can become another's.
+func setCompareDel(p *process) lockFunc {
+	return func(ctx context.Context) (func(), error) {
+		id := rand.Text()
+		err := poll(ctx, func() bool { return p.rdb.SetNX(ctx, key, id, ttl).Val() })
+		return func() {
+			if p.rdb.Get(ctx, key).Val() == id {
+				p.faults.at(ctx, hasCompared)
+				p.rdb.Del(ctx, key)
+			}
+		}, err
+	}
+}
+
+const compareAndDelete = `if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) end return 0`
+
+// V4: that is one step now. But who takes longer than he thought is no longer alone.
+func setLua(p *process) lockFunc {
+	return func(ctx context.Context) (func(), error) {
+		id := rand.Text()
+		err := poll(ctx, func() bool { return p.rdb.SetNX(ctx, key, id, ttl).Val() })
+		return func() { p.rdb.Eval(ctx, compareAndDelete, []string{key}, id) }, err
+	}
+}
+
+const (
+	enterHash = `if redis.call('EXISTS', KEYS[1]) == 0 or redis.call('HEXISTS', KEYS[1], ARGV[1]) == 1 then
+	redis.call('HINCRBY', KEYS[1], ARGV[1], 1) redis.call('PEXPIRE', KEYS[1], ARGV[2]) return 1 end return 0`
+	leaveHash = `if redis.call('HEXISTS', KEYS[1], ARGV[1]) == 0 then return 0 end
+	if redis.call('HINCRBY', KEYS[1], ARGV[1], -1) <= 0 then redis.call('DEL', KEYS[1]) end return 1`
+	renewHash = `if redis.call('HEXISTS', KEYS[1], ARGV[1]) == 1 then return redis.call('PEXPIRE', KEYS[1], ARGV[2]) end return 0`
+)
+
+// V5: a watchdog extends it. But when it cannot, nobody tells the holder.
+func hashWatchdog(p *process) lockFunc {
+	return func(ctx context.Context) (func(), error) {
+		id, ms := rand.Text(), strconv.FormatInt(ttl.Milliseconds(), 10)
+		err := poll(ctx, func() bool {
+			n, err := p.rdb.Eval(ctx, enterHash, []string{key}, id, ms).Int()
+			return err == nil && n == 1
+		})
+		if err != nil {
+			return nil, err
+		}
+		stop := make(chan struct{})
+		var watchdog sync.WaitGroup
+		watchdog.Go(func() {
+			for {
+				select {
+				case <-time.After(ttl / 3):
+					p.rdb.Eval(ctx, renewHash, []string{key}, id, ms)
+				case <-stop:
+					return
+				}
+			}
+		})
+		return func() {
+			close(stop)
+			watchdog.Wait()
+			p.rdb.Eval(ctx, leaveHash, []string{key}, id)
+		}, nil
+	}
+}
+
+// V6: Redlock, the lock of a majority of servers; so one may fail. But there is no token, and servers whose clocks jump have forgotten the lock.
+func redlock(p *process) lockFunc {
+	const life = 30 * time.Second // more than anybody is suspended for
+	return func(ctx context.Context) (func(), error) {
+		id := rand.Text()
+		release := func() {
+			for _, rdb := range p.masters {
+				rdb.Eval(ctx, compareAndDelete, []string{key}, id)
+			}
+		}
+		err := poll(ctx, func() bool {
+			began, got := time.Now(), 0
+			for _, rdb := range p.masters {
+				if rdb.SetNX(ctx, key, id, life).Val() {
+					got++
+				} else if got == 0 {
+					break // somebody else has the first: most likely all
+				}
+			}
+			if got > len(p.masters)/2 && time.Since(began) < life/2 {
+				return true
+			}
+			if got > 0 {
+				release()
+			}
+			return false
+		})
+		return release, err
+	}
+}

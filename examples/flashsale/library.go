@@ -1,0 +1,104 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/cacheaside/cacheaside/lock"
+)
+
+// sellFunc sells a piece to a buyer, under a lock. Its errors are errSoldOut, those of ctx, and others, after which the buyer tries again.
+type sellFunc func(ctx context.Context, buyer int) error
+
+var errSoldOut = errors.New("sold out")
+
+// withArticle sells under a lock of an article.
+func withArticle(article func(*process) lockFunc) func(*process) (sellFunc, error) {
+	return func(p *process) (sellFunc, error) {
+		acquire := article(p)
+		return func(ctx context.Context, buyer int) error {
+			release, err := acquire(ctx)
+			if err != nil {
+				return err
+			}
+			defer release()
+			return soldOut(p.shop.buy(ctx, buyer, 0, 0))
+		}, nil
+	}
+}
+
+func soldOut(err error) error {
+	if errors.Is(err, errEmpty) {
+		return errSoldOut
+	}
+	return err
+}
+
+// withLibrary sells under this library's lock, in one Redis or in a majority of five. All that differs from an article's is that the purchase gets the lease's token, and its context.
+func withLibrary(p *process) (sellFunc, error) {
+	return withLocker(p, func(o *lock.LockerOptions) (*lock.Locker, error) { return lock.NewRedis(p.rdb, o) })
+}
+
+func withRedlock(p *process) (sellFunc, error) {
+	return withLocker(p, func(o *lock.LockerOptions) (*lock.Locker, error) { return lock.NewRedlock(p.masters, o) })
+}
+
+func withLocker(p *process, open func(*lock.LockerOptions) (*lock.Locker, error)) (sellFunc, error) {
+	locker, err := open(&lock.LockerOptions{TTL: ttl, Timeout: 100 * time.Millisecond})
+	if err != nil {
+		return nil, err
+	}
+	p.close = append(p.close, locker.Close)
+	return func(ctx context.Context, buyer int) error {
+		lease, err := locker.Acquire(ctx, key, nil)
+		if err != nil {
+			return err
+		}
+		defer func() { _ = lease.Release() }() // that it was lost, the token has told
+		return soldOut(p.shop.buy(p.work(lease), buyer, 0, lease.Token()))
+	}, nil
+}
+
+// withSegments divides the stock: who finds a segment empty goes to the next.
+func withSegments(p *process) (sellFunc, error) {
+	locker, err := lock.NewRedis(p.rdb, &lock.LockerOptions{TTL: ttl, Timeout: 100 * time.Millisecond})
+	if err != nil {
+		return nil, err
+	}
+	p.close = append(p.close, locker.Close)
+	segments, err := lock.NewSegmented(locker, manySegments)
+	if err != nil {
+		return nil, err
+	}
+	return func(ctx context.Context, buyer int) error {
+		segment, err := segments.Acquire(ctx, key, buyer, nil)
+		for err == nil {
+			err = p.shop.buy(p.work(segment.Lease), buyer, segment.Index, segment.Token())
+			if !errors.Is(err, errEmpty) {
+				return errors.Join(err, lostNot(segment.Release()))
+			}
+			segment, err = segment.Next(ctx)
+		}
+		if errors.Is(err, lock.ErrAllSeen) {
+			return errSoldOut
+		}
+		return err
+	}, nil
+}
+
+// lostNot leaves out that the lock was lost: what was done under it counts if the token was accepted.
+func lostNot(err error) error {
+	if errors.Is(err, lock.ErrLost) {
+		return nil
+	}
+	return err
+}
+
+// work is the context of a purchase. The victim of a fault does not see it end: he is suspended, or what he writes was sent before.
+func (p *process) work(lease *lock.Lease) context.Context {
+	if p.faults.victim {
+		return context.WithoutCancel(lease.Context())
+	}
+	return lease.Context()
+}

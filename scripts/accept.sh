@@ -42,3 +42,25 @@ run() { CACHEASIDE_ACCEPT=1 CI=true ./bin/accept.test -test.v -test.count=1 -tes
 	echo "== the overhead of an item in memory"
 	go test -v -count=1 -run TestOverhead ./internal/local | grep _test.go
 } 2>&1 | tee docs/accept/speed.log
+# locks PACKAGE TESTS: tests at full size of one of the packages of locks
+locks() {
+	(cd "$1" && go test -c -o "$OLDPWD/bin/locks.test" . && CACHEASIDE_ACCEPT=1 CI=true "$OLDPWD/bin/locks.test" -test.v -test.count=1 -test.timeout 30m -test.run "$2") |
+		grep -E '^ +[a-z0-9_]+\.go:|^ *--- (PASS|FAIL|SKIP)|^(PASS|FAIL)'
+}
+{
+	echo "$(date -u +%F), $(go version), $(nproc) cores, $(redis-server --version | cut -d' ' -f1-3), commit $(git rev-parse --short HEAD)"
+	echo
+	echo "== what a lock costs: alone, and when it is fought for"
+	for _ in 1 2 3; do locks lock '^TestCostOf'; done
+	echo
+	echo "== exclusion, tokens and margins under faults: 5 histories of 20 s for each service"
+	locks lock 'History$'
+	locks lock/mysqllock 'History$'
+	locks lock/zklock 'History$'
+	echo
+	echo "== nothing is left behind; nodes that hang; tokens; the paused holder; wake-ups"
+	locks lock '^(TestCancelledAcquireLeavesNothing|TestDelayedRequestIsRefused|TestLostReplyIsAdopted|TestRedlockCancelledAcquire|TestRedlockNodeHangs|TestRedlockThreeDown|TestTokensGrow.*|TestPausedHolder|TestReleaseWakesWaiters|TestWakeUpsLost)$'
+	echo
+	echo "== the sale: 20 runs of each lock under its fault, and of one segment and ten"
+	locks examples/flashsale '.'
+} 2>&1 | tee docs/accept/locks.log

@@ -1,14 +1,18 @@
 #!/usr/bin/env bash
-# The long runs whose figures are reported. The log is committed.
+# The long runs whose figures are reported. The logs are committed. Arguments: which of read-path, channel, trouble, speed, locks to run; default: all.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 mkdir -p docs/accept bin
-log=docs/accept/read-path.log
 trouble='^(TestEarlyRefreshProbability|TestHotKeyNeverExpires|TestExpiryStorm|TestFlushUnderLoad|TestRedisKilledUnderLoad|TestRedisHungUnderLoad|TestDatabaseFails|TestSlowDatabase)$'
 go test -c -o bin/accept.test .
 # run ARGUMENTS: tests at full size, and of what they say the figures and the verdicts
 run() { CACHEASIDE_ACCEPT=1 CI=true ./bin/accept.test -test.v -test.count=1 -test.timeout 30m "$@" | grep -E '^ +[a-z_]+_test\.go:|^(---|===) (PASS|FAIL|SKIP)|^--- |^(PASS|FAIL)' | grep -v '^=== '; }
-{
+# package PACKAGE TESTS: tests at full size of one of the packages of locks
+package() {
+	(cd "$1" && go test -c -o "$OLDPWD/bin/locks.test" . && CACHEASIDE_ACCEPT=1 CI=true "$OLDPWD/bin/locks.test" -test.v -test.count=1 -test.timeout 30m -test.run "$2") |
+		grep -E '^ +[a-z0-9_]+\.go:|^ *--- (PASS|FAIL|SKIP)|^(PASS|FAIL)' || failed=1
+}
+read_path() {
 	echo "$(date -u +%F), $(go version), $(nproc) cores, $(redis-server --version | cut -d' ' -f1-3), commit $(git rev-parse --short HEAD)"
 	echo
 	echo "== tests, at full size, without the race detector"
@@ -20,20 +24,20 @@ run() { CACHEASIDE_ACCEPT=1 CI=true ./bin/accept.test -test.v -test.count=1 -tes
 	echo "== the decoders of entries and values and the encoding of keys: 10 million inputs, and fuzzed with an eye on coverage for half a minute each"
 	CACHEASIDE_ACCEPT=1 go test -v -count=1 -timeout 30m -run Millions ./internal/lease ./internal/keys ./internal/codec | grep -v '^=== '
 	make -s fuzz FUZZTIME=30s | grep -v 'gathering baseline' | awk '/elapsed/ {last = $0; next} {if (last) print last; last = ""; print}'
-} 2>&1 | tee $log
-{
+}
+channel() {
 	echo "$(date -u +%F), $(go version), $(nproc) cores, $(redis-server --version | cut -d' ' -f1-3), commit $(git rev-parse --short HEAD)"
 	echo
 	echo "== 8 processes, 10,000 keys in memory, 200 writes a second, a minute"
 	(cd torture && SPREAD_TIME=60s GOWORK=off go test -count=1 -v -run TestSpread .) | grep -v '^=== '
-} 2>&1 | tee docs/accept/channel.log
-{
+}
+trouble() {
 	echo "$(date -u +%F), $(go version), $(nproc) cores, $(redis-server --version | cut -d' ' -f1-3), commit $(git rev-parse --short HEAD)"
 	echo
 	echo "== storms of expiry, a Redis that is emptied, killed or hangs, a database that fails or is slow: at full size, without the race detector"
 	run -test.run "$trouble"
-} 2>&1 | tee docs/accept/trouble.log
-{
+}
+speed() {
 	echo "$(date -u +%F), $(go version), $(nproc) cores, $(redis-server --version | cut -d' ' -f1-3), commit $(git rev-parse --short HEAD)"
 	echo
 	echo "== times beside the floors, median of 8 interleaved runs"
@@ -41,26 +45,25 @@ run() { CACHEASIDE_ACCEPT=1 CI=true ./bin/accept.test -test.v -test.count=1 -tes
 	echo
 	echo "== the overhead of an item in memory"
 	go test -v -count=1 -run TestOverhead ./internal/local | grep _test.go
-} 2>&1 | tee docs/accept/speed.log
-# locks PACKAGE TESTS: tests at full size of one of the packages of locks
-locks() {
-	(cd "$1" && go test -c -o "$OLDPWD/bin/locks.test" . && CACHEASIDE_ACCEPT=1 CI=true "$OLDPWD/bin/locks.test" -test.v -test.count=1 -test.timeout 30m -test.run "$2") |
-		grep -E '^ +[a-z0-9_]+\.go:|^ *--- (PASS|FAIL|SKIP)|^(PASS|FAIL)'
 }
-{
+locks() {
 	echo "$(date -u +%F), $(go version), $(nproc) cores, $(redis-server --version | cut -d' ' -f1-3), commit $(git rev-parse --short HEAD)"
 	echo
 	echo "== what a lock costs: alone, and when it is fought for"
-	for _ in 1 2 3; do locks lock '^TestCostOf'; done
+	for _ in 1 2 3; do package lock '^TestCostOf'; done
 	echo
 	echo "== exclusion, tokens and margins under faults: 5 histories of 20 s for each service"
-	locks lock 'History$'
-	locks lock/mysqllock 'History$'
-	locks lock/zklock 'History$'
+	package lock 'History$'
+	package lock/mysqllock 'History$'
+	package lock/zklock 'History$'
 	echo
 	echo "== nothing is left behind; nodes that hang; tokens; the paused holder; wake-ups"
-	locks lock '^(TestCancelledAcquireLeavesNothing|TestDelayedRequestIsRefused|TestLostReplyIsAdopted|TestRedlockCancelledAcquire|TestRedlockNodeHangs|TestRedlockThreeDown|TestTokensGrow.*|TestPausedHolder|TestReleaseWakesWaiters|TestWakeUpsLost)$'
+	package lock '^(TestCancelledAcquireLeavesNothing|TestDelayedRequestIsRefused|TestLostReplyIsAdopted|TestRedlockCancelledAcquire|TestRedlockNodeHangs|TestRedlockThreeDown|TestTokensGrow.*|TestPausedHolder|TestReleaseWakesWaiters|TestWakeUpsLost)$'
 	echo
 	echo "== the sale: 20 runs of each lock under its fault, and of one segment and ten"
-	locks examples/flashsale '.'
-} 2>&1 | tee docs/accept/locks.log
+	package examples/flashsale '.'
+	[ -z "${failed:-}" ]
+}
+for section in ${*:-read-path channel trouble speed locks}; do
+	"${section//-/_}" 2>&1 | tee "docs/accept/$section.log"
+done

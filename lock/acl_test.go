@@ -1,0 +1,78 @@
+package lock_test
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/cacheaside/cacheaside/internal/testenv"
+	"github.com/cacheaside/cacheaside/lock"
+)
+
+// limited is a client whose user may do no more than that.
+func limited(t *testing.T, r *testenv.Redis, rules string) *redis.Client {
+	t.Helper()
+	admin := r.Client(t)
+	args := []any{"ACL", "SETUSER", "limited", "reset", "on", "nopass", "-@all"}
+	for rule := range strings.FieldsSeq(rules) {
+		args = append(args, rule)
+	}
+	want(t, "a user", admin.Do(t.Context(), args...).Err(), nil)
+	t.Cleanup(func() { admin.Do(context.Background(), "ACL", "DELUSER", "limited") })
+	o := r.Options()
+	o.Username, o.Password, o.ContextTimeoutEnabled = "limited", "any", true
+	return clientWith(t, o)
+}
+
+// exercise acquires, waits, extends, loses and releases.
+func exercise(t *testing.T, a, b *lock.Locker) {
+	t.Helper()
+	lease := acquired(t, a, &lock.Options{TTL: 10 * time.Second})
+	want(t, "extend", lease.Extend(t.Context()), nil)
+	_, err := b.TryAcquire(t.Context(), "a", nil)
+	want(t, "try", err, lock.ErrHeld)
+	got := make(chan error, 1)
+	go func() {
+		next, err := b.Acquire(t.Context(), "a", &lock.Options{Wait: 8 * time.Second})
+		if err == nil {
+			err = next.Release()
+		}
+		got <- err
+	}()
+	time.Sleep(300 * time.Millisecond) // he waits
+	began := time.Now()
+	want(t, "release", lease.Release(), nil)
+	want(t, "who waits", <-got, nil)
+	if took := time.Since(began); took > 4*time.Second {
+		t.Errorf("woken after %v", took)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
+	defer cancel()
+	if lease, err := a.Acquire(ctx, "a", nil); err == nil {
+		lease.Release()
+	} else if !errors.Is(err, context.DeadlineExceeded) {
+		t.Error(err)
+	}
+	acquired(t, b, nil).Release()
+}
+
+// TestNeedsNoMoreThanDocumented: with a user of Redis who may do what the doc comments name, and nothing else.
+func TestNeedsNoMoreThanDocumented(t *testing.T) {
+	t.Run("redis", func(t *testing.T) {
+		r := testenv.SharedRedis(t)
+		rules := "+eval +evalsha +get +set +time +publish +subscribe +unsubscribe +ping ~lock:* &lock:*"
+		exercise(t, closed(t)(lock.NewRedis(limited(t, r, rules), nil)), closed(t)(lock.NewRedis(limited(t, r, rules), nil)))
+	})
+	t.Run("redlock", func(t *testing.T) {
+		rules := "+eval +evalsha +get +set +del +time +pttl +pexpire +publish +subscribe +unsubscribe +ping ~lock:* &lock:*"
+		var a, b []*redis.Client
+		for _, r := range testenv.FiveMasters(t) {
+			a, b = append(a, limited(t, r, rules)), append(b, limited(t, r, rules))
+		}
+		exercise(t, closed(t)(lock.NewRedlock(a, nil)), closed(t)(lock.NewRedlock(b, nil)))
+	})
+}

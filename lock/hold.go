@@ -338,9 +338,10 @@ func (h *hold) release() error {
 	if mutant.Active == mutant.ReleaseWaits {
 		end = time.Now().Add(2 * h.timeout)
 	}
+	began := time.Now()
 	err := h.releaseOnce(h.timeout)
-	if left := time.Until(end); err != nil && !errors.Is(err, ErrLost) && left > 0 {
-		err = h.releaseOnce(min(left, h.timeout)) // the answer may have been lost
+	if left := time.Until(end); err != nil && !errors.Is(err, ErrLost) && time.Since(began) < h.timeout/2 && left > 0 {
+		err = h.releaseOnce(min(left, h.timeout)) // an answer was lost; a service that hangs is not waited for twice
 	}
 	if err != nil && !errors.Is(err, ErrLost) {
 		if h.l.enter() {

@@ -59,7 +59,8 @@ func setnxExpire(p *process) lockFunc {
 	}
 }
 
-// V2: the value says until when the lock is held. But by whose clock? And he who loses the race of the two GETSETs has moved the winner's time all the same.
+// V2: the value says until when the lock is held. But by whose clock? And he who loses the race of the two GETSETs has moved the winner's time all the same; if the winner has released by then, the lock is nobody's until that
+// time: now and then the sale stands still, too.
 func setnxGetset(p *process) lockFunc {
 	const life = 30 * time.Second
 	return func(ctx context.Context) (func(), error) {

@@ -69,7 +69,8 @@ func TestHolds(t *testing.T) {
 	late := sale{scenario: scenarios[6], sold: pieces + 1, seconds: 1}
 	dead := sale{scenario: scenarios[2], left: pieces}
 	library := sale{scenario: scenarios[15], sold: pieces, refused: 1}
-	for _, s := range []sale{articles, late, dead, library} {
+	both := sale{scenario: scenarios[3], sold: 2, left: pieces - 1} // the loser's GETSET came when the winner had released
+	for _, s := range []sale{articles, late, dead, library, both} {
 		if err := s.holds(); err != nil {
 			t.Error(err)
 		}
@@ -85,10 +86,10 @@ func TestHolds(t *testing.T) {
 
 // It is the fault: without it the same locks, of those that exclude processes at all, sell each piece once.
 func TestHealthySales(t *testing.T) {
-	if !accept {
-		t.Skip("with CACHEASIDE_ACCEPT=1: where a lock lives for half a second, a busy machine may be fault enough")
-	}
 	for i, s := range scenarios[2:] {
+		if !accept && (!s.library || i%4 != 0) { // where a lock of the articles lives for half a second, a busy machine may be fault enough
+			continue
+		}
 		t.Run(fmt.Sprint(i+3, " ", s.name), func(t *testing.T) {
 			got, err := hold(t.Context(), i+2, 20*time.Second, true)
 			if err != nil || got.outcome() != fine || got.sold != pieces {

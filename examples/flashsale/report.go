@@ -19,14 +19,7 @@ func row(out io.Writer, n int, s sale) {
 		}
 		return strconv.Itoa(n)
 	}
-	unsold := ""
-	if s.outcome() == stuck {
-		unsold = number(s.left)
-	}
-	if unsold == "" {
-		unsold = "-"
-	}
-	fmt.Fprintf(out, format, strconv.Itoa(n), s.name, s.happens, strconv.Itoa(s.sold), number(max(s.sold-pieces, 0)), unsold, number(s.refused))
+	fmt.Fprintf(out, format, strconv.Itoa(n), s.name, s.happens, strconv.Itoa(s.sold), number(s.over()), number(s.left), number(s.refused))
 }
 
 const legend = `

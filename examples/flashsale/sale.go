@@ -25,9 +25,12 @@ type sale struct {
 	seconds             int // who had the lock while the victim was suspended, and were slow too
 }
 
+// over is how many pieces were sold that were not there.
+func (s sale) over() int { return max(s.sold+s.left-pieces, 0) }
+
 func (s sale) outcome() outcome {
 	switch {
-	case s.sold > pieces:
+	case s.over() > 0:
 		return oversold
 	case s.left > 0:
 		return stuck

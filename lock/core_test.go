@@ -465,7 +465,15 @@ func TestReleaseReturnsInTime(t *testing.T) {
 			time.Sleep(timeout) // as a client does that keeps deadlines, but no cancellation
 			return errors.New("no answer")
 		}
-		f.release = func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() }
+		var n atomic.Int32
+		f.release = func(ctx context.Context) error {
+			if n.Add(1) == 1 { // an answer is lost
+				time.Sleep(timeout / 3)
+				return errors.New("no answer")
+			}
+			<-ctx.Done()
+			return ctx.Err()
+		}
 		lease := acquired(t, l, nil)
 		time.Sleep(ttl/3 + time.Millisecond)
 		began := time.Now()

@@ -46,7 +46,7 @@ bad=0 total=0
 while IFS='|' read -r name package test what; do
 	if [ $# -gt 0 ] && [[ " $* " != *" $name "* ]]; then continue; fi
 	total=$((total + 1))
-	while [ "$(jobs -rp | wc -l)" -ge 4 ]; do wait -n || bad=1; done
+	while [ "$(jobs -rp | wc -l)" -ge 3 ]; do wait -n || bad=1; done
 	one "$name" "$package" "$test" "$what" &
 done < <(rows)
 while [ -n "$(jobs -rp)" ]; do wait -n || bad=1; done

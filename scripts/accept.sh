@@ -13,8 +13,6 @@ package() {
 		grep -E '^ +[a-z0-9_]+\.go:|^ *--- (PASS|FAIL|SKIP)|^(PASS|FAIL)' || failed=1
 }
 read_path() {
-	echo "$(date -u +%F), $(go version), $(nproc) cores, $(redis-server --version | cut -d' ' -f1-3), commit $(git rev-parse --short HEAD)"
-	echo
 	echo "== tests, at full size, without the race detector"
 	run -test.skip "$trouble"
 	echo
@@ -26,20 +24,14 @@ read_path() {
 	make -s fuzz FUZZTIME=30s | grep -v 'gathering baseline' | awk '/elapsed/ {last = $0; next} {if (last) print last; last = ""; print}'
 }
 channel() {
-	echo "$(date -u +%F), $(go version), $(nproc) cores, $(redis-server --version | cut -d' ' -f1-3), commit $(git rev-parse --short HEAD)"
-	echo
 	echo "== 8 processes, 10,000 keys in memory, 200 writes a second, a minute"
 	(cd torture && SPREAD_TIME=60s GOWORK=off go test -count=1 -v -run TestSpread .) | grep -v '^=== '
 }
 trouble() {
-	echo "$(date -u +%F), $(go version), $(nproc) cores, $(redis-server --version | cut -d' ' -f1-3), commit $(git rev-parse --short HEAD)"
-	echo
 	echo "== storms of expiry, a Redis that is emptied, killed or hangs, a database that fails or is slow: at full size, without the race detector"
 	run -test.run "$trouble"
 }
 speed() {
-	echo "$(date -u +%F), $(go version), $(nproc) cores, $(redis-server --version | cut -d' ' -f1-3), commit $(git rev-parse --short HEAD)"
-	echo
 	echo "== times beside the floors, median of 8 interleaved runs"
 	make -s bench | grep -A 20 '^benchmark'
 	echo
@@ -47,8 +39,6 @@ speed() {
 	go test -v -count=1 -run TestOverhead ./internal/local | grep _test.go
 }
 locks() {
-	echo "$(date -u +%F), $(go version), $(nproc) cores, $(redis-server --version | cut -d' ' -f1-3), commit $(git rev-parse --short HEAD)"
-	echo
 	echo "== what a lock costs: alone, and when it is fought for"
 	for _ in 1 2 3; do package lock '^TestCostOf'; done
 	echo
@@ -64,6 +54,12 @@ locks() {
 	package examples/flashsale '.'
 	[ -z "${failed:-}" ]
 }
+# with SECTION: on what it was measured, and the section
+with() {
+	echo "$(date -u +%F), $(go version), $(nproc) cores, $(redis-server --version | cut -d' ' -f1-3), commit $(git rev-parse --short HEAD)"
+	echo
+	"${1//-/_}"
+}
 for section in ${*:-read-path channel trouble speed locks}; do
-	"${section//-/_}" 2>&1 | tee "docs/accept/$section.log"
+	with "$section" 2>&1 | tee "docs/accept/$section.log"
 done

@@ -5,7 +5,7 @@ SHELL := /bin/bash
 # The modules of the repository, each tested and built by itself.
 MODULES := $(shell git ls-files '*go.mod' 'go.mod' | sort -u | xargs -n1 dirname)
 GOLANGCI := github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.14.0
-SERVERS := redis-server redis-sentinel mariadb-server zookeeper openjdk-17-jre-headless
+SERVERS := redis-server redis-sentinel mariadb-server zookeeper openjdk-17-jre-headless nats-server
 export GOWORK := off
 
 help: ## list the targets
@@ -15,14 +15,14 @@ servers: ## install the servers that the tests start (Debian, Ubuntu)
 	@scripts/servers.sh $(SERVERS)
 
 test: servers ## all tests of all modules with the race detector; then what timing and allocations need without it, and over TLS
-	@set -e; for m in $(MODULES); do echo "== $$m"; (cd $$m && go build ./... && go vet ./... && go test -race -vet=off -timeout 10m ./...); done
+	@set -e; for m in $(MODULES); do echo "== $$m"; (cd $$m && go build ./... && go vet ./... && go list -race -test -deps -export ./... >/dev/null && go test -race -vet=off -timeout 10m ./...); done
 	@echo "== without the race detector: bounds on time and allocations"
 	go test -count=1 -run '$(TIMED)' . ./internal/local ./internal/keys
 	@echo "== over TLS, as a user of Redis who may use only what is documented"
 	CACHEASIDE_TEST_REDIS=tls go test -count=1 -skip '$(PLAIN)' .
 
 # What needs no Redis of its own kind: it has a proxy, child processes, a bubble or a server of its own, and would only do the same again.
-PLAIN := ^(TestExpiryStorm|TestFlushUnderLoad|TestRedis(Killed|Hung)UnderLoad|TestDatabaseFails|TestSlowDatabase|TestBreakdown.*|TestEarlyRefresh.*|TestHotKeyNeverExpires|TestHardEnd|TestOverlappingBatches|TestClusterNodeHangs|TestSlotMoves|TestServerRefuses|TestReplicaLagHistory|TestRedisOutOfReach|TestRenewalIsTriedAgain|TestCloseDuringHits|TestRedisHangs|TestNobodyReloadsWhatIsNotRead|TestStaleWhileTheBreakerIsOpen|TestLives|TestHistoryOfBatchesIsLinearizable|TestLoadLockWithoutRedis|Example.*)$$
+PLAIN := ^(TestExpiryStorm|TestFlushUnderLoad|TestRedis(Killed|Hung)UnderLoad|TestDatabaseFails|TestSlowDatabase|TestBreakdown.*|TestEarlyRefresh.*|TestHotKeyNeverExpires|TestHardEnd|TestOverlappingBatches|TestClusterNodeHangs|TestSlotMoves|TestServerRefuses|TestReplicaLagHistory|TestRedisOutOfReach|TestRenewalIsTriedAgain|TestCloseDuringHits|TestRedisHangs|TestNobodyReloadsWhatIsNotRead|TestStaleWhileTheBreakerIsOpen|TestLives|TestHistoryOfBatchesIsLinearizable|TestLoadLockWithoutRedis|TestAttack|Example.*)$$
 # What the race detector distorts.
 TIMED := TestBreakdown|TestMemoryHit|TestRedisHangs|TestBudget|TestOverhead|Allocat
 
@@ -44,8 +44,8 @@ bench: ## what a hit costs beside raw ristretto and raw go-redis: ratios, the me
 
 FUZZTIME ?= 30s
 fuzz: ## fuzz each decoder for FUZZTIME (30s)
-	@set -e; grep -ro 'func Fuzz[A-Za-z]*' --include='*_test.go' internal | sed 's|/[^/]*:func | |' | sort | while read -r p f; do \
-		echo "$$p $$f"; go test -run '^$$' -fuzz "^$$f$$" -fuzztime $(FUZZTIME) ./$$p </dev/null; done
+	@set -e; grep -ro 'func Fuzz[A-Za-z]*' --include='*_test.go' internal bloom consistency | sed 's|/[^/]*:func | |' | sort | while read -r p f; do \
+		echo "$$p $$f"; (cd $$p && go test -run '^$$' -fuzz "^$$f$$" -fuzztime $(FUZZTIME) . </dev/null); done
 
 TORTURE_TIME ?= 10m
 TORTURE_SEEDS ?= 1,2,3,4,5

@@ -36,6 +36,8 @@ type state[V any] struct {
 	bypass     bool
 	alone      bool // loads without a lease
 	held       bool // since the key is on hold
+	unsifted   bool // the filter is not to be asked
+	verdict    verdict
 	fresh      bool // not from memory
 	lost       bool // Redis was lost while the value was being stored
 	spared     bool // the database was not asked, which is no failure of the key
@@ -52,6 +54,7 @@ type step uint8
 
 const (
 	toBegin step = iota
+	toAsk        // the filter
 	toLearn      // the era
 	toLook       // at what Redis holds
 	toTake       // a lease, for there is nothing, or nothing that can be read
@@ -105,12 +108,9 @@ func (l *Loader[K, V]) begin(r *round[K, V]) {
 	if s.step != toBegin {
 		return
 	}
-	var err error
-	if s.text, err = l.encodeKey(r.Key); err != nil {
-		r.Err, s.step = err, over
+	if s.verdict == notAsked && !l.identify(r) {
 		return
 	}
-	s.bypass = l.bypass.Load()
 	if l.memory != nil {
 		s.stable = l.keys.Hash(s.text)
 	}
@@ -126,6 +126,18 @@ func (l *Loader[K, V]) begin(r *round[K, V]) {
 		l.cache.channel.Listen()
 	}
 	l.again(s)
+}
+
+// identify fixes which key it is, and whether the caches are on for it.
+func (l *Loader[K, V]) identify(r *round[K, V]) bool {
+	s := &r.Result
+	var err error
+	if s.text, err = l.encodeKey(r.Key); err != nil {
+		r.Err, s.step = err, over
+		return false
+	}
+	s.bypass = l.bypass.Load()
+	return true
 }
 
 // more gives out what is over, and tells whether anything is left to do. When the callers have left, or the cache is closed, all is over.
@@ -153,6 +165,9 @@ func (b *batch[K, V]) land(rounds []*round[K, V]) {
 	done := at(rounds, over)
 	for _, r := range done {
 		r.Result.step = landed
+	}
+	if b.l.filter != nil {
+		b.l.letThrough(done)
 	}
 	if b.flight != nil {
 		b.flight.Land(done)

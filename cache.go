@@ -1,9 +1,11 @@
 package cacheaside
 
 import (
+	"context"
 	"fmt"
 	"reflect"
 	"sync"
+	"sync/atomic"
 
 	"github.com/redis/go-redis/v9"
 
@@ -26,6 +28,8 @@ type Cache struct {
 	holds   *local.Holds // nil: Redis has them, or there are none
 	limit   *limit.Limit
 
+	holdsLost, holdsLeft atomic.Int64 // keys of Holds
+
 	mu      sync.Mutex
 	loaders map[string]loader // by name
 	closed  bool
@@ -36,6 +40,12 @@ type loader interface {
 	close()
 	raised(rng int, generation uint64)
 	addStats(*Stats)
+	era(name string) *local.Era
+	counts() *counters
+	forgetFailure(text string)
+	keyOf(Key) (key any, ok bool)
+	refreshAll(ctx context.Context, keys []any) []error
+	admitTexts(ctx context.Context, texts []string) (committed func(context.Context) error, err error)
 }
 
 // New makes a Cache on rdb: a *redis.Client, to a single server or by way of sentinels, or a *redis.ClusterClient. With nil it works
@@ -65,7 +75,7 @@ func New(rdb redis.UniversalClient, options *Options) (*Cache, error) {
 	}
 	if rdb == nil {
 		c.memory.TrustForEver() // nobody else changes what is read here
-		if o.ReplicaLag > 0 {
+		if o.holds() {
 			c.holds = local.NewHolds(o.ReplicaLag)
 		}
 		return c, nil
@@ -82,8 +92,10 @@ func New(rdb redis.UniversalClient, options *Options) (*Cache, error) {
 	}
 	c.store = lease.NewStore(c.conn, readTimeout)
 	c.channel = channel.New(c.conn, o.Prefix, o.MaxStaleness, keptTrue)
-	c.store.Hold(o.hold())
-	c.channel.Hold(o.hold())
+	if o.holds() {
+		c.store.Hold(o.lag())
+	}
+	c.channel.Lag(o.lag())
 	return c, nil
 }
 
@@ -104,6 +116,19 @@ func (c *Cache) add(name string, l loader) error {
 	return nil
 }
 
+// known is the loader of this name, if this process has it.
+func (c *Cache) known(name string) loader {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.loaders[name]
+}
+
+func (c *Cache) isClosed() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.closed
+}
+
 // Stats returns the counts of all loaders of the cache together.
 func (c *Cache) Stats() Stats {
 	c.mu.Lock()
@@ -112,8 +137,14 @@ func (c *Cache) Stats() Stats {
 	for _, l := range c.loaders {
 		l.addStats(&s)
 	}
-	s.Channel = c.channelStats()
+	c.addStats(&s)
 	return s
+}
+
+// addStats adds what is of no single loader.
+func (c *Cache) addStats(s *Stats) {
+	s.Channel = c.channelStats()
+	s.HoldsLost, s.HoldsLeft = c.holdsLost.Load(), c.holdsLeft.Load()
 }
 
 func (c *Cache) channelStats() ChannelStats {

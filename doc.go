@@ -20,18 +20,21 @@
 // Invalidate deletes the key. Any delete, also an operator's DEL, voids the lease or the refresh that is under way: its value, which
 // may be from before the change, is refused, given to nobody, and loaded again.
 //
+// Who does not know a loader's types, as a program that only writes, or a queue of what is yet to be invalidated, names rows by a Key: Cache.InvalidateKeys, AdmitKeys and RefreshKeys.
+//
 // # Promises
 //
 // While Redis keeps its data:
 //
-//   - After Invalidate has returned nil, no value read from the database before is stored in Redis, or left there.
+//   - After Invalidate (or Cache.InvalidateKeys) has returned nil, no value read from the database before is stored in Redis, or left there.
 //   - A Get that starts after that, and does not use the memory tier of another process, never receives such a value.
 //   - At most one load of a key that owns its lease runs in the fleet; nobody loads without one but when Redis cannot be asked, or while
-//     the key is on hold (Options.ReplicaLag), and then one a process.
-//   - A cached null does not hide a row once the insert's invalidation has been acknowledged.
+//     the key is on hold (Options.ReplicaLag, StrictWrites), and then one a process.
+//   - Neither a cached null nor a filter (LoaderOptions.Filter) hides a row once the insert's invalidation (Loader.Admit) has been acknowledged.
 //   - A caller who leaves harms nobody. A load that panics, or calls runtime.Goexit, becomes an error; no lease or goroutine stays.
 //   - The memory tier of another process lets go of an invalidated key within milliseconds, and never serves it to a Get that starts more than
 //     Options.MaxStaleness later: a process that cannot make sure that it hears stops serving from its memory (but for loaders with StaleWhenDown, while Redis is out of reach).
+//   - Of rows that are all written under a Hold, checked before the commit, Gets that do not use the memory tier read what a single copy would show: from the commit on nobody receives what was there before.
 //   - Nothing is silent: what is not returned as an error is counted in Stats.
 //
 // # What it does not promise
@@ -39,17 +42,17 @@
 // A key that is deleted in Redis by other means than this library is announced to nobody: memory tiers serve it until its LoaderOptions.MemoryTTL has
 // passed. A failover of Redis, or a restart from an old snapshot, that loses an acknowledged delete leaves the old value until it is reloaded after its TTL. A writer that
 // does not invalidate is not noticed. An Invalidate that returns an error has not happened: try again. InvalidateAll is heard by other processes within
-// Options.MaxStaleness, also by those without a memory tier.
+// Options.MaxStaleness, also by those without a memory tier. A Hold that Redis loses (FLUSHALL, eviction, a failover), or whose process stands still, after it was checked protects its commit no more.
 //
 // # Redis
 //
-// Version 6 or later, alone, behind sentinels, or a cluster. Keys are named prefix:loader:version:{key}, with Options.ReplicaLag for a time also …:{key}:hold; what is announced is numbered in
+// Version 6 or later, alone, behind sentinels, or a cluster. Keys are named prefix:loader:version:{key}, with Options.ReplicaLag or StrictWrites for a time also …:{key}:hold; what is announced is numbered in
 // prefix::announced:{n}, for 1 n, or 16 on a cluster: the only keys without an end of life. A process with a memory tier has one connection more, by which it listens
 // to prefix::invalidations (with the number of its database behind it, unless that is 0). With an ACL, the user needs the keys ~prefix*, the channels &prefix* and the commands GET, SET, GETRANGE, SETRANGE, PTTL,
-// PEXPIRE, TIME, DEL, EVAL, EVALSHA, HGET, HSET, PERSIST, PUBLISH, SUBSCRIBE and PING (and what the client sends to open a connection). Where keys are evicted, or the server is emptied, values are loaded again; nothing else happens.
+// PEXPIRE, TIME, DEL, EVAL, EVALSHA, HGET, HSET, PERSIST, PUBLISH, SUBSCRIBE and PING (and what the client sends to open a connection); with Options.ReplicaLag or StrictWrites also ZADD, ZREM, ZRANGE, ZSCORE and ZREMRANGEBYSCORE. Where keys are evicted, or the server is emptied, values are loaded again, and a Hold's Check tells that it was lost; nothing else happens.
 //
 // In tests, miniredis will do; call its ClockTTL(true), or nothing in it ever expires, the marker of a failed load included.
 //
-// A go-redis client repeats commands by itself. That is safe here: the one command that must not be repeated, asking for a lease, is
-// marked so that it is not.
+// A go-redis client repeats commands by itself. That is safe here: the commands that must not be repeated, by which a lease or a hold is asked for, are
+// marked so that they are not.
 package cacheaside

@@ -33,6 +33,10 @@ var (
 	// wrapped too. Get returns it only if LoaderOptions.RedisDown says so; Expire, Invalidate and Refresh do.
 	ErrRedis = errors.New("redis")
 
+	// ErrHoldLost means that a key was not on hold all the time (Hold.Check): its hold was lost with Redis' data, or could not be renewed in time. What was read from the database meanwhile may have been stored:
+	// the transaction that it was held for must not be committed. It may be tried again from the start.
+	ErrHoldLost = errors.New("the key is not on hold any more")
+
 	// ErrClosed means that the Cache has been closed.
 	ErrClosed = errors.New("the cache is closed")
 )
@@ -40,14 +44,17 @@ var (
 // Error is the error of an operation on a key. Its message shows a hash of the key, for keys may be private. (The hash is without a secret:
 // who can list all possible keys, as phone numbers, can find the one.)
 type Error struct {
-	Op     string // "get", "refresh", "expire", "invalidate" or "warm"
+	Op     string // "get", "refresh", "expire", "invalidate", "admit", "warm", "hold", "release" or "store"
 	Loader string // the loader's name
 	Key    string // the encoded key; do not log it unless keys may be seen
-	Hash   uint64 // the stable hash of loader and key that the message shows
+	Hash   uint64 // the stable hash of loader and key that the message shows; 0: it is about all keys of the loader
 	Err    error
 }
 
 func (e *Error) Error() string {
+	if e.Hash == 0 {
+		return fmt.Sprintf("cacheaside: %s all of %s: %v", e.Op, e.Loader, e.Err)
+	}
 	return fmt.Sprintf("cacheaside: %s %s key#%016x: %v", e.Op, e.Loader, e.Hash, e.Err)
 }
 
@@ -56,7 +63,7 @@ func (e *Error) Unwrap() error { return e.Err }
 // BatchError tells which keys of a batch have failed. GetMany returns it beside what it has found. A batch load may return one too, to say
 // which of its keys have failed; those that it returns values for have not.
 type BatchError[K comparable] struct {
-	Errs map[K]error // what GetMany gives is an *Error for each key
+	Errs map[K]error // what methods of this package give is an *Error for each key
 }
 
 // Error tells how many keys have failed, and why one of them did.

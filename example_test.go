@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"time"
 
 	"github.com/alicebob/miniredis/v2"
@@ -69,6 +70,59 @@ func Example() {
 	// Grace <nil>
 }
 
+// A Key names a row to who does not know its type: a writer, a row of a queue, another program. Its three fields can be stored and made into a Key again.
+func ExampleLoader_Key() {
+	cache, _ := cacheaside.New(nil, nil)
+	defer cache.Close()
+	byID, _ := cacheaside.NewLoader(cache, "user", loadUser, nil)
+	byMail, _ := cacheaside.NewLoader(cache, "mail", func(context.Context, string) (int64, error) { return 42, nil }, &cacheaside.LoaderOptions{Version: "2"})
+
+	for _, k := range []cacheaside.Key{byID.Key(42), byMail.Key("ada@example.com")} {
+		fmt.Println(k) // a hash only, for keys may be private
+		fmt.Println(k.Loader, k.Version, k.Text)
+		fmt.Println(k == cacheaside.Key{Loader: k.Loader, Version: k.Version, Text: k.Text})
+	}
+	// Output:
+	// user key#98822f0aee6fcb1b
+	// user 1 42
+	// true
+	// mail key#86c99beb955e19ee
+	// mail 2 ada@example.com
+	// true
+}
+
+// A program that only writes needs no loaders to invalidate: their names are enough.
+func ExampleCache_InvalidateKeys() {
+	server, _ := miniredis.Run() // any Redis
+	defer server.Close()
+	rdb := redis.NewClient(&redis.Options{Addr: server.Addr(), ContextTimeoutEnabled: true})
+	defer rdb.Close()
+	ctx := context.Background()
+	row := "old"                          // of a table
+	reader, _ := cacheaside.New(rdb, nil) // one process
+	defer reader.Close()
+	names, _ := cacheaside.NewLoader(reader, "name", func(context.Context, int64) (string, error) { return row, nil }, nil)
+	fmt.Println(names.Get(ctx, 42))
+
+	writer, _ := cacheaside.New(rdb, nil) // another
+	defer writer.Close()
+	row = "new" // the write: commit first,
+	err := writer.InvalidateKeys(ctx,
+		cacheaside.Key{Loader: "name", Text: "42"},
+		cacheaside.Key{Loader: "orders-of", Text: "42"}, // as one row may feed several loaders
+		cacheaside.Key{Loader: "search", All: true},     // or all that one has
+	)
+	if failed, ok := errors.AsType[*cacheaside.BatchError[cacheaside.Key]](err); ok {
+		for k, err := range failed.Errs { // try these again
+			fmt.Println(k, err)
+		}
+	}
+	fmt.Println(names.Get(ctx, 42, cacheaside.Fresh)) // without Fresh, the reader's memory may be some milliseconds behind
+	// Output:
+	// old <nil>
+	// new <nil>
+}
+
 // A load can know better than its loader how long its value holds.
 func ExampleSetTTL() {
 	cache, _ := cacheaside.New(nil, nil) // without Redis: the memory tier alone
@@ -113,4 +167,86 @@ func ExampleError() {
 	// Output:
 	// cacheaside: get mail key#86c99beb955e19ee: connection refused
 	// get mail ada@example.com
+}
+
+// keySet is a filter that never errs, for a table that is small. Package bloom has filters for large ones.
+type keySet struct {
+	mu   sync.RWMutex
+	keys map[string]bool
+}
+
+func (s *keySet) MightContainNow(key string) (may, known bool) {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	return s.keys[key], true
+}
+
+func (s *keySet) MightContain(_ context.Context, key string) (bool, error) {
+	may, _ := s.MightContainNow(key)
+	return may, nil
+}
+
+func (s *keySet) MightContainMany(_ context.Context, keys []string) ([]bool, error) {
+	may := make([]bool, len(keys))
+	for i, key := range keys {
+		may[i], _ = s.MightContainNow(key)
+	}
+	return may, nil
+}
+
+func (s *keySet) AddMany(_ context.Context, keys []string) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, key := range keys {
+		s.keys[key] = true
+	}
+	return nil
+}
+
+func (s *keySet) Admit(ctx context.Context, keys []string) (committed func(context.Context) error, err error) {
+	return nil, s.AddMany(ctx, keys) // nothing is left to be done after the commit
+}
+
+func (s *keySet) NotFound(int) {}
+
+// Rows that are read through a filter are inserted by Admit: it adds their keys before the transaction commits.
+func ExampleLoader_Admit() {
+	rows := map[int64]string{42: "Ada"} // stands in for a table
+	load := func(_ context.Context, id int64) (string, error) {
+		name, ok := rows[id]
+		if !ok {
+			return "", cacheaside.ErrNotFound
+		}
+		fmt.Println("loading user", id)
+		return name, nil
+	}
+	cache, _ := cacheaside.New(nil, nil) // as with any Redis
+	defer cache.Close()
+	filter := &keySet{keys: map[string]bool{"42": true}} // the keys of all rows
+	names, err := cacheaside.NewLoader(cache, "name", load, &cacheaside.LoaderOptions{Filter: filter})
+	if err != nil {
+		panic(err)
+	}
+
+	ctx := context.Background()
+	fmt.Println(names.Get(ctx, 42))
+	_, err = names.Get(ctx, 7)
+	fmt.Println(errors.Is(err, cacheaside.ErrNotFound), names.Stats().Loads, names.Stats().Filtered) // the table was not asked
+
+	// tx, err := db.BeginTx(ctx, nil)
+	committed, err := names.Admit(ctx, 7)
+	if err != nil {
+		panic(err) // and tx.Rollback()
+	}
+	rows[7] = "Grace" // tx.ExecContext(ctx, "INSERT INTO …"), tx.Commit()
+	if err := committed(context.WithoutCancel(ctx)); err != nil {
+		panic(err) // the row is there: try committed again
+	}
+	fmt.Println(names.Get(ctx, 7))
+	// Output:
+	// loading user 42
+	// Ada <nil>
+	// true 1 1
+	// loading user 7
+	// Grace <nil>
 }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/cacheaside/cacheaside/internal/codec"
 	"github.com/cacheaside/cacheaside/internal/lease"
+	"github.com/cacheaside/cacheaside/internal/local"
 	"github.com/cacheaside/cacheaside/internal/mutant"
 )
 
@@ -204,19 +205,23 @@ func (b *batch[K, V]) failAll(rounds []*round[K, V], err error) {
 
 // filling is the entry for a value.
 func (l *Loader[K, V]) filling(r *round[K, V], v loaded[V]) (*lease.Filling, error) {
-	s := &r.Result
+	e, life, err := l.entry(r.Result.text, r.Result.hashed, r.Result.era, v)
+	return &lease.Filling{Attempt: r.Result.attempt, Entry: e, Life: life}, err
+}
+
+// entry is what is stored of a value, in the era in which its load began, and for how long.
+func (l *Loader[K, V]) entry(text string, hashed bool, era *local.Era, v loaded[V]) (e lease.Entry, life time.Duration, err error) {
 	ttl := l.ttl(v)
-	f := &lease.Filling{Attempt: s.attempt, Life: l.hardLife(ttl, v.null)}
-	f.Entry = lease.Entry{Null: v.null, Cost: v.took, Expiry: time.Now().Add(ttl), Generation: s.era.Generation, Keyed: s.hashed}
-	if s.hashed {
-		f.Entry.Key = s.text
+	e = lease.Entry{Null: v.null, Cost: v.took, Expiry: time.Now().Add(ttl), Generation: era.Generation, Keyed: hashed}
+	if hashed {
+		e.Key = text
 	}
-	if v.null {
-		return f, nil
+	if !v.null {
+		var p codec.Payload
+		p, err = l.codec.Encode(v.value)
+		e.Codec, e.Compressed, e.Payload = uint8(p.Codec), p.Compressed, p.Bytes
 	}
-	p, err := l.codec.Encode(v.value)
-	f.Entry.Codec, f.Entry.Compressed, f.Entry.Payload = uint8(p.Codec), p.Compressed, p.Bytes
-	return f, err
+	return e, l.hardLife(ttl, v.null), err
 }
 
 // settleFill decides what follows from an attempt to store a value.

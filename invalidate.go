@@ -3,7 +3,6 @@ package cacheaside
 import (
 	"context"
 	"errors"
-	"fmt"
 
 	"github.com/cacheaside/cacheaside/internal/lease"
 	"github.com/cacheaside/cacheaside/internal/local"
@@ -22,13 +21,20 @@ import (
 // deadline, or a later one, after four times Options.RedisTimeout. After a write has been committed, do not pass a ctx that the user's
 // departure cancels: context.WithoutCancel.
 func (l *Loader[K, V]) Invalidate(ctx context.Context, keys ...K) error {
-	return l.change(ctx, "invalidate", keys, func(names []string, hashes []uint64) []error {
-		l.cache.holds.Set(hashes) // before it is forgotten: see onHold
-		if l.cache.store == nil {
-			return nil
-		}
-		return l.cache.channel.Delete(ctx, names, hashes)
-	}, l.forget)
+	return l.invalidate(ctx, "invalidate", keys)
+}
+
+func (l *Loader[K, V]) invalidate(ctx context.Context, op string, keys []K) error {
+	return l.change(ctx, op, keys, func(names []string, hashes []uint64) []error { return l.cache.delete(ctx, names, hashes) }, l.forget)
+}
+
+// delete deletes keys in Redis, puts them on hold if need be, and tells the other processes.
+func (c *Cache) delete(ctx context.Context, names []string, hashes []uint64) []error {
+	c.holds.Set(hashes) // before it is forgotten: see onHold
+	if c.store == nil {
+		return nil
+	}
+	return c.channel.Delete(ctx, names, hashes)
 }
 
 // Expire ends the freshness of keys, as if their TTLs had passed: the soft verb beside Invalidate. What is cached stays, to be served while the first who reads it has it
@@ -58,7 +64,7 @@ func (l *Loader[K, V]) Expire(ctx context.Context, keys ...K) error {
 	})
 }
 
-// change changes keys in Redis, by send, and then in memory: before, a reader would fill memory again from there.
+// change changes keys in Redis, by send, and then in memory, by forget.
 func (l *Loader[K, V]) change(ctx context.Context, op string, keys []K, send func(names []string, hashes []uint64) []error, forget func(K, string)) error {
 	if l.reads.Closed() {
 		return l.wrapAll(op, keys, ErrClosed)
@@ -77,26 +83,30 @@ func (l *Loader[K, V]) change(ctx context.Context, op string, keys []K, send fun
 		name, _ := l.keys.Name(text)
 		valid, texts, names, hashes = append(valid, key), append(texts, text), append(names, name), append(hashes, l.keys.Hash(text))
 	}
-	forgetAll := func() {
+	for i, err := range inOrder(func() []error { return send(names, hashes) }, func() {
 		for i, key := range valid {
 			forget(key, texts[i])
 		}
-	}
-	if mutant.Active == mutant.BumpFirst {
-		forgetAll()
-	}
-	for i, err := range send(names, hashes) {
+	}) {
 		if err != nil {
 			l.counters.redisErrors.Add(1)
 			errs = append(errs, l.wrap(op, valid[i], redisError(err)))
 		}
 	}
-	if mutant.Active != mutant.BumpFirst {
-		forgetAll()
-	}
 	l.counters.invalidateErrors.Add(int64(len(errs)))
 	l.counters.invalidated.Add(int64(len(keys) - len(errs)))
 	return errors.Join(errs...)
+}
+
+// inOrder changes keys in Redis, by send, and then in memory: before, a reader would fill memory again from there. What Redis has not acknowledged is forgotten, too.
+func inOrder(send func() []error, forget func()) []error {
+	if mutant.Active == mutant.BumpFirst {
+		forget()
+		return send()
+	}
+	errs := send()
+	forget()
+	return errs
 }
 
 // InvalidateAll removes all keys of this loader, of every Version, from Redis and from memory, at the cost of one command (one for each of 16 ranges of keys on a cluster),
@@ -107,16 +117,30 @@ func (l *Loader[K, V]) change(ctx context.Context, op string, keys []K, send fun
 // rows, as after an import, not for one. If it returns an error, the loader may have been invalidated in part, or in whole; try again.
 func (l *Loader[K, V]) InvalidateAll(ctx context.Context) error {
 	if l.reads.Closed() {
-		return fmt.Errorf("cacheaside: invalidate all of %s: %w", l.name, ErrClosed)
+		return l.AllKeys().wrap("invalidate", ErrClosed)
 	}
-	if l.cache.channel == nil {
-		l.raised(0, 0)
-		return nil
-	}
-	if err := l.cache.channel.DeleteLoader(ctx, l.name); err != nil {
-		l.counters.redisErrors.Add(1)
-		l.counters.invalidateErrors.Add(1)
-		return fmt.Errorf("cacheaside: invalidate all of %s: %w", l.name, redisError(err))
+	if err := l.cache.invalidateAll(ctx, l.name); err != nil {
+		return l.AllKeys().wrap("invalidate", err)
 	}
 	return nil
+}
+
+// invalidateAll outdates the keys of a loader, which this process may not have.
+func (c *Cache) invalidateAll(ctx context.Context, name string) error {
+	l := c.known(name)
+	if c.channel == nil {
+		if l != nil {
+			l.raised(0, 0)
+		}
+		return nil
+	}
+	err := c.channel.DeleteLoader(ctx, name)
+	if err == nil {
+		return nil
+	}
+	if l != nil {
+		l.counts().redisErrors.Add(1)
+		l.counts().invalidateErrors.Add(1)
+	}
+	return redisError(err)
 }

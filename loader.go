@@ -32,6 +32,7 @@ type Loader[K comparable, V any] struct {
 	chunk     int  // and at most so many
 	calls     int  // of them, by one flight at once
 	encodeKey func(K) (string, error)
+	decodeKey func(text string) (key K, ok bool) // nil: it cannot be done
 	keys      keys.Namespace
 	codec     *codec.Codec[V]
 	clone     func(V) V // nil: values are shared
@@ -44,17 +45,21 @@ type Loader[K comparable, V any] struct {
 	loadTime loadTime
 	start    time.Time // of the loader's monotonic clock
 
-	reads      *flight.Group[K, state[V]]
-	fresh      *flight.Group[K, state[V]] // reads that the memory tier may not answer
-	refreshes  *flight.Group[K, state[V]]
-	renewals   renewals[K]
-	background sync.WaitGroup // what nobody waits for: reloads, renewals of leases, releases
-	life       context.Context
-	stop       context.CancelCauseFunc
-	die        func() float64 // for XFetch
-	gate       gate[K]
-	door       limit.Door // in front of the database
-	window     window     // of failed loads that Redis knows nothing of
+	reads       *flight.Group[K, state[V]]
+	fresh       *flight.Group[K, state[V]] // reads that the memory tier may not answer
+	warms       *flight.Group[K, state[V]] // reads that the filter is not asked for
+	refreshes   *flight.Group[K, state[V]]
+	renewals    renewals[K]
+	background  sync.WaitGroup // what nobody waits for: reloads, renewals of leases, releases
+	life        context.Context
+	stop        context.CancelCauseFunc
+	die         func() float64 // for XFetch
+	gate        gate[K]
+	door        limit.Door                                               // in front of the database
+	filter      Filter                                                   // nil: none
+	filterNow   func(key string) (may, known bool)                       // what it has for callers' own goroutines, or nil
+	filterFresh func(ctx context.Context, keys []string) ([]bool, error) // what it has for Fresh, or nil
+	window      window                                                   // of failed loads that Redis knows nothing of
 }
 
 // NewLoader makes the Loader called name in c. The name is part of its keys in Redis, so the loaders of one cache have different ones:
@@ -118,9 +123,13 @@ func newLoader[K comparable, V any](c *Cache, name string, load loadFunc[K, V], 
 	l.door = l.newDoor()
 	l.reads = flight.New(flight.Hooks[K, state[V]]{First: l.first, Fly: l.read, Late: l.current, Caught: caught})
 	l.fresh = l.reads
-	if l.memory != nil {
+	if l.memory != nil || l.filterFresh != nil {
 		never := func(*state[V]) bool { return mutant.Active == mutant.LateFresh }
 		l.fresh = flight.New(flight.Hooks[K, state[V]]{First: l.firstFresh, Fly: l.readFresh, Late: never, Caught: caught})
+	}
+	l.warms = l.reads
+	if l.filter != nil {
+		l.warms = flight.New(flight.Hooks[K, state[V]]{First: l.firstUnsifted, Fly: l.readUnsifted, Late: l.current, Caught: caught})
 	}
 	late := func(*state[V]) bool { return mutant.Active == mutant.LateRefresh } // each loads anew
 	l.refreshes = flight.New(flight.Hooks[K, state[V]]{Fly: l.reload, Late: late, Caught: caught})
@@ -136,7 +145,7 @@ func newLoader[K comparable, V any](c *Cache, name string, load loadFunc[K, V], 
 
 // setUp checks the options, and makes what they ask for.
 func (l *Loader[K, V]) setUp() error {
-	if err := cmp.Or(l.options.check(), l.options.lockable(l.batch)); err != nil {
+	if err := cmp.Or(l.options.check(), l.options.lockable(l.batch), l.setFilter()); err != nil {
 		return err
 	}
 	text, err := function[func(K) string](l.options.Key, "Key", "KeyOf")
@@ -145,6 +154,9 @@ func (l *Loader[K, V]) setUp() error {
 	}
 	if l.encodeKey, err = keys.Encoder(text, caught); err != nil {
 		return err
+	}
+	if text == nil {
+		l.decodeKey = keys.Decoder(l.encodeKey)
 	}
 	if l.clone, err = function[func(V) V](l.options.Clone, "Clone", "CloneOf"); err != nil {
 		return err
@@ -253,6 +265,9 @@ func (l *Loader[K, V]) getMany(ctx context.Context, op string, group *flight.Gro
 
 // first is the first look at Redis of a caller who is alone in his rounds, on his own goroutine: hits need no other, unless the era is in doubt.
 func (l *Loader[K, V]) first(ctx context.Context, rounds []*round[K, V]) (done, rest []*round[K, V]) {
+	if l.filter != nil && !l.siftNow(rounds) {
+		return l.firstDone(rounds)
+	}
 	for _, r := range rounds {
 		l.begin(r)
 	}
@@ -273,7 +288,15 @@ func (l *Loader[K, V]) first(ctx context.Context, rounds []*round[K, V]) (done, 
 			r.Err, r.Result.step = ctx.Err(), over
 		}
 	}
+	return l.firstDone(rounds)
+}
+
+// firstDone parts rounds into those that are over, and the others.
+func (l *Loader[K, V]) firstDone(rounds []*round[K, V]) (done, rest []*round[K, V]) {
 	done = at(rounds, over)
+	if l.filter != nil {
+		l.letThrough(done)
+	}
 	if len(done) == len(rounds) {
 		return done, nil
 	}
@@ -282,6 +305,9 @@ func (l *Loader[K, V]) first(ctx context.Context, rounds []*round[K, V]) (done, 
 
 // read is one flight of Gets: all their callers asked before it began.
 func (l *Loader[K, V]) read(ctx context.Context, f *flight.Flight[K, state[V]]) {
+	if l.filter != nil {
+		l.sift(ctx, f.Rounds)
+	}
 	b := l.batchOf(ctx, f, false)
 	l.lookInside(b.open)
 	b.run()
@@ -315,11 +341,13 @@ func (l *Loader[K, V]) Bypass(on bool) { l.bypass.Store(on) }
 func (l *Loader[K, V]) Stats() Stats {
 	var s Stats
 	l.addStats(&s)
-	s.Channel = l.cache.channelStats()
+	l.cache.addStats(&s)
 	return s
 }
 
 func (l *Loader[K, V]) addStats(s *Stats) { l.counters.addTo(s) }
+
+func (l *Loader[K, V]) counts() *counters { return &l.counters }
 
 func (l *Loader[K, V]) close() {
 	l.counters.memory.close()
@@ -328,6 +356,7 @@ func (l *Loader[K, V]) close() {
 	var wg sync.WaitGroup
 	wg.Go(func() { l.reads.Close(ErrClosed) })
 	wg.Go(func() { l.fresh.Close(ErrClosed) })
+	wg.Go(func() { l.warms.Close(ErrClosed) })
 	wg.Go(func() { l.refreshes.Close(ErrClosed) })
 	wg.Wait()
 	l.renewals.under.Wait()

@@ -78,17 +78,23 @@ func (l *Loader[K, V]) remember(r *round[K, V], ttl, cost time.Duration, refresh
 
 // current tells whether those who came while a round ran may be given its result: it is what the memory tier holds for them.
 func (l *Loader[K, V]) current(s *state[V]) bool {
+	if mutant.Active == mutant.FilterLate && s.verdict == refused {
+		return true
+	}
 	return s.remembered && !l.bypass.Load() && l.memory.Trusted(s.place) && l.eras.Of(s.place) == s.era &&
 		(l.memory.Generation(s.place, s.stable) == s.generation || mutant.Active == mutant.LateGeneration)
 }
 
 // forget ends what this process holds of a key, also that its load has failed.
 func (l *Loader[K, V]) forget(key K, text string) {
-	l.window.end(l.mark(text))
+	l.forgetFailure(text)
 	if l.memory != nil {
 		l.memory.Invalidate(l.hash(key), l.keys.Hash(text))
 	}
 }
+
+// forgetFailure ends that the load of a key has failed, and that one which is under way will be remembered as such.
+func (l *Loader[K, V]) forgetFailure(text string) { l.window.end(l.mark(text)) }
 
 // hash is of this process and loader only.
 func (l *Loader[K, V]) hash(key K) uint64 {

@@ -68,10 +68,15 @@ type Options struct {
 	// committed: from then on the time counts. Who sets it: who would spare the primary, and does not want what a replica still shows to be cached until its TTL. Default: none. At most 1 minute.
 	ReplicaLag time.Duration
 
+	// StrictWrites is for writers that keep keys from being cached while they write their rows: Cache.Hold, which needs it, and what package consistency builds on that. All processes of the fleet set the same, also those that
+	// only read: then whoever asks Redis for the lease of a key also asks whether it is on hold. That costs no trip more, and nothing for what is cached; on a cluster, keys of a slot that is just being moved are loaded without a lease
+	// if they are not cached. Who sets it: who needs more of some writes than that what was cached before is removed after them. Default: false.
+	StrictWrites bool
+
 	// LeaseTTL is how long the lease of a load lives without being renewed; a living process renews it every third of it. So it
 	// is how long other processes wait when the process that loads is killed, and how long a process may be
 	// suspended (by a garbage collector, a debugger, a live migration) before another one loads too, which is never stored twice
-	// but costs a load. All processes of the fleet use the same. Default: 2 s. From 100 ms to 1 minute.
+	// but costs a load. It is also how long a key stays on hold when the process that holds it is killed. All processes of the fleet use the same. Default: 2 s. From 100 ms to 1 minute.
 	LeaseTTL time.Duration
 }
 
@@ -166,6 +171,13 @@ type LoaderOptions struct {
 	// Key is the text of a key, for types that have none, or to have one text for keys that are the same to the database: where a collation
 	// finds the row "foo" for the key "Foo" too, Invalidate("foo") does not reach what is cached for "Foo", unless both have one text. Made by KeyOf.
 	Key Hook
+
+	// Filter tells which keys certainly have no row: a read of one returns ErrNotFound, and neither Redis nor the database is asked, nor is anything cached. Who sets it: who is asked for many
+	// keys that do not exist, all different, as by somebody who guesses them, so that caching each absence helps little and fills Redis. It must know the keys of all rows: fill it
+	// before it is set here, and insert rows by Admit only; a row that it does not know is hidden. While it fails (Stats.FilterErrors), reads go on without it. It is for the key texts of one loader: another encoding of the keys, as by another Key, needs another
+	// filter. And it goes by the text: where a collation finds the row "foo" for the key "Foo" too, the filter hides it from who asks for "Foo", unless Key gives both one text. It is not
+	// asked by Refresh, Warm and reloads in the background, nor under Bypass, nor for what the memory tier answers. Several loaders may share one, if a key is in it when one of them has the row. The caller closes it after the Cache. Default: none. A nil pointer in it is an error.
+	Filter Filter
 
 	// Clone copies a value for each caller who gets it. Without it, callers and the memory tier share what a value points to. Who sets it:
 	// who changes what Get returns. It must not block or panic. Made by CloneOf.

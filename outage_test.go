@@ -397,12 +397,7 @@ func TestSlotMoves(t *testing.T) {
 		acknowledged.Store(v)
 		time.Sleep(5 * time.Millisecond)
 	})
-	from, to := 0, 1
-	for i, n := range c.Nodes[:3] {
-		if n.Client(t).Get(t.Context(), redisKey(key)).Err() == nil || !redis.HasErrorPrefix(n.Client(t).Get(t.Context(), redisKey(key)).Err(), "MOVED") {
-			from, to = i, (i+1)%3
-		}
-	}
+	from, to := slotOwner(t, c, key)
 	for range 6 {
 		moveSlot(t, c, slot, c.Nodes[from], c.Nodes[to])
 		time.Sleep(100 * time.Millisecond)
@@ -411,6 +406,18 @@ func TestSlotMoves(t *testing.T) {
 	close(stop)
 	all.Wait()
 	t.Logf("%d reads, %d invalidations", reads.Load(), acknowledged.Load())
+}
+
+// slotOwner is at which node a key is, and another node.
+func slotOwner(t *testing.T, c *testenv.Cluster, key int) (from, to int) {
+	t.Helper()
+	to = 1
+	for i, n := range c.Nodes[:3] {
+		if !redis.HasErrorPrefix(n.Client(t).Get(t.Context(), redisKey(key)).Err(), "MOVED") {
+			from, to = i, (i+1)%3
+		}
+	}
+	return from, to
 }
 
 // moveSlot moves a slot as redis-cli does.

@@ -1,9 +1,12 @@
 package cacheaside
 
 import (
+	"cmp"
 	"context"
+	"errors"
 
 	"github.com/cacheaside/cacheaside/internal/flight"
+	"github.com/cacheaside/cacheaside/internal/mutant"
 )
 
 // Refresh loads the value of key now, whatever is cached, stores it and returns it. The load begins after Refresh is called; those
@@ -13,7 +16,7 @@ import (
 // Use it for a change that no Invalidate has announced. It is not announced either: the memory of other processes may serve what was
 // cached until its MemoryTTL. After a write, use Invalidate: a Refresh whose process is killed leaves what was
 // cached. If the row is gone, Refresh stores that, and returns ErrNotFound. If Redis cannot be asked, or is lost
-// before the value is stored, it returns ErrRedis. While the key is on hold (Options.ReplicaLag) it stores nothing, and what an Invalidate is just about to delete may still be read. Where invalidations keep coming between, the value is returned but not stored, as is one that is longer than LoaderOptions.MaxValueBytes, or whose key is on hold (Options.ReplicaLag). If a load fails, what was cached stays. Its other errors are those of Get.
+// before the value is stored, it returns ErrRedis. While the key is on hold (Options.ReplicaLag) it stores nothing, and what an Invalidate is just about to delete may still be read. Where invalidations keep coming between, the value is returned but not stored, as is one that is longer than LoaderOptions.MaxValueBytes, or whose key is on hold (Options.ReplicaLag, StrictWrites). If a load fails, what was cached stays. Its other errors are those of Get.
 func (l *Loader[K, V]) Refresh(ctx context.Context, key K) (V, error) {
 	s, err := l.refreshes.Do(ctx, key)
 	if err != nil {
@@ -26,4 +29,98 @@ func (l *Loader[K, V]) Refresh(ctx context.Context, key K) (V, error) {
 // reload is one flight of Refreshes.
 func (l *Loader[K, V]) reload(ctx context.Context, f *flight.Flight[K, state[V]]) {
 	l.batchOf(ctx, f, true).run()
+}
+
+// RefreshKeys is Loader.Refresh, without the values, for keys of any loaders, and tells the other processes: once it has returned nil, their memory serves what was cached before no longer than after an Invalidate. Keys that
+// cannot be refreshed here are invalidated instead: those whose loader this process has not got, or has of another version, whose texts it cannot read (as those of LoaderOptions.Key), whose values could not be
+// stored; and whole loaders. A key whose row is gone is refreshed like any other.
+//
+// If some keys have failed it returns a *BatchError[Key], with an *Error for each of them, whose causes are those of Refresh and Invalidate; the others are done. Such keys may still be cached as they were. It
+// may be repeated. It ends with ctx.
+func (c *Cache) RefreshKeys(ctx context.Context, keys ...Key) error {
+	keys, failed := c.accept("refresh", keys)
+	parts, others := c.byLoader(keys)
+	read := make([][]any, len(parts))
+	for i, p := range parts {
+		var unread []Key
+		read[i], unread = p.read()
+		others = append(others, unread...)
+	}
+	failed.joinAll(c.invalidateKeys(ctx, "refresh", others)) // first: loads may take long
+	var stored, notStored []Key
+	for i, p := range parts {
+		for j, err := range p.loader.refreshAll(ctx, read[i]) {
+			switch k := p.keys[j]; {
+			case err == nil, mutant.Active == mutant.NotStoredKept && errors.Is(err, errNotStored):
+				stored = append(stored, k)
+			case errors.Is(err, errNotStored):
+				notStored = append(notStored, k)
+			default:
+				failed.join(k, err)
+			}
+		}
+	}
+	failed.joinAll(c.invalidateKeys(ctx, "refresh", notStored))
+	for i, err := range c.announce(ctx, stored) {
+		failed.add("refresh", stored[i], err)
+	}
+	return failed.err()
+}
+
+// read answers the keys as the loader has them, and leaves p those that can be had so; unread are the others.
+func (p *sameLoader) read() (read []any, unread []Key) {
+	keys := p.keys
+	p.keys = nil
+	for _, k := range keys {
+		if key, ok := p.loader.keyOf(k); ok {
+			read, p.keys = append(read, key), append(p.keys, k)
+		} else {
+			unread = append(unread, k)
+		}
+	}
+	return read, unread
+}
+
+// announce tells other processes of keys that have been stored anew.
+func (c *Cache) announce(ctx context.Context, keys []Key) []error {
+	if c.channel == nil || len(keys) == 0 || mutant.Active == mutant.RefreshUntold {
+		return nil
+	}
+	names, hashes := c.named(keys)
+	errs := c.channel.Do(ctx, names, hashes, nil)
+	for i, err := range errs {
+		if err == nil {
+			continue
+		}
+		errs[i] = redisError(err)
+		if l := c.known(keys[i].Loader); l != nil {
+			l.counts().redisErrors.Add(1)
+		}
+	}
+	return errs
+}
+
+// keyOf is the K that k names, if this loader reads keys of that version, and the K can be had of its text.
+func (l *Loader[K, V]) keyOf(k Key) (key any, ok bool) {
+	if l.decodeKey == nil || cmp.Or(k.Version, "1") != l.options.Version && mutant.Active != mutant.VersionIgnored {
+		return nil, false
+	}
+	return l.decodeKey(k.Text)
+}
+
+// refreshAll is Refresh of keys that are from keyOf. The error of one that could not be stored is errNotStored.
+func (l *Loader[K, V]) refreshAll(ctx context.Context, keys []any) []error {
+	typed := make([]K, len(keys))
+	for i, key := range keys {
+		typed[i] = key.(K)
+	}
+	notStored := make(map[K]bool)
+	failed := l.getMany(ctx, "refresh", l.refreshes, typed, func(key K, s *state[V]) { notStored[key] = s.unvalidated })
+	errs := make([]error, len(keys))
+	for i, key := range typed {
+		if errs[i] = failed[key]; errs[i] == nil && notStored[key] {
+			errs[i] = errNotStored
+		}
+	}
+	return errs
 }

@@ -9,8 +9,8 @@ import (
 )
 
 // PreferPrimary tells a load function that it should read from the primary of the database, for a replica may not have heard yet of what it is asked for: its key was
-// invalidated less than Options.ReplicaLag ago, or it was expired or is refreshed (see Expire, Refresh), or nobody can say, since Redis could not be asked or is passed by; or an earlier load for the same callers was overtaken by an
-// invalidation. ctx is the load's context, or made from it. With any other ctx, and where ReplicaLag is not set, it is false. In a batch load it holds for all keys
+// invalidated less than Options.ReplicaLag ago, or is on hold while its row is written (Options.StrictWrites), or it was expired or is refreshed (see Expire, Refresh), or nobody can say, since Redis could not be asked or is passed by; or an earlier load for the same callers was overtaken by an
+// invalidation. ctx is the load's context, or made from it. With any other ctx, and where neither option is set, it is false. In a batch load it holds for all keys
 // of the call: those for which it is false have a call of their own.
 //
 //	db := replica
@@ -40,9 +40,11 @@ func (l *Loader[K, V]) withPrimary(ctx context.Context, rounds []*round[K, V]) c
 // A read that loads under a lease need not, also if it is Fresh: nothing was invalidated for as long as the lag, or the lease would not have been given.
 func (l *Loader[K, V]) primary(s *state[V]) bool {
 	switch {
-	case l.cache.options.ReplicaLag == 0:
+	case s.held:
+		return true
+	case !l.cache.options.holds():
 		return false
-	case s.held, s.suspect && mutant.Active != mutant.ExpiredReplica, s.refusals > 0 && mutant.Active != mutant.RefusedReplica:
+	case s.suspect && mutant.Active != mutant.ExpiredReplica, s.refusals > 0 && mutant.Active != mutant.RefusedReplica:
 		return true
 	default: // without Redis, what is on hold is known
 		return s.alone && l.cache.store != nil && mutant.Active != mutant.UnknownReplica
@@ -55,7 +57,7 @@ func (b *batch[K, V]) chunks(rounds []*round[K, V]) [][]*round[K, V] {
 	replica := rounds
 	var primary []*round[K, V]
 	onPrimary := func(r *round[K, V]) bool { return b.l.primary(&r.Result) }
-	if b.l.cache.options.ReplicaLag > 0 && slices.ContainsFunc(rounds, onPrimary) && mutant.Active != mutant.PrimaryShared {
+	if slices.ContainsFunc(rounds, onPrimary) && mutant.Active != mutant.PrimaryShared {
 		replica = slices.DeleteFunc(slices.Clone(rounds), onPrimary)
 		primary = slices.DeleteFunc(slices.Clone(rounds), func(r *round[K, V]) bool { return !onPrimary(r) })
 	}
@@ -81,7 +83,10 @@ func (l *Loader[K, V]) young(s *state[V]) uint64 {
 	return s.era.Generation
 }
 
-// hold is for how long keys are on hold, in whole milliseconds, which is how Redis counts lives.
-func (o Options) hold() time.Duration {
+// lag is for how long an invalidation puts its keys on hold, in whole milliseconds, which is how Redis counts lives.
+func (o Options) lag() time.Duration {
 	return (o.ReplicaLag + time.Millisecond - 1).Truncate(time.Millisecond)
 }
+
+// holds tells whether keys may be on hold.
+func (o Options) holds() bool { return o.ReplicaLag > 0 || o.StrictWrites }

@@ -40,11 +40,11 @@ func TestSlowDatabase(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				_, b := embedded(t)
 				s := newSlow(t, b, c.o, c.lo)
-				s.after, s.length = quickLoad-time.Millisecond, 5*time.Second
+				s.after, s.length = quickLoad-time.Millisecond, 10*time.Second
 				s.run(t)
 				s.report(&out, c.name+", embedded:")
-				if p99 := quantile(s.waits, 0.99); stale && quantile(s.waits, 1) > soft.SoftTimeout || !stale && p99 < time.Second {
-					t.Errorf("p99 %v, longest %v", p99, quantile(s.waits, 1))
+				if longest := quantile(s.waits, 1); stale && longest > soft.SoftTimeout || !stale && longest < time.Second {
+					t.Errorf("the longest wait: %v", longest)
 				}
 			})
 			if !accepting {

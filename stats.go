@@ -22,10 +22,15 @@ type Stats struct {
 	Renewals      int64 // reloads that were begun in the background, since a value's TTL had passed or was about to
 	EarlyRenewals int64 // of them, those that were begun while the value was fresh
 	Stale         int64 // rounds, and Gets answered from memory, whose value was given out after its TTL, or under StaleWhenDown from memory that was not trusted
-	Held          int64 // loads whose result was not stored, since their keys were on hold for Options.ReplicaLag
+	Held          int64 // loads whose result was not stored, since their keys were on hold (Options.ReplicaLag, StrictWrites)
 	Unasked       int64 // values that a batch load returned for keys that it was not asked for; they are ignored
 	TooLarge      int64 // values that were given out but not stored in Redis, since their encoding is longer than MaxValueBytes
+	StoredHeld    int64 // values that StoreHeld has stored
 	FailedByMark  int64 // rounds that ended with ErrLoadFailed, the database not asked
+
+	Filtered       int64 // rounds that LoaderOptions.Filter refused: their keys certainly have no row
+	FalsePositives int64 // rounds that it let through, and that had no row, by Redis or a load; not Gets that memory has answered, for which it was not asked
+	FilterErrors   int64 // times that it failed: rounds that it was asked for in vain, which went on without it, and calls of Admit, of committed and of NotFound
 
 	Waits            int64 // rounds that waited for a load that was not their own
 	Refused          int64 // loads whose result was thrown away, since an invalidation came between or the lease was lost
@@ -40,7 +45,9 @@ type Stats struct {
 	Invalidated      int64 // keys whose Invalidate or Expire was acknowledged
 	InvalidateErrors int64 // keys whose Invalidate or Expire returned an error
 
-	Channel ChannelStats // of the cache, also in the Stats of each of its loaders
+	HoldsLost int64        // keys that were not on hold any more before their Hold had ended, since Redis has lost its data or was out of reach
+	HoldsLeft int64        // keys that were left on hold for Options.LeaseTTL, by Abandon, or since they could not be released
+	Channel   ChannelStats // these three are of the cache, also in the Stats of each of its loaders
 }
 
 // ChannelStats tell how well the process hears what others invalidate.
@@ -69,7 +76,7 @@ type counters struct {
 	redisHits, nullHits                 atomic.Int64
 	loads, loadCalls                    atomic.Int64
 	loadErrors, loadsLeft               atomic.Int64
-	unasked, tooLarge                   atomic.Int64
+	unasked, tooLarge, storedHeld       atomic.Int64
 	failedByMark, waits, refused        atomic.Int64
 	unvalidated, bypassed               atomic.Int64
 	undecodable, redisErrors, abandoned atomic.Int64
@@ -78,6 +85,8 @@ type counters struct {
 	unlocked                            atomic.Int64
 	held, writeErrors, redisDown        atomic.Int64
 	invalidated, invalidateErrors       atomic.Int64
+	filtered, falsePositives            atomic.Int64
+	filterErrors                        atomic.Int64
 }
 
 func (c *counters) addTo(s *Stats) {
@@ -89,11 +98,12 @@ func (c *counters) addTo(s *Stats) {
 		to   *int64
 		from *atomic.Int64
 	}{
-		{&s.RedisHits, &c.redisHits}, {&s.Loads, &c.loads}, {&s.LoadCalls, &c.loadCalls}, {&s.Unasked, &c.unasked}, {&s.TooLarge, &c.tooLarge}, {&s.LoadErrors, &c.loadErrors}, {&s.LoadsLeft, &c.loadsLeft},
+		{&s.RedisHits, &c.redisHits}, {&s.Loads, &c.loads}, {&s.LoadCalls, &c.loadCalls}, {&s.Unasked, &c.unasked}, {&s.TooLarge, &c.tooLarge}, {&s.StoredHeld, &c.storedHeld}, {&s.LoadErrors, &c.loadErrors}, {&s.LoadsLeft, &c.loadsLeft},
 		{&s.FailedByMark, &c.failedByMark}, {&s.Waits, &c.waits}, {&s.Refused, &c.refused}, {&s.Unvalidated, &c.unvalidated},
 		{&s.Bypassed, &c.bypassed}, {&s.Undecodable, &c.undecodable}, {&s.Outdated, &c.outdated}, {&s.RedisErrors, &c.redisErrors},
 		{&s.Unavailable, &c.unavailable}, {&s.Unlocked, &c.unlocked}, {&s.Renewals, &c.renewals}, {&s.EarlyRenewals, &c.early}, {&s.Stale, &c.stale}, {&s.Held, &c.held},
 		{&s.WriteErrors, &c.writeErrors}, {&s.RedisDown, &c.redisDown},
+		{&s.Filtered, &c.filtered}, {&s.FalsePositives, &c.falsePositives}, {&s.FilterErrors, &c.filterErrors},
 		{&s.Abandoned, &c.abandoned}, {&s.Invalidated, &c.invalidated}, {&s.InvalidateErrors, &c.invalidateErrors},
 	} {
 		*p.to += p.from.Load()

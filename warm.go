@@ -65,7 +65,7 @@ func (l *Loader[K, V]) warm(ctx context.Context, keys []K) (failed map[K]error, 
 			failed[key] = l.wrap("warm", key, errNotStored)
 		}
 	}
-	maps.Copy(failed, l.getMany(ctx, "warm", l.reads, missing, stored))
+	maps.Copy(failed, l.getMany(ctx, "warm", l.warms, missing, stored))
 	maps.Copy(failed, l.getMany(ctx, "warm", l.refreshes, old, stored))
 	return failed, len(missing) + len(old)
 }

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The long runs whose figures are reported. The logs are committed. Arguments: which of read-path, channel, trouble, speed, locks to run; default: all.
+# The long runs whose figures are reported. The logs are committed. Arguments: which of read-path, channel, trouble, speed, locks, filters, writes to run; default: all.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 mkdir -p docs/accept bin
@@ -7,14 +7,14 @@ trouble='^(TestEarlyRefreshProbability|TestHotKeyNeverExpires|TestExpiryStorm|Te
 go test -c -o bin/accept.test .
 # run ARGUMENTS: tests at full size, and of what they say the figures and the verdicts
 run() { CACHEASIDE_ACCEPT=1 CI=true ./bin/accept.test -test.v -test.count=1 -test.timeout 30m "$@" | grep -E '^ +[a-z_]+_test\.go:|^(---|===) (PASS|FAIL|SKIP)|^--- |^(PASS|FAIL)' | grep -v '^=== '; }
-# package PACKAGE TESTS: tests at full size of one of the packages of locks
+# package PACKAGE TESTS: tests at full size of one of the packages
 package() {
-	(cd "$1" && go test -c -o "$OLDPWD/bin/locks.test" . && CACHEASIDE_ACCEPT=1 CI=true "$OLDPWD/bin/locks.test" -test.v -test.count=1 -test.timeout 30m -test.run "$2") |
+	(cd "$1" && go test -c -o "$OLDPWD/bin/package.test" . && CACHEASIDE_ACCEPT=1 CI=true "$OLDPWD/bin/package.test" -test.v -test.count=1 -test.timeout 30m -test.run "$2") |
 		grep -E '^ +[a-z0-9_]+\.go:|^ *--- (PASS|FAIL|SKIP)|^(PASS|FAIL)' || failed=1
 }
 read_path() {
 	echo "== tests, at full size, without the race detector"
-	run -test.skip "$trouble"
+	run -test.skip "$trouble|^TestAttack$"
 	echo
 	echo "== the time that 20 breakdowns took, ten times over"
 	for _ in $(seq 10); do ./bin/accept.test -test.v -test.count=1 -test.run '^TestBreakdown$' | grep -o '20 runs.*'; done
@@ -54,12 +54,43 @@ locks() {
 	package examples/flashsale '.'
 	[ -z "${failed:-}" ]
 }
+filters() {
+	echo "== no key is hidden: 10 million checks on one Redis, and on a cluster, while everything is emptied, stopped and killed"
+	package bloom '^TestNothingIsHidden$'
+	echo
+	echo "== false positives at capacity, 10^8 probes each; the sizes"
+	package bloom '^(TestFalsePositiveRate|TestSizing)$'
+	echo
+	echo "== lookups in memory beside bits-and-blooms, the best of blocks that take turns, three times"
+	for _ in 1 2 3; do package bloom '^TestLookup'; done
+	echo
+	echo "== a million keys added to Redis"
+	package bloom '^TestMillionAdds$'
+	echo
+	echo "== a rebuild of 5 million keys from MariaDB under load; a filter of 2^33 bits"
+	package bloom '^(TestRebuildUnderLoad|TestHugeFilter)$'
+	echo
+	echo "== an attack by a million keys that do not exist: without a filter, and with one"
+	run -test.run '^TestAttack$' || failed=1
+	[ -z "${failed:-}" ]
+}
+writes() {
+	echo "== processes that write killed anywhere, 500 times at each level, and relays and Redis with them: what is stale for ever"
+	package consistency '^TestNothingIsForgotten$'
+	echo
+	echo "== Redis killed, and hung, for 5 minutes of 200 writes a second"
+	package consistency '^TestOutage$'
+	echo
+	echo "== one, two and four relays on one outbox, and one of them killed"
+	package consistency '^TestRelays$'
+	[ -z "${failed:-}" ]
+}
 # with SECTION: on what it was measured, and the section
 with() {
 	echo "$(date -u +%F), $(go version), $(nproc) cores, $(redis-server --version | cut -d' ' -f1-3), commit $(git rev-parse --short HEAD)"
 	echo
 	"${1//-/_}"
 }
-for section in ${*:-read-path channel trouble speed locks}; do
+for section in ${*:-read-path channel trouble speed locks filters writes}; do
 	with "$section" 2>&1 | tee "docs/accept/$section.log"
 done

@@ -1,10 +1,16 @@
 #!/usr/bin/env bash
 # Builds the tests with the tag that lets guards be taken out, and shows for each guard that internal/mutant/list.txt names that the test named for
 # it fails without it (make test shows that it passes with it). A mutant that survives, a test that does not exist and a guard that is not listed fail the run.
-# Arguments: names of mutants, to run only these.
+# Arguments: names of mutants, to run only these. Or --share N: every Nth of them, each commit another share, so that some N commits go through all.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 list=internal/mutant/list.txt
+share=1 first=0
+if [ "${1:-}" = --share ]; then
+	share=$2
+	first=$((16#$(git rev-parse --short=7 HEAD) % share))
+	set --
+fi
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 rows() { grep -v '^#' $list | tr -s ' ' | sed 's/ *| */|/g; s/ *$//'; }
@@ -42,14 +48,16 @@ one() {
 	printf 'killed    %-18s by %-50s in %2d s: %s\n' "$name" "$test" $((SECONDS - began)) "$what"
 }
 
-bad=0 total=0
+bad=0 total=0 row=0
 while IFS='|' read -r name package test what; do
 	if [ $# -gt 0 ] && [[ " $* " != *" $name "* ]]; then continue; fi
+	row=$((row + 1))
+	if [ $((row % share)) -ne $first ]; then continue; fi
 	total=$((total + 1))
 	while [ "$(jobs -rp | wc -l)" -ge 3 ]; do wait -n || bad=1; done
 	one "$name" "$package" "$test" "$what" &
 done < <(rows)
 while [ -n "$(jobs -rp)" ]; do wait -n || bad=1; done
 wait
-echo "$total mutants"
+echo "$total of $row mutants"
 exit $bad

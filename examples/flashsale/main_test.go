@@ -52,6 +52,9 @@ func TestSales(t *testing.T) {
 		t.Run(fmt.Sprint(i+1, " ", s.name), func(t *testing.T) {
 			for range runs {
 				got, err := hold(t.Context(), i, patience(s), false)
+				for tries := 1; err == nil && s.library && s.plan.until == anotherSale && got.refused == 0 && tries < 3; tries++ { // its fault has come when nobody was at the lock, as it may on a busy machine
+					got, err = hold(t.Context(), i, patience(s), false)
+				}
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -91,7 +94,7 @@ func TestHealthySales(t *testing.T) {
 			continue
 		}
 		t.Run(fmt.Sprint(i+3, " ", s.name), func(t *testing.T) {
-			got, err := hold(t.Context(), i+2, 20*time.Second, true)
+			got, err := hold(t.Context(), i+2, time.Minute, true) // it ends when all is sold
 			if err != nil || got.outcome() != fine || got.sold != pieces {
 				t.Errorf("sold %d, left %d, %v", got.sold, got.left, err)
 			}

@@ -23,10 +23,11 @@ type classic struct {
 	run  func(ctx context.Context, f *fleet, ids []int64) (failure, error)
 }
 
-// classics are the five of them. Each makes its shops twice, without and with the library, and does the same with both.
+// classics are all of them. Each makes its shops twice, without and with the library, and does the same with both.
 var classics = []classic{
 	{"breakdown", breakdown},
 	{"penetration", penetration},
+	{"scan", scan},
 	{"avalanche", avalanche},
 	{"outage", outage},
 	{"inconsistency", inconsistency},

@@ -3,7 +3,7 @@
 //	go run ./examples/quickstart
 //
 // It replays the requests of a real web shop through four caches, as four processes of the shop would have them, over one Redis and
-// one database; both are embedded. Then it runs five classic failures of caching, each without and with the library.
+// one database; both are embedded. Then it runs six classic failures of caching, each without and with the library.
 //
 // Where to read: shop.go uses the library. naive.go is what one would write without it. replay.go and failures.go are what is run.
 package main
@@ -29,7 +29,7 @@ type config struct {
 }
 
 const usage = `Quickstart replays 95,607 real requests for product pages through several caches over one Redis
-and one database, and shows who answered them. Then it runs five classic failures of caching,
+and one database, and shows who answered them. Then it runs six classic failures of caching,
 each without and with the library. It needs nothing but Go: Redis and the database are embedded.
 
 Usage:  go run ./examples/quickstart [flags]

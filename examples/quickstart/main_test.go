@@ -104,6 +104,7 @@ func TestFailures(t *testing.T) {
 	good := map[string]func(without, with int64) bool{
 		"breakdown":     func(without, with int64) bool { return without >= 100 && with == 1 },
 		"penetration":   func(without, with int64) bool { return without == 1000 && with == 50 },
+		"scan":          func(without, with int64) bool { return without == 1000 && with < 30 },
 		"outage":        func(without, with int64) bool { return without > 0 && with == 0 },
 		"avalanche":     func(without, with int64) bool { return without > with && with > 0 },
 		"inconsistency": func(without, with int64) bool { return without == 100 && with == 0 },

@@ -149,7 +149,7 @@ func (r *report) replay(p *replay) {
 }
 
 func (r *report) failures(all []failure) {
-	r.title("2. Five classic failures, without and with the library")
+	r.title("2. Six classic failures, without and with the library")
 	const (
 		name, counted, number = 13, 44, 10
 		format                = "%-*s   %-*s   %s   %s"

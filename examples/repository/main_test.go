@@ -3,119 +3,170 @@ package main
 import (
 	"bytes"
 	"errors"
+	"regexp"
 	"strings"
 	"testing"
+	"time"
 	"unicode/utf8"
 
 	"github.com/alicebob/miniredis/v2"
-	"go.uber.org/goleak"
 
-	"github.com/cacheaside/cacheaside"
+	"github.com/cacheaside/cacheaside/internal/testenv"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { testenv.Main(m) }
 
-const account = `1. At the start the 100 most popular products are warmed.
-    50 of 100
-   100 of 100
-   => SQL queries: 3, rows asked for: 100, answers from memory or Redis: 0
+const account = `1. At the start the whitelist is built, and the 100 most popular products are warmed.
+   => SQL queries: 2, rows asked for: 100, answers from memory or Redis: 0, turned away: 0
 
-2. A list of five, twice: two are warm, one does not exist.
+2. A list of five, twice: two are warm, one does not exist, as the whitelist knows.
    found [99 100 101 102]
-   => SQL queries: 1, rows asked for: 3, answers from memory or Redis: 2
+   => SQL queries: 1, rows asked for: 2, answers from memory or Redis: 2, turned away: 1
 
    found [99 100 101 102]
-   => SQL queries: 0, rows asked for: 0, answers from memory or Redis: 5
+   => SQL queries: 0, rows asked for: 0, answers from memory or Redis: 4, turned away: 1
 
-3. That one is created. That it did not exist was cached, but is no more.
+3. That one is created, and found at once.
    no such product; then "Lantern"
-   => SQL queries: 1, rows asked for: 1, answers from memory or Redis: 1
+   => SQL queries: 3, rows asked for: 3, answers from memory or Redis: 0, turned away: 0
 
-4. A page is read by two callers; the first one changes its copy.
+4. It gets another SKU: it is found by that, and by the old one no more.
+   no such product; but "Lantern"
+   => SQL queries: 3, rows asked for: 3, answers from memory or Redis: 0, turned away: 0
+
+5. A page is read by two callers; the first one changes its copy.
    Lamp 1: map[colour:copper seen:yes] and map[colour:copper]
-   => SQL queries: 1, rows asked for: 1, answers from memory or Redis: 1
+   => SQL queries: 1, rows asked for: 1, answers from memory or Redis: 1, turned away: 0
 
-5. Its product is renamed: both are read anew.
+6. Its product is renamed: both are read anew.
    Night light, and on the page Night light
-   => SQL queries: 2, rows asked for: 2, answers from memory or Redis: 0
+   => SQL queries: 2, rows asked for: 2, answers from memory or Redis: 0, turned away: 0
 
-6. The database fails. What is cached is found; the rest fails, and is not asked for again within ErrorTTL.
+7. The database fails. What is cached is found; the rest fails, and is not asked for again within ErrorTTL.
    found [1 2]
    150: cacheaside: get product key#7cace694c14cbc50: SQL logic error: no such table: products (1)
-   => SQL queries: 1, rows asked for: 1, answers from memory or Redis: 2
+   => SQL queries: 1, rows asked for: 1, answers from memory or Redis: 2, turned away: 0
 
    found [1 2]
    150: cacheaside: get product key#7cace694c14cbc50: a load of this key failed a moment ago
-   => SQL queries: 0, rows asked for: 0, answers from memory or Redis: 2
+   => SQL queries: 0, rows asked for: 0, answers from memory or Redis: 2, turned away: 0
 
-7. Another process starts. What is in Redis is not loaded again.
-    50 of 100
-   100 of 100
-   => SQL queries: 1, rows asked for: 0, answers from memory or Redis: 0
+8. Another process is warmed. What is in Redis is not loaded again.
+   => SQL queries: 0, rows asked for: 0, answers from memory or Redis: 0, turned away: 0
 
 `
 
-func TestAccount(t *testing.T) {
-	server := miniredis.RunT(t)
+// tell returns what a run tells.
+func tell(t *testing.T, redis, dsn string) string {
+	t.Helper()
 	var out bytes.Buffer
-	if err := run(t.Context(), server.Addr(), &out); err != nil {
+	if err := run(t.Context(), redis, dsn, &out); err != nil {
 		t.Fatal(err)
 	}
-	if out.String() != account {
-		t.Errorf("it tells:\n%s", out.String())
-	}
 	for line := range strings.Lines(out.String()) {
-		if utf8.RuneCountInString(line) > 110 {
+		if utf8.RuneCountInString(line) > 120 {
 			t.Errorf("a long line: %s", line)
 		}
+	}
+	return out.String()
+}
+
+func TestAccount(t *testing.T) {
+	server := miniredis.RunT(t)
+	if got := tell(t, server.Addr(), ""); got != account {
+		t.Errorf("it tells:\n%s", got)
 	}
 	if left := server.Keys(); len(left) > 0 {
 		t.Errorf("left in Redis: %q", left)
 	}
 }
 
-// A rename that Redis does not learn of is done and says so; the old name goes when Invalidate has succeeded.
-func TestRenameWhileRedisFails(t *testing.T) {
+// The same on real servers; only the databases' own words differ.
+func TestAccountOnServers(t *testing.T) {
+	m := testenv.SharedMariaDB(t)
+	got := tell(t, testenv.SharedRedis(t).Addr, m.DSN(t))
+	message := regexp.MustCompile(`(150: cacheaside: get product key#7cace694c14cbc50: ).*(Error|error).*`)
+	if message.ReplaceAllString(got, "$1") != message.ReplaceAllString(account, "$1") {
+		t.Errorf("it tells:\n%s", got)
+	}
+	var tables int
+	if err := m.DB(t).QueryRow("SELECT COUNT(*) FROM information_schema.tables WHERE table_schema = DATABASE()").Scan(&tables); tables != 0 || err != nil {
+		t.Errorf("%d tables are left, %v", tables, err)
+	}
+}
+
+// embedded is a process on an embedded Redis and an embedded database.
+func embedded(t *testing.T) (*miniredis.Miniredis, *process) {
+	t.Helper()
 	server := miniredis.RunT(t)
 	rdb := openRedis(server.Addr())
-	defer rdb.Close()
-	db, err := openDatabase(t.Context())
+	db, dialect, err := openDatabase("")
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer db.Close()
-	cache, err := cacheaside.New(rdb, nil)
+	if err := fill(t.Context(), db, dialect); err != nil {
+		t.Fatal(err)
+	}
+	p, err := start(rdb, db, dialect, "cacheaside")
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer cache.Close()
-	p, err := NewProducts(cache, db)
-	if err != nil {
+	t.Cleanup(func() {
+		if err := errors.Join(p.Close(), db.Close(), rdb.Close()); err != nil {
+			t.Error(err)
+		}
+	})
+	if err := p.listed(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	name := func(want string) {
-		t.Helper()
-		if product, err := p.ByID(t.Context(), 7); product.Name != want || err != nil {
-			t.Errorf("%q, %v; want %q", product.Name, err, want)
+	return server, p
+}
+
+// A rename that Redis does not learn of is done; the old name goes when Redis is back, and nobody has to do anything for that.
+func TestRenameWhileRedisFails(t *testing.T) {
+	server, p := embedded(t)
+	name := func() string {
+		product, err := p.ByID(t.Context(), 7)
+		if err != nil {
+			t.Error(err)
+		}
+		return product.Name
+	}
+	if got := name(); got != "Lamp 7" {
+		t.Fatalf("%q", got)
+	}
+	server.SetError("ERR out of order")
+	if err := p.Rename(t.Context(), 7, "Torch"); err != nil {
+		t.Fatal(err)
+	}
+	if err := p.Create(t.Context(), Product{ID: 998, SKU: "x"}); err == nil { // for the whitelist would hide it
+		t.Error("a product was created that others do not see")
+	}
+	server.SetError("")
+	for began := time.Now(); name() != "Torch"; time.Sleep(10 * time.Millisecond) {
+		if time.Since(began) > 30*time.Second {
+			t.Fatal("the cache does not follow")
 		}
 	}
-	name("Lamp 7")
-	server.SetError("ERR out of order")
-	if err := p.Rename(t.Context(), 7, "Torch"); !errors.Is(err, ErrStale) || !errors.Is(err, cacheaside.ErrRedis) {
-		t.Error(err)
-	}
-	name("Torch") // from the database
-	server.SetError("")
-	name("Lamp 7") // from Redis
-	if err := p.Invalidate(t.Context(), 7); err != nil {
-		t.Error(err)
-	}
-	name("Torch")
+}
 
-	if err := p.Create(t.Context(), Product{ID: 7}); err == nil || errors.Is(err, ErrStale) {
-		t.Errorf("created twice: %v", err)
+func TestErrors(t *testing.T) {
+	_, p := embedded(t)
+	if err := p.Create(t.Context(), Product{ID: 7, SKU: "lamp-0"}); err == nil {
+		t.Error("created twice")
 	}
-	if err := run(t.Context(), "127.0.0.1:1", &bytes.Buffer{}); err == nil {
+	if err := p.Create(t.Context(), Product{ID: 300, SKU: "lamp-7"}); err == nil {
+		t.Error("a SKU of two products")
+	}
+	if _, err := p.ByID(t.Context(), 300); !errors.Is(err, ErrNoProduct) {
+		t.Errorf("what was rolled back: %v", err)
+	}
+	for _, err := range []error{p.Rename(t.Context(), 999, "x"), p.Relabel(t.Context(), 999, "x")} {
+		if !errors.Is(err, ErrNoProduct) {
+			t.Error(err)
+		}
+	}
+	if err := run(t.Context(), "127.0.0.1:1", "", &bytes.Buffer{}); err == nil {
 		t.Error("no Redis, and no error")
 	}
 }

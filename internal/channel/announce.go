@@ -27,23 +27,35 @@ func del(ctx context.Context, name string) redis.Cmder { return redis.NewIntCmd(
 //
 // Both go in one trip to each server that has keys. The announcement must not come first: a reader who hears it would fill his memory again with what is about to be deleted.
 func (c *Channel) Delete(ctx context.Context, names []string, hashes []uint64) []error {
-	return c.change(ctx, names, hashes, del, c.lag)
+	errs, _ := c.do(ctx, names, hashes, job{holder: lagHolder, hold: c.lag, change: del})
+	return errs
 }
 
-// Do is Delete with another change than that, and without a hold.
+// Do is Delete with another change than that, and without a hold. With none, a nil one, it announces what has been changed already.
 func (c *Channel) Do(ctx context.Context, names []string, hashes []uint64, change Change) []error {
-	return c.change(ctx, names, hashes, change, 0)
+	errs, _ := c.do(ctx, names, hashes, job{change: change})
+	return errs
 }
 
-func (c *Channel) change(ctx context.Context, names []string, hashes []uint64, change Change, lag time.Duration) []error {
+// job is what is to be done with keys: each is put on hold, if it is to be, then changed, and when that has been announced it is left by who has held it.
+type job struct {
+	holder string
+	hold   time.Duration // 0: it is not
+	change Change
+	leaves []string // who has held each; nil: nobody leaves
+	once   bool     // holds and changes must not be sent again
+}
+
+// do returns an error for each key, nil where Redis has acknowledged the change and its announcement; and the parts, but if they may be in use still.
+func (c *Channel) do(ctx context.Context, names []string, hashes []uint64, o job) ([]error, []*part) {
 	errs := make([]error, len(names))
 	if len(names) == 0 {
-		return errs
+		return errs, nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, tries*c.conn.Timeout())
 	defer cancel()
-	parts := c.parts(ctx, names, hashes, change, lag)
-	err := c.conn.Await(ctx, func() { // the caller's context may end before the client's time-outs do
+	parts := c.parts(ctx, names, hashes, o) // which a goroutine that was given up may go on reading
+	err := c.conn.Await(ctx, func() {       // the caller's context may end before the client's time-outs do
 		var all sync.WaitGroup
 		defer all.Wait() // also if a hook ends the goroutine
 		for _, p := range parts[1:] {
@@ -56,7 +68,7 @@ func (c *Channel) change(ctx context.Context, names []string, hashes []uint64, c
 		for i := range errs {
 			errs[i] = err
 		}
-		return errs
+		return errs, nil
 	}
 	for _, p := range parts {
 		for i, at := range p.at {
@@ -70,35 +82,39 @@ func (c *Channel) change(ctx context.Context, names []string, hashes []uint64, c
 			}
 		}
 	}
-	return errs
+	return errs, parts
 }
 
 // part is the keys of one range, as many as fit into one pipeline.
 type part struct {
+	job       // its leaves are of these keys
 	rng       int
-	change    Change
-	lag       time.Duration // for which keys are put on hold
 	names     []string
 	at        []int // where they are among all
 	body      []byte
 	holds     []redis.Cmder // nil: there are none
 	dels      []redis.Cmder
+	left      []redis.Cmder // nil: there are none
 	announced error
 }
 
 // parts divides keys among the ranges.
-func (c *Channel) parts(ctx context.Context, names []string, hashes []uint64, change Change, lag time.Duration) []*part {
+func (c *Channel) parts(ctx context.Context, names []string, hashes []uint64, o job) []*part {
 	var parts []*part
 	var open [conn.Ranges]*part
 	for i, name := range names {
 		r := c.conn.Range(name)
 		p := open[r]
 		if p == nil || len(p.at) >= conn.MaxPipeline-1 {
-			p = &part{rng: r, change: change, lag: lag, body: []byte{keysKind}}
+			p = &part{rng: r, job: o, body: []byte{keysKind}}
+			p.leaves = nil
 			open[r], parts = p, append(parts, p)
 		}
 		p.names, p.at = append(p.names, name), append(p.at, i)
 		p.body = binary.BigEndian.AppendUint64(p.body, hashes[i])
+		if o.leaves != nil {
+			p.leaves = append(p.leaves, o.leaves[i])
+		}
 	}
 	for _, p := range parts {
 		p.prepare(ctx)
@@ -107,8 +123,11 @@ func (c *Channel) parts(ctx context.Context, names []string, hashes []uint64, ch
 }
 
 func (p *part) prepare(ctx context.Context) {
-	p.hold(ctx)
+	p.prepareHolds(ctx)
 	p.announced = conn.NotReturned(nil) // until it has
+	if p.change == nil {
+		return
+	}
 	p.dels = make([]redis.Cmder, len(p.names))
 	for i, name := range p.names {
 		p.dels[i] = p.change(ctx, name)
@@ -120,27 +139,28 @@ func (p *part) failed(i int) error {
 	if p.holds != nil && p.holds[i].Err() != nil {
 		return p.holds[i].Err()
 	}
+	if p.change == nil {
+		return nil
+	}
 	return p.dels[i].Err()
 }
 
-// send puts on hold if need be, deletes, and announces, in this order; in one trip if all keys are at the server that numbers their announcements, as nearly always. If anything is wrong, or on a
-// cluster a key has moved meanwhile, so that the announcement might have come first, it does it again one after the other: both may be repeated.
+// send does what is ordered, and announces; in one trip if all keys are at the server that numbers their announcements, as nearly always. If anything is wrong, or on a
+// cluster a key has moved meanwhile, so that the announcement might have come first, it does it again one after the other: what may be repeated.
 func (c *Channel) send(ctx context.Context, p *part) {
 	if mutant.Active == mutant.PublishFirst {
 		_, p.announced = c.announce(ctx, p.rng, p.body, "")
 		c.conn.Process(ctx, p.dels)
 		return
 	}
-	if c.together(ctx, p) {
-		return
-	}
-	if ctx.Err() == nil {
+	if !c.together(ctx, p) && ctx.Err() == nil && !p.unanswered() {
 		p.prepare(ctx)
 		c.conn.Process(ctx, p.holds)
-		c.inFull(ctx, p)
+		c.inFull(ctx, p.holds, holdScript)
 		c.conn.Process(ctx, p.dels)
 		_, p.announced = c.announce(ctx, p.rng, p.body, "")
 	}
+	c.leave(ctx, p)
 }
 
 // together tries it in one trip. It answers false if it must be done again.
@@ -157,6 +177,13 @@ func (c *Channel) together(ctx context.Context, p *part) bool {
 	cmds := slices.Concat(p.holds, p.dels, []redis.Cmder{announcement})
 	if mutant.Active == mutant.HoldLast {
 		cmds = slices.Concat(p.dels, p.holds, []redis.Cmder{announcement})
+	}
+	switch {
+	case c.conn.Cluster(): // where one could be carried out without the other: see leave
+	case mutant.Active == mutant.LeaveFirst:
+		cmds = slices.Concat(p.left, cmds)
+	default:
+		cmds = append(cmds, p.left...)
 	}
 	if !c.conn.ProcessAt(ctx, c.keys[p.rng], cmds) {
 		return false

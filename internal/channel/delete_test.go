@@ -8,6 +8,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/cacheaside/cacheaside/internal/conn"
+	"github.com/cacheaside/cacheaside/internal/keys"
 	"github.com/cacheaside/cacheaside/internal/testenv"
 )
 
@@ -45,6 +46,17 @@ func many(n int) (names []string, hashes []uint64) {
 	return names, hashes
 }
 
+// hears waits until a memory has been told of so many keys in all, and fails unless these are among them.
+func (b *backend) hears(m *recorder, told int, hashes []uint64) {
+	b.t.Helper()
+	b.until("heard", func() bool { return m.count() >= told })
+	for _, h := range hashes {
+		if !m.has(h) {
+			b.t.Fatalf("key %d of %d was not told of", h, len(hashes))
+		}
+	}
+}
+
 func TestDeleteDeletesAndTells(t *testing.T) {
 	onEach(t, func(t *testing.T, b *backend) {
 		_, m := b.listen(time.Minute)
@@ -67,18 +79,43 @@ func TestDeleteDeletesAndTells(t *testing.T) {
 				t.Errorf("of %d keys %d are left", n, b.left(names...))
 			}
 			told += n
-			b.until("heard", func() bool { return m.count() >= told })
-			for _, h := range hashes {
-				if !m.has(h) {
-					t.Fatalf("key %d of %d was not told of", h, n)
-				}
-			}
+			b.hears(m, told, hashes)
 			if parts := c.Stats().Announced - before; parts > int64((n+998)/999+c.conn.InUse()) {
 				t.Errorf("%d messages for %d keys", parts, n)
 			}
 		}
 		if m.count() != told || m.clears() != c.conn.InUse() {
 			t.Errorf("told of %d of %d, and cleared %d times", m.count(), told, m.clears())
+		}
+	})
+}
+
+// Where nothing is to be changed any more, keys are told of and stay, and are not put on hold.
+func TestDoWithoutAChange(t *testing.T) {
+	onEach(t, func(t *testing.T, b *backend) {
+		_, m := b.listen(time.Minute)
+		c := b.holder(time.Minute)
+		told := 0
+		for _, n := range []int{0, 1, 100, conn.MaxPipeline + 500} {
+			names, hashes := tagged(n)
+			if n > 0 {
+				b.set(names...)
+			}
+			errs := c.Do(b.ctx, names, hashes, nil)
+			if len(errs) != n {
+				t.Fatalf("%d errors for %d keys", len(errs), n)
+			}
+			for _, err := range errs {
+				b.check(err)
+			}
+			if n > 0 && (b.left(names...) != n || b.rdb.Exists(b.ctx, keys.Hold(names[0])).Val() != 0) {
+				t.Errorf("of %d keys %d are left", n, b.left(names...))
+			}
+			told += n
+			b.hears(m, told, hashes)
+		}
+		if m.count() != told {
+			t.Errorf("told of %d of %d", m.count(), told)
 		}
 	})
 }

@@ -2,6 +2,7 @@ package channel
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -21,7 +22,7 @@ const lag = time.Minute
 func (b *backend) holder(lag time.Duration) *Channel {
 	b.t.Helper()
 	c := b.writer()
-	c.Hold(lag)
+	c.Lag(lag)
 	return c
 }
 
@@ -148,7 +149,7 @@ func TestHoldWhoseReplyIsLost(t *testing.T) {
 	rdb := redis.NewClient(&redis.Options{Addr: proxy.Addr})
 	defer rdb.Close()
 	c := open(t, rdb, timeout, bound, nil)
-	c.Hold(lag)
+	c.Lag(lag)
 	for _, known := range []bool{false, true} { // the scripts
 		names, hashes := tagged(3)
 		b.set(names...)
@@ -174,11 +175,38 @@ func TestHoldWhoseReplyIsLost(t *testing.T) {
 
 // While a cluster moves a slot, a key may be at one node still and its hold at the other.
 func TestHoldWhileItsSlotMoves(t *testing.T) {
+	b, c, name, done := halfMoved(t)
+	defer done()
+	for _, err := range c.Delete(b.ctx, []string{name}, []uint64{1}) {
+		b.check(err)
+	}
+	b.held([]string{name}, lag)
+}
+
+// Where nothing is left at the old node, all goes to the new one.
+func TestWriterHoldsWhileItsSlotMoves(t *testing.T) {
+	b, c, name, done := halfMoved(t)
+	defer done()
+	c.Lag(0)
+	for range 2 { // in the second nothing is left at the old node
+		b.hold(c, "token", name)
+		b.renewed(c, "token", true, name)
+		errs, left := c.Release(b.ctx, []string{name}, []uint64{1}, []string{"token"})
+		b.check(errs[0])
+		if !left[0] || b.left(name) != 0 || b.left(keys.Hold(name)) != 0 {
+			t.Errorf("%v, %d keys, %d holds are left", left, b.left(name), b.left(keys.Hold(name)))
+		}
+	}
+}
+
+// halfMoved is a key whose slot is being moved to another node, where its hold would be.
+func halfMoved(t *testing.T) (b *backend, c *Channel, name string, done func()) {
+	t.Helper()
 	cluster := testenv.SharedCluster(t)
 	rdb := cluster.Client(t)
-	b := newBackend(t, rdb)
-	c := b.holder(lag)
-	name := "key:{moving}"
+	b = newBackend(t, rdb)
+	c = b.holder(lag)
+	name = "key:{moving}"
 	slot := rdb.ClusterKeySlot(b.ctx, name).Val()
 	b.set(name)
 	from, err := rdb.MasterForKey(b.ctx, name)
@@ -191,16 +219,218 @@ func TestHoldWhileItsSlotMoves(t *testing.T) {
 	id := func(c *redis.Client) string { return c.Do(b.ctx, "cluster", "myid").Val().(string) }
 	b.check(to.Do(b.ctx, "cluster", "setslot", slot, "importing", id(from)).Err())
 	b.check(from.Do(b.ctx, "cluster", "setslot", slot, "migrating", id(to)).Err())
-	defer func() {
-		pipe := to.Pipeline()
-		pipe.Do(b.ctx, "asking")
-		pipe.Del(b.ctx, keys.Hold(name))
-		pipe.Exec(b.ctx)
+	return b, c, name, func() {
+		for _, key := range []string{name, keys.Hold(name)} {
+			pipe := to.Pipeline()
+			pipe.Do(b.ctx, "asking")
+			pipe.Del(b.ctx, key)
+			pipe.Exec(b.ctx)
+		}
 		b.check(from.Do(b.ctx, "cluster", "setslot", slot, "stable").Err())
 		b.check(to.Do(b.ctx, "cluster", "setslot", slot, "stable").Err())
-	}()
-	for _, err := range c.Delete(b.ctx, []string{name}, []uint64{1}) {
+	}
+}
+
+// Writers' holds.
+
+const life = time.Minute
+
+// marking is a change that leaves something in the key.
+func marking(ctx context.Context, name string) redis.Cmder {
+	return conn.Once(redis.NewCmd(ctx, "set", name, "mark"))
+}
+
+func (b *backend) hold(c *Channel, token string, names ...string) {
+	b.t.Helper()
+	for _, err := range c.Hold(b.ctx, names, make([]uint64, len(names)), token, life, marking) {
 		b.check(err)
 	}
-	b.held([]string{name}, lag)
+}
+
+func (b *backend) renewed(c *Channel, token string, want bool, names ...string) {
+	b.t.Helper()
+	keep := func(ctx context.Context, name, token string) redis.Cmder { return redis.NewCmd(ctx, "get", name) }
+	held, errs := c.Renew(b.ctx, names, slices.Repeat([]string{token}, len(names)), life, keep)
+	for i, err := range errs {
+		if err != nil && !errors.Is(err, redis.Nil) || held[i] != want && err == nil {
+			b.t.Fatalf("%s is held by %s: %v, %v, want %v", names[i], token, held[i], err, want)
+		}
+	}
+}
+
+func (b *backend) holders(name string) []string {
+	b.t.Helper()
+	return b.rdb.ZRange(b.ctx, keys.Hold(name), 0, -1).Val()
+}
+
+func TestWriterHolds(t *testing.T) {
+	onEach(t, func(t *testing.T, b *backend) {
+		_, m := b.listen(time.Minute)
+		c := b.writer()
+		b.flushScripts()
+		for _, n := range []int{1, 3, conn.MaxPipeline/2 + 100} {
+			names, hashes := tagged(n)
+			told := m.count()
+			for _, err := range c.Hold(b.ctx, names, hashes, "one", life, marking) {
+				b.check(err)
+			}
+			b.until("heard", func() bool { return m.count() >= told+n })
+			for _, name := range []string{names[0], names[n-1]} {
+				if d := b.rdb.PTTL(b.ctx, keys.Hold(name)).Val(); d > life || d < life-longest || b.rdb.Get(b.ctx, name).Val() != "mark" {
+					t.Fatalf("%s is on hold for %v, and holds %q", name, d, b.rdb.Get(b.ctx, name).Val())
+				}
+			}
+			b.renewed(c, "one", true, names...)
+			b.renewed(c, "another", false, names...)
+			errs, left := c.Release(b.ctx, names, hashes, slices.Repeat([]string{"one"}, n))
+			for i, err := range errs {
+				if b.check(err); !left[i] {
+					t.Fatalf("%s is not left", names[i])
+				}
+			}
+			if b.left(names...) > 0 || len(b.holders(names[0])) > 0 {
+				t.Errorf("%d keys are left, %q hold", b.left(names...), b.holders(names[0]))
+			}
+			b.renewed(c, "one", false, names...)
+			b.until("heard", func() bool { return m.count() >= told+2*n })
+		}
+	})
+}
+
+// Each who holds a key ends his own hold, and the last ends with the key.
+func TestHoldsOfMany(t *testing.T) {
+	onEach(t, func(t *testing.T, b *backend) {
+		c := b.writer()
+		names, hashes := tagged(1)
+		name := names[0]
+		b.hold(c, "one", name)
+		b.hold(c, "two", name)
+		b.holder(2*life).Delete(b.ctx, names, hashes)
+		ends := func(want time.Duration) {
+			t.Helper()
+			if d := b.rdb.PTTL(b.ctx, keys.Hold(name)).Val(); d > want || d < want-longest {
+				t.Fatalf("on hold for %v, want %v", d, want)
+			}
+		}
+		release := func(token string) {
+			t.Helper()
+			errs, left := c.Release(b.ctx, names, hashes, []string{token})
+			if b.check(errs[0]); !left[0] {
+				t.Fatal("it is not left")
+			}
+		}
+		ends(2 * life)
+		release("one")
+		ends(2 * life)
+		b.renewed(c, "two", true, name)
+		b.renewed(c, "one", false, name)
+		over := func(token string) {
+			b.check(b.rdb.ZAdd(b.ctx, keys.Hold(name), redis.Z{Member: token, Score: 1}).Err())
+		}
+		over(lagHolder)
+		over("killed")
+		b.renewed(c, "two", true, name)
+		release("one") // again
+		ends(life)
+		c.Delete(b.ctx, names, hashes)
+		if got := b.holders(name); !slices.Equal(got, []string{"killed", lagHolder, "two"}) {
+			t.Errorf("%q hold", got)
+		}
+		b.hold(c, "three", name)
+		if got := b.holders(name); !slices.Equal(got, []string{"two", "three"}) && !slices.Equal(got, []string{"three", "two"}) {
+			t.Errorf("%q hold", got)
+		}
+		over("killed")
+		release("three")
+		release("two")
+		if b.left(keys.Hold(name)) != 0 {
+			t.Errorf("%q hold", b.holders(name))
+		}
+	})
+}
+
+// What is over, or was lost, is not taken again by its renewal.
+func TestLostHoldIsNotRevived(t *testing.T) {
+	onEach(t, func(t *testing.T, b *backend) {
+		c := b.writer()
+		names, _ := tagged(2)
+		b.hold(c, "one", names...)
+		b.hold(c, "two", names[1])
+		b.check(b.rdb.Del(b.ctx, keys.Hold(names[0])).Err())
+		b.check(b.rdb.ZAdd(b.ctx, keys.Hold(names[1]), redis.Z{Member: "one", Score: float64(time.Now().Add(-time.Second).UnixMilli())}).Err())
+		for range 2 {
+			b.renewed(c, "one", false, names...)
+		}
+		if b.left(keys.Hold(names[0])) != 0 || b.rdb.ZScore(b.ctx, keys.Hold(names[1]), "one").Val() > float64(time.Now().UnixMilli()) {
+			t.Errorf("%q and %q hold", b.holders(names[0]), b.holders(names[1]))
+		}
+	})
+}
+
+// A writer's hold voids a lease from before by what it puts into the key, so that comes second; when he leaves, the key was deleted before, or another writer would take himself for the only
+// one too early.
+func TestWriterHoldsFirstAndLeavesLast(t *testing.T) {
+	_, rdb := testenv.Mini(t)
+	var sent []string
+	rdb.AddHook(order{badHook{func() {}}, &sent})
+	b := newBackend(t, rdb)
+	c := b.writer()
+	names, hashes := tagged(1)
+	b.hold(c, "known", names[0]) // the scripts are, from now on
+	c.Release(b.ctx, names, hashes, []string{"known"})
+	sent = nil
+	b.hold(c, "token", names[0])
+	if want := []string{"evalsha key:{0}:hold", "set mark", "evalsha " + c.keys[0]}; !slices.Equal(sent, want) {
+		t.Errorf("sent %q", sent)
+	}
+	sent = nil
+	c.Lag(time.Minute)
+	c.Release(b.ctx, names, hashes, []string{"token"})
+	if want := []string{"evalsha key:{0}:hold", "del key:{0}", "evalsha " + c.keys[0], "evalsha key:{0}:hold"}; !slices.Equal(sent, want) {
+		t.Errorf("sent %q", sent)
+	}
+}
+
+func TestAFullRedisTakesWritersHolds(t *testing.T) {
+	b := newBackend(t, testenv.StartRedis(t, "--maxmemory-policy", "noeviction").Client(t))
+	c := b.writer()
+	names, hashes := tagged(3)
+	b.check(b.rdb.ConfigSet(b.ctx, "maxmemory", "1").Err())
+	for _, err := range c.Hold(b.ctx, names, hashes, "token", life, del) {
+		b.check(err)
+	}
+	keep := func(ctx context.Context, name, token string) redis.Cmder { return redis.NewCmd(ctx, "exists", name) }
+	held, errs := c.Renew(b.ctx, names, []string{"token", "token", "token"}, life, keep)
+	for i := range names {
+		if b.check(errs[i]); !held[i] {
+			t.Errorf("%s is not held", names[i])
+		}
+	}
+	_, left := c.Release(b.ctx, names, hashes, []string{"token", "token", "token"})
+	if slices.Contains(left, false) {
+		t.Error(left)
+	}
+}
+
+// A writer's hold is sent once, whatever the client's own settings: what comes late, when somebody else has invalidated the key, would pass for not invalidated.
+func TestWriterHoldIsSentOnce(t *testing.T) {
+	server := testenv.SharedRedis(t)
+	b := newBackend(t, server.Client(t))
+	proxy := testenv.NewProxy(t, server.Addr)
+	rdb := redis.NewClient(&redis.Options{Addr: proxy.Addr})
+	defer rdb.Close()
+	c := open(t, rdb, timeout, bound, nil)
+	names, hashes := tagged(1)
+	b.hold(c, "known", names[0])
+	var sent int
+	proxy.OnRequest(func(chunk []byte) testenv.Action {
+		if !strings.Contains(string(chunk), "token") {
+			return testenv.Pass
+		}
+		sent++
+		return testenv.LoseReply
+	})
+	if errs := c.Hold(b.ctx, names, hashes, "token", life, marking); errs[0] == nil || sent != 1 {
+		t.Errorf("sent %d times, %v", sent, errs)
+	}
 }

@@ -180,11 +180,19 @@ func (c *Channel) received(session uint64, payload string) {
 		c.counts.malformed.Add(1)
 		return
 	}
+	if mutant.Active == mutant.ToldLate {
+		c.tracks[m.rng].received(session, link{m.prev, m.num})
+	}
 	own := m.origin == c.origin.Load() && mutant.Active != mutant.OwnApplied
+	listener, listens := c.memory.(Listener)
 	switch {
-	case m.unknown:
+	case m.unknown, m.told != nil && !listens:
 		c.counts.malformed.Add(1)
 		c.memory.Void(m.rng)
+	case m.told != nil:
+		if !own {
+			listener.Told(m.told)
+		}
 	case m.loader != "":
 		c.loaders.heard(m.loader, m.rng, m.num)
 	case !own:
@@ -193,5 +201,7 @@ func (c *Channel) received(session uint64, payload string) {
 	if !own {
 		c.counts.heard(m.rng, m.num)
 	}
-	c.tracks[m.rng].received(session, link{m.prev, m.num})
+	if mutant.Active != mutant.ToldLate {
+		c.tracks[m.rng].received(session, link{m.prev, m.num})
+	}
 }

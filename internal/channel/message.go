@@ -15,7 +15,8 @@ import (
 //	1     the range that the keys are of
 //	2-9   origin: which process announces it, so that it recognises its own
 //	10-   previous number of the range, a space, its own number, a space: both decimal, put in by the script
-//	then  what is invalidated: 'k' and 8 bytes for each key, their stable hashes; or 'l' and a loader's name, whose generation is now the number
+//	then  what is invalidated: 'k' and 8 bytes for each key, their stable hashes; or 'l' and a loader's name, whose generation is now the number; or 't' and what a Listener is to be
+//	      told
 //
 // The version stands inside, so that programs of two versions hear each other. What comes before the last part must be the same in all versions: a message
 // whose last part is of an unknown kind still tells its number, and ends all that is remembered of its range. One whose first byte is of an unknown
@@ -26,6 +27,7 @@ const (
 
 	keysKind   = 'k'
 	loaderKind = 'l'
+	toldKind   = 't'
 )
 
 type message struct {
@@ -34,7 +36,8 @@ type message struct {
 	prev, num uint64
 	hashes    []byte // 8 bytes for each key
 	loader    string
-	unknown   bool // of a kind that this version does not know
+	told      []byte // for a Listener; not nil if there is such a part
+	unknown   bool   // of a kind that this version does not know
 }
 
 var errMalformed = errors.New("malformed message")
@@ -72,6 +75,8 @@ func decode(b []byte) (m message, err error) {
 		m.hashes = body
 	case kind == loaderKind:
 		m.loader = string(body[:min(len(body), maxName)])
+	case kind == toldKind:
+		m.told = body
 	default:
 		m.unknown = true
 	}

@@ -16,6 +16,12 @@ type Memory interface {
 	Trust(rng int, until time.Time) // what is read from now on may be served so long; the zero time: no more
 }
 
+// Listener is a Memory that is also told what others Tell; quickly, and one after the other, before the announcement counts as heard. It keeps nothing of what it is given.
+type Listener interface {
+	Memory
+	Told(body []byte)
+}
+
 // track is what a process knows of the announcements of one range.
 //
 // Announcements are numbered by Redis, each message tells its own number and the one before, and a poll asks for the last one. So the process knows whether it has

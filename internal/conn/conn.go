@@ -18,6 +18,7 @@ import (
 type Conn struct {
 	rdb     redis.UniversalClient
 	cluster *redis.ClusterClient // rdb, if it is one
+	home    bool                 // its keys are all in one slot
 	timeout time.Duration
 	bounded bool
 
@@ -59,6 +60,15 @@ func New(rdb redis.UniversalClient, timeout time.Duration) (*Conn, error) {
 	default:
 		return nil, fmt.Errorf("a Redis client of type %T is not known to keep the protocol; use a *redis.Client or a *redis.ClusterClient", rdb)
 	}
+}
+
+// NewHome is New for what is kept in one slot: it is one range, also on a cluster.
+func NewHome(rdb redis.UniversalClient, timeout time.Duration) (*Conn, error) {
+	c, err := New(rdb, timeout)
+	if err == nil {
+		c.home = true
+	}
+	return c, err
 }
 
 // Timeout bounds a command.

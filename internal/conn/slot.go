@@ -13,7 +13,7 @@ const slots = 1 << 14
 
 // Range is the part that key belongs to. On a single server all keys are in one.
 func (c *Conn) Range(key string) int {
-	if !c.Cluster() {
+	if !c.Cluster() || c.home {
 		return 0
 	}
 	return slot(key) / (slots / Ranges)
@@ -21,7 +21,7 @@ func (c *Conn) Range(key string) int {
 
 // InUse is how many ranges there are.
 func (c *Conn) InUse() int {
-	if c.Cluster() {
+	if c.Cluster() && !c.home {
 		return Ranges
 	}
 	return 1

@@ -136,6 +136,27 @@ func TestRangesDivideTheSlots(t *testing.T) {
 	}
 }
 
+// What is kept in one slot is one range, on a cluster as well, which is still taken for one.
+func TestHome(t *testing.T) {
+	for _, rdb := range []redis.UniversalClient{lazyCluster(t), lazyClient(t)} {
+		home, err := NewHome(rdb, time.Second)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i := range 100 {
+			if at := home.Range(fmt.Sprint("key:", i)); at != 0 {
+				t.Fatalf("key %d is in range %d", i, at)
+			}
+		}
+		if _, cluster := rdb.(*redis.ClusterClient); home.InUse() != 1 || home.Cluster() != cluster {
+			t.Errorf("%d ranges, a cluster: %v", home.InUse(), home.Cluster())
+		}
+	}
+	if home, err := NewHome(nil, time.Second); home != nil || err == nil {
+		t.Errorf("%v, %v", home, err)
+	}
+}
+
 func lazyClient(t *testing.T) *redis.Client {
 	rdb := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1", MaxRetries: -1, DialerRetries: 1})
 	t.Cleanup(func() { rdb.Close() })

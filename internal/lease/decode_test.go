@@ -113,6 +113,8 @@ func TestDecodeKnowsItsOwnFormatOnly(t *testing.T) {
 				want = Stored
 			case first == leaseByte && length == leaseSize:
 				want = Busy
+			case first == markByte && length == leaseSize:
+				want = Held
 			case first == failedByte && length == 1:
 				want = Failed
 			}

@@ -1,6 +1,6 @@
 // Package lease is the protocol by which a fleet of processes shares one Redis string for each cached key.
 //
-// The string holds an entry, the lease of a load that is under way, or the marker of a load that failed a moment ago.
+// The string holds an entry, the lease of a load that is under way, the marker of a load that failed a moment ago, or the mark of a writer who holds the key.
 // Every change to it is one script that compares before it writes, so that deleting the key, by whatever means, voids
 // whatever was under way: a value read from the database before the delete is never stored after it.
 package lease
@@ -21,13 +21,14 @@ const (
 	entryByte  = 0xE1
 	leaseByte  = 0xA1
 	failedByte = 0xF1
+	markByte   = 0xC1
 )
 
 // The layout, shared by all kinds so that a script finds the token without knowing the kind:
 //
 //	0      kind and format version
 //	1      flags in the low nibble, codec in the high one
-//	2-13   token: whose lease this is; or the entry's stamp, the token of the load that stored it
+//	2-13   token: whose lease or mark this is; or the entry's stamp, the token of the load that stored it
 //	14-19  an entry's soft expiry, Unix milliseconds
 //	20-23  an entry's load cost in microseconds; in a claimed one, when the claim ends, by Redis' clock, in milliseconds modulo 2^32
 //	24-31  the generation of its loader that an entry belongs to
@@ -39,7 +40,7 @@ const (
 	costAt       = 20
 	generationAt = 24
 	headerSize   = 32
-	leaseSize    = 14
+	leaseSize    = 14 // a mark's, too
 )
 
 // flagClaimed is set while a refresh of the entry is under way; the scripts know its value.
@@ -187,6 +188,8 @@ func decodeInto(s *State, b []byte) {
 	case len(b) == leaseSize && b[0] == leaseByte:
 		s.Kind = Busy
 		s.Token = Token(b[tokenAt:leaseSize])
+	case len(b) == leaseSize && b[0] == markByte:
+		s.Kind = Held
 	case len(b) == 1 && b[0] == failedByte:
 		s.Kind = Failed
 	}
@@ -194,6 +197,10 @@ func decodeInto(s *State, b []byte) {
 
 func appendLease(dst []byte, t Token) []byte {
 	return append(append(dst, leaseByte, 0), t[:]...)
+}
+
+func appendMark(dst []byte, token string) []byte {
+	return append(append(dst, markByte, 0), token...)
 }
 
 // newToken draws a token: 96 random bits, so that no two loads of a fleet ever share one.

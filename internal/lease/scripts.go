@@ -25,13 +25,14 @@ return false`,
 // has not ended: answers it. An entry: claims it, in the entry itself, so that readers keep being served and nothing can
 // come between; the key is made to outlive the claim, for if it expired another reader would take a lease and load too. Where the stamp of an entry is given, only that
 // entry is claimed: it may have been reloaded since it was read. Without one, the claim that a failure has left stops nobody.
-// ARGV: lease, token, life in ms, stamp or "", what onHold needs. Answers {what}, also {'held'}, whatever is there; {'busy', bytes}, or {'claimed', old header, Unix ms of its hard end or -1}.
+// ARGV: lease, token, life in ms, stamp or "", what onHold needs. Answers {what}, also {'held'}, whatever is there, or for a writer's mark; {'busy', bytes}, or {'claimed', old header, Unix ms of its hard end or -1}.
 var claimScript = conn.NewScript(onHold+`
 if held then return {'held'} end
 local life = tonumber(ARGV[3])
 local h = redis.call('GETRANGE', KEYS[1], 0, 23)
 local kind = string.byte(h, 1)
 if kind == 161 and #h == 14 then return {'busy', h} end
+if kind == 193 then return {'held'} end
 if kind ~= 225 or #h < 24 then
   if ARGV[4] ~= '' then return {'other'} end
   redis.call('SET', KEYS[1], ARGV[1], 'PX', life)
@@ -44,6 +45,7 @@ local ttl = redis.call('PTTL', KEYS[1])
 redis.call('SETRANGE', KEYS[1], 1, string.char(flags - flags % 2 + 1) .. ARGV[2] .. string.sub(h, 15, 20) .. ends(life))
 if ttl >= 0 and ttl < life then redis.call('PEXPIRE', KEYS[1], life) end
 return {'claimed', h, ttl < 0 and '-1' or string.format('%.0f', now + ttl)}`,
+	conn.Mutation{Name: mutant.ClaimMarked, Old: `if kind == 193 then`, New: `if false then`},
 	conn.Mutation{Name: mutant.ClaimHeld, Old: `if held then`, New: `if false then`},
 	conn.Mutation{Name: mutant.ClaimOutlives, Old: `if ttl >= 0 and ttl < life`, New: `if false`},
 	conn.Mutation{Name: mutant.ClaimStamp, Old: `ARGV[4] ~= '' and stamp ~= ARGV[4]`, New: `false`},

@@ -16,7 +16,8 @@ import (
 type Store struct {
 	conn    *conn.Conn
 	cluster bool
-	lag     time.Duration // for how long keys are on hold; 0: there are no holds
+	holds   bool          // keys may be on hold
+	lag     time.Duration // for how long they are after an invalidation
 	wait    time.Duration // for a read
 	reads   gather
 }

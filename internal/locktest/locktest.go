@@ -15,7 +15,7 @@ type Backend struct {
 	// New makes a Locker, as another process would: with connections of its own. It is closed with the test.
 	New func(t testing.TB, o *lock.LockerOptions) *lock.Locker
 
-	// TTL is a short life of a lock, that tests wait for. Default: 500 ms.
+	// TTL is a short life of a lock, that tests wait for; a quarter of it is all that a request has, on a busy machine. Default: 1.2 s.
 	TTL time.Duration
 
 	// Slow is how much longer than its TTL the lock of a dead holder may stay.
@@ -25,7 +25,7 @@ type Backend struct {
 // Run runs the suite, each test with a lock name of its own.
 func Run(t *testing.T, b Backend) {
 	if b.TTL == 0 {
-		b.TTL = 500 * time.Millisecond
+		b.TTL = 1200 * time.Millisecond
 	}
 	for _, test := range []struct {
 		name string

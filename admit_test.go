@@ -1,0 +1,146 @@
+package cacheaside
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// Admit and committed say what failed, for which keys, and can be tried again.
+func TestAdmitThatFails(t *testing.T) {
+	broken := errors.New("broken")
+	d, s := newTable(map[int]string{}), newSieve("1")
+	p := startOn(t, nil, d, patient, &LoaderOptions{Filter: s})
+	of := func(err error) (keys []string) {
+		t.Helper()
+		joined, ok := err.(interface{ Unwrap() []error })
+		if !ok {
+			t.Fatalf("%#v", err)
+		}
+		for _, err := range joined.Unwrap() {
+			e, ok := errors.AsType[*Error](err)
+			if !ok || e.Op != "admit" || !errors.Is(e, broken) || strings.Contains(err.Error(), "key 1") {
+				t.Errorf("%#v", err)
+				continue
+			}
+			keys = append(keys, e.Key)
+		}
+		return keys
+	}
+	s.admitErr = broken
+	committed, err := p.Admit(t.Context(), 1, 2)
+	if got := of(err); committed != nil || !slices.Equal(got, []string{"1", "2"}) {
+		t.Error(got)
+	}
+	s.admitErr, s.commitErr = nil, broken
+	keys := []int{1, 2}
+	committed, err = p.Admit(t.Context(), keys...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	keys[0] = 7 // they are the caller's
+	p.want(t, 1, "", ErrNotFound)
+	p.settle()
+	d.write(1, "one")
+	p.want(t, 1, "", ErrNotFound) // cached
+	joined := committed(t.Context()).(interface{ Unwrap() []error }).Unwrap()
+	if got := of(joined[0]); !slices.Equal(got, []string{"1", "2"}) {
+		t.Error(got)
+	}
+	p.want(t, 1, "one", nil) // it was invalidated even so
+	s.commitErr = nil
+	if err := committed(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if st := p.Stats(); st.FilterErrors != 2 || st.Invalidated != 4 || s.committed != 2 {
+		t.Errorf("%+v, %d", st, s.committed)
+	}
+	if committed, err = p.Admit(t.Context()); err != nil || committed(t.Context()) != nil {
+		t.Error("no keys:", err)
+	}
+	p.cache.Close()
+	if err := committed(t.Context()); err != nil {
+		t.Error("no keys, closed:", err)
+	}
+	if _, err := p.Admit(t.Context(), 1); !errors.Is(err, ErrClosed) {
+		t.Error(err)
+	}
+}
+
+// committed has the filter end what could hide the rows even so, before it says that they are found.
+func TestCommittedTellsTheFilter(t *testing.T) {
+	d, s := newTable(map[int]string{}), newSieve()
+	p := startOn(t, nil, d, patient, &LoaderOptions{Filter: s})
+	insert(t, p, d, 1)
+	if s.committed != 1 {
+		t.Errorf("its committed was called %d times", s.committed)
+	}
+}
+
+type badKey int
+
+func (k badKey) MarshalText() ([]byte, error) {
+	if k < 0 {
+		return nil, errors.New("no text")
+	}
+	return []byte{byte('a' + k)}, nil
+}
+
+// If a key has no text, none is admitted.
+func TestAdmitOfKeyWithoutText(t *testing.T) {
+	c, err := New(nil, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	s := newSieve()
+	l, err := NewLoader(c, "row", func(context.Context, badKey) (string, error) { return "", ErrNotFound }, &LoaderOptions{Filter: s})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if committed, err := l.Admit(t.Context(), 1, -1); committed != nil || err == nil || !strings.Contains(err.Error(), "no text") || len(s.keys) != 0 {
+		t.Error(err, s.keys)
+	}
+	if _, err := l.Get(t.Context(), -1); err == nil || !strings.Contains(err.Error(), "no text") {
+		t.Error(err)
+	}
+	if found, err := l.GetMany(t.Context(), []badKey{1, -1}); len(found) != 0 || err == nil || !strings.Contains(err.Error(), "no text") {
+		t.Error(found, err)
+	}
+	if st := l.Stats(); st.Filtered != 1 || st.FilterErrors != 0 {
+		t.Errorf("%+v", st)
+	}
+}
+
+// Without a filter Admit adds nothing, and what was cached as absent is found even so.
+func TestAdmitWithoutFilter(t *testing.T) {
+	_, b := embedded(t)
+	d := newTable(map[int]string{})
+	p := start(t, b, d, patient, nil)
+	p.want(t, 1, "", ErrNotFound)
+	p.settle()
+	insert(t, p, d, 1)
+	p.want(t, 1, "row 1", nil)
+}
+
+// A filter that is out of reach does not stop the update of a row that is there, but an insert.
+func TestExistingNeedsNoFilter(t *testing.T) {
+	d, s := newTable(map[int]string{1: "one"}), newSieve("1")
+	p := startOn(t, nil, d, patient, &LoaderOptions{Filter: s})
+	s.admitErr = errors.New("broken")
+	p.want(t, 1, "one", nil)
+	committed, err := p.cache.AdmitKeys(t.Context(), p.Key(1).Existing())
+	if err != nil {
+		t.Fatal(err)
+	}
+	d.write(1, "other")
+	if err := committed(t.Context()); err != nil || s.committed != 0 {
+		t.Error(err, s.committed)
+	}
+	p.want(t, 1, "other", nil)
+	if _, err := p.cache.AdmitKeys(t.Context(), p.Key(1).Existing(), p.Key(2)); !errors.Is(err, s.admitErr) {
+		t.Error(err)
+	}
+}

@@ -1,0 +1,131 @@
+package cacheaside
+
+import (
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/cacheaside/cacheaside/bloom"
+)
+
+// attackRate is the rate of false positives of the attack's filter.
+const attackRate = 0.01
+
+// attackCost is what an attack has cost.
+type attackCost struct {
+	loads, commands, bytes int64
+	took                   time.Duration
+}
+
+// Somebody asks for keys that do not exist, each once: the least that the caches can do without a filter, the default, and a replica of a filter in Redis that is full, and lets 1 % of them
+// through. Nothing can be loaded without that its absence is kept: the first way is the shortest that NullTTL can be. Keys and hashes are the same in each run, and so are the false positives.
+func TestAttack(t *testing.T) {
+	requests := 20_000
+	if accepting {
+		requests = 1_000_000
+	}
+	var last attackCost
+	for _, way := range []struct {
+		name     string
+		options  LoaderOptions
+		requests int
+	}{
+		{"nulls for 10 ms", LoaderOptions{NullTTL: MinTTL, StaleFor: -1}, requests / 10},
+		{"nulls for a minute", LoaderOptions{}, requests / 10},
+		{"a replica", LoaderOptions{}, requests},
+	} {
+		if accepting {
+			way.requests = requests
+		}
+		b := realBackend(t)
+		if way.name == "a replica" {
+			way.options.Filter = fullFilter(t, b, requests/4)
+		}
+		last = attack(t, b, way.requests, &way.options)
+		of := func(n int64) float64 { return float64(n) / float64(way.requests) }
+		t.Logf("%-18s %8d requests in %7v: %7d loads, %8d commands to Redis (%.3f a request), %5.1f MB in Redis (%.0f bytes a request)",
+			way.name, way.requests, last.took.Round(time.Millisecond), last.loads, last.commands, of(last.commands), float64(last.bytes)/1e6, of(last.bytes))
+		if way.options.Filter == nil && last.loads != int64(way.requests) {
+			t.Errorf("%s: %d loads", way.name, last.loads)
+		}
+	}
+	if most := int64(attackRate * float64(requests) * 1.1); last.loads > most {
+		t.Errorf("%d loads with a filter, want at most %d", last.loads, most)
+	}
+	const miss = 7 // commands, those within scripts included: see TestCommands
+	polls := 20 * (2 + int64(last.took/(rarePolls.MaxStaleness/4)))
+	if let := miss*last.loads + polls; last.commands > let {
+		t.Errorf("%d commands with a filter, but %d were for what it let through", last.commands, let)
+	}
+}
+
+// fullFilter is a replica of a filter that holds as many keys as it was made for, none of which is asked for.
+func fullFilter(t *testing.T, b backend, keys int) Filter {
+	rdb := b.client(t)
+	f, err := bloom.NewRedis(rdb, "attacked", uint64(keys), attackRate, &bloom.Options{Timeout: 10 * time.Second, MaxStaleness: time.Minute})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { f.Close() })
+	all := make([]string, keys)
+	for i := range all {
+		all[i] = "there" + strconv.Itoa(i)
+	}
+	if _, err := f.Rebuild(t.Context(), bloom.Keys(all...), &bloom.RebuildOptions{Settle: -1}); err != nil {
+		t.Fatal(err)
+	}
+	r, err := bloom.NewReplica(f)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { r.Close() })
+	waitFor(t, func() bool { return r.Stats().Copied })
+	return r
+}
+
+// attack sends requests for keys that differ and have no row, 32 at a time.
+func attack(t *testing.T, b backend, requests int, lo *LoaderOptions) (cost attackCost) {
+	d := newTable(nil)
+	o := rarePolls // no commands but those for the requests
+	o.MemoryBytes = 0
+	p := start(t, b, d, o, lo)
+	ask := func(n int, key func(i int) int) {
+		var next atomic.Int64
+		var all sync.WaitGroup
+		for range 32 {
+			all.Go(func() {
+				for i := int(next.Add(1)); i <= n; i = int(next.Add(1)) {
+					if _, err := p.Get(t.Context(), key(i)); err != ErrNotFound {
+						t.Error(err)
+						return
+					}
+				}
+			})
+		}
+		all.Wait()
+	}
+	ask(500, func(i int) int { return -100 * i }) // from now on the scripts are known, and there are connections
+	loads, commands, bytes := d.loads.Load(), b.commands(t), b.usedMemory(t)
+	began := time.Now()
+	ask(requests, func(i int) int { return i })
+	return attackCost{d.loads.Load() - loads, b.commands(t) - commands, b.usedMemory(t) - bytes, time.Since(began)}
+}
+
+func (b backend) commands(t testing.TB) (n int64) {
+	t.Helper()
+	for _, calls := range b.calls(t) {
+		n += int64(calls)
+	}
+	return n
+}
+
+func (b backend) usedMemory(t testing.TB) int64 {
+	t.Helper()
+	n, err := strconv.ParseInt(b.admin.InfoMap(t.Context(), "memory").Val()["Memory"]["used_memory"], 10, 64)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
+}

@@ -1,0 +1,219 @@
+package bloom
+
+import (
+	"context"
+	"encoding/binary"
+	"fmt"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/cacheaside/cacheaside/internal/mutant"
+)
+
+// Add adds a key. When it has returned nil, no lookup by a Redis filter that begins then misses it, in any process, nor one by a Replica that begins later than
+// Options.MaxStaleness, as a rule some milliseconds. If it returns an error, try again: it may be repeated.
+//
+// For a row that is not committed yet, Add is not enough: see Admit.
+func (f *Redis) Add(ctx context.Context, key string) error { return f.AddMany(ctx, []string{key}) }
+
+// AddMany is Add for many keys, in few trips.
+func (f *Redis) AddMany(ctx context.Context, keys []string) error {
+	_, err := f.add(ctx, keys)
+	return err
+}
+
+// Admit is for keys whose rows are being inserted. Call it before the transaction commits, and what it returns, committed, after that:
+//
+//	committed, err := filter.Admit(ctx, keys)
+//	if err != nil {
+//		return err // the transaction must not commit
+//	}
+//	if err := tx.Commit(); err != nil {
+//		return err
+//	}
+//	return committed(context.WithoutCancel(ctx))
+//
+// Once committed has returned nil, the keys are found as after Add, whatever has become of the filter meanwhile: a Rebuild that read the table between the two has not seen the
+// rows. It may be called again, after an error or not, and by several goroutines. Where the transaction is rolled back, it is not called, and the keys are false positives until the next Rebuild. If the process dies
+// before it is called, the rows are found all the same, as long as the transaction took no longer than RebuildOptions.Settle.
+func (f *Redis) Admit(ctx context.Context, keys []string) (committed func(context.Context) error, err error) {
+	keys = slices.Clone(keys)
+	written, err := f.add(ctx, keys)
+	if err != nil {
+		return nil, err
+	}
+	return func(ctx context.Context) error {
+		if mutant.Active == mutant.BloomCommitted {
+			return nil
+		}
+		d, err := f.fetch(ctx, f.patience())
+		if err != nil {
+			f.counts.addErrors.Add(1)
+			return fmt.Errorf("bloom: filter %s: %w", f.name, err)
+		}
+		if !d.covered(written) {
+			_, err = f.add(ctx, keys)
+		}
+		return err
+	}, nil
+}
+
+// maxAdd is how many keys are added at once.
+const maxAdd = 1 << 16
+
+// add answers the generations that all keys were written to.
+func (f *Redis) add(ctx context.Context, keys []string) (written map[string]bool, err error) {
+	for part := range slices.Chunk(keys, maxAdd) {
+		to, err := f.addSome(ctx, part)
+		if err != nil {
+			f.counts.addErrors.Add(1)
+			return nil, fmt.Errorf("bloom: filter %s: %w", f.name, err)
+		}
+		f.counts.added.Add(int64(len(part)))
+		if written == nil {
+			written = to
+		}
+		for id := range written { // of those that are in all
+			if !to[id] {
+				delete(written, id)
+			}
+		}
+	}
+	return written, nil
+}
+
+// addSome writes keys to all generations that are known, then reads the descriptor, and goes on until it names none that they were not written to: a generation may have been begun, or have become the
+// active one, meanwhile. Whoever begins one later has all that is written here in the table that he reads, or is seen by committed.
+func (f *Redis) addSome(ctx context.Context, keys []string) (written map[string]bool, err error) {
+	hashes := make([]hash, len(keys))
+	for i, key := range keys {
+		hashes[i] = hashOf(key)
+	}
+	d, err := f.current(ctx)
+	if err != nil {
+		return nil, err
+	}
+	written = make(map[string]bool)
+	for {
+		set := make(map[string]uint64)
+		for _, g := range d.addedTo() {
+			if !written[g.ID] {
+				if set[g.ID], err = f.write(ctx, g, hashes); err != nil {
+					return nil, err
+				}
+				written[g.ID] = true
+			}
+		}
+		if d, err = f.tell(ctx, set, hashes); err != nil {
+			return nil, err
+		}
+		if d.covered(written) || mutant.Active == mutant.BloomReread {
+			return written, nil
+		}
+	}
+}
+
+// maxTold is how many keys are announced by one message.
+const maxTold = 1024
+
+// tell announces keys that have been written, and answers what the descriptor is after that.
+func (f *Redis) tell(ctx context.Context, set map[string]uint64, hashes []hash) (*known, error) {
+	if r := f.copy.Load(); r != nil {
+		r.apply(hashes)
+	}
+	at := time.Now()
+	var touched *redis.Cmd
+	touch := func(ctx context.Context, name string) redis.Cmder {
+		args := []any{"eval", touchScript, 2, name, f.tally}
+		for id, n := range set {
+			args = append(args, id, strconv.FormatUint(n, 10))
+		}
+		touched = redis.NewCmd(ctx, args...)
+		return touched
+	}
+	if err := f.channel.Tell(ctx, f.key, announcements(hashes), touch); err != nil {
+		return nil, err
+	}
+	raw, tallied, err := touchReply(touched)
+	if err != nil {
+		return nil, err
+	}
+	d, err := f.learn(raw, at)
+	if err == nil {
+		f.filled(d, tallied)
+	}
+	return d, err
+}
+
+// touchReply reads what touchScript answers.
+func touchReply(cmd *redis.Cmd) (raw string, t tally, err error) {
+	reply, err := cmd.Slice()
+	if err != nil {
+		return "", nil, err
+	}
+	if len(reply) != 2 {
+		return "", nil, errReply
+	}
+	raw, ok := reply[0].(string)
+	pairs, ok2 := reply[1].([]any)
+	if !ok || !ok2 {
+		return "", nil, errReply
+	}
+	t = make(tally)
+	for i := 0; i+1 < len(pairs); i += 2 {
+		field, _ := pairs[i].(string)
+		t[field], _ = pairs[i+1].(string)
+	}
+	return raw, t, nil
+}
+
+// announcements are what tells of keys: one at least.
+func announcements(hashes []hash) (bodies [][]byte) {
+	for part := range slices.Chunk(hashes, maxTold) {
+		bodies = append(bodies, encodeHashes(part))
+	}
+	if len(bodies) == 0 {
+		bodies = [][]byte{nil}
+	}
+	return bodies
+}
+
+// encodeHashes is what is announced of keys: 32 bytes each, whatever generation a Replica has.
+func encodeHashes(hashes []hash) []byte {
+	b := make([]byte, 0, 32*len(hashes))
+	for i := range hashes {
+		for _, h := range hashes[i] {
+			b = binary.BigEndian.AppendUint64(b, h)
+		}
+	}
+	return b
+}
+
+// decodeHashes calls f with each key's; what is behind the last whole one is ignored.
+func decodeHashes(b []byte, f func(*hash)) {
+	var h hash // one, for it escapes
+	for ; len(b) >= 32; b = b[32:] {
+		for i := range h {
+			h[i] = binary.BigEndian.Uint64(b[8*i:])
+		}
+		f(&h)
+	}
+}
+
+// filled looks whether the active generation holds more than it was made for.
+func (f *Redis) filled(d *known, t tally) {
+	g := d.Active
+	if g == nil || f.options.OverCapacity == nil {
+		return
+	}
+	before := f.over.Load()
+	if before != nil && *before == g.ID {
+		return
+	}
+	if s := f.state(&d.descriptor, t); s.Keys > g.Capacity && f.over.CompareAndSwap(before, &g.ID) {
+		f.options.OverCapacity(s)
+	}
+}

@@ -1,0 +1,177 @@
+package bloom
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/cacheaside/cacheaside/internal/conn"
+	"github.com/cacheaside/cacheaside/internal/mutant"
+)
+
+// The copy is made in this order, so that it has each key that was added before it is trusted:
+//
+//	the epoch is read    something may have been missed since, if it is another when the copy is done: then it is made again
+//	it is registered     what this process adds, and what it hears that others have added, goes to it from now on
+//	the descriptor is read once more: its generation was the active one then
+//	its segments are fetched
+//	it serves
+//
+// A key that was announced before the copy was registered had been written to all generations that were to be added to before that: so it is in what is fetched, if this generation was still the active one after that, for a
+// generation that is not is not added to. A key that is announced later is heard of. All Adds are announced, whatever generation they went to: so once it is made the copy has them all, also when its
+// generation has been replaced, while the next one is being fetched. And Redis may lose the bits or the descriptor without the copy becoming wrong.
+
+// errOutdated ends the making of a copy: something may have been missed meanwhile.
+var errOutdated = errors.New("something may have been missed meanwhile")
+
+// calm is the pace at which Redis is asked for what was not there.
+func (r *Replica) calm() time.Duration { return max(r.options.MaxStaleness, pause) }
+
+// seldom is the pace at which the descriptor is looked at though nothing was announced: who activates a generation may die before he has told of it.
+const seldom = 15
+
+// look has the descriptor looked at.
+func (r *Replica) look() {
+	select {
+	case r.kick <- struct{}{}:
+	default:
+	}
+}
+
+// run keeps the copy until Close.
+func (r *Replica) run() {
+	short := pause
+	for {
+		began, wait, err := time.Now(), r.calm(), errOutdated
+		var one sync.WaitGroup
+		one.Go(func() { wait, err = r.keep() }) // which a hook of the client might end
+		one.Wait()
+		if err != nil {
+			r.sleep(short/2+rand.N(short/2), nil)
+			short = min(2*short, r.calm())
+		} else {
+			short = pause
+			r.sleep(min(time.Since(began), r.calm()), nil) // however often something is missed, half of the time nothing is fetched
+			r.sleep(wait, r.kick)
+		}
+		if r.ctx.Err() != nil {
+			return
+		}
+	}
+}
+
+func (r *Replica) sleep(d time.Duration, early <-chan struct{}) {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-r.ctx.Done():
+	case <-early:
+	case <-timer.C:
+	}
+}
+
+// keep makes the copy if there is none of the active generation that is of the present epoch. It answers when to look again.
+func (r *Replica) keep() (time.Duration, error) {
+	for {
+		epoch := r.epoch.Load()
+		if epoch == 0 {
+			return seldom * r.calm(), nil // nothing can be heard yet: the first poll raises it
+		}
+		d, err := r.fetch(r.ctx, r.patience())
+		if err != nil {
+			return 0, err
+		}
+		g := d.Active
+		r.tooLarge.Store(g != nil && g.shape().bytes() > r.options.MaxReplicaBytes)
+		switch c := r.serving.Load(); {
+		case g == nil:
+			r.drop()
+			return r.calm(), nil
+		case r.tooLarge.Load():
+			r.drop()
+			return seldom * r.calm(), nil
+		case c == nil || c.id != g.ID || c.epoch != epoch:
+			if before := r.registered(g); before != nil {
+				return r.make(g, before.again(epoch))
+			}
+			next := newCopied(g)
+			r.underway.Store(next)
+			if mutant.Active == mutant.ReplicaUnregistered {
+				return r.make(g, next.again(epoch))
+			}
+		default:
+			return r.whenLooked(c), nil
+		}
+	}
+}
+
+// registered is the copy of a generation that keys are added to already.
+func (r *Replica) registered(g *generation) *copied {
+	for _, c := range []*copied{r.serving.Load(), r.underway.Load()} {
+		if c != nil && c.id == g.ID {
+			return c
+		}
+	}
+	return nil
+}
+
+// whenLooked is when to look at the descriptor again: soon where segments are lost, for that may be since their generation is being removed.
+func (r *Replica) whenLooked(c *copied) time.Duration {
+	if c.gone != nil {
+		return r.calm()
+	}
+	return seldom * r.calm()
+}
+
+// make fetches all segments, and has the copy serve.
+func (r *Replica) make(g *generation, next *copied) (time.Duration, error) {
+	step := min(max(1, maxTrip/(headerBytes+g.Bits/8)), conn.MaxPipeline)
+	for from := uint64(0); from < g.Segments; from += step {
+		if err := r.fetchSome(g, next, from, min(from+step, g.Segments)); err != nil {
+			return 0, err
+		}
+		if next.epoch != r.epoch.Load() && mutant.Active != mutant.ReplicaEpoch {
+			return 0, errOutdated
+		}
+	}
+	if mutant.Active == mutant.ReplicaEpoch {
+		next.epoch = r.epoch.Load()
+	}
+	r.serving.Store(next)
+	r.underway.Store(nil) // in this order: see add
+	r.copies.Add(1)
+	return r.whenLooked(next), nil
+}
+
+// fetchSome fetches segments from one to before another, of which no more is read than they may have.
+func (r *Replica) fetchSome(g *generation, next *copied, from, to uint64) error {
+	ctx, cancel := context.WithTimeout(r.ctx, max(r.patience(), time.Second))
+	defer cancel()
+	cmds := make([]redis.Cmder, 0, to-from)
+	for s := from; s < to; s++ {
+		cmds = append(cmds, redis.NewStringCmd(ctx, "getrange", segmentKey(r.options.Prefix, r.name, g.ID, s), 0, headerBytes+int64(g.Bits/8)-1))
+	}
+	if err := r.conn.Send(ctx, cmds); err != nil {
+		return err
+	}
+	header := g.header()
+	for i, cmd := range cmds {
+		raw, err := cmd.(*redis.StringCmd).Result()
+		if err != nil && !strings.HasPrefix(err.Error(), "WRONGTYPE") { // what is of another type is no segment
+			return err
+		}
+		next.take(from+uint64(i), header, raw)
+	}
+	return nil
+}
+
+// drop frees the copy: Redis is asked.
+func (r *Replica) drop() {
+	r.underway.Store(nil)
+	r.serving.Store(nil)
+}

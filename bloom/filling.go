@@ -1,0 +1,238 @@
+package bloom
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"time"
+
+	"golang.org/x/time/rate"
+
+	"github.com/cacheaside/cacheaside/internal/mutant"
+)
+
+const (
+	maxBatch      = 1 << 18 // keys that are added at once: where they are many to a segment, all its bits are merged with one command
+	maxBatchBytes = 8 << 20
+	batchTime     = time.Second           // after which fewer are, so that what is saved of a slow source is not far behind
+	paceTime      = 10 * time.Millisecond // in which no more keys are read than the rate allows
+	maxCursor     = 4 << 10               // a longer one is not saved
+
+	maxFailures  = 5 // in a row, without a key added between them
+	firstBackoff = 200 * time.Millisecond
+)
+
+// filling is one run of a rebuild.
+type filling struct {
+	options RebuildOptions
+	source  Source
+	to      building
+	limit   *rate.Limiter
+	paced   int // keys that the limit is asked for at once
+	unpaced int // keys that were read since then
+
+	pending []string // that have been read, and not yet added
+	bytes   int
+	since   time.Time // of the first of them
+
+	after   string // all keys up to this one have been added
+	keys    uint64
+	about   uint64
+	began   time.Time
+	told    time.Time
+	resumed bool
+}
+
+// rebuild fills a new generation of t with all keys of the source, and puts it in the place of the one before.
+func rebuild(ctx context.Context, t target, source Source, options *RebuildOptions) (Report, error) {
+	r := &filling{options: options.withDefaults(), source: source, began: time.Now()}
+	if source == nil {
+		return Report{}, errors.New("the source is nil")
+	}
+	if err := r.options.check(); err != nil {
+		return Report{}, err
+	}
+	err := r.run(ctx, t)
+	return Report{Keys: r.keys, Took: time.Since(r.began), Resumed: r.resumed}, err
+}
+
+func (r *filling) run(ctx context.Context, t target) (err error) {
+	if r.to, err = t.build(ctx, r.options.Capacity); err != nil {
+		return err
+	}
+	if e, ok := t.(estimator); ok {
+		r.about = e.about()
+	}
+	r.after, r.keys = r.to.progress()
+	r.resumed = r.after != "" || r.keys > 0
+	r.pace()
+	if !r.resumed { // who has read something has waited before that
+		if err := r.settle(ctx); err != nil {
+			return err
+		}
+	}
+	r.told = time.Now()
+	if err := r.persist(ctx); err != nil {
+		return err
+	}
+	r.tell()
+	return nil
+}
+
+func (r *filling) pace() {
+	if r.options.Rate > 0 {
+		r.paced = max(1, int(float64(r.options.Rate)*paceTime.Seconds()))
+		r.limit = rate.NewLimiter(rate.Limit(r.options.Rate), r.paced)
+	}
+}
+
+// wait holds the source back.
+func (r *filling) wait(ctx context.Context) error {
+	if r.limit == nil {
+		return nil
+	}
+	if r.unpaced++; r.unpaced < r.paced {
+		return nil
+	}
+	n := r.unpaced
+	r.unpaced = 0
+	return r.limit.WaitN(ctx, n)
+}
+
+// settle waits for the transactions of those who have added to what was there before: their rows are not in the new generation unless they are read.
+func (r *filling) settle(ctx context.Context) error {
+	if mutant.Active == mutant.BloomSettle {
+		return nil
+	}
+	return sleep(ctx, r.options.Settle)
+}
+
+// persist reads and adds until all is done. What fails is tried again, from the last key that was added, unless it is in vain, or nothing has gone well several times.
+func (r *filling) persist(ctx context.Context) error {
+	for failures := 0; ; {
+		before := r.keys
+		err := r.read(ctx)
+		if err == nil {
+			err = r.to.finish(ctx)
+		}
+		switch {
+		case err == nil:
+			return nil
+		case ctx.Err() != nil:
+			return context.Cause(ctx)
+		case errors.Is(err, errLost), errors.Is(err, errReplaced), errors.Is(err, errMissed), errors.Is(err, errClosed):
+			return err
+		case r.keys > before:
+			failures = 0
+		}
+		if failures++; failures > maxFailures {
+			return r.where(err)
+		}
+		if err := sleep(ctx, time.Duration(float64(firstBackoff<<(failures-1))*(0.5+rand.Float64()))); err != nil {
+			return err
+		}
+	}
+}
+
+// where tells of an error where it was, without the key.
+func (r *filling) where(err error) error {
+	h := hashOf(r.after)
+	return fmt.Errorf("after %d keys, the last of them #%016x: %w", r.keys, h[0], err)
+}
+
+// read adds what the source has behind the last key that was added. What the source panics with is an error.
+func (r *filling) read(ctx context.Context) (err error) {
+	r.pending, r.bytes = r.pending[:0], 0
+	ours := false // what runs
+	defer func() {
+		if ours {
+			return
+		}
+		if p := recover(); p != nil {
+			err = fmt.Errorf("the source panicked with a %T", p) // it may show a key
+		}
+	}()
+	for key, failed := range r.source(ctx, r.after) {
+		ours = true
+		if failed == nil {
+			failed = r.take(ctx, key)
+		}
+		ours = false
+		if failed != nil {
+			return failed
+		}
+	}
+	ours = true
+	if err := r.flush(ctx); err != nil || mutant.Active == mutant.BloomSourceEnded {
+		return err
+	}
+	return ctx.Err() // a source may just stop when it ends: then that was not all
+}
+
+// take is for a key that was read.
+func (r *filling) take(ctx context.Context, key string) error {
+	now := time.Now()
+	if len(r.pending) == 0 {
+		r.since = now
+	}
+	r.pending, r.bytes = append(r.pending, key), r.bytes+len(key)
+	if err := r.wait(ctx); err != nil {
+		return err
+	}
+	if len(r.pending) < r.options.batch && r.bytes < maxBatchBytes && now.Sub(r.since) < batchTime {
+		return nil
+	}
+	return r.flush(ctx)
+}
+
+// flush adds what was read, and then saves how far that was: what is saved is skipped by who resumes.
+func (r *filling) flush(ctx context.Context) error {
+	n := len(r.pending)
+	if n == 0 {
+		return ctx.Err()
+	}
+	last := r.pending[n-1]
+	if mutant.Active == mutant.BloomCursor {
+		if err := r.to.save(ctx, last, r.keys+uint64(n)); err != nil {
+			return err
+		}
+	}
+	if err := r.to.add(ctx, r.pending); err != nil {
+		return err
+	}
+	r.after, r.keys = last, r.keys+uint64(n)
+	clear(r.pending)
+	r.pending, r.bytes = r.pending[:0], 0
+	if len(last) <= maxCursor {
+		if err := r.to.save(ctx, last, r.keys); err != nil {
+			return err
+		}
+	}
+	if time.Since(r.told) >= time.Second {
+		r.tell()
+	}
+	return nil
+}
+
+func (r *filling) tell() {
+	r.told = time.Now()
+	if r.options.Progress != nil {
+		r.options.Progress(Progress{Keys: r.keys, About: r.about, Elapsed: time.Since(r.began), Resumed: r.resumed})
+	}
+}
+
+// sleep returns nil after d, or ctx's error when it ends.
+func sleep(ctx context.Context, d time.Duration) error {
+	if d <= 0 {
+		return ctx.Err()
+	}
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}

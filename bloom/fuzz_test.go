@@ -1,0 +1,97 @@
+package bloom
+
+import (
+	"bytes"
+	"encoding/binary"
+	"testing"
+)
+
+// FuzzDecodeHashes: whatever is announced can be added to any filter, and reads back.
+func FuzzDecodeHashes(f *testing.F) {
+	f.Add([]byte(nil))
+	f.Add(encodeHashes([]hash{hashOf("a"), hashOf("b")}))
+	f.Add(bytes.Repeat([]byte{0xff}, 70))
+	shapes := []*bitmap{newBitmap(shape{1, 64, 1}), newBitmap(shape{3, 192, 7}), newBitmap(shape{maxSegments, 64, maxK})}
+	f.Fuzz(func(t *testing.T, body []byte) {
+		var all []hash
+		decodeHashes(body, func(h *hash) { all = append(all, *h) })
+		if got := encodeHashes(all); len(all) != len(body)/32 || !bytes.Equal(got, body[:len(body)/32*32]) {
+			t.Fatalf("%x is read as %x", body, got)
+		}
+		for i := range all[:min(len(all), 100)] {
+			for _, b := range shapes {
+				if b.add(&all[i]); !b.has(&all[i]) {
+					t.Fatalf("%x is not in %+v", all[i], b.shape)
+				}
+			}
+		}
+	})
+}
+
+// FuzzDecodeDescriptor: what is accepted is of bounded size, and means the same when it is written again.
+func FuzzDecodeDescriptor(f *testing.F) {
+	g := newGeneration(shape{4, 1 << 18, 7}, 100_000, 0.01)
+	for _, d := range []descriptor{{}, {Active: g}, {Building: g, Old: []generation{*newGeneration(shape{1, 64, 1}, 1, 0.5)}}} {
+		raw, err := d.encode()
+		must(f, err)
+		f.Add(raw)
+	}
+	f.Add(`{"format":2}`)
+	f.Add(`{"format":1,"active":{"id":"0123456789abcdef","segments":18446744073709551615,"bits":64,"k":1}}`)
+	f.Fuzz(func(t *testing.T, raw string) {
+		d, err := decodeDescriptor(raw)
+		if err != nil {
+			return
+		}
+		if len(d.all()) > maxOld+2 {
+			t.Fatalf("%d generations", len(d.all()))
+		}
+		for _, g := range d.all() {
+			if s := g.shape(); s.check() != nil || s.total() > maxSegments*maxBits || len(g.header()) != headerBytes {
+				t.Fatalf("%+v", g)
+			}
+		}
+		again, err := d.encode()
+		if err != nil {
+			t.Fatalf("%q cannot be written again: %v", raw, err)
+		}
+		if len(again) > maxDescriptor {
+			return // it was shorter without what is optional
+		}
+		e, err := decodeDescriptor(again)
+		if err != nil {
+			t.Fatalf("%q becomes %q: %v", raw, again, err)
+		}
+		for i, g := range d.all() {
+			if h := e.all()[i]; h.header() != g.header() || h.Capacity != g.Capacity || h.Ready != g.Ready || !h.Begun.Equal(g.Begun) {
+				t.Fatalf("%+v becomes %+v", g, h)
+			}
+		}
+	})
+}
+
+// FuzzTake: whatever Redis holds in the place of a segment, a key that was in it is not missed.
+func FuzzTake(f *testing.F) {
+	s := shape{2, 192, 3}
+	g := newGeneration(s, 10, 0.01)
+	f.Add([]byte(nil), true)
+	f.Add(bytes.Repeat([]byte{0x81}, 24), true)
+	f.Add([]byte("another's, and longer than it may be, so that it is cut"), false)
+	f.Fuzz(func(t *testing.T, body []byte, whole bool) {
+		header := []byte(g.header())
+		if !whole {
+			binary.BigEndian.PutUint64(header[8:], 7)
+		}
+		c := newCopied(g)
+		c.take(1, g.header(), string(header)+string(body))
+		for i := range s.bits {
+			set := i/8 < uint64(len(body)) && body[i/8]&(0x80>>(i%8)) != 0
+			if got := c.words[s.bits/64+i/64]&(1<<(i%64)) != 0; got != (set || !whole) {
+				t.Fatalf("bit %d of %x: %v", i, body, got)
+			}
+		}
+		if c.count() > s.bits || c.lost() > 1 {
+			t.Fatal("another segment was touched")
+		}
+	})
+}

@@ -1,0 +1,259 @@
+package bloom
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/cacheaside/cacheaside/internal/conn"
+	"github.com/cacheaside/cacheaside/internal/mutant"
+)
+
+// A generation comes and goes in steps:
+//
+//	begin     Building names it, not ready: nobody adds to it, nobody asks it
+//	prepare   its segments are made, empty; then it is ready: who adds, adds to it, too. Who began it does so once: a segment that was made twice would be emptied by the second, which
+//	          may come late. If it fails, or was left half done, another generation is begun
+//	(the rows are read and added)
+//	activate  if all its segments are still there, it takes the place of the active one, which is old then
+//	remove    the segments of what is old are deleted, and only then is it forgotten, so that nothing is left behind
+//
+// Who finds one that is ready may take it up from there. Each step changes the descriptor by comparing all of it. So of two who rebuild, the second to change it finds that he is not alone.
+
+// errReplaced ends a rebuild: another has replaced the generation that it fills.
+var errReplaced = errors.New("another rebuild has taken its place")
+
+// errLost ends a rebuild: Redis has lost a part of the generation that it fills.
+var errLost = errors.New("Redis has lost a part of what was being built")
+
+// begin has a new generation take the place of the one that is being built, if there is one.
+func (f *Redis) begin(ctx context.Context, capacity uint64) (*generation, error) {
+	s, err := shapeFor(capacity, f.rate)
+	if err != nil {
+		return nil, err
+	}
+	for {
+		d, err := f.fetch(ctx, f.patience())
+		if err != nil {
+			return nil, err
+		}
+		to := d.copy()
+		if to.Building != nil {
+			to.Old = append(to.Old, *to.Building)
+		}
+		to.Old = append(to.Old, f.stray(ctx, &to)...)
+		to.Building = newGeneration(s, capacity, f.rate)
+		if len(to.all()) > maxOld { // each of them will be old
+			return nil, errors.New("too many generations are waiting to be removed")
+		}
+		if _, done, err := f.swap(ctx, d, to); err != nil || done {
+			return to.Building, err
+		}
+	}
+}
+
+// dropBuilding has a generation that is being built be removed: it is not whole.
+func (f *Redis) dropBuilding(ctx context.Context, g *generation) error {
+	return f.change(ctx, func(to *descriptor) error {
+		if to.Building != nil && to.Building.ID == g.ID {
+			to.Old, to.Building = append(to.Old, *to.Building), nil
+		}
+		return nil
+	})
+}
+
+// dropActive has the generation that answers do so no more: all is "maybe" until there is another.
+func (f *Redis) dropActive(ctx context.Context, g *generation) error {
+	err := f.change(ctx, func(to *descriptor) error {
+		if to.Active != nil && to.Active.ID == g.ID {
+			to.Old, to.Active = append(to.Old, *to.Active), nil
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	return f.channel.DeleteLoader(ctx, swapped) // so that Replicas leave it
+}
+
+// prepare makes the segments of a generation that was begun, and has it added to.
+func (f *Redis) prepare(ctx context.Context, g *generation) error {
+	if mutant.Active == mutant.BloomReadyFirst {
+		if err := f.setReady(ctx, g); err != nil {
+			return err
+		}
+	}
+	header := g.header()
+	err := f.eachSegment(ctx, g, func(ctx context.Context, key string) redis.Cmder {
+		if mutant.Active == mutant.BloomSegmentNX {
+			return conn.Once(redis.NewCmd(ctx, "set", key, header))
+		}
+		return conn.Once(redis.NewCmd(ctx, "set", key, header, "nx"))
+	}, func(redis.Cmder) error { return nil })
+	if err != nil {
+		return err
+	}
+	err = f.setReady(ctx, g)
+	if errors.Is(err, errReplaced) { // nobody knows any more that there are these segments
+		return errors.Join(err, f.unlink(ctx, g))
+	}
+	return err
+}
+
+func (f *Redis) setReady(ctx context.Context, g *generation) error {
+	return f.change(ctx, func(to *descriptor) error {
+		if to.Building == nil || to.Building.ID != g.ID {
+			return errReplaced
+		}
+		to.Building.Ready = true
+		return nil
+	})
+}
+
+// activate has a generation that is built answer from now on.
+func (f *Redis) activate(ctx context.Context, g *generation) error {
+	if mutant.Active != mutant.BloomWhole {
+		if err := f.whole(ctx, g); err != nil {
+			return err
+		}
+	}
+	err := f.change(ctx, func(to *descriptor) error {
+		switch {
+		case to.Active != nil && to.Active.ID == g.ID: // by another who has built the same
+			return nil
+		case to.Building == nil || to.Building.ID != g.ID || !to.Building.Ready: // or Redis has lost that it was, and nobody adds to it
+			return errReplaced
+		}
+		if to.Active != nil {
+			to.Old = append(to.Old, *to.Active)
+		}
+		to.Active, to.Building = to.Building, nil
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	return f.channel.DeleteLoader(ctx, swapped) // so that Replicas fetch it
+}
+
+// swapped is the name by which a new generation is announced.
+const swapped = "generation"
+
+// whole checks that all segments of a generation are there. What is lost after that is found by those who ask for it.
+func (f *Redis) whole(ctx context.Context, g *generation) error {
+	header := g.header()
+	return f.eachSegment(ctx, g, func(ctx context.Context, key string) redis.Cmder {
+		return redis.NewStringCmd(ctx, "getrange", key, 0, headerBytes-1)
+	}, func(cmd redis.Cmder) error {
+		if cmd.(*redis.StringCmd).Val() != header {
+			return errLost
+		}
+		return nil
+	})
+}
+
+// remove deletes what is old, and forgets it then.
+func (f *Redis) remove(ctx context.Context) error {
+	d, err := f.fetch(ctx, f.patience())
+	if err != nil {
+		return err
+	}
+	for i := range d.Old {
+		old := &d.Old[i]
+		if err := f.removeOne(ctx, old); err != nil {
+			return fmt.Errorf("an old generation could not be removed: %w", err)
+		}
+	}
+	return nil
+}
+
+func (f *Redis) removeOne(ctx context.Context, old *generation) error {
+	forget := func(to *descriptor) error {
+		for i := range to.Old {
+			if to.Old[i].ID == old.ID {
+				to.Old = append(to.Old[:i:i], to.Old[i+1:]...)
+				break
+			}
+		}
+		return nil
+	}
+	if err := f.unlink(ctx, old); err != nil {
+		return err
+	}
+	if err := f.change(ctx, forget); err != nil {
+		return err
+	}
+	return f.forgetNotes(ctx, old)
+}
+
+// unlink deletes all segments of a generation.
+func (f *Redis) unlink(ctx context.Context, g *generation) error {
+	return f.eachSegment(ctx, g, func(ctx context.Context, key string) redis.Cmder {
+		return redis.NewIntCmd(ctx, "unlink", key)
+	}, func(redis.Cmder) error { return nil })
+}
+
+// change changes the descriptor by edit, again if it has changed meanwhile.
+func (f *Redis) change(ctx context.Context, edit func(*descriptor) error) error {
+	for {
+		d, err := f.fetch(ctx, f.patience())
+		if err != nil {
+			return err
+		}
+		to := d.copy()
+		if err := edit(&to); err != nil {
+			return err
+		}
+		if _, done, err := f.swap(ctx, d, to); err != nil || done {
+			return err
+		}
+	}
+}
+
+// copy may be changed.
+func (d *descriptor) copy() descriptor {
+	to := descriptor{Old: append([]generation(nil), d.Old...)}
+	if d.Active != nil {
+		active := *d.Active
+		to.Active = &active
+	}
+	if d.Building != nil {
+		building := *d.Building
+		to.Building = &building
+	}
+	return to
+}
+
+// eachSegment sends a command for each segment of a generation, and gives the replies to check.
+func (f *Redis) eachSegment(ctx context.Context, g *generation, make func(ctx context.Context, key string) redis.Cmder, check func(redis.Cmder) error) error {
+	for from := uint64(0); from < g.Segments; from += conn.MaxPipeline {
+		if err := f.someSegments(ctx, g, from, make, check); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (f *Redis) someSegments(ctx context.Context, g *generation, from uint64, make func(ctx context.Context, key string) redis.Cmder, check func(redis.Cmder) error) error {
+	ctx, cancel := context.WithTimeout(ctx, max(f.patience(), time.Second))
+	defer cancel()
+	var cmds []redis.Cmder
+	for s := from; s < min(from+conn.MaxPipeline, g.Segments); s++ {
+		cmds = append(cmds, make(ctx, segmentKey(f.options.Prefix, f.name, g.ID, s)))
+	}
+	if err := f.conn.Send(ctx, cmds); err != nil {
+		return err
+	}
+	for _, cmd := range cmds {
+		if err := cmd.Err(); err != nil {
+			return err
+		}
+		if err := check(cmd); err != nil {
+			return err
+		}
+	}
+	return nil
+}

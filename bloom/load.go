@@ -1,0 +1,162 @@
+package bloom
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"io"
+	"math"
+
+	"github.com/cacheaside/cacheaside/internal/mutant"
+)
+
+// Errors of Load, to test for with errors.Is.
+var (
+	ErrCorrupt = errors.New("not a filter that was saved, or not as it was saved") // also truncated
+	ErrVersion = errors.New("a filter that was saved by a newer version")
+)
+
+// Load replaces what the filter holds by what Save has written: its keys, capacity and rate. That is also to say that it is complete: the filter answers "no" from then on. So the file must have all keys that were added
+// before Load is called; those that were added since it was saved must be added again before or while nobody relies on it, or the filter be rebuilt instead. What is added while Load runs is in the filter as well. For
+// MaintainOptions.Every it is as old as the Load, not as the file.
+//
+// It reads no more of r than Save has written, checks all of it, and allocates no more than some times what it has read; a file from who is not trusted is best bounded by an io.LimitReader. If it returns an error, the filter is
+// as it was. A shared filter cannot be loaded: a file does not have what others have added since.
+func (l *Local) Load(r io.Reader) error {
+	if l.shared != nil {
+		return errors.New("bloom: a shared filter is built from the source, not loaded: a file does not have what others have added since")
+	}
+	l.loading.Lock()
+	defer l.loading.Unlock()
+	j := &journal{}
+	l.change(func(h *holding) bool {
+		h.journal = j
+		return mutant.Active != mutant.LocalJournal
+	})
+	defer l.change(func(h *holding) bool { // also if r panics, or what is added would be noted for ever
+		if h.loaded != nil {
+			h.active = h.loaded
+		}
+		h.journal, h.loaded = nil, nil
+		return true
+	})
+	g, err := l.readFile(r)
+	if err != nil {
+		return fmt.Errorf("bloom: loading a filter: %w", err)
+	}
+	l.change(func(h *holding) bool { // from here on it is added to
+		h.loaded = g
+		return true
+	})
+	g.addAll(j.all())
+	return nil
+}
+
+// file is what is read, and its checksum up to there.
+type file struct {
+	r   io.Reader
+	sum uint32
+}
+
+// take fills b.
+func (f *file) take(b []byte) error {
+	_, err := io.ReadFull(f.r, b)
+	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
+		return fmt.Errorf("%w: truncated", ErrCorrupt)
+	}
+	f.sum = crc32.Update(f.sum, castagnoli, b)
+	return err
+}
+
+func (l *Local) readFile(r io.Reader) (*localGeneration, error) {
+	f := &file{r: r}
+	s, capacity, rate, err := f.header()
+	if err != nil {
+		return nil, err
+	}
+	words, err := f.segments(s)
+	if err != nil {
+		return nil, err
+	}
+	sum := f.sum
+	var last [4]byte
+	if err := f.take(last[:]); err != nil {
+		return nil, err
+	}
+	if binary.BigEndian.Uint32(last[:]) != sum && mutant.Active != mutant.LocalLoad {
+		return nil, fmt.Errorf("%w: the checksum is another", ErrCorrupt)
+	}
+	g := l.newGeneration(bitmapOf(s, words), capacity, rate)
+	g.set.Store(g.count())
+	return g, nil
+}
+
+func (f *file) header() (s shape, capacity uint64, rate float64, err error) {
+	var b [fileHeader]byte
+	if err := f.take(b[:]); err != nil {
+		return s, 0, 0, err
+	}
+	number := func(at int) uint64 { return binary.BigEndian.Uint64(b[at:]) }
+	switch {
+	case string(b[:len(fileMagic)]) != fileMagic:
+		return s, 0, 0, ErrCorrupt
+	case b[len(fileMagic)] > fileVersion:
+		return s, 0, 0, ErrVersion
+	case b[len(fileMagic)] != fileVersion, crc32.Checksum(b[:48], castagnoli) != binary.BigEndian.Uint32(b[48:]):
+		return s, 0, 0, fmt.Errorf("%w: the header", ErrCorrupt)
+	}
+	s = shape{segments: number(8), bits: number(16), k: number(24)}
+	capacity, rate = number(32), math.Float64frombits(number(40))
+	if err := s.check(); err != nil {
+		return s, 0, 0, fmt.Errorf("%w: %w", ErrCorrupt, err)
+	}
+	if !(rate >= minRate && rate <= maxRate) || capacity == 0 || capacity > maxSegments*maxBits/64 {
+		return s, 0, 0, fmt.Errorf("%w: the header", ErrCorrupt)
+	}
+	return s, capacity, rate, nil
+}
+
+// ahead is how many words are allocated before they are read, at least; and as many again for each that was read three times over.
+const ahead = 1 << 13
+
+// segments reads the words of all segments. What it allocates grows with what was read, not with what the header says.
+func (f *file) segments(s shape) (words []uint64, err error) {
+	total := s.total() / 64
+	buffer := make([]byte, 8*min(total, ahead))
+	for range s.segments {
+		if err := f.segment(s); err != nil {
+			return nil, err
+		}
+		for left := s.bits / 64; left > 0; {
+			n := min(left, uint64(len(buffer)/8))
+			if err := f.take(buffer[:8*n]); err != nil {
+				return nil, err
+			}
+			have := uint64(len(words))
+			if uint64(cap(words)) < have+n {
+				words = append(make([]uint64, 0, min(total, 4*have+ahead)), words...)
+			}
+			words = words[:have+n]
+			for i := range words[have:] {
+				words[have+uint64(i)] = binary.BigEndian.Uint64(buffer[8*i:])
+			}
+			left -= n
+		}
+	}
+	return words, nil
+}
+
+// segment reads what stands before the words of one.
+func (f *file) segment(s shape) error {
+	var b [fileSegment]byte
+	if err := f.take(b[:]); err != nil {
+		return err
+	}
+	for i, want := range []uint64{s.bits, s.k, s.bits} {
+		if binary.BigEndian.Uint64(b[8*i:]) != want {
+			return fmt.Errorf("%w: a segment is of another size", ErrCorrupt)
+		}
+	}
+	return nil
+}

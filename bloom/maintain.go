@@ -1,0 +1,146 @@
+package bloom
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"time"
+)
+
+// MaintainOptions are the settings of Maintain. The zero value, and nil, are good defaults.
+type MaintainOptions struct {
+	// Every is how old a filter may become before it is built anew, for the keys of deleted rows, and for what nobody has told of. Who sets it: whose table is large and changes little (more), or whose rows are often
+	// deleted where nobody calls Deleted (less). Default: 24 hours. Negative: any age. At least 1 second.
+	Every time.Duration
+
+	// Check is about how often is looked whether it is due, by each process. It is also about how long a restart of Redis, see Maintain, may stay unnoticed. Default: 1 minute. From 100 ms to 24 hours.
+	Check time.Duration
+
+	// MaxRate is the rate of false positives, as this process measures it (see NotFound), from which on the filter is built anew. Default: four times that which it was made for. At most 1, which is never.
+	MaxRate float64
+
+	// Rebuild are the settings of each rebuild. Default: those of a Rebuild with nil.
+	Rebuild *RebuildOptions
+
+	// Failed is called with each error of a check, or a rebuild, after which Maintain goes on, and looks again after Check. It must not block. Who sets it: who has a log. Default: nobody is told.
+	Failed func(error)
+}
+
+func (o *MaintainOptions) withDefaults() MaintainOptions {
+	var d MaintainOptions
+	if o != nil {
+		d = *o
+	}
+	d.Every = cmp.Or(d.Every, 24*time.Hour)
+	d.Check = cmp.Or(d.Check, time.Minute)
+	return d
+}
+
+func (o MaintainOptions) check() error {
+	if !(o.MaxRate >= 0 && o.MaxRate <= 1) {
+		return fmt.Errorf("MaintainOptions.MaxRate %v: from 0 to 1", o.MaxRate)
+	}
+	if o.Every > 0 && o.Every < time.Second {
+		return fmt.Errorf("MaintainOptions.Every %v: at least 1s, or negative", o.Every)
+	}
+	err := inRange("MaintainOptions.Check", o.Check, 100*time.Millisecond, 24*time.Hour)
+	if r := o.Rebuild.withDefaults().check(); err == nil && r != nil {
+		err = fmt.Errorf("MaintainOptions.Rebuild: %w", r)
+	}
+	return err
+}
+
+// maintained is a filter that is looked after.
+type maintained interface {
+	// due tells whether it is to be rebuilt now. w is what was seen before, for it to keep.
+	due(ctx context.Context, o MaintainOptions, w *watched) (bool, error)
+	Rebuild(ctx context.Context, source Source, options *RebuildOptions) (Report, error)
+}
+
+// watched is what a process has seen of a filter at the last check.
+type watched struct {
+	stats      Stats  // at the beginning of what is measured
+	generation string // that it is of
+	lost       int64  // of Stats
+}
+
+// maintain looks after a filter until ctx ends, or the filter is closed.
+func maintain(ctx context.Context, m maintained, source Source, options *MaintainOptions) error {
+	o := options.withDefaults()
+	if source == nil {
+		return errors.New("bloom: the source is nil")
+	}
+	if err := o.check(); err != nil {
+		return fmt.Errorf("bloom: %w", err)
+	}
+	var w watched
+	for ctx.Err() == nil {
+		began := time.Now()
+		err := look(ctx, m, source, o, &w)
+		if errors.Is(err, errClosed) {
+			return err
+		}
+		if err != nil && ctx.Err() == nil && !errors.Is(err, ErrRebuilding) && o.Failed != nil {
+			o.Failed(err)
+		}
+		var early <-chan struct{} // nil: never
+		if e, ok := m.(interface{ early() <-chan struct{} }); ok {
+			early = e.early()
+		}
+		pause := o.Check*3/4 + rand.N(o.Check/2) // not all processes at once
+		if err != nil {
+			pause = max(pause, time.Since(began)) // what fails does not read the table all the time
+		}
+		wait := time.NewTimer(pause)
+		select {
+		case <-wait.C:
+		case <-early:
+		case <-ctx.Done():
+		}
+		wait.Stop()
+	}
+	return context.Cause(ctx)
+}
+
+// look is one check.
+func look(ctx context.Context, m maintained, source Source, o MaintainOptions, w *watched) error {
+	due, err := m.due(ctx, o, w)
+	if err != nil || !due {
+		return err
+	}
+	_, err = m.Rebuild(ctx, source, o.Rebuild)
+	return err
+}
+
+// next is the capacity that a rebuild would give a filter.
+func (o MaintainOptions) next(capacity uint64, rate float64, s State) uint64 {
+	if o.Rebuild != nil && o.Rebuild.Capacity > 0 {
+		return o.Rebuild.Capacity
+	}
+	return grown(capacity, rate, s)
+}
+
+// worn tells whether a filter has too many keys, where the next would be for more, or too many of rows that are gone.
+func worn(s State, next uint64) bool {
+	return float64(s.Keys) > 1.1*float64(s.Capacity) && next > s.Capacity || s.Deleted > s.Keys/2 && s.Deleted >= minSamples
+}
+
+// minSamples is how many keys that are not there must have been asked for before the measured rate counts.
+const minSamples = 1000
+
+// tooMany tells whether the measured rate of false positives is above what is allowed, since the generation is what it is, or since the last time that there were samples enough.
+func (w *watched) tooMany(now Stats, generation string, maxRate float64) bool {
+	if w.generation != generation {
+		w.generation, w.stats = generation, now
+		return false
+	}
+	unsure := now.Unknown - w.stats.Unknown // they may be among those of which NotFound has told
+	since := Stats{FalsePositives: max(0, now.FalsePositives-w.stats.FalsePositives-unsure), Absent: now.Absent - w.stats.Absent}
+	if since.FalsePositives+since.Absent < minSamples {
+		return false
+	}
+	w.stats = now
+	return since.FalsePositiveRate() > maxRate
+}

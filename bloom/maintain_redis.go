@@ -1,0 +1,131 @@
+package bloom
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/cacheaside/cacheaside/internal/conn"
+	"github.com/cacheaside/cacheaside/internal/mutant"
+)
+
+// Maintain looks after the filter until ctx ends, whose error it returns, or the filter is closed. Run it in a goroutine in every process that can read the source: one of them does the work. It rebuilds the filter
+//
+//   - when there is none, or a rebuild was ended before it was through;
+//   - when a part of it has been lost: those who ask for that, or add to it, find that out;
+//   - when it is older than MaintainOptions.Every;
+//   - when it holds a tenth more keys than it was made for, and would be made larger (RebuildOptions.Capacity);
+//   - when Deleted has told of a thousand rows, and of more than half as many as it holds keys;
+//   - when this process measures too many false positives (MaintainOptions.MaxRate; at most once an hour);
+//   - when a master of Redis has restarted, or another server has taken its place, or joined them: they may have lost what had been added. Until it is built again, the filter answers "maybe".
+//
+// But for the first, the third and the last, only when that has not been done just now: five times as long as it took is between two rebuilds, at least.
+//
+// A restart is noticed at the next check, some time within MaintainOptions.Check and a quarter of that, if INFO is permitted. Until then what was lost is missed, and a row that is there may be hidden: who cannot bear that has Redis not lose what it
+// has acknowledged, by appendfsync always and, where replicas take over, WAIT.
+func (f *Redis) Maintain(ctx context.Context, source Source, options *MaintainOptions) error {
+	return maintain(ctx, f, source, options)
+}
+
+func (f *Redis) due(ctx context.Context, o MaintainOptions, w *watched) (bool, error) {
+	due, err := f.isDue(ctx, o, w)
+	if errors.Is(err, conn.ErrClosed) {
+		return false, errClosed
+	}
+	if err != nil {
+		err = fmt.Errorf("bloom: filter %s: %w", f.name, err)
+	}
+	return due, err
+}
+
+func (f *Redis) isDue(ctx context.Context, o MaintainOptions, w *watched) (bool, error) {
+	d, tallied, err := f.look(ctx)
+	if err != nil {
+		return false, err
+	}
+	var left error
+	if len(d.Old) > 0 { // by who was ended
+		left = f.remove(ctx) // which is no reason not to look
+	}
+	due, err := f.isDueNow(ctx, d, tallied, o, w)
+	if err == nil && !due { // else the rebuild tries again
+		err = left
+	}
+	return due, err
+}
+
+func (f *Redis) isDueNow(ctx context.Context, d *known, tallied tally, o MaintainOptions, w *watched) (bool, error) {
+	g := d.Active
+	if g == nil {
+		return true, nil
+	}
+	restarted, err := f.restarted(ctx, g)
+	switch {
+	case err != nil:
+		return false, err
+	case restarted:
+		return true, f.doubt(ctx, g)
+	case d.Building != nil: // if its rebuild still goes on, that has the lock
+		return true, nil
+	case o.Every > 0 && time.Since(g.Begun) >= o.Every:
+		return true, nil
+	}
+	return f.worn(ctx, g, f.state(&d.descriptor, tallied), o, w)
+}
+
+// doubt has a generation not be asked any more, and removes it, before anything else is done: it may miss keys.
+func (f *Redis) doubt(ctx context.Context, g *generation) error {
+	if mutant.Active == mutant.BloomDoubt {
+		return nil
+	}
+	return f.dropActive(ctx, g)
+}
+
+// worn tells whether a generation is no more what it should be, and not too young to be replaced for that.
+func (f *Redis) worn(ctx context.Context, g *generation, s State, o MaintainOptions, w *watched) (bool, error) {
+	now := f.Stats()
+	maxRate := o.MaxRate
+	if maxRate == 0 {
+		maxRate = min(1, 4*g.Rate)
+	}
+	tooMany := w.tooMany(now, g.ID, maxRate)
+	missed := now.Lost + now.LostAdds
+	old := worn(s, o.next(f.capacity, f.rate, s))
+	if !tooMany && missed == w.lost && !old {
+		return false, nil
+	}
+	young, err := f.young(ctx, g, 0)
+	if err != nil || young {
+		return false, err
+	}
+	if old {
+		return true, nil
+	}
+	if tooMany {
+		if young, err := f.young(ctx, g, time.Hour); err != nil || !young {
+			return err == nil, err
+		}
+	}
+	if missed == w.lost {
+		return false, nil
+	}
+	err = f.whole(ctx, g) // for keys are "lost" also while a filter is not built
+	if err == nil {
+		w.lost = missed
+	}
+	if errors.Is(err, errLost) {
+		return true, nil
+	}
+	return false, err
+}
+
+// rest is how many times as long as a rebuild took is from its end to the next that is not for the age of the filter.
+const rest = 5
+
+// young tells whether a generation is to be left alone, since it was built just now, or is not so old.
+func (f *Redis) young(ctx context.Context, g *generation, atLeast time.Duration) (bool, error) {
+	notes, err := f.notesOf(ctx, g)
+	took := time.Duration(min(notes.count("took:"), uint64(24*time.Hour/time.Millisecond))) * time.Millisecond
+	return time.Since(g.Begun) < max((1+rest)*took, atLeast), err
+}

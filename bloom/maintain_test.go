@@ -1,0 +1,301 @@
+package bloom
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/cacheaside/cacheaside/internal/testenv"
+)
+
+// counted is a source that counts who reads it from the start.
+func counted(of Source, n *atomic.Int64) Source {
+	return func(ctx context.Context, after string) iter.Seq2[string, error] {
+		if after == "" {
+			n.Add(1)
+		}
+		return of(ctx, after)
+	}
+}
+
+// TestMaintain: when it builds, by the clock of a bubble.
+func TestMaintain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m, rdb := testenv.Mini(t)
+		ctx, cancel := context.WithCancel(t.Context())
+		f := bubbled(t, rdb, 10_000)
+		var built, failed atomic.Int64
+		ended := make(chan error, 2)
+		o := &MaintainOptions{Rebuild: none, Failed: func(error) { failed.Add(1) }}
+		for _, f := range []*Redis{f, bubbled(t, rdb, 10_000)} {
+			go func() { ended <- f.Maintain(ctx, counted(Keys(numbered(3000)...), &built), o) }()
+			time.Sleep(time.Second) // in a bubble the first takes no time, and the second may have found that it is due before that
+		}
+		after := func(d time.Duration, want int64, why string) {
+			t.Helper()
+			time.Sleep(d)
+			synctest.Wait()
+			if got := built.Load(); got != want || failed.Load() != 0 {
+				t.Fatalf("built %d times, not %d: %s; %d have failed", got, want, why, failed.Load())
+			}
+		}
+		after(3*time.Minute, 1, "there was none")
+		after(23*time.Hour, 1, "nothing was amiss")
+		after(2*time.Hour, 2, "it was old")
+
+		must(t, f.Deleted(ctx, 1400))
+		after(5*time.Minute, 2, "a few rows were deleted")
+		must(t, f.Deleted(ctx, 200))
+		after(5*time.Minute, 3, "half of the rows were")
+		after(5*time.Minute, 3, "they are forgotten")
+
+		d := f.known.Load()
+		m.Del(segmentKey("cacheaside", "users", d.Active.ID, 0))
+		after(5*time.Minute, 3, "a segment is lost, but nobody knows")
+		mustHave(t, f, numbered(3000), "lost")
+		after(5*time.Minute, 4, "it was asked for")
+		mustBeWhole(t, f)
+
+		f.counts.absent.Add(900)
+		f.NotFound(90)
+		after(5*time.Minute, 4, "there are too few samples")
+		f.counts.absent.Add(100)
+		after(time.Hour, 4, "it is young")
+		f.counts.absent.Add(960)
+		f.NotFound(40)
+		after(5*time.Minute, 4, "four in a hundred are allowed")
+		f.counts.absent.Add(950)
+		f.NotFound(50)
+		after(5*time.Minute, 5, "five are not")
+
+		must(t, f.AddMany(ctx, numbered(12_000)))
+		after(5*time.Minute, 6, "it was too full")
+		if s, err := f.State(ctx); err != nil || s.Capacity != 20_000 {
+			t.Fatal(s, err)
+		}
+		g, err := f.begin(ctx, 20_000)
+		must(t, err)
+		must(t, f.prepare(ctx, g))
+		after(5*time.Minute, 7, "a rebuild was left half done")
+		m.FlushAll()
+		after(5*time.Minute, 8, "it was lost")
+		cancel()
+		for range 2 {
+			if err := <-ended; !errors.Is(err, context.Canceled) {
+				t.Error(err)
+			}
+		}
+	})
+}
+
+func bubbled(t *testing.T, rdb redis.UniversalClient, capacity uint64) *Redis {
+	f, err := NewRedis(rdb, "users", capacity, 0.01, nil)
+	must(t, err)
+	t.Cleanup(func() { f.Close() })
+	return f
+}
+
+// TestMaintainDoesNotRepeatItself: a filter that would be as small again is not built again and again.
+func TestMaintainDoesNotRepeatItself(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		_, rdb := testenv.Mini(t)
+		local, err := NewLocal(1000, 0.01, nil)
+		must(t, err)
+		defer local.Close()
+		for name, maintain := range map[string]func(context.Context, Source, *MaintainOptions) error{"redis": bubbled(t, rdb, 1000).Maintain, "local": local.Maintain} {
+			ctx, cancel := context.WithCancel(t.Context())
+			var built atomic.Int64
+			ended := make(chan error, 1)
+			go func() {
+				ended <- maintain(ctx, counted(Keys(numbered(3000)...), &built), &MaintainOptions{Rebuild: &RebuildOptions{Settle: -1, Capacity: 1000}})
+			}()
+			time.Sleep(30 * time.Minute)
+			cancel()
+			<-ended
+			if built.Load() != 1 {
+				t.Errorf("%s: built %d times", name, built.Load())
+			}
+		}
+	})
+}
+
+// TestMaintainGoesOn: after errors, of which it tells.
+func TestMaintainGoesOn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m, rdb := testenv.Mini(t)
+		ctx, cancel := context.WithCancel(t.Context())
+		f := bubbled(t, rdb, 1000)
+		var failed atomic.Int64
+		ended := make(chan error, 1)
+		broken := errors.New("the source's own")
+		var fail atomic.Bool
+		fail.Store(true)
+		source := &table{rows: numbered(10), at: func(string) error {
+			if fail.Load() {
+				return broken
+			}
+			return nil
+		}}
+		go func() {
+			ended <- f.Maintain(ctx, source.read, &MaintainOptions{Rebuild: none, Failed: func(err error) {
+				if errors.Is(err, broken) {
+					failed.Add(1)
+				}
+			}})
+		}()
+		time.Sleep(5 * time.Minute)
+		synctest.Wait()
+		if failed.Load() < 2 {
+			t.Error("nobody was told")
+		}
+		fail.Store(false)
+		time.Sleep(5 * time.Minute)
+		synctest.Wait()
+		mustBeWhole(t, f)
+		must(t, m.Set(f.key, `{"format":1,"stamp":7`)) // what nobody can read
+		time.Sleep(5 * time.Minute)
+		synctest.Wait()
+		f.known.Store(nil)
+		mustBeWhole(t, f)
+		cancel()
+		<-ended
+	})
+}
+
+// TestMaintainEndsWithTheFilter: who closes it need not end the context, too.
+func TestMaintainEndsWithTheFilter(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		_, rdb := testenv.Mini(t)
+		f := bubbled(t, rdb, 1000)
+		ended := make(chan error, 1)
+		go func() { ended <- f.Maintain(t.Context(), Keys("a"), &MaintainOptions{Rebuild: none}) }()
+		time.Sleep(time.Minute)
+		f.Close()
+		if err := <-ended; !errors.Is(err, errClosed) {
+			t.Error(err)
+		}
+	})
+}
+
+// staleRedis is a Redis that has a filter, and has saved itself; a key that was added after that is lost when it starts again.
+func staleRedis(t *testing.T) (r *testenv.Redis, rdb *redis.Client, f *Redis) {
+	r = testenv.StartRedis(t)
+	rdb = r.Client(t)
+	f = newFilter(t, rdb, 100_000)
+	_, err := f.Rebuild(t.Context(), Keys(numbered(100)...), none)
+	must(t, err)
+	must(t, rdb.Save(t.Context()).Err())
+	return r, rdb, f
+}
+
+func restart(t *testing.T, r *testenv.Redis, rdb *redis.Client) {
+	r.Kill()
+	r.Restart(t)
+	for deadline := time.Now().Add(time.Minute); rdb.Ping(t.Context()).Err() != nil; time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal("it is not back")
+		}
+	}
+}
+
+// TestRestartIsNoticed: what a server has forgotten is "maybe" from then on, and built again.
+func TestRestartIsNoticed(t *testing.T) {
+	r, rdb, f := staleRedis(t)
+	var w watched
+	o := (*MaintainOptions)(nil).withDefaults()
+	if due, err := f.due(t.Context(), o, &w); due || err != nil {
+		t.Fatal("a filter that was just built is due", err)
+	}
+	must(t, f.Add(t.Context(), "added"))
+	restart(t, r, rdb)
+	due, err := f.due(t.Context(), o, &w)
+	must(t, err)
+	if !due {
+		t.Fatal("it is not noticed")
+	}
+	mustHave(t, f, []string{"added"}, "noticed")
+	_, err = f.Rebuild(t.Context(), Keys(append(numbered(100), "added")...), none)
+	must(t, err)
+	mustHave(t, f, append(numbered(100), "added"), "rebuilt")
+	mustBeWhole(t, f)
+	if due, err := f.due(t.Context(), o, &w); due || err != nil {
+		t.Fatal("it is noticed again", err)
+	}
+}
+
+// TestRestartWhileRebuilding: what has been built on a server that restarts meanwhile is not put in place.
+func TestRestartWhileRebuilding(t *testing.T) {
+	r, rdb, f := staleRedis(t)
+	restarts := 0
+	source := &table{rows: numbered(100)}
+	source.at = func(key string) error {
+		if key == source.rows[50] && restarts == 0 {
+			restarts++
+			must(t, rdb.Save(t.Context()).Err())
+			must(t, f.Add(t.Context(), "added"))
+			restart(t, r, rdb)
+			source.insert("added") // all that is behind the cursor is lost, and so is this; it is before the cursor
+		}
+		return nil
+	}
+	_, err := f.Rebuild(t.Context(), source.read, none)
+	must(t, err)
+	mustHave(t, f, append(numbered(100), "added"), "rebuilt")
+	mustBeWhole(t, f)
+}
+
+// TestServers: one for each master, and none where they do not tell.
+func TestServers(t *testing.T) {
+	backends(t, func(t *testing.T, rdb redis.UniversalClient) {
+		want := 1
+		switch c := rdb.(type) {
+		case *redis.ClusterClient:
+			want = 3
+		case *redis.Client:
+			if c.Options().Addr == "" || c.Info(t.Context(), "server").Err() != nil {
+				want = 0
+			}
+		}
+		ids, err := newFilter(t, rdb, 1000).servers(t.Context())
+		if err != nil || len(ids) != want {
+			t.Errorf("%v, %v", ids, err)
+		}
+	})
+	t.Run("refused", func(t *testing.T) {
+		r := testenv.StartRedis(t)
+		must(t, r.Client(t).Do(t.Context(), "acl", "setuser", "app", "on", "nopass", "~*", "&*", "+@all", "-info").Err())
+		o := r.Options()
+		o.Username, o.Password = "app", "x"
+		f := newFilter(t, redis.NewClient(o), 1000)
+		defer f.rdb.Close()
+		_, err := f.Rebuild(t.Context(), Keys("a"), none)
+		must(t, err)
+		if ids, err := f.servers(t.Context()); len(ids) != 0 || err != nil {
+			t.Error(ids, err)
+		}
+		if due, err := f.due(t.Context(), (*MaintainOptions)(nil).withDefaults(), &watched{}); due || err != nil {
+			t.Error(due, err)
+		}
+		mustBeWhole(t, f)
+	})
+	t.Run("panics", func(t *testing.T) {
+		_, rdb := testenv.Mini(t)
+		f := newFilter(t, rdb, 1000)
+		hook(rdb, &tap{before: func(cmds []redis.Cmder) error { panic("of a hook") }})
+		if ids, err := f.servers(t.Context()); err == nil {
+			t.Error(ids)
+		}
+	})
+	for info, want := range map[string]string{"# Server\r\nrun_id:0123abcd\r\ntcp_port:1": "0123abcd", "": "", "run_id:": "", "run_id:a b": "", fmt.Sprintf("run_id:%0100d", 1): ""} {
+		if got := runID(info); got != want {
+			t.Errorf("%q: %q", info, got)
+		}
+	}
+}

@@ -1,0 +1,159 @@
+package bloom
+
+import (
+	"context"
+	"encoding/json"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// What rebuilds leave for each other of a generation is in a hash of its own, f.notes, for each Add is answered all of the tally: field:id is
+//
+//	cursor   a key: all up to that one are in it
+//	keys     how many those are
+//	servers  what it was begun on; see servers.go
+//	deleted  how many rows had been, when it was begun
+//	took     how long it took to build, in milliseconds
+//	is       what the descriptor says of it, for who finds that lost: its segments are to be removed
+var noteFields = []string{"cursor:", "keys:", "servers:", "deleted:", "took:", noteIs}
+
+const noteIs = "is:"
+
+// saveScript counts bits, ARGV[2], and notes fields and values, ARGV from the third on, of a generation, ARGV[1], unless the descriptor names it no more.
+const saveScript = `
+if not string.find(redis.call('GET', KEYS[1]) or '', ARGV[1], 1, true) then return 0 end
+if tonumber(ARGV[2]) > 0 then redis.call('HINCRBY', KEYS[2], 'bits:' .. ARGV[1], ARGV[2]) end
+for i = 3, #ARGV, 2 do redis.call('HSET', KEYS[3], ARGV[i] .. ARGV[1], ARGV[i + 1]) end
+return 1`
+
+// saved notes something of a generation.
+func (f *Redis) saved(ctx context.Context, g *generation, set uint64, fields ...any) error {
+	ctx, cancel := context.WithTimeout(ctx, f.patience())
+	defer cancel()
+	args := []any{"eval", saveScript, 3, f.key, f.tally, f.notes, g.ID, strconv.FormatUint(set, 10)}
+	cmd := redis.NewCmd(ctx, append(args, fields...)...)
+	if err := f.home.Send(ctx, []redis.Cmder{cmd}); err != nil {
+		return err
+	}
+	done, err := cmd.Int()
+	if err == nil && done == 0 {
+		err = errReplaced
+	}
+	return err
+}
+
+// save notes how far a rebuild has come. What is behind it must have been added.
+func (b *redisBuilding) save(ctx context.Context, after string, keys uint64) error {
+	err := b.f.saved(ctx, b.g, b.set, "cursor:", after, "keys:", strconv.FormatUint(keys, 10))
+	if err == nil {
+		b.set = 0
+	}
+	return err
+}
+
+// remember notes what a generation begins with, before anything is added to it.
+func (f *Redis) remember(ctx context.Context, g *generation, deleted uint64) error {
+	is, err := json.Marshal(g)
+	if err != nil {
+		return err
+	}
+	fields := []any{noteIs, string(is), "deleted:", strconv.FormatUint(deleted, 10)}
+	servers, err := f.servers(ctx)
+	if err != nil {
+		return err
+	}
+	if len(servers) > 0 {
+		fields = append(fields, "servers:", strings.Join(servers, " "))
+	}
+	return f.saved(ctx, g, 0, fields...)
+}
+
+// resume takes up where another was ended.
+func (f *Redis) resume(ctx context.Context, b *redisBuilding) error {
+	notes, err := f.notesOf(ctx, b.g)
+	if err != nil {
+		return err
+	}
+	if cursor := notes["cursor:"]; len(cursor) <= maxCursor {
+		b.after, b.keys = cursor, notes.count("keys:")
+	}
+	b.rows = notes.count("deleted:")
+	return nil
+}
+
+// stray are generations that were noted, and that the descriptor does not name: it was lost since. If they cannot be read, they wait for the next rebuild.
+func (f *Redis) stray(ctx context.Context, d *descriptor) (stray []generation) {
+	ctx, cancel := context.WithTimeout(ctx, f.patience())
+	defer cancel()
+	cmd := redis.NewMapStringStringCmd(ctx, "hgetall", f.notes)
+	if f.home.Send(ctx, []redis.Cmder{cmd}) != nil {
+		return nil
+	}
+	for field, is := range cmd.Val() {
+		id, ok := strings.CutPrefix(field, noteIs)
+		var g generation
+		if !ok || json.Unmarshal([]byte(is), &g) != nil || g.ID != id || g.check() != nil || len(d.Old)+len(stray) >= maxOld-2 {
+			continue
+		}
+		if !slices.ContainsFunc(d.all(), func(named *generation) bool { return named.ID == id }) {
+			stray = append(stray, g)
+		}
+	}
+	return stray
+}
+
+// notesOf are those of a generation, by field.
+func (f *Redis) notesOf(ctx context.Context, g *generation) (tally, error) {
+	ctx, cancel := context.WithTimeout(ctx, f.patience())
+	defer cancel()
+	args := []any{"hmget", f.notes}
+	for _, field := range noteFields {
+		args = append(args, field+g.ID)
+	}
+	cmd := redis.NewSliceCmd(ctx, args...)
+	if err := f.home.Send(ctx, []redis.Cmder{cmd}); err != nil {
+		return nil, err
+	}
+	values, err := cmd.Result()
+	if err != nil {
+		return nil, err
+	}
+	notes := make(tally)
+	for i, field := range noteFields[:min(len(noteFields), len(values))] {
+		notes[field], _ = values[i].(string)
+	}
+	return notes, nil
+}
+
+// forgetNotes forgets what is known of a generation that is gone.
+func (f *Redis) forgetNotes(ctx context.Context, g *generation) error {
+	args := []any{"hdel", f.notes}
+	for _, field := range noteFields {
+		args = append(args, field+g.ID)
+	}
+	return f.carryOut(ctx, redis.NewIntCmd(ctx, args...), redis.NewIntCmd(ctx, "hdel", f.tally, "bits:"+g.ID))
+}
+
+// discount forgets deleted rows, which a generation that was begun later does not hold. It is for a schedule only, so an error of it is none.
+func (f *Redis) discount(ctx context.Context, rows uint64) {
+	if rows > 0 {
+		_ = f.carryOut(ctx, redis.NewIntCmd(ctx, "hincrby", f.tally, "deleted", "-"+strconv.FormatUint(rows, 10)))
+	}
+}
+
+func (f *Redis) carryOut(ctx context.Context, cmds ...redis.Cmder) error {
+	ctx, cancel := context.WithTimeout(ctx, f.patience())
+	defer cancel()
+	if err := f.home.Send(ctx, cmds); err != nil {
+		return err
+	}
+	for _, cmd := range cmds {
+		if err := cmd.Err(); err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,66 @@
+package bloom
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// TestPartFailsOfAnOldGeneration: who goes by an old descriptor, and can ask only a part of its generation, takes no "no" of the other parts.
+func TestPartFailsOfAnOldGeneration(t *testing.T) {
+	backends(t, func(t *testing.T, rdb redis.UniversalClient) {
+		f, stale := newFilter(t, rdb, 100_000), newFilter(t, rdb, 100_000) // four segments
+		g := built(t, f, "a")
+		if mightContain(t, stale, "b") {
+			t.Fatal("wrong")
+		}
+		time.Sleep(2 * pause)
+		next, err := f.begin(t.Context(), f.capacity)
+		must(t, err)
+		must(t, f.prepare(t.Context(), next))
+		must(t, f.activate(t.Context(), next)) // the one before is not removed yet, which may be so for as long as a server cannot be reached
+		must(t, f.Add(t.Context(), "b"))
+		h := hashOf("b")
+		other := ""
+		for i := 0; other == ""; i++ {
+			key := fmt.Sprint("other", i)
+			if o := hashOf(key); g.shape().segment(&o) != g.shape().segment(&h) {
+				other = key
+			}
+		}
+		o := hashOf(other)
+		broken := segmentKey(f.options.Prefix, f.name, g.ID, g.shape().segment(&o))
+		must(t, rdb.Del(t.Context(), broken).Err())
+		must(t, rdb.LPush(t.Context(), broken, "what a script cannot read").Err())
+		if maybe, err := stale.MightContainMany(t.Context(), []string{"b", other}); !maybe[0] {
+			t.Fatalf("b is missed, error %v", err)
+		}
+	})
+}
+
+// TestPartFails: of the keys of one lookup, those that could be asked for are counted as what they are.
+func TestPartFails(t *testing.T) {
+	backends(t, func(t *testing.T, rdb redis.UniversalClient) {
+		f := newFilter(t, rdb, 100_000)
+		g := built(t, f, numbered(100)...)
+		broken := segmentKey(f.options.Prefix, f.name, g.ID, 0)
+		must(t, rdb.Del(t.Context(), broken).Err())
+		must(t, rdb.LPush(t.Context(), broken, "what a script cannot read").Err())
+		failed := int64(0)
+		for _, key := range numbered(100) {
+			if h := hashOf(key); g.shape().segment(&h) == 0 {
+				failed++
+			}
+		}
+		maybe, err := f.MightContainMany(t.Context(), numbered(100))
+		if err == nil || slices.Contains(maybe, false) {
+			t.Error(maybe, err)
+		}
+		if s := f.Stats(); failed == 0 || s.Failed != failed || s.Present != 100-failed || s.Lost != 0 {
+			t.Errorf("%d have failed: %+v", failed, s)
+		}
+	})
+}

@@ -1,0 +1,93 @@
+package bloom
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+	"time"
+)
+
+// Source yields the keys of all rows, as text, that are there behind after, in an order that does not change ("" is before all): so that a Rebuild that was ended can go on where it was, also in another process. It must read what is
+// committed at the time, not a snapshot from before it was called, nor a replica that lags. After an error it yields nothing more. See Table and Keys.
+type Source func(ctx context.Context, after string) iter.Seq2[string, error]
+
+// RebuildOptions are the settings of one Rebuild. The zero value, and nil, are good defaults.
+type RebuildOptions struct {
+	// Capacity is for how many keys the new filter is made. Who sets it: who knows that there will soon be more. Default: that which the filter was made with, doubled as often as it takes for all
+	// keys that the present one holds, and a quarter more, if it is found to hold more than that. Where it is set, Maintain makes no larger one, however many keys there are.
+	Capacity uint64
+
+	// Settle is how long a transaction may take that inserts rows, from Admit until others can read them. The rebuild waits for so long between the moment from which on all who add also add to the new filter, and reading
+	// the table: the rows of who did not know of it are there by then. If one takes longer, its rows are promised to be found only when committed has returned nil; if
+	// its process dies between the commit and that, they may be missed, and that until the next Rebuild. Who sets it: who has longer transactions (more), or inserts nothing meanwhile (negative: no wait). Default: 10 s.
+	Settle time.Duration
+
+	// Rate is how many keys are read in a second, at most. Who sets it: whose database has no more to spare. Default: no limit.
+	Rate int
+
+	// Progress is called about once a second while keys are read, and when all are. It must not block. Default: none.
+	Progress func(Progress)
+
+	batch int // keys that are added at once, at most; tests have fewer
+}
+
+// Progress tells how far a Rebuild has come.
+type Progress struct {
+	Keys    uint64        // that have been added, with those before it was resumed
+	About   uint64        // how many there will be, by what the filter holds that is replaced; 0: nothing is known
+	Elapsed time.Duration // since the Rebuild began, or was resumed
+	Resumed bool          // it has gone on where another was ended
+}
+
+// Report tells what a Rebuild has done.
+type Report struct {
+	Keys    uint64        // that the source has yielded, with those before it was resumed; some may have been yielded twice
+	Took    time.Duration // with what was waited
+	Resumed bool          // it has gone on where another was ended
+	State   State         // of the filter, after that; zero if Redis could not be asked for it
+}
+
+// ErrRebuilding means that another process, or another call, rebuilds the filter now.
+var ErrRebuilding = errors.New("the filter is being rebuilt by another")
+
+// target is what a Rebuild fills: a filter in Redis, or in the process.
+type target interface {
+	// build begins a new generation for about capacity keys (0: as many as the target finds right), or takes up the one that another rebuild has left, if it is as large. It is added to by all who add when
+	// build returns.
+	build(ctx context.Context, capacity uint64) (building, error)
+}
+
+// estimator is a target that knows about how many keys there will be.
+type estimator interface{ about() uint64 }
+
+// building is a generation that is being filled.
+type building interface {
+	progress() (after string, keys uint64)                     // what was saved by who left it; "" and 0: it is new
+	add(ctx context.Context, keys []string) error              // what the source has yielded
+	save(ctx context.Context, after string, keys uint64) error // how far it has come
+	finish(ctx context.Context) error                          // it answers from now on; what it replaces is removed
+}
+
+func (o *RebuildOptions) withDefaults() RebuildOptions {
+	var d RebuildOptions
+	if o != nil {
+		d = *o
+	}
+	d.batch = cmp.Or(d.batch, maxBatch)
+	d.Settle = max(0, cmp.Or(d.Settle, 10*time.Second))
+	return d
+}
+
+func (o RebuildOptions) check() error {
+	switch {
+	case o.Capacity > maxSegments*maxBits/64:
+		return fmt.Errorf("RebuildOptions.Capacity %d: at most %d", o.Capacity, maxSegments*maxBits/64)
+	case o.Settle > 24*time.Hour:
+		return fmt.Errorf("RebuildOptions.Settle %v: at most %v", o.Settle, 24*time.Hour)
+	case o.Rate < 0:
+		return fmt.Errorf("RebuildOptions.Rate %d: not negative", o.Rate)
+	}
+	return nil
+}

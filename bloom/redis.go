@@ -1,0 +1,240 @@
+package bloom
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/cacheaside/cacheaside/internal/channel"
+	"github.com/cacheaside/cacheaside/internal/conn"
+	"github.com/cacheaside/cacheaside/internal/keys"
+	"github.com/cacheaside/cacheaside/internal/mutant"
+)
+
+// Redis is a filter whose bits are in Redis, for all processes that give it the same name. It is safe for concurrent use.
+type Redis struct {
+	options  Options
+	name     string
+	capacity uint64 // of the next generation, at this rate
+	rate     float64
+	key      string // of the descriptor
+	tally    string // of what is counted of it
+	notes    string // of what rebuilds leave for each other
+	rdb      redis.UniversalClient
+	conn     *conn.Conn // to the segments
+	home     *conn.Conn // to the descriptor
+	channel  *channel.Channel
+
+	known   atomic.Pointer[known]
+	looking atomic.Bool
+	copy    atomic.Pointer[Replica] // which hears of what is added here without the network
+	over    atomic.Pointer[string]  // the generation that OverCapacity was told of
+	counts  counts
+	locks   locks
+}
+
+// known is what the descriptor was when it was last read.
+type known struct {
+	descriptor
+	raw string
+	at  time.Time
+}
+
+// tries is how many time-outs of a lookup anything else may take.
+const tries = 4
+
+// NewRedis makes the filter called name in Redis, for about capacity keys at this rate of false positives, such as 0.01. It needs no module in the server, and does no I/O. rdb is a *redis.Client or a
+// *redis.ClusterClient; it stays the caller's, who closes it after the filter. nil options are the defaults.
+//
+// A filter that nobody has built answers "maybe". Rebuild builds it, from all keys that there are.
+//
+// A filter that is there is used as it was built: another capacity or rate takes effect with the next Rebuild, and programs that name different ones
+// may run together. Keys are compared as text: a program that writes them otherwise needs a filter of another name.
+func NewRedis(rdb redis.UniversalClient, name string, capacity uint64, rate float64, options *Options) (*Redis, error) {
+	f := &Redis{options: options.withDefaults(), name: name, capacity: capacity, rate: rate, rdb: rdb}
+	if err := f.setUp(); err != nil {
+		return nil, fmt.Errorf("bloom: filter %q: %w", name, err)
+	}
+	return f, nil
+}
+
+func (f *Redis) setUp() (err error) {
+	switch {
+	case !keys.ValidName(f.name):
+		return errors.New("only letters, digits, '_', '.' and '-' in a name")
+	case f.rdb == nil:
+		return errors.New("the Redis client is nil")
+	}
+	if err := f.options.check(); err != nil {
+		return err
+	}
+	if _, err := shapeFor(f.capacity, f.rate); err != nil {
+		return err
+	}
+	if f.conn, err = conn.New(f.rdb, f.patience()); err != nil {
+		return err
+	}
+	if f.home, err = conn.NewHome(f.rdb, f.patience()); err != nil {
+		return err
+	}
+	f.key = f.options.Prefix + "::bloom:{" + f.name + "}"
+	f.tally, f.notes = f.key+":tally", f.key+":rebuild"
+	f.channel = channel.New(f.home, f.key, f.options.MaxStaleness, ear{f})
+	f.conn.Watch(f.options.Prefix, f.options.Timeout)
+	f.home.Watch(f.options.Prefix, f.options.Timeout)
+	return nil
+}
+
+// patience is for all that is no lookup.
+func (f *Redis) patience() time.Duration { return tries * f.options.Timeout }
+
+// Close ends what goes on in the background, with the Replica's, if there is one, and a Rebuild that is under way, which another can go on with. The Redis client stays open. It may be called again, and always
+// returns nil.
+func (f *Redis) Close() error {
+	f.locks.close()
+	if r := f.copy.Load(); r != nil {
+		_ = r.Close() // always nil
+	}
+	f.channel.Close()
+	f.home.Close()
+	f.conn.Close()
+	return nil
+}
+
+// MightContain tells whether a key may have been added: false means that it certainly was not. Where the filter cannot say, since it was not built yet, or
+// is lost in part, or cannot be asked, it is true, and counted (Stats.Unknown); if it could not be asked, with the error. It ends with ctx, and where one of its trips, as a rule one, has taken longer than Options.Timeout.
+//
+// No key is missed whose Add has returned nil before, or, where it was added before its row was committed, whose committed has (see Admit).
+func (f *Redis) MightContain(ctx context.Context, key string) (bool, error) {
+	maybe, err := f.MightContainMany(ctx, []string{key})
+	return maybe[0], err
+}
+
+// MightContainMany is MightContain for many keys, in one trip to each server that has some of them for each few thousand. The error is that of some of the keys that could not be asked for.
+func (f *Redis) MightContainMany(ctx context.Context, keys []string) ([]bool, error) {
+	hashes := make([]hash, len(keys))
+	for i, key := range keys {
+		hashes[i] = hashOf(key)
+	}
+	return f.lookup(ctx, hashes)
+}
+
+// maxAsks is how often a lookup follows a filter that is being replaced.
+const maxAsks = 3
+
+// lookup asks the generation that was the active one when the descriptor was last read, and, in the same trip, whether it still is. To make sure of that before or behind would do as well, but not to leave it out: where
+// the descriptor was lost, or replaced, keys are not added to that generation any more, though its bits may still be there.
+func (f *Redis) lookup(ctx context.Context, hashes []hash) ([]bool, error) {
+	maybe := make([]bool, len(hashes))
+	unsure := upTo(len(hashes)) // all of them yet
+	d, err := f.current(ctx)
+	for range maxAsks {
+		if err != nil || d.Active == nil {
+			break
+		}
+		var current bool
+		unsure, current, err = f.ask(ctx, d, hashes, maybe)
+		if current || mutant.Active == mutant.BloomStale || err != nil && mutant.Active == mutant.BloomPart {
+			break
+		}
+		unsure = upTo(len(hashes)) // also those that could be asked
+		if err != nil {
+			break
+		}
+		d, err = f.fetch(ctx, f.options.Timeout)
+	}
+	for _, i := range unsure {
+		maybe[i] = mutant.Active != mutant.BloomLost
+	}
+	f.counts.looked(maybe, len(unsure), err)
+	if err != nil {
+		err = fmt.Errorf("bloom: filter %s: %w", f.name, err)
+	}
+	return maybe, err
+}
+
+// pause is how long a filter that is not there is taken for that before its descriptor is read again, at the least.
+const pause = 100 * time.Millisecond
+
+// current is the descriptor as it was when it was last read: read now if it was not yet, or told of no generation and that is some time ago.
+func (f *Redis) current(ctx context.Context) (*known, error) {
+	d := f.known.Load()
+	switch {
+	case d == nil:
+		return f.fetch(ctx, f.options.Timeout)
+	case d.Active == nil && time.Since(d.at) >= pause && f.looking.CompareAndSwap(false, true):
+		defer f.looking.Store(false)
+		return f.fetch(ctx, f.options.Timeout)
+	default:
+		return d, nil
+	}
+}
+
+// fetch reads the descriptor.
+func (f *Redis) fetch(ctx context.Context, bound time.Duration) (*known, error) {
+	if err := f.home.Down(0); err != nil {
+		return nil, err
+	}
+	at := time.Now()
+	bounded, cancel := context.WithTimeout(ctx, bound)
+	defer cancel()
+	cmd := redis.NewStringCmd(bounded, "get", f.key)
+	if err := f.home.Ask(ctx, bounded, []redis.Cmder{cmd}).Err(0); err != nil {
+		return nil, err
+	}
+	raw, err := cmd.Result()
+	if err != nil && !errors.Is(err, redis.Nil) {
+		return nil, err
+	}
+	return f.learn(raw, at)
+}
+
+// learn takes what the descriptor was at a time. One that nobody can read is none: all answer "maybe", and the next Rebuild replaces it. One of a newer format may be read by others.
+func (f *Redis) learn(raw string, at time.Time) (*known, error) {
+	d := &known{raw: raw, at: at}
+	var err error
+	if d.descriptor, err = decodeDescriptor(raw); err != nil {
+		f.counts.malformed.Add(1)
+		d.descriptor = descriptor{}
+	}
+	f.known.Store(d)
+	if errors.Is(err, errFormat) {
+		return nil, err
+	}
+	return d, nil
+}
+
+// swap changes the descriptor from what it was known to be. It answers false if it is not that any more.
+func (f *Redis) swap(ctx context.Context, from *known, to descriptor) (*known, bool, error) {
+	raw, err := to.encode()
+	if err != nil {
+		return nil, false, err
+	}
+	at := time.Now()
+	ctx, cancel := context.WithTimeout(ctx, f.patience())
+	defer cancel()
+	cmd := redis.NewCmd(ctx, "eval", swapScript.Source, 1, f.key, from.raw, raw)
+	if err := f.home.Send(ctx, []redis.Cmder{cmd}); err != nil {
+		return nil, false, err
+	}
+	done, err := cmd.Int()
+	switch {
+	case err != nil:
+		return nil, false, err
+	case done == 0: // it may have been done by the first of two sends
+		d, err := f.fetch(ctx, f.patience())
+		return d, err == nil && d.raw == raw, err
+	}
+	d, err := f.learn(raw, at)
+	return d, err == nil, err
+}
+
+// covered tells whether all generations that a key must be in are among those that it was written to.
+func (d *descriptor) covered(written map[string]bool) bool {
+	return !slices.ContainsFunc(d.addedTo(), func(g *generation) bool { return !written[g.ID] })
+}

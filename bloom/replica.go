@@ -1,0 +1,177 @@
+package bloom
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/cacheaside/cacheaside/internal/mutant"
+)
+
+// Replica is a copy of a filter in Redis in this process's memory: a lookup takes nanoseconds and no trip. It is safe for concurrent use. All that is no lookup is the Redis filter's own.
+//
+// A lookup never misses a key that this process has added, by this Replica or the Redis filter that it is of, from when its Add (for rows that are being inserted, Admit's committed) has returned nil; nor one that another process, or another filter in this one, has added, if it begins more than
+// Options.MaxStaleness after that: as a rule some milliseconds, for all Adds are announced, and what is announced is numbered, and the last number is asked for four times within MaxStaleness.
+// Who must see what another process has just added asks MightContainFresh.
+//
+// It costs the filter's size in memory (State.Bits / 8 bytes; twice that while a new generation takes the place of one), a subscription, and the polls. Where it cannot say, since the copy is not made yet,
+// or something may have been missed, Redis is asked, until the copy has been made (again), in the background: a key all of whose bits are set is answered at once all the same. Without Redis it goes on until the connection is
+// known to be lost, and for less than MaxStaleness in any case; then what it has not is "maybe", with the error. A filter larger than Options.MaxReplicaBytes is not copied, and always asked for in Redis. Stats tells of all that.
+type Replica struct {
+	*Redis
+
+	// What each lookup reads.
+	start    time.Time // of the clock that trust is on
+	trust    atomic.Int64
+	epoch    atomic.Uint64
+	serving  atomic.Pointer[copied]
+	looks    looks
+	underway atomic.Pointer[copied] // is being fetched, for another generation than is serving
+
+	ctx      context.Context
+	cancel   context.CancelFunc
+	running  sync.WaitGroup
+	kick     chan struct{}
+	copies   atomic.Int64
+	tooLarge atomic.Bool
+}
+
+// NewReplica makes the copy of f, which has one at most: a second is an error. It does no I/O itself: it begins to listen, and to fetch the bits, in the background. Close ends that, as f.Close does.
+func NewReplica(f *Redis) (*Replica, error) {
+	if f == nil {
+		return nil, errors.New("bloom: a replica of a nil filter")
+	}
+	f.locks.mu.Lock() // so that Close comes before or behind
+	defer f.locks.mu.Unlock()
+	if f.locks.closed {
+		return nil, fmt.Errorf("bloom: filter %s: %w", f.name, errClosed)
+	}
+	r := &Replica{Redis: f, start: time.Now(), kick: make(chan struct{}, 1)}
+	r.ctx, r.cancel = context.WithCancel(context.Background())
+	if !f.copy.CompareAndSwap(nil, r) {
+		r.cancel()
+		return nil, fmt.Errorf("bloom: filter %s: it has a replica already", f.name)
+	}
+	f.channel.Register(swapped, func(int, uint64) { r.look() })
+	f.channel.Listen()
+	r.running.Go(r.run)
+	return r, nil
+}
+
+// Close ends the subscription and what goes on in the background, and frees the copy. The Redis filter stays open, and is what all lookups go to from then on. It may be called again, and always returns nil.
+func (r *Replica) Close() error {
+	r.cancel()
+	r.channel.Close()
+	r.running.Wait()
+	r.drop()
+	return nil
+}
+
+// MightContain tells whether a key may have been added: false means that it certainly was not (see Replica). As Redis.MightContain, it is true, and counted, where nobody can say; with the error, if Redis could not be asked. Where the copy
+// can say, it takes no context into account, and there is no error.
+func (r *Replica) MightContain(ctx context.Context, key string) (bool, error) {
+	h := hashOf(key)
+	if may, known := r.now(&h); known {
+		return may, nil
+	}
+	return r.ask(ctx, h)
+}
+
+// MightContainNow is MightContain without a trip: it is not known where Redis would have to be asked.
+func (r *Replica) MightContainNow(key string) (may, known bool) {
+	h := hashOf(key)
+	return r.now(&h)
+}
+
+func (r *Replica) now(h *hash) (may, known bool) {
+	trust := r.trust.Load() // before all else: see says
+	c := r.serving.Load()
+	switch {
+	case c == nil:
+		return true, false
+	case !c.has(h):
+		if r.says(c, trust) {
+			r.looks.count(false)
+			return false, true
+		}
+		return true, false
+	case c.gone != nil && c.isGone(h):
+		r.counts.lost.Add(1)
+	default:
+		r.looks.count(true)
+	}
+	return true, true
+}
+
+// says tells whether what c has not was certainly not added.
+//
+// trust was read before the copy, and that before its bits: then all that had been announced when the poll was sent which the trust is from has been added to these bits, or has raised the epoch. A trust that was read later could be that of a poll which
+// has seen a key that was added, here, after its bits were read. The clock is read last, and now: a process that was suspended does not know what has been announced meanwhile.
+func (r *Replica) says(c *copied, trust int64) bool {
+	return c.epoch == r.epoch.Load() && (int64(time.Since(r.start)) < trust || mutant.Active == mutant.ReplicaTrust)
+}
+
+func (r *Replica) ask(ctx context.Context, h hash) (bool, error) {
+	maybe, err := r.lookup(ctx, []hash{h})
+	return maybe[0], err
+}
+
+// MightContainMany is MightContain for many keys: Redis is asked for those only of which the copy cannot say, in one trip to each server. The error is that of some of the keys that could not be asked for.
+func (r *Replica) MightContainMany(ctx context.Context, keys []string) ([]bool, error) {
+	maybe := make([]bool, len(keys))
+	trust := r.trust.Load() // before all else: see says
+	c := r.serving.Load()
+	if c == nil {
+		return r.Redis.MightContainMany(ctx, keys)
+	}
+	var not []int
+	var hashes []hash
+	lost := 0
+	for i, key := range keys {
+		h := hashOf(key)
+		if maybe[i] = c.has(&h); !maybe[i] {
+			not, hashes = append(not, i), append(hashes, h)
+		} else if c.isGone(&h) {
+			lost++
+		}
+	}
+	r.counts.lost.Add(int64(lost))
+	r.counts.present.Add(int64(len(keys) - len(not) - lost))
+	if len(not) == 0 || r.says(c, trust) {
+		r.counts.absent.Add(int64(len(not)))
+		return maybe, nil
+	}
+	asked, err := r.lookup(ctx, hashes)
+	for j, i := range not {
+		maybe[i] = asked[j]
+	}
+	return maybe, err
+}
+
+// MightContainFresh is MightContainMany of the filter in Redis: it sees each Add that has returned nil before, in any process. It takes a trip.
+func (r *Replica) MightContainFresh(ctx context.Context, keys []string) ([]bool, error) {
+	return r.Redis.MightContainMany(ctx, keys)
+}
+
+// apply adds keys that this process has added to Redis, before they are announced: it does not hear of itself.
+func (r *Replica) apply(hashes []hash) {
+	if mutant.Active == mutant.ReplicaOwn {
+		return
+	}
+	for i := range hashes {
+		r.add(&hashes[i])
+	}
+}
+
+// add adds a key to the copy that is under way first, and then to the one that serves: the one becomes the other in the opposite order, so that none is missed.
+func (r *Replica) add(h *hash) {
+	if c := r.underway.Load(); c != nil && mutant.Active != mutant.ReplicaFetchAdds {
+		c.add(h)
+	}
+	if c := r.serving.Load(); c != nil {
+		c.add(h)
+	}
+}

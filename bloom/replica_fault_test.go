@@ -1,0 +1,269 @@
+package bloom
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/cacheaside/cacheaside/internal/testenv"
+)
+
+// says tells what a replica answers to one key, also without Redis.
+func says(r *Replica, key string) bool {
+	maybe, _ := r.MightContain(context.Background(), key)
+	return maybe
+}
+
+// mute has no script of a client answered.
+type mute struct {
+	on atomic.Bool
+}
+
+func (m *mute) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+func (m *mute) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		if !m.on.Load() || cmd.Name() != "evalsha" {
+			return next(ctx, cmd)
+		}
+		<-ctx.Done()
+		cmd.SetErr(ctx.Err())
+		return ctx.Err()
+	}
+}
+
+func (m *mute) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return func(ctx context.Context, cmds []redis.Cmder) error {
+		if !m.on.Load() {
+			return next(ctx, cmds)
+		}
+		<-ctx.Done()
+		for _, cmd := range cmds {
+			cmd.SetErr(ctx.Err())
+		}
+		return ctx.Err()
+	}
+}
+
+// Who does not hear from Redis says no until the bound after the last poll, and not for longer; then he comes back.
+func TestReplicaWithoutRedis(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		_, rdb := testenv.Mini(t)
+		f := newFilter(t, rdb, 1000)
+		built(t, f, "a")
+		var m mute
+		rdb.AddHook(&m)
+		r := newReplica(t, rdb, nil)
+		copiedBy(t, r)
+		time.Sleep(time.Minute)
+		if says(r, "absent") {
+			t.Fatal("it does not know")
+		}
+		m.on.Store(true)
+		time.Sleep(time.Second)
+		if says(r, "absent") {
+			t.Error("it does not go on by itself")
+		}
+		time.Sleep(time.Second)
+		if maybe, err := r.MightContain(t.Context(), "absent"); !maybe || err == nil {
+			t.Error("it says no of what it does not know any more", maybe, err)
+		}
+		if maybe, err := r.MightContainMany(t.Context(), []string{"absent", "a"}); !maybe[0] || !maybe[1] || err == nil {
+			t.Error(maybe, err)
+		}
+		if maybe, err := r.MightContain(t.Context(), "a"); !maybe || err != nil {
+			t.Error("what it has needs no Redis", maybe, err)
+		}
+		if r.Stats().Copied {
+			t.Error("it is not told that it does not know")
+		}
+		m.on.Store(false)
+		copiedBy(t, r)
+		if s := r.Stats(); says(r, "absent") || s.Failed != 2 || s.Copies != 1 {
+			t.Errorf("%+v", s)
+		}
+	})
+}
+
+// A key whose announcement is lost is found after the bound: that it is missing has been noticed, and the copy made again.
+func TestReplicaMissesAnAnnouncement(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		_, rdb := testenv.Mini(t)
+		f := newFilter(t, rdb, 1000)
+		g := built(t, f, "a")
+		r := newReplica(t, rdb, nil)
+		copiedBy(t, r)
+		time.Sleep(time.Minute)
+		_, err := f.write(t.Context(), g, []hash{hashOf("unheard")})
+		must(t, err)
+		number := rdb.Keys(t.Context(), f.key+"::announced:*").Val()[0]
+		must(t, rdb.HIncrByFloat(t.Context(), number, "", 1e9).Err())
+		time.Sleep(2 * time.Second)
+		for range 1000 {
+			if !says(r, "unheard") {
+				t.Fatal("it is missed after the bound")
+			}
+			time.Sleep(10 * time.Millisecond)
+		}
+		if s := r.Stats(); s.Gaps < 2 || s.Copies != s.Gaps || !s.Copied || says(r, "absent") {
+			t.Errorf("%+v", s)
+		}
+	})
+}
+
+// FLUSHALL loses the filter: nobody says no of what it had.
+func TestReplicaFlushed(t *testing.T) {
+	for name, rdb := range map[string]func(t *testing.T) redis.UniversalClient{
+		"redis":   func(t *testing.T) redis.UniversalClient { return testenv.SharedRedis(t).Client(t) },
+		"cluster": func(t *testing.T) redis.UniversalClient { return testenv.SharedCluster(t).Client(t) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			rdb := rdb(t)
+			f := newFilter(t, rdb, 1000)
+			built(t, f, "a")
+			r := newReplica(t, rdb, &Options{Timeout: 5 * time.Second, MaxStaleness: 300 * time.Millisecond})
+			copiedBy(t, r)
+			flush(t, rdb)
+			must(t, f.Add(t.Context(), "b")) // to nothing
+			added := time.Now()
+			until(t, "noticed", func() bool {
+				late := time.Since(added) > 300*time.Millisecond
+				if !says(r, "b") && late {
+					t.Fatal("b is missed")
+				}
+				return says(r, "absent")
+			})
+			built(t, f, "a", "b")
+			until(t, "copied again", func() bool { return !says(r, "absent") })
+			if !says(r, "a") || !says(r, "b") {
+				t.Error("it is missed")
+			}
+		})
+	}
+}
+
+// A server that hangs, or is out of reach, or ends the subscriptions: what others add meanwhile is never missed after the bound.
+func TestReplicaBehindABadNetwork(t *testing.T) {
+	const bound = 300 * time.Millisecond
+	server := testenv.SharedRedis(t)
+	direct := server.Client(t)
+	f := newFilter(t, direct, 1000)
+	built(t, f, "a")
+	proxy := testenv.NewProxy(t, server.Addr)
+	rdb := redis.NewClient(&redis.Options{Addr: proxy.Addr, MaxRetries: -1})
+	t.Cleanup(func() { rdb.Close() })
+	r := newReplica(t, rdb, &Options{Timeout: 100 * time.Millisecond, MaxStaleness: bound})
+	for name, c := range map[string]struct{ fault, end func() }{
+		"hang": {func() { proxy.Hang(true) }, func() { proxy.Hang(false) }},
+		"cut":  {proxy.Cut, proxy.Restore},
+		"kill": {func() { direct.ClientKillByFilter(t.Context(), "TYPE", "pubsub") }, func() {}},
+	} {
+		copiedBy(t, r)
+		c.fault()
+		for i := range 2 {
+			key := fmt.Sprint(name, i)
+			must(t, f.Add(t.Context(), key))
+			time.Sleep(bound)
+			for range 20 {
+				if !says(r, key) {
+					t.Fatalf("%s: %s is missed after the bound", name, key)
+				}
+				time.Sleep(time.Millisecond)
+			}
+		}
+		c.end()
+	}
+	copiedBy(t, r)
+	if s := r.Stats(); s.Gaps < 3 || says(r, "absent") {
+		t.Errorf("%+v", s)
+	}
+}
+
+// Many add, in two processes, while copies are made again and again, and generations replaced: what was acknowledged is found, here at once, there after the bound.
+func TestReplicaUnderAdds(t *testing.T) {
+	const bound = 200 * time.Millisecond
+	rdb := testenv.SharedRedis(t).Client(t)
+	f := newFilter(t, rdb, 100_000)
+	built(t, f)
+	options := &Options{Timeout: 5 * time.Second, MaxStaleness: bound}
+	here, there := newReplica(t, rdb, options), newReplica(t, rdb, options)
+	copiedBy(t, here)
+	copiedBy(t, there)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+	defer cancel()
+	var all sync.WaitGroup
+	var mu sync.Mutex
+	var rows []string
+	var missed, nos atomic.Int64
+	for w := range 4 {
+		all.Go(func() {
+			for i := 0; ctx.Err() == nil; i++ {
+				key := fmt.Sprint("w", w, "/", i)
+				mu.Lock()
+				rows = append(rows, key) // before it is added: a rebuild may read it from now on
+				mu.Unlock()
+				if here.Add(context.Background(), key) == nil && !says(here, key) {
+					missed.Add(1)
+				}
+				if !says(here, "absent"+key) {
+					nos.Add(1)
+				}
+				if i%8 == 0 {
+					all.Go(func() {
+						time.Sleep(bound)
+						if !says(there, key) {
+							missed.Add(1)
+						}
+					})
+				}
+			}
+		})
+	}
+	all.Go(func() {
+		for ctx.Err() == nil {
+			ear{here.Redis}.Clear(0)
+			ear{there.Redis}.Void(0)
+			time.Sleep(5 * time.Millisecond)
+		}
+	})
+	all.Go(func() {
+		for ctx.Err() == nil {
+			g, err := f.begin(t.Context(), f.capacity)
+			must(t, err)
+			must(t, f.prepare(t.Context(), g))
+			mu.Lock()
+			read := slices.Clone(rows)
+			mu.Unlock()
+			hashes := make([]hash, len(read))
+			for i, key := range read {
+				hashes[i] = hashOf(key)
+			}
+			_, err = f.write(t.Context(), g, hashes)
+			must(t, err)
+			must(t, f.activate(t.Context(), g))
+			must(t, f.remove(t.Context()))
+			time.Sleep(20 * time.Millisecond)
+		}
+	})
+	all.Wait()
+	t.Logf("%d keys, %d noes, %+v", len(rows), nos.Load(), there.Stats())
+	if missed.Load() != 0 || nos.Load() == 0 {
+		t.Errorf("%d are missed", missed.Load())
+	}
+	time.Sleep(bound)
+	for _, r := range []*Replica{here, there} {
+		until(t, "copied at last", func() bool { return r.Stats().Copied })
+		for _, key := range rows {
+			if !says(r, key) {
+				t.Fatalf("%s is missed", key)
+			}
+		}
+	}
+}

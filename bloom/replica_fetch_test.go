@@ -1,0 +1,164 @@
+package bloom
+
+import (
+	"context"
+	"slices"
+	"sync/atomic"
+	"testing"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/cacheaside/cacheaside/internal/testenv"
+)
+
+// scene lets a test act between the commands of a client.
+type scene struct {
+	after atomic.Pointer[func(cmd redis.Cmder)]
+}
+
+func (s *scene) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+func (s *scene) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		err := next(ctx, cmd)
+		s.act(cmd)
+		return err
+	}
+}
+
+func (s *scene) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return func(ctx context.Context, cmds []redis.Cmder) error {
+		err := next(ctx, cmds)
+		s.act(cmds[0])
+		return err
+	}
+}
+
+func (s *scene) act(cmd redis.Cmder) {
+	if after := s.after.Load(); after != nil {
+		(*after)(cmd)
+	}
+}
+
+// once acts after the first command of this name.
+func (s *scene) once(name string, do func()) {
+	var done atomic.Bool
+	after := func(cmd redis.Cmder) {
+		if cmd.Name() == name && !done.Swap(true) {
+			do()
+		}
+	}
+	s.after.Store(&after)
+}
+
+// staged is a filter, and a replica of it that is just being made, by another client that acts.
+func staged(t *testing.T, act func(s *scene, f *Redis, g *generation, r func() *Replica)) *Replica {
+	_, rdb := testenv.Mini(t)
+	other := redis.NewClient(rdb.Options())
+	t.Cleanup(func() { other.Close() })
+	f := newFilter(t, rdb, 1000)
+	g := built(t, f, "a")
+	var s scene
+	var r atomic.Pointer[Replica]
+	act(&s, f, g, r.Load)
+	other.AddHook(&s)
+	made := newReplica(t, other, patient)
+	r.Store(made)
+	copiedBy(t, made)
+	return made
+}
+
+// heard waits until a replica has heard so many announcements.
+func heard(t *testing.T, r *Replica, n int64) {
+	until(t, "heard", func() bool { return r.Stats().Heard >= n })
+}
+
+// What is added while the segments are being fetched is in the copy.
+func TestReplicaHearsWhileItIsFetched(t *testing.T) {
+	r := staged(t, func(s *scene, f *Redis, _ *generation, r func() *Replica) {
+		s.once("getrange", func() {
+			must(t, f.Add(t.Context(), "other's"))
+			heard(t, r(), 1)
+			must(t, r().Add(t.Context(), "own"))
+		})
+	})
+	if !says(r, "other's") || !says(r, "own") || says(r, "absent") {
+		t.Error("it is missed")
+	}
+}
+
+// What is missed while the segments are being fetched has them fetched again.
+func TestReplicaMissesWhileItIsFetched(t *testing.T) {
+	r := staged(t, func(s *scene, f *Redis, g *generation, r func() *Replica) {
+		s.once("getrange", func() {
+			_, err := f.write(t.Context(), g, []hash{hashOf("unheard")})
+			must(t, err)
+			ear{r().Redis}.Void(0)
+		})
+	})
+	if s := r.Stats(); !says(r, "unheard") || says(r, "absent") || s.Copies != 1 || s.Gaps != 2 {
+		t.Errorf("%+v", s)
+	}
+}
+
+// What was added to the next generation before the copy was registered is not missed by a copy of the one before.
+func TestReplicaReadsTheDescriptorAgain(t *testing.T) {
+	var wrong atomic.Bool
+	r := staged(t, func(s *scene, f *Redis, _ *generation, r func() *Replica) {
+		swap := func() {
+			next, err := f.begin(t.Context(), f.capacity)
+			must(t, err)
+			must(t, f.prepare(t.Context(), next))
+			must(t, f.activate(t.Context(), next)) // the one before is not removed yet
+			must(t, f.Add(t.Context(), "new"))
+			heard(t, r(), 2)
+		}
+		times := 0
+		after := func(cmd redis.Cmder) {
+			if cmd.Name() != "get" {
+				return
+			}
+			if times++; times == 1 {
+				swap()
+			}
+			if c, h := r().serving.Load(), hashOf("new"); c != nil && !c.has(&h) {
+				wrong.Store(true)
+			}
+		}
+		s.after.Store(&after)
+	})
+	if wrong.Load() || !says(r, "new") || says(r, "absent") {
+		t.Error("it is missed")
+	}
+}
+
+// While the next generation is fetched the copy of the one before goes on, and has what is added.
+func TestReplicaSwaps(t *testing.T) {
+	var s scene
+	_, rdb := testenv.Mini(t)
+	other := redis.NewClient(rdb.Options())
+	t.Cleanup(func() { other.Close() })
+	other.AddHook(&s)
+	f := newFilter(t, rdb, 1000)
+	built(t, f, "a")
+	r := newReplica(t, other, patient)
+	copiedBy(t, r)
+	var during []bool
+	done := make(chan struct{})
+	s.once("getrange", func() {
+		defer close(done)
+		must(t, f.Add(t.Context(), "b"))
+		heard(t, r, 3)
+		during = []bool{r.Stats().Copied, says(r, "a"), says(r, "b"), !says(r, "absent")}
+	})
+	f.capacity = 5000
+	built(t, f, "a")
+	<-done
+	if slices.Contains(during, false) {
+		t.Error(during)
+	}
+	until(t, "the next one", func() bool { return r.Stats().Copies == 2 })
+	if c := r.serving.Load(); c.total() < 40_000 || !says(r, "a") || !says(r, "b") || says(r, "absent") || r.underway.Load() != nil {
+		t.Error("wrong bits")
+	}
+}

@@ -1,0 +1,265 @@
+package bloom
+
+import (
+	"cmp"
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/cacheaside/cacheaside/internal/conn"
+)
+
+// call is a script that is run on one segment, or another command, and its reply.
+type call struct {
+	command string // "": the script
+	script  conn.Script
+	keys    []string
+	args    []any
+	size    int // of args in bytes, about, or what takes the server as long
+	cmd     *redis.Cmd
+	err     error
+}
+
+// lost is a reply of a script that has not found its segment.
+const lost = -1
+
+// maxTrip is about how many bytes go into one pipeline: a quarter of a millisecond of a server's time, for which others wait.
+const maxTrip = 128 << 10
+
+// placeSize is how many bytes a place counts for: a script takes about a microsecond for each.
+const placeSize = 32
+
+// run carries out all calls, in few trips, each of at most bound; each has its reply or its error then.
+func (f *Redis) run(ctx context.Context, bound time.Duration, calls []*call) {
+	for len(calls) > 0 {
+		n, size := 0, 0
+		for n < len(calls) && n < conn.MaxPipeline && (n == 0 || size+calls[n].size <= maxTrip) {
+			size += calls[n].size
+			n++
+		}
+		f.trip(ctx, bound, calls[:n], "evalsha")
+		calls = calls[n:]
+	}
+}
+
+func (f *Redis) trip(ctx context.Context, bound time.Duration, calls []*call, how string) {
+	bounded, cancel := context.WithTimeout(ctx, bound)
+	defer cancel()
+	var sent []*call
+	var cmds []redis.Cmder
+	for _, c := range calls {
+		if c.err = f.conn.Down(f.conn.Range(c.keys[0])); c.err != nil {
+			continue
+		}
+		c.cmd = redis.NewCmd(bounded, c.words(how)...)
+		sent, cmds = append(sent, c), append(cmds, c.cmd)
+	}
+	if len(cmds) == 0 {
+		return
+	}
+	replies := f.conn.Ask(ctx, bounded, cmds)
+	var unknown []*call
+	for i, c := range sent {
+		if c.err = replies.Err(i); c.err != nil {
+			c.cmd = nil // it may still be in use
+			continue
+		}
+		if c.err = c.cmd.Err(); conn.Unknown(c.cmd) {
+			unknown = append(unknown, c)
+		}
+	}
+	if len(unknown) > 0 && how != "eval" {
+		f.trip(ctx, bound, unknown, "eval")
+	}
+}
+
+// words are those of the command.
+func (c *call) words(how string) []any {
+	words := []any{how, c.script.Hash, len(c.keys)}
+	switch {
+	case c.command != "":
+		words = []any{c.command}
+	case how == "eval":
+		words[1] = c.script.Source
+	}
+	for _, key := range c.keys {
+		words = append(words, key)
+	}
+	return append(words, c.args...)
+}
+
+// perSegment are keys of a filter, by the segment that they are in.
+type perSegment struct {
+	shape
+	at map[uint64][]int // which of the keys
+}
+
+func bySegment(s shape, hashes []hash, which []int) perSegment {
+	p := perSegment{shape: s, at: make(map[uint64][]int)}
+	for _, i := range which {
+		segment := s.segment(&hashes[i])
+		p.at[segment] = append(p.at[segment], i)
+	}
+	return p
+}
+
+// places are those of keys in their segment, as the scripts take them.
+func (s shape) places(hashes []hash, which []int) string {
+	b := make([]byte, 0, 4*len(which)*int(s.k))
+	for _, i := range which {
+		for j := range s.k {
+			b = binary.BigEndian.AppendUint32(b, uint32(headerBits+s.bit(&hashes[i], j)))
+		}
+	}
+	return string(b)
+}
+
+// mask is the bits of keys, in Redis' order, behind an empty header.
+func (s shape) mask(hashes []hash, which []int) []byte {
+	b := make([]byte, headerBytes+s.bits/8)
+	for _, i := range which {
+		for j := range s.k {
+			at := headerBits + s.bit(&hashes[i], j)
+			b[at/8] |= 0x80 >> (at % 8)
+		}
+	}
+	return b
+}
+
+// write adds keys to a generation, and answers how many bits were not set before. What is lost of it stays lost: those keys are answered "maybe".
+func (f *Redis) write(ctx context.Context, g *generation, hashes []hash) (set uint64, err error) {
+	set, missing, err := f.fill(ctx, g, hashes, false)
+	f.counts.lostAdds.Add(missing)
+	return set, err
+}
+
+// fill adds keys to a generation. It answers how many bits were not set before, and how many segments were lost. What is sent is made trip by trip, for whole segments are large; who
+// is gentle rests after each trip for as long as it took, so that others have their turn.
+func (f *Redis) fill(ctx context.Context, g *generation, hashes []hash, gentle bool) (set uint64, missing int64, err error) {
+	var calls []*call
+	size := 0
+	send := func() error {
+		began := time.Now()
+		n, m, err := f.sendAdds(ctx, calls)
+		set, missing = set+n, missing+m
+		calls, size = nil, 0
+		if err == nil && gentle {
+			err = sleep(ctx, time.Since(began))
+		}
+		return err
+	}
+	for segment, which := range bySegment(g.shape(), hashes, upTo(len(hashes))).at {
+		c := f.adding(g, segment, hashes, which)
+		calls, size = append(calls, c), size+c.size
+		if size >= maxTrip || len(calls) == conn.MaxPipeline {
+			if err := send(); err != nil {
+				return set, missing, err
+			}
+		}
+	}
+	return set, missing, send()
+}
+
+// sendAdds sends what adding has made, and counts what it has done.
+func (f *Redis) sendAdds(ctx context.Context, calls []*call) (set uint64, missing int64, err error) {
+	f.run(ctx, f.patience(), calls)
+	for _, c := range calls {
+		if c.err != nil {
+			return set, missing, c.err
+		}
+		n, err := c.cmd.Int64()
+		if err != nil {
+			return set, missing, errReply
+		}
+		if n == lost {
+			missing++
+		} else {
+			set += uint64(n)
+		}
+	}
+	return set, missing, nil
+}
+
+// mergeAbove tells when to send all bits of a segment: to set a bit takes Redis longer than to merge 1000 bytes, but those have to go there first.
+const mergeAbove = 256
+
+func (f *Redis) adding(g *generation, segment uint64, hashes []hash, which []int) *call {
+	s := g.shape()
+	key := segmentKey(f.options.Prefix, f.name, g.ID, segment)
+	if uint64(len(which))*s.k*mergeAbove >= s.bits/8 {
+		mask := s.mask(hashes, which)
+		return &call{script: mergeScript, keys: []string{key, key + ":merged"}, args: []any{g.header(), mask}, size: len(mask)}
+	}
+	places := s.places(hashes, which)
+	return &call{script: addScript, keys: []string{key}, args: []any{g.header(), places, strconv.FormatUint(s.bits/8, 10)}, size: len(places) / 4 * placeSize}
+}
+
+// maxAsked is how many keys one script looks for, so that none keeps the server for long.
+const maxAsked = 1 << 10
+
+// ask asks the active generation of d for keys, and puts the answers into maybe, which are worth nothing unless d was still the descriptor at the time: current. unsure are those keys whose segments are lost or, with an error,
+// could not be asked; they are true.
+func (f *Redis) ask(ctx context.Context, d *known, hashes []hash, maybe []bool) (unsure []int, current bool, err error) {
+	g := d.Active
+	s := g.shape()
+	p := bySegment(s, hashes, upTo(len(hashes)))
+	calls, of := make([]*call, 0, len(p.at)+1), make([][]int, 0, len(p.at))
+	for segment, keys := range p.at {
+		for some := range slices.Chunk(keys, maxAsked) {
+			places := s.places(hashes, some)
+			calls = append(calls, &call{script: lookupScript, keys: []string{segmentKey(f.options.Prefix, f.name, g.ID, segment)}, args: []any{g.header(), strconv.FormatUint(s.k, 10), places}, size: len(places) / 4 * placeSize})
+			of = append(of, some)
+		}
+	}
+	stamp := &call{command: "getrange", keys: []string{f.key}, args: []any{0, stampBytes - 1}}
+	f.run(ctx, f.options.Timeout, append(calls, stamp))
+	for i, c := range calls {
+		reply, failed := answers(c, len(of[i]))
+		err = cmp.Or(failed, err)
+		if reply == "" {
+			unsure = append(unsure, of[i]...)
+		}
+		for j, key := range of[i] {
+			maybe[key] = reply == "" || reply[j] != '0'
+		}
+	}
+	if stamp.err != nil {
+		return nil, false, stamp.err
+	}
+	now, err2 := stamp.cmd.Text()
+	return unsure, err2 == nil && now == d.raw[:min(len(d.raw), stampBytes)], cmp.Or(err, err2)
+}
+
+var errReply = errors.New("Redis has answered what no script of a filter does")
+
+// answers reads a reply of the lookup script: none where the segment is lost.
+func answers(c *call, n int) (string, error) {
+	if c.err != nil {
+		return "", c.err
+	}
+	switch reply := c.cmd.Val().(type) {
+	case string:
+		if len(reply) == n {
+			return reply, nil
+		}
+	case int64:
+		if reply == lost {
+			return "", nil
+		}
+	}
+	return "", fmt.Errorf("%w: %T", errReply, c.cmd.Val())
+}
+
+func upTo(n int) []int {
+	all := make([]int, n)
+	for i := range all {
+		all[i] = i
+	}
+	return all
+}

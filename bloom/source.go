@@ -1,0 +1,213 @@
+package bloom
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"iter"
+	"reflect"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// Keys is a Source of these keys, for a set that does not change.
+func Keys(keys ...string) Source {
+	sorted := slices.Clone(keys)
+	slices.Sort(sorted)
+	sorted = slices.Compact(sorted)
+	return func(ctx context.Context, after string) iter.Seq2[string, error] {
+		return func(yield func(string, error) bool) {
+			at, found := slices.BinarySearch(sorted, after)
+			if found && after != "" { // an empty key is behind no other
+				at++
+			}
+			for _, key := range sorted[at:] {
+				if !yield(key, nil) {
+					return
+				}
+			}
+		}
+	}
+}
+
+// Column is what the column of a Table holds.
+type Column interface {
+	~int | ~int8 | ~int16 | ~int32 | ~int64 | ~uint | ~uint8 | ~uint16 | ~uint32 | ~uint64 | ~string
+}
+
+// pageRows is how many rows a Table reads at once: few enough not to keep a database from its other work for longer than a millisecond or so.
+const pageRows = 1000
+
+// Table is a Source of all values of a column, in the database's order, for MySQL and SQLite. The column is the primary key, or another that is unique and not NULL, and holds K: integers, whose text is decimal, or strings,
+// which are taken as they are. table may be given as schema.table; names are letters, digits and "_".
+//
+//	bloom.Table[int64](db, "users", "id")
+//
+// Each page of 1000 rows is a statement of its own (WHERE column > ? ORDER BY column LIMIT 1000), on no transaction, so that the database keeps no snapshot for it. Do not give it a db that reads from a replica: the
+// rows that it lags behind would be hidden.
+//
+// Strings may be of any collation, since the one that sorts them also compares them. But a filter compares byte for byte: where the collation finds the row "foo" for "Foo", or for "foo " with a
+// space, ask the filter for "foo", as the table has it.
+//
+// For PostgreSQL, which has other quotes and parameters, and for keys of several columns write a Source in the same way.
+func Table[K Column](db *sql.DB, table, column string) Source {
+	t := &tableSource{db: db, kind: reflect.TypeFor[K]().Kind()}
+	t.err = t.prepare(table, column)
+	return func(ctx context.Context, after string) iter.Seq2[string, error] {
+		return func(yield func(string, error) bool) {
+			if err := t.read(ctx, after, yield); err != nil {
+				yield("", fmt.Errorf("bloom: Table: %w", err))
+			}
+		}
+	}
+}
+
+type tableSource struct {
+	db   *sql.DB
+	kind reflect.Kind // of the keys
+	err  error        // of who has made it
+
+	first, next string // statements: of the first page, and of those behind a key
+}
+
+func (t *tableSource) prepare(table, column string) error {
+	schema, name, qualified := strings.Cut(table, ".")
+	switch {
+	case t.db == nil:
+		return errors.New("the database is nil")
+	case !isIdentifier(schema) || qualified && !isIdentifier(name):
+		return fmt.Errorf("table %q: an identifier of 1 to 64 letters, digits and '_', or two with a '.' between them", table)
+	case !isIdentifier(column):
+		return fmt.Errorf("column %q: an identifier of 1 to 64 letters, digits and '_'", column)
+	}
+	column, table = "`"+column+"`", "`"+strings.ReplaceAll(table, ".", "`.`")+"`"
+	end := " ORDER BY " + column + " LIMIT " + strconv.Itoa(pageRows)
+	t.first = "SELECT " + column + " FROM " + table + end
+	t.next = "SELECT " + column + " FROM " + table + " WHERE " + column + " > ?" + end
+	return nil
+}
+
+// isIdentifier tells whether s may stand between backquotes, which both databases know.
+func isIdentifier(s string) bool {
+	for _, c := range []byte(s) {
+		switch {
+		case 'a' <= c && c <= 'z', 'A' <= c && c <= 'Z', '0' <= c && c <= '9', c == '_':
+		default:
+			return false
+		}
+	}
+	return s != "" && len(s) <= 64
+}
+
+// read yields page after page. An error is the last.
+func (t *tableSource) read(ctx context.Context, after string, yield func(string, error) bool) error {
+	if t.err != nil {
+		return t.err
+	}
+	for {
+		page, err := t.page(ctx, after)
+		if err != nil {
+			return err
+		}
+		for _, key := range page {
+			if !yield(key, nil) {
+				return nil
+			}
+		}
+		if len(page) < pageRows {
+			return nil
+		}
+		last := page[len(page)-1]
+		if last == after { // in SQLite a BLOB is behind any text
+			return errOrder
+		}
+		after = last
+	}
+}
+
+// page is read as a whole before it is yielded, so that no statement is open while keys are added.
+func (t *tableSource) page(ctx context.Context, after string) (page []string, err error) {
+	statement, args := t.first, []any(nil)
+	var last any
+	if after != "" {
+		if last, err = t.value(after); err != nil {
+			return nil, err
+		}
+		statement, args = t.next, []any{last}
+	}
+	rows, err := t.db.QueryContext(ctx, statement, args...)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close() //nolint:errcheck // rows.Err tells
+	if err := t.ordered(rows); err != nil {
+		return nil, err
+	}
+	page = make([]string, 0, pageRows)
+	for rows.Next() {
+		var key string
+		if err := rows.Scan(&key); err != nil {
+			return nil, err
+		}
+		value, err := t.value(key)
+		if err != nil {
+			return nil, err
+		}
+		if t.kind != reflect.String {
+			key = fmt.Sprint(value) // some have zeros in front
+		}
+		if last != nil && !t.behind(value, last) {
+			return nil, errOrder
+		}
+		page, last = append(page, key), value
+	}
+	return page, rows.Err()
+}
+
+var (
+	errOrder = errors.New("the column is not in the order of its values: it does not hold what Table was told (Table[int64], Table[string]), or is an ENUM or SET")
+	errValue = errors.New("the column holds what is no integer, or too large for what Table was told")
+)
+
+// ordered refuses columns that MySQL sorts by their number, and compares by their text.
+func (t *tableSource) ordered(rows *sql.Rows) error {
+	types, err := rows.ColumnTypes()
+	if err == nil && t.kind == reflect.String && slices.Contains([]string{"ENUM", "SET"}, types[0].DatabaseTypeName()) {
+		return errOrder
+	}
+	return err
+}
+
+// value is what a key is in a statement: an integer must be one there, or both sides would be compared as floating point numbers, or as text.
+func (t *tableSource) value(key string) (any, error) {
+	switch t.kind {
+	case reflect.String:
+		return key, nil
+	case reflect.Uint, reflect.Uint8, reflect.Uint16, reflect.Uint32, reflect.Uint64:
+		n, err := strconv.ParseUint(key, 10, 64)
+		if err != nil {
+			return nil, errValue // without the key
+		}
+		return n, nil
+	default:
+		n, err := strconv.ParseInt(key, 10, 64)
+		if err != nil {
+			return nil, errValue
+		}
+		return n, nil
+	}
+}
+
+// behind tells whether value may come behind last: of strings only the database knows, but the same is none.
+func (t *tableSource) behind(value, last any) bool {
+	switch v := value.(type) {
+	case int64:
+		return v >= last.(int64)
+	case uint64:
+		return v >= last.(uint64)
+	default:
+		return true
+	}
+}

@@ -1,0 +1,136 @@
+package bloom
+
+import (
+	"fmt"
+	"math"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/bits-and-blooms/bloom/v3"
+
+	"github.com/cacheaside/cacheaside/internal/testenv"
+)
+
+// lookups are the filters whose lookups are compared, of a million keys at 1 %, and keys of about 15 bytes.
+type lookups struct {
+	raw           *bloom.BloomFilter
+	local         *Local
+	replica       *Replica // that has its copy, trusts it for ever, and talks to nobody
+	there, absent []string
+}
+
+func newLookups(t testing.TB, n int) *lookups {
+	l := &lookups{raw: bloom.NewWithEstimates(uint(n), 0.01), local: newLocal(t, uint64(n), 0.01), replica: still(t, uint64(n))}
+	complete(t, l.local)
+	for i := range n {
+		key := "user:" + digits(i)
+		l.raw.AddString(key)
+		must(t, l.local.Add(t.Context(), key))
+		h := hashOf(key)
+		l.replica.add(&h)
+		if i < 1<<16 {
+			l.there, l.absent = append(l.there, key), append(l.absent, "none:"+digits(i))
+		}
+	}
+	return l
+}
+
+// still is a Replica that has a copy, trusts it for ever, and talks to nobody.
+func still(t testing.TB, capacity uint64) *Replica {
+	_, client := testenv.Mini(t)
+	f := newFilter(t, client, capacity)
+	r := &Replica{Redis: f, start: time.Now()}
+	s, err := shapeFor(capacity, 0.01)
+	must(t, err)
+	r.serving.Store(newCopied(newGeneration(s, capacity, 0.01)))
+	r.trust.Store(math.MaxInt64)
+	return r
+}
+
+// digits are ten, as if at random.
+func digits(i int) string { return fmt.Sprintf("%010d", uint64(i)*0x9e3779b97f4a7c15>>31) }
+
+// ways are the lookups, each of all keys.
+func (l *lookups) ways(t testing.TB) map[string]func(keys []string) {
+	ctx, bits := t.Context(), l.local.holds.Load().active.bitmap
+	return map[string]func(keys []string){
+		"raw": func(keys []string) {
+			for _, key := range keys {
+				sink = l.raw.TestString(key)
+			}
+		},
+		"bitmap": func(keys []string) {
+			for _, key := range keys {
+				h := hashOf(key)
+				sink = bits.has(&h)
+			}
+		},
+		"local": func(keys []string) {
+			for _, key := range keys {
+				sink, _ = l.local.MightContain(ctx, key)
+			}
+		},
+		"replica": func(keys []string) {
+			for _, key := range keys {
+				sink, _ = l.replica.MightContain(ctx, key)
+			}
+		},
+	}
+}
+
+func BenchmarkLookup(b *testing.B) {
+	l := newLookups(b, 1_000_000)
+	for what, keys := range map[string][]string{"hit": l.there, "miss": l.absent} {
+		for way, look := range l.ways(b) {
+			b.Run(what+"/"+way, func(b *testing.B) {
+				b.ReportAllocs()
+				for b.Loop() {
+					look(keys)
+				}
+				b.ReportMetric(float64(b.Elapsed())/float64(b.N)/float64(len(keys)), "ns/key")
+			})
+		}
+	}
+}
+
+// TestLookupSpeed compares the best of blocks of lookups that take turns, so that all have the same neighbours.
+func TestLookupSpeed(t *testing.T) {
+	rounds, n := 2, 50_000
+	if testenv.Accepting {
+		rounds, n = 40, 1_000_000
+	}
+	l := newLookups(t, n)
+	for what, keys := range map[string][]string{"hit": l.there, "miss": l.absent} {
+		best := make(map[string]float64)
+		for range rounds {
+			for way, look := range l.ways(t) {
+				for part := range slices.Chunk(keys, 1<<12) {
+					start := time.Now()
+					look(part)
+					took := float64(time.Since(start)) / float64(len(part))
+					if before, ok := best[way]; !ok || took < before {
+						best[way] = took
+					}
+				}
+			}
+		}
+		for _, way := range []string{"bitmap", "local", "replica"} {
+			ratio := best[way] / best["raw"]
+			t.Logf("%-4s %-7s %5.1f ns, raw %5.1f: %.2f", what, way, best[way], best["raw"], ratio)
+			if ratio > 1.15 && testenv.Accepting {
+				t.Errorf("%s: %s is too slow", what, way)
+			}
+		}
+	}
+}
+
+// TestLookupAllocatesNothing: neither hits nor misses.
+func TestLookupAllocatesNothing(t *testing.T) {
+	l := newLookups(t, 1000)
+	for way, look := range l.ways(t) {
+		if n := testing.AllocsPerRun(10, func() { look(l.there); look(l.absent) }); n != 0 {
+			t.Errorf("%s: %v allocations", way, n)
+		}
+	}
+}

@@ -1,0 +1,179 @@
+package bloom
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"sync/atomic"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// Stats counts what this process has asked a filter for, and added, since the start.
+type Stats struct {
+	Absent  int64 // keys that were certainly not there
+	Present int64 // keys that may be there, since all their bits are set
+	Unknown int64 // keys that may be there, since the filter could not say; of them:
+	Lost    int64 // those whose part of the filter is gone, or which no filter has been built for
+	Failed  int64 // those that could not be asked for
+
+	FalsePositives int64 // keys that NotFound has told of; in front of a loader, or as a deny list, also those of Unknown that were not there
+
+	Added     int64 // keys
+	AddErrors int64 // calls of Add, AddMany, Admit, and what that returns, that failed
+	LostAdds  int64 // parts of a filter that were found gone by an Add; their keys may be there, until a Rebuild
+	Malformed int64 // times that what Redis holds in the place of the descriptor could not be read
+
+	// Of a Replica; zero without one.
+	Copied     bool  // it answers "no" by itself now
+	CopyBytes  int64 // that its copy takes; with the next one, while that is being made
+	LostCopied int64 // parts of its copy that Redis has lost: their keys may be there, until a Rebuild
+	TooLarge   bool  // the filter is larger than Options.MaxReplicaBytes, so it is not copied
+	Copies     int64 // that were made
+	Gaps       int64 // times that something may have been missed, as at the start and whenever the connection was lost: then the copy is made again
+	Heard      int64 // announcements of other processes
+}
+
+// FalsePositiveRate is the measured one, of the keys that are not there: 0 if there were none. It counts what NotFound has told of.
+func (s Stats) FalsePositiveRate() float64 {
+	if s.FalsePositives == 0 {
+		return 0
+	}
+	return float64(s.FalsePositives) / float64(s.FalsePositives+s.Absent)
+}
+
+// State is what is known of a filter itself.
+type State struct {
+	Built    bool    // it can answer "no"
+	Building bool    // a Rebuild is under way, or was ended before it was through
+	Capacity uint64  // keys that the filter was made for, which is what it was when it was built
+	Rate     float64 // of false positives when it holds so many
+	Bits     uint64  // of all its segments
+	SetBits  uint64  // of them; where processes have died, or replies were lost, about so many
+	Keys     uint64  // about so many have been added, by the bits that are set
+	Deleted  uint64  // rows that Deleted has told of since its rebuild began
+}
+
+// Fill is the part of the bits that are set: about a half at capacity.
+func (s State) Fill() float64 {
+	if s.Bits == 0 {
+		return 0
+	}
+	return float64(s.SetBits) / float64(s.Bits)
+}
+
+// counts are the live form of Stats.
+type counts struct {
+	absent, present, lost, failed, falsePositives atomic.Int64
+	added, addErrors, lostAdds, malformed         atomic.Int64
+}
+
+// looked counts the answers to a lookup: maybe, of which unsure are of what is lost, or failed: all of them, if there was an error.
+func (c *counts) looked(maybe []bool, unsure int, err error) {
+	absent := 0
+	for _, m := range maybe {
+		if !m {
+			absent++
+		}
+	}
+	c.absent.Add(int64(absent))
+	c.present.Add(int64(len(maybe) - absent - unsure))
+	if err != nil {
+		c.failed.Add(int64(unsure))
+	} else {
+		c.lost.Add(int64(unsure))
+	}
+}
+
+func (c *counts) stats() Stats {
+	s := Stats{
+		Absent: c.absent.Load(), Present: c.present.Load(), Lost: c.lost.Load(), Failed: c.failed.Load(), FalsePositives: c.falsePositives.Load(),
+		Added: c.added.Load(), AddErrors: c.addErrors.Load(), LostAdds: c.lostAdds.Load(), Malformed: c.malformed.Load(),
+	}
+	s.Unknown = s.Lost + s.Failed
+	return s
+}
+
+// Stats returns this process's counts.
+func (f *Redis) Stats() Stats {
+	s := f.counts.stats()
+	if r := f.copy.Load(); r != nil {
+		r.stats(&s)
+	}
+	return s
+}
+
+// stats adds what is counted of a Replica.
+func (r *Replica) stats(s *Stats) {
+	trust := r.trust.Load() // before all else: see says
+	if c := r.serving.Load(); c != nil {
+		s.Copied, s.CopyBytes, s.LostCopied = r.says(c, trust), c.bytes(), int64(c.lost())
+	}
+	if c := r.underway.Load(); c != nil {
+		s.CopyBytes += c.bytes()
+	}
+	r.looks.addTo(s)
+	s.TooLarge, s.Copies, s.Gaps, s.Heard = r.tooLarge.Load(), r.copies.Load(), int64(r.epoch.Load()), r.channel.Stats().Heard
+}
+
+// NotFound tells that so many keys that the filter took for present were not there: its false positives.
+func (f *Redis) NotFound(keys int) { f.counts.falsePositives.Add(int64(keys)) }
+
+// Deleted tells that so many rows were deleted, whose keys stay in the filter until the next Rebuild.
+func (f *Redis) Deleted(ctx context.Context, rows int) error {
+	ctx, cancel := context.WithTimeout(ctx, f.patience())
+	defer cancel()
+	cmd := redis.NewIntCmd(ctx, "hincrby", f.tally, "deleted", rows)
+	err := f.home.Send(ctx, []redis.Cmder{cmd})
+	if err == nil {
+		err = cmd.Err()
+	}
+	if err != nil {
+		return fmt.Errorf("bloom: filter %s: %w", f.name, err)
+	}
+	return nil
+}
+
+// State asks Redis what has become of the filter.
+func (f *Redis) State(ctx context.Context) (State, error) {
+	d, t, err := f.look(ctx)
+	if err != nil {
+		return State{}, fmt.Errorf("bloom: filter %s: %w", f.name, err)
+	}
+	return f.state(&d.descriptor, t), nil
+}
+
+// look reads the descriptor, and what is counted.
+func (f *Redis) look(ctx context.Context) (*known, tally, error) {
+	at := time.Now()
+	ctx, cancel := context.WithTimeout(ctx, f.patience())
+	defer cancel()
+	cmd := redis.NewCmd(ctx, "eval", touchScript, 2, f.key, f.tally)
+	if err := f.home.Send(ctx, []redis.Cmder{cmd}); err != nil {
+		return nil, nil, err
+	}
+	raw, t, err := touchReply(cmd)
+	if err != nil {
+		return nil, nil, err
+	}
+	d, err := f.learn(raw, at)
+	return d, t, err
+}
+
+// tally is what is counted of a filter, in Redis.
+type tally map[string]string
+
+func (t tally) count(field string) uint64 {
+	n, _ := strconv.ParseUint(t[field], 10, 64) // none if it is no number
+	return n
+}
+
+func (f *Redis) state(d *descriptor, t tally) State {
+	g := d.Active
+	if g == nil {
+		return State{Building: d.Building != nil}
+	}
+	set := min(t.count("bits:"+g.ID), g.shape().total())
+	return State{Built: true, Building: d.Building != nil, Capacity: g.Capacity, Rate: g.Rate, Bits: g.shape().total(), SetBits: set, Keys: g.shape().estimate(set), Deleted: t.count("deleted")}
+}

@@ -1,0 +1,117 @@
+package consistency
+
+import (
+	"bytes"
+	"context"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/cacheaside/cacheaside"
+	"github.com/cacheaside/cacheaside/internal/testenv"
+)
+
+// onCommit has the action befall the next COMMIT.
+func (x *world) onCommit(action testenv.Action, also func()) {
+	var done atomic.Bool
+	x.database.OnRequest(func(chunk []byte) testenv.Action {
+		if !bytes.Contains(chunk, []byte("COMMIT")) || !done.CompareAndSwap(false, true) {
+			return testenv.Pass
+		}
+		if also != nil {
+			also()
+		}
+		return action
+	})
+}
+
+// TestCancelledDuringCommit: who has sent COMMIT does not leave before the caches are told.
+func TestCancelledDuringCommit(t *testing.T) {
+	x := start(t, setup{mariadb: true, proxied: true})
+	for _, level := range levels {
+		x.reset()
+		ctx, stop := context.WithCancel(t.Context())
+		x.onCommit(testenv.Delay(100*time.Millisecond), stop)
+		x.check(x.At(level).Update(ctx, set(1, "new"), x.rows.Key(1)))
+		if level == Async {
+			x.invalidated()
+		}
+		x.reads("new")
+	}
+}
+
+// TestLostCommit: a connection that is lost during COMMIT. Whether that was carried out or not, nothing stale is left: and not for the moment only.
+func TestLostCommit(t *testing.T) {
+	for name, inMemory := range map[string]bool{"outbox": false, "memory": true} {
+		t.Run(name, func(t *testing.T) {
+			x := start(t, setup{mariadb: true, proxied: true, inMemory: inMemory, cache: cacheaside.Options{LeaseTTL: long}})
+			for _, level := range levels {
+				for action, now := range map[testenv.Action]string{testenv.Drop: "old", testenv.LoseReply: "new"} {
+					if !inMemory || level == Inline || level == Strict {
+						x.loseCommit(level, action, now)
+					}
+				}
+			}
+		})
+	}
+}
+
+func (x *world) loseCommit(level Level, action testenv.Action, now string) {
+	x.t.Helper()
+	x.reset()
+	x.onCommit(action, nil)
+	is(x.t, x.At(level).Update(x.t.Context(), set(1, "new"), x.rows.Key(1)), ErrUnknown)
+	if level == Strict && !x.isHeld() {
+		x.t.Error("it is not on hold any more")
+	}
+	x.eventually("the database has decided", func() bool { v, _ := x.load(x.t.Context(), 1); return v == now })
+	x.reads(now)
+	want := 1 // for what was committed, and, without a row in the transaction, in any case
+	if level != Inline && !x.forgets() && now == "old" {
+		want = 0
+	}
+	if d, err := x.options.Queue.Depth(x.t.Context()); d.Items != want || err != nil {
+		x.t.Errorf("%v, %s: to be invalidated once more: %+v, %v; want %d", level, now, d, err, want)
+	}
+	if got := x.counts(); got != (Stats{Unknown: 1}) {
+		x.t.Errorf("%v, %s: %+v", level, now, got)
+	}
+}
+
+// TestIsKept: a row stays in the outbox as long as its key is not invalidated for sure: since that has failed, or was perhaps too early.
+func TestIsKept(t *testing.T) {
+	for name, lose := range map[string]func(*world){
+		"unknown": func(x *world) { x.onCommit(testenv.LoseReply, nil) },
+		"failed":  func(x *world) { x.redis.Cut() },
+	} {
+		t.Run(name, func(t *testing.T) {
+			x := start(t, setup{mariadb: true, proxied: true, cache: quick})
+			lose(x)
+			_ = x.Update(t.Context(), set(1, "new"), x.rows.Key(1))
+			x.has("new")
+			x.check(x.Close()) // which removes what it may
+			if n := x.intents(); n != 1 {
+				t.Errorf("%d rows in the outbox", n)
+			}
+		})
+	}
+}
+
+// TestLateCommit: a COMMIT that is carried out when its sender has given it up, and others have cached what was before.
+func TestLateCommit(t *testing.T) {
+	x := start(t, setup{mariadb: true, proxied: true, dsn: "&readTimeout=200ms", cache: cacheaside.Options{LeaseTTL: long}})
+	x.grace, x.onceMore = 0, 500*time.Millisecond
+	for _, level := range levels {
+		x.reset()
+		x.onCommit(testenv.Pass, func() { x.database.Hang(true) })
+		is(t, x.At(level).Update(t.Context(), set(1, "new"), x.rows.Key(1)), ErrUnknown)
+		x.reads("old")
+		x.database.Hang(false)
+		x.eventually("committed", func() bool { v, _ := x.load(t.Context(), 1); return v == "new" })
+		if level == Strict { // nobody has cached it meanwhile
+			x.reads("new")
+		}
+		x.relays("invalidated once more", func() bool { return x.intents() == 0 })
+		x.reads("new")
+	}
+}

@@ -1,0 +1,154 @@
+package consistency
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/jmoiron/sqlx"
+
+	"github.com/cacheaside/cacheaside/internal/testenv"
+)
+
+// durable has commits of the test's MariaDB wait for the disk, and its binary log too if syncBinlog is 1.
+func (x *world) durable(syncBinlog int) {
+	x.t.Helper()
+	x.exec("SET GLOBAL innodb_flush_log_at_trx_commit = 1")
+	x.exec(fmt.Sprintf("SET GLOBAL sync_binlog = %d", syncBinlog))
+	x.t.Cleanup(func() {
+		_, _ = x.admin.Exec("SET GLOBAL innodb_flush_log_at_trx_commit = 0")
+		_, _ = x.admin.Exec("SET GLOBAL sync_binlog = 0")
+	})
+}
+
+// TestCostOfAWrite: what each level adds to a transaction, in one run, round by round.
+func TestCostOfAWrite(t *testing.T) {
+	rounds, each := 2, 5
+	if testenv.Accepting {
+		rounds, each = 300, 10
+	}
+	for _, syncBinlog := range []int{0, 1} {
+		t.Run(fmt.Sprintf("sync_binlog=%d", syncBinlog), func(t *testing.T) {
+			x := start(t, setup{mariadb: true, relay: true, direct: true})
+			x.grace = grace
+			x.durable(syncBinlog)
+			rdb := x.server.Client(t)
+			ctx, n := t.Context(), 0
+			next := func() string { n++; return fmt.Sprint(n) }
+			ways := []struct {
+				name string
+				do   func() error
+			}{
+				{"a round trip to Redis", func() error { return rdb.Del(ctx, "none").Err() }},
+				{"the bare transaction", func() error { return bare(ctx, x.writes, set(1, next())) }},
+				{"and two round trips", func() error {
+					return errors.Join(bare(ctx, x.writes, set(1, next())), rdb.Del(ctx, "none").Err(), rdb.Del(ctx, "none").Err())
+				}},
+				{"Inline", func() error { return x.At(Inline).Update(ctx, set(1, next()), x.rows.Key(1)) }},
+				{"Outbox", func() error { return x.At(Outbox).Update(ctx, set(1, next()), x.rows.Key(1)) }},
+				{"Async", func() error { return x.At(Async).Update(ctx, set(1, next()), x.rows.Key(1)) }},
+				{"Strict", func() error { return x.At(Strict).Update(ctx, set(1, next()), x.rows.Key(1)) }},
+				{"WriteThrough", func() error { return WriteThrough(ctx, x.Writer, x.rows, 1, through(1, next())) }},
+			}
+			took := make([][]time.Duration, len(ways))
+			for range rounds {
+				for i, way := range ways {
+					began := time.Now()
+					for range each {
+						x.check(way.do())
+					}
+					took[i] = append(took[i], time.Since(began)/time.Duration(each))
+				}
+			}
+			times := func(of, as int) float64 { // the median of what the rounds say, each by itself, for the machine is not the same from one to the next
+				var all []float64
+				for r := range rounds {
+					all = append(all, float64(took[of][r])/float64(took[as][r]))
+				}
+				slices.Sort(all)
+				return all[len(all)/2]
+			}
+			var out strings.Builder
+			for i, way := range ways {
+				all := slices.Sorted(slices.Values(took[i]))
+				fmt.Fprintf(&out, "\n%-22s %v (%.2fx)", way.name, all[len(all)/2].Round(time.Microsecond), times(i, 1))
+			}
+			t.Logf("innodb_flush_log_at_trx_commit=1, sync_binlog=%d, median of %d rounds of %d:%s", syncBinlog, rounds, each, out.String())
+			if !testenv.Accepting {
+				return
+			}
+			if inline := times(3, 2); inline > 1.05 { // trips after a transaction, when everybody has gone to sleep, are slower than one after the other
+				t.Errorf("Inline takes %.2f times as long as a transaction and two trips", inline)
+			}
+			if outbox := times(4, 1); outbox > 1.6 {
+				t.Errorf("Outbox takes %.2f times as long as a bare transaction", outbox)
+			}
+		})
+	}
+}
+
+// bare is a write without a Writer.
+func bare(ctx context.Context, db *sqlx.DB, write func(context.Context, *sqlx.Tx) error) error {
+	tx, err := db.BeginTxx(ctx, nil)
+	if err != nil {
+		return err
+	}
+	if err := write(ctx, tx); err != nil {
+		_ = tx.Rollback()
+		return err
+	}
+	return tx.Commit()
+}
+
+// TestOutboxStaysSmall: rows leave the outbox as fast as writes put them there.
+func TestOutboxStaysSmall(t *testing.T) {
+	const writers = 32
+	length, rate := 500*time.Millisecond, 200
+	if testenv.Accepting {
+		length, rate = 20*time.Second, 2000
+	}
+	x := start(t, setup{mariadb: true, relay: true, direct: true})
+	x.grace = grace
+	x.writes.SetMaxIdleConns(2 * writers)
+	x.durable(0)
+	x.exec("INSERT INTO item SELECT seq, 'old' FROM seq_3_to_10000")
+	var most, writes atomic.Int64
+	ctx, stop := context.WithTimeout(t.Context(), length)
+	defer stop()
+	ticks := make(chan int)
+	var wg sync.WaitGroup
+	for range writers {
+		wg.Go(func() {
+			for id := range ticks {
+				if err := x.At(Outbox).Update(t.Context(), set(id, fmt.Sprint(time.Now())), x.rows.Key(id)); err != nil {
+					t.Error(err)
+				}
+				writes.Add(1)
+			}
+		})
+	}
+	wg.Go(func() {
+		for ctx.Err() == nil {
+			most.Store(max(most.Load(), int64(x.intents())))
+			time.Sleep(10 * time.Millisecond)
+		}
+	})
+	began := time.Now()
+	for n := 1; ctx.Err() == nil; n++ {
+		time.Sleep(time.Until(began.Add(time.Duration(n) * time.Second / time.Duration(rate))))
+		ticks <- n%9000 + 1
+	}
+	close(ticks)
+	wg.Wait()
+	reached := float64(writes.Load()) / time.Since(began).Seconds()
+	t.Logf("%.0f writes/s for %v: at most %d rows in the outbox; %+v", reached, length, most.Load(), x.Stats())
+	if most.Load() >= 1000 {
+		t.Errorf("%d rows in the outbox", most.Load())
+	}
+}

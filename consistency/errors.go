@@ -1,0 +1,14 @@
+package consistency
+
+import "errors"
+
+// Errors of a Writer, to test for with errors.Is; ErrQueued is one more. What is wrapped beside them says why.
+var (
+	// ErrUnknown means that COMMIT was sent and failed, as by a lost connection, or that the function of Update has ended the transaction by itself: it may have been committed, or be committed yet. Its
+	// keys were invalidated, and will be once more.
+	ErrUnknown = errors.New("it is not known whether the transaction was committed")
+
+	// ErrNotQueued means that the transaction was committed (beside ErrUnknown: may have been), that not all caches could be told, and that what is missing could not even be queued. Give the keys to
+	// Cache.InvalidateKeys until that succeeds. Do not write again.
+	ErrNotQueued = errors.New("committed, but still cached as it was, and the invalidation could not be queued")
+)

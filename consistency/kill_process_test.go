@@ -1,0 +1,80 @@
+package consistency
+
+import (
+	"slices"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/cacheaside/cacheaside/internal/testenv"
+)
+
+// killedProcess is a child of TestNothingIsForgotten.
+type killedProcess struct {
+	*testenv.Child
+	killWorld
+	role   string
+	scope  *killScope
+	since  time.Time     // when it was spawned
+	ready  atomic.Int64  // so long after it began its work
+	after  time.Duration // then it lives so long; 0: as long as it likes
+	killed bool          // from outside
+	lines  chan string   // what it says
+}
+
+// killScope is a test that ends early, for the child that belongs to it: there are thousands.
+type killScope struct {
+	testing.TB
+	cleanups []func()
+}
+
+func (s *killScope) Cleanup(f func()) { s.cleanups = append(s.cleanups, f) }
+
+func (p *killPlay) spawn(role string, w killWorld) *killedProcess {
+	w.Redis, w.DSN, w.Seed = p.Redis, p.DSN, p.Seed
+	p.spawned++
+	w.Who = p.spawned
+	ended := p.ended
+	if role == "kill-reader" {
+		ended = nil
+	}
+	return spawnKilled(p.t, role, w, ended)
+}
+
+// spawnKilled has ended told when the process has ended, unless it is nil.
+func spawnKilled(t *testing.T, role string, w killWorld, ended chan<- *killedProcess) *killedProcess {
+	c := &killedProcess{killWorld: w, role: role, scope: &killScope{TB: t}, since: time.Now(), lines: make(chan string, 1000)}
+	c.Child = testenv.SpawnChild(c.scope, role, w.env())
+	go func() {
+		defer close(c.lines)
+		for {
+			line, err := c.ReadLine(time.Hour)
+			if err != nil {
+				if ended != nil {
+					ended <- c
+				}
+				return
+			}
+			if line == "ready" {
+				c.ready.Store(int64(time.Since(c.since)))
+			} else {
+				c.lines <- line
+			}
+		}
+	}()
+	return c
+}
+
+// due tells whether it has lived long enough.
+func (c *killedProcess) due() bool {
+	lived, ready := time.Since(c.since), time.Duration(c.ready.Load())
+	return !c.killed && (c.after > 0 && ready > 0 && lived > ready+c.after || ready == 0 && lived > 30*time.Second)
+}
+
+// end leaves nothing of it.
+func (c *killedProcess) end() {
+	for _, f := range slices.Backward(c.scope.cleanups) {
+		f()
+	}
+	c.scope.cleanups = nil
+}

@@ -1,0 +1,377 @@
+package consistency
+
+import (
+	"cmp"
+	"context"
+	"flag"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/cacheaside/cacheaside/internal/testenv"
+)
+
+var (
+	killSeed  = flag.Uint64("kill.seed", 1, "of TestNothingIsForgotten")
+	killKills = flag.Int("kill.kills", 0, "at each level, of TestNothingIsForgotten; 0: 20, and 500 with CACHEASIDE_ACCEPT")
+)
+
+// TestNothingIsForgotten: processes that write are killed anywhere, and relays, and Redis, while others read all the time. When all has come to rest, no cache has anything that the database has not, but for what
+// was written at the level Inline.
+func TestNothingIsForgotten(t *testing.T) {
+	kills := 20
+	if testenv.Accepting {
+		kills = 500
+	}
+	p := newKillPlay(t, cmp.Or(*killKills, kills))
+	p.run()
+	p.rest()
+	p.report(p.verdict())
+}
+
+// killPlay is one run of it.
+type killPlay struct {
+	*killProcess
+	t      *testing.T
+	server *testenv.Redis
+	random *rand.Rand
+	plan   []killWorld // the writers that are still to come
+	blocks int
+	began  time.Time
+	took   time.Duration
+
+	spawned int
+	living  []*killedProcess // writers
+	readers []*killedProcess
+	relays  []*killedProcess
+	ended   chan *killedProcess // of writers and relays
+
+	decks      map[int][]string        // of each case, and of relays: the places to die that come next
+	vain       map[int]map[string]bool // where they do not pass
+	died       map[int]map[string]int  // how often one has died where; "": anywhere
+	history    map[int][]string        // of each block: how its writers have died
+	redisKills int
+	cached     int // keys that were found in Redis in the end
+}
+
+const (
+	killTime = 7 * time.Second // unless CACHEASIDE_ACCEPT is set: a machine that is busy kills less
+	relaying = -1              // stands for the relays, beside the cases
+)
+
+// passes tells whether processes of a case pass a point, or relays.
+func passes(group int, at string) bool {
+	if relays := at == "claimed" || at == "relaying" || at == "relayed"; relays || group == relaying {
+		return relays && group == relaying
+	}
+	c := killCases[group]
+	switch at {
+	case "stored", "shown", "released":
+		return c.level == Strict
+	case "invalidated":
+		return c.level == Inline || c.level == Outbox
+	case "queued":
+		return c.memory // and only while Redis is out
+	case "removing", "removed":
+		return c.level == Outbox || c.level == Strict
+	}
+	return true
+}
+
+func newKillPlay(t *testing.T, kills int) *killPlay {
+	server := testenv.StartRedis(t, "--appendonly", "yes", "--appendfsync", "always")
+	m := testenv.SharedMariaDB(t)
+	durable(t, m)
+	own, err := killWorld{Redis: server.Addr, DSN: m.DSN(t), Seed: *killSeed}.open()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(own.close)
+	p := &killPlay{
+		killProcess: own, t: t, server: server, random: rand.New(rand.NewPCG(*killSeed, 0)), ended: make(chan *killedProcess, 100),
+		decks: map[int][]string{}, died: map[int]map[string]int{}, history: map[int][]string{},
+	}
+	p.planFor(kills)
+	if err := p.createTables(t.Context(), p.blocks); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		for _, c := range slices.Concat(p.living, p.readers, p.relays) {
+			c.end()
+		}
+	})
+	for _, w := range []killWorld{{}, {Memory: true}, {Slow: 30 * time.Millisecond}} {
+		p.readers = append(p.readers, p.spawn("kill-reader", w))
+	}
+	for range 2 {
+		p.relays = append(p.relays, p.relay())
+	}
+	p.began = time.Now()
+	return p
+}
+
+// durable has the server lose nothing, for this test.
+func durable(t *testing.T, m *testenv.MariaDB) {
+	db := m.DB(t)
+	set := func(n int) {
+		if _, err := db.Exec(fmt.Sprintf("SET GLOBAL innodb_flush_log_at_trx_commit = %d", n)); err != nil {
+			t.Error(err)
+		}
+	}
+	set(1)
+	t.Cleanup(func() { set(0) })
+}
+
+// planFor makes the plan: of four writers of a case two are alone in their blocks, so that nobody mends what they leave, and two share one.
+func (p *killPlay) planFor(kills int) {
+	for i := 0; i < kills; i += 4 {
+		for own := range 3 {
+			for n := range killCases {
+				w := killWorld{Case: n, Block: p.blocks}
+				nth := p.blocks / len(killCases)
+				w.Double, w.Reload = nth%2 == 1, nth/2%2 == 1
+				p.blocks++
+				p.plan = append(p.plan, w)
+				if own == 2 {
+					p.plan = append(p.plan, w)
+				}
+			}
+		}
+	}
+}
+
+// run kills.
+func (p *killPlay) run() {
+	redis, relay := p.soon(), p.soon()
+	for len(p.plan)+len(p.living) > 0 {
+		if !testenv.Accepting && time.Since(p.began) > killTime {
+			p.plan = nil
+		}
+		for len(p.living) < 6 && len(p.plan) > 0 {
+			p.living = append(p.living, p.writer(p.plan[0]))
+			p.plan = p.plan[1:]
+		}
+		select {
+		case c := <-p.ended:
+			p.bury(c)
+		case <-time.After(2 * time.Millisecond):
+		}
+		for _, c := range slices.Concat(p.living, p.relays) {
+			if c.due() {
+				c.killed = true
+				c.Kill()
+			}
+		}
+		if time.Now().After(relay) {
+			p.relays[p.random.IntN(len(p.relays))].after = 1 // at once
+			relay = p.soon()
+		}
+		if time.Now().After(redis) {
+			p.server.Kill()
+			time.Sleep(time.Duration(p.random.Int64N(int64(200 * time.Millisecond))))
+			p.server.Restart(p.t)
+			p.redisKills++
+			redis = p.soon()
+		}
+	}
+}
+
+// soon is in a second or so.
+func (p *killPlay) soon() time.Time {
+	return time.Now().Add(500*time.Millisecond + time.Duration(p.random.Int64N(int64(time.Second))))
+}
+
+// writer is the next of the plan. One in four is killed at any instant, the others kill themselves.
+func (p *killPlay) writer(w killWorld) *killedProcess {
+	var after time.Duration
+	if p.shared(w.Block) && len(p.history[w.Block]) == 0 && !slices.ContainsFunc(p.living, func(c *killedProcess) bool { return c.Block == w.Block }) {
+		after = 1 + time.Duration(p.random.Int64N(int64(100*time.Millisecond)))
+	} else {
+		w.Point, w.Nth = p.draw(w.Case), 1+p.random.IntN(4)
+		after = 3 * time.Second
+	}
+	c := p.spawn("kill-writer", w)
+	c.after = after
+	for _, r := range p.readers { // the blocks of the living, and of those before
+		fmt.Fprintf(r.Stdin, "read %d %d\n", max(0, w.Block-10), w.Block+1)
+	}
+	return c
+}
+
+func (p *killPlay) shared(block int) bool { return block/len(killCases)%3 == 2 }
+
+func (p *killPlay) relay() *killedProcess {
+	return p.spawn("kill-relay", killWorld{Point: p.draw(relaying), Nth: 1 + p.random.IntN(5)})
+}
+
+// draw answers where the next one is to die: where it is worst first, and then everywhere in turn.
+func (p *killPlay) draw(group int) string {
+	if len(p.decks[group]) == 0 {
+		deck := slices.DeleteFunc(slices.Clone(points), func(at string) bool { return !passes(group, at) })
+		if group == relaying {
+			deck = append(deck, "relaying", "relaying", "relaying") // with what it has claimed
+		}
+		p.random.Shuffle(len(deck), func(i, j int) { deck[i], deck[j] = deck[j], deck[i] })
+		if worst := slices.Index(deck, "committed"); worst > 0 && len(p.died[group]) == 0 {
+			deck[0], deck[worst] = deck[worst], deck[0]
+		}
+		p.decks[group] = deck
+	}
+	at := p.decks[group][0]
+	p.decks[group] = p.decks[group][1:]
+	return at
+}
+
+// bury notes how a process has ended.
+func (p *killPlay) bury(c *killedProcess) {
+	if err := c.Wait(); err == nil || !strings.Contains(err.Error(), "signal: killed") {
+		p.t.Errorf("process %d ended by itself: %v", c.Who, err)
+	}
+	group, at := c.Case, ""
+	if c.role == "kill-relay" {
+		group = relaying
+	}
+	if p.died[group] == nil {
+		p.died[group] = map[string]int{}
+	}
+	if !c.killed {
+		at = c.Point
+	}
+	p.died[group][at]++
+	c.end()
+	if i := slices.Index(p.relays, c); i >= 0 {
+		p.relays[i] = p.relay()
+		return
+	}
+	p.history[c.Block] = append(p.history[c.Block], cmp.Or(at, "any instant"))
+	p.living = slices.DeleteFunc(p.living, func(o *killedProcess) bool { return o == c })
+}
+
+// rest returns when all that is to be done is done, by fresh relays.
+func (p *killPlay) rest() {
+	ended := time.Now()
+	p.took = ended.Sub(p.began)
+	for i, c := range p.relays {
+		c.end()
+		p.relays[i] = p.spawn("kill-relay", killWorld{})
+	}
+	more := 300 * time.Millisecond
+	if testenv.Accepting {
+		more = 5 * time.Second
+	}
+	for end := time.Now().Add(2 * time.Minute); p.depth() > 0 || time.Since(ended) < killLease; time.Sleep(20 * time.Millisecond) {
+		if time.Now().After(end) {
+			p.t.Fatalf("%d items are still to be done", p.depth())
+		}
+	}
+	time.Sleep(more) // if anything were still to come, it would
+	if n := p.depth(); n > 0 {
+		p.t.Errorf("%d items have come from nowhere", n)
+	}
+}
+
+// depth is how much there is to do.
+func (p *killPlay) depth() (n int) {
+	for _, s := range p.sides {
+		d, err := s.box.Depth(p.t.Context())
+		if err != nil {
+			p.t.Fatal(err)
+		}
+		n += d.Items
+	}
+	return n
+}
+
+// verdict is what is stale, in the eyes of whom.
+func (p *killPlay) verdict() (wrong map[string][]staleKey) {
+	wrong = make(map[string][]staleKey)
+	for i, c := range p.readers {
+		who := eyes[i]
+		fmt.Fprintln(c.Stdin, "rest")
+		for line := range c.lines {
+			var s staleKey
+			if n, _ := fmt.Sscanf(line, "stale %t %d %d %d", &s.sum, &s.key, &s.got, &s.want); n == 4 {
+				wrong[who] = append(wrong[who], s)
+			} else if line != "checked <nil>" {
+				p.t.Errorf("%s: %s", who, line)
+			}
+		}
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	all, err := p.check(ctx, p.blocks)
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	wrong["Redis"] = all
+	p.cached = p.blocks*(killRows+1) - int(p.loads.Load())
+	return wrong
+}
+
+// eyes are those of the readers, and last those of who has been nobody before.
+var eyes = []string{"a reader", "a reader with memory", "a slow reader", "Redis"}
+
+func (p *killPlay) report(wrong map[string][]staleKey) {
+	t, left := p.t, make(map[string]int)
+	for _, who := range eyes {
+		for _, s := range wrong[who] {
+			c := killCases[s.block()%len(killCases)]
+			left[c.name+who]++
+			if !c.memory {
+				t.Errorf("%s: %s has not forgotten: %v; its writers have died at: %s", c.name, who, s, strings.Join(p.history[s.block()], ", "))
+			}
+		}
+	}
+	keys := p.blocks * (killRows + 1)
+	t.Logf("seed %d, %v of kills, %d of Redis among them; in the end %d of %d keys were cached", p.Seed, p.took.Round(time.Millisecond), p.redisKills, p.cached, keys)
+	for i, c := range killCases {
+		var writes int
+		if err := p.db.Get(&writes, "SELECT SUM(n) FROM kill_row WHERE MOD(block, ?) = ?", len(killCases), i); err != nil {
+			t.Fatal(err)
+		}
+		var seen string
+		for _, who := range eyes {
+			seen += fmt.Sprintf(", %s %d", who, left[c.name+who])
+		}
+		t.Logf("%-12s keys stale for ever: %d (as seen by%s); writes committed: %d; killed %s", c.name, left[c.name+"Redis"], seen[1:], writes, p.deaths(i))
+	}
+	t.Logf("relays killed %s", p.deaths(relaying))
+	if p.cached*2 < keys {
+		t.Error("too little was cached in the end: this has shown nothing")
+	}
+	if !testenv.Accepting {
+		return
+	}
+	if left["Inline"+"Redis"] == 0 {
+		t.Error("Inline has left nothing: this has shown nothing")
+	}
+	for _, at := range points {
+		if n := 0; !slices.ContainsFunc(append(caseNumbers(), relaying), func(group int) bool { n += p.died[group][at]; return n > 0 }) {
+			t.Errorf("nobody has died at %q", at)
+		}
+	}
+}
+
+func caseNumbers() (all []int) {
+	for i := range killCases {
+		all = append(all, i)
+	}
+	return all
+}
+
+// deaths tells where those of a case have died.
+func (p *killPlay) deaths(group int) string {
+	died := p.died[group]
+	var at []string
+	total := died[""]
+	for _, name := range points {
+		if died[name] > 0 {
+			at = append(at, fmt.Sprintf("%s %d", name, died[name]))
+			total += died[name]
+		}
+	}
+	return fmt.Sprintf("%d: at any instant %d, %s", total, died[""], strings.Join(at, ", "))
+}

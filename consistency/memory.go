@@ -1,0 +1,317 @@
+package consistency
+
+import (
+	"cmp"
+	"container/heap"
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/cacheaside/cacheaside"
+	"github.com/cacheaside/cacheaside/internal/mutant"
+)
+
+// MemoryQueue is a Queue in this process' memory: what is in it when the process ends is lost. It is bounded, and refuses nothing: a key that waits already is not kept twice, and when it is
+// full, all the waiting keys of the loader that has most of them are replaced by the whole loader (cacheaside.Key.All, see Loader.InvalidateAll for what that promises, and costs).
+//
+// What is done for several Puts of a key is done once, no later than the first of them asks for, and once more no earlier than the last does, if that is later (Item.Again).
+//
+// It has no goroutine and needs no Close.
+type MemoryQueue struct {
+	limit int
+
+	mu        sync.Mutex
+	byDue     dueHeap
+	byID      map[string]*queued
+	waiting   map[work]*queued // those that nobody has claimed
+	earlier   chan struct{}    // closed when something has become due earlier than all was
+	collapsed int64
+}
+
+// queued is an item in a MemoryQueue.
+type queued struct {
+	work
+	id       string
+	claim    string // by whom it was given out, "" if it waits
+	put, due time.Time
+	again    time.Duration
+	attempts int
+	place    int // in byDue
+}
+
+// work is what is to be done, whenever.
+type work struct {
+	key    cacheaside.Key
+	reload bool
+}
+
+const defaultLimit = 10_000
+
+// NewMemoryQueue makes a queue of at most limit keys; those of whole loaders, and those that are claimed just now, may come on top. 0 or less: 10,000.
+func NewMemoryQueue(limit int) *MemoryQueue {
+	if limit <= 0 {
+		limit = defaultLimit
+	}
+	return &MemoryQueue{limit: limit, byID: map[string]*queued{}, waiting: map[work]*queued{}, earlier: make(chan struct{})}
+}
+
+// Put is Queue.Put. Its errors are those of ctx, and of Key.Check: then nothing was added. What has been taken together with another item has an ID that is neither's: Done and Later
+// without a claim then do nothing to it.
+func (q *MemoryQueue) Put(ctx context.Context, items ...Item) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	for _, item := range items {
+		if err := item.Key.Check(); err != nil {
+			return fmt.Errorf("consistency: put: %w", err)
+		}
+	}
+	defer q.lock()()
+	now := time.Now()
+	for _, item := range items {
+		if q.byID[item.ID] != nil {
+			continue
+		}
+		q.add(&queued{
+			work: work{item.Key, item.Reload}, id: cmp.Or(item.ID, rand.Text()),
+			put: now, due: now.Add(item.After), again: max(0, item.Again), attempts: item.Attempts,
+		})
+	}
+	return nil
+}
+
+// lock locks, and returns what unlocks again, and tells those who Wait if they have less to wait.
+func (q *MemoryQueue) lock() (unlock func()) {
+	q.mu.Lock()
+	first, some := q.byDue.first()
+	return func() {
+		if now, ok := q.byDue.first(); ok && (!some || now.Before(first)) {
+			close(q.earlier)
+			q.earlier = make(chan struct{})
+		}
+		q.mu.Unlock()
+	}
+}
+
+// add adds what nobody has claimed, or has it done together with what waits already.
+func (q *MemoryQueue) add(e *queued) {
+	if w := q.waiting[e.work]; w != nil && mutant.Active != mutant.MemoryTwice {
+		delete(q.byID, w.id)
+		w.merge(e)
+		w.id = rand.Text() // for neither of those who know its IDs knows whether both are done
+		q.byID[w.id] = w
+		heap.Fix(&q.byDue, w.place)
+		return
+	}
+	q.byID[e.id], q.waiting[e.work] = e, e
+	heap.Push(&q.byDue, e)
+	if len(q.byDue) > q.limit && mutant.Active != mutant.MemoryUnbounded {
+		q.collapse()
+	}
+}
+
+// merge has e do for other, too: it is done first when the first of both is due, and last when the last is.
+func (e *queued) merge(other *queued) {
+	last := e.due.Add(e.again)
+	if l := other.due.Add(other.again); l.After(last) && mutant.Active != mutant.MemoryEarly {
+		last = l
+	}
+	if other.due.Before(e.due) {
+		e.due = other.due
+	}
+	if other.put.Before(e.put) {
+		e.put = other.put
+	}
+	e.again = last.Sub(e.due)
+	e.attempts = max(e.attempts, other.attempts)
+}
+
+func (q *MemoryQueue) remove(e *queued) {
+	delete(q.byID, e.id)
+	if e.claim == "" {
+		delete(q.waiting, e.work)
+	}
+	heap.Remove(&q.byDue, e.place)
+}
+
+// collapse makes room: what waits of the loader with most keys becomes one item.
+func (q *MemoryQueue) collapse() {
+	waiting, most := map[string]int{}, ""
+	for w := range q.waiting {
+		if !w.key.All {
+			waiting[w.key.Loader]++
+		}
+	}
+	for loader, n := range waiting {
+		if n > waiting[most] {
+			most = loader
+		}
+	}
+	if waiting[most] < 2 { // one would be no less; what is claimed comes to its end by itself
+		return
+	}
+	all := &queued{work: work{key: cacheaside.Key{Loader: most, All: true}}, id: rand.Text()}
+	kept := q.byDue[:0]
+	for _, e := range q.byDue {
+		if e.claim != "" || e.key.All || e.key.Loader != most {
+			kept = append(kept, e)
+			continue
+		}
+		delete(q.byID, e.id)
+		delete(q.waiting, e.work)
+		if all.put.IsZero() {
+			all.put, all.due, all.again, all.attempts = e.put, e.due, e.again, e.attempts
+		}
+		all.merge(e)
+	}
+	clear(q.byDue[len(kept):])
+	q.byDue = kept
+	for place, e := range q.byDue {
+		e.place = place
+	}
+	heap.Init(&q.byDue)
+	q.collapsed += int64(waiting[most])
+	if mutant.Active != mutant.MemoryDrops {
+		q.add(all)
+	}
+}
+
+// Claim is Queue.Claim. Its errors are those of ctx, and of a life that is none.
+func (q *MemoryQueue) Claim(ctx context.Context, most int, life time.Duration) ([]Item, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	if life <= 0 {
+		return nil, errors.New("consistency: claim: life must be positive")
+	}
+	defer q.lock()()
+	var items []Item
+	now, claim := time.Now(), rand.Text()
+	for len(items) < most && len(q.byDue) > 0 && !q.byDue[0].due.After(now) {
+		e := q.byDue[0]
+		if e.claim == "" && mutant.Active != mutant.MemoryClaimed {
+			delete(q.waiting, e.work) // a Put that comes now is of a later change
+		}
+		e.claim, e.due = claim, now.Add(life)
+		heap.Fix(&q.byDue, 0)
+		items = append(items, Item{ID: e.id, Claim: claim, Key: e.key, Again: e.again, Reload: e.reload, Attempts: e.attempts, Age: now.Sub(e.put)})
+	}
+	return items, nil
+}
+
+// Done is Queue.Done. Its error is that of ctx.
+func (q *MemoryQueue) Done(ctx context.Context, items ...Item) error {
+	return q.each(ctx, items, func(e *queued, _ Item) { q.remove(e) })
+}
+
+// Later is Queue.Later. Its error is that of ctx.
+func (q *MemoryQueue) Later(ctx context.Context, items ...Item) error {
+	now := time.Now()
+	return q.each(ctx, items, func(e *queued, item Item) {
+		q.remove(e)
+		e.claim, e.due, e.again, e.attempts = "", now.Add(item.After), max(0, item.Again), item.Attempts
+		q.add(e)
+	})
+}
+
+// each calls f for those of items that are there, and that nobody else has claimed.
+func (q *MemoryQueue) each(ctx context.Context, items []Item, f func(*queued, Item)) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	defer q.lock()()
+	for _, item := range items {
+		e := q.byID[item.ID]
+		if e == nil || item.Claim != "" && item.Claim != e.claim && mutant.Active != mutant.MemoryStaleClaim {
+			continue
+		}
+		f(e, item)
+	}
+	return nil
+}
+
+// Depth is Queue.Depth. Its error is that of ctx.
+func (q *MemoryQueue) Depth(ctx context.Context) (Depth, error) {
+	if err := ctx.Err(); err != nil {
+		return Depth{}, err
+	}
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	now := time.Now()
+	d, oldest := Depth{Items: len(q.byDue)}, now
+	for _, e := range q.byDue {
+		if !e.due.After(now) {
+			d.Due++
+		}
+		if e.put.Before(oldest) {
+			oldest = e.put
+		}
+	}
+	d.Oldest = now.Sub(oldest)
+	return d, nil
+}
+
+// Collapsed is how many keys have been replaced by their whole loaders, since the queue was full.
+func (q *MemoryQueue) Collapsed() int64 {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return q.collapsed
+}
+
+// Wait returns when an item is due, or ctx ends.
+func (q *MemoryQueue) Wait(ctx context.Context) {
+	for {
+		q.mu.Lock()
+		earlier := q.earlier
+		due, some := q.byDue.first()
+		q.mu.Unlock()
+		var timer <-chan time.Time
+		if some {
+			if time.Until(due) <= 0 {
+				return
+			}
+			timer = time.After(time.Until(due))
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-timer:
+		case <-earlier:
+		}
+	}
+}
+
+// dueHeap is a heap of items by when they are due.
+type dueHeap []*queued
+
+func (h dueHeap) first() (due time.Time, ok bool) {
+	if len(h) == 0 {
+		return time.Time{}, false
+	}
+	return h[0].due, true
+}
+
+func (h dueHeap) Len() int           { return len(h) }
+func (h dueHeap) Less(i, j int) bool { return h[i].due.Before(h[j].due) }
+
+func (h dueHeap) Swap(i, j int) {
+	h[i], h[j] = h[j], h[i]
+	h[i].place, h[j].place = i, j
+}
+
+func (h *dueHeap) Push(x any) {
+	e := x.(*queued)
+	e.place = len(*h)
+	*h = append(*h, e)
+}
+
+func (h *dueHeap) Pop() any {
+	last := len(*h) - 1
+	e := (*h)[last]
+	(*h)[last] = nil
+	*h = (*h)[:last]
+	return e
+}

@@ -1,0 +1,331 @@
+package consistency_test
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/cacheaside/cacheaside"
+	"github.com/cacheaside/cacheaside/consistency"
+	"github.com/cacheaside/cacheaside/internal/queuetest"
+)
+
+func TestMemoryQueue(t *testing.T) {
+	queuetest.Run(t, queuetest.Backend{New: func(_ testing.TB, n int) []consistency.Queue {
+		q, all := consistency.NewMemoryQueue(0), []consistency.Queue(nil)
+		for range n {
+			all = append(all, q)
+		}
+		return all
+	}})
+}
+
+// memory is a MemoryQueue in a bubble.
+type memory struct {
+	testing.TB
+	*consistency.MemoryQueue
+	began time.Time
+}
+
+func inMemory(t *testing.T, limit int, test func(q memory)) {
+	synctest.Test(t, func(t *testing.T) {
+		test(memory{t, consistency.NewMemoryQueue(limit), time.Now()})
+	})
+}
+
+func userKey(n int) cacheaside.Key { return cacheaside.Key{Loader: "user", Text: fmt.Sprint(n)} }
+
+func (q memory) put(items ...consistency.Item) {
+	q.Helper()
+	if err := q.Put(q.Context(), items...); err != nil {
+		q.Fatal(err)
+	}
+}
+
+func (q memory) claim() []consistency.Item {
+	q.Helper()
+	got, err := q.Claim(q.Context(), 1000, time.Hour)
+	if err != nil {
+		q.Fatal(err)
+	}
+	return got
+}
+
+// next waits for the next item, which must be due then, and claims it.
+func (q memory) next(due time.Duration) consistency.Item {
+	q.Helper()
+	ctx, cancel := context.WithTimeout(q.Context(), 24*time.Hour)
+	defer cancel()
+	q.Wait(ctx)
+	if at := time.Since(q.began); at != due {
+		q.Fatalf("due after %v, want %v", at, due)
+	}
+	got := q.claim()
+	if len(got) != 1 {
+		q.Fatalf("claimed %d items, want 1", len(got))
+	}
+	return got[0]
+}
+
+func (q memory) done(item consistency.Item) {
+	q.Helper()
+	if err := q.Done(q.Context(), item); err != nil {
+		q.Fatal(err)
+	}
+}
+
+func (q memory) later(item consistency.Item, after time.Duration) {
+	q.Helper()
+	item.After, item.Again = after, 0
+	if err := q.Later(q.Context(), item); err != nil {
+		q.Fatal(err)
+	}
+}
+
+func (q memory) holds(items int) {
+	q.Helper()
+	d, err := q.Depth(q.Context())
+	if err != nil || d.Items != items {
+		q.Fatalf("%d items, %v, want %d", d.Items, err, items)
+	}
+}
+
+// A key that is put again and again waits once, and is done as often as that takes: once when the first of them is due, and once when the last is.
+func TestMemoryQueueTakesTogether(t *testing.T) {
+	inMemory(t, 0, func(q memory) {
+		for range 1000 {
+			q.put(consistency.Item{Key: userKey(1), After: 2 * time.Second}, consistency.Item{Key: userKey(1), Reload: true})
+			time.Sleep(time.Millisecond)
+			q.holds(2)
+		}
+		q.done(q.claim()[0]) // the one that is reloaded is other work
+		got := q.next(2 * time.Second)
+		if want := 999 * time.Millisecond; got.Again != want { // until the last is due
+			q.Errorf("again after %v, want %v", got.Again, want)
+		}
+		if got.Age != 2*time.Second {
+			q.Errorf("%v old, counted from the first", got.Age)
+		}
+		q.done(got)
+		q.holds(0)
+	})
+}
+
+func TestMemoryQueueAdoptsTheLaterOfTwo(t *testing.T) {
+	s := time.Second
+	for _, c := range []struct{ first, again, second, again2, due, wantAgain time.Duration }{
+		{0, 0, 0, 5 * s, 0, 5 * s},
+		{0, 5 * s, 0, 0, 0, 5 * s},
+		{0, 0, 5 * s, 0, 0, 5 * s}, // as the commit of the second may come that late
+		{5 * s, 0, 0, 0, 0, 5 * s},
+		{2 * s, 2 * s, 3 * s, 4 * s, 2 * s, 5 * s},
+		{3 * s, 0, 3 * s, 0, 3 * s, 0},
+	} {
+		t.Run(fmt.Sprint(c), func(t *testing.T) {
+			inMemory(t, 0, func(q memory) {
+				q.put(consistency.Item{Key: userKey(1), After: c.first, Again: c.again}, consistency.Item{Key: userKey(1), After: c.second, Again: c.again2})
+				q.holds(1)
+				if got := q.next(c.due); got.Again != c.wantAgain {
+					q.Errorf("again after %v, want %v", got.Again, c.wantAgain)
+				}
+			})
+		})
+	}
+}
+
+// What is put while the key is claimed is of a later change: it is done after that, whatever becomes of the claim.
+func TestMemoryQueuePutWhileClaimed(t *testing.T) {
+	for _, end := range []string{"done", "later", "lost"} {
+		t.Run(end, func(t *testing.T) {
+			inMemory(t, 0, func(q memory) {
+				q.put(consistency.Item{Key: userKey(1)})
+				first := q.next(0)
+				q.put(consistency.Item{Key: userKey(1)})
+				q.put(consistency.Item{Key: userKey(1)})
+				switch end {
+				case "done":
+					q.done(first)
+				case "later":
+					first.Attempts = 3
+					q.later(first, 0)
+				}
+				second := q.next(0)
+				if second.ID == first.ID {
+					q.Error("the same again")
+				}
+				if end == "later" && second.Attempts != 3 {
+					q.Errorf("%d attempts, want 3", second.Attempts)
+				}
+				q.done(second)
+				if end == "lost" {
+					q.done(q.next(time.Hour))
+				}
+				q.holds(0)
+			})
+		})
+	}
+}
+
+// Who has put one of two that are taken together does not know that the other is done.
+func TestMemoryQueueDoneOfOneOfTwo(t *testing.T) {
+	inMemory(t, 0, func(q memory) {
+		a, b := consistency.Item{ID: "a", Key: userKey(1)}, consistency.Item{ID: "b", Key: userKey(1)}
+		for _, done := range []consistency.Item{a, b} {
+			q.put(a, b)
+			q.done(done)
+			q.done(q.next(0))
+		}
+		q.holds(0)
+	})
+}
+
+// A full queue forgets no key: those of the loader with most of them become the whole loader.
+func TestMemoryQueueFull(t *testing.T) {
+	inMemory(t, 100, func(q memory) {
+		q.put(consistency.Item{Key: cacheaside.Key{Loader: "order", All: true}})
+		for n := range 40 {
+			q.put(consistency.Item{Key: cacheaside.Key{Loader: "order", Text: fmt.Sprint(n)}})
+		}
+		claimed, err := q.Claim(q.Context(), 5, time.Hour)
+		if err != nil {
+			q.Fatal(err)
+		}
+		for n := range 1000 {
+			q.put(consistency.Item{Key: userKey(n), After: time.Duration(n) * time.Second, Again: time.Minute, Reload: n%2 == 0})
+			if d, _ := q.Depth(q.Context()); d.Items > 100 {
+				q.Fatalf("%d items", d.Items)
+			}
+		}
+		told, orders := map[cacheaside.Key]time.Duration{}, 0
+		for _, i := range append(q.claim(), claimed...) {
+			if i.Key.Loader == "order" {
+				orders++
+			}
+			told[i.Key] = i.Again
+		}
+		if orders != 41 {
+			q.Errorf("%d of the 41 others are left", orders)
+		}
+		all := cacheaside.Key{Loader: "user", All: true}
+		last, replaced := told[all]
+		if !replaced || q.Collapsed() < 900 {
+			q.Fatalf("%d keys were replaced by %v", q.Collapsed(), told)
+		}
+		if want := time.Duration(q.Collapsed())*time.Second + 59*time.Second; last != want {
+			q.Errorf("again after %v, want %v, when the last of %d is due", last, want, q.Collapsed())
+		}
+		time.Sleep(time.Hour - time.Second) // the claims have not run out
+		for _, i := range q.claim() {
+			told[i.Key] = 0
+		}
+		for n := int(q.Collapsed()); n < 1000; n++ {
+			if _, kept := told[userKey(n)]; !kept {
+				q.Errorf("user %d is lost", n)
+			}
+		}
+	})
+}
+
+// Whatever is put, claimed, done and put back at random in a queue that is too small: for each key, in the end, there is a claim of it or of its loader that was made after it was last put, and due.
+func TestMemoryQueueForgetsNothing(t *testing.T) {
+	inMemory(t, 20, func(q memory) {
+		type state struct{ wanted, done time.Time }
+		keys := map[cacheaside.Key]*state{}
+		mark := func(k cacheaside.Key) {
+			for have, s := range keys {
+				if have == k || k.All && have.Loader == k.Loader {
+					s.done = time.Now()
+				}
+			}
+		}
+		var held []consistency.Item
+		work := func(most int) {
+			got, err := q.Claim(q.Context(), most, time.Duration(1+rand.IntN(3))*time.Second)
+			if err != nil {
+				q.Fatal(err)
+			}
+			for _, i := range got {
+				mark(i.Key) // invalidated, now
+				held = append(held, i)
+			}
+			for len(held) > rand.IntN(5) {
+				i := held[0]
+				held = held[1:]
+				switch n := rand.IntN(10); {
+				case i.Again > 0:
+					q.later(i, i.Again)
+				case n == 0:
+					q.later(i, time.Duration(rand.IntN(1000))*time.Millisecond)
+				case n == 1: // whose process was killed
+				default:
+					q.done(i)
+				}
+			}
+		}
+		for range 5000 {
+			k := cacheaside.Key{Loader: fmt.Sprint("l", rand.IntN(3)), Text: fmt.Sprint(rand.IntN(30))}
+			i := consistency.Item{Key: k, After: time.Duration(max(0, rand.IntN(2000)-1000)) * time.Millisecond, Again: time.Duration(max(0, rand.IntN(2000)-1000)) * time.Millisecond}
+			if keys[k] == nil {
+				keys[k] = &state{}
+			}
+			if last := time.Now().Add(i.After + i.Again); last.After(keys[k].wanted) {
+				keys[k].wanted = last
+			}
+			q.put(i)
+			work(rand.IntN(3))
+			if rand.IntN(3) == 0 {
+				time.Sleep(time.Duration(rand.IntN(50)) * time.Millisecond)
+			}
+		}
+		for range 20 {
+			time.Sleep(time.Second)
+			work(1000)
+		}
+		for k, s := range keys {
+			if s.done.Before(s.wanted) {
+				q.Errorf("%v was last done %v too early", k, s.wanted.Sub(s.done))
+			}
+		}
+		if q.Collapsed() == 0 {
+			q.Error("the queue was never full")
+		}
+	})
+}
+
+func TestMemoryQueueWaits(t *testing.T) {
+	inMemory(t, 0, func(q memory) {
+		ctx, cancel := context.WithTimeout(q.Context(), time.Minute)
+		defer cancel()
+		q.Wait(ctx) // for nothing
+		if at := time.Since(q.began); at != time.Minute {
+			q.Fatalf("waited for %v", at)
+		}
+		go func() {
+			time.Sleep(time.Second)
+			q.put(consistency.Item{Key: userKey(1), After: time.Hour})
+			time.Sleep(time.Second)
+			q.put(consistency.Item{Key: userKey(2), After: time.Second})
+		}()
+		got := q.next(time.Minute + 3*time.Second)
+		go func() {
+			time.Sleep(time.Second)
+			q.later(got, time.Second)
+		}()
+		q.next(time.Minute + 5*time.Second)
+	})
+}
+
+func TestMemoryQueueBadInput(t *testing.T) {
+	inMemory(t, 0, func(q memory) {
+		if err := q.Put(q.Context(), consistency.Item{Key: userKey(1)}, consistency.Item{Key: cacheaside.Key{Loader: "a:b"}}); err == nil {
+			q.Error("put a key that is none")
+		}
+		q.holds(0)
+		if _, err := q.Claim(q.Context(), 1, 0); err == nil {
+			q.Error("claimed for no time")
+		}
+	})
+}

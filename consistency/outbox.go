@@ -1,0 +1,150 @@
+package consistency
+
+import (
+	"cmp"
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"time"
+
+	"github.com/jmoiron/sqlx"
+)
+
+// SQLOutboxOptions are the settings of an SQLOutbox. nil, and the zero value, are good defaults.
+type SQLOutboxOptions struct {
+	// Table holds the items. Of MySQL it may be given as schema.table. Default: "cacheaside_outbox".
+	Table string
+}
+
+// Execer is what *sql.Tx, *sqlx.Tx, *sql.Conn and *sql.DB have.
+type Execer interface {
+	ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error)
+}
+
+// SQLOutbox is a Queue in a table of the database of the rows. PutIn takes part in the caller's transaction: what is to be invalidated is there if and only if the rows were changed,
+// whatever is killed, and whenever. Put is durable as the database is.
+//
+// The table is made by Schema's statements. Its rows show keys in clear. All times are by the database's clock, so those of processes need not agree, nor do time zones matter.
+//
+// It is safe for concurrent use by any number of processes, and begins transactions of its own, at READ COMMITTED in MySQL, on connections of db; what it changes there it tries again after a deadlock, a lock
+// that was waited for in vain, or a database that is busy. It needs no Close. SQLite has one writer at a time: give the DSN a busy timeout, and have transactions that write begin as such
+// (modernc.org/sqlite: _txlock=immediate), as those that become writers late fail at once if another has written meanwhile. A binary log of MySQL's is not to be in STATEMENT format.
+type SQLOutbox struct {
+	db         *sql.DB
+	text       statements
+	unreadable atomic.Int64
+}
+
+// NewSQLOutbox makes an SQLOutbox of db, which stays the caller's. It sends nothing: that the table is missing, the first use says.
+func NewSQLOutbox(db *sqlx.DB, dialect Dialect, options *SQLOutboxOptions) (*SQLOutbox, error) {
+	var o SQLOutboxOptions
+	if options != nil {
+		o = *options
+	}
+	if db == nil {
+		return nil, errors.New("consistency: NewSQLOutbox: db is nil")
+	}
+	text, err := newStatements(dialect, cmp.Or(o.Table, defaultTable))
+	if err != nil {
+		return nil, err
+	}
+	return &SQLOutbox{db: db.DB, text: text}, nil
+}
+
+// CreateTable makes the table where there is none, for tests and first steps. It does not change one that there is. In production, Schema's statements belong among your migrations.
+func (o *SQLOutbox) CreateTable(ctx context.Context) error {
+	_, err := o.db.ExecContext(ctx, o.text.schema())
+	return o.failed("create the table", err)
+}
+
+// Unreadable is how many rows Claim has found that hold no key, which are somebody else's: their items have a Key whose Check fails.
+func (o *SQLOutbox) Unreadable() int64 { return o.unreadable.Load() }
+
+// Put is Queue.Put. An ID is 32 hexadecimal digits.
+func (o *SQLOutbox) Put(ctx context.Context, items ...Item) error {
+	inserts, err := o.inserts(items)
+	if err == nil && len(inserts) > 0 {
+		err = o.session(ctx, func(conn *sql.Conn) error { return execute(ctx, conn, inserts) })
+	}
+	return o.failed("put", err)
+}
+
+// PutIn is Put in a transaction of the caller's, whose commit makes the items visible. After an error, roll the transaction back. One item costs one trip to the database, whatever the DSN says, and so do
+// some hundreds. After counts from PutIn, not from the commit.
+func (o *SQLOutbox) PutIn(ctx context.Context, tx Execer, items ...Item) error {
+	inserts, err := o.inserts(items)
+	if err == nil && tx == nil {
+		err = errors.New("the transaction is nil")
+	}
+	if err == nil {
+		err = execute(ctx, tx, inserts)
+	}
+	return o.failed("put", err)
+}
+
+func execute(ctx context.Context, tx Execer, statements []string) error {
+	for _, statement := range statements {
+		if _, err := tx.ExecContext(ctx, statement); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// insertItems and insertBytes bound one INSERT: a server refuses statements of some megabytes.
+const (
+	insertItems = 500
+	insertBytes = 512 << 10
+)
+
+// inserts checks items, and makes the statements that put them.
+func (o *SQLOutbox) inserts(items []Item) ([]string, error) {
+	ids := make([]rowID, len(items))
+	for n, item := range items {
+		var err error
+		if ids[n], err = checkItem(item); err != nil {
+			return nil, err
+		}
+	}
+	var all []string
+	var b []byte
+	first := 0
+	for n := range items {
+		if n == first {
+			b = o.text.beginInsert(b[:0])
+		} else {
+			b = append(b, ',')
+		}
+		b = o.text.insertRow(b, ids[n], &items[n])
+		if n+1-first == insertItems || len(b) >= insertBytes || n+1 == len(items) {
+			all = append(all, string(o.text.endInsert(b)))
+			first = n + 1
+		}
+	}
+	return all, nil
+}
+
+// depthAtMost bounds what Depth counts.
+const depthAtMost = 100_001
+
+// Depth counts 100,001 items at most, those due first, so that it costs some milliseconds after an outage, too: that number stands for more. Oldest is that of the oldest of them.
+func (o *SQLOutbox) Depth(ctx context.Context) (Depth, error) {
+	var d Depth
+	err := o.session(ctx, func(conn *sql.Conn) error {
+		var oldest int64
+		err := conn.QueryRowContext(ctx, o.text.depth()).Scan(&d.Items, &d.Due, &oldest)
+		d.Oldest = max(0, time.Duration(oldest)*time.Microsecond)
+		return err
+	})
+	return d, o.failed("depth", err)
+}
+
+// failed says what has failed.
+func (o *SQLOutbox) failed(op string, err error) error {
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("consistency: outbox: %s: %w", op, o.explain(err))
+}

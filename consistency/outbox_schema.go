@@ -1,0 +1,60 @@
+package consistency
+
+import (
+	_ "embed"
+	"fmt"
+	"regexp"
+	"strings"
+)
+
+// Dialect is the kind of database of an SQLOutbox.
+type Dialect uint8
+
+const (
+	// MySQL is MySQL from 8.0.1, and MariaDB from 10.6 (SKIP LOCKED), by github.com/go-sql-driver/mysql.
+	MySQL Dialect = iota + 1
+
+	// SQLite is SQLite from 3.37 (STRICT tables), by any driver.
+	SQLite
+)
+
+//go:embed schema/mysql.sql
+var mysqlSchema string
+
+//go:embed schema/sqlite.sql
+var sqliteSchema string
+
+const defaultTable = "cacheaside_outbox"
+
+// Schema returns the statements that make the table of an SQLOutbox where there is none, for your migrations: those of the files consistency/schema/mysql.sql and sqlite.sql, with the table's name. Of MySQL
+// it may be given as schema.table; in SQLite the table is in the main database, as only there a transaction is one with that of the rows.
+func Schema(dialect Dialect, table string) (string, error) {
+	s, err := newStatements(dialect, table)
+	if err != nil {
+		return "", err
+	}
+	return s.schema(), nil
+}
+
+var identifier = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]{0,59}$`) // and "_due" for the index, in SQLite
+
+// newStatements checks what is to stand in all statements.
+func newStatements(dialect Dialect, table string) (statements, error) {
+	s := statements{dialect: dialect, name: table}
+	if dialect != MySQL && dialect != SQLite {
+		return s, fmt.Errorf("consistency: the outbox' Dialect %d: MySQL or SQLite", dialect)
+	}
+	schema, rest, qualified := strings.Cut(table, ".")
+	if !identifier.MatchString(schema) || qualified && (dialect == SQLite || !identifier.MatchString(rest)) {
+		return s, fmt.Errorf("consistency: the outbox' Table %q: an identifier of 1 to 60 letters, digits and '_', in MySQL one or schema.table", table)
+	}
+	s.table = "`" + strings.ReplaceAll(table, ".", "`.`") + "`"
+	return s, nil
+}
+
+func (s statements) schema() string {
+	if s.dialect == SQLite {
+		return strings.NewReplacer(defaultTable+"_due", "`"+s.name+"_due`", defaultTable, s.table).Replace(sqliteSchema)
+	}
+	return strings.ReplaceAll(mysqlSchema, defaultTable, s.table)
+}

@@ -1,0 +1,110 @@
+package consistency
+
+import (
+	"context"
+	"database/sql"
+	"database/sql/driver"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"time"
+
+	"github.com/go-sql-driver/mysql"
+
+	"github.com/cacheaside/cacheaside/internal/mutant"
+)
+
+// How often something is tried that others were in the way of.
+const (
+	outboxTries = 5
+	outboxPause = 10 * time.Millisecond // before the second try; then twice as long
+)
+
+// session does work on a connection. Each statement of it is a transaction of its own, so that who is cut off, or stopped, between two of them leaves nothing locked behind; the COMMIT is for sessions that are without
+// autocommit. In MySQL they are READ COMMITTED, or the first is: there what is locked are rows, and not the gaps beside them, into which others insert. work is done again from its beginning after a deadlock, and
+// when it has waited for a lock in vain.
+func (o *SQLOutbox) session(ctx context.Context, work func(*sql.Conn) error) (err error) {
+	for i := range outboxTries {
+		if i > 0 && !rest(ctx, pauseBefore(i)) {
+			break
+		}
+		if err = o.try(ctx, work); err == nil || ctx.Err() != nil || !inTheWay(err) || mutant.Active == mutant.OutboxDeadlock {
+			break
+		}
+	}
+	return err
+}
+
+func pauseBefore(try int) time.Duration {
+	d := outboxPause << (try - 1)
+	return d/2 + rand.N(d/2)
+}
+
+func (o *SQLOutbox) try(ctx context.Context, work func(*sql.Conn) error) (err error) {
+	conn, err := o.db.Conn(ctx)
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if err != nil && o.text.dialect == MySQL { // a transaction that may have been left open, without autocommit, ends with the connection
+			conn.Raw(func(any) error { return driver.ErrBadConn }) //nolint:errcheck // that is how database/sql is told
+		}
+		conn.Close() //nolint:errcheck // nothing is to be done about it
+	}()
+	begin, end := o.text.around()
+	if err := execute(ctx, conn, begin); err != nil {
+		return err
+	}
+	if err := work(conn); err != nil {
+		return err
+	}
+	return execute(ctx, conn, end)
+}
+
+// rest returns false if ctx ended it.
+func rest(ctx context.Context, d time.Duration) bool {
+	over, cancel := context.WithTimeout(ctx, d)
+	defer cancel()
+	<-over.Done()
+	return ctx.Err() == nil
+}
+
+// The errors of MySQL that mean something here.
+const (
+	mysqlCheckRead = 1020 // a row has changed since it was read, where innodb_snapshot_isolation is set
+	mysqlSyntax    = 1064
+	mysqlNoTable   = 1146
+	mysqlNoIndex   = 1176
+	mysqlLockWait  = 1205
+	mysqlDeadlock  = 1213
+	mysqlBadText   = 1366
+)
+
+// inTheWay tells whether another transaction was, so that it is to be done again. SQLite's drivers have no common type of error, but the message is SQLite's.
+func inTheWay(err error) bool {
+	if answer, ok := errors.AsType[*mysql.MySQLError](err); ok {
+		return answer.Number == mysqlLockWait || answer.Number == mysqlDeadlock || answer.Number == mysqlCheckRead
+	}
+	return strings.Contains(err.Error(), "database is locked") || strings.Contains(err.Error(), "database table is locked")
+}
+
+// explain says what is to be done about an error, and keeps to itself what a server quotes of a statement: that may be keys.
+func (o *SQLOutbox) explain(err error) error {
+	answer, ok := errors.AsType[*mysql.MySQLError](err)
+	switch {
+	case !ok && strings.Contains(err.Error(), "no such table"), ok && answer.Number == mysqlNoTable:
+		return fmt.Errorf("the table %s is missing (see consistency.Schema): %w", o.text.name, err)
+	case ok && answer.Number == mysqlNoIndex:
+		return fmt.Errorf("the table %s is not as it should be (see consistency.Schema): %w", o.text.name, err)
+	case ok && answer.Number == mysqlSyntax:
+		return quiet(answer, "the server does not know this SQL (MariaDB needs 10.6, MySQL 8.0.1)")
+	case ok && answer.Number == mysqlBadText:
+		return quiet(answer, "a column is not binary (see consistency.Schema)")
+	}
+	return err
+}
+
+func quiet(answer *mysql.MySQLError, message string) error {
+	return &mysql.MySQLError{Number: answer.Number, SQLState: answer.SQLState, Message: message}
+}

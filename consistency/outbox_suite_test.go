@@ -1,0 +1,40 @@
+package consistency_test
+
+import (
+	"database/sql"
+	"testing"
+
+	"github.com/jmoiron/sqlx"
+
+	"github.com/cacheaside/cacheaside/consistency"
+	"github.com/cacheaside/cacheaside/internal/queuetest"
+	"github.com/cacheaside/cacheaside/internal/testenv"
+)
+
+func TestSQLOutbox(t *testing.T) {
+	for name, backend := range map[string]struct {
+		dialect consistency.Dialect
+		open    func(t testing.TB) *sql.DB
+	}{
+		"mysql":  {consistency.MySQL, func(t testing.TB) *sql.DB { return testenv.SharedMariaDB(t).DB(t) }},
+		"sqlite": {consistency.SQLite, testenv.SQLite},
+	} {
+		t.Run(name, func(t *testing.T) {
+			queuetest.Run(t, queuetest.Backend{New: func(t testing.TB, n int) []consistency.Queue {
+				db := sqlx.NewDb(backend.open(t), name)
+				var all []consistency.Queue
+				for range n {
+					o, err := consistency.NewSQLOutbox(db, backend.dialect, nil)
+					if err == nil {
+						err = o.CreateTable(t.Context())
+					}
+					if err != nil {
+						t.Fatal(err)
+					}
+					all = append(all, o)
+				}
+				return all
+			}})
+		})
+	}
+}

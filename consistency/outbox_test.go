@@ -1,0 +1,696 @@
+package consistency
+
+import (
+	"context"
+	"database/sql"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/go-sql-driver/mysql"
+	"github.com/jmoiron/sqlx"
+
+	"github.com/cacheaside/cacheaside"
+	"github.com/cacheaside/cacheaside/internal/testenv"
+)
+
+const (
+	// atOnce is how long is waited for what should come at once; less than servers wait for locks.
+	atOnce = 15 * time.Second
+
+	claimLong = time.Hour
+)
+
+// outboxTest is an outbox in a database of the test's own.
+type outboxTest struct {
+	testing.TB
+	*SQLOutbox
+	db     *sqlx.DB
+	server *testenv.MariaDB // nil: SQLite
+}
+
+func (t *outboxTest) ctx() context.Context {
+	ctx, cancel := context.WithTimeout(t.Context(), atOnce)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+func (t *outboxTest) check(err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func (t *outboxTest) exec(on Execer, statement string, args ...any) {
+	t.Helper()
+	_, err := on.ExecContext(t.ctx(), statement, args...)
+	t.check(err)
+}
+
+func (t *outboxTest) begin(db *sqlx.DB) *sqlx.Tx {
+	t.Helper()
+	tx, err := db.BeginTxx(t.Context(), nil)
+	t.check(err)
+	t.Cleanup(func() { tx.Rollback() })
+	return tx
+}
+
+// some claims, for an hour.
+func (t *outboxTest) some(o *SQLOutbox, most int) []Item {
+	t.Helper()
+	items, err := o.Claim(t.ctx(), most, claimLong)
+	t.check(err)
+	return items
+}
+
+// holds asserts the number of rows.
+func (t *outboxTest) holds(n int, why string) {
+	t.Helper()
+	d, err := t.Depth(t.ctx())
+	t.check(err)
+	if d.Items != n {
+		t.Errorf("%d items, want %d: %s", d.Items, n, why)
+	}
+}
+
+// eventually claims until there are n of them.
+func (t *outboxTest) eventually(o *SQLOutbox, n int) (items []Item) {
+	t.Helper()
+	for ctx := t.ctx(); len(items) < n; time.Sleep(5 * time.Millisecond) {
+		more, err := o.Claim(ctx, n, claimLong)
+		if err != nil {
+			t.Fatalf("claimed %d of %d: %v", len(items), n, err)
+		}
+		items = append(items, more...)
+	}
+	return items
+}
+
+// texts are those of the items' keys, sorted.
+func texts(items []Item) []string {
+	all := []string{}
+	for _, i := range items {
+		all = append(all, i.Key.Text)
+	}
+	slices.Sort(all)
+	return all
+}
+
+func (t *outboxTest) same(items []Item, want ...string) {
+	t.Helper()
+	if got := texts(items); !slices.Equal(got, want) {
+		t.Fatalf("claimed %q, want %q", got, want)
+	}
+}
+
+func (t *outboxTest) open(dsn string) *sqlx.DB {
+	t.Helper()
+	db, err := sqlx.Open("mysql", dsn)
+	t.check(err)
+	t.Cleanup(func() { db.Close() })
+	return db
+}
+
+func (t *outboxTest) outbox(db *sqlx.DB) *SQLOutbox {
+	t.Helper()
+	dialect := MySQL
+	if t.server == nil {
+		dialect = SQLite
+	}
+	o, err := NewSQLOutbox(db, dialect, nil)
+	t.check(err)
+	return o
+}
+
+func textItem(text string) Item {
+	return Item{Key: cacheaside.Key{Loader: "user", Version: "1", Text: text}}
+}
+
+func textItems(n int) []Item {
+	items := make([]Item, n)
+	for i := range items {
+		items[i] = textItem(fmt.Sprintf("%06d", i))
+	}
+	return items
+}
+
+func outboxOnMySQL(tb testing.TB) *outboxTest {
+	m := testenv.SharedMariaDB(tb)
+	return newOutboxTest(&outboxTest{TB: tb, db: sqlx.NewDb(m.DB(tb), "mysql"), server: m})
+}
+
+func outboxOnSQLite(tb testing.TB) *outboxTest {
+	return newOutboxTest(&outboxTest{TB: tb, db: sqlx.NewDb(testenv.SQLite(tb), "sqlite")})
+}
+
+func newOutboxTest(t *outboxTest) *outboxTest {
+	t.SQLOutbox = t.outbox(t.db)
+	t.check(t.CreateTable(t.ctx()))
+	t.check(t.CreateTable(t.ctx())) // which does nothing
+	return t
+}
+
+func eachOutbox(t *testing.T, f func(t *outboxTest)) {
+	t.Run("mysql", func(t *testing.T) { f(outboxOnMySQL(t)) })
+	t.Run("sqlite", func(t *testing.T) { f(outboxOnSQLite(t)) })
+}
+
+// TestPutIn: what is put in a transaction is there if that is committed, not before, and not otherwise.
+func TestPutIn(t *testing.T) {
+	eachOutbox(t, func(t *outboxTest) {
+		t.exec(t.db, "CREATE TABLE product (id INTEGER)")
+		for _, commit := range []bool{false, true} {
+			tx := t.begin(t.db)
+			t.exec(tx, "INSERT INTO product VALUES (1)")
+			t.check(t.PutIn(t.ctx(), tx, textItem("a"), textItem("b")))
+			t.same(t.some(t.SQLOutbox, 10))
+			if commit {
+				t.check(tx.Commit())
+			} else {
+				t.check(tx.Rollback())
+				t.holds(0, "rolled back")
+			}
+		}
+		t.same(t.some(t.SQLOutbox, 10), "a", "b")
+		if err := t.PutIn(t.ctx(), nil, textItem("a")); err == nil {
+			t.Error("put in nothing")
+		}
+	})
+}
+
+// TestPutInIsOneTrip: whatever the DSN says of interpolateParams, and for many items as for one.
+func TestPutInIsOneTrip(t *testing.T) {
+	o := outboxOnMySQL(t)
+	p := testenv.NewProxy(t, o.server.Addr)
+	tx := o.begin(o.open(strings.Replace(o.server.DSN(t), o.server.Addr, p.Addr, 1)))
+	before := p.Count()
+	o.check(o.PutIn(o.ctx(), tx, textItem("a")))
+	o.check(o.PutIn(o.ctx(), tx, textItems(200)...))
+	if trips := p.Count() - before; trips != 2 {
+		t.Errorf("%d trips, want 2", trips)
+	}
+}
+
+func init() {
+	testenv.RegisterChild("outbox put", func() {
+		o, db := outboxOfChild()
+		tx, err := db.Beginx()
+		if err == nil {
+			err = o.PutIn(context.Background(), tx, textItems(3)...)
+		}
+		fmt.Println(err)
+		select {}
+	})
+}
+
+// TestKilledBeforeCommit: who is killed between PutIn and COMMIT, or whose connection is, leaves nothing.
+func TestKilledBeforeCommit(t *testing.T) {
+	eachOutbox(t, func(t *outboxTest) {
+		child := testenv.SpawnChild(t, "outbox put", t.environment()...)
+		said, err := child.ReadLine(atOnce)
+		if err != nil || said != "<nil>" {
+			t.Fatal(said, err)
+		}
+		child.Kill()
+		t.check(t.Put(t.ctx(), textItem("a")))
+		t.same(t.eventually(t.SQLOutbox, 1), "a")
+		t.holds(1, "the transaction's process was killed")
+	})
+	t.Run("connection", func(tb *testing.T) {
+		t := outboxOnMySQL(tb)
+		tx := t.begin(t.db)
+		t.check(t.PutIn(t.ctx(), tx, textItem("a")))
+		var id int
+		t.check(tx.Get(&id, "SELECT CONNECTION_ID()"))
+		t.exec(t.db, fmt.Sprint("KILL ", id))
+		if tx.Commit() == nil {
+			t.Error("committed on a connection that was killed")
+		}
+		t.holds(0, "the connection was killed")
+	})
+}
+
+// TestOutOfOrder: transactions may be committed in another order than that in which they have put.
+func TestOutOfOrder(t *testing.T) {
+	o := outboxOnMySQL(t)
+	first, second := o.begin(o.db), o.begin(o.db)
+	o.check(o.PutIn(o.ctx(), first, textItem("a")))
+	o.check(o.PutIn(o.ctx(), second, textItem("b")))
+	o.check(second.Commit())
+	o.same(o.eventually(o.SQLOutbox, 1), "b")
+	o.same(o.some(o.SQLOutbox, 10))
+	o.check(first.Commit())
+	o.same(o.some(o.SQLOutbox, 10), "a")
+}
+
+// TestNobodyWaits: transactions that have not ended keep nobody from claiming and finishing what others have put.
+func TestNobodyWaits(t *testing.T) {
+	o := outboxOnMySQL(t)
+	early, late := o.begin(o.db), o.begin(o.db)
+	o.check(o.PutIn(o.ctx(), early, textItems(1)...))
+	items := textItems(400)
+	items[7].ID = newID()
+	o.check(o.Put(o.ctx(), items...))
+	o.check(o.PutIn(o.ctx(), late, textItems(1)...))
+	locked := o.begin(o.db)
+	o.exec(locked, "SELECT id FROM cacheaside_outbox WHERE id = x'"+items[7].ID+"' FOR UPDATE")
+
+	claimed := o.some(o.SQLOutbox, 1000)
+	if len(claimed) != 399 {
+		t.Fatalf("claimed %d, want all but the one that is locked", len(claimed))
+	}
+	for i := range claimed {
+		claimed[i].After = time.Duration(i) * time.Microsecond
+	}
+	o.check(locked.Rollback())
+	o.check(o.Later(o.ctx(), claimed...))
+	claimed = o.eventually(o.SQLOutbox, 400)
+	o.check(o.Done(o.ctx(), claimed...))
+	o.holds(0, "all are done")
+	o.check(early.Commit())
+	o.check(late.Commit())
+	o.holds(2, "committed")
+}
+
+// TestClaimKeepsNobody: while a claim is under way, others claim what it does not, and put, wherever in the order.
+func TestClaimKeepsNobody(t *testing.T) {
+	o := outboxOnMySQL(t)
+	o.check(o.Put(o.ctx(), textItems(20)...))
+	underWay := func(most int) {
+		conn, err := o.db.Conn(o.ctx())
+		o.check(err)
+		t.Cleanup(func() { conn.Close() })
+		before, _ := o.text.around()
+		o.check(execute(o.ctx(), conn, before))
+		o.exec(conn, "START TRANSACTION") // so that it does not end
+		o.exec(conn, o.text.claim(most, newClaim(), claimLong))
+	}
+	underWay(5)
+	o.check(o.Done(o.ctx(), o.eventually(o.SQLOutbox, 15)...))
+	o.check(o.Put(o.ctx(), textItems(5)...))
+	underWay(100) // all that there is
+	tx := o.begin(o.db)
+	for _, after := range []time.Duration{0, time.Second, 2 * claimLong} {
+		o.check(o.PutIn(o.ctx(), tx, Item{Key: textItem("new").Key, After: after}))
+	}
+	o.check(tx.Commit())
+	o.check(o.Done(o.ctx(), o.eventually(o.SQLOutbox, 1)...))
+	o.holds(12, "10 that are being claimed, and 2 that are not due")
+}
+
+// TestStoppedWhileClaiming: who is stopped in the middle of Claim, or cut off, keeps nothing locked beyond the life of the claim.
+func TestStoppedWhileClaiming(t *testing.T) {
+	o := outboxOnMySQL(t)
+	o.check(o.Put(o.ctx(), textItems(3)...))
+	stopped, resume := make(chan struct{}), make(chan struct{})
+	goOn := sync.OnceFunc(func() { close(resume) })
+	defer goOn()
+	defer func(old func(string)) { point = old }(point)
+	point = func(at string) {
+		if at == "claimed" {
+			close(stopped)
+			<-resume
+		}
+	}
+	done := make(chan []Item, 1)
+	go func() {
+		items, err := o.Claim(o.ctx(), 10, 100*time.Millisecond)
+		if err != nil {
+			t.Error(err)
+		}
+		done <- items
+	}()
+	<-stopped
+	point = func(string) {}
+	got := o.eventually(o.outbox(o.db), 3)
+	goOn()
+	o.same(<-done) // somebody else has them
+	o.check(o.Done(o.ctx(), got...))
+	o.holds(0, "done")
+}
+
+// TestTimeZones: the time zones of sessions do not matter.
+func TestTimeZones(t *testing.T) {
+	o := outboxOnMySQL(t)
+	at := func(zone string) *SQLOutbox {
+		c, err := mysql.ParseDSN(o.server.DSN(t))
+		o.check(err)
+		c.Params = map[string]string{"time_zone": "'" + zone + "'"}
+		return o.outbox(o.open(c.FormatDSN()))
+	}
+	for _, zones := range [][2]string{{"-08:00", "+09:30"}, {"+09:30", "-08:00"}} {
+		put, claim := at(zones[0]), at(zones[1])
+		o.check(put.Put(o.ctx(), textItem("now"), Item{Key: textItem("later").Key, After: time.Hour}))
+		got := o.eventually(claim, 1)
+		o.same(got, "now")
+		if got[0].Age > time.Minute {
+			t.Errorf("%v old", got[0].Age)
+		}
+		o.same(o.some(claim, 10))
+		o.exec(o.db, "DELETE FROM cacheaside_outbox")
+	}
+}
+
+// TestSessions: what a DSN sets for its sessions changes nothing: no autocommit, another isolation, another meaning of quotes, other character sets.
+func TestSessions(t *testing.T) {
+	o := outboxOnMySQL(t)
+	for _, params := range []map[string]string{
+		{"autocommit": "0"},
+		{"tx_isolation": "'SERIALIZABLE'"},
+		{"sql_mode": "'ANSI_QUOTES,NO_BACKSLASH_ESCAPES,PIPES_AS_CONCAT,SIMULTANEOUS_ASSIGNMENT'"},
+		{"charset": "latin1"},
+		{"interpolateParams": "true", "multiStatements": "true", "clientFoundRows": "true"},
+	} {
+		dsn := o.server.DSN(t)
+		for name, value := range params {
+			dsn += "&" + name + "=" + strings.ReplaceAll(value, "'", "%27")
+		}
+		with := o.outbox(o.open(dsn))
+		o.check(with.Put(o.ctx(), textItem("a'b`c\"d\\e\xff\x00é"), textItem("b"), textItem("c"), Item{Key: textItem("d").Key, After: time.Millisecond}))
+		got := append(o.eventually(with, 1), o.eventually(with, 3)...)
+		o.same(got, "a'b`c\"d\\e\xff\x00é", "b", "c", "d")
+		o.check(with.Done(o.ctx(), got[:3]...))
+		o.holds(1, "others see it")
+		got[3].After = 0
+		o.check(with.Later(o.ctx(), got[3]))
+		o.check(o.Done(o.ctx(), o.eventually(o.SQLOutbox, 1)...))
+		if d, err := with.Depth(o.ctx()); err != nil || d.Items != 0 {
+			t.Error(params, d, err)
+		}
+	}
+}
+
+// TestHostileKeys: nothing in a key, nor in an item's name, gets into a statement.
+func TestHostileKeys(t *testing.T) {
+	eachOutbox(t, func(t *outboxTest) {
+		for _, text := range []string{
+			"'); DROP TABLE cacheaside_outbox; --", "x'41', 0, 0); --", "\\'", "\x00", "%s%d", "?", ":name", "$1", "/*! SELECT */", strings.Repeat("'", 300), "\xff\xfe", "-- \n", "''",
+		} {
+			t.check(t.Put(t.ctx(), textItem(text)))
+			got := t.eventually(t.SQLOutbox, 1)
+			t.same(got, text)
+			t.check(t.Done(t.ctx(), got...))
+		}
+		for _, bad := range []Item{
+			{ID: "1' OR '1'='1", Key: textItem("a").Key},
+			{ID: "x", Key: textItem("a").Key},
+			{ID: strings.Repeat("a", 31), Key: textItem("a").Key},
+			{ID: strings.Repeat("a", 33), Key: textItem("a").Key},
+			{Key: cacheaside.Key{Loader: "user'", Text: "a"}},
+			{Key: cacheaside.Key{Loader: "user", Version: "1)", Text: "a"}},
+			{Key: cacheaside.Key{Text: "a"}},
+		} {
+			if t.Put(t.ctx(), textItem("good"), bad) == nil {
+				t.Errorf("%+v was put", bad)
+			}
+		}
+		for _, bad := range []Item{{}, {ID: "x"}, {ID: newID(), Claim: "1 OR 1"}, {ID: newID(), Claim: "-1"}, {ID: newID(), Claim: "0"}} {
+			if t.Done(t.ctx(), bad) == nil || t.Later(t.ctx(), bad) == nil {
+				t.Errorf("%+v was finished", bad)
+			}
+		}
+		t.holds(0, "what is not right is refused as a whole")
+	})
+}
+
+// TestLongKeys: what the table has no room for is refused, and shown as a hash.
+func TestLongKeys(t *testing.T) {
+	eachOutbox(t, func(t *outboxTest) {
+		private := strings.Repeat("secret", 20000)
+		longest := []Item{textItem(private[:longestText]), {Key: cacheaside.Key{Loader: private[:longestName], Version: private[:longestName]}}}
+		t.check(t.Put(t.ctx(), longest...))
+		got := t.eventually(t.SQLOutbox, 2)
+		for i := range longest {
+			if !slices.ContainsFunc(got, func(g Item) bool { return g.Key == longest[i].Key }) {
+				t.Errorf("%v is not as it was put", longest[i].Key)
+			}
+		}
+		t.check(t.Done(t.ctx(), got...))
+		long := textItem(private[:longestText+1])
+		for _, items := range [][]Item{
+			{textItem("good"), long},
+			{{Key: cacheaside.Key{Loader: private[:longestName+1]}}},
+			{{Key: cacheaside.Key{Loader: "user", Version: private[:longestName+1]}}},
+		} {
+			err := t.Put(t.ctx(), items...)
+			if err == nil {
+				t.Error("put")
+			} else if strings.Contains(err.Error(), "secretsecret") {
+				t.Error("the error shows the key")
+			}
+		}
+		if err := t.Put(t.ctx(), long); err == nil || !strings.Contains(err.Error(), fmt.Sprintf("%016x", long.Key.Hash())) {
+			t.Error(err)
+		}
+		t.holds(0, "refused as a whole")
+	})
+}
+
+// TestLargestStatement: servers refuse statements that are too long, some from a megabyte on.
+func TestLargestStatement(t *testing.T) {
+	o := outboxOnMySQL(t)
+	var old int
+	o.check(o.db.Get(&old, "SELECT @@GLOBAL.max_allowed_packet"))
+	defer o.db.Exec(fmt.Sprint("SET GLOBAL max_allowed_packet = ", old))
+	o.exec(o.db, "SET GLOBAL max_allowed_packet = 1048576") // of new connections
+	strict := o.outbox(o.open(o.server.DSN(t)))
+	items := textItems(2200)
+	for i := range 20 {
+		items[i].Key.Text += strings.Repeat("k", 65000)
+	}
+	o.check(strict.Put(o.ctx(), items...))
+	got := o.eventually(strict, len(items))
+	for i := range got {
+		got[i].Attempts, got[i].After, got[i].Again = i, time.Duration(i)*time.Second, time.Duration(i)
+	}
+	o.check(strict.Later(o.ctx(), got...))
+	o.check(strict.Done(o.ctx(), got...))
+	o.holds(len(got), "put back")
+}
+
+// TestForeignRows: rows that hold no key are given out, so that somebody notices, and keep nobody from the others.
+func TestForeignRows(t *testing.T) {
+	eachOutbox(t, func(t *outboxTest) {
+		insert := func(loader, version string, numbers ...int64) {
+			t.exec(t.db, fmt.Sprintf("INSERT INTO cacheaside_outbox (id, due, created, claim, loader, version, text, all_keys, again, reload, attempts) VALUES (x'%s', %d, %d, %d, x'%x', x'%x', x'6162', %d, %d, %d, %d)",
+				newID(), numbers[0], numbers[1], numbers[2], loader, version, numbers[3], numbers[4], numbers[5], numbers[6]))
+		}
+		const most, least = 1<<63 - 1, -1 << 63
+		insert("user'", "1", 0, 0, 0, 0, 0, 0, 0)
+		insert("", "1", 0, 0, 0, 0, 0, 0, 0)
+		insert("\xff\x00", "\n", 1, 1, -1, 1, 1, 1, 1)
+		insert("user", "1", -5, -5, -5, -5, -5, -5, -5)
+		insert("user", "1", least, 0, most, 127, most, 127, 1<<31-1)
+		insert("user", "1", 0, most/2, least, -128, least, -128, -1<<31)
+		t.check(t.Put(t.ctx(), textItem("good")))
+		got := t.eventually(t.SQLOutbox, 7)
+		bad := 0
+		for _, i := range got {
+			if err := i.Key.Check(); err != nil {
+				bad++
+				if i.Key != (cacheaside.Key{}) {
+					t.Errorf("shows what it cannot read: %q", i.Key.Loader)
+				}
+			}
+			if i.Again < 0 || i.Age < 0 || i.Attempts < 0 {
+				t.Errorf("%+v", i)
+			}
+		}
+		if bad != 3 || t.Unreadable() != 3 {
+			t.Errorf("%d unreadable, %d counted, want 3", bad, t.Unreadable())
+		}
+		for i := range got {
+			got[i].After = time.Hour
+		}
+		t.check(t.Later(t.ctx(), got...))
+		t.same(t.some(t.SQLOutbox, 10))
+		t.check(t.Done(t.ctx(), got...)) // as somebody would who has put them
+		t.holds(7, "the claim has ended")
+		for i := range got {
+			got[i].Claim = ""
+		}
+		t.check(t.Done(t.ctx(), got...))
+		t.holds(0, "done")
+	})
+}
+
+func FuzzOutboxRow(f *testing.F) {
+	f.Add([]byte("0123456789abcdef"), []byte("user"), []byte("1"), []byte("42"), int64(1), int64(2), int64(3), int64(4), []byte("5"), uint8(0))
+	f.Add([]byte{}, []byte("user'"), []byte{}, []byte{0xff}, int64(-1), int64(1<<63-1), int64(-1<<63), int64(1<<62), []byte("x"), uint8(255))
+	f.Fuzz(func(t *testing.T, id, loader, version, text []byte, claim, all, again, reload int64, attempts []byte, absent uint8) {
+		c := cells{id, claim, int64(0), loader, version, text, all, again, reload, attempts, again}
+		for i := range 8 { // NULL, or of another type
+			if absent&(1<<i) != 0 {
+				c[i] = []any{nil, 1.5, true, string(text)}[i%4]
+			}
+		}
+		item, readable := c.item()
+		if readable && (item.Key.Check() != nil || tooLong(item.Key) != nil) {
+			t.Error("an Item with a Key that is none")
+		}
+		if !readable && item.Key != (cacheaside.Key{}) {
+			t.Error("shows what it cannot read")
+		}
+		if item.Again < 0 || item.Age < 0 || item.Attempts < 0 || len(item.ID) > hex.EncodedLen(len(rowID{})) {
+			t.Errorf("%+v", item)
+		}
+		if readable && absent == 0 && len(id) == len(rowID{}) {
+			b := (statements{table: "t"}).insertRow(nil, rowID(id), &item)
+			if strings.ContainsAny(strings.ReplaceAll(string(b), "x'", ""), "\"`;\\") || strings.Count(string(b), "'")%2 != 0 {
+				t.Errorf("%q", b)
+			}
+			if back, err := parseID(item.ID); err != nil || string(back[:]) != string(id) {
+				t.Error(back, err)
+			}
+		}
+	})
+}
+
+// TestSQLOutboxRefuses what cannot be right, and says what.
+func TestSQLOutboxRefuses(t *testing.T) {
+	db := sqlx.NewDb(testenv.SQLite(t), "sqlite")
+	for _, c := range []struct {
+		db      *sqlx.DB
+		dialect Dialect
+		table   string
+		want    string
+	}{
+		{nil, MySQL, "", "db"},
+		{db, 0, "", "Dialect"},
+		{db, 3, "", "Dialect"},
+		{db, MySQL, "a b", "Table"},
+		{db, MySQL, "a`b", "Table"},
+		{db, MySQL, "a.b.c", "Table"},
+		{db, MySQL, ".b", "Table"},
+		{db, MySQL, "a.", "Table"},
+		{db, MySQL, "1", "Table"},
+		{db, MySQL, "x\n", "Table"},
+		{db, MySQL, strings.Repeat("a", 61), "Table"},
+		{db, SQLite, "main.b", "Table"},
+	} {
+		if _, err := NewSQLOutbox(c.db, c.dialect, &SQLOutboxOptions{Table: c.table}); err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%v %q: %v", c.dialect, c.table, err)
+		}
+	}
+	if _, err := Schema(MySQL, ""); err == nil {
+		t.Error("a table without a name")
+	}
+	o, err := NewSQLOutbox(db, SQLite, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := o.Claim(t.Context(), 1, time.Second); err == nil || !strings.Contains(err.Error(), "Schema") {
+		t.Errorf("without a table: %v", err)
+	}
+	if _, err := o.Claim(t.Context(), 1, 0); err == nil {
+		t.Error("a claim without a life")
+	}
+	if items, err := o.Claim(t.Context(), 0, time.Second); err != nil || items != nil {
+		t.Error(items, err)
+	}
+}
+
+// TestTables: more than one in a database, and in another schema.
+func TestTables(t *testing.T) {
+	eachOutbox(t, func(t *outboxTest) {
+		tables := []string{"cacheaside_outbox", "other", "Third_1"}
+		if t.server != nil {
+			tables = append(tables, t.server.Database(t.TB)+".fourth")
+		}
+		var all []*SQLOutbox
+		for _, table := range tables {
+			o, err := NewSQLOutbox(t.db, t.text.dialect, &SQLOutboxOptions{Table: table})
+			t.check(err)
+			schema, err := Schema(t.text.dialect, table)
+			t.check(err)
+			t.exec(t.db, schema)
+			t.check(o.Put(t.ctx(), textItem(table)))
+			all = append(all, o)
+		}
+		for i, o := range all {
+			t.same(t.eventually(o, 1), tables[i])
+		}
+	})
+}
+
+// TestErrors: what is wrong with the server or with the table is said, and no key shown.
+func TestErrors(t *testing.T) {
+	o := outboxOnMySQL(t)
+	o.exec(o.db, "ALTER TABLE cacheaside_outbox RENAME INDEX due TO other")
+	if _, err := o.Claim(o.ctx(), 1, time.Second); err == nil || !strings.Contains(err.Error(), "Schema") {
+		t.Errorf("without the index: %v", err)
+	}
+	o.exec(o.db, "ALTER TABLE cacheaside_outbox MODIFY text VARCHAR(100) CHARACTER SET utf8mb4")
+	if err := o.Put(o.ctx(), textItem("secret\xff")); err == nil || strings.Contains(err.Error(), "secret") || !strings.Contains(err.Error(), "Schema") {
+		t.Errorf("with a column that is not binary: %v", err)
+	}
+	o.exec(o.db, "DROP TABLE cacheaside_outbox")
+	if err := o.Put(o.ctx(), textItem("a")); err == nil || !strings.Contains(err.Error(), "Schema") {
+		t.Errorf("without a table: %v", err)
+	}
+	err := o.failed("claim", &mysql.MySQLError{Number: 1064, Message: "near 'SKIP LOCKED, secret'"})
+	if !strings.Contains(err.Error(), "10.6") || strings.Contains(err.Error(), "secret") {
+		t.Error(err)
+	}
+}
+
+// TestDeadlock: who is in the way of others tries again.
+func TestDeadlock(t *testing.T) {
+	o := outboxOnMySQL(t)
+	a, b := textItem("a"), textItem("b")
+	a.ID, b.ID = "00"+newID()[2:], "ff"+newID()[2:]
+	o.check(o.Put(o.ctx(), a, b))
+	o.exec(o.db, "CREATE TABLE heavy (n INT)")
+	tx := o.begin(o.db)
+	o.exec(tx, "INSERT INTO heavy SELECT 1 FROM seq_1_to_1000") // so that it is not the victim
+	o.exec(tx, "UPDATE cacheaside_outbox SET attempts = 1 WHERE id = x'"+b.ID+"'")
+	done := make(chan error, 1)
+	go func() { done <- o.Done(o.ctx(), a, b) }()              // it has a, and waits for b
+	for ctx := o.ctx(); ; time.Sleep(150 * time.Millisecond) { // asked more often, the server does not look again
+		var waiting int
+		o.check(o.db.GetContext(ctx, &waiting, "SELECT COUNT(*) FROM information_schema.innodb_trx WHERE trx_state = 'LOCK WAIT'"))
+		if waiting > 0 {
+			break
+		}
+	}
+	o.exec(tx, "UPDATE cacheaside_outbox SET attempts = 1 WHERE id = x'"+a.ID+"'")
+	o.check(tx.Commit())
+	o.check(<-done)
+	o.holds(0, "done")
+}
+
+// TestBusy: a database that is busy is tried again.
+func TestBusy(t *testing.T) {
+	o := outboxOnSQLite(t)
+	impatient, err := o.db.Connx(o.ctx())
+	o.check(err)
+	o.exec(impatient, "PRAGMA busy_timeout = 0")
+	tx := o.begin(o.db)
+	o.check(o.PutIn(o.ctx(), tx, textItem("a")))
+	_, busy := impatient.ExecContext(o.ctx(), o.text.done([]rowID{{}}, 0))
+	o.check(tx.Commit())
+	o.exec(impatient, "PRAGMA busy_timeout = 10000")
+	o.check(impatient.Close())
+	if busy == nil {
+		t.Fatal("two writers at once")
+	}
+	calls := 0
+	o.check(o.session(o.ctx(), func(*sql.Conn) error {
+		if calls++; calls < outboxTries {
+			return busy
+		}
+		return nil
+	}))
+	if calls != outboxTries {
+		t.Errorf("%d tries", calls)
+	}
+	if err := o.session(o.ctx(), func(*sql.Conn) error { calls++; return busy }); !errors.Is(err, busy) || calls != 2*outboxTries {
+		t.Errorf("%d tries, %v", calls-outboxTries, err)
+	}
+}

@@ -1,0 +1,182 @@
+package consistency
+
+import (
+	"encoding/hex"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/cacheaside/cacheaside/internal/mutant"
+)
+
+// statements are the texts of one table's statements. They hold values as digits, and as literals x'…' of hexadecimal ones, and nothing else that a caller has given: so nothing can be injected, no character set
+// or SQL mode changes what they mean, and each is one trip to a server, whatever the DSN says of interpolateParams.
+type statements struct {
+	dialect Dialect
+	name    string
+	table   string // quoted
+}
+
+// now is the time of the database in microseconds since 1970, when the statement began. UTC_TIMESTAMP knows no time zone of a session, and so no hour that comes twice.
+func (s statements) now() string {
+	if s.dialect == SQLite {
+		return "CAST(ROUND((julianday('now') - 2440587.5) * 86400000) AS INTEGER) * 1000"
+	}
+	if mutant.Active == mutant.OutboxLocalTime {
+		return "TIMESTAMPDIFF(MICROSECOND, '1970-01-01 00:00:00', NOW(6))"
+	}
+	return "TIMESTAMPDIFF(MICROSECOND, '1970-01-01 00:00:00', UTC_TIMESTAMP(6))"
+}
+
+// hint names the index that a statement has to go by. Left to itself, the optimizer reads all rows where it is to change most of them: then it waits for rows whose transactions have not ended.
+func (s statements) hint(index string) string {
+	if s.dialect == SQLite || mutant.Active == mutant.OutboxScans {
+		return ""
+	}
+	return " FORCE INDEX (" + index + ")"
+}
+
+// micros is a duration in whole microseconds, from 0 to some hundred years.
+func micros(d time.Duration) int64 { return max(0, d.Microseconds()) }
+
+func (s statements) beginInsert(b []byte) []byte {
+	return append(b, "INSERT INTO "+s.table+" (id, due, created, loader, version, text, all_keys, again, reload, attempts) VALUES "...)
+}
+
+func (s statements) insertRow(b []byte, id rowID, item *Item) []byte {
+	b = appendHex(append(b, '('), id[:])
+	b = append(b, ", "+s.now()+" + "...)
+	b = strconv.AppendInt(b, micros(item.After), 10)
+	b = append(b, ", "+s.now()...)
+	for _, text := range []string{item.Key.Loader, item.Key.Version, item.Key.Text} {
+		b = appendHex(append(b, ", "...), []byte(text))
+	}
+	return fmt.Appendf(b, ", %d, %d, %d, %d)", digit(item.Key.All), micros(item.Again), digit(item.Reload), max(0, item.Attempts))
+}
+
+// endInsert has a row that is there already stay as it is.
+func (s statements) endInsert(b []byte) []byte {
+	if s.dialect == SQLite {
+		return append(b, " ON CONFLICT (id) DO NOTHING"...)
+	}
+	return append(b, " ON DUPLICATE KEY UPDATE id = id"...)
+}
+
+func appendHex(b, value []byte) []byte {
+	b = hex.AppendEncode(append(b, "x'"...), value)
+	return append(b, '\'')
+}
+
+func digit(b bool) int {
+	if b {
+		return 1
+	}
+	return 0
+}
+
+// around is what is sent before and after the statements of a session.
+func (s statements) around() (before, after []string) {
+	switch {
+	case s.dialect == SQLite:
+		return nil, nil
+	case mutant.Active == mutant.OutboxGaps:
+		return nil, []string{"COMMIT"}
+	case mutant.Active == mutant.OutboxHolds:
+		return []string{"SET TRANSACTION ISOLATION LEVEL READ COMMITTED", "START TRANSACTION"}, []string{"COMMIT"}
+	}
+	return []string{"SET TRANSACTION ISOLATION LEVEL READ COMMITTED"}, []string{"COMMIT"}
+}
+
+// The columns of cells.
+const itemColumns = "id, claim, was_due, loader, version, text, all_keys, again, reload, attempts"
+
+// claim claims what is due. In MySQL, where it says when the claims end as the insert id, it passes over rows that others have locked, and, as it goes by the index in its order, locks none but those that it
+// claims: nobody waits for it, nor it for anybody.
+func (s statements) claim(most int, claim int64, life time.Duration) string {
+	if mutant.Active == mutant.OutboxUnclaimed {
+		life = time.Microsecond
+	}
+	until := fmt.Sprintf("%s + %d", s.now(), micros(life))
+	due := fmt.Sprintf("SELECT id, due FROM %s%s WHERE due <= %s ORDER BY due LIMIT %d", s.table, s.hint("due"), s.now(), most)
+	if s.dialect == SQLite {
+		return fmt.Sprintf("UPDATE %s SET was_due = due, due = %s, claim = %d WHERE id IN (SELECT id FROM (%s)) RETURNING %s, %s - created", s.table, until, claim, due, itemColumns, s.now())
+	}
+	skip := " SKIP LOCKED"
+	if mutant.Active == mutant.OutboxWaits {
+		skip = ""
+	}
+	return fmt.Sprintf("UPDATE (%s FOR UPDATE%s) AS d STRAIGHT_JOIN %s AS o%s ON o.id = d.id SET o.was_due = d.due, o.due = LAST_INSERT_ID(%s), o.claim = %d",
+		due, skip, s.table, s.hint("PRIMARY"), until, claim)
+}
+
+// claimed reads what was claimed until then.
+func (s statements) claimed(claim, until int64) string {
+	return fmt.Sprintf("SELECT %s, %s - created FROM %s%s WHERE due = %d AND claim = %d", itemColumns, s.now(), s.table, s.hint("due"), until, claim)
+}
+
+// anyDue finds a row if one is due: who only looks need not keep others from writing.
+func (s statements) anyDue() string {
+	return fmt.Sprintf("SELECT 1 FROM %s WHERE due <= %s LIMIT 1", s.table, s.now())
+}
+
+// of finds items of one claim; 0 is for those that were not claimed, by whom they have put.
+func (s statements) of(ids []rowID, claim int64) string {
+	where := "id IN (" + hexList(ids) + ")"
+	if claim != 0 && mutant.Active != mutant.OutboxAnyClaim {
+		where += fmt.Sprintf(" AND claim = %d", claim)
+	}
+	return where
+}
+
+func (s statements) done(ids []rowID, claim int64) string {
+	where := s.of(ids, claim)
+	if s.dialect == SQLite {
+		return fmt.Sprintf("DELETE FROM %s WHERE %s", s.table, where)
+	}
+	return fmt.Sprintf("DELETE o FROM %s AS o%s WHERE %s", s.table, s.hint("PRIMARY"), where) // only this form takes a hint
+}
+
+func (s statements) later(ids []rowID, items []*Item, claim int64) string {
+	each := func(value func(*Item) int64) string { return choose(ids, items, value) }
+	return fmt.Sprintf("UPDATE %s%s SET due = %s + %s, again = %s, attempts = %s, claim = 0 WHERE %s", s.table, s.hint("PRIMARY"), s.now(),
+		each(func(i *Item) int64 { return micros(i.After) }),
+		each(func(i *Item) int64 { return micros(i.Again) }),
+		each(func(i *Item) int64 { return max(0, int64(i.Attempts)) }),
+		s.of(ids, claim))
+}
+
+// choose is an expression for the value of each id.
+func choose(ids []rowID, items []*Item, value func(*Item) int64) string {
+	first, same := value(items[0]), true
+	for _, item := range items {
+		same = same && value(item) == first
+	}
+	if same {
+		return strconv.FormatInt(first, 10)
+	}
+	b := []byte("CASE id")
+	for i, item := range items {
+		b = appendHex(append(b, " WHEN "...), ids[i][:])
+		b = append(b, " THEN "...)
+		b = strconv.AppendInt(b, value(item), 10)
+	}
+	return string(append(b, " END"...))
+}
+
+// depth counts over the index alone.
+func (s statements) depth() string {
+	return fmt.Sprintf("SELECT COUNT(*), COALESCE(SUM(due <= %s), 0), COALESCE(%s - MIN(created), 0) FROM (SELECT due, created FROM %s%s ORDER BY due LIMIT %d) AS earliest",
+		s.now(), s.now(), s.table, s.hint("due"), depthAtMost)
+}
+
+func hexList(ids []rowID) string {
+	var b strings.Builder
+	for i := range ids {
+		if i > 0 {
+			b.WriteByte(',')
+		}
+		b.Write(appendHex(nil, ids[i][:]))
+	}
+	return b.String()
+}

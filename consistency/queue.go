@@ -1,0 +1,68 @@
+package consistency
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/cacheaside/cacheaside"
+)
+
+// Item is an invalidation that is still to be done.
+type Item struct {
+	// ID names it in its queue. Put makes one where there is none.
+	ID string
+
+	// Claim names the claim by which it was given out, so that Done and Later can tell whether it has been given to somebody else since. The queue sets it; of what was not claimed it is "".
+	Claim string
+
+	// Key is what is to be invalidated.
+	Key cacheaside.Key
+
+	// After is when it is due, from the moment of Put or Later.
+	After time.Duration
+
+	// Again, if not 0, has it done once more, so long after the first time: the delayed double delete.
+	Again time.Duration
+
+	// Reload has it done by a reload (Cache.RefreshKeys), not by a delete; what cannot be reloaded is invalidated.
+	Reload bool
+
+	// Attempts is how often it has failed.
+	Attempts int
+
+	// Age is how long it has been in the queue, as Claim has found it.
+	Age time.Duration
+}
+
+// Queue keeps what is still to be invalidated. It is safe for concurrent use, also by several processes where it is not in memory. Nothing that was Put is lost before it is Done. Package
+// internal/queuetest is its contract as tests.
+//
+// A queue that can tell when there is something to do may have the method Wait(ctx context.Context), which returns when an item may be due, or ctx ends. A Relay then waits, and does not poll.
+type Queue interface {
+	// Put adds items, those that are there already aside. If it returns an error, some may have been added: it may be repeated with the same IDs.
+	Put(ctx context.Context, items ...Item) error
+
+	// Claim returns at most max items that are due, the longest due first, and gives them to nobody else for life; then they are due again. None: nil.
+	Claim(ctx context.Context, max int, life time.Duration) ([]Item, error)
+
+	// Done removes items. Those that were claimed and have been claimed by somebody else since stay. Those that are not there any more do no harm.
+	Done(ctx context.Context, items ...Item) error
+
+	// Later puts items back, with the After, Again and Attempts that they have now, and ends their claims. Those that were claimed and have been claimed by somebody else since stay as they
+	// are. Those that are not there any more do not come back.
+	Later(ctx context.Context, items ...Item) error
+
+	// Depth tells what is in it.
+	Depth(ctx context.Context) (Depth, error)
+}
+
+// Depth is what is in a queue.
+type Depth struct {
+	Items  int           // due or not
+	Due    int           // of them, those that could be claimed now
+	Oldest time.Duration // the age of the oldest
+}
+
+// ErrQueued means that the transaction was committed, but that not all caches could be told: what is missing is in the queue, in this process' memory, and is tried again. Do not write again.
+var ErrQueued = errors.New("committed, but still cached as it was: the invalidation is tried again")

@@ -1,0 +1,220 @@
+package consistency
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"iter"
+	"testing"
+	"time"
+
+	"github.com/cacheaside/cacheaside"
+)
+
+// lagging has another process store what a replica of the database that lags, as of now, shows of row 1. It is called when the invalidation is over.
+func (x *world) lagging(c *cacheaside.Cache) (store func()) {
+	x.t.Helper()
+	old, err := x.load(x.t.Context(), 1)
+	x.check(err)
+	l, err := cacheaside.NewLoader(c, "item", func(context.Context, int) (string, error) { return old, nil }, nil)
+	x.check(err)
+	return func() {
+		_, err := l.Get(x.t.Context(), 1)
+		x.check(err)
+	}
+}
+
+// TestDoubleDelete: what a lagging reader has stored after the invalidation is gone after the second one.
+func TestDoubleDelete(t *testing.T) {
+	for _, inMemory := range []bool{false, true} {
+		t.Run(fmt.Sprintf("memory=%v", inMemory), func(t *testing.T) {
+			x := start(t, setup{inMemory: inMemory, Options: Options{DoubleDelete: time.Second}})
+			lagging := x.lagging(x.newCache(x.server.Client(t), cacheaside.Options{MemoryBytes: -1}))
+			for _, level := range levels {
+				if inMemory && (level == Async || level == Outbox) {
+					continue
+				}
+				x.reset()
+				x.options.DoubleDelete = 50 * time.Millisecond
+				if level == Async {
+					x.options.DoubleDelete = time.Second // as the relay works in between
+				}
+				x.check(x.At(level).Update(t.Context(), set(1, "new"), x.rows.Key(1)))
+				if level == Async { // the first time
+					x.relays("invalidated", func() bool { return !x.isStored("old") })
+				}
+				lagging()
+				x.otherReads("old")
+				x.relays("invalidated once more", func() bool { d, err := x.options.Queue.Depth(t.Context()); return d.Items == 0 && err == nil })
+				x.reads("new")
+			}
+		})
+	}
+}
+
+// TestDoubleDeleteKilled: the second invalidation is done, though the process that has done the first was killed; and both are, if it was killed before it could say that the first was done.
+func TestDoubleDeleteKilled(t *testing.T) {
+	x := start(t, setup{mariadb: true})
+	lagging := x.lagging(x.newCache(x.server.Client(t), cacheaside.Options{MemoryBytes: -1}))
+	for place, double := range map[string]time.Duration{"removed": 50 * time.Millisecond, "invalidated": time.Second} {
+		x.reset()
+		x.dies(child{Level: Outbox, Place: place, DoubleDelete: double})
+		x.has("new")
+		lagging()
+		x.otherReads("old")
+		if place == "invalidated" {
+			var again int
+			x.relays("the first time", func() bool {
+				x.check(x.admin.Get(&again, "SELECT again FROM cacheaside_outbox"))
+				return again == 0
+			})
+			x.reads("new")
+			x.check(x.other.Invalidate(t.Context(), 1))
+			lagging()
+			x.otherReads("old")
+		}
+		x.invalidated()
+		x.reads("new")
+	}
+}
+
+// TestEnqueue: for transactions of the user's own nothing else is needed.
+func TestEnqueue(t *testing.T) {
+	x := start(t, setup{})
+	for _, level := range []Level{ByDefault, Async} {
+		for name, end := range map[string]func(*sql.Tx) error{"new": (*sql.Tx).Commit, "old": (*sql.Tx).Rollback} {
+			x.reset()
+			tx, err := x.admin.BeginTx(t.Context(), nil)
+			x.check(err)
+			_, err = tx.Exec("UPDATE item SET v = 'new' WHERE id = 1")
+			x.check(err)
+			x.check(x.At(level).Enqueue(t.Context(), tx, x.rows.Key(1), x.rows.Key(1)))
+			x.check(x.At(level).Enqueue(t.Context(), tx))
+			x.check(end(tx))
+			x.has(name)
+			if n := x.intents(); (n == 1) != (name == "new") {
+				t.Errorf("%d rows in the outbox", n)
+			}
+			x.invalidated()
+			x.reads(name)
+		}
+	}
+	txx, err := x.admin.Beginx()
+	x.check(err)
+	defer txx.Rollback()
+	x.check(x.Enqueue(t.Context(), txx, x.rows.Key(1)))
+	if err := x.Enqueue(t.Context(), txx, cacheaside.Key{}); err == nil {
+		t.Error("a key that is none was taken")
+	}
+	if err := x.Enqueue(t.Context(), nil, x.rows.Key(1)); err == nil {
+		t.Error("no transaction was taken")
+	}
+}
+
+func TestEnqueueNeedsAnOutbox(t *testing.T) {
+	x := start(t, setup{inMemory: true})
+	tx, err := x.admin.Begin()
+	x.check(err)
+	defer tx.Rollback()
+	is(t, x.Enqueue(t.Context(), tx, x.rows.Key(1)), errNoOutbox)
+	for _, level := range []Level{Async, Outbox} {
+		is(t, x.At(level).Update(t.Context(), set(1, "new"), x.rows.Key(1)), errNoOutbox)
+	}
+	x.has("old")
+}
+
+// many are the keys of rows 0 to n-1, with one that is none.
+func (x *world) many(n int) iter.Seq2[cacheaside.Key, error] {
+	return func(yield func(cacheaside.Key, error) bool) {
+		for id := range n {
+			if !yield(x.rows.Key(id), nil) {
+				return
+			}
+		}
+		_ = yield(cacheaside.Key{}, nil) && yield(cacheaside.Key{}, errOwn)
+	}
+}
+
+// TestInvalidateMany: all keys are invalidated, in batches; what cannot be is queued, and said.
+func TestInvalidateMany(t *testing.T) {
+	x := start(t, setup{cache: cacheaside.Options{MemoryBytes: -1}})
+	const n = 2000
+	x.exec("UPDATE item SET v = 'new'")
+	got, bad := 0, 0
+	for key, err := range x.InvalidateMany(t.Context(), x.many(n), 0) {
+		switch {
+		case key == cacheaside.Key{}:
+			bad++
+			if err == nil {
+				t.Error("no error for a key that is none")
+			}
+		case err != nil:
+			t.Error(err)
+		default:
+			got++
+		}
+	}
+	if got != n || bad != 2 {
+		t.Errorf("%d of %d, and %d that are none", got, n, bad)
+	}
+	x.reads("new")
+}
+
+func TestInvalidateManyPaced(t *testing.T) {
+	x := start(t, setup{})
+	began, got := time.Now(), 0
+	for range x.InvalidateMany(t.Context(), x.many(200), 400) { // in batches of 100
+		got++
+	}
+	if took := time.Since(began); took < 250*time.Millisecond || got != 202 {
+		t.Errorf("%d in %v", got, took)
+	}
+}
+
+func TestInvalidateManyRedisOut(t *testing.T) {
+	x := start(t, setup{cache: quick})
+	x.exec("UPDATE item SET v = 'new'")
+	back := x.away("hung")
+	for key, err := range x.InvalidateMany(t.Context(), x.many(10), 0) {
+		if key != (cacheaside.Key{}) {
+			is(t, err, ErrQueued)
+			is(t, err, cacheaside.ErrRedis)
+		}
+	}
+	back()
+	if got := x.counts(); got != (Stats{Queued: 10}) {
+		t.Errorf("%+v", got)
+	}
+	x.invalidated()
+	x.reads("new")
+}
+
+func TestInvalidateManyEnds(t *testing.T) {
+	x := start(t, setup{})
+	ctx, stop := context.WithCancel(t.Context())
+	defer stop()
+	n, ended := 0, 0
+	for _, err := range x.InvalidateMany(ctx, x.many(5000), 0) {
+		if n++; n == 100 {
+			stop()
+		}
+		if errors.Is(err, context.Canceled) {
+			ended++
+		} else if err != nil {
+			t.Fatal(err)
+		}
+	}
+	if n != 2*manyAtMost || ended != manyAtMost {
+		t.Errorf("%d, of which %d by the end of ctx", n, ended)
+	}
+	for range x.InvalidateMany(t.Context(), x.many(5000), 0) {
+		break
+	}
+	x.check(x.Close())
+	for key, err := range x.InvalidateMany(t.Context(), x.many(1), 0) {
+		if key != (cacheaside.Key{}) {
+			is(t, err, cacheaside.ErrClosed)
+		}
+	}
+}

@@ -1,0 +1,66 @@
+package consistency
+
+import (
+	"cmp"
+	"fmt"
+	"log/slog"
+	"time"
+)
+
+// RelayOptions are the settings of a Relay. nil, and the zero value, are good defaults.
+type RelayOptions struct {
+	// Poll is how often a queue in which less was due than a relay does at once (500 items) is asked again. A queue that tells when there is something to do, as a MemoryQueue does, is not polled. Who sets it: whose
+	// Async writes must show sooner. Default: 200 ms. At least 1 ms.
+	Poll time.Duration
+
+	// ClaimFor is for how long items are claimed: so late are those done that a process had when it was killed. What takes longer than two thirds of it is stopped, and tried again. Who sets it: who wants
+	// them back sooner, or whose filters or reloads take longer. Default: 30 s. At least 1 s.
+	ClaimFor time.Duration
+
+	// AlertAt is how often something must have failed in a row until it is alerted: an item, or any item since Redis is out, or a call of the queue. As delays double, 10 times take about a minute for an item, and 10 s for the others.
+	// Who sets it: who wants to know sooner, or only of what lasts. Default: 10.
+	AlertAt int
+
+	// OnAlert is told of each alert, from a goroutine of its own, for which Run waits in the end. Who sets it: whose logs wake nobody. Default: the alert is logged, as it is in any case, and counted (RelayStats.Alerts).
+	OnAlert func(Alert)
+
+	// Logger is told, as a warning, of alerts, and once when the queue begins to fail; at level Info, that it is over. Of keys it is shown hashes. Default: slog.Default(), as it is when the Relay is made.
+	Logger *slog.Logger
+}
+
+// Alert says that a Relay cannot do what it is for. There is one for all items that fail together, one for Redis or the queue when nothing works for want of them, and one for items that can never be done. The next of a kind comes
+// when everything that the last one was about has worked, and something fails again.
+type Alert struct {
+	// Depth is what was in the queue, a second ago or less; much longer ago if the queue has failed since.
+	Depth Depth
+
+	// Attempts is how often it has failed.
+	Attempts int
+
+	// Err is why, the last time. It Is cacheaside.ErrRedis if it was for want of Redis. If an item can never be done, since its Key is none, it is what Key.Check says.
+	Err error
+}
+
+func (o *RelayOptions) withDefaults() RelayOptions {
+	var d RelayOptions
+	if o != nil {
+		d = *o
+	}
+	d.Poll = cmp.Or(d.Poll, 200*time.Millisecond)
+	d.ClaimFor = cmp.Or(d.ClaimFor, 30*time.Second)
+	d.AlertAt = cmp.Or(d.AlertAt, 10)
+	d.Logger = cmp.Or(d.Logger, slog.Default())
+	return d
+}
+
+func (o RelayOptions) check() error {
+	switch {
+	case o.Poll < time.Millisecond:
+		return fmt.Errorf("RelayOptions.Poll %v: at least 1ms", o.Poll)
+	case o.ClaimFor < time.Second:
+		return fmt.Errorf("RelayOptions.ClaimFor %v: at least 1s", o.ClaimFor)
+	case o.AlertAt < 0:
+		return fmt.Errorf("RelayOptions.AlertAt %d: at least 1", o.AlertAt)
+	}
+	return nil
+}

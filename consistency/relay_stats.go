@@ -1,0 +1,101 @@
+package consistency
+
+import (
+	"context"
+	"sync/atomic"
+	"time"
+)
+
+// RelayStats counts what a Relay has done since it was made. Its fields are read one after the other, so they may be apart by what happened meanwhile.
+type RelayStats struct {
+	Done        int64 // items that are done, and out of the queue
+	Again       int64 // times that one was done for the first of two times (Item.Again)
+	Failed      int64 // attempts at an item that failed: as many as it took
+	Retried     int64 // attempts at items that had failed before
+	NotReloaded int64 // keys that were to be reloaded, and were invalidated since they could not be
+	Bad         int64 // of Failed, attempts at items whose Key is none (Key.Check): somebody else has written them, and has to repair or remove them
+	QueueErrors int64 // calls of the queue that failed
+	Alerts      int64 // alerts, told to OnAlert if there is one
+	Panics      int64 // times that it panicked
+
+	// Out says that whatever this relay has tried last has failed for want of Redis. Where other relays have done the rest, it says so until nothing was due for RelayOptions.ClaimFor.
+	Out bool
+
+	// Lag is how long items had been in the queue when they were done, what they were told to wait included: the mean. MaxLag is the longest.
+	Lag, MaxLag time.Duration
+
+	// Depth is what is in the queue, for all relays together, as it was DepthAge ago. A Relay that runs looks about once a second.
+	Depth    Depth
+	DepthAge time.Duration
+}
+
+// Stats returns the counts so far. It asks nobody.
+func (r *Relay) Stats() RelayStats {
+	c := &r.counters
+	s := RelayStats{
+		Done: c.done.Load(), Again: c.again.Load(), Failed: c.failed.Load(), Retried: c.retried.Load(), NotReloaded: c.notReloaded.Load(), Bad: c.bad.Load(),
+		QueueErrors: c.queueErrors.Load(), Alerts: c.alerts.Load(), Panics: c.panics.Load(), Out: c.out.Load(), MaxLag: time.Duration(c.maxLag.Load()) * time.Microsecond,
+	}
+	if s.Done > 0 {
+		s.Lag = time.Duration(c.lag.Load()/s.Done) * time.Microsecond
+	}
+	if seen := c.seen.Load(); seen != nil {
+		s.Depth, s.DepthAge = seen.Depth, time.Since(seen.at)
+	}
+	return s
+}
+
+type relayCounters struct {
+	done, again, failed, retried, notReloaded, bad, queueErrors, alerts, panics, lag, maxLag atomic.Int64
+
+	out  atomic.Bool
+	seen atomic.Pointer[seen]
+}
+
+// seen is a look at the queue.
+type seen struct {
+	Depth
+	at time.Time
+}
+
+// finished counts items that were claimed then, and are done now. Only the goroutine of Run calls it.
+func (c *relayCounters) finished(items []Item, claimed time.Time) {
+	held := time.Since(claimed)
+	for _, item := range items {
+		lag := (item.Age + held).Microseconds() // of nanoseconds the sum could overflow within weeks
+		c.lag.Add(lag)
+		c.maxLag.Store(max(c.maxLag.Load(), lag))
+	}
+	c.done.Add(int64(len(items)))
+}
+
+const betweenLooks = time.Second
+
+// look sees what is in the queue, if it has not just done so. Twenty times as long as it takes is between two looks at least, for in a large table it is not cheap.
+func (s *shift) look(ctx context.Context) {
+	began := time.Now()
+	if began.Before(s.nextLook) || s.queueFails > 0 {
+		return
+	}
+	for _, a := range []*alarm{&s.service, &s.failing, &s.bad} {
+		a.forget()
+	}
+	looking, cancel := context.WithTimeout(ctx, s.options.ClaimFor/3)
+	defer cancel()
+	depth, err := s.queue.Depth(looking)
+	now := time.Now()
+	s.nextLook = now.Add(max(betweenLooks, 20*now.Sub(began)))
+	switch {
+	case err == nil:
+		s.counters.seen.Store(&seen{depth, now})
+	case ctx.Err() == nil:
+		s.counters.queueErrors.Add(1)
+	}
+}
+
+func (c *relayCounters) depth() Depth {
+	if seen := c.seen.Load(); seen != nil {
+		return seen.Depth
+	}
+	return Depth{}
+}

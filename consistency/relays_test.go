@@ -1,0 +1,292 @@
+package consistency
+
+import (
+	"bufio"
+	"cmp"
+	"context"
+	"flag"
+	"fmt"
+	"io"
+	"log/slog"
+	"maps"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/jmoiron/sqlx"
+	"github.com/redis/go-redis/v9"
+
+	"github.com/cacheaside/cacheaside"
+	"github.com/cacheaside/cacheaside/internal/testenv"
+)
+
+var relaysItems = flag.Int("relays.items", 0, "of TestRelays; 0: 3,000, and 40,000 with CACHEASIDE_ACCEPT")
+
+func init() { testenv.RegisterChild("relays", relaysChild) }
+
+// TestRelays: relays of several processes share the work of one outbox. No key is in the works of two at once, also when one of them is killed with what it has; and more of them do not do less.
+func TestRelays(t *testing.T) {
+	r := testenv.StartRedis(t)
+	m := testenv.SharedMariaDB(t)
+	durable(t, m)
+	n, rounds, alone := cmp.Or(*relaysItems, 3000), 1, []int{4}
+	if testenv.Accepting {
+		n, rounds, alone = cmp.Or(*relaysItems, 40_000), 5, []int{1, 2, 4}
+	}
+	rates := map[int][]float64{}
+	for range rounds { // side by side, as the machine may be busy with something else now and then
+		for _, relays := range alone {
+			rates[relays] = append(rates[relays], newRelays(t, r, m, n, relays, false).run())
+		}
+	}
+	var medians []string
+	for _, relays := range slices.Sorted(maps.Keys(rates)) {
+		slices.Sort(rates[relays])
+		medians = append(medians, fmt.Sprintf("%d relays %.0f/s (%.0f to %.0f)", relays, rates[relays][rounds/2], rates[relays][0], rates[relays][rounds-1]))
+	}
+	t.Logf("%d items, the median of %d runs: %s", n, rounds, strings.Join(medians, ", "))
+	if one := rates[1]; testenv.Accepting && (rates[2][rounds/2] < 0.8*one[rounds/2] || rates[4][rounds/2] < 0.8*one[rounds/2]) {
+		t.Error("more relays do less")
+	}
+	for _, relays := range []int{2, 4} {
+		newRelays(t, r, m, n, relays, true).run()
+	}
+}
+
+// relays is one run of it.
+type relays struct {
+	t        *testing.T
+	queue    *SQLOutbox
+	db       *sqlx.DB
+	items    int
+	children []*killedProcess
+	worked   map[string][]spell // of each key
+}
+
+// spell is from when a relay began to delete a key to when it was done.
+type spell struct {
+	relay      int
+	begin, end int64 // ns; 0: it was killed
+}
+
+func newRelays(t *testing.T, r *testenv.Redis, m *testenv.MariaDB, items, n int, kill bool) *relays {
+	x := &relays{t: t, db: sqlx.NewDb(m.DB(t), "mysql"), items: items, worked: map[string][]spell{}}
+	var err error
+	x.queue, err = NewSQLOutbox(x.db, MySQL, nil)
+	x.check(err)
+	x.check(x.queue.CreateTable(t.Context()))
+	all := make([]Item, items)
+	for i := range all {
+		all[i] = Item{Key: cacheaside.Key{Loader: "item", Text: strconv.Itoa(i)}}
+	}
+	x.check(x.queue.Put(t.Context(), all...))
+	for i := range n {
+		w := killWorld{Redis: r.Addr, DSN: m.DSN(t), Who: i, Claim: 30 * time.Second}
+		if kill {
+			w.Claim = 2 * time.Second // so that what it had is soon done
+		}
+		if kill && i == 0 {
+			w.Nth = 1 + items/500/n/4
+		}
+		c := spawnKilled(t, "relays", w, nil)
+		t.Cleanup(c.end)
+		x.children = append(x.children, c)
+	}
+	return x
+}
+
+// run answers how many items were done in a second.
+func (x *relays) run() float64 {
+	for _, c := range x.children {
+		for c.ready.Load() == 0 {
+			time.Sleep(time.Millisecond)
+		}
+	}
+	began := time.Now()
+	for _, c := range x.children {
+		fmt.Fprintln(c.Stdin, "go")
+		for end := time.Now().Add(patience); c.Nth > 0 && len(c.lines) == 0 && time.Now().Before(end); { // it is to have something when it is killed
+			time.Sleep(time.Millisecond)
+		}
+	}
+	for end := time.Now().Add(2 * time.Minute); x.left() > 0; time.Sleep(20 * time.Millisecond) {
+		if time.Now().After(end) {
+			x.t.Fatalf("%d items are still to be done", x.left())
+		}
+	}
+	var last int64
+	shares, killed, at := make([]int, len(x.children)), 0, int64(0)
+	for i, c := range x.children {
+		c.Stdin.Close()
+		for line := range c.lines {
+			last = max(last, x.note(i, line))
+		}
+		if err := c.Wait(); err != nil {
+			killed++
+			at = x.buried(i)
+		}
+		c.end()
+	}
+	again := x.judge(shares)
+	rate := float64(x.items) / time.Unix(0, last).Sub(began).Seconds()
+	if killed > 0 {
+		x.t.Logf("%d relays, of which one is killed %v after the begin: shares of the work %v, %d done twice", len(shares), time.Unix(0, at).Sub(began).Round(time.Millisecond), shares, again)
+	} else if again > 0 {
+		x.t.Errorf("%d relays: %d keys were done twice", len(shares), again)
+	}
+	for _, c := range x.children {
+		if c.Nth > 0 && (killed != 1 || again == 0) {
+			x.t.Errorf("%d relays killed, %d keys done twice: this has shown nothing", killed, again)
+		}
+	}
+	return rate
+}
+
+func (x *relays) left() int {
+	d, err := x.queue.Depth(x.t.Context())
+	x.check(err)
+	return d.Items
+}
+
+// note understands a line of a child: when it began, and when it ended, what.
+func (x *relays) note(relay int, line string) (at int64) {
+	what, rest, _ := strings.Cut(line, " ")
+	when, keys, _ := strings.Cut(rest, " ")
+	at, err := strconv.ParseInt(when, 10, 64)
+	if err != nil {
+		x.t.Fatalf("relay %d says %q", relay, line)
+	}
+	for key := range strings.SplitSeq(keys, ",") {
+		spells := x.worked[key]
+		if what == "begin" {
+			x.worked[key] = append(spells, spell{relay: relay, begin: at})
+			continue
+		}
+		for i := range spells {
+			if spells[i].relay == relay && spells[i].end == 0 {
+				spells[i].end = at
+			}
+		}
+	}
+	return at
+}
+
+// buried ends what a relay was about when it was killed.
+func (x *relays) buried(relay int) (at int64) {
+	for _, spells := range x.worked {
+		for _, s := range spells {
+			if s.relay == relay {
+				at = max(at, s.begin, s.end)
+			}
+		}
+	}
+	for _, spells := range x.worked {
+		for i := range spells {
+			if spells[i].relay == relay && spells[i].end == 0 {
+				spells[i].end = at
+			}
+		}
+	}
+	return at
+}
+
+// judge fails if a key was in the works of two at once, or of nobody. It answers how many were done twice.
+func (x *relays) judge(shares []int) (again int) {
+	if len(x.worked) != x.items {
+		x.t.Errorf("%d keys of %d were done", len(x.worked), x.items)
+	}
+	for key, spells := range x.worked {
+		slices.SortFunc(spells, func(a, b spell) int { return cmp.Compare(a.begin, b.begin) })
+		for i, s := range spells {
+			shares[s.relay]++
+			if i > 0 && s.begin < spells[i-1].end {
+				x.t.Errorf("relay %d began with key %s %v before relay %d was done with it", s.relay, key, time.Duration(spells[i-1].end-s.begin), spells[i-1].relay)
+			}
+		}
+		if len(spells) > 1 {
+			again++
+		}
+	}
+	return again
+}
+
+func (x *relays) check(err error) {
+	x.t.Helper()
+	if err != nil {
+		x.t.Fatal(err)
+	}
+}
+
+// relaysChild is a relay that tells what it does.
+func relaysChild() {
+	w := killedWorld()
+	defer w.close()
+	w.rdb.AddHook(&tellingHook{w: bufio.NewWriterSize(os.Stdout, 1<<16), die: w.Nth})
+	cache, err := cacheaside.New(w.rdb, &cacheaside.Options{MemoryBytes: -1, RedisTimeout: 10 * time.Second})
+	if err != nil {
+		panic(err)
+	}
+	defer cache.Close()
+	box, err := NewSQLOutbox(w.db, MySQL, nil)
+	if err != nil {
+		panic(err)
+	}
+	r, err := NewRelay(cache, box, &RelayOptions{Poll: 20 * time.Millisecond, ClaimFor: w.Claim, Logger: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		panic(err)
+	}
+	fmt.Println("ready")
+	in := bufio.NewReader(os.Stdin)
+	if _, err := in.ReadString('\n'); err != nil {
+		return
+	}
+	ctx, stop := context.WithCancel(context.Background())
+	go func() {
+		_, _ = io.Copy(io.Discard, in)
+		stop()
+	}()
+	if err := r.Run(ctx); err != nil {
+		panic(err)
+	}
+}
+
+// tellingHook tells of each pipeline of deletes when it begins, and when it has ended. It kills the process after the die-th, unless that is 0.
+type tellingHook struct {
+	w   *bufio.Writer
+	die int
+}
+
+func (*tellingHook) DialHook(next redis.DialHook) redis.DialHook          { return next }
+func (*tellingHook) ProcessHook(next redis.ProcessHook) redis.ProcessHook { return next }
+
+func (h *tellingHook) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return func(ctx context.Context, commands []redis.Cmder) error {
+		var keys []string
+		for _, c := range commands {
+			if _, key, ok := strings.Cut(fmt.Sprint(c.Args()...), ":{"); ok && c.Name() == "del" {
+				key, _, _ = strings.Cut(key, "}")
+				keys = append(keys, key)
+			}
+		}
+		if len(keys) == 0 {
+			return next(ctx, commands)
+		}
+		h.tell("begin", keys)
+		err := next(ctx, commands)
+		if h.die--; h.die == 0 {
+			_ = syscall.Kill(os.Getpid(), syscall.SIGKILL)
+			select {}
+		}
+		h.tell("end", keys)
+		return err
+	}
+}
+
+func (h *tellingHook) tell(what string, keys []string) {
+	fmt.Fprintln(h.w, what, time.Now().UnixNano(), strings.Join(keys, ","))
+	_ = h.w.Flush()
+}

@@ -1,0 +1,192 @@
+package consistency
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strconv"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// removedFrom is a Queue that says what it is to remove.
+type removedFrom struct {
+	Queue
+	mu      sync.Mutex
+	batches [][]Item // of Done
+	again   []Item   // of Later
+	takes   time.Duration
+	err     error
+}
+
+func (q *removedFrom) answer(ctx context.Context) error {
+	q.mu.Lock()
+	takes := q.takes
+	q.mu.Unlock()
+	if !rest(ctx, takes) {
+		return ctx.Err()
+	}
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return q.err
+}
+
+func (q *removedFrom) Done(ctx context.Context, items ...Item) error {
+	q.mu.Lock()
+	q.batches = append(q.batches, slices.Clone(items))
+	q.mu.Unlock()
+	return q.answer(ctx)
+}
+
+func (q *removedFrom) Later(ctx context.Context, items ...Item) error {
+	q.mu.Lock()
+	q.again = append(q.again, items...)
+	q.mu.Unlock()
+	return q.answer(ctx)
+}
+
+func (q *removedFrom) sizes() (sizes []int) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	for _, b := range q.batches {
+		sizes = append(sizes, len(b))
+	}
+	return sizes
+}
+
+func TestRemover(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		q := &removedFrom{takes: time.Millisecond}
+		r := newRemover(q)
+		is := func(removed, left int64, sizes ...int) {
+			t.Helper()
+			if r.removed.Load() != removed || r.left.Load() != left || !slices.Equal(q.sizes(), sizes) {
+				t.Fatalf("%d removed, %d left, by %v; want %d, %d, %v", r.removed.Load(), r.left.Load(), q.sizes(), removed, left, sizes)
+			}
+			q.mu.Lock()
+			q.batches = nil
+			q.mu.Unlock()
+		}
+		// What comes within the time goes together.
+		r.add(Item{ID: "1"})
+		time.Sleep(removeAfter / 2)
+		r.add(Item{ID: "2"}, Item{ID: "3"})
+		time.Sleep(removeAfter/2 - 1)
+		is(0, 0)
+		time.Sleep(q.takes + 1)
+		synctest.Wait()
+		is(3, 0, 3)
+		// A full batch does not wait, nor does what has come meanwhile.
+		for i := range removeAtOnce + 7 {
+			r.add(Item{ID: strconv.Itoa(i)})
+		}
+		time.Sleep(2 * q.takes)
+		synctest.Wait()
+		is(3+removeAtOnce+7, 0, removeAtOnce, 7)
+		// What is to be done again is put back.
+		r.add(Item{ID: "again", Again: time.Second, After: time.Hour, Reload: true}, Item{ID: "once"})
+		time.Sleep(removeAfter + 2*q.takes)
+		synctest.Wait()
+		is(5+removeAtOnce+7, 0, 1)
+		if len(q.again) != 1 || q.again[0] != (Item{ID: "again", After: time.Second, Reload: true}) {
+			t.Fatalf("%+v", q.again)
+		}
+		// close does the rest.
+		r.add(Item{ID: "last"})
+		r.close(t.Context())
+		is(6+removeAtOnce+7, 0, 1)
+		r.add(Item{ID: "late"})
+		is(6+removeAtOnce+7, 1)
+		r.close(t.Context())
+	})
+}
+
+// TestRemoverOutage: while the queue refuses, memory and the path of the writes stay as they are; what is not removed is left, and counted.
+func TestRemoverOutage(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		q := &removedFrom{takes: time.Hour, err: errors.New("refused")}
+		r := newRemover(q)
+		const all = 5 * removerHolds
+		for range all {
+			began := time.Now()
+			r.add(Item{ID: "a"})
+			if time.Since(began) != 0 {
+				t.Fatal("waited")
+			}
+		}
+		r.mu.Lock()
+		if n := len(r.items); n > removerHolds {
+			t.Errorf("%d items in memory", n)
+		}
+		r.mu.Unlock()
+		time.Sleep(time.Minute) // it hangs
+		q.mu.Lock()
+		q.takes = 0
+		q.mu.Unlock()
+		time.Sleep(time.Minute) // it refuses
+		synctest.Wait()
+		if r.left.Load() != all || r.removed.Load() != 0 {
+			t.Errorf("%d left, %d removed, of %d", r.left.Load(), r.removed.Load(), all)
+		}
+		// One failure is tried again.
+		q.mu.Lock()
+		q.batches = nil
+		q.mu.Unlock()
+		r.add(Item{ID: "b"})
+		time.Sleep(removeAfter + removePause/2)
+		q.mu.Lock()
+		q.err = nil
+		q.mu.Unlock()
+		time.Sleep(removePause)
+		synctest.Wait()
+		if r.removed.Load() != 1 || !slices.Equal(q.sizes(), []int{1, 1}) {
+			t.Errorf("%d removed, by %v", r.removed.Load(), q.sizes())
+		}
+		// A close that may not wait does not.
+		q.mu.Lock()
+		q.takes = time.Hour
+		q.mu.Unlock()
+		r.add(Item{ID: "c"})
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		began := time.Now()
+		r.close(ctx)
+		if took := time.Since(began); took > time.Second || r.left.Load() != all+1 {
+			t.Errorf("closed after %v, %d left", took, r.left.Load())
+		}
+	})
+}
+
+// TestRemoverRemovesRows of an outbox, from many goroutines.
+func TestRemoverRemovesRows(t *testing.T) {
+	eachOutbox(t, func(t *outboxTest) {
+		const writers, each = 8, 20
+		r := newRemover(t)
+		var all sync.WaitGroup
+		for range writers {
+			all.Go(func() {
+				for i := range each {
+					item := textItem("a")
+					item.ID = newID()
+					if i == 0 {
+						item.Again = time.Hour
+					}
+					if err := t.Put(t.ctx(), item); err != nil {
+						t.Error(err)
+						return
+					}
+					r.add(item)
+				}
+			})
+		}
+		all.Wait()
+		r.close(t.ctx())
+		t.holds(writers, "those that are to be done again")
+		t.same(t.some(t.SQLOutbox, 100))
+		if r.removed.Load() != writers*each || r.left.Load() != 0 {
+			t.Errorf("%d removed, %d left", r.removed.Load(), r.left.Load())
+		}
+	})
+}

@@ -1,0 +1,18 @@
+-- The outbox of cacheaside on MySQL (from 8.0.1) and MariaDB (from 10.6): what is still to be invalidated. It must be in InnoDB, and its index be named "due".
+-- Times are microseconds since 1970, by the clock of the server.
+CREATE TABLE IF NOT EXISTS cacheaside_outbox (
+	id BINARY(16) NOT NULL,
+	due BIGINT NOT NULL,
+	created BIGINT NOT NULL,
+	claim BIGINT NOT NULL DEFAULT 0,
+	was_due BIGINT NOT NULL DEFAULT 0,
+	loader VARBINARY(255) NOT NULL,
+	version VARBINARY(255) NOT NULL,
+	text BLOB NOT NULL,
+	all_keys TINYINT NOT NULL,
+	again BIGINT NOT NULL,
+	reload TINYINT NOT NULL,
+	attempts INT NOT NULL,
+	PRIMARY KEY (id),
+	KEY due (due, created)
+) ENGINE=InnoDB ROW_FORMAT=DYNAMIC;

@@ -1,0 +1,17 @@
+-- The outbox of cacheaside on SQLite (from 3.37): what is still to be invalidated. Times are microseconds since 1970.
+CREATE TABLE IF NOT EXISTS cacheaside_outbox (
+	id BLOB NOT NULL CHECK (length(id) = 16),
+	due INTEGER NOT NULL,
+	created INTEGER NOT NULL,
+	claim INTEGER NOT NULL DEFAULT 0,
+	was_due INTEGER NOT NULL DEFAULT 0,
+	loader BLOB NOT NULL CHECK (length(loader) <= 255),
+	version BLOB NOT NULL CHECK (length(version) <= 255),
+	text BLOB NOT NULL CHECK (length(text) <= 65535),
+	all_keys INTEGER NOT NULL,
+	again INTEGER NOT NULL,
+	reload INTEGER NOT NULL,
+	attempts INTEGER NOT NULL,
+	PRIMARY KEY (id)
+) STRICT, WITHOUT ROWID;
+CREATE INDEX IF NOT EXISTS cacheaside_outbox_due ON cacheaside_outbox (due, created);

@@ -1,0 +1,209 @@
+package consistency
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/cacheaside/cacheaside"
+	"github.com/cacheaside/cacheaside/internal/mutant"
+)
+
+var errSkipped = errors.New("not tried, for Redis could not be reached a moment ago")
+
+// tell has the caches forget the keys, after the commit, and ends the hold. It returns those keys for which that has failed.
+func (u *update) tell(ctx context.Context) (left []cacheaside.Key, err error) {
+	if u.hold == nil {
+		err = u.admitted(ctx)
+		left = failed(u.keys, err)
+		point("invalidated")
+	} else {
+		if u.store != nil && !u.store(ctx, u.hold) {
+			u.notStored.Add(1)
+		}
+		point("stored")
+		err = u.admitted(ctx)
+		point("shown")
+		released := u.hold.Release(ctx) // invalidates them, but what was stored
+		point("released")
+		left, err = failed(u.keys, err, released), errors.Join(err, released)
+	}
+	u.reached(err, len(left) == len(u.keys))
+	return left, err
+}
+
+// failed returns those of keys of which errs, each of one call for all of them, do not say that they are done.
+func failed(keys []cacheaside.Key, errs ...error) []cacheaside.Key {
+	return slices.DeleteFunc(slices.Clone(keys), func(k cacheaside.Key) bool {
+		return !slices.ContainsFunc(errs, func(err error) bool { return errorOf(k, err) != nil })
+	})
+}
+
+// errorOf is what err, of a call for many keys, says of k.
+func errorOf(k cacheaside.Key, err error) error {
+	if batch, ok := errors.AsType[*cacheaside.BatchError[cacheaside.Key]](err); ok {
+		return batch.Errs[k]
+	}
+	return err
+}
+
+// later sees to what is still to be done for a write that was committed: what is left, because of cause; and all of it once more, where that was asked for.
+func (u *update) later(ctx context.Context, left []cacheaside.Key, cause error) error {
+	if u.rows != nil {
+		undone := setOf(left)
+		if mutant.Active == mutant.WriteRemovedFailed {
+			undone = nil
+		}
+		u.remover.add(slices.DeleteFunc(u.rows, func(i Item) bool { return undone[i.Key] })...)
+	} else if err := u.put(ctx, u.again(left, u.options.DoubleDelete)); err != nil {
+		return errors.Join(err, cause)
+	}
+	return u.queuedFor(ctx, left, cause)
+}
+
+// queuedFor says that keys are in the queue, where there are any.
+func (c *core) queuedFor(ctx context.Context, left []cacheaside.Key, cause error) error {
+	if len(left) == 0 {
+		return nil
+	}
+	c.queued.Add(int64(len(left)))
+	if c.options.OnQueued != nil {
+		c.options.OnQueued(ctx, left, cause)
+	}
+	if c.forgets() {
+		return fmt.Errorf("consistency: %w: %w", ErrQueued, cause)
+	}
+	return nil
+}
+
+// forgets tells whether the queue is lost with the process.
+func (c *core) forgets() bool {
+	_, memory := c.options.Queue.(*MemoryQueue)
+	return memory
+}
+
+// unknown sees to a write of which nobody knows whether it was committed, or will yet be.
+func (u *update) unknown(ctx context.Context, cause error) error {
+	u.unknowns.Add(1)
+	switch {
+	case u.hold == nil:
+	case mutant.Active == mutant.WriteReleased:
+		_ = u.hold.Release(ctx)
+	default:
+		u.hold.Abandon() // the rows may still change
+	}
+	err := fmt.Errorf("consistency: %w: %w", ErrUnknown, cause)
+	left, told := u.show(ctx, u.keys)
+	u.reached(told, len(left) == len(u.keys))
+	if u.rows != nil { // if it was committed, or will be, a Relay finds them
+		if mutant.Active == mutant.WriteRemovedEarly {
+			u.remover.add(u.rows...)
+		}
+		return err
+	}
+	if mutant.Active == mutant.WriteOnce {
+		return err
+	}
+	if failed := u.put(ctx, u.again(left, max(u.onceMore, u.options.DoubleDelete))); failed != nil {
+		return errors.Join(err, failed, told)
+	}
+	return err
+}
+
+// show has filters and caches know of what was changed by others, or has been tried to tell them.
+func (c *core) show(ctx context.Context, keys []cacheaside.Key) (left []cacheaside.Key, err error) {
+	committed, err := c.cache.AdmitKeys(ctx, keys...)
+	if err == nil {
+		err = committed(ctx)
+		return failed(keys, err), err
+	}
+	told := c.cache.InvalidateKeys(ctx, keys...)
+	return failed(keys, err, told), errors.Join(err, told)
+}
+
+// again makes the items of what is to be done after the commit: at once of what is left, and so much later of all, unless that is 0.
+func (u *update) again(left []cacheaside.Key, after time.Duration) (items []Item) {
+	undone := setOf(left)
+	for _, k := range u.keys {
+		switch {
+		case undone[k]:
+			items = append(items, Item{Key: k, Again: after})
+		case after > 0:
+			items = append(items, Item{Key: k, After: after})
+		}
+	}
+	return items
+}
+
+// put puts items into the queue. What it returns, if it fails, is an ErrNotQueued.
+func (c *core) put(ctx context.Context, items []Item) error {
+	if len(items) == 0 {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), within)
+	defer cancel()
+	if err := c.options.Queue.Put(ctx, items...); err != nil {
+		c.notQueued.Add(int64(len(items)))
+		return fmt.Errorf("consistency: %w: %w", ErrNotQueued, err)
+	}
+	point("queued")
+	return nil
+}
+
+func setOf(keys []cacheaside.Key) map[cacheaside.Key]bool {
+	set := make(map[cacheaside.Key]bool, len(keys))
+	for _, k := range keys {
+		set[k] = true
+	}
+	return set
+}
+
+// items are the rows of the outbox for keys: due when the one who writes them has had time to invalidate the keys himself, unless he does not.
+func (c *core) items(level Level, keys []cacheaside.Key) []Item {
+	items := make([]Item, len(keys))
+	for i, k := range keys {
+		items[i] = Item{ID: newID(), Key: k, After: c.grace, Again: c.options.DoubleDelete}
+		if mutant.Active == mutant.WriteNotAgain {
+			items[i].Again = 0
+		}
+		if level == Async {
+			items[i].After, items[i].Reload = c.options.AsyncDelay, c.options.Reload
+		}
+	}
+	return items
+}
+
+// skips tells whether a write leaves Redis alone, as it could not be reached a moment ago. One write in each outFor tries.
+func (c *core) skips() bool {
+	last := c.out.Load()
+	if last == nil {
+		return false
+	}
+	now := time.Now()
+	return now.Sub(*last) < outFor || !c.out.CompareAndSwap(last, &now)
+}
+
+// forget has the memory of this process forget the keys, which an invalidation does also where it cannot reach Redis, and does not try to reach it.
+func (u *update) forget(ctx context.Context) {
+	if mutant.Active == mutant.WriteSkipsMemory {
+		return
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	cancel()
+	_ = u.cache.InvalidateKeys(ctx, u.keys...)
+}
+
+// reached notes how Redis has taken an invalidation.
+func (c *core) reached(err error, none bool) {
+	switch {
+	case err == nil:
+		if c.out.Load() != nil {
+			c.out.Store(nil)
+		}
+	case none && errors.Is(err, cacheaside.ErrRedis):
+		now := time.Now()
+		c.out.Store(&now)
+	}
+}

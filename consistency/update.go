@@ -1,0 +1,246 @@
+package consistency
+
+import (
+	"cmp"
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+
+	"github.com/jmoiron/sqlx"
+
+	"github.com/cacheaside/cacheaside"
+	"github.com/cacheaside/cacheaside/internal/mutant"
+)
+
+// Update runs write in a transaction, commits it, and invalidates keys, with those that Touch has added: those of all loaders that show what it changes, also of rows that it inserts (whose filters then know them, see
+// Loader.Admit). How far it goes for that tells the Writer's level. Without keys it is a transaction.
+//
+// nil means that the transaction was committed, and that the caches are told, or will be, come what may: what could not be done at once is in a queue that outlives the process (Options.OnQueued, Stats.Queued). Other errors:
+//
+//   - that of write, as it is: rolled back. If write panics or calls runtime.Goexit, so does Update, after it has rolled back. Nothing is invalidated, but keys that were on hold (Strict).
+//   - ctx's, those of BEGIN, of a key that is none, of the outbox, of a filter that a key's loader has (one in Redis cannot be told of rows while Redis is out, at levels but Async); of a hold (cacheaside.ErrHoldLost, ErrRedis) with Strict; cacheaside.ErrClosed: not committed.
+//   - ErrUnknown: COMMIT failed. It may have been committed, so the keys are invalidated, now and once more.
+//   - ErrQueued: committed, but the invalidation failed, and is tried again by this process, as long as that lives. Do not write again.
+//   - ErrNotQueued: not even that.
+//
+// write gets a ctx made from ctx, and uses tx only, not the database; it neither commits nor rolls back, and does not keep tx. If ctx ends before the COMMIT, the transaction is rolled back when write has returned; if it ends
+// later, that changes nothing: the rest has time-outs of its own, of some seconds in all while Redis hangs. Statements that are given no context, BEGIN, COMMIT and ROLLBACK are bounded by
+// the database driver only: set its time-outs.
+func (w *Writer) Update(ctx context.Context, write func(ctx context.Context, tx *sqlx.Tx) error, keys ...cacheaside.Key) error {
+	level, err := w.itsLevel()
+	if err != nil {
+		return err
+	}
+	return (&update{core: w.core, level: level}).run(ctx, write, keys)
+}
+
+// update is one write.
+type update struct {
+	*core
+	level    Level
+	touched  touched
+	keys     []cacheaside.Key // all of them, when write has returned
+	tx       *sqlx.Tx         // nil: it has not begun
+	hold     *cacheaside.Hold // nil: there is none
+	admitted func(context.Context) error
+	rows     []Item // of the outbox, there if the transaction is committed
+	over     bool   // COMMIT was sent
+
+	// store is that of a WriteThrough: it puts the new value in the place of the hold.
+	store func(context.Context, *cacheaside.Hold) (stored bool)
+}
+
+// run is the order of all writes. Wherever it is cut off, the caches end up with nothing that is not so any more (at the level Inline: unless that is by a kill).
+func (u *update) run(ctx context.Context, write func(context.Context, *sqlx.Tx) error, keys []cacheaside.Key) (err error) {
+	if err := u.enter(); err != nil {
+		return err
+	}
+	defer u.under.Done()
+	if err := cmp.Or(ctx.Err(), u.touched.add(keys)); err != nil {
+		return err
+	}
+	given := u.touched.keys
+	defer func() {
+		if !u.over { // an error, a panic, or runtime.Goexit
+			err = u.rollBack(ctx, err)
+		}
+	}()
+	if err := u.keep(ctx, given); err != nil {
+		return err
+	}
+	point("held")
+	if err := u.begin(ctx); err != nil {
+		return fmt.Errorf("consistency: begin: %w", err)
+	}
+	point("begun")
+	if err := write(context.WithValue(ctx, touchedKey{}, &u.touched), u.tx); err != nil {
+		return err
+	}
+	point("written")
+	if err := u.prepare(ctx, len(given)); err != nil {
+		return err
+	}
+	return u.commit(ctx)
+}
+
+// keep puts keys on hold, at the levels that do.
+func (u *update) keep(ctx context.Context, keys []cacheaside.Key) (err error) {
+	if u.level != Strict || len(keys) == 0 || mutant.Active == mutant.WriteNotHeld {
+		return nil
+	}
+	if u.hold == nil {
+		u.hold, err = u.cache.Hold(ctx, keys...)
+	} else {
+		err = u.hold.Add(ctx, keys...)
+	}
+	if err != nil {
+		u.holdsRefused.Add(1)
+	}
+	return err
+}
+
+// begin waits for a connection no longer than ctx. But once the transaction has begun it does not end with ctx by itself, as database/sql would have it: so it is known who has ended it.
+func (u *update) begin(ctx context.Context) error {
+	own, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	stop := context.AfterFunc(ctx, cancel)
+	tx, err := u.db.BeginTxx(own, u.options.Tx)
+	if !stop() {
+		if err == nil {
+			_ = tx.Rollback() // it may be already
+		}
+		err = ctx.Err()
+	}
+	if err != nil {
+		cancel()
+		return err
+	}
+	u.tx = tx
+	return nil
+}
+
+// prepare is what goes before the COMMIT. The first of the keys were given to Update.
+func (u *update) prepare(ctx context.Context, given int) (err error) {
+	if u.keys, err = u.touched.end(); err != nil {
+		return err
+	}
+	if err := u.admit(ctx); err != nil {
+		return err
+	}
+	if mutant.Active == mutant.WriteUntouched {
+		u.keys = u.keys[:given]
+	}
+	point("admitted")
+	if err := u.intend(ctx); err != nil {
+		return err
+	}
+	point("intended")
+	if err := u.keep(ctx, u.keys[given:]); err != nil {
+		return err
+	}
+	point("kept")
+	if u.hold != nil && mutant.Active != mutant.WriteUnchecked {
+		if err := u.hold.Check(ctx); err != nil {
+			u.holdsLost.Add(1)
+			return err
+		}
+	}
+	point("checked")
+	return ctx.Err()
+}
+
+// admit has the filters know of the keys before anybody can ask for their rows. At the level Async a Relay does that, after the commit.
+func (u *update) admit(ctx context.Context) (err error) {
+	switch {
+	case mutant.Active == mutant.WriteAdmitsLate:
+		u.admitted = func(ctx context.Context) error { _, err := u.show(ctx, u.keys); return err }
+	case u.level == Strict:
+		u.admitted, err = u.cache.AdmitHeld(ctx, u.keys...)
+	case u.level != Async:
+		u.admitted, err = u.cache.AdmitKeys(ctx, u.keys...)
+	}
+	return err
+}
+
+// intend writes into the outbox what is to be invalidated, in the transaction.
+func (u *update) intend(ctx context.Context) error {
+	if u.level == Inline || u.outbox == nil || len(u.keys) == 0 {
+		return nil
+	}
+	if mutant.Active == mutant.WriteRowLate && !u.over {
+		return nil
+	}
+	rows := u.items(u.level, u.keys)
+	tx := Execer(u.tx)
+	if mutant.Active == mutant.WriteRowOutside || mutant.Active == mutant.WriteRowLate {
+		tx = u.db
+	}
+	if err := u.outbox.PutIn(ctx, tx, rows...); err != nil {
+		return err
+	}
+	u.rows = rows
+	return nil
+}
+
+// rollBack ends a write whose COMMIT was not sent. cause is nil in a panic.
+func (u *update) rollBack(ctx context.Context, cause error) error {
+	u.keys, _ = u.touched.end()
+	var err error
+	if u.tx != nil {
+		err = u.tx.Rollback()
+		point("rolledback")
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), within)
+	defer cancel()
+	switch {
+	case u.tx == nil:
+	case errors.Is(err, sql.ErrTxDone) && mutant.Active != mutant.WriteEnded: // write has ended it
+		return u.unknown(ctx, errors.Join(cause, err))
+	case err != nil:
+		cause = errors.Join(cause, fmt.Errorf("consistency: roll back: %w", err))
+		fallthrough
+	default:
+		u.rolledBack.Add(1)
+	}
+	if u.hold != nil && (cause != nil || mutant.Active != mutant.WriteHeldByPanic) {
+		_ = u.hold.Release(ctx) // what is left ends by itself, and is counted (cacheaside.Stats.HoldsLeft)
+		point("released")
+	}
+	return cause
+}
+
+// commit sends the COMMIT. From here on nothing ends with ctx: the rows may have changed.
+func (u *update) commit(ctx context.Context) error {
+	u.over = true
+	err := u.tx.Commit()
+	if mutant.Active == mutant.WriteRemovedFirst && u.rows != nil {
+		_ = u.outbox.Done(context.WithoutCancel(ctx), u.rows...)
+	}
+	point("committed")
+	if mutant.Active == mutant.WriteRowLate {
+		_ = u.intend(context.WithoutCancel(ctx))
+	}
+	if mutant.Active != mutant.WriteEndsWithCtx {
+		ctx = context.WithoutCancel(ctx)
+	}
+	ctx, cancel := context.WithTimeout(ctx, within)
+	defer cancel()
+	switch {
+	case err == nil:
+	case mutant.Active == mutant.WriteFailedCommit:
+		return err
+	default:
+		return u.unknown(ctx, err)
+	}
+	u.updates.Add(1)
+	switch {
+	case len(u.keys) == 0 || u.level == Async:
+		return nil
+	case u.level == Outbox && u.skips():
+		u.skipped.Add(int64(len(u.keys)))
+		u.forget(ctx)
+		return u.later(ctx, u.keys, errSkipped)
+	}
+	left, err := u.tell(ctx)
+	return u.later(ctx, left, err)
+}

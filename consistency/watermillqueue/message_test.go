@@ -1,0 +1,53 @@
+package watermillqueue
+
+import (
+	"testing"
+	"time"
+
+	"github.com/cacheaside/cacheaside"
+	"github.com/cacheaside/cacheaside/consistency"
+)
+
+// Whatever is received is refused, or an item that can be sent again as it is.
+func FuzzDecode(f *testing.F) {
+	for _, i := range []consistency.Item{
+		{ID: "a", Key: cacheaside.Key{Loader: "user", Version: "2", Text: "\xff\x00"}, Again: time.Second, After: time.Minute, Attempts: 3, Age: time.Hour},
+		{Key: cacheaside.Key{Loader: "user", All: true}, Reload: true},
+	} {
+		n, err := newNote(i, time.Now())
+		if err != nil {
+			f.Fatal(err)
+		}
+		m, err := n.message()
+		if err != nil {
+			f.Fatal(err)
+		}
+		f.Add([]byte(m.Payload))
+	}
+	f.Fuzz(func(t *testing.T, payload []byte) {
+		n, err := decode(payload)
+		if err != nil {
+			return
+		}
+		now := time.Now()
+		i := (&delivery{note: n}).item(now)
+		if err := i.Key.Check(); err != nil || i.Age < 0 || i.Again < 0 || i.Attempts < 0 {
+			t.Fatalf("%v: %+v", err, i)
+		}
+		sent, err := newNote(i, now)
+		if err != nil {
+			t.Fatal(err)
+		}
+		m, err := sent.message()
+		if err != nil {
+			return // what is as long as it may be
+		}
+		again, err := decode(m.Payload)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if j := (&delivery{note: again}).item(now); i.Key != j.Key || i.Again != j.Again || i.Attempts != j.Attempts || i.Reload != j.Reload {
+			t.Fatalf("%+v was sent as %+v", i, j)
+		}
+	})
+}

@@ -1,0 +1,171 @@
+package watermillqueue_test
+
+import (
+	"context"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	wmnats "github.com/ThreeDotsLabs/watermill-nats/v2/pkg/nats"
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/nats-io/nats.go"
+
+	"github.com/cacheaside/cacheaside"
+	"github.com/cacheaside/cacheaside/consistency"
+	"github.com/cacheaside/cacheaside/consistency/watermillqueue"
+	"github.com/cacheaside/cacheaside/internal/queuetest"
+	"github.com/cacheaside/cacheaside/internal/testenv"
+)
+
+// slots is how many messages a subscriber of NATS has at once.
+const slots = 24
+
+// natsPublisher asks the server to drop what it has seen already, by UUID.
+func natsPublisher(t testing.TB, url string) message.Publisher {
+	t.Helper()
+	p, err := wmnats.NewPublisher(wmnats.PublisherConfig{URL: url, JetStream: wmnats.JetStreamConfig{TrackMsgId: true}}, watermill.NopLogger{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+// pull is a subscriber of which each subscription asks for one message at a time, so that what is not acknowledged never stands in the way: which the suite needs, and Watermill's of NATS cannot.
+type pull struct {
+	conn    *nats.Conn
+	js      nats.JetStreamContext
+	ackWait time.Duration
+	ctx     context.Context
+	end     context.CancelFunc
+	work    sync.WaitGroup
+}
+
+func newPull(t testing.TB, url string, ackWait time.Duration) *pull {
+	t.Helper()
+	conn, err := nats.Connect(url)
+	check(t, err)
+	js, err := conn.JetStream()
+	check(t, err)
+	p := &pull{conn: conn, js: js, ackWait: ackWait}
+	p.ctx, p.end = context.WithCancel(context.Background())
+	return p
+}
+
+func (p *pull) SubscribeInitialize(topic string) error {
+	_, err := p.js.AddStream(&nats.StreamConfig{Name: topic, Subjects: []string{topic}, Retention: nats.WorkQueuePolicy})
+	return err
+}
+
+func (p *pull) Subscribe(ctx context.Context, topic string) (<-chan *message.Message, error) {
+	sub, err := p.js.PullSubscribe(topic, "relays", nats.AckWait(p.ackWait), nats.AckExplicit(), nats.MaxAckPending(10*slots))
+	if err != nil {
+		return nil, err
+	}
+	out := make(chan *message.Message)
+	ctx, cancel := context.WithCancel(ctx)
+	context.AfterFunc(p.ctx, cancel)
+	p.work.Go(func() {
+		defer close(out)
+		for ctx.Err() == nil {
+			fetching, cancel := context.WithTimeout(ctx, time.Hour) // what comes just when it has ended comes again after ackWait
+			some, _ := sub.Fetch(1, nats.Context(fetching))
+			cancel()
+			for _, m := range some {
+				p.give(ctx, m, out)
+			}
+		}
+	})
+	return out, nil
+}
+
+func (p *pull) give(ctx context.Context, m *nats.Msg, out chan<- *message.Message) {
+	ctx, cancel := context.WithTimeout(ctx, p.ackWait)
+	defer cancel()
+	given := message.NewMessageWithContext(ctx, "", m.Data)
+	select {
+	case out <- given:
+	case <-ctx.Done():
+		return
+	}
+	select {
+	case <-given.Acked():
+		m.AckSync()
+	case <-given.Nacked():
+		m.Nak()
+	case <-ctx.Done():
+	}
+}
+
+func (p *pull) Close() error {
+	p.end()
+	p.work.Wait()
+	p.conn.Close()
+	return nil
+}
+
+// push is a subscriber to whose subscriptions the server gives what they have room for. Without ManualAck the client acknowledges also what was held for longer than AckWaitTimeout, and it is lost.
+func push(t testing.TB, url string, ackWait time.Duration) message.Subscriber {
+	t.Helper()
+	s, err := wmnats.NewSubscriber(wmnats.SubscriberConfig{
+		URL: url, QueueGroupPrefix: "relays", SubscribersCount: slots, AckWaitTimeout: ackWait,
+		JetStream: wmnats.JetStreamConfig{
+			AutoProvision: true, DurablePrefix: "relays",
+			SubscribeOptions: []nats.SubOpt{nats.DeliverAll(), nats.AckExplicit(), nats.ManualAck(), nats.AckWait(ackWait), nats.MaxAckPending(slots)},
+		},
+	}, watermill.NopLogger{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// open makes a queue that is closed with the test.
+func open(t testing.TB, p message.Publisher, s message.Subscriber, topic string, subscriptions int) *watermillqueue.Queue {
+	t.Helper()
+	q, err := watermillqueue.New(p, s, topic, &watermillqueue.Options{Subscriptions: subscriptions})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		q.Close()
+		p.Close()
+	})
+	return q
+}
+
+func TestNATS(t *testing.T) {
+	server := testenv.StartNATS(t)
+	queuetest.Run(t, queuetest.Backend{Unordered: true, NoDepth: true, ByDelivery: true, AtOnce: slots, New: func(t testing.TB, n int) []consistency.Queue {
+		return same(listening(t, open(t, natsPublisher(t, server.URL), newPull(t, server.URL, 30*time.Second), watermill.NewShortUUID(), slots)), n)
+	}})
+}
+
+// listening waits until a queue has been given something.
+func listening(t testing.TB, q *watermillqueue.Queue) *watermillqueue.Queue {
+	t.Helper()
+	check(t, q.Put(t.Context(), consistency.Item{Key: cacheaside.Key{Loader: "first"}}))
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	for {
+		q.Wait(ctx)
+		items, err := q.Claim(ctx, 1, time.Minute)
+		check(t, err)
+		if len(items) > 0 {
+			check(t, q.Done(ctx, items...))
+			return q
+		}
+	}
+}
+
+func same(q consistency.Queue, n int) []consistency.Queue {
+	return slices.Repeat([]consistency.Queue{q}, n)
+}
+
+func check(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}

@@ -1,0 +1,45 @@
+package cacheaside
+
+import (
+	"context"
+	"strconv"
+	"testing"
+	"time"
+)
+
+// refuser is a filter that refuses all, at no cost.
+type refuser struct{ Filter }
+
+func (refuser) MightContain(context.Context, string) (bool, error) { return false, nil }
+
+func (refuser) MightContainNow(string) (may, known bool) { return false, true }
+
+func (refuser) MightContainMany(_ context.Context, keys []string) ([]bool, error) {
+	return make([]bool, len(keys)), nil
+}
+
+// What a refused Get costs, with a filter in process that costs nothing, beside one that memory answers.
+func BenchmarkRefusedGet(b *testing.B) {
+	c, err := New(nil, nil)
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer c.Close()
+	l, err := NewLoader(c, "row", func(context.Context, string) (string, error) { return "", ErrNotFound }, &LoaderOptions{Filter: refuser{}})
+	if err != nil {
+		b.Fatal(err)
+	}
+	keys := make([]string, 1024)
+	for i := range keys {
+		keys[i] = "product:" + strconv.Itoa(i)
+	}
+	ctx, cancel := context.WithTimeout(b.Context(), time.Hour)
+	defer cancel()
+	get := func(i int) error {
+		if _, err := l.Get(ctx, keys[i%len(keys)]); err != ErrNotFound {
+			return err
+		}
+		return nil
+	}
+	run(b, "refused", get)
+}

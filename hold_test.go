@@ -1,0 +1,958 @@
+package cacheaside
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/cacheaside/cacheaside/internal/keys"
+	"github.com/cacheaside/cacheaside/internal/testenv"
+)
+
+// Writers that keep keys from being cached while they write their rows.
+
+// strict are patient options of a fleet with such writers, whose holds do not end while a test runs.
+var strict = Options{RedisTimeout: 10 * time.Second, ReadTimeout: 10 * time.Second, MemoryBytes: -1, StrictWrites: true, LeaseTTL: time.Minute}
+
+func (p process) hold(t testing.TB, rows ...int) *Hold {
+	t.Helper()
+	h, err := p.cache.Hold(t.Context(), p.named(rows...)...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return h
+}
+
+func (p process) named(rows ...int) (named []Key) {
+	for _, row := range rows {
+		named = append(named, p.Key(row))
+	}
+	return named
+}
+
+func (p process) storeHeld(t testing.TB, h *Hold, key int, row string, want bool) {
+	t.Helper()
+	if stored, err := p.StoreHeld(t.Context(), h, key, row); stored != want || err != nil {
+		t.Fatalf("stored: %v, %v, want %v", stored, err, want)
+	}
+}
+
+func noError(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// onHold fails unless a key is on hold, or is not.
+func (b backend) onHold(t testing.TB, key int, want bool) {
+	t.Helper()
+	if n := b.admin.Exists(t.Context(), keys.Hold(redisKey(key))).Val(); (n == 1) != want {
+		t.Fatalf("on hold: %v", n == 1)
+	}
+}
+
+// holds tells what a key holds, by the first byte.
+func (b backend) holds(t testing.TB, key int) byte {
+	t.Helper()
+	return (b.admin.Get(t.Context(), redisKey(key)).Val() + "\x00")[0]
+}
+
+const anEntry, aMark = 0xE1, 0xC1
+
+// From Hold to Release a key is loaded by whoever reads it, and stored nowhere, in all processes; also if one of them does not know of such writers. Then it is cached again.
+func TestHold(t *testing.T) {
+	each(t, func(t *testing.T, b backend) {
+		flushAll(t, b)
+		d := newTable(map[int]string{1: "old", 2: "other"})
+		p, q, r := start(t, b, d, strict, nil), start(t, b, d, strict, nil), start(t, b, d, noMemory, nil)
+		all := []process{p, q, r}
+		p.want(t, 1, "old", nil)
+		p.want(t, 2, "other", nil)
+		h := p.hold(t, 1)
+		loads := func(want int64) {
+			t.Helper()
+			n := d.loads.Load()
+			for _, p := range all {
+				p.want(t, 1, d.rows[1], nil)
+				p.want(t, 2, "other", nil)
+				if found, err := p.GetMany(t.Context(), []int{1, 2}); err != nil || found[1] != d.rows[1] {
+					t.Errorf("%v, %v", found, err)
+				}
+				if got, err := p.Refresh(t.Context(), 1); got != d.rows[1] || err != nil {
+					t.Error(got, err)
+				}
+			}
+			if got := d.loads.Load() - n; got != want {
+				t.Errorf("%d loads", got)
+			}
+		}
+		loads(9)
+		if b.onHold(t, 1, true); b.holds(t, 1) != aMark {
+			t.Errorf("it holds %x", b.holds(t, 1))
+		}
+		for key, err := range q.Warm(t.Context(), slices.Values([]int{1}), 0) {
+			if !errors.Is(err, errNotStored) {
+				t.Error(key, err)
+			}
+		}
+		noError(t, h.Check(t.Context()))
+		d.write(1, "new")
+		loads(9)
+		noError(t, h.Check(t.Context()))
+		noError(t, h.Release(t.Context()))
+		b.onHold(t, 1, false)
+		loads(4) // one, and a Refresh each
+		for i, p := range all {
+			held := int64(6)
+			if i == 1 {
+				held++ // by Warm
+			}
+			if s := p.Stats(); s.Held != held || s.Unvalidated != held || s.RedisErrors+s.WriteErrors+s.Undecodable+s.HoldsLost+s.HoldsLeft > 0 {
+				t.Errorf("%d: %+v", i, s)
+			}
+		}
+		noError(t, h.Release(t.Context())) // there is nothing left
+		h.Abandon()
+		if s := p.Stats(); s.HoldsLeft > 0 || s.Invalidated != 1 {
+			t.Errorf("%+v", s)
+		}
+		if err := h.Check(t.Context()); !errors.Is(err, errHoldEnded) {
+			t.Error(err)
+		}
+		if err := h.Add(t.Context(), p.Key(2)); !errors.Is(err, errHoldEnded) {
+			t.Error(err)
+		}
+	})
+}
+
+// What is loaded under a hold is to be read from the primary, by a call of its own, also by a process that does not know of such writers.
+func TestPreferPrimaryOnHold(t *testing.T) {
+	each(t, func(t *testing.T, b backend) {
+		inUse(t, b, time.Hour)
+		d := newReplicated(map[int]string{1: "row", 2: "row", 3: "row"})
+		p, q := startReplicated(t, b.client(t), d, strict), startReplicated(t, b.client(t), d, noMemory)
+		p.hold(t, 1, 2)
+		for _, p := range []process{p, q} {
+			b.admin.Del(t.Context(), redisKey(3))
+			n := d.called()
+			if found, err := p.GetMany(t.Context(), upTo(4)); len(found) != 3 || err != nil {
+				t.Fatal(found, err)
+			}
+			calls := d.since(n)
+			if len(calls) != 2 || !calls[0].primary || !slices.Equal(calls[0].keys, []int{1, 2}) || calls[1].primary {
+				t.Errorf("%+v", calls)
+			}
+			b.admin.Del(t.Context(), redisKey(0))
+		}
+	})
+}
+
+// What was being loaded when a key was put on hold is not stored, and given to nobody: a row that has been written since may be newer.
+func TestHoldVoidsLoads(t *testing.T) {
+	each(t, func(t *testing.T, b backend) {
+		for _, released := range []bool{false, true} {
+			flushAll(t, b)
+			d := newTable(map[int]string{1: "old"})
+			p, q := start(t, b, d, strict, nil), start(t, b, d, strict, nil)
+			reached, resume := d.pause(1)
+			got := later(func() (string, error) { return q.Get(t.Context(), 1) })
+			reach(t, reached, "the load")
+			h := p.hold(t, 1)
+			d.write(1, "new")
+			if released {
+				noError(t, h.Release(t.Context()))
+			}
+			resume()
+			wantResult(t, got, "new")
+			if s := q.Stats(); s.Refused != 1 || (s.Held == 0) != released || (b.holds(t, 1) == anEntry) != released {
+				t.Errorf("%+v", s)
+			}
+			h.Abandon()
+		}
+	})
+}
+
+// Of two who hold a key each ends his own hold; what the one who is left writes is not stored before he has left.
+func TestHoldsOfTwoWriters(t *testing.T) {
+	each(t, func(t *testing.T, b backend) {
+		inUse(t, b, time.Hour)
+		d := newTable(map[int]string{1: "old"})
+		p, q := start(t, b, d, strict, nil), start(t, b, d, strict, nil)
+		p.want(t, 1, "old", nil)
+		one, two := p.hold(t, 1), q.hold(t, 1)
+		d.write(1, "one")
+		noError(t, one.Release(t.Context())) // the mark has gone with that
+		for _, p := range []process{p, q} {
+			p.want(t, 1, "one", nil)
+			if _, err := p.Refresh(t.Context(), 1); err != nil {
+				t.Error(err)
+			}
+		}
+		if b.holds(t, 1) != 0 {
+			t.Error("it is stored")
+		}
+		noError(t, two.Check(t.Context()))
+		d.write(1, "two")
+		p.want(t, 1, "two", nil)
+		q.storeHeld(t, two, 1, "two", false)
+		noError(t, two.Release(t.Context()))
+		b.onHold(t, 1, false)
+		p.want(t, 1, "two", nil)
+	})
+}
+
+// What was written takes the place of the hold.
+func TestStoreHeld(t *testing.T) {
+	each(t, func(t *testing.T, b backend) {
+		inUse(t, b, time.Hour)
+		long := strings.Repeat("long", 100)
+		d := newTable(map[int]string{1: "old", 2: "old", 3: "old"})
+		p, q := start(t, b, d, strict, nil), start(t, b, d, strict, &LoaderOptions{MaxValueBytes: 400})
+		p.want(t, 1, "old", nil)
+		q.want(t, 1, "old", nil)
+		h := p.hold(t, 1, 2)
+		noError(t, h.Add(t.Context(), p.Key(3), p.Key(1)))
+		d.write(1, "new")
+		d.write(2, "new")
+		d.write(3, long)
+		n := d.loads.Load()
+		p.storeHeld(t, h, 1, "new", true)
+		b.onHold(t, 1, false)
+		b.onHold(t, 2, true)
+		p.want(t, 1, "new", nil)
+		q.want(t, 1, "new", nil)
+		if _, err := p.StoreHeld(t.Context(), h, 1, "again"); !errors.Is(err, errNotHeld) {
+			t.Error(err)
+		}
+		if _, err := p.StoreHeld(t.Context(), h, 4, "another"); !errors.Is(err, errNotHeld) {
+			t.Error(err)
+		}
+		if _, err := q.StoreHeld(t.Context(), h, 3, "of another cache"); !errors.Is(err, errNotHeld) {
+			t.Error(err)
+		}
+		own := q.hold(t, 3)
+		q.storeHeld(t, own, 3, long+"er", false)
+		p.storeHeld(t, h, 3, long, false) // another's hold
+		noError(t, own.Release(t.Context()))
+		noError(t, h.Release(t.Context()))
+		q.want(t, 1, "new", nil)
+		if got := d.loads.Load() - n; got != 0 {
+			t.Errorf("%d loads", got)
+		}
+		for i := range 3 {
+			b.onHold(t, i+1, false)
+		}
+		p.want(t, 2, "new", nil)
+		p.want(t, 3, long, nil)
+		if _, err := p.StoreHeld(t.Context(), h, 2, "new"); !errors.Is(err, errHoldEnded) {
+			t.Error(err)
+		}
+		if s := p.Stats(); s.StoredHeld != 1 || s.RedisErrors+s.HoldsLost+s.HoldsLeft > 0 {
+			t.Errorf("%+v", s)
+		}
+		if s := q.Stats(); s.StoredHeld != 0 || s.TooLarge != 1 || s.RedisErrors > 0 {
+			t.Errorf("%+v", s)
+		}
+	})
+}
+
+// What was written is not stored where somebody else has held or invalidated the key, or its loader, since: he may have written what is newer.
+func TestStoreHeldIsRefused(t *testing.T) {
+	each(t, func(t *testing.T, b backend) {
+		for name, meanwhile := range map[string]func(p, q process){
+			"held by another":         func(_, q process) { t.Cleanup(q.hold(t, 1).Abandon) },
+			"held and released":       func(_, q process) { noError(t, q.hold(t, 1).Release(t.Context())) },
+			"held and stored":         func(_, q process) { h := q.hold(t, 1); q.StoreHeld(t.Context(), h, 1, "new"); h.Release(t.Context()) },
+			"invalidated":             func(_, q process) { noError(t, q.Invalidate(t.Context(), 1)) },
+			"invalidated by itself":   func(p, _ process) { noError(t, p.cache.InvalidateKeys(t.Context(), p.Key(1))) },
+			"deleted by others":       func(_, _ process) { b.admin.Del(t.Context(), redisKey(1)) },
+			"the hold is lost":        func(_, _ process) { b.admin.Del(t.Context(), keys.Hold(redisKey(1))) },
+			"everything is lost":      func(_, _ process) { flushAll(t, b) },
+			"and another has read it": func(_, q process) { flushAll(t, b); q.Get(t.Context(), 1) },
+		} {
+			inUse(t, b, time.Hour)
+			d := newTable(map[int]string{1: "old"})
+			p, q := start(t, b, d, strict, nil), start(t, b, d, strict, nil)
+			p.want(t, 1, "old", nil)
+			h := p.hold(t, 1)
+			d.write(1, "mine")
+			meanwhile(p, q)
+			d.write(1, "new")
+			if stored, err := p.StoreHeld(t.Context(), h, 1, "mine"); stored || err != nil {
+				t.Errorf("%s: %v, %v", name, stored, err)
+			}
+			noError(t, h.Release(t.Context()))
+			p.want(t, 1, "new", nil)
+			q.want(t, 1, "new", nil)
+		}
+	})
+}
+
+// Who was killed when he had written is remembered while others hold the key: it is his value that must be read from the database then.
+func TestStoreHeldAfterTheOtherWasKilled(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		_, b := embedded(t)
+		inUse(t, b, time.Hour)
+		o := strict
+		o.LeaseTTL = time.Second
+		d := newTable(map[int]string{1: "old"})
+		p, killed := startOn(t, b.client(t), d, o, nil), startOn(t, b.client(t), d, o, nil)
+		defer p.cache.Close()
+		p.want(t, 1, "old", nil)
+		killed.hold(t, 1)
+		h := p.hold(t, 1)
+		d.write(1, "older")
+		d.write(1, "new")
+		killed.cache.Close()
+		time.Sleep(10 * time.Second)
+		p.storeHeld(t, h, 1, "older", false)
+		noError(t, h.Release(t.Context()))
+		p.want(t, 1, "new", nil)
+		p.storeHeld(t, p.hold(t, 1), 1, "newest", true) // the next one is the only one
+	})
+}
+
+// After an InvalidateAll nothing counts that was written before it.
+func TestStoreHeldAfterInvalidateAll(t *testing.T) {
+	each(t, func(t *testing.T, b backend) {
+		inUse(t, b, time.Hour)
+		d := newTable(map[int]string{1: "old"})
+		p := start(t, b, d, strict, nil)
+		p.want(t, 1, "old", nil)
+		h := p.hold(t, 1)
+		d.write(1, "mine")
+		d.write(1, "new") // as by an import
+		noError(t, p.InvalidateAll(t.Context()))
+		p.StoreHeld(t.Context(), h, 1, "mine")
+		noError(t, h.Release(t.Context()))
+		p.want(t, 1, "new", nil)
+	})
+}
+
+// A loader that has read nothing yet does not know its generation; it does the next time.
+func TestStoreHeldBeforeAnyRead(t *testing.T) {
+	b := realBackend(t)
+	flushAll(t, b)
+	d := newTable(map[int]string{1: "new"})
+	p := start(t, b, d, strict, nil)
+	for began := time.Now(); ; time.Sleep(time.Millisecond) {
+		h := p.hold(t, 1)
+		stored, err := p.StoreHeld(t.Context(), h, 1, "new")
+		noError(t, err)
+		noError(t, h.Release(t.Context()))
+		if stored {
+			break
+		} else if time.Since(began) > 20*time.Second {
+			t.Fatal("nothing is ever stored")
+		}
+	}
+	if p.want(t, 1, "new", nil); d.loads.Load() != 0 {
+		t.Error("it was loaded")
+	}
+}
+
+// Where a replica of the database is read, a key stays on hold after a write for as long as that may be behind, whether its value was stored or not.
+func TestHoldAndReplicaLag(t *testing.T) {
+	each(t, func(t *testing.T, b backend) {
+		o := lagging
+		o.StrictWrites, o.MemoryBytes = true, -1
+		for _, store := range []bool{false, true} {
+			inUse(t, b, time.Hour)
+			d := newReplicated(map[int]string{1: "old"})
+			p := startReplicated(t, b.client(t), d, o)
+			p.want(t, 1, "old", nil)
+			h := p.hold(t, 1)
+			d.write(1, "new")
+			if p.want(t, 1, "new", nil); !d.since(d.called() - 1)[0].primary {
+				t.Error("it was read from a replica")
+			}
+			if store {
+				p.storeHeld(t, h, 1, "new", true)
+			}
+			noError(t, h.Release(t.Context()))
+			b.onHold(t, 1, true)
+			b.stored(t, 1, store)
+			b.admin.Del(t.Context(), redisKey(1)) // evicted, say
+			p.want(t, 1, "new", nil)
+			b.stored(t, 1, false)
+
+			h = p.hold(t, 1) // and so does the next
+			d.write(1, "newer")
+			if p.want(t, 1, "newer", nil); store {
+				p.storeHeld(t, h, 1, "newer", true)
+			}
+			noError(t, h.Release(t.Context()))
+			p.want(t, 1, "newer", nil)
+		}
+	})
+}
+
+// The memory tiers let go of what is put on hold, and take nothing of it.
+func TestHoldAndMemory(t *testing.T) {
+	each(t, func(t *testing.T, b backend) {
+		inUse(t, b, time.Hour)
+		o := strict
+		o.MemoryBytes = 0
+		d := newTable(map[int]string{1: "old"})
+		p, q := start(t, b, d, o, nil), start(t, b, d, o, nil)
+		p.remembers(t, 1, "old")
+		q.remembers(t, 1, "old")
+		h := p.hold(t, 1)
+		d.write(1, "new")
+		p.want(t, 1, "new", nil)
+		q.sees(t, 1, "new", 10*time.Second)
+		d.write(1, "newer")
+		for _, p := range []process{p, q} {
+			p.settle()
+			p.want(t, 1, "newer", nil)
+		}
+		p.storeHeld(t, h, 1, "newer", true)
+		noError(t, h.Release(t.Context()))
+		p.remembers(t, 1, "newer")
+		q.remembers(t, 1, "newer")
+	})
+}
+
+// A hold lives for as long as its owner does not end it, and for LeaseTTL after he was killed.
+func TestHoldIsRenewed(t *testing.T) {
+	for name, end := range map[string]func(p process, h *Hold){
+		"abandoned": func(_ process, h *Hold) { h.Abandon() },
+		"closed":    func(p process, _ *Hold) { p.cache.Close() },
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				_, b := embedded(t)
+				o := strict
+				o.LeaseTTL = time.Second
+				d := newTable(map[int]string{1: "row", 2: "row"})
+				p := startOn(t, b.client(t), d, o, nil)
+				h := p.hold(t, 1)
+				time.Sleep(300 * time.Millisecond)
+				noError(t, h.Add(t.Context(), p.Key(2)))
+				for range 30 {
+					time.Sleep(310 * time.Millisecond)
+					for key := range 2 {
+						if b.onHold(t, key+1, true); b.holds(t, key+1) != aMark {
+							t.Fatal("the mark has gone")
+						}
+					}
+				}
+				noError(t, h.Check(t.Context()))
+				end(p, h)
+				time.Sleep(600 * time.Millisecond)
+				b.onHold(t, 1, true)
+				time.Sleep(410 * time.Millisecond)
+				if b.onHold(t, 1, false); b.holds(t, 1) != 0 {
+					t.Error("the mark is left")
+				}
+				if s := p.Stats(); s.HoldsLost != 0 || s.HoldsLeft != map[string]int64{"abandoned": 2}[name] {
+					t.Errorf("%+v", s)
+				}
+			})
+		})
+	}
+}
+
+// A hold that was lost is not taken again: what was read meanwhile may have been stored. The check before the commit tells.
+func TestLostHold(t *testing.T) {
+	each(t, func(t *testing.T, b backend) {
+		flushAll(t, b)
+		d := newTable(map[int]string{1: "old", 2: "old"})
+		p, q := start(t, b, d, strict, nil), start(t, b, d, strict, nil)
+		h := p.hold(t, 1, 2)
+		noError(t, h.Check(t.Context()))
+		b.admin.Del(t.Context(), redisKey(1), keys.Hold(redisKey(1)))
+		q.want(t, 1, "old", nil) // and it is stored
+		for range 2 {
+			err := h.Check(t.Context())
+			failed, ok := errors.AsType[*BatchError[Key]](err)
+			if !errors.Is(err, ErrHoldLost) || !ok || len(failed.Errs) != 1 || failed.Errs[p.Key(1)] == nil {
+				t.Errorf("%v", err)
+			}
+			b.onHold(t, 1, false)
+		}
+		if s := p.Stats(); s.HoldsLost != 1 {
+			t.Errorf("%+v", s)
+		}
+		noError(t, h.Release(t.Context()))
+		if b.holds(t, 1) != 0 {
+			t.Error("it is still cached")
+		}
+		b.onHold(t, 2, false)
+	})
+}
+
+// A hold is lost by the process' own clock, too, where Redis cannot be asked for so long.
+func TestHoldIsLostByTime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m, b := embedded(t)
+		o := strict
+		o.LeaseTTL = time.Second
+		p := startOn(t, b.client(t), newTable(map[int]string{1: "row"}), o, nil)
+		defer p.cache.Close()
+		h := p.hold(t, 1)
+		time.Sleep(100 * time.Millisecond)
+		m.SetError("out of order")
+		time.Sleep(800 * time.Millisecond)
+		if err := h.Check(t.Context()); !errors.Is(err, ErrRedis) || errors.Is(err, ErrHoldLost) {
+			t.Error(err)
+		}
+		m.SetError("")
+		noError(t, h.Check(t.Context()))
+		m.SetError("out of order")
+		time.Sleep(1100 * time.Millisecond)
+		m.SetError("")
+		if s := p.Stats(); s.HoldsLost != 1 || s.RedisErrors == 0 {
+			t.Errorf("%+v", s)
+		}
+		if err := h.Check(t.Context()); !errors.Is(err, ErrHoldLost) {
+			t.Error(err)
+		}
+	})
+}
+
+// A hold that was asked for in vain, and comes when somebody else has invalidated the key since, must not let an older value pass for the newest.
+func TestHoldThatComesLate(t *testing.T) {
+	server := testenv.SharedRedis(t)
+	b := backend{client: func(t testing.TB) redis.UniversalClient { return server.Client(t) }, admin: server.Client(t)}
+	inUse(t, b, time.Hour)
+	proxy, rdb := proxied(t, server)
+	d := newTable(map[int]string{1: "old"})
+	o := strict
+	o.RedisTimeout, o.ReadTimeout = time.Second, time.Second
+	p, q := startOn(t, rdb, d, o, nil), start(t, b, d, strict, nil)
+	p.want(t, 1, "old", nil)
+	noError(t, p.hold(t, 1).Release(t.Context())) // the scripts are known from now on
+	var late atomic.Bool
+	proxy.OnRequest(func(chunk []byte) testenv.Action {
+		if strings.Contains(string(chunk), ":hold") && !late.Swap(true) {
+			return testenv.Delay(4 * time.Second)
+		}
+		return testenv.Pass
+	})
+	h := p.hold(t, 1)
+	d.write(1, "mine")
+	d.write(1, "new")
+	noError(t, q.Invalidate(t.Context(), 1))
+	for began := time.Now(); b.holds(t, 1) != aMark; time.Sleep(time.Millisecond) {
+		if time.Since(began) > 20*time.Second {
+			t.Fatal("it does not come")
+		}
+	}
+	p.storeHeld(t, h, 1, "mine", false)
+	noError(t, h.Release(t.Context()))
+	q.want(t, 1, "new", nil)
+}
+
+// Where Redis cannot be asked nothing is held, and who asks is told.
+func TestHoldWithoutAnswer(t *testing.T) {
+	m, b := embedded(t)
+	d := newTable(map[int]string{1: "old"})
+	p := startOn(t, b.client(t), d, strict, nil)
+	p.want(t, 1, "old", nil)
+	m.SetError("out of order")
+	h, err := p.cache.Hold(t.Context(), p.Key(1), p.Key(2))
+	if failed, ok := errors.AsType[*BatchError[Key]](err); h != nil || !ok || len(failed.Errs) != 2 || !errors.Is(err, ErrRedis) || strings.Contains(err.Error(), "{1}") {
+		t.Error(h, err)
+	}
+	m.SetError("")
+	h = p.hold(t, 1)
+	m.SetError("out of order")
+	if err := h.Release(t.Context()); !errors.Is(err, ErrRedis) {
+		t.Error(err)
+	}
+	m.SetError("")
+	b.onHold(t, 1, true)
+	noError(t, h.Release(t.Context()))
+	b.onHold(t, 1, false)
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := p.cache.Hold(ctx, p.Key(1)); !errors.Is(err, context.Canceled) {
+		t.Error(err)
+	}
+}
+
+func TestHoldIsRefused(t *testing.T) {
+	_, b := embedded(t)
+	plain, p := startOn(t, b.client(t), newTable(nil), noMemory, nil), startOn(t, b.client(t), newTable(nil), strict, nil)
+	if _, err := plain.cache.Hold(t.Context(), plain.Key(1)); err == nil || !strings.Contains(err.Error(), "Options.StrictWrites") {
+		t.Error(err)
+	}
+	for _, k := range []Key{p.AllKeys(), {Loader: "a:b", Text: "1"}, {Loader: "row", Version: "{}", Text: "1"}} {
+		_, err := p.cache.Hold(t.Context(), p.Key(2), k)
+		if failed, ok := errors.AsType[*BatchError[Key]](err); !ok || len(failed.Errs) != 1 || failed.Errs[k] == nil {
+			t.Errorf("%v: %v", k, err)
+		}
+		b.onHold(t, 2, false)
+	}
+	h := p.hold(t, 1)
+	noError(t, h.Add(t.Context(), Key{Loader: "row", Text: "1"}, Key{Loader: "row", Version: "1", Text: "1"}))
+	if len(h.keys) != 1 {
+		t.Errorf("%d keys", len(h.keys))
+	}
+	p.cache.Close()
+	_, holdErr := p.cache.Hold(t.Context(), p.Key(2))
+	_, storeErr := p.StoreHeld(t.Context(), h, 1, "")
+	for i, err := range []error{holdErr, storeErr, h.Check(t.Context()), h.Add(t.Context(), p.Key(2)), h.Release(t.Context())} {
+		if !errors.Is(err, ErrClosed) {
+			t.Errorf("%d: %v", i, err)
+		}
+	}
+	h.Abandon()
+}
+
+// Without Redis the process itself keeps in mind what is on hold.
+func TestWriterHoldWithoutRedis(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		o := strict
+		o.MemoryBytes, o.LeaseTTL = 0, time.Second
+		d := newTable(map[int]string{1: "old"})
+		p := startOn(t, nil, d, o, nil)
+		defer p.cache.Close()
+		p.remembers(t, 1, "old")
+		one, two := p.hold(t, 1), p.hold(t, 1)
+		noError(t, one.Add(t.Context(), p.Key(1)))
+		d.write(1, "new")
+		loads := func(row string, cached bool) {
+			t.Helper()
+			n := d.loads.Load()
+			for range 2 {
+				p.want(t, 1, row, nil)
+				p.settle()
+			}
+			if got := d.loads.Load() - n; (got < 2) != cached {
+				t.Fatalf("%d loads", got)
+			}
+		}
+		loads("new", false)
+		noError(t, one.Check(t.Context()))
+		p.storeHeld(t, one, 1, "new", false)
+		noError(t, one.Release(t.Context()))
+		noError(t, one.Release(t.Context()))
+		time.Sleep(time.Minute)
+		loads("new", false)
+		d.write(1, "newer")
+		loads("newer", false)
+		two.Abandon()
+		time.Sleep(900 * time.Millisecond)
+		loads("newer", false)
+		time.Sleep(200 * time.Millisecond)
+		loads("newer", true)
+	})
+}
+
+// Many keys are held, checked and released in a few trips.
+func TestHoldTrips(t *testing.T) {
+	b := realBackend(t)
+	flushAll(t, b)
+	count := &trips{}
+	rdb := b.client(t)
+	d := newTable(map[int]string{1: "row"})
+	o := strict
+	o.MaxStaleness = time.Minute
+	p := startOn(t, rdb, d, o, nil)
+	p.want(t, 1, "row", nil)
+	h := p.hold(t, 1)
+	noError(t, h.Check(t.Context()))
+	p.storeHeld(t, h, 1, "row", true)
+	noError(t, p.hold(t, upTo(1000)...).Release(t.Context())) // all scripts are known, and there are connections
+	b.quiet(t)
+	rdb.AddHook(count)
+	for _, n := range []int{1, 100, 1000} {
+		var h *Hold
+		want := int64(1+n/501) + int64(n/1000) // pipelines of a thousand commands
+		for _, step := range []struct {
+			what string
+			f    func()
+		}{
+			{"hold", func() { h = p.hold(t, upTo(n)...) }},
+			{"check", func() { noError(t, h.Check(t.Context())) }},
+			{"release", func() { noError(t, h.Release(t.Context())) }},
+		} {
+			before := count.n.Load()
+			step.f()
+			if got := count.n.Load() - before; got > want {
+				t.Errorf("%s of %d keys: %d round trips, want %d", step.what, n, got, want)
+			}
+		}
+	}
+	h = p.hold(t, 1)
+	before := count.n.Load()
+	p.storeHeld(t, h, 1, "row", true)
+	noError(t, h.Release(t.Context()))
+	if got := count.n.Load() - before; got != 1 {
+		t.Errorf("%d round trips to store", got)
+	}
+	checkDocumented(t, b)
+}
+
+// A Hold may be used by several goroutines; whatever they do, nothing stays on hold.
+func TestHoldIsSafeForConcurrentUse(t *testing.T) {
+	b := realBackend(t)
+	inUse(t, b, time.Hour)
+	for _, without := range []bool{false, true} {
+		o := strict
+		o.LeaseTTL = 300 * time.Millisecond
+		d := newTable(map[int]string{0: "row", 1: "row", 2: "row", 3: "row"})
+		rdb := b.client(t)
+		if without {
+			rdb = nil
+		}
+		p := startOn(t, rdb, d, o, nil)
+		for range 100 {
+			h := p.hold(t, 0)
+			var all sync.WaitGroup
+			for g := range 6 {
+				all.Go(func() {
+					key := rand.IntN(4)
+					switch g {
+					case 0:
+						h.Check(t.Context())
+					case 1, 2:
+						h.Add(t.Context(), p.named(0, key)...)
+					case 3:
+						p.StoreHeld(t.Context(), h, key, "row")
+					case 4:
+						time.Sleep(rand.N(2 * time.Millisecond))
+						h.Release(t.Context())
+					case 5:
+						if rand.IntN(5) == 0 {
+							h.Abandon()
+						}
+						p.Get(t.Context(), key)
+					}
+				})
+			}
+			all.Wait()
+			noError(t, h.Release(t.Context()))
+		}
+		for key := range 4 {
+			for began := time.Now(); ; time.Sleep(10 * time.Millisecond) {
+				held := p.Stats().Held
+				if p.want(t, key, "row", nil); p.Stats().Held == held {
+					break
+				} else if time.Since(began) > 20*time.Second {
+					t.Fatalf("without Redis %v: %d stays on hold", without, key)
+				}
+			}
+		}
+		if s := p.Stats(); s.HoldsLost > 0 {
+			t.Errorf("%+v", s)
+		}
+	}
+}
+
+// While the slot of a key moves from node to node, writers hold it, and no reader sees what is older than what a write has left.
+func TestHoldsWhileASlotMoves(t *testing.T) {
+	c := testenv.SharedCluster(t)
+	b := backend{client: func(t testing.TB) redis.UniversalClient { return c.Client(t) }, admin: c.Client(t)}
+	inUse(t, b, time.Hour)
+	var version atomic.Int64
+	load := func(context.Context, int) (string, error) { return strconv.FormatInt(version.Load(), 10), nil }
+	var processes []process
+	for range 2 {
+		cache, err := New(b.client(t), &strict)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { cache.Close() })
+		l, err := NewLoader(cache, "row", load, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		processes = append(processes, process{l, cache})
+	}
+	const key = 1
+	slot := int(b.admin.ClusterKeySlot(t.Context(), redisKey(key)).Val())
+	var stop atomic.Bool
+	var all sync.WaitGroup
+	var reads, writes, stored atomic.Int64
+	for i := range 4 {
+		all.Go(func() {
+			for !stop.Load() {
+				least := version.Load()
+				text, err := processes[i%2].Get(context.Background(), key)
+				if got, _ := strconv.ParseInt(text, 10, 64); err != nil || got < least {
+					t.Errorf("version %d when there was %d, %v", got, least, err)
+				}
+				reads.Add(1)
+			}
+		})
+	}
+	all.Go(func() {
+		p := processes[0]
+		for !stop.Load() {
+			h, err := p.cache.Hold(context.Background(), p.Key(key))
+			if err != nil {
+				t.Error(err)
+				continue
+			}
+			if err := h.Check(context.Background()); err != nil {
+				t.Error(err)
+			}
+			v := version.Add(1)
+			if v%2 == 0 {
+				if ok, _ := p.StoreHeld(context.Background(), h, key, strconv.FormatInt(v, 10)); ok {
+					stored.Add(1)
+				}
+			}
+			if err := h.Release(context.Background()); err != nil {
+				t.Error(err)
+			}
+			writes.Add(1)
+			time.Sleep(5 * time.Millisecond)
+		}
+	})
+	from, to := slotOwner(t, c, key)
+	for range 6 {
+		moveSlot(t, c, slot, c.Nodes[from], c.Nodes[to])
+		time.Sleep(100 * time.Millisecond)
+		from, to = to, from
+	}
+	stop.Store(true)
+	all.Wait()
+	s := processes[1].Stats()
+	t.Logf("%d reads, %d writes, %d stored by them; of one process %d hits, %d held", reads.Load(), writes.Load(), stored.Load(), s.RedisHits, s.Held)
+	if writes.Load() == 0 || stored.Load() == 0 || s.RedisHits == 0 {
+		t.Error("too little happened to tell")
+	}
+}
+
+// Keys are put on hold, checked and released in a full Redis.
+func TestHoldsInAFullRedis(t *testing.T) {
+	server := testenv.StartRedis(t, "--maxmemory-policy", "noeviction")
+	b := backend{admin: server.Client(t)}
+	inUse(t, b, time.Hour)
+	d := newTable(map[int]string{1: "old"})
+	p := startOn(t, server.Client(t), d, strict, nil)
+	p.want(t, 1, "old", nil)
+	noError(t, b.admin.ConfigSet(t.Context(), "maxmemory", "1").Err())
+	h := p.hold(t, 1)
+	noError(t, h.Check(t.Context()))
+	d.write(1, "new")
+	p.want(t, 1, "new", nil)
+	if stored, err := p.StoreHeld(t.Context(), h, 1, "new"); stored || !errors.Is(err, ErrRedis) {
+		t.Error(stored, err)
+	}
+	noError(t, h.Release(t.Context()))
+	if b.onHold(t, 1, false); b.holds(t, 1) != 0 {
+		t.Error("it is left")
+	}
+	p.want(t, 1, "new", nil)
+}
+
+// An answer that takes longer than a life says nothing of now.
+func TestHoldWhoseAnswerIsLate(t *testing.T) {
+	server := testenv.SharedRedis(t)
+	b := backend{client: func(t testing.TB) redis.UniversalClient { return server.Client(t) }, admin: server.Client(t)}
+	o := strict
+	o.LeaseTTL = time.Second
+	rdb := server.Client(t)
+	late := &lateAnswers{after: o.LeaseTTL + 100*time.Millisecond}
+	rdb.AddHook(late)
+	p := startOn(t, rdb, newTable(map[int]string{1: "old"}), o, nil)
+	p.want(t, 1, "old", nil)
+	h := p.hold(t, 1)
+	h.mu.Lock()
+	h.timer.Stop() // it is asked here alone
+	h.mu.Unlock()
+	late.on.Store(true)
+	if err := h.Check(t.Context()); !errors.Is(err, ErrHoldLost) {
+		t.Error(err)
+	}
+	late.on.Store(false)
+	noError(t, h.Release(t.Context()))
+	b.onHold(t, 1, false)
+}
+
+type lateAnswers struct {
+	on    atomic.Bool
+	after time.Duration
+}
+
+func (*lateAnswers) DialHook(next redis.DialHook) redis.DialHook          { return next }
+func (*lateAnswers) ProcessHook(next redis.ProcessHook) redis.ProcessHook { return next }
+
+func (l *lateAnswers) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return func(ctx context.Context, cmds []redis.Cmder) error {
+		err := next(ctx, cmds)
+		if l.on.Load() {
+			time.Sleep(l.after)
+		}
+		return err
+	}
+}
+
+// splitting is a hook that sends a pipeline in two parts, and does something between.
+type splitting struct {
+	at      int
+	between func()
+}
+
+func (h *splitting) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+func (h *splitting) ProcessHook(next redis.ProcessHook) redis.ProcessHook { return next }
+
+func (h *splitting) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return func(ctx context.Context, cmds []redis.Cmder) error {
+		if h.between == nil || h.at >= len(cmds) {
+			return next(ctx, cmds)
+		}
+		between := h.between
+		h.between = nil
+		err := next(ctx, cmds[:h.at])
+		between()
+		return errors.Join(err, next(ctx, cmds[h.at:]))
+	}
+}
+
+// One writes a row, another writes it after him, and has shown readers what he has written: what the first has is not stored any more, whatever the other is just doing.
+func TestHoldsOfOlderAndNewer(t *testing.T) {
+	b := realBackend(t)
+	d := newTable(map[int]string{})
+	step := &splitting{}
+	rdb := b.client(t)
+	rdb.AddHook(step)
+	p, q, reader := start(t, b, d, strict, nil), startOn(t, rdb, d, strict, nil), start(t, b, d, strict, nil)
+	q.want(t, 1, "", ErrNotFound)
+	noError(t, q.hold(t, 1).Release(t.Context())) // the scripts are known from now on
+	for at := range 4 {
+		inUse(t, b, time.Hour)
+		d.write(1, "old")
+		p.want(t, 1, "old", nil)
+		newer := q.hold(t, 1)
+		older := p.hold(t, 1)
+		d.write(1, "older")
+		d.write(1, "newer")
+		reader.want(t, 1, "newer", nil)
+		split := false
+		step.at, step.between = at, func() {
+			split = true
+			p.storeHeld(t, older, 1, "older", false)
+			reader.want(t, 1, "newer", nil)
+		}
+		if at == 0 {
+			step.between()
+			step.between = nil
+		}
+		noError(t, newer.Release(t.Context()))
+		reader.want(t, 1, "newer", nil)
+		noError(t, older.Release(t.Context()))
+		reader.want(t, 1, "newer", nil)
+		b.onHold(t, 1, false)
+		if step.between = nil; split != (at < 3) {
+			t.Errorf("split before command %d: %v", at, split)
+		}
+	}
+}

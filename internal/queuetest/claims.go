@@ -1,0 +1,175 @@
+package queuetest
+
+import (
+	"time"
+
+	"github.com/cacheaside/cacheaside/consistency"
+)
+
+// exclusive: what is claimed is given to nobody else.
+func exclusive(s *suite) {
+	a, b := s.openTwo()
+	s.check(a.Put(s.ctx(), item(1), item(2)))
+	first := s.one(a, long)
+	second := s.one(b, long)
+	if first.ID == second.ID {
+		s.Fatal("both got the same")
+	}
+	s.none(a, "claimed")
+	s.none(b, "claimed")
+	s.check(a.Done(s.ctx(), first))
+	s.check(b.Done(s.ctx(), second))
+	s.empty(a)
+}
+
+// claimEnds: what was claimed by somebody who does not come back is due again, not before.
+func claimEnds(s *suite) {
+	a, b := s.openTwo()
+	s.check(a.Put(s.ctx(), item(1)))
+	began := time.Now()
+	first := s.one(a, short)
+	second := s.one(b, long)
+	if took := time.Since(began); took < short-clocks {
+		s.Errorf("claimed by two within %v", took)
+	}
+	if first.Claim == second.Claim {
+		s.Errorf("two claims with the name %q", first.Claim)
+	}
+	first.Claim = second.Claim
+	first.Age, second.Age = 0, 0
+	if first != second {
+		s.Error("the second claim got something else")
+	}
+}
+
+// overtaken returns an item as it was claimed by a, and as it was claimed by b after that claim had run out.
+func (s *suite) overtaken(a, b consistency.Queue) (old, now consistency.Item) {
+	s.Helper()
+	s.check(a.Put(s.ctx(), item(1)))
+	old = s.one(a, short)
+	return old, s.one(b, long)
+}
+
+// lateDone: who comes back when somebody else has claimed does not remove the item.
+func lateDone(s *suite) {
+	a, b := s.openTwo()
+	old, now := s.overtaken(a, b)
+	s.check(a.Done(s.ctx(), old))
+	s.holds(a, 1)
+	s.none(a, "claimed by b")
+	now.Attempts, now.After = 7, 0
+	s.check(b.Later(s.ctx(), now))
+	again := s.one(a, long)
+	if again.Attempts != 7 {
+		s.Errorf("%d attempts, want 7", again.Attempts)
+	}
+	s.check(a.Done(s.ctx(), again))
+	s.empty(b)
+}
+
+// lateLater: nor does he move it, to now, or far back.
+func lateLater(s *suite) {
+	a, b := s.openTwo()
+	old, now := s.overtaken(a, b)
+	old.Attempts, old.After = 3, 0
+	s.check(a.Later(s.ctx(), old))
+	s.none(a, "claimed by b")
+	old.After = time.Hour
+	s.check(a.Later(s.ctx(), old))
+	now.After = 0
+	s.check(b.Later(s.ctx(), now))
+	again := s.one(b, long)
+	if again.Attempts != 0 {
+		s.Errorf("%d attempts, want 0", again.Attempts)
+	}
+	s.check(b.Done(s.ctx(), again))
+	s.empty(a)
+}
+
+// lateAlone: if nobody else has claimed, who is late is heard: else a batch that takes longer than its claim would be done for ever.
+func lateAlone(s *suite) {
+	q := s.open()
+	s.check(q.Put(s.ctx(), item(1), item(2)))
+	late := s.claim(q, 2, short)
+	time.Sleep(short + clocks)
+	late[0].After = time.Hour
+	s.check(q.Later(s.ctx(), late[0]))
+	s.check(q.Done(s.ctx(), late[1]))
+	s.none(q, "done, or far back")
+	s.holds(q, 1)
+}
+
+// later: what is put back is as it was, but for what Later changes.
+func later(s *suite) {
+	a, b := s.openTwo()
+	put := item(1)
+	put.Again, put.Reload = time.Minute, true
+	s.check(a.Put(s.ctx(), put))
+	got := s.one(a, long)
+	got.After, got.Again, got.Attempts = 0, time.Second, 4
+	s.check(a.Later(s.ctx(), got))
+	again := s.one(b, long)
+	if again.ID != got.ID || again.Key != put.Key || !again.Reload || again.Again != time.Second || again.Attempts != 4 {
+		s.Errorf("put back %+v, got %+v", got, again)
+	}
+	again.After, again.Again, again.Attempts = time.Hour, 0, 5
+	s.check(b.Later(s.ctx(), again))
+	s.none(b, "an hour later")
+	s.holds(b, 1)
+}
+
+// laterKeepsClaims: of a batch, what is put back is, and what is not stays claimed.
+func laterKeepsClaims(s *suite) {
+	q := s.open()
+	s.check(q.Put(s.ctx(), item(1), item(2), item(3)))
+	got := s.claim(q, 3, long)
+	got[1].After = 0
+	s.check(q.Later(s.ctx(), got[1]))
+	if again := s.one(q, long); again.ID != got[1].ID {
+		s.Errorf("got %s, want %s", again.ID, got[1].ID)
+	}
+	s.none(q, "all are claimed")
+}
+
+// gone: what is done does not come back, whoever is late.
+func gone(s *suite) {
+	a, b := s.openTwo()
+	old, now := s.overtaken(a, b)
+	s.check(b.Done(s.ctx(), now))
+	s.empty(a)
+	s.check(a.Done(s.ctx(), old))
+	s.check(b.Done(s.ctx(), now))
+	old.After, now.After = 0, 0
+	s.check(a.Later(s.ctx(), old))
+	s.check(b.Later(s.ctx(), now))
+	s.empty(a)
+	s.empty(b)
+}
+
+// unclaimed: who has put an item may remove it, and put it back, without a claim; also if somebody has claimed it.
+func unclaimed(s *suite) {
+	a, b := s.openTwo()
+	put := func(n int) consistency.Item {
+		i := item(n)
+		i.After = time.Hour
+		return i
+	}
+	one, two, three, never := put(1), put(2), item(3), put(4)
+	s.check(a.Put(s.ctx(), one, two, three))
+	claimed := s.one(b, long)
+	s.same([]consistency.Item{claimed}, "3")
+	s.check(a.Done(s.ctx(), one, three, never))
+	s.holds(a, 1)
+	s.check(b.Later(s.ctx(), claimed))
+	s.none(b, "removed while it was claimed")
+	two.After, two.Again = 0, time.Minute
+	s.check(a.Later(s.ctx(), two, never))
+	got := s.one(b, long)
+	s.same([]consistency.Item{got}, "2")
+	if got.Again != time.Minute {
+		s.Errorf("again after %v", got.Again)
+	}
+	two.After = 0
+	s.check(a.Later(s.ctx(), two)) // which ends the claim
+	s.same([]consistency.Item{s.one(a, long)}, "2")
+}

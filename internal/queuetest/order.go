@@ -1,0 +1,195 @@
+package queuetest
+
+import (
+	"math/rand/v2"
+	"sync"
+	"time"
+
+	"github.com/cacheaside/cacheaside/consistency"
+)
+
+// order: the longest due first, whenever it was put.
+func order(s *suite) {
+	a, b := s.openTwo()
+	wait := func() { time.Sleep(2 * clocks) }
+	late := item(4)
+	late.After = 2 * time.Second // within which the others are put
+	s.check(a.Put(s.ctx(), late))
+	for n := range 3 {
+		s.check(a.Put(s.ctx(), item(n+1)))
+		wait()
+	}
+	time.Sleep(late.After)
+	var got []consistency.Item
+	for range 2 {
+		got = append(got, s.claim(b, 2, long)...)
+	}
+	s.same(got, "1", "2", "3", "4")
+	for _, n := range []int{2, 0, 1} {
+		got[n].After = 0
+		s.check(b.Later(s.ctx(), got[n]))
+		wait()
+	}
+	s.same(s.claim(a, 3, long), "3", "1", "2")
+}
+
+// maximum: no more than were asked for, and all in the end.
+func maximum(s *suite) {
+	q := s.open()
+	for n := range 5 {
+		s.check(q.Put(s.ctx(), item(n)))
+	}
+	seen := map[string]bool{}
+	for ctx := s.ctx(); len(seen) < 5; {
+		got, err := q.Claim(ctx, 2, long)
+		s.check(err)
+		if len(got) > 2 {
+			s.Fatalf("asked for 2, got %d", len(got))
+		}
+		for _, i := range got {
+			seen[i.ID] = true
+		}
+	}
+	s.none(q, "all are claimed")
+}
+
+// after: nothing before it is due, by Put and by Later.
+func after(s *suite) {
+	a, b := s.openTwo()
+	soon, far := item(1), item(2)
+	soon.After, far.After = short, time.Hour
+	for round, put := range []func(){
+		func() { s.check(a.Put(s.ctx(), soon, far)) },
+		func() { s.check(a.Later(s.ctx(), soon)) },
+	} {
+		began := time.Now()
+		put()
+		got := s.one(b, long)
+		if took := time.Since(began); took < short-clocks {
+			s.Errorf("round %d: due after %v, claimed after %v", round, short, took)
+		}
+		s.same([]consistency.Item{got}, "1")
+		s.none(b, "the other is far back")
+		soon = got
+		soon.After = short
+		a = b // that has claimed it
+	}
+	s.holds(b, 2)
+}
+
+// age: it counts from the Put, whatever happens then.
+func age(s *suite) {
+	a, b := s.openTwo()
+	began := time.Now()
+	s.check(a.Put(s.ctx(), item(1)))
+	put := time.Now()
+	for range 3 {
+		time.Sleep(2 * clocks)
+		low := time.Since(put)
+		got := s.one(b, long)
+		if high := time.Since(began); got.Age < low-clocks || got.Age > high+clocks {
+			s.Errorf("age %v, from %v to %v was wanted", got.Age, low, high)
+		}
+		got.After = 0
+		s.check(b.Later(s.ctx(), got))
+	}
+}
+
+// storm: many put, and many claim, remove and put back, all at once. Nothing is lost, nothing is given to two, and what has failed is counted.
+func storm(s *suite) {
+	const writers, each, claimers = 4, 100, 6
+	open := s.b.New(s.TB, 3)
+	ctx := s.ctx()
+	var put, work sync.WaitGroup
+	for w := range writers {
+		put.Go(func() {
+			q := open[w%len(open)]
+			for n := 0; n < each; {
+				var items []consistency.Item
+				for range min(1+rand.IntN(9), each-n) {
+					items = append(items, item(w*each+n))
+					n++
+				}
+				if err := q.Put(ctx, items...); err != nil {
+					s.Error(err)
+					return
+				}
+			}
+		})
+	}
+	var mu sync.Mutex
+	held, failed, done := map[string]bool{}, map[string]int{}, map[string]bool{}
+	take := func(items []consistency.Item) {
+		mu.Lock()
+		defer mu.Unlock()
+		for _, i := range items {
+			text := i.Key.Text
+			if held[text] {
+				s.Errorf("%s was given to two", text)
+			}
+			held[text] = true
+			if i.Attempts != failed[text] {
+				s.Errorf("%s: %d attempts, want %d", text, i.Attempts, failed[text])
+			}
+		}
+	}
+	// give tells what is about to be given back, for then somebody else may have it at once.
+	give := func(items []consistency.Item, end bool) {
+		mu.Lock()
+		defer mu.Unlock()
+		for _, i := range items {
+			held[i.Key.Text] = false
+			failed[i.Key.Text] = i.Attempts
+			if end {
+				done[i.Key.Text] = true
+			}
+		}
+	}
+	finished := func() bool {
+		mu.Lock()
+		defer mu.Unlock()
+		return len(done) == writers*each
+	}
+	for c := range claimers {
+		work.Go(func() {
+			q := open[c%len(open)]
+			for !finished() {
+				got, err := q.Claim(ctx, 1+rand.IntN(7), long)
+				if err != nil {
+					s.Error(err)
+					return
+				}
+				take(got)
+				var removed, back []consistency.Item
+				for _, i := range got {
+					if i.Attempts < 2 && rand.IntN(3) == 0 {
+						i.Attempts++
+						i.After = time.Duration(rand.IntN(2)) * time.Millisecond
+						back = append(back, i)
+					} else {
+						removed = append(removed, i)
+					}
+				}
+				give(back, false)
+				if err := q.Later(ctx, back...); err != nil {
+					s.Error(err)
+					return
+				}
+				give(removed, true)
+				if err := q.Done(ctx, removed...); err != nil {
+					s.Error(err)
+					return
+				}
+				if len(got) == 0 {
+					time.Sleep(time.Millisecond)
+				}
+			}
+		})
+	}
+	put.Wait()
+	work.Wait()
+	if !finished() {
+		s.Errorf("%d of %d are done", len(done), writers*each)
+	}
+	s.empty(open[0])
+}

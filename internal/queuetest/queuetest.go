@@ -1,0 +1,186 @@
+// Package queuetest is the suite of behaviour that every consistency.Queue is to show.
+package queuetest
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/cacheaside/cacheaside"
+	"github.com/cacheaside/cacheaside/consistency"
+)
+
+// Backend is a queue, and what it cannot do.
+type Backend struct {
+	// New makes an empty queue and opens it n times, as n processes would. A queue in memory is the same n times. It is closed with the test.
+	New func(t testing.TB, n int) []consistency.Queue
+
+	// Unordered: Claim returns what is due in any order.
+	Unordered bool
+
+	// NoDepth: Depth tells nothing that could be tested.
+	NoDepth bool
+
+	// ByDelivery: it knows items only as what it has given out. A Put that is repeated adds again, and Done and Later do nothing to what was not claimed from the same Queue.
+	ByDelivery bool
+
+	// AtOnce is how many items it gives out before some of them are given back. 0: as many as there are.
+	AtOnce int
+}
+
+// Run runs the suite, each test with a queue of its own.
+func Run(t *testing.T, b Backend) {
+	for _, test := range []struct {
+		name string
+		run  func(*suite)
+		not  bool // a promise that this backend says it does not make
+	}{
+		{name: "Kept", run: kept},
+		{name: "Names", run: names},
+		{name: "Order", run: order},
+		{name: "Max", run: maximum},
+		{name: "After", run: after},
+		{name: "Age", run: age},
+		{name: "Exclusive", run: exclusive},
+		{name: "ClaimEnds", run: claimEnds},
+		{name: "LateDone", run: lateDone},
+		{name: "LateLater", run: lateLater},
+		{name: "LateAlone", run: lateAlone},
+		{name: "Later", run: later},
+		{name: "LaterKeepsClaims", run: laterKeepsClaims},
+		{name: "Gone", run: gone},
+		{name: "Repeated", run: repeated, not: b.ByDelivery},
+		{name: "Unclaimed", run: unclaimed, not: b.ByDelivery},
+		{name: "Nothing", run: nothing},
+		{name: "Large", run: large},
+		{name: "Depth", run: depth, not: b.NoDepth},
+		{name: "Cancelled", run: cancelled},
+		{name: "Storm", run: storm},
+	} {
+		if test.not {
+			continue
+		}
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel() // they mostly wait
+			test.run(&suite{TB: t, b: b})
+		})
+	}
+}
+
+type suite struct {
+	testing.TB
+	b Backend
+}
+
+const (
+	// patience is how long is waited for what should come at once.
+	patience = 20 * time.Second
+
+	// long is the life of a claim that does not end in a test, short that of one that does.
+	long  = time.Hour
+	short = 200 * time.Millisecond
+
+	// clocks is by how much the clock of a queue, or its resolution, may differ from that of a test.
+	clocks = 20 * time.Millisecond
+)
+
+func (s *suite) open() consistency.Queue { return s.b.New(s.TB, 1)[0] }
+
+func (s *suite) openTwo() (a, b consistency.Queue) {
+	two := s.b.New(s.TB, 2)
+	return two[0], two[1]
+}
+
+func (s *suite) ctx() context.Context {
+	ctx, cancel := context.WithTimeout(s.Context(), patience)
+	s.Cleanup(cancel)
+	return ctx
+}
+
+func (s *suite) check(err error) {
+	s.Helper()
+	if err != nil {
+		s.Fatal(err)
+	}
+}
+
+// key is the nth key, and item its item, with an ID of the caller's.
+func key(n int) cacheaside.Key {
+	return cacheaside.Key{Loader: "user", Version: "1", Text: fmt.Sprint(n)}
+}
+
+func item(n int) consistency.Item {
+	return consistency.Item{ID: fmt.Sprintf("%032x", n+1), Key: key(n)}
+}
+
+// claim claims until it has got n items, which are then due, or the test fails. It gets no more.
+func (s *suite) claim(q consistency.Queue, n int, life time.Duration) []consistency.Item {
+	s.Helper()
+	var got []consistency.Item
+	for ctx := s.ctx(); len(got) < n; time.Sleep(time.Millisecond) {
+		more, err := q.Claim(ctx, n-len(got), life)
+		if err != nil {
+			s.Fatalf("claimed %d of %d: %v", len(got), n, err)
+		}
+		got = append(got, more...)
+	}
+	return got
+}
+
+// one claims the one item that is due.
+func (s *suite) one(q consistency.Queue, life time.Duration) consistency.Item {
+	s.Helper()
+	return s.claim(q, 1, life)[0]
+}
+
+// none asserts that there is nothing to claim now.
+func (s *suite) none(q consistency.Queue, why string) {
+	s.Helper()
+	got, err := q.Claim(s.ctx(), 10, long)
+	s.check(err)
+	if len(got) > 0 {
+		s.Fatalf("%s: claimed %v", why, keysOf(got))
+	}
+}
+
+// empty asserts that nothing is left in a queue, as far as that can be told.
+func (s *suite) empty(q consistency.Queue) {
+	s.Helper()
+	s.none(q, "nothing is left")
+	s.holds(q, 0)
+}
+
+// holds asserts how much is in a queue, as far as that can be told.
+func (s *suite) holds(q consistency.Queue, n int) {
+	s.Helper()
+	if s.b.NoDepth {
+		return
+	}
+	d, err := q.Depth(s.ctx())
+	s.check(err)
+	if d.Items != n {
+		s.Fatalf("%d items in the queue, want %d", d.Items, n)
+	}
+}
+
+func keysOf(items []consistency.Item) []string {
+	var texts []string
+	for _, i := range items {
+		texts = append(texts, i.Key.Text)
+	}
+	return texts
+}
+
+func (s *suite) same(items []consistency.Item, want ...string) {
+	s.Helper()
+	got := keysOf(items)
+	if s.b.Unordered {
+		slices.Sort(got)
+		slices.Sort(want)
+	}
+	if !slices.Equal(got, want) {
+		s.Errorf("got %q, want %q", got, want)
+	}
+}

@@ -1,0 +1,814 @@
+package cacheaside
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/cacheaside/cacheaside/internal/testenv"
+)
+
+// Keys that are invalidated, admitted and refreshed by who does not know their types.
+
+// rowKey is a key of the test table, as a program knows it that has not got the loader.
+func rowKey(key int) Key { return Key{Loader: "row", Text: fmt.Sprint(key)} }
+
+// stranger is the cache of a process that has no loader.
+func stranger(t testing.TB, b backend, o Options) *Cache {
+	t.Helper()
+	c, err := New(b.client(t), &o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.Close() })
+	return c
+}
+
+// wantFailed fails unless err tells of exactly these keys, each by an *Error of op with the cause.
+func wantFailed(t testing.TB, err error, op string, cause error, keys ...Key) {
+	t.Helper()
+	batch, ok := err.(*BatchError[Key])
+	if !ok || len(batch.Errs) != len(keys) {
+		t.Fatalf("%#v", err)
+	}
+	for _, k := range keys {
+		e, ok := errors.AsType[*Error](batch.Errs[k])
+		if !ok || e.Op != op || e.Loader != k.Loader || e.Hash != k.Hash() || !errors.Is(e, cause) {
+			t.Errorf("%v: %#v", k, batch.Errs[k])
+		}
+	}
+}
+
+// What is done with keys without types, on every kind of Redis.
+func TestKeysWithoutTypes(t *testing.T) {
+	each(t, func(t *testing.T, b backend) {
+		for _, c := range []struct {
+			name string
+			run  func(*testing.T, backend)
+		}{
+			{"an invalidation is seen by all processes", testInvalidateKeys},
+			{"whole loaders are invalidated beside single keys", testInvalidateWholeLoaders},
+			{"each version has its own entries", testInvalidateVersions},
+			{"a row that was admitted is found by all processes", testAdmitKeys},
+			{"what is refreshed is seen by all processes", testRefreshKeys},
+			{"what cannot be refreshed is invalidated", testRefreshKeysOfOthers},
+		} {
+			t.Run(c.name, func(t *testing.T) {
+				flushAll(t, b)
+				c.run(t, b)
+			})
+		}
+	})
+}
+
+func testInvalidateKeys(t *testing.T, b backend) {
+	rows := make(map[int]string)
+	for i := range 40 { // in all ranges of a cluster
+		rows[i] = "old"
+	}
+	d := newTable(rows)
+	p, q, bare := start(t, b, d, patient, nil), start(t, b, d, patient, nil), start(t, b, d, noMemory, nil)
+	for row, by := range map[string]*Cache{"by one who has the loader": p.cache, "by one who has not": stranger(t, b, noMemory)} {
+		var all []Key
+		for key := range 40 {
+			for _, of := range []process{p, q, bare} {
+				of.want(t, key, d.row(key), nil)
+			}
+			d.write(key, row)
+			all = append(all, p.Key(key))
+		}
+		p.settle()
+		q.settle()
+		if err := by.InvalidateKeys(t.Context(), all...); err != nil {
+			t.Fatal(err)
+		}
+		for key := range 40 {
+			bare.want(t, key, row, nil)
+			if by == p.cache {
+				p.want(t, key, row, nil) // its own memory is told at once
+			}
+			p.sees(t, key, row, 20*time.Second)
+			q.sees(t, key, row, 20*time.Second)
+		}
+	}
+	if s := p.Stats(); s.Invalidated != 40 || s.InvalidateErrors != 0 {
+		t.Errorf("%+v", s)
+	}
+	if n := d.loads.Load(); n != 120 {
+		t.Errorf("%d loads", n)
+	}
+}
+
+func (d *table) row(key int) string {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.rows[key]
+}
+
+func testInvalidateWholeLoaders(t *testing.T, b backend) {
+	d := newTable(map[int]string{1: "old", 2: "old", 3: "old"})
+	p, q := start(t, b, d, patient, nil), start(t, b, d, patient, nil)
+	other, err := NewLoader(p.cache, "other", d.load, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for round, by := range []*Cache{p.cache, stranger(t, b, noMemory)} {
+		for key := 1; key <= 3; key++ {
+			p.want(t, key, d.row(key), nil)
+			q.want(t, key, d.row(key), nil)
+			if _, err := other.Get(t.Context(), key); err != nil {
+				t.Fatal(err)
+			}
+		}
+		p.settle()
+		loads, row := d.loads.Load(), fmt.Sprint("new ", round)
+		for key := 1; key <= 3; key++ {
+			d.write(key, row)
+		}
+		if err := by.InvalidateKeys(t.Context(), p.AllKeys(), Key{Loader: "other", Text: "1"}, Key{Loader: "row", All: true, Version: "!", Text: "7"}); err != nil {
+			t.Fatal(err)
+		}
+		for key := 1; key <= 3; key++ {
+			if by == p.cache {
+				p.want(t, key, row, nil)
+			}
+			p.sees(t, key, row, 20*time.Second)
+			q.sees(t, key, row, 20*time.Second)
+		}
+		if v, err := other.Get(t.Context(), 1, Fresh); v != row || err != nil {
+			t.Errorf("a single key beside it: %q, %v", v, err)
+		}
+		if v, err := other.Get(t.Context(), 2, Fresh); v == row || err != nil {
+			t.Errorf("a key that was not given: %q, %v", v, err)
+		}
+		if n := d.loads.Load() - loads; n < 4 || n > 7 { // who has not heard of it yet may load an entry that is outdated by then
+			t.Errorf("%d loads", n)
+		}
+		d.write(2, "old")
+		d.write(3, "old")
+		if err := other.InvalidateAll(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if err := p.InvalidateAll(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		hear(t, p.Loader)
+		for key := 1; key <= 3; key++ {
+			q.sees(t, key, d.row(key), 20*time.Second)
+		}
+	}
+}
+
+func testInvalidateVersions(t *testing.T, b backend) {
+	d := newTable(map[int]string{1: "old"})
+	one, two := start(t, b, d, patient, nil), start(t, b, d, patient, &LoaderOptions{Version: "2"})
+	for _, of := range []process{one, two} {
+		of.want(t, 1, "old", nil)
+		of.settle()
+	}
+	d.write(1, "new")
+	if k := two.Key(1); k != (Key{Loader: "row", Version: "2", Text: "1"}) {
+		t.Errorf("%#v", k)
+	}
+	if err := one.cache.InvalidateKeys(t.Context(), two.Key(1)); err != nil {
+		t.Fatal(err)
+	}
+	two.sees(t, 1, "new", 20*time.Second)
+	one.want(t, 1, "old", nil) // by Redis: its own memory has been outdated, which does no harm
+	if s := one.Stats(); s.Loads != 1 || s.RedisHits != 1 {
+		t.Errorf("%+v", s)
+	}
+	if err := two.cache.InvalidateKeys(t.Context(), rowKey(1)); err != nil { // version "1"
+		t.Fatal(err)
+	}
+	one.sees(t, 1, "new", 20*time.Second)
+}
+
+// testAdmitKeys inserts rows of two loaders in one transaction; that the one of them is absent is cached.
+func testAdmitKeys(t *testing.T, b backend) {
+	d, s := newTable(map[int]string{}), newSieve()
+	o := &LoaderOptions{Filter: s, NullTTL: time.Hour, TTL: time.Hour, MemoryTTL: time.Hour}
+	p, q := start(t, b, d, patient, o), start(t, b, d, patient, o)
+	bare, err := NewLoader(p.cache, "bare", d.load, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	absent := func(err error) {
+		t.Helper()
+		if err != ErrNotFound {
+			t.Fatal(err)
+		}
+	}
+	for _, of := range []process{p, q} {
+		of.want(t, 1, "", ErrNotFound)
+	}
+	for range 2 {
+		_, err := bare.Get(t.Context(), 1)
+		absent(err)
+		p.settle()
+	}
+	if st := p.cache.Stats(); st.Filtered != 1 || st.NullHits != 1 {
+		t.Fatalf("%+v", st)
+	}
+	committed, err := p.cache.AdmitKeys(t.Context(), p.Key(1), p.Key(2), bare.Key(1), Key{Loader: "unknown", Text: "1"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.want(t, 2, "", ErrNotFound) // not committed yet: the filter lets it through, and it is cached
+	q.want(t, 2, "", ErrNotFound)
+	p.settle()
+	q.settle()
+	d.write(1, "one")
+	d.write(2, "two")
+	_, err = bare.Get(t.Context(), 1)
+	absent(err) // cached
+	if err := committed(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	p.want(t, 1, "one", nil)
+	p.want(t, 2, "two", nil)
+	q.sees(t, 2, "two", 20*time.Second)
+	if v, err := q.Get(t.Context(), 1, Fresh); v != "one" || err != nil {
+		t.Errorf("another process: %q, %v", v, err)
+	}
+	if v, err := bare.Get(t.Context(), 1); v != "one" || err != nil {
+		t.Errorf("the other loader: %q, %v", v, err)
+	}
+	if s.committed != 1 {
+		t.Errorf("the filter's committed was called %d times", s.committed)
+	}
+}
+
+func testRefreshKeys(t *testing.T, b backend) {
+	rows := make(map[int]string)
+	var all []Key
+	for key := range 40 { // in all ranges of a cluster
+		rows[key] = "old"
+		all = append(all, rowKey(key))
+	}
+	d := newTable(rows)
+	p, q := start(t, b, d, patient, nil), start(t, b, d, patient, nil)
+	for key := range 40 {
+		p.want(t, key, "old", nil)
+		q.want(t, key, "old", nil)
+	}
+	p.settle()
+	q.settle()
+	loads := d.loads.Load()
+	for key := range 40 {
+		d.write(key, "new")
+	}
+	d.mu.Lock()
+	delete(d.rows, 7)
+	d.mu.Unlock()
+	for key := range 40 {
+		all = append(all, rowKey(key), p.Key(key)) // once more, and with the version that is the default
+	}
+	if err := p.cache.RefreshKeys(t.Context(), all...); err != nil {
+		t.Fatal(err)
+	}
+	for key := range 40 {
+		if key == 7 {
+			p.want(t, key, "", ErrNotFound)
+			waitFor(t, func() bool { _, err := q.Get(t.Context(), key); return err == ErrNotFound })
+			continue
+		}
+		p.want(t, key, "new", nil)
+		q.sees(t, key, "new", 20*time.Second) // its memory has been told
+	}
+	if n := d.loads.Load() - loads; n != 40 {
+		t.Errorf("%d loads", n)
+	}
+	if s := p.Stats(); s.Invalidated != 0 || s.Unvalidated != 0 {
+		t.Errorf("%+v", s)
+	}
+}
+
+// testRefreshKeysOfOthers has one process refresh keys that only others have, or that it cannot load.
+func testRefreshKeysOfOthers(t *testing.T, b backend) {
+	d := newTable(map[int]string{1: "old"})
+	p, other, version := start(t, b, d, noMemory, nil), start(t, b, d, noMemory, nil), start(t, b, d, noMemory, &LoaderOptions{Version: "2"})
+	custom, err := NewLoader(p.cache, "custom", d.load, &LoaderOptions{Key: KeyOf(func(key int) string { return fmt.Sprint(key) })})
+	if err != nil {
+		t.Fatal(err)
+	}
+	texts, err := NewLoader(stranger(t, b, noMemory), "row", func(context.Context, string) (string, error) { return d.row(1), nil }, nil) // in a program that has them as texts
+	if err != nil {
+		t.Fatal(err)
+	}
+	foreign, err := NewLoader(stranger(t, b, noMemory), "foreign", d.load, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	see := func(want string) {
+		t.Helper()
+		other.want(t, 1, want, nil)
+		version.want(t, 1, want, nil)
+		for _, l := range []*Loader[int, string]{custom, foreign} {
+			if v, err := l.Get(t.Context(), 1); v != want || err != nil {
+				t.Errorf("%s: %q, %v; want %q", l.name, v, err, want)
+			}
+		}
+		if v, err := texts.Get(t.Context(), "001"); v != want || err != nil {
+			t.Errorf("a text that no number has: %q, %v; want %q", v, err, want)
+		}
+	}
+	see("old")
+	d.write(1, "new")
+	loads := d.loads.Load()
+	keys := []Key{rowKey(1), version.Key(1), custom.Key(1), foreign.Key(1), texts.Key("001"), {Loader: "nobodys", Text: "1"}}
+	if err := p.cache.RefreshKeys(t.Context(), keys...); err != nil {
+		t.Fatal(err)
+	}
+	if n := d.loads.Load() - loads; n != 1 {
+		t.Errorf("%d loads", n)
+	}
+	see("new")
+	d.write(1, "newer")
+	if err := p.cache.RefreshKeys(t.Context(), p.AllKeys(), version.Key(1), custom.AllKeys(), foreign.Key(1)); err != nil {
+		t.Fatal(err)
+	}
+	for _, of := range []process{other, version} {
+		of.sees(t, 1, "newer", 20*time.Second)
+	}
+}
+
+// An invalidation by keys that comes during a load wins, in both tiers, whoever sends it.
+func TestStaleSetKeys(t *testing.T) {
+	each(t, func(t *testing.T, b backend) {
+		for name, writer := range map[string]func(*race) *Cache{
+			"own process":   func(r *race) *Cache { return r.p.cache },
+			"other process": func(r *race) *Cache { return r.q.cache },
+			"no loader":     func(r *race) *Cache { return stranger(r.t, r.b, noMemory) },
+		} {
+			for _, refresh := range []bool{false, true} {
+				t.Run(fmt.Sprint(name, ", refresh ", refresh), func(t *testing.T) {
+					r := newRace(t, b)
+					b.admin.Del(t.Context(), redisKey(1))
+					reached, resume := r.d.pause(1)
+					reads := r.gets
+					if refresh {
+						reads = r.refreshes
+					}
+					first := reads(r.p)
+					reach(t, reached, "the load")
+					r.d.write(1, "new")
+					if err := writer(r).InvalidateKeys(t.Context(), rowKey(1)); err != nil {
+						t.Fatal(err)
+					}
+					second := reads(r.p) // is not given what the first has read
+					group := r.p.reads
+					if refresh {
+						group = r.p.refreshes
+					}
+					waitFor(t, func() bool { return group.Waiting(1) == 1 })
+					resume()
+					wantResult(t, first, "new")
+					wantResult(t, second, "new")
+					r.allSee("new")
+					if s := r.p.Stats(); s.Refused != 1 || s.Unvalidated != 0 {
+						t.Errorf("%+v", s)
+					}
+				})
+			}
+		}
+	})
+}
+
+// What was read before an invalidation by keys is not remembered after it, nor given to late callers.
+func TestInvalidateKeysRaisesTheGeneration(t *testing.T) {
+	_, b := embedded(t)
+	d := newTable(map[int]string{1: "new"})
+	p := start(t, b, d, patient, nil)
+	r := &round[int, string]{Key: 1}
+	p.begin(r)
+	if err := p.cache.InvalidateKeys(t.Context(), p.Key(1)); err != nil {
+		t.Fatal(err)
+	}
+	r.Result.value = "old"
+	p.remember(r, time.Minute, 0, false)
+	if p.current(&r.Result) {
+		t.Error("late callers are given it")
+	}
+	p.settle()
+	p.want(t, 1, "new", nil)
+}
+
+// Memory forgets after Redis has: by keys as by Invalidate.
+func TestInvalidateKeysForgetsAfterRedis(t *testing.T) {
+	proxy, rdb := proxied(t, testenv.SharedRedis(t))
+	d := newTable(map[int]string{1: "old"})
+	p := startOn(t, rdb, d, patient, nil)
+	hear(t, p.Loader)
+	p.remembers(t, 1, "old")
+	deleting := make(chan struct{})
+	proxy.OnRequest(func(chunk []byte) testenv.Action {
+		if strings.Contains(string(chunk), "del\r\n") {
+			close(deleting)
+			return testenv.Delay(time.Second)
+		}
+		return testenv.Pass
+	})
+	d.write(1, "new")
+	done := later(func() (any, error) { return nil, p.cache.InvalidateKeys(context.Background(), p.Key(1)) })
+	reach(t, deleting, "the delete")
+	for range 100 { // from memory, or from Redis into it
+		p.want(t, 1, "old", nil)
+		p.settle()
+	}
+	if _, err := done(t); err != nil {
+		t.Fatal(err)
+	}
+	p.want(t, 1, "new", nil)
+}
+
+// Thousands of keys, of known loaders and others, cost the trips that an Invalidate of as many costs; no keys cost none; and one that is given twice counts once.
+func TestInvalidateKeysCosts(t *testing.T) {
+	b := realBackend(t)
+	rdb := b.client(t)
+	count := &trips{}
+	p := startOn(t, rdb, newTable(nil), rarePolls, nil)
+	var ints []int
+	var keys []Key
+	for key := range 3000 {
+		ints = append(ints, key)
+		k := rowKey(key)
+		if key%2 == 0 {
+			k.Loader = "unknown"
+		}
+		keys = append(keys, k, k)
+	}
+	if err := p.Invalidate(t.Context(), 1); err != nil { // the script is known from now on
+		t.Fatal(err)
+	}
+	rdb.(interface{ AddHook(redis.Hook) }).AddHook(count)
+	for what, f := range map[string]func() error{
+		"Invalidate":     func() error { return p.Invalidate(t.Context(), ints...) },
+		"InvalidateKeys": func() error { return p.cache.InvalidateKeys(t.Context(), keys...) },
+	} {
+		count.n.Store(0)
+		before := b.calls(t)
+		if err := f(); err != nil {
+			t.Fatal(err)
+		}
+		got := b.calls(t)
+		if deletes, announced := got["del"]-before["del"], got["evalsha"]-before["evalsha"]; deletes != 3000 || announced != 4 { // one at the end of each pipeline
+			t.Errorf("%s: %d deletes, %d announcements", what, deletes, announced)
+		}
+		if n := count.n.Swap(0); n > 20 { // also those that make connections
+			t.Errorf("%s: %d trips", what, n)
+		}
+	}
+	if s := p.Stats(); s.Invalidated != 1+3000+1500 {
+		t.Errorf("%+v", s)
+	}
+	for what, f := range map[string]func(context.Context, ...Key) error{"invalidate": p.cache.InvalidateKeys, "refresh": p.cache.RefreshKeys, "admit": func(ctx context.Context, keys ...Key) error {
+		committed, err := p.cache.AdmitKeys(ctx, keys...)
+		if err != nil {
+			return err
+		}
+		return committed(ctx)
+	}} {
+		if err := f(t.Context()); err != nil || count.n.Load() != 0 {
+			t.Errorf("%s of no keys: %v, %d trips", what, err, count.n.Load())
+		}
+	}
+}
+
+// What a loader's own methods count, these count; of loaders that are not here nothing is counted, but all errors are returned.
+func TestKeysThatFail(t *testing.T) {
+	m, b := embedded(t)
+	d, s := newTable(map[int]string{1: "old"}), newSieve("1")
+	p := start(t, b, d, noMemory, &LoaderOptions{Filter: s})
+	unknown, all := Key{Loader: "unknown", Text: "1"}, p.AllKeys()
+	p.want(t, 1, "old", nil)
+	d.write(1, "new")
+
+	m.SetError("ERR out of order")
+	wantFailed(t, p.cache.InvalidateKeys(t.Context(), rowKey(1), unknown, all), "invalidate", ErrRedis, rowKey(1), unknown, all)
+	if st := p.Stats(); st.InvalidateErrors != 2 || st.RedisErrors < 2 || st.Invalidated != 0 {
+		t.Errorf("%+v", st)
+	}
+	committed, err := p.cache.AdmitKeys(t.Context(), rowKey(1), unknown)
+	if err != nil {
+		t.Fatal(err)
+	}
+	wantFailed(t, committed(t.Context()), "admit", ErrRedis, rowKey(1), unknown)
+	wantFailed(t, p.cache.RefreshKeys(t.Context(), rowKey(1), unknown, all), "refresh", ErrRedis, rowKey(1), unknown, all)
+	m.SetError("")
+	if err := p.cache.InvalidateKeys(t.Context(), rowKey(1), unknown, all); err != nil {
+		t.Fatal(err)
+	}
+	p.want(t, 1, "new", nil)
+
+	d.fail(errBroken)
+	d.write(1, "newer")
+	wantFailed(t, p.cache.RefreshKeys(t.Context(), rowKey(1), unknown), "refresh", errBroken, rowKey(1))
+	d.fail(nil)
+	p.want(t, 1, "new", nil) // what was cached stays
+	if err := p.cache.RefreshKeys(t.Context(), rowKey(1)); err != nil {
+		t.Fatal(err)
+	}
+	p.want(t, 1, "newer", nil)
+
+	s.admitErr = errBroken
+	filterErrors := p.Stats().FilterErrors
+	committed, err = p.cache.AdmitKeys(t.Context(), unknown, rowKey(1), rowKey(2))
+	if wantFailed(t, err, "admit", errBroken, rowKey(1), rowKey(2)); committed != nil {
+		t.Error("there is something to be called")
+	}
+	s.admitErr, s.commitErr = nil, errBroken
+	if committed, err = p.cache.AdmitKeys(t.Context(), unknown, rowKey(1)); err != nil {
+		t.Fatal(err)
+	}
+	d.write(1, "newest")
+	wantFailed(t, committed(t.Context()), "admit", errBroken, rowKey(1))
+	p.want(t, 1, "newest", nil) // it was invalidated even so
+	if n := p.Stats().FilterErrors - filterErrors; n != 2 {
+		t.Errorf("%d filter errors", n)
+	}
+	m.SetError("ERR out of order")
+	batch, _ := errors.AsType[*BatchError[Key]](committed(t.Context())) // both are tried, and both are told of
+	if err := batch.Errs[rowKey(1)]; !errors.Is(err, errBroken) || !errors.Is(err, ErrRedis) {
+		t.Error(err)
+	}
+	if err := batch.Errs[unknown]; errors.Is(err, errBroken) || !errors.Is(err, ErrRedis) {
+		t.Error(err)
+	}
+}
+
+// A key that cannot be one fails for itself; and none is admitted then.
+func TestKeysThatCannotBe(t *testing.T) {
+	_, b := embedded(t)
+	c := stranger(t, b, patient)
+	s := newSieve()
+	var row atomic.Value
+	row.Store("old")
+	l, err := NewLoader(c, "row", func(context.Context, badKey) (string, error) { return row.Load().(string), nil }, &LoaderOptions{Filter: s, Version: "7"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.AddMany(t.Context(), []string{"b"})
+	get := func() string { v, _ := l.Get(t.Context(), 1); return v }
+	if get() != "old" {
+		t.Fatal("not loaded")
+	}
+	row.Store("new")
+	bad := []Key{l.Key(-1), {Text: "1"}, {Loader: "a b", Text: "1"}, {Loader: "row", Version: "{", Text: "1"}}
+	flaws := []string{"no text", "Key.Loader", "Key.Loader", "Key.Version"}
+	for i, field := range flaws {
+		if err := bad[i].Check(); err == nil || !strings.Contains(err.Error(), field) {
+			t.Errorf("%v: %v", bad[i], err)
+		}
+	}
+	failed := func(err error, op string) {
+		t.Helper()
+		batch, ok := err.(*BatchError[Key])
+		if !ok || len(batch.Errs) != len(bad) {
+			t.Fatalf("%#v", err)
+		}
+		for i, k := range bad {
+			if e, ok := errors.AsType[*Error](batch.Errs[k]); !ok || e.Op != op || !strings.Contains(e.Error(), flaws[i]) {
+				t.Errorf("%v: %v", k, batch.Errs[k])
+			}
+		}
+	}
+	keys := append([]Key{l.Key(1), l.Key(2)}, bad...)
+	committed, err := c.AdmitKeys(t.Context(), keys...)
+	if failed(err, "admit"); committed != nil || s.keys["c"] {
+		t.Error("some were admitted")
+	}
+	failed(c.InvalidateKeys(t.Context(), keys...), "invalidate")
+	if v := get(); v != "new" {
+		t.Errorf("the others: %q", v)
+	}
+	if st := l.Stats(); st.Invalidated != 2 || st.InvalidateErrors != 2 {
+		t.Errorf("%+v", st)
+	}
+	row.Store("newer")
+	failed(c.RefreshKeys(t.Context(), keys...), "refresh") // badKeys have no UnmarshalText, and are invalidated
+	if v := get(); v != "newer" {
+		t.Errorf("the others: %q", v)
+	}
+	if k := l.Key(1); k.Check() != nil || l.AllKeys().Check() != nil || k != l.Key(1) || k == l.Key(2) {
+		t.Errorf("%#v", k)
+	}
+}
+
+// After Close each key fails, with Redis or without.
+func TestKeysOfAClosedCache(t *testing.T) {
+	_, b := embedded(t)
+	for _, rdb := range []redis.UniversalClient{nil, b.client(t)} {
+		p := startOn(t, rdb, newTable(nil), patient, nil)
+		committed, err := p.cache.AdmitKeys(t.Context(), rowKey(1))
+		if err != nil {
+			t.Fatal(err)
+		}
+		p.cache.Close()
+		keys := []Key{rowKey(1), {Loader: "unknown", Text: "1"}, p.AllKeys()}
+		wantFailed(t, p.cache.InvalidateKeys(t.Context(), keys...), "invalidate", ErrClosed, keys...)
+		wantFailed(t, p.cache.RefreshKeys(t.Context(), keys...), "refresh", ErrClosed, keys...)
+		_, err = p.cache.AdmitKeys(t.Context(), keys...)
+		wantFailed(t, err, "admit", ErrClosed, keys...)
+		wantFailed(t, committed(t.Context()), "admit", ErrClosed, rowKey(1))
+		if err := p.cache.InvalidateKeys(t.Context()); err != nil {
+			t.Error("no keys:", err)
+		}
+		if s := p.Stats(); s.InvalidateErrors != 0 {
+			t.Errorf("%+v", s)
+		}
+	}
+}
+
+// Without Redis the process is all there is.
+func TestKeysWithoutRedis(t *testing.T) {
+	d := newTable(map[int]string{1: "a", 2: "a"})
+	p := startOn(t, nil, d, patient, nil)
+	unknown := Key{Loader: "unknown", Text: "1"}
+	p.remembers(t, 1, "a")
+	p.remembers(t, 2, "a")
+	d.write(1, "b")
+	d.write(2, "b")
+	if err := p.cache.InvalidateKeys(t.Context(), rowKey(1), unknown); err != nil {
+		t.Fatal(err)
+	}
+	p.remembers(t, 1, "b")
+	p.want(t, 2, "a", nil)
+	d.write(1, "c")
+	if err := p.cache.RefreshKeys(t.Context(), rowKey(1), unknown); err != nil {
+		t.Fatal(err)
+	}
+	p.settle()
+	loads := d.loads.Load()
+	p.want(t, 1, "c", nil)
+	if n := d.loads.Load() - loads; n != 0 {
+		t.Errorf("%d loads", n)
+	}
+	if err := p.cache.InvalidateKeys(t.Context(), p.AllKeys(), Key{Loader: "unknown", All: true}); err != nil {
+		t.Fatal(err)
+	}
+	p.want(t, 2, "b", nil)
+	if s := p.Stats(); s.Invalidated != 1 {
+		t.Errorf("%+v", s)
+	}
+}
+
+// An invalidation by keys ends the window after a failed load, also for a load that is under way.
+func TestInvalidateKeysEndsTheErrorWindow(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p, b := startBrittle(t, nil)
+		defer p.cache.Close()
+		p.want(t, 1, "", errBroken)
+		p.want(t, 1, "", ErrLoadFailed)
+		b.set(mended)
+		if err := p.cache.InvalidateKeys(t.Context(), rowKey(1)); err != nil {
+			t.Fatal(err)
+		}
+		p.want(t, 1, "1", nil)
+		b.set(func(context.Context) error { time.Sleep(time.Millisecond); return errBroken })
+		got := later(func() (string, error) { return p.Get(t.Context(), 2) })
+		synctest.Wait()
+		if err := p.cache.InvalidateKeys(t.Context(), rowKey(2)); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := got(t); !sameError(err, errBroken) {
+			t.Error(err)
+		}
+		b.set(mended)
+		p.want(t, 2, "2", nil)
+	})
+}
+
+// An invalidation by keys puts them on hold for ReplicaLag, with Redis and without; while they are, a refresh stores nothing.
+func TestInvalidateKeysHolds(t *testing.T) {
+	_, b := embedded(t)
+	inUse(t, b, time.Hour)
+	for _, rdb := range []redis.UniversalClient{nil, b.client(t)} {
+		d := newTable(map[int]string{1: "old"})
+		p := startOn(t, rdb, d, lagging, nil)
+		hear(t, p.Loader)
+		p.want(t, 1, "old", nil)
+		if err := p.cache.InvalidateKeys(t.Context(), rowKey(1)); err != nil {
+			t.Fatal(err)
+		}
+		for range 2 {
+			p.want(t, 1, "old", nil) // of a replica, say
+			p.settle()
+		}
+		if err := p.cache.RefreshKeys(t.Context(), rowKey(1)); err != nil {
+			t.Fatal(err)
+		}
+		d.write(1, "new")
+		p.want(t, 1, "new", nil)
+		if s := p.Stats(); s.Held != 4 {
+			t.Errorf("%+v", s)
+		}
+	}
+}
+
+// What a refresh has loaded but not stored leaves nothing of what was cached before.
+func TestRefreshKeysThatAreNotStored(t *testing.T) {
+	for what, prepare := range map[string]func(process){
+		"Bypass":    func(p process) { p.Bypass(true) },
+		"too large": func(p process) {},
+	} {
+		t.Run(what, func(t *testing.T) {
+			_, b := embedded(t)
+			d := newTable(map[int]string{1: "old"})
+			p, q := start(t, b, d, patient, &LoaderOptions{MaxValueBytes: 10}), start(t, b, d, patient, nil)
+			q.remembers(t, 1, "old")
+			row := strings.Repeat("new", 10)
+			d.write(1, row)
+			prepare(p)
+			if err := p.cache.RefreshKeys(t.Context(), rowKey(1)); err != nil {
+				t.Fatal(err)
+			}
+			q.sees(t, 1, row, 20*time.Second)
+			if s := p.Stats(); s.Invalidated != 1 {
+				t.Errorf("%+v", s)
+			}
+		})
+	}
+}
+
+// Where other processes cannot be told of what was refreshed, that is an error.
+func TestRefreshKeysThatCannotBeTold(t *testing.T) {
+	_, b := embedded(t)
+	options := *b.admin.(*redis.Client).Options()
+	rdb := redis.NewClient(&options)
+	defer rdb.Close()
+	var deaf atomic.Bool
+	rdb.AddHook(hooked{before: func(cmd redis.Cmder) {
+		if deaf.Load() && len(cmd.Args()) > 3 && strings.Contains(fmt.Sprint(cmd.Args()[3]), "::announced") {
+			cmd.Args()[3] = 5 // no number of keys, no name of one
+			cmd.Args()[2] = "x"
+		}
+	}, after: func(redis.Cmder) {}})
+	d := newTable(map[int]string{1: "old"})
+	p := startOn(t, rdb, d, rarePolls, nil)
+	p.want(t, 1, "old", nil)
+	d.write(1, "new")
+	deaf.Store(true)
+	wantFailed(t, p.cache.RefreshKeys(t.Context(), rowKey(1)), "refresh", ErrRedis, rowKey(1))
+	deaf.Store(false)
+	if s := p.Stats(); s.RedisErrors == 0 {
+		t.Errorf("%+v", s)
+	}
+}
+
+// Redis that hangs holds nobody longer than his context, or the time-outs of an Invalidate.
+func TestKeysWhenRedisHangs(t *testing.T) {
+	server := testenv.StartRedis(t)
+	c, err := New(server.Client(t), &Options{RedisTimeout: 100 * time.Millisecond})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	keys := []Key{rowKey(1), {Loader: "row", All: true}, {Loader: "other", All: true}}
+	if err := c.InvalidateKeys(t.Context(), keys...); err != nil {
+		t.Fatal(err)
+	}
+	server.Pause()
+	defer server.Resume()
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
+	defer cancel()
+	began := time.Now()
+	wantFailed(t, c.InvalidateKeys(ctx, keys...), "invalidate", context.DeadlineExceeded, keys...)
+	early := time.Since(began)
+	began = time.Now()
+	wantFailed(t, c.InvalidateKeys(t.Context(), keys...), "invalidate", ErrRedis, keys...)
+	if late := time.Since(began); early > 3*time.Second || late > 3*time.Second { // the client's own time-outs, for each of its tries, are as long
+		t.Errorf("they took %v and %v", early, late)
+	}
+}
+
+// As text, and in errors, a key shows a hash only.
+func TestKeysArePrivate(t *testing.T) {
+	const secret = "alice@example.com"
+	k := Key{Loader: "mail", Text: secret}
+	c, err := New(nil, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.Close()
+	failed := c.InvalidateKeys(t.Context(), k)
+	for _, s := range []string{fmt.Sprint(k), fmt.Sprintf("%#v", k), fmt.Sprintf("%+v", k), k.LogValue().String(), fmt.Sprint(failed), fmt.Sprintf("%v", Key{Loader: "mail", Version: "a b", Text: secret}.Check())} {
+		if strings.Contains(s, "alice") || !strings.Contains(s, "mail key#") {
+			t.Error(s)
+		}
+	}
+	if e, ok := errors.AsType[*Error](failed); !ok || e.Key != secret {
+		t.Errorf("%#v", failed)
+	}
+	all := Key{Loader: "mail", All: true, Text: secret}
+	if s := fmt.Sprint(all, c.InvalidateKeys(t.Context(), all)); s != "mail all keys cacheaside: invalidate all of mail: the cache is closed" {
+		t.Error(s)
+	}
+}

@@ -1,0 +1,89 @@
+package cacheaside
+
+import (
+	"context"
+	"errors"
+
+	"github.com/cacheaside/cacheaside/internal/codec"
+	"github.com/cacheaside/cacheaside/internal/local"
+	"github.com/cacheaside/cacheaside/internal/mutant"
+)
+
+// StoreHeld stores the value of a key that h holds, and releases that key: what a transaction has written, and has committed since. It is stored only if nobody else has held or invalidated the key
+// since it was held, nor the loader; else the answer is false, and the key is still to be invalidated, as by Release. Whatever it answers, Release h in the end.
+//
+// It is also false for a value that is longer than LoaderOptions.MaxValueBytes, under Bypass, without Redis, and where this process does not know yet of which generation the loader's entries are. With an error it is false, too: those of
+// Redis are counted, and need no answer but that Release. The TTLs are those of a load.
+func (l *Loader[K, V]) StoreHeld(ctx context.Context, h *Hold, key K, value V) (stored bool, err error) {
+	text, err := l.encodeKey(key)
+	switch {
+	case err != nil:
+		return false, l.wrap("store", key, err)
+	case l.reads.Closed():
+		return false, l.wrap("store", key, ErrClosed)
+	}
+	held, err := h.lastOf(l.Key(key), l.cache)
+	if err != nil {
+		return false, l.wrap("store", key, err)
+	}
+	if held == nil || l.cache.store == nil || l.bypass.Load() {
+		return false, nil
+	}
+	era := held.era
+	if mutant.Active == mutant.HeldEra {
+		era = l.era(held.name)
+	}
+	if era == nil {
+		l.cache.channel.Poll() // for the next time
+		return false, nil
+	}
+	_, hashed := l.keys.Name(text)
+	e, life, err := l.entry(text, hashed, era, loaded[V]{value: value})
+	switch {
+	case errors.Is(err, codec.ErrTooLarge):
+		l.counters.tooLarge.Add(1)
+		return false, nil
+	case err != nil:
+		return false, l.wrap("store", key, err)
+	}
+	if stored, err = l.cache.store.Exchange(ctx, held.name, held.token, e, life); err != nil {
+		l.countWrite(err)
+		return false, l.wrap("store", key, redisError(err))
+	}
+	if stored {
+		l.counters.storedHeld.Add(1)
+		h.remove(held)
+	}
+	return stored, nil
+}
+
+// lastOf is a held key whose hold is about to end, by StoreHeld, and is not renewed any more; nil if it was lost, or has been tried before.
+func (h *Hold) lastOf(k Key, c *Cache) (*heldKey, error) {
+	if h == nil || h.cache != c {
+		return nil, errNotHeld
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	held := h.keys[k]
+	switch {
+	case h.ended:
+		return nil, errHoldEnded
+	case held == nil:
+		return nil, errNotHeld
+	case !held.renewable():
+		return nil, nil
+	}
+	held.leaving = true
+	return held, nil
+}
+
+// era is of which generation the loader's entries are where the key of this name is; nil: that is not known yet.
+func (l *Loader[K, V]) era(name string) *local.Era { return l.eras.Of(uint8(l.cache.conn.Range(name))) }
+
+func (c *Cache) eraOf(k *heldKey) *local.Era {
+	l := c.known(k.key.Loader)
+	if l == nil || c.conn == nil {
+		return nil
+	}
+	return l.era(k.name)
+}

@@ -10,6 +10,7 @@ import (
 	"github.com/jmoiron/sqlx"
 
 	"github.com/cacheaside/cacheaside"
+	"github.com/cacheaside/cacheaside/internal/conn"
 	"github.com/cacheaside/cacheaside/internal/mutant"
 )
 
@@ -223,7 +224,7 @@ func (u *update) commit(ctx context.Context) error {
 	if mutant.Active != mutant.WriteEndsWithCtx {
 		ctx = context.WithoutCancel(ctx)
 	}
-	ctx, cancel := context.WithTimeout(ctx, within)
+	ctx, cancel := conn.WithTimeout(ctx, within)
 	defer cancel()
 	switch {
 	case err == nil:

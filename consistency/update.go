@@ -176,7 +176,13 @@ func (u *update) intend(ctx context.Context) error {
 	if mutant.Active == mutant.WriteRowOutside || mutant.Active == mutant.WriteRowLate {
 		tx = u.db
 	}
-	if err := u.outbox.PutIn(ctx, tx, rows...); err != nil {
+	var err error
+	if o, ok := u.outbox.(*SQLOutbox); ok {
+		err = o.putIn(ctx, tx, rows, false)
+	} else {
+		err = u.outbox.PutIn(ctx, tx, rows...)
+	}
+	if err != nil {
 		return err
 	}
 	u.rows = rows

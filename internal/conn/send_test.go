@@ -64,7 +64,7 @@ func TestFinish(t *testing.T) {
 	}
 	for _, bounded := range []bool{true, false} {
 		rdb := redis.NewClient(&redis.Options{ContextTimeoutEnabled: bounded})
-		defer rdb.Close() //nolint:errcheck // it has sent nothing
+		defer rdb.Close()
 		c, err := New(rdb, time.Second)
 		if err != nil {
 			t.Fatal(err)
@@ -82,7 +82,7 @@ func TestFinish(t *testing.T) {
 			}
 		}
 		begun, end, closed := make(chan struct{}), make(chan struct{}), make(chan struct{})
-		go c.Finish(free, func() { close(begun); <-end }) //nolint:errcheck // it is open
+		go c.Finish(free, func() { close(begun); <-end })
 		<-begun
 		go func() { c.Close(); close(closed) }()
 		for c.Finish(free, func() {}) != ErrClosed {

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The long runs whose figures are reported. The logs are committed. Arguments: which of read-path, channel, trouble, speed, locks, filters, writes to run; default: all.
+# The long runs whose figures are reported. The logs are committed. Arguments: which of read-path, channel, trouble, speed, locks, filters, write-costs, writes to run; default: all.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 mkdir -p docs/accept bin
@@ -74,10 +74,12 @@ filters() {
 	run -test.run '^TestAttack$' || failed=1
 	[ -z "${failed:-}" ]
 }
-writes() {
+write_costs() {
 	echo "== what a write costs at each level beside a bare transaction, sync_binlog 0 and 1; 2,000 writes a second; what a row of the outbox costs"
 	package consistency '^(TestCostOfAWrite|TestOutboxStaysSmall|TestOutboxCost)$'
-	echo
+	[ -z "${failed:-}" ]
+}
+writes() {
 	echo "== one, two and four claimers, then relays, on one outbox, and one of them killed; a deep queue"
 	package consistency '^(TestClaimersShare|TestRelays|TestDeepQueue)$'
 	echo
@@ -98,6 +100,6 @@ with() {
 	echo
 	"${1//-/_}"
 }
-for section in ${*:-read-path channel trouble speed locks filters writes}; do
+for section in ${*:-read-path channel trouble speed locks filters write-costs writes}; do
 	with "$section" 2>&1 | tee "docs/accept/$section.log"
 done

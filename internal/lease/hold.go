@@ -40,7 +40,7 @@ func KeepMark(ctx context.Context, key, token string, life time.Duration) redis.
 	return redis.NewCmd(ctx, "eval", keepMarkScript.Source, 1, key, appendMark(nil, token), life.Milliseconds())
 }
 
-// markScript works in a full Redis, too, since it has written something when it comes to SET; DEL would do for that, but not while a cluster moves the slot, when a server refuses what a script does with
+// markScript works in a full Redis, too, since it has written something when it comes to SET, which takes a key of any type; DEL would do for that, but not while a cluster moves the slot, when a server refuses what a script does with
 // a key that is not there any more. ARGV: mark, its life in ms.
 var markScript = conn.NewScript(`
 redis.call('PERSIST', KEYS[1])

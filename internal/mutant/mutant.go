@@ -321,4 +321,5 @@ const (
 	RelayAlertStorm  = "relay_alert_storm"
 	RelayAlertOnce   = "relay_alert_once"
 	RelayDoneFirst   = "relay_done_first"
+	FinishCancelled  = "finish_cancelled"
 )

@@ -12,7 +12,7 @@ import (
 // A read of a fresh value begins to reload it with the probability that XFetch says, whether Redis or memory answers it.
 func TestEarlyRefreshProbability(t *testing.T) {
 	const cost = 50 * time.Millisecond
-	trials, betas := 300, []float64{1}
+	trials, betas := 200, []float64{1}
 	if accepting {
 		trials, betas = 2000, []float64{1, 2}
 	}
@@ -61,7 +61,7 @@ func TestEarlyRefreshProbability(t *testing.T) {
 func TestHotKeyNeverExpires(t *testing.T) {
 	for tier, o := range map[string]Options{"memory": {RedisTimeout: 10 * time.Second, MaxStaleness: time.Minute}, "redis": rarePolls} {
 		t.Run(tier, func(t *testing.T) {
-			ends := 100
+			ends := 30
 			if accepting {
 				ends = 1000
 			}
@@ -95,7 +95,7 @@ func TestHotKeyNeverExpires(t *testing.T) {
 
 // Nobody reads it, so nobody reloads it. One that is read rarely is not reloaded early.
 func TestNobodyReloadsWhatIsNotRead(t *testing.T) {
-	bubble(t, patient, livesWith(func(o *LoaderOptions) { o.EarlyRefresh = 1; o.TTL = 10 * time.Minute }), func(t *testing.T, _ backend, d *table, p, _ process) {
+	bubble(t, rarePolls, livesWith(func(o *LoaderOptions) { o.EarlyRefresh = 1; o.TTL = 10 * time.Minute }), func(t *testing.T, _ backend, d *table, p, _ process) {
 		d.read = sleeps(20 * time.Millisecond)
 		p.want(t, 1, "a", nil)
 		for range 9 {

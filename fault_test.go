@@ -670,7 +670,7 @@ func TestPanicIsNoAbsence(t *testing.T) {
 // Ristretto's Get panics if its Close races it: hits go on until the cache is closed, and then end in ErrClosed.
 func TestCloseDuringHits(t *testing.T) {
 	for range 200 {
-		c, err := New(nil, nil)
+		c, err := New(nil, &Options{MemoryBytes: 1 << 20}) // which is made soon
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -830,7 +830,7 @@ func TestRefreshesAreAskedFor(t *testing.T) {
 		_, b := embedded(t)
 		type from struct{}
 		var seen []any
-		c, err := New(b.client(t), &patient)
+		c, err := New(b.client(t), &rarePolls)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -39,51 +39,111 @@ type event struct {
 
 // historyReport is what a process has seen.
 type historyReport struct {
+	mu          sync.Mutex
 	Events      []event
 	Unvalidated int // reads whose results Redis had not confirmed, which are not in Events
+	Paused      int // writes whose commit came so late that their holds may have ended: nothing is promised then
 	Stats       Stats
 }
 
-// add records a read that has just returned.
-func (r *historyReport) add(mu *sync.Mutex, e event, out *state[string]) {
+func (r *historyReport) add(events ...event) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.Events = append(r.Events, events...)
+}
+
+// pause counts one.
+func (r *historyReport) pause() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.Paused++
+}
+
+// read records a read that has just returned.
+func (r *historyReport) read(e event, out *state[string]) {
 	e.Value, e.Return = out.value, time.Now().UnixNano()
-	mu.Lock()
-	defer mu.Unlock()
-	if out.unvalidated {
-		r.Unvalidated++
-	} else {
-		r.Events = append(r.Events, e)
+	if !out.unvalidated {
+		r.add(e)
+		return
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.Unvalidated++
+}
+
+// historyProcess is one of the processes. A second Redis stands in for the database.
+type historyProcess struct {
+	rdb, db *redis.Client
+	cache   *Cache
+	length  time.Duration
+	seed    uint64
+	number  int
+	report  historyReport
+}
+
+// historyLoads are the options of its loader.
+var historyLoads = LoaderOptions{TTL: 20 * time.Millisecond, Jitter: 0.5, NullTTL: 20 * time.Millisecond}
+
+func startHistory(options Options) *historyProcess {
+	p := &historyProcess{
+		rdb: redis.NewClient(&redis.Options{Addr: os.Getenv("REDIS"), PoolSize: 32}),
+		db:  redis.NewClient(&redis.Options{Addr: os.Getenv("DATABASE"), PoolSize: 32}),
+	}
+	p.length, _ = time.ParseDuration(os.Getenv("LENGTH"))
+	p.seed, _ = strconv.ParseUint(os.Getenv("SEED"), 10, 64)
+	p.number, _ = strconv.Atoi(os.Getenv("PROCESS"))
+	var err error
+	if p.cache, err = New(p.rdb, &options); err != nil {
+		panic(err)
+	}
+	return p
+}
+
+func (p *historyProcess) load(ctx context.Context, key int) (string, error) {
+	v, err := p.db.Get(ctx, strconv.Itoa(key)).Result()
+	time.Sleep(rand.N(500 * time.Microsecond)) // so that an invalidation comes between often
+	if errors.Is(err, redis.Nil) {
+		err = ErrNotFound
+	}
+	return v, err
+}
+
+// write changes a row.
+func (p *historyProcess) write(ctx context.Context, e event) {
+	if err := p.db.Set(ctx, strconv.Itoa(e.Key), e.Value, 0).Err(); err != nil {
+		panic(err)
 	}
 }
 
-// historyChild is one of the processes. A second Redis stands in for the database.
+// run has each of its goroutines do one step after the other, and reports.
+func (p *historyProcess) run(l *Loader[int, string], step func(r *rand.Rand, e event, n int)) {
+	var wg sync.WaitGroup
+	end := time.Now().Add(p.length)
+	for g := range historyGoroutines {
+		goroutine := p.number*historyGoroutines + g
+		wg.Go(func() {
+			r := rand.New(rand.NewPCG(p.seed, uint64(goroutine)))
+			for n := 0; time.Now().Before(end); n++ {
+				step(r, event{Goroutine: goroutine, Key: r.IntN(historyKeys), Call: time.Now().UnixNano()}, n)
+				time.Sleep(time.Duration(r.IntN(300)) * time.Microsecond)
+			}
+		})
+	}
+	wg.Wait()
+	p.report.Stats = l.Stats()
+	json.NewEncoder(os.Stdout).Encode(&p.report)
+	p.cache.Close()
+	p.rdb.Close()
+	p.db.Close()
+}
+
 func historyChild() {
 	ctx := context.Background()
-	rdb := redis.NewClient(&redis.Options{Addr: os.Getenv("REDIS"), PoolSize: 32})
-	defer rdb.Close()
-	db := redis.NewClient(&redis.Options{Addr: os.Getenv("DATABASE"), PoolSize: 32})
-	defer db.Close()
-	length, _ := time.ParseDuration(os.Getenv("LENGTH"))
-	seed, _ := strconv.ParseUint(os.Getenv("SEED"), 10, 64)
-	process, _ := strconv.Atoi(os.Getenv("PROCESS"))
-
-	c, err := New(rdb, &noMemory)
-	if err != nil {
-		panic(err)
-	}
-	defer c.Close()
-	load := func(ctx context.Context, key int) (string, error) {
-		v, err := db.Get(ctx, strconv.Itoa(key)).Result()
-		time.Sleep(rand.N(500 * time.Microsecond)) // so that an invalidation comes between often
-		if errors.Is(err, redis.Nil) {
-			err = ErrNotFound
-		}
-		return v, err
-	}
+	p := startHistory(noMemory)
 	loadMany := func(ctx context.Context, keys []int) (map[int]string, error) {
 		rows := make(map[int]string)
 		for _, key := range keys {
-			v, err := load(ctx, key)
+			v, err := p.load(ctx, key)
 			switch {
 			case err == nil:
 				rows[key] = v
@@ -93,68 +153,83 @@ func historyChild() {
 		}
 		return rows, nil
 	}
-	options := &LoaderOptions{TTL: 20 * time.Millisecond, Jitter: 0.5, NullTTL: 20 * time.Millisecond}
 	batches := os.Getenv("BATCHES") != ""
-	l, err := NewLoader(c, "row", load, options)
+	l, err := NewLoader(p.cache, "row", p.load, &historyLoads)
 	if batches {
-		l, err = NewBatchLoader(c, "rows", loadMany, options)
+		l, err = NewBatchLoader(p.cache, "rows", loadMany, &historyLoads)
 	}
 	if err != nil {
 		panic(err)
 	}
-	var mu sync.Mutex
-	var report historyReport
-	var wg sync.WaitGroup
-	end := time.Now().Add(length)
-	for g := range historyGoroutines {
-		wg.Go(func() {
-			r := rand.New(rand.NewPCG(seed, uint64(process*historyGoroutines+g)))
-			for n := 0; time.Now().Before(end); n++ {
-				e := event{Goroutine: process*historyGoroutines + g, Key: r.IntN(historyKeys), Call: time.Now().UnixNano()}
-				keys, read := []int{e.Key}, l.reads
-				switch p := r.IntN(100); {
-				case p < 12:
-					e.Write, e.Value = true, fmt.Sprint(e.Goroutine, "-", n)
-					if err := db.Set(ctx, strconv.Itoa(e.Key), e.Value, 0).Err(); err != nil {
-						panic(err)
-					}
-					if err := l.Invalidate(ctx, e.Key); err != nil {
-						panic(err)
-					}
-					e.Return = time.Now().UnixNano()
-					mu.Lock()
-					report.Events = append(report.Events, e)
-					mu.Unlock()
-					keys = nil
-				case p < 20:
-					read = l.refreshes
-				}
-				if batches && len(keys) > 0 && r.IntN(2) == 0 {
-					keys = r.Perm(historyKeys)[:2+r.IntN(historyKeys-1)]
-				}
-				if len(keys) == 1 {
-					out, err := read.Do(ctx, e.Key)
-					if err != nil {
-						panic(err)
-					}
-					report.add(&mu, e, out)
-				} else if len(keys) > 1 {
-					rounds, errs := read.DoMany(ctx, keys)
-					for i, key := range keys {
-						if err := cmp.Or(errs[i], rounds[i].Err); err != nil {
-							panic(err)
-						}
-						e.Key = key
-						report.add(&mu, e, &rounds[i].Result)
-					}
-				}
-				time.Sleep(time.Duration(r.IntN(300)) * time.Microsecond)
+	p.run(l, func(r *rand.Rand, e event, n int) {
+		read := l.reads
+		switch kind := r.IntN(100); {
+		case kind < 12:
+			e.Write, e.Value = true, fmt.Sprint(e.Goroutine, "-", n)
+			p.write(ctx, e)
+			if err := l.Invalidate(ctx, e.Key); err != nil {
+				panic(err)
 			}
-		})
+			e.Return = time.Now().UnixNano()
+			p.report.add(e)
+			return
+		case kind < 20:
+			read = l.refreshes
+		}
+		if batches && r.IntN(2) == 0 {
+			keys := r.Perm(historyKeys)[:2+r.IntN(historyKeys-1)]
+			rounds, errs := read.DoMany(ctx, keys)
+			for i, key := range keys {
+				if err := cmp.Or(errs[i], rounds[i].Err); err != nil {
+					panic(err)
+				}
+				e.Key = key
+				p.report.read(e, &rounds[i].Result)
+			}
+			return
+		}
+		out, err := read.Do(ctx, e.Key)
+		if err != nil {
+			panic(err)
+		}
+		p.report.read(e, out)
+	})
+}
+
+// watchHistory has two such processes run, and returns what they have seen together.
+func watchHistory(t *testing.T, child string, cache *testenv.Redis, length time.Duration, seed int, more ...string) ([]porcupine.Operation, *historyReport) {
+	t.Helper()
+	database, sum := testenv.StartRedis(t), new(historyReport)
+	var history []porcupine.Operation
+	var children []*testenv.Child
+	for process := range 2 {
+		children = append(children, testenv.SpawnChild(t, child, append(more, "REDIS="+cache.Addr, "DATABASE="+database.Addr,
+			"LENGTH="+length.String(), "SEED="+strconv.Itoa(seed), "PROCESS="+strconv.Itoa(process))...))
 	}
-	wg.Wait()
-	report.Stats = l.Stats()
-	json.NewEncoder(os.Stdout).Encode(report)
+	for _, c := range children {
+		line, err := c.ReadLine(length + 30*time.Second)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var r historyReport
+		if err := json.Unmarshal([]byte(line), &r); err != nil {
+			t.Fatal(err)
+		}
+		for _, e := range r.Events {
+			history = append(history, porcupine.Operation{ClientId: e.Goroutine, Input: e, Call: e.Call, Return: e.Return})
+		}
+		sum.Events = append(sum.Events, r.Events...)
+		sum.Unvalidated += r.Unvalidated
+		sum.Paused += r.Paused
+		sum.Stats.Loads += r.Stats.Loads
+		sum.Stats.Held += r.Stats.Held
+		sum.Stats.Refused += r.Stats.Refused
+		sum.Stats.RedisHits += r.Stats.RedisHits
+		sum.Stats.Waits += r.Stats.Waits
+		sum.Stats.StoredHeld += r.Stats.StoredHeld
+		sum.Stats.HoldsLost += r.Stats.HoldsLost
+	}
+	return history, sum
 }
 
 // register is porcupine's model of one key.
@@ -189,37 +264,12 @@ func testHistory(t *testing.T, batches string) {
 		length, seeds = 20*time.Second, 5
 	}
 	for seed := range seeds {
-		cache, database := testenv.SharedRedis(t), testenv.StartRedis(t)
-		var children []*testenv.Child
-		for process := range 2 {
-			children = append(children, testenv.SpawnChild(t, "history", "REDIS="+cache.Addr, "DATABASE="+database.Addr,
-				"LENGTH="+length.String(), "SEED="+strconv.Itoa(seed), "PROCESS="+strconv.Itoa(process), "BATCHES="+batches))
-		}
-		var history []porcupine.Operation
-		var stats Stats
-		unvalidated := 0
-		for _, c := range children {
-			line, err := c.ReadLine(length + 30*time.Second)
-			if err != nil {
-				t.Fatal(err)
-			}
-			var r historyReport
-			if err := json.Unmarshal([]byte(line), &r); err != nil {
-				t.Fatal(err)
-			}
-			for _, e := range r.Events {
-				history = append(history, porcupine.Operation{ClientId: e.Goroutine, Input: e, Call: e.Call, Return: e.Return})
-			}
-			unvalidated += r.Unvalidated
-			stats.Loads += r.Stats.Loads
-			stats.Refused += r.Stats.Refused
-			stats.RedisHits += r.Stats.RedisHits
-			stats.Waits += r.Stats.Waits
-		}
+		history, sum := watchHistory(t, "history", testenv.SharedRedis(t), length, seed, "BATCHES="+batches)
+		stats := sum.Stats
 		began := time.Now()
 		result := porcupine.CheckOperationsTimeout(register, history, time.Minute)
 		t.Logf("seed %d: %d operations, %d loads, %d refused, %d hits, %d waits, %d unvalidated reads left out; checked in %v: %s",
-			seed, len(history), stats.Loads, stats.Refused, stats.RedisHits, stats.Waits, unvalidated, time.Since(began).Round(time.Millisecond), result)
+			seed, len(history), stats.Loads, stats.Refused, stats.RedisHits, stats.Waits, sum.Unvalidated, time.Since(began).Round(time.Millisecond), result)
 		if result != porcupine.Ok {
 			t.Errorf("seed %d: %s", seed, result)
 		}

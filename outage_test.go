@@ -27,19 +27,20 @@ import (
 // Redis is used again.
 func TestRedisOutOfReach(t *testing.T) {
 	const wait = 300 * time.Millisecond
-	b := realBackend(t)
 	for policy, want := range map[DownPolicy]string{LoadWhenDown: "new", StaleWhenDown: "old", FailWhenDown: ""} {
-		for name, lose := range map[string]func() func(testing.TB){
-			"hangs": func() func(testing.TB) { b.server.Pause(); return func(testing.TB) { b.server.Resume() } },
-			"dies":  func() func(testing.TB) { b.server.Kill(); return b.server.Restart },
+		for name, lose := range map[string]func(*testenv.Redis) func(testing.TB){
+			"hangs": func(s *testenv.Redis) func(testing.TB) { s.Pause(); return func(testing.TB) { s.Resume() } },
+			"dies":  func(s *testenv.Redis) func(testing.TB) { s.Kill(); return s.Restart },
 		} {
 			t.Run(fmt.Sprint(name, policy), func(t *testing.T) {
-				flushAll(t, b)
+				t.Parallel()
+				server := testenv.StartRedis(t)
+				b := backend{func(t testing.TB) redis.UniversalClient { return server.Client(t) }, server.Client(t), server.Addr, server}
 				d := newTable(map[int]string{1: "old"})
 				p := startOn(t, keepsDeadlines(t, b), d, Options{RedisTimeout: 2 * wait, ReadTimeout: wait, MaxStaleness: 300 * time.Millisecond}, &LoaderOptions{RedisDown: policy})
 				hear(t, p.Loader)
 				p.remembers(t, 1, "old")
-				back := lose()
+				back := lose(server)
 				d.write(1, "new")
 				time.Sleep(350 * time.Millisecond) // memory is trusted no more
 				get := func() time.Duration {

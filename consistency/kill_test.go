@@ -49,10 +49,9 @@ type killPlay struct {
 	relays  []*killedProcess
 	ended   chan *killedProcess // of writers and relays
 
-	decks      map[int][]string        // of each case, and of relays: the places to die that come next
-	vain       map[int]map[string]bool // where they do not pass
-	died       map[int]map[string]int  // how often one has died where; "": anywhere
-	history    map[int][]string        // of each block: how its writers have died
+	decks      map[int][]string       // of each case, and of relays: the places to die that come next
+	died       map[int]map[string]int // how often one has died where; "": anywhere
+	history    map[int][]string       // of each block: how its writers have died
 	redisKills int
 	cached     int // keys that were found in Redis in the end
 }

@@ -64,7 +64,7 @@ func (o *SQLOutbox) Unreadable() int64 { return o.unreadable.Load() }
 
 // Put is Queue.Put. An ID is 32 hexadecimal digits.
 func (o *SQLOutbox) Put(ctx context.Context, items ...Item) error {
-	inserts, err := o.inserts(items)
+	inserts, err := o.inserts(items, true)
 	if err == nil && len(inserts) > 0 {
 		err = o.session(ctx, func(conn *sql.Conn) error { return execute(ctx, conn, inserts) })
 	}
@@ -74,7 +74,12 @@ func (o *SQLOutbox) Put(ctx context.Context, items ...Item) error {
 // PutIn is Put in a transaction of the caller's, whose commit makes the items visible. After an error, roll the transaction back. One item costs one trip to the database, whatever the DSN says, and so do
 // some hundreds. After counts from PutIn, not from the commit.
 func (o *SQLOutbox) PutIn(ctx context.Context, tx Execer, items ...Item) error {
-	inserts, err := o.inserts(items)
+	return o.putIn(ctx, tx, items, true)
+}
+
+// putIn need not look for rows that are there already, if the IDs are new: that takes MariaDB a tenth of the INSERT's time.
+func (o *SQLOutbox) putIn(ctx context.Context, tx Execer, items []Item, again bool) error {
+	inserts, err := o.inserts(items, again)
 	if err == nil && tx == nil {
 		err = errors.New("the transaction is nil")
 	}
@@ -100,7 +105,7 @@ const (
 )
 
 // inserts checks items, and makes the statements that put them.
-func (o *SQLOutbox) inserts(items []Item) ([]string, error) {
+func (o *SQLOutbox) inserts(items []Item, again bool) ([]string, error) {
 	ids := make([]rowID, len(items))
 	for n, item := range items {
 		var err error
@@ -119,7 +124,10 @@ func (o *SQLOutbox) inserts(items []Item) ([]string, error) {
 		}
 		b = o.text.insertRow(b, ids[n], &items[n])
 		if n+1-first == insertItems || len(b) >= insertBytes || n+1 == len(items) {
-			all = append(all, string(o.text.endInsert(b)))
+			if again {
+				b = o.text.endInsert(b)
+			}
+			all = append(all, string(b))
 			first = n + 1
 		}
 	}

@@ -10,6 +10,7 @@ import (
 	"github.com/jmoiron/sqlx"
 
 	"github.com/cacheaside/cacheaside"
+	"github.com/cacheaside/cacheaside/internal/conn"
 	"github.com/cacheaside/cacheaside/internal/mutant"
 )
 
@@ -175,7 +176,13 @@ func (u *update) intend(ctx context.Context) error {
 	if mutant.Active == mutant.WriteRowOutside || mutant.Active == mutant.WriteRowLate {
 		tx = u.db
 	}
-	if err := u.outbox.PutIn(ctx, tx, rows...); err != nil {
+	var err error
+	if o, ok := u.outbox.(*SQLOutbox); ok {
+		err = o.putIn(ctx, tx, rows, false)
+	} else {
+		err = u.outbox.PutIn(ctx, tx, rows...)
+	}
+	if err != nil {
 		return err
 	}
 	u.rows = rows
@@ -223,7 +230,7 @@ func (u *update) commit(ctx context.Context) error {
 	if mutant.Active != mutant.WriteEndsWithCtx {
 		ctx = context.WithoutCancel(ctx)
 	}
-	ctx, cancel := context.WithTimeout(ctx, within)
+	ctx, cancel := conn.WithTimeout(ctx, within)
 	defer cancel()
 	switch {
 	case err == nil:

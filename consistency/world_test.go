@@ -38,7 +38,7 @@ type setup struct {
 	mariadb  bool                           // the database is that, else SQLite
 	proxied  bool                           // the Writer reaches it by a proxy
 	dsn      string                         // added to the Writer's
-	direct   bool                           // the Writer reaches Redis without a proxy
+	direct   bool                           // the Writer reaches Redis without a proxy, by a client with the settings that are recommended
 	inMemory bool                           // the queue is, also where it need not be
 	cache    cacheaside.Options             // of the writing process; zero time-outs are patient ones
 	filter   func(*world) cacheaside.Filter // of the loaders
@@ -88,7 +88,7 @@ func start(t testing.TB, s setup) *world {
 	x.check(x.box.CreateTable(t.Context()))
 	x.redis = testenv.NewProxy(t, x.server.Addr)
 	o := x.server.Options()
-	if !s.direct {
+	if o.ContextTimeoutEnabled = s.direct; !s.direct {
 		o.Addr = x.redis.Addr
 	}
 	rdb := redis.NewClient(o)

@@ -75,14 +75,21 @@ filters() {
 	[ -z "${failed:-}" ]
 }
 writes() {
+	echo "== what a write costs at each level beside a bare transaction, sync_binlog 0 and 1; 2,000 writes a second; what a row of the outbox costs"
+	package consistency '^(TestCostOfAWrite|TestOutboxStaysSmall|TestOutboxCost)$'
+	echo
+	echo "== one, two and four claimers, then relays, on one outbox, and one of them killed; a deep queue"
+	package consistency '^(TestClaimersShare|TestRelays|TestDeepQueue)$'
+	echo
+	echo "== histories of 8 processes, 20 s, 5 seeds: Strict linearizable, Outbox by promise 2; and of holds alone"
+	package consistency '^TestHistory$'
+	run -test.run '^TestStrictHistoryIsLinearizable$' || failed=1
+	echo
 	echo "== processes that write killed anywhere, 500 times at each level, and relays and Redis with them: what is stale for ever"
 	package consistency '^TestNothingIsForgotten$'
 	echo
 	echo "== Redis killed, and hung, for 5 minutes of 200 writes a second"
 	package consistency '^TestOutage$'
-	echo
-	echo "== one, two and four relays on one outbox, and one of them killed"
-	package consistency '^TestRelays$'
 	[ -z "${failed:-}" ]
 }
 # with SECTION: on what it was measured, and the section

@@ -52,10 +52,10 @@ func (c *Channel) do(ctx context.Context, names []string, hashes []uint64, o job
 	if len(names) == 0 {
 		return errs, nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, tries*c.conn.Timeout())
+	ctx, cancel := conn.WithTimeout(ctx, tries*c.conn.Timeout())
 	defer cancel()
 	parts := c.parts(ctx, names, hashes, o) // which a goroutine that was given up may go on reading
-	err := c.conn.Await(ctx, func() {       // the caller's context may end before the client's time-outs do
+	err := c.conn.Finish(ctx, func() {      // the caller's context may end before the client's time-outs do
 		var all sync.WaitGroup
 		defer all.Wait() // also if a hook ends the goroutine
 		for _, p := range parts[1:] {

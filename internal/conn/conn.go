@@ -133,6 +133,41 @@ func (c *Conn) Await(ctx context.Context, f func()) error {
 	}
 }
 
+// Finish is Await for an f that takes no longer than its commands do: on the caller's goroutine, where the client keeps ctx by itself and nothing but its deadline can end it. The hand-over to another
+// goroutine and back costs half a trip on a machine that is not busy. A cluster's client keeps no context while it asks where keys are.
+func (c *Conn) Finish(ctx context.Context, f func()) error {
+	if !c.bounded || c.cluster != nil || cancellable(ctx) {
+		return c.Await(ctx, f)
+	}
+	c.mu.Lock()
+	if c.closed {
+		c.mu.Unlock()
+		return ErrClosed
+	}
+	c.apart.Add(1)
+	c.mu.Unlock()
+	defer c.apart.Done()
+	f()
+	return nil
+}
+
+// timed is a context that only its deadline ends.
+type timed struct{ context.Context }
+
+// WithTimeout is context.WithTimeout. If nothing but its deadline can end ctx, that is known of the new one, too, which is to be cancelled when all is over, and not before. It is known of ctx itself, not of contexts made of it by others.
+func WithTimeout(ctx context.Context, timeout time.Duration) (context.Context, context.CancelFunc) {
+	own, cancel := context.WithTimeout(ctx, timeout)
+	if cancellable(ctx) {
+		return own, cancel
+	}
+	return timed{own}, cancel
+}
+
+func cancellable(ctx context.Context) bool {
+	_, isTimed := ctx.(timed)
+	return ctx.Done() != nil && !isTimed
+}
+
 // MaxPipeline is how many commands go into one pipeline, so that one does not keep a connection, or the server, for long.
 const MaxPipeline = 1000
 

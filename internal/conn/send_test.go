@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"runtime"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -45,6 +46,63 @@ func TestAwaitLeavesWithTheContext(t *testing.T) {
 			t.Error("something was run after Close")
 		}
 	})
+}
+
+// Nothing but a deadline that the client keeps by itself ends what is done on the caller's goroutine.
+func TestFinish(t *testing.T) {
+	free := context.WithoutCancel(t.Context())
+	within, done := WithTimeout(free, time.Minute)
+	defer done()
+	again, done := WithTimeout(within, time.Minute)
+	defer done()
+	of, done := context.WithTimeout(within, time.Minute)
+	defer done()
+	cancelled, done := WithTimeout(t.Context(), time.Minute)
+	defer done()
+	if at, ok := within.Deadline(); !ok || time.Until(at) > time.Minute {
+		t.Error(at, ok)
+	}
+	for _, bounded := range []bool{true, false} {
+		rdb := redis.NewClient(&redis.Options{ContextTimeoutEnabled: bounded})
+		defer rdb.Close()
+		c, err := New(rdb, time.Second)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for name, of := range map[string]struct {
+			ctx  context.Context
+			here bool
+		}{"without end": {free, true}, "with a time-out": {within, true}, "with two": {again, true}, "that another has made": {of, false}, "that may be cancelled": {t.Context(), false}, "and has a time-out": {cancelled, false}} {
+			here, caller := "", goroutine()
+			if err := c.Finish(of.ctx, func() { here = goroutine() }); err != nil {
+				t.Error(err)
+			}
+			if (here == caller) != (of.here && bounded) || here == "" {
+				t.Errorf("a context %s, bounded %v: on the caller's goroutine %v", name, bounded, here == caller)
+			}
+		}
+		begun, end, closed := make(chan struct{}), make(chan struct{}), make(chan struct{})
+		go c.Finish(free, func() { close(begun); <-end })
+		<-begun
+		go func() { c.Close(); close(closed) }()
+		for c.Finish(free, func() {}) != ErrClosed {
+			runtime.Gosched()
+		}
+		select {
+		case <-closed:
+			t.Error("Close does not wait")
+		case <-time.After(10 * time.Millisecond):
+		}
+		close(end)
+		<-closed
+	}
+}
+
+// goroutine is which one this is.
+func goroutine() string {
+	b := make([]byte, 64)
+	name, _, _ := strings.Cut(string(b[:runtime.Stack(b, false)]), " [")
+	return name
 }
 
 func TestAwaitReturnsWhenItIsDone(t *testing.T) {

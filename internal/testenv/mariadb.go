@@ -77,7 +77,7 @@ func startMariaDB(t testing.TB) *MariaDB {
 			"--binlog-row-metadata=FULL",
 			"--sync-binlog=0",
 			"--innodb-flush-log-at-trx-commit=0",
-			"--innodb-buffer-pool-size=16M",
+			"--innodb-buffer-pool-size=128M",
 			"--innodb-log-file-size=4M",
 			"--performance-schema=OFF",
 		}

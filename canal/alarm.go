@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/cacheaside/cacheaside"
+	"github.com/cacheaside/cacheaside/internal/mutant"
 )
 
 // alarm notes what fails, and alerts what lasts.
@@ -47,7 +48,7 @@ func (a *alarm) ill(what string, err error) int {
 	a.counters.failures.Add(1)
 	a.counters.lastError.Store(&err)
 	if !i.alerted && time.Since(i.since) >= a.options.AlertAfter {
-		i.alerted = true
+		i.alerted = mutant.Active != mutant.CanalAlertStorm
 		a.give(Alert{What: what, Err: err})
 	}
 	return i.times

@@ -8,6 +8,7 @@ import (
 	"slices"
 
 	"github.com/cacheaside/cacheaside"
+	"github.com/cacheaside/cacheaside/internal/mutant"
 )
 
 // Binding says what the changes of a table are to do. Bind, BindFilter and Handle make one.
@@ -51,7 +52,7 @@ func Bind[K comparable, V any](l *cacheaside.Loader[K, V], schema, table string,
 		if err != nil {
 			return err
 		}
-		if had && (!has || before != after) {
+		if had && (!has || before != after) && mutant.Active != mutant.CanalNewKeyOnly {
 			w.invalidate(l.Key(before))
 		}
 		switch {

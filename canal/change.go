@@ -2,10 +2,13 @@ package canal
 
 import (
 	"fmt"
+	"io"
 	"log/slog"
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/cacheaside/cacheaside/internal/mutant"
 )
 
 // Kind is what a Change has done.
@@ -53,8 +56,8 @@ func (c Change) String() string {
 	return fmt.Sprintf("%s of %s.%s", c.Kind, c.Schema, c.Table)
 }
 
-// GoString is String.
-func (c Change) GoString() string { return c.String() }
+// Format is String, whatever is asked for.
+func (c Change) Format(f fmt.State, _ rune) { _, _ = io.WriteString(f, c.String()) }
 
 // LogValue is String.
 func (c Change) LogValue() slog.Value { return slog.StringValue(c.String()) }
@@ -107,6 +110,15 @@ func NewRow(columns *Columns, values []Value) (Row, error) {
 // Columns are those of its table.
 func (r Row) Columns() *Columns { return r.columns }
 
+// Format shows whether there is a row, and how many columns it has.
+func (r Row) Format(f fmt.State, _ rune) {
+	if !r.Exists() {
+		_, _ = io.WriteString(f, "no row")
+		return
+	}
+	_, _ = fmt.Fprintf(f, "a row of %d columns", len(r.values))
+}
+
 // Exists tells whether there is a row.
 func (r Row) Exists() bool { return r.columns != nil }
 
@@ -122,7 +134,7 @@ func (r Row) get(lower string) Value {
 
 // over is r with what it does not know taken from what was there before.
 func (r Row) over(before Row) Row {
-	if !r.Exists() || !before.Exists() || !slices.ContainsFunc(r.values, func(v Value) bool { return !v.Known() }) {
+	if mutant.Active == mutant.CanalMinimal || !r.Exists() || !before.Exists() || !slices.ContainsFunc(r.values, func(v Value) bool { return !v.Known() }) {
 		return r
 	}
 	values := slices.Clone(r.values)

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/cacheaside/cacheaside"
+	"github.com/cacheaside/cacheaside/internal/mutant"
 )
 
 // Consumer has caches and filters follow what a Source tells of: each change at least once, those of a row in their order. First it invalidates, then it saves the position, so that what was under way when it was killed is done again.
@@ -169,7 +170,7 @@ func (s *session) consume(ctx context.Context, batches <-chan Batch) error {
 			}
 			s.well("source")
 			some := gather(b, batches)
-			if fresh {
+			if fresh && mutant.Active != mutant.CanalGap {
 				if err := s.repair(ctx); err != nil {
 					return err
 				}
@@ -242,7 +243,16 @@ func (s *session) do(ctx context.Context, batches []Batch) error {
 			}
 		}
 	}
-	if err := s.insist(ctx, "redis", func(ctx context.Context) error { return w.try(ctx, s.cache) }); err != nil {
+	if mutant.Active == mutant.CanalEarly {
+		for _, b := range batches {
+			s.at = b.Position
+		}
+	}
+	if mutant.Active == mutant.CanalHandlesFirst {
+		defer func() {
+			_ = s.insist(ctx, "redis", func(ctx context.Context) error { return w.try(ctx, s.cache) })
+		}()
+	} else if err := s.insist(ctx, "redis", func(ctx context.Context) error { return w.try(ctx, s.cache) }); err != nil {
 		return err
 	}
 	for _, b := range batches {
@@ -307,7 +317,9 @@ func (s *session) understand(ctx context.Context, w *work, c *Change) error {
 			}
 			continue
 		}
-		b.whole(w)
+		if mutant.Active != mutant.CanalSkips {
+			b.whole(w)
+		}
 	}
 	return nil
 }
@@ -341,6 +353,9 @@ func (s *session) handleBy(ctx context.Context, b *Binding, c *Change) (err erro
 			return ctx.Err()
 		}
 		s.handlerErrors.Add(1)
+		if n >= s.options.Attempts && mutant.Active == mutant.CanalDrops {
+			return nil
+		}
 		if n >= s.options.Attempts {
 			return s.park(ctx, Parked{Binding: b.name, Change: *c, Reason: err.Error()}, err)
 		}

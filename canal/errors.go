@@ -9,6 +9,9 @@ var (
 	// ErrSetup says that a Source cannot work as things are set up. Its text names the setting.
 	ErrSetup = errors.New("not set up for this")
 
+	// ErrSuperseded says that another Consumer, which has the lock since, has saved its position.
+	ErrSuperseded = errors.New("superseded by another Consumer")
+
 	// ErrUnknownColumn says that the database has not told what a column holds, or that there is none of this name.
 	ErrUnknownColumn = errors.New("canal: the column is not known")
 )

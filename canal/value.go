@@ -2,6 +2,7 @@ package canal
 
 import (
 	"fmt"
+	"io"
 	"log/slog"
 	"strconv"
 )
@@ -143,8 +144,8 @@ func (v Value) String() string {
 	}
 }
 
-// GoString is String.
-func (v Value) GoString() string { return v.String() }
+// Format is String, whatever is asked for.
+func (v Value) Format(f fmt.State, _ rune) { _, _ = io.WriteString(f, v.String()) }
 
 // LogValue is String.
 func (v Value) LogValue() slog.Value { return slog.StringValue(v.String()) }

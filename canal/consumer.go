@@ -247,6 +247,7 @@ func (s *session) do(ctx context.Context, batches []Batch) error {
 		for _, b := range batches {
 			s.at = b.Position
 		}
+		s.save(ctx)
 	}
 	if mutant.Active == mutant.CanalHandlesFirst {
 		defer func() {

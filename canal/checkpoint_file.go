@@ -1,0 +1,143 @@
+package canal
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+	"sync"
+
+	"github.com/cacheaside/cacheaside/internal/mutant"
+)
+
+// FileCheckpoint is a Checkpoint in a file of its own. It is safe for concurrent use.
+type FileCheckpoint struct {
+	path string
+	mu   sync.Mutex
+}
+
+// NewFileCheckpoint keeps the position in the file of this path, in a folder that exists, and on a disk that outlives the process. It does no I/O. Consumers of which one takes over from another must see the same file.
+func NewFileCheckpoint(path string) *FileCheckpoint { return &FileCheckpoint{path: path} }
+
+const (
+	fileHead  = "cacheaside checkpoint 1"
+	fileLimit = MaxPosition + 256
+)
+
+var crcTable = crc32.MakeTable(crc32.Castagnoli)
+
+// encodeFile: a line each of what it is, the token, and the checksum of what follows; then the position.
+func encodeFile(p Position, token int64) []byte {
+	return fmt.Appendf(nil, "%s\n%d\n%08x\n%s", fileHead, token, crc32.Checksum([]byte(p), crcTable), p)
+}
+
+func decodeFile(b []byte) (p Position, token int64, err error) {
+	parts := bytes.SplitN(b, []byte("\n"), 4)
+	if len(parts) != 4 || string(parts[0]) != fileHead {
+		return "", 0, errors.New("it is no checkpoint")
+	}
+	token, err = strconv.ParseInt(string(parts[1]), 10, 64)
+	if err != nil {
+		return "", 0, errors.New("its token is no number")
+	}
+	if len(parts[3]) > MaxPosition || string(parts[2]) != fmt.Sprintf("%08x", crc32.Checksum(parts[3], crcTable)) {
+		return "", 0, errors.New("it is damaged")
+	}
+	return Position(parts[3]), token, nil
+}
+
+// Load returns none if there is no file. A file that is damaged, or something else, is an error: remove it to begin anew, which invalidates everything that is bound.
+func (c *FileCheckpoint) Load(context.Context) (Position, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	p, _, err := c.read()
+	return p, err
+}
+
+func (c *FileCheckpoint) read() (p Position, token int64, err error) {
+	f, err := os.Open(c.path)
+	if errors.Is(err, fs.ErrNotExist) {
+		if _, err := os.Stat(filepath.Dir(c.path)); err != nil { // as where a disk is not mounted: nobody knows what is on it
+			return "", 0, fmt.Errorf("canal: the checkpoint's folder: %w", err)
+		}
+		return "", 0, nil
+	}
+	if err != nil {
+		return "", 0, fmt.Errorf("canal: checkpoint: %w", err)
+	}
+	defer f.Close()
+	b, err := io.ReadAll(io.LimitReader(f, fileLimit+1))
+	if err == nil && len(b) > fileLimit {
+		err = errors.New("it is too long")
+	}
+	if err == nil {
+		p, token, err = decodeFile(b)
+	}
+	if mutant.Active == mutant.CanalDamaged {
+		err = nil
+	}
+	if err != nil {
+		return "", 0, fmt.Errorf("canal: checkpoint %s: %w", c.path, err)
+	}
+	return p, token, nil
+}
+
+// Save writes a new file, has it reach the disk, and puts it in the place of the old one. Where one with a greater token has saved, it returns an error. A process that stands still between the look at the old one and the rename
+// may put back an older position: then what came after it is done again, which does no harm.
+func (c *FileCheckpoint) Save(_ context.Context, p Position, token int64) (err error) {
+	if len(p) > MaxPosition {
+		return fmt.Errorf("canal: checkpoint: a position of %d bytes", len(p))
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	_, before, err := c.read()
+	if err != nil {
+		return err
+	}
+	if before > token && mutant.Active != mutant.CanalSuperseded {
+		return fmt.Errorf("canal: checkpoint %s: %w", c.path, ErrSuperseded)
+	}
+	if err := replace(c.path, encodeFile(p, token)); err != nil {
+		return fmt.Errorf("canal: checkpoint: %w", err)
+	}
+	return nil
+}
+
+// replace puts b in the place of a file's content, all or nothing, also when the machine crashes.
+func replace(path string, b []byte) (err error) {
+	folder := filepath.Dir(path)
+	f, err := os.CreateTemp(folder, filepath.Base(path)+".*.new")
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if err != nil {
+			_ = os.Remove(f.Name())
+		}
+	}()
+	_, err = f.Write(b)
+	if err == nil {
+		err = f.Sync()
+	}
+	if closed := f.Close(); err == nil {
+		err = closed
+	}
+	if err == nil {
+		err = os.Rename(f.Name(), path)
+	}
+	if err != nil {
+		return err
+	}
+	d, err := os.Open(folder)
+	if err != nil {
+		return err
+	}
+	defer d.Close()
+	return d.Sync()
+}

@@ -1,0 +1,93 @@
+package canal
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+func TestFileCheckpoint(t *testing.T) {
+	ctx := t.Context()
+	path := filepath.Join(t.TempDir(), "here")
+	c := NewFileCheckpoint(path)
+	loads := func(want Position) {
+		t.Helper()
+		for _, c := range []*FileCheckpoint{c, NewFileCheckpoint(path)} {
+			if p, err := c.Load(ctx); p != want || err != nil {
+				t.Fatalf("%q, %v; want %q", p, err, want)
+			}
+		}
+	}
+	saves := func(p Position, token int64, want error) {
+		t.Helper()
+		if err := c.Save(ctx, p, token); !errors.Is(err, want) || want == nil && err != nil {
+			t.Fatalf("%q with token %d: %v, want %v", p, token, err, want)
+		}
+	}
+	loads("")
+	saves("one", 0, nil)
+	loads("one")
+	saves("two\nlines\n", 7, nil)
+	loads("two\nlines\n")
+	saves("older", 6, ErrSuperseded)
+	loads("two\nlines\n")
+	saves("three", 7, nil)
+	saves("four", 8, nil)
+	loads("four")
+	saves("", 9, nil)
+	loads("")
+	if err := c.Save(ctx, Position(strings.Repeat("x", MaxPosition+1)), 9); err == nil {
+		t.Error("a position that is too long is saved")
+	}
+	saves(Position(strings.Repeat("x", MaxPosition)), 9, nil)
+	loads(Position(strings.Repeat("x", MaxPosition)))
+	if files, _ := os.ReadDir(filepath.Dir(path)); len(files) != 1 {
+		t.Errorf("%d files", len(files))
+	}
+}
+
+// A file that is not whole is not taken for none, nor is it overwritten.
+func TestFileCheckpointDamaged(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "here")
+	c := NewFileCheckpoint(path)
+	whole := encodeFile("position", 5)
+	bad := []string{"", "x", fileHead, fileHead + "\nx\n00000000\n", fileHead + "\n1\n00000001\n", string(whole) + "x", strings.Repeat("x", fileLimit+1)}
+	for n := range whole {
+		bad = append(bad, string(whole[:n]))
+		flipped := []byte(string(whole))
+		flipped[n] ^= 1
+		if p, _, err := decodeFile(flipped); err == nil && p != "position" {
+			t.Errorf("byte %d is wrong, and it is %q", n, p)
+		}
+	}
+	for _, content := range bad {
+		if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if p, err := c.Load(t.Context()); err == nil || !strings.Contains(err.Error(), path) {
+			t.Errorf("%.40q is %q, %v", content, p, err)
+		}
+		if err := c.Save(t.Context(), "new", 9); err == nil {
+			t.Errorf("%.40q was overwritten", content)
+		}
+	}
+	if _, err := NewFileCheckpoint(filepath.Join(path, "gone", "here")).Load(t.Context()); err == nil {
+		t.Error("there is no such folder")
+	}
+}
+
+func FuzzFileCheckpoint(f *testing.F) {
+	f.Add(encodeFile("position", 5))
+	f.Add([]byte(fileHead + "\n1\n00000000\n"))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		p, token, err := decodeFile(b)
+		if err != nil {
+			return
+		}
+		if q, again, err := decodeFile(encodeFile(p, token)); q != p || again != token || err != nil {
+			t.Errorf("%q, %d is %q, %d, %v", p, token, q, again, err)
+		}
+	})
+}

@@ -1,0 +1,365 @@
+package canal
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/cacheaside/cacheaside"
+	"github.com/cacheaside/cacheaside/internal/mutant"
+)
+
+// Consumer has caches and filters follow what a Source tells of: each change at least once, those of a row in their order. First it invalidates, then it saves the position, so that what was under way when it was killed is done again.
+type Consumer struct {
+	cache      *cacheaside.Cache
+	source     Source
+	checkpoint Checkpoint
+	bindings   []Binding
+	options    Options
+	of         map[Table][]*Binding
+	need       map[Table][]string
+	loaders    []cacheaside.Key // all keys of each that is bound
+	handles    bool             // some bindings are handlers
+
+	run sync.Mutex
+	*counters
+	alarm
+}
+
+// NewConsumer makes a Consumer of what source tells; cache is that of the bound loaders. Neither it nor the checkpoint must be used by another Consumer at the same time, but for what Options.Locker keeps apart. A nil checkpoint is for Sources without positions, such as brokers, which keep their own. It does no I/O; Run does.
+func NewConsumer(cache *cacheaside.Cache, source Source, checkpoint Checkpoint, bindings []Binding, options *Options) (*Consumer, error) {
+	if cache == nil || source == nil {
+		return nil, errors.New("canal: the cache, or the source, is nil")
+	}
+	o := options.withDefaults()
+	if err := o.check(bindings); err != nil {
+		return nil, fmt.Errorf("canal: %w", err)
+	}
+	c := &Consumer{cache: cache, source: source, checkpoint: checkpoint, bindings: slices.Clone(bindings), options: o, of: map[Table][]*Binding{}, need: map[Table][]string{}, counters: &counters{}}
+	c.alarm = alarm{options: &c.options, counters: c.counters}
+	all := newWork()
+	for i := range c.bindings {
+		b := &c.bindings[i]
+		c.of[b.table] = append(c.of[b.table], b)
+		c.need[b.table] = append(c.need[b.table], b.columns...)
+		if b.whole != nil {
+			b.whole(all)
+		}
+		c.handles = c.handles || b.handle != nil
+	}
+	c.loaders = slices.Collect(maps.Keys(all.stale))
+	return c, nil
+}
+
+// Run consumes until ctx ends; then it returns nil, with the position saved. What fails is tried again, for ever: a Redis or a database that is out of reach, a lock that is lost. It returns an error if it is running already; if the Source says that it is not set up for this (ErrSetup); that the position is lost, with
+// Options.StopWhenLost; and cacheaside.ErrClosed when the cache or the Locker was closed.
+func (c *Consumer) Run(ctx context.Context) error {
+	if !c.run.TryLock() {
+		return errors.New("canal: the Consumer is running already")
+	}
+	defer c.run.Unlock()
+	defer c.alerting.Wait()
+	for ctx.Err() == nil {
+		err := c.tenure(ctx)
+		switch {
+		case ctx.Err() != nil:
+		case errors.Is(err, ErrSetup), errors.Is(err, ErrPositionLost), errors.Is(err, cacheaside.ErrClosed):
+			return fmt.Errorf("canal: %w", err)
+		}
+	}
+	return nil
+}
+
+// tenure is one time of being the active Consumer: until ctx ends, or the lock is lost.
+func (c *Consumer) tenure(ctx context.Context) error {
+	token := int64(0)
+	if c.options.Locker != nil {
+		lease, err := c.options.Locker.Acquire(ctx, c.options.Name, nil)
+		if err != nil {
+			return c.pause(ctx, "lock", err)
+		}
+		c.well("lock")
+		defer func() { _ = lease.Release() }() // it ends by itself
+		ctx, token = lease.Context(), lease.Token()
+	}
+	c.active.Store(true)
+	defer c.active.Store(false)
+	s := &session{Consumer: c, token: token}
+	if c.checkpoint != nil {
+		for {
+			p, err := c.checkpoint.Load(ctx)
+			if err == nil {
+				c.well("checkpoint")
+				s.at, s.saved = p, p
+				break
+			}
+			if err := c.pause(ctx, "checkpoint", err); err != nil {
+				return err
+			}
+		}
+	}
+	for ctx.Err() == nil {
+		err := s.stream(ctx)
+		switch {
+		case ctx.Err() != nil, err == nil:
+		case errors.Is(err, ErrSetup), errors.Is(err, cacheaside.ErrClosed):
+			return err
+		case errors.Is(err, ErrPositionLost):
+			c.alert("position lost", "", err)
+			c.lost.Add(1)
+			if c.options.StopWhenLost {
+				return err
+			}
+			s.at = ""
+		default:
+			_ = c.pause(ctx, "source", err)
+		}
+	}
+	return ctx.Err()
+}
+
+const (
+	most       = 2000 // changes that are done together
+	firstPause = 100 * time.Millisecond
+	longPause  = 5 * time.Second
+)
+
+// session is what one tenure has read.
+type session struct {
+	*Consumer
+	token     int64
+	at, saved Position // done up to here; and known to the checkpoint
+	lastSave  time.Time
+}
+
+// stream reads from where it is until something fails.
+func (s *session) stream(ctx context.Context) error {
+	ctx, cancel := context.WithCancel(ctx)
+	batches := make(chan Batch, 16)
+	ended := make(chan error, 1)
+	go func() {
+		defer close(batches)
+		ended <- s.source.Run(ctx, Need{From: s.at, Tables: s.need}, batches)
+	}()
+	err := s.consume(ctx, batches)
+	cancel()
+	for range batches { // so that it is not kept from ending
+	}
+	return errors.Join(err, <-ended)
+}
+
+func (s *session) consume(ctx context.Context, batches <-chan Batch) error {
+	saving := time.NewTicker(max(s.options.SaveEvery, time.Millisecond))
+	defer saving.Stop()
+	fresh := s.at == "" && s.checkpoint != nil // nobody knows what was before
+	for {
+		select {
+		case <-ctx.Done():
+			s.save(context.WithoutCancel(ctx))
+			return ctx.Err()
+		case <-saving.C:
+			s.save(ctx)
+		case b, ok := <-batches:
+			if !ok {
+				s.save(ctx)
+				return nil
+			}
+			s.well("source")
+			some := gather(b, batches)
+			if fresh && mutant.Active != mutant.CanalGap {
+				if err := s.repair(ctx); err != nil {
+					return err
+				}
+				fresh = false
+			}
+			if err := s.do(ctx, some); err != nil {
+				return err
+			}
+		}
+	}
+}
+
+// gather takes what else is there, so that under load much is done in one trip.
+func gather(first Batch, batches <-chan Batch) []Batch {
+	some := []Batch{first}
+	for n := len(first.Changes); n < most; {
+		select {
+		case b, ok := <-batches:
+			if !ok {
+				return some
+			}
+			some = append(some, b)
+			n += len(b.Changes)
+		default:
+			return some
+		}
+	}
+	return some
+}
+
+// repair brings right what may have been missed before the Source began to listen.
+func (s *session) repair(ctx context.Context) error {
+	w := newWork()
+	for _, k := range s.loaders {
+		w.invalidate(k)
+	}
+	if err := s.insist(ctx, "redis", func(ctx context.Context) error { return w.try(ctx, s.cache) }); err != nil {
+		return err
+	}
+	if s.options.OnGap == nil {
+		return nil
+	}
+	return s.insist(ctx, "gap", s.options.OnGap)
+}
+
+// save keeps the position, if it has changed. What fails is tried again at the next time.
+func (s *session) save(ctx context.Context) {
+	if s.checkpoint == nil || s.at == s.saved || s.at == "" {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, longPause)
+	defer cancel()
+	at := s.at
+	if err := s.checkpoint.Save(ctx, at, s.token); err != nil {
+		s.ill("checkpoint", err)
+		return
+	}
+	s.well("checkpoint")
+	s.saved = at
+	s.savedPosition.Store(&at)
+}
+
+// do carries out batches.
+func (s *session) do(ctx context.Context, batches []Batch) error {
+	w := newWork()
+	for i := range batches {
+		for j := range batches[i].Changes {
+			if err := s.understand(ctx, w, &batches[i].Changes[j]); err != nil {
+				return err
+			}
+		}
+	}
+	if mutant.Active == mutant.CanalEarly {
+		for _, b := range batches {
+			s.at = b.Position
+		}
+		s.save(ctx)
+	}
+	if mutant.Active == mutant.CanalHandlesFirst {
+		defer func() {
+			_ = s.insist(ctx, "redis", func(ctx context.Context) error { return w.try(ctx, s.cache) })
+		}()
+	} else if err := s.insist(ctx, "redis", func(ctx context.Context) error { return w.try(ctx, s.cache) }); err != nil {
+		return err
+	}
+	for _, b := range batches {
+		if b.Malformed != nil {
+			s.malformed.Add(1)
+			if err := s.park(ctx, Parked{Message: b.Malformed.Message, Reason: b.Malformed.Err.Error()}, b.Malformed.Err); err != nil {
+				return err
+			}
+		}
+		for i := range b.Changes {
+			if !s.handles {
+				break
+			}
+			if err := s.handle(ctx, &b.Changes[i]); err != nil {
+				return err
+			}
+		}
+		if b.Position != "" {
+			s.at = b.Position
+			s.position.Store(&b.Position)
+		}
+		if !b.Time.IsZero() {
+			s.upTo.Store(b.Time.UnixNano())
+		}
+		s.batches.Add(1)
+		s.changes.Add(int64(len(b.Changes)))
+		if b.Ack != nil {
+			b.Ack()
+		}
+	}
+	s.heard.Store(time.Now().UnixNano())
+	return nil
+}
+
+// understand adds to w what a change asks for.
+func (s *session) understand(ctx context.Context, w *work, c *Change) error {
+	if c.Kind == Truncate || c.Kind == Alter {
+		for table, bindings := range s.of {
+			if (c.Schema == "" || c.Schema == table.Schema) && (c.Table == "" || c.Table == table.Name) {
+				for _, b := range bindings {
+					if b.whole != nil {
+						b.whole(w)
+					}
+				}
+			}
+		}
+		return nil
+	}
+	for _, b := range s.of[Table{c.Schema, c.Table}] {
+		if b.row == nil {
+			continue
+		}
+		err := b.row(w, c)
+		if err == nil {
+			continue
+		}
+		s.misunderstood.Add(1)
+		s.alert("not understood", b.name, err)
+		if b.filter {
+			if err := s.park(ctx, Parked{Binding: b.name, Change: *c, Reason: err.Error()}, err); err != nil {
+				return err
+			}
+			continue
+		}
+		if mutant.Active != mutant.CanalSkips {
+			b.whole(w)
+		}
+	}
+	return nil
+}
+
+// handle gives a change to its handlers.
+func (s *session) handle(ctx context.Context, c *Change) error {
+	for table, bindings := range s.of {
+		whole := c.Kind == Truncate || c.Kind == Alter
+		if whole && (c.Schema != "" && c.Schema != table.Schema || c.Table != "" && c.Table != table.Name) || !whole && (table != Table{c.Schema, c.Table}) {
+			continue
+		}
+		for _, b := range bindings {
+			if b.handle == nil {
+				continue
+			}
+			if err := s.handleBy(ctx, b, c); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+func (s *session) handleBy(ctx context.Context, b *Binding, c *Change) (err error) {
+	for n := 1; ; n++ {
+		if err = handled(ctx, b, c); err == nil {
+			s.handledChanges.Add(1)
+			return nil
+		}
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		s.handlerErrors.Add(1)
+		if n >= s.options.Attempts && mutant.Active == mutant.CanalDrops {
+			return nil
+		}
+		if n >= s.options.Attempts {
+			return s.park(ctx, Parked{Binding: b.name, Change: *c, Reason: err.Error()}, err)
+		}
+		sleep(ctx, wait(n))
+	}
+}

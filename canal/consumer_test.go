@@ -1,0 +1,543 @@
+package canal
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/cacheaside/cacheaside"
+	"github.com/cacheaside/cacheaside/lock"
+)
+
+// What anybody has changed is read by all processes as soon as the Consumer has heard of it: under the old key and the new one.
+func TestChangesInvalidate(t *testing.T) {
+	in(t, func(x *world) {
+		x.start()
+		for id := range int64(4) {
+			x.set(id, "old")
+		}
+		x.set("a@b", "1")
+		for id := range int64(5) {
+			_, _ = x.users.Get(x.Context(), id)
+			_, _ = x.other.Get(x.Context(), id)
+		}
+		reads(x, x.byEmail, "a@b", "1")
+		reads(x, x.byEmail, "c@d", "")
+		x.set(int64(1), "new")
+		x.set(int64(2), "")
+		x.set(int64(4), "born")
+		x.set("a@b", "")
+		x.set("c@d", "1")
+		x.tell("1", update(row(1, "a@b"), row(1, "c@d")), remove(row(2, nil)), insert(row(4, nil)))
+		for _, l := range []*cacheaside.Loader[int64, string]{x.users, x.other} {
+			for id, want := range []string{"old", "new", "", "old", "born"} {
+				reads(x, l, int64(id), want)
+			}
+		}
+		reads(x, x.byEmail, "a@b", "")
+		reads(x, x.byEmail, "c@d", "1")
+		if s := x.users.Stats(); s.Loads != 8 {
+			t.Errorf("what was not changed was loaded, too: %d loads", s.Loads)
+		}
+		if s := x.Stats(); s.Changes != 3 || s.Batches != 2 || !s.Active || s.Misunderstood != 0 || s.Position != "1" {
+			t.Errorf("%+v", s)
+		}
+	})
+}
+
+// With binlog_row_image=MINIMAL the row as it was has its primary key only, and as it is what was changed.
+func TestMinimalImages(t *testing.T) {
+	in(t, func(x *world) {
+		x.bindings = x.bindings[:1]
+		x.start()
+		x.set(int64(1), "old")
+		x.set(int64(2), "old")
+		reads(x, x.users, 1, "old")
+		reads(x, x.users, 2, "old")
+		reads(x, x.users, 3, "")
+		x.set(int64(1), "new")
+		x.set(int64(2), "")
+		x.set(int64(3), "moved")
+		x.tell("1", update(row(1, unknown), row(unknown, "x@y")), update(row(2, unknown), row(3, unknown)))
+		reads(x, x.users, 1, "new")
+		reads(x, x.users, 2, "")
+		reads(x, x.users, 3, "moved")
+		if s := x.Stats(); s.Misunderstood != 0 {
+			t.Errorf("%+v", s)
+		}
+	})
+}
+
+// Of what is done to a table as a whole, or cannot be understood, all keys of its loaders are invalidated; of other tables none.
+func TestWholeTables(t *testing.T) {
+	panics := Key[int64]{Of: func(Row) (int64, bool, error) { panic("private") }}
+	for name, c := range map[string]struct {
+		change Change
+		raised bool
+		key    Key[int64]
+		not    int64 // understood
+	}{
+		"TRUNCATE":               {Change{Schema: "shop", Table: "users", Kind: Truncate}, true, IntColumn[int64]("id"), 0},
+		"ALTER":                  {Change{Schema: "shop", Table: "users", Kind: Alter}, true, IntColumn[int64]("id"), 0},
+		"DROP DATABASE":          {Change{Schema: "shop", Kind: Alter}, true, IntColumn[int64]("id"), 0},
+		"what nobody understood": {Change{Kind: Alter}, true, IntColumn[int64]("id"), 0},
+		"another table":          {Change{Schema: "shop", Table: "orders", Kind: Truncate}, false, IntColumn[int64]("id"), 0},
+		"another schema":         {Change{Schema: "test", Kind: Alter}, false, IntColumn[int64]("id"), 0},
+		"a row of another table": {Change{Schema: "test", Table: "users", Kind: Insert, After: row(1, nil)}, false, IntColumn[int64]("id"), 0},
+		"not known":              {update(row(unknown, nil), row(unknown, nil)), true, IntColumn[int64]("id"), 1},
+		"no such column":         {insert(row(9, nil)), true, IntColumn[int64]("uid"), 1},
+		"no number":              {insert(row("private", nil)), true, IntColumn[int64]("id"), 1},
+		"a panic":                {insert(row(9, nil)), true, panics, 1},
+		"NULL":                   {insert(row(nil, nil)), false, IntColumn[int64]("id"), 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			in(t, func(x *world) {
+				x.bindings = []Binding{Bind(x.users, "shop", "users", c.key)}
+				x.start()
+				x.set(int64(1), "old")
+				reads(x, x.users, 1, "old")
+				reads(x, x.other, 1, "old")
+				x.set(int64(1), "new")
+				x.tell("1", c.change)
+				want := map[bool]string{true: "new", false: "old"}[c.raised]
+				reads(x, x.users, 1, want)
+				reads(x, x.other, 1, want)
+				if s := x.Stats(); s.Misunderstood != c.not || s.Position != "1" {
+					t.Errorf("%+v", s)
+				}
+				alerts := x.alerted()
+				if len(alerts) != int(c.not) || c.not > 0 && alerts[0] != "not understood loader user" {
+					t.Errorf("%q", alerts)
+				}
+				if err := x.Stats().LastError; err != nil && (c.not == 0 || containsPrivate(err)) {
+					t.Error(err)
+				}
+			})
+		})
+	}
+}
+
+func containsPrivate(err error) bool { return strings.Contains(err.Error(), "private") }
+
+// While Redis is out nothing is taken for done: no position is saved, no message acknowledged. It is alerted once. When Redis is back, all is done.
+func TestRedisOut(t *testing.T) {
+	in(t, func(x *world) {
+		x.start()
+		x.set(int64(1), "old")
+		reads(x, x.users, 1, "old")
+		x.redis.SetError("LOADING")
+		x.set(int64(1), "new")
+		x.tell("1", update(row(1, nil), row(1, nil)))
+		x.tell("2")
+		time.Sleep(5 * time.Minute)
+		if s := x.Stats(); s.Position != "0" || x.checkpoint.last() != "0" || len(x.source.acked) > 0 || s.Failures < 50 || s.LastError == nil {
+			t.Errorf("%+v, saved %q, acknowledged %q", s, x.checkpoint.last(), x.source.acked)
+		}
+		if got := x.alerted(); !slices.Equal(got, []string{"redis "}) {
+			t.Errorf("alerts: %q", got)
+		}
+		if err := x.Health(time.Hour); !errors.Is(err, cacheaside.ErrRedis) {
+			t.Error(err)
+		}
+		x.redis.SetError("")
+		time.Sleep(longPause + 2*time.Second)
+		reads(x, x.users, 1, "new")
+		if s := x.Stats(); s.Position != "2" || x.checkpoint.last() != "2" || !slices.Equal(x.source.acked, []Position{"1", "2"}) {
+			t.Errorf("%+v, saved %q, acknowledged %q", s, x.checkpoint.last(), x.source.acked)
+		}
+		if err := x.Health(time.Hour); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// The position is saved each SaveEvery, and in the end; in the midst of a transaction nothing is.
+func TestPositionsAreSaved(t *testing.T) {
+	in(t, func(x *world) {
+		x.start()
+		x.tell("1", insert(row(1, nil)))
+		x.tell("", insert(row(2, nil)))
+		if p := x.checkpoint.last(); p != "0" {
+			t.Errorf("%q is saved at once", p)
+		}
+		time.Sleep(1100 * time.Millisecond)
+		if p := x.checkpoint.last(); p != "1" {
+			t.Errorf("%q is saved", p)
+		}
+		x.tell("3", insert(row(3, nil)))
+		x.checkpoint.mu.Lock()
+		x.checkpoint.fail = errors.New("disk full")
+		x.checkpoint.mu.Unlock()
+		time.Sleep(20 * time.Second)
+		if got := x.alerted(); !slices.Equal(got, []string{"checkpoint "}) {
+			t.Errorf("alerts: %q", got)
+		}
+		x.checkpoint.mu.Lock()
+		x.checkpoint.fail = nil
+		x.checkpoint.mu.Unlock()
+		time.Sleep(1100 * time.Millisecond)
+		x.tell("4")
+		x.end()
+		if want := []Position{"1", "3", "4"}; !slices.Equal(x.checkpoint.saves, want) {
+			t.Errorf("saved %q, want %q", x.checkpoint.saves, want)
+		}
+	})
+}
+
+// A Source that fails goes on where it was, with ever longer pauses; one that is not set up ends the Consumer.
+func TestSourceFails(t *testing.T) {
+	in(t, func(x *world) {
+		x.start()
+		x.tell("1", insert(row(1, nil)))
+		for range 3 {
+			x.source.in <- errors.New("connection lost")
+			time.Sleep(time.Second)
+		}
+		if n := x.source.runs(); n != 4 {
+			t.Errorf("%d runs", n)
+		}
+		for i, need := range x.source.needs {
+			if want := Position(fmt.Sprint(min(i, 1))); need.From != want || len(need.Tables) != 1 {
+				t.Errorf("run %d is from %q: %v", i, need.From, need.Tables)
+			}
+		}
+		if got := x.source.needs[0].Tables[Table{"shop", "users"}]; !slices.Equal(got, []string{"id", "email"}) {
+			t.Errorf("columns %q", got)
+		}
+		x.source.in <- fmt.Errorf("%w: binlog_format is STATEMENT", ErrSetup)
+		if err := <-x.ended; !errors.Is(err, ErrSetup) {
+			t.Error(err)
+		}
+		x.stop()
+		x.stop = nil
+		if p := x.checkpoint.last(); p != "1" {
+			t.Errorf("%q is saved", p)
+		}
+	})
+}
+
+// Where nobody knows what has been missed, everything that is bound is invalidated, when the Source listens already; then what invalidating does not repair is rebuilt.
+func TestGap(t *testing.T) {
+	for name, first := range map[string]bool{"first start": true, "position lost": false} {
+		t.Run(name, func(t *testing.T) {
+			in(t, func(x *world) {
+				if first {
+					x.checkpoint.at = ""
+				}
+				x.set(int64(1), "old")
+				reads(x, x.users, 1, "old")
+				reads(x, x.other, 1, "old")
+				gaps, fails := 0, 2
+				x.options.OnGap = func(ctx context.Context) error {
+					if got, err := x.users.Get(ctx, 1); got != "new" || err != nil {
+						t.Errorf("%q, %v: not invalidated yet", got, err)
+					}
+					if x.checkpoint.last() != "" && first || x.source.runs() == 0 {
+						t.Error("too early, or too late")
+					}
+					gaps++
+					if fails--; fails >= 0 {
+						return errors.New("not now")
+					}
+					return nil
+				}
+				x.set(int64(1), "new")
+				if !first {
+					x.source.in <- fmt.Errorf("%w: purged", ErrPositionLost)
+				}
+				x.start()
+				time.Sleep(10 * time.Second)
+				reads(x, x.users, 1, "new")
+				reads(x, x.other, 1, "new")
+				x.tell("5", insert(row(7, nil)))
+				time.Sleep(2 * time.Second)
+				synctest.Wait()
+				if gaps != 3 || x.checkpoint.last() != "5" {
+					t.Errorf("%d calls of OnGap, saved %q", gaps, x.checkpoint.last())
+				}
+				s := x.Stats()
+				if alerts := x.alerted(); (s.PositionsLost == 1) == first || slices.Contains(alerts, "position lost ") == first {
+					t.Errorf("%+v, alerts %q", s, alerts)
+				}
+			})
+		})
+	}
+}
+
+func TestStopWhenLost(t *testing.T) {
+	in(t, func(x *world) {
+		x.options.StopWhenLost = true
+		x.source.in <- fmt.Errorf("%w: purged", ErrPositionLost)
+		x.start()
+		if err := <-x.ended; !errors.Is(err, ErrPositionLost) {
+			t.Error(err)
+		}
+		x.stop()
+		x.stop = nil
+		if p := x.checkpoint.last(); p != "0" {
+			t.Errorf("%q is saved", p)
+		}
+	})
+}
+
+// Handlers get changes in their order, after the caches were invalidated; again while they fail; and what they never take is parked, and keeps nobody waiting.
+func TestHandlers(t *testing.T) {
+	in(t, func(x *world) {
+		x.set(int64(1), "old")
+		var got []string
+		x.bindings = append(x.bindings, Handle("search", "shop", "users", func(ctx context.Context, c Change) error {
+			id := c.After.Get("Id").Text()
+			got = append(got, id)
+			switch id {
+			case "1":
+				if v, err := x.users.Get(ctx, 1); v != "new" {
+					t.Errorf("%q, %v: not invalidated yet", v, err)
+				}
+			case "2":
+				return errors.New("never")
+			case "3":
+				if len(got) < 9 {
+					panic("private")
+				}
+			}
+			return nil
+		}))
+		x.start()
+		reads(x, x.users, 1, "old")
+		x.set(int64(1), "new")
+		x.tell("1", insert(row(1, nil)), insert(row(2, nil)), insert(row(3, nil)), insert(row(4, nil)))
+		time.Sleep(20 * time.Second)
+		synctest.Wait()
+		if want := []string{"1", "2", "2", "2", "2", "2", "3", "3", "3", "4"}; !slices.Equal(got, want) {
+			t.Errorf("%q, want %q", got, want)
+		}
+		parked := x.parking.all()
+		if len(parked) != 1 || parked[0].Binding != "handler search" || parked[0].Change.After.Get("id").Text() != "2" || parked[0].Reason != "never" || parked[0].Time.IsZero() {
+			t.Errorf("%+v", parked)
+		}
+		if s := x.Stats(); s.Handled != 3 || s.HandlerErrors != 7 || s.Parked != 1 || s.Position != "1" {
+			t.Errorf("%+v", s)
+		}
+		if alerts := x.alerted(); !slices.Equal(alerts, []string{"parked handler search"}) {
+			t.Errorf("%q", alerts)
+		}
+	})
+}
+
+// What a Source cannot read is kept.
+func TestMalformed(t *testing.T) {
+	in(t, func(x *world) {
+		x.start()
+		x.source.in <- Batch{Position: "1", Malformed: &Malformed{Message: []byte("{"), Err: errors.New("no JSON")}}
+		synctest.Wait()
+		if p := x.parking.all(); len(p) != 1 || string(p[0].Message) != "{" || p[0].Reason != "no JSON" {
+			t.Errorf("%+v", p)
+		}
+		if s := x.Stats(); s.Malformed != 1 || s.Parked != 1 || s.Position != "1" {
+			t.Errorf("%+v", s)
+		}
+	})
+}
+
+func TestCacheClosed(t *testing.T) {
+	in(t, func(x *world) {
+		x.start()
+		x.cache.Close()
+		x.tell("1", insert(row(1, nil)))
+		if err := <-x.ended; !errors.Is(err, cacheaside.ErrClosed) {
+			t.Error(err)
+		}
+		x.stop()
+		x.stop = nil
+	})
+}
+
+// Lag and health tell how far behind it is.
+func TestHealth(t *testing.T) {
+	in(t, func(x *world) {
+		c, err := NewConsumer(x.cache, x.source, x.checkpoint, x.bindings, nil)
+		x.check(err)
+		if err := c.Health(time.Second); err == nil || c.Stats().Lag != -1 {
+			t.Error("it does not run")
+		}
+		x.start()
+		if err := x.Health(time.Second); err != nil || x.Stats().Lag != 0 {
+			t.Error(err, x.Stats().Lag)
+		}
+		time.Sleep(3 * time.Second)
+		if err := x.Health(time.Second); err == nil || x.Stats().Lag != 3*time.Second {
+			t.Error("it has heard nothing for 3 s")
+		}
+		x.tell("1")
+		if err := x.Health(time.Second); err != nil {
+			t.Error(err)
+		}
+		if err := x.Consumer.Run(x.Context()); err == nil {
+			t.Error("it runs twice")
+		}
+	})
+}
+
+func TestNewConsumerChecks(t *testing.T) {
+	in(t, func(x *world) {
+		ok := Bind(x.users, "shop", "users", IntColumn[int64]("id"))
+		handle := Handle("h", "shop", "users", func(context.Context, Change) error { return nil })
+		for name, c := range map[string]struct {
+			bindings []Binding
+			options  *Options
+			want     string
+		}{
+			"none":        {nil, nil, "canal: no Bindings"},
+			"zero":        {[]Binding{{}}, nil, `canal: Binding 0: : schema "", table "": neither can be empty`},
+			"nil loader":  {[]Binding{ok, Bind[int64, string](nil, "shop", "users", IntColumn[int64]("id"))}, nil, "canal: Binding 1: of shop.users: the loader is nil"},
+			"nil key":     {[]Binding{Bind(x.users, "shop", "users", Key[int64]{})}, nil, "canal: Binding 0: of shop.users: Key.Of is nil"},
+			"no table":    {[]Binding{Bind(x.users, "shop", "", IntColumn[int64]("id"))}, nil, `canal: Binding 0: loader user: schema "shop", table "": neither can be empty`},
+			"no parking":  {[]Binding{handle}, nil, "canal: Binding 0, handler h, needs Options.Parking"},
+			"attempts":    {[]Binding{ok}, &Options{Attempts: -1}, "canal: Options.Attempts -1: at least 1"},
+			"save every":  {[]Binding{ok}, &Options{SaveEvery: -1}, "canal: Options.SaveEvery -1ns: cannot be negative"},
+			"alert after": {[]Binding{ok}, &Options{AlertAfter: -1}, "canal: Options.AlertAfter -1ns: cannot be negative"},
+		} {
+			if _, err := NewConsumer(x.cache, x.source, x.checkpoint, c.bindings, c.options); err == nil || err.Error() != c.want {
+				t.Errorf("%s: %v", name, err)
+			}
+		}
+		if _, err := NewConsumer(nil, x.source, nil, []Binding{ok}, nil); err == nil {
+			t.Error("no cache")
+		}
+		if _, err := NewConsumer(x.cache, nil, nil, []Binding{ok}, nil); err == nil {
+			t.Error("no source")
+		}
+	})
+}
+
+// Of two Consumers with one lock one works; when that ends, the other goes on from where it was.
+func TestOneIsActive(t *testing.T) {
+	in(t, func(x *world) {
+		locker, err := lock.NewLocal(nil)
+		x.check(err)
+		defer locker.Close()
+		x.options.Locker = locker
+		x.start()
+		x.tell("1", insert(row(1, nil)))
+		second := &told{begins: "0", in: make(chan any, 10)}
+		other, err := NewConsumer(x.cache, second, x.checkpoint, x.bindings, &x.options)
+		x.check(err)
+		ctx, stop := context.WithCancel(x.Context())
+		ended := make(chan error, 1)
+		go func() { ended <- other.Run(ctx) }()
+		time.Sleep(time.Minute)
+		if other.Stats().Active || second.runs() > 0 || other.Health(time.Second) != nil || !x.Stats().Active {
+			t.Error("both are active")
+		}
+		x.tell("2", insert(row(2, nil)))
+		x.end()
+		time.Sleep(10 * time.Second)
+		synctest.Wait()
+		if !other.Stats().Active || second.runs() != 1 || second.needs[0].From != "2" || x.Stats().Active {
+			t.Errorf("nobody has taken over: %+v", second.needs)
+		}
+		stop()
+		x.check(<-ended)
+	})
+}
+
+// knows is a filter that tells what it was told.
+type knows struct {
+	keys    []string
+	deleted int
+	fails   int
+	told    func()
+}
+
+func (k *knows) MightContain(context.Context, string) (bool, error) { return true, nil }
+func (k *knows) MightContainMany(_ context.Context, keys []string) ([]bool, error) {
+	return slices.Repeat([]bool{true}, len(keys)), nil
+}
+func (k *knows) AddMany(context.Context, []string) error { return nil }
+func (k *knows) NotFound(int)                            {}
+func (k *knows) Admit(_ context.Context, keys []string) (func(context.Context) error, error) {
+	if k.fails--; k.fails >= 0 {
+		return nil, errors.New("no filter")
+	}
+	if k.told != nil {
+		k.told()
+	}
+	k.keys = append(k.keys, keys...)
+	return nil, nil
+}
+func (k *knows) Deleted(_ context.Context, rows int) error {
+	k.deleted += rows
+	return nil
+}
+
+// A row that is new under its key is known to the filter of its loader before that it was absent is forgotten; one that was there costs the filter nothing. A filter that fails is told again, and keeps no cache stale.
+func TestFilterOfALoader(t *testing.T) {
+	in(t, func(x *world) {
+		filter := &knows{fails: 3}
+		l, err := cacheaside.NewLoader(x.cache, "filtered", func(_ context.Context, id int64) (string, error) {
+			x.mu.Lock()
+			defer x.mu.Unlock()
+			return x.rows[id], nil
+		}, &cacheaside.LoaderOptions{Filter: filter, EarlyRefresh: -1})
+		x.check(err)
+		reads := func(want string) {
+			t.Helper()
+			if got, err := l.Get(x.Context(), 1); got != want || err != nil {
+				t.Fatalf("%q, %v; want %q", got, err, want)
+			}
+		}
+		x.set(int64(1), "old")
+		reads("old")
+		x.bindings = []Binding{Bind(l, "shop", "users", IntColumn[int64]("id"))}
+		x.start()
+		x.set(int64(1), "new")
+		filter.told = func() {
+			if got, _ := l.Get(x.Context(), 1); got != "new" {
+				t.Errorf("%q: it is kept stale by a filter that fails", got)
+			}
+			x.set(int64(1), "newer")
+		}
+		x.source.in <- Batch{Position: "1", Changes: []Change{insert(row(1, nil)), update(row(2, "a"), row(2, "b")), update(row(3, nil), row(4, nil)), remove(row(5, nil))}}
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		slices.Sort(filter.keys)
+		if want := []string{"1", "4"}; !slices.Equal(filter.keys, want) || filter.deleted != 0 {
+			t.Errorf("told of %q, want %q; %d deletes", filter.keys, want, filter.deleted)
+		}
+		reads("newer")
+		if s := x.Stats(); s.Position != "1" || s.Failures != 3 {
+			t.Errorf("%+v", s)
+		}
+	})
+}
+
+// A filter by itself is told of what is new, of how many are gone, and each once; what nobody understands is parked.
+func TestBindFilter(t *testing.T) {
+	in(t, func(x *world) {
+		filter := &knows{fails: 1}
+		x.bindings = []Binding{BindFilter("emails", filter, "shop", "users", TextColumn[string]("email"))}
+		x.options.OnGap = func(context.Context) error { return nil }
+		x.start()
+		x.source.in <- Batch{Position: "1", Changes: []Change{
+			insert(row(1, "a")), update(row(1, "a"), row(1, "b")), update(row(1, "b"), row(2, "b")), remove(row(2, "b")), insert(row(3, nil)), insert(row(4, unknown)),
+			{Schema: "shop", Table: "users", Kind: Truncate},
+		}}
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		slices.Sort(filter.keys)
+		if want := []string{"a", "b"}; !slices.Equal(filter.keys, want) || filter.deleted != 2 {
+			t.Errorf("told of %q, want %q; %d deletes", filter.keys, want, filter.deleted)
+		}
+		if p := x.parking.all(); len(p) != 1 || p[0].Binding != "filter emails" || p[0].Change.After.Get("id").Text() != "4" {
+			t.Errorf("%v", p)
+		}
+		if s := x.Stats(); s.Misunderstood != 1 || s.Parked != 1 || s.Position != "1" {
+			t.Errorf("%+v", s)
+		}
+	})
+}

@@ -1,0 +1,17 @@
+package canal
+
+import "errors"
+
+var (
+	// ErrPositionLost says that a Source cannot go on from where the Consumer was: the log was purged, or belongs to another server, or to one that was restored from a backup.
+	ErrPositionLost = errors.New("the position is lost")
+
+	// ErrSetup says that a Source cannot work as things are set up. Its text names the setting.
+	ErrSetup = errors.New("not set up for this")
+
+	// ErrSuperseded says that another Consumer, which has the lock since, has saved its position.
+	ErrSuperseded = errors.New("superseded by another Consumer")
+
+	// ErrUnknownColumn says that the database has not told what a column holds, or that there is none of this name.
+	ErrUnknownColumn = errors.New("canal: the column is not known")
+)

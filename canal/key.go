@@ -1,0 +1,64 @@
+package canal
+
+import (
+	"fmt"
+	"strings"
+)
+
+// Key tells which key of a loader, or of a filter, a row of a table stands for: IntColumn, TextColumn, or one of your own.
+type Key[K any] struct {
+	// Columns are those that Of needs. A database that does not tell of them in each change, as with binlog_row_image=MINIMAL, is refused when the Consumer starts.
+	Columns []string
+
+	// Of makes the key of a row. ok is false if the row has none, as where the e-mail address by which it can be found is NULL. It is called by one goroutine at a time, for the row as it was
+	// and as it is. An error, or a panic, says that the row cannot be understood: then the whole loader is invalidated.
+	Of func(Row) (key K, ok bool, err error)
+}
+
+// IntColumn is the key of a loader whose keys are what an integer column holds. NULL is no key.
+func IntColumn[K ~int | ~int8 | ~int16 | ~int32 | ~int64 | ~uint | ~uint8 | ~uint16 | ~uint32 | ~uint64](column string) Key[K] {
+	lower := strings.ToLower(column)
+	signed := ^K(0) < 0
+	return Key[K]{Columns: []string{column}, Of: func(r Row) (key K, ok bool, err error) {
+		v := r.get(lower)
+		if v.IsNull() {
+			return 0, false, nil
+		}
+		var fits bool
+		if signed {
+			var n int64
+			n, err = v.Int64()
+			key = K(n)
+			fits = int64(key) == n
+		} else {
+			var n uint64
+			n, err = v.Uint64()
+			key = K(n)
+			fits = uint64(key) == n
+		}
+		switch {
+		case err != nil:
+			return 0, false, fmt.Errorf("column %s: %w", column, err)
+		case !fits:
+			return 0, false, fmt.Errorf("column %s: a number too great for the loader's keys", column)
+		}
+		return key, true, nil
+	}}
+}
+
+// TextColumn is the key of a loader whose keys are what a column holds, as text. NULL is no key.
+//
+// A column whose collation takes upper and lower case, or accents, for the same finds the row "foo" for the key "Foo", too, which then is cached under both, and invalidated under one of them. Ask the loader for one spelling only, and make that here.
+func TextColumn[K ~string](column string) Key[K] {
+	lower := strings.ToLower(column)
+	return Key[K]{Columns: []string{column}, Of: func(r Row) (key K, ok bool, err error) {
+		v := r.get(lower)
+		switch {
+		case !v.Known():
+			return "", false, fmt.Errorf("column %s: %w", column, ErrUnknownColumn)
+		case v.IsNull():
+			return "", false, nil
+		}
+		return K(v.Text()), true, nil
+	}}
+}

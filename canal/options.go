@@ -1,0 +1,96 @@
+package canal
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/cacheaside/cacheaside/lock"
+)
+
+// Options are the settings of a Consumer. nil, and the zero value, are good defaults.
+type Options struct {
+	// Locker has one Consumer of many be active: the one that holds the lock of Name. Another takes over from the checkpoint when that has gone. Who sets it: whose program runs more than once. Default: none, every Consumer consumes; more than one does the same work
+	// more than once, and is no harm.
+	Locker *lock.Locker
+
+	// Name is that of the lock. Default: "canal". Consumers with other Bindings have another name, and another checkpoint.
+	Name string
+
+	// StopWhenLost has Run return an error that Is ErrPositionLost when the Source cannot go on from where the checkpoint is. Default: false: that is alerted, all keys of all bound loaders are invalidated, which repairs the caches completely, OnGap is called, and it goes on from now. Who sets it:
+	// whose handlers must not miss a change.
+	StopWhenLost bool
+
+	// OnGap is called when changes may have been missed by what an invalidation does not repair, filters: at the first start of all, and when the position was lost. It is called when the Source listens already; rebuild the filters in it, from the database, and return when they are. What it returns an
+	// error for is tried again. Bindings of filters need it; so do loaders with a filter that hides keys. Default: nothing.
+	OnGap func(ctx context.Context) error
+
+	// Parking keeps what could not be done, for somebody to look at: NewFileParking, NewSQLParking. Handlers, filters and Sources that decode messages need it.
+	Parking Parking
+
+	// Attempts is how often a handler is given a change for which it returns errors, until that is parked. Default: 5, within some two seconds.
+	Attempts int
+
+	// SaveEvery is how often the position is saved, and so how much is done again after a kill. Default: 1 s.
+	SaveEvery time.Duration
+
+	// AlertAfter is for how long something must have failed to be alerted: Redis, the Source, the checkpoint, the filters. Default: 10 s.
+	AlertAfter time.Duration
+
+	// OnAlert is told of each alert, on a goroutine of its own: one for a failure, however often it repeats itself, one for a lost position, one for a row that was not understood or was parked, at most one a second of a kind. Default: it is logged, as in any case.
+	OnAlert func(Alert)
+
+	// Logger is told, as a warning, of alerts. Default: slog.Default().
+	Logger *slog.Logger
+}
+
+// Alert says that something is wrong that goes on being tried, or was repaired at a price, or was parked.
+type Alert struct {
+	// What is "redis", "source", "checkpoint", "lock", "gap", "position lost", "not understood" or "parked".
+	What string
+	// Binding is whose it is, if it is one's.
+	Binding string
+	Err     error
+}
+
+func (o *Options) withDefaults() Options {
+	var d Options
+	if o != nil {
+		d = *o
+	}
+	d.Name = cmp.Or(d.Name, "canal")
+	d.Attempts = cmp.Or(d.Attempts, 5)
+	d.SaveEvery = cmp.Or(d.SaveEvery, time.Second)
+	d.AlertAfter = cmp.Or(d.AlertAfter, 10*time.Second)
+	d.Logger = cmp.Or(d.Logger, slog.Default())
+	return d
+}
+
+func (o Options) check(bindings []Binding) error {
+	switch {
+	case o.Attempts < 1:
+		return fmt.Errorf("Options.Attempts %d: at least 1", o.Attempts)
+	case o.SaveEvery < 0:
+		return fmt.Errorf("Options.SaveEvery %v: cannot be negative", o.SaveEvery)
+	case o.AlertAfter < 0:
+		return fmt.Errorf("Options.AlertAfter %v: cannot be negative", o.AlertAfter)
+	case len(bindings) == 0:
+		return errors.New("no Bindings")
+	}
+	for i := range bindings {
+		b := &bindings[i]
+		if err := b.check(); err != nil {
+			return fmt.Errorf("Binding %d: %w", i, err)
+		}
+		if (b.filter || b.handle != nil) && o.Parking == nil {
+			return fmt.Errorf("Binding %d, %s, needs Options.Parking", i, b.name)
+		}
+		if b.filter && o.OnGap == nil {
+			return fmt.Errorf("Binding %d, %s, needs Options.OnGap", i, b.name)
+		}
+	}
+	return nil
+}

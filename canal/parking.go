@@ -1,0 +1,50 @@
+package canal
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/cacheaside/cacheaside"
+)
+
+// Parked is what could not be done.
+type Parked struct {
+	// Binding is whose it is; "" of a message that could not be read.
+	Binding string
+
+	// Change is what was to be done, or Message what could not be read.
+	Change  Change
+	Message []byte
+
+	// Reason is why, and Time when it was given up.
+	Reason string
+	Time   time.Time
+}
+
+// Parking keeps what could not be done.
+type Parking interface {
+	// Park returns nil when it is kept so that it survives a crash of the machine.
+	Park(ctx context.Context, p Parked) error
+}
+
+// park insists on it: what is not parked would be lost in silence.
+func (s *session) park(ctx context.Context, p Parked, cause error) error {
+	p.Time = time.Now()
+	if s.options.Parking == nil { // of a message: bindings that park need one
+		return fmt.Errorf("%w: what the source cannot read needs Options.Parking: %w", ErrSetup, cause)
+	}
+	if err := s.insist(ctx, "parking", func(ctx context.Context) error { return s.options.Parking.Park(ctx, p) }); err != nil {
+		return err
+	}
+	s.parked.Add(1)
+	s.alert("parked", p.Binding, cause)
+	return nil
+}
+
+func handled(ctx context.Context, b *Binding, c *Change) (err error) {
+	return guarded(ctx, func(ctx context.Context) error { return b.handle(ctx, *c) })
+}
+
+func isClosed(err error) bool { return errors.Is(err, cacheaside.ErrClosed) }

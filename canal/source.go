@@ -1,0 +1,51 @@
+package canal
+
+import (
+	"context"
+	"time"
+)
+
+// Position is where a Source stands, in words of its own. The zero Position is none. What follows after it, and nothing before, is still to be read.
+type Position string
+
+// Batch is changes in the order in which they were committed: of one transaction, of several, or of a part of one.
+type Batch struct {
+	Changes []Change
+
+	// Position is where to go on when the changes are done. None: in the midst of a transaction, where nobody can go on, or with a Source that has no positions.
+	Position Position
+
+	// Time is the commit of the last change, or when the Source knew that there was no later one. Zero: not known.
+	Time time.Time
+
+	// Malformed is what could not be read, instead of changes: it is parked. nil: there is none.
+	Malformed *Malformed
+
+	// Ack, if there is one, is called once, when all of it is done and what was before it. It must not block for long.
+	Ack func()
+}
+
+// Malformed is a message that a Source could not read.
+type Malformed struct {
+	Message []byte
+	Err     error
+}
+
+// Table names a table.
+type Table struct{ Schema, Name string }
+
+// Need is what a Consumer wants to hear of.
+type Need struct {
+	// From is where to begin. None: from now on.
+	From Position
+
+	// Tables are those whose changes matter, each with the columns without which a change of it cannot be understood. Others need not be delivered.
+	Tables map[Table][]string
+}
+
+// Source tells of changes. It is used by one Consumer at a time.
+type Source interface {
+	// Run delivers batches, in their order, until ctx ends or it can't go on, and returns why. It may be run again. When it can begin it says so by a first Batch, which may be empty: with its Position, if it has such. It does not keep more than a few batches of some
+	// hundred changes each that were not taken yet. An error that Is ErrPositionLost says that what follows Need.From is not to be had any more; one that Is ErrSetup, that it will not work before somebody has changed something. After any other, the Consumer runs it again.
+	Run(ctx context.Context, need Need, deliver chan<- Batch) error
+}

@@ -1,0 +1,84 @@
+package canal
+
+import (
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"time"
+)
+
+// counters are what Stats shows.
+type counters struct {
+	active                                  atomic.Bool
+	batches, changes, handledChanges        atomic.Int64
+	handlerErrors, misunderstood, malformed atomic.Int64
+	parked, lost, failures, alerts          atomic.Int64
+	upTo, heard                             atomic.Int64 // Unix nanoseconds
+	position, savedPosition                 atomic.Pointer[Position]
+	lastError                               atomic.Pointer[error]
+}
+
+// Stats is what a Consumer has done since it was made.
+type Stats struct {
+	// Active tells whether it consumes now: it has the lock, if there is one.
+	Active bool
+
+	Batches, Changes int64 // read and done, with those of which nothing was to be done
+	Handled          int64 // changes that a handler has taken
+	HandlerErrors    int64
+	Misunderstood    int64 // changes of which a Key could make nothing: their loaders were invalidated as a whole
+	Malformed        int64 // messages that the Source could not read: parked
+	Parked           int64
+	PositionsLost    int64
+	Failures         int64 // of Redis, the Source, the checkpoint and the lock, each of which was tried again
+	Alerts           int64
+
+	// Lag is how far behind the database it is: the age of the last commit that was done, 0 if the Source has said that there was none later. It is by the clocks of both machines. -1: it has heard nothing yet.
+	Lag time.Duration
+
+	// Position is up to where all is done, and Saved what the checkpoint knows of that.
+	Position, Saved Position
+
+	// LastError is the last thing that has gone wrong, nil if nothing ever has.
+	LastError error
+}
+
+// Stats may be called at any time.
+func (c *Consumer) Stats() Stats {
+	s := Stats{
+		Active: c.active.Load(), Batches: c.batches.Load(), Changes: c.changes.Load(), Handled: c.handledChanges.Load(), HandlerErrors: c.handlerErrors.Load(),
+		Misunderstood: c.misunderstood.Load(), Malformed: c.malformed.Load(), Parked: c.parked.Load(), PositionsLost: c.lost.Load(), Failures: c.failures.Load(), Alerts: c.alerts.Load(), Lag: -1,
+	}
+	if p := c.position.Load(); p != nil {
+		s.Position = *p
+	}
+	if p := c.savedPosition.Load(); p != nil {
+		s.Saved = *p
+	}
+	if err := c.lastError.Load(); err != nil {
+		s.LastError = *err
+	}
+	if at := c.upTo.Load(); at != 0 {
+		s.Lag = max(time.Since(time.Unix(0, at)), 0)
+	}
+	return s
+}
+
+// Health returns why caches may be behind the database for longer than within, for a probe: something has been failing, or the lag is greater. It is nil for a Consumer that waits for its lock, as another does the work then.
+func (c *Consumer) Health(within time.Duration) error {
+	s := c.Stats()
+	what, err := c.failing()
+	switch {
+	case what != "":
+		return fmt.Errorf("canal: %s: %w", what, err)
+	case !s.Active && c.options.Locker == nil:
+		return errors.New("canal: it does not run")
+	case !s.Active:
+		return nil
+	case s.Lag < 0:
+		return errors.New("canal: the source has not begun yet")
+	case s.Lag > within:
+		return fmt.Errorf("canal: %v behind the database", s.Lag.Round(time.Millisecond))
+	}
+	return nil
+}

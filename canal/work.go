@@ -1,0 +1,121 @@
+package canal
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"slices"
+
+	"github.com/cacheaside/cacheaside"
+	"github.com/cacheaside/cacheaside/internal/mutant"
+)
+
+// work is what batches ask for, each thing once.
+type work struct {
+	stale   map[cacheaside.Key]struct{} // to be invalidated
+	born    map[cacheaside.Key]struct{} // and to be told to the filters of their loaders
+	filters map[Filter]*additions
+	order   []Filter
+}
+
+// additions are what is to be told to a filter.
+type additions struct {
+	keys    map[string]struct{}
+	deleted int
+}
+
+func newWork() *work {
+	return &work{stale: map[cacheaside.Key]struct{}{}, born: map[cacheaside.Key]struct{}{}, filters: map[Filter]*additions{}}
+}
+
+func (w *work) invalidate(k cacheaside.Key) { w.stale[k] = struct{}{} }
+func (w *work) admit(k cacheaside.Key)      { w.born[k] = struct{}{} }
+
+func (w *work) of(f Filter) *additions {
+	a := w.filters[f]
+	if a == nil {
+		a = &additions{keys: map[string]struct{}{}}
+		w.filters[f], w.order = a, append(w.order, f)
+	}
+	return a
+}
+
+func (w *work) add(f Filter, key string) { w.of(f).keys[key] = struct{}{} }
+func (w *work) deleted(f Filter)         { w.of(f).deleted++ }
+
+// keys are all that are to be invalidated, each once.
+func (w *work) keys() []cacheaside.Key {
+	keys := make([]cacheaside.Key, 0, len(w.stale)+len(w.born))
+	for k := range w.stale {
+		if _, too := w.born[k]; !too {
+			keys = append(keys, k.Existing())
+		}
+	}
+	return slices.AppendSeq(keys, maps.Keys(w.born))
+}
+
+// try does what is left of the work. What it returns an error for is left, and may be tried again.
+func (w *work) try(ctx context.Context, cache *cacheaside.Cache) error {
+	return errors.Join(w.tryFilters(ctx), w.tryKeys(ctx, cache))
+}
+
+func (w *work) tryFilters(ctx context.Context) error {
+	var errs []error
+	for _, f := range w.order {
+		a := w.filters[f]
+		if len(a.keys) > 0 {
+			committed, err := f.Admit(ctx, slices.Collect(maps.Keys(a.keys)))
+			if err == nil && committed != nil {
+				err = committed(ctx)
+			}
+			if err != nil {
+				errs = append(errs, err)
+				continue
+			}
+			a.keys = nil
+		}
+		if a.deleted > 0 {
+			if err := f.Deleted(ctx, a.deleted); err != nil {
+				errs = append(errs, err)
+				continue
+			}
+			a.deleted = 0
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// tryKeys has filters admit before anything is invalidated, as a row's absence may be cached until then. A loader whose filter fails keeps none of the others waiting.
+func (w *work) tryKeys(ctx context.Context, cache *cacheaside.Cache) error {
+	keys := w.keys()
+	if len(keys) == 0 {
+		return nil
+	}
+	committed, err := cache.AdmitKeys(ctx, keys...)
+	if err == nil {
+		err = committed(ctx)
+		w.settle(err)
+		return err
+	}
+	if mutant.Active == mutant.CanalFilterFirst {
+		return err
+	}
+	if told := cache.InvalidateKeys(ctx, keys...); told == nil {
+		w.stale = map[cacheaside.Key]struct{}{}
+	}
+	return err
+}
+
+// settle leaves those keys for which err says that they are not done.
+func (w *work) settle(err error) {
+	if err == nil {
+		w.stale, w.born = map[cacheaside.Key]struct{}{}, map[cacheaside.Key]struct{}{}
+		return
+	}
+	batch, ok := errors.AsType[*cacheaside.BatchError[cacheaside.Key]](err)
+	if !ok {
+		return
+	}
+	maps.DeleteFunc(w.stale, func(k cacheaside.Key, _ struct{}) bool { return batch.Errs[k.Existing()] == nil })
+	maps.DeleteFunc(w.born, func(k cacheaside.Key, _ struct{}) bool { return batch.Errs[k] == nil })
+}

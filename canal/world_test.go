@@ -1,0 +1,281 @@
+package canal
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/alicebob/miniredis/v2"
+	"github.com/redis/go-redis/v9"
+
+	"github.com/cacheaside/cacheaside"
+	"github.com/cacheaside/cacheaside/internal/testenv"
+)
+
+// told is a Source that says what a test tells it to.
+type told struct {
+	begins Position // where it listens from, if it is not told where to begin
+	in     chan any // a Batch, or the error with which it ends
+
+	mu    sync.Mutex
+	needs []Need
+	acked []Position
+}
+
+func (s *told) Run(ctx context.Context, need Need, deliver chan<- Batch) error {
+	s.mu.Lock()
+	s.needs = append(s.needs, need)
+	s.mu.Unlock()
+	at := need.From
+	if at == "" {
+		at = s.begins
+	}
+	first := Batch{Position: at, Time: time.Now()}
+	for next := any(first); ; {
+		switch next := next.(type) {
+		case error:
+			return next
+		case Batch:
+			select {
+			case deliver <- next:
+			case <-ctx.Done():
+				return ctx.Err()
+			}
+		}
+		select {
+		case next = <-s.in:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+func (s *told) runs() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.needs)
+}
+
+// inMemory is a Checkpoint.
+type inMemory struct {
+	mu    sync.Mutex
+	at    Position
+	saves []Position
+	fail  error
+}
+
+func (c *inMemory) Load(context.Context) (Position, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.at, c.fail
+}
+
+func (c *inMemory) Save(_ context.Context, p Position, _ int64) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.fail != nil {
+		return c.fail
+	}
+	c.at, c.saves = p, append(c.saves, p)
+	return nil
+}
+
+func (c *inMemory) last() Position {
+	p, _ := c.Load(context.Background())
+	return p
+}
+
+// lot is a Parking.
+type lot struct {
+	mu     sync.Mutex
+	parked []Parked
+}
+
+func (l *lot) Park(_ context.Context, p Parked) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.parked = append(l.parked, p)
+	return nil
+}
+
+func (l *lot) all() []Parked {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.parked
+}
+
+// world is two processes with memory tiers, tables that their loaders read, and a Consumer in one of them.
+type world struct {
+	*testing.T
+	redis      *miniredis.Miniredis
+	rdb        *redis.Client
+	cache      *cacheaside.Cache
+	caches     []*cacheaside.Cache // all, closed in the bubble
+	users      *cacheaside.Loader[int64, string]
+	byEmail    *cacheaside.Loader[string, string]
+	other      *cacheaside.Loader[int64, string]
+	source     *told
+	checkpoint *inMemory
+	parking    *lot
+	alerts     chan Alert
+	options    Options
+	bindings   []Binding
+
+	mu   sync.Mutex
+	rows map[any]string
+
+	*Consumer
+	ended chan error
+	stop  context.CancelFunc
+}
+
+// in runs f in a bubble.
+func in(t *testing.T, f func(x *world)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		m, rdb := testenv.Mini(t)
+		x := &world{T: t, redis: m, rdb: rdb, source: &told{begins: "0", in: make(chan any, 100)}, checkpoint: &inMemory{at: "0"}, parking: &lot{}, alerts: make(chan Alert, 100), rows: map[any]string{}}
+		x.cache = x.process()
+		x.users = loader[int64](x, x.cache, "user")
+		x.byEmail = loader[string](x, x.cache, "user-by-email")
+		x.other = loader[int64](x, x.process(), "user")
+		x.options = Options{Parking: x.parking, OnAlert: func(a Alert) { x.alerts <- a }}
+		x.bindings = []Binding{Bind(x.users, "shop", "users", IntColumn[int64]("id")), Bind(x.byEmail, "shop", "users", TextColumn[string]("email"))}
+		defer func() {
+			if x.stop != nil {
+				x.end()
+			}
+			for _, c := range x.caches {
+				c.Close()
+			}
+		}()
+		f(x)
+	})
+}
+
+func (x *world) process() *cacheaside.Cache {
+	c, err := cacheaside.New(x.rdb, &cacheaside.Options{RedisTimeout: 10 * time.Second, ReadTimeout: 10 * time.Second, MaxStaleness: time.Minute})
+	x.check(err)
+	x.caches = append(x.caches, c)
+	return c
+}
+
+func loader[K comparable](x *world, c *cacheaside.Cache, name string) *cacheaside.Loader[K, string] {
+	l, err := cacheaside.NewLoader(c, name, func(_ context.Context, key K) (string, error) {
+		x.mu.Lock()
+		defer x.mu.Unlock()
+		v, ok := x.rows[key]
+		if !ok {
+			return "", cacheaside.ErrNotFound
+		}
+		return v, nil
+	}, &cacheaside.LoaderOptions{TTL: time.Hour, NullTTL: time.Hour, EarlyRefresh: -1})
+	x.check(err)
+	return l
+}
+
+func (x *world) check(err error) {
+	x.Helper()
+	if err != nil {
+		x.Fatal(err)
+	}
+}
+
+// set changes what a loader finds, and says nothing of it.
+func (x *world) set(key any, v string) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if v == "" {
+		delete(x.rows, key)
+	} else {
+		x.rows[key] = v
+	}
+}
+
+func (x *world) start() {
+	x.Helper()
+	var err error
+	x.Consumer, err = NewConsumer(x.cache, x.source, x.checkpoint, x.bindings, &x.options)
+	x.check(err)
+	ctx, stop := context.WithCancel(x.Context())
+	x.stop, x.ended = stop, make(chan error, 1)
+	go func() { x.ended <- x.Consumer.Run(ctx) }()
+	synctest.Wait()
+}
+
+// end stops the Consumer.
+func (x *world) end() {
+	x.Helper()
+	x.stop()
+	if err := <-x.ended; err != nil {
+		x.Error(err)
+	}
+	x.stop = nil
+}
+
+// tell has the Source deliver changes, up to a position, and waits until nothing happens any more.
+func (x *world) tell(p Position, changes ...Change) {
+	x.Helper()
+	x.source.in <- Batch{Changes: changes, Position: p, Time: time.Now(), Ack: func() {
+		x.source.mu.Lock()
+		defer x.source.mu.Unlock()
+		x.source.acked = append(x.source.acked, p)
+	}}
+	synctest.Wait()
+}
+
+var columns = NewColumns("ID", "email", "note")
+
+// row is one of shop.users.
+func row(id any, email any) Row {
+	values := make([]Value, 3)
+	for i, v := range []any{id, email, "private"} {
+		if v == unknown {
+			continue
+		}
+		var err error
+		if values[i], err = ValueOf(v); err != nil {
+			panic(err)
+		}
+	}
+	r, err := NewRow(columns, values)
+	if err != nil {
+		panic(err)
+	}
+	return r
+}
+
+// unknown is a column that the database has not told of.
+var unknown = errors.New("")
+
+func insert(r Row) Change { return Change{Schema: "shop", Table: "users", Kind: Insert, After: r} }
+func update(b, a Row) Change {
+	return Change{Schema: "shop", Table: "users", Kind: Update, Before: b, After: a}
+}
+func remove(r Row) Change { return Change{Schema: "shop", Table: "users", Kind: Delete, Before: r} }
+
+// reads fails unless a loader finds want; "" for no row.
+func reads[K comparable](x *world, l *cacheaside.Loader[K, string], key K, want string) {
+	x.Helper()
+	got, err := l.Get(x.Context(), key)
+	if got != want || (want == "") != errors.Is(err, cacheaside.ErrNotFound) || want != "" && err != nil {
+		x.Fatalf("%v is %q, %v; want %q", key, got, err, want)
+	}
+}
+
+// alerted is what was alerted since it was asked last.
+func (x *world) alerted() (all []string) {
+	synctest.Wait()
+	for {
+		select {
+		case a := <-x.alerts:
+			all = append(all, fmt.Sprint(a.What, " ", a.Binding))
+		default:
+			return all
+		}
+	}
+}

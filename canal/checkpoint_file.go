@@ -71,7 +71,7 @@ func (c *FileCheckpoint) read() (p Position, token int64, err error) {
 	if err != nil {
 		return "", 0, fmt.Errorf("canal: checkpoint: %w", err)
 	}
-	defer f.Close()
+	defer f.Close() //nolint:errcheck // it was read only
 	b, err := io.ReadAll(io.LimitReader(f, fileLimit+1))
 	if err == nil && len(b) > fileLimit {
 		err = errors.New("it is too long")
@@ -138,6 +138,6 @@ func replace(path string, b []byte) (err error) {
 	if err != nil {
 		return err
 	}
-	defer d.Close()
+	defer d.Close() //nolint:errcheck // it was read only
 	return d.Sync()
 }

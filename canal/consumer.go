@@ -133,7 +133,6 @@ type session struct {
 	*Consumer
 	token     int64
 	at, saved Position // done up to here; and known to the checkpoint
-	lastSave  time.Time
 }
 
 // stream reads from where it is until something fails.

@@ -63,7 +63,7 @@ func TestMinimalImages(t *testing.T) {
 		x.set(int64(1), "new")
 		x.set(int64(2), "")
 		x.set(int64(3), "moved")
-		x.tell("1", update(row(1, unknown), row(unknown, "x@y")), update(row(2, unknown), row(3, unknown)))
+		x.tell("1", update(row(1, errUnknown), row(errUnknown, "x@y")), update(row(2, errUnknown), row(3, errUnknown)))
 		reads(x, x.users, 1, "new")
 		reads(x, x.users, 2, "")
 		reads(x, x.users, 3, "moved")
@@ -89,7 +89,7 @@ func TestWholeTables(t *testing.T) {
 		"another table":          {Change{Schema: "shop", Table: "orders", Kind: Truncate}, false, IntColumn[int64]("id"), 0},
 		"another schema":         {Change{Schema: "test", Kind: Alter}, false, IntColumn[int64]("id"), 0},
 		"a row of another table": {Change{Schema: "test", Table: "users", Kind: Insert, After: row(1, nil)}, false, IntColumn[int64]("id"), 0},
-		"not known":              {update(row(unknown, nil), row(unknown, nil)), true, IntColumn[int64]("id"), 1},
+		"not known":              {update(row(errUnknown, nil), row(errUnknown, nil)), true, IntColumn[int64]("id"), 1},
 		"no such column":         {insert(row(9, nil)), true, IntColumn[int64]("uid"), 1},
 		"no number":              {insert(row("private", nil)), true, IntColumn[int64]("id"), 1},
 		"a panic":                {insert(row(9, nil)), true, panics, 1},
@@ -524,7 +524,7 @@ func TestBindFilter(t *testing.T) {
 		x.options.OnGap = func(context.Context) error { return nil }
 		x.start()
 		x.source.in <- Batch{Position: "1", Changes: []Change{
-			insert(row(1, "a")), update(row(1, "a"), row(1, "b")), update(row(1, "b"), row(2, "b")), remove(row(2, "b")), insert(row(3, nil)), insert(row(4, unknown)),
+			insert(row(1, "a")), update(row(1, "a"), row(1, "b")), update(row(1, "b"), row(2, "b")), remove(row(2, "b")), insert(row(3, nil)), insert(row(4, errUnknown)),
 			{Schema: "shop", Table: "users", Kind: Truncate},
 		}}
 		time.Sleep(time.Minute)

@@ -14,7 +14,7 @@ func TestFileParking(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "parked")
 	f := NewFileParking(path)
 	at := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
-	change := update(row(1, nil), row(unknown, "a\xff"))
+	change := update(row(1, nil), row(errUnknown, "a\xff"))
 	change.Time = at
 	for _, p := range []Parked{{Binding: "handler search", Change: change, Reason: "never", Time: at}, {Message: []byte("{"), Reason: "no JSON", Time: at}} {
 		if err := f.Park(t.Context(), p); err != nil {

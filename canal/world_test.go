@@ -234,7 +234,7 @@ var columns = NewColumns("ID", "email", "note")
 func row(id any, email any) Row {
 	values := make([]Value, 3)
 	for i, v := range []any{id, email, "private"} {
-		if v == unknown {
+		if v == errUnknown {
 			continue
 		}
 		var err error
@@ -249,8 +249,8 @@ func row(id any, email any) Row {
 	return r
 }
 
-// unknown is a column that the database has not told of.
-var unknown = errors.New("")
+// errUnknown is a column that the database has not told of.
+var errUnknown = errors.New("")
 
 func insert(r Row) Change { return Change{Schema: "shop", Table: "users", Kind: Insert, After: r} }
 func update(b, a Row) Change {

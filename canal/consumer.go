@@ -11,6 +11,7 @@ import (
 
 	"github.com/cacheaside/cacheaside"
 	"github.com/cacheaside/cacheaside/internal/mutant"
+	"github.com/cacheaside/cacheaside/lock"
 )
 
 // Consumer has caches and filters follow what a Source tells of: each change at least once, those of a row in their order. First it invalidates, then it saves the position, so that what was under way when it was killed is done again.
@@ -56,7 +57,7 @@ func NewConsumer(cache *cacheaside.Cache, source Source, checkpoint Checkpoint, 
 }
 
 // Run consumes until ctx ends; then it returns nil, with the position saved. What fails is tried again, for ever: a Redis or a database that is out of reach, a lock that is lost. It returns an error if it is running already; if the Source says that it is not set up for this (ErrSetup); that the position is lost, with
-// Options.StopWhenLost; and cacheaside.ErrClosed when the cache or the Locker was closed.
+// Options.StopWhenLost; cacheaside.ErrClosed when the cache was closed, and lock.ErrClosed when the Locker was.
 func (c *Consumer) Run(ctx context.Context) error {
 	if !c.run.TryLock() {
 		return errors.New("canal: the Consumer is running already")
@@ -67,7 +68,7 @@ func (c *Consumer) Run(ctx context.Context) error {
 		err := c.tenure(ctx)
 		switch {
 		case ctx.Err() != nil:
-		case errors.Is(err, ErrSetup), errors.Is(err, ErrPositionLost), errors.Is(err, cacheaside.ErrClosed):
+		case errors.Is(err, ErrSetup), errors.Is(err, ErrPositionLost), errors.Is(err, cacheaside.ErrClosed), errors.Is(err, lock.ErrClosed):
 			return fmt.Errorf("canal: %w", err)
 		}
 	}
@@ -79,6 +80,9 @@ func (c *Consumer) tenure(ctx context.Context) error {
 	token := int64(0)
 	if c.options.Locker != nil {
 		lease, err := c.options.Locker.Acquire(ctx, c.options.Name, nil)
+		if errors.Is(err, lock.ErrClosed) {
+			return err
+		}
 		if err != nil {
 			return c.pause(ctx, "lock", err)
 		}
@@ -105,7 +109,7 @@ func (c *Consumer) tenure(ctx context.Context) error {
 	for ctx.Err() == nil {
 		err := s.stream(ctx)
 		switch {
-		case ctx.Err() != nil, err == nil:
+		case ctx.Err() != nil:
 		case errors.Is(err, ErrSetup), errors.Is(err, cacheaside.ErrClosed):
 			return err
 		case errors.Is(err, ErrPositionLost):
@@ -145,10 +149,15 @@ func (s *session) stream(ctx context.Context) error {
 		ended <- s.source.Run(ctx, Need{From: s.at, Tables: s.need}, batches)
 	}()
 	err := s.consume(ctx, batches)
+	s.save(context.WithoutCancel(ctx))
 	cancel()
 	for range batches { // so that it is not kept from ending
 	}
-	return errors.Join(err, <-ended)
+	ran := <-ended
+	if ran == nil {
+		ran = errors.New("the source has ended")
+	}
+	return errors.Join(err, ran)
 }
 
 func (s *session) consume(ctx context.Context, batches <-chan Batch) error {
@@ -158,13 +167,11 @@ func (s *session) consume(ctx context.Context, batches <-chan Batch) error {
 	for {
 		select {
 		case <-ctx.Done():
-			s.save(context.WithoutCancel(ctx))
 			return ctx.Err()
 		case <-saving.C:
 			s.save(ctx)
 		case b, ok := <-batches:
 			if !ok {
-				s.save(ctx)
 				return nil
 			}
 			s.well("source")

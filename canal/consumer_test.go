@@ -209,14 +209,15 @@ func TestSourceFails(t *testing.T) {
 		if got := x.source.needs[0].Tables[Table{"shop", "users"}]; !slices.Equal(got, []string{"id", "email"}) {
 			t.Errorf("columns %q", got)
 		}
+		x.source.in <- error(nil)
 		x.source.in <- fmt.Errorf("%w: binlog_format is STATEMENT", ErrSetup)
 		if err := <-x.ended; !errors.Is(err, ErrSetup) {
 			t.Error(err)
 		}
 		x.stop()
 		x.stop = nil
-		if p := x.checkpoint.last(); p != "1" {
-			t.Errorf("%q is saved", p)
+		if p, n := x.checkpoint.last(), x.Stats().Failures; p != "1" || n != 4 {
+			t.Errorf("%q is saved; %d failures", p, n)
 		}
 	})
 }
@@ -443,6 +444,11 @@ func TestOneIsActive(t *testing.T) {
 		}
 		stop()
 		x.check(<-ended)
+		locker.Close()
+		x.stop = nil
+		if err := x.Consumer.Run(x.Context()); !errors.Is(err, lock.ErrClosed) {
+			t.Error(err)
+		}
 	})
 }
 

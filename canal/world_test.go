@@ -37,6 +37,8 @@ func (s *told) Run(ctx context.Context, need Need, deliver chan<- Batch) error {
 	first := Batch{Position: at, Time: time.Now()}
 	for next := any(first); ; {
 		switch next := next.(type) {
+		case nil:
+			return nil
 		case error:
 			return next
 		case Batch:

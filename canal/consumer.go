@@ -130,6 +130,7 @@ const (
 	most       = 2000 // changes that are done together
 	firstPause = 100 * time.Millisecond
 	longPause  = 5 * time.Second
+	idleSaves  = 10 // times SaveEvery, while no row changes that is bound
 )
 
 // session is what one tenure has read.
@@ -137,6 +138,8 @@ type session struct {
 	*Consumer
 	token     int64
 	at, saved Position // done up to here; and known to the checkpoint
+	news      bool     // changes are done since it was saved
+	lastSave  time.Time
 }
 
 // stream reads from where it is until something fails.
@@ -169,7 +172,9 @@ func (s *session) consume(ctx context.Context, batches <-chan Batch) error {
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-saving.C:
-			s.save(ctx)
+			if s.news || time.Since(s.lastSave) >= idleSaves*s.options.SaveEvery { // a checkpoint that is in the database moves the position by being saved
+				s.save(ctx)
+			}
 		case b, ok := <-batches:
 			if !ok {
 				return nil
@@ -235,7 +240,7 @@ func (s *session) save(ctx context.Context) {
 		return
 	}
 	s.well("checkpoint")
-	s.saved = at
+	s.saved, s.news, s.lastSave = at, false, time.Now()
 	s.savedPosition.Store(&at)
 }
 
@@ -286,6 +291,7 @@ func (s *session) do(ctx context.Context, batches []Batch) error {
 		}
 		s.batches.Add(1)
 		s.changes.Add(int64(len(b.Changes)))
+		s.news = s.news || len(b.Changes) > 0 || b.Malformed != nil
 		if b.Ack != nil {
 			b.Ack()
 		}

@@ -133,7 +133,7 @@ func TestRedisOut(t *testing.T) {
 		x.redis.SetError("LOADING")
 		x.set(int64(1), "new")
 		x.tell("1", update(row(1, nil), row(1, nil)))
-		x.tell("2")
+		x.tell("2", insert(row(2, nil)))
 		time.Sleep(5 * time.Minute)
 		if s := x.Stats(); s.Position != "0" || x.checkpoint.last() != "0" || len(x.source.acked) > 0 || s.Failures < 50 || s.LastError == nil {
 			t.Errorf("%+v, saved %q, acknowledged %q", s, x.checkpoint.last(), x.source.acked)
@@ -182,8 +182,14 @@ func TestPositionsAreSaved(t *testing.T) {
 		x.checkpoint.mu.Unlock()
 		time.Sleep(1100 * time.Millisecond)
 		x.tell("4")
+		time.Sleep(5 * time.Second)
+		if p := x.checkpoint.last(); p != "3" {
+			t.Errorf("%q is saved, though nothing has changed", p)
+		}
+		time.Sleep(6 * time.Second)
+		x.tell("5")
 		x.end()
-		if want := []Position{"1", "3", "4"}; !slices.Equal(x.checkpoint.saves, want) {
+		if want := []Position{"1", "3", "4", "5"}; !slices.Equal(x.checkpoint.saves, want) {
 			t.Errorf("saved %q, want %q", x.checkpoint.saves, want)
 		}
 	})

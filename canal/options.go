@@ -34,7 +34,7 @@ type Options struct {
 	// Attempts is how often a handler is given a change for which it returns errors, until that is parked. Default: 5, within some two seconds.
 	Attempts int
 
-	// SaveEvery is how often the position is saved, and so how much is done again after a kill. Default: 1 s.
+	// SaveEvery is how often the position is saved while rows change, and so how much is done again after a kill; ten times as seldom while none do. Default: 1 s.
 	SaveEvery time.Duration
 
 	// AlertAfter is for how long something must have failed to be alerted: Redis, the Source, the checkpoint, the filters. Default: 10 s.

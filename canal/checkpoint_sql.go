@@ -1,0 +1,134 @@
+package canal
+
+import (
+	"cmp"
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"regexp"
+	"strings"
+	"time"
+
+	"github.com/jmoiron/sqlx"
+
+	"github.com/cacheaside/cacheaside/internal/mutant"
+)
+
+// SQLCheckpointOptions are the settings of an SQLCheckpoint. nil, and the zero value, are good defaults.
+type SQLCheckpointOptions struct {
+	// Name tells the checkpoints of a table from each other: one for each Consumer, but for those of which one takes over from another. Small letters, digits, '_', '.' and '-', at most 64. Default: "canal".
+	Name string
+
+	// Table holds them. Of MySQL it may be given as schema.table. Default: "cacheaside_checkpoint".
+	Table string
+}
+
+// SQLCheckpoint is a Checkpoint in a table of a database. If that is the one whose changes are consumed, each save is a change of it, too: one in each Options.SaveEvery while rows change, and one in ten of those while none do. It is safe for concurrent use by any number of processes.
+type SQLCheckpoint struct {
+	db          *sqlx.DB
+	name, table string
+}
+
+var (
+	checkpointName  = regexp.MustCompile(`^[a-z0-9_.-]{1,64}$`)
+	checkpointTable = regexp.MustCompile(`^([A-Za-z_][A-Za-z0-9_]{0,62}\.)?[A-Za-z_][A-Za-z0-9_]{0,62}$`)
+)
+
+// NewSQLCheckpoint keeps the position in a table of db, which stays the caller's. It sends nothing: that the table is missing, the first use says. It is known to work with MySQL, MariaDB and SQLite; of the driver's name it is told which placeholders are to be used (see sqlx.BindType).
+func NewSQLCheckpoint(db *sqlx.DB, options *SQLCheckpointOptions) (*SQLCheckpoint, error) {
+	var o SQLCheckpointOptions
+	if options != nil {
+		o = *options
+	}
+	c := &SQLCheckpoint{db: db, name: cmp.Or(o.Name, "canal"), table: cmp.Or(o.Table, "cacheaside_checkpoint")}
+	switch {
+	case db == nil || db.DB == nil:
+		return nil, errors.New("canal: NewSQLCheckpoint: db is nil")
+	case !checkpointName.MatchString(c.name):
+		return nil, fmt.Errorf("canal: SQLCheckpointOptions.Name %q: 1 to 64 small letters, digits, '_', '.' and '-'", c.name)
+	case !checkpointTable.MatchString(c.table):
+		return nil, fmt.Errorf("canal: SQLCheckpointOptions.Table %q: an identifier of at most 63 letters, digits and '_', or schema.table", c.table)
+	}
+	return c, nil
+}
+
+// Schema is the statement that makes the table where there is none, for your migrations.
+func (c *SQLCheckpoint) Schema() string {
+	return "CREATE TABLE IF NOT EXISTS " + c.table + " (name VARCHAR(64) NOT NULL PRIMARY KEY, token BIGINT NOT NULL, place TEXT NOT NULL, saved BIGINT NOT NULL)"
+}
+
+// CreateTable does what Schema says, for tests and first steps.
+func (c *SQLCheckpoint) CreateTable(ctx context.Context) error {
+	_, err := c.db.ExecContext(ctx, c.Schema())
+	return c.failed(err)
+}
+
+// Load returns none if there is no row.
+func (c *SQLCheckpoint) Load(ctx context.Context) (Position, error) {
+	p, _, _, err := c.row(ctx)
+	return p, c.failed(err)
+}
+
+func (c *SQLCheckpoint) row(ctx context.Context) (p Position, token int64, found bool, err error) {
+	err = c.db.QueryRowxContext(ctx, c.text("SELECT place, token FROM TABLE WHERE name = ?"), c.name).Scan(&p, &token)
+	if errors.Is(err, sql.ErrNoRows) {
+		return "", 0, false, nil
+	}
+	return p, token, err == nil, err
+}
+
+// Save compares the token in the statement that writes.
+func (c *SQLCheckpoint) Save(ctx context.Context, p Position, token int64) error {
+	if len(p) > MaxPosition {
+		return c.failed(fmt.Errorf("a position of %d bytes", len(p)))
+	}
+	var last error
+	for range 3 { // another may put the row there, or change it, between
+		saved := time.Now().UnixMicro()
+		if n, err := c.exec(ctx, "UPDATE TABLE SET token = ?, place = ?, saved = ? WHERE name = ? AND token <= ?", token, p, saved, c.name, c.atMost(token)); err != nil || n > 0 {
+			return c.failed(err)
+		}
+		had, before, found, err := c.row(ctx)
+		switch {
+		case err != nil:
+			return c.failed(err)
+		case found && before > token:
+			return c.failed(ErrSuperseded)
+		case found && had == p && before == token: // MySQL does not count a row that it has left as it was
+			return nil
+		case found:
+			continue
+		}
+		if _, last = c.exec(ctx, "INSERT INTO TABLE (name, token, place, saved) VALUES (?, ?, ?, ?)", c.name, token, p, saved); last == nil {
+			return nil
+		}
+	}
+	return c.failed(cmp.Or(last, errors.New("others are saving at the same time")))
+}
+
+func (c *SQLCheckpoint) atMost(token int64) int64 {
+	if mutant.Active == mutant.CanalSuperseded {
+		return 1<<63 - 1
+	}
+	return token
+}
+
+func (c *SQLCheckpoint) exec(ctx context.Context, statement string, args ...any) (rows int64, err error) {
+	result, err := c.db.ExecContext(ctx, c.text(statement), args...)
+	if err != nil {
+		return 0, err
+	}
+	return result.RowsAffected()
+}
+
+func (c *SQLCheckpoint) text(statement string) string {
+	return c.db.Rebind(strings.Replace(statement, "TABLE", c.table, 1))
+}
+
+func (c *SQLCheckpoint) failed(err error) error {
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("canal: checkpoint %s in %s: %w", c.name, c.table, err)
+}

@@ -1,0 +1,90 @@
+package canal
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/jmoiron/sqlx"
+
+	"github.com/cacheaside/cacheaside/internal/testenv"
+)
+
+func eachDatabase(t *testing.T, f func(t *testing.T, db *sqlx.DB)) {
+	t.Run("sqlite", func(t *testing.T) { f(t, sqlx.NewDb(testenv.SQLite(t), "sqlite")) })
+	t.Run("mariadb", func(t *testing.T) { f(t, sqlx.NewDb(testenv.SharedMariaDB(t).DB(t), "mysql")) })
+}
+
+func TestSQLCheckpoint(t *testing.T) {
+	eachDatabase(t, func(t *testing.T, db *sqlx.DB) {
+		c, err := NewSQLCheckpoint(db, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := c.Load(t.Context()); err == nil {
+			t.Error("there is no table")
+		}
+		if err := c.Save(t.Context(), "x", 0); err == nil {
+			t.Error("there is no table")
+		}
+		for range 2 {
+			if err := c.CreateTable(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+		}
+		testCheckpoint(t, c)
+		other, err := NewSQLCheckpoint(db, &SQLCheckpointOptions{Name: "other"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if p, err := other.Load(t.Context()); p != "" || err != nil {
+			t.Errorf("%q, %v", p, err)
+		}
+	})
+}
+
+// Of many that save at the same time the one with the greatest token is what is left.
+func TestSQLCheckpointOfMany(t *testing.T) {
+	eachDatabase(t, func(t *testing.T, db *sqlx.DB) {
+		c, err := NewSQLCheckpoint(db, &SQLCheckpointOptions{Name: "many"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := c.CreateTable(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		var all sync.WaitGroup
+		for token := range int64(8) {
+			all.Go(func() {
+				for range 10 {
+					if err := c.Save(context.Background(), Position(strings.Repeat("x", int(token))), token); err != nil && !errors.Is(err, ErrSuperseded) {
+						t.Error(err)
+					}
+				}
+			})
+		}
+		all.Wait()
+		if p, err := c.Load(t.Context()); p != "xxxxxxx" || err != nil {
+			t.Errorf("%q, %v", p, err)
+		}
+	})
+}
+
+func TestNewSQLCheckpointChecks(t *testing.T) {
+	db := sqlx.NewDb(testenv.SQLite(t), "sqlite")
+	for want, o := range map[string]SQLCheckpointOptions{
+		`canal: SQLCheckpointOptions.Name "A b": 1 to 64 small letters, digits, '_', '.' and '-'`:                             {Name: "A b"},
+		`canal: SQLCheckpointOptions.Table "a; DROP": an identifier of at most 63 letters, digits and '_', or schema.table`:   {Table: "a; DROP"},
+		`canal: SQLCheckpointOptions.Table "a.b.c": an identifier of at most 63 letters, digits and '_', or schema.table`:     {Table: "a.b.c"},
+		`canal: SQLCheckpointOptions.Name "` + strings.Repeat("x", 65) + `": 1 to 64 small letters, digits, '_', '.' and '-'`: {Name: strings.Repeat("x", 65)},
+	} {
+		if _, err := NewSQLCheckpoint(db, &o); err == nil || err.Error() != want {
+			t.Errorf("%v, want %s", err, want)
+		}
+	}
+	if _, err := NewSQLCheckpoint(nil, nil); err == nil {
+		t.Error("no database")
+	}
+}

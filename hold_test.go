@@ -864,8 +864,9 @@ func TestHoldWhoseAnswerIsLate(t *testing.T) {
 	p := startOn(t, rdb, newTable(map[int]string{1: "old"}), o, nil)
 	p.want(t, 1, "old", nil)
 	h := p.hold(t, 1)
+	noError(t, h.Check(t.Context())) // the script is known from now on: it is asked once
 	h.mu.Lock()
-	h.timer.Stop() // it is asked here alone
+	h.timer.Stop() // and here alone
 	h.mu.Unlock()
 	late.on.Store(true)
 	if err := h.Check(t.Context()); !errors.Is(err, ErrHoldLost) {

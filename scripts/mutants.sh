@@ -36,7 +36,12 @@ one() {
 		echo "NO TEST   $name: $test in $package"
 		return 1
 	fi
-	if (cd "$package" && CACHEASIDE_MUTANT=$name "$bin" -test.run "^${test/\//$/^}\$" -test.timeout "$limit") >"$log" 2>&1; then
+	local tries=1 passed=0
+	[[ $test != *History* ]] || tries=2 # histories find by chance, and less of it on a busy machine
+	while [ $passed -lt $tries ] && (cd "$package" && CACHEASIDE_MUTANT=$name "$bin" -test.run "^${test/\//$/^}\$" -test.timeout "$limit") >"$log" 2>&1; do
+		passed=$((passed + 1))
+	done
+	if [ $passed = $tries ]; then
 		echo "SURVIVED  $name: $test passes without it"
 		return 1
 	fi

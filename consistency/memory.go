@@ -37,7 +37,8 @@ type queued struct {
 	id       string
 	claim    string // by whom it was given out, "" if it waits
 	put, due time.Time
-	again    time.Duration
+	again    time.Duration // after it was done; and
+	last     time.Time     // it is done no earlier than that for the last time
 	attempts int
 	place    int // in byDue
 }
@@ -75,9 +76,10 @@ func (q *MemoryQueue) Put(ctx context.Context, items ...Item) error {
 		if q.byID[item.ID] != nil {
 			continue
 		}
+		due, again := now.Add(item.After), max(0, item.Again)
 		q.add(&queued{
 			work: work{item.Key, item.Reload}, id: cmp.Or(item.ID, rand.Text()),
-			put: now, due: now.Add(item.After), again: max(0, item.Again), attempts: item.Attempts,
+			put: now, due: due, again: again, last: due.Add(again), attempts: item.Attempts,
 		})
 	}
 	return nil
@@ -115,17 +117,16 @@ func (q *MemoryQueue) add(e *queued) {
 
 // merge has e do for other, too: it is done first when the first of both is due, and last when the last is.
 func (e *queued) merge(other *queued) {
-	last := e.due.Add(e.again)
-	if l := other.due.Add(other.again); l.After(last) && mutant.Active != mutant.MemoryEarly {
-		last = l
+	if other.last.After(e.last) && mutant.Active != mutant.MemoryEarly {
+		e.last = other.last
 	}
+	e.again = max(e.again, other.again)
 	if other.due.Before(e.due) {
 		e.due = other.due
 	}
 	if other.put.Before(e.put) {
 		e.put = other.put
 	}
-	e.again = last.Sub(e.due)
 	e.attempts = max(e.attempts, other.attempts)
 }
 
@@ -163,7 +164,7 @@ func (q *MemoryQueue) collapse() {
 		delete(q.byID, e.id)
 		delete(q.waiting, e.work)
 		if all.put.IsZero() {
-			all.put, all.due, all.again, all.attempts = e.put, e.due, e.again, e.attempts
+			all.put, all.due, all.again, all.last, all.attempts = e.put, e.due, e.again, e.last, e.attempts
 		}
 		all.merge(e)
 	}
@@ -197,7 +198,11 @@ func (q *MemoryQueue) Claim(ctx context.Context, most int, life time.Duration) (
 		}
 		e.claim, e.due = claim, now.Add(life)
 		heap.Fix(&q.byDue, 0)
-		items = append(items, Item{ID: e.id, Claim: claim, Key: e.key, Again: e.again, Reload: e.reload, Attempts: e.attempts, Age: now.Sub(e.put)})
+		again := max(e.again, e.last.Sub(now)) // what has become due since it was merged is done with it
+		if mutant.Active == mutant.MemoryOverdue {
+			again = max(e.again, e.last.Sub(e.put))
+		}
+		items = append(items, Item{ID: e.id, Claim: claim, Key: e.key, Again: again, Reload: e.reload, Attempts: e.attempts, Age: now.Sub(e.put)})
 	}
 	return items, nil
 }
@@ -213,6 +218,7 @@ func (q *MemoryQueue) Later(ctx context.Context, items ...Item) error {
 	return q.each(ctx, items, func(e *queued, item Item) {
 		q.remove(e)
 		e.claim, e.due, e.again, e.attempts = "", now.Add(item.After), max(0, item.Again), item.Attempts
+		e.last = e.due.Add(e.again)
 		q.add(e)
 	})
 }

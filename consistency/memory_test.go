@@ -136,6 +136,31 @@ func TestMemoryQueueAdoptsTheLaterOfTwo(t *testing.T) {
 	}
 }
 
+// What has become due while nobody could do it, as in an outage, is all done with the first: it does not come again when as much time has passed once more. So it is when a full queue has made whole loaders of keys.
+func TestMemoryQueueDoesTheOverdueOnce(t *testing.T) {
+	for limit, keys := range map[int]int{0: 1, 10: 100} {
+		inMemory(t, limit, func(q memory) {
+			for n := range 300 {
+				q.put(consistency.Item{Key: userKey(n % keys)})
+				time.Sleep(time.Second)
+			}
+			for _, got := range q.claim() {
+				if got.Again != 0 {
+					q.Errorf("again after %v", got.Again)
+				}
+				q.done(got)
+			}
+			q.holds(0)
+			q.put(consistency.Item{Key: userKey(1), Again: 5 * time.Second}) // what is to be done twice is, though it is late
+			time.Sleep(time.Minute)
+			q.put(consistency.Item{Key: userKey(1)})
+			if got := q.claim()[0]; got.Again != 5*time.Second {
+				q.Errorf("again after %v", got.Again)
+			}
+		})
+	}
+}
+
 // What is put while the key is claimed is of a later change: it is done after that, whatever becomes of the claim.
 func TestMemoryQueuePutWhileClaimed(t *testing.T) {
 	for _, end := range []string{"done", "later", "lost"} {

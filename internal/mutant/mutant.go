@@ -260,6 +260,7 @@ const (
 	RemoverUnbounded = "remover_unbounded"
 
 	MemoryTwice      = "memory_twice"
+	MemoryOverdue    = "memory_overdue"
 	MemoryEarly      = "memory_early"
 	MemoryClaimed    = "memory_claimed"
 	MemoryStaleClaim = "memory_stale_claim"

@@ -16,6 +16,7 @@ const (
 	removeTries   = 3
 	removePause   = 100 * time.Millisecond // before the second try; then twice as long
 	removeTimeout = 10 * time.Second       // of each try
+	removers      = 2                      // at once: where the database is busy, a batch may wait longer for it than the next takes to come together
 )
 
 // remover takes from a queue what a Writer has done itself, off the path of the writes and in batches: as many rows in one transaction cost little more than one. Of what is to be done Again it has the queue
@@ -40,9 +41,13 @@ type remover struct {
 func newRemover(queue Queue) *remover {
 	r := &remover{queue: queue, some: make(chan struct{}, 1), enough: make(chan struct{}, 1), closing: make(chan struct{}), ended: make(chan struct{})}
 	r.ctx, r.stop = context.WithCancel(context.Background())
+	var all sync.WaitGroup
+	for range removers {
+		all.Go(r.work)
+	}
 	go func() {
 		defer close(r.ended)
-		r.work()
+		all.Wait()
 	}()
 	return r
 }
@@ -77,7 +82,7 @@ func signal(c chan struct{}) {
 	}
 }
 
-// close takes away what there is, until ctx ends, and ends the goroutine.
+// close takes away what there is, until ctx ends, and ends the goroutines.
 func (r *remover) close(ctx context.Context) {
 	r.mu.Lock()
 	first := !r.closed

@@ -92,9 +92,14 @@ func (s *shift) judgeRedis(ctx context.Context, items []Item, errs []error) (tri
 	return tried
 }
 
-func (s *shift) redisWorks() {
+// mayWork is for who has had nothing to do for so long that others must have: he tries all again. What he has alerted goes on until he knows, for they may only have been quicker each time.
+func (s *shift) mayWork() {
 	s.outage = 0
 	s.counters.out.Store(false)
+}
+
+func (s *shift) redisWorks() {
+	s.mayWork()
 	s.over(&s.service, redisOut)
 }
 

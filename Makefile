@@ -22,7 +22,7 @@ test: servers ## all tests of all modules with the race detector; then what timi
 	CACHEASIDE_TEST_REDIS=tls go test -count=1 -skip '$(PLAIN)' .
 
 # What needs no Redis of its own kind: it has a proxy, child processes, a bubble or a server of its own, and would only do the same again.
-PLAIN := ^(TestExpiryStorm|TestFlushUnderLoad|TestRedis(Killed|Hung)UnderLoad|TestDatabaseFails|TestSlowDatabase|TestBreakdown.*|TestEarlyRefresh.*|TestHotKeyNeverExpires|TestHardEnd|TestOverlappingBatches|TestClusterNodeHangs|TestSlotMoves|TestServerRefuses|TestReplicaLagHistory|TestRedisOutOfReach|TestRenewalIsTriedAgain|TestCloseDuringHits|TestRedisHangs|TestNobodyReloadsWhatIsNotRead|TestStaleWhileTheBreakerIsOpen|TestLives|TestHistory.*|TestStrictHistoryIsLinearizable|TestHoldsWhileASlotMoves|TestHoldThatComesLate|TestSuspendedProcess|TestRefreshesAreAskedFor|TestCloseDuringHits|TestLoadLockWithoutRedis|TestAttack|Example.*)$$
+PLAIN := ^(TestExpiryStorm|TestFlushUnderLoad|TestRedis(Killed|Hung)UnderLoad|TestDatabaseFails|TestSlowDatabase|TestBreakdown.*|TestEarlyRefresh.*|TestHotKeyNeverExpires|TestHardEnd|TestOverlappingBatches|TestClusterNodeHangs|TestSlotMoves|TestServerRefuses|TestReplicaLagHistory|TestRedisOutOfReach|TestRenewalIsTriedAgain|TestCloseDuringHits|TestRedisHangs|TestNobodyReloadsWhatIsNotRead|TestStaleWhileTheBreakerIsOpen|TestLives|TestHistory.*|TestStrictHistoryIsLinearizable|TestHoldsWhileASlotMoves|TestHoldThatComesLate|TestSuspendedProcess|TestRefreshesAreAskedFor|TestLoadLockWithoutRedis|TestAttack|Example.*)$$
 # What the race detector distorts.
 TIMED := TestBreakdown|TestMemoryHit|TestRedisHangs|TestBudget|TestOverhead|Allocat
 

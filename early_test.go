@@ -95,7 +95,7 @@ func TestHotKeyNeverExpires(t *testing.T) {
 
 // Nobody reads it, so nobody reloads it. One that is read rarely is not reloaded early.
 func TestNobodyReloadsWhatIsNotRead(t *testing.T) {
-	bubble(t, rarePolls, livesWith(func(o *LoaderOptions) { o.EarlyRefresh = 1; o.TTL = 10 * time.Minute }), func(t *testing.T, _ backend, d *table, p, _ process) {
+	bubble(t, rarelyPolling, livesWith(func(o *LoaderOptions) { o.EarlyRefresh = 1; o.TTL = 10 * time.Minute }), func(t *testing.T, _ backend, d *table, p, _ process) {
 		d.read = sleeps(20 * time.Millisecond)
 		p.want(t, 1, "a", nil)
 		for range 9 {

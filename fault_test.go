@@ -830,7 +830,7 @@ func TestRefreshesAreAskedFor(t *testing.T) {
 		_, b := embedded(t)
 		type from struct{}
 		var seen []any
-		c, err := New(b.client(t), &rarePolls)
+		c, err := New(b.client(t), &rarelyPolling)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -108,7 +108,7 @@ func TestHardEnd(t *testing.T) {
 			t.Errorf("it lives %v", ttl)
 		}
 		d.write(1, "b")
-		time.Sleep(6 * time.Hour)
+		time.Sleep(24 * time.Hour)
 		p.want(t, 1, "a", nil)
 		synctest.Wait()
 		p.want(t, 1, "b", nil)

@@ -124,6 +124,9 @@ var noMemory = Options{RedisTimeout: 10 * time.Second, ReadTimeout: 10 * time.Se
 // rarePolls are those for a test that counts commands.
 var rarePolls = Options{RedisTimeout: 10 * time.Second, ReadTimeout: 10 * time.Second, MemoryBytes: -1, MaxStaleness: time.Minute}
 
+// rarelyPolling are patient options with a memory tier, for hours in a bubble.
+var rarelyPolling = Options{RedisTimeout: 10 * time.Second, ReadTimeout: 10 * time.Second, MaxStaleness: time.Minute}
+
 // table stands in for a database: rows of text, whose reads are counted and can be stopped half way.
 type table struct {
 	mu    sync.Mutex

@@ -33,6 +33,16 @@ type ill struct {
 
 // ill notes that something has failed, and alerts once when that has lasted. It answers how often it has failed in a row.
 func (a *alarm) ill(what string, err error) int {
+	a.counters.failures.Add(1)
+	a.counters.lastError.Store(&err)
+	times, lasts := a.note(what, err)
+	if lasts {
+		a.give(Alert{What: what, Err: err})
+	}
+	return times
+}
+
+func (a *alarm) note(what string, err error) (times int, lasts bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.ills == nil {
@@ -45,25 +55,20 @@ func (a *alarm) ill(what string, err error) int {
 	}
 	i.times++
 	i.err = err
-	a.counters.failures.Add(1)
-	a.counters.lastError.Store(&err)
 	if !i.alerted && time.Since(i.since) >= a.options.AlertAfter {
 		i.alerted = mutant.Active != mutant.CanalAlertStorm
-		a.give(Alert{What: what, Err: err})
+		lasts = true
 	}
-	return i.times
+	return i.times, lasts
 }
 
 // well notes that it works.
 func (a *alarm) well(what string) {
 	a.mu.Lock()
-	defer a.mu.Unlock()
 	i := a.ills[what]
-	if i == nil {
-		return
-	}
 	delete(a.ills, what)
-	if i.alerted {
+	a.mu.Unlock()
+	if i != nil && i.alerted {
 		a.options.Logger.Info("canal: it works again", "what", what, "failed", i.times, "for", time.Since(i.since).Round(time.Millisecond))
 	}
 }
@@ -82,21 +87,26 @@ func (a *alarm) failing() (what string, err error) {
 
 // alert tells of something that has happened, at most once a second for each kind and binding.
 func (a *alarm) alert(what, binding string, err error) {
+	a.counters.lastError.Store(&err)
+	if a.isNew(what + " " + binding) {
+		a.give(Alert{What: what, Binding: binding, Err: err})
+	}
+}
+
+func (a *alarm) isNew(kind string) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.counters.lastError.Store(&err)
 	if a.recent == nil {
 		a.recent = map[string]time.Time{}
 	}
-	kind := what + " " + binding
 	if last, ok := a.recent[kind]; ok && time.Since(last) < time.Second {
-		return
+		return false
 	}
 	a.recent[kind] = time.Now()
-	a.give(Alert{What: what, Binding: binding, Err: err})
+	return true
 }
 
-// give is called with the mutex held.
+// give is called without the mutex, for a logger may ask for Health.
 func (a *alarm) give(alert Alert) {
 	a.counters.alerts.Add(1)
 	args := []any{slog.String("what", alert.What), slog.Any("error", alert.Err)}

@@ -8,6 +8,7 @@ import (
 	"slices"
 
 	"github.com/cacheaside/cacheaside"
+	"github.com/cacheaside/cacheaside/internal/keys"
 	"github.com/cacheaside/cacheaside/internal/mutant"
 )
 
@@ -44,39 +45,48 @@ func Bind[K comparable, V any](l *cacheaside.Loader[K, V], schema, table string,
 	b.name = "loader " + all.Loader
 	b.whole = func(w *work) { w.invalidate(all) }
 	b.row = func(w *work, c *Change) error {
-		before, had, err := keyOf(key, c.Before)
+		before, after, had, has, err := both(key, c)
 		if err != nil {
 			return err
 		}
-		after, has, err := keyOf(key, c.After.over(c.Before))
-		if err != nil {
-			return err
+		if had && mutant.Active != mutant.CanalNewKeyOnly {
+			k := l.Key(before)
+			if err := k.Check(); err != nil { // it would be refused, again and again
+				return err
+			}
+			w.invalidate(k)
 		}
-		if had && (!has || before != after) && mutant.Active != mutant.CanalNewKeyOnly {
-			w.invalidate(l.Key(before))
-		}
-		switch {
-		case !has:
-		case had && before == after:
-			w.invalidate(l.Key(after))
-		default:
-			w.admit(l.Key(after))
+		if has && (!had || before != after) {
+			k := l.Key(after)
+			if err := k.Check(); err != nil {
+				return err
+			}
+			w.admit(k)
 		}
 		return nil
 	}
 	return b
 }
 
-func keyOf[K any](key Key[K], r Row) (k K, ok bool, err error) {
-	if !r.Exists() {
-		return k, false, nil
+// both makes the keys of a change's two rows.
+func both[K comparable](key Key[K], c *Change) (before, after K, had, has bool, err error) {
+	if c.Before.Exists() {
+		before, had, err = key.Of(c.Before)
 	}
+	if c.After.Exists() && err == nil {
+		after, has, err = key.Of(c.After.over(c.Before))
+	}
+	return before, after, had, has, err
+}
+
+// understand adds to w what a change of a row asks for. If it cannot, or a function of the user's panics, it returns why, and w may have a part of it, which does no harm.
+func (b *Binding) understand(w *work, c *Change) (err error) {
 	defer func() {
 		if p := recover(); p != nil {
 			err = &cacheaside.PanicError{Value: p, Stack: debug.Stack()}
 		}
 	}()
-	return key.Of(r)
+	return b.row(w, c)
 }
 
 // Filter is what BindFilter needs of a filter: those of package bloom have it.
@@ -85,27 +95,28 @@ type Filter interface {
 	Deleted(ctx context.Context, rows int) error
 }
 
-// BindFilter has the inserts of a table add to a filter that is not that of a loader, and its deletes be counted (see bloom.MaintainOptions). The name is for messages. Options.OnGap and Options.Parking are needed.
+// BindFilter has the inserts of a table add to a filter that is not that of a loader, and its deletes be counted (see bloom.MaintainOptions). The name is for messages and for what is parked: letters, digits, '_', '.' and '-'. Options.OnGap and Options.Parking are needed.
 func BindFilter(name string, f Filter, schema, table string, key Key[string]) Binding {
 	b := Binding{table: Table{schema, table}, columns: slices.Clone(key.Columns), name: "filter " + name, filter: true, whole: func(*work) {}}
 	if f == nil || key.Of == nil {
 		b.err = errors.New("the filter, or Key.Of, is nil")
 		return b
 	}
+	if !keys.ValidName(name) {
+		b.err = invalidName(name)
+		return b
+	}
+	to := &target{f}
 	b.row = func(w *work, c *Change) error {
-		before, had, err := keyOf(key, c.Before)
-		if err != nil {
-			return err
-		}
-		after, has, err := keyOf(key, c.After.over(c.Before))
+		before, after, had, has, err := both(key, c)
 		if err != nil {
 			return err
 		}
 		if has && (!had || before != after) {
-			w.add(f, after)
+			w.add(to, after)
 		}
 		if had && (!has || before != after) {
-			w.deleted(f)
+			w.deleted(to)
 		}
 		return nil
 	}
@@ -116,10 +127,17 @@ func BindFilter(name string, f Filter, schema, table string, key Key[string]) Bi
 // (Options.Attempts), and then parked, which needs Options.Parking. The name is for messages and for what is parked: letters, digits, '_', '.' and '-'.
 func Handle(name, schema, table string, f func(ctx context.Context, c Change) error) Binding {
 	b := Binding{table: Table{schema, table}, name: "handler " + name, handle: f}
-	if f == nil {
+	switch {
+	case f == nil:
 		b.err = errors.New("the function is nil")
+	case !keys.ValidName(name):
+		b.err = invalidName(name)
 	}
 	return b
+}
+
+func invalidName(name string) error {
+	return fmt.Errorf("the name %q: letters, digits, '_', '.' and '-'", name)
 }
 
 func (b *Binding) check() error {

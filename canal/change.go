@@ -51,6 +51,9 @@ type Change struct {
 	Time time.Time
 }
 
+// ofWhole tells whether it is of a table as a whole, or of several.
+func (c *Change) ofWhole() bool { return c.Kind == Truncate || c.Kind == Alter }
+
 // String names the table and the kind.
 func (c Change) String() string {
 	return fmt.Sprintf("%s of %s.%s", c.Kind, c.Schema, c.Table)

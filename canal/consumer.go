@@ -1,6 +1,7 @@
 package canal
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -119,6 +120,7 @@ func (c *Consumer) tenure(ctx context.Context) error {
 				return err
 			}
 			s.at = ""
+			_ = c.pause(ctx, "source", err) // it may be lost again
 		default:
 			_ = c.pause(ctx, "source", err)
 		}
@@ -147,9 +149,14 @@ func (s *session) stream(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	batches := make(chan Batch, 16)
 	ended := make(chan error, 1)
+	from := s.at
 	go func() {
+		err := errors.New("the source has called runtime.Goexit")
 		defer close(batches)
-		ended <- s.source.Run(ctx, Need{From: s.at, Tables: s.need}, batches)
+		defer func() { ended <- err }()
+		err = guarded(ctx, func(ctx context.Context) error {
+			return s.source.Run(ctx, Need{From: from, Tables: s.need}, batches)
+		})
 	}()
 	err := s.consume(ctx, batches)
 	s.save(context.WithoutCancel(ctx))
@@ -166,12 +173,16 @@ func (s *session) stream(ctx context.Context) error {
 func (s *session) consume(ctx context.Context, batches <-chan Batch) error {
 	saving := time.NewTicker(max(s.options.SaveEvery, time.Millisecond))
 	defer saving.Stop()
+	began := time.Now()
 	fresh := s.at == "" && s.checkpoint != nil // nobody knows what was before
 	for {
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-saving.C:
+			if time.Since(began) > longPause {
+				s.well("source")
+			}
 			if s.news || time.Since(s.lastSave) >= idleSaves*s.options.SaveEvery { // a checkpoint that is in the database moves the position by being saved
 				s.save(ctx)
 			}
@@ -179,7 +190,9 @@ func (s *session) consume(ctx context.Context, batches <-chan Batch) error {
 			if !ok {
 				return nil
 			}
-			s.well("source")
+			if len(b.Changes) > 0 { // one that only begins may fail again
+				s.well("source")
+			}
 			some := gather(b, batches)
 			if fresh && mutant.Active != mutant.CanalGap {
 				if err := s.repair(ctx); err != nil {
@@ -197,14 +210,14 @@ func (s *session) consume(ctx context.Context, batches <-chan Batch) error {
 // gather takes what else is there, so that under load much is done in one trip.
 func gather(first Batch, batches <-chan Batch) []Batch {
 	some := []Batch{first}
-	for n := len(first.Changes); n < most; {
+	for n := 1 + len(first.Changes); n < most; { // one without changes counts, too: there may be one after the other
 		select {
 		case b, ok := <-batches:
 			if !ok {
 				return some
 			}
 			some = append(some, b)
-			n += len(b.Changes)
+			n += 1 + len(b.Changes)
 		default:
 			return some
 		}
@@ -270,7 +283,8 @@ func (s *session) do(ctx context.Context, batches []Batch) error {
 	for _, b := range batches {
 		if b.Malformed != nil {
 			s.malformed.Add(1)
-			if err := s.park(ctx, Parked{Message: b.Malformed.Message, Reason: b.Malformed.Err.Error()}, b.Malformed.Err); err != nil {
+			cause := cmp.Or(b.Malformed.Err, errMalformed)
+			if err := s.park(ctx, Parked{Message: b.Malformed.Message, Reason: cause.Error()}, cause); err != nil {
 				return err
 			}
 		}
@@ -296,29 +310,35 @@ func (s *session) do(ctx context.Context, batches []Batch) error {
 			b.Ack()
 		}
 	}
-	s.heard.Store(time.Now().UnixNano())
 	return nil
+}
+
+// bound are the Bindings that a change is of: those of its table, or of all that it may have changed.
+func (c *Consumer) bound(change *Change) []*Binding {
+	if !change.ofWhole() {
+		return c.of[Table{change.Schema, change.Table}]
+	}
+	var all []*Binding
+	for i := range c.bindings {
+		b := &c.bindings[i]
+		if (change.Schema == "" || change.Schema == b.table.Schema) && (change.Table == "" || change.Table == b.table.Name) {
+			all = append(all, b)
+		}
+	}
+	return all
 }
 
 // understand adds to w what a change asks for.
 func (s *session) understand(ctx context.Context, w *work, c *Change) error {
-	if c.Kind == Truncate || c.Kind == Alter {
-		for table, bindings := range s.of {
-			if (c.Schema == "" || c.Schema == table.Schema) && (c.Table == "" || c.Table == table.Name) {
-				for _, b := range bindings {
-					if b.whole != nil {
-						b.whole(w)
-					}
-				}
-			}
-		}
-		return nil
-	}
-	for _, b := range s.of[Table{c.Schema, c.Table}] {
+	for _, b := range s.bound(c) {
 		if b.row == nil {
 			continue
 		}
-		err := b.row(w, c)
+		if c.ofWhole() {
+			b.whole(w)
+			continue
+		}
+		err := b.understand(w, c)
 		if err == nil {
 			continue
 		}
@@ -339,18 +359,12 @@ func (s *session) understand(ctx context.Context, w *work, c *Change) error {
 
 // handle gives a change to its handlers.
 func (s *session) handle(ctx context.Context, c *Change) error {
-	for table, bindings := range s.of {
-		whole := c.Kind == Truncate || c.Kind == Alter
-		if whole && (c.Schema != "" && c.Schema != table.Schema || c.Table != "" && c.Table != table.Name) || !whole && (table != Table{c.Schema, c.Table}) {
+	for _, b := range s.bound(c) {
+		if b.handle == nil {
 			continue
 		}
-		for _, b := range bindings {
-			if b.handle == nil {
-				continue
-			}
-			if err := s.handleBy(ctx, b, c); err != nil {
-				return err
-			}
+		if err := s.handleBy(ctx, b, c); err != nil {
+			return err
 		}
 	}
 	return nil

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -216,13 +218,15 @@ func TestSourceFails(t *testing.T) {
 			t.Errorf("columns %q", got)
 		}
 		x.source.in <- error(nil)
+		x.source.in <- func() { panic("private") }
+		x.source.in <- runtime.Goexit
 		x.source.in <- fmt.Errorf("%w: binlog_format is STATEMENT", ErrSetup)
 		if err := <-x.ended; !errors.Is(err, ErrSetup) {
 			t.Error(err)
 		}
 		x.stop()
 		x.stop = nil
-		if p, n := x.checkpoint.last(), x.Stats().Failures; p != "1" || n != 4 {
+		if p, n := x.checkpoint.last(), x.Stats().Failures; p != "1" || n != 6 {
 			t.Errorf("%q is saved; %d failures", p, n)
 		}
 	})
@@ -404,6 +408,7 @@ func TestNewConsumerChecks(t *testing.T) {
 			"nil loader":  {[]Binding{ok, Bind[int64, string](nil, "shop", "users", IntColumn[int64]("id"))}, nil, "canal: Binding 1: of shop.users: the loader is nil"},
 			"nil key":     {[]Binding{Bind(x.users, "shop", "users", Key[int64]{})}, nil, "canal: Binding 0: of shop.users: Key.Of is nil"},
 			"no table":    {[]Binding{Bind(x.users, "shop", "", IntColumn[int64]("id"))}, nil, `canal: Binding 0: loader user: schema "shop", table "": neither can be empty`},
+			"name":        {[]Binding{Handle("a b", "shop", "users", func(context.Context, Change) error { return nil })}, nil, `canal: Binding 0: of shop.users: the name "a b": letters, digits, '_', '.' and '-'`},
 			"no parking":  {[]Binding{handle}, nil, "canal: Binding 0, handler h, needs Options.Parking"},
 			"attempts":    {[]Binding{ok}, &Options{Attempts: -1}, "canal: Options.Attempts -1: at least 1"},
 			"save every":  {[]Binding{ok}, &Options{SaveEvery: -1}, "canal: Options.SaveEvery -1ns: cannot be negative"},
@@ -550,6 +555,124 @@ func TestBindFilter(t *testing.T) {
 		}
 		if s := x.Stats(); s.Misunderstood != 1 || s.Parked != 1 || s.Position != "1" {
 			t.Errorf("%+v", s)
+		}
+	})
+}
+
+// secret is a key that has no text if it is "bad".
+type secret string
+
+func (s secret) MarshalText() ([]byte, error) {
+	if s == "bad" {
+		return nil, errors.New("no text")
+	}
+	return []byte(s), nil
+}
+
+// A key that cannot be one keeps nobody waiting: it is a row that was not understood.
+func TestKeyWithoutText(t *testing.T) {
+	in(t, func(x *world) {
+		l := loader[secret](x, x.cache, "secret")
+		x.bindings = []Binding{Bind(l, "shop", "users", TextColumn[secret]("email"))}
+		x.start()
+		x.set(secret("good"), "old")
+		reads(x, l, "good", "old")
+		x.set(secret("good"), "new")
+		x.tell("1", update(row(1, "bad"), row(1, "fine")), update(row(1, "fine"), row(1, "bad")))
+		reads(x, l, "good", "new")
+		if s := x.Stats(); s.Misunderstood != 2 || s.Position != "1" || s.Failures != 0 {
+			t.Errorf("%+v", s)
+		}
+	})
+}
+
+// Batches without changes, however many come, keep those with changes waiting no longer than some of them take.
+func TestIdleBatches(t *testing.T) {
+	endless := make(chan Batch, 1)
+	stop := make(chan struct{})
+	defer close(stop)
+	go func() {
+		for {
+			select {
+			case endless <- Batch{Position: "x"}:
+			case <-stop:
+				return
+			}
+		}
+	}()
+	for range 10 {
+		if some := gather(<-endless, endless); len(some) > most {
+			t.Errorf("%d batches at once", len(some))
+		}
+	}
+}
+
+// A Source that begins, and at once has lost its position, again and again, makes no more work than one that fails, and is alerted as that.
+func TestLostAgainAndAgain(t *testing.T) {
+	in(t, func(x *world) {
+		for range 100 {
+			x.source.in <- fmt.Errorf("%w: purged", ErrPositionLost)
+		}
+		x.start()
+		time.Sleep(time.Minute)
+		if n := x.source.runs(); n < 10 || n > 40 {
+			t.Errorf("%d runs within a minute", n)
+		}
+		if got := x.alerted(); !slices.Contains(got, "source ") || x.Health(time.Hour) == nil {
+			t.Errorf("%q", got)
+		}
+	})
+}
+
+// asking is a log that asks how things are.
+type asking struct {
+	slog.Handler
+	ask func()
+}
+
+func (a asking) Handle(context.Context, slog.Record) error {
+	a.ask()
+	return nil
+}
+
+func TestLoggersMayAsk(t *testing.T) {
+	in(t, func(x *world) {
+		asked := 0
+		x.bindings = x.bindings[:1]
+		x.options.Logger = slog.New(asking{slog.NewTextHandler(t.Output(), nil), func() {
+			_ = x.Health(time.Second)
+			asked++
+		}})
+		x.start()
+		x.redis.SetError("LOADING")
+		x.tell("1", insert(row("no number", nil)))
+		time.Sleep(time.Minute)
+		x.redis.SetError("")
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		if asked != 3 || x.Stats().Position != "1" { // not understood; Redis is out; it works again
+			t.Errorf("%d lines: %+v", asked, x.Stats())
+		}
+	})
+}
+
+// slice is a filter that cannot be compared.
+type slice []*knows
+
+func (s slice) Admit(ctx context.Context, keys []string) (func(context.Context) error, error) {
+	return s[0].Admit(ctx, keys)
+}
+func (s slice) Deleted(ctx context.Context, rows int) error { return s[0].Deleted(ctx, rows) }
+
+func TestFilterThatCannotBeCompared(t *testing.T) {
+	in(t, func(x *world) {
+		f := slice{{}}
+		x.bindings = []Binding{BindFilter("emails", f, "shop", "users", TextColumn[string]("email"))}
+		x.options.OnGap = func(context.Context) error { return nil }
+		x.start()
+		x.tell("1", insert(row(1, "a")))
+		if !slices.Equal(f[0].keys, []string{"a"}) {
+			t.Errorf("%q", f[0].keys)
 		}
 	})
 }

@@ -1,3 +1,7 @@
-// Package canal has caches and filters follow the database, whoever has changed it: another program, a migration, an operator's UPDATE. A Source tells of the changes of rows: MySQL's or MariaDB's binary log (package mysqlbinlog, a module of its own), or the
-// messages of canal server, Maxwell or Debezium (package envelope). A Consumer invalidates what they stand for.
+// Package canal has caches and filters follow the database, whoever has changed it: another program, a migration, an operator's UPDATE. A Source tells of the changes of rows, a Consumer invalidates what they stand for (Bind), tells filters (BindFilter), and hands them to functions (Handle).
+//
+// A change is done at least once, those of a row in their order: first caches are invalidated, then handlers get it, then the position is saved (Checkpoint), so that a process that is killed at any moment does again what it may not have done. Changes that nobody has told of, because the Source had lost its position, are made
+// good by invalidating everything that is bound.
+//
+// There is no Source in this package: one is a type with a single method, over whatever tells of the changes of your database.
 package canal

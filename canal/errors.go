@@ -12,6 +12,8 @@ var (
 	// ErrSuperseded says that another Consumer, which has the lock since, has saved its position.
 	ErrSuperseded = errors.New("superseded by another Consumer")
 
+	errMalformed = errors.New("the source does not say why")
+
 	// ErrUnknownColumn says that the database has not told what a column holds, or that there is none of this name.
 	ErrUnknownColumn = errors.New("canal: the column is not known")
 )

@@ -7,7 +7,7 @@ import (
 
 // Key tells which key of a loader, or of a filter, a row of a table stands for: IntColumn, TextColumn, or one of your own.
 type Key[K any] struct {
-	// Columns are those that Of needs. A database that does not tell of them in each change, as with binlog_row_image=MINIMAL, is refused when the Consumer starts.
+	// Columns are those that Of needs. A Source is told of them (Need.Tables), and can say at its start that its database does not tell of them in each change, as with binlog_row_image=MINIMAL.
 	Columns []string
 
 	// Of makes the key of a row. ok is false if the row has none, as where the e-mail address by which it can be found is NULL. It is called by one goroutine at a time, for the row as it was

@@ -28,7 +28,7 @@ type Options struct {
 	// error for is tried again. Bindings of filters need it; so do loaders with a filter that hides keys. Default: nothing.
 	OnGap func(ctx context.Context) error
 
-	// Parking keeps what could not be done, for somebody to look at: NewFileParking, NewSQLParking. Handlers, filters and Sources that decode messages need it.
+	// Parking keeps what could not be done, for somebody to look at: NewFileParking, or your own. Handlers, filters and Sources that decode messages need it.
 	Parking Parking
 
 	// Attempts is how often a handler is given a change for which it returns errors, until that is parked. Default: 5, within some two seconds.
@@ -49,7 +49,7 @@ type Options struct {
 
 // Alert says that something is wrong that goes on being tried, or was repaired at a price, or was parked.
 type Alert struct {
-	// What is "redis", "source", "checkpoint", "lock", "gap", "position lost", "not understood" or "parked".
+	// What is "redis", "source", "checkpoint", "lock", "gap", "parking", "position lost", "not understood" or "parked".
 	What string
 	// Binding is whose it is, if it is one's.
 	Binding string

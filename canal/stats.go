@@ -13,7 +13,7 @@ type counters struct {
 	batches, changes, handledChanges        atomic.Int64
 	handlerErrors, misunderstood, malformed atomic.Int64
 	parked, lost, failures, alerts          atomic.Int64
-	upTo, heard                             atomic.Int64 // Unix nanoseconds
+	upTo                                    atomic.Int64 // Unix nanoseconds
 	position, savedPosition                 atomic.Pointer[Position]
 	lastError                               atomic.Pointer[error]
 }

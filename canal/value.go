@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"math"
 	"strconv"
 )
 
@@ -44,53 +45,58 @@ func (v Value) Known() bool { return v.v != nil }
 func (v Value) IsNull() bool { return v.v == null{} }
 
 // Text is the value as MySQL's client shows it: integers in decimal, DECIMAL with its digits, DATE and DATETIME as they are stored, TIMESTAMP in UTC, ENUM and SET by their names, BIT and YEAR as a number, bytes as they are, and floats in the fewest digits that
-// tell them from others of their type. NULL, and what is not known, is "".
+// tell them from others of their type. NULL, and what is not known, is "". A Source sees to it.
 func (v Value) Text() string {
 	switch v := v.v.(type) {
 	case string:
 		return v
 	case []byte:
 		return string(v)
-	case int64:
-		return strconv.FormatInt(v, 10)
-	case uint64:
-		return strconv.FormatUint(v, 10)
-	case int:
-		return strconv.Itoa(v)
-	case uint:
-		return strconv.FormatUint(uint64(v), 10)
-	case int32:
-		return strconv.FormatInt(int64(v), 10)
-	case uint32:
-		return strconv.FormatUint(uint64(v), 10)
-	case int16:
-		return strconv.FormatInt(int64(v), 10)
-	case uint16:
-		return strconv.FormatUint(uint64(v), 10)
-	case int8:
-		return strconv.FormatInt(int64(v), 10)
-	case uint8:
-		return strconv.FormatUint(uint64(v), 10)
 	case float64:
 		return strconv.FormatFloat(v, 'g', -1, 64)
 	case float32:
 		return strconv.FormatFloat(float64(v), 'g', -1, 32)
 	}
+	switch n, negative, ok := v.integer(); {
+	case negative:
+		return strconv.FormatInt(int64(n), 10)
+	case ok:
+		return strconv.FormatUint(n, 10)
+	}
 	return ""
+}
+
+// integer is what an integer type holds; n is its two's complement, if it is negative.
+func (v Value) integer() (n uint64, negative, ok bool) {
+	signed := func(n int64) (uint64, bool, bool) { return uint64(n), n < 0, true }
+	switch n := v.v.(type) {
+	case int64:
+		return signed(n)
+	case int32:
+		return signed(int64(n))
+	case int16:
+		return signed(int64(n))
+	case int8:
+		return signed(int64(n))
+	case int:
+		return signed(int64(n))
+	case uint64:
+		return n, false, true
+	case uint32:
+		return uint64(n), false, true
+	case uint16:
+		return uint64(n), false, true
+	case uint8:
+		return uint64(n), false, true
+	case uint:
+		return uint64(n), false, true
+	}
+	return 0, false, false
 }
 
 // Int64 is the value of an integer column, also where the source has it as text.
 func (v Value) Int64() (int64, error) {
-	switch n := v.v.(type) {
-	case int64:
-		return n, nil
-	case int32:
-		return int64(n), nil
-	case int16:
-		return int64(n), nil
-	case int8:
-		return int64(n), nil
-	case uint32:
+	if n, negative, ok := v.integer(); ok && (negative || n <= math.MaxInt64) {
 		return int64(n), nil
 	}
 	n, err := strconv.ParseInt(v.Text(), 10, 64)
@@ -102,11 +108,8 @@ func (v Value) Int64() (int64, error) {
 
 // Uint64 is Int64 for an unsigned one.
 func (v Value) Uint64() (uint64, error) {
-	switch n := v.v.(type) {
-	case uint64:
+	if n, negative, ok := v.integer(); ok && !negative {
 		return n, nil
-	case uint32:
-		return uint64(n), nil
 	}
 	n, err := strconv.ParseUint(v.Text(), 10, 64)
 	if err != nil {

@@ -14,9 +14,11 @@ import (
 type work struct {
 	stale   map[cacheaside.Key]struct{} // to be invalidated
 	born    map[cacheaside.Key]struct{} // and to be told to the filters of their loaders
-	filters map[Filter]*additions
-	order   []Filter
+	filters map[*target]*additions
 }
+
+// target is the filter of a Binding.
+type target struct{ Filter }
 
 // additions are what is to be told to a filter.
 type additions struct {
@@ -25,23 +27,23 @@ type additions struct {
 }
 
 func newWork() *work {
-	return &work{stale: map[cacheaside.Key]struct{}{}, born: map[cacheaside.Key]struct{}{}, filters: map[Filter]*additions{}}
+	return &work{stale: map[cacheaside.Key]struct{}{}, born: map[cacheaside.Key]struct{}{}, filters: map[*target]*additions{}}
 }
 
 func (w *work) invalidate(k cacheaside.Key) { w.stale[k] = struct{}{} }
 func (w *work) admit(k cacheaside.Key)      { w.born[k] = struct{}{} }
 
-func (w *work) of(f Filter) *additions {
+func (w *work) of(f *target) *additions {
 	a := w.filters[f]
 	if a == nil {
 		a = &additions{keys: map[string]struct{}{}}
-		w.filters[f], w.order = a, append(w.order, f)
+		w.filters[f] = a
 	}
 	return a
 }
 
-func (w *work) add(f Filter, key string) { w.of(f).keys[key] = struct{}{} }
-func (w *work) deleted(f Filter)         { w.of(f).deleted++ }
+func (w *work) add(f *target, key string) { w.of(f).keys[key] = struct{}{} }
+func (w *work) deleted(f *target)         { w.of(f).deleted++ }
 
 // keys are all that are to be invalidated, each once.
 func (w *work) keys() []cacheaside.Key {
@@ -61,8 +63,7 @@ func (w *work) try(ctx context.Context, cache *cacheaside.Cache) error {
 
 func (w *work) tryFilters(ctx context.Context) error {
 	var errs []error
-	for _, f := range w.order {
-		a := w.filters[f]
+	for f, a := range w.filters {
 		if len(a.keys) > 0 {
 			committed, err := f.Admit(ctx, slices.Collect(maps.Keys(a.keys)))
 			if err == nil && committed != nil {
@@ -85,7 +86,7 @@ func (w *work) tryFilters(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// tryKeys has filters admit before anything is invalidated, as a row's absence may be cached until then. A loader whose filter fails keeps none of the others waiting.
+// tryKeys has filters admit before anything is invalidated, as a row's absence may be cached until then. What a filter refuses is invalidated all the same; it, and what was to be admitted with it, is tried again.
 func (w *work) tryKeys(ctx context.Context, cache *cacheaside.Cache) error {
 	keys := w.keys()
 	if len(keys) == 0 {

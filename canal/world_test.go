@@ -39,6 +39,8 @@ func (s *told) Run(ctx context.Context, need Need, deliver chan<- Batch) error {
 		switch next := next.(type) {
 		case nil:
 			return nil
+		case func():
+			next()
 		case error:
 			return next
 		case Batch:

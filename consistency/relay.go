@@ -101,8 +101,8 @@ func (s *shift) round(ctx context.Context) (pause time.Duration, err error) {
 	}
 	if len(items) == 0 {
 		s.queueWorks()
-		if time.Since(s.lastDue) > s.options.ClaimFor { // what has failed would have come back: others have done it
-			s.mayWork()
+		if time.Since(s.lastDue) > s.options.ClaimFor {
+			s.nothingDue()
 		}
 		return idle, nil
 	}

@@ -92,14 +92,22 @@ func (s *shift) judgeRedis(ctx context.Context, items []Item, errs []error) (tri
 	return tried
 }
 
-// mayWork is for who has had nothing to do for so long that others must have: he tries all again. What he has alerted goes on until he knows, for they may only have been quicker each time.
-func (s *shift) mayWork() {
+// nothingDue is for who has had nothing to do for so long that others must have, for what he could not do would have come back to him. He tries all again that comes. But that it works he does not know as long as there is in the queue what was there then: the
+// others may only have been quicker each time.
+func (s *shift) nothingDue() {
+	s.tryAll()
+	if seen := s.counters.seen.Load(); seen != nil && seen.at.Sub(s.lastDue) > s.options.ClaimFor && seen.Oldest < seen.at.Sub(s.lastDue) || mutant.Active == mutant.RelayForgets {
+		s.over(&s.service, redisOut)
+	}
+}
+
+func (s *shift) tryAll() {
 	s.outage = 0
 	s.counters.out.Store(false)
 }
 
 func (s *shift) redisWorks() {
-	s.mayWork()
+	s.tryAll()
 	s.over(&s.service, redisOut)
 }
 

@@ -373,6 +373,37 @@ func TestRelayOutage(t *testing.T) {
 }
 
 // However long Redis was out, an item does not wait for a minute then, as it would had it failed by itself.
+// Who has had nothing to do for long does not know that Redis is back, as long as there is something in the queue: others may only have been quicker. When he fails again, nobody is told again, unless it has worked, or all was done.
+func TestRelayThatGetsNothing(t *testing.T) {
+	inStation(t, nil, func(s *station) {
+		s.cache.fail(noRedis)
+		r, _ := s.start(RelayOptions{})
+		id := newID()
+		s.put(Item{ID: id, Key: relayKey(1)})
+		alerts := func(want int, out bool) {
+			s.Helper()
+			time.Sleep(2 * time.Minute)
+			if got := s.gotAlerts(); len(got) != want || r.Stats().Out != out {
+				s.Errorf("%d alerts, out: %v; want %d, %v", len(got), r.Stats().Out, want, out)
+			}
+		}
+		alerts(1, true)
+		for range 2 {
+			if err := s.queue.Later(s.Context(), Item{ID: id, After: 3 * time.Minute}); err != nil { // another has it
+				s.Fatal(err)
+			}
+			alerts(0, false)
+			alerts(0, true)
+		}
+		if err := s.queue.Done(s.Context(), Item{ID: id}); err != nil { // another has done it
+			s.Fatal(err)
+		}
+		alerts(0, false)
+		s.put(Item{Key: relayKey(1)})
+		alerts(1, true)
+	})
+}
+
 func TestRelayLongOutage(t *testing.T) {
 	inStation(t, nil, func(s *station) {
 		s.cache.fail(noRedis)

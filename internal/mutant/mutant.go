@@ -320,6 +320,7 @@ const (
 	RelayReloadOnly   = "relay_reload_only"
 	RelayKeepsClaims  = "relay_keeps_claims"
 	RelayAlertStorm   = "relay_alert_storm"
+	RelayForgets      = "relay_forgets"
 	RelayAlertOnce    = "relay_alert_once"
 	RelayDoneFirst    = "relay_done_first"
 	FinishCancelled   = "finish_cancelled"

@@ -23,13 +23,15 @@ const (
 	Delete
 	// Truncate has removed all rows of a table.
 	Truncate
-	// Alter is DDL: the table was made, dropped, renamed or altered, or it is not known what was done to it.
+	// Alter is DDL: the table was made, dropped, renamed or altered.
 	Alter
 	// Read is a row that was there already, as a snapshot has it: After.
 	Read
+	// Replace says that a table may have other rows than before, of which nothing was told: another was renamed to it, or exchanged for it, or what was done to it could not be read.
+	Replace
 )
 
-var kinds = [...]string{"", "insert", "update", "delete", "truncate", "alter", "read"}
+var kinds = [...]string{"", "insert", "update", "delete", "truncate", "alter", "read", "replace"}
 
 func (k Kind) String() string {
 	if k == 0 || int(k) >= len(kinds) {
@@ -40,7 +42,7 @@ func (k Kind) String() string {
 
 // Change is what was done to one row, or to a table. As text it shows no values.
 type Change struct {
-	// Schema and Table name the table as the server does. Of Truncate and Alter they may be empty: all tables then, or all of the schema.
+	// Schema and Table name the table as the server does. Of Truncate, Alter and Replace they may be empty: all tables then, or all of the schema.
 	Schema, Table string
 	Kind          Kind
 
@@ -52,7 +54,9 @@ type Change struct {
 }
 
 // ofWhole tells whether it is of a table as a whole, or of several.
-func (c *Change) ofWhole() bool { return c.Kind == Truncate || c.Kind == Alter }
+func (c *Change) ofWhole() bool {
+	return c.Kind == Truncate || c.Kind == Alter || c.Kind == Replace
+}
 
 // String names the table and the kind.
 func (c Change) String() string {

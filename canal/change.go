@@ -49,6 +49,9 @@ type Change struct {
 	// Before and After are the row, each with those columns that the database has told of; none where there was, or is, no row.
 	Before, After Row
 
+	// Unread is why what was done could not be read, of Replace; nil if it could.
+	Unread error
+
 	// Time is when it was committed, by the database's clock, to the second or better. Zero: not known.
 	Time time.Time
 }

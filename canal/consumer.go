@@ -129,7 +129,8 @@ func (c *Consumer) tenure(ctx context.Context) error {
 }
 
 const (
-	most       = 2000 // changes that are done together
+	most       = 2000    // changes that are done together
+	mostBytes  = 4 << 20 // that they take, about
 	firstPause = 100 * time.Millisecond
 	longPause  = 5 * time.Second
 	idleSaves  = 10 // times SaveEvery, while no row changes that is bound
@@ -210,7 +211,8 @@ func (s *session) consume(ctx context.Context, batches <-chan Batch) error {
 // gather takes what else is there, so that under load much is done in one trip.
 func gather(first Batch, batches <-chan Batch) []Batch {
 	some := []Batch{first}
-	for n := 1 + len(first.Changes); n < most; { // one without changes counts, too: there may be one after the other
+	bytes := first.Bytes
+	for n := 1 + len(first.Changes); n < most && bytes < mostBytes; { // one without changes counts, too: there may be one after the other
 		select {
 		case b, ok := <-batches:
 			if !ok {
@@ -218,6 +220,7 @@ func gather(first Batch, batches <-chan Batch) []Batch {
 			}
 			some = append(some, b)
 			n += 1 + len(b.Changes)
+			bytes += b.Bytes
 		default:
 			return some
 		}
@@ -260,11 +263,14 @@ func (s *session) save(ctx context.Context) {
 // do carries out batches.
 func (s *session) do(ctx context.Context, batches []Batch) error {
 	w := newWork()
+	gap := false
 	for i := range batches {
 		for j := range batches[i].Changes {
-			if err := s.understand(ctx, w, &batches[i].Changes[j]); err != nil {
+			c := &batches[i].Changes[j]
+			if err := s.understand(ctx, w, c); err != nil {
 				return err
 			}
+			gap = gap || s.opensGap(c)
 		}
 	}
 	if mutant.Active == mutant.CanalEarly {
@@ -279,6 +285,11 @@ func (s *session) do(ctx context.Context, batches []Batch) error {
 		}()
 	} else if err := s.insist(ctx, "redis", func(ctx context.Context) error { return w.try(ctx, s.cache) }); err != nil {
 		return err
+	}
+	if gap && s.options.OnGap != nil && mutant.Active != mutant.CanalReplaced {
+		if err := s.insist(ctx, "gap", s.options.OnGap); err != nil {
+			return err
+		}
 	}
 	for _, b := range batches {
 		if b.Malformed != nil {
@@ -311,6 +322,19 @@ func (s *session) do(ctx context.Context, batches []Batch) error {
 		}
 	}
 	return nil
+}
+
+// opensGap tells whether a change may have brought rows that filters were not told of, and alerts what could not be read.
+func (s *session) opensGap(c *Change) bool {
+	if c.Kind != Replace {
+		return false
+	}
+	bound := s.bound(c)
+	if c.Unread != nil && len(bound) > 0 {
+		s.misunderstood.Add(1)
+		s.alert("not understood", "", fmt.Errorf("%v: %w", *c, c.Unread))
+	}
+	return len(bound) > 0
 }
 
 // bound are the Bindings that a change is of: those of its table, or of all that it may have changed.

@@ -18,6 +18,9 @@ type Batch struct {
 	// Time is the commit of the last change, or when the Source knew that there was no later one. Zero: not known.
 	Time time.Time
 
+	// Bytes is about how much memory the changes take. 0: not known.
+	Bytes int
+
 	// Malformed is what could not be read, instead of changes: it is parked. nil: there is none.
 	Malformed *Malformed
 

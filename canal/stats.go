@@ -26,7 +26,7 @@ type Stats struct {
 	Batches, Changes int64 // read and done, with those of which nothing was to be done
 	Handled          int64 // changes that a handler has taken
 	HandlerErrors    int64
-	Misunderstood    int64 // changes of which a Key could make nothing: their loaders were invalidated as a whole
+	Misunderstood    int64 // changes of which a Key could make nothing, or which could not be read: their loaders were invalidated as a whole
 	Malformed        int64 // messages that the Source could not read: parked
 	Parked           int64
 	PositionsLost    int64

@@ -42,7 +42,16 @@ func SharedMariaDB(t testing.TB) *MariaDB {
 	return m
 }
 
-func startMariaDB(t testing.TB) *MariaDB {
+// StartMariaDB returns a server of the test's own, with arguments after those of
+// all: of two with the same name the later one counts.
+func StartMariaDB(t testing.TB, args ...string) *MariaDB {
+	t.Helper()
+	m := startMariaDB(t, args...)
+	m.own(t)
+	return m
+}
+
+func startMariaDB(t testing.TB, args ...string) *MariaDB {
 	t.Helper()
 	daemon := program(t, "mariadbd", "mariadb-server")
 	install := program(t, "mariadb-install-db", "mariadb-server")
@@ -81,6 +90,7 @@ func startMariaDB(t testing.TB) *MariaDB {
 			"--innodb-log-file-size=4M",
 			"--performance-schema=OFF",
 		}
+		s.argv = append(s.argv, args...)
 		s.ready = func() error {
 			db, err := sql.Open("mysql", m.dsn(s, ""))
 			if err != nil {

@@ -1,0 +1,54 @@
+package mysqlbinlog
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/go-mysql-org/go-mysql/mysql"
+	"github.com/go-mysql-org/go-mysql/replication"
+
+	"github.com/cacheaside/cacheaside/canal"
+	"github.com/cacheaside/cacheaside/internal/mutant"
+)
+
+// Error codes of servers that go-mysql does not name.
+const (
+	errSlaveSameID = 4052 // MariaDB's ER_SLAVE_SAME_ID
+	errBinlogReply = 1236 // ER_MASTER_FATAL_ERROR_READING_BINLOG
+)
+
+func unknownVariable(err error) bool {
+	e, ok := errors.AsType[*mysql.MyError](err)
+	return ok && e.Code == mysql.ER_UNKNOWN_SYSTEM_VARIABLE
+}
+
+// privilege is explain for the second connection: who was let in for the first, and is not for this, may not replicate.
+func (s *Source) privilege(err error) error {
+	if e, ok := errors.AsType[*mysql.MyError](err); ok && (e.Code == mysql.ER_ACCESS_DENIED_ERROR || e.Code == mysql.ER_SPECIFIC_ACCESS_DENIED_ERROR) {
+		return setup("the user %q needs the privilege REPLICATION SLAVE: %w", s.options.User, e)
+	}
+	return s.explain(err)
+}
+
+// explain says what an error of the server means to a Consumer. Of an event that could not be parsed it does not show the bytes.
+func (s *Source) explain(err error) error {
+	if broken, ok := errors.AsType[*replication.EventError](err); ok {
+		what, _, _ := strings.Cut(broken.Err, ", data")
+		return fmt.Errorf("an event (%s) cannot be read: %.200s", broken.Header.EventType, what)
+	}
+	e, ok := errors.AsType[*mysql.MyError](err)
+	if !ok || errors.Is(err, canal.ErrSetup) || errors.Is(err, canal.ErrPositionLost) {
+		return err
+	}
+	same := e.Code == errSlaveSameID || e.Code == errBinlogReply && strings.Contains(e.Message, "same server_")
+	switch {
+	case same:
+		return setup("another replica with the server id %d has connected (error %d): each Consumer that runs at the same time needs its own Options.ServerID", s.options.ServerID, e.Code)
+	case e.Code == errBinlogReply && mutant.Active != mutant.BinlogLost:
+		return fmt.Errorf("%w: %w", canal.ErrPositionLost, e)
+	case e.Code == mysql.ER_ACCESS_DENIED_ERROR && !s.came.Load():
+		return setup("%w", e)
+	}
+	return e
+}

@@ -1,0 +1,361 @@
+package mysqlbinlog
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/go-mysql-org/go-mysql/replication"
+	"github.com/google/uuid"
+	"golang.org/x/sync/semaphore"
+
+	"github.com/cacheaside/cacheaside/canal"
+	"github.com/cacheaside/cacheaside/canal/internal/ddl"
+	"github.com/cacheaside/cacheaside/internal/mutant"
+)
+
+const preparedXA = 0x40 // FL_PREPARED_XA of MariaDB's GTID event (sql/log_event.h)
+
+var (
+	errLongAgo   = errors.New("what a transaction of XA has changed was logged before this began to read, or was too much to be kept")
+	errStatement = errors.New("a statement, of which the log does not say which rows it has changed: a session has set binlog_format")
+)
+
+const (
+	partChanges = 500       // of a transaction, that are told together
+	partBytes   = 256 << 10 // and so many bytes of them, about
+	heldBytes   = 8 << 20   // of changes that others cannot see yet
+	xaChanges   = 10_000    // that are kept of prepared transactions
+	quiet       = 100 * time.Millisecond
+)
+
+// part is what a transaction has changed, or a part of that.
+type part struct {
+	canal.Batch
+	from mark // others see it when they see what stands here
+	held int64
+}
+
+// reader makes batches of the events of a log.
+type reader struct {
+	ctx    context.Context
+	tables *tables
+	at     position
+	log    place
+	out    chan<- part
+	room   *semaphore.Weighted
+	listen func() // called when the server has begun to send
+	unread map[*replication.RowsEvent]error
+	failed error // what it has ended the stream for
+
+	transaction
+	prepared  map[string][]canal.Change // by XA, and not committed yet
+	preparedN int
+	unsaved   bool // transactions have gone by of which nobody was told
+	told      time.Time
+}
+
+// transaction is what was read of one.
+type transaction struct {
+	open    bool
+	id      gtid
+	from    mark
+	single  bool   // a statement without a commit
+	begun   bool   // MySQL's has begun with BEGIN
+	xa      bool   // of XA: it is prepared, and committed later
+	xid     string // its name there
+	much    bool   // and it was more than is kept
+	time    time.Time
+	changes []canal.Change
+	bytes   int
+	rows    bool // some of it has been told
+}
+
+// decode reads the rows of the tables that are needed. An event that cannot be read must not end the stream, again and again.
+func (r *reader) decode(e *replication.RowsEvent, data []byte) error {
+	at, err := e.DecodeHeader(data)
+	if err != nil {
+		return err
+	}
+	if _, needed := r.tables.need.Tables[canal.Table{Schema: string(e.Table.Schema), Name: string(e.Table.Table)}]; !needed {
+		return nil
+	}
+	if k, ok := r.tables.known[e.TableID]; ok && k.err != nil {
+		r.unread[e] = k.err
+		return nil
+	}
+	if err := e.DecodeData(at, data); err != nil {
+		if mutant.Active == mutant.BinlogPoison {
+			return err
+		}
+		r.unread[e] = err
+	}
+	return nil
+}
+
+// HandleEvent is called by go-mysql, with one event after the other.
+func (r *reader) HandleEvent(e *replication.BinlogEvent) error {
+	err := r.handle(e)
+	if err != nil {
+		r.failed = err
+	}
+	return err
+}
+
+func (r *reader) handle(e *replication.BinlogEvent) error {
+	r.log.follow(e.Header)
+	switch event := e.Event.(type) {
+	case *replication.FormatDescriptionEvent:
+		r.listen()
+	case *replication.RotateEvent:
+		r.log.rotate(string(event.NextLogName))
+	case *replication.HeartbeatEvent:
+		return r.idle()
+	case *replication.MariadbGTIDEvent:
+		single := event.IsStandalone() && mutant.Active != mutant.BinlogStandalone
+		if err := r.begin(gtid{mariadb: event.GTID}, single, e.Header); err != nil {
+			return err
+		}
+		r.xa = event.Flags&preparedXA != 0
+		return nil
+	case *replication.GTIDEvent:
+		return r.beginMySQL(event, "", e.Header)
+	case *replication.GtidTaggedLogEvent:
+		return r.beginMySQL(&event.GTIDEvent, event.Tag.String(), e.Header)
+	case *replication.TableMapEvent:
+		return r.tables.describe(event, e.RawData[replication.EventHeaderSize:])
+	case *replication.RowsEvent:
+		return r.rowsOf(event, e.Header)
+	case *replication.QueryEvent:
+		return r.statement(event, e.Header)
+	case *replication.XIDEvent:
+		return r.commit(e.Header)
+	case *replication.TransactionPayloadEvent:
+		for _, inner := range event.Events {
+			if err := r.handle(inner); err != nil {
+				return err
+			}
+		}
+	case *replication.GenericEvent:
+		switch e.Header.EventType {
+		case replication.INCIDENT_EVENT:
+			return fmt.Errorf("%w: the server says that its log lacks changes (an incident event)", canal.ErrPositionLost)
+		case replication.XA_PREPARE_LOG_EVENT:
+			return r.prepare()
+		}
+	}
+	return nil
+}
+
+func (r *reader) beginMySQL(e *replication.GTIDEvent, tag string, h *replication.EventHeader) error {
+	sid, err := uuid.FromBytes(e.SID)
+	if err != nil {
+		return err
+	}
+	if e.GNO == 0 {
+		return setup("a transaction without a GTID: gtid_mode was not ON when it was written")
+	}
+	id := sid.String()
+	if tag != "" {
+		id += ":" + tag
+	}
+	return r.begin(gtid{mysql: fmt.Sprintf("%s:%d", id, e.GNO)}, false, h)
+}
+
+// begin ends what is open: it has no commit of its own.
+func (r *reader) begin(id gtid, single bool, h *replication.EventHeader) error {
+	if err := r.end(); err != nil {
+		return err
+	}
+	r.transaction = transaction{open: true, id: id, single: single, from: mark{place: r.log, mysql: id.mysql}, time: at(h)}
+	return nil
+}
+
+func at(h *replication.EventHeader) time.Time {
+	if h.Timestamp == 0 {
+		return time.Time{}
+	}
+	return time.Unix(int64(h.Timestamp), 0)
+}
+
+func (r *reader) rowsOf(e *replication.RowsEvent, h *replication.EventHeader) error {
+	table := canal.Table{Schema: string(e.Table.Schema), Name: string(e.Table.Table)}
+	if _, needed := r.tables.need.Tables[table]; !needed {
+		return nil
+	}
+	r.time = at(h)
+	k, ok := r.tables.known[e.TableID]
+	err := r.unread[e]
+	delete(r.unread, e)
+	if err == nil && !ok {
+		err = errNoNames
+	}
+	if err == nil {
+		err = k.err
+	}
+	if err == nil {
+		each := 100
+		if len(e.Rows) > 0 {
+			each += 48*len(e.Rows[0]) + int(h.EventSize)/len(e.Rows)
+		}
+		err = k.changes(e, func(c canal.Change) {
+			c.Time = r.time
+			r.changes = append(r.changes, c)
+			r.bytes += each
+		})
+	}
+	if err != nil {
+		return r.unreadable(table, err)
+	}
+	if r.xa {
+		if r.preparedN+len(r.changes) > xaChanges || r.bytes > heldBytes || mutant.Active == mutant.BinlogXA {
+			r.changes, r.bytes, r.much = nil, 0, true
+		}
+		return nil
+	}
+	if (len(r.changes) >= partChanges || r.bytes >= partBytes) && mutant.Active != mutant.BinlogGiant {
+		return r.tell("")
+	}
+	return nil
+}
+
+// unreadable has all of a table, or of all tables, be forgotten.
+func (r *reader) unreadable(table canal.Table, why error) error {
+	r.changes = append(r.changes, canal.Change{Schema: table.Schema, Table: table.Name, Kind: canal.Replace, Time: r.time, Unread: safe(why)})
+	r.bytes += 200
+	return nil
+}
+
+// safe is an error without the bytes of the row.
+func safe(err error) error {
+	text := err.Error()
+	for i := range text {
+		if text[i] == ',' && len(text) > i+5 && text[i:i+6] == ", data" {
+			return errors.New(text[:i])
+		}
+	}
+	return errors.New(text)
+}
+
+func (r *reader) statement(e *replication.QueryEvent, h *replication.EventHeader) error {
+	effect := ddl.Read(string(e.Query), string(e.Schema))
+	r.time = at(h)
+	switch effect.Control {
+	case ddl.Begin:
+		r.begun = true
+		return nil
+	case ddl.Commit:
+		return r.commit(h)
+	case ddl.Rollback: // of what could not be rolled back, such as MyISAM's: it is done
+		return r.commit(h)
+	case ddl.XA:
+		r.xa, r.xid = true, effect.XID
+		return nil
+	case ddl.XACommit:
+		return r.commitXA(effect.XID)
+	case ddl.XARollback:
+		r.forgetXA(effect.XID)
+		return r.end()
+	}
+	for _, c := range effect.Changes {
+		if effect.Unknown {
+			if err := r.unreadable(canal.Table{Schema: c.Schema, Name: c.Table}, errStatement); err != nil {
+				return err
+			}
+			continue
+		}
+		c.Time = r.time
+		r.changes = append(r.changes, c)
+	}
+	if r.single || r.open && r.id.mysql != "" && !r.begun {
+		return r.commit(h)
+	}
+	return nil
+}
+
+func (r *reader) commit(h *replication.EventHeader) error {
+	r.time = at(h)
+	return r.end()
+}
+
+// end tells of what is left of a transaction that is over.
+func (r *reader) end() error {
+	if !r.open {
+		return nil
+	}
+	r.at.add(r.id)
+	r.open = false
+	if len(r.changes) > 0 || r.rows || time.Since(r.told) >= quiet {
+		return r.tell(r.at.text())
+	}
+	r.unsaved = true
+	return nil
+}
+
+// tell hands over what has been read.
+func (r *reader) tell(p canal.Position) error {
+	b := part{Batch: canal.Batch{Changes: r.changes, Position: p, Time: r.time, Bytes: r.bytes}, from: r.from, held: min(int64(r.bytes)+200, heldBytes)}
+	r.changes, r.bytes, r.rows = nil, 0, p == ""
+	if p != "" {
+		r.unsaved, r.told = false, time.Now()
+	}
+	return r.send(b)
+}
+
+func (r *reader) send(b part) error {
+	if err := r.room.Acquire(r.ctx, b.held); err != nil {
+		return err
+	}
+	select {
+	case r.out <- b:
+		return nil
+	case <-r.ctx.Done():
+		return r.ctx.Err()
+	}
+}
+
+// idle is that the server has nothing more to tell.
+func (r *reader) idle() error {
+	b := part{Batch: canal.Batch{Time: time.Now()}}
+	if r.unsaved && !r.open {
+		b.Position, r.unsaved = r.at.text(), false
+	}
+	return r.send(b)
+}
+
+// prepare keeps what a transaction of XA has changed, as it is not committed yet.
+func (r *reader) prepare() error {
+	if !r.much {
+		if r.prepared == nil {
+			r.prepared = map[string][]canal.Change{}
+		}
+		r.prepared[r.xid] = r.changes
+		r.preparedN += len(r.changes)
+	}
+	r.changes, r.bytes = nil, 0
+	return r.end()
+}
+
+func (r *reader) forgetXA(xid string) []canal.Change {
+	changes := r.prepared[xid]
+	delete(r.prepared, xid)
+	r.preparedN -= len(changes)
+	return changes
+}
+
+// commitXA tells of what was prepared, or, if that was before this run, or was too much, has everything be forgotten.
+func (r *reader) commitXA(xid string) error {
+	_, known := r.prepared[xid]
+	switch {
+	case known:
+		r.changes = append(r.changes, r.forgetXA(xid)...)
+	case len(r.changes) == 0 && mutant.Active != mutant.BinlogXA: // else it was in one phase
+		if err := r.unreadable(canal.Table{}, errLongAgo); err != nil {
+			return err
+		}
+	}
+	return r.end()
+}
+
+var _ replication.EventHandler = (*reader)(nil)

@@ -1,0 +1,179 @@
+package mysqlbinlog
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/go-mysql-org/go-mysql/mysql"
+
+	"github.com/cacheaside/cacheaside/canal"
+	"github.com/cacheaside/cacheaside/internal/mutant"
+)
+
+// server is what a server says of itself.
+type server struct {
+	*session
+	flavor   string
+	image    string         // binlog_row_image
+	charsets map[int]string // by the number of a collation
+}
+
+// setup is an error that Is canal.ErrSetup.
+func setup(format string, args ...any) error {
+	return fmt.Errorf("%w: %w", canal.ErrSetup, fmt.Errorf(format, args...))
+}
+
+// look asks for what has to be known, and refuses what does not do.
+func look(s *session, need canal.Need) (*server, error) {
+	srv := &server{session: s, flavor: mysql.MySQLFlavor}
+	general, err := s.ask("SELECT VERSION(), @@global.log_bin, @@global.binlog_format, @@global.binlog_row_image, @@global.lower_case_table_names")
+	if err != nil {
+		return nil, err
+	}
+	version, logs, format, lower := general[0][0], general[0][1], general[0][2], general[0][4]
+	srv.image = strings.ToUpper(general[0][3])
+	if strings.Contains(version, "MariaDB") {
+		srv.flavor = mysql.MariaDBFlavor
+	}
+	if logs != "1" {
+		return nil, setup("log_bin is OFF: the server writes no binary log; it has to be started with log_bin")
+	}
+	if format != "ROW" && mutant.Active != mutant.BinlogUnchecked {
+		return nil, setup("binlog_format is %s: it has to be ROW, or changes are logged as statements", format)
+	}
+	metadata, err := s.ask("SELECT @@global.binlog_row_metadata")
+	if unknownVariable(err) {
+		return nil, setup("binlog_row_metadata is not known to version %s: MariaDB has it since 10.5, MySQL since 8.0.1", version)
+	}
+	if err != nil {
+		return nil, err
+	}
+	if m := metadata[0][0]; m != "FULL" && mutant.Active != mutant.BinlogUnchecked {
+		return nil, setup("binlog_row_metadata is %s: it has to be FULL, or the log does not name columns nor tell signed numbers from unsigned ones", m)
+	}
+	if srv.flavor == mysql.MySQLFlavor {
+		mode, err := s.ask("SELECT @@global.gtid_mode")
+		if err != nil {
+			return nil, err
+		}
+		if mode[0][0] != "ON" {
+			return nil, setup("gtid_mode is %s: it has to be ON, so that positions are known on every server, and that it can be asked which transactions are done", mode[0][0])
+		}
+	}
+	for _, t := range slices.SortedFunc(maps.Keys(need.Tables), compareTables) {
+		if lower != "0" && strings.ToLower(t.Schema+t.Name) != t.Schema+t.Name {
+			return nil, setup("table %s.%s: lower_case_table_names is %s, so the log has names in small letters, and a Binding needs them so, too", t.Schema, t.Name, lower)
+		}
+	}
+	if err := srv.images(need); err != nil {
+		return nil, err
+	}
+	return srv, srv.collations()
+}
+
+func compareTables(a, b canal.Table) int {
+	return strings.Compare(a.Schema+"."+a.Name, b.Schema+"."+b.Name)
+}
+
+// images refuses tables whose keys are not in each row image, as far as the user may see the tables. What he may not see, each change shows (tables.go).
+func (s *server) images(need canal.Need) error {
+	if s.image != "MINIMAL" || mutant.Active == mutant.BinlogUnchecked {
+		return nil
+	}
+	for table, columns := range need.Tables {
+		rows, err := s.ask("SELECT COLUMN_NAME FROM information_schema.STATISTICS WHERE TABLE_SCHEMA = ? AND TABLE_NAME = ? AND INDEX_NAME = 'PRIMARY'", table.Schema, table.Name)
+		if err != nil {
+			return err
+		}
+		var primary []string
+		for _, r := range rows {
+			primary = append(primary, r[0])
+		}
+		if err := minimal(table, columns, primary); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// minimal says whether changes of a table, of which the log has its primary key and what was changed, tell of columns. Without a primary key the log has all of them.
+func minimal(t canal.Table, columns, primary []string) error {
+	if len(primary) == 0 {
+		return nil
+	}
+	for _, c := range columns {
+		if !slices.ContainsFunc(primary, func(p string) bool { return strings.EqualFold(p, c) }) {
+			return setup("table %s.%s: binlog_row_image is MINIMAL, which logs the primary key (%s) and what was changed; column %s, of which a Binding makes keys, is not in it: binlog_row_image has to be FULL",
+				t.Schema, t.Name, strings.Join(primary, ", "), c)
+		}
+	}
+	return nil
+}
+
+// collations asks which character set each collation is of.
+func (s *server) collations() error {
+	rows, err := s.ask("SELECT ID, CHARACTER_SET_NAME FROM information_schema.COLLATION_CHARACTER_SET_APPLICABILITY") // since MariaDB 10.10, where those of several sets have numbers only here
+	if err != nil {
+		rows, err = s.ask("SELECT ID, CHARACTER_SET_NAME FROM information_schema.COLLATIONS")
+	}
+	if err != nil {
+		return err
+	}
+	s.charsets = make(map[int]string, len(rows))
+	for _, r := range rows {
+		var id int
+		if _, err := fmt.Sscan(r[0], &id); err == nil && r[1] != "" { // some have no number
+			s.charsets[id] = r[1]
+		}
+	}
+	if len(s.charsets) == 0 {
+		return errors.New("the server names no collations")
+	}
+	return nil
+}
+
+// now is what the server has logged.
+func (s *server) now() (position, error) {
+	what := "@@global.gtid_executed"
+	if s.flavor == mysql.MariaDBFlavor {
+		what = "@@global.gtid_binlog_pos"
+	}
+	rows, err := s.ask("SELECT " + what)
+	if err != nil {
+		return nil, err
+	}
+	return parseSet(strings.ReplaceAll(rows[0][0], "\n", ""), s.flavor)
+}
+
+// typesOf are the types of a table's columns, by their names in small letters; none if the user may not see it.
+func (s *server) typesOf(t canal.Table) (map[string]string, error) {
+	rows, err := s.ask("SELECT COLUMN_NAME, DATA_TYPE FROM information_schema.COLUMNS WHERE TABLE_SCHEMA = ? AND TABLE_NAME = ?", t.Schema, t.Name)
+	if err != nil {
+		return nil, err
+	}
+	types := make(map[string]string, len(rows))
+	for _, r := range rows {
+		types[strings.ToLower(r[0])] = strings.ToLower(r[1])
+	}
+	return types, nil
+}
+
+// cascades are the constraints by which InnoDB changes rows of tables that are needed, without logging it, when a table is changed that is not.
+func (s *server) cascades(need canal.Need) ([]string, error) {
+	rows, err := s.ask("SELECT CONSTRAINT_SCHEMA, TABLE_NAME, CONSTRAINT_NAME, UNIQUE_CONSTRAINT_SCHEMA, REFERENCED_TABLE_NAME FROM information_schema.REFERENTIAL_CONSTRAINTS WHERE DELETE_RULE IN ('CASCADE', 'SET NULL') OR UPDATE_RULE IN ('CASCADE', 'SET NULL')")
+	if err != nil {
+		return nil, err
+	}
+	var names []string
+	for _, r := range rows {
+		_, child := need.Tables[canal.Table{Schema: r[0], Name: r[1]}]
+		_, parent := need.Tables[canal.Table{Schema: r[3], Name: r[4]}]
+		if child && !parent {
+			names = append(names, fmt.Sprintf("%s of %s.%s", r[2], r[0], r[1]))
+		}
+	}
+	return names, nil
+}

@@ -1,0 +1,122 @@
+package mysqlbinlog
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/go-mysql-org/go-mysql/replication"
+	"golang.org/x/sync/errgroup"
+	"golang.org/x/sync/semaphore"
+
+	"github.com/cacheaside/cacheaside/canal"
+)
+
+const heartbeat = time.Second
+
+// Run reads the log from where need says until ctx ends, or the connection is lost, or something else is wrong. See canal.Source.
+func (s *Source) Run(ctx context.Context, need canal.Need, deliver chan<- canal.Batch) error {
+	g, ctx := errgroup.WithContext(ctx)
+	d := &dialer{options: &s.options}
+	defer context.AfterFunc(ctx, d.close)()
+	defer d.close()
+	questions, err := d.session(ctx)
+	if err != nil {
+		return s.explain(err)
+	}
+	s.came.Store(true)
+	srv, err := look(questions, need)
+	if err != nil {
+		return s.explain(err)
+	}
+	s.warn(srv, need)
+	var from position
+	if need.From == "" {
+		from, err = srv.now()
+	} else {
+		from, err = parse(need.From, srv.flavor)
+	}
+	if err != nil {
+		return s.explain(err)
+	}
+
+	parts := make(chan part, 1024)
+	room := semaphore.NewWeighted(heldBytes)
+	r := &reader{ctx: ctx, at: from, out: parts, room: room, unread: map[*replication.RowsEvent]error{}}
+	r.tables = &tables{server: srv, need: need, known: map[uint64]knownTable{}, warned: map[canal.Table]bool{}, warn: s.options.Logger.Warn}
+	first := from.text()
+	listening := make(chan struct{})
+	r.listen = func() {
+		select {
+		case <-listening:
+		default:
+			close(listening)
+		}
+	}
+	g.Go(func() error {
+		select {
+		case <-listening:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+		select {
+		case deliver <- canal.Batch{Position: first}:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+		return s.explain(gate(ctx, parts, srv.see, func(p part) { room.Release(p.held) }, deliver))
+	})
+	g.Go(func() error { return s.privilege(s.stream(ctx, d, srv.flavor, from, r)) })
+	return g.Wait()
+}
+
+// stream has go-mysql read the log, on a connection of its own, until that ends.
+func (s *Source) stream(ctx context.Context, d *dialer, flavor string, from position, r *reader) error {
+	o := &s.options
+	c := replication.BinlogSyncerConfig{
+		ServerID: o.ServerID, Flavor: flavor, Host: o.Addr, User: o.User, Password: o.Password, TLSConfig: o.TLS, Dialer: d.dial,
+		HeartbeatPeriod: heartbeat, ReadTimeout: o.Timeout, DisableRetrySync: true, DiscardGTIDSet: true, VerifyChecksum: true,
+		TimestampStringLocation: time.UTC, RenderJSONAsMySQLText: true,
+		EventCacheCount: 1, RowsEventDecodeFunc: r.decode, SynchronousEventHandler: r,
+		Logger: slog.New(slog.DiscardHandler), // what goes wrong is returned
+	}
+	if host, port, err := net.SplitHostPort(o.Addr); err == nil && !strings.HasPrefix(o.Addr, "/") {
+		n, err := strconv.ParseUint(port, 10, 16)
+		if err != nil {
+			return setup("Options.Addr %q: the port is no number", o.Addr)
+		}
+		c.Host, c.Port = host, uint16(n)
+	}
+	syncer := replication.NewBinlogSyncer(c)
+	defer syncer.Close()
+	defer d.close() // or it would ask the server to end the other connection, and wait for that
+	streamer, err := syncer.StartSyncGTID(from.gtids())
+	if err != nil {
+		return err
+	}
+	_, err = streamer.GetEvent(ctx) // events go to the reader: only the end comes here
+	d.close()
+	syncer.Close() // no event is being handled any more
+	if r.failed != nil {
+		return r.failed
+	}
+	if err == nil {
+		err = errors.New("go-mysql has given an event to nobody")
+	}
+	return err
+}
+
+// warn tells of what may be missed.
+func (s *Source) warn(srv *server, need canal.Need) {
+	names, err := srv.cascades(need)
+	if err != nil {
+		return // it is only a service
+	}
+	for _, name := range names {
+		s.options.Logger.Warn("mysqlbinlog: the log does not tell of the rows that a constraint changes: bind the table that it refers to, too", "constraint", name)
+	}
+}

@@ -1,0 +1,188 @@
+package mysqlbinlog
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/cacheaside/cacheaside/canal"
+	"github.com/cacheaside/cacheaside/internal/testenv"
+)
+
+var contains = strings.Contains
+
+func TestChangesAreTold(t *testing.T) {
+	x := shared(t)
+	x.do("CREATE TABLE a (id INT PRIMARY KEY, s VARCHAR(20), n INT UNSIGNED)", "CREATE TABLE other (id INT)")
+	l := x.listen(x.source(), x.need([]string{"a", "id"}))
+	x.do("INSERT INTO a VALUES (1, 'x', NULL), (2, 'y', 4000000000)", "UPDATE a SET id = 3, n = 5 WHERE id = 2", "INSERT INTO other VALUES (1)", "DELETE FROM a WHERE id = 1", "TRUNCATE TABLE a", "ALTER TABLE a ADD COLUMN z INT FIRST", "INSERT INTO a VALUES (7, 8, '', 0)")
+	l.want("insert a: 1 x NULL", "insert a: 2 y 4000000000", "update a: 2 y 4000000000 -> 3 y 5", "delete a: 1 x NULL", "truncate a", "alter a", "insert a: 7 8  0")
+	for _, c := range l.changes(7) {
+		if d := time.Since(c.Time); d < -time.Second || d > time.Minute {
+			t.Errorf("%v was committed %v ago", c, d)
+		}
+	}
+}
+
+// What was told up to a position is not told again from there, and the rest is.
+func TestPositions(t *testing.T) {
+	x := shared(t)
+	x.do("CREATE TABLE a (id INT PRIMARY KEY)", "CREATE TABLE m (id INT PRIMARY KEY) ENGINE=MyISAM")
+	need := x.need([]string{"a", "id"}, []string{"m", "id"}, []string{"c", "id"})
+	l := x.listen(x.source(), need)
+	var want []string
+	for i := range 5 {
+		x.do(fmt.Sprintf("INSERT INTO a VALUES (%d), (%d)", 10*i, 10*i+1), fmt.Sprintf("INSERT INTO m VALUES (%d)", i))
+		want = append(want, fmt.Sprint("insert a: ", 10*i), fmt.Sprint("insert a: ", 10*i+1), fmt.Sprint("insert m: ", i))
+	}
+	x.do("CREATE TABLE c SELECT id FROM a WHERE id < 2", "FLUSH BINARY LOGS", "INSERT INTO a VALUES (100)")
+	want = append(want, "alter c", "insert c: 0", "insert c: 1", "insert a: 100")
+	l.want(want...)
+	_ = l.end()
+	done := 0
+	for _, b := range l.batches {
+		done += len(b.Changes)
+		if b.Position == "" {
+			continue
+		}
+		need.From = b.Position
+		again := x.listen(x.source(), need)
+		again.want(want[done:]...)
+		if p := again.positions()[0]; p != need.From {
+			t.Errorf("it was told to begin at %s and says %s", need.From, p)
+		}
+		_ = again.end()
+	}
+}
+
+func TestSetup(t *testing.T) {
+	x := shared(t)
+	x.do("CREATE TABLE a (id INT PRIMARY KEY, e INT UNIQUE)")
+	run := func(t *testing.T, edit ...func(*Options)) error {
+		y := *x
+		y.T = t
+		return y.run(y.source(edit...), y.need([]string{"a", "id", "e"})).ended()
+	}
+	for variable, value := range map[string]string{"binlog_format": "MIXED", "binlog_row_metadata": "MINIMAL", "binlog_row_image": "MINIMAL"} {
+		t.Run(variable, func(t *testing.T) {
+			y := *x
+			y.T = t
+			y.set(variable, value)
+			y.isSetup(run(t), variable+" is "+value)
+		})
+	}
+	t.Run("log_bin", func(t *testing.T) {
+		y := worldOn(t, testenv.StartMariaDB(t, "--skip-log-bin"))
+		y.isSetup(y.run(y.source(), y.need()).ended(), "log_bin is OFF")
+	})
+	t.Run("user", func(t *testing.T) {
+		y := *x
+		y.T = t
+		y.do("CREATE USER nobody IDENTIFIED BY 'secret word'")
+		defer y.do("DROP USER nobody")
+		err := run(t, func(o *Options) { o.User, o.Password = "nobody", "another word" })
+		y.isSetup(err, "nobody")
+		err = run(t, func(o *Options) { o.User, o.Password = "nobody", "secret word" })
+		y.isSetup(err, "REPLICATION SLAVE")
+		if contains(err.Error(), "secret") {
+			t.Error("the error shows the password")
+		}
+		y.do("GRANT REPLICATION SLAVE ON *.* TO nobody")
+		l := y.listen(y.source(func(o *Options) { o.User, o.Password = "nobody", "secret word" }), y.need([]string{"a", "id"}))
+		y.do("INSERT INTO a VALUES (1, 2)")
+		l.want("insert a: 1 2")
+	})
+	t.Run("options", func(t *testing.T) {
+		for _, o := range []Options{{}, {Addr: "x", User: "u"}, {Addr: "h:1"}, {Addr: "h:1", User: "u", Timeout: 1}, {Addr: "h:1", User: strings.Repeat("u", 256)}} {
+			if _, err := New(o); err == nil || !contains(err.Error(), "Options.") {
+				t.Errorf("%v", err)
+			}
+		}
+	})
+}
+
+func TestLostPositions(t *testing.T) {
+	x := worldOn(t, testenv.StartMariaDB(t))
+	x.do("CREATE TABLE a (id INT PRIMARY KEY)")
+	need := x.need([]string{"a", "id"})
+	l := x.listen(x.source(), need)
+	x.do("INSERT INTO a VALUES (1)")
+	l.want("insert a: 1")
+	early := l.positions()[0]
+	_ = l.end()
+	lost := func(what string, p canal.Position) {
+		t.Helper()
+		need.From = p
+		if err := x.run(x.source(), need).ended(); !errors.Is(err, canal.ErrPositionLost) {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	x.do("FLUSH BINARY LOGS", "INSERT INTO a VALUES (2)", "FLUSH BINARY LOGS", "INSERT INTO a VALUES (3)")
+	x.purge("binlog.000003")
+	lost("purged", early)
+	lost("of another server", "mariadb:0-77-5")
+	lost("of the future", "mariadb:0-1-500000")
+	lost("of MySQL", "mysql:3e11fa47-71ca-11e1-9e33-c80aa9429562:1-5")
+	lost("of nothing", "x")
+	for _, p := range []canal.Position{"mariadb:0-1", "mariadb:0-1-2,", "mariadb:,", "mariadb:0-1-2,0-1-3", "mariadb:a-b-c", "mariadb:0-1-1' OR 1='"} {
+		lost("damaged", p)
+	}
+	x.do("RESET MASTER", "INSERT INTO a VALUES (4)")
+	lost("reset", l.positions()[1])
+}
+
+// The commit of another session is seen by others only some time after it is in the log, here a second.
+func TestToldWhenItCanBeSeen(t *testing.T) {
+	x := worldOn(t, testenv.StartMariaDB(t, "--rpl-semi-sync-master-enabled=1", "--rpl-semi-sync-master-wait-point=AFTER_SYNC", "--rpl-semi-sync-master-timeout=1000", "--rpl-semi-sync-master-wait-no-slave=1"))
+	x.do("SET GLOBAL rpl_semi_sync_master_enabled=0", "CREATE TABLE a (id INT PRIMARY KEY, n INT)", "INSERT INTO a VALUES (1, 1)")
+	l := x.listen(x.source(), x.need([]string{"a", "id"}))
+	x.do("SET GLOBAL rpl_semi_sync_master_enabled=1")
+	began := time.Now()
+	wrote := make(chan error, 1)
+	go func() {
+		_, err := x.db.Exec("UPDATE a SET n = 2")
+		wrote <- err
+	}()
+	l.changes(1)
+	var n int
+	x.check(x.db.QueryRow("SELECT n FROM a").Scan(&n))
+	if n != 2 {
+		t.Error("it was told of what others cannot see yet")
+	}
+	x.check(<-wrote)
+	if d := time.Since(began); d < 500*time.Millisecond {
+		t.Errorf("the server has not waited: %v", d)
+	}
+}
+
+func TestXA(t *testing.T) {
+	x := shared(t)
+	x.do("CREATE TABLE a (id INT PRIMARY KEY)")
+	need := x.need([]string{"a", "id"})
+	l := x.listen(x.source(), need)
+	conn, err := x.db.Conn(t.Context())
+	x.check(err)
+	defer conn.Close()
+	on := func(statements ...string) {
+		t.Helper()
+		for _, s := range statements {
+			_, err := conn.ExecContext(t.Context(), s)
+			x.check(err)
+		}
+	}
+	on("XA START 'one'", "INSERT INTO a VALUES (1), (2)", "XA END 'one'", "XA PREPARE 'one'")
+	x.do("INSERT INTO a VALUES (10)")
+	l.want("insert a: 10")
+	between := l.positions()[len(l.positions())-1]
+	on("XA COMMIT 'one'")
+	l.want("insert a: 10", "insert a: 1", "insert a: 2")
+	on("XA START 'two'", "INSERT INTO a VALUES (3)", "XA END 'two'", "XA PREPARE 'two'", "XA ROLLBACK 'two'")
+	on("XA START 'three'", "INSERT INTO a VALUES (4)", "XA END 'three'", "XA COMMIT 'three' ONE PHASE")
+	l.want("insert a: 10", "insert a: 1", "insert a: 2", "insert a: 4")
+	_ = l.end()
+	need.From = between // what was prepared before is not known
+	l = x.listen(x.source(), need)
+	l.want("replace  unread", "insert a: 4")
+}

@@ -1,0 +1,234 @@
+package mysqlbinlog
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/go-mysql-org/go-mysql/mysql"
+	"github.com/go-mysql-org/go-mysql/replication"
+
+	"github.com/cacheaside/cacheaside/canal"
+	"github.com/cacheaside/cacheaside/internal/mutant"
+)
+
+// shape is how the rows of a table look, as the log describes them before each change.
+type shape struct {
+	table   canal.Table
+	columns *canal.Columns
+	values  []func(any) canal.Value
+	err     error // why they cannot be read
+}
+
+var (
+	errNoNames = errors.New("the log does not name its columns: binlog_row_metadata was not FULL when it was written")
+	errKind    = errors.New("a change of a kind that is not known")
+)
+
+// tables keeps the shapes of the tables that were last changed.
+type tables struct {
+	server *server
+	need   canal.Need
+	known  map[uint64]knownTable // by the number that the log gives to a table
+	warn   func(text string, args ...any)
+	warned map[canal.Table]bool
+}
+
+type knownTable struct {
+	described string // as the log has it
+	*shape
+}
+
+const manyTables = 1000
+
+// describe takes in what the log says of a table.
+func (t *tables) describe(e *replication.TableMapEvent, raw []byte) error {
+	table := canal.Table{Schema: string(e.Schema), Name: string(e.Table)}
+	columns, needed := t.need.Tables[table]
+	if !needed {
+		return nil
+	}
+	if k, ok := t.known[e.TableID]; ok && k.described == string(raw) {
+		return nil
+	}
+	s, err := t.shape(table, e)
+	if err != nil {
+		return err
+	}
+	if t.server.image == "MINIMAL" && mutant.Active != mutant.BinlogUnchecked && s.err == nil {
+		var primary []string
+		for _, i := range e.PrimaryKey {
+			if i < uint64(len(e.ColumnName)) {
+				primary = append(primary, string(e.ColumnName[i]))
+			}
+		}
+		if err := minimal(table, columns, primary); err != nil {
+			return err
+		}
+	}
+	if len(t.known) >= manyTables {
+		clear(t.known)
+	}
+	t.known[e.TableID] = knownTable{string(raw), s}
+	return nil
+}
+
+func (t *tables) shape(table canal.Table, e *replication.TableMapEvent) (*shape, error) {
+	s := &shape{table: table, columns: canal.NewColumns(), values: make([]func(any) canal.Value, e.ColumnCount)}
+	if uint64(len(e.ColumnName)) != e.ColumnCount {
+		s.err = errNoNames
+		return s, nil
+	}
+	s.columns = canal.NewColumns(e.ColumnNameString()...)
+	collations, ofNames := e.CollationMap(), e.EnumSetCollationMap()
+	enums, sets := e.EnumStrValueMap(), e.SetStrValueMap()
+	var types map[string]string
+	for i, kind := range e.ColumnType {
+		text := decoder(t.server.charsets[int(collations[i])])
+		meta := e.ColumnMeta[i]
+		switch kind {
+		case mysql.MYSQL_TYPE_TINY, mysql.MYSQL_TYPE_SHORT, mysql.MYSQL_TYPE_INT24, mysql.MYSQL_TYPE_LONG, mysql.MYSQL_TYPE_LONGLONG, mysql.MYSQL_TYPE_YEAR,
+			mysql.MYSQL_TYPE_FLOAT, mysql.MYSQL_TYPE_DOUBLE, mysql.MYSQL_TYPE_NEWDECIMAL, mysql.MYSQL_TYPE_NULL,
+			mysql.MYSQL_TYPE_DATE, mysql.MYSQL_TYPE_DATETIME, mysql.MYSQL_TYPE_DATETIME2, mysql.MYSQL_TYPE_TIMESTAMP, mysql.MYSQL_TYPE_TIMESTAMP2, mysql.MYSQL_TYPE_TIME,
+			mysql.MYSQL_TYPE_GEOMETRY, mysql.MYSQL_TYPE_VECTOR, mysql.MYSQL_TYPE_JSON: // of JSON a part may have been logged, which is no value
+			s.values[i] = asItIs
+		case mysql.MYSQL_TYPE_TIME2:
+			s.values[i] = timeValue(int(meta))
+		case mysql.MYSQL_TYPE_BIT:
+			s.values[i] = func(v any) canal.Value { return value(unsigned(v)) }
+		case mysql.MYSQL_TYPE_VARCHAR, mysql.MYSQL_TYPE_VAR_STRING, mysql.MYSQL_TYPE_BLOB:
+			s.values[i] = textValue(text)
+		case mysql.MYSQL_TYPE_STRING:
+			names := decoder(t.server.charsets[int(ofNames[i])])
+			switch real := byte(meta >> 8); {
+			case real == mysql.MYSQL_TYPE_ENUM:
+				s.values[i] = enumValue(decoded(enums[i], names))
+			case real == mysql.MYSQL_TYPE_SET:
+				s.values[i] = setValue(decoded(sets[i], names))
+			case t.server.charsets[int(collations[i])] != "binary":
+				s.values[i] = textValue(text)
+			default:
+				if types == nil {
+					var err error
+					if types, err = t.server.typesOf(table); err != nil {
+						return nil, err
+					}
+				}
+				s.values[i] = t.fixedValue(table, e, i, types)
+			}
+		default:
+			s.err = fmt.Errorf("column %s is of a type (%d) that is not known", e.ColumnName[i], kind)
+			if mutant.Active != mutant.BinlogTypes {
+				return s, nil // what the log says of the columns behind it is not known either
+			}
+			s.err, s.values[i] = nil, asItIs
+		}
+	}
+	return s, nil
+}
+
+// fixedValue is of BINARY, and of MariaDB's UUID, INET4 and INET6, which look the same in the log, all without the zero bytes at their end.
+func (t *tables) fixedValue(table canal.Table, e *replication.TableMapEvent, i int, types map[string]string) func(any) canal.Value {
+	text := plain
+	width := fixedWidth(e.ColumnMeta[i])
+	name := strings.ToLower(string(e.ColumnName[i]))
+	kind := types[name]
+	switch {
+	case kind == "uuid":
+		text = uuidText
+	case kind == "inet6":
+		text = inet6Text
+	case kind == "inet4":
+		text = inet4Text
+	case kind != "binary" && t.server.flavor == mysql.MariaDBFlavor && mutant.Active != mutant.BinlogUUID:
+		if slices.ContainsFunc(t.need.Tables[table], func(c string) bool { return strings.EqualFold(c, name) }) && !t.warned[table] {
+			t.warned[table] = true
+			t.warn("mysqlbinlog: a key's column may be BINARY, UUID or INET6, and the user may not see which: each change invalidates all keys; grant SELECT on the table", "table", table.Schema+"."+table.Name, "column", name)
+		}
+		return func(v any) canal.Value {
+			if v == nil {
+				return canal.Null()
+			}
+			return canal.Value{}
+		}
+	}
+	return func(v any) canal.Value {
+		s, ok := v.(string)
+		if !ok {
+			return value(v)
+		}
+		b := make([]byte, max(width, len(s)))
+		copy(b, s)
+		if made, ok := text(b); ok {
+			return canal.TextValue(made)
+		}
+		return canal.Value{}
+	}
+}
+
+// fixedWidth is the width of a column of type STRING: two bits of it are in the type (Field_string::do_save_field_metadata of the servers).
+func fixedWidth(meta uint16) int {
+	if kind := meta >> 8; kind&0x30 != 0x30 {
+		return int(meta&0xff) | int((kind&0x30)^0x30)<<4
+	}
+	return int(meta & 0xff)
+}
+
+// row makes a Row; skipped are the columns of which the log does not tell.
+func (s *shape) row(values []any, skipped []int) (canal.Row, error) {
+	if len(values) != len(s.values) {
+		return canal.Row{}, fmt.Errorf("%d values for %d columns", len(values), len(s.values))
+	}
+	row := make([]canal.Value, len(values))
+	for i, v := range values {
+		row[i] = s.values[i](v)
+	}
+	for _, i := range skipped {
+		row[i] = canal.Value{}
+		if mutant.Active == mutant.BinlogSkipped {
+			row[i] = canal.Null()
+		}
+	}
+	return canal.NewRow(s.columns, row)
+}
+
+// changes are those of an event.
+func (s *shape) changes(e *replication.RowsEvent, add func(canal.Change)) error {
+	kind, each := canal.Insert, 1
+	switch e.Type() {
+	case replication.EnumRowsEventTypeInsert:
+	case replication.EnumRowsEventTypeUpdate:
+		kind, each = canal.Update, 2
+	case replication.EnumRowsEventTypeDelete:
+		kind = canal.Delete
+	default:
+		if e.ColumnBitmap2 == nil {
+			return errKind
+		}
+		kind, each = canal.Update, 2 // with parts of JSON documents
+	}
+	if len(e.Rows)%each != 0 || len(e.SkippedColumns) != len(e.Rows) {
+		return fmt.Errorf("%d row images", len(e.Rows))
+	}
+	for i := 0; i < len(e.Rows); i += each {
+		c := canal.Change{Schema: s.table.Schema, Table: s.table.Name, Kind: kind}
+		first, err := s.row(e.Rows[i], e.SkippedColumns[i])
+		if err != nil {
+			return err
+		}
+		switch kind {
+		case canal.Insert:
+			c.After = first
+		case canal.Delete:
+			c.Before = first
+		default:
+			c.Before = first
+			if c.After, err = s.row(e.Rows[i+1], e.SkippedColumns[i+1]); err != nil {
+				return err
+			}
+		}
+		add(c)
+	}
+	return nil
+}

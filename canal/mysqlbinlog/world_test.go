@@ -1,0 +1,268 @@
+package mysqlbinlog
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/cacheaside/cacheaside/canal"
+	"github.com/cacheaside/cacheaside/internal/testenv"
+)
+
+// world is a server, and what a Source tells of it.
+type world struct {
+	*testing.T
+	server *testenv.MariaDB
+	db     *sql.DB
+	schema string
+}
+
+func shared(t *testing.T) *world { return worldOn(t, testenv.SharedMariaDB(t)) }
+
+func worldOn(t *testing.T, m *testenv.MariaDB) *world {
+	return &world{T: t, server: m, db: m.DB(t), schema: m.Database(t)}
+}
+
+func (x *world) check(err error) {
+	x.Helper()
+	if err != nil {
+		x.Fatal(err)
+	}
+}
+
+// do runs statements.
+func (x *world) do(statements ...string) {
+	x.Helper()
+	for _, s := range statements {
+		if _, err := x.db.Exec(s); err != nil {
+			x.Fatalf("%.200s: %v", s, err)
+		}
+	}
+}
+
+// set sets a global variable for the time of the test.
+func (x *world) set(name, value string) {
+	x.Helper()
+	var old string
+	x.check(x.db.QueryRow("SELECT @@global." + name).Scan(&old))
+	x.do("SET GLOBAL " + name + "='" + value + "'")
+	x.Cleanup(func() {
+		if _, err := x.db.Exec("SET GLOBAL " + name + "='" + old + "'"); err != nil {
+			x.Error(err)
+		}
+	})
+}
+
+func (x *world) source(edit ...func(*Options)) *Source {
+	x.Helper()
+	o := Options{Addr: x.server.Addr, User: x.server.User}
+	for _, e := range edit {
+		e(&o)
+	}
+	s, err := New(o)
+	x.check(err)
+	return s
+}
+
+// need is of tables of the test's schema, each with the columns after its name.
+func (x *world) need(tables ...[]string) canal.Need {
+	n := canal.Need{Tables: map[canal.Table][]string{}}
+	for _, t := range tables {
+		n.Tables[canal.Table{Schema: x.schema, Name: t[0]}] = t[1:]
+	}
+	return n
+}
+
+// listener is what a Source has told.
+type listener struct {
+	*world
+	stop context.CancelFunc
+	done chan struct{} // closed when Run has returned err
+	err  error
+
+	mu      sync.Mutex
+	batches []canal.Batch
+	news    chan struct{}
+}
+
+// listen runs s, and returns when it has begun.
+func (x *world) listen(s *Source, need canal.Need) *listener {
+	x.Helper()
+	l := x.run(s, need)
+	l.until("it begins", func() bool { return len(l.batches) > 0 })
+	return l
+}
+
+func (x *world) run(s *Source, need canal.Need) *listener {
+	ctx, stop := context.WithCancel(context.Background())
+	l := &listener{world: x, stop: stop, done: make(chan struct{}), news: make(chan struct{}, 1)}
+	batches := make(chan canal.Batch)
+	go func() {
+		defer close(l.done)
+		defer close(batches)
+		l.err = s.Run(ctx, need, batches)
+	}()
+	go func() {
+		for b := range batches {
+			l.mu.Lock()
+			l.batches = append(l.batches, b)
+			l.mu.Unlock()
+			select {
+			case l.news <- struct{}{}:
+			default:
+			}
+		}
+	}()
+	x.Cleanup(func() { l.end() })
+	return l
+}
+
+// end stops it, and returns why Run has ended.
+func (l *listener) end() error {
+	l.stop()
+	select {
+	case <-l.done:
+	case <-time.After(20 * time.Second):
+		l.Error("Run does not end")
+	}
+	return l.err
+}
+
+// until waits for something, for which it holds the mutex.
+func (l *listener) until(what string, is func() bool) {
+	l.Helper()
+	limit := time.After(20 * time.Second)
+	for {
+		l.mu.Lock()
+		ok := is()
+		l.mu.Unlock()
+		if ok {
+			return
+		}
+		select {
+		case <-l.news:
+		case <-l.done:
+			l.Fatalf("%s: Run has ended: %v", what, l.err)
+		case <-limit:
+			l.mu.Lock()
+			defer l.mu.Unlock()
+			l.Fatalf("%s: not within 20 s; %d changes: %v", what, len(l.all()), l.all())
+		}
+	}
+}
+
+// all are the changes so far; the mutex is held.
+func (l *listener) all() (all []canal.Change) {
+	for _, b := range l.batches {
+		all = append(all, b.Changes...)
+	}
+	return all
+}
+
+// changes waits for n changes, and returns them.
+func (l *listener) changes(n int) (all []canal.Change) {
+	l.Helper()
+	l.until(fmt.Sprint(n, " changes"), func() bool {
+		all = l.all()
+		return len(all) >= n
+	})
+	return all
+}
+
+// ended waits until Run has ended by itself, and returns why.
+func (l *listener) ended() error {
+	l.Helper()
+	select {
+	case <-l.done:
+	case <-time.After(20 * time.Second):
+		l.Fatal("Run does not end")
+	}
+	return l.err
+}
+
+// positions are those that were told.
+func (l *listener) positions() (all []canal.Position) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, b := range l.batches {
+		if b.Position != "" {
+			all = append(all, b.Position)
+		}
+	}
+	return all
+}
+
+// text is what a change says, with the columns in the order of the table: "insert a: 1 x", "update a: 1 x -> 1 ?".
+func text(c canal.Change) string {
+	row := func(r canal.Row) (s string) {
+		for _, name := range r.Columns().Names() {
+			switch v := r.Get(name); {
+			case !v.Known():
+				s += " ?"
+			case v.IsNull():
+				s += " NULL"
+			default:
+				s += " " + v.Text()
+			}
+		}
+		return s
+	}
+	s := fmt.Sprint(c.Kind, " ", c.Table)
+	if c.Unread != nil {
+		s += " unread"
+	}
+	if c.Before.Exists() || c.After.Exists() {
+		s += ":" + row(c.Before)
+	}
+	if c.After.Exists() {
+		if c.Before.Exists() {
+			s += " ->"
+		}
+		s += row(c.After)
+	}
+	return s
+}
+
+// want fails unless the changes are these.
+func (l *listener) want(want ...string) {
+	l.Helper()
+	var got []string
+	for _, c := range l.changes(len(want)) {
+		got = append(got, text(c))
+	}
+	if !slices.Equal(got, want) {
+		l.Fatalf("got\n%q\nwant\n%q", got, want)
+	}
+}
+
+func (x *world) isSetup(err error, names ...string) {
+	x.Helper()
+	if !errors.Is(err, canal.ErrSetup) {
+		x.Fatalf("%v is no ErrSetup", err)
+	}
+	for _, n := range names {
+		if !contains(err.Error(), n) {
+			x.Fatalf("%q does not say %q", err, n)
+		}
+	}
+}
+
+// purge removes the logs before the one of this name. A server keeps those that it still sends to somebody.
+func (x *world) purge(name string) {
+	x.Helper()
+	for range 500 {
+		x.do("PURGE BINARY LOGS TO '" + name + "'")
+		var first, size string
+		x.check(x.db.QueryRow("SHOW BINARY LOGS").Scan(&first, &size))
+		if first == name {
+			return
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	x.Fatal("the logs are not purged")
+}

@@ -129,7 +129,7 @@ func (c *Consumer) tenure(ctx context.Context) error {
 }
 
 const (
-	most       = 2000    // changes that are done together
+	most       = 4000    // changes that are done together
 	mostBytes  = 4 << 20 // that they take, about
 	firstPause = 100 * time.Millisecond
 	longPause  = 5 * time.Second
@@ -148,7 +148,8 @@ type session struct {
 // stream reads from where it is until something fails.
 func (s *session) stream(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
-	batches := make(chan Batch, 16)
+	batches, all := make(chan Batch), make(chan []Batch)
+	go collect(batches, all)
 	ended := make(chan error, 1)
 	from := s.at
 	go func() {
@@ -159,10 +160,10 @@ func (s *session) stream(ctx context.Context) error {
 			return s.source.Run(ctx, Need{From: from, Tables: s.need}, batches)
 		})
 	}()
-	err := s.consume(ctx, batches)
+	err := s.consume(ctx, all)
 	s.save(context.WithoutCancel(ctx))
 	cancel()
-	for range batches { // so that it is not kept from ending
+	for range all { // so that it is not kept from ending
 	}
 	ran := <-ended
 	if ran == nil {
@@ -171,7 +172,7 @@ func (s *session) stream(ctx context.Context) error {
 	return errors.Join(err, ran)
 }
 
-func (s *session) consume(ctx context.Context, batches <-chan Batch) error {
+func (s *session) consume(ctx context.Context, batches <-chan []Batch) error {
 	saving := time.NewTicker(max(s.options.SaveEvery, time.Millisecond))
 	defer saving.Stop()
 	began := time.Now()
@@ -187,14 +188,13 @@ func (s *session) consume(ctx context.Context, batches <-chan Batch) error {
 			if s.news || time.Since(s.lastSave) >= idleSaves*s.options.SaveEvery { // a checkpoint that is in the database moves the position by being saved
 				s.save(ctx)
 			}
-		case b, ok := <-batches:
+		case some, ok := <-batches:
 			if !ok {
 				return nil
 			}
-			if len(b.Changes) > 0 { // one that only begins may fail again
+			if slices.ContainsFunc(some, func(b Batch) bool { return len(b.Changes) > 0 }) { // one that only begins may fail again
 				s.well("source")
 			}
-			some := gather(b, batches)
 			if fresh && mutant.Active != mutant.CanalGap {
 				if err := s.repair(ctx); err != nil {
 					return err
@@ -208,24 +208,34 @@ func (s *session) consume(ctx context.Context, batches <-chan Batch) error {
 	}
 }
 
-// gather takes what else is there, so that under load much is done in one trip.
-func gather(first Batch, batches <-chan Batch) []Batch {
-	some := []Batch{first}
-	bytes := first.Bytes
-	for n := 1 + len(first.Changes); n < most && bytes < mostBytes; { // one without changes counts, too: there may be one after the other
+// collect gives what is there all at once, so that under load much is done in one trip, and takes the next in while that is done. It ends with in.
+func collect(in <-chan Batch, out chan<- []Batch) {
+	defer close(out)
+	var some []Batch
+	n, bytes := 0, 0
+	for {
+		from, to := in, out
+		if len(some) == 0 {
+			to = nil
+		}
+		if n >= most || bytes >= mostBytes {
+			from = nil
+		}
 		select {
-		case b, ok := <-batches:
+		case b, ok := <-from:
 			if !ok {
-				return some
+				if len(some) > 0 {
+					out <- some
+				}
+				return
 			}
 			some = append(some, b)
-			n += 1 + len(b.Changes)
+			n += 1 + len(b.Changes) // one without changes counts, too: there may be one after the other
 			bytes += b.Bytes
-		default:
-			return some
+		case to <- some:
+			some, n, bytes = nil, 0, 0
 		}
 	}
-	return some
 }
 
 // repair brings right what may have been missed before the Source began to listen.

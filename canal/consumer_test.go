@@ -590,8 +590,8 @@ func TestKeyWithoutText(t *testing.T) {
 func TestIdleBatches(t *testing.T) {
 	endless := make(chan Batch, 1)
 	stop := make(chan struct{})
-	defer close(stop)
 	go func() {
+		defer close(endless)
 		for {
 			select {
 			case endless <- Batch{Position: "x"}:
@@ -600,10 +600,16 @@ func TestIdleBatches(t *testing.T) {
 			}
 		}
 	}()
+	all := make(chan []Batch)
+	go collect(endless, all)
 	for range 10 {
-		if some := gather(<-endless, endless); len(some) > most {
+		time.Sleep(time.Millisecond)
+		if some := <-all; len(some) > most {
 			t.Errorf("%d batches at once", len(some))
 		}
+	}
+	close(stop)
+	for range all { // to its end
 	}
 }
 

@@ -48,7 +48,6 @@ type Need struct {
 
 // Source tells of changes. It is used by one Consumer at a time.
 type Source interface {
-	// Run delivers batches, in their order, until ctx ends or it can't go on, and returns why. It may be run again. When it can begin it says so by a first Batch, which may be empty: with its Position, if it has such. It does not keep more than a few batches of some
-	// hundred changes each that were not taken yet. An error that Is ErrPositionLost says that what follows Need.From is not to be had any more; one that Is ErrSetup, that it will not work before somebody has changed something. After any other, the Consumer runs it again.
+	// Run delivers batches, in their order, until ctx ends or it can't go on, and returns why. It may be run again. When it can begin it says so by a first Batch, which may be empty: with its Position, if it has such.  An error that Is ErrPositionLost says that what follows Need.From is not to be had any more; one that Is ErrSetup, that it will not work before somebody has changed something. After any other, the Consumer runs it again.
 	Run(ctx context.Context, need Need, deliver chan<- Batch) error
 }

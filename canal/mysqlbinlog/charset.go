@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"encoding/hex"
 	"net/netip"
+	"slices"
 	"strconv"
 	"strings"
 	"unicode/utf16"
@@ -14,14 +15,22 @@ import (
 
 // A table's text is in the character set of its column. Of those that are rarer than these only what is ASCII is understood, in which they agree: a table that differs in one place from the server's would leave the key of a row in the cache for ever.
 var decoders = map[string]func([]byte) (string, bool){
-	"utf8mb4": plain, "utf8mb3": plain, "utf8": plain, "ascii": plain, "binary": plain,
 	"latin1": latin1,
 	"swe7":   none, // has letters in the place of some of ASCII's signs
 	"ucs2":   utf16be, "utf16": utf16be, "utf16le": utf16le, "utf32": utf32be,
 }
 
+// asIs are the character sets whose bytes are those of UTF-8.
+var asIs = map[string]bool{"utf8mb4": true, "utf8mb3": true, "utf8": true, "ascii": true, "binary": true}
+
+// notASCII are those whose ASCII is no ASCII.
+var notASCII = map[string]bool{"swe7": true, "ucs2": true, "utf16": true, "utf16le": true, "utf32": true}
+
 // decoder returns what makes text of the bytes of a character set; it answers false for what it does not understand.
 func decoder(charset string) func([]byte) (string, bool) {
+	if asIs[charset] {
+		return plain
+	}
 	if d := decoders[charset]; d != nil {
 		return d
 	}
@@ -43,6 +52,9 @@ func ascii(b []byte) (string, bool) {
 
 // latin1 of MySQL is cp1252, with the control characters of the same number for the five bytes that has no character for (https://dev.mysql.com/doc/refman/8.4/en/charset-we-sets.html).
 func latin1(b []byte) (string, bool) {
+	if !slices.ContainsFunc(b, func(c byte) bool { return c >= 0x80 }) {
+		return string(b), true
+	}
 	var s strings.Builder
 	for _, c := range b {
 		if c >= 0x80 && c < 0xa0 {

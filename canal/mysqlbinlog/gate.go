@@ -108,8 +108,9 @@ func (s *server) see() (seen, error) {
 }
 
 const (
-	askEvery = 5 * time.Millisecond // at the oftenest
-	askShare = 10                   // and so many times as long as the last answer took is waited for the next
+	askEvery  = 5 * time.Millisecond  // at the oftenest
+	askSeldom = 20 * time.Millisecond // and no more seldom than this, however long the last answer took
+	askShare  = 4                     // but so many times as long as the last answer took is waited for the next
 
 	unseenFor = time.Minute // is an error; what it waits for is told again
 )
@@ -137,7 +138,7 @@ func gate(ctx context.Context, parts <-chan part, see func() (seen, error), pass
 			if now, err = see(); err != nil {
 				return err
 			}
-			next = began.Add(max(askEvery, askShare*time.Since(began)))
+			next = began.Add(min(max(askEvery, askShare*time.Since(began)), askSeldom))
 		}
 		select {
 		case deliver <- p.Batch:

@@ -42,6 +42,8 @@ type knownTable struct {
 
 const manyTables = 1000
 
+var widths = map[byte]int{mysql.MYSQL_TYPE_TINY: 1, mysql.MYSQL_TYPE_SHORT: 2, mysql.MYSQL_TYPE_INT24: 3, mysql.MYSQL_TYPE_LONG: 4, mysql.MYSQL_TYPE_LONGLONG: 8}
+
 // describe takes in what the log says of a table.
 func (t *tables) describe(e *replication.TableMapEvent, raw []byte) error {
 	table := canal.Table{Schema: string(e.Schema), Name: string(e.Table)}
@@ -49,6 +51,7 @@ func (t *tables) describe(e *replication.TableMapEvent, raw []byte) error {
 	if !needed {
 		return nil
 	}
+	defer func() { e.SignednessBitmap = nil }() // see unsignedValue
 	if k, ok := t.known[e.TableID]; ok && k.described == string(raw) {
 		return nil
 	}
@@ -81,24 +84,28 @@ func (t *tables) shape(table canal.Table, e *replication.TableMapEvent) (*shape,
 		return s, nil
 	}
 	s.columns = canal.NewColumns(e.ColumnNameString()...)
-	collations, ofNames := e.CollationMap(), e.EnumSetCollationMap()
+	collations, ofNames, unsigned := e.CollationMap(), e.EnumSetCollationMap(), e.UnsignedMap()
 	enums, sets := e.EnumStrValueMap(), e.SetStrValueMap()
 	var types map[string]string
 	for i, kind := range e.ColumnType {
-		text := decoder(t.server.charsets[int(collations[i])])
+		charset := t.server.charsets[int(collations[i])]
 		meta := e.ColumnMeta[i]
 		switch kind {
-		case mysql.MYSQL_TYPE_TINY, mysql.MYSQL_TYPE_SHORT, mysql.MYSQL_TYPE_INT24, mysql.MYSQL_TYPE_LONG, mysql.MYSQL_TYPE_LONGLONG, mysql.MYSQL_TYPE_YEAR,
-			mysql.MYSQL_TYPE_FLOAT, mysql.MYSQL_TYPE_DOUBLE, mysql.MYSQL_TYPE_NEWDECIMAL, mysql.MYSQL_TYPE_NULL,
+		case mysql.MYSQL_TYPE_TINY, mysql.MYSQL_TYPE_SHORT, mysql.MYSQL_TYPE_INT24, mysql.MYSQL_TYPE_LONG, mysql.MYSQL_TYPE_LONGLONG:
+			s.values[i] = asItIs
+			if unsigned[i] {
+				s.values[i] = unsignedValue(widths[kind])
+			}
+		case mysql.MYSQL_TYPE_YEAR, mysql.MYSQL_TYPE_FLOAT, mysql.MYSQL_TYPE_DOUBLE, mysql.MYSQL_TYPE_NEWDECIMAL, mysql.MYSQL_TYPE_NULL,
 			mysql.MYSQL_TYPE_DATE, mysql.MYSQL_TYPE_DATETIME, mysql.MYSQL_TYPE_DATETIME2, mysql.MYSQL_TYPE_TIMESTAMP, mysql.MYSQL_TYPE_TIMESTAMP2, mysql.MYSQL_TYPE_TIME,
 			mysql.MYSQL_TYPE_GEOMETRY, mysql.MYSQL_TYPE_VECTOR, mysql.MYSQL_TYPE_JSON: // of JSON a part may have been logged, which is no value
 			s.values[i] = asItIs
 		case mysql.MYSQL_TYPE_TIME2:
 			s.values[i] = timeValue(int(meta))
 		case mysql.MYSQL_TYPE_BIT:
-			s.values[i] = func(v any) canal.Value { return value(unsigned(v)) }
+			s.values[i] = unsignedValue(8)
 		case mysql.MYSQL_TYPE_VARCHAR, mysql.MYSQL_TYPE_VAR_STRING, mysql.MYSQL_TYPE_BLOB:
-			s.values[i] = textValue(text)
+			s.values[i] = textValue(charset)
 		case mysql.MYSQL_TYPE_STRING:
 			names := decoder(t.server.charsets[int(ofNames[i])])
 			switch real := byte(meta >> 8); {
@@ -106,8 +113,8 @@ func (t *tables) shape(table canal.Table, e *replication.TableMapEvent) (*shape,
 				s.values[i] = enumValue(decoded(enums[i], names))
 			case real == mysql.MYSQL_TYPE_SET:
 				s.values[i] = setValue(decoded(sets[i], names))
-			case t.server.charsets[int(collations[i])] != "binary":
-				s.values[i] = textValue(text)
+			case charset != "binary":
+				s.values[i] = textValue(charset)
 			default:
 				if types == nil {
 					var err error

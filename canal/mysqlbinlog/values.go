@@ -17,8 +17,12 @@ func value(v any) canal.Value {
 
 func asItIs(v any) canal.Value { return value(v) }
 
-// textValue makes text of the bytes of a character set.
-func textValue(text func([]byte) (string, bool)) func(any) canal.Value {
+// textValue makes text of what is in a character set.
+func textValue(charset string) func(any) canal.Value {
+	if asIs[charset] {
+		return asItIs
+	}
+	text, other := decoder(charset), notASCII[charset]
 	return func(v any) canal.Value {
 		var b []byte
 		switch v := v.(type) {
@@ -29,10 +33,42 @@ func textValue(text func([]byte) (string, bool)) func(any) canal.Value {
 		default:
 			return value(v)
 		}
+		if !other && isASCII(b) {
+			return value(v)
+		}
 		if s, ok := text(b); ok {
 			return canal.TextValue(s)
 		}
 		return canal.Value{}
+	}
+}
+
+func isASCII(b []byte) bool {
+	for _, c := range b {
+		if c >= 0x80 {
+			return false
+		}
+	}
+	return true
+}
+
+// unsignedValue is of a column of n bytes. The reader has taken from go-mysql what says that it is unsigned, as that makes a map of it for each row.
+func unsignedValue(n int) func(any) canal.Value {
+	return func(v any) canal.Value {
+		switch m := v.(type) {
+		case int8:
+			v = uint8(m)
+		case int16:
+			v = uint16(m)
+		case int32:
+			v = uint32(m)
+			if n == 3 {
+				v = uint32(m) & 0xffffff
+			}
+		case int64:
+			v = uint64(m)
+		}
+		return value(v)
 	}
 }
 
@@ -45,14 +81,6 @@ func timeValue(decimals int) func(any) canal.Value {
 		}
 		return value(v)
 	}
-}
-
-// unsigned is a number whose bits go-mysql gives as those of a signed one.
-func unsigned(v any) any {
-	if n, ok := v.(int64); ok {
-		return uint64(n)
-	}
-	return v
 }
 
 // name is that of a value of ENUM or SET, if its character set is understood.

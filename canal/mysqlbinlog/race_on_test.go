@@ -1,0 +1,5 @@
+//go:build race
+
+package mysqlbinlog
+
+const raceEnabled = true

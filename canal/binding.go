@@ -86,6 +86,9 @@ func (b *Binding) understand(w *work, c *Change) (err error) {
 			err = &cacheaside.PanicError{Value: p, Stack: debug.Stack()}
 		}
 	}()
+	if err := c.flaw(); err != nil {
+		return err
+	}
 	return b.row(w, c)
 }
 
@@ -124,7 +127,7 @@ func BindFilter(name string, f Filter, schema, table string, key Key[string]) Bi
 }
 
 // Handle has the changes of a table be given to f, one after the other in their order, when the caches have been invalidated of what was committed with them. It may be called again with the same ones. What it returns an error for is tried again
-// (Options.Attempts), and then parked, which needs Options.Parking. The name is for messages and for what is parked: letters, digits, '_', '.' and '-'.
+// (Options.Attempts), and then parked, which needs Options.Parking. Later changes wait for it meanwhile, and so do the caches: a handler that calls what may be slow or out belongs to a Consumer of its own, with another Options.Name and another checkpoint. The name is for messages and for what is parked: letters, digits, '_', '.' and '-'.
 func Handle(name, schema, table string, f func(ctx context.Context, c Change) error) Binding {
 	b := Binding{table: Table{schema, table}, name: "handler " + name, handle: f}
 	switch {

@@ -54,6 +54,22 @@ type Change struct {
 // ofWhole tells whether it is of a table as a whole, or of several.
 func (c *Change) ofWhole() bool { return c.Kind == Truncate || c.Kind == Alter }
 
+// flaw tells which row it should have, by its kind, and has not.
+func (c *Change) flaw() error {
+	before, after := c.Before.Exists(), c.After.Exists()
+	switch {
+	case mutant.Active == mutant.CanalNoRow:
+		return nil
+	case c.Kind < Insert || c.Kind > Read:
+		return fmt.Errorf("a change of %v", c.Kind)
+	case !before && (c.Kind == Update || c.Kind == Delete):
+		return fmt.Errorf("%v: there is no Before", c.Kind)
+	case !after && (c.Kind == Update || c.Kind == Insert || c.Kind == Read):
+		return fmt.Errorf("%v: there is no After", c.Kind)
+	}
+	return nil
+}
+
 // String names the table and the kind.
 func (c Change) String() string {
 	return fmt.Sprintf("%s of %s.%s", c.Kind, c.Schema, c.Table)
@@ -133,6 +149,19 @@ func (r Row) get(lower string) Value {
 		return r.values[i]
 	}
 	return Value{}
+}
+
+// size is how many bytes its texts have.
+func (r Row) size() (n int) {
+	for i := range r.values {
+		switch v := r.values[i].v.(type) {
+		case string:
+			n += len(v)
+		case []byte:
+			n += len(v)
+		}
+	}
+	return n
 }
 
 // over is r with what it does not know taken from what was there before.

@@ -29,6 +29,19 @@ type Parking interface {
 	Park(ctx context.Context, p Parked) error
 }
 
+// checkParking tells at the start that a Parking does not work, and not when it is needed, which stops everything. Those that can tell have a Check.
+func (c *Consumer) checkParking(ctx context.Context) {
+	p, can := c.options.Parking.(interface{ Check(ctx context.Context) error })
+	if !can {
+		return
+	}
+	limited, cancel := context.WithTimeout(ctx, longPause)
+	defer cancel()
+	if err := guarded(limited, p.Check); err != nil && ctx.Err() == nil {
+		c.alert("parking", "", err)
+	}
+}
+
 // park insists on it: what is not parked would be lost in silence.
 func (s *session) park(ctx context.Context, p Parked, cause error) error {
 	p.Time = time.Now()

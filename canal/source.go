@@ -25,6 +25,17 @@ type Batch struct {
 	Ack func()
 }
 
+// size is how many bytes it holds.
+func (b *Batch) size() (n int) {
+	for i := range b.Changes {
+		n += b.Changes[i].Before.size() + b.Changes[i].After.size()
+	}
+	if b.Malformed != nil {
+		n += len(b.Malformed.Message)
+	}
+	return n
+}
+
 // Malformed is a message that a Source could not read.
 type Malformed struct {
 	Message []byte

@@ -335,4 +335,9 @@ const (
 	CanalDrops        = "canal_drops"
 	CanalFilterFirst  = "canal_filter_first"
 	CanalAlertStorm   = "canal_alert_storm"
+	CanalSaveWaits    = "canal_save_waits"
+	CanalMalformed    = "canal_malformed"
+	CanalHandsOn      = "canal_hands_on"
+	CanalIllForEver   = "canal_ill_for_ever"
+	CanalNoRow        = "canal_no_row"
 )

@@ -1,0 +1,297 @@
+package canal
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/cacheaside/cacheaside/lock"
+)
+
+func (x *world) failSaves(err error) {
+	x.checkpoint.mu.Lock()
+	defer x.checkpoint.mu.Unlock()
+	x.checkpoint.fail = err
+}
+
+// A position that is lost is repaired, also where no checkpoint keeps one; and so is the beginning of a Source that has positions which nobody keeps.
+func TestGapWithoutCheckpoint(t *testing.T) {
+	for name, c := range map[string]struct {
+		begins Position
+		lost   bool
+		want   string
+	}{
+		"a broker":                 {"", false, "old"},
+		"a broker that has lost":   {"", true, "new"},
+		"positions that none keep": {"0", false, "new"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			in(t, func(x *world) {
+				x.source.begins = c.begins
+				x.set(int64(1), "old")
+				reads(x, x.users, 1, "old")
+				x.set(int64(1), "new")
+				if c.lost {
+					x.source.in <- fmt.Errorf("%w: purged", ErrPositionLost)
+				}
+				x.startWithout()
+				time.Sleep(10 * time.Second)
+				reads(x, x.users, 1, c.want)
+				x.source.in <- errors.New("connection lost")
+				time.Sleep(10 * time.Second)
+				x.tell("")
+				x.set(int64(1), "newer")
+				time.Sleep(10 * time.Second)
+				reads(x, x.users, 1, c.want) // it is repaired once
+			})
+		})
+	}
+}
+
+// startWithout starts a Consumer without a checkpoint.
+func (x *world) startWithout() {
+	x.Helper()
+	var err error
+	x.Consumer, err = NewConsumer(x.cache, x.source, nil, x.bindings, &x.options)
+	x.check(err)
+	x.begin()
+}
+
+// A change without the row that its kind has is not skipped in silence.
+func TestChangesWithoutRows(t *testing.T) {
+	for _, c := range []Change{insert(Row{}), remove(Row{}), update(Row{}, row(9, nil)), update(row(9, nil), Row{}), update(Row{}, Row{}), {Schema: "shop", Table: "users", Kind: Read}, {Schema: "shop", Table: "users", After: row(9, nil)}, {Schema: "shop", Table: "users", Kind: 77, After: row(9, nil)}} {
+		in(t, func(x *world) {
+			x.start()
+			x.set(int64(1), "old")
+			reads(x, x.users, 1, "old")
+			x.set(int64(1), "new")
+			x.tell("1", c)
+			reads(x, x.users, 1, "new")
+			if s := x.Stats(); s.Misunderstood != 2 || s.Position != "1" {
+				t.Errorf("%v: %+v", c, s)
+			}
+		})
+	}
+}
+
+// What is in a message that nobody could read may be the change of any row.
+func TestMalformedInvalidates(t *testing.T) {
+	in(t, func(x *world) {
+		x.start()
+		x.set(int64(1), "old")
+		reads(x, x.users, 1, "old")
+		x.set(int64(1), "new")
+		x.source.in <- Batch{Position: "1", Malformed: &Malformed{Message: []byte("{"), Err: errors.New("no JSON")}}
+		synctest.Wait()
+		reads(x, x.users, 1, "new")
+		reads(x, x.other, 1, "new")
+	})
+}
+
+// full is a Parking that keeps nothing.
+type full struct{}
+
+func (full) Park(context.Context, Parked) error { return errors.New("disk full") }
+
+// What has to be parked, and cannot, keeps no cache stale that was changed with it.
+func TestParkingOut(t *testing.T) {
+	in(t, func(x *world) {
+		x.bindings = append(x.bindings[:1], BindFilter("emails", &knows{}, "shop", "users", TextColumn[string]("email")))
+		x.options.OnGap = func(context.Context) error { return nil }
+		x.options.Parking = full{}
+		x.start()
+		x.set(int64(1), "old")
+		reads(x, x.users, 1, "old")
+		x.set(int64(1), "new")
+		x.tell("1", update(row(1, errUnknown), row(1, errUnknown)))
+		time.Sleep(time.Minute)
+		reads(x, x.users, 1, "new")
+		if s := x.Stats(); s.Position != "0" || s.Parked != 0 || len(x.source.acked) > 0 {
+			t.Errorf("%+v", s)
+		}
+		if got := x.alerted(); !slices.Contains(got, "parking ") {
+			t.Errorf("%q", got)
+		}
+	})
+}
+
+// Who has lost the lock, or is to end, gives handlers nothing more: another may be at later changes of the same rows.
+func TestHandlersEnd(t *testing.T) {
+	in(t, func(x *world) {
+		var got []string
+		begun, goOn := make(chan bool), make(chan bool)
+		x.bindings = append(x.bindings, Handle("deaf", "shop", "users", func(_ context.Context, c Change) error {
+			got = append(got, c.After.Get("id").Text())
+			begun <- true
+			<-goOn
+			return nil
+		}))
+		x.start()
+		x.source.in <- Batch{Position: "1", Changes: []Change{insert(row(1, nil)), insert(row(2, nil))}}
+		<-begun
+		x.stop()
+		close(goOn)
+		select {
+		case <-begun:
+		case err := <-x.ended:
+			x.check(err)
+			x.stop = nil
+		}
+		if !slices.Equal(got, []string{"1"}) || x.checkpoint.last() != "0" {
+			t.Errorf("%q, saved %q", got, x.checkpoint.last())
+		}
+	})
+}
+
+// hangs is a Checkpoint that does not answer.
+type hangs struct{ *inMemory }
+
+func (hangs) Save(ctx context.Context, _ Position, _ int64) error {
+	<-ctx.Done()
+	return ctx.Err()
+}
+
+// A checkpoint that does not answer keeps no cache stale.
+func TestCheckpointHangs(t *testing.T) {
+	in(t, func(x *world) {
+		x.set(int64(1), "old")
+		var err error
+		x.Consumer, err = NewConsumer(x.cache, x.source, hangs{x.checkpoint}, x.bindings, &x.options)
+		x.check(err)
+		x.begin()
+		for n := range 100 {
+			x.tell(Position(fmt.Sprint(n+1)), update(row(1, nil), row(1, nil)))
+			time.Sleep(300 * time.Millisecond)
+			if s := x.Stats(); s.Position != Position(fmt.Sprint(n+1)) {
+				t.Fatalf("%d: %+v", n, s)
+			}
+		}
+		if got := x.alerted(); !slices.Equal(got, []string{"checkpoint "}) {
+			t.Errorf("%q", got)
+		}
+	})
+}
+
+// However long what was read together takes, the position is saved each SaveEvery.
+func TestPositionsOfSlowHandlersAreSaved(t *testing.T) {
+	in(t, func(x *world) {
+		x.bindings = append(x.bindings, Handle("slow", "shop", "users", func(context.Context, Change) error {
+			time.Sleep(400 * time.Millisecond)
+			return nil
+		}))
+		gate := make(chan bool)
+		x.source.in <- func() { <-gate }
+		x.start()
+		for n := range 15 {
+			x.source.in <- Batch{Position: Position(fmt.Sprint(n + 1)), Changes: []Change{insert(row(n, nil))}}
+		}
+		close(gate)
+		time.Sleep(4 * time.Second)
+		if n := len(x.checkpoint.saves); n < 2 || n > 5 {
+			t.Errorf("%q are saved", x.checkpoint.saves)
+		}
+	})
+}
+
+// panics is a Checkpoint that does.
+type panics struct{ *inMemory }
+
+func (panics) Save(context.Context, Position, int64) error { panic("private") }
+
+// A panic of what a Consumer calls is one of its failures.
+func TestPanics(t *testing.T) {
+	in(t, func(x *world) {
+		var err error
+		x.Consumer, err = NewConsumer(x.cache, x.source, panics{x.checkpoint}, x.bindings, &x.options)
+		x.check(err)
+		x.begin()
+		x.source.in <- Batch{Position: "1", Changes: []Change{insert(row(1, nil))}, Ack: func() { panic("private") }}
+		time.Sleep(time.Minute)
+		x.tell("2", insert(row(2, nil)))
+		if s := x.Stats(); s.Position != "2" || s.Failures < 2 || x.source.runs() != 2 {
+			t.Errorf("%+v, %d runs", s, x.source.runs())
+		}
+	})
+}
+
+// A handler that ends its goroutine, as t.FailNow does, leaves no Source running.
+func TestHandlerThatExits(t *testing.T) {
+	in(t, func(x *world) {
+		x.bindings = append(x.bindings, Handle("exits", "shop", "users", func(context.Context, Change) error {
+			runtime.Goexit()
+			return nil
+		}))
+		var err error
+		x.Consumer, err = NewConsumer(x.cache, x.source, x.checkpoint, x.bindings, &x.options)
+		x.check(err)
+		over := make(chan bool)
+		go func() {
+			defer close(over)
+			_ = x.Consumer.Run(context.Background())
+		}()
+		x.tell("1", insert(row(1, nil)))
+		<-over
+		synctest.Wait()
+		if s := x.Stats(); s.Active || s.Position != "0" {
+			t.Errorf("%+v", s)
+		}
+		// the bubble fails if the Source runs on
+	})
+}
+
+// A Consumer that waits for its lock is well, whatever has failed while it had it; one that does not run is not.
+func TestHealthOfWhoWaits(t *testing.T) {
+	in(t, func(x *world) {
+		locker, err := lock.NewLocal(nil)
+		x.check(err)
+		defer locker.Close()
+		x.options.Locker = locker
+		c, err := NewConsumer(x.cache, x.source, x.checkpoint, x.bindings, &x.options)
+		x.check(err)
+		if c.Health(time.Second) == nil {
+			t.Error("it does not run")
+		}
+		x.start()
+		x.redis.SetError("LOADING")
+		x.tell("1", insert(row(1, nil)))
+		x.failSaves(errors.New("disk full"))
+		time.Sleep(time.Minute)
+		if x.Health(time.Second) == nil {
+			t.Error("Redis is out")
+		}
+		x.end()
+		x.redis.SetError("")
+		lease, err := locker.Acquire(x.Context(), "canal", nil)
+		x.check(err)
+		ctx, stop := context.WithCancel(x.Context())
+		ended := make(chan error, 1)
+		go func() { ended <- x.Consumer.Run(ctx) }()
+		time.Sleep(time.Minute)
+		if err := x.Health(time.Second); err != nil || x.Stats().Lag != -1 {
+			t.Error(err, x.Stats().Lag)
+		}
+		stop()
+		x.check(<-ended)
+		if x.Health(time.Second) == nil {
+			t.Error("it does not run any more")
+		}
+		_ = lease.Release()
+	})
+}
+
+// Rows that are large are not read together by thousands.
+func TestLargeRows(t *testing.T) {
+	batches := make(chan Batch, 100)
+	for range 100 {
+		batches <- Batch{Changes: []Change{insert(row(1, strings.Repeat("x", 1<<20)))}}
+	}
+	if some := gather(<-batches, batches); len(some) < 2 || len(some) > 20 {
+		t.Errorf("%d batches of 1 MiB at once", len(some))
+	}
+}

@@ -340,4 +340,7 @@ const (
 	CanalHandsOn      = "canal_hands_on"
 	CanalIllForEver   = "canal_ill_for_ever"
 	CanalNoRow        = "canal_no_row"
+	CanalUncut        = "canal_uncut"
+	CanalHalfText     = "canal_half_text"
+	CanalNotASCII     = "canal_not_ascii"
 )

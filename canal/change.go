@@ -44,7 +44,7 @@ type Change struct {
 	Schema, Table string
 	Kind          Kind
 
-	// Before and After are the row, each with those columns that the database has told of; none where there was, or is, no row.
+	// Before and After are the row, each with those columns that the database has told of; none where there was, or is, no row. A change that lacks one that its Kind has is not understood, as when a column is not known.
 	Before, After Row
 
 	// Time is when it was committed, by the database's clock, to the second or better. Zero: not known.

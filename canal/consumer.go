@@ -26,13 +26,14 @@ type Consumer struct {
 	need       map[Table][]string
 	loaders    []cacheaside.Key // all keys of each that is bound
 	handles    bool             // some bindings are handlers
+	gap        bool             // the position was lost, and what was missed is not repaired yet; of who has run
 
 	run sync.Mutex
 	*counters
 	alarm
 }
 
-// NewConsumer makes a Consumer of what source tells; cache is that of the bound loaders. Neither it nor the checkpoint must be used by another Consumer at the same time, but for what Options.Locker keeps apart. A nil checkpoint is for Sources without positions, such as brokers, which keep their own. It does no I/O; Run does.
+// NewConsumer makes a Consumer of what source tells; cache is that of the bound loaders. Neither it nor the checkpoint must be used by another Consumer at the same time, but for what Options.Locker keeps apart. A nil checkpoint is for Sources without positions, such as brokers, which keep their own; with another Source each tenure then begins as after a gap. It does no I/O; Run does.
 func NewConsumer(cache *cacheaside.Cache, source Source, checkpoint Checkpoint, bindings []Binding, options *Options) (*Consumer, error) {
 	if cache == nil || source == nil {
 		return nil, errors.New("canal: the cache, or the source, is nil")
@@ -157,7 +158,6 @@ type session struct {
 	token     int64
 	at, saved Position // done up to here; and known to the checkpoint
 	news      bool     // changes are done since it was saved, or that has failed
-	gap       bool     // the position was lost, and what was missed is not repaired yet
 	under     *saving  // nil: none is under way
 	lastTry   time.Time
 }

@@ -40,7 +40,7 @@ func TestGapWithoutCheckpoint(t *testing.T) {
 				if c.lost {
 					x.source.in <- fmt.Errorf("%w: purged", ErrPositionLost)
 				}
-				x.startWithout()
+				x.startWith(nil)
 				time.Sleep(10 * time.Second)
 				reads(x, x.users, 1, c.want)
 				x.source.in <- errors.New("connection lost")
@@ -54,13 +54,20 @@ func TestGapWithoutCheckpoint(t *testing.T) {
 	}
 }
 
-// startWithout starts a Consumer without a checkpoint.
-func (x *world) startWithout() {
+// startWith starts a Consumer with another checkpoint.
+func (x *world) startWith(c Checkpoint) {
 	x.Helper()
 	var err error
-	x.Consumer, err = NewConsumer(x.cache, x.source, nil, x.bindings, &x.options)
+	x.Consumer, err = NewConsumer(x.cache, x.source, c, x.bindings, &x.options)
 	x.check(err)
 	x.begin()
+}
+
+// all are the positions that were saved.
+func (c *inMemory) all() []Position {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return slices.Clone(c.saves)
 }
 
 // A change without the row that its kind has is not skipped in silence.
@@ -161,10 +168,7 @@ func (hangs) Save(ctx context.Context, _ Position, _ int64) error {
 func TestCheckpointHangs(t *testing.T) {
 	in(t, func(x *world) {
 		x.set(int64(1), "old")
-		var err error
-		x.Consumer, err = NewConsumer(x.cache, x.source, hangs{x.checkpoint}, x.bindings, &x.options)
-		x.check(err)
-		x.begin()
+		x.startWith(hangs{x.checkpoint})
 		for n := range 100 {
 			x.tell(Position(fmt.Sprint(n+1)), update(row(1, nil), row(1, nil)))
 			time.Sleep(300 * time.Millisecond)
@@ -193,8 +197,8 @@ func TestPositionsOfSlowHandlersAreSaved(t *testing.T) {
 		}
 		close(gate)
 		time.Sleep(4 * time.Second)
-		if n := len(x.checkpoint.saves); n < 2 || n > 5 {
-			t.Errorf("%q are saved", x.checkpoint.saves)
+		if saves := x.checkpoint.all(); len(saves) < 2 || len(saves) > 5 {
+			t.Errorf("%q are saved", saves)
 		}
 	})
 }
@@ -207,10 +211,7 @@ func (panics) Save(context.Context, Position, int64) error { panic("private") }
 // A panic of what a Consumer calls is one of its failures.
 func TestPanics(t *testing.T) {
 	in(t, func(x *world) {
-		var err error
-		x.Consumer, err = NewConsumer(x.cache, x.source, panics{x.checkpoint}, x.bindings, &x.options)
-		x.check(err)
-		x.begin()
+		x.startWith(panics{x.checkpoint})
 		x.source.in <- Batch{Position: "1", Changes: []Change{insert(row(1, nil))}, Ack: func() { panic("private") }}
 		time.Sleep(time.Minute)
 		x.tell("2", insert(row(2, nil)))
@@ -282,6 +283,87 @@ func TestHealthOfWhoWaits(t *testing.T) {
 			t.Error("it does not run any more")
 		}
 		_ = lease.Release()
+	})
+}
+
+// deaf is a Checkpoint that does not even hear its context, as a file on a disk that is gone.
+type deaf struct{ *inMemory }
+
+func (c deaf) Save(ctx context.Context, p Position, token int64) error {
+	time.Sleep(time.Minute)
+	return c.inMemory.Save(ctx, p, token)
+}
+
+func TestCheckpointIsDeaf(t *testing.T) {
+	in(t, func(x *world) {
+		x.startWith(deaf{x.checkpoint})
+		for n := range 50 {
+			x.tell(Position(fmt.Sprint(n+1)), update(row(1, nil), row(1, nil)))
+			time.Sleep(time.Second)
+		}
+		if s := x.Stats(); s.Position != "50" || s.Saved != "" || x.Health(time.Hour) == nil {
+			t.Errorf("%+v", s)
+		}
+		if got := x.alerted(); !slices.Equal(got, []string{"checkpoint "}) {
+			t.Errorf("%q", got)
+		}
+		x.end()
+		if s := x.Stats(); s.Saved != "50" || len(x.checkpoint.saves) > 2 {
+			t.Errorf("%+v, %q are saved", s, x.checkpoint.saves)
+		}
+	})
+}
+
+// Who loses the lock says so, does nothing more, and goes on from the checkpoint when it has it again. Who waits for it is well.
+func TestLockLost(t *testing.T) {
+	in(t, func(x *world) {
+		locker, err := lock.NewRedis(x.rdb, nil)
+		x.check(err)
+		defer locker.Close()
+		x.options.Locker = locker
+		var handled []string
+		held := make(chan bool)
+		x.bindings = append(x.bindings, Handle("h", "shop", "users", func(_ context.Context, c Change) error {
+			id := c.After.Get("id").Text()
+			handled = append(handled, id)
+			if id == "2" && len(handled) == 2 {
+				<-held
+			}
+			return nil
+		}))
+		x.start()
+		x.tell("1", insert(row(1, nil)))
+		x.source.in <- Batch{Position: "3", Changes: []Change{insert(row(2, nil)), insert(row(3, nil))}}
+		synctest.Wait()
+		x.redis.SetError("LOADING")
+		time.Sleep(5 * time.Minute)
+		x.redis.SetError("")
+		x.redis.FastForward(5 * time.Minute)
+		if s := x.Stats(); !s.Active { // it is in the handler still
+			t.Errorf("%+v", s)
+		}
+		lease, err := locker.Acquire(x.Context(), "canal", nil)
+		x.check(err)
+		close(held)
+		synctest.Wait()
+		if s := x.Stats(); s.Active || !errors.Is(s.LastError, lock.ErrLost) || !slices.Equal(handled, []string{"1", "2"}) {
+			t.Errorf("%+v, handled %q", s, handled)
+		}
+		if err := x.Health(time.Second); !errors.Is(err, lock.ErrLost) {
+			t.Error(err)
+		}
+		time.Sleep(noFailure + time.Second)
+		if err := x.Health(time.Second); err != nil {
+			t.Error(err)
+		}
+		x.check(lease.Release())
+		time.Sleep(10 * time.Second)
+		x.tell("4", insert(row(4, nil)))
+		time.Sleep(2 * time.Second)
+		if need := x.source.needs[x.source.runs()-1]; need.From != "1" || x.checkpoint.last() != "4" || !x.Stats().Active {
+			t.Errorf("from %q, saved %q", need.From, x.checkpoint.last())
+		}
+		x.end()
 	})
 }
 

@@ -255,8 +255,5 @@ func FuzzParked(f *testing.F) {
 		if len(first) > MaxParked && len(b) <= MaxParked/16 {
 			t.Errorf("%d bytes are %d", len(b), len(first))
 		}
-		if _, private := strings.CutPrefix(fmt.Sprint(q.Change.After, q.Change), "secret"); private {
-			t.Error("a value is shown")
-		}
 	})
 }

@@ -49,7 +49,7 @@ func (s *session) save(ctx context.Context) {
 	go do()
 }
 
-// savedNow tells of the save that is under way; nil if there is none.
+// savedNow tells when the save that is under way has ended; nil if there is none.
 func (s *session) savedNow() <-chan error {
 	if s.under == nil {
 		return nil

@@ -37,7 +37,7 @@ func retry(ctx context.Context, parking *canal.SQLParking, binding string, handl
 func ExampleSQLParking() {
 	ctx := context.Background()
 	db := sqlx.MustOpen("sqlite", "file:parking?mode=memory&cache=shared")
-	defer db.Close() //nolint:errcheck // an example
+	defer db.Close()
 	parking, err := canal.NewSQLParking(db, nil)
 	if err != nil {
 		panic(err)

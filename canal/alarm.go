@@ -73,6 +73,13 @@ func (a *alarm) well(what string) {
 	}
 }
 
+// forget is for when all that has failed is another's.
+func (a *alarm) forget() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	clear(a.ills)
+}
+
 // failing tells what fails just now, and why.
 func (a *alarm) failing() (what string, err error) {
 	a.mu.Lock()

@@ -86,6 +86,9 @@ func (b *Binding) understand(w *work, c *Change) (err error) {
 			err = &cacheaside.PanicError{Value: p, Stack: debug.Stack()}
 		}
 	}()
+	if err := c.flaw(); err != nil {
+		return err
+	}
 	return b.row(w, c)
 }
 
@@ -95,7 +98,8 @@ type Filter interface {
 	Deleted(ctx context.Context, rows int) error
 }
 
-// BindFilter has the inserts of a table add to a filter that is not that of a loader, and its deletes be counted (see bloom.MaintainOptions). The name is for messages and for what is parked: letters, digits, '_', '.' and '-'. Options.OnGap and Options.Parking are needed.
+// BindFilter has the inserts of a table add to a filter that is not that of a loader, and its deletes be counted (see bloom.MaintainOptions). The name is for messages and for what is parked: letters, digits, '_', '.' and '-'. Options.OnGap and Options.Parking are needed. While the filter fails everything waits for it, the caches, too: one that is not in their Redis
+// belongs to a Consumer of its own, with another Options.Name and another checkpoint.
 func BindFilter(name string, f Filter, schema, table string, key Key[string]) Binding {
 	b := Binding{table: Table{schema, table}, columns: slices.Clone(key.Columns), name: "filter " + name, filter: true, whole: func(*work) {}}
 	if f == nil || key.Of == nil {
@@ -123,8 +127,8 @@ func BindFilter(name string, f Filter, schema, table string, key Key[string]) Bi
 	return b
 }
 
-// Handle has the changes of a table be given to f, one after the other in their order, when the caches have been invalidated of what was committed with them. It may be called again with the same ones. What it returns an error for is tried again
-// (Options.Attempts), and then parked, which needs Options.Parking. The name is for messages and for what is parked: letters, digits, '_', '.' and '-'.
+// Handle has the changes of a table be given to f, one after the other in their order, when the caches have been invalidated of what was committed with them; also what was done to the whole table (Truncate, Alter). It may be called again with the same ones. What it returns an error for is tried again
+// (Options.Attempts), and then parked, which needs Options.Parking. Later changes wait for it meanwhile, and so do the caches: a handler that calls what may be slow or out belongs to a Consumer of its own, with another Options.Name and another checkpoint. The name is for messages and for what is parked: letters, digits, '_', '.' and '-'.
 func Handle(name, schema, table string, f func(ctx context.Context, c Change) error) Binding {
 	b := Binding{table: Table{schema, table}, name: "handler " + name, handle: f}
 	switch {

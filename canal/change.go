@@ -46,7 +46,7 @@ type Change struct {
 	Schema, Table string
 	Kind          Kind
 
-	// Before and After are the row, each with those columns that the database has told of; none where there was, or is, no row.
+	// Before and After are the row, each with those columns that the database has told of; none where there was, or is, no row. A change that lacks one that its Kind has is not understood, as when a column is not known.
 	Before, After Row
 
 	// Unread is why what was done could not be read, of Replace; nil if it could.
@@ -59,6 +59,22 @@ type Change struct {
 // ofWhole tells whether it is of a table as a whole, or of several.
 func (c *Change) ofWhole() bool {
 	return c.Kind == Truncate || c.Kind == Alter || c.Kind == Replace
+}
+
+// flaw tells which row it should have, by its kind, and has not.
+func (c *Change) flaw() error {
+	before, after := c.Before.Exists(), c.After.Exists()
+	switch {
+	case mutant.Active == mutant.CanalNoRow:
+		return nil
+	case c.Kind < Insert || c.Kind > Read:
+		return fmt.Errorf("a change of %v", c.Kind)
+	case !before && (c.Kind == Update || c.Kind == Delete):
+		return fmt.Errorf("%v: there is no Before", c.Kind)
+	case !after && (c.Kind == Update || c.Kind == Insert || c.Kind == Read):
+		return fmt.Errorf("%v: there is no After", c.Kind)
+	}
+	return nil
 }
 
 // String names the table and the kind.
@@ -140,6 +156,19 @@ func (r Row) get(lower string) Value {
 		return r.values[i]
 	}
 	return Value{}
+}
+
+// size is how many bytes its texts have.
+func (r Row) size() (n int) {
+	for i := range r.values {
+		switch v := r.values[i].v.(type) {
+		case string:
+			n += len(v)
+		case []byte:
+			n += len(v)
+		}
+	}
+	return n
 }
 
 // over is r with what it does not know taken from what was there before.

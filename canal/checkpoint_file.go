@@ -134,6 +134,11 @@ func replace(path string, b []byte) (err error) {
 	if err != nil {
 		return err
 	}
+	return syncFolder(folder)
+}
+
+// syncFolder has the names in a folder reach the disk.
+func syncFolder(folder string) error {
 	d, err := os.Open(folder)
 	if err != nil {
 		return err

@@ -31,8 +31,8 @@ type SQLCheckpoint struct {
 }
 
 var (
-	checkpointName  = regexp.MustCompile(`^[a-z0-9_.-]{1,64}$`)
-	checkpointTable = regexp.MustCompile(`^([A-Za-z_][A-Za-z0-9_]{0,62}\.)?[A-Za-z_][A-Za-z0-9_]{0,62}$`)
+	checkpointName = regexp.MustCompile(`^[a-z0-9_.-]{1,64}$`)
+	sqlTable       = regexp.MustCompile(`^([A-Za-z_][A-Za-z0-9_]{0,62}\.)?[A-Za-z_][A-Za-z0-9_]{0,62}$`)
 )
 
 // NewSQLCheckpoint keeps the position in a table of db, which stays the caller's. It sends nothing: that the table is missing, the first use says. It is known to work with MySQL, MariaDB and SQLite; of the driver's name it is told which placeholders are to be used (see sqlx.BindType).
@@ -47,7 +47,7 @@ func NewSQLCheckpoint(db *sqlx.DB, options *SQLCheckpointOptions) (*SQLCheckpoin
 		return nil, errors.New("canal: NewSQLCheckpoint: db is nil")
 	case !checkpointName.MatchString(c.name):
 		return nil, fmt.Errorf("canal: SQLCheckpointOptions.Name %q: 1 to 64 small letters, digits, '_', '.' and '-'", c.name)
-	case !checkpointTable.MatchString(c.table):
+	case !sqlTable.MatchString(c.table):
 		return nil, fmt.Errorf("canal: SQLCheckpointOptions.Table %q: an identifier of at most 63 letters, digits and '_', or schema.table", c.table)
 	}
 	return c, nil
@@ -123,8 +123,11 @@ func (c *SQLCheckpoint) exec(ctx context.Context, statement string, args ...any)
 }
 
 func (c *SQLCheckpoint) text(statement string) string {
-	return c.db.Rebind(strings.Replace(statement, "TABLE", c.table, 1))
+	return c.db.Rebind(ofTable(statement, c.table))
 }
+
+// ofTable puts a table in the place of TABLE.
+func ofTable(statement, table string) string { return strings.Replace(statement, "TABLE", table, 1) }
 
 func (c *SQLCheckpoint) failed(err error) error {
 	if err == nil {

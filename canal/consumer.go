@@ -26,13 +26,14 @@ type Consumer struct {
 	need       map[Table][]string
 	loaders    []cacheaside.Key // all keys of each that is bound
 	handles    bool             // some bindings are handlers
+	gap        bool             // the position was lost, and what was missed is not repaired yet; of who has run
 
 	run sync.Mutex
 	*counters
 	alarm
 }
 
-// NewConsumer makes a Consumer of what source tells; cache is that of the bound loaders. Neither it nor the checkpoint must be used by another Consumer at the same time, but for what Options.Locker keeps apart. A nil checkpoint is for Sources without positions, such as brokers, which keep their own. It does no I/O; Run does.
+// NewConsumer makes a Consumer of what source tells; cache is that of the bound loaders. Neither it nor the checkpoint must be used by another Consumer at the same time, but for what Options.Locker keeps apart. A nil checkpoint is for Sources without positions, such as brokers, which keep their own; with another Source each tenure then begins as after a gap. It does no I/O; Run does.
 func NewConsumer(cache *cacheaside.Cache, source Source, checkpoint Checkpoint, bindings []Binding, options *Options) (*Consumer, error) {
 	if cache == nil || source == nil {
 		return nil, errors.New("canal: the cache, or the source, is nil")
@@ -64,6 +65,8 @@ func (c *Consumer) Run(ctx context.Context) error {
 		return errors.New("canal: the Consumer is running already")
 	}
 	defer c.run.Unlock()
+	c.running.Store(true)
+	defer c.running.Store(false)
 	defer c.alerting.Wait()
 	for ctx.Err() == nil {
 		err := c.tenure(ctx)
@@ -80,7 +83,9 @@ func (c *Consumer) Run(ctx context.Context) error {
 func (c *Consumer) tenure(ctx context.Context) error {
 	token := int64(0)
 	if c.options.Locker != nil {
+		still := time.AfterFunc(noFailure, func() { c.well("lock") })
 		lease, err := c.options.Locker.Acquire(ctx, c.options.Name, nil)
+		still.Stop()
 		if errors.Is(err, lock.ErrClosed) {
 			return err
 		}
@@ -88,15 +93,25 @@ func (c *Consumer) tenure(ctx context.Context) error {
 			return c.pause(ctx, "lock", err)
 		}
 		c.well("lock")
-		defer func() { _ = lease.Release() }() // it ends by itself
+		defer func(outer context.Context) {
+			if lost := context.Cause(lease.Context()); lost != nil && outer.Err() == nil {
+				c.ill("lock", lost)
+			}
+			_ = lease.Release() // it ends by itself
+		}(ctx)
 		ctx, token = lease.Context(), lease.Token()
 	}
 	c.active.Store(true)
-	defer c.active.Store(false)
+	defer c.idle()
+	c.checkParking(ctx)
 	s := &session{Consumer: c, token: token}
 	if c.checkpoint != nil {
 		for {
-			p, err := c.checkpoint.Load(ctx)
+			var p Position
+			err := guarded(ctx, func(ctx context.Context) (err error) {
+				p, err = c.checkpoint.Load(ctx)
+				return err
+			})
 			if err == nil {
 				c.well("checkpoint")
 				s.at, s.saved = p, p
@@ -119,7 +134,7 @@ func (c *Consumer) tenure(ctx context.Context) error {
 			if c.options.StopWhenLost {
 				return err
 			}
-			s.at = ""
+			s.at, s.gap = "", true
 			_ = c.pause(ctx, "source", err) // it may be lost again
 		default:
 			_ = c.pause(ctx, "source", err)
@@ -133,7 +148,8 @@ const (
 	mostBytes  = 4 << 20 // that they take, about
 	firstPause = 100 * time.Millisecond
 	longPause  = 5 * time.Second
-	idleSaves  = 10 // times SaveEvery, while no row changes that is bound
+	noFailure  = 30 * time.Second // who waits for the lock for so long, and hears of none, has it work
+	idleSaves  = 10               // times SaveEvery, while no row changes that is bound
 )
 
 // session is what one tenure has read.
@@ -141,13 +157,15 @@ type session struct {
 	*Consumer
 	token     int64
 	at, saved Position // done up to here; and known to the checkpoint
-	news      bool     // changes are done since it was saved
-	lastSave  time.Time
+	news      bool     // changes are done since it was saved, or that has failed
+	under     *saving  // nil: none is under way
+	lastTry   time.Time
 }
 
 // stream reads from where it is until something fails.
 func (s *session) stream(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
+	defer cancel() // also of a handler that calls runtime.Goexit
 	batches, all := make(chan Batch), make(chan []Batch)
 	go collect(batches, all)
 	ended := make(chan error, 1)
@@ -161,7 +179,7 @@ func (s *session) stream(ctx context.Context) error {
 		})
 	}()
 	err := s.consume(ctx, all)
-	s.save(context.WithoutCancel(ctx))
+	s.saveLast(ctx)
 	cancel()
 	for range all { // so that it is not kept from ending
 	}
@@ -176,7 +194,8 @@ func (s *session) consume(ctx context.Context, batches <-chan []Batch) error {
 	saving := time.NewTicker(max(s.options.SaveEvery, time.Millisecond))
 	defer saving.Stop()
 	began := time.Now()
-	fresh := s.at == "" && s.checkpoint != nil // nobody knows what was before
+	s.lastTry = began
+	fresh := s.at == "" // nobody knows what was before, but for a broker, which has no positions
 	for {
 		select {
 		case <-ctx.Done():
@@ -185,9 +204,11 @@ func (s *session) consume(ctx context.Context, batches <-chan []Batch) error {
 			if time.Since(began) > longPause {
 				s.well("source")
 			}
-			if s.news || time.Since(s.lastSave) >= idleSaves*s.options.SaveEvery { // a checkpoint that is in the database moves the position by being saved
+			if s.news || time.Since(s.lastTry) >= idleSaves*s.options.SaveEvery { // a checkpoint that is in the database moves the position by being saved
 				s.save(ctx)
 			}
+		case err := <-s.savedNow():
+			s.settle(err)
 		case some, ok := <-batches:
 			if !ok {
 				return nil
@@ -195,12 +216,13 @@ func (s *session) consume(ctx context.Context, batches <-chan []Batch) error {
 			if slices.ContainsFunc(some, func(b Batch) bool { return len(b.Changes) > 0 }) { // one that only begins may fail again
 				s.well("source")
 			}
-			if fresh && mutant.Active != mutant.CanalGap {
+			if (s.gap || fresh && (s.checkpoint != nil || some[0].Position != "")) && mutant.Active != mutant.CanalGap {
 				if err := s.repair(ctx); err != nil {
 					return err
 				}
-				fresh = false
+				s.gap = false
 			}
+			fresh = false
 			if err := s.do(ctx, some); err != nil {
 				return err
 			}
@@ -231,19 +253,24 @@ func collect(in <-chan Batch, out chan<- []Batch) {
 			}
 			some = append(some, b)
 			n += 1 + len(b.Changes) // one without changes counts, too: there may be one after the other
-			bytes += b.Bytes
+			bytes += b.size()
 		case to <- some:
 			some, n, bytes = nil, 0, 0
 		}
 	}
 }
 
+// whole adds all keys of all loaders to w.
+func (c *Consumer) whole(w *work) {
+	for _, k := range c.loaders {
+		w.invalidate(k)
+	}
+}
+
 // repair brings right what may have been missed before the Source began to listen.
 func (s *session) repair(ctx context.Context) error {
 	w := newWork()
-	for _, k := range s.loaders {
-		w.invalidate(k)
-	}
+	s.whole(w)
 	if err := s.insist(ctx, "redis", func(ctx context.Context) error { return w.try(ctx, s.cache) }); err != nil {
 		return err
 	}
@@ -253,33 +280,17 @@ func (s *session) repair(ctx context.Context) error {
 	return s.insist(ctx, "gap", s.options.OnGap)
 }
 
-// save keeps the position, if it has changed. What fails is tried again at the next time.
-func (s *session) save(ctx context.Context) {
-	if s.checkpoint == nil || s.at == s.saved || s.at == "" {
-		return
-	}
-	ctx, cancel := context.WithTimeout(ctx, longPause)
-	defer cancel()
-	at := s.at
-	if err := s.checkpoint.Save(ctx, at, s.token); err != nil {
-		s.ill("checkpoint", err)
-		return
-	}
-	s.well("checkpoint")
-	s.saved, s.news, s.lastSave = at, false, time.Now()
-	s.savedPosition.Store(&at)
-}
-
 // do carries out batches.
 func (s *session) do(ctx context.Context, batches []Batch) error {
 	w := newWork()
 	gap := false
 	for i := range batches {
+		if batches[i].Malformed != nil && mutant.Active != mutant.CanalMalformed { // it may be the change of any row
+			s.whole(w)
+		}
 		for j := range batches[i].Changes {
 			c := &batches[i].Changes[j]
-			if err := s.understand(ctx, w, c); err != nil {
-				return err
-			}
+			s.understand(w, c)
 			gap = gap || s.opensGap(c)
 		}
 	}
@@ -298,6 +309,11 @@ func (s *session) do(ctx context.Context, batches []Batch) error {
 	}
 	if gap && s.options.OnGap != nil && mutant.Active != mutant.CanalReplaced {
 		if err := s.insist(ctx, "gap", s.options.OnGap); err != nil {
+			return err
+		}
+	}
+	for _, p := range w.parked { // when what can be done is done
+		if err := s.park(ctx, p.Parked, p.cause); err != nil {
 			return err
 		}
 	}
@@ -328,7 +344,12 @@ func (s *session) do(ctx context.Context, batches []Batch) error {
 		s.changes.Add(int64(len(b.Changes)))
 		s.news = s.news || len(b.Changes) > 0 || b.Malformed != nil
 		if b.Ack != nil {
-			b.Ack()
+			if err := guarded(ctx, func(context.Context) error { b.Ack(); return nil }); err != nil {
+				return fmt.Errorf("Batch.Ack: %w", err)
+			}
+		}
+		if b.Position != "" {
+			s.due(ctx)
 		}
 	}
 	return nil
@@ -363,7 +384,7 @@ func (c *Consumer) bound(change *Change) []*Binding {
 }
 
 // understand adds to w what a change asks for.
-func (s *session) understand(ctx context.Context, w *work, c *Change) error {
+func (s *session) understand(w *work, c *Change) {
 	for _, b := range s.bound(c) {
 		if b.row == nil {
 			continue
@@ -379,16 +400,13 @@ func (s *session) understand(ctx context.Context, w *work, c *Change) error {
 		s.misunderstood.Add(1)
 		s.alert("not understood", b.name, err)
 		if b.filter {
-			if err := s.park(ctx, Parked{Binding: b.name, Change: *c, Reason: err.Error()}, err); err != nil {
-				return err
-			}
+			w.parked = append(w.parked, unknown{Parked{Binding: b.name, Change: *c, Reason: err.Error()}, err})
 			continue
 		}
 		if mutant.Active != mutant.CanalSkips {
 			b.whole(w)
 		}
 	}
-	return nil
 }
 
 // handle gives a change to its handlers.
@@ -406,6 +424,9 @@ func (s *session) handle(ctx context.Context, c *Change) error {
 
 func (s *session) handleBy(ctx context.Context, b *Binding, c *Change) (err error) {
 	for n := 1; ; n++ {
+		if ctx.Err() != nil && mutant.Active != mutant.CanalHandsOn { // another may be at later changes of this row
+			return ctx.Err()
+		}
 		if err = handled(ctx, b, c); err == nil {
 			s.handledChanges.Add(1)
 			return nil

@@ -21,17 +21,17 @@ type Options struct {
 	Name string
 
 	// StopWhenLost has Run return an error that Is ErrPositionLost when the Source cannot go on from where the checkpoint is. Default: false: that is alerted, all keys of all bound loaders are invalidated, which repairs the caches completely, OnGap is called, and it goes on from now. Who sets it:
-	// whose handlers must not miss a change.
+	// whose handlers must not miss a change; to begin anew nevertheless, the checkpoint is removed.
 	StopWhenLost bool
 
 	// OnGap is called when changes may have been missed by what an invalidation does not repair, filters: at the first start of all, when the position was lost, and when a table that is bound may have other rows than before (Replace). It is called when the Source listens already; rebuild the filters in it, from the database, and return when they are. What it returns an
 	// error for is tried again. Bindings of filters need it; so do loaders with a filter that hides keys. Default: nothing.
 	OnGap func(ctx context.Context) error
 
-	// Parking keeps what could not be done, for somebody to look at: NewFileParking, or your own. Handlers, filters and Sources that decode messages need it.
+	// Parking keeps what could not be done, for somebody to look at: NewFileParking, NewSQLParking, or your own. Handlers, filters and Sources that decode messages need it.
 	Parking Parking
 
-	// Attempts is how often a handler is given a change for which it returns errors, until that is parked. Default: 5, within some two seconds.
+	// Attempts is how often a handler is given a change for which it returns errors, until that is parked. What it calls may be out for longer: whose handlers are to wait for that, and not to have all of it parked, sets some hundreds, at some five seconds each; see Handle for who waits then, too. Default: 5, within some two seconds.
 	Attempts int
 
 	// SaveEvery is how often the position is saved while rows change, and so how much is done again after a kill; ten times as seldom while none do. Default: 1 s.
@@ -40,7 +40,7 @@ type Options struct {
 	// AlertAfter is for how long something must have failed to be alerted: Redis, the Source, the checkpoint, the filters. Default: 10 s.
 	AlertAfter time.Duration
 
-	// OnAlert is told of each alert, on a goroutine of its own: one for a failure, however often it repeats itself, one for a lost position, one for a row that was not understood or was parked, at most one a second of a kind. Default: it is logged, as in any case.
+	// OnAlert is told of each alert, on a goroutine of its own: one for a failure, however often it repeats itself, one for a lost position, one for a row that was not understood or was parked, at most one a second of a kind. Run waits for it in the end. Default: it is logged, as in any case.
 	OnAlert func(Alert)
 
 	// Logger is told, as a warning, of alerts. Default: slog.Default().

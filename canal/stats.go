@@ -5,11 +5,13 @@ import (
 	"fmt"
 	"sync/atomic"
 	"time"
+
+	"github.com/cacheaside/cacheaside/internal/mutant"
 )
 
 // counters are what Stats shows.
 type counters struct {
-	active                                  atomic.Bool
+	running, active                         atomic.Bool
 	batches, changes, handledChanges        atomic.Int64
 	handlerErrors, misunderstood, malformed atomic.Int64
 	parked, lost, failures, alerts          atomic.Int64
@@ -33,7 +35,7 @@ type Stats struct {
 	Failures         int64 // of Redis, the Source, the checkpoint and the lock, each of which was tried again
 	Alerts           int64
 
-	// Lag is how far behind the database it is: the age of the last commit that was done, 0 if the Source has said that there was none later. It is by the clocks of both machines. -1: it has heard nothing yet.
+	// Lag is how far behind the database it is: the age of the last commit that was done, 0 if the Source has said that there was none later. It is by the clocks of both machines. -1: it has heard nothing yet, or is not active.
 	Lag time.Duration
 
 	// Position is up to where all is done, and Saved what the checkpoint knows of that.
@@ -64,15 +66,24 @@ func (c *Consumer) Stats() Stats {
 	return s
 }
 
-// Health returns why caches may be behind the database for longer than within, for a probe: something has been failing, or the lag is greater. It is nil for a Consumer that waits for its lock, as another does the work then.
+// idle is when a tenure has ended: what fails, and how far it has come, is for another to say.
+func (c *Consumer) idle() {
+	c.active.Store(false)
+	c.upTo.Store(0)
+	if c.options.Locker != nil && mutant.Active != mutant.CanalIllForEver {
+		c.forget()
+	}
+}
+
+// Health returns why caches may be behind the database for longer than within, for a probe: something has been failing, or the lag is greater, or Run does not run. It is nil for a Consumer that waits for its lock, as another does the work then.
 func (c *Consumer) Health(within time.Duration) error {
 	s := c.Stats()
 	what, err := c.failing()
 	switch {
+	case !c.running.Load():
+		return errors.New("canal: it does not run")
 	case what != "":
 		return fmt.Errorf("canal: %s: %w", what, err)
-	case !s.Active && c.options.Locker == nil:
-		return errors.New("canal: it does not run")
 	case !s.Active:
 		return nil
 	case s.Lag < 0:

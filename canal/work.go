@@ -15,6 +15,13 @@ type work struct {
 	stale   map[cacheaside.Key]struct{} // to be invalidated
 	born    map[cacheaside.Key]struct{} // and to be told to the filters of their loaders
 	filters map[*target]*additions
+	parked  []unknown // what was not understood
+}
+
+// unknown is what is to be parked, and why.
+type unknown struct {
+	Parked
+	cause error
 }
 
 // target is the filter of a Binding.

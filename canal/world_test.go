@@ -205,6 +205,10 @@ func (x *world) start() {
 	var err error
 	x.Consumer, err = NewConsumer(x.cache, x.source, x.checkpoint, x.bindings, &x.options)
 	x.check(err)
+	x.begin()
+}
+
+func (x *world) begin() {
 	ctx, stop := context.WithCancel(x.Context())
 	x.stop, x.ended = stop, make(chan error, 1)
 	go func() { x.ended <- x.Consumer.Run(ctx) }()

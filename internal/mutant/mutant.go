@@ -348,4 +348,12 @@ const (
 	BinlogGiant       = "binlog_giant"
 	BinlogXA          = "binlog_xa"
 	BinlogUnseen      = "binlog_unseen"
+	CanalSaveWaits    = "canal_save_waits"
+	CanalMalformed    = "canal_malformed"
+	CanalHandsOn      = "canal_hands_on"
+	CanalIllForEver   = "canal_ill_for_ever"
+	CanalNoRow        = "canal_no_row"
+	CanalUncut        = "canal_uncut"
+	CanalHalfText     = "canal_half_text"
+	CanalNotASCII     = "canal_not_ascii"
 )

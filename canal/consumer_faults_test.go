@@ -1,0 +1,392 @@
+package canal
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/cacheaside/cacheaside/lock"
+)
+
+func (x *world) failSaves(err error) {
+	x.checkpoint.mu.Lock()
+	defer x.checkpoint.mu.Unlock()
+	x.checkpoint.fail = err
+}
+
+// A position that is lost is repaired, also where no checkpoint keeps one; and so is the beginning of a Source that has positions which nobody keeps.
+func TestGapWithoutCheckpoint(t *testing.T) {
+	for name, c := range map[string]struct {
+		begins Position
+		lost   bool
+		want   string
+	}{
+		"a broker":                 {"", false, "old"},
+		"a broker that has lost":   {"", true, "new"},
+		"positions that none keep": {"0", false, "new"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			in(t, func(x *world) {
+				x.source.begins = c.begins
+				x.set(int64(1), "old")
+				reads(x, x.users, 1, "old")
+				x.set(int64(1), "new")
+				if c.lost {
+					x.source.in <- fmt.Errorf("%w: purged", ErrPositionLost)
+				}
+				x.startWith(nil)
+				time.Sleep(10 * time.Second)
+				reads(x, x.users, 1, c.want)
+				x.source.in <- errors.New("connection lost")
+				time.Sleep(10 * time.Second)
+				x.tell("")
+				x.set(int64(1), "newer")
+				time.Sleep(10 * time.Second)
+				reads(x, x.users, 1, c.want) // it is repaired once
+			})
+		})
+	}
+}
+
+// startWith starts a Consumer with another checkpoint.
+func (x *world) startWith(c Checkpoint) {
+	x.Helper()
+	var err error
+	x.Consumer, err = NewConsumer(x.cache, x.source, c, x.bindings, &x.options)
+	x.check(err)
+	x.begin()
+}
+
+// all are the positions that were saved.
+func (c *inMemory) all() []Position {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return slices.Clone(c.saves)
+}
+
+// A change without the row that its kind has is not skipped in silence.
+func TestChangesWithoutRows(t *testing.T) {
+	for _, c := range []Change{insert(Row{}), remove(Row{}), update(Row{}, row(9, nil)), update(row(9, nil), Row{}), update(Row{}, Row{}), {Schema: "shop", Table: "users", Kind: Read}, {Schema: "shop", Table: "users", After: row(9, nil)}, {Schema: "shop", Table: "users", Kind: 77, After: row(9, nil)}} {
+		in(t, func(x *world) {
+			x.start()
+			x.set(int64(1), "old")
+			reads(x, x.users, 1, "old")
+			x.set(int64(1), "new")
+			x.tell("1", c)
+			reads(x, x.users, 1, "new")
+			if s := x.Stats(); s.Misunderstood != 2 || s.Position != "1" {
+				t.Errorf("%v: %+v", c, s)
+			}
+		})
+	}
+}
+
+// What is in a message that nobody could read may be the change of any row.
+func TestMalformedInvalidates(t *testing.T) {
+	in(t, func(x *world) {
+		x.start()
+		x.set(int64(1), "old")
+		reads(x, x.users, 1, "old")
+		x.set(int64(1), "new")
+		x.source.in <- Batch{Position: "1", Malformed: &Malformed{Message: []byte("{"), Err: errors.New("no JSON")}}
+		synctest.Wait()
+		reads(x, x.users, 1, "new")
+		reads(x, x.other, 1, "new")
+	})
+}
+
+// full is a Parking that keeps nothing.
+type full struct{}
+
+func (full) Park(context.Context, Parked) error { return errors.New("disk full") }
+
+// What has to be parked, and cannot, keeps no cache stale that was changed with it.
+func TestParkingOut(t *testing.T) {
+	in(t, func(x *world) {
+		x.bindings = append(x.bindings[:1], BindFilter("emails", &knows{}, "shop", "users", TextColumn[string]("email")))
+		x.options.OnGap = func(context.Context) error { return nil }
+		x.options.Parking = full{}
+		x.start()
+		x.set(int64(1), "old")
+		reads(x, x.users, 1, "old")
+		x.set(int64(1), "new")
+		x.tell("1", update(row(1, errUnknown), row(1, errUnknown)))
+		time.Sleep(time.Minute)
+		reads(x, x.users, 1, "new")
+		if s := x.Stats(); s.Position != "0" || s.Parked != 0 || len(x.source.acked) > 0 {
+			t.Errorf("%+v", s)
+		}
+		if got := x.alerted(); !slices.Contains(got, "parking ") {
+			t.Errorf("%q", got)
+		}
+	})
+}
+
+// Who has lost the lock, or is to end, gives handlers nothing more: another may be at later changes of the same rows.
+func TestHandlersEnd(t *testing.T) {
+	in(t, func(x *world) {
+		var got []string
+		begun, goOn := make(chan bool), make(chan bool)
+		x.bindings = append(x.bindings, Handle("deaf", "shop", "users", func(_ context.Context, c Change) error {
+			got = append(got, c.After.Get("id").Text())
+			begun <- true
+			<-goOn
+			return nil
+		}))
+		x.start()
+		x.source.in <- Batch{Position: "1", Changes: []Change{insert(row(1, nil)), insert(row(2, nil))}}
+		<-begun
+		x.stop()
+		close(goOn)
+		select {
+		case <-begun:
+		case err := <-x.ended:
+			x.check(err)
+			x.stop = nil
+		}
+		if !slices.Equal(got, []string{"1"}) || x.checkpoint.last() != "0" {
+			t.Errorf("%q, saved %q", got, x.checkpoint.last())
+		}
+	})
+}
+
+// hangs is a Checkpoint that does not answer.
+type hangs struct{ *inMemory }
+
+func (hangs) Save(ctx context.Context, _ Position, _ int64) error {
+	<-ctx.Done()
+	return ctx.Err()
+}
+
+// A checkpoint that does not answer keeps no cache stale.
+func TestCheckpointHangs(t *testing.T) {
+	in(t, func(x *world) {
+		x.set(int64(1), "old")
+		x.startWith(hangs{x.checkpoint})
+		for n := range 100 {
+			x.tell(Position(fmt.Sprint(n+1)), update(row(1, nil), row(1, nil)))
+			time.Sleep(300 * time.Millisecond)
+			if s := x.Stats(); s.Position != Position(fmt.Sprint(n+1)) {
+				t.Fatalf("%d: %+v", n, s)
+			}
+		}
+		if got := x.alerted(); !slices.Equal(got, []string{"checkpoint "}) {
+			t.Errorf("%q", got)
+		}
+	})
+}
+
+// However long what was read together takes, the position is saved each SaveEvery.
+func TestPositionsOfSlowHandlersAreSaved(t *testing.T) {
+	in(t, func(x *world) {
+		x.bindings = append(x.bindings, Handle("slow", "shop", "users", func(context.Context, Change) error {
+			time.Sleep(400 * time.Millisecond)
+			return nil
+		}))
+		gate := make(chan bool)
+		x.source.in <- func() { <-gate }
+		x.start()
+		for n := range 15 {
+			x.source.in <- Batch{Position: Position(fmt.Sprint(n + 1)), Changes: []Change{insert(row(n, nil))}}
+		}
+		close(gate)
+		time.Sleep(4 * time.Second)
+		if saves := x.checkpoint.all(); len(saves) < 2 || len(saves) > 5 {
+			t.Errorf("%q are saved", saves)
+		}
+	})
+}
+
+// panics is a Checkpoint that does.
+type panics struct{ *inMemory }
+
+func (panics) Save(context.Context, Position, int64) error { panic("private") }
+
+// A panic of what a Consumer calls is one of its failures.
+func TestPanics(t *testing.T) {
+	in(t, func(x *world) {
+		x.startWith(panics{x.checkpoint})
+		x.source.in <- Batch{Position: "1", Changes: []Change{insert(row(1, nil))}, Ack: func() { panic("private") }}
+		time.Sleep(time.Minute)
+		x.tell("2", insert(row(2, nil)))
+		if s := x.Stats(); s.Position != "2" || s.Failures < 2 || x.source.runs() != 2 {
+			t.Errorf("%+v, %d runs", s, x.source.runs())
+		}
+	})
+}
+
+// A handler that ends its goroutine, as t.FailNow does, leaves no Source running.
+func TestHandlerThatExits(t *testing.T) {
+	in(t, func(x *world) {
+		x.bindings = append(x.bindings, Handle("exits", "shop", "users", func(context.Context, Change) error {
+			runtime.Goexit()
+			return nil
+		}))
+		var err error
+		x.Consumer, err = NewConsumer(x.cache, x.source, x.checkpoint, x.bindings, &x.options)
+		x.check(err)
+		over := make(chan bool)
+		go func() {
+			defer close(over)
+			_ = x.Consumer.Run(context.Background())
+		}()
+		x.tell("1", insert(row(1, nil)))
+		<-over
+		synctest.Wait()
+		if s := x.Stats(); s.Active || s.Position != "0" {
+			t.Errorf("%+v", s)
+		}
+		// the bubble fails if the Source runs on
+	})
+}
+
+// A Consumer that waits for its lock is well, whatever has failed while it had it; one that does not run is not.
+func TestHealthOfWhoWaits(t *testing.T) {
+	in(t, func(x *world) {
+		locker, err := lock.NewLocal(nil)
+		x.check(err)
+		defer locker.Close()
+		x.options.Locker = locker
+		c, err := NewConsumer(x.cache, x.source, x.checkpoint, x.bindings, &x.options)
+		x.check(err)
+		if c.Health(time.Second) == nil {
+			t.Error("it does not run")
+		}
+		x.start()
+		x.redis.SetError("LOADING")
+		x.tell("1", insert(row(1, nil)))
+		x.failSaves(errors.New("disk full"))
+		time.Sleep(time.Minute)
+		if x.Health(time.Second) == nil {
+			t.Error("Redis is out")
+		}
+		x.end()
+		x.redis.SetError("")
+		lease, err := locker.Acquire(x.Context(), "canal", nil)
+		x.check(err)
+		ctx, stop := context.WithCancel(x.Context())
+		ended := make(chan error, 1)
+		go func() { ended <- x.Consumer.Run(ctx) }()
+		time.Sleep(time.Minute)
+		if err := x.Health(time.Second); err != nil || x.Stats().Lag != -1 {
+			t.Error(err, x.Stats().Lag)
+		}
+		stop()
+		x.check(<-ended)
+		if x.Health(time.Second) == nil {
+			t.Error("it does not run any more")
+		}
+		_ = lease.Release()
+	})
+}
+
+// deaf is a Checkpoint that does not even hear its context, as a file on a disk that is gone.
+type deaf struct{ *inMemory }
+
+func (c deaf) Save(ctx context.Context, p Position, token int64) error {
+	time.Sleep(time.Minute)
+	return c.inMemory.Save(ctx, p, token)
+}
+
+func TestCheckpointIsDeaf(t *testing.T) {
+	in(t, func(x *world) {
+		x.startWith(deaf{x.checkpoint})
+		for n := range 50 {
+			x.tell(Position(fmt.Sprint(n+1)), update(row(1, nil), row(1, nil)))
+			time.Sleep(time.Second)
+		}
+		if s := x.Stats(); s.Position != "50" || s.Saved != "" || x.Health(time.Hour) == nil {
+			t.Errorf("%+v", s)
+		}
+		if got := x.alerted(); !slices.Equal(got, []string{"checkpoint "}) {
+			t.Errorf("%q", got)
+		}
+		x.end()
+		if s := x.Stats(); s.Saved != "50" || len(x.checkpoint.saves) > 2 {
+			t.Errorf("%+v, %q are saved", s, x.checkpoint.saves)
+		}
+	})
+}
+
+// Who loses the lock says so, does nothing more, and goes on from the checkpoint when it has it again. Who waits for it is well.
+func TestLockLost(t *testing.T) {
+	in(t, func(x *world) {
+		locker, err := lock.NewRedis(x.rdb, nil)
+		x.check(err)
+		defer locker.Close()
+		x.options.Locker = locker
+		var handled []string
+		held := make(chan bool)
+		x.bindings = append(x.bindings, Handle("h", "shop", "users", func(_ context.Context, c Change) error {
+			id := c.After.Get("id").Text()
+			handled = append(handled, id)
+			if id == "2" && len(handled) == 2 {
+				<-held
+			}
+			return nil
+		}))
+		x.start()
+		x.tell("1", insert(row(1, nil)))
+		x.source.in <- Batch{Position: "3", Changes: []Change{insert(row(2, nil)), insert(row(3, nil))}}
+		synctest.Wait()
+		x.redis.SetError("LOADING")
+		time.Sleep(5 * time.Minute)
+		x.redis.SetError("")
+		x.redis.FastForward(5 * time.Minute)
+		if s := x.Stats(); !s.Active { // it is in the handler still
+			t.Errorf("%+v", s)
+		}
+		lease, err := locker.Acquire(x.Context(), "canal", nil)
+		x.check(err)
+		close(held)
+		synctest.Wait()
+		if s := x.Stats(); s.Active || !errors.Is(s.LastError, lock.ErrLost) || !slices.Equal(handled, []string{"1", "2"}) {
+			t.Errorf("%+v, handled %q", s, handled)
+		}
+		if err := x.Health(time.Second); !errors.Is(err, lock.ErrLost) {
+			t.Error(err)
+		}
+		time.Sleep(noFailure + time.Second)
+		if err := x.Health(time.Second); err != nil {
+			t.Error(err)
+		}
+		x.check(lease.Release())
+		time.Sleep(10 * time.Second)
+		x.tell("4", insert(row(4, nil)))
+		time.Sleep(2 * time.Second)
+		if need := x.source.needs[x.source.runs()-1]; need.From != "1" || x.checkpoint.last() != "4" || !x.Stats().Active {
+			t.Errorf("from %q, saved %q", need.From, x.checkpoint.last())
+		}
+		x.end()
+	})
+}
+
+// Rows that are large are not read together by thousands.
+func TestLargeRows(t *testing.T) {
+	for _, told := range []int{0, 1 << 20} {
+		batches, all := make(chan Batch), make(chan []Batch)
+		go collect(batches, all)
+		taken := 0
+		for full := false; !full; {
+			select {
+			case batches <- Batch{Changes: []Change{insert(row(1, strings.Repeat("x", 1<<20)))}, Bytes: told}:
+				taken++
+			case <-time.After(100 * time.Millisecond):
+				full = true
+			}
+		}
+		close(batches)
+		some := <-all
+		if len(some) != taken || taken < 2 || taken > 10 {
+			t.Errorf("%d batches of 1 MiB were taken, %d are given", taken, len(some))
+		}
+		for range all { // to its end
+		}
+	}
+}

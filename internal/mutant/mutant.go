@@ -335,4 +335,12 @@ const (
 	CanalDrops        = "canal_drops"
 	CanalFilterFirst  = "canal_filter_first"
 	CanalAlertStorm   = "canal_alert_storm"
+	DDLRename         = "ddl_rename"
+	DDLColumn         = "ddl_column"
+	DDLExchange       = "ddl_exchange"
+	DDLExecutable     = "ddl_executable"
+	DDLRows           = "ddl_rows"
+	DDLNoSchema       = "ddl_no_schema"
+	DDLSecond         = "ddl_second"
+	DDLEscapes        = "ddl_escapes"
 )

@@ -149,30 +149,24 @@ func (l *lexer) quote(q byte, k kind) token {
 		return l.fail()
 	}
 	for i := start; i < len(l.text); i++ {
-		switch c := l.text[i]; {
-		case c == '\\' || c == '`':
-			if !l.ascii(i) {
-				return l.fail()
-			}
-			if c == '\\' && l.escapes && k != quoted {
-				i++
-				if i < len(l.text) && l.text[i] == q {
-					l.escaped = true
-				}
-				continue
-			}
-			if c != q {
-				continue
-			}
-			fallthrough
-		case c == q:
-			if i+1 < len(l.text) && l.text[i+1] == q {
-				i++
-				continue
-			}
-			l.at = i + 1
-			return token{k, l.text[start:i]}
+		c := l.text[i]
+		if (c == '\\' || c == '`') && !l.ascii(i) {
+			return l.fail()
 		}
+		if c == '\\' && l.escapes && k != quoted {
+			i++
+			l.escaped = l.escaped || i < len(l.text) && l.text[i] == q
+			continue
+		}
+		if c != q {
+			continue
+		}
+		if i+1 < len(l.text) && l.text[i+1] == q {
+			i++
+			continue
+		}
+		l.at = i + 1
+		return token{k, l.text[start:i]}
 	}
 	return l.fail()
 }

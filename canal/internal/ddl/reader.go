@@ -1,6 +1,7 @@
 package ddl
 
 import (
+	"slices"
 	"strings"
 	"unicode/utf8"
 
@@ -29,13 +30,11 @@ func (r *reader) accept(c byte) bool {
 
 // keyword goes past a keyword, if one of these is next.
 func (r *reader) keyword(any ...string) bool {
-	for _, k := range any {
-		if r.token.is(k) {
-			r.next()
-			return true
-		}
+	if !slices.ContainsFunc(any, r.token.is) {
+		return false
 	}
-	return false
+	r.next()
+	return true
 }
 
 // ifExists goes past IF EXISTS or IF NOT EXISTS.

@@ -161,7 +161,7 @@ type binlog struct {
 
 type logged struct{ statement, schema string }
 
-var use = regexp.MustCompile("(?s)^use `([^`]*)`; (.*)$")
+var use = regexp.MustCompile("(?s)^use [`\"]([^`\"]*)[`\"]; (.*)$")
 
 func (b *binlog) start(t *testing.T) {
 	t.Helper()

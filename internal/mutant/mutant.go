@@ -356,4 +356,12 @@ const (
 	CanalUncut        = "canal_uncut"
 	CanalHalfText     = "canal_half_text"
 	CanalNotASCII     = "canal_not_ascii"
+	DDLRename         = "ddl_rename"
+	DDLColumn         = "ddl_column"
+	DDLExchange       = "ddl_exchange"
+	DDLExecutable     = "ddl_executable"
+	DDLRows           = "ddl_rows"
+	DDLNoSchema       = "ddl_no_schema"
+	DDLSecond         = "ddl_second"
+	DDLEscapes        = "ddl_escapes"
 )

@@ -1,0 +1,105 @@
+// Package ddl tells what a statement in the binary log of MySQL or MariaDB does to tables.
+//
+// With row-based logging what is done to rows is logged as rows, and only DDL and transaction control as statements:
+// https://dev.mysql.com/doc/refman/8.4/en/binary-log-setting.html. So a statement is read as far as it takes to see which tables it makes, drops,
+// renames, empties or exchanges. What is not understood may have changed anything.
+package ddl
+
+import (
+	"slices"
+
+	"github.com/cacheaside/cacheaside/canal"
+	"github.com/cacheaside/cacheaside/internal/mutant"
+)
+
+// Control is what a statement does to its transaction.
+type Control uint8
+
+const (
+	// None is nothing.
+	None Control = iota
+	// Begin is BEGIN or START TRANSACTION.
+	Begin
+	// Commit is COMMIT.
+	Commit
+	// Rollback is ROLLBACK, but not to a savepoint.
+	Rollback
+	// XA is XA START, END or PREPARE: nothing of it is committed yet.
+	XA
+	// XACommit is XA COMMIT.
+	XACommit
+	// XARollback is XA ROLLBACK.
+	XARollback
+)
+
+// Effect is what a statement does.
+type Effect struct {
+	// Control is what it does to its transaction.
+	Control Control
+
+	// XID names the transaction of XA, XACommit and XARollback, as both servers log it: X'gtrid',X'bqual',formatID. It is the same for the same
+	// transaction, however the statement spells it.
+	XID string
+
+	// Changes have a Kind (Alter, Truncate or Replace), a Schema and a Table alone. Where the statement names no schema and its session had none,
+	// they are of all tables.
+	Changes []canal.Change
+
+	// Unknown: it was not understood, or it changes rows by itself. Changes is one Replace of all tables then.
+	Unknown bool
+}
+
+// maxChanges is how many Changes are told one by one; a statement with more of them is Unknown.
+const maxChanges = 4096
+
+// Read tells what a statement does. schema is the default one of its session, "" if it had none.
+//
+// The statement is in UTF-8. Names are as it spells them: with lower_case_table_names=1 or 2 the server's are in lower case where it matters.
+func Read(statement, schema string) Effect {
+	// With the SQL mode NO_BACKSLASH_ESCAPES a string ends where another goes on with \'. Which of them it was is not known, but hardly any statement
+	// makes sense in both ways.
+	e, l := read(statement, schema, true)
+	if l.escaped && mutant.Active != mutant.DDLEscapes {
+		other, m := read(statement, schema, false)
+		switch {
+		case m.bad:
+		case l.bad:
+			return other
+		case !e.same(&other):
+			return unknown()
+		}
+	}
+	return e
+}
+
+func unknown() Effect {
+	return Effect{Changes: []canal.Change{{Kind: canal.Replace}}, Unknown: true}
+}
+
+func (e *Effect) same(other *Effect) bool {
+	return e.Control == other.Control && e.XID == other.XID && e.Unknown == other.Unknown &&
+		slices.EqualFunc(e.Changes, other.Changes, func(a, b canal.Change) bool {
+			return a.Kind == b.Kind && a.Schema == b.Schema && a.Table == b.Table
+		})
+}
+
+// read reads it one way, with the lexer as it was left.
+func read(statement, schema string, escapes bool) (Effect, lexer) {
+	r := reader{lexer: lexer{text: statement, escapes: escapes}, schema: schema}
+	r.next()
+	for r.accept(';') || r.accept('(') {
+	}
+	if r.token.kind == end {
+		if r.bad {
+			return unknown(), r.lexer
+		}
+		return Effect{}, r.lexer
+	}
+	if !r.statement() || r.bad || len(r.effect.Changes) > maxChanges {
+		for (r.escaped || !escapes) && r.token.kind != end { // whether it is a statement at all decides between both ways
+			r.next()
+		}
+		return unknown(), r.lexer
+	}
+	return r.effect, r.lexer
+}

@@ -1,0 +1,152 @@
+package ddl
+
+import (
+	"github.com/cacheaside/cacheaside/canal"
+	"github.com/cacheaside/cacheaside/internal/mutant"
+)
+
+// statement reads a statement from its first word on. What is named nowhere here is not understood, so that no statement that changes rows by
+// itself passes for one that does not: INSERT, UPDATE, DELETE, REPLACE, LOAD, CALL, DO, WITH, SELECT, EXECUTE and all that are yet to come.
+func (r *reader) statement() bool {
+	if r.token.kind != word {
+		return false
+	}
+	verb := upper(r.token.text)
+	r.next()
+	switch verb {
+	case "BEGIN":
+		r.effect.Control = Begin
+		r.keyword("WORK")
+		return r.done() // else it is a block of statements
+	case "START":
+		r.effect.Control = Begin
+		return r.keyword("TRANSACTION") && r.rest()
+	case "COMMIT":
+		r.effect.Control = Commit
+		return r.rest()
+	case "ROLLBACK":
+		r.keyword("WORK")
+		if !r.keyword("TO") {
+			r.effect.Control = Rollback
+		}
+		return r.rest()
+	case "XA":
+		return r.xa()
+	case "CREATE":
+		return r.create()
+	case "ALTER":
+		return r.alter()
+	case "DROP":
+		return r.drop()
+	case "TRUNCATE":
+		return r.truncate()
+	case "RENAME":
+		return r.rename()
+	case "REPAIR":
+		return r.repair()
+	case "SET":
+		if r.keyword("STATEMENT") {
+			return r.setStatement()
+		}
+		return r.rest()
+	case "ANALYZE": // MariaDB's ANALYZE of a statement executes it
+		r.keyword("LOCAL", "NO_WRITE_TO_BINLOG")
+		return r.keyword("TABLE", "TABLES") && r.rest()
+	case "OPTIMIZE", "CHECK", "CHECKSUM", "FLUSH", "GRANT", "REVOKE", "USE", "INSTALL", "UNINSTALL", "CHANGE", "RESET", "PURGE", "KILL", "SHUTDOWN",
+		"LOCK", "UNLOCK", "HELP", "SHOW", "DEALLOCATE", "BACKUP", "COMMENT", "SAVEPOINT", "RELEASE":
+		return r.rest()
+	}
+	return mutant.Active == mutant.DDLRows
+}
+
+// setStatement reads what follows MariaDB's SET STATEMENT: variables, FOR, a statement.
+// https://mariadb.com/docs/server/reference/sql-statements/administrative-sql-statements/set-commands/set-statement
+func (r *reader) setStatement() bool {
+	for depth := 0; r.token.kind != end; r.next() {
+		switch {
+		case r.token.kind == sign && r.token.text == "(":
+			depth++
+		case r.token.kind == sign && r.token.text == ")":
+			depth--
+		case depth == 0 && r.token.is("FOR"):
+			r.next()
+			return !r.token.is("SET") && r.statement() // it cannot be nested
+		}
+	}
+	return false
+}
+
+// truncate reads what follows TRUNCATE.
+func (r *reader) truncate() bool {
+	r.keyword("TABLE")
+	t, ok := r.table()
+	r.change(canal.Truncate, t)
+	return ok && r.wait() && r.done()
+}
+
+// drop reads what follows DROP.
+func (r *reader) drop() bool {
+	switch {
+	case r.keyword("TABLE", "TABLES"):
+		if !r.ifExists() || !r.tables(canal.Alter) || !r.wait() {
+			return false
+		}
+		r.keyword("RESTRICT", "CASCADE")
+		return r.done()
+	case r.keyword("DATABASE", "SCHEMA"):
+		return r.database() && r.done()
+	}
+	return r.token.kind == word && r.rest()
+}
+
+// database reads a schema of which all tables go.
+func (r *reader) database() bool {
+	if !r.ifExists() {
+		return false
+	}
+	name, ok := r.name()
+	r.change(canal.Alter, table{schema: name})
+	return ok
+}
+
+// rename reads what follows RENAME.
+func (r *reader) rename() bool {
+	if r.keyword("USER") {
+		return r.rest()
+	}
+	if !r.keyword("TABLE", "TABLES") || !r.ifExists() {
+		return false
+	}
+	for {
+		from, ok := r.table()
+		if !ok || !r.wait() || !r.keyword("TO") {
+			return false
+		}
+		r.change(canal.Alter, from)
+		to, ok := r.table()
+		if !ok {
+			return false
+		}
+		if mutant.Active != mutant.DDLRename {
+			r.change(canal.Replace, to)
+		}
+		if !r.accept(',') {
+			return r.done()
+		}
+	}
+}
+
+// repair reads what follows REPAIR. Rows that cannot be repaired are lost, and not logged:
+// https://dev.mysql.com/doc/refman/8.4/en/repair-table.html. (OPTIMIZE loses none.)
+func (r *reader) repair() bool {
+	r.keyword("LOCAL", "NO_WRITE_TO_BINLOG")
+	if r.keyword("VIEW") {
+		return r.rest()
+	}
+	if !r.keyword("TABLE", "TABLES") || !r.tables(canal.Replace) {
+		return false
+	}
+	for r.keyword("QUICK", "EXTENDED", "USE_FRM", "FORCE") {
+	}
+	return r.done()
+}

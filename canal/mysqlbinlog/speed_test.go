@@ -133,6 +133,7 @@ func TestLatency(t *testing.T) {
 	var late []time.Duration
 	done := make(chan time.Duration, changes)
 	slots := make(chan struct{}, 200)
+	x.db.SetMaxOpenConns(50)
 	write, err := x.db.PrepareContext(t.Context(), "UPDATE users SET name = ? WHERE id = ?")
 	x.check(err)
 	defer write.Close()
@@ -148,6 +149,8 @@ func TestLatency(t *testing.T) {
 			}
 			if _, err := write.Exec(name, id); err != nil {
 				t.Error(err)
+				done <- 0
+				return
 			}
 			committed := time.Now()
 			for {

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/cacheaside/cacheaside/internal/conn"
+	"github.com/cacheaside/cacheaside/internal/mutant"
 )
 
 // loaders are those of this process, with what is known of their generations.
@@ -41,13 +42,20 @@ func (l *loaders) names() []string {
 }
 
 // answered learns a generation from a poll. One that was sent before the present generation was learned may tell of the one before; a later one tells what is so,
-// also if it is less: where Redis has lost its data, and its clock with it.
+// also if it is less: where Redis has lost its data, and its clock with it. In the same instant, which a coarse clock makes of some time, it is not taken for later.
 func (l *loaders) answered(name string, rng int, generation uint64, sent time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if k := l.known[name]; k != nil && (generation > k.generations[rng] || !sent.Before(k.at[rng])) {
+	if k := l.known[name]; k != nil && (generation > k.generations[rng] || l.later(sent, k.at[rng])) {
 		k.set(rng, generation, sent)
 	}
+}
+
+func (*loaders) later(sent, learned time.Time) bool {
+	if mutant.Active == mutant.SameInstant {
+		return !sent.Before(learned)
+	}
+	return sent.After(learned)
 }
 
 // heard learns one from a message, or from an announcement of our own; not the first, for a message may be late, and nothing is confirmed before a poll.

@@ -336,6 +336,7 @@ const (
 	CanalFilterFirst  = "canal_filter_first"
 	CanalAlertStorm   = "canal_alert_storm"
 	CanalReplaced     = "canal_replaced"
+	SameInstant       = "same_instant"
 	BinlogCloses      = "binlog_closes"
 	BinlogUnchecked   = "binlog_unchecked"
 	BinlogLost        = "binlog_lost"

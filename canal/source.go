@@ -18,7 +18,7 @@ type Batch struct {
 	// Time is the commit of the last change, or when the Source knew that there was no later one. Zero: not known.
 	Time time.Time
 
-	// Malformed is what could not be read, instead of changes: it is parked. nil: there is none.
+	// Malformed is what could not be read: it is parked. Changes are then what is known nevertheless, as that all of its table may have changed. nil: there is none.
 	Malformed *Malformed
 
 	// Ack, if there is one, is called once, when all of it is done and what was before it. It must not block for long.

@@ -8,10 +8,7 @@ import (
 )
 
 // fuzz has a decoder read anything: what it finds are changes that a Consumer can do, not more of them than the message can have, and what it says of an error shows nothing of it.
-func fuzz(f *testing.F, format string, decode Decoder, seeds ...string) {
-	for _, line := range lines(f, format) {
-		f.Add(line)
-	}
+func fuzz(f *testing.F, decode Decoder, seeds ...string) { // short ones: what is found in long ones is made shorter for a minute each
 	for _, s := range seeds {
 		f.Add([]byte(s))
 	}
@@ -49,14 +46,15 @@ func fuzz(f *testing.F, format string, decode Decoder, seeds ...string) {
 }
 
 func FuzzCanal(f *testing.F) {
-	fuzz(f, "canal", Canal,
+	fuzz(f, Canal,
+		`{"data":[{"a":"2","b":"5","c":"\u0000ÿ","d":"1.5","n":null}],"mysqlType":{"a":"enum('x','y')","b":"set('a','b','c')","c":"blob","d":"float"},"database":"d","table":"t","type":"INSERT","es":1}`,
 		`{"data":[{"id":"1","a":"x"},{"id":"2","a":"y"}],"old":[{"a":"w"}],"database":"d","table":"t","type":"UPDATE","mysqlType":{"a":"enum('x','it''s')","id":"set('a')"}}`,
 		`{"data":null,"database":"d","table":"b","type":"RENAME","isDdl":true,"sql":"RENAME TABLE a TO b"}`,
 		`{"data":null,"database":"","type":"QUERY","isDdl":true,"sql":"drop database d"}`)
 }
 
 func FuzzMaxwell(f *testing.F) {
-	fuzz(f, "maxwell", Maxwell,
+	fuzz(f, Maxwell,
 		`{"database":"d","table":"t","type":"insert","ts":1,"data":{"a":1.000E-7,"s":["a","b"],"j":{"x":[1,{}]},"l":true,"n":null}}`,
 		`{"database":"d","table":"t","type":"update","data":{"id":1},"old":{"email":"x"}}`,
 		`{"type":"table-alter","database":"test","table":"e","old":{"database":"test","table":"e"},"def":{"database":"other","table":"f"}}`,
@@ -64,11 +62,12 @@ func FuzzMaxwell(f *testing.F) {
 }
 
 func FuzzDebezium(f *testing.F) {
-	fuzz(f, "debezium", Debezium,
+	fuzz(f, Debezium,
 		column(`"type":"bytes","name":"org.apache.kafka.connect.data.Decimal","parameters":{"scale":"2"}`, `"/h3G"`),
 		column(`"type":"int64","name":"io.debezium.time.MicroTime"`, `-3020399000001`),
 		column(`"type":"int64","name":"io.debezium.time.NanoTimestamp"`, `1529476623000001000`),
 		column(`"type":"string","name":"io.debezium.time.ZonedTimestamp","parameters":{"__debezium.source.column.length":"6"}`, `"2018-06-20T13:37:03.12Z"`),
 		`{"source":{},"databaseName":"d","ddl":"RENAME TABLE a TO e.b","tableChanges":[{"type":"ALTER","id":"\"d\".\"a\",\"e\".\"b\""}]}`,
+		`{"op":"u","source":{"db":"d","table":"t","ts_ms":1},"before":{"id":1,"n":null},"after":{"id":1,"n":"x"}}`,
 		`{"op":"t","source":{"db":"d","table":"t"}}`, `{"ts_ms":1}`, `{"schema":null,"payload":null}`)
 }

@@ -25,7 +25,7 @@ func plain(number string) string {
 	return sign + "0." + strings.Repeat("0", n-len(whole)) + whole + fraction
 }
 
-// names are those that the type of an ENUM or SET column lists, as information_schema has it: enum('a','it''s'). nil: it lists none.
+// names are those that the type of an ENUM or SET column lists, as information_schema has it; of a quotation mark in a name it has two. nil: it lists none.
 func names(columnType string) []string {
 	_, list, _ := strings.Cut(columnType, "(")
 	var all []string

@@ -339,4 +339,5 @@ const (
 	EnvelopeMaxwellOld = "envelope_maxwell_old"
 	EnvelopeMisaligned = "envelope_misaligned"
 	EnvelopeRename     = "envelope_rename"
+	SourceAcksFirst    = "source_acks_first"
 )

@@ -1,8 +1,8 @@
 package envelope
 
 import (
+	"cmp"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"math/bits"
 	"strconv"
@@ -14,36 +14,20 @@ import (
 )
 
 // Canal reads a flat message of alibaba/canal (canal.mq.flatMessage=true). See the package's documentation for what must be set there.
-func Canal(message []byte) ([]canal.Change, error) {
-	changes, err := flat(message)
-	if err != nil {
-		err = fmt.Errorf("envelope: canal's message: %w", err)
-	}
-	return changes, err
-}
+func Canal(message []byte) ([]canal.Change, error) { return decode("canal's", flat, message) }
 
-func flat(message []byte) ([]canal.Change, error) {
-	m, err := open(message)
+func flat(m members) ([]canal.Change, error) {
+	at, err := m.place("database")
 	if err != nil {
 		return nil, err
 	}
-	kind, err := m.text("type")
-	if err != nil {
-		return nil, err
-	}
-	var at place
 	if es := m.integer("es"); es > 0 {
 		at.time = time.UnixMilli(es)
 	}
-	if at.schema, err = m.text("database"); err != nil {
-		return nil, err
-	}
-	if at.table, err = m.text("table"); err != nil {
-		return nil, err
-	}
+	kind, kindErr := m.text("type")
 	sql, err := m.text("sql")
-	if err != nil {
-		return nil, err
+	if err = cmp.Or(kindErr, err); err != nil {
+		return at.refused(err)
 	}
 	switch kind { // EventType of protocol/src/main/java/com/alibaba/otter/canal/protocol/EntryProtocol.proto
 	case "INSERT", "UPDATE", "DELETE":
@@ -60,7 +44,7 @@ func flat(message []byte) ([]canal.Change, error) {
 	case "GTID", "XACOMMIT", "XAROLLBACK", "MHEARTBEAT", "EVENTTYPECOMPATIBLEPROTO2":
 		return nil, nil
 	}
-	return nil, errors.New("type: none that is known")
+	return at.refused(errNoType)
 }
 
 // named is a place that names no table of it does not know which schema's.

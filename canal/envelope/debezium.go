@@ -12,21 +12,13 @@ import (
 
 // Debezium reads the value of a record of Debezium's connector for MySQL or MariaDB, as Kafka Connect's JsonConverter writes it. See the package's documentation for what must be set there.
 func Debezium(message []byte) ([]canal.Change, error) {
-	changes, err := debezium(message)
-	if err != nil {
-		err = fmt.Errorf("envelope: Debezium's message: %w", err)
-	}
-	return changes, err
-}
-
-func debezium(message []byte) ([]canal.Change, error) {
 	if len(message) == 0 || string(message) == "null" { // a tombstone: the delete came before it
 		return nil, nil
 	}
-	m, err := open(message)
-	if err != nil {
-		return nil, err
-	}
+	return decode("Debezium's", debezium, message)
+}
+
+func debezium(m members) ([]canal.Change, error) {
 	var schema json.RawMessage
 	if len(m) == 2 && m.has("schema") && m.has("payload") {
 		schema = m.get("schema")
@@ -34,6 +26,7 @@ func debezium(message []byte) ([]canal.Change, error) {
 		if raw == nil {
 			return nil, nil
 		}
+		var err error
 		if m, err = object(raw); err != nil {
 			return nil, fmt.Errorf("payload: %w", err)
 		}
@@ -68,14 +61,11 @@ func debeziumPlace(m members) (at place, err error) {
 	if err != nil {
 		return at, fmt.Errorf("source: %w", err)
 	}
+	if at, err = source.place("db"); err != nil {
+		return at, fmt.Errorf("source.%w", err)
+	}
 	if ms := source.integer("ts_ms"); ms > 0 {
 		at.time = time.UnixMilli(ms)
-	}
-	if at.schema, err = source.text("db"); err != nil {
-		return at, fmt.Errorf("source.%w", err)
-	}
-	if at.table, err = source.text("table"); err != nil {
-		return at, fmt.Errorf("source.%w", err)
 	}
 	return at, nil
 }
@@ -87,7 +77,7 @@ func debeziumRow(m members, schema json.RawMessage) ([]canal.Change, error) {
 	}
 	op, err := m.text("op")
 	if err != nil {
-		return nil, err
+		return at.refused(err)
 	}
 	if op == "m" { // pg_logical_emit_message, which is no row
 		return nil, nil
@@ -118,7 +108,7 @@ func debeziumRow(m members, schema json.RawMessage) ([]canal.Change, error) {
 	case "t":
 		return at.whole(canal.Truncate), nil
 	default:
-		return at.unread("op", errors.New("none that is known"))
+		return at.refused(errors.New("op: none that is known"))
 	}
 	if op == "u" || op == "d" {
 		if c.Before, err = side("before"); err != nil {

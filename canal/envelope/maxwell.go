@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"strings"
 	"time"
 
@@ -13,29 +12,17 @@ import (
 )
 
 // Maxwell reads a message of Maxwell's daemon. See the package's documentation for what must be set there.
-func Maxwell(message []byte) ([]canal.Change, error) {
-	changes, err := maxwell(message)
-	if err != nil {
-		err = fmt.Errorf("envelope: Maxwell's message: %w", err)
-	}
-	return changes, err
-}
+func Maxwell(message []byte) ([]canal.Change, error) { return decode("Maxwell's", maxwell, message) }
 
-func maxwell(message []byte) ([]canal.Change, error) {
-	m, err := open(message)
+func maxwell(m members) ([]canal.Change, error) {
+	at, err := m.place("database")
 	if err != nil {
 		return nil, err
 	}
+	at.time = maxwellTime(m.integer("ts"))
 	kind, err := m.text("type")
 	if err != nil {
-		return nil, err
-	}
-	at := place{time: maxwellTime(m.integer("ts"))}
-	if at.schema, err = m.text("database"); err != nil {
-		return nil, err
-	}
-	if at.table, err = m.text("table"); err != nil {
-		return nil, err
+		return at.refused(err)
 	}
 	switch kind {
 	case "insert", "update", "delete", "bootstrap-insert":
@@ -48,7 +35,7 @@ func maxwell(message []byte) ([]canal.Change, error) {
 		at.table = ""
 		return at.whole(canal.Alter), nil
 	}
-	return nil, errors.New("type: none that is known")
+	return at.refused(errNoType)
 }
 
 // maxwellTime is what ts says: seconds, and of DDL milliseconds (docs/docs/dataformat.md of zendesk/maxwell shows both).
@@ -133,13 +120,11 @@ func maxwellTable(m members, at place) ([]canal.Change, error) {
 		if err != nil {
 			return at.unread(side, err)
 		}
-		other := at
-		if other.schema, err = def.text("database"); err != nil {
+		other, err := def.place("database")
+		if err != nil {
 			return at.unread(side, err)
 		}
-		if other.table, err = def.text("table"); err != nil {
-			return at.unread(side, err)
-		}
+		other.time = at.time
 		if other.schema != "" && other.table != "" && mutant.Active != mutant.EnvelopeRename && other != at {
 			changes = append(changes, other.change(canal.Alter))
 		}

@@ -69,7 +69,10 @@ type place struct {
 	time          time.Time
 }
 
-var errNoTable = errors.New("it does not name its table")
+var (
+	errNoTable = errors.New("it does not name its table")
+	errNoType  = errors.New("type: none that is known")
+)
 
 func (p place) change(kind canal.Kind) canal.Change {
 	return canal.Change{Schema: p.schema, Table: p.table, Kind: kind, Time: p.time}
@@ -77,6 +80,36 @@ func (p place) change(kind canal.Kind) canal.Change {
 
 // whole is what may have changed all of the table, or, where there is none, of the schema, or of all of them.
 func (p place) whole(kind canal.Kind) []canal.Change { return []canal.Change{p.change(kind)} }
+
+// place is that of a message, or of a part of one.
+func (m members) place(schema string) (at place, err error) {
+	if at.schema, err = m.text(schema); err != nil {
+		return place{}, err
+	}
+	at.table, err = m.text("table")
+	return at, err
+}
+
+// decode reads whose message it is.
+func decode(whose string, read func(members) ([]canal.Change, error), message []byte) ([]canal.Change, error) {
+	m, err := open(message)
+	var changes []canal.Change
+	if err == nil {
+		changes, err = read(m)
+	}
+	if err != nil {
+		err = fmt.Errorf("envelope: %s message: %w", whose, err)
+	}
+	return changes, err
+}
+
+// refused is unread, of a message that may not name its table.
+func (p place) refused(err error) ([]canal.Change, error) {
+	if p.schema == "" || p.table == "" {
+		return nil, err
+	}
+	return p.whole(canal.Alter), err
+}
 
 // unread is what is known of a message that cannot be read: of which table it is. What is cached of that is invalidated, while the message is parked.
 func (p place) unread(path string, err error) ([]canal.Change, error) {

@@ -1,7 +1,10 @@
 package watermillsource_test
 
 import (
+	"cmp"
+	"context"
 	"fmt"
+	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -48,33 +51,53 @@ func eventually(t testing.TB, done func() bool) {
 	}
 }
 
-// With a real broker that has one message out at a time, a Consumer that stops and another one after it do all, in order.
-func TestNATS(t *testing.T) {
+func init() { testenv.RegisterChild("consumer", consumer) }
+
+// fatal is for what helps tests, in a child.
+type fatal struct{ testing.TB }
+
+func (*fatal) Helper()        {}
+func (*fatal) Cleanup(func()) {}
+func (*fatal) Fatal(args ...any) {
+	fmt.Fprintln(os.Stderr, args...)
+	os.Exit(1)
+}
+
+// consumer does what comes, and tells of it, until it is killed.
+func consumer() {
+	t := &fatal{}
+	x := newSide(t, source(t, natsSubscriber(t, os.Getenv("NATS"), 1), "users"))
+	x.tell = func(what string) { fmt.Println(what) }
+	check(t, x.consumer.Run(context.Background()))
+}
+
+// With a real broker that has one message out at a time, two Consumers that are killed, and one after them, do all, in order.
+func TestKilled(t *testing.T) {
 	server := testenv.StartNATS(t)
 	p := natsPublisher(t, server.URL)
-	first := natsSubscriber(t, server.URL, 1)
-	x := newSide(t, source(t, first, "users"))
-	stop := x.run(t)
-	var want []string
+	var want, seen []string
 	for id := range 50 {
 		check(t, p.Publish("users", updated("users", id)))
 		want = append(want, fmt.Sprint("users", id))
 	}
-	eventually(t, func() bool { return len(x.history()) >= 10 })
-	stop()
-	check(t, first.Close())
-	y := newSide(t, source(t, natsSubscriber(t, server.URL, 1), "users"))
-	y.run(t)
-	if last := want[len(want)-1]; !slices.Contains(x.history(), last) {
-		eventually(t, func() bool { return slices.Contains(y.history(), last) })
-	}
-	var got []string // each as it was seen first
-	for _, h := range slices.Concat(x.history(), y.history()) {
-		if !slices.Contains(got, h) {
-			got = append(got, h)
+	for range 2 {
+		c := testenv.SpawnChild(t, "consumer", "NATS="+server.URL)
+		for range 10 {
+			line, err := c.ReadLine(20 * time.Second)
+			check(t, err)
+			seen = append(seen, strings.TrimSpace(line))
 		}
+		c.Kill()
 	}
-	if !slices.Equal(got, want) {
-		t.Errorf("%s", strings.Join(got, " "))
+	x := newSide(t, source(t, natsSubscriber(t, server.URL, 1), "users"))
+	stop := x.run(t)
+	eventually(t, func() bool { return slices.Contains(x.history(), want[len(want)-1]) })
+	stop()
+	rest := x.history()
+	if at := slices.Index(want, rest[0]); at < 20-2 || !slices.Equal(rest, want[at:]) { // each that was killed may have left its last one unacknowledged
+		t.Errorf("the last one did %q", rest)
+	}
+	if !slices.IsSortedFunc(seen, func(a, b string) int { return cmp.Compare(slices.Index(want, a), slices.Index(want, b)) }) {
+		t.Errorf("the others did %q", seen)
 	}
 }

@@ -42,6 +42,7 @@ type side struct {
 	version int
 	seen    []string // by a handler
 	parked  int
+	tell    func(string)
 }
 
 func newSide(t testing.TB, s canal.Source) *side {
@@ -61,6 +62,9 @@ func newSide(t testing.TB, s canal.Source) *side {
 			x.mu.Lock()
 			defer x.mu.Unlock()
 			x.seen = append(x.seen, c.Table+c.After.Get("id").Text())
+			if x.tell != nil {
+				x.tell(x.seen[len(x.seen)-1])
+			}
 			return nil
 		})
 	}

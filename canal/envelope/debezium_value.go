@@ -14,28 +14,43 @@ import (
 
 // field is what Kafka Connect's schema says of a column. The zero field is one of which it says nothing.
 type field struct {
-	Field      string            `json:"field"`
-	Type       string            `json:"type"`
-	Name       string            `json:"name"`
-	Parameters map[string]string `json:"parameters"`
-	Fields     []field           `json:"fields"`
+	kind, name string
+	parameters members
 }
 
-// fieldsOf are the columns of a side of a row.
+// fieldsOf are the columns of a side of a row. What cannot be read of a schema is as if it were not there.
 func fieldsOf(schema []byte, side string) map[string]field {
-	var all field
-	if schema == nil || json.Unmarshal(schema, &all) != nil {
-		return nil
-	}
 	columns := map[string]field{}
-	for _, f := range all.Fields {
-		if f.Field == side {
-			for _, c := range f.Fields {
-				columns[c.Field] = c
-			}
+	whole, _ := object(schema)
+	for _, f := range fields(whole) {
+		if name, _ := f.text("field"); name != side {
+			continue
+		}
+		for _, c := range fields(f) {
+			var of field
+			column, _ := c.text("field")
+			of.kind, _ = c.text("type")
+			of.name, _ = c.text("name")
+			of.parameters, _ = object(c.get("parameters"))
+			columns[column] = of
 		}
 	}
 	return columns
+}
+
+func fields(of members) []members {
+	raws, _ := array(of.get("fields"))
+	all := make([]members, len(raws))
+	for i, raw := range raws {
+		all[i], _ = object(raw)
+	}
+	return all
+}
+
+// parameter is one of the schema's, which are texts.
+func (f field) parameter(name string) string {
+	s, _ := f.parameters.text(name)
+	return s
 }
 
 // What is known of a column by column.propagate.source.type.
@@ -49,7 +64,7 @@ const unavailable = "__debezium-unavailable-value"
 
 // digits is how many fraction digits a temporal column has; otherwise, if that is not known.
 func (f field) digits(otherwise int) int {
-	n, err := strconv.Atoi(f.Parameters[sourceLength])
+	n, err := strconv.Atoi(f.parameter(sourceLength))
 	if err != nil || n < 0 || n > 6 {
 		return otherwise
 	}
@@ -79,14 +94,14 @@ func debeziumValue(f field, raw json.RawMessage) canal.Value {
 }
 
 func (f field) ofText(s string) canal.Value {
-	if f.Type == "bytes" {
+	if f.kind == "bytes" {
 		b, err := base64.StdEncoding.DecodeString(s)
 		if err != nil || string(b) == unavailable {
 			return canal.Value{}
 		}
 		return f.ofBytes(b)
 	}
-	switch f.Name {
+	switch f.name {
 	case "io.debezium.time.ZonedTimestamp":
 		t, err := time.Parse(time.RFC3339Nano, s)
 		if err != nil {
@@ -101,9 +116,9 @@ func (f field) ofText(s string) canal.Value {
 }
 
 func (f field) ofBytes(b []byte) canal.Value {
-	switch f.Name {
+	switch f.name {
 	case "org.apache.kafka.connect.data.Decimal":
-		scale, err := strconv.Atoi(f.Parameters["scale"])
+		scale, err := strconv.Atoi(f.parameter("scale"))
 		if err != nil || scale < 0 || scale > 30 || len(b) > 64 { // MySQL's have 65 digits at most
 			return canal.Value{}
 		}
@@ -157,7 +172,7 @@ func some(part int64, digits int) int {
 }
 
 func (f field) ofNumber(s string) canal.Value {
-	switch f.Type {
+	switch f.kind {
 	case "float", "float32":
 		v, err := strconv.ParseFloat(s, 32)
 		return valueOf(float32(v), err == nil)
@@ -169,7 +184,7 @@ func (f field) ofNumber(s string) canal.Value {
 	if err != nil { // a DECIMAL of decimal.format=NUMERIC, or without a schema
 		return canal.TextValue(plain(s))
 	}
-	switch f.Name {
+	switch f.name {
 	case "io.debezium.time.Date", "org.apache.kafka.connect.data.Date":
 		if t := time.Unix(n*86400, 0).UTC(); n > -1e6 && n < 1e7 && t.Year() >= 0 && t.Year() <= 9999 {
 			return canal.TextValue(t.Format(dateLayout))
@@ -188,7 +203,7 @@ func (f field) ofNumber(s string) canal.Value {
 	case "io.debezium.time.NanoTime":
 		return f.ofClock(n, time.Nanosecond, some(n%1e9, 6))
 	}
-	if n < 0 && strings.HasPrefix(strings.ToUpper(f.Parameters[sourceType]), "BIGINT UNSIGNED") { // of bigint.unsigned.handling.mode=long
+	if n < 0 && strings.HasPrefix(strings.ToUpper(f.parameter(sourceType)), "BIGINT UNSIGNED") { // of bigint.unsigned.handling.mode=long
 		return valueOf(uint64(n), true)
 	}
 	return canal.TextValue(s)

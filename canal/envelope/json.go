@@ -37,68 +37,104 @@ func open(message []byte) (members, error) {
 	if len(message) > mostBytes {
 		return nil, fmt.Errorf("it is longer than %d bytes", mostBytes)
 	}
-	if !utf8.Valid(message) {
+	if !utf8.Valid(message) || !json.Valid(message) {
 		return nil, errNotJSON
 	}
 	return object(message)
 }
 
+// object takes apart an object that is a part of a message, and so valid JSON.
 func object(raw []byte) (members, error) {
-	d := json.NewDecoder(bytes.NewReader(raw))
-	if t, err := d.Token(); err != nil {
-		return nil, errNotJSON
-	} else if t != json.Delim('{') {
+	if kindOf(raw) != '{' {
 		return nil, errNotObject
 	}
 	var all members
-	seen := map[string]bool{}
-	for d.More() {
-		name, err := d.Token()
-		if err != nil {
+	seen := map[string]struct{}{}
+	for rest := trim(trim(raw)[1:]); kindOf(rest) != '}'; {
+		quoted, after := cut(rest)
+		name, err := text(quoted)
+		if err != nil || len(after) == 0 {
 			return nil, errNotJSON
 		}
-		m := member{name: name.(string)} // as all names of JSON are
-		if err := d.Decode(&m.value); err != nil {
-			return nil, errNotJSON
+		m := member{name: name}
+		m.value, rest = cut(trim(after[1:])) // behind the colon
+		if rest = trim(rest); kindOf(rest) == ',' {
+			rest = trim(rest[1:])
 		}
-		switch {
-		case seen[m.name]:
+		if _, twice := seen[name]; twice {
 			return nil, errTwice
-		case len(all) == mostColumns:
+		}
+		if len(all) == mostColumns {
 			return nil, errMany
 		}
-		seen[m.name] = true
+		seen[name] = struct{}{}
 		all = append(all, m)
-	}
-	return all, ended(d)
-}
-
-// ended checks that what was begun ends, and that nothing comes after it.
-func ended(d *json.Decoder) error {
-	if _, err := d.Token(); err != nil || d.More() {
-		return errNotJSON
-	}
-	return nil
-}
-
-func array(raw []byte) ([]json.RawMessage, error) {
-	var all []json.RawMessage
-	if kindOf(raw) != '[' || json.Unmarshal(raw, &all) != nil {
-		return nil, errNotArray
 	}
 	return all, nil
 }
 
+// array takes apart an array that is a part of a message.
+func array(raw []byte) ([]json.RawMessage, error) {
+	if kindOf(raw) != '[' {
+		return nil, errNotArray
+	}
+	var all []json.RawMessage
+	for rest := trim(trim(raw)[1:]); kindOf(rest) != ']'; {
+		var element []byte
+		if element, rest = cut(rest); len(element) == 0 {
+			return nil, errNotJSON
+		}
+		if rest = trim(rest); kindOf(rest) == ',' {
+			rest = trim(rest[1:])
+		}
+		all = append(all, element)
+	}
+	return all, nil
+}
+
+func trim(raw []byte) []byte { return bytes.TrimLeft(raw, " \t\r\n") }
+
+// cut is the value at the beginning of valid JSON, and what is after it.
+func cut(raw []byte) (value, rest []byte) {
+	depth, inText := 0, false
+	for i := 0; i < len(raw); i++ {
+		switch c := raw[i]; {
+		case inText && c == '\\':
+			i++
+			continue
+		case c == '"':
+			inText = !inText
+		case inText:
+			continue
+		case c == '{', c == '[':
+			depth++
+			continue
+		case depth == 0 && (c == ',' || c == ':' || c == '}' || c == ']' || c == ' ' || c == '\t' || c == '\r' || c == '\n'): // the end of a number, or of true, false and null
+			return raw[:i], raw[i:]
+		case c == '}', c == ']':
+			depth--
+		default:
+			continue
+		}
+		if depth == 0 && !inText {
+			return raw[:i+1], raw[i+1:]
+		}
+	}
+	return raw, nil
+}
+
 // kindOf is the first character of a JSON value, which tells what it is; 'n' of none.
 func kindOf(raw []byte) byte {
-	raw = bytes.TrimLeft(raw, " \t\r\n")
-	if len(raw) == 0 {
+	if raw = trim(raw); len(raw) == 0 {
 		return 'n'
 	}
 	return raw[0]
 }
 
 func text(raw []byte) (string, error) {
+	if n := len(raw); n >= 2 && raw[0] == '"' && raw[n-1] == '"' && !bytes.ContainsRune(raw, '\\') {
+		return string(raw[1 : n-1]), nil
+	}
 	var s string
 	if kindOf(raw) != '"' || json.Unmarshal(raw, &s) != nil {
 		return "", errNotText

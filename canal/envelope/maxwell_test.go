@@ -67,7 +67,7 @@ func TestMaxwell(t *testing.T) {
 		"DROP DATABASE":         {source: format, message: `{"type":"database-drop","database":"test"}`, want: "alter test."},
 		"a table of nowhere":    {source: format, message: `{"type":"table-drop","table":"e"}`, want: "alter ."},
 		"encrypted":             {source: rowMap, message: `{"database":"d","table":"t","type":"insert","data":"private"}`, want: "alter d.t", fails: "envelope: Maxwell's message: data: it is encrypted: Maxwell's encrypt must be none"},
-		"no data":               {source: rowMap, message: `{"database":"d","table":"t","type":"insert"}`, want: "alter d.t", fails: "envelope: Maxwell's message: data: it is not JSON"},
+		"no data":               {source: rowMap, message: `{"database":"d","table":"t","type":"insert"}`, want: "alter d.t", fails: "envelope: Maxwell's message: data: it is not an object"},
 		"no table":              {source: rowMap, message: `{"database":"d","type":"insert","data":{}}`, fails: "envelope: Maxwell's message: it does not name its table"},
 		"a new type":            {source: rowMap, message: `{"type":"private"}`, fails: "envelope: Maxwell's message: type: none that is known"},
 		"a new type of a table": {source: rowMap, message: `{"type":"private","database":"d","table":"t"}`, want: "alter d.t", fails: "envelope: Maxwell's message: type: none that is known"},

@@ -12,6 +12,7 @@
 //   - All processes share one durable subscription (a consumer group, a queue), which begins with the oldest message (Kafka: OffsetOldest).
 //   - Nothing may be given up after some number of deliveries or some time. A broker that waits only so long for an acknowledgement gives the message again, also while Redis is out: no harm, but have it wait for a minute rather than a second.
 //   - With watermill-nats that takes nats.ManualAck() among JetStreamConfig.SubscribeOptions: without it the client acknowledges also what was held for longer than AckWaitTimeout.
+//   - A subscriber of watermill-nats (v2.1.3) that is closed while messages come in may send to the channel that it has closed, which panics: have it drained, or the process end, instead.
 //   - Handlers see the changes of a row in their order if the Subscriber hands out one message of a partition at a time (Kafka), or one of all (NATS: SubscribersCount 1 and MaxAckPending 1). To invalidate needs no order.
 //
 // # How many

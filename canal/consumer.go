@@ -285,7 +285,7 @@ func (s *session) do(ctx context.Context, batches []Batch) error {
 	w := newWork()
 	gap := false
 	for i := range batches {
-		if batches[i].Malformed != nil && mutant.Active != mutant.CanalMalformed { // it may be the change of any row
+		if batches[i].Malformed != nil && len(batches[i].Changes) == 0 && mutant.Active != mutant.CanalMalformed { // it may be the change of any row
 			s.whole(w)
 		}
 		for j := range batches[i].Changes {

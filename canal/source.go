@@ -21,7 +21,7 @@ type Batch struct {
 	// Bytes is about how much memory the changes take. 0: not known; then their values are measured.
 	Bytes int
 
-	// Malformed is what could not be read, instead of changes: it is parked, and as it may have been the change of any row, all keys of all bound loaders are invalidated. nil: there is none.
+	// Malformed is what could not be read: it is parked. Changes are then what is known nevertheless, as that all of its table may have changed; if there are none, it may have been a change of any row, and all keys of all bound loaders are invalidated. nil: there is none.
 	Malformed *Malformed
 
 	// Ack, if there is one, is called once, when all of it is done and what was before it. It must not block for long.

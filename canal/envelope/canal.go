@@ -1,0 +1,257 @@
+package envelope
+
+import (
+	"cmp"
+	"encoding/json"
+	"fmt"
+	"math/bits"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/cacheaside/cacheaside/canal"
+	"github.com/cacheaside/cacheaside/internal/mutant"
+)
+
+// Canal reads a flat message of alibaba/canal (canal.mq.flatMessage=true). See the package's documentation for what must be set there.
+func Canal(message []byte) ([]canal.Change, error) { return decode("canal's", flat, message) }
+
+func flat(m members) ([]canal.Change, error) {
+	at, err := m.place("database")
+	if err != nil {
+		return nil, err
+	}
+	if es := m.integer("es"); es > 0 {
+		at.time = time.UnixMilli(es)
+	}
+	kind, kindErr := m.text("type")
+	sql, err := m.text("sql")
+	if err = cmp.Or(kindErr, err); err != nil {
+		return at.refused(err)
+	}
+	switch kind { // EventType of protocol/src/main/java/com/alibaba/otter/canal/protocol/EntryProtocol.proto
+	case "INSERT", "UPDATE", "DELETE":
+		return flatRows(m, kind, at)
+	case "QUERY":
+		if string(m.get("isDdl")) != "true" || harmless(sql) {
+			return nil, nil // the text of a statement whose rows follow (binlog_rows_query_log_events), or of none that changes rows
+		}
+		return place{time: at.time}.whole(canal.Alter), nil
+	case "TRUNCATE":
+		return at.named().whole(canal.Truncate), nil
+	case "CREATE", "ALTER", "ERASE", "RENAME", "CINDEX", "DINDEX":
+		return at.named().ofDDL(kind, strings.ToUpper(sql)).whole(canal.Alter), nil
+	case "GTID", "XACOMMIT", "XAROLLBACK", "MHEARTBEAT", "EVENTTYPECOMPATIBLEPROTO2":
+		return nil, nil
+	}
+	return at.refused(errNoType)
+}
+
+// named is a place that names no table of it does not know which schema's.
+func (p place) named() place {
+	if p.schema == "" {
+		p.table = ""
+	}
+	return p
+}
+
+// ofDDL is what a statement has altered. canal names one table of those that a statement names, and of a RENAME the new one (parseQueryEvent of LogEventConvert.java of alibaba/canal: "only the first can be taken"): it may be others of the schema, or of another, if there is a point in the statement.
+func (p place) ofDDL(kind, sql string) place {
+	one := kind != "RENAME" && sql != ""
+	switch kind {
+	case "ERASE":
+		one = one && !strings.Contains(sql, ",")
+	case "ALTER":
+		one = one && !strings.Contains(sql, "RENAME") && !strings.Contains(sql, "EXCHANGE")
+	}
+	switch {
+	case one || mutant.Active == mutant.EnvelopeRename:
+	case sql == "" || strings.Contains(sql, "."):
+		p.schema, p.table = "", ""
+	default:
+		p.table = ""
+	}
+	return p
+}
+
+// harmless tells whether a statement that canal does not know changes no rows: SAVEPOINT is in many transactions.
+func harmless(sql string) bool {
+	word, _, _ := strings.Cut(strings.TrimSpace(sql), " ")
+	switch strings.ToUpper(word) {
+	case "SAVEPOINT", "RELEASE", "ROLLBACK", "GRANT", "REVOKE", "FLUSH", "ANALYZE":
+		return true
+	}
+	return false
+}
+
+func flatRows(m members, kind string, at place) ([]canal.Change, error) {
+	var data, old []json.RawMessage
+	var err error
+	if raw := m.get("data"); raw != nil {
+		if data, err = array(raw); err != nil {
+			return at.named().unread("data", err)
+		}
+	}
+	if len(data) == 0 { // a statement in the binlog, not rows: which rows, and which tables, is not known
+		return place{time: at.time}.whole(canal.Alter), nil
+	}
+	if at.schema == "" || at.table == "" {
+		return nil, errNoTable
+	}
+	if raw := m.get("old"); raw != nil {
+		if old, err = array(raw); err != nil {
+			return at.unread("old", err)
+		}
+	}
+	types, err := flatTypes(m.get("mysqlType"))
+	if err != nil {
+		return at.unread("mysqlType", err)
+	}
+	value := func(column string, raw json.RawMessage) canal.Value { return types[column].value(raw) }
+	changes := make([]canal.Change, 0, len(data))
+	var s shapes
+	for i, raw := range data {
+		r, err := readRow(raw, value)
+		if err != nil {
+			return at.unread(fmt.Sprintf("data[%d]", i), err)
+		}
+		switch kind {
+		case "INSERT":
+			c := at.change(canal.Insert)
+			c.After = s.row(r)
+			changes = append(changes, c)
+		case "DELETE":
+			c := at.change(canal.Delete)
+			c.Before = s.row(r)
+			changes = append(changes, c)
+		case "UPDATE":
+			c := at.change(canal.Update)
+			c.Before, c.After = nothing(), s.row(r)
+			// Versions that leave out a row's old if it is empty give less of them than rows, each of which may then be another row's: https://github.com/alibaba/canal/pull/5021
+			if len(old) == len(data) || mutant.Active == mutant.EnvelopeMisaligned && i < len(old) {
+				o, err := readRow(old[i], value)
+				if err != nil {
+					return at.unread(fmt.Sprintf("old[%d]", i), err)
+				}
+				if before, ok := r.before(o); ok {
+					c.Before = s.row(before)
+				}
+			}
+			changes = append(changes, c)
+		}
+	}
+	return changes, nil
+}
+
+// flatType is a column's type, as information_schema has it.
+type flatType struct {
+	word  string   // the first, in lower case
+	names []string // of an ENUM or SET; nil if they are not known
+	room  *int     // how many bytes the SETs of a message can still be made into
+}
+
+// flatTypes are those of a message; the zero flatType is that of a column of which canal does not know it.
+func flatTypes(raw []byte) (map[string]flatType, error) {
+	if raw == nil {
+		return nil, nil
+	}
+	all, err := object(raw)
+	if err != nil {
+		return nil, err
+	}
+	room := mostBytes
+	types := make(map[string]flatType, len(all))
+	for _, t := range all {
+		full, err := text(t.value)
+		if err != nil { // null
+			continue
+		}
+		word, _, _ := strings.Cut(full, "(")
+		word, _, _ = strings.Cut(word, " ")
+		of := flatType{word: strings.ToLower(word), room: &room}
+		if of.word == "enum" || of.word == "set" {
+			of.names = names(full)
+		}
+		types[t.name] = of
+	}
+	return types, nil
+}
+
+// value is a column's value. canal has all as texts.
+func (t flatType) value(raw json.RawMessage) canal.Value {
+	if kindOf(raw) == 'n' {
+		return canal.Null()
+	}
+	s, err := text(raw)
+	if err != nil {
+		return canal.Value{}
+	}
+	switch t.word {
+	case "blob", "tinyblob", "mediumblob", "longblob", "binary", "varbinary", "geometry", "point", "linestring", "polygon", "multipoint", "multilinestring", "multipolygon", "geometrycollection", "geomcollection":
+		return latin1(s)
+	case "enum":
+		return t.enum(s)
+	case "set":
+		return t.set(s)
+	case "float":
+		f, err := strconv.ParseFloat(s, 32)
+		return valueOf(float32(f), err == nil)
+	case "double", "real":
+		f, err := strconv.ParseFloat(s, 64)
+		return valueOf(f, err == nil)
+	case "year":
+		n, err := strconv.ParseUint(s, 10, 16)
+		return valueOf(n, err == nil)
+	}
+	return canal.TextValue(s)
+}
+
+// valueOf is a value, if it could be read.
+func valueOf(v any, ok bool) canal.Value {
+	if !ok {
+		return canal.Value{}
+	}
+	made, _ := canal.ValueOf(v) // an error goes with a value that is not known
+	return made
+}
+
+// latin1 is bytes that canal has as characters of ISO 8859-1 (LogEventConvert.java of alibaba/canal).
+func latin1(s string) canal.Value {
+	b := make([]byte, 0, len(s))
+	for _, r := range s {
+		if r > 0xFF {
+			return canal.Value{}
+		}
+		b = append(b, byte(r))
+	}
+	return valueOf(b, true)
+}
+
+// enum is the name of what canal has as a number, from 1; 0 is what MySQL has for a name that is none (https://github.com/alibaba/canal/issues/157).
+func (t flatType) enum(s string) canal.Value {
+	n, err := strconv.Atoi(s)
+	switch {
+	case t.names == nil || err != nil || n < 0 || n > len(t.names):
+		return canal.Value{}
+	case n == 0:
+		return canal.TextValue("")
+	}
+	return canal.TextValue(t.names[n-1])
+}
+
+// set is the names whose bits are set in what canal has as a number.
+func (t flatType) set(s string) canal.Value {
+	n, err := strconv.ParseUint(s, 10, 64)
+	if t.names == nil || err != nil || bits.Len64(n) > len(t.names) {
+		return canal.Value{}
+	}
+	var of []string
+	for ; n != 0; n &= n - 1 {
+		name := t.names[bits.TrailingZeros64(n)]
+		if *t.room -= len(name) + 1; *t.room < 0 {
+			return canal.Value{}
+		}
+		of = append(of, name)
+	}
+	return canal.TextValue(strings.Join(of, ","))
+}

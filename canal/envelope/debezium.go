@@ -1,0 +1,200 @@
+package envelope
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/cacheaside/cacheaside/canal"
+)
+
+// Debezium reads the value of a record of Debezium's connector for MySQL or MariaDB, as Kafka Connect's JsonConverter writes it. See the package's documentation for what must be set there.
+func Debezium(message []byte) ([]canal.Change, error) {
+	if len(message) == 0 || string(message) == "null" { // a tombstone: the delete came before it
+		return nil, nil
+	}
+	return decode("Debezium's", debezium, message)
+}
+
+func debezium(m members) ([]canal.Change, error) {
+	var schema json.RawMessage
+	if len(m) == 2 && m.has("schema") && m.has("payload") {
+		schema = m.get("schema")
+		raw := m.get("payload")
+		if raw == nil {
+			return nil, nil
+		}
+		var err error
+		if m, err = object(raw); err != nil {
+			return nil, fmt.Errorf("payload: %w", err)
+		}
+	}
+	switch {
+	case m.has("op") && m.has("source"):
+		return debeziumRow(m, schema)
+	case m.has("ddl") || m.has("tableChanges"):
+		return debeziumSchema(m)
+	case m.isHeartbeat(), m.has("status") && m.has("id") && (m.has("event_count") || m.has("data_collections")): // of a transaction
+		return nil, nil
+	}
+	return nil, errors.New("it has no op and source: has it been unwrapped (ExtractNewRecordState)? That must be left out, for it does not tell what a row was before")
+}
+
+func (m members) isHeartbeat() bool {
+	for i := range m {
+		if !strings.HasPrefix(m[i].name, "ts_") {
+			return false
+		}
+	}
+	return len(m) > 0
+}
+
+// debeziumPlace reads source.
+func debeziumPlace(m members) (at place, err error) {
+	raw := m.get("source")
+	if raw == nil {
+		return at, nil
+	}
+	source, err := object(raw)
+	if err != nil {
+		return at, fmt.Errorf("source: %w", err)
+	}
+	if at, err = source.place("db"); err != nil {
+		return at, fmt.Errorf("source.%w", err)
+	}
+	if ms := source.integer("ts_ms"); ms > 0 {
+		at.time = time.UnixMilli(ms)
+	}
+	return at, nil
+}
+
+func debeziumRow(m members, schema json.RawMessage) ([]canal.Change, error) {
+	at, err := debeziumPlace(m)
+	if err != nil {
+		return nil, err
+	}
+	op, err := m.text("op")
+	if err != nil {
+		return at.refused(err)
+	}
+	if op == "m" { // pg_logical_emit_message, which is no row
+		return nil, nil
+	}
+	if at.schema == "" || at.table == "" {
+		return nil, errNoTable
+	}
+	var s shapes
+	side := func(name string) (canal.Row, error) {
+		raw := m.get(name)
+		if raw == nil {
+			return nothing(), nil
+		}
+		fields := fieldsOf(schema, name)
+		r, err := readRow(raw, func(column string, raw json.RawMessage) canal.Value { return debeziumValue(fields[column], raw) })
+		return s.row(r), err
+	}
+	var c canal.Change
+	switch op {
+	case "c":
+		c = at.change(canal.Insert)
+	case "r":
+		c = at.change(canal.Read)
+	case "u":
+		c = at.change(canal.Update)
+	case "d":
+		c = at.change(canal.Delete)
+	case "t":
+		return at.whole(canal.Truncate), nil
+	default:
+		return at.refused(errors.New("op: none that is known"))
+	}
+	if op == "u" || op == "d" {
+		if c.Before, err = side("before"); err != nil {
+			return at.unread("before", err)
+		}
+	}
+	if op != "d" {
+		if c.After, err = side("after"); err != nil {
+			return at.unread("after", err)
+		}
+	}
+	return []canal.Change{c}, nil
+}
+
+// debeziumSchema is DDL: of the tables that it names, if it names them, or else of all of the schema.
+func debeziumSchema(m members) ([]canal.Change, error) {
+	at, err := debeziumPlace(m)
+	if err != nil {
+		return nil, err
+	}
+	if at.schema, err = m.text("databaseName"); err != nil {
+		return nil, err
+	}
+	at.table = ""
+	ddl, err := m.text("ddl")
+	if err != nil {
+		return at.unread("ddl", err)
+	}
+	if strings.Contains(strings.TrimRight(ddl, "; \n"), ";") { // several, of which some may not be in tableChanges
+		return at.whole(canal.Alter), nil
+	}
+	var all []json.RawMessage
+	if raw := m.get("tableChanges"); raw != nil {
+		if all, err = array(raw); err != nil {
+			return at.unread("tableChanges", err)
+		}
+	}
+	var changes []canal.Change
+	for i, raw := range all {
+		tables, err := changedTables(raw)
+		if err != nil {
+			at.schema = ""
+			return at.unread(fmt.Sprintf("tableChanges[%d]", i), err)
+		}
+		for _, t := range tables {
+			changes = append(changes, place{t.Schema, t.Name, at.time}.change(canal.Alter))
+		}
+	}
+	if len(changes) == 0 {
+		return at.whole(canal.Alter), nil
+	}
+	return changes, nil
+}
+
+// changedTables reads id: "db"."table", and of one that was renamed "db"."old","db"."new".
+func changedTables(raw []byte) ([]canal.Table, error) {
+	m, err := object(raw)
+	if err != nil {
+		return nil, err
+	}
+	id, err := m.text("id")
+	if err != nil {
+		return nil, err
+	}
+	var parts []string
+	for rest := id; ; {
+		part, after, ok := quoted(rest, '"')
+		if !ok || part == "" {
+			break
+		}
+		parts = append(parts, part)
+		want := "."
+		if len(parts)%2 == 0 {
+			want = ","
+		}
+		if after == "" && want == "," {
+			var tables []canal.Table
+			for i := 0; i < len(parts); i += 2 {
+				tables = append(tables, canal.Table{Schema: parts[i], Name: parts[i+1]})
+			}
+			return tables, nil
+		}
+		if !strings.HasPrefix(after, want) {
+			break
+		}
+		rest = after[1:]
+	}
+	return nil, errors.New("id: it is not the names of tables")
+}

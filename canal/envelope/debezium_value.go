@@ -1,0 +1,217 @@
+package envelope
+
+import (
+	"encoding/base64"
+	"encoding/json"
+	"math"
+	"math/big"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/cacheaside/cacheaside/canal"
+)
+
+// field is what Kafka Connect's schema says of a column. The zero field is one of which it says nothing.
+type field struct {
+	kind, name string
+	parameters members
+}
+
+// fieldsOf are the columns of a side of a row. What cannot be read of a schema is as if it were not there.
+func fieldsOf(schema []byte, side string) map[string]field {
+	columns := map[string]field{}
+	whole, _ := object(schema)
+	for _, f := range fields(whole) {
+		if name, _ := f.text("field"); name != side {
+			continue
+		}
+		for _, c := range fields(f) {
+			var of field
+			column, _ := c.text("field")
+			of.kind, _ = c.text("type")
+			of.name, _ = c.text("name")
+			of.parameters, _ = object(c.get("parameters"))
+			columns[column] = of
+		}
+	}
+	return columns
+}
+
+func fields(of members) []members {
+	raws, _ := array(of.get("fields"))
+	all := make([]members, len(raws))
+	for i, raw := range raws {
+		all[i], _ = object(raw)
+	}
+	return all
+}
+
+// parameter is one of the schema's, which are texts.
+func (f field) parameter(name string) string {
+	s, _ := f.parameters.text(name)
+	return s
+}
+
+// What is known of a column by column.propagate.source.type.
+const (
+	sourceType   = "__debezium.source.column.type"
+	sourceLength = "__debezium.source.column.length"
+)
+
+// unavailable is what a value is that the database did not tell (unavailable.value.placeholder).
+const unavailable = "__debezium-unavailable-value"
+
+// digits is how many fraction digits a temporal column has; otherwise, if that is not known.
+func (f field) digits(otherwise int) int {
+	n, err := strconv.Atoi(f.parameter(sourceLength))
+	if err != nil || n < 0 || n > 6 {
+		return otherwise
+	}
+	return n
+}
+
+// debeziumValue is a column's value. It is as it comes, where there is no schema, and not known, where it is not of its schema's type.
+func debeziumValue(f field, raw json.RawMessage) canal.Value {
+	kind := kindOf(raw)
+	switch kind {
+	case 'n':
+		return canal.Null()
+	case '{', '[': // geometry and vectors
+		return canal.Value{}
+	case 't':
+		return valueOf(true, true)
+	case 'f':
+		return valueOf(false, true)
+	case '"':
+		s, err := text(raw)
+		if err != nil || s == unavailable {
+			return canal.Value{}
+		}
+		return f.ofText(s)
+	}
+	return f.ofNumber(string(raw))
+}
+
+func (f field) ofText(s string) canal.Value {
+	if f.kind == "bytes" {
+		b, err := base64.StdEncoding.DecodeString(s)
+		if err != nil || string(b) == unavailable {
+			return canal.Value{}
+		}
+		return f.ofBytes(b)
+	}
+	switch f.name {
+	case "io.debezium.time.ZonedTimestamp":
+		t, err := time.Parse(time.RFC3339Nano, s)
+		if err != nil {
+			return canal.Value{}
+		}
+		_, after, _ := strings.Cut(s, ".")
+		return ofTime(t, f.digits(strings.IndexFunc(after+"Z", func(r rune) bool { return r < '0' || r > '9' })))
+	case "io.debezium.time.IsoDate", "io.debezium.time.IsoTime", "io.debezium.time.IsoTimestamp":
+		return canal.TextValue(strings.Replace(strings.TrimSuffix(s, "Z"), "T", " ", 1))
+	}
+	return canal.TextValue(s)
+}
+
+func (f field) ofBytes(b []byte) canal.Value {
+	switch f.name {
+	case "org.apache.kafka.connect.data.Decimal":
+		scale, err := strconv.Atoi(f.parameter("scale"))
+		if err != nil || scale < 0 || scale > 30 || len(b) > 64 { // MySQL's have 65 digits at most
+			return canal.Value{}
+		}
+		return canal.TextValue(decimal(b, scale))
+	case "io.debezium.data.Bits": // little-endian
+		var n uint64
+		if len(b) > 8 {
+			return canal.Value{}
+		}
+		for i, c := range b {
+			n |= uint64(c) << (8 * i)
+		}
+		return valueOf(n, true)
+	}
+	return valueOf(b, true)
+}
+
+// decimal is a number in two's complement, big-endian, with a point before its last digits.
+func decimal(b []byte, scale int) string {
+	n := new(big.Int).SetBytes(b)
+	if len(b) > 0 && b[0]&0x80 != 0 {
+		n.Sub(n, new(big.Int).Lsh(big.NewInt(1), uint(8*len(b))))
+	}
+	digits := new(big.Int).Abs(n).String()
+	if scale > 0 {
+		if short := scale + 1 - len(digits); short > 0 {
+			digits = strings.Repeat("0", short) + digits
+		}
+		digits = digits[:len(digits)-scale] + "." + digits[len(digits)-scale:]
+	}
+	if n.Sign() < 0 {
+		return "-" + digits
+	}
+	return digits
+}
+
+func ofTime(t time.Time, digits int) canal.Value {
+	s, ok := stamp(t, digits)
+	if !ok {
+		return canal.Value{}
+	}
+	return canal.TextValue(s)
+}
+
+// some is digits, but none if there is nothing to show.
+func some(part int64, digits int) int {
+	if part == 0 {
+		return 0
+	}
+	return digits
+}
+
+func (f field) ofNumber(s string) canal.Value {
+	switch f.kind {
+	case "float", "float32":
+		v, err := strconv.ParseFloat(s, 32)
+		return valueOf(float32(v), err == nil)
+	case "double", "float64":
+		v, err := strconv.ParseFloat(s, 64)
+		return valueOf(v, err == nil)
+	}
+	n, err := strconv.ParseInt(s, 10, 64)
+	if err != nil { // a DECIMAL of decimal.format=NUMERIC, or without a schema
+		return canal.TextValue(plain(s))
+	}
+	switch f.name {
+	case "io.debezium.time.Date", "org.apache.kafka.connect.data.Date":
+		if t := time.Unix(n*86400, 0).UTC(); n > -1e6 && n < 1e7 && t.Year() >= 0 && t.Year() <= 9999 {
+			return canal.TextValue(t.Format(dateLayout))
+		}
+		return canal.Value{}
+	case "io.debezium.time.Timestamp", "org.apache.kafka.connect.data.Timestamp":
+		return ofTime(time.UnixMilli(n), f.digits(some(n%1e3, 3)))
+	case "io.debezium.time.MicroTimestamp":
+		return ofTime(time.UnixMicro(n), f.digits(6))
+	case "io.debezium.time.NanoTimestamp":
+		return ofTime(time.Unix(n/1e9, n%1e9), f.digits(some(n%1e9, 6)))
+	case "io.debezium.time.Time", "org.apache.kafka.connect.data.Time":
+		return f.ofClock(n, time.Millisecond, some(n%1e3, 3))
+	case "io.debezium.time.MicroTime":
+		return f.ofClock(n, time.Microsecond, some(n%1e6, 6))
+	case "io.debezium.time.NanoTime":
+		return f.ofClock(n, time.Nanosecond, some(n%1e9, 6))
+	}
+	if n < 0 && strings.HasPrefix(strings.ToUpper(f.parameter(sourceType)), "BIGINT UNSIGNED") { // of bigint.unsigned.handling.mode=long
+		return valueOf(uint64(n), true)
+	}
+	return canal.TextValue(s)
+}
+
+func (f field) ofClock(n int64, unit time.Duration, digits int) canal.Value {
+	if n > math.MaxInt64/int64(unit) || n < math.MinInt64/int64(unit)+1 {
+		return canal.Value{}
+	}
+	return canal.TextValue(clock(time.Duration(n)*unit, f.digits(digits)))
+}

@@ -1,0 +1,53 @@
+package envelope_test
+
+import (
+	"context"
+	"fmt"
+	"log"
+	"time"
+
+	"github.com/cacheaside/cacheaside"
+	"github.com/cacheaside/cacheaside/canal"
+	"github.com/cacheaside/cacheaside/canal/envelope"
+)
+
+// Whatever client your broker has, a goroutine puts what it receives into a channel, and acknowledges a message when its changes are done.
+func ExampleNewSource() {
+	cache, err := cacheaside.New(nil, nil) // with your *redis.Client, elsewhere
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer func() { _ = cache.Close() }()
+	name := "Anne"
+	users, err := cacheaside.NewLoader(cache, "user", func(context.Context, int64) (string, error) { return name, nil }, &cacheaside.LoaderOptions{TTL: time.Hour})
+	if err != nil {
+		log.Fatal(err)
+	}
+
+	messages := make(chan envelope.Message)
+	consumer, err := canal.NewConsumer(cache, envelope.NewSource(messages, envelope.Maxwell), nil, []canal.Binding{
+		canal.Bind(users, "shop", "users", canal.IntColumn[int64]("id")),
+	}, &canal.Options{Parking: canal.NewFileParking("parked.jsonl")})
+	if err != nil {
+		log.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error)
+	go func() { ended <- consumer.Run(ctx) }()
+
+	fmt.Println(users.Get(ctx, 7))
+	name = "Anne Marie" // somebody's UPDATE, of which Maxwell tells
+	done := make(chan struct{})
+	messages <- envelope.Message{
+		Payload: []byte(`{"database":"shop","table":"users","type":"update","ts":1477053234,"data":{"id":7,"name":"Anne Marie"},"old":{"name":"Anne"}}`),
+		Ack:     func() { close(done) },
+	}
+	<-done
+	fmt.Println(users.Get(ctx, 7))
+	cancel()
+	fmt.Println(<-ended)
+	// Output:
+	// Anne <nil>
+	// Anne Marie <nil>
+	// <nil>
+}

@@ -1,0 +1,73 @@
+package envelope
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/cacheaside/cacheaside/canal"
+)
+
+// fuzz has a decoder read anything: what it finds are changes that a Consumer can do, not more of them than the message can have, and what it says of an error shows nothing of it.
+func fuzz(f *testing.F, decode Decoder, seeds ...string) { // short ones: what is found in long ones is made shorter for a minute each
+	for _, s := range seeds {
+		f.Add([]byte(s))
+	}
+	f.Fuzz(func(t *testing.T, message []byte) {
+		changes, err := decode(message)
+		if len(changes) > 1+len(message)/2 {
+			t.Errorf("%d changes of %d bytes", len(changes), len(message))
+		}
+		for _, c := range changes {
+			whole := c.Kind == canal.Alter || c.Kind == canal.Truncate
+			switch {
+			case c.Kind < canal.Insert || c.Kind > canal.Read:
+				t.Errorf("%v", c)
+			case !whole && (c.Schema == "" || c.Table == ""), whole && c.Schema == "" && c.Table != "":
+				t.Errorf("of what table: %v", c)
+			case whole && (c.Before.Exists() || c.After.Exists()):
+				t.Errorf("a row of a whole table: %v", c)
+			case err != nil && !whole:
+				t.Errorf("with %v: %v", err, c)
+			case c.Before.Exists() != (c.Kind == canal.Update || c.Kind == canal.Delete), c.After.Exists() != (c.Kind == canal.Insert || c.Kind == canal.Update || c.Kind == canal.Read):
+				t.Errorf("%v: %v, %v", c, c.Before, c.After)
+			}
+			for _, r := range []canal.Row{c.Before, c.After} {
+				for _, name := range r.Columns().Names() {
+					if v := r.Get(name); len(v.Text()) > 8*len(message)+64 {
+						t.Errorf("a value of %d bytes of a message of %d", len(v.Text()), len(message))
+					}
+				}
+			}
+		}
+		if err != nil && (len(err.Error()) > 300 || !strings.HasPrefix(err.Error(), "envelope: ")) {
+			t.Error(err)
+		}
+	})
+}
+
+func FuzzCanal(f *testing.F) {
+	fuzz(f, Canal,
+		`{"data":[{"a":"2","b":"5","c":"\u0000ÿ","d":"1.5","n":null}],"mysqlType":{"a":"enum('x','y')","b":"set('a','b','c')","c":"blob","d":"float"},"database":"d","table":"t","type":"INSERT","es":1}`,
+		`{"data":[{"id":"1","a":"x"},{"id":"2","a":"y"}],"old":[{"a":"w"}],"database":"d","table":"t","type":"UPDATE","mysqlType":{"a":"enum('x','it''s')","id":"set('a')"}}`,
+		`{"data":null,"database":"d","table":"b","type":"RENAME","isDdl":true,"sql":"RENAME TABLE a TO b"}`,
+		`{"data":null,"database":"","type":"QUERY","isDdl":true,"sql":"drop database d"}`)
+}
+
+func FuzzMaxwell(f *testing.F) {
+	fuzz(f, Maxwell,
+		`{"database":"d","table":"t","type":"insert","ts":1,"data":{"a":1.000E-7,"s":["a","b"],"j":{"x":[1,{}]},"l":true,"n":null}}`,
+		`{"database":"d","table":"t","type":"update","data":{"id":1},"old":{"email":"x"}}`,
+		`{"type":"table-alter","database":"test","table":"e","old":{"database":"test","table":"e"},"def":{"database":"other","table":"f"}}`,
+		`{"database":"shard_1","table":"minimal","type":"bootstrap-insert","data":{"id":1}}`)
+}
+
+func FuzzDebezium(f *testing.F) {
+	fuzz(f, Debezium,
+		column(`"type":"bytes","name":"org.apache.kafka.connect.data.Decimal","parameters":{"scale":"2"}`, `"/h3G"`),
+		column(`"type":"int64","name":"io.debezium.time.MicroTime"`, `-3020399000001`),
+		column(`"type":"int64","name":"io.debezium.time.NanoTimestamp"`, `1529476623000001000`),
+		column(`"type":"string","name":"io.debezium.time.ZonedTimestamp","parameters":{"__debezium.source.column.length":"6"}`, `"2018-06-20T13:37:03.12Z"`),
+		`{"source":{},"databaseName":"d","ddl":"RENAME TABLE a TO e.b","tableChanges":[{"type":"ALTER","id":"\"d\".\"a\",\"e\".\"b\""}]}`,
+		`{"op":"u","source":{"db":"d","table":"t","ts_ms":1},"before":{"id":1,"n":null},"after":{"id":1,"n":"x"}}`,
+		`{"op":"t","source":{"db":"d","table":"t"}}`, `{"ts_ms":1}`, `{"schema":null,"payload":null}`)
+}

@@ -1,0 +1,177 @@
+package envelope
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"strings"
+	"time"
+
+	"github.com/cacheaside/cacheaside/canal"
+	"github.com/cacheaside/cacheaside/internal/mutant"
+)
+
+// Maxwell reads a message of Maxwell's daemon. See the package's documentation for what must be set there.
+func Maxwell(message []byte) ([]canal.Change, error) { return decode("Maxwell's", maxwell, message) }
+
+func maxwell(m members) ([]canal.Change, error) {
+	at, err := m.place("database")
+	if err != nil {
+		return nil, err
+	}
+	at.time = maxwellTime(m.integer("ts"))
+	kind, err := m.text("type")
+	if err != nil {
+		return at.refused(err)
+	}
+	switch kind {
+	case "insert", "update", "delete", "bootstrap-insert":
+		return maxwellRow(m, kind, at)
+	case "bootstrap-start", "bootstrap-complete":
+		return nil, nil
+	case "table-create", "table-alter", "table-drop":
+		return maxwellTable(m, at)
+	case "database-create", "database-alter", "database-drop":
+		at.table = ""
+		return at.whole(canal.Alter), nil
+	}
+	return at.refused(errNoType)
+}
+
+// maxwellTime is what ts says: seconds, and of DDL milliseconds (docs/docs/dataformat.md of zendesk/maxwell shows both).
+func maxwellTime(ts int64) time.Time {
+	switch {
+	case ts <= 0:
+		return time.Time{}
+	case ts < 1e11: // seconds until the year 5138; milliseconds since 1973
+		return time.Unix(ts, 0)
+	}
+	return time.UnixMilli(ts)
+}
+
+func maxwellRow(m members, kind string, at place) ([]canal.Change, error) {
+	if at.schema == "" || at.table == "" {
+		return nil, errNoTable
+	}
+	raw := m.get("data")
+	if raw != nil && raw[0] == '"' {
+		return at.unread("data", errors.New("it is encrypted: Maxwell's encrypt must be none"))
+	}
+	data, err := readRow(raw, maxwellValue)
+	if err != nil {
+		return at.unread("data", err)
+	}
+	var s shapes
+	switch kind {
+	case "insert", "bootstrap-insert":
+		c := at.change(canal.Insert)
+		if kind != "insert" {
+			c.Kind = canal.Read
+		}
+		c.After = s.row(data)
+		return []canal.Change{c}, nil
+	case "delete":
+		c := at.change(canal.Delete)
+		c.Before = s.row(data)
+		return []canal.Change{c}, nil
+	}
+	c := at.change(canal.Update)
+	c.Before = nothing()
+	var old row
+	if raw := m.get("old"); raw != nil {
+		if old, err = readRow(raw, maxwellValue); err != nil {
+			return at.unread("old", err)
+		}
+	}
+	data = withNulls(data, old)
+	if before, ok := data.before(old); ok || mutant.Active == mutant.EnvelopeMaxwellOld {
+		c.Before = s.row(before)
+	}
+	c.After = s.row(data)
+	return []canal.Change{c}, nil
+}
+
+// withNulls is data with the columns that only old has: they are NULL now, and left out by output_null=false, for Maxwell says of a column what it was only if it also has what it is (writeOldData of BinlogConnectorEvent.java of zendesk/maxwell).
+func withNulls(data, old row) row {
+	has := map[string]bool{}
+	for _, name := range data.names {
+		has[name] = true
+	}
+	for _, name := range old.names {
+		if !has[name] {
+			data.names, data.values = append(data.names, name), append(data.values, canal.Null())
+		}
+	}
+	return data
+}
+
+// maxwellTable is DDL of a table: it may have had another name, or another schema.
+func maxwellTable(m members, at place) ([]canal.Change, error) {
+	if at.schema == "" {
+		at.table = ""
+	}
+	changes := at.whole(canal.Alter)
+	for _, side := range []string{"old", "def"} {
+		raw := m.get(side)
+		if raw == nil {
+			continue
+		}
+		def, err := object(raw)
+		if err != nil {
+			return at.unread(side, err)
+		}
+		other, err := def.place("database")
+		if err != nil {
+			return at.unread(side, err)
+		}
+		other.time = at.time
+		if other.schema != "" && other.table != "" && mutant.Active != mutant.EnvelopeRename && other != at {
+			changes = append(changes, other.change(canal.Alter))
+		}
+	}
+	return changes, nil
+}
+
+// maxwellValue is a column's value. Of what type the column is Maxwell does not say: an array of texts is taken for a SET, all others, and objects, for JSON.
+func maxwellValue(_ string, raw json.RawMessage) canal.Value {
+	switch kindOf(raw) {
+	case 'n':
+		return canal.Null()
+	case '"':
+		if s, err := text(raw); err == nil {
+			return canal.TextValue(s)
+		}
+		return canal.Value{}
+	case '{':
+		return compact(raw)
+	case '[':
+		names, ok := texts(raw)
+		if !ok {
+			return compact(raw)
+		}
+		return canal.TextValue(strings.Join(names, ","))
+	case 't', 'f':
+		return canal.TextValue(string(raw))
+	}
+	return canal.TextValue(plain(string(raw)))
+}
+
+// texts are the elements of an array that has nothing but texts.
+func texts(raw []byte) ([]string, bool) {
+	all, err := array(raw)
+	names := make([]string, len(all))
+	for i, e := range all {
+		if names[i], err = text(e); err != nil {
+			return nil, false
+		}
+	}
+	return names, err == nil
+}
+
+func compact(raw []byte) canal.Value {
+	var b bytes.Buffer
+	if json.Compact(&b, raw) != nil {
+		return canal.Value{}
+	}
+	return canal.TextValue(b.String())
+}

@@ -1,0 +1,117 @@
+package envelope
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/cacheaside/cacheaside/canal"
+)
+
+// row is one as it is being read.
+type row struct {
+	names  []string
+	values []canal.Value
+}
+
+// readRow reads the columns of a row, each by value, which says that it is not known where it cannot read it: then who needs that column treats the row as not understood, and all others go on.
+func readRow(raw []byte, value func(column string, raw json.RawMessage) canal.Value) (row, error) {
+	all, err := object(raw)
+	if err != nil {
+		return row{}, err
+	}
+	r := row{names: make([]string, len(all)), values: make([]canal.Value, len(all))}
+	for i, m := range all {
+		r.names[i], r.values[i] = m.name, value(m.name, m.value)
+	}
+	return r, nil
+}
+
+// before is the row as it was, of which old says what was changed. ok is false if that is not what old says: if it names columns that the row has not got, or none that differs, for an UPDATE that changes nothing is not written to the binlog.
+func (r row) before(old row) (before row, ok bool) {
+	before = row{r.names, slices.Clone(r.values)}
+	for i, name := range old.names {
+		at := slices.Index(r.names, name)
+		if at < 0 {
+			return row{}, false
+		}
+		ok = ok || !r.values[at].Equal(old.values[i])
+		before.values[at] = old.values[i]
+	}
+	return before, ok
+}
+
+// shapes makes rows whose Columns are shared by those of a message that have the same.
+type shapes struct {
+	names   []string
+	columns *canal.Columns
+}
+
+func (s *shapes) row(r row) canal.Row {
+	if s.columns == nil || !slices.Equal(s.names, r.names) {
+		s.names, s.columns = r.names, canal.NewColumns(r.names...)
+	}
+	made, _ := canal.NewRow(s.columns, r.values) // there is a value for each
+	return made
+}
+
+// nothing is a row that was there, and of which nothing is known. Who needs its key takes the change for not understood.
+func nothing() canal.Row {
+	var none shapes
+	return none.row(row{names: []string{}})
+}
+
+// place is of which table a message is, and when it was committed.
+type place struct {
+	schema, table string
+	time          time.Time
+}
+
+var (
+	errNoTable = errors.New("it does not name its table")
+	errNoType  = errors.New("type: none that is known")
+)
+
+func (p place) change(kind canal.Kind) canal.Change {
+	return canal.Change{Schema: p.schema, Table: p.table, Kind: kind, Time: p.time}
+}
+
+// whole is what may have changed all of the table, or, where there is none, of the schema, or of all of them.
+func (p place) whole(kind canal.Kind) []canal.Change { return []canal.Change{p.change(kind)} }
+
+// place is that of a message, or of a part of one.
+func (m members) place(schema string) (at place, err error) {
+	if at.schema, err = m.text(schema); err != nil {
+		return place{}, err
+	}
+	at.table, err = m.text("table")
+	return at, err
+}
+
+// decode reads whose message it is.
+func decode(whose string, read func(members) ([]canal.Change, error), message []byte) ([]canal.Change, error) {
+	m, err := open(message)
+	var changes []canal.Change
+	if err == nil {
+		changes, err = read(m)
+	}
+	if err != nil {
+		err = fmt.Errorf("envelope: %s message: %w", whose, err)
+	}
+	return changes, err
+}
+
+// refused is unread, of a message that may not name its table.
+func (p place) refused(err error) ([]canal.Change, error) {
+	if p.schema == "" || p.table == "" {
+		return nil, err
+	}
+	return p.whole(canal.Alter), err
+}
+
+// unread is what is known of a message that cannot be read: of which table it is. What is cached of that is invalidated, while the message is parked.
+func (p place) unread(path string, err error) ([]canal.Change, error) {
+	return p.whole(canal.Alter), fmt.Errorf("%s: %w", path, err)
+}

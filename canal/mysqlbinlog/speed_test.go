@@ -134,6 +134,7 @@ func TestLatency(t *testing.T) {
 	done := make(chan time.Duration, changes)
 	slots := make(chan struct{}, 200)
 	x.db.SetMaxOpenConns(50)
+	x.db.SetMaxIdleConns(50)
 	write, err := x.db.PrepareContext(t.Context(), "UPDATE users SET name = ? WHERE id = ?")
 	x.check(err)
 	defer write.Close()
@@ -190,6 +191,7 @@ func TestBacklog(t *testing.T) {
 	changes := atSize(200_000, 1_000_000)
 	wrote := 0
 	x.db.SetMaxOpenConns(4)
+	x.db.SetMaxIdleConns(4)
 	slots := make(chan struct{}, 4)
 	for wrote < changes {
 		n := 1

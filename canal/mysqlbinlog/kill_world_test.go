@@ -29,13 +29,13 @@ type playWorld struct {
 	Checkpoint string // "sql", "sqlite:" and a file, or a file
 	Lock       string // "redis", "mysql", or none
 	ServerID   uint32
-	Memory     bool // a memory tier
+	Saves      time.Duration // SaveEvery
+	Memory     bool          // a memory tier
 }
 
 const (
 	playLock      = time.Second            // the TTL of locks
 	playStaleness = 500 * time.Millisecond // MaxStaleness
-	playSaves     = 50 * time.Millisecond  // SaveEvery
 	blockRows     = 20                     // that are written at the same time, and never again
 )
 
@@ -263,7 +263,7 @@ func (p *playProcess) consumer() (*canal.Consumer, *refusals, error) {
 		return nil, nil, err
 	}
 	r := &refusals{Checkpoint: at}
-	c, err := canal.NewConsumer(p.cache, source, r, p.bindings(), &canal.Options{Locker: locker, SaveEvery: playSaves, Logger: slog.New(slog.DiscardHandler)})
+	c, err := canal.NewConsumer(p.cache, source, r, p.bindings(), &canal.Options{Locker: locker, SaveEvery: p.Saves, Logger: slog.New(slog.DiscardHandler)})
 	return c, r, err
 }
 

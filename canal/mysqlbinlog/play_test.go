@@ -45,7 +45,7 @@ type play struct {
 func newPlay(t *testing.T, seed uint64) *play {
 	m := testenv.StartMariaDB(t, "--innodb-flush-log-at-trx-commit=1", "--sync-binlog=1")
 	p := &play{t: t, maria: m, redis: testenv.StartRedis(t, "--appendonly", "yes", "--appendfsync", "always"), random: rand.New(rand.NewPCG(seed, 0)), lines: make(chan string, 1000)}
-	w := playWorld{Redis: p.redis.Addr, Addr: m.Addr, DSN: m.DSN(t), Schema: m.Database(t), ServerID: 4711}
+	w := playWorld{Redis: p.redis.Addr, Addr: m.Addr, DSN: m.DSN(t), Schema: m.Database(t), ServerID: 4711, Saves: 50 * time.Millisecond}
 	own, err := w.open()
 	p.must(err)
 	t.Cleanup(own.close)

@@ -100,7 +100,7 @@ func TestRunEndsWhileTheServerHangs(t *testing.T) {
 }
 
 // A giant transaction is told in parts, and its position with the last of them.
-func TestGiantTransaction(t *testing.T) {
+func TestGiantTransactionIsToldInParts(t *testing.T) {
 	x := shared(t)
 	x.do("CREATE TABLE a (id INT PRIMARY KEY, s VARCHAR(200))")
 	l := x.listen(x.source(), x.need([]string{"a", "id"}))

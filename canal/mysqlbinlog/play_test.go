@@ -282,8 +282,8 @@ func (p *play) caughtUp(consumers ...*actor) {
 	}
 }
 
-// compare fails if any key of any block is stale in the eyes of anybody.
-func (p *play) compare() {
+// compare fails if any key of any block is stale in the eyes of anybody, and answers which share of them was in Redis.
+func (p *play) compare() (cached float64) {
 	p.t.Helper()
 	time.Sleep(playStaleness + 100*time.Millisecond)
 	blocks := int(p.block.Load())
@@ -303,7 +303,5 @@ func (p *play) compare() {
 	if len(stale) > 0 {
 		p.t.Fatalf("%d of %d keys are stale: %.2000s", len(stale), keyCount(blocks), strings.Join(stale, "; "))
 	}
-	if loads > keyCount(blocks)/2 {
-		p.t.Errorf("only %d of %d keys were cached: this has shown nothing", keyCount(blocks)-loads, keyCount(blocks))
-	}
+	return 1 - float64(loads)/float64(keyCount(blocks))
 }

@@ -233,6 +233,37 @@ func TestSourceFails(t *testing.T) {
 }
 
 // Where nobody knows what has been missed, everything that is bound is invalidated, when the Source listens already; then what invalidating does not repair is rebuilt.
+// A table that is there instead of another has rows of which filters were not told.
+func TestReplacedTables(t *testing.T) {
+	in(t, func(x *world) {
+		gaps := 0
+		x.options.OnGap = func(ctx context.Context) error {
+			gaps++
+			if got, err := x.users.Get(ctx, 1); got != "new" || err != nil {
+				t.Errorf("%q, %v: not invalidated yet", got, err)
+			}
+			return nil
+		}
+		x.start()
+		for n, c := range []Change{
+			{Schema: "shop", Table: "users", Kind: Replace}, {Schema: "shop", Kind: Replace}, {Kind: Replace, Unread: errors.New("why")},
+			{Schema: "shop", Table: "others", Kind: Replace}, {Schema: "shop", Table: "users", Kind: Alter}, {Schema: "other", Kind: Replace, Unread: errors.New("why")},
+		} {
+			x.set(int64(1), "old")
+			reads(x, x.users, 1, "old")
+			x.set(int64(1), "new")
+			x.tell("1", c)
+			if want := min(n+1, 3); gaps != want {
+				t.Errorf("change %d: %d calls of OnGap, not %d", n, gaps, want)
+			}
+			x.tell("1", insert(row(1, nil)))
+		}
+		if s, alerts := x.Stats(), x.alerted(); s.Misunderstood != 1 || len(alerts) != 1 || alerts[0] != "not understood " {
+			t.Errorf("%+v, alerts %q", s, alerts)
+		}
+	})
+}
+
 func TestGap(t *testing.T) {
 	for name, first := range map[string]bool{"first start": true, "position lost": false} {
 		t.Run(name, func(t *testing.T) {

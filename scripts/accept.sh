@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The long runs whose figures are reported. The logs are committed. Arguments: which of read-path, channel, trouble, speed, locks, filters, write-costs, writes to run; default: all.
+# The long runs whose figures are reported. The logs are committed. Arguments: which of read-path, channel, trouble, speed, locks, filters, write-costs, writes, binlog to run; default: all.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 mkdir -p docs/accept bin
@@ -94,12 +94,20 @@ writes() {
 	package consistency '^TestOutage$'
 	[ -z "${failed:-}" ]
 }
+binlog() {
+	echo "== a process that follows the binary log of MariaDB killed 200 times, while rows and tables change, and servers are killed, hang, and lose their logs: what is stale"
+	package canal/mysqlbinlog '^TestConsumerIsKilled$'
+	echo
+	echo "== of two that have one lock the other takes over; a server that hangs; two with the same number; how logs are written; what sessions set"
+	package canal/mysqlbinlog '^(TestFailover|TestServerThatHangs|TestTwoWithTheSameServerID|TestHowTheLogIsWritten|TestSessionsOfAllSettings)$'
+	[ -z "${failed:-}" ]
+}
 # with SECTION: on what it was measured, and the section
 with() {
 	echo "$(date -u +%F), $(go version), $(nproc) cores, $(redis-server --version | cut -d' ' -f1-3), commit $(git rev-parse --short HEAD)"
 	echo
 	"${1//-/_}"
 }
-for section in ${*:-read-path channel trouble speed locks filters write-costs writes}; do
+for section in ${*:-read-path channel trouble speed locks filters write-costs writes binlog}; do
 	with "$section" 2>&1 | tee "docs/accept/$section.log"
 done

@@ -98,9 +98,9 @@ func (s *Source) stream(ctx context.Context, d *dialer, flavor string, from posi
 	if err != nil {
 		return err
 	}
-	_, err = streamer.GetEvent(ctx) // events go to the reader: only the end comes here
+	_, err = streamer.GetEvent(context.WithoutCancel(ctx)) // events go to the reader: only the end comes here, also when ctx ends, for then the connection is closed
 	d.close()
-	syncer.Close() // no event is being handled any more
+	syncer.Close()
 	if r.failed != nil {
 		return r.failed
 	}

@@ -1,0 +1,188 @@
+package mysqlbinlog
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/cacheaside/cacheaside/canal"
+	"github.com/cacheaside/cacheaside/internal/testenv"
+)
+
+// Of a type that is not known nobody knows how long its description is, nor where the columns behind it begin, even if it is NULL.
+func TestTypeThatIsNotKnown(t *testing.T) {
+	x := shared(t)
+	x.do("CREATE TABLE a (z VARCHAR(100) COMPRESSED, id VARCHAR(200) PRIMARY KEY, n INT)")
+	l := x.listen(x.source(), x.need([]string{"a", "id"}))
+	x.do("INSERT INTO a VALUES (NULL, 'x', 1)", "INSERT INTO a VALUES (REPEAT('long', 20), 'y', 1)")
+	l.want("replace a unread", "replace a unread")
+}
+
+// A user who may not see the table does not know whether 16 bytes are a UUID. Then it is not known, which invalidates all keys.
+func TestUUIDOfWhoMayNotSeeIt(t *testing.T) {
+	x := shared(t)
+	x.do("CREATE TABLE a (u UUID PRIMARY KEY, n INT)", "CREATE USER blind", "GRANT REPLICATION SLAVE ON *.* TO blind")
+	t.Cleanup(func() { x.do("DROP USER blind") })
+	l := x.listen(x.source(func(o *Options) { o.User = "blind" }), x.need([]string{"a", "u"}))
+	x.do("INSERT INTO a VALUES ('01234567-89ab-1def-8123-456789abcdef', 1)")
+	l.want("insert a: ? 1")
+}
+
+// What an image leaves out is not known: it is not NULL.
+func TestImagesOfASession(t *testing.T) {
+	x := shared(t)
+	x.do("CREATE TABLE a (id INT PRIMARY KEY, e VARCHAR(20), b BLOB)")
+	l := x.listen(x.source(), x.need([]string{"a", "id", "e"}))
+	x.do("INSERT INTO a VALUES (1, 'x', 'b'), (2, NULL, NULL)")
+	x.session("binlog_row_image", "MINIMAL", "UPDATE a SET e = 'y' WHERE id = 1", "DELETE FROM a WHERE id = 2")
+	x.session("binlog_row_image", "NOBLOB", "UPDATE a SET e = 'z' WHERE id = 1")
+	l.want("insert a: 1 x b", "insert a: 2 NULL NULL", "update a: 1 ? ? -> ? y ?", "delete a: 2 ? ?", "update a: 1 y ? -> 1 z ?")
+}
+
+// session executes statements on a connection of their own, for which a variable is set.
+func (x *world) session(variable, value string, statements ...string) {
+	x.Helper()
+	conn, err := x.db.Conn(x.Context())
+	x.check(err)
+	defer conn.Close()
+	for _, s := range append([]string{"SET SESSION " + variable + " = '" + value + "'"}, statements...) {
+		if _, err := conn.ExecContext(x.Context(), s); err != nil {
+			x.Fatalf("%.200s: %v", s, err)
+		}
+	}
+	_, err = conn.ExecContext(x.Context(), "SET SESSION "+variable+" = DEFAULT")
+	x.check(err)
+}
+
+// A session that logs statements has all rows of the tables be forgotten that it may have changed.
+func TestStatementsOfASession(t *testing.T) {
+	x := shared(t)
+	x.do("CREATE TABLE a (id INT PRIMARY KEY, n INT)", "INSERT INTO a VALUES (1, 1)")
+	l := x.listen(x.source(), x.need([]string{"a", "id"}))
+	for i, s := range []string{"UPDATE a SET n = 2", "INSERT INTO a VALUES (2, 2)", "DELETE FROM a WHERE id = 1", "REPLACE INTO a VALUES (2, 3)"} {
+		x.session("binlog_format", "STATEMENT", s)
+		c := l.changes(i + 1)[i]
+		if c.Kind != canal.Replace || c.Unread == nil || c.Schema != "" && (c.Schema != x.schema || c.Table != "a") {
+			t.Errorf("%s: %v, unread %v", s, c, c.Unread)
+		}
+	}
+}
+
+// Text of a character set that is not understood is not known.
+func TestKeyInARareCharacterSet(t *testing.T) {
+	x := shared(t)
+	x.do("CREATE TABLE a (id VARCHAR(20) CHARACTER SET gbk PRIMARY KEY)")
+	l := x.listen(x.source(), x.need([]string{"a", "id"}))
+	x.session("character_set_client", "utf8mb4", "INSERT INTO a VALUES ('plain'), ('\u4e2d')")
+	l.want("insert a: plain", "insert a: ?")
+}
+
+// Run ends at once, though the server does not answer.
+func TestRunEndsWhileTheServerHangs(t *testing.T) {
+	m := testenv.StartMariaDB(t)
+	x := worldOn(t, m)
+	x.do("CREATE TABLE a (id INT PRIMARY KEY)")
+	l := x.listen(x.source(), x.need([]string{"a", "id"}))
+	m.Pause()
+	defer m.Resume()
+	began := time.Now()
+	_ = l.end()
+	if d := time.Since(began); d > 2*time.Second {
+		t.Errorf("it took %v", d)
+	}
+	l = x.run(x.source(), x.need([]string{"a", "id"}))
+	time.Sleep(50 * time.Millisecond) // it is connecting
+	began = time.Now()
+	_ = l.end()
+	if d := time.Since(began); d > 2*time.Second {
+		t.Errorf("while it connects it took %v", d)
+	}
+}
+
+// A giant transaction is told in parts, and its position with the last of them.
+func TestGiantTransactionIsToldInParts(t *testing.T) {
+	x := shared(t)
+	x.do("CREATE TABLE a (id INT PRIMARY KEY, s VARCHAR(200))")
+	l := x.listen(x.source(), x.need([]string{"a", "id"}))
+	begun := len(l.positions())
+	const rows = 20_000
+	x.do(fmt.Sprintf("INSERT INTO a SELECT seq, REPEAT('x', 100) FROM seq_1_to_%d", rows))
+	all := l.changes(rows)
+	for i, c := range all {
+		if c.After.Get("id").Text() != fmt.Sprint(i+1) {
+			t.Fatalf("change %d is of row %s", i, c.After.Get("id").Text())
+		}
+	}
+	l.until("the end", func() bool { return l.batches[len(l.batches)-1].Position != "" })
+	if n := len(l.positions()) - begun; n != 1 {
+		t.Errorf("%d positions", n)
+	}
+	for _, b := range l.batches {
+		if len(b.Changes) > 2*partChanges || b.Bytes > 2*partBytes {
+			t.Errorf("%d changes of %d bytes at once", len(b.Changes), b.Bytes)
+		}
+	}
+}
+
+// oldTimes makes columns as tables have kept them since MariaDB 5.3.
+func (x *world) oldTimes() {
+	x.do("SET GLOBAL mysql56_temporal_format = OFF")
+	x.Cleanup(func() { x.do("SET GLOBAL mysql56_temporal_format = ON") })
+}
+
+// What cannot be read does not keep the rest from being read.
+func TestEventThatCannotBeRead(t *testing.T) {
+	x := shared(t)
+	x.oldTimes()
+	x.do("CREATE TABLE a (id INT PRIMARY KEY, d DATETIME(3))", "CREATE TABLE b (id INT PRIMARY KEY)")
+	l := x.listen(x.source(), x.need([]string{"a", "id"}, []string{"b", "id"}))
+	x.do("INSERT INTO a VALUES (1, '2026-11-22 01:02:03.456')", "INSERT INTO b VALUES (1)")
+	l.want("replace a unread", "insert b: 1")
+}
+
+// Columns of times in their old format, of other lengths than the log seems to say, hide no key.
+func TestOldTimes(t *testing.T) {
+	x := shared(t)
+	x.oldTimes()
+	kinds := []string{"TIME", "TIME(1)", "TIME(3)", "TIME(6)", "DATETIME", "DATETIME(2)", "DATETIME(4)", "DATETIME(6)", "TIMESTAMP NULL", "TIMESTAMP(1) NULL", "TIMESTAMP(3) NULL", "TIMESTAMP(6) NULL"}
+	var need [][]string
+	for i := range kinds {
+		for j := range kinds {
+			name := fmt.Sprintf("a%d_%d", i, j)
+			x.do(fmt.Sprintf("CREATE TABLE %s (a %s, id VARCHAR(300) PRIMARY KEY, b %s, s VARCHAR(10))", name, kinds[i], kinds[j]))
+			need = append(need, []string{name, "id"})
+		}
+	}
+	l := x.listen(x.source(), x.need(need...))
+	n := 0
+	for _, table := range need {
+		for _, row := range []string{"NULL, 'k', NULL, 's'", "'2026-11-22 01:02:03', 'key', '2026-11-22 04:05:06', 'a text'", "'2026-11-22 01:02:03', 'k', NULL, NULL"} {
+			x.do("INSERT IGNORE INTO " + table[0] + " VALUES (" + row + ")")
+			n++
+		}
+		x.do("DELETE FROM " + table[0])
+	}
+	known := 0
+	for _, c := range l.changes(n) {
+		for _, r := range []canal.Row{c.Before, c.After} {
+			if r.Get("id").Known() {
+				known++
+			}
+			if v := r.Get("id"); v.Known() && v.Text() != "k" && v.Text() != "key" {
+				t.Errorf("%s: the key is %q", c.Table, v.Text())
+			}
+		}
+	}
+	if known < n/4 {
+		t.Errorf("of %d changes %d keys were read", n, known)
+	}
+}
+
+// DDL has no commit, and is told before anything else is written.
+func TestDDLIsToldAtOnce(t *testing.T) {
+	x := shared(t)
+	x.do("CREATE TABLE a (id INT PRIMARY KEY)")
+	l := x.listen(x.source(), x.need([]string{"a", "id"}))
+	x.do("TRUNCATE TABLE a")
+	l.want("truncate a")
+}

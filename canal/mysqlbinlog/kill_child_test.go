@@ -1,0 +1,98 @@
+package mysqlbinlog
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/cacheaside/cacheaside/canal"
+	"github.com/cacheaside/cacheaside/internal/testenv"
+)
+
+func init() {
+	testenv.RegisterChild("play-consumer", playConsumer)
+	testenv.RegisterChild("play-reader", playReader)
+}
+
+// told is what a consumer says of itself, as lines of JSON.
+type told struct {
+	canal.Stats
+	Refused   int64 // saves
+	LastError string
+}
+
+// playConsumer consumes until it is killed.
+func playConsumer() {
+	p := ofPlay()
+	c, refused, err := p.consumer()
+	if err != nil {
+		panic(err)
+	}
+	go func() {
+		if err := c.Run(context.Background()); err != nil {
+			panic(err)
+		}
+	}()
+	for {
+		t := told{Stats: c.Stats(), Refused: refused.n.Load()}
+		if err := t.Stats.LastError; err != nil {
+			t.LastError = err.Error()
+		}
+		t.Stats.LastError = nil
+		line, err := json.Marshal(t)
+		if err != nil {
+			panic(err)
+		}
+		fmt.Printf("%s\n", line)
+		time.Sleep(10 * time.Millisecond)
+	}
+}
+
+// playReader keeps the keys of the blocks cached that it is told of. When it is told to check, it rests, and tells what it still sees that is not so.
+func playReader() {
+	p := ofPlay()
+	defer p.close()
+	var next atomic.Int64
+	for in := bufio.NewScanner(os.Stdin); ; {
+		var stop atomic.Bool
+		var all sync.WaitGroup
+		for range 2 {
+			all.Go(func() {
+				for !stop.Load() {
+					n := int(next.Load())
+					for block := max(0, n-3); block < n && !stop.Load(); block++ {
+						p.read(block)
+					}
+					if n > 0 {
+						p.read(rand.IntN(n)) // an older one
+					}
+					time.Sleep(2*time.Millisecond + rand.N(4*time.Millisecond))
+				}
+			})
+		}
+		goOn := true
+		for goOn = in.Scan(); goOn; goOn = in.Scan() {
+			var n int64
+			if k, _ := fmt.Sscanf(in.Text(), "read %d", &n); k == 0 {
+				break
+			}
+			next.Store(n)
+		}
+		stop.Store(true)
+		all.Wait()
+		if !goOn {
+			return
+		}
+		stale, err := p.check(context.Background(), int(next.Load()))
+		for _, s := range stale {
+			fmt.Println(s)
+		}
+		fmt.Println("checked", err)
+	}
+}

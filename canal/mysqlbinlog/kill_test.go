@@ -1,0 +1,233 @@
+package mysqlbinlog
+
+import (
+	"cmp"
+	"context"
+	"flag"
+	"fmt"
+	"path/filepath"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/cacheaside/cacheaside/internal/testenv"
+)
+
+var (
+	killSeed  = flag.Uint64("kill.seed", 1, "of TestConsumerIsKilled")
+	killKills = flag.Int("kill.kills", 0, "of the consumer in each act of TestConsumerIsKilled; 0: 5, and 10 with CACHEASIDE_ACCEPT")
+)
+
+// fault is what goes wrong beside the kills.
+type fault struct {
+	name    string
+	down    bool // when the consumer is dead
+	forgets bool // has everything be forgotten
+	do      func(p *play)
+}
+
+var (
+	redisHangs  = fault{name: "Redis hangs", do: func(p *play) { p.redisOut(p.redis.Pause, p.redis.Resume, time.Second) }}
+	redisDies   = fault{name: "Redis killed", do: func(p *play) { p.redisOut(p.redis.Kill, func() { p.redis.Restart(p.t) }, time.Second) }}
+	redisMinute = fault{name: "Redis out for a minute", do: func(p *play) {
+		p.redisOut(p.redis.Kill, func() { p.redis.Restart(p.t) }, 0)
+		p.redisDue = time.Now().Add(time.Minute)
+	}}
+	mariaDies = fault{name: "MariaDB killed", do: (*play).mariaKilled}
+	logEnds   = fault{name: "FLUSH BINARY LOGS", do: func(p *play) { p.try("FLUSH BINARY LOGS") }}
+	logPurged = fault{name: "the log purged", do: (*play).purgeAll, down: true, forgets: true}
+
+	moved   = fault{name: "columns reordered", forgets: true, do: func(p *play) { p.ddl("ALTER TABLE people MODIFY email VARCHAR(64) NOT NULL FIRST") }}
+	dropped = fault{name: "a column dropped, and another added", forgets: true, do: func(p *play) {
+		p.ddl("ALTER TABLE people DROP COLUMN note", "ALTER TABLE people ADD COLUMN note BLOB FIRST")
+	}}
+	renamed = fault{name: "columns renamed", forgets: true, do: func(p *play) {
+		p.ddl("ALTER TABLE people RENAME COLUMN note TO remark", "ALTER TABLE people RENAME COLUMN remark TO note")
+	}}
+	truncated = fault{name: "TRUNCATE", forgets: true, do: func(p *play) { p.ddl("TRUNCATE TABLE people", "TRUNCATE TABLE visits") }}
+	swapped   = fault{name: "a table put in the place of another", forgets: true, do: func(p *play) { // as gh-ost does: https://github.com/github/gh-ost/blob/master/doc/cut-over.md
+		p.ddl("CREATE TABLE people_new LIKE people", "INSERT INTO people_new SELECT * FROM people", "UPDATE people_new SET n = n + 1000000000", "RENAME TABLE people TO people_old, people_new TO people", "DROP TABLE people_old")
+	}}
+)
+
+// acts are played one after the other; after each all keys are compared. Those of DDL, and of lost positions, have everything be forgotten, and so would hide what others leave.
+var acts = [][]fault{
+	{logEnds},
+	{redisHangs, redisDies},
+	{mariaDies},
+	{logPurged},
+	{moved, dropped, swapped},
+}
+
+var moreActs = [][]fault{
+	{redisDies, mariaDies, logEnds, redisHangs},
+	{renamed, redisDies},
+	{redisMinute},
+	{mariaDies, redisHangs, mariaDies},
+	{truncated, logEnds, mariaDies},
+	{redisHangs, redisHangs, redisDies, redisDies},
+	{logPurged, redisHangs, swapped},
+	{mariaDies, logEnds, mariaDies, logEnds},
+	{moved, mariaDies, dropped, renamed},
+	{logPurged, logPurged},
+	{redisHangs, mariaDies},
+	{swapped, swapped, truncated},
+	{mariaDies, redisDies, mariaDies, redisHangs},
+	{logEnds, redisHangs, logEnds},
+	{},
+}
+
+// TestConsumerIsKilled: a process that consumes is killed at any moment, again and again, while rows are written by plain SQL and read all the time, and while servers are killed, hang, and lose their logs, and tables are altered. When it has caught
+// up, no cache has anything that the database has not.
+func TestConsumerIsKilled(t *testing.T) {
+	all, kills := acts, 5
+	if testenv.Accepting {
+		all, kills = append(acts, moreActs...), 10
+	}
+	kills = cmp.Or(*killKills, kills)
+	p := newPlay(t, *killSeed)
+	folder := t.TempDir()
+	checkpoints := []string{filepath.Join(folder, "checkpoint"), "sql", "sqlite:" + filepath.Join(folder, "checkpoint.db")}
+	began := time.Now()
+	faults := map[string]int{}
+	for i, some := range all {
+		actBegan := time.Now()
+		p.act(checkpoints[i%len(checkpoints)], kills, some)
+		for _, f := range some {
+			faults[f.name]++
+		}
+		t.Logf("act %d, %v: %d kills, %v", i, names(some), kills, time.Since(actBegan).Round(time.Millisecond))
+	}
+	t.Logf("seed %d: the consumer was killed %d times; %v; %d transactions written, %d changes consumed, %d of them not understood, %d positions lost; %d keys compared after each act, of three processes, 0 stale; %v",
+		*killSeed, kills*len(all), faults, p.writes.Load(), p.consumed, p.misread, p.lost, keyCount(int(p.block.Load())), time.Since(began).Round(time.Millisecond))
+	if p.lost == 0 {
+		t.Error("no position was lost: the purging has shown nothing")
+	}
+}
+
+func names(faults []fault) (all []string) {
+	for _, f := range faults {
+		all = append(all, f.name)
+	}
+	return all
+}
+
+// act kills a consumer again and again, with the faults between, and compares all keys when the last one has caught up.
+func (p *play) act(checkpoint string, kills int, faults []fault) {
+	at := map[int][]fault{} // before which kill
+	for i, f := range faults {
+		n := i * kills / len(faults)
+		at[n] = append(at[n], f)
+	}
+	world := p.consumerAt(checkpoint)
+	a := p.spawn("play-consumer", world)
+	p.until("the consumer begins", 30*time.Second, func() bool { return a.begun.Load() > 0 })
+	p.write()
+	for n := range kills {
+		a.after = time.Duration(p.random.Int64N(int64(300 * time.Millisecond)))
+		due := time.Now().Add(time.Duration(p.random.Int64N(int64(200 * time.Millisecond))))
+		soon := p.random.IntN(5) == 0 // at any instant since it was spawned
+		for _, f := range at[n] {
+			if !f.down {
+				time.Sleep(time.Duration(p.random.Int64N(int64(200 * time.Millisecond))))
+				f.do(p)
+			}
+		}
+		for {
+			p.recover(false)
+			begun := time.Duration(a.begun.Load())
+			lived := time.Since(a.since)
+			if soon && time.Now().After(due) || begun > 0 && lived > begun+a.after && time.Now().After(due) || lived > 2*time.Second {
+				break
+			}
+			time.Sleep(time.Millisecond)
+		}
+		p.bury(a)
+		for _, f := range at[n] {
+			if f.down {
+				f.do(p)
+			}
+		}
+		if p.random.IntN(3) == 0 {
+			time.Sleep(time.Duration(p.random.Int64N(int64(200 * time.Millisecond))))
+		}
+		a = p.spawn("play-consumer", world)
+	}
+	for p.recover(false) {
+		time.Sleep(time.Millisecond)
+	}
+	p.rest()
+	p.caughtUp(a)
+	cached := p.compare()
+	p.bury(a)
+	if !slices.ContainsFunc(faults, func(f fault) bool { return f.forgets }) && cached < 0.5 {
+		p.t.Errorf("only %.2f of the keys were cached: this has shown nothing", cached)
+	}
+}
+
+// redisOut has Redis be out for a time, at most limit.
+func (p *play) redisOut(out, back func(), limit time.Duration) {
+	p.recover(true)
+	out()
+	p.redisDue = time.Now().Add(limit/4 + time.Duration(p.random.Int64N(int64(limit)+1)))
+	p.wake = back
+}
+
+// mariaKilled kills it, but not in the midst of what it does not do as a whole.
+func (p *play) mariaKilled() {
+	p.recover(true)
+	p.quiet.Lock()
+	p.maria.Kill()
+	p.quiet.Unlock()
+	p.mariaDue = time.Now().Add(time.Duration(p.random.Int64N(int64(500 * time.Millisecond))))
+}
+
+// recover brings back what is due, or all, and tells whether something is still out.
+func (p *play) recover(all bool) (out bool) {
+	if p.wake != nil && (all || time.Now().After(p.redisDue)) {
+		p.wake()
+		p.wake = nil
+	}
+	if !p.mariaDue.IsZero() && (all || time.Now().After(p.mariaDue)) {
+		p.maria.Restart(p.t)
+		p.mariaDue = time.Time{}
+	}
+	return p.wake != nil || !p.mariaDue.IsZero()
+}
+
+// try executes statements; that one fails is noted.
+func (p *play) try(statements ...string) {
+	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	defer cancel()
+	for _, s := range statements {
+		if _, err := p.db.ExecContext(ctx, s); err != nil {
+			p.t.Errorf("%.100s: %v", s, err)
+		}
+	}
+}
+
+// ddl alters tables while they are written.
+func (p *play) ddl(statements ...string) {
+	p.recover(true)
+	p.try(statements...)
+}
+
+// purgeAll leaves the dead consumer no log to go on from.
+func (p *play) purgeAll() {
+	p.recover(true)
+	p.until("something is written", 10*time.Second, func() bool { n := p.writes.Load(); time.Sleep(50 * time.Millisecond); return p.writes.Load() > n })
+	p.try("FLUSH BINARY LOGS")
+	var name, size string
+	rows, err := p.db.Query("SHOW BINARY LOGS")
+	p.must(err)
+	for rows.Next() {
+		p.must(rows.Scan(&name, &size))
+	}
+	p.must(rows.Err())
+	p.until("the logs are purged", 10*time.Second, func() bool { // those that are still sent to the dead one are not
+		p.try(fmt.Sprintf("PURGE BINARY LOGS TO '%s'", name))
+		var first string
+		p.must(p.db.QueryRow("SHOW BINARY LOGS").Scan(&first, &size))
+		return first == name
+	})
+}

@@ -1,0 +1,307 @@
+package mysqlbinlog
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/cacheaside/cacheaside/internal/testenv"
+)
+
+// play is two tables that are written by plain SQL, two processes that read them through their caches, and consumers, all of which can be killed. Blocks of rows are written one after the other: what is left
+// stale in one is not mended by a later write.
+type play struct {
+	*playProcess
+	t       *testing.T
+	maria   *testenv.MariaDB
+	redis   *testenv.Redis
+	random  *rand.Rand
+	readers []*actor
+
+	quiet   sync.RWMutex // held while MariaDB is killed: what it does not do as a whole, MyISAM's rows and some DDL, must not be under way
+	block   atomic.Int64 // is being written
+	values  atomic.Int64 // of which each is written once
+	writes  atomic.Int64
+	stop    context.CancelFunc // of the writers
+	writers sync.WaitGroup
+
+	lines    chan string // what the readers say
+	consumed int64
+	lost     int64 // positions
+	misread  int64
+	redisDue time.Time // it is down until then
+	mariaDue time.Time
+	wake     func() // that brings Redis back
+}
+
+func newPlay(t *testing.T, seed uint64) *play {
+	m := testenv.StartMariaDB(t, "--innodb-flush-log-at-trx-commit=1", "--sync-binlog=1")
+	p := &play{t: t, maria: m, redis: testenv.StartRedis(t, "--appendonly", "yes", "--appendfsync", "always"), random: rand.New(rand.NewPCG(seed, 0)), lines: make(chan string, 1000)}
+	w := playWorld{Redis: p.redis.Addr, Addr: m.Addr, DSN: m.DSN(t), Schema: m.Database(t), ServerID: 4711, Saves: 50 * time.Millisecond}
+	own, err := w.open()
+	p.must(err)
+	t.Cleanup(own.close)
+	p.playProcess = own
+	p.do("CREATE TABLE people (id BIGINT PRIMARY KEY, note VARCHAR(20), email VARCHAR(64) NOT NULL UNIQUE, n BIGINT NOT NULL)",
+		"CREATE TABLE visits (id BIGINT PRIMARY KEY, note VARCHAR(20), email VARCHAR(64) NOT NULL UNIQUE, n BIGINT NOT NULL) ENGINE=MyISAM",
+		"CREATE TABLE cacheaside_checkpoint (name VARCHAR(64) NOT NULL PRIMARY KEY, token BIGINT NOT NULL, place TEXT NOT NULL, saved BIGINT NOT NULL)")
+	w.Memory = true
+	for range 2 {
+		p.readers = append(p.readers, p.spawn("play-reader", w))
+	}
+	return p
+}
+
+func (p *play) must(err error) {
+	p.t.Helper()
+	if err != nil {
+		p.t.Fatal(err)
+	}
+}
+
+func (p *play) do(statements ...string) {
+	p.t.Helper()
+	for _, s := range statements {
+		if _, err := p.db.Exec(s); err != nil {
+			p.t.Fatalf("%.100s: %v", s, err)
+		}
+	}
+}
+
+// actor is a process of a play.
+type actor struct {
+	*testenv.Child
+	scope actorScope
+	since time.Time
+	told  atomic.Pointer[told] // what a consumer has said last
+	begun atomic.Int64         // so long after since it has begun to consume
+	after time.Duration        // then it lives so long
+	gone  chan struct{}
+}
+
+// actorScope is a test that ends early, for a process of many.
+type actorScope struct {
+	testing.TB
+	cleanups []func()
+}
+
+func (s *actorScope) Cleanup(f func()) { s.cleanups = append(s.cleanups, f) }
+
+func (p *play) spawn(role string, w playWorld) *actor {
+	a := &actor{scope: actorScope{TB: p.t}, since: time.Now(), gone: make(chan struct{})}
+	a.Child = testenv.SpawnChild(&a.scope, role, w.env())
+	p.t.Cleanup(a.end)
+	go func() {
+		defer close(a.gone)
+		for {
+			line, err := a.ReadLine(time.Hour)
+			if err != nil {
+				return
+			}
+			if role == "play-reader" {
+				p.lines <- line
+				continue
+			}
+			t := new(told)
+			if json.Unmarshal([]byte(line), t) != nil {
+				continue
+			}
+			a.told.Store(t)
+			if t.Active && t.Position != "" && a.begun.Load() == 0 {
+				a.begun.Store(int64(time.Since(a.since)))
+			}
+		}
+	}()
+	return a
+}
+
+// end kills it, and leaves nothing of it.
+func (a *actor) end() {
+	for _, f := range slices.Backward(a.scope.cleanups) {
+		f()
+	}
+	a.scope.cleanups = nil
+	<-a.gone
+}
+
+// says is what a consumer has said last.
+func (a *actor) says() told {
+	if t := a.told.Load(); t != nil {
+		return *t
+	}
+	return told{}
+}
+
+func (p *play) consumerAt(checkpoint string) playWorld {
+	w := p.playWorld
+	w.Checkpoint = checkpoint
+	return w
+}
+
+// bury kills a consumer, and notes what it has done.
+func (p *play) bury(a *actor) {
+	a.Kill()
+	a.end()
+	s := a.says()
+	p.consumed += s.Changes
+	p.lost += s.PositionsLost
+	p.misread += s.Misunderstood
+}
+
+// write has three sessions write until rest.
+func (p *play) write() {
+	ctx, stop := context.WithCancel(context.Background())
+	p.stop = stop
+	for range 3 {
+		r := rand.New(rand.NewPCG(p.random.Uint64(), 0))
+		p.writers.Go(func() {
+			for ctx.Err() == nil {
+				if p.change(ctx, r) == nil {
+					p.writes.Add(1)
+				}
+				time.Sleep(time.Millisecond + time.Duration(r.Int64N(int64(4*time.Millisecond))))
+			}
+		})
+	}
+	p.writers.Go(func() {
+		for ctx.Err() == nil {
+			p.turn()
+			time.Sleep(300 * time.Millisecond)
+		}
+	})
+}
+
+// turn begins a new block.
+func (p *play) turn() {
+	n := p.block.Add(1)
+	for _, r := range p.readers {
+		fmt.Fprintf(r.Stdin, "read %d\n", n)
+	}
+}
+
+func (p *play) rest() {
+	p.stop()
+	p.writers.Wait()
+}
+
+// change is a transaction of one statement or several. Many fail, as where an e-mail address is taken.
+func (p *play) change(ctx context.Context, r *rand.Rand) error {
+	p.quiet.RLock()
+	defer p.quiet.RUnlock()
+	if r.IntN(3) > 0 {
+		_, err := p.db.ExecContext(context.WithoutCancel(ctx), p.statement(r))
+		return err
+	}
+	tx, err := p.db.BeginTx(context.WithoutCancel(ctx), nil)
+	if err != nil {
+		return err
+	}
+	for range 1 + r.IntN(5) {
+		_, _ = tx.Exec(p.statement(r))
+	}
+	if r.IntN(4) == 0 {
+		return tx.Rollback()
+	}
+	return tx.Commit()
+}
+
+func (p *play) statement(r *rand.Rand) string {
+	table := playTables[r.IntN(len(playTables))]
+	block := int(p.block.Load()) - 1
+	id := func() int64 { return ids(block)[r.IntN(blockRows)] }
+	row := func() string { return fmt.Sprintf("(%d, '%s', %d)", id(), email(id()), p.values.Add(1)) }
+	switch r.IntN(8) {
+	case 0:
+		return "INSERT INTO " + table + " (id, email, n) VALUES " + row()
+	case 1:
+		return "INSERT INTO " + table + " (id, email, n) VALUES " + row() + ", " + row() + ", " + row()
+	case 2:
+		return "REPLACE INTO " + table + " (id, email, n) VALUES " + row()
+	case 3:
+		return "INSERT INTO " + table + " (id, email, n) VALUES " + row() + fmt.Sprintf(" ON DUPLICATE KEY UPDATE n = VALUES(n), email = '%s'", email(id()))
+	case 4:
+		return fmt.Sprintf("DELETE FROM %s WHERE id = %d", table, id())
+	case 5:
+		return fmt.Sprintf("UPDATE %s SET email = '%s', n = %d WHERE id = %d", table, email(id()), p.values.Add(1), id())
+	case 6:
+		return fmt.Sprintf("UPDATE %s SET id = %d WHERE email = '%s'", table, id(), email(id()))
+	}
+	first := id()
+	return fmt.Sprintf("UPDATE %s SET n = %d + id WHERE id BETWEEN %d AND %d", table, p.values.Add(blockRows)-blockRows, first, first+3)
+}
+
+// number is that of the last transaction of a position: here all are of one domain.
+func numberOf(position string) int {
+	_, n, _ := strings.Cut(position, "-")
+	_, n, _ = strings.Cut(n, "-")
+	last, _ := strconv.Atoi(n)
+	return last
+}
+
+// logged is the number of the last transaction.
+func (p *play) logged() int {
+	var at string
+	p.must(p.db.Get(&at, "SELECT @@global.gtid_binlog_pos"))
+	return numberOf(at)
+}
+
+// until waits for something that a consumer says.
+func (p *play) until(what string, limit time.Duration, is func() bool) time.Duration {
+	p.t.Helper()
+	began := time.Now()
+	for !is() {
+		if time.Since(began) > limit {
+			p.t.Fatalf("%s: not within %v", what, limit)
+		}
+		time.Sleep(2 * time.Millisecond)
+	}
+	return time.Since(began)
+}
+
+// caughtUp returns when one of the consumers has done all that was written.
+func (p *play) caughtUp(consumers ...*actor) {
+	p.t.Helper()
+	p.do(fmt.Sprintf("REPLACE INTO people (id, email, n) VALUES (-1, 'last', %d)", p.values.Add(1)))
+	last, limit := p.logged(), time.Now().Add(time.Minute)
+	for !slices.ContainsFunc(consumers, func(a *actor) bool { return numberOf(string(a.says().Position)) >= last }) {
+		if time.Now().After(limit) {
+			for _, a := range consumers {
+				p.t.Errorf("%+v", a.says())
+			}
+			p.t.Fatalf("nobody has caught up with %d", last)
+		}
+		time.Sleep(5 * time.Millisecond)
+	}
+}
+
+// compare fails if any key of any block is stale in the eyes of anybody, and answers which share of them was in Redis.
+func (p *play) compare() (cached float64) {
+	p.t.Helper()
+	time.Sleep(playStaleness + 100*time.Millisecond)
+	blocks := int(p.block.Load())
+	before := p.loads.Load()
+	stale, err := p.check(p.t.Context(), blocks)
+	p.must(err)
+	loads := int(p.loads.Load() - before)
+	for _, r := range p.readers {
+		fmt.Fprintln(r.Stdin, "check")
+		for line := range p.lines {
+			if line == "checked <nil>" {
+				break
+			}
+			stale = append(stale, "to a reader "+line)
+		}
+	}
+	if len(stale) > 0 {
+		p.t.Fatalf("%d of %d keys are stale: %.2000s", len(stale), keyCount(blocks), strings.Join(stale, "; "))
+	}
+	return 1 - float64(loads)/float64(keyCount(blocks))
+}

@@ -1,0 +1,185 @@
+package mysqlbinlog
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/cacheaside/cacheaside"
+	"github.com/cacheaside/cacheaside/canal"
+	"github.com/cacheaside/cacheaside/internal/testenv"
+)
+
+// However the server writes its log, changes are told rightly.
+func TestHowTheLogIsWritten(t *testing.T) {
+	for name, args := range map[string][]string{
+		"compressed":       {"--log-bin-compress=1", "--log-bin-compress-min-len=10"},
+		"without checksum": {"--binlog-checksum=NONE"},
+		"both":             {"--log-bin-compress=1", "--log-bin-compress-min-len=10", "--binlog-checksum=NONE"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			x := worldOn(t, testenv.StartMariaDB(t, args...))
+			x.do("CREATE TABLE a (id INT PRIMARY KEY, s TEXT)", "CREATE TABLE m (id INT PRIMARY KEY, s TEXT) ENGINE=MyISAM")
+			l := x.listen(x.source(), x.need([]string{"a", "id"}, []string{"m", "id"}))
+			long := strings.Repeat("long ", 200)
+			x.do("INSERT INTO a VALUES (1, '"+long+"'), (2, 'y')", "UPDATE a SET id = 3 WHERE id = 1", "DELETE FROM a", "INSERT INTO m VALUES (1, 'z')", "ALTER TABLE a COMMENT = '"+long+"'", "TRUNCATE TABLE a",
+				"INSERT INTO a SELECT seq, 's' FROM seq_1_to_3", "RENAME TABLE a TO b, m TO a")
+			l.want("insert a: 1 "+long, "insert a: 2 y", "update a: 1 "+long+" -> 3 "+long, "delete a: 2 y", "delete a: 3 "+long, "insert m: 1 z", "alter a", "truncate a", "insert a: 1 s", "insert a: 2 s", "insert a: 3 s",
+				"alter a", "replace b", "alter m", "replace a")
+		})
+	}
+}
+
+// Of two replicas with the same number the older one is told so.
+func TestTwoWithTheSameServerID(t *testing.T) {
+	x := shared(t)
+	x.do("CREATE TABLE a (id INT PRIMARY KEY)")
+	need := x.need([]string{"a", "id"})
+	same := func(o *Options) { o.ServerID = 12345 }
+	older := x.listen(x.source(same), need)
+	newer := x.listen(x.source(same), need)
+	x.isSetup(older.ended(), "12345", "ServerID")
+	x.do("INSERT INTO a VALUES (1)")
+	newer.want("insert a: 1")
+}
+
+// A server that hangs is given up after Options.Timeout. The Consumer alerts that once, says so when it is asked, and goes on when the server does.
+func TestServerThatHangs(t *testing.T) {
+	m := testenv.StartMariaDB(t)
+	x := worldOn(t, m)
+	x.do("CREATE TABLE a (id INT PRIMARY KEY)")
+	need := x.need([]string{"a", "id"})
+	short := func(o *Options) { o.Timeout, o.Logger = time.Second, slog.New(slog.DiscardHandler) }
+	l := x.listen(x.source(short), need)
+
+	cache, err := cacheaside.New(testenv.SharedRedis(t).Client(t), nil)
+	x.check(err)
+	t.Cleanup(func() { cache.Close() })
+	rows, err := cacheaside.NewLoader(cache, "row", func(ctx context.Context, id int64) (n int64, err error) {
+		err = x.db.QueryRowContext(ctx, "SELECT COUNT(*) FROM a WHERE id = ?", id).Scan(&n)
+		return n, err
+	}, nil)
+	x.check(err)
+	alerts := make(chan canal.Alert, 100)
+	c, err := canal.NewConsumer(cache, x.source(short), canal.NewFileCheckpoint(t.TempDir()+"/checkpoint"), []canal.Binding{canal.Bind(rows, x.schema, "a", canal.IntColumn[int64]("id"))},
+		&canal.Options{AlertAfter: 500 * time.Millisecond, OnAlert: func(a canal.Alert) { alerts <- a }, Logger: slog.New(slog.DiscardHandler)})
+	x.check(err)
+	x.runs(c)
+	x.eventually("it begins", func() bool { return c.Stats().Position != "" && c.Health(time.Minute) == nil })
+
+	_, err = rows.Get(t.Context(), 1)
+	x.check(err)
+
+	m.Pause()
+	defer m.Resume()
+	began := time.Now()
+	if err := l.ended(); err == nil || errors.Is(err, canal.ErrSetup) || errors.Is(err, canal.ErrPositionLost) {
+		t.Errorf("Run has returned %v", err)
+	}
+	if d := time.Since(began); d > 4*time.Second {
+		t.Errorf("it was given up after %v", d)
+	}
+	x.eventually("it is alerted", func() bool { return len(alerts) > 0 })
+	time.Sleep(2 * time.Second)
+	if err := c.Health(time.Minute); err == nil || !contains(err.Error(), "source") {
+		t.Errorf("Health says %v", err)
+	}
+	m.Resume()
+	x.do("INSERT INTO a VALUES (1)")
+	x.eventually("it goes on", func() bool {
+		n, err := rows.Get(t.Context(), 1)
+		return err == nil && n == 1 && c.Health(time.Minute) == nil
+	})
+	for i := 0; len(alerts) > 0; i++ {
+		if a := <-alerts; a.What != "source" || i > 0 {
+			t.Errorf("alert %d: %s: %v", i, a.What, a.Err)
+		}
+	}
+	if s := c.Stats(); s.PositionsLost > 0 {
+		t.Errorf("%+v", s)
+	}
+}
+
+// Whatever a session does with its settings, nothing stale is left.
+func TestSessionsOfAllSettings(t *testing.T) {
+	x := shared(t)
+	x.do("CREATE TABLE a (id INT PRIMARY KEY, email VARCHAR(50) UNIQUE, n INT, b BLOB)")
+	cache, err := cacheaside.New(testenv.SharedRedis(t).Client(t), nil)
+	x.check(err)
+	t.Cleanup(func() { cache.Close() })
+	load := func(column string) func(context.Context, string) (string, error) {
+		return func(ctx context.Context, key string) (v string, err error) {
+			err = x.db.QueryRowContext(ctx, "SELECT CONCAT_WS(' ', id, email, n, b) FROM a WHERE "+column+" = ?", key).Scan(&v)
+			return v, err
+		}
+	}
+	byID, err := cacheaside.NewLoader(cache, "id", load("id"), nil)
+	x.check(err)
+	byEmail, err := cacheaside.NewLoader(cache, "email", load("email"), nil)
+	x.check(err)
+	c, err := canal.NewConsumer(cache, x.source(), canal.NewFileCheckpoint(t.TempDir()+"/checkpoint"), []canal.Binding{
+		canal.Bind(byID, x.schema, "a", canal.TextColumn[string]("id")), canal.Bind(byEmail, x.schema, "a", canal.TextColumn[string]("email")),
+	}, &canal.Options{Logger: slog.New(slog.DiscardHandler)})
+	x.check(err)
+	x.runs(c)
+	x.eventually("it begins", func() bool { return c.Stats().Position != "" })
+	ids, emails := []string{"1", "2", "3", "4"}, []string{"a", "b", "c", "d", "e"}
+	for _, setting := range [][2]string{{"binlog_format", "STATEMENT"}, {"binlog_format", "MIXED"}, {"binlog_row_image", "MINIMAL"}, {"binlog_row_image", "NOBLOB"}, {"sql_mode", "ANSI_QUOTES,NO_BACKSLASH_ESCAPES"}} {
+		for i, s := range []string{
+			"INSERT INTO a VALUES (1, 'a', 1, 'x'), (2, 'b', 1, 'x'), (3, NULL, 1, NULL)", "UPDATE a SET n = n + 1", "UPDATE a SET email = 'c' WHERE id = 1", "UPDATE a SET email = 'a' WHERE email = 'b'", "UPDATE a SET id = 4 WHERE id = 1",
+			"REPLACE INTO a VALUES (2, 'c', 5, 'y')", "INSERT INTO a VALUES (2, 'd', 6, 'z') ON DUPLICATE KEY UPDATE email = 'e', b = 'zz'", "UPDATE a SET b = CONCAT('it\\'s ', n)", "DELETE FROM a WHERE email = 'e'", "DELETE FROM a",
+		} {
+			if setting[0] == "sql_mode" {
+				s = strings.ReplaceAll(s, "\\'", "''")
+			}
+			for range 2 {
+				_, _ = byID.GetMany(t.Context(), ids)
+				_, _ = byEmail.GetMany(t.Context(), emails)
+			}
+			x.session(setting[0], setting[1], s)
+			want := fmt.Sprint(x.rows("id", ids, load), x.rows("email", emails, load))
+			var got string
+			for end := time.Now().Add(10 * time.Second); ; time.Sleep(2 * time.Millisecond) {
+				a, _ := byID.GetMany(t.Context(), ids)
+				b, _ := byEmail.GetMany(t.Context(), emails)
+				if got = fmt.Sprint(a, b); got == want {
+					break
+				}
+				if time.Now().After(end) {
+					t.Fatalf("%s %s, statement %d: read\n%s\nis\n%s", setting[0], setting[1], i, got, want)
+				}
+			}
+		}
+	}
+	if s := c.Stats(); s.Misunderstood == 0 {
+		t.Errorf("%+v", s)
+	}
+}
+
+// rows are those of the keys, by the keys.
+func (x *world) rows(column string, keys []string, load func(string) func(context.Context, string) (string, error)) map[string]string {
+	all := map[string]string{}
+	for _, k := range keys {
+		if v, err := load(column)(x.Context(), k); err == nil {
+			all[k] = v
+		}
+	}
+	return all
+}
+
+// runs has a Consumer run until the test ends.
+func (x *world) runs(c *canal.Consumer) {
+	running, stop := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- c.Run(running) }()
+	x.Cleanup(func() {
+		stop()
+		if err := <-done; err != nil {
+			x.Error(err)
+		}
+	})
+}

@@ -232,7 +232,6 @@ func TestSourceFails(t *testing.T) {
 	})
 }
 
-// Where nobody knows what has been missed, everything that is bound is invalidated, when the Source listens already; then what invalidating does not repair is rebuilt.
 // A table that is there instead of another has rows of which filters were not told.
 func TestReplacedTables(t *testing.T) {
 	in(t, func(x *world) {
@@ -264,6 +263,7 @@ func TestReplacedTables(t *testing.T) {
 	})
 }
 
+// Where nobody knows what has been missed, everything that is bound is invalidated, when the Source listens already; then what invalidating does not repair is rebuilt.
 func TestGap(t *testing.T) {
 	for name, first := range map[string]bool{"first start": true, "position lost": false} {
 		t.Run(name, func(t *testing.T) {

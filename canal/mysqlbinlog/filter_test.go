@@ -1,0 +1,110 @@
+package mysqlbinlog
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/cacheaside/cacheaside"
+	"github.com/cacheaside/cacheaside/bloom"
+	"github.com/cacheaside/cacheaside/canal"
+	"github.com/cacheaside/cacheaside/internal/testenv"
+)
+
+// whitelisted is process with a filter before the table.
+func (x *world) whitelisted(rdb *redis.Client, filter cacheaside.Filter) *process {
+	x.Helper()
+	cache, err := cacheaside.New(rdb, nil)
+	x.check(err)
+	x.Cleanup(func() { _ = cache.Close() })
+	p := &process{cache: cache}
+	p.users, err = cacheaside.NewLoader(cache, "user", func(ctx context.Context, id int64) (name string, err error) {
+		p.loads.Add(1)
+		err = x.db.QueryRowContext(ctx, "SELECT name FROM users WHERE id = ?", id).Scan(&name)
+		return name, err
+	}, &cacheaside.LoaderOptions{TTL: time.Hour, NullTTL: time.Hour, Filter: filter, EarlyRefresh: -1})
+	x.check(err)
+	return p
+}
+
+// Rows that another program inserts are found as soon as their changes are consumed, in the process that does it at once, in others when they have heard; though a whitelist was sure that there were none, and many had asked for them.
+func TestOthersRowsAreNotHidden(t *testing.T) {
+	x := shared(t)
+	rdb := testenv.SharedRedis(t).Client(t)
+	x.do("CREATE TABLE users (id BIGINT PRIMARY KEY, name VARCHAR(50))", "INSERT INTO users SELECT seq, 'old' FROM seq_1_to_1000")
+	filter := func() *bloom.Redis {
+		f, err := bloom.NewRedis(rdb, "users", 10_000, 0.001, nil)
+		x.check(err)
+		t.Cleanup(func() { _ = f.Close() })
+		return f
+	}
+	f, g := filter(), filter()
+	replica, err := bloom.NewReplica(g)
+	x.check(err)
+	rebuild := func(ctx context.Context) error {
+		_, err := f.Rebuild(ctx, bloom.Table[int64](x.db, "users", "id"), &bloom.RebuildOptions{Settle: -1})
+		return err
+	}
+	a, b := x.whitelisted(rdb, f), x.whitelisted(rdb, replica)
+	gaps := 0
+	c := x.consume(a, canal.NewFileCheckpoint(t.TempDir()+"/position"), &canal.Options{OnGap: func(ctx context.Context) error { gaps++; return rebuild(ctx) }})
+	x.eventually("the filter is built", func() bool {
+		_, err := a.users.Get(t.Context(), 5000)
+		return errors.Is(err, cacheaside.ErrNotFound) && a.users.Stats().Filtered > 0
+	})
+	stop := make(chan struct{})
+	var readers sync.WaitGroup
+	for _, p := range []*process{a, b} {
+		readers.Go(func() {
+			r := rand.New(rand.NewPCG(1, 2))
+			for {
+				select {
+				case <-stop:
+					return
+				default:
+				}
+				time.Sleep(100 * time.Microsecond)
+				if _, err := p.users.Get(t.Context(), 1001+r.Int64N(5000)); err != nil && !errors.Is(err, cacheaside.ErrNotFound) {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	find := func(from, to int64) {
+		t.Helper()
+		for id := from; id <= to; id++ {
+			if _, err := a.users.Get(t.Context(), id); err != nil {
+				t.Fatalf("row %d is hidden where its change was consumed: %v", id, err)
+			}
+		}
+		for id := from; id <= to; id++ {
+			x.eventually(fmt.Sprintf("row %d is found elsewhere", id), func() bool { _, err := b.users.Get(t.Context(), id); return err == nil })
+		}
+	}
+	rounds := int64(atSize(20, 200))
+	for n := range rounds {
+		from := 1001 + 20*n
+		done := c.Stats().Changes
+		x.do(fmt.Sprintf("INSERT INTO users SELECT seq, 'new' FROM seq_%d_to_%d", from, from+19))
+		x.eventually("it is consumed", func() bool { return c.Stats().Changes >= done+20 })
+		find(from, from+19)
+	}
+	x.do("CREATE TABLE other LIKE users", "INSERT INTO other SELECT seq, 'of another table' FROM seq_8000_to_8100", "RENAME TABLE users TO gone, other TO users")
+	x.eventually("the table is another", func() bool {
+		v, err := a.users.Get(t.Context(), 8000)
+		return err == nil && v == "of another table"
+	})
+	find(8000, 8100)
+	close(stop)
+	readers.Wait()
+	if gaps != 2 {
+		t.Errorf("OnGap was called %d times", gaps)
+	}
+	t.Logf("%d rows, %d reads were turned away", 20*rounds+101, a.users.Stats().Filtered+b.users.Stats().Filtered)
+}

@@ -24,7 +24,7 @@ type Options struct {
 	// User needs the privilege REPLICATION SLAVE, and SELECT for keys of some types (see the package). Password is its.
 	User, Password string
 
-	// TLS, if it is not nil, is used for all connections; the server must offer it.
+	// TLS, if it is not nil, is used for all connections; the server must offer it. Without a ServerName, the host of Addr is that.
 	TLS *tls.Config
 
 	// ServerID is by which the server knows this replica: of two of its replicas with the same it ends the older connection. Who sets it: whose Consumers take over from each other (canal.Options.Locker), to the same for all of them, so that what a dead one has left on the server goes at once. Default: drawn by chance.
@@ -59,6 +59,10 @@ func New(options Options) (*Source, error) {
 	}
 	if err := o.check(); err != nil {
 		return nil, fmt.Errorf("mysqlbinlog: %w", err)
+	}
+	if o.TLS != nil && o.TLS.ServerName == "" {
+		o.TLS = o.TLS.Clone()
+		o.TLS.ServerName, _, _ = net.SplitHostPort(o.Addr) // of a socket none: it has to be given
 	}
 	return &Source{options: o}, nil
 }

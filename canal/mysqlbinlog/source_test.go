@@ -1,6 +1,7 @@
 package mysqlbinlog
 
 import (
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"strings"
@@ -185,4 +186,24 @@ func TestXA(t *testing.T) {
 	need.From = between // what was prepared before is not known
 	l = x.listen(x.source(), need)
 	l.want("replace  unread", "insert a: 4")
+}
+
+func TestTLS(t *testing.T) {
+	dir := t.TempDir()
+	roots := testenv.Certificates(t, dir)
+	x := worldOn(t, testenv.StartMariaDB(t, "--ssl-ca="+dir+"/ca.pem", "--ssl-cert="+dir+"/server.pem", "--ssl-key="+dir+"/server.key"))
+	x.do("CREATE USER app IDENTIFIED BY 'word' REQUIRE SSL", "GRANT REPLICATION SLAVE ON *.* TO app", "CREATE TABLE a (id INT PRIMARY KEY)")
+	app := func(trust *tls.Config) *Source {
+		return x.source(func(o *Options) { o.User, o.Password, o.TLS = "app", "word", trust })
+	}
+	need := x.need([]string{"a", "id"})
+	if err := x.run(app(nil), need).ended(); err == nil {
+		t.Error("without TLS it is let in")
+	}
+	if err := x.run(app(&tls.Config{MinVersion: tls.VersionTLS12}), need).ended(); err == nil || !contains(err.Error(), "certificate") {
+		t.Errorf("a certificate that nobody knows: %v", err)
+	}
+	l := x.listen(app(&tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12}), need)
+	x.do("INSERT INTO a VALUES (1)")
+	l.want("insert a: 1")
 }

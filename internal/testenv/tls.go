@@ -73,17 +73,23 @@ func StartRedisTLS(t testing.TB, aclRules ...string) *TLSRedis {
 // live as long as the test.
 func (r *TLSRedis) writeCertificates(t testing.TB) {
 	t.Helper()
+	r.roots = Certificates(t, r.dir)
+	r.CAFile = filepath.Join(r.dir, "ca.pem")
+}
+
+// Certificates makes the files ca.pem, server.pem and server.key in a folder, for a
+// server on 127.0.0.1, and returns what a client has to trust.
+func Certificates(t testing.TB, dir string) *x509.CertPool {
+	t.Helper()
 	must := func(err error) {
 		t.Helper()
 		if err != nil {
 			t.Fatal(err)
 		}
 	}
-	write := func(name, kind string, der []byte) string {
+	write := func(name, kind string, der []byte) {
 		t.Helper()
-		file := filepath.Join(r.dir, name)
-		must(os.WriteFile(file, pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der}), 0o600))
-		return file
+		must(os.WriteFile(filepath.Join(dir, name), pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der}), 0o600))
 	}
 
 	caKey, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -99,17 +105,17 @@ func (r *TLSRedis) writeCertificates(t testing.TB) {
 	}
 	caDER, err := x509.CreateCertificate(rand.Reader, ca, ca, caKey.Public(), caKey)
 	must(err)
-	r.CAFile = write("ca.pem", "CERTIFICATE", caDER)
+	write("ca.pem", "CERTIFICATE", caDER)
 	parsed, err := x509.ParseCertificate(caDER)
 	must(err)
-	r.roots = x509.NewCertPool()
-	r.roots.AddCert(parsed)
+	roots := x509.NewCertPool()
+	roots.AddCert(parsed)
 
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	must(err)
 	cert := &x509.Certificate{
 		SerialNumber: big.NewInt(2),
-		Subject:      pkix.Name{CommonName: "testenv redis"},
+		Subject:      pkix.Name{CommonName: "testenv server"},
 		NotBefore:    ca.NotBefore,
 		NotAfter:     ca.NotAfter,
 		IPAddresses:  []net.IP{net.IPv4(127, 0, 0, 1)},
@@ -122,6 +128,7 @@ func (r *TLSRedis) writeCertificates(t testing.TB) {
 	keyDER, err := x509.MarshalPKCS8PrivateKey(key)
 	must(err)
 	write("server.key", "PRIVATE KEY", keyDER)
+	return roots
 }
 
 // TLSConfig returns a new configuration that trusts the server.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/go-mysql-org/go-mysql/replication"
@@ -15,10 +16,7 @@ import (
 	"github.com/cacheaside/cacheaside/internal/mutant"
 )
 
-const preparedXA = 0x40 // FL_PREPARED_XA of MariaDB's GTID event (sql/log_event.h)
-
 var (
-	errLongAgo   = errors.New("what a transaction of XA has changed was logged before this began to read, or was too much to be kept")
 	errStatement = errors.New("a statement, of which the log does not say which rows it has changed: a session has set binlog_format")
 )
 
@@ -26,7 +24,6 @@ const (
 	partChanges = 500       // of a transaction, that are told together
 	partBytes   = 256 << 10 // and so many bytes of them, about
 	heldBytes   = 8 << 20   // of changes that others cannot see yet
-	xaChanges   = 10_000    // that are kept of prepared transactions
 	quiet       = 100 * time.Millisecond
 )
 
@@ -50,10 +47,9 @@ type reader struct {
 	failed error // what it has ended the stream for
 
 	transaction
-	prepared  map[string][]canal.Change // by XA, and not committed yet
-	preparedN int
-	unsaved   bool // transactions have gone by of which nobody was told
-	told      time.Time
+	xas
+	unsaved bool // transactions have gone by of which nobody was told
+	told    time.Time
 }
 
 // transaction is what was read of one.
@@ -104,6 +100,9 @@ func (r *reader) HandleEvent(e *replication.BinlogEvent) error {
 }
 
 func (r *reader) handle(e *replication.BinlogEvent) error {
+	if err := r.echo(); err != nil {
+		return err
+	}
 	r.log.follow(e.Header)
 	switch event := e.Event.(type) {
 	case *replication.FormatDescriptionEvent:
@@ -209,9 +208,7 @@ func (r *reader) rowsOf(e *replication.RowsEvent, h *replication.EventHeader) er
 		return r.unreadable(table, err)
 	}
 	if r.xa {
-		if r.preparedN+len(r.changes) > xaChanges || r.bytes > heldBytes || mutant.Active == mutant.BinlogXA {
-			r.changes, r.bytes, r.much = nil, 0, true
-		}
+		r.bound()
 		return nil
 	}
 	if (len(r.changes) >= partChanges || r.bytes >= partBytes) && mutant.Active != mutant.BinlogGiant {
@@ -229,12 +226,7 @@ func (r *reader) unreadable(table canal.Table, why error) error {
 
 // safe is an error without the bytes of the row.
 func safe(err error) error {
-	text := err.Error()
-	for i := range text {
-		if text[i] == ',' && len(text) > i+5 && text[i:i+6] == ", data" {
-			return errors.New(text[:i])
-		}
-	}
+	text, _, _ := strings.Cut(err.Error(), ", data")
 	return errors.New(text)
 }
 
@@ -322,40 +314,6 @@ func (r *reader) idle() error {
 		b.Position, r.unsaved = r.at.text(), false
 	}
 	return r.send(b)
-}
-
-// prepare keeps what a transaction of XA has changed, as it is not committed yet.
-func (r *reader) prepare() error {
-	if !r.much {
-		if r.prepared == nil {
-			r.prepared = map[string][]canal.Change{}
-		}
-		r.prepared[r.xid] = r.changes
-		r.preparedN += len(r.changes)
-	}
-	r.changes, r.bytes = nil, 0
-	return r.end()
-}
-
-func (r *reader) forgetXA(xid string) []canal.Change {
-	changes := r.prepared[xid]
-	delete(r.prepared, xid)
-	r.preparedN -= len(changes)
-	return changes
-}
-
-// commitXA tells of what was prepared, or, if that was before this run, or was too much, has everything be forgotten.
-func (r *reader) commitXA(xid string) error {
-	_, known := r.prepared[xid]
-	switch {
-	case known:
-		r.changes = append(r.changes, r.forgetXA(xid)...)
-	case len(r.changes) == 0 && mutant.Active != mutant.BinlogXA: // else it was in one phase
-		if err := r.unreadable(canal.Table{}, errLongAgo); err != nil {
-			return err
-		}
-	}
-	return r.end()
 }
 
 var _ replication.EventHandler = (*reader)(nil)

@@ -337,6 +337,7 @@ const (
 	CanalAlertStorm    = "canal_alert_storm"
 	CanalReplaced      = "canal_replaced"
 	SameInstant        = "same_instant"
+	BinlogXAOnce       = "binlog_xa_once"
 	BinlogCloses       = "binlog_closes"
 	BinlogUnchecked    = "binlog_unchecked"
 	BinlogLost         = "binlog_lost"

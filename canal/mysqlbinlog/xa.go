@@ -1,0 +1,84 @@
+package mysqlbinlog
+
+import (
+	"errors"
+	"time"
+
+	"github.com/cacheaside/cacheaside/canal"
+	"github.com/cacheaside/cacheaside/internal/mutant"
+)
+
+const (
+	preparedXA = 0x40 // FL_PREPARED_XA of MariaDB's GTID event (sql/log_event.h)
+	xaChanges  = 10_000
+	echoAfter  = time.Second
+)
+
+var errLongAgo = errors.New("what a transaction of XA has changed was logged before this began to read, or was too much to be kept")
+
+// xas are the transactions of XA, whose rows are logged when they are prepared, long before they are committed.
+type xas struct {
+	prepared map[string][]canal.Change // xaChanges at most
+	kept     int
+	again    []canal.Change // are told once more
+	due      time.Time
+}
+
+// bound gives up to keep a transaction that is too large.
+func (r *reader) bound() {
+	if r.kept+len(r.changes) > xaChanges || r.bytes > heldBytes || mutant.Active == mutant.BinlogXA {
+		r.changes, r.bytes, r.much = nil, 0, true
+	}
+}
+
+// prepare keeps what a transaction has changed, as it is not committed yet.
+func (r *reader) prepare() error {
+	if !r.much && len(r.prepared) < xaChanges {
+		if r.prepared == nil {
+			r.prepared = map[string][]canal.Change{}
+		}
+		r.prepared[r.xid] = r.changes
+		r.kept += len(r.changes)
+	}
+	r.changes, r.bytes = nil, 0
+	return r.end()
+}
+
+func (r *reader) forgetXA(xid string) []canal.Change {
+	changes := r.prepared[xid]
+	delete(r.prepared, xid)
+	r.kept -= len(changes)
+	return changes
+}
+
+// commitXA tells of what was prepared, or, if that was before this run, or was too much, has everything be forgotten.
+//
+// MariaDB commits what was prepared in its log first, and in its engines then, so that what can be seen of the log (gate.go) says nothing of the engines. As there is nothing to ask, it is told twice.
+func (r *reader) commitXA(xid string) error {
+	_, known := r.prepared[xid]
+	switch {
+	case known:
+		r.changes = append(r.changes, r.forgetXA(xid)...)
+	case len(r.changes) == 0 && mutant.Active != mutant.BinlogXA: // else it was in one phase
+		if err := r.unreadable(canal.Table{}, errLongAgo); err != nil {
+			return err
+		}
+	}
+	if len(r.again)+len(r.changes) > xaChanges {
+		r.again = []canal.Change{{Kind: canal.Replace, Unread: errLongAgo}}
+	} else if mutant.Active != mutant.BinlogXAOnce {
+		r.again = append(r.again, r.changes...)
+	}
+	r.due = time.Now().Add(echoAfter)
+	return r.end()
+}
+
+// echo tells again what XA has committed a second ago. It is called with each event, of which there is one a second.
+func (r *reader) echo() error {
+	if len(r.again) == 0 || time.Now().Before(r.due) {
+		return nil
+	}
+	b := part{Batch: canal.Batch{Changes: r.again}}
+	r.again = nil
+	return r.send(b)
+}

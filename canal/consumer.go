@@ -193,15 +193,15 @@ func (s *session) stream(ctx context.Context) error {
 func (s *session) consume(ctx context.Context, batches <-chan []Batch) error {
 	saving := time.NewTicker(max(s.options.SaveEvery, time.Millisecond))
 	defer saving.Stop()
-	began := time.Now()
-	s.lastTry = began
+	var began time.Time // when the source has; before that nobody knows that it works
+	s.lastTry = time.Now()
 	fresh := s.at == "" // nobody knows what was before, but for a broker, which has no positions
 	for {
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-saving.C:
-			if time.Since(began) > longPause {
+			if (!began.IsZero() || mutant.Active == mutant.CanalHangs) && time.Since(began) > longPause {
 				s.well("source")
 			}
 			if s.news || time.Since(s.lastTry) >= idleSaves*s.options.SaveEvery { // a checkpoint that is in the database moves the position by being saved
@@ -212,6 +212,9 @@ func (s *session) consume(ctx context.Context, batches <-chan []Batch) error {
 		case some, ok := <-batches:
 			if !ok {
 				return nil
+			}
+			if began.IsZero() {
+				began = time.Now()
 			}
 			if slices.ContainsFunc(some, func(b Batch) bool { return len(b.Changes) > 0 }) { // one that only begins may fail again
 				s.well("source")

@@ -232,6 +232,37 @@ func TestSourceFails(t *testing.T) {
 	})
 }
 
+// silent is a Source that fails after a time, without a word.
+type silent time.Duration
+
+func (s silent) Run(ctx context.Context, _ Need, _ chan<- Batch) error {
+	sleep(ctx, time.Duration(s))
+	return errors.New("no answer")
+}
+
+// A server that hangs, for which a Source waits long each time, is alerted once, and Health says so all the time.
+func TestSourceThatHangs(t *testing.T) {
+	in(t, func(x *world) {
+		c, err := NewConsumer(x.cache, silent(30*time.Second), x.checkpoint, x.bindings, &x.options)
+		x.check(err)
+		ctx, stop := context.WithCancel(x.Context())
+		ended := make(chan error, 1)
+		go func() { ended <- c.Run(ctx) }()
+		time.Sleep(31 * time.Second)
+		for range 100 {
+			if err := c.Health(time.Hour); err == nil || !strings.Contains(err.Error(), "no answer") {
+				t.Fatalf("Health says %v", err)
+			}
+			time.Sleep(time.Second)
+		}
+		if alerts := x.alerted(); len(alerts) != 1 || alerts[0] != "source " {
+			t.Errorf("alerts: %q", alerts)
+		}
+		stop()
+		x.check(<-ended)
+	})
+}
+
 // A table that is there instead of another has rows of which filters were not told.
 func TestReplacedTables(t *testing.T) {
 	in(t, func(x *world) {

@@ -76,7 +76,7 @@ func playReader() {
 				}
 			})
 		}
-		goOn := true
+		var goOn bool
 		for goOn = in.Scan(); goOn; goOn = in.Scan() {
 			var n int64
 			if k, _ := fmt.Sscanf(in.Text(), "read %d", &n); k == 0 {

@@ -371,4 +371,5 @@ const (
 	EnvelopeMisaligned = "envelope_misaligned"
 	EnvelopeRename     = "envelope_rename"
 	SourceAcksFirst    = "source_acks_first"
+	CanalHangs         = "canal_hangs"
 )

@@ -370,4 +370,8 @@ const (
 	EnvelopeMisaligned = "envelope_misaligned"
 	EnvelopeRename     = "envelope_rename"
 	SourceAcksFirst    = "source_acks_first"
+	EnvelopeOwn        = "envelope_own"
+	EnvelopeSession    = "envelope_session"
+	EnvelopeCase       = "envelope_case"
+	EnvelopeUnread     = "envelope_unread"
 )

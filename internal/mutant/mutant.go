@@ -374,4 +374,5 @@ const (
 	EnvelopeSession    = "envelope_session"
 	EnvelopeCase       = "envelope_case"
 	EnvelopeUnread     = "envelope_unread"
+	BinlogCase         = "binlog_case"
 )

@@ -32,56 +32,30 @@ func flat(m members) ([]canal.Change, error) {
 	switch kind { // EventType of protocol/src/main/java/com/alibaba/otter/canal/protocol/EntryProtocol.proto
 	case "INSERT", "UPDATE", "DELETE":
 		return flatRows(m, kind, at)
-	case "QUERY":
-		if string(m.get("isDdl")) != "true" || harmless(sql) {
-			return nil, nil // the text of a statement whose rows follow (binlog_rows_query_log_events), or of none that changes rows
+	case "QUERY", "EVENTTYPECOMPATIBLEPROTO2": // what canal does not know
+		if string(m.get("isDdl")) != "true" {
+			return nil, nil // the text of a statement whose rows follow (binlog_rows_query_log_events)
 		}
-		return place{time: at.time}.whole(canal.Alter), nil
-	case "TRUNCATE":
-		return at.named().whole(canal.Truncate), nil
-	case "CREATE", "ALTER", "ERASE", "RENAME", "CINDEX", "DINDEX":
-		return at.named().ofDDL(kind, strings.ToUpper(sql)).whole(canal.Alter), nil
-	case "GTID", "XACOMMIT", "XAROLLBACK", "MHEARTBEAT", "EVENTTYPECOMPATIBLEPROTO2":
+		if sql == "" {
+			return at.lost(), nil
+		}
+		return place{time: at.time}.statement(sql), nil
+	case "TRUNCATE", "CREATE", "ALTER", "ERASE", "RENAME", "CINDEX", "DINDEX":
+		if sql == "" { // of the tables that a statement names, canal names one
+			return at.lost(), nil
+		}
+		own := canal.Alter
+		switch kind {
+		case "TRUNCATE":
+			own = canal.Truncate
+		case "RENAME": // it names the new one
+			own = canal.Replace
+		}
+		return at.statement(sql, at.own(own)), nil
+	case "GTID", "XACOMMIT", "XAROLLBACK", "MHEARTBEAT":
 		return nil, nil
 	}
 	return at.refused(errNoType)
-}
-
-// named is a place that names no table of it does not know which schema's.
-func (p place) named() place {
-	if p.schema == "" {
-		p.table = ""
-	}
-	return p
-}
-
-// ofDDL is what a statement has altered. canal names one table of those that a statement names, and of a RENAME the new one (parseQueryEvent of LogEventConvert.java of alibaba/canal: "only the first can be taken"): it may be others of the schema, or of another, if there is a point in the statement.
-func (p place) ofDDL(kind, sql string) place {
-	one := kind != "RENAME" && sql != ""
-	switch kind {
-	case "ERASE":
-		one = one && !strings.Contains(sql, ",")
-	case "ALTER":
-		one = one && !strings.Contains(sql, "RENAME") && !strings.Contains(sql, "EXCHANGE")
-	}
-	switch {
-	case one || mutant.Active == mutant.EnvelopeRename:
-	case sql == "" || strings.Contains(sql, "."):
-		p.schema, p.table = "", ""
-	default:
-		p.table = ""
-	}
-	return p
-}
-
-// harmless tells whether a statement that canal does not know changes no rows: SAVEPOINT is in many transactions.
-func harmless(sql string) bool {
-	word, _, _ := strings.Cut(strings.TrimSpace(sql), " ")
-	switch strings.ToUpper(word) {
-	case "SAVEPOINT", "RELEASE", "ROLLBACK", "GRANT", "REVOKE", "FLUSH", "ANALYZE":
-		return true
-	}
-	return false
 }
 
 func flatRows(m members, kind string, at place) ([]canal.Change, error) {
@@ -89,11 +63,11 @@ func flatRows(m members, kind string, at place) ([]canal.Change, error) {
 	var err error
 	if raw := m.get("data"); raw != nil {
 		if data, err = array(raw); err != nil {
-			return at.named().unread("data", err)
+			return at.unread("data", err)
 		}
 	}
 	if len(data) == 0 { // a statement in the binlog, not rows: which rows, and which tables, is not known
-		return place{time: at.time}.whole(canal.Alter), nil
+		return at.lost(), nil
 	}
 	if at.schema == "" || at.table == "" {
 		return nil, errNoTable

@@ -106,7 +106,7 @@ func debeziumRow(m members, schema json.RawMessage) ([]canal.Change, error) {
 	case "d":
 		c = at.change(canal.Delete)
 	case "t":
-		return at.whole(canal.Truncate), nil
+		return []canal.Change{at.change(canal.Truncate)}, nil
 	default:
 		return at.refused(errors.New("op: none that is known"))
 	}
@@ -123,7 +123,7 @@ func debeziumRow(m members, schema json.RawMessage) ([]canal.Change, error) {
 	return []canal.Change{c}, nil
 }
 
-// debeziumSchema is DDL: of the tables that it names, if it names them, or else of all of the schema.
+// debeziumSchema is DDL: what its text does, and the tables that it names.
 func debeziumSchema(m members) ([]canal.Change, error) {
 	at, err := debeziumPlace(m)
 	if err != nil {
@@ -133,34 +133,35 @@ func debeziumSchema(m members) ([]canal.Change, error) {
 		return nil, err
 	}
 	at.table = ""
-	ddl, err := m.text("ddl")
-	if err != nil {
-		return at.unread("ddl", err)
-	}
-	if strings.Contains(strings.TrimRight(ddl, "; \n"), ";") { // several, of which some may not be in tableChanges
-		return at.whole(canal.Alter), nil
-	}
+	any := place{time: at.time}
 	var all []json.RawMessage
 	if raw := m.get("tableChanges"); raw != nil {
 		if all, err = array(raw); err != nil {
-			return at.unread("tableChanges", err)
+			return any.unread("tableChanges", err)
 		}
 	}
-	var changes []canal.Change
+	var own []canal.Change
 	for i, raw := range all {
 		tables, err := changedTables(raw)
 		if err != nil {
-			at.schema = ""
-			return at.unread(fmt.Sprintf("tableChanges[%d]", i), err)
+			return any.unread(fmt.Sprintf("tableChanges[%d]", i), err)
 		}
-		for _, t := range tables {
-			changes = append(changes, place{t.Schema, t.Name, at.time}.change(canal.Alter))
+		for i, t := range tables {
+			kind := canal.Alter
+			if i > 0 { // the first was renamed to it
+				kind = canal.Replace
+			}
+			own = append(own, place{t.Schema, t.Name, at.time}.change(kind))
 		}
 	}
-	if len(changes) == 0 {
-		return at.whole(canal.Alter), nil
+	sql, err := m.text("ddl")
+	if err != nil {
+		return any.unread("ddl", errNotText)
 	}
-	return changes, nil
+	if sql == "" {
+		own = append(own, at.own(canal.Replace))
+	}
+	return at.statement(sql, own...), nil
 }
 
 // changedTables reads id: "db"."table", and of one that was renamed "db"."old","db"."new".

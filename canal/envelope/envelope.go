@@ -13,7 +13,7 @@ import (
 	"github.com/cacheaside/cacheaside/internal/mutant"
 )
 
-// Decoder reads a message: Canal, Maxwell, Debezium, or your own. It may find no changes in it. If it returns an error the message is parked, and the changes that it returns with it, such as an Alter of the message's table, are done nevertheless. It must not keep the message.
+// Decoder reads a message: Canal, Maxwell, Debezium, or your own. It may find no changes in it. If it returns an error the message is parked, and the changes that it returns with it, such as a Replace of the message's table, are done nevertheless. It must not keep the message.
 type Decoder func(message []byte) ([]canal.Change, error)
 
 // Message is what has come from a broker.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log"
+	"os"
 	"time"
 
 	"github.com/cacheaside/cacheaside"
@@ -31,6 +32,7 @@ func ExampleNewSource() {
 	if err != nil {
 		log.Fatal(err)
 	}
+	defer func() { _ = os.Remove("parked.jsonl") }() // in this example nothing is parked
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error)
 	go func() { ended <- consumer.Run(ctx) }()

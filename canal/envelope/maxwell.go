@@ -33,9 +33,18 @@ func maxwell(m members) ([]canal.Change, error) {
 		return maxwellTable(m, at)
 	case "database-create", "database-alter", "database-drop":
 		at.table = ""
-		return at.whole(canal.Alter), nil
+		return maxwellSQL(m, at, at.own(canal.Alter))
 	}
 	return at.refused(errNoType)
+}
+
+// maxwellSQL is DDL, whose text is there but in messages of old versions.
+func maxwellSQL(m members, at place, own ...canal.Change) ([]canal.Change, error) {
+	sql, err := m.text("sql")
+	if err != nil {
+		return at.refused(err)
+	}
+	return at.statement(sql, own...), nil
 }
 
 // maxwellTime is what ts says: seconds, and of DDL milliseconds (docs/docs/dataformat.md of zendesk/maxwell shows both).
@@ -107,10 +116,7 @@ func withNulls(data, old row) row {
 
 // maxwellTable is DDL of a table: it may have had another name, or another schema.
 func maxwellTable(m members, at place) ([]canal.Change, error) {
-	if at.schema == "" {
-		at.table = ""
-	}
-	changes := at.whole(canal.Alter)
+	own, was := []canal.Change{at.own(canal.Alter)}, at
 	for _, side := range []string{"old", "def"} {
 		raw := m.get(side)
 		if raw == nil {
@@ -125,11 +131,15 @@ func maxwellTable(m members, at place) ([]canal.Change, error) {
 			return at.unread(side, err)
 		}
 		other.time = at.time
-		if other.schema != "" && other.table != "" && mutant.Active != mutant.EnvelopeRename && other != at {
-			changes = append(changes, other.change(canal.Alter))
+		switch {
+		case other.schema == "" || other.table == "" || mutant.Active == mutant.EnvelopeRename:
+		case side == "old":
+			own, was = append(own, other.change(canal.Alter)), other
+		case other != was || other != at: // it was renamed to this
+			own = append(own, other.change(canal.Replace))
 		}
 	}
-	return changes, nil
+	return maxwellSQL(m, at, own...)
 }
 
 // maxwellValue is a column's value. Of what type the column is Maxwell does not say: an array of texts is taken for a SET, all others, and objects, for JSON.

@@ -57,22 +57,27 @@ func TestMaxwell(t *testing.T) {
 		"times": {source: tests + "test_time, test_zero_created_at",
 			message: `{"database":"timedb","table":"tt","type":"insert","data":{"t":"12:23:33.123456","dt":"2012-01-01 22:32:34.222222","ts":"2012-01-01 22:32:34.1234","zero":"0000-00-00 00:00:00"}}`,
 			want:    "insert timedb.tt: none -> t=12:23:33.123456|dt=2012-01-01 22:32:34.222222|ts=2012-01-01 22:32:34.1234|zero=0000-00-00 00:00:00"},
-		"a bootstrap begins":    {source: tests + "bootstrap-single-row", message: `{"database":"shard_1","table":"minimal","type":"bootstrap-start","data":{}}`},
-		"a row of it":           {source: tests + "bootstrap-single-row", message: `{"database":"shard_1","table":"minimal","type":"bootstrap-insert","data":{"id":1}}`, want: "read shard_1.minimal: none -> id=1"},
-		"and it ends":           {source: tests + "bootstrap-single-row", message: `{"database":"shard_1","table":"minimal","type":"bootstrap-complete","data":{}}`},
-		"CREATE TABLE":          {source: format, message: `{"type":"table-create","database":"test","table":"e","def":{"database":"test","charset":"utf8mb4","table":"e","columns":[]},"ts":1477053126000,"sql":"create table test.e ( id int )"}`, want: "alter test.e"},
-		"ALTER TABLE":           {source: format, message: `{"type":"table-alter","database":"test","table":"e","old":{"database":"test","table":"e"},"def":{"database":"test","table":"e"},"ts":1477053308000}`, want: "alter test.e"},
-		"RENAME TABLE":          {source: format, message: `{"type":"table-alter","database":"test","table":"e","old":{"database":"test","table":"e"},"def":{"database":"other","table":"f"}}`, want: "alter test.e\nalter other.f"},
-		"DROP TABLE":            {source: format, message: `{"type":"table-drop","database":"test","table":"e"}`, want: "alter test.e"},
-		"DROP DATABASE":         {source: format, message: `{"type":"database-drop","database":"test"}`, want: "alter test."},
-		"a table of nowhere":    {source: format, message: `{"type":"table-drop","table":"e"}`, want: "alter ."},
-		"encrypted":             {source: rowMap, message: `{"database":"d","table":"t","type":"insert","data":"private"}`, want: "alter d.t", fails: "envelope: Maxwell's message: data: it is encrypted: Maxwell's encrypt must be none"},
-		"no data":               {source: rowMap, message: `{"database":"d","table":"t","type":"insert"}`, want: "alter d.t", fails: "envelope: Maxwell's message: data: it is not an object"},
-		"no table":              {source: rowMap, message: `{"database":"d","type":"insert","data":{}}`, fails: "envelope: Maxwell's message: it does not name its table"},
-		"a new type":            {source: rowMap, message: `{"type":"private"}`, fails: "envelope: Maxwell's message: type: none that is known"},
-		"a new type of a table": {source: rowMap, message: `{"type":"private","database":"d","table":"t"}`, want: "alter d.t", fails: "envelope: Maxwell's message: type: none that is known"},
-		"an old that is none":   {source: rowMap, message: `{"database":"d","table":"t","type":"update","data":{"id":1},"old":["private"]}`, want: "alter d.t", fails: "envelope: Maxwell's message: old: it is not an object"},
-		"a def that is none":    {source: format, message: `{"type":"table-alter","database":"d","table":"t","def":{"database":1}}`, want: "alter d.t", fails: "envelope: Maxwell's message: def: database: it is not a text"},
+		"a bootstrap begins":     {source: tests + "bootstrap-single-row", message: `{"database":"shard_1","table":"minimal","type":"bootstrap-start","data":{}}`},
+		"a row of it":            {source: tests + "bootstrap-single-row", message: `{"database":"shard_1","table":"minimal","type":"bootstrap-insert","data":{"id":1}}`, want: "read shard_1.minimal: none -> id=1"},
+		"and it ends":            {source: tests + "bootstrap-single-row", message: `{"database":"shard_1","table":"minimal","type":"bootstrap-complete","data":{}}`},
+		"CREATE TABLE":           {source: format, message: `{"type":"table-create","database":"test","table":"e","def":{"database":"test","charset":"utf8mb4","table":"e","columns":[]},"ts":1477053126000,"sql":"create table test.e ( id int )"}`, want: "alter test.e"},
+		"ALTER TABLE":            {source: format, message: `{"type":"table-alter","database":"test","table":"e","old":{"database":"test","table":"e"},"def":{"database":"test","table":"e"},"ts":1477053308000}`, want: "alter test.e"},
+		"RENAME TABLE":           {source: format, message: `{"type":"table-alter","database":"test","table":"e","old":{"database":"test","table":"e"},"def":{"database":"other","table":"f"}}`, want: "alter test.e\nreplace other.f"},
+		"EXCHANGE PARTITION":     {source: "zendesk/maxwell, src/main/java/com/zendesk/maxwell/schema/ddl/DDLMap.java", message: `{"type":"table-alter","database":"test","table":"e","old":{"database":"test","table":"e"},"def":{"database":"test","table":"e"},"sql":"ALTER TABLE e EXCHANGE PARTITION p WITH TABLE f"}`, want: "replace test.e\nreplace test.f"},
+		"a new table of rows":    {source: format, message: `{"type":"table-create","database":"test","table":"e","def":{"database":"test","table":"e"},"sql":"CREATE TABLE e SELECT 1"}`, want: "replace test.e"},
+		"RENAME, by its text":    {source: format, message: `{"type":"table-alter","database":"test","table":"e","sql":"RENAME TABLE e TO f"}`, want: "alter test.e\nreplace test.f"},
+		"RENAME, by the new one": {source: format, message: `{"type":"table-alter","database":"test","table":"f","old":{"database":"test","table":"e"},"def":{"database":"test","table":"f"}}`, want: "alter test.f\nalter test.e\nreplace test.f"},
+		"a text that is none":    {source: format, message: `{"type":"table-alter","database":"test","table":"e","sql":{"private":1}}`, want: "replace test.e unread", fails: "envelope: Maxwell's message: sql: it is not a text"},
+		"DROP TABLE":             {source: format, message: `{"type":"table-drop","database":"test","table":"e"}`, want: "alter test.e"},
+		"DROP DATABASE":          {source: format, message: `{"type":"database-drop","database":"test"}`, want: "alter test."},
+		"a table of nowhere":     {source: format, message: `{"type":"table-drop","table":"e"}`, want: "alter ."},
+		"encrypted":              {source: rowMap, message: `{"database":"d","table":"t","type":"insert","data":"private"}`, want: "replace d.t unread", fails: "envelope: Maxwell's message: data: it is encrypted: Maxwell's encrypt must be none"},
+		"no data":                {source: rowMap, message: `{"database":"d","table":"t","type":"insert"}`, want: "replace d.t unread", fails: "envelope: Maxwell's message: data: it is not an object"},
+		"no table":               {source: rowMap, message: `{"database":"d","type":"insert","data":{}}`, fails: "envelope: Maxwell's message: it does not name its table"},
+		"a new type":             {source: rowMap, message: `{"type":"private"}`, fails: "envelope: Maxwell's message: type: none that is known"},
+		"a new type of a table":  {source: rowMap, message: `{"type":"private","database":"d","table":"t"}`, want: "replace d.t unread", fails: "envelope: Maxwell's message: type: none that is known"},
+		"an old that is none":    {source: rowMap, message: `{"database":"d","table":"t","type":"update","data":{"id":1},"old":["private"]}`, want: "replace d.t unread", fails: "envelope: Maxwell's message: old: it is not an object"},
+		"a def that is none":     {source: format, message: `{"type":"table-alter","database":"d","table":"t","def":{"database":1}}`, want: "replace d.t unread", fails: "envelope: Maxwell's message: def: database: it is not a text"},
 	} {
 		t.Run(name, func(t *testing.T) { q.check(t, Maxwell) })
 	}
@@ -108,7 +113,7 @@ func TestMalformed(t *testing.T) {
 	for i := range 5000 {
 		many = strings.Replace(many, "%", strings.Repeat("c", 1+i%5)+string(rune('a'+i%26))+time.Duration(i).String(), 1)
 	}
-	if changes, err := Maxwell([]byte(many)); err == nil || told(changes) != "alter d.t" {
+	if changes, err := Maxwell([]byte(many)); err == nil || told(changes) != "replace d.t unread" {
 		t.Errorf("5000 columns: %v", err)
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/cacheaside/cacheaside/canal"
+	"github.com/cacheaside/cacheaside/internal/mutant"
 )
 
 // row is one as it is being read.
@@ -78,9 +79,6 @@ func (p place) change(kind canal.Kind) canal.Change {
 	return canal.Change{Schema: p.schema, Table: p.table, Kind: kind, Time: p.time}
 }
 
-// whole is what may have changed all of the table, or, where there is none, of the schema, or of all of them.
-func (p place) whole(kind canal.Kind) []canal.Change { return []canal.Change{p.change(kind)} }
-
 // place is that of a message, or of a part of one.
 func (m members) place(schema string) (at place, err error) {
 	if at.schema, err = m.text(schema); err != nil {
@@ -99,6 +97,9 @@ func decode(whose string, read func(members) ([]canal.Change, error), message []
 	}
 	if err != nil {
 		err = fmt.Errorf("envelope: %s message: %w", whose, err)
+		for i := range changes {
+			changes[i].Unread = err
+		}
 	}
 	return changes, err
 }
@@ -108,10 +109,14 @@ func (p place) refused(err error) ([]canal.Change, error) {
 	if p.schema == "" || p.table == "" {
 		return nil, err
 	}
-	return p.whole(canal.Alter), err
+	return []canal.Change{p.own(canal.Replace)}, err
 }
 
-// unread is what is known of a message that cannot be read: of which table it is. What is cached of that is invalidated, while the message is parked.
+// unread is what is known of a message that cannot be read: of which table it is. What is cached of that is invalidated, and filters are made anew, while the message is parked.
 func (p place) unread(path string, err error) ([]canal.Change, error) {
-	return p.whole(canal.Alter), fmt.Errorf("%s: %w", path, err)
+	kind := canal.Replace
+	if mutant.Active == mutant.EnvelopeUnread {
+		kind = canal.Alter
+	}
+	return []canal.Change{p.own(kind)}, fmt.Errorf("%s: %w", path, err)
 }

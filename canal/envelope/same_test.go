@@ -61,6 +61,9 @@ func told(changes []canal.Change) string {
 	var all []string
 	for _, c := range changes {
 		s := fmt.Sprint(c.Kind, " ", c.Schema, ".", c.Table)
+		if c.Unread != nil {
+			s += " unread"
+		}
 		if c.Before.Exists() || c.After.Exists() {
 			s += ": " + shown(c.Before) + " -> " + shown(c.After)
 		}

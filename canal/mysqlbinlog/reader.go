@@ -251,6 +251,9 @@ func (r *reader) statement(e *replication.QueryEvent, h *replication.EventHeader
 		return r.end()
 	}
 	for _, c := range effect.Changes {
+		if r.tables.server.small && mutant.Active != mutant.BinlogCase {
+			c.Schema, c.Table = strings.ToLower(c.Schema), strings.ToLower(c.Table)
+		}
 		if effect.Unknown {
 			if err := r.unreadable(canal.Table{Schema: c.Schema, Name: c.Table}, errStatement); err != nil {
 				return err

@@ -19,6 +19,7 @@ type server struct {
 	flavor   string
 	image    string         // binlog_row_image
 	charsets map[int]string // by the number of a collation
+	small    bool           // the log has the names of tables in small letters, but in the text of statements (lower_case_table_names)
 }
 
 // setup is an error that Is canal.ErrSetup.
@@ -35,6 +36,7 @@ func look(s *session, need canal.Need) (*server, error) {
 	}
 	version, logs, format, lower := general[0][0], general[0][1], general[0][2], general[0][4]
 	srv.image = strings.ToUpper(general[0][3])
+	srv.small = lower != "0"
 	if strings.Contains(version, "MariaDB") {
 		srv.flavor = mysql.MariaDBFlavor
 	}
@@ -64,7 +66,7 @@ func look(s *session, need canal.Need) (*server, error) {
 		}
 	}
 	for _, t := range slices.SortedFunc(maps.Keys(need.Tables), compareTables) {
-		if lower != "0" && strings.ToLower(t.Schema+t.Name) != t.Schema+t.Name {
+		if srv.small && strings.ToLower(t.Schema+t.Name) != t.Schema+t.Name {
 			return nil, setup("table %s.%s: lower_case_table_names is %s, so the log has names in small letters, and a Binding needs them so, too", t.Schema, t.Name, lower)
 		}
 	}

@@ -372,4 +372,9 @@ const (
 	EnvelopeRename     = "envelope_rename"
 	SourceAcksFirst    = "source_acks_first"
 	CanalHangs         = "canal_hangs"
+	EnvelopeOwn        = "envelope_own"
+	EnvelopeSession    = "envelope_session"
+	EnvelopeCase       = "envelope_case"
+	EnvelopeUnread     = "envelope_unread"
+	BinlogCase         = "binlog_case"
 )

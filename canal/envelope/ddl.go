@@ -1,0 +1,89 @@
+package envelope
+
+import (
+	"errors"
+	"slices"
+	"strings"
+
+	"github.com/cacheaside/cacheaside/canal"
+	"github.com/cacheaside/cacheaside/canal/internal/ddl"
+	"github.com/cacheaside/cacheaside/internal/mutant"
+)
+
+var errStatement = errors.New("a statement of which nothing tells which rows it has changed")
+
+// lost is what is known of a statement of which nothing is: all tables may have other rows.
+func (p place) lost() []canal.Change {
+	c := place{time: p.time}.change(canal.Replace)
+	c.Unread = errStatement
+	return []canal.Change{c}
+}
+
+// own is what a message says by itself of its table; without a schema it may be that of any.
+func (p place) own(kind canal.Kind) canal.Change {
+	if p.schema == "" {
+		p.table = ""
+		if kind == canal.Truncate {
+			kind = canal.Replace // not all tables are empty
+		}
+	}
+	return p.change(kind)
+}
+
+// statement is what a statement does, and what its message says by itself where that is something else.
+func (p place) statement(sql string, own ...canal.Change) []canal.Change {
+	type what struct {
+		schema, table string
+		kind          canal.Kind
+	}
+	var changes []canal.Change
+	told := map[what]bool{}
+	add := func(c canal.Change) {
+		for _, w := range []what{{c.Schema, c.Table, c.Kind}, {c.Schema, c.Table, canal.Replace}, {c.Schema, "", canal.Replace}, {"", "", canal.Replace}} {
+			if told[w] {
+				return
+			}
+		}
+		told[what{c.Schema, c.Table, c.Kind}] = true
+		changes = append(changes, c)
+	}
+	if mutant.Active != mutant.EnvelopeRename {
+		for _, c := range p.read(sql) {
+			add(c)
+		}
+	}
+	if len(changes) > 0 && mutant.Active == mutant.EnvelopeOwn {
+		own = nil
+	}
+	for _, c := range own {
+		add(c)
+	}
+	for _, c := range slices.Clone(changes) { // with lower_case_table_names=1 or 2 the rows come with names in small letters, and statements as they were written
+		small := c
+		small.Schema, small.Table = strings.ToLower(c.Schema), strings.ToLower(c.Table)
+		if small.Schema == c.Schema && small.Table == c.Table || mutant.Active == mutant.EnvelopeCase {
+			continue
+		}
+		if c.Kind == canal.Truncate {
+			small.Kind = canal.Replace // with 0 it is another table, which is not empty
+		}
+		add(small)
+	}
+	return changes
+}
+
+// read tells what a statement does. The schema that its message names is that of one of its tables, and only that of its session if the statement names none itself: else its tables without a schema may be of any.
+func (p place) read(sql string) []canal.Change {
+	effect := ddl.Read(sql, "")
+	if p.schema != "" && !effect.Unknown && (mutant.Active == mutant.EnvelopeSession || !slices.ContainsFunc(effect.Changes, func(c canal.Change) bool { return c.Schema != "" })) {
+		effect = ddl.Read(sql, p.schema)
+	}
+	for i := range effect.Changes {
+		c := &effect.Changes[i]
+		c.Time = p.time
+		if effect.Unknown {
+			c.Unread = errStatement
+		}
+	}
+	return effect.Changes
+}

@@ -126,6 +126,7 @@ func (c *Consumer) tenure(ctx context.Context) error {
 		err := s.stream(ctx)
 		switch {
 		case ctx.Err() != nil:
+		case errors.Is(err, ErrSetup) && c.lostSince(ctx): // as another has connected under the same name, which has the lock now
 		case errors.Is(err, ErrSetup), errors.Is(err, cacheaside.ErrClosed):
 			return err
 		case errors.Is(err, ErrPositionLost):
@@ -141,6 +142,15 @@ func (c *Consumer) tenure(ctx context.Context) error {
 		}
 	}
 	return ctx.Err()
+}
+
+// lostSince tells whether the lock was lost meanwhile. A process that was suspended may hear of what has come of that first, and of the loss in a moment.
+func (c *Consumer) lostSince(ctx context.Context) bool {
+	if c.options.Locker == nil || mutant.Active == mutant.CanalLostFirst {
+		return false
+	}
+	sleep(ctx, time.Second)
+	return ctx.Err() != nil
 }
 
 const (

@@ -367,6 +367,32 @@ func TestLockLost(t *testing.T) {
 	})
 }
 
+// A process that was suspended, and has been replaced at the source as well as in the lock, hears of the former first: it waits for its turn again.
+func TestReplacedBeforeTheLockIsLost(t *testing.T) {
+	in(t, func(x *world) {
+		locker, err := lock.NewRedis(x.rdb, &lock.LockerOptions{TTL: time.Minute})
+		x.check(err)
+		defer locker.Close()
+		x.options.Locker = locker
+		x.start()
+		x.redis.SetError("LOADING")
+		time.Sleep(56500 * time.Millisecond) // half a second before the holder gives it up
+		x.source.in <- fmt.Errorf("%w: another has connected", ErrSetup)
+		time.Sleep(2 * time.Second)
+		if s := x.Stats(); s.Active {
+			t.Fatal("the lock is not lost")
+		}
+		x.redis.SetError("")
+		x.redis.FastForward(time.Minute)
+		time.Sleep(time.Minute)
+		x.tell("1", insert(row(1, nil)))
+		time.Sleep(time.Second)
+		if s := x.Stats(); !s.Active || s.Position != "1" {
+			t.Errorf("%+v", s)
+		}
+	})
+}
+
 // Rows that are large are not read together by thousands.
 func TestLargeRows(t *testing.T) {
 	for _, told := range []int{0, 1 << 20} {

@@ -371,6 +371,7 @@ const (
 	EnvelopeMisaligned = "envelope_misaligned"
 	EnvelopeRename     = "envelope_rename"
 	SourceAcksFirst    = "source_acks_first"
+	CanalLostFirst     = "canal_lost_first"
 	CanalHangs         = "canal_hangs"
 	EnvelopeOwn        = "envelope_own"
 	EnvelopeSession    = "envelope_session"

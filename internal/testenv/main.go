@@ -7,6 +7,7 @@
 // folder. They start on first use. Those with a Shared... function, and
 // FiveMasters, are started once for the test process and emptied each time they
 // are handed out, so tests that use them must not run in parallel with each other.
+// Programs that are no tests can have RunMariaDB.
 // Everything is killed by process id, and the folder removed, when Main ends and
 // also when the test process dies of a panic or a signal.
 package testenv

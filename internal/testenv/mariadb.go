@@ -14,6 +14,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -53,23 +54,65 @@ func StartMariaDB(t testing.TB, args ...string) *MariaDB {
 
 func startMariaDB(t testing.TB, args ...string) *MariaDB {
 	t.Helper()
-	daemon := program(t, "mariadbd", "mariadb-server")
-	install := program(t, "mariadb-install-db", "mariadb-server")
-	me, err := user.Current()
+	daemon := program(t, "mariadbd", mariaDBPackage)
+	install := program(t, "mariadb-install-db", mariaDBPackage)
+	m, err := launchMariaDB(context.Background(), daemon, install, args...)
 	if err != nil {
 		t.Fatal(err)
 	}
+	return m
+}
+
+// RunMariaDB starts a server for a program that is no test, such as an example,
+// with the settings that it has for tests. Its user is root, without a password.
+// stop kills it and removes its files; so does the end of the program, whatever
+// ends it. ctx bounds the start only.
+func RunMariaDB(ctx context.Context) (addr string, stop func(), err error) {
+	daemon, err := lookup("mariadbd", mariaDBPackage)
+	if err != nil {
+		return "", nil, err
+	}
+	install, err := lookup("mariadb-install-db", mariaDBPackage)
+	if err != nil {
+		return "", nil, err
+	}
+	defer func() {
+		if err != nil {
+			stopIdle()
+		}
+	}()
+	m, err := launchMariaDB(ctx, daemon, install)
+	if err != nil {
+		return "", nil, err
+	}
+	return m.Addr, func() {
+		m.Kill()
+		os.RemoveAll(m.dir)
+		stopIdle()
+	}, nil
+}
+
+const mariaDBPackage = "mariadb-server"
+
+func launchMariaDB(ctx context.Context, daemon, install string, args ...string) (*MariaDB, error) {
+	me, err := user.Current()
+	if err != nil {
+		return nil, err
+	}
 	m := &MariaDB{User: "root", databases: map[testing.TB]string{}}
-	m.server = startServer(t, "mariadb", func(s *server) {
+	m.server, err = launch(ctx, "mariadb", func(s *server) error {
 		data := filepath.Join(s.dir, "data")
 		temp := filepath.Join(s.dir, "tmp") // of its own: a server that starts removes the temporary tables of others
 		if err := os.Mkdir(temp, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
-			t.Fatal(err)
+			return err
 		}
-		out, err := exec.Command(install, "--no-defaults", "--datadir="+data, "--tmpdir="+temp, "--user="+me.Username,
-			"--auth-root-authentication-method=normal", "--skip-test-db", "--skip-name-resolve").CombinedOutput()
+		cmd := exec.CommandContext(ctx, install, "--no-defaults", "--datadir="+data, "--tmpdir="+temp, "--user="+me.Username,
+			"--auth-root-authentication-method=normal", "--skip-test-db", "--skip-name-resolve")
+		cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // it is a script, and what it runs has to end with it
+		cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
+		out, err := cmd.CombinedOutput()
 		if err != nil {
-			t.Fatalf("%s: %v: %s", install, err, out)
+			return fmt.Errorf("%s: %w: %s", install, err, out)
 		}
 		s.argv = []string{daemon, "--no-defaults", "--user=" + me.Username,
 			"--datadir=" + data,
@@ -108,9 +151,13 @@ func startMariaDB(t testing.TB, args ...string) *MariaDB {
 			}
 			return nil
 		}
+		return nil
 	})
+	if err != nil {
+		return nil, err
+	}
 	m.Addr = m.addr()
-	return m
+	return m, nil
 }
 
 func (m *MariaDB) dsn(s *server, database string) string {

@@ -1,6 +1,7 @@
 package testenv
 
 import (
+	"errors"
 	"math/rand/v2"
 	"net"
 	"strconv"
@@ -18,6 +19,14 @@ var (
 // ports of outgoing connections, because one of those could occupy it meanwhile.
 func FreePort(t testing.TB) int {
 	t.Helper()
+	port, err := freePort()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return port
+}
+
+func freePort() (int, error) {
 	portsMu.Lock()
 	defer portsMu.Unlock()
 	for range 1000 {
@@ -31,8 +40,7 @@ func FreePort(t testing.TB) int {
 		}
 		l.Close()
 		ports[port] = true
-		return port
+		return port, nil
 	}
-	t.Fatal("no free port on 127.0.0.1")
-	return 0
+	return 0, errors.New("no free port on 127.0.0.1")
 }

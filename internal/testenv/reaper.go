@@ -104,9 +104,26 @@ func stopAll() {
 	if current == nil {
 		return
 	}
-	// With the folder gone the reaper has nothing left to do; it is not waited
-	// for, because it sleeps before it looks at the folder a second time.
 	os.RemoveAll(current.dir)
+	dismiss()
+}
+
+// stopIdle ends the reaper if nothing is left for it to watch or to remove.
+func stopIdle() {
+	reaperMu.Lock()
+	defer reaperMu.Unlock()
+	if current == nil || len(current.live) > 0 {
+		return
+	}
+	if os.Remove(current.dir) == nil { // it was empty
+		dismiss()
+	}
+}
+
+// dismiss ends the reaper. With the folder gone it has nothing left to do; it is
+// not waited for, because it sleeps before it looks at the folder a second time.
+// The caller holds reaperMu.
+func dismiss() {
 	current.input.Close()
 	current.cmd.Process.Release()
 	current = nil

@@ -1,6 +1,7 @@
 package testenv
 
 import (
+	"context"
 	"fmt"
 	"net"
 	"os"
@@ -28,31 +29,48 @@ type server struct {
 	proc *process
 }
 
-// startServer runs a server on a free port. As another process may take the port
-// before the server does, a server that ends at once gets a second and third one.
+// startServer is launch for a test.
 func startServer(t testing.TB, name string, build func(s *server)) *server {
 	t.Helper()
+	s, err := launch(context.Background(), name, func(s *server) error { build(s); return nil })
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// launch runs a server on a free port. As another process may take the port
+// before the server does, a server that ends at once gets a second and third one.
+// ctx bounds the start only.
+func launch(ctx context.Context, name string, build func(s *server) error) (*server, error) {
 	for attempt := 1; ; attempt++ {
 		dir, err := tempDir(name)
 		if err != nil {
-			t.Fatal(err)
+			return nil, err
 		}
-		s := &server{name: name, port: FreePort(t), dir: dir}
-		build(s)
-		err = s.start()
+		s := &server{name: name, dir: dir}
+		started := false
+		if s.port, err = freePort(); err == nil {
+			err = build(s)
+		}
 		if err == nil {
-			return s
+			started = true
+			err = s.start(ctx)
+		}
+		if err == nil {
+			return s, nil
 		}
 		s.Kill()
-		if attempt == 3 {
-			t.Fatal(err)
+		os.RemoveAll(dir)
+		if !started || attempt == 3 || ctx.Err() != nil {
+			return nil, err
 		}
 	}
 }
 
 func (s *server) addr() string { return net.JoinHostPort("127.0.0.1", strconv.Itoa(s.port)) }
 
-func (s *server) start() error {
+func (s *server) start(ctx context.Context) error {
 	log, err := os.Create(filepath.Join(s.dir, "log"))
 	if err != nil {
 		return err
@@ -73,6 +91,9 @@ func (s *server) start() error {
 		}
 		if !p.alive() {
 			return fmt.Errorf("%s ended at start: %s", s.name, s.logTail())
+		}
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
 		}
 		if time.Now().After(deadline) {
 			return fmt.Errorf("%s does not answer: %w: %s", s.name, err, s.logTail())
@@ -118,7 +139,7 @@ func (s *server) Kill() {
 func (s *server) Restart(t testing.TB) {
 	t.Helper()
 	s.Kill()
-	if err := s.start(); err != nil {
+	if err := s.start(context.Background()); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -164,14 +185,23 @@ func (s *shared[T]) get(good func(*T) bool, start func() *T) *T {
 // in continuous integration, where everything has to be installed.
 func program(t testing.TB, name, debianPackage string) string {
 	t.Helper()
-	path, err := exec.LookPath(name)
-	if err != nil { // servers are often outside the PATH of an ordinary user
-		path, err = exec.LookPath(filepath.Join("/usr/sbin", name))
-	}
+	path, err := lookup(name, debianPackage)
 	if err != nil {
 		missing(t, name, debianPackage)
 	}
 	return path
+}
+
+// lookup is program for who is no test.
+func lookup(name, debianPackage string) (path string, err error) {
+	path, err = exec.LookPath(name)
+	if err != nil { // servers are often outside the PATH of an ordinary user
+		path, err = exec.LookPath(filepath.Join("/usr/sbin", name))
+	}
+	if err != nil {
+		return "", fmt.Errorf("%s is not installed: install the package %s", name, debianPackage)
+	}
+	return path, nil
 }
 
 func missing(t testing.TB, what, debianPackage string) {

@@ -1,0 +1,144 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/cacheaside/cacheaside/canal"
+)
+
+// follower runs the Consumer, and hands on what its handler gets.
+type follower struct {
+	consumer *canal.Consumer
+	fail     context.CancelCauseFunc // for when it ends by itself
+
+	running sync.WaitGroup
+	cancel  context.CancelFunc
+
+	following atomic.Bool
+	changes   chan canal.Change
+}
+
+func (f *follower) start(ctx context.Context) {
+	ctx, f.cancel = context.WithCancel(ctx)
+	f.running.Go(func() {
+		if err := f.consumer.Run(ctx); err != nil { // a server that is not set up for this, most likely
+			f.fail(err)
+		}
+	})
+}
+
+// stop returns when the position is saved.
+func (f *follower) stop() {
+	f.cancel()
+	f.running.Wait()
+}
+
+// listening waits until it hears of all changes, and the whitelist is built.
+func (f *follower) listening(ctx context.Context) error {
+	for f.consumer.Stats().Position == "" {
+		if err := sleep(ctx, time.Millisecond); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// take is the handler.
+func (f *follower) take(ctx context.Context, c canal.Change) error {
+	if !f.following.Load() {
+		return nil
+	}
+	select {
+	case f.changes <- c:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// follow shows changes until Ctrl-C.
+func (s *story) follow(ctx context.Context) error {
+	for id := int64(1); id <= 20; id++ {
+		if err := s.cache(func(p *process) error { _, err := p.product(ctx, id); return err }); err != nil {
+			return err
+		}
+	}
+	s.following.Store(true)
+	s.say("8. Now you, in another terminal. All caches have the products 1 to 20:\n     %s --execute=\"UPDATE products SET price = 7.77 WHERE id = 7\"\n   (Ctrl-C ends it)\n", strings.Join(s.operator.command(), " "))
+	for {
+		select {
+		case c := <-s.changes:
+			if err := s.show(ctx, c); err != nil {
+				return err
+			}
+		case <-ctx.Done():
+			if err := context.Cause(ctx); !errors.Is(err, context.Canceled) {
+				return err
+			}
+			return nil
+		}
+	}
+}
+
+// arrived waits until a process serves a row as it is now, for a second at most: it may have been changed once more.
+func arrived(ctx context.Context, p *process, id int64, row canal.Row) error {
+	for since := time.Now(); time.Since(since) < time.Second; {
+		got, err := p.product(ctx, id)
+		if missing(err) && !row.Exists() || err == nil && row.Exists() && got.Price == row.Get("price").Text() {
+			return nil
+		}
+		if err := sleep(ctx, time.Millisecond); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// show tells of a change, and what the caches serve then.
+func (s *story) show(ctx context.Context, c canal.Change) error {
+	row := c.After
+	if !row.Exists() {
+		row = c.Before
+	}
+	if !row.Exists() {
+		s.say("   %v", c)
+		return nil
+	}
+	var changed []string
+	for _, name := range row.Columns().Names() {
+		switch before, after := c.Before.Get(name), c.After.Get(name); {
+		case !c.Before.Exists() || !c.After.Exists():
+			changed = append(changed, name+" "+row.Get(name).Text())
+		case !before.Equal(after):
+			changed = append(changed, fmt.Sprintf("%s %s -> %s", name, before.Text(), after.Text()))
+		}
+	}
+	id, err := row.Get("id").Int64()
+	if err != nil {
+		return err
+	}
+	for _, p := range s.fleet {
+		if err := arrived(ctx, p, id, c.After); err != nil {
+			return nil // it was Ctrl-C
+		}
+	}
+	var prices []string
+	for _, p := range append(s.fleet[:3:3], s.alone) {
+		switch p, err := p.product(ctx, id); {
+		case missing(err):
+			prices = append(prices, "nothing")
+		case err != nil:
+			return err
+		default:
+			prices = append(prices, p.Price)
+		}
+	}
+	s.say("   %s of product %d: %s. Prices served: %s; by the fourth %s.", c.Kind, id, strings.Join(changed, ", "), strings.Join(prices[:3], ", "), prices[3])
+	return nil
+}

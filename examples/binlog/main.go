@@ -1,0 +1,277 @@
+// Binlog shows an UPDATE that somebody else makes, in the mariadb client and past the library, arriving in the caches of several processes. With MariaDB installed (the package mariadb-server) and nothing set up:
+//
+//	go -C examples/binlog run .
+//
+// It starts a server of its own in a temporary folder, for some seconds. With -follow it stays, for an UPDATE of yours.
+//
+// Where to read: wiring.go is what a program has to write for it. This file tells the story; operator.go changes rows, watch.go looks when they arrive, server.go has the servers, shop.go the table.
+package main
+
+import (
+	"cmp"
+	"context"
+	"crypto/rand"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"syscall"
+	"time"
+
+	"github.com/cacheaside/cacheaside/canal"
+)
+
+func main() {
+	c, err := parse(os.Args[1:], os.Stderr)
+	switch {
+	case errors.Is(err, flag.ErrHelp):
+		return
+	case err != nil:
+		os.Exit(2)
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	context.AfterFunc(ctx, stop) // so that a second Ctrl-C ends it at once
+	if err := run(ctx, c, os.Stdout); err != nil {
+		fmt.Fprintln(os.Stderr, "\nbinlog:", err)
+		if ctx.Err() != nil {
+			os.Exit(130) // as shells say it of a program that Ctrl-C has ended
+		}
+		os.Exit(1)
+	}
+}
+
+// story is what happens, and to whom.
+type story struct {
+	out      io.Writer
+	server   *mariaDB
+	operator *operator
+	fleet    []*process
+	alone    *process // has no Consumer
+	follower
+}
+
+// run does everything, and removes all it has made, also when ctx ends.
+func run(ctx context.Context, c config, out io.Writer) (err error) {
+	ctx, fail := context.WithCancelCause(ctx)
+	defer fail(nil)
+	defer func() {
+		if err != nil && ctx.Err() != nil {
+			err = context.Cause(ctx) // whatever has failed, failed of that
+		}
+	}()
+	server, err := openMariaDB(ctx, c)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, server.close(ctx)) }()
+	redis, err := openRedis(ctx, c.redis)
+	if err != nil {
+		return err
+	}
+	prefix := "cacheaside-binlog-" + rand.Text() // of this run alone
+	defer func() { err = errors.Join(err, redis.close(ctx, prefix)) }()
+
+	s := &story{out: out, server: server, operator: newOperator(server)}
+	for _, suffix := range []string{"", "", "", "-alone"} {
+		rdb := redis.client()
+		defer rdb.Close()
+		p, err := newProcess(rdb, server.shop, prefix+suffix)
+		if err != nil {
+			return err
+		}
+		defer p.close()
+		s.fleet = append(s.fleet, p)
+	}
+	s.fleet, s.alone = s.fleet[:3], s.fleet[3]
+	s.follower = follower{changes: make(chan canal.Change), fail: fail}
+	if s.consumer, err = s.fleet[0].newConsumer(server.DB, server.Options, database, s.take); err != nil {
+		return err
+	}
+	s.start(ctx)
+	defer s.stop()
+	if err := s.listening(ctx); err != nil {
+		return err
+	}
+
+	s.say("%d products, in %s at %s.\nThree processes cache them, over %s, and follow the binary log.\nA fourth has entries of its own, a TTL of an hour, and no Consumer.\nTimes are from when another session can read the new row in the database.\n", rows, server.version, server.Addr, redis)
+	for _, step := range []func(context.Context) error{s.price, s.sku, s.insert, s.bulk, s.alter, s.restart, s.health} {
+		if err := step(ctx); err != nil {
+			return err
+		}
+	}
+	if c.follow {
+		return s.follow(ctx)
+	}
+	return nil
+}
+
+func (s *story) say(format string, args ...any) { fmt.Fprintf(s.out, format+"\n", args...) }
+
+// cache has all four processes read, so that what it reads is cached.
+func (s *story) cache(read func(p *process) error) error {
+	for _, p := range append(s.fleet[:3:3], s.alone) {
+		if err := read(p); err != nil && !missing(err) {
+			return err
+		}
+	}
+	return nil
+}
+
+// change has the operator change something, and returns how long the three caches took to show it.
+func (s *story) change(ctx context.Context, is seen, statements ...string) (string, error) {
+	for _, sql := range statements {
+		s.say("     %s", sql)
+	}
+	took, err := watch(ctx, s.server, s.fleet, func(ctx context.Context) error { return s.operator.do(ctx, statements...) }, is)
+	return after(took), err
+}
+
+func (s *story) price(ctx context.Context) error {
+	s.say("1. A price is changed by %s:", s.operator)
+	var old product
+	err := s.cache(func(p *process) (err error) { old, err = p.product(ctx, 1); return err })
+	if err != nil {
+		return err
+	}
+	took, err := s.change(ctx, priced(1, "9.99"), "UPDATE products SET price = 9.99 WHERE id = 1")
+	if err != nil {
+		return err
+	}
+	still, err := s.alone.product(ctx, 1)
+	s.say("   The caches had %s. They serve 9.99 after %s; the fourth still serves %s.\n", old.Price, took, still.Price)
+	return err
+}
+
+func (s *story) sku(ctx context.Context) error {
+	s.say("2. A SKU is changed. It is the key of another loader, in which both the old and the new one were cached:")
+	for _, sku := range []string{"LAMP-1", "LANTERN-1"} {
+		if err := s.cache(func(p *process) error { _, err := p.idOf(ctx, sku); return err }); err != nil {
+			return err
+		}
+	}
+	took, err := s.change(ctx, all(named("LANTERN-1", 1), named("LAMP-1", 0)), "UPDATE products SET sku = 'LANTERN-1' WHERE id = 1")
+	if err != nil {
+		return err
+	}
+	still, err := s.alone.idOf(ctx, "LAMP-1")
+	s.say("   LANTERN-1 is found, and LAMP-1 is not, after %s; to the fourth, LAMP-1 is still product %d.\n", took, still)
+	return err
+}
+
+func (s *story) insert(ctx context.Context) error {
+	s.say("3. A product is inserted that was looked for before:")
+	refused := int64(0)
+	err := s.cache(func(p *process) error { _, err := p.idOf(ctx, "TENT-1"); return err })
+	if err != nil {
+		return err
+	}
+	if err := s.cache(func(p *process) error { _, err := p.product(ctx, rows+1); return err }); err != nil {
+		return err
+	}
+	for _, p := range s.fleet {
+		refused += p.products.Stats().Filtered
+	}
+	took, err := s.change(ctx, all(priced(rows+1, "89.00"), named("TENT-1", rows+1)), fmt.Sprintf("INSERT INTO products VALUES (%d, 'green', 'TENT-1', 'Tent', 89)", rows+1))
+	if err != nil {
+		return err
+	}
+	if _, err := s.alone.idOf(ctx, "TENT-1"); !missing(err) {
+		return cmp.Or(err, errors.New("the fourth process has found the tent"))
+	}
+	s.say("   Its id was refused by the Bloom whitelist (%d times), that nobody has its SKU was cached.\n   It is found by both after %s; to the fourth it does not exist, still.\n", refused, took)
+	return nil
+}
+
+func (s *story) bulk(ctx context.Context) error {
+	s.say("4. All prices are changed at once. Of these rows the caches have every 100th:")
+	ids := popular()
+	var before map[int64]product
+	err := s.cache(func(p *process) (err error) { before, err = p.products.GetMany(ctx, ids); return err })
+	if err != nil {
+		return err
+	}
+	old := func(p *process) (n int, err error) {
+		now, err := p.products.GetMany(ctx, ids)
+		for id, p := range now {
+			if p.Price == before[id].Price {
+				n++
+			}
+		}
+		return n, err
+	}
+	took, err := s.change(ctx, func(ctx context.Context, c catalog) (bool, error) {
+		last, err := c.product(ctx, rows)
+		if err != nil || last.Price == before[rows].Price {
+			return false, err
+		}
+		p, ok := c.(*process)
+		if !ok { // the database: all rows, or none
+			return true, nil
+		}
+		n, err := old(p)
+		return n == 0, err
+	}, fmt.Sprintf("UPDATE products SET price = price + 1 WHERE id <= %d", rows))
+	if err != nil {
+		return err
+	}
+	n, err := old(s.alone)
+	s.say("   None of the %d is old after %s, with the time to load them again; in the fourth %d are.\n", len(ids), took, n)
+	return err
+}
+
+func (s *story) alter(ctx context.Context) error {
+	s.say("5. A column is dropped, between two changes of rows; those behind it have other places in the log then:")
+	err := s.cache(func(p *process) error { _, err := p.idOf(ctx, "LAMP-2"); return err })
+	if err != nil {
+		return err
+	}
+	took, err := s.change(ctx, all(priced(2, "5.55"), named("LANTERN-2", 2), named("LAMP-2", 0)),
+		"UPDATE products SET price = 5.55 WHERE id = 2", "ALTER TABLE products DROP COLUMN colour", "UPDATE products SET sku = 'LANTERN-2' WHERE id = 2")
+	if err != nil {
+		return err
+	}
+	s.say("   All of it is seen after %s.\n", took)
+	return nil
+}
+
+func (s *story) restart(ctx context.Context) error {
+	s.say("6. The Consumer is stopped, as by a deployment, and rows are changed meanwhile:")
+	s.stop()
+	err := s.cache(func(p *process) error { _, err := p.product(ctx, 3); return err })
+	if err != nil {
+		return err
+	}
+	if err := s.cache(func(p *process) error { _, err := p.idOf(ctx, "LAMP-3"); return err }); err != nil {
+		return err
+	}
+	statements := []string{"UPDATE products SET price = 3.33 WHERE id = 3", "UPDATE products SET sku = 'LANTERN-3' WHERE id = 3"}
+	if err := s.operator.do(ctx, statements...); err != nil {
+		return err
+	}
+	for _, sql := range statements {
+		s.say("     %s", sql)
+	}
+	old, err := s.fleet[0].product(ctx, 3)
+	if err != nil {
+		return err
+	}
+	saved := s.consumer.Stats().Saved
+	took, err := watch(ctx, s.server, s.fleet, func(context.Context) error { s.start(ctx); return nil }, all(priced(3, "3.33"), named("LANTERN-3", 3), named("LAMP-3", 0)))
+	if err != nil {
+		return err
+	}
+	s.say("   The caches still have %s. It goes on from its checkpoint, %s: the caches have followed\n   %s after its start.\n", old.Price, saved, after(took))
+	return nil
+}
+
+func (s *story) health(ctx context.Context) error {
+	stats := s.consumer.Stats()
+	s.say("7. What the Consumer says of itself: %d changes, %d given to the handler, not understood: %d, parked: %d,\n   positions lost: %d, failures: %d, position %s.", stats.Changes, stats.Handled, stats.Misunderstood, stats.Parked, stats.PositionsLost, stats.Failures, stats.Position)
+	if err := s.consumer.Health(5 * time.Second); err != nil {
+		return err
+	}
+	s.say("   Health: all is well.\n")
+	return ctx.Err()
+}

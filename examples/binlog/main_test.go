@@ -1,0 +1,293 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"database/sql"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+	"unicode/utf8"
+
+	"github.com/cacheaside/cacheaside/canal"
+	"github.com/cacheaside/cacheaside/internal/testenv"
+)
+
+func TestMain(m *testing.M) { testenv.Main(m) }
+
+func init() {
+	testenv.RegisterChild("main", func() {
+		os.Args = []string{"binlog"}
+		main()
+	})
+}
+
+// account is what is told, with # for times, and names of the servers.
+const account = `10000 products, in MariaDB #.
+Three processes cache them, over #, and follow the binary log.
+A fourth has entries of its own, a TTL of an hour, and no Consumer.
+Times are from when another session can read the new row in the database.
+
+1. A price is changed by #:
+     UPDATE products SET price = 9.99 WHERE id = 1
+   The caches had 11.00. They serve 9.99 after #; the fourth still serves 11.00.
+
+2. A SKU is changed. It is the key of another loader, in which both the old and the new one were cached:
+     UPDATE products SET sku = 'LANTERN-1' WHERE id = 1
+   LANTERN-1 is found, and LAMP-1 is not, after #; to the fourth, LAMP-1 is still product 1.
+
+3. A product is inserted that was looked for before:
+     INSERT INTO products VALUES (10001, 'green', 'TENT-1', 'Tent', 89)
+   Its id was refused by the Bloom whitelist (3 times), that nobody has its SKU was cached.
+   It is found by both after #; to the fourth it does not exist, still.
+
+4. All prices are changed at once. Of these rows the caches have every 100th:
+     UPDATE products SET price = price + 1 WHERE id <= 10000
+   None of the 100 is old after #, with the time to load them again; in the fourth 100 are.
+
+5. A column is dropped, between two changes of rows; those behind it have other places in the log then:
+     UPDATE products SET price = 5.55 WHERE id = 2
+     ALTER TABLE products DROP COLUMN colour
+     UPDATE products SET sku = 'LANTERN-2' WHERE id = 2
+   All of it is seen after #.
+
+6. The Consumer is stopped, as by a deployment, and rows are changed meanwhile:
+     UPDATE products SET price = 3.33 WHERE id = 3
+     UPDATE products SET sku = 'LANTERN-3' WHERE id = 3
+   The caches still have 14.00. It goes on from its checkpoint, #: the caches have followed
+   # after its start.
+
+7. What the Consumer says of itself: #
+   positions lost: 0, failures: #
+   Health: all is well.
+
+`
+
+var expected = regexp.MustCompile("^" + strings.ReplaceAll(regexp.QuoteMeta(account), "#", ".+") + "$")
+
+func checkAccount(t *testing.T, got string) {
+	t.Helper()
+	if !expected.MatchString(got) {
+		t.Errorf("it tells:\n%s", got)
+	}
+	if !strings.Contains(got, "not understood: 0, parked: 0,\n") {
+		t.Error("something was not understood")
+	}
+	for line := range strings.Lines(got) {
+		if utf8.RuneCountInString(line) > 120 {
+			t.Errorf("a long line: %s", line)
+		}
+	}
+}
+
+// needs skips the test where there is no MariaDB.
+func needs(t *testing.T) *testenv.MariaDB { t.Helper(); return testenv.SharedMariaDB(t) }
+
+func TestAccount(t *testing.T) {
+	needs(t)
+	folder := t.TempDir()
+	t.Setenv("TMPDIR", folder)
+	var out bytes.Buffer
+	if err := run(t.Context(), config{}, &out); err != nil {
+		t.Fatal(err)
+	}
+	checkAccount(t, out.String())
+}
+
+// On servers that are there already, as another user, and for somebody who stays.
+func TestFollow(t *testing.T) {
+	m := needs(t)
+	redis := testenv.SharedRedis(t)
+	root := m.DB(t)
+	exec := func(statements ...string) {
+		t.Helper()
+		for _, s := range statements {
+			if _, err := root.Exec(s); err != nil {
+				t.Fatalf("%s: %v", s, err)
+			}
+		}
+	}
+	exec("CREATE USER shop IDENTIFIED BY 'a secret'", "GRANT REPLICATION SLAVE ON *.* TO shop", "GRANT ALL ON "+database+".* TO shop")
+	defer exec("DROP USER shop")
+	ctx, stop := context.WithCancel(t.Context())
+	defer stop()
+	r, w := io.Pipe()
+	ended := make(chan error)
+	go func() {
+		err := run(ctx, config{addr: m.Addr, user: "shop", password: "a secret", redis: redis.Addr, follow: true}, w)
+		w.Close()
+		ended <- err
+	}()
+	lines := bufio.NewScanner(r)
+	var told strings.Builder
+	until := func(what string) string {
+		t.Helper()
+		for lines.Scan() {
+			fmt.Fprintln(&told, lines.Text())
+			if strings.Contains(lines.Text(), what) {
+				return lines.Text()
+			}
+		}
+		stop()
+		t.Fatalf("it has ended with %v, and not told of %q:\n%s", <-ended, what, told.String())
+		return ""
+	}
+	until("Now you")
+	before, _, _ := strings.Cut(told.String(), "8. Now you")
+	checkAccount(t, before)
+	if command := until("mariadb "); !strings.Contains(command, "--user=shop "+database) {
+		t.Error(command)
+	}
+	until("Ctrl-C")
+	for _, x := range []struct{ do, told string }{
+		{"UPDATE %s.products SET price = 7.77 WHERE id = 7", "update of product 7: price 18.00 -> 7.77. Prices served: 7.77, 7.77, 7.77; by the fourth 18.00."},
+		{"DELETE FROM %s.products WHERE id = 8", "delete of product 8: id 8, sku LAMP-8, name Lamp 8, price 19.00. Prices served: nothing, nothing, nothing; by the fourth 19.00."},
+		{"TRUNCATE TABLE %s.products", "truncate of " + database + ".products"},
+	} {
+		exec(fmt.Sprintf(x.do, database))
+		if got := strings.TrimSpace(until(" of ")); got != x.told {
+			t.Errorf("%q, want %q", got, x.told)
+		}
+	}
+	stop()
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+	var n int
+	if err := root.QueryRow("SELECT COUNT(*) FROM information_schema.schemata WHERE schema_name = ?", database).Scan(&n); n != 0 || err != nil {
+		t.Errorf("%d databases are left, %v", n, err)
+	}
+	if left := redis.Client(t).Keys(t.Context(), "*").Val(); len(left) > 0 {
+		t.Errorf("left in Redis: %q", left)
+	}
+}
+
+// Somebody's database stays as it is.
+func TestRefusesWhatIsThere(t *testing.T) {
+	m := needs(t)
+	db := m.DB(t)
+	for _, s := range []string{"CREATE DATABASE " + database, "CREATE TABLE " + database + ".products (id INT)"} {
+		if _, err := db.Exec(s); err != nil {
+			t.Fatal(err)
+		}
+	}
+	defer db.Exec("DROP DATABASE " + database)
+	err := run(t.Context(), config{addr: m.Addr, user: m.User}, io.Discard)
+	if err == nil || !strings.Contains(err.Error(), database) {
+		t.Error(err)
+	}
+	var n int
+	if err := db.QueryRow("SELECT COUNT(*) FROM " + database + ".products").Scan(&n); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestNotSetUp(t *testing.T) {
+	m := needs(t)
+	db := m.DB(t)
+	if _, err := db.Exec("SET GLOBAL binlog_row_metadata = MINIMAL"); err != nil {
+		t.Fatal(err)
+	}
+	defer db.Exec("SET GLOBAL binlog_row_metadata = FULL")
+	err := run(t.Context(), config{addr: m.Addr, user: m.User}, io.Discard)
+	if !errors.Is(err, canal.ErrSetup) || !strings.Contains(err.Error(), "binlog_row_metadata") {
+		t.Error(err)
+	}
+}
+
+// stopper is a standard output that cancels when it is told of the second change.
+type stopper struct {
+	bytes.Buffer
+	cancel context.CancelCauseFunc
+}
+
+var errStopped = errors.New("interrupted by the test")
+
+func (s *stopper) Write(p []byte) (int, error) {
+	if bytes.HasPrefix(p, []byte("2.")) {
+		s.cancel(errStopped)
+	}
+	return s.Buffer.Write(p)
+}
+
+func TestInterrupted(t *testing.T) {
+	m := needs(t)
+	ctx, cancel := context.WithCancelCause(t.Context())
+	out := &stopper{cancel: cancel}
+	if err := run(ctx, config{addr: m.Addr, user: m.User}, out); !errors.Is(err, errStopped) || strings.Contains(out.String(), "\n3. ") {
+		t.Errorf("%v, after\n%s", err, out)
+	}
+	err := m.DB(t).QueryRow("SELECT 1 FROM information_schema.schemata WHERE schema_name = ?", database).Scan(new(int))
+	if !errors.Is(err, sql.ErrNoRows) {
+		t.Errorf("the database is left: %v", err)
+	}
+}
+
+// The client may be missing.
+func TestOperatorWithoutAClient(t *testing.T) {
+	m := needs(t)
+	server, err := openMariaDB(t.Context(), config{addr: m.Addr, user: m.User})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer server.close(t.Context())
+	if _, err := exec.LookPath("mariadb"); err != nil {
+		t.Error(err)
+	}
+	t.Setenv("PATH", "")
+	o := newOperator(server)
+	if err := o.do(t.Context(), "UPDATE products SET price = 1 WHERE id = 1", "UPDATE products SET price = 2 WHERE id = 2"); err != nil || o.client != "" {
+		t.Error(o.client, err)
+	}
+	if p, err := server.product(t.Context(), 2); p.Price != "2.00" || err != nil {
+		t.Errorf("%+v, %v", p, err)
+	}
+}
+
+// Nothing is installed: it says what to install, and exits with status 1.
+func TestNoMariaDB(t *testing.T) {
+	c := testenv.SpawnChild(t, "main", "PATH=")
+	if line, err := c.ReadLine(20 * time.Second); err != io.EOF {
+		t.Errorf("it tells: %q, %v", line, err)
+	}
+	if err := c.Wait(); err == nil || !strings.Contains(err.Error(), "code 1") {
+		t.Error(err)
+	}
+	t.Setenv("PATH", "")
+	if err := run(t.Context(), config{}, io.Discard); err == nil || !strings.Contains(err.Error(), "apt-get install mariadb-server") {
+		t.Error(err)
+	}
+}
+
+func TestFlags(t *testing.T) {
+	t.Setenv("MYSQL_PASSWORD", "a secret")
+	var help bytes.Buffer
+	if _, err := parse([]string{"-help"}, &help); !errors.Is(err, flag.ErrHelp) {
+		t.Errorf("error %v", err)
+	}
+	for _, name := range []string{"-addr", "-user", "-redis", "-follow", "MYSQL_PASSWORD", database} {
+		if !strings.Contains(help.String(), name) {
+			t.Errorf("the help does not tell of %s", name)
+		}
+	}
+	if strings.Contains(help.String(), "a secret") {
+		t.Error("the help shows the password")
+	}
+	for _, bad := range [][]string{{"-addr", "localhost"}, {"-redis", "localhost"}, {"-user", ""}, {"more"}, {"-unknown"}} {
+		if _, err := parse(bad, io.Discard); err == nil {
+			t.Errorf("%q: no error", bad)
+		}
+	}
+	c, err := parse([]string{"-addr", "db:3306", "-follow"}, io.Discard)
+	if want := (config{addr: "db:3306", user: "root", password: "a secret", follow: true}); err != nil || c != want {
+		t.Errorf("%+v, %v", c, err)
+	}
+}

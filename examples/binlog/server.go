@@ -1,0 +1,156 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/alicebob/miniredis/v2"
+	"github.com/go-sql-driver/mysql"
+	"github.com/jmoiron/sqlx"
+	"github.com/redis/go-redis/v9"
+
+	"github.com/cacheaside/cacheaside/canal/mysqlbinlog"
+	"github.com/cacheaside/cacheaside/internal/testenv"
+)
+
+// database is the name of the database that is made, and removed at the end.
+const database = "cacheaside_binlog_example"
+
+// mariaDB is the server whose log is read.
+type mariaDB struct {
+	mysqlbinlog.Options // how to reach it
+	shop
+
+	version string // "MariaDB 10.11.6"
+	stop    func() // nil: it is not ours
+	created bool
+}
+
+// openMariaDB starts a server, or connects to the one at -addr, and makes the database there.
+func openMariaDB(ctx context.Context, c config) (m *mariaDB, err error) {
+	m = &mariaDB{Options: mysqlbinlog.Options{Addr: c.addr, User: c.user, Password: c.password}}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, m.close(ctx))
+		}
+	}()
+	if c.addr == "" {
+		m.User, m.Password = "root", ""
+		if m.Addr, m.stop, err = testenv.RunMariaDB(ctx); err != nil {
+			return m, fmt.Errorf("the example's own MariaDB: %w (on Debian and Ubuntu: sudo apt-get install mariadb-server), or name a server of yours by -addr", err)
+		}
+	}
+	if err := m.create(ctx); err != nil {
+		return m, fmt.Errorf("the server at %s: %w", m.Addr, err)
+	}
+	if m.shop.DB, err = m.open(database); err != nil {
+		return m, err
+	}
+	return m, m.fill(ctx)
+}
+
+func (m *mariaDB) open(database string) (*sqlx.DB, error) {
+	c := mysql.NewConfig()
+	c.Net, c.Addr, c.User, c.Passwd, c.DBName = "tcp", m.Addr, m.User, m.Password, database
+	return sqlx.Open("mysql", c.FormatDSN())
+}
+
+// create makes the database, and refuses one that is there: it may be somebody's.
+func (m *mariaDB) create(ctx context.Context) (err error) {
+	db, err := m.open("")
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, db.Close()) }()
+	if err := db.GetContext(ctx, &m.version, "SELECT VERSION()"); err != nil {
+		return err
+	}
+	number, rest, _ := strings.Cut(m.version, "-")
+	m.version = "MySQL " + number
+	if strings.Contains(rest, "MariaDB") {
+		m.version = "MariaDB " + number
+	}
+	_, err = db.ExecContext(ctx, "CREATE DATABASE "+database)
+	if e, ok := errors.AsType[*mysql.MySQLError](err); ok && e.Number == 1007 { // ER_DB_CREATE_EXISTS
+		return fmt.Errorf("there is a database %s already, and this would remove it: drop it first, if nobody needs it", database)
+	}
+	m.created = err == nil
+	return err
+}
+
+// close leaves nothing behind, also when ctx has ended.
+func (m *mariaDB) close(ctx context.Context) (err error) {
+	if m.stop != nil {
+		defer m.stop()
+	}
+	if m.shop.DB != nil {
+		defer func() { err = errors.Join(err, m.Close()) }()
+	}
+	if !m.created || m.stop != nil {
+		return nil
+	}
+	db, err := m.open("")
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, db.Close()) }()
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
+	defer cancel()
+	_, err = db.ExecContext(ctx, "DROP DATABASE "+database)
+	return err
+}
+
+// redisServer is what all processes share.
+type redisServer struct {
+	addr     string
+	embedded *miniredis.Miniredis // nil: a real one
+}
+
+func openRedis(ctx context.Context, addr string) (*redisServer, error) {
+	if addr == "" {
+		mini, err := miniredis.Run() // on a free port of 127.0.0.1; nothing expires there, which is of no account here
+		if err != nil {
+			return nil, err
+		}
+		return &redisServer{addr: mini.Addr(), embedded: mini}, nil
+	}
+	s := &redisServer{addr: addr}
+	rdb := s.client()
+	defer rdb.Close()
+	if err := rdb.Ping(ctx).Err(); err != nil {
+		return nil, fmt.Errorf("the Redis at %s: %w", addr, err)
+	}
+	return s, nil
+}
+
+func (s *redisServer) client() *redis.Client {
+	return redis.NewClient(&redis.Options{Addr: s.addr, ContextTimeoutEnabled: true})
+}
+
+func (s *redisServer) String() string {
+	if s.embedded != nil {
+		return "an embedded Redis"
+	}
+	return "the Redis at " + s.addr
+}
+
+// close removes the keys that begin with prefix.
+func (s *redisServer) close(ctx context.Context, prefix string) error {
+	if s.embedded != nil {
+		s.embedded.Close()
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
+	defer cancel()
+	rdb := s.client()
+	defer rdb.Close()
+	var errs []error
+	keys := rdb.Scan(ctx, 0, prefix+"*", 1000).Iterator()
+	for keys.Next(ctx) {
+		errs = append(errs, rdb.Unlink(ctx, keys.Val()).Err())
+	}
+	return errors.Join(append(errs, keys.Err())...)
+}

@@ -1,0 +1,110 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+)
+
+// patience is how long the caches may take to follow before something is wrong.
+const patience = 20 * time.Second
+
+// seen tells whether a change can be seen in a catalog.
+type seen func(ctx context.Context, c catalog) (bool, error)
+
+// watch has something change, and returns how long each process took to show it, counted from when another session could read it in the database (or, if that is so already, from the call of act).
+func watch(ctx context.Context, db catalog, fleet []*process, act func(context.Context) error, is seen) ([]time.Duration, error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, patience, fmt.Errorf("the caches do not follow within %v", patience))
+	defer cancel()
+	g, ctx := errgroup.WithContext(ctx)
+	first := func(c catalog, at *time.Time) {
+		g.Go(func() error {
+			for {
+				ok, err := is(ctx, c)
+				if err != nil || ok {
+					*at = time.Now()
+					return err
+				}
+				if err := sleep(ctx, 200*time.Microsecond); err != nil {
+					return err
+				}
+			}
+		})
+	}
+	began := time.Now()
+	var written time.Time
+	at := make([]time.Time, len(fleet))
+	first(db, &written)
+	for i, p := range fleet {
+		first(p, &at[i])
+	}
+	g.Go(func() error { return act(ctx) })
+	if err := g.Wait(); err != nil {
+		if cause := context.Cause(ctx); cause != nil { // what was under way says less
+			return nil, cause
+		}
+		return nil, err
+	}
+	if written.Before(began) {
+		written = began
+	}
+	took := make([]time.Duration, len(fleet))
+	for i := range took {
+		took[i] = max(at[i].Sub(written), 0)
+	}
+	return took, nil
+}
+
+func sleep(ctx context.Context, d time.Duration) error {
+	select {
+	case <-time.After(d):
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+// after is "2.1, 2.4 and 3.0 ms".
+func after(took []time.Duration) string {
+	var parts []string
+	for _, d := range took {
+		parts = append(parts, fmt.Sprintf("%.1f", float64(d)/float64(time.Millisecond)))
+	}
+	return strings.Join(parts[:len(parts)-1], ", ") + " and " + parts[len(parts)-1] + " ms"
+}
+
+// These are what is watched for.
+
+func priced(id int64, price string) seen {
+	return func(ctx context.Context, c catalog) (bool, error) {
+		p, err := c.product(ctx, id)
+		if missing(err) {
+			return false, nil
+		}
+		return p.Price == price, err
+	}
+}
+
+func named(sku string, id int64) seen {
+	return func(ctx context.Context, c catalog) (bool, error) {
+		got, err := c.idOf(ctx, sku)
+		if missing(err) {
+			return id == 0, nil
+		}
+		return got == id, err
+	}
+}
+
+func all(each ...seen) seen {
+	return func(ctx context.Context, c catalog) (bool, error) {
+		for _, is := range each {
+			if ok, err := is(ctx, c); !ok || err != nil {
+				return false, err
+			}
+		}
+		return true, nil
+	}
+}

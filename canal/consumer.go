@@ -44,7 +44,7 @@ func NewConsumer(cache *cacheaside.Cache, source Source, checkpoint Checkpoint, 
 	}
 	c := &Consumer{cache: cache, source: source, checkpoint: checkpoint, bindings: slices.Clone(bindings), options: o, of: map[Table][]*Binding{}, need: map[Table][]string{}, counters: &counters{}}
 	c.alarm = alarm{options: &c.options, counters: c.counters}
-	all := newWork()
+	all := newWork(0)
 	for i := range c.bindings {
 		b := &c.bindings[i]
 		c.of[b.table] = append(c.of[b.table], b)
@@ -282,7 +282,7 @@ func (c *Consumer) whole(w *work) {
 
 // repair brings right what may have been missed before the Source began to listen.
 func (s *session) repair(ctx context.Context) error {
-	w := newWork()
+	w := newWork(0)
 	s.whole(w)
 	if err := s.insist(ctx, "redis", func(ctx context.Context) error { return w.try(ctx, s.cache) }); err != nil {
 		return err
@@ -295,7 +295,11 @@ func (s *session) repair(ctx context.Context) error {
 
 // do carries out batches.
 func (s *session) do(ctx context.Context, batches []Batch) error {
-	w := newWork()
+	n := 0
+	for i := range batches {
+		n += len(batches[i].Changes)
+	}
+	w := newWork(n)
 	gap := false
 	for i := range batches {
 		if batches[i].Malformed != nil && len(batches[i].Changes) == 0 && mutant.Active != mutant.CanalMalformed { // it may be the change of any row

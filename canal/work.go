@@ -33,8 +33,9 @@ type additions struct {
 	deleted int
 }
 
-func newWork() *work {
-	return &work{stale: map[cacheaside.Key]struct{}{}, born: map[cacheaside.Key]struct{}{}, filters: map[*target]*additions{}}
+// newWork is for about n keys.
+func newWork(n int) *work {
+	return &work{stale: make(map[cacheaside.Key]struct{}, n), born: map[cacheaside.Key]struct{}{}, filters: map[*target]*additions{}}
 }
 
 func (w *work) invalidate(k cacheaside.Key) { w.stale[k] = struct{}{} }
@@ -98,6 +99,11 @@ func (w *work) tryKeys(ctx context.Context, cache *cacheaside.Cache) error {
 	keys := w.keys()
 	if len(keys) == 0 {
 		return nil
+	}
+	if len(w.born) == 0 {
+		err := cache.InvalidateKeys(ctx, keys...)
+		w.settle(err)
+		return err
 	}
 	committed, err := cache.AdmitKeys(ctx, keys...)
 	if err == nil {

@@ -95,6 +95,9 @@ writes() {
 	[ -z "${failed:-}" ]
 }
 binlog() {
+	echo "== how long after the commit another process serves the new value; a backlog beside bare replication; a giant transaction; rows of others and a whitelist"
+	package canal/mysqlbinlog '^(TestLatency|TestBacklog|TestGiantTransaction|TestOthersRowsAreNotHidden)$'
+	echo
 	echo "== a process that follows the binary log of MariaDB killed 200 times, while rows and tables change, and servers are killed, hang, and lose their logs: what is stale"
 	package canal/mysqlbinlog '^TestConsumerIsKilled$'
 	echo

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -198,6 +199,7 @@ func (r *reader) rowsOf(e *replication.RowsEvent, h *replication.EventHeader) er
 		if len(e.Rows) > 0 {
 			each += 48*len(e.Rows[0]) + int(h.EventSize)/len(e.Rows)
 		}
+		r.changes = slices.Grow(r.changes, len(e.Rows))
 		err = k.changes(e, func(c canal.Change) {
 			c.Time = r.time
 			r.changes = append(r.changes, c)

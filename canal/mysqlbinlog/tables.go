@@ -182,12 +182,11 @@ func fixedWidth(meta uint16) int {
 	return int(meta & 0xff)
 }
 
-// row makes a Row; skipped are the columns of which the log does not tell.
-func (s *shape) row(values []any, skipped []int) (canal.Row, error) {
+// row makes a Row of what go-mysql has read; skipped are the columns of which the log does not tell. row is where its values are put.
+func (s *shape) row(row []canal.Value, values []any, skipped []int) (canal.Row, error) {
 	if len(values) != len(s.values) {
 		return canal.Row{}, fmt.Errorf("%d values for %d columns", len(values), len(s.values))
 	}
-	row := make([]canal.Value, len(values))
 	for i, v := range values {
 		row[i] = s.values[i](v)
 	}
@@ -218,9 +217,15 @@ func (s *shape) changes(e *replication.RowsEvent, add func(canal.Change)) error 
 	if len(e.Rows)%each != 0 || len(e.SkippedColumns) != len(e.Rows) {
 		return fmt.Errorf("%d row images", len(e.Rows))
 	}
+	room := make([]canal.Value, len(e.Rows)*len(s.values))
+	next := func(i int) (canal.Row, error) {
+		row := room[:len(s.values):len(s.values)]
+		room = room[len(s.values):]
+		return s.row(row, e.Rows[i], e.SkippedColumns[i])
+	}
 	for i := 0; i < len(e.Rows); i += each {
 		c := canal.Change{Schema: s.table.Schema, Table: s.table.Name, Kind: kind}
-		first, err := s.row(e.Rows[i], e.SkippedColumns[i])
+		first, err := next(i)
 		if err != nil {
 			return err
 		}
@@ -231,7 +236,7 @@ func (s *shape) changes(e *replication.RowsEvent, add func(canal.Change)) error 
 			c.Before = first
 		default:
 			c.Before = first
-			if c.After, err = s.row(e.Rows[i+1], e.SkippedColumns[i+1]); err != nil {
+			if c.After, err = next(i + 1); err != nil {
 				return err
 			}
 		}

@@ -9,29 +9,11 @@ import (
 	"testing"
 	"time"
 
-	"github.com/redis/go-redis/v9"
-
 	"github.com/cacheaside/cacheaside"
 	"github.com/cacheaside/cacheaside/bloom"
 	"github.com/cacheaside/cacheaside/canal"
 	"github.com/cacheaside/cacheaside/internal/testenv"
 )
-
-// whitelisted is process with a filter before the table.
-func (x *world) whitelisted(rdb *redis.Client, filter cacheaside.Filter) *process {
-	x.Helper()
-	cache, err := cacheaside.New(rdb, nil)
-	x.check(err)
-	x.Cleanup(func() { _ = cache.Close() })
-	p := &process{cache: cache}
-	p.users, err = cacheaside.NewLoader(cache, "user", func(ctx context.Context, id int64) (name string, err error) {
-		p.loads.Add(1)
-		err = x.db.QueryRowContext(ctx, "SELECT name FROM users WHERE id = ?", id).Scan(&name)
-		return name, err
-	}, &cacheaside.LoaderOptions{TTL: time.Hour, NullTTL: time.Hour, Filter: filter, EarlyRefresh: -1})
-	x.check(err)
-	return p
-}
 
 // Rows that another program inserts are found as soon as their changes are consumed, in the process that does it at once, in others when they have heard; though a whitelist was sure that there were none, and many had asked for them.
 func TestOthersRowsAreNotHidden(t *testing.T) {
@@ -51,7 +33,7 @@ func TestOthersRowsAreNotHidden(t *testing.T) {
 		_, err := f.Rebuild(ctx, bloom.Table[int64](x.db, "users", "id"), &bloom.RebuildOptions{Settle: -1})
 		return err
 	}
-	a, b := x.whitelisted(rdb, f), x.whitelisted(rdb, replica)
+	a, b := x.process(rdb, f), x.process(rdb, replica)
 	gaps := 0
 	c := x.consume(a, canal.NewFileCheckpoint(t.TempDir()+"/position"), &canal.Options{OnGap: func(ctx context.Context) error { gaps++; return rebuild(ctx) }})
 	x.eventually("the filter is built", func() bool {

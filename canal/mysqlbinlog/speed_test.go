@@ -39,8 +39,8 @@ type process struct {
 	loads atomic.Int64
 }
 
-// process makes caches over the table users (id, name).
-func (x *world) process(rdb *redis.Client) *process {
+// process makes caches over the table users (id, name), with a filter before it, if that is not nil.
+func (x *world) process(rdb *redis.Client, filter cacheaside.Filter) *process {
 	x.Helper()
 	cache, err := cacheaside.New(rdb, nil)
 	x.check(err)
@@ -50,7 +50,7 @@ func (x *world) process(rdb *redis.Client) *process {
 		p.loads.Add(1)
 		err = x.db.QueryRowContext(ctx, "SELECT name FROM users WHERE id = ?", id).Scan(&name)
 		return name, err
-	}, &cacheaside.LoaderOptions{TTL: time.Hour, MemoryTTL: time.Hour, StaleFor: -1, EarlyRefresh: -1})
+	}, &cacheaside.LoaderOptions{TTL: time.Hour, MemoryTTL: time.Hour, NullTTL: time.Hour, StaleFor: -1, EarlyRefresh: -1, Filter: filter})
 	x.check(err)
 	return p
 }
@@ -91,7 +91,7 @@ func TestOperatorsUpdate(t *testing.T) {
 	}
 	x := shared(t)
 	rdb := testenv.SharedRedis(t).Client(t)
-	a, b := x.process(rdb), x.process(rdb)
+	a, b := x.process(rdb, nil), x.process(rdb, nil)
 	x.do("CREATE TABLE users (id BIGINT PRIMARY KEY, name VARCHAR(50))", "INSERT INTO users VALUES (1, 'old'), (2, 'other')")
 	x.consume(a, canal.NewFileCheckpoint(t.TempDir()+"/position"), nil)
 	for _, p := range []*process{a, b} {
@@ -125,7 +125,7 @@ func TestOperatorsUpdate(t *testing.T) {
 func TestLatency(t *testing.T) {
 	x := shared(t)
 	rdb := testenv.SharedRedis(t).Client(t)
-	a, b := x.process(rdb), x.process(rdb)
+	a, b := x.process(rdb, nil), x.process(rdb, nil)
 	const rows = 2000
 	x.do("CREATE TABLE users (id BIGINT PRIMARY KEY, name VARCHAR(50))", fmt.Sprintf("INSERT INTO users SELECT seq, '0' FROM seq_1_to_%d", rows))
 	x.consume(a, canal.NewFileCheckpoint(t.TempDir()+"/position"), nil)
@@ -215,7 +215,7 @@ func TestBacklog(t *testing.T) {
 	var ratios []float64
 	for range atSize(1, 3) {
 		bare := x.bare(from, changes)
-		p := x.process(rdb)
+		p := x.process(rdb, nil)
 		checkpoint := canal.NewFileCheckpoint(t.TempDir() + "/position")
 		x.check(checkpoint.Save(t.Context(), canal.Position("mariadb:"+from), 0))
 		began := time.Now()
@@ -258,7 +258,7 @@ func (x *world) bare(from string, changes int) time.Duration {
 func TestGiantTransaction(t *testing.T) {
 	x := shared(t)
 	rdb := testenv.SharedRedis(t).Client(t)
-	p := x.process(rdb)
+	p := x.process(rdb, nil)
 	x.do("CREATE TABLE users (id BIGINT PRIMARY KEY, name VARCHAR(200))")
 	c := x.consume(p, canal.NewFileCheckpoint(t.TempDir()+"/position"), nil)
 	rows := atSize(50_000, 300_000)

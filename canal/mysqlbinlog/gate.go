@@ -58,6 +58,7 @@ type mark struct {
 // seen is up to where a server's transactions can be seen by all that ask.
 type seen struct {
 	place
+	name  string // of the file
 	mysql mysql.GTIDSet
 }
 
@@ -74,7 +75,7 @@ func (s seen) has(m mark) bool {
 	return err == nil && s.mysql.Contain(one)
 }
 
-// look asks what can be seen.
+// see asks what can be seen.
 //
 // MariaDB puts a transaction into its log, and lets replicas have it, before the engine commits it (MYSQL_BIN_LOG::trx_group_commit_leader; with semi-synchronous replication AFTER_SYNC the time between lasts until a replica has answered). The variables binlog_snapshot_file and binlog_snapshot_position name the end of the
 // last transaction that the engine has committed; they are read under the mutex that both are done under (https://mariadb.com/kb/en/enhancements-for-start-transaction-with-consistent-snapshot/).
@@ -96,7 +97,7 @@ func (s *server) see() (seen, error) {
 	for _, r := range rows {
 		switch {
 		case strings.EqualFold(r[0], "binlog_snapshot_file"):
-			now.file = number(r[1])
+			now.name, now.file = r[1], number(r[1])
 		case strings.EqualFold(r[0], "binlog_snapshot_position"):
 			now.pos, err = strconv.ParseUint(r[1], 10, 64)
 		}
@@ -105,6 +106,27 @@ func (s *server) see() (seen, error) {
 		return seen{}, fmt.Errorf("the server does not say which transactions can be seen: %d answers: %w", len(rows), err)
 	}
 	return now, nil
+}
+
+// begin is where to begin: behind what can be seen. What is in the log, and cannot be seen yet, is still to be told: who reads the old row meanwhile would keep it.
+func (s *server) begin() (position, error) {
+	if s.flavor != mysql.MariaDBFlavor || mutant.Active == mutant.BinlogBegins {
+		return s.now()
+	}
+	now, err := s.see()
+	if err != nil {
+		return nil, err
+	}
+	rows, err := s.ask("SELECT BINLOG_GTID_POS(?, ?)", now.name, int64(now.pos)) // reads the file up to there
+	if err != nil {
+		return nil, err
+	}
+	if rows[0][0] == "" {
+		if logged, err := s.now(); err != nil || logged.text() != mariadbPrefix {
+			return nil, fmt.Errorf("the server does not say what stands at %s:%d: %w", now.name, now.pos, err)
+		}
+	}
+	return parseSet(rows[0][0], s.flavor)
 }
 
 const (

@@ -36,7 +36,7 @@ func (s *Source) Run(ctx context.Context, need canal.Need, deliver chan<- canal.
 	s.warn(srv, need)
 	var from position
 	if need.From == "" {
-		from, err = srv.now()
+		from, err = srv.begin()
 	} else {
 		from, err = parse(need.From, srv.flavor)
 	}

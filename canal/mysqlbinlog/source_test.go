@@ -159,6 +159,29 @@ func TestToldWhenItCanBeSeen(t *testing.T) {
 	}
 }
 
+// Who begins while a transaction is in the log, and cannot be seen yet, is told of it.
+func TestBeginsBehindWhatCanBeSeen(t *testing.T) {
+	x := worldOn(t, testenv.StartMariaDB(t, "--rpl-semi-sync-master-enabled=1", "--rpl-semi-sync-master-wait-point=AFTER_SYNC", "--rpl-semi-sync-master-timeout=3000", "--rpl-semi-sync-master-wait-no-slave=1"))
+	x.do("SET GLOBAL rpl_semi_sync_master_enabled=0", "CREATE TABLE a (id INT PRIMARY KEY, n INT)", "INSERT INTO a VALUES (1, 1)", "CREATE USER app", "GRANT REPLICATION SLAVE ON *.* TO app")
+	before := x.logged()
+	x.do("SET GLOBAL rpl_semi_sync_master_enabled=1")
+	wrote := make(chan error, 1)
+	go func() {
+		_, err := x.db.Exec("UPDATE a SET n = 2")
+		wrote <- err
+	}()
+	x.eventually("it is in the log", func() bool { return x.logged() != before })
+	l := x.listen(x.source(func(o *Options) { o.User = "app" }), x.need([]string{"a", "id"}))
+	l.want("update a: 1 1 -> 1 2")
+	x.check(<-wrote)
+}
+
+func (x *world) logged() (at string) {
+	x.Helper()
+	x.check(x.db.QueryRow("SELECT @@global.gtid_binlog_pos").Scan(&at))
+	return at
+}
+
 func TestXA(t *testing.T) {
 	x := shared(t)
 	x.do("CREATE TABLE a (id INT PRIMARY KEY)")

@@ -372,6 +372,7 @@ const (
 	EnvelopeRename     = "envelope_rename"
 	SourceAcksFirst    = "source_acks_first"
 	CanalLostFirst     = "canal_lost_first"
+	BinlogBegins       = "binlog_begins"
 	CanalHangs         = "canal_hangs"
 	EnvelopeOwn        = "envelope_own"
 	EnvelopeSession    = "envelope_session"

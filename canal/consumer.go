@@ -177,7 +177,7 @@ func (s *session) stream(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel() // also of a handler that calls runtime.Goexit
 	batches, all := make(chan Batch), make(chan []Batch)
-	go collect(batches, all)
+	go collect(ctx, batches, all)
 	ended := make(chan error, 1)
 	from := s.at
 	go func() {
@@ -191,7 +191,7 @@ func (s *session) stream(ctx context.Context) error {
 	err := s.consume(ctx, all)
 	s.saveLast(ctx)
 	cancel()
-	for range all { // so that it is not kept from ending
+	for range all { // until it has ended
 	}
 	ran := <-ended
 	if ran == nil {
@@ -243,8 +243,8 @@ func (s *session) consume(ctx context.Context, batches <-chan []Batch) error {
 	}
 }
 
-// collect gives what is there all at once, so that under load much is done in one trip, and takes the next in while that is done. It ends with in.
-func collect(in <-chan Batch, out chan<- []Batch) {
+// collect gives what is there all at once, so that under load much is done in one trip, and takes the next in while that is done. It ends with in; when ctx has ended it gives nothing more.
+func collect(ctx context.Context, in <-chan Batch, out chan<- []Batch) {
 	defer close(out)
 	var some []Batch
 	n, bytes := 0, 0
@@ -259,16 +259,26 @@ func collect(in <-chan Batch, out chan<- []Batch) {
 		select {
 		case b, ok := <-from:
 			if !ok {
-				if len(some) > 0 {
-					out <- some
+				in = nil
+				if len(some) == 0 {
+					return
 				}
-				return
+				continue
 			}
 			some = append(some, b)
 			n += 1 + len(b.Changes) // one without changes counts, too: there may be one after the other
 			bytes += b.size()
 		case to <- some:
+			if in == nil {
+				return
+			}
 			some, n, bytes = nil, 0, 0
+		case <-ctx.Done():
+			if in != nil {
+				for range in { // so that the source is not kept from ending
+				}
+			}
+			return
 		}
 	}
 }

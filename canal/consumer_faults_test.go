@@ -225,6 +225,7 @@ func TestPanics(t *testing.T) {
 func TestHandlerThatExits(t *testing.T) {
 	in(t, func(x *world) {
 		x.bindings = append(x.bindings, Handle("exits", "shop", "users", func(context.Context, Change) error {
+			time.Sleep(time.Second) // the next has been read meanwhile
 			runtime.Goexit()
 			return nil
 		}))
@@ -237,12 +238,13 @@ func TestHandlerThatExits(t *testing.T) {
 			_ = x.Consumer.Run(context.Background())
 		}()
 		x.tell("1", insert(row(1, nil)))
+		x.tell("2", insert(row(2, nil)))
 		<-over
 		synctest.Wait()
 		if s := x.Stats(); s.Active || s.Position != "0" {
 			t.Errorf("%+v", s)
 		}
-		// the bubble fails if the Source runs on
+		// the bubble fails if the Source runs on, or who reads from it
 	})
 }
 
@@ -397,7 +399,7 @@ func TestReplacedBeforeTheLockIsLost(t *testing.T) {
 func TestLargeRows(t *testing.T) {
 	for _, told := range []int{0, 1 << 20} {
 		batches, all := make(chan Batch), make(chan []Batch)
-		go collect(batches, all)
+		go collect(t.Context(), batches, all)
 		taken := 0
 		for full := false; !full; {
 			select {

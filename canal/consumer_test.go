@@ -663,7 +663,7 @@ func TestIdleBatches(t *testing.T) {
 		}
 	}()
 	all := make(chan []Batch)
-	go collect(endless, all)
+	go collect(t.Context(), endless, all)
 	for range 10 {
 		time.Sleep(time.Millisecond)
 		if some := <-all; len(some) > most {

@@ -50,15 +50,15 @@ func ExampleLoaderOptions_softTimeout() {
 		time.Sleep(takes)
 		version++
 		return version, nil
-	}, &cacheaside.LoaderOptions{TTL: 10 * time.Millisecond, StaleFor: time.Hour, SoftTimeout: 300 * time.Millisecond})
+	}, &cacheaside.LoaderOptions{TTL: 300 * time.Millisecond, StaleFor: time.Hour, SoftTimeout: 500 * time.Millisecond})
 	ctx := context.Background()
 	fmt.Println(pages.Get(ctx, "/"))
 
-	time.Sleep(20 * time.Millisecond)
+	time.Sleep(400 * time.Millisecond)
 	fmt.Println(pages.Get(ctx, "/")) // the load is fast enough
 
 	takes = 2 * time.Second
-	time.Sleep(20 * time.Millisecond)
+	time.Sleep(400 * time.Millisecond)
 	fmt.Println(pages.Get(ctx, "/")) // it is not: it goes on without us
 	// Output:
 	// 1 <nil>

@@ -32,13 +32,14 @@ func (l *Loader[K, V]) renewAll(rounds []*round[K, V]) {
 			renewal: s.renewal, step: toLook, text: s.text, name: s.name, hashed: s.hashed, stable: s.stable, place: s.place, era: s.era, generation: s.generation,
 		}})
 	}
+	var begun []K // some may be over already
 	if len(due) > 0 {
-		l.startRenewals(due)
+		begun = l.startRenewals(due)
 	}
 	for _, r := range rounds {
 		if s := &r.Result; s.renew {
 			s.renew = false
-			if s.soft && !l.renewals.active(r.Key) {
+			if s.soft && !l.renewals.active(r.Key) && !slices.Contains(begun, r.Key) {
 				l.giveStale(r, true)
 				if l.cache.store != nil {
 					l.countHit(s)
@@ -71,8 +72,8 @@ func (l *Loader[K, V]) nearEnd(item *local.Item[K, V]) {
 
 // startRenewals begins a flight of those rounds whose keys are in none. Its context has nothing of those who have read: no values, transaction or credentials.
 //
-// It takes no more of them than are loaded in a few rounds: what is left is for the next who reads it, and may be loaded sooner so.
-func (l *Loader[K, V]) startRenewals(rounds []*round[K, V]) {
+// It answers which it has begun. It takes no more of them than are loaded in a few rounds: what is left is for the next who reads it, and may be loaded sooner so.
+func (l *Loader[K, V]) startRenewals(rounds []*round[K, V]) (begun []K) {
 	rounds = rounds[:min(len(rounds), 4*maxCalls*l.chunk)]
 	keys := make([]K, len(rounds))
 	for i, r := range rounds {
@@ -80,7 +81,7 @@ func (l *Loader[K, V]) startRenewals(rounds []*round[K, V]) {
 	}
 	entered := l.renewals.enter(keys)
 	if len(entered) == 0 {
-		return
+		return nil
 	}
 	own, _ := split(rounds, entered)
 	if l.cache.store == nil {
@@ -96,6 +97,7 @@ func (l *Loader[K, V]) startRenewals(rounds []*round[K, V]) {
 		b.rest(entered)
 		b.catchUp()
 	}()
+	return entered
 }
 
 // peek looks which entries those are that memory was hit with. One that ends later has been renewed by another process.

@@ -31,8 +31,9 @@ one() {
 	if [ "$package" = torture ]; then # where much can go wrong beside what is looked for
 		limit=90s sign=' VIOLATION '
 	fi
-	if [ "$test" = TestConsumerIsKilled ]; then # it is long, and says what it finds
-		limit=180s sign=' keys are stale|nobody has caught up'
+	local more=()
+	if [ "$test" = TestConsumerIsKilled ]; then # it is long, says what it finds, and finds more with more kills
+		limit=180s sign=' keys are stale|nobody has caught up' more=(-kill.kills=15)
 	fi
 	bin=$(bin "$package")
 	if ! (cd "$package" && "$bin" -test.list "^${test%%/*}\$") 2>/dev/null | grep -qx "${test%%/*}"; then
@@ -41,7 +42,7 @@ one() {
 	fi
 	local tries=1 passed=0
 	[[ $test != *History* ]] || tries=2 # histories find by chance, and less of it on a busy machine
-	while [ $passed -lt $tries ] && (cd "$package" && CACHEASIDE_MUTANT=$name "$bin" -test.run "^${test/\//$/^}\$" -test.timeout "$limit") >"$log" 2>&1; do
+	while [ $passed -lt $tries ] && (cd "$package" && CACHEASIDE_MUTANT=$name "$bin" -test.run "^${test/\//$/^}\$" -test.timeout "$limit" "${more[@]}") >"$log" 2>&1; do
 		passed=$((passed + 1))
 	done
 	if [ $passed = $tries ]; then

@@ -4,7 +4,6 @@ import (
 	"encoding/binary"
 	"encoding/hex"
 	"net/netip"
-	"slices"
 	"strconv"
 	"strings"
 	"unicode/utf16"
@@ -42,17 +41,15 @@ func plain(b []byte) (string, bool) { return string(b), true }
 func none([]byte) (string, bool) { return "", false }
 
 func ascii(b []byte) (string, bool) {
-	for _, c := range b {
-		if c >= 0x80 && mutant.Active != mutant.BinlogCharset {
-			return "", false
-		}
+	if !isASCII(b) && mutant.Active != mutant.BinlogCharset {
+		return "", false
 	}
 	return string(b), true
 }
 
 // latin1 of MySQL is cp1252, with the control characters of the same number for the five bytes that has no character for (https://dev.mysql.com/doc/refman/8.4/en/charset-we-sets.html).
 func latin1(b []byte) (string, bool) {
-	if !slices.ContainsFunc(b, func(c byte) bool { return c >= 0x80 }) {
+	if isASCII(b) {
 		return string(b), true
 	}
 	var s strings.Builder

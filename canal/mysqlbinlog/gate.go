@@ -103,7 +103,7 @@ func (s *server) see() (seen, error) {
 		}
 	}
 	if err != nil || now.file == 0 {
-		return seen{}, fmt.Errorf("the server does not say which transactions can be seen: %d answers: %w", len(rows), err)
+		return seen{}, fmt.Errorf("the server does not say which transactions can be seen: %d answers", len(rows))
 	}
 	return now, nil
 }
@@ -122,8 +122,12 @@ func (s *server) begin() (position, error) {
 		return nil, err
 	}
 	if rows[0][0] == "" {
-		if logged, err := s.now(); err != nil || logged.text() != mariadbPrefix {
-			return nil, fmt.Errorf("the server does not say what stands at %s:%d: %w", now.name, now.pos, err)
+		logged, err := s.now()
+		if err != nil {
+			return nil, err
+		}
+		if logged.text() != mariadbPrefix { // it has logged something
+			return nil, fmt.Errorf("the server does not say what stands at %s:%d", now.name, now.pos)
 		}
 	}
 	return parseSet(rows[0][0], s.flavor)

@@ -10,6 +10,7 @@ import (
 	"math/rand/v2"
 	"net"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -44,6 +45,7 @@ type Options struct {
 type Source struct {
 	options Options
 	came    atomic.Bool // it has been let in before
+	warned  sync.Once
 }
 
 var _ canal.Source = (*Source)(nil)

@@ -20,6 +20,8 @@ const heartbeat = time.Second
 
 // Run reads the log from where need says until ctx ends, or the connection is lost, or something else is wrong. See canal.Source.
 func (s *Source) Run(ctx context.Context, need canal.Need, deliver chan<- canal.Batch) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
 	g, ctx := errgroup.WithContext(ctx)
 	d := &dialer{options: &s.options}
 	defer context.AfterFunc(ctx, d.close)()
@@ -33,7 +35,7 @@ func (s *Source) Run(ctx context.Context, need canal.Need, deliver chan<- canal.
 	if err != nil {
 		return s.explain(err)
 	}
-	s.warn(srv, need)
+	s.warned.Do(func() { s.warn(srv, need) })
 	var from position
 	if need.From == "" {
 		from, err = srv.begin()

@@ -92,14 +92,14 @@ func (t *tables) shape(table canal.Table, e *replication.TableMapEvent) (*shape,
 		meta := e.ColumnMeta[i]
 		switch kind {
 		case mysql.MYSQL_TYPE_TINY, mysql.MYSQL_TYPE_SHORT, mysql.MYSQL_TYPE_INT24, mysql.MYSQL_TYPE_LONG, mysql.MYSQL_TYPE_LONGLONG:
-			s.values[i] = asItIs
+			s.values[i] = value
 			if unsigned[i] {
 				s.values[i] = unsignedValue(widths[kind])
 			}
 		case mysql.MYSQL_TYPE_YEAR, mysql.MYSQL_TYPE_FLOAT, mysql.MYSQL_TYPE_DOUBLE, mysql.MYSQL_TYPE_NEWDECIMAL, mysql.MYSQL_TYPE_NULL,
 			mysql.MYSQL_TYPE_DATE, mysql.MYSQL_TYPE_DATETIME, mysql.MYSQL_TYPE_DATETIME2, mysql.MYSQL_TYPE_TIMESTAMP, mysql.MYSQL_TYPE_TIMESTAMP2, mysql.MYSQL_TYPE_TIME,
 			mysql.MYSQL_TYPE_GEOMETRY, mysql.MYSQL_TYPE_VECTOR, mysql.MYSQL_TYPE_JSON: // of JSON a part may have been logged, which is no value
-			s.values[i] = asItIs
+			s.values[i] = value
 		case mysql.MYSQL_TYPE_TIME2:
 			s.values[i] = timeValue(int(meta))
 		case mysql.MYSQL_TYPE_BIT:
@@ -129,7 +129,7 @@ func (t *tables) shape(table canal.Table, e *replication.TableMapEvent) (*shape,
 			if mutant.Active != mutant.BinlogTypes {
 				return s, nil // what the log says of the columns behind it is not known either
 			}
-			s.err, s.values[i] = nil, asItIs
+			s.err, s.values[i] = nil, value
 		}
 	}
 	return s, nil

@@ -15,12 +15,10 @@ func value(v any) canal.Value {
 	return made
 }
 
-func asItIs(v any) canal.Value { return value(v) }
-
 // textValue makes text of what is in a character set.
 func textValue(charset string) func(any) canal.Value {
 	if asIs[charset] {
-		return asItIs
+		return value
 	}
 	text, other := decoder(charset), notASCII[charset]
 	return func(v any) canal.Value {

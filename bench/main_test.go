@@ -1,0 +1,52 @@
+package bench
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/cacheaside/cacheaside/internal/testenv"
+)
+
+func TestMain(m *testing.M) { testenv.Main(m, leftBehind...) }
+
+// full asks for the sizes whose figures are reported, as `make compare` does. Otherwise each workload is as small as shows that it runs, and what
+// depends on the time that something takes is not asserted.
+var full = os.Getenv("CACHEASIDE_ACCEPT") != ""
+
+// size is n in full, else few.
+func size[T any](n, few T) T {
+	if full {
+		return n
+	}
+	return few
+}
+
+// publish logs a table, and puts it where `make compare` collects them.
+func publish(t *testing.T, table *Table) {
+	t.Helper()
+	var b strings.Builder
+	table.WriteTo(&b)
+	t.Log("\n" + b.String())
+	if dir := os.Getenv("BENCH_TABLES"); dir != "" {
+		name := fmt.Sprintf("%02d-%s.md", table.Section, strings.ReplaceAll(t.Name(), "/", "-"))
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(b.String()), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// bar asserts a figure of which the README or docs/benchmarks.md boasts; what is timed is asserted in full only, and on a machine that has nothing else to do.
+func bar(t *testing.T, what string, got, most float64) {
+	t.Helper()
+	verdict := "holds"
+	if got > most {
+		verdict = "FAILS"
+	}
+	t.Logf("bar: %s: %s, at most %s: %s", what, digits(got), digits(most), verdict)
+	if got > most && full {
+		t.Errorf("%s: %s, at most %s", what, digits(got), digits(most))
+	}
+}

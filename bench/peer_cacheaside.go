@@ -1,0 +1,79 @@
+package bench
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/cacheaside/cacheaside"
+)
+
+func init() {
+	register(Peer{
+		Name:     own,
+		Module:   "github.com/cacheaside/cacheaside",
+		Settings: "defaults; the client with ContextTimeoutEnabled, as the README has it",
+		Memory:   true,
+		Redis:    true,
+		Open:     openCacheaside,
+	})
+}
+
+type ownCache struct {
+	rdb    *redis.Client
+	cache  *cacheaside.Cache
+	loader *cacheaside.Loader[string, *Row]
+}
+
+func openCacheaside(c Config) (Cache, error) {
+	rdb := redis.NewClient(&redis.Options{Addr: c.Redis, ContextTimeoutEnabled: true})
+	o := cacheaside.Options{MemoryBytes: c.MemoryBytes}
+	if c.NoMemory {
+		o.MemoryBytes = -1
+	}
+	if c.Patient {
+		o.RedisTimeout, o.ReadTimeout, o.LeaseTTL, o.MaxStaleness = 10*time.Second, 10*time.Second, 30*time.Second, 30*time.Second
+	}
+	cache, err := cacheaside.New(rdb, &o)
+	if err != nil {
+		rdb.Close()
+		return nil, err
+	}
+	lo := &cacheaside.LoaderOptions{TTL: c.TTL, NullTTL: c.NullTTL, MemoryTTL: c.MemoryTTL}
+	var loader *cacheaside.Loader[string, *Row]
+	if c.LoadMany != nil {
+		loader, err = cacheaside.NewBatchLoader(cache, "row", c.LoadMany, lo)
+	} else {
+		loader, err = cacheaside.NewLoader(cache, "row", func(ctx context.Context, key string) (*Row, error) {
+			r, err := c.Load(ctx, key)
+			if errors.Is(err, ErrNotFound) {
+				err = cacheaside.ErrNotFound
+			}
+			return r, err
+		}, lo)
+	}
+	if err != nil {
+		return nil, errors.Join(err, cache.Close(), rdb.Close())
+	}
+	return &ownCache{rdb, cache, loader}, nil
+}
+
+func (c *ownCache) Get(ctx context.Context, key string) (*Row, error) {
+	r, err := c.loader.Get(ctx, key)
+	if err != nil && errors.Is(err, cacheaside.ErrNotFound) {
+		err = ErrNotFound
+	}
+	return r, err
+}
+
+func (c *ownCache) GetMany(ctx context.Context, keys []string) (map[string]*Row, error) {
+	return c.loader.GetMany(ctx, keys)
+}
+
+func (c *ownCache) Invalidate(ctx context.Context, key string) error {
+	return c.loader.Invalidate(ctx, key)
+}
+
+func (c *ownCache) Close() error { return errors.Join(c.cache.Close(), c.rdb.Close()) }

@@ -1,0 +1,93 @@
+package bench
+
+import (
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+)
+
+// A Table is what one workload prints.
+type Table struct {
+	Section int    // workloads are numbered
+	Title   string // of the workload
+	Text    string // what is done, and how to read the columns
+	Head    []string
+	Rows    [][]string
+}
+
+// Row adds a line: floats have three digits that count, all else is printed as it is.
+func (t *Table) Row(cells ...any) {
+	line := make([]string, len(cells))
+	for i, c := range cells {
+		switch c := c.(type) {
+		case float64:
+			line[i] = digits(c)
+		default:
+			line[i] = fmt.Sprint(c)
+		}
+	}
+	t.Rows = append(t.Rows, line)
+}
+
+// digits writes a number with three digits that count, and never fewer before the point.
+func digits(f float64) string {
+	switch {
+	case f != f: // NaN
+		return "–"
+	case f >= 100 || f <= -100:
+		return thousands(fmt.Sprintf("%.0f", f))
+	case f >= 10 || f <= -10:
+		return fmt.Sprintf("%.1f", f)
+	default:
+		return fmt.Sprintf("%.2f", f)
+	}
+}
+
+func thousands(s string) string {
+	for i := len(s) - 3; i > 0 && s[i-1] != '-'; i -= 3 {
+		s = s[:i] + "," + s[i:]
+	}
+	return s
+}
+
+// WriteTo writes it as Markdown.
+func (t *Table) WriteTo(w io.Writer) (int64, error) {
+	var b strings.Builder
+	fmt.Fprintf(&b, "### %s\n\n%s\n\n", t.Title, t.Text)
+	fmt.Fprintf(&b, "| %s |\n|%s\n", strings.Join(t.Head, " | "), strings.Repeat("---|", len(t.Head)))
+	for _, r := range t.Rows {
+		fmt.Fprintf(&b, "| %s |\n", strings.Join(r, " | "))
+	}
+	b.WriteString("\n")
+	n, err := io.WriteString(w, b.String())
+	return int64(n), err
+}
+
+// median, and the quartiles around it: of a run's figures.
+func median(v []float64) float64 { return quantile(v, 0.5) }
+
+func quantile(v []float64, q float64) float64 {
+	if len(v) == 0 {
+		return 0
+	}
+	v = slices.Sorted(slices.Values(v))
+	at := q * float64(len(v)-1)
+	i := int(at)
+	if i+1 == len(v) {
+		return v[i]
+	}
+	return v[i] + (at-float64(i))*(v[i+1]-v[i])
+}
+
+// spread says between which figures the middle half of the runs lie.
+func spread(v []float64) string { return digits(quantile(v, 0.25)) + " to " + digits(quantile(v, 0.75)) }
+
+// ratios of each run to the floor's of the same run: their median is reported, for the speed of a machine changes between runs.
+func ratios(v, floor []float64) []float64 {
+	out := make([]float64, min(len(v), len(floor)))
+	for i := range out {
+		out[i] = v[i] / floor[i]
+	}
+	return out
+}

@@ -705,34 +705,6 @@ func TestCloseDuringHits(t *testing.T) {
 	}
 }
 
-// Close waits for a look into memory that is under way.
-func TestCloseWaitsForHits(t *testing.T) {
-	p := startOn(t, nil, newTable(map[int]string{1: "one"}), patient, nil)
-	p.want(t, 1, "one", nil)
-	visit := p.counters.memory.enter()
-	closed := make(chan struct{})
-	go func() { p.cache.Close(); close(closed) }()
-	for { // until Close has begun, when nobody is let in any more
-		v := p.counters.memory.enter()
-		if v == nil {
-			break
-		}
-		v.leave(false)
-		select {
-		case <-closed:
-			t.Fatal("closed under a reader")
-		case <-time.After(time.Millisecond):
-		}
-	}
-	select {
-	case <-closed:
-		t.Error("closed under a reader")
-	case <-time.After(50 * time.Millisecond):
-	}
-	visit.leave(false)
-	reach(t, closed, "the end of Close")
-}
-
 // A key whose marshaler panics is an error, not a panic of the caller's goroutine.
 func TestKeyPanics(t *testing.T) {
 	c, err := New(nil, nil)

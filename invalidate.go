@@ -51,11 +51,6 @@ func (l *Loader[K, V]) Expire(ctx context.Context, keys ...K) error {
 		}
 		return l.cache.channel.Do(ctx, names, hashes, lease.Expire)
 	}, func(key K, text string) {
-		visit := l.counters.memory.enter()
-		if visit == nil { // it is closed
-			return
-		}
-		defer visit.leave(false)
 		if l.cache.store == nil && l.memory != nil {
 			local.Expire[K, V](l.memory, l.hash(key), &l.eras, key, l.keys.Hash(text))
 		} else {

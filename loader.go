@@ -350,7 +350,6 @@ func (l *Loader[K, V]) addStats(s *Stats) { l.counters.addTo(s) }
 func (l *Loader[K, V]) counts() *counters { return &l.counters }
 
 func (l *Loader[K, V]) close() {
-	l.counters.memory.close()
 	l.renewals.close()
 	l.stop(ErrClosed)
 	var wg sync.WaitGroup

@@ -3,11 +3,7 @@ package cacheaside
 import (
 	"hash/maphash"
 	"math"
-	"math/rand/v2"
-	"runtime"
-	"sync/atomic"
 	"time"
-	"unsafe"
 
 	"github.com/cacheaside/cacheaside/internal/lease"
 	"github.com/cacheaside/cacheaside/internal/local"
@@ -19,19 +15,18 @@ func (l *Loader[K, V]) remembered(key K) (*local.Item[K, V], bool) {
 	if l.memory == nil || l.bypass.Load() {
 		return nil, false
 	}
-	visit := l.counters.memory.enter()
-	if visit == nil {
+	item, now, ok := local.Get[K, V](l.memory, l.hash(key), &l.eras, key)
+	if !ok {
 		return nil, false
 	}
-	item, near, ok := local.Get[K, V](l.memory, l.hash(key), &l.eras, key)
-	visit.leave(ok)
-	if near {
+	l.counters.memoryHits.Add()
+	if item.Near(now) {
 		l.nearEnd(item)
 	}
-	if ok && item.Null {
+	if item.Null {
 		l.counters.memoryNulls.Add(1)
 	}
-	return item, ok
+	return item, true
 }
 
 // rememberEntry remembers what an entry of Redis says, for what is left of its life.
@@ -71,7 +66,7 @@ func (l *Loader[K, V]) remember(r *round[K, V], ttl, cost time.Duration, refresh
 		}
 	}
 	s.remembered = true
-	item := local.Item[K, V]{Era: s.era, Range: s.place, Key: r.Key, Value: s.value, Null: s.null, Stable: s.stable, Generation: s.generation}
+	item := local.Item[K, V]{Era: s.era, Range: s.place, Key: r.Key, Value: s.value, Null: s.null, Stripe: local.Stripe(s.stable), Generation: s.generation}
 	item.Delta = uint32(min(l.delta(cost).Microseconds(), math.MaxUint32))
 	local.Set(l.memory, l.hash(r.Key), item, local.Weigh(r.Key)+local.Weigh(s.value), life, ttl)
 }
@@ -102,57 +97,4 @@ func (l *Loader[K, V]) hash(key K) uint64 {
 		return 1
 	}
 	return maphash.Comparable(l.seed, key)
-}
-
-// visits are a loader's looks into the memory tier: how many are under way, so that the tier is not closed under them (ristretto's Get
-// panics if its Close races it), and how many were hits. It is striped, so that goroutines on different cores rarely touch the same
-// cache line, and one word holds both, so that a visit is two atomic additions.
-type visits struct {
-	_       [64]byte // so that what is read at each hit does not stand in the cache line of the first
-	stripes [16]struct {
-		visit
-		_ [64 - unsafe.Sizeof(visit{})]byte
-	}
-	closed atomic.Bool
-}
-
-// visit counts those under way in its low bits, hits above.
-type visit struct{ n atomic.Int64 }
-
-const oneHit = 1 << 20
-
-// enter begins a visit; nil after close.
-func (v *visits) enter() *visit {
-	s := &v.stripes[rand.Uint32()%uint32(len(v.stripes))].visit
-	s.n.Add(1)
-	if v.closed.Load() && mutant.Active != mutant.CloseRacesHits {
-		s.n.Add(-1)
-		return nil
-	}
-	return s
-}
-
-func (s *visit) leave(hit bool) {
-	if hit {
-		s.n.Add(oneHit - 1)
-	} else {
-		s.n.Add(-1)
-	}
-}
-
-func (v *visits) hits() (n int64) {
-	for i := range v.stripes {
-		n += v.stripes[i].n.Load() / oneHit
-	}
-	return n
-}
-
-// close lets nobody in any more, and returns when all have left. A visit takes no longer than a look into a map.
-func (v *visits) close() {
-	v.closed.Store(true)
-	for i := range v.stripes {
-		for v.stripes[i].n.Load()%oneHit != 0 && mutant.Active != mutant.CloseRacesHits {
-			runtime.Gosched()
-		}
-	}
 }

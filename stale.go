@@ -127,11 +127,6 @@ func (l *Loader[K, V]) past(key K) (item *local.Item[K, V], ago time.Duration, o
 	if l.memory == nil {
 		return nil, 0, false
 	}
-	visit := l.counters.memory.enter()
-	if visit == nil {
-		return nil, 0, false
-	}
-	defer visit.leave(false)
 	item, ago, ok = local.GetStale[K, V](l.memory, l.hash(key), &l.eras, key)
 	return item, ago, ok && (ago < l.staleFor(item.Null) || mutant.Active == mutant.StaleForEver)
 }

@@ -3,6 +3,8 @@ package cacheaside
 import (
 	"sync/atomic"
 	"time"
+
+	"github.com/cacheaside/cacheaside/internal/local"
 )
 
 // Stats counts what has happened since the start, in one Loader or in all of a Cache. Its fields are read one after the other, so they
@@ -70,7 +72,7 @@ type ChannelStats struct {
 
 // counters are the live form of Stats.
 type counters struct {
-	memory                              visits // and its hits
+	memoryHits                          local.Hits
 	memoryNulls                         atomic.Int64
 	misses                              atomic.Int64 // Gets that memory did not answer
 	redisHits, nullHits                 atomic.Int64
@@ -90,7 +92,7 @@ type counters struct {
 }
 
 func (c *counters) addTo(s *Stats) {
-	nulls, hits := c.memoryNulls.Load(), c.memory.hits()
+	nulls, hits := c.memoryNulls.Load(), c.memoryHits.Sum()
 	s.Gets += hits + c.misses.Load()
 	s.MemoryHits += hits
 	s.NullHits += c.nullHits.Load() + nulls

@@ -1,6 +1,7 @@
 package local
 
 import (
+	"math"
 	"sync/atomic"
 
 	"github.com/cacheaside/cacheaside/internal/conn"
@@ -47,14 +48,28 @@ func (g *Generations) Void(r int) {
 	g.ranges[r].voids.Add(1)
 }
 
-// firm counts what is known to have been invalidated of the keys of range r with this stable hash, without what may have been. It is that of the time when the
-// generation was taken, if ok: then nothing has moved since. Like a generation it is a sum that only grows.
-func (g *Generations) firm(r uint8, stable, generation uint64) (count uint64, ok bool) {
+// firm tells whether nothing that is known has invalidated the keys of range r with this stripe since their generation was that one, when so many epochs had ended what may have been invalidated, only: doubts.
+func (g *Generations) firm(r uint8, stripe uint16, generation uint64, doubts uint32) bool {
+	voids := g.ranges[r%conn.Ranges].voids.Load()
+	return doubts != doubtful && generation-uint64(doubts) == g.stripes[stripe].Load()+voids
+}
+
+// doubts counts the epochs of range r that ended what may have been invalidated, and was not known to have been; doubtful if the generation of the keys with this stripe is not that one any more, or may not be.
+func (g *Generations) doubts(r uint8, stripe uint16, generation uint64) uint32 {
 	of := &g.ranges[r%conn.Ranges]
 	voids := of.voids.Load() // before the epoch, which moves first
-	stripe := g.stripes[stable%stripes].Load()
-	return stripe + voids, stripe+of.epoch.Load() == generation
+	epoch := of.epoch.Load()
+	if g.stripes[stripe].Load()+epoch != generation {
+		return doubtful
+	}
+	return uint32(epoch - voids)
 }
+
+// doubtful is what there are never so many of.
+const doubtful = math.MaxUint32
+
+// Stripe is which counter keys with this stable hash have.
+func Stripe(stable uint64) uint16 { return uint16(stable % stripes) }
 
 // Advance is Bump for a value that was read since the generation was from: it answers the generation that the value may be stored under,
 // unless there was another invalidation meanwhile.

@@ -9,11 +9,12 @@ import (
 // GetStale is Get for what may have ended: it answers how long ago the item's TTL has, which is negative if it has not. It heeds no trust, and no Clear, which is a doubt; but all that is known
 // to have been invalidated, by this process, or by another one that was heard.
 func GetStale[K comparable, V any](t *Tier, hash uint64, eras *Eras, key K) (item *Item[K, V], ago time.Duration, ok bool) {
-	item, ok = find[K, V](t, hash)
-	if !ok || item.Key != key || item.Era != eras.Of(item.Range) {
+	h := find[K, V](t, hash)
+	if h == nil || h.Key != key || h.Era != eras.Of(h.Range) {
 		return nil, 0, false
 	}
-	if now, _ := t.generations.firm(item.Range, item.Stable, 0); now != item.firm && mutant.Active != mutant.StaleInvalidated {
+	item = &h.Item
+	if !t.generations.firm(item.Range, item.Stripe, item.Generation, h.doubts) && mutant.Active != mutant.StaleInvalidated {
 		return nil, 0, false
 	}
 	return item, time.Since(t.start) - item.soft, true

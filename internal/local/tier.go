@@ -1,4 +1,4 @@
-// Package local is the memory tier of a process: ristretto behind generations.
+// Package local is the memory tier of a process: ristretto behind generations, and a table of what is read most in front of it.
 package local
 
 import (
@@ -19,9 +19,11 @@ import (
 // Ristretto promises little: it applies a Set later, may drop it, keeps the older of two Sets of a new key, and its Close panics
 // when it races a Set. Nothing here depends on more than that a Get returns something that was once Set under its hash.
 type Tier struct {
-	generations Generations
-	cache       *ristretto.Cache[uint64, any]
+	front       front
 	start       time.Time // of the tier's monotonic clock
+	generations Generations
+	cache       *ristretto.Cache[uint64, *header]
+	visits      visits // under way, of cache
 
 	mu     sync.RWMutex // Set and Del against Close; never taken by Get
 	closed bool
@@ -32,15 +34,14 @@ type Tier struct {
 type Item[K comparable, V any] struct {
 	Era        *Era // whose it is: each loader hashes keys in its own way
 	Range      uint8
-	Null       bool   // there is no such row
-	Delta      uint32 // what the end of its TTL is to be seen coming by, in microseconds: see Get
-	Key        K
-	Value      V
-	Stable     uint64
+	Null       bool // there is no such row
+	Stripe     uint16
+	Delta      uint32 // what the end of its TTL is to be seen coming by, in microseconds: see Near
 	Generation uint64
 	expires    time.Duration // on the tier's clock
 	soft       time.Duration // the end of its TTL, which may be later
-	firm       uint64        // see Generations.firm
+	Key        K
+	Value      V
 }
 
 // Left is what is left of the item's TTL.
@@ -67,17 +68,20 @@ const typicalItem = 1024
 
 // New makes a tier that holds at most about budget bytes.
 func New(budget int64) (*Tier, error) {
-	cache, err := ristretto.NewCache(&ristretto.Config[uint64, any]{
+	t := &Tier{front: newFront(budget), start: time.Now()}
+	cache, err := ristretto.NewCache(&ristretto.Config[uint64, *header]{
 		NumCounters:        max(budget/typicalItem, 100) * 10,
-		MaxCost:            budget,
+		MaxCost:            budget - t.front.bytes(),
 		BufferItems:        64,
 		IgnoreInternalCost: true, // itemOverhead has it
 		KeyToHash:          func(h uint64) (uint64, uint64) { return h, 0 },
+		OnExit:             t.front.leave,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("memory tier: %w", err)
 	}
-	return &Tier{cache: cache, start: time.Now()}, nil
+	t.cache = cache
+	return t, nil
 }
 
 // Generation is the generation of the keys of range r with this stable hash. Take it before the first look at Redis or the database.
@@ -123,36 +127,48 @@ func (t *Tier) Invalidate(hash, stable uint64) {
 	t.delete(hash)
 }
 
-// horizon is how many Deltas before the end of an item's TTL Get begins to tell of it: earlier, nobody would throw a die that could win (exp(-32) = 1e-14).
+// horizon is how many Deltas before the end of an item's TTL is near: earlier, nobody would throw a die that could win (exp(-32) = 1e-14).
 const horizon = 32
 
-// Get returns the live item of key, whose hash is hash, of the loader whose eras these are, and whether the end of its TTL is near.
-func Get[K comparable, V any](t *Tier, hash uint64, eras *Eras, key K) (item *Item[K, V], near, ok bool) {
-	item, ok = find[K, V](t, hash)
-	if !ok {
-		return nil, false, false
-	}
-	trust := t.generations.ranges[item.Range%conn.Ranges].trust.Load() // before era and generation: see Trust
-	now := time.Since(t.start)
-	if now >= item.expires || int64(now) >= trust && mutant.Active != mutant.TrustForEver {
-		return nil, false, false
-	}
-	if (item.Key != key || item.Era != eras.Of(item.Range)) && mutant.Active != mutant.MemoryKey {
-		return nil, false, false // another key with the same 64-bit hash, or all of the loader was invalidated
-	}
-	if item.Generation != t.generations.Now(item.Range, item.Stable) && mutant.Active != mutant.MemoryGeneration {
-		return nil, false, false
-	}
-	return item, item.soft-now < time.Duration(item.Delta)*(horizon*time.Microsecond), true
+// Near tells whether the end of the item's TTL is near, now.
+func (i *Item[K, V]) Near(now time.Duration) bool {
+	return i.soft-now < time.Duration(i.Delta)*(horizon*time.Microsecond)
 }
 
-func find[K comparable, V any](t *Tier, hash uint64) (item *Item[K, V], ok bool) {
-	v, ok := t.cache.Get(hash)
-	if !ok {
-		return nil, false
+// Get returns the live item of key, whose hash is hash, of the loader whose eras these are, and what the time was, on the tier's clock. Each hit reads that clock: the trust of a process that was
+// suspended ends with it.
+func Get[K comparable, V any](t *Tier, hash uint64, eras *Eras, key K) (item *Item[K, V], now time.Duration, ok bool) {
+	h := find[K, V](t, hash)
+	if h == nil {
+		return nil, 0, false
 	}
-	item, ok = v.(*Item[K, V])
-	return item, ok
+	item = &h.Item
+	trust := t.generations.ranges[item.Range%conn.Ranges].trust.Load() // before era and generation: see Trust
+	now = time.Since(t.start)
+	if now >= item.expires || int64(now) >= trust && mutant.Active != mutant.TrustForEver {
+		return nil, 0, false
+	}
+	if (item.Key != key || item.Era != eras.Of(item.Range)) && mutant.Active != mutant.MemoryKey {
+		return nil, 0, false // another key with the same 64-bit hash, or all of the loader was invalidated
+	}
+	if item.Generation != t.generations.Now(item.Range, uint64(item.Stripe)) && mutant.Active != mutant.MemoryGeneration {
+		return nil, 0, false
+	}
+	t.tell(&h.header, now)
+	return item, now, true
+}
+
+// find returns what is held under hash, if it is of these types.
+func find[K comparable, V any](t *Tier, hash uint64) *held[K, V] {
+	h := t.front.at(hash).Load()
+	if h == nil || h.hash != hash {
+		if h = t.seek(hash); h == nil {
+			return nil
+		}
+		t.front.put(h)
+	}
+	found, _ := h.item.(*held[K, V])
+	return found
 }
 
 // Set offers item, whose TTL ends after ttl, to the tier for at most life. weight is the size of key and value in bytes. It may not be taken.
@@ -165,14 +181,14 @@ func Set[K comparable, V any](t *Tier, hash uint64, item Item[K, V], weight int6
 	if item.soft < 0 {
 		item.soft = math.MaxInt64
 	}
-	var current bool
-	if item.firm, current = t.generations.firm(item.Range, item.Stable, item.Generation); !current {
-		item.firm = math.MaxUint64 // no count: it is from before an invalidation, or may be
-	}
 	t.mu.RLock()
 	defer t.mu.RUnlock()
 	if !t.closed {
-		t.cache.Set(hash, &item, weight+itemOverhead)
+		h := &held[K, V]{header: header{hash: hash, doubts: t.generations.doubts(item.Range, item.Stripe, item.Generation)}, Item: item}
+		h.item = h
+		if t.cache.Set(hash, &h.header, weight+itemOverhead) {
+			t.front.put(&h.header)
+		}
 	}
 }
 
@@ -202,6 +218,8 @@ func (t *Tier) Close() {
 	defer t.mu.Unlock()
 	if !t.closed {
 		t.closed = true
+		t.visits.close()
 		t.cache.Close()
+		t.front.clear()
 	}
 }

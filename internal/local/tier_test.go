@@ -27,7 +27,7 @@ func newTier(t testing.TB, budget int64) *Tier {
 func set[K comparable, V any](t *testing.T, tier *Tier, hash uint64, key K, value V, life time.Duration) {
 	t.Helper()
 	stable := hash + 1000 // any other number
-	Set(tier, hash, Item[K, V]{Key: key, Value: value, Stable: stable, Generation: tier.Generation(0, stable)}, 8, life, life)
+	Set(tier, hash, Item[K, V]{Key: key, Value: value, Stripe: Stripe(stable), Generation: tier.Generation(0, stable)}, 8, life, life)
 	tier.Wait()
 	if item, _, ok := Get[K, V](tier, hash, &noEras, key); !ok || item.Key != key {
 		t.Fatal("an item is not there")
@@ -57,7 +57,7 @@ func TestItemOfAnOldGenerationIsNotServed(t *testing.T) {
 		"bump":    func() { tier.generations.Bump(stable) },
 		"advance": func() { tier.Advance(0, stable, tier.Generation(0, stable)) },
 	} {
-		Set(tier, hash, Item[string, int]{Key: "a", Stable: stable, Generation: tier.Generation(0, stable)}, 8, time.Minute, time.Minute)
+		Set(tier, hash, Item[string, int]{Key: "a", Stripe: Stripe(stable), Generation: tier.Generation(0, stable)}, 8, time.Minute, time.Minute)
 		tier.Wait()
 		if _, _, ok := Get[string, int](tier, hash, &noEras, "a"); !ok {
 			t.Fatal("the item is not there")
@@ -73,14 +73,14 @@ func TestItemOfAnOldGenerationIsNotServed(t *testing.T) {
 func TestItemReadBeforeAnInvalidationIsNotServedAfterIt(t *testing.T) {
 	tier := newTier(t, 1<<20)
 	const hash, stable = 1, 2
-	stale := Item[string, int]{Key: "a", Value: 1, Stable: stable, Generation: tier.Generation(0, stable)}
+	stale := Item[string, int]{Key: "a", Value: 1, Stripe: Stripe(stable), Generation: tier.Generation(0, stable)}
 	tier.Invalidate(hash, stable)
 	Set(tier, hash, stale, 8, time.Minute, time.Minute)
 	tier.Wait()
 	if item, _, ok := Get[string, int](tier, hash, &noEras, "a"); ok {
 		t.Errorf("a stale item is served: %+v", item)
 	}
-	Set(tier, hash, Item[string, int]{Key: "a", Value: 2, Stable: stable, Generation: tier.Generation(0, stable)}, 8, time.Minute, time.Minute)
+	Set(tier, hash, Item[string, int]{Key: "a", Value: 2, Stripe: Stripe(stable), Generation: tier.Generation(0, stable)}, 8, time.Minute, time.Minute)
 	tier.Wait()
 	if item, _, ok := Get[string, int](tier, hash, &noEras, "a"); !ok || item.Value != 2 {
 		t.Errorf("the fresh item: %+v, %v", item, ok)
@@ -204,7 +204,7 @@ func TestCloseRacesEverything(t *testing.T) {
 					key := (i + w) % 100
 					hash := uint64(key)
 					generation := tier.Generation(0, hash)
-					Set(tier, hash, Item[int, string]{Key: key, Value: fmt.Sprint(key), Stable: hash, Generation: generation}, 8, time.Minute, time.Minute)
+					Set(tier, hash, Item[int, string]{Key: key, Value: fmt.Sprint(key), Stripe: Stripe(hash), Generation: generation}, 8, time.Minute, time.Minute)
 					if item, _, ok := Get[int, string](tier, hash, &noEras, key); ok && item.Value != fmt.Sprint(key) {
 						t.Errorf("the item of %d is %q", key, item.Value)
 					}
@@ -254,5 +254,36 @@ func TestGetDoesNotAllocate(t *testing.T) {
 	miss := testing.AllocsPerRun(10000, func() { Get[string, string](tier, 2, &noEras, "other") })
 	if (hit != 0 || miss != 0) && !underRace { // which allocates by itself
 		t.Errorf("%v allocations a hit, %v a miss", hit, miss)
+	}
+}
+
+// The tier is not closed under those who ask ristretto, whose Get would panic.
+func TestCloseWaitsForVisits(t *testing.T) {
+	tier := newTier(t, 1<<20)
+	visit := tier.visits.enter()
+	closed := make(chan struct{})
+	go func() { tier.Close(); close(closed) }()
+	for { // until Close has begun, when nobody is let in any more
+		v := tier.visits.enter()
+		if v == nil {
+			break
+		}
+		v.leave()
+		select {
+		case <-closed:
+			t.Fatal("closed under a visit")
+		case <-time.After(time.Millisecond):
+		}
+	}
+	select {
+	case <-closed:
+		t.Error("closed under a visit")
+	case <-time.After(50 * time.Millisecond):
+	}
+	visit.leave()
+	select {
+	case <-closed:
+	case <-time.After(10 * time.Second):
+		t.Fatal("Close does not end")
 	}
 }

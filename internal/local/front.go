@@ -1,0 +1,101 @@
+package local
+
+import (
+	"math"
+	"math/bits"
+	"sync/atomic"
+	"time"
+
+	"github.com/cacheaside/cacheaside/internal/mutant"
+)
+
+// front finds the items that are read most without asking ristretto, whose Get costs more than all else of a hit: a table of pointers to items that ristretto holds, one for each
+// part of the hashes. Whoever is set or found last has the place. It decides nothing: what ristretto lets go of leaves it, too, and each item says itself whether it may be served.
+type front struct {
+	places []atomic.Pointer[header]
+	shift  uint8
+}
+
+// header is what the tier itself needs of an item, whatever its types.
+type header struct {
+	item   any // the *held[K, V] that it is the header of
+	hash   uint64
+	told   atomic.Uint32 // in which tick ristretto was last told of a hit; or gone
+	doubts uint32        // see Generations.doubts
+}
+
+// gone is in the place of told when ristretto has let go of the item.
+const gone = math.MaxUint32
+
+// held is an item in the tier.
+type held[K comparable, V any] struct {
+	header
+	Item[K, V]
+}
+
+// bytesAPlace sizes the front: a place for so many bytes of the budget, so that two items of the usual size rarely want the same.
+const bytesAPlace = typicalItem
+
+const placeBytes = 8
+
+func newFront(budget int64) front {
+	n := bits.Len64(uint64(budget/bytesAPlace - 1)) // at least 2^10, for the smallest budget
+	return front{places: make([]atomic.Pointer[header], 1<<n), shift: uint8(64 - n)}
+}
+
+func (f *front) bytes() int64 { return int64(len(f.places)) * placeBytes }
+
+// at is where an item with this hash stands, if it does.
+func (f *front) at(hash uint64) *atomic.Pointer[header] {
+	return &f.places[hash>>f.shift%uint64(len(f.places))]
+}
+
+// put gives h its place, unless ristretto has let go of it: whichever comes last, that or this, takes it away.
+func (f *front) put(h *header) {
+	place := f.at(h.hash)
+	place.Store(h)
+	if h.told.Load() == gone && mutant.Active != mutant.FrontKeeps {
+		place.CompareAndSwap(h, nil)
+	}
+}
+
+// leave is called when ristretto lets go of h.
+func (f *front) leave(h *header) {
+	if h == nil || mutant.Active == mutant.FrontStays { // nil: a delete of what was not there
+		return
+	}
+	h.told.Store(gone)
+	f.at(h.hash).CompareAndSwap(h, nil)
+}
+
+func (f *front) clear() {
+	for i := range f.places {
+		f.places[i].Store(nil)
+	}
+}
+
+// tick is in what steps ristretto is told of hits of an item, once in each: its counters end at 15, and what is read so often stays anyway. What is read less often is told of each time,
+// so that the rarely read are told apart as well as ever.
+const tick = 5 * time.Millisecond
+
+// tell has ristretto count a hit of h, if it has not in this tick.
+func (t *Tier) tell(h *header, now time.Duration) {
+	told, this := h.told.Load(), uint32(now/tick)&math.MaxInt32
+	if told == this || told == gone || mutant.Active == mutant.NeverTold {
+		return
+	}
+	if h.told.CompareAndSwap(told, this) {
+		t.seek(h.hash)
+	}
+}
+
+// seek asks ristretto, which counts that.
+func (t *Tier) seek(hash uint64) *header {
+	visit := t.visits.enter()
+	if visit == nil {
+		return nil
+	}
+	defer visit.leave()
+	h, _ := t.cache.Get(hash)
+	return h
+}

@@ -1,0 +1,94 @@
+package local
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// What ristretto lets go of is not kept by the table before it: else it would be memory beyond the budget.
+func TestFrontKeepsToTheBudget(t *testing.T) {
+	const budget, size, n = 1 << 20, 64 << 10, 500
+	tier := newTier(t, budget)
+	for i := range n {
+		Set(tier, hashOf(i), Item[int, int]{Key: i}, size, time.Hour, time.Hour)
+		tier.Wait()
+	}
+	kept := 0
+	for i := range n {
+		if _, _, ok := Get[int, int](tier, hashOf(i), &noEras, i); ok {
+			kept++
+		}
+	}
+	if kept > budget/size {
+		t.Errorf("%d items of %d bytes in %d", kept, size, budget)
+	}
+	for i := range n {
+		tier.Invalidate(hashOf(i), 0)
+	}
+	for i := range tier.front.places {
+		if tier.front.places[i].Load() != nil {
+			t.Fatal("what was deleted is kept")
+		}
+	}
+}
+
+func hashOf(i int) uint64 { return uint64(i+1) * 0x9e3779b97f4a7c15 }
+
+// Who has found an item puts it in its place, though ristretto may let go of it just then.
+func TestFrontPutsNothingThatHasGone(t *testing.T) {
+	f := newFront(1 << 20)
+	gone, next := &header{hash: 1}, &header{hash: 1}
+	f.leave(gone)
+	f.put(gone)
+	if f.at(1).Load() != nil {
+		t.Error("what has gone is kept")
+	}
+	f.put(next)
+	f.leave(gone)
+	if f.at(1).Load() != next {
+		t.Error("another went in its place")
+	}
+}
+
+// What is found in the table is read as far as ristretto knows, too, which keeps what is read.
+func TestBudgetGoesToWhatIsRead(t *testing.T) {
+	if underRace {
+		t.Log("with the race detector ristretto hears of no hit, since a sync.Pool loses what it is given: make test runs this without it, too")
+		return
+	}
+	synctest.Test(t, func(t *testing.T) {
+		const budget, size, hot = 1 << 20, 32 << 10, 16
+		tier, err := New(budget)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer tier.Close()
+		tier.TrustForEver()
+		for i := range hot {
+			Set(tier, hashOf(i), Item[int, int]{Key: i}, size, time.Hour, time.Hour)
+		}
+		tier.Wait()
+		for range 200 {
+			time.Sleep(tick)
+			for i := range hot {
+				for range 3 {
+					Get[int, int](tier, hashOf(i), &noEras, i)
+				}
+			}
+		}
+		for i := range 1000 {
+			Set(tier, hashOf(hot+i), Item[int, int]{Key: hot + i}, size, time.Hour, time.Hour)
+			tier.Wait()
+		}
+		kept := 0
+		for i := range hot {
+			if _, _, ok := Get[int, int](tier, hashOf(i), &noEras, i); ok {
+				kept++
+			}
+		}
+		if kept < hot*3/4 {
+			t.Errorf("%d of %d that are read often were kept, of a thousand others that are not", kept, hot)
+		}
+	})
+}

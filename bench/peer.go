@@ -23,8 +23,8 @@ var ErrNotFound = errors.New("no such row")
 
 // Config is what a workload asks of a cache. Its zero fields are the peer's own defaults.
 type Config struct {
-	Redis    string                                                                     // its address
-	Load     func(ctx context.Context, key string) (*Row, error)                        // from the database
+	Redis    string                                                                      // its address
+	Load     func(ctx context.Context, key string) (*Row, error)                         // from the database
 	LoadMany func(ctx context.Context, keys []string) (found map[string]*Row, err error) // the same for a batch; nil: by Load, one by one
 
 	TTL       time.Duration // how long a row is kept in Redis (in memory, for peers without Redis)
@@ -58,9 +58,12 @@ type Peer struct {
 	Name     string
 	Module   string // its path: the version is that of go.mod
 	Settings string // in words, for the reader of the tables
+	Has      string // what it has and cacheaside has not
 	Floor    bool
 	Memory   bool // it has a memory tier
 	Redis    bool // it has Redis
+	Nulls    bool // it remembers that a row does not exist
+	Later    bool // Invalidate returns before the row has gone from its own memory
 	Open     func(Config) (Cache, error)
 }
 

@@ -19,10 +19,12 @@ import (
 func init() {
 	register(Peer{
 		Name: "go-zero", Module: "github.com/zeromicro/go-zero", Redis: true, Nulls: true,
-		Settings: "TakeCtx, defaults; its log off",
+		Settings: "TakeCtx, defaults, DisableIdentity; its log off",
 		Has:      "keys spread over several servers by weight, failed deletions tried again from memory",
 		Open: func(c Config) (Cache, error) {
-			conf := redis.RedisConf{Host: c.Redis, Type: redis.NodeType, NonBlock: true, Protocol: 3, MaintNotifications: "disabled"} // its config loader's defaults
+			// The defaults of its config loader, and DisableIdentity, as RedisConf's comment advises for servers older than 7.2: else what they answer to
+			// CLIENT SETINFO on each new connection opens its circuit breaker, and Get fails with a Redis in good health.
+			conf := redis.RedisConf{Host: c.Redis, Type: redis.NodeType, NonBlock: true, Protocol: 3, MaintNotifications: "disabled", DisableIdentity: true}
 			node := cache.New(cache.ClusterConf{{RedisConf: conf, Weight: 100}}, syncx.NewSingleFlight(), zeroStat(), ErrNotFound,
 				cache.WithExpiry(c.TTL), cache.WithNotFoundExpiry(c.NullTTL))
 			return &zero{node, c}, nil

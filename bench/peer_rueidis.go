@@ -5,6 +5,8 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"math/bits"
+	"runtime"
 	"time"
 
 	"github.com/redis/rueidis"
@@ -36,9 +38,9 @@ func init() {
 }
 
 func newRueidis(c Config) (rueidis.Client, error) {
-	const connections = 4 // at most, by default; each has a cache of its own
+	connections := 1 << min(2, bits.Len(uint(runtime.GOMAXPROCS(0)))-1) // its default; each has a cache of its own
 	return rueidis.NewClient(rueidis.ClientOption{
-		InitAddress: []string{c.Redis}, ForceSingleClient: true, DisableCache: c.NoMemory, CacheSizeEachConn: int(c.MemoryBytes / connections),
+		InitAddress: []string{c.Redis}, ForceSingleClient: true, DisableCache: c.NoMemory, CacheSizeEachConn: int(c.MemoryBytes) / connections,
 	})
 }
 

@@ -6,12 +6,14 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/mgtv-tech/jetcache-go"
 	jsoncodec "github.com/mgtv-tech/jetcache-go/encoding/json"
 	"github.com/mgtv-tech/jetcache-go/local"
+	"github.com/mgtv-tech/jetcache-go/logger"
 	"github.com/mgtv-tech/jetcache-go/remote"
 	"github.com/redis/go-redis/v9"
 )
@@ -23,10 +25,13 @@ import (
 //
 // Its FreeCache is one for the process, made at first use; each cache here has keys of its own in it. Its own LFU is no choice: it never ends its goroutines,
 // and draws random numbers from a source that is not safe for concurrent use. Refreshing is off: its documentation has it for few keys that are costly to load.
+// Each load and each deletion is an event; those that find the buffer of 100 full are dropped, so here it holds 10,000. Of each event dropped there is a warning in its
+// log, which is off below errors.
 func init() {
 	register(Peer{
 		Name: "jetcache-go", Module: "github.com/mgtv-tech/jetcache-go", Memory: true, Redis: true, Nulls: true,
-		Settings: "FreeCache and Redis, JSON, placeholders, local caches in step by pub/sub",
+		Tells:    true,
+		Settings: "FreeCache and Redis, JSON, placeholders, local caches in step by pub/sub with a buffer of 10,000 events; its log off below errors",
 		Has:      "msgpack and sonic, scheduled refresh, statistics in the log",
 		Open:     openJetcache,
 	})
@@ -35,6 +40,8 @@ func init() {
 const jetcacheChannel = "jetcache:events"
 
 var jetcaches atomic.Int64
+
+var quietJetcache = sync.OnceFunc(func() { logger.SetLevel(logger.LevelError) })
 
 type jetcache struct {
 	rdb    *redis.Client
@@ -45,6 +52,7 @@ type jetcache struct {
 }
 
 func openJetcache(c Config) (Cache, error) {
+	quietJetcache()
 	rdb := newClient(c)
 	id := fmt.Sprint("jetcache-", jetcaches.Add(1))
 	j := &jetcache{rdb: rdb, heard: make(chan struct{}), config: c}
@@ -55,7 +63,7 @@ func openJetcache(c Config) (Cache, error) {
 	if !c.NoMemory {
 		size := local.Size(cmp.Or(c.MemoryBytes, 64<<20))
 		options = append(options, cache.WithLocal(local.NewFreeCache(size, cmp.Or(c.MemoryTTL, time.Minute), id)),
-			cache.WithSourceId(id), cache.WithSyncLocal(true), cache.WithEventHandler(func(e *cache.Event) {
+			cache.WithSourceId(id), cache.WithSyncLocal(true), cache.WithEventChBufSize(10_000), cache.WithEventHandler(func(e *cache.Event) {
 				if b, err := json.Marshal(e); err == nil {
 					rdb.Publish(context.Background(), jetcacheChannel, b)
 				}

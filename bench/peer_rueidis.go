@@ -19,7 +19,7 @@ import (
 // What it has and cacheaside has not: replies of any reading command kept in memory, each invalidated by any writer of Redis that there is.
 func init() {
 	register(Peer{
-		Name: "rueidis", Module: "github.com/redis/rueidis", Memory: true, Redis: true, Later: true,
+		Name: "rueidis", Module: "github.com/redis/rueidis", Memory: true, Redis: true, Tells: true, Later: true,
 		Settings: "DoCache (client-side caching, opt-in), the load and SET written by hand with singleflight, JSON",
 		Has:      "any reading command's reply kept in memory, whoever writes to Redis invalidates it",
 		Open: func(c Config) (Cache, error) {

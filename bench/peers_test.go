@@ -166,6 +166,46 @@ func TestPeersInvalidate(t *testing.T) {
 	})
 }
 
+// After Invalidate in one process, another that had the row in memory loads the new one, where the peer tells it; else it goes on with the old one.
+func TestPeersTell(t *testing.T) {
+	eachPeer(t, func(t *testing.T, p Peer, c Config) {
+		if !p.Redis || p.Floor {
+			return
+		}
+		db := newDatabase("a")
+		c.Load = db.load
+		one, two := open(t, p, c), open(t, p, c)
+		for _, cache := range []Cache{one, two, one, two} {
+			if _, err := cache.Get(t.Context(), "a"); err != nil {
+				t.Fatal(err)
+			}
+			settle()
+		}
+		db.set("a", &Row{Text: "new"})
+		if err := one.(Invalidator).Invalidate(t.Context(), "a"); err != nil {
+			t.Fatal(err)
+		}
+		want := "new"
+		if p.Memory && !c.NoMemory && !p.Tells {
+			want = text200
+		}
+		var r *Row
+		for range 100 { // a message may take a while
+			var err error
+			if r, err = two.Get(t.Context(), "a"); err != nil {
+				t.Fatal(err)
+			}
+			if r.Text == want {
+				break
+			}
+			settle()
+		}
+		if r.Text != want {
+			t.Errorf("the other one has %q", r.Text)
+		}
+	})
+}
+
 // A batch of which half is cached, and one row does not exist, is complete.
 func TestPeersBatch(t *testing.T) {
 	eachPeer(t, func(t *testing.T, p Peer, c Config) {

@@ -58,9 +58,13 @@ type Peer struct {
 	Name     string
 	Module   string // its path: the version is that of go.mod
 	Settings string // in words, for the reader of the tables
+	Has      string // what it has and cacheaside has not
 	Floor    bool
 	Memory   bool // it has a memory tier
 	Redis    bool // it has Redis
+	Nulls    bool // it remembers that a row does not exist
+	Tells    bool // Invalidate reaches the memory of other processes
+	Later    bool // Invalidate returns before the row has gone from its own memory
 	Open     func(Config) (Cache, error)
 }
 

@@ -16,6 +16,8 @@ func init() {
 		Module:   "github.com/cacheaside/cacheaside",
 		Settings: "defaults; the client with ContextTimeoutEnabled, as the README has it",
 		Memory:   true,
+		Nulls:    true,
+		Tells:    true,
 		Redis:    true,
 		Open:     openCacheaside,
 	})

@@ -1,0 +1,96 @@
+package bench
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"time"
+
+	"github.com/dgraph-io/ristretto/v2"
+	"github.com/eko/gocache/lib/v4/cache"
+	"github.com/eko/gocache/lib/v4/store"
+	redisstore "github.com/eko/gocache/store/redis/v4"
+	memorystore "github.com/eko/gocache/store/ristretto/v4"
+	"github.com/redis/go-redis/v9"
+)
+
+// gocache puts caches together. Here it is its README's "loadable cache" over its "chained cache" of ristretto and Redis, which shares loads in the process:
+// https://github.com/eko/gocache/blob/master/README.md. The stores' default expiry is that of their tier; a row that comes from Redis stays in memory as long as it has
+// left there. Its marshaler is msgpack only and so left out: the chain holds JSON text, decoded at each hit. It does not remember that there is no row.
+// What it has and cacheaside has not: many kinds of store, tags by which many keys are invalidated at once, metrics for Prometheus.
+//
+// It fills from the background: an Invalidate soon after a load may come before the row that it means. Delete returns no errors of the stores.
+func init() {
+	register(Peer{
+		Name: "gocache", Module: "github.com/eko/gocache/lib/v4", Memory: true, Redis: true,
+		Settings: "loadable over a chain of ristretto and Redis, JSON",
+		Has:      "many kinds of store, tags, metrics for Prometheus",
+		Open:     openGocache,
+	})
+}
+
+type chained struct {
+	rdb    *redis.Client
+	memory *ristretto.Cache[string, any]
+	cache  *cache.LoadableCache[string]
+}
+
+func openGocache(c Config) (Cache, error) {
+	g := &chained{rdb: newClient(c)}
+	ttl := cmp.Or(c.TTL, time.Hour)
+	var tiers cache.CacheInterface[string]
+	inRedis := cache.New[string](redisstore.NewRedis(g.rdb, store.WithExpiration(ttl)))
+	if c.NoMemory {
+		tiers = inRedis
+	} else {
+		budget := cmp.Or(c.MemoryBytes, 64<<20)
+		var err error
+		g.memory, err = ristretto.NewCache(&ristretto.Config[string, any]{NumCounters: 1_000_000, MaxCost: budget, BufferItems: 64})
+		if err != nil {
+			return nil, err
+		}
+		inMemory := memorystore.NewRistretto(anyKeys{g.memory}, store.WithExpiration(cmp.Or(c.MemoryTTL, ttl)), store.WithCost(300))
+		tiers = cache.NewChain[string](cache.New[string](inMemory), inRedis)
+	}
+	g.cache = cache.NewLoadable(func(ctx context.Context, key any) (string, []store.Option, error) {
+		r, err := c.Load(ctx, key.(string)[len("gocache:"):])
+		if err != nil {
+			return "", nil, err
+		}
+		b, err := json.Marshal(r)
+		return string(b), nil, err
+	}, tiers)
+	return g, nil
+}
+
+func (g *chained) Get(ctx context.Context, key string) (*Row, error) {
+	text, err := g.cache.Get(ctx, "gocache:"+key)
+	if err != nil {
+		return nil, err
+	}
+	r := new(Row)
+	return r, json.Unmarshal([]byte(text), r)
+}
+
+func (g *chained) Invalidate(ctx context.Context, key string) error {
+	return g.cache.Delete(ctx, "gocache:"+key)
+}
+
+func (g *chained) Close() error {
+	err := g.cache.Close()
+	if g.memory != nil {
+		g.memory.Close()
+	}
+	return errors.Join(err, g.rdb.Close())
+}
+
+// anyKeys is today's ristretto as gocache's store asks for it, which was written for one without type parameters.
+type anyKeys struct{ *ristretto.Cache[string, any] }
+
+func (a anyKeys) Get(key any) (any, bool)              { return a.Cache.Get(key.(string)) }
+func (a anyKeys) GetTTL(key any) (time.Duration, bool) { return a.Cache.GetTTL(key.(string)) }
+func (a anyKeys) Del(key any)                          { a.Cache.Del(key.(string)) }
+func (a anyKeys) SetWithTTL(key, value any, cost int64, ttl time.Duration) bool {
+	return a.Cache.SetWithTTL(key.(string), value, cost, ttl)
+}

@@ -1,0 +1,124 @@
+package bench
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/viccon/sturdyc"
+)
+
+// sturdyc is a cache in memory that shares loads, refreshes early what is read, and asks a distributed storage before it loads; the storage is written by the user, here
+// over Redis. The settings are those of its README, "Distributed storage early refreshes", and of the example of that name (100,000 entries, 100 shards, a refresh
+// after 2 to 4 s, a caller waits for it after 30 s), with missing records stored, scaled down where the TTLs are shorter:
+// https://github.com/viccon/sturdyc/blob/v1.1.5/README.md#distributed-storage-early-refreshes. Continuous evictions are off, for they would never end;
+// it evicts when it is full. It has no call that invalidates a row everywhere: its README leaves the storage to the user. So Invalidate deletes the key from Redis
+// and then from this process's memory. What it has and cacheaside has not: refreshes of many keys gathered into one batch, keys made of a struct, loads that
+// always ask the source and fall back on the cache.
+func init() {
+	register(Peer{
+		Name: "sturdyc", Module: "github.com/viccon/sturdyc", Memory: true, Redis: true, Nulls: true,
+		Settings: "storage over Redis, early refreshes of both tiers, missing records stored",
+		Has:      "refreshes gathered into batches, keys made of a struct, pass-through with fallback",
+		Open: func(c Config) (Cache, error) {
+			memoryTTL, ttl := cmp.Or(c.MemoryTTL, 5*time.Minute), cmp.Or(c.TTL, time.Hour)
+			rows, shards, evict := cmp.Or(c.MemoryRows, 100_000), 100, 25
+			if c.NoMemory {
+				rows, shards, evict = 1, 2, 0 // a full cache that evicts nothing stores nothing, says its documentation
+			}
+			s := &sturdycStorage{newClient(c), ttl}
+			return &sturdy{s, sturdyc.New[*Row](rows, shards, memoryTTL, evict,
+				sturdyc.WithNoContinuousEvictions(),
+				sturdyc.WithMissingRecordStorage(),
+				sturdyc.WithEarlyRefreshes(min(2*time.Second, memoryTTL/4), min(4*time.Second, memoryTTL/2), min(30*time.Second, memoryTTL*3/4), min(5*time.Second, memoryTTL/4)),
+				sturdyc.WithDistributedStorageEarlyRefreshes(s, min(time.Minute, ttl/2)),
+				sturdyc.WithLog(&sturdyc.NoopLogger{}),
+			), c}, nil
+		},
+	})
+}
+
+type sturdy struct {
+	storage *sturdycStorage
+	cache   *sturdyc.Client[*Row]
+	config  Config
+}
+
+func sturdycKey(key string) string { return "sturdyc:" + key }
+
+func (s *sturdy) Get(ctx context.Context, key string) (*Row, error) {
+	r, err := s.cache.GetOrFetch(ctx, sturdycKey(key), func(ctx context.Context) (*Row, error) {
+		r, err := s.config.Load(ctx, key)
+		if errors.Is(err, ErrNotFound) {
+			err = sturdyc.ErrNotFound
+		}
+		return r, err
+	})
+	switch {
+	case err == nil:
+		return r, nil
+	case errors.Is(err, sturdyc.ErrMissingRecord), errors.Is(err, sturdyc.ErrNotFound):
+		return nil, ErrNotFound
+	case errors.Is(err, sturdyc.ErrOnlyCachedRecords) && r != nil:
+		return r, nil // an old row, because the load has failed: it leaves the choice to the caller
+	default:
+		return nil, err
+	}
+}
+
+func (s *sturdy) GetMany(ctx context.Context, keys []string) (map[string]*Row, error) {
+	found, err := s.cache.GetOrFetchBatch(ctx, keys, sturdycKey, s.config.loadMany)
+	return found, err
+}
+
+func (s *sturdy) Invalidate(ctx context.Context, key string) error {
+	err := s.storage.rdb.Del(ctx, sturdycKey(key)).Err()
+	s.cache.Delete(sturdycKey(key))
+	return err
+}
+
+func (s *sturdy) Close() error { return s.storage.rdb.Close() }
+
+// sturdycStorage is what sturdyc asks its user to write. Its methods have no errors to return.
+type sturdycStorage struct {
+	rdb *redis.Client
+	ttl time.Duration
+}
+
+func (s *sturdycStorage) Get(ctx context.Context, key string) ([]byte, bool) {
+	b, err := s.rdb.Get(ctx, key).Bytes()
+	return b, err == nil
+}
+
+func (s *sturdycStorage) Set(ctx context.Context, key string, value []byte) {
+	s.rdb.Set(ctx, key, value, s.ttl)
+}
+
+func (s *sturdycStorage) GetBatch(ctx context.Context, keys []string) map[string][]byte {
+	values, err := s.rdb.MGet(ctx, keys...).Result()
+	if err != nil {
+		return nil
+	}
+	found := make(map[string][]byte, len(keys))
+	for i, v := range values {
+		if text, ok := v.(string); ok {
+			found[keys[i]] = []byte(text)
+		}
+	}
+	return found
+}
+
+func (s *sturdycStorage) SetBatch(ctx context.Context, records map[string][]byte) {
+	_, _ = s.rdb.Pipelined(ctx, func(p redis.Pipeliner) error {
+		for key, value := range records {
+			p.Set(ctx, key, value, s.ttl)
+		}
+		return nil
+	})
+}
+
+func (s *sturdycStorage) Delete(ctx context.Context, key string) { s.rdb.Del(ctx, key) }
+
+func (s *sturdycStorage) DeleteBatch(ctx context.Context, keys []string) { s.rdb.Del(ctx, keys...) }

@@ -1,0 +1,290 @@
+package bench
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/cacheaside/cacheaside/internal/testenv"
+)
+
+// database is what the tests load from: it counts, and a row may be missing or change.
+type database struct {
+	mu    sync.Mutex
+	rows  map[string]*Row
+	loads map[string]int
+}
+
+func newDatabase(keys ...string) *database {
+	d := &database{rows: map[string]*Row{}, loads: map[string]int{}}
+	for _, key := range keys {
+		d.rows[key] = rowOf(key)
+	}
+	return d
+}
+
+func (d *database) load(_ context.Context, key string) (*Row, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.loads[key]++
+	if r := d.rows[key]; r != nil {
+		c := *r
+		return &c, nil
+	}
+	return nil, ErrNotFound
+}
+
+func (d *database) loadMany(ctx context.Context, keys []string) (map[string]*Row, error) {
+	found := map[string]*Row{}
+	for _, key := range keys {
+		if r, err := d.load(ctx, key); err == nil {
+			found[key] = r
+		}
+	}
+	return found, nil
+}
+
+func (d *database) set(key string, r *Row) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.rows[key] = r
+}
+
+func (d *database) count(key string) int {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.loads[key]
+}
+
+// settle waits for what some write to Redis, or keep in memory, after the row has been returned.
+func settle() { time.Sleep(12 * time.Millisecond) }
+
+// eachPeer runs a test for each library and floor, on an empty Redis; and, for those with two tiers, without memory too.
+func eachPeer(t *testing.T, test func(t *testing.T, p Peer, c Config)) {
+	for _, p := range slices.Concat(Peers(), Floors()) {
+		modes := []bool{false}
+		if p.Memory && p.Redis {
+			modes = []bool{false, true}
+		}
+		for _, noMemory := range modes {
+			name := p.Name
+			if noMemory {
+				name += ", no memory"
+			}
+			t.Run(name, func(t *testing.T) {
+				c := Config{Redis: testenv.SharedRedis(t).Addr, TTL: time.Minute, NullTTL: 30 * time.Second, MemoryTTL: 30 * time.Second, NoMemory: noMemory, Patient: true}
+				test(t, p, c)
+			})
+		}
+	}
+}
+
+// A row is loaded once, and then comes from the cache, whole.
+func TestPeersLoadOnce(t *testing.T) {
+	eachPeer(t, func(t *testing.T, p Peer, c Config) {
+		db := newDatabase("a")
+		c.Load = db.load
+		cache := open(t, p, c)
+		for range 3 {
+			r, err := cache.Get(t.Context(), "a")
+			if err != nil || *r != *rowOf("a") {
+				t.Fatalf("got %v, %v", r, err)
+			}
+			settle()
+		}
+		if n := db.count("a"); n != 1 {
+			t.Errorf("%d loads", n)
+		}
+		if p.Redis { // another process finds it there
+			other := open(t, p, c)
+			if r, err := other.Get(t.Context(), "a"); err != nil || *r != *rowOf("a") || db.count("a") != 1 {
+				t.Errorf("another one: got %v, %v; %d loads", r, err, db.count("a"))
+			}
+			settle()
+		}
+	})
+}
+
+// A row that does not exist is ErrNotFound each time, and is asked for once where the peer has nulls.
+func TestPeersMissingRow(t *testing.T) {
+	eachPeer(t, func(t *testing.T, p Peer, c Config) {
+		db := newDatabase()
+		c.Load = db.load
+		cache := open(t, p, c)
+		for range 3 {
+			if r, err := cache.Get(t.Context(), "none"); !errors.Is(err, ErrNotFound) {
+				t.Fatalf("got %v, %v", r, err)
+			}
+			settle()
+		}
+		want := 3
+		if p.Nulls {
+			want = 1
+		}
+		if n := db.count("none"); n != want {
+			t.Errorf("%d loads, want %d", n, want)
+		}
+	})
+}
+
+// After Invalidate, the new row is loaded.
+func TestPeersInvalidate(t *testing.T) {
+	eachPeer(t, func(t *testing.T, p Peer, c Config) {
+		db := newDatabase("a")
+		c.Load = db.load
+		cache := open(t, p, c)
+		in, ok := cache.(Invalidator)
+		if !ok && !p.Floor {
+			t.Fatal("no Invalidate")
+		}
+		if !ok {
+			return
+		}
+		for i := range 3 {
+			if _, err := cache.Get(t.Context(), "a"); err != nil {
+				t.Fatal(err)
+			}
+			settle()
+			fresh := &Row{ID: int64(i), Text: "new"}
+			db.set("a", fresh)
+			if err := in.Invalidate(t.Context(), "a"); err != nil {
+				t.Fatal(err)
+			}
+			if p.Later {
+				settle()
+			}
+			if r, err := cache.Get(t.Context(), "a"); err != nil || *r != *fresh {
+				t.Errorf("got %v, %v", r, err)
+			}
+			settle()
+		}
+	})
+}
+
+// After Invalidate in one process, another that had the row in memory loads the new one, where the peer tells it; else it goes on with the old one.
+func TestPeersTell(t *testing.T) {
+	eachPeer(t, func(t *testing.T, p Peer, c Config) {
+		if !p.Redis || p.Floor {
+			return
+		}
+		db := newDatabase("a")
+		c.Load = db.load
+		one, two := open(t, p, c), open(t, p, c)
+		for _, cache := range []Cache{one, two, one, two} {
+			if _, err := cache.Get(t.Context(), "a"); err != nil {
+				t.Fatal(err)
+			}
+			settle()
+		}
+		db.set("a", &Row{Text: "new"})
+		if err := one.(Invalidator).Invalidate(t.Context(), "a"); err != nil {
+			t.Fatal(err)
+		}
+		want := "new"
+		if p.Memory && !c.NoMemory && !p.Tells {
+			want = text200
+		}
+		var r *Row
+		for range 100 { // a message may take a while
+			var err error
+			if r, err = two.Get(t.Context(), "a"); err != nil {
+				t.Fatal(err)
+			}
+			if r.Text == want {
+				break
+			}
+			settle()
+		}
+		if r.Text != want {
+			t.Errorf("the other one has %q", r.Text)
+		}
+	})
+}
+
+// A batch of which half is cached, and one row does not exist, is complete.
+func TestPeersBatch(t *testing.T) {
+	eachPeer(t, func(t *testing.T, p Peer, c Config) {
+		all := keys(11)
+		db := newDatabase(all[:10]...)
+		for _, batchLoad := range []bool{false, true} {
+			c.Load = db.load
+			if batchLoad {
+				c.LoadMany = db.loadMany
+				c.Redis = testenv.SharedRedis(t).Addr // emptied
+			}
+			cache := open(t, p, c)
+			batch, ok := cache.(Batcher)
+			if !ok {
+				return
+			}
+			clear(db.loads)
+			for _, key := range all[:5] {
+				if _, err := cache.Get(t.Context(), key); err != nil {
+					t.Fatal(err)
+				}
+			}
+			settle()
+			for range 2 {
+				found, err := batch.GetMany(t.Context(), all)
+				if err != nil || len(found) != 10 {
+					t.Fatalf("%d rows, %v", len(found), err)
+				}
+				for _, key := range all[:10] {
+					if found[key] == nil || *found[key] != *rowOf(key) {
+						t.Errorf("%s: %v", key, found[key])
+					}
+					if n := db.count(key); n != 1 {
+						t.Errorf("%s: %d loads", key, n)
+					}
+				}
+				settle()
+			}
+			want := 2
+			if p.Nulls {
+				want = 1
+			}
+			if n := db.count(all[10]); n != want {
+				t.Errorf("the row that does not exist: %d loads, want %d", n, want)
+			}
+		}
+	})
+}
+
+// Close ends what Open began, but for what leaks_test.go names.
+func TestPeersClose(t *testing.T) {
+	eachPeer(t, func(t *testing.T, p Peer, c Config) {
+		before := goleak.IgnoreCurrent()
+		db := newDatabase("a", "b")
+		c.Load = db.load
+		cache, err := p.Open(c)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, key := range []string{"a", "b", "none", "a"} {
+			if _, err := cache.Get(t.Context(), key); err != nil && !errors.Is(err, ErrNotFound) {
+				t.Fatal(err)
+			}
+		}
+		if err := cache.Close(); err != nil {
+			t.Fatal(err)
+		}
+		if err := goleak.Find(append([]goleak.Option{before}, leftBehind...)...); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+func TestPeersAreToldApart(t *testing.T) {
+	seen := map[string]bool{}
+	for _, p := range slices.Concat(Peers(), Floors()) {
+		if seen[p.Name] || p.Name == "" || p.Module == "" || p.Settings == "" || p.Open == nil {
+			t.Errorf("%q: named twice, or something is missing", p.Name)
+		}
+		seen[p.Name] = true
+	}
+}

@@ -33,7 +33,6 @@ type replay struct {
 	File       string
 	Accesses   int // the first of the trace; 0: all
 	Percent    int // of the distinct rows that memory has room for
-	TextBytes  int // of a row
 	Load       time.Duration
 	Goroutines int
 }
@@ -42,6 +41,7 @@ type replay struct {
 type replayed struct {
 	Accesses, Distinct, Loads int
 	Reads                     int // commands that read from Redis, without those of the second check that a load begins with
+	Rows, Bytes               int // for which there was room
 	Took                      time.Duration
 	Err                       string
 }
@@ -106,9 +106,12 @@ func percent(f float64) string { return fmt.Sprintf("%.1f %%", 100*f) }
 func (r replayed) perSecond() float64 { return float64(r.Accesses) / r.Took.Seconds() }
 
 // rowBytes is what a row takes in memory: its key, its fields, its strings; of our own bookkeeping, which counts in our budget, too, it has nothing.
-func rowBytes(key string, text int) int64 {
-	return int64(len(key)) + int64(unsafe.Sizeof(Row{})) + int64(len(rowOf(key).Name)) + int64(text)
+func rowBytes(key string) int {
+	return len(key) + int(unsafe.Sizeof(Row{})) + len(rowOf(key).Name) + textBytes
 }
+
+// textBytes is how long the text of a row is here.
+const textBytes = 2 << 10
 
 func (r replay) run() (result replayed, err error) {
 	p, ok := peer(r.Peer)
@@ -120,12 +123,12 @@ func (r replay) run() (result replayed, err error) {
 		return result, err
 	}
 	ctx := context.Background()
-	text := strings.Repeat("x", r.TextBytes)
-	rows := max(1, len(keys)*r.Percent/100)
+	text := strings.Repeat("x", textBytes)
+	rows := max(len(keys)*r.Percent/100, 1<<20/rowBytes(keys[0])+1) // at least the MiB that cacheaside needs
 	var loads atomic.Int64
 	config := Config{
 		Redis: r.Redis, Patient: true, TTL: time.Hour, MemoryTTL: time.Hour,
-		MemoryRows: rows, MemoryBytes: max(1<<20, int64(rows)*rowBytes(keys[0], r.TextBytes)),
+		MemoryRows: rows, MemoryBytes: int64(rows * rowBytes(keys[0])),
 		Load: func(_ context.Context, key string) (*Row, error) {
 			loads.Add(1)
 			if r.Load > 0 {
@@ -180,7 +183,7 @@ func (r replay) run() (result replayed, err error) {
 	}
 	after, err := r.reads(ctx)
 	n := int(loads.Load())
-	return replayed{Accesses: len(accesses), Distinct: len(keys), Loads: n, Reads: after - before - n*(cold-1), Took: took}, err
+	return replayed{Accesses: len(accesses), Distinct: len(keys), Loads: n, Reads: after - before - n*(cold-1), Rows: rows, Bytes: int(config.MemoryBytes), Took: took}, err
 }
 
 // readsOfACold is how many commands read from Redis for a key that is nowhere: more than one if there is a second check.

@@ -11,6 +11,7 @@ import (
 	"io"
 	"os"
 	"regexp"
+	"runtime"
 	"runtime/debug"
 	"strconv"
 	"strings"
@@ -42,6 +43,7 @@ type replayed struct {
 	Accesses, Distinct, Loads int
 	Reads                     int // commands that read from Redis, without those of the second check that a load begins with
 	Rows, Bytes               int // for which there was room
+	Heap                      int // bytes, in the end, more than before
 	Took                      time.Duration
 	Err                       string
 }
@@ -135,7 +137,7 @@ func (r replay) run() (result replayed, err error) {
 				time.Sleep(r.Load)
 			}
 			row := rowOf(key)
-			row.Text = text
+			row.Text = strings.Clone(text) // a row of its own, as one from a database
 			return row, nil
 		},
 	}
@@ -143,6 +145,7 @@ func (r replay) run() (result replayed, err error) {
 	if err != nil {
 		return result, err
 	}
+	empty := heap()
 	c, err := p.Open(config)
 	if err != nil {
 		return result, err
@@ -182,8 +185,17 @@ func (r replay) run() (result replayed, err error) {
 		return result, *err
 	}
 	after, err := r.reads(ctx)
+	grown := heap() - empty
 	n := int(loads.Load())
-	return replayed{Accesses: len(accesses), Distinct: len(keys), Loads: n, Reads: after - before - n*(cold-1), Rows: rows, Bytes: int(config.MemoryBytes), Took: took}, err
+	return replayed{Accesses: len(accesses), Distinct: len(keys), Loads: n, Reads: after - before - n*(cold-1), Rows: rows, Bytes: int(config.MemoryBytes), Heap: grown, Took: took}, err
+}
+
+func heap() int {
+	var m runtime.MemStats
+	runtime.GC()
+	runtime.GC() // what pools have kept
+	runtime.ReadMemStats(&m)
+	return int(m.HeapAlloc)
 }
 
 // readsOfACold is how many commands read from Redis for a key that is nowhere: more than one if there is a second check.

@@ -46,7 +46,6 @@ func TestTraces(t *testing.T) {
 
 // compare publishes the table of a trace, and names the other peers that have Redis, the fastest first.
 func (tr trace) compare(t *testing.T, fastest []string) []string {
-	server := testenv.SharedRedis(t)
 	table := &Table{Section: 12, Head: []string{"memory", "", "heap, MiB", "without Redis", "loads", "accesses/s", "of cacheaside"}}
 	speeds := map[string][]float64{}
 	var peers []Peer
@@ -62,8 +61,7 @@ func (tr trace) compare(t *testing.T, fastest []string) []string {
 		for run := range tr.runs {
 			for j := range peers {
 				p := peers[(run+j)%len(peers)]
-				server = testenv.SharedRedis(t) // empty
-				r := replay{Peer: p.Name, Redis: server.Addr, File: tr.file, Accesses: tr.first, Percent: share, Load: tr.load, Goroutines: 64}.start(t)
+				r := replay{Peer: p.Name, Redis: testenv.SharedRedis(t).Addr, File: tr.file, Accesses: tr.first, Percent: share, Load: tr.load, Goroutines: 64}.start(t)
 				results[p.Name] = r
 				if r.Err == "" {
 					speeds[p.Name] = append(speeds[p.Name], r.perSecond())

@@ -1,0 +1,276 @@
+package bench
+
+import (
+	"bufio"
+	"compress/gzip"
+	"context"
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"regexp"
+	"runtime"
+	"runtime/debug"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+	"unsafe"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/cacheaside/cacheaside/internal/testenv"
+)
+
+// replay is a trace that a process of its own replays: some peers have memory that outlives their caches.
+type replay struct {
+	Peer       string
+	Redis      string
+	File       string
+	Accesses   int // the first of the trace; 0: all
+	Percent    int // of the distinct rows that memory has room for
+	Load       time.Duration
+	Goroutines int
+}
+
+// replayed is what came of it.
+type replayed struct {
+	Accesses, Distinct, Loads int
+	Reads                     int // commands that read from Redis, without those of the second check that a load begins with
+	Rows, Bytes               int // for which there was room
+	Heap                      int // bytes, in the end, more than before
+	Took                      time.Duration
+	Err                       string
+}
+
+func init() {
+	testenv.RegisterChild("replay", func() {
+		var of replay
+		var r replayed
+		muffle()
+		err := json.Unmarshal([]byte(os.Getenv("REPLAY")), &of)
+		if err == nil {
+			r, err = of.run()
+		}
+		if err != nil {
+			r.Err = err.Error()
+		}
+		json.NewEncoder(os.Stdout).Encode(r)
+	})
+}
+
+// muffle drops what peers say on their standard error, for each access, some of them; all but the report of a crash.
+func muffle() {
+	if null, err := os.OpenFile(os.DevNull, os.O_WRONLY, 0); err == nil {
+		debug.SetCrashOutput(os.Stderr, debug.CrashOptions{})
+		syscall.Dup3(int(null.Fd()), 2, 0)
+		null.Close()
+	}
+}
+
+// start has a child replay it.
+func (r replay) start(t *testing.T) (result replayed) {
+	t.Helper()
+	b, err := json.Marshal(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	child := testenv.SpawnChild(t, "replay", "REPLAY="+string(b))
+	line, err := child.ReadLine(2 * time.Minute)
+	if err == nil {
+		err = json.Unmarshal([]byte(line), &result)
+	}
+	if err != nil {
+		result.Err = err.Error()
+	}
+	return result
+}
+
+// rate is the share of accesses for which Redis was not asked (without Redis: nothing was loaded), some of which had waited for others that did.
+func (r replayed) rate(p Peer) any {
+	switch {
+	case !p.Memory:
+		return "has no memory"
+	case !p.Redis:
+		return percent(1 - float64(r.Loads)/float64(r.Accesses))
+	default:
+		return percent(1 - float64(r.Reads)/float64(r.Accesses))
+	}
+}
+
+func percent(f float64) string { return fmt.Sprintf("%.1f %%", 100*f) }
+
+func (r replayed) perSecond() float64 { return float64(r.Accesses) / r.Took.Seconds() }
+
+// rowBytes is what a row takes in memory: its key, its fields, its strings; of our own bookkeeping, which counts in our budget, too, it has nothing.
+func rowBytes(key string) int {
+	return len(key) + int(unsafe.Sizeof(Row{})) + len(rowOf(key).Name) + textBytes
+}
+
+// textBytes is how long the text of a row is here.
+const textBytes = 2 << 10
+
+func (r replay) run() (result replayed, err error) {
+	p, ok := peer(r.Peer)
+	if !ok {
+		return result, errors.New("no such peer")
+	}
+	accesses, keys, err := readTrace(r.File, r.Accesses)
+	if err != nil {
+		return result, err
+	}
+	ctx := context.Background()
+	text := strings.Repeat("x", textBytes)
+	rows := max(len(keys)*r.Percent/100, 1<<20/rowBytes(keys[0])+1) // at least the MiB that cacheaside needs
+	var loads atomic.Int64
+	config := Config{
+		Redis: r.Redis, Patient: true, TTL: time.Hour, MemoryTTL: time.Hour,
+		MemoryRows: rows, MemoryBytes: int64(rows * rowBytes(keys[0])),
+		Load: func(_ context.Context, key string) (*Row, error) {
+			loads.Add(1)
+			if r.Load > 0 {
+				time.Sleep(r.Load)
+			}
+			row := rowOf(key)
+			row.Text = strings.Clone(text) // a row of its own, as one from a database
+			return row, nil
+		},
+	}
+	cold, err := r.readsOfACold(ctx, p, config)
+	if err != nil {
+		return result, err
+	}
+	empty := heap()
+	c, err := p.Open(config)
+	if err != nil {
+		return result, err
+	}
+	defer c.Close()
+	loads.Store(0)
+	before, err := r.reads(ctx)
+	if err != nil {
+		return result, err
+	}
+	var failed atomic.Pointer[error]
+	var next atomic.Int64
+	var wg sync.WaitGroup
+	began := time.Now()
+	for range r.Goroutines {
+		wg.Go(func() {
+			for failed.Load() == nil {
+				i := int(next.Add(1)) - 1
+				if i >= len(accesses) {
+					return
+				}
+				key := keys[accesses[i]]
+				row, err := c.Get(ctx, key)
+				if err == nil && (!strings.HasSuffix(row.Name, key) || len(row.Text) != len(text)) {
+					err = errors.New("the row of another key")
+				}
+				if err != nil {
+					first := err
+					failed.CompareAndSwap(nil, &first)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	took := time.Since(began)
+	if err := failed.Load(); err != nil {
+		return result, *err
+	}
+	after, err := r.reads(ctx)
+	grown := heap() - empty
+	n := int(loads.Load())
+	return replayed{Accesses: len(accesses), Distinct: len(keys), Loads: n, Reads: after - before - n*(cold-1), Rows: rows, Bytes: int(config.MemoryBytes), Heap: grown, Took: took}, err
+}
+
+func heap() int {
+	var m runtime.MemStats
+	runtime.GC()
+	runtime.GC() // what pools have kept
+	runtime.ReadMemStats(&m)
+	return int(m.HeapAlloc)
+}
+
+// readsOfACold is how many commands read from Redis for a key that is nowhere: more than one if there is a second check.
+func (r replay) readsOfACold(ctx context.Context, p Peer, config Config) (int, error) {
+	if !p.Redis {
+		return 1, nil
+	}
+	const n = 20
+	config.NoMemory = true
+	c, err := p.Open(config)
+	if err != nil {
+		return 0, err
+	}
+	before, err := r.reads(ctx)
+	for i := 0; i < n && err == nil; i++ {
+		_, err = c.Get(ctx, fmt.Sprint("cold:", i))
+	}
+	if err != nil {
+		return 0, errors.Join(err, c.Close())
+	}
+	after, err := r.reads(ctx)
+	return max(1, (after-before)/n), errors.Join(err, c.Close())
+}
+
+var readCommand = regexp.MustCompile(`(?m)^cmdstat_(?:get|getex|mget|hget|hmget|hgetall):calls=(\d+)`)
+
+// reads is how many commands that read a value Redis has executed, those of scripts included.
+func (r replay) reads(ctx context.Context) (n int, err error) {
+	rdb := redis.NewClient(&redis.Options{Addr: r.Redis})
+	defer rdb.Close()
+	info, err := rdb.Info(ctx, "commandstats").Result()
+	for _, m := range readCommand.FindAllStringSubmatch(info, -1) {
+		calls, _ := strconv.Atoi(m[1])
+		n += calls
+	}
+	return n, err
+}
+
+func peer(name string) (Peer, bool) {
+	for _, p := range registered {
+		if p.Name == name {
+			return p, true
+		}
+	}
+	return Peer{}, false
+}
+
+// readTrace reads a gzip stream of big-endian 32-bit integers, one for each access: the first n, or all. An access is the place of its key in keys.
+func readTrace(file string, n int) (accesses []int32, keys []string, err error) {
+	f, err := os.Open(file)
+	if err != nil {
+		return nil, nil, err
+	}
+	defer f.Close()
+	z, err := gzip.NewReader(bufio.NewReader(f))
+	if err != nil {
+		return nil, nil, err
+	}
+	in := bufio.NewReaderSize(z, 1<<16)
+	places := map[int32]int32{}
+	var b [4]byte
+	for n == 0 || len(accesses) < n {
+		if _, err = io.ReadFull(in, b[:]); err == io.EOF {
+			break
+		} else if err != nil {
+			return nil, nil, err
+		}
+		id := int32(binary.BigEndian.Uint32(b[:]))
+		place, ok := places[id]
+		if !ok {
+			place = int32(len(keys))
+			places[id] = place
+			keys = append(keys, fmt.Sprintf("product:%010d", id))
+		}
+		accesses = append(accesses, place)
+	}
+	return accesses, keys, nil
+}

@@ -1,0 +1,120 @@
+package bench
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/cacheaside/cacheaside/internal/testenv"
+)
+
+// trace is replayed by all peers, with each of the budgets for memory.
+type trace struct {
+	title, file string
+	distinct    int // keys of the whole of it
+	first       int // so many accesses of it; 0: all
+	load        time.Duration
+	budgets     []int // in percent of the rows
+	runs        int
+	best        int // only so many of the other peers, the fastest of those with Redis; 0: all
+	bar         bool
+}
+
+// Accesses of a production web shop, from an empty Redis on.
+func TestTraces(t *testing.T) {
+	const web12, web07, orm = "../examples/quickstart/testdata/web12.trace.gz", "testdata/web07.trace.gz", "testdata/orm-busy.trace.gz"
+	traces := []trace{
+		{title: "web12", file: web12, distinct: 13_756, budgets: []int{1, 10, 50}, runs: 1},
+		{title: "web07", file: web07, distinct: 20_484, budgets: []int{1, 10, 50}, runs: 1},
+		{title: "orm-busy", file: orm, first: 300_000, budgets: []int{1, 50}, runs: 1},
+		{title: "orm-busy", file: orm, first: 300_000, budgets: []int{10}, runs: 3, bar: true},
+		{title: "orm-busy, loads of 1 ms", file: orm, first: 300_000, load: time.Millisecond, budgets: []int{10}, runs: 1},
+		{title: "orm-busy", file: orm, distinct: 76_349, budgets: []int{10}, runs: 1, best: 2, bar: true},
+	}
+	if !full {
+		traces = []trace{
+			{title: "orm-busy", file: orm, first: 5_000, budgets: []int{50}, runs: 1},
+		}
+	}
+	var fastest []string
+	for i, tr := range traces {
+		t.Run(fmt.Sprint(i, " ", tr.title), func(t *testing.T) { fastest = tr.compare(t, fastest) })
+	}
+}
+
+// compare publishes the table of a trace, and names the other peers that have Redis, the fastest first.
+func (tr trace) compare(t *testing.T, fastest []string) []string {
+	table := &Table{Section: 12, Head: []string{"memory", "", "heap, MiB", "without Redis", "loads", "accesses/s", "of cacheaside"}}
+	speeds := map[string][]float64{}
+	var peers []Peer
+	for _, p := range Peers() {
+		if tr.best == 0 || p.Name == own || slices.Contains(fastest[:min(tr.best, len(fastest))], p.Name) {
+			peers = append(peers, p)
+		}
+	}
+	var last replayed
+	for _, share := range tr.budgets {
+		clear(speeds)
+		results := map[string]replayed{}
+		for run := range tr.runs {
+			for j := range peers {
+				p := peers[(run+j)%len(peers)]
+				r := replay{Peer: p.Name, Redis: testenv.SharedRedis(t).Addr, File: tr.file, Accesses: tr.first, Percent: share, Load: tr.load, Goroutines: 64}.start(t)
+				results[p.Name] = r
+				if r.Err == "" {
+					speeds[p.Name] = append(speeds[p.Name], r.perSecond())
+				}
+			}
+		}
+		last = results[own]
+		tr.check(t, last)
+		budget := fmt.Sprintf("%s, %.1f MiB", percent(float64(last.Rows)/float64(last.Distinct)), float64(last.Bytes)/(1<<20))
+		for _, p := range peers {
+			name := p.Name
+			if !p.Redis {
+				name += ", without Redis: what it evicts is loaded again"
+			}
+			r := results[p.Name]
+			if r.Err != "" {
+				table.Row(budget, name, "", "failed", r.Err, "", "")
+				continue
+			}
+			table.Row(budget, name, float64(r.Heap)/(1<<20), r.rate(p), float64(r.Loads), median(speeds[p.Name]), median(ratios(speeds[p.Name], speeds[own])))
+		}
+	}
+	table.Title = fmt.Sprintf("The trace %s: %s accesses, %s keys", tr.title, digits(float64(last.Accesses)), digits(float64(last.Distinct)))
+	table.Text = fmt.Sprintf("64 goroutines of one process replay it from an empty Redis on; a row has %d bytes of text, and a load takes %v. Memory is room for so many of the distinct rows, for peers that count rows; for peers that count bytes, for the bytes of so many rows: "+
+		"key, fields and strings. Bookkeeping is not in that, and our own budget has to pay for it. At least it is 1 MiB, the least that cacheaside takes. The heap is what it has grown by in the end, connections included. "+
+		"\"Without Redis\" is the share of accesses for which nothing was read there: most are hits in memory, some have waited for others'.", textBytes, tr.load)
+	publish(t, table)
+
+	var others []string
+	for _, p := range peers {
+		if p.Name != own && p.Redis && len(speeds[p.Name]) > 0 {
+			others = append(others, p.Name)
+		}
+	}
+	slices.SortFunc(others, func(a, b string) int { return -cmp.Compare(median(speeds[a]), median(speeds[b])) })
+	if tr.bar {
+		for _, name := range others {
+			bar(t, "time beside "+name, median(ratios(speeds[name], speeds[own])), 1/1.5)
+		}
+	}
+	return others
+}
+
+// check asserts what does not depend on time, of our own.
+func (tr trace) check(t *testing.T, r replayed) {
+	t.Helper()
+	if r.Err != "" {
+		t.Error(r.Err)
+	}
+	if r.Loads != r.Distinct {
+		t.Errorf("%d loads of %d keys", r.Loads, r.Distinct)
+	}
+	if tr.distinct != 0 && r.Distinct != tr.distinct {
+		t.Errorf("%d distinct keys, not %d: another trace", r.Distinct, tr.distinct)
+	}
+}

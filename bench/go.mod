@@ -10,12 +10,15 @@ require (
 	go.uber.org/goleak v1.3.0
 )
 
+require github.com/bits-and-blooms/bitset v1.24.2 // indirect
+
 require (
 	filippo.io/edwards25519 v1.2.0 // indirect
 	github.com/alicebob/miniredis/v2 v2.40.0 // indirect
+	github.com/bits-and-blooms/bloom/v3 v3.7.1
 	github.com/cespare/xxhash/v2 v2.3.0 // indirect
 	github.com/dustin/go-humanize v1.0.1 // indirect
-	github.com/go-redsync/redsync/v4 v4.18.0 // indirect
+	github.com/go-redsync/redsync/v4 v4.18.0
 	github.com/go-sql-driver/mysql v1.10.0 // indirect
 	github.com/go-zookeeper/zk v1.0.4 // indirect
 	github.com/google/uuid v1.6.0 // indirect
@@ -39,3 +42,5 @@ require (
 )
 
 replace github.com/cacheaside/cacheaside => ../
+
+replace github.com/cacheaside/cacheaside/canal/mysqlbinlog => ../canal/mysqlbinlog

@@ -1,0 +1,76 @@
+package bench
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"testing"
+
+	"github.com/cacheaside/cacheaside/internal/testenv"
+	"github.com/cacheaside/cacheaside/lock"
+	"github.com/cacheaside/cacheaside/lock/mysqllock"
+)
+
+// durableMariaDB is a server whose commits are on the disk.
+func durableMariaDB(t *testing.T) *testenv.MariaDB {
+	t.Helper()
+	return testenv.StartMariaDB(t, "--innodb-flush-log-at-trx-commit=1")
+}
+
+// getLock has a lock of the server by a connection.
+func getLock(ctx context.Context, conn *sql.Conn, name string) (release func() error, err error) {
+	ask := func(statement string) error {
+		var n int
+		if err := conn.QueryRowContext(ctx, statement, name).Scan(&n); err != nil || n == 1 {
+			return err
+		}
+		return errors.New("the server refuses the lock")
+	}
+	if err := ask("SELECT GET_LOCK(?, 10)"); err != nil {
+		return nil, err
+	}
+	return func() error { return ask("SELECT RELEASE_LOCK(?)") }, nil
+}
+
+// A lock in MariaDB that nobody else wants.
+func TestMySQLLock(t *testing.T) {
+	m := durableMariaDB(t)
+	db := m.DB(t)
+	if err := mysqllock.CreateTable(t.Context(), db, nil); err != nil {
+		t.Fatal(err)
+	}
+	dsn := m.DSN(t) + "&interpolateParams=true" // one trip for a statement
+	floors := must(sql.Open("mysql", dsn))(t)
+	defer floors.Close()
+	conn := must(floors.Conn(t.Context()))(t)
+	defer conn.Close()
+	newConnection := must(sql.Open("mysql", dsn))(t)
+	defer newConnection.Close()
+	newConnection.SetMaxIdleConns(-1)
+
+	rows := must(mysqllock.New(db, nil))(t)
+	named := must(mysqllock.NewNamed(db, nil))(t)
+	for _, l := range []*lock.Locker{rows, named} {
+		t.Cleanup(func() { l.Close() })
+	}
+	uncontended(t, &Table{Section: 14, Title: "A lock in MariaDB, uncontended",
+		Text: "Acquire and release, one goroutine, innodb_flush_log_at_trx_commit=1. GET_LOCK by one connection for all is the floor; it is held by whoever has that connection, and with a pool that has to be one for each lock. New writes a row when it acquires and when it releases; NewNamed has a connection of its own for each lock, and with a token writes a row, too.",
+		Head: []string{"", "us", "middle half", "of the floor", "allocations"}},
+		[]locking{
+			{"GET_LOCK, RELEASE_LOCK", func(ctx context.Context, name string) (func() error, error) { return getLock(ctx, conn, name) }},
+			{"GET_LOCK, RELEASE_LOCK by a new connection", func(ctx context.Context, name string) (func() error, error) {
+				c, err := newConnection.Conn(ctx)
+				if err != nil {
+					return nil, err
+				}
+				release, err := getLock(ctx, c, name)
+				if err != nil {
+					return nil, errors.Join(err, c.Close())
+				}
+				return func() error { return errors.Join(release(), c.Close()) }, nil
+			}},
+			ownLock("cacheaside: mysqllock.New (a row)", rows, nil),
+			ownLock("cacheaside: mysqllock.NewNamed (GET_LOCK)", named, nil),
+			ownLock("cacheaside: mysqllock.NewNamed, NoToken", named, &lock.Options{NoToken: true}),
+		})
+}

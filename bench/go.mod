@@ -4,13 +4,28 @@ go 1.26.0
 
 require (
 	github.com/cacheaside/cacheaside v0.0.0
+	github.com/cacheaside/cacheaside/canal/mysqlbinlog v0.0.0-00010101000000-000000000000
 	github.com/dgraph-io/ristretto/v2 v2.4.2
+	github.com/go-mysql-org/go-mysql v1.16.0
+	github.com/jmoiron/sqlx v1.4.0
 	github.com/maypok86/otter/v2 v2.4.0
 	github.com/redis/go-redis/v9 v9.23.0
 	go.uber.org/goleak v1.3.0
 )
 
-require github.com/bits-and-blooms/bitset v1.24.2 // indirect
+require (
+	github.com/bits-and-blooms/bitset v1.24.2 // indirect
+	github.com/coreos/go-semver v0.3.1 // indirect
+	github.com/goccy/go-json v0.10.6 // indirect
+	github.com/pingcap/errors v0.11.5-0.20260310054046-9c8b3586e4b2 // indirect
+	github.com/pingcap/log v1.1.1-0.20260227082333-572e590d08f1 // indirect
+	github.com/pingcap/tidb/pkg/parser v0.0.0-20260504140133-511dba1dbe17 // indirect
+	github.com/shopspring/decimal v1.4.0 // indirect
+	go.uber.org/multierr v1.11.0 // indirect
+	go.uber.org/zap v1.28.0 // indirect
+	golang.org/x/text v0.41.0 // indirect
+	gopkg.in/natefinch/lumberjack.v2 v2.2.1 // indirect
+)
 
 require (
 	filippo.io/edwards25519 v1.2.0 // indirect
@@ -34,7 +49,6 @@ require (
 	golang.org/x/sync v0.24.0 // indirect
 	golang.org/x/sys v0.48.0 // indirect
 	golang.org/x/time v0.15.0 // indirect
-	golang.org/x/tools v0.48.0 // indirect
 	modernc.org/libc v1.74.1 // indirect
 	modernc.org/mathutil v1.7.1 // indirect
 	modernc.org/memory v1.11.0 // indirect

@@ -34,7 +34,7 @@ type backlog struct {
 func newBacklog(t *testing.T, changes int) *backlog {
 	t.Helper()
 	const rows = 10_000
-	m := testenv.StartMariaDB(t)
+	m := testenv.SharedMariaDB(t)
 	x := &backlog{T: t, server: m, db: m.DB(t), changes: changes}
 	for _, statement := range []string{
 		"CREATE TABLE users (id BIGINT PRIMARY KEY, name VARCHAR(50), n INT, note VARCHAR(100))",

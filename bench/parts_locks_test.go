@@ -131,13 +131,13 @@ func TestLock(t *testing.T) {
 
 // A lock in Redis for which 50 goroutines of a process contend.
 func TestLockContention(t *testing.T) {
-	const workers, grants = 50, 4
+	workers, grants := size(50, 10), size(4, 2)
 	server := testenv.SharedRedis(t)
 	raw := rawLock(redisClient(t, server))
 	before := total(server.CommandCalls(t))
 	floor := alternate(t, raw, workers*grants)
 	each := float64(total(server.CommandCalls(t))-before) / float64(workers*grants)
-	table := &Table{Section: 14, Title: "A lock in Redis, 50 workers of one process",
+	table := &Table{Section: 14, Title: fmt.Sprintf("A lock in Redis, %d workers of one process", workers),
 		Text: fmt.Sprintf("Each has it %d times, for a millisecond. The floor is one worker alone, who has it %d times by SET NX PX. redsync polls, at intervals that its options set; a wait of its is over, without the lock, after so many tries. Waits are from the call to the lock; the medians of %d runs. Commands are counted with those that scripts run.",
 			grants, workers*grants, size(5, 1)),
 		Head: []string{"", "all, s", "of the floor", "wait p50, ms", "p99, ms", "longest, ms", "not granted", "commands a grant"}}
@@ -174,7 +174,7 @@ func TestLockContention(t *testing.T) {
 		}
 	}
 	publish(t, table)
-	bar(t, "50 workers beside one that has a raw lock as often", ratio[own], 1.3)
+	bar(t, "50 workers who contend, beside one alone with a raw lock", ratio[own], 1.3)
 }
 
 func total(calls map[string]int) (n int) {

@@ -11,10 +11,19 @@ import (
 	"github.com/cacheaside/cacheaside/lock/mysqllock"
 )
 
-// durableMariaDB is a server whose commits are on the disk.
+// durableMariaDB is the server, whose commits wait for the disk until the test ends.
 func durableMariaDB(t *testing.T) *testenv.MariaDB {
 	t.Helper()
-	return testenv.StartMariaDB(t, "--innodb-flush-log-at-trx-commit=1")
+	m := testenv.SharedMariaDB(t)
+	db := must(sql.Open("mysql", m.DSN(t)))(t)
+	must(db.Exec("SET GLOBAL innodb_flush_log_at_trx_commit = 1"))(t)
+	t.Cleanup(func() {
+		_, err := db.Exec("SET GLOBAL innodb_flush_log_at_trx_commit = 0")
+		if err := errors.Join(err, db.Close()); err != nil {
+			t.Error(err)
+		}
+	})
+	return m
 }
 
 // getLock has a lock of the server by a connection.

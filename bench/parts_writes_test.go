@@ -137,7 +137,7 @@ func TestWrites(t *testing.T) {
 	x.levels()
 
 	each := size(100*time.Millisecond, 2*time.Millisecond)
-	for run := range size(20, 2) + 1 { // the first is to warm up
+	for run := range size(20, 1) + 1 { // the first is to warm up
 		for j := range x.ways {
 			way := x.ways[(run+j)%len(x.ways)]
 			began, n := time.Now(), 0

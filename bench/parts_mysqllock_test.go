@@ -48,6 +48,7 @@ func TestMySQLLock(t *testing.T) {
 	if err := mysqllock.CreateTable(t.Context(), db, nil); err != nil {
 		t.Fatal(err)
 	}
+	must(db.Exec("CREATE TABLE raw_lock (name VARCHAR(100) PRIMARY KEY, owner VARCHAR(100))"))(t)
 	dsn := m.DSN(t) + "&interpolateParams=true" // one trip for a statement
 	floors := must(sql.Open("mysql", dsn))(t)
 	defer floors.Close()
@@ -63,7 +64,7 @@ func TestMySQLLock(t *testing.T) {
 		t.Cleanup(func() { l.Close() })
 	}
 	uncontended(t, &Table{Section: 14, Title: "A lock in MariaDB, uncontended",
-		Text: "Acquire and release, one goroutine, innodb_flush_log_at_trx_commit=1. GET_LOCK by one connection for all is the floor; it is held by whoever has that connection, and with a pool that has to be one for each lock. New writes a row when it acquires and when it releases; NewNamed has a connection of its own for each lock, and with a token writes a row, too.",
+		Text: "Acquire and release, one goroutine, innodb_flush_log_at_trx_commit=1. GET_LOCK by one connection for all is the floor; it is held by whoever has that connection, and with a pool that has to be one for each lock. A row that is inserted and deleted is the least that a lock in a table can be: nothing frees it where its holder has died. New reads its row, writes it, and writes it again to release it; NewNamed has a connection of its own for each lock, and with a token writes a row, too.",
 		Head: []string{"", "us", "middle half", "of the floor", "allocations"}},
 		[]locking{
 			{"GET_LOCK, RELEASE_LOCK", func(ctx context.Context, name string) (func() error, error) { return getLock(ctx, conn, name) }},
@@ -77,6 +78,13 @@ func TestMySQLLock(t *testing.T) {
 					return nil, errors.Join(err, c.Close())
 				}
 				return func() error { return errors.Join(release(), c.Close()) }, nil
+			}},
+			{"INSERT, DELETE of a row", func(ctx context.Context, name string) (func() error, error) {
+				_, err := conn.ExecContext(ctx, "INSERT INTO raw_lock VALUES (?, 'an-id')", name)
+				return func() error {
+					_, err := conn.ExecContext(ctx, "DELETE FROM raw_lock WHERE name = ? AND owner = 'an-id'", name)
+					return err
+				}, err
 			}},
 			ownLock("cacheaside: mysqllock.New (a row)", rows, nil),
 			ownLock("cacheaside: mysqllock.NewNamed (GET_LOCK)", named, nil),

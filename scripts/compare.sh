@@ -97,5 +97,5 @@ while read -r section test; do
 done < <(workloads)
 together "$@" >"$out"
 echo "all is in $out; it took $SECONDS s"
-if grep -h ' FAILS |$' "$tables"/*.bars 2>/dev/null; then failed=1; fi
+grep -h ' FAILS |$' "$tables"/*.bars 2>/dev/null || true # also of sections that were not run now
 exit $failed

@@ -15,11 +15,15 @@ servers: ## install the servers that the tests start (Debian, Ubuntu)
 	@scripts/servers.sh $(SERVERS)
 
 test: servers ## all tests of all modules with the race detector; then what timing and allocations need without it, and over TLS
-	@set -e; for m in $(MODULES); do echo "== $$m"; (cd $$m && go build ./... && go vet ./... && go list -race -test -deps -export ./... >/dev/null && go test -race -vet=off -timeout 10m ./...); done
+	@set -e; for m in $(filter-out bench,$(MODULES)); do echo "== $$m"; (cd $$m && go build ./... && go vet ./... && go list -race -test -deps -export ./... >/dev/null && go test -race -vet=off -timeout 10m ./...); done
+	@echo "== bench, without the race detector"
+	cd bench && go vet . && go test -vet=off -timeout 10m .
 	@echo "== without the race detector: bounds on time and allocations"
 	go test -count=1 -run '$(TIMED)' . ./internal/local ./internal/keys
 	@echo "== over TLS, as a user of Redis who may use only what is documented"
 	CACHEASIDE_TEST_REDIS=tls go test -count=1 -skip '$(PLAIN)' .
+
+# bench has no race detector: its product is figures, the library's own races are looked for where it is tested, and all that the peers need would have to be compiled once more for it.
 
 # What needs no Redis of its own kind: it has a proxy, child processes, a bubble or a server of its own, and would only do the same again.
 PLAIN := ^(TestExpiryStorm|TestFlushUnderLoad|TestRedis(Killed|Hung)UnderLoad|TestDatabaseFails|TestSlowDatabase|TestBreakdown.*|TestEarlyRefresh.*|TestHotKeyNeverExpires|TestHardEnd|TestOverlappingBatches|TestClusterNodeHangs|TestSlotMoves|TestServerRefuses|TestReplicaLagHistory|TestRedisOutOfReach|TestRenewalIsTriedAgain|TestCloseDuringHits|TestRedisHangs|TestNobodyReloadsWhatIsNotRead|TestStaleWhileTheBreakerIsOpen|TestLives|TestHistory.*|TestStrictHistoryIsLinearizable|TestHoldsWhileASlotMoves|TestHoldThatComesLate|TestSuspendedProcess|TestRefreshesAreAskedFor|TestLoadLockWithoutRedis|TestAttack|Example.*)$$
@@ -58,4 +62,7 @@ mutants: ## take each guard out, and show that the test named for it fails
 accept: servers ## the long runs whose figures are reported; the log is kept in docs/accept
 	@scripts/accept.sh
 
-.PHONY: help servers test check lint race bench fuzz torture mutants accept
+compare: servers ## the library beside its peers, on the same work in the same run; the tables are kept in docs/benchmarks.md
+	@scripts/compare.sh
+
+.PHONY: help servers test check lint race bench compare fuzz torture mutants accept

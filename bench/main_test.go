@@ -1,6 +1,7 @@
 package bench
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -24,7 +25,7 @@ func size[T any](n, few T) T {
 	return few
 }
 
-// publish logs a table, and puts it where `make compare` collects them.
+// publish logs a table, and puts it where `make compare` collects them, behind those of the same test.
 func publish(t *testing.T, table *Table) {
 	t.Helper()
 	var b strings.Builder
@@ -32,7 +33,12 @@ func publish(t *testing.T, table *Table) {
 	t.Log("\n" + b.String())
 	if dir := os.Getenv("BENCH_TABLES"); dir != "" {
 		name := fmt.Sprintf("%02d-%s.md", table.Section, strings.ReplaceAll(t.Name(), "/", "-"))
-		if err := os.WriteFile(filepath.Join(dir, name), []byte(b.String()), 0o644); err != nil {
+		f, err := os.OpenFile(filepath.Join(dir, name), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
+		if err == nil {
+			_, err = f.WriteString(b.String())
+			err = errors.Join(err, f.Close())
+		}
+		if err != nil {
 			t.Fatal(err)
 		}
 	}

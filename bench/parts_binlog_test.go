@@ -1,0 +1,156 @@
+package bench
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"log/slog"
+	"net"
+	"slices"
+	"strconv"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/go-mysql-org/go-mysql/mysql"
+	"github.com/go-mysql-org/go-mysql/replication"
+
+	"github.com/cacheaside/cacheaside"
+	"github.com/cacheaside/cacheaside/canal"
+	"github.com/cacheaside/cacheaside/canal/mysqlbinlog"
+	"github.com/cacheaside/cacheaside/internal/testenv"
+)
+
+// backlog is so many changes of rows in the log of a server, from a position on.
+type backlog struct {
+	*testing.T
+	server  *testenv.MariaDB
+	db      *sql.DB
+	from    string
+	changes int
+}
+
+// newBacklog writes it: transactions of ten rows, but each tenth of one.
+func newBacklog(t *testing.T, changes int) *backlog {
+	t.Helper()
+	const rows = 10_000
+	m := testenv.SharedMariaDB(t)
+	x := &backlog{T: t, server: m, db: m.DB(t), changes: changes}
+	for _, statement := range []string{
+		"CREATE TABLE users (id BIGINT PRIMARY KEY, name VARCHAR(50), n INT, note VARCHAR(100))",
+		fmt.Sprintf("INSERT INTO users SELECT seq, 'a name', 0, 'a note that is somewhat longer than a name is' FROM seq_1_to_%d", rows),
+	} {
+		if _, err := x.db.Exec(statement); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := x.db.QueryRow("SELECT @@gtid_binlog_pos").Scan(&x.from); err != nil {
+		t.Fatal(err)
+	}
+	type change struct{ first, last int }
+	queue := make(chan change)
+	var wg sync.WaitGroup
+	for range 4 {
+		wg.Go(func() {
+			for c := range queue {
+				if _, err := x.db.Exec("UPDATE users SET n = n + 1 WHERE id BETWEEN ? AND ?", c.first, c.last); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	for i, wrote := 0, 0; wrote < changes; i++ {
+		n := 10
+		if i%10 == 0 {
+			n = 1
+		}
+		n = min(n, changes-wrote)
+		first := wrote%(rows-10) + 1
+		queue <- change{first, first + n - 1}
+		wrote += n
+	}
+	close(queue)
+	wg.Wait()
+	return x
+}
+
+// bare is how long go-mysql takes to read it.
+func (x *backlog) bare() time.Duration {
+	x.Helper()
+	host, port, _ := net.SplitHostPort(x.server.Addr)
+	n, _ := strconv.Atoi(port)
+	s := replication.NewBinlogSyncer(replication.BinlogSyncerConfig{ServerID: 4711, Flavor: mysql.MariaDBFlavor, Host: host, Port: uint16(n), User: x.server.User, Logger: slog.New(slog.DiscardHandler), DisableRetrySync: true})
+	defer s.Close()
+	set := must(mysql.ParseMariadbGTIDSet(x.from))(x.T)
+	began := time.Now()
+	events := must(s.StartSyncGTID(set))(x.T)
+	for read := 0; read < x.changes; {
+		e := must(events.GetEvent(x.Context()))(x.T)
+		if r, ok := e.Event.(*replication.RowsEvent); ok {
+			read += len(r.Rows) / 2 // before and after
+		}
+	}
+	return time.Since(began)
+}
+
+// consumed is how long a Consumer takes to invalidate all rows of it.
+func (x *backlog) consumed(redis *testenv.Redis) time.Duration {
+	x.Helper()
+	cache := must(cacheaside.New(redisClient(x.T, redis), nil))(x.T)
+	defer cache.Close()
+	users := must(cacheaside.NewLoader(cache, "user", func(ctx context.Context, id int64) (name string, err error) {
+		err = x.db.QueryRowContext(ctx, "SELECT name FROM users WHERE id = ?", id).Scan(&name)
+		return name, err
+	}, nil))(x.T)
+	source := must(mysqlbinlog.New(mysqlbinlog.Options{Addr: x.server.Addr, User: x.server.User}))(x.T)
+	checkpoint := canal.NewFileCheckpoint(x.TempDir() + "/position")
+	if err := checkpoint.Save(x.Context(), canal.Position("mariadb:"+x.from), 0); err != nil {
+		x.Fatal(err)
+	}
+	c := must(canal.NewConsumer(cache, source, checkpoint, []canal.Binding{canal.Bind(users, x.server.Database(x.T), "users", canal.IntColumn[int64]("id"))}, nil))(x.T)
+	ctx, stop := context.WithTimeout(x.Context(), time.Minute)
+	defer stop()
+	done := make(chan error, 1)
+	began := time.Now()
+	go func() { done <- c.Run(ctx) }()
+	for c.Stats().Changes < int64(x.changes) {
+		if ctx.Err() != nil {
+			x.Fatalf("%d of %d changes within a minute", c.Stats().Changes, x.changes)
+		}
+		time.Sleep(time.Millisecond)
+	}
+	took := time.Since(began)
+	stop()
+	if err := <-done; err != nil {
+		x.Fatal(err)
+	}
+	if s := c.Stats(); s.Changes != int64(x.changes) || s.Failures != 0 {
+		x.Errorf("%d changes instead of %d, %d failures", s.Changes, x.changes, s.Failures)
+	}
+	return took
+}
+
+// A backlog of the binary log.
+func TestBacklog(t *testing.T) {
+	x := newBacklog(t, size(300_000, 5000))
+	redis := testenv.SharedRedis(t)
+	var bare, consumed, ratio []float64
+	for run := range size(7, 1) {
+		var b, c time.Duration
+		turns := []func(){func() { b = x.bare() }, func() { c = x.consumed(redis) }}
+		if run%2 == 1 {
+			slices.Reverse(turns)
+		}
+		for _, turn := range turns {
+			turn()
+		}
+		bare, consumed = append(bare, float64(x.changes)/b.Seconds()), append(consumed, float64(x.changes)/c.Seconds())
+		ratio = append(ratio, b.Seconds()/c.Seconds())
+	}
+	table := &Table{Section: 14, Title: "A backlog of the binary log",
+		Text: fmt.Sprintf("%s changed rows in the log of MariaDB, most in transactions of ten, read from their beginning to their end. Bare replication decodes them, and does nothing; a Consumer has each row's key invalidated in Redis, and in all processes, and saves its position in a file.", thousands(fmt.Sprint(x.changes))),
+		Head: []string{"", "rows a second", "middle half", "of bare replication"}}
+	table.Row("go-mysql, bare replication", median(bare), spread(bare), 1.0)
+	table.Row(own+": canal.Consumer, mysqlbinlog.Source", median(consumed), spread(consumed), median(ratio))
+	publish(t, table)
+}

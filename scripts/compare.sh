@@ -1,0 +1,101 @@
+#!/usr/bin/env bash
+# Sets the library beside its peers and the floors: the workloads of bench/, at full size, each by itself, in order of their sections. What each prints is kept in bench/tables, with what it was measured on, and
+# docs/benchmarks.md is put together from that. A bar that does not hold, or a test that fails, makes the script fail, but only when all have run.
+# Arguments: the numbers of sections to run; the others stay as they were measured. Default: all.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+export GOWORK=off PATH="$PATH:/usr/sbin"
+tables=bench/tables logs=bin/compare out=docs/benchmarks.md
+titles=([0]="The peers" [1]="Hits in memory" [2]="Hits in Redis" [3]="A cold key, one process" [4]="A cold key, four processes" [5]="Values that expire together" [6]="Invalidations that race with loads"
+	[7]="How long other processes are stale" [8]="Rows that do not exist" [9]="Redis gone" [10]="One caller's trouble" [11]="Batches" [12]="Real traces" [13]="Memory" [14]="The parts, each beside its best peer")
+
+# workloads are the tests that publish tables, each with the number of its section, in order.
+workloads() {
+	awk 'function emit(i) { for (i = 1; i <= n; i++) print (section[i] != "" ? section[i] : first != "" ? first : "-"), name[i]; n = 0; first = "" }
+		FNR == 1 { emit() }
+		/^func / { at = 0 }
+		/^func Test[A-Z0-9].*testing\.T/ { at = ++n; name[n] = substr($2, 1, index($2, "(") - 1); section[n] = "" }
+		match($0, /Section: *[0-9]+/) { s = substr($0, RSTART, RLENGTH); sub(/^[^0-9]*/, "", s); if (first == "") first = s; if (at && section[at] == "") section[at] = s }
+		END { emit() }' bench/*_test.go | grep -v ' TestMain$' | sort -k1,1n -k2,2
+}
+
+cpu() { sed -n 's/^model name[^:]*: *//p' /proc/cpuinfo 2>/dev/null | head -1 | grep . || uname -m; }
+memory() { awk '/^MemTotal/ {printf "%.0f GB of memory", $2 / 1048576}' /proc/meminfo 2>/dev/null || echo "memory unknown"; }
+servers() { echo "Redis $(redis-server --version | sed 's/.*v=\([^ ]*\).*/\1/'), MariaDB $(mariadbd --version | sed 's/.*Ver \([0-9.]*\).*/\1/')"; }
+changed=
+[ -z "$(git status --porcelain -- . ":!$tables" ":!$out")" ] || changed=" and changes to it"
+stamp="$(date -u +%F), commit $(git rev-parse --short HEAD)$changed, $(go env GOVERSION), $(nproc) cores of $(cpu), $(memory), $(servers)"
+
+# bars SECTION LOG: the lines of a test's log that say whether a bar holds, as rows of a table
+bars() {
+	awk -v section="$1" '/^=== (RUN|NAME|CONT)/ { test = $3 }
+		match($0, /_test\.go:[0-9]+: bar: /) { s = substr($0, RSTART + RLENGTH); n = split(s, p, ": "); what = p[1]; for (i = 2; i < n - 1; i++) what = what ": " p[i]; split(p[n-1], f, ", at most ")
+			print "| " section " | " test " | " what " | " f[1] " | " f[2] " | " p[n] " |" }' "$2"
+}
+
+failed=0
+# run SECTION TEST
+run() {
+	local name began=$SECONDS dir code=0
+	name=$(printf '%02d-%s' "$1" "$2")
+	dir=$(mktemp -d)
+	echo "== $1 $2"
+	(cd bench && CACHEASIDE_ACCEPT=1 CI=true BENCH_TABLES="$dir" ../bin/bench.test -test.v -test.count=1 -test.timeout 10m -test.run "^$2\$") >"$logs/$name.log" 2>&1 || code=$?
+	if ls "$dir"/*.md >/dev/null 2>&1; then
+		{ ls -v "$dir"/*.md | xargs cat; echo "*$2; $stamp.*"; echo; } >"$tables/$name.md"
+		cat "$tables/$name.md"
+	fi
+	bars "$1" "$logs/$name.log" >"$tables/$name.bars"
+	if [ $code != 0 ]; then
+		failed=1
+		if ! grep -q ' FAILS |$' "$tables/$name.bars"; then # it is no bar that has failed
+			echo "| $1 | $2 | what it asserts | – | – | FAILS |" >>"$tables/$name.bars"
+			grep -vE '^ *(\|.*)?$' "$logs/$name.log" | tail -20
+		fi
+		echo "FAILS: $2; all that it said is in $logs/$name.log"
+	fi
+	[ -s "$tables/$name.bars" ] && cat "$tables/$name.bars" || rm -f "$tables/$name.bars"
+	rm -rf "$dir"
+	echo "-- $2 took $((SECONDS - began)) s"
+}
+
+# together prints docs/benchmarks.md.
+together() {
+	local section= file n
+	cat <<END
+# Benchmarks
+
+\`make compare\` has measured this ($([ $# = 0 ] && echo "all of it" || echo "the last time only $*"): $stamp). Below each workload stands what it was measured on, for they can be measured one by one: \`scripts/compare.sh 4\`.
+
+How to read it. All peers do the same work in the same run: the same keys, rows, codec (\`encoding/json\`) and load function, each at the best settings that its documentation gives (see [the peers](#the-peers), and a file each in
+[bench/](../bench)). Where times are compared, they take turns in many runs, and who begins changes; a figure is the median of the runs, the middle half of which lies between the two figures beside it. A ratio is the median of the ratios
+of each run, for the speed of a machine changes from one to the next. Programs, Redis and MariaDB are all on one machine, and there is no network: what costs round trips costs more elsewhere. A floor is what the
+fewest means for the same work cost, without any protection. A failure is shown as what it is.
+
+The bars are those figures of which we boast; they are at [the end](#bars), with what came of them.
+
+END
+	for file in "$tables"/*.md; do
+		n=$((10#$(basename "$file" | cut -d- -f1)))
+		if [ "$n" != "$section" ]; then
+			section=$n
+			printf '## %s\n\n' "$([ "$n" = 0 ] || echo "$n. ")${titles[$n]:-Workload $n}"
+		fi
+		cat "$file"
+	done
+	printf '## Bars\n\n| section | test | what | measured | at most | |\n|---|---|---|---|---|---|\n'
+	cat "$tables"/*.bars 2>/dev/null || echo "| – | none | | | | |"
+}
+
+mkdir -p "$tables" "$logs" bin
+(cd bench && go test -c -o ../bin/bench.test .)
+[ $# -gt 0 ] || rm -f "$tables"/*
+for section in "$@"; do rm -f "$tables/$(printf '%02d' "$section")"-*; done
+while read -r section test; do
+	if [ "$section" = - ]; then continue; fi # it publishes no table
+	if [ $# -eq 0 ] || [[ " $* " == *" $section "* ]]; then run "$section" "$test" </dev/null; fi
+done < <(workloads)
+together "$@" >"$out"
+echo "all is in $out; it took $SECONDS s"
+grep -h ' FAILS |$' "$tables"/*.bars 2>/dev/null || true # also of sections that were not run now
+exit $failed

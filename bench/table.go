@@ -81,7 +81,9 @@ func quantile(v []float64, q float64) float64 {
 }
 
 // spread says between which figures the middle half of the runs lie.
-func spread(v []float64) string { return digits(quantile(v, 0.25)) + " to " + digits(quantile(v, 0.75)) }
+func spread(v []float64) string {
+	return digits(quantile(v, 0.25)) + " to " + digits(quantile(v, 0.75))
+}
 
 // ratios of each run to the floor's of the same run: their median is reported, for the speed of a machine changes between runs.
 func ratios(v, floor []float64) []float64 {

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"runtime"
 	"slices"
@@ -146,9 +147,7 @@ func (p *childProcess) obey(o childOrder) (a childAnswer) {
 	case "rows":
 		p.mu.Lock()
 		defer p.mu.Unlock()
-		for key, row := range o.Rows {
-			p.rows[key] = row
-		}
+		maps.Copy(p.rows, o.Rows)
 	case "get":
 		a.Callers = p.callers(o)
 	case "invalidate":

@@ -113,7 +113,7 @@ func seeStorm(loads []loadSpan) (s stormSeen) {
 // Every value expires after a second, while several processes read as a real shop did.
 func TestStorm(t *testing.T) {
 	trace := traceKeys(t, "../examples/quickstart/testdata/web12.trace.gz")
-	warm, length := size(2*time.Second, 100*time.Millisecond), size(10*time.Second, 300*time.Millisecond)
+	warm, length := size(time.Second, 100*time.Millisecond), size(6*time.Second, 300*time.Millisecond)
 	trace = trace[:int(stormRate*(warm+length).Seconds())]
 	counts := map[int]int{}
 	for _, key := range trace {

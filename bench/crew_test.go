@@ -28,7 +28,11 @@ var errGone = errors.New("the process has ended")
 // spawnPeer starts a process that opens a peer.
 func spawnPeer(t testing.TB, p Peer, c Config) *childPeer {
 	t.Helper()
-	b, err := json.Marshal(c)
+	type settings Config
+	b, err := json.Marshal(struct { // all but the functions, which are the process's own
+		settings
+		Load, LoadMany any `json:",omitempty"`
+	}{settings: settings(c)})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -23,9 +23,9 @@ var ErrNotFound = errors.New("no such row")
 
 // Config is what a workload asks of a cache. Its zero fields are the peer's own defaults.
 type Config struct {
-	Redis    string                                                                      // its address
-	Load     func(ctx context.Context, key string) (*Row, error)                         `json:"-"` // from the database
-	LoadMany func(ctx context.Context, keys []string) (found map[string]*Row, err error) `json:"-"` // the same for a batch; nil: by Load, one by one
+	Redis    string                                                                     // its address
+	Load     func(ctx context.Context, key string) (*Row, error)                        // from the database
+	LoadMany func(ctx context.Context, keys []string) (found map[string]*Row, err error) // the same for a batch; nil: by Load, one by one
 
 	TTL       time.Duration // how long a row is kept in Redis (in memory, for peers without Redis)
 	NullTTL   time.Duration // how long that there is none

@@ -3,6 +3,7 @@ package bench
 import (
 	"encoding/json"
 	"errors"
+	"math"
 	"slices"
 	"strconv"
 	"sync"
@@ -201,4 +202,9 @@ func withRedis(all ...[]Peer) []Peer {
 }
 
 // whole is how a table has what is counted.
-func whole(f float64) string { return thousands(strconv.FormatFloat(f, 'f', -1, 64)) }
+func whole(f float64) string {
+	if f != math.Trunc(f) {
+		return digits(f)
+	}
+	return thousands(strconv.Itoa(int(f)))
+}

@@ -115,7 +115,7 @@ const fresh = "fresh"
 func (r *raceRun) look(t *testing.T, key string, at time.Time) func() string {
 	t.Helper()
 	began := time.Now()
-	const within = time.Second
+	const within = 3 * time.Second / 2
 	var waits []func() (childAnswer, error)
 	for _, p := range r.all {
 		waits = append(waits, p.order(childOrder{Do: "watch", Keys: []string{key}, Value: "new", Still: 300 * time.Millisecond, Pause: time.Millisecond, Within: raceTTL + within}))

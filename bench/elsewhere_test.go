@@ -14,16 +14,18 @@ func TestStaleElsewhere(t *testing.T) {
 	memoryTTL := size(2*time.Second, time.Second)
 	const attentive = 30 * time.Millisecond // for how long a trial has the machine to itself
 	table := &Table{Section: 7, Title: "Staleness in the memory of another process",
-		Text: fmt.Sprintf("Two processes have a row in memory, where it may stay for %v. It is changed, and one of them invalidates it: how long after that has returned the last read by the other that was answered with the old row began. %d trials; the other reads about ten times in a millisecond.", memoryTTL, trials),
-		Head: []string{"", "p50, ms", "p99, ms", "longest, ms", "never stale"}}
+		Text: fmt.Sprintf("Two processes have a row in memory, where it may stay for %v. It is changed, and one of them invalidates it: how long after that has returned the last read by the other that was answered with the old row began. %d trials; the other reads about ten times in a millisecond. Before, its reads of what it has in memory cost so many Redis commands.", memoryTTL, trials),
+		Head: []string{"", "p50, ms", "p99, ms", "longest, ms", "never stale", "Redis commands a read before"}}
 	for _, p := range withRedis(Peers()) {
 		if !p.Memory {
-			table.Row(p.Name, "has no memory tier", "", "", "")
+			table.Row(p.Name, "has no memory tier", "", "", "", "")
 			continue
 		}
 		t.Run(p.Name, func(t *testing.T) {
-			c := spawnCrew(t, p, 2, Config{Redis: testenv.StartRedis(t).Addr, TTL: time.Hour, MemoryTTL: memoryTTL})
+			r := testenv.StartRedis(t)
+			c := spawnCrew(t, p, 2, Config{Redis: r.Addr, TTL: time.Hour, MemoryTTL: memoryTTL})
 			time.Sleep(100 * time.Millisecond) // subscriptions stand
+			inMemory := commandsInMemory(t, r, c[1:])
 			var waits []func() (childAnswer, error)
 			var at []int64
 			for i := range trials {
@@ -40,14 +42,14 @@ func TestStaleElsewhere(t *testing.T) {
 				time.Sleep(attentive)
 			}
 			var stale []float64
-			never := 0
+			never, beyond := 0, 0
 			for i, wait := range waits {
 				a, err := wait()
 				if err != nil {
 					t.Fatal(err)
 				}
 				if !a.Finished {
-					t.Logf("trial %d: still stale after %v", i, 2*memoryTTL)
+					beyond++
 				}
 				after := float64(max(0, a.Stale-at[i])) / 1e6
 				stale = append(stale, after)
@@ -55,7 +57,11 @@ func TestStaleElsewhere(t *testing.T) {
 					never++
 				}
 			}
-			table.Row(p.Name, median(stale), quantile(stale, 0.99), quantile(stale, 1), fmt.Sprintf("%d of %d", never, trials))
+			longest := digits(quantile(stale, 1))
+			if beyond > 0 {
+				longest = fmt.Sprintf("more than %s (%d of %d)", longest, beyond, trials)
+			}
+			table.Row(p.Name, median(stale), quantile(stale, 0.99), longest, fmt.Sprintf("%d of %d", never, trials), inMemory)
 			if p.Name == own {
 				bar(t, "staleness in another process: p99, ms", quantile(stale, 0.99), 20)
 				if longest := quantile(stale, 1); longest > 2000 {
@@ -65,4 +71,17 @@ func TestStaleElsewhere(t *testing.T) {
 		})
 	}
 	publish(t, table)
+}
+
+// commandsInMemory is what a read of a row costs Redis that the process has just read.
+func commandsInMemory(t *testing.T, r *testenv.Redis, c crew) float64 {
+	t.Helper()
+	const reads = 200
+	for range 3 {
+		c.do(t, childOrder{Do: "get", Keys: []string{"in memory"}})
+		time.Sleep(5 * time.Millisecond)
+	}
+	r.Client(t).ConfigResetStat(t.Context())
+	c.do(t, childOrder{Do: "get", Keys: []string{"in memory"}, Callers: reads, Turns: 1})
+	return commands(t, r) / reads
 }

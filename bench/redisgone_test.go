@@ -95,11 +95,13 @@ func runOutage(t *testing.T, p Peer, o outage) []any {
 	beyond := max(0, longest-float64(o.deadline.Milliseconds()))
 	_, thenText := longestWait(then, goneThen)
 	_, lastText := longestWait(last, goneThen)
+	w := waitsOf(callers)
+	t.Log(p.Name, "waits: p1, p50, p90, p99, p99.9, all", digits(quantile(w, 0.01)), digits(median(w)), digits(quantile(w, 0.9)), digits(quantile(w, 0.99)), digits(quantile(w, 0.999)), digits(quantile(w, 1)))
 	t.Log(p.Name, errorsOf(callers), errorsOf(then), errorsOf(last))
 	if p.Name == own {
 		bar(t, o.name+": the last answer beyond the deadline, ms", beyond, 20)
 		bar(t, o.name+": loads for the callers of one key", float64(loads), 1)
-		if o.deadline >= 300*time.Millisecond {
+		if o.name == "killed" {
 			bar(t, o.name+": callers without a value, %", 100-withValue(callers), 0)
 		}
 	}

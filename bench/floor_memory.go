@@ -1,6 +1,7 @@
 package bench
 
 import (
+	"cmp"
 	"context"
 	"time"
 
@@ -29,7 +30,7 @@ func (r *rawRistretto) Get(ctx context.Context, key string) (*Row, error) {
 	}
 	v, err := r.config.Load(ctx, key)
 	if err == nil {
-		r.cache.SetWithTTL(key, v, 300, time.Hour)
+		r.cache.SetWithTTL(key, v, 300, cmp.Or(r.config.TTL, time.Hour))
 	}
 	return v, err
 }

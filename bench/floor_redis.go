@@ -1,6 +1,7 @@
 package bench
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -58,7 +59,7 @@ func (r *rawRedis) Get(ctx context.Context, key string) (*Row, error) {
 	if b, err = json.Marshal(v); err != nil {
 		return nil, err
 	}
-	return v, r.rdb.Set(ctx, "raw:"+key, b, max(r.config.TTL, time.Minute)).Err()
+	return v, r.rdb.Set(ctx, "raw:"+key, b, cmp.Or(r.config.TTL, time.Minute)).Err()
 }
 
 func (r *rawRedis) Close() error { return r.rdb.Close() }

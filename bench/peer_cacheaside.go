@@ -29,7 +29,10 @@ type ownCache struct {
 	loader *cacheaside.Loader[string, *Row]
 }
 
-func openCacheaside(c Config) (Cache, error) {
+func openCacheaside(c Config) (Cache, error) { return openOwn(c, nil) }
+
+// openOwn has a filter of keys that exist, or none.
+func openOwn(c Config, filter cacheaside.Filter) (Cache, error) {
 	rdb := redis.NewClient(&redis.Options{Addr: c.Redis, ContextTimeoutEnabled: true})
 	o := cacheaside.Options{MemoryBytes: c.MemoryBytes}
 	if c.NoMemory {
@@ -43,7 +46,7 @@ func openCacheaside(c Config) (Cache, error) {
 		rdb.Close()
 		return nil, err
 	}
-	lo := &cacheaside.LoaderOptions{TTL: c.TTL, NullTTL: c.NullTTL, MemoryTTL: c.MemoryTTL}
+	lo := &cacheaside.LoaderOptions{TTL: c.TTL, NullTTL: c.NullTTL, MemoryTTL: c.MemoryTTL, Filter: filter}
 	var loader *cacheaside.Loader[string, *Row]
 	if c.LoadMany != nil {
 		loader, err = cacheaside.NewBatchLoader(cache, "row", c.LoadMany, lo)

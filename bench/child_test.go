@@ -1,0 +1,330 @@
+package bench
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"runtime"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/cacheaside/cacheaside/internal/testenv"
+)
+
+// A process that has opened a peer, and does as it is told: peers that crash or hang take nobody with them, and a fleet is what it is elsewhere.
+
+func init() { testenv.RegisterChild("peer", peerChild) }
+
+// dbRow is what the database of a process has for a key, and how a load of it goes.
+type dbRow struct {
+	Value string        // of Row.Name; empty: there is no row
+	Takes time.Duration // between reading the row and returning it
+	Ends  string        // "panic", "goexit": how the load ends instead
+	Tell  bool          // say when a load has read the row
+	Deaf  bool          // the load does not end with its context
+}
+
+// childOrder is one line to a process. Orders are obeyed at once, several at a time.
+type childOrder struct {
+	ID       int
+	Do       string // rows, get, invalidate, watch, replay, loads
+	Rows     map[string]dbRow
+	Keys     []string
+	Callers  int           // get: of each key, at once
+	Turns    int           // get: not at once; this many goroutines read the keys in turn
+	Deadline time.Duration // get: of each caller's context
+	Cancel   time.Duration // get: when the first caller's context is cancelled
+	Within   time.Duration // get, watch, replay: after which nobody is waited for
+	Value    string        // watch: what is to be seen
+	Still    time.Duration // watch: for how long nothing else may be seen
+	Pause    time.Duration // watch: between two reads
+	Trace    []traceRead   // replay: what is read
+	Start    int64         // replay: when its time begins
+}
+
+// childAnswer is one line from a process.
+type childAnswer struct {
+	ID       int
+	Began    string      // instead of an answer: a load of this key has read its row
+	Callers  []callerGot // get, replay
+	Loads    []loadSpan  // loads: since the last time
+	At       int64       // invalidate: when it returned
+	Stale    int64       // watch: when the last read that did not see Value began; 0: all have
+	Seen     int         // watch: reads that saw Value
+	Err      string
+	Finished bool // watch: nothing but Value was seen for as long as Still
+}
+
+// callerGot is what one caller got.
+type callerGot struct {
+	Key   int `json:",omitempty"` // replay
+	Began int64
+	Took  time.Duration
+	Value string `json:",omitempty"`
+	Err   string `json:",omitempty"`
+}
+
+// loadSpan is one call of the load function, in Unix nanoseconds.
+type loadSpan struct {
+	Key        string
+	Began, End int64
+}
+
+// What a caller can get that is no error of the peer's.
+const (
+	gotAbsent  = "absent"   // ErrNotFound
+	gotNothing = "neither"  // neither a value nor an error
+	gotPanic   = "panic"    // in the caller's own goroutine
+	gotExit    = "exit"     // the caller's own goroutine has ended
+	gotNever   = "never"    // it had not returned when nobody waited any more
+	gotLate    = "deadline" // its context's end
+)
+
+type childProcess struct {
+	cache Cache
+	outMu sync.Mutex
+	out   *json.Encoder
+
+	mu    sync.Mutex
+	rows  map[string]dbRow // "" is that of all keys that are not named
+	loads []loadSpan
+}
+
+func peerChild() {
+	p := &childProcess{out: json.NewEncoder(os.Stdout), rows: map[string]dbRow{}}
+	var c Config
+	if err := json.Unmarshal([]byte(os.Getenv("BENCH_CONFIG")), &c); err != nil {
+		panic(err)
+	}
+	c.Load = p.load
+	peer, ok := peerNamed(os.Getenv("BENCH_PEER"))
+	if !ok {
+		panic("no such peer")
+	}
+	var err error
+	if p.cache, err = peer.Open(c); err != nil {
+		panic(err)
+	}
+	in := bufio.NewScanner(os.Stdin)
+	in.Buffer(nil, 16<<20)
+	for in.Scan() {
+		var o childOrder
+		if err := json.Unmarshal(in.Bytes(), &o); err != nil {
+			panic(err)
+		}
+		go func() {
+			a := p.obey(o)
+			a.ID = o.ID
+			p.tell(a)
+		}()
+	}
+}
+
+// variants are peers of one workload only.
+var variants []Peer
+
+func peerNamed(name string) (Peer, bool) {
+	all := slices.Concat(registered, variants)
+	i := slices.IndexFunc(all, func(p Peer) bool { return p.Name == name })
+	if i < 0 {
+		return Peer{}, false
+	}
+	return all[i], true
+}
+
+func (p *childProcess) tell(a childAnswer) {
+	p.outMu.Lock()
+	defer p.outMu.Unlock()
+	p.out.Encode(a)
+}
+
+func (p *childProcess) obey(o childOrder) (a childAnswer) {
+	switch o.Do {
+	case "rows":
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		maps.Copy(p.rows, o.Rows)
+	case "get":
+		a.Callers = p.callers(o)
+	case "invalidate":
+		for _, key := range o.Keys {
+			if err := p.cache.(Invalidator).Invalidate(context.Background(), key); err != nil {
+				a.Err = err.Error()
+			}
+		}
+		a.At = time.Now().UnixNano()
+	case "watch":
+		p.watch(o, &a)
+	case "loads":
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		a.Loads, p.loads = p.loads, nil
+	case "replay":
+		a.Callers = p.replay(o)
+	default:
+		a.Err = "no such order"
+	}
+	return a
+}
+
+// load is the load function of the process: it reads the row, and then takes its time.
+func (p *childProcess) load(ctx context.Context, key string) (*Row, error) {
+	p.mu.Lock()
+	row, ok := p.rows[key]
+	if !ok {
+		row = p.rows[""]
+	}
+	n := len(p.loads)
+	p.loads = append(p.loads, loadSpan{Key: key, Began: time.Now().UnixNano()})
+	p.mu.Unlock()
+	if row.Tell {
+		p.tell(childAnswer{Began: key})
+	}
+	defer func() {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		if n < len(p.loads) {
+			p.loads[n].End = time.Now().UnixNano()
+		}
+	}()
+	if err := takeTime(ctx, row); err != nil {
+		return nil, err
+	}
+	if row.Value == "" {
+		return nil, ErrNotFound
+	}
+	return &Row{ID: 1, Name: row.Value, Text: text200, Price: 9.99}, nil
+}
+
+// takeTime is what comes after the row was read: the rest of the load, which ends with its context, as a query does, unless it is deaf.
+func takeTime(ctx context.Context, row dbRow) error {
+	ended := ctx.Done()
+	if row.Deaf {
+		ended = nil
+	}
+	select {
+	case <-time.After(row.Takes):
+	case <-ended:
+		return ctx.Err()
+	}
+	switch row.Ends {
+	case "panic":
+		panic("the load function")
+	case "goexit":
+		runtime.Goexit()
+	}
+	return nil
+}
+
+// callers has them all read.
+func (p *childProcess) callers(o childOrder) []callerGot {
+	var mu sync.Mutex // of what is returned while some may still wait
+	got := make([]callerGot, len(o.Keys)*max(1, o.Callers))
+	for i := range got {
+		got[i].Err = gotNever
+	}
+	if o.Within == 0 {
+		o.Within = time.Minute
+	}
+	end := time.Now().Add(o.Within)
+	goroutines := len(got)
+	if o.Turns > 0 {
+		goroutines = o.Turns
+	}
+	start := make(chan struct{})
+	var wg sync.WaitGroup
+	for g := range goroutines {
+		wg.Go(func() {
+			<-start
+			for i := g; i < len(got) && time.Now().Before(end); i += goroutines {
+				p.caller(o, i, func(c callerGot) {
+					mu.Lock()
+					defer mu.Unlock()
+					got[i] = c
+				})
+			}
+		})
+	}
+	time.Sleep(time.Millisecond)
+	close(start)
+	done := make(chan struct{})
+	go func() { wg.Wait(); close(done) }()
+	select {
+	case <-done:
+	case <-time.After(o.Within):
+	}
+	mu.Lock()
+	defer mu.Unlock()
+	return slices.Clone(got)
+}
+
+// caller reads once, and says what it got even if its goroutine ends by that.
+func (p *childProcess) caller(o childOrder, i int, say func(callerGot)) {
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	if o.Cancel > 0 {
+		if i == 0 {
+			time.AfterFunc(o.Cancel, cancel)
+		} else {
+			time.Sleep(o.Cancel / 4) // so that the first is the first
+		}
+	}
+	if o.Deadline > 0 {
+		ctx, cancel = context.WithTimeout(ctx, o.Deadline)
+		defer cancel()
+	}
+	began := time.Now()
+	c := callerGot{Began: began.UnixNano(), Err: gotExit}
+	defer func() {
+		if recover() != nil { // as net/http does
+			c.Value, c.Err = "", gotPanic
+		}
+		c.Took = time.Since(began)
+		say(c)
+	}()
+	c.Value, c.Err = p.get(ctx, o.Keys[i%len(o.Keys)])
+}
+
+func (p *childProcess) get(ctx context.Context, key string) (value, failure string) {
+	r, err := p.cache.Get(ctx, key)
+	switch {
+	case err == nil && r == nil, err == nil && r.Name == "":
+		return "", gotNothing
+	case err == nil:
+		return r.Name, ""
+	case errors.Is(err, ErrNotFound):
+		return "", gotAbsent
+	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, context.Canceled):
+		return "", gotLate
+	default:
+		return "", fmt.Sprintf("%.80s", err)
+	}
+}
+
+// watch reads a key until nothing but the value has been seen for a while.
+func (p *childProcess) watch(o childOrder, a *childAnswer) {
+	began := time.Now()
+	last := began
+	for time.Since(began) < o.Within {
+		at := time.Now()
+		value, failure := p.get(context.Background(), o.Keys[0])
+		if failure != "" {
+			value = failure
+		}
+		if value == o.Value {
+			a.Seen++
+		} else {
+			a.Stale, last = at.UnixNano(), at
+		}
+		if time.Since(last) >= o.Still && a.Seen > 0 {
+			a.Finished = true
+			return
+		}
+		time.Sleep(o.Pause)
+	}
+}

@@ -1,0 +1,210 @@
+package bench
+
+import (
+	"encoding/json"
+	"errors"
+	"math"
+	"slices"
+	"strconv"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/cacheaside/cacheaside/internal/testenv"
+)
+
+// childPeer is a process of a peer, seen from the test.
+type childPeer struct {
+	*testenv.Child
+	began chan string   // keys whose loads have read their rows
+	gone  chan struct{} // closed when the process has ended
+
+	mu      sync.Mutex
+	last    int
+	waiting map[int]chan childAnswer
+}
+
+var errGone = errors.New("the process has ended")
+
+// spawnPeer starts a process that opens a peer.
+func spawnPeer(t testing.TB, p Peer, c Config) *childPeer {
+	t.Helper()
+	type settings Config
+	b, err := json.Marshal(struct { // all but the functions, which are the process's own
+		settings
+		Load, LoadMany any `json:",omitempty"`
+	}{settings: settings(c)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	child := &childPeer{
+		Child: testenv.SpawnChild(t, "peer", "BENCH_PEER="+p.Name, "BENCH_CONFIG="+string(b)),
+		began: make(chan string, 1000), gone: make(chan struct{}), waiting: map[int]chan childAnswer{},
+	}
+	go child.listen()
+	t.Cleanup(func() {
+		child.Kill()
+		<-child.gone
+	})
+	return child
+}
+
+func (p *childPeer) listen() {
+	defer close(p.gone)
+	for {
+		line, err := p.ReadLine(time.Hour)
+		if err != nil {
+			return
+		}
+		var a childAnswer
+		if json.Unmarshal([]byte(line), &a) != nil {
+			continue // a peer that writes to its standard output
+		}
+		if a.Began != "" {
+			p.began <- a.Began
+			continue
+		}
+		p.mu.Lock()
+		if c := p.waiting[a.ID]; c != nil {
+			c <- a
+		}
+		p.mu.Unlock()
+	}
+}
+
+// order tells the process to do something; what is returned waits for its answer.
+func (p *childPeer) order(o childOrder) (wait func() (childAnswer, error)) {
+	c := make(chan childAnswer, 1)
+	p.mu.Lock()
+	p.last++
+	o.ID = p.last
+	p.waiting[o.ID] = c
+	p.mu.Unlock()
+	b, err := json.Marshal(o)
+	if err == nil {
+		_, err = p.Stdin.Write(append(b, '\n'))
+	}
+	limit := time.After(90 * time.Second)
+	return func() (childAnswer, error) {
+		if err != nil {
+			return childAnswer{}, err
+		}
+		select {
+		case a := <-c:
+			return a, nil
+		case <-p.gone:
+			return childAnswer{}, errGone
+		case <-limit:
+			return childAnswer{}, errors.New("no answer")
+		}
+	}
+}
+
+// crew are the processes of a peer.
+type crew []*childPeer
+
+// spawnCrew starts them. Each has read a row that no workload asks for, so that it is connected and its scripts are loaded.
+func spawnCrew(t testing.TB, p Peer, n int, c Config) crew {
+	t.Helper()
+	var all crew
+	for range n {
+		all = append(all, spawnPeer(t, p, c))
+	}
+	all.rows(t, map[string]dbRow{"": {Value: "row"}})
+	for range 3 {
+		all.do(t, childOrder{Do: "get", Keys: []string{"connect"}, Callers: 20})
+	}
+	all.do(t, childOrder{Do: "loads"})
+	return all
+}
+
+// do has all processes do the same at once.
+func (c crew) do(t testing.TB, o childOrder) []childAnswer {
+	t.Helper()
+	var waits []func() (childAnswer, error)
+	for _, p := range c {
+		waits = append(waits, p.order(o))
+	}
+	var all []childAnswer
+	for _, wait := range waits {
+		a, err := wait()
+		if err == nil && a.Err != "" {
+			err = errors.New(a.Err)
+		}
+		if err != nil {
+			t.Fatalf("%s: %v", o.Do, err)
+		}
+		all = append(all, a)
+	}
+	return all
+}
+
+// rows has the database changed for all of them.
+func (c crew) rows(t testing.TB, rows map[string]dbRow) {
+	t.Helper()
+	c.do(t, childOrder{Do: "rows", Rows: rows})
+}
+
+// loads are those of all since the last time.
+func (c crew) loads(t testing.TB) []loadSpan {
+	t.Helper()
+	var all []loadSpan
+	for _, a := range c.do(t, childOrder{Do: "loads"}) {
+		all = append(all, a.Loads...)
+	}
+	return all
+}
+
+// callersOf are those of all answers.
+func callersOf(answers []childAnswer) []callerGot {
+	var all []callerGot
+	for _, a := range answers {
+		all = append(all, a.Callers...)
+	}
+	return all
+}
+
+// waitsOf is how long callers took, in milliseconds.
+func waitsOf(callers []callerGot) []float64 {
+	all := make([]float64, len(callers))
+	for i, c := range callers {
+		all[i] = float64(c.Took) / 1e6
+	}
+	return all
+}
+
+// failed counts those who did not get a value.
+func failed(callers []callerGot) int {
+	return len(callers) - len(slices.DeleteFunc(slices.Clone(callers), func(c callerGot) bool { return c.Err != "" }))
+}
+
+// commands is how many Redis has executed since its statistics were reset, those of scripts included.
+func commands(t testing.TB, r *testenv.Redis) float64 {
+	t.Helper()
+	n := 0
+	for _, calls := range r.CommandCalls(t) {
+		n += calls
+	}
+	return float64(n)
+}
+
+// entrant is how a table names a peer.
+func entrant(p Peer) string {
+	if !p.Redis {
+		return p.Name + " (memory of a process only)"
+	}
+	return p.Name
+}
+
+// withRedis are the peers, then the floors, that have Redis.
+func withRedis(all ...[]Peer) []Peer {
+	return slices.DeleteFunc(slices.Concat(all...), func(p Peer) bool { return !p.Redis })
+}
+
+// whole is how a table has what is counted.
+func whole(f float64) string {
+	if f != math.Trunc(f) {
+		return digits(f)
+	}
+	return thousands(strconv.Itoa(int(f)))
+}

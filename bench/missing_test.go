@@ -1,0 +1,110 @@
+package bench
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/cacheaside/cacheaside/bloom"
+	"github.com/cacheaside/cacheaside/internal/testenv"
+)
+
+func init() {
+	variants = append(variants, Peer{Name: own + " with a filter", Module: "github.com/cacheaside/cacheaside", Memory: true, Redis: true, Open: openFiltered})
+}
+
+// filteredCache is cacheaside with a filter that knows all rows: a replica, as a fleet has it.
+type filteredCache struct {
+	Cache
+	rdb    *redis.Client
+	filter *bloom.Redis
+	copy   *bloom.Replica
+}
+
+func openFiltered(c Config) (Cache, error) {
+	const rows = 100_000
+	ctx := context.Background()
+	f := &filteredCache{rdb: redis.NewClient(&redis.Options{Addr: c.Redis, ContextTimeoutEnabled: true})}
+	var err error
+	if f.filter, err = bloom.NewRedis(f.rdb, "rows", rows, 0.01, nil); err != nil {
+		return nil, err
+	}
+	if _, err = f.filter.Rebuild(ctx, bloom.Keys(keys(rows)...), &bloom.RebuildOptions{Settle: -1}); err != nil {
+		return nil, err
+	}
+	if f.copy, err = bloom.NewReplica(f.filter); err != nil {
+		return nil, err
+	}
+	f.Cache, err = openOwn(c, f.copy)
+	return f, err
+}
+
+func (f *filteredCache) Close() error {
+	return errors.Join(f.Cache.Close(), f.copy.Close(), f.filter.Close(), f.rdb.Close())
+}
+
+// Rows that do not exist.
+func TestMissingRows(t *testing.T) {
+	reads := size(10_000, 1000)
+	table := &Table{Section: 8, Title: "Rows that do not exist",
+		Text: fmt.Sprintf("%s reads, 16 at a time by one process, of 100 keys that have no row, again and again; then as many of keys that are all different and have no row either. That there is no row may be remembered for a minute. The filter is one of 100,000 rows at 1 %% of false positives, copied from Redis into the process.", thousands(fmt.Sprint(reads))),
+		Head: []string{"", "again and again: loads", "Redis commands a read", "all different: loads", "Redis commands a read", "keys in Redis then", "errors"}}
+	all := Peers()
+	if i := slices.IndexFunc(all, func(p Peer) bool { return p.Name == own }); i >= 0 {
+		all = slices.Insert(all, i+1, variants...)
+	}
+	for _, p := range slices.Concat(all, Floors()) {
+		t.Run(p.Name, func(t *testing.T) {
+			r := testenv.SharedRedis(t)
+			admin := r.Client(t)
+			c := spawnCrew(t, p, 1, Config{Redis: r.Addr, TTL: time.Minute, NullTTL: time.Minute})
+			time.Sleep(100 * time.Millisecond) // a copy of a filter
+			c.rows(t, map[string]dbRow{"": {}})
+			var again, different []string
+			for i := range reads {
+				again = append(again, fmt.Sprint("missing", i%100))
+				different = append(different, fmt.Sprint("guessed", i))
+			}
+			row := []any{entrant(p)}
+			wrong := 0
+			var loads []int
+			for _, asked := range [][]string{again, different} {
+				admin.ConfigResetStat(t.Context())
+				got := callersOf(c.do(t, childOrder{Do: "get", Keys: asked, Turns: 16}))
+				executed := any("has no Redis")
+				if p.Redis {
+					executed = commands(t, r) / float64(reads)
+				}
+				n := len(c.loads(t))
+				loads = append(loads, n)
+				row = append(row, thousands(fmt.Sprint(n)), executed)
+				for _, g := range got {
+					if g.Err != gotAbsent {
+						wrong++
+					}
+				}
+			}
+			kept := any("has no Redis")
+			if p.Redis {
+				kept = whole(float64(admin.DBSize(t.Context()).Val()))
+			}
+			table.Row(append(row, kept, wrong)...)
+			switch p.Name {
+			case own:
+				if loads[0] != 100 || loads[1] != reads || wrong != 0 {
+					t.Errorf("%v loads, %d errors", loads, wrong)
+				}
+			case own + " with a filter":
+				if loads[0] > 10 || loads[1] > reads/20 || wrong != 0 {
+					t.Errorf("%v loads, %d errors", loads, wrong)
+				}
+			}
+		})
+	}
+	publish(t, table)
+}

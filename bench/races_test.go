@@ -1,0 +1,203 @@
+package bench
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/cacheaside/cacheaside/internal/testenv"
+)
+
+var (
+	raceTTL  = size(3*time.Second, time.Second)
+	raceLoad = size(200*time.Millisecond, 60*time.Millisecond)
+)
+
+// race is what invalidations can meet: a row is changed while a load that has read it before is under way, and the key is invalidated.
+type race struct {
+	name string
+	run  func(t *testing.T, r *raceRun) (outcome func() string)
+}
+
+var races = []race{
+	{"invalidated by the process that loads", func(t *testing.T, r *raceRun) func() string { return r.invalidated(t, "a", r.a, "old") }},
+	{"by another process", func(t *testing.T, r *raceRun) func() string { return r.invalidated(t, "b", r.b, "old") }},
+	{"a read that begins then, in the process that has invalidated", func(t *testing.T, r *raceRun) func() string { return r.joined(t, "c", r.a) }},
+	{"in the process that loads, another has invalidated", func(t *testing.T, r *raceRun) func() string { return r.joined(t, "d", r.b) }},
+	{"a fill delayed in the network", func(t *testing.T, r *raceRun) func() string { return r.delayed(t) }},
+	{"a row inserted while it is found missing", func(t *testing.T, r *raceRun) func() string { return r.invalidated(t, "f", r.a, "") }},
+}
+
+// raceRun is a peer's: process a loads, through a proxy; b is another; c is one without a memory tier, which sees what is in Redis.
+type raceRun struct {
+	peer    Peer
+	proxy   *testenv.Proxy
+	a, b, c *childPeer
+	all     crew
+}
+
+// get begins a load in process a, and returns when that has read the row.
+func (r *raceRun) get(t *testing.T, key, old string) (wait func() (childAnswer, error)) {
+	t.Helper()
+	r.all.rows(t, map[string]dbRow{key: {Value: old, Takes: raceLoad, Tell: true}})
+	wait = r.a.order(childOrder{Do: "get", Keys: []string{key}})
+	select {
+	case <-r.a.began:
+	case <-time.After(10 * time.Second):
+		t.Fatal("no load")
+	}
+	return wait
+}
+
+// write changes the row, and has a process invalidate it.
+func (r *raceRun) write(t *testing.T, key string, by *childPeer) (at time.Time) {
+	t.Helper()
+	r.all.rows(t, map[string]dbRow{key: {Value: "new"}})
+	return time.Unix(0, crew{by}.do(t, childOrder{Do: "invalidate", Keys: []string{key}})[0].At)
+}
+
+func (r *raceRun) invalidated(t *testing.T, key string, by *childPeer, old string) func() string {
+	done := r.get(t, key, old)
+	at := r.write(t, key, by)
+	if _, err := done(); err != nil {
+		t.Fatal(err)
+	}
+	return r.look(t, key, at)
+}
+
+// joined has a read begin, while the load is under way, after the invalidation has returned: by process a in any case, for that is where the load is.
+func (r *raceRun) joined(t *testing.T, key string, by *childPeer) func() string {
+	done := r.get(t, key, "old")
+	r.write(t, key, by)
+	got := crew{r.a}.do(t, childOrder{Do: "get", Keys: []string{key}})[0].Callers[0]
+	if _, err := done(); err != nil {
+		t.Fatal(err)
+	}
+	answer := got.Err
+	switch got.Value {
+	case "new":
+		answer = fresh
+	case "old":
+		answer = "the old value"
+	}
+	return func() string { return answer }
+}
+
+func (r *raceRun) delayed(t *testing.T) func() string {
+	const key, old = "e", "old-and-delayed"
+	held := make(chan struct{}, 100)
+	r.proxy.OnRequest(func(chunk []byte) testenv.Action {
+		if strings.Contains(string(chunk), old) {
+			held <- struct{}{}
+			return testenv.Delay(raceLoad)
+		}
+		return testenv.Pass
+	})
+	done := r.get(t, key, old)
+	select {
+	case <-held:
+	case <-time.After(5 * time.Second):
+		return func() string { return "no fill seen" }
+	}
+	at := r.write(t, key, r.b)
+	if _, err := done(); err != nil {
+		t.Fatal(err)
+	}
+	time.Sleep(raceLoad + 50*time.Millisecond) // the fill has arrived
+	return r.look(t, key, at)
+}
+
+const fresh = "fresh"
+
+// look has all three processes read until none has seen anything but the new row for a while.
+func (r *raceRun) look(t *testing.T, key string, at time.Time) func() string {
+	t.Helper()
+	began := time.Now()
+	const within = 3 * time.Second / 2
+	var waits []func() (childAnswer, error)
+	for _, p := range r.all {
+		waits = append(waits, p.order(childOrder{Do: "watch", Keys: []string{key}, Value: "new", Still: 300 * time.Millisecond, Pause: time.Millisecond, Within: raceTTL + within}))
+	}
+	return func() string {
+		var longest time.Duration
+		var inRedis bool
+		ended := true
+		for i, wait := range waits {
+			a, err := wait()
+			if err != nil {
+				t.Fatal(err)
+			}
+			if a.Stale != 0 {
+				longest = max(longest, time.Unix(0, a.Stale).Sub(at), time.Millisecond)
+				inRedis = r.all[i] == r.c
+			}
+			ended = ended && a.Finished
+		}
+		if longest == 0 {
+			return fresh
+		}
+		where := "memory"
+		if inRedis {
+			where = "Redis"
+		}
+		if !ended {
+			return fmt.Sprintf("stale in %s, for more than %.1f s", where, (raceTTL + within + began.Sub(at)).Seconds())
+		}
+		return fmt.Sprintf("stale in %s, for %s s", where, digits(longest.Seconds()))
+	}
+}
+
+func startRaces(t *testing.T, p Peer) *raceRun {
+	t.Helper()
+	server := testenv.StartRedis(t)
+	r := &raceRun{peer: p, proxy: testenv.NewProxy(t, server.Addr)}
+	config := Config{Redis: r.proxy.Addr, TTL: raceTTL, NullTTL: raceTTL, MemoryTTL: raceTTL}
+	a := spawnCrew(t, p, 1, config)
+	config.Redis = server.Addr
+	b := spawnCrew(t, p, 1, config)
+	config.NoMemory = true
+	c := spawnCrew(t, p, 1, config)
+	r.a, r.b, r.c = a[0], b[0], c[0]
+	r.all = crew{r.a, r.b, r.c}
+	time.Sleep(100 * time.Millisecond) // subscriptions stand
+	return r
+}
+
+// What becomes of an old value that is being loaded when its key is invalidated.
+func TestRaces(t *testing.T) {
+	table := &Table{Section: 6, Title: "Old values that come late",
+		Text: fmt.Sprintf("A process loads a row, which takes %v. When it has read the row, that is changed, and its key invalidated; no Invalidate fails. Then two processes with all tiers that the peer has, and one without its memory tier, read it every millisecond until all see the new row. "+
+			"Everything lives for %v. Stale for: from when Invalidate returned until the last read that was answered with the old value began. In Redis: the process without a memory tier has seen it, too.", raceLoad, raceTTL),
+		Head: []string{""}}
+	for _, race := range races {
+		table.Head = append(table.Head, race.name)
+	}
+	peers := withRedis(Peers())
+	rows := make([][]any, len(peers))
+	t.Run("all", func(t *testing.T) {
+		for i, p := range peers {
+			t.Run(p.Name, func(t *testing.T) {
+				t.Parallel()
+				rows[i] = append(rows[i], p.Name)
+				r := startRaces(t, p)
+				var outcomes []func() string
+				for _, race := range races {
+					outcomes = append(outcomes, race.run(t, r))
+				}
+				for j, outcome := range outcomes {
+					cell := outcome()
+					rows[i] = append(rows[i], cell)
+					if p.Name == own && cell != fresh {
+						t.Errorf("%s: %s", races[j].name, cell)
+					}
+				}
+			})
+		}
+	})
+	for _, row := range slices.DeleteFunc(rows, func(r []any) bool { return len(r) <= len(races) }) {
+		table.Row(row...)
+	}
+	publish(t, table)
+}

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"math"
 	"os"
-	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -126,7 +125,7 @@ func keepEntries() {
 	ctx := context.Background()
 	rdb := redis.NewClient(&redis.Options{Addr: os.Getenv("BENCH_REDIS")})
 	var loads atomic.Int64
-	start := heap()
+	start := float64(heap())
 	cache := openNamed(os.Getenv("BENCH_PEER"), func(_ context.Context, key string) (*Row, error) {
 		loads.Add(1)
 		return ownRow(key), nil
@@ -191,16 +190,7 @@ func heapWith(ctx context.Context, cache Cache, keys []string) float64 {
 		readEach(ctx, cache, keys)
 		time.Sleep(20 * time.Millisecond)
 	}
-	return heap()
-}
-
-// heap is what is in use after a collection, and one more for what pools have kept.
-func heap() float64 {
-	runtime.GC()
-	runtime.GC()
-	var m runtime.MemStats
-	runtime.ReadMemStats(&m)
-	return float64(m.HeapAlloc)
+	return float64(heap())
 }
 
 // mapCache is a map with a lock.

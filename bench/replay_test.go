@@ -190,6 +190,7 @@ func (r replay) run() (result replayed, err error) {
 	return replayed{Accesses: len(accesses), Distinct: len(keys), Loads: n, Reads: after - before - n*(cold-1), Rows: rows, Bytes: int(config.MemoryBytes), Heap: grown, Took: took}, err
 }
 
+// heap is what is in use after a collection.
 func heap() int {
 	var m runtime.MemStats
 	runtime.GC()

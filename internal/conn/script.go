@@ -11,7 +11,10 @@ import (
 )
 
 // Script is a Lua script and the SHA-1 by which Redis caches it.
-type Script struct{ Source, Hash string }
+type Script struct {
+	Source, Hash string
+	Wide         *Script // does the same for many keys; nil: it has no such form
+}
 
 // Mutation takes a guard out of a script, in a build for that (see internal/mutant).
 type Mutation struct{ Name, Old, New string }
@@ -27,13 +30,33 @@ func NewScript(src string, mutations ...Mutation) Script {
 		}
 		src = strings.Replace(src, m.Old, m.New, 1)
 	}
-	src = strings.TrimSpace(src)
-	return Script{Source: src, Hash: SHA1([]byte(src))}
+	one := named(strings.TrimSpace(src))
+	many := named("local function one(KEYS, ARGV)\n" + one.Source + "\nend" + wide)
+	one.Wide = &many
+	return one
 }
 
+func named(src string) Script { return Script{Source: src, Hash: SHA1([]byte(src))} }
+
+// wide runs a script, one, for many keys in turn, and answers what it answers for each. If it fails for one, the whole script fails there: what it has done for others until then stays done. KEYS: those of each. ARGV: how many keys each
+// has; then for each how many arguments, and these.
+const wide = `
+local answers, per, at = {}, tonumber(ARGV[1]), 2
+for k = 1, #KEYS, per do
+  local n, keys, args = tonumber(ARGV[at]), {}, {}
+  for i = 1, per do keys[i] = KEYS[k + i - 1] end
+  for i = 1, n do args[i] = ARGV[at + i] end
+  at = at + n + 1
+  answers[#answers + 1] = one(keys, args)
+end
+return answers`
+
 // Unknown tells whether a server has not run a script, since it does not know it by its hash: it must be sent in full.
-func Unknown(cmd redis.Cmder) bool {
-	return redis.HasErrorPrefix(cmd.Err(), "NOSCRIPT") && cmd.Name() == "evalsha"
+func Unknown(cmd redis.Cmder) bool { return IsUnknown(cmd.Err(), cmd.Name()) }
+
+// IsUnknown is Unknown for the error of a command with that name.
+func IsUnknown(err error, name string) bool {
+	return redis.HasErrorPrefix(err, "NOSCRIPT") && name == "evalsha"
 }
 
 // SHA1 is what Redis' sha1hex makes of b.

@@ -82,7 +82,9 @@ func (g *gather) glance(ctx context.Context, wait time.Duration, cmds []redis.Cm
 	}()
 	short, cancel := context.WithTimeout(ctx, wait)
 	defer cancel()
-	g.store.conn.Process(short, cmds)
+	whole := g.store.together(short, cmds)
+	g.store.conn.Process(short, whole)
+	share(whole, cmds)
 	late = ctx.Err() == nil && slices.ContainsFunc(cmds, func(cmd redis.Cmder) bool { return cmd.Err() != nil && !conn.IsReply(cmd.Err()) })
 	if !late { // else it is asked again
 		g.store.conn.Note(ctx, cmds)
@@ -107,7 +109,7 @@ func (g *gather) again(ctx context.Context, keys []string) ([]redis.Cmder, conn.
 	defer g.end(false)
 	bound, cancel := context.WithTimeout(ctx, g.store.wait)
 	defer cancel()
-	return cmds, g.store.conn.Ask(ctx, bound, cmds)
+	return cmds, g.store.read(ctx, bound, cmds)
 }
 
 // most is how many trips there may be at once, n on one server. On a cluster every reader makes his own: the nodes answer apart, and in a trip that
@@ -231,5 +233,5 @@ func (t *trip) run(s *Store) {
 	t.sent = conn.NotSent(conn.NotReturned(nil)) // until it has
 	defer close(t.done)
 	defer t.cancel()
-	t.sent = s.conn.Ask(context.Background(), t.ctx, t.cmds)
+	t.sent = s.read(context.Background(), t.ctx, t.cmds)
 }

@@ -96,12 +96,12 @@ func (s *Store) Exchange(ctx context.Context, key, token string, e Entry, life t
 	return stored, err
 }
 
-// keys are the keys of a script, after their number. One that asks for a lease is told of the hold.
+// keys are the keys of a script. One that asks for a lease is told of the hold.
 func (s *Store) keys(a *Attempt, asks bool) []any {
 	if !asks || !s.holds {
-		return []any{1, a.key}
+		return []any{a.key}
 	}
-	return []any{2, a.key, keys.Hold(a.key)}
+	return []any{a.key, keys.Hold(a.key)}
 }
 
 // holdArgs are what else a script that asks for a lease must know.

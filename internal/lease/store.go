@@ -3,7 +3,6 @@ package lease
 import (
 	"context"
 	"errors"
-	"slices"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -70,46 +69,4 @@ func state(cmd *redis.StringCmd, held *State) error {
 	default:
 		return err
 	}
-}
-
-// evalAll runs a script on the key of each attempt, in one trip, and loads it first where Redis does not have it. The client may repeat it
-// when a reply is lost, unless once is set. reply is called for each attempt, with the script's answer or an error.
-func (s *Store) evalAll(ctx context.Context, as []*Attempt, sc conn.Script, once bool, args func(*Attempt) []any, reply func(a *Attempt, v any, err error)) {
-	unknown := s.evalBy(ctx, as, "evalsha", sc.Hash, once, args, reply)
-	if len(unknown) > 0 { // replies, so nothing was done: not a second send
-		s.evalBy(ctx, unknown, "eval", sc.Source, once, args, reply)
-	}
-}
-
-// evalBy returns those whose server does not know the script.
-func (s *Store) evalBy(ctx context.Context, as []*Attempt, name, body string, once bool, args func(*Attempt) []any, reply func(a *Attempt, v any, err error)) (unknown []*Attempt) {
-	cmds, scripts := make([]redis.Cmder, len(as)), make([]*redis.Cmd, len(as))
-	for i, a := range as {
-		scripts[i] = redis.NewCmd(ctx, slices.Concat([]any{name, body}, s.keys(a, once), args(a))...)
-		cmds[i] = scripts[i]
-		if once {
-			cmds[i] = conn.Once(scripts[i])
-		}
-	}
-	bound, cancel := context.WithTimeout(ctx, s.conn.Timeout())
-	defer cancel()
-	sent := s.conn.Ask(ctx, bound, cmds)
-	for i, a := range as {
-		err := sent.Err(i)
-		if err != nil {
-			reply(a, nil, err)
-			continue
-		}
-		err = cmds[i].Err()
-		if conn.Unknown(cmds[i]) {
-			unknown = append(unknown, a)
-			continue
-		}
-		var v any
-		if err == nil {
-			v = scripts[i].Val()
-		}
-		reply(a, v, err)
-	}
-	return unknown
 }

@@ -41,6 +41,8 @@ const (
 	FrontKeeps       = "front_keeps"
 	FrontStays       = "front_stays"
 	NeverTold        = "never_told"
+	WideIsWhole      = "wide_is_whole"
+	AlwaysWide       = "always_wide"
 	TokenPerProcess  = "token_per_process"
 	LongKeyUnchecked = "long_key_unchecked"
 	LoneWaits        = "lone_waits"

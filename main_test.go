@@ -90,7 +90,7 @@ func (b backend) quiet(t testing.TB) {
 // documentedACL is what the package comment says that the Redis user needs.
 var documentedACL = []string{
 	"~cacheaside*", "&cacheaside*",
-	"+get", "+set", "+getrange", "+setrange", "+pttl", "+pexpire", "+time", "+del", "+eval", "+evalsha",
+	"+get", "+mget", "+set", "+getrange", "+setrange", "+pttl", "+pexpire", "+time", "+del", "+eval", "+evalsha",
 	"+zadd", "+zrem", "+zrange", "+zscore", "+zremrangebyscore",
 	"+hget", "+hset", "+persist", "+publish", "+subscribe", "+ping",
 }

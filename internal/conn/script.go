@@ -21,6 +21,20 @@ type Mutation struct{ Name, Old, New string }
 
 // NewScript makes a script, with the guard taken out that mutant.Active names, if it is one of these.
 func NewScript(src string, mutations ...Mutation) Script {
+	one := newScript(src, mutations)
+	many := named("local function one(KEYS, ARGV)\n" + one.Source + "\nend" + wide)
+	one.Wide = &many
+	return one
+}
+
+// Widened is the script with another wide form, which is faster: its arguments and answers are those of any.
+func (s Script) Widened(src string, mutations ...Mutation) Script {
+	many := newScript(src, mutations)
+	s.Wide = &many
+	return s
+}
+
+func newScript(src string, mutations []Mutation) Script {
 	for _, m := range mutations {
 		if mutant.Active != m.Name {
 			continue
@@ -30,10 +44,7 @@ func NewScript(src string, mutations ...Mutation) Script {
 		}
 		src = strings.Replace(src, m.Old, m.New, 1)
 	}
-	one := named(strings.TrimSpace(src))
-	many := named("local function one(KEYS, ARGV)\n" + one.Source + "\nend" + wide)
-	one.Wide = &many
-	return one
+	return named(strings.TrimSpace(src))
 }
 
 func named(src string) Script { return Script{Source: src, Hash: SHA1([]byte(src))} }

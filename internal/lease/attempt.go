@@ -3,12 +3,9 @@ package lease
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"time"
-
-	"github.com/redis/go-redis/v9"
 
 	"github.com/cacheaside/cacheaside/internal/conn"
 	"github.com/cacheaside/cacheaside/internal/mutant"
@@ -66,33 +63,13 @@ func (a *Attempt) Adopt(held *State) {
 	}
 }
 
-// Take asks for the leases of keys that hold nothing, or what cannot be read (State.Kind is Unknown), which is replaced if it is still what
-// was read. The state is Mine if the lease is given, Held if the key is on hold, otherwise what the key holds.
-func (s *Store) Take(ctx context.Context, as []*Attempt) {
-	s.ask(ctx, as, takeScript, func(a *Attempt) []any {
-		hash := ""
-		if a.State.Kind == Unknown {
-			hash = conn.SHA1(a.State.Raw)
-		}
-		return append([]any{appendLease(nil, a.token), a.life.Milliseconds(), hash}, s.holdArgs(a)...)
-	}, func(a *Attempt, v any, err error) (State, error) {
-		if errors.Is(err, redis.Nil) {
-			a.state = holdsLease
-			return State{Kind: Mine}, nil
-		}
-		if _, on := v.(int64); on {
-			return State{Kind: Held}, err
-		}
-		held, _ := v.(string)
-		return decode([]byte(held)), err
-	})
-}
-
 // Claim asks for loads of keys whatever they hold, but for somebody else's load; or of those entries that they were read to hold (see For). The state is Mine, Busy, Held, or, if it is another entry now or
 // none, Unknown.
 func (s *Store) Claim(ctx context.Context, as []*Attempt) {
-	s.ask(ctx, as, claimScript, func(a *Attempt) []any {
-		return append([]any{appendLease(nil, a.token), a.tokenArg(), a.life.Milliseconds(), a.stamp}, s.holdArgs(a)...)
+	s.ask(ctx, as, func(as []*Attempt, reply replyFunc) {
+		s.evalAll(ctx, as, claimScript, true, func(a *Attempt) []any {
+			return append([]any{appendLease(nil, a.token), a.tokenArg(), a.life.Milliseconds(), a.stamp}, s.holdArgs(a)...)
+		}, reply)
 	}, func(a *Attempt, v any, err error) (State, error) {
 		if err != nil {
 			return State{}, err
@@ -128,7 +105,7 @@ func (s *Store) Claim(ctx context.Context, as []*Attempt) {
 
 // ask sends requests for keys with a fresh token each time, until replies come. One token is sent once; an earlier one that a reply shows is
 // adopted.
-func (s *Store) ask(ctx context.Context, as []*Attempt, sc conn.Script, args func(*Attempt) []any, answer func(*Attempt, any, error) (State, error)) {
+func (s *Store) ask(ctx context.Context, as []*Attempt, send func([]*Attempt, replyFunc), answer func(*Attempt, any, error) (State, error)) {
 	for i := 0; i < maxSends && len(as) > 0 && (i == 0 || ctx.Err() == nil); i++ {
 		for _, a := range as {
 			if mutant.Active != mutant.TokenSentTwice || i == 0 {
@@ -136,7 +113,7 @@ func (s *Store) ask(ctx context.Context, as []*Attempt, sc conn.Script, args fun
 			}
 		}
 		var lost []*Attempt
-		s.evalAll(ctx, as, sc, true, args, func(a *Attempt, v any, err error) {
+		send(as, func(a *Attempt, v any, err error) {
 			held, err := answer(a, v, err)
 			a.Err = err
 			switch {
@@ -189,7 +166,11 @@ func (s *Store) Fill(ctx context.Context, fs []*Filling) {
 	}
 	for range maxSends { // it recognises itself, so it may be repeated
 		var lost []*Attempt
-		s.evalAll(ctx, as, fillScript, false, func(a *Attempt) []any {
+		script := fillLeasesScript
+		if slices.ContainsFunc(as, func(a *Attempt) bool { return a.state == holdsClaim }) {
+			script = fillScript
+		}
+		s.evalAll(ctx, as, script, false, func(a *Attempt) []any {
 			f := by[a]
 			b := appendEntry(make([]byte, 0, headerSize+len(f.Entry.Key)+len(f.Entry.Payload)), f.Entry)
 			return []any{a.tokenArg(), b, f.Life.Milliseconds()}

@@ -12,9 +12,12 @@ import (
 	"github.com/cacheaside/cacheaside/internal/mutant"
 )
 
+// replyFunc is told what Redis has answered of an attempt's key: a value, or an error.
+type replyFunc func(a *Attempt, v any, err error)
+
 // evalAll runs a script on the key of each attempt, in one trip, and loads it first where Redis does not have it. The client may repeat it
 // when a reply is lost, unless once is set. reply is called for each attempt, with the script's answer or an error.
-func (s *Store) evalAll(ctx context.Context, as []*Attempt, sc conn.Script, once bool, args func(*Attempt) []any, reply func(a *Attempt, v any, err error)) {
+func (s *Store) evalAll(ctx context.Context, as []*Attempt, sc conn.Script, once bool, args func(*Attempt) []any, reply replyFunc) {
 	if s.wide(as) {
 		as = s.evalWide(ctx, as, *sc.Wide, once, args, reply)
 	}
@@ -23,10 +26,7 @@ func (s *Store) evalAll(ctx context.Context, as []*Attempt, sc conn.Script, once
 }
 
 // evalEach runs it by one command a key. It returns those whose server does not know the script.
-func (s *Store) evalEach(ctx context.Context, as []*Attempt, name, body string, once bool, args func(*Attempt) []any, reply func(a *Attempt, v any, err error)) (unknown []*Attempt) {
-	if len(as) == 0 {
-		return nil
-	}
+func (s *Store) evalEach(ctx context.Context, as []*Attempt, name, body string, once bool, args func(*Attempt) []any, reply replyFunc) (unknown []*Attempt) {
 	scripts := make([]*redis.Cmd, len(as))
 	for i, a := range as {
 		keys := s.keys(a, once)
@@ -52,7 +52,7 @@ func (s *Store) wide(as []*Attempt) bool {
 }
 
 // evalWide runs the wide form of a script. Where it fails for one key, it is not known what it has done for the others: they are returned, to be asked for one by one; or, if a request must not be repeated, they have their replies, which say so.
-func (s *Store) evalWide(ctx context.Context, as []*Attempt, sc conn.Script, once bool, args func(*Attempt) []any, reply func(a *Attempt, v any, err error)) (again []*Attempt) {
+func (s *Store) evalWide(ctx context.Context, as []*Attempt, sc conn.Script, once bool, args func(*Attempt) []any, reply replyFunc) (again []*Attempt) {
 	parts := slices.Collect(slices.Chunk(as, atOnce))
 	unknown := s.evalParts(ctx, parts, "evalsha", sc.Hash, once, args, func(part []*Attempt, v any, err error) {
 		again = append(again, s.answerWide(part, v, err, once, reply)...)
@@ -65,9 +65,6 @@ func (s *Store) evalWide(ctx context.Context, as []*Attempt, sc conn.Script, onc
 
 // evalParts runs it by one command for each part, and returns those whose server does not know it.
 func (s *Store) evalParts(ctx context.Context, parts [][]*Attempt, name, body string, once bool, args func(*Attempt) []any, reply func(part []*Attempt, v any, err error)) (unknown [][]*Attempt) {
-	if len(parts) == 0 {
-		return nil
-	}
 	scripts := make([]*redis.Cmd, len(parts))
 	for i, part := range parts {
 		per := len(s.keys(part[0], once))
@@ -94,7 +91,7 @@ func (s *Store) evalParts(ctx context.Context, parts [][]*Attempt, name, body st
 }
 
 // answerWide gives each attempt its part of the answer. Those that it returns have none.
-func (s *Store) answerWide(part []*Attempt, v any, err error, once bool, reply func(a *Attempt, v any, err error)) (again []*Attempt) {
+func (s *Store) answerWide(part []*Attempt, v any, err error, once bool, reply replyFunc) (again []*Attempt) {
 	answers, _ := v.([]any)
 	switch {
 	case err == nil && len(answers) == len(part):
@@ -132,6 +129,9 @@ func (s *Store) send(ctx context.Context, scripts []*redis.Cmd, once bool, reply
 		if once {
 			cmds[i] = conn.Once(sc)
 		}
+	}
+	if len(cmds) == 0 {
+		return
 	}
 	bound, cancel := context.WithTimeout(ctx, s.conn.Timeout())
 	defer cancel()

@@ -83,7 +83,7 @@ func (n *network) dial(ctx context.Context, _, _ string) (net.Conn, error) {
 // hold keeps the next command on its way, until the returned function is called; it returns when Redis has carried out the command.
 // Later ones go straight. The client learns by its time-out that no reply comes, or at once if broken is set: then the connection ends.
 func (n *network) hold(broken bool) (arrive func()) {
-	before := n.scripts()
+	before := n.changes()
 	n.straight.Store(true)
 	n.proxy.Hang(true)
 	var held atomic.Bool
@@ -101,25 +101,25 @@ func (n *network) hold(broken bool) (arrive func()) {
 		if !held.Load() {
 			n.t.Fatal("no command was held")
 		}
-		sent := n.scripts()
+		sent := n.changes()
 		if sent == before {
 			n.t.Fatal("no command has gone straight")
 		}
 		n.proxy.Hang(false)
-		n.until(func() bool { return n.scripts() == sent+1 })
+		n.until(func() bool { return n.changes() > sent })
 	}
 }
 
-// scripts counts the scripts that Redis has run.
-func (n *network) scripts() int {
+// changes counts the scripts that Redis has run, and the SETs.
+func (n *network) changes() int {
 	calls := n.server.CommandCalls(n.t)
-	return calls["eval"] + calls["evalsha"]
+	return calls["eval"] + calls["evalsha"] + calls["set"]
 }
 
-// disturb makes the proxy treat each of the next scripts in the given way; what comes then passes.
+// disturb makes the proxy treat each of the next scripts, and requests for leases, in the given way; what comes then passes.
 func (n *network) disturb(actions ...testenv.Action) {
 	n.proxy.OnRequest(func(chunk []byte) testenv.Action {
-		if len(actions) == 0 || !bytes.Contains(chunk, []byte("evalsha")) {
+		if len(actions) == 0 || !bytes.Contains(chunk, []byte("evalsha")) && !bytes.Contains(chunk, []byte("\r\nnx\r\n")) {
 			return testenv.Pass
 		}
 		a := actions[0]

@@ -64,6 +64,22 @@ return 1`,
 	conn.Mutation{Name: mutant.FillAbsent, Old: `if string.sub(h, 3, 14) ~= ARGV[1]`, New: `if #h > 0 and string.sub(h, 3, 14) ~= ARGV[1]`},
 	conn.Mutation{Name: mutant.FillClaim, Old: `if string.sub(h, 3, 14) ~= ARGV[1]`, New: `if string.byte(h, 1) ~= 225 and string.sub(h, 3, 14) ~= ARGV[1]`})
 
+// fillLeasesScript is fillScript for what is known to be leases, not entries that are claimed, whose bytes are many: of many keys they are read at once.
+var fillLeasesScript = fillScript.Widened(`
+local held, stored = redis.call('MGET', unpack(KEYS)), {}
+for i = 1, #KEYS do
+  local h, at = held[i] or '', 4 * i - 1
+  if string.sub(h, 3, 14) ~= ARGV[at] then
+    stored[i] = 0
+  else
+    if string.byte(h, 1) ~= 225 or string.byte(h, 2) % 2 == 1 then redis.call('SET', KEYS[i], ARGV[at + 1], 'PX', ARGV[at + 2]) end
+    stored[i] = 1
+  end
+end
+return stored`,
+	conn.Mutation{Name: mutant.FillCompare, Old: `string.sub(h, 3, 14) ~= ARGV[at]`, New: `false`},
+	conn.Mutation{Name: mutant.FillAbsent, Old: `if string.sub(h, 3, 14) ~= ARGV[at]`, New: `if #h > 0 and string.sub(h, 3, 14) ~= ARGV[at]`})
+
 // renewScript keeps the caller's lease or claim alive. ARGV: token, life in ms. Answers 0 if it is the caller's no longer.
 var renewScript = conn.NewScript(`
 local life = tonumber(ARGV[2])

@@ -3,6 +3,7 @@ package lease
 import (
 	"context"
 	"errors"
+	"sync/atomic"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -18,6 +19,7 @@ type Store struct {
 	holds   bool          // keys may be on hold
 	lag     time.Duration // for how long they are after an invalidation
 	wait    time.Duration // for a read
+	old     atomic.Bool   // it does not know SET with NX and GET
 	reads   gather
 }
 

@@ -1,0 +1,213 @@
+package lease
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/cacheaside/cacheaside/internal/testenv"
+)
+
+// attempts are some at different keys, as Store's methods take them.
+func (b *backend) attempts(keys ...string) []*Attempt {
+	as := make([]*Attempt, len(keys))
+	for i, key := range keys {
+		a := NewAttempt(key, long)
+		as[i] = &a
+	}
+	return as
+}
+
+func (b *backend) fillings(as []*Attempt) []*Filling {
+	fs := make([]*Filling, len(as))
+	for i, a := range as {
+		fs[i] = &Filling{Attempt: a, Entry: Entry{Payload: []byte("v of " + a.key)}, Life: long}
+	}
+	return fs
+}
+
+// Many keys go by few commands, and each has its own answer: more of them than go by one, some that are taken, some that are deleted meanwhile.
+func TestManyKeysAtOnce(t *testing.T) {
+	onEach(t, func(t *testing.T, b *backend) {
+		keys := make([]string, 2*atOnce+7)
+		for i := range keys {
+			keys[i] = fmt.Sprint("key ", i)
+		}
+		b.put(keys[3], Entry{Payload: []byte("other")}, long)
+		busy := b.attempt(keys[4])
+		b.take(busy, Mine)
+		as := b.attempts(keys...)
+		b.store.Take(b.ctx, as)
+		for i, a := range as {
+			want := Mine
+			switch i {
+			case 3:
+				want = Stored
+			case 4:
+				want = Busy
+			}
+			wantKind(t, a.key, a.State, a.Err, want)
+		}
+		as = append(append(as[:3:3], as[5:]...), b.attempts("never taken")...)
+		b.delete(keys[0], keys[150])
+		if held, err := b.store.Renew(b.ctx, as[:len(as)-1]); len(held) != len(as)-3 || err != nil {
+			t.Errorf("%d of %d are held, %v", len(held), len(as)-1, err)
+		}
+		fs := b.fillings(as)
+		for range 2 { // the second time they recognise themselves
+			b.store.Fill(b.ctx, fs)
+			for _, f := range fs {
+				if want := f.key != keys[0] && f.key != keys[150] && f.key != "never taken"; f.Stored != want || f.Err != nil {
+					t.Errorf("%s: stored %v, %v", f.key, f.Stored, f.Err)
+				}
+			}
+		}
+		n := 0
+		b.store.Read(b.ctx, keys, func(i int, held *State, err error) {
+			switch {
+			case err != nil:
+				t.Error(err)
+			case i == 0 || i == 150:
+				wantKind(t, keys[i], *held, err, Absent)
+			case i == 4:
+				wantKind(t, keys[i], *held, err, Busy)
+			case held.Kind != Stored, i != 3 && string(held.Entry.Payload) != "v of "+keys[i]:
+				t.Errorf("%s: kind %d, %q", keys[i], held.Kind, held.Entry.Payload)
+			default:
+				n++
+			}
+		})
+		if n != len(keys)-3 {
+			t.Errorf("%d are stored", n)
+		}
+		refresh := b.attempts(keys[5:60]...)
+		b.store.Claim(b.ctx, refresh)
+		fs = b.fillings(refresh)
+		b.store.Fill(b.ctx, fs[:30])
+		b.store.Release(b.ctx, refresh[30:])
+		for i, f := range fs {
+			if f.Stored != (i < 30) || f.Err != nil {
+				t.Errorf("%s: refreshed %v, %v", f.key, f.Stored, f.Err)
+			}
+			b.take(b.attempt(f.key), Stored)
+		}
+	})
+}
+
+// A key that cannot be asked for, for it is no string, does not stand in the way of the others.
+func TestOneOfManyKeysFails(t *testing.T) {
+	onEach(t, func(t *testing.T, b *backend) {
+		b.check(b.rdb.LPush(b.ctx, "{list}", "x").Err())
+		for _, holds := range []bool{false, true} { // by SET, and by the script
+			b.delete("{a}", "{z}")
+			b.store.holds = holds
+			as := b.attempts("{a}", "{list}", "{z}")
+			b.store.Take(b.ctx, as)
+			wantKind(t, "before", as[0].State, as[0].Err, Mine)
+			wantKind(t, "behind", as[2].State, as[2].Err, Mine)
+			if as[1].Err == nil || !strings.Contains(as[1].Err.Error(), "WRONGTYPE") {
+				t.Errorf("the list: kind %d, %v", as[1].State.Kind, as[1].Err)
+			}
+			fs := b.fillings([]*Attempt{as[0], as[2]})
+			b.store.Fill(b.ctx, fs)
+			if !fs[0].Stored || !fs[1].Stored {
+				t.Errorf("stored %v, %v", fs[0].Stored, fs[1].Stored)
+			}
+		}
+	})
+}
+
+// oldServer refuses SET with NX and GET, as servers before Redis 7.0 do.
+type oldServer struct{ refused int }
+
+func (*oldServer) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+func (o *oldServer) refuse(cmd redis.Cmder) bool {
+	args := fmt.Sprint(cmd.Args()...)
+	if cmd.Name() != "set" || !strings.HasSuffix(args, "nxget") {
+		return false
+	}
+	o.refused++
+	cmd.SetErr(replyError("ERR syntax error"))
+	return true
+}
+
+type replyError string
+
+func (e replyError) Error() string { return string(e) }
+func (replyError) RedisError()     {}
+
+func (o *oldServer) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		if o.refuse(cmd) {
+			return cmd.Err()
+		}
+		return next(ctx, cmd)
+	}
+}
+
+func (o *oldServer) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return func(ctx context.Context, cmds []redis.Cmder) error {
+		rest := make([]redis.Cmder, 0, len(cmds))
+		for _, cmd := range cmds {
+			if !o.refuse(cmd) {
+				rest = append(rest, cmd)
+			}
+		}
+		if len(rest) < len(cmds) && len(rest) == 0 {
+			return cmds[0].Err()
+		}
+		return next(ctx, rest)
+	}
+}
+
+// A server that does not know the command is asked by the script, from then on.
+func TestTakeOnAnOldServer(t *testing.T) {
+	for _, keys := range [][]string{{"a"}, {"a", "b", "c"}} {
+		rdb := testenv.SharedRedis(t).Client(t)
+		old := &oldServer{}
+		rdb.AddHook(old)
+		b := newBackend(t, rdb)
+		for range 2 {
+			as := b.attempts(keys...)
+			b.store.Take(b.ctx, as)
+			for _, a := range as {
+				wantKind(t, a.key, a.State, a.Err, Mine)
+			}
+			b.store.Release(b.ctx, as)
+		}
+		if old.refused != len(keys) {
+			t.Errorf("%d commands were refused", old.refused)
+		}
+	}
+}
+
+// The reply to a script for many keys is lost: what it has done is found by the second try.
+func TestLostReplyForManyKeys(t *testing.T) {
+	n := newNetwork(t, 5*time.Second)
+	n.store.holds = true
+	n.disturb(testenv.LoseReply)
+	as := n.attempts("a", "b", "c")
+	n.store.Take(n.ctx, as)
+	for _, a := range as {
+		wantKind(t, a.key, a.State, a.Err, Mine)
+		if len(a.sent) != 1 {
+			t.Errorf("%s was sent %d times before", a.key, len(a.sent))
+		}
+	}
+	if errors.Is(as[0].Err, context.DeadlineExceeded) {
+		t.Error(as[0].Err)
+	}
+	fs := n.fillings(as)
+	n.store.Fill(n.ctx, fs)
+	for _, f := range fs {
+		if !f.Stored {
+			t.Errorf("%s is not stored: %v", f.key, f.Err)
+		}
+	}
+}

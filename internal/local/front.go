@@ -9,8 +9,8 @@ import (
 	"github.com/cacheaside/cacheaside/internal/mutant"
 )
 
-// front finds the items that are read most without asking ristretto, whose Get costs more than all else of a hit: a table of pointers to items that ristretto holds, one for each
-// part of the hashes. Whoever is set or found last has the place. It decides nothing: what ristretto lets go of leaves it, too, and each item says itself whether it may be served.
+// front finds the items that are read most without asking ristretto, whose Get costs more than all else of a hit: a table of pointers to items that the window or ristretto holds, one for each
+// part of the hashes. Whoever is set or found last has the place. It decides nothing: what the window or ristretto lets go of leaves it, too, and each item says itself whether it may be served.
 type front struct {
 	places []atomic.Pointer[header]
 	shift  uint8
@@ -24,7 +24,7 @@ type header struct {
 	doubts uint32        // see Generations.doubts
 }
 
-// gone is in the place of told when ristretto has let go of the item.
+// gone is in the place of told when the item has been let go of, or another has come in its stead.
 const gone = math.MaxUint32
 
 // held is an item in the tier.
@@ -50,16 +50,18 @@ func (f *front) at(hash uint64) *atomic.Pointer[header] {
 	return &f.places[hash>>f.shift%uint64(len(f.places))]
 }
 
-// put gives h its place, unless ristretto has let go of it: whichever comes last, that or this, takes it away.
+// put gives h its place, unless it has been let go of: whichever comes last, that or this, takes it away.
 func (f *front) put(h *header) {
 	place := f.at(h.hash)
-	place.Store(h)
+	if before := place.Swap(h); before != nil && before != h && before.hash == h.hash {
+		before.told.Store(gone) // h is in its stead
+	}
 	if h.told.Load() == gone && mutant.Active != mutant.FrontKeeps {
 		place.CompareAndSwap(h, nil)
 	}
 }
 
-// leave is called when ristretto lets go of h.
+// leave is called when the window or ristretto lets go of h.
 func (f *front) leave(h *header) {
 	if h == nil || mutant.Active == mutant.FrontStays { // nil: a delete of what was not there
 		return
@@ -97,5 +99,8 @@ func (t *Tier) seek(hash uint64) *header {
 	}
 	defer visit.leave()
 	h, _ := t.cache.Get(hash)
+	if h != nil && h.told.Load() == gone {
+		return nil
+	}
 	return h
 }

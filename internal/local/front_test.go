@@ -92,3 +92,35 @@ func TestBudgetGoesToWhatIsRead(t *testing.T) {
 		}
 	})
 }
+
+// What has been read for the first time stays for a while, though all else has been read more often: it may be read again soon.
+func TestWhatIsNewStaysForAWhile(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const budget, size, known, soon = 1 << 20, 8 << 10, 200, 20
+		tier, err := New(budget)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer tier.Close()
+		tier.TrustForEver()
+		for range 100 {
+			for i := range known {
+				if _, _, ok := Get[int, int](tier, hashOf(i), &noEras, i); !ok {
+					Set(tier, hashOf(i), Item[int, int]{Key: i}, size, time.Hour, time.Hour)
+				}
+			}
+			tier.Wait()
+			time.Sleep(tick)
+		}
+		for i := range 100 {
+			Set(tier, hashOf(known+i), Item[int, int]{Key: known + i}, size, time.Hour, time.Hour)
+			tier.Wait()
+			if i < soon {
+				continue
+			}
+			if _, _, ok := Get[int, int](tier, hashOf(known+i-soon), &noEras, known+i-soon); !ok {
+				t.Fatalf("the one that was set %d before is not there any more", soon)
+			}
+		}
+	})
+}

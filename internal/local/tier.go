@@ -24,6 +24,7 @@ type Tier struct {
 	generations Generations
 	cache       *ristretto.Cache[uint64, *header]
 	visits      visits // under way, of cache
+	window      window // what has been set, and is not in cache yet
 
 	mu     sync.RWMutex // Set and Del against Close; never taken by Get
 	closed bool
@@ -69,9 +70,10 @@ const typicalItem = 1024
 // New makes a tier that holds at most about budget bytes.
 func New(budget int64) (*Tier, error) {
 	t := &Tier{front: newFront(budget), start: time.Now()}
+	t.window.most = budget / windowShare
 	cache, err := ristretto.NewCache(&ristretto.Config[uint64, *header]{
 		NumCounters:        max(budget/typicalItem, 100) * 10,
-		MaxCost:            budget - t.front.bytes(),
+		MaxCost:            budget - t.front.bytes() - t.window.most,
 		BufferItems:        64,
 		IgnoreInternalCost: true, // itemOverhead has it
 		KeyToHash:          func(h uint64) (uint64, uint64) { return h, 0 },
@@ -186,8 +188,11 @@ func Set[K comparable, V any](t *Tier, hash uint64, item Item[K, V], weight int6
 	if !t.closed {
 		h := &held[K, V]{header: header{hash: hash, doubts: t.generations.doubts(item.Range, item.Stripe, item.Generation)}, Item: item}
 		h.item = h
-		if t.cache.Set(hash, &h.header, weight+itemOverhead) {
-			t.front.put(&h.header)
+		t.front.put(&h.header)
+		for _, left := range t.window.push(windowItem{&h.header, weight + itemOverhead}) {
+			if left.told.Load() == gone || !t.cache.Set(left.hash, left.header, left.cost) {
+				t.front.leave(left.header)
+			}
 		}
 	}
 }
@@ -196,6 +201,9 @@ func (t *Tier) delete(hash uint64) {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
 	if !t.closed {
+		if h := t.front.at(hash).Load(); h != nil && h.hash == hash {
+			t.front.leave(h) // it may be in the window
+		}
 		t.cache.Del(hash)
 	}
 }
@@ -220,6 +228,7 @@ func (t *Tier) Close() {
 		t.closed = true
 		t.visits.close()
 		t.cache.Close()
+		t.window.clear()
 		t.front.clear()
 	}
 }

@@ -41,6 +41,7 @@ const (
 	FrontKeeps       = "front_keeps"
 	FrontStays       = "front_stays"
 	NeverTold        = "never_told"
+	NoWindow         = "no_window"
 	WideIsWhole      = "wide_is_whole"
 	AlwaysWide       = "always_wide"
 	TokenPerProcess  = "token_per_process"

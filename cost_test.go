@@ -2,9 +2,11 @@ package cacheaside
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
+	"sync"
 	"testing"
 	"time"
 
@@ -216,5 +218,32 @@ func TestRedisHitAllocations(t *testing.T) {
 	t.Logf("100 hits: %v allocations, a raw pipeline: %v", own, raw)
 	if own > raw+400 && !raceEnabled {
 		t.Errorf("100 hits: %v allocations, a raw pipeline: %v", own, raw)
+	}
+}
+
+// What goroutines ask of Redis at the same time goes there together, and so do their leases and what they store: a cold key alone takes three trips.
+func TestColdKeysShareTrips(t *testing.T) {
+	b := realBackend(t)
+	rdb := b.client(t).(*redis.Client)
+	const readers, each = 64, 20
+	p := startOn(t, rdb, newTable(nil), Options{MemoryBytes: -1, RedisTimeout: 10 * time.Second, ReadTimeout: 10 * time.Second}, nil)
+	p.want(t, 0, "", ErrNotFound)
+	count := &trips{}
+	rdb.AddHook(count)
+	var all sync.WaitGroup
+	for i := range readers {
+		all.Go(func() {
+			for j := range each {
+				if _, err := p.Get(t.Context(), 1+i*each+j); !errors.Is(err, ErrNotFound) {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	all.Wait()
+	n := count.n.Load()
+	t.Logf("%d trips for %d cold keys", n, readers*each)
+	if n > readers*each {
+		t.Errorf("%d trips for %d cold keys", n, readers*each)
 	}
 }

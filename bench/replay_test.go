@@ -228,7 +228,7 @@ func (r replay) reads(ctx context.Context) (n int, err error) {
 	rdb := redis.NewClient(&redis.Options{Addr: r.Redis})
 	defer rdb.Close()
 	info, err := rdb.Info(ctx, "commandstats", "stats").Result()
-	if strings.Contains(info, "cmdstat_mget:") { // of which each reads many keys
+	if r.Peer == own { // whose MGETs each read many keys
 		return keyspace(info), err
 	}
 	for _, m := range readCommand.FindAllStringSubmatch(info, -1) {

@@ -29,7 +29,7 @@ func TestTraces(t *testing.T) {
 		{title: "web12", file: web12, distinct: 13_756, budgets: []int{1, 10, 50}, runs: 1},
 		{title: "web07", file: web07, distinct: 20_484, budgets: []int{1, 10, 50}, runs: 1},
 		{title: "orm-busy", file: orm, first: 300_000, budgets: []int{1, 50}, runs: 1},
-		{title: "orm-busy", file: orm, first: 300_000, budgets: []int{10}, runs: 3, bar: true},
+		{title: "orm-busy", file: orm, first: 300_000, budgets: []int{10}, runs: 1, bar: true},
 		{title: "orm-busy, loads of 1 ms", file: orm, first: 300_000, load: time.Millisecond, budgets: []int{10}, runs: 1},
 		{title: "orm-busy", file: orm, distinct: 76_349, budgets: []int{10}, runs: 1, best: 2, bar: true},
 	}

@@ -133,9 +133,11 @@ func (s *Store) send(ctx context.Context, scripts []*redis.Cmd, once bool, reply
 	if len(cmds) == 0 {
 		return
 	}
-	bound, cancel := context.WithTimeout(ctx, s.conn.Timeout())
-	defer cancel()
-	sent := s.conn.Ask(ctx, bound, cmds)
+	with := &s.changes
+	if once {
+		with = &s.asks
+	}
+	sent := with.some(ctx, cmds)
 	for i, sc := range scripts {
 		err := sent.Err(i)
 		if err == nil {

@@ -17,12 +17,15 @@ import (
 // slow reply holds up the whole process; with many, the pipelines are short. Measured with 128 goroutines: 2 cost as little as 1.
 const maxTrips = 2
 
-// gather sends what the goroutines of a process read at the same time together: a read goes out at once if fewer than maxTrips trips
-// are under way; else it waits for the next one to come back, and all who wait then go out in one pipeline. Nobody waits for company.
+// gather sends what the goroutines of a process ask for at the same time together: a command goes out at once if fewer than maxTrips trips
+// are under way; else it waits for the next one to come back, and all who wait then go out in one pipeline. Nobody waits for company. There is one for reads, one for requests for leases, which must not be repeated, and one
+// for all else, which may be.
 //
 // It is here, and not go-redis' AutoPipeline, because a caller's deadline and departure must be kept, and that a trip's: see docs/design.md.
 type gather struct {
 	store *Store
+	wait  time.Duration // bounds a trip
+	send  func(ctx, bound context.Context, cmds []redis.Cmder) conn.Sent
 
 	mu    sync.Mutex
 	next  *trip // gathers while maxTrips are under way
@@ -61,9 +64,9 @@ func (g *gather) first(ctx context.Context, keys []string) ([]redis.Cmder, conn.
 	if !g.store.conn.Bounded() || len(keys) > few || !g.begin(1) {
 		return cmds, g.do(ctx, cmds...)
 	}
-	wait := min(patience, g.store.wait)
+	wait := min(patience, g.wait)
 	if mutant.Active == mutant.LoneWaits {
-		wait = g.store.wait
+		wait = g.wait
 	}
 	if !g.glance(ctx, wait, cmds) {
 		return cmds, conn.Sent{}
@@ -103,13 +106,39 @@ func gets(ctx context.Context, keys []string) []redis.Cmder {
 // again reads for a flight, whose goroutine need not leave before the store's time-out.
 func (g *gather) again(ctx context.Context, keys []string) ([]redis.Cmder, conn.Sent) {
 	cmds := gets(ctx, keys)
+	return cmds, g.flight(ctx, cmds)
+}
+
+// flight sends the commands of a flight, as again does.
+func (g *gather) flight(ctx context.Context, cmds []redis.Cmder) conn.Sent {
 	if !g.begin(maxTrips) {
-		return cmds, g.do(ctx, cmds...)
+		return g.do(ctx, cmds...)
 	}
 	defer g.end(false)
-	bound, cancel := context.WithTimeout(ctx, g.store.wait)
+	return g.alone(ctx, cmds)
+}
+
+// some sends a command together with others', and many, or a long one, which would keep those waiting, alone.
+func (g *gather) some(ctx context.Context, cmds []redis.Cmder) conn.Sent {
+	if len(cmds) > 1 || isLong(cmds[0]) || mutant.Active == mutant.ChangesAlone {
+		return g.alone(ctx, cmds)
+	}
+	return g.flight(ctx, cmds)
+}
+
+// isLong tells whether a command has an argument of many bytes.
+func isLong(cmd redis.Cmder) bool {
+	return slices.ContainsFunc(cmd.Args(), func(arg any) bool {
+		b, ok := arg.([]byte)
+		return ok && len(b) > 16<<10
+	})
+}
+
+// alone sends commands in a trip of their own.
+func (g *gather) alone(ctx context.Context, cmds []redis.Cmder) conn.Sent {
+	bound, cancel := context.WithTimeout(ctx, g.wait)
 	defer cancel()
-	return cmds, g.store.read(ctx, bound, cmds)
+	return g.send(ctx, bound, cmds)
 }
 
 // most is how many trips there may be at once, n on one server. On a cluster every reader makes his own: the nodes answer apart, and in a trip that
@@ -163,12 +192,12 @@ func (g *gather) do(ctx context.Context, cmds ...redis.Cmder) conn.Sent {
 	t := g.next
 	if t == nil || g.store.cluster {
 		t = &trip{done: make(chan struct{})}
-		t.ctx, t.cancel = context.WithTimeout(context.WithoutCancel(ctx), g.store.wait)
+		t.ctx, t.cancel = context.WithTimeout(context.WithoutCancel(ctx), g.wait)
 	}
 	t.cmds = append(t.cmds, cmds...)
 	start, run := g.under < maxTrips, g.run
 	if g.store.cluster {
-		start, run = true, func() { t.run(g.store) }
+		start, run = true, func() { t.run(g) }
 	} else {
 		g.next = t
 		if start {
@@ -225,13 +254,13 @@ func (g *gather) run() {
 			finished = true
 			return
 		}
-		t.run(g.store)
+		t.run(g)
 	}
 }
 
-func (t *trip) run(s *Store) {
+func (t *trip) run(g *gather) {
 	t.sent = conn.NotSent(conn.NotReturned(nil)) // until it has
 	defer close(t.done)
 	defer t.cancel()
-	t.sent = s.read(context.Background(), t.ctx, t.cmds)
+	t.sent = g.send(context.Background(), t.ctx, t.cmds)
 }

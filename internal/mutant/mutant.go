@@ -42,6 +42,7 @@ const (
 	FrontStays       = "front_stays"
 	NeverTold        = "never_told"
 	NoWindow         = "no_window"
+	ChangesAlone     = "changes_alone"
 	WideIsWhole      = "wide_is_whole"
 	AlwaysWide       = "always_wide"
 	TokenPerProcess  = "token_per_process"

@@ -55,6 +55,31 @@ func (l *Loader[K, V]) out(r *round[K, V], err error) {
 	}
 }
 
+// loadAll loads the rows of rounds. Where Redis could not be asked, those who have gathered meanwhile are in: what is loaded is from after they asked, and of what Redis may have said before, they
+// are given nothing. Behind a Redis that hangs they would wait for a whole ReadTimeout again. What is loaded for a key on hold, or by a loader that is bypassed, has not waited for Redis; and
+// without any Redis what a round knows of holds (see onHold) may be from before they asked.
+func (b *batch[K, V]) loadAll(rounds []*round[K, V], keys []K) []loaded[V] {
+	takeIn := func() {
+		if b.flight == nil || b.l.cache.store == nil && mutant.Active != mutant.GatheredAnyhow {
+			return
+		}
+		for _, r := range rounds {
+			if s := &r.Result; s.alone && !s.held && !s.bypass {
+				b.flight.TakeIn(r)
+			}
+		}
+	}
+	begins := takeIn
+	if mutant.Active == mutant.GatheredLeft || mutant.Active == mutant.GatheredLate {
+		begins = func() {}
+	}
+	values := b.l.loadAll(b.l.withPrimary(b.ctx, rounds), keys, begins)
+	if mutant.Active == mutant.GatheredLate {
+		takeIn()
+	}
+	return values
+}
+
 // fromMemory answers a round by what memory holds, trusted or not, within its hard life.
 func (l *Loader[K, V]) fromMemory(r *round[K, V]) bool {
 	if r.Result.fresh && mutant.Active != mutant.StaleFresh {

@@ -55,9 +55,8 @@ func (l *Loader[K, V]) out(r *round[K, V], err error) {
 	}
 }
 
-// loadAll loads the rows of rounds. Where Redis could not be asked, those who have gathered meanwhile are in: what is loaded is from after they asked, and of what Redis may have said before, they
-// are given nothing. Behind a Redis that hangs they would wait for a whole ReadTimeout again. What is loaded for a key on hold, or by a loader that is bypassed, has not waited for Redis; and
-// without any Redis what a round knows of holds (see onHold) may be from before they asked.
+// loadAll loads the rows of rounds. Where Redis could not be asked, those who have gathered meanwhile are in, who would wait for it as long again: what is loaded is from after they asked, and they are
+// given nothing that Redis has said before. Not for a key on hold, or with Bypass, where nobody has waited; nor without any Redis, where a round knows only of holds from before it began (see onHold).
 func (b *batch[K, V]) loadAll(rounds []*round[K, V], keys []K) []loaded[V] {
 	takeIn := func() {
 		if b.flight == nil || b.l.cache.store == nil && mutant.Active != mutant.GatheredAnyhow {

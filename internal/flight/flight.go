@@ -1,9 +1,9 @@
 // Package flight lets the concurrent callers of one key share one result, in rounds.
 //
 // A round's callers are fixed before it begins: whoever comes later gathers for the next round, which begins when this one has
-// ended. So nobody is handed what was read before he asked, though it is read only once for all who ask together. A flight that is yet to read
-// all that it will give may take in who has gathered until then (TakeIn). (In a
-// singleflight that callers join while it runs, a caller who comes after an invalidation can be handed a value from before it.)
+// ended. So nobody is handed what was read before he asked, though it is read only once for all who ask together. (In a
+// singleflight that callers join while it runs, a caller who comes after an invalidation can be handed a value from before it.) Only
+// a flight that has yet to read all that it will give may take in who has gathered until then (TakeIn).
 //
 // The rounds of many keys fly together: those of a batch, and then those that gathered meanwhile for keys that have landed together.
 package flight

@@ -56,8 +56,8 @@ func oneByOne[K comparable, V any](load func(context.Context, K) (V, error)) loa
 	}
 }
 
-// loadAll loads keys that have entered the gate, and lets them out again, whatever happens: an error's own methods may panic.
-func (l *Loader[K, V]) loadAll(ctx context.Context, keys []K) (out []loaded[V]) {
+// loadAll loads keys that have entered the gate, and lets them out again, whatever happens: an error's own methods may panic. begins is called just before.
+func (l *Loader[K, V]) loadAll(ctx context.Context, keys []K, begins func()) (out []loaded[V]) {
 	defer l.gate.leave(keys)
 	defer func() {
 		if p := recover(); p != nil {
@@ -67,12 +67,12 @@ func (l *Loader[K, V]) loadAll(ctx context.Context, keys []K) (out []loaded[V]) 
 			}
 		}
 	}()
-	return l.call(ctx, keys)
+	return l.call(ctx, keys, begins)
 }
 
 // call calls the load function on a goroutine of its own, and waits until it returns or its time is up: no longer, for it may ignore
 // its context. If ctx ends the load is told, and waited for. It answers for each key.
-func (l *Loader[K, V]) call(flight context.Context, keys []K) []loaded[V] {
+func (l *Loader[K, V]) call(flight context.Context, keys []K, begins func()) []loaded[V] {
 	var asked time.Time
 	if mutant.Active == mutant.ClockWhileWaiting {
 		asked = time.Now()
@@ -90,6 +90,7 @@ func (l *Loader[K, V]) call(flight context.Context, keys []K) []loaded[V] {
 
 	l.counters.loads.Add(int64(len(keys)))
 	l.counters.loadCalls.Add(1)
+	begins()
 	started := time.Now()
 	done := make(chan outcome[K, V], 1)
 	go func() {

@@ -12,7 +12,7 @@ import (
 // callAndStore loads the rows of rounds whose keys have entered the gate, under the loader's lock if it has one, and stores them. loaded is called in between.
 func (b *batch[K, V]) callAndStore(rounds []*round[K, V], keys []K, loaded func()) {
 	if b.l.options.Locker == nil {
-		values := b.l.loadAll(b.l.withPrimary(b.ctx, rounds), keys)
+		values := b.loadAll(rounds, keys)
 		loaded()
 		b.store(rounds, values)
 		return
@@ -34,7 +34,7 @@ func (b *batch[K, V]) callAndStore(rounds []*round[K, V], keys []K, loaded func(
 		b.store(rounds, notMade[V](len(rounds), fmt.Errorf("%w: its lock: %w", ErrUnavailable, err)))
 	case b.stillToLoad(rounds):
 		left = true
-		values := b.l.loadAll(b.l.withPrimary(b.ctx, rounds), keys)
+		values := b.loadAll(rounds, keys)
 		loaded()
 		b.store(rounds, values)
 	}

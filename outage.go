@@ -55,6 +55,30 @@ func (l *Loader[K, V]) out(r *round[K, V], err error) {
 	}
 }
 
+// loadAll loads the rows of rounds. Where Redis could not be asked, those who have gathered meanwhile are in, who would wait for it as long again: what is loaded is from after they asked, and they are
+// given nothing that Redis has said before. Not for a key on hold, or with Bypass, where nobody has waited; nor without any Redis, where a round knows only of holds from before it began (see onHold).
+func (b *batch[K, V]) loadAll(rounds []*round[K, V], keys []K) []loaded[V] {
+	takeIn := func() {
+		if b.flight == nil || b.l.cache.store == nil && mutant.Active != mutant.GatheredAnyhow {
+			return
+		}
+		for _, r := range rounds {
+			if s := &r.Result; s.alone && !s.held && !s.bypass {
+				b.flight.TakeIn(r)
+			}
+		}
+	}
+	begins := takeIn
+	if mutant.Active == mutant.GatheredLeft || mutant.Active == mutant.GatheredLate {
+		begins = func() {}
+	}
+	values := b.l.loadAll(b.l.withPrimary(b.ctx, rounds), keys, begins)
+	if mutant.Active == mutant.GatheredLate {
+		takeIn()
+	}
+	return values
+}
+
 // fromMemory answers a round by what memory holds, trusted or not, within its hard life.
 func (l *Loader[K, V]) fromMemory(r *round[K, V]) bool {
 	if r.Result.fresh && mutant.Active != mutant.StaleFresh {

@@ -2,7 +2,8 @@
 //
 // A round's callers are fixed before it begins: whoever comes later gathers for the next round, which begins when this one has
 // ended. So nobody is handed what was read before he asked, though it is read only once for all who ask together. (In a
-// singleflight that callers join while it runs, a caller who comes after an invalidation can be handed a value from before it.)
+// singleflight that callers join while it runs, a caller who comes after an invalidation can be handed a value from before it.) Only
+// a flight that has yet to read all that it will give may take in who has gathered until then (TakeIn).
 //
 // The rounds of many keys fly together: those of a batch, and then those that gathered meanwhile for keys that have landed together.
 package flight
@@ -77,7 +78,8 @@ type Round[K comparable, R any] struct {
 	landed  bool
 	flight  *Flight[K, R]     // nil while it gathers, and during its first look
 	begunBy *struct{ _ byte } // the DoMany that it is of
-	next    *Round[K, R]      // gathers
+	next    *Round[K, R]      // gathers; for one that was taken in: the one before
+	within  *Round[K, R]      // the last that was taken in
 	values  context.Context   // of the first caller of a round that gathers
 	done    chan struct{}     // nil if only who waits for the flight waits for it
 }

@@ -84,6 +84,33 @@ func (g *Group[K, R]) fly(f *Flight[K, R]) {
 	returned = true
 }
 
+// TakeIn has those who have gathered behind r, which is of the flight and has not landed, get what r will get. Only what is read from now on may be given
+// to them: nothing that the flight has learned before. Who comes later gathers for the next round.
+func (f *Flight[K, R]) TakeIn(r *Round[K, R]) {
+	s := r.shard
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	n := r.next
+	if n == nil || r.landed || !f.stay(int64(n.callers)) {
+		return
+	}
+	n.flight, n.values = f, nil
+	r.next, n.next, r.within = nil, r.within, n
+}
+
+// stay counts more callers, but in a flight that all have left, which was told to stop: it has nothing to give.
+func (f *Flight[K, R]) stay(more int64) bool {
+	for {
+		n := f.callers.Load()
+		if n == 0 && mutant.Active != mutant.GatheredAbandoned {
+			return false
+		}
+		if f.callers.CompareAndSwap(n, n+more) {
+			return true
+		}
+	}
+}
+
 // Land gives out what rounds of the flight have got. The rounds that have gathered behind them begin together.
 func (f *Flight[K, R]) Land(rounds []*Round[K, R]) {
 	if len(rounds) == 0 {
@@ -126,8 +153,12 @@ func (g *Group[K, R]) landOne(r *Round[K, R]) (callers int, begins *Round[K, R])
 	s.mu.Lock()
 	r.landed = true
 	callers = int(r.callers)
-	next, done := r.next, r.done
-	r.next = nil
+	next, within, done := r.next, r.within, r.done
+	r.next, r.within = nil, nil
+	for n := within; n != nil; n = n.next {
+		n.Result, n.Err, n.landed = r.Result, r.Err, true
+		callers += int(n.callers)
+	}
 	served := next != nil && !s.closed && r.Err == nil && g.hooks.Late(&r.Result)
 	switch {
 	case next == nil || s.closed:
@@ -142,6 +173,9 @@ func (g *Group[K, R]) landOne(r *Round[K, R]) (callers int, begins *Round[K, R])
 	s.mu.Unlock()
 	if done != nil {
 		close(done)
+	}
+	for n := within; n != nil; n = n.next {
+		close(n.done)
 	}
 	if served {
 		close(next.done)

@@ -103,6 +103,11 @@ func (s *storm) fly(ctx context.Context, f *Flight[int, reading]) {
 			nap(one)
 			s.leftAlone(ctx, f)
 			for _, r := range some {
+				if one.IntN(3) == 0 { // what is given begins only now
+					f.TakeIn(r)
+					r.Result = reading{r.Key, s.clock.Add(1), s.versions[r.Key].Load()}
+					nap(one)
+				}
 				if one.IntN(20) == 0 {
 					r.Err = errStorm
 				}
@@ -143,6 +148,11 @@ func (s *storm) leftAlone(ctx context.Context, f *Flight[int, reading]) {
 		shard.mu.Lock()
 		if !r.landed && r.callers != 0 {
 			s.t.Errorf("a flight was told to stop while %d callers wait for key %d", r.callers, r.Key)
+		}
+		for n := r.within; n != nil; n = n.next {
+			if n.callers != 0 {
+				s.t.Errorf("a flight was told to stop while %d whom it has taken in wait for key %d", n.callers, r.Key)
+			}
 		}
 		shard.mu.Unlock()
 	}
@@ -228,7 +238,7 @@ func (s *storm) ask(random *rand.Rand, strict bool, counts *stormCounts) {
 
 type stormCounts struct{ asked, left, failed, shared atomic.Int64 }
 
-// Many callers of many overlapping sets of keys, some of whom leave; first looks and flights that fail, panic, exit, forget rounds and
+// Many callers of many overlapping sets of keys, some of whom leave; first looks and flights that fail, panic, exit, forget rounds, take in who has gathered, and
 // land the others bit by bit from several goroutines: a key never has two looks or flights at once, everybody gets an answer, which began
 // after he asked, or, if it may be shared, is of a version not older than his question; no flight is told to stop while somebody waits for
 // it; and in the end nothing is kept.

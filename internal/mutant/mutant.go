@@ -24,6 +24,12 @@ const (
 	LateGeneration   = "late_generation"
 	MemoryLife       = "memory_life"
 	JoinRunning      = "join_running"
+
+	GatheredLate      = "gathered_late"
+	GatheredLeft      = "gathered_left"
+	GatheredAbandoned = "gathered_abandoned"
+	GatheredAnyhow    = "gathered_anyhow"
+
 	LeaderCancels    = "leader_cancels"
 	AbandonedRuns    = "abandoned_runs"
 	Impatient        = "impatient"

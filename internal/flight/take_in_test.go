@@ -1,0 +1,139 @@
+package flight
+
+import (
+	"testing"
+	"testing/synctest"
+)
+
+// takeIn takes in who has gathered behind the rounds of keys.
+func (tr *trip) takeIn(keys ...string) {
+	tr.step(func() {
+		for _, r := range tr.f.Rounds {
+			for _, key := range keys {
+				if r.Key == key {
+					tr.f.TakeIn(r)
+				}
+			}
+		}
+	})
+}
+
+// Those who have gathered when a flight takes them in get what its rounds get; who comes later does not, however often it takes in; and of keys that it does not name
+// nobody does.
+func TestTakenInGetWhatTheRoundGets(t *testing.T) {
+	manyBubble(t, func(t *testing.T, b *manyBench) {
+		first := b.many("a", "b")
+		one := b.flew(1, "a b")
+		second, third := b.one("a"), b.many("b", "a")
+		one.takeIn("a")
+		if n := b.group.Waiting("a"); n != 0 {
+			t.Errorf("%d still gather", n)
+		}
+		fourth := b.one("a")
+		one.takeIn("a")
+		fifth := b.one("a")
+		one.land("a")
+		b.got(second, "a1")
+		b.got(fourth, "a1")
+		b.waits(first, third, fifth)
+		two := b.flew(2, "a")
+		one.land("b")
+		b.got(first, "a1", "b1")
+		three := b.flew(3, "b")
+		two.land("a")
+		b.got(fifth, "a2")
+		b.waits(third)
+		three.land("b")
+		b.got(third, "b3", "a1")
+		b.empty()
+	})
+}
+
+// A flight goes on for those whom it has taken in, when its first callers have left, until they have, too.
+func TestFlightGoesOnForThoseTakenIn(t *testing.T) {
+	manyBubble(t, func(_ *testing.T, b *manyBench) {
+		first := b.one("a")
+		one := b.flew(1, "a")
+		second, third := b.one("a"), b.many("a")
+		one.takeIn("a")
+		first.cancel()
+		b.got(first, canceled)
+		b.flies(one)
+		second.cancel()
+		b.got(second, canceled)
+		b.flies(one)
+		one.land("a")
+		b.got(third, "a1")
+		b.empty()
+
+		first = b.one("a")
+		two := b.flew(2, "a")
+		second = b.one("a")
+		two.takeIn("a")
+		first.cancel()
+		second.cancel()
+		b.got(second, canceled)
+		b.stopped(two, ErrAbandoned)
+		two.land("a")
+		b.empty()
+	})
+}
+
+// A flight that all have left takes nobody in, for it was told to stop.
+func TestAbandonedFlightTakesNobodyIn(t *testing.T) {
+	manyBubble(t, func(_ *testing.T, b *manyBench) {
+		first := b.one("a")
+		one := b.flew(1, "a")
+		first.cancel()
+		b.stopped(one, ErrAbandoned)
+		second := b.one("a")
+		one.takeIn("a")
+		one.land("a")
+		b.waits(second)
+		two := b.flew(2, "a")
+		b.flies(two)
+		two.land("a")
+		b.got(second, "a2")
+		b.empty()
+	})
+}
+
+// The end of a flight that panics, returns without landing, or is closed is also that of those whom it has taken in; and a round that has landed takes nobody in.
+func TestTakenInGetTheEndOfTheFlight(t *testing.T) {
+	for want, end := range map[string]func(b *manyBench, tr *trip){
+		"err: caught now":              func(_ *manyBench, tr *trip) { tr.ended = true; tr.step(func() { panic("now") }) },
+		"err: " + errNotLanded.Error(): func(_ *manyBench, tr *trip) { tr.end() },
+		"left: " + errStorm.Error():    func(b *manyBench, tr *trip) { go b.group.Close(errStorm); synctest.Wait(); tr.end() },
+	} {
+		t.Run(want, func(t *testing.T) {
+			manyBubble(t, func(_ *testing.T, b *manyBench) {
+				first := b.one("a")
+				one := b.flew(1, "a")
+				second := b.one("a")
+				one.takeIn("a")
+				end(b, one)
+				b.got(first, want)
+				b.got(second, want)
+				b.empty()
+			})
+		})
+	}
+	manyBubble(t, func(_ *testing.T, b *manyBench) {
+		first := b.many("a", "b")
+		one := b.flew(1, "a b")
+		one.land("a")
+		two := b.flew(1, "a b")
+		second := b.one("a")
+		three := b.flew(2, "a")
+		third := b.one("a")
+		two.takeIn("a") // a round that has landed: those behind the next one are not its own
+		b.waits(second, third)
+		three.land("a")
+		b.got(second, "a2")
+		b.flew(3, "a").land("a")
+		b.got(third, "a3")
+		one.land("b")
+		b.got(first, "a1", "b1")
+		b.empty()
+	})
+}

@@ -45,8 +45,8 @@ func TestMemoryPerEntry(t *testing.T) {
 		Section: 13, Title: "Memory per entry",
 		Text: fmt.Sprintf("%d rows, each peer in a process of its own. In the process: bytes of heap in use after a collection, with key and row, which nothing else holds; "+
 			"fixed: what does not grow with the entries, connections among it. Asked: the share of the reads that left the process when all had been read some times. In Redis: used_memory when the process has gone, "+
-			"less what it was before, for each row, with what the server remembers of clients that keep copies (rueidis); over raw: the same less key and JSON (%.0f bytes). "+
-			"FreeCache (jetcache-go) takes its whole budget at the start, so that entries add nothing to the heap.", n, raw),
+			"less what it was before, for each row, with what the server remembers of clients that keep copies (rueidis); over raw: the same less key and JSON (%.0f bytes); what a peer puts before the key is its own. "+
+			"FreeCache (jetcache-go) takes its whole budget, here 64 MiB, at the start: entries add no more than their index to the heap.", n, raw),
 		Head: []string{"", "fixed, MB", "bytes an entry", "of the map's", "asked, %", "in Redis, bytes", "over raw"},
 	}
 	base := measureEntries(t, Peer{Name: plainMap}, n)

@@ -63,6 +63,7 @@ type Peer struct {
 	Memory   bool // it has a memory tier
 	Redis    bool // it has Redis
 	Nulls    bool // it remembers that a row does not exist
+	Stale    bool // a row outlives its TTL, to be served while it is reloaded
 	Tells    bool // Invalidate reaches the memory of other processes
 	Later    bool // Invalidate returns before the row has gone from its own memory
 	Open     func(Config) (Cache, error)

@@ -17,6 +17,7 @@ func init() {
 		Settings: "defaults; the client with ContextTimeoutEnabled, as the README has it",
 		Memory:   true,
 		Nulls:    true,
+		Stale:    true,
 		Tells:    true,
 		Redis:    true,
 		Open:     openCacheaside,

@@ -11,6 +11,7 @@ import (
 func init() {
 	register(Peer{
 		Name: "otter", Module: "github.com/maypok86/otter/v2", Settings: "loading Get, expiry after writing", Memory: true,
+		Has: "expiry after reading, Compute in one step, saving to a file",
 		Open: func(c Config) (Cache, error) {
 			rows := c.MemoryRows
 			if rows == 0 {

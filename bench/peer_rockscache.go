@@ -13,7 +13,7 @@ import (
 
 // rockscache keeps rows in Redis only, each in a hash with the lock of whoever loads it; to invalidate a row is to mark it. StrongConsistency is on: its README offers
 // it for "strongly consistent access", and cacheaside promises the same. All else is its default but for Delay, how long a mark stays: it is taken off the time that
-// a row is kept, and with a short TTL nothing would be left. https://github.com/dtm-labs/rockscache/blob/v0.1.1/README.md.
+// a row is kept, in whole seconds, and with a short TTL nothing would be left. https://github.com/dtm-labs/rockscache/blob/v0.1.1/README.md.
 // What it has and cacheaside has not: switches that turn reads and deletions off, a lock that a writer may hold on a row (LockForUpdate).
 func init() {
 	register(Peer{
@@ -24,7 +24,7 @@ func init() {
 			ttl := cmp.Or(c.TTL, time.Hour)
 			o := rockscache.NewDefaultOptions()
 			o.StrongConsistency = true
-			o.Delay = max(time.Second, min(o.Delay, ttl/4))
+			o.Delay = min(o.Delay, ttl/4)
 			o.EmptyExpire = cmp.Or(c.NullTTL, o.EmptyExpire)
 			if c.Patient {
 				o.LockExpire = 30 * time.Second

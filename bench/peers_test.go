@@ -255,6 +255,35 @@ func TestPeersBatch(t *testing.T) {
 	})
 }
 
+// The TTL asked for is what the row gets in Redis, give or take a tenth, and as much again where it is served while it is reloaded; rockscache takes its Delay off.
+func TestPeersTTL(t *testing.T) {
+	eachPeer(t, func(t *testing.T, p Peer, c Config) {
+		if !p.Redis || p.Floor {
+			return
+		}
+		db := newDatabase("some-key")
+		c.Load, c.TTL, c.MemoryTTL = db.load, 8*time.Second, 4*time.Second
+		cache := open(t, p, c)
+		if _, err := cache.Get(t.Context(), "some-key"); err != nil {
+			t.Fatal(err)
+		}
+		settle()
+		rdb := newClient(c)
+		defer rdb.Close()
+		names := rdb.Keys(t.Context(), "*some-key*").Val()
+		if len(names) != 1 {
+			t.Fatalf("%d keys", len(names))
+		}
+		most := c.TTL*11/10 + time.Second // some round up
+		if p.Stale {
+			most += c.TTL
+		}
+		if ttl := rdb.PTTL(t.Context(), names[0]).Val(); ttl < c.TTL*6/10 || ttl > most {
+			t.Errorf("a row is kept for %v, want %v", ttl, c.TTL)
+		}
+	})
+}
+
 // Close ends what Open began, but for what leaks_test.go names.
 func TestPeersClose(t *testing.T) {
 	eachPeer(t, func(t *testing.T, p Peer, c Config) {

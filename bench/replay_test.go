@@ -155,7 +155,7 @@ func (r replay) run() (result replayed, err error) {
 	if err != nil {
 		return result, err
 	}
-	empty := heap()
+	empty := heapInUse()
 	c, err := p.Open(config)
 	if err != nil {
 		return result, err
@@ -195,12 +195,12 @@ func (r replay) run() (result replayed, err error) {
 		return result, *err
 	}
 	after, err := r.reads(ctx)
-	grown := heap() - empty
+	grown := heapInUse() - empty
 	n := int(loads.Load())
 	return replayed{Accesses: len(accesses), Distinct: len(keys), Loads: n, Reads: after - before - n*(cold-1), Rows: rows, Bytes: int(config.MemoryBytes), Heap: grown, Took: took}, err
 }
 
-func heap() int {
+func heapInUse() int {
 	var m runtime.MemStats
 	runtime.GC()
 	runtime.GC() // what pools have kept

@@ -196,6 +196,8 @@ func (r replay) run() (result replayed, err error) {
 	}
 	after, err := r.reads(ctx)
 	grown := heapInUse() - empty
+	runtime.KeepAlive(accesses) // they were there before
+	runtime.KeepAlive(keys)
 	n := int(loads.Load())
 	return replayed{Accesses: len(accesses), Distinct: len(keys), Loads: n, Reads: after - before - n*(cold-1), Rows: rows, Bytes: int(config.MemoryBytes), Heap: grown, Took: took}, err
 }

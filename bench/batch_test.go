@@ -72,7 +72,7 @@ func TestBatchHalfHit(t *testing.T) {
 	publish(t, table)
 	for _, b := range all[1:] {
 		if b.many && !b.Floor {
-			bar(t, "time beside "+b.Name, median(ratios(ours.took.ns, b.took.ns)), 1)
+			bar(t, "time of a batch beside "+b.Name, median(ratios(ours.took.ns, b.took.ns)), 1)
 		}
 	}
 }

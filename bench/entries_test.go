@@ -126,7 +126,7 @@ func keepEntries() {
 	ctx := context.Background()
 	rdb := redis.NewClient(&redis.Options{Addr: os.Getenv("BENCH_REDIS")})
 	var loads atomic.Int64
-	start := float64(heap())
+	start := float64(heapInUse())
 	cache := openNamed(os.Getenv("BENCH_PEER"), func(_ context.Context, key string) (*Row, error) {
 		loads.Add(1)
 		return ownRow(key), nil
@@ -137,7 +137,7 @@ func keepEntries() {
 		return infoNumber(ctx, rdb, "stats", "total_commands_processed") + float64(loads.Load())
 	}
 	before := outside()
-	readEach(ctx, cache, all)
+	readAll(ctx, cache, all)
 	asked := max(0, outside()-before-1) / float64(n) // less the INFO itself
 	f := footprint{Entry: (many - few) / float64(n-n/10), Asked: asked}
 	f.Fixed = max(0, many-start-f.Entry*float64(n))
@@ -170,7 +170,7 @@ func openNamed(name string, load func(context.Context, string) (*Row, error)) Ca
 }
 
 // readAll reads each key, by many at once; the strings that are given for keys are nobody else's.
-func readEach(ctx context.Context, cache Cache, keys []string) {
+func readAll(ctx context.Context, cache Cache, keys []string) {
 	const readers = 32
 	var wg sync.WaitGroup
 	for r := range readers {
@@ -188,10 +188,10 @@ func readEach(ctx context.Context, cache Cache, keys []string) {
 // heapWith is the heap when these keys have been read so often that they are in memory.
 func heapWith(ctx context.Context, cache Cache, keys []string) float64 {
 	for range 4 { // some drop what comes at once
-		readEach(ctx, cache, keys)
+		readAll(ctx, cache, keys)
 		time.Sleep(20 * time.Millisecond)
 	}
-	return float64(heap())
+	return float64(heapInUse())
 }
 
 // mapCache is a map with a lock.

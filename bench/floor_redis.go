@@ -92,7 +92,7 @@ func (r *rawBatch) GetMany(ctx context.Context, keys []string) (map[string]*Row,
 	if len(missing) == 0 {
 		return all, nil
 	}
-	loaded, err := r.config.LoadMany(ctx, missing)
+	loaded, err := r.loadMany(ctx, missing)
 	if err != nil {
 		return nil, err
 	}
@@ -108,4 +108,21 @@ func (r *rawBatch) GetMany(ctx context.Context, keys []string) (map[string]*Row,
 		return nil
 	})
 	return all, err
+}
+
+func (r *rawBatch) loadMany(ctx context.Context, keys []string) (map[string]*Row, error) {
+	if r.config.LoadMany != nil {
+		return r.config.LoadMany(ctx, keys)
+	}
+	found := make(map[string]*Row, len(keys))
+	for _, key := range keys {
+		row, err := r.config.Load(ctx, key)
+		if err != nil && !errors.Is(err, ErrNotFound) {
+			return nil, err
+		}
+		if err == nil {
+			found[key] = row
+		}
+	}
+	return found, nil
 }

@@ -33,11 +33,11 @@ func TestRedisHit(t *testing.T) {
 			Load: func(_ context.Context, key string) (*Row, error) { loaded.Add(1); return rowOf(key), nil },
 		})
 		for range 2 { // some store in the background, and may drop
-			readAll(t, p, c, keys)
+			readEach(t, p, c, keys)
 			time.Sleep(20 * time.Millisecond)
 		}
 		before := lookups(t, server)
-		readAll(t, p, c, keys)
+		readEach(t, p, c, keys)
 		if lookups(t, server)-before < len(keys)*9/10 {
 			fromMemory = append(fromMemory, p.Name)
 			continue
@@ -87,8 +87,8 @@ func TestRedisHit(t *testing.T) {
 	}
 }
 
-// readAll reads each key once, by several goroutines.
-func readAll(t testing.TB, p Peer, c Cache, keys []string) {
+// readEach reads each key once, by several goroutines.
+func readEach(t testing.TB, p Peer, c Cache, keys []string) {
 	t.Helper()
 	var wg sync.WaitGroup
 	for part := range slices.Chunk(keys, (len(keys)+15)/16) {

@@ -52,25 +52,35 @@ func init() {
 	testenv.RegisterChild("replay", func() {
 		var of replay
 		var r replayed
-		muffle()
-		err := json.Unmarshal([]byte(os.Getenv("REPLAY")), &of)
+		out, err := muffle()
+		if err == nil {
+			err = json.Unmarshal([]byte(os.Getenv("REPLAY")), &of)
+		}
 		if err == nil {
 			r, err = of.run()
 		}
 		if err != nil {
 			r.Err = err.Error()
 		}
-		json.NewEncoder(os.Stdout).Encode(r)
+		json.NewEncoder(out).Encode(r)
 	})
 }
 
-// muffle drops what peers say on their standard error, for each access, some of them; all but the report of a crash.
-func muffle() {
-	if null, err := os.OpenFile(os.DevNull, os.O_WRONLY, 0); err == nil {
-		debug.SetCrashOutput(os.Stderr, debug.CrashOptions{})
-		syscall.Dup3(int(null.Fd()), 2, 0)
-		null.Close()
+// muffle drops what peers say on their standard output and error, for each access, some of them; all but the report of a crash. What is for the parent goes to out.
+func muffle() (out *os.File, err error) {
+	fd, err := syscall.Dup(1)
+	if err != nil {
+		return nil, err
 	}
+	null, err := os.OpenFile(os.DevNull, os.O_WRONLY, 0)
+	if err != nil {
+		return nil, err
+	}
+	defer null.Close()
+	return os.NewFile(uintptr(fd), "out"), errors.Join(
+		debug.SetCrashOutput(os.Stderr, debug.CrashOptions{}), // a copy of it
+		syscall.Dup3(int(null.Fd()), 1, 0),
+		syscall.Dup3(int(null.Fd()), 2, 0))
 }
 
 // start has a child replay it.
@@ -95,7 +105,7 @@ func (r replay) start(t *testing.T) (result replayed) {
 func (r replayed) rate(p Peer) any {
 	switch {
 	case !p.Memory:
-		return "has no memory"
+		return "none"
 	case !p.Redis:
 		return percent(1 - float64(r.Loads)/float64(r.Accesses))
 	default:
@@ -145,7 +155,7 @@ func (r replay) run() (result replayed, err error) {
 	if err != nil {
 		return result, err
 	}
-	empty := heap()
+	empty := heapInUse()
 	c, err := p.Open(config)
 	if err != nil {
 		return result, err
@@ -185,13 +195,15 @@ func (r replay) run() (result replayed, err error) {
 		return result, *err
 	}
 	after, err := r.reads(ctx)
-	grown := heap() - empty
+	grown := heapInUse() - empty
+	runtime.KeepAlive(accesses) // they were there before
+	runtime.KeepAlive(keys)
 	n := int(loads.Load())
 	return replayed{Accesses: len(accesses), Distinct: len(keys), Loads: n, Reads: after - before - n*(cold-1), Rows: rows, Bytes: int(config.MemoryBytes), Heap: grown, Took: took}, err
 }
 
-// heap is what is in use after a collection.
-func heap() int {
+// heapInUse is what is in use after a collection.
+func heapInUse() int {
 	var m runtime.MemStats
 	runtime.GC()
 	runtime.GC() // what pools have kept

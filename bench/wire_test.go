@@ -33,17 +33,28 @@ func newWire(t testing.TB, target string) *wire {
 	}
 	w := &wire{addr: listener.Addr().String()}
 	var wg sync.WaitGroup
-	wg.Go(func() {
+	var clients []net.Conn
+	accept := func() {
 		for {
 			client, err := listener.Accept()
 			if err != nil {
 				return
 			}
+			clients = append(clients, client)
 			wg.Go(func() { w.forward(client, target) })
 		}
-	})
-	t.Cleanup(func() { // after the clients have gone
+	}
+	accepting := make(chan struct{})
+	go func() {
+		defer close(accepting)
+		accept()
+	}()
+	t.Cleanup(func() {
 		listener.Close()
+		<-accepting
+		for _, c := range clients { // some peers never close theirs
+			c.Close()
+		}
 		wg.Wait()
 	})
 	return w

@@ -26,6 +26,7 @@ type dbRow struct {
 	Takes time.Duration // between reading the row and returning it
 	Ends  string        // "panic", "goexit": how the load ends instead
 	Tell  bool          // say when a load has read the row
+	Deaf  bool          // the load does not end with its context
 }
 
 // childOrder is one line to a process. Orders are obeyed at once, several at a time.
@@ -200,11 +201,15 @@ func (p *childProcess) load(ctx context.Context, key string) (*Row, error) {
 	return &Row{ID: 1, Name: row.Value, Text: text200, Price: 9.99}, nil
 }
 
-// takeTime is what comes after the row was read: the rest of the load, which ends with its context, as a query does.
+// takeTime is what comes after the row was read: the rest of the load, which ends with its context, as a query does, unless it is deaf.
 func takeTime(ctx context.Context, row dbRow) error {
+	ended := ctx.Done()
+	if row.Deaf {
+		ended = nil
+	}
 	select {
 	case <-time.After(row.Takes):
-	case <-ctx.Done():
+	case <-ended:
 		return ctx.Err()
 	}
 	switch row.Ends {

@@ -113,7 +113,7 @@ func seeStorm(loads []loadSpan) (s stormSeen) {
 // Every value expires after a second, while several processes read as a real shop did.
 func TestStorm(t *testing.T) {
 	trace := traceKeys(t, "../examples/quickstart/testdata/web12.trace.gz")
-	warm, length := size(time.Second, 100*time.Millisecond), size(6*time.Second, 300*time.Millisecond)
+	warm, length := size(time.Second, 50*time.Millisecond), size(6*time.Second, 100*time.Millisecond)
 	trace = trace[:int(stormRate*(warm+length).Seconds())]
 	counts := map[int]int{}
 	for _, key := range trace {
@@ -143,7 +143,7 @@ func TestStorm(t *testing.T) {
 			}
 			c := spawnCrew(t, p, stormProcesses, Config{Redis: addr, TTL: stormTTL})
 			c.rows(t, map[string]dbRow{"": {Value: "row", Takes: stormLoad}})
-			start := time.Now().Add(300 * time.Millisecond)
+			start := time.Now().Add(size(300*time.Millisecond, 50*time.Millisecond))
 			var waits []func() (childAnswer, error)
 			for i, process := range c {
 				waits = append(waits, process.order(childOrder{Do: "replay", Trace: reads[i], Start: start.UnixNano()}))

@@ -28,6 +28,8 @@ func TestRedisGone(t *testing.T) {
 	outages := []outage{
 		{"killed", (*testenv.Redis).Kill, 300 * time.Millisecond},
 		{"hung", (*testenv.Redis).Pause, 300 * time.Millisecond},
+		{"killed, long deadlines", (*testenv.Redis).Kill, time.Second},
+		{"hung, long deadlines", (*testenv.Redis).Pause, time.Second},
 		{"hung, short deadlines", (*testenv.Redis).Pause, 100 * time.Millisecond},
 	}
 	for _, o := range outages[:size(len(outages), 2)] {
@@ -53,8 +55,8 @@ func TestRedisGone(t *testing.T) {
 }
 
 var (
-	goneFirst = size(5*time.Second, 600*time.Millisecond)
-	goneThen  = size(5*time.Second, 400*time.Millisecond)
+	goneFirst = size(3*time.Second, 600*time.Millisecond)
+	goneThen  = size(3*time.Second, 400*time.Millisecond)
 )
 
 // outageRun is a peer's.
@@ -122,7 +124,7 @@ func (r *outageRun) row(t *testing.T, o outage) []any {
 	if r.peer.Name == own {
 		bar(t, o.name+": the last answer beyond the deadline, ms", beyond, 20)
 		bar(t, o.name+": loads for the callers of one key", float64(r.loads), 1)
-		if o.name == "killed" {
+		if o.deadline >= 300*time.Millisecond {
 			bar(t, o.name+": callers without a value, %", 100-withValue(r.callers), 0)
 		}
 	}

@@ -67,7 +67,7 @@ type outageRun struct {
 	known, others []string
 
 	callers               []callerGot
-	loads                 int
+	loads                 stormSeen
 	waitKnown, waitOthers func() (childAnswer, error)
 }
 
@@ -94,7 +94,7 @@ func (r *outageRun) strike(t *testing.T, o outage) {
 	t.Helper()
 	o.strike(r.redis)
 	r.callers = callersOf(r.process.do(t, childOrder{Do: "get", Keys: []string{"cold"}, Callers: goneCallers, Deadline: o.deadline, Within: goneFirst}))
-	r.loads = len(r.process.loads(t))
+	r.loads = seeStorm(r.process.loads(t))
 	r.waitKnown = r.process[0].order(childOrder{Do: "get", Keys: r.known, Turns: 10, Deadline: o.deadline, Within: goneThen})
 	r.waitOthers = r.process[0].order(childOrder{Do: "get", Keys: r.others, Turns: 20, Deadline: o.deadline, Within: goneThen})
 }
@@ -123,12 +123,14 @@ func (r *outageRun) row(t *testing.T, o outage) []any {
 	t.Logf("%s: waits: p1 %s, p50 %s, p99 %s; %v, %v, %v", r.peer.Name, digits(quantile(w, 0.01)), digits(median(w)), digits(quantile(w, 0.99)), errorsOf(r.callers), errorsOf(known.Callers), errorsOf(others.Callers))
 	if r.peer.Name == own {
 		bar(t, o.name+": the last answer beyond the deadline, ms", beyond, 20)
-		bar(t, o.name+": loads for the callers of one key", float64(r.loads), 1)
+		if r.loads.atOnce > 1 {
+			t.Errorf("%s: %d loads of a key at once", o.name, r.loads.atOnce)
+		}
 		if o.deadline >= 300*time.Millisecond {
 			bar(t, o.name+": callers without a value, %", 100-withValue(r.callers), 0)
 		}
 	}
-	return []any{r.peer.Name, withValue(r.callers), r.loads, text, beyond, withValue(known.Callers), knownText, reloads, withValue(others.Callers), othersText}
+	return []any{r.peer.Name, withValue(r.callers), r.loads.loads, text, beyond, withValue(known.Callers), knownText, reloads, withValue(others.Callers), othersText}
 }
 
 // withValue is the percentage of those who got one.

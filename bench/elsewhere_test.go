@@ -23,7 +23,7 @@ func TestStaleElsewhere(t *testing.T) {
 			continue
 		}
 		r := testenv.StartRedis(t)
-		c := spawnCrew(t, p, 2, Config{Redis: r.Addr, TTL: time.Hour, MemoryTTL: memoryTTL})
+		c := spawnCrew(t, p, 2, Config{Redis: r.Addr, TTL: time.Hour, MemoryTTL: memoryTTL, Patient: !full})
 		time.Sleep(100 * time.Millisecond) // subscriptions stand
 		inMemory := commandsInMemory(t, r, c[1:])
 		var waits []func() (childAnswer, error)

@@ -62,7 +62,7 @@ func TestMissingRows(t *testing.T) {
 		t.Run(p.Name, func(t *testing.T) {
 			r := testenv.SharedRedis(t)
 			admin := r.Client(t)
-			c := spawnCrew(t, p, 1, Config{Redis: r.Addr, TTL: time.Minute, NullTTL: time.Minute})
+			c := spawnCrew(t, p, 1, Config{Redis: r.Addr, TTL: time.Minute, NullTTL: time.Minute, Patient: !full})
 			time.Sleep(100 * time.Millisecond) // a copy of a filter
 			c.rows(t, map[string]dbRow{"": {}})
 			var again, different []string

@@ -162,7 +162,7 @@ func TestOneCaller(t *testing.T) {
 		table.Head = append(table.Head, m.name)
 		processes := make([]*oneProcess, len(peers))
 		for i, p := range peers {
-			processes[i] = &oneProcess{crew: spawnCrew(t, p, 1, Config{Redis: servers[i], TTL: time.Minute})}
+			processes[i] = &oneProcess{crew: spawnCrew(t, p, 1, Config{Redis: servers[i], TTL: time.Minute, Patient: !full})}
 		}
 		for _, p := range processes {
 			p.begin(t, m)

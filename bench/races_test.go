@@ -153,7 +153,7 @@ func startRaces(t *testing.T, p Peer) *raceRun {
 	t.Helper()
 	server := testenv.StartRedis(t)
 	r := &raceRun{peer: p, proxy: testenv.NewProxy(t, server.Addr)}
-	config := Config{Redis: r.proxy.Addr, TTL: raceTTL, NullTTL: raceTTL, MemoryTTL: raceTTL}
+	config := Config{Redis: r.proxy.Addr, TTL: raceTTL, NullTTL: raceTTL, MemoryTTL: raceTTL, Patient: !full}
 	a := spawnCrew(t, p, 1, config)
 	config.Redis = server.Addr
 	b := spawnCrew(t, p, 1, config)

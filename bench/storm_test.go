@@ -141,7 +141,7 @@ func TestStorm(t *testing.T) {
 			if p.Redis {
 				addr = testenv.SharedRedis(t).Addr
 			}
-			c := spawnCrew(t, p, stormProcesses, Config{Redis: addr, TTL: stormTTL})
+			c := spawnCrew(t, p, stormProcesses, Config{Redis: addr, TTL: stormTTL, Patient: !full})
 			c.rows(t, map[string]dbRow{"": {Value: "row", Takes: stormLoad}})
 			start := time.Now().Add(size(300*time.Millisecond, 50*time.Millisecond))
 			var waits []func() (childAnswer, error)

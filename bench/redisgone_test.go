@@ -43,8 +43,16 @@ func TestRedisGone(t *testing.T) {
 			for _, p := range withRedis(Peers(), Floors()) {
 				runs = append(runs, prepareOutage(t, p))
 			}
-			for _, run := range runs { // the callers of each by themselves; what comes then is no work, but waiting
+			for _, run := range runs {
 				run.strike(t, o)
+				if full { // the callers of each by themselves; what comes then is no work, but waiting
+					run.then(t, o)
+				}
+			}
+			for _, run := range runs {
+				if !full {
+					run.then(t, o)
+				}
 			}
 			for _, run := range runs {
 				table.Row(run.row(t, o)...)
@@ -66,6 +74,7 @@ type outageRun struct {
 	process       crew
 	known, others []string
 
+	waitCallers           func() (childAnswer, error)
 	callers               []callerGot
 	loads                 stormSeen
 	waitKnown, waitOthers func() (childAnswer, error)
@@ -93,7 +102,17 @@ func prepareOutage(t *testing.T, p Peer) *outageRun {
 func (r *outageRun) strike(t *testing.T, o outage) {
 	t.Helper()
 	o.strike(r.redis)
-	r.callers = callersOf(r.process.do(t, childOrder{Do: "get", Keys: []string{"cold"}, Callers: goneCallers, Deadline: o.deadline, Within: goneFirst}))
+	r.waitCallers = r.process[0].order(childOrder{Do: "get", Keys: []string{"cold"}, Callers: goneCallers, Deadline: o.deadline, Within: goneFirst})
+}
+
+// then waits for the callers, and has other rows read.
+func (r *outageRun) then(t *testing.T, o outage) {
+	t.Helper()
+	a, err := r.waitCallers()
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.callers = a.Callers
 	r.loads = seeStorm(r.process.loads(t))
 	r.waitKnown = r.process[0].order(childOrder{Do: "get", Keys: r.known, Turns: 10, Deadline: o.deadline, Within: goneThen})
 	r.waitOthers = r.process[0].order(childOrder{Do: "get", Keys: r.others, Turns: 20, Deadline: o.deadline, Within: goneThen})

@@ -325,6 +325,11 @@ func (p *childProcess) watch(o childOrder, a *childAnswer) {
 			a.Finished = true
 			return
 		}
+		if time.Since(began) > slowly {
+			o.Pause = max(o.Pause, 5*time.Millisecond) // what is stale for so long need not be known as exactly
+		}
 		time.Sleep(o.Pause)
 	}
 }
+
+const slowly = 200 * time.Millisecond

@@ -22,7 +22,7 @@ func runCold(t *testing.T, p Peer, processes, callers, runs int) (all coldRuns) 
 	t.Helper()
 	r := testenv.SharedRedis(t)
 	admin := r.Client(t)
-	c := spawnCrew(t, p, processes, Config{Redis: r.Addr, TTL: time.Minute})
+	c := spawnCrew(t, p, processes, Config{Redis: r.Addr, TTL: time.Minute, Patient: !full})
 	c.rows(t, map[string]dbRow{"": {Value: "row", Takes: coldLoad}})
 	for run := range runs {
 		admin.ConfigResetStat(t.Context())

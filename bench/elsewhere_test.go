@@ -16,31 +16,32 @@ func TestStaleElsewhere(t *testing.T) {
 	table := &Table{Section: 7, Title: "Staleness in the memory of another process",
 		Text: fmt.Sprintf("Two processes have a row in memory, where it may stay for %v. It is changed, and one of them invalidates it: how long after that has returned the last read by the other that was answered with the old row began. %d trials; the other reads about ten times in a millisecond. Before, its reads of what it has in memory cost so many Redis commands.", memoryTTL, trials),
 		Head: []string{"", "p50, ms", "p99, ms", "longest, ms", "never stale", "Redis commands a read before"}}
+	var reports []func() // who is stale for long is not waited for before the next has its turn
 	for _, p := range withRedis(Peers()) {
 		if !p.Memory {
-			table.Row(p.Name, "has no memory tier", "", "", "", "")
+			reports = append(reports, func() { table.Row(p.Name, "has no memory tier", "", "", "", "") })
 			continue
 		}
-		t.Run(p.Name, func(t *testing.T) {
-			r := testenv.StartRedis(t)
-			c := spawnCrew(t, p, 2, Config{Redis: r.Addr, TTL: time.Hour, MemoryTTL: memoryTTL})
-			time.Sleep(100 * time.Millisecond) // subscriptions stand
-			inMemory := commandsInMemory(t, r, c[1:])
-			var waits []func() (childAnswer, error)
-			var at []int64
-			for i := range trials {
-				key := fmt.Sprint("elsewhere", i)
-				c.rows(t, map[string]dbRow{key: {Value: "old"}})
-				for range 3 {
-					c.do(t, childOrder{Do: "get", Keys: []string{key}})
-					time.Sleep(2 * time.Millisecond) // some keep it a little later
-				}
-				c.rows(t, map[string]dbRow{key: {Value: "new"}})
-				waits = append(waits, c[1].order(childOrder{Do: "watch", Keys: []string{key}, Value: "new", Still: attentive / 2, Pause: 100 * time.Microsecond, Within: 2 * memoryTTL}))
-				time.Sleep(3 * time.Millisecond)
-				at = append(at, c[:1].do(t, childOrder{Do: "invalidate", Keys: []string{key}})[0].At)
-				time.Sleep(attentive)
+		r := testenv.StartRedis(t)
+		c := spawnCrew(t, p, 2, Config{Redis: r.Addr, TTL: time.Hour, MemoryTTL: memoryTTL, Patient: !full})
+		time.Sleep(100 * time.Millisecond) // subscriptions stand
+		inMemory := commandsInMemory(t, r, c[1:])
+		var waits []func() (childAnswer, error)
+		var at []int64
+		for i := range trials {
+			key := fmt.Sprint("elsewhere", i)
+			c.rows(t, map[string]dbRow{key: {Value: "old"}})
+			for range 3 {
+				c.do(t, childOrder{Do: "get", Keys: []string{key}})
+				time.Sleep(2 * time.Millisecond) // some keep it a little later
 			}
+			c.rows(t, map[string]dbRow{key: {Value: "new"}})
+			waits = append(waits, c[1].order(childOrder{Do: "watch", Keys: []string{key}, Value: "new", Still: attentive / 2, Pause: 100 * time.Microsecond, Within: 2 * memoryTTL}))
+			time.Sleep(3 * time.Millisecond)
+			at = append(at, c[:1].do(t, childOrder{Do: "invalidate", Keys: []string{key}})[0].At)
+			time.Sleep(attentive)
+		}
+		reports = append(reports, func() {
 			var stale []float64
 			never, beyond := 0, 0
 			for i, wait := range waits {
@@ -69,6 +70,9 @@ func TestStaleElsewhere(t *testing.T) {
 				}
 			}
 		})
+	}
+	for _, report := range reports {
+		report()
 	}
 	publish(t, table)
 }

@@ -2,6 +2,7 @@ package bench
 
 import (
 	"errors"
+	"flag"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -11,7 +12,10 @@ import (
 	"github.com/cacheaside/cacheaside/internal/testenv"
 )
 
-func TestMain(m *testing.M) { testenv.Main(m, leftBehind...) }
+func TestMain(m *testing.M) {
+	flag.Set("test.parallel", "16") // what runs in parallel here has processes of its own, and mostly waits
+	testenv.Main(m, leftBehind...)
+}
 
 // full asks for the sizes whose figures are reported, as `make compare` does. Otherwise each workload is as small as shows that it runs, and what
 // depends on the time that something takes is not asserted.

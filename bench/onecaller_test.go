@@ -12,87 +12,61 @@ import (
 
 const oneCallers = 10
 
+var oneLoad = size(time.Second, 300*time.Millisecond) // of the caller with a deadline
+
 // mishap is something that goes wrong for one caller, or in the load function.
 type mishap struct {
-	name string
-	run  func(t *testing.T, p *oneProcess) string
-	want string // of this library
+	name  string
+	row   dbRow      // whose load it is
+	get   childOrder // who asks for it
+	again bool       // read it once more, later
+	timed bool       // the times are reported: one peer after the other
+	cell  func(got []callerGot, loads int) string
 }
 
 var mishaps = []mishap{
-	{"the load panics", func(t *testing.T, p *oneProcess) string { return p.ends(t, "panic") }, "10 errors; then a value"},
-	{"it ends its goroutine (runtime.Goexit)", func(t *testing.T, p *oneProcess) string { return p.ends(t, "goexit") }, "10 errors; then a value"},
-	{"the first caller leaves", func(t *testing.T, p *oneProcess) string { return p.leaves(t) }, ""},
-	{"a deadline of 50 ms, a load of 1 s", func(t *testing.T, p *oneProcess) string { return p.deadline(t, false) }, ""},
-	{"and the load ignores its context", func(t *testing.T, p *oneProcess) string { return p.deadline(t, true) }, ""},
+	{name: "the load panics", row: dbRow{Value: "row", Takes: 50 * time.Millisecond, Ends: "panic"}, get: childOrder{Callers: oneCallers, Within: time.Second}, again: true},
+	{name: "the load ends its goroutine (runtime.Goexit)", row: dbRow{Value: "row", Takes: 50 * time.Millisecond, Ends: "goexit"}, get: childOrder{Callers: oneCallers, Within: time.Second}, again: true},
+	{name: "the first caller leaves", row: dbRow{Value: "row", Takes: 150 * time.Millisecond}, get: childOrder{Callers: oneCallers, Cancel: 60 * time.Millisecond, Within: time.Second}, timed: true,
+		cell: func(got []callerGot, loads int) string {
+			return fmt.Sprintf("it waits for %s ms; the others: %s; loads: %d", digits(float64(got[0].Took)/1e6), describe(got[1:]), loads)
+		}},
+	{name: "a deadline of 50 ms, a longer load", row: dbRow{Value: "row", Takes: oneLoad}, get: childOrder{Deadline: oneDeadline, Within: 2 * oneLoad}, timed: true, cell: waited},
+	{name: "and that load ignores its context", row: dbRow{Value: "row", Takes: oneLoad, Deaf: true}, get: childOrder{Deadline: oneDeadline, Within: 2 * oneLoad}, timed: true, cell: waited},
 }
 
-// oneProcess is a process of its own for each mishap, since it may not outlive that.
-type oneProcess struct {
-	crew
-	peer Peer
+const oneDeadline = 50 * time.Millisecond
+
+func waited(got []callerGot, _ int) string {
+	return fmt.Sprintf("%s ms: %s", digits(float64(got[0].Took)/1e6), describe(got))
 }
 
 const crashes = "crashes the process"
 
-// get is an order, and what its callers got, or crashes.
-func (p *oneProcess) get(t *testing.T, o childOrder) (got []callerGot, crashed bool) {
+// oneProcess is a process of its own for a mishap, since it may not outlive that.
+type oneProcess struct {
+	crew
+	wait    func() (childAnswer, error)
+	got     []callerGot
+	crashed bool
+}
+
+// begin has the mishap happen; end waits for what becomes of it.
+func (p *oneProcess) begin(t *testing.T, m mishap) {
 	t.Helper()
-	o.Do, o.Keys = "get", []string{"row"}
-	a, err := p.crew[0].order(o)()
+	p.rows(t, map[string]dbRow{m.name: m.row})
+	m.get.Do, m.get.Keys = "get", []string{m.name}
+	p.wait = p.crew[0].order(m.get)
+}
+
+func (p *oneProcess) end(t *testing.T) []callerGot {
+	t.Helper()
+	a, err := p.wait()
 	if err != nil && !errors.Is(err, errGone) {
 		t.Fatal(err)
 	}
-	return a.Callers, err != nil
-}
-
-// ends is a load that ends in no ordinary way.
-func (p *oneProcess) ends(t *testing.T, how string) string {
-	p.rows(t, map[string]dbRow{"row": {Value: "row", Takes: 50 * time.Millisecond, Ends: how}})
-	got, crashed := p.get(t, childOrder{Callers: oneCallers, Within: time.Second})
-	if crashed {
-		return crashes
-	}
-	time.Sleep(1200 * time.Millisecond) // a failed load may be remembered for a second
-	select {
-	case <-p.crew[0].gone:
-		return crashes
-	default:
-	}
-	p.rows(t, map[string]dbRow{"row": {Value: "row"}})
-	then, crashed := p.get(t, childOrder{Within: time.Second})
-	if crashed {
-		return crashes
-	}
-	return describe(got) + "; then " + strings.Replace(describe(then), "1 ", "a ", 1)
-}
-
-// leaves is a first caller whose context is cancelled in the middle of the load.
-func (p *oneProcess) leaves(t *testing.T) string {
-	p.rows(t, map[string]dbRow{"row": {Value: "row", Takes: 150 * time.Millisecond}})
-	got, crashed := p.get(t, childOrder{Callers: oneCallers, Cancel: 60 * time.Millisecond, Within: 2 * time.Second})
-	if crashed {
-		return crashes
-	}
-	loads := len(p.loads(t))
-	if p.peer.Name == own && (failed(got[1:]) > 0 || loads > 2) {
-		t.Errorf("the others got %s, by %d loads", describe(got[1:]), loads)
-	}
-	return fmt.Sprintf("it waits for %s ms; the others: %s, loads: %d", digits(float64(got[0].Took)/1e6), describe(got[1:]), loads)
-}
-
-// deadline is how long a caller waits whose time is up before the load is over.
-func (p *oneProcess) deadline(t *testing.T, deaf bool) string {
-	p.rows(t, map[string]dbRow{"row": {Value: "row", Takes: time.Second, Deaf: deaf}})
-	got, crashed := p.get(t, childOrder{Deadline: 50 * time.Millisecond, Within: 2 * time.Second})
-	if crashed {
-		return crashes
-	}
-	waited := float64(got[0].Took) / 1e6
-	if p.peer.Name == own {
-		bar(t, "a caller with a deadline of 50 ms waits, ms", waited, 60)
-	}
-	return fmt.Sprintf("%s ms: %s", digits(waited), describe(got))
+	p.crashed = p.crashed || err != nil
+	return a.Callers
 }
 
 // describe counts what callers got.
@@ -119,42 +93,112 @@ func describe(callers []callerGot) string {
 	return strings.Join(parts, ", ")
 }
 
+// readAgain has those processes that are left read the row, whose load now does what it should.
+func readAgain(t *testing.T, processes []*oneProcess, m mishap) []string {
+	t.Helper()
+	for _, p := range processes {
+		select {
+		case <-p.crew[0].gone:
+			p.crashed = true
+		default:
+		}
+		if !p.crashed {
+			p.begin(t, m)
+		}
+	}
+	cells := make([]string, len(processes))
+	for i, p := range processes {
+		if p.crashed {
+			continue
+		}
+		got := p.end(t)
+		if p.crashed {
+			continue
+		}
+		cells[i] = strings.Replace(describe(got), "1 ", "a ", 1)
+		if took := got[0].Took; took > 100*time.Millisecond && got[0].Err != gotNever {
+			cells[i] += fmt.Sprintf(" after %.1f s", took.Seconds())
+		}
+	}
+	return cells
+}
+
+// checkOwn asserts what this library promises.
+func checkOwn(t *testing.T, m mishap, got []callerGot, loads int, cell string) {
+	t.Helper()
+	switch {
+	case m.again:
+		if cell != fmt.Sprintf("%d errors; then a value", oneCallers) {
+			t.Errorf("%s: %s", m.name, cell)
+		}
+	case m.get.Cancel > 0:
+		if failed(got[1:]) > 0 || loads > 2 {
+			t.Errorf("%s: %s", m.name, cell)
+		}
+	default:
+		bar(t, m.name+": waits, ms", float64(got[0].Took)/1e6, 60)
+	}
+}
+
 // One caller's trouble, and what it is to the others.
 func TestOneCaller(t *testing.T) {
+	const later = 1200 * time.Millisecond // a failed load may be remembered for a second
+	within := size(4*time.Second, time.Second)
 	table := &Table{Section: 10, Title: "One caller's trouble",
-		Text: fmt.Sprintf("%d callers of one process wait for the load of one row, which panics, or ends its goroutine; then, 1.2 s later, the row is read once more, and its load does what it should. "+
-			"The first of %d callers cancels its context after 60 ms of a load of 150 ms. A caller is alone, and its context ends long before the load. A panic that reaches the goroutine of a caller does not end the process, as in a server of net/http.", oneCallers, oneCallers),
+		Text: fmt.Sprintf("%d callers of one process wait for the load of one row, which panics, or ends its goroutine; %v later the row is read once more, and its load does what it should. "+
+			"The first of %d callers cancels its context after 60 ms of a load of 150 ms. A caller is alone, and its context ends long before the load, which takes %v. A load ends with the context that the library gives it, but for those in the last column. "+
+			"A panic that reaches the goroutine of a caller does not end the process, as in a server of net/http. To hang is not to have returned within %v.", oneCallers, later, oneCallers, oneLoad, within),
 		Head: []string{""}}
-	for _, m := range mishaps {
-		table.Head = append(table.Head, m.name)
-	}
 	peers := Peers()
 	rows := make([][]any, len(peers))
-	t.Run("all", func(t *testing.T) {
+	servers := make([]string, len(peers))
+	for i, p := range peers {
+		rows[i] = []any{entrant(p)}
+		if p.Redis {
+			servers[i] = testenv.StartRedis(t).Addr
+		}
+	}
+	for _, m := range mishaps {
+		table.Head = append(table.Head, m.name)
+		processes := make([]*oneProcess, len(peers))
 		for i, p := range peers {
-			t.Run(p.Name, func(t *testing.T) {
-				t.Parallel()
-				rows[i] = make([]any, len(mishaps)+1)
-				rows[i][0] = entrant(p)
-				for j, m := range mishaps {
-					t.Run(m.name, func(t *testing.T) {
-						var addr string
-						if p.Redis {
-							addr = testenv.StartRedis(t).Addr
-						}
-						rows[i][j+1] = m.run(t, &oneProcess{spawnCrew(t, p, 1, Config{Redis: addr, TTL: time.Minute}), p})
-						if p.Name == own && m.want != "" && rows[i][j+1] != m.want {
-							t.Error(rows[i][j+1])
-						}
-					})
+			processes[i] = &oneProcess{crew: spawnCrew(t, p, 1, Config{Redis: servers[i], TTL: time.Minute, Patient: !full})}
+		}
+		for _, p := range processes {
+			p.begin(t, m)
+			if full && m.timed {
+				p.got = p.end(t)
+			}
+		}
+		for _, p := range processes {
+			if p.got == nil {
+				p.got = p.end(t)
+			}
+		}
+		var again []string
+		if m.again {
+			time.Sleep(later)
+			again = readAgain(t, processes, mishap{name: m.name, row: dbRow{Value: "row"}, get: childOrder{Within: within}})
+		}
+		for i, p := range processes {
+			cell := crashes
+			if !p.crashed {
+				loads := len(p.loads(t))
+				if m.again {
+					cell = describe(p.got) + "; then " + again[i]
+				} else {
+					cell = m.cell(p.got, loads)
 				}
-			})
+				if peers[i].Name == own {
+					checkOwn(t, m, p.got, loads, cell)
+				}
+			}
+			rows[i] = append(rows[i], cell)
+			p.crew[0].Kill()
 		}
-	})
+	}
 	for _, row := range rows {
-		if row != nil {
-			table.Row(row...)
-		}
+		table.Row(row...)
 	}
 	publish(t, table)
 }

@@ -2,6 +2,7 @@ package bench
 
 import (
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 
@@ -27,36 +28,34 @@ func TestRedisGone(t *testing.T) {
 	outages := []outage{
 		{"killed", (*testenv.Redis).Kill, 300 * time.Millisecond},
 		{"hung", (*testenv.Redis).Pause, 300 * time.Millisecond},
+		{"killed, long deadlines", (*testenv.Redis).Kill, time.Second},
+		{"hung, long deadlines", (*testenv.Redis).Pause, time.Second},
 		{"hung, short deadlines", (*testenv.Redis).Pause, 100 * time.Millisecond},
 	}
 	for _, o := range outages[:size(len(outages), 2)] {
 		t.Run(o.name, func(t *testing.T) {
 			table := &Table{Section: 9, Title: "Redis is " + o.name,
-				Text: fmt.Sprintf("A process has read %d rows, once and again; then Redis is gone. At once %s callers, each with a deadline of %v, ask for a row that is cached nowhere; its load takes %v. Then the known rows are read, 10 at a time; then %d others that are cached nowhere, 20 at a time. "+
+				Text: fmt.Sprintf("A process has read %d rows, once and again; then Redis is gone. At once %s callers, each with a deadline of %v, ask for a row that is cached nowhere; its load takes %v. Then the known rows are read, 10 at a time, and %d others that are cached nowhere, 20 at a time. "+
 					"Beyond: by how much the last was answered after its deadline. Whoever is not answered within %v (first) or %v is counted as without a value.",
 					goneKnown, thousands(fmt.Sprint(goneCallers)), o.deadline, goneLoad, goneOthers, goneFirst, goneThen),
-				Head: []string{"", "with a value, %", "loads", "longest wait, ms", "beyond the deadline, ms", "known rows: with a value, %", "longest wait, ms", "other rows: with a value, %", "longest wait, ms", "loads"}}
-			peers := withRedis(Peers(), Floors())
-			rows := make([][]any, len(peers))
-			for i, p := range peers {
-				if p.Name == own { // whose times are asserted, so by itself
-					t.Run(p.Name, func(t *testing.T) { rows[i] = runOutage(t, p, o) })
+				Head: []string{"", "with a value, %", "loads", "longest wait, ms", "beyond the deadline, ms", "known rows: with a value, %", "longest wait, ms", "loads", "other rows: with a value, %", "longest wait, ms"}}
+			var runs []*outageRun
+			for _, p := range withRedis(Peers(), Floors()) {
+				runs = append(runs, prepareOutage(t, p))
+			}
+			for _, run := range runs {
+				run.strike(t, o)
+				if full { // the callers of each by themselves; what comes then is no work, but waiting
+					run.then(t, o)
 				}
 			}
-			t.Run("others", func(t *testing.T) {
-				for i, p := range peers {
-					if p.Name != own {
-						t.Run(p.Name, func(t *testing.T) {
-							t.Parallel()
-							rows[i] = runOutage(t, p, o)
-						})
-					}
+			for _, run := range runs {
+				if !full {
+					run.then(t, o)
 				}
-			})
-			for _, row := range rows {
-				if row != nil {
-					table.Row(row...)
-				}
+			}
+			for _, run := range runs {
+				table.Row(run.row(t, o)...)
 			}
 			publish(t, table)
 		})
@@ -64,48 +63,93 @@ func TestRedisGone(t *testing.T) {
 }
 
 var (
-	goneFirst = size(10*time.Second, 600*time.Millisecond)
-	goneThen  = size(5*time.Second, 400*time.Millisecond)
+	goneFirst = size(3*time.Second, 600*time.Millisecond)
+	goneThen  = size(3*time.Second, 400*time.Millisecond)
 )
 
-func runOutage(t *testing.T, p Peer, o outage) []any {
-	r := testenv.StartRedis(t)
-	c := spawnCrew(t, p, 1, Config{Redis: r.Addr, TTL: time.Minute})
-	known, others := make([]string, goneKnown), make([]string, goneOthers)
-	for i := range known {
-		known[i] = fmt.Sprint("known", i)
+// outageRun is a peer's.
+type outageRun struct {
+	peer          Peer
+	redis         *testenv.Redis
+	process       crew
+	known, others []string
+
+	waitCallers           func() (childAnswer, error)
+	callers               []callerGot
+	loads                 stormSeen
+	waitKnown, waitOthers func() (childAnswer, error)
+}
+
+// prepareOutage has a process read the known rows.
+func prepareOutage(t *testing.T, p Peer) *outageRun {
+	t.Helper()
+	r := &outageRun{peer: p, redis: testenv.StartRedis(t)}
+	r.process = spawnCrew(t, p, 1, Config{Redis: r.redis.Addr, TTL: time.Minute})
+	for i := range goneKnown {
+		r.known = append(r.known, fmt.Sprint("known", i))
 	}
-	for i := range others {
-		others[i] = fmt.Sprint("other", i)
+	for i := range goneOthers {
+		r.others = append(r.others, fmt.Sprint("other", i))
 	}
 	for range 2 {
-		c.do(t, childOrder{Do: "get", Keys: known, Turns: 10})
+		r.process.do(t, childOrder{Do: "get", Keys: r.known, Turns: 10})
 	}
-	c.rows(t, map[string]dbRow{"": {Value: "row", Takes: goneLoad}})
-	c.loads(t)
-	o.strike(r)
-	first := childOrder{Do: "get", Keys: []string{"cold"}, Callers: goneCallers, Deadline: o.deadline, Within: goneFirst}
-	callers := callersOf(c.do(t, first))
-	loads := len(c.loads(t))
-	then := callersOf(c.do(t, childOrder{Do: "get", Keys: known, Turns: 10, Deadline: o.deadline, Within: goneThen}))
-	c.loads(t)
-	last := callersOf(c.do(t, childOrder{Do: "get", Keys: others, Turns: 20, Deadline: o.deadline, Within: goneThen}))
-	otherLoads := len(c.loads(t))
-	longest, text := longestWait(callers, goneFirst)
-	beyond := max(0, longest-float64(o.deadline.Milliseconds()))
-	_, thenText := longestWait(then, goneThen)
-	_, lastText := longestWait(last, goneThen)
-	w := waitsOf(callers)
-	t.Log(p.Name, "waits: p1, p50, p90, p99, p99.9, all", digits(quantile(w, 0.01)), digits(median(w)), digits(quantile(w, 0.9)), digits(quantile(w, 0.99)), digits(quantile(w, 0.999)), digits(quantile(w, 1)))
-	t.Log(p.Name, errorsOf(callers), errorsOf(then), errorsOf(last))
-	if p.Name == own {
-		bar(t, o.name+": the last answer beyond the deadline, ms", beyond, 20)
-		bar(t, o.name+": loads for the callers of one key", float64(loads), 1)
-		if o.name == "killed" {
-			bar(t, o.name+": callers without a value, %", 100-withValue(callers), 0)
+	r.process.rows(t, map[string]dbRow{"": {Value: "row", Takes: goneLoad}})
+	r.process.loads(t)
+	return r
+}
+
+func (r *outageRun) strike(t *testing.T, o outage) {
+	t.Helper()
+	o.strike(r.redis)
+	r.waitCallers = r.process[0].order(childOrder{Do: "get", Keys: []string{"cold"}, Callers: goneCallers, Deadline: o.deadline, Within: goneFirst})
+}
+
+// then waits for the callers, and has other rows read.
+func (r *outageRun) then(t *testing.T, o outage) {
+	t.Helper()
+	a, err := r.waitCallers()
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.callers = a.Callers
+	r.loads = seeStorm(r.process.loads(t))
+	r.waitKnown = r.process[0].order(childOrder{Do: "get", Keys: r.known, Turns: 10, Deadline: o.deadline, Within: goneThen})
+	r.waitOthers = r.process[0].order(childOrder{Do: "get", Keys: r.others, Turns: 20, Deadline: o.deadline, Within: goneThen})
+}
+
+func (r *outageRun) row(t *testing.T, o outage) []any {
+	t.Helper()
+	known, err := r.waitKnown()
+	if err != nil {
+		t.Fatal(err)
+	}
+	others, err := r.waitOthers()
+	if err != nil {
+		t.Fatal(err)
+	}
+	reloads := 0
+	for _, l := range r.process.loads(t) {
+		if slices.Contains(r.known, l.Key) {
+			reloads++
 		}
 	}
-	return []any{p.Name, withValue(callers), loads, text, beyond, withValue(then), thenText, withValue(last), lastText, otherLoads}
+	longest, text := longestWait(r.callers, goneFirst)
+	_, knownText := longestWait(known.Callers, goneThen)
+	_, othersText := longestWait(others.Callers, goneThen)
+	beyond := max(0, longest-float64(o.deadline.Milliseconds()))
+	w := waitsOf(r.callers)
+	t.Logf("%s: waits: p1 %s, p50 %s, p99 %s; %v, %v, %v", r.peer.Name, digits(quantile(w, 0.01)), digits(median(w)), digits(quantile(w, 0.99)), errorsOf(r.callers), errorsOf(known.Callers), errorsOf(others.Callers))
+	if r.peer.Name == own {
+		bar(t, o.name+": the last answer beyond the deadline, ms", beyond, 20)
+		if r.loads.atOnce > 1 {
+			t.Errorf("%s: %d loads of a key at once", o.name, r.loads.atOnce)
+		}
+		if o.deadline >= 300*time.Millisecond {
+			bar(t, o.name+": callers without a value, %", 100-withValue(r.callers), 0)
+		}
+	}
+	return []any{r.peer.Name, withValue(r.callers), r.loads.loads, text, beyond, withValue(known.Callers), knownText, reloads, withValue(others.Callers), othersText}
 }
 
 // withValue is the percentage of those who got one.

@@ -44,13 +44,16 @@ func openGocache(c Config) (Cache, error) {
 	if c.NoMemory {
 		tiers = inRedis
 	} else {
-		budget := cmp.Or(c.MemoryBytes, 64<<20)
+		budget, cost := cmp.Or(c.MemoryBytes, 64<<20), int64(300)
+		if c.MemoryBytes > 0 && c.MemoryRows > 0 {
+			cost = c.MemoryBytes / int64(c.MemoryRows)
+		}
 		var err error
 		g.memory, err = ristretto.NewCache(&ristretto.Config[string, any]{NumCounters: 1_000_000, MaxCost: budget, BufferItems: 64})
 		if err != nil {
 			return nil, err
 		}
-		inMemory := memorystore.NewRistretto(anyKeys{g.memory}, store.WithExpiration(cmp.Or(c.MemoryTTL, ttl)), store.WithCost(300))
+		inMemory := memorystore.NewRistretto(anyKeys{g.memory}, store.WithExpiration(cmp.Or(c.MemoryTTL, ttl)), store.WithCost(cost))
 		tiers = cache.NewChain[string](cache.New[string](inMemory), inRedis)
 	}
 	g.cache = cache.NewLoadable(func(ctx context.Context, key any) (string, []store.Option, error) {

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"os"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -54,7 +55,7 @@ type jetcache struct {
 func openJetcache(c Config) (Cache, error) {
 	quietJetcache()
 	rdb := newClient(c)
-	id := fmt.Sprint("jetcache-", jetcaches.Add(1))
+	id := fmt.Sprintf("jetcache-%d-%d", os.Getpid(), jetcaches.Add(1)) // else each process would take the others' events for its own
 	j := &jetcache{rdb: rdb, heard: make(chan struct{}), config: c}
 	options := []cache.Option{
 		cache.WithName(id), cache.WithStatsDisabled(true), cache.WithCodec(jsoncodec.Name), cache.WithErrNotFound(ErrNotFound),

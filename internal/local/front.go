@@ -20,18 +20,37 @@ type front struct {
 type header struct {
 	item   any // the *held[K, V] that it is the header of
 	hash   uint64
-	told   atomic.Uint32 // in which tick ristretto was last told of a hit; or gone
+	told   atomic.Uint32 // in which tick ristretto was last told of a hit, and whether the item is in the window; or gone
 	doubts uint32        // see Generations.doubts
 }
 
 // gone is in the place of told when the item has been let go of, or another has come in its stead.
 const gone = math.MaxUint32
 
+// inWindow is set in told as long as the window has the item, and ristretto has not.
+const inWindow = 1 << 31
+
+// offered tells whether it falls to the caller to offer the item to ristretto: it was in the window, and is no longer.
+func (h *header) offered() bool {
+	for {
+		told := h.told.Load()
+		if told == gone || told&inWindow == 0 {
+			return false
+		}
+		if h.told.CompareAndSwap(told, told&^inWindow) {
+			return true
+		}
+	}
+}
+
 // held is an item in the tier.
 type held[K comparable, V any] struct {
 	header
 	Item[K, V]
 }
+
+// cost is what it weighs.
+func (h *held[K, V]) cost() int64 { return Weigh(h.Key) + Weigh(h.Value) + itemOverhead }
 
 // bytesAPlace sizes the front: a place for so many bytes of the budget, so that two items of the usual size rarely want the same.
 const bytesAPlace = typicalItem
@@ -47,18 +66,24 @@ func (f *front) bytes() int64 { return int64(len(f.places)) * placeBytes }
 
 // at is where an item with this hash stands, if it does.
 func (f *front) at(hash uint64) *atomic.Pointer[header] {
-	return &f.places[hash>>f.shift%uint64(len(f.places))]
+	return &f.places[hash>>(f.shift&63)]
 }
 
-// put gives h its place, unless it has been let go of: whichever comes last, that or this, takes it away.
-func (f *front) put(h *header) {
+// put gives h its place, unless it has been let go of: whichever comes last, that or this, takes it away. It returns what had the place, if only the window has that, where nobody finds it: it is to be offered to ristretto now.
+func (f *front) put(h *header) (homeless *header) {
 	place := f.at(h.hash)
-	if before := place.Swap(h); before != nil && before != h && before.hash == h.hash {
+	before := place.Swap(h)
+	switch {
+	case before == nil, before == h:
+	case before.hash == h.hash:
 		before.told.Store(gone) // h is in its stead
+	case before.offered():
+		homeless = before
 	}
 	if h.told.Load() == gone && mutant.Active != mutant.FrontKeeps {
 		place.CompareAndSwap(h, nil)
 	}
+	return homeless
 }
 
 // leave is called when the window or ristretto lets go of h.
@@ -78,11 +103,14 @@ func (f *front) clear() {
 
 // tick is in what steps ristretto is told of hits of an item, once in each: its counters end at 15, and what is read so often stays anyway. What is read less often is told of each time,
 // so that the rarely read are told apart as well as ever.
-const tick = 5 * time.Millisecond
+const tick = 1 << tickBits * time.Nanosecond // 4.2 ms
+
+const tickBits = 22
 
 // tell has ristretto count a hit of h, if it has not in this tick.
 func (t *Tier) tell(h *header, now time.Duration) {
-	told, this := h.told.Load(), uint32(now/tick)&math.MaxInt32
+	told := h.told.Load()
+	this := told&inWindow | uint32(now>>tickBits)&(inWindow>>1-1)
 	if told == this || told == gone || mutant.Active == mutant.NeverTold {
 		return
 	}

@@ -124,3 +124,23 @@ func TestWhatIsNewStaysForAWhile(t *testing.T) {
 		}
 	})
 }
+
+// Two items that want the same place are both found, however new they are, for ristretto has the one that has lost it.
+func TestTwoOfOnePlace(t *testing.T) {
+	tier := newTier(t, 1<<20)
+	for i := range 2 {
+		Set(tier, uint64(i+1), Item[int, string]{Key: i, Value: "some"}, 8, time.Hour, time.Hour)
+	}
+	tier.Wait()
+	if tier.front.at(1) != tier.front.at(2) {
+		t.Fatal("they have places of their own")
+	}
+	for range 3 {
+		for i := range 2 {
+			if item, _, ok := Get[int, string](tier, uint64(i+1), &noEras, i); !ok || item.Key != i {
+				t.Errorf("item %d is not found", i)
+			}
+			tier.Wait() // ristretto takes what it is offered a moment later
+		}
+	}
+}

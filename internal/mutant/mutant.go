@@ -48,6 +48,7 @@ const (
 	FrontStays       = "front_stays"
 	NeverTold        = "never_told"
 	NoWindow         = "no_window"
+	Homeless         = "homeless"
 	ChangesAlone     = "changes_alone"
 	WideIsWhole      = "wide_is_whole"
 	AlwaysWide       = "always_wide"

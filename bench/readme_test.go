@@ -1,0 +1,112 @@
+package bench
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// comparisons are the rows of the README's comparison: each a column of a table that `make compare` has printed.
+var comparisons = []struct {
+	row, table, column string
+	key                int // which column has the peers' names
+}{
+	{"hit in memory, 1 goroutine, ns", "Hits in memory, 1 goroutines", "ns", 0},
+	{"… 128 goroutines", "Hits in memory, 128 goroutines", "ns", 0},
+	{"hit in Redis, 1 goroutine, us", "Hits in Redis, 1 goroutines", "us", 0},
+	{"… 128 goroutines", "Hits in Redis, 128 goroutines", "us", 0},
+	{"a cold key, 4 processes x 250 callers: loads", "A cold key, four processes", "loads", 0},
+	{"… p99 of the callers beyond the load, ms", "A cold key, four processes", "p99 beyond the load, ms", 0},
+	{"… Redis commands", "A cold key, four processes", "Redis commands", 0},
+	{"everything expires all the time: p99 of the hottest keys, ms", "A storm of expiry", "p99, ms", 0},
+	{"… loads of one key at once", "A storm of expiry", "loads of one key at once, at most", 0},
+	{"… loads sooner than the TTL allows", "A storm of expiry", "too soon", 0},
+	{"invalidated by another process while it is loaded", "Old values that come late", "by another process", 0},
+	{"… what a read gets that begins then", "Old values that come late", "in the process that loads, another has invalidated", 0},
+	{"memory of another process is stale for, p99, ms", "Staleness in the memory of another process", "p99, ms", 0},
+	{"Redis hangs, 1,000 callers with 300 ms: get the row, %", "Redis is hung", "with a value, %", 0},
+	{"Redis killed, the same", "Redis is killed", "with a value, %", 0},
+	{"batch of 100, half of it cached, us", "Batches of 100 keys, half of them in Redis", "us", 0},
+	{"a real trace, memory for 10 % of its rows: accesses/s", "The trace orm-busy: 200,000 accesses, 22,024 keys", "accesses/s", 1},
+	{"memory for a row, bytes", "Memory per entry", "bytes an entry", 0},
+}
+
+// The README says what was measured, and nothing else.
+func TestReadme(t *testing.T) {
+	readme, err := os.ReadFile("../README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := comparison(t); !strings.Contains(string(readme), want) {
+		t.Errorf("the README's comparison is not that of docs/benchmarks.md, which is:\n%s", want)
+	}
+}
+
+func comparison(t *testing.T) string {
+	t.Helper()
+	tables := published(t)
+	var names []string
+	for _, p := range Peers() {
+		if p.Redis {
+			names = append(names, p.Name)
+		}
+	}
+	var b strings.Builder
+	fmt.Fprintf(&b, "| | %s |\n|---|%s\n", strings.Join(names, " | "), strings.Repeat("---|", len(names)))
+	for _, c := range comparisons {
+		table := tables[c.table]
+		if table == nil {
+			t.Fatalf("there is no table %q", c.table)
+		}
+		column := slices.Index(table[0], c.column)
+		if column < 0 {
+			t.Fatalf("the table %q has no column %q: %q", c.table, c.column, table[0])
+		}
+		fmt.Fprintf(&b, "| %s |", c.row)
+		for _, name := range names {
+			cell := "–"
+			for _, row := range table[1:] {
+				if peer, _, _ := strings.Cut(row[c.key], ","); peer == name && column < len(row) && !strings.HasPrefix(row[column], "has no") && row[column] != "" {
+					cell = row[column]
+				}
+			}
+			fmt.Fprintf(&b, " %s |", cell)
+		}
+		b.WriteString("\n")
+	}
+	return b.String()
+}
+
+// published are the tables of the last run, by their titles: lines of cells, the first of which is the head.
+func published(t *testing.T) map[string][][]string {
+	t.Helper()
+	files, err := filepath.Glob("tables/*.md")
+	if err != nil || len(files) == 0 {
+		t.Fatal("there are no tables", err)
+	}
+	tables := map[string][][]string{}
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		title := ""
+		for line := range strings.Lines(string(text)) {
+			line = strings.TrimSpace(line)
+			if name, ok := strings.CutPrefix(line, "### "); ok {
+				title = name
+			}
+			if strings.HasPrefix(line, "|") && !strings.HasPrefix(line, "|---") {
+				cells := strings.Split(strings.Trim(line, "|"), "|")
+				for i := range cells {
+					cells[i] = strings.TrimSpace(cells[i])
+				}
+				tables[title] = append(tables[title], cells)
+			}
+		}
+	}
+	return tables
+}

@@ -30,8 +30,13 @@ const gone = math.MaxUint32
 // inWindow is set in told as long as the window has the item, and ristretto has not.
 const inWindow = 1 << 31
 
-// offered tells whether it falls to the caller to offer the item to ristretto: it was in the window, and is no longer.
-func (h *header) offered() bool {
+func (h *header) inWindow() bool {
+	told := h.told.Load()
+	return told != gone && told&inWindow != 0
+}
+
+// out takes the item out of the window, and tells whether it falls to the caller to offer it to ristretto.
+func (h *header) out() bool {
 	for {
 		told := h.told.Load()
 		if told == gone || told&inWindow == 0 {
@@ -48,9 +53,6 @@ type held[K comparable, V any] struct {
 	header
 	Item[K, V]
 }
-
-// cost is what it weighs.
-func (h *held[K, V]) cost() int64 { return Weigh(h.Key) + Weigh(h.Value) + itemOverhead }
 
 // bytesAPlace sizes the front: a place for so many bytes of the budget, so that two items of the usual size rarely want the same.
 const bytesAPlace = typicalItem
@@ -69,21 +71,22 @@ func (f *front) at(hash uint64) *atomic.Pointer[header] {
 	return &f.places[hash>>(f.shift&63)]
 }
 
-// put gives h its place, unless it has been let go of: whichever comes last, that or this, takes it away. It returns what had the place, if only the window has that, where nobody finds it: it is to be offered to ristretto now.
-func (f *front) put(h *header) (homeless *header) {
+// put gives h its place, unless it has been let go of: whichever comes last, that or this, takes it away. It does not, and answers false, if another has the place whom nobody would find elsewhere.
+func (f *front) put(h *header) bool {
 	place := f.at(h.hash)
-	before := place.Swap(h)
+	before := place.Load()
 	switch {
-	case before == nil, before == h:
-	case before.hash == h.hash:
+	case before == h:
+		return true
+	case before != nil && before.hash != h.hash && before.inWindow() && mutant.Active != mutant.Homeless, !place.CompareAndSwap(before, h):
+		return false
+	case before != nil && before.hash == h.hash:
 		before.told.Store(gone) // h is in its stead
-	case before.offered():
-		homeless = before
 	}
 	if h.told.Load() == gone && mutant.Active != mutant.FrontKeeps {
 		place.CompareAndSwap(h, nil)
 	}
-	return homeless
+	return true
 }
 
 // leave is called when the window or ristretto lets go of h.

@@ -167,7 +167,7 @@ func find[K comparable, V any](t *Tier, hash uint64) *held[K, V] {
 		if h = t.seek(hash); h == nil {
 			return nil
 		}
-		t.house(h)
+		t.front.put(h)
 	}
 	found, _ := h.item.(*held[K, V])
 	return found
@@ -189,35 +189,21 @@ func Set[K comparable, V any](t *Tier, hash uint64, item Item[K, V], weight int6
 		h := &held[K, V]{header: header{hash: hash, doubts: t.generations.doubts(item.Range, item.Stripe, item.Generation)}, Item: item}
 		h.item = h
 		h.told.Store(inWindow)
-		t.offer(t.front.put(&h.header))
-		for _, left := range t.window.push(windowItem{&h.header, weight + itemOverhead}) {
-			if left.offered() && !t.cache.Set(left.hash, left.header, left.cost) {
-				t.front.leave(left.header)
-			}
+		fresh := windowItem{&h.header, weight + itemOverhead}
+		if !t.front.put(fresh.header) {
+			t.offer(fresh) // else nobody would find it
+			return
+		}
+		for _, left := range t.window.push(fresh) {
+			t.offer(left)
 		}
 	}
 }
 
-// house gives an item that was found its place.
-func (t *Tier) house(h *header) {
-	homeless := t.front.put(h)
-	if homeless == nil {
-		return
-	}
-	t.mu.RLock()
-	defer t.mu.RUnlock()
-	if !t.closed {
-		t.offer(homeless)
-	}
-}
-
-// offer gives ristretto an item that has left the window for want of a place.
-func (t *Tier) offer(h *header) {
-	if h == nil || mutant.Active == mutant.Homeless {
-		return
-	}
-	if i, ok := h.item.(interface{ cost() int64 }); !ok || !t.cache.Set(h.hash, h, i.cost()) {
-		t.front.leave(h)
+// offer gives ristretto what leaves the window.
+func (t *Tier) offer(i windowItem) {
+	if i.out() && !t.cache.Set(i.hash, i.header, i.cost) {
+		t.front.leave(i.header)
 	}
 }
 

@@ -107,9 +107,11 @@ func TestRedlockNotAskedAgain(t *testing.T) {
 		return next()
 	})
 	lock.RedlockClockBehind(l, 4, time.Hour)
-	lease, err := l.Acquire(t.Context(), "a", nil)
-	f.check(err)
-	f.check(lease.Release())
+	for tries := 0; asked.Load() == 0 && tries < 50; tries++ { // on a busy machine all may be over before that node's turn comes
+		lease, err := l.Acquire(t.Context(), "a", nil)
+		f.check(err)
+		f.check(lease.Release())
+	}
 	f.check(l.Close()) // waits for what is under way
 	if n := f.held(0, 1, 2, 3, 4); n > 0 {
 		t.Errorf("%d locks left", n)

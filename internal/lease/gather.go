@@ -126,12 +126,15 @@ func (g *gather) some(ctx context.Context, cmds []redis.Cmder) conn.Sent {
 	return g.flight(ctx, cmds)
 }
 
-// isLong tells whether a command has an argument of many bytes.
+// isLong tells whether the arguments of a command are many bytes: a large value, or many in one script.
 func isLong(cmd redis.Cmder) bool {
-	return slices.ContainsFunc(cmd.Args(), func(arg any) bool {
-		b, ok := arg.([]byte)
-		return ok && len(b) > 16<<10
-	})
+	n := 0
+	for _, arg := range cmd.Args() {
+		if b, ok := arg.([]byte); ok {
+			n += len(b)
+		}
+	}
+	return n > 16<<10
 }
 
 // alone sends commands in a trip of their own.

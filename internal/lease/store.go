@@ -18,7 +18,6 @@ type Store struct {
 	cluster bool
 	holds   bool          // keys may be on hold
 	lag     time.Duration // for how long they are after an invalidation
-	wait    time.Duration // for a read
 	old     atomic.Bool   // it does not know SET with NX and GET
 	reads   gather
 	asks    gather // for leases: sent once
@@ -27,7 +26,7 @@ type Store struct {
 
 // NewStore runs the protocol by c, which the caller closes. Reads are bounded by wait, which is no longer than the time-out of c.
 func NewStore(c *conn.Conn, wait time.Duration) *Store {
-	s := &Store{conn: c, wait: wait, cluster: c.Cluster() && mutant.Active != mutant.ClusterShares}
+	s := &Store{conn: c, cluster: c.Cluster() && mutant.Active != mutant.ClusterShares}
 	s.reads = gather{store: s, wait: wait, send: s.read}
 	s.asks = gather{store: s, wait: c.Timeout(), send: c.Ask}
 	s.changes = gather{store: s, wait: c.Timeout(), send: c.Ask}

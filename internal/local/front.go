@@ -10,7 +10,7 @@ import (
 )
 
 // front finds the items that are read most without asking ristretto, whose Get costs more than all else of a hit: a table of pointers to items that the window or ristretto holds, one for each
-// part of the hashes. Whoever is set or found last has the place. It decides nothing: what the window or ristretto lets go of leaves it, too, and each item says itself whether it may be served.
+// part of the hashes. Who was set or found last has the place, but for an item that only the window has: nobody would find that elsewhere. It decides nothing: what the window or ristretto lets go of leaves it, too, and each item says itself whether it may be served.
 type front struct {
 	places []atomic.Pointer[header]
 	shift  uint8

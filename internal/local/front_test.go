@@ -144,3 +144,20 @@ func TestTwoOfOnePlace(t *testing.T) {
 		}
 	}
 }
+
+// An item that is larger than the window passes by it, and drives nothing out.
+func TestLargeItemsPassByTheWindow(t *testing.T) {
+	const budget = 1 << 20
+	tier := newTier(t, budget)
+	for i := range 10 {
+		Set(tier, hashOf(i), Item[int, int]{Key: i}, 8, time.Hour, time.Hour)
+	}
+	Set(tier, hashOf(10), Item[int, int]{Key: 10}, budget/windowShare, time.Hour, time.Hour)
+	if tier.window.n != 10 {
+		t.Errorf("%d items are in the window, of 10", tier.window.n)
+	}
+	tier.Wait()
+	if _, _, ok := Get[int, int](tier, hashOf(10), &noEras, 10); !ok {
+		t.Error("the large one is not there")
+	}
+}

@@ -1,4 +1,4 @@
-// Package local is the memory tier of a process: ristretto behind generations, and a table of what is read most in front of it.
+// Package local is the memory tier of a process: ristretto behind generations; before it a window, which keeps what is new for a while, and a table by which what is read most is found.
 package local
 
 import (

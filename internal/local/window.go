@@ -25,8 +25,11 @@ type windowItem struct {
 	cost int64
 }
 
-// push puts an item in, and answers those that had to leave for it.
+// push puts an item in, and answers those that had to leave for it: only itself, if it is larger than all of the window.
 func (w *window) push(i windowItem) (left []windowItem) {
+	if i.cost > w.most || mutant.Active == mutant.NoWindow {
+		return []windowItem{i}
+	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.n == len(w.items) {
@@ -39,7 +42,7 @@ func (w *window) push(i windowItem) (left []windowItem) {
 	w.items[(w.first+w.n)%len(w.items)] = i
 	w.n++
 	w.bytes += i.cost
-	for w.bytes > w.most || mutant.Active == mutant.NoWindow && w.n > 0 {
+	for w.bytes > w.most {
 		oldest := &w.items[w.first]
 		left = append(left, *oldest)
 		w.bytes -= oldest.cost

@@ -48,6 +48,7 @@ const (
 	FrontStays       = "front_stays"
 	NeverTold        = "never_told"
 	NoWindow         = "no_window"
+	SetHeld          = "set_held"
 	Homeless         = "homeless"
 	ChangesAlone     = "changes_alone"
 	WideIsWhole      = "wide_is_whole"

@@ -392,6 +392,7 @@ func TestReplacedBeforeTheLockIsLost(t *testing.T) {
 		if s := x.Stats(); !s.Active || s.Position != "1" {
 			t.Errorf("%+v", s)
 		}
+		x.end() // before the Locker is closed
 	})
 }
 

@@ -394,4 +394,7 @@ const (
 	EnvelopeCase       = "envelope_case"
 	EnvelopeUnread     = "envelope_unread"
 	BinlogCase         = "binlog_case"
+
+	ObservedNames = "observed_names"
+	JournalFloods = "journal_floods"
 )

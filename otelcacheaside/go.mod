@@ -5,6 +5,7 @@ go 1.26.0
 replace github.com/cacheaside/cacheaside => ../
 
 require (
+	github.com/alicebob/miniredis/v2 v2.40.0
 	github.com/cacheaside/cacheaside v0.0.0
 	github.com/go-sql-driver/mysql v1.10.0
 	github.com/jmoiron/sqlx v1.4.0
@@ -20,7 +21,6 @@ require (
 
 require (
 	filippo.io/edwards25519 v1.2.0 // indirect
-	github.com/alicebob/miniredis/v2 v2.40.0 // indirect
 	github.com/beorn7/perks v1.0.1 // indirect
 	github.com/bits-and-blooms/bitset v1.24.2 // indirect
 	github.com/bits-and-blooms/bloom/v3 v3.7.1 // indirect

@@ -1,8 +1,10 @@
 package otelcacheaside
 
 import (
+	"os"
 	"reflect"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 )
@@ -74,4 +76,38 @@ func values[S any](measures []measure[S], s *S) []float64 {
 		all[i] = m.of(s)
 	}
 	return all
+}
+
+// The documentation lists each metric.
+func TestEveryMetricIsDocumented(t *testing.T) {
+	text, err := os.ReadFile("../docs/metrics.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var names []string
+	for _, m := range slices.Concat(loaderMeasures, cacheMeasures) {
+		names = append(names, m.name)
+	}
+	for _, m := range filterMeasures {
+		names = append(names, m.name)
+	}
+	for _, m := range writerMeasures {
+		names = append(names, m.name)
+	}
+	for _, m := range relayMeasures {
+		names = append(names, m.name)
+	}
+	for _, m := range consumerMeasures {
+		names = append(names, m.name)
+	}
+	for _, f := range failures {
+		if !strings.Contains(string(text), "`"+f.name+"`") {
+			t.Errorf("docs/metrics.md does not tell of the error.type %s", f.name)
+		}
+	}
+	for _, name := range names {
+		if !strings.Contains(string(text), "`cacheaside."+name+"`") {
+			t.Errorf("docs/metrics.md does not tell of %s", name)
+		}
+	}
 }

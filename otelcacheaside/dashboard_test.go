@@ -119,7 +119,7 @@ func TestDashboard(t *testing.T) {
 				}
 			}
 			for _, by := range grouping.FindAllStringSubmatch(expr, -1) {
-				for _, l := range strings.SplitSeq(by[1], ",") {
+				for l := range strings.SplitSeq(by[1], ",") {
 					if l = strings.TrimSpace(l); !has[l] {
 						t.Errorf("%s: %s has no label %s", panel, m[1], l)
 					}

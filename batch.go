@@ -30,6 +30,7 @@ type state[V any] struct {
 	stable     uint64
 	place      uint8          // the range of keys that it is in
 	era        *local.Era     // of the loader, there, as it was before the first look at Redis
+	read       time.Duration  // when that was taken, or before, on the channel's clock
 	generation uint64         // of the key in the memory tier, likewise
 	behind     bool           // an entry has shown that the era is over
 	attempt    *lease.Attempt // nil: Redis has not been asked, or is not to be

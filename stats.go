@@ -18,6 +18,7 @@ type Stats struct {
 	Loads         int64 // rows that a load function was asked for
 	LoadCalls     int64 // calls of load functions; a batch load is asked for many rows at once
 	LoadErrors    int64 // of those rows, how many failed, ErrNotFound aside
+	CompareLoads  int64 // of those rows, how many were loaded to compare a copy with them: for a meter, or LoaderOptions.Shadow
 	LoadsLeft     int64 // calls that had not returned at LoadTimeout, and were left running by themselves
 	Unavailable   int64 // calls of load functions that were not made, with ErrUnavailable
 	Unlocked      int64 // loads whose lock (LoaderOptions.Locker) could not be had, or was lost, or could not be released in time
@@ -64,6 +65,8 @@ type ChannelStats struct {
 	Heard       int64 // messages of other processes; each tells of one or more keys
 	Announced   int64 // messages of this process
 	Malformed   int64 // messages that could not be read; those of a newer format clear the memory tier, of one range
+	Questions   int64 // of meters that were heard (package meter)
+	Unanswered  int64 // of them, those that were not answered: too many, or too late, or Redis has failed
 	FailedPolls int64 // times that Redis could not be asked what has been announced
 
 	Delay    time.Duration // from the announcement in Redis until it is heard here: about the mean of the last 16; by polls, so exact to half a round trip
@@ -77,7 +80,7 @@ type counters struct {
 	misses                              atomic.Int64 // Gets that memory did not answer
 	redisHits, nullHits                 atomic.Int64
 	loads, loadCalls                    atomic.Int64
-	loadErrors, loadsLeft               atomic.Int64
+	loadErrors, loadsLeft, compareLoads atomic.Int64
 	unasked, tooLarge, storedHeld       atomic.Int64
 	failedByMark, waits, refused        atomic.Int64
 	unvalidated, bypassed               atomic.Int64
@@ -100,7 +103,7 @@ func (c *counters) addTo(s *Stats) {
 		to   *int64
 		from *atomic.Int64
 	}{
-		{&s.RedisHits, &c.redisHits}, {&s.Loads, &c.loads}, {&s.LoadCalls, &c.loadCalls}, {&s.Unasked, &c.unasked}, {&s.TooLarge, &c.tooLarge}, {&s.StoredHeld, &c.storedHeld}, {&s.LoadErrors, &c.loadErrors}, {&s.LoadsLeft, &c.loadsLeft},
+		{&s.RedisHits, &c.redisHits}, {&s.Loads, &c.loads}, {&s.LoadCalls, &c.loadCalls}, {&s.Unasked, &c.unasked}, {&s.TooLarge, &c.tooLarge}, {&s.StoredHeld, &c.storedHeld}, {&s.LoadErrors, &c.loadErrors}, {&s.LoadsLeft, &c.loadsLeft}, {&s.CompareLoads, &c.compareLoads},
 		{&s.FailedByMark, &c.failedByMark}, {&s.Waits, &c.waits}, {&s.Refused, &c.refused}, {&s.Unvalidated, &c.unvalidated},
 		{&s.Bypassed, &c.bypassed}, {&s.Undecodable, &c.undecodable}, {&s.Outdated, &c.outdated}, {&s.RedisErrors, &c.redisErrors},
 		{&s.Unavailable, &c.unavailable}, {&s.Unlocked, &c.unlocked}, {&s.Renewals, &c.renewals}, {&s.EarlyRenewals, &c.early}, {&s.Stale, &c.stale}, {&s.Held, &c.held},

@@ -2,6 +2,7 @@ package local
 
 import (
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/cacheaside/cacheaside/internal/conn"
@@ -14,6 +15,7 @@ import (
 // It is bounded by what the tier holds and indexRecent more: what was noted long ago goes when the tier does not hold it any more.
 type index struct {
 	since  time.Duration // on the tier's clock
+	whole  atomic.Bool   // nothing was Set before
 	shards [indexShards]struct {
 		mu          sync.Mutex
 		now, before map[uint64]uint64 // stable hash: the tier's own
@@ -30,11 +32,21 @@ func (t *Tier) Index(on bool) bool {
 	if !on {
 		return t.index.Swap(nil) != nil
 	}
-	return t.index.Load() == nil && t.index.CompareAndSwap(nil, &index{since: time.Since(t.start)})
+	i := &index{since: time.Since(t.start)}
+	if t.index.Load() != nil || !t.index.CompareAndSwap(nil, i) {
+		return false
+	}
+	if !t.used.Load() { // after the index is there: what is Set now is either noted, or has been seen to be
+		i.whole.Store(true)
+	}
+	return true
 }
 
 // Note has Look find the item that is to be Set under hash. It comes before the Set.
 func (t *Tier) Note(hash, stable uint64) {
+	if !t.used.Load() {
+		t.used.Store(true) // before the index is looked for: see Index
+	}
 	if i := t.index.Load(); i != nil && mutant.Active != mutant.NotNoted {
 		i.note(t, hash, stable)
 	}
@@ -85,7 +97,7 @@ func Look[K comparable, V any](t *Tier, stable uint64, eras *Eras, longest, age 
 		hash, ok = i.find(stable)
 	}
 	if !ok {
-		return nil, age < 0 || i != nil && (now-i.since >= longest || mutant.Active == mutant.IndexWhole)
+		return nil, age < 0 || i != nil && (now-i.since >= longest || i.whole.Load() || mutant.Active == mutant.IndexWhole)
 	}
 	h := find[K, V](t, hash)
 	if h == nil {

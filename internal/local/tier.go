@@ -26,6 +26,7 @@ type Tier struct {
 	visits      visits                // under way, of cache
 	window      window                // what has been set, and is not in cache yet
 	index       atomic.Pointer[index] // nil: nobody asks for items by their stable hashes
+	used        atomic.Bool           // something has been noted, or could have been
 
 	mu     sync.RWMutex // Set and Del against Close; never taken by Get
 	closed bool

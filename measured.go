@@ -56,7 +56,9 @@ func (m measured) Read(loader, version, text string) measure.Written {
 func (c *Cache) written(k Key, hash uint64) measure.Written {
 	w := measure.Written{Loader: k.Loader, Hash: hash}
 	if l := c.known(k.Loader); l != nil {
-		w.Key, _ = l.keyOf(k)
+		if key, ok := l.keyOf(k); ok {
+			w.Key = key
+		}
 	}
 	return w
 }

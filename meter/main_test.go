@@ -2,6 +2,7 @@ package meter
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"strings"
@@ -34,12 +35,22 @@ func (d *rows) write(key int, value string) {
 	d.values[key] = value
 }
 
+// loading has each load ask f first.
+func (d *rows) loading(f func(ctx context.Context, key int) error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.load = f
+}
+
 func (d *rows) get(ctx context.Context, key int) (string, error) {
 	d.loads.Add(1)
 	d.mu.Lock()
 	v, ok := d.values[key]
 	load := d.load
 	d.mu.Unlock()
+	if key < 0 {
+		return "", errors.New("not a key")
+	}
 	if load != nil {
 		if err := load(ctx, key); err != nil {
 			return "", err
@@ -76,7 +87,7 @@ func join(t testing.TB, rdb redis.UniversalClient, d *rows, o cacheaside.Options
 	return member{l, c}
 }
 
-// hear waits until the memory of a process is trusted.
+// hear waits until the memory of a process is trusted. It puts nothing into it.
 func (p member) hear(t testing.TB) member {
 	t.Helper()
 	for began := time.Now(); ; time.Sleep(time.Millisecond) {

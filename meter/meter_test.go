@@ -189,23 +189,21 @@ func TestWhatIsFound(t *testing.T) {
 			f.m.Close() // so that it does not take the second write
 			f.measure()
 			f.m.Written(f.writer.Key(1))
-			f.d.load = func(context.Context, int) error { // the first load of the looks
-				f.d.mu.Lock()
-				f.d.load = nil
-				f.d.mu.Unlock()
+			f.d.loading(func(context.Context, int) error { // the first load of the looks
+				f.d.loading(nil)
 				f.d.write(1, "newer")
 				time.AfterFunc(50*time.Millisecond, func() {
 					f.writer.Invalidate(context.Background(), 1)
 				})
 				return nil
-			}
+			})
 		}, Look{}}, // see below: nothing is different
 		"the database fails": {func(f *fleet) {
 			f.read(1, "old")
 			f.lose(true, true)
 			f.d.write(1, "new")
 			f.invalidate(1)
-			f.d.load = func(context.Context, int) error { return errors.New("down") }
+			f.d.loading(func(context.Context, int) error { return errors.New("down") })
 		}, Look{Undecided: 1, NotKnown: 1, Redis: Copies{NotKnown: 1}, Memory: Copies{NotKnown: 2}}},
 		"switched off in a process": {func(f *fleet) {
 			f.read(1, "old")
@@ -226,8 +224,7 @@ func TestWhatIsFound(t *testing.T) {
 		}, consistent(Copies{Same: 1}, Copies{None: 3})},
 		"a process of which it is not known what it has": {func(f *fleet) {
 			f.m.Close()
-			p := join(f.t, f.rdb, f.d, patient).hear(f.t)
-			f.r = append(f.r, p)
+			f.r = append(f.r, join(f.t, f.rdb, f.d, patient).hear(f.t))
 			time.Sleep(2 * time.Minute) // the questions before are forgotten
 			f.read(1, "old")
 			f.lose(false, true)

@@ -88,6 +88,9 @@ func tolerance(after time.Duration) time.Duration { return max(after/4, 500*time
 
 // ask asks all processes about some keys, looks at Redis meanwhile, and counts what comes of it.
 func (m *Meter) ask(looks []*look) {
+	m.mu.Lock()
+	m.stats.Questions++
+	m.mu.Unlock()
 	q := measure.Question{ID: rand.Uint64(), Patience: m.options.Patience, Keys: make([]measure.Asked, len(looks))}
 	for i, l := range looks {
 		q.Keys[i] = measure.Asked{Loader: l.Loader, Hash: l.Hash, Ago: time.Since(l.at)}
@@ -133,7 +136,6 @@ func (m *Meter) lookAtRedis(looks []*look) {
 func (m *Meter) count(looks []*look, listeners int, answers []string, err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.stats.Questions++
 	if err != nil {
 		m.stats.QuestionsFailed++
 		for _, l := range looks {

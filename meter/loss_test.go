@@ -14,7 +14,7 @@ import (
 // Invalidations are lost on purpose: of each write by chance, what its writer sends to Redis; or of that only what tells the other processes. The meter, which takes every second write, must tell the share of those that were lost, as the thief has counted it, within its interval.
 func TestLossIsReadBack(t *testing.T) {
 	server := testenv.SharedRedis(t)
-	writes := 1_200
+	writes := 800
 	if testenv.Accepting {
 		writes = 60_000
 	}

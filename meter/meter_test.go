@@ -37,7 +37,7 @@ func newFleet(t *testing.T, options cacheaside.Options) *fleet {
 		}
 	}
 	f.measure()
-	time.Sleep(70 * time.Second) // longer than a MemoryTTL
+	time.Sleep(time.Second) // all have been asked who is there
 	return f
 }
 

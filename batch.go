@@ -35,6 +35,7 @@ type state[V any] struct {
 	behind     bool           // an entry has shown that the era is over
 	attempt    *lease.Attempt // nil: Redis has not been asked, or is not to be
 	bypass     bool
+	hit        bool // it was found, not loaded
 	alone      bool // loads without a lease
 	held       bool // since the key is on hold
 	unsifted   bool // the filter is not to be asked
@@ -137,7 +138,7 @@ func (l *Loader[K, V]) identify(r *round[K, V]) bool {
 		r.Err, s.step = err, over
 		return false
 	}
-	s.bypass = l.bypass.Load()
+	s.bypass = l.bypassed()
 	return true
 }
 

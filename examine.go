@@ -33,7 +33,7 @@ type copied[V any] struct {
 
 // examineMemory looks at what the memory of this process would serve of a key, whose row was written then by the channel's clock, when the memory had that age. It only looks: what it costs is that, unless the copy is older, and to be compared.
 func (l *Loader[K, V]) examineMemory(stable uint64, written, age time.Duration) examined {
-	if l.memory == nil || l.bypass.Load() {
+	if l.memory == nil || l.bypassed() {
 		return examined{verdict: measure.None}
 	}
 	look := func() (item *local.Item[K, V], v measure.Verdict) {
@@ -136,9 +136,15 @@ func (l *Loader[K, V]) outlived(e *lease.Entry) bool {
 // compare compares a copy with the database. A difference is looked at once more, a while later: it counts if the row has not changed meanwhile, and what is served still differs from it.
 func (l *Loader[K, V]) compare(ctx context.Context, key K, first copied[V], again func() copied[V], mayLoad func() bool) measure.Verdict {
 	row, ok := l.row(ctx, key, mayLoad)
-	switch {
-	case !ok:
+	if !ok {
 		return measure.Unknown
+	}
+	return l.compareWith(ctx, key, first, row, again, mayLoad)
+}
+
+// compareWith is compare with a row that was loaded just before.
+func (l *Loader[K, V]) compareWith(ctx context.Context, key K, first, row copied[V], again func() copied[V], mayLoad func() bool) measure.Verdict {
+	switch {
 	case l.same(first, row):
 		return measure.Same
 	case mutant.Active == mutant.ComparedOnce:
@@ -174,11 +180,13 @@ func (l *Loader[K, V]) row(ctx context.Context, key K, mayLoad func() bool) (c c
 		return c, false
 	}
 	l.counters.compareLoads.Add(1)
-	if l.cache.options.holds() {
-		ctx = context.WithValue(ctx, primaryKey{}, true)
-	}
-	got := l.callCaught(ctx, []K{key})[0]
+	got := l.callCaught(l.passBy(ctx), []K{key})[0]
 	return copied[V]{got.value, got.null, true}, got.err == nil
+}
+
+// passBy is ctx for a load that Redis was not asked about: see PreferPrimary.
+func (l *Loader[K, V]) passBy(ctx context.Context) context.Context {
+	return context.WithValue(ctx, primaryKey{}, l.cache.options.holds())
 }
 
 // callCaught is call for who has not entered the gate.

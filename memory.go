@@ -12,9 +12,14 @@ import (
 
 // remembered looks into the memory tier.
 func (l *Loader[K, V]) remembered(key K) (*local.Item[K, V], bool) {
-	if l.memory == nil || l.bypass.Load() {
+	if l.memory == nil || l.aside.Load() != 0 {
 		return nil, false
 	}
+	return l.inMemory(key)
+}
+
+// inMemory looks into the memory tier, which there is.
+func (l *Loader[K, V]) inMemory(key K) (*local.Item[K, V], bool) {
 	item, now, ok := local.Get[K, V](l.memory, l.hash(key), &l.eras, key)
 	if !ok {
 		return nil, false
@@ -77,7 +82,7 @@ func (l *Loader[K, V]) current(s *state[V]) bool {
 	if mutant.Active == mutant.FilterLate && s.verdict == refused {
 		return true
 	}
-	return s.remembered && !l.bypass.Load() && l.memory.Trusted(s.place) && l.eras.Of(s.place) == s.era &&
+	return s.remembered && !l.bypassed() && l.memory.Trusted(s.place) && l.eras.Of(s.place) == s.era &&
 		(l.memory.Generation(s.place, s.stable) == s.generation || mutant.Active == mutant.LateGeneration)
 }
 

@@ -48,6 +48,12 @@ type Stats struct {
 	Invalidated      int64 // keys whose Invalidate or Expire was acknowledged
 	InvalidateErrors int64 // keys whose Invalidate or Expire returned an error
 
+	ShadowReads     int64 // calls of Get, and keys of calls of GetMany, that were answered from the database (LoaderOptions.Shadow); Gets and what follows there are those done once more to be compared
+	ShadowMisses    int64 // of the latter, those that the caches did not have
+	ShadowCompared  int64 // that they had, and that were compared with the row
+	ShadowStale     int64 // of them, those that would have been served other than the row was, for half a second or longer
+	ShadowUndecided int64 // reads that were to be compared, and were not: too many at once, or loads; failed; or the row, or what the caches had, changed meanwhile
+
 	HoldsLost int64        // keys that were not on hold any more before their Hold had ended, since Redis has lost its data or was out of reach
 	HoldsLeft int64        // keys that were left on hold for Options.LeaseTTL, by Abandon, or since they could not be released
 	Channel   ChannelStats // these three are of the cache, also in the Stats of each of its loaders

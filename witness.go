@@ -37,6 +37,9 @@ const (
 	comparesAtOnce     = 16 // by one question
 	maxPatience        = 10 * time.Second
 	indexIdle          = time.Minute
+
+	// onTheWay is how long a question is under way as a rule. Without it, what was read in the first moments after a write would be compared, as is not seldom with rows that are read often. Where a question was faster, a copy that was read so much before the write is taken for a later one.
+	onTheWay = 10 * time.Millisecond
 )
 
 func newWitness(c *Cache) *witness {
@@ -50,7 +53,7 @@ func newWitness(c *Cache) *witness {
 
 // heard begins to answer a question, if it may.
 func (w *witness) heard(q channel.Question) {
-	now := w.cache.channel.Now() // less what each key says, this is no earlier than its write: the time that the question was under way makes more copies old, not fewer
+	now := w.cache.channel.Now() - onTheWay // less what each key says, this is when its row was written, or later
 	age := w.cache.memory.Age()
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -406,7 +406,6 @@ const (
 	MeterSilence       = "meter_silence"
 	MeterLate          = "meter_late"
 	MeterUnbounded     = "meter_unbounded"
-	ShadowOnce         = "shadow_once"
 	ShadowLoads        = "shadow_loads"
 	ShadowUnbounded    = "shadow_unbounded"
 )

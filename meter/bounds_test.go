@@ -224,6 +224,7 @@ func TestQuestionsOfStrangers(t *testing.T) {
 			f.d.write(key, "new")
 			q.Keys = append(q.Keys, measure.Asked{Loader: "row", Hash: r.Key(key).Hash()})
 		}
+		time.Sleep(time.Second)
 		before := r.Stats()
 		if _, err := stranger.Ask(t.Context(), q); err != nil {
 			t.Fatal(err)

@@ -64,6 +64,7 @@ func (f *fleet) read(key int, want string) {
 	for _, p := range f.r {
 		p.want(f.t, key, want)
 	}
+	time.Sleep(50 * time.Millisecond) // what was read just before a write may be taken for a later copy
 }
 
 func (f *fleet) lose(deletes, announcements bool) {

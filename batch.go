@@ -30,10 +30,12 @@ type state[V any] struct {
 	stable     uint64
 	place      uint8          // the range of keys that it is in
 	era        *local.Era     // of the loader, there, as it was before the first look at Redis
+	read       time.Duration  // when that was taken, or before, on the channel's clock
 	generation uint64         // of the key in the memory tier, likewise
 	behind     bool           // an entry has shown that the era is over
 	attempt    *lease.Attempt // nil: Redis has not been asked, or is not to be
 	bypass     bool
+	hit        bool        // it was found, not loaded
 	alone      bool        // loads without a lease
 	held       bool        // since the key is on hold
 	unsifted   bool        // the filter is not to be asked
@@ -137,7 +139,7 @@ func (l *Loader[K, V]) identify(r *round[K, V]) bool {
 		r.Err, s.step = err, over
 		return false
 	}
-	s.bypass = l.bypass.Load()
+	s.bypass = l.bypassed()
 	return true
 }
 

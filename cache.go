@@ -6,6 +6,7 @@ import (
 	"reflect"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/redis/go-redis/v9"
 
@@ -14,6 +15,7 @@ import (
 	"github.com/cacheaside/cacheaside/internal/lease"
 	"github.com/cacheaside/cacheaside/internal/limit"
 	"github.com/cacheaside/cacheaside/internal/local"
+	"github.com/cacheaside/cacheaside/internal/measure"
 	"github.com/cacheaside/cacheaside/internal/mutant"
 )
 
@@ -28,6 +30,8 @@ type Cache struct {
 	holds   *local.Holds // nil: Redis has them, or there are none
 	limit   *limit.Limit
 	journal journal
+	witness *witness                // of what memory has; nil: there is none, or nobody could ask
+	sampler atomic.Pointer[sampler] // who is told of invalidations; nil: nobody
 
 	holdsLost, holdsLeft atomic.Int64 // keys of Holds
 
@@ -46,6 +50,8 @@ type loader interface {
 	forgetFailure(text string)
 	keyOf(Key) (key any, ok bool)
 	refreshAll(ctx context.Context, keys []any) []error
+	examineMemory(stable uint64, written, age time.Duration) examined
+	examineRedis(ctx context.Context, key any, good measure.Stamp, mayLoad func() bool) (measure.Verdict, measure.Stamp)
 	admitTexts(ctx context.Context, texts []string) (committed func(context.Context) error, err error)
 }
 
@@ -100,6 +106,10 @@ func New(rdb redis.UniversalClient, options *Options) (*Cache, error) {
 		c.store.Hold(o.lag())
 	}
 	c.channel.Lag(o.lag())
+	if c.memory != nil {
+		c.witness = newWitness(c)
+		c.channel.Answer(c.witness.heard)
+	}
 	return c, nil
 }
 
@@ -188,6 +198,7 @@ func (c *Cache) Close() error {
 	}
 	c.mu.Unlock()
 	var wg sync.WaitGroup
+	wg.Go(c.witness.close)
 	for _, l := range loaders {
 		wg.Go(l.close)
 	}

@@ -19,7 +19,9 @@ func (l *Loader[K, V]) raised(place int, generation uint64) {
 
 // again has a round look at Redis for the first time, or once more from the start.
 func (l *Loader[K, V]) again(s *state[V]) {
-	known := l.cache.channel.Confirmed(s.place) || mutant.Active == mutant.DoubtIgnored // first: what is confirmed now may be a later era than was taken before
+	now, known := l.cache.channel.ConfirmedAt(s.place) // first: what is confirmed now may be a later era than was taken before
+	known = known || mutant.Active == mutant.DoubtIgnored
+	s.read = now
 	l.takeGeneration(s)
 	s.step = toLook
 	if s.era == nil || s.behind || !known {

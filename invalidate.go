@@ -6,6 +6,7 @@ import (
 
 	"github.com/cacheaside/cacheaside/internal/lease"
 	"github.com/cacheaside/cacheaside/internal/local"
+	"github.com/cacheaside/cacheaside/internal/measure"
 	"github.com/cacheaside/cacheaside/internal/mutant"
 )
 
@@ -37,6 +38,8 @@ func (c *Cache) delete(ctx context.Context, names []string, hashes []uint64) []e
 	return c.channel.Delete(ctx, names, hashes)
 }
 
+const expireOp = "expire"
+
 // Expire ends the freshness of keys, as if their TTLs had passed: the soft verb beside Invalidate. What is cached stays, to be served while the first who reads it has it
 // loaded again in the background, or while that fails (see LoaderOptions.StaleFor and SoftTimeout). What was read from the database before is not taken for fresh any more, whatever was
 // under way: a load that is running is done again. Other processes are told as by Invalidate. Use it for changes that should show soon, but of which nobody must be sure; what must not be
@@ -45,7 +48,7 @@ func (l *Loader[K, V]) Expire(ctx context.Context, keys ...K) error {
 	if l.options.StaleFor < 0 {
 		return l.Invalidate(ctx, keys...)
 	}
-	return l.change(ctx, "expire", keys, func(ctx context.Context, names []string, hashes []uint64) []error {
+	return l.change(ctx, expireOp, keys, func(ctx context.Context, names []string, hashes []uint64) []error {
 		if l.cache.store == nil {
 			return nil
 		}
@@ -88,6 +91,8 @@ func (l *Loader[K, V]) change(ctx context.Context, op string, keys []K, send fun
 		if err != nil {
 			l.counters.redisErrors.Add(1)
 			errs = append(errs, l.wrap(op, valid[i], redisError(err)))
+		} else if op != expireOp { // what was expired may be served
+			l.cache.wrote(func() measure.Written { return measure.Written{Loader: l.name, Hash: hashes[i], Key: valid[i]} })
 		}
 	}
 	l.counters.invalidateErrors.Add(int64(len(errs)))

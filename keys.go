@@ -8,6 +8,7 @@ import (
 	"sync"
 
 	"github.com/cacheaside/cacheaside/internal/keys"
+	"github.com/cacheaside/cacheaside/internal/measure"
 	"github.com/cacheaside/cacheaside/internal/mutant"
 )
 
@@ -90,6 +91,9 @@ func (c *Cache) changeSingle(keys []Key, send func(names []string, hashes []uint
 	for i, k := range keys {
 		if answers != nil && answers[i] != nil { // nil: there is no Redis
 			errs[i] = redisError(answers[i])
+		}
+		if errs[i] == nil {
+			c.wrote(func() measure.Written { return c.written(k, hashes[i]) })
 		}
 		l := c.known(k.Loader)
 		switch {

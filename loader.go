@@ -40,7 +40,7 @@ type Loader[K comparable, V any] struct {
 	memory    *local.Tier // nil: not used by this loader
 	eras      local.Eras  // what it holds is of these, in each range of keys
 
-	bypass   atomic.Bool
+	aside    atomic.Uint32 // who passes by the memory tier: bypassing, shadowing
 	counters counters
 	loadTime loadTime
 	start    time.Time // of the loader's monotonic clock
@@ -49,6 +49,7 @@ type Loader[K comparable, V any] struct {
 	fresh       *flight.Group[K, state[V]] // reads that the memory tier may not answer
 	warms       *flight.Group[K, state[V]] // reads that the filter is not asked for
 	refreshes   *flight.Group[K, state[V]]
+	straight    *flight.Group[K, state[V]] // reads of the database, for a shadow; else nil
 	renewals    renewals[K]
 	background  sync.WaitGroup // what nobody waits for: reloads, renewals of leases, releases
 	life        context.Context
@@ -59,6 +60,7 @@ type Loader[K comparable, V any] struct {
 	filter      Filter                                                   // nil: none
 	filterNow   func(key string) (may, known bool)                       // what it has for callers' own goroutines, or nil
 	filterFresh func(ctx context.Context, keys []string) ([]bool, error) // what it has for Fresh, or nil
+	shadow      *shadow                                                  // nil: callers are answered by the caches
 	window      window                                                   // of failed loads that Redis knows nothing of
 }
 
@@ -133,6 +135,9 @@ func newLoader[K comparable, V any](c *Cache, name string, load loadFunc[K, V], 
 	}
 	late := func(*state[V]) bool { return mutant.Active == mutant.LateRefresh } // each loads anew
 	l.refreshes = flight.New(flight.Hooks[K, state[V]]{Fly: l.reload, Late: late, Caught: caught})
+	if l.options.Shadow > 0 {
+		l.beShadow()
+	}
 	l.life, l.stop = context.WithCancelCause(context.Background())
 	if c.channel == nil {
 		l.eras[0].Store(&local.Era{})
@@ -186,6 +191,9 @@ func (l *Loader[K, V]) Get(ctx context.Context, key K, options ...ReadOption) (V
 	} else if item, ok := l.remembered(key); ok {
 		return l.give(item.Value, item.Null)
 	}
+	if l.shadow != nil {
+		return l.getStraight(ctx, key, reads)
+	}
 	l.counters.misses.Add(1)
 	ctx, end := l.observe(ctx, OpGet, 1)
 	s, err := reads.Do(ctx, key)
@@ -212,6 +220,9 @@ func (l *Loader[K, V]) GetMany(ctx context.Context, keys []K, options ...ReadOpt
 	}
 	if len(missing) == 0 {
 		return found, nil
+	}
+	if l.shadow != nil {
+		return l.getManyStraight(ctx, missing, reads)
 	}
 	l.counters.misses.Add(int64(len(missing)))
 	ctx, end := l.observe(ctx, OpGet, len(missing))
@@ -341,7 +352,21 @@ func (b *batch[K, V]) run() {
 // Bypass switches the caches off for this loader, or on again, at run time: while on, Get and Refresh go straight to the database, still
 // once for all who ask together, and nothing is stored or, but by Invalidate, removed: what was cached is served again
 // afterwards. Rounds that are under way finish as they began.
-func (l *Loader[K, V]) Bypass(on bool) { l.bypass.Store(on) }
+func (l *Loader[K, V]) Bypass(on bool) {
+	if on {
+		l.aside.Or(bypassing)
+	} else {
+		l.aside.And(^uint32(bypassing))
+	}
+}
+
+// The bits of aside.
+const (
+	bypassing = 1 << iota // all
+	shadowing             // callers: see LoaderOptions.Shadow
+)
+
+func (l *Loader[K, V]) bypassed() bool { return l.aside.Load()&bypassing != 0 }
 
 // Stats returns this loader's counts.
 func (l *Loader[K, V]) Stats() Stats {
@@ -356,19 +381,25 @@ func (l *Loader[K, V]) addStats(s *Stats) {
 	if l.door.Breaker.Check() != nil {
 		s.BreakersOpen++
 	}
+	l.shadow.addTo(s)
 }
 
 func (l *Loader[K, V]) counts() *counters { return &l.counters }
 
 func (l *Loader[K, V]) close() {
 	l.renewals.close()
+	l.shadow.close()
 	l.stop(ErrClosed)
 	var wg sync.WaitGroup
 	wg.Go(func() { l.reads.Close(ErrClosed) })
 	wg.Go(func() { l.fresh.Close(ErrClosed) })
 	wg.Go(func() { l.warms.Close(ErrClosed) })
 	wg.Go(func() { l.refreshes.Close(ErrClosed) })
+	if l.shadow != nil {
+		wg.Go(func() { l.straight.Close(ErrClosed) })
+	}
 	wg.Wait()
+	l.shadow.wait()
 	l.renewals.under.Wait()
 	l.background.Wait()
 }

@@ -12,9 +12,14 @@ import (
 
 // remembered looks into the memory tier.
 func (l *Loader[K, V]) remembered(key K) (*local.Item[K, V], bool) {
-	if l.memory == nil || l.bypass.Load() {
+	if l.memory == nil || l.aside.Load() != 0 {
 		return nil, false
 	}
+	return l.inMemory(key)
+}
+
+// inMemory looks into the memory tier, which there is.
+func (l *Loader[K, V]) inMemory(key K) (*local.Item[K, V], bool) {
 	item, now, ok := local.Get[K, V](l.memory, l.hash(key), &l.eras, key)
 	if !ok {
 		return nil, false
@@ -66,7 +71,8 @@ func (l *Loader[K, V]) remember(r *round[K, V], ttl, cost time.Duration, refresh
 		}
 	}
 	s.remembered = true
-	item := local.Item[K, V]{Era: s.era, Range: s.place, Key: r.Key, Value: s.value, Null: s.null, Stripe: local.Stripe(s.stable), Generation: s.generation}
+	l.memory.Note(l.hash(r.Key), s.stable)
+	item := local.Item[K, V]{Era: s.era, Read: s.read, Range: s.place, Key: r.Key, Value: s.value, Null: s.null, Stripe: local.Stripe(s.stable), Generation: s.generation}
 	item.Delta = uint32(min(l.delta(cost).Microseconds(), math.MaxUint32))
 	local.Set(l.memory, l.hash(r.Key), item, local.Weigh(r.Key)+local.Weigh(s.value), life, ttl)
 }
@@ -76,7 +82,7 @@ func (l *Loader[K, V]) current(s *state[V]) bool {
 	if mutant.Active == mutant.FilterLate && s.verdict == refused {
 		return true
 	}
-	return s.remembered && !l.bypass.Load() && l.memory.Trusted(s.place) && l.eras.Of(s.place) == s.era &&
+	return s.remembered && !l.bypassed() && l.memory.Trusted(s.place) && l.eras.Of(s.place) == s.era &&
 		(l.memory.Generation(s.place, s.stable) == s.generation || mutant.Active == mutant.LateGeneration)
 }
 

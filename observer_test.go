@@ -17,8 +17,8 @@ import (
 	"github.com/cacheaside/cacheaside/internal/testenv"
 )
 
-// witness is an Observer that writes down what it is told.
-type witness struct {
+// overseer is an Observer that writes down what it is told.
+type overseer struct {
 	mu     sync.Mutex
 	told   []string // "op loader keys within", at the beginning
 	begun  int
@@ -30,7 +30,7 @@ type witness struct {
 
 type within struct{}
 
-func (w *witness) Begin(ctx context.Context, op, loader string, keys int) (context.Context, func(error)) {
+func (w *overseer) Begin(ctx context.Context, op, loader string, keys int) (context.Context, func(error)) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.begun++
@@ -53,7 +53,7 @@ func (w *witness) Begin(ctx context.Context, op, loader string, keys int) (conte
 }
 
 // was fails unless the witness was told exactly this since it was last asked.
-func (w *witness) was(t testing.TB, want ...string) {
+func (w *overseer) was(t testing.TB, want ...string) {
 	t.Helper()
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -66,7 +66,7 @@ func (w *witness) was(t testing.TB, want ...string) {
 func TestObserver(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, b := embedded(t)
-		w := &witness{}
+		w := &overseer{}
 		rows := map[int]string{1: "one", 2: "two", 3: "three"}
 		load := func(ctx context.Context, key int) (string, error) {
 			if in := ctx.Value(within{}); in != nil && in != OpLoad { // nil: of the process that nobody observes
@@ -143,7 +143,7 @@ func TestObserver(t *testing.T) {
 
 // Names of loaders come from outside, in Keys: as labels there could be any number of them.
 func TestObserverIsToldNoForeignNames(t *testing.T) {
-	w := &witness{}
+	w := &overseer{}
 	m, b := embedded(t)
 	defer m.Close()
 	p := startOn(t, b.client(t), newTable(nil), Options{Observer: w}, nil)
@@ -156,7 +156,7 @@ func TestObserverIsToldNoForeignNames(t *testing.T) {
 
 // Whatever becomes of operations, each that begins ends once.
 func TestObserverIsToldOfEachEnd(t *testing.T) {
-	w := &witness{}
+	w := &overseer{}
 	m, b := embedded(t)
 	defer m.Close()
 	c, err := New(b.client(t), &Options{Observer: w, MaxLoads: 2, MaxQueue: 3, Logger: slog.New(slog.DiscardHandler)})
@@ -197,7 +197,7 @@ func TestObserverIsToldOfEachEnd(t *testing.T) {
 }
 
 func TestObserverIsChecked(t *testing.T) {
-	var none *witness
+	var none *overseer
 	if _, err := New(nil, &Options{Observer: none}); err == nil || !strings.Contains(err.Error(), "Options.Observer") {
 		t.Error(err)
 	}

@@ -189,6 +189,12 @@ type LoaderOptions struct {
 	// asked by Refresh, Warm and reloads in the background, nor under Bypass, nor for what the memory tier answers. Several loaders may share one, if a key is in it when one of them has the row. The caller closes it after the Cache. Default: none. A nil pointer in it is an error.
 	Filter Filter
 
+	// Shadow has this loader answer from the database, as if there were no cache, and compare with the cache beside it: for who would see for some days what it would serve, before it is switched on (Shadow: 0). Get and GetMany load, once for all who ask together, within
+	// what may be loaded at once; nothing that the caches do reaches them, not even their errors. It is the share of the keys, the same ones in all processes, whose reads are then done once more in the background, as they would be in earnest: so these keys are
+	// cached, hit and reloaded as they will be, and the Stats of hits are of them. What is not cached is loaded a second time for that, but never more of that than this share of all reads. Stats.ShadowStale of ShadowCompared is how much would have been stale: a difference counts if half a second later the cache still
+	// serves something else than the row, which has not changed meanwhile. Invalidate and all else works as ever, and is to be called as it will be; what Get returns must not be changed, or Clone be set. RedisDown is FailWhenDown then. From 0 to 1; what is between is best for who has many keys. Default: 0, the loader answers from its caches.
+	Shadow float64
+
 	// Clone copies a value for each caller who gets it. Without it, callers and the memory tier share what a value points to. Who sets it:
 	// who changes what Get returns. It must not block or panic. Made by CloneOf.
 	Clone Hook
@@ -308,6 +314,8 @@ func (o LoaderOptions) check() error {
 		return fmt.Errorf("LoaderOptions.Jitter %v: at most 0.9", o.Jitter)
 	case !(o.EarlyRefresh <= 100):
 		return fmt.Errorf("LoaderOptions.EarlyRefresh %v: at most 100", o.EarlyRefresh)
+	case !(o.Shadow >= 0 && o.Shadow <= 1):
+		return fmt.Errorf("LoaderOptions.Shadow %v: from 0 to 1", o.Shadow)
 	case !(o.BreakAt <= 1):
 		return fmt.Errorf("LoaderOptions.BreakAt %v: at most 1", o.BreakAt)
 	case o.RedisDown > FailWhenDown:

@@ -29,7 +29,7 @@ func (l *Loader[K, V]) renewAll(rounds []*round[K, V]) {
 			continue
 		}
 		due = append(due, &round[K, V]{Key: r.Key, Result: state[V]{
-			renewal: s.renewal, step: toLook, text: s.text, name: s.name, hashed: s.hashed, stable: s.stable, place: s.place, era: s.era, generation: s.generation,
+			renewal: s.renewal, step: toLook, text: s.text, name: s.name, hashed: s.hashed, stable: s.stable, place: s.place, era: s.era, read: s.read, generation: s.generation,
 		}})
 	}
 	var begun []K // some may be over already

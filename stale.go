@@ -40,6 +40,7 @@ func (l *Loader[K, V]) found(r *round[K, V], e *lease.Entry) bool {
 
 func (l *Loader[K, V]) countHit(s *state[V]) {
 	if s.step == over {
+		s.hit = true
 		l.counters.redisHits.Add(1)
 		if s.null {
 			l.counters.nullHits.Add(1)
@@ -113,11 +114,12 @@ func (l *Loader[K, V]) lookInside(rounds []*round[K, V]) {
 		}
 		s.value, s.null = item.Value, item.Null
 		if ago < 0 { // it has been loaded meanwhile
-			s.step = over
+			s.hit, s.step = true, over
 			continue
 		}
 		s.renew = true
 		l.giveStale(r, false)
+		s.hit = s.step == over
 	}
 	l.renewAll(rounds)
 }

@@ -18,6 +18,7 @@ type Stats struct {
 	Loads         int64 // rows that a load function was asked for
 	LoadCalls     int64 // calls of load functions; a batch load is asked for many rows at once
 	LoadErrors    int64 // of those rows, how many failed, ErrNotFound aside
+	CompareLoads  int64 // of those rows, how many were loaded to compare a copy with them: for a meter, or LoaderOptions.Shadow
 	LoadsLeft     int64 // calls that had not returned at LoadTimeout, and were left running by themselves
 	Unavailable   int64 // calls of load functions that were not made, with ErrUnavailable
 	Unlocked      int64 // loads whose lock (LoaderOptions.Locker) could not be had, or was lost, or could not be released in time
@@ -48,6 +49,12 @@ type Stats struct {
 	Invalidated      int64 // keys whose Invalidate or Expire was acknowledged
 	InvalidateErrors int64 // keys whose Invalidate or Expire returned an error
 
+	ShadowReads     int64 // calls of Get, and keys of calls of GetMany, that were answered from the database (LoaderOptions.Shadow); Gets and what follows there are those done once more to be compared
+	ShadowMisses    int64 // of the latter, those that the caches did not have
+	ShadowCompared  int64 // that they had, and that were compared with the row
+	ShadowStale     int64 // of them, those that would have been served other than the row was, for half a second or longer
+	ShadowUndecided int64 // reads that were to be compared, and were not: too many at once, or loads; failed; or the row, or what the caches had, changed meanwhile
+
 	HoldsLost int64        // keys that were not on hold any more before their Hold had ended, since Redis has lost its data or was out of reach
 	HoldsLeft int64        // keys that were left on hold for Options.LeaseTTL, by Abandon, or since they could not be released
 	RedisOut  int          // of Channel.Ranges, parts of the keys for which Redis is out of reach now, so that reads do what LoaderOptions.RedisDown says
@@ -66,6 +73,8 @@ type ChannelStats struct {
 	Heard       int64 // messages of other processes; each tells of one or more keys
 	Announced   int64 // messages of this process
 	Malformed   int64 // messages that could not be read; those of a newer format clear the memory tier, of one range
+	Questions   int64 // of meters that were heard (package meter)
+	Unanswered  int64 // of them, those that were not answered: too many, or too late, or Redis has failed
 	FailedPolls int64 // times that Redis could not be asked what has been announced
 
 	Delay    time.Duration // from the announcement in Redis until it is heard here: about the mean of the last 16; by polls, so exact to half a round trip
@@ -79,7 +88,7 @@ type counters struct {
 	misses                              atomic.Int64 // Gets that memory did not answer
 	redisHits, nullHits                 atomic.Int64
 	loads, loadCalls                    atomic.Int64
-	loadErrors, loadsLeft               atomic.Int64
+	loadErrors, loadsLeft, compareLoads atomic.Int64
 	unasked, tooLarge, storedHeld       atomic.Int64
 	failedByMark, waits, refused        atomic.Int64
 	unvalidated, bypassed               atomic.Int64
@@ -102,7 +111,7 @@ func (c *counters) addTo(s *Stats) {
 		to   *int64
 		from *atomic.Int64
 	}{
-		{&s.RedisHits, &c.redisHits}, {&s.Loads, &c.loads}, {&s.LoadCalls, &c.loadCalls}, {&s.Unasked, &c.unasked}, {&s.TooLarge, &c.tooLarge}, {&s.StoredHeld, &c.storedHeld}, {&s.LoadErrors, &c.loadErrors}, {&s.LoadsLeft, &c.loadsLeft},
+		{&s.RedisHits, &c.redisHits}, {&s.Loads, &c.loads}, {&s.LoadCalls, &c.loadCalls}, {&s.Unasked, &c.unasked}, {&s.TooLarge, &c.tooLarge}, {&s.StoredHeld, &c.storedHeld}, {&s.LoadErrors, &c.loadErrors}, {&s.LoadsLeft, &c.loadsLeft}, {&s.CompareLoads, &c.compareLoads},
 		{&s.FailedByMark, &c.failedByMark}, {&s.Waits, &c.waits}, {&s.Refused, &c.refused}, {&s.Unvalidated, &c.unvalidated},
 		{&s.Bypassed, &c.bypassed}, {&s.Undecodable, &c.undecodable}, {&s.Outdated, &c.outdated}, {&s.RedisErrors, &c.redisErrors},
 		{&s.Unavailable, &c.unavailable}, {&s.Unlocked, &c.unlocked}, {&s.Renewals, &c.renewals}, {&s.EarlyRenewals, &c.early}, {&s.Stale, &c.stale}, {&s.Held, &c.held},

@@ -26,7 +26,7 @@ func (l *Loader[K, V]) StoreHeld(ctx context.Context, h *Hold, key K, value V) (
 	if err != nil {
 		return false, l.wrap("store", key, err)
 	}
-	if held == nil || l.cache.store == nil || l.bypass.Load() {
+	if held == nil || l.cache.store == nil || l.bypassed() {
 		return false, nil
 	}
 	era := held.era

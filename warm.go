@@ -72,7 +72,7 @@ func (l *Loader[K, V]) warm(ctx context.Context, keys []K) (failed map[K]error, 
 
 // stale looks which of keys have no entry in Redis, or one that has not long to live.
 func (l *Loader[K, V]) stale(ctx context.Context, keys []K, failed map[K]error) (missing, old []K) {
-	if l.cache.store == nil || l.bypass.Load() || l.reads.Closed() {
+	if l.cache.store == nil || l.bypassed() || l.reads.Closed() {
 		return nil, keys
 	}
 	asked := make([]*round[K, V], 0, len(keys))

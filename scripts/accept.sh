@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The long runs whose figures are reported. The logs are committed. Arguments: which of read-path, channel, trouble, speed, locks, filters, attack, write-costs, writes, binlog, metrics to run; default: all.
+# The long runs whose figures are reported. The logs are committed. Arguments: which of read-path, channel, trouble, speed, locks, filters, attack, write-costs, writes, binlog, meter, metrics to run; default: all.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 mkdir -p docs/accept bin
@@ -114,12 +114,20 @@ metrics() {
 	go test -run '^$' -bench 'BenchmarkObserved' -benchtime 300ms -count 8 . | grep '^Benchmark'
 	[ -z "${failed:-}" ]
 }
+meter() {
+	echo "== invalidations lost on purpose, 1 %, 0.1 % and none, and of the memory tier alone: what the meter tells; what it costs at 1,000 writes a second"
+	package meter '^(TestLossIsReadBack|TestCostOfAMeter)$'
+	echo
+	echo "== a shadow beside writers that forget to invalidate, and beside such that do not"
+	run -test.run '^TestShadow' || failed=1
+	[ -z "${failed:-}" ]
+}
 # with SECTION: on what it was measured, and the section
 with() {
 	echo "$(date -u +%F), $(go version), $(nproc) cores, $(redis-server --version | cut -d' ' -f1-3), commit $(git rev-parse --short HEAD)"
 	echo
 	"${1//-/_}"
 }
-for section in ${*:-read-path channel trouble speed locks filters attack write-costs writes binlog metrics}; do
+for section in ${*:-read-path channel trouble speed locks filters attack write-costs writes binlog meter metrics}; do
 	with "$section" 2>&1 | tee "docs/accept/$section.log"
 done

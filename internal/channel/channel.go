@@ -24,6 +24,7 @@ type Channel struct {
 	trouble func(what string, err error) // of what goes wrong; nil: nobody
 
 	conn   *conn.Conn
+	prefix string
 	topic  string              // the Redis channel that all messages are published to
 	keys   [conn.Ranges]string // where the numbers and generations of each range are kept
 	bound  time.Duration
@@ -37,6 +38,8 @@ type Channel struct {
 	loaders loaders
 	counts  counts
 
+	questions atomic.Pointer[func(Question)] // who is given them
+
 	ctx     context.Context
 	cancel  context.CancelFunc
 	mu      sync.Mutex // starting and closing
@@ -49,7 +52,7 @@ type Channel struct {
 
 // New makes a channel on c for all caches of this prefix. memory is kept true within bound; nil if this process has none. It does no I/O until it is used.
 func New(c *conn.Conn, prefix string, bound time.Duration, memory Memory) *Channel {
-	ch := &Channel{conn: c, topic: prefix + "::invalidations", bound: bound, memory: memory, start: time.Now()}
+	ch := &Channel{conn: c, prefix: prefix, topic: prefix + "::invalidations", bound: bound, memory: memory, start: time.Now()}
 	if db := c.DB(); db != 0 {
 		ch.topic += "." + strconv.Itoa(db)
 	}

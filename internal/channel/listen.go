@@ -173,6 +173,10 @@ func (c *Channel) lost() {
 
 // received applies a message, and then takes its place in the chain.
 func (c *Channel) received(session uint64, payload string) {
+	if isQuestion(payload) {
+		c.question(payload)
+		return
+	}
 	m, err := decode([]byte(payload))
 	if err == nil && m.rng >= c.conn.InUse() {
 		err = fmt.Errorf("%w: another range", errMalformed)

@@ -41,8 +41,18 @@ func newPoller(c *Channel, rng int) *poller {
 // Confirmed tells whether the generations of a range are known as they were in Redis less than the bound ago, by a monotonic clock that is read now: a
 // process that was suspended knows that it does not know.
 func (c *Channel) Confirmed(rng uint8) bool {
-	return int64(time.Since(c.start)) < c.pollers[rng].confirmed.Load()
+	_, confirmed := c.ConfirmedAt(rng)
+	return confirmed
 }
+
+// ConfirmedAt is Confirmed, and when that was, on the channel's clock.
+func (c *Channel) ConfirmedAt(rng uint8) (now time.Duration, confirmed bool) {
+	now = c.Now()
+	return now, int64(now) < c.pollers[rng].confirmed.Load()
+}
+
+// Now is the time on the channel's clock, which is monotonic.
+func (c *Channel) Now() time.Duration { return time.Since(c.start) }
 
 // Key is where the number and the generations of a range are kept.
 func (c *Channel) Key(rng uint8) string { return c.keys[rng] }

@@ -17,12 +17,14 @@ type Stats struct {
 	Subscribes, Disconnects int64
 	Gaps, Lapses            int64
 	Heard, Announced        int64
-	Malformed, FailedPolls  int64
+	Malformed               int64
+	Questions, Unanswered   int64
+	FailedPolls             int64
 	Delay, MaxDelay         time.Duration
 }
 
 type counts struct {
-	sessions, disconnects, announced, malformed, failedPolls atomic.Int64
+	sessions, disconnects, announced, malformed, failedPolls, questions, unanswered atomic.Int64
 
 	mu          sync.Mutex
 	messages    int64
@@ -70,6 +72,7 @@ func (c *Channel) Stats() Stats {
 	s := Stats{
 		Ranges: c.conn.InUse(), Subscribes: c.counts.sessions.Load(), Announced: c.counts.announced.Load(),
 		Malformed: c.counts.malformed.Load(), Disconnects: c.counts.disconnects.Load(), FailedPolls: c.counts.failedPolls.Load(),
+		Questions: c.counts.questions.Load(), Unanswered: c.counts.unanswered.Load(),
 	}
 	for r := range s.Ranges {
 		t := c.tracks[r]

@@ -2,6 +2,8 @@ package conn
 
 import (
 	"context"
+	"errors"
+	"sync/atomic"
 
 	"github.com/redis/go-redis/v9"
 )
@@ -31,6 +33,26 @@ func (c *Conn) At(ctx context.Context, key string) any {
 		return nil
 	}
 	return node
+}
+
+// Listeners tells how many clients are subscribed to a Redis channel, at all servers of a cluster. (PUBLISH answers that for its own server only.)
+func (c *Conn) Listeners(ctx context.Context, topic string) (n int, err error) {
+	var all atomic.Int64
+	count := func(ctx context.Context, node *redis.Client) error {
+		subscribed, err := node.PubSubNumSub(ctx, topic).Result()
+		all.Add(subscribed[topic])
+		return err
+	}
+	if c.cluster == nil {
+		client, ok := c.rdb.(*redis.Client)
+		if !ok {
+			return 0, errors.New("not a client of one server")
+		}
+		err = count(ctx, client)
+	} else {
+		err = c.cluster.ForEachMaster(ctx, count)
+	}
+	return int(all.Load()), err
 }
 
 // Subscriber is the client of the server where key lives, for a subscription.

@@ -23,8 +23,10 @@ type Tier struct {
 	start       time.Time // of the tier's monotonic clock
 	generations Generations
 	cache       *ristretto.Cache[uint64, *header]
-	visits      visits // under way, of cache
-	window      window // what has been set, and is not in cache yet
+	visits      visits                // under way, of cache
+	window      window                // what has been set, and is not in cache yet
+	index       atomic.Pointer[index] // nil: nobody asks for items by their stable hashes
+	used        atomic.Bool           // something has been noted, or could have been
 
 	mu     sync.RWMutex // Set and Del against Close; never taken by Get
 	closed bool
@@ -37,7 +39,8 @@ type Item[K comparable, V any] struct {
 	Range      uint8
 	Null       bool // there is no such row
 	Stripe     uint16
-	Delta      uint32 // what the end of its TTL is to be seen coming by, in microseconds: see Near
+	Read       time.Duration // when it began to be read, on a clock of who sets it
+	Delta      uint32        // what the end of its TTL is to be seen coming by, in microseconds: see Near
 	Generation uint64
 	expires    time.Duration // on the tier's clock
 	soft       time.Duration // the end of its TTL, which may be later

@@ -397,4 +397,18 @@ const (
 
 	ObservedNames = "observed_names"
 	JournalFloods = "journal_floods"
+	QuestionUnbounded  = "question_unbounded"
+	QuestionsUnbounded = "questions_unbounded"
+	ComparesUnbounded  = "compares_unbounded"
+	AnswersUnasked     = "answers_unasked"
+	AllYoung           = "all_young"
+	IndexWhole         = "index_whole"
+	NotNoted           = "not_noted"
+	ComparedOnce       = "compared_once"
+	RowChanges         = "row_changes"
+	MeterSilence       = "meter_silence"
+	MeterLate          = "meter_late"
+	MeterUnbounded     = "meter_unbounded"
+	ShadowLoads        = "shadow_loads"
+	ShadowUnbounded    = "shadow_unbounded"
 )

@@ -1,0 +1,116 @@
+package local
+
+import (
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/cacheaside/cacheaside/internal/conn"
+	"github.com/cacheaside/cacheaside/internal/mutant"
+)
+
+// index finds items by the stable hashes of their keys, for those who do not have the keys: questions of other processes. It is made when the first of them comes, and given up when none comes any more, for it costs each Set a little. It knows
+// what has been set since. What it says of an item is to be looked at; of what it does not know there is nothing that was set since it was made.
+//
+// It is bounded by what the tier holds and indexRecent more: what was noted long ago goes when the tier does not hold it any more.
+type index struct {
+	since  time.Duration // on the tier's clock
+	whole  atomic.Bool   // nothing was Set before
+	shards [indexShards]struct {
+		mu          sync.Mutex
+		now, before map[uint64]uint64 // stable hash: the tier's own
+	}
+}
+
+const (
+	indexShards = 16
+	indexRecent = 4096 // of each shard; noted, whether or not the tier has it
+)
+
+// Index begins, or ends, that items can be found by Look. The answer is false if nothing has changed.
+func (t *Tier) Index(on bool) bool {
+	if !on {
+		return t.index.Swap(nil) != nil
+	}
+	i := &index{since: time.Since(t.start)}
+	if t.index.Load() != nil || !t.index.CompareAndSwap(nil, i) {
+		return false
+	}
+	if !t.used.Load() { // after the index is there: what is Set now is either noted, or has been seen to be
+		i.whole.Store(true)
+	}
+	return true
+}
+
+// Note has Look find the item that is to be Set under hash. It comes before the Set.
+func (t *Tier) Note(hash, stable uint64) {
+	if !t.used.Load() {
+		t.used.Store(true) // before the index is looked for: see Index
+	}
+	if i := t.index.Load(); i != nil && mutant.Active != mutant.NotNoted {
+		i.note(t, hash, stable)
+	}
+}
+
+func (i *index) note(t *Tier, hash, stable uint64) {
+	s := &i.shards[stable%indexShards]
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.now == nil {
+		s.now = make(map[uint64]uint64)
+	}
+	s.now[stable] = hash
+	if len(s.now) < indexRecent {
+		return
+	}
+	for stable, hash := range s.before {
+		if _, again := s.now[stable]; !again && t.holds(hash) {
+			s.now[stable] = hash
+		}
+	}
+	s.before, s.now = s.now, make(map[uint64]uint64)
+}
+
+// holds tells whether there is an item under hash.
+func (t *Tier) holds(hash uint64) bool {
+	h := t.front.at(hash).Load()
+	return h != nil && h.hash == hash || t.seek(hash) != nil
+}
+
+func (i *index) find(stable uint64) (hash uint64, ok bool) {
+	s := &i.shards[stable%indexShards]
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if hash, ok = s.now[stable]; !ok {
+		hash, ok = s.before[stable]
+	}
+	return hash, ok
+}
+
+// Look finds the item with this stable hash that Get would return now, of the loader whose eras these are, and whose items live for longest at most; without its key, and without that counting as a hit. Without an item, none tells
+// whether there certainly is none that was set when the tier had this age, or before; a negative age is from before there was a tier.
+func Look[K comparable, V any](t *Tier, stable uint64, eras *Eras, longest, age time.Duration) (item *Item[K, V], none bool) {
+	i := t.index.Load()
+	now := time.Since(t.start)
+	hash, ok := uint64(0), false
+	if i != nil {
+		hash, ok = i.find(stable)
+	}
+	if !ok {
+		return nil, age < 0 || i != nil && (now-i.since >= longest || i.whole.Load() || mutant.Active == mutant.IndexWhole)
+	}
+	h := find[K, V](t, hash)
+	if h == nil {
+		return nil, true
+	}
+	item = &h.Item
+	trust := t.generations.ranges[item.Range%conn.Ranges].trust.Load() // before era and generation: see Trust
+	if now = time.Since(t.start); now >= item.expires || int64(now) >= trust || item.Era != eras.Of(item.Range) || item.Stripe != Stripe(stable) ||
+		item.Generation != t.generations.Now(item.Range, stable) {
+		return nil, true
+	}
+	return item, false
+}
+
+// Age is how old the tier is.
+func (t *Tier) Age() time.Duration { return time.Since(t.start) }

@@ -1,0 +1,341 @@
+package meter
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/cacheaside/cacheaside"
+	"github.com/cacheaside/cacheaside/internal/measure"
+	"github.com/cacheaside/cacheaside/internal/testenv"
+)
+
+func TestOptions(t *testing.T) {
+	_, rdb := testenv.Mini(t)
+	c, err := cacheaside.New(rdb, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	for want, o := range map[string]Options{
+		"Share":      {Share: 2},
+		"Share ":     {Share: math.NaN()},
+		"After":      {After: []time.Duration{time.Millisecond}},
+		"After ":     {After: []time.Duration{time.Second, time.Second}},
+		"After:":     {After: make([]time.Duration, 9)},
+		"LoadRate":   {LoadRate: -1},
+		"Patience":   {Patience: time.Millisecond},
+		"MaxSamples": {MaxSamples: -1},
+	} {
+		if _, err := New(c, &o); err == nil || !strings.Contains(err.Error(), "Options."+strings.TrimSpace(want)) {
+			t.Errorf("%s: %v", want, err)
+		}
+	}
+	m, err := New(c, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := New(c, nil); err == nil {
+		t.Error("two meters of one cache")
+	}
+	if err := m.Written(cacheaside.Key{Loader: "a b"}); err == nil {
+		t.Error("a key that is none")
+	}
+	m.Close()
+	m.Close()
+	again, err := New(c, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	again.Close()
+	bare, _ := cacheaside.New(nil, nil)
+	defer bare.Close()
+	for _, c := range []*cacheaside.Cache{nil, bare} {
+		if _, err := New(c, nil); err == nil {
+			t.Error("a cache without Redis")
+		}
+	}
+}
+
+// What this process has no loader for is not looked at, and said so; what another has none for, that one has no copy of.
+func TestLoadersThatAreMissing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFleet(t, patient)
+		defer f.close()
+		f.m.Written(cacheaside.Key{Loader: "other", Text: "1"}, cacheaside.Key{Loader: "row", Version: "2", Text: "1"}, cacheaside.Key{Loader: "row", Text: "one"}, cacheaside.Key{Loader: "row", All: true})
+		if s := f.m.Stats(); s.Unreadable != 3 || s.Sampled != 3 || s.InFlight != 0 {
+			t.Errorf("%+v", s)
+		}
+		own, err := cacheaside.NewLoader(f.writer.cache, "own", f.d.get, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		own.Invalidate(t.Context(), 1)
+		if l := f.wait(); l.Consistent != 1 || l.Memory.None != 2 {
+			t.Errorf("%+v", l)
+		}
+	})
+}
+
+func TestWithoutMemory(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFleet(t, noMemory)
+		defer f.close()
+		f.read(1, "old")
+		f.lose(true, true)
+		f.d.write(1, "new")
+		f.invalidate(1)
+		if l, want := f.wait(), (Look{Different: 1, Redis: Copies{Different: 1}}); l != want {
+			t.Errorf("%+v", l)
+		}
+		f.lose(false, false)
+		f.invalidate(1)
+		if l := f.wait(); l.Consistent != 1 || l.Memory != (Copies{}) {
+			t.Errorf("%+v", l)
+		}
+	})
+}
+
+func TestRedisIsDown(t *testing.T) {
+	server := testenv.StartRedis(t)
+	d := newRows()
+	o := cacheaside.Options{RedisTimeout: 200 * time.Millisecond}
+	w := join(t, server.Client(t), d, o).hear(t)
+	m, err := newMeter(w.cache, &Options{After: []time.Duration{300 * time.Millisecond}, Patience: 600 * time.Millisecond}, all)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer m.Close()
+	if err := w.Invalidate(t.Context(), 1); err != nil {
+		t.Fatal(err)
+	}
+	server.Kill()
+	until(t, func() bool { return m.Stats().Looks[0].Undecided == 1 })
+	if s := m.Stats(); s.Looks[0].Failed != 1 || s.QuestionsFailed == 0 || s.Looks[0].Consistent != 0 {
+		t.Errorf("%+v", s)
+	}
+	if c, _ := m.Consistency(300 * time.Millisecond); c.Samples != 0 || c.High != 1 || c.NinesAtLeast() != 0 {
+		t.Errorf("%v", c)
+	}
+}
+
+func TestOnCluster(t *testing.T) {
+	server := testenv.SharedCluster(t)
+	d := newRows()
+	w := join(t, server.Client(t), d, patient).hear(t)
+	r := join(t, server.Client(t), d, patient).hear(t)
+	m, err := newMeter(w.cache, &Options{After: []time.Duration{300 * time.Millisecond}}, all)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer m.Close()
+	until(t, func() bool { return r.Stats().Channel.Questions > 0 })
+	const n = 20
+	for key := range n {
+		d.write(key, "old")
+		r.want(t, key, "old")
+	}
+	for key := range n {
+		d.write(key, "new")
+		if key == 0 {
+			m.Written(w.Key(key)) // and nobody invalidates it
+		} else if err := w.Invalidate(t.Context(), key); err != nil {
+			t.Fatal(err)
+		}
+	}
+	until(t, func() bool { l := m.Stats().Looks[0]; return l.Consistent+l.Different+l.Undecided == n })
+	s := m.Stats()
+	if l := s.Looks[0]; l.Different != 1 || l.Consistent < n/2 || l.Failed != 0 || s.Asked < 2 || l.Redis.Different != 1 || l.Memory.Different != 1 {
+		t.Errorf("%+v", s)
+	}
+}
+
+// A meter remembers so many writes, no more; and what it comes to too late is not of that time.
+func TestTooManyAndTooLate(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFleet(t, patient)
+		defer f.close()
+		f.m.Close()
+		m, err := newMeter(f.writer.cache, &Options{After: []time.Duration{time.Second, 2 * time.Second}, MaxSamples: 300}, all)
+		if err != nil {
+			t.Fatal(err)
+		}
+		f.m = m
+		for range 1000 {
+			f.invalidate(1)
+		}
+		if s := m.Stats(); s.InFlight != 300 || s.Dropped != 700 || s.Sampled != 1000 {
+			t.Errorf("%+v", s)
+		}
+		time.Sleep(10 * time.Second)
+		s := m.Stats()
+		if l := s.Looks; s.InFlight != 0 || l[0].Consistent != 300 || l[1].Consistent != 300 {
+			t.Errorf("%+v", s)
+		}
+		for range questionsAtOnce { // nothing can be asked
+			m.places <- struct{}{}
+		}
+		f.invalidate(1)
+		time.Sleep(5 * time.Second)
+		for range questionsAtOnce {
+			<-m.places
+		}
+		time.Sleep(5 * time.Second)
+		s = m.Stats()
+		if l := s.Looks; l[0].Late != 1 || l[1].Late != 1 || l[0].Undecided != 1 || l[0].Consistent != 300 {
+			t.Errorf("%+v", s)
+		}
+	})
+}
+
+// Answers that cannot be read count as none.
+func TestMalformedAnswers(t *testing.T) {
+	for _, answer := range []string{"", "\x01\x01", "\x05", "\xff"} {
+		if readable(answer, 1) {
+			t.Errorf("%q", answer)
+		}
+		m := &Meter{looks: make([]Look, 1)}
+		m.count([]*look{{sample: &sample{}, redis: measure.None}}, 1, []string{answer}, nil)
+		if l := m.looks[0]; l.Consistent != 0 || l.Unanswered != 1 || m.stats.Malformed != 1 {
+			t.Errorf("%q: %+v", answer, l)
+		}
+	}
+}
+
+// Who may publish can ask. What that costs a process is bounded: how many questions it answers, how many rows it loads for them, and what is left in Redis.
+func TestQuestionsOfStrangers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFleet(t, patient)
+		defer f.close()
+		f.m.Close()
+		stranger, err := measure.Of(f.writer.cache)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r := f.r[0]
+		q := measure.Question{ID: 1, Patience: time.Second}
+		for key := range measure.MaxAsked {
+			f.d.write(key, "old")
+			r.want(t, key, "old")
+			f.d.write(key, "new")
+			q.Keys = append(q.Keys, measure.Asked{Loader: "row", Hash: r.Key(key).Hash()})
+		}
+		time.Sleep(time.Second)
+		before := r.Stats()
+		if _, err := stranger.Ask(t.Context(), q); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(2 * time.Second)
+		if n := r.Stats().CompareLoads - before.CompareLoads; n == 0 || n > 20+20 {
+			t.Errorf("%d rows are loaded for one question", n)
+		}
+		answers, err := stranger.Answers(t.Context(), 1)
+		if err != nil || len(answers) != 2 {
+			t.Fatalf("%q, %v", answers, err)
+		}
+		n := 0
+		for _, v := range []byte(answers[0] + answers[1]) {
+			if measure.Verdict(v) == measure.Unknown {
+				n++
+			}
+		}
+		if n < measure.MaxAsked-40 {
+			t.Errorf("%d are not known, though they were not loaded", n)
+		}
+		unknown := measure.Question{Patience: time.Second, Keys: []measure.Asked{{Loader: "none", Hash: 1}, {Loader: "row", Hash: 2}}}
+		before = r.Stats()
+		for id := range uint64(500) {
+			unknown.ID = 100 + id
+			if _, err := stranger.Ask(t.Context(), unknown); err != nil {
+				t.Fatal(err)
+			}
+		}
+		synctest.Wait()
+		s := r.Stats()
+		if n, left := s.Channel.Questions-before.Channel.Questions, s.Channel.Unanswered-before.Channel.Unanswered; n != 500 || left < 400 || s.CompareLoads != before.CompareLoads {
+			t.Errorf("%d questions, %d unanswered, %d loads", n, left, s.CompareLoads-before.CompareLoads)
+		}
+		time.Sleep(time.Minute)
+		keys := func() (n int) { // of answers
+			names, err := f.rdb.Keys(t.Context(), "cacheaside::meter:*").Result()
+			if err != nil {
+				t.Fatal(err)
+			}
+			return len(names)
+		}
+		if n := keys(); n != 0 {
+			t.Errorf("%d places of answers have not ended", n)
+		}
+		// who publishes, and has made no place for the answers
+		forged := "\xd1\x00\x00\x00\x00\x00\x00\x00\x09\x00\x64\x00"
+		if err := f.rdb.Publish(t.Context(), "cacheaside::invalidations", forged).Err(); err != nil {
+			t.Fatal(err)
+		}
+		before = r.Stats()
+		synctest.Wait()
+		time.Sleep(time.Second)
+		if n := keys(); n != 0 || r.Stats().Channel.Questions != 1+before.Channel.Questions && before.Channel.Questions == s.Channel.Questions {
+			t.Errorf("%d places are left", n)
+		}
+	})
+}
+
+// Of what nobody asks for any more, nothing is kept.
+func TestClosedWhileItIsAsked(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFleet(t, patient)
+		f.read(1, "old")
+		f.lose(true, true)
+		f.d.write(1, "new")
+		f.invalidate(1)
+		f.d.loading(func(ctx context.Context, _ int) error {
+			<-ctx.Done()
+			return ctx.Err()
+		})
+		time.Sleep(1300 * time.Millisecond)
+		began := time.Now()
+		f.close()
+		if took := time.Since(began); took > 3*time.Second {
+			t.Errorf("it took %v", took)
+		}
+	})
+}
+
+// The interval of Clopper and Pearson: some values of tables, and that it covers what it says.
+func TestInterval(t *testing.T) {
+	for _, c := range []struct {
+		k, n      int64
+		low, high float64
+	}{
+		{0, 0, 0, 1}, {0, 10, 0, 0.3085}, {1, 10, 0.002529, 0.4450}, {5, 10, 0.1871, 0.8129}, {10, 10, 0.6915, 1}, {0, 1000, 0, 0.003682}, {10, 1000, 0.004805, 0.018314}, {0, 1_000_000_000, 0, 3.6889e-9}, {500_000, 1_000_000, 0.49902, 0.50098},
+	} {
+		low, high := interval(c.k, c.n)
+		near := func(got, want float64) bool { return math.Abs(got-want) <= 1e-3*want+1e-12 }
+		if !near(low, c.low) || !near(high, c.high) {
+			t.Errorf("%d of %d: %.6g to %.6g, want %.6g to %.6g", c.k, c.n, low, high, c.low, c.high)
+		}
+	}
+	const n = 200
+	for _, p := range []float64{0.001, 0.01, 0.03, 0.2, 0.5, 0.97} {
+		covered := 0.0
+		for k := range int64(n + 1) {
+			if low, high := interval(k, n); low <= p && p <= high {
+				a, _ := math.Lgamma(n + 1)
+				b, _ := math.Lgamma(float64(k) + 1)
+				c, _ := math.Lgamma(float64(n-k) + 1)
+				covered += math.Exp(a - b - c + float64(k)*math.Log(p) + float64(n-k)*math.Log1p(-p))
+			}
+		}
+		if covered < 0.95 {
+			t.Errorf("a share of %v is covered in %v of the cases", p, covered)
+		}
+	}
+	c := Consistency{Samples: 1000, Different: 1, Share: 0.001, High: 0.01}
+	if c.Nines() != 3 || c.NinesAtLeast() != 2 || !strings.Contains(fmt.Sprint(c), "3.0 nines, at least 2.0") {
+		t.Errorf("%v", c)
+	}
+}

@@ -1,0 +1,225 @@
+package cacheaside
+
+import (
+	"context"
+	"slices"
+	"sync"
+	"sync/atomic"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/cacheaside/cacheaside/internal/flight"
+	"github.com/cacheaside/cacheaside/internal/measure"
+	"github.com/cacheaside/cacheaside/internal/mutant"
+)
+
+// shadow is what a loader has that answers from the database, and compares with the caches: see LoaderOptions.Shadow. A nil one does nothing.
+type shadow struct {
+	reads, misses, compared, stale, undecided atomic.Int64
+
+	extra atomic.Int64 // loads that were made for comparisons, or may be by those under way
+
+	mu     sync.Mutex
+	n      int // comparisons under way
+	closed bool
+	under  sync.WaitGroup
+}
+
+const (
+	shadowsAtOnce = 64
+	shadowBurst   = 16 // loads that are allowed beyond the share
+)
+
+func (s *shadow) enter() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed || s.n >= shadowsAtOnce && mutant.Active != mutant.ShadowUnbounded {
+		return false
+	}
+	s.n++
+	s.under.Add(1)
+	return true
+}
+
+func (s *shadow) leave() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.n--
+	s.under.Done()
+}
+
+func (s *shadow) close() {
+	if s != nil {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.closed = true
+	}
+}
+
+func (s *shadow) wait() {
+	if s != nil {
+		s.under.Wait()
+	}
+}
+
+func (s *shadow) addTo(to *Stats) {
+	if s != nil {
+		to.ShadowStale += s.stale.Load() // before what it is a part of
+		to.ShadowCompared += s.compared.Load()
+		to.ShadowMisses += s.misses.Load()
+		to.ShadowUndecided += s.undecided.Load()
+		to.ShadowReads += s.reads.Load()
+	}
+}
+
+// beShadow has callers answered from the database.
+func (l *Loader[K, V]) beShadow() {
+	l.shadow = &shadow{}
+	l.aside.Or(shadowing)
+	l.options.RedisDown = FailWhenDown // else the database would be asked twice for all that is read meanwhile
+	never := func(*state[V]) bool { return false }
+	l.straight = flight.New(flight.Hooks[K, state[V]]{Fly: l.readStraight, Late: never, Caught: caught})
+}
+
+// getStraight is Get from the database. reads are those that are compared.
+func (l *Loader[K, V]) getStraight(ctx context.Context, key K, reads *flight.Group[K, state[V]]) (V, error) {
+	l.shadow.reads.Add(1)
+	s, err := l.straight.Do(ctx, key)
+	if err != nil {
+		var none V
+		return none, l.wrap("get", key, err)
+	}
+	l.cast(key, s, reads)
+	return l.give(s.value, s.null)
+}
+
+// getManyStraight is GetMany from the database.
+func (l *Loader[K, V]) getManyStraight(ctx context.Context, keys []K, reads *flight.Group[K, state[V]]) (map[K]V, error) {
+	l.shadow.reads.Add(int64(len(keys)))
+	found := make(map[K]V, len(keys))
+	failed := l.getMany(ctx, "get", l.straight, keys, func(key K, s *state[V]) {
+		l.cast(key, s, reads)
+		if value, err := l.give(s.value, s.null); err == nil {
+			found[key] = value
+		}
+	})
+	if len(failed) > 0 {
+		return found, &BatchError[K]{Errs: failed}
+	}
+	return found, nil
+}
+
+// readStraight is one flight of reads of the database. Not even a key that has no text fails there.
+func (l *Loader[K, V]) readStraight(ctx context.Context, f *flight.Flight[K, state[V]]) {
+	var calls errgroup.Group
+	calls.SetLimit(l.calls)
+	for rounds := range slices.Chunk(f.Rounds, l.chunk) {
+		calls.Go(func() error {
+			keys := make([]K, len(rounds))
+			for i, r := range rounds {
+				keys[i] = r.Key
+			}
+			for i, got := range l.callCaught(l.passBy(ctx), keys) {
+				s := &rounds[i].Result
+				s.value, s.null, rounds[i].Err = got.value, got.null, got.err
+				if got.err != nil && ctx.Err() != nil {
+					rounds[i].Err = l.stopped(ctx)
+				}
+			}
+			f.Land(rounds)
+			return nil
+		})
+	}
+	calls.Wait() //nolint:errcheck // each round has its own
+}
+
+// cast has a read done once more, by the caches, if it is of a key that is to be compared. It does not wait for that.
+func (l *Loader[K, V]) cast(key K, s *state[V], reads *flight.Group[K, state[V]]) {
+	if l.bypassed() {
+		return
+	}
+	text, err := l.encodeKey(key)
+	if err != nil {
+		l.shadow.undecided.Add(1)
+		return
+	}
+	if !l.chosen(text) {
+		return
+	}
+	if !l.shadow.enter() {
+		l.shadow.undecided.Add(1)
+		return
+	}
+	row := copied[V]{s.value, s.null, true}
+	go func() {
+		defer l.shadow.leave()
+		l.compareShadow(key, row, reads)
+	}()
+}
+
+// chosen tells whether a key is one of those that are compared: the same in all processes, or none of them would find what another has cached.
+func (l *Loader[K, V]) chosen(text string) bool {
+	const whole = 1 << 32
+	mixed := l.keys.Hash(text) * 0x9e3779b97f4a7c15 >> 32 // its lower bits are of the stripes of the memory tier
+	return float64(mixed) < l.options.Shadow*whole
+}
+
+// compareShadow compares what the caches have with a row that was read just before.
+func (l *Loader[K, V]) compareShadow(key K, row copied[V], reads *flight.Group[K, state[V]]) {
+	ctx, cancel := context.WithTimeout(l.life, 2*l.options.LoadTimeout+confirmAfter)
+	defer cancel()
+	first, hit := l.shadowRead(ctx, key, reads)
+	switch {
+	case !first.there:
+		l.shadow.undecided.Add(1)
+		return
+	case !hit:
+		l.shadow.misses.Add(1)
+		return
+	}
+	again := func() copied[V] {
+		second, hit := l.shadowRead(ctx, key, reads)
+		second.there = second.there && hit // what was loaded only now is no copy
+		return second
+	}
+	switch l.compareWith(ctx, key, first, row, again, l.mayLoadMore) {
+	case measure.Same:
+		l.shadow.compared.Add(1)
+	case measure.Different:
+		l.shadow.compared.Add(1)
+		l.shadow.stale.Add(1)
+	default:
+		l.shadow.undecided.Add(1)
+	}
+}
+
+// shadowRead is a read by the caches, and whether they had it. What they have not is loaded, if it may be.
+func (l *Loader[K, V]) shadowRead(ctx context.Context, key K, reads *flight.Group[K, state[V]]) (c copied[V], hit bool) {
+	if l.memory != nil && reads != l.fresh {
+		if item, ok := l.inMemory(key); ok {
+			return copied[V]{item.Value, item.Null, true}, true
+		}
+	}
+	if !l.mayLoadMore() {
+		return c, false
+	}
+	l.counters.misses.Add(1)
+	s, err := reads.Do(ctx, key)
+	if err != nil {
+		return c, false
+	}
+	if hit = s.hit || s.verdict == refused; hit {
+		l.shadow.extra.Add(-1) // it has not loaded
+	}
+	return copied[V]{s.value, s.null, true}, hit
+}
+
+// mayLoadMore notes a load that is made for a comparison, if there may be one more: with the reloads that comparisons have begun in the background, no more than the share of all reads.
+func (l *Loader[K, V]) mayLoadMore() bool {
+	n := l.shadow.extra.Add(1) + l.counters.renewals.Load()
+	if float64(n) > l.options.Shadow*float64(l.shadow.reads.Load())+shadowBurst && mutant.Active != mutant.ShadowLoads {
+		l.shadow.extra.Add(-1)
+		return false
+	}
+	return true
+}

@@ -395,8 +395,8 @@ const (
 	EnvelopeUnread     = "envelope_unread"
 	BinlogCase         = "binlog_case"
 
-	ObservedNames = "observed_names"
-	JournalFloods = "journal_floods"
+	ObservedNames      = "observed_names"
+	JournalFloods      = "journal_floods"
 	QuestionUnbounded  = "question_unbounded"
 	QuestionsUnbounded = "questions_unbounded"
 	ComparesUnbounded  = "compares_unbounded"

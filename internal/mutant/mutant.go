@@ -394,4 +394,14 @@ const (
 	EnvelopeCase       = "envelope_case"
 	EnvelopeUnread     = "envelope_unread"
 	BinlogCase         = "binlog_case"
+
+	BreakAnother   = "break_another"
+	BreakForgets   = "break_forgets"
+	RetrySecond    = "retry_second"
+	ToolUnasked    = "tool_unasked"
+	ToolArgument   = "tool_argument"
+	ToolUnquoted   = "tool_unquoted"
+	ToolUnbounded  = "tool_unbounded"
+	ToolLostNumber = "tool_lost_number"
+	ToolPurged     = "tool_purged"
 )

@@ -164,9 +164,9 @@ func (s *shownBinlog) rows(row func(...any)) {
 	}
 }
 
-func (v *serverStatus) logs() string {
-	if v.Oldest == "" {
-		return "not known: " + v.Denied
+func (s *serverStatus) logs() string {
+	if s.Oldest == "" {
+		return "not known: " + s.Denied
 	}
-	return fmt.Sprintf("%d, from %s on, %d bytes", v.Logs, quoted(v.Oldest), v.Bytes)
+	return fmt.Sprintf("%d, from %s on, %d bytes", s.Logs, quoted(s.Oldest), s.Bytes)
 }

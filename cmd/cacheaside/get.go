@@ -5,6 +5,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"math"
 	"strconv"
 	"time"
 
@@ -303,7 +304,11 @@ func (s *shown) rows(row func(cells ...any)) {
 	if e := s.Entry; e != nil {
 		e.rows(row, s)
 	}
-	row("generation", fmt.Sprint(s.LoaderGeneration), "of the loader, in Redis; 0: it has none")
+	if s.LoaderGeneration == 0 {
+		row("generation", "none", "Redis does not know this loader")
+	} else {
+		row("generation", s.LoaderGeneration, "of the loader since "+moment(time.UnixMicro(int64(min(s.LoaderGeneration, math.MaxInt64))), s.now))
+	}
 	s.Hold.row(row, s.now)
 	if s.Value != nil {
 		s.Value.row(row)

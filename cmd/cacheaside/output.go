@@ -133,13 +133,6 @@ func stamp(at time.Time) *string {
 	return &s
 }
 
-func yesNo(b bool) string {
-	if b {
-		return "yes"
-	}
-	return "no"
-}
-
 func count(n int, what string) string {
 	if n != 1 {
 		what += "s"

@@ -138,7 +138,7 @@ func readBounded(path string, most int64) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer f.Close()
+	defer f.Close() //nolint:errcheck // it was only read
 	b, err := io.ReadAll(io.LimitReader(f, most+1))
 	if err == nil && int64(len(b)) > most {
 		err = fmt.Errorf("%s is longer than %d bytes", path, most)
@@ -175,9 +175,9 @@ func (t *tool) redisError(err error) error {
 	case redis.HasErrorPrefix(err, "MOVED"), redis.HasErrorPrefix(err, "ASK"):
 		return fmt.Errorf("this Redis is a node of a cluster: name two of its nodes, with a comma between them: %w", err)
 	case redis.HasErrorPrefix(err, "NOAUTH"), redis.HasErrorPrefix(err, "WRONGPASS"):
-		return fmt.Errorf("Redis does not let us in; the password belongs into CACHEASIDE_REDIS_PASSWORD or --redis-password-file, the user into --redis-user: %w", err)
+		return fmt.Errorf("the Redis does not let us in; the password belongs into CACHEASIDE_REDIS_PASSWORD or --redis-password-file, the user into --redis-user: %w", err)
 	case errors.Is(err, context.DeadlineExceeded):
-		return fmt.Errorf("Redis has not answered within --timeout %v: %w", t.timeout, err)
+		return fmt.Errorf("the Redis has not answered within --timeout %v: %w", t.timeout, err)
 	}
 	return err
 }

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"io"
 	"io/fs"
+	"os"
 	"strings"
 	"sync"
 	"testing"
@@ -17,6 +18,13 @@ import (
 )
 
 func TestMain(m *testing.M) { testenv.Main(m) }
+
+func init() {
+	testenv.RegisterChild("tail", func() {
+		os.Args = []string{"cacheaside", "--json", "tail"}
+		main()
+	})
+}
 
 // world is what a test's calls of the tool see.
 type world struct {

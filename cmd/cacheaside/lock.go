@@ -230,6 +230,8 @@ func (l *locking) breaks(ctx context.Context, args []string) error {
 		return err
 	case len(args) != 1:
 		return usagef("lock break: one NAME, not %d arguments", len(args))
+	case args[0] == "" || len(args[0]) > 1024:
+		return usagef("lock break: NAME: 1 to 1024 bytes")
 	}
 	return l.onRedis(ctx, func(ctx context.Context, rdb redis.UniversalClient) error {
 		f, err := l.lookAt(ctx, rdb, args[0])

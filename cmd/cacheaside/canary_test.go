@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"context"
+	"maps"
 	"strings"
 	"testing"
 
@@ -82,13 +83,8 @@ func TestNothingIsShownUnasked(t *testing.T) {
 	for name, change := range environments {
 		for _, args := range calls {
 			for _, form := range [][]string{nil, {"--json"}} {
-				with := &world{t, map[string]string{}}
-				for k, v := range w.env {
-					with.env[k] = v
-				}
-				for k, v := range change {
-					with.env[k] = v
-				}
+				with := &world{t, maps.Clone(w.env)}
+				maps.Copy(with.env, change)
 				got := with.call(append(append([]string{"--timeout", "1s"}, form...), args...)...)
 				if seen := canaries(got.out + got.err); seen != nil {
 					t.Errorf("%s: %q shows %q:\n%s%s", name, args, seen, got.out, got.err)

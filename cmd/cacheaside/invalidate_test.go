@@ -129,4 +129,3 @@ func TestInvalidateHolds(t *testing.T) {
 		t.Errorf("without it shows %+v", s.Hold)
 	}
 }
-

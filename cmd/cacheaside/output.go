@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -20,7 +21,8 @@ func (t *tool) show(v any, table func(row func(cells ...any))) error {
 	if t.json {
 		return t.showJSON(v)
 	}
-	w := t.table()
+	var all bytes.Buffer
+	w := tabwriter.NewWriter(&all, 0, 8, 2, ' ', 0)
 	table(func(cells ...any) {
 		for i, c := range cells {
 			if i > 0 {
@@ -30,7 +32,13 @@ func (t *tool) show(v any, table func(row func(cells ...any))) error {
 		}
 		fmt.Fprintln(w)
 	})
-	return written(w.Flush())
+	_ = w.Flush() // into memory
+	for line := range strings.Lines(all.String()) {
+		if _, err := fmt.Fprintln(t.stdout, strings.TrimRight(line, " \n")); err != nil {
+			return written(err)
+		}
+	}
+	return nil
 }
 
 func (t *tool) showJSON(v any) error {

@@ -63,10 +63,11 @@ func (l *tailing) run(ctx context.Context, args []string) error {
 	case l.count < 0:
 		return usagef("tail: --count %d: not negative", l.count)
 	}
-	if l.time > 0 {
+	if l.time > 0 { // not by a deadline, which go-redis would take for one of its own
 		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(ctx, l.time)
+		ctx, cancel = context.WithCancel(ctx)
 		defer cancel()
+		defer time.AfterFunc(l.time, cancel).Stop()
 	}
 	return l.onRedis(ctx, l.listen)
 }

@@ -183,7 +183,9 @@ func TestTailForPeople(t *testing.T) {
 		t.Errorf("%q", out.String())
 	}
 	began := time.Now()
-	w.ok("tail", "--for", "50ms")
+	if o := w.ok("tail", "--for", "50ms"); strings.Contains(o, "lost") {
+		t.Errorf("at its end it is taken for lost:\n%s", o)
+	}
 	if took := time.Since(began); took > 5*time.Second {
 		t.Errorf("--for 50ms takes %v", took)
 	}

@@ -286,3 +286,37 @@ func (forever) Read([]byte) (int, error) {
 	time.Sleep(time.Second)
 	return 0, os.ErrClosed
 }
+
+// TestPermissions: docs/tool.md says what a user of Redis needs, and that is enough.
+func TestPermissions(t *testing.T) {
+	page, err := os.ReadFile("../../docs/tool.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	allowed := []string{"~cacheaside*", "~lock:*", "&cacheaside*", "&lock:*"}
+	for _, word := range strings.Fields(string(page)) {
+		if word = strings.Trim(word, "`,.;:()"); strings.HasPrefix(word, "+") {
+			allowed = append(allowed, word)
+		}
+	}
+	server := testenv.StartRedisTLS(t, allowed...)
+	w := &world{t, map[string]string{"CACHEASIDE_REDIS": "rediss://" + server.Username + "@" + server.Addr, "CACHEASIDE_REDIS_PASSWORD": server.Password}}
+	m := testenv.SharedMariaDB(t)
+	w.env["CACHEASIDE_MYSQL_DSN"] = m.DSN(t)
+	w.rows(m, 10)
+	admin := server.AdminClient(t)
+	acquire(t, locker(t, admin), "a")
+	call := func(code int, args ...string) {
+		t.Helper()
+		w.fails(code, "", append([]string{"--tls-ca", server.CAFile}, args...)...)
+	}
+	call(exitAbsent, "get", "--show-value", "user", "1")
+	call(exitOK, "invalidate", "--yes", "--replica-lag", "1s", "user", "1")
+	call(exitOK, "invalidate", "--yes", "--all", "user")
+	call(exitOK, "tail", "--for", "50ms")
+	call(exitOK, "lock", "ls")
+	call(exitOK, "lock", "break", "--yes", "a")
+	call(exitOK, "filter", "rebuild", "--yes", "--table", "t", "--column", "id", "--capacity", "10", "--rate", "0.01", "--settle", "-1s", "f")
+	call(exitOK, "filter", "info", "f")
+	call(exitOK, "filter", "check", "f", "1")
+}

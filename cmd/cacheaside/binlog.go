@@ -47,9 +47,9 @@ type shownBinlog struct {
 }
 
 type shownSaved struct {
-	Position string  `json:"position"`
-	Token    int64   `json:"token"`
-	Time     *string `json:"time"`
+	Position untrusted `json:"position"`
+	Token    int64     `json:"token"`
+	Time     *string   `json:"time"`
 
 	at time.Time
 }
@@ -75,7 +75,7 @@ func (b *binlogging) run(ctx context.Context, args []string) error {
 			return err
 		}
 		if found {
-			s.Saved = &shownSaved{Position: quoted(string(saved.Position)), Token: saved.Token, Time: stamp(saved.Time), at: saved.Time}
+			s.Saved = &shownSaved{Position: untrusted(saved.Position), Token: saved.Token, Time: stamp(saved.Time), at: saved.Time}
 			s.Progress, err = s.Server.progress(ctx, ask, string(saved.Position))
 		} else {
 			s.Progress = progress{State: "none", Words: "nothing was saved: no Consumer of this name has begun, or it is of another table"}

@@ -143,8 +143,8 @@ func (v shownFilter) rows(row func(...any), s bloom.State) {
 
 // checked is an answer of a filter.
 type checked struct {
-	Key    string `json:"key"`
-	Answer string `json:"answer"`
+	Key    untrusted `json:"key"`
+	Answer string    `json:"answer"`
 }
 
 func (t *tool) filterCheck(ctx context.Context, f *bloom.Redis, texts []string) error {
@@ -156,7 +156,7 @@ func (t *tool) filterCheck(ctx context.Context, f *bloom.Redis, texts []string) 
 		if err != nil {
 			return err
 		}
-		answers[i] = checked{Key: quoted(text), Answer: "maybe"}
+		answers[i] = checked{Key: untrusted(text), Answer: "maybe"}
 		switch {
 		case !maybe:
 			absent = true

@@ -58,7 +58,7 @@ func TestFilter(t *testing.T) {
 	}
 	w.says(w.ok("filter", "info", "users"), "all there", "1000 keys", "none under way", s.Generation)
 	a := parsed[[]checked](w, exitAbsent, "filter", "check", "users", "1", "2500", "nobody", "x\x1b[31m")
-	if a[0].Answer != "maybe" || a[1].Answer != "maybe" || a[3].Key != `"x\x1b[31m"` {
+	if a[0].Answer != "maybe" || a[1].Answer != "maybe" || a[3].Key != "x\x1b[31m" {
 		t.Errorf("it answers %+v", a)
 	}
 	type result struct {

@@ -45,14 +45,14 @@ type getting struct {
 
 // shown is what is shown of a key. What does not apply is nil.
 type shown struct {
-	Loader  string `json:"loader"`
-	Version string `json:"version"`
-	Hash    string `json:"hash"`
-	Name    string `json:"name"` // in Redis
-	Kind    string `json:"kind"`
-	Type    string `json:"redis_type"`
-	Size    int64  `json:"size"` // of the string in Redis
-	Now     string `json:"redis_time"`
+	Loader  string    `json:"loader"`
+	Version string    `json:"version"`
+	Hash    string    `json:"hash"`
+	Name    untrusted `json:"name"` // in Redis
+	Kind    string    `json:"kind"`
+	Type    string    `json:"redis_type"`
+	Size    int64     `json:"size"` // of the string in Redis
+	Now     string    `json:"redis_time"`
 
 	HardEnd *string `json:"hard_end,omitempty"`
 	HardIn  *int64  `json:"hard_in_ms,omitempty"`
@@ -118,7 +118,7 @@ func (g *getting) run(ctx context.Context, args []string) error {
 func (g *getting) look(ctx context.Context, rdb redis.UniversalClient, loader, text string) error {
 	space := keys.NewNamespace(g.prefix, loader, g.version)
 	name, long := space.Name(text)
-	s := &shown{Loader: loader, Version: g.version, Hash: keyHash(space.Hash(text)), Name: name}
+	s := &shown{Loader: loader, Version: g.version, Hash: keyHash(space.Hash(text)), Name: untrusted(name)}
 	read := int64(lease.HeadSize)
 	if long {
 		read += int64(len(text))
@@ -147,14 +147,15 @@ func (g *getting) read(ctx context.Context, rdb redis.UniversalClient, s *shown,
 		return nil, err
 	}
 	defer c.Close()
-	node, err := home(ctx, rdb, s.Name)
+	name := string(s.Name)
+	node, err := home(ctx, rdb, name)
 	if err != nil {
 		return nil, err
 	}
-	hold := keys.Hold(s.Name)
+	hold := keys.Hold(name)
 	tx := node.TxPipeline()
-	kind, now := tx.Type(ctx, s.Name), tx.Time(ctx)
-	size, bytes, left := tx.StrLen(ctx, s.Name), tx.GetRange(ctx, s.Name, 0, most-1), tx.PTTL(ctx, s.Name)
+	kind, now := tx.Type(ctx, name), tx.Time(ctx)
+	size, bytes, left := tx.StrLen(ctx, name), tx.GetRange(ctx, name, 0, most-1), tx.PTTL(ctx, name)
 	holders, holdLeft := tx.ZRangeWithScores(ctx, hold, 0, mostHolders-1), tx.PTTL(ctx, hold)
 	_, _ = tx.Exec(ctx) // each has its own error
 	for _, cmd := range []redis.Cmder{kind, now, left, holdLeft} {
@@ -178,7 +179,7 @@ func (g *getting) read(ctx context.Context, rdb redis.UniversalClient, s *shown,
 		}
 		s.Size = size.Val()
 	}
-	s.LoaderGeneration, err = generation(ctx, rdb, channel.Numbers(g.prefix, c.Range(s.Name)), s.Loader)
+	s.LoaderGeneration, err = generation(ctx, rdb, channel.Numbers(g.prefix, c.Range(name)), s.Loader)
 	return raw, err
 }
 
@@ -292,7 +293,7 @@ func (g *getting) decodeEntry(s *shown, e *lease.Entry, text string, long bool) 
 
 func (s *shown) rows(row func(cells ...any)) {
 	row("loader", s.Loader, "version "+s.Version)
-	row("key", quoted(s.Name), s.Hash)
+	row("key", s.Name, s.Hash)
 	row("kind", s.Kind, kinds[s.Kind])
 	if s.Type != "none" {
 		row("in Redis", fmt.Sprintf("%d bytes", s.Size), s.Type)

@@ -61,16 +61,16 @@ func (l *locking) register(flags *flag.FlagSet) {
 
 // found is a lock as it is shown.
 type found struct {
-	Hash   string  `json:"hash"`
-	Name   *string `json:"name,omitempty"`
-	Held   bool    `json:"held"`
-	LeftMs int64   `json:"left_ms"` // until it is free, if its holder does not extend it
-	Token  int64   `json:"token"`
-	Holder string  `json:"holder,omitempty"`
-	Waited bool    `json:"waited_for"`
-	Flaw   string  `json:"flaw,omitempty"`
+	Hash   string     `json:"hash"`
+	Name   *untrusted `json:"name,omitempty"`
+	Held   bool       `json:"held"`
+	LeftMs int64      `json:"left_ms"` // until it is free, if its holder does not extend it
+	Token  int64      `json:"token"`
+	Holder string     `json:"holder,omitempty"`
+	Waited bool       `json:"waited_for"`
+	Flaw   string     `json:"flaw,omitempty"`
 
-	name string
+	name untrusted
 	lock redislock.Lock
 }
 
@@ -160,7 +160,7 @@ func (l *locking) look(ctx context.Context, node *redis.Client, names []string, 
 	}
 	for i, key := range names {
 		name, ok := redislock.Name(l.lockPrefix, key)
-		if !ok || slices.ContainsFunc(all.Locks, func(f found) bool { return f.name == name }) {
+		if !ok || slices.ContainsFunc(all.Locks, func(f found) bool { return string(f.name) == name }) {
 			continue
 		}
 		f, ok := l.found(name, values[i], now.Val())
@@ -178,7 +178,7 @@ func (l *locking) look(ctx context.Context, node *redis.Client, names []string, 
 
 // found reads a lock. It answers false for one that is not to be shown.
 func (l *locking) found(name string, value *redis.StringCmd, now time.Time) (f found, ok bool) {
-	f = found{Hash: fmt.Sprintf("#%016x", xxhash.Sum64String(l.lockPrefix+name)), name: name}
+	f = found{Hash: fmt.Sprintf("#%016x", xxhash.Sum64String(l.lockPrefix+name)), name: untrusted(name)}
 	if l.names {
 		f.Name = &f.name
 	}
@@ -204,7 +204,7 @@ func (all foundLocks) rows(row func(cells ...any)) {
 	for _, f := range all.Locks {
 		name := f.Hash
 		if f.Name != nil {
-			name = quoted(*f.Name)
+			name = f.Name.String()
 		}
 		switch {
 		case f.Flaw != "":
@@ -275,7 +275,7 @@ func (l *locking) lookAt(ctx context.Context, rdb redis.UniversalClient, name st
 func (l *locking) take(ctx context.Context, rdb redis.UniversalClient, f found) error {
 	ctx, cancel := l.limited(ctx)
 	defer cancel()
-	done, err := rdb.Eval(ctx, redislock.Break.Source, []string{redislock.Key(l.lockPrefix, f.name)}, f.Holder, fmt.Sprint(f.Token)).Int()
+	done, err := rdb.Eval(ctx, redislock.Break.Source, []string{redislock.Key(l.lockPrefix, string(f.name))}, f.Holder, fmt.Sprint(f.Token)).Int()
 	if err != nil {
 		return err
 	}

@@ -61,10 +61,10 @@ func listsLocks(w *world, rdb redis.UniversalClient) {
 		}
 	}
 	for _, f := range parsed[foundLocks](w, exitOK, "lock", "ls", "--show-names", "--all").Locks {
-		if f.Held && f.Token != tokens[*f.Name] || f.Held == (*f.Name == "released") {
+		if f.Held && f.Token != tokens[string(*f.Name)] || f.Held == (*f.Name == "released") {
 			w.Errorf("%q: %+v", *f.Name, f)
 		}
-		delete(tokens, *f.Name)
+		delete(tokens, string(*f.Name))
 	}
 	if len(tokens) != 0 {
 		w.Errorf("not listed: %v", tokens)

@@ -5,7 +5,6 @@ import (
 	"context"
 	"database/sql"
 	"errors"
-	"fmt"
 
 	"github.com/go-sql-driver/mysql"
 	"github.com/jmoiron/sqlx"
@@ -47,8 +46,8 @@ func (t *tool) dsn(variable string) (dsn, where string, err error) {
 }
 
 func (t *tool) mysqlError(err error) error {
-	if errors.Is(err, context.DeadlineExceeded) {
-		return fmt.Errorf("the database has not answered within --timeout %v: %w", t.timeout, err)
+	if _, told := errors.AsType[*slowError](err); !told && errors.Is(err, context.DeadlineExceeded) {
+		return &slowError{"the database", t.timeout, err}
 	}
 	return err
 }

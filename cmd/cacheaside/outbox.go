@@ -68,19 +68,19 @@ func (o *outboxing) open(db *sqlx.DB) (*consistency.SQLOutbox, error) {
 
 // shownItem is an item as it is shown.
 type shownItem struct {
-	ID         string  `json:"id"`
-	Loader     string  `json:"loader"`
-	Version    string  `json:"version"`
-	Hash       string  `json:"hash,omitempty"`
-	Key        *string `json:"key,omitempty"`
-	All        bool    `json:"all_keys"`
-	State      string  `json:"state"` // "due", "claimed" or "waits"
-	DueMs      int64   `json:"due_in_ms"`
-	AgeMs      int64   `json:"age_ms"`
-	Attempts   int     `json:"attempts"`
-	Reload     bool    `json:"reload"`
-	AgainMs    int64   `json:"again_ms,omitempty"`
-	Unreadable bool    `json:"unreadable,omitempty"`
+	ID         string     `json:"id"`
+	Loader     string     `json:"loader"`
+	Version    string     `json:"version"`
+	Hash       string     `json:"hash,omitempty"`
+	Key        *untrusted `json:"key,omitempty"`
+	All        bool       `json:"all_keys"`
+	State      string     `json:"state"` // "due", "claimed" or "waits"
+	DueMs      int64      `json:"due_in_ms"`
+	AgeMs      int64      `json:"age_ms"`
+	Attempts   int        `json:"attempts"`
+	Reload     bool       `json:"reload"`
+	AgainMs    int64      `json:"again_ms,omitempty"`
+	Unreadable bool       `json:"unreadable,omitempty"`
 }
 
 type shownOutbox struct {
@@ -140,7 +140,7 @@ func (o *outboxing) item(r consistency.Row) shownItem {
 	}
 	i.Hash = keyHash(r.Key.Hash())
 	if o.keys {
-		text := quoted(r.Key.Text)
+		text := untrusted(r.Key.Text)
 		i.Key = &text
 	}
 	return i
@@ -177,7 +177,7 @@ func (i shownItem) cells() []any {
 	case i.All:
 		key = "all keys"
 	case i.Key != nil:
-		key = *i.Key
+		key = i.Key.String()
 	}
 	if i.State == "due" {
 		due = "now"
@@ -193,8 +193,8 @@ func (i shownItem) cells() []any {
 		notes = append(notes, "then once more "+short(time.Duration(i.AgainMs)*time.Millisecond)+" later")
 	}
 	loader := i.Loader
-	if !i.Unreadable {
-		loader = quoted(i.Loader)
+	if i.Version != "" && i.Version != "1" { // both are names
+		loader += ", version " + i.Version
 	}
 	return []any{i.ID, loader, key, due, count(i.Attempts, "time"), short(time.Duration(i.AgeMs) * time.Millisecond), strings.Join(notes, ", ")}
 }

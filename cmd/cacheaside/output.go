@@ -88,6 +88,18 @@ func quoted(text string) string {
 	return strconv.Quote(text)
 }
 
+// untrusted is text of others: in a table quoted, in JSON as it is, or, where it is not UTF-8 and so cannot be that, as Go quotes it.
+type untrusted string
+
+func (u untrusted) String() string { return quoted(string(u)) }
+
+func (u untrusted) MarshalJSON() ([]byte, error) {
+	if !utf8.ValidString(string(u)) {
+		return json.Marshal(strconv.Quote(string(u)))
+	}
+	return json.Marshal(string(u))
+}
+
 func plain(text string) bool {
 	return utf8.ValidString(text) && strings.IndexFunc(text, func(r rune) bool { return !unicode.IsPrint(r) }) < 0
 }

@@ -82,7 +82,12 @@ func (t *tool) target() (to target, err error) {
 		if to.url, err = redis.ParseURL(from); err != nil {
 			return to, usagef("%s: not a URL as redis://user@host:port/db, or rediss:// for TLS", where)
 		}
-		if to.url.TLSConfig != nil {
+		switch {
+		case t.db != 0:
+			return to, usagef("--db: %s has a URL, and the database belongs into that", where)
+		case to.url.TLSConfig == nil && (t.tls || roots != nil):
+			return to, usagef("--tls: %s has a URL, which has to begin with rediss:// then", where)
+		case to.url.TLSConfig != nil:
 			to.url.TLSConfig.RootCAs = roots
 		}
 		return to, nil
@@ -177,10 +182,23 @@ func (t *tool) redisError(err error) error {
 	case redis.HasErrorPrefix(err, "NOAUTH"), redis.HasErrorPrefix(err, "WRONGPASS"):
 		return fmt.Errorf("the Redis does not let us in; the password belongs into CACHEASIDE_REDIS_PASSWORD or --redis-password-file, the user into --redis-user: %w", err)
 	case errors.Is(err, context.DeadlineExceeded):
-		return fmt.Errorf("the Redis has not answered within --timeout %v: %w", t.timeout, err)
+		return &slowError{"the Redis", t.timeout, err}
 	}
 	return err
 }
+
+// slowError tells who has not answered in time.
+type slowError struct {
+	who     string
+	timeout time.Duration
+	err     error
+}
+
+func (e *slowError) Error() string {
+	return fmt.Sprintf("%s has not answered within --timeout %v: %v", e.who, e.timeout, e.err)
+}
+
+func (e *slowError) Unwrap() error { return e.err }
 
 // limited bounds what is one question to a server.
 func (t *tool) limited(ctx context.Context) (context.Context, context.CancelFunc) {

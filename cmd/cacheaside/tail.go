@@ -40,18 +40,18 @@ type tailing struct {
 
 // happening is a line of it.
 type happening struct {
-	Time     string   `json:"time"`
-	Event    string   `json:"event"` // "announced", "gap", "malformed", "listening" or "lost"
-	Range    *int     `json:"range,omitempty"`
-	Number   uint64   `json:"number,omitempty"`
-	Previous uint64   `json:"previous,omitempty"`
-	Late     bool     `json:"late,omitempty"` // it came after one with a greater number
-	Origin   string   `json:"origin,omitempty"`
-	Kind     string   `json:"kind,omitempty"` // "keys", "loader", "told" or "unknown"
-	Hashes   []string `json:"hashes,omitempty"`
-	Loader   string   `json:"loader,omitempty"`
-	Bytes    int      `json:"bytes,omitempty"`
-	Text     string   `json:"text,omitempty"`
+	Time     string    `json:"time"`
+	Event    string    `json:"event"` // "announced", "gap", "malformed", "listening" or "lost"
+	Range    *int      `json:"range,omitempty"`
+	Number   uint64    `json:"number,omitempty"`
+	Previous uint64    `json:"previous,omitempty"`
+	Late     bool      `json:"late,omitempty"` // it came after one with a greater number
+	Origin   string    `json:"origin,omitempty"`
+	Kind     string    `json:"kind,omitempty"` // "keys", "loader", "told" or "unknown"
+	Hashes   []string  `json:"hashes,omitempty"`
+	Loader   untrusted `json:"loader,omitempty"`
+	Bytes    int       `json:"bytes,omitempty"`
+	Text     string    `json:"text,omitempty"`
 }
 
 func (l *tailing) run(ctx context.Context, args []string) error {
@@ -130,7 +130,7 @@ func (l *tailing) take(h heard) error {
 		}
 	}
 	l.seen++
-	e := happening{Time: now, Event: "announced", Range: &a.Range, Number: a.Number, Previous: a.Previous, Late: late, Origin: fmt.Sprintf("%016x", a.Origin), Loader: a.Loader, Bytes: len(*h.payload)}
+	e := happening{Time: now, Event: "announced", Range: &a.Range, Number: a.Number, Previous: a.Previous, Late: late, Origin: fmt.Sprintf("%016x", a.Origin), Loader: untrusted(a.Loader), Bytes: len(*h.payload)}
 	for _, hash := range a.Hashes {
 		e.Hashes = append(e.Hashes, keyHash(hash))
 	}
@@ -164,7 +164,7 @@ func (l *tailing) tell(h happening) error {
 			what += fmt.Sprintf(" and %d more", more)
 		}
 	case h.Kind == "loader":
-		what = "all keys of " + quoted(h.Loader)
+		what = "all keys of " + h.Loader.String()
 	default:
 		what = h.Kind + ": " + h.Text
 	}

@@ -45,6 +45,10 @@ func TestFilter(t *testing.T) {
 	w.fails(exitFailed, "nothing", append(rebuild, "--yes", "--capacity", "1000", "--rate", "0.001", "--column", "nothing", "users")...)
 	w.fails(exitFailed, "identifier", append(sized, "--yes", "--column", "id; DROP", "users")...)
 	w.fails(exitFailed, "what is no integer", append(sized, "--yes", "--column", "name", "users")...)
+	_, err := m.DB(t).ExecContext(t.Context(), "CREATE TABLE nothing (id INT PRIMARY KEY)")
+	w.check(err)
+	o = w.with(types("n\n"), append(sized, "--table", "nothing", "users")...)
+	w.failed(o, exitFailed, "EMPTY", sized)
 	if dump(w, rdb) != before {
 		t.Error("something has changed")
 	}

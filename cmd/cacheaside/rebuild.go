@@ -59,14 +59,15 @@ func (r *rebuilding) run(ctx context.Context, args []string) error {
 		return usagef("filter rebuild: --rate %v: above 0 and below 1", r.rate)
 	}
 	return r.onMySQL(ctx, r.variable, func(ctx context.Context, db *sqlx.DB) error {
-		if err := r.readable(ctx, db.DB); err != nil {
+		empty, err := r.readable(ctx, db.DB)
+		if err != nil {
 			return err
 		}
 		known, err := r.present(ctx, args[0])
 		if err != nil {
 			return err
 		}
-		if err := r.asked(ctx, args[0], known); err != nil {
+		if err := r.asked(ctx, args[0], known, empty); err != nil {
 			return err
 		}
 		return r.onFilter(ctx, args[0], r.capacity, r.rate, func(ctx context.Context, f *bloom.Redis) error { return r.rebuild(ctx, f, db.DB) })
@@ -84,13 +85,13 @@ func (r *rebuilding) source(db *sql.DB) bloom.Source {
 }
 
 // readable reads the first row, so that what is wrong is known before anything is asked or changed.
-func (r *rebuilding) readable(ctx context.Context, db *sql.DB) error {
+func (r *rebuilding) readable(ctx context.Context, db *sql.DB) (empty bool, err error) {
 	ctx, cancel := r.limited(ctx)
 	defer cancel()
 	for _, err := range r.source(db)(ctx, "") {
-		return err
+		return false, err
 	}
-	return nil
+	return true, nil
 }
 
 // present fills in what is not given from the filter that there is.
@@ -116,7 +117,7 @@ func (r *rebuilding) present(ctx context.Context, name string) (s bloom.State, e
 	return s, nil
 }
 
-func (r *rebuilding) asked(ctx context.Context, name string, s bloom.State) error {
+func (r *rebuilding) asked(ctx context.Context, name string, s bloom.State, empty bool) error {
 	present := "There is none yet; until it is built it answers \"maybe\" to all."
 	if s.Built {
 		present = fmt.Sprintf("The present one, of about %d keys, serves until then.", s.Keys)
@@ -124,7 +125,11 @@ func (r *rebuilding) asked(ctx context.Context, name string, s bloom.State) erro
 	if s.Building {
 		present += " A rebuild is under way, or was ended before it was through: then this one goes on where it was, if it is of the same size."
 	}
-	return r.ask(ctx, fmt.Sprintf("The filter %s will be built anew from all of %s.%s, for %d keys or more, at %g false positives. %s\nUntil it is done there are two in Redis.", name, quoted(r.table), quoted(r.column), r.capacity, r.rate, present))
+	nothing := ""
+	if empty {
+		nothing = ", and the column is EMPTY: every row would be hidden"
+	}
+	return r.ask(ctx, fmt.Sprintf("The filter %s will be built anew from all of %s.%s, for %d keys or more, at %g false positives. %s\nUntil it is done there are two in Redis. From then on what is not in that column, nor added since, is \"certainly not\" there%s.", name, quoted(r.table), quoted(r.column), r.capacity, r.rate, present, nothing))
 }
 
 func (r *rebuilding) rebuild(ctx context.Context, f *bloom.Redis, db *sql.DB) error {

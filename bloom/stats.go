@@ -53,6 +53,15 @@ type State struct {
 	SetBits  uint64  // of them; where processes have died, or replies were lost, about so many
 	Keys     uint64  // about so many have been added, by the bits that are set
 	Deleted  uint64  // rows that Deleted has told of since its rebuild began
+
+	// Of a filter in Redis; zero of a Local.
+	Generation string    // the id of the present one: each rebuild makes another
+	Hashes     uint64    // bits of each key
+	Segments   uint64    // strings that its bits are in
+	Begun      time.Time // when its rebuild began, by the clock of who rebuilt
+	Next       string    // the id of the generation that is being built
+	NextBegun  time.Time // when that was begun
+	Old        int       // generations that are still to be removed
 }
 
 // Fill is the part of the bits that are set: about a half at capacity.
@@ -169,11 +178,44 @@ func (t tally) count(field string) uint64 {
 	return n
 }
 
+// LostSegments asks Redis how many of the strings that the filter's bits are in are gone, as by eviction: their keys are answered "maybe", until a Rebuild. Of a filter that nobody has built it is 0. It changes nothing.
+func (f *Redis) LostSegments(ctx context.Context) (uint64, error) {
+	d, _, err := f.look(ctx)
+	if err != nil || d.Active == nil {
+		return 0, f.failed(err)
+	}
+	lost, header := uint64(0), d.Active.header()
+	err = f.eachSegment(ctx, d.Active, func(ctx context.Context, key string) redis.Cmder {
+		return redis.NewStringCmd(ctx, "getrange", key, 0, headerBytes-1)
+	}, func(cmd redis.Cmder) error {
+		if cmd.(*redis.StringCmd).Val() != header {
+			lost++
+		}
+		return nil
+	})
+	return lost, f.failed(err)
+}
+
+func (f *Redis) failed(err error) error {
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("bloom: filter %s: %w", f.name, err)
+}
+
 func (f *Redis) state(d *descriptor, t tally) State {
+	s := State{Old: len(d.Old)}
+	if g := d.Building; g != nil {
+		s.Building, s.Next, s.NextBegun = true, g.ID, g.Begun
+	}
 	g := d.Active
 	if g == nil {
-		return State{Building: d.Building != nil}
+		return s
 	}
-	set := min(t.count("bits:"+g.ID), g.shape().total())
-	return State{Built: true, Building: d.Building != nil, Capacity: g.Capacity, Rate: g.Rate, Bits: g.shape().total(), SetBits: set, Keys: g.shape().estimate(set), Deleted: t.count("deleted")}
+	shape := g.shape()
+	s.Built, s.Generation, s.Begun, s.Capacity, s.Rate = true, g.ID, g.Begun, g.Capacity, g.Rate
+	s.Bits, s.Hashes, s.Segments = shape.total(), g.K, g.Segments
+	s.SetBits, s.Deleted = min(t.count("bits:"+g.ID), s.Bits), t.count("deleted")
+	s.Keys = shape.estimate(s.SetBits)
+	return s
 }

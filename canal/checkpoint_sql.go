@@ -70,6 +70,24 @@ func (c *SQLCheckpoint) Load(ctx context.Context) (Position, error) {
 	return p, c.failed(err)
 }
 
+// Saved is what an SQLCheckpoint has of a Consumer.
+type Saved struct {
+	Position Position
+	Token    int64     // of the lock under which it was saved; 0: there was none
+	Time     time.Time // by the clock of who saved it
+}
+
+// Look returns what was saved last, for who only looks; found is false if nothing was.
+func (c *SQLCheckpoint) Look(ctx context.Context) (s Saved, found bool, err error) {
+	var micros int64
+	err = c.db.QueryRowxContext(ctx, c.text("SELECT place, token, saved FROM TABLE WHERE name = ?"), c.name).Scan(&s.Position, &s.Token, &micros)
+	if errors.Is(err, sql.ErrNoRows) {
+		return Saved{}, false, nil
+	}
+	s.Time = time.UnixMicro(micros)
+	return s, err == nil, c.failed(err)
+}
+
 func (c *SQLCheckpoint) row(ctx context.Context) (p Position, token int64, found bool, err error) {
 	err = c.db.QueryRowxContext(ctx, c.text("SELECT place, token FROM TABLE WHERE name = ?"), c.name).Scan(&p, &token)
 	if errors.Is(err, sql.ErrNoRows) {

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/jmoiron/sqlx"
 
@@ -87,4 +88,31 @@ func TestNewSQLCheckpointChecks(t *testing.T) {
 	if _, err := NewSQLCheckpoint(nil, nil); err == nil {
 		t.Error("no database")
 	}
+}
+
+// TestSQLCheckpointLook: who looks sees the position with its token and its time.
+func TestSQLCheckpointLook(t *testing.T) {
+	eachDatabase(t, func(t *testing.T, db *sqlx.DB) {
+		c, err := NewSQLCheckpoint(db, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, _, err := c.Look(t.Context()); err == nil || !strings.Contains(err.Error(), "cacheaside_checkpoint") {
+			t.Errorf("without a table: %v", err)
+		}
+		if err := c.CreateTable(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if s, found, err := c.Look(t.Context()); found || s != (Saved{}) || err != nil {
+			t.Errorf("of nothing: %+v, %v, %v", s, found, err)
+		}
+		before := time.Now()
+		if err := c.Save(t.Context(), "here", 7); err != nil {
+			t.Fatal(err)
+		}
+		s, found, err := c.Look(t.Context())
+		if !found || err != nil || s.Position != "here" || s.Token != 7 || s.Time.Before(before.Truncate(time.Microsecond)) || s.Time.After(time.Now()) {
+			t.Errorf("%+v, %v, %v", s, found, err)
+		}
+	})
 }

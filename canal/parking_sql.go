@@ -141,6 +141,12 @@ func (p *SQLParking) List(ctx context.Context, after int64, limit int) ([]Parked
 	return all, nil
 }
 
+// Count answers how many rows are parked.
+func (p *SQLParking) Count(ctx context.Context) (n int64, err error) {
+	err = p.db.QueryRowxContext(ctx, p.text("SELECT COUNT(*) FROM TABLE")).Scan(&n)
+	return n, p.failed(err)
+}
+
 // Remove removes rows of these IDs, and answers how many of them were there.
 func (p *SQLParking) Remove(ctx context.Context, ids ...int64) (removed int64, err error) {
 	for some := range slices.Chunk(ids, maxRemove) {

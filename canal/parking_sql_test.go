@@ -170,3 +170,18 @@ func TestNewSQLParkingChecks(t *testing.T) {
 		t.Error("no database")
 	}
 }
+
+// TestSQLParkingCount: as many as are parked.
+func TestSQLParkingCount(t *testing.T) {
+	eachDatabase(t, func(t *testing.T, db *sqlx.DB) {
+		p := sqlParking(t, db)
+		for want := range int64(3) {
+			if n, err := p.Count(t.Context()); n != want || err != nil {
+				t.Errorf("%d, %v, want %d", n, err, want)
+			}
+			if err := p.Park(t.Context(), Parked{Reason: "r"}); err != nil {
+				t.Fatal(err)
+			}
+		}
+	})
+}

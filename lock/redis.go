@@ -14,6 +14,7 @@ import (
 
 	"github.com/cacheaside/cacheaside/internal/conn"
 	"github.com/cacheaside/cacheaside/internal/mutant"
+	"github.com/cacheaside/cacheaside/internal/redislock"
 	"github.com/cacheaside/cacheaside/lock/driver"
 )
 
@@ -55,7 +56,7 @@ type redisDriver struct {
 
 // lockKey is the key of a lock: its slot is that of the name as a whole, whatever is in it.
 func lockKey(prefix, key string) string {
-	return prefix + "{" + tagEscape.Replace(strings.TrimPrefix(key, prefix)) + "}"
+	return redislock.Key(prefix, strings.TrimPrefix(key, prefix))
 }
 
 func (d *redisDriver) Acquire(ctx context.Context, r driver.Request) (driver.Grant, error) {

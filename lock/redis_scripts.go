@@ -3,7 +3,6 @@ package lock
 import (
 	"context"
 	"errors"
-	"strings"
 	"sync/atomic"
 	"time"
 
@@ -11,16 +10,8 @@ import (
 
 	"github.com/cacheaside/cacheaside/internal/conn"
 	"github.com/cacheaside/cacheaside/internal/mutant"
+	"github.com/cacheaside/cacheaside/internal/redislock"
 )
-
-// tagEscape keeps a name from ending the brace that it stands in.
-var tagEscape = strings.NewReplacer("%", "%25", "}", "%7D")
-
-// A lock in Redis is a string, "L1 holder token until waited": the id of the request that has got it, or "-" when it is free; the last fencing token; until when it is held, by the server's clock in
-// milliseconds; and 1 if somebody who waits is to be told of its release. It outlives a release, or its holder, until a minute after its token is in the past: as a token is the time or more, the next is
-// greater then, whatever is remembered.
-//
-// Numbers of microseconds are exact in Lua up to 2^53 (the year 2255), and written by '%.0f': tostring keeps 14 digits.
 
 // remembered is for how long after it is in the past a token is: a clock that is set back by less does no harm.
 const remembered = time.Minute
@@ -40,19 +31,8 @@ const (
 	isLate    = 3
 )
 
-// read is the beginning of scripts: the time, and what the key holds.
-const read = `
-local t = redis.call('TIME')
-local now = t[1] * 1000000 + t[2]
-local value = redis.call('GET', KEYS[1])
-local holder, last, till, waited
-if value then
-  holder, last, till, waited = string.match(value, '^L1 (%S+) (%d+) (%d+) ([01])$')
-  if not holder or #last > 16 or #till > 16 then
-    return redis.error_reply('ERR the key of the lock holds something else')
-  end
-end
-`
+// read is the beginning of scripts: the time, and what the key holds. redislock says what that is.
+const read = redislock.Read
 
 var (
 	// ARGV: id, life in ms, not to be carried out after (µs), whether to be told of the release, ids that may have got it before.

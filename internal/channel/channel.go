@@ -10,7 +10,6 @@ package channel
 import (
 	"context"
 	"math/rand/v2"
-	"strconv"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -52,14 +51,11 @@ type Channel struct {
 
 // New makes a channel on c for all caches of this prefix. memory is kept true within bound; nil if this process has none. It does no I/O until it is used.
 func New(c *conn.Conn, prefix string, bound time.Duration, memory Memory) *Channel {
-	ch := &Channel{conn: c, prefix: prefix, topic: prefix + "::invalidations", bound: bound, memory: memory, start: time.Now()}
-	if db := c.DB(); db != 0 {
-		ch.topic += "." + strconv.Itoa(db)
-	}
+	ch := &Channel{conn: c, prefix: prefix, topic: Topic(prefix, c.DB()), bound: bound, memory: memory, start: time.Now()}
 	ch.ctx, ch.cancel = context.WithCancel(context.Background())
 	ch.Disown()
 	for r := range c.InUse() {
-		ch.keys[r] = prefix + "::announced:{" + conn.Tag(r) + "}"
+		ch.keys[r] = Numbers(prefix, r)
 		ch.tracks[r] = &track{rng: r, bound: bound, memory: memory}
 		ch.pollers[r] = newPoller(ch, r)
 	}

@@ -411,4 +411,13 @@ const (
 	MeterUnbounded     = "meter_unbounded"
 	ShadowLoads        = "shadow_loads"
 	ShadowUnbounded    = "shadow_unbounded"
+	BreakAnother       = "break_another"
+	BreakForgets       = "break_forgets"
+	RetrySecond        = "retry_second"
+	ToolUnasked        = "tool_unasked"
+	ToolArgument       = "tool_argument"
+	ToolUnquoted       = "tool_unquoted"
+	ToolUnbounded      = "tool_unbounded"
+	ToolLostNumber     = "tool_lost_number"
+	ToolPurged         = "tool_purged"
 )

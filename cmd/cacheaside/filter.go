@@ -1,0 +1,177 @@
+package main
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/cacheaside/cacheaside/bloom"
+	"github.com/cacheaside/cacheaside/internal/keys"
+)
+
+var filterInfoCommand = command{
+	name: "filter info", args: "NAME",
+	short: "what a Bloom filter in Redis is",
+	long: `Shows what a filter of bloom.NewRedis is: for how many keys at which rate of false positives it was made, how many it holds, whether it is being rebuilt, and whether all its parts are still there. It writes nothing.
+Exit code 3: there is none that answers.`,
+	example: "filter info user",
+	prepare: func(t *tool, _ *flag.FlagSet) func(context.Context, []string) error {
+		return func(ctx context.Context, args []string) error {
+			if err := filterName("info", args, len(args) == 1); err != nil {
+				return err
+			}
+			ctx, cancel := t.limited(ctx)
+			defer cancel()
+			return t.onFilter(ctx, args[0], 1, 0.01, t.filterInfo)
+		}
+	},
+}
+
+var filterCheckCommand = command{
+	name: "filter check", args: "NAME KEY...",
+	short:   "whether a Bloom filter knows keys",
+	long:    `Asks a filter for keys: "maybe", "certainly not", or "maybe: it cannot say" where the filter was not built or a part of it is lost. It writes nothing. Exit code 3: one of the keys is certainly not there, as the filter has it.`,
+	example: "filter check user 42 43",
+	prepare: func(t *tool, _ *flag.FlagSet) func(context.Context, []string) error {
+		return func(ctx context.Context, args []string) error {
+			if err := filterName("check", args, len(args) >= 2); err != nil {
+				return err
+			}
+			ctx, cancel := t.limited(ctx)
+			defer cancel()
+			return t.onFilter(ctx, args[0], 1, 0.01, func(ctx context.Context, f *bloom.Redis) error { return t.filterCheck(ctx, f, args[1:]) })
+		}
+	},
+}
+
+func filterName(command string, args []string, enough bool) error {
+	switch {
+	case !enough && command == "check":
+		return usagef("filter check: NAME and at least one KEY")
+	case !enough:
+		return usagef("filter %s: one NAME, not %d arguments", command, len(args))
+	case !keys.ValidName(args[0]):
+		return usagef("filter %s: NAME: letters, digits, '_', '.' and '-'", command)
+	}
+	return nil
+}
+
+// onFilter calls f with a filter, which is closed then. Capacity and rate matter for a rebuild alone.
+func (t *tool) onFilter(ctx context.Context, name string, capacity uint64, rate float64, f func(context.Context, *bloom.Redis) error) error {
+	return t.onRedis(ctx, func(ctx context.Context, rdb redis.UniversalClient) error {
+		filter, err := bloom.NewRedis(rdb, name, capacity, rate, &bloom.Options{Prefix: t.prefix, Timeout: t.timeout})
+		if err != nil {
+			return err
+		}
+		defer filter.Close() //nolint:errcheck // always nil
+		return f(ctx, filter)
+	})
+}
+
+// shownFilter is what is shown of a filter.
+type shownFilter struct {
+	Built        bool    `json:"built"`
+	Rebuilding   bool    `json:"rebuilding"`
+	Generation   string  `json:"generation,omitempty"`
+	Begun        *string `json:"begun,omitempty"`
+	Capacity     uint64  `json:"capacity"`
+	Rate         float64 `json:"rate"`
+	Keys         uint64  `json:"keys"`
+	Bits         uint64  `json:"bits"`
+	Fill         float64 `json:"fill"`
+	Hashes       uint64  `json:"hashes"`
+	Segments     uint64  `json:"segments"`
+	LostSegments uint64  `json:"lost_segments"`
+	Deleted      uint64  `json:"deleted"`
+	Next         string  `json:"next,omitempty"`
+	NextBegun    *string `json:"next_begun,omitempty"`
+	Old          int     `json:"old_generations"`
+	Unreadable   bool    `json:"unreadable"`
+}
+
+func (t *tool) filterInfo(ctx context.Context, f *bloom.Redis) error {
+	s, err := f.State(ctx)
+	if err != nil {
+		return err
+	}
+	v := shownFilter{
+		Built: s.Built, Rebuilding: s.Building, Generation: s.Generation, Begun: stamp(s.Begun), Capacity: s.Capacity, Rate: s.Rate, Keys: s.Keys, Bits: s.Bits, Fill: s.Fill(),
+		Hashes: s.Hashes, Segments: s.Segments, Deleted: s.Deleted, Next: s.Next, NextBegun: stamp(s.NextBegun), Old: s.Old, Unreadable: f.Stats().Malformed > 0,
+	}
+	if v.LostSegments, err = f.LostSegments(ctx); err != nil {
+		return err
+	}
+	err = t.show(v, func(row func(...any)) { v.rows(row, s) })
+	if err == nil && !s.Built {
+		err = errAbsent
+	}
+	return err
+}
+
+func (v shownFilter) rows(row func(...any), s bloom.State) {
+	now := time.Now()
+	switch {
+	case v.Unreadable:
+		row("built", "no", "what Redis holds in the place of its descriptor cannot be read; all answers are \"maybe\"")
+	case !v.Built:
+		row("built", "no", "all answers are \"maybe\"")
+	default:
+		row("built", "yes", moment(s.Begun, now))
+		row("generation", v.Generation)
+		row("made for", fmt.Sprintf("%d keys", v.Capacity), fmt.Sprintf("at %g false positives", v.Rate))
+		row("holds about", fmt.Sprintf("%d keys", v.Keys), fmt.Sprintf("%.1f %% of its bits are set", 100*v.Fill))
+		row("bits", v.Bits, fmt.Sprintf("%d of each key", v.Hashes))
+		parts := "all there"
+		if v.LostSegments > 0 {
+			parts = fmt.Sprintf("%d LOST: their keys are answered \"maybe\" until a rebuild", v.LostSegments)
+		}
+		row("parts", v.Segments, parts)
+		row("deleted rows", v.Deleted, "told of since; their keys stay until a rebuild")
+	}
+	if v.Rebuilding {
+		row("rebuild", "under way, or ended before it was through", "begun "+moment(s.NextBegun, now))
+	} else {
+		row("rebuild", "none under way")
+	}
+	if v.Old > 0 {
+		row("old", v.Old, "generations that are still to be removed")
+	}
+}
+
+// checked is an answer of a filter.
+type checked struct {
+	Key    untrusted `json:"key"`
+	Answer string    `json:"answer"`
+}
+
+func (t *tool) filterCheck(ctx context.Context, f *bloom.Redis, texts []string) error {
+	answers := make([]checked, len(texts))
+	absent := false
+	for i, text := range texts {
+		before := f.Stats().Unknown
+		maybe, err := f.MightContain(ctx, text)
+		if err != nil {
+			return err
+		}
+		answers[i] = checked{Key: untrusted(text), Answer: "maybe"}
+		switch {
+		case !maybe:
+			absent = true
+			answers[i].Answer = "certainly not"
+		case f.Stats().Unknown > before:
+			answers[i].Answer = "maybe: it cannot say"
+		}
+	}
+	err := t.show(answers, func(row func(...any)) {
+		for _, a := range answers {
+			row(a.Key, a.Answer)
+		}
+	})
+	if err == nil && absent {
+		err = errAbsent
+	}
+	return err
+}

@@ -1,0 +1,89 @@
+package main
+
+import (
+	"flag"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/cacheaside/cacheaside/internal/keys"
+)
+
+// global are the flags of all commands.
+type global struct {
+	redisURL     string
+	sentinel     string
+	passwordFile string
+	user         string
+	tls          bool
+	tlsCA        string
+	db           int
+	dsnFile      string
+	prefix       string
+	timeout      time.Duration
+	json         bool
+
+	yes bool // of the commands that change something
+}
+
+const (
+	minTimeout = 10 * time.Millisecond
+	maxTimeout = time.Minute
+)
+
+// register keeps the values that the flags have.
+func (g *global) register(flags *flag.FlagSet) {
+	if g.timeout == 0 {
+		g.timeout, g.prefix = 5*time.Second, "cacheaside"
+	}
+	flags.StringVar(&g.redisURL, "redis", g.redisURL, "the Redis: `URL` redis://host:port/db or rediss://…, or host:port, of a cluster or of sentinels several of them with commas between them. Default: localhost:6379")
+	flags.StringVar(&g.sentinel, "sentinel-master", g.sentinel, "the `NAME` of the master, if --redis names sentinels")
+	flags.StringVar(&g.user, "redis-user", g.user, "the `NAME` of the user of Redis")
+	flags.StringVar(&g.passwordFile, "redis-password-file", g.passwordFile, "the `FILE` that the password of Redis is in")
+	flags.BoolVar(&g.tls, "tls", g.tls, "speak TLS to what --redis names without a URL")
+	flags.StringVar(&g.tlsCA, "tls-ca", g.tlsCA, "the `FILE` with the certificates of who has signed those of Redis, in PEM. Default: those of the system")
+	flags.IntVar(&g.db, "db", g.db, "the `NUMBER` of the database, of what --redis names without a URL. Default: 0")
+	flags.StringVar(&g.dsnFile, "mysql-dsn-file", g.dsnFile, "the `FILE` that the DSN of MySQL or MariaDB is in, as user:password@tcp(host:3306)/database")
+	flags.StringVar(&g.prefix, "prefix", g.prefix, "the `PREFIX` of the caches (Options.Prefix). Default: cacheaside")
+	flags.DurationVar(&g.timeout, "timeout", g.timeout, "the `TIME` that a server may take to answer, from 10ms to 1m. Default: 5s")
+	flags.BoolVar(&g.json, "json", g.json, "print JSON")
+}
+
+// environment is what help says of the variables.
+const environment = `
+environment:
+  CACHEASIDE_REDIS              as --redis; here the URL may have a password in it
+  CACHEASIDE_REDIS_PASSWORD     the password of Redis
+  CACHEASIDE_SENTINEL_PASSWORD  the password of the sentinels
+  CACHEASIDE_MYSQL_DSN          the DSN of MySQL or MariaDB
+
+exit codes: 0 done; 1 failed; 2 wrong usage; 3 what was asked about is not there
+`
+
+func (g *global) check() error {
+	switch {
+	case !keys.ValidName(g.prefix):
+		return usagef("--prefix: letters, digits, '_', '.' and '-'")
+	case g.timeout < minTimeout || g.timeout > maxTimeout:
+		return usagef("--timeout %v: from %v to %v", g.timeout, minTimeout, maxTimeout)
+	case g.db < 0:
+		return usagef("--db %d: not negative", g.db)
+	}
+	return nil
+}
+
+// listFlags does not show values, which may be private.
+func listFlags(w io.Writer, flags *flag.FlagSet) {
+	flags.VisitAll(func(f *flag.Flag) {
+		value, usage := flag.UnquoteUsage(f)
+		if value != "" {
+			value = " " + value
+		}
+		fmt.Fprintf(w, "  --%s%s\t%s\n", f.Name, value, usage)
+	})
+}
+
+// askable registers --yes.
+func (t *tool) askable(flags *flag.FlagSet) {
+	flags.BoolVar(&t.yes, "yes", t.yes, "do not ask")
+}

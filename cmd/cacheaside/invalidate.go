@@ -1,0 +1,190 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/cacheaside/cacheaside"
+	"github.com/cacheaside/cacheaside/internal/keys"
+)
+
+var invalidateCommand = command{
+	name: "invalidate", args: "LOADER [KEY... | -]",
+	short: "invalidate keys of a loader, or all of them",
+	long: `Invalidates keys of a loader as Loader.Invalidate does: they are deleted in Redis, loads that are under way are voided, and all processes hear of it. "-" reads keys from standard input, one a
+line, of at most 64 KiB; that needs --yes. --all invalidates all keys of the loader, of all versions, as Loader.InvalidateAll. It asks first. Where the caches have Options.ReplicaLag, give the same as --replica-lag.`,
+	example: "invalidate user 42 43",
+	prepare: func(t *tool, flags *flag.FlagSet) func(context.Context, []string) error {
+		i := &invalidating{tool: t}
+		t.askable(flags)
+		flags.StringVar(&i.version, "version", "1", "the `VERSION` of the loader (LoaderOptions.Version). Default: 1")
+		flags.BoolVar(&i.all, "all", false, "all keys of the loader")
+		flags.DurationVar(&i.lag, "replica-lag", 0, "the `TIME` for which keys are on hold: Options.ReplicaLag of the caches. Default: none")
+		return i.run
+	},
+}
+
+// invalidating is one run of the command.
+type invalidating struct {
+	*tool
+	version string
+	all     bool
+	lag     time.Duration
+
+	done int
+}
+
+const (
+	longestLine = 64 << 10
+	keysAtOnce  = 1000
+)
+
+func (i *invalidating) run(ctx context.Context, args []string) error {
+	if err := i.checkArgs(args); err != nil {
+		return err
+	}
+	loader, texts := args[0], args[1:]
+	fromInput := len(texts) == 1 && texts[0] == "-"
+	var about string
+	switch {
+	case i.all:
+		about = fmt.Sprintf("All keys of the loader %s, of all versions, will be invalidated, under the prefix %s: each is loaded from the database again when it is asked for.", loader, i.prefix)
+	case fromInput:
+		if !i.yes {
+			return usagef("invalidate: nothing was changed: keys from standard input leave nobody to be asked; give --yes")
+		}
+		about = fmt.Sprintf("The keys of the loader %s, version %s, that standard input names will be invalidated, under the prefix %s.", loader, i.version, i.prefix)
+	default:
+		about = fmt.Sprintf("%s of the loader %s, version %s, will be invalidated, under the prefix %s: each is loaded from the database again when it is asked for.", count(len(texts), "key"), loader, i.version, i.prefix)
+	}
+	rdb, err := i.openRedis() // what is wrong with that is told before anything is asked
+	if err != nil {
+		return err
+	}
+	defer rdb.Close() //nolint:errcheck // nothing is to be done about it
+	if err := i.ask(ctx, about); err != nil {
+		return err
+	}
+	err = i.invalidate(ctx, rdb, loader, texts, fromInput)
+	if err != nil && i.done > 0 {
+		err = fmt.Errorf("%d keys were invalidated; the rest may not have been: %w", i.done, err)
+	}
+	if err != nil {
+		return i.redisError(err)
+	}
+	result := struct {
+		Loader string `json:"loader"`
+		All    bool   `json:"all"`
+		Keys   int    `json:"keys"`
+	}{loader, i.all, i.done}
+	return i.show(result, func(row func(...any)) {
+		if i.all {
+			row("invalidated all keys of " + loader)
+		} else {
+			row(fmt.Sprintf("invalidated %s of %s", count(i.done, "key"), loader))
+		}
+	})
+}
+
+func (i *invalidating) checkArgs(args []string) error {
+	switch {
+	case len(args) == 0:
+		return usagef("invalidate: LOADER is missing")
+	case !keys.ValidName(args[0]):
+		return usagef("invalidate: LOADER: letters, digits, '_', '.' and '-'")
+	case !keys.ValidName(i.version):
+		return usagef("invalidate: --version: letters, digits, '_', '.' and '-'")
+	case i.lag < 0 || i.lag > time.Minute:
+		return usagef("invalidate: --replica-lag %v: from 0 to %v", i.lag, time.Minute)
+	case i.all && len(args) > 1:
+		return usagef("invalidate: --all, or keys, not both")
+	case !i.all && len(args) == 1:
+		return usagef("invalidate: name keys, or give --all")
+	}
+	for _, text := range args[1:] {
+		if text == "-" && len(args) > 2 {
+			return usagef("invalidate: \"-\" stands for keys from standard input, and alone; for a key of that name give it on standard input")
+		}
+	}
+	return nil
+}
+
+func (i *invalidating) invalidate(ctx context.Context, rdb redis.UniversalClient, loader string, texts []string, fromInput bool) error {
+	cache, err := cacheaside.New(rdb, &cacheaside.Options{Prefix: i.prefix, MemoryBytes: -1, ReplicaLag: i.lag, RedisTimeout: max(i.timeout/4, time.Millisecond)}) // it may take four times as long
+	if err != nil {
+		return err
+	}
+	defer cache.Close()
+	if i.all {
+		return i.send(ctx, cache, cacheaside.Key{Loader: loader, All: true})
+	}
+	if fromInput {
+		return i.lines(ctx, cache, loader)
+	}
+	var all []cacheaside.Key
+	for _, text := range texts {
+		all = append(all, cacheaside.Key{Loader: loader, Version: i.version, Text: text})
+	}
+	return i.send(ctx, cache, all...)
+}
+
+// send invalidates keys, and says of each that has failed that it has.
+func (i *invalidating) send(ctx context.Context, cache *cacheaside.Cache, all ...cacheaside.Key) error {
+	ctx, cancel := i.limited(ctx)
+	defer cancel()
+	err := cache.InvalidateKeys(ctx, all...)
+	failed, partly := errors.AsType[*cacheaside.BatchError[cacheaside.Key]](err)
+	switch {
+	case err == nil:
+		i.done += len(all)
+	case partly:
+		i.done += len(all) - len(failed.Errs)
+	}
+	return err
+}
+
+// lines invalidates the keys of standard input, as it reads them.
+func (i *invalidating) lines(ctx context.Context, cache *cacheaside.Cache, loader string) error {
+	lines := bufio.NewScanner(i.stdin)
+	lines.Buffer(make([]byte, 4096), longestLine+1)
+	var some []cacheaside.Key
+	at := 0
+	for lines.Scan() {
+		at++
+		switch text := lines.Text(); {
+		case text == "":
+			return errors.Join(usagef("invalidate: line %d is empty", at), i.flush(ctx, cache, &some))
+		case len(text) > longestLine:
+			return errors.Join(usagef("invalidate: line %d is longer than %d bytes", at, longestLine), i.flush(ctx, cache, &some))
+		default:
+			some = append(some, cacheaside.Key{Loader: loader, Version: i.version, Text: text})
+		}
+		if len(some) == keysAtOnce {
+			if err := i.flush(ctx, cache, &some); err != nil {
+				return err
+			}
+		}
+	}
+	switch err := lines.Err(); {
+	case errors.Is(err, bufio.ErrTooLong):
+		return errors.Join(usagef("invalidate: line %d is longer than %d bytes", at+1, longestLine), i.flush(ctx, cache, &some))
+	case err != nil:
+		return fmt.Errorf("reading standard input: %w", errors.Join(err, i.flush(ctx, cache, &some)))
+	}
+	return i.flush(ctx, cache, &some)
+}
+
+func (i *invalidating) flush(ctx context.Context, cache *cacheaside.Cache, some *[]cacheaside.Key) error {
+	if len(*some) == 0 {
+		return nil
+	}
+	err := i.send(ctx, cache, *some...)
+	*some = (*some)[:0]
+	return err
+}

@@ -1,0 +1,293 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/cespare/xxhash/v2"
+	"github.com/redis/go-redis/v9"
+
+	"github.com/cacheaside/cacheaside/internal/conn"
+	"github.com/cacheaside/cacheaside/internal/redislock"
+)
+
+var lockLsCommand = command{
+	name: "lock ls", args: "",
+	short: "the locks of package lock in Redis",
+	long: `Lists the locks that are held: a hash of the name as errors show it (the name with --show-names), for how long the lock still lives, its fencing token, and the id of the request that has got it. It goes through all
+keys of the server (SCAN), which takes a while where there are many: see --timeout. It writes nothing. Of NewRedis' locks, not of Redlock's.`,
+	example: "lock ls --lock-prefix lock:",
+	prepare: func(t *tool, flags *flag.FlagSet) func(context.Context, []string) error {
+		l := &locking{tool: t}
+		l.register(flags)
+		flags.BoolVar(&l.names, "show-names", false, "show names, not hashes")
+		flags.BoolVar(&l.all, "all", false, "also locks that nobody has, which are kept for a minute for their tokens")
+		flags.IntVar(&l.limit, "limit", 100, "show at most so `MANY`, to 10000. Default: 100")
+		return l.ls
+	},
+}
+
+var lockBreakCommand = command{
+	name: "lock break", args: "NAME",
+	short: "take a lock from its holder",
+	long: `Takes a lock from who holds it, as one that hangs and cannot be stopped. It asks first. The holder is not told: he works on until his next extension fails, a third of the lock's TTL later at the most, while another may
+have the lock already. The fencing token goes on growing, so what checks it (lock.Guard, lock.SetFenced) refuses the old holder as soon as the new one has been there. Exit code 3: nobody has the lock.`,
+	example: "lock break nightly-report",
+	prepare: func(t *tool, flags *flag.FlagSet) func(context.Context, []string) error {
+		l := &locking{tool: t}
+		l.register(flags)
+		t.askable(flags)
+		return l.breaks
+	},
+}
+
+// locking is one run of the commands.
+type locking struct {
+	*tool
+	lockPrefix string
+	names, all bool
+	limit      int
+}
+
+func (l *locking) register(flags *flag.FlagSet) {
+	flags.StringVar(&l.lockPrefix, "lock-prefix", "lock:", "the `PREFIX` of the locks (LockerOptions.Prefix). Default: lock:")
+}
+
+// found is a lock as it is shown.
+type found struct {
+	Hash   string     `json:"hash"`
+	Name   *untrusted `json:"name,omitempty"`
+	Held   bool       `json:"held"`
+	LeftMs int64      `json:"left_ms"` // until it is free, if its holder does not extend it
+	Token  int64      `json:"token"`
+	Holder string     `json:"holder,omitempty"`
+	Waited bool       `json:"waited_for"`
+	Flaw   string     `json:"flaw,omitempty"`
+
+	name untrusted
+	lock redislock.Lock
+}
+
+type foundLocks struct {
+	Locks []found `json:"locks"`
+	More  bool    `json:"more"`
+}
+
+func (l *locking) checkFlags(name string) error {
+	ok := l.lockPrefix != "" && len(l.lockPrefix) <= 64 && strings.Trim(strings.ToLower(l.lockPrefix), "abcdefghijklmnopqrstuvwxyz0123456789_.:-") == ""
+	if !ok {
+		return usagef("%s: --lock-prefix: letters, digits, '_', '.', ':' and '-', at most 64", name)
+	}
+	return nil
+}
+
+func (l *locking) ls(ctx context.Context, args []string) error {
+	switch err := l.checkFlags("lock ls"); {
+	case err != nil:
+		return err
+	case len(args) > 0:
+		return usagef("lock ls: it has no arguments")
+	case l.limit < 1 || l.limit > 10000:
+		return usagef("lock ls: --limit %d: from 1 to 10000", l.limit)
+	}
+	ctx, cancel := l.limited(ctx)
+	defer cancel()
+	return l.onRedis(ctx, func(ctx context.Context, rdb redis.UniversalClient) error {
+		all := foundLocks{Locks: []found{}}
+		failed := l.scan(ctx, rdb, &all)
+		slices.SortFunc(all.Locks, func(a, b found) int { return cmp.Compare(a.name, b.name) })
+		if err := l.show(all, all.rows); err != nil {
+			return err
+		}
+		if failed != nil && len(all.Locks) > 0 {
+			return fmt.Errorf("these are not all locks: %w", failed)
+		}
+		return failed
+	})
+}
+
+// glob is a pattern for names that begin with prefix, which has no character of a pattern's.
+func glob(prefix string) string { return prefix + "{*}" }
+
+func (l *locking) scan(ctx context.Context, rdb redis.UniversalClient, all *foundLocks) error {
+	nodes, err := masters(ctx, rdb)
+	if err != nil {
+		return err
+	}
+	for _, node := range nodes {
+		var cursor uint64
+		for {
+			var names []string
+			if names, cursor, err = node.Scan(ctx, cursor, glob(l.lockPrefix), 1000).Result(); err != nil {
+				return err
+			}
+			if err := l.look(ctx, node, names, all); err != nil || all.More {
+				return err
+			}
+			if cursor == 0 {
+				break
+			}
+		}
+	}
+	return nil
+}
+
+// longestLock is longer than what a lock's key holds.
+const longestLock = 512
+
+// look adds those of the keys that are locks. SCAN may name one twice.
+func (l *locking) look(ctx context.Context, node *redis.Client, names []string, all *foundLocks) error {
+	if len(names) == 0 {
+		return nil
+	}
+	pipe := node.Pipeline()
+	now := pipe.Time(ctx)
+	values := make([]*redis.StringCmd, len(names))
+	for i, name := range names {
+		values[i] = pipe.GetRange(ctx, name, 0, longestLock)
+	}
+	if _, err := pipe.Exec(ctx); err != nil && !conn.IsReply(err) {
+		return err
+	}
+	if now.Err() != nil {
+		return now.Err()
+	}
+	for i, key := range names {
+		name, ok := redislock.Name(l.lockPrefix, key)
+		if !ok || slices.ContainsFunc(all.Locks, func(f found) bool { return string(f.name) == name }) {
+			continue
+		}
+		f, ok := l.found(name, values[i], now.Val())
+		if !ok {
+			continue
+		}
+		if len(all.Locks) == l.limit {
+			all.More = true
+			return nil
+		}
+		all.Locks = append(all.Locks, f)
+	}
+	return nil
+}
+
+// found reads a lock. It answers false for one that is not to be shown.
+func (l *locking) found(name string, value *redis.StringCmd, now time.Time) (f found, ok bool) {
+	f = found{Hash: fmt.Sprintf("#%016x", xxhash.Sum64String(l.lockPrefix+name)), name: untrusted(name)}
+	if l.names {
+		f.Name = &f.name
+	}
+	if value.Err() == nil {
+		if value.Val() == "" {
+			return f, false // it has just ended
+		}
+		f.lock, ok = redislock.Parse(value.Val())
+	}
+	if !ok {
+		f.Flaw = "the key holds no lock of NewRedis"
+		return f, true
+	}
+	f.Held, f.Token, f.Waited = f.lock.Held(now), f.lock.Token, f.lock.Waited
+	if f.Held {
+		f.Holder, f.LeftMs = f.lock.Holder, f.lock.Until.Sub(now).Milliseconds()
+	}
+	return f, f.Held || l.all
+}
+
+func (all foundLocks) rows(row func(cells ...any)) {
+	row("LOCK", "FREE", "TOKEN", "HOLDER", "")
+	for _, f := range all.Locks {
+		name := f.Hash
+		if f.Name != nil {
+			name = f.Name.String()
+		}
+		switch {
+		case f.Flaw != "":
+			row(name, "", "", "", f.Flaw)
+		case !f.Held:
+			row(name, "now", f.Token, "", "")
+		default:
+			note := ""
+			if f.Waited {
+				note = "others wait for it"
+			}
+			row(name, from(time.Duration(f.LeftMs)*time.Millisecond), f.Token, quoted(f.Holder), note)
+		}
+	}
+	if all.More {
+		row("… and more: see --limit", "", "", "", "")
+	}
+}
+
+func (l *locking) breaks(ctx context.Context, args []string) error {
+	switch err := l.checkFlags("lock break"); {
+	case err != nil:
+		return err
+	case len(args) != 1:
+		return usagef("lock break: one NAME, not %d arguments", len(args))
+	case args[0] == "" || len(args[0]) > 1024:
+		return usagef("lock break: NAME: 1 to 1024 bytes")
+	}
+	return l.onRedis(ctx, func(ctx context.Context, rdb redis.UniversalClient) error {
+		f, err := l.lookAt(ctx, rdb, args[0])
+		switch {
+		case err != nil:
+			return err
+		case f.Flaw != "":
+			return fmt.Errorf("nothing was changed: %s", f.Flaw)
+		case !f.Held:
+			l.complain(fmt.Errorf("nobody has the lock %s", f.Hash))
+			return errAbsent
+		}
+		about := fmt.Sprintf(`The lock %s is held by %s, with the token %d, and lives for %s more unless it is extended.
+It will be taken from its holder, who is not told until his next extension; until then he works on as if he had it. Another may have it at once, with a greater token.`, f.Hash, quoted(f.Holder), f.Token, short(time.Duration(f.LeftMs)*time.Millisecond))
+		if err := l.ask(ctx, about); err != nil {
+			return err
+		}
+		return l.take(ctx, rdb, f)
+	})
+}
+
+func (l *locking) lookAt(ctx context.Context, rdb redis.UniversalClient, name string) (f found, err error) {
+	ctx, cancel := l.limited(ctx)
+	defer cancel()
+	key := redislock.Key(l.lockPrefix, name)
+	node, err := home(ctx, rdb, key)
+	if err != nil {
+		return f, err
+	}
+	pipe := node.Pipeline()
+	now, value := pipe.Time(ctx), pipe.GetRange(ctx, key, 0, longestLock)
+	_, err = pipe.Exec(ctx)
+	if err != nil && !redis.HasErrorPrefix(err, "WRONGTYPE") {
+		return f, err
+	}
+	f, _ = l.found(name, value, now.Val())
+	return f, nil
+}
+
+// take breaks the lock that was shown, and no other that has come into its place.
+func (l *locking) take(ctx context.Context, rdb redis.UniversalClient, f found) error {
+	ctx, cancel := l.limited(ctx)
+	defer cancel()
+	done, err := rdb.Eval(ctx, redislock.Break.Source, []string{redislock.Key(l.lockPrefix, string(f.name))}, f.Holder, fmt.Sprint(f.Token)).Int()
+	if err != nil {
+		return err
+	}
+	if done == 0 {
+		return errors.New("nothing was changed: the lock was released meanwhile, or another has it now")
+	}
+	result := struct {
+		Hash   string `json:"hash"`
+		Token  int64  `json:"token"`
+		Holder string `json:"holder"`
+	}{f.Hash, f.Token, f.Holder}
+	return l.show(result, func(row func(...any)) {
+		row(fmt.Sprintf("the lock %s is free; its last token is %d", f.Hash, f.Token))
+	})
+}

@@ -1,0 +1,182 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/cacheaside/cacheaside/internal/testenv"
+	"github.com/cacheaside/cacheaside/lock"
+)
+
+func locker(t testing.TB, rdb redis.UniversalClient) *lock.Locker {
+	t.Helper()
+	l, err := lock.NewRedis(rdb, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { l.Close() })
+	return l
+}
+
+func acquire(t testing.TB, l *lock.Locker, name string) *lock.Lease {
+	t.Helper()
+	lease, err := l.Acquire(t.Context(), name, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return lease
+}
+
+func TestLockLs(t *testing.T) {
+	w, rdb := onServer(t)
+	listsLocks(w, rdb)
+}
+
+func TestLockLsOnCluster(t *testing.T) {
+	c := testenv.SharedCluster(t)
+	listsLocks(&world{t, map[string]string{"CACHEASIDE_REDIS": strings.Join(c.Addrs, ",")}}, c.Client(t))
+}
+
+func listsLocks(w *world, rdb redis.UniversalClient) {
+	w.Helper()
+	l := locker(w, rdb)
+	tokens := make(map[string]int64)
+	names := []string{"plain", "with } and %", "esc\x1b[31m", "lock:twice"}
+	for _, name := range names {
+		tokens[name] = acquire(w, l, name).Token()
+	}
+	w.check(acquire(w, l, "released").Release())
+	all := parsed[foundLocks](w, exitOK, "lock", "ls")
+	if len(all.Locks) != len(names) || all.More {
+		w.Fatalf("%+v", all)
+	}
+	for _, f := range all.Locks {
+		if !f.Held || f.Name != nil || f.Holder == "" || f.LeftMs < 5000 || f.LeftMs > 10000 || f.Waited || f.Flaw != "" {
+			w.Errorf("%+v", f)
+		}
+	}
+	for _, f := range parsed[foundLocks](w, exitOK, "lock", "ls", "--show-names", "--all").Locks {
+		if f.Held && f.Token != tokens[string(*f.Name)] || f.Held == (*f.Name == "released") {
+			w.Errorf("%q: %+v", *f.Name, f)
+		}
+		delete(tokens, string(*f.Name))
+	}
+	if len(tokens) != 0 {
+		w.Errorf("not listed: %v", tokens)
+	}
+	two := w.call("lock", "ls", "--limit", "2")
+	if strings.Count(two.out, "#") != 2 || !strings.Contains(two.out, "--limit") {
+		w.Errorf("two of five: %s", two.out)
+	}
+	o := w.ok("lock", "ls", "--show-names")
+	w.says(o, "plain", `"esc\x1b[31m"`)
+	if !harmless(o) {
+		w.Errorf("%q", o)
+	}
+	_, err := l.TryAcquire(w.Context(), "plain", nil)
+	var told *lock.Error
+	if !errors.As(err, &told) {
+		w.Fatal(err)
+	}
+	w.says(w.ok("lock", "ls"), fmt.Sprintf("#%016x", told.Hash)) // as errors have it
+}
+
+// TestLockForeign: what is no lock is told to be none, and not broken.
+func TestLockForeign(t *testing.T) {
+	w, rdb := onServer(t)
+	ctx := t.Context()
+	w.check(rdb.Set(ctx, "lock:{text}", "something else", 0).Err())
+	w.check(rdb.Set(ctx, "lock:{big}", strings.Repeat("x", 1<<20), 0).Err())
+	w.check(rdb.HSet(ctx, "lock:{hash}", "a", "b").Err())
+	w.check(rdb.Set(ctx, "lock:{un%escaped}", "L1 a 1 1 0", 0).Err())
+	before := dump(w, rdb)
+	for _, f := range parsed[foundLocks](w, exitOK, "lock", "ls", "--show-names").Locks {
+		if f.Flaw == "" {
+			t.Errorf("%+v", f)
+		}
+	}
+	for _, name := range []string{"text", "big", "hash"} {
+		w.fails(exitFailed, "nothing was changed", "lock", "break", "--yes", name)
+	}
+	w.fails(exitAbsent, "nobody has", "lock", "break", "--yes", "nobody")
+	if dump(w, rdb) != before {
+		t.Error("something has changed")
+	}
+}
+
+// TestLockBreak: the holder loses it, who waits has it at once, and with a greater token.
+func TestLockBreak(t *testing.T) {
+	server := testenv.SharedRedis(t)
+	w := &world{t, map[string]string{"CACHEASIDE_REDIS": server.Addr}}
+	rdb, other := server.Client(t), locker(t, server.Client(t))
+	first := acquire(t, locker(t, rdb), "report")
+	o := w.with(types("n\n"), "lock", "break", "report")
+	w.failed(o, exitFailed, "nothing was changed", []string{"lock", "break"})
+	w.says(o.err, "is not told until his next extension", fmt.Sprint(first.Token()), "Go on?")
+	w.fails(exitUsage, "--yes", "lock", "break", "report")
+	if err := first.Context().Err(); err != nil {
+		t.Fatal(err)
+	}
+	got := make(chan *lock.Lease, 1)
+	go func() {
+		lease, err := other.Acquire(t.Context(), "report", nil)
+		if err != nil {
+			t.Error(err)
+		}
+		got <- lease
+	}()
+	for range 1000 {
+		if l := parsed[foundLocks](w, exitOK, "lock", "ls").Locks; len(l) == 1 && l[0].Waited {
+			break
+		}
+		time.Sleep(5 * time.Millisecond)
+	}
+	w.check(rdb.Set(t.Context(), "lock:{report}", strings.Replace(rdb.Get(t.Context(), "lock:{report}").Val(), fmt.Sprint(first.Token()), "4000000000000000", 1), time.Minute).Err()) // a token that is ahead of the clock
+	began := time.Now()
+	w.ok("lock", "break", "--yes", "report")
+	second := <-got
+	if took := time.Since(began); took > 5*time.Second {
+		t.Errorf("who waits is told after %v", took)
+	}
+	if second.Token() != 4000000000000001 {
+		t.Errorf("the next token is %d", second.Token())
+	}
+	if err := first.Extend(t.Context()); err == nil {
+		t.Error("the old holder can still extend it")
+	}
+}
+
+// TestLockBreakIsOfTheOneShown: who has got the lock since it was shown keeps it.
+func TestLockBreakIsOfTheOneShown(t *testing.T) {
+	w, rdb := onServer(t)
+	l := locker(t, rdb)
+	first := acquire(t, l, "report")
+	answering := &changing{typist: types("y\n"), before: func() {
+		first.Release()
+		acquire(t, l, "report")
+	}}
+	o := w.with(answering, "lock", "break", "report")
+	w.failed(o, exitFailed, "nothing was changed", []string{"lock", "break"})
+	if all := parsed[foundLocks](w, exitOK, "lock", "ls").Locks; len(all) != 1 || all[0].Token <= first.Token() {
+		t.Errorf("%+v", all)
+	}
+}
+
+// changing does something before it answers.
+type changing struct {
+	*typist
+	before func()
+}
+
+func (c *changing) Read(b []byte) (int, error) {
+	if c.before != nil {
+		c.before()
+		c.before = nil
+	}
+	return c.typist.Read(b)
+}

@@ -1,0 +1,24 @@
+// Cacheaside looks at what the library keeps in Redis and in the database, and mends it, by hand: see docs/tool.md, or
+//
+//	go run github.com/cacheaside/cacheaside/cmd/cacheaside help
+package main
+
+import (
+	"context"
+	"io"
+	"log"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"github.com/go-sql-driver/mysql"
+	"github.com/redis/go-redis/v9/logging"
+)
+
+func main() {
+	logging.Disable() // what goes wrong is told once, by the command
+	_ = mysql.SetLogger(log.New(io.Discard, "", 0))
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	context.AfterFunc(ctx, stop) // so that a second Ctrl-C ends it at once
+	os.Exit(run(ctx, os.Args[1:], os.Getenv, os.Stdin, os.Stdout, os.Stderr))
+}

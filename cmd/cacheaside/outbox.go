@@ -1,0 +1,254 @@
+package main
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/jmoiron/sqlx"
+
+	"github.com/cacheaside/cacheaside/consistency"
+)
+
+var outboxLsCommand = command{
+	name: "outbox ls", args: "",
+	short: "what an outbox still has to invalidate",
+	long: `Shows how many items the table of a consistency.SQLOutbox holds, how old the oldest is, and the items that are due first: the loader, a hash of the key (the key with --show-keys), when they are due, and how often they have
+failed. It claims none, and writes nothing. Why an item failed the table does not keep: the Relay logs it.`,
+	example: "outbox ls --limit 20",
+	prepare: func(t *tool, flags *flag.FlagSet) func(context.Context, []string) error {
+		o := &outboxing{tool: t}
+		o.register(flags)
+		flags.BoolVar(&o.keys, "show-keys", false, "show keys, not hashes")
+		flags.IntVar(&o.limit, "limit", 50, "show at most so `MANY` items, to 1000. Default: 50")
+		return o.ls
+	},
+}
+
+var outboxRetryCommand = command{
+	name: "outbox retry", args: "",
+	short: "have items of an outbox tried again now",
+	long: `Makes items due that a Relay has put off because they failed: those that --id names, whatever they wait for, or with --all all that have failed at least once. A running Relay does them within moments. It asks first. Nothing
+is removed from the outbox.`,
+	example: "outbox retry --all",
+	prepare: func(t *tool, flags *flag.FlagSet) func(context.Context, []string) error {
+		o := &outboxing{tool: t}
+		o.register(flags)
+		t.askable(flags)
+		flags.StringVar(&o.ids, "id", "", "the `IDS` of items, as \"outbox ls\" shows them, with commas between them")
+		flags.BoolVar(&o.all, "all", false, "all items that have failed")
+		return o.retry
+	},
+}
+
+// outboxing is one run of the commands.
+type outboxing struct {
+	*tool
+	table string
+	keys  bool
+	limit int
+	ids   string
+	all   bool
+}
+
+func (o *outboxing) register(flags *flag.FlagSet) {
+	flags.StringVar(&o.table, "table", "cacheaside_outbox", "SQLOutboxOptions.Table: the `TABLE`, or schema.table. Default: cacheaside_outbox")
+}
+
+func (o *outboxing) open(db *sqlx.DB) (*consistency.SQLOutbox, error) {
+	outbox, err := consistency.NewSQLOutbox(db, consistency.MySQL, &consistency.SQLOutboxOptions{Table: o.table})
+	if err != nil {
+		return nil, usagef("--table: an identifier of 1 to 60 letters, digits and '_', or schema.table")
+	}
+	return outbox, nil
+}
+
+// shownItem is an item as it is shown.
+type shownItem struct {
+	ID         string     `json:"id"`
+	Loader     string     `json:"loader"`
+	Version    string     `json:"version"`
+	Hash       string     `json:"hash,omitempty"`
+	Key        *untrusted `json:"key,omitempty"`
+	All        bool       `json:"all_keys"`
+	State      string     `json:"state"` // "due", "claimed" or "waits"
+	DueMs      int64      `json:"due_in_ms"`
+	AgeMs      int64      `json:"age_ms"`
+	Attempts   int        `json:"attempts"`
+	Reload     bool       `json:"reload"`
+	AgainMs    int64      `json:"again_ms,omitempty"`
+	Unreadable bool       `json:"unreadable,omitempty"`
+}
+
+type shownOutbox struct {
+	Items    int         `json:"items"`
+	AtLeast  bool        `json:"at_least"` // there are so many, or more
+	Due      int         `json:"due"`
+	OldestMs int64       `json:"oldest_ms"`
+	Listed   []shownItem `json:"listed"`
+}
+
+// counted is where Depth stops counting.
+const counted = 100_001
+
+func (o *outboxing) ls(ctx context.Context, args []string) error {
+	switch {
+	case len(args) > 0:
+		return usagef("outbox ls: it has no arguments")
+	case o.limit < 1 || o.limit > 1000:
+		return usagef("outbox ls: --limit %d: from 1 to 1000", o.limit)
+	}
+	ctx, cancel := o.limited(ctx)
+	defer cancel()
+	return o.onMySQL(ctx, "", func(ctx context.Context, db *sqlx.DB) error {
+		outbox, err := o.open(db)
+		if err != nil {
+			return err
+		}
+		depth, err := outbox.Depth(ctx)
+		if err != nil {
+			return err
+		}
+		rows, err := outbox.List(ctx, o.limit)
+		if err != nil {
+			return err
+		}
+		s := shownOutbox{Items: depth.Items, AtLeast: depth.Items == counted, Due: depth.Due, OldestMs: depth.Oldest.Milliseconds(), Listed: []shownItem{}}
+		for _, r := range rows {
+			s.Listed = append(s.Listed, o.item(r))
+		}
+		return o.show(s, s.rows)
+	})
+}
+
+func (o *outboxing) item(r consistency.Row) shownItem {
+	i := shownItem{
+		ID: r.ID, Loader: r.Key.Loader, Version: r.Key.Version, All: r.Key.All, State: "waits", DueMs: r.After.Milliseconds(), AgeMs: r.Age.Milliseconds(),
+		Attempts: r.Attempts, Reload: r.Reload, AgainMs: r.Again.Milliseconds(), Unreadable: r.Unreadable,
+	}
+	switch {
+	case r.After <= 0:
+		i.State = "due"
+	case r.Claim != "":
+		i.State = "claimed"
+	}
+	if r.Unreadable || r.Key.All {
+		return i
+	}
+	i.Hash = keyHash(r.Key.Hash())
+	if o.keys {
+		text := untrusted(r.Key.Text)
+		i.Key = &text
+	}
+	return i
+}
+
+func (s shownOutbox) rows(row func(...any)) {
+	more := ""
+	if s.AtLeast {
+		more = " or more"
+	}
+	oldest := "no items"
+	if s.Items > 0 {
+		oldest = "the oldest is " + short(time.Duration(s.OldestMs)*time.Millisecond) + " old"
+	}
+	row(fmt.Sprintf("%s%s, %d of them due; %s", count(s.Items, "item"), more, s.Due, oldest))
+	if len(s.Listed) == 0 {
+		return
+	}
+	row()
+	row("ID", "LOADER", "KEY", "DUE", "FAILED", "AGE", "")
+	for _, i := range s.Listed {
+		row(i.cells()...)
+	}
+	if s.Items > len(s.Listed) {
+		row("… and more: see --limit", "", "", "", "", "", "")
+	}
+}
+
+func (i shownItem) cells() []any {
+	key, due := i.Hash, from(time.Duration(i.DueMs)*time.Millisecond)
+	switch {
+	case i.Unreadable:
+		key = "unreadable"
+	case i.All:
+		key = "all keys"
+	case i.Key != nil:
+		key = i.Key.String()
+	}
+	if i.State == "due" {
+		due = "now"
+	}
+	var notes []string
+	if i.State == "claimed" {
+		notes = append(notes, "a relay has claimed it")
+	}
+	if i.Reload {
+		notes = append(notes, "by a reload")
+	}
+	if i.AgainMs > 0 {
+		notes = append(notes, "then once more "+short(time.Duration(i.AgainMs)*time.Millisecond)+" later")
+	}
+	loader := i.Loader
+	if i.Version != "" && i.Version != "1" { // both are names
+		loader += ", version " + i.Version
+	}
+	return []any{i.ID, loader, key, due, count(i.Attempts, "time"), short(time.Duration(i.AgeMs) * time.Millisecond), strings.Join(notes, ", ")}
+}
+
+func (o *outboxing) retry(ctx context.Context, args []string) error {
+	var ids []string
+	if o.ids != "" {
+		ids = strings.Split(o.ids, ",")
+	}
+	switch {
+	case len(args) > 0:
+		return usagef("outbox retry: it has no arguments; items are named by --id")
+	case o.all == (len(ids) > 0):
+		return usagef("outbox retry: --id or --all")
+	case slices.ContainsFunc(ids, func(id string) bool { return len(id) != 32 || strings.Trim(id, "0123456789abcdefABCDEF") != "" }):
+		return usagef("outbox retry: --id: 32 hexadecimal digits each, with commas between them")
+	case len(ids) > 1000:
+		return usagef("outbox retry: --id: at most 1000")
+	}
+	return o.onMySQL(ctx, "", func(ctx context.Context, db *sqlx.DB) error {
+		outbox, err := o.open(db)
+		if err != nil {
+			return err
+		}
+		if err := o.asked(ctx, outbox, len(ids)); err != nil {
+			return err
+		}
+		var made int64
+		if o.all {
+			made, err = outbox.RetryAll(ctx)
+		} else {
+			made, err = outbox.Retry(ctx, ids...)
+		}
+		if err != nil {
+			return err
+		}
+		result := struct {
+			Made int64 `json:"made_due"`
+		}{made}
+		return o.show(result, func(row func(...any)) { row(fmt.Sprintf("made due now: %s", count(int(made), "item"))) })
+	})
+}
+
+// asked says how much there is, which also shows that the table is there.
+func (o *outboxing) asked(ctx context.Context, outbox *consistency.SQLOutbox, named int) error {
+	limited, cancel := o.limited(ctx)
+	defer cancel()
+	depth, err := outbox.Depth(limited)
+	if err != nil {
+		return err
+	}
+	what := "All items that have failed"
+	if !o.all {
+		what = fmt.Sprintf("The %d items that --id names, as far as they are there and not due yet,", named)
+	}
+	return o.ask(ctx, fmt.Sprintf("%s will be due now, of %d items in %s, %d of which are due already: relays do them at once.", what, depth.Items, o.table, depth.Due))
+}

@@ -1,0 +1,139 @@
+package main
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jmoiron/sqlx"
+
+	"github.com/cacheaside/cacheaside"
+	"github.com/cacheaside/cacheaside/consistency"
+	"github.com/cacheaside/cacheaside/internal/testenv"
+)
+
+// onDatabase is a world with a database, and an outbox in it.
+func onDatabase(t *testing.T) (*world, *sqlx.DB, *consistency.SQLOutbox) {
+	m := testenv.SharedMariaDB(t)
+	w := &world{t, map[string]string{"CACHEASIDE_MYSQL_DSN": m.DSN(t)}}
+	db := sqlx.NewDb(m.DB(t), "mysql")
+	o, err := consistency.NewSQLOutbox(db, consistency.MySQL, nil)
+	w.check(err)
+	return w, db, o
+}
+
+func item(id byte, text string) consistency.Item {
+	return consistency.Item{ID: strings.Repeat(fmt.Sprintf("%02x", id), 16), Key: cacheaside.Key{Loader: "user", Version: "1", Text: text}}
+}
+
+func TestOutbox(t *testing.T) {
+	w, db, o := onDatabase(t)
+	ctx := t.Context()
+	w.fails(exitFailed, "missing", "outbox", "ls")
+	w.fails(exitFailed, "missing", "outbox", "retry", "--yes", "--all")
+	w.check(o.CreateTable(ctx))
+	if s := parsed[shownOutbox](w, exitOK, "outbox", "ls"); s.Items != 0 || len(s.Listed) != 0 {
+		t.Errorf("of nothing it shows %+v", s)
+	}
+	w.says(w.ok("outbox", "ls"), "0 items", "no items")
+	claimed, failed, second, all, secret := item(1, "claimed"), item(2, "failed\x1b[31m"), item(3, "second"), item(4, ""), item(5, "CANARY-KEY")
+	failed.After, failed.Attempts, failed.Reload = time.Hour, 7, true
+	second.After = time.Hour
+	all.Key.Text, all.Key.All, all.After = "", true, 2*time.Hour
+	secret.After, secret.Again = 3*time.Hour, 5*time.Second
+	w.check(o.Put(ctx, claimed))
+	if got, err := o.Claim(ctx, 1, 30*time.Minute); err != nil || len(got) != 1 {
+		t.Fatal(got, err)
+	}
+	w.check(o.Put(ctx, failed, second, all, secret, item(6, "due")))
+	_, err := db.ExecContext(ctx, "INSERT INTO cacheaside_outbox (id, due, created, loader, version, text, all_keys, again, reload, attempts) VALUES (x'07', 0, 0, 'a/b\x1b', '1', 'x', 0, 0, 0, 0)")
+	w.check(err)
+
+	s := parsed[shownOutbox](w, exitOK, "outbox", "ls")
+	if s.Items != 7 || s.Due != 2 || s.AtLeast || s.OldestMs < 1e12 {
+		t.Errorf("it shows %+v", s)
+	}
+	by := make(map[string]shownItem)
+	for _, i := range s.Listed {
+		by[i.ID[:2]] = i
+		if i.Key != nil {
+			t.Errorf("it shows the key of %+v", i)
+		}
+	}
+	if i := by["01"]; i.State != "claimed" || i.Hash != keyHash(claimed.Key.Hash()) {
+		t.Errorf("claimed: %+v", i)
+	}
+	if i := by["02"]; i.State != "waits" || i.Attempts != 7 || !i.Reload || i.DueMs < 59*60*1000 {
+		t.Errorf("failed: %+v", i)
+	}
+	if i := by["04"]; !i.All || i.Hash != "" {
+		t.Errorf("all: %+v", i)
+	}
+	if i := by["05"]; i.AgainMs != 5000 {
+		t.Errorf("again: %+v", i)
+	}
+	if i := by["06"]; i.State != "due" || i.DueMs > 0 {
+		t.Errorf("due: %+v", i)
+	}
+	if i := by["07"]; !i.Unreadable || i.Loader != "" {
+		t.Errorf("unreadable: %+v", i)
+	}
+	people := w.ok("outbox", "ls")
+	w.says(people, "7 items, 2 of them due", "7 times", "a relay has claimed it", "by a reload", "all keys", "unreadable", "then once more 5s later")
+	if strings.Contains(people, "CANARY") {
+		t.Errorf("it shows keys:\n%s", people)
+	}
+	people = w.ok("outbox", "ls", "--show-keys")
+	w.says(people, "CANARY-KEY", `"failed\x1b[31m"`)
+	if !harmless(people) {
+		t.Errorf("%q", people)
+	}
+	w.says(w.ok("outbox", "ls", "--limit", "2"), "--limit")
+
+	stays := func() string {
+		s := parsed[shownOutbox](w, exitOK, "outbox", "ls")
+		return fmt.Sprint(s.Items, s.Due)
+	}
+	w.fails(exitUsage, "--yes", "outbox", "retry", "--all")
+	o1 := w.with(types("n\n"), "outbox", "retry", "--all")
+	w.failed(o1, exitFailed, "nothing was changed", []string{"outbox", "retry"})
+	w.says(o1.err, "7 items", "2 of which are due")
+	if got := stays(); got != "7 2" {
+		t.Errorf("unasked it has changed something: %s", got)
+	}
+	type result struct {
+		Made int64 `json:"made_due"`
+	}
+	if r := parsed[result](w, exitOK, "outbox", "retry", "--yes", "--all"); r.Made != 1 {
+		t.Errorf("it has made %d due", r.Made)
+	}
+	o2 := w.with(types("y\n"), "outbox", "retry", "--id", second.ID+","+strings.Repeat("EE", 16))
+	if o2.code != exitOK || !strings.Contains(o2.out, "1 item") {
+		t.Errorf("exit code %d: %s%s", o2.code, o2.out, o2.err)
+	}
+	if got := stays(); got != "7 4" {
+		t.Errorf("it is now %s", got)
+	}
+	_, err = db.ExecContext(ctx, "RENAME TABLE cacheaside_outbox TO other")
+	w.check(err)
+	w.ok("outbox", "ls", "--table", "other")
+	w.ok("outbox", "ls", "--table", testenv.SharedMariaDB(t).Database(t)+".other")
+}
+
+// TestMySQLIsDown: the error is clear, and comes in time.
+func TestMySQLIsDown(t *testing.T) {
+	w := nowhere(t)
+	for _, args := range [][]string{{"outbox", "ls"}, {"outbox", "retry", "--yes", "--all"}, {"binlog", "status"}, {"filter", "rebuild", "--yes", "--table", "a", "--column", "b", "--capacity", "1", "--rate", "0.1", "f"}} {
+		w.fails(exitFailed, "refused", append([]string{"--timeout", "500ms"}, args...)...)
+	}
+	m := testenv.SharedMariaDB(t)
+	p := testenv.NewProxy(t, m.Addr)
+	p.Hang(true)
+	w.env["CACHEASIDE_MYSQL_DSN"] = strings.Replace(m.DSN(t), m.Addr, p.Addr, 1)
+	began := time.Now()
+	w.fails(exitFailed, "--timeout", "--timeout", "300ms", "outbox", "ls")
+	if took := time.Since(began); took > 3*time.Second {
+		t.Errorf("it took %v", took)
+	}
+}

@@ -1,0 +1,239 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/url"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/redis/go-redis/v9/maintnotifications"
+
+	"github.com/cacheaside/cacheaside/internal/mutant"
+)
+
+// target is what --redis names, or the environment.
+type target struct {
+	url      *redis.Options // of a URL; nil: addresses
+	addrs    []string
+	password string
+	tls      *tls.Config
+}
+
+// openRedis makes a client. It does no I/O.
+func (t *tool) openRedis() (redis.UniversalClient, error) {
+	to, err := t.target()
+	if err != nil {
+		return nil, err
+	}
+	quiet := &maintnotifications.Config{Mode: maintnotifications.ModeDisabled}
+	switch {
+	case t.sentinel != "":
+		if to.url != nil {
+			return nil, usagef("--sentinel-master: --redis names sentinels, as host:port, not a URL")
+		}
+		return redis.NewFailoverClient(&redis.FailoverOptions{MasterName: t.sentinel, SentinelAddrs: to.addrs, SentinelPassword: t.env("CACHEASIDE_SENTINEL_PASSWORD"),
+			Username: t.user, Password: to.password, DB: t.db, TLSConfig: to.tls, ContextTimeoutEnabled: true, MaxRetries: -1,
+			DialTimeout: t.timeout, ReadTimeout: t.timeout, WriteTimeout: t.timeout, PoolTimeout: t.timeout}), nil
+	case len(to.addrs) > 1:
+		if t.db != 0 {
+			return nil, usagef("--db %d: a cluster has no other database than 0", t.db)
+		}
+		each := t.timeout / time.Duration(len(to.addrs)+1) // a cluster's client keeps no context while it looks for its nodes
+		return redis.NewClusterClient(&redis.ClusterOptions{Addrs: to.addrs, Username: t.user, Password: to.password, TLSConfig: to.tls, ContextTimeoutEnabled: true,
+			DialTimeout: each, ReadTimeout: t.timeout, WriteTimeout: t.timeout, PoolTimeout: t.timeout, DialerRetries: 1, MaintNotificationsConfig: quiet}), nil
+	}
+	o := to.url
+	if o == nil {
+		o = &redis.Options{Addr: to.addrs[0], DB: t.db, TLSConfig: to.tls}
+	}
+	o.Username, o.Password = cmp.Or(t.user, o.Username), cmp.Or(to.password, o.Password)
+	o.ContextTimeoutEnabled, o.MaxRetries, o.DialerRetries, o.MaintNotificationsConfig = true, -1, 1, quiet
+	o.DialTimeout, o.ReadTimeout, o.WriteTimeout, o.PoolTimeout = t.timeout, t.timeout, t.timeout, t.timeout
+	return redis.NewClient(o), nil
+}
+
+// target checks what the flags and the environment say of the Redis. Its errors repeat none of it, for a password may be in it.
+func (t *tool) target() (to target, err error) {
+	from, where := t.redisURL, "--redis"
+	if from == "" {
+		from, where = cmp.Or(t.env("CACHEASIDE_REDIS"), "localhost:6379"), "CACHEASIDE_REDIS"
+	} else if mayHavePassword(from) && mutant.Active != mutant.ToolArgument {
+		return to, usagef("--redis: a password in an argument is seen by all who list processes; put it into CACHEASIDE_REDIS_PASSWORD, the URL into CACHEASIDE_REDIS, or use --redis-password-file")
+	}
+	if to.password, err = t.password(); err != nil {
+		return to, err
+	}
+	var roots *x509.CertPool
+	if t.tlsCA != "" {
+		if roots, err = readRoots(t.tlsCA); err != nil {
+			return to, err
+		}
+	}
+	if strings.Contains(from, "://") {
+		if to.url, err = redis.ParseURL(from); err != nil {
+			return to, usagef("%s: not a URL as redis://user@host:port/db, or rediss:// for TLS", where)
+		}
+		switch {
+		case t.db != 0:
+			return to, usagef("--db: %s has a URL, and the database belongs into that", where)
+		case to.url.TLSConfig == nil && (t.tls || roots != nil):
+			return to, usagef("--tls: %s has a URL, which has to begin with rediss:// then", where)
+		case to.url.TLSConfig != nil:
+			to.url.TLSConfig.RootCAs = roots
+		}
+		return to, nil
+	}
+	if t.tls || roots != nil {
+		to.tls = &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12}
+	}
+	for addr := range strings.SplitSeq(from, ",") {
+		addr = strings.TrimSpace(addr)
+		if host, port, err := net.SplitHostPort(addr); err != nil || host == "" || port == "" || strings.ContainsAny(addr, "@/ ") {
+			return to, usagef("%s: host:port, several of them with commas between them, or a URL as redis://host:port/db", where)
+		}
+		to.addrs = append(to.addrs, addr)
+	}
+	return to, nil
+}
+
+// mayHavePassword also takes for a URL with a password what cannot be read as one.
+func mayHavePassword(s string) bool {
+	if !strings.Contains(s, "://") {
+		return strings.Contains(s, "@")
+	}
+	u, err := url.Parse(s)
+	if err != nil {
+		return strings.Contains(s, "@")
+	}
+	_, set := u.User.Password()
+	return set || strings.Contains(strings.ToLower(u.RawQuery), "pass")
+}
+
+func (t *tool) password() (string, error) {
+	if t.passwordFile == "" {
+		return t.env("CACHEASIDE_REDIS_PASSWORD"), nil
+	}
+	return readSecret("--redis-password-file", t.passwordFile)
+}
+
+// readSecret reads a file of a few bytes, without the end of its line.
+func readSecret(name, path string) (string, error) {
+	b, err := readBounded(path, 64<<10)
+	if err != nil {
+		return "", fmt.Errorf("%s: %w", name, err)
+	}
+	secret := strings.TrimRight(string(b), "\r\n")
+	if secret == "" {
+		return "", fmt.Errorf("%s: the file is empty", name)
+	}
+	return secret, nil
+}
+
+func readBounded(path string, most int64) ([]byte, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close() //nolint:errcheck // it was only read
+	b, err := io.ReadAll(io.LimitReader(f, most+1))
+	if err == nil && int64(len(b)) > most {
+		err = fmt.Errorf("%s is longer than %d bytes", path, most)
+	}
+	return b, err
+}
+
+func readRoots(path string) (*x509.CertPool, error) {
+	b, err := readBounded(path, 1<<20)
+	if err != nil {
+		return nil, fmt.Errorf("--tls-ca: %w", err)
+	}
+	roots := x509.NewCertPool()
+	if !roots.AppendCertsFromPEM(b) {
+		return nil, errors.New("--tls-ca: no certificate in the file")
+	}
+	return roots, nil
+}
+
+// onRedis calls f with a client, which is closed then. Its errors say what may be the matter.
+func (t *tool) onRedis(ctx context.Context, f func(ctx context.Context, rdb redis.UniversalClient) error) error {
+	rdb, err := t.openRedis()
+	if err != nil {
+		return err
+	}
+	defer rdb.Close() //nolint:errcheck // nothing is to be done about it
+	return t.redisError(f(ctx, rdb))
+}
+
+func (t *tool) redisError(err error) error {
+	switch {
+	case err == nil, errors.Is(err, errAbsent), errors.Is(err, errDeclined):
+		return err
+	case redis.HasErrorPrefix(err, "MOVED"), redis.HasErrorPrefix(err, "ASK"):
+		return fmt.Errorf("this Redis is a node of a cluster: name two of its nodes, with a comma between them: %w", err)
+	case redis.HasErrorPrefix(err, "NOAUTH"), redis.HasErrorPrefix(err, "WRONGPASS"):
+		return fmt.Errorf("the Redis does not let us in; the password belongs into CACHEASIDE_REDIS_PASSWORD or --redis-password-file, the user into --redis-user: %w", err)
+	case errors.Is(err, context.DeadlineExceeded):
+		return &slowError{"the Redis", t.timeout, err}
+	}
+	return err
+}
+
+// slowError tells who has not answered in time.
+type slowError struct {
+	who     string
+	timeout time.Duration
+	err     error
+}
+
+func (e *slowError) Error() string {
+	return fmt.Sprintf("%s has not answered within --timeout %v: %v", e.who, e.timeout, e.err)
+}
+
+func (e *slowError) Unwrap() error { return e.err }
+
+// limited bounds what is one question to a server.
+func (t *tool) limited(ctx context.Context) (context.Context, context.CancelFunc) {
+	return context.WithTimeout(ctx, t.timeout)
+}
+
+// masters are the servers that keys live on.
+func masters(ctx context.Context, rdb redis.UniversalClient) ([]*redis.Client, error) {
+	cluster, ok := rdb.(*redis.ClusterClient)
+	if !ok {
+		return []*redis.Client{rdb.(*redis.Client)}, nil
+	}
+	found := make(chan *redis.Client, 1000)
+	if err := cluster.ForEachMaster(ctx, func(_ context.Context, node *redis.Client) error {
+		select {
+		case found <- node:
+			return nil
+		default:
+			return errors.New("the cluster has more than 1,000 masters")
+		}
+	}); err != nil {
+		return nil, err
+	}
+	close(found)
+	var all []*redis.Client
+	for node := range found {
+		all = append(all, node)
+	}
+	return all, nil
+}
+
+// home is the server where a key lives.
+func home(ctx context.Context, rdb redis.UniversalClient, key string) (*redis.Client, error) {
+	if cluster, ok := rdb.(*redis.ClusterClient); ok {
+		return cluster.MasterForKey(ctx, key)
+	}
+	return rdb.(*redis.Client), nil
+}

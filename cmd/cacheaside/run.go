@@ -1,0 +1,144 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"strings"
+)
+
+// The exit codes.
+const (
+	exitOK     = 0
+	exitFailed = 1
+	exitUsage  = 2
+	exitAbsent = 3
+)
+
+// errAbsent is for what was asked about and is not there. It has been told.
+var errAbsent = errors.New("absent")
+
+// usageError is a mistake of who calls.
+type usageError struct{ text string }
+
+func (e *usageError) Error() string { return e.text }
+
+func usagef(format string, args ...any) error { return &usageError{fmt.Sprintf(format, args...)} }
+
+// tool is one run of the program.
+type tool struct {
+	global
+	env    func(string) string
+	stdin  io.Reader
+	stdout io.Writer
+	stderr io.Writer
+}
+
+// run is the program: args are without its name. It returns the exit code.
+func run(ctx context.Context, args []string, env func(string) string, stdin io.Reader, stdout, stderr io.Writer) int {
+	t := &tool{env: env, stdin: stdin, stdout: stdout, stderr: stderr}
+	err := t.run(ctx, args)
+	var usage *usageError
+	switch {
+	case err == nil:
+		return exitOK
+	case errors.Is(err, errAbsent):
+		return exitAbsent
+	case errors.As(err, &usage):
+		t.complain(err)
+		return exitUsage
+	}
+	if ctx.Err() != nil {
+		err = fmt.Errorf("interrupted: %w", err)
+	}
+	t.complain(err)
+	return exitFailed
+}
+
+func (t *tool) complain(err error) {
+	for line := range strings.Lines(err.Error()) {
+		fmt.Fprintln(t.stderr, "cacheaside: "+escape(strings.TrimRight(line, "\n")))
+	}
+}
+
+func (t *tool) run(ctx context.Context, args []string) error {
+	flags := t.flags("cacheaside")
+	args, err := t.parse(flags, args)
+	switch {
+	case errors.Is(err, flag.ErrHelp):
+		t.help()
+		return nil
+	case err != nil:
+		return err
+	case len(args) == 0:
+		t.help()
+		return usagef("a command is missing")
+	case args[0] == "help":
+		return t.helpOn(args[1:])
+	}
+	c, rest, err := find(args)
+	if err != nil {
+		return err
+	}
+	flags = t.flags(c.name)
+	do := c.prepare(t, flags)
+	rest, err = t.parse(flags, rest)
+	if errors.Is(err, flag.ErrHelp) {
+		t.helpOf(c)
+		return nil
+	}
+	if err == nil {
+		err = t.check()
+	}
+	if err != nil {
+		return err
+	}
+	return do(ctx, rest)
+}
+
+// flags are those of all commands. Those that have been given before the command keep their values.
+func (t *tool) flags(name string) *flag.FlagSet {
+	flags := flag.NewFlagSet(name, flag.ContinueOnError)
+	flags.SetOutput(io.Discard) // the errors are told by complain
+	flags.Usage = func() {}
+	t.global.register(flags)
+	return flags
+}
+
+// parse returns the arguments behind the flags. One that looks like a flag there is taken for one that stands in the wrong place, unless "--" stands before them.
+func (t *tool) parse(flags *flag.FlagSet, args []string) ([]string, error) {
+	if err := flags.Parse(args); err != nil {
+		if errors.Is(err, flag.ErrHelp) {
+			return nil, err
+		}
+		return nil, usagef("%s: %s", flags.Name(), withoutValue(err))
+	}
+	rest := flags.Args()
+	if flags.Name() == "cacheaside" { // the command's own are yet to come
+		return rest, nil
+	}
+	if before := len(args) - len(rest); before > 0 && args[before-1] == "--" {
+		return rest, nil
+	}
+	for _, arg := range rest {
+		if strings.HasPrefix(arg, "-") && arg != "-" {
+			return nil, usagef("%s: flags stand before the arguments; where an argument begins with \"-\", write -- before the first", flags.Name())
+		}
+	}
+	return rest, nil
+}
+
+// withoutValue is what package flag says without the value of the flag, which may be private.
+func withoutValue(err error) string {
+	text := err.Error()
+	if rest, ok := strings.CutPrefix(text, "invalid value "); ok {
+		if i := strings.LastIndex(rest, " for flag "); i >= 0 {
+			name, why, _ := strings.Cut(rest[i+len(" for flag "):], ":")
+			return "the value of " + strings.TrimSpace(name) + " cannot be read:" + why
+		}
+		return "the value of a flag cannot be read"
+	}
+	return text
+}

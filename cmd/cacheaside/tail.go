@@ -1,0 +1,187 @@
+package main
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/cacheaside/cacheaside/internal/channel"
+	"github.com/cacheaside/cacheaside/internal/conn"
+)
+
+var tailCommand = command{
+	name: "tail", args: "",
+	short: "what is invalidated, as it is announced",
+	long: `Shows each announcement on the channel by which processes tell each other what they have invalidated: who, of which range, under which number, and the hashes of the keys, as "get" and errors show them;
+the loader where a whole one was invalidated. A gap in the numbers is shown, and what cannot be read. It ends with SIGINT or SIGTERM, --for or --count, and writes nothing into Redis. On a cluster it listens to all masters, and
+shows each announcement once.`,
+	example: "tail --for 1m",
+	prepare: func(t *tool, flags *flag.FlagSet) func(context.Context, []string) error {
+		l := &tailing{tool: t}
+		flags.DurationVar(&l.time, "for", 0, "end after this `TIME`. Default: never")
+		flags.IntVar(&l.count, "count", 0, "end after so `MANY` announcements. Default: never")
+		return l.run
+	},
+}
+
+// tailing is one run of the command.
+type tailing struct {
+	*tool
+	time  time.Duration
+	count int
+
+	numbers [conn.Ranges]numbers
+	seen    int
+}
+
+// happening is a line of it.
+type happening struct {
+	Time     string    `json:"time"`
+	Event    string    `json:"event"` // "announced", "gap", "malformed", "listening" or "lost"
+	Range    *int      `json:"range,omitempty"`
+	Number   uint64    `json:"number,omitempty"`
+	Previous uint64    `json:"previous,omitempty"`
+	Late     bool      `json:"late,omitempty"` // it came after one with a greater number
+	Origin   string    `json:"origin,omitempty"`
+	Kind     string    `json:"kind,omitempty"` // "keys", "loader", "told" or "unknown"
+	Hashes   []string  `json:"hashes,omitempty"`
+	Loader   untrusted `json:"loader,omitempty"`
+	Bytes    int       `json:"bytes,omitempty"`
+	Text     string    `json:"text,omitempty"`
+}
+
+func (l *tailing) run(ctx context.Context, args []string) error {
+	switch {
+	case len(args) > 0:
+		return usagef("tail: it has no arguments")
+	case l.time < 0:
+		return usagef("tail: --for %v: not negative", l.time)
+	case l.count < 0:
+		return usagef("tail: --count %d: not negative", l.count)
+	}
+	if l.time > 0 { // not by a deadline, which go-redis would take for one of its own
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithCancel(ctx)
+		defer cancel()
+		defer time.AfterFunc(l.time, cancel).Stop()
+	}
+	return l.onRedis(ctx, l.listen)
+}
+
+func (l *tailing) listen(ctx context.Context, rdb redis.UniversalClient) error {
+	ctx, cancel := context.WithCancel(ctx)
+	events := make(chan heard, 1024)
+	e := &ears{tool: l.tool, rdb: rdb, topic: channel.Topic(l.prefix, dbOf(rdb)), events: events}
+	defer e.running.Wait()
+	defer cancel() // before that
+	if err := e.begin(ctx); err != nil {
+		return err
+	}
+	if !l.json {
+		if err := l.line("TIME", "RANGE", "NUMBER", "ORIGIN", "WHAT"); err != nil {
+			return err
+		}
+	}
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case h := <-events:
+			if err := l.take(h); err != nil {
+				return err
+			}
+			if l.count > 0 && l.seen >= l.count {
+				return nil
+			}
+		}
+	}
+}
+
+// dbOf is the number of the database, which is in the channel's name.
+func dbOf(rdb redis.UniversalClient) int {
+	if c, ok := rdb.(*redis.Client); ok {
+		return c.Options().DB
+	}
+	return 0
+}
+
+func (l *tailing) take(h heard) error {
+	now := time.Now().UTC().Format(timeLayout)
+	if h.payload == nil {
+		return l.tell(happening{Time: now, Event: h.event, Text: h.text})
+	}
+	a, err := channel.Decode([]byte(*h.payload))
+	if err != nil {
+		l.seen++
+		return l.tell(happening{Time: now, Event: "malformed", Bytes: len(*h.payload), Text: "a message that this version cannot read"})
+	}
+	fresh, gap, late := l.numbers[a.Range].take(a.Previous, a.Number)
+	if !fresh { // another master has told of it
+		return nil
+	}
+	if gap != 0 {
+		err := l.tell(happening{Time: now, Event: "gap", Range: &a.Range, Number: a.Previous, Previous: gap, Text: fmt.Sprintf("what was announced after %d, up to %d, was not heard", gap, a.Previous)})
+		if err != nil {
+			return err
+		}
+	}
+	l.seen++
+	e := happening{Time: now, Event: "announced", Range: &a.Range, Number: a.Number, Previous: a.Previous, Late: late, Origin: fmt.Sprintf("%016x", a.Origin), Loader: untrusted(a.Loader), Bytes: len(*h.payload)}
+	for _, hash := range a.Hashes {
+		e.Hashes = append(e.Hashes, keyHash(hash))
+	}
+	switch a.Kind {
+	case 'k':
+		e.Kind = "keys"
+	case 'l':
+		e.Kind = "loader"
+	case 't':
+		e.Kind, e.Text = "told", fmt.Sprintf("%d bytes for listeners", a.TellingBytes)
+	default:
+		e.Kind, e.Text = "unknown", "of a kind that this version does not know"
+	}
+	return l.tell(e)
+}
+
+// mostHashes of one announcement are shown to people; in JSON all are.
+const mostHashes = 8
+
+func (l *tailing) tell(h happening) error {
+	if l.json {
+		return l.showJSON(h)
+	}
+	what := h.Event
+	switch {
+	case h.Event != "announced":
+		what += ": " + h.Text
+	case h.Kind == "keys":
+		what = fmt.Sprintf("%s: %s", count(len(h.Hashes), "key"), strings.Join(h.Hashes[:min(len(h.Hashes), mostHashes)], " "))
+		if more := len(h.Hashes) - mostHashes; more > 0 {
+			what += fmt.Sprintf(" and %d more", more)
+		}
+	case h.Kind == "loader":
+		what = "all keys of " + h.Loader.String()
+	default:
+		what = h.Kind + ": " + h.Text
+	}
+	if h.Late {
+		what += " (late: it fills a gap)"
+	}
+	rng, number := "", ""
+	if h.Range != nil {
+		rng = fmt.Sprint(*h.Range)
+	}
+	if h.Number != 0 {
+		number = fmt.Sprint(h.Number)
+	}
+	return l.line(h.Time, rng, number, h.Origin, what)
+}
+
+func (l *tailing) line(at, rng, number, origin, what string) error {
+	_, err := fmt.Fprintf(l.stdout, "%-24s  %5s  %-16s  %-16s  %s\n", at, rng, number, origin, escape(what))
+	return written(err)
+}

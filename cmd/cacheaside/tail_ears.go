@@ -1,0 +1,208 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/cacheaside/cacheaside/internal/mutant"
+)
+
+// heard is a message, or what has become of a subscription.
+type heard struct {
+	payload *string
+	event   string
+	text    string
+}
+
+// ears are the subscriptions to all masters: an announcement goes to all of them, but one may be cut off from the others, and does not say so.
+type ears struct {
+	*tool
+	rdb     redis.UniversalClient
+	topic   string
+	events  chan<- heard
+	running sync.WaitGroup
+
+	mu   sync.Mutex
+	open map[string]context.CancelFunc // by address
+}
+
+const (
+	pause     = 500 * time.Millisecond // before a subscription is asked for again
+	lookAgain = 2 * time.Second        // which masters there are
+)
+
+// begin subscribes, or returns why it cannot.
+func (e *ears) begin(ctx context.Context) error {
+	e.open = make(map[string]context.CancelFunc)
+	limited, cancel := e.limited(ctx)
+	defer cancel()
+	nodes, err := masters(limited, e.rdb)
+	if err != nil {
+		return err
+	}
+	for _, node := range nodes {
+		sub, err := e.subscribe(limited, node)
+		if err != nil {
+			return err
+		}
+		e.start(ctx, node, sub)
+	}
+	if _, cluster := e.rdb.(*redis.ClusterClient); cluster {
+		e.running.Go(func() { e.follow(ctx) })
+	}
+	return nil
+}
+
+// follow takes up masters that are new, and leaves those that are none any more.
+func (e *ears) follow(ctx context.Context) {
+	for sleep(ctx, lookAgain) {
+		limited, cancel := e.limited(ctx)
+		nodes, err := masters(limited, e.rdb)
+		cancel()
+		if err != nil {
+			continue // those that there are tell of it
+		}
+		now := make(map[string]bool)
+		for _, node := range nodes {
+			now[node.Options().Addr] = true
+			e.start(ctx, node, nil)
+		}
+		e.mu.Lock()
+		for addr, end := range e.open {
+			if !now[addr] {
+				end()
+				delete(e.open, addr)
+			}
+		}
+		e.mu.Unlock()
+	}
+}
+
+func (e *ears) start(ctx context.Context, node *redis.Client, sub *redis.PubSub) {
+	addr := node.Options().Addr
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.open[addr] != nil {
+		return
+	}
+	ctx, end := context.WithCancel(ctx)
+	e.open[addr] = end
+	e.running.Go(func() { e.keep(ctx, node, sub) })
+}
+
+// keep listens to one master until ctx ends; sub is nil if it is not subscribed to yet.
+func (e *ears) keep(ctx context.Context, node *redis.Client, sub *redis.PubSub) {
+	for {
+		if sub != nil {
+			e.tell(ctx, heard{event: "listening", text: "to " + node.Options().Addr})
+			err := e.receive(ctx, sub)
+			if ctx.Err() != nil {
+				return
+			}
+			e.tell(ctx, heard{event: "lost", text: fmt.Sprintf("the subscription to %s, which is made anew: %v", node.Options().Addr, err)})
+		}
+		if !sleep(ctx, pause) {
+			return
+		}
+		limited, cancel := e.limited(ctx)
+		sub, _ = e.subscribe(limited, node) // it is tried again
+		cancel()
+	}
+}
+
+// subscribe returns when Redis has confirmed it.
+func (e *ears) subscribe(ctx context.Context, node *redis.Client) (*redis.PubSub, error) {
+	sub := node.Subscribe(ctx, e.topic)
+	if _, err := sub.Receive(ctx); err != nil {
+		sub.Close() //nolint:errcheck // nothing is to be done about it
+		return nil, err
+	}
+	return sub, nil
+}
+
+// receive returns when the subscription is lost: also if nothing comes for so long, for pings are asked for.
+func (e *ears) receive(ctx context.Context, sub *redis.PubSub) error {
+	var pinging sync.WaitGroup
+	defer pinging.Wait()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	closing := sync.OnceFunc(func() { sub.Close() }) //nolint:errcheck // nothing is to be done about it
+	defer closing()
+	defer context.AfterFunc(ctx, closing)()
+	silence := max(e.timeout, time.Second)
+	pinging.Go(func() {
+		for sleep(ctx, silence/3) {
+			sub.Ping(ctx) //nolint:errcheck // then nothing comes back
+		}
+	})
+	once, end := context.WithCancel(ctx)
+	end() // by it go-redis cannot dial: it would make the connection anew, and not say so
+	for {
+		got, err := sub.ReceiveTimeout(once, silence)
+		if err != nil {
+			return err
+		}
+		switch m := got.(type) {
+		case *redis.Subscription:
+			return errors.New("the connection was made anew")
+		case *redis.Message:
+			e.tell(ctx, heard{payload: &m.Payload})
+		}
+	}
+}
+
+func (e *ears) tell(ctx context.Context, h heard) {
+	select {
+	case e.events <- h:
+	case <-ctx.Done():
+	}
+}
+
+// sleep returns false if ctx has ended.
+func sleep(ctx context.Context, d time.Duration) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+// remembered numbers of a range tell what has been heard by way of another master.
+const remembered = 1 << 14
+
+// numbers are those of one range.
+type numbers struct {
+	last uint64
+	seen map[uint64]bool
+	ring []uint64
+	at   int
+}
+
+// take is for an announcement. If it is not fresh, it has been heard. gap is the number after which something is missing; 0: nothing is. One that is late has a smaller number than the last.
+func (n *numbers) take(previous, number uint64) (fresh bool, gap uint64, late bool) {
+	if n.seen[number] {
+		return false, 0, false
+	}
+	if n.seen == nil {
+		n.seen, n.ring = make(map[uint64]bool), make([]uint64, remembered)
+	}
+	delete(n.seen, n.ring[n.at])
+	n.seen[number], n.ring[n.at] = true, number
+	n.at = (n.at + 1) % remembered
+	if late = number < n.last; late {
+		return true, 0, true
+	}
+	if n.last != 0 && previous != n.last && mutant.Active != mutant.ToolLostNumber {
+		gap = n.last
+	}
+	n.last = number
+	return true, gap, false
+}

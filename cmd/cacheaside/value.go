@@ -1,0 +1,77 @@
+package main
+
+import (
+	"bytes"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"unicode"
+	"unicode/utf8"
+
+	"github.com/cacheaside/cacheaside/internal/codec"
+	"github.com/cacheaside/cacheaside/internal/lease"
+	"github.com/cacheaside/cacheaside/internal/mutant"
+)
+
+// shownValue is a value, in one of three ways, or why it is not shown.
+type shownValue struct {
+	JSON   json.RawMessage `json:"json,omitempty"`
+	Text   *string         `json:"text,omitempty"`
+	Hex    *string         `json:"hex,omitempty"`
+	Hidden string          `json:"hidden,omitempty"`
+}
+
+// value is that of an entry whose payload was read up to what may be shown; stored is how long the payload is.
+func (g *getting) value(e *lease.Entry, stored int64) *shownValue {
+	most := g.maxValue
+	if mutant.Active == mutant.ToolUnbounded {
+		most = 1 << 30
+	}
+	tooLong := &shownValue{Hidden: fmt.Sprintf("longer than --max-value %d", g.maxValue)}
+	if stored > int64(most) || stored != int64(len(e.Payload)) {
+		return tooLong
+	}
+	c, err := codec.New[[]byte](codec.Raw, 0, most, nil)
+	if err != nil {
+		return &shownValue{Hidden: err.Error()}
+	}
+	b, err := c.Decode(codec.Payload{Codec: codec.Raw, Compressed: e.Compressed, Bytes: e.Payload}) // as it is
+	switch {
+	case errors.Is(err, codec.ErrTooLarge):
+		return tooLong
+	case err != nil:
+		return &shownValue{Hidden: "it cannot be decompressed"}
+	}
+	return represent(b, codec.ID(e.Codec))
+}
+
+// represent shows bytes: JSON as such, text as text, else in hexadecimal digits.
+func represent(b []byte, id codec.ID) *shownValue {
+	text := string(b)
+	switch {
+	case id == codec.JSON && json.Valid(b) && utf8.Valid(b):
+		return &shownValue{JSON: b}
+	case id == codec.Raw && utf8.Valid(b), id == codec.JSON && utf8.Valid(b):
+		return &shownValue{Text: &text}
+	}
+	digits := hex.EncodeToString(b)
+	return &shownValue{Hex: &digits}
+}
+
+func (v *shownValue) row(row func(cells ...any)) {
+	switch {
+	case v.Hidden != "":
+		row("value", "not shown: "+v.Hidden)
+	case v.JSON != nil:
+		var line bytes.Buffer
+		if json.Compact(&line, v.JSON) != nil {
+			line.Write(v.JSON)
+		}
+		row("value", escapeJSON(line.Bytes(), unicode.IsPrint))
+	case v.Text != nil:
+		row("value", fmt.Sprintf("%q", *v.Text))
+	default:
+		row("value", "0x"+*v.Hex)
+	}
+}

@@ -1,0 +1,130 @@
+package consistency
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"math"
+	"time"
+
+	"github.com/cacheaside/cacheaside/internal/mutant"
+)
+
+// Row is an item as it lies in the table of an SQLOutbox.
+type Row struct {
+	Item            // its After is how long until it is due, or is given out again, less than 0 if it could be claimed for so long; its Claim is "" if nobody has claimed it
+	Unreadable bool // it holds no key: somebody else's
+}
+
+const (
+	listAtMost  = 1000
+	retryAtMost = 1000
+)
+
+// List gives up to limit rows, at most 1000, those due first, for who only looks: it claims none. What relays have claimed is among them, and what is not due.
+func (o *SQLOutbox) List(ctx context.Context, limit int) ([]Row, error) {
+	if limit < 1 || limit > listAtMost {
+		return nil, o.failed("list", fmt.Errorf("a limit of %d: 1 to %d", limit, listAtMost))
+	}
+	var all []Row
+	err := o.session(ctx, func(conn *sql.Conn) error {
+		rows, err := conn.QueryContext(ctx, o.text.list(limit))
+		if err != nil {
+			return err
+		}
+		all, err = readRows(rows)
+		return err
+	})
+	return all, o.failed("list", err)
+}
+
+func readRows(rows *sql.Rows) ([]Row, error) {
+	defer rows.Close() //nolint:errcheck // rows.Err tells
+	var all []Row
+	var c cells
+	var due any
+	to := make([]any, 0, len(c)+1)
+	for i := range c {
+		to = append(to, &c[i])
+	}
+	to = append(to, &due)
+	for rows.Next() {
+		if err := rows.Scan(to...); err != nil {
+			return nil, err
+		}
+		item, readable := c.item()
+		item.After = time.Duration(min(max(numberOf(due), math.MinInt64/1000), math.MaxInt64/1000)) * time.Microsecond
+		if item.Claim == "0" {
+			item.Claim = ""
+		}
+		all = append(all, Row{Item: item, Unreadable: !readable})
+	}
+	return all, rows.Err()
+}
+
+// Retry makes items due now that are not due yet, as a relay has put them off that could not do them, and answers how many. They stay in the queue. One that a relay has claimed may be done by another as well, which does
+// no harm. With DoubleDelete, an item that is done once is done the second time at once.
+func (o *SQLOutbox) Retry(ctx context.Context, ids ...string) (made int64, err error) {
+	rows := make([]rowID, len(ids))
+	for i, id := range ids {
+		if rows[i], err = parseID(id); err != nil {
+			return 0, o.failed("retry", err)
+		}
+	}
+	if len(ids) > retryAtMost {
+		return 0, o.failed("retry", fmt.Errorf("%d items: at most %d", len(ids), retryAtMost))
+	}
+	if len(ids) == 0 {
+		return 0, nil
+	}
+	made, err = o.makeDue(ctx, o.text.retry(rows))
+	return made, o.failed("retry", err)
+}
+
+// RetryAll is Retry for all items that have failed; not for those that wait for their time, the first or the second.
+func (o *SQLOutbox) RetryAll(ctx context.Context) (made int64, err error) {
+	for {
+		n, err := o.makeDue(ctx, o.text.retryFailed(retryAtMost))
+		made += n
+		if err != nil || n < retryAtMost {
+			return made, o.failed("retry", err)
+		}
+		if ctx.Err() != nil {
+			return made, o.failed("retry", ctx.Err())
+		}
+	}
+}
+
+func (o *SQLOutbox) makeDue(ctx context.Context, statement string) (made int64, err error) {
+	err = o.session(ctx, func(conn *sql.Conn) error {
+		result, err := conn.ExecContext(ctx, statement)
+		if err == nil {
+			made, err = result.RowsAffected()
+		}
+		return err
+	})
+	if err != nil {
+		return 0, err
+	}
+	return made, nil
+}
+
+func (s statements) list(limit int) string {
+	return fmt.Sprintf("SELECT %s, %s - created, due - %s FROM %s%s ORDER BY due LIMIT %d", itemColumns, s.now(), s.now(), s.table, s.hint("due"), limit)
+}
+
+func (s statements) retry(ids []rowID) string {
+	return fmt.Sprintf("UPDATE %s%s SET due = %s WHERE id IN (%s) AND due > %s", s.table, s.hint("PRIMARY"), s.now(), hexList(ids), s.now())
+}
+
+// retryFailed goes by the index of what is due, and by few at once, so that it waits for nobody for long, nor anybody for it.
+func (s statements) retryFailed(most int) string {
+	failed := " AND attempts > 0"
+	if mutant.Active == mutant.RetrySecond {
+		failed = ""
+	}
+	if s.dialect == SQLite {
+		return fmt.Sprintf("UPDATE %s SET due = %s WHERE id IN (SELECT id FROM %s WHERE due > %s%s ORDER BY due LIMIT %d)", s.table, s.now(), s.table, s.now(), failed, most)
+	}
+	return fmt.Sprintf("UPDATE %s%s SET due = %s WHERE due > %s%s ORDER BY due LIMIT %d", s.table, s.hint("due"), s.now(), s.now(), failed, most)
+}

@@ -1,0 +1,116 @@
+package consistency
+
+import (
+	"strings"
+	"testing"
+	"time"
+)
+
+// rowOf is the row of this text.
+func rowOf(t *outboxTest, text string) Row {
+	t.Helper()
+	rows, err := t.List(t.ctx(), 100)
+	t.check(err)
+	for _, r := range rows {
+		if r.Key.Text == text {
+			return r
+		}
+	}
+	t.Fatalf("no row of %q among %d", text, len(rows))
+	return Row{}
+}
+
+// TestList: who looks sees what is due, what is not and what is claimed, those due first, and changes nothing.
+func TestList(t *testing.T) {
+	eachOutbox(t, func(t *outboxTest) {
+		late, again := textItem("late"), textItem("again")
+		late.After, again.After, again.Again, again.Attempts = time.Hour, time.Minute, time.Second, 3
+		t.check(t.Put(t.ctx(), late, again, textItem("claimed")))
+		claimed := t.some(t.SQLOutbox, 10)
+		t.same(claimed, "claimed")
+		t.check(t.Put(t.ctx(), textItem("due")))
+		rows, err := t.List(t.ctx(), 100)
+		t.check(err)
+		var got []string
+		for _, r := range rows {
+			got = append(got, r.Key.Text)
+		}
+		if strings.Join(got, " ") != "due again late claimed" { // the claim is for an hour, too, from later on
+			t.Errorf("the order is %q", got)
+		}
+		if r := rowOf(t, "due"); r.After > 0 || r.Claim != "" || r.Attempts != 0 || r.Unreadable {
+			t.Errorf("due: %+v", r)
+		}
+		if r := rowOf(t, "again"); r.After < 30*time.Second || r.After > time.Minute || r.Again != time.Second || r.Attempts != 3 {
+			t.Errorf("again: %+v", r)
+		}
+		if r := rowOf(t, "claimed"); r.Claim != claimed[0].Claim || r.ID != claimed[0].ID {
+			t.Errorf("claimed: %+v of %+v", r, claimed[0])
+		}
+		t.same(t.some(t.SQLOutbox, 10), "due")
+		for _, limit := range []int{0, -1, 1001} {
+			if _, err := t.List(t.ctx(), limit); err == nil || !strings.Contains(err.Error(), "limit") {
+				t.Errorf("a limit of %d: %v", limit, err)
+			}
+		}
+		if rows, err := t.List(t.ctx(), 2); err != nil || len(rows) != 2 {
+			t.Errorf("two of four are %d: %v", len(rows), err)
+		}
+	})
+}
+
+// TestRetry: what is named becomes due, and stays in the queue.
+func TestRetry(t *testing.T) {
+	eachOutbox(t, func(t *outboxTest) {
+		a, b := textItem("a"), textItem("b")
+		a.ID, b.ID = strings.Repeat("a1", 16), strings.Repeat("b2", 16)
+		a.After, b.After = time.Hour, time.Hour
+		t.check(t.Put(t.ctx(), a, b))
+		t.same(t.some(t.SQLOutbox, 10))
+		n, err := t.Retry(t.ctx(), a.ID, strings.Repeat("cc", 16))
+		t.check(err)
+		if n != 1 {
+			t.Errorf("it has made %d due, not one", n)
+		}
+		t.same(t.some(t.SQLOutbox, 10), "a")
+		t.holds(2, "a retry removes nothing")
+		if n, err := t.Retry(t.ctx()); n != 0 || err != nil {
+			t.Errorf("of no items it has made %d due: %v", n, err)
+		}
+		if _, err := t.Retry(t.ctx(), "x' OR 1=1"); err == nil || !strings.Contains(err.Error(), "Item.ID") {
+			t.Errorf("what is no id: %v", err)
+		}
+	})
+}
+
+// TestRetryLeavesWhatWaits: of all items those become due that have failed, and none that waits for its first or second time.
+func TestRetryLeavesWhatWaits(t *testing.T) {
+	eachOutbox(t, func(t *outboxTest) {
+		items := textItems(retryAtMost + 5)
+		for i := range items {
+			items[i].After, items[i].Attempts = time.Hour, 1+i%3
+		}
+		second := textItem("second time")
+		second.After = time.Hour
+		t.check(t.Put(t.ctx(), append(items, second)...))
+		n, err := t.RetryAll(t.ctx())
+		t.check(err)
+		if n != int64(len(items)) {
+			t.Errorf("it has made %d due, of %d that have failed", n, len(items))
+		}
+		if d, err := t.Depth(t.ctx()); err != nil || d.Due != len(items) {
+			t.Errorf("%d are due: %v", d.Due, err)
+		}
+		if r := notDue(t); r != 1 {
+			t.Errorf("%d items are not due, want the one that waits", r)
+		}
+	})
+}
+
+// notDue is how many are not due.
+func notDue(t *outboxTest) int {
+	t.Helper()
+	d, err := t.Depth(t.ctx())
+	t.check(err)
+	return d.Items - d.Due
+}

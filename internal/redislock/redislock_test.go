@@ -1,0 +1,48 @@
+package redislock
+
+import (
+	"strings"
+	"testing"
+	"time"
+)
+
+func TestNames(t *testing.T) {
+	for _, name := range []string{"", "plain", "a}b%c", "%25", "%7D}", "{x}"} {
+		got, ok := Name("lock:", Key("lock:", name))
+		if !ok || got != name {
+			t.Errorf("%q becomes %q, %v", name, got, ok)
+		}
+	}
+	for _, key := range []string{"", "lock:", "lock:{", "lock:x}", "other:{x}", "lock:{a}b}", "lock:{a%b}"} {
+		if name, ok := Name("lock:", key); ok {
+			t.Errorf("%q is taken for the key of %q", key, name)
+		}
+	}
+}
+
+func TestParse(t *testing.T) {
+	now := time.UnixMilli(1790000000000)
+	l, ok := Parse("L1 abc 1790000000000001 1790000000500 1")
+	if !ok || l.Holder != "abc" || l.Token != 1790000000000001 || !l.Waited || !l.Held(now) || l.Held(now.Add(time.Second)) {
+		t.Errorf("%+v, %v", l, ok)
+	}
+	if l, ok := Parse("L1 - 5 0 0"); !ok || l.Held(now) || l.Token != 5 {
+		t.Errorf("%+v, %v", l, ok)
+	}
+	for _, bad := range []string{"", "L1", "L2 a 1 1 0", "L1 a 1 1 2", "L1  1 1 0", "L1 a -1 1 0", "L1 a +1 1 0", "L1 a 1 12345678901234567 0", "L1 a 1 1 0 0", "L1 a\n 1 1 0", "L1 a x 1 0"} {
+		if l, ok := Parse(bad); ok {
+			t.Errorf("%q is taken for %+v", bad, l)
+		}
+	}
+}
+
+// FuzzParse: what it takes for a lock it writes the same again.
+func FuzzParse(f *testing.F) {
+	f.Add("L1 abc 1790000000000001 1790000000500 1")
+	f.Fuzz(func(t *testing.T, value string) {
+		l, ok := Parse(value)
+		if ok && (l.Token < 0 || l.Holder == "" || strings.ContainsAny(l.Holder, " \n") || !strings.HasPrefix(value, "L1 "+l.Holder+" ")) {
+			t.Errorf("%q is %+v", value, l)
+		}
+	})
+}

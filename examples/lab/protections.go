@@ -1,0 +1,26 @@
+package main
+
+// protections are what can be switched off, by name.
+type protections map[string]bool
+
+const (
+	filter   = "bloom"
+	nulls    = "nulls"
+	stale    = "stale"
+	early    = "early"
+	maxLoads = "max-loads"
+	breaker  = "breaker"
+	memory   = "memory"
+	plainMap = "plain-map" // of the plain world
+)
+
+// protectionNames are in the order of the page.
+var protectionNames = []string{filter, nulls, stale, early, maxLoads, breaker, memory, plainMap}
+
+func allOn() protections {
+	on := protections{}
+	for _, name := range protectionNames {
+		on[name] = true
+	}
+	return on
+}

@@ -129,12 +129,15 @@ func (d *database) end(id int64) {
 	}
 }
 
-// write changes a row at once; writers do not fail, nor wait for connections, so that both worlds change alike.
-func (d *database) write(id int64) (version int64) {
+// write changes a row at once: writers do not wait, so that both worlds change alike.
+func (d *database) write(id int64) (version int64, err error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	if d.failing {
+		return 0, errDatabase
+	}
 	d.rows[id]++
-	return d.rows[id]
+	return d.rows[id], nil
 }
 
 func (d *database) version(id int64) int64 {

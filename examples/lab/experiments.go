@@ -74,7 +74,7 @@ func (w *world) race(id int64, pause time.Duration, said func(string)) string {
 	before := w.refused()
 	h := w.db.hold(id)
 	reader := make(chan answer, 1)
-	go func() { reader <- w.read(0, id) }()
+	w.wg.Go(func() { reader <- w.readFor(2*pause+5*time.Second, 0, id) })
 	select {
 	case <-h.read:
 	case a := <-reader:
@@ -84,7 +84,12 @@ func (w *world) race(id int64, pause time.Duration, said func(string)) string {
 	old := w.db.version(id)
 	said(fmt.Sprintf("A load has read v%d, and is held.", old))
 	_ = sleep(w.life, pause)
-	version := w.write(1, id)
+	version, err := w.write(1, id)
+	if err != nil {
+		w.db.letGo(id, h)
+		<-reader
+		return fmt.Sprintf("No race: the row could not be changed (%s).", failure(err))
+	}
 	said(fmt.Sprintf("A load has read v%d, and is held. v%d is written and invalidated.", old, version))
 	_ = sleep(w.life, pause)
 	w.db.letGo(id, h)

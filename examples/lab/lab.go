@@ -49,7 +49,7 @@ type state struct {
 }
 
 func newLab(c config) (*lab, error) {
-	l := &lab{config: c, start: time.Now(), film: film{viewers: map[chan []byte]bool{}}, state: state{Reads: usualReads, Writes: usualWrites, Protections: allOn()}, watch: []int64{1, 2, 3, firstRace, firstStampede}}
+	l := &lab{config: c, start: time.Now(), film: film{viewers: map[chan []byte]bool{}}, state: state{Reads: usualReads, Writes: usualWrites, Protections: usualProtections()}, watch: []int64{1, 2, 3, firstRace, firstStampede}}
 	l.life, l.stop = context.WithCancel(context.Background())
 	var err error
 	l.protected, err = newWorld("protected", &eventLog{start: l.start}, func(address string, db *database) (process, error) { return newProtected(address, db) })

@@ -45,7 +45,7 @@ func newProtected(address string, db *database) (*protected, error) {
 	if _, err := p.filter.Rebuild(context.Background(), bloom.Keys(texts...), &bloom.RebuildOptions{Settle: -1}); err != nil {
 		return nil, err
 	}
-	return p, p.rebuild(allOn())
+	return p, p.rebuild(usualProtections())
 }
 
 // rebuild makes the cache anew, with other options. Reads that are under way finish with the old one.
@@ -92,6 +92,9 @@ func (p *protected) loaderOptions(on protections) *cacheaside.LoaderOptions {
 	}
 	if on[nulls] {
 		o.NullTTL = ttl
+	}
+	if on[whenDown] {
+		o.RedisDown = cacheaside.StaleWhenDown
 	}
 	if on[filter] {
 		o.Filter = p.filter

@@ -130,7 +130,7 @@ func (l *lab) measure(name, what string, change func(*state), do func(*world)) (
 	var out outcome
 	for w, m := range begun {
 		t := w.meter.end(m.tally)
-		text := fmt.Sprintf("%s The %s since: %s.", what, milliseconds(time.Since(t.begun)), t)
+		text := fmt.Sprintf("%s In the first %.1f s: %s.", what, time.Since(t.begun).Seconds(), t)
 		if n := w.waiting(); n > 0 {
 			text += fmt.Sprintf(" %s to be tried again.", count(n, "invalidation"))
 		}

@@ -10,6 +10,7 @@ const (
 	usualWrites = 5
 	mostReads   = 2000
 	mostWrites  = 100
+	hotRows     = 10 // the first, to which half of the writes go
 )
 
 // traffic makes the same reads and writes in both worlds until the lab ends. It waits for none of them, as users do not wait for each other.
@@ -39,7 +40,10 @@ func (l *lab) traffic() {
 			}
 		}
 		for ; writes >= 1; writes-- {
-			p, id := random.IntN(processes), int64(rank.Uint64())+1
+			p, id := random.IntN(processes), random.Int64N(trafficRows)+1
+			if random.IntN(2) == 0 {
+				id = random.Int64N(hotRows) + 1
+			}
 			for _, w := range l.worlds() {
 				w.goWrite(p, id)
 			}

@@ -10,7 +10,7 @@ import (
 
 const (
 	processes  = 4
-	patience   = time.Second            // of a caller
+	patience   = 1500 * time.Millisecond // of a caller
 	retryEvery = 100 * time.Millisecond // what could not be invalidated
 	underWay   = 4000                   // reads of a world at once, at most
 )
@@ -90,15 +90,30 @@ type answer struct {
 
 // read asks a process, as a caller of some patience, and compares the answer with the truth.
 func (w *world) read(p int, id int64) answer {
+	return w.readFor(patience, p, id)
+}
+
+// readFor is read for a caller of another patience. When it has run out the caller has left, whether the client heeds the context or hangs.
+func (w *world) readFor(patience time.Duration, p int, id int64) answer {
 	ctx, cancel := context.WithTimeout(w.life, patience)
 	defer cancel()
 	start := time.Now()
-	r, err := w.fleet[p].get(ctx, id)
-	a := answer{row: r, err: err, took: time.Since(start)}
-	if err == nil {
-		a.stale = w.truth.staleFor(id, r.Version, start)
+	answered := make(chan answer, 1)
+	w.wg.Go(func() {
+		r, err := w.fleet[p].get(ctx, id)
+		answered <- answer{row: r, err: err}
+	})
+	var a answer
+	select {
+	case a = <-answered:
+	case <-ctx.Done():
+		a.err = ctx.Err()
 	}
-	w.meter.read(a.took, err != nil && !errors.Is(err, errNoRow), a.stale)
+	a.took = time.Since(start)
+	if a.err == nil {
+		a.stale = w.truth.staleFor(id, a.row.Version, start)
+	}
+	w.meter.read(a.took, a.err != nil && !errors.Is(a.err, errNoRow), a.stale)
 	return a
 }
 
@@ -116,19 +131,22 @@ func (w *world) goRead(p int, id int64) {
 }
 
 // write changes a row, and invalidates it. What could not be invalidated is tried again, as a consistency.Writer would; the plain processes do not tell that it could not.
-func (w *world) write(p int, id int64) (version int64) {
-	version = w.db.write(id)
+func (w *world) write(p int, id int64) (version int64, err error) {
+	if version, err = w.db.write(id); err != nil {
+		return 0, err // nothing has changed
+	}
 	if err := w.fleet[p].invalidate(w.life, id); err != nil {
 		w.mu.Lock()
 		w.pending[id] = max(w.pending[id], version)
 		w.mu.Unlock()
-		return version
+		return version, nil
 	}
 	w.truth.settle(id, version)
-	return version
+	return version, nil
 }
 
-func (w *world) goWrite(p int, id int64) { w.wg.Go(func() { w.write(p, id) }) }
+// goWrite is a write that nobody waits for. That the database refuses it is no concern of the caches.
+func (w *world) goWrite(p int, id int64) { w.wg.Go(func() { _, _ = w.write(p, id) }) }
 
 // tryAgain invalidates what could not be.
 func (w *world) tryAgain() {

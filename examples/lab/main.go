@@ -126,7 +126,7 @@ func run(ctx context.Context, address string, stdout io.Writer) error {
 	case <-ctx.Done():
 	}
 	l.stop() // ends the streams of frames, for which Shutdown would wait
-	within, cancel := context.WithTimeout(context.Background(), 2*time.Second)
+	within, cancel := context.WithTimeout(context.Background(), 500*time.Millisecond)
 	defer cancel()
 	if server.Shutdown(within) != nil {
 		_ = server.Close()

@@ -12,7 +12,7 @@ const (
 	breaker  = "breaker"
 	memory   = "memory"
 	whenDown = "stale-when-down" // the only one that is off at first, as in the library
-	plainMap = "plain-map" // of the plain world
+	plainMap = "plain-map"       // of the plain world
 )
 
 // protectionNames are in the order of the page.

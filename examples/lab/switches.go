@@ -80,6 +80,8 @@ func (l *lab) throw(ctx context.Context, name string, o order) (outcome, error) 
 		return r.outcome, r.err
 	case <-ctx.Done():
 		return outcome{}, ctx.Err()
+	case <-l.life.Done():
+		return outcome{}, errClosed
 	}
 }
 

@@ -11,8 +11,8 @@ import (
 const (
 	processes  = 4
 	patience   = 1500 * time.Millisecond // of a caller
-	retryEvery = 100 * time.Millisecond // what could not be invalidated
-	underWay   = 4000                   // reads of a world at once, at most
+	retryEvery = 100 * time.Millisecond  // what could not be invalidated
+	underWay   = 4000                    // reads of a world at once, at most
 )
 
 // process is one program of a fleet, in one of the two manners.

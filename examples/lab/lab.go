@@ -16,8 +16,9 @@ type lab struct {
 	life  context.Context
 	stop  context.CancelFunc
 	wg    sync.WaitGroup
-	trial sync.Mutex // held while an experiment runs: one at a time
-	hand  sync.Mutex // held while a switch is thrown: what is shown is what is so
+	trial sync.Mutex    // held while an experiment runs: one at a time
+	queue chan struct{} // has one for each experiment that runs or waits
+	hand  sync.Mutex    // held while a switch is thrown: what is shown is what is so
 
 	mu    sync.Mutex
 	state state
@@ -49,7 +50,7 @@ type state struct {
 }
 
 func newLab(c config) (*lab, error) {
-	l := &lab{config: c, start: time.Now(), film: film{viewers: map[chan []byte]bool{}}, state: state{Reads: usualReads, Writes: usualWrites, Protections: usualProtections()}, watch: []int64{1, 2, 3, firstRace, firstStampede}}
+	l := &lab{config: c, start: time.Now(), queue: make(chan struct{}, maxQueue), film: film{viewers: map[chan []byte]bool{}}, state: state{Reads: usualReads, Writes: usualWrites, Protections: usualProtections()}, watch: []int64{1, 2, 3, firstRace, firstStampede}}
 	l.life, l.stop = context.WithCancel(context.Background())
 	var err error
 	l.protected, err = newWorld("protected", &eventLog{start: l.start}, func(address string, db *database) (process, error) { return newProtected(address, db) })

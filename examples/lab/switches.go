@@ -12,7 +12,7 @@ import (
 )
 
 var (
-	errBusy   = errors.New("another experiment is under way")
+	errBusy   = errors.New("other experiments are waiting already")
 	errClosed = errors.New("the lab is closing")
 )
 
@@ -226,10 +226,11 @@ func (l *lab) race(order) (outcome, error) {
 
 // experiment runs in one world after the other, so that they do not take the processor from each other; but for the race, in which nobody is in a hurry.
 func (l *lab) experiment(name string, first int64, run func(w *world, id int64, said func(string)) string) (outcome, error) {
-	if !l.trial.TryLock() {
-		return outcome{}, errBusy
+	done, err := l.alone()
+	if err != nil {
+		return outcome{}, err
 	}
-	defer l.trial.Unlock()
+	defer done()
 	id := l.nextRow(first)
 	var out outcome
 	do := func(w *world) {
@@ -246,6 +247,23 @@ func (l *lab) experiment(name string, first int64, run func(w *world, id int64, 
 		do(w)
 	}
 	return out, nil
+}
+
+// maxQueue is how many experiments may wait for their turn, the one that runs included.
+const maxQueue = 8
+
+// alone waits until no other experiment runs.
+func (l *lab) alone() (done func(), err error) {
+	select {
+	case l.queue <- struct{}{}:
+	default:
+		return nil, errBusy
+	}
+	l.trial.Lock()
+	return func() {
+		l.trial.Unlock()
+		<-l.queue
+	}, nil
 }
 
 // nextRow returns a row of this kind that was not used for long, and has it watched.
@@ -265,10 +283,6 @@ func (l *lab) nextRow(first int64) int64 {
 
 // protect makes the caches anew, with other options.
 func (l *lab) protect(o order) (outcome, error) {
-	if !l.trial.TryLock() { // an experiment is for one set of options
-		return outcome{}, errBusy
-	}
-	defer l.trial.Unlock()
 	var on protections
 	changed := "protected"
 	if *o.Name == plainMap {

@@ -3,7 +3,7 @@
 
 const span = 60000; // milliseconds that are plotted
 const worlds = ["protected", "plain"];
-const rowNames = ["row 1, the hottest", "row 2", "row 3", "row of the race", "row of the stampede"];
+const rowNames = ["row 1 (hottest)", "row 2", "row 3", "race row", "stampede row"];
 const logLines = 6;
 
 let history = []; // of {at, protected, plain}

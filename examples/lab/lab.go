@@ -33,9 +33,10 @@ type config struct {
 	window time.Duration // how long a switch is measured
 	pause  time.Duration // between the steps of the race
 	frame  time.Duration // between two frames
+	reads  int           // a second, at first
 }
 
-var usual = config{window: 2 * time.Second, pause: 900 * time.Millisecond, frame: 200 * time.Millisecond}
+var usual = config{window: 2 * time.Second, pause: 900 * time.Millisecond, frame: 200 * time.Millisecond, reads: 400}
 
 // state is how the switches stand.
 type state struct {
@@ -50,7 +51,7 @@ type state struct {
 }
 
 func newLab(c config) (*lab, error) {
-	l := &lab{config: c, start: time.Now(), queue: make(chan struct{}, maxQueue), film: film{viewers: map[chan []byte]bool{}}, state: state{Reads: usualReads, Writes: usualWrites, Protections: usualProtections()}, watch: []int64{1, 2, 3, firstRace, firstStampede}}
+	l := &lab{config: c, start: time.Now(), queue: make(chan struct{}, maxQueue), film: film{viewers: map[chan []byte]bool{}}, state: state{Reads: c.reads, Writes: usualWrites, Protections: usualProtections()}, watch: []int64{1, 2, 3, firstRace, firstStampede}}
 	l.life, l.stop = context.WithCancel(context.Background())
 	var err error
 	l.protected, err = newWorld("protected", &eventLog{start: l.start}, func(address string, db *database) (process, error) { return newProtected(address, db) })

@@ -146,7 +146,7 @@ func (l *latencies) quantile(q float64) time.Duration {
 	if all == 0 {
 		return 0
 	}
-	rest := all - int(q*float64(all))
+	rest := max(1, all-int(q*float64(all)))
 	for i := len(l) - 1; i >= 0; i-- {
 		if rest -= l[i]; rest <= 0 {
 			n, quarter := i/4, i%4

@@ -6,8 +6,7 @@ import (
 )
 
 const (
-	usualReads  = 400 // a second, in each world
-	usualWrites = 5
+	usualWrites = 5 // a second, in each world
 	mostReads   = 2000
 	mostWrites  = 100
 	hotRows     = 10 // the first, to which half of the writes go

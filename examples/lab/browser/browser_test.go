@@ -215,6 +215,10 @@ func (v *visit) picture(t *testing.T, name string, dark bool) {
 		emulation.SetEmulatedMedia().WithFeatures([]*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: scheme}}),
 		chromedp.Sleep(300*time.Millisecond), // the next frame is drawn in these colours
 		chromedp.CaptureScreenshot(&png))
+	png, err := smaller(png)
+	if err != nil {
+		t.Fatal(err)
+	}
 	if err := os.WriteFile(filepath.Join(os.Getenv(picturesVariable), name+".png"), png, 0o644); err != nil {
 		t.Fatal(err)
 	}

@@ -3,7 +3,7 @@
 
 const span = 60000; // milliseconds that are plotted
 const worlds = ["protected", "plain"];
-const rowNames = ["row 1 (hottest)", "row 2", "row 3", "race row", "stampede row"];
+const rowNames = ["hottest row", "second", "third", "race row", "stampede row"];
 const logLines = 6;
 
 let history = []; // of {at, protected, plain}
@@ -118,6 +118,10 @@ function showWorld(name, scene) {
 		return line;
 	}));
 
+	if (!scene.log.length) {
+		root.querySelector(".log").replaceChildren(make("li", "What your switches have come to is told here. Start with the stampede.", "open"));
+		return;
+	}
 	const key = JSON.stringify(scene.log);
 	if (key === shown[name]) return;
 	shown[name] = key;

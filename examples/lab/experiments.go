@@ -7,19 +7,16 @@ import (
 	"time"
 )
 
-const (
-	stampeders   = 1000 // callers of a stampede, over all processes
-	absentKeys   = 1000 // that are sent by one burst, each twice
-	absentAtOnce = 50
-)
+// absentAtOnce is how many reads of absent keys are under way at once.
+const absentAtOnce = 50
 
 // stampede has many callers, in all processes, ask for one cold row at once.
-func (w *world) stampede(id int64) string {
+func (w *world) stampede(id int64, callers int) string {
 	seen := w.db.spy(id)
-	answers := make([]answer, stampeders)
+	answers := make([]answer, callers)
 	var ready, wg sync.WaitGroup
 	start := make(chan struct{})
-	ready.Add(stampeders)
+	ready.Add(callers)
 	for i := range answers {
 		wg.Go(func() {
 			ready.Done()
@@ -32,7 +29,7 @@ func (w *world) stampede(id int64) string {
 	wg.Wait()
 	s := seen()
 	slowest, failed := summary(answers)
-	text := fmt.Sprintf("%s of one cold row: %s", count(stampeders, "caller"), count(s.loads, "load"))
+	text := fmt.Sprintf("%s of one cold row: %s", count(callers, "caller"), count(s.loads, "load"))
 	if s.peak > 1 {
 		text += fmt.Sprintf(", %s at once over %d connections", thousands(s.peak), connections)
 	}
@@ -44,25 +41,25 @@ func (w *world) stampede(id int64) string {
 }
 
 // sendAbsent asks for many keys that have no row, each twice.
-func (w *world) sendAbsent() string {
+func (w *world) sendAbsent(keys int) string {
 	w.mu.Lock()
 	first := w.absent
-	w.absent += absentKeys
+	w.absent += int64(keys)
 	w.mu.Unlock()
 	before, start := w.db.absentLoads(), time.Now()
-	answers := make([]answer, 2*absentKeys)
+	answers := make([]answer, 2*keys)
 	var wg sync.WaitGroup
 	for n := range absentAtOnce {
 		wg.Go(func() {
 			for i := n; i < len(answers); i += absentAtOnce {
-				answers[i] = w.read(i%processes, first+int64(i%absentKeys))
+				answers[i] = w.read(i%processes, first+int64(i%keys))
 			}
 		})
 	}
 	wg.Wait()
 	took := time.Since(start)
 	_, failed := summary(answers)
-	text := fmt.Sprintf("%s of %s that do not exist: %s, all done in %s", count(len(answers), "read"), count(absentKeys, "key"), count(w.db.absentLoads()-before, "load"), milliseconds(took))
+	text := fmt.Sprintf("%s of %s that do not exist: %s, all done in %s", count(len(answers), "read"), count(keys, "key"), count(w.db.absentLoads()-before, "load"), milliseconds(took))
 	if failed > 0 {
 		text += ", " + count(failed, "error")
 	}

@@ -34,9 +34,10 @@ type config struct {
 	pause  time.Duration // between the steps of the race
 	frame  time.Duration // between two frames
 	reads  int           // a second, at first
+	crowd  int           // callers of a stampede, over all processes; and keys of a burst of absent ones, each sent twice
 }
 
-var usual = config{window: 2 * time.Second, pause: 900 * time.Millisecond, frame: 200 * time.Millisecond, reads: 400}
+var usual = config{window: 2 * time.Second, pause: 900 * time.Millisecond, frame: 200 * time.Millisecond, reads: 400, crowd: 1000}
 
 // state is how the switches stand.
 type state struct {

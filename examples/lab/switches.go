@@ -198,7 +198,10 @@ func (l *lab) expire(order) (outcome, error) {
 		ids[i] = int64(i) + 1
 	}
 	return l.measure("expire", fmt.Sprintf("All %d keys expire.", trafficRows), nothing, func(w *world) {
-		for _, p := range w.fleet {
+		for i, p := range w.fleet {
+			if _, ok := p.(*protected); ok && i > 0 {
+				break // they hear of it
+			}
 			_ = p.expire(w.life, ids...) // with Redis out of reach there is nothing that could
 		}
 	})
@@ -213,11 +216,11 @@ func (l *lab) setTraffic(o order) (outcome, error) {
 func nothing(*state) {}
 
 func (l *lab) stampede(order) (outcome, error) {
-	return l.experiment("stampede", firstStampede, func(w *world, id int64, _ func(string)) string { return w.stampede(id) })
+	return l.experiment("stampede", firstStampede, func(w *world, id int64, _ func(string)) string { return w.stampede(id, l.config.crowd) })
 }
 
 func (l *lab) absent(order) (outcome, error) {
-	return l.experiment("absent", 0, func(w *world, _ int64, _ func(string)) string { return w.sendAbsent() })
+	return l.experiment("absent", 0, func(w *world, _ int64, _ func(string)) string { return w.sendAbsent(l.config.crowd) })
 }
 
 func (l *lab) race(order) (outcome, error) {

@@ -26,7 +26,7 @@ type testLab struct {
 // startLab serves a lab in which switches are measured for a short time only.
 func startLab(t *testing.T) *testLab {
 	t.Helper()
-	l, err := newLab(config{window: 150 * time.Millisecond, pause: 10 * time.Millisecond, frame: 40 * time.Millisecond, reads: 150, crowd: crowd})
+	l, err := newLab(config{window: 100 * time.Millisecond, pause: 10 * time.Millisecond, frame: 60 * time.Millisecond, reads: 150, crowd: crowd})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -63,7 +63,7 @@ func (l *testLab) look(t *testing.T) {
 func (l *testLab) until(t *testing.T, what string, good func(frame) bool) frame {
 	t.Helper()
 	var last frame
-	for deadline := time.Now().Add(10 * time.Second); time.Now().Before(deadline) && l.stream.Scan(); {
+	for deadline := time.Now().Add(20 * time.Second); time.Now().Before(deadline) && l.stream.Scan(); {
 		data, ok := bytes.CutPrefix(l.stream.Bytes(), []byte("data: {"))
 		if !ok { // the history is an array
 			continue
@@ -132,7 +132,7 @@ func number(t *testing.T, text, re string) int {
 
 func waitFor(t *testing.T, what string, good func() bool) {
 	t.Helper()
-	for deadline := time.Now().Add(10 * time.Second); !good(); time.Sleep(10 * time.Millisecond) {
+	for deadline := time.Now().Add(20 * time.Second); !good(); time.Sleep(10 * time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatal("no ", what)
 		}

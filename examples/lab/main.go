@@ -34,7 +34,7 @@ Usage:  go run ./examples/lab [flags]
 `
 
 func main() {
-	address, err := parse(os.Args[1:], os.Stderr)
+	address, c, err := parse(os.Args[1:], os.Stderr)
 	switch {
 	case errors.Is(err, flag.ErrHelp):
 		return
@@ -45,32 +45,36 @@ func main() {
 	slog.SetDefault(slog.New(slog.DiscardHandler))
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	context.AfterFunc(ctx, stop) // so that a second Ctrl-C ends it at once
-	if err := run(ctx, address, os.Stdout); err != nil {
+	if err := run(ctx, address, c, os.Stdout); err != nil {
 		fmt.Fprintln(os.Stderr, "lab:", err)
 		os.Exit(1)
 	}
 }
 
-func parse(args []string, stderr io.Writer) (address string, err error) {
+func parse(args []string, stderr io.Writer) (address string, c config, err error) {
+	c = usual
 	flags := flag.NewFlagSet("lab", flag.ContinueOnError)
 	flags.SetOutput(stderr)
 	flags.StringVar(&address, "addr", "127.0.0.1:8080", "`address` to serve on: 127.0.0.1 or localhost, and a port; if that is taken, the next free one")
+	flags.DurationVar(&c.window, "window", usual.window, "how long after a switch its `effect` is measured")
 	flags.Usage = func() {
 		fmt.Fprint(stderr, usage)
 		flags.PrintDefaults()
 	}
 	if err := flags.Parse(args); err != nil {
-		return "", err
+		return "", c, err
 	}
 	if flags.NArg() > 0 {
 		err = fmt.Errorf("unexpected argument %q", flags.Arg(0))
 	} else if _, _, err = split(address); err != nil {
 		err = fmt.Errorf("-addr: %w", err)
+	} else if c.window < 100*time.Millisecond || c.window > time.Minute {
+		err = errors.New("-window: from 100ms to 1m")
 	}
 	if err != nil {
 		fmt.Fprintf(stderr, "lab: %v (-help tells more)\n", err)
 	}
-	return address, err
+	return address, c, err
 }
 
 // split takes an address of this machine apart.
@@ -105,13 +109,13 @@ func listen(ctx context.Context, address string) (net.Listener, error) {
 }
 
 // run serves until ctx ends, and leaves nothing behind.
-func run(ctx context.Context, address string, stdout io.Writer) error {
+func run(ctx context.Context, address string, c config, stdout io.Writer) error {
 	listener, err := listen(ctx, address)
 	if err != nil {
 		return err
 	}
-	defer listener.Close()
-	l, err := newLab(usual)
+	defer func() { _ = listener.Close() }()
+	l, err := newLab(c)
 	if err != nil {
 		return err
 	}

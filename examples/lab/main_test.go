@@ -94,7 +94,7 @@ func TestRun(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	out, in := io.Pipe()
 	ended := make(chan error, 1)
-	go func() { ended <- run(ctx, taken.Addr().String(), in) }()
+	go func() { ended <- run(ctx, taken.Addr().String(), usual, in) }()
 	line, err := bufio.NewReader(out).ReadString('\n')
 	if err != nil {
 		t.Fatal(err)
@@ -126,15 +126,15 @@ func TestRun(t *testing.T) {
 
 func TestFlags(t *testing.T) {
 	var help bytes.Buffer
-	if _, err := parse([]string{"-help"}, &help); !errors.Is(err, flag.ErrHelp) || !strings.Contains(help.String(), "-addr") {
+	if _, _, err := parse([]string{"-help"}, &help); !errors.Is(err, flag.ErrHelp) || !strings.Contains(help.String(), "-addr") || !strings.Contains(help.String(), "-window") {
 		t.Errorf("error %v, and %q", err, help.String())
 	}
-	for _, bad := range [][]string{{"-addr", "0.0.0.0:8080"}, {"-addr", ":8080"}, {"-addr", "127.0.0.1"}, {"-addr", "127.0.0.1:http"}, {"-addr", "127.0.0.1:65536"}, {"-addr", "[::]:1"}, {"more"}, {"-unknown"}} {
-		if _, err := parse(bad, io.Discard); err == nil {
+	for _, bad := range [][]string{{"-addr", "0.0.0.0:8080"}, {"-addr", ":8080"}, {"-addr", "127.0.0.1"}, {"-addr", "127.0.0.1:http"}, {"-addr", "127.0.0.1:65536"}, {"-addr", "[::]:1"}, {"-window", "0s"}, {"-window", "1h"}, {"more"}, {"-unknown"}} {
+		if _, _, err := parse(bad, io.Discard); err == nil {
 			t.Errorf("%q: no error", bad)
 		}
 	}
-	if address, err := parse(nil, io.Discard); err != nil || address != "127.0.0.1:8080" {
-		t.Errorf("%q, %v", address, err)
+	if address, c, err := parse(nil, io.Discard); err != nil || address != "127.0.0.1:8080" || c != usual {
+		t.Errorf("%q, %+v, %v", address, c, err)
 	}
 }

@@ -34,7 +34,7 @@ func newRedisServer() (*redisServer, error) {
 
 // tick makes what is stored expire. The server's own ClockTTL(true) would sort all keys at each command.
 func (s *redisServer) tick() {
-	ticker := time.NewTicker(5 * time.Millisecond)
+	ticker := time.NewTicker(10 * time.Millisecond)
 	defer ticker.Stop()
 	last := time.Now()
 	for {

@@ -25,7 +25,8 @@ func newTruth() *truth { return &truth{changes: map[int64][]change{}} }
 func (t *truth) settle(id, version int64) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	c := append(t.changes[id], change{version, time.Now()})
+	c := t.changes[id]
+	c = append(c, change{version, time.Now()})
 	if len(c) > maxRemembered {
 		c = append(c[:0], c[len(c)-maxRemembered:]...)
 	}

@@ -71,31 +71,31 @@ func TestGuard(t *testing.T) {
 // TestViewers fills all places of those who look on: one more is told so, and a place that is left is free.
 func TestViewers(t *testing.T) {
 	l := startLab(t)
-	look := func() *http.Response {
+	look := func() (io.Closer, int) {
 		response, err := l.client.Get(l.server.URL + "/events")
 		if err != nil {
 			t.Fatal(err)
 		}
-		return response
+		return response.Body, response.StatusCode
 	}
 	var open []io.Closer
 	for range maxViewers {
-		response := look()
-		open = append(open, response.Body)
-		if response.StatusCode != http.StatusOK {
-			t.Fatal(response.Status)
+		body, status := look()
+		open = append(open, body)
+		if status != http.StatusOK {
+			t.Fatal(status)
 		}
 	}
-	tooMany := look()
-	tooMany.Body.Close()
-	if tooMany.StatusCode != http.StatusServiceUnavailable {
-		t.Error(tooMany.Status)
+	body, status := look()
+	body.Close()
+	if status != http.StatusServiceUnavailable {
+		t.Error(status)
 	}
 	open[0].Close()
 	waitFor(t, "a free place", func() bool {
-		response := look()
-		defer response.Body.Close()
-		return response.StatusCode == http.StatusOK
+		body, status := look()
+		body.Close()
+		return status == http.StatusOK
 	})
 	for _, body := range open[1:] {
 		body.Close()

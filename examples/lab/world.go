@@ -4,6 +4,8 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"maps"
+	"slices"
 	"sync"
 	"time"
 )
@@ -152,26 +154,19 @@ func (w *world) goWrite(p int, id int64) { w.wg.Go(func() { _, _ = w.write(p, id
 func (w *world) tryAgain() {
 	for p := 0; sleep(w.life, retryEvery) == nil; p = (p + 1) % processes {
 		w.mu.Lock()
-		todo := w.pending
-		w.pending = map[int64]int64{}
+		todo := maps.Clone(w.pending)
 		w.mu.Unlock()
-		var ids []int64
-		for id := range todo {
-			ids = append(ids, id)
-		}
-		if len(ids) == 0 {
+		if len(todo) == 0 || w.fleet[p].invalidate(w.life, slices.Collect(maps.Keys(todo))...) != nil {
 			continue
 		}
-		err := w.fleet[p].invalidate(w.life, ids...)
+		w.mu.Lock()
 		for id, version := range todo {
-			if err == nil {
-				w.truth.settle(id, version)
-				continue
+			w.truth.settle(id, version)
+			if w.pending[id] == version { // else there is a later one
+				delete(w.pending, id)
 			}
-			w.mu.Lock()
-			w.pending[id] = max(w.pending[id], version)
-			w.mu.Unlock()
 		}
+		w.mu.Unlock()
 	}
 }
 

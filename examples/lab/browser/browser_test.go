@@ -55,7 +55,11 @@ func startLab(t *testing.T) string {
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
-	lab := exec.Command(binary, "-addr", "127.0.0.1:0")
+	window := "500ms"
+	if os.Getenv(picturesVariable) != "" {
+		window = "2s" // as usual
+	}
+	lab := exec.Command(binary, "-addr", "127.0.0.1:0", "-window", window)
 	var stderr bytes.Buffer
 	lab.Stderr = &stderr
 	stdout, err := lab.StdoutPipe()

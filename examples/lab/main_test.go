@@ -94,7 +94,11 @@ func TestRun(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	out, in := io.Pipe()
 	ended := make(chan error, 1)
-	go func() { ended <- run(ctx, taken.Addr().String(), usual, in) }()
+	go func() {
+		err := run(ctx, taken.Addr().String(), usual, in)
+		in.CloseWithError(io.EOF)
+		ended <- err
+	}()
 	line, err := bufio.NewReader(out).ReadString('\n')
 	if err != nil {
 		t.Fatal(err)

@@ -1,0 +1,204 @@
+package main
+
+import (
+	"encoding/json"
+	"maps"
+	"math"
+	"slices"
+	"sync"
+	"time"
+)
+
+const (
+	maxViewers   = 16
+	historySpan  = time.Minute
+	smoothFrames = 5 // rates and quantiles are those of so many frames
+)
+
+// film is what the lab shows: frames, some a second, to all who look.
+type film struct {
+	mu      sync.Mutex
+	viewers map[chan []byte]bool
+	points  []points // of the last minute
+}
+
+// frame is all that the page shows at one time. It stands alone: who has missed one needs only the next.
+type frame struct {
+	At        int64 `json:"at"` // milliseconds since the start
+	State     state `json:"state"`
+	Protected scene `json:"protected"`
+	Plain     scene `json:"plain"`
+}
+
+// points are what is plotted of a frame.
+type points struct {
+	At        int64 `json:"at"`
+	Protected point `json:"protected"`
+	Plain     point `json:"plain"`
+}
+
+// point is what has happened in a world in the last second.
+type point struct {
+	Hits   float64 `json:"hits"` // the share of reads that cost no load
+	Loads  float64 `json:"loads"`
+	AtOnce int     `json:"at_once"`
+	P99    float64 `json:"p99_ms"`
+	Errors float64 `json:"errors"`
+	Stale  float64 `json:"stale"`
+	Reads  float64 `json:"reads"`
+}
+
+// scene is one world.
+type scene struct {
+	Now      point     `json:"now"`
+	Reads    int       `json:"reads"` // since the start, as what follows
+	Loads    int       `json:"loads"`
+	Errors   int       `json:"errors"`
+	Stale    int       `json:"stale"`
+	Overdue  int       `json:"overdue"`
+	OldestMs float64   `json:"oldest_ms"`
+	Pending  int       `json:"pending"`
+	Watched  []watched `json:"watched"`
+	Log      []event   `json:"log"`
+}
+
+// watched is one row, in all places where it may be.
+type watched struct {
+	ID       int64           `json:"id"`
+	Database int64           `json:"database"`
+	Redis    seen            `json:"redis"`
+	Memory   [processes]seen `json:"memory"`
+}
+
+// seen is a version in a cache; 0: none.
+type seen struct {
+	Version int64 `json:"v"`
+	Stale   bool  `json:"stale"`
+}
+
+// shoot takes frames until the lab ends.
+func (l *lab) shoot() {
+	ticker := time.NewTicker(l.config.frame)
+	defer ticker.Stop()
+	recent := map[*world][]*tally{}
+	open := map[*world]*tally{}
+	for _, w := range l.worlds() {
+		open[w] = w.meter.begin()
+	}
+	for {
+		select {
+		case <-ticker.C:
+		case <-l.life.Done():
+			return
+		}
+		for _, w := range l.worlds() {
+			next := w.meter.begin()
+			recent[w] = append(recent[w], w.meter.end(open[w]))
+			if len(recent[w]) > smoothFrames {
+				recent[w] = recent[w][1:]
+			}
+			open[w] = next
+		}
+		l.show(l.take(recent))
+	}
+}
+
+// take makes a frame of the last tallies.
+func (l *lab) take(recent map[*world][]*tally) frame {
+	l.mu.Lock()
+	f := frame{At: time.Since(l.start).Milliseconds(), State: l.state}
+	rows := slices.Clone(l.watch)
+	l.mu.Unlock()
+	for _, w := range l.worlds() {
+		into := &f.Protected
+		if w.name == "plain" {
+			into = &f.Plain
+		}
+		*into = w.scene(recent[w], rows)
+	}
+	return f
+}
+
+func (w *world) scene(recent []*tally, rows []int64) scene {
+	total := w.meter.sum()
+	s := scene{Reads: total.Reads, Loads: total.Loads, Errors: total.Errors, Stale: total.Stale, Overdue: total.Overdue,
+		OldestMs: inMilliseconds(total.Oldest), Pending: w.waiting(), Log: w.log.lines()}
+	var now tally
+	for _, t := range recent {
+		now.add(t)
+	}
+	seconds := time.Since(recent[0].begun).Seconds()
+	rate := func(n int) float64 { return math.Round(float64(n)/seconds*10) / 10 }
+	s.Now = point{Hits: math.Round(now.hits()*1000) / 1000, Loads: rate(now.Loads), AtOnce: recent[len(recent)-1].AtOnce,
+		P99: inMilliseconds(now.Took.quantile(0.99)), Errors: rate(now.Errors), Stale: rate(now.Stale), Reads: rate(now.Reads)}
+	for _, id := range rows {
+		s.Watched = append(s.Watched, w.look(id))
+	}
+	return s
+}
+
+// look finds a row in all places. What is outdated is told by what had been settled before.
+func (w *world) look(id int64) watched {
+	start := time.Now()
+	out := watched{ID: id}
+	see := func(r row, ok bool) seen {
+		if !ok {
+			return seen{}
+		}
+		return seen{Version: r.Version, Stale: w.truth.staleFor(id, r.Version, start) > 0}
+	}
+	out.Redis = see(w.inRedis(id))
+	for i, p := range w.fleet {
+		out.Memory[i] = see(p.remembers(id))
+	}
+	out.Database = w.db.version(id)
+	return out
+}
+
+// show gives a frame to all viewers. Who has not taken the last one misses it.
+func (l *lab) show(f frame) {
+	text, err := json.Marshal(f)
+	if err != nil {
+		panic(err) // of plain structs, without a NaN
+	}
+	v := &l.film
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.points = append(v.points, points{f.At, f.Protected.Now, f.Plain.Now})
+	if most := int(historySpan / l.config.frame); len(v.points) > most {
+		v.points = slices.Delete(v.points, 0, len(v.points)-most)
+	}
+	for viewer := range maps.Keys(v.viewers) {
+		select {
+		case <-viewer:
+		default:
+		}
+		viewer <- text
+	}
+}
+
+// view returns the last minute, as JSON, and a channel of frames. It answers false if too many look on.
+func (v *film) view() (history []byte, frames chan []byte, ok bool) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if len(v.viewers) >= maxViewers {
+		return nil, nil, false
+	}
+	history, err := json.Marshal(v.points)
+	if err != nil {
+		panic(err)
+	}
+	frames = make(chan []byte, 1)
+	v.viewers[frames] = true
+	return history, frames, true
+}
+
+func (v *film) leave(frames chan []byte) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	delete(v.viewers, frames)
+}
+
+func inMilliseconds(d time.Duration) float64 {
+	return math.Round(float64(d)/float64(time.Millisecond)*100) / 100
+}

@@ -1,0 +1,108 @@
+package main
+
+import (
+	"context"
+	"sync"
+	"time"
+)
+
+// lab is both worlds, what is done to them, and who watches.
+type lab struct {
+	config    config
+	start     time.Time
+	protected *world
+	plain     *world
+
+	life  context.Context
+	stop  context.CancelFunc
+	wg    sync.WaitGroup
+	trial sync.Mutex    // held while an experiment runs: one at a time
+	queue chan struct{} // has one for each experiment that runs or waits
+	hand  sync.Mutex    // held while a switch is thrown: what is shown is what is so
+
+	mu    sync.Mutex
+	state state
+	turn  int64   // of the experiments' rows
+	watch []int64 // rows that are shown
+	ended bool
+	film  film
+}
+
+// config is what a test has otherwise.
+type config struct {
+	window time.Duration // how long a switch is measured
+	pause  time.Duration // between the steps of the race
+	frame  time.Duration // between two frames
+	reads  int           // a second, at first
+	crowd  int           // callers of a stampede, over all processes; and keys of a burst of absent ones, each sent twice
+}
+
+var usual = config{window: 2 * time.Second, pause: 900 * time.Millisecond, frame: 200 * time.Millisecond, reads: 400, crowd: 1000}
+
+// state is how the switches stand.
+type state struct {
+	Reads       int             `json:"reads"` // a second
+	Writes      int             `json:"writes"`
+	Killed      bool            `json:"killed"`
+	Frozen      bool            `json:"frozen"`
+	Slow        bool            `json:"slow"`
+	Failing     bool            `json:"failing"`
+	Cut         [processes]bool `json:"cut"`
+	Protections protections     `json:"protections"`
+}
+
+func newLab(c config) (*lab, error) {
+	l := &lab{config: c, start: time.Now(), queue: make(chan struct{}, maxQueue), film: film{viewers: map[chan []byte]bool{}}, state: state{Reads: c.reads, Writes: usualWrites, Protections: usualProtections()}, watch: []int64{1, 2, 3, firstRace, firstStampede}}
+	l.life, l.stop = context.WithCancel(context.Background())
+	var err error
+	l.protected, err = newWorld("protected", &eventLog{start: l.start}, func(address string, db *database) (process, error) { return newProtected(address, db) })
+	if err != nil {
+		return nil, err
+	}
+	l.plain, err = newWorld("plain", &eventLog{start: l.start}, func(address string, db *database) (process, error) { return newPlain(address, db), nil })
+	if err != nil {
+		l.protected.close()
+		return nil, err
+	}
+	l.wg.Go(l.traffic)
+	l.wg.Go(l.shoot)
+	return l, nil
+}
+
+func (l *lab) worlds() [2]*world { return [2]*world{l.protected, l.plain} }
+
+// close ends all that goes on, and waits for it.
+func (l *lab) close() {
+	l.mu.Lock()
+	l.ended = true
+	l.mu.Unlock()
+	l.stop()
+	for _, w := range l.worlds() {
+		w.stop()
+		w.redis.each(func(k *link) { k.kill(true) })
+	}
+	l.wg.Wait()
+	for _, w := range l.worlds() {
+		w.close()
+	}
+}
+
+// begin has do run until it ends, on a goroutine of the lab's. It answers false after close.
+func (l *lab) begin(do func()) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.ended {
+		return false
+	}
+	l.wg.Go(do)
+	return true
+}
+
+// both does something in both worlds, at the same time.
+func (l *lab) both(do func(*world)) {
+	var wg sync.WaitGroup
+	for _, w := range l.worlds() {
+		wg.Go(func() { do(w) })
+	}
+	wg.Wait()
+}

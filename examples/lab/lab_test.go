@@ -1,0 +1,381 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/json"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"regexp"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+)
+
+// testLab is a lab that is served, and somebody who looks on.
+type testLab struct {
+	lab    *lab
+	server *httptest.Server
+	client *http.Client
+	stream *bufio.Scanner
+}
+
+// startLab serves a lab in which switches are measured for a short time only.
+func startLab(t *testing.T) *testLab {
+	t.Helper()
+	l, err := newLab(config{window: 100 * time.Millisecond, pause: 10 * time.Millisecond, frame: 60 * time.Millisecond, reads: 150, crowd: crowd})
+	if err != nil {
+		t.Fatal(err)
+	}
+	tl := &testLab{lab: l, server: httptest.NewServer(l.handler()), client: &http.Client{}}
+	t.Cleanup(func() {
+		tl.client.CloseIdleConnections()
+		l.stop()
+		tl.server.Close()
+		start := time.Now()
+		l.close()
+		if took := time.Since(start); took > 5*time.Second {
+			t.Errorf("closing took %v", took)
+		}
+	})
+	return tl
+}
+
+// look begins to read frames.
+func (l *testLab) look(t *testing.T) {
+	t.Helper()
+	response, err := l.client.Get(l.server.URL + "/events")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { response.Body.Close() })
+	if kind := response.Header.Get("Content-Type"); kind != "text/event-stream" {
+		t.Fatalf("frames are %q", kind)
+	}
+	l.stream = bufio.NewScanner(response.Body)
+	l.stream.Buffer(nil, 1<<20)
+}
+
+// until reads frames until one is as it should be.
+func (l *testLab) until(t *testing.T, what string, good func(frame) bool) frame {
+	t.Helper()
+	var last frame
+	for deadline := time.Now().Add(20 * time.Second); time.Now().Before(deadline) && l.stream.Scan(); {
+		data, ok := bytes.CutPrefix(l.stream.Bytes(), []byte("data: {"))
+		if !ok { // the history is an array
+			continue
+		}
+		last = frame{}
+		if err := json.Unmarshal(append([]byte("{"), data...), &last); err != nil {
+			t.Fatal(err)
+		}
+		if good(last) {
+			return last
+		}
+	}
+	t.Fatalf("no frame with %s (%v); the last one: %+v", what, l.stream.Err(), last)
+	return last
+}
+
+// throw throws a switch, and returns what each world's log says of it in the frames.
+func (l *testLab) throw(t *testing.T, name, order string) (protected, plain string) {
+	t.Helper()
+	start := time.Now()
+	request, err := http.NewRequestWithContext(t.Context(), http.MethodPost, l.server.URL+"/switch/"+name, strings.NewReader(order))
+	if err != nil {
+		t.Fatal(err)
+	}
+	request.Header.Set("Origin", l.server.URL)
+	request.Header.Set("Content-Type", "application/json")
+	response, err := l.client.Do(request)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer response.Body.Close()
+	body, err := io.ReadAll(response.Body)
+	if err != nil || response.StatusCode != http.StatusOK {
+		t.Fatalf("%s %s: %s %s", name, order, response.Status, body)
+	}
+	var out outcome
+	if err := json.Unmarshal(body, &out); err != nil {
+		t.Fatal(err)
+	}
+	shows := func(s scene, text string) bool {
+		for _, e := range s.Log {
+			if e.Switch == name && e.Done && e.Text == text {
+				return true
+			}
+		}
+		return false
+	}
+	l.until(t, "the line of "+name, func(f frame) bool { return shows(f.Protected, out.Protected) && shows(f.Plain, out.Plain) })
+	t.Logf("%s %s (%v)\n  protected: %s\n  plain:     %s", name, order, time.Since(start).Round(time.Millisecond), out.Protected, out.Plain)
+	return out.Protected, out.Plain
+}
+
+// number finds a figure in a line.
+func number(t *testing.T, text, re string) int {
+	t.Helper()
+	found := regexp.MustCompile(re).FindStringSubmatch(text)
+	if found == nil {
+		t.Fatalf("%q has no %s", text, re)
+	}
+	n, err := strconv.Atoi(strings.ReplaceAll(found[1], ",", ""))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+func waitFor(t *testing.T, what string, good func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(20 * time.Second); !good(); time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal("no ", what)
+		}
+	}
+}
+
+// crowd is how many come to an experiment: with the race detector fewer, for it makes the embedded Redis, whose scripts are interpreted, slow.
+const crowd = 1000 - 800*race
+
+const (
+	loadsOf  = `([\d,]+) loads?\b`
+	errorsOf = `([\d,]+) errors?\b`
+	oldIn    = `then (\d) of 4 processes read the old row`
+)
+
+// TestSwitches throws each switch, and finds in the frames what it has done to both worlds.
+func TestSwitches(t *testing.T) {
+	l := startLab(t)
+	l.look(t)
+	l.until(t, "rows in memory everywhere", func(f frame) bool { return known(f.Protected.Watched[0]) && known(f.Plain.Watched[0]) })
+
+	t.Run("stampede", func(t *testing.T) {
+		if plain := l.stampede(t); number(t, plain, loadsOf) < 2 {
+			t.Error("plain is to make more loads than one")
+		}
+		l.until(t, "the row of the stampede", func(f frame) bool {
+			return f.Protected.Watched[4].Redis.Version == 1 && f.Plain.Watched[4].Redis.Version == 1
+		})
+	})
+	t.Run("race", func(t *testing.T) {
+		protected, plain := l.throw(t, "race", `{}`)
+		if number(t, protected, oldIn) != 0 || !strings.Contains(protected, "its caller got v2, v1 was refused; Redis holds v2") {
+			t.Error("protected did not refuse the old row")
+		}
+		if number(t, plain, oldIn) != processes || !strings.Contains(plain, "its caller got v1; Redis holds v1") {
+			t.Error("plain did not keep it")
+		}
+		f := l.until(t, "the row of the race", func(f frame) bool { return f.Plain.Watched[3].Redis.Stale && known(f.Plain.Watched[3]) })
+		for _, s := range append(f.Protected.Watched[3].Memory[:], f.Protected.Watched[3].Redis) {
+			if s.Stale || s.Version != 2 {
+				t.Errorf("protected has %+v", f.Protected.Watched[3])
+			}
+		}
+		if f.Plain.Stale < processes || f.Plain.OldestMs <= 0 {
+			t.Errorf("%d stale answers in plain", f.Plain.Stale)
+		}
+	})
+	t.Run("absent", func(t *testing.T) {
+		protected, plain := l.throw(t, "absent", `{}`)
+		if number(t, protected, loadsOf) > crowd/10 || number(t, plain, loadsOf) != 2*crowd {
+			t.Error("protected is to turn nearly all away, plain none")
+		}
+	})
+	t.Run("database fails", func(t *testing.T) {
+		l.throw(t, "traffic", `{"reads":150,"writes":0}`)
+		l.warm()
+		l.throw(t, "fail", `{"on":true}`)
+		was := l.until(t, "a frame", func(frame) bool { return true })
+		_, plain := l.throw(t, "expire", `{}`)
+		is := l.until(t, "a frame", func(frame) bool { return true })
+		l.fewErrors(t, was, is)
+		if 2*number(t, plain, errorsOf) < number(t, plain, `([\d,]+) reads`) {
+			t.Error("plain has something to serve")
+		}
+		before := l.until(t, "a frame", func(frame) bool { return true })
+		if _, plain := l.throw(t, "race", `{}`); !strings.HasPrefix(plain, "No race") {
+			t.Error("a race without a row")
+		}
+		after := l.until(t, "a frame", func(f frame) bool { return f.At > before.At })
+		if after.Plain.Watched[0].Database != before.Plain.Watched[0].Database {
+			t.Error("a database that fails was written to")
+		}
+		l.throw(t, "fail", `{"on":false}`)
+		l.throw(t, "traffic", `{"reads":150,"writes":5}`)
+	})
+	t.Run("kill", func(t *testing.T) {
+		before := l.until(t, "rows in Redis", func(f frame) bool { return f.Plain.Watched[0].Redis.Version > 0 })
+		l.throw(t, "kill", `{"on":true}`)
+		l.throw(t, "traffic", `{"reads":150,"writes":100}`)
+		f := l.until(t, "memory of protected that is not trusted, invalidations that wait, and none in plain", func(f frame) bool {
+			return f.State.Killed && empty(f.Protected.Watched[0]) && f.Protected.Pending > 0 && f.Plain.Pending == 0
+		})
+		l.fewErrors(t, before, f)
+		l.throw(t, "traffic", `{"reads":150,"writes":0}`)
+		l.until(t, "old rows in the Redis of plain, which nobody can reach", func(f frame) bool { return anyOld(f.Plain) })
+		l.throw(t, "kill", `{"on":false}`)
+		f = l.until(t, "all invalidations of protected", func(f frame) bool {
+			return !f.State.Killed && f.Protected.Pending == 0 && known(f.Protected.Watched[0])
+		})
+		if anyOld(f.Protected) {
+			t.Errorf("old rows in protected: %+v", f.Protected.Watched)
+		}
+		l.throw(t, "traffic", `{"reads":150,"writes":5}`)
+	})
+	t.Run("freeze", func(t *testing.T) {
+		before := l.until(t, "a frame", func(frame) bool { return true })
+		l.throw(t, "freeze", `{"on":true}`)
+		f := l.until(t, "errors in plain", func(f frame) bool { return f.State.Frozen && f.Plain.Errors > before.Plain.Errors })
+		l.fewErrors(t, before, f)
+		l.throw(t, "freeze", `{"on":false}`)
+		l.until(t, "memory of protected", func(f frame) bool { return known(f.Protected.Watched[0]) })
+	})
+	t.Run("channel", func(t *testing.T) {
+		l.throw(t, "channel", `{"on":true,"process":2}`)
+		l.until(t, "an empty memory of process 2, and no other", func(f frame) bool {
+			m := f.Protected.Watched[0].Memory
+			return f.State.Cut == [processes]bool{1: true} && m[1].Version == 0 && m[0].Version > 0 && m[2].Version > 0 && m[3].Version > 0
+		})
+		l.throw(t, "channel", `{"on":false,"process":2}`)
+		l.until(t, "memory of process 2", func(f frame) bool { return !f.State.Cut[1] && f.Protected.Watched[0].Memory[1].Version > 0 })
+	})
+	t.Run("flush", func(t *testing.T) {
+		protected, plain := l.throw(t, "flush", `{}`)
+		if number(t, protected, loadsOf) == 0 || number(t, plain, loadsOf) == 0 {
+			t.Error("nobody has filled Redis again")
+		}
+	})
+	t.Run("database is slow", func(t *testing.T) {
+		l.throw(t, "slow", `{"on":true}`)
+		if plain := l.stampede(t); number(t, plain, `slowest caller ([\d,]+) ms`) < 500 || number(t, plain, errorsOf) == 0 {
+			t.Error("a query takes 500 ms, and plain has no connections for all")
+		}
+		l.throw(t, "slow", `{"on":false}`)
+		f := l.until(t, "a fast database", func(f frame) bool { return !f.State.Slow })
+		if f.State.Killed || f.State.Frozen || f.State.Failing {
+			t.Errorf("%+v", f.State)
+		}
+	})
+	t.Run("traffic", func(t *testing.T) {
+		l.throw(t, "traffic", `{"reads":0,"writes":0}`)
+		l.until(t, "no reads", func(f frame) bool { return f.State.Reads == 0 && f.Protected.Now.Reads == 0 && f.Plain.Now.Reads == 0 })
+		l.throw(t, "traffic", `{"reads":150,"writes":5}`)
+		l.until(t, "reads", func(f frame) bool { return f.Protected.Now.Reads > 50 && f.Plain.Now.Reads > 50 })
+	})
+	f := l.until(t, "a frame", func(frame) bool { return true })
+	if f.Protected.Overdue != 0 {
+		t.Errorf("%d answers in protected were stale for longer than MaxStaleness", f.Protected.Overdue)
+	}
+}
+
+// TestProtections switches each off and on, and looks at what those do that show at once.
+func TestProtections(t *testing.T) {
+	l := startLab(t)
+	l.look(t)
+	off := func(name string) { l.throw(t, "protection", `{"name":"`+name+`","on":false}`) }
+	on := func(name string) { l.throw(t, "protection", `{"name":"`+name+`","on":true}`) }
+
+	off(filter)
+	if protected, _ := l.throw(t, "absent", `{}`); number(t, protected, loadsOf) < crowd || number(t, protected, loadsOf) >= 2*crowd {
+		t.Error("without the filter each absence is to be loaded once, or a little more where Redis is slow")
+	}
+	off(nulls)
+	if protected, _ := l.throw(t, "absent", `{}`); number(t, protected, loadsOf) <= crowd {
+		t.Error("with nothing remembered each is to be loaded again")
+	}
+	on(nulls)
+	on(filter)
+	off(memory)
+	l.until(t, "no memory", func(f frame) bool {
+		return !f.State.Protections[memory] && empty(f.Protected.Watched[0]) && f.Protected.Watched[0].Redis.Version > 0
+	})
+	on(memory)
+	l.until(t, "memory", func(f frame) bool { return known(f.Protected.Watched[0]) })
+	off(stale)
+	l.throw(t, "fail", `{"on":true}`)
+	if protected, _ := l.throw(t, "expire", `{}`); number(t, protected, errorsOf) < 5 {
+		t.Error("without stale serving, nothing is left to be served")
+	}
+	l.throw(t, "fail", `{"on":false}`)
+	on(stale)
+	off(plainMap)
+	l.until(t, "no map in plain", func(f frame) bool { return empty(f.Plain.Watched[0]) && f.Plain.Watched[0].Redis.Version > 0 })
+	on(plainMap)
+	on(whenDown)
+	l.throw(t, "kill", `{"on":true}`)
+	if protected, _ := l.throw(t, "traffic", `{"reads":1000,"writes":5}`); number(t, protected, loadsOf) != 0 || number(t, protected, errorsOf) == 0 {
+		t.Error("while Redis is down the database is asked, or nothing is missing in memory")
+	}
+	l.throw(t, "traffic", `{"reads":150,"writes":5}`)
+	l.throw(t, "kill", `{"on":false}`)
+	off(whenDown)
+	for _, name := range []string{early, maxLoads, breaker} {
+		off(name)
+		l.until(t, name+" off", func(f frame) bool { return !f.State.Protections[name] })
+		on(name)
+	}
+}
+
+// warm has each row of the traffic read in both worlds, so that Redis has all.
+func (l *testLab) warm() {
+	var wg sync.WaitGroup
+	for n := range int64(10) {
+		wg.Go(func() {
+			for id := n + 1; id <= trafficRows; id += 10 {
+				l.lab.protected.read(0, id)
+				l.lab.plain.read(0, id)
+			}
+		})
+	}
+	wg.Wait()
+}
+
+// fewErrors fails if protected has had errors. Some few there may be: on a machine with other things to do, callers run out of patience.
+func (l *testLab) fewErrors(t *testing.T, before, after frame) {
+	t.Helper()
+	if n, reads := after.Protected.Errors-before.Protected.Errors, after.Protected.Reads-before.Protected.Reads; n > 1+reads/20 {
+		t.Errorf("%d errors in %d reads of protected", n, reads)
+	}
+}
+
+// stampede starts one, in which protected loads the row once, and returns what plain has done. It may be tried again: a machine with other things to do may take longer than the 250 ms
+// after which Redis is taken for being out of reach, and then each process loads.
+func (l *testLab) stampede(t *testing.T) (plain string) {
+	t.Helper()
+	for range 4 {
+		protected, plain := l.throw(t, "stampede", `{}`)
+		if number(t, protected, loadsOf) == 1 {
+			return plain
+		}
+	}
+	t.Error("protected is to make 1 load")
+	return plain
+}
+
+// known tells whether each process remembers a row.
+func known(w watched) bool {
+	for _, m := range w.Memory {
+		if m.Version == 0 {
+			return false
+		}
+	}
+	return true
+}
+
+// empty tells whether no process does.
+func empty(w watched) bool { return w.Memory == [processes]seen{} }
+
+// anyOld tells whether Redis holds an old version of a row of the traffic.
+func anyOld(s scene) bool {
+	for _, w := range s.Watched[:3] {
+		if w.Redis.Stale {
+			return true
+		}
+	}
+	return false
+}

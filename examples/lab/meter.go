@@ -1,0 +1,184 @@
+package main
+
+import (
+	"fmt"
+	"maps"
+	"math/bits"
+	"strings"
+	"sync"
+	"time"
+)
+
+// tally is what has been counted in a stretch of time.
+type tally struct {
+	Reads, Loads, Errors int
+	Stale                int           // answers older than a change whose writer had finished
+	Overdue              int           // of them, those that were so for longer than MaxStaleness
+	Oldest               time.Duration // the stalest answer, measured from when its writer had finished
+	AtOnce               int           // the most loads that ran at one time, those that wait for a connection included
+	Took                 latencies     // of all reads
+
+	begun time.Time
+}
+
+// meter counts what happens in one world, into all tallies that are open.
+type meter struct {
+	mu      sync.Mutex
+	running int // loads
+	total   *tally
+	open    map[*tally]bool
+}
+
+func newMeter() *meter {
+	m := &meter{open: map[*tally]bool{}}
+	m.total = m.begin()
+	return m
+}
+
+// begin opens a tally.
+func (m *meter) begin() *tally {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	t := &tally{AtOnce: m.running, begun: time.Now()}
+	m.open[t] = true
+	return t
+}
+
+// end closes t, which belongs to the caller then.
+func (m *meter) end(t *tally) *tally {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	delete(m.open, t)
+	return t
+}
+
+// sum returns what has been counted since the start.
+func (m *meter) sum() tally {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return *m.total
+}
+
+func (m *meter) loadBegins() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.running++
+	for t := range maps.Keys(m.open) {
+		t.Loads++
+		t.AtOnce = max(t.AtOnce, m.running)
+	}
+}
+
+func (m *meter) loadEnds() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.running--
+}
+
+// read counts an answer that took so long, and was stale for so long when it was asked for.
+func (m *meter) read(took time.Duration, failed bool, stale time.Duration) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for t := range maps.Keys(m.open) {
+		t.Reads++
+		t.Took.add(took)
+		if failed {
+			t.Errors++
+		}
+		if stale > 0 {
+			t.Stale++
+			t.Oldest = max(t.Oldest, stale)
+		}
+		if stale > maxStaleness {
+			t.Overdue++
+		}
+	}
+}
+
+// add joins what was counted in another stretch to t.
+func (t *tally) add(o *tally) {
+	t.Reads, t.Loads, t.Errors = t.Reads+o.Reads, t.Loads+o.Loads, t.Errors+o.Errors
+	t.Stale, t.Overdue = t.Stale+o.Stale, t.Overdue+o.Overdue
+	t.Oldest, t.AtOnce = max(t.Oldest, o.Oldest), max(t.AtOnce, o.AtOnce)
+	for i, n := range o.Took {
+		t.Took[i] += n
+	}
+}
+
+// hits is the share of reads that cost the database nothing.
+func (t *tally) hits() float64 {
+	if t.Reads == 0 {
+		return 1
+	}
+	return max(0, 1-float64(t.Loads)/float64(t.Reads))
+}
+
+// String is the tally in words, for the log of events.
+func (t *tally) String() string {
+	var s strings.Builder
+	fmt.Fprintf(&s, "%s, p99 %s; %s", count(t.Reads, "read"), milliseconds(t.Took.quantile(0.99)), count(t.Loads, "load"))
+	if t.AtOnce > 1 {
+		fmt.Fprintf(&s, ", at most %d at once", t.AtOnce)
+	}
+	fmt.Fprintf(&s, "; %s; %s", count(t.Errors, "error"), count(t.Stale, "stale answer"))
+	if t.Stale > 0 {
+		fmt.Fprintf(&s, ", the oldest by %s", milliseconds(t.Oldest))
+	}
+	return s.String()
+}
+
+// latencies is a histogram: four buckets for each power of two, in microseconds.
+type latencies [128]int
+
+func (l *latencies) add(d time.Duration) {
+	us := uint64(max(1, d.Microseconds()))
+	n := bits.Len64(us)
+	quarter := us << (64 - n) >> 61 & 3
+	l[min(n*4+int(quarter), len(l)-1)]++
+}
+
+// quantile returns the upper end of the bucket in which the quantile lies.
+func (l *latencies) quantile(q float64) time.Duration {
+	all := 0
+	for _, n := range l {
+		all += n
+	}
+	if all == 0 {
+		return 0
+	}
+	rest := max(1, all-int(q*float64(all)))
+	for i := len(l) - 1; i >= 0; i-- {
+		if rest -= l[i]; rest <= 0 {
+			n, quarter := i/4, i%4
+			return time.Duration(float64(uint64(1)<<n)*(5+float64(quarter))/8*1000) * time.Nanosecond
+		}
+	}
+	return 0
+}
+
+func count(n int, what string) string {
+	if n == 1 {
+		return "1 " + what
+	}
+	return thousands(n) + " " + what + "s"
+}
+
+func thousands(n int) string {
+	s := fmt.Sprint(n)
+	for i := len(s) - 3; i > 0; i -= 3 {
+		s = s[:i] + "," + s[i:]
+	}
+	return s
+}
+
+func milliseconds(d time.Duration) string {
+	ms := float64(d) / float64(time.Millisecond)
+	switch {
+	case ms < 10:
+		return fmt.Sprintf("%.1f ms", ms)
+	case ms < 10_000:
+		return thousands(int(ms+0.5)) + " ms"
+	default:
+		return fmt.Sprintf("%.1f s", ms/1000)
+	}
+}

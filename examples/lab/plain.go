@@ -1,0 +1,99 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// plain is a process with cache-aside as it is written in an afternoon: a map, GET, on a miss load and SET; after a write DEL. Each line looks right.
+type plain struct {
+	rdb *redis.Client
+	db  *database
+
+	mu     sync.Mutex
+	noMap  bool
+	memory map[int64]remembered
+}
+
+type remembered struct {
+	row   row
+	until time.Time
+}
+
+func newPlain(address string, db *database) *plain {
+	return &plain{rdb: redis.NewClient(&redis.Options{Addr: address, PoolSize: poolSize}), db: db, memory: map[int64]remembered{}}
+}
+
+func (p *plain) get(ctx context.Context, id int64) (row, error) {
+	if r, ok := p.remembers(id); ok {
+		return r, nil
+	}
+	var r row
+	text, err := p.rdb.Get(ctx, plainKey(id)).Bytes()
+	if err == nil && json.Unmarshal(text, &r) == nil {
+		p.remember(r)
+		return r, nil
+	}
+	// Redis does not have it, or does not answer: there is still the database. All who miss come here at once.
+	if r, err = p.db.load(ctx, id); err != nil {
+		return r, err // that there is no such row is found out again by the next one
+	}
+	if text, err = json.Marshal(r); err == nil {
+		// The row may have changed since it was read. And what is stored together will expire together.
+		_ = p.rdb.Set(ctx, plainKey(id), text, ttl).Err()
+	}
+	p.remember(r)
+	return r, nil
+}
+
+// invalidate tells nobody of a DEL that has failed, and the maps of other processes of none.
+func (p *plain) invalidate(ctx context.Context, ids ...int64) error {
+	for _, id := range ids {
+		_ = p.rdb.Del(ctx, plainKey(id)).Err()
+		p.forget(id)
+	}
+	return nil
+}
+
+// expire is what happens when a TTL has passed, in Redis and in this process' map.
+func (p *plain) expire(ctx context.Context, ids ...int64) error { return p.invalidate(ctx, ids...) }
+
+func (p *plain) remembers(id int64) (row, bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	m, ok := p.memory[id]
+	return m.row, ok && time.Now().Before(m.until)
+}
+
+func (p *plain) remember(r row) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if !p.noMap {
+		p.memory[r.ID] = remembered{r, time.Now().Add(memoryTTL)}
+	}
+}
+
+func (p *plain) forget(id int64) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	delete(p.memory, id)
+}
+
+func (p *plain) rebuild(on protections) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.noMap = !on[plainMap]
+	clear(p.memory)
+	return nil
+}
+
+func (p *plain) key(id int64) string { return plainKey(id) }
+
+func (p *plain) close() { _ = p.rdb.Close() }
+
+func plainKey(id int64) string { return "row:" + strconv.FormatInt(id, 10) }

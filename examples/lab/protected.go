@@ -1,0 +1,181 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/cacheaside/cacheaside"
+	"github.com/cacheaside/cacheaside/bloom"
+)
+
+// protected is a process that uses the library.
+type protected struct {
+	rdb    *redis.Client
+	db     *database
+	filter *bloom.Local
+
+	mu      sync.Mutex
+	now     *caches
+	retired sync.WaitGroup // those that were replaced, and are closed when their last read has ended
+}
+
+// caches are what the options of the moment have made.
+type caches struct {
+	cache *cacheaside.Cache
+	rows  *cacheaside.Loader[int64, row]
+	users sync.WaitGroup
+}
+
+func newProtected(address string, db *database) (*protected, error) {
+	p := &protected{rdb: redis.NewClient(&redis.Options{Addr: address, ContextTimeoutEnabled: true, PoolSize: poolSize}), db: db}
+	var err error
+	if p.filter, err = bloom.NewLocal(10_000, 0.01, nil); err != nil {
+		return nil, err
+	}
+	var texts []string
+	for id := range allRows() {
+		texts = append(texts, strconv.FormatInt(id, 10))
+	}
+	// No row is ever inserted in the lab, so that there is no transaction to be waited for.
+	if _, err := p.filter.Rebuild(context.Background(), bloom.Keys(texts...), &bloom.RebuildOptions{Settle: -1}); err != nil {
+		return nil, err
+	}
+	return p, p.rebuild(usualProtections())
+}
+
+// rebuild makes the cache anew, with other options. Reads that are under way finish with the old one.
+func (p *protected) rebuild(on protections) error {
+	options := &cacheaside.Options{MaxStaleness: maxStaleness, MaxLoads: -1}
+	if on[maxLoads] {
+		options.MaxLoads = connections / processes
+	}
+	if !on[memory] {
+		options.MemoryBytes = -1
+	}
+	c := &caches{}
+	var err error
+	if c.cache, err = cacheaside.New(p.rdb, options); err != nil {
+		return err
+	}
+	if c.rows, err = cacheaside.NewLoader(c.cache, "row", p.load, p.loaderOptions(on)); err != nil {
+		c.cache.Close()
+		return err
+	}
+	p.mu.Lock()
+	old := p.now
+	p.now = c
+	p.mu.Unlock()
+	if old != nil {
+		p.retired.Go(func() {
+			old.users.Wait()
+			old.cache.Close()
+		})
+	}
+	return nil
+}
+
+func (p *protected) loaderOptions(on protections) *cacheaside.LoaderOptions {
+	o := &cacheaside.LoaderOptions{TTL: ttl, MemoryTTL: memoryTTL, StaleFor: -1, EarlyRefresh: -1, BreakAt: -1, NullTTL: cacheaside.MinTTL}
+	if on[stale] {
+		o.StaleFor = staleFor
+	}
+	if on[early] {
+		o.EarlyRefresh = 1
+	}
+	if on[breaker] {
+		o.BreakAt = 0.9
+	}
+	if on[nulls] {
+		o.NullTTL = ttl
+	}
+	if on[whenDown] {
+		o.RedisDown = cacheaside.StaleWhenDown
+	}
+	if on[filter] {
+		o.Filter = p.filter
+	}
+	return o
+}
+
+func (p *protected) load(ctx context.Context, id int64) (row, error) {
+	r, err := p.db.load(ctx, id)
+	if errors.Is(err, errNoRow) {
+		return r, cacheaside.ErrNotFound
+	}
+	return r, err
+}
+
+// use returns the caches of the moment, and what is to be called when they are not used any more.
+func (p *protected) use() (*caches, func()) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.now.users.Add(1)
+	return p.now, p.now.users.Done
+}
+
+func (p *protected) get(ctx context.Context, id int64) (row, error) {
+	c, done := p.use()
+	defer done()
+	r, err := c.rows.Get(ctx, id)
+	if errors.Is(err, cacheaside.ErrNotFound) {
+		return r, errNoRow
+	}
+	return r, err
+}
+
+func (p *protected) invalidate(ctx context.Context, ids ...int64) error {
+	c, done := p.use()
+	defer done()
+	return c.rows.Invalidate(ctx, ids...)
+}
+
+func (p *protected) expire(ctx context.Context, ids ...int64) error {
+	c, done := p.use()
+	defer done()
+	return c.rows.Expire(ctx, ids...)
+}
+
+// over is a context that has ended.
+var over = func() context.Context {
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	return ctx
+}()
+
+// remembers returns what memory would answer now: a Get whose context has ended asks nothing else.
+func (p *protected) remembers(id int64) (row, bool) {
+	c, done := p.use()
+	defer done()
+	r, err := c.rows.Get(over, id)
+	return r, err == nil
+}
+
+func (p *protected) stats() cacheaside.Stats {
+	c, done := p.use()
+	defer done()
+	return c.rows.Stats()
+}
+
+func (p *protected) key(id int64) string {
+	return "cacheaside:row:1:{" + strconv.FormatInt(id, 10) + "}"
+}
+
+func (p *protected) close() {
+	p.retired.Wait()
+	p.now.cache.Close()
+	_ = p.filter.Close()
+	_ = p.rdb.Close()
+}
+
+const (
+	ttl          = 15 * time.Second
+	memoryTTL    = 5 * time.Second
+	staleFor     = 10 * time.Minute
+	maxStaleness = 2 * time.Second
+	poolSize     = 64
+)

@@ -1,0 +1,47 @@
+package main
+
+import (
+	"sync"
+	"time"
+)
+
+// maxRemembered is how many changes of one row are remembered, to tell how old an answer is.
+const maxRemembered = 256
+
+// truth knows which changes are over: committed, and invalidated as far as their writer is going to see to that.
+type truth struct {
+	mu      sync.Mutex
+	changes map[int64][]change
+}
+
+type change struct {
+	version int64
+	over    time.Time
+}
+
+func newTruth() *truth { return &truth{changes: map[int64][]change{}} }
+
+// settle notes that the writer of a version has finished.
+func (t *truth) settle(id, version int64) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	c := t.changes[id]
+	c = append(c, change{version, time.Now()})
+	if len(c) > maxRemembered {
+		c = append(c[:0], c[len(c)-maxRemembered:]...)
+	}
+	t.changes[id] = c
+}
+
+// staleFor returns for how long version had been outdated at start: since the first writer of a newer one had finished. 0: it was not.
+func (t *truth) staleFor(id, version int64, start time.Time) time.Duration {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	var longest time.Duration
+	for _, c := range t.changes[id] {
+		if c.version > version {
+			longest = max(longest, start.Sub(c.over))
+		}
+	}
+	return longest
+}

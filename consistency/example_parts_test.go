@@ -21,9 +21,12 @@ func ExampleSchema() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	first, _, _ := strings.Cut(statements, "(")
-	fmt.Println(first)
-	// Output: CREATE TABLE IF NOT EXISTS `cacheaside_outbox`
+	for line := range strings.Lines(statements) {
+		if strings.HasPrefix(line, "CREATE") {
+			fmt.Print(line)
+		}
+	}
+	// Output: CREATE TABLE IF NOT EXISTS `cacheaside_outbox` (
 }
 
 // The parts of a program that writes, in the order in which they are made; they are closed in the opposite one.

@@ -35,6 +35,7 @@ func pages(t *testing.T) []string {
 
 var (
 	code     = regexp.MustCompile("(?s)```.*?```")
+	spans    = regexp.MustCompile("`[^`\n]*`")
 	links    = regexp.MustCompile(`\[((?:[^\[\]]|\[[^\]]*\])*)\]\(([^()\s]+)\)`)
 	named    = regexp.MustCompile("`((?:Test|Example|Benchmark|Fuzz)[A-Za-z0-9_]*)`")
 	heading  = regexp.MustCompile(`(?m)^#+ +(.*)$`)
@@ -52,7 +53,13 @@ func anchors(text string) []string {
 
 // flaws are what is wrong with the links of a page, whose path is relative to here: links to files and headings that are not there, and to files that do not have the test that the link's text names.
 func flaws(page, text string) (all []string, checked int) {
-	for _, m := range links.FindAllStringSubmatch(code.ReplaceAllString(text, ""), -1) {
+	prose := spans.ReplaceAllStringFunc(code.ReplaceAllString(text, ""), func(span string) string {
+		if strings.Contains(span, "](") { // code, as of a generic function
+			return ""
+		}
+		return span
+	})
+	for _, m := range links.FindAllStringSubmatch(prose, -1) {
 		label, target := m[1], m[2]
 		if strings.Contains(target, "://") || strings.HasPrefix(target, "mailto:") {
 			continue
@@ -134,6 +141,7 @@ func TestLinksThatLeadNowhere(t *testing.T) {
 		"[a](../README.md#locks) [b](../README.md#no-locks)": 1,
 		"[a](https://nowhere.example/x)":                     0,
 		"```go\nm[string](x)\n```":                           0,
+		"`NewT[K](c)` [`TestNo`](../docs_test.go) `m[x](y)`": 1,
 		"[a](metrics.md)":                                    0,
 	} {
 		if all, checked := flaws(page, text); len(all) != want || want > 0 && checked == 0 {
@@ -198,5 +206,58 @@ func TestFieldsThatAreNamed(t *testing.T) {
 	}
 	if found == 0 {
 		t.Error("none is named")
+	}
+}
+
+var (
+	blocks  = regexp.MustCompile("(?ms)^(?:<!-- ([^ ]+): ([^\n]+) -->\n)?```go\n(.*?)\n```$")
+	snippet = "// snippet: "
+)
+
+// region is what stands in a file between the comment that names it and the one that ends it.
+func region(text, name string) (string, bool) {
+	_, after, ok := strings.Cut(text, snippet+name+"\n")
+	part, _, ended := strings.Cut(after, "\n// end\n")
+	return strings.Trim(part, "\n"), ok && ended
+}
+
+// What docs/migration.md shows is what is compiled, each snippet and nothing else.
+func TestSnippetsAreCompiled(t *testing.T) {
+	const page = "docs/migration.md"
+	b, err := os.ReadFile(page)
+	if err != nil {
+		t.Fatal(err)
+	}
+	shown := make(map[string]bool)
+	for _, m := range blocks.FindAllStringSubmatch(string(b), -1) {
+		path, name, shows := m[1], m[2], m[3]
+		if path == "" {
+			t.Errorf("%s: a snippet of no file:\n%s", page, shows)
+			continue
+		}
+		file := filepath.Join("docs", path)
+		source, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if compiled, ok := region(string(source), name); !ok || compiled != shows {
+			t.Errorf("%s: the snippet %q is not as in %s:\n%s\n-- there:\n%s", page, name, file, shows, compiled)
+		}
+		shown[file+name] = true
+	}
+	for _, file := range []string{"example_migration_test.go", "bench/migration_test.go"} {
+		source, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		names := strings.Split(string(source), snippet)[1:]
+		for _, s := range names {
+			if name, _, _ := strings.Cut(s, "\n"); !shown[file+name] {
+				t.Errorf("%s does not show %q of %s", page, name, file)
+			}
+		}
+		if len(names) == 0 {
+			t.Errorf("%s has no snippets", file)
+		}
 	}
 }

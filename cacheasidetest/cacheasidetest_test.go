@@ -25,6 +25,14 @@ func inAndOut(t *testing.T, f func(t *testing.T)) {
 	t.Run("without", f)
 }
 
+// bearable is a time-out that a test can wait for; in a bubble, where a machine that is slow costs no time, a short one.
+func bearable() time.Duration {
+	if time.Now().Year() == 2000 { // where bubbles begin
+		return 100 * time.Millisecond
+	}
+	return time.Second
+}
+
 // rows stand in for a table.
 type rows struct {
 	mu    sync.Mutex
@@ -302,7 +310,7 @@ func TestFaultsOfRedis(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			inAndOut(t, func(t *testing.T) {
-				c := cacheasidetest.New(t, &cacheaside.Options{RedisTimeout: 100 * time.Millisecond, MemoryBytes: -1})
+				c := cacheasidetest.New(t, &cacheaside.Options{RedisTimeout: bearable(), MemoryBytes: -1})
 				other := c.Process(t)
 				d := &rows{row: "a"}
 				p := d.loader(t, c)
@@ -318,7 +326,9 @@ func TestFaultsOfRedis(t *testing.T) {
 				if s := p.Stats(); s.RedisDown == 0 || s.Unvalidated == 0 {
 					t.Errorf("%+v", s)
 				}
-				if err := p.Invalidate(t.Context(), 1); !errors.Is(err, cacheaside.ErrRedis) {
+				if name == "hangs" && bearable() > time.Second/2 {
+					t.Log("what a write says, which takes four time-outs, is left to the bubble")
+				} else if err := p.Invalidate(t.Context(), 1); !errors.Is(err, cacheaside.ErrRedis) {
 					t.Error(err)
 				}
 				third := d.loader(t, c.Process(t), func(o *cacheaside.LoaderOptions) { o.RedisDown = cacheaside.FailWhenDown })
@@ -346,7 +356,7 @@ func TestFaultsOfAProcess(t *testing.T) {
 	for name, fault := range map[string]func(*cacheasidetest.Process){"cut": (*cacheasidetest.Process).Cut, "hangs": (*cacheasidetest.Process).Hang} {
 		t.Run(name, func(t *testing.T) {
 			inAndOut(t, func(t *testing.T) {
-				c := cacheasidetest.New(t, &cacheaside.Options{RedisTimeout: 100 * time.Millisecond, MaxStaleness: 200 * time.Millisecond})
+				c := cacheasidetest.New(t, &cacheaside.Options{RedisTimeout: bearable(), MaxStaleness: 200 * time.Millisecond})
 				other := c.Process(t)
 				d := &rows{row: "a"}
 				p, q := d.loader(t, c), d.loader(t, other)

@@ -161,7 +161,7 @@ func ExampleProcess_Cut() {
 func ExampleProcess_Hang() {
 	t := new(test) // in a test: the *testing.T
 	defer t.end()
-	c := cacheasidetest.New(t, &cacheaside.Options{RedisTimeout: 50 * time.Millisecond})
+	c := cacheasidetest.New(t, &cacheaside.Options{RedisTimeout: 200 * time.Millisecond})
 	names := NewNames(map[int]string{1: "Ada"}, c.Cache)
 	names.Get(t.Context(), 1)
 	c.Hang()

@@ -1,0 +1,492 @@
+package cacheasidetest_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/cacheaside/cacheaside"
+	"github.com/cacheaside/cacheaside/cacheasidetest"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// inAndOut runs f in a bubble, and outside of one.
+func inAndOut(t *testing.T, f func(t *testing.T)) {
+	t.Run("in a bubble", func(t *testing.T) { synctest.Test(t, f) })
+	t.Run("without", f)
+}
+
+// bearable is a time-out that a test can wait for; in a bubble, where a machine that is slow costs no time, a short one.
+func bearable() time.Duration {
+	if time.Now().Year() == 2000 { // where bubbles begin
+		return 100 * time.Millisecond
+	}
+	return time.Second
+}
+
+// rows stand in for a table.
+type rows struct {
+	mu    sync.Mutex
+	row   string
+	err   error
+	loads atomic.Int64
+}
+
+func (r *rows) set(row string, err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.row, r.err = row, err
+}
+
+func (r *rows) load(context.Context, int) (string, error) {
+	r.loads.Add(1)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.row, r.err
+}
+
+// loader makes a loader of r in a process; long lives, so that nothing ends by itself.
+func (r *rows) loader(t *testing.T, p *cacheasidetest.Process, change ...func(*cacheaside.LoaderOptions)) *cacheaside.Loader[int, string] {
+	t.Helper()
+	o := cacheaside.LoaderOptions{TTL: time.Hour, StaleFor: time.Hour, MemoryTTL: time.Hour, Jitter: -1}
+	for _, f := range change {
+		f(&o)
+	}
+	l, err := cacheaside.NewLoader(p.Cache, "row", r.load, &o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return l
+}
+
+func gives(t *testing.T, l *cacheaside.Loader[int, string], want string, options ...cacheaside.ReadOption) {
+	t.Helper()
+	if got, err := l.Get(t.Context(), 1, options...); got != want || err != nil {
+		t.Fatalf("%q, %v; want %q", got, err, want)
+	}
+}
+
+// remembers reads until the memory of the process has answered.
+func remembers(t *testing.T, p *cacheasidetest.Process, l *cacheaside.Loader[int, string]) {
+	t.Helper()
+	ctx := t.Context()
+	l.Get(ctx, 1)
+	p.Hear(t)
+	hits := l.Stats().MemoryHits
+	for began := time.Now(); l.Stats().MemoryHits == hits; time.Sleep(time.Millisecond) {
+		if time.Since(began) > 10*time.Second {
+			t.Fatalf("not remembered: %+v", l.Stats())
+		}
+		if _, err := l.Get(ctx, 1); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func TestProcesses(t *testing.T) {
+	inAndOut(t, func(t *testing.T) {
+		c := cacheasidetest.New(t, nil)
+		d := &rows{row: "a"}
+		p := d.loader(t, c)
+		q := d.loader(t, c.Process(t))
+		gives(t, p, "a")
+		gives(t, q, "a")
+		if n := d.loads.Load(); n != 1 {
+			t.Errorf("%d loads", n)
+		}
+		if s := q.Stats(); s.RedisHits != 1 {
+			t.Errorf("%+v", s)
+		}
+	})
+}
+
+func TestOptions(t *testing.T) {
+	c := cacheasidetest.New(t, &cacheaside.Options{Prefix: "shop", MemoryBytes: -1})
+	for _, p := range []*cacheasidetest.Process{c, c.Process(t)} {
+		d := &rows{row: "a"}
+		gives(t, d.loader(t, p), "a")
+	}
+	if keys := c.Redis.Server().Keys(); !slices.Contains(keys, "shop:row:1:{1}") {
+		t.Error(keys)
+	}
+	c.Redis.EndTTL(t) // with this prefix, too
+	d := &rows{row: "b"}
+	third := d.loader(t, c.Process(t))
+	gives(t, third, "a")
+	if s := third.Stats(); s.Stale != 1 {
+		t.Errorf("%+v", s)
+	}
+}
+
+func TestSettle(t *testing.T) {
+	inAndOut(t, func(t *testing.T) {
+		c := cacheasidetest.New(t, nil)
+		c.Redis.Settle(t) // nobody listens
+		d := &rows{row: "a"}
+		writer := d.loader(t, c)
+		var others []*cacheaside.Loader[int, string]
+		for range 3 {
+			p := c.Process(t)
+			others = append(others, d.loader(t, p))
+			remembers(t, p, others[len(others)-1])
+		}
+		for i := range 20 {
+			row := fmt.Sprint(i)
+			d.set(row, nil)
+			if err := writer.Invalidate(t.Context(), 1); err != nil {
+				t.Fatal(err)
+			}
+			c.Redis.Settle(t)
+			for _, l := range others {
+				gives(t, l, row)
+			}
+		}
+	})
+}
+
+// Settle waits for what a process does not hear at once.
+func TestSettleWaits(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := cacheasidetest.New(t, nil)
+		d := &rows{row: "a"}
+		other := c.Process(t)
+		writer, reader := d.loader(t, c), d.loader(t, other)
+		remembers(t, other, reader)
+		other.Hang()
+		d.set("b", nil)
+		if err := writer.Invalidate(t.Context(), 1); err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait()
+		gives(t, reader, "a") // within MaxStaleness
+		go func() {
+			time.Sleep(100 * time.Millisecond)
+			other.Join(t)
+		}()
+		c.Redis.Settle(t) // it does not wait for who cannot hear
+		gives(t, reader, "a")
+		time.Sleep(101 * time.Millisecond)
+		c.Redis.Settle(t)
+		gives(t, reader, "b")
+	})
+}
+
+func TestForget(t *testing.T) {
+	inAndOut(t, func(t *testing.T) {
+		c := cacheasidetest.New(t, nil)
+		c.Forget(t) // nothing
+		other := c.Process(t)
+		d := &rows{row: "a"}
+		p, q := d.loader(t, c), d.loader(t, other)
+		remembers(t, c, p)
+		remembers(t, other, q)
+		before, beside := p.Stats(), q.Stats()
+		c.Forget(t)
+		gives(t, p, "a")
+		gives(t, q, "a")
+		if s := p.Stats(); s.MemoryHits != before.MemoryHits || s.RedisHits != before.RedisHits+1 || s.RedisErrors != 0 {
+			t.Errorf("%+v", s)
+		}
+		if s := q.Stats(); s.MemoryHits != beside.MemoryHits+1 {
+			t.Errorf("another process has forgotten: %+v", s)
+		}
+		remembers(t, c, p)
+		if n := d.loads.Load(); n != 1 {
+			t.Errorf("%d loads", n)
+		}
+	})
+}
+
+func TestEndTTL(t *testing.T) {
+	inAndOut(t, func(t *testing.T) {
+		c := cacheasidetest.New(t, nil)
+		other := c.Process(t)
+		d := &rows{row: "a"}
+		p, q := d.loader(t, c), d.loader(t, other)
+		remembers(t, c, p)
+		remembers(t, other, q)
+		d.set("", errors.New("broken"))
+		c.Redis.EndTTL(t)
+		for _, l := range []*cacheaside.Loader[int, string]{p, q} {
+			gives(t, l, "a")
+			if s := l.Stats(); s.Stale == 0 {
+				t.Errorf("%+v", s)
+			}
+		}
+		for began := time.Now(); p.Stats().LoadErrors+q.Stats().LoadErrors == 0; time.Sleep(time.Millisecond) {
+			if time.Since(began) > 10*time.Second {
+				t.Fatal("it is not loaded again")
+			}
+		}
+		gives(t, p, "a")
+	})
+}
+
+// EndTTL leaves alone what is not a Cache's.
+func TestEndTTLOfOthers(t *testing.T) {
+	c := cacheasidetest.New(t, &cacheaside.Options{StrictWrites: true, LeaseTTL: time.Minute})
+	rdb := c.Redis.Client(t)
+	for _, key := range []string{"cacheaside", "cacheaside:x", "other:row:1:{1}", "cacheasidetest:row:1:{1}"} {
+		if err := rdb.Set(t.Context(), key, "mine", time.Hour).Err(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	d := &rows{row: "a"}
+	gives(t, d.loader(t, c), "a")
+	hold, err := c.Cache.Hold(t.Context(), cacheaside.Key{Loader: "row", Text: "2"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer hold.Release(t.Context())
+	before := c.Redis.Server().Keys()
+	c.Redis.EndTTL(t)
+	if after := c.Redis.Server().Keys(); fmt.Sprint(after) != fmt.Sprint(before) && len(after) != len(before)-1 { // the mark of the hold is not an entry
+		t.Errorf("%q instead of %q", after, before)
+	}
+	for _, key := range []string{"cacheaside", "cacheaside:x", "other:row:1:{1}", "cacheasidetest:row:1:{1}"} {
+		if v := rdb.Get(t.Context(), key).Val(); v != "mine" {
+			t.Errorf("%s: %q", key, v)
+		}
+	}
+}
+
+func TestEndLife(t *testing.T) {
+	inAndOut(t, func(t *testing.T) {
+		c := cacheasidetest.New(t, nil)
+		other := c.Process(t)
+		d := &rows{row: "a"}
+		p := d.loader(t, c)
+		q := d.loader(t, other, func(o *cacheaside.LoaderOptions) { o.StaleFor = cacheaside.Forever })
+		remembers(t, other, q)
+		remembers(t, c, p)
+		d.set("b", nil)
+		c.Redis.EndLife(t)
+		gives(t, q, "b")
+		gives(t, p, "b")
+		if s := p.Stats(); s.Stale != 0 {
+			t.Errorf("%+v", s)
+		}
+	})
+}
+
+func TestEmpty(t *testing.T) {
+	inAndOut(t, func(t *testing.T) {
+		c := cacheasidetest.New(t, nil)
+		d := &rows{row: "a"}
+		p := d.loader(t, c)
+		remembers(t, c, p)
+		if err := p.Invalidate(t.Context(), 1); err != nil { // a number is lost
+			t.Fatal(err)
+		}
+		remembers(t, c, p)
+		d.set("b", nil)
+		c.Redis.Empty(t)
+		gives(t, p, "a")                   // memory has not noticed
+		gives(t, p, "b", cacheaside.Fresh) // a script that was cached is sent again
+		if keys := c.Redis.Server().Keys(); len(keys) == 0 {
+			t.Error("nothing is stored again")
+		}
+		time.Sleep(600 * time.Millisecond) // more than a quarter of MaxStaleness
+		gives(t, p, "b")
+	})
+}
+
+// What reads do is the loaders' RedisDown, tried with each fault of the server.
+func TestFaultsOfRedis(t *testing.T) {
+	for name, fault := range map[string]func(*cacheasidetest.Redis){
+		"killed":  (*cacheasidetest.Redis).Kill,
+		"hangs":   (*cacheasidetest.Redis).Hang,
+		"loading": func(r *cacheasidetest.Redis) { r.Fail("LOADING Redis is loading the dataset in memory") },
+		"replica": func(r *cacheasidetest.Redis) { r.Fail("READONLY You can't write against a read only replica.") },
+	} {
+		t.Run(name, func(t *testing.T) {
+			inAndOut(t, func(t *testing.T) {
+				c := cacheasidetest.New(t, &cacheaside.Options{RedisTimeout: bearable(), MemoryBytes: -1})
+				other := c.Process(t)
+				d := &rows{row: "a"}
+				p := d.loader(t, c)
+				q := d.loader(t, other, func(o *cacheaside.LoaderOptions) { o.RedisDown = cacheaside.FailWhenDown })
+				gives(t, p, "a")
+				gives(t, q, "a")
+				fault(c.Redis)
+				d.set("b", nil)
+				gives(t, p, "b")
+				if _, err := q.Get(t.Context(), 1); !errors.Is(err, cacheaside.ErrRedis) {
+					t.Error(err)
+				}
+				if s := p.Stats(); s.RedisDown == 0 || s.Unvalidated == 0 {
+					t.Errorf("%+v", s)
+				}
+				if name == "hangs" && bearable() > time.Second/2 {
+					t.Log("what a write says, which takes four time-outs, is left to the bubble")
+				} else if err := p.Invalidate(t.Context(), 1); !errors.Is(err, cacheaside.ErrRedis) {
+					t.Error(err)
+				}
+				third := d.loader(t, c.Process(t), func(o *cacheaside.LoaderOptions) { o.RedisDown = cacheaside.FailWhenDown })
+				if _, err := third.Get(t.Context(), 1); !errors.Is(err, cacheaside.ErrRedis) { // it begins with the fault
+					t.Error(err)
+				}
+				c.Redis.Restore(t)
+				for _, l := range []*cacheaside.Loader[int, string]{p, q, third} {
+					before := l.Stats()
+					if err := l.Invalidate(t.Context(), 1); err != nil {
+						t.Error(err)
+					}
+					gives(t, l, "b")
+					if s := l.Stats(); s.Unvalidated != before.Unvalidated || s.RedisDown != before.RedisDown {
+						t.Errorf("it has not noticed: %+v", s)
+					}
+				}
+			})
+		})
+	}
+}
+
+// A fault of one process is not another's.
+func TestFaultsOfAProcess(t *testing.T) {
+	for name, fault := range map[string]func(*cacheasidetest.Process){"cut": (*cacheasidetest.Process).Cut, "hangs": (*cacheasidetest.Process).Hang} {
+		t.Run(name, func(t *testing.T) {
+			inAndOut(t, func(t *testing.T) {
+				c := cacheasidetest.New(t, &cacheaside.Options{RedisTimeout: bearable(), MaxStaleness: 200 * time.Millisecond})
+				other := c.Process(t)
+				d := &rows{row: "a"}
+				p, q := d.loader(t, c), d.loader(t, other)
+				remembers(t, c, p)
+				remembers(t, other, q)
+				fault(other)
+				d.set("b", nil)
+				if err := p.Invalidate(t.Context(), 1); err != nil {
+					t.Fatal(err)
+				}
+				gives(t, p, "b")
+				time.Sleep(200 * time.Millisecond)
+				gives(t, q, "b") // by itself
+				if s := q.Stats(); s.Unvalidated == 0 {
+					t.Errorf("%+v", s)
+				}
+				if s := p.Stats(); s.RedisErrors != 0 || s.Unvalidated != 0 {
+					t.Errorf("%+v", s)
+				}
+				other.Join(t)
+				before := q.Stats().Unvalidated
+				gives(t, q, "b", cacheaside.Fresh)
+				if s := q.Stats(); s.Unvalidated != before || s.Channel.Trusted != s.Channel.Ranges {
+					t.Errorf("%+v", s)
+				}
+			})
+		})
+	}
+}
+
+// What a process has sent while it hung arrives afterwards.
+func TestHangKeepsWhatWasSent(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := cacheasidetest.New(t, nil)
+		c.Hang()
+		d := &rows{row: "a"}
+		l := d.loader(t, c)
+		done := make(chan error, 1)
+		go func() { done <- l.Invalidate(context.Background(), 1) }()
+		time.Sleep(time.Second)
+		select {
+		case err := <-done:
+			t.Fatal("it did not hang: ", err)
+		default:
+		}
+		c.Join(t)
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// A pipeline that is longer than any buffer, and its replies, do not wait for each other.
+func TestLongPipeline(t *testing.T) {
+	inAndOut(t, func(t *testing.T) {
+		rdb := cacheasidetest.New(t, nil).Redis.Client(t)
+		pipe := rdb.Pipeline()
+		for i := range 5_000 {
+			pipe.Set(t.Context(), fmt.Sprint("key", i%100), "a value of some length, so that it fills what lies between", 0)
+		}
+		if _, err := pipe.Exec(t.Context()); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// As in the package comment.
+func TestLives(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := cacheasidetest.New(t, nil)
+		table := map[int]string{1: "Ada"}
+		names := NewNames(table, c.Cache)
+		for _, step := range []struct {
+			sleep time.Duration
+			want  string
+		}{{0, "Ada"}, {8 * time.Minute, "Ada"}, {4 * time.Minute, "Grace"}} {
+			time.Sleep(step.sleep)
+			if name, err := names.Get(t.Context(), 1); name != step.want || err != nil {
+				t.Errorf("after %v: %s, %v", step.sleep, name, err)
+			}
+			table[1] = "Grace" // and nobody invalidates it
+		}
+	})
+}
+
+// fatal is a test that notes how it has ended.
+type fatal struct {
+	testing.TB
+	message string
+}
+
+type ended struct{}
+
+func (f *fatal) Helper() {}
+func (f *fatal) Fatalf(format string, args ...any) {
+	f.message = fmt.Sprintf(format, args...)
+	panic(ended{})
+}
+
+// Helpers that cannot do what they are asked for say so, and show no key or value.
+func TestFailures(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := cacheasidetest.New(t, nil)
+		other := c.Process(t)
+		d := &rows{row: "secret"}
+		l := d.loader(t, c)
+		remembers(t, c, l)
+		for want, f := range map[string]func(t testing.TB){
+			"cacheasidetest: Hear: this process does not listen: it has read nothing, or nothing that is remembered": other.Hear,
+			"cacheasidetest: Forget of a process that hangs: Join it, or Restore Redis, first":                       func(t testing.TB) { c.Hang(); c.Forget(t) },
+			"cacheasidetest: Forget of a process that is cut off from Redis: Join it, or Restore Redis, first":       func(t testing.TB) { c.Cut(); c.Forget(t) },
+			"cacheasidetest: EndTTL: LOADING Redis is loading the dataset in memory":                                 func(t testing.TB) { c.Redis.Fail("LOADING Redis is loading the dataset in memory"); c.Redis.EndTTL(t) },
+			"cacheasidetest: Empty: LOADING Redis is loading the dataset in memory":                                  func(t testing.TB) { c.Redis.Fail("LOADING Redis is loading the dataset in memory"); c.Redis.Empty(t) },
+			"cacheasidetest: cacheaside: Options.Prefix \"a b\": only letters, digits, '_', '.' and '-'":             func(t testing.TB) { cacheasidetest.New(t, &cacheaside.Options{Prefix: "a b"}) },
+			"cacheasidetest: this process does not reach Redis":                                                      func(t testing.TB) { c.Redis.Fail("READONLY"); c.Join(t) },
+		} {
+			f1 := &fatal{TB: t}
+			func() {
+				defer func() {
+					if r := recover(); r != (ended{}) {
+						t.Errorf("%s: %v", want, r)
+					}
+				}()
+				f(f1)
+			}()
+			if f1.message != want {
+				t.Errorf("%q\ninstead of %q", f1.message, want)
+			}
+			c.Redis.Restore(t)
+			remembers(t, c, l) // also what was emptied
+		}
+	})
+}

@@ -1,0 +1,241 @@
+package cacheasidetest
+
+import (
+	"bytes"
+	"context"
+	"net"
+	"sync"
+	"sync/atomic"
+	"syscall"
+
+	"github.com/alicebob/miniredis/v2"
+)
+
+// network is the way of one client to the server, in memory, where nothing but what a bubble understands is waited for.
+type network struct {
+	server *miniredis.Miniredis
+
+	mu      sync.Mutex
+	refused bool
+	gate    chan struct{} // while it hangs; closed when it does not any more
+	wires   map[*wire]struct{}
+}
+
+func newNetwork(server *miniredis.Miniredis) *network {
+	return &network{server: server, wires: make(map[*wire]struct{})}
+}
+
+func (n *network) dial(context.Context, string, string) (net.Conn, error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.refused { // at once, but not by an error of Dial, which the client would log each time
+		near, far := net.Pipe()
+		far.Close() //nolint:errcheck // always nil
+		return near, nil
+	}
+	server, err := n.server.Dial()
+	if err != nil {
+		return nil, err
+	}
+	near, far := net.Pipe()
+	w := &wire{network: n, near: near, far: far, server: server, gone: make(chan struct{})}
+	n.wires[w] = struct{}{}
+	w.forward(server, far, w.requested)
+	w.forward(far, server, func([]byte) {})
+	return end{near, w}, nil
+}
+
+func (n *network) cut() {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.open()
+	n.refused = true
+	for w := range n.wires {
+		w.cut()
+	}
+}
+
+func (n *network) cutSubscriptions() {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for w := range n.wires {
+		if w.subscribes.Load() {
+			w.cut()
+		}
+	}
+}
+
+func (n *network) hang() {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.refused = false
+	if n.gate == nil {
+		n.gate = make(chan struct{})
+	}
+}
+
+func (n *network) join() {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.refused = false
+	n.open()
+}
+
+func (n *network) open() {
+	if n.gate != nil {
+		close(n.gate)
+		n.gate = nil
+	}
+}
+
+// fault says what is wrong, "" if nothing is.
+func (n *network) fault() string {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	switch {
+	case n.refused:
+		return "is cut off from Redis"
+	case n.gate != nil:
+		return "hangs"
+	}
+	return ""
+}
+
+// hanging is closed when the network does not hang any more; nil if it does not.
+func (n *network) hanging() <-chan struct{} {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.gate
+}
+
+// wire is one connection: what the client writes to near comes out of far, and is passed on to the server, and back.
+type wire struct {
+	network           *network
+	near, far, server net.Conn
+	subscribes        atomic.Bool
+	gone              chan struct{}
+	once              sync.Once
+}
+
+// cut ends the connection at both sides.
+func (w *wire) cut() {
+	w.once.Do(func() {
+		close(w.gone)
+		for _, c := range []net.Conn{w.near, w.far, w.server} {
+			c.Close() //nolint:errcheck // nothing is to be done about it
+		}
+	})
+}
+
+// requested notes which wire is the one by which the process hears.
+func (w *wire) requested(b []byte) {
+	if bytes.Contains(b[:min(len(b), 32)], []byte("\r\n$9\r\nsubscribe\r\n")) {
+		w.subscribes.Store(true)
+	}
+}
+
+// forward passes on what comes from one side to the other. What is on its way is held in a queue without an end: a pipe holds nothing, and a client that writes a long pipeline of commands before it reads, and a server that
+// answers each at once, would wait for each other.
+func (w *wire) forward(to, from net.Conn, seen func([]byte)) {
+	q := queue{filled: make(chan struct{}, 1)}
+	go func() {
+		b := make([]byte, 32<<10)
+		for {
+			n, err := from.Read(b)
+			if n > 0 {
+				seen(b[:n])
+				q.put(b[:n])
+			}
+			if err != nil {
+				w.end()
+				return
+			}
+		}
+	}()
+	go func() {
+		for {
+			b := q.take()
+			if len(b) == 0 {
+				select {
+				case <-q.filled:
+					continue
+				case <-w.gone:
+					return
+				}
+			}
+			if !w.pass() {
+				return
+			}
+			if _, err := to.Write(b); err != nil {
+				w.end()
+				return
+			}
+		}
+	}()
+}
+
+// pass waits while the network hangs; it answers false if the wire was cut.
+func (w *wire) pass() bool {
+	for gate := w.network.hanging(); gate != nil; gate = w.network.hanging() {
+		select {
+		case <-gate:
+		case <-w.gone:
+			return false
+		}
+	}
+	return true
+}
+
+// end is for a wire that one side has left.
+func (w *wire) end() {
+	w.cut()
+	w.network.mu.Lock()
+	defer w.network.mu.Unlock()
+	delete(w.network.wires, w)
+}
+
+// queue holds what is on its way.
+type queue struct {
+	mu     sync.Mutex
+	bytes  []byte
+	filled chan struct{}
+}
+
+func (q *queue) put(b []byte) {
+	q.mu.Lock()
+	q.bytes = append(q.bytes, b...)
+	q.mu.Unlock()
+	select {
+	case q.filled <- struct{}{}:
+	default:
+	}
+}
+
+func (q *queue) take() []byte {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	b := q.bytes
+	q.bytes = nil
+	return b
+}
+
+// end is the client's end of a wire. Before the client uses a connection again it looks at its socket; here, whether it was cut.
+type end struct {
+	net.Conn
+	wire *wire
+}
+
+func (e end) SyscallConn() (syscall.RawConn, error) {
+	select {
+	case <-e.wire.gone:
+		return nil, net.ErrClosed
+	default:
+		return noSocket{}, nil
+	}
+}
+
+type noSocket struct{}
+
+func (noSocket) Control(func(uintptr)) error    { return nil }
+func (noSocket) Read(func(uintptr) bool) error  { return nil }
+func (noSocket) Write(func(uintptr) bool) error { return nil }

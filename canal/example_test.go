@@ -1,0 +1,230 @@
+package canal_test
+
+import (
+	"context"
+	"fmt"
+	"log"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/alicebob/miniredis/v2"
+	"github.com/jmoiron/sqlx"
+	"github.com/redis/go-redis/v9"
+	_ "modernc.org/sqlite"
+
+	"github.com/cacheaside/cacheaside"
+	"github.com/cacheaside/cacheaside/bloom"
+	"github.com/cacheaside/cacheaside/canal"
+)
+
+// told is a Source that tells of these changes, and then of nothing. As a rule it is mysqlbinlog.New, or envelope.NewSource.
+type told []canal.Change
+
+func (s told) Run(ctx context.Context, need canal.Need, deliver chan<- canal.Batch) error {
+	position := canal.Position("0")
+	if need.From == "" { // else it has told them before
+		position = "1"
+	}
+	for _, b := range []canal.Batch{{Position: "0"}, {Changes: s, Position: position, Time: time.Now()}} {
+		select {
+		case deliver <- b:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+	<-ctx.Done()
+	return ctx.Err()
+}
+
+// row is one of the table users.
+func row(id, name string) canal.Row {
+	r, err := canal.NewRow(canal.NewColumns("id", "name"), []canal.Value{canal.TextValue(id), canal.TextValue(name)})
+	if err != nil {
+		log.Fatal(err)
+	}
+	return r
+}
+
+// consume runs a Consumer until so many changes are done.
+func consume(c *canal.Consumer, changes int64) {
+	ctx, stop := context.WithCancel(context.Background())
+	ended := make(chan error)
+	go func() { ended <- c.Run(ctx) }()
+	for c.Stats().Changes < changes {
+		time.Sleep(time.Millisecond)
+	}
+	stop()
+	if err := <-ended; err != nil {
+		log.Fatal(err)
+	}
+}
+
+// An UPDATE by another program ends what is cached of its row.
+func ExampleNewConsumer() {
+	server, _ := miniredis.Run() // any Redis
+	defer server.Close()
+	rdb := redis.NewClient(&redis.Options{Addr: server.Addr(), ContextTimeoutEnabled: true})
+	defer rdb.Close()
+	cache, _ := cacheaside.New(rdb, nil)
+	defer cache.Close()
+	name := "Ada" // of a table
+	names, err := cacheaside.NewLoader(cache, "name", func(context.Context, int64) (string, error) { return name, nil }, nil)
+	if err != nil {
+		log.Fatal(err)
+	}
+	ctx := context.Background()
+	fmt.Println(names.Get(ctx, 42))
+
+	name = "Grace"
+	source := told{{Schema: "shop", Table: "users", Kind: canal.Update, Before: row("42", "Ada"), After: row("42", "Grace")}}
+	folder, err := os.MkdirTemp("", "canal")
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer os.RemoveAll(folder)
+	consumer, err := canal.NewConsumer(cache, source, canal.NewFileCheckpoint(filepath.Join(folder, "position")), []canal.Binding{
+		canal.Bind(names, "shop", "users", canal.IntColumn[int64]("id")),
+	}, &canal.Options{
+		OnAlert: func(a canal.Alert) { log.Print("page somebody: ", a.What, a.Err) },
+	})
+	if err != nil {
+		log.Fatal(err)
+	}
+	consume(consumer, 1)
+	fmt.Println(names.Get(ctx, 42))
+	// Output:
+	// Ada <nil>
+	// Grace <nil>
+}
+
+// A function that is given the changes, as a search index is: once the caches have been told of them.
+func ExampleHandle() {
+	cache, _ := cacheaside.New(nil, nil)
+	defer cache.Close()
+	folder, err := os.MkdirTemp("", "canal")
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer os.RemoveAll(folder)
+	source := told{
+		{Schema: "shop", Table: "users", Kind: canal.Insert, After: row("43", "Alan")},
+		{Schema: "shop", Table: "users", Kind: canal.Delete, Before: row("42", "Grace")},
+	}
+	index := func(_ context.Context, c canal.Change) error {
+		switch c.Kind {
+		case canal.Insert, canal.Update, canal.Read:
+			fmt.Println("index", c.After.Get("id").Text(), c.After.Get("name").Text())
+		case canal.Delete:
+			fmt.Println("remove", c.Before.Get("id").Text())
+		default:
+			fmt.Println("index the whole table anew") // after TRUNCATE, ALTER, or what could not be read
+		}
+		return nil
+	}
+	consumer, err := canal.NewConsumer(cache, source, canal.NewFileCheckpoint(filepath.Join(folder, "position")), []canal.Binding{
+		canal.Handle("search", "shop", "users", index),
+	}, &canal.Options{Parking: canal.NewFileParking(filepath.Join(folder, "parked"))}) // for what it does not take
+	if err != nil {
+		log.Fatal(err)
+	}
+	consume(consumer, 2)
+	// Output:
+	// index 43 Alan
+	// remove 42
+}
+
+// A filter that learns of rows which others insert.
+func ExampleBindFilter() {
+	cache, _ := cacheaside.New(nil, nil)
+	defer cache.Close()
+	folder, err := os.MkdirTemp("", "canal")
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer os.RemoveAll(folder)
+	ctx := context.Background()
+	filter, err := bloom.NewLocal(1000, 0.001, nil)
+	if err != nil {
+		log.Fatal(err)
+	}
+	rebuild := func(ctx context.Context) error {
+		_, err := filter.Rebuild(ctx, bloom.Keys("42"), nil) // as a rule bloom.Table
+		return err
+	}
+	source := told{{Schema: "shop", Table: "users", Kind: canal.Insert, After: row("43", "Alan")}}
+	consumer, err := canal.NewConsumer(cache, source, canal.NewFileCheckpoint(filepath.Join(folder, "position")), []canal.Binding{
+		canal.BindFilter("users", filter, "shop", "users", canal.TextColumn[string]("id")),
+	}, &canal.Options{
+		Parking: canal.NewFileParking(filepath.Join(folder, "parked")),
+		OnGap:   rebuild, // at the first start, and when changes were missed
+	})
+	if err != nil {
+		log.Fatal(err)
+	}
+	consume(consumer, 1)
+	fmt.Println(filter.MightContain(ctx, "43"))
+	fmt.Println(filter.MightContain(ctx, "7"))
+	// Output:
+	// true <nil>
+	// false <nil>
+}
+
+// A key that is made of several columns, or otherwise than as the database shows it.
+func ExampleKey() {
+	byName := canal.Key[string]{
+		Columns: []string{"id", "name"},
+		Of: func(r canal.Row) (key string, ok bool, err error) {
+			name := r.Get("name")
+			if !name.Known() {
+				return "", false, canal.ErrUnknownColumn // the whole loader is invalidated
+			}
+			if name.IsNull() {
+				return "", false, nil // such a row is not found by its name
+			}
+			return name.Text() + "#" + r.Get("id").Text(), true, nil
+		},
+	}
+	fmt.Println(byName.Of(row("42", "Ada")))
+	// Output: Ada#42 true <nil>
+}
+
+// Of several Consumers that may take over from each other, the position is best in a database; its table is made by a migration.
+func ExampleNewSQLCheckpoint() {
+	db := sqlx.MustOpen("sqlite", "file:checkpoint?mode=memory&cache=shared")
+	defer db.Close()
+	checkpoint, err := canal.NewSQLCheckpoint(db, &canal.SQLCheckpointOptions{Name: "search"})
+	if err != nil {
+		log.Fatal(err)
+	}
+	ctx := context.Background()
+	if err := checkpoint.CreateTable(ctx); err != nil { // as a rule a migration, of checkpoint.Schema()
+		log.Fatal(err)
+	}
+	if err := checkpoint.Save(ctx, "binlog.000007:4711", 2); err != nil { // a Consumer does that
+		log.Fatal(err)
+	}
+	fmt.Println(checkpoint.Load(ctx))
+	fmt.Println(checkpoint.Save(ctx, "binlog.000007:815", 1) != nil) // one that has lost its lock since
+	// Output:
+	// binlog.000007:4711 <nil>
+	// true
+}
+
+// What could not be done is kept, to be looked at, and done when what was wrong is mended.
+func ExampleNewFileParking() {
+	folder, err := os.MkdirTemp("", "canal")
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer os.RemoveAll(folder)
+	parking := canal.NewFileParking(filepath.Join(folder, "parked"))
+	err = parking.Park(context.Background(), canal.Parked{Binding: "search", Change: canal.Change{Schema: "shop", Table: "users", Kind: canal.Insert, After: row("43", "Alan")}, Reason: "the index is full"})
+	if err != nil {
+		log.Fatal(err)
+	}
+	for p, err := range parking.Read() {
+		fmt.Println(p.Binding, p.Change.After.Get("id").Text(), p.Reason, err)
+	}
+	// Output: search 43 the index is full <nil>
+}

@@ -1,0 +1,143 @@
+package consistency_test
+
+import (
+	"context"
+	"fmt"
+	"log"
+	"strings"
+	"time"
+
+	"github.com/alicebob/miniredis/v2"
+	"github.com/jmoiron/sqlx"
+	"github.com/redis/go-redis/v9"
+
+	"github.com/cacheaside/cacheaside"
+	"github.com/cacheaside/cacheaside/consistency"
+)
+
+// The outbox' table, for your migrations.
+func ExampleSchema() {
+	statements, err := consistency.Schema(consistency.MySQL, "cacheaside_outbox")
+	if err != nil {
+		log.Fatal(err)
+	}
+	for line := range strings.Lines(statements) {
+		if strings.HasPrefix(line, "CREATE") {
+			fmt.Print(line)
+		}
+	}
+	// Output: CREATE TABLE IF NOT EXISTS `cacheaside_outbox` (
+}
+
+// The parts of a program that writes, in the order in which they are made; they are closed in the opposite one.
+func ExampleNewWriter() {
+	server, _ := miniredis.Run() // any Redis
+	defer server.Close()
+	rdb := redis.NewClient(&redis.Options{Addr: server.Addr(), ContextTimeoutEnabled: true})
+	defer rdb.Close()
+	db := sqlx.MustOpen("sqlite", "file:newwriter?mode=memory&cache=shared&_txlock=immediate&_pragma=busy_timeout(10000)")
+	defer db.Close()
+	cache, err := cacheaside.New(rdb, nil)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer cache.Close()
+	outbox, err := consistency.NewSQLOutbox(db, consistency.SQLite, nil)
+	if err != nil {
+		log.Fatal(err)
+	}
+	if err := outbox.CreateTable(context.Background()); err != nil { // as a rule a migration, of consistency.Schema
+		log.Fatal(err)
+	}
+	writer, err := consistency.NewWriter(db, cache, &consistency.Options{
+		Queue: outbox, // so its level is Outbox; without one it is Inline, whose failures are lost with the process
+		Relay: &consistency.RelayOptions{OnAlert: func(a consistency.Alert) { log.Print("page somebody: ", a.Err) }},
+	})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer writer.Close()
+	fmt.Println(writer.Stats().Updates)
+	// Output: 0
+}
+
+// A Relay of its own, in a program that does nothing else: whatever any Writer has left in the outbox.
+func ExampleNewRelay() {
+	server, _ := miniredis.Run() // any Redis
+	defer server.Close()
+	rdb := redis.NewClient(&redis.Options{Addr: server.Addr(), ContextTimeoutEnabled: true})
+	defer rdb.Close()
+	db := sqlx.MustOpen("sqlite", "file:newrelay?mode=memory&cache=shared&_txlock=immediate&_pragma=busy_timeout(10000)")
+	defer db.Close()
+	cache, _ := cacheaside.New(rdb, nil) // it needs no loaders
+	defer cache.Close()
+	outbox, err := consistency.NewSQLOutbox(db, consistency.SQLite, nil)
+	if err != nil {
+		log.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(context.Background())
+	if err := outbox.CreateTable(ctx); err != nil {
+		log.Fatal(err)
+	}
+	if err := outbox.Put(ctx, consistency.Item{Key: cacheaside.Key{Loader: "user", Text: "42"}}); err != nil { // as a writer did that was killed
+		log.Fatal(err)
+	}
+
+	relay, err := consistency.NewRelay(cache, outbox, &consistency.RelayOptions{Poll: 10 * time.Millisecond})
+	if err != nil {
+		log.Fatal(err)
+	}
+	ended := make(chan error)
+	go func() { ended <- relay.Run(ctx) }()
+	for relay.Stats().Done == 0 {
+		time.Sleep(time.Millisecond)
+	}
+	stop()
+	fmt.Println(<-ended)
+	depth, err := outbox.Depth(context.Background())
+	fmt.Println(depth.Items, "left", err)
+	// Output:
+	// <nil>
+	// 0 left <nil>
+}
+
+// What is to be asked of an outbox: how much is in it, and since when.
+func ExampleSQLOutbox() {
+	db := sqlx.MustOpen("sqlite", "file:depth?mode=memory&cache=shared&_txlock=immediate&_pragma=busy_timeout(10000)")
+	defer db.Close()
+	outbox, err := consistency.NewSQLOutbox(db, consistency.SQLite, &consistency.SQLOutboxOptions{Table: "shop_outbox"})
+	if err != nil {
+		log.Fatal(err)
+	}
+	ctx := context.Background()
+	if err := outbox.CreateTable(ctx); err != nil {
+		log.Fatal(err)
+	}
+	for _, id := range []string{"1", "2", "3"} {
+		if err := outbox.Put(ctx, consistency.Item{Key: cacheaside.Key{Loader: "user", Text: id}, After: time.Minute}); err != nil {
+			log.Fatal(err)
+		}
+	}
+	depth, err := outbox.Depth(ctx)
+	fmt.Println(depth.Items, depth.Due, depth.Oldest < time.Minute, err)
+	// Output: 3 0 true <nil>
+}
+
+// A queue in memory never refuses: when it is full, a loader's keys become the whole loader.
+func ExampleNewMemoryQueue() {
+	queue := consistency.NewMemoryQueue(2)
+	ctx := context.Background()
+	for _, id := range []string{"1", "2", "3"} {
+		if err := queue.Put(ctx, consistency.Item{Key: cacheaside.Key{Loader: "user", Text: id}}); err != nil {
+			log.Fatal(err)
+		}
+	}
+	items, err := queue.Claim(ctx, 10, time.Minute)
+	for _, i := range items {
+		fmt.Println(i.Key)
+	}
+	fmt.Println(queue.Collapsed(), "keys replaced", err)
+	// Output:
+	// user all keys
+	// 3 keys replaced <nil>
+}

@@ -1,0 +1,263 @@
+package cacheaside
+
+import (
+	"fmt"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// notHere are pages that a link may lead to before they are there.
+var notHere = []string{"docs/metrics.md", "docs/meter.md", "docs/tool.md", "docs/lab.md"}
+
+// pages are README.md and all of docs, but for logs.
+func pages(t *testing.T) []string {
+	t.Helper()
+	all := []string{"README.md"}
+	err := filepath.WalkDir("docs", func(path string, d fs.DirEntry, err error) error {
+		if err == nil && !d.IsDir() && filepath.Ext(path) == ".md" {
+			all = append(all, path)
+		}
+		return err
+	})
+	if err != nil || len(all) < 6 {
+		t.Fatal(all, err)
+	}
+	return all
+}
+
+var (
+	code     = regexp.MustCompile("(?s)```.*?```")
+	spans    = regexp.MustCompile("`[^`\n]*`")
+	links    = regexp.MustCompile(`\[((?:[^\[\]]|\[[^\]]*\])*)\]\(([^()\s]+)\)`)
+	named    = regexp.MustCompile("`((?:Test|Example|Benchmark|Fuzz)[A-Za-z0-9_]*)`")
+	heading  = regexp.MustCompile(`(?m)^#+ +(.*)$`)
+	notInAny = regexp.MustCompile(`[^\p{L}\p{N} _-]`)
+)
+
+// anchors are the names by which the headings of a page are linked to, as GitHub makes them.
+func anchors(text string) []string {
+	var all []string
+	for _, m := range heading.FindAllStringSubmatch(code.ReplaceAllString(text, ""), -1) {
+		all = append(all, strings.ReplaceAll(notInAny.ReplaceAllString(strings.ToLower(m[1]), ""), " ", "-"))
+	}
+	return all
+}
+
+// flaws are what is wrong with the links of a page, whose path is relative to here: links to files and headings that are not there, and to files that do not have the test that the link's text names.
+func flaws(page, text string) (all []string, checked int) {
+	prose := spans.ReplaceAllStringFunc(code.ReplaceAllString(text, ""), func(span string) string {
+		if strings.Contains(span, "](") { // code, as of a generic function
+			return ""
+		}
+		return span
+	})
+	for _, m := range links.FindAllStringSubmatch(prose, -1) {
+		label, target := m[1], m[2]
+		if strings.Contains(target, "://") || strings.HasPrefix(target, "mailto:") {
+			continue
+		}
+		checked++
+		path, anchor, _ := strings.Cut(target, "#")
+		file := page
+		if path != "" {
+			file = filepath.Join(filepath.Dir(page), path)
+		}
+		if slices.Contains(notHere, filepath.ToSlash(file)) {
+			continue
+		}
+		info, err := os.Stat(file)
+		if err != nil && file != page {
+			all = append(all, fmt.Sprintf("%s: [%s](%s): there is no %s", page, label, target, file))
+			continue
+		}
+		if anchor != "" && filepath.Ext(file) == ".md" {
+			to := []byte(text)
+			if file != page {
+				if to, err = os.ReadFile(file); err != nil {
+					all = append(all, err.Error())
+					continue
+				}
+			}
+			if !slices.Contains(anchors(string(to)), anchor) {
+				all = append(all, fmt.Sprintf("%s: [%s](%s): no such heading", page, label, target))
+			}
+		}
+		for _, name := range named.FindAllStringSubmatch(label, -1) {
+			if !has(file, info, "func "+name[1]+"(") {
+				all = append(all, fmt.Sprintf("%s: [%s](%s): there is no %s", page, label, target, name[1]))
+			}
+		}
+	}
+	return all, checked
+}
+
+// has tells whether a file, or one of a folder, has this text.
+func has(path string, info fs.FileInfo, text string) bool {
+	files := []string{path}
+	if info.IsDir() {
+		files, _ = filepath.Glob(filepath.Join(path, "*.go"))
+	}
+	return slices.ContainsFunc(files, func(file string) bool {
+		b, err := os.ReadFile(file)
+		return err == nil && strings.Contains(string(b), text)
+	})
+}
+
+// Every link in the documentation leads to something, and every test that one names is where it leads to.
+func TestLinksLeadSomewhere(t *testing.T) {
+	for _, page := range pages(t) {
+		b, err := os.ReadFile(page)
+		if err != nil {
+			t.Fatal(err)
+		}
+		all, _ := flaws(page, string(b))
+		for _, flaw := range all {
+			t.Error(flaw)
+		}
+	}
+}
+
+// What the test of links would say.
+func TestLinksThatLeadNowhere(t *testing.T) {
+	const page = "docs/x.md"
+	for text, want := range map[string]int{
+		"[a](../loader.go) [b](design.md) [c](#here)\n# Here": 0,
+		"[a](../loaders.go)": 1,
+		"[a](loader.go)":     1,
+		"[`TestLinksLeadSomewhere`](../docs_test.go)":        0,
+		"[`TestLinksLeadSomewhere`](../loader.go)":           1,
+		"[`TestLinksLeadNowhere`, `TestX`](../docs_test.go)": 2,
+		"[`TestKilled`](../consistency)":                     0,
+		"[`TestKill`](../consistency)":                       1,
+		"[a](#there)\n# Here":                                1,
+		"[a](../README.md#locks) [b](../README.md#no-locks)": 1,
+		"[a](https://nowhere.example/x)":                     0,
+		"```go\nm[string](x)\n```":                           0,
+		"`NewT[K](c)` [`TestNo`](../docs_test.go) `m[x](y)`": 1,
+		"[a](metrics.md)":                                    0,
+	} {
+		if all, checked := flaws(page, text); len(all) != want || want > 0 && checked == 0 {
+			t.Errorf("%q: %q, want %d", text, all, want)
+		}
+	}
+}
+
+// fields are those of all structs of the packages that users know, by the struct's name: Stats and Options are several.
+func fields(t *testing.T) map[string][]string {
+	t.Helper()
+	all := make(map[string][]string)
+	for _, folder := range []string{".", "consistency", "bloom", "canal", "lock", "lock/mysqllock", "lock/zklock", "canal/mysqlbinlog"} {
+		files, err := filepath.Glob(filepath.Join(folder, "*.go"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, file := range files {
+			f, err := parser.ParseFile(token.NewFileSet(), file, nil, parser.SkipObjectResolution)
+			if err != nil {
+				t.Fatal(err)
+			}
+			ast.Inspect(f, func(n ast.Node) bool {
+				s, ok := n.(*ast.TypeSpec)
+				if !ok {
+					return true
+				}
+				if st, ok := s.Type.(*ast.StructType); ok {
+					for _, field := range st.Fields.List {
+						for _, name := range field.Names {
+							all[s.Name.Name] = append(all[s.Name.Name], name.Name)
+						}
+					}
+				}
+				return true
+			})
+		}
+	}
+	return all
+}
+
+// Every field of options and counts that the documentation names is one.
+func TestFieldsThatAreNamed(t *testing.T) {
+	known := fields(t)
+	mention := regexp.MustCompile("`(?:[a-z]+\\.)?(Stats|ChannelStats|RelayStats|Options|LoaderOptions|RelayOptions|MaintainOptions|RebuildOptions|LockerOptions|State)((?:\\.[A-Z][A-Za-z]+)+)[`: ]")
+	found := 0
+	for _, page := range pages(t) {
+		b, err := os.ReadFile(page)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, m := range mention.FindAllStringSubmatch(string(b), -1) {
+			found++
+			of := m[1]
+			for _, name := range strings.Split(m[2], ".")[1:] {
+				if !slices.Contains(known[of], name) {
+					t.Errorf("%s: %s%s: %s has no %s", page, m[1], m[2], of, name)
+				}
+				of = map[string]string{"Channel": "ChannelStats", "Relay": "RelayStats", "Rebuild": "RebuildOptions", "Depth": "Depth"}[name]
+			}
+		}
+	}
+	if found == 0 {
+		t.Error("none is named")
+	}
+}
+
+var (
+	blocks  = regexp.MustCompile("(?ms)^(?:<!-- ([^ ]+): ([^\n]+) -->\n)?```go\n(.*?)\n```$")
+	snippet = "// snippet: "
+)
+
+// region is what stands in a file between the comment that names it and the one that ends it.
+func region(text, name string) (string, bool) {
+	_, after, ok := strings.Cut(text, snippet+name+"\n")
+	part, _, ended := strings.Cut(after, "\n// end\n")
+	return strings.Trim(part, "\n"), ok && ended
+}
+
+// What docs/migration.md shows is what is compiled, each snippet and nothing else.
+func TestSnippetsAreCompiled(t *testing.T) {
+	const page = "docs/migration.md"
+	b, err := os.ReadFile(page)
+	if err != nil {
+		t.Fatal(err)
+	}
+	shown := make(map[string]bool)
+	for _, m := range blocks.FindAllStringSubmatch(string(b), -1) {
+		path, name, shows := m[1], m[2], m[3]
+		if path == "" {
+			t.Errorf("%s: a snippet of no file:\n%s", page, shows)
+			continue
+		}
+		file := filepath.Join("docs", path)
+		source, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if compiled, ok := region(string(source), name); !ok || compiled != shows {
+			t.Errorf("%s: the snippet %q is not as in %s:\n%s\n-- there:\n%s", page, name, file, shows, compiled)
+		}
+		shown[file+name] = true
+	}
+	for _, file := range []string{"example_migration_test.go", "bench/migration_test.go"} {
+		source, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		names := strings.Split(string(source), snippet)[1:]
+		for _, s := range names {
+			if name, _, _ := strings.Cut(s, "\n"); !shown[file+name] {
+				t.Errorf("%s does not show %q of %s", page, name, file)
+			}
+		}
+		if len(names) == 0 {
+			t.Errorf("%s has no snippets", file)
+		}
+	}
+}

@@ -1,0 +1,428 @@
+package cacheaside_test
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"log"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/alicebob/miniredis/v2"
+	"github.com/jmoiron/sqlx"
+	"github.com/redis/go-redis/v9"
+	_ "modernc.org/sqlite" // the driver "sqlite"
+
+	"github.com/cacheaside/cacheaside"
+)
+
+// Book is a row of the table books.
+type Book struct {
+	ID    int64
+	Title string
+}
+
+// books is a database with three of them.
+func books(name string) *sqlx.DB {
+	db := sqlx.MustOpen("sqlite", "file:"+name+"?mode=memory&cache=shared")
+	db.MustExec("CREATE TABLE books (id INTEGER PRIMARY KEY, title TEXT)")
+	db.MustExec("INSERT INTO books VALUES (1, 'Emma'), (2, 'Dracula'), (3, 'Ulysses')")
+	return db
+}
+
+// local makes a cache without Redis: the memory of the process alone. All that is shown with it is the same with Redis.
+func local() *cacheaside.Cache {
+	cache, err := cacheaside.New(nil, nil)
+	if err != nil {
+		log.Fatal(err)
+	}
+	return cache
+}
+
+// One Cache for a process, on the client that it has for Redis. Nothing is asked of Redis yet: a process starts also while that is down.
+func ExampleNew() {
+	server, _ := miniredis.Run() // any Redis
+	defer server.Close()
+	rdb := redis.NewClient(&redis.Options{
+		Addr:                  server.Addr(),
+		ContextTimeoutEnabled: true, // so that deadlines are kept while Redis hangs
+	})
+	defer rdb.Close() // after the Cache
+	cache, err := cacheaside.New(rdb, &cacheaside.Options{
+		Prefix:   "shop", // of all keys in Redis; the same in all processes that share them
+		MaxLoads: 20,     // as many queries at once as the database bears, divided by the number of processes
+	})
+	if err != nil {
+		log.Fatal(err) // an option that is not valid
+	}
+	defer cache.Close()
+	fmt.Println(cache.Stats().Gets)
+	// Output: 0
+}
+
+// A Loader for each kind of row. A row that does not exist is sql.ErrNoRows, as the database says it.
+func ExampleNewLoader() {
+	db, cache := books("newloader"), local()
+	defer db.Close()
+	defer cache.Close()
+	titles, err := cacheaside.NewLoader(cache, "book",
+		func(ctx context.Context, id int64) (b Book, err error) {
+			return b, db.GetContext(ctx, &b, "SELECT id, title FROM books WHERE id = ?", id)
+		}, nil)
+	if err != nil {
+		log.Fatal(err)
+	}
+
+	ctx := context.Background()
+	fmt.Println(titles.Get(ctx, 1))
+	_, err = titles.Get(ctx, 4)
+	fmt.Println(errors.Is(err, cacheaside.ErrNotFound), errors.Is(err, sql.ErrNoRows))
+	// Output:
+	// {1 Emma} <nil>
+	// true false
+}
+
+// A load function that reads many rows by one query.
+func ExampleNewBatchLoader() {
+	db, cache := books("newbatchloader"), local()
+	defer db.Close()
+	defer cache.Close()
+	books, err := cacheaside.NewBatchLoader(cache, "book",
+		func(ctx context.Context, ids []int64) (map[int64]Book, error) {
+			fmt.Println("one query for", len(ids))
+			query, args, err := sqlx.In("SELECT id, title FROM books WHERE id IN (?)", ids)
+			if err != nil {
+				return nil, err
+			}
+			var rows []Book
+			if err := db.SelectContext(ctx, &rows, db.Rebind(query), args...); err != nil {
+				return nil, err
+			}
+			found := make(map[int64]Book)
+			for _, b := range rows {
+				found[b.ID] = b
+			}
+			return found, nil // an id that is left out has no row
+		}, nil)
+	if err != nil {
+		log.Fatal(err)
+	}
+
+	found, err := books.GetMany(context.Background(), []int64{1, 2, 3, 4})
+	fmt.Println(slices.Sorted(maps.Keys(found)), err)
+	// Output:
+	// one query for 4
+	// [1 2 3] <nil>
+}
+
+func ExampleLoader_Get() {
+	cache := local()
+	defer cache.Close()
+	byID, _ := cacheaside.NewLoader(cache, "book", func(_ context.Context, id int64) (Book, error) {
+		switch id {
+		case 1:
+			return Book{1, "Emma"}, nil
+		case 2:
+			return Book{}, cacheaside.ErrNotFound
+		}
+		return Book{}, errors.New("connection refused")
+	}, nil)
+
+	for id := range int64(3) {
+		book, err := byID.Get(context.Background(), id)
+		switch {
+		case errors.Is(err, cacheaside.ErrNotFound):
+			fmt.Println(id, "there is no such book")
+		case err != nil:
+			fmt.Println(id, "it is not known:", errors.Unwrap(err)) // *cacheaside.Error: of which key, by its hash
+		default:
+			fmt.Println(id, book.Title)
+		}
+	}
+	// Output:
+	// 0 it is not known: connection refused
+	// 1 Emma
+	// 2 there is no such book
+}
+
+// What has failed does not take the others with it.
+func ExampleLoader_GetMany() {
+	cache := local()
+	defer cache.Close()
+	titles, _ := cacheaside.NewLoader(cache, "title", func(_ context.Context, id int64) (string, error) {
+		switch id {
+		case 3:
+			return "", errors.New("connection refused")
+		case 4:
+			return "", cacheaside.ErrNotFound
+		}
+		return fmt.Sprint("book ", id), nil
+	}, nil)
+
+	ids := []int64{1, 2, 3, 4}
+	found, err := titles.GetMany(context.Background(), ids)
+	failed, _ := errors.AsType[*cacheaside.BatchError[int64]](err)
+	for _, id := range ids {
+		if title, ok := found[id]; ok {
+			fmt.Println(id, title)
+		} else if failed != nil && failed.Errs[id] != nil {
+			fmt.Println(id, "failed")
+		} else {
+			fmt.Println(id, "does not exist")
+		}
+	}
+	// Output:
+	// 1 book 1
+	// 2 book 2
+	// 3 failed
+	// 4 does not exist
+}
+
+// A batch load whose rows did not all come says which: what it is silent about is then not taken for absent.
+func ExampleBatchError() {
+	cache := local()
+	defer cache.Close()
+	titles, _ := cacheaside.NewBatchLoader(cache, "title", func(_ context.Context, ids []int64) (map[int64]string, error) {
+		found := map[int64]string{1: "Emma"} // from one shard; another is down
+		failed := &cacheaside.BatchError[int64]{Errs: make(map[int64]error)}
+		for _, id := range ids {
+			if id%2 == 0 {
+				failed.Errs[id] = errors.New("the shard is down")
+			}
+		}
+		return found, failed
+	}, nil)
+	found, err := titles.GetMany(context.Background(), []int64{1, 2})
+	fmt.Println(found, err != nil)
+	// Output: map[1:Emma] true
+}
+
+// After the write was committed. An error says that it has not happened: try it again, not the write; or have a consistency.Writer see to it.
+func ExampleLoader_Invalidate() {
+	db, cache := books("invalidate"), local()
+	defer db.Close()
+	defer cache.Close()
+	titles, _ := cacheaside.NewLoader(cache, "title", func(ctx context.Context, id int64) (title string, err error) {
+		return title, db.GetContext(ctx, &title, "SELECT title FROM books WHERE id = ?", id)
+	}, nil)
+	ctx := context.Background()
+	fmt.Println(titles.Get(ctx, 3))
+
+	if _, err := db.ExecContext(ctx, "UPDATE books SET title = 'Odyssey' WHERE id = 3"); err != nil {
+		log.Fatal(err)
+	}
+	if err := titles.Invalidate(context.WithoutCancel(ctx), 3); err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(titles.Get(ctx, 3))
+	// Output:
+	// Ulysses <nil>
+	// Odyssey <nil>
+}
+
+// After an import: everything at once, at the cost of one command.
+func ExampleLoader_InvalidateAll() {
+	db, cache := books("invalidateall"), local()
+	defer db.Close()
+	defer cache.Close()
+	titles, _ := cacheaside.NewLoader(cache, "title", func(ctx context.Context, id int64) (title string, err error) {
+		return title, db.GetContext(ctx, &title, "SELECT title FROM books WHERE id = ?", id)
+	}, nil)
+	ctx := context.Background()
+	fmt.Println(titles.GetMany(ctx, []int64{1, 2}))
+
+	db.MustExec("UPDATE books SET title = upper(title)")
+	if err := titles.InvalidateAll(ctx); err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(titles.GetMany(ctx, []int64{1, 2}))
+	// Output:
+	// map[1:Emma 2:Dracula] <nil>
+	// map[1:EMMA 2:DRACULA] <nil>
+}
+
+// All keys of a loader, as one Key: for an outbox, or another program.
+func ExampleLoader_AllKeys() {
+	cache := local()
+	defer cache.Close()
+	titles, _ := cacheaside.NewLoader(cache, "title", func(context.Context, int64) (string, error) { return "Emma", nil }, nil)
+	ctx := context.Background()
+	titles.Get(ctx, 1)
+	fmt.Println(cache.InvalidateKeys(ctx, titles.AllKeys()))
+	titles.Get(ctx, 1)
+	fmt.Println(titles.Stats().Loads)
+	// Output:
+	// <nil>
+	// 2
+}
+
+// Ahead of traffic: at most 100 rows a second, and none that another process has warmed already.
+func ExampleLoader_Warm() {
+	server, _ := miniredis.Run() // any Redis
+	defer server.Close()
+	rdb := redis.NewClient(&redis.Options{Addr: server.Addr(), ContextTimeoutEnabled: true})
+	defer rdb.Close()
+	cache, _ := cacheaside.New(rdb, nil)
+	defer cache.Close()
+	titles, _ := cacheaside.NewLoader(cache, "title", func(_ context.Context, id int64) (string, error) { return fmt.Sprint("book ", id), nil }, nil)
+
+	ctx := context.Background()
+	popular := []int64{3, 1, 2}
+	for range 2 {
+		for id, err := range titles.Warm(ctx, slices.Values(popular), 100) {
+			if err != nil {
+				fmt.Println(id, err) // and the others go on
+			}
+		}
+		fmt.Println(titles.Stats().Loads, "loads")
+	}
+	// Output:
+	// 3 loads
+	// 3 loads
+}
+
+// For a loader that is suspected: its reads go to the database until it is switched on again.
+func ExampleLoader_Bypass() {
+	cache := local()
+	defer cache.Close()
+	titles, _ := cacheaside.NewLoader(cache, "title", func(context.Context, int64) (string, error) { return "Emma", nil }, nil)
+	ctx := context.Background()
+	for _, on := range []bool{false, true, false} {
+		titles.Bypass(on)
+		titles.Get(ctx, 1)
+	}
+	s := titles.Stats()
+	fmt.Println(s.Gets, "gets,", s.Loads, "loads,", s.Bypassed, "of them due to Bypass")
+	// Output: 3 gets, 2 loads, 1 of them due to Bypass
+}
+
+// What an operator looks at: of all loaders together, or of one.
+func ExampleCache_Stats() {
+	cache := local()
+	defer cache.Close()
+	titles, _ := cacheaside.NewLoader(cache, "title", func(context.Context, int64) (string, error) { return "", cacheaside.ErrNotFound }, nil)
+	prices, _ := cacheaside.NewLoader(cache, "price", func(context.Context, int64) (int, error) { return 0, errors.New("connection refused") }, nil)
+	ctx := context.Background()
+	titles.Get(ctx, 1)
+	prices.Get(ctx, 1)
+	fmt.Println(cache.Stats().Loads, cache.Stats().LoadErrors)
+	fmt.Println(titles.Stats().Loads, titles.Stats().LoadErrors) // that there is no such row is an answer
+	// Output:
+	// 2 1
+	// 1 0
+}
+
+// Fresh is for a read that must see what another process has just written: past the memory of this one.
+func ExampleReadOption() {
+	server, _ := miniredis.Run() // any Redis
+	defer server.Close()
+	rdb := redis.NewClient(&redis.Options{Addr: server.Addr(), ContextTimeoutEnabled: true})
+	defer rdb.Close()
+	row := "old"
+	load := func(context.Context, int64) (string, error) { return row, nil }
+	here, _ := cacheaside.New(rdb, nil) // one process
+	defer here.Close()
+	reader, _ := cacheaside.NewLoader(here, "row", load, nil)
+	there, _ := cacheaside.New(rdb, nil) // another
+	defer there.Close()
+	writer, _ := cacheaside.NewLoader(there, "row", load, nil)
+
+	ctx := context.Background()
+	reader.Get(ctx, 1)
+	row = "new"
+	if err := writer.Invalidate(ctx, 1); err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(reader.Get(ctx, 1, cacheaside.Fresh))
+	// Output: new <nil>
+}
+
+// page is a key that is a struct.
+type page struct {
+	Path string
+	No   int
+}
+
+// Keys that are neither strings nor integers nor TextMarshalers say what their text is; keys that are the same to the database have the same text.
+func ExampleKeyOf() {
+	cache := local()
+	defer cache.Close()
+	pages, err := cacheaside.NewLoader(cache, "page", func(_ context.Context, p page) (string, error) {
+		return fmt.Sprint("page ", p.No, " of ", p.Path), nil
+	}, &cacheaside.LoaderOptions{
+		Key: cacheaside.KeyOf(func(p page) string { return fmt.Sprint(p.No, " ", strings.ToLower(p.Path)) }),
+	})
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(pages.Get(context.Background(), page{"/News", 2}))
+	fmt.Println(pages.Key(page{"/News", 2}).Text)
+	// Output:
+	// page 2 of /News <nil>
+	// 2 /news
+}
+
+// Values are shared, so that a caller who changes what he has got needs a copy of his own.
+func ExampleCloneOf() {
+	cache := local()
+	defer cache.Close()
+	tags, err := cacheaside.NewLoader(cache, "tags", func(context.Context, int64) ([]string, error) {
+		return []string{"novel", "english"}, nil
+	}, &cacheaside.LoaderOptions{Clone: cacheaside.CloneOf(slices.Clone[[]string])})
+	if err != nil {
+		log.Fatal(err)
+	}
+	mine, _ := tags.Get(context.Background(), 1)
+	slices.Sort(mine)
+	fmt.Println(mine)
+	fmt.Println(tags.Get(context.Background(), 1))
+	// Output:
+	// [english novel]
+	// [novel english] <nil>
+}
+
+// Another codec needs no other Version: every loader reads what any of them has written.
+func ExampleCodec() {
+	server, _ := miniredis.Run() // any Redis
+	defer server.Close()
+	rdb := redis.NewClient(&redis.Options{Addr: server.Addr(), ContextTimeoutEnabled: true})
+	defer rdb.Close()
+	load := func(context.Context, int64) (Book, error) { return Book{1, "Emma"}, nil }
+	ctx := context.Background()
+
+	before, _ := cacheaside.New(rdb, nil) // a process of the release before
+	defer before.Close()
+	asJSON, _ := cacheaside.NewLoader(before, "book", load, nil)
+	asJSON.Get(ctx, 1)
+
+	after, _ := cacheaside.New(rdb, nil) // one of this release
+	defer after.Close()
+	asMsgPack, _ := cacheaside.NewLoader(after, "book", load, &cacheaside.LoaderOptions{
+		Codec:         cacheaside.MsgPack,
+		CompressAbove: 1 << 10,
+	})
+	fmt.Println(asMsgPack.Get(ctx, 1))
+	fmt.Println(asMsgPack.Stats().RedisHits, asMsgPack.Stats().Undecodable)
+	// Output:
+	// {1 Emma} <nil>
+	// 1 0
+}
+
+// A load that panics is an error of those who asked, and of nobody else.
+func ExamplePanicError() {
+	cache := local()
+	defer cache.Close()
+	lengths, _ := cacheaside.NewLoader(cache, "length", func(_ context.Context, id int) (int, error) {
+		return []int{3, 1}[id], nil
+	}, nil)
+	_, err := lengths.Get(context.Background(), 7)
+	if p, ok := errors.AsType[*cacheaside.PanicError](err); ok {
+		fmt.Println(p.Value)
+	}
+	fmt.Println(lengths.Get(context.Background(), 0))
+	// Output:
+	// runtime error: index out of range [7] with length 2
+	// 3 <nil>
+}

@@ -1,0 +1,148 @@
+package cacheaside_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log"
+
+	"github.com/alicebob/miniredis/v2"
+	"github.com/redis/go-redis/v9"
+
+	"github.com/cacheaside/cacheaside"
+)
+
+// What a consistency.Writer does by itself at its level Strict: nobody caches anything of a row from before its commit until after its invalidation.
+func ExampleCache_Hold() {
+	server, _ := miniredis.Run() // any Redis
+	server.ClockTTL(true)        // miniredis needs it; else no hold ever ends there
+	defer server.Close()
+	rdb := redis.NewClient(&redis.Options{Addr: server.Addr(), ContextTimeoutEnabled: true})
+	defer rdb.Close()
+	cache, _ := cacheaside.New(rdb, &cacheaside.Options{StrictWrites: true}) // in all processes
+	defer cache.Close()
+	row := "old"
+	rows, _ := cacheaside.NewLoader(cache, "row", func(context.Context, int64) (string, error) { return row, nil }, nil)
+	ctx := context.Background()
+
+	hold, err := cache.Hold(ctx, rows.Key(1))
+	if err != nil {
+		log.Fatal(err) // nothing was written
+	}
+	fmt.Println(rows.Get(ctx, 1)) // is loaded, and stored nowhere
+	// tx.Exec("UPDATE …")
+	if err := hold.Check(ctx); errors.Is(err, cacheaside.ErrHoldLost) {
+		log.Fatal(err) // and tx.Rollback()
+	}
+	row = "new" // tx.Commit()
+	if err := hold.Release(ctx); err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(rows.Get(ctx, 1))
+	fmt.Println(rows.Stats().Held)
+	// Output:
+	// old <nil>
+	// new <nil>
+	// 1
+}
+
+// The value that was written takes the place of the hold, if nobody has come between, so that the next read need not load it. consistency.WriteThrough does all of this.
+func ExampleLoader_StoreHeld() {
+	server, _ := miniredis.Run() // any Redis
+	server.ClockTTL(true)
+	defer server.Close()
+	rdb := redis.NewClient(&redis.Options{Addr: server.Addr(), ContextTimeoutEnabled: true})
+	defer rdb.Close()
+	cache, _ := cacheaside.New(rdb, &cacheaside.Options{StrictWrites: true, MemoryBytes: -1})
+	defer cache.Close()
+	row := "old"
+	rows, _ := cacheaside.NewLoader(cache, "row", func(context.Context, int64) (string, error) { return row, nil }, nil)
+	ctx := context.Background()
+	fmt.Println(rows.Get(ctx, 1))
+
+	hold, err := cache.Hold(ctx, rows.Key(1))
+	if err != nil {
+		log.Fatal(err)
+	}
+	row = "new" // between Hold and Check; tx.Commit()
+	stored, err := rows.StoreHeld(ctx, hold, 1, row)
+	fmt.Println(stored, err)
+	if err := hold.Release(ctx); err != nil { // in any case
+		log.Fatal(err)
+	}
+	fmt.Println(rows.Get(ctx, 1))
+	fmt.Println(rows.Stats().Loads)
+	// Output:
+	// old <nil>
+	// true <nil>
+	// new <nil>
+	// 1
+}
+
+// After a write of rows that are read at once: loaded anew instead of deleted, and other processes are told.
+func ExampleCache_RefreshKeys() {
+	cache, _ := cacheaside.New(nil, nil) // as with any Redis
+	defer cache.Close()
+	rate := 1.10
+	rates, _ := cacheaside.NewLoader(cache, "rate", func(context.Context, string) (float64, error) { return rate, nil }, nil)
+	ctx := context.Background()
+	fmt.Println(rates.Get(ctx, "EUR"))
+	rate = 1.12
+	fmt.Println(cache.RefreshKeys(ctx, rates.Key("EUR")))
+	loads := rates.Stats().Loads
+	fmt.Println(rates.Get(ctx, "EUR"))
+	fmt.Println(rates.Stats().Loads - loads)
+	// Output:
+	// 1.1 <nil>
+	// <nil>
+	// 1.12 <nil>
+	// 0
+}
+
+// One transaction that inserts rows of several loaders, each with its own filter.
+func ExampleCache_AdmitKeys() {
+	cache, _ := cacheaside.New(nil, nil) // as with any Redis
+	defer cache.Close()
+	rows := map[string]bool{}
+	load := func(_ context.Context, name string) (bool, error) {
+		if !rows[name] {
+			return false, cacheaside.ErrNotFound
+		}
+		return true, nil
+	}
+	users, _ := cacheaside.NewLoader(cache, "user", load, &cacheaside.LoaderOptions{Filter: &keySet{keys: map[string]bool{}}})
+	mails, _ := cacheaside.NewLoader(cache, "mail", load, &cacheaside.LoaderOptions{Filter: &keySet{keys: map[string]bool{}}})
+
+	ctx := context.Background()
+	committed, err := cache.AdmitKeys(ctx, users.Key("ada"), mails.Key("ada@example.com"))
+	if err != nil {
+		log.Fatal(err) // do not commit
+	}
+	rows["ada"], rows["ada@example.com"] = true, true // tx.Commit()
+	if err := committed(context.WithoutCancel(ctx)); err != nil {
+		log.Fatal(err) // the rows are there: try it again
+	}
+	fmt.Println(users.Get(ctx, "ada"))
+	fmt.Println(mails.Get(ctx, "ada@example.com"))
+	// Output:
+	// true <nil>
+	// true <nil>
+}
+
+// A filter of one's own: whatever knows which keys certainly have no row. Package bloom has those for large tables.
+func ExampleFilter() {
+	var filter cacheaside.Filter = &keySet{keys: map[string]bool{"42": true}}
+	cache, _ := cacheaside.New(nil, nil) // as with any Redis
+	defer cache.Close()
+	rows, _ := cacheaside.NewLoader(cache, "row", func(_ context.Context, id int64) (string, error) { return fmt.Sprint("row ", id), nil },
+		&cacheaside.LoaderOptions{Filter: filter})
+	ctx := context.Background()
+	fmt.Println(rows.Get(ctx, 42))
+	for id := range int64(42) { // somebody guesses
+		rows.Get(ctx, id)
+	}
+	fmt.Println(rows.Stats().Loads, "load,", rows.Stats().Filtered, "refused")
+	// Output:
+	// row 42 <nil>
+	// 1 load, 42 refused
+}

@@ -1,0 +1,162 @@
+package cacheaside
+
+import (
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// beginnings are what users begin with: each has an Example, named for it as godoc wants. Functions that are exported are such unless told below.
+var beginnings = map[string]string{
+	".": `New NewLoader NewBatchLoader SetTTL PreferPrimary KeyOf CloneOf Error BatchError PanicError Filter Codec DownPolicy ReadOption Options LoaderOptions
+		Cache.InvalidateKeys Cache.RefreshKeys Cache.AdmitKeys Cache.Hold Cache.Stats
+		Loader.Get Loader.GetMany Loader.Invalidate Loader.InvalidateAll Loader.Expire Loader.Refresh Loader.Warm Loader.Admit Loader.Bypass Loader.Key Loader.AllKeys Loader.StoreHeld`,
+	"cacheasidetest": `New Process.Process Process.Hear Process.Forget Process.Cut Process.Hang Process.Join
+		Redis.Settle Redis.EndTTL Redis.EndLife Redis.Empty Redis.Kill Redis.Hang Redis.Fail Redis.Restore Redis.Client Redis.Server`,
+	"consistency":    "NewWriter NewRelay NewMemoryQueue Schema Touch WriteThrough SQLOutbox Writer.Update Writer.At Writer.Enqueue Writer.InvalidateMany",
+	"lock":           "NewRedis NewRedlock NewLocal WithOwner SetFenced Guard Segmented Locker.Do Locker.Acquire Locker.TryAcquire",
+	"lock/mysqllock": "New NewNamed Schema",
+	"lock/zklock":    "New",
+	"bloom":          "NewLocal NewShared NewRedis NewReplica Deny Table Redis.Maintain Local.Save",
+	"canal":          "NewConsumer Handle BindFilter Key NewSQLCheckpoint NewFileParking SQLParking",
+}
+
+// shownElsewhere are exported functions whose use another Example shows, or that are not for a beginning.
+var shownElsewhere = map[string]string{
+	"consistency.NewSQLOutbox":   "ExampleNewWriter",
+	"lock.New":                   "for who writes a driver",
+	"lock.GetFenced":             "ExampleSetFenced",
+	"lock.NewSegmented":          "ExampleSegmented",
+	"lock/mysqllock.CreateTable": "ExampleNew",
+	"bloom.Keys":                 "ExampleNewLocal",
+	"canal.Bind":                 "ExampleNewConsumer",
+	"canal.IntColumn":            "ExampleNewConsumer",
+	"canal.TextColumn":           "ExampleBindFilter",
+	"canal.NewFileCheckpoint":    "ExampleNewConsumer",
+	"canal.NewRow":               "ExampleHandle",
+	"canal.NewColumns":           "ExampleHandle",
+	"canal.TextValue":            "ExampleHandle",
+	"canal.ValueOf":              "for who writes a Source",
+	"canal.Null":                 "for who writes a Source",
+	"canal.NewSQLParking":        "ExampleSQLParking",
+	"canal.ReadParked":           "ExampleNewFileParking, by FileParking.Read",
+}
+
+// declared are the names that the Go files of a folder export, as "Name" and "Type.Method", and the functions among them; examples those of its tests.
+func declared(t *testing.T, folder string) (names, functions, examples map[string]bool) {
+	t.Helper()
+	names, functions, examples = make(map[string]bool), make(map[string]bool), make(map[string]bool)
+	files, err := filepath.Glob(filepath.Join(folder, "*.go"))
+	if err != nil || len(files) == 0 {
+		t.Fatalf("no Go files in %s: %v", folder, err)
+	}
+	for _, file := range files {
+		f, err := parser.ParseFile(token.NewFileSet(), file, nil, parser.SkipObjectResolution)
+		if err != nil {
+			t.Fatal(err)
+		}
+		inTest := strings.HasSuffix(file, "_test.go")
+		for _, d := range f.Decls {
+			switch d := d.(type) {
+			case *ast.FuncDecl:
+				switch {
+				case inTest && strings.HasPrefix(d.Name.Name, "Example"):
+					examples[d.Name.Name] = true
+				case inTest || !d.Name.IsExported():
+				case d.Recv == nil:
+					names[d.Name.Name], functions[d.Name.Name] = true, true
+				default:
+					names[receiver(d.Recv.List[0].Type)+"."+d.Name.Name] = true
+				}
+			case *ast.GenDecl:
+				for _, s := range d.Specs {
+					if s, ok := s.(*ast.TypeSpec); ok && !inTest && s.Name.IsExported() {
+						names[s.Name.Name] = true
+					}
+				}
+			}
+		}
+	}
+	return names, functions, examples
+}
+
+// receiver is the name of a method's type.
+func receiver(e ast.Expr) string {
+	switch e := e.(type) {
+	case *ast.StarExpr:
+		return receiver(e.X)
+	case *ast.IndexExpr:
+		return receiver(e.X)
+	case *ast.IndexListExpr:
+		return receiver(e.X)
+	case *ast.Ident:
+		return e.Name
+	}
+	return ""
+}
+
+// Whoever begins with something finds an Example of it.
+func TestEachBeginningHasAnExample(t *testing.T) {
+	for folder, list := range beginnings {
+		names, functions, examples := declared(t, folder)
+		listed := strings.Fields(list)
+		for _, name := range listed {
+			if !names[name] {
+				t.Errorf("%s: there is no %s any more", folder, name)
+			}
+			want := "Example" + strings.ReplaceAll(name, ".", "_")
+			if !slices.ContainsFunc(slices.Collect(maps.Keys(examples)), func(e string) bool { // also one of several: ExampleOptions_limits
+				suffix, ok := strings.CutPrefix(e, want+"_")
+				return e == want || ok && suffix != "" && strings.ToLower(suffix[:1]) == suffix[:1]
+			}) {
+				t.Errorf("%s: %s has no %s", folder, name, want)
+			}
+		}
+		for f := range functions {
+			if !slices.Contains(listed, f) && shownElsewhere[folder+"."+f] == "" {
+				t.Errorf("%s: %s is neither among the beginnings nor shown elsewhere", folder, f)
+			}
+		}
+	}
+	for name, by := range shownElsewhere {
+		folder, f, _ := strings.Cut(name, ".")
+		_, functions, examples := declared(t, folder)
+		example, _, _ := strings.Cut(by, ",")
+		if !functions[f] || strings.HasPrefix(by, "Example") && !examples[example] {
+			t.Errorf("%s: there is no such function, or no %s", name, by)
+		}
+	}
+}
+
+// Examples are run, and what they print compared; those that need a server which nobody embeds say so.
+func TestExamplesAreRun(t *testing.T) {
+	for folder := range beginnings {
+		files, _ := filepath.Glob(filepath.Join(folder, "*_test.go"))
+		for _, file := range files {
+			f, err := parser.ParseFile(token.NewFileSet(), file, nil, parser.SkipObjectResolution|parser.ParseComments)
+			if err != nil {
+				t.Fatal(err)
+			}
+			source, err := os.ReadFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, d := range f.Decls {
+				d, ok := d.(*ast.FuncDecl)
+				if !ok || !strings.HasPrefix(d.Name.Name, "Example") {
+					continue
+				}
+				body := string(source[d.Body.Pos()-f.FileStart : d.Body.End()-f.FileStart])
+				if !strings.Contains(body, "// Output:") && !strings.Contains(d.Doc.Text(), "It needs a ") {
+					t.Errorf("%s: %s has no output to be compared, and does not say why", file, d.Name.Name)
+				}
+			}
+		}
+	}
+}

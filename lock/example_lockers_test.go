@@ -1,0 +1,122 @@
+package lock_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/alicebob/miniredis/v2"
+	"github.com/redis/go-redis/v9"
+
+	"github.com/cacheaside/cacheaside/lock"
+)
+
+// One Locker for a process and a service; locks live for 10 s unless they are extended, which they are.
+func ExampleNewRedis() {
+	server, _ := miniredis.Run() // any Redis
+	defer server.Close()
+	rdb := redis.NewClient(&redis.Options{Addr: server.Addr(), ContextTimeoutEnabled: true})
+	defer rdb.Close() // after the Locker
+	locker, err := lock.NewRedis(rdb, &lock.LockerOptions{Prefix: "shop:lock:"})
+	if err != nil {
+		panic(err)
+	}
+	defer locker.Close()
+	fmt.Println(locker.Do(context.Background(), "report", func(context.Context, int64) error {
+		fmt.Println("one process at a time")
+		return nil
+	}))
+	// Output:
+	// one process at a time
+	// <nil>
+}
+
+// Three servers that know nothing of each other: one of them may be lost.
+func ExampleNewRedlock() {
+	var nodes []*redis.Client
+	for i := range 3 {
+		server, _ := miniredis.Run() // any three Redis servers
+		defer server.Close()
+		rdb := redis.NewClient(&redis.Options{Addr: server.Addr(), ContextTimeoutEnabled: true})
+		defer rdb.Close()
+		nodes = append(nodes, rdb)
+		if i == 2 {
+			server.SetError("LOADING Redis is loading the dataset in memory") // it has just been restarted
+		}
+	}
+	locker, err := lock.NewRedlock(nodes, nil)
+	if err != nil {
+		panic(err)
+	}
+	defer locker.Close()
+	lease, err := locker.Acquire(context.Background(), "report", nil)
+	if err != nil {
+		panic(err)
+	}
+	fmt.Println(lease.Token() > 0, lease.Release())
+	// Output: true <nil>
+}
+
+// For tests, and for programs that run once.
+func ExampleNewLocal() {
+	locker, err := lock.NewLocal(nil)
+	if err != nil {
+		panic(err)
+	}
+	defer locker.Close()
+	fmt.Println(locker.Do(context.Background(), "report", func(context.Context, int64) error { return nil }))
+	// Output: <nil>
+}
+
+// A Lease is for work that is not one function. Its context ends before anybody else can have the lock.
+func ExampleLocker_Acquire() {
+	locker, _ := lock.NewLocal(nil) // or any other
+	defer locker.Close()
+	lease, err := locker.Acquire(context.Background(), "report", &lock.Options{
+		Wait:    time.Second,      // then ErrHeld
+		MaxHold: 10 * time.Minute, // then it is lost, so that what hangs does not hold it for ever
+	})
+	if err != nil {
+		panic(err)
+	}
+	ctx := lease.Context()
+	fmt.Println(ctx.Err())
+	if err := lease.Release(); errors.Is(err, lock.ErrLost) {
+		fmt.Println("the work was not protected to its end")
+	}
+	fmt.Println(context.Cause(ctx))
+	// Output:
+	// <nil>
+	// the lock was released
+}
+
+// For work that another process does already, so that there is nothing to wait for.
+func ExampleLocker_TryAcquire() {
+	locker, _ := lock.NewLocal(nil) // or any other
+	defer locker.Close()
+	ctx := context.Background()
+	first, err := locker.TryAcquire(ctx, "clean up", nil)
+	fmt.Println(err)
+	_, err = locker.TryAcquire(ctx, "clean up", nil)
+	fmt.Println(errors.Is(err, lock.ErrHeld))
+	fmt.Println(first.Release())
+	// Output:
+	// <nil>
+	// true
+	// <nil>
+}
+
+// A function that takes a lock calls another one that takes the same: they have one owner.
+func ExampleWithOwner() {
+	locker, _ := lock.NewLocal(nil) // or any other
+	defer locker.Close()
+	inner := func(ctx context.Context) error {
+		return locker.Do(ctx, "account:42", func(context.Context, int64) error { return nil })
+	}
+	outer := func(ctx context.Context) error {
+		return locker.Do(ctx, "account:42", func(ctx context.Context, _ int64) error { return inner(ctx) })
+	}
+	fmt.Println(outer(lock.WithOwner(context.Background()))) // without it, it would wait for itself
+	// Output: <nil>
+}

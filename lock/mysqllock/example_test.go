@@ -1,0 +1,83 @@
+package mysqllock_test
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"log"
+	"strings"
+
+	_ "github.com/go-sql-driver/mysql"
+
+	"github.com/cacheaside/cacheaside/lock"
+	"github.com/cacheaside/cacheaside/lock/mysqllock"
+)
+
+// It needs a MySQL or MariaDB, so that this is compiled, but not run.
+func ExampleNew() {
+	db, err := sql.Open("mysql", "user:password@tcp(localhost:3306)/shop")
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer db.Close() // after the Locker
+	ctx := context.Background()
+	if err := mysqllock.CreateTable(ctx, db, nil); err != nil { // as a rule a migration, of mysqllock.Schema
+		log.Fatal(err)
+	}
+	locker, err := mysqllock.New(db, nil)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer locker.Close()
+
+	accounts := lock.Guard{Table: "accounts"} // its column fence remembers who has written last
+	err = locker.Do(ctx, "account:42", func(ctx context.Context, token int64) error {
+		tx, err := db.BeginTx(ctx, nil)
+		if err != nil {
+			return err
+		}
+		defer tx.Rollback()
+		if err := accounts.Check(ctx, tx, 42, token); err != nil {
+			return err
+		}
+		if _, err := tx.ExecContext(ctx, "UPDATE accounts SET balance = balance + 10 WHERE id = 42"); err != nil {
+			return err
+		}
+		return tx.Commit()
+	})
+	if err != nil {
+		log.Fatal(err)
+	}
+}
+
+// It needs a MySQL or MariaDB, so that this is compiled, but not run.
+func ExampleNewNamed() {
+	db, err := sql.Open("mysql", "user:password@tcp(localhost:3306)/shop")
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer db.Close()
+	locker, err := mysqllock.NewNamed(db, nil) // GET_LOCK: free as soon as the server sees that its holder's connection is gone
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer locker.Close()
+	lease, err := locker.Acquire(context.Background(), "report", &lock.Options{NoToken: true}) // so that no table is needed
+	if err != nil {
+		log.Fatal(err)
+	}
+	if err := lease.Release(); err != nil {
+		log.Fatal(err)
+	}
+}
+
+// The table of the locks, for your migrations.
+func ExampleSchema() {
+	statement, err := mysqllock.Schema(&mysqllock.Options{Table: "shop.locks"})
+	if err != nil {
+		log.Fatal(err)
+	}
+	first, _, _ := strings.Cut(statement, "(")
+	fmt.Println(first)
+	// Output: CREATE TABLE IF NOT EXISTS `shop`.`locks`
+}

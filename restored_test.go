@@ -1,0 +1,50 @@
+package cacheaside
+
+import (
+	"testing"
+
+	"github.com/cacheaside/cacheaside/internal/testenv"
+)
+
+// A Redis that was restored from a snapshot serves what was deleted since, which is not promised against; InvalidateAll repairs it, whichever process calls it, also one without loaders.
+func TestRestoredSnapshot(t *testing.T) {
+	server := testenv.StartRedis(t)
+	d := newTable(map[int]string{1: "old"})
+	o := Options{RedisTimeout: patient.RedisTimeout, ReadTimeout: patient.ReadTimeout, MemoryBytes: -1}
+	for _, repair := range []func(*Cache, *Loader[int, string]) error{
+		func(_ *Cache, l *Loader[int, string]) error { return l.InvalidateAll(t.Context()) },
+		func(*Cache, *Loader[int, string]) error {
+			writer, err := New(server.Client(t), &o)
+			if err != nil {
+				return err
+			}
+			defer writer.Close()
+			return writer.InvalidateKeys(t.Context(), Key{Loader: "row", All: true})
+		},
+	} {
+		p := startOn(t, server.Client(t), d, o, nil)
+		d.write(1, "old")
+		if err := p.Invalidate(t.Context(), 1); err != nil {
+			t.Fatal(err)
+		}
+		p.want(t, 1, "old", nil)
+		if err := server.Client(t).Save(t.Context()).Err(); err != nil {
+			t.Fatal(err)
+		}
+		d.write(1, "new")
+		if err := p.Invalidate(t.Context(), 1); err != nil {
+			t.Fatal(err)
+		}
+		p.want(t, 1, "new", nil)
+		server.Kill()
+		server.Restart(t)
+		waitFor(t, func() bool { return reached(p.cache) })
+		q := startOn(t, server.Client(t), d, o, nil)
+		q.want(t, 1, "old", nil) // this is what it repairs
+		waitFor(t, func() bool { return repair(q.cache, q.Loader) == nil })
+		waitFor(t, func() bool { v, _ := p.Get(t.Context(), 1); return v == "new" }) // within MaxStaleness
+		q.want(t, 1, "new", nil)
+		q.cache.Close()
+		p.cache.Close()
+	}
+}

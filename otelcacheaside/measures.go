@@ -9,6 +9,7 @@ import (
 	"github.com/cacheaside/cacheaside/bloom"
 	"github.com/cacheaside/cacheaside/canal"
 	"github.com/cacheaside/cacheaside/consistency"
+	"github.com/cacheaside/cacheaside/meter"
 )
 
 // What there is: each field of each Stats, those aside that are texts. Two rows of one name are one metric.
@@ -22,6 +23,7 @@ var loaderMeasures = []measure[cacheaside.Stats]{
 	{name: "loads", unit: "{row}", about: "Rows that load functions were asked for.", of: func(s *cacheaside.Stats) float64 { return float64(s.Loads) }},
 	{name: "load.calls", unit: "{call}", about: "Calls of load functions.", of: func(s *cacheaside.Stats) float64 { return float64(s.LoadCalls) }},
 	{name: "load.errors", unit: "{row}", about: "Rows that could not be loaded.", of: func(s *cacheaside.Stats) float64 { return float64(s.LoadErrors) }},
+	{name: "loads.compare", unit: "{row}", about: "Rows that were loaded to compare a copy with them, for a meter or a shadow.", of: func(s *cacheaside.Stats) float64 { return float64(s.CompareLoads) }},
 	{name: "loads.left", unit: "{call}", about: "Calls that were left running at LoadTimeout.", of: func(s *cacheaside.Stats) float64 { return float64(s.LoadsLeft) }},
 	{name: "loads.unavailable", unit: "{call}", about: "Calls that were not made, to protect the database.", of: func(s *cacheaside.Stats) float64 { return float64(s.Unavailable) }},
 	{name: "loads.unlocked", unit: "{call}", about: "Loads without the lock that they should have had.", of: func(s *cacheaside.Stats) float64 { return float64(s.Unlocked) }},
@@ -49,12 +51,19 @@ var loaderMeasures = []measure[cacheaside.Stats]{
 	{name: "abandoned", unit: "{key}", about: "Rounds that were stopped since all their callers had left.", of: func(s *cacheaside.Stats) float64 { return float64(s.Abandoned) }},
 	{name: "invalidated", unit: "{key}", about: "Keys whose invalidation was acknowledged.", of: func(s *cacheaside.Stats) float64 { return float64(s.Invalidated) }},
 	{name: "invalidate.errors", unit: "{key}", about: "Keys whose invalidation has failed.", of: func(s *cacheaside.Stats) float64 { return float64(s.InvalidateErrors) }},
+	{name: "shadow.reads", unit: "{key}", about: "Reads that were answered from the database (LoaderOptions.Shadow).", of: func(s *cacheaside.Stats) float64 { return float64(s.ShadowReads) }},
+	{name: "shadow.misses", unit: "{key}", about: "Of those that were compared, what the caches did not have.", of: func(s *cacheaside.Stats) float64 { return float64(s.ShadowMisses) }},
+	{name: "shadow.compared", unit: "{key}", about: "What they had, and what was compared with the row.", of: func(s *cacheaside.Stats) float64 { return float64(s.ShadowCompared) }},
+	{name: "shadow.stale", unit: "{key}", about: "Of it, what would have been served other than the row was.", of: func(s *cacheaside.Stats) float64 { return float64(s.ShadowStale) }},
+	{name: "shadow.undecided", unit: "{key}", about: "Reads that were to be compared, and were not.", of: func(s *cacheaside.Stats) float64 { return float64(s.ShadowUndecided) }},
 }
 
 // cacheMeasures are of a cache as a whole.
 var cacheMeasures = []measure[cacheaside.Stats]{
 	{name: "holds.lost", unit: "{key}", about: "Keys whose hold was lost before its end.", of: func(s *cacheaside.Stats) float64 { return float64(s.HoldsLost) }},
 	{name: "holds.left", unit: "{key}", about: "Keys that were left on hold until its end.", of: func(s *cacheaside.Stats) float64 { return float64(s.HoldsLeft) }},
+	{name: "questions", unit: "{question}", about: "Questions of meters that were heard.", of: func(s *cacheaside.Stats) float64 { return float64(s.Channel.Questions) }},
+	{name: "questions.unanswered", unit: "{question}", about: "Of them, those that were not answered.", of: func(s *cacheaside.Stats) float64 { return float64(s.Channel.Unanswered) }},
 	{name: "redis.out", unit: "{range}", about: "Parts of the keys for which Redis is out of reach.", gauge: true, of: func(s *cacheaside.Stats) float64 { return float64(s.RedisOut) }},
 	{name: "channel.ranges", unit: "{range}", about: "Parts of the keys that are followed by themselves.", gauge: true, of: func(s *cacheaside.Stats) float64 { return float64(s.Channel.Ranges) }},
 	{name: "channel.trusted", unit: "{range}", about: "Of them, those whose values in memory may be served.", gauge: true, of: func(s *cacheaside.Stats) float64 { return float64(s.Channel.Trusted) }},
@@ -137,6 +146,47 @@ var consumerMeasures = []measure[canal.Stats]{
 	{name: "consumer.failures", unit: "{failure}", about: "Failures that are tried again.", of: func(s *canal.Stats) float64 { return float64(s.Failures) }},
 	{name: "consumer.alerts", unit: "{alert}", about: "Alerts.", of: func(s *canal.Stats) float64 { return float64(s.Alerts) }},
 	{name: "consumer.lag", unit: "s", about: "How far behind the database it is; -1 where it is not known, or another consumes.", gauge: true, of: func(s *canal.Stats) float64 { return lag(s.Lag) }},
+}
+
+// meterMeasures are of a meter, lookMeasures and consistencyMeasures of each of its times after the writes.
+var meterMeasures = []measure[meter.Stats]{
+	{name: "meter.writes", unit: "{key}", about: "Writes that the meter was told of.", of: func(s *meter.Stats) float64 { return float64(s.Writes) }},
+	{name: "meter.sampled", unit: "{key}", about: "Of them, those that were taken.", of: func(s *meter.Stats) float64 { return float64(s.Sampled) }},
+	{name: "meter.unreadable", unit: "{key}", about: "Taken, but of a loader or key that is not known here.", of: func(s *meter.Stats) float64 { return float64(s.Unreadable) }},
+	{name: "meter.dropped", unit: "{key}", about: "Taken, but too many at once.", of: func(s *meter.Stats) float64 { return float64(s.Dropped) }},
+	{name: "meter.in_flight", unit: "{key}", about: "Writes that are still to be looked at.", gauge: true, of: func(s *meter.Stats) float64 { return float64(s.InFlight) }},
+	{name: "meter.questions", unit: "{question}", about: "Questions that were asked.", of: func(s *meter.Stats) float64 { return float64(s.Questions) }},
+	{name: "meter.questions.failed", unit: "{question}", about: "Of them, those that Redis has not taken, or whose answers could not be fetched.", of: func(s *meter.Stats) float64 { return float64(s.QuestionsFailed) }},
+	{name: "meter.asked", unit: "{process}", about: "Processes that were asked, added up.", of: func(s *meter.Stats) float64 { return float64(s.Asked) }},
+	{name: "meter.answered", unit: "{process}", about: "Of them, those that have answered.", of: func(s *meter.Stats) float64 { return float64(s.Answered) }},
+	{name: "meter.malformed", unit: "{answer}", about: "Answers that could not be read.", of: func(s *meter.Stats) float64 { return float64(s.Malformed) }},
+}
+
+var lookMeasures = []measure[meter.Look]{
+	{name: "meter.looks", unit: "{key}", about: "Writes that were looked at, by what was found.", with: []attribute.KeyValue{attribute.String("cacheaside.found", "consistent")}, of: func(s *meter.Look) float64 { return float64(s.Consistent) }},
+	{name: "meter.looks", unit: "{key}", about: "Writes that were looked at, by what was found.", with: []attribute.KeyValue{attribute.String("cacheaside.found", "different")}, of: func(s *meter.Look) float64 { return float64(s.Different) }},
+	{name: "meter.looks", unit: "{key}", about: "Writes that were looked at, by what was found.", with: []attribute.KeyValue{attribute.String("cacheaside.found", "undecided")}, of: func(s *meter.Look) float64 { return float64(s.Undecided) }},
+	{name: "meter.undecided", unit: "{key}", about: "Why nobody can say.", with: []attribute.KeyValue{attribute.String("cacheaside.why", "late")}, of: func(s *meter.Look) float64 { return float64(s.Late) }},
+	{name: "meter.undecided", unit: "{key}", about: "Why nobody can say.", with: []attribute.KeyValue{attribute.String("cacheaside.why", "failed")}, of: func(s *meter.Look) float64 { return float64(s.Failed) }},
+	{name: "meter.undecided", unit: "{key}", about: "Why nobody can say.", with: []attribute.KeyValue{attribute.String("cacheaside.why", "unanswered")}, of: func(s *meter.Look) float64 { return float64(s.Unanswered) }},
+	{name: "meter.undecided", unit: "{key}", about: "Why nobody can say.", with: []attribute.KeyValue{attribute.String("cacheaside.why", "not_known")}, of: func(s *meter.Look) float64 { return float64(s.NotKnown) }},
+	{name: "meter.copies", unit: "{copy}", about: "What was found of the keys.", with: []attribute.KeyValue{attribute.String("cacheaside.tier", "redis"), attribute.String("cacheaside.copy", "none")}, of: func(s *meter.Look) float64 { return float64(s.Redis.None) }},
+	{name: "meter.copies", unit: "{copy}", about: "What was found of the keys.", with: []attribute.KeyValue{attribute.String("cacheaside.tier", "redis"), attribute.String("cacheaside.copy", "young")}, of: func(s *meter.Look) float64 { return float64(s.Redis.Young) }},
+	{name: "meter.copies", unit: "{copy}", about: "What was found of the keys.", with: []attribute.KeyValue{attribute.String("cacheaside.tier", "redis"), attribute.String("cacheaside.copy", "same")}, of: func(s *meter.Look) float64 { return float64(s.Redis.Same) }},
+	{name: "meter.copies", unit: "{copy}", about: "What was found of the keys.", with: []attribute.KeyValue{attribute.String("cacheaside.tier", "redis"), attribute.String("cacheaside.copy", "different")}, of: func(s *meter.Look) float64 { return float64(s.Redis.Different) }},
+	{name: "meter.copies", unit: "{copy}", about: "What was found of the keys.", with: []attribute.KeyValue{attribute.String("cacheaside.tier", "redis"), attribute.String("cacheaside.copy", "not_known")}, of: func(s *meter.Look) float64 { return float64(s.Redis.NotKnown) }},
+	{name: "meter.copies", unit: "{copy}", about: "What was found of the keys.", with: []attribute.KeyValue{attribute.String("cacheaside.tier", "memory"), attribute.String("cacheaside.copy", "none")}, of: func(s *meter.Look) float64 { return float64(s.Memory.None) }},
+	{name: "meter.copies", unit: "{copy}", about: "What was found of the keys.", with: []attribute.KeyValue{attribute.String("cacheaside.tier", "memory"), attribute.String("cacheaside.copy", "young")}, of: func(s *meter.Look) float64 { return float64(s.Memory.Young) }},
+	{name: "meter.copies", unit: "{copy}", about: "What was found of the keys.", with: []attribute.KeyValue{attribute.String("cacheaside.tier", "memory"), attribute.String("cacheaside.copy", "same")}, of: func(s *meter.Look) float64 { return float64(s.Memory.Same) }},
+	{name: "meter.copies", unit: "{copy}", about: "What was found of the keys.", with: []attribute.KeyValue{attribute.String("cacheaside.tier", "memory"), attribute.String("cacheaside.copy", "different")}, of: func(s *meter.Look) float64 { return float64(s.Memory.Different) }},
+	{name: "meter.copies", unit: "{copy}", about: "What was found of the keys.", with: []attribute.KeyValue{attribute.String("cacheaside.tier", "memory"), attribute.String("cacheaside.copy", "not_known")}, of: func(s *meter.Look) float64 { return float64(s.Memory.NotKnown) }},
+}
+
+var consistencyMeasures = []measure[meter.Consistency]{
+	{name: "meter.inconsistent", unit: "1", about: "The share of writes of which a copy was different from the database so long after.", gauge: true, of: func(s *meter.Consistency) float64 { return s.Share }},
+	{name: "meter.inconsistent.low", unit: "1", about: "The low end of its interval, with a confidence of 95 %.", gauge: true, of: func(s *meter.Consistency) float64 { return s.Low }},
+	{name: "meter.inconsistent.high", unit: "1", about: "The high end.", gauge: true, of: func(s *meter.Consistency) float64 { return s.High }},
+	{name: "meter.nines", unit: "1", about: "So many nines of writes are consistent, but for one time in forty.", gauge: true, of: func(s *meter.Consistency) float64 { return s.NinesAtLeast() }},
 }
 
 func truth(b bool) float64 {

@@ -15,6 +15,8 @@ func TestEveryCountIsAMetric(t *testing.T) {
 	everyField(t, filterMeasures)
 	everyField(t, writerMeasures, "Relay")
 	everyField(t, relayMeasures)
+	everyField(t, meterMeasures, "Looks")
+	everyField(t, lookMeasures, "After")                              // which is a label
 	everyField(t, consumerMeasures, "Position", "Saved", "LastError") // texts
 }
 
@@ -98,6 +100,15 @@ func TestEveryMetricIsDocumented(t *testing.T) {
 		names = append(names, m.name)
 	}
 	for _, m := range consumerMeasures {
+		names = append(names, m.name)
+	}
+	for _, m := range meterMeasures {
+		names = append(names, m.name)
+	}
+	for _, m := range lookMeasures {
+		names = append(names, m.name)
+	}
+	for _, m := range consistencyMeasures {
 		names = append(names, m.name)
 	}
 	for _, f := range failures {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"time"
 
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/metric"
@@ -13,6 +14,7 @@ import (
 	"github.com/cacheaside/cacheaside/bloom"
 	"github.com/cacheaside/cacheaside/canal"
 	"github.com/cacheaside/cacheaside/consistency"
+	"github.com/cacheaside/cacheaside/meter"
 )
 
 // measure is a metric that is read from a Stats of some kind.
@@ -129,4 +131,31 @@ func (i *Instruments) Consumer(name string, c *canal.Consumer) error {
 		return err
 	}
 	return register(i, "Consumer", consumerMeasures, one(c.Stats, attribute.String("cacheaside.consumer", name)))
+}
+
+// Meter has the counts of a Meter be collected, under this name, and how consistent the copies were, for each of its times after the writes (cacheaside.after, in seconds).
+func (i *Instruments) Meter(name string, m *meter.Meter) error {
+	if err := i.claim("Meter", name, m); err != nil {
+		return err
+	}
+	with := attribute.String("cacheaside.meter", name)
+	after := func(d time.Duration) []attribute.KeyValue {
+		return []attribute.KeyValue{with, attribute.Float64("cacheaside.after", d.Seconds())}
+	}
+	return errors.Join(
+		register(i, "Meter", meterMeasures, one(m.Stats, with)),
+		register(i, "Meter", lookMeasures, func(context.Context) (all []reading[meter.Look], _ error) {
+			for _, look := range m.Stats().Looks {
+				all = append(all, reading[meter.Look]{&look, after(look.After)})
+			}
+			return all, nil
+		}),
+		register(i, "Meter", consistencyMeasures, func(context.Context) (all []reading[meter.Consistency], _ error) {
+			for _, look := range m.Stats().Looks {
+				if c, ok := m.Consistency(look.After); ok {
+					all = append(all, reading[meter.Consistency]{&c, after(look.After)})
+				}
+			}
+			return all, nil
+		}))
 }

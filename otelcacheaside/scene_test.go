@@ -27,6 +27,7 @@ import (
 	"github.com/cacheaside/cacheaside/consistency"
 	"github.com/cacheaside/cacheaside/internal/testenv"
 	"github.com/cacheaside/cacheaside/lock"
+	"github.com/cacheaside/cacheaside/meter"
 	"github.com/cacheaside/cacheaside/otelcacheaside"
 )
 
@@ -102,6 +103,10 @@ func newScene(t *testing.T, name string) *scene {
 	check(t, x.see.Filter("users", filter))
 	check(t, x.see.Writer("orders", writer))
 	check(t, x.see.Consumer("shop", consumer))
+	gauge, err := meter.New(x.cache, &meter.Options{Share: 1, After: []time.Duration{100 * time.Millisecond}})
+	check(t, err)
+	t.Cleanup(func() { gauge.Close() })
+	check(t, x.see.Meter("writes", gauge))
 	x.server = httptest.NewServer(promhttp.HandlerFor(registry, promhttp.HandlerOpts{}))
 	t.Cleanup(x.server.Close)
 	return x

@@ -111,6 +111,7 @@ func TestBadUse(t *testing.T) {
 		"a nil Filter":   x.see.Filter("x", nil),
 		"a nil Writer":   x.see.Writer("x", nil),
 		"a nil Consumer": x.see.Consumer("x", nil),
+		"a nil Meter":    x.see.Meter("x", nil),
 		"a nil Relay":    x.see.Relay("x", nil),
 	} {
 		if err == nil || !strings.HasPrefix(err.Error(), "otelcacheaside: ") {

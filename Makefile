@@ -16,7 +16,7 @@ servers: ## install the servers that the tests start (Debian, Ubuntu)
 
 # bench has no race detector: its product is figures, the library's own races are looked for where it is tested, and all that the peers need would have to be compiled once more for it.
 test: servers ## all tests of all modules with the race detector; then what timing and allocations need without it, and over TLS
-	@set -e; for m in $(filter-out bench,$(MODULES)); do echo "== $$m"; (cd $$m && go build ./... && go vet ./... && go list -race -test -deps -export ./... >/dev/null && go test -race -vet=off -timeout 10m ./...); done
+	@scripts/test.sh $(filter-out bench,$(MODULES))
 	@echo "== without the race detector: bounds on time and allocations"
 	go test -count=1 -run '$(TIMED)' . ./internal/local ./internal/keys
 	@echo "== over TLS, as a user of Redis who may use only what is documented; and at the same time bench, at a small size, where nothing is timed"

@@ -34,9 +34,10 @@ type state[V any] struct {
 	behind     bool           // an entry has shown that the era is over
 	attempt    *lease.Attempt // nil: Redis has not been asked, or is not to be
 	bypass     bool
-	alone      bool // loads without a lease
-	held       bool // since the key is on hold
-	unsifted   bool // the filter is not to be asked
+	alone      bool        // loads without a lease
+	held       bool        // since the key is on hold
+	unsifted   bool        // the filter is not to be asked
+	waiting    func(error) // for another's load; called when that is over. nil: it does not wait
 	verdict    verdict
 	fresh      bool // not from memory
 	lost       bool // Redis was lost while the value was being stored
@@ -165,6 +166,7 @@ func (b *batch[K, V]) land(rounds []*round[K, V]) {
 	done := at(rounds, over)
 	for _, r := range done {
 		r.Result.step = landed
+		r.Result.waits(r.Err)
 	}
 	if b.l.filter != nil {
 		b.l.letThrough(done)
@@ -252,7 +254,9 @@ func (b *batch[K, V]) take() {
 	}
 	rounds = rounds[:min(len(rounds), maxCalls*b.l.chunk)] // no more than are loaded at once: the fleet waits for a leased key
 	as := b.attempts(rounds)
-	b.l.cache.store.Take(b.ctx, as)
+	ctx, end := b.l.observe(b.ctx, OpLease, len(as))
+	b.l.cache.store.Take(ctx, as)
+	end(as[0].Err)
 	for i, r := range rounds {
 		b.settle(r, &as[i].State, as[i].Err)
 	}
@@ -307,10 +311,12 @@ func (l *Loader[K, V]) settle(r *round[K, V], held *lease.State, err error) {
 		l.out(r, err)
 	case held.Kind == lease.Unknown:
 		l.counters.undecodable.Add(1)
+		l.cache.journal.warn("an entry in Redis cannot be read, and is replaced", l.name, nil)
 		s.step = toTake
 	case held.Kind == lease.Absent:
 		s.step = toTake
 	case held.Kind == lease.Mine:
+		s.waits(nil)
 		s.step = toLoad
 	case held.Kind == lease.Held:
 		s.held, s.alone, s.step = true, true, toLoad

@@ -27,6 +27,7 @@ type Cache struct {
 	memory  *local.Tier  // nil: no memory tier
 	holds   *local.Holds // nil: Redis has them, or there are none
 	limit   *limit.Limit
+	journal journal
 
 	holdsLost, holdsLeft atomic.Int64 // keys of Holds
 
@@ -64,6 +65,7 @@ func New(rdb redis.UniversalClient, options *Options) (*Cache, error) {
 		return nil, fmt.Errorf("cacheaside: %w", err)
 	}
 	c := &Cache{options: o, loaders: make(map[string]loader)}
+	c.journal.logger = o.Logger
 	c.limit = limit.New(limit.Options{AtOnce: o.MaxLoads, Rate: o.LoadRate, Queue: o.MaxQueue})
 	var keptTrue channel.Memory // a nil interface where there is no tier
 	if o.MemoryBytes > 0 {
@@ -86,12 +88,14 @@ func New(rdb redis.UniversalClient, options *Options) (*Cache, error) {
 		return nil, fmt.Errorf("cacheaside: %w", err)
 	}
 	c.conn.Watch(o.Prefix, o.ReadTimeout)
+	c.conn.OnTrouble(c.heardOfRedis)
 	readTimeout := o.ReadTimeout
 	if mutant.Active == mutant.ReadsUnbounded {
 		readTimeout = o.RedisTimeout
 	}
 	c.store = lease.NewStore(c.conn, readTimeout)
 	c.channel = channel.New(c.conn, o.Prefix, o.MaxStaleness, keptTrue)
+	c.channel.OnTrouble(func(what string, err error) { c.journal.warn(what, "", err) })
 	if o.holds() {
 		c.store.Hold(o.lag())
 	}
@@ -141,10 +145,27 @@ func (c *Cache) Stats() Stats {
 	return s
 }
 
+// StatsByLoader returns the counts of each loader by its name, as its own Stats would.
+func (c *Cache) StatsByLoader() map[string]Stats {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	all := make(map[string]Stats, len(c.loaders))
+	for name, l := range c.loaders {
+		var s Stats
+		l.addStats(&s)
+		c.addStats(&s)
+		all[name] = s
+	}
+	return all
+}
+
 // addStats adds what is of no single loader.
 func (c *Cache) addStats(s *Stats) {
 	s.Channel = c.channelStats()
 	s.HoldsLost, s.HoldsLeft = c.holdsLost.Load(), c.holdsLeft.Load()
+	if c.conn != nil {
+		s.RedisOut = c.conn.Out()
+	}
 }
 
 func (c *Cache) channelStats() ChannelStats {
@@ -176,5 +197,15 @@ func (c *Cache) Close() error {
 		c.conn.Close()
 	}
 	c.memory.Close()
+	c.journal.close()
 	return nil
+}
+
+// heardOfRedis is told that part of Redis is out of reach, or, if err is nil, back.
+func (c *Cache) heardOfRedis(err error) {
+	if err != nil {
+		c.journal.warn("Redis is out of reach", "", err)
+	} else {
+		c.journal.inform("Redis is back", "")
+	}
 }

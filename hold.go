@@ -182,6 +182,7 @@ func (h *Hold) ask(ctx context.Context) (failed keyErrors) {
 		case !held[i] && errs[i] == nil, time.Since(k.since) >= c.options.LeaseTTL && (!held[i] || mutant.Active != mutant.HoldLate): // also if the answer was that long in coming
 			k.lost = true
 			c.holdsLost.Add(1)
+			c.journal.warn("a hold was lost", "", nil)
 			h.lost.add("hold", k.key, ErrHoldLost)
 		case !held[i]:
 			c.countError(k.key)

@@ -25,7 +25,7 @@ func (l *Loader[K, V]) Invalidate(ctx context.Context, keys ...K) error {
 }
 
 func (l *Loader[K, V]) invalidate(ctx context.Context, op string, keys []K) error {
-	return l.change(ctx, op, keys, func(names []string, hashes []uint64) []error { return l.cache.delete(ctx, names, hashes) }, l.forget)
+	return l.change(ctx, op, keys, l.cache.delete, l.forget)
 }
 
 // delete deletes keys in Redis, puts them on hold if need be, and tells the other processes.
@@ -45,7 +45,7 @@ func (l *Loader[K, V]) Expire(ctx context.Context, keys ...K) error {
 	if l.options.StaleFor < 0 {
 		return l.Invalidate(ctx, keys...)
 	}
-	return l.change(ctx, "expire", keys, func(names []string, hashes []uint64) []error {
+	return l.change(ctx, "expire", keys, func(ctx context.Context, names []string, hashes []uint64) []error {
 		if l.cache.store == nil {
 			return nil
 		}
@@ -60,11 +60,13 @@ func (l *Loader[K, V]) Expire(ctx context.Context, keys ...K) error {
 }
 
 // change changes keys in Redis, by send, and then in memory, by forget.
-func (l *Loader[K, V]) change(ctx context.Context, op string, keys []K, send func(names []string, hashes []uint64) []error, forget func(K, string)) error {
+func (l *Loader[K, V]) change(ctx context.Context, op string, keys []K, send func(ctx context.Context, names []string, hashes []uint64) []error, forget func(K, string)) error {
 	if l.reads.Closed() {
 		return l.wrapAll(op, keys, ErrClosed)
 	}
+	ctx, end := l.observe(ctx, OpInvalidate, len(keys))
 	var errs []error
+	defer func() { end(errors.Join(errs...)) }()
 	valid := make([]K, 0, len(keys))
 	texts := make([]string, 0, len(keys))
 	names := make([]string, 0, len(keys))
@@ -78,7 +80,7 @@ func (l *Loader[K, V]) change(ctx context.Context, op string, keys []K, send fun
 		name, _ := l.keys.Name(text)
 		valid, texts, names, hashes = append(valid, key), append(texts, text), append(names, name), append(hashes, l.keys.Hash(text))
 	}
-	for i, err := range inOrder(func() []error { return send(names, hashes) }, func() {
+	for i, err := range inOrder(func() []error { return send(ctx, names, hashes) }, func() {
 		for i, key := range valid {
 			forget(key, texts[i])
 		}
@@ -129,7 +131,13 @@ func (c *Cache) invalidateAll(ctx context.Context, name string) error {
 		}
 		return nil
 	}
+	known := ""
+	if l != nil {
+		known = name
+	}
+	ctx, end := c.observe(ctx, OpInvalidate, known, 1)
 	err := c.channel.DeleteLoader(ctx, name)
+	end(err)
 	if err == nil {
 		return nil
 	}

@@ -69,7 +69,13 @@ func (c *Cache) accept(op string, keys []Key) (accepted []Key, refused keyErrors
 
 // invalidateSingle returns an error for each key, nil for those that are done.
 func (c *Cache) invalidateSingle(ctx context.Context, keys []Key) []error {
-	return c.changeSingle(keys, func(names []string, hashes []uint64) []error { return c.delete(ctx, names, hashes) })
+	if len(keys) == 0 {
+		return nil
+	}
+	ctx, end := c.observe(ctx, OpInvalidate, c.observed(keys), len(keys))
+	errs := c.changeSingle(keys, func(names []string, hashes []uint64) []error { return c.delete(ctx, names, hashes) })
+	end(errors.Join(errs...))
+	return errs
 }
 
 // changeSingle does so by send.

@@ -14,10 +14,19 @@ import (
 func (l *Loader[K, V]) newDoor() limit.Door {
 	o := l.cache.options
 	return limit.Door{
-		Breaker:  limit.NewBreaker(l.options.BreakAt, l.options.BreakFor),
+		Breaker:  limit.NewBreaker(l.options.BreakAt, l.options.BreakFor, l.broken),
 		Own:      limit.New(limit.Options{AtOnce: l.options.MaxLoads, Queue: o.MaxQueue}),
 		Shared:   l.cache.limit,
 		Patience: o.QueueTimeout,
+	}
+}
+
+// broken notes that the circuit breaker has opened, or closed.
+func (l *Loader[K, V]) broken(open bool) {
+	if open {
+		l.cache.journal.warn("the circuit breaker is open: most loads have failed", l.name, nil)
+	} else {
+		l.cache.journal.inform("the circuit breaker is closed", l.name)
 	}
 }
 

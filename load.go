@@ -91,6 +91,9 @@ func (l *Loader[K, V]) call(flight context.Context, keys []K, begins func()) []l
 	l.counters.loads.Add(int64(len(keys)))
 	l.counters.loadCalls.Add(1)
 	begins()
+	ctx, end := l.observe(ctx, OpLoad, len(keys))
+	var o outcome[K, V]
+	defer func() { end(o.err) }()
 	started := time.Now()
 	done := make(chan outcome[K, V], 1)
 	go func() {
@@ -122,12 +125,15 @@ func (l *Loader[K, V]) call(flight context.Context, keys []K, begins func()) []l
 	}
 	deadline := time.NewTimer(atMost)
 	defer deadline.Stop()
-	var o outcome[K, V]
 	select {
 	case o = <-done:
 	case <-deadline.C:
 		l.counters.loadsLeft.Add(1)
+		l.cache.journal.warn("a load that ignores its context was left running at LoadTimeout", l.name, nil)
 		o.err = ErrLoadTimeout
+	}
+	if _, panicked := errors.AsType[*PanicError](o.err); panicked {
+		l.cache.journal.warn("a load has panicked", l.name, o.err)
 	}
 	if mutant.Active == mutant.SlotAtTimeout {
 		pass.Leave()

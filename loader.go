@@ -187,7 +187,9 @@ func (l *Loader[K, V]) Get(ctx context.Context, key K, options ...ReadOption) (V
 		return l.give(item.Value, item.Null)
 	}
 	l.counters.misses.Add(1)
+	ctx, end := l.observe(ctx, OpGet, 1)
 	s, err := reads.Do(ctx, key)
+	end(err)
 	if err != nil {
 		var none V
 		return none, l.wrap("get", key, err)
@@ -212,14 +214,18 @@ func (l *Loader[K, V]) GetMany(ctx context.Context, keys []K, options ...ReadOpt
 		return found, nil
 	}
 	l.counters.misses.Add(int64(len(missing)))
+	ctx, end := l.observe(ctx, OpGet, len(missing))
 	failed := l.getMany(ctx, "get", reads, missing, func(key K, s *state[V]) {
 		if value, err := l.give(s.value, s.null); err == nil {
 			found[key] = value
 		}
 	})
 	if len(failed) > 0 {
-		return found, &BatchError[K]{Errs: failed}
+		err := &BatchError[K]{Errs: failed}
+		end(err)
+		return found, err
 	}
+	end(nil)
 	return found, nil
 }
 
@@ -345,7 +351,12 @@ func (l *Loader[K, V]) Stats() Stats {
 	return s
 }
 
-func (l *Loader[K, V]) addStats(s *Stats) { l.counters.addTo(s) }
+func (l *Loader[K, V]) addStats(s *Stats) {
+	l.counters.addTo(s)
+	if l.door.Breaker.Check() != nil {
+		s.BreakersOpen++
+	}
+}
 
 func (l *Loader[K, V]) counts() *counters { return &l.counters }
 

@@ -3,7 +3,9 @@ package cacheaside
 import (
 	"cmp"
 	"fmt"
+	"log/slog"
 	"math"
+	"reflect"
 	"time"
 
 	"github.com/cacheaside/cacheaside/internal/keys"
@@ -78,6 +80,14 @@ type Options struct {
 	// suspended (by a garbage collector, a debugger, a live migration) before another one loads too, which is never stored twice
 	// but costs a load. It is also how long a key stays on hold when the process that holds it is killed. All processes of the fleet use the same. Default: 2 s. From 100 ms to 1 minute.
 	LeaseTTL time.Duration
+
+	// Observer is told when reads that memory does not answer, loads, waits, refreshes and invalidations begin and end, as otelcacheaside.New makes one. Who sets it: who wants to see how long they take, or to trace them. Hits in memory
+	// are not told of, and cost nothing. Default: none. A nil pointer in it is an error.
+	Observer Observer
+
+	// Logger is told of what is rare, each at most once in 10 s, with how often it has happened since: that Redis is out of reach, and back (Info); that a circuit breaker has opened, and closed (Info); that invalidations are not heard, or were missed;
+	// of loads that have panicked or were left running, entries and messages that cannot be read, and holds that were lost. It is never told a key or a value. Default: slog.Default(). To have nothing logged: slog.New(slog.DiscardHandler).
+	Logger *slog.Logger
 }
 
 // LoaderOptions are the settings of a Loader. The zero value, and nil, are good defaults.
@@ -245,6 +255,7 @@ func (o *Options) withDefaults() Options {
 	d.MaxLoads = cmp.Or(d.MaxLoads, 100)
 	d.MaxQueue = cmp.Or(d.MaxQueue, 10*min(max(d.MaxLoads, 0), maxQueue/10), 1000)
 	d.QueueTimeout = cmp.Or(d.QueueTimeout, time.Second)
+	d.Logger = cmp.Or(d.Logger, slog.Default())
 	return d
 }
 
@@ -256,6 +267,8 @@ func (o Options) check() error {
 		return fmt.Errorf("Options.MemoryBytes %d: at least %d, or negative for no memory tier", o.MemoryBytes, minMemoryBytes)
 	case !(o.LoadRate >= 0 && o.LoadRate <= maxRate): // also NaN
 		return fmt.Errorf("Options.LoadRate %v: from 0 (no limit) to %v", o.LoadRate, maxRate)
+	case isNilPointer(o.Observer):
+		return fmt.Errorf("Options.Observer is a nil %T", o.Observer)
 	}
 	return cmp.Or(
 		inRange("Options.RedisTimeout", o.RedisTimeout, time.Millisecond, time.Hour),
@@ -329,6 +342,11 @@ func (o LoaderOptions) check() error {
 		inRange("LoaderOptions.MemoryTTL", memoryTTL, MinTTL, MaxTTL),
 		inRange("LoaderOptions.LoadTimeout", o.LoadTimeout, time.Millisecond, time.Hour),
 		inRange("LoaderOptions.ErrorTTL", o.ErrorTTL, time.Millisecond, time.Hour))
+}
+
+func isNilPointer(v any) bool {
+	r := reflect.ValueOf(v)
+	return r.Kind() == reflect.Pointer && r.IsNil()
 }
 
 func inRange(field string, d, lo, hi time.Duration) error {

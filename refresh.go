@@ -18,7 +18,9 @@ import (
 // cached. If the row is gone, Refresh stores that, and returns ErrNotFound. If Redis cannot be asked, or is lost
 // before the value is stored, it returns ErrRedis. While the key is on hold (Options.ReplicaLag) it stores nothing, and what an Invalidate is just about to delete may still be read. Where invalidations keep coming between, the value is returned but not stored, as is one that is longer than LoaderOptions.MaxValueBytes, or whose key is on hold (Options.ReplicaLag, StrictWrites). If a load fails, what was cached stays. Its other errors are those of Get.
 func (l *Loader[K, V]) Refresh(ctx context.Context, key K) (V, error) {
+	ctx, end := l.observe(ctx, OpRefresh, 1)
 	s, err := l.refreshes.Do(ctx, key)
+	end(err)
 	if err != nil {
 		var none V
 		return none, l.wrap("refresh", key, err)

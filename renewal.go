@@ -92,12 +92,23 @@ func (l *Loader[K, V]) startRenewals(rounds []*round[K, V]) (begun []K) {
 	}
 	go func() {
 		defer l.renewals.leave(entered)
-		b := &batch[K, V]{l: l, ctx: l.life, rounds: own, open: slices.Clone(own), refresh: true, renewal: true}
+		ctx, end := l.observe(l.life, OpRefresh, len(own))
+		b := &batch[K, V]{l: l, ctx: ctx, rounds: own, open: slices.Clone(own), refresh: true, renewal: true}
 		b.run()
+		end(firstError(own))
 		b.rest(entered)
 		b.catchUp()
 	}()
 	return entered
+}
+
+func firstError[K comparable, V any](rounds []*round[K, V]) error {
+	for _, r := range rounds {
+		if r.Err != nil {
+			return r.Err
+		}
+	}
+	return nil
 }
 
 // peek looks which entries those are that memory was hit with. One that ends later has been renewed by another process.

@@ -29,6 +29,7 @@ type Stats struct {
 	TooLarge      int64 // values that were given out but not stored in Redis, since their encoding is longer than MaxValueBytes
 	StoredHeld    int64 // values that StoreHeld has stored
 	FailedByMark  int64 // rounds that ended with ErrLoadFailed, the database not asked
+	BreakersOpen  int64 // of now: 1 if the circuit breaker (LoaderOptions.BreakAt) lets no load through, 0 if it does; in a Cache's Stats, how many do not
 
 	Filtered       int64 // rounds that LoaderOptions.Filter refused: their keys certainly have no row
 	FalsePositives int64 // rounds that it let through, and that had no row, by Redis or a load; not Gets that memory has answered, for which it was not asked
@@ -49,7 +50,8 @@ type Stats struct {
 
 	HoldsLost int64        // keys that were not on hold any more before their Hold had ended, since Redis has lost its data or was out of reach
 	HoldsLeft int64        // keys that were left on hold for Options.LeaseTTL, by Abandon, or since they could not be released
-	Channel   ChannelStats // these three are of the cache, also in the Stats of each of its loaders
+	RedisOut  int          // of Channel.Ranges, parts of the keys for which Redis is out of reach now, so that reads do what LoaderOptions.RedisDown says
+	Channel   ChannelStats // these four are of the cache, also in the Stats of each of its loaders
 }
 
 // ChannelStats tell how well the process hears what others invalidate.

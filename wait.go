@@ -26,6 +26,9 @@ func (b *batch[K, V]) wait() {
 		if s.waited == 0 {
 			s.waited = now
 			b.l.counters.waits.Add(1)
+			if b.l.cache.options.Observer != nil {
+				_, s.waiting = b.l.observe(b.ctx, OpWait, 1)
+			}
 		}
 		waited := now - s.waited
 		if waited > 2*b.l.options.LoadTimeout+b.l.cache.options.QueueTimeout { // who loads may have had to wait for his turn
@@ -41,6 +44,14 @@ func (b *batch[K, V]) wait() {
 		r.Result.step = toLook
 	}
 	pause(b.ctx, gap)
+}
+
+// waits ends the wait for another's load, if it is one.
+func (s *state[V]) waits(err error) {
+	if s.waiting != nil {
+		s.waiting(err)
+		s.waiting = nil
+	}
 }
 
 // pause lets d pass, or less if ctx ends.

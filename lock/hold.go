@@ -40,6 +40,7 @@ type hold struct {
 	asleep   bool        // the watchdog has found nobody who lives
 	stop     context.CancelFunc
 	running  context.Context // of life
+	observed func(error)     // when it is over
 }
 
 var (
@@ -84,6 +85,7 @@ func (h *hold) begin(g driver.Grant) error {
 				h.until, h.maxHold, left = h.last, true, time.Until(h.last)
 			}
 		}
+		h.observed = h.l.observe(h.ctx, OpHold)
 		h.deadline = time.AfterFunc(left, h.overdue)
 		if !h.options.Fixed {
 			h.watchdog = time.AfterFunc(time.Until(g.Sent.Add(h.ttl/3)), h.renew)
@@ -176,6 +178,9 @@ func (h *hold) end(why error) []*Lease {
 		return nil
 	}
 	h.over = why
+	if h.observed != nil {
+		h.observed(unlessReleased(why))
+	}
 	if h.stop != nil {
 		h.stop()
 	}
@@ -186,6 +191,14 @@ func (h *hold) end(why error) []*Lease {
 		h.watchdog.Stop()
 	}
 	return slices.Collect(maps.Keys(h.leases))
+}
+
+// unlessReleased is why, or nil for a release, which is no failure.
+func unlessReleased(why error) error {
+	if errors.Is(why, ErrReleased) {
+		return nil
+	}
+	return why
 }
 
 // renew is the watchdog: it extends the lock at each third of its life, as long as the context of one of its leases lives.

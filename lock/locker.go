@@ -101,8 +101,19 @@ func (l *Locker) acquire(ctx context.Context, name string, options *Options, wai
 		return nil, failed("acquire", key, err)
 	}
 	r := request{key: key, options: o, owner: ownerOf(ctx), wait: wait}
+	end := l.observe(ctx, OpWait)
 	lease, err := l.request(ctx, r)
+	end(err)
 	return lease, failed("acquire", key, err)
+}
+
+// observe tells the observer, if there is one, that an operation begins.
+func (l *Locker) observe(ctx context.Context, op string) (end func(error)) {
+	if l.options.Observer == nil {
+		return func(error) {}
+	}
+	_, end = l.options.Observer.Begin(ctx, op, l.options.Prefix, 1)
+	return end
 }
 
 // request is one call of Acquire.

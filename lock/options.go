@@ -2,6 +2,7 @@ package lock
 
 import (
 	"cmp"
+	"context"
 	"fmt"
 	"strings"
 	"time"
@@ -20,7 +21,22 @@ type LockerOptions struct {
 	// Timeout bounds each request to each server, whatever the client's own settings; a quarter of the lock's TTL does, too. Who sets it: who knows that a service is slower or faster to
 	// answer. Default: 500 ms. From 1 ms to 1 minute.
 	Timeout time.Duration
+
+	// Observer is told how long locks are waited for and held, as otelcacheaside.New makes one. Who sets it: who wants to see that. Default: none.
+	Observer Observer
 }
+
+// Observer is told when the operations of a Locker begin and end. Begin is called when one begins: op is OpWait or OpHold, locker is LockerOptions.Prefix, for names of locks may be private, and many; n is 1. The context that it returns is not used. end, never nil,
+// is called once when it is over: with ErrHeld or whatever else an Acquire has failed with, with ErrLost for a lock that was lost, or nil. Both must be quick, may be called while the Locker's own locks are held, and must neither block nor panic.
+type Observer interface {
+	Begin(ctx context.Context, op, locker string, n int) (own context.Context, end func(error))
+}
+
+// The operations that an Observer is told of.
+const (
+	OpWait = "lock.wait" // a call of Acquire or TryAcquire
+	OpHold = "lock.hold" // a lock that is held, until it is released or lost
+)
 
 // Options are the settings of one Acquire. The zero value, and nil, are good defaults.
 type Options struct {

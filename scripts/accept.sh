@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The long runs whose figures are reported. The logs are committed. Arguments: which of read-path, channel, trouble, speed, locks, filters, attack, write-costs, writes, binlog to run; default: all.
+# The long runs whose figures are reported. The logs are committed. Arguments: which of read-path, channel, trouble, speed, locks, filters, attack, write-costs, writes, binlog, metrics to run; default: all.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 mkdir -p docs/accept bin
@@ -106,12 +106,20 @@ binlog() {
 	package canal/mysqlbinlog '^(TestFailover|TestServerThatHangs|TestTwoWithTheSameServerID|TestHowTheLogIsWritten|TestSessionsOfAllSettings)$'
 	[ -z "${failed:-}" ]
 }
+metrics() {
+	echo "== a Prometheus that scrapes a process under load has data for every panel of the dashboard"
+	package otelcacheaside '^(TestDashboardOnPrometheus|TestScrapeUnderLoad)$'
+	echo
+	echo "== what a hit in memory takes without an Observer, and with one"
+	go test -run '^$' -bench 'BenchmarkObserved' -benchtime 300ms -count 8 . | grep '^Benchmark'
+	[ -z "${failed:-}" ]
+}
 # with SECTION: on what it was measured, and the section
 with() {
 	echo "$(date -u +%F), $(go version), $(nproc) cores, $(redis-server --version | cut -d' ' -f1-3), commit $(git rev-parse --short HEAD)"
 	echo
 	"${1//-/_}"
 }
-for section in ${*:-read-path channel trouble speed locks filters attack write-costs writes binlog}; do
+for section in ${*:-read-path channel trouble speed locks filters attack write-costs writes binlog metrics}; do
 	with "$section" 2>&1 | tee "docs/accept/$section.log"
 done

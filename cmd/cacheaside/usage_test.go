@@ -297,7 +297,7 @@ func TestPermissions(t *testing.T) {
 		t.Fatal(err)
 	}
 	allowed := []string{"~cacheaside*", "~lock:*", "&cacheaside*", "&lock:*"}
-	for _, word := range strings.Fields(string(page)) {
+	for word := range strings.FieldsSeq(string(page)) {
 		if word = strings.Trim(word, "`,.;:()"); strings.HasPrefix(word, "+") {
 			allowed = append(allowed, word)
 		}

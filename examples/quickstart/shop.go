@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -22,6 +23,8 @@ func newCache(rdb *redis.Client, prefix string) (*cacheaside.Cache, error) {
 		// Here all processes, Redis and the database share one machine; elsewhere the defaults are better.
 		RedisTimeout: 5 * time.Second,
 		LeaseTTL:     10 * time.Second,
+
+		Logger: slog.New(slog.DiscardHandler), // which would tell, between the tables, that Redis is emptied
 	})
 }
 

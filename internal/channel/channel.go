@@ -20,6 +20,8 @@ import (
 
 // Channel announces and hears invalidations. It is safe for concurrent use.
 type Channel struct {
+	trouble func(what string, err error) // of what goes wrong; nil: nobody
+
 	conn   *conn.Conn
 	topic  string              // the Redis channel that all messages are published to
 	keys   [conn.Ranges]string // where the numbers and generations of each range are kept
@@ -55,6 +57,20 @@ func New(c *conn.Conn, prefix string, bound time.Duration, memory Memory) *Chann
 		ch.pollers[r] = newPoller(ch, r)
 	}
 	return ch
+}
+
+// OnTrouble has tell be told of what goes wrong in hearing what others announce: quickly, for locks are held. It is called before anything is read, if at all.
+func (c *Channel) OnTrouble(tell func(what string, err error)) {
+	c.trouble = tell
+	for r := range c.conn.InUse() {
+		c.tracks[r].tell = tell
+	}
+}
+
+func (c *Channel) told(what string, err error) {
+	if c.trouble != nil {
+		c.trouble(what, err)
+	}
 }
 
 // Poll begins to ask for numbers and generations, if that has not begun.

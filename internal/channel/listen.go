@@ -52,12 +52,13 @@ func (c *Channel) listen() {
 	pause := longest / 64
 	for c.ctx.Err() == nil {
 		began := time.Now()
-		c.subscribe() //nolint:errcheck // counted
+		err := c.subscribe()
 		c.lost()
 		if c.ctx.Err() != nil {
 			return
 		}
 		c.counts.disconnects.Add(1)
+		c.told("invalidations are not heard: the subscription is lost, or cannot be made", err)
 		if time.Since(began) > longest {
 			pause = longest / 64
 		}
@@ -178,6 +179,7 @@ func (c *Channel) received(session uint64, payload string) {
 	}
 	if err != nil {
 		c.counts.malformed.Add(1)
+		c.told("a message on the invalidation channel cannot be read", nil)
 		return
 	}
 	if mutant.Active == mutant.ToldLate {

@@ -46,6 +46,7 @@ type track struct {
 	trusted time.Time // until then
 
 	gaps, lapses int64
+	tell         func(what string, err error) // as Channel.OnTrouble; nil: nobody is to be told
 }
 
 // link is one message's place in the chain of announcements.
@@ -119,6 +120,9 @@ func (t *track) take(l link) {
 
 func (t *track) clear() {
 	t.gaps++
+	if t.tell != nil {
+		t.tell("invalidations were missed: memory was cleared", nil)
+	}
 	t.void()
 }
 

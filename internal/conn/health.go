@@ -31,6 +31,7 @@ type health struct {
 
 	prefix string        // of the keys that are asked for
 	bound  time.Duration // of a probe; 0: nobody watches
+	tell   func(error)   // nil: nobody is to be told
 }
 
 // trouble is what has failed in a range of keys; it is not changed.
@@ -43,6 +44,25 @@ type trouble struct {
 // for no longer than bound. It is called before anything is sent.
 func (c *Conn) Watch(prefix string, bound time.Duration) {
 	c.health.prefix, c.health.bound = prefix, bound
+}
+
+// OnTrouble has tell be told why a range of keys is out of reach, and by nil that it is back: quickly, for commands wait for that. It is called before anything is sent, if at all.
+func (c *Conn) OnTrouble(tell func(err error)) { c.health.tell = tell }
+
+func (c *Conn) told(err error) {
+	if c.health.tell != nil {
+		c.health.tell(err)
+	}
+}
+
+// Out is how many ranges of keys are not to be asked now.
+func (c *Conn) Out() (n int) {
+	for r := range c.InUse() {
+		if c.Down(r) != nil {
+			n++
+		}
+	}
+	return n
 }
 
 // Down answers why a range of keys is not to be asked now, nil if it may be.
@@ -67,7 +87,9 @@ func (c *Conn) Failed(ctx context.Context, key string, err error) {
 // Acknowledged notes that a server has just carried out a write: it serves again, whatever was noted before.
 func (c *Conn) Acknowledged(key string) {
 	if t := &c.health.ranges[c.Range(key)]; t.Load() != nil {
-		t.Store(nil)
+		if before := t.Swap(nil); before != nil && before.failures >= patience {
+			c.told(nil)
+		}
 	}
 }
 
@@ -196,6 +218,7 @@ func (c *Conn) failed(r int, key string, err error) {
 		}
 		if now.CompareAndSwap(before, t) {
 			if t.failures >= patience {
+				c.told(t.err)
 				c.Apart(func() { c.probe(now, t, c.probeKey(key)) })
 			}
 			return
@@ -207,7 +230,9 @@ func (c *Conn) failed(r int, key string, err error) {
 func (c *Conn) probe(now *atomic.Pointer[trouble], t *trouble, key string) {
 	for now.Load() == t {
 		if c.serves(key) && mutant.Active != mutant.BreakerNeverCloses {
-			now.CompareAndSwap(t, nil)
+			if now.CompareAndSwap(t, nil) {
+				c.told(nil)
+			}
 			return
 		}
 		wait := time.NewTimer(probeEvery*3/4 + rand.N(probeEvery/4)) // processes do not ask in step

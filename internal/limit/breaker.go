@@ -50,8 +50,8 @@ type Breaker struct {
 	probing bool   // the one call that tries is under way
 }
 
-// NewBreaker makes a Breaker that opens when the share at of all calls has failed, for the time d; nil if at is negative.
-func NewBreaker(at float64, d time.Duration) *Breaker {
+// NewBreaker makes a Breaker that opens when the share at of all calls has failed, for the time d; nil if at is negative. tell, which may be nil, is told when it opens and closes: quickly, for calls wait for that.
+func NewBreaker(at float64, d time.Duration, tell func(open bool)) *Breaker {
 	if at < 0 {
 		return nil
 	}
@@ -65,8 +65,13 @@ func NewBreaker(at float64, d time.Duration) *Breaker {
 			ended := c.TotalSuccesses + c.TotalFailures
 			return ended >= fewest && float64(c.TotalFailures)/float64(ended) >= at
 		},
-		OnStateChange: func(string, gobreaker.State, gobreaker.State) { b.epoch++ }, // b.mu is locked
-		IsExcluded:    func(err error) bool { return errors.Is(err, errStopped) },
+		OnStateChange: func(_ string, from, to gobreaker.State) { // b.mu is locked
+			b.epoch++
+			if tell != nil && (from == gobreaker.StateClosed || to == gobreaker.StateClosed) { // not of each try
+				tell(to != gobreaker.StateClosed)
+			}
+		},
+		IsExcluded: func(err error) bool { return errors.Is(err, errStopped) },
 	})
 	return b
 }

@@ -20,7 +20,7 @@ func calls(t *testing.T, d *Door, n int, v Verdict) {
 // tripped is a Door whose breaker has just opened, for a second.
 func tripped(t *testing.T) *Door {
 	t.Helper()
-	d := &Door{Breaker: NewBreaker(0.9, time.Second)}
+	d := &Door{Breaker: NewBreaker(0.9, time.Second, nil)}
 	calls(t, d, 20, Failed)
 	refused(t, d, ErrOpen, 0)
 	return d
@@ -28,7 +28,7 @@ func tripped(t *testing.T) *Door {
 
 func TestBreakerOpensAndCloses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		d := &Door{Breaker: NewBreaker(0.9, time.Second)}
+		d := &Door{Breaker: NewBreaker(0.9, time.Second, nil)}
 		calls(t, d, 2, Succeeded)
 		calls(t, d, 17, Failed)
 		calls(t, d, 100, Stopped) // is nothing
@@ -53,14 +53,14 @@ func TestBreakerOpensAndCloses(t *testing.T) {
 
 func TestBreakerStaysClosed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		d := &Door{Breaker: NewBreaker(0.9, time.Second)}
+		d := &Door{Breaker: NewBreaker(0.9, time.Second, nil)}
 		calls(t, d, 19, Failed) // too few
 		time.Sleep(11 * time.Second)
 		calls(t, d, 19, Failed) // those before are forgotten
 		calls(t, d, 3, Succeeded)
 		calls(t, d, 7, Failed)
 		enter(t, d)
-		d = &Door{Breaker: NewBreaker(1, time.Second)}
+		d = &Door{Breaker: NewBreaker(1, time.Second, nil)}
 		calls(t, d, 1, Succeeded)
 		calls(t, d, 100, Failed)
 		enter(t, d)
@@ -70,7 +70,7 @@ func TestBreakerStaysClosed(t *testing.T) {
 // Calls that take longer than the breaker looks back count when they end.
 func TestBreakerCountsSlowCalls(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		d := &Door{Breaker: NewBreaker(0.9, time.Second)}
+		d := &Door{Breaker: NewBreaker(0.9, time.Second, nil)}
 		var under []Pass
 		for range 25 {
 			under = append(under, enter(t, d))
@@ -92,7 +92,7 @@ func TestBreakerCountsSlowCalls(t *testing.T) {
 // A call from before the breaker opened, that ends after it has closed, says nothing of now.
 func TestBreakerForgetsWhatIsOld(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		d := &Door{Breaker: NewBreaker(0.9, time.Second)}
+		d := &Door{Breaker: NewBreaker(0.9, time.Second, nil)}
 		var under []Pass
 		for range 60 {
 			under = append(under, enter(t, d))
@@ -139,7 +139,7 @@ func TestBreakerOpensOnThoseWhoWait(t *testing.T) {
 	for _, rate := range []float64{0, 1} {
 		synctest.Test(t, func(t *testing.T) {
 			shared := New(Options{AtOnce: 1, Rate: rate, Queue: 100})
-			d := &Door{Breaker: NewBreaker(0.9, time.Hour), Shared: shared, Patience: time.Minute}
+			d := &Door{Breaker: NewBreaker(0.9, time.Hour, nil), Shared: shared, Patience: time.Minute}
 			p := enter(t, d)
 			var wg sync.WaitGroup
 			for range 10 {

@@ -304,7 +304,7 @@ func slowNow(d *Door) *Door { return &Door{Shared: d.Shared, Patience: time.Mill
 
 func TestUnlimited(t *testing.T) {
 	for _, o := range []Options{{}, {AtOnce: -1, Rate: 0, Queue: -1}} {
-		d := &Door{Shared: New(o), Breaker: NewBreaker(-1, 0)}
+		d := &Door{Shared: New(o), Breaker: NewBreaker(-1, 0, nil)}
 		if d.Shared != nil || d.Breaker != nil {
 			t.Error("a limit of nothing was made")
 		}
@@ -377,8 +377,8 @@ func BenchmarkEnter(b *testing.B) {
 	for name, d := range map[string]*Door{
 		"unlimited": {},
 		"places":    {Shared: New(Options{AtOnce: 100, Queue: 1000})},
-		"default":   {Shared: New(Options{AtOnce: 100, Queue: 1000}), Breaker: NewBreaker(0.9, time.Second)},
-		"all":       {Own: New(Options{AtOnce: 100}), Shared: New(Options{AtOnce: 100, Rate: 1e9, Queue: 1000}), Breaker: NewBreaker(0.9, time.Second)},
+		"default":   {Shared: New(Options{AtOnce: 100, Queue: 1000}), Breaker: NewBreaker(0.9, time.Second, nil)},
+		"all":       {Own: New(Options{AtOnce: 100}), Shared: New(Options{AtOnce: 100, Rate: 1e9, Queue: 1000}), Breaker: NewBreaker(0.9, time.Second, nil)},
 	} {
 		d.Patience = time.Second
 		for _, n := range []int{1, 16} {

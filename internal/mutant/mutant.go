@@ -395,6 +395,8 @@ const (
 	EnvelopeUnread     = "envelope_unread"
 	BinlogCase         = "binlog_case"
 
+	ObservedNames  = "observed_names"
+	JournalFloods  = "journal_floods"
 	BreakAnother   = "break_another"
 	BreakForgets   = "break_forgets"
 	RetrySecond    = "retry_second"

@@ -1,0 +1,19 @@
+package cacheaside
+
+import "testing"
+
+// What a hit in memory takes without an Observer, and with one.
+func BenchmarkObserved(b *testing.B) {
+	for name, o := range map[string]Observer{"none": nil, "with": &witness{}} {
+		b.Run(name, func(b *testing.B) {
+			p := startOn(b, nil, newTable(map[int]string{1: "row"}), Options{Observer: o}, nil)
+			defer p.cache.Close()
+			p.remembers(b, 1, "row")
+			for b.Loop() {
+				if _, err := p.Get(b.Context(), 1); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+	}
+}

@@ -1,0 +1,399 @@
+package cacheaside
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/cacheaside/cacheaside/internal/testenv"
+)
+
+// witness is an Observer that writes down what it is told.
+type witness struct {
+	mu     sync.Mutex
+	told   []string // "op loader keys within", at the beginning
+	begun  int
+	ended  int
+	twice  int
+	errors map[string]error // the last of each op
+	took   map[string]time.Duration
+}
+
+type within struct{}
+
+func (w *witness) Begin(ctx context.Context, op, loader string, keys int) (context.Context, func(error)) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.begun++
+	outer, _ := ctx.Value(within{}).(string)
+	w.told = append(w.told, strings.TrimSpace(fmt.Sprintf("%s %s %d %s", op, loader, keys, outer)))
+	began := time.Now()
+	var ends atomic.Int64
+	return context.WithValue(ctx, within{}, op), func(err error) {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		w.ended++
+		if ends.Add(1) > 1 {
+			w.twice++
+		}
+		if w.errors == nil {
+			w.errors, w.took = make(map[string]error), make(map[string]time.Duration)
+		}
+		w.errors[op], w.took[op] = err, time.Since(began)
+	}
+}
+
+// was fails unless the witness was told exactly this since it was last asked.
+func (w *witness) was(t testing.TB, want ...string) {
+	t.Helper()
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if !slices.Equal(w.told, want) {
+		t.Errorf("told %q, want %q", w.told, want)
+	}
+	w.told = nil
+}
+
+func TestObserver(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		_, b := embedded(t)
+		w := &witness{}
+		rows := map[int]string{1: "one", 2: "two", 3: "three"}
+		load := func(ctx context.Context, key int) (string, error) {
+			if in := ctx.Value(within{}); in != nil && in != OpLoad { // nil: of the process that nobody observes
+				t.Errorf("the load is within %v", in)
+			}
+			time.Sleep(100 * time.Millisecond)
+			if key == 9 {
+				return "", errBroken
+			}
+			if v, ok := rows[key]; ok {
+				return v, nil
+			}
+			return "", ErrNotFound
+		}
+		start := func(o *Options) process {
+			o.RedisTimeout, o.MaxStaleness = 10*time.Second, time.Minute
+			c, err := New(b.client(t), o)
+			noError(t, err)
+			l, err := NewLoader(c, "row", load, &LoaderOptions{EarlyRefresh: -1})
+			noError(t, err)
+			return process{l, c}
+		}
+		p, other := start(&Options{Observer: w}), start(&Options{})
+		defer p.cache.Close()
+		defer other.cache.Close()
+		p.want(t, 1, "one", nil)
+		w.was(t, "get row 1", "lease row 1 get", "load row 1 get")
+		if w.took[OpLoad] != 100*time.Millisecond || w.took[OpGet] < 100*time.Millisecond || w.errors[OpGet] != nil {
+			t.Errorf("%v, %v", w.took, w.errors)
+		}
+		p.remembers(t, 1, "one")
+		w.told = nil
+		p.want(t, 1, "one", nil) // of what memory answers nothing is told
+		w.was(t)
+		other.want(t, 2, "two", nil)
+		p.want(t, 2, "two", nil) // a hit in Redis
+		w.was(t, "get row 1")
+		_, err := p.GetMany(t.Context(), []int{1, 2, 3, 4})
+		noError(t, err)
+		got := w.told
+		w.told = nil
+		slices.Sort(got[1:]) // one that waits for nobody, and two loads at once
+		if want := []string{"get row 2", "lease row 2 get", "load row 1 get", "load row 1 get"}; !slices.Equal(got, want) {
+			t.Errorf("told %q, want %q", got, want)
+		}
+		p.want(t, 9, "", errBroken)
+		if !errors.Is(w.errors[OpGet], errBroken) || !errors.Is(w.errors[OpLoad], errBroken) || w.errors[OpLease] != nil {
+			t.Errorf("%v", w.errors)
+		}
+		p.want(t, 10, "", ErrNotFound) // which is no failure of the caller's, nor of the load
+		if w.errors[OpGet] != nil || !errors.Is(w.errors[OpLoad], ErrNotFound) {
+			t.Errorf("%v", w.errors)
+		}
+		w.told = nil
+		_, err = p.Refresh(t.Context(), 1)
+		noError(t, err)
+		w.was(t, "refresh row 1", "load row 1 refresh")
+		noError(t, p.Invalidate(t.Context(), 1, 2))
+		noError(t, p.Expire(t.Context(), 3))
+		noError(t, p.InvalidateAll(t.Context()))
+		noError(t, p.cache.InvalidateKeys(t.Context(), p.Key(1), p.Key(2)))
+		w.was(t, "invalidate row 2", "invalidate row 1", "invalidate row 1", "invalidate row 2")
+		var all sync.WaitGroup // another process loads
+		all.Go(func() { other.want(t, 3, "three", nil) })
+		time.Sleep(50 * time.Millisecond)
+		p.want(t, 3, "three", nil)
+		all.Wait()
+		w.was(t, "get row 1", "wait row 1 get")
+		if took := w.took[OpWait]; took < 30*time.Millisecond || took > 100*time.Millisecond {
+			t.Errorf("waited for %v", took)
+		}
+	})
+}
+
+// Names of loaders come from outside, in Keys: as labels there could be any number of them.
+func TestObserverIsToldNoForeignNames(t *testing.T) {
+	w := &witness{}
+	m, b := embedded(t)
+	defer m.Close()
+	p := startOn(t, b.client(t), newTable(nil), Options{Observer: w}, nil)
+	foreign := []Key{{Loader: "foreign", Text: "1"}, {Loader: "foreign", Text: "2"}}
+	noError(t, p.cache.InvalidateKeys(t.Context(), foreign...))
+	noError(t, p.cache.InvalidateKeys(t.Context(), foreign[0], p.Key(1)))
+	noError(t, p.cache.InvalidateKeys(t.Context(), Key{Loader: "foreign", All: true}))
+	w.was(t, "invalidate  2", "invalidate  2", "invalidate  1")
+}
+
+// Whatever becomes of operations, each that begins ends once.
+func TestObserverIsToldOfEachEnd(t *testing.T) {
+	w := &witness{}
+	m, b := embedded(t)
+	defer m.Close()
+	c, err := New(b.client(t), &Options{Observer: w, MaxLoads: 2, MaxQueue: 3, Logger: slog.New(slog.DiscardHandler)})
+	noError(t, err)
+	l, err := NewLoader(c, "row", func(ctx context.Context, key int) (int, error) {
+		switch key % 4 {
+		case 0:
+			panic("boom")
+		case 1:
+			return 0, errBroken
+		case 2:
+			<-ctx.Done()
+		}
+		return key, ctx.Err()
+	}, &LoaderOptions{LoadTimeout: 5 * time.Millisecond, TTL: MinTTL})
+	noError(t, err)
+	var all sync.WaitGroup
+	for g := range 8 {
+		all.Go(func() {
+			for i := range 50 {
+				ctx, cancel := context.WithTimeout(t.Context(), time.Duration(i%7)*time.Millisecond)
+				key := (g + i) % 8
+				_, _ = l.Get(ctx, key)
+				_, _ = l.GetMany(ctx, []int{key, key + 1, key + 2})
+				_, _ = l.Refresh(ctx, key)
+				_ = l.Invalidate(ctx, key)
+				cancel()
+			}
+		})
+	}
+	all.Wait()
+	c.Close()
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.begun == 0 || w.begun != w.ended || w.twice > 0 {
+		t.Errorf("%d have begun, %d ended, %d more than once", w.begun, w.ended, w.twice)
+	}
+}
+
+func TestObserverIsChecked(t *testing.T) {
+	var none *witness
+	if _, err := New(nil, &Options{Observer: none}); err == nil || !strings.Contains(err.Error(), "Options.Observer") {
+		t.Error(err)
+	}
+}
+
+// logged is what a journal has written.
+type logged struct {
+	mu sync.Mutex
+	bytes.Buffer
+}
+
+func (l *logged) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.Buffer.Write(p)
+}
+
+// take returns the lines since it was last asked.
+func (l *logged) take() []string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	lines := strings.Split(strings.TrimSpace(l.String()), "\n")
+	l.Reset()
+	return slices.DeleteFunc(lines, func(line string) bool { return line == "" })
+}
+
+func (l *logged) logger() *slog.Logger {
+	return slog.New(slog.NewTextHandler(l, &slog.HandlerOptions{ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
+		if a.Key == slog.TimeKey {
+			return slog.Attr{}
+		}
+		return a
+	}}))
+}
+
+// has fails unless exactly these were logged since it was last asked, by their beginnings.
+func (l *logged) has(t testing.TB, want ...string) {
+	t.Helper()
+	synctest.Wait()
+	lines := l.take()
+	ok := len(lines) == len(want)
+	for i := range min(len(lines), len(want)) {
+		ok = ok && strings.HasPrefix(lines[i], want[i])
+	}
+	if !ok {
+		t.Errorf("logged\n%s\nwant\n%s", strings.Join(lines, "\n"), strings.Join(want, "\n"))
+	}
+}
+
+func TestJournal(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m, b := embedded(t)
+		log := &logged{}
+		var fails atomic.Pointer[error]
+		secret := "the value"
+		p := startLoad(t, b.client(t), func(_ context.Context, key int) (string, error) {
+			if key == 77 {
+				panic(secret)
+			}
+			if err := fails.Load(); err != nil {
+				return "", *err
+			}
+			return secret, nil
+		}, Options{Logger: log.logger(), MaxStaleness: time.Minute}, &LoaderOptions{TTL: time.Minute, EarlyRefresh: -1})
+		defer p.cache.Close()
+		p.want(t, 1, secret, nil)
+		log.has(t)
+
+		m.SetError("LOADING " + "the server")
+		for key := range 5 {
+			p.want(t, key, secret, nil)
+		}
+		log.has(t, `level=WARN msg="cacheaside: Redis is out of reach" error="not asked, since it is out of reach: LOADING`)
+		m.SetError("")
+		time.Sleep(time.Second)
+		log.has(t, `level=INFO msg="cacheaside: Redis is back"`)
+		if out := p.Stats().RedisOut; out != 0 {
+			t.Errorf("%d are out of reach", out)
+		}
+
+		if _, err := p.Get(t.Context(), 77); err == nil {
+			t.Error("no panic")
+		}
+		log.has(t, `level=WARN msg="cacheaside: a load has panicked" loader=row error="the load panicked with a string"`)
+
+		name, _ := p.keys.Name("1")
+		noError(t, m.Set(name, "\x01"+secret))
+		p.want(t, 1, secret, nil)
+		log.has(t, `level=WARN msg="cacheaside: an entry in Redis cannot be read, and is replaced" loader=row`)
+
+		fails.Store(&errBroken)
+		for key := range 200 {
+			_, _ = p.Get(t.Context(), 100+key)
+		}
+		log.has(t, `level=WARN msg="cacheaside: the circuit breaker is open: most loads have failed" loader=row`)
+		if p.Stats().BreakersOpen != 1 || p.cache.Stats().BreakersOpen != 1 {
+			t.Error("the breaker is not open")
+		}
+		for range 5 { // it stays open, and each try is not told of
+			time.Sleep(time.Second + time.Millisecond)
+			_, _ = p.Get(t.Context(), 400)
+		}
+		log.has(t)
+		fails.Store(nil)
+		time.Sleep(time.Second + time.Millisecond)
+		p.want(t, 401, secret, nil)
+		log.has(t, `level=INFO msg="cacheaside: the circuit breaker is closed" loader=row`)
+		if p.Stats().BreakersOpen != 0 {
+			t.Error("the breaker is open")
+		}
+	})
+}
+
+// What others announce is not heard, or cannot be read.
+func TestJournalOfTheChannel(t *testing.T) {
+	server := testenv.SharedRedis(t)
+	proxy, rdb := proxied(t, server)
+	log := &logged{}
+	p := startOn(t, rdb, newTable(map[int]string{1: "one"}), Options{Logger: log.logger(), MaxStaleness: 400 * time.Millisecond, RedisTimeout: 50 * time.Millisecond}, nil)
+	defer p.cache.Close()
+	hear(t, p.Loader)
+	all := "" // that was logged; each but once in 10 s
+	says := func(what string) {
+		t.Helper()
+		waitFor(t, func() bool { all += strings.Join(log.take(), ""); return strings.Contains(all, what) })
+	}
+	noError(t, server.Client(t).Publish(t.Context(), "cacheaside::invalidations", "gibberish").Err())
+	says("a message on the invalidation channel cannot be read")
+	noError(t, server.Client(t).HSet(t.Context(), "cacheaside::announced:{"+tagOfAll+"}", "", fmt.Sprint(time.Now().UnixMicro()+1)).Err()) // which nobody has announced
+	says("invalidations were missed: memory was cleared")
+	proxy.Hang(true)
+	says("invalidations are not heard")
+	proxy.Hang(false)
+}
+
+// What repeats itself is logged once, and counted.
+func TestJournalIsQuiet(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		log := &logged{}
+		j := &journal{logger: log.logger()}
+		for range 1000 {
+			j.warn("it rains", "a", errBroken)
+			j.warn("it rains", "b", nil)
+			j.inform("the sun shines", "")
+		}
+		log.has(t, `level=WARN msg="cacheaside: it rains" loader=a error=broken`, `level=WARN msg="cacheaside: it rains" loader=b`, `level=INFO msg="cacheaside: the sun shines"`)
+		time.Sleep(quietFor)
+		j.warn("it rains", "a", errBroken)
+		log.has(t, `level=WARN msg="cacheaside: it rains" loader=a error=broken times=1000`)
+		j.close()
+		time.Sleep(quietFor)
+		j.warn("it rains", "a", errBroken)
+		log.has(t)
+	})
+}
+
+// A logger that is slow, or panics, holds nobody up.
+func TestJournalOfABadLogger(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := &badHandler{}
+		j := &journal{logger: slog.New(h)}
+		for i := range 2 * maxRecords {
+			j.warn(fmt.Sprint(i), "", nil)
+		}
+		synctest.Wait()
+		j.mu.Lock()
+		waiting := len(j.records)
+		j.mu.Unlock()
+		if waiting > maxRecords {
+			t.Errorf("%d wait", waiting)
+		}
+		j.close()
+		h.panics = true
+		other := &journal{logger: slog.New(h)}
+		other.warn("one", "", nil)
+		synctest.Wait()
+		other.warn("two", "", nil)
+		other.close()
+		if h.times < 2+maxRecords {
+			t.Errorf("logged %d times", h.times)
+		}
+	})
+}
+
+type badHandler struct {
+	slog.Handler
+	panics bool
+	times  int
+}
+
+func (h *badHandler) Enabled(context.Context, slog.Level) bool { return true }
+func (h *badHandler) Handle(context.Context, slog.Record) error {
+	h.times++
+	if h.panics {
+		panic("boom")
+	}
+	time.Sleep(time.Second)
+	return nil
+}

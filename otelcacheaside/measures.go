@@ -1,0 +1,155 @@
+package otelcacheaside
+
+import (
+	"time"
+
+	"go.opentelemetry.io/otel/attribute"
+
+	"github.com/cacheaside/cacheaside"
+	"github.com/cacheaside/cacheaside/bloom"
+	"github.com/cacheaside/cacheaside/canal"
+	"github.com/cacheaside/cacheaside/consistency"
+)
+
+// What there is: each field of each Stats, those aside that are texts. Two rows of one name are one metric.
+
+// loaderMeasures are of each loader.
+var loaderMeasures = []measure[cacheaside.Stats]{
+	{name: "gets", unit: "{key}", about: "Keys that were asked for.", of: func(s *cacheaside.Stats) float64 { return float64(s.Gets) }},
+	{name: "hits", unit: "{key}", about: "Keys that memory, and rounds that Redis, has answered.", with: []attribute.KeyValue{attribute.String("cacheaside.tier", "memory")}, of: func(s *cacheaside.Stats) float64 { return float64(s.MemoryHits) }},
+	{name: "hits", unit: "{key}", about: "Keys that memory, and rounds that Redis, has answered.", with: []attribute.KeyValue{attribute.String("cacheaside.tier", "redis")}, of: func(s *cacheaside.Stats) float64 { return float64(s.RedisHits) }},
+	{name: "hits.null", unit: "{key}", about: "Hits that said that there is no such row.", of: func(s *cacheaside.Stats) float64 { return float64(s.NullHits) }},
+	{name: "loads", unit: "{row}", about: "Rows that load functions were asked for.", of: func(s *cacheaside.Stats) float64 { return float64(s.Loads) }},
+	{name: "load.calls", unit: "{call}", about: "Calls of load functions.", of: func(s *cacheaside.Stats) float64 { return float64(s.LoadCalls) }},
+	{name: "load.errors", unit: "{row}", about: "Rows that could not be loaded.", of: func(s *cacheaside.Stats) float64 { return float64(s.LoadErrors) }},
+	{name: "loads.left", unit: "{call}", about: "Calls that were left running at LoadTimeout.", of: func(s *cacheaside.Stats) float64 { return float64(s.LoadsLeft) }},
+	{name: "loads.unavailable", unit: "{call}", about: "Calls that were not made, to protect the database.", of: func(s *cacheaside.Stats) float64 { return float64(s.Unavailable) }},
+	{name: "loads.unlocked", unit: "{call}", about: "Loads without the lock that they should have had.", of: func(s *cacheaside.Stats) float64 { return float64(s.Unlocked) }},
+	{name: "loads.unasked", unit: "{row}", about: "Values of batch loads that nobody had asked for.", of: func(s *cacheaside.Stats) float64 { return float64(s.Unasked) }},
+	{name: "loads.failed_by_mark", unit: "{key}", about: "Rounds that were not loaded since a load had failed a moment ago.", of: func(s *cacheaside.Stats) float64 { return float64(s.FailedByMark) }},
+	{name: "breakers.open", unit: "{loader}", about: "Whether the circuit breaker lets no load through.", gauge: true, of: func(s *cacheaside.Stats) float64 { return float64(s.BreakersOpen) }},
+	{name: "renewals", unit: "{key}", about: "Reloads that were begun in the background.", of: func(s *cacheaside.Stats) float64 { return float64(s.Renewals) }},
+	{name: "renewals.early", unit: "{key}", about: "Of them, those of values that were fresh.", of: func(s *cacheaside.Stats) float64 { return float64(s.EarlyRenewals) }},
+	{name: "stale", unit: "{key}", about: "Values that were given out after their TTL.", of: func(s *cacheaside.Stats) float64 { return float64(s.Stale) }},
+	{name: "held", unit: "{key}", about: "Loads that were not stored, since their keys were on hold.", of: func(s *cacheaside.Stats) float64 { return float64(s.Held) }},
+	{name: "stored_held", unit: "{key}", about: "Values that were stored in the place of a hold.", of: func(s *cacheaside.Stats) float64 { return float64(s.StoredHeld) }},
+	{name: "too_large", unit: "{value}", about: "Values that were not stored, since they are too long.", of: func(s *cacheaside.Stats) float64 { return float64(s.TooLarge) }},
+	{name: "filtered", unit: "{key}", about: "Rounds that the filter has refused.", of: func(s *cacheaside.Stats) float64 { return float64(s.Filtered) }},
+	{name: "filter.false_positives", unit: "{key}", about: "Rounds that the filter has let through, and that had no row.", of: func(s *cacheaside.Stats) float64 { return float64(s.FalsePositives) }},
+	{name: "filter.errors", unit: "{call}", about: "Times that the filter has failed.", of: func(s *cacheaside.Stats) float64 { return float64(s.FilterErrors) }},
+	{name: "waits", unit: "{key}", about: "Rounds that have waited for the load of another process.", of: func(s *cacheaside.Stats) float64 { return float64(s.Waits) }},
+	{name: "refused", unit: "{key}", about: "Loads that were thrown away, since an invalidation came between, or the lease was lost.", of: func(s *cacheaside.Stats) float64 { return float64(s.Refused) }},
+	{name: "unvalidated", unit: "{key}", about: "Results that Redis has not confirmed.", of: func(s *cacheaside.Stats) float64 { return float64(s.Unvalidated) }},
+	{name: "bypassed", unit: "{key}", about: "Of them, those due to Bypass.", of: func(s *cacheaside.Stats) float64 { return float64(s.Bypassed) }},
+	{name: "outdated", unit: "{entry}", about: "Entries in Redis that an InvalidateAll had ended.", of: func(s *cacheaside.Stats) float64 { return float64(s.Outdated) }},
+	{name: "undecodable", unit: "{entry}", about: "Entries in Redis that could not be decoded.", of: func(s *cacheaside.Stats) float64 { return float64(s.Undecodable) }},
+	{name: "redis.errors", unit: "{command}", about: "Commands to Redis that have failed.", of: func(s *cacheaside.Stats) float64 { return float64(s.RedisErrors) }},
+	{name: "redis.write_errors", unit: "{command}", about: "Of them, those that were to store or give up something.", of: func(s *cacheaside.Stats) float64 { return float64(s.WriteErrors) }},
+	{name: "redis.down", unit: "{key}", about: "Rounds that did not ask Redis since it was out of reach, or were not answered.", of: func(s *cacheaside.Stats) float64 { return float64(s.RedisDown) }},
+	{name: "abandoned", unit: "{key}", about: "Rounds that were stopped since all their callers had left.", of: func(s *cacheaside.Stats) float64 { return float64(s.Abandoned) }},
+	{name: "invalidated", unit: "{key}", about: "Keys whose invalidation was acknowledged.", of: func(s *cacheaside.Stats) float64 { return float64(s.Invalidated) }},
+	{name: "invalidate.errors", unit: "{key}", about: "Keys whose invalidation has failed.", of: func(s *cacheaside.Stats) float64 { return float64(s.InvalidateErrors) }},
+}
+
+// cacheMeasures are of a cache as a whole.
+var cacheMeasures = []measure[cacheaside.Stats]{
+	{name: "holds.lost", unit: "{key}", about: "Keys whose hold was lost before its end.", of: func(s *cacheaside.Stats) float64 { return float64(s.HoldsLost) }},
+	{name: "holds.left", unit: "{key}", about: "Keys that were left on hold until its end.", of: func(s *cacheaside.Stats) float64 { return float64(s.HoldsLeft) }},
+	{name: "redis.out", unit: "{range}", about: "Parts of the keys for which Redis is out of reach.", gauge: true, of: func(s *cacheaside.Stats) float64 { return float64(s.RedisOut) }},
+	{name: "channel.ranges", unit: "{range}", about: "Parts of the keys that are followed by themselves.", gauge: true, of: func(s *cacheaside.Stats) float64 { return float64(s.Channel.Ranges) }},
+	{name: "channel.trusted", unit: "{range}", about: "Of them, those whose values in memory may be served.", gauge: true, of: func(s *cacheaside.Stats) float64 { return float64(s.Channel.Trusted) }},
+	{name: "channel.subscribed", unit: "1", about: "Whether this process hears what others invalidate.", gauge: true, of: func(s *cacheaside.Stats) float64 { return truth(s.Channel.Subscribed) }},
+	{name: "channel.subscribes", unit: "{subscription}", about: "Subscriptions that were confirmed.", of: func(s *cacheaside.Stats) float64 { return float64(s.Channel.Subscribes) }},
+	{name: "channel.disconnects", unit: "{subscription}", about: "Subscriptions that were lost, or could not be made.", of: func(s *cacheaside.Stats) float64 { return float64(s.Channel.Disconnects) }},
+	{name: "channel.gaps", unit: "{gap}", about: "Times that messages were missing, and memory was cleared.", of: func(s *cacheaside.Stats) float64 { return float64(s.Channel.Gaps) }},
+	{name: "channel.lapses", unit: "{lapse}", about: "Times that memory was not served since nobody could say whether something was missing.", of: func(s *cacheaside.Stats) float64 { return float64(s.Channel.Lapses) }},
+	{name: "channel.heard", unit: "{message}", about: "Messages of other processes.", of: func(s *cacheaside.Stats) float64 { return float64(s.Channel.Heard) }},
+	{name: "channel.announced", unit: "{message}", about: "Messages of this process.", of: func(s *cacheaside.Stats) float64 { return float64(s.Channel.Announced) }},
+	{name: "channel.malformed", unit: "{message}", about: "Messages that could not be read.", of: func(s *cacheaside.Stats) float64 { return float64(s.Channel.Malformed) }},
+	{name: "channel.failed_polls", unit: "{poll}", about: "Times that Redis could not be asked what was announced.", of: func(s *cacheaside.Stats) float64 { return float64(s.Channel.FailedPolls) }},
+	{name: "channel.delay", unit: "s", about: "From the announcement of an invalidation until it is heard: about the mean of the last 16.", gauge: true, of: func(s *cacheaside.Stats) float64 { return s.Channel.Delay.Seconds() }},
+	{name: "channel.delay.max", unit: "s", about: "The longest since the start.", gauge: true, of: func(s *cacheaside.Stats) float64 { return s.Channel.MaxDelay.Seconds() }},
+}
+
+var filterMeasures = []measure[bloom.Stats]{
+	{name: "filter.answers", unit: "{key}", about: "What the filter has said.", with: []attribute.KeyValue{attribute.String("cacheaside.answer", "absent")}, of: func(s *bloom.Stats) float64 { return float64(s.Absent) }},
+	{name: "filter.answers", unit: "{key}", about: "What the filter has said.", with: []attribute.KeyValue{attribute.String("cacheaside.answer", "present")}, of: func(s *bloom.Stats) float64 { return float64(s.Present) }},
+	{name: "filter.answers", unit: "{key}", about: "What the filter has said.", with: []attribute.KeyValue{attribute.String("cacheaside.answer", "unknown")}, of: func(s *bloom.Stats) float64 { return float64(s.Unknown) }},
+	{name: "filter.lost", unit: "{key}", about: "Keys of which the filter could not say, since a part of it is gone or was not built.", of: func(s *bloom.Stats) float64 { return float64(s.Lost) }},
+	{name: "filter.failed", unit: "{key}", about: "Keys that the filter could not be asked for.", of: func(s *bloom.Stats) float64 { return float64(s.Failed) }},
+	{name: "filter.not_found", unit: "{key}", about: "Keys that the filter has let through, and that were not there.", of: func(s *bloom.Stats) float64 { return float64(s.FalsePositives) }},
+	{name: "filter.added", unit: "{key}", about: "Keys that were added.", of: func(s *bloom.Stats) float64 { return float64(s.Added) }},
+	{name: "filter.add_errors", unit: "{call}", about: "Calls to add keys that have failed.", of: func(s *bloom.Stats) float64 { return float64(s.AddErrors) }},
+	{name: "filter.lost_adds", unit: "{segment}", about: "Parts of the filter that an Add has found gone.", of: func(s *bloom.Stats) float64 { return float64(s.LostAdds) }},
+	{name: "filter.malformed", unit: "{descriptor}", about: "Times that the descriptor could not be read.", of: func(s *bloom.Stats) float64 { return float64(s.Malformed) }},
+	{name: "filter.copied", unit: "1", about: "Whether a copy in this process answers.", gauge: true, of: func(s *bloom.Stats) float64 { return truth(s.Copied) }},
+	{name: "filter.copy.size", unit: "By", about: "What the copy takes.", gauge: true, of: func(s *bloom.Stats) float64 { return float64(s.CopyBytes) }},
+	{name: "filter.copy.lost", unit: "{segment}", about: "Parts of the copy that Redis has lost.", gauge: true, of: func(s *bloom.Stats) float64 { return float64(s.LostCopied) }},
+	{name: "filter.copy.too_large", unit: "1", about: "Whether the filter is too large to be copied.", gauge: true, of: func(s *bloom.Stats) float64 { return truth(s.TooLarge) }},
+	{name: "filter.copies", unit: "{copy}", about: "Copies that were made.", of: func(s *bloom.Stats) float64 { return float64(s.Copies) }},
+	{name: "filter.gaps", unit: "{gap}", about: "Times that something may have been missed.", of: func(s *bloom.Stats) float64 { return float64(s.Gaps) }},
+	{name: "filter.heard", unit: "{message}", about: "Announcements of other processes.", of: func(s *bloom.Stats) float64 { return float64(s.Heard) }},
+}
+
+var writerMeasures = []measure[consistency.Stats]{
+	{name: "writer.updates", unit: "{write}", about: "Writes that were committed.", of: func(s *consistency.Stats) float64 { return float64(s.Updates) }},
+	{name: "writer.rolled_back", unit: "{write}", about: "Writes that were rolled back.", of: func(s *consistency.Stats) float64 { return float64(s.RolledBack) }},
+	{name: "writer.unknown", unit: "{write}", about: "Writes of which nobody knows whether they were committed.", of: func(s *consistency.Stats) float64 { return float64(s.Unknown) }},
+	{name: "writer.holds.refused", unit: "{write}", about: "Writes that were not made since their keys could not be put on hold.", of: func(s *consistency.Stats) float64 { return float64(s.HoldsRefused) }},
+	{name: "writer.holds.lost", unit: "{write}", about: "Writes that were not committed since a hold was lost.", of: func(s *consistency.Stats) float64 { return float64(s.HoldsLost) }},
+	{name: "writer.not_stored", unit: "{write}", about: "WriteThroughs that have invalidated instead.", of: func(s *consistency.Stats) float64 { return float64(s.NotStored) }},
+	{name: "writer.queued", unit: "{key}", about: "Keys that could not be invalidated at once, and are in the queue.", of: func(s *consistency.Stats) float64 { return float64(s.Queued) }},
+	{name: "writer.skipped", unit: "{key}", about: "Of them, those for which it was not tried.", of: func(s *consistency.Stats) float64 { return float64(s.Skipped) }},
+	{name: "writer.not_queued", unit: "{key}", about: "Keys that could not be put into the queue.", of: func(s *consistency.Stats) float64 { return float64(s.NotQueued) }},
+	{name: "writer.removed", unit: "{row}", about: "Rows that were removed from the outbox after their keys had been invalidated.", of: func(s *consistency.Stats) float64 { return float64(s.Removed) }},
+	{name: "writer.left", unit: "{row}", about: "Rows that could not be.", of: func(s *consistency.Stats) float64 { return float64(s.Left) }},
+}
+
+var relayMeasures = []measure[consistency.RelayStats]{
+	{name: "relay.done", unit: "{item}", about: "Items that are done.", of: func(s *consistency.RelayStats) float64 { return float64(s.Done) }},
+	{name: "relay.again", unit: "{item}", about: "Items that were done for the first of two times.", of: func(s *consistency.RelayStats) float64 { return float64(s.Again) }},
+	{name: "relay.failed", unit: "{attempt}", about: "Attempts that have failed.", of: func(s *consistency.RelayStats) float64 { return float64(s.Failed) }},
+	{name: "relay.retried", unit: "{attempt}", about: "Attempts at items that had failed before.", of: func(s *consistency.RelayStats) float64 { return float64(s.Retried) }},
+	{name: "relay.not_reloaded", unit: "{key}", about: "Keys that were to be reloaded, and were invalidated.", of: func(s *consistency.RelayStats) float64 { return float64(s.NotReloaded) }},
+	{name: "relay.bad", unit: "{attempt}", about: "Attempts at items that are none.", of: func(s *consistency.RelayStats) float64 { return float64(s.Bad) }},
+	{name: "relay.queue_errors", unit: "{call}", about: "Calls of the queue that have failed.", of: func(s *consistency.RelayStats) float64 { return float64(s.QueueErrors) }},
+	{name: "relay.alerts", unit: "{alert}", about: "Alerts.", of: func(s *consistency.RelayStats) float64 { return float64(s.Alerts) }},
+	{name: "relay.panics", unit: "{panic}", about: "Times that it has panicked.", of: func(s *consistency.RelayStats) float64 { return float64(s.Panics) }},
+	{name: "relay.out", unit: "1", about: "Whether all that was tried last has failed for want of Redis.", gauge: true, of: func(s *consistency.RelayStats) float64 { return truth(s.Out) }},
+	{name: "relay.lag", unit: "s", about: "How long items had been in the queue when they were done: the mean.", gauge: true, of: func(s *consistency.RelayStats) float64 { return s.Lag.Seconds() }},
+	{name: "relay.lag.max", unit: "s", about: "The longest.", gauge: true, of: func(s *consistency.RelayStats) float64 { return s.MaxLag.Seconds() }},
+	{name: "relay.depth", unit: "{item}", about: "Items in the queue, of all relays together.", gauge: true, of: func(s *consistency.RelayStats) float64 { return float64(s.Depth.Items) }},
+	{name: "relay.due", unit: "{item}", about: "Of them, those that are due.", gauge: true, of: func(s *consistency.RelayStats) float64 { return float64(s.Depth.Due) }},
+	{name: "relay.oldest", unit: "s", about: "The age of the oldest.", gauge: true, of: func(s *consistency.RelayStats) float64 { return s.Depth.Oldest.Seconds() }},
+	{name: "relay.depth.age", unit: "s", about: "How long ago that was read.", gauge: true, of: func(s *consistency.RelayStats) float64 { return s.DepthAge.Seconds() }},
+}
+
+var consumerMeasures = []measure[canal.Stats]{
+	{name: "consumer.active", unit: "1", about: "Whether it consumes.", gauge: true, of: func(s *canal.Stats) float64 { return truth(s.Active) }},
+	{name: "consumer.batches", unit: "{batch}", about: "Batches that are done.", of: func(s *canal.Stats) float64 { return float64(s.Batches) }},
+	{name: "consumer.changes", unit: "{change}", about: "Changes that are done.", of: func(s *canal.Stats) float64 { return float64(s.Changes) }},
+	{name: "consumer.handled", unit: "{change}", about: "Changes that a handler has taken.", of: func(s *canal.Stats) float64 { return float64(s.Handled) }},
+	{name: "consumer.handler_errors", unit: "{call}", about: "Calls of handlers that have failed.", of: func(s *canal.Stats) float64 { return float64(s.HandlerErrors) }},
+	{name: "consumer.misunderstood", unit: "{change}", about: "Changes that could not be understood; their loaders were invalidated as a whole.", of: func(s *canal.Stats) float64 { return float64(s.Misunderstood) }},
+	{name: "consumer.malformed", unit: "{message}", about: "Messages that could not be read.", of: func(s *canal.Stats) float64 { return float64(s.Malformed) }},
+	{name: "consumer.parked", unit: "{change}", about: "Changes that were parked.", of: func(s *canal.Stats) float64 { return float64(s.Parked) }},
+	{name: "consumer.positions_lost", unit: "{loss}", about: "Times that the position was lost.", of: func(s *canal.Stats) float64 { return float64(s.PositionsLost) }},
+	{name: "consumer.failures", unit: "{failure}", about: "Failures that are tried again.", of: func(s *canal.Stats) float64 { return float64(s.Failures) }},
+	{name: "consumer.alerts", unit: "{alert}", about: "Alerts.", of: func(s *canal.Stats) float64 { return float64(s.Alerts) }},
+	{name: "consumer.lag", unit: "s", about: "How far behind the database it is; -1 where it is not known, or another consumes.", gauge: true, of: func(s *canal.Stats) float64 { return lag(s.Lag) }},
+}
+
+func truth(b bool) float64 {
+	if b {
+		return 1
+	}
+	return 0
+}
+
+// lag is in seconds; -1, which is no duration, where it is not known.
+func lag(d time.Duration) float64 {
+	if d < 0 {
+		return -1
+	}
+	return d.Seconds()
+}

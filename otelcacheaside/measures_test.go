@@ -1,0 +1,113 @@
+package otelcacheaside
+
+import (
+	"os"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+)
+
+// Nothing that is counted is left out: what a Stats has gained is to be a metric, too.
+func TestEveryCountIsAMetric(t *testing.T) {
+	everyField(t, slices.Concat(loaderMeasures, cacheMeasures))
+	everyField(t, filterMeasures)
+	everyField(t, writerMeasures, "Relay")
+	everyField(t, relayMeasures)
+	everyField(t, consumerMeasures, "Position", "Saved", "LastError") // texts
+}
+
+func everyField[S any](t *testing.T, measures []measure[S], but ...string) {
+	t.Helper()
+	names := make(map[string]int)
+	for _, m := range measures {
+		names[m.name]++
+		if m.about == "" || m.about[len(m.about)-1] != '.' || m.unit == "" {
+			t.Errorf("%s has no unit, or no description", m.name)
+		}
+		if names[m.name] > 1 && len(m.with) == 0 {
+			t.Errorf("there are two %s", m.name)
+		}
+	}
+	var of S
+	for _, path := range fields(reflect.TypeOf(of), nil) {
+		name := reflect.TypeOf(of).FieldByIndex(path).Name
+		if slices.Contains(but, name) {
+			continue
+		}
+		before := values(measures, &of)
+		var changed S
+		switch f := reflect.ValueOf(&changed).Elem().FieldByIndex(path); f.Kind() {
+		case reflect.Bool:
+			f.SetBool(true)
+		case reflect.Int, reflect.Int64:
+			f.SetInt(int64(7 * time.Second))
+		default:
+			t.Errorf("%s of a %T is a %s", name, of, f.Kind())
+		}
+		differ := 0
+		for i, v := range values(measures, &changed) {
+			if v != before[i] {
+				differ++
+			}
+		}
+		if differ != 1 {
+			t.Errorf("%d metrics show %s of a %T", differ, name, of)
+		}
+	}
+}
+
+func fields(of reflect.Type, path []int) (all [][]int) {
+	for i := range of.NumField() {
+		f, at := of.Field(i), append(slices.Clone(path), i)
+		if f.Type.Kind() == reflect.Struct && f.Name != "Relay" {
+			all = append(all, fields(f.Type, at)...)
+		} else {
+			all = append(all, at)
+		}
+	}
+	return all
+}
+
+func values[S any](measures []measure[S], s *S) []float64 {
+	all := make([]float64, len(measures))
+	for i, m := range measures {
+		all[i] = m.of(s)
+	}
+	return all
+}
+
+// The documentation lists each metric.
+func TestEveryMetricIsDocumented(t *testing.T) {
+	text, err := os.ReadFile("../docs/metrics.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var names []string
+	for _, m := range slices.Concat(loaderMeasures, cacheMeasures) {
+		names = append(names, m.name)
+	}
+	for _, m := range filterMeasures {
+		names = append(names, m.name)
+	}
+	for _, m := range writerMeasures {
+		names = append(names, m.name)
+	}
+	for _, m := range relayMeasures {
+		names = append(names, m.name)
+	}
+	for _, m := range consumerMeasures {
+		names = append(names, m.name)
+	}
+	for _, f := range failures {
+		if !strings.Contains(string(text), "`"+f.name+"`") {
+			t.Errorf("docs/metrics.md does not tell of the error.type %s", f.name)
+		}
+	}
+	for _, name := range names {
+		if !strings.Contains(string(text), "`cacheaside."+name+"`") {
+			t.Errorf("docs/metrics.md does not tell of %s", name)
+		}
+	}
+}

@@ -1,0 +1,132 @@
+package otelcacheaside
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/metric"
+
+	"github.com/cacheaside/cacheaside"
+	"github.com/cacheaside/cacheaside/bloom"
+	"github.com/cacheaside/cacheaside/canal"
+	"github.com/cacheaside/cacheaside/consistency"
+)
+
+// measure is a metric that is read from a Stats of some kind.
+type measure[S any] struct {
+	name  string // behind "cacheaside."
+	unit  string
+	about string
+	gauge bool // it may fall
+	with  []attribute.KeyValue
+	of    func(*S) float64
+}
+
+// reading is a Stats, and what is to be told apart by.
+type reading[S any] struct {
+	stats *S
+	with  []attribute.KeyValue
+}
+
+// register has measures be collected of what read returns then.
+func register[S any](i *Instruments, kind string, measures []measure[S], read func(context.Context) ([]reading[S], error)) error {
+	all := make([]metric.Float64Observable, len(measures))
+	for n, m := range measures {
+		var err error
+		about, unit := metric.WithDescription(m.about), metric.WithUnit(m.unit)
+		if m.gauge {
+			all[n], err = i.meter.Float64ObservableGauge("cacheaside."+m.name, about, unit)
+		} else {
+			all[n], err = i.meter.Float64ObservableCounter("cacheaside."+m.name, about, unit)
+		}
+		if err != nil {
+			return fmt.Errorf("otelcacheaside: %s: %w", kind, err)
+		}
+	}
+	instruments := make([]metric.Observable, len(all))
+	for n, o := range all {
+		instruments[n] = o
+	}
+	r, err := i.meter.RegisterCallback(func(ctx context.Context, o metric.Observer) error {
+		readings, err := read(ctx)
+		for _, r := range readings {
+			for n, m := range measures {
+				o.ObserveFloat64(all[n], m.of(r.stats), metric.WithAttributes(slices.Concat(i.name, r.with, m.with)...))
+			}
+		}
+		return err
+	}, instruments...)
+	if err != nil {
+		return fmt.Errorf("otelcacheaside: %s: %w", kind, err)
+	}
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if i.closed {
+		return errors.Join(errors.New("otelcacheaside: the Instruments are closed"), r.Unregister())
+	}
+	i.registrations = append(i.registrations, r)
+	return nil
+}
+
+func one[S any](stats func() S, with ...attribute.KeyValue) func(context.Context) ([]reading[S], error) {
+	return func(context.Context) ([]reading[S], error) {
+		s := stats()
+		return []reading[S]{{&s, with}}, nil
+	}
+}
+
+// Cache has the counts of a Cache be collected: of each of its loaders, of those too that are made later, and of the cache as a whole. Call it once.
+func (i *Instruments) Cache(c *cacheaside.Cache) error {
+	if err := i.claim("Cache", "", c); err != nil {
+		return err
+	}
+	err := register(i, "Cache", loaderMeasures, func(context.Context) ([]reading[cacheaside.Stats], error) {
+		var all []reading[cacheaside.Stats]
+		for name, s := range c.StatsByLoader() {
+			all = append(all, reading[cacheaside.Stats]{&s, []attribute.KeyValue{attribute.String("cacheaside.loader", name)}})
+		}
+		return all, nil
+	})
+	return errors.Join(err, register(i, "Cache", cacheMeasures, one(c.Stats)))
+}
+
+// Filter has the counts of a Bloom filter be collected, under this name: a *bloom.Local, *bloom.Redis or *bloom.Replica.
+func (i *Instruments) Filter(name string, f interface{ Stats() bloom.Stats }) error {
+	if err := i.claim("Filter", name, f); err != nil {
+		return err
+	}
+	return register(i, "Filter", filterMeasures, one(f.Stats, attribute.String("cacheaside.filter", name)))
+}
+
+// Writer has the counts of a Writer, and of those that are At other levels of it, be collected, under this name; with those of its Relay.
+func (i *Instruments) Writer(name string, w *consistency.Writer) error {
+	if err := i.claim("Writer", name, w); err != nil {
+		return err
+	}
+	err := register(i, "Writer", writerMeasures, one(w.Stats, attribute.String("cacheaside.writer", name)))
+	return errors.Join(err, i.Relay(name, relayOf{w}))
+}
+
+// relayOf is the Relay of a Writer.
+type relayOf struct{ *consistency.Writer }
+
+func (w relayOf) Stats() consistency.RelayStats { return w.Writer.Stats().Relay }
+
+// Relay has the counts of a *consistency.Relay that runs by itself be collected, under this name.
+func (i *Instruments) Relay(name string, r interface{ Stats() consistency.RelayStats }) error {
+	if err := i.claim("Relay", name, r); err != nil {
+		return err
+	}
+	return register(i, "Relay", relayMeasures, one(r.Stats, attribute.String("cacheaside.relay", name)))
+}
+
+// Consumer has the counts of a Consumer of the binary log be collected, under this name.
+func (i *Instruments) Consumer(name string, c *canal.Consumer) error {
+	if err := i.claim("Consumer", name, c); err != nil {
+		return err
+	}
+	return register(i, "Consumer", consumerMeasures, one(c.Stats, attribute.String("cacheaside.consumer", name)))
+}

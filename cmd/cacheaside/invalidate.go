@@ -6,6 +6,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"log/slog"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -116,7 +117,7 @@ func (i *invalidating) checkArgs(args []string) error {
 }
 
 func (i *invalidating) invalidate(ctx context.Context, rdb redis.UniversalClient, loader string, texts []string, fromInput bool) error {
-	cache, err := cacheaside.New(rdb, &cacheaside.Options{Prefix: i.prefix, MemoryBytes: -1, ReplicaLag: i.lag, RedisTimeout: max(i.timeout/4, time.Millisecond)}) // it may take four times as long
+	cache, err := cacheaside.New(rdb, &cacheaside.Options{Prefix: i.prefix, MemoryBytes: -1, ReplicaLag: i.lag, RedisTimeout: max(i.timeout/4, time.Millisecond), Logger: slog.New(slog.DiscardHandler)}) // it may take four times as long
 	if err != nil {
 		return err
 	}

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"io"
 	"os"
 	"path/filepath"
 	"strings"
@@ -277,17 +278,21 @@ func TestAsked(t *testing.T) {
 	}
 	interrupted, cancel := context.WithCancel(ctx)
 	cancel()
-	if code := run(interrupted, []string{"invalidate", "user", "1"}, func(n string) string { return w.env[n] }, &typist{forever{}}, &buffer{}, &buffer{}); code != exitFailed || !there() {
+	nobody := &silent{make(chan struct{}), make(chan struct{})}
+	if code := run(interrupted, []string{"invalidate", "user", "1"}, func(n string) string { return w.env[n] }, &typist{nobody}, &buffer{}, &buffer{}); code != exitFailed || !there() {
 		t.Errorf("interrupted while it asks: exit code %d", code)
 	}
+	close(nobody.end)
+	<-nobody.ended
 }
 
-// forever is what nobody types at: it ends with the test.
-type forever struct{}
+// silent is a terminal at which nobody types, until end is closed.
+type silent struct{ end, ended chan struct{} }
 
-func (forever) Read([]byte) (int, error) {
-	time.Sleep(time.Second)
-	return 0, os.ErrClosed
+func (s *silent) Read([]byte) (int, error) {
+	<-s.end
+	close(s.ended)
+	return 0, io.EOF
 }
 
 // TestPermissions: docs/tool.md says what a user of Redis needs, and that is enough.
@@ -297,7 +302,7 @@ func TestPermissions(t *testing.T) {
 		t.Fatal(err)
 	}
 	allowed := []string{"~cacheaside*", "~lock:*", "&cacheaside*", "&lock:*"}
-	for _, word := range strings.Fields(string(page)) {
+	for word := range strings.FieldsSeq(string(page)) {
 		if word = strings.Trim(word, "`,.;:()"); strings.HasPrefix(word, "+") {
 			allowed = append(allowed, word)
 		}

@@ -12,9 +12,8 @@ import (
 
 const (
 	processes  = 4
-	patience   = 1500 * time.Millisecond // of a caller
-	retryEvery = 100 * time.Millisecond  // what could not be invalidated
-	underWay   = 4000                    // reads of a world at once, at most
+	retryEvery = 100 * time.Millisecond // what could not be invalidated
+	underWay   = 4000                   // reads of a world at once, at most
 )
 
 // process is one program of a fleet, in one of the two manners.
@@ -30,13 +29,14 @@ type process interface {
 
 // world is a fleet of processes of one manner, with what they share.
 type world struct {
-	name  string
-	db    *database
-	redis *redisServer
-	fleet [processes]process
-	meter *meter
-	truth *truth
-	log   *eventLog
+	name     string
+	patience time.Duration // of a caller
+	db       *database
+	redis    *redisServer
+	fleet    [processes]process
+	meter    *meter
+	truth    *truth
+	log      *eventLog
 
 	life    context.Context
 	stop    context.CancelFunc
@@ -48,9 +48,9 @@ type world struct {
 	absent  int64           // the next id that has no row
 }
 
-func newWorld(name string, log *eventLog, join func(address string, db *database) (process, error)) (*world, error) {
+func newWorld(name string, patience time.Duration, log *eventLog, join func(address string, db *database) (process, error)) (*world, error) {
 	m := newMeter()
-	w := &world{name: name, db: newDatabase(m), meter: m, truth: newTruth(), log: log, reading: make(chan struct{}, underWay), pending: map[int64]int64{}, absent: firstAbsent}
+	w := &world{name: name, patience: patience, db: newDatabase(m), meter: m, truth: newTruth(), log: log, reading: make(chan struct{}, underWay), pending: map[int64]int64{}, absent: firstAbsent}
 	w.life, w.stop = context.WithCancel(context.Background())
 	var err error
 	if w.redis, err = newRedisServer(); err != nil {
@@ -92,7 +92,7 @@ type answer struct {
 
 // read asks a process, as a caller of some patience, and compares the answer with the truth.
 func (w *world) read(p int, id int64) answer {
-	return w.readFor(patience, p, id)
+	return w.readFor(w.patience, p, id)
 }
 
 // readFor is read for a caller of another patience. When it has run out the caller has left, whether the client heeds the context or hangs.

@@ -70,7 +70,7 @@ func (i *index) note(t *Tier, stable uint64, n noted) {
 		return
 	}
 	for stable, n := range s.before {
-		if _, again := s.now[stable]; !again && t.holds(n.hash) {
+		if _, again := s.now[stable]; !again && t.holds(n.hash) && mutant.Active != mutant.IndexForgets {
 			s.now[stable] = n
 		}
 	}

@@ -457,7 +457,7 @@ func TestOptionsAreChecked(t *testing.T) {
 		{"MemoryTTL", LoaderOptions{MemoryTTL: 1}}, {"LoadTimeout", LoaderOptions{LoadTimeout: -1}}, {"ErrorTTL", LoaderOptions{ErrorTTL: 1}},
 		{"StaleFor", LoaderOptions{StaleFor: 1}}, {"StaleFor", LoaderOptions{StaleFor: 2 * MaxTTL}}, {"SoftTimeout", LoaderOptions{SoftTimeout: -1}},
 		{"EarlyRefresh", LoaderOptions{EarlyRefresh: math.NaN()}}, {"EarlyRefresh", LoaderOptions{EarlyRefresh: 101}},
-		{"BreakAt", LoaderOptions{BreakAt: 1.1}}, {"BreakFor", LoaderOptions{BreakFor: -1}}, {"RedisDown", LoaderOptions{RedisDown: 3}},
+		{"BreakAt", LoaderOptions{BreakAt: 1.1}}, {"Shadow", LoaderOptions{Shadow: 1.1}}, {"Shadow", LoaderOptions{Shadow: math.NaN()}}, {"BreakFor", LoaderOptions{BreakFor: -1}}, {"RedisDown", LoaderOptions{RedisDown: 3}},
 	} {
 		if _, err := NewLoader(ch, "x", load, &c.o); err == nil || !strings.Contains(err.Error(), "LoaderOptions."+c.field) {
 			t.Errorf("%+v: %v", c.o, err)

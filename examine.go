@@ -37,13 +37,13 @@ func (l *Loader[K, V]) examineMemory(stable uint64, written, age time.Duration) 
 		return examined{verdict: measure.None}
 	}
 	look := func() (item *local.Item[K, V], v measure.Verdict) {
-		item, none := local.Look[K, V](l.memory, stable, &l.eras, l.options.MemoryTTL, age)
+		item, read, none := local.Look[K, V](l.memory, stable, &l.eras, l.options.MemoryTTL, age)
 		switch {
 		case item == nil && none:
 			return nil, measure.None
 		case item == nil:
 			return nil, measure.Unknown
-		case item.Read > written || mutant.Active == mutant.AllYoung:
+		case read > written || mutant.Active == mutant.AllYoung:
 			return nil, measure.Young
 		}
 		if text, err := l.encodeKey(item.Key); err != nil || l.keys.Hash(text) != stable { // another key of that hash in this process

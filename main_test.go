@@ -92,7 +92,7 @@ var documentedACL = []string{
 	"~cacheaside*", "&cacheaside*",
 	"+get", "+mget", "+set", "+getrange", "+setrange", "+pttl", "+pexpire", "+time", "+del", "+eval", "+evalsha",
 	"+zadd", "+zrem", "+zrange", "+zscore", "+zremrangebyscore",
-	"+hget", "+hset", "+persist", "+publish", "+subscribe", "+ping",
+	"+hget", "+hset", "+hlen", "+hgetall", "+persist", "+publish", "+subscribe", "+ping",
 }
 
 // each runs f on every kind of Redis.

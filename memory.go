@@ -71,8 +71,8 @@ func (l *Loader[K, V]) remember(r *round[K, V], ttl, cost time.Duration, refresh
 		}
 	}
 	s.remembered = true
-	l.memory.Note(l.hash(r.Key), s.stable)
-	item := local.Item[K, V]{Era: s.era, Read: s.read, Range: s.place, Key: r.Key, Value: s.value, Null: s.null, Stripe: local.Stripe(s.stable), Generation: s.generation}
+	l.memory.Note(l.hash(r.Key), s.stable, s.read)
+	item := local.Item[K, V]{Era: s.era, Range: s.place, Key: r.Key, Value: s.value, Null: s.null, Stripe: local.Stripe(s.stable), Generation: s.generation}
 	item.Delta = uint32(min(l.delta(cost).Microseconds(), math.MaxUint32))
 	local.Set(l.memory, l.hash(r.Key), item, local.Weigh(r.Key)+local.Weigh(s.value), life, ttl)
 }

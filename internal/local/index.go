@@ -18,8 +18,14 @@ type index struct {
 	whole  atomic.Bool   // nothing was Set before
 	shards [indexShards]struct {
 		mu          sync.Mutex
-		now, before map[uint64]uint64 // stable hash: the tier's own
+		now, before map[uint64]noted // by stable hash
 	}
+}
+
+// noted is of the item that was Set last; where two are at once, it may be of the other.
+type noted struct {
+	hash uint64        // the tier's own
+	read time.Duration // when it began to be read, on a clock of who sets it
 }
 
 const (
@@ -42,33 +48,33 @@ func (t *Tier) Index(on bool) bool {
 	return true
 }
 
-// Note has Look find the item that is to be Set under hash. It comes before the Set.
-func (t *Tier) Note(hash, stable uint64) {
+// Note has Look find the item that is to be Set under hash, and tell when it began to be read. It comes before the Set.
+func (t *Tier) Note(hash, stable uint64, read time.Duration) {
 	if !t.used.Load() {
 		t.used.Store(true) // before the index is looked for: see Index
 	}
 	if i := t.index.Load(); i != nil && mutant.Active != mutant.NotNoted {
-		i.note(t, hash, stable)
+		i.note(t, stable, noted{hash, read})
 	}
 }
 
-func (i *index) note(t *Tier, hash, stable uint64) {
+func (i *index) note(t *Tier, stable uint64, n noted) {
 	s := &i.shards[stable%indexShards]
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.now == nil {
-		s.now = make(map[uint64]uint64)
+		s.now = make(map[uint64]noted)
 	}
-	s.now[stable] = hash
+	s.now[stable] = n
 	if len(s.now) < indexRecent {
 		return
 	}
-	for stable, hash := range s.before {
-		if _, again := s.now[stable]; !again && t.holds(hash) {
-			s.now[stable] = hash
+	for stable, n := range s.before {
+		if _, again := s.now[stable]; !again && t.holds(n.hash) && mutant.Active != mutant.IndexForgets {
+			s.now[stable] = n
 		}
 	}
-	s.before, s.now = s.now, make(map[uint64]uint64)
+	s.before, s.now = s.now, make(map[uint64]noted)
 }
 
 // holds tells whether there is an item under hash.
@@ -77,39 +83,40 @@ func (t *Tier) holds(hash uint64) bool {
 	return h != nil && h.hash == hash || t.seek(hash) != nil
 }
 
-func (i *index) find(stable uint64) (hash uint64, ok bool) {
+func (i *index) find(stable uint64) (n noted, ok bool) {
 	s := &i.shards[stable%indexShards]
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if hash, ok = s.now[stable]; !ok {
-		hash, ok = s.before[stable]
+	if n, ok = s.now[stable]; !ok {
+		n, ok = s.before[stable]
 	}
-	return hash, ok
+	return n, ok
 }
 
-// Look finds the item with this stable hash that Get would return now, of the loader whose eras these are, and whose items live for longest at most; without its key, and without that counting as a hit. Without an item, none tells
+// Look finds the item with this stable hash that Get would return now, of the loader whose eras these are, and whose items live for longest at most; without its key, and without that counting as a hit; and when it began to be read. Without an item, none tells
 // whether there certainly is none that was set when the tier had this age, or before; a negative age is from before there was a tier.
-func Look[K comparable, V any](t *Tier, stable uint64, eras *Eras, longest, age time.Duration) (item *Item[K, V], none bool) {
+func Look[K comparable, V any](t *Tier, stable uint64, eras *Eras, longest, age time.Duration) (item *Item[K, V], read time.Duration, none bool) {
 	i := t.index.Load()
 	now := time.Since(t.start)
-	hash, ok := uint64(0), false
+	var noted noted
+	ok := false
 	if i != nil {
-		hash, ok = i.find(stable)
+		noted, ok = i.find(stable)
 	}
 	if !ok {
-		return nil, age < 0 || i != nil && (now-i.since >= longest || i.whole.Load() || mutant.Active == mutant.IndexWhole)
+		return nil, 0, age < 0 || i != nil && (now-i.since >= longest || i.whole.Load() || mutant.Active == mutant.IndexWhole)
 	}
-	h := find[K, V](t, hash)
+	h := find[K, V](t, noted.hash)
 	if h == nil {
-		return nil, true
+		return nil, 0, true
 	}
 	item = &h.Item
 	trust := t.generations.ranges[item.Range%conn.Ranges].trust.Load() // before era and generation: see Trust
 	if now = time.Since(t.start); now >= item.expires || int64(now) >= trust || item.Era != eras.Of(item.Range) || item.Stripe != Stripe(stable) ||
 		item.Generation != t.generations.Now(item.Range, stable) {
-		return nil, true
+		return nil, 0, true
 	}
-	return item, false
+	return item, noted.read, false
 }
 
 // Age is how old the tier is.

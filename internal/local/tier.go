@@ -39,8 +39,7 @@ type Item[K comparable, V any] struct {
 	Range      uint8
 	Null       bool // there is no such row
 	Stripe     uint16
-	Read       time.Duration // when it began to be read, on a clock of who sets it
-	Delta      uint32        // what the end of its TTL is to be seen coming by, in microseconds: see Near
+	Delta      uint32 // what the end of its TTL is to be seen coming by, in microseconds: see Near
 	Generation uint64
 	expires    time.Duration // on the tier's clock
 	soft       time.Duration // the end of its TTL, which may be later

@@ -404,6 +404,7 @@ const (
 	AllYoung           = "all_young"
 	IndexWhole         = "index_whole"
 	NotNoted           = "not_noted"
+	IndexForgets       = "index_forgets"
 	ComparedOnce       = "compared_once"
 	RowChanges         = "row_changes"
 	MeterSilence       = "meter_silence"

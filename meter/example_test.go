@@ -1,0 +1,56 @@
+package meter_test
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/alicebob/miniredis/v2"
+	"github.com/redis/go-redis/v9"
+
+	"github.com/cacheaside/cacheaside"
+	"github.com/cacheaside/cacheaside/meter"
+)
+
+// A row is written twice, once by somebody who forgets to invalidate it. The meter, which takes every write here, finds it in Redis and in the memory of the process.
+func Example() {
+	server, _ := miniredis.Run()
+	defer server.Close()
+	server.ClockTTL(true)
+	rdb := redis.NewClient(&redis.Options{Addr: server.Addr()})
+	defer rdb.Close()
+	cache, _ := cacheaside.New(rdb, nil)
+	defer cache.Close()
+	name := "Ada"
+	users, _ := cacheaside.NewLoader(cache, "user", func(context.Context, int) (string, error) { return name, nil }, nil)
+
+	m, err := meter.New(cache, &meter.Options{Share: 1, After: []time.Duration{200 * time.Millisecond}})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer m.Close() // before the cache
+	ctx := context.Background()
+	look := func() meter.Look {
+		for m.Stats().InFlight > 0 {
+			time.Sleep(10 * time.Millisecond)
+		}
+		time.Sleep(2500 * time.Millisecond) // for the answers
+		return m.Stats().Looks[0]
+	}
+
+	users.Invalidate(ctx, 1) // as it should be: the meter hears of it
+	fmt.Println("consistent:", look().Consistent)
+
+	users.Get(ctx, 1)
+	time.Sleep(100 * time.Millisecond)
+	name = "Grace"          // the row is written, and not invalidated,
+	m.Written(users.Key(1)) // of which somebody else knows, as who reads the binary log
+	fmt.Println("different:", look().Different)
+	c, _ := m.Consistency(200 * time.Millisecond)
+	fmt.Printf("%d of %d\n", c.Different, c.Samples)
+	// Output:
+	// consistent: 1
+	// different: 1
+	// 1 of 2
+}

@@ -41,7 +41,7 @@ type tailing struct {
 // happening is a line of it.
 type happening struct {
 	Time     string    `json:"time"`
-	Event    string    `json:"event"` // "announced", "gap", "malformed", "listening" or "lost"
+	Event    string    `json:"event"` // "announced", "question", "gap", "malformed", "listening" or "lost"
 	Range    *int      `json:"range,omitempty"`
 	Number   uint64    `json:"number,omitempty"`
 	Previous uint64    `json:"previous,omitempty"`
@@ -113,6 +113,10 @@ func (l *tailing) take(h heard) error {
 	now := time.Now().UTC().Format(timeLayout)
 	if h.payload == nil {
 		return l.tell(happening{Time: now, Event: h.event, Text: h.text})
+	}
+	if q, ok := channel.ReadQuestion([]byte(*h.payload)); ok {
+		l.seen++
+		return l.tell(happening{Time: now, Event: "question", Bytes: len(*h.payload), Text: "a meter asks what memory has of " + count(len(q.Keys), "key")})
 	}
 	a, err := channel.Decode([]byte(*h.payload))
 	if err != nil {

@@ -144,7 +144,7 @@ func TestTailGaps(t *testing.T) {
 	f := w.follow(1)
 	for _, m := range []string{
 		message(0, 7, 1, 2, "kabcdefgh"), message(0, 7, 2, 3, "luser"), message(0, 8, 5, 6, "k"), message(0, 8, 3, 5, "ttold"), message(0, 8, 3, 5, "ttold"),
-		"nonsense\x1b[31m\u009b", "", message(0, 8, 6, 7, "x"), message(99, 8, 6, 7, "k"), message(0, 8, 7, 8, "l\x1b[31m"), strings.Repeat("\xff", 1<<20), message(0, 9, 8, 9, "k"),
+		"nonsense\x1b[31m\u009b", "", message(0, 8, 6, 7, "x"), message(99, 8, 6, 7, "k"), message(0, 8, 7, 8, "l\x1b[31m"), strings.Repeat("\xff", 1<<20), "\xd1\x00\x00\x00\x00\x00\x00\x00\x07\x00\x64\x00", "\xd1\x00", message(0, 9, 8, 9, "k"),
 	} {
 		w.check(rdb.Publish(t.Context(), channel.Topic("cacheaside", 0), m).Err())
 	}
@@ -153,7 +153,7 @@ func TestTailGaps(t *testing.T) {
 	for _, h := range f.ends() {
 		got = append(got, strings.TrimRight(fmt.Sprint(h.Event, " ", h.Number, " ", h.Kind, map[bool]string{true: " late"}[h.Late]), " "))
 	}
-	want := []string{"listening 0", "announced 2 keys", "announced 3 loader", "gap 5", "announced 6 keys", "announced 5 told late", "malformed 0", "malformed 0", "announced 7 unknown", "malformed 0", "announced 8 loader", "malformed 0", "announced 9 keys"}
+	want := []string{"listening 0", "announced 2 keys", "announced 3 loader", "gap 5", "announced 6 keys", "announced 5 told late", "malformed 0", "malformed 0", "announced 7 unknown", "malformed 0", "announced 8 loader", "malformed 0", "question 0", "malformed 0", "announced 9 keys"}
 	if !slices.Equal(got, want) {
 		t.Errorf("it tells of\n%q, want\n%q", got, want)
 	}

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"strconv"
 	"sync"
 	"time"
@@ -50,7 +51,7 @@ func newProtected(address string, db *database) (*protected, error) {
 
 // rebuild makes the cache anew, with other options. Reads that are under way finish with the old one.
 func (p *protected) rebuild(on protections) error {
-	options := &cacheaside.Options{MaxStaleness: maxStaleness, MaxLoads: -1}
+	options := &cacheaside.Options{MaxStaleness: maxStaleness, MaxLoads: -1, Logger: slog.New(slog.DiscardHandler)} // the page tells what happens
 	if on[maxLoads] {
 		options.MaxLoads = connections / processes
 	}

@@ -39,6 +39,12 @@ func Decode(payload []byte) (Announcement, error) {
 	return a, nil
 }
 
+// ReadQuestion reads what a meter asks; ok is false if it is no question that can be read.
+func ReadQuestion(payload []byte) (q Question, ok bool) {
+	q, err := decodeQuestion(string(payload))
+	return q, err == nil
+}
+
 // Topic is the Redis channel of the caches of this prefix, whose keys are in database db.
 func Topic(prefix string, db int) string {
 	topic := prefix + "::invalidations"

@@ -122,6 +122,9 @@ func newLoader[K comparable, V any](c *Cache, name string, load loadFunc[K, V], 
 	if l.options.MemoryTTL > 0 {
 		l.memory = c.memory
 	}
+	if l.memory == nil {
+		l.aside.Or(forgetful)
+	}
 	l.door = l.newDoor()
 	l.reads = flight.New(flight.Hooks[K, state[V]]{First: l.first, Fly: l.read, Late: l.current, Caught: caught})
 	l.fresh = l.reads
@@ -364,6 +367,7 @@ func (l *Loader[K, V]) Bypass(on bool) {
 const (
 	bypassing = 1 << iota // all
 	shadowing             // callers: see LoaderOptions.Shadow
+	forgetful             // there is no memory tier
 )
 
 func (l *Loader[K, V]) bypassed() bool { return l.aside.Load()&bypassing != 0 }

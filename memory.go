@@ -10,9 +10,9 @@ import (
 	"github.com/cacheaside/cacheaside/internal/mutant"
 )
 
-// remembered looks into the memory tier.
+// remembered looks into the memory tier, unless it is passed by. It is on the way of each hit: one word tells whether that is so.
 func (l *Loader[K, V]) remembered(key K) (*local.Item[K, V], bool) {
-	if l.memory == nil || l.aside.Load() != 0 {
+	if l.aside.Load() != 0 {
 		return nil, false
 	}
 	return l.inMemory(key)

@@ -141,6 +141,17 @@ func TestObserver(t *testing.T) {
 	})
 }
 
+// Who is answered from the database is told of, too.
+func TestObserverOfAShadow(t *testing.T) {
+	w := &overseer{}
+	p := startOn(t, nil, newTable(map[int]string{1: "one", 2: "two"}), Options{Observer: w}, &LoaderOptions{Shadow: 1e-9})
+	defer p.cache.Close()
+	p.want(t, 1, "one", nil)
+	_, err := p.GetMany(t.Context(), []int{2})
+	noError(t, err)
+	w.was(t, "get row 1", "load row 1 get", "get row 1", "load row 1 get")
+}
+
 // Names of loaders come from outside, in Keys: as labels there could be any number of them.
 func TestObserverIsToldNoForeignNames(t *testing.T) {
 	w := &overseer{}

@@ -84,7 +84,9 @@ func (l *Loader[K, V]) beShadow() {
 // getStraight is Get from the database. reads are those that are compared.
 func (l *Loader[K, V]) getStraight(ctx context.Context, key K, reads *flight.Group[K, state[V]]) (V, error) {
 	l.shadow.reads.Add(1)
+	ctx, end := l.observe(ctx, OpGet, 1)
 	s, err := l.straight.Do(ctx, key)
+	end(err)
 	if err != nil {
 		var none V
 		return none, l.wrap("get", key, err)
@@ -97,6 +99,7 @@ func (l *Loader[K, V]) getStraight(ctx context.Context, key K, reads *flight.Gro
 func (l *Loader[K, V]) getManyStraight(ctx context.Context, keys []K, reads *flight.Group[K, state[V]]) (map[K]V, error) {
 	l.shadow.reads.Add(int64(len(keys)))
 	found := make(map[K]V, len(keys))
+	ctx, end := l.observe(ctx, OpGet, len(keys))
 	failed := l.getMany(ctx, "get", l.straight, keys, func(key K, s *state[V]) {
 		l.cast(key, s, reads)
 		if value, err := l.give(s.value, s.null); err == nil {
@@ -104,8 +107,11 @@ func (l *Loader[K, V]) getManyStraight(ctx context.Context, keys []K, reads *fli
 		}
 	})
 	if len(failed) > 0 {
-		return found, &BatchError[K]{Errs: failed}
+		err := &BatchError[K]{Errs: failed}
+		end(err)
+		return found, err
 	}
+	end(nil)
 	return found, nil
 }
 

@@ -20,7 +20,17 @@ if [ -n "$unlisted" ]; then
 	exit 1
 fi
 bin() { echo "$work/$(echo "$1" | tr ./ __).test"; }
-for package in $(rows | cut -d'|' -f2 | sort -u); do
+# chosen are the rows that are run
+chosen() {
+	local row=0 name rest
+	while IFS='|' read -r name rest; do
+		if [ -n "$names" ] && [[ " $names " != *" $name "* ]]; then continue; fi
+		row=$((row + 1))
+		if [ $((row % share)) -eq $first ]; then echo "$name|$rest"; fi
+	done < <(rows)
+}
+names=$*
+for package in $(chosen | cut -d'|' -f2 | sort -u); do
 	(cd "$package" && GOWORK=off go test -c -tags mutants -o "$(bin "$package")" .) || exit 1 # some are modules of their own
 done
 
@@ -57,16 +67,13 @@ one() {
 	printf 'killed    %-18s by %-50s in %2d s: %s\n' "$name" "$test" $((SECONDS - began)) "$what"
 }
 
-bad=0 total=0 row=0
+bad=0 total=0
 while IFS='|' read -r name package test what; do
-	if [ $# -gt 0 ] && [[ " $* " != *" $name "* ]]; then continue; fi
-	row=$((row + 1))
-	if [ $((row % share)) -ne $first ]; then continue; fi
 	total=$((total + 1))
 	while [ "$(jobs -rp | wc -l)" -ge 3 ]; do wait -n || bad=1; done
 	one "$name" "$package" "$test" "$what" &
-done < <(rows)
+done < <(chosen)
 while [ -n "$(jobs -rp)" ]; do wait -n || bad=1; done
 wait
-echo "$total of $row mutants"
+echo "$total of $(rows | wc -l) mutants"
 exit $bad

@@ -88,15 +88,18 @@ func TestServerThatHangs(t *testing.T) {
 	if err := c.Health(time.Minute); err == nil || !contains(err.Error(), "source") {
 		t.Errorf("Health says %v", err)
 	}
+	if len(alerts) > 1 { // however often it has tried
+		t.Errorf("%d alerts", len(alerts))
+	}
 	m.Resume()
 	x.do("INSERT INTO a VALUES (1)")
 	x.eventually("it goes on", func() bool {
 		n, err := rows.Get(t.Context(), 1)
 		return err == nil && n == 1 && c.Health(time.Minute) == nil
 	})
-	for i := 0; len(alerts) > 0; i++ {
-		if a := <-alerts; a.What != "source" || i > 0 {
-			t.Errorf("alert %d: %s: %v", i, a.What, a.Err)
+	for len(alerts) > 0 { // another, if a server that comes back is slow to do so
+		if a := <-alerts; a.What != "source" {
+			t.Errorf("alert: %s: %v", a.What, a.Err)
 		}
 	}
 	if s := c.Stats(); s.PositionsLost > 0 {

@@ -108,7 +108,7 @@ binlog() {
 }
 metrics() {
 	echo "== a Prometheus that scrapes a process under load has data for every panel of the dashboard"
-	package otelcacheaside '^(TestDashboardOnPrometheus|TestScrapeUnderLoad)$'
+	package otelcacheaside '^(TestDashboard|TestScrapeUnderLoad)$'
 	echo
 	echo "== what a hit in memory takes without an Observer, and with one"
 	go test -run '^$' -bench 'BenchmarkObserved' -benchtime 300ms -count 8 . | grep '^Benchmark'

@@ -14,27 +14,19 @@ help: ## list the targets
 servers: ## install the servers that the tests start (Debian, Ubuntu)
 	@scripts/servers.sh $(SERVERS)
 
-# bench has no race detector: its product is figures, the library's own races are looked for where it is tested, and all that the peers need would have to be compiled once more for it.
-test: servers ## all tests of all modules with the race detector; then what timing and allocations need without it, and over TLS
-	@scripts/test.sh $(filter-out bench,$(MODULES))
-	@echo "== without the race detector: bounds on time and allocations"
-	go test -count=1 -run '$(TIMED)' . ./internal/local ./internal/keys
-	@echo "== over TLS, as a user of Redis who may use only what is documented; and at the same time bench, at a small size, where nothing is timed"
-	@mkdir -p bin; (cd bench && go vet . && go test -vet=off -timeout 10m .) >bin/bench-test.log 2>&1 & bench=$$!; \
-		CACHEASIDE_TEST_REDIS=tls go test -count=1 -skip '$(PLAIN)' .; tls=$$?; \
-		wait $$bench; code=$$?; cat bin/bench-test.log; exit $$((tls || code))
-
-# What needs no Redis of its own kind: it has a proxy, child processes, a bubble or a server of its own, and would only do the same again.
-PLAIN := ^(TestExpiryStorm|TestFlushUnderLoad|TestRedis(Killed|Hung)UnderLoad|TestDatabaseFails|TestSlowDatabase|TestBreakdown.*|TestEarlyRefresh.*|TestHotKeyNeverExpires|TestHardEnd|TestOverlappingBatches|TestClusterNodeHangs|TestSlotMoves|TestServerRefuses|TestReplicaLagHistory|TestRedisOutOfReach|TestRenewalIsTriedAgain|TestCloseDuringHits|TestRedisHangs|TestNobodyReloadsWhatIsNotRead|TestStaleWhileTheBreakerIsOpen|TestLives|TestHistory.*|TestStrictHistoryIsLinearizable|TestHoldsWhileASlotMoves|TestHoldThatComesLate|TestSuspendedProcess|TestRefreshesAreAskedFor|TestLoadLockWithoutRedis|TestAttack|Example.*)$$
-# What the race detector distorts.
-TIMED := TestBreakdown|TestMemoryHit|TestRedisHangs|TestBudget|TestOverhead|Allocat
+test: servers ## all tests of all modules, with the race detector; then what allocations need without it
+	@scripts/test.sh
 
 check: lint test mutants ## what must hold before a change is committed
 
-lint: ## formatting, vet, golangci-lint
-	@out=$$(gofmt -l $$(git ls-files '*.go')); if [ -n "$$out" ]; then echo "gofmt would change:"; echo "$$out"; exit 1; fi
-	go vet ./...
+lint: format vet ## formatting, vet, golangci-lint
 	set -e; for m in $(MODULES); do (cd $$m && go run $(GOLANGCI) run ./...); done
+
+format: ## whether gofmt would change a file
+	@out=$$(gofmt -l $$(git ls-files '*.go')); if [ -n "$$out" ]; then echo "gofmt would change:"; echo "$$out"; exit 1; fi
+
+vet: ## go vet in all modules, with the tests of make accept
+	@set -e; for m in $(MODULES); do (cd $$m && go vet -race -tags accept ./...); done
 
 race: ## the tests that look for races, ten times over
 	go test -race -count=10 ./internal/flight ./internal/local ./internal/lease
@@ -64,4 +56,4 @@ accept: servers ## the long runs whose figures are reported; the log is kept in 
 compare: servers ## the library beside its peers, on the same work in the same run; the tables are kept in docs/benchmarks.md
 	@scripts/compare.sh
 
-.PHONY: help servers test check lint race bench compare fuzz torture mutants accept
+.PHONY: help servers test check lint format vet race bench compare fuzz torture mutants accept

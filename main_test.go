@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"os"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -24,7 +23,6 @@ func TestMain(m *testing.M) { testenv.Main(m) }
 type backend struct {
 	client func(testing.TB) redis.UniversalClient // a new client, as another process would have
 	admin  redis.UniversalClient                  // for the test's own commands
-	addr   string                                 // of a single server
 	server interface {                            // of a real single server
 		Pause()
 		Resume()
@@ -33,15 +31,17 @@ type backend struct {
 	}
 }
 
-// realBackend is a real redis-server; with CACHEASIDE_TEST_REDIS=tls one that speaks TLS only, to a user who may use only the commands
-// that the package comment lists, on keys and channels that begin with the prefix.
+// realBackend is a real redis-server that speaks TLS only, to a user who may use only the
+// commands that the package comment lists, on keys and channels that begin with the prefix.
 func realBackend(t testing.TB) backend {
-	if os.Getenv("CACHEASIDE_TEST_REDIS") == "tls" {
-		r := testenv.StartRedisTLS(t, documentedACL...)
-		return backend{func(t testing.TB) redis.UniversalClient { return r.Client(t) }, r.AdminClient(t), r.Addr, r}
-	}
+	r := testenv.SharedRedisTLS(t, documentedACL...)
+	return backend{func(t testing.TB) redis.UniversalClient { return r.Client(t) }, r.AdminClient(t), r}
+}
+
+// plainBackend is a real redis-server without TLS, to whose user everything is allowed.
+func plainBackend(t testing.TB) backend {
 	r := testenv.SharedRedis(t)
-	return backend{func(t testing.TB) redis.UniversalClient { return r.Client(t) }, r.Client(t), r.Addr, r}
+	return backend{func(t testing.TB) redis.UniversalClient { return r.Client(t) }, r.Client(t), r}
 }
 
 // embedded is miniredis, which works in a synctest bubble.

@@ -35,7 +35,7 @@ func TestRedisOutOfReach(t *testing.T) {
 			t.Run(fmt.Sprint(name, policy), func(t *testing.T) {
 				t.Parallel()
 				server := testenv.StartRedis(t)
-				b := backend{func(t testing.TB) redis.UniversalClient { return server.Client(t) }, server.Client(t), server.Addr, server}
+				b := backend{func(t testing.TB) redis.UniversalClient { return server.Client(t) }, server.Client(t), server}
 				d := newTable(map[int]string{1: "old"})
 				p := startOn(t, keepsDeadlines(t, b), d, Options{RedisTimeout: 2 * wait, ReadTimeout: wait, MaxStaleness: 300 * time.Millisecond}, &LoaderOptions{RedisDown: policy})
 				hear(t, p.Loader)

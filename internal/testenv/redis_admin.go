@@ -38,8 +38,13 @@ func redisReady(s *server, o *redis.Options) error {
 // clean brings the server back to the state after its start.
 func (r *Redis) clean(t testing.TB) {
 	t.Helper()
-	r.revive(t)
-	o := r.Options()
+	clean(t, r.server, r.Options())
+}
+
+// clean does so with a client of these options, whose user may do everything.
+func clean(t testing.TB, s *server, o *redis.Options) {
+	t.Helper()
+	s.revive(t)
 	plain(o)
 	client := redis.NewClient(o)
 	defer client.Close()
@@ -52,7 +57,7 @@ func (r *Redis) clean(t testing.TB) {
 		return nil
 	})
 	if err != nil {
-		t.Fatalf("clean redis %s: %v", r.Addr, err)
+		t.Fatalf("clean redis %s: %v", o.Addr, err)
 	}
 }
 

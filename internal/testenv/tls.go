@@ -41,6 +41,24 @@ const (
 // "~app:*", "+get", and nothing beyond them; another one may do everything.
 func StartRedisTLS(t testing.TB, aclRules ...string) *TLSRedis {
 	t.Helper()
+	r := startRedisTLS(t, aclRules)
+	r.own(t)
+	return r
+}
+
+var sharedRedisTLS shared[TLSRedis]
+
+// SharedRedisTLS returns such a server of the test process, empty and with its statistics
+// reset. The rules are the same in all tests of a process.
+func SharedRedisTLS(t testing.TB, aclRules ...string) *TLSRedis {
+	t.Helper()
+	r := sharedRedisTLS.get(always, func() *TLSRedis { return startRedisTLS(t, aclRules) })
+	clean(t, r.server, r.options(adminUser, adminPassword))
+	return r
+}
+
+func startRedisTLS(t testing.TB, aclRules []string) *TLSRedis {
+	t.Helper()
 	path := program(t, "redis-server", "redis-server")
 	r := &TLSRedis{Username: "app", Password: "app-password"}
 	r.server = startServer(t, "tls", func(s *server) {
@@ -58,6 +76,7 @@ func StartRedisTLS(t testing.TB, aclRules ...string) *TLSRedis {
 			"--save", "",
 			"--appendonly", "no",
 			"--tcp-backlog", "128",
+			"--enable-debug-command", "yes",
 			"--user", "default", "off",
 			"--user", adminUser, "on", ">" + adminPassword, "~*", "&*", "+@all",
 			"--user", r.Username, "on", ">" + r.Password,
@@ -65,7 +84,6 @@ func StartRedisTLS(t testing.TB, aclRules ...string) *TLSRedis {
 		s.argv = append(s.argv, aclRules...)
 		s.ready = func() error { return redisReady(s, r.options(adminUser, adminPassword)) }
 	})
-	r.own(t)
 	return r
 }
 

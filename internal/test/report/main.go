@@ -1,0 +1,327 @@
+// Command report reads what `go test -json` says, prints it for people, and sums it up.
+//
+//	go test -json ./... 2>&1 | report -module DIR -as COMMAND -to FILE
+//	report -sum FILE...
+//
+// The first form prints one line for each package, and all that failing tests say. It copies
+// its input to FILE. COMMAND is how the tests were run, and DIR the folder of their module.
+// The second form reads such files. It prints the slowest tests, each failure with the
+// command that runs only that test, and the number of tests. It exits with 1 if one failed.
+package main
+
+import (
+	"bufio"
+	"encoding/json"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+)
+
+// event is a line of `go test -json`, or the first line of a file: how its tests were run.
+type event struct {
+	Action     string
+	Package    string  `json:",omitempty"`
+	ImportPath string  `json:",omitempty"` // of a package that does not build
+	Test       string  `json:",omitempty"`
+	Output     string  `json:",omitempty"`
+	Elapsed    float64 `json:",omitempty"` // seconds
+
+	Module, Path, Command string `json:",omitempty"` // of the action "begin": folder, module path, command
+}
+
+const begin = "begin"
+
+func main() {
+	module := flag.String("module", ".", "the folder of the module under test")
+	as := flag.String("as", "go test", "the command that runs the tests")
+	to := flag.String("to", os.DevNull, "the file to which the input is copied")
+	sum := flag.Bool("sum", false, "sum up the files")
+	slowest := flag.Int("slowest", 20, "with -sum: how many of the slowest tests to list")
+	flag.Parse()
+	var err error
+	ok := true
+	if *sum {
+		ok, err = summarize(os.Stdout, flag.Args(), *slowest)
+	} else {
+		err = follow(os.Stdin, os.Stdout, *module, *as, *to)
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "report:", err)
+		os.Exit(2)
+	}
+	if !ok {
+		os.Exit(1)
+	}
+}
+
+// follow prints what comes from in, and copies it to a file.
+func follow(in io.Reader, out io.Writer, module, command, to string) error {
+	path, err := modulePath(module)
+	if err != nil {
+		return err
+	}
+	file, err := os.Create(to)
+	if err != nil {
+		return err
+	}
+	defer file.Close()
+	first, err := json.Marshal(event{Action: begin, Module: module, Path: path, Command: command})
+	if err != nil {
+		return err
+	}
+	if _, err := fmt.Fprintf(file, "%s\n", first); err != nil {
+		return err
+	}
+	return newRun().read(io.TeeReader(in, file), func(p *pkg) { p.print(out) })
+}
+
+// modulePath is what go.mod says that a module is called.
+func modulePath(dir string) (string, error) {
+	b, err := os.ReadFile(dir + "/go.mod")
+	if err != nil {
+		return "", err
+	}
+	for line := range strings.Lines(string(b)) {
+		if name, ok := strings.CutPrefix(line, "module "); ok {
+			return strings.TrimSpace(name), nil
+		}
+	}
+	return "", fmt.Errorf("%s/go.mod names no module", dir)
+}
+
+// run is what one `go test -json` has said.
+type run struct {
+	begin    event
+	packages map[string]*pkg
+	order    []*pkg
+}
+
+// pkg is what it has said of one package.
+type pkg struct {
+	name    string
+	lines   []event // with output
+	tests   map[string]*test
+	order   []*test
+	action  string // pass, fail, skip, or nothing: it did not end
+	elapsed float64
+}
+
+type test struct {
+	name, action string
+	elapsed      float64
+}
+
+func newRun() *run { return &run{packages: map[string]*pkg{}} }
+
+func (r *run) of(name string) *pkg {
+	p := r.packages[name]
+	if p == nil {
+		p = &pkg{name: name, tests: map[string]*test{}}
+		r.packages[name] = p
+		r.order = append(r.order, p)
+	}
+	return p
+}
+
+// read calls ended for each package that has come to its end, and at last for those that
+// have not.
+func (r *run) read(in io.Reader, ended func(*pkg)) error {
+	lines := bufio.NewReader(in)
+	for {
+		line, err := lines.ReadBytes('\n')
+		if len(line) > 0 {
+			r.line(line, ended)
+		}
+		if err == io.EOF {
+			break
+		}
+		if err != nil {
+			return err
+		}
+	}
+	for _, p := range r.order {
+		if p.action == "" {
+			p.action = "fail"
+			ended(p)
+		}
+	}
+	return nil
+}
+
+func (r *run) line(line []byte, ended func(*pkg)) {
+	var e event
+	if json.Unmarshal(line, &e) != nil { // what the go command itself says
+		e = event{Action: "output", Output: string(line)}
+	}
+	if e.Action == begin {
+		r.begin = e
+		return
+	}
+	// A package that does not build has an import path like "a/b [a/b.test]".
+	name, _, _ := strings.Cut(e.Package+e.ImportPath, " ")
+	if name == "" && strings.TrimSpace(e.Output) == "" || strings.HasPrefix(e.Output, "go: downloading") {
+		return
+	}
+	if name == "" {
+		name = "the go command"
+	}
+	p := r.of(name)
+	if e.Output != "" {
+		p.lines = append(p.lines, e)
+	}
+	if e.Test == "" {
+		switch e.Action {
+		case "pass", "fail", "skip":
+			p.action, p.elapsed = e.Action, e.Elapsed
+			ended(p)
+		case "build-fail":
+			p.action = "fail"
+			ended(p)
+		}
+		return
+	}
+	switch e.Action {
+	case "run":
+		t := &test{name: e.Test}
+		p.tests[e.Test] = t
+		p.order = append(p.order, t)
+	case "pass", "fail", "skip":
+		if t := p.tests[e.Test]; t != nil {
+			t.action, t.elapsed = e.Action, e.Elapsed
+		}
+	}
+}
+
+// failed are the tests that have failed, or have not ended in a package that has failed,
+// without those of which a subtest is named.
+func (p *pkg) failed() (failed []*test) {
+	if p.action != "fail" {
+		return nil
+	}
+	for _, t := range p.order {
+		if t.action == "fail" || t.action == "" {
+			failed = append(failed, t)
+		}
+	}
+	all := slices.Clone(failed)
+	return slices.DeleteFunc(failed, func(t *test) bool {
+		return slices.ContainsFunc(all, func(sub *test) bool { return strings.HasPrefix(sub.name, t.name+"/") })
+	})
+}
+
+// print is the line of a package, and behind a failed one what its failed tests have said,
+// and what no test has said.
+func (p *pkg) print(out io.Writer) {
+	switch {
+	case p.action == "pass":
+		fmt.Fprintf(out, "ok  \t%s\t%.1fs\n", p.name, p.elapsed)
+		return
+	case p.action == "skip":
+		return // it has no tests
+	}
+	failed := p.failed()
+	for _, line := range p.lines {
+		said := line.Test == "" && !strings.HasPrefix(line.Output, "ok  \t")
+		for _, t := range failed {
+			said = said || t.name == line.Test || strings.HasPrefix(t.name, line.Test+"/")
+		}
+		if said && !strings.HasPrefix(line.Output, "=== ") {
+			fmt.Fprint(out, line.Output)
+		}
+	}
+	fmt.Fprintf(out, "FAIL\t%s\t%.1fs\n", p.name, p.elapsed)
+}
+
+// summarize prints what the files have, and tells whether nothing has failed.
+func summarize(out io.Writer, files []string, slowest int) (ok bool, err error) {
+	type slow struct {
+		test    *test
+		of, run string
+	}
+	var all []slow
+	var failures []string
+	passed, skipped := 0, 0
+	for _, name := range files {
+		r := newRun()
+		file, err := os.Open(name)
+		if err != nil {
+			failures = append(failures, fmt.Sprintf("%v: its tests were not run", err))
+			continue
+		}
+		err = r.read(file, func(*pkg) {})
+		file.Close()
+		if err != nil {
+			return false, err
+		}
+		if len(r.order) == 0 {
+			failures = append(failures, fmt.Sprintf("module %s: no test was run: %s", r.begin.Module, r.begin.Command))
+		}
+		for _, p := range r.order {
+			for _, t := range p.order {
+				switch t.action {
+				case "pass":
+					passed++
+				case "skip":
+					skipped++
+				}
+				if !strings.Contains(t.name, "/") {
+					all = append(all, slow{t, p.name, r.begin.Command})
+				}
+			}
+			failed := p.failed()
+			if p.action == "fail" && len(failed) == 0 {
+				failures = append(failures, fmt.Sprintf("module %s: %s, by no test of its own: %s",
+					r.begin.Module, p.name, r.command(p, "")))
+			}
+			for _, t := range failed {
+				what := t.name
+				if t.action == "" {
+					what += " (did not end)"
+				}
+				failures = append(failures, fmt.Sprintf("module %s: %s: %s", r.begin.Module, what, r.command(p, t.name)))
+			}
+		}
+	}
+	if slowest > 0 {
+		slices.SortFunc(all, func(a, b slow) int { return int(1000 * (b.test.elapsed - a.test.elapsed)) })
+		fmt.Fprintf(out, "the slowest tests:\n")
+		for _, s := range all[:min(slowest, len(all))] {
+			took := time.Duration(s.test.elapsed * float64(time.Second)).Round(100 * time.Millisecond)
+			fmt.Fprintf(out, "%8s  %s in %s (%s)\n", took, s.test.name, s.of, s.run)
+		}
+	}
+	for i, f := range failures {
+		if i == 0 {
+			fmt.Fprintln(out, "failed:")
+		}
+		fmt.Fprintln(out, "  "+f)
+	}
+	fmt.Fprintf(out, "%d passed, %d failed, %d skipped\n", passed, len(failures), skipped)
+	return len(failures) == 0, nil
+}
+
+// command runs only this test, or the whole package.
+func (r *run) command(p *pkg, test string) string {
+	cmd := r.begin.Command
+	if test != "" {
+		var parts []string
+		for part := range strings.SplitSeq(test, "/") {
+			parts = append(parts, "^"+regexp.QuoteMeta(part)+"$")
+		}
+		cmd += " -run '" + strings.ReplaceAll(strings.Join(parts, "/"), "'", `'\''`) + "'"
+	}
+	dir := "."
+	if rest, ok := strings.CutPrefix(p.name, r.begin.Path+"/"); ok {
+		dir = "./" + rest
+	}
+	cmd += " " + dir
+	if r.begin.Module != "." {
+		cmd = "(cd " + r.begin.Module + " && " + cmd + ")"
+	}
+	return cmd
+}

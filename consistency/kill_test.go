@@ -16,13 +16,13 @@ import (
 
 var (
 	killSeed  = flag.Uint64("kill.seed", 1, "of TestNothingIsForgotten")
-	killKills = flag.Int("kill.kills", 0, "at each level, of TestNothingIsForgotten; 0: 12, and 500 with CACHEASIDE_ACCEPT")
+	killKills = flag.Int("kill.kills", 0, "at each level, of TestNothingIsForgotten; 0: 8, and 500 with CACHEASIDE_ACCEPT")
 )
 
 // TestNothingIsForgotten: processes that write are killed anywhere, and relays, and Redis, while others read all the time. When all has come to rest, no cache has anything that the database has not, but for what
 // was written at the level Inline.
 func TestNothingIsForgotten(t *testing.T) {
-	kills := 12
+	kills := 8
 	if testenv.Accepting {
 		kills = 500
 	}
@@ -57,7 +57,7 @@ type killPlay struct {
 }
 
 const (
-	killTime = 5 * time.Second // unless CACHEASIDE_ACCEPT is set: a machine that is busy kills less
+	killTime = 4 * time.Second // unless CACHEASIDE_ACCEPT is set: a machine that is busy kills less
 	relaying = -1              // stands for the relays, beside the cases
 )
 

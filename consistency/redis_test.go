@@ -130,7 +130,7 @@ func TestRedisSkipped(t *testing.T) {
 
 // TestRedisLost: Redis goes away in the middle of a Strict write.
 func TestRedisLost(t *testing.T) {
-	x := start(t, setup{cache: cacheaside.Options{RedisTimeout: 250 * time.Millisecond, ReadTimeout: 250 * time.Millisecond, LeaseTTL: 10 * time.Second, MemoryBytes: -1}})
+	x := start(t, setup{cache: cacheaside.Options{RedisTimeout: 100 * time.Millisecond, ReadTimeout: 100 * time.Millisecond, LeaseTTL: 10 * time.Second, MemoryBytes: -1}})
 	w := x.At(Strict)
 	for _, place := range []string{"written", "committed"} {
 		var err error

@@ -98,7 +98,7 @@ func nothing(s *suite) {
 
 // large: more than a statement of a database takes.
 func large(s *suite) {
-	n := cmp.Or(s.b.AtOnce, 1200)
+	n := cmp.Or(s.b.AtOnce, 1100)
 	if testenv.Accepting {
 		n = cmp.Or(s.b.AtOnce, 3000)
 	}

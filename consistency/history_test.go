@@ -125,7 +125,7 @@ func (f *historyFleet) run(length time.Duration) *history {
 			}
 		})
 	}
-	for until := time.Now().Add(length + testenv.Hang/2); ; time.Sleep(100 * time.Millisecond) {
+	for until := time.Now().Add(length + testenv.Hang); ; time.Sleep(100 * time.Millisecond) {
 		if lasted := time.Duration(monotonic() - began); lasted >= length && f.read(began).enough() || time.Now().After(until) {
 			break
 		}

@@ -23,7 +23,7 @@ type row = cacheaside.Loader[string, int64]
 
 func newRelayLive(t *testing.T, r *testenv.Redis) *relayLive {
 	t.Helper()
-	cache, err := cacheaside.New(r.Client(t), &cacheaside.Options{RedisTimeout: 200 * time.Millisecond, MemoryBytes: -1})
+	cache, err := cacheaside.New(r.Client(t), &cacheaside.Options{RedisTimeout: 500 * time.Millisecond, MemoryBytes: -1})
 	if err != nil {
 		t.Fatal(err)
 	}

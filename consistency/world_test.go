@@ -56,6 +56,7 @@ type world struct {
 	redis    *testenv.Proxy // of the process that writes
 	box      *SQLOutbox     // in any case
 	cache    *cacheaside.Cache
+	relaying *cacheaside.Cache               // of relays: it is patient
 	rows     *cacheaside.Loader[int, string] // of the process that writes
 	before   Stats
 	other    *cacheaside.Loader[int, string] // of another, without memory
@@ -99,6 +100,10 @@ func start(t testing.TB, s setup) *world {
 	rdb := redis.NewClient(o)
 	t.Cleanup(func() { rdb.Close() })
 	x.cache = x.newCache(rdb, s.cache)
+	x.relaying = x.cache
+	if s.cache.RedisTimeout > 0 && s.cache.MemoryBytes < 0 {
+		x.relaying = x.newCache(x.server.Client(t), cacheaside.Options{MemoryBytes: -1})
+	}
 	var lo cacheaside.LoaderOptions
 	if s.filter != nil {
 		lo.Filter = s.filter(x)
@@ -260,7 +265,7 @@ func (x *world) intents() (n int) {
 // relays has a relay work until f.
 func (x *world) relays(what string, f func() bool) {
 	x.t.Helper()
-	r, err := NewRelay(x.cache, x.options.Queue, &RelayOptions{Poll: 10 * time.Millisecond})
+	r, err := NewRelay(x.relaying, x.options.Queue, &RelayOptions{Poll: 10 * time.Millisecond})
 	x.check(err)
 	ctx, stop := context.WithCancel(x.t.Context())
 	done := make(chan struct{})

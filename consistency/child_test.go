@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"os"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -41,8 +42,8 @@ func (x *world) dies(c child) {
 	c.DSN, c.Redis = testenv.SharedMariaDB(x.t).DSN(x.t), x.server.Addr
 	text, err := json.Marshal(c)
 	x.check(err)
-	if err := testenv.SpawnChild(x.t, "writer", "WRITER="+string(text)).Wait(); err == nil {
-		x.t.Fatalf("%v: it was not killed at %q", c.Level, c.Place)
+	if err := testenv.SpawnChild(x.t, "writer", "WRITER="+string(text)).Wait(); err == nil || !strings.Contains(err.Error(), "signal: killed") {
+		x.t.Fatalf("%v: it was not killed at %q: %v", c.Level, c.Place, err)
 	}
 }
 
@@ -59,7 +60,7 @@ func (c child) run() {
 	}
 	db, err := sqlx.Open("mysql", c.DSN)
 	must(err)
-	cache, err := cacheaside.New(redis.NewClient(&redis.Options{Addr: c.Redis}), &cacheaside.Options{MemoryBytes: -1, StrictWrites: true, LeaseTTL: childLife, RedisTimeout: 10 * time.Second, ReadTimeout: 10 * time.Second})
+	cache, err := cacheaside.New(redis.NewClient(&redis.Options{Addr: c.Redis}), &cacheaside.Options{MemoryBytes: -1, StrictWrites: true, LeaseTTL: long, RedisTimeout: testenv.Hang, ReadTimeout: testenv.Hang})
 	must(err)
 	rows, err := cacheaside.NewLoader(cache, "item", func(context.Context, int) (string, error) { panic("nobody reads here") }, nil)
 	must(err)
@@ -86,12 +87,22 @@ func (c child) run() {
 	}
 }
 
-// childLife is that of the holds of a child, which nobody ends when it is killed.
-const childLife = 500 * time.Millisecond
+// expires has the hold of row 1, which nobody ends when its process was killed, come to its end now. It fails if it would not by itself.
+func (x *world) expires() {
+	x.t.Helper()
+	rdb := x.server.Client(x.t)
+	left, err := rdb.PTTL(x.t.Context(), holdKey).Result()
+	x.check(err)
+	if x.isHeld() && (left <= 0 || left > long) {
+		x.t.Errorf("it is on hold for %v", left)
+	}
+	x.check(rdb.PExpire(x.t.Context(), holdKey, time.Millisecond).Err())
+	x.eventually("nothing is on hold", func() bool { return !x.isHeld() })
+}
 
 // TestKilled: wherever a writing process is killed, nothing stale is left for ever. At the level Inline that is not so: what was committed, and not invalidated, stays.
 func TestKilled(t *testing.T) {
-	x := start(t, setup{mariadb: true, cache: cacheaside.Options{LeaseTTL: childLife}})
+	x := start(t, setup{mariadb: true})
 	stale := map[Level]int{}
 	for _, level := range levels {
 		for _, through := range []bool{false, true} {
@@ -117,7 +128,7 @@ func TestKilled(t *testing.T) {
 					stale[level]++
 					t.Errorf("%v, killed at %s: it reads %q for ever, %v; the row is %q", level, place, got, err, v)
 				}
-				x.eventually("nothing is on hold", func() bool { return !x.isHeld() })
+				x.expires()
 				if got, err := x.other.Get(t.Context(), 1); err != nil || got != v {
 					t.Errorf("%v, killed at %s: it reads %q, %v; the row is %q", level, place, got, err, v)
 				}

@@ -7,7 +7,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/cacheaside/cacheaside"
 	"github.com/cacheaside/cacheaside/internal/testenv"
 )
 
@@ -22,6 +21,14 @@ func (x *world) onCommit(action testenv.Action, also func()) {
 			also()
 		}
 		return action
+	})
+}
+
+// delayCommit has the connection end with the next COMMIT under way, which arrives when the proxy does not hang any more.
+func (x *world) delayCommit() {
+	x.onCommit(testenv.Pass, func() {
+		x.database.Hang(true)
+		x.dialed.close()
 	})
 }
 
@@ -44,7 +51,7 @@ func TestCancelledDuringCommit(t *testing.T) {
 func TestLostCommit(t *testing.T) {
 	for name, inMemory := range map[string]bool{"outbox": false, "memory": true} {
 		t.Run(name, func(t *testing.T) {
-			x := start(t, setup{mariadb: true, proxied: true, inMemory: inMemory, cache: cacheaside.Options{LeaseTTL: long}})
+			x := start(t, setup{mariadb: true, proxied: true, inMemory: inMemory})
 			for _, level := range levels {
 				for action, now := range map[testenv.Action]string{testenv.Drop: "old", testenv.LoseReply: "new"} {
 					if !inMemory || level == Inline || level == Strict {
@@ -99,11 +106,11 @@ func TestIsKept(t *testing.T) {
 
 // TestLateCommit: a COMMIT that is carried out when its sender has given it up, and others have cached what was before.
 func TestLateCommit(t *testing.T) {
-	x := start(t, setup{mariadb: true, proxied: true, dsn: "&readTimeout=200ms", cache: cacheaside.Options{LeaseTTL: long}})
-	x.grace, x.onceMore = 0, 500*time.Millisecond
+	x := start(t, setup{mariadb: true, proxied: true})
+	x.grace, x.onceMore = 0, 10*time.Millisecond // relays come when it has been carried out
 	for _, level := range levels {
 		x.reset()
-		x.onCommit(testenv.Pass, func() { x.database.Hang(true) })
+		x.delayCommit()
 		is(t, x.At(level).Update(t.Context(), set(1, "new"), x.rows.Key(1)), ErrUnknown)
 		x.reads("old")
 		x.database.Hang(false)

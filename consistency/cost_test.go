@@ -1,3 +1,5 @@
+//go:build accept
+
 package consistency
 
 import (
@@ -163,4 +165,85 @@ func TestOutboxStaysSmall(t *testing.T) {
 	if most >= 1000 {
 		t.Errorf("%d rows in the outbox", most)
 	}
+}
+
+// TestOutboxCost measures what PutIn adds to a transaction that changes one row: the median of the ratios of rounds in which each kind takes its turn.
+func TestOutboxCost(t *testing.T) {
+	rounds, each := 1, 16
+	if testenv.Accepting {
+		rounds, each = 31, 160
+	}
+	o := outboxOnMySQL(t)
+	defer o.db.Exec("SET GLOBAL innodb_flush_log_at_trx_commit = 0, GLOBAL sync_binlog = 0")
+	o.exec(o.db, "CREATE TABLE product (id INT PRIMARY KEY, price INT)")
+	o.exec(o.db, "INSERT INTO product SELECT seq, 0 FROM seq_1_to_1000")
+	r := newRemover(o)
+	defer r.close(t.Context())
+	var n atomic.Int64
+	transaction := func(db *sqlx.DB, in, after func(Execer, Item)) {
+		i := n.Add(1)
+		item := textItem(fmt.Sprint(i))
+		item.ID, item.After = newID(), 2*time.Second
+		tx, err := db.BeginTxx(t.Context(), nil)
+		o.check(err)
+		o.exec(tx, fmt.Sprintf("UPDATE product SET price = price + 1 WHERE id = %d", 1+i%1000))
+		in(tx, item)
+		o.check(tx.Commit())
+		after(db, item)
+	}
+	nothing := func(Execer, Item) {}
+	put := func(tx Execer, item Item) { o.check(o.PutIn(context.Background(), tx, item)) }
+	kinds := []struct {
+		name      string
+		in, after func(Execer, Item)
+	}{
+		{"bare", nothing, nothing},
+		{"with PutIn", put, nothing},
+		{"with PutIn, removed off the path", put, func(_ Execer, item Item) { r.add(item) }},
+		{"with PutIn, removed in the path", put, func(_ Execer, item Item) { o.check(o.Done(context.Background(), item)) }},
+	}
+	for _, writers := range []int{1, 8} {
+		for _, binlog := range []int{0, 1} {
+			o.exec(o.db, fmt.Sprintf("SET GLOBAL innodb_flush_log_at_trx_commit = 1, GLOBAL sync_binlog = %d", binlog))
+			ratios, bare := make([][]float64, len(kinds)), []float64(nil)
+			for range rounds {
+				var base float64
+				for k, kind := range kinds {
+					began := time.Now()
+					concurrently(writers, each, func() { transaction(o.db, kind.in, kind.after) })
+					took := float64(time.Since(began).Microseconds()) / float64(each)
+					if k == 0 {
+						base = took
+						bare = append(bare, took)
+					}
+					ratios[k] = append(ratios[k], took/base)
+					o.exec(o.db, "DELETE FROM cacheaside_outbox")
+				}
+			}
+			t.Logf("sync_binlog=%d, %d writers: a bare transaction: %.0f µs", binlog, writers, medianOf(bare))
+			for k, kind := range kinds[1:] {
+				t.Logf("sync_binlog=%d, %d writers: %s: %.2fx", binlog, writers, kind.name, medianOf(ratios[k+1]))
+			}
+			if ratio := medianOf(ratios[2]); ratio > 1.6 && testenv.Accepting {
+				t.Errorf("%.2fx", ratio)
+			}
+		}
+	}
+}
+
+func concurrently(workers, each int, f func()) {
+	var all sync.WaitGroup
+	for range workers {
+		all.Go(func() {
+			for range each / workers {
+				f()
+			}
+		})
+	}
+	all.Wait()
+}
+
+func medianOf(all []float64) float64 {
+	slices.Sort(all)
+	return all[len(all)/2]
 }

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log"
 	"strconv"
+	"time"
 
 	"github.com/alicebob/miniredis/v2"
 	"github.com/jmoiron/sqlx"
@@ -39,7 +40,10 @@ func open(name string) *shop {
 	}
 	server.ClockTTL(true)
 	rdb := redis.NewClient(&redis.Options{Addr: server.Addr(), ContextTimeoutEnabled: true})
-	cache, err := cacheaside.New(rdb, &cacheaside.Options{StrictWrites: true}) // for Strict and WriteThrough; in all processes
+	cache, err := cacheaside.New(rdb, &cacheaside.Options{
+		StrictWrites: true,                               // for Strict and WriteThrough; in all processes
+		RedisTimeout: time.Minute, LeaseTTL: time.Minute, // for machines that are busy with tests
+	})
 	if err != nil {
 		log.Fatal(err)
 	}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/cacheaside/cacheaside"
 	"github.com/cacheaside/cacheaside/bloom"
+	"github.com/cacheaside/cacheaside/internal/testenv"
 )
 
 func insert(id int, v string) func(context.Context, *sqlx.Tx) error {
@@ -21,7 +22,7 @@ func insert(id int, v string) func(context.Context, *sqlx.Tx) error {
 // items is a filter in Redis that knows the rows that there are.
 func items(x *world) cacheaside.Filter {
 	x.t.Helper()
-	f, err := bloom.NewRedis(x.server.Client(x.t), "items", 1000, 0.001, nil)
+	f, err := bloom.NewRedis(x.server.Client(x.t), "items", 1000, 0.001, &bloom.Options{Timeout: testenv.Hang})
 	x.check(err)
 	x.t.Cleanup(func() { f.Close() })
 	_, err = f.Rebuild(x.t.Context(), bloom.Keys("1", "2"), &bloom.RebuildOptions{Settle: -1})

@@ -114,12 +114,6 @@ func (h *history) committed(t *testing.T) {
 // report tells what has happened, and fails if that is too little.
 func (h *history) report(t *testing.T) {
 	var s historyStats
-	hits := 0
-	for _, r := range h.reads {
-		if !r.Own {
-			hits++
-		}
-	}
 	for _, of := range h.stats {
 		s.Failed += of.Failed
 		s.Cache.Held += of.Cache.Held
@@ -129,10 +123,9 @@ func (h *history) report(t *testing.T) {
 		s.Writer.HoldsLost += of.Writer.HoldsLost
 		s.Writer.NotStored += of.Writer.NotStored
 	}
-	ends := map[outcome]int{}
+	hits, ends := h.counts()
 	late := 0
 	for _, w := range h.writes {
-		ends[w.outcome]++
 		if w.wrote > 0 && w.late() {
 			late++
 		}
@@ -140,9 +133,29 @@ func (h *history) report(t *testing.T) {
 	t.Logf("%d reads (%d failed), %d of them of what Redis had; %d writes: %v, and %d killed; %d took so long that a hold may have ended before the COMMIT", len(h.reads), s.Failed, hits, len(h.writes), ends, ends[""], late)
 	t.Logf("of those who lived to the end: %d loads were on hold, %d refused, %d without Redis; %d holds could not be had, %d were lost; %d values were not stored",
 		s.Cache.Held, s.Cache.Refused, s.Cache.RedisDown, s.Writer.HoldsRefused, s.Writer.HoldsLost, s.Writer.NotStored)
-	if hits < 100 || ends[wasDone] < 15 {
+	if !h.enough() {
 		t.Error("too little happened to tell")
 	}
+}
+
+// counts are how many reads were of what Redis had, and how writes have ended.
+func (h *history) counts() (hits int, ends map[outcome]int) {
+	for _, r := range h.reads {
+		if !r.Own {
+			hits++
+		}
+	}
+	ends = map[outcome]int{}
+	for _, w := range h.writes {
+		ends[w.outcome]++
+	}
+	return hits, ends
+}
+
+// enough tells whether there is enough of it to tell.
+func (h *history) enough() bool {
+	hits, ends := h.counts()
+	return hits >= 100 && ends[wasDone] >= 15
 }
 
 // historyKey is a key of the caches.

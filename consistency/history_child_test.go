@@ -1,6 +1,7 @@
 package consistency
 
 import (
+	"bufio"
 	"context"
 	"encoding/json"
 	"errors"
@@ -40,6 +41,7 @@ type historyConfig struct {
 	Redis   string // the address of its own proxy
 	DSN     string // by a proxy, too
 	Diary   string // a file
+	Patient bool   // its time-outs are those of who is to come to an end
 	Process int    // no two of a run have the same, nor those that take the place of others
 	Seed    uint64
 }
@@ -175,9 +177,13 @@ func historyChild() {
 		h.single.Get(context.Background(), row) // so that all is connected
 	}
 	fmt.Println("ready")
-	var end int64 // see monotonic
-	_, err = fmt.Scan(&end)
-	must(err)
+	told := bufio.NewScanner(os.Stdin)
+	told.Scan() // to begin
+	var over atomic.Bool
+	go func() {
+		told.Scan()
+		over.Store(true)
+	}()
 	var all sync.WaitGroup
 	for i := range historyReaders + 1 {
 		r := rand.New(rand.NewPCG(h.Seed, uint64(h.Process*100+i)))
@@ -186,7 +192,7 @@ func historyChild() {
 			work = h.write
 		}
 		all.Go(func() {
-			for n := 0; monotonic() < end; n++ {
+			for n := 0; !over.Load(); n++ {
 				work(r, fmt.Sprintf("%d-%d", h.Process, n))
 			}
 		})
@@ -225,11 +231,16 @@ func (h *historian) open() error {
 	}
 	h.rdb = redis.NewClient(&redis.Options{Addr: h.Redis, ContextTimeoutEnabled: true, PoolSize: 32,
 		MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled}})
-	h.cache, err = cacheaside.New(h.rdb, &cacheaside.Options{StrictWrites: true, LeaseTTL: historyLease, RedisTimeout: historyLease / 2, MaxStaleness: time.Second})
+	settings := &cacheaside.Options{StrictWrites: true, LeaseTTL: historyLease, RedisTimeout: historyLease / 2, MaxStaleness: time.Second}
+	o := cacheaside.LoaderOptions{TTL: time.Second, Jitter: 0.5, ErrorTTL: 10 * time.Millisecond, LoadTimeout: 2 * time.Second, BreakAt: -1}
+	relay := &RelayOptions{ClaimFor: time.Second}
+	if h.Patient {
+		settings.LeaseTTL, settings.RedisTimeout, o.LoadTimeout, relay = long, testenv.Hang, testenv.Hang, nil
+	}
+	h.cache, err = cacheaside.New(h.rdb, settings)
 	if err != nil {
 		return err
 	}
-	o := cacheaside.LoaderOptions{TTL: time.Second, Jitter: 0.5, ErrorTTL: 10 * time.Millisecond, LoadTimeout: 2 * time.Second, BreakAt: -1}
 	if h.single, err = cacheaside.NewLoader(h.cache, "single", h.load, &o); err != nil {
 		return err
 	}
@@ -241,7 +252,7 @@ func (h *historian) open() error {
 	if err != nil {
 		return err
 	}
-	h.writer, err = NewWriter(h.db, h.cache, &Options{Queue: outbox, OnQueued: noteQueued, Relay: &RelayOptions{ClaimFor: time.Second}})
+	h.writer, err = NewWriter(h.db, h.cache, &Options{Queue: outbox, OnQueued: noteQueued, Relay: relay})
 	return err
 }
 

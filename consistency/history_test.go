@@ -26,7 +26,7 @@ const historyProcesses = 8
 // TestHistory: reads past the memory tier of rows that are written by Strict and WriteThrough are linearizable, key by key, whatever happens. Of those that are written by Outbox, what begins after a writer was told that it is
 // done is never older than that.
 func TestHistory(t *testing.T) {
-	seeds, length := 1, 4*time.Second
+	seeds, length := 1, 3*time.Second
 	if testenv.Accepting {
 		seeds, length = 5, 20*time.Second
 	}
@@ -61,7 +61,6 @@ type historyFleet struct {
 	db     *sqlx.DB
 	outbox *SQLOutbox
 	places []*historyPlace
-	end    int64 // of all, see monotonic
 
 	mu      sync.Mutex
 	started int
@@ -98,7 +97,7 @@ func newFleet(t *testing.T, seed uint64) *historyFleet {
 	return f
 }
 
-// run has the processes run for so long, and puts their diaries together.
+// run has the processes run for so long, and until enough has happened, and puts their diaries together.
 func (f *historyFleet) run(length time.Duration) *history {
 	for range historyProcesses {
 		p := &historyPlace{redis: testenv.NewProxy(f.t, f.redis.Addr), db: testenv.NewProxy(f.t, f.mysql.Addr)}
@@ -106,16 +105,15 @@ func (f *historyFleet) run(length time.Duration) *history {
 		f.spawn(p)
 	}
 	for _, p := range f.places {
-		if line, err := p.child.ReadLine(30 * time.Second); line != "ready" {
+		if line, err := p.child.ReadLine(testenv.Hang); line != "ready" {
 			f.t.Fatalf("a process does not begin: %q, %v", line, err)
 		}
 	}
 	began := monotonic()
-	f.end = began + int64(length)
 	for _, p := range f.places {
-		fmt.Fprintln(p.child.Stdin, f.end)
+		fmt.Fprintln(p.child.Stdin, "begin")
 	}
-	ctx, cancel := context.WithTimeout(f.t.Context(), length)
+	ctx, cancel := context.WithCancel(f.t.Context())
 	defer cancel()
 	var lanes sync.WaitGroup
 	for n, lane := range []func(context.Context, *rand.Rand) string{f.breakNetwork, f.breakNetwork, f.breakProcess} {
@@ -127,10 +125,19 @@ func (f *historyFleet) run(length time.Duration) *history {
 			}
 		})
 	}
+	for until := time.Now().Add(length + testenv.Hang); ; time.Sleep(100 * time.Millisecond) {
+		if lasted := time.Duration(monotonic() - began); lasted >= length && f.read(began).enough() || time.Now().After(until) {
+			break
+		}
+	}
+	cancel()
 	lanes.Wait()
 	for _, p := range f.places {
+		fmt.Fprintln(p.child.Stdin, "end")
+	}
+	for _, p := range f.places {
 		for {
-			line, err := p.child.ReadLine(30 * time.Second)
+			line, err := p.child.ReadLine(testenv.Hang)
 			if line == "done" {
 				break
 			}
@@ -142,11 +149,19 @@ func (f *historyFleet) run(length time.Duration) *history {
 		p.child.Kill()
 	}
 	f.t.Logf("broken: %v", f.broken)
+	h := f.read(began)
+	f.settle(h)
+	return h
+}
+
+// read puts together what the processes have written down so far.
+func (f *historyFleet) read(began int64) *history {
+	f.mu.Lock()
+	defer f.mu.Unlock()
 	h := &history{from: began}
 	for _, name := range f.diaries {
 		h.readDiary(f.t, name)
 	}
-	f.settle(h)
 	return h
 }
 
@@ -210,7 +225,7 @@ func (f *historyFleet) breakProcess(ctx context.Context, r *rand.Rand) string {
 		p.child.Kill()
 		locktest.Sleep(ctx, locktest.UpTo(r, historyLease))
 		f.spawn(p)
-		fmt.Fprintln(p.child.Stdin, f.end)
+		fmt.Fprintln(p.child.Stdin, "begin")
 		return "process killed"
 	default:
 		p := f.places[r.IntN(len(f.places))]
@@ -229,14 +244,14 @@ func (f *historyFleet) settle(h *history) {
 		p.redis.Cut() // and what is still on its way
 		p.db.Cut()
 	}
-	ctx, cancel := context.WithTimeout(f.t.Context(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(f.t.Context(), testenv.Hang)
 	defer cancel()
 	for row := range h.final { // waits for who has not ended
 		if err := f.db.GetContext(ctx, &h.final[row], "SELECT value, version FROM registers WHERE id = ? FOR UPDATE", row); err != nil {
 			f.t.Fatal(err)
 		}
 	}
-	last := historian{historyConfig: historyConfig{Redis: f.redis.Addr, DSN: historyDSN(f.mysql.DSN(f.t), f.mysql.Addr), Process: -2}}
+	last := historian{historyConfig: historyConfig{Redis: f.redis.Addr, DSN: f.mysql.DSN(f.t), Patient: true, Process: -2}}
 	if err := last.open(); err != nil {
 		f.t.Fatal(err)
 	}

@@ -123,7 +123,11 @@ func killRelay() {
 	ctx, stop := context.WithCancel(context.Background())
 	var all sync.WaitGroup
 	for _, s := range p.sides {
-		r, err := NewRelay(s.cache, s.box, killRelayOptions())
+		o := killRelayOptions()
+		if p.Patient {
+			o.ClaimFor = 0 // as by default
+		}
+		r, err := NewRelay(s.cache, s.box, o)
 		if err != nil {
 			panic(err)
 		}
@@ -139,7 +143,7 @@ func killRelay() {
 	all.Wait()
 }
 
-// killReader keeps the keys of the blocks cached that it is told of. When it is told to rest it tells what it still sees that is not so.
+// killReader keeps the keys of the blocks cached that it is told of, and reads all of them when it is told so. When it is told to rest it tells what it still sees that is not so.
 func killReader() {
 	p := killedWorld()
 	defer p.close()
@@ -169,9 +173,16 @@ func killReader() {
 			next.Store(hi)
 			continue
 		}
+		if n, _ := fmt.Sscanf(in.Text(), "all %d", &hi); n == 1 {
+			for block := range int(hi) {
+				p.read(block)
+			}
+			fmt.Println("has read all")
+			continue
+		}
 		resting.Store(1)
 		all.Wait()
-		wrong, err := p.check(context.Background(), int(next.Load()))
+		wrong, err := p.settled(context.Background(), int(next.Load()))
 		for _, s := range wrong {
 			fmt.Println("stale", s.sum, s.key, s.got, s.want)
 		}

@@ -21,9 +21,10 @@ import (
 	"github.com/cacheaside/cacheaside/internal/testenv"
 )
 
-var outageTime = flag.Duration("outage.time", 0, "for which Redis is out in TestOutage; 0: 2s, and 5m with CACHEASIDE_ACCEPT")
+var outageTime = flag.Duration("outage.time", 0, "for which Redis is out in TestOutage; 0: 1s, and 5m with CACHEASIDE_ACCEPT")
 
-// TestOutage: Redis is out, or hangs, while rows are written 200 times a second. Nothing is lost, writes do not wait for it, memory stays as it is, each relay alerts once, and soon after Redis' return all is done.
+// TestOutage: Redis is out, or hangs, while rows are written 200 times a second. Nothing is lost, all writes are done before it is back, relays alert, and after Redis' return all is done. At full size, too: most
+// writes do not wait for it, memory stays as it is, each relay alerts once (as TestRelayOutage shows on a clock of its own), and all is done soon after Redis' return.
 func TestOutage(t *testing.T) {
 	m := testenv.SharedMariaDB(t)
 	durable(t, m)
@@ -39,13 +40,17 @@ func TestOutage(t *testing.T) {
 		name  string
 		level Level
 		begin func(*outage) (back func())
-	}{{"OutboxKilled", Outbox, kill}, {"OutboxHung", Outbox, hang}, {"InlineKilled", Inline, kill}, {"InlineHung", Inline, hang}} {
+		full  bool // at full size only; for TestRedisOut has each level with a Redis that is killed, and one that hangs
+	}{{"OutboxKilled", Outbox, kill, true}, {"OutboxHung", Outbox, hang, false}, {"InlineKilled", Inline, kill, false}, {"InlineHung", Inline, hang, true}} {
+		if of.full && !testenv.Accepting {
+			continue
+		}
 		t.Run(of.name, func(t *testing.T) {
 			if !testenv.Accepting {
 				t.Parallel() // where the figures are reported, they are of one at a time
 			}
 			o := newOutage(t, m, of.level)
-			before, heap := o.writes(time.Second), o.heap()
+			before, heap := o.writes(min(time.Second, o.length/2)), o.heap()
 			back := of.begin(o)
 			out := o.writes(o.length)
 			o.alerted()
@@ -57,10 +62,15 @@ func TestOutage(t *testing.T) {
 	}
 }
 
-const (
-	outageRows  = 5000
-	outageGrows = 16 << 20 // of the heap, at most
-)
+const outageGrows = 16 << 20 // of the heap, at most
+
+var outageRows = 1000
+
+func init() {
+	if testenv.Accepting {
+		outageRows = 5000
+	}
+}
 
 // outage is one run of it.
 type outage struct {
@@ -83,7 +93,7 @@ type outage struct {
 }
 
 func newOutage(t *testing.T, m *testenv.MariaDB, level Level) *outage {
-	o := &outage{t: t, level: level, length: cmp.Or(*outageTime, 2*time.Second), every: 20 * time.Millisecond} // as four of them share the machine
+	o := &outage{t: t, level: level, length: cmp.Or(*outageTime, time.Second), every: 20 * time.Millisecond} // as two of them share the machine
 	if testenv.Accepting {
 		o.length, o.every = cmp.Or(*outageTime, 5*time.Minute), 5*time.Millisecond
 	}
@@ -125,7 +135,7 @@ func (o *outage) hasty() cacheaside.Options {
 }
 
 func (o *outage) patient() *cacheaside.Loader[int, int] {
-	_, rows := o.process(cacheaside.Options{RedisTimeout: patience, ReadTimeout: patience})
+	_, rows := o.process(cacheaside.Options{RedisTimeout: testenv.Hang, ReadTimeout: testenv.Hang})
 	return rows
 }
 
@@ -236,6 +246,9 @@ func (o *outage) warm() {
 
 func (o *outage) heap() uint64 {
 	var s runtime.MemStats
+	if !testenv.Accepting { // where two of them share it, at the cost of many collections
+		return 0
+	}
 	runtime.GC()
 	runtime.GC()
 	runtime.ReadMemStats(&s)
@@ -255,7 +268,7 @@ func (o *outage) alerted() {
 		if !silent || o.level == Inline && o.alerts[0].Load()+o.alerts[1].Load() > 0 {
 			return
 		}
-		if time.Since(began) > patience {
+		if time.Since(began) > testenv.Hang {
 			o.t.Fatal("no alert")
 		}
 	}
@@ -265,7 +278,7 @@ func (o *outage) alerted() {
 func (o *outage) drained() time.Duration {
 	began := time.Now()
 	for o.depth() > 0 {
-		if time.Since(began) > 2*time.Minute {
+		if time.Since(began) > 2*testenv.Hang {
 			o.t.Fatalf("%d items are still to be done", o.depth())
 		}
 		time.Sleep(10 * time.Millisecond)
@@ -277,10 +290,8 @@ func (o *outage) report(before, out []time.Duration, heap uint64, depth int, dra
 	t := o.t
 	var alerts []int64
 	for i, r := range o.relays {
+		testenv.Eventually(t, "alerts that are counted are told", func() bool { return r.Stats().Alerts == o.alerts[i].Load() })
 		alerts = append(alerts, o.alerts[i].Load())
-		if n := r.Stats().Alerts; n != alerts[i] {
-			t.Errorf("relay %d: %d alerts are counted, and %d told", i, n, alerts[i])
-		}
 	}
 	most := max(heap, slices.Max(o.heaps))
 	end := o.heap()
@@ -289,6 +300,15 @@ func (o *outage) report(before, out []time.Duration, heap uint64, depth int, dra
 	t.Logf("to be done when it was back: %d; done %v later; alerts of the relays: %v; queued %d keys, %d of them without a try, ErrQueued %d; the heap: %s before, %s at most, %s in the end",
 		depth, drained.Round(time.Millisecond), alerts, s.Queued, s.Skipped, o.queued.Load(), mega(heap), mega(most), mega(end))
 	o.lost()
+	if depth == 0 {
+		t.Error("nothing was to be done: this has shown nothing")
+	}
+	if o.level == Outbox {
+		o.impatient(out)
+	}
+	if !testenv.Accepting { // two of them share the machine, the heap, and time-outs that are short
+		return
+	}
 	if drained > 30*time.Second {
 		t.Errorf("it took %v until all was done", drained)
 	}
@@ -297,12 +317,6 @@ func (o *outage) report(before, out []time.Duration, heap uint64, depth int, dra
 	}
 	if slices.Max(alerts) > 1 {
 		t.Errorf("alerts: %v", alerts)
-	}
-	if o.level == Outbox {
-		o.impatient(out)
-	}
-	if depth == 0 {
-		t.Error("nothing was to be done: this has shown nothing")
 	}
 }
 
@@ -319,7 +333,7 @@ func (o *outage) impatient(took []time.Duration) {
 	if atMost := int(limit/o.every) + int(o.length/time.Second) + 50; waited > atMost && testenv.Accepting {
 		o.t.Errorf("%d writes have waited for Redis, more than %d", waited, atMost)
 	}
-	if median := quantile(0.5, took); median >= limit*3/4 {
+	if median := quantile(0.5, took); median >= limit*3/4 && testenv.Accepting {
 		o.t.Errorf("a write has taken %v, as a rule", median)
 	}
 }

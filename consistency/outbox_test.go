@@ -19,12 +19,7 @@ import (
 	"github.com/cacheaside/cacheaside/internal/testenv"
 )
 
-const (
-	// atOnce is how long is waited for what should come at once; less than servers wait for locks.
-	atOnce = 15 * time.Second
-
-	claimLong = time.Hour
-)
+const claimLong = time.Hour
 
 // outboxTest is an outbox in a database of the test's own.
 type outboxTest struct {
@@ -35,7 +30,7 @@ type outboxTest struct {
 }
 
 func (t *outboxTest) ctx() context.Context {
-	ctx, cancel := context.WithTimeout(t.Context(), atOnce)
+	ctx, cancel := context.WithTimeout(t.Context(), testenv.Hang)
 	t.Cleanup(cancel)
 	return ctx
 }
@@ -213,7 +208,7 @@ func init() {
 func TestKilledBeforeCommit(t *testing.T) {
 	eachOutbox(t, func(t *outboxTest) {
 		child := testenv.SpawnChild(t, "outbox put", t.environment()...)
-		said, err := child.ReadLine(atOnce)
+		said, err := child.ReadLine(testenv.Hang)
 		if err != nil || said != "<nil>" {
 			t.Fatal(said, err)
 		}

@@ -12,7 +12,6 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/cacheaside/cacheaside"
-	"github.com/cacheaside/cacheaside/internal/testenv"
 )
 
 // staleness is for how long a race has others read what is stale, once the write was committed (or may have been).
@@ -36,7 +35,7 @@ var columns = []column{
 	{name: "Async", level: Async},
 	{name: "Inline", level: Inline},
 	{name: "Outbox", level: Outbox},
-	{name: "Outbox, DoubleDelete", level: Outbox, double: 200 * time.Millisecond},
+	{name: "Outbox, DoubleDelete", level: Outbox, double: 10 * time.Millisecond},
 	{name: "Strict", level: Strict},
 	{name: "WriteThrough", level: Strict, through: true},
 }
@@ -154,7 +153,7 @@ var races = []struct {
 		return r.end(before)
 	}},
 	{"the connection is lost during COMMIT, which is carried out later", func(r *run) staleness {
-		r.onCommit(testenv.Pass, func() { r.database.Hang(true) })
+		r.delayCommit()
 		is(r.t, r.write(), ErrUnknown)
 		r.stale() // so that it is cached
 		r.database.Hang(false)
@@ -171,7 +170,7 @@ func (x *world) impatient() *world {
 	o.Addr = x.redis.Addr
 	rdb := redis.NewClient(o)
 	x.t.Cleanup(func() { rdb.Close() })
-	y.cache = x.newCache(rdb, cacheaside.Options{RedisTimeout: 60 * time.Millisecond, ReadTimeout: 60 * time.Millisecond, MemoryBytes: -1, LeaseTTL: long})
+	y.cache = x.newCache(rdb, cacheaside.Options{RedisTimeout: 60 * time.Millisecond, ReadTimeout: 60 * time.Millisecond, MemoryBytes: -1})
 	y.rows = x.newLoader(y.cache, nil)
 	var err error
 	y.Writer, err = NewWriter(x.writes, y.cache, &Options{Queue: x.box, NoRelay: true, AsyncDelay: x.options.AsyncDelay})
@@ -183,9 +182,9 @@ func (x *world) impatient() *world {
 
 // TestRaces: who wins which race, as docs/consistency.md has it.
 func TestRaces(t *testing.T) {
-	x := start(t, setup{mariadb: true, proxied: true, dsn: "&readTimeout=300ms", cache: cacheaside.Options{LeaseTTL: long}})
+	x := start(t, setup{mariadb: true, proxied: true})
 	impatient := x.impatient()
-	x.onceMore = 300 * time.Millisecond
+	x.onceMore = 10 * time.Millisecond
 	var table strings.Builder
 	table.WriteString("| |")
 	for _, c := range columns {

@@ -3,22 +3,15 @@ package consistency
 import (
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
-	"github.com/jmoiron/sqlx"
-
 	"github.com/cacheaside/cacheaside"
 	"github.com/cacheaside/cacheaside/internal/testenv"
 )
-
-// relayPatience is for what should come at once.
-const relayPatience = 20 * time.Second
 
 // relayLive is a Cache of one process, with loaders of rows that all have the same value.
 type relayLive struct {
@@ -82,15 +75,6 @@ func (l *relayLive) relay(q Queue, o RelayOptions) *Relay {
 	return r
 }
 
-func relayUntil(t *testing.T, what string, is func() bool) {
-	t.Helper()
-	for began := time.Now(); !is(); time.Sleep(5 * time.Millisecond) {
-		if time.Since(began) > relayPatience {
-			t.Fatalf("not within %v: %s", relayPatience, what)
-		}
-	}
-}
-
 // Redis hangs while rows change, with keys, keys that are reloaded, and a whole loader in the queue: the caches of all processes forget them when it is back.
 func TestRelayLive(t *testing.T) {
 	r := testenv.SharedRedis(t)
@@ -124,16 +108,16 @@ func TestRelayLive(t *testing.T) {
 	if err := q.Put(t.Context(), items...); err != nil {
 		t.Fatal(err)
 	}
-	relayUntil(t, "an alert", func() bool { return alerts.Load() > 0 })
+	testenv.Eventually(t, "an alert", func() bool { return alerts.Load() > 0 })
 	r.Resume()
-	relayUntil(t, "the end of the queue", func() bool {
+	testenv.Eventually(t, "the end of the queue", func() bool {
 		d, err := q.Depth(t.Context())
 		return err == nil && d.Items == 0
 	})
 	for _, kind := range kinds {
 		for _, text := range texts {
 			if kind == "all" { // other processes learn of it within Options.MaxStaleness
-				relayUntil(t, "the new row", func() bool { return other.get(theirs[kind], text) == 1 })
+				testenv.Eventually(t, "the new row", func() bool { return other.get(theirs[kind], text) == 1 })
 			} else if got := other.get(theirs[kind], text); got != 1 {
 				t.Errorf("%s of %s is still %d", text, kind, got)
 			}
@@ -147,93 +131,5 @@ func TestRelayLive(t *testing.T) {
 	}
 	if n := loads["reload"].Load(); n < 2*int64(len(texts)) {
 		t.Errorf("%d loads of what was to be reloaded", n)
-	}
-}
-
-// watchedOutbox is a queue that knows who has what.
-type watchedOutbox struct {
-	*SQLOutbox
-	mu     *sync.Mutex
-	held   map[string]bool
-	shared *int
-}
-
-func (q watchedOutbox) Claim(ctx context.Context, most int, life time.Duration) ([]Item, error) {
-	items, err := q.SQLOutbox.Claim(ctx, most, life)
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	for _, item := range items {
-		if q.held[item.ID] {
-			*q.shared++
-		}
-		q.held[item.ID] = true
-	}
-	return items, err
-}
-
-func (q watchedOutbox) Done(ctx context.Context, items ...Item) error {
-	q.mu.Lock()
-	for _, item := range items {
-		delete(q.held, item.ID)
-	}
-	q.mu.Unlock()
-	return q.SQLOutbox.Done(ctx, items...)
-}
-
-// One, two and four relays empty an outbox: no item is with two of them, and together they are not slower.
-func TestRelaysShareAnOutbox(t *testing.T) {
-	r := testenv.SharedRedis(t)
-	n := 3000
-	if testenv.Accepting {
-		n = 30_000
-	}
-	db := sqlx.NewDb(testenv.SharedMariaDB(t).DB(t), "mysql")
-	var figures []string
-	var speeds []float64
-	for _, relays := range []int{1, 2, 4} {
-		t.Run(fmt.Sprint(relays), func(t *testing.T) {
-			o, err := NewSQLOutbox(db, MySQL, nil)
-			if err == nil {
-				err = o.CreateTable(t.Context())
-			}
-			if err != nil {
-				t.Fatal(err)
-			}
-			items := make([]Item, n)
-			for i := range items {
-				items[i] = Item{Key: relayKey(i)}
-			}
-			if err := o.Put(t.Context(), items...); err != nil {
-				t.Fatal(err)
-			}
-			q := watchedOutbox{o, new(sync.Mutex), map[string]bool{}, new(int)}
-			var all []*Relay
-			began := time.Now()
-			for range relays {
-				all = append(all, newRelayLive(t, r).relay(q, RelayOptions{}))
-			}
-			done := func() (sum int) {
-				for _, r := range all {
-					sum += int(r.Stats().Done)
-				}
-				return sum
-			}
-			for deadline := time.Now().Add(3 * relayPatience); done() < n; time.Sleep(5 * time.Millisecond) {
-				if time.Now().After(deadline) {
-					t.Fatalf("%d of %d done, by the first %+v", done(), n, all[0].Stats())
-				}
-			}
-			speeds = append(speeds, float64(n)/time.Since(began).Seconds())
-			figures = append(figures, fmt.Sprintf("%d: %.0f items/s", relays, speeds[len(speeds)-1]))
-			q.mu.Lock()
-			defer q.mu.Unlock()
-			if *q.shared > 0 || done() != n {
-				t.Errorf("%d items were with two, %d of %d done", *q.shared, done(), n)
-			}
-		})
-	}
-	t.Logf("relays, MariaDB and Redis on the same cores: %s", strings.Join(figures, ", "))
-	if testenv.Accepting && len(speeds) == 3 && (speeds[1] < 0.8*speeds[0] || speeds[2] < 0.8*speeds[0]) {
-		t.Errorf("more relays do less: %v", figures)
 	}
 }

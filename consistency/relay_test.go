@@ -651,11 +651,12 @@ func TestRelaySlow(t *testing.T) {
 
 // More relays do more, and no key is done by two.
 func TestRelaysTogether(t *testing.T) {
+	const items = 4 * batch
 	took := map[int]time.Duration{}
 	for _, n := range []int{1, 2, 4} {
 		inStation(t, nil, func(s *station) {
 			s.cache.takes = 100 * time.Millisecond
-			for n := range 8000 {
+			for n := range items {
 				s.put(Item{Key: relayKey(n)})
 			}
 			for range n {
@@ -663,7 +664,7 @@ func TestRelaysTogether(t *testing.T) {
 			}
 			took[n] = s.drained(time.Hour)
 			calls, asked, _ := s.cache.take()
-			if s.cache.shared > 0 || asked != 8000 {
+			if s.cache.shared > 0 || asked != items {
 				s.Errorf("%d relays: %d keys in %d calls, %d times a key was with two", n, asked, calls, s.cache.shared)
 			}
 		})

@@ -24,7 +24,7 @@ import (
 	"github.com/cacheaside/cacheaside/internal/testenv"
 )
 
-var relaysItems = flag.Int("relays.items", 0, "of TestRelays; 0: 3,000, and 40,000 with CACHEASIDE_ACCEPT")
+var relaysItems = flag.Int("relays.items", 0, "of TestRelays; 0: 1,500, and 40,000 with CACHEASIDE_ACCEPT")
 
 func init() { testenv.RegisterChild("relays", relaysChild) }
 
@@ -33,9 +33,9 @@ func TestRelays(t *testing.T) {
 	r := testenv.StartRedis(t)
 	m := testenv.SharedMariaDB(t)
 	durable(t, m)
-	n, rounds, alone := cmp.Or(*relaysItems, 3000), 1, []int{4}
+	n, rounds, alone, killed := cmp.Or(*relaysItems, 1500), 1, []int{2}, []int{3}
 	if testenv.Accepting {
-		n, rounds, alone = cmp.Or(*relaysItems, 40_000), 5, []int{1, 2, 4}
+		n, rounds, alone, killed = cmp.Or(*relaysItems, 40_000), 5, []int{1, 2, 4}, []int{2, 4}
 	}
 	rates := map[int][]float64{}
 	for range rounds { // side by side, as the machine may be busy with something else now and then
@@ -52,7 +52,7 @@ func TestRelays(t *testing.T) {
 	if one := rates[1]; testenv.Accepting && (rates[2][rounds/2] < 0.8*one[rounds/2] || rates[4][rounds/2] < 0.8*one[rounds/2]) {
 		t.Error("more relays do less")
 	}
-	for _, relays := range []int{2, 4} {
+	for _, relays := range killed {
 		newRelays(t, r, m, n, relays, true).run()
 	}
 }
@@ -85,10 +85,7 @@ func newRelays(t *testing.T, r *testenv.Redis, m *testenv.MariaDB, items, n int,
 	}
 	x.check(x.queue.Put(t.Context(), all...))
 	for i := range n {
-		w := killWorld{Redis: r.Addr, DSN: m.DSN(t), Who: i, Claim: 30 * time.Second}
-		if kill {
-			w.Claim = 2 * time.Second // so that what it had is soon done
-		}
+		w := killWorld{Redis: r.Addr, DSN: m.DSN(t), Who: i}
 		if kill && i == 0 {
 			w.Nth = 1 + items/500/n/4
 		}
@@ -102,19 +99,33 @@ func newRelays(t *testing.T, r *testenv.Redis, m *testenv.MariaDB, items, n int,
 // run answers how many items were done in a second.
 func (x *relays) run() float64 {
 	for _, c := range x.children {
-		for c.ready.Load() == 0 {
-			time.Sleep(time.Millisecond)
-		}
+		testenv.Eventually(x.t, "a relay is ready", func() bool { return c.ready.Load() > 0 })
 	}
 	began := time.Now()
+	var dying []string // what those have said that are killed
 	for _, c := range x.children {
 		fmt.Fprintln(c.Stdin, "go")
-		for end := time.Now().Add(patience); c.Nth > 0 && len(c.lines) == 0 && time.Now().Before(end); { // it is to have something when it is killed
-			time.Sleep(time.Millisecond)
+		if c.Nth > 0 { // it is to have something when it is killed
+			dying = append(dying, testenv.Receive(x.t, "the first relay", c.lines))
 		}
 	}
-	for end := time.Now().Add(2 * time.Minute); x.left() > 0; time.Sleep(20 * time.Millisecond) {
-		if time.Now().After(end) {
+	for _, c := range x.children {
+		for c.Nth > 0 {
+			line := testenv.Receive(x.t, "the end of the relay that is killed", c.lines)
+			if line == "" {
+				break
+			}
+			dying = append(dying, line)
+		}
+	}
+	for _, line := range dying { // the time of what it had claimed has come
+		if claim, ok := strings.CutPrefix(line, "claim "); ok {
+			_, err := x.db.Exec("UPDATE cacheaside_outbox SET due = was_due WHERE claim = ?", claim)
+			x.check(err)
+		}
+	}
+	for began := time.Now(); x.left() > 0; time.Sleep(20 * time.Millisecond) {
+		if time.Since(began) > 2*testenv.Hang {
 			x.t.Fatalf("%d items are still to be done", x.left())
 		}
 	}
@@ -122,6 +133,11 @@ func (x *relays) run() float64 {
 	shares, killed, at := make([]int, len(x.children)), 0, int64(0)
 	for i, c := range x.children {
 		c.Stdin.Close()
+		if c.Nth > 0 {
+			for _, line := range dying {
+				last = max(last, x.note(i, line))
+			}
+		}
 		for line := range c.lines {
 			last = max(last, x.note(i, line))
 		}
@@ -152,9 +168,12 @@ func (x *relays) left() int {
 	return d.Items
 }
 
-// note understands a line of a child: when it began, and when it ended, what.
+// note understands a line of a child: when it began, and when it ended, what; or what it calls a claim.
 func (x *relays) note(relay int, line string) (at int64) {
 	what, rest, _ := strings.Cut(line, " ")
+	if what == "claim" {
+		return 0
+	}
 	when, keys, _ := strings.Cut(rest, " ")
 	at, err := strconv.ParseInt(when, 10, 64)
 	if err != nil {
@@ -226,7 +245,7 @@ func relaysChild() {
 	w := killedWorld()
 	defer w.close()
 	w.rdb.AddHook(&tellingHook{w: bufio.NewWriterSize(os.Stdout, 1<<16), die: w.Nth})
-	cache, err := cacheaside.New(w.rdb, &cacheaside.Options{MemoryBytes: -1, RedisTimeout: 10 * time.Second})
+	cache, err := cacheaside.New(w.rdb, &cacheaside.Options{MemoryBytes: -1, RedisTimeout: testenv.Hang})
 	if err != nil {
 		panic(err)
 	}
@@ -235,7 +254,7 @@ func relaysChild() {
 	if err != nil {
 		panic(err)
 	}
-	r, err := NewRelay(cache, box, &RelayOptions{Poll: 20 * time.Millisecond, ClaimFor: w.Claim, Logger: slog.New(slog.DiscardHandler)})
+	r, err := NewRelay(cache, tellingOutbox{box}, &RelayOptions{Poll: 20 * time.Millisecond, ClaimFor: time.Hour, Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		panic(err)
 	}
@@ -252,6 +271,17 @@ func relaysChild() {
 	if err := r.Run(ctx); err != nil {
 		panic(err)
 	}
+}
+
+// tellingOutbox tells what its claims are called.
+type tellingOutbox struct{ *SQLOutbox }
+
+func (o tellingOutbox) Claim(ctx context.Context, most int, life time.Duration) ([]Item, error) {
+	items, err := o.SQLOutbox.Claim(ctx, most, life)
+	if len(items) > 0 {
+		fmt.Println("claim", items[0].Claim)
+	}
+	return items, err
 }
 
 // tellingHook tells of each pipeline of deletes when it begins, and when it has ended. It kills the process after the die-th, unless that is 0.

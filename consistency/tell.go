@@ -182,7 +182,7 @@ func (c *core) skips() bool {
 		return false
 	}
 	now := time.Now()
-	return now.Sub(*last) < outFor || !c.out.CompareAndSwap(last, &now)
+	return now.Sub(*last) < c.outFor || !c.out.CompareAndSwap(last, &now)
 }
 
 // forget has the memory of this process forget the keys, which an invalidation does also where it cannot reach Redis, and does not try to reach it.

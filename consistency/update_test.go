@@ -97,7 +97,7 @@ func (x *world) nothing(level Level) {
 
 // TestEndedByWrite: a function that ends the transaction by itself, against the rules, leaves nothing stale.
 func TestEndedByWrite(t *testing.T) {
-	x := start(t, setup{cache: cacheaside.Options{LeaseTTL: long}})
+	x := start(t, setup{})
 	for name, end := range map[string]func(tx *sqlx.Tx) error{
 		"committed":          func(tx *sqlx.Tx) error { return tx.Commit() },
 		"committed, error":   func(tx *sqlx.Tx) error { return errors.Join(tx.Commit(), errOwn) },

@@ -1,14 +1,18 @@
 package consistency
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"errors"
+	"net"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/go-sql-driver/mysql"
 	"github.com/jmoiron/sqlx"
 	"github.com/redis/go-redis/v9"
 
@@ -16,11 +20,8 @@ import (
 	"github.com/cacheaside/cacheaside/internal/testenv"
 )
 
-// patience is for what should come at once.
-const patience = 20 * time.Second
-
-// long is the life of a hold that does not end by itself.
-const long = 30 * time.Second
+// long is the life of a lease, and of a hold, that does not end in a test: the longest.
+const long = time.Minute
 
 // Row 1 in Redis.
 const (
@@ -37,10 +38,9 @@ type setup struct {
 	relay    bool                           // the Writer has one
 	mariadb  bool                           // the database is that, else SQLite
 	proxied  bool                           // the Writer reaches it by a proxy
-	dsn      string                         // added to the Writer's
 	direct   bool                           // the Writer reaches Redis without a proxy, by a client with the settings that are recommended
 	inMemory bool                           // the queue is, also where it need not be
-	cache    cacheaside.Options             // of the writing process; zero time-outs are patient ones
+	cache    cacheaside.Options             // of the writing process; zero time-outs, and lives, are patient ones
 	filter   func(*world) cacheaside.Filter // of the loaders
 }
 
@@ -52,9 +52,11 @@ type world struct {
 	writes   *sqlx.DB       // the Writer's
 	admin    *sqlx.DB       // past the proxy
 	database *testenv.Proxy // of the Writer, if it is proxied
+	dialed   *connections   // of the Writer to that
 	redis    *testenv.Proxy // of the process that writes
 	box      *SQLOutbox     // in any case
 	cache    *cacheaside.Cache
+	relaying *cacheaside.Cache               // of relays: it is patient
 	rows     *cacheaside.Loader[int, string] // of the process that writes
 	before   Stats
 	other    *cacheaside.Loader[int, string] // of another, without memory
@@ -70,9 +72,13 @@ func start(t testing.TB, s setup) *world {
 		x.admin = sqlx.NewDb(m.DB(t), "mysql")
 		x.writes = x.admin
 		if s.proxied {
-			x.database = testenv.NewProxy(t, m.Addr)
-			db, err := sql.Open("mysql", strings.Replace(m.DSN(t), m.Addr, x.database.Addr, 1)+s.dsn)
+			x.database, x.dialed = testenv.NewProxy(t, m.Addr), &connections{}
+			c, err := mysql.ParseDSN(strings.Replace(m.DSN(t), m.Addr, x.database.Addr, 1))
 			x.check(err)
+			c.DialFunc = x.dialed.dial
+			connector, err := mysql.NewConnector(c)
+			x.check(err)
+			db := sql.OpenDB(connector)
 			t.Cleanup(func() { db.Close() })
 			x.writes = sqlx.NewDb(db, "mysql")
 		}
@@ -94,12 +100,16 @@ func start(t testing.TB, s setup) *world {
 	rdb := redis.NewClient(o)
 	t.Cleanup(func() { rdb.Close() })
 	x.cache = x.newCache(rdb, s.cache)
+	x.relaying = x.cache
+	if s.cache.RedisTimeout > 0 && s.cache.MemoryBytes < 0 {
+		x.relaying = x.newCache(x.server.Client(t), cacheaside.Options{MemoryBytes: -1})
+	}
 	var lo cacheaside.LoaderOptions
 	if s.filter != nil {
 		lo.Filter = s.filter(x)
 	}
 	x.rows = x.newLoader(x.cache, &lo)
-	x.other = x.newLoader(x.newCache(x.server.Client(t), cacheaside.Options{MemoryBytes: -1, LeaseTTL: s.cache.LeaseTTL}), &lo)
+	x.other = x.newLoader(x.newCache(x.server.Client(t), cacheaside.Options{MemoryBytes: -1}), &lo)
 	if s.Queue == nil && !s.inMemory {
 		s.Queue = x.box
 	}
@@ -118,8 +128,9 @@ func start(t testing.TB, s setup) *world {
 func (x *world) newCache(rdb redis.UniversalClient, o cacheaside.Options) *cacheaside.Cache {
 	x.t.Helper()
 	if o.RedisTimeout == 0 {
-		o.RedisTimeout, o.ReadTimeout = 10*time.Second, 10*time.Second
+		o.RedisTimeout, o.ReadTimeout = testenv.Hang, testenv.Hang
 	}
+	o.LeaseTTL = cmp.Or(o.LeaseTTL, long)
 	o.StrictWrites = true
 	c, err := cacheaside.New(rdb, &o)
 	x.check(err)
@@ -254,7 +265,7 @@ func (x *world) intents() (n int) {
 // relays has a relay work until f.
 func (x *world) relays(what string, f func() bool) {
 	x.t.Helper()
-	r, err := NewRelay(x.cache, x.options.Queue, &RelayOptions{Poll: 10 * time.Millisecond})
+	r, err := NewRelay(x.relaying, x.options.Queue, &RelayOptions{Poll: 10 * time.Millisecond})
 	x.check(err)
 	ctx, stop := context.WithCancel(x.t.Context())
 	done := make(chan struct{})
@@ -266,11 +277,33 @@ func (x *world) relays(what string, f func() bool) {
 
 func (x *world) eventually(what string, f func() bool) {
 	x.t.Helper()
-	for end := time.Now().Add(patience); !f(); time.Sleep(5 * time.Millisecond) {
-		if time.Now().After(end) {
-			x.t.Fatalf("not in %v: %s", patience, what)
-		}
+	testenv.Eventually(x.t, what, f)
+}
+
+// connections are those of a client, so that a test can end them on its side.
+type connections struct {
+	mu  sync.Mutex
+	all []net.Conn
+}
+
+func (c *connections) dial(ctx context.Context, network, address string) (net.Conn, error) {
+	conn, err := new(net.Dialer).DialContext(ctx, network, address)
+	if err == nil {
+		c.mu.Lock()
+		c.all = append(c.all, conn)
+		c.mu.Unlock()
 	}
+	return conn, err
+}
+
+// close has the client give up: what it has sent is still on its way.
+func (c *connections) close() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, conn := range c.all {
+		conn.Close()
+	}
+	c.all = nil
 }
 
 // is fails unless err is what is wanted; nil: none.

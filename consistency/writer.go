@@ -41,6 +41,7 @@ type core struct {
 	options         Options
 	outbox          transactional // nil: there is none
 	grace, onceMore time.Duration
+	outFor          time.Duration
 	remover         *remover // of what is done of it
 	counters
 
@@ -68,7 +69,7 @@ func NewWriter(db *sqlx.DB, cache *cacheaside.Cache, options *Options) (*Writer,
 	case cache == nil:
 		return nil, errors.New("consistency: the cache is nil")
 	}
-	c := &core{db: db, cache: cache, options: o, outbox: o.outbox(), grace: grace, onceMore: onceMore, stopRelay: func() {}}
+	c := &core{db: db, cache: cache, options: o, outbox: o.outbox(), grace: grace, onceMore: onceMore, outFor: outFor, stopRelay: func() {}}
 	if !o.NoRelay {
 		relay, err := NewRelay(cache, o.Queue, o.Relay)
 		if err != nil {

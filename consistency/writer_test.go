@@ -12,6 +12,7 @@ import (
 	"github.com/jmoiron/sqlx"
 
 	"github.com/cacheaside/cacheaside"
+	"github.com/cacheaside/cacheaside/internal/testenv"
 )
 
 // TestClose: it waits for what is under way, has the outbox forget what is done, and leaves nothing behind; what is in a queue in memory is lost, and said.
@@ -131,9 +132,12 @@ func TestNoConnection(t *testing.T) {
 	x.check(err)
 	defer c.Close()
 	for _, level := range levels {
-		ctx, stop := context.WithTimeout(t.Context(), 50*time.Millisecond)
-		defer stop()
-		is(t, x.At(level).Update(ctx, set(1, "new"), x.rows.Key(1)), context.DeadlineExceeded)
+		ctx, stop := context.WithCancel(t.Context())
+		before, updated := x.writes.Stats().WaitCount, make(chan error, 1)
+		go func() { updated <- x.At(level).Update(ctx, set(1, "new"), x.rows.Key(1)) }()
+		x.eventually("it waits for a connection", func() bool { return x.writes.Stats().WaitCount > before })
+		stop()
+		is(t, testenv.Receive(t, "the end of the write", updated), context.Canceled)
 		x.nothingHeld()
 	}
 }

@@ -6,8 +6,6 @@ import (
 	"testing"
 
 	"github.com/jmoiron/sqlx"
-
-	"github.com/cacheaside/cacheaside"
 )
 
 // through is a write for WriteThrough.
@@ -131,7 +129,7 @@ func TestWriteThroughBehind(t *testing.T) {
 
 // TestWriteThroughUnknown: nothing is stored of a write of which it is not known whether it was committed.
 func TestWriteThroughUnknown(t *testing.T) {
-	x := start(t, setup{mariadb: true, proxied: true, cache: cacheaside.Options{LeaseTTL: long}})
+	x := start(t, setup{mariadb: true, proxied: true})
 	x.knows()
 	x.onCommit(-1, nil)
 	is(t, WriteThrough(t.Context(), x.Writer, x.rows, 1, through(1, "new")), ErrUnknown)

@@ -31,7 +31,7 @@ type side struct {
 
 func newSide(t testing.TB, redisAddr, natsURL, dbFile string, options consistency.Options) *side {
 	t.Helper()
-	db, err := sqlx.Open("sqlite", "file:"+dbFile+"?_pragma=busy_timeout(20000)&_pragma=journal_mode(WAL)&_txlock=immediate")
+	db, err := sqlx.Open("sqlite", "file:"+dbFile+"?_pragma=busy_timeout(60000)&_pragma=journal_mode(WAL)&_txlock=immediate")
 	check(t, err)
 	rdb := redis.NewClient(&redis.Options{Addr: redisAddr, ContextTimeoutEnabled: true, ReadTimeout: 100 * time.Millisecond, DialTimeout: 100 * time.Millisecond, MaxRetries: -1})
 	cache, err := cacheaside.New(rdb, nil)
@@ -40,7 +40,7 @@ func newSide(t testing.TB, redisAddr, natsURL, dbFile string, options consistenc
 		return value, db.GetContext(ctx, &value, "SELECT value FROM users WHERE id = ?", id)
 	}, &cacheaside.LoaderOptions{TTL: time.Hour})
 	check(t, err)
-	options.Queue = open(t, natsPublisher(t, natsURL), push(t, natsURL, time.Second), topic, 1)
+	options.Queue = open(t, natsPublisher(t, natsURL), push(t, natsURL, 5*time.Second), topic, 1)
 	options.Level = consistency.Inline
 	w, err := consistency.NewWriter(db, cache, &options)
 	check(t, err)
@@ -120,7 +120,7 @@ func TestKilled(t *testing.T) {
 			fmt.Fprintln(c.Stdin, id, 1)
 		}
 		for range die {
-			line, err := c.ReadLine(20 * time.Second)
+			line, err := c.ReadLine(testenv.Hang)
 			check(t, err)
 			var id, value int
 			if _, err := fmt.Sscanf(line, "written %d %d", &id, &value); err != nil {
@@ -137,7 +137,7 @@ func TestKilled(t *testing.T) {
 	store.Resume()
 	relay := newSide(t, store.Addr, server.URL, file, consistency.Options{})
 	stale := written
-	for deadline := time.Now().Add(60 * time.Second); len(stale) > 0 && time.Now().Before(deadline); time.Sleep(50 * time.Millisecond) {
+	for deadline := time.Now().Add(2 * testenv.Hang); len(stale) > 0 && time.Now().Before(deadline); time.Sleep(50 * time.Millisecond) {
 		var still []int
 		for _, id := range stale {
 			if value, err := relay.users.Get(t.Context(), id); err != nil || value != 1 {

@@ -138,7 +138,7 @@ func open(t testing.TB, p message.Publisher, s message.Subscriber, topic string,
 func TestNATS(t *testing.T) {
 	server := testenv.StartNATS(t)
 	queuetest.Run(t, queuetest.Backend{Unordered: true, NoDepth: true, ByDelivery: true, AtOnce: slots, New: func(t testing.TB, n int) []consistency.Queue {
-		return same(listening(t, open(t, natsPublisher(t, server.URL), newPull(t, server.URL, 30*time.Second), watermill.NewShortUUID(), slots)), n)
+		return same(listening(t, open(t, natsPublisher(t, server.URL), newPull(t, server.URL, 10*time.Minute), watermill.NewShortUUID(), slots)), n)
 	}})
 }
 
@@ -146,7 +146,7 @@ func TestNATS(t *testing.T) {
 func listening(t testing.TB, q *watermillqueue.Queue) *watermillqueue.Queue {
 	t.Helper()
 	check(t, q.Put(t.Context(), consistency.Item{Key: cacheaside.Key{Loader: "first"}}))
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), testenv.Hang)
 	defer cancel()
 	for {
 		q.Wait(ctx)

@@ -16,6 +16,7 @@ import (
 	"github.com/cacheaside/cacheaside/consistency"
 	"github.com/cacheaside/cacheaside/consistency/watermillqueue"
 	"github.com/cacheaside/cacheaside/internal/queuetest"
+	"github.com/cacheaside/cacheaside/internal/testenv"
 )
 
 func TestChannel(t *testing.T) {
@@ -255,7 +256,7 @@ func TestHeldIsBounded(t *testing.T) {
 	}
 	check(t, q.Put(t.Context(), items...))
 	seen := map[string]bool{}
-	for deadline := time.Now().Add(20 * time.Second); len(seen) < len(items); time.Sleep(time.Millisecond) {
+	for deadline := time.Now().Add(testenv.Hang); len(seen) < len(items); time.Sleep(time.Millisecond) {
 		d, err := q.Depth(t.Context())
 		check(t, err)
 		if d.Items > 10_000 {

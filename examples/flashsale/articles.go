@@ -16,10 +16,9 @@ import (
 // lockFunc waits until ctx ends for the lock, and returns how it is released.
 type lockFunc func(ctx context.Context) (release func(), err error)
 
-const (
-	key = "sale"
-	ttl = 500 * time.Millisecond // of the locks that have one
-)
+const key = "sale"
+
+var ttl = 500 * time.Millisecond // of the locks that have one; a variable for tests
 
 // poll tries until it succeeds.
 func poll(ctx context.Context, try func() bool) error {

@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"errors"
-	"time"
 
 	"github.com/cacheaside/cacheaside/lock"
 )
@@ -45,7 +44,7 @@ func withRedlock(p *process) (sellFunc, error) {
 }
 
 func withLocker(p *process, open func(*lock.LockerOptions) (*lock.Locker, error)) (sellFunc, error) {
-	locker, err := open(&lock.LockerOptions{TTL: ttl, Timeout: 100 * time.Millisecond})
+	locker, err := open(&lock.LockerOptions{TTL: ttl, Timeout: ttl / 5})
 	if err != nil {
 		return nil, err
 	}
@@ -62,7 +61,7 @@ func withLocker(p *process, open func(*lock.LockerOptions) (*lock.Locker, error)
 
 // withSegments divides the stock: who finds a segment empty goes to the next.
 func withSegments(p *process) (sellFunc, error) {
-	locker, err := lock.NewRedis(p.rdb, &lock.LockerOptions{TTL: ttl, Timeout: 100 * time.Millisecond})
+	locker, err := lock.NewRedis(p.rdb, &lock.LockerOptions{TTL: ttl, Timeout: ttl / 5})
 	if err != nil {
 		return nil, err
 	}

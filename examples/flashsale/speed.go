@@ -42,9 +42,14 @@ func (m *measurement) run(ctx context.Context, p *process, segments *lock.Segmen
 	began := time.Now()
 	var mu sync.Mutex
 	var all sync.WaitGroup
+	none := func() bool {
+		mu.Lock()
+		defer mu.Unlock()
+		return r.Bought == 0
+	}
 	for range m.Buyers {
 		all.Go(func() {
-			for time.Since(began) < m.For && ctx.Err() == nil {
+			for (time.Since(began) < m.For || none()) && ctx.Err() == nil {
 				if m.buy(ctx, p, segments) != nil {
 					continue
 				}

@@ -25,6 +25,12 @@ func (m *moments) forget() {
 	m.at = nil
 }
 
+func (m *moments) none() bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return len(m.at) == 0
+}
+
 // most is the largest number of moments within any such window.
 func (m *moments) most(window time.Duration) (n int64) {
 	m.mu.Lock()

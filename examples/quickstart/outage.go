@@ -25,7 +25,7 @@ func outage(ctx context.Context, f *fleet, ids []int64) (failure, error) {
 		}
 		return f.db.product(ctx, id)
 	}
-	failed := func(shops []catalog) (int64, error) {
+	failed := func(shops []catalog, least int64) (int64, error) {
 		down.Store(false)
 		err := together(ctx, f.goroutines, products, new(atomic.Int64), func(ctx context.Context, i int) error {
 			_, err := shops[i%len(shops)].product(ctx, ids[i])
@@ -37,7 +37,7 @@ func outage(ctx context.Context, f *fleet, ids []int64) (failure, error) {
 		down.Store(true)
 		defer down.Store(false)
 		var errs atomic.Int64
-		for end := time.Now().Add(ttl + away); time.Now().Before(end); {
+		for end := time.Now().Add(ttl + away); time.Now().Before(end) || errs.Load() < least; {
 			err := together(ctx, f.goroutines, products, new(atomic.Int64), func(ctx context.Context, i int) error {
 				_, err := shops[i%len(shops)].product(ctx, ids[i])
 				if errors.Is(err, errDown) || errors.Is(err, cacheaside.ErrLoadFailed) || errors.Is(err, cacheaside.ErrUnavailable) {
@@ -63,9 +63,9 @@ func outage(ctx context.Context, f *fleet, ids []int64) (failure, error) {
 	if err != nil {
 		return out, err
 	}
-	if out.without, err = failed(catalogs(f.naive("stock", load, ttl))); err != nil {
+	if out.without, err = failed(catalogs(f.naive("stock", load, ttl)), 1); err != nil {
 		return out, err
 	}
-	out.with, err = failed(catalogs(shops))
+	out.with, err = failed(catalogs(shops), 0)
 	return out, err
 }

@@ -50,7 +50,7 @@ func inconsistency(ctx context.Context, f *fleet, ids []int64) (failure, error) 
 		words: "A reader loads the old price; a writer changes it and clears the cache; then the reader stores " +
 			"what it has. It would be sold at the old price for as long as the TTL lasts."}
 	// Without the memory tier Invalidate holds in every process at once, and not only in the one that calls it.
-	shops, err := f.cached("price", g.load, &cacheaside.LoaderOptions{MemoryTTL: -1})
+	shops, err := f.cached("price", g.load, &cacheaside.LoaderOptions{MemoryTTL: -1, LoadTimeout: time.Minute})
 	if err != nil {
 		return out, err
 	}

@@ -62,7 +62,7 @@ func (f *fleet) filtered(ctx context.Context, name string, load loadFunc) (shops
 		}
 	}
 	for i, cache := range f.caches {
-		filter, err := bloom.NewRedis(f.clients[i], name, 20_000, 0.01, &bloom.Options{Prefix: f.server.prefix, Timeout: 5 * time.Second})
+		filter, err := bloom.NewRedis(f.clients[i], name, 20_000, 0.01, &bloom.Options{Prefix: f.server.prefix, Timeout: time.Minute})
 		if err != nil {
 			return nil, closeFilters, err
 		}

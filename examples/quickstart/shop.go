@@ -21,8 +21,8 @@ func newCache(rdb *redis.Client, prefix string) (*cacheaside.Cache, error) {
 		Prefix: prefix,
 
 		// Here all processes, Redis and the database share one machine; elsewhere the defaults are better.
-		RedisTimeout: 5 * time.Second,
-		LeaseTTL:     10 * time.Second,
+		RedisTimeout: time.Minute,
+		LeaseTTL:     time.Minute,
 
 		Logger: slog.New(slog.DiscardHandler), // which would tell, between the tables, that Redis is emptied
 	})

@@ -14,7 +14,10 @@ import (
 	"github.com/cacheaside/cacheaside/internal/testenv"
 )
 
-func TestMain(m *testing.M) { testenv.Main(m) }
+func TestMain(m *testing.M) {
+	patience = time.Minute
+	testenv.Main(m)
+}
 
 const account = `1. At the start the whitelist is built, and the 100 most popular products are warmed.
    => SQL queries: 2, rows asked for: 100, answers from memory or Redis: 0, turned away: 0
@@ -143,11 +146,7 @@ func TestRenameWhileRedisFails(t *testing.T) {
 		t.Error("a product was created that others do not see")
 	}
 	server.SetError("")
-	for began := time.Now(); name() != "Torch"; time.Sleep(10 * time.Millisecond) {
-		if time.Since(began) > 30*time.Second {
-			t.Fatal("the cache does not follow")
-		}
-	}
+	testenv.Eventually(t, "the cache follows", func() bool { return name() == "Torch" })
 }
 
 func TestErrors(t *testing.T) {

@@ -26,6 +26,9 @@ type process struct {
 	stop      func()
 }
 
+// patience is Redis' time-out, the life of a lease, and the time for which a failed load is remembered: 0, for the defaults. The tests, which count, have more of it, for machines that are busy.
+var patience time.Duration
+
 func start(rdb redis.UniversalClient, db *sqlx.DB, dialect consistency.Dialect, prefix string) (p *process, err error) {
 	p = &process{}
 	defer func() {
@@ -33,7 +36,7 @@ func start(rdb redis.UniversalClient, db *sqlx.DB, dialect consistency.Dialect, 
 			err = errors.Join(err, p.Close())
 		}
 	}()
-	if p.cache, err = cacheaside.New(rdb, &cacheaside.Options{Prefix: prefix}); err != nil {
+	if p.cache, err = cacheaside.New(rdb, &cacheaside.Options{Prefix: prefix, RedisTimeout: patience, LeaseTTL: patience}); err != nil {
 		return p, err
 	}
 	outbox, err := consistency.NewSQLOutbox(db, dialect, nil)
@@ -45,7 +48,7 @@ func start(rdb redis.UniversalClient, db *sqlx.DB, dialect consistency.Dialect, 
 		return p, err
 	}
 	p.Products = &Products{writer: writer}
-	shared, err := bloom.NewRedis(rdb, "products", 1_000_000, 0.01, &bloom.Options{Prefix: prefix})
+	shared, err := bloom.NewRedis(rdb, "products", 1_000_000, 0.01, &bloom.Options{Prefix: prefix, Timeout: patience})
 	if err != nil {
 		return p, err
 	}

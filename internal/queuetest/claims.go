@@ -89,13 +89,16 @@ func lateLater(s *suite) {
 // lateAlone: if nobody else has claimed, who is late is heard: else a batch that takes longer than its claim would be done for ever.
 func lateAlone(s *suite) {
 	q := s.open()
-	s.check(q.Put(s.ctx(), item(1), item(2)))
-	late := s.claim(q, 2, short)
-	time.Sleep(short + clocks)
-	late[0].After = time.Hour
-	s.check(q.Later(s.ctx(), late[0]))
-	s.check(q.Done(s.ctx(), late[1]))
-	s.none(q, "done, or far back")
+	for n, finish := range []func(consistency.Item) error{
+		func(late consistency.Item) error { late.After = time.Hour; return q.Later(s.ctx(), late) },
+		func(late consistency.Item) error { return q.Done(s.ctx(), late) },
+	} {
+		s.check(q.Put(s.ctx(), item(n)))
+		late := s.one(q, short)
+		time.Sleep(short + clocks)
+		s.check(finish(late))
+		s.none(q, "done, or far back")
+	}
 	s.holds(q, 1)
 }
 

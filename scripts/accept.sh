@@ -4,12 +4,12 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 mkdir -p docs/accept bin
 trouble='^(TestEarlyRefreshProbability|TestHotKeyNeverExpires|TestExpiryStorm|TestFlushUnderLoad|TestRedisKilledUnderLoad|TestRedisHungUnderLoad|TestDatabaseFails|TestSlowDatabase)$'
-go test -c -o bin/accept.test .
+go test -c -tags accept -o bin/accept.test .
 # run ARGUMENTS: tests at full size, and of what they say the figures and the verdicts
 run() { CACHEASIDE_ACCEPT=1 CI=true ./bin/accept.test -test.v -test.count=1 -test.timeout 30m "$@" | grep -E '^ +[a-z_]+_test\.go:|^(---|===) (PASS|FAIL|SKIP)|^--- |^(PASS|FAIL)' | grep -v '^=== '; }
 # package PACKAGE TESTS: tests at full size of one of the packages
 package() {
-	(cd "$1" && go test -c -o "$OLDPWD/bin/package.test" . && CACHEASIDE_ACCEPT=1 CI=true "$OLDPWD/bin/package.test" -test.v -test.count=1 -test.timeout 30m -test.run "$2") |
+	(cd "$1" && go test -c -tags accept -o "$OLDPWD/bin/package.test" . && CACHEASIDE_ACCEPT=1 CI=true "$OLDPWD/bin/package.test" -test.v -test.count=1 -test.timeout 30m -test.run "$2") |
 		grep -E '^ +[a-z0-9_]+\.go:|^ *--- (PASS|FAIL|SKIP)|^(PASS|FAIL)' || failed=1
 }
 read_path() {
@@ -20,12 +20,12 @@ read_path() {
 	for _ in $(seq 10); do ./bin/accept.test -test.v -test.count=1 -test.run '^TestBreakdown$' | grep -o '20 runs.*'; done
 	echo
 	echo "== the decoders of entries and values and the encoding of keys: 10 million inputs, and fuzzed with an eye on coverage for half a minute each"
-	CACHEASIDE_ACCEPT=1 go test -v -count=1 -timeout 30m -run Millions ./internal/lease ./internal/keys ./internal/codec | grep -v '^=== '
+	CACHEASIDE_ACCEPT=1 go test -tags accept -v -count=1 -timeout 30m -run Millions ./internal/lease ./internal/keys ./internal/codec | grep -v '^=== '
 	make -s fuzz FUZZTIME=30s | grep -v 'gathering baseline' | awk '/elapsed/ {last = $0; next} {if (last) print last; last = ""; print}'
 }
 channel() {
 	echo "== 8 processes, 10,000 keys in memory, 200 writes a second, a minute"
-	(cd torture && SPREAD_TIME=60s GOWORK=off go test -count=1 -v -run TestSpread .) | grep -v '^=== '
+	(cd torture && SPREAD_TIME=60s GOWORK=off go test -tags accept -count=1 -v -run TestSpread .) | grep -v '^=== '
 }
 trouble() {
 	echo "== storms of expiry, a Redis that is emptied, killed or hangs, a database that fails or is slow: at full size, without the race detector"
@@ -36,7 +36,7 @@ speed() {
 	make -s bench | grep -A 20 '^benchmark'
 	echo
 	echo "== the overhead of an item in memory"
-	go test -v -count=1 -run TestOverhead ./internal/local | grep _test.go
+	go test -tags accept -v -count=1 -run TestOverhead ./internal/local | grep _test.go
 }
 locks() {
 	echo "== what a lock costs: alone, and when it is fought for"
@@ -52,6 +52,9 @@ locks() {
 	echo
 	echo "== the sale: 20 runs of each lock under its fault, and of one segment and ten"
 	package examples/flashsale '.'
+	echo
+	echo "== the four failures of the quickstart, without and with the library"
+	package examples/quickstart '^TestFailures$'
 	[ -z "${failed:-}" ]
 }
 filters() {
@@ -82,7 +85,7 @@ write_costs() {
 }
 writes() {
 	echo "== one, two and four claimers, then relays, on one outbox, and one of them killed; a deep queue"
-	package consistency '^(TestClaimersShare|TestRelays|TestDeepQueue)$'
+	package consistency '^(TestClaimersShare|TestRelays|TestDeepQueue|TestSQLOutbox)$'
 	echo
 	echo "== histories of 8 processes, 20 s, 5 seeds: Strict linearizable, Outbox by promise 2; and of holds alone"
 	package consistency '^TestHistory$'

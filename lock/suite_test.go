@@ -2,6 +2,7 @@ package lock_test
 
 import (
 	"testing"
+	"time"
 
 	"github.com/redis/go-redis/v9"
 
@@ -42,13 +43,17 @@ func TestRedis(t *testing.T) {
 }
 
 func TestLocal(t *testing.T) {
-	d := lock.NewLocalDriver()
-	locktest.Run(t, locktest.Backend{New: func(t testing.TB, o *lock.LockerOptions) *lock.Locker { return closed(t)(lock.New(d, o)) }})
+	locktest.RunInBubble(t, func(testing.TB) locktest.Backend {
+		d := lock.NewLocalDriver()
+		return locktest.Backend{New: func(t testing.TB, o *lock.LockerOptions) *lock.Locker { return closed(t)(lock.New(d, o)) }}
+	})
 }
 
 func TestEmbeddedRedis(t *testing.T) {
-	_, client := testenv.Mini(t)
-	locktest.Run(t, locktest.Backend{New: on(func(testing.TB) redis.UniversalClient { return client })})
+	locktest.RunInBubble(t, func(t testing.TB) locktest.Backend {
+		_, client := testenv.Mini(t)
+		return locktest.Backend{New: on(func(testing.TB) redis.UniversalClient { return client })}
+	})
 }
 
 func TestCluster(t *testing.T) {
@@ -59,6 +64,27 @@ func TestCluster(t *testing.T) {
 func TestSentinel(t *testing.T) {
 	s := testenv.SharedSentinel(t)
 	locktest.Run(t, locktest.Backend{New: on(func(t testing.TB) redis.UniversalClient { return s.Client(t) })})
+}
+
+// patient are options by which nothing is given up, or ends, as long as a test waits.
+func patient() *lock.LockerOptions {
+	return &lock.LockerOptions{TTL: 10 * time.Minute, Timeout: testenv.Hang / 2}
+}
+
+// quick are options for tests that await the end of a request: it is given up after the time-out. The lock itself lasts.
+func quick(timeout time.Duration) *lock.LockerOptions {
+	return &lock.LockerOptions{TTL: 10 * time.Minute, Timeout: timeout}
+}
+
+// inTheEnd acquires a lock by a locker whose time-outs are too short for a busy machine.
+func inTheEnd(t testing.TB, l *lock.Locker, name string, o *lock.Options) (lease *lock.Lease) {
+	t.Helper()
+	testenv.Eventually(t, "a lock", func() bool {
+		var err error
+		lease, err = l.Acquire(t.Context(), name, o)
+		return err == nil
+	})
+	return lease
 }
 
 func clientWith(t testing.TB, o *redis.Options) *redis.Client {

@@ -185,9 +185,9 @@ func TestTokensAreExact(t *testing.T) {
 	for i := range int64(5) {
 		lease := acquired(t, l, nil)
 		if lease.Token() != ahead+1+i {
-			t.Errorf("token %d after %d", lease.Token(), ahead+i)
+			t.Fatalf("token %d after %d", lease.Token(), ahead+i)
 		}
-		lease.Release()
+		want(t, "release", lease.Release(), nil)
 	}
 	if left := client.PTTL(t.Context(), "lock:{a}").Val(); left < time.Hour || left > time.Hour+2*time.Minute {
 		t.Errorf("forgotten in %v", left)

@@ -57,7 +57,6 @@ func TestSuite(t *testing.T) {
 			own.Root = "/suite"
 			return locker(t, z.Addr, own)
 		},
-		TTL: time.Second,
 	})
 }
 

@@ -33,7 +33,7 @@ var dsns = []string{
 
 func TestSettingsOfSessions(t *testing.T) {
 	eachParallel(t, func(t *testing.T, m *testenv.MariaDB, create maker) {
-		o := long
+		o := &lock.LockerOptions{TTL: 10 * time.Minute, Timeout: testenv.Hang / 4}
 		other := locker(t, create, m.DB(t), o)
 		base, _, _ := strings.Cut(m.DSN(t), "?")
 		var last int64

@@ -92,7 +92,8 @@ func (s *steps) look() error {
 // TestEachStepOfARebuild: wherever a rebuild is, what was added is found at once and from then on. So are, in the end, rows that were admitted meanwhile, and are committed when it is done.
 func TestEachStepOfARebuild(t *testing.T) {
 	pairs(t, func(t *testing.T, tapped, rdb redis.UniversalClient) {
-		f, stale, fresh := newFilter(t, tapped, 100_000), newFilter(t, rdb, 100_000), newFilter(t, rdb, 100_000)
+		capacity := uint64(sized(t, 100_000, 40_000)) // of four segments, or two
+		f, stale, fresh := newFilter(t, tapped, capacity), newFilter(t, rdb, capacity), newFilter(t, rdb, capacity)
 		built(t, fresh, numbered(20)...)
 		old, err := stale.fetch(t.Context(), time.Minute)
 		must(t, err)

@@ -28,6 +28,7 @@ func redlockOn(nodes []*testenv.Redis, lost *testenv.Proxy) func(t testing.TB, o
 }
 
 func TestRedlock(t *testing.T) {
+	t.Parallel()
 	nodes := testenv.FiveMasters(t)
 	t.Run("five", func(t *testing.T) {
 		t.Parallel()

@@ -28,9 +28,13 @@ func on(client func(t testing.TB) redis.UniversalClient) func(t testing.TB, o *l
 	return func(t testing.TB, o *lock.LockerOptions) *lock.Locker { return closed(t)(lock.NewRedis(client(t), o)) }
 }
 
+// The suites on real servers mostly wait, so they run beside each other, when all other tests, which may harm the servers, are over.
+
 func TestRedis(t *testing.T) {
+	t.Parallel()
 	r := testenv.SharedRedis(t)
 	t.Run("client that keeps deadlines", func(t *testing.T) {
+		t.Parallel()
 		locktest.Run(t, locktest.Backend{New: on(func(t testing.TB) redis.UniversalClient {
 			o := r.Options()
 			o.ContextTimeoutEnabled = true
@@ -38,7 +42,12 @@ func TestRedis(t *testing.T) {
 		})})
 	})
 	t.Run("client that does not", func(t *testing.T) {
-		locktest.Run(t, locktest.Backend{New: on(func(t testing.TB) redis.UniversalClient { return r.Client(t) })})
+		t.Parallel()
+		locktest.Run(t, locktest.Backend{New: func(t testing.TB, o *lock.LockerOptions) *lock.Locker {
+			own := *o
+			own.Prefix = "other:" // not the locks of the other suite
+			return closed(t)(lock.NewRedis(r.Client(t), &own))
+		}})
 	})
 }
 
@@ -57,11 +66,13 @@ func TestEmbeddedRedis(t *testing.T) {
 }
 
 func TestCluster(t *testing.T) {
+	t.Parallel()
 	c := testenv.SharedCluster(t)
 	locktest.Run(t, locktest.Backend{New: on(func(t testing.TB) redis.UniversalClient { return c.Client(t) })})
 }
 
 func TestSentinel(t *testing.T) {
+	t.Parallel()
 	s := testenv.SharedSentinel(t)
 	locktest.Run(t, locktest.Backend{New: on(func(t testing.TB) redis.UniversalClient { return s.Client(t) })})
 }

@@ -24,7 +24,7 @@ func TestACL(t *testing.T) {
 	r, err := NewReplica(f)
 	must(t, err)
 	defer r.Close()
-	until(t, "copied", func() bool { return r.Stats().Copied })
+	testenv.Eventually(t, "copied", func() bool { return r.Stats().Copied })
 	committed, err := r.Admit(ctx, []string{"new"})
 	must(t, err)
 	must(t, committed(ctx))

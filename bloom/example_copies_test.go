@@ -31,7 +31,7 @@ func ExampleNewReplica() {
 	defer cache.Close()
 	ctx := context.Background()
 
-	filter, err := bloom.NewRedis(rdb, "users", 1_000_000, 0.01, nil)
+	filter, err := bloom.NewRedis(rdb, "users", 1_000_000, 0.01, &bloom.Options{Timeout: 10 * time.Second}) // as a rule nil: this bears with a machine that is very busy
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -70,7 +70,7 @@ func ExampleNewShared() {
 	ctx := context.Background()
 	var processes []*bloom.Local
 	for range 2 {
-		filter, err := bloom.NewShared(rdb, "coupons", 1000, 0.01, nil)
+		filter, err := bloom.NewShared(rdb, "coupons", 1000, 0.01, &bloom.Options{Timeout: 10 * time.Second, MaxStaleness: time.Minute}) // as a rule nil: these bear with a machine that is very busy
 		if err != nil {
 			log.Fatal(err)
 		}
@@ -120,7 +120,7 @@ func ExampleRedis_Maintain() {
 	defer server.Close()
 	rdb := redis.NewClient(&redis.Options{Addr: server.Addr(), ContextTimeoutEnabled: true})
 	defer rdb.Close()
-	filter, err := bloom.NewRedis(rdb, "users", 1000, 0.01, nil)
+	filter, err := bloom.NewRedis(rdb, "users", 1000, 0.01, &bloom.Options{Timeout: 10 * time.Second}) // as a rule nil: this bears with a machine that is very busy
 	if err != nil {
 		log.Fatal(err)
 	}

@@ -6,6 +6,7 @@ import (
 	"database/sql"
 	"fmt"
 	"log"
+	"time"
 
 	"github.com/alicebob/miniredis/v2"
 	"github.com/redis/go-redis/v9"
@@ -46,7 +47,7 @@ func ExampleNewRedis() {
 	defer rdb.Close()
 	ctx := context.Background()
 
-	filter, err := bloom.NewRedis(rdb, "users", 1_000_000, 0.01, nil)
+	filter, err := bloom.NewRedis(rdb, "users", 1_000_000, 0.01, &bloom.Options{Timeout: 10 * time.Second}) // as a rule nil: this bears with a machine that is very busy
 	if err != nil {
 		log.Fatal(err)
 	}

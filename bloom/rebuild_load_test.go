@@ -158,7 +158,7 @@ func percentile(took []time.Duration, p float64) time.Duration {
 
 // TestRebuildUnderLoad: a rebuild from a table hides nothing, and, at a rate, disturbs those who read little.
 func TestRebuildUnderLoad(t *testing.T) {
-	n, keysASecond := int64(50_000), 0
+	n, keysASecond := int64(20_000), 0
 	if testenv.Accepting {
 		n, keysASecond = 5_000_000, 100_000
 	}

@@ -92,7 +92,8 @@ func (s *steps) look() error {
 // TestEachStepOfARebuild: wherever a rebuild is, what was added is found at once and from then on. So are, in the end, rows that were admitted meanwhile, and are committed when it is done.
 func TestEachStepOfARebuild(t *testing.T) {
 	pairs(t, func(t *testing.T, tapped, rdb redis.UniversalClient) {
-		f, stale, fresh := newFilter(t, tapped, 100_000), newFilter(t, rdb, 100_000), newFilter(t, rdb, 100_000)
+		capacity := uint64(sized(t, 100_000, 40_000)) // of four segments, or two
+		f, stale, fresh := newFilter(t, tapped, capacity), newFilter(t, rdb, capacity), newFilter(t, rdb, capacity)
 		built(t, fresh, numbered(20)...)
 		old, err := stale.fetch(t.Context(), time.Minute)
 		must(t, err)
@@ -137,7 +138,7 @@ func TestRebuildEndsAnywhere(t *testing.T) {
 		rows := append(numbered(100), "row")
 		resumed := 0
 		for at, reached := 1, false; !reached; at++ {
-			f, err := NewRedis(tapped, "users", 100_000, 0.01, &Options{Timeout: 5 * time.Second})
+			f, err := NewRedis(tapped, "users", 100_000, 0.01, &Options{Timeout: testenv.Hang / 2})
 			must(t, err)
 			ctx, cancel := context.WithCancelCause(t.Context())
 			mu.Lock()
@@ -254,7 +255,7 @@ func init() { testenv.RegisterChild("rebuild", rebuildInChild) }
 // rebuildInChild reads 100 keys, at 100 in a second, and adds them by twenties.
 func rebuildInChild() {
 	rdb := redis.NewClient(&redis.Options{Addr: os.Getenv("BLOOM_ADDR")})
-	f, err := NewRedis(rdb, "users", 100_000, 0.01, nil)
+	f, err := NewRedis(rdb, "users", 100_000, 0.01, &Options{Timeout: testenv.Hang / 2})
 	if err != nil {
 		panic(err)
 	}
@@ -276,7 +277,7 @@ func TestRebuildIsKilled(t *testing.T) {
 	built(t, f, numbered(50)...)
 	child := testenv.SpawnChild(t, "rebuild", "BLOOM_ADDR="+r.Addr)
 	for range 45 { // the first 40 are saved then
-		if _, err := child.ReadLine(time.Minute); err != nil {
+		if _, err := child.ReadLine(testenv.Hang); err != nil {
 			t.Fatal(err)
 		}
 	}

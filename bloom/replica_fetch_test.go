@@ -70,7 +70,7 @@ func staged(t *testing.T, act func(s *scene, f *Redis, g *generation, r func() *
 
 // heard waits until a replica has heard so many announcements.
 func heard(t *testing.T, r *Replica, n int64) {
-	until(t, "heard", func() bool { return r.Stats().Heard >= n })
+	testenv.Eventually(t, "heard", func() bool { return r.Stats().Heard >= n })
 }
 
 // What is added while the segments are being fetched is in the copy.
@@ -157,7 +157,7 @@ func TestReplicaSwaps(t *testing.T) {
 	if slices.Contains(during, false) {
 		t.Error(during)
 	}
-	until(t, "the next one", func() bool { return r.Stats().Copies == 2 })
+	testenv.Eventually(t, "the next one", func() bool { return r.Stats().Copies == 2 })
 	if c := r.serving.Load(); c.total() < 40_000 || !says(r, "a") || !says(r, "b") || says(r, "absent") || r.underway.Load() != nil {
 		t.Error("wrong bits")
 	}

@@ -26,21 +26,12 @@ func newReplica(t testing.TB, rdb redis.UniversalClient, options *Options) *Repl
 }
 
 // patient are options whose bound no test reaches.
-var patient = &Options{Timeout: 5 * time.Second, MaxStaleness: time.Minute}
-
-func until(t testing.TB, what string, f func() bool) {
-	t.Helper()
-	for began := time.Now(); !f(); time.Sleep(time.Millisecond) {
-		if time.Since(began) > 30*time.Second {
-			t.Fatalf("it has not come about: %s", what)
-		}
-	}
-}
+var patient = &Options{Timeout: testenv.Hang / 2, MaxStaleness: time.Minute}
 
 // copiedBy waits until a replica answers by itself.
 func copiedBy(t testing.TB, r *Replica) *copied {
 	t.Helper()
-	until(t, "copied", func() bool { return r.Stats().Copied })
+	testenv.Eventually(t, "copied", func() bool { return r.Stats().Copied })
 	return r.serving.Load()
 }
 
@@ -94,7 +85,7 @@ func TestReplica(t *testing.T) {
 		if n := found(); n < 1990 {
 			t.Errorf("%d keys are found", n)
 		}
-		until(t, "all are heard of", func() bool { return found() == len(keys) })
+		testenv.Eventually(t, "all are heard of", func() bool { return found() == len(keys) })
 		if maybe, err := r.MightContainMany(t.Context(), append(someKeys("absent", 1000), keys[0])); err != nil || !maybe[1000] || count(maybe) > 5 {
 			t.Errorf("%d absent keys are found, %v", count(maybe)-1, err)
 		}
@@ -191,7 +182,7 @@ func TestReplicaOfWhatIsLost(t *testing.T) {
 			t.Errorf("%d of %+v", lost, s)
 		}
 		built(t, f, "a", "b")
-		until(t, "whole", func() bool { s := r.Stats(); return s.Copied && s.LostCopied == 0 && s.Copies == 2 })
+		testenv.Eventually(t, "whole", func() bool { s := r.Stats(); return s.Copied && s.LostCopied == 0 && s.Copies == 2 })
 		if n := count(func() []bool { m, _ := r.MightContainMany(t.Context(), someKeys("absent", 400)); return m }()); n > 2 {
 			t.Errorf("%d are still lost", n)
 		}
@@ -202,13 +193,13 @@ func TestReplicaOfWhatIsLost(t *testing.T) {
 func TestReplicaWithoutACopy(t *testing.T) {
 	_, rdb := testenv.Mini(t)
 	f := newFilter(t, rdb, 1000)
-	r := newReplica(t, rdb, &Options{Timeout: 5 * time.Second, MaxReplicaBytes: 1000})
-	until(t, "polled", func() bool { return r.Stats().Gaps == 1 })
+	r := newReplica(t, rdb, &Options{Timeout: testenv.Hang / 2, MaxReplicaBytes: 1000})
+	testenv.Eventually(t, "polled", func() bool { return r.Stats().Gaps == 1 })
 	if !mightContain(t, r, "absent") || r.Stats().Lost != 1 {
 		t.Errorf("%+v", r.Stats())
 	}
 	built(t, f, "a")
-	until(t, "too large", func() bool { return r.Stats().TooLarge })
+	testenv.Eventually(t, "too large", func() bool { return r.Stats().TooLarge })
 	if s := r.Stats(); mightContain(t, r, "absent") || !mightContain(t, r, "a") || s.Copied || s.CopyBytes != 0 || s.Copies != 0 {
 		t.Errorf("%+v", s)
 	}

@@ -28,15 +28,6 @@ func shared(t testing.TB, rdb redis.UniversalClient, staleness time.Duration) *L
 	return l
 }
 
-func eventually(t testing.TB, what string, ok func() bool) {
-	t.Helper()
-	for end := time.Now().Add(20 * time.Second); !ok(); time.Sleep(time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatal("not in time: " + what)
-		}
-	}
-}
-
 func has(g *localGeneration, key string) bool {
 	h := hashOf(key)
 	return g.has(&h)
@@ -63,10 +54,10 @@ func TestShared(t *testing.T) {
 		if !a.has("one") {
 			t.Fatal("the own key is missed")
 		}
-		eventually(t, "one is heard of", func() bool { return b.has("one") })
+		testenv.Eventually(t, "one is heard of", func() bool { return b.has("one") })
 		many := keysOf("many", 3000) // three announcements
 		must(t, b.AddMany(ctx, many))
-		eventually(t, "many are heard of", func() bool {
+		testenv.Eventually(t, "many are heard of", func() bool {
 			maybe, _ := a.MightContainMany(ctx, many)
 			n := 0
 			for _, m := range maybe {
@@ -84,7 +75,7 @@ func TestShared(t *testing.T) {
 				t.Fatalf("%s is missed", key)
 			}
 		}
-		eventually(t, "no, freshly", func() bool {
+		testenv.Eventually(t, "no, freshly", func() bool {
 			maybe, _ := b.MightContainFresh(ctx, []string{"absent"})
 			return !maybe[0]
 		})
@@ -160,49 +151,73 @@ func TestSharedGap(t *testing.T) {
 
 // TestSharedOutage: while Redis is out of reach a key may have been added, from MaxStaleness on. If none was, it needs not be built again.
 func TestSharedOutage(t *testing.T) {
-	server := testenv.SharedRedis(t)
-	proxy := testenv.NewProxy(t, server.Addr)
-	o := server.Options()
-	o.Addr = proxy.Addr
-	far := redis.NewClient(o)
-	defer far.Close()
+	t.Run("embedded", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			_, direct := testenv.Mini(t)
+			w := new(wire)
+			sharedOutage(t, direct, w.client(t, direct), w.hang, w.cut)
+		})
+	})
+	if !accept {
+		return
+	}
+	t.Run("redis", func(t *testing.T) {
+		server := testenv.SharedRedis(t)
+		proxy := testenv.NewProxy(t, server.Addr)
+		o := server.Options()
+		o.Addr = proxy.Addr
+		far := redis.NewClient(o)
+		defer far.Close()
+		sharedOutage(t, server.Client(t), far, proxy.Hang, func(on bool) {
+			if on {
+				proxy.Cut()
+			} else {
+				proxy.Restore()
+			}
+		})
+	})
+}
+
+func sharedOutage(t *testing.T, direct, far *redis.Client, hang, cut func(on bool)) {
 	const staleness = 300 * time.Millisecond
-	near, l := shared(t, server.Client(t), staleness), shared(t, far, staleness)
+	near, l := shared(t, direct, staleness), shared(t, far, staleness)
 	ctx := t.Context()
 	_, err := l.Rebuild(ctx, Keys(), unsettled)
 	must(t, err)
-	proxy.Hang(true)
+	hang(true)
 	must(t, near.Add(ctx, "added"))
 	time.Sleep(staleness)
 	maybe := l.has("added")
-	proxy.Hang(false)
+	hang(false)
 	if !maybe {
 		t.Fatal("the key is missed")
 	}
-	eventually(t, "it was missed, or is heard of late", func() bool {
+	testenv.Eventually(t, "it was missed, or is heard of late", func() bool {
 		h := l.holds.Load().active
 		return h == nil || has(h, "added")
 	})
 	if _, err := l.Rebuild(ctx, Keys("added"), unsettled); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "no", saysNo(l))
+	testenv.Eventually(t, "no", saysNo(l))
 	g := l.holds.Load().active
-	proxy.Cut()
-	eventually(t, "maybe", func() bool { return l.has("absent") })
-	proxy.Restore()
-	eventually(t, "no", saysNo(l))
+	cut(true)
+	testenv.Eventually(t, "maybe", func() bool { return l.has("absent") })
+	cut(false)
+	testenv.Eventually(t, "no", saysNo(l))
 	if l.holds.Load().active != g {
 		t.Error("nothing was missed, and it was dropped")
 	}
-	proxy.Cut()
-	eventually(t, "maybe", func() bool { return l.has("absent") })
+	cut(true)
+	testenv.Eventually(t, "maybe", func() bool { return l.has("absent") })
 	must(t, near.Add(ctx, "missed"))
-	proxy.Restore()
-	eventually(t, "it is dropped", func() bool { return l.holds.Load().active == nil })
+	cut(false)
+	testenv.Eventually(t, "it is dropped", func() bool { return l.holds.Load().active == nil })
 	if !l.has("missed") {
 		t.Fatal("it was missed")
 	}
+	near.Close()
+	l.Close()
 }
 
 // TestSharedDeaf: who cannot hear must not begin to read.

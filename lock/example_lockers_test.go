@@ -18,7 +18,7 @@ func ExampleNewRedis() {
 	defer server.Close()
 	rdb := redis.NewClient(&redis.Options{Addr: server.Addr(), ContextTimeoutEnabled: true})
 	defer rdb.Close() // after the Locker
-	locker, err := lock.NewRedis(rdb, &lock.LockerOptions{Prefix: "shop:lock:"})
+	locker, err := lock.NewRedis(rdb, &lock.LockerOptions{Prefix: "shop:lock:", TTL: time.Minute, Timeout: 15 * time.Second})
 	if err != nil {
 		panic(err)
 	}
@@ -45,7 +45,7 @@ func ExampleNewRedlock() {
 			server.SetError("LOADING Redis is loading the dataset in memory") // it has just been restarted
 		}
 	}
-	locker, err := lock.NewRedlock(nodes, nil)
+	locker, err := lock.NewRedlock(nodes, &lock.LockerOptions{TTL: time.Minute, Timeout: 15 * time.Second}) // as a rule nil: these bear with a machine that is very busy
 	if err != nil {
 		panic(err)
 	}

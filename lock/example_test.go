@@ -56,7 +56,7 @@ func ExampleLocker_Do() {
 	defer rdb.Close()
 	db := bank()
 	defer db.Close()
-	locker, err := lock.NewRedis(rdb, nil)
+	locker, err := lock.NewRedis(rdb, &lock.LockerOptions{TTL: time.Minute, Timeout: 15 * time.Second}) // as a rule nil: these bear with a machine that is very busy
 	if err != nil {
 		panic(err)
 	}
@@ -108,7 +108,7 @@ func ExampleSetFenced() {
 	defer server.Close()
 	rdb := redis.NewClient(&redis.Options{Addr: server.Addr(), ContextTimeoutEnabled: true})
 	defer rdb.Close()
-	locker, err := lock.NewRedis(rdb, nil)
+	locker, err := lock.NewRedis(rdb, &lock.LockerOptions{TTL: time.Minute, Timeout: 15 * time.Second}) // as a rule nil: these bear with a machine that is very busy
 	if err != nil {
 		panic(err)
 	}

@@ -21,10 +21,36 @@ var (
 	RedlockRelease = redlockRelease
 )
 
-// RedlockVote asks the first node for a lock, as a round does whose context this is.
-func RedlockVote(ctx context.Context, l *Locker, key string) (bool, error) {
-	c := &contest{d: l.driver.(*redlockDriver), keys: []string{key, key + ":token"}, ttl: time.Minute, timeout: time.Second}
-	return c.newRound().vote(ctx, 0)
+// RedlockRound is one round of an Acquire, whose steps a test takes one by one.
+type RedlockRound struct{ r *round }
+
+// NewRedlockRound is a round for a lock of this name, whose requests have this time-out.
+func NewRedlockRound(l *Locker, name string, timeout time.Duration) RedlockRound {
+	d := l.driver.(*redlockDriver)
+	key := lockKey(d.prefix, d.prefix+name)
+	c := &contest{d: d, keys: []string{key, key + ":token"}, ttl: time.Hour, timeout: timeout}
+	return RedlockRound{c.newRound()}
+}
+
+// Vote asks one node for the lock.
+func (r RedlockRound) Vote(ctx context.Context, node int) (bool, error) { return r.r.vote(ctx, node) }
+
+// Known is closed when the request to a node is over.
+func (r RedlockRound) Known(node int) <-chan struct{} { return r.r.ballots[node].known }
+
+// Free asks a node to end the lock.
+func (r RedlockRound) Free(ctx context.Context, node int) error {
+	_, _, err := r.r.free(ctx, node)
+	return err
+}
+
+// Settle returns when nothing of the round is left at a node, nor will be.
+func (r RedlockRound) Settle(node int) { r.r.settleAt(node) }
+
+// RedlockKnown tells whether a node was asked for a lock that is held, and whether it is known what has become of the request.
+func RedlockKnown(s *Lease, node int) (asked, known bool) {
+	b := &s.hold.lock.(*redlockLock).ballots[node]
+	return b.asked.Load(), b.now()
 }
 
 // BareScripts acquires and releases by the package's scripts and a bare client.

@@ -5,11 +5,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -18,13 +20,13 @@ import (
 	"github.com/cacheaside/cacheaside/lock"
 )
 
-// throughProxy is a Locker whose way to Redis a test can disturb, and one that has its own.
+// throughProxy is a Locker whose way to Redis a test can disturb, and a patient one that has its own.
 func throughProxy(t *testing.T, o *lock.LockerOptions) (*testenv.Proxy, *lock.Locker, *lock.Locker) {
 	server := testenv.SharedRedis(t)
 	p := testenv.NewProxy(t, server.Addr)
 	c := server.Options()
 	c.Addr, c.ContextTimeoutEnabled, c.MaxRetries = p.Addr, true, 3
-	direct := closed(t)(lock.NewRedis(server.Client(t), o))
+	direct := closed(t)(lock.NewRedis(server.Client(t), patient()))
 	return p, closed(t)(lock.NewRedis(clientWith(t, c), o)), direct
 }
 
@@ -35,7 +37,7 @@ func asksFor(chunk []byte) bool {
 
 // TestLostReplyIsAdopted: who has got a lock, and has not heard of it, has it when he asks again.
 func TestLostReplyIsAdopted(t *testing.T) {
-	p, l, other := throughProxy(t, nil)
+	p, l, other := throughProxy(t, patient())
 	acquired(t, l, nil).Release() // so that the script and the clock are known
 	var lost atomic.Int32
 	p.OnRequest(func(chunk []byte) testenv.Action {
@@ -44,10 +46,9 @@ func TestLostReplyIsAdopted(t *testing.T) {
 		}
 		return testenv.Pass
 	})
-	began := time.Now()
-	lease := acquiredWithin(t, 7*time.Second, l, nil)
-	if took := time.Since(began); took > 5*time.Second || lost.Load() == 0 {
-		t.Errorf("after %v, %d replies lost", took, lost.Load())
+	lease := acquiredWithin(t, testenv.Hang, l, nil) // what nobody had adopted would be held for longer
+	if lost.Load() == 0 {
+		t.Error("no reply was lost")
 	}
 	if _, err := other.TryAcquire(t.Context(), "a", nil); !errors.Is(err, lock.ErrHeld) {
 		t.Error(err)
@@ -74,24 +75,24 @@ func TestDelayedRequestIsRefused(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			p, l, other := throughProxy(t, &lock.LockerOptions{Timeout: 100 * time.Millisecond, TTL: time.Minute})
-			acquired(t, l, nil).Release()
+			p, l, other := throughProxy(t, quick(100*time.Millisecond))
+			inTheEnd(t, l, "a", nil).Release()
 			var delayed atomic.Int32
 			p.OnRequest(func(chunk []byte) testenv.Action {
 				if asksFor(chunk) && (delayed.CompareAndSwap(0, 1) || name == "given up") {
-					return testenv.Delay(400 * time.Millisecond)
+					return testenv.Delay(250 * time.Millisecond)
 				}
 				return testenv.Pass
 			})
-			ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
-			defer cancel()
 			if name == "given up" {
-				ctx, cancel = context.WithTimeout(t.Context(), 50*time.Millisecond)
+				ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 				defer cancel()
+				lease, err := l.Acquire(ctx, "a", nil)
+				then(t, lease, err)
+			} else {
+				then(t, inTheEnd(t, l, "a", nil), nil)
 			}
-			lease, err := l.Acquire(ctx, "a", nil)
-			then(t, lease, err)
-			for range 60 {
+			for range 40 {
 				time.Sleep(10 * time.Millisecond)
 				lease, err := other.TryAcquire(t.Context(), "a", nil)
 				if err != nil {
@@ -106,9 +107,9 @@ func TestDelayedRequestIsRefused(t *testing.T) {
 	}
 }
 
-// TestCancelledAcquireLeavesNothing: whenever it is cancelled, the lock is free within 100 ms.
+// TestCancelledAcquireLeavesNothing: whenever it is cancelled, the lock is free soon after; make accept asserts 100 ms.
 func TestCancelledAcquireLeavesNothing(t *testing.T) {
-	p, l, other := throughProxy(t, &lock.LockerOptions{TTL: time.Minute})
+	p, l, other := throughProxy(t, patient())
 	acquired(t, l, nil).Release()
 	longest := time.Duration(0)
 	p.OnRequest(func(chunk []byte) testenv.Action {
@@ -126,11 +127,11 @@ func TestCancelledAcquireLeavesNothing(t *testing.T) {
 			lease.Release()
 			continue
 		}
-		acquiredWithin(t, 2*time.Second, other, nil).Release()
+		acquiredWithin(t, testenv.Hang, other, nil).Release() // what was left would be held for longer
 		longest = max(longest, time.Since(began))
 	}
 	t.Logf("free after %v at the latest", longest)
-	if longest > 100*time.Millisecond*slowdown {
+	if testenv.Accepting && longest > 100*time.Millisecond {
 		t.Errorf("free after %v", longest)
 	}
 }
@@ -138,21 +139,11 @@ func TestCancelledAcquireLeavesNothing(t *testing.T) {
 // TestTokensGrow: through a flush, a restart without data, and a clock that is set back.
 func TestTokensGrow(t *testing.T) {
 	server := testenv.StartRedis(t)
-	l := closed(t)(lock.NewRedis(server.Client(t), nil))
+	l := closed(t)(lock.NewRedis(server.Client(t), patient()))
 	var last int64
 	next := func() {
 		t.Helper()
-		var lease *lock.Lease
-		var err error
-		for range 100 {
-			if lease, err = l.Acquire(t.Context(), "a", nil); err == nil {
-				break
-			}
-			time.Sleep(10 * time.Millisecond) // it has just started
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		lease := inTheEnd(t, l, "a", nil) // it may have just started
 		if lease.Token() <= last {
 			t.Errorf("token %d after %d", lease.Token(), last)
 		}
@@ -171,7 +162,7 @@ func TestTokensGrow(t *testing.T) {
 
 func TestTokensGrowWhenTheClockGoesBack(t *testing.T) {
 	m, client := testenv.Mini(t)
-	l := closed(t)(lock.NewRedis(client, nil))
+	l := closed(t)(lock.NewRedis(client, patient()))
 	var last int64
 	now := time.Now()
 	for i := range 20 {
@@ -188,15 +179,15 @@ func TestTokensGrowWhenTheClockGoesBack(t *testing.T) {
 // TestTokensAreExact: also those that run ahead of the clock are counted one by one.
 func TestTokensAreExact(t *testing.T) {
 	client := testenv.SharedRedis(t).Client(t)
-	l := closed(t)(lock.NewRedis(client, nil))
+	l := closed(t)(lock.NewRedis(client, patient()))
 	ahead := time.Now().Add(time.Hour).UnixMicro()
 	client.Set(t.Context(), "lock:{a}", fmt.Sprintf("L1 - %d 0 0", ahead), 0)
 	for i := range int64(5) {
 		lease := acquired(t, l, nil)
 		if lease.Token() != ahead+1+i {
-			t.Errorf("token %d after %d", lease.Token(), ahead+i)
+			t.Fatalf("token %d after %d", lease.Token(), ahead+i)
 		}
-		lease.Release()
+		want(t, "release", lease.Release(), nil)
 	}
 	if left := client.PTTL(t.Context(), "lock:{a}").Val(); left < time.Hour || left > time.Hour+2*time.Minute {
 		t.Errorf("forgotten in %v", left)
@@ -205,24 +196,23 @@ func TestTokensAreExact(t *testing.T) {
 
 // TestLateRequestsHarmNobody: what a holder who was cut off has sent, an extension and a release, arrives when another has the lock.
 func TestLateRequestsHarmNobody(t *testing.T) {
-	o := &lock.LockerOptions{TTL: 500 * time.Millisecond, Timeout: 100 * time.Millisecond}
 	server := testenv.StartRedis(t)
 	p := testenv.NewProxy(t, server.Addr)
-	l := closed(t)(lock.NewRedis(clientWith(t, &redis.Options{Addr: p.Addr, ContextTimeoutEnabled: true}), o))
-	other, third := closed(t)(lock.NewRedis(server.Client(t), o)), closed(t)(lock.NewRedis(server.Client(t), nil))
+	l := closed(t)(lock.NewRedis(clientWith(t, &redis.Options{Addr: p.Addr, ContextTimeoutEnabled: true}), &lock.LockerOptions{TTL: 500 * time.Millisecond, Timeout: 100 * time.Millisecond}))
+	other, third := closed(t)(lock.NewRedis(server.Client(t), patient())), closed(t)(lock.NewRedis(server.Client(t), patient()))
 	lease := acquired(t, other, nil) // so that the scripts are known
 	if err := errors.Join(lease.Extend(t.Context()), lease.Release()); err != nil {
 		t.Fatal(err)
 	}
-	lease = acquired(t, l, nil)
+	lease = inTheEnd(t, l, "a", nil)
 	p.OnRequest(func(chunk []byte) testenv.Action {
 		if bytes.Contains(chunk, []byte("evalsha")) {
 			return testenv.Delay(800 * time.Millisecond)
 		}
 		return testenv.Pass
 	})
-	<-lease.Context().Done()
-	next := acquired(t, other, &lock.Options{TTL: time.Minute})
+	testenv.Receive(t, "the end of the lock", lease.Context().Done())
+	next := acquired(t, other, nil)
 	if err := lease.Release(); !errors.Is(err, lock.ErrLost) {
 		t.Error(err)
 	}
@@ -238,30 +228,22 @@ func TestLateRequestsHarmNobody(t *testing.T) {
 // TestTokensGrowThroughFailover: the replica that is promoted goes on.
 func TestTokensGrowThroughFailover(t *testing.T) {
 	s := testenv.SharedSentinel(t)
-	l := closed(t)(lock.NewRedis(s.Client(t), nil))
+	l := closed(t)(lock.NewRedis(s.Client(t), patient()))
 	first := acquired(t, l, nil)
 	first.Release()
 	s.Master.Kill()
-	for end := time.Now().Add(30 * time.Second); ; time.Sleep(20 * time.Millisecond) {
-		lease, err := l.Acquire(t.Context(), "a", nil)
-		if err == nil {
-			if lease.Token() <= first.Token() {
-				t.Errorf("token %d after %d", lease.Token(), first.Token())
-			}
-			lease.Release()
-			return
-		}
-		if time.Now().After(end) {
-			t.Fatal(err)
-		}
+	lease := inTheEnd(t, l, "a", nil)
+	if lease.Token() <= first.Token() {
+		t.Errorf("token %d after %d", lease.Token(), first.Token())
 	}
+	lease.Release()
 }
 
 // TestForeignKey: what is not a lock is neither taken nor overwritten.
 func TestForeignKey(t *testing.T) {
 	server := testenv.SharedRedis(t)
 	client := server.Client(t)
-	l := closed(t)(lock.NewRedis(client, nil))
+	l := closed(t)(lock.NewRedis(client, patient()))
 	for _, value := range []string{"x", "", "L1 - 1", "L1 - 99999999999999999999 1 0", "L1 - -1 1 0", "L1  1 1 0", "L2 - 1 1 0", "L1 - 1 1 0 "} {
 		client.Set(t.Context(), "lock:{private}", value, 0)
 		_, err := l.TryAcquire(t.Context(), "private", nil)
@@ -300,18 +282,30 @@ func TestClientsThatWillNotDo(t *testing.T) {
 	}
 }
 
-// TestReleaseWakesWaiters: of many workers each has the lock soon after the one before.
+// TestReleaseWakesWaiters: of many workers each is told when the one before him has released the lock; nobody waits for the end of its life.
 func TestReleaseWakesWaiters(t *testing.T) {
 	server := testenv.SharedRedis(t)
 	var lockers []*lock.Locker
 	for range 5 {
-		lockers = append(lockers, closed(t)(lock.NewRedis(server.Client(t), nil)))
+		lockers = append(lockers, closed(t)(lock.NewRedis(server.Client(t), patient())))
 	}
 	gaps := contention(t, lockers)
 	t.Logf("from a release to the next grant, between 5 processes: p50 %v, p99 %v, longest %v", gaps[len(gaps)/2], gaps[len(gaps)*99/100], gaps[len(gaps)-1])
-	if p50 := gaps[len(gaps)/2]; p50 > 5*time.Millisecond*slowdown { // TestCostOfContention asserts more, where nothing else runs
+	if p50 := gaps[len(gaps)/2]; testenv.Accepting && p50 > 5*time.Millisecond { // TestCostOfContention asserts more
 		t.Errorf("p50 %v", p50)
 	}
+}
+
+// TestReleaseWakesAtOnce: between the lockers of a bubble, where a message takes no time.
+func TestReleaseWakesAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		_, rdb := testenv.Mini(t)
+		lockers := []*lock.Locker{closed(t)(lock.NewRedis(rdb, nil)), closed(t)(lock.NewRedis(rdb, nil))}
+		gaps := contention(t, lockers)
+		if longest := gaps[len(gaps)-1]; longest > time.Millisecond {
+			t.Errorf("the longest from a release to the next grant is %v", longest)
+		}
+	})
 }
 
 // contention has 50 workers get the lock 4 times each, for a millisecond, and returns the times from a release's end to the next grant, sorted.
@@ -323,7 +317,7 @@ func contention(t *testing.T, lockers []*lock.Locker) []time.Duration {
 	for i := range 50 {
 		all.Go(func() {
 			for range 4 {
-				lease, err := lockers[i%len(lockers)].Acquire(t.Context(), "a", &lock.Options{Wait: 8 * time.Second})
+				lease, err := lockers[i%len(lockers)].Acquire(t.Context(), "a", &lock.Options{Wait: testenv.Hang})
 				if err != nil {
 					t.Error(err)
 					return
@@ -349,30 +343,43 @@ func contention(t *testing.T, lockers []*lock.Locker) []time.Duration {
 	return gaps
 }
 
-// TestWakeUpsLost: without any message, who waits has the lock soon after its life is over, or it is found free.
-func TestWakeUpsLost(t *testing.T) {
-	p, l, other := throughProxy(t, &lock.LockerOptions{TTL: time.Second})
-	p.OnRequest(func(chunk []byte) testenv.Action {
-		if bytes.Contains(chunk, []byte("subscribe")) {
-			return testenv.Drop
-		}
-		return testenv.Pass
-	})
-	for range 3 {
-		lease := acquired(t, other, nil)
-		time.AfterFunc(100*time.Millisecond, func() { lease.Release() })
-		began := time.Now()
-		acquiredWithin(t, 5*time.Second, l, nil).Release()
-		if took := time.Since(began); took > 1200*time.Millisecond+200*time.Millisecond*slowdown {
-			t.Errorf("waited for %v", took)
-		}
+// unheard is a connection by which no subscription gets through.
+type unheard struct{ net.Conn }
+
+func (c unheard) Write(b []byte) (int, error) {
+	if bytes.Contains(b, []byte("subscribe")) {
+		return len(b), nil
 	}
+	return c.Conn.Write(b)
+}
+
+// TestWakeUpsLost: without any message, who waits has the lock soon after its life is over.
+func TestWakeUpsLost(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		_, rdb := testenv.Mini(t)
+		o := *rdb.Options()
+		dial := o.Dialer
+		o.Dialer = func(ctx context.Context, network, addr string) (net.Conn, error) {
+			c, err := dial(ctx, network, addr)
+			return unheard{c}, err
+		}
+		other, l := closed(t)(lock.NewRedis(rdb, &lock.LockerOptions{TTL: time.Second})), closed(t)(lock.NewRedis(clientWith(t, &o), nil))
+		for range 3 {
+			lease := acquired(t, other, nil)
+			time.AfterFunc(100*time.Millisecond, func() { lease.Release() })
+			began := time.Now()
+			acquiredWithin(t, testenv.Hang, l, nil).Release()
+			if took := time.Since(began); took < 100*time.Millisecond || took > 1100*time.Millisecond {
+				t.Errorf("waited for %v", took)
+			}
+		}
+	})
 }
 
 // TestCommands: what an uncontended lock costs, and who waits in vain.
 func TestCommands(t *testing.T) {
 	server := testenv.StartRedis(t)
-	l := closed(t)(lock.NewRedis(server.Client(t), nil))
+	l := closed(t)(lock.NewRedis(server.Client(t), patient()))
 	acquired(t, l, nil).Release()
 	before := server.CommandCalls(t)
 	for range 10 {

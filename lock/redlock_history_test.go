@@ -17,10 +17,6 @@ import (
 // TestRedlockHistory: one or two of the nodes hang, are cut off, stopped, lose replies and get requests late, or are killed and, without what they have known, come back when all locks of before have ended; also a majority of
 // them. Processes are stopped, too.
 func TestRedlockHistory(t *testing.T) {
-	ttl := 500 * time.Millisecond
-	if locktest.Full() {
-		ttl = time.Second
-	}
 	nodes := testenv.FiveMasters(t)
 	seeds, length := locktest.Seeds()
 	var addrs []string
@@ -30,7 +26,6 @@ func TestRedlockHistory(t *testing.T) {
 	for _, seed := range seeds {
 		var proxies [][]*testenv.Proxy // of the nodes, by locker
 		locktest.Faults{
-			TTL:     ttl,
 			Stopped: []string{"LOCK_REDLOCK=" + strings.Join(addrs, ",")},
 			Locker: func(t testing.TB, o *lock.LockerOptions) *lock.Locker {
 				own := make([]*testenv.Proxy, len(nodes))
@@ -44,7 +39,7 @@ func TestRedlockHistory(t *testing.T) {
 				proxies = append(proxies, own)
 				return closed(t)(lock.NewRedlock(clients, o))
 			},
-			Disturb: func(ctx context.Context, r *rand.Rand) string {
+			Disturb: func(ctx context.Context, r *rand.Rand, ttl time.Duration) string {
 				own := proxies[r.IntN(len(proxies))]
 				which := r.Perm(len(nodes))
 				some := which[:2]

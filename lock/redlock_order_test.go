@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net"
 	"slices"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -12,6 +13,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/cacheaside/cacheaside/internal/conn"
+	"github.com/cacheaside/cacheaside/internal/testenv"
 	"github.com/cacheaside/cacheaside/lock"
 )
 
@@ -48,15 +50,6 @@ func (f *five) hooked(o *lock.LockerOptions, of func(s string, next func() error
 	return l, clients[4]
 }
 
-func until(done func() bool, limit time.Duration) bool {
-	for end := time.Now().Add(limit); !done(); time.Sleep(time.Millisecond) {
-		if time.Now().After(end) {
-			return false
-		}
-	}
-	return true
-}
-
 func is(hash string, scripts ...conn.Script) bool {
 	return slices.ContainsFunc(scripts, func(s conn.Script) bool { return s.Hash == hash })
 }
@@ -64,59 +57,74 @@ func is(hash string, scripts ...conn.Script) bool {
 // A node that finds nothing to free may get the request for the lock later, also if its grant is known before the answers of those that were to free it.
 func TestRedlockFreedTooEarly(t *testing.T) {
 	f := newFive(t)
-	var freed atomic.Int32
-	var granted atomic.Bool
-	l, _ := f.hooked(&lock.LockerOptions{TTL: 20 * time.Second, Timeout: 2 * time.Second}, func(s string, next func() error) error {
+	const last = 4
+	asking, freeing := make(chan struct{}), make(chan struct{}, 100)
+	var r lock.RedlockRound
+	l, _ := f.hooked(patient(), func(s string, next func() error) error {
 		switch {
-		case is(s, lock.RedlockAcquire):
-			until(func() bool { return freed.Load() > 1 }, time.Second)
-			defer granted.Store(true)
-		case is(s, lock.RedlockRelease):
+		case is(s, lock.RedlockAcquire): // it arrives when two have found nothing
+			close(asking)
+			for range 2 {
+				testenv.Receive(t, "a request to free it", freeing)
+			}
+		case is(s, lock.RedlockRelease): // the answers arrive when the grant is known
 			defer func() {
-				freed.Add(1)
-				until(granted.Load, time.Second)
-				time.Sleep(20 * time.Millisecond) // for that to be known
+				freeing <- struct{}{}
+				testenv.Receive(t, "the grant", r.Known(last))
 			}()
 		}
 		return next()
 	})
-	lease, err := l.Acquire(t.Context(), "a", nil)
-	f.check(err)
-	f.check(lease.Release())
-	if !until(granted.Load, 2*time.Second) {
-		t.Fatal("the last node was not asked")
+	r = lock.NewRedlockRound(l, "a", testenv.Hang)
+	granted := make(chan bool, 1)
+	go func() {
+		yes, err := r.Vote(t.Context(), last)
+		granted <- yes && err == nil
+	}()
+	testenv.Receive(t, "the request for the lock", asking)
+	var all sync.WaitGroup
+	for range 2 {
+		all.Go(func() {
+			if err := r.Free(t.Context(), last); err != nil {
+				t.Error(err)
+			}
+		})
 	}
-	f.free(2 * time.Second)
+	all.Wait()
+	if !<-granted || f.held(last) != 1 {
+		t.Fatal("it was not granted")
+	}
+	r.Settle(last)
+	if f.held(last) != 0 {
+		t.Error("it is left")
+	}
 }
 
 // A request that came too late is not sent once more when its round is over, and what the node had of it was found to be nothing.
 func TestRedlockNotAskedAgain(t *testing.T) {
 	f := newFive(t)
+	const last = 4
 	var asked, freed atomic.Int32
-	l, _ := f.hooked(&lock.LockerOptions{TTL: 20 * time.Second, Timeout: 2 * time.Second}, func(s string, next func() error) error {
+	var r lock.RedlockRound
+	l, _ := f.hooked(patient(), func(s string, next func() error) error {
 		if is(s, lock.RedlockRelease) {
-			defer freed.Add(1)
+			freed.Add(1)
 		}
 		if !is(s, lock.RedlockAcquire) || asked.Add(1) > 1 {
 			return next()
 		}
-		defer func() { // that it came too late is known when the node has been asked to free it
-			until(func() bool { return freed.Load() > 0 }, time.Second)
-			time.Sleep(20 * time.Millisecond)
-		}()
+		defer r.Settle(last) // before it is known that the request came too late
 		return next()
 	})
-	lock.RedlockClockBehind(l, 4, time.Hour)
-	for tries := 0; asked.Load() == 0 && tries < 50; tries++ { // on a busy machine all may be over before that node's turn comes
-		lease, err := l.Acquire(t.Context(), "a", nil)
-		f.check(err)
-		f.check(lease.Release())
+	lock.RedlockClockBehind(l, last, time.Hour)
+	r = lock.NewRedlockRound(l, "a", testenv.Hang)
+	if yes, err := r.Vote(t.Context(), last); yes || err == nil {
+		t.Errorf("%v, %v", yes, err)
 	}
-	f.check(l.Close()) // waits for what is under way
-	if n := f.held(0, 1, 2, 3, 4); n > 0 {
+	if n := f.held(last); n > 0 {
 		t.Errorf("%d locks left", n)
 	}
-	if asked.Load() != 1 || freed.Load() == 0 {
+	if asked.Load() != 1 || freed.Load() != 1 {
 		t.Errorf("asked %d times, freed %d times", asked.Load(), freed.Load())
 	}
 }
@@ -124,35 +132,43 @@ func TestRedlockNotAskedAgain(t *testing.T) {
 // A node to which there is no connection has nothing of a lock, and is not asked again and again for it.
 func TestRedlockNodeRefusesConnections(t *testing.T) {
 	f := newFive(t)
+	const last = 4
 	refused := func(err error) bool {
 		op, ok := errors.AsType[*net.OpError](err)
 		return ok && op.Op == "dial"
 	}
-	var known atomic.Bool
 	var others atomic.Int32
-	l, last := f.hooked(nil, func(s string, next func() error) error {
+	l, client := f.hooked(patient(), func(s string, next func() error) error {
 		err := next()
-		if is(s, lock.RedlockAcquire) && refused(err) {
-			time.AfterFunc(20*time.Millisecond, func() { known.Store(true) })
-		} else {
+		if !is(s, lock.RedlockAcquire) || !refused(err) {
 			others.Add(1)
 		}
 		return err
 	})
-	f.proxies[4].Cut()
-	if !until(func() bool { return refused(last.Ping(t.Context()).Err()) }, 2*time.Second) {
-		t.Fatal("it does not refuse connections")
-	}
-	lease, err := l.Acquire(t.Context(), "a", nil)
-	f.check(err)
-	if !until(known.Load, 2*time.Second) {
-		t.Fatal("the node was not asked")
-	}
+	f.proxies[last].Cut()
+	testenv.Eventually(t, "it refuses connections", func() bool { return refused(client.Ping(t.Context()).Err()) })
+	var lease *lock.Lease
+	testenv.Eventually(t, "the node was asked, in vain", func() bool { // where its turn comes when the others have voted, it is not
+		var err error
+		lease, err = l.Acquire(t.Context(), "a", nil)
+		f.check(err)
+		for {
+			switch asked, known := lock.RedlockKnown(lease, last); {
+			case !asked:
+				f.check(lease.Release())
+				f.free(0, 1, 2, 3)
+				return false
+			case known:
+				return true
+			}
+			time.Sleep(time.Millisecond)
+		}
+	})
 	sent := others.Load() // the token, perhaps
 	f.check(lease.Extend(t.Context()))
 	f.check(lease.Release())
-	f.free(2*time.Second, 0, 1, 2, 3)
-	time.Sleep(50 * time.Millisecond)
+	f.free(0, 1, 2, 3)
+	f.check(l.Close()) // waits for what is under way
 	if n := others.Load() - sent; n > 0 {
 		t.Errorf("%d requests for nothing", n)
 	}

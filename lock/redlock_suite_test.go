@@ -3,7 +3,6 @@ package lock_test
 import (
 	"errors"
 	"testing"
-	"time"
 
 	"github.com/redis/go-redis/v9"
 
@@ -28,20 +27,18 @@ func redlockOn(nodes []*testenv.Redis, lost *testenv.Proxy) func(t testing.TB, o
 	}
 }
 
-// redlockTTL has a time-out of 250 ms for each node, also on a busy machine.
-const redlockTTL = time.Second
-
 func TestRedlock(t *testing.T) {
+	t.Parallel()
 	nodes := testenv.FiveMasters(t)
 	t.Run("five", func(t *testing.T) {
 		t.Parallel()
-		locktest.Run(t, locktest.Backend{New: redlockOn(nodes, nil), TTL: redlockTTL})
+		locktest.Run(t, locktest.Backend{New: redlockOn(nodes, nil)})
 	})
 	t.Run("one of five lost", func(t *testing.T) {
 		t.Parallel()
 		lost := testenv.NewProxy(t, nodes[2].Addr)
 		lost.Cut()
-		locktest.Run(t, locktest.Backend{TTL: redlockTTL, New: func(t testing.TB, o *lock.LockerOptions) *lock.Locker {
+		locktest.Run(t, locktest.Backend{New: func(t testing.TB, o *lock.LockerOptions) *lock.Locker {
 			own := *o
 			own.Prefix = "lost:" // not the locks of the other suite
 			return redlockOn(nodes, lost)(t, &own)
@@ -49,10 +46,20 @@ func TestRedlock(t *testing.T) {
 	})
 }
 
+// TestRedlockInABubble is the suite where nothing is late.
+func TestRedlockInABubble(t *testing.T) {
+	locktest.RunInBubble(t, func(t testing.TB) locktest.Backend {
+		five := miniFive(t)
+		return locktest.Backend{New: func(t testing.TB, o *lock.LockerOptions) *lock.Locker {
+			return closed(t)(lock.NewRedlock(five(t), o))
+		}}
+	})
+}
+
 // An even number does.
 func TestRedlockOfFour(t *testing.T) {
 	nodes := testenv.FiveMasters(t)[:4]
-	a, b := redlockOn(nodes, nil)(t, nil), redlockOn(nodes, nil)(t, nil)
+	a, b := redlockOn(nodes, nil)(t, patient()), redlockOn(nodes, nil)(t, patient())
 	lease, err := a.Acquire(t.Context(), "a", nil)
 	if err != nil {
 		t.Fatal(err)

@@ -16,7 +16,7 @@ const tokenKey = "lock:{a}:token"
 // Whichever nodes are away, tokens grow, also beyond one that is ahead of all clocks.
 func TestRedlockTokensGrow(t *testing.T) {
 	f := newFive(t)
-	l := f.locker(nil)
+	l := f.locker(patient())
 	last := time.Now().Add(10 * time.Second).UnixMicro() // the clocks that it was made by have gone back since
 	for _, i := range []int{1, 2, 3} {
 		f.check(f.direct[i].Set(t.Context(), tokenKey, last, time.Minute).Err())
@@ -32,14 +32,15 @@ func TestRedlockTokensGrow(t *testing.T) {
 		last = lease.Token()
 		f.check(lease.Release())
 		f.hang(false, a, b)
-		f.free(2 * time.Second)
+		f.over(lease)
+		f.free()
 	}
 }
 
 // A token that was overtaken since the votes is not used: the round is given up, and the next has a greater one.
 func TestRedlockTokenOvertaken(t *testing.T) {
 	f := newFive(t)
-	l := f.locker(nil)
+	l := f.locker(patient())
 	greater := time.Now().Add(time.Hour).UnixMicro()
 	for i := range 3 {
 		var once atomic.Bool
@@ -77,7 +78,7 @@ func TestRedlockTokenOvertaken(t *testing.T) {
 // Without a majority for its token there is no lock, and nothing of it is left.
 func TestRedlockTokenNotStored(t *testing.T) {
 	f := newFive(t)
-	l := f.locker(nil)
+	l := f.locker(patient())
 	f.disturb(lock.RedlockToken, always(testenv.Drop), 0, 2, 4)
 	lease, err := l.Acquire(t.Context(), "a", nil)
 	if err == nil {
@@ -86,7 +87,7 @@ func TestRedlockTokenNotStored(t *testing.T) {
 	if err == nil || errors.Is(err, lock.ErrHeld) {
 		t.Errorf("%v", err)
 	}
-	f.free(2 * time.Second)
+	f.free()
 	lease, err = l.Acquire(t.Context(), "a", &lock.Options{NoToken: true})
 	f.check(err)
 	if lease.Token() != 0 {
@@ -98,7 +99,7 @@ func TestRedlockTokenNotStored(t *testing.T) {
 // A token is not stored where the lock is not: it would not be known whose comes after whose.
 func TestRedlockTokenNeedsTheLock(t *testing.T) {
 	f := newFive(t)
-	l := f.locker(nil)
+	l := f.locker(patient())
 	for i := range 3 {
 		f.disturb(lock.RedlockToken, func() testenv.Action {
 			n, err := f.direct[i].Del(t.Context(), "lock:{a}").Result()
@@ -119,5 +120,5 @@ func TestRedlockTokenNeedsTheLock(t *testing.T) {
 			t.Errorf("node %d has stored %s", i, v)
 		}
 	}
-	f.free(2 * time.Second)
+	f.free()
 }

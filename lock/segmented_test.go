@@ -273,7 +273,7 @@ func TestSegmentedCluster(t *testing.T) {
 	}
 	var all sync.WaitGroup
 	for range lockers {
-		l, err := lock.NewRedis(cluster.Client(t), nil)
+		l, err := lock.NewRedis(cluster.Client(t), patient())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -368,7 +368,7 @@ func TestSegmentedOwnerWhoReleases(t *testing.T) {
 	}
 	s, err := lock.NewSegmented(closed(t)(lock.New(f, nil)), 2)
 	want(t, "new", err, nil)
-	ctx, cancel := context.WithTimeout(lock.WithOwner(t.Context()), 5*time.Second)
+	ctx, cancel := context.WithTimeout(lock.WithOwner(t.Context()), testenv.Hang)
 	defer cancel()
 	first := acquire(t, ctx, s, 0, 0)
 	done := make(chan error)

@@ -18,11 +18,11 @@ type Faults struct {
 	// Locker makes that of one more process.
 	Locker func(t testing.TB, o *lock.LockerOptions) *lock.Locker
 
-	// TTL is the life of the locks. Default: 500 ms; 1 s at full size.
+	// TTL is the life of the locks. On a machine that is too slow for it there is another history, with twice as long a life. Default: 500 ms; 1 s at full size.
 	TTL time.Duration
 
 	// Disturb is called again and again, with pauses between, until ctx ends. It breaks something for a while, and mends it before it returns. What it returns is logged.
-	Disturb func(ctx context.Context, r *rand.Rand) string
+	Disturb func(ctx context.Context, r *rand.Rand, ttl time.Duration) string
 
 	// Stopped are processes of their own, that run Child; they are stopped and resumed by turns. Their environment, with what Child needs to make a Locker.
 	Stopped []string
@@ -40,7 +40,16 @@ type Event struct {
 	Timed  bool          // there is a Margin: the context had ended, or should have
 }
 
-// Run is one history of this length, checked. It logs what was seen.
+// enough is how much must happen in a history that is to show anything.
+const (
+	enoughAcquired  = 20
+	enoughDisturbed = 5
+)
+
+// atMost is how long it may take until that has happened.
+const atMost = 30 * time.Second
+
+// Run is one history of at least this length, checked. It logs what was seen.
 func (f Faults) Run(t *testing.T, seed uint64, length time.Duration) {
 	if f.TTL == 0 {
 		f.TTL = 500 * time.Millisecond
@@ -48,15 +57,30 @@ func (f Faults) Run(t *testing.T, seed uint64, length time.Duration) {
 			f.TTL = time.Second
 		}
 	}
+	for !f.run(t, seed, length) {
+		if f.TTL > 10*time.Second {
+			t.Fatalf("with lives of %v too little has happened", f.TTL)
+		}
+		f.TTL *= 2
+		t.Logf("too little has happened; once more, with lives of %v", f.TTL)
+	}
+}
+
+// run answers false if too little has happened.
+func (f Faults) run(t *testing.T, seed uint64, length time.Duration) bool {
 	r := rand.New(rand.NewPCG(seed, 1))
 	var mu sync.Mutex
 	var events []Event
+	acquired := 0
 	emit := func(e Event) {
 		mu.Lock()
 		defer mu.Unlock()
 		events = append(events, e)
+		if e.Op == "acquire" {
+			acquired++
+		}
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), length)
+	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	var all sync.WaitGroup
 	var late time.Duration
@@ -70,17 +94,21 @@ func (f Faults) Run(t *testing.T, seed uint64, length time.Duration) {
 	if f.Stopped != nil {
 		all.Go(func() { f.stopped(ctx, t, seed, emit) })
 	}
-	broken := make(map[string]int)
-	for ctx.Err() == nil {
-		broken[f.Disturb(ctx, r)]++
-		select {
-		case <-time.After(rand.N(f.TTL)):
-		case <-ctx.Done():
-		}
+	broken, disturbed, began := make(map[string]int), 0, time.Now()
+	enough := func() bool {
+		mu.Lock()
+		defer mu.Unlock()
+		return acquired >= enoughAcquired && disturbed >= enoughDisturbed
 	}
+	for ; !(enough() && time.Since(began) > length) && time.Since(began) < length+atMost; disturbed++ {
+		broken[f.Disturb(ctx, r, f.TTL)]++
+		Sleep(ctx, rand.N(f.TTL))
+	}
+	cancel()
 	all.Wait()
 	t.Logf("seed %d, disturbed: %v", seed, broken)
 	check(t, events, late)
+	return enough()
 }
 
 // Full tells whether the sizes that are reported are asked for.
@@ -91,7 +119,7 @@ func Seeds() ([]uint64, time.Duration) {
 	if Full() {
 		return []uint64{1, 2, 3, 4, 5}, 20 * time.Second
 	}
-	return []uint64{1}, 5 * time.Second
+	return []uint64{1}, 3 * time.Second
 }
 
 // Work is what one worker does until ctx ends.

@@ -2,44 +2,58 @@ package locktest
 
 import (
 	"context"
+	"errors"
+	"strings"
 	"sync"
 	"time"
 
+	"github.com/cacheaside/cacheaside/internal/testenv"
 	"github.com/cacheaside/cacheaside/lock"
 )
 
 // watchdog: a lock that is held for long stays, and is free at once when it is released.
 func watchdog(s *suite) {
-	a, b := s.locker(), s.locker()
-	lease := s.acquire(a, nil)
+	a, b := s.brief(), s.locker()
+	lease := s.briefly(s.within(), a, nil)
 	first := lease.Deadline()
-	got := make(chan *lock.Lease, 1)
+	type result struct {
+		lease *lock.Lease
+		err   error
+		at    time.Time
+	}
+	got := make(chan result, 1)
 	go func() {
-		other, err := b.Acquire(s.within(patience), s.name, nil)
-		if err != nil {
-			s.Error(err)
-		}
-		got <- other
+		other, err := b.Acquire(s.within(), s.name, nil)
+		got <- result{other, err, time.Now()}
 	}()
 	select {
-	case <-got:
-		s.Fatal("another has got the lock of a living holder")
-	case <-time.After(5 * s.b.TTL / 2):
+	case other := <-got:
+		s.check(other.err)
+		if lease.Deadline().After(other.at) {
+			s.Fatal("another has got the lock of a living holder")
+		}
+		s.check(other.lease.Release())
+		s.late("a lock was not extended in time: %v", context.Cause(lease.Context()))
+	case <-time.After(5 * s.life / 2):
 	}
-	s.lives(lease)
-	if !lease.Deadline().After(first) {
+	moved := lease.Deadline().After(first)
+	err := lease.Release()
+	other := testenv.Receive(s, "the lock, once it is released", got)
+	s.check(other.err)
+	s.check(other.lease.Release())
+	if errors.Is(err, lock.ErrLost) {
+		s.late("it was lost before its release: %v", err)
+	}
+	s.check(err)
+	if !moved {
 		s.Error("the deadline has not moved")
-	}
-	s.check(lease.Release())
-	if other := <-got; other != nil {
-		s.check(other.Release())
 	}
 }
 
 // fixed: a lock that is not extended ends for its holder before another gets it, and his late release does not end the other's.
 func fixed(s *suite) {
-	a, b := s.locker(), s.locker()
-	lease := s.acquire(a, &lock.Options{Fixed: true})
+	a, b := s.brief(), s.locker()
+	lease := s.briefly(s.within(), a, &lock.Options{Fixed: true})
 	var ended time.Time
 	var all sync.WaitGroup
 	all.Go(func() {
@@ -50,45 +64,60 @@ func fixed(s *suite) {
 	got := time.Now()
 	all.Wait()
 	s.is(context.Cause(lease.Context()), lock.ErrLost)
-	s.Logf("told %v before the next had it", got.Sub(ended).Round(time.Millisecond))
-	if !ended.Before(got) {
+	s.Logf("told %v before the next had it, to be told %v before", got.Sub(ended).Round(time.Millisecond), got.Sub(lease.Deadline()).Round(time.Millisecond))
+	if !lease.Deadline().Before(got) {
+		s.Errorf("to be told %v after the next had it", lease.Deadline().Sub(got))
+	}
+	if (s.exact || testenv.Accepting) && !ended.Before(got) { // else the timer may be late
 		s.Errorf("told %v after the next had it", ended.Sub(got))
 	}
 	if other.Token() <= lease.Token() {
 		s.Errorf("token %d after %d", other.Token(), lease.Token())
 	}
-	s.is(lease.Extend(s.within(patience)), lock.ErrLost)
+	s.is(lease.Extend(s.within()), lock.ErrLost)
 	s.is(lease.Release(), lock.ErrLost)
 	s.lives(other)
 	s.held(a)
 	s.check(other.Release())
 }
 
+// extend: a lock that is extended by hand lives on.
 func extend(s *suite) {
-	a, b := s.locker(), s.locker()
-	lease := s.acquire(a, &lock.Options{Fixed: true})
+	a, b := s.brief(), s.locker()
+	lease := s.briefly(s.within(), a, &lock.Options{Fixed: true})
+	defer lease.Release()
 	for range 5 {
-		time.Sleep(s.b.TTL / 3)
+		time.Sleep(s.life / 3)
 		before := lease.Deadline()
-		if err := lease.Extend(s.within(patience)); err != nil {
-			s.Fatal(err)
+		if err := lease.Extend(s.within()); err != nil {
+			s.late("extend: %v", err)
 		}
 		if !lease.Deadline().After(before) {
 			s.Error("the deadline has not moved")
 		}
 	}
-	s.lives(lease)
-	s.held(b)
-	s.check(lease.Release())
+	_, err := b.TryAcquire(s.within(), s.name, nil)
+	s.kept(lease)
+	s.is(err, lock.ErrHeld)
+	if err := lease.Release(); errors.Is(err, lock.ErrLost) {
+		s.late("it was lost before its release: %v", err)
+	} else {
+		s.check(err)
+	}
 	s.check(s.acquire(b, nil).Release())
 }
 
+// maxHold: a lock is not held for longer, and as long as that.
 func maxHold(s *suite) {
-	a, b := s.locker(), s.locker()
+	a, b := s.brief(), s.locker()
 	began := time.Now()
-	lease := s.acquire(a, &lock.Options{MaxHold: 2 * s.b.TTL})
-	s.ends(lease, patience, lock.ErrLost)
-	if took := time.Since(began); took < s.b.TTL {
+	lease := s.briefly(s.within(), a, &lock.Options{MaxHold: 2 * s.life})
+	s.ends(lease, lock.ErrLost)
+	if why := context.Cause(lease.Context()); !strings.Contains(why.Error(), "MaxHold") {
+		s.is(lease.Release(), lock.ErrLost)
+		s.late("lost before: %v", why)
+	}
+	if took := time.Since(began); took < s.life {
 		s.Errorf("held for %v", took)
 	}
 	s.check(s.acquire(b, nil).Release())
@@ -97,12 +126,19 @@ func maxHold(s *suite) {
 
 // contextEnds: a lock whose holder has gone without releasing it is not extended for ever.
 func contextEnds(s *suite) {
-	a, b := s.locker(), s.locker()
-	ctx, cancel := context.WithCancel(s.within(patience))
-	lease := s.acquireWith(ctx, a, nil)
+	a, b := s.brief(), s.locker()
+	ctx, cancel := context.WithCancel(s.within())
+	lease := s.briefly(ctx, a, nil)
 	cancel()
-	s.ends(lease, patience, context.Canceled)
-	s.held(b) // he may be at work still
+	s.ends(lease, context.Canceled)
+	early, err := b.TryAcquire(s.within(), s.name, nil) // he may be at work still
+	if err == nil {
+		s.check(early.Release())
+	}
+	if late := time.Since(lease.Deadline()); late > 0 {
+		s.late("asked for %v after the end of its life", late)
+	}
+	s.is(err, lock.ErrHeld)
 	other := s.acquire(b, nil)
 	s.is(lease.Release(), lock.ErrLost)
 	s.lives(other)
@@ -111,30 +147,48 @@ func contextEnds(s *suite) {
 
 // reentrant: an owner has his lock again at once; it is free when he has released it as often.
 func reentrant(s *suite) {
-	a, b := s.locker(), s.locker()
-	ctx := lock.WithOwner(s.within(patience))
-	first := s.acquireWith(ctx, a, nil)
+	a, b := s.brief(), s.locker()
+	ctx := lock.WithOwner(s.within())
+	first := s.briefly(ctx, a, nil)
 	second, err := a.TryAcquire(ctx, s.name, nil)
+	s.kept(first)
 	s.check(err)
-	third := s.acquireWith(first.Context(), a, nil) // made from his
+	third := s.briefly(first.Context(), a, nil) // made from his
+	defer func() {                              // in any order, and as often as anybody likes
+		for _, lease := range []*lock.Lease{first, second, third} {
+			_ = lease.Release()
+		}
+	}()
 	if second.Token() != first.Token() {
 		s.Errorf("tokens %d and %d of one lock", first.Token(), second.Token())
 	}
-	_, err = a.TryAcquire(lock.WithOwner(ctx), s.name, nil)
-	s.is(err, lock.ErrHeld)
-	s.held(a)
-	s.check(first.Release()) // in any order
-	s.check(first.Release()) // once more, which counts once
-	s.check(first.Release())
-	s.ends(first, patience, lock.ErrReleased)
-	s.lives(second)
-	s.ends(third, patience, lock.ErrReleased) // for it was made from the first's
-	time.Sleep(3 * s.b.TTL / 2)               // it is extended still
-	s.lives(second)
-	s.held(b)
-	s.check(third.Release())
-	s.held(b)
-	s.check(second.Release())
+	held := func(l *lock.Locker, ctx context.Context) {
+		s.Helper()
+		_, err := l.TryAcquire(ctx, s.name, nil)
+		s.kept(second)
+		s.is(err, lock.ErrHeld)
+	}
+	held(a, lock.WithOwner(ctx))
+	held(a, s.within())
+	for range 3 { // which counts once
+		err := first.Release()
+		s.kept(second)
+		s.check(err)
+	}
+	s.ends(first, lock.ErrReleased)
+	s.ends(third, lock.ErrReleased) // for it was made from the first's
+	time.Sleep(3 * s.life / 2)      // it is extended still
+	s.kept(second)
+	held(b, s.within())
+	err = third.Release()
+	s.kept(second)
+	s.check(err)
+	held(b, s.within())
+	if err := second.Release(); errors.Is(err, lock.ErrLost) {
+		s.late("it was lost before its release: %v", err)
+	} else {
+		s.check(err)
+	}
 	s.check(s.acquire(b, nil).Release())
 }
 
@@ -142,7 +196,7 @@ func reentrant(s *suite) {
 func ownersJoin(s *suite) {
 	a, b := s.locker(), s.locker()
 	lease := s.acquire(b, nil)
-	ctx := lock.WithOwner(s.within(patience))
+	ctx := lock.WithOwner(s.within())
 	var together, all sync.WaitGroup
 	together.Add(3)
 	for range 3 {

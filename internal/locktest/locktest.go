@@ -2,11 +2,15 @@
 package locktest
 
 import (
+	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"testing"
+	"testing/synctest"
 	"time"
 
+	"github.com/cacheaside/cacheaside/internal/testenv"
 	"github.com/cacheaside/cacheaside/lock"
 )
 
@@ -15,63 +19,122 @@ type Backend struct {
 	// New makes a Locker, as another process would: with connections of its own. It is closed with the test.
 	New func(t testing.TB, o *lock.LockerOptions) *lock.Locker
 
-	// TTL is a short life of a lock, that tests wait for; a quarter of it is all that a request has, on a busy machine. Default: 1.2 s.
+	// TTL is the life of locks whose end a test waits for. On a machine that is too slow for it the test is run again with twice as long a life. Default: 400 ms.
 	TTL time.Duration
+}
 
-	// Slow is how much longer than its TTL the lock of a dead holder may stay.
-	Slow time.Duration
+var tests = []struct {
+	name string
+	run  func(*suite)
+}{
+	{"Exclusive", exclusive},
+	{"Try", try},
+	{"Wait", wait},
+	{"CancelledWaiter", cancelledWaiter},
+	{"Released", released},
+	{"Watchdog", brief(watchdog)},
+	{"Fixed", brief(fixed)},
+	{"Extend", brief(extend)},
+	{"MaxHold", brief(maxHold)},
+	{"ContextEnds", brief(contextEnds)},
+	{"Reentrant", brief(reentrant)},
+	{"OwnersJoin", ownersJoin},
+	{"Do", do},
+	{"Names", names},
+	{"Close", closing},
+	{"BadInput", badInput},
 }
 
 // Run runs the suite, each test with a lock name of its own.
 func Run(t *testing.T, b Backend) {
-	if b.TTL == 0 {
-		b.TTL = 1200 * time.Millisecond
-	}
-	for _, test := range []struct {
-		name string
-		run  func(*suite)
-	}{
-		{"Exclusive", exclusive},
-		{"Try", try},
-		{"Wait", wait},
-		{"CancelledWaiter", cancelledWaiter},
-		{"Released", released},
-		{"Watchdog", watchdog},
-		{"Fixed", fixed},
-		{"Extend", extend},
-		{"MaxHold", maxHold},
-		{"ContextEnds", contextEnds},
-		{"Reentrant", reentrant},
-		{"OwnersJoin", ownersJoin},
-		{"Do", do},
-		{"Names", names},
-		{"Close", closing},
-		{"BadInput", badInput},
-	} {
+	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel() // they mostly wait
-			test.run(&suite{TB: t, b: b, name: test.name})
+			test.run(&suite{TB: t, b: b, name: test.name, life: cmp.Or(b.TTL, 400*time.Millisecond)})
+		})
+	}
+}
+
+// RunInBubble runs the suite, each test in a testing/synctest bubble, with a service of its own. There nothing is ever late, and the order of what timers do is exact.
+func RunInBubble(t *testing.T, open func(t testing.TB) Backend) {
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				test.run(&suite{TB: t, b: open(t), name: test.name, life: 1200 * time.Millisecond, exact: true})
+			})
 		})
 	}
 }
 
 type suite struct {
 	testing.TB
-	b    Backend
-	name string
+	b     Backend
+	name  string
+	life  time.Duration // of locks whose end is waited for
+	exact bool          // in a bubble
+	slow  string        // why life was too short for this machine
 }
 
-// locker is that of one more process.
+// lasting is a life that no busy machine outlasts, with requests that have a quarter of it.
+const lasting = time.Minute
+
+// longest is the longest life that is tried on a busy machine.
+const longest = 30 * time.Second
+
+// tooSlow ends one try of a test.
+type tooSlow struct{}
+
+// brief runs a test of locks with short lives, again and again with longer ones, until this machine is quick enough for them.
+func brief(test func(*suite)) func(*suite) {
+	return func(s *suite) {
+		s.Helper()
+		for {
+			if s.try(test) {
+				return
+			}
+			if s.exact || s.life > longest {
+				s.Fatal("not kept: ", s.slow)
+			}
+			s.Logf("once more: with a life of %v, %s", s.life, s.slow)
+			s.life *= 2
+		}
+	}
+}
+
+// try answers false if this machine was too slow.
+func (s *suite) try(test func(*suite)) (inTime bool) {
+	defer func() {
+		switch p := recover(); p {
+		case nil, tooSlow{}:
+		default:
+			panic(p)
+		}
+	}()
+	test(s)
+	return true
+}
+
+// late ends a try of a test whose locks were not kept, as on a machine that is too slow for their lives.
+func (s *suite) late(why string, args ...any) {
+	s.slow = fmt.Sprintf(why, args...)
+	panic(tooSlow{})
+}
+
+// locker is that of one more process. Its locks last.
 func (s *suite) locker() *lock.Locker {
 	s.Helper()
-	return s.b.New(s.TB, &lock.LockerOptions{TTL: s.b.TTL})
+	return s.b.New(s.TB, &lock.LockerOptions{TTL: lasting, Timeout: lasting / 4})
 }
 
-// patience is how long is waited for what should come at once.
-const patience = 20 * time.Second
+// brief is a locker whose locks have short lives.
+func (s *suite) brief() *lock.Locker {
+	s.Helper()
+	return s.b.New(s.TB, &lock.LockerOptions{TTL: s.life, Timeout: s.life / 4})
+}
 
-func (s *suite) within(d time.Duration) context.Context {
-	ctx, cancel := context.WithTimeout(s.Context(), d)
+// within is for what should come at once.
+func (s *suite) within() context.Context {
+	ctx, cancel := context.WithTimeout(s.Context(), testenv.Hang)
 	s.Cleanup(cancel)
 	return ctx
 }
@@ -79,7 +142,7 @@ func (s *suite) within(d time.Duration) context.Context {
 // acquire gets the lock of the test, or ends it.
 func (s *suite) acquire(l *lock.Locker, o *lock.Options) *lock.Lease {
 	s.Helper()
-	return s.acquireWith(s.within(patience), l, o)
+	return s.acquireWith(s.within(), l, o)
 }
 
 func (s *suite) acquireWith(ctx context.Context, l *lock.Locker, o *lock.Options) *lock.Lease {
@@ -89,6 +152,29 @@ func (s *suite) acquireWith(ctx context.Context, l *lock.Locker, o *lock.Options
 		s.Fatalf("acquire: %v", err)
 	}
 	return lease
+}
+
+// briefly gets the lock of the test by a locker whose locks have short lives. It is released at the end of a try, so that the next can have it.
+func (s *suite) briefly(ctx context.Context, l *lock.Locker, o *lock.Options) *lock.Lease {
+	s.Helper()
+	lease, err := l.Acquire(ctx, s.name, o)
+	if err != nil {
+		s.late("acquire: %v", err)
+	}
+	return lease
+}
+
+// kept ends the try if a lease that should live has ended, as it may when it could not be extended in time.
+func (s *suite) kept(leases ...*lock.Lease) {
+	s.Helper()
+	for _, lease := range leases {
+		if err := context.Cause(lease.Context()); err != nil {
+			s.late("a lock was not extended in time: %v", err)
+		}
+		if late := time.Since(lease.Deadline()); late > 0 {
+			s.late("a lock was extended %v late, or its holder is told as late", late)
+		}
+	}
 }
 
 func (s *suite) check(err error) {
@@ -108,7 +194,7 @@ func (s *suite) is(err, want error) {
 // held asserts that others cannot get the lock.
 func (s *suite) held(l *lock.Locker) {
 	s.Helper()
-	lease, err := l.TryAcquire(s.within(patience), s.name, nil)
+	lease, err := l.TryAcquire(s.within(), s.name, nil)
 	if err == nil {
 		lease.Release()
 	}
@@ -116,14 +202,10 @@ func (s *suite) held(l *lock.Locker) {
 }
 
 // ends waits for the end of a lease, and asserts why.
-func (s *suite) ends(lease *lock.Lease, limit time.Duration, cause error) {
+func (s *suite) ends(lease *lock.Lease, cause error) {
 	s.Helper()
-	select {
-	case <-lease.Context().Done():
-		s.is(context.Cause(lease.Context()), cause)
-	case <-time.After(limit):
-		s.Fatalf("the lease has not ended after %v", limit)
-	}
+	testenv.Receive(s, "the end of a lease", lease.Context().Done())
+	s.is(context.Cause(lease.Context()), cause)
 }
 
 func (s *suite) lives(lease *lock.Lease) {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"io"
 	"math/rand/v2"
 	"os"
 	"strconv"
@@ -23,16 +24,18 @@ func Child(locker func(*lock.LockerOptions) (*lock.Locker, error)) {
 	testenv.RegisterChild(childName, func() {
 		ttl, err := time.ParseDuration(os.Getenv("LOCK_TTL"))
 		seed, err2 := strconv.ParseUint(os.Getenv("LOCK_SEED"), 10, 64)
-		length, err3 := time.ParseDuration(os.Getenv("LOCK_LENGTH"))
-		l, err4 := locker(&lock.LockerOptions{TTL: ttl, Timeout: ttl / 4})
-		for _, err := range []error{err, err2, err3, err4} {
+		l, err3 := locker(&lock.LockerOptions{TTL: ttl, Timeout: ttl / 4})
+		for _, err := range []error{err, err2, err3} {
 			if err != nil {
 				fmt.Fprintln(os.Stderr, err)
 				os.Exit(2)
 			}
 		}
-		ctx, cancel := context.WithTimeout(context.Background(), length)
-		defer cancel()
+		ctx, cancel := context.WithCancel(context.Background())
+		go func() { // until the test has seen enough
+			_, _ = io.Copy(io.Discard, os.Stdin)
+			cancel()
+		}()
 		out := json.NewEncoder(os.Stdout)
 		Work(ctx, l, ttl, seed, func(e Event) { out.Encode(e) })
 		l.Close()
@@ -41,10 +44,9 @@ func Child(locker func(*lock.LockerOptions) (*lock.Locker, error)) {
 
 // stopped runs two such processes, stops and resumes them, and reads what they have done.
 func (f Faults) stopped(ctx context.Context, t *testing.T, seed uint64, emit func(Event)) {
-	deadline, _ := ctx.Deadline()
 	var all sync.WaitGroup
 	for i := range uint64(2) {
-		env := append([]string{"LOCK_TTL=" + f.TTL.String(), fmt.Sprint("LOCK_SEED=", seed*100+90+i), "LOCK_LENGTH=" + time.Until(deadline).String()}, f.Stopped...)
+		env := append([]string{"LOCK_TTL=" + f.TTL.String(), fmt.Sprint("LOCK_SEED=", seed*100+90+i)}, f.Stopped...)
 		c := testenv.SpawnChild(t, childName, env...)
 		r := rand.New(rand.NewPCG(seed, 4+i))
 		all.Go(func() {
@@ -54,10 +56,11 @@ func (f Faults) stopped(ctx context.Context, t *testing.T, seed uint64, emit fun
 				Sleep(ctx, UpTo(r, 3*f.TTL))
 				c.Resume()
 			}
+			c.Stdin.Close() //nolint:errcheck // it may have ended
 		})
 		all.Go(func() {
 			for {
-				line, err := c.ReadLine(time.Until(deadline) + patience)
+				line, err := c.ReadLine(2*atMost + testenv.Hang)
 				if err != nil {
 					if err := c.Wait(); err != nil {
 						t.Error(err)

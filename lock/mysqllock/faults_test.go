@@ -5,6 +5,7 @@ import (
 	"context"
 	"database/sql"
 	"errors"
+	"fmt"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -60,17 +61,22 @@ func once(p *testenv.Proxy, text string, f func() testenv.Action) {
 	})
 }
 
-func eventually(t testing.TB, what string, f func() bool) {
-	t.Helper()
-	for end := time.Now().Add(patience); !f(); time.Sleep(5 * time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("not in %v: %s", patience, what)
-		}
-	}
-}
-
 // long is a life that no test waits for.
-var long = &lock.LockerOptions{TTL: 5 * time.Minute, Timeout: 5 * time.Second}
+var long = &lock.LockerOptions{TTL: 10 * time.Minute, Timeout: testenv.Hang / 2}
+
+// quick is a life that no test waits for, of requests that are given up soon.
+var quick = &lock.LockerOptions{TTL: 10 * time.Minute, Timeout: 200 * time.Millisecond}
+
+// inTheEnd acquires a lock by a locker whose time-outs are too short for a busy machine.
+func inTheEnd(t testing.TB, l *lock.Locker, name string) (lease *lock.Lease) {
+	t.Helper()
+	testenv.Eventually(t, "a lock", func() bool {
+		var err error
+		lease, err = l.Acquire(within(t, patience), name, nil)
+		return err == nil
+	})
+	return lease
+}
 
 // rowIsFree reads a lock past its driver.
 func rowIsFree(t testing.TB, m *testenv.MariaDB) bool {
@@ -86,7 +92,7 @@ func TestLostReply(t *testing.T) {
 		l := locker(t, create, by(t, m, p), long)
 		for _, text := range []string{"SELECT @@autocommit", "INSERT", "SET token", "wait_timeout", "GET_LOCK"} {
 			once(p, text, func() testenv.Action { return testenv.LoseReply })
-			lease, err := l.Acquire(within(t, patience/6), "a", nil)
+			lease, err := l.Acquire(within(t, patience), "a", nil)
 			check(t, err)
 			p.OnRequest(nil)
 			check(t, lease.Extend(within(t, patience)))
@@ -99,11 +105,25 @@ func TestLostReply(t *testing.T) {
 func TestSlowAnswer(t *testing.T) {
 	eachParallel(t, func(t *testing.T, m *testenv.MariaDB, create maker) {
 		p := testenv.NewProxy(t, m.Addr)
-		l := locker(t, create, by(t, m, p), &lock.LockerOptions{TTL: 5 * time.Minute, Timeout: time.Second})
-		once(p, "SET token", func() testenv.Action { return testenv.Delay(1200 * time.Millisecond) })
-		lease, err := l.Acquire(within(t, patience), "a", nil)
-		check(t, err)
-		check(t, lease.Release())
+		for timeout := 300 * time.Millisecond; ; timeout *= 2 {
+			l := locker(t, create, by(t, m, p), &lock.LockerOptions{TTL: 10 * time.Minute, Timeout: timeout})
+			var slow atomic.Bool
+			once(p, "SET token", func() testenv.Action {
+				slow.Store(true)
+				return testenv.Delay(timeout + timeout/5)
+			})
+			lease, err := l.Acquire(within(t, patience), fmt.Sprint("a", timeout), nil)
+			if err == nil {
+				err = lease.Release()
+			}
+			switch {
+			case err == nil && slow.Load():
+				return
+			case timeout > 15*time.Second:
+				t.Fatal(err)
+			}
+			t.Logf("with a time-out of %v other answers may be slow, too: %v", timeout, err)
+		}
 	})
 }
 
@@ -146,7 +166,7 @@ func TestCancelledLeavesNothing(t *testing.T) {
 				if name == "late" {
 					time.Sleep(time.Second) // until it has come
 				}
-				lease, err := b.Acquire(within(t, patience/6), "a", nil)
+				lease, err := b.Acquire(within(t, patience), "a", nil)
 				check(t, err)
 				check(t, lease.Release())
 			})
@@ -159,10 +179,9 @@ func TestLateRequest(t *testing.T) {
 	t.Parallel()
 	m := table(t)
 	p := testenv.NewProxy(t, m.Addr)
-	l := locker(t, mysqllock.New, by(t, m, p), &lock.LockerOptions{TTL: 5 * time.Minute, Timeout: 200 * time.Millisecond})
-	lease, err := l.Acquire(within(t, patience), "a", nil) // the row is there
-	check(t, err)
-	check(t, lease.Release())
+	l := locker(t, mysqllock.New, by(t, m, p), quick)
+	_ = inTheEnd(t, l, "a").Release() // the row is there
+	testenv.Eventually(t, "it is free", func() bool { return rowIsFree(t, m) })
 	once(p, "SET token", func() testenv.Action {
 		p.Hang(true)
 		return testenv.Pass
@@ -183,34 +202,35 @@ func TestLateRequest(t *testing.T) {
 func TestHungServer(t *testing.T) {
 	each(t, func(t *testing.T, m *testenv.MariaDB, create maker) {
 		db := m.DB(t)
-		l := locker(t, create, db, &lock.LockerOptions{TTL: 5 * time.Minute, Timeout: 200 * time.Millisecond})
-		lease, err := l.Acquire(within(t, patience), "a", nil)
-		check(t, err)
-		second, err := l.Acquire(within(t, patience), "b", nil)
-		check(t, err)
+		l := locker(t, create, db, quick)
+		lease, second := inTheEnd(t, l, "a"), inTheEnd(t, l, "b")
 		m.Pause()
 		for what, f := range map[string]func() error{
 			"Extend":  func() error { return lease.Extend(within(t, patience)) },
 			"Release": second.Release,
 			"Acquire": func() error { _, err := l.Acquire(within(t, patience), "c", nil); return err },
 		} {
-			began := time.Now()
-			if err := f(); err == nil || errors.Is(err, lock.ErrLost) {
+			began, failed := time.Now(), make(chan error, 1)
+			go func() { failed <- f() }()
+			if err := testenv.Receive(t, "the end of "+what, failed); err == nil || errors.Is(err, lock.ErrLost) {
 				t.Errorf("%s: %v", what, err)
 			}
-			if took := time.Since(began); took > 5*time.Second {
-				t.Errorf("%s took %v", what, took)
+			took := time.Since(began)
+			if t.Logf("%s took %v", what, took); testenv.Accepting && took > 5*time.Second {
+				t.Error("too late")
 			}
 		}
 		m.Resume()
-		eventually(t, "extended", func() bool {
+		testenv.Eventually(t, "extended", func() bool {
 			err := lease.Extend(within(t, patience))
 			if errors.Is(err, lock.ErrLost) {
 				t.Fatal(err)
 			}
 			return err == nil
 		})
-		check(t, lease.Release())
+		if err := lease.Release(); errors.Is(err, lock.ErrLost) { // it may not be answered in so short a time
+			t.Error(err)
+		}
 	})
 }
 
@@ -251,26 +271,27 @@ func TestRestart(t *testing.T) {
 func TestKilledConnection(t *testing.T) {
 	eachParallel(t, func(t *testing.T, m *testenv.MariaDB, create maker) {
 		p := testenv.NewProxy(t, m.Addr)
-		o := &lock.LockerOptions{TTL: 3 * time.Second}
-		a, b := locker(t, create, by(t, m, p), o), locker(t, create, m.DB(t), o)
-		lease, err := a.Acquire(within(t, patience), "a", nil)
-		check(t, err)
-		p.Cut()
-		p.Restore()
-		wait := within(t, time.Second)
+		b := locker(t, create, m.DB(t), long)
 		if !strings.HasSuffix(t.Name(), "named") {
-			if _, err := b.Acquire(wait, "a", nil); err == nil {
+			lease, err := locker(t, create, by(t, m, p), long).Acquire(within(t, patience), "a", nil)
+			check(t, err)
+			p.Cut()
+			p.Restore()
+			if _, err := b.Acquire(within(t, time.Second), "a", nil); err == nil {
 				t.Fatal("a lock has passed with a connection")
 			}
 			check(t, lease.Release())
 			return
 		}
+		lease := inTheEnd(t, locker(t, create, by(t, m, p), &lock.LockerOptions{TTL: 3 * time.Second}), "a")
+		p.Cut()
+		p.Restore()
 		next, err := b.Acquire(within(t, patience), "a", nil)
 		check(t, err)
 		if next.Token() <= lease.Token() {
 			t.Errorf("token %d after %d", next.Token(), lease.Token())
 		}
-		<-lease.Context().Done()
+		testenv.Receive(t, "that the watchdog tells", lease.Context().Done())
 		if cause := context.Cause(lease.Context()); !errors.Is(cause, lock.ErrLost) {
 			t.Error(cause)
 		}

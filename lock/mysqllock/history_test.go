@@ -44,7 +44,7 @@ func TestHistory(t *testing.T) {
 					return mysqllock.New(db, o)
 				}, by(t, m, p), o)
 			},
-			Disturb: func(ctx context.Context, r *rand.Rand) string {
+			Disturb: func(ctx context.Context, r *rand.Rand, _ time.Duration) string {
 				if disturbances++; disturbances%5 == 4 { // one thing after the other, so that a short history has seen them all
 					m.Restart(t)
 					durable(t, db)

@@ -33,7 +33,7 @@ var dsns = []string{
 
 func TestSettingsOfSessions(t *testing.T) {
 	eachParallel(t, func(t *testing.T, m *testenv.MariaDB, create maker) {
-		o := &lock.LockerOptions{TTL: 5 * time.Minute, Timeout: 2 * time.Second}
+		o := &lock.LockerOptions{TTL: 10 * time.Minute, Timeout: testenv.Hang / 4}
 		other := locker(t, create, m.DB(t), o)
 		base, _, _ := strings.Cut(m.DSN(t), "?")
 		var last int64
@@ -87,7 +87,7 @@ func TestContention(t *testing.T) {
 		}
 		db := open(t, dsn)
 		for j := range 3 {
-			l := locker(t, mysqllock.New, db, &lock.LockerOptions{TTL: 20 * time.Second, Timeout: 5 * time.Second})
+			l := locker(t, mysqllock.New, db, long)
 			all.Go(func() {
 				for k := range 3 * 4 {
 					n := (k + j) % 3
@@ -118,13 +118,13 @@ func TestMissingTable(t *testing.T) {
 	m := testenv.SharedMariaDB(t)
 	db := m.DB(t)
 	for name, create := range variants {
-		_, err := locker(t, create, db, nil).Acquire(within(t, patience), "a-private-name", nil)
+		_, err := locker(t, create, db, long).Acquire(within(t, patience), "a-private-name", nil)
 		if err == nil || !strings.Contains(err.Error(), "cacheaside_locks is missing") && !strings.Contains(err.Error(), "`cacheaside_locks` is missing") || strings.Contains(err.Error(), "private") {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
 	// Without tokens a named lock needs none.
-	lease, err := locker(t, mysqllock.NewNamed, db, nil).Acquire(within(t, patience), "a", &lock.Options{NoToken: true})
+	lease, err := locker(t, mysqllock.NewNamed, db, long).Acquire(within(t, patience), "a", &lock.Options{NoToken: true})
 	check(t, err)
 	check(t, lease.Extend(within(t, patience)))
 	check(t, lease.Release())

@@ -57,7 +57,6 @@ func TestSuite(t *testing.T) {
 			own.Root = "/suite"
 			return locker(t, z.Addr, own)
 		},
-		TTL: time.Second,
 	})
 }
 
@@ -76,7 +75,7 @@ func TestHistory(t *testing.T) {
 				proxies = append(proxies, p)
 				return locker(t, p.Addr, as(o))
 			},
-			Disturb: func(ctx context.Context, r *rand.Rand) string {
+			Disturb: func(ctx context.Context, r *rand.Rand, _ time.Duration) string {
 				disturbances++
 				kind := []int{0, 1, 2, 0, 3, 1, 2, 2}[disturbances%8] // one thing after the other, so that a short history has seen them all
 				return locktest.Disturb(ctx, r, kind, proxies[r.IntN(len(proxies))], z, 600*time.Millisecond, 20)

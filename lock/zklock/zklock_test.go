@@ -18,19 +18,16 @@ import (
 	"github.com/cacheaside/cacheaside/lock/zklock"
 )
 
-const (
-	patience = 20 * time.Second
-	parent   = "/cacheaside/locks/lock:a"
-)
+const parent = "/cacheaside/locks/lock:a"
 
 // calm are options for tests whose sessions are not to end by themselves.
 func calm() *zklock.Options {
-	return &zklock.Options{SessionTimeout: 10 * time.Second, Timeout: 5 * time.Second}
+	return &zklock.Options{SessionTimeout: 5 * time.Minute, Timeout: testenv.Hang / 2}
 }
 
 func acquire(t testing.TB, l *lock.Locker, o *lock.Options) *lock.Lease {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), testenv.Hang)
 	t.Cleanup(cancel)
 	lease, err := l.Acquire(ctx, "a", o)
 	if err != nil {
@@ -62,20 +59,6 @@ func below(t testing.TB, conn *zk.Conn, path string) []string {
 	return names
 }
 
-func eventually(t testing.TB, what string, f func() bool) {
-	t.Helper()
-	soon(t, patience, what, f)
-}
-
-func soon(t testing.TB, limit time.Duration, what string, f func() bool) {
-	t.Helper()
-	for end := time.Now().Add(limit); !f(); time.Sleep(5 * time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("not in %v: %s", limit, what)
-		}
-	}
-}
-
 // line has n others wait for the lock, one after the other, and returns what they get.
 func line(t testing.TB, z *testenv.ZooKeeper, n int) (<-chan *lock.Lease, []context.CancelFunc) {
 	t.Helper()
@@ -85,7 +68,7 @@ func line(t testing.TB, z *testenv.ZooKeeper, n int) (<-chan *lock.Lease, []cont
 	var cancels []context.CancelFunc
 	for i := range n {
 		l := locker(t, z.Addr, calm())
-		ctx, cancel := context.WithTimeout(t.Context(), patience)
+		ctx, cancel := context.WithTimeout(t.Context(), testenv.Hang)
 		t.Cleanup(cancel)
 		cancels = append(cancels, cancel)
 		go func() {
@@ -93,7 +76,7 @@ func line(t testing.TB, z *testenv.ZooKeeper, n int) (<-chan *lock.Lease, []cont
 				got <- lease
 			}
 		}()
-		eventually(t, "a node", func() bool { return len(nodes(t, conn)) == before+i+1 })
+		testenv.Eventually(t, "a node", func() bool { return len(nodes(t, conn)) == before+i+1 })
 	}
 	return got, cancels
 }
@@ -109,7 +92,7 @@ func TestOrderAndTokens(t *testing.T) {
 	token := first.Token()
 	release(t, first)
 	for i := range 4 {
-		lease := <-got
+		lease := testenv.Receive(t, "the lock", got)
 		if n := numberOf(lease); n != i {
 			t.Errorf("%d comes as the %dth", n, i)
 		}
@@ -121,7 +104,7 @@ func TestOrderAndTokens(t *testing.T) {
 	}
 	// Also when the parent is another one, whose numbers begin anew.
 	conn := z.Client(t)
-	eventually(t, "the parent deleted", func() bool { return conn.Delete(parent, -1) == nil })
+	testenv.Eventually(t, "the parent deleted", func() bool { return conn.Delete(parent, -1) == nil })
 	last := acquire(t, locker(t, z.Addr, calm()), nil)
 	if last.Token() <= token {
 		t.Errorf("token %d after %d", last.Token(), token)
@@ -136,7 +119,7 @@ func TestCancelledWaiter(t *testing.T) {
 	first := acquire(t, locker(t, z.Addr, calm()), nil)
 	got, cancel := line(t, z, 3)
 	cancel[1]()
-	eventually(t, "its node deleted", func() bool { return len(nodes(t, conn)) == 3 })
+	testenv.Eventually(t, "its node deleted", func() bool { return len(nodes(t, conn)) == 3 })
 	select {
 	case lease := <-got:
 		t.Fatalf("%d has the lock", numberOf(lease))
@@ -144,7 +127,7 @@ func TestCancelledWaiter(t *testing.T) {
 	}
 	release(t, first)
 	for _, want := range []int{0, 2} {
-		lease := <-got
+		lease := testenv.Receive(t, "the lock", got)
 		if n := numberOf(lease); n != want {
 			t.Errorf("%d has the lock, not %d", n, want)
 		}
@@ -170,9 +153,9 @@ func TestReleaseWakesOne(t *testing.T) {
 	z := testenv.SharedZooKeeper(t)
 	conn := z.Client(t)
 	p := testenv.NewProxy(t, z.Addr)
-	first := acquire(t, locker(t, z.Addr, calm()), &lock.Options{TTL: 300 * time.Millisecond})
+	first := acquire(t, locker(t, z.Addr, calm()), nil)
 	const waiters = 6
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), testenv.Hang)
 	defer cancel()
 	got := make(chan *lock.Lease, waiters)
 	var all sync.WaitGroup
@@ -183,18 +166,25 @@ func TestReleaseWakesOne(t *testing.T) {
 				got <- lease
 			}
 		})
-		eventually(t, "a node", func() bool { return len(nodes(t, conn)) == i+2 })
+		testenv.Eventually(t, "a node", func() bool { return len(nodes(t, conn)) == i+2 })
 	}
 	time.Sleep(100 * time.Millisecond) // their watches
 	asked := childrenRequests(p)
 	version := func() int32 { _, stat, _ := conn.Get(parent + "/" + held(t, conn, first)); return stat.Version }
 	before := version()
-	eventually(t, "proofs of life", func() bool { return version() > before+3 })
+	for range 3 {
+		if err := first.Extend(ctx); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if version() < before+3 {
+		t.Error("no proofs of life")
+	}
 	if n := asked.Load(); n > 0 {
 		t.Errorf("%d have looked who is in line, while nothing happened", n)
 	}
 	release(t, first)
-	second := <-got
+	second := testenv.Receive(t, "the lock", got)
 	time.Sleep(100 * time.Millisecond)
 	if n := asked.Load(); n != 1 {
 		t.Errorf("%d have looked who is in line, after one release", n)
@@ -228,7 +218,7 @@ func TestForeignNodes(t *testing.T) {
 		}
 	}
 	l := locker(t, z.Addr, calm())
-	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), testenv.Hang)
 	defer cancel()
 	lease, err := l.Acquire(ctx, "a", nil)
 	if err != nil {
@@ -249,8 +239,19 @@ func TestForeignNodes(t *testing.T) {
 func TestDeletedNode(t *testing.T) {
 	z := testenv.SharedZooKeeper(t)
 	conn := z.Client(t)
-	first := acquire(t, locker(t, z.Addr, calm()), &lock.Options{TTL: time.Second})
-	got, _ := line(t, z, 1)
+	l, ttl := locker(t, z.Addr, calm()), time.Second
+	var first *lock.Lease
+	var got <-chan *lock.Lease
+	for {
+		first = acquire(t, l, &lock.Options{TTL: ttl})
+		got, _ = line(t, z, 1)
+		if first.Context().Err() == nil {
+			break
+		}
+		t.Logf("too slow a machine for a life of %v", ttl)
+		ttl *= 2
+		release(t, testenv.Receive(t, "the lock", got))
+	}
 	both := nodes(t, conn)
 	seq := func(name string) string { return name[strings.LastIndexByte(name, '-')+1:] }
 	slices.SortFunc(both, func(a, b string) int { return strings.Compare(seq(b), seq(a)) }) // who is in line first: else he may have the lock just when his node goes
@@ -259,11 +260,11 @@ func TestDeletedNode(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	<-first.Context().Done() // by the watchdog
+	testenv.Receive(t, "that the watchdog tells", first.Context().Done())
 	if err := first.Release(); !errors.Is(err, lock.ErrLost) {
 		t.Errorf("release: %v", err)
 	}
-	release(t, <-got)
+	release(t, testenv.Receive(t, "the lock", got))
 }
 
 func TestACL(t *testing.T) {
@@ -277,9 +278,9 @@ func TestACL(t *testing.T) {
 	lease := acquire(t, l, nil)
 	p.Cut() // it is said again by the next connection
 	p.Restore()
-	eventually(t, "an extension", func() bool { return lease.Extend(t.Context()) == nil })
+	testenv.Eventually(t, "an extension", func() bool { return lease.Extend(t.Context()) == nil })
 	release(t, lease)
-	stranger := locker(t, z.Addr, &zklock.Options{Root: o.Root})
+	stranger := locker(t, z.Addr, &zklock.Options{Root: o.Root, Timeout: testenv.Hang / 2})
 	_, err := stranger.Acquire(t.Context(), "a", nil)
 	if !errors.Is(err, zk.ErrNoAuth) || strings.Contains(err.Error(), "lock:a") {
 		t.Errorf("a stranger: %v", err)

@@ -212,7 +212,7 @@ func (p *playProcess) checkpoint() (canal.Checkpoint, error) {
 	case p.Checkpoint == "sql":
 		return canal.NewSQLCheckpoint(p.db, nil)
 	case sqlite:
-		db, err := sqlx.Open("sqlite", "file:"+file+"?_pragma=busy_timeout(10000)&_pragma=journal_mode(WAL)")
+		db, err := sqlx.Open("sqlite", "file:"+file+"?_pragma=busy_timeout(60000)&_pragma=journal_mode(WAL)")
 		if err != nil {
 			return nil, err
 		}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/cacheaside/cacheaside"
 	"github.com/cacheaside/cacheaside/consistency"
+	"github.com/cacheaside/cacheaside/internal/testenv"
 )
 
 // Backend is a queue, and what it cannot do.
@@ -75,9 +76,6 @@ type suite struct {
 }
 
 const (
-	// patience is how long is waited for what should come at once.
-	patience = 20 * time.Second
-
 	// long is the life of a claim that does not end in a test, short that of one that does.
 	long  = time.Hour
 	short = 200 * time.Millisecond
@@ -94,7 +92,7 @@ func (s *suite) openTwo() (a, b consistency.Queue) {
 }
 
 func (s *suite) ctx() context.Context {
-	ctx, cancel := context.WithTimeout(s.Context(), patience)
+	ctx, cancel := context.WithTimeout(s.Context(), testenv.Hang)
 	s.Cleanup(cancel)
 	return ctx
 }

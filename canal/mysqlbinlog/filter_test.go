@@ -21,7 +21,7 @@ func TestOthersRowsAreNotHidden(t *testing.T) {
 	rdb := testenv.SharedRedis(t).Client(t)
 	x.do("CREATE TABLE users (id BIGINT PRIMARY KEY, name VARCHAR(50))", "INSERT INTO users SELECT seq, 'old' FROM seq_1_to_1000")
 	filter := func() *bloom.Redis {
-		f, err := bloom.NewRedis(rdb, "users", 10_000, 0.001, nil)
+		f, err := bloom.NewRedis(rdb, "users", 10_000, 0.001, &bloom.Options{Timeout: testenv.Hang})
 		x.check(err)
 		t.Cleanup(func() { _ = f.Close() })
 		return f

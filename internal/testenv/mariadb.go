@@ -189,7 +189,7 @@ func launchMariaDB(ctx context.Context, daemon string, fill func(ctx context.Con
 				return err
 			}
 			defer db.Close()
-			ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
+			ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 			defer cancel()
 			var dir string
 			if err := db.QueryRowContext(ctx, "SELECT @@datadir").Scan(&dir); err != nil {
@@ -274,7 +274,7 @@ func (m *MariaDB) exec(statement string) error {
 		return err
 	}
 	defer db.Close()
-	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), Hang)
 	defer cancel()
 	_, err = db.ExecContext(ctx, statement)
 	return err

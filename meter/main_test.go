@@ -90,15 +90,12 @@ func join(t testing.TB, rdb redis.UniversalClient, d *rows, o cacheaside.Options
 // hear waits until the memory of a process is trusted. It puts nothing into it.
 func (p member) hear(t testing.TB) member {
 	t.Helper()
-	for began := time.Now(); ; time.Sleep(time.Millisecond) {
+	testenv.Eventually(t, "memory is trusted", func() bool {
 		p.Get(t.Context(), -1)
-		if s := p.Stats().Channel; s.Trusted == s.Ranges {
-			return p
-		}
-		if time.Since(began) > 20*time.Second {
-			t.Fatal("memory is not trusted")
-		}
-	}
+		s := p.Stats().Channel
+		return s.Trusted == s.Ranges
+	})
+	return p
 }
 
 func (p member) want(t testing.TB, key int, want string) {

@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"net/url"
 	"os"
@@ -14,6 +13,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/cacheaside/cacheaside/internal/testenv"
 )
 
 // dashboard is what Grafana reads of dashboard.json.
@@ -142,10 +143,7 @@ func onPrometheus(t *testing.T) {
 	dir := t.TempDir()
 	config := fmt.Sprintf("global: {scrape_interval: 1s}\nscrape_configs: [{job_name: cacheaside, metrics_path: /, static_configs: [{targets: [%q]}]}]\n", strings.TrimPrefix(x.server.URL, "http://"))
 	check(t, os.WriteFile(filepath.Join(dir, "prometheus.yml"), []byte(config), 0o600))
-	free, err := net.Listen("tcp", "127.0.0.1:0")
-	check(t, err)
-	at := free.Addr().String()
-	check(t, free.Close())
+	at := fmt.Sprintf("127.0.0.1:%d", testenv.FreePort(t))
 	server := exec.Command(path, "--config.file="+filepath.Join(dir, "prometheus.yml"), "--storage.tsdb.path="+filepath.Join(dir, "data"), "--web.listen-address="+at)
 	check(t, server.Start())
 	defer func() { _ = server.Process.Kill(); _ = server.Wait() }()

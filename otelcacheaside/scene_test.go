@@ -67,7 +67,7 @@ func newScene(t *testing.T, name string) *scene {
 	check(t, err)
 	t.Cleanup(func() { check(t, x.see.Close()) })
 
-	x.cache, err = cacheaside.New(rdb, &cacheaside.Options{Observer: x.see})
+	x.cache, err = cacheaside.New(rdb, &cacheaside.Options{Observer: x.see, RedisTimeout: testenv.Hang, ReadTimeout: testenv.Hang})
 	check(t, err)
 	t.Cleanup(func() { x.cache.Close() })
 	filter, err := bloom.NewRedis(rdb, "users", 1000, 0.01, nil)

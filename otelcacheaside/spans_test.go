@@ -25,7 +25,7 @@ func TestSpans(t *testing.T) {
 	check(t, err)
 	defer see.Close()
 	_, rdb := testenv.Mini(t)
-	cache, err := cacheaside.New(rdb, &cacheaside.Options{Observer: see})
+	cache, err := cacheaside.New(rdb, &cacheaside.Options{Observer: see, RedisTimeout: testenv.Hang, ReadTimeout: testenv.Hang})
 	check(t, err)
 	defer cache.Close()
 	tracer := tracers.Tracer("test")

@@ -12,15 +12,19 @@ import (
 
 // Of two Consumers that have one lock and one checkpoint, the other takes over when the active one is killed, stands still, or is cut off from what keeps its lock; nothing is left stale, and what the first one would still save is refused.
 func TestFailover(t *testing.T) {
-	p := newPlay(t, *killSeed)
-	if err := mysqllock.CreateTable(t.Context(), p.db.DB, nil); err != nil {
-		t.Fatal(err)
-	}
-	checkpoints := map[string]string{"redis": filepath.Join(t.TempDir(), "checkpoint"), "mysql": "sql"}
+	t.Parallel() // as the one in which the consumer is killed
 	for _, kind := range []string{"redis", "mysql"} {
 		t.Run(kind, func(t *testing.T) {
-			p.t = t
-			p.failover(kind, checkpoints[kind])
+			t.Parallel()
+			p := newPlay(t, *killSeed)
+			checkpoint := filepath.Join(t.TempDir(), "checkpoint")
+			if kind == "mysql" {
+				checkpoint = "sql"
+				if err := mysqllock.CreateTable(t.Context(), p.db.DB, nil); err != nil {
+					t.Fatal(err)
+				}
+			}
+			p.failover(kind, checkpoint)
 		})
 	}
 }
@@ -36,17 +40,38 @@ func (p *play) standby(kind, checkpoint string) *standby {
 	s := &standby{world: p.consumerAt(checkpoint), redis: testenv.NewProxy(p.t, p.redis.Addr), maria: testenv.NewProxy(p.t, p.maria.Addr)}
 	s.world.DSN = strings.Replace(s.world.DSN, p.maria.Addr, s.maria.Addr, 1)
 	s.world.Saves = 500 * time.Millisecond // so that there is as a rule something to be saved
-	s.world.Redis, s.world.Addr, s.world.Lock = s.redis.Addr, s.maria.Addr, kind
+	s.world.Redis, s.world.Addr, s.world.Lock, s.world.LockTTL = s.redis.Addr, s.maria.Addr, kind, failoverTTL()
 	s.actor = p.spawn("play-consumer", s.world)
 	return s
 }
 
+// failoverTTL is such that a busy machine seldom loses a lock by itself; where the time is
+// reported, it is short.
+func failoverTTL() time.Duration {
+	if testenv.Accepting {
+		return time.Second
+	}
+	return 4 * time.Second
+}
+
+// working returns which of two is the active one, when it has done all that was written before,
+// and the other one says that it is not.
+func (p *play) working(a, b *standby) (active, other *standby) {
+	p.t.Helper()
+	at := p.logged()
+	works := func(a, b *standby) bool {
+		return a.says().Active && numberOf(string(a.says().Position)) >= at && !b.says().Active
+	}
+	p.until("one of them consumes, and the other does not", func() bool { return works(a, b) || works(b, a) })
+	if works(b, a) {
+		return b, a
+	}
+	return a, b
+}
+
 func (p *play) failover(kind, checkpoint string) {
 	active, other := p.standby(kind, checkpoint), p.standby(kind, checkpoint)
-	p.until("one of them begins", 20*time.Second, func() bool { return active.begun.Load()+other.begun.Load() > 0 })
-	if active.begun.Load() == 0 {
-		active, other = other, active
-	}
+	p.until("one of them begins", func() bool { return active.begun.Load()+other.begun.Load() > 0 })
 	p.write()
 	rounds := 1
 	if testenv.Accepting {
@@ -59,10 +84,7 @@ func (p *play) failover(kind, checkpoint string) {
 			if how == "stopped" && refused > 0 {
 				break // it had nothing to save the time before
 			}
-			p.until("it consumes", 20*time.Second, func() bool { return active.says().Active && numberOf(string(active.says().Position)) > p.logged()-50 })
-			if other.says().Active {
-				p.t.Fatal("both are active")
-			}
+			active, other = p.working(active, other)
 			time.Sleep(time.Duration(p.random.Int64N(int64(300 * time.Millisecond))))
 			link := active.redis
 			if kind == "mysql" {
@@ -77,23 +99,25 @@ func (p *play) failover(kind, checkpoint string) {
 			case "cut off":
 				link.Cut()
 			}
-			p.until("the other takes over", 20*time.Second, func() bool { return other.says().Active })
+			p.until("the other takes over", func() bool { return other.says().Active })
 			took := time.Since(began)
-			p.until("it goes on", 20*time.Second, func() bool { return numberOf(string(other.says().Position)) > at })
-			p.t.Logf("lock on %s with a TTL of %v: the active one is %s: the other takes over after %v, and has done what was written since after %v", kind, playLock, how, took.Round(time.Millisecond), time.Since(began).Round(time.Millisecond))
-			if took > playLock+2*time.Second {
+			p.until("it goes on", func() bool { return numberOf(string(other.says().Position)) > at })
+			p.t.Logf("lock on %s with a TTL of %v: the active one is %s: the other takes over after %v, and has done what was written since after %v", kind, failoverTTL(), how, took.Round(time.Millisecond), time.Since(began).Round(time.Millisecond))
+			if testenv.Accepting && took > failoverTTL()+2*time.Second {
 				p.t.Errorf("it took %v", took)
 			}
 			switch how {
 			case "killed":
 				active.actor = p.spawn("play-consumer", active.world)
 			case "stopped":
-				p.until("the other saves its position", 20*time.Second, func() bool { return numberOf(string(other.says().Saved)) > at })
+				p.until("the other saves its position", func() bool { return numberOf(string(other.says().Saved)) > at })
+				idle := active.idle.Load()
 				active.Resume()
-				p.until("the old one knows that it is not", 20*time.Second, func() bool { return !active.says().Active })
+				p.until("the old one knows that it is not", func() bool { return active.idle.Load() > idle })
 				refused += int(active.says().Refused)
 			case "cut off":
-				p.until("the old one knows that it is not", 20*time.Second, func() bool { return !active.says().Active })
+				idle := active.idle.Load()
+				p.until("the old one knows that it is not", func() bool { return active.idle.Load() > idle || !active.says().Active })
 				link.Restore()
 			}
 			active, other = other, active

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"log/slog"
 	"math/rand/v2"
 	"os"
 	"sync"
@@ -27,10 +28,30 @@ type told struct {
 	LastError string
 }
 
+// positionLost is a line that a consumer says before it does anything about a lost position, so
+// that it has said so, whenever it is killed.
+const positionLost = "position lost"
+
+// lossTeller is a log that says positionLost.
+type lossTeller struct{}
+
+func (lossTeller) Enabled(context.Context, slog.Level) bool { return true }
+func (lossTeller) Handle(_ context.Context, r slog.Record) error {
+	r.Attrs(func(a slog.Attr) bool {
+		if a.Key == "what" && a.Value.String() == positionLost {
+			fmt.Println(positionLost)
+		}
+		return true
+	})
+	return nil
+}
+func (t lossTeller) WithAttrs([]slog.Attr) slog.Handler { return t }
+func (t lossTeller) WithGroup(string) slog.Handler      { return t }
+
 // playConsumer consumes until it is killed.
 func playConsumer() {
 	p := ofPlay()
-	c, refused, err := p.consumer()
+	c, refused, err := p.consumer(slog.New(lossTeller{}))
 	if err != nil {
 		panic(err)
 	}
@@ -71,6 +92,7 @@ func playReader() {
 					}
 					if n > 0 {
 						p.read(rand.IntN(n)) // an older one
+						fmt.Println("round")
 					}
 					time.Sleep(2*time.Millisecond + rand.N(4*time.Millisecond))
 				}

@@ -18,6 +18,7 @@ import (
 
 	"github.com/cacheaside/cacheaside"
 	"github.com/cacheaside/cacheaside/canal"
+	"github.com/cacheaside/cacheaside/internal/testenv"
 	"github.com/cacheaside/cacheaside/lock"
 	"github.com/cacheaside/cacheaside/lock/mysqllock"
 )
@@ -28,13 +29,13 @@ type playWorld struct {
 
 	Checkpoint string // "sql", "sqlite:" and a file, or a file
 	Lock       string // "redis", "mysql", or none
+	LockTTL    time.Duration
 	ServerID   uint32
 	Saves      time.Duration // SaveEvery
 	Memory     bool          // a memory tier
 }
 
 const (
-	playLock      = time.Second            // the TTL of locks
 	playStaleness = 500 * time.Millisecond // MaxStaleness
 	blockRows     = 20                     // that are written at the same time, and never again
 )
@@ -55,7 +56,7 @@ type playProcess struct {
 
 func (w playWorld) open() (_ *playProcess, err error) {
 	p := &playProcess{playWorld: w}
-	if p.db, err = sqlx.Open("mysql", w.DSN+"&timeout=5s&readTimeout=20s"); err != nil {
+	if p.db, err = sqlx.Open("mysql", w.DSN+"&timeout=1m&readTimeout=1m"); err != nil {
 		return nil, err
 	}
 	p.db.SetMaxOpenConns(8)
@@ -178,7 +179,7 @@ func (p *playProcess) check(ctx context.Context, blocks int) (stale []string, er
 
 func compare[K comparable](ctx context.Context, l *cacheaside.Loader[K, string], keys []K, want map[K]string) (stale []string, err error) {
 	var got map[K]string
-	for range 100 { // what could not be loaded in trouble is not loaded at once again
+	for began := time.Now(); time.Since(began) < testenv.Hang; { // what could not be loaded in trouble is not loaded at once again
 		if got, err = l.GetMany(ctx, keys); err == nil {
 			break
 		}
@@ -211,7 +212,7 @@ func (p *playProcess) checkpoint() (canal.Checkpoint, error) {
 	case p.Checkpoint == "sql":
 		return canal.NewSQLCheckpoint(p.db, nil)
 	case sqlite:
-		db, err := sqlx.Open("sqlite", "file:"+file+"?_pragma=busy_timeout(10000)&_pragma=journal_mode(WAL)")
+		db, err := sqlx.Open("sqlite", "file:"+file+"?_pragma=busy_timeout(60000)&_pragma=journal_mode(WAL)")
 		if err != nil {
 			return nil, err
 		}
@@ -241,16 +242,16 @@ func (r *refusals) Save(ctx context.Context, p canal.Position, token int64) erro
 func (p *playProcess) locker() (*lock.Locker, error) {
 	switch p.Lock {
 	case "redis":
-		return lock.NewRedis(p.rdb, &lock.LockerOptions{TTL: playLock})
+		return lock.NewRedis(p.rdb, &lock.LockerOptions{TTL: p.LockTTL})
 	case "mysql":
-		return mysqllock.New(p.db.DB, &mysqllock.Options{LockerOptions: lock.LockerOptions{TTL: playLock}})
+		return mysqllock.New(p.db.DB, &mysqllock.Options{LockerOptions: lock.LockerOptions{TTL: p.LockTTL}})
 	}
 	return nil, nil
 }
 
-// consumer is a Consumer of both tables.
-func (p *playProcess) consumer() (*canal.Consumer, *refusals, error) {
-	source, err := New(Options{Addr: p.Addr, User: "root", ServerID: p.ServerID, Timeout: 3 * time.Second, Logger: slog.New(slog.DiscardHandler)})
+// consumer is a Consumer of both tables. logger is told of its alerts.
+func (p *playProcess) consumer(logger *slog.Logger) (*canal.Consumer, *refusals, error) {
+	source, err := New(Options{Addr: p.Addr, User: "root", ServerID: p.ServerID, Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		return nil, nil, err
 	}
@@ -263,7 +264,7 @@ func (p *playProcess) consumer() (*canal.Consumer, *refusals, error) {
 		return nil, nil, err
 	}
 	r := &refusals{Checkpoint: at}
-	c, err := canal.NewConsumer(p.cache, source, r, p.bindings(), &canal.Options{Locker: locker, SaveEvery: p.Saves, Logger: slog.New(slog.DiscardHandler)})
+	c, err := canal.NewConsumer(p.cache, source, r, p.bindings(), &canal.Options{Locker: locker, SaveEvery: p.Saves, Logger: logger})
 	return c, r, err
 }
 

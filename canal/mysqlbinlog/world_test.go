@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
 	"sync"
 	"testing"
 	"time"
@@ -48,11 +49,17 @@ func (x *world) do(statements ...string) {
 // set sets a global variable for the time of the test.
 func (x *world) set(name, value string) {
 	x.Helper()
+	set := func(value string) string {
+		if _, err := strconv.Atoi(value); err != nil {
+			value = "'" + value + "'"
+		}
+		return "SET GLOBAL " + name + "=" + value
+	}
 	var old string
 	x.check(x.db.QueryRow("SELECT @@global." + name).Scan(&old))
-	x.do("SET GLOBAL " + name + "='" + value + "'")
+	x.do(set(value))
 	x.Cleanup(func() {
-		if _, err := x.db.Exec("SET GLOBAL " + name + "='" + old + "'"); err != nil {
+		if _, err := x.db.Exec(set(old)); err != nil {
 			x.Error(err)
 		}
 	})
@@ -82,7 +89,7 @@ func (x *world) need(tables ...[]string) canal.Need {
 type listener struct {
 	*world
 	stop context.CancelFunc
-	done chan struct{} // closed when Run has returned err
+	done chan struct{} // closed when Run has returned err, and all that it has delivered is in batches
 	err  error
 
 	mu      sync.Mutex
@@ -103,11 +110,11 @@ func (x *world) run(s *Source, need canal.Need) *listener {
 	l := &listener{world: x, stop: stop, done: make(chan struct{}), news: make(chan struct{}, 1)}
 	batches := make(chan canal.Batch)
 	go func() {
-		defer close(l.done)
 		defer close(batches)
 		l.err = s.Run(ctx, need, batches)
 	}()
 	go func() {
+		defer close(l.done) // when all that was delivered is known
 		for b := range batches {
 			l.mu.Lock()
 			l.batches = append(l.batches, b)
@@ -127,8 +134,8 @@ func (l *listener) end() error {
 	l.stop()
 	select {
 	case <-l.done:
-	case <-time.After(20 * time.Second):
-		l.Error("Run does not end")
+	case <-time.After(testenv.Hang):
+		l.Fatal("hung: Run does not end")
 	}
 	return l.err
 }
@@ -136,7 +143,7 @@ func (l *listener) end() error {
 // until waits for something, for which it holds the mutex.
 func (l *listener) until(what string, is func() bool) {
 	l.Helper()
-	limit := time.After(20 * time.Second)
+	limit := time.After(testenv.Hang)
 	for {
 		l.mu.Lock()
 		ok := is()
@@ -151,7 +158,8 @@ func (l *listener) until(what string, is func() bool) {
 		case <-limit:
 			l.mu.Lock()
 			defer l.mu.Unlock()
-			l.Fatalf("%s: not within 20 s; %d changes: %v", what, len(l.all()), l.all())
+			all := l.all()
+			l.Fatalf("hung, waited for %s; %d changes, first %v", what, len(all), all[:min(len(all), 20)])
 		}
 	}
 }
@@ -179,8 +187,8 @@ func (l *listener) ended() error {
 	l.Helper()
 	select {
 	case <-l.done:
-	case <-time.After(20 * time.Second):
-		l.Fatal("Run does not end")
+	case <-time.After(testenv.Hang):
+		l.Fatal("hung: Run does not end")
 	}
 	return l.err
 }
@@ -189,6 +197,11 @@ func (l *listener) ended() error {
 func (l *listener) positions() (all []canal.Position) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	return l.known()
+}
+
+// known is positions; the mutex is held.
+func (l *listener) known() (all []canal.Position) {
 	for _, b := range l.batches {
 		if b.Position != "" {
 			all = append(all, b.Position)
@@ -255,14 +268,10 @@ func (x *world) isSetup(err error, names ...string) {
 // purge removes the logs before the one of this name. A server keeps those that it still sends to somebody.
 func (x *world) purge(name string) {
 	x.Helper()
-	for range 500 {
+	testenv.Eventually(x, "the logs are purged", func() bool {
 		x.do("PURGE BINARY LOGS TO '" + name + "'")
 		var first, size string
 		x.check(x.db.QueryRow("SHOW BINARY LOGS").Scan(&first, &size))
-		if first == name {
-			return
-		}
-		time.Sleep(10 * time.Millisecond)
-	}
-	x.Fatal("the logs are not purged")
+		return first == name
+	})
 }

@@ -15,12 +15,12 @@ func BenchmarkMessages(b *testing.B) {
 	flood := func(b *testing.B, s message.Subscriber, publish func(*message.Message), topics ...string) {
 		x := newSide(b, source(b, s, topics...))
 		x.run(b)
-		eventually(b, func() bool { return x.consumer.Stats().Batches > 0 })
+		testenv.Eventually(b, "it begins", func() bool { return x.consumer.Stats().Batches > 0 })
 		b.ResetTimer()
 		for id := range b.N {
 			publish(updated("orders", id))
 		}
-		eventually(b, func() bool { return x.consumer.Stats().Changes >= int64(b.N) })
+		testenv.Eventually(b, "all is consumed", func() bool { return x.consumer.Stats().Changes >= int64(b.N) })
 		b.StopTimer()
 		b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "messages/s")
 	}

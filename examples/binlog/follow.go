@@ -21,6 +21,7 @@ type follower struct {
 	cancel  context.CancelFunc
 
 	following atomic.Bool
+	waiting   atomic.Int64 // changes that are there, and not yet shown
 	changes   chan canal.Change
 }
 
@@ -54,6 +55,8 @@ func (f *follower) take(ctx context.Context, c canal.Change) error {
 	if !f.following.Load() {
 		return nil
 	}
+	f.waiting.Add(1)
+	defer f.waiting.Add(-1)
 	select {
 	case f.changes <- c:
 		return nil
@@ -86,9 +89,9 @@ func (s *story) follow(ctx context.Context) error {
 	}
 }
 
-// arrived waits until a process serves a row as it is now, for a second at most: it may have been changed once more.
-func arrived(ctx context.Context, p *process, id int64, row canal.Row) error {
-	for since := time.Now(); time.Since(since) < time.Second; {
+// arrived waits until a process serves a row as it is now; for a second at most if there is another change, for that may be of the same row.
+func (s *story) arrived(ctx context.Context, p *process, id int64, row canal.Row) error {
+	for since := time.Now(); time.Since(since) < time.Second || s.waiting.Load() == 0 && time.Since(since) < patience; {
 		got, err := p.product(ctx, id)
 		if missing(err) && !row.Exists() || err == nil && row.Exists() && got.Price == row.Get("price").Text() {
 			return nil
@@ -124,7 +127,7 @@ func (s *story) show(ctx context.Context, c canal.Change) error {
 		return err
 	}
 	for _, p := range s.fleet {
-		if err := arrived(ctx, p, id, c.After); err != nil {
+		if err := s.arrived(ctx, p, id, c.After); err != nil {
 			return nil // it was Ctrl-C
 		}
 	}

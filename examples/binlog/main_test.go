@@ -14,7 +14,6 @@ import (
 	"regexp"
 	"strings"
 	"testing"
-	"time"
 	"unicode/utf8"
 
 	"github.com/cacheaside/cacheaside/canal"
@@ -255,7 +254,7 @@ func TestOperatorWithoutAClient(t *testing.T) {
 // Nothing is installed: it says what to install, and exits with status 1.
 func TestNoMariaDB(t *testing.T) {
 	c := testenv.SpawnChild(t, "main", "PATH=")
-	if line, err := c.ReadLine(20 * time.Second); err != io.EOF {
+	if line, err := c.ReadLine(testenv.Hang); err != io.EOF {
 		t.Errorf("it tells: %q, %v", line, err)
 	}
 	if err := c.Wait(); err == nil || !strings.Contains(err.Error(), "code 1") {

@@ -10,7 +10,7 @@ import (
 )
 
 // patience is how long the caches may take to follow before something is wrong.
-const patience = 20 * time.Second
+const patience = time.Minute
 
 // seen tells whether a change can be seen in a catalog.
 type seen func(ctx context.Context, c catalog) (bool, error)

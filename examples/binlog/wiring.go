@@ -30,10 +30,10 @@ func newProcess(rdb *redis.Client, db shop, prefix string) (p *process, err erro
 			p.close()
 		}
 	}()
-	if p.Cache, err = cacheaside.New(rdb, &cacheaside.Options{Prefix: prefix, RedisTimeout: 5 * time.Second}); err != nil { // here all share one machine; elsewhere the default is better
+	if p.Cache, err = cacheaside.New(rdb, &cacheaside.Options{Prefix: prefix, RedisTimeout: patience, ReadTimeout: patience}); err != nil { // here all share one machine; elsewhere the default is better
 		return nil, err
 	}
-	shared, err := bloom.NewRedis(rdb, "products", 100_000, 0.01, &bloom.Options{Prefix: prefix})
+	shared, err := bloom.NewRedis(rdb, "products", 100_000, 0.01, &bloom.Options{Prefix: prefix, Timeout: patience})
 	if err != nil {
 		return nil, err
 	}

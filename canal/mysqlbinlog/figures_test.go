@@ -1,0 +1,195 @@
+//go:build accept
+
+package mysqlbinlog
+
+import (
+	"fmt"
+	"log/slog"
+	"net"
+	"runtime"
+	"slices"
+	"strconv"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/go-mysql-org/go-mysql/mysql"
+	"github.com/go-mysql-org/go-mysql/replication"
+
+	"github.com/cacheaside/cacheaside/canal"
+	"github.com/cacheaside/cacheaside/internal/testenv"
+)
+
+// How long after its commit a change is seen in the memory of another process, at 1,000 changes a second.
+func TestLatency(t *testing.T) {
+	x := shared(t)
+	rdb := testenv.SharedRedis(t).Client(t)
+	a, b := x.process(rdb, nil), x.process(rdb, nil)
+	const rows = 2000
+	x.do("CREATE TABLE users (id BIGINT PRIMARY KEY, name VARCHAR(50))", fmt.Sprintf("INSERT INTO users SELECT seq, '0' FROM seq_1_to_%d", rows))
+	x.consume(a, canal.NewFileCheckpoint(t.TempDir()+"/position"), nil)
+	changes := atSize(3000, 20000)
+	var late []time.Duration
+	done := make(chan time.Duration, changes)
+	slots := make(chan struct{}, 200)
+	x.db.SetMaxOpenConns(50)
+	x.db.SetMaxIdleConns(50)
+	write, err := x.db.PrepareContext(t.Context(), "UPDATE users SET name = ? WHERE id = ?")
+	x.check(err)
+	defer write.Close()
+	began := time.Now()
+	for n := range changes {
+		time.Sleep(time.Until(began.Add(time.Duration(n) * time.Millisecond)))
+		slots <- struct{}{}
+		go func() {
+			defer func() { <-slots }()
+			id, name := int64(n%rows+1), strconv.Itoa(n)
+			for _, p := range []*process{a, b} {
+				_, _ = p.users.Get(t.Context(), id)
+			}
+			if _, err := write.Exec(name, id); err != nil {
+				t.Error(err)
+				done <- 0
+				return
+			}
+			committed := time.Now()
+			for {
+				v, err := b.users.Get(t.Context(), id)
+				if err != nil {
+					t.Error(err)
+					break
+				}
+				if seen, _ := strconv.Atoi(v); seen >= n {
+					break
+				}
+				time.Sleep(5 * time.Millisecond)
+			}
+			done <- time.Since(committed)
+		}()
+	}
+	took := time.Since(began)
+	for range changes {
+		late = append(late, <-done)
+	}
+	slices.Sort(late)
+	at := func(q float64) time.Duration { return late[int(q*float64(len(late)-1))].Round(100 * time.Microsecond) }
+	t.Logf("%d changes at %.0f a second: another process serves the new value %v (p50), %v (p99), %v (most) after the commit", changes, float64(changes)/took.Seconds(), at(.5), at(.99), at(1))
+	if at(.99) > 100*time.Millisecond {
+		t.Error("p99 is above 100 ms")
+	}
+}
+
+// A backlog is consumed at half the speed of reading it, or more.
+func TestBacklog(t *testing.T) {
+	x := worldOn(t, testenv.StartMariaDB(t))
+	rdb := testenv.SharedRedis(t).Client(t)
+	const rows = 10_000
+	x.do("CREATE TABLE users (id BIGINT PRIMARY KEY, name VARCHAR(50), n INT, note VARCHAR(100))", fmt.Sprintf("INSERT INTO users SELECT seq, 'a name', 0, 'a note that is somewhat longer than a name is' FROM seq_1_to_%d", rows))
+	var from string
+	x.check(x.db.QueryRow("SELECT @@gtid_binlog_pos").Scan(&from))
+	changes := atSize(200_000, 1_000_000)
+	wrote := 0
+	x.db.SetMaxOpenConns(4)
+	x.db.SetMaxIdleConns(4)
+	slots := make(chan struct{}, 4)
+	for wrote < changes {
+		n := 1
+		if wrote%100 != 0 { // transactions of one row, and of ten
+			n = 10
+		}
+		n = min(n, changes-wrote)
+		first := wrote%(rows-10) + 1
+		wrote += n
+		slots <- struct{}{}
+		go func() {
+			if _, err := x.db.Exec("UPDATE users SET n = n + 1 WHERE id BETWEEN ? AND ?", first, first+n-1); err != nil {
+				t.Error(err)
+			}
+			<-slots
+		}()
+	}
+	for range 4 {
+		slots <- struct{}{}
+	}
+	var ratios []float64
+	for range atSize(1, 3) {
+		bare := x.bare(from, changes)
+		p := x.process(rdb, nil)
+		checkpoint := canal.NewFileCheckpoint(t.TempDir() + "/position")
+		x.check(checkpoint.Save(t.Context(), canal.Position("mariadb:"+from), 0))
+		began := time.Now()
+		c := x.consume(p, checkpoint, nil)
+		testenv.Eventually(x, "all is consumed", func() bool { return c.Stats().Changes >= int64(changes) })
+		took := time.Since(began)
+		t.Logf("%d changes: bare replication %.0f/s, consumed %.0f/s", changes, float64(changes)/bare.Seconds(), float64(changes)/took.Seconds())
+		ratios = append(ratios, bare.Seconds()/took.Seconds())
+	}
+	slices.Sort(ratios)
+	t.Logf("consumed at %.2f of the speed of bare replication (median)", ratios[len(ratios)/2])
+	if ratios[len(ratios)/2] < 0.5 && len(ratios) > 1 {
+		t.Error("less than half")
+	}
+}
+
+// bare is how long go-mysql takes for so many changes.
+func (x *world) bare(from string, changes int) time.Duration {
+	x.Helper()
+	host, port, _ := net.SplitHostPort(x.server.Addr)
+	n, _ := strconv.Atoi(port)
+	s := replication.NewBinlogSyncer(replication.BinlogSyncerConfig{ServerID: 4711, Flavor: "mariadb", Host: host, Port: uint16(n), User: x.server.User, Logger: slog.New(slog.DiscardHandler), DisableRetrySync: true})
+	defer s.Close()
+	set, err := mysql.ParseMariadbGTIDSet(from)
+	x.check(err)
+	began := time.Now()
+	events, err := s.StartSyncGTID(set)
+	x.check(err)
+	for read := 0; read < changes; {
+		e, err := events.GetEvent(x.Context())
+		x.check(err)
+		if r, ok := e.Event.(*replication.RowsEvent); ok {
+			read += len(r.Rows) / 2
+		}
+	}
+	return time.Since(began)
+}
+
+// A transaction of 300,000 rows does not take much memory, and what comes after it is not kept waiting.
+func TestGiantTransaction(t *testing.T) {
+	x := shared(t)
+	rdb := testenv.SharedRedis(t).Client(t)
+	p := x.process(rdb, nil)
+	x.do("CREATE TABLE users (id BIGINT PRIMARY KEY, name VARCHAR(200))")
+	c := x.consume(p, canal.NewFileCheckpoint(t.TempDir()+"/position"), nil)
+	rows := atSize(50_000, 300_000)
+	runtime.GC()
+	var idle runtime.MemStats
+	runtime.ReadMemStats(&idle)
+	var most atomic.Uint64
+	stop := make(chan struct{})
+	watched := make(chan struct{})
+	go func() {
+		defer close(watched)
+		for {
+			select {
+			case <-stop:
+				return
+			case <-time.After(5 * time.Millisecond):
+			}
+			var m runtime.MemStats
+			runtime.ReadMemStats(&m)
+			most.Store(max(most.Load(), m.HeapInuse))
+		}
+	}()
+	began := time.Now()
+	x.do(fmt.Sprintf("INSERT INTO users SELECT seq, REPEAT('x', 150) FROM seq_1_to_%d", rows))
+	wrote := time.Now()
+	x.do("INSERT INTO users VALUES (0, 'after it')")
+	testenv.Eventually(x, "all is consumed", func() bool { return c.Stats().Changes >= int64(rows)+1 })
+	close(stop)
+	<-watched
+	above := (int64(most.Load()) - int64(idle.HeapInuse)) >> 20
+	t.Logf("a transaction of %d rows took %v, and was consumed %v later; %d MB more of heap in use at the most", rows, wrote.Sub(began).Round(time.Millisecond), time.Since(wrote).Round(time.Millisecond), above)
+	if above > 64 {
+		t.Error("more than 64 MB")
+	}
+}

@@ -1,5 +1,0 @@
-//go:build !race
-
-package mysqlbinlog
-
-const raceEnabled = false

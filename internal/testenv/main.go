@@ -16,9 +16,20 @@ import (
 	"fmt"
 	"os"
 	"testing"
+	"time"
 
 	"go.uber.org/goleak"
 )
+
+// Leaks is goleak.Find for a busy machine: goroutines that are told to end have ten
+// seconds for it.
+func Leaks(options ...goleak.Option) error {
+	for began := time.Now(); ; {
+		if err := goleak.Find(options...); err == nil || time.Since(began) > 10*time.Second {
+			return err
+		}
+	}
+}
 
 // Main runs the tests of a package, stops all servers, fails if goroutines were
 // left behind, and exits. It is all that TestMain has to call. The options name
@@ -31,7 +42,7 @@ func Main(m *testing.M, ignore ...goleak.Option) {
 	stopAll()
 	// As long as tests fail, what they left behind is only noise.
 	if code == 0 {
-		if err := goleak.Find(ignore...); err != nil {
+		if err := Leaks(ignore...); err != nil {
 			fmt.Fprintln(os.Stderr, "testenv:", err)
 			code = 1
 		}

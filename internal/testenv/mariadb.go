@@ -16,7 +16,6 @@ import (
 	"sync"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/go-sql-driver/mysql"
 )
@@ -140,7 +139,7 @@ func launchMariaDB(ctx context.Context, daemon, install string, args ...string) 
 				return err
 			}
 			defer db.Close()
-			ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
+			ctx, cancel := context.WithTimeout(context.Background(), answerLimit)
 			defer cancel()
 			var dir string
 			if err := db.QueryRowContext(ctx, "SELECT @@datadir").Scan(&dir); err != nil {
@@ -225,7 +224,7 @@ func (m *MariaDB) exec(statement string) error {
 		return err
 	}
 	defer db.Close()
-	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), Hang)
 	defer cancel()
 	_, err = db.ExecContext(ctx, statement)
 	return err

@@ -72,13 +72,13 @@ func startZooKeeper(t testing.TB) *ZooKeeper {
 // zookeeperReady asks the server for its configuration, in which the name of the
 // folder shows that it is not another one on the same port.
 func zookeeperReady(s *server) error {
-	c, err := net.DialTimeout("tcp", s.addr(), time.Second)
+	c, err := net.DialTimeout("tcp", s.addr(), answerLimit)
 	if err != nil {
 		return err
 	}
 	defer c.Close()
 	// A server that is still starting may accept the connection and never answer.
-	c.SetDeadline(time.Now().Add(500 * time.Millisecond))
+	c.SetDeadline(time.Now().Add(2 * time.Second))
 	if _, err := io.WriteString(c, "conf"); err != nil {
 		return err
 	}
@@ -92,7 +92,8 @@ func zookeeperReady(s *server) error {
 	return nil
 }
 
-// Client returns a connection with a session of one second, closed with the test.
+// Client returns a connection with a session that outlives any pause of the test
+// process, closed with the test.
 func (z *ZooKeeper) Client(t testing.TB) *zk.Conn {
 	t.Helper()
 	conn, err := z.connect()
@@ -103,13 +104,16 @@ func (z *ZooKeeper) Client(t testing.TB) *zk.Conn {
 	return conn
 }
 
+// sessionTimeout is that of the sessions which do not have to end by themselves.
+const sessionTimeout = 20 * time.Second
+
 func (z *ZooKeeper) connect() (*zk.Conn, error) {
-	conn, events, err := zk.Connect([]string{z.Addr}, time.Second,
+	conn, events, err := zk.Connect([]string{z.Addr}, sessionTimeout,
 		zk.WithLogger(silent{}), zk.WithLogInfo(false))
 	if err != nil {
 		return nil, err
 	}
-	limit := time.After(10 * time.Second)
+	limit := time.After(Hang)
 	for {
 		select {
 		case e := <-events:

@@ -117,7 +117,7 @@ func TestPage(t *testing.T) {
 		v.eventually(t, "the button as it was", func() bool { return v.number(t, "document.querySelectorAll(`"+pressed+"`).length") == 0 })
 	})
 	t.Run("database", func(t *testing.T) {
-		v.writes(t, 0)
+		v.traffic(t, 400, 0)
 		v.eventually(t, "rows in Redis", func() bool {
 			return v.number(t, `[...document.querySelectorAll("[data-world=protected] tbody td:nth-child(6)")].slice(0, 3).filter((td) => td.textContent.startsWith("v")).length`) == 3
 		})
@@ -129,7 +129,7 @@ func TestPage(t *testing.T) {
 			}
 		})
 		v.toggle(t, "slow", "A query takes 500 ms.", "A query takes 20 ms again.", func() {})
-		v.writes(t, 5)
+		v.traffic(t, 400, 5)
 	})
 	t.Run("flush", func(t *testing.T) {
 		v.eventually(t, "loads after a flush in both worlds", func() bool { // if there are reads in the time that is measured
@@ -150,12 +150,7 @@ func TestPage(t *testing.T) {
 		v.until(t, "[data-switch=protection] dd.protected", func(s string) bool { return strings.HasPrefix(s, "bloom on. In") })
 	})
 	t.Run("traffic", func(t *testing.T) {
-		v.run(t, chromedp.Evaluate(`for (const [id, value] of [["reads", 800], ["writes", 10]]) {
-			const e = document.getElementById(id);
-			e.value = value;
-			if (id === "writes") e.dispatchEvent(new Event("change"));
-		}`, nil))
-		v.until(t, "#reads-now", func(s string) bool { return s == "800" })
+		v.traffic(t, 800, 10)
 	})
 	t.Run("plots", func(t *testing.T) {
 		var inked []int
@@ -186,11 +181,13 @@ func TestPage(t *testing.T) {
 	v.end(t)
 }
 
-// TestRedisFails kills and freezes Redis in a lab with the usual time-outs of protected, and callers who wait for much longer: those of protected do not have to.
+// TestRedisFails kills and freezes Redis in a lab with a short time-out of protected, and callers who wait for much longer: those of protected do not have to. There are few of
+// them, for all those of plain go on at once when Redis is thawed.
 func TestRedisFails(t *testing.T) {
 	t.Parallel()
-	v := open(t, "-patience", "12s")
+	v := open(t, "-patience", "15s", "-redis-timeout", "1s")
 	v.until(t, "#status", running)
+	v.traffic(t, 50, 5)
 	t.Run("kill", func(t *testing.T) {
 		v.toggle(t, "kill", "Redis is killed.", "Redis is started again.", func() {
 			if protected, _ := v.results(t, "kill", `killed\. .* ([\d,]+) errors?;`); protected != 0 {
@@ -232,19 +229,19 @@ func (v *visit) toggle(t *testing.T, name, on, off string, do func()) {
 	v.until(t, button, func(s string) bool { return s == was })
 }
 
-// writes sets how many writes there are in a second.
-func (v *visit) writes(t *testing.T, n int) {
+// traffic sets how many reads and writes there are in a second.
+func (v *visit) traffic(t *testing.T, reads, writes int) {
 	t.Helper()
-	v.run(t, chromedp.Evaluate(fmt.Sprintf(`{
-		const e = document.getElementById("writes");
-		e.value = %d;
-		e.dispatchEvent(new Event("change"));
-	}`, n), nil))
-	v.until(t, "#writes-now", func(s string) bool { return s == strconv.Itoa(n) })
-	v.eventually(t, "a frame of it", func() bool {
-		log := v.text(t, "[data-world=protected] .log")
-		return strings.Contains(log, fmt.Sprintf("reads and %d writes a second. In the first", n))
+	v.run(t, chromedp.Evaluate(fmt.Sprintf(`for (const [id, value] of [["reads", %d], ["writes", %d]]) {
+		const e = document.getElementById(id);
+		e.value = value;
+		if (id === "writes") e.dispatchEvent(new Event("change"));
+	}`, reads, writes), nil))
+	v.eventually(t, "a line of it", func() bool {
+		return strings.Contains(v.text(t, "[data-world=protected] .log"), fmt.Sprintf("%d reads and %d writes a second. In the first", reads, writes))
 	})
+	v.until(t, "#reads-now", func(s string) bool { return s == strconv.Itoa(reads) })
+	v.until(t, "#writes-now", func(s string) bool { return s == strconv.Itoa(writes) })
 }
 
 // eventually waits until done answers true.

@@ -234,10 +234,10 @@ func TestSwitches(t *testing.T) {
 	l.notOverdue(t)
 }
 
-// TestRedisFails kills and freezes Redis in a lab with a short time-out of protected, and callers who wait for much longer: those of protected do not have to. There are few of
+// TestRedisFails kills and freezes Redis in a lab with the usual time-outs of protected, and callers who wait for much longer: those of protected do not have to. There are few of
 // them, for all those of plain go on at once when Redis is thawed.
 func TestRedisFails(t *testing.T) {
-	l := startLab(t, func(c *config) { c.redis, c.patience, c.reads = time.Second, 15*time.Second, 50 })
+	l := startLab(t, func(c *config) { c.redis, c.patience, c.reads = usual.redis, 8*time.Second, 50 })
 	l.look(t)
 	l.until(t, "rows in memory everywhere", func(f frame) bool { return known(f.Protected.Watched[0]) && known(f.Plain.Watched[0]) })
 	t.Run("kill", func(t *testing.T) {

@@ -181,11 +181,11 @@ func TestPage(t *testing.T) {
 	v.end(t)
 }
 
-// TestRedisFails kills and freezes Redis in a lab with a short time-out of protected, and callers who wait for much longer: those of protected do not have to. There are few of
+// TestRedisFails kills and freezes Redis in a lab with the usual time-outs of protected, and callers who wait for much longer: those of protected do not have to. There are few of
 // them, for all those of plain go on at once when Redis is thawed.
 func TestRedisFails(t *testing.T) {
 	t.Parallel()
-	v := open(t, "-patience", "15s", "-redis-timeout", "1s")
+	v := open(t, "-patience", "8s")
 	v.until(t, "#status", running)
 	v.traffic(t, 50, 5)
 	t.Run("kill", func(t *testing.T) {

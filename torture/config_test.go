@@ -45,6 +45,8 @@ type config struct {
 
 	Lag          time.Duration // of each request to Redis
 	MaxStaleness time.Duration // how long memory may serve what is no longer true
+	RedisTimeout time.Duration
+	QueueTimeout time.Duration // how long a load waits for its turn; 0: the default
 }
 
 const configVariable = "TORTURE_CONFIG"
@@ -109,5 +111,6 @@ func (c *config) client() redis.UniversalClient {
 
 // cacheOptions are those of a process's Cache.
 func (c *config) cacheOptions() *cacheaside.Options {
-	return &cacheaside.Options{Prefix: c.Prefix, RedisTimeout: redisTimeout, ReadTimeout: redisTimeout, LeaseTTL: leaseTTL, MaxStaleness: c.MaxStaleness}
+	return &cacheaside.Options{Prefix: c.Prefix, RedisTimeout: c.RedisTimeout, ReadTimeout: c.RedisTimeout,
+		QueueTimeout: c.QueueTimeout, LeaseTTL: leaseTTL, MaxStaleness: c.MaxStaleness}
 }

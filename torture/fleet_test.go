@@ -52,7 +52,7 @@ func (f *fleet) spawn(p *place) {
 		c.Lag = 0 // the others are quick to see what the slow ones leave open
 	}
 	p.child = testenv.SpawnChild(f.t, "worker", c.environment())
-	if line, err := p.child.ReadLine(20 * time.Second); err != nil || line != "ready" {
+	if line, err := p.child.ReadLine(testenv.Hang); err != nil || line != "ready" {
 		f.t.Errorf("process %d: %q, %v", p.process, line, err)
 	}
 }
@@ -95,7 +95,7 @@ func (f *fleet) finish() (reports []workerReport, ops []history.Op) {
 		p.child.Stdin.Write([]byte("stop\n"))
 	}
 	for _, p := range f.places {
-		line, err := p.child.ReadLine(30 * time.Second)
+		line, err := p.child.ReadLine(2 * testenv.Hang)
 		var r workerReport
 		if err == nil {
 			err = json.Unmarshal([]byte(line), &r)

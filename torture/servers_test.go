@@ -23,6 +23,9 @@ type servers struct {
 	watchers []*testenv.Redis // the sentinels
 }
 
+// downAfter is how long a server is silent before the others take it for dead. That they do so on a busy machine without a reason is no harm: see monitor.
+const downAfter = time.Second
+
 // smallBuffers make Redis drop a subscriber that does not read: 32 KB at once, or more than 16 KB for a second.
 const smallBuffers = "pubsub 32kb 16kb 1"
 
@@ -36,10 +39,10 @@ func startServers(t *testing.T, topology string) *servers {
 		one := testenv.StartRedis(t)
 		s.clients, s.nodes = []string{one.Addr}, []*testenv.Redis{one}
 	case "sentinel":
-		set := testenv.SharedSentinel(t)
+		set := testenv.StartSentinel(t, downAfter)
 		s.clients, s.master, s.nodes, s.watchers = set.Addrs, set.MasterName, []*testenv.Redis{set.Master, set.Replica}, set.Sentinels
 	case "cluster":
-		c := testenv.SharedCluster(t)
+		c := testenv.StartCluster(t, downAfter)
 		s.clients, s.nodes = c.Addrs, c.Nodes
 	default:
 		t.Fatalf("no topology %q", topology)
@@ -61,11 +64,14 @@ func setUp(addr string) {
 	admin(addr, "config", "set", "repl-diskless-load", "swapdb")
 }
 
+// answerLimit is how long a server is waited for that may hang. One that is only late counts as one that does not answer: then it is asked again.
+const answerLimit = time.Second
+
 // admin sends one command to a server, not by way of a proxy.
 func admin(addr string, args ...any) (any, error) {
 	c := redis.NewClient(&redis.Options{Addr: addr, PoolSize: 1, MaxRetries: -1, DialerRetries: 1, DisableIdentity: true, ContextTimeoutEnabled: true})
 	defer c.Close()
-	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), answerLimit)
 	defer cancel()
 	return c.Do(ctx, args...).Result()
 }

@@ -15,11 +15,18 @@ import (
 )
 
 const (
-	spreadProcesses = 8
-	spreadKeys      = 10_000
-	spreadRate      = 200                   // writes a second
-	spreadAhead     = 50 * time.Millisecond // how long before a write it is announced
+	spreadKeys  = 10_000
+	spreadRate  = 200                   // writes a second
+	spreadAhead = 50 * time.Millisecond // how long before a write it is announced
 )
+
+// spreadSize is how many processes there are, and how many keys: fewer where the time that it takes is no matter.
+func spreadSize() (processes, keys int) {
+	if os.Getenv("SPREAD_TIME") == "" {
+		return 4, spreadKeys / 10
+	}
+	return 8, spreadKeys
+}
 
 // order announces a write to all processes: which key, by whom, and when.
 type order struct {
@@ -49,29 +56,30 @@ const spreadBound = 2 * time.Second
 // How soon do all processes of a fleet see a write, when nothing is broken? The processes poll each key that is written, from a moment
 // before, until they see its new version.
 func TestSpread(t *testing.T) {
-	d := length(t, "SPREAD_TIME", 3*time.Second)
+	d := length(t, "SPREAD_TIME", 2*time.Second)
+	processes, keys := spreadSize()
 	s := startServers(t, "single")
 	maria := testenv.SharedMariaDB(t)
-	table := newTable(t, maria.DB(t), spreadKeys)
+	table := newTable(t, maria.DB(t), keys)
 	direct := map[string]string{}
 	for _, addr := range s.all {
 		direct[addr] = addr
 	}
 	dir := t.TempDir()
 	var children []*testenv.Child
-	for p := range spreadProcesses {
-		c := config{Process: p, Topology: s.topology, Addrs: s.clients, Proxies: direct, DSN: maria.DSN(t), Table: table, Prefix: table, MaxStaleness: spreadBound, File: filepath.Join(dir, fmt.Sprint("sights", p))}
+	for p := range processes {
+		c := config{Process: p, Topology: s.topology, Addrs: s.clients, Proxies: direct, DSN: maria.DSN(t), Table: table, Prefix: table, MaxStaleness: spreadBound, RedisTimeout: testenv.Hang, QueueTimeout: testenv.Hang, File: filepath.Join(dir, fmt.Sprint("sights", p))}
 		children = append(children, testenv.SpawnChild(t, "spread", c.environment()))
 	}
 	for p, c := range children {
-		if line, err := c.ReadLine(60 * time.Second); err != nil || line != "ready" {
+		if line, err := c.ReadLine(testenv.Hang); err != nil || line != "ready" {
 			t.Fatalf("process %d: %q, %v", p, line, err)
 		}
 	}
-	writes := announce(t, children, d)
+	writes := announce(t, children, d, keys)
 	reports := make([]spreadReport, len(children))
 	for p, c := range children {
-		if line, err := c.ReadLine(30 * time.Second); err != nil || line != "done" {
+		if line, err := c.ReadLine(2 * testenv.Hang); err != nil || line != "done" {
 			t.Fatalf("process %d: %q, %v", p, line, err)
 		}
 		b, err := os.ReadFile(filepath.Join(dir, fmt.Sprint("sights", p)))
@@ -82,13 +90,13 @@ func TestSpread(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	judge(t, writes, reports)
+	judge(t, writes, reports, keys)
 }
 
 // announce tells all processes of each write, some time ahead.
-func announce(t *testing.T, children []*testenv.Child, d time.Duration) (orders []order) {
+func announce(t *testing.T, children []*testenv.Child, d time.Duration, n int) (orders []order) {
 	r := rand.New(rand.NewPCG(1, 1))
-	keys := r.Perm(spreadKeys)
+	keys := r.Perm(n)
 	first := history.Now() + int64(100*time.Millisecond)
 	for n := range int(d.Seconds() * spreadRate) {
 		o := order{Number: n, Key: keys[n%len(keys)], Writer: r.IntN(len(children)),
@@ -110,7 +118,7 @@ func announce(t *testing.T, children []*testenv.Child, d time.Duration) (orders 
 }
 
 // judge prints how long the writes took to be seen everywhere, and fails for what should not have been seen.
-func judge(t *testing.T, writes []order, reports []spreadReport) {
+func judge(t *testing.T, writes []order, reports []spreadReport, keys int) {
 	bySight := make([][]sight, len(writes))
 	sums := map[string]int64{}
 	for _, r := range reports {
@@ -153,7 +161,7 @@ func judge(t *testing.T, writes []order, reports []spreadReport) {
 	slices.Sort(took)
 	at := func(p float64) time.Duration { return took[int(p*float64(len(took)-1))].Round(10 * time.Microsecond) }
 	t.Logf("%d writes, %d a second, %d processes, %d keys: seen by the last process %v (p50), %v (p99), %v (max) after Invalidate had returned; %d before; hit ratio %.4f; %d not measured, %d violations\n  %s",
-		len(took), spreadRate, len(reports), spreadKeys, at(0.5), at(0.99), at(1), early,
+		len(took), spreadRate, len(reports), keys, at(0.5), at(0.99), at(1), early,
 		float64(sums["memory hits"])/float64(max(1, sums["gets"])), unseen, violations, counts(sums))
 	if unseen > 0 {
 		t.Errorf("%d writes were not seen by all", unseen)

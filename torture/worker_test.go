@@ -79,7 +79,7 @@ func workerChild() {
 	go func() { wg.Wait(); w.loader.close(); close(ended) }()
 	select {
 	case <-ended:
-	case <-time.After(15 * time.Second):
+	case <-time.After(testenv.Hang):
 		report.Hung = max(1, int(running.Load())) // one, if it is Close that hangs
 		pprof.Lookup("goroutine").WriteTo(os.Stderr, 1)
 	}
@@ -90,7 +90,7 @@ func workerChild() {
 	if report.Hung == 0 {
 		// A pool of go-redis that could not connect tries again once a second, until it notices that it is closed.
 		dials := goleak.IgnoreAnyFunction("github.com/redis/go-redis/v9/internal/pool.(*ConnPool).tryDial")
-		if err := goleak.Find(idle, dials); err != nil {
+		if err := testenv.Leaks(idle, dials); err != nil {
 			report.Leaked = err.Error()
 		}
 	}

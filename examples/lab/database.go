@@ -14,10 +14,9 @@ var (
 )
 
 const (
-	connections    = 50 // of the database, for all processes of a world
-	connectionWait = time.Second
-	usualLatency   = 20 * time.Millisecond
-	slowLatency    = 500 * time.Millisecond
+	connections  = 50 // of the database, for all processes of a world
+	usualLatency = 20 * time.Millisecond
+	slowLatency  = 500 * time.Millisecond
 )
 
 // row is what is cached: a version, to be compared.
@@ -30,6 +29,7 @@ type row struct {
 type database struct {
 	meter *meter
 	slots chan struct{} // its connections
+	wait  time.Duration // for one of them
 
 	mu      sync.Mutex
 	rows    map[int64]int64 // versions
@@ -50,8 +50,8 @@ type hold struct {
 // spy counts the loads of one row.
 type spy struct{ loads, running, peak int }
 
-func newDatabase(m *meter) *database {
-	d := &database{meter: m, slots: make(chan struct{}, connections), rows: map[int64]int64{}, latency: usualLatency, held: map[int64]*hold{}, spied: map[int64]*spy{}}
+func newDatabase(m *meter, wait time.Duration) *database {
+	d := &database{meter: m, slots: make(chan struct{}, connections), wait: wait, rows: map[int64]int64{}, latency: usualLatency, held: map[int64]*hold{}, spied: map[int64]*spy{}}
 	for id := range allRows() {
 		d.rows[id] = 1
 	}
@@ -62,7 +62,7 @@ func newDatabase(m *meter) *database {
 func (d *database) load(ctx context.Context, id int64) (row, error) {
 	d.begin(id)
 	defer d.end(id)
-	wait := time.NewTimer(connectionWait)
+	wait := time.NewTimer(d.wait)
 	defer wait.Stop()
 	select {
 	case d.slots <- struct{}{}:

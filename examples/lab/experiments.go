@@ -71,7 +71,7 @@ func (w *world) race(id int64, pause time.Duration, said func(string)) string {
 	before := w.refused()
 	h := w.db.hold(id)
 	reader := make(chan answer, 1)
-	w.wg.Go(func() { reader <- w.readFor(2*pause+5*time.Second, 0, id) })
+	w.wg.Go(func() { reader <- w.readFor(2*pause+max(w.patience, 5*time.Second), 0, id) })
 	select {
 	case <-h.read:
 	case a := <-reader:

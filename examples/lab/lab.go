@@ -34,11 +34,13 @@ type config struct {
 	pause    time.Duration // between the steps of the race
 	frame    time.Duration // between two frames
 	patience time.Duration // of a caller, who leaves then
+	connect  time.Duration // how long a query, and a load before it, waits for its turn
+	redis    time.Duration // after which protected takes Redis for being in trouble
 	reads    int           // a second, at first
 	crowd    int           // callers of a stampede, over all processes; and keys of a burst of absent ones, each sent twice
 }
 
-var usual = config{window: 2 * time.Second, pause: 900 * time.Millisecond, frame: 200 * time.Millisecond, patience: 1500 * time.Millisecond, reads: 400, crowd: 1000}
+var usual = config{window: 2 * time.Second, pause: 900 * time.Millisecond, frame: 200 * time.Millisecond, patience: 1500 * time.Millisecond, connect: time.Second, redis: 500 * time.Millisecond, reads: 400, crowd: 1000}
 
 // state is how the switches stand.
 type state struct {
@@ -56,11 +58,11 @@ func newLab(c config) (*lab, error) {
 	l := &lab{config: c, start: time.Now(), queue: make(chan struct{}, maxQueue), film: film{viewers: map[chan []byte]bool{}}, state: state{Reads: c.reads, Writes: usualWrites, Protections: usualProtections()}, watch: []int64{1, 2, 3, firstRace, firstStampede}}
 	l.life, l.stop = context.WithCancel(context.Background())
 	var err error
-	l.protected, err = newWorld("protected", c.patience, &eventLog{start: l.start}, func(address string, db *database) (process, error) { return newProtected(address, db) })
+	l.protected, err = newWorld("protected", c, &eventLog{start: l.start}, func(address string, db *database) (process, error) { return newProtected(address, db, c) })
 	if err != nil {
 		return nil, err
 	}
-	l.plain, err = newWorld("plain", c.patience, &eventLog{start: l.start}, func(address string, db *database) (process, error) { return newPlain(address, db), nil })
+	l.plain, err = newWorld("plain", c, &eventLog{start: l.start}, func(address string, db *database) (process, error) { return newPlain(address, db), nil })
 	if err != nil {
 		l.protected.close()
 		return nil, err

@@ -13,6 +13,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/cacheaside/cacheaside/internal/testenv"
 )
 
 // testLab is a lab that is served, and somebody who looks on.
@@ -23,10 +25,14 @@ type testLab struct {
 	stream *bufio.Scanner
 }
 
-// startLab serves a lab in which switches are measured for a short time only.
-func startLab(t *testing.T) *testLab {
+// startLab serves a lab in which switches are measured for a short time only, and nobody loses patience on a machine that is busy.
+func startLab(t *testing.T, change ...func(*config)) *testLab {
 	t.Helper()
-	l, err := newLab(config{window: 100 * time.Millisecond, pause: 10 * time.Millisecond, frame: 60 * time.Millisecond, patience: 800 * time.Millisecond, reads: 150, crowd: crowd})
+	c := config{window: 100 * time.Millisecond, pause: 10 * time.Millisecond, frame: 60 * time.Millisecond, patience: testenv.Hang, connect: testenv.Hang, redis: 15 * time.Second, reads: 150, crowd: crowd}
+	for _, f := range change {
+		f(&c)
+	}
+	l, err := newLab(c)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -37,8 +43,8 @@ func startLab(t *testing.T) *testLab {
 		tl.server.Close()
 		start := time.Now()
 		l.close()
-		if took := time.Since(start); took > 5*time.Second {
-			t.Errorf("closing took %v", took)
+		if took := time.Since(start); took > testenv.Hang/2 {
+			t.Errorf("closing took %v: it waits for callers, or for Redis", took)
 		}
 	})
 	return tl
@@ -63,7 +69,7 @@ func (l *testLab) look(t *testing.T) {
 func (l *testLab) until(t *testing.T, what string, good func(frame) bool) frame {
 	t.Helper()
 	var last frame
-	for deadline := time.Now().Add(20 * time.Second); time.Now().Before(deadline) && l.stream.Scan(); {
+	for deadline := time.Now().Add(testenv.Hang); time.Now().Before(deadline) && l.stream.Scan(); {
 		data, ok := bytes.CutPrefix(l.stream.Bytes(), []byte("data: {"))
 		if !ok { // the history is an array
 			continue
@@ -130,15 +136,6 @@ func number(t *testing.T, text, re string) int {
 	return n
 }
 
-func waitFor(t *testing.T, what string, good func() bool) {
-	t.Helper()
-	for deadline := time.Now().Add(20 * time.Second); !good(); time.Sleep(10 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatal("no ", what)
-		}
-	}
-}
-
 // crowd is how many come to an experiment: with the race detector fewer, for it makes the embedded Redis, whose scripts are interpreted, slow.
 const crowd = 1000 - 800*race
 
@@ -188,16 +185,21 @@ func TestSwitches(t *testing.T) {
 	})
 	t.Run("database fails", func(t *testing.T) {
 		l.throw(t, "traffic", `{"reads":150,"writes":0}`)
+		testenv.Eventually(t, "the last write", func() bool { return l.lab.protected.writing.Load() == 0 && l.lab.plain.writing.Load() == 0 })
 		l.warm()
 		l.throw(t, "fail", `{"on":true}`)
-		was := l.until(t, "a frame", func(frame) bool { return true })
-		_, plain := l.throw(t, "expire", `{}`)
-		is := l.until(t, "a frame", func(frame) bool { return true })
-		l.fewErrors(t, was, is)
-		if 2*number(t, plain, errorsOf) < number(t, plain, `([\d,]+) reads`) {
-			t.Error("plain has something to serve")
+		was := l.frame(t)
+		l.throw(t, "expire", `{}`)
+		is := l.frame(t)
+		// What was read before the maps had lost the row may be counted now, but not much of it.
+		then := l.until(t, "reads when all has expired", func(f frame) bool {
+			return f.Plain.Reads > is.Plain.Reads+100 && f.Protected.Reads > is.Protected.Reads+100
+		})
+		l.noErrors(t, was, then)
+		if errors, reads := then.Plain.Errors-is.Plain.Errors, then.Plain.Reads-is.Plain.Reads; 2*errors < reads {
+			t.Errorf("%d errors in %d reads of plain, which has nothing to serve", errors, reads)
 		}
-		before := l.until(t, "a frame", func(frame) bool { return true })
+		before := l.frame(t)
 		if _, plain := l.throw(t, "race", `{}`); !strings.HasPrefix(plain, "No race") {
 			t.Error("a race without a row")
 		}
@@ -207,33 +209,6 @@ func TestSwitches(t *testing.T) {
 		}
 		l.throw(t, "fail", `{"on":false}`)
 		l.throw(t, "traffic", `{"reads":150,"writes":5}`)
-	})
-	t.Run("kill", func(t *testing.T) {
-		before := l.until(t, "rows in Redis", func(f frame) bool { return f.Plain.Watched[0].Redis.Version > 0 })
-		l.throw(t, "kill", `{"on":true}`)
-		l.throw(t, "traffic", `{"reads":150,"writes":100}`)
-		f := l.until(t, "memory of protected that is not trusted, invalidations that wait, and none in plain", func(f frame) bool {
-			return f.State.Killed && empty(f.Protected.Watched[0]) && f.Protected.Pending > 0 && f.Plain.Pending == 0
-		})
-		l.fewErrors(t, before, f)
-		l.throw(t, "traffic", `{"reads":150,"writes":0}`)
-		l.until(t, "old rows in the Redis of plain, which nobody can reach", func(f frame) bool { return anyOld(f.Plain) })
-		l.throw(t, "kill", `{"on":false}`)
-		f = l.until(t, "all invalidations of protected", func(f frame) bool {
-			return !f.State.Killed && f.Protected.Pending == 0 && known(f.Protected.Watched[0])
-		})
-		if anyOld(f.Protected) {
-			t.Errorf("old rows in protected: %+v", f.Protected.Watched)
-		}
-		l.throw(t, "traffic", `{"reads":150,"writes":5}`)
-	})
-	t.Run("freeze", func(t *testing.T) {
-		before := l.until(t, "a frame", func(frame) bool { return true })
-		l.throw(t, "freeze", `{"on":true}`)
-		f := l.until(t, "errors in plain", func(f frame) bool { return f.State.Frozen && f.Plain.Errors > before.Plain.Errors })
-		l.fewErrors(t, before, f)
-		l.throw(t, "freeze", `{"on":false}`)
-		l.until(t, "memory of protected", func(f frame) bool { return known(f.Protected.Watched[0]) })
 	})
 	t.Run("channel", func(t *testing.T) {
 		l.throw(t, "channel", `{"on":true,"process":2}`)
@@ -245,21 +220,10 @@ func TestSwitches(t *testing.T) {
 		l.until(t, "memory of process 2", func(f frame) bool { return !f.State.Cut[1] && f.Protected.Watched[0].Memory[1].Version > 0 })
 	})
 	t.Run("flush", func(t *testing.T) {
-		protected, plain := l.throw(t, "flush", `{}`)
-		if number(t, protected, loadsOf) == 0 || number(t, plain, loadsOf) == 0 {
-			t.Error("nobody has filled Redis again")
-		}
-	})
-	t.Run("database is slow", func(t *testing.T) {
-		l.throw(t, "slow", `{"on":true}`)
-		if plain := l.stampede(t); number(t, plain, `slowest caller ([\d,]+) ms`) < 500 || number(t, plain, errorsOf) == 0 {
-			t.Error("a query takes 500 ms, and plain has no connections for all")
-		}
-		l.throw(t, "slow", `{"on":false}`)
-		f := l.until(t, "a fast database", func(f frame) bool { return !f.State.Slow })
-		if f.State.Killed || f.State.Frozen || f.State.Failing {
-			t.Errorf("%+v", f.State)
-		}
+		testenv.Eventually(t, "a flush after which Redis is filled again, if there are reads in the time that is measured", func() bool {
+			protected, plain := l.throw(t, "flush", `{}`)
+			return number(t, protected, loadsOf) > 0 && number(t, plain, loadsOf) > 0
+		})
 	})
 	t.Run("traffic", func(t *testing.T) {
 		l.throw(t, "traffic", `{"reads":0,"writes":0}`)
@@ -267,7 +231,69 @@ func TestSwitches(t *testing.T) {
 		l.throw(t, "traffic", `{"reads":150,"writes":5}`)
 		l.until(t, "reads", func(f frame) bool { return f.Protected.Now.Reads > 50 && f.Plain.Now.Reads > 50 })
 	})
-	f := l.until(t, "a frame", func(frame) bool { return true })
+	l.notOverdue(t)
+}
+
+// TestRedisFails kills and freezes Redis in a lab with the usual time-outs of protected, and callers who wait for much longer: those of protected do not have to. There are few of
+// them, for all those of plain go on at once when Redis is thawed.
+func TestRedisFails(t *testing.T) {
+	l := startLab(t, func(c *config) { c.redis, c.patience, c.reads = usual.redis, 8*time.Second, 50 })
+	l.look(t)
+	l.until(t, "rows in memory everywhere", func(f frame) bool { return known(f.Protected.Watched[0]) && known(f.Plain.Watched[0]) })
+	t.Run("kill", func(t *testing.T) {
+		before := l.until(t, "rows in Redis", func(f frame) bool { return f.Plain.Watched[0].Redis.Version > 0 })
+		l.throw(t, "kill", `{"on":true}`)
+		l.throw(t, "traffic", `{"reads":50,"writes":100}`)
+		f := l.until(t, "memory of protected that is not trusted, invalidations that wait, and none in plain", func(f frame) bool {
+			return f.State.Killed && empty(f.Protected.Watched[0]) && f.Protected.Pending > 0 && f.Plain.Pending == 0
+		})
+		l.noErrors(t, before, f)
+		l.throw(t, "traffic", `{"reads":50,"writes":0}`)
+		l.until(t, "old rows in the Redis of plain, which nobody can reach", func(f frame) bool { return anyOld(f.Plain) })
+		l.throw(t, "kill", `{"on":false}`)
+		f = l.until(t, "all invalidations of protected", func(f frame) bool {
+			return !f.State.Killed && f.Protected.Pending == 0 && known(f.Protected.Watched[0])
+		})
+		if anyOld(f.Protected) {
+			t.Errorf("old rows in protected: %+v", f.Protected.Watched)
+		}
+		l.throw(t, "traffic", `{"reads":50,"writes":5}`)
+	})
+	t.Run("freeze", func(t *testing.T) {
+		before := l.frame(t)
+		l.throw(t, "freeze", `{"on":true}`)
+		f := l.until(t, "errors in plain", func(f frame) bool { return f.State.Frozen && f.Plain.Errors > before.Plain.Errors })
+		l.noErrors(t, before, f)
+		l.throw(t, "freeze", `{"on":false}`)
+		l.until(t, "memory of protected", func(f frame) bool { return known(f.Protected.Watched[0]) })
+	})
+	l.notOverdue(t)
+}
+
+// TestSlowDatabase has plain run out of connections.
+func TestSlowDatabase(t *testing.T) {
+	l := startLab(t, func(c *config) { c.connect = slowLatency * 3 / 2 }) // while a query of the crowd has two before it, or more
+	l.look(t)
+	l.throw(t, "slow", `{"on":true}`)
+	if plain := l.stampede(t); number(t, plain, `slowest caller ([\d,]+) ms`) < 500 || number(t, plain, errorsOf) == 0 {
+		t.Error("a query takes 500 ms, and plain has no connections for all")
+	}
+	l.throw(t, "slow", `{"on":false}`)
+	f := l.until(t, "a fast database", func(f frame) bool { return !f.State.Slow })
+	if f.State.Killed || f.State.Frozen || f.State.Failing {
+		t.Errorf("%+v", f.State)
+	}
+}
+
+// frame is the next one.
+func (l *testLab) frame(t *testing.T) frame {
+	t.Helper()
+	return l.until(t, "a frame", func(frame) bool { return true })
+}
+
+func (l *testLab) notOverdue(t *testing.T) {
+	t.Helper()
+	f := l.frame(t)
 	if f.Protected.Overdue != 0 {
 		t.Errorf("%d answers in protected were stale for longer than MaxStaleness", f.Protected.Overdue)
 	}
@@ -281,11 +307,9 @@ func TestProtections(t *testing.T) {
 	on := func(name string) { l.throw(t, "protection", `{"name":"`+name+`","on":true}`) }
 
 	off(filter)
-	l.tries(t, "without the filter each absence is to be loaded once, and then remembered", func() bool {
-		protected, _ := l.throw(t, "absent", `{}`)
-		n := number(t, protected, loadsOf)
-		return n >= crowd && n < 2*crowd
-	})
+	if protected, _ := l.throw(t, "absent", `{}`); number(t, protected, loadsOf) < crowd || number(t, protected, loadsOf) >= 2*crowd {
+		t.Error("without the filter each absence is to be loaded once, and then remembered")
+	}
 	off(nulls)
 	if protected, _ := l.throw(t, "absent", `{}`); number(t, protected, loadsOf) <= crowd {
 		t.Error("with nothing remembered each is to be loaded again")
@@ -300,9 +324,9 @@ func TestProtections(t *testing.T) {
 	l.until(t, "memory", func(f frame) bool { return known(f.Protected.Watched[0]) })
 	off(stale)
 	l.throw(t, "fail", `{"on":true}`)
-	if protected, _ := l.throw(t, "expire", `{}`); number(t, protected, errorsOf) < 5 {
-		t.Error("without stale serving, nothing is left to be served")
-	}
+	before := l.frame(t)
+	l.throw(t, "expire", `{}`)
+	l.until(t, "errors: without stale serving, nothing is left to be served", func(f frame) bool { return f.Protected.Errors >= before.Protected.Errors+5 })
 	l.throw(t, "fail", `{"on":false}`)
 	on(stale)
 	off(plainMap)
@@ -310,7 +334,7 @@ func TestProtections(t *testing.T) {
 	on(plainMap)
 	on(whenDown)
 	l.throw(t, "kill", `{"on":true}`)
-	l.tries(t, "while Redis is down memory is served, and what it lacks is an error, not a load", func() bool {
+	testenv.Eventually(t, "a time in which memory is served, and what it lacks is an error, not a load", func() bool {
 		protected, _ := l.throw(t, "traffic", `{"reads":1000,"writes":5}`)
 		return number(t, protected, loadsOf) == 0 && number(t, protected, errorsOf) > 0
 	})
@@ -338,10 +362,10 @@ func (l *testLab) warm() {
 	wg.Wait()
 }
 
-// fewErrors fails if protected has had errors. Some few there may be: on a machine with other things to do, callers run out of patience.
-func (l *testLab) fewErrors(t *testing.T, before, after frame) {
+// noErrors fails if protected has had errors.
+func (l *testLab) noErrors(t *testing.T, before, after frame) {
 	t.Helper()
-	if n, reads := after.Protected.Errors-before.Protected.Errors, after.Protected.Reads-before.Protected.Reads; n > 1+reads/5 {
+	if n, reads := after.Protected.Errors-before.Protected.Errors, after.Protected.Reads-before.Protected.Reads; n > 0 {
 		t.Errorf("%d errors in %d reads of protected", n, reads)
 	}
 }
@@ -349,23 +373,11 @@ func (l *testLab) fewErrors(t *testing.T, before, after frame) {
 // stampede starts one, in which protected loads the row once, and returns what plain has done.
 func (l *testLab) stampede(t *testing.T) (plain string) {
 	t.Helper()
-	l.tries(t, "protected is to make 1 load", func() bool {
-		var protected string
-		protected, plain = l.throw(t, "stampede", `{}`)
-		return number(t, protected, loadsOf) == 1
-	})
-	return plain
-}
-
-// tries tries something more than once: a machine with other things to do may take longer than the 250 ms after which Redis is taken for being out of reach, and then each process loads.
-func (l *testLab) tries(t *testing.T, what string, good func() bool) {
-	t.Helper()
-	for range 5 {
-		if good() {
-			return
-		}
+	protected, plain := l.throw(t, "stampede", `{}`)
+	if number(t, protected, loadsOf) != 1 {
+		t.Error("protected is to make 1 load")
 	}
-	t.Error(what)
+	return plain
 }
 
 // known tells whether each process remembers a row.

@@ -57,6 +57,8 @@ func parse(args []string, stderr io.Writer) (address string, c config, err error
 	flags.SetOutput(stderr)
 	flags.StringVar(&address, "addr", "127.0.0.1:8080", "`address` to serve on: 127.0.0.1 or localhost, and a port; if that is taken, the next free one")
 	flags.DurationVar(&c.window, "window", usual.window, "how long after a switch its `effect` is measured")
+	flags.DurationVar(&c.patience, "patience", usual.patience, "how `long` a caller waits before it leaves")
+	flags.DurationVar(&c.redis, "redis-timeout", usual.redis, "RedisTimeout of protected: how `long` a command may take before Redis is taken for being in trouble")
 	flags.Usage = func() {
 		fmt.Fprint(stderr, usage)
 		flags.PrintDefaults()
@@ -70,7 +72,12 @@ func parse(args []string, stderr io.Writer) (address string, c config, err error
 		err = fmt.Errorf("-addr: %w", err)
 	} else if c.window < 100*time.Millisecond || c.window > time.Minute {
 		err = errors.New("-window: from 100ms to 1m")
+	} else if c.patience < 100*time.Millisecond || c.patience > time.Minute {
+		err = errors.New("-patience: from 100ms to 1m")
+	} else if c.redis < 100*time.Millisecond || c.redis > 15*time.Second {
+		err = errors.New("-redis-timeout: from 100ms to 15s")
 	}
+	c.connect = c.patience * 2 / 3
 	if err != nil {
 		fmt.Fprintf(stderr, "lab: %v (-help tells more)\n", err)
 	}

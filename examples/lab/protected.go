@@ -18,6 +18,7 @@ import (
 type protected struct {
 	rdb    *redis.Client
 	db     *database
+	config config
 	filter *bloom.Local
 
 	mu      sync.Mutex
@@ -32,8 +33,8 @@ type caches struct {
 	users sync.WaitGroup
 }
 
-func newProtected(address string, db *database) (*protected, error) {
-	p := &protected{rdb: redis.NewClient(&redis.Options{Addr: address, ContextTimeoutEnabled: true, PoolSize: poolSize}), db: db}
+func newProtected(address string, db *database, c config) (*protected, error) {
+	p := &protected{rdb: redis.NewClient(&redis.Options{Addr: address, ContextTimeoutEnabled: true, PoolSize: poolSize}), db: db, config: c}
 	var err error
 	if p.filter, err = bloom.NewLocal(10_000, 0.01, nil); err != nil {
 		return nil, err
@@ -51,7 +52,8 @@ func newProtected(address string, db *database) (*protected, error) {
 
 // rebuild makes the cache anew, with other options. Reads that are under way finish with the old one.
 func (p *protected) rebuild(on protections) error {
-	options := &cacheaside.Options{MaxStaleness: maxStaleness, MaxLoads: -1, Logger: slog.New(slog.DiscardHandler)} // the page tells what happens
+	options := &cacheaside.Options{MaxStaleness: maxStaleness, MaxLoads: -1, Logger: slog.New(slog.DiscardHandler), // the page tells what happens
+		RedisTimeout: p.config.redis, LeaseTTL: 4 * p.config.redis, QueueTimeout: p.config.connect}
 	if on[maxLoads] {
 		options.MaxLoads = connections / processes
 	}

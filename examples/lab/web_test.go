@@ -7,7 +7,8 @@ import (
 	"net/http/httptest"
 	"strings"
 	"testing"
-	"time"
+
+	"github.com/cacheaside/cacheaside/internal/testenv"
 )
 
 // TestGuard sends what the lab must refuse, and what it must not.
@@ -51,7 +52,7 @@ func TestGuard(t *testing.T) {
 		{"a switch that there is not", "POST", "/switch/everything", own, "http://" + own, js, `{}`, 404},
 		{"a switch", "POST", "/switch/flush", own, "http://" + own, js, `{}`, 200},
 	} {
-		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second) // frames have no end
+		ctx, cancel := context.WithTimeout(t.Context(), testenv.Hang) // frames have no end
 		request := httptest.NewRequestWithContext(ctx, c.method, "http://"+own+c.path, strings.NewReader(c.body))
 		request.Host = c.host
 		if c.origin != "" {
@@ -96,7 +97,7 @@ func TestViewers(t *testing.T) {
 		t.Error(status)
 	}
 	open[0].Close()
-	waitFor(t, "a free place", func() bool {
+	testenv.Eventually(t, "a free place", func() bool {
 		body, status := look()
 		body.Close()
 		return status == http.StatusOK

@@ -7,6 +7,7 @@ import (
 	"maps"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -42,15 +43,16 @@ type world struct {
 	stop    context.CancelFunc
 	wg      sync.WaitGroup // of all that it has begun
 	reading chan struct{}
+	writing atomic.Int64 // writes that nobody waits for, and that have not ended
 
 	mu      sync.Mutex
 	pending map[int64]int64 // versions by row: written, and not yet invalidated
 	absent  int64           // the next id that has no row
 }
 
-func newWorld(name string, patience time.Duration, log *eventLog, join func(address string, db *database) (process, error)) (*world, error) {
+func newWorld(name string, c config, log *eventLog, join func(address string, db *database) (process, error)) (*world, error) {
 	m := newMeter()
-	w := &world{name: name, patience: patience, db: newDatabase(m), meter: m, truth: newTruth(), log: log, reading: make(chan struct{}, underWay), pending: map[int64]int64{}, absent: firstAbsent}
+	w := &world{name: name, patience: c.patience, db: newDatabase(m, c.connect), meter: m, truth: newTruth(), log: log, reading: make(chan struct{}, underWay), pending: map[int64]int64{}, absent: firstAbsent}
 	w.life, w.stop = context.WithCancel(context.Background())
 	var err error
 	if w.redis, err = newRedisServer(); err != nil {
@@ -148,7 +150,13 @@ func (w *world) write(p int, id int64) (version int64, err error) {
 }
 
 // goWrite is a write that nobody waits for. That the database refuses it is no concern of the caches.
-func (w *world) goWrite(p int, id int64) { w.wg.Go(func() { _, _ = w.write(p, id) }) }
+func (w *world) goWrite(p int, id int64) {
+	w.writing.Add(1)
+	w.wg.Go(func() {
+		defer w.writing.Add(-1)
+		_, _ = w.write(p, id)
+	})
+}
 
 // tryAgain invalidates what could not be.
 func (w *world) tryAgain() {

@@ -38,7 +38,7 @@ func TestChildTalks(t *testing.T) {
 	c := SpawnChild(t, "echo", "GREETING=hello")
 	line := func(want string) {
 		t.Helper()
-		if got, err := c.ReadLine(10 * time.Second); got != want || err != nil {
+		if got, err := c.ReadLine(Hang); got != want || err != nil {
 			t.Fatalf("read %q, %v, want %q", got, err, want)
 		}
 	}
@@ -50,7 +50,7 @@ func TestChildTalks(t *testing.T) {
 	line("got a")
 	line("got b")
 	c.Stdin.Close()
-	if _, err := c.ReadLine(10 * time.Second); err != io.EOF {
+	if _, err := c.ReadLine(Hang); err != io.EOF {
 		t.Errorf("after the end: %v", err)
 	}
 	check(t, c.Wait())
@@ -61,7 +61,7 @@ func TestChildFailsOrIsKilled(t *testing.T) {
 		t.Error(err)
 	}
 	c := SpawnChild(t, "listen")
-	_, err := c.ReadLine(10 * time.Second)
+	_, err := c.ReadLine(Hang)
 	check(t, err)
 	c.Kill()
 	if err := c.Wait(); err == nil || !strings.Contains(err.Error(), "killed") {
@@ -75,7 +75,7 @@ const orphanVariable = "TESTENV_ORPHAN"
 func TestServersOfADeadProcess(t *testing.T) {
 	if how := os.Getenv(orphanVariable); how != "" {
 		r := SharedRedis(t)
-		child, err := SpawnChild(t, "listen").ReadLine(10 * time.Second)
+		child, err := SpawnChild(t, "listen").ReadLine(Hang)
 		check(t, err)
 		r.Pause() // even a server that stands still must go
 		fmt.Println("orphans", r.Addr, child, current.dir)
@@ -121,7 +121,7 @@ func TestServersOfADeadProcess(t *testing.T) {
 					return fmt.Errorf("%s is still there", dir)
 				}
 				return nil
-			}, 10*time.Second))
+			}, Hang))
 		})
 	}
 }

@@ -27,7 +27,7 @@ func (l *link) run() {
 		delete(l.proxy.links, l)
 		l.proxy.mu.Unlock()
 	}()
-	conn, err := net.DialTimeout("tcp", l.proxy.target, 5*time.Second)
+	conn, err := net.DialTimeout("tcp", l.proxy.target, answerLimit)
 	if err != nil {
 		l.cut()
 		return

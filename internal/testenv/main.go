@@ -21,6 +21,17 @@ import (
 	"go.uber.org/goleak"
 )
 
+// Leaks waits until no goroutine is left that is not allowed to stay, and tells what is left
+// after Hang. Some end a while after what they belong to was closed: a client of Redis that
+// has met many refused connections has one that sleeps for a second.
+func Leaks(options ...goleak.Option) (err error) {
+	for began := time.Now(); ; time.Sleep(10 * time.Millisecond) {
+		if err = goleak.Find(options...); err == nil || time.Since(began) > Hang {
+			return err
+		}
+	}
+}
+
 // Main runs the tests of a package, stops all servers, fails if goroutines were
 // left behind, and exits. It is all that TestMain has to call. The options name
 // goroutines that are allowed to stay.
@@ -32,21 +43,10 @@ func Main(m *testing.M, ignore ...goleak.Option) {
 	stopAll()
 	// As long as tests fail, what they left behind is only noise.
 	if code == 0 {
-		if err := leftBehind(ignore); err != nil {
+		if err := Leaks(ignore...); err != nil {
 			fmt.Fprintln(os.Stderr, "testenv:", err)
 			code = 1
 		}
 	}
 	os.Exit(code)
-}
-
-// leftBehind waits until no goroutine is left that is not allowed to stay. Some end a
-// while after what they belong to was closed: a client of Redis that has met many
-// refused connections has one that sleeps for a second.
-func leftBehind(ignore []goleak.Option) (err error) {
-	for began := time.Now(); ; time.Sleep(10 * time.Millisecond) {
-		if err = goleak.Find(ignore...); err == nil || time.Since(began) > Hang {
-			return err
-		}
-	}
 }

@@ -16,7 +16,6 @@ import (
 	"sync"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/go-sql-driver/mysql"
 )
@@ -189,7 +188,7 @@ func launchMariaDB(ctx context.Context, daemon string, fill func(ctx context.Con
 				return err
 			}
 			defer db.Close()
-			ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+			ctx, cancel := context.WithTimeout(context.Background(), answerLimit)
 			defer cancel()
 			var dir string
 			if err := db.QueryRowContext(ctx, "SELECT @@datadir").Scan(&dir); err != nil {

@@ -35,12 +35,12 @@ func StartNATS(t testing.TB) *NATS {
 // natsReady reads what the server says to every client at first, which has its
 // name, so that it is not another one on the same port.
 func natsReady(s *server) error {
-	c, err := net.DialTimeout("tcp", s.addr(), time.Second)
+	c, err := net.DialTimeout("tcp", s.addr(), answerLimit)
 	if err != nil {
 		return err
 	}
 	defer c.Close()
-	c.SetDeadline(time.Now().Add(500 * time.Millisecond))
+	c.SetDeadline(time.Now().Add(answerLimit))
 	info, err := bufio.NewReader(c).ReadString('\n')
 	if err != nil {
 		return err

@@ -15,7 +15,7 @@ import (
 // another one on the same port.
 func redisReady(s *server, o *redis.Options) error {
 	// The driver is slow to report a closed port.
-	c, err := net.DialTimeout("tcp", s.addr(), time.Second)
+	c, err := net.DialTimeout("tcp", s.addr(), answerLimit)
 	if err != nil {
 		return err
 	}
@@ -23,7 +23,7 @@ func redisReady(s *server, o *redis.Options) error {
 	plain(o)
 	client := redis.NewClient(o)
 	defer client.Close()
-	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), answerLimit)
 	defer cancel()
 	info, err := client.Info(ctx, "server").Result()
 	if err != nil {
@@ -94,7 +94,7 @@ func (r *Redis) do(args ...any) (string, error) {
 	plain(o)
 	client := redis.NewClient(o)
 	defer client.Close()
-	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), answerLimit)
 	defer cancel()
 	return client.Do(ctx, args...).Text()
 }
@@ -105,11 +105,16 @@ func plain(o *redis.Options) {
 	o.MaxRetries = -1
 	o.DisableIdentity = true
 	o.ContextTimeoutEnabled = true
+	o.ReadTimeout = answerLimit
 	o.MaintNotificationsConfig = noMaintenance()
 }
 
+// answerLimit is how long a server that runs may take to answer one command. It is
+// idle, but on an overloaded machine it may not be given the processor for a while.
+const answerLimit = 20 * time.Second
+
 // settleLimit is how long a group of servers may take to find each other.
-const settleLimit = 30 * time.Second
+const settleLimit = 2 * time.Minute
 
 // eventually repeats f until it returns nil, and gives up after the limit.
 func eventually(f func() error, limit time.Duration) error {

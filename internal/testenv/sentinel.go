@@ -13,7 +13,7 @@ import (
 )
 
 // Sentinel is a Redis master with one replica, watched by three sentinels. When
-// the master hangs or dies, the replica takes its place after about two seconds.
+// the master hangs or dies, the replica takes its place about a second after DownAfter.
 type Sentinel struct {
 	MasterName string
 	Addrs      []string // of the sentinels
@@ -29,12 +29,23 @@ var sharedSentinel shared[Sentinel]
 // the next one gets a new set.
 func SharedSentinel(t testing.TB) *Sentinel {
 	t.Helper()
-	s := sharedSentinel.get((*Sentinel).intact, func() *Sentinel { return startSentinel(t) })
+	s := sharedSentinel.get((*Sentinel).intact, func() *Sentinel { return startSentinel(t, DownAfter) })
 	s.Master.clean(t)
 	return s
 }
 
-func startSentinel(t testing.TB) *Sentinel {
+// StartSentinel starts a set that belongs to the test and ends with it. The master
+// counts as dead when it has not answered for downAfter.
+func StartSentinel(t testing.TB, downAfter time.Duration) *Sentinel {
+	t.Helper()
+	s := startSentinel(t, downAfter)
+	for _, node := range s.all() {
+		node.own(t)
+	}
+	return s
+}
+
+func startSentinel(t testing.TB, downAfter time.Duration) *Sentinel {
 	t.Helper()
 	s := &Sentinel{MasterName: "mymaster"}
 	s.Master = startRedis(t, "master")
@@ -46,7 +57,7 @@ func startSentinel(t testing.TB) *Sentinel {
 		if err != nil {
 			break
 		}
-		one := startOneSentinel(t, s.MasterName, s.Master.port)
+		one := startOneSentinel(t, s.MasterName, s.Master.port, downAfter)
 		s.Sentinels = append(s.Sentinels, one)
 		s.Addrs = append(s.Addrs, one.Addr)
 	}
@@ -60,7 +71,7 @@ func startSentinel(t testing.TB) *Sentinel {
 	return s
 }
 
-func startOneSentinel(t testing.TB, name string, masterPort int) *Redis {
+func startOneSentinel(t testing.TB, name string, masterPort int, downAfter time.Duration) *Redis {
 	t.Helper()
 	path := program(t, "redis-server", "redis-server")
 	r := &Redis{}
@@ -72,8 +83,8 @@ func startOneSentinel(t testing.TB, name string, masterPort int) *Redis {
 			"bind 127.0.0.1",
 			"dir " + s.dir,
 			fmt.Sprintf("sentinel monitor %s 127.0.0.1 %d 2", name, masterPort),
-			"sentinel down-after-milliseconds " + name + " 1000",
-			"sentinel failover-timeout " + name + " 3000",
+			fmt.Sprintf("sentinel down-after-milliseconds %s %d", name, downAfter.Milliseconds()),
+			fmt.Sprintf("sentinel failover-timeout %s %d", name, 3*downAfter.Milliseconds()),
 		}, "\n") + "\n"
 		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 			t.Fatal(err)

@@ -13,9 +13,9 @@ import (
 	"time"
 )
 
-// startLimit is how long a server may take to answer; they need a second at most
-// unless the machine is overloaded.
-const startLimit = 30 * time.Second
+// startLimit is how long a server may take to answer. A second is enough unless the
+// machine is overloaded.
+const startLimit = 2 * time.Minute
 
 // server is a process that listens on a port and can be started again on it.
 type server struct {
@@ -39,8 +39,8 @@ func startServer(t testing.TB, name string, build func(s *server)) *server {
 	return s
 }
 
-// launch runs a server on a free port. As another process may take the port
-// before the server does, a server that ends at once gets a second and third one.
+// launch runs a server on a free port. Where ports cannot be reserved another process
+// may take it first, so a server that ends at once gets a second and third one.
 // ctx bounds the start only.
 func launch(ctx context.Context, name string, build func(s *server) error) (*server, error) {
 	for attempt := 1; ; attempt++ {

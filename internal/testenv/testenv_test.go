@@ -39,7 +39,7 @@ func check(t *testing.T, err error) {
 func TestRedisIsEmptyWhenHandedOut(t *testing.T) {
 	r := started(t, SharedRedis)
 	client := r.Client(t)
-	ctx := within(t, 10*time.Second)
+	ctx := within(t, Hang)
 	check(t, client.Set(ctx, "a", "1", 0).Err())
 	check(t, client.Eval(ctx, "return redis.call('get', KEYS[1])", []string{"a"}).Err())
 	calls := r.CommandCalls(t)
@@ -59,7 +59,7 @@ func TestRedisIsEmptyWhenHandedOut(t *testing.T) {
 func TestRedisPausesDiesAndRestarts(t *testing.T) {
 	r := StartRedis(t, "--maxmemory", "100mb")
 	o := r.Options()
-	o.MaxRetries, o.DialerRetries, o.ContextTimeoutEnabled = -1, 1, true
+	o.MaxRetries, o.DialerRetries, o.ContextTimeoutEnabled, o.ReadTimeout = -1, 1, true, Hang
 	client := redis.NewClient(o)
 	defer client.Close()
 	check(t, client.Set(t.Context(), "a", "1", 0).Err())
@@ -71,9 +71,9 @@ func TestRedisPausesDiesAndRestarts(t *testing.T) {
 		t.Error("a paused server answers")
 	}
 	r.Resume()
-	check(t, client.Ping(within(t, 5*time.Second)).Err())
+	check(t, client.Ping(within(t, Hang)).Err())
 	r.Kill()
-	if err := client.Ping(within(t, 5*time.Second)).Err(); err == nil {
+	if err := client.Ping(within(t, Hang)).Err(); err == nil {
 		t.Error("a dead server answers")
 	}
 	r.Restart(t)
@@ -86,14 +86,14 @@ func TestFiveMastersAreRevived(t *testing.T) {
 	started(t, FiveMasters)[1].Kill()
 	started(t, FiveMasters)[2].Pause()
 	for _, r := range started(t, FiveMasters) {
-		check(t, r.Client(t).Set(within(t, 5*time.Second), "a", r.Addr, 0).Err())
+		check(t, r.Client(t).Set(within(t, Hang), "a", r.Addr, 0).Err())
 	}
 }
 
 func TestCluster(t *testing.T) {
 	c := started(t, SharedCluster)
 	client := c.Client(t)
-	ctx := within(t, 20*time.Second)
+	ctx := within(t, Hang)
 	for i := range 100 {
 		check(t, client.Set(ctx, fmt.Sprint("key", i), i, 0).Err())
 	}
@@ -116,11 +116,11 @@ func TestCluster(t *testing.T) {
 func TestSentinelFailsOver(t *testing.T) {
 	s := started(t, SharedSentinel)
 	client := s.Client(t)
-	ctx := within(t, 20*time.Second)
+	ctx := within(t, Hang)
 	check(t, client.Set(ctx, "a", "1", 0).Err())
 	s.Master.Kill()
 	begin := time.Now()
-	check(t, eventually(func() error { return client.Set(ctx, "a", "2", 0).Err() }, 10*time.Second))
+	check(t, eventually(func() error { return client.Set(ctx, "a", "2", 0).Err() }, Hang))
 	t.Logf("failed over after %v", time.Since(begin).Round(time.Millisecond))
 	if got, err := s.Replica.do("get", "a"); got != "2" || err != nil {
 		t.Errorf("the former replica has %q, %v", got, err)
@@ -131,7 +131,7 @@ func TestSentinelFailsOver(t *testing.T) {
 
 func TestRedisTLSHasOnlyItsUsers(t *testing.T) {
 	r := started(t, func(t testing.TB) *TLSRedis { return StartRedisTLS(t, "~app:*", "+get", "+set") })
-	ctx := within(t, 10*time.Second)
+	ctx := within(t, Hang)
 	client := r.Client(t)
 	check(t, client.Set(ctx, "app:a", "1", 0).Err())
 	if err := client.Set(ctx, "b", "1", 0).Err(); !redis.IsPermissionError(err) {

@@ -72,13 +72,13 @@ func startZooKeeper(t testing.TB) *ZooKeeper {
 // zookeeperReady asks the server for its configuration, in which the name of the
 // folder shows that it is not another one on the same port.
 func zookeeperReady(s *server) error {
-	c, err := net.DialTimeout("tcp", s.addr(), time.Second)
+	c, err := net.DialTimeout("tcp", s.addr(), answerLimit)
 	if err != nil {
 		return err
 	}
 	defer c.Close()
 	// A server that is still starting may accept the connection and never answer.
-	c.SetDeadline(time.Now().Add(500 * time.Millisecond))
+	c.SetDeadline(time.Now().Add(2 * time.Second))
 	if _, err := io.WriteString(c, "conf"); err != nil {
 		return err
 	}
@@ -92,8 +92,8 @@ func zookeeperReady(s *server) error {
 	return nil
 }
 
-// Client returns a connection whose session no busy machine outlasts, closed with the
-// test.
+// Client returns a connection with a session that outlives any pause of the test
+// process, closed with the test.
 func (z *ZooKeeper) Client(t testing.TB) *zk.Conn {
 	t.Helper()
 	conn, err := z.connect()
@@ -104,8 +104,11 @@ func (z *ZooKeeper) Client(t testing.TB) *zk.Conn {
 	return conn
 }
 
+// sessionTimeout is that of the sessions which do not have to end by themselves.
+const sessionTimeout = 2 * time.Minute
+
 func (z *ZooKeeper) connect() (*zk.Conn, error) {
-	conn, events, err := zk.Connect([]string{z.Addr}, 2*Hang,
+	conn, events, err := zk.Connect([]string{z.Addr}, sessionTimeout,
 		zk.WithLogger(silent{}), zk.WithLogInfo(false))
 	if err != nil {
 		return nil, err

@@ -14,6 +14,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -26,7 +27,35 @@ import (
 	"go.uber.org/goleak"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	goleak.VerifyTestMain(m, goleak.Cleanup(func(code int) {
+		if built.Load() {
+			if binary, err := build(); err == nil {
+				os.RemoveAll(filepath.Dir(binary))
+			}
+		}
+		os.Exit(code)
+	}))
+}
+
+var built atomic.Bool
+
+// build builds the lab, once for all tests.
+var build = sync.OnceValues(func() (binary string, err error) {
+	built.Store(true)
+	folder, err := os.MkdirTemp("", "lab")
+	if err != nil {
+		return "", err
+	}
+	binary = filepath.Join(folder, "lab")
+	if out, err := exec.Command("go", "build", "-C", "../../..", "-o", binary, "./examples/lab").CombinedOutput(); err != nil {
+		return "", fmt.Errorf("%w\n%s", err, out)
+	}
+	return binary, nil
+})
+
+// hang is how long the page is waited for. A busy machine never takes that long.
+const hang = time.Minute
 
 // picturesVariable, set to a folder, has the test keep pictures there.
 const picturesVariable = "LAB_PICTURES"
@@ -47,19 +76,18 @@ func browserPath(t *testing.T) string {
 	return ""
 }
 
-// startLab builds the lab, starts it, and returns its address. It must end cleanly with the test.
-func startLab(t *testing.T) string {
+// startLab starts the lab with these flags, and returns its address. It must end cleanly with the test.
+func startLab(t *testing.T, flags ...string) string {
 	t.Helper()
-	binary := filepath.Join(t.TempDir(), "lab")
-	build := exec.Command("go", "build", "-C", "../../..", "-o", binary, "./examples/lab")
-	if out, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("%v\n%s", err, out)
+	binary, err := build()
+	if err != nil {
+		t.Fatal(err)
 	}
 	window := "500ms"
 	if os.Getenv(picturesVariable) != "" {
 		window = "2s" // as usual
 	}
-	lab := exec.Command(binary, "-addr", "127.0.0.1:0", "-window", window)
+	lab := exec.Command(binary, append([]string{"-addr", "127.0.0.1:0", "-window", window}, flags...)...)
 	var stderr bytes.Buffer
 	lab.Stderr = &stderr
 	stdout, err := lab.StdoutPipe()
@@ -96,11 +124,11 @@ type visit struct {
 	requests int
 }
 
-// open starts the browser on the page.
-func open(t *testing.T) *visit {
+// open starts a lab with these flags, and the browser on its page.
+func open(t *testing.T, flags ...string) *visit {
 	t.Helper()
 	path := browserPath(t)
-	v := &visit{home: startLab(t)}
+	v := &visit{home: startLab(t, flags...)}
 	folder, err := os.MkdirTemp("", "lab-browser")
 	if err != nil {
 		t.Fatal(err)
@@ -109,9 +137,9 @@ func open(t *testing.T) *visit {
 		chromedp.ExecPath(path), chromedp.UserDataDir(folder), chromedp.Headless, chromedp.NoSandbox, chromedp.DisableGPU, chromedp.NoFirstRun, chromedp.NoDefaultBrowserCheck,
 		chromedp.Flag("disable-quic", true), chromedp.Flag("disable-background-networking", true), chromedp.Flag("disable-component-update", true), chromedp.Flag("disable-sync", true),
 		chromedp.Flag("disable-default-apps", true), chromedp.Flag("disable-extensions", true), chromedp.Flag("disable-dev-shm-usage", true), chromedp.Flag("hide-scrollbars", true),
-		chromedp.Env("HOME="+folder), chromedp.WindowSize(1280, 800))
+		chromedp.Env("HOME="+folder), chromedp.WindowSize(1280, 800), chromedp.WSURLReadTimeout(hang))
 	ctx, cancelPage := chromedp.NewContext(allocator)
-	ctx, cancelTime := context.WithTimeout(ctx, 2*time.Minute)
+	ctx, cancelTime := context.WithTimeout(ctx, 5*hang)
 	t.Cleanup(func() {
 		cancelTime()
 		_ = chromedp.Cancel(ctx)
@@ -173,7 +201,7 @@ func (v *visit) click(t *testing.T, selector string) {
 // until waits for the page to show text that good accepts.
 func (v *visit) until(t *testing.T, selector string, good func(string) bool) string {
 	t.Helper()
-	deadline := time.Now().Add(8 * time.Second)
+	deadline := time.Now().Add(hang)
 	for {
 		text := v.text(t, selector)
 		if good(text) {
@@ -201,6 +229,35 @@ func (v *visit) results(t *testing.T, name, re string) (protected, plain int) {
 	}
 	return number("protected"), number("plain")
 }
+
+// done waits for the line of a switch beside it to tell, in protected, that what it begins with has been measured.
+func (v *visit) done(t *testing.T, name, line string) {
+	t.Helper()
+	v.until(t, fmt.Sprintf("[data-switch=%s] dd.protected", name), func(s string) bool { return strings.HasPrefix(s, line+" In the first") })
+}
+
+// number returns what an expression of the page's comes to.
+func (v *visit) number(t *testing.T, expression string) (n int) {
+	t.Helper()
+	v.run(t, chromedp.Evaluate(expression, &n))
+	return n
+}
+
+// end fails the test for what went wrong on the page.
+func (v *visit) end(t *testing.T) {
+	t.Helper()
+	v.until(t, "#status", running)
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	for _, trouble := range v.troubles {
+		t.Error(trouble)
+	}
+	if v.requests < 4 {
+		t.Errorf("only %d requests were seen", v.requests)
+	}
+}
+
+func running(s string) bool { return strings.HasPrefix(s, "running") }
 
 func (v *visit) wantsPictures() bool { return os.Getenv(picturesVariable) != "" }
 

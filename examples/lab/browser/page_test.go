@@ -1,7 +1,9 @@
 package browser
 
 import (
+	"fmt"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -10,10 +12,13 @@ import (
 	"github.com/chromedp/chromedp"
 )
 
-// TestPage throws each switch on the page, and looks at what the page shows of it.
+// patient are the flags of a lab in which nobody leaves, and no command times out, on a machine that is busy.
+var patient = []string{"-patience", "1m", "-redis-timeout", "15s"}
+
+// TestPage throws each switch on the page, but for one, and looks at what the page shows of it.
 func TestPage(t *testing.T) {
-	v := open(t)
-	running := func(s string) bool { return strings.HasPrefix(s, "running") }
+	t.Parallel()
+	v := open(t, patient...)
 	v.until(t, "#status", running)
 
 	if v.wantsPictures() {
@@ -35,20 +40,21 @@ func TestPage(t *testing.T) {
 		v.picture(t, "stampede", false)
 	})
 	t.Run("race", func(t *testing.T) {
+		// The maps of plain keep the row for some seconds only, so the page itself remembers the most that it has shown.
+		v.run(t, chromedp.Evaluate(`var red = {};
+			for (const world of ["protected", "plain"]) {
+				red[world] = 0;
+				new MutationObserver(() => {
+					red[world] = Math.max(red[world], document.querySelectorAll("[data-world=" + world + "] tbody tr:nth-child(4) td.stale").length);
+				}).observe(document.querySelector("[data-world=" + world + "] tbody"), {childList: true});
+			}`, nil))
 		v.click(t, "[data-do=race]")
 		protected, plain := v.results(t, "race", `then (\d) of 4 processes read the old row`)
 		if protected != 0 || plain != 4 {
 			t.Errorf("the old row in %d processes of protected, %d of plain", protected, plain)
 		}
-		red := func(world string) int {
-			var n int
-			v.run(t, chromedp.Evaluate(`document.querySelectorAll("[data-world=`+world+`] tbody tr:nth-child(4) td.stale").length`, &n))
-			return n
-		}
-		v.until(t, "[data-world=plain] tbody tr:nth-child(4)", func(s string) bool { return strings.Contains(s, "old") })
-		if n := red("plain"); n != 5 {
-			t.Errorf("%d red versions of the row in plain", n)
-		}
+		red := func(world string) int { return v.number(t, "red."+world) }
+		v.eventually(t, "all versions of the row red in plain: four maps and Redis", func() bool { return red("plain") == 5 })
 		if n := red("protected"); n != 0 {
 			t.Errorf("%d red versions of the row in protected", n)
 		}
@@ -61,49 +67,79 @@ func TestPage(t *testing.T) {
 			t.Errorf("%d loads in protected, %d in plain", protected, plain)
 		}
 	})
-	t.Run("kill", func(t *testing.T) {
-		v.toggle(t, "kill", "Redis is killed", func() {
-			if protected, _ := v.results(t, "kill", `killed\. .* ([\d,]+) errors?;`); protected != 0 {
-				t.Errorf("%d errors in protected", protected)
-			}
-			v.picture(t, "killed", true)
-		})
-		if protected, _ := v.results(t, "kill", `again\. .* ([\d,]+) stale answers?`); protected != 0 {
-			t.Logf("%d stale answers in protected; memory may be, for some milliseconds", protected)
-		}
-	})
-	t.Run("freeze", func(t *testing.T) {
-		v.toggle(t, "freeze", "Redis is frozen", func() {
-			if protected, _ := v.results(t, "freeze", `frozen\. .* ([\d,]+) errors?;`); protected != 0 {
-				t.Errorf("%d errors in protected", protected)
-			}
-			was := v.text(t, "[data-world=plain] [data-tile=errors]")
-			v.until(t, "[data-world=plain] [data-tile=errors]", func(s string) bool { return s != was })
-		})
-	})
 	t.Run("channel", func(t *testing.T) {
-		const memory = "[data-world=protected] tbody tr:nth-child(1) td:nth-child(3)"
 		button := "[data-toggle=channel][data-process='2']"
+		// memories is how many processes of protected have the hottest row in memory: of the second one, and of the others.
+		memories := func() (second, others int) {
+			const cells = `[...document.querySelectorAll("[data-world=protected] tbody tr:nth-child(1) td")].slice(0, 4).map((td) => td.textContent.startsWith("v"))`
+			var known []bool
+			v.run(t, chromedp.Evaluate(cells, &known))
+			for p, yes := range known {
+				if yes && p == 1 {
+					second++
+				} else if yes {
+					others++
+				}
+			}
+			return second, others
+		}
 		v.click(t, button)
-		v.until(t, memory, func(s string) bool { return s == "–" })
+		v.done(t, "channel", "Process 2 does not hear of invalidations.")
+		v.eventually(t, "an empty memory of process 2, and no other", func() bool { second, others := memories(); return second == 0 && others == 3 })
 		v.click(t, button)
-		v.until(t, memory, func(s string) bool { return strings.HasPrefix(s, "v") })
+		v.done(t, "channel", "Process 2 hears of invalidations again.")
+		v.eventually(t, "memory of process 2", func() bool { second, _ := memories(); return second == 1 })
+	})
+	t.Run("frames from before a click", func(t *testing.T) {
+		// An order that is under way for long: the lab does not know of it, while its frames go on.
+		v.run(t, chromedp.Evaluate(`var orders = [], arrive = [], really = window.fetch;
+			window.fetch = (address, request) => {
+				orders.push(JSON.parse(request.body).on);
+				return new Promise((resolve) => arrive.push(() => resolve(new Response())));
+			}`, nil))
+		button := "[data-toggle=slow]"
+		pressed := button + "[aria-pressed=true]"
+		for _, on := range []bool{true, false} {
+			v.click(t, button)
+			at := v.number(t, "history.at(-1).at")
+			v.eventually(t, "frames", func() bool { return v.number(t, "history.filter((p) => p.at > "+strconv.Itoa(at)+").length") >= 3 })
+			if is := v.number(t, "document.querySelectorAll(`"+pressed+"`).length") == 1; is != on {
+				t.Errorf("the button shows %v, after a click for %v", is, on)
+			}
+		}
+		var orders []bool
+		v.run(t, chromedp.Evaluate(`orders`, &orders))
+		if !slices.Equal(orders, []bool{true, false}) {
+			t.Errorf("two clicks have sent %v", orders)
+		}
+		v.click(t, button) // what is shown when the order has come to nothing is what is so
+		v.run(t, chromedp.Evaluate(`arrive.forEach((f) => f()); window.fetch = really; 0`, nil))
+		v.eventually(t, "the button as it was", func() bool { return v.number(t, "document.querySelectorAll(`"+pressed+"`).length") == 0 })
 	})
 	t.Run("database", func(t *testing.T) {
-		v.toggle(t, "fail", "The database fails", func() {
+		v.traffic(t, 400, 0)
+		v.eventually(t, "rows in Redis", func() bool {
+			return v.number(t, `[...document.querySelectorAll("[data-world=protected] tbody td:nth-child(6)")].slice(0, 3).filter((td) => td.textContent.startsWith("v")).length`) == 3
+		})
+		v.toggle(t, "fail", "The database fails.", "The database answers again.", func() {
 			v.click(t, "[data-do=expire]")
 			protected, plain := v.results(t, "expire", `expire\. .* ([\d,]+) errors?;`)
 			if protected*3 > plain { // what has just been changed is in no cache of protected
 				t.Errorf("%d errors in protected, %d in plain", protected, plain)
 			}
 		})
-		v.toggle(t, "slow", "A query takes 500 ms", func() {})
+		v.toggle(t, "slow", "A query takes 500 ms.", "A query takes 20 ms again.", func() {})
+		v.traffic(t, 400, 5)
 	})
 	t.Run("flush", func(t *testing.T) {
-		v.click(t, "[data-do=flush]")
-		if protected, plain := v.results(t, "flush", `emptied\. .* ([\d,]+) loads?[,;]`); protected == 0 || plain == 0 {
-			t.Errorf("%d loads in protected, %d in plain", protected, plain)
-		}
+		v.eventually(t, "loads after a flush in both worlds", func() bool { // if there are reads in the time that is measured
+			const last = `(JSON.parse(shown.protected).findLast((event) => event.switch === "flush") || {at: 0}).at`
+			was := v.number(t, last)
+			v.click(t, "[data-do=flush]")
+			v.eventually(t, "a line", func() bool { return v.number(t, last) > was })
+			protected, plain := v.results(t, "flush", `emptied\. .* ([\d,]+) loads?[,;]`)
+			return protected > 0 && plain > 0
+		})
 	})
 	t.Run("protection", func(t *testing.T) {
 		v.click(t, "[data-protection=bloom]")
@@ -114,12 +150,7 @@ func TestPage(t *testing.T) {
 		v.until(t, "[data-switch=protection] dd.protected", func(s string) bool { return strings.HasPrefix(s, "bloom on. In") })
 	})
 	t.Run("traffic", func(t *testing.T) {
-		v.run(t, chromedp.Evaluate(`for (const [id, value] of [["reads", 800], ["writes", 10]]) {
-			const e = document.getElementById(id);
-			e.value = value;
-			if (id === "writes") e.dispatchEvent(new Event("change"));
-		}`, nil))
-		v.until(t, "#reads-now", func(s string) bool { return s == "800" })
+		v.traffic(t, 800, 10)
 	})
 	t.Run("plots", func(t *testing.T) {
 		var inked []int
@@ -147,26 +178,78 @@ func TestPage(t *testing.T) {
 			t.Errorf("%d stale answers in plain, %v", n, err)
 		}
 	})
+	v.end(t)
+}
+
+// TestRedisFails kills and freezes Redis in a lab with the usual time-outs of protected, and callers who wait for much longer: those of protected do not have to. There are few of
+// them, for all those of plain go on at once when Redis is thawed.
+func TestRedisFails(t *testing.T) {
+	t.Parallel()
+	v := open(t, "-patience", "8s")
 	v.until(t, "#status", running)
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	for _, trouble := range v.troubles {
-		t.Error(trouble)
+	v.traffic(t, 50, 5)
+	t.Run("kill", func(t *testing.T) {
+		v.toggle(t, "kill", "Redis is killed.", "Redis is started again.", func() {
+			if protected, _ := v.results(t, "kill", `killed\. .* ([\d,]+) errors?;`); protected != 0 {
+				t.Errorf("%d errors in protected", protected)
+			}
+			v.picture(t, "killed", true)
+		})
+		if protected, _ := v.results(t, "kill", `again\. .* ([\d,]+) stale answers?`); protected != 0 {
+			t.Logf("%d stale answers in protected; memory may be, for some milliseconds", protected)
+		}
+	})
+	t.Run("freeze", func(t *testing.T) {
+		v.toggle(t, "freeze", "Redis is frozen.", "Redis is thawed.", func() {
+			if protected, _ := v.results(t, "freeze", `frozen\. .* ([\d,]+) errors?;`); protected != 0 {
+				t.Errorf("%d errors in protected", protected)
+			}
+			was := v.text(t, "[data-world=plain] [data-tile=errors]")
+			v.until(t, "[data-world=plain] [data-tile=errors]", func(s string) bool { return s != was })
+		})
+		v.until(t, "[data-world=protected] tbody tr:nth-child(1) td:nth-child(2)", func(s string) bool { return strings.HasPrefix(s, "v") })
+	})
+	if n := v.text(t, "[data-world=protected] [data-tile=errors]"); n != "0" {
+		t.Errorf("%s errors in protected", n)
 	}
-	if v.requests < 10 {
-		t.Errorf("only %d requests were seen", v.requests)
-	}
+	v.end(t)
 }
 
 // toggle throws a switch that stays, waits for its line, and throws it back after do.
-func (v *visit) toggle(t *testing.T, name, line string, do func()) {
+func (v *visit) toggle(t *testing.T, name, on, off string, do func()) {
 	t.Helper()
 	button := "[data-toggle=" + name + "]"
-	off := v.text(t, button)
+	was := v.text(t, button)
 	v.click(t, button)
-	v.until(t, "[data-world=protected] .log", func(s string) bool { return strings.Contains(s, line) })
-	v.until(t, button, func(s string) bool { return s != off })
+	v.done(t, name, on)
+	v.until(t, button, func(s string) bool { return s != was })
 	do()
 	v.click(t, button)
-	v.until(t, button, func(s string) bool { return s == off })
+	v.done(t, name, off)
+	v.until(t, button, func(s string) bool { return s == was })
+}
+
+// traffic sets how many reads and writes there are in a second.
+func (v *visit) traffic(t *testing.T, reads, writes int) {
+	t.Helper()
+	v.run(t, chromedp.Evaluate(fmt.Sprintf(`for (const [id, value] of [["reads", %d], ["writes", %d]]) {
+		const e = document.getElementById(id);
+		e.value = value;
+		if (id === "writes") e.dispatchEvent(new Event("change"));
+	}`, reads, writes), nil))
+	v.eventually(t, "a line of it", func() bool {
+		return strings.Contains(v.text(t, "[data-world=protected] .log"), fmt.Sprintf("%d reads and %d writes a second. In the first", reads, writes))
+	})
+	v.until(t, "#reads-now", func(s string) bool { return s == strconv.Itoa(reads) })
+	v.until(t, "#writes-now", func(s string) bool { return s == strconv.Itoa(writes) })
+}
+
+// eventually waits until done answers true.
+func (v *visit) eventually(t *testing.T, what string, done func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(hang); !done(); time.Sleep(20 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal("hung, waited for: " + what)
+		}
+	}
 }

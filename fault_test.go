@@ -553,11 +553,12 @@ func TestRedisKilledAndRestartedEmpty(t *testing.T) {
 
 // Redis is lost and comes back while a load is under way: the value is given out, counted, and stored nowhere.
 func TestRedisLostDuringLoad(t *testing.T) {
-	server := testenv.SharedRedis(t)
-	proxy, rdb := proxied(t, server)
+	proxy := testenv.NewProxy(t, testenv.SharedRedis(t).Addr)
+	rdb := redis.NewClient(&redis.Options{Addr: proxy.Addr, MaxRetries: -1, DialerRetries: 1, ReadTimeout: testenv.Hang}) // what is cut off answers at once
+	t.Cleanup(func() { rdb.Close() })
 	d := newTable(map[int]string{1: "one"})
 	reached, resume := d.pause(1)
-	p := startOn(t, rdb, d, patient, nil) // what is cut off answers at once
+	p := startOn(t, rdb, d, patient, nil)
 	got := later(func() (string, error) { return p.Get(t.Context(), 1) })
 	reach(t, reached, "the load")
 	proxy.Cut()
@@ -850,6 +851,7 @@ func TestClusterNodeHangs(t *testing.T) {
 	c := testenv.SharedCluster(t)
 	for _, keepsDeadlines := range []bool{true, false} {
 		t.Run(fmt.Sprint("the client keeps deadlines: ", keepsDeadlines), func(t *testing.T) {
+			t.Parallel() // they wait for the node that hangs; what they cache is the same
 			proxies, rdb := proxiedCluster(t, c, keepsDeadlines, func(o *redis.ClusterOptions) { o.ReadTimeout = testenv.Hang })
 			rows := make(map[int]string)
 			for key := range 200 {
@@ -857,8 +859,8 @@ func TestClusterNodeHangs(t *testing.T) {
 			}
 			d := newTable(rows)
 			// No read of this one ends by itself, and of the other soon.
-			p := startOn(t, rdb, d, noMemory, nil)
 			batches := startOn(t, rdb, d, Options{RedisTimeout: outlasts / 3, ReadTimeout: outlasts / 3, MemoryBytes: -1}, nil)
+			p := startOn(t, rdb, d, noMemory, nil)
 			sick, healthy := byHealth(t, p, rdb, c.Nodes[0].Addr, rows)
 			for key := range rows {
 				waitFor(t, func() bool { // all are cached, and known to be

@@ -22,7 +22,7 @@ type attackCost struct {
 // Somebody asks for keys that do not exist, each once: the least that the caches can do without a filter, the default, and a replica of a filter in Redis that is full, and lets 1 % of them
 // through. Nothing can be loaded without that its absence is kept: the first way is the shortest that NullTTL can be. Keys and hashes are the same in each run, and so are the false positives.
 func TestAttack(t *testing.T) {
-	requests := 20_000
+	requests := 10_000
 	if accepting {
 		requests = 1_000_000
 	}

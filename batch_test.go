@@ -102,6 +102,7 @@ type many struct {
 
 func startMany(t testing.TB, rdb redis.UniversalClient, d *shelf, o Options, lo *LoaderOptions) many {
 	t.Helper()
+	o, lo = unhurried(o, lo)
 	c, err := New(rdb, &o)
 	if err != nil {
 		t.Fatal(err)
@@ -705,7 +706,9 @@ func TestGetManyOneByOne(t *testing.T) {
 }
 
 // SetTTL in a batch load holds for all its keys; a batch that outlives LoadTimeout fails as a whole.
-func TestBatchLoadContext(t *testing.T) {
+func TestBatchLoadContext(t *testing.T) { synctest.Test(t, testBatchLoadContext) }
+
+func testBatchLoadContext(t *testing.T) {
 	_, b := embedded(t)
 	d := newShelf(10)
 	d.during = func(ctx context.Context, call int, _ []int) error {
@@ -717,6 +720,7 @@ func TestBatchLoadContext(t *testing.T) {
 		return nil
 	}
 	p := startMany(t, b.client(t), d, patient, &LoaderOptions{Jitter: -1, StaleFor: -1, LoadTimeout: 50 * time.Millisecond})
+	defer p.cache.Close()
 	p.wantMany(t, []int{1, 99}, map[int]string{1: "row 1"})
 	for _, key := range []int{1, 99} {
 		if ttl := b.admin.PTTL(t.Context(), redisKey(key)).Val(); ttl < 59*time.Minute || ttl > time.Hour {

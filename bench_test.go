@@ -107,7 +107,7 @@ func BenchmarkMemoryHitInvalidations(b *testing.B) {
 	}
 	alone(b, "raw", hit)
 	child := testenv.SpawnChild(b, "invalidator", "REDIS="+server.Addr)
-	if line, err := child.ReadLine(10 * time.Second); err != nil {
+	if line, err := child.ReadLine(testenv.Hang); err != nil {
 		b.Fatal(line, err)
 	}
 	before, began := l.Stats(), time.Now()

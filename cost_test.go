@@ -8,7 +8,9 @@ import (
 	"math"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -51,16 +53,28 @@ func TestMemoryHitAllocatesNothing(t *testing.T) {
 		if hits := c.Stats().MemoryHits - before.MemoryHits; hits != 1001 {
 			t.Errorf("%s: %d hits", name, hits)
 		}
+		n = fewest(n, 0, 1000, get)
 		if n != 0 && !raceEnabled {
 			t.Errorf("%s: %v allocations", name, n)
 		}
 	}
 }
 
+// fewest allocations that f was seen to make. What else the process does is counted, too, so it is tried some times more if there were more of them than enough.
+func fewest(n, enough float64, runs int, f func()) float64 {
+	for tries := 0; n > enough && tries < 50; tries++ {
+		n = min(n, testing.AllocsPerRun(runs, f))
+		if raceEnabled { // which allocates by itself
+			break
+		}
+	}
+	return n
+}
+
 // An invalidation elsewhere also ends what memory holds of the keys that share its stripe: of 65,536.
 func TestHitsLostToStripes(t *testing.T) {
 	b := realBackend(t)
-	const held, invalidated = 10_000, 1_000
+	const held, invalidated = 5_000, 1_000
 	p := startMany(t, b.client(t), newShelf(held), patient, &LoaderOptions{BatchSize: 1000})
 	hear(t, p.Loader)
 	hits := func() int64 {
@@ -69,11 +83,7 @@ func TestHitsLostToStripes(t *testing.T) {
 		p.cache.memory.Wait()
 		return p.Stats().MemoryHits - before
 	}
-	for began := time.Now(); hits() < held*9/10; { // ristretto drops much of what comes at once
-		if time.Since(began) > 20*time.Second {
-			t.Fatal("memory does not hold the keys")
-		}
-	}
+	waitFor(t, func() bool { return hits() >= held*9/10 }) // ristretto drops much of what comes at once
 	all := hits()
 	for i := range invalidated {
 		p.cache.memory.Forget(p.keys.Hash(fmt.Sprint("other ", i)))
@@ -90,18 +100,19 @@ func TestHitsLostToStripes(t *testing.T) {
 func TestCommands(t *testing.T) {
 	b := realBackend(t)
 	d := newTable(map[int]string{1: "one"})
-	p := start(t, b, d, rarePolls, nil)
+	rdb, polls := countsPolls(t, b)
+	p := startOn(t, rdb, d, rarePolls, nil)
 	p.Invalidate(t.Context(), 5)
 	p.want(t, 0, "", ErrNotFound) // the scripts are known from now on
 	if _, err := p.Refresh(t.Context(), 0); err != ErrNotFound {
 		t.Fatal(err)
 	}
-	b.quiet(t)
+	polls.known(t)
 	did := func(what string, f func(), want map[string]int) {
 		t.Helper()
-		before := b.calls(t)
+		before := polls.callsBut(t, b)
 		f()
-		got := b.calls(t)
+		got := polls.callsBut(t, b)
 		for name, n := range before {
 			if got[name] -= n; got[name] == 0 {
 				delete(got, name)
@@ -124,6 +135,53 @@ func TestCommands(t *testing.T) {
 	checkDocumented(t, b)
 }
 
+// polls counts those that a client sends: they come by the clock, beside what a test counts.
+type polls struct {
+	begun, ended atomic.Int64
+}
+
+func (p *polls) before(cmd redis.Cmder) {
+	if isPoll(cmd) {
+		p.begun.Add(1)
+	}
+}
+
+func (p *polls) after(cmd redis.Cmder) {
+	if isPoll(cmd) {
+		p.ended.Add(1)
+	}
+}
+
+// countsPolls is a client of a real Redis that does.
+func countsPolls(t testing.TB, b backend) (*redis.Client, *polls) {
+	rdb, p := b.client(t).(*redis.Client), new(polls)
+	rdb.AddHook(hooked{before: p.before, after: p.after})
+	return rdb, p
+}
+
+// known waits until the script is known to Redis, and the loader to the script: then all polls are alike.
+func (p *polls) known(t testing.TB) {
+	t.Helper()
+	waitFor(t, func() bool { return p.ended.Load() > 0 && p.ended.Load() == p.begun.Load() })
+}
+
+// callsBut are calls without those for polls, of one loader: a script that asks for the time, a number and a generation.
+func (p *polls) callsBut(t testing.TB, b backend) map[string]int {
+	t.Helper()
+	for {
+		n := p.ended.Load()
+		calls := b.calls(t)
+		if p.begun.Load() != n { // one was under way
+			time.Sleep(time.Millisecond)
+			continue
+		}
+		for name, each := range map[string]int{"evalsha": 1, "time": 1, "hget": 2} {
+			calls[name] -= each * int(n)
+		}
+		return calls
+	}
+}
+
 // checkDocumented fails if a command has been used that the package comment does not list.
 func checkDocumented(t *testing.T, b backend) {
 	t.Helper()
@@ -143,7 +201,7 @@ func announced(n int) map[string]int {
 func TestRoundTrips(t *testing.T) {
 	b := realBackend(t)
 	flushAll(t, b)
-	rdb := b.client(t).(*redis.Client)
+	rdb, polls := countsPolls(t, b)
 	count := &trips{}
 	d := newShelf(2000)
 	p := startMany(t, rdb, d, rarePolls, nil)
@@ -152,17 +210,17 @@ func TestRoundTrips(t *testing.T) {
 	p.Invalidate(t.Context(), 1998, 1999)
 	p.Get(t.Context(), 1998)
 	p.Invalidate(t.Context(), 1998)
-	b.quiet(t)
+	polls.known(t)
 	rdb.AddHook(count)
 	took := func(what string, f func(), want int64, commands map[string]int) {
 		t.Helper()
-		calls := b.calls(t)
+		calls := polls.callsBut(t, b)
 		before := count.n.Load()
 		f()
 		if n := count.n.Load() - before; n != want {
 			t.Errorf("%s: %d round trips, want %d", what, n, want)
 		}
-		for name, n := range b.calls(t) {
+		for name, n := range polls.callsBut(t, b) {
 			if n -= calls[name]; n != commands[name] {
 				t.Errorf("%s: %d %s, want %d", what, n, name, commands[name])
 			}
@@ -202,10 +260,7 @@ func TestRedisHitAllocations(t *testing.T) {
 	p := startMany(t, rdb, d, noMemory, nil)
 	p.wantMany(t, upTo(100), d.rows)
 	raw := testing.AllocsPerRun(200, func() { rdb.Get(t.Context(), redisKey(1)).Bytes() })
-	own := math.Inf(1)
-	for range 5 { // one that was answered late, since the machine is busy, has the next ones go by another way for a while, which costs more
-		own = min(own, testing.AllocsPerRun(200, func() { p.Get(t.Context(), 1) }))
-	}
+	own := fewest(math.Inf(1), raw+12, 200, func() { p.Get(t.Context(), 1) }) // one that was answered late has the next ones go by another way for a while, which costs more
 	t.Logf("a hit: %v allocations, a raw GET: %v", own, raw)
 	if own > raw+12 && !raceEnabled {
 		t.Errorf("a hit: %v allocations, a raw GET: %v", own, raw)
@@ -218,36 +273,38 @@ func TestRedisHitAllocations(t *testing.T) {
 		}
 		pipe.Exec(t.Context())
 	})
-	own = testing.AllocsPerRun(50, func() { p.GetMany(t.Context(), keys) })
+	own = fewest(math.Inf(1), raw+400, 50, func() { p.GetMany(t.Context(), keys) })
 	t.Logf("100 hits: %v allocations, a raw pipeline: %v", own, raw)
 	if own > raw+400 && !raceEnabled {
 		t.Errorf("100 hits: %v allocations, a raw pipeline: %v", own, raw)
 	}
 }
 
-// What goroutines ask of Redis at the same time goes there together, and so do their leases and what they store: a cold key alone takes three trips.
+// What goroutines ask of Redis at the same time goes there together, and so do their leases and what they store: a cold key alone takes three trips. Each trip takes a millisecond here.
 func TestColdKeysShareTrips(t *testing.T) {
-	b := realBackend(t)
-	rdb := b.client(t).(*redis.Client)
-	const readers, each = 64, 20
-	p := startOn(t, rdb, newTable(nil), Options{MemoryBytes: -1, RedisTimeout: 10 * time.Second, ReadTimeout: 10 * time.Second}, nil)
-	p.want(t, 0, "", ErrNotFound)
-	count := &trips{}
-	rdb.AddHook(count)
-	var all sync.WaitGroup
-	for i := range readers {
-		all.Go(func() {
-			for j := range each {
-				if _, err := p.Get(t.Context(), 1+i*each+j); !errors.Is(err, ErrNotFound) {
-					t.Error(err)
+	synctest.Test(t, func(t *testing.T) {
+		_, b := embedded(t)
+		const readers, each = 48, 20
+		p := startOn(t, b.client(t), newTable(nil), noMemory, nil)
+		defer p.cache.Close()
+		p.want(t, 0, "", ErrNotFound)
+		count := &trips{takes: time.Millisecond}
+		b.admin.AddHook(count)
+		var all sync.WaitGroup
+		for i := range readers {
+			all.Go(func() {
+				for j := range each {
+					if _, err := p.Get(t.Context(), 1+i*each+j); !errors.Is(err, ErrNotFound) {
+						t.Error(err)
+					}
 				}
-			}
-		})
-	}
-	all.Wait()
-	n := count.n.Load()
-	t.Logf("%d trips for %d cold keys", n, readers*each)
-	if n > readers*each {
-		t.Errorf("%d trips for %d cold keys", n, readers*each)
-	}
+			})
+		}
+		all.Wait()
+		n := count.n.Load()
+		t.Logf("%d trips for %d cold keys", n, readers*each)
+		if n > readers*each {
+			t.Errorf("%d trips for %d cold keys", n, readers*each)
+		}
+	})
 }

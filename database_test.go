@@ -4,18 +4,24 @@ import (
 	"math/rand/v2"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
+
+	"github.com/redis/go-redis/v9"
 
 	"github.com/cacheaside/cacheaside/internal/testenv"
 )
 
 // The database fails while two processes read 200 keys that they know: nobody notices, and it is asked once a key in each window, to see whether it is back. What is
-// invalidated meanwhile is not served. Beside it, what becomes of reads whose values have no second life.
+// invalidated meanwhile is not served. Beside it, what becomes of reads whose values have no second life. Where the figures are reported, on a real Redis.
 func TestDatabaseFails(t *testing.T) {
-	server := testenv.StartRedis(t)
+	var server *testenv.Redis
+	if accepting {
+		server = testenv.StartRedis(t)
+	}
 	var out figures
 	defer out.print(t)
-	t.Run("all", func(t *testing.T) { // together, for they mostly wait
+	t.Run("all", func(t *testing.T) { // together, for on a real Redis they mostly wait
 		for _, c := range []struct {
 			name     string
 			memory   int64
@@ -30,27 +36,45 @@ func TestDatabaseFails(t *testing.T) {
 		} {
 			t.Run(c.name, func(t *testing.T) {
 				t.Parallel()
-				f := &failing{staleFor: c.staleFor, breaker: c.breakAt >= 0, loads: make([][]time.Time, failingKeys), length: 2 * time.Second}
-				if accepting {
-					f.length = 20 * time.Second
-				}
+				f := &failing{staleFor: c.staleFor, breaker: c.breakAt >= 0, loads: make([][]time.Time, failingKeys)}
 				lo := LoaderOptions{TTL: 200 * time.Millisecond, StaleFor: c.staleFor, ErrorTTL: failingWindow, BreakAt: c.breakAt}
 				if c.staleFor < 0 { // nor reloads before the end, whose window ends with the value
 					lo.EarlyRefresh = -1
 				}
-				f.start(t, server, Options{Prefix: c.name, MemoryBytes: c.memory, MaxStaleness: 300 * time.Millisecond, RedisTimeout: 20 * time.Second, ReadTimeout: 20 * time.Second},
-					&lo)
-				f.run(t)
-				f.report(&out, c.name)
+				o := Options{Prefix: c.name, MemoryBytes: c.memory, MaxStaleness: 300 * time.Millisecond, RedisTimeout: 20 * time.Second, ReadTimeout: 20 * time.Second}
+				run := func(t *testing.T, rdb redis.UniversalClient, length time.Duration) {
+					f.length = length
+					f.start(t, rdb, o, &lo)
+					f.run(t)
+					f.report(&out, c.name)
+				}
+				if accepting {
+					run(t, keepsDeadlinesOf(t, server), 20*time.Second)
+					return
+				}
+				synctest.Test(t, func(t *testing.T) {
+					_, b := embedded(t)
+					run(t, b.client(t), 2*time.Second)
+					for _, p := range f.p {
+						p.cache.Close()
+					}
+				})
 			})
 		}
 	})
 }
 
-const (
-	failingKeys   = 200
-	failingWindow = 500 * time.Millisecond
-)
+const failingWindow = 500 * time.Millisecond
+
+// failingKeys are fewer, and read less often, where nothing is reported.
+var failingKeys, failingPause = failingSize()
+
+func failingSize() (keys int, pause time.Duration) {
+	if accepting {
+		return 200, 4 * time.Millisecond
+	}
+	return 40, 20 * time.Millisecond
+}
 
 // failing is one run.
 type failing struct {
@@ -69,7 +93,7 @@ type failing struct {
 	closed seen // reads of what was invalidated
 }
 
-func (f *failing) start(t *testing.T, server *testenv.Redis, o Options, lo *LoaderOptions) {
+func (f *failing) start(t *testing.T, rdb redis.UniversalClient, o Options, lo *LoaderOptions) {
 	f.db = newSource(failingKeys, time.Millisecond)
 	f.db.begun = func(key int, _ int64) {
 		f.mu.Lock()
@@ -79,13 +103,23 @@ func (f *failing) start(t *testing.T, server *testenv.Redis, o Options, lo *Load
 		}
 	}
 	for i := range f.p {
-		f.p[i] = newReader(t, server, f.db.load, o, lo)
+		f.p[i] = newReaderOn(t, rdb, f.db.load, o, lo)
+		hear(t, f.p[i].Loader)
 		for key := range failingKeys {
 			if _, err := f.p[i].Get(t.Context(), key); err != nil {
 				t.Fatal(err)
 			}
 		}
 	}
+}
+
+// keepsDeadlinesOf is a client of server that keeps deadlines.
+func keepsDeadlinesOf(t testing.TB, server *testenv.Redis) *redis.Client {
+	o := server.Options()
+	o.ContextTimeoutEnabled = true
+	rdb := redis.NewClient(o)
+	t.Cleanup(func() { rdb.Close() })
+	return rdb
 }
 
 func (f *failing) note(on bool) {
@@ -105,7 +139,7 @@ func (f *failing) read(t *testing.T, length time.Duration, first, last int) (all
 		if err == nil && v != 1 {
 			t.Errorf("it reads %d", v)
 		}
-		time.Sleep(4 * time.Millisecond)
+		time.Sleep(failingPause)
 	})
 	time.Sleep(length)
 	stop()

@@ -1,12 +1,12 @@
 package cacheaside
 
 import (
-	"bytes"
 	"context"
 	"database/sql"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net"
 	"runtime"
 	"slices"
 	"strings"
@@ -86,7 +86,7 @@ func TestCodecPanics(t *testing.T) {
 			t.Fatal(err)
 		}
 		loads := 0
-		l, err := NewLoader(c, "bad", func(context.Context, int) (badText, error) { loads++; return badText{exit}, nil }, nil)
+		l, err := NewLoader(c, "bad", func(context.Context, int) (badText, error) { loads++; return badText{exit}, nil }, &LoaderOptions{ErrorTTL: time.Hour})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -264,13 +264,8 @@ func TestAbandonedLoad(t *testing.T) {
 		if _, err := got(t); !errors.Is(err, context.Canceled) {
 			t.Error(err)
 		}
-		select {
-		case err := <-stopped:
-			if !errors.Is(err, context.Canceled) {
-				t.Error(err)
-			}
-		case <-time.After(10 * time.Second):
-			t.Fatal("the load goes on for nobody")
+		if err := testenv.Receive(t, "the end of a load that goes on for nobody", stopped); !errors.Is(err, context.Canceled) {
+			t.Error(err)
 		}
 		waitFor(t, func() bool { return b.admin.Exists(t.Context(), redisKey(1)).Val() == 0 }) // no lease left
 		p.want(t, 1, "one", nil)
@@ -422,8 +417,26 @@ func TestOneLoadAProcess(t *testing.T) {
 // Invalidate and Refresh say that they have failed, and all is well when it goes on.
 func TestRedisHangs(t *testing.T) {
 	b := realBackend(t)
-	t.Run("the client has go-redis' defaults", func(t *testing.T) { testRedisHangs(t, b, b.client(t)) })
+	t.Run("the client has go-redis' defaults", func(t *testing.T) {
+		o := *b.client(t).(*redis.Client).Options()
+		o.DialTimeout, o.ReadTimeout, o.WriteTimeout, o.PoolTimeout = 0, 0, 0, 0
+		rdb := redis.NewClient(&o)
+		t.Cleanup(func() { rdb.Close() })
+		testRedisHangs(t, b, rdb)
+	})
 	t.Run("the client keeps deadlines", func(t *testing.T) { testRedisHangs(t, b, keepsDeadlines(t, b)) })
+}
+
+// outlasts is a time-out of Redis that a caller does not wait for, even on a busy machine.
+var outlasts = testenv.Hang / 5
+
+// soon fails if what a caller did took as long as what he must not wait for; how much longer than it should have taken is a figure, with a bound of its own.
+func soon(t testing.TB, what string, late, bound time.Duration) {
+	t.Helper()
+	t.Logf("%s: %v late", what, late.Round(10*time.Microsecond))
+	if late >= outlasts || accepting && late > bound {
+		t.Errorf("%s: %v late", what, late)
+	}
 }
 
 // keepsDeadlines is a client of b whose ContextTimeoutEnabled is set.
@@ -439,7 +452,7 @@ func testRedisHangs(t *testing.T, b backend, rdb redis.UniversalClient) {
 	flushAll(t, b)
 	d := newTable(map[int]string{1: "one", 2: "two", 3: "three", 4: "four"})
 	var processes []process // each of which has not noticed yet
-	for _, timeout := range []time.Duration{200 * time.Millisecond, time.Second, time.Second, time.Second} {
+	for _, timeout := range []time.Duration{200 * time.Millisecond, 2 * outlasts, 2 * outlasts, 2 * outlasts} {
 		p := startOn(t, rdb, d, Options{RedisTimeout: timeout, ReadTimeout: timeout, MemoryBytes: -1}, nil)
 		p.want(t, 1, "one", nil)
 		processes = append(processes, p)
@@ -452,19 +465,19 @@ func testRedisHangs(t *testing.T, b backend, rdb redis.UniversalClient) {
 		ctx, cancel := context.WithCancel(t.Context())
 		began := time.Now()
 		time.AfterFunc(50*time.Millisecond, cancel)
-		_, err := q.Get(ctx, key)
-		if late := time.Since(began) - 50*time.Millisecond; !errors.Is(err, context.Canceled) || late > 20*time.Millisecond*slack {
-			t.Errorf("Get: %v, %v after it was cancelled", err, late)
+		if _, err := q.Get(ctx, key); !errors.Is(err, context.Canceled) {
+			t.Error("Get:", err)
 		}
+		soon(t, "a Get that was cancelled", time.Since(began)-50*time.Millisecond, 20*time.Millisecond*slack)
 	}
 	for _, key := range []int{1, 2, 3, 4} { // with the pool's connections, and with new ones
 		ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 		began := time.Now()
 		_, err := q.Get(ctx, key)
-		late := time.Since(began) - 50*time.Millisecond
+		soon(t, "a Get beyond its deadline", time.Since(began)-50*time.Millisecond, 20*time.Millisecond*slack)
 		cancel()
-		if !errors.Is(err, context.DeadlineExceeded) || late > 20*time.Millisecond*slack {
-			t.Errorf("Get: %v, %v after its deadline", err, late)
+		if !errors.Is(err, context.DeadlineExceeded) {
+			t.Error("Get:", err)
 		}
 	}
 	for name, f := range map[string]func(context.Context) error{
@@ -474,16 +487,14 @@ func testRedisHangs(t *testing.T, b backend, rdb redis.UniversalClient) {
 		ctx, cancel := context.WithCancel(t.Context())
 		began := time.Now()
 		time.AfterFunc(10*time.Millisecond, cancel)
-		err := f(ctx)
-		if late := time.Since(began) - 10*time.Millisecond; !errors.Is(err, context.Canceled) || late > 20*time.Millisecond*slack {
-			t.Errorf("%s: %v, %v after it was cancelled", name, err, late)
+		if err := f(ctx); !errors.Is(err, context.Canceled) {
+			t.Errorf("%s: %v", name, err)
 		}
+		soon(t, name+" that was cancelled", time.Since(began)-10*time.Millisecond, 20*time.Millisecond*slack)
 	}
 	began := time.Now()
-	p.want(t, 2, "two", nil)
-	if took := time.Since(began); took > 500*time.Millisecond*slack {
-		t.Errorf("Get took %v", took)
-	}
+	p.want(t, 2, "two", nil) // while Redis hangs
+	soon(t, "what the database answers", time.Since(began)-200*time.Millisecond, 300*time.Millisecond*slack)
 	for name, f := range map[string]func(context.Context) error{
 		"Invalidate": func(ctx context.Context) error { return p.Invalidate(ctx, 1) },
 		"Refresh":    func(ctx context.Context) error { _, err := p.Refresh(ctx, 1); return err },
@@ -491,10 +502,10 @@ func testRedisHangs(t *testing.T, b backend, rdb redis.UniversalClient) {
 		ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 		began := time.Now()
 		err := f(ctx)
-		late := time.Since(began) - 50*time.Millisecond
+		soon(t, name+" beyond its deadline", time.Since(began)-50*time.Millisecond, 20*time.Millisecond*slack)
 		cancel()
-		if err == nil || late > 20*time.Millisecond*slack {
-			t.Errorf("%s: %v, %v after its deadline", name, err, late)
+		if err == nil {
+			t.Errorf("%s: no error", name)
 		}
 		if err := f(t.Context()); !errors.Is(err, ErrRedis) {
 			t.Errorf("%s: %v", name, err)
@@ -528,22 +539,26 @@ func TestRedisKilledAndRestartedEmpty(t *testing.T) {
 	}
 	b.server.Restart(t)
 	waitFor(t, func() bool { return p.Invalidate(t.Context(), 1) == nil })
+	waitFor(t, func() bool { // it may take a busy machine for a Redis in trouble
+		p.want(t, 1, "row 2", nil)
+		return b.admin.Exists(t.Context(), redisKey(1)).Val() == 1
+	})
 	before := d.loads.Load()
-	p.want(t, 1, "row 2", nil)
 	q := start(t, b, d, patient, nil)
 	q.want(t, 1, "row 2", nil)
-	if n := d.loads.Load(); n != before+1 {
-		t.Errorf("%d loads after the restart", n-before)
+	if n := d.loads.Load(); n != before {
+		t.Errorf("%d loads of what the other has stored after the restart", n-before)
 	}
 }
 
 // Redis is lost and comes back while a load is under way: the value is given out, counted, and stored nowhere.
 func TestRedisLostDuringLoad(t *testing.T) {
-	server := testenv.SharedRedis(t)
-	proxy, rdb := proxied(t, server)
+	proxy := testenv.NewProxy(t, testenv.SharedRedis(t).Addr)
+	rdb := redis.NewClient(&redis.Options{Addr: proxy.Addr, MaxRetries: -1, DialerRetries: 1, ReadTimeout: testenv.Hang}) // what is cut off answers at once
+	t.Cleanup(func() { rdb.Close() })
 	d := newTable(map[int]string{1: "one"})
 	reached, resume := d.pause(1)
-	p := startOn(t, rdb, d, Options{RedisTimeout: 200 * time.Millisecond, ReadTimeout: 200 * time.Millisecond}, nil)
+	p := startOn(t, rdb, d, patient, nil)
 	got := later(func() (string, error) { return p.Get(t.Context(), 1) })
 	reach(t, reached, "the load")
 	proxy.Cut()
@@ -616,7 +631,9 @@ func TestEndedContext(t *testing.T) {
 }
 
 // A load sees the values of its first caller's context, but neither its deadline nor its cancellation.
-func TestLoadContext(t *testing.T) {
+func TestLoadContext(t *testing.T) { synctest.Test(t, testLoadContext) }
+
+func testLoadContext(t *testing.T) {
 	type name struct{}
 	c, err := New(nil, nil)
 	if err != nil {
@@ -625,7 +642,7 @@ func TestLoadContext(t *testing.T) {
 	defer c.Close()
 	l, err := NewLoader(c, "x", func(ctx context.Context, _ int) (string, error) {
 		deadline, _ := ctx.Deadline()
-		if left := time.Until(deadline); left < 5*time.Second || left > 10*time.Second {
+		if left := time.Until(deadline); left != 10*time.Second { // LoaderOptions.LoadTimeout
 			t.Errorf("the load's deadline is in %v", left)
 		}
 		s, _ := ctx.Value(name{}).(string)
@@ -638,15 +655,6 @@ func TestLoadContext(t *testing.T) {
 	defer cancel()
 	if v, err := l.Get(ctx, 1); v != "caller" || err != nil {
 		t.Error(v, err)
-	}
-}
-
-func waitFor(t testing.TB, done func() bool) {
-	t.Helper()
-	for deadline := time.Now().Add(20 * time.Second); !done(); time.Sleep(time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatal("waited in vain")
-		}
 	}
 }
 
@@ -669,7 +677,11 @@ func TestPanicIsNoAbsence(t *testing.T) {
 
 // Ristretto's Get panics if its Close races it: hits go on until the cache is closed, and then end in ErrClosed.
 func TestCloseDuringHits(t *testing.T) {
-	for range 200 {
+	times := 20
+	if accepting {
+		times = 200
+	}
+	for range times {
 		c, err := New(nil, &Options{MemoryBytes: 1 << 20}) // which is made soon
 		if err != nil {
 			t.Fatal(err)
@@ -773,27 +785,25 @@ func TestFailedLoadWhenRedisIsFull(t *testing.T) {
 
 // One renewal that is lost in the network does not cost the lease, even where RedisTimeout is as long as LeaseTTL.
 func TestRenewalIsTriedAgain(t *testing.T) {
-	server := testenv.SharedRedis(t)
-	proxy, rdb := proxied(t, server)
-	d := newTable(map[int]string{1: "one"})
-	reached, resume := d.pause(1)
-	p := startOn(t, rdb, d, Options{RedisTimeout: 2 * time.Second, ReadTimeout: 2 * time.Second, LeaseTTL: 2 * time.Second, MaxStaleness: time.Minute}, nil)
-	hear(t, p.Loader)
-	got := later(func() (string, error) { return p.Get(t.Context(), 1) })
-	reach(t, reached, "the load")
-	var delayed atomic.Int32
-	proxy.OnRequest(func(chunk []byte) testenv.Action {
-		if bytes.Contains(chunk, []byte("evalsha")) && delayed.Add(1) == 1 {
-			return testenv.Delay(4 * time.Second)
+	synctest.Test(t, func(t *testing.T) {
+		_, b := embedded(t)
+		d := newTable(map[int]string{1: "one"})
+		d.read = sleeps(2500 * time.Millisecond)
+		p := start(t, b, d, Options{RedisTimeout: 2 * time.Second, ReadTimeout: 2 * time.Second, LeaseTTL: 2 * time.Second, MaxStaleness: time.Minute}, nil)
+		defer p.cache.Close()
+		got := later(func() (string, error) { return p.Get(t.Context(), 1) })
+		synctest.Wait() // the load is under way
+		var renewals atomic.Int32
+		b.admin.AddHook(hooked{before: func(cmd redis.Cmder) {
+			if cmd.Name() == "evalsha" && renewals.Add(1) == 1 {
+				time.Sleep(4 * time.Second)
+			}
+		}, after: func(redis.Cmder) {}})
+		wantResult(t, got, "one")
+		if s := p.Stats(); s.Loads != 1 || s.Refused != 0 || s.RedisErrors == 0 || renewals.Load() < 2 {
+			t.Errorf("%+v, %d renewals", s, renewals.Load())
 		}
-		return testenv.Pass
 	})
-	time.Sleep(2500 * time.Millisecond)
-	resume()
-	wantResult(t, got, "one")
-	if s := p.Stats(); s.Loads != 1 || s.Refused != 0 || s.RedisErrors == 0 {
-		t.Errorf("%+v", s)
-	}
 }
 
 // Nothing is refreshed by itself, so no key that nobody reads; and a refresh has the context of who asks for it, not of who read the key first.
@@ -835,22 +845,22 @@ func TestRefreshesAreAskedFor(t *testing.T) {
 	})
 }
 
-// A node of a cluster that hangs keeps only its own keys: reads of the others go on, also in the same batch, and of its own the first few wait.
+// A node of a cluster that hangs keeps only its own keys: reads of the others go on, also in the same batch, and of its own the first few wait. The node is behind a proxy, so that the cluster does
+// not take it for dead.
 func TestClusterNodeHangs(t *testing.T) {
+	c := testenv.SharedCluster(t)
 	for _, keepsDeadlines := range []bool{true, false} {
 		t.Run(fmt.Sprint("the client keeps deadlines: ", keepsDeadlines), func(t *testing.T) {
-			c := testenv.SharedCluster(t)
-			o := c.Options()
-			o.ContextTimeoutEnabled = keepsDeadlines
-			rdb := redis.NewClusterClient(o)
-			defer rdb.Close()
+			t.Parallel() // they wait for the node that hangs; what they cache is the same
+			proxies, rdb := proxiedCluster(t, c, keepsDeadlines, func(o *redis.ClusterOptions) { o.ReadTimeout = testenv.Hang })
 			rows := make(map[int]string)
 			for key := range 200 {
 				rows[key] = fmt.Sprint("row ", key)
 			}
 			d := newTable(rows)
-			options := Options{RedisTimeout: 300 * time.Millisecond, ReadTimeout: 300 * time.Millisecond, MemoryBytes: -1}
-			p, batches := startOn(t, rdb, d, options, nil), startOn(t, rdb, d, options, nil)
+			// No read of this one ends by itself, and of the other soon.
+			batches := startOn(t, rdb, d, Options{RedisTimeout: outlasts / 3, ReadTimeout: outlasts / 3, MemoryBytes: -1}, nil)
+			p := startOn(t, rdb, d, noMemory, nil)
 			sick, healthy := byHealth(t, p, rdb, c.Nodes[0].Addr, rows)
 			for key := range rows {
 				waitFor(t, func() bool { // all are cached, and known to be
@@ -872,48 +882,76 @@ func TestClusterNodeHangs(t *testing.T) {
 				}
 				return sum
 			}
-			c.Nodes[0].Pause()
-			defer c.Nodes[0].Resume()
+			proxies[c.Nodes[0].Addr].Hang(true)
+			defer proxies[c.Nodes[0].Addr].Hang(false)
 
 			keys := append(slices.Clone(healthy), sick...)
 			began := time.Now()
-			found, err := batches.GetMany(t.Context(), keys)
-			if took := time.Since(began); err != nil || len(found) != len(keys) || took > 500*time.Millisecond*slack {
-				t.Errorf("a batch: %d of %d rows after %v, %v", len(found), len(keys), took, err)
-			}
-			if n := loads(healthy); n != 0 {
-				t.Errorf("%d loads of keys of healthy nodes, in a batch", n)
-			}
+			batch := later(func() (map[int]string, error) { return batches.GetMany(t.Context(), keys) })
 
-			end := time.Now().Add(400 * time.Millisecond) // before the cluster takes it for dead
-			var wg sync.WaitGroup
-			var reads, wrong atomic.Int64
-			for i := range 8 {
-				wg.Go(func() {
-					keys := healthy
-					if i < 4 {
-						keys = sick
-					}
-					for n := i; time.Now().Before(end); n++ {
-						key := keys[n*7%len(keys)]
-						if v, err := p.Get(t.Context(), key); v != rows[key] || err != nil {
-							wrong.Add(1)
-						}
-						if i >= 4 {
-							reads.Add(1)
-						}
-					}
-				})
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			var waiting []func(testing.TB) (string, error)
+			for i := range 4 {
+				waiting = append(waiting, later(func() (string, error) { return p.Get(ctx, sick[i]) }))
 			}
-			wg.Wait()
-			if wrong.Load() != 0 || reads.Load() < 200 {
-				t.Errorf("%d wrong answers, %d reads from healthy nodes", wrong.Load(), reads.Load())
+			var reads []func(testing.TB) (int, error)
+			for i := range 4 {
+				reads = append(reads, later(func() (int, error) { return readAll(ctx, p, healthy, rows, i) }))
+			}
+			for _, read := range reads {
+				if n, err := read(t); n != 100 || err != nil { // while the others wait
+					t.Errorf("%d reads from healthy nodes, %v", n, err)
+				}
+			}
+			cancel()
+			for _, get := range waiting {
+				if _, err := get(t); !errors.Is(err, context.Canceled) {
+					t.Error("a read from the node that hangs:", err)
+				}
+			}
+			found, err := batch(t)
+			if took := time.Since(began); err != nil || len(found) != len(keys) {
+				t.Errorf("a batch: %d of %d rows after %v, %v", len(found), len(keys), took, err)
 			}
 			if n := loads(healthy); n != 0 { // what the node that hangs has is out of reach, nothing else
 				t.Errorf("%d loads of keys of healthy nodes", n)
 			}
 		})
 	}
+}
+
+// readAll reads rows that are cached, a hundred times.
+func readAll(ctx context.Context, p process, keys []int, rows map[int]string, from int) (n int, err error) {
+	for ; n < 100 && err == nil; n++ {
+		key := keys[(from+n)*7%len(keys)]
+		var v string
+		if v, err = p.Get(ctx, key); err == nil && v != rows[key] {
+			err = errors.New("a wrong answer")
+		}
+	}
+	return n, err
+}
+
+// proxiedCluster is a client that reaches each node of a cluster by a proxy of its own, and these by the nodes' addresses.
+func proxiedCluster(t *testing.T, c *testenv.Cluster, keepsDeadlines bool, change func(*redis.ClusterOptions)) (map[string]*testenv.Proxy, *redis.ClusterClient) {
+	t.Helper()
+	proxies := make(map[string]*testenv.Proxy)
+	for _, n := range c.Nodes {
+		proxies[n.Addr] = testenv.NewProxy(t, n.Addr)
+	}
+	o := c.Options()
+	o.ContextTimeoutEnabled = keepsDeadlines
+	o.Dialer = func(ctx context.Context, network, addr string) (net.Conn, error) {
+		if p := proxies[addr]; p != nil {
+			addr = p.Addr
+		}
+		return (&net.Dialer{}).DialContext(ctx, network, addr)
+	}
+	change(o)
+	rdb := redis.NewClusterClient(o)
+	t.Cleanup(func() { rdb.Close() })
+	return proxies, rdb
 }
 
 // byHealth parts keys by whether they live at the node that is to be sick. What lives elsewhere, but in a range of keys that is partly there, is left out.
@@ -941,29 +979,23 @@ func byHealth(t *testing.T, p process, rdb *redis.ClusterClient, addr string, ro
 
 // The first command of a cluster's client takes its own time in go-redis if no server answers: no caller waits for that.
 func TestClusterHangsFromTheStart(t *testing.T) {
-	c := testenv.SharedCluster(t)
-	o := c.Options()
-	o.ContextTimeoutEnabled = true
-	rdb := redis.NewClusterClient(o)
-	defer rdb.Close()
+	proxies, rdb := proxiedCluster(t, testenv.SharedCluster(t), true, func(o *redis.ClusterOptions) { o.ReadTimeout = 2 * outlasts })
 	rdb.ReloadState(t.Context())
 	p := startOn(t, rdb, newTable(map[int]string{1: "one"}), Options{RedisTimeout: 200 * time.Millisecond, ReadTimeout: 200 * time.Millisecond}, nil)
-	for _, n := range c.Nodes {
-		n.Pause()
-		defer n.Resume()
+	for _, proxy := range proxies {
+		proxy.Hang(true)
+		defer proxy.Hang(false)
 	}
 	for range 3 {
 		ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 		began := time.Now()
-		_, err := p.Get(ctx, 1)
-		if took := time.Since(began); !errors.Is(err, context.DeadlineExceeded) || took > 50*time.Millisecond+20*time.Millisecond*slack {
-			t.Errorf("%v after %v", err, took)
+		if _, err := p.Get(ctx, 1); !errors.Is(err, context.DeadlineExceeded) {
+			t.Error(err)
 		}
+		soon(t, "a Get beyond its deadline", time.Since(began)-50*time.Millisecond, 20*time.Millisecond*slack)
 		cancel()
 	}
 	began := time.Now()
 	p.want(t, 1, "one", nil)
-	if took := time.Since(began); took > 600*time.Millisecond+20*time.Millisecond*slack {
-		t.Errorf("it took %v", took)
-	}
+	soon(t, "what the database answers", time.Since(began)-200*time.Millisecond, 400*time.Millisecond+20*time.Millisecond*slack)
 }

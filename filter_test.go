@@ -237,13 +237,13 @@ func testAdmitted(t *testing.T, b backend) {
 		if v, err := q.Get(t.Context(), key, Fresh); v != row || err != nil {
 			t.Errorf("another process: %q, %v", v, err)
 		}
-		for began := time.Now(); ; time.Sleep(time.Millisecond) {
-			if v, err := q.Get(t.Context(), key); v == row && err == nil {
-				break
-			} else if err != ErrNotFound || time.Since(began) > 10*time.Second {
+		testenv.Eventually(t, "what another process' memory learns of", func() bool {
+			v, err := q.Get(t.Context(), key)
+			if err != nil && err != ErrNotFound {
 				t.Fatalf("another process' memory: %q, %v", v, err)
 			}
-		}
+			return v == row && err == nil
+		})
 	}
 }
 
@@ -323,11 +323,7 @@ func TestRefusalIsNotShared(t *testing.T) {
 
 func gathered(t testing.TB, p process, key, n int) {
 	t.Helper()
-	for began := time.Now(); p.reads.Waiting(key) != n; time.Sleep(time.Millisecond) {
-		if time.Since(began) > 20*time.Second {
-			t.Fatalf("%d wait, not %d", p.reads.Waiting(key), n)
-		}
-	}
+	testenv.Eventually(t, fmt.Sprintf("%d who wait", n), func() bool { return p.reads.Waiting(key) == n })
 }
 
 // A filter that fails, in whatever way, hides nothing.

@@ -8,9 +8,10 @@ import (
 	"fmt"
 	"os"
 	"slices"
-	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -37,6 +38,9 @@ type order struct {
 	Tell    bool          // say when a load has begun
 }
 
+// fleetErrorTTL outlasts any test: it is ended.
+const fleetErrorTTL = time.Hour
+
 // report is what the process answers.
 type report struct {
 	Began  bool // an order with Tell: a load has begun; the report follows
@@ -50,7 +54,11 @@ type report struct {
 func fleetChild() {
 	rdb := redis.NewClient(&redis.Options{Addr: os.Getenv("REDIS"), PoolSize: 16})
 	defer rdb.Close()
-	c, err := New(rdb, &Options{RedisTimeout: 10 * time.Second, ReadTimeout: 10 * time.Second})
+	o, _ := unhurried(patient, nil)
+	if life, err := time.ParseDuration(os.Getenv("LEASE")); err == nil {
+		o.LeaseTTL = life
+	}
+	c, err := New(rdb, &o)
 	if err != nil {
 		panic(err)
 	}
@@ -74,7 +82,7 @@ func fleetChild() {
 			return "", errors.New("broken")
 		}
 		return fmt.Sprint("row ", key), nil
-	}, &LoaderOptions{ErrorTTL: 3 * time.Second, LoadTimeout: time.Minute})
+	}, &LoaderOptions{ErrorTTL: fleetErrorTTL, LoadTimeout: time.Minute})
 	if err != nil {
 		panic(err)
 	}
@@ -126,10 +134,10 @@ type fleet struct {
 	children []*testenv.Child
 }
 
-func newFleet(t testing.TB) *fleet {
+func newFleet(t testing.TB, env ...string) *fleet {
 	f := &fleet{t: t, redis: testenv.SharedRedis(t)}
 	for range fleetProcesses {
-		f.children = append(f.children, testenv.SpawnChild(t, "fleet", "REDIS="+f.redis.Addr))
+		f.children = append(f.children, testenv.SpawnChild(t, "fleet", append(env, "REDIS="+f.redis.Addr)...))
 	}
 	// Each has connected, and the scripts are loaded, before anything is counted.
 	f.collect(f.send(order{Key: -1, Callers: 1}))
@@ -149,7 +157,7 @@ func (f *fleet) send(o order) []*testenv.Child {
 
 func (f *fleet) read(c *testenv.Child) (r report) {
 	f.t.Helper()
-	line, err := c.ReadLine(30 * time.Second)
+	line, err := c.ReadLine(testenv.Hang)
 	if err != nil {
 		f.t.Fatal(err)
 	}
@@ -186,10 +194,13 @@ func percentile(waits []time.Duration, p float64) time.Duration {
 }
 
 // A cold key that the whole fleet asks for at once is loaded once; callers get it little later than the load ends, and Redis is hardly
-// asked.
+// asked. How long that takes, and how often who waits looks again meanwhile, is the machine's; by a clock of its own TestBreakdownTrips counts.
 func TestBreakdown(t *testing.T) {
 	f := newFleet(t)
-	runs := 20
+	runs := 5
+	if accepting {
+		runs = 20
+	}
 	var p99s []time.Duration
 	var commands []int
 	admin := f.redis.Client(t)
@@ -210,64 +221,148 @@ func TestBreakdown(t *testing.T) {
 	p99, median := percentile(p99s, 0.5), commands[len(commands)/2]
 	t.Logf("%d runs of %d processes x %d callers, load %v: 1 load in each; median p99 of the callers %v (%v after the load), worst %v; median Redis commands %d, most %d",
 		runs, fleetProcesses, fleetCallers, fleetLoad, p99, p99-fleetLoad, p99s[len(p99s)-1], median, commands[len(commands)-1])
-	if median > 60 {
+	if accepting && median > 60 {
 		t.Errorf("a median of %d Redis commands: %v", median, f.redis.CommandCalls(t))
 	}
-	if p99 > fleetLoad+8*time.Millisecond && !raceEnabled {
+	if accepting && p99 > fleetLoad+8*time.Millisecond && !raceEnabled {
 		t.Errorf("the median p99 of the callers is %v after the load", p99-fleetLoad)
 	}
 }
 
-// The process that loads is killed: the others load once more, when its lease has run out, which takes no longer than the lease's life.
-func TestBreakdownHolderKilled(t *testing.T) {
-	f := newFleet(t)
-	f.send(order{Key: 1, Callers: fleetCallers, Load: time.Second, Tell: true})
-	holder := f.holder()
-	began := time.Now()
-	f.children[holder].Kill()
-	rest := slices.Delete(slices.Clone(f.children), holder, holder+1)
-	all := f.collect(rest)
-	const life = 2 * time.Second // Options.LeaseTTL
-	took := time.Since(began)
-	t.Logf("the holder killed: %d more load, the rest served %v after (lease %v, load 1 s)", all.Loads, took, life)
-	if all.Loads != 1 || len(all.Errors) != 0 {
-		t.Errorf("%d more loads, errors %v", all.Loads, all.Errors)
+// ownClients are clients of one embedded Redis, one for each process, with a hook each.
+func ownClients[H redis.Hook](t testing.TB, b backend, n int, hook func() H) (clients []*redis.Client, hooks []H) {
+	for range n {
+		o := *b.admin.(*redis.Client).Options()
+		clients, hooks = append(clients, redis.NewClient(&o)), append(hooks, hook())
+		clients[len(clients)-1].AddHook(hooks[len(hooks)-1])
+		t.Cleanup(func() { clients[len(clients)-1].Close() })
 	}
-	if took > life+time.Second+300*time.Millisecond*slack {
-		t.Errorf("the rest was served %v after the kill", took)
-	}
+	return clients, hooks
 }
 
-// holder waits until one of the processes says that it loads.
-func (f *fleet) holder() int {
-	f.t.Helper()
-	for deadline := time.Now().Add(10 * time.Second); time.Now().Before(deadline); {
-		for i, c := range f.children {
-			if line, err := c.ReadLine(20 * time.Millisecond); err == nil && strings.Contains(line, `"Began":true`) {
-				return i
-			}
+// The same in processes that have one clock: the trips to Redis are counted, and how long callers wait is exact.
+func TestBreakdownTrips(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		_, b := embedded(t)
+		clients, counts := ownClients(t, b, fleetProcesses, func() *trips { return new(trips) })
+		d := newTable(map[int]string{1: "one"})
+		d.read = sleeps(fleetLoad)
+		var fleet []process
+		for _, rdb := range clients {
+			p := startOn(t, rdb, d, Options{RedisTimeout: 10 * time.Second, MaxStaleness: time.Minute}, nil)
+			defer p.cache.Close()
+			hear(t, p.Loader)
+			p.want(t, -1, "", ErrNotFound) // it has connections
+			fleet = append(fleet, p)
 		}
-	}
-	f.t.Fatal("nobody loads")
-	return 0
+		d.loads.Store(0)
+		for _, count := range counts {
+			count.n.Store(0)
+		}
+		began := time.Now()
+		var longest atomic.Int64
+		var all sync.WaitGroup
+		for i := range fleetProcesses * fleetCallers {
+			all.Go(func() {
+				fleet[i%fleetProcesses].want(t, 1, "one", nil)
+				raise(&longest, int64(time.Since(began)))
+			})
+		}
+		all.Wait()
+		n := int64(0)
+		for _, count := range counts {
+			n += count.n.Load()
+		}
+		t.Logf("%d trips, the longest wait %v after the load", n, time.Duration(longest.Load())-fleetLoad)
+		if loads := d.loads.Load(); loads != 1 {
+			t.Errorf("%d loads", loads)
+		}
+		if n > 60 {
+			t.Errorf("%d trips to Redis", n)
+		}
+		if late := time.Duration(longest.Load()) - fleetLoad; late > 8*time.Millisecond {
+			t.Errorf("a caller waited until %v after the load", late)
+		}
+	})
+}
+
+// The process that loads dies: the others load once more, when its lease has run out, which takes no longer than the lease's life. Here it is cut off, and its load never ends.
+func TestBreakdownHolderDies(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		_, b := embedded(t)
+		clients, silences := ownClients(t, b, fleetProcesses, func() *silence { return new(silence) })
+		d := newTable(map[int]string{1: "one"})
+		dead := make(chan struct{})
+		d.read = func(ctx context.Context, n int64) error {
+			if n == 1 {
+				<-dead
+				return errBroken
+			}
+			time.Sleep(time.Second)
+			return nil
+		}
+		var fleet []process
+		for _, rdb := range clients {
+			p := startOn(t, rdb, d, patient, &LoaderOptions{LoadTimeout: time.Hour})
+			defer p.cache.Close()
+			hear(t, p.Loader)
+			fleet = append(fleet, p)
+		}
+		defer close(dead)
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		go fleet[0].Get(ctx, 1)
+		synctest.Wait()
+		if n := d.loads.Load(); n != 1 {
+			t.Fatalf("%d loads", n)
+		}
+		var all sync.WaitGroup
+		var longest atomic.Int64
+		var began time.Time
+		for i := range 3 * fleetCallers {
+			all.Go(func() {
+				fleet[1+i%3].want(t, 1, "one", nil)
+				raise(&longest, time.Now().UnixNano())
+			})
+		}
+		time.Sleep(5 * time.Second) // its lease is renewed meanwhile
+		if n := d.loads.Load(); n != 1 {
+			t.Errorf("%d loads while the first was under way", n)
+		}
+		began = time.Now()
+		silences[0].on.Store(true)
+		all.Wait()
+		const life = 2 * time.Second // Options.LeaseTTL
+		took := time.Duration(longest.Load() - began.UnixNano())
+		t.Logf("the holder is dead: the rest was served %v after", took)
+		if n := d.loads.Load(); n != 2 {
+			t.Errorf("%d loads", n)
+		}
+		if took > life+time.Second+200*time.Millisecond {
+			t.Errorf("the rest was served %v after the holder's death", took)
+		}
+	})
 }
 
 // A load that fails is not tried again by the thousand who wait for it, nor by those who come within the error window.
 func TestBreakdownLoadFails(t *testing.T) {
 	f := newFleet(t)
+	admin := f.redis.Client(t)
 	for window := range 2 {
-		began := time.Now()
 		all := f.collect(f.send(order{Key: 1, Callers: fleetCallers, Load: fleetLoad, Fail: true}))
 		more := f.collect(f.send(order{Key: 1, Callers: 10, Load: fleetLoad, Fail: true}))
-		if took := time.Since(began); took > 2800*time.Millisecond {
-			t.Fatalf("this machine is too slow to tell: %v", took)
-		}
 		if all.Loads != 1 || more.Loads != 0 {
 			t.Errorf("window %d: %d loads, then %d", window, all.Loads, more.Loads)
 		}
 		if all.Errors[ErrLoadFailed.Error()]+all.Errors["broken"] != fleetProcesses*fleetCallers || all.Errors["broken"] == 0 {
 			t.Errorf("window %d: %v", window, all.Errors)
 		}
-		time.Sleep(time.Until(began.Add(3500 * time.Millisecond)))
+		if life := admin.PTTL(t.Context(), redisKey(1)).Val(); life <= 0 || life > fleetErrorTTL {
+			t.Errorf("window %d: the marker lives %v", window, life)
+		}
+		if !admin.PExpire(t.Context(), redisKey(1), time.Millisecond).Val() {
+			t.Error("there is no marker")
+		}
+		waitFor(t, func() bool { return admin.Exists(t.Context(), redisKey(1)).Val() == 0 }) // the window has ended
 	}
 }

@@ -61,8 +61,8 @@ func TestInvalidateAll(t *testing.T) {
 			if bare.want(t, i, "new", nil); i == 0 { // it finds entries of a generation that it does not know, and asks
 				t.Logf("%+v", bare.Stats())
 			}
-			q.sees(t, i, "new", time.Second)
-			version.sees(t, i, "new", time.Second)
+			q.sees(t, i, "new")
+			version.sees(t, i, "new")
 		}
 		p.want(t, 99, "new", nil)
 		if n := d.loads.Load() - loads; n != 81 { // of each version its own
@@ -86,14 +86,16 @@ func TestInvalidateAllCosts(t *testing.T) {
 	b := realBackend(t)
 	flushAll(t, b)
 	d := newShelf(500)
-	p := startMany(t, b.client(t), d, rarePolls, nil)
+	rdb, polls := countsPolls(t, b)
+	p := startMany(t, rdb, d, rarePolls, nil)
 	p.wantMany(t, upTo(500), rowsOf(d, 500))
 	p.InvalidateAll(t.Context()) // the script is known from now on
-	before := b.calls(t)
+	polls.known(t)
+	before := polls.callsBut(t, b)
 	if err := p.InvalidateAll(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	got := b.calls(t)
+	got := polls.callsBut(t, b)
 	if n := got["evalsha"] - before["evalsha"]; n != 1 || got["publish"]-before["publish"] != 1 || got["del"] != before["del"] {
 		t.Errorf("%v, before %v", got, before)
 	}

@@ -1,10 +1,12 @@
 package cacheaside
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"maps"
+	"os"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -35,13 +37,21 @@ type backend struct {
 // commands that the package comment lists, on keys and channels that begin with the prefix.
 func realBackend(t testing.TB) backend {
 	r := testenv.SharedRedisTLS(t, documentedACL...)
-	return backend{func(t testing.TB) redis.UniversalClient { return r.Client(t) }, r.AdminClient(t), r}
+	return backend{func(t testing.TB) redis.UniversalClient { return patientClient(t, r.Options()) }, r.AdminClient(t), r}
 }
 
 // plainBackend is a real redis-server without TLS, to whose user everything is allowed.
 func plainBackend(t testing.TB) backend {
 	r := testenv.SharedRedis(t)
-	return backend{func(t testing.TB) redis.UniversalClient { return r.Client(t) }, r.Client(t), r}
+	return backend{func(t testing.TB) redis.UniversalClient { return patientClient(t, r.Options()) }, r.Client(t), r}
+}
+
+// patientClient is a client that waits for a busy machine for as long as a test does.
+func patientClient(t testing.TB, o *redis.Options) *redis.Client {
+	o.DialTimeout, o.ReadTimeout, o.WriteTimeout, o.PoolTimeout = testenv.Hang, testenv.Hang, testenv.Hang, testenv.Hang
+	rdb := redis.NewClient(o)
+	t.Cleanup(func() { rdb.Close() })
+	return rdb
 }
 
 // embedded is miniredis, which works in a synctest bubble.
@@ -112,8 +122,27 @@ func each(t *testing.T, f func(t *testing.T, b backend)) {
 	})
 }
 
-// patient are options under which a slow test machine is not taken for a Redis in trouble.
+// patient are options under which a slow test machine is not taken for a Redis in trouble; see unhurried.
 var patient = Options{RedisTimeout: 10 * time.Second, ReadTimeout: 10 * time.Second}
+
+// unhurried are the options of a process that is patient: what they leave open is as long as a busy machine needs, or a process that is late would be taken for dead, and distrust its
+// memory. Not so in a bubble, where nothing is late (its clock begins in the year 2000), and not where a guard has been taken out: what is waited for in vain is to end soon.
+func unhurried(o Options, lo *LoaderOptions) (Options, *LoaderOptions) {
+	if o.RedisTimeout < patient.RedisTimeout || time.Now().Year() < 2020 || os.Getenv("CACHEASIDE_MUTANT") != "" {
+		return o, lo
+	}
+	o.RedisTimeout, o.ReadTimeout = max(o.RedisTimeout, testenv.Hang), max(o.ReadTimeout, testenv.Hang)
+	o.LeaseTTL = cmp.Or(o.LeaseTTL, 20*time.Second)
+	o.MaxStaleness = cmp.Or(o.MaxStaleness, time.Minute)
+	o.QueueTimeout = cmp.Or(o.QueueTimeout, testenv.Hang)
+	var l LoaderOptions
+	if lo != nil {
+		l = *lo
+	}
+	l.LoadTimeout = cmp.Or(l.LoadTimeout, testenv.Hang)
+	l.ErrorTTL = cmp.Or(l.ErrorTTL, testenv.Hang)
+	return o, &l
+}
 
 // accepting asks for the long runs whose figures are reported (make accept).
 var accepting = testenv.Accepting
@@ -191,13 +220,10 @@ func hear[K comparable, V any](t testing.TB, l *Loader[K, V]) {
 		return
 	}
 	l.cache.channel.Listen()
-	for began := time.Now(); ; time.Sleep(time.Millisecond) {
-		if s := l.cache.Stats().Channel; s.Trusted == s.Ranges && reached(l.cache) {
-			return
-		} else if time.Since(began) > 10*time.Second {
-			t.Fatalf("memory is not trusted: %+v", s)
-		}
-	}
+	testenv.Eventually(t, "the trust in memory", func() bool {
+		s := l.cache.Stats().Channel
+		return s.Trusted == s.Ranges && reached(l.cache)
+	})
 }
 
 // reached tells whether no range of keys is taken to be out of reach.
@@ -212,6 +238,7 @@ func reached(c *Cache) bool {
 
 func startOn(t testing.TB, rdb redis.UniversalClient, d *table, o Options, lo *LoaderOptions) process {
 	t.Helper()
+	o, lo = unhurried(o, lo)
 	c, err := New(rdb, &o)
 	if err != nil {
 		t.Fatal(err)
@@ -264,13 +291,8 @@ func later[T any](f func() (T, error)) func(testing.TB) (T, error) {
 	}()
 	return func(t testing.TB) (T, error) {
 		t.Helper()
-		select {
-		case r := <-done:
-			return r.v, r.err
-		case <-time.After(20 * time.Second):
-			t.Fatal("hung")
-			panic("unreachable")
-		}
+		r := testenv.Receive(t, "a result", done)
+		return r.v, r.err
 	}
 }
 
@@ -304,11 +326,12 @@ func sameError(got, want error) bool {
 
 func reach(t testing.TB, c <-chan struct{}, what string) {
 	t.Helper()
-	select {
-	case <-c:
-	case <-time.After(20 * time.Second):
-		t.Fatal("not reached: " + what)
-	}
+	testenv.Receive(t, what, c)
+}
+
+func waitFor(t testing.TB, done func() bool) {
+	t.Helper()
+	testenv.Eventually(t, "what was begun", done)
 }
 
 // key is the name in Redis of a row of the test table.

@@ -1,6 +1,7 @@
 package cacheaside
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"sync"
@@ -9,6 +10,8 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+
+	"github.com/cacheaside/cacheaside/internal/testenv"
 )
 
 // Values of two lives: fresh, then stale.
@@ -24,6 +27,7 @@ func livesWith(change func(*LoaderOptions)) *LoaderOptions {
 
 // bubble runs f with two processes on an embedded Redis, in fake time.
 func bubble(t *testing.T, o Options, lo *LoaderOptions, f func(t *testing.T, b backend, d *table, p, q process)) {
+	o.MemoryBytes, o.MaxStaleness = cmp.Or(o.MemoryBytes, steady.MemoryBytes), cmp.Or(o.MaxStaleness, time.Minute)
 	synctest.Test(t, func(t *testing.T) {
 		_, b := embedded(t)
 		d := newTable(map[int]string{1: "a"})
@@ -108,7 +112,11 @@ func TestHardEnd(t *testing.T) {
 			t.Errorf("it lives %v", ttl)
 		}
 		d.write(1, "b")
-		time.Sleep(24 * time.Hour)
+		long := 3 * time.Hour // beyond each of the lives that there are by default, and those above
+		if accepting {
+			long = 24 * time.Hour
+		}
+		time.Sleep(long)
 		p.want(t, 1, "a", nil)
 		synctest.Wait()
 		p.want(t, 1, "b", nil)
@@ -257,7 +265,7 @@ func TestStaleSetRenewal(t *testing.T) {
 	each(t, func(t *testing.T, b backend) {
 		d := newTable(map[int]string{1: "old"})
 		lo := &LoaderOptions{TTL: 50 * time.Millisecond, StaleFor: time.Hour, Jitter: -1, EarlyRefresh: -1}
-		p, q := start(t, b, d, noMemory, lo), start(t, b, d, noMemory, lo)
+		p, q := start(t, b, d, steadyNoMemory, lo), start(t, b, d, steadyNoMemory, lo)
 		p.want(t, 1, "old", nil)
 		reached, resume := d.pause(2)
 		time.Sleep(60 * time.Millisecond)
@@ -270,7 +278,7 @@ func TestStaleSetRenewal(t *testing.T) {
 		q.want(t, 1, "new", nil)
 		stamp := b.admin.Get(t.Context(), redisKey(1)).Val()
 		resume()
-		waitFor(t, func() bool { return p.Stats().Refused == 1 })
+		testenv.Eventually(t, "the refusal", func() bool { return p.Stats().Refused == 1 })
 		if after := b.admin.Get(t.Context(), redisKey(1)).Val(); after != stamp {
 			t.Error("the entry has been replaced")
 		}
@@ -285,7 +293,7 @@ func TestRenewalOfABatch(t *testing.T) {
 		_, b := embedded(t)
 		d := newShelf(200)
 		lo := lives
-		p := startMany(t, b.client(t), d, noMemory, &lo)
+		p := startMany(t, b.client(t), d, rarePolls, &lo)
 		defer p.cache.Close()
 		want, err := p.GetMany(t.Context(), upTo(100))
 		if err != nil || len(want) != 100 {
@@ -313,7 +321,7 @@ func TestStaleWithoutRedis(t *testing.T) {
 	for _, soft := range []time.Duration{0, 50 * time.Millisecond} {
 		synctest.Test(t, func(t *testing.T) {
 			d := newTable(map[int]string{1: "a"})
-			p := startOn(t, nil, d, Options{}, livesWith(func(o *LoaderOptions) { o.SoftTimeout = soft }))
+			p := startOn(t, nil, d, steady, livesWith(func(o *LoaderOptions) { o.SoftTimeout = soft }))
 			defer p.cache.Close()
 			p.want(t, 1, "a", nil)
 			p.want(t, 2, "", ErrNotFound)
@@ -365,7 +373,7 @@ type tenant struct{}
 func TestRenewalContext(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, b := embedded(t)
-		c, err := New(b.client(t), &noMemory)
+		c, err := New(b.client(t), &rarePolls)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -412,7 +420,7 @@ func TestStaleWhileTheBreakerIsOpen(t *testing.T) {
 	lo := livesWith(func(o *LoaderOptions) {
 		o.ErrorTTL, o.BreakFor, o.StaleFor = 50*time.Millisecond, time.Hour, 24*time.Hour
 	})
-	bubble(t, noMemory, lo, func(t *testing.T, _ backend, d *table, p, _ process) {
+	bubble(t, rarePolls, lo, func(t *testing.T, _ backend, d *table, p, _ process) {
 		p.want(t, 1, "a", nil)
 		time.Sleep(61 * time.Second)
 		d.fail(errBroken)
@@ -421,9 +429,9 @@ func TestStaleWhileTheBreakerIsOpen(t *testing.T) {
 			time.Sleep(10 * time.Millisecond)
 		}
 		loads, refused := d.loads.Load(), p.Stats().Unavailable
-		for range 10_000 { // 10 s
+		for range 2000 { // 10 s
 			p.want(t, 1, "a", nil)
-			time.Sleep(time.Millisecond)
+			time.Sleep(5 * time.Millisecond)
 		}
 		if n := d.loads.Load(); n != loads {
 			t.Errorf("%d loads", n-loads)
@@ -499,7 +507,7 @@ func TestSoftTimeoutIsNotInVain(t *testing.T) {
 	})
 	synctest.Test(t, func(t *testing.T) { // without Redis
 		d := newTable(map[int]string{1: "a"})
-		p := startOn(t, nil, d, Options{}, livesWith(soft))
+		p := startOn(t, nil, d, steady, livesWith(soft))
 		defer p.cache.Close()
 		p.want(t, 1, "a", nil)
 		p.settle()
@@ -530,8 +538,8 @@ func TestStaleOfOtherOptions(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			_, b := embedded(t)
 			d := newTable(map[int]string{1: "a"})
-			p := start(t, b, d, noMemory, &lives)
-			q := start(t, b, d, noMemory, livesWith(func(o *LoaderOptions) { o.StaleFor = staleFor }))
+			p := start(t, b, d, rarePolls, &lives)
+			q := start(t, b, d, rarePolls, livesWith(func(o *LoaderOptions) { o.StaleFor = staleFor }))
 			defer p.cache.Close()
 			defer q.cache.Close()
 			p.want(t, 1, "a", nil)

@@ -295,16 +295,18 @@ func testRefreshKeys(t *testing.T, b backend) {
 // testRefreshKeysOfOthers has one process refresh keys that only others have, or that it cannot load.
 func testRefreshKeysOfOthers(t *testing.T, b backend) {
 	d := newTable(map[int]string{1: "old"})
-	p, other, version := start(t, b, d, steadyNoMemory, nil), start(t, b, d, steadyNoMemory, nil), start(t, b, d, steadyNoMemory, &LoaderOptions{Version: "2"})
+	o := steadyNoMemory
+	o.MaxStaleness = 200 * time.Millisecond // those without memory do not listen
+	p, other, version := start(t, b, d, o, nil), start(t, b, d, o, nil), start(t, b, d, o, &LoaderOptions{Version: "2"})
 	custom, err := NewLoader(p.cache, "custom", d.load, &LoaderOptions{Key: KeyOf(func(key int) string { return fmt.Sprint(key) })})
 	if err != nil {
 		t.Fatal(err)
 	}
-	texts, err := NewLoader(stranger(t, b, steadyNoMemory), "row", func(context.Context, string) (string, error) { return d.row(1), nil }, nil) // in a program that has them as texts
+	texts, err := NewLoader(stranger(t, b, o), "row", func(context.Context, string) (string, error) { return d.row(1), nil }, nil) // in a program that has them as texts
 	if err != nil {
 		t.Fatal(err)
 	}
-	foreign, err := NewLoader(stranger(t, b, steadyNoMemory), "foreign", d.load, nil)
+	foreign, err := NewLoader(stranger(t, b, o), "foreign", d.load, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -793,13 +795,19 @@ func TestKeysWhenRedisHangs(t *testing.T) {
 	})
 	t.Run("embedded", func(t *testing.T) {
 		embeddedBubble(t, func(t *testing.T, _ *miniredis.Miniredis, b backend) {
-			rdb, out := b.client(t), &outage{}
-			rdb.AddHook(&slowOutage{out})
+			rdb, gate := b.client(t), make(chan struct{})
+			var hangs atomic.Bool
+			rdb.AddHook(hooked{before: func(redis.Cmder) {
+				if hangs.Load() {
+					<-gate
+				}
+			}, after: func(redis.Cmder) {}})
 			c, err := New(rdb, &Options{RedisTimeout: 100 * time.Millisecond})
 			noError(t, err)
 			defer c.Close()
 			noError(t, c.InvalidateKeys(t.Context(), keys...))
-			out.on.Store(true)
+			hangs.Store(true)
+			defer close(gate)
 			early, late := hang(t, c)
 			if early != 10*time.Millisecond || late > time.Second {
 				t.Errorf("they took %v and %v", early, late)

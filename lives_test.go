@@ -47,7 +47,7 @@ func passes(t *testing.T, since time.Time, want time.Duration) {
 }
 
 func TestStaleIsServedWhileItIsReloaded(t *testing.T) {
-	for _, o := range []Options{patient, noMemory} {
+	for _, o := range []Options{steady, steadyNoMemory} {
 		bubble(t, o, &lives, func(t *testing.T, _ backend, d *table, p, q process) {
 			p.want(t, 1, "a", nil)
 			q.want(t, 1, "a", nil)

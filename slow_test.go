@@ -40,7 +40,7 @@ func TestSlowDatabase(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				_, b := embedded(t)
 				s := newSlow(t, b, c.o, c.lo)
-				s.after, s.length = quickLoad-time.Millisecond, 4*time.Second
+				s.after, s.length = quickLoad-time.Millisecond, 3*time.Second
 				if accepting {
 					s.length = 10 * time.Second
 				}
@@ -164,6 +164,12 @@ func (s *slow) run(t *testing.T) {
 		time.Sleep(100 * time.Millisecond)
 	})
 	time.Sleep(s.length)
+	for range 100 { // until there is enough to tell
+		if s.stored.Load() >= 5 && s.refused.Load() >= 3 {
+			break
+		}
+		time.Sleep(time.Second)
+	}
 	stopWriters()
 	stopReaders()
 	time.Sleep(slowLoad + time.Second) // what is under way

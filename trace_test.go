@@ -96,7 +96,7 @@ func TestTraceIsLoadedOnce(t *testing.T) {
 	}
 	few := 20_000
 	if raceEnabled { // make test replays all of it without, too
-		keys, few = keys[:8000], 3000
+		keys, few = keys[:6000], 2000
 	}
 	o := steady
 	o.MemoryBytes = 0 // all of it

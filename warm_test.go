@@ -31,7 +31,7 @@ func TestWarm(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, b := embedded(t)
 		d := newShelf(30)
-		p := startMany(t, b.client(t), d, noMemory, &LoaderOptions{TTL: time.Hour, NullTTL: 20 * time.Minute, Jitter: -1, BatchSize: 10})
+		p := startMany(t, b.client(t), d, rarePolls, &LoaderOptions{TTL: time.Hour, NullTTL: 20 * time.Minute, Jitter: -1, BatchSize: 10})
 		keys := append(upTo(25), 77, 3, 3) // 77 has no row, 3 comes more often
 		if got := p.warmed(t.Context(), keys, 0); !maps.Equal(got, noErrors(keys)) {
 			t.Error(got)
@@ -58,14 +58,14 @@ func TestWarm(t *testing.T) {
 
 		time.Sleep(20 * time.Minute) // now all have
 		d.write(1, "changed without a word")
-		another := startMany(t, b.client(t), d, noMemory, &LoaderOptions{TTL: time.Hour, Jitter: -1})
+		another := startMany(t, b.client(t), d, rarePolls, &LoaderOptions{TTL: time.Hour, Jitter: -1})
 		if got := another.warmed(t.Context(), upTo(25), 0); !maps.Equal(got, noErrors(upTo(25))) {
 			t.Error(got)
 		}
 		if v, err := p.Get(t.Context(), 1); v != "changed without a word" || err != nil {
 			t.Error(v, err)
 		}
-		remembers := startMany(t, b.client(t), newShelf(0), patient, &LoaderOptions{TTL: time.Hour, Jitter: -1, MemoryTTL: time.Hour})
+		remembers := startMany(t, b.client(t), newShelf(0), steady, &LoaderOptions{TTL: time.Hour, Jitter: -1, MemoryTTL: time.Hour})
 		hear(t, remembers.Loader)
 		remembers.warmed(t.Context(), upTo(25), 0) // finds all in Redis, and has them in memory then
 		remembers.cache.memory.Wait()
@@ -221,7 +221,7 @@ func TestWarmTogether(t *testing.T) {
 
 // A reload that has failed is reported while its window lasts, and tried again after it.
 func TestWarmAfterAFailedReload(t *testing.T) {
-	for _, o := range []Options{patient, noMemory} {
+	for _, o := range []Options{steady, steadyNoMemory} {
 		bubble(t, o, livesWith(func(o *LoaderOptions) { o.StaleFor = Forever }), func(t *testing.T, _ backend, d *table, p, q process) {
 			warm := func(p process) (err error) {
 				for _, e := range p.Warm(t.Context(), slices.Values([]int{1}), 0) {

@@ -3,7 +3,9 @@ package cacheaside
 import (
 	"bytes"
 	"context"
+	"fmt"
 	"net"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -119,4 +121,59 @@ func (c *lateConn) Close() error {
 		return nil
 	}
 	return c.Conn.Close()
+}
+
+// tally counts the round trips of a client and its commands, but for what sets connections up
+// and for polls, which come when they like.
+type tally struct {
+	mu       sync.Mutex
+	poll     any // its script: the first that a process sends
+	trips    int
+	commands map[string]int
+}
+
+func (h *tally) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+func (h *tally) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		h.add(cmd)
+		return next(ctx, cmd)
+	}
+}
+
+func (h *tally) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return func(ctx context.Context, cmds []redis.Cmder) error {
+		h.add(cmds...)
+		return next(ctx, cmds)
+	}
+}
+
+func (h *tally) add(cmds ...redis.Cmder) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	switch cmds[0].Name() {
+	case "hello", "auth", "client", "select":
+		return
+	}
+	if args := cmds[0].Args(); len(cmds) == 1 && len(args) > 3 && strings.Contains(fmt.Sprint(args[3]), "::announced:") {
+		if h.poll == nil {
+			h.poll = args[1]
+		}
+		if args[1] == h.poll {
+			return
+		}
+	}
+	h.trips++
+	for _, cmd := range cmds {
+		h.commands[cmd.Name()]++
+	}
+}
+
+// take returns what there was since it was last asked.
+func (h *tally) take() (trips int, commands map[string]int) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	trips, commands = h.trips, h.commands
+	h.trips, h.commands = 0, make(map[string]int)
+	return trips, commands
 }

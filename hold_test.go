@@ -170,6 +170,7 @@ func TestHoldVoidsLoads(t *testing.T) {
 			d := newTable(map[int]string{1: "old"})
 			p, q := start(t, b, d, strict, nil), start(t, b, d, strict, nil)
 			reached, resume := d.pause(1)
+			defer resume()
 			got := later(func() (string, error) { return q.Get(t.Context(), 1) })
 			reach(t, reached, "the load")
 			h := p.hold(t, 1)

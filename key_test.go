@@ -356,6 +356,7 @@ func TestStaleSetKeys(t *testing.T) {
 					r := newRace(t, b)
 					b.admin.Del(t.Context(), redisKey(1))
 					reached, resume := r.d.pause(1)
+					defer resume()
 					reads := r.gets
 					if refresh {
 						reads = r.refreshes

@@ -31,8 +31,7 @@ func free(t testing.TB, l *lock.Locker, p process, key string) {
 	name, _ := p.keys.Name(key)
 	lease, err := l.TryAcquire(t.Context(), name, nil)
 	if err != nil {
-		t.Error(err)
-		return
+		t.Fatal(err)
 	}
 	lease.Release()
 }

@@ -225,6 +225,7 @@ func TestLoadFromBeforeTheHold(t *testing.T) {
 			d := newReplicated(map[int]string{1: "old"})
 			p, q := startReplicated(t, b.client(t), d, lagging), startReplicated(t, b.client(t), d, lagging)
 			reached, resume := d.pause(1)
+			defer resume()
 			got := later(func() (string, error) { return p.Get(t.Context(), 1) })
 			reach(t, reached, "the load")
 			d.write(1, "new")
@@ -257,6 +258,7 @@ func TestLoadsAreSharedOnHold(t *testing.T) {
 			t.Fatal(err)
 		}
 		reached, resume := d.pause(1)
+		defer resume()
 		first := later(func() (string, error) { return p.Get(t.Context(), 1) })
 		reach(t, reached, "the load")
 		var all sync.WaitGroup
@@ -532,6 +534,7 @@ func TestRefusedLoadIsFollowedByOneFromThePrimary(t *testing.T) {
 		d := newReplicated(map[int]string{1: "old"})
 		p := startReplicated(t, b.client(t), d, lagging)
 		reached, resume := d.pause(1)
+		defer resume()
 		got := later(func() (string, error) { return p.Get(t.Context(), 1) })
 		reach(t, reached, "the load")
 		d.write(1, "new")

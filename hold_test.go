@@ -13,6 +13,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/alicebob/miniredis/v2"
 	"github.com/redis/go-redis/v9"
 
 	"github.com/cacheaside/cacheaside/internal/keys"
@@ -21,8 +22,11 @@ import (
 
 // Writers that keep keys from being cached while they write their rows.
 
-// strict are patient options of a fleet with such writers, whose holds do not end while a test runs.
-var strict = Options{RedisTimeout: 10 * time.Second, ReadTimeout: 10 * time.Second, MemoryBytes: -1, StrictWrites: true, LeaseTTL: time.Minute}
+// strict are steady options of a fleet with such writers, whose holds do not end while a test runs.
+var strict = Options{
+	RedisTimeout: time.Minute, ReadTimeout: time.Minute, MaxStaleness: time.Minute,
+	LeaseTTL: time.Minute, QueueTimeout: time.Minute, MemoryBytes: -1, StrictWrites: true,
+}
 
 func (p process) hold(t testing.TB, rows ...int) *Hold {
 	t.Helper()
@@ -75,7 +79,7 @@ func TestHold(t *testing.T) {
 	each(t, func(t *testing.T, b backend) {
 		flushAll(t, b)
 		d := newTable(map[int]string{1: "old", 2: "other"})
-		p, q, r := start(t, b, d, strict, nil), start(t, b, d, strict, nil), start(t, b, d, noMemory, nil)
+		p, q, r := start(t, b, d, strict, nil), start(t, b, d, strict, nil), start(t, b, d, steadyNoMemory, nil)
 		all := []process{p, q, r}
 		p.want(t, 1, "old", nil)
 		p.want(t, 2, "other", nil)
@@ -141,7 +145,7 @@ func TestPreferPrimaryOnHold(t *testing.T) {
 	each(t, func(t *testing.T, b backend) {
 		inUse(t, b, time.Hour)
 		d := newReplicated(map[int]string{1: "row", 2: "row", 3: "row"})
-		p, q := startReplicated(t, b.client(t), d, strict), startReplicated(t, b.client(t), d, noMemory)
+		p, q := startReplicated(t, b.client(t), d, strict), startReplicated(t, b.client(t), d, steadyNoMemory)
 		p.hold(t, 1, 2)
 		for _, p := range []process{p, q} {
 			b.admin.Del(t.Context(), redisKey(3))
@@ -166,6 +170,7 @@ func TestHoldVoidsLoads(t *testing.T) {
 			d := newTable(map[int]string{1: "old"})
 			p, q := start(t, b, d, strict, nil), start(t, b, d, strict, nil)
 			reached, resume := d.pause(1)
+			defer resume()
 			got := later(func() (string, error) { return q.Get(t.Context(), 1) })
 			reach(t, reached, "the load")
 			h := p.hold(t, 1)
@@ -346,17 +351,13 @@ func TestStoreHeldBeforeAnyRead(t *testing.T) {
 	flushAll(t, b)
 	d := newTable(map[int]string{1: "new"})
 	p := start(t, b, d, strict, nil)
-	for began := time.Now(); ; time.Sleep(time.Millisecond) {
+	testenv.Eventually(t, "a value that is stored", func() bool {
 		h := p.hold(t, 1)
 		stored, err := p.StoreHeld(t.Context(), h, 1, "new")
 		noError(t, err)
 		noError(t, h.Release(t.Context()))
-		if stored {
-			break
-		} else if time.Since(began) > 20*time.Second {
-			t.Fatal("nothing is ever stored")
-		}
-	}
+		return stored
+	})
 	if p.want(t, 1, "new", nil); d.loads.Load() != 0 {
 		t.Error("it was loaded")
 	}
@@ -403,7 +404,7 @@ func TestHoldAndMemory(t *testing.T) {
 	each(t, func(t *testing.T, b backend) {
 		inUse(t, b, time.Hour)
 		o := strict
-		o.MemoryBytes = 0
+		o.MemoryBytes = steady.MemoryBytes
 		d := newTable(map[int]string{1: "old"})
 		p, q := start(t, b, d, o, nil), start(t, b, d, o, nil)
 		p.remembers(t, 1, "old")
@@ -411,7 +412,7 @@ func TestHoldAndMemory(t *testing.T) {
 		h := p.hold(t, 1)
 		d.write(1, "new")
 		p.want(t, 1, "new", nil)
-		q.sees(t, 1, "new", 10*time.Second)
+		q.sees(t, 1, "new", testenv.Hang)
 		d.write(1, "newer")
 		for _, p := range []process{p, q} {
 			p.settle()
@@ -527,28 +528,25 @@ func TestHoldThatComesLate(t *testing.T) {
 	server := testenv.SharedRedis(t)
 	b := backend{client: func(t testing.TB) redis.UniversalClient { return server.Client(t) }, admin: server.Client(t)}
 	inUse(t, b, time.Hour)
-	proxy, rdb := proxied(t, server)
+	rdb, late := withLateRequest(t, server, redisKey(1)+":hold", true)
+	late.seen.Store(true) // not yet
 	d := newTable(map[int]string{1: "old"})
-	o := strict
-	o.RedisTimeout, o.ReadTimeout = time.Second, time.Second
-	p, q := startOn(t, rdb, d, o, nil), start(t, b, d, strict, nil)
+	p, q := startOn(t, rdb, d, strict, nil), start(t, b, d, strict, nil)
 	p.want(t, 1, "old", nil)
 	noError(t, p.hold(t, 1).Release(t.Context())) // the scripts are known from now on
-	var late atomic.Bool
-	proxy.OnRequest(func(chunk []byte) testenv.Action {
-		if strings.Contains(string(chunk), ":hold") && !late.Swap(true) {
-			return testenv.Delay(4 * time.Second)
-		}
-		return testenv.Pass
-	})
+	late.seen.Store(false)
 	h := p.hold(t, 1)
+	testenv.Receive(t, "the hold that comes late", late.sent)
 	d.write(1, "mine")
 	d.write(1, "new")
 	noError(t, q.Invalidate(t.Context(), 1))
-	for began := time.Now(); b.holds(t, 1) != aMark; time.Sleep(time.Millisecond) {
-		if time.Since(began) > 20*time.Second {
-			t.Fatal("it does not come")
-		}
+	if b.holds(t, 1) == aMark {
+		t.Fatal("it has come before")
+	}
+	late.deliver()
+	testenv.Receive(t, "the answer to the hold that comes late", late.done)
+	if b.holds(t, 1) != aMark {
+		t.Fatalf("it holds %x", b.holds(t, 1))
 	}
 	p.storeHeld(t, h, 1, "mine", false)
 	noError(t, h.Release(t.Context()))
@@ -557,66 +555,68 @@ func TestHoldThatComesLate(t *testing.T) {
 
 // Where Redis cannot be asked nothing is held, and who asks is told.
 func TestHoldWithoutAnswer(t *testing.T) {
-	m, b := embedded(t)
-	d := newTable(map[int]string{1: "old"})
-	p := startOn(t, b.client(t), d, strict, nil)
-	p.want(t, 1, "old", nil)
-	m.SetError("out of order")
-	h, err := p.cache.Hold(t.Context(), p.Key(1), p.Key(2))
-	if failed, ok := errors.AsType[*BatchError[Key]](err); h != nil || !ok || len(failed.Errs) != 2 || !errors.Is(err, ErrRedis) || strings.Contains(err.Error(), "{1}") {
-		t.Error(h, err)
-	}
-	m.SetError("")
-	h = p.hold(t, 1)
-	m.SetError("out of order")
-	if err := h.Release(t.Context()); !errors.Is(err, ErrRedis) {
-		t.Error(err)
-	}
-	m.SetError("")
-	b.onHold(t, 1, true)
-	noError(t, h.Release(t.Context()))
-	b.onHold(t, 1, false)
-	ctx, cancel := context.WithCancel(t.Context())
-	cancel()
-	if _, err := p.cache.Hold(ctx, p.Key(1)); !errors.Is(err, context.Canceled) {
-		t.Error(err)
-	}
+	embeddedBubble(t, func(t *testing.T, m *miniredis.Miniredis, b backend) {
+		d := newTable(map[int]string{1: "old"})
+		p := startOn(t, b.client(t), d, strict, nil)
+		p.want(t, 1, "old", nil)
+		m.SetError("out of order")
+		h, err := p.cache.Hold(t.Context(), p.Key(1), p.Key(2))
+		if failed, ok := errors.AsType[*BatchError[Key]](err); h != nil || !ok || len(failed.Errs) != 2 || !errors.Is(err, ErrRedis) || strings.Contains(err.Error(), "{1}") {
+			t.Error(h, err)
+		}
+		m.SetError("")
+		h = p.hold(t, 1)
+		m.SetError("out of order")
+		if err := h.Release(t.Context()); !errors.Is(err, ErrRedis) {
+			t.Error(err)
+		}
+		m.SetError("")
+		b.onHold(t, 1, true)
+		noError(t, h.Release(t.Context()))
+		b.onHold(t, 1, false)
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		if _, err := p.cache.Hold(ctx, p.Key(1)); !errors.Is(err, context.Canceled) {
+			t.Error(err)
+		}
+	})
 }
 
 func TestHoldIsRefused(t *testing.T) {
-	_, b := embedded(t)
-	plain, p := startOn(t, b.client(t), newTable(nil), noMemory, nil), startOn(t, b.client(t), newTable(nil), strict, nil)
-	if _, err := plain.cache.Hold(t.Context(), plain.Key(1)); err == nil || !strings.Contains(err.Error(), "Options.StrictWrites") {
-		t.Error(err)
-	}
-	for _, k := range []Key{p.AllKeys(), {Loader: "a:b", Text: "1"}, {Loader: "row", Version: "{}", Text: "1"}} {
-		_, err := p.cache.Hold(t.Context(), p.Key(2), k)
-		if failed, ok := errors.AsType[*BatchError[Key]](err); !ok || len(failed.Errs) != 1 || failed.Errs[k] == nil {
-			t.Errorf("%v: %v", k, err)
+	embeddedBubble(t, func(t *testing.T, _ *miniredis.Miniredis, b backend) {
+		plain, p := startOn(t, b.client(t), newTable(nil), steadyNoMemory, nil), startOn(t, b.client(t), newTable(nil), strict, nil)
+		if _, err := plain.cache.Hold(t.Context(), plain.Key(1)); err == nil || !strings.Contains(err.Error(), "Options.StrictWrites") {
+			t.Error(err)
 		}
-		b.onHold(t, 2, false)
-	}
-	h := p.hold(t, 1)
-	noError(t, h.Add(t.Context(), Key{Loader: "row", Text: "1"}, Key{Loader: "row", Version: "1", Text: "1"}))
-	if len(h.keys) != 1 {
-		t.Errorf("%d keys", len(h.keys))
-	}
-	p.cache.Close()
-	_, holdErr := p.cache.Hold(t.Context(), p.Key(2))
-	_, storeErr := p.StoreHeld(t.Context(), h, 1, "")
-	for i, err := range []error{holdErr, storeErr, h.Check(t.Context()), h.Add(t.Context(), p.Key(2)), h.Release(t.Context())} {
-		if !errors.Is(err, ErrClosed) {
-			t.Errorf("%d: %v", i, err)
+		for _, k := range []Key{p.AllKeys(), {Loader: "a:b", Text: "1"}, {Loader: "row", Version: "{}", Text: "1"}} {
+			_, err := p.cache.Hold(t.Context(), p.Key(2), k)
+			if failed, ok := errors.AsType[*BatchError[Key]](err); !ok || len(failed.Errs) != 1 || failed.Errs[k] == nil {
+				t.Errorf("%v: %v", k, err)
+			}
+			b.onHold(t, 2, false)
 		}
-	}
-	h.Abandon()
+		h := p.hold(t, 1)
+		noError(t, h.Add(t.Context(), Key{Loader: "row", Text: "1"}, Key{Loader: "row", Version: "1", Text: "1"}))
+		if len(h.keys) != 1 {
+			t.Errorf("%d keys", len(h.keys))
+		}
+		p.cache.Close()
+		_, holdErr := p.cache.Hold(t.Context(), p.Key(2))
+		_, storeErr := p.StoreHeld(t.Context(), h, 1, "")
+		for i, err := range []error{holdErr, storeErr, h.Check(t.Context()), h.Add(t.Context(), p.Key(2)), h.Release(t.Context())} {
+			if !errors.Is(err, ErrClosed) {
+				t.Errorf("%d: %v", i, err)
+			}
+		}
+		h.Abandon()
+	})
 }
 
 // Without Redis the process itself keeps in mind what is on hold.
 func TestWriterHoldWithoutRedis(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := strict
-		o.MemoryBytes, o.LeaseTTL = 0, time.Second
+		o.MemoryBytes, o.LeaseTTL = steady.MemoryBytes, time.Second
 		d := newTable(map[int]string{1: "old"})
 		p := startOn(t, nil, d, o, nil)
 		defer p.cache.Close()
@@ -656,22 +656,20 @@ func TestWriterHoldWithoutRedis(t *testing.T) {
 func TestHoldTrips(t *testing.T) {
 	b := realBackend(t)
 	flushAll(t, b)
-	count := &trips{}
+	count := &tally{}
+	count.take()
 	rdb := b.client(t)
+	rdb.AddHook(count)
 	d := newTable(map[int]string{1: "row"})
-	o := strict
-	o.MaxStaleness = time.Minute
-	p := startOn(t, rdb, d, o, nil)
+	p := startOn(t, rdb, d, strict, nil)
 	p.want(t, 1, "row", nil)
 	h := p.hold(t, 1)
 	noError(t, h.Check(t.Context()))
 	p.storeHeld(t, h, 1, "row", true)
 	noError(t, p.hold(t, upTo(1000)...).Release(t.Context())) // all scripts are known, and there are connections
-	b.quiet(t)
-	rdb.AddHook(count)
 	for _, n := range []int{1, 100, 1000} {
 		var h *Hold
-		want := int64(1+n/501) + int64(n/1000) // pipelines of a thousand commands
+		want := 1 + n/501 + n/1000 // pipelines of a thousand commands
 		for _, step := range []struct {
 			what string
 			f    func()
@@ -680,76 +678,81 @@ func TestHoldTrips(t *testing.T) {
 			{"check", func() { noError(t, h.Check(t.Context())) }},
 			{"release", func() { noError(t, h.Release(t.Context())) }},
 		} {
-			before := count.n.Load()
+			count.take()
 			step.f()
-			if got := count.n.Load() - before; got > want {
+			if got, _ := count.take(); got > want {
 				t.Errorf("%s of %d keys: %d round trips, want %d", step.what, n, got, want)
 			}
 		}
 	}
 	h = p.hold(t, 1)
-	before := count.n.Load()
+	count.take()
 	p.storeHeld(t, h, 1, "row", true)
 	noError(t, h.Release(t.Context()))
-	if got := count.n.Load() - before; got != 1 {
+	if got, _ := count.take(); got != 1 {
 		t.Errorf("%d round trips to store", got)
 	}
 	checkDocumented(t, b)
 }
 
-// A Hold may be used by several goroutines; whatever they do, nothing stays on hold.
+// A Hold may be used by several goroutines; whatever they do, nothing stays on hold. In a bubble none is lost; on a real server one can be, where the machine stands still for longer than it lives.
 func TestHoldIsSafeForConcurrentUse(t *testing.T) {
-	b := realBackend(t)
-	inUse(t, b, time.Hour)
-	for _, without := range []bool{false, true} {
-		o := strict
-		o.LeaseTTL = 300 * time.Millisecond
-		d := newTable(map[int]string{0: "row", 1: "row", 2: "row", 3: "row"})
-		rdb := b.client(t)
-		if without {
-			rdb = nil
+	t.Run("redis", func(t *testing.T) {
+		b := realBackend(t)
+		inUse(t, b, time.Hour)
+		testHoldsAtOnce(t, b.client(t), 100, testenv.Accepting)
+	})
+	inBubbles(t, func(t *testing.T, rdb redis.UniversalClient) {
+		rounds := 100
+		if rdb != nil {
+			inUse(t, backend{admin: rdb}, time.Hour)
+			rounds = 30
 		}
-		p := startOn(t, rdb, d, o, nil)
-		for range 100 {
-			h := p.hold(t, 0)
-			var all sync.WaitGroup
-			for g := range 6 {
-				all.Go(func() {
-					key := rand.IntN(4)
-					switch g {
-					case 0:
-						h.Check(t.Context())
-					case 1, 2:
-						h.Add(t.Context(), p.named(0, key)...)
-					case 3:
-						p.StoreHeld(t.Context(), h, key, "row")
-					case 4:
-						time.Sleep(rand.N(2 * time.Millisecond))
-						h.Release(t.Context())
-					case 5:
-						if rand.IntN(5) == 0 {
-							h.Abandon()
-						}
-						p.Get(t.Context(), key)
+		testHoldsAtOnce(t, rdb, rounds, true)
+	})
+}
+
+func testHoldsAtOnce(t *testing.T, rdb redis.UniversalClient, rounds int, inTime bool) {
+	o := strict
+	o.LeaseTTL = 300 * time.Millisecond
+	d := newTable(map[int]string{0: "row", 1: "row", 2: "row", 3: "row"})
+	p := startOn(t, rdb, d, o, nil)
+	for range rounds {
+		h := p.hold(t, 0)
+		var all sync.WaitGroup
+		for g := range 6 {
+			all.Go(func() {
+				key := rand.IntN(4)
+				switch g {
+				case 0:
+					h.Check(t.Context())
+				case 1, 2:
+					h.Add(t.Context(), p.named(0, key)...)
+				case 3:
+					p.StoreHeld(t.Context(), h, key, "row")
+				case 4:
+					time.Sleep(rand.N(2 * time.Millisecond))
+					h.Release(t.Context())
+				case 5:
+					if rand.IntN(5) == 0 {
+						h.Abandon()
 					}
-				})
-			}
-			all.Wait()
-			noError(t, h.Release(t.Context()))
-		}
-		for key := range 4 {
-			for began := time.Now(); ; time.Sleep(10 * time.Millisecond) {
-				held := p.Stats().Held
-				if p.want(t, key, "row", nil); p.Stats().Held == held {
-					break
-				} else if time.Since(began) > 20*time.Second {
-					t.Fatalf("without Redis %v: %d stays on hold", without, key)
+					p.Get(t.Context(), key)
 				}
-			}
+			})
 		}
-		if s := p.Stats(); s.HoldsLost > 0 {
-			t.Errorf("%+v", s)
-		}
+		all.Wait()
+		noError(t, h.Release(t.Context()))
+	}
+	for key := range 4 {
+		testenv.Eventually(t, "the end of all holds", func() bool {
+			held := p.Stats().Held
+			p.want(t, key, "row", nil)
+			return p.Stats().Held == held
+		})
+	}
+	if s := p.Stats(); inTime && s.HoldsLost > 0 {
+		t.Errorf("%+v", s)
 	}
 }
 
@@ -816,8 +819,12 @@ func TestHoldsWhileASlotMoves(t *testing.T) {
 	})
 	from, to := slotOwner(t, c, key)
 	for range 6 {
-		moveSlot(t, c, slot, c.Nodes[from], c.Nodes[to])
-		time.Sleep(100 * time.Millisecond)
+		goOn := func() { // reads and writes
+			r, w := reads.Load(), writes.Load()
+			testenv.Eventually(t, "more reads and writes", func() bool { return reads.Load() > r+20 && writes.Load() > w+2 })
+		}
+		moveSlot(t, c, slot, c.Nodes[from], c.Nodes[to], goOn)
+		goOn()
 		from, to = to, from
 	}
 	stop.Store(true)
@@ -854,27 +861,27 @@ func TestHoldsInAFullRedis(t *testing.T) {
 
 // An answer that takes longer than a life says nothing of now.
 func TestHoldWhoseAnswerIsLate(t *testing.T) {
-	server := testenv.SharedRedis(t)
-	b := backend{client: func(t testing.TB) redis.UniversalClient { return server.Client(t) }, admin: server.Client(t)}
-	o := strict
-	o.LeaseTTL = time.Second
-	rdb := server.Client(t)
-	late := &lateAnswers{after: o.LeaseTTL + 100*time.Millisecond}
-	rdb.AddHook(late)
-	p := startOn(t, rdb, newTable(map[int]string{1: "old"}), o, nil)
-	p.want(t, 1, "old", nil)
-	h := p.hold(t, 1)
-	noError(t, h.Check(t.Context())) // the script is known from now on: it is asked once
-	h.mu.Lock()
-	h.timer.Stop() // and here alone
-	h.mu.Unlock()
-	late.on.Store(true)
-	if err := h.Check(t.Context()); !errors.Is(err, ErrHoldLost) {
-		t.Error(err)
-	}
-	late.on.Store(false)
-	noError(t, h.Release(t.Context()))
-	b.onHold(t, 1, false)
+	embeddedBubble(t, func(t *testing.T, _ *miniredis.Miniredis, b backend) {
+		o := strict
+		o.LeaseTTL = time.Second
+		rdb := b.client(t)
+		late := &lateAnswers{after: o.LeaseTTL + 100*time.Millisecond}
+		rdb.AddHook(late)
+		p := startOn(t, rdb, newTable(map[int]string{1: "old"}), o, nil)
+		p.want(t, 1, "old", nil)
+		h := p.hold(t, 1)
+		noError(t, h.Check(t.Context())) // the script is known from now on: it is asked once
+		h.mu.Lock()
+		h.timer.Stop() // and here alone
+		h.mu.Unlock()
+		late.on.Store(true)
+		if err := h.Check(t.Context()); !errors.Is(err, ErrHoldLost) {
+			t.Error(err)
+		}
+		late.on.Store(false)
+		noError(t, h.Release(t.Context()))
+		b.onHold(t, 1, false)
+	})
 }
 
 type lateAnswers struct {

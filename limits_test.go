@@ -1,6 +1,7 @@
 package cacheaside
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"errors"
@@ -22,7 +23,7 @@ import (
 // startLoad is start for a load function of the test's own, without a memory tier.
 func startLoad(t testing.TB, rdb redis.UniversalClient, load func(context.Context, int) (string, error), o Options, lo *LoaderOptions) process {
 	t.Helper()
-	o.MemoryBytes, o.RedisTimeout = -1, 10*time.Second
+	o.MemoryBytes, o.RedisTimeout = -1, cmp.Or(o.RedisTimeout, 10*time.Second)
 	c, err := New(rdb, &o)
 	if err != nil {
 		t.Fatal(err)

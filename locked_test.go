@@ -31,8 +31,7 @@ func free(t testing.TB, l *lock.Locker, p process, key string) {
 	name, _ := p.keys.Name(key)
 	lease, err := l.TryAcquire(t.Context(), name, nil)
 	if err != nil {
-		t.Error(err)
-		return
+		t.Fatal(err)
 	}
 	lease.Release()
 }
@@ -41,34 +40,39 @@ func free(t testing.TB, l *lock.Locker, p process, key string) {
 func TestLoadLock(t *testing.T) {
 	each(t, func(t *testing.T, b backend) {
 		locker := localLocker(t)
-		d := newTable(map[int]string{1: "one", 2: "two", 3: "three", 4: "four", 5: "five"})
-		p := start(t, b, d, noMemory, &LoaderOptions{Locker: locker, LoadTimeout: 300 * time.Millisecond})
-		name, _ := p.keys.Name("1")
-		d.read = func(ctx context.Context, n int64) error {
-			switch n {
+		var name string
+		load := func(ctx context.Context, key int) (string, error) {
+			switch key {
 			case 1:
 				if _, err := locker.TryAcquire(ctx, name, nil); !errors.Is(err, lock.ErrHeld) {
 					t.Errorf("the lock of a row that is being loaded: %v", err)
 				}
 			case 2:
-				return errors.New("as told")
+				return "", errors.New("as told")
 			case 3:
 				panic("as told")
 			case 4:
 				runtime.Goexit()
 			case 5:
 				<-ctx.Done() // until its time is up
-				return ctx.Err()
+				return "", ctx.Err()
+			case 6, 7, 8, 9:
+				return "", ErrNotFound
 			}
-			return nil
+			return "one", nil
 		}
+		p := startLoad(t, b.client(t), load, steady, &LoaderOptions{Locker: locker, LoadTimeout: time.Minute})
+		name, _ = p.keys.Name("1")
 		p.want(t, 1, "one", nil)
 		free(t, locker, p, "1")
-		for _, key := range []int{2, 3, 4, 5} {
+		for _, key := range []int{2, 3, 4} {
 			if _, err := p.Get(t.Context(), key); err == nil {
 				t.Errorf("row %d: no error", key)
 			}
 		}
+		p.options.LoadTimeout = 10 * time.Millisecond // for this one
+		p.want(t, 5, "", ErrLoadTimeout)
+		p.options.LoadTimeout = time.Minute
 		p.want(t, 6, "", ErrNotFound)
 		if v, err := p.Refresh(t.Context(), 1); v != "one" || err != nil {
 			t.Error(v, err)
@@ -89,8 +93,7 @@ func TestLoadLock(t *testing.T) {
 func TestLoadLockLooksAgain(t *testing.T) {
 	each(t, func(t *testing.T, b backend) {
 		locker := localLocker(t)
-		o := noMemory
-		o.QueueTimeout = 20 * time.Second
+		o := steadyNoMemory
 		d := newTable(map[int]string{1: "one"})
 		p := start(t, b, d, o, &LoaderOptions{Locker: locker})
 		other := start(t, b, newTable(map[int]string{1: "another"}), o, nil)
@@ -100,7 +103,7 @@ func TestLoadLockLooksAgain(t *testing.T) {
 			t.Fatal(err)
 		}
 		read := later(func() (string, error) { return p.Get(t.Context(), 1) })
-		waitFor(t, func() bool { return b.admin.Exists(t.Context(), name).Val() == 1 }) // it has its lease, and waits for its lock
+		testenv.Eventually(t, "its lease", func() bool { return b.admin.Exists(t.Context(), name).Val() == 1 }) // then it waits for its lock
 		if err := other.Invalidate(t.Context(), 1); err != nil {
 			t.Fatal(err)
 		}
@@ -117,8 +120,7 @@ func TestLoadLockLooksAgain(t *testing.T) {
 func TestLoadLockAbandoned(t *testing.T) {
 	_, b := embedded(t)
 	locker := localLocker(t)
-	o := noMemory
-	o.QueueTimeout = 20 * time.Second
+	o := steadyNoMemory
 	p := start(t, b, newTable(map[int]string{1: "one"}), o, &LoaderOptions{Locker: locker, MustLock: true})
 	name, _ := p.keys.Name("1")
 	lease, err := locker.Acquire(t.Context(), name, nil)
@@ -130,7 +132,7 @@ func TestLoadLockAbandoned(t *testing.T) {
 	if _, err := p.Get(ctx, 1); !errors.Is(err, context.DeadlineExceeded) {
 		t.Error(err)
 	}
-	waitFor(t, func() bool { return b.admin.Exists(t.Context(), name).Val() == 0 })
+	testenv.Eventually(t, "the end of its lease", func() bool { return b.admin.Exists(t.Context(), name).Val() == 0 })
 	lease.Release()
 	p.want(t, 1, "one", nil)
 	if s := p.Stats(); s.Unlocked != 0 {
@@ -149,12 +151,12 @@ func TestLoadLockFails(t *testing.T) {
 	}
 	defer down.Close()
 	d := newTable(map[int]string{1: "one"})
-	p := start(t, b, d, noMemory, &LoaderOptions{Locker: down})
+	p := start(t, b, d, steadyNoMemory, &LoaderOptions{Locker: down})
 	p.want(t, 1, "one", nil)
 	if s := p.Stats(); s.Unlocked != 1 {
 		t.Errorf("%d unlocked", s.Unlocked)
 	}
-	must := start(t, b, d, noMemory, &LoaderOptions{Locker: down, MustLock: true, Version: "2", ErrorTTL: time.Hour})
+	must := start(t, b, d, steadyNoMemory, &LoaderOptions{Locker: down, MustLock: true, Version: "2", ErrorTTL: time.Hour})
 	for range 2 { // the database was not asked, so the key has not failed
 		if _, err := must.Get(t.Context(), 1); !errors.Is(err, ErrUnavailable) {
 			t.Error(err)
@@ -171,7 +173,7 @@ func TestLoadLockWithoutRedis(t *testing.T) {
 	locker := localLocker(t)
 	d := newTable(map[int]string{1: "one"})
 	d.read = func(context.Context, int64) error { time.Sleep(20 * time.Millisecond); return nil }
-	o := Options{MemoryBytes: -1, QueueTimeout: 20 * time.Second}
+	o := Options{MemoryBytes: -1, QueueTimeout: time.Minute}
 	var fleet []process
 	for range 4 {
 		fleet = append(fleet, startOn(t, server.Client(t), d, o, &LoaderOptions{Locker: locker}))

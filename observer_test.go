@@ -14,6 +14,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/redis/go-redis/v9"
+
 	"github.com/cacheaside/cacheaside/internal/testenv"
 )
 
@@ -129,10 +131,11 @@ func TestObserver(t *testing.T) {
 		noError(t, p.InvalidateAll(t.Context()))
 		noError(t, p.cache.InvalidateKeys(t.Context(), p.Key(1), p.Key(2)))
 		w.was(t, "invalidate row 2", "invalidate row 1", "invalidate row 1", "invalidate row 2")
-		var all sync.WaitGroup // another process loads
+		time.Sleep(time.Minute) // the other has heard of all that: it does not wait for a load from before an InvalidateAll
+		var all sync.WaitGroup  // another process loads
 		all.Go(func() { other.want(t, 3, "three", nil) })
 		time.Sleep(50 * time.Millisecond)
-		p.want(t, 3, "three", nil)
+		p.want(t, 3, "three", nil) // while that load runs
 		all.Wait()
 		w.was(t, "get row 1", "wait row 1 get")
 		if took := w.took[OpWait]; took < 30*time.Millisecond || took > 100*time.Millisecond {
@@ -155,9 +158,10 @@ func TestObserverOfAShadow(t *testing.T) {
 // Names of loaders come from outside, in Keys: as labels there could be any number of them.
 func TestObserverIsToldNoForeignNames(t *testing.T) {
 	w := &overseer{}
-	m, b := embedded(t)
-	defer m.Close()
-	p := startOn(t, b.client(t), newTable(nil), Options{Observer: w}, nil)
+	o := steady
+	o.Observer = w
+	_, b := embedded(t)
+	p := startOn(t, b.client(t), newTable(nil), o, nil)
 	foreign := []Key{{Loader: "foreign", Text: "1"}, {Loader: "foreign", Text: "2"}}
 	noError(t, p.cache.InvalidateKeys(t.Context(), foreign...))
 	noError(t, p.cache.InvalidateKeys(t.Context(), foreign[0], p.Key(1)))
@@ -167,10 +171,12 @@ func TestObserverIsToldNoForeignNames(t *testing.T) {
 
 // Whatever becomes of operations, each that begins ends once.
 func TestObserverIsToldOfEachEnd(t *testing.T) {
+	inBubbles(t, testEachEnd)
+}
+
+func testEachEnd(t *testing.T, rdb redis.UniversalClient) {
 	w := &overseer{}
-	m, b := embedded(t)
-	defer m.Close()
-	c, err := New(b.client(t), &Options{Observer: w, MaxLoads: 2, MaxQueue: 3, Logger: slog.New(slog.DiscardHandler)})
+	c, err := New(rdb, &Options{Observer: w, MaxLoads: 2, MaxQueue: 3, Logger: slog.New(slog.DiscardHandler)})
 	noError(t, err)
 	l, err := NewLoader(c, "row", func(ctx context.Context, key int) (int, error) {
 		switch key % 4 {
@@ -331,16 +337,23 @@ func TestJournalOfTheChannel(t *testing.T) {
 	defer p.cache.Close()
 	hear(t, p.Loader)
 	all := "" // that was logged; each but once in 10 s
-	says := func(what string) {
+	says := func(what string, do func()) {
 		t.Helper()
-		waitFor(t, func() bool { all += strings.Join(log.take(), ""); return strings.Contains(all, what) })
+		testenv.Eventually(t, what, func() bool {
+			do()
+			all += strings.Join(log.take(), "")
+			return strings.Contains(all, what)
+		})
 	}
-	noError(t, server.Client(t).Publish(t.Context(), "cacheaside::invalidations", "gibberish").Err())
-	says("a message on the invalidation channel cannot be read")
-	noError(t, server.Client(t).HSet(t.Context(), "cacheaside::announced:{"+tagOfAll+"}", "", fmt.Sprint(time.Now().UnixMicro()+1)).Err()) // which nobody has announced
-	says("invalidations were missed: memory was cleared")
+	admin := server.Client(t)
+	says("a message on the invalidation channel cannot be read", func() { // again and again: it may not listen just now
+		noError(t, admin.Publish(t.Context(), "cacheaside::invalidations", "gibberish").Err())
+	})
+	says("invalidations were missed: memory was cleared", func() { // which nobody has announced
+		noError(t, admin.HSet(t.Context(), "cacheaside::announced:{"+tagOfAll+"}", "", fmt.Sprint(time.Now().UnixMicro()+1)).Err())
+	})
 	proxy.Hang(true)
-	says("invalidations are not heard")
+	says("invalidations are not heard", func() {})
 	proxy.Hang(false)
 }
 

@@ -12,6 +12,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/alicebob/miniredis/v2"
 	"github.com/redis/go-redis/v9"
 
 	"github.com/cacheaside/cacheaside/internal/conn"
@@ -98,8 +99,11 @@ func (d *replicated) called() int {
 	return len(d.calls)
 }
 
-// lagging are options whose holds do not end while a test runs, and fresh reads need no memory tier.
-var lagging = Options{RedisTimeout: 10 * time.Second, ReplicaLag: time.Minute}
+// lagging are steady options whose holds do not end while a test runs.
+var lagging = Options{
+	RedisTimeout: time.Minute, ReadTimeout: time.Minute, MaxStaleness: time.Minute,
+	LeaseTTL: time.Minute, QueueTimeout: time.Minute, MemoryBytes: 1 << 20, ReplicaLag: time.Minute,
+}
 
 // startReplicated starts a process that reads from d.
 func startReplicated(t testing.TB, rdb redis.UniversalClient, d *replicated, o Options) process {
@@ -166,7 +170,7 @@ func TestReplicaLag(t *testing.T) {
 			t.Fatal(err)
 		}
 		p.want(t, 1, "new", nil)
-		q.sees(t, 1, "new", 10*time.Second)
+		q.sees(t, 1, "new", testenv.Hang)
 		n := d.called()
 		for range 2 {
 			p.want(t, 1, "new", nil)
@@ -221,6 +225,7 @@ func TestLoadFromBeforeTheHold(t *testing.T) {
 			d := newReplicated(map[int]string{1: "old"})
 			p, q := startReplicated(t, b.client(t), d, lagging), startReplicated(t, b.client(t), d, lagging)
 			reached, resume := d.pause(1)
+			defer resume()
 			got := later(func() (string, error) { return p.Get(t.Context(), 1) })
 			reach(t, reached, "the load")
 			d.write(1, "new")
@@ -253,6 +258,7 @@ func TestLoadsAreSharedOnHold(t *testing.T) {
 			t.Fatal(err)
 		}
 		reached, resume := d.pause(1)
+		defer resume()
 		first := later(func() (string, error) { return p.Get(t.Context(), 1) })
 		reach(t, reached, "the load")
 		var all sync.WaitGroup
@@ -381,7 +387,7 @@ func TestInvalidateAllIsAHold(t *testing.T) {
 		}
 		for i := range 20 {
 			p.want(t, i, "new", nil)
-			q.sees(t, i, "new", 10*time.Second)
+			q.sees(t, i, "new", testenv.Hang)
 		}
 		n := d.called()
 		d.catchUp()
@@ -406,7 +412,8 @@ func TestInvalidateAllIsAHold(t *testing.T) {
 // A hold ends by itself, in Redis and without, and a process that starts long after an InvalidateAll knows of none.
 func TestHoldEnds(t *testing.T) {
 	const lag = 1500 * time.Millisecond
-	o := Options{RedisTimeout: 10 * time.Second, ReplicaLag: lag}
+	o := lagging
+	o.ReplicaLag = lag
 	for _, without := range []bool{false, true} {
 		for _, everything := range []bool{false, true} {
 			t.Run(fmt.Sprintf("without Redis %v, all %v", without, everything), func(t *testing.T) {
@@ -474,7 +481,7 @@ func TestLostHolds(t *testing.T) {
 			t.Fatal(err)
 		}
 		m.FlushAll()
-		time.Sleep(2 * time.Second) // until the next poll
+		time.Sleep(lagging.MaxStaleness) // until the next poll
 		p.want(t, 1, "new", nil)
 		b.stored(t, 1, false)
 	})
@@ -522,80 +529,86 @@ func TestHoldWithoutRedis(t *testing.T) {
 
 // A load that was refused is followed by one from the primary, also where no hold tells that it should be.
 func TestRefusedLoadIsFollowedByOneFromThePrimary(t *testing.T) {
-	_, b := embedded(t)
-	inUse(t, b, time.Hour)
-	d := newReplicated(map[int]string{1: "old"})
-	p := startReplicated(t, b.client(t), d, lagging)
-	reached, resume := d.pause(1)
-	got := later(func() (string, error) { return p.Get(t.Context(), 1) })
-	reach(t, reached, "the load")
-	d.write(1, "new")
-	b.admin.Del(t.Context(), redisKey(1)) // not by this library
-	resume()
-	wantResult(t, got, "new")
-	if calls := d.since(0); len(calls) != 2 || !calls[0].primary {
-		t.Errorf("%+v", calls)
-	}
-	b.stored(t, 1, true)
+	embeddedBubble(t, func(t *testing.T, _ *miniredis.Miniredis, b backend) {
+		inUse(t, b, time.Hour)
+		d := newReplicated(map[int]string{1: "old"})
+		p := startReplicated(t, b.client(t), d, lagging)
+		reached, resume := d.pause(1)
+		defer resume()
+		got := later(func() (string, error) { return p.Get(t.Context(), 1) })
+		reach(t, reached, "the load")
+		d.write(1, "new")
+		b.admin.Del(t.Context(), redisKey(1)) // not by this library
+		resume()
+		wantResult(t, got, "new")
+		if calls := d.since(0); len(calls) != 2 || !calls[0].primary {
+			t.Errorf("%+v", calls)
+		}
+		b.stored(t, 1, true)
+	})
 }
 
 // Where Redis cannot be asked, or is not to be, nobody knows of holds.
 func TestPrimaryWhereHoldsAreNotKnown(t *testing.T) {
-	m, b := embedded(t)
-	inUse(t, b, time.Hour)
-	d := newReplicated(map[int]string{1: "row"})
-	p := startReplicated(t, b.client(t), d, lagging)
-	p.Bypass(true)
-	p.want(t, 1, "row", nil)
-	p.Bypass(false)
-	m.SetError("out of order")
-	p.want(t, 1, "row", nil)
-	m.SetError("")
-	p.want(t, 1, "row", nil)
-	if calls := d.since(0); len(calls) != 3 || !calls[0].primary || !calls[1].primary || calls[2].primary {
-		t.Errorf("%+v", calls)
-	}
+	embeddedBubble(t, func(t *testing.T, m *miniredis.Miniredis, b backend) {
+		inUse(t, b, time.Hour)
+		d := newReplicated(map[int]string{1: "row"})
+		p := startReplicated(t, b.client(t), d, lagging)
+		p.Bypass(true)
+		p.want(t, 1, "row", nil)
+		p.Bypass(false)
+		m.SetError("out of order")
+		p.want(t, 1, "row", nil)
+		m.SetError("")
+		p.want(t, 1, "row", nil)
+		if calls := d.since(0); len(calls) != 3 || !calls[0].primary || !calls[1].primary || calls[2].primary {
+			t.Errorf("%+v", calls)
+		}
+	})
 }
 
 // PreferPrimary is of the load that asks, not of one that it is part of; nor is it of any other context, or of caches without the option.
 func TestPreferPrimaryIsOfItsLoad(t *testing.T) {
-	m, b := embedded(t)
-	inUse(t, b, time.Hour)
-	if PreferPrimary(t.Context()) {
-		t.Error("in a context of no load")
-	}
-	inner := newReplicated(map[int]string{1: "row"})
-	p := startReplicated(t, b.client(t), inner, lagging)
-	var primary atomic.Bool
-	outer, err := New(b.client(t), &Options{RedisTimeout: 10 * time.Second, ReplicaLag: time.Minute, Prefix: "outer"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer outer.Close()
-	l, err := NewLoader(outer, "outer", func(ctx context.Context, key int) (string, error) {
-		primary.Store(PreferPrimary(ctx))
-		return p.Get(ctx, key)
-	}, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := l.Invalidate(t.Context(), 1); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := l.Get(t.Context(), 1); err != nil || !primary.Load() {
-		t.Error(primary.Load(), err)
-	}
-	if calls := inner.since(0); len(calls) != 1 || calls[0].primary {
-		t.Errorf("%+v", calls)
-	}
+	embeddedBubble(t, func(t *testing.T, m *miniredis.Miniredis, b backend) {
+		inUse(t, b, time.Hour)
+		if PreferPrimary(t.Context()) {
+			t.Error("in a context of no load")
+		}
+		inner := newReplicated(map[int]string{1: "row"})
+		p := startReplicated(t, b.client(t), inner, lagging)
+		var primary atomic.Bool
+		outerOptions := lagging
+		outerOptions.Prefix = "outer"
+		outer, err := New(b.client(t), &outerOptions)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer outer.Close()
+		l, err := NewLoader(outer, "outer", func(ctx context.Context, key int) (string, error) {
+			primary.Store(PreferPrimary(ctx))
+			return p.Get(ctx, key)
+		}, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := l.Invalidate(t.Context(), 1); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := l.Get(t.Context(), 1); err != nil || !primary.Load() {
+			t.Error(primary.Load(), err)
+		}
+		if calls := inner.since(0); len(calls) != 1 || calls[0].primary {
+			t.Errorf("%+v", calls)
+		}
 
-	plain := newReplicated(map[int]string{1: "row"})
-	q := startReplicated(t, b.client(t), plain, patient)
-	m.SetError("out of order")
-	q.want(t, 1, "row", nil)
-	if calls := plain.since(0); len(calls) != 1 || calls[0].primary {
-		t.Errorf("%+v", calls)
-	}
+		plain := newReplicated(map[int]string{1: "row"})
+		q := startReplicated(t, b.client(t), plain, steady)
+		m.SetError("out of order")
+		q.want(t, 1, "row", nil)
+		if calls := plain.since(0); len(calls) != 1 || calls[0].primary {
+			t.Errorf("%+v", calls)
+		}
+	})
 }
 
 // Without the option there are no holds, and nothing is asked.
@@ -603,7 +616,7 @@ func TestNoHoldsWithoutTheOption(t *testing.T) {
 	each(t, func(t *testing.T, b backend) {
 		flushAll(t, b)
 		d := newReplicated(map[int]string{1: "row"})
-		p := startReplicated(t, b.client(t), d, noMemory)
+		p := startReplicated(t, b.client(t), d, steadyNoMemory)
 		if err := p.Invalidate(t.Context(), 1); err != nil {
 			t.Fatal(err)
 		}
@@ -676,7 +689,8 @@ func TestReplicaLagHistory(t *testing.T) {
 	d := &versions{lag: lag, at: make(map[int][]time.Time)}
 	var loaders []*Loader[int, int]
 	for i := range 2 {
-		o := Options{RedisTimeout: 10 * time.Second, ReplicaLag: lag}
+		o := lagging
+		o.ReplicaLag = lag
 		if i == 0 {
 			o.MemoryBytes = -1
 		}
@@ -695,11 +709,16 @@ func TestReplicaLagHistory(t *testing.T) {
 	var writing [rows]sync.Mutex
 	var reads, stale atomic.Int64
 	var all sync.WaitGroup
-	end := time.Now().Add(2 * time.Second)
+	var writes atomic.Int64
+	began := time.Now()
+	enough := func() bool { // has happened to tell
+		s := loaders[0].Stats()
+		return reads.Load() > 2000 && writes.Load() > 100 && s.Held > 0 && s.RedisHits > 0 && (!accepting || time.Since(began) > 2*time.Second) || time.Since(began) > testenv.Hang
+	}
 	for g := range 16 {
 		l := loaders[g%2]
 		all.Go(func() {
-			for n := g; time.Now().Before(end); n++ {
+			for n := g; n%16 != 0 || !enough(); n++ {
 				key := n % rows
 				if n%7 == 0 && writing[key].TryLock() {
 					version := d.commit(key)
@@ -708,6 +727,7 @@ func TestReplicaLagHistory(t *testing.T) {
 					}
 					acknowledged[key].Store(int64(version))
 					writing[key].Unlock()
+					writes.Add(1)
 					time.Sleep(lag * 3 / 2) // so that something is stored between
 					continue
 				}
@@ -729,7 +749,7 @@ func TestReplicaLagHistory(t *testing.T) {
 	}
 	all.Wait()
 	s := loaders[0].Stats()
-	t.Logf("%d reads, of one process: %d loads, %d held, %d refused, %d hits", reads.Load(), s.Loads, s.Held, s.Refused, s.RedisHits)
+	t.Logf("%d reads and %d writes in %v, of one process: %d loads, %d held, %d refused, %d hits", reads.Load(), writes.Load(), time.Since(began), s.Loads, s.Held, s.Refused, s.RedisHits)
 	if stale.Load() > 0 {
 		t.Errorf("%d reads were stale", stale.Load())
 	}

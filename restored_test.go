@@ -38,11 +38,11 @@ func TestRestoredSnapshot(t *testing.T) {
 		p.want(t, 1, "new", nil)
 		server.Kill()
 		server.Restart(t)
-		waitFor(t, func() bool { return reached(p.cache) })
+		testenv.Eventually(t, "the server that was restored", func() bool { return reached(p.cache) })
 		q := startOn(t, server.Client(t), d, o, nil)
 		q.want(t, 1, "old", nil) // this is what it repairs
-		waitFor(t, func() bool { return repair(q.cache, q.Loader) == nil })
-		waitFor(t, func() bool { v, _ := p.Get(t.Context(), 1); return v == "new" }) // within MaxStaleness
+		testenv.Eventually(t, "the repair", func() bool { return repair(q.cache, q.Loader) == nil })
+		testenv.Eventually(t, "the new row", func() bool { v, _ := p.Get(t.Context(), 1); return v == "new" }) // within MaxStaleness
 		q.want(t, 1, "new", nil)
 		q.cache.Close()
 		p.cache.Close()

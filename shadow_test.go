@@ -17,11 +17,11 @@ import (
 
 // Writers forget to invalidate a known share of what they write. Callers see nothing of that; the shadow tells how many reads would have been stale, exactly.
 func TestShadowTellsTheStaleShare(t *testing.T) {
-	for name, o := range map[string]Options{"memory": rarelyPolling, "no memory": noMemory} {
+	for name, o := range map[string]Options{"memory": steady, "no memory": steadyNoMemory} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				_, b := embedded(t)
-				const n, forgotten = 300, 37
+				const n, forgotten = 100, 17
 				d := newTable(make(map[int]string))
 				for i := range n {
 					d.write(i, "old")
@@ -80,13 +80,13 @@ func TestShadowOfARace(t *testing.T) {
 			time.Sleep(time.Duration(rand.IntN(3000)) * time.Microsecond)
 			return nil
 		}
-		o := rarelyPolling
+		o := steady
 		p, q := start(t, b, d, o, &LoaderOptions{Shadow: 1}), start(t, b, d, o, &LoaderOptions{Shadow: 1})
 		writer := start(t, b, d, noMemory, nil)
 		defer p.cache.Close()
 		defer q.cache.Close()
 		var all sync.WaitGroup
-		until := time.Now().Add(20 * time.Second)
+		until := time.Now().Add(8 * time.Second)
 		for w := range 2 {
 			all.Go(func() {
 				for i := 0; time.Now().Before(until); i++ {
@@ -252,7 +252,7 @@ func (h *brokenRedis) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.
 func TestShadowOfAllReads(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, b := embedded(t)
-		c, err := New(b.client(t), &rarelyPolling)
+		c, err := New(b.client(t), &steady)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -74,7 +74,10 @@ func (l *Loader[K, V]) giveStale(r *round[K, V], inVain bool) {
 		default: // its callers have waited for the round before
 			s.patience = max(r.Asked.Sub(l.start)+wait, 1)
 		}
-		if now < s.patience && (!inVain || mutant.Active == mutant.WaitsInVain) || mutant.Active == mutant.WaitsForFresh {
+		if mutant.Active == mutant.WaitsForFresh {
+			s.patience = now + time.Hour
+		}
+		if now < s.patience && (!inVain || mutant.Active == mutant.WaitsInVain) {
 			s.soft, s.step = true, toWait
 			return
 		}

@@ -26,7 +26,7 @@ type race struct {
 func newRace(t *testing.T, b backend) *race {
 	d := newTable(map[int]string{1: "old"})
 	lo := &LoaderOptions{LoadTimeout: time.Minute}
-	return &race{t, b, d, start(t, b, d, patient, lo), start(t, b, d, noMemory, lo)}
+	return &race{t, b, d, start(t, b, d, steady, lo), start(t, b, d, steadyNoMemory, lo)}
 }
 
 // change writes the row and invalidates it, as process by.
@@ -73,6 +73,7 @@ func TestStaleSetMiss(t *testing.T) {
 				r := newRace(t, b)
 				b.admin.Del(t.Context(), redisKey(1))
 				reached, resume := r.d.pause(1)
+				defer resume()
 				got := r.gets(r.p)
 				reach(t, reached, "the load")
 				r.change(writer(r), "new")
@@ -94,6 +95,7 @@ func TestStaleSetPlainDEL(t *testing.T) {
 	each(t, func(t *testing.T, b backend) {
 		r := newRace(t, b)
 		reached, resume := r.d.pause(1)
+		defer resume()
 		got := r.gets(r.q)
 		reach(t, reached, "the load")
 		r.d.write(1, "new")
@@ -111,6 +113,7 @@ func TestStaleSetRefresh(t *testing.T) {
 		r := newRace(t, b)
 		r.p.want(t, 1, "old", nil)
 		reached, resume := r.d.pause(2)
+		defer resume()
 		got := r.refreshes(r.p)
 		reach(t, reached, "the load")
 		r.q.want(t, 1, "old", nil) // readers are served meanwhile
@@ -127,6 +130,7 @@ func TestStaleSetRefreshOverNewEntry(t *testing.T) {
 		r := newRace(t, b)
 		r.p.want(t, 1, "old", nil)
 		reached, resume := r.d.pause(2)
+		defer resume()
 		got := r.refreshes(r.p)
 		reach(t, reached, "the load")
 		r.change(r.q, "new")
@@ -159,13 +163,14 @@ func TestRefreshLoadsAfterItIsCalled(t *testing.T) {
 	for name, rdb := range map[string]redis.UniversalClient{"embedded": embeddedClient(t), "without Redis": nil} {
 		t.Run(name, func(t *testing.T) {
 			d := newTable(map[int]string{1: "old"})
-			p := startOn(t, rdb, d, patient, nil)
+			p := startOn(t, rdb, d, steady, nil)
 			reached, resume := d.pause(1)
+			defer resume()
 			first := later(func() (string, error) { return p.Refresh(t.Context(), 1) })
 			reach(t, reached, "the load")
 			d.write(1, "new")
 			second := later(func() (string, error) { return p.Refresh(t.Context(), 1) })
-			waitFor(t, func() bool { return p.refreshes.Waiting(1) == 1 })
+			testenv.Eventually(t, "the second one", func() bool { return p.refreshes.Waiting(1) == 1 })
 			resume()
 			wantResult(t, first, "old")
 			wantResult(t, second, "new")
@@ -184,6 +189,7 @@ func TestStaleSetExpiredLease(t *testing.T) {
 	each(t, func(t *testing.T, b backend) {
 		r := newRace(t, b)
 		reached, resume := r.d.pause(1)
+		defer resume()
 		got := r.gets(r.p)
 		reach(t, reached, "the load")
 		b.admin.PExpire(t.Context(), redisKey(1), time.Millisecond)
@@ -202,18 +208,16 @@ func TestStaleSetABA(t *testing.T) {
 	each(t, func(t *testing.T, b backend) {
 		r := newRace(t, b)
 		firstReached, resumeFirst := r.d.pause(1)
+		defer resumeFirst()
 		secondReached, resumeSecond := r.d.pause(2)
+		defer resumeSecond()
 		first := r.gets(r.p)
 		reach(t, firstReached, "the first load")
 		r.change(r.q, "new")
 		second := r.gets(r.q)
 		reach(t, secondReached, "the second load")
 		resumeFirst() // its fill finds a lease, which is not its own
-		for deadline := time.Now().Add(10 * time.Second); r.p.Stats().Refused == 0; time.Sleep(time.Millisecond) {
-			if time.Now().After(deadline) {
-				t.Fatal("the first load's value was not refused")
-			}
-		}
+		testenv.Eventually(t, "the end of the first load", func() bool { return r.p.Stats().Refused > 0 || b.holds(t, 1) == anEntry })
 		resumeSecond()
 		wantResult(t, first, "new")
 		wantResult(t, second, "new")
@@ -228,17 +232,21 @@ func TestStaleSetABA(t *testing.T) {
 func TestStaleSetSameProcessTwice(t *testing.T) {
 	each(t, func(t *testing.T, b backend) {
 		d := newTable(map[int]string{1: "old"})
-		lo := &LoaderOptions{LoadTimeout: 200 * time.Millisecond}
-		p, q := start(t, b, d, patient, lo), start(t, b, d, noMemory, lo)
+		lo := &LoaderOptions{LoadTimeout: 50 * time.Millisecond}
+		p, q := start(t, b, d, steady, lo), start(t, b, d, steadyNoMemory, lo)
 		r := &race{t, b, d, p, q}
 		reached, resume := d.pause(1)
+		defer resume()
 		first := r.gets(p)
 		reach(t, reached, "the first load")
 		if _, err := first(t); !sameError(err, ErrLoadTimeout) {
 			t.Fatal(err)
 		}
+		p.options.LoadTimeout = time.Minute // of what follows
+		q.options.LoadTimeout = time.Minute
 		r.change(q, "new")
 		second, resumeSecond := d.pause(2)
+		defer resumeSecond()
 		got := r.gets(p)
 		reach(t, second, "the second load")
 		resume() // the first load returns the old row to nobody
@@ -263,6 +271,7 @@ func TestStaleSetReloadAfterRefusedFill(t *testing.T) {
 		var pauses []pause
 		for n := range maxRefusals + 1 {
 			reached, resume := r.d.pause(int64(n) + 1)
+			defer resume()
 			pauses = append(pauses, pause{reached, resume})
 		}
 		got := r.gets(r.p)
@@ -290,41 +299,28 @@ func TestStaleSetReloadAfterRefusedFill(t *testing.T) {
 // invalidation. Sent twice, it would revive a voided token.
 func TestStaleSetDelayedLease(t *testing.T) {
 	server := testenv.SharedRedis(t)
-	proxy := testenv.NewProxy(t, server.Addr)
-	var delayed int
-	landed := make(chan struct{})
-	const late = 1500 * time.Millisecond
-	proxy.OnRequest(func(chunk []byte) testenv.Action {
-		if bytes.Contains(chunk, []byte("\xa1\x00")) {
-			if delayed++; delayed == 1 {
-				time.AfterFunc(late+200*time.Millisecond, func() { close(landed) })
-				return testenv.Delay(late)
-			}
-		}
-		return testenv.Pass
-	})
 	admin := server.Client(t)
-	for _, s := range []string{"get x", "warm"} { // the server knows the scripts before
-		admin.Do(t.Context(), "ping", s)
-	}
 	b := backend{client: func(t testing.TB) redis.UniversalClient { return server.Client(t) }, admin: admin}
 	d := newTable(map[int]string{1: "old", 2: "warm"})
-	q := start(t, b, d, noMemory, nil)
-	q.want(t, 2, "warm", nil)
+	q := start(t, b, d, steadyNoMemory, nil)
+	q.want(t, 2, "warm", nil) // the server knows the scripts
 
-	o := server.Options()
-	o.Addr = proxy.Addr
-	rdb := redis.NewClient(o)
-	defer rdb.Close()
-	p := startOn(t, rdb, d, Options{MemoryBytes: -1, RedisTimeout: 300 * time.Millisecond, ReadTimeout: 300 * time.Millisecond}, &LoaderOptions{LoadTimeout: time.Minute})
+	rdb, late := withLateRequest(t, server, "\xa1\x00", true)
+	p := startOn(t, rdb, d, steadyNoMemory, &LoaderOptions{LoadTimeout: time.Minute})
 	reached, resume := d.pause(d.loads.Load() + 1)
+	defer resume()
 	got := later(func() (string, error) { return p.Get(t.Context(), 1) })
 	reach(t, reached, "the load") // with the second lease: the first one is still on its way
+	testenv.Receive(t, "the first lease", late.sent)
 	d.write(1, "new")
 	if err := q.Invalidate(t.Context(), 1); err != nil {
 		t.Fatal(err)
 	}
-	reach(t, landed, "the delayed command")
+	late.deliver()
+	testenv.Receive(t, "the answer to the delayed command", late.done)
+	if n := admin.Exists(t.Context(), redisKey(1)).Val(); n != 1 {
+		t.Fatal("it has not taken the lease")
+	}
 	resume()
 	if row, err := got(t); row != "new" || err != nil {
 		t.Errorf("%q, %v", row, err)
@@ -341,21 +337,22 @@ func TestNoStaleJoin(t *testing.T) {
 		for _, of := range []string{"memory", "no memory"} {
 			t.Run(of, func(t *testing.T) {
 				d := newTable(map[int]string{1: "old"})
-				o := patient
+				o := steady
 				if of == "no memory" {
-					o = noMemory
+					o = steadyNoMemory
 				}
 				p := start(t, b, d, o, nil)
-				q := start(t, b, d, noMemory, nil)
+				q := start(t, b, d, steadyNoMemory, nil)
 				b.admin.Del(t.Context(), redisKey(1))
 				r := &race{t, b, d, p, q}
 				// The entry is read by a round, which is stopped before it can hand it out.
 				reached, resume := d.pause(1)
+				defer resume()
 				first := r.gets(p)
 				reach(t, reached, "the load")
 				r.change(p, "new")
 				second := r.gets(p) // asks after the invalidation
-				waitFor(t, func() bool { return p.reads.Waiting(1) == 1 })
+				testenv.Eventually(t, "the second one", func() bool { return p.reads.Waiting(1) == 1 })
 				resume()
 				wantResult(t, first, "new")
 				wantResult(t, second, "new")
@@ -367,7 +364,7 @@ func TestNoStaleJoin(t *testing.T) {
 // Late callers are served from what the memory tier has just been given only if no invalidation came in between.
 func TestLateCallersSeeInvalidation(t *testing.T) {
 	_, b := embedded(t)
-	p := start(t, b, newTable(nil), patient, nil)
+	p := start(t, b, newTable(nil), steady, nil)
 	r := &round[int, string]{Key: 1}
 	p.begin(r)
 	r.Result.value = "old"
@@ -391,7 +388,7 @@ func TestLateCallersSeeInvalidation(t *testing.T) {
 func TestGenerationIsTakenBeforeReading(t *testing.T) {
 	_, b := embedded(t)
 	d := newTable(map[int]string{1: "old"})
-	p := start(t, b, d, patient, nil)
+	p := start(t, b, d, steady, nil)
 	r := &round[int, string]{Key: 1}
 	p.begin(r)
 	d.write(1, "new")
@@ -406,34 +403,22 @@ func TestGenerationIsTakenBeforeReading(t *testing.T) {
 
 // Our own generation moves after Redis has acknowledged the delete: moved before, a reader would fill memory again from Redis.
 func TestMemoryIsForgottenAfterRedis(t *testing.T) {
-	server := testenv.SharedRedis(t)
-	proxy, rdb := proxied(t, server)
+	rdb, late := withLateRequest(t, testenv.SharedRedis(t), "del\r\n", false)
 	d := newTable(map[int]string{1: "old"})
-	p := startOn(t, rdb, d, patient, nil)
-	p.want(t, 1, "old", nil)
-	p.settle()
-
-	deleting, proceed := make(chan struct{}), make(chan struct{})
-	proxy.OnRequest(func(chunk []byte) testenv.Action {
-		if bytes.Contains(chunk, []byte("del\r\n")) {
-			close(deleting)
-			return testenv.Delay(2 * time.Second)
-		}
-		return testenv.Pass
-	})
+	p := startOn(t, rdb, d, steady, nil)
+	hear(t, p.Loader)
+	p.remembers(t, 1, "old")
 	d.write(1, "new")
-	go func() {
-		defer close(proceed)
-		if err := p.Invalidate(context.Background(), 1); err != nil {
-			t.Error(err)
-		}
-	}()
-	reach(t, deleting, "the delete")
+	done := later(func() (any, error) { return nil, p.Invalidate(context.Background(), 1) })
+	testenv.Receive(t, "the delete", late.sent)
 	for range 100 { // readers meanwhile see the old row, from memory or from Redis
 		p.want(t, 1, "old", nil)
 		p.settle()
 	}
-	reach(t, proceed, "the acknowledgement")
+	late.deliver()
+	if _, err := done(t); err != nil {
+		t.Fatal(err)
+	}
 	p.want(t, 1, "new", nil)
 	p.settle()
 	p.want(t, 1, "new", nil)
@@ -443,9 +428,10 @@ func TestMemoryIsForgottenAfterRedis(t *testing.T) {
 func TestRefreshEndsWhatMemoryGotMeanwhile(t *testing.T) {
 	_, b := embedded(t)
 	d := newTable(map[int]string{1: "old"})
-	p, q := start(t, b, d, patient, nil), start(t, b, d, patient, nil)
+	p, q := start(t, b, d, steady, nil), start(t, b, d, steady, nil)
 	p.want(t, 1, "old", nil)
 	reached, resume := d.pause(2)
+	defer resume()
 	refreshed := later(func() (string, error) { return p.Refresh(t.Context(), 1) })
 	reach(t, reached, "the refresh's load")
 	if err := p.Invalidate(t.Context(), 1); err != nil { // voids it: it will load again
@@ -467,10 +453,11 @@ func TestRefreshEndsWhatMemoryGotMeanwhile(t *testing.T) {
 func TestRefreshBesideAnInvalidationOfItsStripe(t *testing.T) {
 	_, b := embedded(t)
 	d := newTable(map[int]string{1: "old"})
-	p := start(t, b, d, patient, nil)
+	p := start(t, b, d, steady, nil)
 	p.want(t, 1, "old", nil)
 	d.write(1, "new")
 	reached, resume := d.pause(2)
+	defer resume()
 	refreshed := later(func() (string, error) { return p.Refresh(t.Context(), 1) })
 	reach(t, reached, "the refresh's load")
 	p.cache.memory.Invalidate(p.hash(1), p.keys.Hash("1"))

@@ -31,7 +31,7 @@ func TestWarm(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, b := embedded(t)
 		d := newShelf(30)
-		p := startMany(t, b.client(t), d, noMemory, &LoaderOptions{TTL: time.Hour, NullTTL: 20 * time.Minute, Jitter: -1, BatchSize: 10})
+		p := startMany(t, b.client(t), d, rarePolls, &LoaderOptions{TTL: time.Hour, NullTTL: 20 * time.Minute, Jitter: -1, BatchSize: 10})
 		keys := append(upTo(25), 77, 3, 3) // 77 has no row, 3 comes more often
 		if got := p.warmed(t.Context(), keys, 0); !maps.Equal(got, noErrors(keys)) {
 			t.Error(got)
@@ -58,14 +58,14 @@ func TestWarm(t *testing.T) {
 
 		time.Sleep(20 * time.Minute) // now all have
 		d.write(1, "changed without a word")
-		another := startMany(t, b.client(t), d, noMemory, &LoaderOptions{TTL: time.Hour, Jitter: -1})
+		another := startMany(t, b.client(t), d, rarePolls, &LoaderOptions{TTL: time.Hour, Jitter: -1})
 		if got := another.warmed(t.Context(), upTo(25), 0); !maps.Equal(got, noErrors(upTo(25))) {
 			t.Error(got)
 		}
 		if v, err := p.Get(t.Context(), 1); v != "changed without a word" || err != nil {
 			t.Error(v, err)
 		}
-		remembers := startMany(t, b.client(t), newShelf(0), patient, &LoaderOptions{TTL: time.Hour, Jitter: -1, MemoryTTL: time.Hour})
+		remembers := startMany(t, b.client(t), newShelf(0), steady, &LoaderOptions{TTL: time.Hour, Jitter: -1, MemoryTTL: time.Hour})
 		hear(t, remembers.Loader)
 		remembers.warmed(t.Context(), upTo(25), 0) // finds all in Redis, and has them in memory then
 		remembers.cache.memory.Wait()
@@ -129,7 +129,7 @@ func TestWarmEnds(t *testing.T) {
 		}
 		return rows, nil
 	}
-	p := startMany(t, b.client(t), d, noMemory, &LoaderOptions{BatchSize: 10})
+	p := startMany(t, b.client(t), d, steadyNoMemory, &LoaderOptions{BatchSize: 10})
 	got := p.warmed(t.Context(), upTo(20), 0)
 	one, ok := errors.AsType[*Error](got[5])
 	if !ok || one.Op != "warm" || !errors.Is(one, broken) || len(got) != 20 {
@@ -177,7 +177,7 @@ func TestWarmWithoutRedis(t *testing.T) {
 	rdb := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1", MaxRetries: -1, DialTimeout: 50 * time.Millisecond, DialerRetries: 1})
 	defer rdb.Close()
 	d := newShelf(30)
-	p := startMany(t, rdb, d, patient, nil)
+	p := startMany(t, rdb, d, steady, nil)
 	for key, err := range p.Warm(t.Context(), slices.Values(upTo(3)), 0) {
 		if !errors.Is(err, ErrRedis) {
 			t.Error(key, err)
@@ -186,7 +186,7 @@ func TestWarmWithoutRedis(t *testing.T) {
 	if _, calls := d.loaded(); calls != 0 {
 		t.Errorf("%d calls", calls)
 	}
-	q := startMany(t, nil, d, patient, nil) // memory only
+	q := startMany(t, nil, d, steady, nil) // memory only
 	if got := q.warmed(t.Context(), upTo(10), 0); !maps.Equal(got, noErrors(upTo(10))) {
 		t.Error(got)
 	}
@@ -202,7 +202,7 @@ func TestWarmTogether(t *testing.T) {
 	each(t, func(t *testing.T, b backend) {
 		flushAll(t, b)
 		d := newShelf(200)
-		one, two := startMany(t, b.client(t), d, noMemory, nil), startMany(t, b.client(t), d, noMemory, nil)
+		one, two := startMany(t, b.client(t), d, steadyNoMemory, nil), startMany(t, b.client(t), d, steadyNoMemory, nil)
 		first := later(func() (map[int]error, error) { return one.warmed(t.Context(), upTo(200), 0), nil })
 		if got := two.warmed(t.Context(), upTo(200), 0); !maps.Equal(got, noErrors(upTo(200))) {
 			t.Error(got)
@@ -221,7 +221,7 @@ func TestWarmTogether(t *testing.T) {
 
 // A reload that has failed is reported while its window lasts, and tried again after it.
 func TestWarmAfterAFailedReload(t *testing.T) {
-	for _, o := range []Options{patient, noMemory} {
+	for _, o := range []Options{steady, steadyNoMemory} {
 		bubble(t, o, livesWith(func(o *LoaderOptions) { o.StaleFor = Forever }), func(t *testing.T, _ backend, d *table, p, q process) {
 			warm := func(p process) (err error) {
 				for _, e := range p.Warm(t.Context(), slices.Values([]int{1}), 0) {

@@ -46,9 +46,9 @@ func TestRedlock(t *testing.T) {
 	})
 }
 
-// TestRedlockInABubble is the suite where nothing is late.
+// TestRedlockInABubble is what the suite says about the ends of locks, where nothing is late.
 func TestRedlockInABubble(t *testing.T) {
-	locktest.RunInBubble(t, func(t testing.TB) locktest.Backend {
+	locktest.LivesInBubble(t, func(t testing.TB) locktest.Backend {
 		five := miniFive(t)
 		return locktest.Backend{New: func(t testing.TB, o *lock.LockerOptions) *lock.Locker {
 			return closed(t)(lock.NewRedlock(five(t), o))

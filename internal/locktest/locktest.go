@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -57,7 +58,19 @@ func Run(t *testing.T, b Backend) {
 
 // RunInBubble runs the suite, each test in a testing/synctest bubble, with a service of its own. There nothing is ever late, and the order of what timers do is exact.
 func RunInBubble(t *testing.T, open func(t testing.TB) Backend) {
+	runInBubble(t, open)
+}
+
+// LivesInBubble is the part of RunInBubble that is about when locks end.
+func LivesInBubble(t *testing.T, open func(t testing.TB) Backend) {
+	runInBubble(t, open, "Wait", "Watchdog", "Fixed", "Extend", "MaxHold", "ContextEnds", "Reentrant")
+}
+
+func runInBubble(t *testing.T, open func(t testing.TB) Backend, only ...string) {
 	for _, test := range tests {
+		if only != nil && !slices.Contains(only, test.name) {
+			continue
+		}
 		t.Run(test.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				test.run(&suite{TB: t, b: open(t), name: test.name, life: 1200 * time.Millisecond, exact: true})

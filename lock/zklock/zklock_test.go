@@ -273,6 +273,12 @@ func TestACL(t *testing.T) {
 	o.Root = "/private/locks"
 	o.ACL = zk.DigestACL(zk.PermAll, "user", "password")
 	o.Auth = []zklock.Auth{{Scheme: "digest", Credentials: []byte("user:password")}}
+	admin := z.Client(t)
+	t.Cleanup(func() { // nobody else may
+		if err := errors.Join(admin.AddAuth("digest", []byte("user:password")), remove(admin, "/private")); err != nil {
+			t.Error(err)
+		}
+	})
 	p := testenv.NewProxy(t, z.Addr)
 	l := locker(t, p.Addr, o)
 	lease := acquire(t, l, nil)
@@ -285,4 +291,13 @@ func TestACL(t *testing.T) {
 	if !errors.Is(err, zk.ErrNoAuth) || strings.Contains(err.Error(), "lock:a") {
 		t.Errorf("a stranger: %v", err)
 	}
+}
+
+// remove removes a node, and all below it.
+func remove(conn *zk.Conn, path string) error {
+	names, _, err := conn.Children(path)
+	for _, name := range names {
+		err = errors.Join(err, remove(conn, path+"/"+name))
+	}
+	return errors.Join(err, conn.Delete(path, -1))
 }

@@ -96,7 +96,11 @@ func TestConsumerIsKilled(t *testing.T) {
 	faults := map[string]int{}
 	for i, some := range all {
 		actBegan := time.Now()
-		p.act(checkpoints[i%len(checkpoints)], kills, some)
+		for tries := 1; !p.act(checkpoints[i%len(checkpoints)], kills, some); tries++ {
+			if tries == 5 {
+				t.Fatal("few of the keys were cached, each time: this has shown nothing")
+			}
+		}
 		for _, f := range some {
 			faults[f.name]++
 		}
@@ -116,8 +120,8 @@ func names(faults []fault) (all []string) {
 	return all
 }
 
-// act kills a consumer again and again, with the faults between, and compares all keys when the last one has caught up.
-func (p *play) act(checkpoint string, kills int, faults []fault) {
+// act kills a consumer again and again, with the faults between, and compares all keys when the last one has caught up. It tells whether that has shown anything: on a machine so busy that readers hardly came to read, few keys were cached.
+func (p *play) act(checkpoint string, kills int, faults []fault) bool {
 	at := map[int][]fault{} // before which kill
 	for i, f := range faults {
 		n := i * kills / len(faults)
@@ -127,6 +131,8 @@ func (p *play) act(checkpoint string, kills int, faults []fault) {
 	a := p.spawn("play-consumer", world)
 	p.until("the consumer begins", func() bool { return a.begun.Load() > 0 })
 	p.write()
+	var back time.Time // when Redis is due that is out
+	outUntil := -1     // which kill
 	for n := range kills {
 		a.after = time.Duration(p.random.Int64N(int64(300 * time.Millisecond)))
 		due := time.Now().Add(time.Duration(p.random.Int64N(int64(200 * time.Millisecond))))
@@ -137,16 +143,39 @@ func (p *play) act(checkpoint string, kills int, faults []fault) {
 				f.do(p)
 			}
 		}
+		if p.wake != nil && slices.ContainsFunc(at[n], func(f fault) bool { return !f.down }) {
+			back, outUntil = p.redisDue, n+1
+			// What changes first without Redis is what a consumer that is killed has read, and must not change again.
+			p.redisDue = time.Now().Add(time.Hour)
+			first := p.writes.Load()
+			p.until("rows change without Redis", func() bool { return p.writes.Load() >= first+5 })
+			p.turn()
+		}
+		// Redis is out until the consumer is killed, which has read what it could not tell Redis of, and then the
+		// next one, which has read all that came meanwhile.
+		held := p.wake != nil && n <= outUntil
+		written := p.writes.Load()
+		if held {
+			p.redisDue = time.Now().Add(time.Hour)
+			a.after += 200 * time.Millisecond
+		}
 		for {
 			p.recover(false)
 			begun := time.Duration(a.begun.Load())
 			lived := time.Since(a.since)
-			if soon && time.Now().After(due) || begun > 0 && lived > begun+a.after && time.Now().After(due) || lived > 2*time.Second {
+			if held && p.writes.Load() < written+50 {
+				time.Sleep(time.Millisecond)
+				continue
+			}
+			if !held && soon && time.Now().After(due) || begun > 0 && lived > begun+a.after && time.Now().After(due) || lived > 2*time.Second {
 				break
 			}
 			time.Sleep(time.Millisecond)
 		}
 		p.bury(a)
+		if held && n == outUntil {
+			p.redisDue = back
+		}
 		for _, f := range at[n] {
 			if f.down {
 				f.do(p)
@@ -157,6 +186,9 @@ func (p *play) act(checkpoint string, kills int, faults []fault) {
 		}
 		a = p.spawn("play-consumer", world)
 	}
+	if p.wake != nil {
+		p.redisDue = back
+	}
 	for p.recover(false) {
 		time.Sleep(time.Millisecond)
 	}
@@ -165,14 +197,13 @@ func (p *play) act(checkpoint string, kills int, faults []fault) {
 	cached := p.compare()
 	p.bury(a)
 	p.t.Logf("%.2f of the keys were cached", cached)
-	if !slices.ContainsFunc(faults, func(f fault) bool { return f.forgets }) && cached < 0.5 {
-		p.t.Errorf("only %.2f of the keys were cached: this has shown nothing", cached)
-	}
+	return cached >= 0.5 || slices.ContainsFunc(faults, func(f fault) bool { return f.forgets })
 }
 
 // redisOut has Redis be out for a time, at most limit.
 func (p *play) redisOut(out, back func(), limit time.Duration) {
 	p.recover(true)
+	p.redisIsOut.Store(true)
 	out()
 	p.redisDue = time.Now().Add(limit/4 + time.Duration(p.random.Int64N(int64(limit)+1)))
 	p.wake = back
@@ -192,6 +223,7 @@ func (p *play) recover(all bool) (out bool) {
 	if p.wake != nil && (all || time.Now().After(p.redisDue)) {
 		p.wake()
 		p.wake = nil
+		p.redisIsOut.Store(false)
 	}
 	if !p.mariaDue.IsZero() && (all || time.Now().After(p.mariaDue)) {
 		p.maria.Restart(p.t)

@@ -233,9 +233,10 @@ func TestBreakdown(t *testing.T) {
 func ownClients[H redis.Hook](t testing.TB, b backend, n int, hook func() H) (clients []*redis.Client, hooks []H) {
 	for range n {
 		o := *b.admin.(*redis.Client).Options()
-		clients, hooks = append(clients, redis.NewClient(&o)), append(hooks, hook())
-		clients[len(clients)-1].AddHook(hooks[len(hooks)-1])
-		t.Cleanup(func() { clients[len(clients)-1].Close() })
+		rdb, h := redis.NewClient(&o), hook()
+		rdb.AddHook(h)
+		t.Cleanup(func() { rdb.Close() })
+		clients, hooks = append(clients, rdb), append(hooks, h)
 	}
 	return clients, hooks
 }

@@ -17,7 +17,7 @@ read_path() {
 	run -test.skip "$trouble|^TestAttack$"
 	echo
 	echo "== the time that 20 breakdowns took, ten times over"
-	for _ in $(seq 10); do ./bin/accept.test -test.v -test.count=1 -test.run '^TestBreakdown$' | grep -o '20 runs.*'; done
+	for _ in $(seq 10); do CACHEASIDE_ACCEPT=1 ./bin/accept.test -test.v -test.count=1 -test.run '^TestBreakdown$' | grep -o '20 runs.*'; done
 	echo
 	echo "== the decoders of entries and values and the encoding of keys: 10 million inputs, and fuzzed with an eye on coverage for half a minute each"
 	CACHEASIDE_ACCEPT=1 go test -tags accept -v -count=1 -timeout 30m -run Millions ./internal/lease ./internal/keys ./internal/codec | grep -v '^=== '
@@ -47,6 +47,11 @@ locks() {
 	package lock/mysqllock 'History$'
 	package lock/zklock 'History$'
 	echo
+	echo "== the suites on real servers: a holder is told before the next has the lock"
+	package lock '^(TestRedis|TestSentinel|TestCluster|TestRedlock)$'
+	package lock/mysqllock '^TestSuite$'
+	package lock/zklock '^TestSuite$'
+	echo
 	echo "== nothing is left behind; nodes that hang; tokens; the paused holder; wake-ups"
 	package lock '^(TestCancelledAcquireLeavesNothing|TestDelayedRequestIsRefused|TestLostReplyIsAdopted|TestRedlockCancelledAcquire|TestRedlockNodeHangs|TestRedlockThreeDown|TestTokensGrow.*|TestPausedHolder|TestReleaseWakesWaiters|TestWakeUpsLost)$'
 	echo
@@ -66,6 +71,9 @@ filters() {
 	echo
 	echo "== lookups in memory beside bits-and-blooms, the best of blocks that take turns, three times"
 	for _ in 1 2 3; do package bloom '^TestLookup'; done
+	echo
+	echo "== a replica behind a bad network, and an outage of Redis, with a real one"
+	package bloom '^(TestReplicaBehindABadNetwork|TestSharedOutage)$'
 	echo
 	echo "== a million keys added to Redis"
 	package bloom '^TestMillionAdds$'
@@ -106,7 +114,7 @@ binlog() {
 	package canal/mysqlbinlog '^TestConsumerIsKilled$'
 	echo
 	echo "== of two that have one lock the other takes over; a server that hangs; two with the same number; how logs are written; what sessions set"
-	package canal/mysqlbinlog '^(TestFailover|TestServerThatHangs|TestTwoWithTheSameServerID|TestHowTheLogIsWritten|TestSessionsOfAllSettings)$'
+	package canal/mysqlbinlog '^(TestFailover|TestServerThatHangs|TestTwoWithTheSameServerID|TestHowTheLogIsWritten|TestSessionsOfAllSettings|TestOldTimes)$'
 	[ -z "${failed:-}" ]
 }
 metrics() {

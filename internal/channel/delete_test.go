@@ -220,7 +220,7 @@ func TestDeleteWhoseReplyIsLost(t *testing.T) {
 				limit = 500 * time.Millisecond
 			}
 			channel := open(t, rdb, limit, bound, nil)
-			b.delete(b.writer(), 99) // the script is known now
+			b.delete(b.writer(), 99)       // the script is known now
 			b.check(rdb.Ping(b.ctx).Err()) // and there is a connection
 			messages := b.hear(channel)
 			keys, hashes := many(c.keys)

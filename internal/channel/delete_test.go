@@ -59,7 +59,7 @@ func (b *backend) hears(m *recorder, told int, hashes []uint64) {
 
 func TestDeleteDeletesAndTells(t *testing.T) {
 	onEach(t, func(t *testing.T, b *backend) {
-		_, m := b.listen(time.Minute)
+		_, m := b.listen(long)
 		c := b.writer()
 		told := 0
 		for _, n := range []int{0, 1, 2, 100, conn.MaxPipeline - 1, conn.MaxPipeline, 2*conn.MaxPipeline + 500} {
@@ -93,7 +93,7 @@ func TestDeleteDeletesAndTells(t *testing.T) {
 // Where nothing is to be changed any more, keys are told of and stay, and are not put on hold.
 func TestDoWithoutAChange(t *testing.T) {
 	onEach(t, func(t *testing.T, b *backend) {
-		_, m := b.listen(time.Minute)
+		_, m := b.listen(long)
 		c := b.holder(time.Minute)
 		told := 0
 		for _, n := range []int{0, 1, 100, conn.MaxPipeline + 500} {
@@ -136,7 +136,7 @@ func TestDeleteTellsWhichKeysItHasDeleted(t *testing.T) {
 	if c.origin.Load() == origin {
 		t.Error("its own message is not applied by itself, though a key may come about to be deleted later")
 	}
-	if m, err := decode([]byte((<-messages).Payload)); err != nil || len(m.hashes) != 8*len(keys) {
+	if m, err := decode([]byte(testenv.Receive(b.t, "a message", messages).Payload)); err != nil || len(m.hashes) != 8*len(keys) {
 		t.Errorf("the keys that were deleted: %+v, %v", m, err)
 	}
 	b.check(b.rdb.Do(b.ctx, "acl", "setuser", "default", "allkeys").Err())
@@ -215,8 +215,13 @@ func TestDeleteWhoseReplyIsLost(t *testing.T) {
 			proxy := testenv.NewProxy(t, server.Addr)
 			rdb := redis.NewClient(&redis.Options{Addr: proxy.Addr})
 			defer rdb.Close()
-			channel := open(t, rdb, 500*time.Millisecond, bound, nil)
-			b.delete(channel, 99) // the script is known now
+			limit := timeout
+			if c.always {
+				limit = 500 * time.Millisecond
+			}
+			channel := open(t, rdb, limit, bound, nil)
+			b.delete(b.writer(), 99)       // the script is known now
+			b.check(rdb.Ping(b.ctx).Err()) // and there is a connection
 			messages := b.hear(channel)
 			keys, hashes := many(c.keys)
 			b.set(keys...)
@@ -237,7 +242,7 @@ func TestDeleteWhoseReplyIsLost(t *testing.T) {
 			if n := b.left(keys...); n != 0 {
 				t.Errorf("%d keys are left", n)
 			}
-			if m, err := decode([]byte((<-messages).Payload)); err != nil || len(m.hashes) != 8*c.keys {
+			if m, err := decode([]byte(testenv.Receive(b.t, "a message", messages).Payload)); err != nil || len(m.hashes) != 8*c.keys {
 				t.Errorf("%+v, %v", m, err)
 			}
 		})

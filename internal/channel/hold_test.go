@@ -16,7 +16,7 @@ import (
 	"github.com/cacheaside/cacheaside/internal/testenv"
 )
 
-const lag = time.Minute
+const lag = time.Hour
 
 // holder makes a channel that puts on hold what it deletes.
 func (b *backend) holder(lag time.Duration) *Channel {
@@ -30,7 +30,7 @@ func (b *backend) holder(lag time.Duration) *Channel {
 func (b *backend) held(names []string, lag time.Duration) {
 	b.t.Helper()
 	for _, name := range names {
-		if d := b.rdb.PTTL(b.ctx, keys.Hold(name)).Val(); d > lag || d < lag-longest {
+		if d := b.rdb.PTTL(b.ctx, keys.Hold(name)).Val(); d > lag || d < lag-testenv.Hang {
 			b.t.Fatalf("%s is on hold for %v, want %v", name, d, lag)
 		}
 	}
@@ -48,7 +48,7 @@ func tagged(n int) (names []string, hashes []uint64) {
 
 func TestDeletePutsOnHold(t *testing.T) {
 	onEach(t, func(t *testing.T, b *backend) {
-		_, m := b.listen(time.Minute)
+		_, m := b.listen(long)
 		c := b.holder(lag)
 		b.flushScripts()
 		told := 0
@@ -233,7 +233,7 @@ func halfMoved(t *testing.T) (b *backend, c *Channel, name string, done func()) 
 
 // Writers' holds.
 
-const life = time.Minute
+const life = time.Hour
 
 // marking is a change that leaves something in the key.
 func marking(ctx context.Context, name string) redis.Cmder {
@@ -265,7 +265,7 @@ func (b *backend) holders(name string) []string {
 
 func TestWriterHolds(t *testing.T) {
 	onEach(t, func(t *testing.T, b *backend) {
-		_, m := b.listen(time.Minute)
+		_, m := b.listen(long)
 		c := b.writer()
 		b.flushScripts()
 		for _, n := range []int{1, 3, conn.MaxPipeline/2 + 100} {
@@ -276,7 +276,7 @@ func TestWriterHolds(t *testing.T) {
 			}
 			b.until("heard", func() bool { return m.count() >= told+n })
 			for _, name := range []string{names[0], names[n-1]} {
-				if d := b.rdb.PTTL(b.ctx, keys.Hold(name)).Val(); d > life || d < life-longest || b.rdb.Get(b.ctx, name).Val() != "mark" {
+				if d := b.rdb.PTTL(b.ctx, keys.Hold(name)).Val(); d > life || d < life-testenv.Hang || b.rdb.Get(b.ctx, name).Val() != "mark" {
 					t.Fatalf("%s is on hold for %v, and holds %q", name, d, b.rdb.Get(b.ctx, name).Val())
 				}
 			}
@@ -309,7 +309,7 @@ func TestHoldsOfMany(t *testing.T) {
 		lagging.Delete(b.ctx, names, hashes)
 		ends := func(want time.Duration) {
 			t.Helper()
-			if d := b.rdb.PTTL(b.ctx, keys.Hold(name)).Val(); d > want || d < want-longest {
+			if d := b.rdb.PTTL(b.ctx, keys.Hold(name)).Val(); d > want || d < want-testenv.Hang {
 				t.Fatalf("on hold for %v, want %v", d, want)
 			}
 		}
@@ -386,7 +386,7 @@ func TestWriterHoldsFirstAndLeavesLast(t *testing.T) {
 		t.Errorf("sent %q", sent)
 	}
 	sent = nil
-	c.Lag(time.Minute)
+	c.Lag(lag)
 	c.Release(b.ctx, names, hashes, []string{"token"})
 	if want := []string{"evalsha key:{0}:hold", "del key:{0}", "evalsha " + c.keys[0], "evalsha key:{0}:hold"}; !slices.Equal(sent, want) {
 		t.Errorf("sent %q", sent)

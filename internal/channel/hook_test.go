@@ -5,7 +5,6 @@ import (
 	"runtime"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"github.com/redis/go-redis/v9"
 
@@ -87,7 +86,7 @@ func TestPollsGoOnAfterAHookThatDoesNotReturn(t *testing.T) {
 			for range 3 {
 				for _, is := range []bool{false, true} {
 					bad.Store(is)
-					ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+					ctx, cancel := context.WithTimeout(t.Context(), testenv.Hang)
 					if err := c.Confirm(ctx, 0); (err != nil) != is || ctx.Err() != nil {
 						t.Errorf("%s, %v: %v, bad: %v", name, bounded, err, is)
 					}

@@ -15,8 +15,8 @@ import (
 
 func TestAMessageReachesOthersAtOnce(t *testing.T) {
 	onEach(t, func(t *testing.T, b *backend) {
-		a, heard := b.listen(time.Minute) // far longer than the test: nothing is found by polls
-		c, own := b.listen(time.Minute)
+		a, heard := b.listen(long) // nothing is found by polls
+		c, own := b.listen(long)
 		var took []time.Duration
 		for i := range uint64(20) {
 			begin := time.Now()
@@ -26,7 +26,7 @@ func TestAMessageReachesOthersAtOnce(t *testing.T) {
 		}
 		slices.Sort(took)
 		t.Logf("half of them within %v, all within %v", took[len(took)/2], took[len(took)-1])
-		if took[len(took)/2] > 100*time.Millisecond {
+		if at := took[len(took)/2]; at > 100*time.Millisecond && testenv.Accepting || at > 2*time.Millisecond && b.bubble {
 			t.Errorf("they took %v", took)
 		}
 		b.delete(a, 100)
@@ -34,7 +34,7 @@ func TestAMessageReachesOthersAtOnce(t *testing.T) {
 		if own.count() != 1 || heard.has(100) {
 			t.Errorf("its own messages were applied: %d, %v", own.count()-1, heard.has(100))
 		}
-		if s := a.Stats(); s.Heard != 20 || s.Announced != 1 || s.Gaps+s.Lapses+s.Malformed+s.FailedPolls+s.Disconnects != 0 || s.Subscribes != 1 || s.MaxDelay > time.Second {
+		if s := a.Stats(); s.Heard != 20 || s.Announced != 1 || s.Gaps+s.Lapses+s.Malformed+s.FailedPolls+s.Disconnects != 0 || s.Subscribes != 1 || s.MaxDelay > time.Second && (b.bubble || testenv.Accepting) {
 			t.Errorf("%+v", s)
 		}
 		if heard.clears() != a.conn.InUse() {
@@ -46,7 +46,7 @@ func TestAMessageReachesOthersAtOnce(t *testing.T) {
 // A message that was given up may come later, when its process has read again what it meant to delete.
 func TestOwnMessagesAreAppliedAfterDisown(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *backend, n *network) {
-		c, m := b.listen(time.Minute)
+		c, m := b.listen(long)
 		message := func(hash uint64) []any {
 			return []any{c.topic, appendHead(nil, 0, c.origin.Load()), appendKeys(nil, []uint64{hash}), "", 1}
 		}
@@ -81,7 +81,7 @@ func TestOwnMessagesAreAppliedAfterDisown(t *testing.T) {
 
 func TestMessagesThatCannotBeRead(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *backend, _ *network) {
-		c, m := b.listen(time.Minute)
+		c, m := b.listen(long)
 		before := m.clears()
 		numbers := "5 9 "
 		for i, payload := range []string{
@@ -122,7 +122,7 @@ func TestWhatAProcessDoesNotNeed(t *testing.T) {
 		t.Errorf("a process that deletes: %v", calls)
 	}
 	c.Listen()
-	b.until("polled", func() bool { return c.Confirmed(0) })
+	b.until("polled", func() bool { return c.pollers[0].confirmed.Load() > 0 })
 	time.Sleep(bound / 2)
 	if subs := b.rdb.PubSubNumSub(b.ctx, c.topic).Val()[c.topic]; subs != 0 || c.Stats().Subscribed {
 		t.Errorf("%d subscriptions, %+v", subs, c.Stats())
@@ -130,7 +130,7 @@ func TestWhatAProcessDoesNotNeed(t *testing.T) {
 	if server.CommandCalls(t)["subscribe"] != 0 {
 		t.Error("it has subscribed")
 	}
-	b.listen(bound)
+	b.listen(short)
 	if subs := b.rdb.PubSubNumSub(b.ctx, c.topic).Val()[c.topic]; subs != 1 {
 		t.Errorf("%d subscriptions", subs)
 	}
@@ -145,7 +145,7 @@ func TestSubscriptionThatIsKilled(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			b := newBackend(t, rdb(t))
-			c, m := b.listen(10 * time.Second)
+			c, m := b.listen(time.Minute)
 			cleared := m.clears()
 			for i := range int64(2) {
 				ended := m.untrusted()

@@ -66,7 +66,7 @@ func (b *backend) watch() *witness {
 	b.t.Helper()
 	w := &witness{late: map[uint64]bool{}}
 	w.looks = func(stable uint64) bool { return b.rdb.Exists(b.ctx, fmt.Sprint("key:", stable-1)).Val() != 0 }
-	c := open(b.t, b.rdb, timeout, time.Minute, nil)
+	c := open(b.t, b.rdb, timeout, long, nil)
 	c.memory = w
 	for r := range c.conn.InUse() {
 		c.tracks[r].memory = w
@@ -95,7 +95,7 @@ func (b *backend) gone(w *witness, c *Channel, n int) {
 		return keys
 	}
 	for began := time.Now(); len(bad()) > 0; time.Sleep(time.Millisecond) {
-		if time.Since(began) > 5*time.Second {
+		if time.Since(began) > testenv.Hang {
 			b.t.Fatalf("keys that were not told of, or were there when they were last: %v", bad())
 		}
 	}

@@ -2,8 +2,8 @@ package channel
 
 import (
 	"strings"
+	"sync"
 	"testing"
-	"time"
 
 	"github.com/redis/go-redis/v9"
 
@@ -16,8 +16,10 @@ func TestALostSubscriptionIsNoticedBeforeThereIsAnother(t *testing.T) {
 	proxy := testenv.NewProxy(t, server.Addr)
 	b := newBackend(t, redis.NewClient(&redis.Options{Addr: proxy.Addr}))
 	defer b.rdb.Close()
-	c, m := b.listen(time.Minute)
+	c, m := b.listen(long)
 	reach := make(chan struct{})
+	arrive := sync.OnceFunc(func() { close(reach) })
+	t.Cleanup(arrive)
 	proxy.OnRequest(func(chunk []byte) testenv.Action {
 		if strings.Contains(string(chunk), "subscribe") || strings.Contains(string(chunk), "hello") {
 			<-reach
@@ -27,12 +29,7 @@ func TestALostSubscriptionIsNoticedBeforeThereIsAnother(t *testing.T) {
 	direct := newBackend(t, server.Client(t))
 	before := m.untrusted()
 	direct.kill()
-	for begin := time.Now(); m.untrusted() == before; time.Sleep(time.Millisecond) {
-		if time.Since(begin) > 300*time.Millisecond {
-			t.Error("the memory is still trusted though the subscription is lost")
-			break
-		}
-	}
-	close(reach)
+	b.until("the memory is not trusted, since the subscription is lost", func() bool { return m.untrusted() != before })
+	arrive()
 	b.until("another", func() bool { return c.Stats().Subscribes == 2 })
 }

@@ -68,7 +68,7 @@ func TestTell(t *testing.T) {
 	onEach(t, func(t *testing.T, b *backend) {
 		var own, other listener
 		const name = "told:{told}"
-		c, d := b.told(&own, time.Minute), b.told(&other, time.Minute)
+		c, d := b.told(&own, time.Minute), b.told(&other, long)
 		other.hears = func(body string) {
 			if body != "last" { // while more is being published, the embedded server answers nobody who keeps it from that
 				return
@@ -124,12 +124,12 @@ func TestToldNothing(t *testing.T) {
 func TestToldInVain(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *backend, n *network) {
 		var l listener
-		c := b.told(&l, time.Minute)
+		c := b.told(&l, long)
 		cn, err := conn.NewHome(b.rdb, timeout)
 		b.check(err)
 		defer cn.Close()
 		var m recorder
-		deaf := New(cn, "test:{told}", time.Minute, &m)
+		deaf := New(cn, "test:{told}", long, &m)
 		defer deaf.Close()
 		deaf.Listen()
 		b.trusted(deaf)

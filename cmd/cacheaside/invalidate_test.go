@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/redis/go-redis/v9"
 
@@ -38,11 +37,7 @@ func invalidates(w *world, rdb redis.UniversalClient) {
 	}
 	comes := func(key, want string) {
 		w.Helper()
-		for end := time.Now().Add(patience); get(key) != want; time.Sleep(5 * time.Millisecond) {
-			if time.Now().After(end) {
-				w.Fatalf("%q stays %s", key, get(key))
-			}
-		}
+		testenv.Eventually(w, fmt.Sprintf("%q of %q", want, key), func() bool { return get(key) == want })
 	}
 	keys := []string{"a", "b", "-", "", "c d}"}
 	for _, k := range keys {

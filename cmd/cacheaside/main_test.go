@@ -10,7 +10,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/redis/go-redis/v9"
 
@@ -44,7 +43,7 @@ type outcome struct {
 	out, err string
 }
 
-const patience = 20 * time.Second
+var patience = 2 * testenv.Hang
 
 // call runs the tool, without anything on standard input.
 func (w *world) call(args ...string) outcome {
@@ -156,11 +155,6 @@ func (b *buffer) String() string {
 // until waits for something to be in it.
 func (b *buffer) until(t testing.TB, what string) string {
 	t.Helper()
-	for end := time.Now().Add(patience); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
-		if s := b.String(); strings.Contains(s, what) {
-			return s
-		}
-	}
-	t.Fatalf("%q has not come:\n%s", what, b.String())
-	return ""
+	testenv.Eventually(t, what, func() bool { return strings.Contains(b.String(), what) })
+	return b.String()
 }

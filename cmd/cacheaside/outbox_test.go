@@ -133,7 +133,7 @@ func TestMySQLIsDown(t *testing.T) {
 	w.env["CACHEASIDE_MYSQL_DSN"] = strings.Replace(m.DSN(t), m.Addr, p.Addr, 1)
 	began := time.Now()
 	w.fails(exitFailed, "--timeout", "--timeout", "300ms", "outbox", "ls")
-	if took := time.Since(began); took > 3*time.Second {
+	if took := time.Since(began); testenv.Accepting && took > 3*time.Second {
 		t.Errorf("it took %v", took)
 	}
 }

@@ -159,7 +159,7 @@ func TestRedisIsDown(t *testing.T) {
 		for _, w := range []*world{nowhere(t), silent} {
 			began := time.Now()
 			o := w.fails(exitFailed, "", append([]string{"--timeout", "300ms"}, args...)...)
-			if took := time.Since(began); took > 3*time.Second {
+			if took := time.Since(began); testenv.Accepting && took > 3*time.Second {
 				t.Errorf("%q took %v", args, took)
 			}
 			if o.err == "" || o.out != "" && args[0] != "lock" {

@@ -29,13 +29,13 @@ func hanging(t *testing.T) (addr string, stop func() (resume func())) {
 	}
 }
 
-// clients are with their own default settings.
+// clients are with their own default settings, but for a time-out that does not end what is to be ended by the channel.
 func clients(addr string) map[string]redis.UniversalClient {
 	return map[string]redis.UniversalClient{
-		"client":                         redis.NewClient(&redis.Options{Addr: addr}),
-		"client with context time-outs":  redis.NewClient(&redis.Options{Addr: addr, ContextTimeoutEnabled: true}),
-		"cluster":                        redis.NewClusterClient(&redis.ClusterOptions{Addrs: []string{addr}}),
-		"cluster with context time-outs": redis.NewClusterClient(&redis.ClusterOptions{Addrs: []string{addr}, ContextTimeoutEnabled: true}),
+		"client":                         redis.NewClient(&redis.Options{Addr: addr, ReadTimeout: time.Hour}),
+		"client with context time-outs":  redis.NewClient(&redis.Options{Addr: addr, ContextTimeoutEnabled: true, ReadTimeout: time.Hour}),
+		"cluster":                        redis.NewClusterClient(&redis.ClusterOptions{Addrs: []string{addr}, ReadTimeout: time.Hour}),
+		"cluster with context time-outs": redis.NewClusterClient(&redis.ClusterOptions{Addrs: []string{addr}, ContextTimeoutEnabled: true, ReadTimeout: time.Hour}),
 	}
 }
 

@@ -31,7 +31,7 @@ func byNode(t *testing.T, cluster *testenv.Cluster) (keys [3]string) {
 
 func TestProcessAtSendsToTheServerOfTheKey(t *testing.T) {
 	cluster := testenv.SharedCluster(t)
-	c, err := New(cluster.Client(t), 5*time.Second)
+	c, err := New(cluster.Client(t), testenv.Hang)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -70,7 +70,7 @@ func TestProcessAtSendsToTheServerOfTheKey(t *testing.T) {
 
 func TestASingleServerHasAllKeys(t *testing.T) {
 	rdb := testenv.SharedRedis(t).Client(t)
-	c, err := New(rdb, 5*time.Second)
+	c, err := New(rdb, testenv.Hang)
 	if err != nil {
 		t.Fatal(err)
 	}

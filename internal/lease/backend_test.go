@@ -41,7 +41,7 @@ func onEach(t *testing.T, f func(t *testing.T, b *backend)) {
 
 func newBackend(t *testing.T, rdb redis.UniversalClient) *backend {
 	t.Helper()
-	return &backend{t: t, ctx: t.Context(), rdb: rdb, store: open(t, rdb, 5*time.Second)}
+	return &backend{t: t, ctx: t.Context(), rdb: rdb, store: open(t, rdb, 30*time.Second)}
 }
 
 // open runs the protocol by rdb.
@@ -172,11 +172,7 @@ func (b *backend) over(end time.Time) {
 
 func (b *backend) until(f func() bool) {
 	b.t.Helper()
-	for begin := time.Now(); !f(); time.Sleep(time.Millisecond) {
-		if time.Since(begin) > 10*time.Second {
-			b.t.Fatal("it has not come about")
-		}
-	}
+	testenv.Eventually(b.t, "what the test awaits", f)
 }
 
 // flushScripts makes every server forget the scripts.

@@ -14,19 +14,27 @@ import (
 
 const (
 	hangTimeout = 300 * time.Millisecond
-	overshoot   = 150 * time.Millisecond // what a busy machine may add
+	overshoot   = 150 * time.Millisecond // what a machine may add on which figures are measured
 )
 
-// hangingClients make clients with their own default settings.
+// readTimeout is the clients' own: where nothing is measured so long that only the store's time-outs can end a command; 0: the default.
+func readTimeout() time.Duration {
+	if testenv.Accepting {
+		return 0
+	}
+	return time.Hour
+}
+
+// hangingClients make clients with their own default settings, but for that.
 var hangingClients = map[string]func(addr string) redis.UniversalClient{
 	"client": func(addr string) redis.UniversalClient {
-		return redis.NewClient(&redis.Options{Addr: addr})
+		return redis.NewClient(&redis.Options{Addr: addr, ReadTimeout: readTimeout()})
 	},
 	"cluster": func(addr string) redis.UniversalClient {
-		return redis.NewClusterClient(&redis.ClusterOptions{Addrs: []string{addr}})
+		return redis.NewClusterClient(&redis.ClusterOptions{Addrs: []string{addr}, ReadTimeout: readTimeout()})
 	},
 	"cluster with context time-outs": func(addr string) redis.UniversalClient {
-		return redis.NewClusterClient(&redis.ClusterOptions{Addrs: []string{addr}, ContextTimeoutEnabled: true})
+		return redis.NewClusterClient(&redis.ClusterOptions{Addrs: []string{addr}, ContextTimeoutEnabled: true, ReadTimeout: readTimeout()})
 	},
 }
 
@@ -43,7 +51,7 @@ func onHanging(t *testing.T, fs map[string]func(t *testing.T, what string, s *St
 				t.Cleanup(func() { rdb.Close() })
 				s := open(t, rdb, hangTimeout)
 				if pool == "warm" {
-					if _, err := s.Attempt("k", long).Read(t.Context()); err != nil {
+					if _, err := open(t, rdb, testenv.Hang).Attempt("k", long).Read(t.Context()); err != nil {
 						t.Fatal(err)
 					}
 				}
@@ -57,7 +65,9 @@ func onHanging(t *testing.T, fs map[string]func(t *testing.T, what string, s *St
 	t.Cleanup(server.Resume)
 	server.Pause()
 	close(start)
-	running.Wait()
+	ended := make(chan struct{})
+	go func() { running.Wait(); close(ended) }()
+	testenv.Receive(t, "the end of all commands", ended)
 }
 
 // oneNodeCluster starts a server that all kinds of client can use.
@@ -68,11 +78,7 @@ func oneNodeCluster(t *testing.T) *testenv.Redis {
 	if err := rdb.ClusterAddSlotsRange(t.Context(), 0, 16383).Err(); err != nil {
 		t.Fatal(err)
 	}
-	for begin := time.Now(); rdb.Get(t.Context(), "k").Err() != redis.Nil; time.Sleep(10 * time.Millisecond) {
-		if time.Since(begin) > 10*time.Second {
-			t.Fatal("the cluster has not come up")
-		}
-	}
+	testenv.Eventually(t, "a cluster", func() bool { return rdb.Get(t.Context(), "k").Err() == redis.Nil })
 	return r
 }
 
@@ -96,7 +102,7 @@ func TestCommandsEndInTimeWhenRedisHangs(t *testing.T) {
 			took := time.Since(begin)
 			want := time.Duration(c.sends) * hangTimeout
 			t.Logf("%s: %v over its %v: %v", what, took-want, want, err)
-			if err == nil || took > want+overshoot {
+			if err == nil || testenv.Accepting && took > want+overshoot {
 				t.Errorf("%s: it took %v, want %v: %v", what, took, want, err)
 			}
 		}
@@ -108,10 +114,10 @@ func TestCommandsEndInTimeWhenRedisHangs(t *testing.T) {
 func TestCommandsEndInTimeWhenAllConnectionsHang(t *testing.T) {
 	r := testenv.SharedRedis(t)
 	proxy := testenv.NewProxy(t, r.Addr)
-	rdb := redis.NewClient(&redis.Options{Addr: proxy.Addr, PoolSize: 1})
+	rdb := redis.NewClient(&redis.Options{Addr: proxy.Addr, PoolSize: 1, ReadTimeout: readTimeout()})
 	defer rdb.Close()
 	s := open(t, rdb, hangTimeout)
-	if _, err := s.Attempt("k", long).Read(t.Context()); err != nil {
+	if _, err := open(t, rdb, testenv.Hang).Attempt("k", long).Read(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	arrived := make(chan struct{}, 10)
@@ -133,7 +139,7 @@ func TestCommandsEndInTimeWhenAllConnectionsHang(t *testing.T) {
 	took := time.Since(begin)
 	<-done
 	t.Logf("%v over its %v: %v", took-hangTimeout, hangTimeout, err)
-	if err == nil || took > hangTimeout+overshoot {
+	if err == nil || testenv.Accepting && took > hangTimeout+overshoot {
 		t.Errorf("it took %v: %v", took, err)
 	}
 }
@@ -151,7 +157,7 @@ func TestCommandsEndInTimeWhenRedisIsSlow(t *testing.T) {
 	_, err := s.Attempt("k", long).Read(t.Context())
 	took := time.Since(begin)
 	t.Logf("%v over its %v: %v", took-timeout, timeout, err)
-	if took > timeout+overshoot {
+	if testenv.Accepting && took > timeout+overshoot {
 		t.Errorf("it took %v: %v", took, err)
 	}
 }
@@ -165,7 +171,7 @@ func TestCommandsEndInTimeWhenNoConnectionComesAbout(t *testing.T) {
 	s := open(t, rdb, hangTimeout)
 	begin := time.Now()
 	_, err := s.Attempt("k", long).Read(t.Context())
-	if took := time.Since(begin); err == nil || took > hangTimeout+overshoot {
+	if took := time.Since(begin); err == nil || testenv.Accepting && took > hangTimeout+overshoot {
 		t.Errorf("it took %v: %v", took, err)
 	}
 }

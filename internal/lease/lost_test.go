@@ -9,14 +9,23 @@ import (
 	"github.com/cacheaside/cacheaside/internal/testenv"
 )
 
-// timeout is that of a store whose replies are lost.
-const timeout = 150 * time.Millisecond
+// timeout is that of a store whose replies are lost, which is waited for. What is sent then must be answered within it.
+const timeout = 2 * time.Second
 
 // lossy runs f for both ways in which a client learns that no reply comes, with both kinds of client.
 func lossy(t *testing.T, f func(t *testing.T, n *network, broken bool)) {
+	t.Parallel() // each has a server of its own, and mostly waits
 	for how, broken := range map[string]bool{"timeout": false, "broken": true} {
-		t.Run("client/"+how, func(t *testing.T) { f(t, newNetwork(t, timeout), broken) })
-		t.Run("cluster/"+how, func(t *testing.T) { f(t, newClusterNetwork(t, timeout), broken) })
+		limit := timeout
+		if broken {
+			limit = testenv.Hang
+		}
+		for kind, of := range map[string]func(*testing.T, *testenv.Redis, time.Duration) *network{"client": networkOf, "cluster": clusterNetworkOf} {
+			t.Run(kind+"/"+how, func(t *testing.T) {
+				t.Parallel()
+				f(t, of(t, testenv.StartRedis(t), limit), broken)
+			})
+		}
 	}
 }
 
@@ -55,7 +64,7 @@ func TestDelayedClaimDoesNotLetAStaleValueIn(t *testing.T) {
 }
 
 func TestDelayedTakeLeavesALeaseThatReleaseEnds(t *testing.T) {
-	n := newNetwork(t, timeout)
+	n := newNetwork(t, testenv.Hang)
 	a := n.attempt("k")
 	arrive := n.hold(true)
 	n.take(a, Mine)
@@ -90,7 +99,7 @@ func TestDelayedClaimDoesNotGiveTheNewEntryTheOldLife(t *testing.T) {
 }
 
 func TestLostReplyOfATakeIsAdopted(t *testing.T) {
-	for name, n := range map[string]*network{"client": newNetwork(t, 5*time.Second), "cluster": newClusterNetwork(t, 5*time.Second)} {
+	for name, n := range map[string]*network{"client": newNetwork(t, 30*time.Second), "cluster": newClusterNetwork(t, 30*time.Second)} {
 		n.disturb(testenv.LoseReply)
 		a := n.attempt(name)
 		n.take(a, Mine)
@@ -104,7 +113,7 @@ func TestLostReplyOfATakeIsAdopted(t *testing.T) {
 }
 
 func TestLostRepliesOfATakeAreAdoptedByRead(t *testing.T) {
-	n := newNetwork(t, 5*time.Second)
+	n := newNetwork(t, 30*time.Second)
 	n.disturb(testenv.LoseReply, testenv.LoseReply)
 	a := n.attempt("k")
 	if s, err := a.Take(n.ctx, nil); err == nil || s.Kind == Mine {
@@ -125,7 +134,7 @@ func TestLostRepliesOfATakeAreAdoptedByRead(t *testing.T) {
 }
 
 func TestLostReplyOfAClaimIsAdopted(t *testing.T) {
-	n := newNetwork(t, 5*time.Second)
+	n := newNetwork(t, 30*time.Second)
 	n.disturb(testenv.LoseReply)
 	absent := n.attempt("absent")
 	n.claim(absent, Mine)
@@ -161,7 +170,7 @@ func TestLostReplyOfAClaimIsAdopted(t *testing.T) {
 }
 
 func TestLostRepliesOfAFillAreRepeated(t *testing.T) {
-	n := newNetwork(t, 5*time.Second)
+	n := newNetwork(t, 30*time.Second)
 	for i, losses := range [][]testenv.Action{{testenv.LoseReply}, {testenv.Drop}, {testenv.Drop, testenv.LoseReply}} {
 		key := fmt.Sprint("k", i)
 		a := n.attempt(key)

@@ -27,7 +27,12 @@ type network struct {
 
 func newNetwork(t *testing.T, timeout time.Duration) *network {
 	t.Helper()
-	n := &network{server: testenv.SharedRedis(t)}
+	return networkOf(t, testenv.SharedRedis(t), timeout)
+}
+
+func networkOf(t *testing.T, server *testenv.Redis, timeout time.Duration) *network {
+	t.Helper()
+	n := &network{server: server}
 	n.backend = newBackend(t, n.server.Client(t))
 	n.proxy = testenv.NewProxy(t, n.server.Addr)
 	o := n.server.Options()
@@ -41,7 +46,12 @@ func newNetwork(t *testing.T, timeout time.Duration) *network {
 // newClusterNetwork is a network whose client treats the Redis as the only node of a cluster.
 func newClusterNetwork(t *testing.T, timeout time.Duration) *network {
 	t.Helper()
-	n := &network{server: testenv.SharedRedis(t)}
+	return clusterNetworkOf(t, testenv.SharedRedis(t), timeout)
+}
+
+func clusterNetworkOf(t *testing.T, server *testenv.Redis, timeout time.Duration) *network {
+	t.Helper()
+	n := &network{server: server}
 	n.backend = newBackend(t, n.server.Client(t))
 	n.proxy = testenv.NewProxy(t, n.server.Addr)
 	rdb := redis.NewClusterClient(&redis.ClusterOptions{

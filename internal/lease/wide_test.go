@@ -189,7 +189,7 @@ func TestTakeOnAnOldServer(t *testing.T) {
 
 // The reply to a script for many keys is lost: what it has done is found by the second try.
 func TestLostReplyForManyKeys(t *testing.T) {
-	n := newNetwork(t, 5*time.Second)
+	n := newNetwork(t, 30*time.Second)
 	n.store.holds = true
 	n.disturb(testenv.LoseReply)
 	as := n.attempts("a", "b", "c")

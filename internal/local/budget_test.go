@@ -1,3 +1,5 @@
+//go:build !race
+
 package local
 
 import (
@@ -7,15 +9,6 @@ import (
 	"testing"
 	"time"
 )
-
-type row struct {
-	ID     int64
-	Name   string
-	Tags   []string
-	Counts map[string]int
-	Parent *row
-	At     time.Time
-}
 
 // The budget is of real memory, whatever is kept.
 func TestBudget(t *testing.T) {

@@ -7,6 +7,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/cacheaside/cacheaside/internal/testenv"
 )
 
 // noEras are those of a loader that has none: neither do its items tell any.
@@ -281,9 +283,5 @@ func TestCloseWaitsForVisits(t *testing.T) {
 	case <-time.After(50 * time.Millisecond):
 	}
 	visit.leave()
-	select {
-	case <-closed:
-	case <-time.After(10 * time.Second):
-		t.Fatal("Close does not end")
-	}
+	testenv.Receive(t, "the end of Close", closed)
 }

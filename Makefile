@@ -19,7 +19,8 @@ test: servers ## all tests of all modules, with the race detector; then what all
 
 check: lint test mutants ## what must hold before a change is committed
 
-lint: format vet ## formatting, vet, golangci-lint
+lint: format vet ## formatting, vet, the list of guards, golangci-lint
+	go run ./internal/mutant -check
 	set -e; for m in $(MODULES); do (cd $$m && go run $(GOLANGCI) run ./...); done
 
 format: ## whether gofmt would change a file
@@ -47,8 +48,8 @@ TORTURE_SEEDS ?= 1,2,3,4,5
 torture: servers ## processes on real servers, everything broken by turns, for TORTURE_TIME (10m) with each of TORTURE_SEEDS and on each topology
 	cd torture && TORTURE_TIME=$(TORTURE_TIME) TORTURE_SEEDS=$(TORTURE_SEEDS) go test -count=1 -timeout 24h -v -run 'TestTorture$$' .
 
-mutants: ## take each guard out, and show that the test named for it fails
-	@scripts/mutants.sh
+mutants: ## take each guard out (or only NAME), and show that the test named for it fails
+	@go run ./internal/mutant $(NAME)
 
 accept: servers ## the long runs whose figures are reported; the log is kept in docs/accept
 	@scripts/accept.sh

@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"slices"
-
-	"github.com/cacheaside/cacheaside/internal/mutant"
 )
 
 // Admit is for the insertion of rows, so that reads find them at once: a filter (LoaderOptions.Filter) must know their keys before anybody can ask for them, and that they were absent
@@ -59,9 +57,6 @@ func (l *Loader[K, V]) Admit(ctx context.Context, keys ...K) (committed func(con
 		if err := added(ctx); err != nil {
 			shown = l.wrapAll("admit", keys, err)
 		}
-		if mutant.Active == mutant.AdmitNotInvalidated {
-			return shown
-		}
 		return errors.Join(shown, l.invalidate(ctx, "admit", keys))
 	}, nil
 }
@@ -77,9 +72,7 @@ func (c *Cache) AdmitKeys(ctx context.Context, keys ...Key) (committed func(cont
 	}
 	return func(ctx context.Context) error {
 		failed := added(ctx)
-		if mutant.Active != mutant.AdmitNotInvalidated {
-			failed.joinAll(c.invalidateKeys(ctx, "admit", keys))
-		}
+		failed.joinAll(c.invalidateKeys(ctx, "admit", keys))
 		return failed.err()
 	}, nil
 }
@@ -99,7 +92,7 @@ func (c *Cache) admitKeys(ctx context.Context, keys []Key) (accepted []Key, adde
 	if len(failed) > 0 {
 		return nil, nil, failed.err()
 	}
-	parts, _ := c.byLoader(slices.DeleteFunc(slices.Clone(keys), func(k Key) bool { return k.existing && mutant.Active != mutant.AdmitExisting }))
+	parts, _ := c.byLoader(slices.DeleteFunc(slices.Clone(keys), func(k Key) bool { return k.existing }))
 	left := make([]func(context.Context) error, len(parts))
 	for i, p := range parts {
 		if left[i], err = p.loader.admitTexts(ctx, p.texts()); err != nil {
@@ -151,7 +144,7 @@ func (l *Loader[K, V]) admitted(ctx context.Context, texts []string) (committed 
 		}
 	}()
 	committed, err = l.filter.Admit(ctx, texts)
-	if committed == nil || mutant.Active == mutant.AdmitUnfinished {
+	if committed == nil {
 		committed = func(context.Context) error { return nil }
 	}
 	return committed, err

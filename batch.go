@@ -10,7 +10,6 @@ import (
 	"github.com/cacheaside/cacheaside/internal/flight"
 	"github.com/cacheaside/cacheaside/internal/lease"
 	"github.com/cacheaside/cacheaside/internal/local"
-	"github.com/cacheaside/cacheaside/internal/mutant"
 )
 
 // round is one round of one key: its callers are fixed before the first look at Redis.
@@ -92,7 +91,7 @@ func (l *Loader[K, V]) batchOf(ctx context.Context, f *flight.Flight[K, state[V]
 // part lets the rounds that wait for others' loads go on by themselves, if there are some that load: neither delays the other.
 func (b *batch[K, V]) part() {
 	loading, waiting := at(b.open, toLoad), at(b.open, toWait)
-	if len(loading) == 0 || len(waiting) == 0 || mutant.Active == mutant.NoParting || mutant.Active == mutant.WaitFirst {
+	if len(loading) == 0 || len(waiting) == 0 {
 		return
 	}
 	part := &batch[K, V]{l: b.l, ctx: b.ctx, flight: b.flight, rounds: waiting, open: slices.Clone(waiting), refresh: b.refresh}
@@ -288,7 +287,7 @@ func (l *Loader[K, V]) settle(r *round[K, V], held *lease.State, err error) {
 			s.behind = true
 			l.again(s)
 			return
-		case e.Generation != s.era.Generation && mutant.Active != mutant.EraIgnored:
+		case e.Generation != s.era.Generation:
 			l.counters.outdated.Add(1)
 			l.attempt(s).State = lease.State{Kind: lease.Unknown, Raw: held.Raw} // to be replaced
 			s.step = toTake
@@ -325,8 +324,6 @@ func (l *Loader[K, V]) settle(r *round[K, V], held *lease.State, err error) {
 	case held.Kind == lease.Failed:
 		l.counters.failedByMark.Add(1)
 		r.Err, s.step = ErrLoadFailed, over
-	case held.Kind == lease.Busy && mutant.Active == mutant.Impatient:
-		s.alone, s.step = true, toLoad
 	case held.Kind == lease.Busy:
 		s.step = toWait
 	}
@@ -372,7 +369,7 @@ func (b *batch[K, V]) end() {
 	var held, later []*lease.Attempt
 	for _, r := range b.rounds {
 		switch a := r.Result.attempt; {
-		case a == nil, !a.Holds() && !a.Owes(), mutant.Active == mutant.NoRelease: // a hit, or a load that has ended as it should
+		case a == nil, !a.Holds() && !a.Owes(): // a hit, or a load that has ended as it should
 		case !a.Holds(), r.Result.lost, b.l.cache.conn.Down(int(r.Result.place)) != nil: // a lease that was asked for in vain may yet be given; or Redis does not answer: nobody waits
 			later = append(later, a)
 		default:

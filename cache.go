@@ -16,7 +16,6 @@ import (
 	"github.com/cacheaside/cacheaside/internal/limit"
 	"github.com/cacheaside/cacheaside/internal/local"
 	"github.com/cacheaside/cacheaside/internal/measure"
-	"github.com/cacheaside/cacheaside/internal/mutant"
 )
 
 // Cache is what the loaders of a process share: the connection to Redis and the memory tier. Make one for each Redis, and a Loader for
@@ -96,9 +95,6 @@ func New(rdb redis.UniversalClient, options *Options) (*Cache, error) {
 	c.conn.Watch(o.Prefix, o.ReadTimeout)
 	c.conn.OnTrouble(c.heardOfRedis)
 	readTimeout := o.ReadTimeout
-	if mutant.Active == mutant.ReadsUnbounded {
-		readTimeout = o.RedisTimeout
-	}
 	c.store = lease.NewStore(c.conn, readTimeout)
 	c.channel = channel.New(c.conn, o.Prefix, o.MaxStaleness, keptTrue)
 	c.channel.OnTrouble(func(what string, err error) { c.journal.warn(what, "", err) })

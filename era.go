@@ -7,7 +7,6 @@ import (
 
 	"github.com/cacheaside/cacheaside/internal/conn"
 	"github.com/cacheaside/cacheaside/internal/local"
-	"github.com/cacheaside/cacheaside/internal/mutant"
 )
 
 // An era is the time between two InvalidateAlls, in one range of keys. Entries carry the generation of the era in which their loads began.
@@ -20,7 +19,7 @@ func (l *Loader[K, V]) raised(place int, generation uint64) {
 // again has a round look at Redis for the first time, or once more from the start.
 func (l *Loader[K, V]) again(s *state[V]) {
 	now, known := l.cache.channel.ConfirmedAt(s.place) // first: what is confirmed now may be a later era than was taken before
-	known = known || mutant.Active == mutant.DoubtIgnored
+	known = known
 	s.read = now
 	l.takeGeneration(s)
 	s.step = toLook

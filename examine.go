@@ -9,7 +9,6 @@ import (
 	"github.com/cacheaside/cacheaside/internal/lease"
 	"github.com/cacheaside/cacheaside/internal/local"
 	"github.com/cacheaside/cacheaside/internal/measure"
-	"github.com/cacheaside/cacheaside/internal/mutant"
 )
 
 // confirmAfter is how long a copy must go on differing from its row, which must not change meanwhile, before that counts: a row that was just written differs from its copies until its invalidation has come.
@@ -43,7 +42,7 @@ func (l *Loader[K, V]) examineMemory(stable uint64, written, age time.Duration) 
 			return nil, measure.None
 		case item == nil:
 			return nil, measure.Unknown
-		case read > written || mutant.Active == mutant.AllYoung:
+		case read > written:
 			return nil, measure.Young
 		}
 		if text, err := l.encodeKey(item.Key); err != nil || l.keys.Hash(text) != stable { // another key of that hash in this process
@@ -147,8 +146,6 @@ func (l *Loader[K, V]) compareWith(ctx context.Context, key K, first, row copied
 	switch {
 	case l.same(first, row):
 		return measure.Same
-	case mutant.Active == mutant.ComparedOnce:
-		return measure.Different
 	}
 	wait := time.NewTimer(confirmAfter)
 	defer wait.Stop()
@@ -167,7 +164,7 @@ func (l *Loader[K, V]) compareWith(ctx context.Context, key K, first, row copied
 		return measure.Unknown
 	case l.same(second, now):
 		return measure.Same
-	case !l.same(row, now) && mutant.Active != mutant.RowChanges:
+	case !l.same(row, now):
 		return measure.Unknown
 	default:
 		return measure.Different

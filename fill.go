@@ -13,7 +13,6 @@ import (
 	"github.com/cacheaside/cacheaside/internal/codec"
 	"github.com/cacheaside/cacheaside/internal/lease"
 	"github.com/cacheaside/cacheaside/internal/local"
-	"github.com/cacheaside/cacheaside/internal/mutant"
 )
 
 // maxRefusals is how many loads of a round may be refused, since an invalidation came between, before the next one's result
@@ -26,10 +25,6 @@ const maxCalls = 8
 // load loads what it may, and stores it in the place of the leases, which are kept alive meanwhile. A value that is refused is given to nobody,
 // for another process may yet store an older one: its round starts again.
 func (b *batch[K, V]) load() {
-	for mutant.Active == mutant.WaitFirst && len(at(b.open, toWait)) > 0 && b.ctx.Err() == nil {
-		b.wait()
-		b.look()
-	}
 	rounds := at(b.open, toLoad)
 	if len(rounds) == 0 {
 		return
@@ -158,9 +153,7 @@ func (b *batch[K, V]) giveUp(rounds []*round[K, V]) {
 			b.l.countWrite(err)
 		}
 		for _, r := range rounds { // after Redis, or a reader would fill memory again from there
-			if mutant.Active != mutant.GiveUpForgets {
-				b.l.forget(r.Key, r.Result.text)
-			}
+			b.l.forget(r.Key, r.Result.text)
 		}
 	}
 	b.release(b.attempts(rounds))
@@ -183,7 +176,7 @@ func (b *batch[K, V]) failAll(rounds []*round[K, V], err error) {
 		s.value, s.null, s.step = none, false, over
 		r.Err = cmp.Or(err, r.Err)
 		switch {
-		case s.spared && mutant.Active != mutant.UnavailableMarked:
+		case s.spared:
 			if !s.alone {
 				spared = append(spared, s.attempt)
 			}
@@ -196,7 +189,7 @@ func (b *batch[K, V]) failAll(rounds []*round[K, V], err error) {
 		}
 	}
 	b.release(spared)
-	if len(leased) > 0 && mutant.Active != mutant.NoErrorMarker {
+	if len(leased) > 0 {
 		b.l.cache.store.Fail(context.WithoutCancel(b.ctx), leased, b.l.options.ErrorTTL)
 		b.l.countWrites(leased)
 		b.notMarked(rounds)
@@ -246,9 +239,6 @@ func (b *batch[K, V]) settleFill(r *round[K, V], f *lease.Filling) {
 			return
 		}
 		b.l.again(s)
-		if mutant.Active == mutant.ReturnRefused {
-			s.step = over
-		}
 	}
 }
 
@@ -261,7 +251,7 @@ func (b *batch[K, V]) giveAlone(r *round[K, V], v loaded[V]) {
 	case s.bypass:
 		b.l.counters.bypassed.Add(1)
 		b.unvalidated(r)
-	case s.held && mutant.Active != mutant.HeldRemembered:
+	case s.held:
 		b.l.counters.held.Add(1)
 		b.unvalidated(r)
 	case b.l.cache.store != nil:

@@ -7,7 +7,6 @@ import (
 	"reflect"
 
 	"github.com/cacheaside/cacheaside/internal/flight"
-	"github.com/cacheaside/cacheaside/internal/mutant"
 )
 
 // Filter tells which keys certainly have no row, before Redis or the database is asked for them (LoaderOptions.Filter). The filters of package bloom are
@@ -127,7 +126,7 @@ func (l *Loader[K, V]) sifted(ctx context.Context, r *round[K, V], may bool, err
 	s := &r.Result
 	s.step = toBegin
 	switch {
-	case err != nil && mutant.Active != mutant.FilterErrorAbsent:
+	case err != nil:
 		s.verdict = unanswered
 		if ctx.Err() == nil { // else the callers have left: that is why
 			l.counters.filterErrors.Add(1)
@@ -135,11 +134,6 @@ func (l *Loader[K, V]) sifted(ctx context.Context, r *round[K, V], may bool, err
 	case may:
 		s.verdict = passed
 	default:
-		if mutant.Active == mutant.RefusedCached {
-			l.begin(r)
-			s.null = true
-			l.remember(r, l.options.NullTTL, 0, false)
-		}
 		l.counters.filtered.Add(1)
 		s.verdict, s.null, s.step = refused, true, over
 	}

@@ -15,7 +15,6 @@ import (
 	"github.com/cacheaside/cacheaside/internal/conn"
 	"github.com/cacheaside/cacheaside/internal/lease"
 	"github.com/cacheaside/cacheaside/internal/local"
-	"github.com/cacheaside/cacheaside/internal/mutant"
 )
 
 // Hold keeps keys from being cached while their rows are being written (Options.StrictWrites): from when Cache.Hold has returned until Release, nothing of them is served from Redis, and nothing stored, by
@@ -179,7 +178,7 @@ func (h *Hold) ask(ctx context.Context) (failed keyErrors) {
 			k.since = now
 		}
 		switch {
-		case !held[i] && errs[i] == nil, time.Since(k.since) >= c.options.LeaseTTL && (!held[i] || mutant.Active != mutant.HoldLate): // also if the answer was that long in coming
+		case !held[i] && errs[i] == nil, time.Since(k.since) >= c.options.LeaseTTL: // also if the answer was that long in coming
 			k.lost = true
 			c.holdsLost.Add(1)
 			c.journal.warn("a hold was lost", "", nil)
@@ -205,7 +204,7 @@ func (h *Hold) Check(ctx context.Context) error {
 		return errHoldEnded
 	}
 	failed := make(keyErrors)
-	if !lost && mutant.Active != mutant.CheckBlind {
+	if !lost {
 		failed = h.ask(ctx)
 	}
 	h.mu.Lock()
@@ -295,9 +294,6 @@ func (c *Cache) holdInRedis(ctx context.Context, keys []*heldKey) []error {
 	errs := make([]error, len(keys))
 	for i := 0; i < maxHolds && (i == 0 || ctx.Err() == nil); i++ {
 		token, now := lease.NewToken(), time.Now()
-		if i > 0 && mutant.Active == mutant.HoldTokenAgain {
-			token = keys[0].token
-		}
 		var asked []*heldKey
 		var at []int
 		for j, k := range keys {

@@ -7,7 +7,6 @@ import (
 	"github.com/cacheaside/cacheaside/internal/lease"
 	"github.com/cacheaside/cacheaside/internal/local"
 	"github.com/cacheaside/cacheaside/internal/measure"
-	"github.com/cacheaside/cacheaside/internal/mutant"
 )
 
 // Invalidate removes keys from Redis and from this process's memory, after their rows have changed: commit, then Invalidate. Once it
@@ -102,10 +101,6 @@ func (l *Loader[K, V]) change(ctx context.Context, op string, keys []K, send fun
 
 // inOrder changes keys in Redis, by send, and then in memory: before, a reader would fill memory again from there. What Redis has not acknowledged is forgotten, too.
 func inOrder(send func() []error, forget func()) []error {
-	if mutant.Active == mutant.BumpFirst {
-		forget()
-		return send()
-	}
 	errs := send()
 	forget()
 	return errs

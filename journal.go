@@ -5,8 +5,6 @@ import (
 	"log/slog"
 	"sync"
 	"time"
-
-	"github.com/cacheaside/cacheaside/internal/mutant"
 )
 
 // quietFor is for how long something that was logged is not logged again, only counted.
@@ -64,7 +62,7 @@ func (j *journal) note(level slog.Level, what, loader string, err error) {
 		j.recent[of] = n
 	}
 	n.times++
-	if !n.at.IsZero() && now.Sub(n.at) < quietFor && mutant.Active != mutant.JournalFloods || len(j.records) >= maxRecords {
+	if !n.at.IsZero() && now.Sub(n.at) < quietFor || len(j.records) >= maxRecords {
 		return
 	}
 	j.records = append(j.records, record{of, level, err, n.times})

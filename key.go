@@ -5,7 +5,6 @@ import (
 	"log/slog"
 
 	"github.com/cacheaside/cacheaside/internal/keys"
-	"github.com/cacheaside/cacheaside/internal/mutant"
 )
 
 // Key names a row of a loader without the loader's types, so that writers, queues and other programs can tell which rows have changed: Loader.Key makes one, or
@@ -61,8 +60,6 @@ func (k Key) Check() error {
 
 func (k Key) flaw() error {
 	switch {
-	case mutant.Active == mutant.KeyUnchecked:
-		return nil
 	case k.err != nil:
 		return k.err.err
 	case !keys.ValidName(k.Loader):

@@ -9,7 +9,6 @@ import (
 
 	"github.com/cacheaside/cacheaside/internal/keys"
 	"github.com/cacheaside/cacheaside/internal/measure"
-	"github.com/cacheaside/cacheaside/internal/mutant"
 )
 
 // InvalidateKeys is Loader.Invalidate for keys of any loaders, also of such that this process has not got: for a program that only writes, or that repeats what another could not do. Its promises are the same; all
@@ -122,10 +121,10 @@ func (c *Cache) named(of []Key) (names []string, hashes []uint64) {
 // forget is Loader.forget for who does not know the loader's K, and so not what memory has the key's item under: its generation ends it. That is raised for unknown loaders, too: one of them may be
 // made just now.
 func (c *Cache) forget(k Key, hash uint64) {
-	if c.memory != nil && mutant.Active != mutant.KeysRemembered {
+	if c.memory != nil {
 		c.memory.Forget(hash)
 	}
-	if l := c.known(k.Loader); l != nil && mutant.Active != mutant.KeysFailed {
+	if l := c.known(k.Loader); l != nil {
 		l.forgetFailure(k.Text)
 	}
 }

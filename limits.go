@@ -7,7 +7,6 @@ import (
 	"slices"
 
 	"github.com/cacheaside/cacheaside/internal/limit"
-	"github.com/cacheaside/cacheaside/internal/mutant"
 )
 
 // newDoor is what stands in front of the load function.
@@ -37,7 +36,7 @@ func (l *Loader[K, V]) admit(ctx context.Context) (limit.Pass, error) {
 		l.counters.unavailable.Add(1)
 		err = fmt.Errorf("%w: %w", ErrUnavailable, refusal)
 	}
-	if err == nil && l.closing() && mutant.Active != mutant.ClosedBegins { // the place is that of a load that Close has stopped, before it stops this one
+	if err == nil && l.closing() { // the place is that of a load that Close has stopped, before it stops this one
 		pass.Leave()
 		pass.End(limit.Stopped)
 		err = ErrClosed
@@ -56,13 +55,11 @@ func notMade[V any](n int, err error) []loaded[V] {
 // stopped, and even so had not returned when its time was up, is a failure.
 func judge[V any](ctx context.Context, err error, out []loaded[V]) limit.Verdict {
 	switch answered := func(v loaded[V]) bool { return v.err == nil }; {
-	case mutant.Active == mutant.AbsenceCounted && err != nil && noRow(err):
-		return limit.Failed
 	case slices.ContainsFunc(out, answered), noRow(err):
 		return limit.Succeeded
 	case slices.ContainsFunc(out, func(v loaded[V]) bool { return v.spared }):
 		return limit.Stopped
-	case ctx.Err() != nil && !errors.Is(err, ErrLoadTimeout) && mutant.Active != mutant.StoppedCounted:
+	case ctx.Err() != nil && !errors.Is(err, ErrLoadTimeout):
 		return limit.Stopped
 	default:
 		return limit.Failed

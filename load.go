@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/cacheaside/cacheaside/internal/limit"
-	"github.com/cacheaside/cacheaside/internal/mutant"
 )
 
 // SetTTL sets how long the value that the running load returns may stay cached, instead of LoaderOptions.TTL (or NullTTL, if there is
@@ -73,10 +72,6 @@ func (l *Loader[K, V]) loadAll(ctx context.Context, keys []K, begins func()) (ou
 // call calls the load function on a goroutine of its own, and waits until it returns or its time is up: no longer, for it may ignore
 // its context. If ctx ends the load is told, and waited for. It answers for each key.
 func (l *Loader[K, V]) call(flight context.Context, keys []K, begins func()) []loaded[V] {
-	var asked time.Time
-	if mutant.Active == mutant.ClockWhileWaiting {
-		asked = time.Now()
-	}
 	pass, err := l.admit(flight)
 	if err != nil {
 		return notMade[V](len(keys), err)
@@ -100,30 +95,18 @@ func (l *Loader[K, V]) call(flight context.Context, keys []K, begins func()) []l
 		var o outcome[K, V]
 		returned := false
 		defer func() {
-			if !returned && mutant.Active != mutant.PanicEscapes {
+			if !returned {
 				o = outcome[K, V]{err: caught(recover())}
 			}
-			if mutant.Active != mutant.SlotAtTimeout {
-				pass.Leave() // not before, whoever still waits
-			}
+			pass.Leave() // not before, whoever still waits
 			done <- o
 		}()
 		own := slices.Clone(keys) // which it may sort
-		if mutant.Active == mutant.SliceShared {
-			own = keys
-		}
 		o.values, o.err = l.load(ctx, own)
 		returned = true
 	}()
 
-	atMost := l.options.LoadTimeout
-	if mutant.Active == mutant.LoadUnbounded {
-		atMost = 1000 * time.Hour
-	}
-	if mutant.Active == mutant.ClockWhileWaiting {
-		atMost -= started.Sub(asked)
-	}
-	deadline := time.NewTimer(atMost)
+	deadline := time.NewTimer(l.options.LoadTimeout)
 	defer deadline.Stop()
 	select {
 	case o = <-done:
@@ -134,9 +117,6 @@ func (l *Loader[K, V]) call(flight context.Context, keys []K, begins func()) []l
 	}
 	if _, panicked := errors.AsType[*PanicError](o.err); panicked {
 		l.cache.journal.warn("a load has panicked", l.name, o.err)
-	}
-	if mutant.Active == mutant.SlotAtTimeout {
-		pass.Leave()
 	}
 	if errors.Is(o.err, context.DeadlineExceeded) && errors.Is(context.Cause(ctx), ErrLoadTimeout) {
 		o.err = errors.Join(ErrLoadTimeout, o.err)
@@ -167,7 +147,7 @@ func (l *Loader[K, V]) sort(keys []K, o outcome[K, V], ttl, took time.Duration) 
 		}
 		err := o.err
 		if partial != nil {
-			if of := partial.Errs[key]; of != nil || ok || mutant.Active == mutant.SilenceIsAbsence {
+			if of := partial.Errs[key]; of != nil || ok {
 				err = of
 			}
 		}
@@ -227,7 +207,7 @@ func (g *gate[K]) enter(keys []K, leased func(i int) bool) (entered []K, busy <-
 		switch {
 		case l == nil:
 			g.loading[key] = &loading{n: 1, done: make(chan struct{})}
-		case leased(i) && mutant.Active != mutant.LeasedWait, mutant.Active == mutant.ProcessGate:
+		case leased(i):
 			l.n++
 		default:
 			busy = l.done

@@ -18,7 +18,6 @@ import (
 	"github.com/cacheaside/cacheaside/internal/lease"
 	"github.com/cacheaside/cacheaside/internal/limit"
 	"github.com/cacheaside/cacheaside/internal/local"
-	"github.com/cacheaside/cacheaside/internal/mutant"
 )
 
 // Loader reads rows of one kind through a Cache: from this process's memory, else from Redis, else by its load function. It is safe
@@ -129,14 +128,14 @@ func newLoader[K comparable, V any](c *Cache, name string, load loadFunc[K, V], 
 	l.reads = flight.New(flight.Hooks[K, state[V]]{First: l.first, Fly: l.read, Late: l.current, Caught: caught})
 	l.fresh = l.reads
 	if l.memory != nil || l.filterFresh != nil {
-		never := func(*state[V]) bool { return mutant.Active == mutant.LateFresh }
+		never := func(*state[V]) bool { return false }
 		l.fresh = flight.New(flight.Hooks[K, state[V]]{First: l.firstFresh, Fly: l.readFresh, Late: never, Caught: caught})
 	}
 	l.warms = l.reads
 	if l.filter != nil {
 		l.warms = flight.New(flight.Hooks[K, state[V]]{First: l.firstUnsifted, Fly: l.readUnsifted, Late: l.current, Caught: caught})
 	}
-	late := func(*state[V]) bool { return mutant.Active == mutant.LateRefresh } // each loads anew
+	late := func(*state[V]) bool { return false } // each loads anew
 	l.refreshes = flight.New(flight.Hooks[K, state[V]]{Fly: l.reload, Late: late, Caught: caught})
 	if l.options.Shadow > 0 {
 		l.beShadow()

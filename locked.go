@@ -5,7 +5,6 @@ import (
 	"fmt"
 
 	"github.com/cacheaside/cacheaside/internal/lease"
-	"github.com/cacheaside/cacheaside/internal/mutant"
 	"github.com/cacheaside/cacheaside/lock"
 )
 
@@ -24,7 +23,7 @@ func (b *batch[K, V]) callAndStore(rounds []*round[K, V], keys []K, loaded func(
 		}
 	}()
 	held, err := b.lock(rounds[0])
-	if held != nil && mutant.Active != mutant.LoadLockKept {
+	if held != nil {
 		defer b.unlock(held)
 	}
 	switch {
@@ -58,7 +57,7 @@ func (b *batch[K, V]) unlock(held *lock.Lease) {
 
 // stillToLoad looks once more at what a key holds, after its lock was waited for: its lease may have been ended by an invalidation meanwhile, and then another may have loaded it.
 func (b *batch[K, V]) stillToLoad(rounds []*round[K, V]) bool {
-	if s := &rounds[0].Result; s.alone || b.refresh || mutant.Active == mutant.LoadLockOnce {
+	if s := &rounds[0].Result; s.alone || b.refresh {
 		return true
 	}
 	b.l.cache.store.Read(b.ctx, names(rounds), func(i int, held *lease.State, err error) {

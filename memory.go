@@ -7,7 +7,6 @@ import (
 
 	"github.com/cacheaside/cacheaside/internal/lease"
 	"github.com/cacheaside/cacheaside/internal/local"
-	"github.com/cacheaside/cacheaside/internal/mutant"
 )
 
 // remembered looks into the memory tier, unless it is passed by. It is on the way of each hit: one word tells whether that is so.
@@ -40,9 +39,6 @@ func (l *Loader[K, V]) rememberEntry(r *round[K, V], e *lease.Entry) {
 		return
 	}
 	life := time.Until(e.Expiry)
-	if mutant.Active == mutant.MemoryLife {
-		life = l.options.TTL
-	}
 	l.remember(r, life, e.Cost, false)
 }
 
@@ -55,13 +51,10 @@ func (l *Loader[K, V]) remember(r *round[K, V], ttl, cost time.Duration, refresh
 		return
 	}
 	if life <= 0 || !l.memory.Trusted(s.place) {
-		if refresh && mutant.Active != mutant.RefreshForgets { // trust may come back without a clear, and what is there is older
+		if refresh { // trust may come back without a clear, and what is there is older
 			l.memory.Invalidate(l.hash(r.Key), s.stable)
 		}
 		return
-	}
-	if mutant.Active == mutant.GenerationLate {
-		s.generation = l.memory.Generation(s.place, s.stable)
 	}
 	if refresh {
 		var ok bool
@@ -79,11 +72,8 @@ func (l *Loader[K, V]) remember(r *round[K, V], ttl, cost time.Duration, refresh
 
 // current tells whether those who came while a round ran may be given its result: it is what the memory tier holds for them.
 func (l *Loader[K, V]) current(s *state[V]) bool {
-	if mutant.Active == mutant.FilterLate && s.verdict == refused {
-		return true
-	}
 	return s.remembered && !l.bypassed() && l.memory.Trusted(s.place) && l.eras.Of(s.place) == s.era &&
-		(l.memory.Generation(s.place, s.stable) == s.generation || mutant.Active == mutant.LateGeneration)
+		(l.memory.Generation(s.place, s.stable) == s.generation)
 }
 
 // forget ends what this process holds of a key, also that its load has failed.
@@ -99,8 +89,5 @@ func (l *Loader[K, V]) forgetFailure(text string) { l.window.end(l.mark(text)) }
 
 // hash is of this process and loader only.
 func (l *Loader[K, V]) hash(key K) uint64 {
-	if mutant.Active == mutant.MemoryKey {
-		return 1
-	}
 	return maphash.Comparable(l.seed, key)
 }

@@ -2,8 +2,6 @@ package cacheaside
 
 import (
 	"context"
-
-	"github.com/cacheaside/cacheaside/internal/mutant"
 )
 
 // Observer is told when operations begin and end, so that they can be timed and traced: see package otelcacheaside, which makes OpenTelemetry metrics and spans of it and of Stats. How often things happen is in Stats, which costs a hit
@@ -53,7 +51,7 @@ func (c *Cache) observed(keys []Key) string {
 			return ""
 		}
 	}
-	if c.known(name) == nil && mutant.Active != mutant.ObservedNames {
+	if c.known(name) == nil {
 		return ""
 	}
 	return name

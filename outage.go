@@ -5,7 +5,6 @@ import (
 
 	"github.com/cacheaside/cacheaside/internal/flight"
 	"github.com/cacheaside/cacheaside/internal/lease"
-	"github.com/cacheaside/cacheaside/internal/mutant"
 )
 
 // What a round does while Redis is out of reach. Once that has been noticed (see conn.Down) nobody waits for it: reads are not sent, nor is what reads would leave
@@ -38,9 +37,6 @@ func (l *Loader[K, V]) out(r *round[K, V], err error) {
 	s := &r.Result
 	l.counters.redisDown.Add(1)
 	policy := l.options.RedisDown
-	if mutant.Active == mutant.AlwaysLoads {
-		policy = LoadWhenDown
-	}
 	switch {
 	case s.patience > 0 && s.refusals == 0: // Redis was lost while a fresh value was waited for: the stale one was there when the callers asked
 		l.counters.stale.Add(1)
@@ -59,7 +55,7 @@ func (l *Loader[K, V]) out(r *round[K, V], err error) {
 // given nothing that Redis has said before. Not for a key on hold, or with Bypass, where nobody has waited; nor without any Redis, where a round knows only of holds from before it began (see onHold).
 func (b *batch[K, V]) loadAll(rounds []*round[K, V], keys []K) []loaded[V] {
 	takeIn := func() {
-		if b.flight == nil || b.l.cache.store == nil && mutant.Active != mutant.GatheredAnyhow {
+		if b.flight == nil || b.l.cache.store == nil {
 			return
 		}
 		for _, r := range rounds {
@@ -69,19 +65,13 @@ func (b *batch[K, V]) loadAll(rounds []*round[K, V], keys []K) []loaded[V] {
 		}
 	}
 	begins := takeIn
-	if mutant.Active == mutant.GatheredLeft || mutant.Active == mutant.GatheredLate {
-		begins = func() {}
-	}
 	values := b.l.loadAll(b.l.withPrimary(b.ctx, rounds), keys, begins)
-	if mutant.Active == mutant.GatheredLate {
-		takeIn()
-	}
 	return values
 }
 
 // fromMemory answers a round by what memory holds, trusted or not, within its hard life.
 func (l *Loader[K, V]) fromMemory(r *round[K, V]) bool {
-	if r.Result.fresh && mutant.Active != mutant.StaleFresh {
+	if r.Result.fresh {
 		return false
 	}
 	item, _, ok := l.past(r.Key)
@@ -108,7 +98,7 @@ func (l *Loader[K, V]) readFresh(ctx context.Context, f *flight.Flight[K, state[
 
 // confirm asks for the generation of a range, and waits for it as for a read; for longer if patient.
 func (l *Loader[K, V]) confirm(ctx context.Context, place uint8, patient bool) error {
-	if patient || mutant.Active == mutant.ReadsUnbounded {
+	if patient {
 		return l.cache.channel.Confirm(ctx, place)
 	}
 	bound, cancel := context.WithTimeout(ctx, l.cache.options.ReadTimeout)
@@ -123,7 +113,7 @@ func (l *Loader[K, V]) confirm(ctx context.Context, place uint8, patient bool) e
 // asks tells whether what a round leaves in Redis is to be sent there. If it is not, that is counted: it was to be stored, or given up.
 func (b *batch[K, V]) asks(r *round[K, V]) bool {
 	err := b.l.cache.conn.Down(int(r.Result.place))
-	if b.refresh || err == nil || mutant.Active == mutant.WritesWhenDown {
+	if b.refresh || err == nil {
 		return true
 	}
 	b.l.countWrite(err)
@@ -135,7 +125,7 @@ func (b *batch[K, V]) put(rounds []*round[K, V], all []*lease.Filling) {
 	sent := make([]*lease.Filling, 0, len(all))
 	for i, f := range all {
 		err := b.l.cache.conn.Down(int(rounds[i].Result.place))
-		if err != nil && !b.refresh && mutant.Active != mutant.WritesWhenDown {
+		if err != nil && !b.refresh {
 			f.Err = err // settleFill counts it
 			continue
 		}

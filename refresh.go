@@ -6,7 +6,6 @@ import (
 	"errors"
 
 	"github.com/cacheaside/cacheaside/internal/flight"
-	"github.com/cacheaside/cacheaside/internal/mutant"
 )
 
 // Refresh loads the value of key now, whatever is cached, stores it and returns it. The load begins after Refresh is called; those
@@ -53,7 +52,7 @@ func (c *Cache) RefreshKeys(ctx context.Context, keys ...Key) error {
 	for i, p := range parts {
 		for j, err := range p.loader.refreshAll(ctx, read[i]) {
 			switch k := p.keys[j]; {
-			case err == nil, mutant.Active == mutant.NotStoredKept && errors.Is(err, errNotStored):
+			case err == nil:
 				stored = append(stored, k)
 			case errors.Is(err, errNotStored):
 				notStored = append(notStored, k)
@@ -85,7 +84,7 @@ func (p *sameLoader) read() (read []any, unread []Key) {
 
 // announce tells other processes of keys that have been stored anew.
 func (c *Cache) announce(ctx context.Context, keys []Key) []error {
-	if c.channel == nil || len(keys) == 0 || mutant.Active == mutant.RefreshUntold {
+	if c.channel == nil || len(keys) == 0 {
 		return nil
 	}
 	names, hashes := c.named(keys)
@@ -104,7 +103,7 @@ func (c *Cache) announce(ctx context.Context, keys []Key) []error {
 
 // keyOf is the K that k names, if this loader reads keys of that version, and the K can be had of its text.
 func (l *Loader[K, V]) keyOf(k Key) (key any, ok bool) {
-	if l.decodeKey == nil || cmp.Or(k.Version, "1") != l.options.Version && mutant.Active != mutant.VersionIgnored {
+	if l.decodeKey == nil || cmp.Or(k.Version, "1") != l.options.Version {
 		return nil, false
 	}
 	return l.decodeKey(k.Text)

@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"github.com/cacheaside/cacheaside/internal/lease"
-	"github.com/cacheaside/cacheaside/internal/mutant"
 )
 
 // keepAlive renews the leases of rounds at each third of their life until stop is called. A renewal that comes too late is harmless: it
@@ -18,7 +17,7 @@ func (b *batch[K, V]) keepAlive(rounds []*round[K, V]) (stop func()) {
 			held = append(held, a.Renewal())
 		}
 	}
-	if len(held) == 0 || mutant.Active == mutant.NoRenewal {
+	if len(held) == 0 {
 		return func() {}
 	}
 	l := b.l

@@ -6,7 +6,6 @@ import (
 
 	"github.com/cacheaside/cacheaside/internal/lease"
 	"github.com/cacheaside/cacheaside/internal/local"
-	"github.com/cacheaside/cacheaside/internal/mutant"
 )
 
 // renewal is what a round knows of the reload in the background that it has found to be due, or, in a round of its own, is.
@@ -53,7 +52,7 @@ func (l *Loader[K, V]) renewAll(rounds []*round[K, V]) {
 func (l *Loader[K, V]) spares(s *state[V]) bool {
 	return l.cache.conn != nil && l.cache.conn.Down(int(s.place)) != nil ||
 		l.cache.store == nil && l.window.failed(l.mark(s.text), time.Since(l.start)) ||
-		l.door.Breaker.Check() != nil && mutant.Active != mutant.NoRespite
+		l.door.Breaker.Check() != nil
 }
 
 // nearEnd throws the die for a hit in memory whose TTL is about to end.
@@ -127,7 +126,7 @@ func (b *batch[K, V]) peek() {
 		switch {
 		case err != nil || held.Kind != lease.Stored || e.Generation != s.era.Generation:
 			s.step = over // who reads it sees to it
-		case e.Expiry.After(s.until.Add(drift)) && mutant.Active != mutant.RenewsTheNew:
+		case e.Expiry.After(s.until.Add(drift)):
 			b.l.takeOver(r, e)
 		case e.Taken(time.Now()):
 			s.step, s.busy = over, true
@@ -154,7 +153,7 @@ const respite = 100 * time.Millisecond
 
 func (b *batch[K, V]) rest(keys []K) {
 	b.l.renewals.rest(keys)
-	if slices.ContainsFunc(b.rounds, func(r *round[K, V]) bool { return r.Result.spared }) && mutant.Active != mutant.NoRespite {
+	if slices.ContainsFunc(b.rounds, func(r *round[K, V]) bool { return r.Result.spared }) {
 		pause(b.ctx, respite)
 	}
 }

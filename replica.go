@@ -4,8 +4,6 @@ import (
 	"context"
 	"slices"
 	"time"
-
-	"github.com/cacheaside/cacheaside/internal/mutant"
 )
 
 // PreferPrimary tells a load function that it should read from the primary of the database, for a replica may not have heard yet of what it is asked for: its key was
@@ -29,7 +27,7 @@ type primaryKey struct{}
 // withPrimary is the context of a load for rounds, which are all alike in this. The caller's context may be that of another load, which says nothing about this one.
 func (l *Loader[K, V]) withPrimary(ctx context.Context, rounds []*round[K, V]) context.Context {
 	primary := l.primary(&rounds[0].Result)
-	if primary == PreferPrimary(ctx) || !primary && mutant.Active == mutant.PrimaryInherited {
+	if primary == PreferPrimary(ctx) {
 		return ctx
 	}
 	return context.WithValue(ctx, primaryKey{}, primary)
@@ -44,10 +42,10 @@ func (l *Loader[K, V]) primary(s *state[V]) bool {
 		return true
 	case !l.cache.options.holds():
 		return false
-	case s.suspect && mutant.Active != mutant.ExpiredReplica, s.refusals > 0 && mutant.Active != mutant.RefusedReplica:
+	case s.suspect, s.refusals > 0:
 		return true
 	default: // without Redis, what is on hold is known
-		return s.alone && l.cache.store != nil && mutant.Active != mutant.UnknownReplica
+		return s.alone && l.cache.store != nil
 	}
 }
 
@@ -57,7 +55,7 @@ func (b *batch[K, V]) chunks(rounds []*round[K, V]) [][]*round[K, V] {
 	replica := rounds
 	var primary []*round[K, V]
 	onPrimary := func(r *round[K, V]) bool { return b.l.primary(&r.Result) }
-	if slices.ContainsFunc(rounds, onPrimary) && mutant.Active != mutant.PrimaryShared {
+	if slices.ContainsFunc(rounds, onPrimary) {
 		replica = slices.DeleteFunc(slices.Clone(rounds), onPrimary)
 		primary = slices.DeleteFunc(slices.Clone(rounds), func(r *round[K, V]) bool { return !onPrimary(r) })
 	}
@@ -77,7 +75,7 @@ func (l *Loader[K, V]) onHold(s *state[V]) bool {
 // young is the generation of a round's era, where that may have begun within ReplicaLag: no earlier than this process has learned of it. By its own clock Redis says whether it has, for a
 // process that has just started learns of old ones. This bound is for the case that the generation is ahead of that clock.
 func (l *Loader[K, V]) young(s *state[V]) uint64 {
-	if s.era == nil || time.Since(s.era.Since) >= l.cache.options.ReplicaLag || mutant.Active == mutant.YoungLoader {
+	if s.era == nil || time.Since(s.era.Since) >= l.cache.options.ReplicaLag {
 		return 0
 	}
 	return s.era.Generation

@@ -10,7 +10,6 @@ import (
 
 	"github.com/cacheaside/cacheaside/internal/flight"
 	"github.com/cacheaside/cacheaside/internal/measure"
-	"github.com/cacheaside/cacheaside/internal/mutant"
 )
 
 // shadow is what a loader has that answers from the database, and compares with the caches: see LoaderOptions.Shadow. A nil one does nothing.
@@ -33,7 +32,7 @@ const (
 func (s *shadow) enter() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.closed || s.n >= shadowsAtOnce && mutant.Active != mutant.ShadowUnbounded {
+	if s.closed || s.n >= shadowsAtOnce {
 		return false
 	}
 	s.n++
@@ -223,7 +222,7 @@ func (l *Loader[K, V]) shadowRead(ctx context.Context, key K, reads *flight.Grou
 // mayLoadMore notes a load that is made for a comparison, if there may be one more: with the reloads that comparisons have begun in the background, no more than the share of all reads.
 func (l *Loader[K, V]) mayLoadMore() bool {
 	n := l.shadow.extra.Add(1) + l.counters.renewals.Load()
-	if float64(n) > l.options.Shadow*float64(l.shadow.reads.Load())+shadowBurst && mutant.Active != mutant.ShadowLoads {
+	if float64(n) > l.options.Shadow*float64(l.shadow.reads.Load())+shadowBurst {
 		l.shadow.extra.Add(-1)
 		return false
 	}

@@ -5,7 +5,6 @@ import (
 
 	"github.com/cacheaside/cacheaside/internal/lease"
 	"github.com/cacheaside/cacheaside/internal/local"
-	"github.com/cacheaside/cacheaside/internal/mutant"
 )
 
 // A value has two lives: while the first lasts, its TTL, it is fresh; after that, for StaleFor, it is stale: there to be served until it has been loaded again.
@@ -51,7 +50,7 @@ func (l *Loader[K, V]) countHit(s *state[V]) {
 // due tells whether a value with so much left of its TTL is to be loaded again: XFetch's now - delta*beta*ln(u) >= expiry. The negative logarithm of
 // a uniform variable is an exponential one.
 func (l *Loader[K, V]) due(left, delta time.Duration) bool {
-	return delta > 0 && float64(left) <= float64(delta)*l.die() && mutant.Active != mutant.NoEarlyRefresh
+	return delta > 0 && float64(left) <= float64(delta)*l.die()
 }
 
 // delta is XFetch's beta times delta, for a load that has cost so much; where that is not known, as much as loads do.
@@ -74,10 +73,7 @@ func (l *Loader[K, V]) giveStale(r *round[K, V], inVain bool) {
 		default: // its callers have waited for the round before
 			s.patience = max(r.Asked.Sub(l.start)+wait, 1)
 		}
-		if mutant.Active == mutant.WaitsForFresh {
-			s.patience = now + time.Hour
-		}
-		if now < s.patience && (!inVain || mutant.Active == mutant.WaitsInVain) {
+		if now < s.patience && !inVain {
 			s.soft, s.step = true, toWait
 			return
 		}
@@ -89,7 +85,7 @@ func (l *Loader[K, V]) giveStale(r *round[K, V], inVain bool) {
 // staleFor is how long a value, or an absence, outlasts its TTL. Absences are of keys that anybody can think of, so they do not stay for long.
 func (l *Loader[K, V]) staleFor(null bool) time.Duration {
 	d := max(l.options.StaleFor, 0)
-	if null && mutant.Active != mutant.NullsStay {
+	if null {
 		d = min(d, l.options.NullTTL)
 	}
 	return d
@@ -133,5 +129,5 @@ func (l *Loader[K, V]) past(key K) (item *local.Item[K, V], ago time.Duration, o
 		return nil, 0, false
 	}
 	item, ago, ok = local.GetStale[K, V](l.memory, l.hash(key), &l.eras, key)
-	return item, ago, ok && (ago < l.staleFor(item.Null) || mutant.Active == mutant.StaleForEver)
+	return item, ago, ok && (ago < l.staleFor(item.Null))
 }

@@ -6,7 +6,6 @@ import (
 
 	"github.com/cacheaside/cacheaside/internal/codec"
 	"github.com/cacheaside/cacheaside/internal/local"
-	"github.com/cacheaside/cacheaside/internal/mutant"
 )
 
 // StoreHeld stores the value of a key that h holds, and releases that key: what a transaction has written, and has committed since. It is stored only if nobody else has held or invalidated the key
@@ -30,9 +29,6 @@ func (l *Loader[K, V]) StoreHeld(ctx context.Context, h *Hold, key K, value V) (
 		return false, nil
 	}
 	era := held.era
-	if mutant.Active == mutant.HeldEra {
-		era = l.era(held.name)
-	}
 	if era == nil {
 		l.cache.channel.Poll() // for the next time
 		return false, nil

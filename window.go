@@ -5,8 +5,6 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
-
-	"github.com/cacheaside/cacheaside/internal/mutant"
 )
 
 // maxMarks is how many keys a window remembers: enough for a process that asks a thousand times a second for rows that cannot be loaded.
@@ -31,7 +29,7 @@ func (w *window) fail(key uint64, from uint32, now, ttl time.Duration) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.last.Store(int64(now + ttl)) // before the look at the generation: end looks in the other order
-	if w.generation(key) != from && mutant.Active != mutant.WindowOutlives {
+	if w.generation(key) != from {
 		return
 	}
 	if w.young == nil || now-w.began > ttl || len(w.young) >= maxMarks/2 {
@@ -42,7 +40,7 @@ func (w *window) fail(key uint64, from uint32, now, ttl time.Duration) {
 
 // failed tells whether a key is marked.
 func (w *window) failed(key uint64, now time.Duration) bool {
-	if int64(now) >= w.last.Load() || mutant.Active == mutant.WindowIgnored {
+	if int64(now) >= w.last.Load() {
 		return false
 	}
 	w.mu.Lock()
@@ -52,9 +50,6 @@ func (w *window) failed(key uint64, now time.Duration) bool {
 
 // end takes a key's mark away, and has a load that is under way leave none.
 func (w *window) end(key uint64) {
-	if mutant.Active == mutant.WindowKept {
-		return
-	}
 	w.ends[key%uint64(len(w.ends))].Add(1)
 	w.clear(key)
 }

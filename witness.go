@@ -10,7 +10,6 @@ import (
 
 	"github.com/cacheaside/cacheaside/internal/channel"
 	"github.com/cacheaside/cacheaside/internal/measure"
-	"github.com/cacheaside/cacheaside/internal/mutant"
 )
 
 // witness answers the questions of meters: what the memory of this process has of some keys. Anybody who may publish to the channel can ask, so what a question costs is bounded: by how many are answered at once and in a second, and by how many rows are loaded for them.
@@ -60,7 +59,7 @@ func (w *witness) heard(q channel.Question) {
 	switch {
 	case w.closed:
 		return
-	case !w.asked.Allow() && mutant.Active != mutant.QuestionsUnbounded:
+	case !w.asked.Allow():
 		w.cache.channel.Unanswered()
 		return
 	}
@@ -113,7 +112,7 @@ func (w *witness) answer(q channel.Question, now, age time.Duration) bool {
 }
 
 func (w *witness) mayLoad() bool {
-	return w.compares.Allow() || mutant.Active == mutant.ComparesUnbounded
+	return w.compares.Allow()
 }
 
 // close ends what is under way, and returns when that has ended.

@@ -9,8 +9,6 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
-
-	"github.com/cacheaside/cacheaside/internal/mutant"
 )
 
 // Add adds a key. When it has returned nil, no lookup by a Redis filter that begins then misses it, in any process, nor one by a Replica that begins later than
@@ -46,9 +44,6 @@ func (f *Redis) Admit(ctx context.Context, keys []string) (committed func(contex
 		return nil, err
 	}
 	return func(ctx context.Context) error {
-		if mutant.Active == mutant.BloomCommitted {
-			return nil
-		}
 		d, err := f.fetch(ctx, f.patience())
 		if err != nil {
 			f.counts.addErrors.Add(1)
@@ -110,7 +105,7 @@ func (f *Redis) addSome(ctx context.Context, keys []string) (written map[string]
 		if d, err = f.tell(ctx, set, hashes); err != nil {
 			return nil, err
 		}
-		if d.covered(written) || mutant.Active == mutant.BloomReread {
+		if d.covered(written) {
 			return written, nil
 		}
 	}

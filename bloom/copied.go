@@ -3,8 +3,6 @@ package bloom
 import (
 	"math/bits"
 	"sync/atomic"
-
-	"github.com/cacheaside/cacheaside/internal/mutant"
 )
 
 // copied is a copy of a generation's bits. Keys are added to it; the rest is not changed once it serves.
@@ -52,9 +50,6 @@ func (c *copied) lose(segment uint64, words []uint64) {
 		c.gone = make([]uint64, (c.segments+63)/64)
 	}
 	c.gone[segment/64] |= 1 << (segment % 64)
-	if mutant.Active == mutant.ReplicaLost {
-		return
-	}
 	for i := range words {
 		atomic.StoreUint64(&words[i], ^uint64(0))
 	}

@@ -11,7 +11,6 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/cacheaside/cacheaside/internal/conn"
-	"github.com/cacheaside/cacheaside/internal/mutant"
 )
 
 // The copy is made in this order, so that it has each key that was added before it is trusted:
@@ -101,9 +100,6 @@ func (r *Replica) keep() (time.Duration, error) {
 			}
 			next := newCopied(g)
 			r.underway.Store(next)
-			if mutant.Active == mutant.ReplicaUnregistered {
-				return r.make(g, next.again(epoch))
-			}
 		default:
 			return r.whenLooked(c), nil
 		}
@@ -135,12 +131,9 @@ func (r *Replica) make(g *generation, next *copied) (time.Duration, error) {
 		if err := r.fetchSome(g, next, from, min(from+step, g.Segments)); err != nil {
 			return 0, err
 		}
-		if next.epoch != r.epoch.Load() && mutant.Active != mutant.ReplicaEpoch {
+		if next.epoch != r.epoch.Load() {
 			return 0, errOutdated
 		}
-	}
-	if mutant.Active == mutant.ReplicaEpoch {
-		next.epoch = r.epoch.Load()
 	}
 	r.serving.Store(next)
 	r.underway.Store(nil) // in this order: see add

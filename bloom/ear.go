@@ -2,8 +2,6 @@ package bloom
 
 import (
 	"time"
-
-	"github.com/cacheaside/cacheaside/internal/mutant"
 )
 
 // ear is what the channel of a filter tells of: it goes to the filter's Replica, if there is one. A filter without one never listens.
@@ -18,7 +16,7 @@ func (e ear) Told(body []byte) {
 
 // Clear has the copy made again, since keys may have been added that were not heard of.
 func (e ear) Clear(int) {
-	if r := e.f.copy.Load(); r != nil && (mutant.Active != mutant.ReplicaGap || r.epoch.Load() == 0) {
+	if r := e.f.copy.Load(); r != nil {
 		r.epoch.Add(1)
 		r.look()
 	}

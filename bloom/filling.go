@@ -8,8 +8,6 @@ import (
 	"time"
 
 	"golang.org/x/time/rate"
-
-	"github.com/cacheaside/cacheaside/internal/mutant"
 )
 
 const (
@@ -102,9 +100,6 @@ func (r *filling) wait(ctx context.Context) error {
 
 // settle waits for the transactions of those who have added to what was there before: their rows are not in the new generation unless they are read.
 func (r *filling) settle(ctx context.Context) error {
-	if mutant.Active == mutant.BloomSettle {
-		return nil
-	}
 	return sleep(ctx, r.options.Settle)
 }
 
@@ -164,7 +159,7 @@ func (r *filling) read(ctx context.Context) (err error) {
 		}
 	}
 	ours = true
-	if err := r.flush(ctx); err != nil || mutant.Active == mutant.BloomSourceEnded {
+	if err := r.flush(ctx); err != nil {
 		return err
 	}
 	return ctx.Err() // a source may just stop when it ends: then that was not all
@@ -193,11 +188,6 @@ func (r *filling) flush(ctx context.Context) error {
 		return ctx.Err()
 	}
 	last := r.pending[n-1]
-	if mutant.Active == mutant.BloomCursor {
-		if err := r.to.save(ctx, last, r.keys+uint64(n)); err != nil {
-			return err
-		}
-	}
 	if err := r.to.add(ctx, r.pending); err != nil {
 		return err
 	}

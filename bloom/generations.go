@@ -9,7 +9,6 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/cacheaside/cacheaside/internal/conn"
-	"github.com/cacheaside/cacheaside/internal/mutant"
 )
 
 // A generation comes and goes in steps:
@@ -81,16 +80,8 @@ func (f *Redis) dropActive(ctx context.Context, g *generation) error {
 
 // prepare makes the segments of a generation that was begun, and has it added to.
 func (f *Redis) prepare(ctx context.Context, g *generation) error {
-	if mutant.Active == mutant.BloomReadyFirst {
-		if err := f.setReady(ctx, g); err != nil {
-			return err
-		}
-	}
 	header := g.header()
 	err := f.eachSegment(ctx, g, func(ctx context.Context, key string) redis.Cmder {
-		if mutant.Active == mutant.BloomSegmentNX {
-			return conn.Once(redis.NewCmd(ctx, "set", key, header))
-		}
 		return conn.Once(redis.NewCmd(ctx, "set", key, header, "nx"))
 	}, func(redis.Cmder) error { return nil })
 	if err != nil {
@@ -115,10 +106,8 @@ func (f *Redis) setReady(ctx context.Context, g *generation) error {
 
 // activate has a generation that is built answer from now on.
 func (f *Redis) activate(ctx context.Context, g *generation) error {
-	if mutant.Active != mutant.BloomWhole {
-		if err := f.whole(ctx, g); err != nil {
-			return err
-		}
+	if err := f.whole(ctx, g); err != nil {
+		return err
 	}
 	err := f.change(ctx, func(to *descriptor) error {
 		switch {

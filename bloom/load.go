@@ -7,8 +7,6 @@ import (
 	"hash/crc32"
 	"io"
 	"math"
-
-	"github.com/cacheaside/cacheaside/internal/mutant"
 )
 
 // Errors of Load, to test for with errors.Is.
@@ -32,7 +30,7 @@ func (l *Local) Load(r io.Reader) error {
 	j := &journal{}
 	l.change(func(h *holding) bool {
 		h.journal = j
-		return mutant.Active != mutant.LocalJournal
+		return true
 	})
 	defer l.change(func(h *holding) bool { // also if r panics, or what is added would be noted for ever
 		if h.loaded != nil {
@@ -84,7 +82,7 @@ func (l *Local) readFile(r io.Reader) (*localGeneration, error) {
 	if err := f.take(last[:]); err != nil {
 		return nil, err
 	}
-	if binary.BigEndian.Uint32(last[:]) != sum && mutant.Active != mutant.LocalLoad {
+	if binary.BigEndian.Uint32(last[:]) != sum {
 		return nil, fmt.Errorf("%w: the checksum is another", ErrCorrupt)
 	}
 	g := l.newGeneration(bitmapOf(s, words), capacity, rate)

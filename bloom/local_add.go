@@ -7,8 +7,6 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
-
-	"github.com/cacheaside/cacheaside/internal/mutant"
 )
 
 // Add adds a key. When it has returned nil, no lookup by this filter that begins then misses it; if it is shared, none in another process that begins more than Options.MaxStaleness later, as a rule
@@ -32,7 +30,7 @@ func (l *Local) Admit(ctx context.Context, keys []string) (committed func(contex
 		return nil, err
 	}
 	return func(ctx context.Context) error {
-		if l.holds.Load() == written && l.shared == nil || mutant.Active == mutant.LocalCommitted {
+		if l.holds.Load() == written && l.shared == nil {
 			return nil
 		}
 		return l.AddMany(ctx, keys)
@@ -77,9 +75,6 @@ func (l *Local) write(hashes []hash, written *holding) *holding {
 			h.journal.note(hashes)
 		}
 		written = h
-		if mutant.Active == mutant.LocalReread {
-			return h
-		}
 	}
 }
 

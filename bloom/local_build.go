@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-
-	"github.com/cacheaside/cacheaside/internal/mutant"
 )
 
 // errMissed ends a rebuild of a shared filter: it has not heard of all that was added meanwhile.
@@ -71,7 +69,7 @@ func (l *Local) build(ctx context.Context, capacity uint64) (building, error) {
 	if err != nil {
 		return nil, err
 	}
-	if l.shared != nil && mutant.Active != mutant.LocalDeaf {
+	if l.shared != nil {
 		if err := l.shared.hear(ctx); err != nil {
 			return nil, err
 		}

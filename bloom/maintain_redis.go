@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/cacheaside/cacheaside/internal/conn"
-	"github.com/cacheaside/cacheaside/internal/mutant"
 )
 
 // Maintain looks after the filter until ctx ends, whose error it returns, or the filter is closed. Run it in a goroutine in every process that can read the source: one of them does the work. It rebuilds the filter
@@ -76,9 +75,6 @@ func (f *Redis) isDueNow(ctx context.Context, d *known, tallied tally, o Maintai
 
 // doubt has a generation not be asked any more, and removes it, before anything else is done: it may miss keys.
 func (f *Redis) doubt(ctx context.Context, g *generation) error {
-	if mutant.Active == mutant.BloomDoubt {
-		return nil
-	}
 	return f.dropActive(ctx, g)
 }
 

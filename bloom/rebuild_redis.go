@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"math"
 
-	"github.com/cacheaside/cacheaside/internal/mutant"
 	"github.com/cacheaside/cacheaside/lock"
 )
 
@@ -132,7 +131,7 @@ func (b *redisBuilding) add(ctx context.Context, keys []string) error {
 	}
 	set, missing, err := b.f.fill(ctx, b.g, hashes, true)
 	b.set += set
-	if err == nil && missing > 0 && mutant.Active != mutant.BloomWhole {
+	if err == nil && missing > 0 {
 		return b.lost(ctx)
 	}
 	return err

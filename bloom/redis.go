@@ -13,7 +13,6 @@ import (
 	"github.com/cacheaside/cacheaside/internal/channel"
 	"github.com/cacheaside/cacheaside/internal/conn"
 	"github.com/cacheaside/cacheaside/internal/keys"
-	"github.com/cacheaside/cacheaside/internal/mutant"
 )
 
 // Redis is a filter whose bits are in Redis, for all processes that give it the same name. It is safe for concurrent use.
@@ -139,7 +138,7 @@ func (f *Redis) lookup(ctx context.Context, hashes []hash) ([]bool, error) {
 		}
 		var current bool
 		unsure, current, err = f.ask(ctx, d, hashes, maybe)
-		if current || mutant.Active == mutant.BloomStale || err != nil && mutant.Active == mutant.BloomPart {
+		if current {
 			break
 		}
 		unsure = upTo(len(hashes)) // also those that could be asked
@@ -149,7 +148,7 @@ func (f *Redis) lookup(ctx context.Context, hashes []hash) ([]bool, error) {
 		d, err = f.fetch(ctx, f.options.Timeout)
 	}
 	for _, i := range unsure {
-		maybe[i] = mutant.Active != mutant.BloomLost
+		maybe[i] = true
 	}
 	f.counts.looked(maybe, len(unsure), err)
 	if err != nil {

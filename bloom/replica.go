@@ -7,8 +7,6 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
-
-	"github.com/cacheaside/cacheaside/internal/mutant"
 )
 
 // Replica is a copy of a filter in Redis in this process's memory: a lookup takes nanoseconds and no trip. It is safe for concurrent use. All that is no lookup is the Redis filter's own.
@@ -111,7 +109,7 @@ func (r *Replica) now(h *hash) (may, known bool) {
 // trust was read before the copy, and that before its bits: then all that had been announced when the poll was sent which the trust is from has been added to these bits, or has raised the epoch. A trust that was read later could be that of a poll which
 // has seen a key that was added, here, after its bits were read. The clock is read last, and now: a process that was suspended does not know what has been announced meanwhile.
 func (r *Replica) says(c *copied, trust int64) bool {
-	return c.epoch == r.epoch.Load() && (int64(time.Since(r.start)) < trust || mutant.Active == mutant.ReplicaTrust)
+	return c.epoch == r.epoch.Load() && (int64(time.Since(r.start)) < trust)
 }
 
 func (r *Replica) ask(ctx context.Context, h hash) (bool, error) {
@@ -158,9 +156,6 @@ func (r *Replica) MightContainFresh(ctx context.Context, keys []string) ([]bool,
 
 // apply adds keys that this process has added to Redis, before they are announced: it does not hear of itself.
 func (r *Replica) apply(hashes []hash) {
-	if mutant.Active == mutant.ReplicaOwn {
-		return
-	}
 	for i := range hashes {
 		r.add(&hashes[i])
 	}
@@ -168,7 +163,7 @@ func (r *Replica) apply(hashes []hash) {
 
 // add adds a key to the copy that is under way first, and then to the one that serves: the one becomes the other in the opposite order, so that none is missed.
 func (r *Replica) add(h *hash) {
-	if c := r.underway.Load(); c != nil && mutant.Active != mutant.ReplicaFetchAdds {
+	if c := r.underway.Load(); c != nil {
 		c.add(h)
 	}
 	if c := r.serving.Load(); c != nil {

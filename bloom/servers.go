@@ -10,7 +10,6 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/cacheaside/cacheaside/internal/conn"
-	"github.com/cacheaside/cacheaside/internal/mutant"
 )
 
 // A server that restarts may have lost what it had acknowledged, or a part of that, and so may a replica that has taken its place. Nothing in the segments says so: their headers are there. But each run of a server has an id of its own, which INFO
@@ -77,7 +76,7 @@ func runID(info string) string {
 // restarted tells whether a generation is on a server that was not there, or was another's replica, when it was begun. Where nothing was noted, nothing is known.
 func (f *Redis) restarted(ctx context.Context, g *generation) (bool, error) {
 	notes, err := f.notesOf(ctx, g)
-	if err != nil || notes["servers:"] == "" || mutant.Active == mutant.BloomRestarted {
+	if err != nil || notes["servers:"] == "" {
 		return false, err
 	}
 	now, err := f.servers(ctx)

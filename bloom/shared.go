@@ -12,7 +12,6 @@ import (
 	"github.com/cacheaside/cacheaside/internal/channel"
 	"github.com/cacheaside/cacheaside/internal/conn"
 	"github.com/cacheaside/cacheaside/internal/keys"
-	"github.com/cacheaside/cacheaside/internal/mutant"
 )
 
 // sharing is how a Local tells others with the same name what is added to it, and hears of what is added to theirs.
@@ -103,7 +102,7 @@ func (l *Local) trust() int64 {
 
 // trusts tells whether what is not held was certainly not added. The clock is read last, and now: a process that was suspended does not know what was announced meanwhile.
 func (l *Local) trusts(trust int64) bool {
-	return l.shared == nil || int64(time.Since(l.shared.start)) < trust || mutant.Active == mutant.LocalTrust
+	return l.shared == nil || int64(time.Since(l.shared.start)) < trust
 }
 
 // tell announces keys that were added here.
@@ -144,9 +143,6 @@ func (s *sharing) Told(body []byte) {
 
 // Void drops what is held, for it lacks what was missed, and what a rebuild has begun: that may have read the table before.
 func (s *sharing) Void(int) {
-	if mutant.Active == mutant.LocalGap {
-		return
-	}
 	dropped := s.l.change(func(h *holding) bool {
 		if h.active == nil && h.building == nil {
 			return false

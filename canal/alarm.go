@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/cacheaside/cacheaside"
-	"github.com/cacheaside/cacheaside/internal/mutant"
 )
 
 // alarm notes what fails, and alerts what lasts.
@@ -56,7 +55,7 @@ func (a *alarm) note(what string, err error) (times int, lasts bool) {
 	i.times++
 	i.err = err
 	if !i.alerted && time.Since(i.since) >= a.options.AlertAfter {
-		i.alerted = mutant.Active != mutant.CanalAlertStorm
+		i.alerted = true
 		lasts = true
 	}
 	return i.times, lasts

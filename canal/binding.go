@@ -9,7 +9,6 @@ import (
 
 	"github.com/cacheaside/cacheaside"
 	"github.com/cacheaside/cacheaside/internal/keys"
-	"github.com/cacheaside/cacheaside/internal/mutant"
 )
 
 // Binding says what the changes of a table are to do. Bind, BindFilter and Handle make one.
@@ -49,7 +48,7 @@ func Bind[K comparable, V any](l *cacheaside.Loader[K, V], schema, table string,
 		if err != nil {
 			return err
 		}
-		if had && mutant.Active != mutant.CanalNewKeyOnly {
+		if had {
 			k := l.Key(before)
 			if err := k.Check(); err != nil { // it would be refused, again and again
 				return err

@@ -7,8 +7,6 @@ import (
 	"slices"
 	"strings"
 	"time"
-
-	"github.com/cacheaside/cacheaside/internal/mutant"
 )
 
 // Kind is what a Change has done.
@@ -65,8 +63,6 @@ func (c *Change) ofWhole() bool {
 func (c *Change) flaw() error {
 	before, after := c.Before.Exists(), c.After.Exists()
 	switch {
-	case mutant.Active == mutant.CanalNoRow:
-		return nil
 	case c.Kind < Insert || c.Kind > Read:
 		return fmt.Errorf("a change of %v", c.Kind)
 	case !before && (c.Kind == Update || c.Kind == Delete):
@@ -173,7 +169,7 @@ func (r Row) size() (n int) {
 
 // over is r with what it does not know taken from what was there before.
 func (r Row) over(before Row) Row {
-	if mutant.Active == mutant.CanalMinimal || !r.Exists() || !before.Exists() || !slices.ContainsFunc(r.values, func(v Value) bool { return !v.Known() }) {
+	if !r.Exists() || !before.Exists() || !slices.ContainsFunc(r.values, func(v Value) bool { return !v.Known() }) {
 		return r
 	}
 	values := slices.Clone(r.values)

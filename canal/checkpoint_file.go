@@ -12,8 +12,6 @@ import (
 	"path/filepath"
 	"strconv"
 	"sync"
-
-	"github.com/cacheaside/cacheaside/internal/mutant"
 )
 
 // FileCheckpoint is a Checkpoint in a file of its own. It is safe for concurrent use.
@@ -79,9 +77,6 @@ func (c *FileCheckpoint) read() (p Position, token int64, err error) {
 	if err == nil {
 		p, token, err = decodeFile(b)
 	}
-	if mutant.Active == mutant.CanalDamaged {
-		err = nil
-	}
 	if err != nil {
 		return "", 0, fmt.Errorf("canal: checkpoint %s: %w", c.path, err)
 	}
@@ -100,7 +95,7 @@ func (c *FileCheckpoint) Save(_ context.Context, p Position, token int64) (err e
 	if err != nil {
 		return err
 	}
-	if before > token && mutant.Active != mutant.CanalSuperseded {
+	if before > token {
 		return fmt.Errorf("canal: checkpoint %s: %w", c.path, ErrSuperseded)
 	}
 	if err := replace(c.path, encodeFile(p, token)); err != nil {

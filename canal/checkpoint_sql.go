@@ -11,8 +11,6 @@ import (
 	"time"
 
 	"github.com/jmoiron/sqlx"
-
-	"github.com/cacheaside/cacheaside/internal/mutant"
 )
 
 // SQLCheckpointOptions are the settings of an SQLCheckpoint. nil, and the zero value, are good defaults.
@@ -126,9 +124,6 @@ func (c *SQLCheckpoint) Save(ctx context.Context, p Position, token int64) error
 }
 
 func (c *SQLCheckpoint) atMost(token int64) int64 {
-	if mutant.Active == mutant.CanalSuperseded {
-		return 1<<63 - 1
-	}
 	return token
 }
 

@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/cacheaside/cacheaside"
-	"github.com/cacheaside/cacheaside/internal/mutant"
 	"github.com/cacheaside/cacheaside/lock"
 )
 
@@ -146,7 +145,7 @@ func (c *Consumer) tenure(ctx context.Context) error {
 
 // lostSince tells whether the lock was lost meanwhile. A process that was suspended may hear of what has come of that first, and of the loss in a moment.
 func (c *Consumer) lostSince(ctx context.Context) bool {
-	if c.options.Locker == nil || mutant.Active == mutant.CanalLostFirst {
+	if c.options.Locker == nil {
 		return false
 	}
 	sleep(ctx, time.Second)
@@ -211,7 +210,7 @@ func (s *session) consume(ctx context.Context, batches <-chan []Batch) error {
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-saving.C:
-			if (!began.IsZero() || mutant.Active == mutant.CanalHangs) && time.Since(began) > longPause {
+			if !began.IsZero() && time.Since(began) > longPause {
 				s.well("source")
 			}
 			if s.news || time.Since(s.lastTry) >= idleSaves*s.options.SaveEvery { // a checkpoint that is in the database moves the position by being saved
@@ -229,7 +228,7 @@ func (s *session) consume(ctx context.Context, batches <-chan []Batch) error {
 			if slices.ContainsFunc(some, func(b Batch) bool { return len(b.Changes) > 0 }) { // one that only begins may fail again
 				s.well("source")
 			}
-			if (s.gap || fresh && (s.checkpoint != nil || some[0].Position != "")) && mutant.Active != mutant.CanalGap {
+			if s.gap || fresh && (s.checkpoint != nil || some[0].Position != "") {
 				if err := s.repair(ctx); err != nil {
 					return err
 				}
@@ -312,7 +311,7 @@ func (s *session) do(ctx context.Context, batches []Batch) error {
 	w := newWork(n)
 	gap := false
 	for i := range batches {
-		if batches[i].Malformed != nil && len(batches[i].Changes) == 0 && mutant.Active != mutant.CanalMalformed { // it may be the change of any row
+		if batches[i].Malformed != nil && len(batches[i].Changes) == 0 { // it may be the change of any row
 			s.whole(w)
 		}
 		for j := range batches[i].Changes {
@@ -321,20 +320,10 @@ func (s *session) do(ctx context.Context, batches []Batch) error {
 			gap = gap || s.opensGap(c)
 		}
 	}
-	if mutant.Active == mutant.CanalEarly {
-		for _, b := range batches {
-			s.at = b.Position
-		}
-		s.save(ctx)
-	}
-	if mutant.Active == mutant.CanalHandlesFirst {
-		defer func() {
-			_ = s.insist(ctx, "redis", func(ctx context.Context) error { return w.try(ctx, s.cache) })
-		}()
-	} else if err := s.insist(ctx, "redis", func(ctx context.Context) error { return w.try(ctx, s.cache) }); err != nil {
+	if err := s.insist(ctx, "redis", func(ctx context.Context) error { return w.try(ctx, s.cache) }); err != nil {
 		return err
 	}
-	if gap && s.options.OnGap != nil && mutant.Active != mutant.CanalReplaced {
+	if gap && s.options.OnGap != nil {
 		if err := s.insist(ctx, "gap", s.options.OnGap); err != nil {
 			return err
 		}
@@ -430,9 +419,7 @@ func (s *session) understand(w *work, c *Change) {
 			w.parked = append(w.parked, unknown{Parked{Binding: b.name, Change: *c, Reason: err.Error()}, err})
 			continue
 		}
-		if mutant.Active != mutant.CanalSkips {
-			b.whole(w)
-		}
+		b.whole(w)
 	}
 }
 
@@ -451,7 +438,7 @@ func (s *session) handle(ctx context.Context, c *Change) error {
 
 func (s *session) handleBy(ctx context.Context, b *Binding, c *Change) (err error) {
 	for n := 1; ; n++ {
-		if ctx.Err() != nil && mutant.Active != mutant.CanalHandsOn { // another may be at later changes of this row
+		if ctx.Err() != nil { // another may be at later changes of this row
 			return ctx.Err()
 		}
 		if err = handled(ctx, b, c); err == nil {
@@ -462,9 +449,6 @@ func (s *session) handleBy(ctx context.Context, b *Binding, c *Change) (err erro
 			return ctx.Err()
 		}
 		s.handlerErrors.Add(1)
-		if n >= s.options.Attempts && mutant.Active == mutant.CanalDrops {
-			return nil
-		}
 		if n >= s.options.Attempts {
 			return s.park(ctx, Parked{Binding: b.name, Change: *c, Reason: err.Error()}, err)
 		}

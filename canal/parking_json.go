@@ -11,8 +11,6 @@ import (
 	"strings"
 	"time"
 	"unicode/utf8"
-
-	"github.com/cacheaside/cacheaside/internal/mutant"
 )
 
 // MaxParked is how long the JSON of a Parked is at most, in bytes. What is longer is cut, for a row that no Parking takes would keep a Consumer waiting for ever.
@@ -71,7 +69,7 @@ func (p Parked) MarshalJSON() ([]byte, error) {
 		if s.atMost(limit) > MaxParked {
 			continue
 		}
-		if b, err := json.Marshal(s); err != nil || len(b) <= MaxParked || mutant.Active == mutant.CanalUncut {
+		if b, err := json.Marshal(s); err != nil || len(b) <= MaxParked {
 			return b, err
 		}
 	}
@@ -257,7 +255,7 @@ func (p *Parked) rowOf(field string, values map[string]*private) (Row, error) {
 			r.values[i] = Null()
 		case v.flaw:
 			return Row{}, fmt.Errorf("%q, column %.64q: neither a text nor base64", field, name)
-		case v.cut && mutant.Active != mutant.CanalHalfText:
+		case v.cut:
 			p.Cut = true
 		default:
 			r.values[i] = TextValue(v.text)

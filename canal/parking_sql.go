@@ -11,8 +11,6 @@ import (
 	"unicode/utf16"
 
 	"github.com/jmoiron/sqlx"
-
-	"github.com/cacheaside/cacheaside/internal/mutant"
 )
 
 // SQLParkingOptions are the settings of an SQLParking. nil, and the zero value, are good defaults.
@@ -107,7 +105,7 @@ func ascii(b []byte) string {
 	s.Grow(len(b))
 	for _, r := range string(b) {
 		switch {
-		case r < 0x80 || mutant.Active == mutant.CanalNotASCII:
+		case r < 0x80:
 			s.WriteRune(r)
 		case r > 0xFFFF:
 			high, low := utf16.EncodeRune(r)

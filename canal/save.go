@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"time"
-
-	"github.com/cacheaside/cacheaside/internal/mutant"
 )
 
 // saving is a position on its way to the checkpoint.
@@ -41,10 +39,6 @@ func (s *session) save(ctx context.Context) {
 		err := errors.New("the checkpoint has called runtime.Goexit")
 		defer func() { u.done <- err }()
 		err = guarded(ctx, func(ctx context.Context) error { return s.checkpoint.Save(ctx, u.at, s.token) })
-	}
-	if mutant.Active == mutant.CanalSaveWaits {
-		do()
-		return
 	}
 	go do()
 }

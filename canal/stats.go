@@ -5,8 +5,6 @@ import (
 	"fmt"
 	"sync/atomic"
 	"time"
-
-	"github.com/cacheaside/cacheaside/internal/mutant"
 )
 
 // counters are what Stats shows.
@@ -70,7 +68,7 @@ func (c *Consumer) Stats() Stats {
 func (c *Consumer) idle() {
 	c.active.Store(false)
 	c.upTo.Store(0)
-	if c.options.Locker != nil && mutant.Active != mutant.CanalIllForEver {
+	if c.options.Locker != nil {
 		c.forget()
 	}
 }

@@ -7,7 +7,6 @@ import (
 	"slices"
 
 	"github.com/cacheaside/cacheaside"
-	"github.com/cacheaside/cacheaside/internal/mutant"
 )
 
 // work is what batches ask for, each thing once.
@@ -109,9 +108,6 @@ func (w *work) tryKeys(ctx context.Context, cache *cacheaside.Cache) error {
 	if err == nil {
 		err = committed(ctx)
 		w.settle(err)
-		return err
-	}
-	if mutant.Active == mutant.CanalFilterFirst {
 		return err
 	}
 	if told := cache.InvalidateKeys(ctx, keys...); told == nil {

@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/cacheaside/cacheaside"
-	"github.com/cacheaside/cacheaside/internal/mutant"
 )
 
 // MemoryQueue is a Queue in this process' memory: what is in it when the process ends is lost. It is bounded, and refuses nothing: a key that waits already is not kept twice, and when it is
@@ -100,7 +99,7 @@ func (q *MemoryQueue) lock() (unlock func()) {
 
 // add adds what nobody has claimed, or has it done together with what waits already.
 func (q *MemoryQueue) add(e *queued) {
-	if w := q.waiting[e.work]; w != nil && mutant.Active != mutant.MemoryTwice {
+	if w := q.waiting[e.work]; w != nil {
 		delete(q.byID, w.id)
 		w.merge(e)
 		w.id = rand.Text() // for neither of those who know its IDs knows whether both are done
@@ -110,14 +109,14 @@ func (q *MemoryQueue) add(e *queued) {
 	}
 	q.byID[e.id], q.waiting[e.work] = e, e
 	heap.Push(&q.byDue, e)
-	if len(q.byDue) > q.limit && mutant.Active != mutant.MemoryUnbounded {
+	if len(q.byDue) > q.limit {
 		q.collapse()
 	}
 }
 
 // merge has e do for other, too: it is done first when the first of both is due, and last when the last is.
 func (e *queued) merge(other *queued) {
-	if other.last.After(e.last) && mutant.Active != mutant.MemoryEarly {
+	if other.last.After(e.last) {
 		e.last = other.last
 	}
 	e.again = max(e.again, other.again)
@@ -175,9 +174,7 @@ func (q *MemoryQueue) collapse() {
 	}
 	heap.Init(&q.byDue)
 	q.collapsed += int64(waiting[most])
-	if mutant.Active != mutant.MemoryDrops {
-		q.add(all)
-	}
+	q.add(all)
 }
 
 // Claim is Queue.Claim. Its errors are those of ctx, and of a life that is none.
@@ -193,15 +190,12 @@ func (q *MemoryQueue) Claim(ctx context.Context, most int, life time.Duration) (
 	now, claim := time.Now(), rand.Text()
 	for len(items) < most && len(q.byDue) > 0 && !q.byDue[0].due.After(now) {
 		e := q.byDue[0]
-		if e.claim == "" && mutant.Active != mutant.MemoryClaimed {
+		if e.claim == "" {
 			delete(q.waiting, e.work) // a Put that comes now is of a later change
 		}
 		e.claim, e.due = claim, now.Add(life)
 		heap.Fix(&q.byDue, 0)
 		again := max(e.again, e.last.Sub(now)) // what has become due since it was merged is done with it
-		if mutant.Active == mutant.MemoryOverdue {
-			again = max(e.again, e.last.Sub(e.put))
-		}
 		items = append(items, Item{ID: e.id, Claim: claim, Key: e.key, Again: again, Reload: e.reload, Attempts: e.attempts, Age: now.Sub(e.put)})
 	}
 	return items, nil
@@ -231,7 +225,7 @@ func (q *MemoryQueue) each(ctx context.Context, items []Item, f func(*queued, It
 	defer q.lock()()
 	for _, item := range items {
 		e := q.byID[item.ID]
-		if e == nil || item.Claim != "" && item.Claim != e.claim && mutant.Active != mutant.MemoryStaleClaim {
+		if e == nil || item.Claim != "" && item.Claim != e.claim {
 			continue
 		}
 		f(e, item)

@@ -6,8 +6,6 @@ import (
 	"fmt"
 	"math"
 	"time"
-
-	"github.com/cacheaside/cacheaside/internal/mutant"
 )
 
 // Row is an item as it lies in the table of an SQLOutbox.
@@ -120,9 +118,6 @@ func (s statements) retry(ids []rowID) string {
 // retryFailed goes by the index of what is due, and by few at once, so that it waits for nobody for long, nor anybody for it.
 func (s statements) retryFailed(most int) string {
 	failed := " AND attempts > 0"
-	if mutant.Active == mutant.RetrySecond {
-		failed = ""
-	}
 	if s.dialect == SQLite {
 		return fmt.Sprintf("UPDATE %s SET due = %s WHERE id IN (SELECT id FROM %s WHERE due > %s%s ORDER BY due LIMIT %d)", s.table, s.now(), s.table, s.now(), failed, most)
 	}

@@ -6,8 +6,6 @@ import (
 	"strconv"
 	"strings"
 	"time"
-
-	"github.com/cacheaside/cacheaside/internal/mutant"
 )
 
 // statements are the texts of one table's statements. They hold values as digits, and as literals x'…' of hexadecimal ones, and nothing else that a caller has given: so nothing can be injected, no character set
@@ -23,15 +21,12 @@ func (s statements) now() string {
 	if s.dialect == SQLite {
 		return "CAST(ROUND((julianday('now') - 2440587.5) * 86400000) AS INTEGER) * 1000"
 	}
-	if mutant.Active == mutant.OutboxLocalTime {
-		return "TIMESTAMPDIFF(MICROSECOND, '1970-01-01 00:00:00', NOW(6))"
-	}
 	return "TIMESTAMPDIFF(MICROSECOND, '1970-01-01 00:00:00', UTC_TIMESTAMP(6))"
 }
 
 // hint names the index that a statement has to go by. Left to itself, the optimizer reads all rows where it is to change most of them: then it waits for rows whose transactions have not ended.
 func (s statements) hint(index string) string {
-	if s.dialect == SQLite || mutant.Active == mutant.OutboxScans {
+	if s.dialect == SQLite {
 		return ""
 	}
 	return " FORCE INDEX (" + index + ")"
@@ -80,10 +75,6 @@ func (s statements) around() (before, after []string) {
 	switch {
 	case s.dialect == SQLite:
 		return nil, nil
-	case mutant.Active == mutant.OutboxGaps:
-		return nil, []string{"COMMIT"}
-	case mutant.Active == mutant.OutboxHolds:
-		return []string{"SET TRANSACTION ISOLATION LEVEL READ COMMITTED", "START TRANSACTION"}, []string{"COMMIT"}
 	}
 	return []string{"SET TRANSACTION ISOLATION LEVEL READ COMMITTED"}, []string{"COMMIT"}
 }
@@ -94,18 +85,12 @@ const itemColumns = "id, claim, was_due, loader, version, text, all_keys, again,
 // claim claims what is due. In MySQL, where it says when the claims end as the insert id, it passes over rows that others have locked, and, as it goes by the index in its order, locks none but those that it
 // claims: nobody waits for it, nor it for anybody.
 func (s statements) claim(most int, claim int64, life time.Duration) string {
-	if mutant.Active == mutant.OutboxUnclaimed {
-		life = time.Microsecond
-	}
 	until := fmt.Sprintf("%s + %d", s.now(), micros(life))
 	due := fmt.Sprintf("SELECT id, due FROM %s%s WHERE due <= %s ORDER BY due LIMIT %d", s.table, s.hint("due"), s.now(), most)
 	if s.dialect == SQLite {
 		return fmt.Sprintf("UPDATE %s SET was_due = due, due = %s, claim = %d WHERE id IN (SELECT id FROM (%s)) RETURNING %s, %s - created", s.table, until, claim, due, itemColumns, s.now())
 	}
 	skip := " SKIP LOCKED"
-	if mutant.Active == mutant.OutboxWaits {
-		skip = ""
-	}
 	return fmt.Sprintf("UPDATE (%s FOR UPDATE%s) AS d STRAIGHT_JOIN %s AS o%s ON o.id = d.id SET o.was_due = d.due, o.due = LAST_INSERT_ID(%s), o.claim = %d",
 		due, skip, s.table, s.hint("PRIMARY"), until, claim)
 }
@@ -123,7 +108,7 @@ func (s statements) anyDue() string {
 // of finds items of one claim; 0 is for those that were not claimed, by whom they have put.
 func (s statements) of(ids []rowID, claim int64) string {
 	where := "id IN (" + hexList(ids) + ")"
-	if claim != 0 && mutant.Active != mutant.OutboxAnyClaim {
+	if claim != 0 {
 		where += fmt.Sprintf(" AND claim = %d", claim)
 	}
 	return where

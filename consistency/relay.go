@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/cacheaside/cacheaside"
-	"github.com/cacheaside/cacheaside/internal/mutant"
 )
 
 // Relay does what is in a Queue: it invalidates, or reloads, the key of each item, again and again until that has worked, however long it takes. Filters of the cache's loaders are told of the keys first, as by
@@ -88,7 +87,7 @@ const (
 // round claims a batch, does it and gives it back. It answers how long to pause then.
 func (s *shift) round(ctx context.Context) (pause time.Duration, err error) {
 	most := batch
-	if s.outage > 0 && mutant.Active != mutant.RelayNoProbe {
+	if s.outage > 0 {
 		most = 1
 	}
 	began := time.Now()
@@ -108,12 +107,6 @@ func (s *shift) round(ctx context.Context) (pause time.Duration, err error) {
 	}
 	s.lastDue = began
 	doing, cancel := context.WithDeadline(ctx, began.Add(s.options.ClaimFor*2/3))
-	if mutant.Active == mutant.RelayUnbounded {
-		doing, cancel = context.WithCancel(ctx)
-	}
-	if mutant.Active == mutant.RelayDoneFirst {
-		_ = s.queue.Done(ctx, items...)
-	}
 	point("relaying")
 	errs := s.do(doing, items)
 	cancel()

@@ -4,8 +4,6 @@ import (
 	"context"
 	"fmt"
 	"time"
-
-	"github.com/cacheaside/cacheaside/internal/mutant"
 )
 
 // alarm sounds once for all that fails at a time, and again only when all of that is over.
@@ -62,7 +60,7 @@ func (a *alarm) forget() {
 
 // alert tells that something has failed so often. It answers whether it did: nobody is told again of what the alarm sounds for.
 func (s *shift) alert(ctx context.Context, of *alarm, what string, attempts int, err error) bool {
-	if !of.failed(what) && mutant.Active != mutant.RelayAlertStorm {
+	if !of.failed(what) {
 		return false
 	}
 	s.nextLook = time.Time{}
@@ -89,7 +87,7 @@ func (s *shift) tell(a Alert) {
 }
 
 func (s *shift) over(of *alarm, what string) {
-	if mutant.Active != mutant.RelayAlertOnce && of.over(what) {
+	if of.over(what) {
 		s.options.Logger.Info("cacheaside: what a Relay could not do is done")
 	}
 }

@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/cacheaside/cacheaside"
-	"github.com/cacheaside/cacheaside/internal/mutant"
 )
 
 // do invalidates, or reloads, the keys of items, and answers for each why it is not done.
@@ -86,7 +85,7 @@ func (r *Relay) reload(ctx context.Context, keys []cacheaside.Key) map[cacheasid
 	cancel()
 	var stale []cacheaside.Key
 	for k, err := range left {
-		if !errors.Is(err, cacheaside.ErrRedis) && !errors.Is(err, cacheaside.ErrClosed) && ctx.Err() == nil && mutant.Active != mutant.RelayReloadOnly {
+		if !errors.Is(err, cacheaside.ErrRedis) && !errors.Is(err, cacheaside.ErrClosed) && ctx.Err() == nil {
 			stale = append(stale, k)
 		}
 	}

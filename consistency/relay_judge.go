@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/cacheaside/cacheaside"
-	"github.com/cacheaside/cacheaside/internal/mutant"
 )
 
 // shift is a Relay from the begin of Run to its end.
@@ -42,7 +41,7 @@ func (s *shift) judge(ctx context.Context, items []Item, errs []error) verdict {
 			s.counters.retried.Add(1)
 		}
 		switch err := errs[i]; {
-		case err == nil && item.Again > 0 && mutant.Active != mutant.RelayOnce:
+		case err == nil && item.Again > 0:
 			s.over(&s.failing, item.Key.String())
 			item.After, item.Again, item.Attempts = item.Again, 0, 0
 			v.again++
@@ -96,7 +95,7 @@ func (s *shift) judgeRedis(ctx context.Context, items []Item, errs []error) (tri
 // others may only have been quicker each time.
 func (s *shift) nothingDue() {
 	s.tryAll()
-	if seen := s.counters.seen.Load(); seen != nil && seen.at.Sub(s.lastDue) > s.options.ClaimFor && seen.Oldest < seen.at.Sub(s.lastDue) || mutant.Active == mutant.RelayForgets {
+	if seen := s.counters.seen.Load(); seen != nil && seen.at.Sub(s.lastDue) > s.options.ClaimFor && seen.Oldest < seen.at.Sub(s.lastDue) {
 		s.over(&s.service, redisOut)
 	}
 }
@@ -121,7 +120,7 @@ func (s *shift) failed(ctx context.Context, item Item, err error) Item {
 		s.counters.bad.Add(1)
 		s.alert(ctx, &s.bad, item.Key.String(), item.Attempts, err)
 		return item
-	case s.outage > 0 && mutant.Active != mutant.RelayEachWaits: // no longer than all others, but what comes meanwhile is the next to be tried: it may be only this one that fails
+	case s.outage > 0: // no longer than all others, but what comes meanwhile is the next to be tried: it may be only this one that fails
 		item.After = s.nextProbe
 	default:
 		item.After = delay(item.Attempts, longestDelay)
@@ -136,9 +135,7 @@ func (s *shift) failed(ctx context.Context, item Item, err error) Item {
 
 // giveBack tells the queue of a verdict; also if ctx has ended.
 func (s *shift) giveBack(ctx context.Context, v verdict, claimed time.Time) error {
-	if mutant.Active != mutant.RelayKeepsClaims {
-		ctx = context.WithoutCancel(ctx)
-	}
+	ctx = context.WithoutCancel(ctx)
 	ctx, cancel := context.WithTimeout(ctx, s.options.ClaimFor/3)
 	defer cancel()
 	var done, later error

@@ -5,8 +5,6 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
-
-	"github.com/cacheaside/cacheaside/internal/mutant"
 )
 
 const (
@@ -56,9 +54,6 @@ func newRemover(queue Queue) *remover {
 func (r *remover) add(items ...Item) {
 	r.mu.Lock()
 	room := max(0, removerHolds-len(r.items))
-	if mutant.Active == mutant.RemoverUnbounded {
-		room = len(items)
-	}
 	if r.closed {
 		room = 0
 	}

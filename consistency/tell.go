@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/cacheaside/cacheaside"
-	"github.com/cacheaside/cacheaside/internal/mutant"
 )
 
 var errSkipped = errors.New("not tried, for Redis could not be reached a moment ago")
@@ -53,9 +52,6 @@ func errorOf(k cacheaside.Key, err error) error {
 func (u *update) later(ctx context.Context, left []cacheaside.Key, cause error) error {
 	if u.rows != nil {
 		undone := setOf(left)
-		if mutant.Active == mutant.WriteRemovedFailed {
-			undone = nil
-		}
 		u.remover.add(slices.DeleteFunc(u.rows, func(i Item) bool { return undone[i.Key] })...)
 	} else if err := u.put(ctx, u.again(left, u.options.DoubleDelete)); err != nil {
 		return errors.Join(err, cause)
@@ -89,8 +85,6 @@ func (u *update) unknown(ctx context.Context, cause error) error {
 	u.unknowns.Add(1)
 	switch {
 	case u.hold == nil:
-	case mutant.Active == mutant.WriteReleased:
-		_ = u.hold.Release(ctx)
 	default:
 		u.hold.Abandon() // the rows may still change
 	}
@@ -98,12 +92,6 @@ func (u *update) unknown(ctx context.Context, cause error) error {
 	left, told := u.show(ctx, u.keys)
 	u.reached(told, len(left) == len(u.keys))
 	if u.rows != nil { // if it was committed, or will be, a Relay finds them
-		if mutant.Active == mutant.WriteRemovedEarly {
-			u.remover.add(u.rows...)
-		}
-		return err
-	}
-	if mutant.Active == mutant.WriteOnce {
 		return err
 	}
 	if failed := u.put(ctx, u.again(left, max(u.onceMore, u.options.DoubleDelete))); failed != nil {
@@ -165,9 +153,6 @@ func (c *core) items(level Level, keys []cacheaside.Key) []Item {
 	items := make([]Item, len(keys))
 	for i, k := range keys {
 		items[i] = Item{ID: newID(), Key: k, After: c.grace, Again: c.options.DoubleDelete}
-		if mutant.Active == mutant.WriteNotAgain {
-			items[i].Again = 0
-		}
 		if level == Async {
 			items[i].After, items[i].Reload = c.options.AsyncDelay, c.options.Reload
 		}
@@ -187,9 +172,6 @@ func (c *core) skips() bool {
 
 // forget has the memory of this process forget the keys, which an invalidation does also where it cannot reach Redis, and does not try to reach it.
 func (u *update) forget(ctx context.Context) {
-	if mutant.Active == mutant.WriteSkipsMemory {
-		return
-	}
 	ctx, cancel := context.WithCancel(ctx)
 	cancel()
 	_ = u.cache.InvalidateKeys(ctx, u.keys...)

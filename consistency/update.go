@@ -11,7 +11,6 @@ import (
 
 	"github.com/cacheaside/cacheaside"
 	"github.com/cacheaside/cacheaside/internal/conn"
-	"github.com/cacheaside/cacheaside/internal/mutant"
 )
 
 // Update runs write in a transaction, commits it, and invalidates keys, with those that Touch has added: those of all loaders that show what it changes, also of rows that it inserts (whose filters then know them, see
@@ -87,7 +86,7 @@ func (u *update) run(ctx context.Context, write func(context.Context, *sqlx.Tx) 
 
 // keep puts keys on hold, at the levels that do.
 func (u *update) keep(ctx context.Context, keys []cacheaside.Key) (err error) {
-	if u.level != Strict || len(keys) == 0 || mutant.Active == mutant.WriteNotHeld {
+	if u.level != Strict || len(keys) == 0 {
 		return nil
 	}
 	if u.hold == nil {
@@ -128,9 +127,6 @@ func (u *update) prepare(ctx context.Context, given int) (err error) {
 	if err := u.admit(ctx); err != nil {
 		return err
 	}
-	if mutant.Active == mutant.WriteUntouched {
-		u.keys = u.keys[:given]
-	}
 	point("admitted")
 	if err := u.intend(ctx); err != nil {
 		return err
@@ -140,7 +136,7 @@ func (u *update) prepare(ctx context.Context, given int) (err error) {
 		return err
 	}
 	point("kept")
-	if u.hold != nil && mutant.Active != mutant.WriteUnchecked {
+	if u.hold != nil {
 		if err := u.hold.Check(ctx); err != nil {
 			u.holdsLost.Add(1)
 			return err
@@ -153,8 +149,6 @@ func (u *update) prepare(ctx context.Context, given int) (err error) {
 // admit has the filters know of the keys before anybody can ask for their rows. At the level Async a Relay does that, after the commit.
 func (u *update) admit(ctx context.Context) (err error) {
 	switch {
-	case mutant.Active == mutant.WriteAdmitsLate:
-		u.admitted = func(ctx context.Context) error { _, err := u.show(ctx, u.keys); return err }
 	case u.level == Strict:
 		u.admitted, err = u.cache.AdmitHeld(ctx, u.keys...)
 	case u.level != Async:
@@ -168,14 +162,8 @@ func (u *update) intend(ctx context.Context) error {
 	if u.level == Inline || u.outbox == nil || len(u.keys) == 0 {
 		return nil
 	}
-	if mutant.Active == mutant.WriteRowLate && !u.over {
-		return nil
-	}
 	rows := u.items(u.level, u.keys)
 	tx := Execer(u.tx)
-	if mutant.Active == mutant.WriteRowOutside || mutant.Active == mutant.WriteRowLate {
-		tx = u.db
-	}
 	var err error
 	if o, ok := u.outbox.(*SQLOutbox); ok {
 		err = o.putIn(ctx, tx, rows, false)
@@ -201,7 +189,7 @@ func (u *update) rollBack(ctx context.Context, cause error) error {
 	defer cancel()
 	switch {
 	case u.tx == nil:
-	case errors.Is(err, sql.ErrTxDone) && mutant.Active != mutant.WriteEnded: // write has ended it
+	case errors.Is(err, sql.ErrTxDone): // write has ended it
 		return u.unknown(ctx, errors.Join(cause, err))
 	case err != nil:
 		cause = errors.Join(cause, fmt.Errorf("consistency: roll back: %w", err))
@@ -209,7 +197,7 @@ func (u *update) rollBack(ctx context.Context, cause error) error {
 	default:
 		u.rolledBack.Add(1)
 	}
-	if u.hold != nil && (cause != nil || mutant.Active != mutant.WriteHeldByPanic) {
+	if u.hold != nil {
 		_ = u.hold.Release(ctx) // what is left ends by itself, and is counted (cacheaside.Stats.HoldsLeft)
 		point("released")
 	}
@@ -220,22 +208,12 @@ func (u *update) rollBack(ctx context.Context, cause error) error {
 func (u *update) commit(ctx context.Context) error {
 	u.over = true
 	err := u.tx.Commit()
-	if mutant.Active == mutant.WriteRemovedFirst && u.rows != nil {
-		_ = u.outbox.Done(context.WithoutCancel(ctx), u.rows...)
-	}
 	point("committed")
-	if mutant.Active == mutant.WriteRowLate {
-		_ = u.intend(context.WithoutCancel(ctx))
-	}
-	if mutant.Active != mutant.WriteEndsWithCtx {
-		ctx = context.WithoutCancel(ctx)
-	}
+	ctx = context.WithoutCancel(ctx)
 	ctx, cancel := conn.WithTimeout(ctx, within)
 	defer cancel()
 	switch {
 	case err == nil:
-	case mutant.Active == mutant.WriteFailedCommit:
-		return err
 	default:
 		return u.unknown(ctx, err)
 	}

@@ -7,8 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"strings"
-
-	"github.com/cacheaside/cacheaside/internal/mutant"
 )
 
 // Guard protects rows of a table of MySQL, MariaDB or SQLite from writes of those who held a lock before: each row remembers the greatest Lease.Token that it has been shown, and refuses a smaller
@@ -74,7 +72,7 @@ func isIdentifier(s string) bool {
 		switch {
 		case 'a' <= c && c <= 'z', 'A' <= c && c <= 'Z', '0' <= c && c <= '9', c == '_':
 		default:
-			return mutant.Active == mutant.GuardIdentifier
+			return false
 		}
 	}
 	return s != "" && len(s) <= 64
@@ -86,7 +84,7 @@ func badIdentifier(field, s string) error {
 
 // checkToken refuses what is no token: 0 would pass wherever none has been seen yet.
 func checkToken(token int64) error {
-	if token < 1 && mutant.Active != mutant.ZeroToken {
+	if token < 1 {
 		return errors.New("lock: there is no token (Options.NoToken?), so nothing can be guarded by it")
 	}
 	return nil
@@ -95,9 +93,6 @@ func checkToken(token int64) error {
 func (g Guard) show(ctx context.Context, tx *sql.Tx, key any, token int64) error {
 	not := " AND COALESCE(`" + g.Fence + "`, 0) <= ?"
 	args := []any{token, key, token}
-	if mutant.Active == mutant.GuardBlind {
-		not, args = "", args[:2]
-	}
 	done, err := tx.ExecContext(ctx, "UPDATE "+g.table()+" SET `"+g.Fence+"` = ? WHERE `"+g.Key+"` = ?"+not, args...)
 	if err != nil {
 		return err
@@ -110,8 +105,6 @@ func (g Guard) show(ctx context.Context, tx *sql.Tx, key any, token int64) error
 		return errors.New("Guard.Key is of several rows")
 	case n == 1:
 		return nil
-	case mutant.Active == mutant.GuardCount:
-		return ErrStale
 	}
 	return g.look(ctx, tx, key, token)
 }
@@ -120,9 +113,6 @@ func (g Guard) show(ctx context.Context, tx *sql.Tx, key any, token int64) error
 // That must not be read from a snapshot from before a newer one came: in MySQL a comment with a "!" is none, and SQLite, which has no FOR UPDATE, has the one writer's lock since the UPDATE.
 func (g Guard) look(ctx context.Context, tx *sql.Tx, key any, token int64) error {
 	locking := " /*! FOR UPDATE */"
-	if mutant.Active == mutant.GuardSnapshot {
-		locking = ""
-	}
 	var seen int64
 	err := tx.QueryRowContext(ctx, "SELECT COALESCE(`"+g.Fence+"`, 0) FROM "+g.table()+" WHERE `"+g.Key+"` = ?"+locking, key).Scan(&seen)
 	switch {

@@ -11,7 +11,6 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/cacheaside/cacheaside/internal/conn"
-	"github.com/cacheaside/cacheaside/internal/mutant"
 )
 
 // SetFenced sets a key of Redis to value, unless a newer holder of the lock has been there: then the error is ErrStale, and nothing is changed. ttl is how long the value lives, at least a millisecond; 0: without end. It is
@@ -70,21 +69,17 @@ end
 
 var (
 	// ARGV: token, value, life in ms.
-	setFencedScript = conn.NewScript(fenceHead+`
+	setFencedScript = conn.NewScript(fenceHead + `
 remember(tonumber(ARGV[3]))
 set(KEYS[1], ARGV[2], tonumber(ARGV[3]))
-return {1, ''}`,
-		conn.Mutation{Name: mutant.SetBlind, Old: "if #seen > #token or #seen == #token and seen > token then return {0, false} end", New: ""},
-		conn.Mutation{Name: mutant.FenceExpires, Old: "life = life + 86400000", New: ""},
-		conn.Mutation{Name: mutant.FenceAsNumber, Old: "#seen > #token or #seen == #token and seen > token", New: "tonumber(seen) > tonumber(token)"})
+return {1, ''}`)
 
 	// ARGV: token. The life of a value that is not there, or no longer, must not be taken for one without end.
-	getFencedScript = conn.NewScript(fenceHead+`
+	getFencedScript = conn.NewScript(fenceHead + `
 local life = redis.call('PTTL', KEYS[1])
 if life == -2 or life == 0 then life = 1 end
 remember(life)
-return {1, redis.call('GET', KEYS[1])}`,
-		conn.Mutation{Name: mutant.GetUnshown, Old: "\nremember(life)", New: ""})
+return {1, redis.call('GET', KEYS[1])}`)
 )
 
 // fenced runs one of the scripts.

@@ -10,7 +10,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/cacheaside/cacheaside/internal/mutant"
 	"github.com/cacheaside/cacheaside/lock/driver"
 )
 
@@ -72,16 +71,13 @@ func (h *hold) life() context.Context {
 func (h *hold) begin(g driver.Grant) error {
 	h.mu.Lock()
 	h.lock, h.token, h.ttl = g.Lock, g.Token, g.TTL
-	if mutant.Active == mutant.LockFromReply {
-		g.Sent = time.Now()
-	}
 	h.until = g.Sent.Add(g.TTL - drift(g.TTL))
 	left := time.Until(h.until)
 	over := h.over // the driver may know already that it is lost
 	if over == nil && left > 0 {
 		if h.options.MaxHold > 0 {
 			h.last = g.Sent.Add(h.options.MaxHold)
-			if left > time.Until(h.last) && mutant.Active != mutant.LockHeldLong { // of a service with longer lives
+			if left > time.Until(h.last) { // of a service with longer lives
 				h.until, h.maxHold, left = h.last, true, time.Until(h.last)
 			}
 		}
@@ -129,10 +125,6 @@ func (h *hold) overdue() {
 		h.mu.Unlock()
 		return
 	}
-	if mutant.Active == mutant.LockUntold {
-		h.mu.Unlock()
-		return
-	}
 	maxHold := h.maxHold
 	h.mu.Unlock()
 	if maxHold {
@@ -157,7 +149,7 @@ func (h *hold) lose(why error) {
 		return
 	}
 	h.l.drop(h)
-	if mutant.Active != mutant.LockKeptWhenLost && h.l.enter() {
+	if h.l.enter() {
 		go h.releaseLost()
 	}
 }
@@ -208,7 +200,7 @@ func (h *hold) renew() {
 		h.mu.Unlock()
 		return
 	}
-	if !h.lives() && mutant.Active != mutant.LockImmortal {
+	if !h.lives() {
 		h.asleep = true
 		h.mu.Unlock()
 		return
@@ -243,7 +235,7 @@ func (h *hold) extend(ctx context.Context) error {
 	err := h.extendHeld(ctx)
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.over != nil && mutant.Active != mutant.ExtendUntold {
+	if h.over != nil {
 		return h.over
 	}
 	return err
@@ -272,18 +264,9 @@ func (h *hold) extendHeld(ctx context.Context) error {
 	if ttl <= drift(ttl) {
 		return errMaxHold
 	}
-	if mutant.Active == mutant.LockNewDeadline {
-		until = began.Add(ttl - drift(ttl))
-		h.mu.Lock()
-		h.until = until
-		h.mu.Unlock()
-	}
 	ctx, cancel := context.WithTimeout(ctx, min(time.Until(until), h.timeout))
 	defer cancel()
 	err := h.lock.Extend(ctx, ttl)
-	if mutant.Active == mutant.LockExtendedLate {
-		began = time.Now()
-	}
 	if errors.Is(err, ErrLost) {
 		h.lose(err)
 	}
@@ -344,13 +327,8 @@ func (h *hold) release() error {
 		return nil
 	}
 	end := time.Now().Add(2 * h.timeout) // what is under way may take half of it
-	if mutant.Active != mutant.LockReleaseRaces {
-		h.io <- struct{}{}
-		defer func() { <-h.io }()
-	}
-	if mutant.Active == mutant.ReleaseWaits {
-		end = time.Now().Add(2 * h.timeout)
-	}
+	h.io <- struct{}{}
+	defer func() { <-h.io }()
 	began := time.Now()
 	err := h.releaseOnce(h.timeout)
 	if left := time.Until(end); err != nil && !errors.Is(err, ErrLost) && time.Since(began) < h.timeout/2 && left > 0 {

@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"slices"
-
-	"github.com/cacheaside/cacheaside/internal/mutant"
 )
 
 // queue is those of this process who want one lock. One of them contends for it with other processes: so a lock that is wanted by many here is not asked for by many there.
@@ -46,7 +44,7 @@ func (l *Locker) queueOnce(ctx, caller context.Context, r request) (*Lease, erro
 	}
 	if w == nil { // who does not wait passes by those who do
 		lease, err := l.contend(ctx, caller, r)
-		if r.owner != nil && errors.Is(err, ErrHeld) && mutant.Active != mutant.OwnerRefused { // perhaps his owner has it since
+		if r.owner != nil && errors.Is(err, ErrHeld) { // perhaps his owner has it since
 			if _, own, _ := l.line(caller, r, stop); own != nil {
 				return own, nil
 			}
@@ -97,7 +95,7 @@ func (l *Locker) line(caller context.Context, r request, stop context.CancelCaus
 		l.names[r.key] = q
 	}
 	w := &waiter{owner: r.owner, stop: stop}
-	if q.held == nil && q.turn == nil && len(q.waiting) == 0 && mutant.Active != mutant.LockAllContend {
+	if q.held == nil && q.turn == nil && len(q.waiting) == 0 {
 		q.turn = w
 		return w, nil, nil
 	}
@@ -109,7 +107,7 @@ func (l *Locker) line(caller context.Context, r request, stop context.CancelCaus
 
 // next gives the turn to the first in line, if nobody here has it or the lock. With l.mu held.
 func (l *Locker) next(key string, q *queue) {
-	if (q.held != nil || q.turn != nil) && (mutant.Active != mutant.LockAllContend || len(q.waiting) == 0) {
+	if q.held != nil || q.turn != nil {
 		return
 	}
 	if len(q.waiting) == 0 {
@@ -129,7 +127,7 @@ func (l *Locker) got(h *hold, caller context.Context) (lease *Lease, older *hold
 		return nil, nil
 	}
 	q := l.names[h.key]
-	if q != nil && q.held != nil && mutant.Active != mutant.GrantedTwice {
+	if q != nil && q.held != nil {
 		if older = q.held; h.token > 0 && h.token < older.token {
 			return nil, h
 		}
@@ -150,7 +148,7 @@ func (l *Locker) got(h *hold, caller context.Context) (lease *Lease, older *hold
 
 // share lets those who wait have what their owner has.
 func (q *queue) share(h *hold) {
-	if w := q.turn; w != nil && w.owner == h.owner && mutant.Active != mutant.OwnerAlone { // he asks the service, or is h's own and is ready
+	if w := q.turn; w != nil && w.owner == h.owner { // he asks the service, or is h's own and is ready
 		w.stop(errOwn)
 	}
 	q.waiting = slices.DeleteFunc(q.waiting, func(w *waiter) bool {
@@ -165,7 +163,7 @@ func (q *queue) share(h *hold) {
 func (l *Locker) pass(key string, w *waiter) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if q := l.names[key]; q != nil && q.turn == w && mutant.Active != mutant.LockTurnKept {
+	if q := l.names[key]; q != nil && q.turn == w {
 		q.turn = nil
 		l.next(key, q)
 	}

@@ -13,7 +13,6 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/cacheaside/cacheaside/internal/conn"
-	"github.com/cacheaside/cacheaside/internal/mutant"
 	"github.com/cacheaside/cacheaside/internal/redislock"
 	"github.com/cacheaside/cacheaside/lock/driver"
 )
@@ -83,9 +82,6 @@ func (d *redisDriver) acquire(ctx context.Context, a *asking, wait bool) (driver
 			heard = d.wakes.watch(a.key)
 		}
 		// The message can be lost, and who has died sends none.
-		if mutant.Active == mutant.LockNoTimer {
-			left = time.Hour
-		}
 		expiry := time.NewTimer(left + mrand.N(min(left/10, 50*time.Millisecond)+2*time.Millisecond))
 		select {
 		case <-heard.c:
@@ -123,9 +119,7 @@ func (a *asking) ask(ctx context.Context, mark bool) (g driver.Grant, left time.
 		sent := time.Now()
 		args := append(make([]any, 0, 4+len(a.unknown)), id, a.ttl.Milliseconds(), bound, mark)
 		for _, u := range a.unknown {
-			if mutant.Active != mutant.LockNotAdopted {
-				args = append(args, u)
-			}
+			args = append(args, u)
 		}
 		var reply answer
 		reply, err = a.d.ask(ctx, acquireScript, true, a.key, a.timeout, args...)
@@ -179,13 +173,13 @@ func (k *redisLock) Extend(ctx context.Context, ttl time.Duration) error {
 // Release may be called again: if it has asked before, that the lock is not there is no loss, for it was released by that. So the client must not ask twice by itself.
 func (k *redisLock) Release(ctx context.Context) error {
 	token := strconv.FormatInt(k.token, 10)
-	was, err := k.d.yes(ctx, releaseScript, mutant.Active != mutant.ReleaseRetried, k.key, 0, "L1 "+k.id+" "+token+" ", "L1 - "+token+" 0 0", k.keep.Milliseconds())
+	was, err := k.d.yes(ctx, releaseScript, true, k.key, 0, "L1 "+k.id+" "+token+" ", "L1 - "+token+" 0 0", k.keep.Milliseconds())
 	if err != nil {
 		k.asked = k.asked || !conn.IsReply(err)
 		return err
 	}
 	k.settle()
-	if !was && (!k.asked || mutant.Active == mutant.ReleaseRetried) {
+	if !was && !k.asked {
 		return driver.ErrLost
 	}
 	return nil
@@ -193,7 +187,7 @@ func (k *redisLock) Release(ctx context.Context) error {
 
 // settle sees to it, in the background, that requests that may yet be carried out leave nothing behind: they are released, until the server's clock has passed their bound, after which it refuses them.
 func (a *asking) settle() {
-	if len(a.unknown) == 0 || mutant.Active == mutant.LockUnsettled {
+	if len(a.unknown) == 0 {
 		return
 	}
 	ids := make([]any, len(a.unknown))

@@ -9,7 +9,6 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/cacheaside/cacheaside/internal/conn"
-	"github.com/cacheaside/cacheaside/internal/mutant"
 	"github.com/cacheaside/cacheaside/internal/redislock"
 )
 
@@ -36,7 +35,7 @@ const read = redislock.Read
 
 var (
 	// ARGV: id, life in ms, not to be carried out after (µs), whether to be told of the release, ids that may have got it before.
-	acquireScript = conn.NewScript(read+`
+	acquireScript = conn.NewScript(read + `
 if now > tonumber(ARGV[3]) then return {3, 0, now} end
 local life = tonumber(ARGV[2])
 local token = now
@@ -56,19 +55,14 @@ if value then
   token = math.max(last + 1, now)
 end
 redis.call('SET', KEYS[1], string.format('L1 %s %.0f %.0f 0', ARGV[1], token, now / 1000 + life), 'PX', math.max(life, 60000 + math.ceil((token - now) / 1000)))
-return {1, token, now}`,
-		conn.Mutation{Name: mutant.LockUnbounded, Old: "now > tonumber(ARGV[3])", New: "false"},
-		conn.Mutation{Name: mutant.LockTokenCounts, Old: "local token = now\n", New: "local token = 1\n"},
-		conn.Mutation{Name: mutant.LockTokenTime, Old: "math.max(last + 1, now)", New: "now"},
-		conn.Mutation{Name: mutant.LockTokenDigits, Old: "'L1 %s %.0f %.0f 0', ARGV[1], token,", New: "'L1 %s %.0f %.0f 0', ARGV[1], tonumber(tostring(token)),"})
+return {1, token, now}`)
 
 	// ARGV: id, life in ms.
-	extendScript = conn.NewScript(read+`
+	extendScript = conn.NewScript(read + `
 if holder ~= ARGV[1] or till * 1000 <= now then return 0 end
 local life = tonumber(ARGV[2])
 redis.call('SET', KEYS[1], string.format('L1 %s %s %.0f %s', holder, last, now / 1000 + life, waited), 'PX', math.max(life, 60000 + math.ceil(math.max(last - now, 0) / 1000)))
-return 1`,
-		conn.Mutation{Name: mutant.LockAnew, Old: "if holder ~= ARGV[1] or till * 1000 <= now then return 0 end", New: "holder = ARGV[1]"})
+return 1`)
 
 	// ARGV: how the value begins, up to the token; what it is to be, and for how long.
 	releaseScript = conn.NewScript(`
@@ -76,9 +70,7 @@ local value = redis.call('GET', KEYS[1])
 if not value or string.sub(value, 1, #ARGV[1]) ~= ARGV[1] then return 0 end
 redis.call('SET', KEYS[1], ARGV[2], 'PX', ARGV[3])
 if string.sub(value, -1) == '1' then redis.call('PUBLISH', KEYS[1], '') end
-return 1`,
-		conn.Mutation{Name: mutant.LockOthers, Old: "if not value or string.sub(value, 1, #ARGV[1]) ~= ARGV[1] then return 0 end", New: "if not value then return 0 end"},
-		conn.Mutation{Name: mutant.LockSilent, Old: "string.sub(value, -1) == '1'", New: "false"})
+return 1`)
 
 	// ARGV: ids, one of which may have it.
 	settleScript = conn.NewScript(read + `

@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/cacheaside/cacheaside/internal/conn"
-	"github.com/cacheaside/cacheaside/internal/mutant"
 )
 
 // contest is one Acquire. It asks in rounds, each with an id of its own: a node carries out the request of a round once at most.
@@ -65,7 +64,7 @@ func (r *round) vote(ctx context.Context, i int) (bool, error) {
 	ctx, cancel := context.WithTimeout(ctx, r.timeout)
 	defer cancel()
 	b.asked.Store(true)
-	if ctx.Err() != nil && mutant.Active != mutant.RedlockLateVote { // the round is over, and may have been settled, which looks at asked after the end of ctx
+	if ctx.Err() != nil { // the round is over, and may have been settled, which looks at asked after the end of ctx
 		b.asked.Store(false)
 		return false, context.Cause(ctx)
 	}
@@ -94,7 +93,7 @@ func (r *round) ask(ctx context.Context, i int) (answer, error) {
 		if err != nil || ctx.Err() != nil {
 			return answer{}, errors.Join(err, ctx.Err())
 		}
-		if !r.ballots[i].bound.CompareAndSwap(last, bound) && mutant.Active != mutant.RedlockAsksAgain { // settleAt has seen to the one before
+		if !r.ballots[i].bound.CompareAndSwap(last, bound) { // settleAt has seen to the one before
 			return answer{}, errJumps
 		}
 		last = bound
@@ -140,7 +139,7 @@ func (b *ballot) nothing() bool {
 // unsent tells whether there was no connection to send a request by.
 func unsent(err error) bool {
 	op, ok := errors.AsType[*net.OpError](err)
-	return ok && op.Op == "dial" && mutant.Active != mutant.RedlockNagsDead
+	return ok && op.Op == "dial"
 }
 
 // run asks for the lock, and then has the nodes store its token. It may leave votes: see settle.
@@ -154,7 +153,7 @@ func (r *round) run(ctx context.Context) (int64, error) {
 	}
 	left := time.Until(r.sent.Add(r.ttl))
 	ok, err := r.d.mutex(max(left, time.Millisecond), nil, store).ExtendContext(ctx)
-	if !ok && mutant.Active != mutant.RedlockTokenAnyhow {
+	if !ok {
 		return 0, fmt.Errorf("the token: %w", err)
 	}
 	return token, nil

@@ -2,7 +2,6 @@ package lock
 
 import (
 	"github.com/cacheaside/cacheaside/internal/conn"
-	"github.com/cacheaside/cacheaside/internal/mutant"
 )
 
 // On each node a lock is a string, the id of its round, with the life of the lock; and beside it another, the last fencing token that was stored there, which lives until a minute after it is in
@@ -27,7 +26,7 @@ const (
 
 var (
 	// ARGV: id, life in ms, not to be carried out after (µs), ids of rounds before of the same contender, which he has given up.
-	redlockAcquire = conn.NewScript(redlockHead+`
+	redlockAcquire = conn.NewScript(redlockHead + `
 if now > tonumber(ARGV[3]) then return {3, 0, now, ''} end
 if holder == ARGV[1] then return {4, 0, now, ''} end
 local free = not holder
@@ -40,18 +39,16 @@ end
 local last = token()
 if not last then return redis.error_reply('ERR the key of the token holds something else') end
 redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])
-return {1, last, now, ''}`,
-		conn.Mutation{Name: mutant.RedlockLateSet, Old: "if now > tonumber(ARGV[3]) then", New: "if false then"})
+return {1, last, now, ''}`)
 
 	// ARGV: id, token. It is stored only where the lock is held, so that of two tokens on one node the later lock's is the greater.
-	redlockToken = conn.NewScript(redlockHead+`
+	redlockToken = conn.NewScript(redlockHead + `
 if holder ~= ARGV[1] then return {6, 0, now, ''} end
 local last = token()
 if not last or last >= tonumber(ARGV[2]) then return {5, 0, now, ''} end
 local ms = math.ceil(ARGV[2] / 1000) + 60000 - math.floor(now / 1000)
 redis.call('SET', KEYS[2], ARGV[2], 'PX', string.format('%.0f', math.max(ms, 60000)))
-return {1, 0, now, ''}`,
-		conn.Mutation{Name: mutant.RedlockTokenLess, Old: "last >= tonumber(ARGV[2])", New: "false"})
+return {1, 0, now, ''}`)
 
 	// ARGV: id, life in ms.
 	redlockExtend = conn.NewScript(redlockHead + `

@@ -3,8 +3,6 @@ package lock
 import (
 	"context"
 	"time"
-
-	"github.com/cacheaside/cacheaside/internal/mutant"
 )
 
 // free ends the lock at one node. It answers true if the node had it.
@@ -17,11 +15,8 @@ func (r *round) free(ctx context.Context, i int) (answer, bool, error) {
 		return reply, false, err
 	}
 	b.freeing.Add(-1)
-	if mutant.Active == mutant.RedlockFreedEarly {
-		had = b.now() && b.yes()
-	}
 	// If it is gone, and there was a request to free it whose reply is lost, that was it.
-	if reply.status == isGranted || doubt && had && mutant.Active != mutant.RedlockNoDoubt {
+	if reply.status == isGranted || doubt && had {
 		b.freed.Store(true)
 	}
 	return reply, b.freed.Load(), nil
@@ -29,14 +24,11 @@ func (r *round) free(ctx context.Context, i int) (answer, bool, error) {
 
 // finish has no request be sent after that with this bound. It answers false if there was one.
 func (b *ballot) finish(bound int64) bool {
-	return b.bound.CompareAndSwap(bound, finished) || mutant.Active == mutant.RedlockAsksAgain
+	return b.bound.CompareAndSwap(bound, finished)
 }
 
 // settle sees to it, in the background, that nothing is left of a round that has not got the lock, or has released it: not by requests that may yet be carried out, either.
 func (r *round) settle() {
-	if mutant.Active == mutant.RedlockNoSettle {
-		return
-	}
 	for i := range r.ballots {
 		b := &r.ballots[i]
 		if !b.nothing() && b.settling.CompareAndSwap(false, true) {

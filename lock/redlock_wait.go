@@ -6,8 +6,6 @@ import (
 	"reflect"
 	"slices"
 	"time"
-
-	"github.com/cacheaside/cacheaside/internal/mutant"
 )
 
 // redlockWait is how who waits hears of a release: from each node.
@@ -45,7 +43,7 @@ func (w *redlockWait) wait(ctx context.Context, r *round, took time.Duration) er
 		default:
 			free[i] = true
 		}
-		if n := len(slices.DeleteFunc(slices.Clone(free), func(f bool) bool { return !f })); n >= w.d.quorum || mutant.Active == mutant.RedlockWakesAll {
+		if n := len(slices.DeleteFunc(slices.Clone(free), func(f bool) bool { return !f })); n >= w.d.quorum {
 			return pause(ctx, rand.N(min(max(took, time.Millisecond), 10*time.Millisecond))) // others were told, too
 		}
 	}

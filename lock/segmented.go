@@ -8,8 +8,6 @@ import (
 	"slices"
 	"strconv"
 	"sync/atomic"
-
-	"github.com/cacheaside/cacheaside/internal/mutant"
 )
 
 // ErrAllSeen is the error of Segment.Next when the caller has had every segment.
@@ -86,9 +84,7 @@ func (s *Segmented) Acquire(ctx context.Context, name string, home int, options 
 // ctx is as that of Acquire; not the Context of this Lease, which has ended then. Who would know how the release went calls Release before. An owner who has another segment of this name still does not wait: the error
 // is ErrHeld.
 func (g *Segment) Next(ctx context.Context) (*Segment, error) {
-	if mutant.Active != mutant.SegmentKept {
-		g.Release() //nolint:errcheck // nothing was changed under it
-	}
+	g.Release() //nolint:errcheck // nothing was changed under it
 	if !slices.Contains(g.search.seen, false) {
 		return nil, ErrAllSeen
 	}
@@ -114,7 +110,7 @@ func (s *Segmented) find(ctx context.Context, f search) (*Segment, error) {
 		if f.seen[i] {
 			continue
 		}
-		if best < 0 || lines[i] < lines[best] && mutant.Active != mutant.SegmentCrowded {
+		if best < 0 || lines[i] < lines[best] {
 			best = i
 		}
 		if lines[i] > 0 { // it is taken, or about to be
@@ -124,7 +120,7 @@ func (s *Segmented) find(ctx context.Context, f search) (*Segment, error) {
 			return g, err
 		}
 	}
-	if owned >= 0 && mutant.Active != mutant.SegmentDeadlock {
+	if owned >= 0 {
 		return nil, failed("acquire", s.l.options.Prefix+f.name, ErrHeld)
 	}
 	return s.lock(ctx, f, best, s.l.Acquire)
@@ -154,7 +150,7 @@ func (s *Segmented) lines(f search, o *owner) (lines []int, owned int) {
 			continue
 		}
 		lines[i] = q.length()
-		if o != nil && q.ownedBy(o) && (owned < 0 || f.seen[owned]) && mutant.Active != mutant.SegmentTwice {
+		if o != nil && q.ownedBy(o) && (owned < 0 || f.seen[owned]) {
 			owned = i
 		}
 	}
@@ -163,7 +159,7 @@ func (s *Segmented) lines(f search, o *owner) (lines []int, owned int) {
 
 // ownedBy tells whether o has the lock, and is not releasing it already.
 func (q *queue) ownedBy(o *owner) bool {
-	return q.held != nil && q.held.owner == o && (q.held.kept() || mutant.Active == mutant.SegmentSpin)
+	return q.held != nil && q.held.owner == o && q.held.kept()
 }
 
 // length is how many of this process have the lock, contend for it, or wait for their turn.

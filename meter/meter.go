@@ -12,7 +12,6 @@ import (
 
 	"github.com/cacheaside/cacheaside"
 	"github.com/cacheaside/cacheaside/internal/measure"
-	"github.com/cacheaside/cacheaside/internal/mutant"
 )
 
 // Meter measures the writes of one process. Its methods are safe for concurrent use.
@@ -123,7 +122,7 @@ func (m sampler) Add(w measure.Written) {
 	switch {
 	case w.Key == nil:
 		m.stats.Unreadable++
-	case m.inFlight >= m.options.MaxSamples && mutant.Active != mutant.MeterUnbounded:
+	case m.inFlight >= m.options.MaxSamples:
 		m.stats.Dropped++
 	default:
 		m.inFlight++

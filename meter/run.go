@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/cacheaside/cacheaside/internal/measure"
-	"github.com/cacheaside/cacheaside/internal/mutant"
 )
 
 // look is that at one write, some time after it.
@@ -63,7 +62,7 @@ func (m *Meter) due(now time.Time) (looks []*look) {
 				break
 			}
 			n++
-			if late > tolerance(after) && mutant.Active != mutant.MeterLate {
+			if late > tolerance(after) {
 				m.looks[i].Undecided++
 				m.looks[i].Late++
 			} else {
@@ -154,7 +153,7 @@ func (m *Meter) count(looks []*look, listeners int, answers []string, err error)
 	}
 	m.stats.Asked += int64(max(listeners, len(answers)))
 	m.stats.Answered += int64(len(read))
-	silent := len(read) < max(listeners, len(answers)) && mutant.Active != mutant.MeterSilence
+	silent := len(read) < max(listeners, len(answers))
 	for i, l := range looks {
 		to := &m.looks[l.which]
 		to.Redis.add(l.redis)

@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/cacheaside/cacheaside/canal"
-	"github.com/cacheaside/cacheaside/internal/mutant"
 )
 
 // Canal reads a flat message of alibaba/canal (canal.mq.flatMessage=true). See the package's documentation for what must be set there.
@@ -102,7 +101,7 @@ func flatRows(m members, kind string, at place) ([]canal.Change, error) {
 			c := at.change(canal.Update)
 			c.Before, c.After = nothing(), s.row(r)
 			// Versions that leave out a row's old if it is empty give less of them than rows, each of which may then be another row's: https://github.com/alibaba/canal/pull/5021
-			if len(old) == len(data) || mutant.Active == mutant.EnvelopeMisaligned && i < len(old) {
+			if len(old) == len(data) {
 				o, err := readRow(old[i], value)
 				if err != nil {
 					return at.unread(fmt.Sprintf("old[%d]", i), err)

@@ -7,7 +7,6 @@ import (
 
 	"github.com/cacheaside/cacheaside/canal"
 	"github.com/cacheaside/cacheaside/canal/internal/ddl"
-	"github.com/cacheaside/cacheaside/internal/mutant"
 )
 
 var errStatement = errors.New("a statement of which nothing tells which rows it has changed")
@@ -47,13 +46,8 @@ func (p place) statement(sql string, own ...canal.Change) []canal.Change {
 		told[what{c.Schema, c.Table, c.Kind}] = true
 		changes = append(changes, c)
 	}
-	if mutant.Active != mutant.EnvelopeRename {
-		for _, c := range p.read(sql) {
-			add(c)
-		}
-	}
-	if len(changes) > 0 && mutant.Active == mutant.EnvelopeOwn {
-		own = nil
+	for _, c := range p.read(sql) {
+		add(c)
 	}
 	for _, c := range own {
 		add(c)
@@ -61,7 +55,7 @@ func (p place) statement(sql string, own ...canal.Change) []canal.Change {
 	for _, c := range slices.Clone(changes) { // with lower_case_table_names=1 or 2 the rows come with names in small letters, and statements as they were written
 		small := c
 		small.Schema, small.Table = strings.ToLower(c.Schema), strings.ToLower(c.Table)
-		if small.Schema == c.Schema && small.Table == c.Table || mutant.Active == mutant.EnvelopeCase {
+		if small.Schema == c.Schema && small.Table == c.Table {
 			continue
 		}
 		if c.Kind == canal.Truncate {
@@ -75,7 +69,7 @@ func (p place) statement(sql string, own ...canal.Change) []canal.Change {
 // read tells what a statement does. The schema that its message names is that of one of its tables, and only that of its session if the statement names none itself: else its tables without a schema may be of any.
 func (p place) read(sql string) []canal.Change {
 	effect := ddl.Read(sql, "")
-	if p.schema != "" && !effect.Unknown && (mutant.Active == mutant.EnvelopeSession || !slices.ContainsFunc(effect.Changes, func(c canal.Change) bool { return c.Schema != "" })) {
+	if p.schema != "" && !effect.Unknown && !slices.ContainsFunc(effect.Changes, func(c canal.Change) bool { return c.Schema != "" }) {
 		effect = ddl.Read(sql, p.schema)
 	}
 	for i := range effect.Changes {

@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/cacheaside/cacheaside/canal"
-	"github.com/cacheaside/cacheaside/internal/mutant"
 )
 
 // Maxwell reads a message of Maxwell's daemon. See the package's documentation for what must be set there.
@@ -93,7 +92,7 @@ func maxwellRow(m members, kind string, at place) ([]canal.Change, error) {
 		}
 	}
 	data = withNulls(data, old)
-	if before, ok := data.before(old); ok || mutant.Active == mutant.EnvelopeMaxwellOld {
+	if before, ok := data.before(old); ok {
 		c.Before = s.row(before)
 	}
 	c.After = s.row(data)
@@ -132,7 +131,7 @@ func maxwellTable(m members, at place) ([]canal.Change, error) {
 		}
 		other.time = at.time
 		switch {
-		case other.schema == "" || other.table == "" || mutant.Active == mutant.EnvelopeRename:
+		case other.schema == "" || other.table == "":
 		case side == "old":
 			own, was = append(own, other.change(canal.Alter)), other
 		case other != was || other != at: // it was renamed to this

@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/cacheaside/cacheaside/canal"
-	"github.com/cacheaside/cacheaside/internal/mutant"
 )
 
 // row is one as it is being read.
@@ -115,8 +114,5 @@ func (p place) refused(err error) ([]canal.Change, error) {
 // unread is what is known of a message that cannot be read: of which table it is. What is cached of that is invalidated, and filters are made anew, while the message is parked.
 func (p place) unread(path string, err error) ([]canal.Change, error) {
 	kind := canal.Replace
-	if mutant.Active == mutant.EnvelopeUnread {
-		kind = canal.Alter
-	}
 	return []canal.Change{p.own(kind)}, fmt.Errorf("%s: %w", path, err)
 }

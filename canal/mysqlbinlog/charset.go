@@ -8,8 +8,6 @@ import (
 	"strings"
 	"unicode/utf16"
 	"unicode/utf8"
-
-	"github.com/cacheaside/cacheaside/internal/mutant"
 )
 
 // A table's text is in the character set of its column. Of those that are rarer than these only what is ASCII is understood, in which they agree: a table that differs in one place from the server's would leave the key of a row in the cache for ever.
@@ -41,7 +39,7 @@ func plain(b []byte) (string, bool) { return string(b), true }
 func none([]byte) (string, bool) { return "", false }
 
 func ascii(b []byte) (string, bool) {
-	if !isASCII(b) && mutant.Active != mutant.BinlogCharset {
+	if !isASCII(b) {
 		return "", false
 	}
 	return string(b), true

@@ -7,8 +7,6 @@ import (
 	"time"
 
 	"github.com/go-mysql-org/go-mysql/client"
-
-	"github.com/cacheaside/cacheaside/internal/mutant"
 )
 
 // dialer makes the connections of a run, and closes them with it: the library's own end waits for answers, which a server that hangs does not give.
@@ -38,9 +36,6 @@ func (d *dialer) dial(ctx context.Context, network, addr string) (net.Conn, erro
 func (d *dialer) close() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if mutant.Active == mutant.BinlogCloses {
-		return
-	}
 	d.ended = true
 	for _, c := range d.open {
 		_ = c.Close()

@@ -9,7 +9,6 @@ import (
 	"github.com/go-mysql-org/go-mysql/replication"
 
 	"github.com/cacheaside/cacheaside/canal"
-	"github.com/cacheaside/cacheaside/internal/mutant"
 )
 
 // Error codes of servers that go-mysql does not name.
@@ -45,7 +44,7 @@ func (s *Source) explain(err error) error {
 	switch {
 	case same:
 		return setup("another replica with the server id %d has connected (error %d): each Consumer that runs at the same time needs its own Options.ServerID", s.options.ServerID, e.Code)
-	case e.Code == errBinlogReply && mutant.Active != mutant.BinlogLost:
+	case e.Code == errBinlogReply:
 		return fmt.Errorf("%w: %w", canal.ErrPositionLost, e)
 	case e.Code == mysql.ER_ACCESS_DENIED_ERROR && !s.came.Load():
 		return setup("%w", e)

@@ -11,7 +11,6 @@ import (
 	"github.com/go-mysql-org/go-mysql/replication"
 
 	"github.com/cacheaside/cacheaside/canal"
-	"github.com/cacheaside/cacheaside/internal/mutant"
 )
 
 // place is one in a server's log.
@@ -64,7 +63,7 @@ type seen struct {
 
 func (s seen) has(m mark) bool {
 	switch {
-	case m == mark{} || mutant.Active == mutant.BinlogUnseen:
+	case m == mark{}:
 		return true
 	case m.mysql == "":
 		return m.before(s.place) // what can be seen ends with a transaction, so it is not in the midst of one
@@ -110,7 +109,7 @@ func (s *server) see() (seen, error) {
 
 // begin is where to begin: behind what can be seen. What is in the log, and cannot be seen yet, is still to be told: who reads the old row meanwhile would keep it.
 func (s *server) begin() (position, error) {
-	if s.flavor != mysql.MariaDBFlavor || mutant.Active == mutant.BinlogBegins {
+	if s.flavor != mysql.MariaDBFlavor {
 		return s.now()
 	}
 	now, err := s.see()

@@ -14,7 +14,6 @@ import (
 
 	"github.com/cacheaside/cacheaside/canal"
 	"github.com/cacheaside/cacheaside/canal/internal/ddl"
-	"github.com/cacheaside/cacheaside/internal/mutant"
 )
 
 var (
@@ -83,9 +82,6 @@ func (r *reader) decode(e *replication.RowsEvent, data []byte) error {
 		return nil
 	}
 	if err := e.DecodeData(at, data); err != nil {
-		if mutant.Active == mutant.BinlogPoison {
-			return err
-		}
 		r.unread[e] = err
 	}
 	return nil
@@ -113,7 +109,7 @@ func (r *reader) handle(e *replication.BinlogEvent) error {
 	case *replication.HeartbeatEvent:
 		return r.idle()
 	case *replication.MariadbGTIDEvent:
-		single := event.IsStandalone() && mutant.Active != mutant.BinlogStandalone
+		single := event.IsStandalone()
 		if err := r.begin(gtid{mariadb: event.GTID}, single, e.Header); err != nil {
 			return err
 		}
@@ -213,7 +209,7 @@ func (r *reader) rowsOf(e *replication.RowsEvent, h *replication.EventHeader) er
 		r.bound()
 		return nil
 	}
-	if (len(r.changes) >= partChanges || r.bytes >= partBytes) && mutant.Active != mutant.BinlogGiant {
+	if len(r.changes) >= partChanges || r.bytes >= partBytes {
 		return r.tell("")
 	}
 	return nil
@@ -253,7 +249,7 @@ func (r *reader) statement(e *replication.QueryEvent, h *replication.EventHeader
 		return r.end()
 	}
 	for _, c := range effect.Changes {
-		if r.tables.server.small && mutant.Active != mutant.BinlogCase {
+		if r.tables.server.small {
 			c.Schema, c.Table = strings.ToLower(c.Schema), strings.ToLower(c.Table)
 		}
 		if effect.Unknown {

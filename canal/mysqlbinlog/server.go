@@ -10,7 +10,6 @@ import (
 	"github.com/go-mysql-org/go-mysql/mysql"
 
 	"github.com/cacheaside/cacheaside/canal"
-	"github.com/cacheaside/cacheaside/internal/mutant"
 )
 
 // server is what a server says of itself.
@@ -43,7 +42,7 @@ func look(s *session, need canal.Need) (*server, error) {
 	if logs != "1" {
 		return nil, setup("log_bin is OFF: the server writes no binary log; it has to be started with log_bin")
 	}
-	if format != "ROW" && mutant.Active != mutant.BinlogUnchecked {
+	if format != "ROW" {
 		return nil, setup("binlog_format is %s: it has to be ROW, or changes are logged as statements", format)
 	}
 	metadata, err := s.ask("SELECT @@global.binlog_row_metadata")
@@ -53,7 +52,7 @@ func look(s *session, need canal.Need) (*server, error) {
 	if err != nil {
 		return nil, err
 	}
-	if m := metadata[0][0]; m != "FULL" && mutant.Active != mutant.BinlogUnchecked {
+	if m := metadata[0][0]; m != "FULL" {
 		return nil, setup("binlog_row_metadata is %s: it has to be FULL, or the log does not name columns nor tell signed numbers from unsigned ones", m)
 	}
 	if srv.flavor == mysql.MySQLFlavor {
@@ -82,7 +81,7 @@ func compareTables(a, b canal.Table) int {
 
 // images refuses tables whose keys are not in each row image, as far as the user may see the tables. What he may not see, each change shows (tables.go).
 func (s *server) images(need canal.Need) error {
-	if s.image != "MINIMAL" || mutant.Active == mutant.BinlogUnchecked {
+	if s.image != "MINIMAL" {
 		return nil
 	}
 	for table, columns := range need.Tables {

@@ -10,7 +10,6 @@ import (
 	"github.com/go-mysql-org/go-mysql/replication"
 
 	"github.com/cacheaside/cacheaside/canal"
-	"github.com/cacheaside/cacheaside/internal/mutant"
 )
 
 // shape is how the rows of a table look, as the log describes them before each change.
@@ -59,7 +58,7 @@ func (t *tables) describe(e *replication.TableMapEvent, raw []byte) error {
 	if err != nil {
 		return err
 	}
-	if t.server.image == "MINIMAL" && mutant.Active != mutant.BinlogUnchecked && s.err == nil {
+	if t.server.image == "MINIMAL" && s.err == nil {
 		var primary []string
 		for _, i := range e.PrimaryKey {
 			if i < uint64(len(e.ColumnName)) {
@@ -126,9 +125,7 @@ func (t *tables) shape(table canal.Table, e *replication.TableMapEvent) (*shape,
 			}
 		default:
 			s.err = fmt.Errorf("column %s is of a type (%d) that is not known", e.ColumnName[i], kind)
-			if mutant.Active != mutant.BinlogTypes {
-				return s, nil // what the log says of the columns behind it is not known either
-			}
+			return s, nil // what the log says of the columns behind it is not known either
 			s.err, s.values[i] = nil, value
 		}
 	}
@@ -148,7 +145,7 @@ func (t *tables) fixedValue(table canal.Table, e *replication.TableMapEvent, i i
 		text = inet6Text
 	case kind == "inet4":
 		text = inet4Text
-	case kind != "binary" && t.server.flavor == mysql.MariaDBFlavor && mutant.Active != mutant.BinlogUUID:
+	case kind != "binary" && t.server.flavor == mysql.MariaDBFlavor:
 		if slices.ContainsFunc(t.need.Tables[table], func(c string) bool { return strings.EqualFold(c, name) }) && !t.warned[table] {
 			t.warned[table] = true
 			t.warn("mysqlbinlog: a key's column may be BINARY, UUID or INET6, and the user may not see which: each change invalidates all keys; grant SELECT on the table", "table", table.Schema+"."+table.Name, "column", name)
@@ -192,9 +189,6 @@ func (s *shape) row(row []canal.Value, values []any, skipped []int) (canal.Row, 
 	}
 	for _, i := range skipped {
 		row[i] = canal.Value{}
-		if mutant.Active == mutant.BinlogSkipped {
-			row[i] = canal.Null()
-		}
 	}
 	return canal.NewRow(s.columns, row)
 }

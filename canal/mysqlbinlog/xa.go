@@ -5,7 +5,6 @@ import (
 	"time"
 
 	"github.com/cacheaside/cacheaside/canal"
-	"github.com/cacheaside/cacheaside/internal/mutant"
 )
 
 const (
@@ -26,7 +25,7 @@ type xas struct {
 
 // bound gives up to keep a transaction that is too large.
 func (r *reader) bound() {
-	if r.kept+len(r.changes) > xaChanges || r.bytes > heldBytes || mutant.Active == mutant.BinlogXA {
+	if r.kept+len(r.changes) > xaChanges || r.bytes > heldBytes {
 		r.changes, r.bytes, r.much = nil, 0, true
 	}
 }
@@ -59,14 +58,14 @@ func (r *reader) commitXA(xid string) error {
 	switch {
 	case known:
 		r.changes = append(r.changes, r.forgetXA(xid)...)
-	case len(r.changes) == 0 && mutant.Active != mutant.BinlogXA: // else it was in one phase
+	case len(r.changes) == 0: // else it was in one phase
 		if err := r.unreadable(canal.Table{}, errLongAgo); err != nil {
 			return err
 		}
 	}
 	if len(r.again)+len(r.changes) > xaChanges {
 		r.again = []canal.Change{{Kind: canal.Replace, Unread: errLongAgo}}
-	} else if mutant.Active != mutant.BinlogXAOnce {
+	} else {
 		r.again = append(r.again, r.changes...)
 	}
 	r.due = time.Now().Add(echoAfter)

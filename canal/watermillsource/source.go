@@ -10,7 +10,6 @@ import (
 
 	"github.com/cacheaside/cacheaside/canal"
 	"github.com/cacheaside/cacheaside/canal/envelope"
-	"github.com/cacheaside/cacheaside/internal/mutant"
 )
 
 // New makes a Source of what comes by topics, as decode reads it: envelope.Canal, envelope.Maxwell, envelope.Debezium, or your own. What it cannot read is parked (canal.Options.Parking) and acknowledged. It does no I/O; Run does.
@@ -88,9 +87,6 @@ func (s *source) subscribe(ctx context.Context, topic string) error {
 // hear hands on what comes by a topic until its subscription ends, with the subscriber.
 func (s *source) hear(topic string, messages <-chan *message.Message) {
 	for m := range messages {
-		if mutant.Active == mutant.SourceAcksFirst {
-			m.Ack()
-		}
 		select {
 		case s.messages <- envelope.Message{Payload: m.Payload, Ack: func() { m.Ack() }}:
 		case <-m.Context().Done(): // the broker has taken it back, and gives it again

@@ -7,8 +7,6 @@ import (
 	"io"
 	"io/fs"
 	"strings"
-
-	"github.com/cacheaside/cacheaside/internal/mutant"
 )
 
 var errDeclined = errors.New("nothing was changed")
@@ -18,7 +16,7 @@ func (t *tool) ask(ctx context.Context, about string) error {
 	for line := range strings.Lines(about) {
 		fmt.Fprintln(t.stderr, escape(strings.TrimRight(line, "\n")))
 	}
-	if t.yes || mutant.Active == mutant.ToolUnasked {
+	if t.yes {
 		return nil
 	}
 	if !isTerminal(t.stdin) {

@@ -8,8 +8,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-
-	"github.com/cacheaside/cacheaside/internal/mutant"
 )
 
 // progress is how far a Consumer has come, by what it has saved.
@@ -202,9 +200,6 @@ func (p progress) behind(known bool) progress {
 }
 
 func (p progress) lost(why string) progress {
-	if mutant.Active == mutant.ToolPurged {
-		return p.behind(true)
-	}
 	p.State, p.Words = "lost", fmt.Sprintf("about %d transactions are to be done, and some of them are not in the logs any more: %s", p.Behind, why)
 	return p
 }

@@ -12,8 +12,6 @@ import (
 	"unicode"
 	"unicode/utf16"
 	"unicode/utf8"
-
-	"github.com/cacheaside/cacheaside/internal/mutant"
 )
 
 // show prints v as JSON, or as a table for people, which is called with what takes its rows.
@@ -68,7 +66,7 @@ func escapeJSON(b []byte, plain func(rune) bool) string {
 	s.Grow(len(b))
 	for _, r := range string(b) {
 		switch {
-		case plain(r) || mutant.Active == mutant.ToolUnquoted:
+		case plain(r):
 			s.WriteRune(r)
 		case r > 0xFFFF:
 			high, low := utf16.EncodeRune(r)
@@ -82,7 +80,7 @@ func escapeJSON(b []byte, plain func(rune) bool) string {
 
 // quoted is text of others for people: as it is where it is plain, else as Go writes it.
 func quoted(text string) string {
-	if plain(text) && !strings.HasPrefix(text, `"`) && text != "" && strings.TrimSpace(text) == text || mutant.Active == mutant.ToolUnquoted {
+	if plain(text) && !strings.HasPrefix(text, `"`) && text != "" && strings.TrimSpace(text) == text {
 		return text
 	}
 	return strconv.Quote(text)
@@ -106,7 +104,7 @@ func plain(text string) bool {
 
 // escape is a line of our own in which text of others may stand, as a server's error.
 func escape(line string) string {
-	if plain(line) || mutant.Active == mutant.ToolUnquoted {
+	if plain(line) {
 		return line
 	}
 	q := strconv.Quote(line)

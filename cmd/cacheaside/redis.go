@@ -16,8 +16,6 @@ import (
 
 	"github.com/redis/go-redis/v9"
 	"github.com/redis/go-redis/v9/maintnotifications"
-
-	"github.com/cacheaside/cacheaside/internal/mutant"
 )
 
 // target is what --redis names, or the environment.
@@ -66,7 +64,7 @@ func (t *tool) target() (to target, err error) {
 	from, where := t.redisURL, "--redis"
 	if from == "" {
 		from, where = cmp.Or(t.env("CACHEASIDE_REDIS"), "localhost:6379"), "CACHEASIDE_REDIS"
-	} else if mayHavePassword(from) && mutant.Active != mutant.ToolArgument {
+	} else if mayHavePassword(from) {
 		return to, usagef("--redis: a password in an argument is seen by all who list processes; put it into CACHEASIDE_REDIS_PASSWORD, the URL into CACHEASIDE_REDIS, or use --redis-password-file")
 	}
 	if to.password, err = t.password(); err != nil {

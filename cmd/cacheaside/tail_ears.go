@@ -8,8 +8,6 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
-
-	"github.com/cacheaside/cacheaside/internal/mutant"
 )
 
 // heard is a message, or what has become of a subscription.
@@ -200,7 +198,7 @@ func (n *numbers) take(previous, number uint64) (fresh bool, gap uint64, late bo
 	if late = number < n.last; late {
 		return true, 0, true
 	}
-	if n.last != 0 && previous != n.last && mutant.Active != mutant.ToolLostNumber {
+	if n.last != 0 && previous != n.last {
 		gap = n.last
 	}
 	n.last = number

@@ -11,7 +11,6 @@ import (
 
 	"github.com/cacheaside/cacheaside/internal/codec"
 	"github.com/cacheaside/cacheaside/internal/lease"
-	"github.com/cacheaside/cacheaside/internal/mutant"
 )
 
 // shownValue is a value, in one of three ways, or why it is not shown.
@@ -25,9 +24,6 @@ type shownValue struct {
 // value is that of an entry whose payload was read up to what may be shown; stored is how long the payload is.
 func (g *getting) value(e *lease.Entry, stored int64) *shownValue {
 	most := g.maxValue
-	if mutant.Active == mutant.ToolUnbounded {
-		most = 1 << 30
-	}
 	tooLong := &shownValue{Hidden: fmt.Sprintf("longer than --max-value %d", g.maxValue)}
 	if stored > int64(most) || stored != int64(len(e.Payload)) {
 		return tooLong

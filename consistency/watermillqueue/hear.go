@@ -8,7 +8,6 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/cacheaside/cacheaside/consistency"
-	"github.com/cacheaside/cacheaside/internal/mutant"
 )
 
 // respite is before a topic is subscribed again.
@@ -135,13 +134,11 @@ func (q *Queue) take(topic int, m *message.Message) {
 	if err != nil {
 		q.malformed.Add(1)
 		<-q.room[topic]
-		if mutant.Active != mutant.BrokerMalformed {
-			m.Ack()
-		}
+		m.Ack()
 		return
 	}
 	sent := time.Unix(0, n.At)
-	if now := time.Now(); sent.After(now) && mutant.Active != mutant.BrokerClock {
+	if now := time.Now(); sent.After(now) {
 		sent = now // by a clock that is ahead: it is not to wait for longer than it was to
 	}
 	q.mu.Lock()

@@ -11,7 +11,6 @@ import (
 
 	"github.com/cacheaside/cacheaside"
 	"github.com/cacheaside/cacheaside/consistency"
-	"github.com/cacheaside/cacheaside/internal/mutant"
 )
 
 const (
@@ -92,9 +91,6 @@ func (n *note) message() (*message.Message, error) {
 		return nil, fmt.Errorf("%v: %w", n.key(), err)
 	}
 	id := watermill.NewUUID()
-	if mutant.Active == mutant.BrokerUUID {
-		id = n.ID
-	}
 	return message.NewMessage(id, payload), nil
 }
 

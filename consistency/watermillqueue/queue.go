@@ -13,7 +13,6 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/cacheaside/cacheaside/consistency"
-	"github.com/cacheaside/cacheaside/internal/mutant"
 )
 
 const (
@@ -69,9 +68,6 @@ func New(publisher message.Publisher, subscriber message.Subscriber, topic strin
 		return nil, fmt.Errorf("watermillqueue: Options.Subscriptions %d: negative", options.Subscriptions)
 	}
 	room := maxHeld
-	if mutant.Active == mutant.BrokerRoom {
-		room *= 10
-	}
 	q := &Queue{
 		publisher: publisher, subscriber: subscriber, topics: [2]string{topic, topic + "-later"}, subscriptions: max(options.Subscriptions, 1),
 		room:     [2]chan struct{}{make(chan struct{}, room), make(chan struct{}, room)},
@@ -124,9 +120,6 @@ func (q *Queue) publish(ctx context.Context, notes []*note, accepted func(i int)
 	}
 	var failed error
 	for range notes {
-		if mutant.Active == mutant.BrokerAccept {
-			break
-		}
 		select {
 		case err := <-results:
 			failed = errors.Join(failed, err)
@@ -161,7 +154,7 @@ func (q *Queue) begin(ctx context.Context) error {
 }
 
 func (q *Queue) topicOf(n *note) string {
-	if n.After > 0 && mutant.Active != mutant.BrokerOneTopic {
+	if n.After > 0 {
 		return q.topics[1]
 	}
 	return q.topics[0]
@@ -182,7 +175,7 @@ func (q *Queue) Claim(ctx context.Context, limit int, life time.Duration) ([]con
 	for d := range q.held {
 		switch {
 		case now.Before(d.taken):
-		case d.message.Context().Err() != nil && mutant.Active != mutant.BrokerKeeps: // nobody hears its acknowledgement any more
+		case d.message.Context().Err() != nil: // nobody hears its acknowledgement any more
 			q.forget(d)
 			d.message.Nack()
 			q.takenBack.Add(1)
@@ -240,11 +233,6 @@ func (q *Queue) Later(ctx context.Context, items ...consistency.Item) error {
 		q.mu.Lock()
 		defer q.mu.Unlock()
 		q.acknowledge(old[i])
-	}
-	if mutant.Active == mutant.BrokerAckFirst {
-		for i := range old {
-			accepted(i)
-		}
 	}
 	if err = q.publish(ctx, notes, accepted); err != nil {
 		q.mu.Lock()

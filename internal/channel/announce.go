@@ -11,7 +11,6 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/cacheaside/cacheaside/internal/conn"
-	"github.com/cacheaside/cacheaside/internal/mutant"
 )
 
 // tries is how many time-outs an invalidation may take.
@@ -148,11 +147,6 @@ func (p *part) failed(i int) error {
 // send does what is ordered, and announces; in one trip if all keys are at the server that numbers their announcements, as nearly always. If anything is wrong, or on a
 // cluster a key has moved meanwhile, so that the announcement might have come first, it does it again one after the other: what may be repeated.
 func (c *Channel) send(ctx context.Context, p *part) {
-	if mutant.Active == mutant.PublishFirst {
-		_, p.announced = c.announce(ctx, p.rng, p.body, "")
-		c.conn.Process(ctx, p.dels)
-		return
-	}
 	if !c.together(ctx, p) && ctx.Err() == nil && !p.unanswered() {
 		p.prepare(ctx)
 		c.conn.Process(ctx, p.holds)
@@ -175,13 +169,8 @@ func (c *Channel) together(ctx context.Context, p *part) bool {
 	}
 	announcement := script(ctx, "evalsha", announceScript.Hash, c.keys[p.rng], c.announcement(p.rng, p.body, ""))
 	cmds := slices.Concat(p.holds, p.dels, []redis.Cmder{announcement})
-	if mutant.Active == mutant.HoldLast {
-		cmds = slices.Concat(p.dels, p.holds, []redis.Cmder{announcement})
-	}
 	switch {
 	case c.conn.Cluster(): // where one could be carried out without the other: see leave
-	case mutant.Active == mutant.LeaveFirst:
-		cmds = slices.Concat(p.left, cmds)
 	default:
 		cmds = append(cmds, p.left...)
 	}

@@ -15,7 +15,6 @@ import (
 	"time"
 
 	"github.com/cacheaside/cacheaside/internal/conn"
-	"github.com/cacheaside/cacheaside/internal/mutant"
 )
 
 // Channel announces and hears invalidations. It is safe for concurrent use.
@@ -110,9 +109,7 @@ func (c *Channel) Listen() {
 
 // Disown makes the process take its own announcements that are still under way for another's: one of them may come after it was given up.
 func (c *Channel) Disown() {
-	if mutant.Active != mutant.NeverDisown || c.origin.Load() == 0 {
-		c.origin.Store(rand.Uint64())
-	}
+	c.origin.Store(rand.Uint64())
 }
 
 // Close ends the subscription and the polls, and returns when their goroutines have ended: when a command that is under way has timed out,

@@ -11,7 +11,6 @@ import (
 
 	"github.com/cacheaside/cacheaside/internal/conn"
 	"github.com/cacheaside/cacheaside/internal/keys"
-	"github.com/cacheaside/cacheaside/internal/mutant"
 )
 
 // A key is on hold while there is a second one beside it (keys.Hold): a sorted set of those who hold it, each with the end of its hold, Unix milliseconds by Redis' clock, and itself with the last of them as
@@ -28,36 +27,29 @@ const lagHolder = "lag"
 
 // holdScript puts a key on hold. It may be repeated: a hold is never made shorter. A full Redis refuses ZADD, but not in a script that has already written, as ZREM does, whatever there
 // is; and where the name holds something else, that fails before anything has changed. No script empties the set but with its last command: while a cluster moves the slot, a server refuses whatever a script does with a key that is not there any more. ARGV: who holds it, for how long, in ms.
-var holdScript = conn.NewScript(clockMS+`
+var holdScript = conn.NewScript(clockMS + `
 redis.call('ZREM', KEYS[1], '')
 local ends = math.max(now + ARGV[2], tonumber(redis.call('ZSCORE', KEYS[1], ARGV[1]) or 0))
 redis.call('ZADD', KEYS[1], string.format('%.0f', ends), ARGV[1])
 redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', ARGV[1] == 'lag' and 0 or now)
 redis.call('PEXPIRE', KEYS[1], math.max(last() - now, 1))
-return 1`,
-	conn.Mutation{Name: mutant.HoldImmortal, Old: `redis.call('PEXPIRE', KEYS[1], math.max(last() - now, 1))`, New: ``},
-	conn.Mutation{Name: mutant.HoldUnset, Old: `redis.call('ZADD', KEYS[1], string.format('%.0f', ends), ARGV[1])`, New: ``},
-	conn.Mutation{Name: mutant.HoldNeedsMemory, Old: `redis.call('ZREM', KEYS[1], '')`, New: ``},
-	conn.Mutation{Name: mutant.LagDrops, Old: `ARGV[1] == 'lag' and 0 or now`, New: `now`},
-	conn.Mutation{Name: mutant.HoldShortened, Old: `tonumber(redis.call('ZSCORE', KEYS[1], ARGV[1]) or 0)`, New: `0`})
+return 1`)
 
 // renewScript holds a key for longer, if it has been held all the time. What was lost is not taken again: something may have been stored since. The set is made to live longer first, which
 // also lets a full Redis take the rest. ARGV as above. Answers 0 if it was lost.
-var renewScript = conn.NewScript(clockMS+`
+var renewScript = conn.NewScript(clockMS + `
 local held = tonumber(redis.call('ZSCORE', KEYS[1], ARGV[1]) or 0)
 if held <= now then return 0 end
 redis.call('PEXPIRE', KEYS[1], math.max(last() - now, ARGV[2]))
 redis.call('ZADD', KEYS[1], string.format('%.0f', math.max(now + ARGV[2], held)), ARGV[1])
-return 1`,
-	conn.Mutation{Name: mutant.HoldRevived, Old: `if held <= now then return 0 end`, New: ``})
+return 1`)
 
 // leaveScript ends one's hold of a key. ARGV: who held it.
-var leaveScript = conn.NewScript(clockMS+`
+var leaveScript = conn.NewScript(clockMS + `
 local others = #redis.call('ZRANGE', KEYS[1], 0, 1) > 1
 redis.call('ZREM', KEYS[1], ARGV[1])
 if others then redis.call('PEXPIRE', KEYS[1], last() - now) end
-return 1`,
-	conn.Mutation{Name: mutant.HoldsEndTogether, Old: `redis.call('ZREM', KEYS[1], ARGV[1])`, New: `redis.call('DEL', KEYS[1])`})
+return 1`)
 
 // clockMS gives the scripts Redis' time in milliseconds, and when the last hold of the set ends.
 const clockMS = `

@@ -11,7 +11,6 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/cacheaside/cacheaside/internal/conn"
-	"github.com/cacheaside/cacheaside/internal/mutant"
 )
 
 // subscription is the one by which the process hears.
@@ -186,10 +185,7 @@ func (c *Channel) received(session uint64, payload string) {
 		c.told("a message on the invalidation channel cannot be read", nil)
 		return
 	}
-	if mutant.Active == mutant.ToldLate {
-		c.tracks[m.rng].received(session, link{m.prev, m.num})
-	}
-	own := m.origin == c.origin.Load() && mutant.Active != mutant.OwnApplied
+	own := m.origin == c.origin.Load()
 	listener, listens := c.memory.(Listener)
 	switch {
 	case m.unknown, m.told != nil && !listens:
@@ -207,7 +203,5 @@ func (c *Channel) received(session uint64, payload string) {
 	if !own {
 		c.counts.heard(m.rng, m.num)
 	}
-	if mutant.Active != mutant.ToldLate {
-		c.tracks[m.rng].received(session, link{m.prev, m.num})
-	}
+	c.tracks[m.rng].received(session, link{m.prev, m.num})
 }

@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"github.com/cacheaside/cacheaside/internal/conn"
-	"github.com/cacheaside/cacheaside/internal/mutant"
 )
 
 // loaders are those of this process, with what is known of their generations.
@@ -52,9 +51,6 @@ func (l *loaders) answered(name string, rng int, generation uint64, sent time.Ti
 }
 
 func (*loaders) later(sent, learned time.Time) bool {
-	if mutant.Active == mutant.SameInstant {
-		return !sent.Before(learned)
-	}
 	return sent.After(learned)
 }
 

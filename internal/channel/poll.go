@@ -12,7 +12,6 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/cacheaside/cacheaside/internal/conn"
-	"github.com/cacheaside/cacheaside/internal/mutant"
 )
 
 // pollsInBound is how often a range is polled within the bound: some may be late or lost without the memory being distrusted.
@@ -67,9 +66,6 @@ func (c *Channel) Confirm(ctx context.Context, rng uint8) error {
 	p := c.pollers[rng]
 	p.mu.Lock()
 	want := p.begun + 1 // one that is under way may have been sent longer ago than the bound
-	if mutant.Active == mutant.PollJoined {
-		want = max(p.begun, 1)
-	}
 	for p.ended < want {
 		next := p.next
 		p.mu.Unlock()

@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/cacheaside/cacheaside/internal/conn"
-	"github.com/cacheaside/cacheaside/internal/mutant"
 )
 
 // A question asks all processes that listen what their memory has of some keys. It goes by the channel of the announcements, so that it is asked by the way, and of those, whose loss is to be found; but it is none of them: it has no number, changes nothing, and may be lost. Its
@@ -103,7 +102,7 @@ func decodeQuestion(payload string) (q Question, err error) {
 		loaders[i] = strings.Clone(rest[1 : 1+int(rest[0])])
 		rest = rest[1+int(rest[0]):]
 	}
-	if len(rest)%askedSize != 0 || len(rest)/askedSize > MaxAsked && mutant.Active != mutant.QuestionUnbounded {
+	if len(rest)%askedSize != 0 || len(rest)/askedSize > MaxAsked {
 		return Question{}, errMalformed
 	}
 	for ; len(rest) > 0; rest = rest[askedSize:] {
@@ -149,8 +148,7 @@ var answerScript = conn.NewScript(`
 local n = redis.call('HLEN', KEYS[1])
 if n == 0 or n > tonumber(ARGV[3]) then return 0 end
 redis.call('HSET', KEYS[1], ARGV[1], ARGV[2])
-return 1`,
-	conn.Mutation{Name: mutant.AnswersUnasked, Old: `n == 0 or`, New: ``})
+return 1`)
 
 // answersScript takes the answers away.
 var answersScript = conn.NewScript(`

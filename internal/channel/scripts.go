@@ -2,7 +2,6 @@ package channel
 
 import (
 	"github.com/cacheaside/cacheaside/internal/conn"
-	"github.com/cacheaside/cacheaside/internal/mutant"
 )
 
 // For each range there is one hash in Redis: in the field '' the number of the last announcement, and for each loader the generation of its entries. Both are
@@ -25,7 +24,7 @@ return n`)
 // pollScript answers Redis' time, the number of the last announcement, and the generation of each loader in ARGV. A loader that has none gets one of
 // now: if it was lost, with all entries or alone, nothing from before counts. So does the number, for 0 would be the same after each loss: who has heard of none
 // would believe that there was none, when there was one and Redis has lost its data since.
-var pollScript = conn.NewScript(clock+`
+var pollScript = conn.NewScript(clock + `
 local number = count('')
 if number == 0 then
   number = now - 1
@@ -40,9 +39,7 @@ for i = 1, #ARGV do
   end
   reply[i + 2] = string.format('%.0f', g)
 end
-return reply`,
-	conn.Mutation{Name: mutant.GenerationZero, Old: `g = math.max(number + 1, now)`, New: `g = 1`},
-	conn.Mutation{Name: mutant.NumberZero, Old: `if number == 0 then`, New: `if false then`})
+return reply`)
 
 // clock gives the scripts Redis' time in microseconds, and what a field counts: 0 if it is not there, or holds what no script has put there. A full Redis refuses
 // HSET, and with it every invalidation, which would free memory; but not in a script that has already written, as PERSIST does.

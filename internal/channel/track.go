@@ -4,8 +4,6 @@ import (
 	"slices"
 	"sync"
 	"time"
-
-	"github.com/cacheaside/cacheaside/internal/mutant"
 )
 
 // Memory is what a channel keeps true: a process's memory tier. Its methods are quick, and take no locks that are held while a channel is called.
@@ -109,7 +107,7 @@ func (t *track) received(session uint64, l link) {
 // sent, so nothing that is read from now on is from before that.
 func (t *track) take(l link) {
 	switch {
-	case l.prev == t.heard, mutant.Active == mutant.GapIgnored && l.num > t.base:
+	case l.prev == t.heard:
 		t.heard = l.num
 	case l.num <= t.base: // from before the session was known to have begun, or its number was given again
 	default:
@@ -128,10 +126,6 @@ func (t *track) clear() {
 
 // void clears the memory since something was announced, and it is not known what: that is no mere doubt.
 func (t *track) void() {
-	if mutant.Active == mutant.GapIsADoubt {
-		t.memory.Clear(t.rng)
-		return
-	}
 	t.memory.Void(t.rng)
 }
 
@@ -166,7 +160,6 @@ func (t *track) answered(q question, last uint64) (dead bool) {
 	case !t.synced:
 		t.synced = true
 		switch {
-		case mutant.Active == mutant.ResyncUncleared:
 		case last == t.heard:
 			t.memory.Clear(t.rng)
 		default:
@@ -174,7 +167,7 @@ func (t *track) answered(q question, last uint64) (dead bool) {
 		}
 		t.restart(last, noted)
 		t.trust(q.at)
-	case last == q.heard, slices.ContainsFunc(noted, isLast), mutant.Active == mutant.GapIgnored:
+	case last == q.heard, slices.ContainsFunc(noted, isLast):
 		t.missing = 0
 		t.trust(q.at)
 		return false
@@ -202,9 +195,6 @@ func (t *track) restart(last uint64, noted []link) {
 // trust lets the memory be served for the bound from when a poll was sent.
 func (t *track) trust(sent time.Time) {
 	until := sent.Add(t.bound)
-	if mutant.Active == mutant.TrustFromReply {
-		until = time.Now().Add(t.bound)
-	}
 	if !until.After(t.trusted) {
 		return
 	}

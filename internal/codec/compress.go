@@ -2,8 +2,6 @@ package codec
 
 import (
 	"github.com/klauspost/compress/s2"
-
-	"github.com/cacheaside/cacheaside/internal/mutant"
 )
 
 // compress makes p smaller, or leaves it as it is. S2's block format states the length of what is in it, so that decompress can refuse it
@@ -19,7 +17,7 @@ func (p *Payload) decompress(maxBytes int) error {
 	if err != nil {
 		return err
 	}
-	if n > maxBytes && mutant.Active != mutant.UnpackUnbounded {
+	if n > maxBytes {
 		return ErrTooLarge
 	}
 	p.Bytes, err = s2.Decode(nil, p.Bytes) // refuses blocks that are shorter or longer than stated

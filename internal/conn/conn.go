@@ -12,8 +12,6 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
-
-	"github.com/cacheaside/cacheaside/internal/mutant"
 )
 
 // Conn sends commands by a client of the caller's. It is safe for concurrent use.
@@ -138,7 +136,7 @@ func (c *Conn) Await(ctx context.Context, f func()) error {
 // Finish is Await for an f that takes no longer than its commands do: on the caller's goroutine, where the client keeps ctx by itself and nothing but its deadline can end it. The hand-over to another
 // goroutine and back costs half a trip on a machine that is not busy. A cluster's client keeps no context while it asks where keys are.
 func (c *Conn) Finish(ctx context.Context, f func()) error {
-	if !c.bounded || c.cluster != nil || cancellable(ctx) && mutant.Active != mutant.FinishCancelled {
+	if !c.bounded || c.cluster != nil || cancellable(ctx) {
 		return c.Await(ctx, f)
 	}
 	c.mu.Lock()

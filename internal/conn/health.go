@@ -10,8 +10,6 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
-
-	"github.com/cacheaside/cacheaside/internal/mutant"
 )
 
 // ErrDown is the error of a command that was not sent, since those before it have failed.
@@ -67,9 +65,6 @@ func (c *Conn) Out() (n int) {
 
 // Down answers why a range of keys is not to be asked now, nil if it may be.
 func (c *Conn) Down(r int) error {
-	if mutant.Active == mutant.OneBreaker {
-		r = 0
-	}
 	t := c.health.ranges[r].Load()
 	if t == nil || t.failures < patience {
 		return nil
@@ -163,7 +158,7 @@ var unable = []string{"LOADING", "READONLY", "CLUSTERDOWN", "MASTERDOWN"}
 func Unable(err error) bool {
 	switch {
 	case errors.Is(err, redis.Nil):
-		return mutant.Active == mutant.BreakerCountsNil
+		return false
 	case err == nil, errors.Is(err, ErrClosed), errors.Is(err, context.Canceled):
 		return false
 	case !IsReply(err):
@@ -179,9 +174,6 @@ func Unable(err error) bool {
 
 // left tells whether a caller's own time is over, or so nearly that his deadline may have ended the command before it has ended his context.
 func left(ctx context.Context) bool {
-	if mutant.Active == mutant.BreakerCountsOwn {
-		return false
-	}
 	if ctx.Err() != nil {
 		return true
 	}
@@ -199,11 +191,8 @@ func (c *Conn) answered(r int) {
 // failed notes a failure, and with one too many opens the breaker. A server that has become a replica goes on answering reads, with what may have been
 // deleted since: that it refuses a write is enough.
 func (c *Conn) failed(r int, key string, err error) {
-	if c.health.bound == 0 || mutant.Active == mutant.BreakerNeverOpens {
+	if c.health.bound == 0 {
 		return
-	}
-	if mutant.Active == mutant.OneBreaker {
-		r = 0
 	}
 	for now := &c.health.ranges[r]; ; {
 		before, t := now.Load(), &trouble{failures: 1, err: fmt.Errorf("%w: %w", ErrDown, err)}
@@ -229,7 +218,7 @@ func (c *Conn) failed(r int, key string, err error) {
 // probe asks at once, and again and again, until the server answers, or the trouble is over otherwise, or Close.
 func (c *Conn) probe(now *atomic.Pointer[trouble], t *trouble, key string) {
 	for now.Load() == t {
-		if c.serves(key) && mutant.Active != mutant.BreakerNeverCloses {
+		if c.serves(key) {
 			if now.CompareAndSwap(t, nil) {
 				c.told(nil)
 			}

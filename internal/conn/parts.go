@@ -5,8 +5,6 @@ import (
 	"sync"
 
 	"github.com/redis/go-redis/v9"
-
-	"github.com/cacheaside/cacheaside/internal/mutant"
 )
 
 // Sent tells of which commands the replies may be read: a pipeline that was left behind may still be using its own.
@@ -29,7 +27,7 @@ func (s Sent) Err(i int) error {
 // Ask sends commands of the protocol, each on one key, and notes what becomes of them. bound is ctx, of those who ask, with a time-out of ours. On a cluster each node
 // is sent its own, so that those of one that hangs do not keep the replies of the others: go-redis waits for all, and lets all fail together.
 func (c *Conn) Ask(ctx, bound context.Context, cmds []redis.Cmder) Sent {
-	if c.cluster == nil || len(cmds) == 1 || mutant.Active == mutant.BatchWhole {
+	if c.cluster == nil || len(cmds) == 1 {
 		return NotSent(c.ask(ctx, bound, cmds))
 	}
 	nodes, err := c.nodes(bound, cmds)

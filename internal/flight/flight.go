@@ -14,8 +14,6 @@ import (
 	"hash/maphash"
 	"sync"
 	"time"
-
-	"github.com/cacheaside/cacheaside/internal/mutant"
 )
 
 // ErrAbandoned is the cause of a flight's context when the last caller of its rounds has left.
@@ -220,16 +218,6 @@ func (g *Group[K, R]) awaitAll(ctx context.Context, own *Flight[K, R], rounds []
 
 // join adds a caller to the round that gathers behind r. The shard is locked.
 func (r *Round[K, R]) join(ctx context.Context) *Round[K, R] {
-	if mutant.Active == mutant.JoinRunning {
-		r.callers++
-		if r.flight != nil {
-			r.flight.callers.Add(1)
-		}
-		if r.done == nil {
-			r.done = make(chan struct{})
-		}
-		return r
-	}
 	if r.next == nil {
 		r.next = &Round[K, R]{Key: r.Key, Asked: time.Now(), shard: r.shard, values: ctx, done: make(chan struct{})}
 	}
@@ -240,9 +228,6 @@ func (r *Round[K, R]) join(ctx context.Context) *Round[K, R] {
 // await waits until done is closed, which is when r has landed.
 func (g *Group[K, R]) await(ctx context.Context, r *Round[K, R], done <-chan struct{}) (*R, error) {
 	left := ctx.Done()
-	if mutant.Active == mutant.CallerWaits {
-		left = nil
-	}
 	select {
 	case <-done:
 		return &r.Result, r.Err

@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"sync/atomic"
-
-	"github.com/cacheaside/cacheaside/internal/mutant"
 )
 
 // Flight is the rounds that are under way together. Each is brought to its end by Land, which any goroutine may call.
@@ -23,9 +21,7 @@ type Flight[K comparable, R any] struct {
 // take makes a flight of rounds whose first looks have not ended them, or that have gathered.
 func (g *Group[K, R]) take(ctx context.Context, rounds []*Round[K, R]) *Flight[K, R] {
 	f := &Flight[K, R]{group: g, Rounds: rounds, done: make(chan struct{})}
-	if mutant.Active != mutant.LeaderCancels {
-		ctx = context.WithoutCancel(ctx)
-	}
+	ctx = context.WithoutCancel(ctx)
 	f.ctx, f.cancel = context.WithCancelCause(ctx)
 	f.open.Store(int64(len(rounds)))
 	f.callers.Store(1) // until all rounds are in it: who leaves meanwhile must not seem to be the last
@@ -48,7 +44,7 @@ func (g *Group[K, R]) take(ctx context.Context, rounds []*Round[K, R]) *Flight[K
 
 // abandon tells f, whose last caller has left, to stop. If it was Close that made them leave, Close tells it itself, and why.
 func (f *Flight[K, R]) abandon() {
-	if mutant.Active != mutant.AbandonedRuns && !f.group.Closed() {
+	if !f.group.Closed() {
 		f.cancel(ErrAbandoned)
 	}
 }
@@ -102,7 +98,7 @@ func (f *Flight[K, R]) TakeIn(r *Round[K, R]) {
 func (f *Flight[K, R]) stay(more int64) bool {
 	for {
 		n := f.callers.Load()
-		if n == 0 && mutant.Active != mutant.GatheredAbandoned {
+		if n == 0 {
 			return false
 		}
 		if f.callers.CompareAndSwap(n, n+more) {

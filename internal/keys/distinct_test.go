@@ -76,7 +76,7 @@ func checkPair(t *testing.T, n Namespace, a, b string) (tagA, tagB string) {
 	return tagA, tagB
 }
 
-// A guard of the slot: the mutant tag_unescaped takes it out.
+// It sees that the guard tag_unescaped is missing.
 func TestKeysShareTheirSlot(t *testing.T) {
 	n := NewNamespace("p", "users", "1")
 	texts := []string{"", "a", "}", "{", "{}", "}{", "a}b", "{a}b", "%", "%7D", "%25", "%%", "a%7Db", "}}", "%~", "\x00", "\xff}\n"}

@@ -11,8 +11,6 @@ import (
 	"strings"
 
 	"github.com/cespare/xxhash/v2"
-
-	"github.com/cacheaside/cacheaside/internal/mutant"
 )
 
 // maxText is how many bytes of text a name may hold before escaping; of longer ones it holds a hash. Redis, and whatever lists or
@@ -60,7 +58,7 @@ func (n Namespace) Name(text string) (name string, long bool) {
 		return n.hashed(text), true
 	case text == "":
 		return n.head + "%}", false // an empty tag would not count
-	case mutant.Active == mutant.TagUnescaped, strings.IndexByte(text, '%') < 0 && strings.IndexByte(text, '}') < 0: // a third of ContainsAny's time
+	case strings.IndexByte(text, '%') < 0 && strings.IndexByte(text, '}') < 0: // a third of ContainsAny's time
 		return n.head + text + "}", false
 	default:
 		return n.head + escaper.Replace(text) + "}", false

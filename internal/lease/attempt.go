@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/cacheaside/cacheaside/internal/conn"
-	"github.com/cacheaside/cacheaside/internal/mutant"
 )
 
 // maxSends bounds how often a lease is asked for when replies are lost.
@@ -108,9 +107,7 @@ func (s *Store) Claim(ctx context.Context, as []*Attempt) {
 func (s *Store) ask(ctx context.Context, as []*Attempt, send func([]*Attempt, replyFunc), answer func(*Attempt, any, error) (State, error)) {
 	for i := 0; i < maxSends && len(as) > 0 && (i == 0 || ctx.Err() == nil); i++ {
 		for _, a := range as {
-			if mutant.Active != mutant.TokenSentTwice || i == 0 {
-				a.token = newToken()
-			}
+			a.token = newToken()
 		}
 		var lost []*Attempt
 		send(as, func(a *Attempt, v any, err error) {

@@ -12,8 +12,6 @@ import (
 	"encoding/hex"
 	"math"
 	"time"
-
-	"github.com/cacheaside/cacheaside/internal/mutant"
 )
 
 // The first byte tells what the string holds: the high nibble the kind, the low one the version of the format.
@@ -95,9 +93,6 @@ func (e *Entry) Unkey(key string, keyed bool) bool {
 		return true
 	}
 	rest, ok := bytes.CutPrefix(e.Payload, []byte(key))
-	if mutant.Active == mutant.LongKeyUnchecked {
-		rest, ok = e.Payload[min(len(key), len(e.Payload)):], true
-	}
 	e.Payload = rest
 	return ok
 }
@@ -205,9 +200,6 @@ func appendMark(dst []byte, token string) []byte {
 
 // newToken draws a token: 96 random bits, so that no two loads of a fleet ever share one.
 func newToken() (t Token) {
-	if mutant.Active == mutant.TokenPerProcess {
-		return Token{1}
-	}
 	rand.Read(t[:]) // never fails (crypto/rand)
 	return t
 }

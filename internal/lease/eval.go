@@ -9,7 +9,6 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/cacheaside/cacheaside/internal/conn"
-	"github.com/cacheaside/cacheaside/internal/mutant"
 )
 
 // replyFunc is told what Redis has answered of an attempt's key: a value, or an error.
@@ -48,7 +47,7 @@ const atOnce = 100
 // wide tells whether many keys are changed by one script: a command each is what they cost most, here and in Redis. Not on a cluster, where they are in different slots; nor those whose fate is not known, for that may be what one
 // of them does to the others.
 func (s *Store) wide(as []*Attempt) bool {
-	return len(as) > 1 && !s.conn.Cluster() && (mutant.Active == mutant.AlwaysWide || !slices.ContainsFunc(as, (*Attempt).Owes))
+	return len(as) > 1 && !s.conn.Cluster() && !slices.ContainsFunc(as, (*Attempt).Owes)
 }
 
 // evalWide runs the wide form of a script. Where it fails for one key, it is not known what it has done for the others: they are returned, to be asked for one by one; or, if a request must not be repeated, they have their replies, which say so.
@@ -107,7 +106,7 @@ func (s *Store) answerWide(part []*Attempt, v any, err error, once bool, reply r
 		err = errPartly{errors.New("unexpected reply to a script for many keys")}
 	case conn.IsReply(err) && !once:
 		return part
-	case conn.IsReply(err) && mutant.Active != mutant.WideIsWhole:
+	case conn.IsReply(err):
 		err = errPartly{err} // it may have been given leases before it failed
 	}
 	for _, a := range part {

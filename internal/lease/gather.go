@@ -10,7 +10,6 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/cacheaside/cacheaside/internal/conn"
-	"github.com/cacheaside/cacheaside/internal/mutant"
 )
 
 // maxTrips is how many pipelines of reads are under way at once. With one, a reader waits for a whole trip before his own begins, and a
@@ -65,9 +64,6 @@ func (g *gather) first(ctx context.Context, keys []string) ([]redis.Cmder, conn.
 		return cmds, g.do(ctx, cmds...)
 	}
 	wait := min(patience, g.wait)
-	if mutant.Active == mutant.LoneWaits {
-		wait = g.wait
-	}
 	if !g.glance(ctx, wait, cmds) {
 		return cmds, conn.Sent{}
 	}
@@ -120,7 +116,7 @@ func (g *gather) flight(ctx context.Context, cmds []redis.Cmder) conn.Sent {
 
 // some sends a command together with others', and many, or a long one, which would keep those waiting, alone.
 func (g *gather) some(ctx context.Context, cmds []redis.Cmder) conn.Sent {
-	if len(cmds) > 1 || isLong(cmds[0]) || mutant.Active == mutant.ChangesAlone {
+	if len(cmds) > 1 || isLong(cmds[0]) {
 		return g.alone(ctx, cmds)
 	}
 	return g.flight(ctx, cmds)

@@ -9,7 +9,6 @@ import (
 
 	"github.com/cacheaside/cacheaside/internal/conn"
 	"github.com/cacheaside/cacheaside/internal/keys"
-	"github.com/cacheaside/cacheaside/internal/mutant"
 )
 
 // A key is on hold while it must not be cached: while a load of it may see what a replica of the database has not heard of yet, for a time after its delete, or after its loader's generation was raised; and while its row is
@@ -45,10 +44,7 @@ func KeepMark(ctx context.Context, key, token string, life time.Duration) redis.
 var markScript = conn.NewScript(`
 redis.call('PERSIST', KEYS[1])
 redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])
-return 1`,
-	conn.Mutation{Name: mutant.MarkUnset, Old: `redis.call('PERSIST', KEYS[1])
-redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])`, New: ``},
-	conn.Mutation{Name: mutant.HoldNeedsMemory, Old: `redis.call('PERSIST', KEYS[1])`, New: ``})
+return 1`)
 
 // keepMarkScript: ARGV as above.
 var keepMarkScript = conn.NewScript(`
@@ -79,12 +75,7 @@ if tonumber(ARGV[4]) > 0 then
   redis.call('PEXPIRE', KEYS[2], string.format('%.0f', ends - now))
 end
 redis.call('ZREM', KEYS[2], token)
-return 1`,
-	conn.Mutation{Name: mutant.ExchangeUnmarked, Old: `if redis.call('GETRANGE', KEYS[1], 0, 13) ~= ARGV[1] then return 0 end`, New: ``},
-	conn.Mutation{Name: mutant.ExchangeCrowd, Old: `elseif holders[i] ~= 'lag' then`, New: `elseif holders[i] ~= 'lag' and false then`},
-	conn.Mutation{Name: mutant.ExchangeDead, Old: `elseif holders[i] ~= 'lag' then`, New: `elseif holders[i] ~= 'lag' and tonumber(holders[i + 1]) > now then`},
-	conn.Mutation{Name: mutant.ExchangeLost, Old: `if not mine then return 0 end`, New: ``},
-	conn.Mutation{Name: mutant.ExchangeLag, Old: `if tonumber(ARGV[4]) > 0 then`, New: `if false then`})
+return 1`)
 
 // Exchange stores e, with a stamp of its own, in the place of the mark of who holds key under token, and ends his hold. It is sent once: what it answers late is not known to be there.
 func (s *Store) Exchange(ctx context.Context, key, token string, e Entry, life time.Duration) (stored bool, err error) {

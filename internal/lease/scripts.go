@@ -2,7 +2,6 @@ package lease
 
 import (
 	"github.com/cacheaside/cacheaside/internal/conn"
-	"github.com/cacheaside/cacheaside/internal/mutant"
 )
 
 // Each script changes KEYS[1] alone, and decides by what the key holds and by Redis' own clock. Lua counts from 1: bytes
@@ -13,20 +12,17 @@ import (
 // ARGV: lease, its life in ms, hash of unreadable bytes or "", what onHold needs.
 var takeScript = conn.NewScript(`
 local v = redis.call('GET', KEYS[1])
-if v and (ARGV[3] == '' or redis.sha1hex(v) ~= ARGV[3]) then return v end`+onHold+`
+if v and (ARGV[3] == '' or redis.sha1hex(v) ~= ARGV[3]) then return v end` + onHold + `
 if held then return 1 end
 redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])
-return false`,
-	conn.Mutation{Name: mutant.TakeHeld, Old: `if held then`, New: `if false then`},
-	conn.Mutation{Name: mutant.SecondCheck, Old: `if v and (`, New: `if v and string.byte(v, 1) == 225 and (`},
-	conn.Mutation{Name: mutant.ReplaceCompare, Old: `redis.sha1hex(v) ~= ARGV[3]`, New: `false`})
+return false`)
 
 // claimScript takes a key for a refresh. Nothing there, a failure or unreadable bytes: a lease. A lease, or an entry whose claim
 // has not ended: answers it. An entry: claims it, in the entry itself, so that readers keep being served and nothing can
 // come between; the key is made to outlive the claim, for if it expired another reader would take a lease and load too. Where the stamp of an entry is given, only that
 // entry is claimed: it may have been reloaded since it was read. Without one, the claim that a failure has left stops nobody.
 // ARGV: lease, token, life in ms, stamp or "", what onHold needs. Answers {what}, also {'held'}, whatever is there, or for a writer's mark; {'busy', bytes}, or {'claimed', old header, Unix ms of its hard end or -1}.
-var claimScript = conn.NewScript(onHold+`
+var claimScript = conn.NewScript(onHold + `
 if held then return {'held'} end
 local life = tonumber(ARGV[3])
 local h = redis.call('GETRANGE', KEYS[1], 0, 23)
@@ -37,19 +33,14 @@ if kind ~= 225 or #h < 24 then
   if ARGV[4] ~= '' then return {'other'} end
   redis.call('SET', KEYS[1], ARGV[1], 'PX', life)
   return {'leased'}
-end`+clock+`
+end` + clock + `
 local flags, stamp = string.byte(h, 2), string.sub(h, 3, 14)
 if flags % 2 == 1 and taken(h) and (ARGV[4] ~= '' or stamp ~= nobody) then return {'busy', h} end
 if ARGV[4] ~= '' and stamp ~= ARGV[4] then return {'other'} end
 local ttl = redis.call('PTTL', KEYS[1])
 redis.call('SETRANGE', KEYS[1], 1, string.char(flags - flags % 2 + 1) .. ARGV[2] .. string.sub(h, 15, 20) .. ends(life))
 if ttl >= 0 and ttl < life then redis.call('PEXPIRE', KEYS[1], life) end
-return {'claimed', h, ttl < 0 and '-1' or string.format('%.0f', now + ttl)}`,
-	conn.Mutation{Name: mutant.ClaimMarked, Old: `if kind == 193 then`, New: `if false then`},
-	conn.Mutation{Name: mutant.ClaimHeld, Old: `if held then`, New: `if false then`},
-	conn.Mutation{Name: mutant.ClaimOutlives, Old: `if ttl >= 0 and ttl < life`, New: `if false`},
-	conn.Mutation{Name: mutant.ClaimStamp, Old: `ARGV[4] ~= '' and stamp ~= ARGV[4]`, New: `false`},
-	conn.Mutation{Name: mutant.ClaimOnce, Old: `flags % 2 == 1 and taken(h)`, New: `false`})
+return {'claimed', h, ttl < 0 and '-1' or string.format('%.0f', now + ttl)}`)
 
 // fillScript stores an entry if the key still holds the caller's lease or claim, which takes its place. The token is the entry's
 // stamp, so that a fill that is repeated because its reply was lost recognises itself.
@@ -59,10 +50,7 @@ local h = redis.call('GETRANGE', KEYS[1], 0, 13)
 if string.sub(h, 3, 14) ~= ARGV[1] then return 0 end
 if string.byte(h, 1) == 225 and string.byte(h, 2) % 2 == 0 then return 1 end
 redis.call('SET', KEYS[1], ARGV[2], 'PX', ARGV[3])
-return 1`,
-	conn.Mutation{Name: mutant.FillCompare, Old: `string.sub(h, 3, 14) ~= ARGV[1]`, New: `false`},
-	conn.Mutation{Name: mutant.FillAbsent, Old: `if string.sub(h, 3, 14) ~= ARGV[1]`, New: `if #h > 0 and string.sub(h, 3, 14) ~= ARGV[1]`},
-	conn.Mutation{Name: mutant.FillClaim, Old: `if string.sub(h, 3, 14) ~= ARGV[1]`, New: `if string.byte(h, 1) ~= 225 and string.sub(h, 3, 14) ~= ARGV[1]`})
+return 1`)
 
 // fillLeasesScript is fillScript for what is known to be leases, not entries that are claimed, whose bytes are many: of many keys they are read at once.
 var fillLeasesScript = fillScript.Widened(`
@@ -76,9 +64,7 @@ for i = 1, #KEYS do
     stored[i] = 1
   end
 end
-return stored`,
-	conn.Mutation{Name: mutant.FillCompare, Old: `string.sub(h, 3, 14) ~= ARGV[at]`, New: `false`},
-	conn.Mutation{Name: mutant.FillAbsent, Old: `if string.sub(h, 3, 14) ~= ARGV[at]`, New: `if #h > 0 and string.sub(h, 3, 14) ~= ARGV[at]`})
+return stored`)
 
 // renewScript keeps the caller's lease or claim alive. ARGV: token, life in ms. Answers 0 if it is the caller's no longer.
 var renewScript = conn.NewScript(`
@@ -86,12 +72,11 @@ local life = tonumber(ARGV[2])
 local h = redis.call('GETRANGE', KEYS[1], 0, 23)
 if string.sub(h, 3, 14) ~= ARGV[1] then return 0 end
 if string.byte(h, 1) == 161 then return redis.call('PEXPIRE', KEYS[1], life) end
-if string.byte(h, 1) ~= 225 or string.byte(h, 2) % 2 == 0 then return 0 end`+clock+`
+if string.byte(h, 1) ~= 225 or string.byte(h, 2) % 2 == 0 then return 0 end` + clock + `
 redis.call('SETRANGE', KEYS[1], 20, ends(life))
 local ttl = redis.call('PTTL', KEYS[1])
 if ttl >= 0 and ttl < life then redis.call('PEXPIRE', KEYS[1], life) end
-return 1`,
-	conn.Mutation{Name: mutant.ClaimOutlives, Old: `if ttl >= 0 and ttl < life`, New: `if false`})
+return 1`)
 
 // endScript gives up the caller's lease or claim without a value. A lease becomes the marker of a failure, or goes; a claimed entry
 // gets back its cost and what is left of its hard life, or, after a failure, stays claimed by nobody for that window; if its hard life is over, it ends as a lease does. ARGV: marker or "", its life in ms, the header as it was before the claim
@@ -108,7 +93,7 @@ local function gone()
   return 1
 end
 if string.byte(h, 1) == 161 then return gone() end
-if string.byte(h, 1) ~= 225 or string.byte(h, 2) % 2 == 0 then return 0 end`+clock+`
+if string.byte(h, 1) ~= 225 or string.byte(h, 2) % 2 == 0 then return 0 end` + clock + `
 local known = token == ARGV[5] and tonumber(ARGV[4]) >= 0
 local left = tonumber(ARGV[4]) - now
 if known and left <= 0 then return gone() end
@@ -120,8 +105,7 @@ else
   redis.call('SETRANGE', KEYS[1], 1, string.char(string.byte(h, 2) - 1) .. token .. string.sub(h, 15, 20) .. cost)
 end
 if known then redis.call('PEXPIRE', KEYS[1], left) end
-return 1`,
-	conn.Mutation{Name: mutant.NoThrottle, Old: `if ARGV[1] ~= '' then`, New: `if false then`})
+return 1`)
 
 // expireScript ends the soft life of an entry, and voids whatever load is under way, by a stamp of its own: what that has read may be what is not to be fresh any more. Where there is no entry, and
 // where a full Redis does not let it be changed, the key is deleted. ARGV: stamp.
@@ -132,8 +116,7 @@ if string.byte(h, 1) ~= 225 or #h < 24 then return redis.call('DEL', KEYS[1]) en
 local cost = flags % 2 == 1 and string.char(0, 0, 0, 0) or string.sub(h, 21, 24)
 local set = redis.pcall('SETRANGE', KEYS[1], 1, string.char(flags - flags % 2) .. ARGV[1] .. string.rep(string.char(0), 6) .. cost)
 if type(set) == 'table' then redis.call('DEL', KEYS[1]) end
-return 1`,
-	conn.Mutation{Name: mutant.ExpireKeepsClaims, Old: `string.char(flags - flags % 2) .. ARGV[1]`, New: `string.sub(h, 2, 14)`})
+return 1`)
 
 // clock gives the scripts Redis' time in milliseconds, and what they need of the end of a claim, a 32-bit number of them. Plain
 // arithmetic: doubles carry 53 bits, and neither struct.pack nor bit operations are everywhere.

@@ -9,7 +9,6 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/cacheaside/cacheaside/internal/conn"
-	"github.com/cacheaside/cacheaside/internal/mutant"
 )
 
 // Store runs the protocol on one Redis. It is safe for concurrent use.
@@ -26,7 +25,7 @@ type Store struct {
 
 // NewStore runs the protocol by c, which the caller closes. Reads are bounded by wait, which is no longer than the time-out of c.
 func NewStore(c *conn.Conn, wait time.Duration) *Store {
-	s := &Store{conn: c, cluster: c.Cluster() && mutant.Active != mutant.ClusterShares}
+	s := &Store{conn: c, cluster: c.Cluster()}
 	s.reads = gather{store: s, wait: wait, send: s.read}
 	s.asks = gather{store: s, wait: c.Timeout(), send: c.Ask}
 	s.changes = gather{store: s, wait: c.Timeout(), send: c.Ask}

@@ -7,7 +7,6 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/cacheaside/cacheaside/internal/conn"
-	"github.com/cacheaside/cacheaside/internal/mutant"
 )
 
 // Take asks for the leases of keys that hold nothing, or what cannot be read (State.Kind is Unknown), which is replaced if it is still what
@@ -41,7 +40,7 @@ func (s *Store) takeByScript(ctx context.Context, as []*Attempt, reply replyFunc
 // takeBySet does what takeScript does, where that is no more than SET with NX and GET: gives the lease if there is nothing, else answers what there is. It is a fifth of the work for Redis. It returns those for which
 // it would not do: where keys may be on hold, where there is something to be replaced, and on servers before Redis 7.0, which refuse the two together (https://redis.io/commands/set, History).
 func (s *Store) takeBySet(ctx context.Context, as []*Attempt, reply replyFunc) (others []*Attempt) {
-	if s.holds && mutant.Active != mutant.SetHeld || s.old.Load() || mutant.Active == mutant.SecondCheck {
+	if s.holds || s.old.Load() {
 		return as
 	}
 	var plain []*Attempt

@@ -6,8 +6,6 @@ import (
 	"time"
 
 	"github.com/sony/gobreaker/v2"
-
-	"github.com/cacheaside/cacheaside/internal/mutant"
 )
 
 // What a breaker decides by.
@@ -107,9 +105,6 @@ func (b *Breaker) begin() (ticket, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	state := b.circuit.State()
-	if mutant.Active == mutant.OpenedMeanwhile && state == gobreaker.StateOpen {
-		return ticket{epoch: b.epoch}, nil
-	}
 	if err := b.check(state); err != nil {
 		return ticket{}, err
 	}
@@ -132,11 +127,10 @@ func (b *Breaker) end(t ticket, v Verdict) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	switch {
-	case t.probe != nil && v == Stopped && mutant.Active == mutant.ProbeKept:
 	case t.probe != nil:
 		b.probing = false
 		t.probe(v.err())
-	case t.epoch != b.epoch && mutant.Active != mutant.OldCounted, v == Stopped:
+	case t.epoch != b.epoch, v == Stopped:
 	default:
 		if done, err := b.circuit.Allow(); err == nil { // it is closed
 			done(v.err())

@@ -3,8 +3,6 @@ package limit
 import (
 	"context"
 	"time"
-
-	"github.com/cacheaside/cacheaside/internal/mutant"
 )
 
 // Door is what each call of one load function passes.
@@ -32,9 +30,6 @@ func (d *Door) Enter(ctx context.Context) (Pass, error) {
 	p := patience{ctx: ctx, limit: d.Patience}
 	defer p.end()
 	first, second := d.Own, d.Shared
-	if mutant.Active == mutant.SharedFirst {
-		first, second = second, first
-	}
 	if err := first.enter(&p, d.Breaker); err != nil {
 		return Pass{}, err
 	}

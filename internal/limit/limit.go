@@ -9,8 +9,6 @@ import (
 
 	"golang.org/x/sync/semaphore"
 	"golang.org/x/time/rate"
-
-	"github.com/cacheaside/cacheaside/internal/mutant"
 )
 
 // Refusal is why a call was not made. Any other error of this package is why the caller's context has ended.
@@ -62,9 +60,6 @@ func New(o Options) *Limit {
 
 // place is what a call takes of the places.
 func place() int64 {
-	if mutant.Active == mutant.LimitIgnored {
-		return 0
-	}
 	return 1
 }
 
@@ -116,7 +111,7 @@ func (l *Limit) leave() {
 
 // join takes a place in the queue.
 func (l *Limit) join() bool {
-	if l.waiting.Add(1) > l.queue && mutant.Active != mutant.QueueUnbounded {
+	if l.waiting.Add(1) > l.queue {
 		l.waiting.Add(-1)
 		return false
 	}
@@ -125,7 +120,7 @@ func (l *Limit) join() bool {
 
 // quick tells whether the rate lets a call begin at once, which it does not before those who wait for it.
 func (l *Limit) quick() bool {
-	return l.behind.Load() == 0 && l.rate.Allow() || mutant.Active == mutant.RateIgnored
+	return l.behind.Load() == 0 && l.rate.Allow()
 }
 
 // await waits until the rate lets a call begin. What the breaker does not let through uses nothing of the rate.

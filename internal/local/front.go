@@ -5,8 +5,6 @@ import (
 	"math/bits"
 	"sync/atomic"
 	"time"
-
-	"github.com/cacheaside/cacheaside/internal/mutant"
 )
 
 // front finds the items that are read most without asking ristretto, whose Get costs more than all else of a hit: a table of pointers to items that the window or ristretto holds, one for each
@@ -78,12 +76,12 @@ func (f *front) put(h *header) bool {
 	switch {
 	case before == h:
 		return true
-	case before != nil && before.hash != h.hash && before.inWindow() && mutant.Active != mutant.Homeless, !place.CompareAndSwap(before, h):
+	case before != nil && before.hash != h.hash && before.inWindow(), !place.CompareAndSwap(before, h):
 		return false
 	case before != nil && before.hash == h.hash:
 		before.told.Store(gone) // h is in its stead
 	}
-	if h.told.Load() == gone && mutant.Active != mutant.FrontKeeps {
+	if h.told.Load() == gone {
 		place.CompareAndSwap(h, nil)
 	}
 	return true
@@ -91,7 +89,7 @@ func (f *front) put(h *header) bool {
 
 // leave is called when the window or ristretto lets go of h.
 func (f *front) leave(h *header) {
-	if h == nil || mutant.Active == mutant.FrontStays { // nil: a delete of what was not there
+	if h == nil { // nil: a delete of what was not there
 		return
 	}
 	h.told.Store(gone)
@@ -114,7 +112,7 @@ const tickBits = 22
 func (t *Tier) tell(h *header, now time.Duration) {
 	told := h.told.Load()
 	this := told&inWindow | uint32(now>>tickBits)&(inWindow>>1-1)
-	if told == this || told == gone || mutant.Active == mutant.NeverTold {
+	if told == this || told == gone {
 		return
 	}
 	if h.told.CompareAndSwap(told, this) {

@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"github.com/cacheaside/cacheaside/internal/conn"
-	"github.com/cacheaside/cacheaside/internal/mutant"
 )
 
 // index finds items by the stable hashes of their keys, for those who do not have the keys: questions of other processes. It is made when the first of them comes, and given up when none comes any more, for it costs each Set a little. It knows
@@ -53,7 +52,7 @@ func (t *Tier) Note(hash, stable uint64, read time.Duration) {
 	if !t.used.Load() {
 		t.used.Store(true) // before the index is looked for: see Index
 	}
-	if i := t.index.Load(); i != nil && mutant.Active != mutant.NotNoted {
+	if i := t.index.Load(); i != nil {
 		i.note(t, stable, noted{hash, read})
 	}
 }
@@ -70,7 +69,7 @@ func (i *index) note(t *Tier, stable uint64, n noted) {
 		return
 	}
 	for stable, n := range s.before {
-		if _, again := s.now[stable]; !again && t.holds(n.hash) && mutant.Active != mutant.IndexForgets {
+		if _, again := s.now[stable]; !again && t.holds(n.hash) {
 			s.now[stable] = n
 		}
 	}
@@ -104,7 +103,7 @@ func Look[K comparable, V any](t *Tier, stable uint64, eras *Eras, longest, age 
 		noted, ok = i.find(stable)
 	}
 	if !ok {
-		return nil, 0, age < 0 || i != nil && (now-i.since >= longest || i.whole.Load() || mutant.Active == mutant.IndexWhole)
+		return nil, 0, age < 0 || i != nil && (now-i.since >= longest || i.whole.Load())
 	}
 	h := find[K, V](t, noted.hash)
 	if h == nil {

@@ -2,8 +2,6 @@ package local
 
 import (
 	"time"
-
-	"github.com/cacheaside/cacheaside/internal/mutant"
 )
 
 // GetStale is Get for what may have ended: it answers how long ago the item's TTL has, which is negative if it has not. It heeds no trust, and no Clear, which is a doubt; but all that is known
@@ -14,7 +12,7 @@ func GetStale[K comparable, V any](t *Tier, hash uint64, eras *Eras, key K) (ite
 		return nil, 0, false
 	}
 	item = &h.Item
-	if !t.generations.firm(item.Range, item.Stripe, item.Generation, h.doubts) && mutant.Active != mutant.StaleInvalidated {
+	if !t.generations.firm(item.Range, item.Stripe, item.Generation, h.doubts) {
 		return nil, 0, false
 	}
 	return item, time.Since(t.start) - item.soft, true

@@ -11,7 +11,6 @@ import (
 	"github.com/dgraph-io/ristretto/v2"
 
 	"github.com/cacheaside/cacheaside/internal/conn"
-	"github.com/cacheaside/cacheaside/internal/mutant"
 )
 
 // Tier holds the items of all loaders of a process within one budget of bytes. A nil Tier holds nothing.
@@ -149,13 +148,13 @@ func Get[K comparable, V any](t *Tier, hash uint64, eras *Eras, key K) (item *It
 	item = &h.Item
 	trust := t.generations.ranges[item.Range%conn.Ranges].trust.Load() // before era and generation: see Trust
 	now = time.Since(t.start)
-	if now >= item.expires || int64(now) >= trust && mutant.Active != mutant.TrustForEver {
+	if now >= item.expires || int64(now) >= trust {
 		return nil, 0, false
 	}
-	if (item.Key != key || item.Era != eras.Of(item.Range)) && mutant.Active != mutant.MemoryKey {
+	if item.Key != key || item.Era != eras.Of(item.Range) {
 		return nil, 0, false // another key with the same 64-bit hash, or all of the loader was invalidated
 	}
-	if item.Generation != t.generations.Now(item.Range, uint64(item.Stripe)) && mutant.Active != mutant.MemoryGeneration {
+	if item.Generation != t.generations.Now(item.Range, uint64(item.Stripe)) {
 		return nil, 0, false
 	}
 	t.tell(&h.header, now)

@@ -4,8 +4,6 @@ import (
 	"runtime"
 	"sync/atomic"
 	"unsafe"
-
-	"github.com/cacheaside/cacheaside/internal/mutant"
 )
 
 // visits are the looks into ristretto that are under way: it is not closed under them, for its Get panics if its Close races it. They are striped, so that goroutines on different
@@ -30,7 +28,7 @@ type visit struct{ n atomic.Int64 }
 func (v *visits) enter() *visit {
 	s := &v.stripes[stripe()].visit
 	s.n.Add(1)
-	if v.closed.Load() && mutant.Active != mutant.CloseRacesHits {
+	if v.closed.Load() {
 		s.n.Add(-1)
 		return nil
 	}
@@ -43,7 +41,7 @@ func (s *visit) leave() { s.n.Add(-1) }
 func (v *visits) close() {
 	v.closed.Store(true)
 	for i := range v.stripes {
-		for v.stripes[i].n.Load() != 0 && mutant.Active != mutant.CloseRacesHits {
+		for v.stripes[i].n.Load() != 0 {
 			runtime.Gosched()
 		}
 	}

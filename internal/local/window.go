@@ -2,8 +2,6 @@ package local
 
 import (
 	"sync"
-
-	"github.com/cacheaside/cacheaside/internal/mutant"
 )
 
 // window keeps what has been set last for a while, before ristretto is asked whether it is worth more: what is read for the first time has been read once, as far as ristretto knows, and would be refused each time, however
@@ -27,7 +25,7 @@ type windowItem struct {
 
 // push puts an item in, and answers those that had to leave for it: only itself, if it is larger than all of the window.
 func (w *window) push(i windowItem) (left []windowItem) {
-	if i.cost > w.most || mutant.Active == mutant.NoWindow {
+	if i.cost > w.most {
 		return []windowItem{i}
 	}
 	w.mu.Lock()

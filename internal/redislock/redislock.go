@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/cacheaside/cacheaside/internal/conn"
-	"github.com/cacheaside/cacheaside/internal/mutant"
 )
 
 // tagEscape keeps a name from ending the brace that it stands in.
@@ -80,10 +79,8 @@ end
 `
 
 // Break releases a lock in the place of its holder, if it is still the one that was looked at, and remembers its token as a release does, so that the next is greater. Who waits is told. ARGV: holder, token. Answers 1 if it was so.
-var Break = conn.NewScript(Read+`
+var Break = conn.NewScript(Read + `
 if holder ~= ARGV[1] or last ~= ARGV[2] or till * 1000 <= now then return 0 end
 redis.call('SET', KEYS[1], 'L1 - ' .. last .. ' 0 0', 'PX', 60000 + math.ceil(math.max(last - now, 0) / 1000))
 if waited == '1' then redis.call('PUBLISH', KEYS[1], '') end
-return 1`,
-	conn.Mutation{Name: mutant.BreakAnother, Old: "holder ~= ARGV[1] or last ~= ARGV[2] or ", New: ""},
-	conn.Mutation{Name: mutant.BreakForgets, Old: "redis.call('SET', KEYS[1], 'L1 - ' .. last .. ' 0 0', 'PX', 60000 + math.ceil(math.max(last - now, 0) / 1000))", New: "redis.call('DEL', KEYS[1])"})
+return 1`)

@@ -9,7 +9,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/cacheaside/cacheaside/internal/mutant"
 	"github.com/cacheaside/cacheaside/lock/driver"
 )
 
@@ -78,9 +77,6 @@ var errNotOurs = errors.New("the lock is not this connection's")
 
 // limit has the server close the connection when nothing was heard of it for the life of a lock.
 func (k *namedLock) limit(ctx context.Context, ttl time.Duration) error {
-	if mutant.Active == mutant.NamedOutlives {
-		return nil
-	}
 	seconds := (ttl + time.Second - 1) / time.Second
 	return k.s.exec(ctx, fmt.Sprintf("SET SESSION wait_timeout = %d", seconds))
 }

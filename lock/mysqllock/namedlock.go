@@ -10,7 +10,6 @@ import (
 
 	"github.com/go-sql-driver/mysql"
 
-	"github.com/cacheaside/cacheaside/internal/mutant"
 	"github.com/cacheaside/cacheaside/lock/driver"
 )
 
@@ -77,9 +76,6 @@ func (k *namedLock) ask(ctx context.Context, statement string) (int64, error) {
 	running := k.d.background.run(func() {
 		defer func() { <-k.busy }()
 		patience := 24 * time.Hour // until the lock is over
-		if mutant.Active == mutant.NamedImpatient {
-			patience = k.timeout
-		}
 		n, err := k.s.number(k.ctx, patience, statement)
 		answers <- answer{n, err}
 	})
@@ -150,7 +146,7 @@ func (k *namedLock) Release(ctx context.Context) error {
 	switch {
 	case err == nil && n != 1:
 		err = driver.ErrLost
-	case err != nil && !unanswered(err) && mutant.Active != mutant.NamedCutUntold:
+	case err != nil && !unanswered(err):
 		err = cut(err)
 	}
 	return err

@@ -9,7 +9,6 @@ import (
 	"slices"
 	"time"
 
-	"github.com/cacheaside/cacheaside/internal/mutant"
 	"github.com/cacheaside/cacheaside/lock/driver"
 )
 
@@ -136,7 +135,7 @@ func (a *asking) read(ctx context.Context, s *session) (row, error) {
 }
 
 func (a *asking) mine(r row) bool {
-	return mutant.Active != mutant.TableNotAdopted && slices.ContainsFunc(a.unknown, func(u request) bool { return u.id == r.owner })
+	return slices.ContainsFunc(a.unknown, func(u request) bool { return u.id == r.owner })
 }
 
 // take takes a lock that is free. It answers neither a lock nor an error if it was too late.
@@ -173,7 +172,7 @@ func (a *asking) grant(id string, token int64, sent time.Time) driver.Grant {
 // settle sees to it, in the background, that requests that may yet be carried out leave nothing behind. One answer is enough. If there is none for as long as the lock lives, they are refused as late, or what they
 // have got is over.
 func (a *asking) settle() {
-	if len(a.unknown) == 0 || mutant.Active == mutant.TableUnsettled {
+	if len(a.unknown) == 0 {
 		return
 	}
 	statement := settleSQL(a.d.table, a.key, a.unknown)

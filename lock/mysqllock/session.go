@@ -10,8 +10,6 @@ import (
 	"time"
 
 	"github.com/go-sql-driver/mysql"
-
-	"github.com/cacheaside/cacheaside/internal/mutant"
 )
 
 // session is one connection. What is sent on one of its own, database/sql does not repeat by itself.
@@ -55,7 +53,7 @@ func (s *session) change(ctx context.Context, statement string) (c change, err e
 	if err == nil {
 		id, err = result.LastInsertId()
 	}
-	if err == nil && id&1 == 0 && mutant.Active != mutant.TableUncommitted { // also if none has matched: it may have locked a row
+	if err == nil && id&1 == 0 { // also if none has matched: it may have locked a row
 		_, err = s.conn.ExecContext(ctx, "COMMIT")
 	}
 	if err != nil {

@@ -5,8 +5,6 @@ import (
 	"regexp"
 	"strings"
 	"time"
-
-	"github.com/cacheaside/cacheaside/internal/mutant"
 )
 
 // A lock is a row: its name; the id of the request that has got it last; the last token; and when it is free, by UTC_TIMESTAMP, which no session's time zone changes. Who releases it sets
@@ -63,13 +61,7 @@ func makeSQL(table, key string) string {
 // takeSQL takes a lock that is free, if its token is still the one that was seen, and the time not past the bound: so one that was delayed on its way is not carried out when nobody waits for it any more.
 func takeSQL(table, key, id string, seen, bound int64, ttl time.Duration) string {
 	unseen := fmt.Sprintf(" AND token = %d", seen)
-	if mutant.Active == mutant.TableTokenUnseen {
-		unseen = ""
-	}
 	late := fmt.Sprintf(" AND %s <= %d", micros, bound)
-	if mutant.Active == mutant.TableTakesLate {
-		late = ""
-	}
 	return fmt.Sprintf("UPDATE %s SET %s, owner = x'%x', expires_at = %s WHERE name = x'%x' AND expires_at <= %s%s%s",
 		table, set(next, "1"), id, after(ttl), key, now, unseen, late)
 }

@@ -8,8 +8,6 @@ import (
 	"time"
 
 	"github.com/go-zookeeper/zk"
-
-	"github.com/cacheaside/cacheaside/internal/mutant"
 )
 
 var (
@@ -93,9 +91,6 @@ func answered(err error) bool {
 
 // refused tells whether a server has refused a request for a reason that go-zk does not know: who asked again would be refused again.
 func refused(err error) bool {
-	if mutant.Active == mutant.ZkRefused {
-		return unimplemented(err)
-	}
 	for _, code := range []string{"-120", "-124", "-125"} { // an ephemeral node of a local session; SASL is required; a quota is exceeded
 		if err != nil && strings.HasSuffix(err.Error(), "unknown error: "+code) {
 			return true

@@ -10,7 +10,6 @@ import (
 
 	"github.com/go-zookeeper/zk"
 
-	"github.com/cacheaside/cacheaside/internal/mutant"
 	"github.com/cacheaside/cacheaside/lock/driver"
 )
 
@@ -91,7 +90,7 @@ func (h *held) end() {
 
 // clean deletes the node in the background, unless that is being done.
 func (h *held) clean() {
-	if mutant.Active != mutant.ZkKept && !h.cleans.Swap(true) {
+	if !h.cleans.Swap(true) {
 		h.d.background(func() { h.d.remove(h.node, h.timeout) })
 	}
 }

@@ -9,8 +9,6 @@ import (
 	"time"
 
 	"github.com/go-zookeeper/zk"
-
-	"github.com/cacheaside/cacheaside/internal/mutant"
 )
 
 // link is a connection to a server. go-zk does not tell what the server has granted to the session, so link reads it in the server's first answer; and it has that answer
@@ -49,7 +47,7 @@ func (l *link) Write(b []byte) (int, error) {
 // Read reads of one whole answer after the other.
 func (l *link) Read(b []byte) (int, error) {
 	if len(l.frame) == 0 && l.err == nil {
-		if l.frame, l.err = l.next(); l.err != nil && l.known && mutant.Active != mutant.ZkWatches {
+		if l.frame, l.err = l.next(); l.err != nil && l.known {
 			l.frame = l.client.gone()
 		}
 	}

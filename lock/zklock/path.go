@@ -5,8 +5,6 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
-
-	"github.com/cacheaside/cacheaside/internal/mutant"
 )
 
 // escape makes one name of a path of any bytes; different ones stay different.
@@ -35,9 +33,6 @@ func nodeName(id string) string { return "L1-" + id + "-" }
 // place tells the id and the number of a contender's node.
 func place(name string) (id string, number int32, ok bool) {
 	m := contender.FindStringSubmatch(name)
-	if mutant.Active == mutant.ZkForeign && m == nil && len(name) > 10 {
-		m = []string{"", "", name[len(name)-10:]}
-	}
 	if m == nil {
 		return "", 0, false
 	}
@@ -60,7 +55,7 @@ func ahead(children []string, id string) (predecessor string, found bool) {
 		return "", false
 	}
 	for _, name := range children {
-		if _, n, ok := place(name); ok && before(n, mine) && (predecessor == "" || before(last, n) != (mutant.Active == mutant.ZkHerd)) {
+		if _, n, ok := place(name); ok && before(n, mine) && (predecessor == "" || before(last, n) != false) {
 			predecessor, last = name, n
 		}
 	}

@@ -4,8 +4,6 @@ import (
 	"maps"
 	"slices"
 	"time"
-
-	"github.com/cacheaside/cacheaside/internal/mutant"
 )
 
 // session is one session with ZooKeeper, over any number of connections. Its fields but id and gone are guarded by client.mu.
@@ -64,7 +62,7 @@ func (s *session) hear(sent, answered time.Time) {
 func (s *session) lives(sent time.Time) time.Time {
 	var last time.Time
 	for _, h := range s.heard {
-		if !h.answered.Add(delay(s.timeout)).After(sent) || mutant.Active == mutant.ZkUnreported {
+		if !h.answered.Add(delay(s.timeout)).After(sent) {
 			last = h.sent
 		}
 	}

@@ -5,8 +5,6 @@ import (
 	"time"
 
 	"github.com/go-zookeeper/zk"
-
-	"github.com/cacheaside/cacheaside/internal/mutant"
 )
 
 // grace is how long who gives up waits for his node to be deleted. As a rule it is by then, and nobody is told that the lock is held who comes next.
@@ -14,7 +12,7 @@ const grace = 50 * time.Millisecond
 
 // abandon deletes, in the background, the node that there may be: also one that is created only now, by a request that nobody waits for any more.
 func (a *attempt) abandon() {
-	if a.created == nil || mutant.Active == mutant.ZkLateNode && a.node == "" {
+	if a.created == nil {
 		return
 	}
 	done := make(chan struct{})

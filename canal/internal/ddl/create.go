@@ -2,7 +2,6 @@ package ddl
 
 import (
 	"github.com/cacheaside/cacheaside/canal"
-	"github.com/cacheaside/cacheaside/internal/mutant"
 )
 
 // object reads past what may stand between CREATE or ALTER and the word that says what is created or altered, and gives that.
@@ -117,7 +116,7 @@ func (r *reader) alter() bool {
 func (r *reader) specification(w token) bool {
 	switch upper(w.text) {
 	case "RENAME":
-		if mutant.Active == mutant.DDLRename || r.keyword("COLUMN", "INDEX", "KEY") && mutant.Active != mutant.DDLColumn {
+		if r.keyword("COLUMN", "INDEX", "KEY") {
 			return true
 		}
 		if !r.keyword("TO", "AS") {
@@ -125,7 +124,7 @@ func (r *reader) specification(w token) bool {
 		}
 		return r.replaced()
 	case "EXCHANGE":
-		if mutant.Active == mutant.DDLExchange || !r.keyword("PARTITION") || r.keyword("BY") { // a column, and PARTITION BY
+		if !r.keyword("PARTITION") || r.keyword("BY") { // a column, and PARTITION BY
 			return true
 		}
 		_, ok := r.name()

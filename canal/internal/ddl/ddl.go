@@ -9,7 +9,6 @@ import (
 	"slices"
 
 	"github.com/cacheaside/cacheaside/canal"
-	"github.com/cacheaside/cacheaside/internal/mutant"
 )
 
 // Control is what a statement does to its transaction.
@@ -59,7 +58,7 @@ func Read(statement, schema string) Effect {
 	// With the SQL mode NO_BACKSLASH_ESCAPES a string ends where another goes on with \'. Which of them it was is not known, but hardly any statement
 	// makes sense in both ways.
 	e, l := read(statement, schema, true)
-	if l.escaped && mutant.Active != mutant.DDLEscapes {
+	if l.escaped {
 		other, m := read(statement, schema, false)
 		switch {
 		case m.bad:

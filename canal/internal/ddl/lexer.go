@@ -3,8 +3,6 @@ package ddl
 import (
 	"strings"
 	"unicode/utf8"
-
-	"github.com/cacheaside/cacheaside/internal/mutant"
 )
 
 // kind is that of a token.
@@ -123,7 +121,6 @@ func inWord(c byte) bool {
 func executable(s string) int {
 	n := 0
 	switch {
-	case mutant.Active == mutant.DDLExecutable:
 	case strings.HasPrefix(s, "/*!"):
 		n = 3
 	case strings.HasPrefix(s, "/*M!"):

@@ -6,7 +6,6 @@ import (
 	"unicode/utf8"
 
 	"github.com/cacheaside/cacheaside/canal"
-	"github.com/cacheaside/cacheaside/internal/mutant"
 )
 
 // reader reads one statement. Its methods that answer a bool tell whether they have understood what stands there.
@@ -49,9 +48,6 @@ func (r *reader) ifExists() bool {
 // done tells whether nothing comes any more.
 func (r *reader) done() bool {
 	for r.accept(';') {
-		if mutant.Active == mutant.DDLSecond {
-			return true
-		}
 	}
 	return r.token.kind == end
 }
@@ -131,7 +127,7 @@ func (r *reader) change(k canal.Kind, t table) {
 	if len(r.effect.Changes) > maxChanges {
 		return
 	}
-	if t.schema == "" && mutant.Active != mutant.DDLNoSchema {
+	if t.schema == "" {
 		t.name = "" // of whichever schema
 		if k == canal.Truncate {
 			k = canal.Replace // the others are not empty

@@ -2,7 +2,6 @@ package ddl
 
 import (
 	"github.com/cacheaside/cacheaside/canal"
-	"github.com/cacheaside/cacheaside/internal/mutant"
 )
 
 // statement reads a statement from its first word on. What is named nowhere here is not understood, so that no statement that changes rows by
@@ -56,7 +55,7 @@ func (r *reader) statement() bool {
 		"LOCK", "UNLOCK", "HELP", "SHOW", "DEALLOCATE", "BACKUP", "COMMENT", "SAVEPOINT", "RELEASE":
 		return r.rest()
 	}
-	return mutant.Active == mutant.DDLRows
+	return false
 }
 
 // setStatement reads what follows MariaDB's SET STATEMENT: variables, FOR, a statement.
@@ -127,9 +126,7 @@ func (r *reader) rename() bool {
 		if !ok {
 			return false
 		}
-		if mutant.Active != mutant.DDLRename {
-			r.change(canal.Replace, to)
-		}
+		r.change(canal.Replace, to)
 		if !r.accept(',') {
 			return r.done()
 		}

@@ -1,0 +1,114 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+)
+
+// guard is an entry of the list.
+type guard struct {
+	name, what string
+	tests      []test
+	edits      []edit
+	at         string // file and line of the entry
+}
+
+// test is a test that fails without the guard.
+type test struct {
+	folder, name string // the package's folder, and the test, perhaps with a subtest
+}
+
+// edit takes the guard, or a part of it, out of a declaration.
+type edit struct {
+	file, in string // the file, and the function, Type.Method, variable or constant
+	old, new []string
+}
+
+// readGuards reads all files of the folder. An entry is a paragraph:
+//
+//	guard NAME
+//	what it guards
+//	test FOLDER TEST
+//	edit FILE DECLARATION
+//	-a line of the old text
+//	+a line of the new text
+//	 a line of both
+//
+// It may have several tests and several edits. Lines that begin with # are comments.
+func readGuards(folder string) (guards []*guard, err error) {
+	files, err := filepath.Glob(filepath.Join(folder, "*.txt"))
+	if err != nil {
+		return nil, err
+	}
+	var errs []error
+	seen := map[string]string{}
+	for _, file := range files {
+		b, err := os.ReadFile(file)
+		if err != nil {
+			return nil, err
+		}
+		some, err := parseGuards(filepath.Base(file), string(b))
+		errs = append(errs, err)
+		for _, g := range some {
+			if at := seen[g.name]; at != "" {
+				errs = append(errs, fmt.Errorf("%s: guard %s stands at %s already", g.at, g.name, at))
+			}
+			seen[g.name] = g.at
+		}
+		guards = append(guards, some...)
+	}
+	if len(guards) == 0 {
+		errs = append(errs, fmt.Errorf("%s lists no guards", folder))
+	}
+	return guards, errors.Join(errs...)
+}
+
+func parseGuards(file, text string) (guards []*guard, err error) {
+	var errs []error
+	var g *guard
+	for i, line := range strings.Split(text, "\n") {
+		at := fmt.Sprintf("%s:%d", file, i+1)
+		fields := strings.Fields(line)
+		inEdit := g != nil && len(g.edits) > 0 && line != "" && strings.ContainsRune("-+ ", rune(line[0]))
+		switch {
+		case inEdit:
+			e := &g.edits[len(g.edits)-1]
+			if line[0] != '+' {
+				e.old = append(e.old, line[1:])
+			}
+			if line[0] != '-' {
+				e.new = append(e.new, line[1:])
+			}
+		case len(fields) == 0:
+			g = nil
+		case strings.HasPrefix(line, "#"):
+		case fields[0] == "guard" && len(fields) == 2 && g == nil:
+			g = &guard{name: fields[1], at: at}
+			guards = append(guards, g)
+		case g == nil:
+			errs = append(errs, fmt.Errorf("%s: an entry begins with guard NAME, and ends with an empty line", at))
+		case g.what == "":
+			g.what = line
+		case fields[0] == "test" && len(fields) == 3:
+			g.tests = append(g.tests, test{fields[1], fields[2]})
+		case fields[0] == "edit" && len(fields) == 3:
+			g.edits = append(g.edits, edit{file: fields[1], in: fields[2]})
+		default:
+			errs = append(errs, fmt.Errorf("%s: guard %s: what is %q?", at, g.name, line))
+		}
+	}
+	for _, g := range guards {
+		if len(g.tests) == 0 || len(g.edits) == 0 {
+			errs = append(errs, fmt.Errorf("%s: guard %s needs a test and an edit", g.at, g.name))
+		}
+		for _, e := range g.edits {
+			if len(e.old) == 0 {
+				errs = append(errs, fmt.Errorf("%s: guard %s: an edit of %s in %s has no old text", g.at, g.name, e.in, e.file))
+			}
+		}
+	}
+	return guards, errors.Join(errs...)
+}

@@ -1,0 +1,196 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+)
+
+// source is a file that has guards in it.
+type source struct {
+	path  string // absolute
+	text  string
+	set   *token.FileSet
+	file  *ast.File
+	decls map[string]*decl
+}
+
+// decl is a declaration that has guards in it: a function, or the specification of
+// variables or constants.
+type decl struct {
+	name     string
+	node     ast.Node
+	from, to int // offsets of its first line's begin, and its last line's end
+	variants []*variant
+}
+
+// variant is a declaration without a guard.
+type variant struct {
+	guard  string
+	lines  []string // one may hold several, or what is left of one that is gone
+	edited map[int]bool
+}
+
+func (v *variant) text() string { return strings.Join(v.lines, "\n") }
+
+// locate finds each edit's place. Its error names each guard whose old text is not found
+// exactly once in its declaration, or whose test does not exist.
+func locate(root string, guards []*guard) (map[string]*source, error) {
+	sources := map[string]*source{}
+	tests := map[string]string{}
+	var errs []error
+	for _, g := range guards {
+		for _, e := range g.edits {
+			s := sources[e.file]
+			if s == nil {
+				var err error
+				if s, err = readSource(filepath.Join(root, e.file)); err != nil {
+					errs = append(errs, fmt.Errorf("%s: guard %s: %w", g.at, g.name, err))
+					continue
+				}
+				sources[e.file] = s
+			}
+			if err := s.apply(g.name, e); err != nil {
+				errs = append(errs, fmt.Errorf("%s: guard %s: %s: %w", g.at, g.name, e.file, err))
+			}
+		}
+		for _, t := range g.tests {
+			if _, ok := tests[t.folder]; !ok {
+				tests[t.folder] = testText(filepath.Join(root, t.folder))
+			}
+			name, _, _ := strings.Cut(t.name, "/")
+			if !strings.Contains(tests[t.folder], "\nfunc "+name+"(t *testing.T)") {
+				errs = append(errs, fmt.Errorf("%s: guard %s: there is no test %s in %s", g.at, g.name, name, t.folder))
+			}
+		}
+	}
+	return sources, errors.Join(errs...)
+}
+
+// testText is all that the test files of a folder have.
+func testText(folder string) string {
+	files, _ := filepath.Glob(filepath.Join(folder, "*_test.go"))
+	var b strings.Builder
+	for _, f := range files {
+		text, _ := os.ReadFile(f)
+		b.WriteString("\n")
+		b.Write(text)
+	}
+	return b.String()
+}
+
+func readSource(path string) (*source, error) {
+	b, err := os.ReadFile(path)
+	if err != nil {
+		return nil, err
+	}
+	s := &source{path: path, text: string(b), set: token.NewFileSet(), decls: map[string]*decl{}}
+	if s.file, err = parser.ParseFile(s.set, path, b, parser.ParseComments); err != nil {
+		return nil, err
+	}
+	for _, d := range s.file.Decls {
+		switch d := d.(type) {
+		case *ast.FuncDecl:
+			s.add(nameOf(d), d)
+		case *ast.GenDecl:
+			for _, spec := range d.Specs {
+				if v, ok := spec.(*ast.ValueSpec); ok {
+					s.add(v.Names[0].Name, v)
+				}
+			}
+		}
+	}
+	return s, nil
+}
+
+// nameOf is Func, or Type.Method.
+func nameOf(f *ast.FuncDecl) string {
+	if f.Recv == nil {
+		return f.Name.Name
+	}
+	t := f.Recv.List[0].Type
+	for {
+		switch x := t.(type) {
+		case *ast.StarExpr:
+			t = x.X
+		case *ast.IndexExpr:
+			t = x.X
+		case *ast.IndexListExpr:
+			t = x.X
+		case *ast.Ident:
+			return x.Name + "." + f.Name.Name
+		default:
+			return f.Name.Name
+		}
+	}
+}
+
+func (s *source) add(name string, node ast.Node) {
+	from := strings.LastIndexByte(s.text[:s.offset(node.Pos())], '\n') + 1
+	to := s.offset(node.End())
+	if n := strings.IndexByte(s.text[to:], '\n'); n >= 0 {
+		to += n
+	}
+	s.decls[name] = &decl{name: name, node: node, from: from, to: to}
+}
+
+func (s *source) offset(p token.Pos) int { return s.set.PositionFor(p, false).Offset }
+
+// apply adds an edit to the guard's variant of the declaration. All edits of a variant are
+// found in the original text.
+func (s *source) apply(guard string, e edit) error {
+	d := s.decls[e.in]
+	if d == nil {
+		return fmt.Errorf("there is no %s", e.in)
+	}
+	lines := strings.Split(s.text[d.from:d.to], "\n")
+	at, err := find(lines, e.old)
+	if err != nil {
+		return fmt.Errorf("%s: %w:\n%s", e.in, err, strings.Join(e.old, "\n"))
+	}
+	i := slices.IndexFunc(d.variants, func(v *variant) bool { return v.guard == guard })
+	if i < 0 {
+		i = len(d.variants)
+		d.variants = append(d.variants, &variant{guard: guard, lines: lines})
+	}
+	v := d.variants[i]
+	for j := range e.old {
+		if v.edited[at+j] {
+			return fmt.Errorf("%s: two edits change the same line:\n%s", e.in, lines[at+j])
+		}
+		if v.edited == nil {
+			v.edited = map[int]bool{}
+		}
+		v.edited[at+j], v.lines[at+j] = true, ""
+	}
+	v.lines[at] = strings.Join(e.new, "\n")
+	return nil
+}
+
+var (
+	errNotFound = errors.New("the old text is not found")
+	errTwice    = errors.New("the old text is found more than once")
+)
+
+// find looks for lines that must be there exactly once. White space around a line does not
+// count.
+func find(lines, old []string) (at int, err error) {
+	at, err = -1, errNotFound
+	same := func(a, b string) bool { return strings.TrimSpace(a) == strings.TrimSpace(b) }
+	for i := 0; i+len(old) <= len(lines); i++ {
+		if !slices.EqualFunc(lines[i:i+len(old)], old, same) {
+			continue
+		}
+		if at >= 0 {
+			return 0, errTwice
+		}
+		at, err = i, nil
+	}
+	return at, err
+}

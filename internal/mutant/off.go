@@ -1,6 +1,0 @@
-//go:build !mutants
-
-package mutant
-
-// Active is the name of the guard that this build lacks: none.
-const Active = ""

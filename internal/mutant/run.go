@@ -1,0 +1,142 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+)
+
+// runner runs tests without their guards.
+type runner struct {
+	root, work, overlay string
+	mu                  sync.Mutex
+	bad                 int
+}
+
+const atOnce = 3 // rows
+
+var errSurvived = errors.New("guards survived, or have no test that runs")
+
+func (r *runner) runAll(rows []row, of int) error {
+	var folders []string
+	for _, row := range rows {
+		if !slices.Contains(folders, row.folder) {
+			folders = append(folders, row.folder)
+		}
+	}
+	for _, folder := range folders {
+		cmd := exec.Command("go", "test", "-c", "-vet=off", "-overlay", r.overlay, "-o", r.binary(folder), ".")
+		cmd.Dir = filepath.Join(r.root, folder)
+		cmd.Env = append(os.Environ(), "GOWORK=off")
+		if out, err := cmd.CombinedOutput(); err != nil {
+			return fmt.Errorf("the tests of %s without guards do not build: %w\n%s", folder, err, out)
+		}
+	}
+	var all sync.WaitGroup
+	slots := make(chan struct{}, atOnce)
+	for _, row := range rows {
+		slots <- struct{}{}
+		all.Go(func() {
+			defer func() { <-slots }()
+			r.run(row)
+		})
+	}
+	all.Wait()
+	fmt.Printf("%d of %d rows\n", len(rows), of)
+	if r.bad > 0 {
+		return fmt.Errorf("%d: %w", r.bad, errSurvived)
+	}
+	return nil
+}
+
+func (r *runner) binary(folder string) string {
+	return filepath.Join(r.work, strings.NewReplacer("/", "_", ".", "_").Replace(folder)+".test")
+}
+
+// manner is how a test is run, and what it says if it has seen that a guard is missing.
+type manner struct {
+	limit time.Duration
+	sign  *regexp.Regexp
+	args  []string
+	tries int
+}
+
+var (
+	failed  = regexp.MustCompile(`(?m)^ *--- FAIL|^panic: |^fatal error: `)
+	late    = regexp.MustCompile(`(?m)^panic: test timed out`)
+	torture = regexp.MustCompile(` VIOLATION `)
+	stale   = regexp.MustCompile(` keys are stale|nobody has caught up`)
+)
+
+func mannerOf(t test) manner {
+	m := manner{limit: 2 * time.Minute, sign: failed, tries: 1}
+	if t.folder == "torture" { // where much can go wrong beside what is looked for
+		m.limit, m.sign = 3*time.Minute, torture
+	}
+	if t.name == "TestConsumerIsKilled" { // it finds more with more kills
+		m.limit, m.sign, m.args = 5*time.Minute, stale, []string{"-kill.kills=15"}
+	}
+	if strings.Contains(t.name, "History") { // histories find by chance, and less of it on a busy machine
+		m.tries = 2
+	}
+	return m
+}
+
+func (r *runner) run(row row) {
+	m := mannerOf(row.test)
+	began := time.Now()
+	var out []byte
+	var err error
+	for range m.tries {
+		if out, err = r.try(row, m); err != nil {
+			break
+		}
+	}
+	what := fmt.Sprintf("%s: %s in %s", row.guard.name, row.test.name, row.folder)
+	switch {
+	case err == nil && bytes.Contains(out, []byte("no tests to run")):
+		r.say(true, "NO TEST   %s\n", what)
+	case err == nil:
+		r.say(true, "SURVIVED  %s passes without it\n", what)
+	case late.Match(out):
+		r.say(true, "SURVIVED  %s does not see it, only the limit of %v does\n", what, m.limit)
+	case !m.sign.Match(out):
+		r.say(true, "BROKEN    %s did not run: %v\n%s\n", what, err, out)
+	default:
+		r.say(false, "killed    %-20s by %-50s in %3.0f s: %s\n", row.guard.name, row.test.name, time.Since(began).Seconds(), row.what)
+	}
+}
+
+// try runs the test without its guard, once.
+func (r *runner) try(row row, m manner) ([]byte, error) {
+	var parts []string
+	for part := range strings.SplitSeq(row.test.name, "/") {
+		parts = append(parts, "^"+part+"$")
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), m.limit+time.Minute)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, r.binary(row.folder), append([]string{
+		"-test.run", strings.Join(parts, "/"), "-test.timeout", m.limit.String()}, m.args...)...)
+	cmd.Dir = filepath.Join(r.root, row.folder)
+	// Tests that build programs build them without the guard, too.
+	cmd.Env = append(os.Environ(), "CACHEASIDE_MUTANT="+row.guard.name, "GOFLAGS=-overlay="+r.overlay, "GOWORK=off")
+	return cmd.CombinedOutput()
+}
+
+func (r *runner) say(bad bool, format string, args ...any) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if bad {
+		r.bad++
+	}
+	fmt.Printf(format, args...)
+}

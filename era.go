@@ -19,7 +19,6 @@ func (l *Loader[K, V]) raised(place int, generation uint64) {
 // again has a round look at Redis for the first time, or once more from the start.
 func (l *Loader[K, V]) again(s *state[V]) {
 	now, known := l.cache.channel.ConfirmedAt(s.place) // first: what is confirmed now may be a later era than was taken before
-	known = known
 	s.read = now
 	l.takeGeneration(s)
 	s.step = toLook

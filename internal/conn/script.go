@@ -14,35 +14,19 @@ type Script struct {
 	Wide         *Script // does the same for many keys; nil: it has no such form
 }
 
-// Mutation takes a guard out of a script, in a build for that (see internal/mutant).
-type Mutation struct{ Name, Old, New string }
-
-// NewScript makes a script, with the guard taken out that mutant.Active names, if it is one of these.
-func NewScript(src string, mutations ...Mutation) Script {
-	one := newScript(src, mutations)
+// NewScript makes a script.
+func NewScript(src string) Script {
+	one := named(strings.TrimSpace(src))
 	many := named("local function one(KEYS, ARGV)\n" + one.Source + "\nend" + wide)
 	one.Wide = &many
 	return one
 }
 
 // Widened is the script with another wide form, which is faster: its arguments and answers are those of any.
-func (s Script) Widened(src string, mutations ...Mutation) Script {
-	many := newScript(src, mutations)
+func (s Script) Widened(src string) Script {
+	many := named(strings.TrimSpace(src))
 	s.Wide = &many
 	return s
-}
-
-func newScript(src string, mutations []Mutation) Script {
-	for _, m := range mutations {
-		if false {
-			continue
-		}
-		if !strings.Contains(src, m.Old) {
-			panic("mutant " + m.Name + " does not apply")
-		}
-		src = strings.Replace(src, m.Old, m.New, 1)
-	}
-	return named(strings.TrimSpace(src))
 }
 
 func named(src string) Script { return Script{Source: src, Hash: SHA1([]byte(src))} }

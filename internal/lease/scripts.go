@@ -5,7 +5,7 @@ import (
 )
 
 // Each script changes KEYS[1] alone, and decides by what the key holds and by Redis' own clock. Lua counts from 1: bytes
-// 3 to 14 are the token, the first 24 bytes all that a script needs of an entry. A mutant (see internal/mutant) takes one guard out; in a build without that tag these are constants.
+// 3 to 14 are the token, the first 24 bytes all that a script needs of an entry.
 
 // takeScript gives a lease if the key holds nothing, or still exactly the bytes whose hash is ARGV[3], which the caller could
 // not read. Otherwise it answers what the key holds: the second check of double-checked locking, in the same trip. On hold it answers 1, and changes nothing.

@@ -196,8 +196,26 @@ func TestDelayedFillIsRefused(t *testing.T) {
 
 // Whatever becomes of a request for a lease, and of its reply, its token is never sent again, neither by the store nor by go-redis.
 func TestTokenOfALeaseIsSentOnce(t *testing.T) {
-	for name, n := range map[string]*network{"client": newNetwork(t, timeout), "cluster": newClusterNetwork(t, timeout)} {
+	const wait = 150 * time.Millisecond // for a reply that is late; who comes too late to the next one has sent all that may be sent
+	late := [][]testenv.Action{{testenv.Delay(2 * wait)}}
+	lost := [][]testenv.Action{
+		{},
+		{testenv.Drop},
+		{testenv.LoseReply},
+		{testenv.Drop, testenv.LoseReply},
+		{testenv.LoseReply, testenv.Drop},
+		{testenv.Drop, testenv.Drop},
+		{testenv.LoseReply, testenv.LoseReply},
+	}
+	for name, c := range map[string]struct {
+		n     *network
+		cases [][]testenv.Action
+	}{
+		"client": {newNetwork(t, testenv.Hang), lost}, "cluster": {newClusterNetwork(t, testenv.Hang), lost},
+		"client, late": {newNetwork(t, wait), late}, "cluster, late": {newClusterNetwork(t, wait), late},
+	} {
 		t.Run(name, func(t *testing.T) {
+			n := c.n
 			var mu sync.Mutex
 			sent := map[Token]int{}
 			var losses []testenv.Action
@@ -216,16 +234,7 @@ func TestTokenOfALeaseIsSentOnce(t *testing.T) {
 				return a
 			})
 			want := 0
-			for i, l := range [][]testenv.Action{
-				{},
-				{testenv.Drop},
-				{testenv.LoseReply},
-				{testenv.Delay(2 * timeout)},
-				{testenv.Drop, testenv.LoseReply},
-				{testenv.LoseReply, testenv.Drop},
-				{testenv.Drop, testenv.Drop},
-				{testenv.LoseReply, testenv.LoseReply},
-			} {
+			for i, l := range c.cases {
 				for _, claim := range []bool{false, true} {
 					mu.Lock()
 					losses = append([]testenv.Action(nil), l...)

@@ -67,12 +67,13 @@ func clusterNetworkOf(t *testing.T, server *testenv.Redis, timeout time.Duration
 
 func (n *network) connect(rdb redis.UniversalClient, timeout time.Duration) {
 	n.t.Helper()
-	n.store = open(n.t, rdb, timeout)
+	n.store = open(n.t, rdb, testenv.Hang)
 	a := n.attempt("warm")
 	n.put("warm", Entry{}, long)
 	n.claim(a, Mine)
 	n.release(a)
 	n.delete("warm")
+	n.store = open(n.t, rdb, timeout)
 }
 
 func (n *network) dial(ctx context.Context, _, _ string) (net.Conn, error) {

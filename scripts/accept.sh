@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The long runs whose figures are reported. The logs are committed. Arguments: which of read-path, channel, trouble, speed, locks, filters, attack, write-costs, writes, binlog, meter, metrics to run; default: all.
+# The long runs whose figures are reported. The logs are committed. Arguments: which of read-path, channel, trouble, speed, locks, filters, attack, write-costs, writes, binlog, bounds, meter, metrics to run; default: all.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 mkdir -p docs/accept bin
@@ -117,6 +117,17 @@ binlog() {
 	package canal/mysqlbinlog '^(TestFailover|TestServerThatHangs|TestTwoWithTheSameServerID|TestHowTheLogIsWritten|TestSessionsOfAllSettings|TestOldTimes)$'
 	[ -z "${failed:-}" ]
 }
+bounds() {
+	echo "== what must end in time, or be heard at once: bounds that only an idle machine keeps"
+	package internal/channel '^(TestCloseEndsAll|TestDeleteEndsInTimeWhenRedisHangs|TestAMessageReachesOthersAtOnce|TestAllThatRedisHasIsLost)$'
+	package internal/lease '^TestCommandsEndInTime'
+	package internal/conn '^TestSendEndsInTime$'
+	package internal/local '^TestWeigh'
+	package internal/codec '^TestBombs$'
+	package cmd/cacheaside '^(TestRedisIsDown|TestMySQLIsDown|TestLockBreak|TestTailForPeople)$'
+	package examples/lab '^TestStart$'
+	[ -z "${failed:-}" ]
+}
 metrics() {
 	echo "== a Prometheus that scrapes a process under load has data for every panel of the dashboard"
 	package otelcacheaside '^(TestDashboard|TestScrapeUnderLoad)$'
@@ -139,6 +150,6 @@ with() {
 	echo
 	"${1//-/_}"
 }
-for section in ${*:-read-path channel trouble speed locks filters attack write-costs writes binlog meter metrics}; do
+for section in ${*:-read-path channel trouble speed locks filters attack write-costs writes binlog bounds meter metrics}; do
 	with "$section" 2>&1 | tee "docs/accept/$section.log"
 done

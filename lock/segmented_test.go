@@ -195,18 +195,23 @@ func TestSegmentedOwner(t *testing.T) {
 // Two owners have a segment each, and would have the other's: neither waits for what the other keeps.
 func TestSegmentedOwnersDoNotDeadlock(t *testing.T) {
 	inSegments(t, 2, func(t *testing.T, s *lock.Segmented, _ *lock.Locker) {
-		var all sync.WaitGroup
-		for home := range 2 {
+		var ctxs [2]context.Context
+		var outer, inner [2]*lock.Segment
+		for home := range 2 { // both have theirs before one of them asks for another
 			ctx, cancel := context.WithTimeout(lock.WithOwner(t.Context()), time.Minute)
 			defer cancel()
-			outer := acquire(t, ctx, s, home, home)
-			inner := acquire(t, ctx, s, home, home)
+			ctxs[home] = ctx
+			outer[home] = acquire(t, ctx, s, home, home)
+			inner[home] = acquire(t, ctx, s, home, home)
+		}
+		var all sync.WaitGroup
+		for home := range 2 {
 			all.Go(func() {
-				if _, err := inner.Next(ctx); !errors.Is(err, lock.ErrHeld) {
+				if _, err := inner[home].Next(ctxs[home]); !errors.Is(err, lock.ErrHeld) {
 					t.Errorf("error %v", err)
 				}
 				time.Sleep(time.Second)
-				if outer.Release() != nil {
+				if outer[home].Release() != nil {
 					t.Error("it was lost")
 				}
 			})

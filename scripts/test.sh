@@ -30,7 +30,7 @@ run() {
 		bin/report -module "$module" -as "$command" -to "bin/test/$file.json"
 }
 
-race() { run "race-${1//\//-}" "$1" 'go test -trimpath -race -count=1' ./...; }
+race() { run "race-${1//\//-}" "$1" 'go test -trimpath -race -count=1' -p "${2:-1}" ./...; }
 lane() { for m in "$@"; do race "$m"; done; }
 
 # The modules, by how they are tested. bench has no race detector: its product is figures,
@@ -52,7 +52,9 @@ build() {
 	done
 	go build -trimpath -race -o bin/report ./internal/test/report
 }
-others() {
+# Tests wait more than they compute, so more of them run at once than a small machine has cores.
+raced() {
+	race . 3 &
 	lane "${first[@]}" &
 	lane "${second[@]}"
 	wait
@@ -62,8 +64,7 @@ unraced() { run unraced . 'go test -trimpath -count=1' -run 'TestMemoryHit|TestB
 bench() { run bench bench 'go test -trimpath -count=1' .; }
 
 part "compile" build || exit 1
-part "the root module, with the race detector" race .
-part "the other modules, with the race detector" others
+part "all modules but bench, with the race detector" raced
 part "without the race detector" unraced
 part "bench, at a small size, where nothing is timed" bench
 

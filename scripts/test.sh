@@ -52,21 +52,21 @@ build() {
 	done
 	go build -trimpath -race -o bin/report ./internal/test/report
 }
-# Tests wait more than they compute, so more of them run at once than a small machine has cores.
-raced() {
-	race . 3 &
-	lane "${first[@]}" &
-	lane "${second[@]}"
-	wait
-}
 # What the race detector distorts: bounds on allocations and on memory.
 unraced() { run unraced . 'go test -trimpath -count=1' -run 'TestMemoryHit|TestBudget|TestOverhead|Allocat' . ./internal/local ./internal/keys; }
 bench() { run bench bench 'go test -trimpath -count=1' .; }
+# Tests wait more than they compute, so more of them run at once than a small machine has cores.
+tests() {
+	race . 3 &
+	lane "${first[@]}" &
+	lane "${second[@]}" &
+	unraced
+	bench
+	wait
+}
 
 part "compile" build || exit 1
-part "all modules but bench, with the race detector" raced
-part "without the race detector" unraced
-part "bench, at a small size, where nothing is timed" bench
+part "tests" tests
 
 files=()
 for m in . "${first[@]}" "${second[@]}"; do files+=("bin/test/race-${m//\//-}.json"); done

@@ -2,6 +2,7 @@ package cacheaside
 
 import (
 	"testing"
+	"time"
 
 	"github.com/cacheaside/cacheaside/internal/testenv"
 )
@@ -10,7 +11,7 @@ import (
 func TestRestoredSnapshot(t *testing.T) {
 	server := testenv.StartRedis(t)
 	d := newTable(map[int]string{1: "old"})
-	o := Options{RedisTimeout: patient.RedisTimeout, ReadTimeout: patient.ReadTimeout, MemoryBytes: -1}
+	o := Options{RedisTimeout: patient.RedisTimeout, ReadTimeout: patient.ReadTimeout, MemoryBytes: -1, MaxStaleness: 2 * time.Second}
 	for _, repair := range []func(*Cache, *Loader[int, string]) error{
 		func(_ *Cache, l *Loader[int, string]) error { return l.InvalidateAll(t.Context()) },
 		func(*Cache, *Loader[int, string]) error {

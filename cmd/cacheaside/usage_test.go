@@ -283,7 +283,7 @@ func TestAsked(t *testing.T) {
 		t.Errorf("interrupted while it asks: exit code %d", code)
 	}
 	close(nobody.end)
-	<-nobody.ended
+	testenv.Receive(t, "somebody has been asked", nobody.ended)
 }
 
 // silent is a terminal at which nobody types, until end is closed.

@@ -275,9 +275,12 @@ func TestSlowDatabase(t *testing.T) {
 	l := startLab(t, func(c *config) { c.connect = slowLatency * 3 / 2 }) // while a query of the crowd has two before it, or more
 	l.look(t)
 	l.throw(t, "slow", `{"on":true}`)
-	if plain := l.stampede(t); number(t, plain, `slowest caller ([\d,]+) ms`) < 500 || number(t, plain, errorsOf) == 0 {
-		t.Error("a query takes 500 ms, and plain has no connections for all")
-	}
+	// Some callers of plain leave without an answer. On a busy machine the crowd may come one
+	// after the other, and find what the first have loaded: then another one is sent.
+	testenv.Eventually(t, "plain, whose queries take 500 ms, to have no connections for all", func() bool {
+		plain := l.stampede(t)
+		return regexp.MustCompile(errorsOf).MatchString(plain) && number(t, plain, `slowest caller ([\d,]+) ms`) >= 500
+	})
 	l.throw(t, "slow", `{"on":false}`)
 	f := l.until(t, "a fast database", func(f frame) bool { return !f.State.Slow })
 	if f.State.Killed || f.State.Frozen || f.State.Failing {

@@ -126,7 +126,6 @@ func (t *tables) shape(table canal.Table, e *replication.TableMapEvent) (*shape,
 		default:
 			s.err = fmt.Errorf("column %s is of a type (%d) that is not known", e.ColumnName[i], kind)
 			return s, nil // what the log says of the columns behind it is not known either
-			s.err, s.values[i] = nil, value
 		}
 	}
 	return s, nil

@@ -73,7 +73,7 @@ func (l *Loader[K, V]) remember(r *round[K, V], ttl, cost time.Duration, refresh
 // current tells whether those who came while a round ran may be given its result: it is what the memory tier holds for them.
 func (l *Loader[K, V]) current(s *state[V]) bool {
 	return s.remembered && !l.bypassed() && l.memory.Trusted(s.place) && l.eras.Of(s.place) == s.era &&
-		(l.memory.Generation(s.place, s.stable) == s.generation)
+		l.memory.Generation(s.place, s.stable) == s.generation
 }
 
 // forget ends what this process holds of a key, also that its load has failed.

@@ -34,7 +34,7 @@ func (r *runner) runAll(rows []row, of int) error {
 		}
 	}
 	for _, folder := range folders {
-		cmd := exec.Command("go", "test", "-c", "-vet=off", "-overlay", r.overlay, "-o", r.binary(folder), ".")
+		cmd := exec.Command("go", "test", "-c", "-trimpath", "-vet=off", "-overlay", r.overlay, "-o", r.binary(folder), ".")
 		cmd.Dir = filepath.Join(r.root, folder)
 		cmd.Env = append(os.Environ(), "GOWORK=off")
 		if out, err := cmd.CombinedOutput(); err != nil {
@@ -129,7 +129,7 @@ func (r *runner) try(row row, m manner) ([]byte, error) {
 		"-test.run", strings.Join(parts, "/"), "-test.timeout", m.limit.String()}, m.args...)...)
 	cmd.Dir = filepath.Join(r.root, row.folder)
 	// Tests that build programs build them without the guard, too.
-	cmd.Env = append(os.Environ(), "CACHEASIDE_MUTANT="+row.guard.name, "GOFLAGS=-overlay="+r.overlay, "GOWORK=off")
+	cmd.Env = append(os.Environ(), "CACHEASIDE_MUTANT="+row.guard.name, "GOFLAGS=-trimpath -overlay="+r.overlay, "GOWORK=off")
 	return cmd.CombinedOutput()
 }
 

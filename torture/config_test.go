@@ -47,6 +47,7 @@ type config struct {
 	MaxStaleness time.Duration // how long memory may serve what is no longer true
 	RedisTimeout time.Duration
 	QueueTimeout time.Duration // how long a load waits for its turn; 0: the default
+	Wide         bool          // the wide mix
 }
 
 const configVariable = "TORTURE_CONFIG"
@@ -109,8 +110,20 @@ func (c *config) client() redis.UniversalClient {
 	}
 }
 
+// loaderOptions are those of a process's loaders.
+func (c *config) loaderOptions() *cacheaside.LoaderOptions {
+	return &cacheaside.LoaderOptions{TTL: rowTTL * 3 / 4, StaleFor: rowTTL / 4, MemoryTTL: rowTTL,
+		SoftTimeout: time.Duration(c.Process%2) * 20 * time.Millisecond, EarlyRefresh: 50, // some wait for what is new, and much is reloaded early
+		LoadTimeout: loadTimeout, ErrorTTL: 50 * time.Millisecond}
+}
+
 // cacheOptions are those of a process's Cache.
 func (c *config) cacheOptions() *cacheaside.Options {
-	return &cacheaside.Options{Prefix: c.Prefix, RedisTimeout: c.RedisTimeout, ReadTimeout: c.RedisTimeout,
+	o := &cacheaside.Options{Prefix: c.Prefix, RedisTimeout: c.RedisTimeout, ReadTimeout: c.RedisTimeout,
 		QueueTimeout: c.QueueTimeout, LeaseTTL: leaseTTL, MaxStaleness: c.MaxStaleness}
+	if c.Wide {
+		o.MemoryBytes, o.MaxLoads, o.StrictWrites = wideMemory, wideLoads, true
+		o.ReplicaLag = time.Duration(c.Seed%2) * wideLag
+	}
+	return o
 }

@@ -25,11 +25,11 @@ func newFleetLoader(rdb redis.UniversalClient, c *config, load func(context.Cont
 }
 
 // unvalidated counts the reads that Redis has not confirmed.
-func (l *fleetLoader) unvalidated() int64 { return l.Stats().Unvalidated }
+func (l *fleetLoader) unvalidated() int64 { return l.cache.Stats().Unvalidated }
 
 // sums are what the table shows of a process's Stats.
 func (l *fleetLoader) sums() map[string]int64 {
-	s := l.Stats()
+	s := l.cache.Stats()
 	return map[string]int64{
 		"gets": s.Gets, "memory hits": s.MemoryHits, "redis hits": s.RedisHits, "loads": s.Loads, "loads left": s.LoadsLeft,
 		"waits": s.Waits, "refused": s.Refused, "unvalidated": s.Unvalidated, "redis errors": s.RedisErrors, "outdated": s.Outdated,

@@ -94,15 +94,15 @@ func (w *worker) one(op history.Op, kind history.Kind, r *rand.Rand) {
 	if kind == history.Fresh && w.loader.unvalidated() != before {
 		op.Flags |= history.Unvalidated // this one, or another of this process at the time
 	}
-	w.record.Record(saw(op, got, err))
+	w.record.Record(w.saw(op, got, err))
 }
 
-// saw completes a read. A row that is not there has version 0, and one of another key is none at all.
-func saw(op history.Op, got row, err error) history.Op {
+// saw completes a read. A row that is not there has version 0, and one of another key, or of two versions, is none at all.
+func (w *worker) saw(op history.Op, got row, err error) history.Op {
 	switch {
 	case err != nil && !errors.Is(err, cacheaside.ErrNotFound):
 		op.Flags |= history.Failed
-	case err == nil && got.Key == int(op.Key):
+	case err == nil && got.Key == int(op.Key) && w.whole(got):
 		op.Version = got.Version
 	}
 	return op
@@ -137,7 +137,7 @@ func (w *worker) many(op history.Op, kind history.Kind, r *rand.Rand) {
 		if partly {
 			of = failed.Errs[key]
 		}
-		ops = append(ops, saw(one, found[key], of))
+		ops = append(ops, w.saw(one, found[key], of))
 	}
 	w.record.Record(ops...)
 }
@@ -150,11 +150,20 @@ func (w *worker) update(op history.Op, r *rand.Rand) {
 	defer cancel()
 	var err error
 	op.Kind = history.Commit
-	op.Version, err = w.write(ctx, r, int(op.Key))
+	strict := w.wide != nil && r.IntN(3) == 0
+	if strict {
+		op.Version, err = w.strictly(ctx, op, r)
+	} else {
+		op.Version, err = w.write(ctx, r, int(op.Key))
+	}
 	op.End = history.Now()
 	if err == nil {
 		w.record.Record(op)
 	} // else it may have been committed or not, and needs an invalidation, too
+	if strict && err == nil { // it has invalidated the row
+		w.record.Record(history.Op{Goroutine: op.Goroutine, Key: op.Key, Kind: history.Invalidate, Start: op.End, End: op.End})
+		return
+	}
 	for !w.invalidate(history.Op{Goroutine: op.Goroutine, Key: op.Key}) {
 		if since, yes := w.stopping(); yes && since > 2*time.Second {
 			return
@@ -169,6 +178,9 @@ func (w *worker) invalidate(op history.Op) bool {
 	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	defer cancel()
 	op.Kind, op.Timeout, op.Start = history.Invalidate, uint32(limit.Microseconds()), history.Now()
+	if w.wide != nil {
+		return w.acknowledged(op, w.loader.cache.InvalidateKeys(ctx, w.keysOf(int(op.Key))...))
+	}
 	return w.acknowledged(op, w.loader.Invalidate(ctx, int(op.Key)))
 }
 
@@ -177,7 +189,11 @@ func (w *worker) invalidateAll(op history.Op) {
 	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	defer cancel()
 	op.Kind, op.Timeout, op.Start = history.InvalidateAll, uint32(limit.Microseconds()), history.Now()
-	w.acknowledged(op, w.loader.InvalidateAll(ctx))
+	var err error
+	if w.wide != nil {
+		err = w.wide.parts.InvalidateAll(ctx)
+	}
+	w.acknowledged(op, errors.Join(err, w.loader.InvalidateAll(ctx)))
 }
 
 func (w *worker) acknowledged(op history.Op, err error) bool {

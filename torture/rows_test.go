@@ -17,6 +17,7 @@ import (
 type row struct {
 	Key     int
 	Version int64
+	Fill    []byte `json:",omitempty"` // of the wide mix
 }
 
 var tables atomic.Int64
@@ -46,6 +47,9 @@ func newTable(t *testing.T, db *sql.DB, n int) string {
 func (w *worker) query(ctx context.Context, key int) (row, error) {
 	r := row{Key: key}
 	err := w.db.QueryRowContext(ctx, "SELECT v FROM "+w.Table+" WHERE id = ?", key).Scan(&r.Version)
+	if w.Wide {
+		r.Fill = fill(key, r.Version)
+	}
 	return r, err
 }
 
@@ -53,7 +57,7 @@ func (w *worker) query(ctx context.Context, key int) (row, error) {
 // load of the same process, comes between; and a few do not care for their time-out.
 func (w *worker) load(ctx context.Context, key int) (row, error) {
 	op := history.Op{Kind: history.Load, Key: uint32(key), Start: history.Now()}
-	r, err := w.query(ctx, key)
+	r, err := w.source(ctx, key)
 	switch p := rand.IntN(1000); {
 	case p < 800:
 	case p < 930:

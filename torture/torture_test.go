@@ -40,7 +40,9 @@ func TestTorture(t *testing.T) {
 		}
 		t.Run(topology, func(t *testing.T) {
 			for _, seed := range seeds(t, 1) {
-				t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) { torture(t, topology, seed, d, 2*time.Second, 0) })
+				t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {
+					torture(t, config{Topology: topology, Seed: seed, MaxStaleness: 2 * time.Second}, d)
+				})
 			}
 		})
 	}
@@ -53,24 +55,25 @@ func TestTortureFinds(t *testing.T) {
 	const lag = 20 * time.Millisecond
 	const bound = 150 * time.Millisecond
 	if os.Getenv("CACHEASIDE_MUTANT") == "" {
-		torture(t, "single", 100, 3*time.Second, bound, lag)
+		torture(t, config{Topology: "single", Seed: 100, MaxStaleness: bound, Lag: lag}, 3*time.Second)
 		return
 	}
 	began := time.Now()
 	for seed := uint64(100); time.Since(began) < 100*time.Second && !t.Failed(); seed++ {
-		torture(t, "single", seed, 10*time.Second, bound, lag)
+		torture(t, config{Topology: "single", Seed: seed, MaxStaleness: bound, Lag: lag}, 10*time.Second)
 		t.Logf("%v after the beginning", time.Since(began).Round(time.Second))
 	}
 }
 
 // torture is one run.
-func torture(t *testing.T, topology string, seed uint64, d, bound, lag time.Duration) {
+func torture(t *testing.T, c config, d time.Duration) {
+	topology, seed := c.Topology, c.Seed
 	t.Logf("seed %d, %s, %v", seed, topology, d)
 	s := startServers(t, topology)
 	maria := testenv.SharedMariaDB(t)
 	table := newTable(t, maria.DB(t), hotKeys+warmKeys+coldKeys)
-	f := &fleet{t: t, links: newLinks(t, processes, s.all), config: config{
-		Seed: seed, Topology: topology, Addrs: s.clients, Master: s.master, DSN: maria.DSN(t), Table: table, Prefix: table, Lag: lag, MaxStaleness: bound, RedisTimeout: redisTimeout}}
+	c.Addrs, c.Master, c.DSN, c.Table, c.Prefix, c.RedisTimeout = s.clients, s.master, maria.DSN(t), table, table, redisTimeout
+	f := &fleet{t: t, links: newLinks(t, processes, s.all), config: c}
 	began := history.Now()
 	f.start(processes)
 
@@ -89,7 +92,7 @@ func torture(t *testing.T, topology string, seed uint64, d, bound, lag time.Dura
 	lasted := time.Duration(history.Now() - began)
 	reports, ops := f.finish()
 
-	in := check.Input{Ops: ops, Began: began, Bound: bound, Grace: grace(), Failovers: i.failovers, LostTTL: lostTTL, Suspended: f.suspended}
+	in := check.Input{Ops: ops, Began: began, Bound: c.MaxStaleness, Grace: grace(), Failovers: i.failovers, LostTTL: lostTTL, Suspended: f.suspended}
 	checking := time.Now()
 	found := check.Run(in)
 	summary{seed, topology, lasted, began, sick, time.Since(checking), &in, found, reports, i}.print(t)

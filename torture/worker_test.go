@@ -14,7 +14,6 @@ import (
 
 	"go.uber.org/goleak"
 
-	"github.com/cacheaside/cacheaside"
 	"github.com/cacheaside/cacheaside/internal/testenv"
 	"github.com/cacheaside/cacheaside/torture/internal/history"
 )
@@ -36,6 +35,7 @@ type worker struct {
 	db      *sql.DB
 	loader  *fleetLoader
 	record  *history.Writer
+	wide    *wide         // nil but for the wide mix
 	stop    chan struct{} // closed when no operation should begin any more
 	stopped atomic.Int64  // when
 }
@@ -54,11 +54,14 @@ func workerChild() {
 	w.db.SetMaxOpenConns(12)
 	w.db.SetMaxIdleConns(12)
 	rdb := w.client()
-	w.loader, err = newFleetLoader(rdb, w.config, w.load, &cacheaside.LoaderOptions{TTL: rowTTL * 3 / 4, StaleFor: rowTTL / 4, MemoryTTL: rowTTL,
-		SoftTimeout: time.Duration(w.Process%2) * 20 * time.Millisecond, EarlyRefresh: 50, // some wait for what is new, and much is reloaded early
-		LoadTimeout: loadTimeout, ErrorTTL: 50 * time.Millisecond})
+	w.loader, err = newFleetLoader(rdb, w.config, w.load, w.loaderOptions())
 	if err != nil {
 		panic(err)
+	}
+	if w.Wide {
+		if w.wide, err = newWide(w); err != nil {
+			panic(err)
+		}
 	}
 	var running atomic.Int64
 	var wg sync.WaitGroup
@@ -76,7 +79,7 @@ func workerChild() {
 
 	report := workerReport{}
 	ended := make(chan struct{})
-	go func() { wg.Wait(); w.loader.close(); close(ended) }()
+	go func() { wg.Wait(); w.close(); close(ended) }()
 	select {
 	case <-ended:
 	case <-time.After(testenv.Hang):
@@ -95,6 +98,14 @@ func workerChild() {
 		}
 	}
 	json.NewEncoder(os.Stdout).Encode(report)
+}
+
+// close closes what the process has made of the library.
+func (w *worker) close() {
+	if w.wide != nil {
+		w.wide.writer.Close()
+	}
+	w.loader.close()
 }
 
 // stopping tells whether the process has been told to stop, and since when.

@@ -1,0 +1,110 @@
+package torture
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"github.com/jmoiron/sqlx"
+
+	"github.com/cacheaside/cacheaside"
+	"github.com/cacheaside/cacheaside/consistency"
+	"github.com/cacheaside/cacheaside/torture/internal/history"
+)
+
+// What the wide mix adds to the usual one: rows that grow and shrink between 0 and 16 KB in a
+// memory tier of 1 MiB, loads that ask another loader under a limit of six loads a process,
+// writes through a Strict Writer beside plain ones, and in each second run a replica lag.
+const (
+	wideMemory = 1 << 20
+	wideLoads  = 6
+	wideLag    = 20 * time.Millisecond
+	wideFill   = 16 << 10
+)
+
+// Under the wide mix, too, no read is stale for longer than is promised.
+func TestWide(t *testing.T) {
+	d := length(t, "TORTURE_TIME", 4*time.Second)
+	for n, topology := range topologies {
+		if !wanted(topology) || !long() && topology != "single" {
+			continue
+		}
+		t.Run(topology, func(t *testing.T) {
+			for _, seed := range seeds(t, uint64(21+n)) {
+				t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {
+					torture(t, config{Topology: topology, Seed: seed, Wide: true, MaxStaleness: 2 * time.Second}, d)
+				})
+			}
+		})
+	}
+}
+
+// wide is what a process of the wide mix has beside the usual loader.
+type wide struct {
+	parts  *cacheaside.Loader[int, row] // that loads ask
+	writer *consistency.Writer
+}
+
+func newWide(w *worker) (*wide, error) {
+	x := &wide{}
+	var err error
+	x.parts, err = cacheaside.NewLoader(w.loader.cache, "part", w.query, w.loaderOptions())
+	if err != nil {
+		return nil, err
+	}
+	x.writer, err = consistency.NewWriter(sqlx.NewDb(w.db, "mysql"), w.loader.cache, &consistency.Options{Level: consistency.Strict})
+	return x, err
+}
+
+// fill is what a version of a row holds beside its number. Its length goes up and down.
+func fill(key int, version int64) []byte {
+	n := (version*1237 + int64(key)*331) % wideFill
+	return bytes.Repeat([]byte{byte(version)}, int(n))
+}
+
+// nested tells whether the row of a key is loaded by way of another loader.
+func (w *worker) nested(key int) bool { return w.wide != nil && key%3 == 1 }
+
+// source reads a row as a load of the wide mix does.
+func (w *worker) source(ctx context.Context, key int) (row, error) {
+	if w.nested(key) {
+		return w.wide.parts.Get(ctx, key, cacheaside.Fresh)
+	}
+	return w.query(ctx, key)
+}
+
+// whole tells whether all of a row is of one version.
+func (w *worker) whole(r row) bool {
+	return w.wide == nil || bytes.Equal(r.Fill, fill(r.Key, r.Version))
+}
+
+// keysOf are the keys of all loaders that show a row, those that others load from first.
+func (w *worker) keysOf(key int) (keys []cacheaside.Key) {
+	if w.nested(key) {
+		keys = append(keys, w.wide.parts.Key(key))
+	}
+	return append(keys, w.loader.Key(key))
+}
+
+// strictly writes a row through the Writer. If that fails the row may have been written or
+// not: the caller invalidates it.
+func (w *worker) strictly(ctx context.Context, op history.Op, r *rand.Rand) (version int64, err error) {
+	key := int(op.Key)
+	err = w.wide.writer.Update(ctx, func(ctx context.Context, tx *sqlx.Tx) error {
+		if _, err := tx.ExecContext(ctx, "UPDATE "+w.Table+" SET v = v + 1 WHERE id = ?", key); err != nil {
+			return err
+		}
+		if err := tx.GetContext(ctx, &version, "SELECT v FROM "+w.Table+" WHERE id = ?", key); err != nil {
+			return err
+		}
+		if r.IntN(20) == 0 {
+			return errors.New("rolled back")
+		}
+		return nil
+	}, w.keysOf(key)...)
+	return version, err
+}

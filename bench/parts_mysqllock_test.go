@@ -12,7 +12,7 @@ import (
 )
 
 // durableMariaDB is the server, whose commits wait for the disk until the test ends.
-func durableMariaDB(t *testing.T) *testenv.MariaDB {
+func durableMariaDB(t *testing.T) *testenv.SQLServer {
 	t.Helper()
 	m := testenv.SharedMariaDB(t)
 	db := must(sql.Open("mysql", m.DSN(t)))(t)

@@ -57,7 +57,7 @@ type historyFleet struct {
 	t      *testing.T
 	config historyConfig
 	redis  *testenv.Redis
-	mysql  *testenv.MariaDB
+	mysql  *testenv.SQLServer
 	db     *sqlx.DB
 	outbox *SQLOutbox
 	places []*historyPlace

@@ -113,7 +113,7 @@ func newKillPlay(t *testing.T, kills int) *killPlay {
 }
 
 // durable has the server lose nothing, for this test.
-func durable(t *testing.T, m *testenv.MariaDB) {
+func durable(t *testing.T, m *testenv.SQLServer) {
 	db := m.DB(t)
 	set := func(n int) {
 		if _, err := db.Exec(fmt.Sprintf("SET GLOBAL innodb_flush_log_at_trx_commit = %d", n)); err != nil {

@@ -92,7 +92,7 @@ type outage struct {
 	queued atomic.Int64 // writes that said ErrQueued
 }
 
-func newOutage(t *testing.T, m *testenv.MariaDB, level Level) *outage {
+func newOutage(t *testing.T, m *testenv.SQLServer, level Level) *outage {
 	o := &outage{t: t, level: level, length: cmp.Or(*outageTime, time.Second), every: 20 * time.Millisecond} // as two of them share the machine
 	if testenv.Accepting {
 		o.length, o.every = cmp.Or(*outageTime, 5*time.Minute), 5*time.Millisecond

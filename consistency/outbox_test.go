@@ -26,7 +26,7 @@ type outboxTest struct {
 	testing.TB
 	*SQLOutbox
 	db     *sqlx.DB
-	server *testenv.MariaDB // nil: SQLite
+	server *testenv.SQLServer // nil: SQLite
 }
 
 func (t *outboxTest) ctx() context.Context {

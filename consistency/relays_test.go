@@ -73,7 +73,7 @@ type spell struct {
 	begin, end int64 // ns; 0: it was killed
 }
 
-func newRelays(t *testing.T, r *testenv.Redis, m *testenv.MariaDB, items, n int, kill bool) *relays {
+func newRelays(t *testing.T, r *testenv.Redis, m *testenv.SQLServer, items, n int, kill bool) *relays {
 	x := &relays{t: t, db: sqlx.NewDb(m.DB(t), "mysql"), items: items, worked: map[string][]spell{}}
 	var err error
 	x.queue, err = NewSQLOutbox(x.db, MySQL, nil)

@@ -21,7 +21,7 @@ import (
 type play struct {
 	*playProcess
 	t       *testing.T
-	maria   *testenv.MariaDB
+	maria   *testenv.SQLServer
 	redis   *testenv.Redis
 	random  *rand.Rand
 	readers []*actor

@@ -18,14 +18,14 @@ import (
 // world is a server, and what a Source tells of it.
 type world struct {
 	*testing.T
-	server *testenv.MariaDB
+	server *testenv.SQLServer
 	db     *sql.DB
 	schema string
 }
 
 func shared(t *testing.T) *world { return worldOn(t, testenv.SharedMariaDB(t)) }
 
-func worldOn(t *testing.T, m *testenv.MariaDB) *world {
+func worldOn(t *testing.T, m *testenv.SQLServer) *world {
 	return &world{T: t, server: m, db: m.DB(t), schema: m.Database(t)}
 }
 

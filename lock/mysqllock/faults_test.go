@@ -19,7 +19,7 @@ import (
 var variants = map[string]maker{"rows": mysqllock.New, "named": mysqllock.NewNamed}
 
 // each runs a test of both variants, with locks of its own: named ones are the server's, whatever the database.
-func each(t *testing.T, f func(t *testing.T, m *testenv.MariaDB, create maker)) {
+func each(t *testing.T, f func(t *testing.T, m *testenv.SQLServer, create maker)) {
 	for name, create := range variants {
 		t.Run(name, func(t *testing.T) {
 			m := table(t)
@@ -34,19 +34,19 @@ func each(t *testing.T, f func(t *testing.T, m *testenv.MariaDB, create maker)) 
 	}
 }
 
-func prefix(t testing.TB, m *testenv.MariaDB) string { return m.Database(t) + ":" }
+func prefix(t testing.TB, m *testenv.SQLServer) string { return m.Database(t) + ":" }
 
 // eachParallel is each for tests that do the server no harm. They begin when those that do are over.
-func eachParallel(t *testing.T, f func(t *testing.T, m *testenv.MariaDB, create maker)) {
+func eachParallel(t *testing.T, f func(t *testing.T, m *testenv.SQLServer, create maker)) {
 	t.Parallel()
-	each(t, func(t *testing.T, m *testenv.MariaDB, create maker) {
+	each(t, func(t *testing.T, m *testenv.SQLServer, create maker) {
 		t.Parallel()
 		f(t, m, create)
 	})
 }
 
 // by is the test's database, by way of a proxy.
-func by(t testing.TB, m *testenv.MariaDB, p *testenv.Proxy) *sql.DB {
+func by(t testing.TB, m *testenv.SQLServer, p *testenv.Proxy) *sql.DB {
 	return open(t, strings.Replace(m.DSN(t), m.Addr, p.Addr, 1))
 }
 
@@ -79,7 +79,7 @@ func inTheEnd(t testing.TB, l *lock.Locker, name string) (lease *lock.Lease) {
 }
 
 // rowIsFree reads a lock past its driver.
-func rowIsFree(t testing.TB, m *testenv.MariaDB) bool {
+func rowIsFree(t testing.TB, m *testenv.SQLServer) bool {
 	t.Helper()
 	var free int
 	check(t, m.DB(t).QueryRow("SELECT COUNT(*) FROM cacheaside_locks WHERE name = 'lock:a' AND expires_at <= UTC_TIMESTAMP(6)").Scan(&free))
@@ -87,7 +87,7 @@ func rowIsFree(t testing.TB, m *testenv.MariaDB) bool {
 }
 
 func TestLostReply(t *testing.T) {
-	eachParallel(t, func(t *testing.T, m *testenv.MariaDB, create maker) {
+	eachParallel(t, func(t *testing.T, m *testenv.SQLServer, create maker) {
 		p := testenv.NewProxy(t, m.Addr)
 		l := locker(t, create, by(t, m, p), long)
 		for _, text := range []string{"SELECT @@autocommit", "INSERT", "SET token", "wait_timeout", "GET_LOCK"} {
@@ -103,7 +103,7 @@ func TestLostReply(t *testing.T) {
 
 // TestSlowAnswer: one answer that does not come in time fails nobody who has stood in line for long.
 func TestSlowAnswer(t *testing.T) {
-	eachParallel(t, func(t *testing.T, m *testenv.MariaDB, create maker) {
+	eachParallel(t, func(t *testing.T, m *testenv.SQLServer, create maker) {
 		p := testenv.NewProxy(t, m.Addr)
 		for timeout := 300 * time.Millisecond; ; timeout *= 2 {
 			l := locker(t, create, by(t, m, p), &lock.LockerOptions{TTL: 10 * time.Minute, Timeout: timeout})
@@ -147,7 +147,7 @@ func TestCancelledLeavesNothing(t *testing.T) {
 	t.Parallel()
 	for name, action := range map[string]testenv.Action{"reply lost": testenv.LoseReply, "late": testenv.Delay(400 * time.Millisecond)} {
 		t.Run(name, func(t *testing.T) {
-			eachParallel(t, func(t *testing.T, m *testenv.MariaDB, create maker) {
+			eachParallel(t, func(t *testing.T, m *testenv.SQLServer, create maker) {
 				p := testenv.NewProxy(t, m.Addr)
 				a, b := locker(t, create, by(t, m, p), long), locker(t, create, m.DB(t), long)
 				ctx, cancel := context.WithCancel(within(t, patience))
@@ -200,7 +200,7 @@ func TestLateRequest(t *testing.T) {
 
 // TestHungServer: requests have their time-outs, and a lock survives a pause that is shorter than its life.
 func TestHungServer(t *testing.T) {
-	each(t, func(t *testing.T, m *testenv.MariaDB, create maker) {
+	each(t, func(t *testing.T, m *testenv.SQLServer, create maker) {
 		db := m.DB(t)
 		l := locker(t, create, db, quick)
 		lease, second := inTheEnd(t, l, "a"), inTheEnd(t, l, "b")
@@ -269,7 +269,7 @@ func TestRestart(t *testing.T) {
 
 // TestKilledConnection: a named lock passes on with its connection, to a greater token, and the holder is told by the watchdog; a row does not care.
 func TestKilledConnection(t *testing.T) {
-	eachParallel(t, func(t *testing.T, m *testenv.MariaDB, create maker) {
+	eachParallel(t, func(t *testing.T, m *testenv.SQLServer, create maker) {
 		p := testenv.NewProxy(t, m.Addr)
 		b := locker(t, create, m.DB(t), long)
 		if !strings.HasSuffix(t.Name(), "named") {

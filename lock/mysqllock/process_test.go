@@ -40,7 +40,7 @@ func init() {
 	})
 }
 
-func holder(t *testing.T, m *testenv.MariaDB, ttl time.Duration) (*testenv.Child, int64) {
+func holder(t *testing.T, m *testenv.SQLServer, ttl time.Duration) (*testenv.Child, int64) {
 	t.Helper()
 	c := testenv.SpawnChild(t, "holder", "LOCK_DSN="+m.DSN(t), "LOCK_PREFIX="+prefix(t, m), "LOCK_TTL="+ttl.String(), "LOCK_VARIANT="+t.Name()[strings.LastIndex(t.Name(), "/")+1:])
 	line, err := c.ReadLine(patience)
@@ -52,7 +52,7 @@ func holder(t *testing.T, m *testenv.MariaDB, ttl time.Duration) (*testenv.Child
 }
 
 func TestHolderKilled(t *testing.T) {
-	eachParallel(t, func(t *testing.T, m *testenv.MariaDB, create maker) {
+	eachParallel(t, func(t *testing.T, m *testenv.SQLServer, create maker) {
 		l, ttl := locker(t, create, m.DB(t), long), time.Second
 		c, token := holder(t, m, ttl)
 		for {
@@ -85,7 +85,7 @@ func TestHolderKilled(t *testing.T) {
 
 // TestHolderStopped: a holder that stood still loses the lock, is told when it goes on, and does the next no harm.
 func TestHolderStopped(t *testing.T) {
-	eachParallel(t, func(t *testing.T, m *testenv.MariaDB, create maker) {
+	eachParallel(t, func(t *testing.T, m *testenv.SQLServer, create maker) {
 		c, token := holder(t, m, time.Second)
 		l := locker(t, create, m.DB(t), long)
 		c.Pause()

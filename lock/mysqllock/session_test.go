@@ -32,7 +32,7 @@ var dsns = []string{
 }
 
 func TestSettingsOfSessions(t *testing.T) {
-	eachParallel(t, func(t *testing.T, m *testenv.MariaDB, create maker) {
+	eachParallel(t, func(t *testing.T, m *testenv.SQLServer, create maker) {
 		o := &lock.LockerOptions{TTL: 10 * time.Minute, Timeout: testenv.Hang / 4}
 		other := locker(t, create, m.DB(t), o)
 		base, _, _ := strings.Cut(m.DSN(t), "?")

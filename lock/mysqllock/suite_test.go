@@ -44,7 +44,7 @@ func locker(t testing.TB, create maker, db *sql.DB, o *lock.LockerOptions) *lock
 }
 
 // table is a server with a table in the test's own database.
-func table(t testing.TB) *testenv.MariaDB {
+func table(t testing.TB) *testenv.SQLServer {
 	t.Helper()
 	m := testenv.SharedMariaDB(t)
 	check(t, mysqllock.CreateTable(within(t, patience), m.DB(t), nil))

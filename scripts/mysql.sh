@@ -81,7 +81,7 @@ rm -rf "$apt"
 
 # The program runs with the loader and the libraries that it was built for, whatever the machine has.
 loader=$(cd "$root" && find . -name 'ld-linux*.so.*' -o -name 'ld64.so.*' | sort | head -n 1)
-libraries=$(cd "$root" && find . -name '*.so*' ! -path '*/plugin/*' -printf '%h\n' | sort -u | sed "s|^\.|$folder/root|" | paste -sd :)
+libraries=$(cd "$root" && find . \( -name 'libc.so.6' -o -name 'libcrypto.so.*' -o -path '*/mysql/private/*.so*' \) -printf '%h\n' | sort -u | sed "s|^\.|$folder/root|" | paste -sd :)
 [ -n "$loader" ] && [ -x "$root/usr/sbin/mysqld" ] || fail "the packages have no mysqld or no loader"
 cat >"$work/mysqld" <<PROGRAM
 #!/bin/sh

@@ -167,14 +167,14 @@ func (r Row) size() (n int) {
 	return n
 }
 
-// over is r with what it does not know taken from what was there before.
+// over is r with what its image leaves out taken from what was there before. What cannot be read may have changed.
 func (r Row) over(before Row) Row {
-	if !r.Exists() || !before.Exists() || !slices.ContainsFunc(r.values, func(v Value) bool { return !v.Known() }) {
+	if !r.Exists() || !before.Exists() || !slices.ContainsFunc(r.values, Value.omitted) {
 		return r
 	}
 	values := slices.Clone(r.values)
 	for i, v := range values {
-		if !v.Known() {
+		if v.omitted() {
 			values[i] = before.get(r.columns.lower[i])
 		}
 	}

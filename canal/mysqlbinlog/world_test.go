@@ -23,7 +23,37 @@ type world struct {
 	schema string
 }
 
-func shared(t *testing.T) *world { return worldOn(t, testenv.SharedMariaDB(t)) }
+// each runs a test on the shared server of each engine.
+func each(t *testing.T, f func(x *world)) {
+	t.Helper()
+	testenv.EachEngine(t, func(t *testing.T, e testenv.Engine) { f(worldOn(t, e.Shared(t))) })
+}
+
+// eachOwn is each with servers of the test's own.
+func eachOwn(t *testing.T, f func(x *world), args ...string) {
+	t.Helper()
+	testenv.EachEngine(t, func(t *testing.T, e testenv.Engine) { f(worldOn(t, e.Start(t, args...))) })
+}
+
+// onMariaDB is for what MySQL has not got: the test says what.
+func onMariaDB(t *testing.T) *world { return worldOn(t, testenv.SharedMariaDB(t)) }
+
+// seq is a table of the numbers from one to another, in their order, as the column seq.
+func seq(from, to int) string {
+	digits := "(SELECT 0 AS n UNION ALL SELECT 1 UNION ALL SELECT 2 UNION ALL SELECT 3 UNION ALL SELECT 4 UNION ALL SELECT 5 UNION ALL SELECT 6 UNION ALL SELECT 7 UNION ALL SELECT 8 UNION ALL SELECT 9)"
+	sum, tables := strconv.Itoa(from), ""
+	for place := 1; place <= to-from; place *= 10 {
+		sum += fmt.Sprintf(" + %d * d%d.n", place, place)
+		if tables != "" {
+			tables += ", "
+		}
+		tables += fmt.Sprintf("%s AS d%d", digits, place)
+	}
+	return fmt.Sprintf("(SELECT %s AS seq FROM %s HAVING seq <= %d ORDER BY seq) AS numbers", sum, tables, to)
+}
+
+// mysql tells whether the server is MySQL.
+func (x *world) mysql() bool { return x.server.Engine == testenv.MySQL }
 
 func worldOn(t *testing.T, m *testenv.SQLServer) *world {
 	return &world{T: t, server: m, db: m.DB(t), schema: m.Database(t)}
@@ -265,13 +295,43 @@ func (x *world) isSetup(err error, names ...string) {
 	}
 }
 
+// logs are the files of the log.
+func (x *world) logs() []string {
+	x.Helper()
+	all, err := logFiles(x.db)
+	x.check(err)
+	return all
+}
+
+// logFiles are the files of the log, of which servers tell more or less.
+func logFiles(db *sql.DB) (all []string, err error) {
+	rows, err := db.Query("SHOW BINARY LOGS")
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	columns, err := rows.Columns()
+	if err != nil {
+		return nil, err
+	}
+	values := make([]any, len(columns))
+	for i := range values {
+		values[i] = new(string)
+	}
+	for rows.Next() {
+		if err := rows.Scan(values...); err != nil {
+			return nil, err
+		}
+		all = append(all, *values[0].(*string))
+	}
+	return all, rows.Err()
+}
+
 // purge removes the logs before the one of this name. A server keeps those that it still sends to somebody.
 func (x *world) purge(name string) {
 	x.Helper()
 	testenv.Eventually(x, "the logs are purged", func() bool {
 		x.do("PURGE BINARY LOGS TO '" + name + "'")
-		var first, size string
-		x.check(x.db.QueryRow("SHOW BINARY LOGS").Scan(&first, &size))
-		return first == name
+		return x.logs()[0] == name
 	})
 }

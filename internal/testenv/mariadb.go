@@ -36,21 +36,23 @@ func mariaDB() (dialect, error) {
 		return dialect{}, err
 	}
 	return dialect{
-		daemon:  daemon,
-		install: func(ctx context.Context, data, temp string) error { return installMariaDB(ctx, install, data, temp) },
-		args:    []string{"--innodb-log-file-size=4M", "--innodb-buffer-pool-size=128M"},
+		daemon: daemon,
+		install: func(ctx context.Context, data, temp string, args ...string) error {
+			return installMariaDB(ctx, install, data, temp, args...)
+		},
+		args: []string{"--innodb-log-file-size=4M", "--innodb-buffer-pool-size=128M"},
 	}, nil
 }
 
 // installMariaDB makes a data directory.
-func installMariaDB(ctx context.Context, install, data, temp string) error {
+func installMariaDB(ctx context.Context, install, data, temp string, args ...string) error {
 	me, err := user.Current()
 	if err != nil {
 		return err
 	}
-	return prepare(ctx, install, "--no-defaults", "--datadir="+data, "--tmpdir="+temp, "--user="+me.Username,
+	return prepare(ctx, install, append([]string{"--no-defaults", "--datadir=" + data, "--tmpdir=" + temp, "--user=" + me.Username,
 		"--auth-root-authentication-method=normal", "--skip-test-db", "--skip-name-resolve",
-		"--innodb-log-file-size=4M")
+		"--innodb-log-file-size=4M"}, args...)...)
 }
 
 // prepare runs a program that makes a data directory, and ends all that it has started if ctx ends.
@@ -78,7 +80,7 @@ func RunMariaDB(ctx context.Context) (addr string, stop func(), err error) {
 			stopIdle()
 		}
 	}()
-	m, err := launchSQL(ctx, MariaDB, d, d.install)
+	m, err := launchSQL(ctx, MariaDB, d, func(ctx context.Context, data, temp string) error { return d.install(ctx, data, temp) })
 	if err != nil {
 		return "", nil, err
 	}

@@ -57,15 +57,17 @@ func mySQL() (dialect, error) {
 	}
 	return dialect{
 		daemon: daemon,
-		install: func(ctx context.Context, data, temp string) error {
+		early:  []string{"--lower-case-table-names"},
+		install: func(ctx context.Context, data, temp string, args ...string) error {
 			// Its own root may connect by the socket only.
 			users := filepath.Join(temp, "users.sql")
 			if err := os.WriteFile(users, []byte("CREATE USER root@'127.0.0.1' IDENTIFIED BY '';\nGRANT ALL ON *.* TO root@'127.0.0.1' WITH GRANT OPTION;\n"), 0o600); err != nil {
 				return err
 			}
 			// What it writes need not survive a power cut: with the default it waits for the disk most of the time.
-			return prepare(ctx, daemon, "--no-defaults", "--initialize-insecure", "--user="+me.Username, "--datadir="+data, "--tmpdir="+temp,
-				"--skip-log-bin", "--innodb-flush-method=nosync", "--innodb-flush-log-at-trx-commit=0", "--innodb-doublewrite=OFF", "--innodb-redo-log-capacity=8M", "--secure-file-priv=", "--init-file="+users)
+			return prepare(ctx, daemon, append([]string{"--no-defaults", "--initialize-insecure", "--user=" + me.Username, "--datadir=" + data, "--tmpdir=" + temp,
+				"--skip-log-bin", "--innodb-flush-method=nosync", "--innodb-flush-log-at-trx-commit=0", "--innodb-doublewrite=OFF", "--innodb-redo-log-capacity=8M",
+				"--secure-file-priv=", "--init-file=" + users}, args...)...)
 		},
 		args: []string{
 			"--innodb-redo-log-capacity=32M", "--innodb-buffer-pool-size=64M", "--innodb-log-buffer-size=8M", "--innodb-buffer-pool-instances=1",

@@ -11,7 +11,9 @@ import (
 	"os"
 	"os/user"
 	"path/filepath"
+	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"testing"
 
@@ -42,8 +44,9 @@ type SQLServer struct {
 // dialect is what is an engine's own.
 type dialect struct {
 	daemon  string
-	install func(ctx context.Context, data, temp string) error // makes a data directory
+	install func(ctx context.Context, data, temp string, args ...string) error // makes a data directory
 	args    []string
+	early   []string // arguments that have to be those with which the data directory was made
 }
 
 // EachEngine runs a test on each engine, as a subtest of its name. That on MySQL is
@@ -114,7 +117,13 @@ func (e Engine) dialect(t testing.TB) dialect {
 func (e Engine) start(t testing.TB, args ...string) *SQLServer {
 	t.Helper()
 	d := e.dialect(t)
+	early := slices.DeleteFunc(slices.Clone(args), func(a string) bool {
+		return !slices.ContainsFunc(d.early, func(name string) bool { return strings.HasPrefix(a, name+"=") })
+	})
 	m, err := launchSQL(context.Background(), e, d, func(ctx context.Context, data, temp string) error {
+		if len(early) > 0 {
+			return d.install(ctx, data, temp, early...)
+		}
 		empty, err := e.emptyData(ctx, d)
 		if err != nil {
 			return err

@@ -324,6 +324,23 @@ func testXA(x *world) {
 	}
 }
 
+// cachingSHA2 has a user let in by the authentication that MySQL has by default, without TLS: as the server has not seen him before, he
+// sends his password under the server's key. Over TLS it is that of the rest of the test.
+func (x *world) cachingSHA2(need canal.Need) {
+	x.Helper()
+	x.do("CREATE USER plain IDENTIFIED BY 'word'", "GRANT REPLICATION SLAVE ON *.* TO plain")
+	var plugins int
+	x.check(x.db.QueryRow("SELECT COUNT(*) FROM mysql.user WHERE user IN ('app', 'plain') AND plugin = 'caching_sha2_password'").Scan(&plugins))
+	if plugins != 2 {
+		x.Fatalf("%d users have it", plugins)
+	}
+	for _, password := range []string{"word", "word"} { // the second time the server knows it
+		l := x.listen(x.source(func(o *Options) { o.User, o.Password = "plain", password }), need)
+		_ = l.end()
+	}
+	x.isSetup(x.run(x.source(func(o *Options) { o.User, o.Password = "plain", "another" }), need).ended(), "plain")
+}
+
 func TestTLS(t *testing.T) {
 	dir := t.TempDir()
 	roots := testenv.Certificates(t, dir)
@@ -337,6 +354,9 @@ func overTLS(x *world, roots *x509.CertPool) {
 		return x.source(func(o *Options) { o.User, o.Password, o.TLS = "app", "word", trust })
 	}
 	need := x.need([]string{"a", "id"})
+	if x.mysql() {
+		x.cachingSHA2(need)
+	}
 	if err := x.run(app(nil), need).ended(); err == nil {
 		t.Error("without TLS it is let in")
 	}

@@ -27,7 +27,7 @@ func testLatency(x *world) {
 	rdb := testenv.SharedRedis(t).Client(t)
 	a, b := x.process(rdb, nil), x.process(rdb, nil)
 	const rows = 2000
-	x.do("CREATE TABLE users (id BIGINT PRIMARY KEY, name VARCHAR(50))", "INSERT INTO users SELECT seq, '0' FROM "+seq(1, rows))
+	x.do("CREATE TABLE users (id BIGINT PRIMARY KEY, name VARCHAR(50))", "INSERT INTO users SELECT seq, '0' FROM "+testenv.Numbers(1, rows))
 	x.consume(a, canal.NewFileCheckpoint(t.TempDir()+"/position"), nil)
 	changes := atSize(3000, 20000)
 	var late []time.Duration
@@ -87,7 +87,7 @@ func backlog(x *world) {
 	t := x.T
 	rdb := testenv.SharedRedis(t).Client(t)
 	const rows = 10_000
-	x.do("CREATE TABLE users (id BIGINT PRIMARY KEY, name VARCHAR(50), n INT, note VARCHAR(100))", "INSERT INTO users SELECT seq, 'a name', 0, 'a note that is somewhat longer than a name is' FROM "+seq(1, rows))
+	x.do("CREATE TABLE users (id BIGINT PRIMARY KEY, name VARCHAR(50), n INT, note VARCHAR(100))", "INSERT INTO users SELECT seq, 'a name', 0, 'a note that is somewhat longer than a name is' FROM "+testenv.Numbers(1, rows))
 	flavor, variable := "mariadb", "gtid_binlog_pos"
 	if x.mysql() {
 		flavor, variable = "mysql", "gtid_executed"
@@ -190,7 +190,7 @@ func testGiantTransaction(x *world) {
 		}
 	}()
 	began := time.Now()
-	x.do("INSERT INTO users SELECT seq, REPEAT('x', 150) FROM " + seq(1, rows))
+	x.do("INSERT INTO users SELECT seq, REPEAT('x', 150) FROM " + testenv.Numbers(1, rows))
 	wrote := time.Now()
 	x.do("INSERT INTO users VALUES (0, 'after it')")
 	testenv.Eventually(x, "all is consumed", func() bool { return c.Stats().Changes >= int64(rows)+1 })

@@ -21,7 +21,7 @@ func TestOthersRowsAreNotHidden(t *testing.T) { each(t, testOthersRowsAreNotHidd
 func testOthersRowsAreNotHidden(x *world) {
 	t := x.T
 	rdb := testenv.SharedRedis(t).Client(t)
-	x.do("CREATE TABLE users (id BIGINT PRIMARY KEY, name VARCHAR(50))", "INSERT INTO users SELECT seq, 'old' FROM "+seq(1, 1000))
+	x.do("CREATE TABLE users (id BIGINT PRIMARY KEY, name VARCHAR(50))", "INSERT INTO users SELECT seq, 'old' FROM "+testenv.Numbers(1, 1000))
 	filter := func() *bloom.Redis {
 		f, err := bloom.NewRedis(rdb, "users", 10_000, 0.001, &bloom.Options{Timeout: testenv.Hang})
 		x.check(err)
@@ -82,11 +82,11 @@ func testOthersRowsAreNotHidden(x *world) {
 	for n := range rounds {
 		from := 1001 + 20*n
 		done := c.Stats().Changes
-		x.do("INSERT INTO users SELECT seq, 'new' FROM " + seq(int(from), int(from)+19))
+		x.do("INSERT INTO users SELECT seq, 'new' FROM " + testenv.Numbers(int(from), int(from)+19))
 		testenv.Eventually(x, "it is consumed", func() bool { return c.Stats().Changes >= done+20 })
 		find(from, from+19)
 	}
-	x.do("CREATE TABLE other LIKE users", "INSERT INTO other SELECT seq, 'of another table' FROM "+seq(8000, 8100), "RENAME TABLE users TO gone, other TO users")
+	x.do("CREATE TABLE other LIKE users", "INSERT INTO other SELECT seq, 'of another table' FROM "+testenv.Numbers(8000, 8100), "RENAME TABLE users TO gone, other TO users")
 	testenv.Eventually(x, "the table is another", func() bool {
 		v, err := a.users.Get(t.Context(), 8000)
 		return err == nil && v == "of another table"

@@ -125,7 +125,7 @@ func testGiantTransactionIsToldInParts(x *world) {
 	l := x.listen(x.source(), x.need([]string{"a", "id"}))
 	begun := len(l.positions())
 	const rows = 20_000
-	x.do("INSERT INTO a SELECT seq, REPEAT('x', 100) FROM " + seq(1, rows))
+	x.do("INSERT INTO a SELECT seq, REPEAT('x', 100) FROM " + testenv.Numbers(1, rows))
 	all := l.changes(rows)
 	for i, c := range all {
 		if c.After.Get("id").Text() != fmt.Sprint(i+1) {

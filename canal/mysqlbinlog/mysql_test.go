@@ -98,7 +98,7 @@ func TestGiantXA(t *testing.T) {
 	x := onMySQL(t) // MariaDB logs one phase as any transaction
 	x.do("CREATE TABLE a (id INT PRIMARY KEY)")
 	l := x.listen(x.source(), x.need([]string{"a", "id"}))
-	x.one("XA START 'one'", "INSERT INTO a SELECT seq FROM "+seq(1, xaChanges+1), "XA END 'one'", "XA COMMIT 'one' ONE PHASE")
+	x.one("XA START 'one'", "INSERT INTO a SELECT seq FROM "+testenv.Numbers(1, xaChanges+1), "XA END 'one'", "XA COMMIT 'one' ONE PHASE")
 	x.do("INSERT INTO a VALUES (0)")
 	l.want("replace  unread", "insert a: 0")
 }

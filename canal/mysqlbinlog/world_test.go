@@ -38,20 +38,6 @@ func eachOwn(t *testing.T, f func(x *world), args ...string) {
 // onMariaDB is for what MySQL has not got: the test says what.
 func onMariaDB(t *testing.T) *world { return worldOn(t, testenv.SharedMariaDB(t)) }
 
-// seq is a table of the numbers from one to another, in their order, as the column seq.
-func seq(from, to int) string {
-	digits := "(SELECT 0 AS n UNION ALL SELECT 1 UNION ALL SELECT 2 UNION ALL SELECT 3 UNION ALL SELECT 4 UNION ALL SELECT 5 UNION ALL SELECT 6 UNION ALL SELECT 7 UNION ALL SELECT 8 UNION ALL SELECT 9)"
-	sum, tables := strconv.Itoa(from), ""
-	for place := 1; place <= to-from; place *= 10 {
-		sum += fmt.Sprintf(" + %d * d%d.n", place, place)
-		if tables != "" {
-			tables += ", "
-		}
-		tables += fmt.Sprintf("%s AS d%d", digits, place)
-	}
-	return fmt.Sprintf("(SELECT %s AS seq FROM %s HAVING seq <= %d ORDER BY seq) AS numbers", sum, tables, to)
-}
-
 // mysql tells whether the server is MySQL.
 func (x *world) mysql() bool { return x.server.Engine == testenv.MySQL }
 

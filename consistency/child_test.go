@@ -101,7 +101,7 @@ func (x *world) expires() {
 }
 
 // TestKilled: wherever a writing process is killed, nothing stale is left for ever. At the level Inline that is not so: what was committed, and not invalidated, stays.
-func TestKilled(t *testing.T) { testenv.EachEngine(t, testKilled) }
+func TestKilled(t *testing.T) { testenv.OneUnlessAccepting(t, testKilled) }
 
 func testKilled(t *testing.T, e testenv.Engine) {
 	x := start(t, setup{engine: e})

@@ -44,7 +44,7 @@ type Change struct {
 	Schema, Table string
 	Kind          Kind
 
-	// Before and After are the row, each with those columns that the database has told of; none where there was, or is, no row. A change that lacks one that its Kind has is not understood, as when a column is not known.
+	// Before and After are the row, each with those columns that the database has told of; none where there was, or is, no row. A change that lacks one that its Kind has is not understood, as when a column is not known. Columns of After that its image leaves out are Omitted: they are as they were.
 	Before, After Row
 
 	// Unread is why what was done could not be read, of Replace; nil if it could.

@@ -53,8 +53,8 @@ func (v Value) omitted() bool { return v.v == omitted{} }
 // IsNull tells whether it is known to be NULL.
 func (v Value) IsNull() bool { return v.v == null{} }
 
-// Text is the value as MySQL's client shows it: integers in decimal, DECIMAL with its digits, DATE and DATETIME as they are stored, TIMESTAMP in UTC, ENUM and SET by their names, BIT and YEAR as a number, bytes as they are, and floats in the fewest digits that
-// tell them from others of their type. NULL, and what is not known, is "". A Source sees to it.
+// Text is the value as MySQL's client shows it: integers in decimal, DECIMAL with its digits, DATE and DATETIME as they are stored, TIMESTAMP in UTC, ENUM and SET by their names, BIT and YEAR as a number, and bytes as they are. FLOAT and DOUBLE have the fewest digits that
+// tell them from others of their type, which is not always how the client shows them, and neither is JSON: they are no keys. NULL, and what is not known, is "". A Source sees to it.
 func (v Value) Text() string {
 	switch v := v.v.(type) {
 	case string:

@@ -43,7 +43,7 @@ func unspaced(text string) string {
 	return b.String()
 }
 
-// The README beside the files has the same differences and sources. The log is MariaDB's, where JSON is a LONGTEXT: it has the text as it was written, and the files, made as from MySQL, have a JSON column's.
+// The README beside the files has the same differences and sources. In MariaDB's log, where JSON is a LONGTEXT, the text is as it was written; the files are made as from MySQL, whose log has a JSON column's text.
 var formats = map[string]format{
 	"canal": {decode: envelope.Canal,
 		sources: "alibaba/canal: MQMessageUtils.java, LogEventConvert.java, JsonConversion.java, issue 157"},

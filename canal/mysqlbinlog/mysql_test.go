@@ -2,10 +2,15 @@ package mysqlbinlog
 
 import (
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/go-mysql-org/go-mysql/mysql"
+	"github.com/go-mysql-org/go-mysql/replication"
+	"github.com/google/uuid"
+	"golang.org/x/sync/semaphore"
 
 	"github.com/cacheaside/cacheaside/canal"
 	"github.com/cacheaside/cacheaside/internal/testenv"
@@ -92,6 +97,47 @@ func xaInOnePhase(x *world) {
 	x.do("INSERT INTO a VALUES (4)")
 	l.want("insert a: 1", "insert a: 2", "insert a: 3", "insert a: 4")
 }
+
+// The mark of one phase, without a server: TestXAInOnePhase has one.
+func TestMarkOfOnePhase(t *testing.T) {
+	x := &world{T: t}
+	const sid = "3e11fa47-71ca-11e1-9e33-c80aa9429562"
+	server := uuid.MustParse(sid)
+	at, err := parse("mysql:"+sid+":1", mysql.MySQLFlavor)
+	x.check(err)
+	out := make(chan part, 10)
+	r := &reader{ctx: t.Context(), at: at, out: out, room: semaphore.NewWeighted(heldBytes), told: time.Now()}
+	r.tables = &tables{server: &aServer}
+	give := func(kind replication.EventType, e replication.Event) {
+		t.Helper()
+		x.check(r.HandleEvent(&replication.BinlogEvent{Header: &replication.EventHeader{Timestamp: 1, EventType: kind}, Event: e}))
+	}
+	told := func() (all []canal.Change) {
+		for len(out) > 0 {
+			all = append(all, (<-out).Changes...)
+		}
+		return all
+	}
+	for i, c := range []struct {
+		mark []byte
+		told int
+	}{{[]byte{0, 1}, 0}, {[]byte{1, 1}, 1}, {[]byte{}, 1}} {
+		give(replication.GTID_EVENT, &replication.GTIDEvent{SID: server[:], GNO: int64(2 + i)})
+		give(replication.QUERY_EVENT, &replication.QueryEvent{Query: fmt.Appendf(nil, "XA START X'%02d',X'',1", i)})
+		r.changes = []canal.Change{{Kind: canal.Insert, Table: "a"}}
+		give(replication.XA_PREPARE_LOG_EVENT, &replication.GenericEvent{Data: c.mark})
+		if got := told(); len(got) != c.told {
+			t.Errorf("with the mark % x %d changes are told, not %d", c.mark, len(got), c.told)
+		}
+	}
+	give(replication.GTID_EVENT, &replication.GTIDEvent{SID: server[:], GNO: 5})
+	give(replication.QUERY_EVENT, &replication.QueryEvent{Query: []byte("XA COMMIT X'00',X'',1")})
+	if got := told(); len(got) != 1 || got[0].Unread != nil {
+		t.Errorf("what was prepared is told as %v", got)
+	}
+}
+
+var aServer = server{flavor: mysql.MySQLFlavor}
 
 // A transaction of XA that is too large to be kept has everything be forgotten, in one phase, too.
 func TestGiantXA(t *testing.T) {

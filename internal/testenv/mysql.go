@@ -26,6 +26,15 @@ func StartMySQL(t testing.TB, args ...string) *SQLServer {
 
 var errNoMySQL = errors.New("MySQL is not installed: `make mysql` fetches it, and installs nothing")
 
+// fetched is the folder into which scripts/mysql.sh puts a MySQL.
+func fetched() string {
+	cache, err := os.UserCacheDir()
+	if err != nil {
+		return ""
+	}
+	return filepath.Join(cache, "cacheaside", "mysql")
+}
+
 // mysqld is the program: one on PATH that is not MariaDB's, else what scripts/mysql.sh has fetched.
 // No suite of Debian but sid has MySQL, so that it may be missing in continuous integration, too.
 var mysqld = sync.OnceValues(func() (string, error) {
@@ -33,8 +42,8 @@ var mysqld = sync.OnceValues(func() (string, error) {
 	if path, err := exec.LookPath("mysqld"); err == nil {
 		candidates = []string{path, "/usr/sbin/mysqld"}
 	}
-	if cache, err := os.UserCacheDir(); err == nil {
-		candidates = append(candidates, filepath.Join(cache, "cacheaside", "mysql", "mysqld"))
+	if folder := fetched(); folder != "" {
+		candidates = append(candidates, filepath.Join(folder, "mysqld"))
 	}
 	for _, path := range candidates {
 		version, err := exec.Command(path, "--no-defaults", "--version").Output()
@@ -55,8 +64,13 @@ func mySQL() (dialect, error) {
 	if err != nil {
 		return dialect{}, err
 	}
+	kept := ""
+	if filepath.Dir(daemon) == fetched() {
+		kept = filepath.Join(fetched(), "empty-1") // another number, if it is made in another way
+	}
 	return dialect{
 		daemon: daemon,
+		kept:   kept,
 		early:  []string{"--lower-case-table-names"},
 		install: func(ctx context.Context, data, temp string, args ...string) error {
 			// Its own root may connect by the socket only.

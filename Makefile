@@ -14,6 +14,9 @@ help: ## list the targets
 servers: ## install the servers that the tests start (Debian, Ubuntu)
 	@scripts/servers.sh $(SERVERS)
 
+mysql: ## fetch a MySQL server for the tests, into the user's cache folder: nothing is installed
+	@scripts/mysql.sh
+
 test: servers ## all tests of all modules, with the race detector; then what allocations need without it
 	@scripts/test.sh
 
@@ -59,4 +62,4 @@ accept: servers ## the long runs whose figures are reported; the log is kept in 
 compare: servers ## the library beside its peers, on the same work in the same run; the tables are kept in docs/benchmarks.md
 	@scripts/compare.sh
 
-.PHONY: help servers test check lint format vet race bench compare fuzz torture mutants accept
+.PHONY: help servers mysql test check lint format vet race bench compare fuzz torture mutants accept

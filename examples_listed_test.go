@@ -20,7 +20,7 @@ var beginnings = map[string]string{
 		Redis.Settle Redis.EndTTL Redis.EndLife Redis.Empty Redis.Kill Redis.Hang Redis.Fail Redis.Restore Redis.Client Redis.Server`,
 	"consistency":    "NewWriter NewRelay NewMemoryQueue Schema Touch WriteThrough SQLOutbox Writer.Update Writer.At Writer.Enqueue Writer.InvalidateMany",
 	"lock":           "NewRedis NewRedlock NewLocal WithOwner SetFenced Guard Segmented Locker.Do Locker.Acquire Locker.TryAcquire",
-	"lock/mysqllock": "New NewNamed Schema",
+	"lock/mysqllock": "New Schema",
 	"lock/zklock":    "New",
 	"bloom":          "NewLocal NewShared NewRedis NewReplica Deny Table Redis.Maintain Local.Save",
 	"canal":          "NewConsumer Handle BindFilter Key NewSQLCheckpoint NewFileParking SQLParking",

@@ -24,7 +24,7 @@ import (
 // backlog is so many changes of rows in the log of a server, from a position on.
 type backlog struct {
 	*testing.T
-	server  *testenv.MariaDB
+	server  *testenv.SQLServer
 	db      *sql.DB
 	from    string
 	changes int

@@ -7,12 +7,11 @@ import (
 	"testing"
 
 	"github.com/cacheaside/cacheaside/internal/testenv"
-	"github.com/cacheaside/cacheaside/lock"
 	"github.com/cacheaside/cacheaside/lock/mysqllock"
 )
 
 // durableMariaDB is the server, whose commits wait for the disk until the test ends.
-func durableMariaDB(t *testing.T) *testenv.MariaDB {
+func durableMariaDB(t *testing.T) *testenv.SQLServer {
 	t.Helper()
 	m := testenv.SharedMariaDB(t)
 	db := must(sql.Open("mysql", m.DSN(t)))(t)
@@ -59,12 +58,9 @@ func TestMySQLLock(t *testing.T) {
 	newConnection.SetMaxIdleConns(-1)
 
 	rows := must(mysqllock.New(db, nil))(t)
-	named := must(mysqllock.NewNamed(db, nil))(t)
-	for _, l := range []*lock.Locker{rows, named} {
-		t.Cleanup(func() { l.Close() })
-	}
+	t.Cleanup(func() { rows.Close() })
 	uncontended(t, &Table{Section: 14, Title: "A lock in MariaDB, uncontended",
-		Text: "Acquire and release, one goroutine, innodb_flush_log_at_trx_commit=1. GET_LOCK by one connection for all is the floor; it is held by whoever has that connection, and with a pool that has to be one for each lock. A row that is inserted and deleted is the least that a lock in a table can be: nothing frees it where its holder has died. New reads its row, writes it, and writes it again to release it; NewNamed has a connection of its own for each lock, and with a token writes a row, too.",
+		Text: "Acquire and release, one goroutine, innodb_flush_log_at_trx_commit=1. GET_LOCK by one connection for all is the floor; it is held by whoever has that connection, and with a pool that has to be one for each lock. A row that is inserted and deleted is the least that a lock in a table can be: nothing frees it where its holder has died. New reads its row, writes it, and writes it again to release it.",
 		Head: []string{"", "us", "middle half", "of the floor", "allocations"}},
 		[]locking{
 			{"GET_LOCK, RELEASE_LOCK", func(ctx context.Context, name string) (func() error, error) { return getLock(ctx, conn, name) }},
@@ -87,7 +83,5 @@ func TestMySQLLock(t *testing.T) {
 				}, err
 			}},
 			ownLock("cacheaside: mysqllock.New (a row)", rows, nil),
-			ownLock("cacheaside: mysqllock.NewNamed (GET_LOCK)", named, nil),
-			ownLock("cacheaside: mysqllock.NewNamed, NoToken", named, &lock.Options{NoToken: true}),
 		})
 }

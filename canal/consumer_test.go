@@ -65,7 +65,7 @@ func TestMinimalImages(t *testing.T) {
 		x.set(int64(1), "new")
 		x.set(int64(2), "")
 		x.set(int64(3), "moved")
-		x.tell("1", update(row(1, errUnknown), row(errUnknown, "x@y")), update(row(2, errUnknown), row(3, errUnknown)))
+		x.tell("1", update(row(1, errOmitted), row(errOmitted, "x@y")), update(row(2, errOmitted), row(3, errOmitted)))
 		reads(x, x.users, 1, "new")
 		reads(x, x.users, 2, "")
 		reads(x, x.users, 3, "moved")
@@ -73,6 +73,24 @@ func TestMinimalImages(t *testing.T) {
 			t.Errorf("%+v", s)
 		}
 	})
+}
+
+// A key that cannot be read is not what it was before: it may be any.
+func TestUnreadKeys(t *testing.T) {
+	for name, before := range map[string]any{"NULL": nil, "ASCII": "a@b"} {
+		t.Run(name, func(t *testing.T) {
+			in(t, func(x *world) {
+				x.start()
+				reads(x, x.byEmail, "c@d", "") // its absence is cached
+				x.set("c@d", "1")
+				x.tell("1", update(row(1, before), row(1, errUnknown)))
+				reads(x, x.byEmail, "c@d", "1")
+				if s := x.Stats(); s.Misunderstood != 1 {
+					t.Errorf("%+v", s)
+				}
+			})
+		})
+	}
 }
 
 // Of what is done to a table as a whole, or cannot be understood, all keys of its loaders are invalidated; of other tables none.

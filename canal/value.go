@@ -10,13 +10,20 @@ import (
 
 // Value is what a column holds: a value, or NULL, or it is not known, since the database did not say. The zero Value is not known. As text it does not show itself, for rows are private: Text does.
 type Value struct {
-	v any // nil: not known
+	v any // nil: not known; omitted: nor is it in the row image
 }
 
 type null struct{}
 
+type omitted struct{}
+
 // Null is SQL's NULL.
 func Null() Value { return Value{null{}} }
+
+// Omitted is the Value of a column that a row image leaves out, as with binlog_row_image=MINIMAL. It is not known.
+// In the After of an Update it says that the column has not changed, and a Binding takes it from Before. A column
+// that the image has, and that cannot be read, is the zero Value instead.
+func Omitted() Value { return Value{omitted{}} }
 
 // ValueOf makes a Value of an integer, a float, a bool (1 and 0, as MySQL has it), a string or bytes, which it does not copy. nil is NULL. Anything else is an error that names its type.
 func ValueOf(v any) (Value, error) {
@@ -39,13 +46,15 @@ func ValueOf(v any) (Value, error) {
 func TextValue(s string) Value { return Value{s} }
 
 // Known tells whether the database has said what the column holds, be that NULL.
-func (v Value) Known() bool { return v.v != nil }
+func (v Value) Known() bool { return v.v != nil && !v.omitted() }
+
+func (v Value) omitted() bool { return v.v == omitted{} }
 
 // IsNull tells whether it is known to be NULL.
 func (v Value) IsNull() bool { return v.v == null{} }
 
-// Text is the value as MySQL's client shows it: integers in decimal, DECIMAL with its digits, DATE and DATETIME as they are stored, TIMESTAMP in UTC, ENUM and SET by their names, BIT and YEAR as a number, bytes as they are, and floats in the fewest digits that
-// tell them from others of their type. NULL, and what is not known, is "". A Source sees to it.
+// Text is the value as MySQL's client shows it: integers in decimal, DECIMAL with its digits, DATE and DATETIME as they are stored, TIMESTAMP in UTC, ENUM and SET by their names, BIT and YEAR as a number, and bytes as they are. FLOAT and DOUBLE have the fewest digits that
+// tell them from others of their type, which is not always how the client shows them, and neither is JSON: they are no keys. NULL, and what is not known, is "". A Source sees to it.
 func (v Value) Text() string {
 	switch v := v.v.(type) {
 	case string:

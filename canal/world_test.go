@@ -242,7 +242,11 @@ var columns = NewColumns("ID", "email", "note")
 func row(id any, email any) Row {
 	values := make([]Value, 3)
 	for i, v := range []any{id, email, "private"} {
-		if v == errUnknown {
+		switch v {
+		case errUnknown:
+			continue
+		case errOmitted:
+			values[i] = Omitted()
 			continue
 		}
 		var err error
@@ -257,8 +261,8 @@ func row(id any, email any) Row {
 	return r
 }
 
-// errUnknown is a column that the database has not told of.
-var errUnknown = errors.New("")
+// errUnknown is a column that cannot be read, errOmitted one that the database has not told of.
+var errUnknown, errOmitted = errors.New("unknown"), errors.New("omitted")
 
 func insert(r Row) Change { return Change{Schema: "shop", Table: "users", Kind: Insert, After: r} }
 func update(b, a Row) Change {

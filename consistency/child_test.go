@@ -39,7 +39,7 @@ func init() {
 // dies runs c until it is killed; not to get there is a failure.
 func (x *world) dies(c child) {
 	x.t.Helper()
-	c.DSN, c.Redis = testenv.SharedMariaDB(x.t).DSN(x.t), x.server.Addr
+	c.DSN, c.Redis = x.sql.DSN(x.t), x.server.Addr
 	text, err := json.Marshal(c)
 	x.check(err)
 	if err := testenv.SpawnChild(x.t, "writer", "WRITER="+string(text)).Wait(); err == nil || !strings.Contains(err.Error(), "signal: killed") {
@@ -101,8 +101,10 @@ func (x *world) expires() {
 }
 
 // TestKilled: wherever a writing process is killed, nothing stale is left for ever. At the level Inline that is not so: what was committed, and not invalidated, stays.
-func TestKilled(t *testing.T) {
-	x := start(t, setup{mariadb: true})
+func TestKilled(t *testing.T) { testenv.OneUnlessAccepting(t, testKilled) }
+
+func testKilled(t *testing.T, e testenv.Engine) {
+	x := start(t, setup{engine: e})
 	stale := map[Level]int{}
 	for _, level := range levels {
 		for _, through := range []bool{false, true} {

@@ -33,8 +33,10 @@ func (x *world) delayCommit() {
 }
 
 // TestCancelledDuringCommit: who has sent COMMIT does not leave before the caches are told.
-func TestCancelledDuringCommit(t *testing.T) {
-	x := start(t, setup{mariadb: true, proxied: true})
+func TestCancelledDuringCommit(t *testing.T) { testenv.EachEngine(t, testCancelledDuringCommit) }
+
+func testCancelledDuringCommit(t *testing.T, e testenv.Engine) {
+	x := start(t, setup{engine: e, proxied: true})
 	for _, level := range levels {
 		x.reset()
 		ctx, stop := context.WithCancel(t.Context())
@@ -49,9 +51,13 @@ func TestCancelledDuringCommit(t *testing.T) {
 
 // TestLostCommit: a connection that is lost during COMMIT. Whether that was carried out or not, nothing stale is left: and not for the moment only.
 func TestLostCommit(t *testing.T) {
+	testenv.EachEngine(t, lostCommit)
+}
+
+func lostCommit(t *testing.T, e testenv.Engine) {
 	for name, inMemory := range map[string]bool{"outbox": false, "memory": true} {
 		t.Run(name, func(t *testing.T) {
-			x := start(t, setup{mariadb: true, proxied: true, inMemory: inMemory})
+			x := start(t, setup{engine: e, proxied: true, inMemory: inMemory})
 			for _, level := range levels {
 				for action, now := range map[testenv.Action]string{testenv.Drop: "old", testenv.LoseReply: "new"} {
 					if !inMemory || level == Inline || level == Strict {
@@ -87,12 +93,16 @@ func (x *world) loseCommit(level Level, action testenv.Action, now string) {
 
 // TestIsKept: a row stays in the outbox as long as its key is not invalidated for sure: since that has failed, or was perhaps too early.
 func TestIsKept(t *testing.T) {
+	testenv.EachEngine(t, isKept)
+}
+
+func isKept(t *testing.T, e testenv.Engine) {
 	for name, lose := range map[string]func(*world){
 		"unknown": func(x *world) { x.onCommit(testenv.LoseReply, nil) },
 		"failed":  func(x *world) { x.redis.Cut() },
 	} {
 		t.Run(name, func(t *testing.T) {
-			x := start(t, setup{mariadb: true, proxied: true, cache: quick})
+			x := start(t, setup{engine: e, proxied: true, cache: quick})
 			lose(x)
 			_ = x.Update(t.Context(), set(1, "new"), x.rows.Key(1))
 			x.has("new")
@@ -105,8 +115,10 @@ func TestIsKept(t *testing.T) {
 }
 
 // TestLateCommit: a COMMIT that is carried out when its sender has given it up, and others have cached what was before.
-func TestLateCommit(t *testing.T) {
-	x := start(t, setup{mariadb: true, proxied: true})
+func TestLateCommit(t *testing.T) { testenv.EachEngine(t, testLateCommit) }
+
+func testLateCommit(t *testing.T, e testenv.Engine) {
+	x := start(t, setup{engine: e, proxied: true})
 	x.grace, x.onceMore = 0, 10*time.Millisecond // relays come when it has been carried out
 	for _, level := range levels {
 		x.reset()

@@ -17,7 +17,7 @@ import (
 	"github.com/cacheaside/cacheaside/internal/testenv"
 )
 
-// durable has commits of the test's MariaDB wait for the disk, and its binary log too if syncBinlog is 1.
+// durable has commits of the test's server wait for the disk, and its binary log too if syncBinlog is 1.
 func (x *world) durable(syncBinlog int) {
 	x.t.Helper()
 	x.exec("SET GLOBAL innodb_flush_log_at_trx_commit = 1")
@@ -29,14 +29,16 @@ func (x *world) durable(syncBinlog int) {
 }
 
 // TestCostOfAWrite: what each level adds to a transaction, in one run, round by round.
-func TestCostOfAWrite(t *testing.T) {
+func TestCostOfAWrite(t *testing.T) { testenv.EachEngine(t, costOfAWrite) }
+
+func costOfAWrite(t *testing.T, e testenv.Engine) {
 	rounds, each := 2, 5
 	if testenv.Accepting {
 		rounds, each = 300, 10
 	}
 	for _, syncBinlog := range []int{0, 1} {
 		t.Run(fmt.Sprintf("sync_binlog=%d", syncBinlog), func(t *testing.T) {
-			x := start(t, setup{mariadb: true, relay: true, direct: true})
+			x := start(t, setup{engine: e, relay: true, direct: true})
 			x.grace = grace
 			x.durable(syncBinlog)
 			rdb := x.server.Client(t)
@@ -107,17 +109,19 @@ func bare(ctx context.Context, db *sqlx.DB, write func(context.Context, *sqlx.Tx
 }
 
 // TestOutboxStaysSmall: rows leave the outbox as fast as writes put them there.
-func TestOutboxStaysSmall(t *testing.T) {
+func TestOutboxStaysSmall(t *testing.T) { testenv.EachEngine(t, outboxStaysSmall) }
+
+func outboxStaysSmall(t *testing.T, e testenv.Engine) {
 	const writers = 32
 	length, rate := 500*time.Millisecond, 200
 	if testenv.Accepting {
 		length, rate = 20*time.Second, 2000
 	}
-	x := start(t, setup{mariadb: true, relay: true, direct: true})
+	x := start(t, setup{engine: e, relay: true, direct: true})
 	x.grace = grace
 	x.writes.SetMaxIdleConns(2 * writers)
 	x.durable(0)
-	x.exec("INSERT INTO item SELECT seq, 'old' FROM seq_3_to_10000")
+	x.exec("INSERT INTO item SELECT seq, 'old' FROM " + testenv.Numbers(3, 10000))
 	// paced has the writers write for as long, and answers how often a second they have.
 	paced := func(write func(id int) error) float64 {
 		var writes atomic.Int64
@@ -168,15 +172,17 @@ func TestOutboxStaysSmall(t *testing.T) {
 }
 
 // TestOutboxCost measures what PutIn adds to a transaction that changes one row: the median of the ratios of rounds in which each kind takes its turn.
-func TestOutboxCost(t *testing.T) {
+func TestOutboxCost(t *testing.T) { testenv.EachEngine(t, outboxCost) }
+
+func outboxCost(t *testing.T, e testenv.Engine) {
 	rounds, each := 1, 16
 	if testenv.Accepting {
 		rounds, each = 31, 160
 	}
-	o := outboxOnMySQL(t)
+	o := outboxOn(t, e)
 	defer o.db.Exec("SET GLOBAL innodb_flush_log_at_trx_commit = 0, GLOBAL sync_binlog = 0")
 	o.exec(o.db, "CREATE TABLE product (id INT PRIMARY KEY, price INT)")
-	o.exec(o.db, "INSERT INTO product SELECT seq, 0 FROM seq_1_to_1000")
+	o.exec(o.db, "INSERT INTO product SELECT seq, 0 FROM "+testenv.Numbers(1, 1000))
 	r := newRemover(o)
 	defer r.close(t.Context())
 	var n atomic.Int64

@@ -25,7 +25,9 @@ const historyProcesses = 8
 
 // TestHistory: reads past the memory tier of rows that are written by Strict and WriteThrough are linearizable, key by key, whatever happens. Of those that are written by Outbox, what begins after a writer was told that it is
 // done is never older than that.
-func TestHistory(t *testing.T) {
+func TestHistory(t *testing.T) { testenv.OneUnlessAccepting(t, histories) }
+
+func histories(t *testing.T, e testenv.Engine) {
 	seeds, length := 1, 3*time.Second
 	if testenv.Accepting {
 		seeds, length = 5, 20*time.Second
@@ -33,7 +35,7 @@ func TestHistory(t *testing.T) {
 	backwards := 0
 	for seed := range seeds {
 		t.Run(fmt.Sprint("seed=", seed), func(t *testing.T) {
-			h := newFleet(t, uint64(seed)).run(length)
+			h := newFleet(t, e, uint64(seed)).run(length)
 			h.committed(t)
 			h.report(t)
 			keys := h.byKey(t)
@@ -57,7 +59,7 @@ type historyFleet struct {
 	t      *testing.T
 	config historyConfig
 	redis  *testenv.Redis
-	mysql  *testenv.MariaDB
+	mysql  *testenv.SQLServer
 	db     *sqlx.DB
 	outbox *SQLOutbox
 	places []*historyPlace
@@ -75,8 +77,8 @@ type historyPlace struct {
 	child      *testenv.Child
 }
 
-func newFleet(t *testing.T, seed uint64) *historyFleet {
-	f := &historyFleet{t: t, config: historyConfig{Seed: seed}, redis: testenv.StartRedis(t), mysql: testenv.SharedMariaDB(t), broken: map[string]int{}}
+func newFleet(t *testing.T, e testenv.Engine, seed uint64) *historyFleet {
+	f := &historyFleet{t: t, config: historyConfig{Seed: seed}, redis: testenv.StartRedis(t), mysql: e.Shared(t), broken: map[string]int{}}
 	f.db = sqlx.NewDb(f.mysql.DB(t), "mysql")
 	var err error
 	f.outbox, err = NewSQLOutbox(f.db, MySQL, nil)
@@ -192,14 +194,14 @@ func (f *historyFleet) spawn(p *historyPlace) {
 func (f *historyFleet) breakNetwork(ctx context.Context, r *rand.Rand) string {
 	kind, to := r.IntN(3), "redis"
 	if r.IntN(3) == 0 {
-		to = "mariadb"
+		to = "database"
 	}
 	var all sync.WaitGroup
 	what := make([]string, 1+r.IntN(3))
 	for n := range what {
 		p := f.places[r.IntN(len(f.places))]
 		proxy := p.redis
-		if to == "mariadb" {
+		if to == "database" {
 			proxy = p.db
 		}
 		own := rand.New(rand.NewPCG(r.Uint64(), 0))
@@ -217,7 +219,7 @@ func (f *historyFleet) breakProcess(ctx context.Context, r *rand.Rand) string {
 	case k < 2:
 		return "redis " + locktest.Disturb(ctx, r, 3, nil, f.redis, historyLease, 0)
 	case k < 3:
-		return "mariadb " + locktest.Disturb(ctx, r, 3, nil, f.mysql, historyLease, 0)
+		return "database " + locktest.Disturb(ctx, r, 3, nil, f.mysql, historyLease, 0)
 	case k < 5:
 		p := f.places[r.IntN(len(f.places))]
 		p.Lock()

@@ -25,8 +25,10 @@ var outageTime = flag.Duration("outage.time", 0, "for which Redis is out in Test
 
 // TestOutage: Redis is out, or hangs, while rows are written 200 times a second. Nothing is lost, all writes are done before it is back, relays alert, and after Redis' return all is done. At full size, too: most
 // writes do not wait for it, memory stays as it is, each relay alerts once (as TestRelayOutage shows on a clock of its own), and all is done soon after Redis' return.
-func TestOutage(t *testing.T) {
-	m := testenv.SharedMariaDB(t)
+func TestOutage(t *testing.T) { testenv.OneUnlessAccepting(t, outages) }
+
+func outages(t *testing.T, e testenv.Engine) {
+	m := e.Shared(t)
 	durable(t, m)
 	kill := func(o *outage) (back func()) {
 		o.server.Kill()
@@ -92,7 +94,7 @@ type outage struct {
 	queued atomic.Int64 // writes that said ErrQueued
 }
 
-func newOutage(t *testing.T, m *testenv.MariaDB, level Level) *outage {
+func newOutage(t *testing.T, m *testenv.SQLServer, level Level) *outage {
 	o := &outage{t: t, level: level, length: cmp.Or(*outageTime, time.Second), every: 20 * time.Millisecond} // as two of them share the machine
 	if testenv.Accepting {
 		o.length, o.every = cmp.Or(*outageTime, 5*time.Minute), 5*time.Millisecond
@@ -103,7 +105,7 @@ func newOutage(t *testing.T, m *testenv.MariaDB, level Level) *outage {
 	o.db.SetMaxOpenConns(20)
 	o.exec("CREATE TABLE item (id INT PRIMARY KEY, n INT NOT NULL)")
 	for first := 0; first < outageRows; first += 1000 {
-		o.exec(fmt.Sprintf("INSERT INTO item SELECT seq, 0 FROM seq_%d_to_%d", first, first+999))
+		o.exec("INSERT INTO item SELECT seq, 0 FROM " + testenv.Numbers(first, first+999))
 	}
 	cache, rows := o.process(o.hasty())
 	o.rows = rows

@@ -122,8 +122,10 @@ func TestClaimerKilled(t *testing.T) {
 }
 
 // TestServerRestarts: items, and claims, outlive a server that is killed.
-func TestServerRestarts(t *testing.T) {
-	o := outboxOnMySQL(t)
+func TestServerRestarts(t *testing.T) { testenv.EachEngine(t, testServerRestarts) }
+
+func testServerRestarts(t *testing.T, e testenv.Engine) {
+	o := outboxOn(t, e)
 	o.exec(o.db, "SET GLOBAL innodb_flush_log_at_trx_commit = 1") // until the restart
 	defer o.db.Exec("SET GLOBAL innodb_flush_log_at_trx_commit = 0")
 	o.check(o.Put(o.ctx(), textItems(10)...))
@@ -144,8 +146,10 @@ func TestServerRestarts(t *testing.T) {
 }
 
 // TestServerHangs: calls end with their ctx, all before the server goes on, and what was cut short is not lost.
-func TestServerHangs(t *testing.T) {
-	o := outboxOnMySQL(t)
+func TestServerHangs(t *testing.T) { testenv.EachEngine(t, testServerHangs) }
+
+func testServerHangs(t *testing.T, e testenv.Engine) {
+	o := outboxOn(t, e)
 	o.check(o.Put(o.ctx(), textItems(5)...))
 	got := o.some(o.SQLOutbox, 2)
 	o.server.Pause()
@@ -169,8 +173,10 @@ func TestServerHangs(t *testing.T) {
 }
 
 // TestLostReply: a call whose reply is lost may be repeated.
-func TestLostReply(t *testing.T) {
-	o := outboxOnMySQL(t)
+func TestLostReply(t *testing.T) { testenv.EachEngine(t, testLostReply) }
+
+func testLostReply(t *testing.T, e testenv.Engine) {
+	o := outboxOn(t, e)
 	p := testenv.NewProxy(t, o.server.Addr)
 	far := o.outbox(o.open(strings.Replace(o.server.DSN(t), o.server.Addr, p.Addr, 1)))
 	lose := func(text string) {

@@ -12,16 +12,21 @@ import (
 )
 
 func TestSQLOutbox(t *testing.T) {
+	shared := func(e testenv.Engine) func(t testing.TB) *sql.DB {
+		return func(t testing.TB) *sql.DB { return e.Shared(t).DB(t) }
+	}
 	for name, backend := range map[string]struct {
 		dialect consistency.Dialect
+		driver  string
 		open    func(t testing.TB) *sql.DB
 	}{
-		"mysql":  {consistency.MySQL, func(t testing.TB) *sql.DB { return testenv.SharedMariaDB(t).DB(t) }},
-		"sqlite": {consistency.SQLite, testenv.SQLite},
+		"mariadb": {consistency.MySQL, "mysql", shared(testenv.MariaDB)},
+		"mysql":   {consistency.MySQL, "mysql", shared(testenv.MySQL)},
+		"sqlite":  {consistency.SQLite, "sqlite", testenv.SQLite},
 	} {
 		t.Run(name, func(t *testing.T) {
 			queuetest.Run(t, queuetest.Backend{New: func(t testing.TB, n int) []consistency.Queue {
-				db := sqlx.NewDb(backend.open(t), name)
+				db := sqlx.NewDb(backend.open(t), backend.driver)
 				var all []consistency.Queue
 				for range n {
 					o, err := consistency.NewSQLOutbox(db, backend.dialect, nil)

@@ -26,7 +26,7 @@ type outboxTest struct {
 	testing.TB
 	*SQLOutbox
 	db     *sqlx.DB
-	server *testenv.MariaDB // nil: SQLite
+	server *testenv.SQLServer // nil: SQLite
 }
 
 func (t *outboxTest) ctx() context.Context {
@@ -135,8 +135,8 @@ func textItems(n int) []Item {
 	return items
 }
 
-func outboxOnMySQL(tb testing.TB) *outboxTest {
-	m := testenv.SharedMariaDB(tb)
+func outboxOn(tb testing.TB, e testenv.Engine) *outboxTest {
+	m := e.Shared(tb)
 	return newOutboxTest(&outboxTest{TB: tb, db: sqlx.NewDb(m.DB(tb), "mysql"), server: m})
 }
 
@@ -152,7 +152,7 @@ func newOutboxTest(t *outboxTest) *outboxTest {
 }
 
 func eachOutbox(t *testing.T, f func(t *outboxTest)) {
-	t.Run("mysql", func(t *testing.T) { f(outboxOnMySQL(t)) })
+	testenv.EachEngine(t, func(t *testing.T, e testenv.Engine) { f(outboxOn(t, e)) })
 	t.Run("sqlite", func(t *testing.T) { f(outboxOnSQLite(t)) })
 }
 
@@ -180,8 +180,10 @@ func TestPutIn(t *testing.T) {
 }
 
 // TestPutInIsOneTrip: whatever the DSN says of interpolateParams, and for many items as for one.
-func TestPutInIsOneTrip(t *testing.T) {
-	o := outboxOnMySQL(t)
+func TestPutInIsOneTrip(t *testing.T) { testenv.EachEngine(t, testPutInIsOneTrip) }
+
+func testPutInIsOneTrip(t *testing.T, e testenv.Engine) {
+	o := outboxOn(t, e)
 	p := testenv.NewProxy(t, o.server.Addr)
 	tx := o.begin(o.open(strings.Replace(o.server.DSN(t), o.server.Addr, p.Addr, 1)))
 	before := p.Count()
@@ -217,8 +219,8 @@ func TestKilledBeforeCommit(t *testing.T) {
 		t.same(t.eventually(t.SQLOutbox, 1), "a")
 		t.holds(1, "the transaction's process was killed")
 	})
-	t.Run("connection", func(tb *testing.T) {
-		t := outboxOnMySQL(tb)
+	testenv.EachEngine(t, func(tb *testing.T, e testenv.Engine) {
+		t := outboxOn(tb, e)
 		tx := t.begin(t.db)
 		t.check(t.PutIn(t.ctx(), tx, textItem("a")))
 		var id int
@@ -232,8 +234,10 @@ func TestKilledBeforeCommit(t *testing.T) {
 }
 
 // TestOutOfOrder: transactions may be committed in another order than that in which they have put.
-func TestOutOfOrder(t *testing.T) {
-	o := outboxOnMySQL(t)
+func TestOutOfOrder(t *testing.T) { testenv.EachEngine(t, testOutOfOrder) }
+
+func testOutOfOrder(t *testing.T, e testenv.Engine) {
+	o := outboxOn(t, e)
 	first, second := o.begin(o.db), o.begin(o.db)
 	o.check(o.PutIn(o.ctx(), first, textItem("a")))
 	o.check(o.PutIn(o.ctx(), second, textItem("b")))
@@ -245,8 +249,10 @@ func TestOutOfOrder(t *testing.T) {
 }
 
 // TestNobodyWaits: transactions that have not ended keep nobody from claiming and finishing what others have put.
-func TestNobodyWaits(t *testing.T) {
-	o := outboxOnMySQL(t)
+func TestNobodyWaits(t *testing.T) { testenv.EachEngine(t, testNobodyWaits) }
+
+func testNobodyWaits(t *testing.T, e testenv.Engine) {
+	o := outboxOn(t, e)
 	early, late := o.begin(o.db), o.begin(o.db)
 	o.check(o.PutIn(o.ctx(), early, textItems(1)...))
 	items := textItems(400)
@@ -274,8 +280,10 @@ func TestNobodyWaits(t *testing.T) {
 }
 
 // TestClaimKeepsNobody: while a claim is under way, others claim what it does not, and put, wherever in the order.
-func TestClaimKeepsNobody(t *testing.T) {
-	o := outboxOnMySQL(t)
+func TestClaimKeepsNobody(t *testing.T) { testenv.EachEngine(t, testClaimKeepsNobody) }
+
+func testClaimKeepsNobody(t *testing.T, e testenv.Engine) {
+	o := outboxOn(t, e)
 	o.check(o.Put(o.ctx(), textItems(20)...))
 	underWay := func(most int) {
 		conn, err := o.db.Conn(o.ctx())
@@ -300,8 +308,10 @@ func TestClaimKeepsNobody(t *testing.T) {
 }
 
 // TestStoppedWhileClaiming: who is stopped in the middle of Claim, or cut off, keeps nothing locked beyond the life of the claim.
-func TestStoppedWhileClaiming(t *testing.T) {
-	o := outboxOnMySQL(t)
+func TestStoppedWhileClaiming(t *testing.T) { testenv.EachEngine(t, testStoppedWhileClaiming) }
+
+func testStoppedWhileClaiming(t *testing.T, e testenv.Engine) {
+	o := outboxOn(t, e)
 	o.check(o.Put(o.ctx(), textItems(3)...))
 	stopped, resume := make(chan struct{}), make(chan struct{})
 	goOn := sync.OnceFunc(func() { close(resume) })
@@ -331,8 +341,10 @@ func TestStoppedWhileClaiming(t *testing.T) {
 }
 
 // TestTimeZones: the time zones of sessions do not matter.
-func TestTimeZones(t *testing.T) {
-	o := outboxOnMySQL(t)
+func TestTimeZones(t *testing.T) { testenv.EachEngine(t, testTimeZones) }
+
+func testTimeZones(t *testing.T, e testenv.Engine) {
+	o := outboxOn(t, e)
 	at := func(zone string) *SQLOutbox {
 		c, err := mysql.ParseDSN(o.server.DSN(t))
 		o.check(err)
@@ -353,12 +365,18 @@ func TestTimeZones(t *testing.T) {
 }
 
 // TestSessions: what a DSN sets for its sessions changes nothing: no autocommit, another isolation, another meaning of quotes, other character sets.
-func TestSessions(t *testing.T) {
-	o := outboxOnMySQL(t)
+func TestSessions(t *testing.T) { testenv.EachEngine(t, testSessions) }
+
+func testSessions(t *testing.T, e testenv.Engine) {
+	o := outboxOn(t, e)
+	isolation, mode := "tx_isolation", ",SIMULTANEOUS_ASSIGNMENT"
+	if e == testenv.MySQL { // which has another name for the one, and not the other
+		isolation, mode = "transaction_isolation", ""
+	}
 	for _, params := range []map[string]string{
 		{"autocommit": "0"},
-		{"tx_isolation": "'SERIALIZABLE'"},
-		{"sql_mode": "'ANSI_QUOTES,NO_BACKSLASH_ESCAPES,PIPES_AS_CONCAT,SIMULTANEOUS_ASSIGNMENT'"},
+		{isolation: "'SERIALIZABLE'"},
+		{"sql_mode": "'ANSI_QUOTES,NO_BACKSLASH_ESCAPES,PIPES_AS_CONCAT" + mode + "'"},
 		{"charset": "latin1"},
 		{"interpolateParams": "true", "multiStatements": "true", "clientFoundRows": "true"},
 	} {
@@ -448,8 +466,10 @@ func TestLongKeys(t *testing.T) {
 }
 
 // TestLargestStatement: servers refuse statements that are too long, some from a megabyte on.
-func TestLargestStatement(t *testing.T) {
-	o := outboxOnMySQL(t)
+func TestLargestStatement(t *testing.T) { testenv.EachEngine(t, testLargestStatement) }
+
+func testLargestStatement(t *testing.T, e testenv.Engine) {
+	o := outboxOn(t, e)
 	var old int
 	o.check(o.db.Get(&old, "SELECT @@GLOBAL.max_allowed_packet"))
 	defer o.db.Exec(fmt.Sprint("SET GLOBAL max_allowed_packet = ", old))
@@ -615,8 +635,10 @@ func TestTables(t *testing.T) {
 }
 
 // TestErrors: what is wrong with the server or with the table is said, and no key shown.
-func TestErrors(t *testing.T) {
-	o := outboxOnMySQL(t)
+func TestErrors(t *testing.T) { testenv.EachEngine(t, testErrors) }
+
+func testErrors(t *testing.T, e testenv.Engine) {
+	o := outboxOn(t, e)
 	o.exec(o.db, "ALTER TABLE cacheaside_outbox RENAME INDEX due TO other")
 	if _, err := o.Claim(o.ctx(), 1, time.Second); err == nil || !strings.Contains(err.Error(), "Schema") {
 		t.Errorf("without the index: %v", err)
@@ -636,14 +658,16 @@ func TestErrors(t *testing.T) {
 }
 
 // TestDeadlock: who is in the way of others tries again.
-func TestDeadlock(t *testing.T) {
-	o := outboxOnMySQL(t)
+func TestDeadlock(t *testing.T) { testenv.EachEngine(t, testDeadlock) }
+
+func testDeadlock(t *testing.T, e testenv.Engine) {
+	o := outboxOn(t, e)
 	a, b := textItem("a"), textItem("b")
 	a.ID, b.ID = "00"+newID()[2:], "ff"+newID()[2:]
 	o.check(o.Put(o.ctx(), a, b))
 	o.exec(o.db, "CREATE TABLE heavy (n INT)")
 	tx := o.begin(o.db)
-	o.exec(tx, "INSERT INTO heavy SELECT 1 FROM seq_1_to_1000") // so that it is not the victim
+	o.exec(tx, "INSERT INTO heavy SELECT 1 FROM "+testenv.Numbers(1, 1000)) // so that it is not the victim
 	o.exec(tx, "UPDATE cacheaside_outbox SET attempts = 1 WHERE id = x'"+b.ID+"'")
 	done := make(chan error, 1)
 	go func() { done <- o.Done(o.ctx(), a, b) }()              // it has a, and waits for b

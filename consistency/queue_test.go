@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/cacheaside/cacheaside"
+	"github.com/cacheaside/cacheaside/internal/testenv"
 )
 
 // lagging has another process store what a replica of the database that lags, as of now, shows of row 1. It is called when the invalidation is over.
@@ -73,8 +74,10 @@ func TestDoubleDelete(t *testing.T) {
 }
 
 // TestDoubleDeleteKilled: the second invalidation is done, though the process that has done the first was killed; and both are, if it was killed before it could say that the first was done.
-func TestDoubleDeleteKilled(t *testing.T) {
-	x := start(t, setup{mariadb: true})
+func TestDoubleDeleteKilled(t *testing.T) { testenv.EachEngine(t, testDoubleDeleteKilled) }
+
+func testDoubleDeleteKilled(t *testing.T, e testenv.Engine) {
+	x := start(t, setup{engine: e})
 	lagging := x.lagging(x.newCache(x.server.Client(t), cacheaside.Options{MemoryBytes: -1}))
 	for place, double := range map[string]time.Duration{"removed": 50 * time.Millisecond, "invalidated": time.Hour} {
 		x.reset()

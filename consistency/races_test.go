@@ -12,6 +12,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/cacheaside/cacheaside"
+	"github.com/cacheaside/cacheaside/internal/testenv"
 )
 
 // staleness is for how long a race has others read what is stale, once the write was committed (or may have been).
@@ -181,8 +182,10 @@ func (x *world) impatient() *world {
 }
 
 // TestRaces: who wins which race, as docs/consistency.md has it.
-func TestRaces(t *testing.T) {
-	x := start(t, setup{mariadb: true, proxied: true})
+func TestRaces(t *testing.T) { testenv.EachEngine(t, testRaces) }
+
+func testRaces(t *testing.T, e testenv.Engine) {
+	x := start(t, setup{engine: e, proxied: true})
 	impatient := x.impatient()
 	x.onceMore = 10 * time.Millisecond
 	var table strings.Builder

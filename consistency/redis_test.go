@@ -11,6 +11,7 @@ import (
 	"github.com/jmoiron/sqlx"
 
 	"github.com/cacheaside/cacheaside"
+	"github.com/cacheaside/cacheaside/internal/testenv"
 )
 
 // quick are the time-outs of a process that does not wait long for Redis, nor has others wait long for a lease of whose end it could not tell.
@@ -159,8 +160,10 @@ func TestRedisLost(t *testing.T) {
 }
 
 // TestHoldLost: a Strict write whose hold is gone, as an operator's FLUSHALL takes it, is refused its COMMIT; if that has been sent, nothing stale is left.
-func TestHoldLost(t *testing.T) {
-	x := start(t, setup{mariadb: true})
+func TestHoldLost(t *testing.T) { testenv.EachEngine(t, testHoldLost) }
+
+func testHoldLost(t *testing.T, e testenv.Engine) {
+	x := start(t, setup{engine: e})
 	w := x.At(Strict)
 	lose := func() { x.check(x.server.Client(t).Del(t.Context(), holdKey, redisKey).Err()) }
 	x.reset()
@@ -202,9 +205,9 @@ func TestTouchedHeld(t *testing.T) {
 
 // TestNoTable: without its table, no write goes by the outbox.
 func TestNoTable(t *testing.T) {
-	for _, mariadb := range []bool{false, true} {
-		t.Run("", func(t *testing.T) {
-			x := start(t, setup{mariadb: mariadb})
+	for _, e := range []testenv.Engine{"", testenv.MariaDB, testenv.MySQL} {
+		t.Run(string(e), func(t *testing.T) {
+			x := start(t, setup{engine: e})
 			x.exec("DROP TABLE cacheaside_outbox")
 			for _, level := range []Level{Async, Outbox, Strict} {
 				if err := x.At(level).Update(t.Context(), set(1, "new"), x.rows.Key(1)); err == nil || !strings.Contains(err.Error(), "cacheaside_outbox") {

@@ -29,9 +29,11 @@ var relaysItems = flag.Int("relays.items", 0, "of TestRelays; 0: 1,500, and 40,0
 func init() { testenv.RegisterChild("relays", relaysChild) }
 
 // TestRelays: relays of several processes share the work of one outbox. No key is in the works of two at once, also when one of them is killed with what it has; and more of them do not do less.
-func TestRelays(t *testing.T) {
+func TestRelays(t *testing.T) { testenv.OneUnlessAccepting(t, testRelays) }
+
+func testRelays(t *testing.T, e testenv.Engine) {
 	r := testenv.StartRedis(t)
-	m := testenv.SharedMariaDB(t)
+	m := e.Shared(t)
 	durable(t, m)
 	n, rounds, alone, killed := cmp.Or(*relaysItems, 1500), 1, []int{2}, []int{3}
 	if testenv.Accepting {
@@ -73,7 +75,7 @@ type spell struct {
 	begin, end int64 // ns; 0: it was killed
 }
 
-func newRelays(t *testing.T, r *testenv.Redis, m *testenv.MariaDB, items, n int, kill bool) *relays {
+func newRelays(t *testing.T, r *testenv.Redis, m *testenv.SQLServer, items, n int, kill bool) *relays {
 	x := &relays{t: t, db: sqlx.NewDb(m.DB(t), "mysql"), items: items, worked: map[string][]spell{}}
 	var err error
 	x.queue, err = NewSQLOutbox(x.db, MySQL, nil)

@@ -9,13 +9,14 @@ import (
 	"github.com/jmoiron/sqlx"
 
 	"github.com/cacheaside/cacheaside"
+	"github.com/cacheaside/cacheaside/internal/testenv"
 )
 
 // TestUpdate: what was written is read, by all processes, as soon as Update has returned; at the level Async, as soon as a relay has worked.
 func TestUpdate(t *testing.T) {
-	for name, mariadb := range map[string]bool{"sqlite": false, "mariadb": true} {
+	for name, e := range map[string]testenv.Engine{"sqlite": "", "mariadb": testenv.MariaDB, "mysql": testenv.MySQL} {
 		t.Run(name, func(t *testing.T) {
-			x := start(t, setup{mariadb: mariadb})
+			x := start(t, setup{engine: e})
 			for _, level := range levels {
 				x.reset()
 				x.check(x.At(level).Update(t.Context(), set(1, "new"), x.rows.Key(1)))
@@ -39,8 +40,10 @@ func TestUpdate(t *testing.T) {
 var errOwn = errors.New("no")
 
 // TestRollback: whatever ends a write before its COMMIT, nothing of it stays: no row, no intent, no hold, no lock; and what was cached is not invalidated without need.
-func TestRollback(t *testing.T) {
-	x := start(t, setup{mariadb: true})
+func TestRollback(t *testing.T) { testenv.EachEngine(t, testRollback) }
+
+func testRollback(t *testing.T, e testenv.Engine) {
+	x := start(t, setup{engine: e})
 	for name, end := range map[string]func(stop context.CancelFunc) error{
 		"error":  func(context.CancelFunc) error { return errOwn },
 		"panic":  func(context.CancelFunc) error { panic(errOwn) },

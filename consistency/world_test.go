@@ -36,7 +36,7 @@ var levels = []Level{Async, Inline, Outbox, Strict}
 type setup struct {
 	Options                                 // NoRelay is added, unless relay is set
 	relay    bool                           // the Writer has one
-	mariadb  bool                           // the database is that, else SQLite
+	engine   testenv.Engine                 // of the database; none: SQLite
 	proxied  bool                           // the Writer reaches it by a proxy
 	direct   bool                           // the Writer reaches Redis without a proxy, by a client with the settings that are recommended
 	inMemory bool                           // the queue is, also where it need not be
@@ -49,12 +49,13 @@ type world struct {
 	*Writer
 	t        testing.TB
 	server   *testenv.Redis
-	writes   *sqlx.DB       // the Writer's
-	admin    *sqlx.DB       // past the proxy
-	database *testenv.Proxy // of the Writer, if it is proxied
-	dialed   *connections   // of the Writer to that
-	redis    *testenv.Proxy // of the process that writes
-	box      *SQLOutbox     // in any case
+	sql      *testenv.SQLServer // nil: SQLite
+	writes   *sqlx.DB           // the Writer's
+	admin    *sqlx.DB           // past the proxy
+	database *testenv.Proxy     // of the Writer, if it is proxied
+	dialed   *connections       // of the Writer to that
+	redis    *testenv.Proxy     // of the process that writes
+	box      *SQLOutbox         // in any case
 	cache    *cacheaside.Cache
 	relaying *cacheaside.Cache               // of relays: it is patient
 	rows     *cacheaside.Loader[int, string] // of the process that writes
@@ -66,9 +67,10 @@ func start(t testing.TB, s setup) *world {
 	t.Helper()
 	x := &world{t: t, server: testenv.SharedRedis(t)}
 	dialect := SQLite
-	if s.mariadb {
+	if s.engine != "" {
 		dialect = MySQL
-		m := testenv.SharedMariaDB(t)
+		m := s.engine.Shared(t)
+		x.sql = m
 		x.admin = sqlx.NewDb(m.DB(t), "mysql")
 		x.writes = x.admin
 		if s.proxied {

@@ -125,8 +125,10 @@ func TestWithoutRedis(t *testing.T) {
 }
 
 // TestNoConnection: a write waits for a connection no longer than its ctx, and leaves nothing on hold.
-func TestNoConnection(t *testing.T) {
-	x := start(t, setup{mariadb: true, proxied: true})
+func TestNoConnection(t *testing.T) { testenv.EachEngine(t, testNoConnection) }
+
+func testNoConnection(t *testing.T, e testenv.Engine) {
+	x := start(t, setup{engine: e, proxied: true})
 	x.writes.SetMaxOpenConns(1)
 	c, err := x.writes.Connx(t.Context())
 	x.check(err)
@@ -143,8 +145,10 @@ func TestNoConnection(t *testing.T) {
 }
 
 // TestManyWriters: writes of all levels at once, with readers between them, leave nothing stale.
-func TestManyWriters(t *testing.T) {
-	x := start(t, setup{mariadb: true, relay: true, direct: true})
+func TestManyWriters(t *testing.T) { testenv.EachEngine(t, testManyWriters) }
+
+func testManyWriters(t *testing.T, e testenv.Engine) {
+	x := start(t, setup{engine: e, relay: true, direct: true})
 	var wg sync.WaitGroup
 	for g := range 4 {
 		wg.Go(func() {

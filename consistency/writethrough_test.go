@@ -6,6 +6,8 @@ import (
 	"testing"
 
 	"github.com/jmoiron/sqlx"
+
+	"github.com/cacheaside/cacheaside/internal/testenv"
 )
 
 // through is a write for WriteThrough.
@@ -76,8 +78,10 @@ func TestWriteThroughFails(t *testing.T) {
 }
 
 // TestWriteThroughRefused: what others do to the key between its hold and the exchange has it invalidated instead.
-func TestWriteThroughRefused(t *testing.T) {
-	x := start(t, setup{mariadb: true})
+func TestWriteThroughRefused(t *testing.T) { testenv.EachEngine(t, testWriteThroughRefused) }
+
+func testWriteThroughRefused(t *testing.T, e testenv.Engine) {
+	x := start(t, setup{engine: e})
 	for name, meanwhile := range map[string]func(){
 		"written by another": func() {
 			x.check(WriteThrough(t.Context(), x.Writer, x.rows, 1, through(1, "newer")))
@@ -100,8 +104,10 @@ func TestWriteThroughRefused(t *testing.T) {
 }
 
 // TestWriteThroughBehind: of two writers, the one who commits first comes last to the caches.
-func TestWriteThroughBehind(t *testing.T) {
-	x := start(t, setup{mariadb: true})
+func TestWriteThroughBehind(t *testing.T) { testenv.EachEngine(t, testWriteThroughBehind) }
+
+func testWriteThroughBehind(t *testing.T, e testenv.Engine) {
+	x := start(t, setup{engine: e})
 	x.knows()
 	at(t, "checked", func() { // the other has its hold when this one commits, and commits after it
 		held := make(chan struct{})
@@ -128,8 +134,10 @@ func TestWriteThroughBehind(t *testing.T) {
 }
 
 // TestWriteThroughUnknown: nothing is stored of a write of which it is not known whether it was committed.
-func TestWriteThroughUnknown(t *testing.T) {
-	x := start(t, setup{mariadb: true, proxied: true})
+func TestWriteThroughUnknown(t *testing.T) { testenv.EachEngine(t, testWriteThroughUnknown) }
+
+func testWriteThroughUnknown(t *testing.T, e testenv.Engine) {
+	x := start(t, setup{engine: e, proxied: true})
 	x.knows()
 	x.onCommit(-1, nil)
 	is(t, WriteThrough(t.Context(), x.Writer, x.rows, 1, through(1, "new")), ErrUnknown)

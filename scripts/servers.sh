@@ -1,6 +1,8 @@
 #!/usr/bin/env bash
 # Installs the servers that the tests start themselves. It starts none, and keeps the packages from doing so.
+# MySQL is fetched only where everything has to be tested, and is no error if that fails: see mysql.sh.
 set -euo pipefail
+[ "${CI:-}" != true ] || "$(dirname "$0")/mysql.sh" || true
 missing=()
 command -v redis-server >/dev/null || missing+=(redis-server)
 command -v redis-sentinel >/dev/null || missing+=(redis-sentinel)

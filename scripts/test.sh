@@ -76,4 +76,6 @@ code=$?
 echo "the parts:"
 printf '%s\n' "${parts[@]}"
 cat bin/test/summary
+mysql=$(scripts/mysql.sh -version)
+echo "MySQL: ${mysql:-not there, so that its tests were skipped: make mysql fetches it}"
 exit $code

@@ -85,8 +85,11 @@ func debeziumValue(f field, raw json.RawMessage) canal.Value {
 		return valueOf(false, true)
 	case '"':
 		s, err := text(raw)
-		if err != nil || s == unavailable {
+		if err != nil {
 			return canal.Value{}
+		}
+		if s == unavailable {
+			return canal.Omitted()
 		}
 		return f.ofText(s)
 	}
@@ -96,8 +99,11 @@ func debeziumValue(f field, raw json.RawMessage) canal.Value {
 func (f field) ofText(s string) canal.Value {
 	if f.kind == "bytes" {
 		b, err := base64.StdEncoding.DecodeString(s)
-		if err != nil || string(b) == unavailable {
+		if err != nil {
 			return canal.Value{}
+		}
+		if string(b) == unavailable {
+			return canal.Omitted()
 		}
 		return f.ofBytes(b)
 	}

@@ -13,20 +13,22 @@ import (
 // Of two Consumers that have one lock and one checkpoint, the other takes over when the active one is killed, stands still, or is cut off from what keeps its lock; nothing is left stale, and what the first one would still save is refused.
 func TestFailover(t *testing.T) {
 	t.Parallel() // as the one in which the consumer is killed
-	for _, kind := range []string{"redis", "mysql"} {
-		t.Run(kind, func(t *testing.T) {
-			t.Parallel()
-			p := newPlay(t, *killSeed)
-			checkpoint := filepath.Join(t.TempDir(), "checkpoint")
-			if kind == "mysql" {
-				checkpoint = "sql"
-				if err := mysqllock.CreateTable(t.Context(), p.db.DB, nil); err != nil {
-					t.Fatal(err)
+	testenv.OneUnlessAccepting(t, func(t *testing.T, e testenv.Engine) {
+		for _, kind := range []string{"redis", "mysql"} {
+			t.Run(kind, func(t *testing.T) {
+				t.Parallel()
+				p := newPlay(t, e, *killSeed)
+				checkpoint := filepath.Join(t.TempDir(), "checkpoint")
+				if kind == "mysql" {
+					checkpoint = "sql"
+					if err := mysqllock.CreateTable(t.Context(), p.db.DB, nil); err != nil {
+						t.Fatal(err)
+					}
 				}
-			}
-			p.failover(kind, checkpoint)
-		})
-	}
+				p.failover(kind, checkpoint)
+			})
+		}
+	})
 }
 
 // standby is one of two Consumers, each with ways to the servers of its own.

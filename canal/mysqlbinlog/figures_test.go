@@ -3,7 +3,6 @@
 package mysqlbinlog
 
 import (
-	"fmt"
 	"log/slog"
 	"net"
 	"runtime"
@@ -21,12 +20,14 @@ import (
 )
 
 // How long after its commit a change is seen in the memory of another process, at 1,000 changes a second.
-func TestLatency(t *testing.T) {
-	x := shared(t)
+func TestLatency(t *testing.T) { each(t, testLatency) }
+
+func testLatency(x *world) {
+	t := x.T
 	rdb := testenv.SharedRedis(t).Client(t)
 	a, b := x.process(rdb, nil), x.process(rdb, nil)
 	const rows = 2000
-	x.do("CREATE TABLE users (id BIGINT PRIMARY KEY, name VARCHAR(50))", fmt.Sprintf("INSERT INTO users SELECT seq, '0' FROM seq_1_to_%d", rows))
+	x.do("CREATE TABLE users (id BIGINT PRIMARY KEY, name VARCHAR(50))", "INSERT INTO users SELECT seq, '0' FROM "+testenv.Numbers(1, rows))
 	x.consume(a, canal.NewFileCheckpoint(t.TempDir()+"/position"), nil)
 	changes := atSize(3000, 20000)
 	var late []time.Duration
@@ -80,13 +81,19 @@ func TestLatency(t *testing.T) {
 }
 
 // A backlog is consumed at half the speed of reading it, or more.
-func TestBacklog(t *testing.T) {
-	x := worldOn(t, testenv.StartMariaDB(t))
+func TestBacklog(t *testing.T) { eachOwn(t, backlog) }
+
+func backlog(x *world) {
+	t := x.T
 	rdb := testenv.SharedRedis(t).Client(t)
 	const rows = 10_000
-	x.do("CREATE TABLE users (id BIGINT PRIMARY KEY, name VARCHAR(50), n INT, note VARCHAR(100))", fmt.Sprintf("INSERT INTO users SELECT seq, 'a name', 0, 'a note that is somewhat longer than a name is' FROM seq_1_to_%d", rows))
+	x.do("CREATE TABLE users (id BIGINT PRIMARY KEY, name VARCHAR(50), n INT, note VARCHAR(100))", "INSERT INTO users SELECT seq, 'a name', 0, 'a note that is somewhat longer than a name is' FROM "+testenv.Numbers(1, rows))
+	flavor, variable := "mariadb", "gtid_binlog_pos"
+	if x.mysql() {
+		flavor, variable = "mysql", "gtid_executed"
+	}
 	var from string
-	x.check(x.db.QueryRow("SELECT @@gtid_binlog_pos").Scan(&from))
+	x.check(x.db.QueryRow("SELECT @@global." + variable).Scan(&from))
 	changes := atSize(200_000, 1_000_000)
 	wrote := 0
 	x.db.SetMaxOpenConns(4)
@@ -113,10 +120,10 @@ func TestBacklog(t *testing.T) {
 	}
 	var ratios []float64
 	for range atSize(1, 3) {
-		bare := x.bare(from, changes)
+		bare := x.bare(flavor, from, changes)
 		p := x.process(rdb, nil)
 		checkpoint := canal.NewFileCheckpoint(t.TempDir() + "/position")
-		x.check(checkpoint.Save(t.Context(), canal.Position("mariadb:"+from), 0))
+		x.check(checkpoint.Save(t.Context(), canal.Position(flavor+":"+from), 0))
 		began := time.Now()
 		c := x.consume(p, checkpoint, nil)
 		testenv.Eventually(x, "all is consumed", func() bool { return c.Stats().Changes >= int64(changes) })
@@ -132,13 +139,13 @@ func TestBacklog(t *testing.T) {
 }
 
 // bare is how long go-mysql takes for so many changes.
-func (x *world) bare(from string, changes int) time.Duration {
+func (x *world) bare(flavor, from string, changes int) time.Duration {
 	x.Helper()
 	host, port, _ := net.SplitHostPort(x.server.Addr)
 	n, _ := strconv.Atoi(port)
-	s := replication.NewBinlogSyncer(replication.BinlogSyncerConfig{ServerID: 4711, Flavor: "mariadb", Host: host, Port: uint16(n), User: x.server.User, Logger: slog.New(slog.DiscardHandler), DisableRetrySync: true})
+	s := replication.NewBinlogSyncer(replication.BinlogSyncerConfig{ServerID: 4711, Flavor: flavor, Host: host, Port: uint16(n), User: x.server.User, Logger: slog.New(slog.DiscardHandler), DisableRetrySync: true})
 	defer s.Close()
-	set, err := mysql.ParseMariadbGTIDSet(from)
+	set, err := mysql.ParseGTIDSet(flavor, from)
 	x.check(err)
 	began := time.Now()
 	events, err := s.StartSyncGTID(set)
@@ -154,8 +161,10 @@ func (x *world) bare(from string, changes int) time.Duration {
 }
 
 // A transaction of 300,000 rows does not take much memory, and what comes after it is not kept waiting.
-func TestGiantTransaction(t *testing.T) {
-	x := shared(t)
+func TestGiantTransaction(t *testing.T) { each(t, testGiantTransaction) }
+
+func testGiantTransaction(x *world) {
+	t := x.T
 	rdb := testenv.SharedRedis(t).Client(t)
 	p := x.process(rdb, nil)
 	x.do("CREATE TABLE users (id BIGINT PRIMARY KEY, name VARCHAR(200))")
@@ -181,7 +190,7 @@ func TestGiantTransaction(t *testing.T) {
 		}
 	}()
 	began := time.Now()
-	x.do(fmt.Sprintf("INSERT INTO users SELECT seq, REPEAT('x', 150) FROM seq_1_to_%d", rows))
+	x.do("INSERT INTO users SELECT seq, REPEAT('x', 150) FROM " + testenv.Numbers(1, rows))
 	wrote := time.Now()
 	x.do("INSERT INTO users VALUES (0, 'after it')")
 	testenv.Eventually(x, "all is consumed", func() bool { return c.Stats().Changes >= int64(rows)+1 })

@@ -16,10 +16,12 @@ import (
 )
 
 // Rows that another program inserts are found as soon as their changes are consumed, in the process that does it at once, in others when they have heard; though a whitelist was sure that there were none, and many had asked for them.
-func TestOthersRowsAreNotHidden(t *testing.T) {
-	x := shared(t)
+func TestOthersRowsAreNotHidden(t *testing.T) { each(t, testOthersRowsAreNotHidden) }
+
+func testOthersRowsAreNotHidden(x *world) {
+	t := x.T
 	rdb := testenv.SharedRedis(t).Client(t)
-	x.do("CREATE TABLE users (id BIGINT PRIMARY KEY, name VARCHAR(50))", "INSERT INTO users SELECT seq, 'old' FROM seq_1_to_1000")
+	x.do("CREATE TABLE users (id BIGINT PRIMARY KEY, name VARCHAR(50))", "INSERT INTO users SELECT seq, 'old' FROM "+testenv.Numbers(1, 1000))
 	filter := func() *bloom.Redis {
 		f, err := bloom.NewRedis(rdb, "users", 10_000, 0.001, &bloom.Options{Timeout: testenv.Hang})
 		x.check(err)
@@ -80,11 +82,11 @@ func TestOthersRowsAreNotHidden(t *testing.T) {
 	for n := range rounds {
 		from := 1001 + 20*n
 		done := c.Stats().Changes
-		x.do(fmt.Sprintf("INSERT INTO users SELECT seq, 'new' FROM seq_%d_to_%d", from, from+19))
+		x.do("INSERT INTO users SELECT seq, 'new' FROM " + testenv.Numbers(int(from), int(from)+19))
 		testenv.Eventually(x, "it is consumed", func() bool { return c.Stats().Changes >= done+20 })
 		find(from, from+19)
 	}
-	x.do("CREATE TABLE other LIKE users", "INSERT INTO other SELECT seq, 'of another table' FROM seq_8000_to_8100", "RENAME TABLE users TO gone, other TO users")
+	x.do("CREATE TABLE other LIKE users", "INSERT INTO other SELECT seq, 'of another table' FROM "+testenv.Numbers(8000, 8100), "RENAME TABLE users TO gone, other TO users")
 	testenv.Eventually(x, "the table is another", func() bool {
 		v, err := a.users.Get(t.Context(), 8000)
 		return err == nil && v == "of another table"

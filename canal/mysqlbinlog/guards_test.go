@@ -12,8 +12,9 @@ import (
 )
 
 // Of a type that is not known nobody knows how long its description is, nor where the columns behind it begin, even if it is NULL.
+// MySQL has no compressed columns.
 func TestTypeThatIsNotKnown(t *testing.T) {
-	x := shared(t)
+	x := onMariaDB(t)
 	x.do("CREATE TABLE a (z VARCHAR(100) COMPRESSED, id VARCHAR(200) PRIMARY KEY, n INT)")
 	l := x.listen(x.source(), x.need([]string{"a", "id"}))
 	x.do("INSERT INTO a VALUES (NULL, 'x', 1)", "INSERT INTO a VALUES (REPEAT('long', 20), 'y', 1)")
@@ -21,8 +22,9 @@ func TestTypeThatIsNotKnown(t *testing.T) {
 }
 
 // A user who may not see the table does not know whether 16 bytes are a UUID. Then it is not known, which invalidates all keys.
+// MySQL has no UUID.
 func TestUUIDOfWhoMayNotSeeIt(t *testing.T) {
-	x := shared(t)
+	x := onMariaDB(t)
 	x.do("CREATE TABLE a (u UUID PRIMARY KEY, n INT)", "CREATE USER blind", "GRANT REPLICATION SLAVE ON *.* TO blind")
 	t.Cleanup(func() { x.do("DROP USER blind") })
 	l := x.listen(x.source(func(o *Options) { o.User = "blind" }), x.need([]string{"a", "u"}))
@@ -31,8 +33,9 @@ func TestUUIDOfWhoMayNotSeeIt(t *testing.T) {
 }
 
 // What an image leaves out is not known: it is not NULL.
-func TestImagesOfASession(t *testing.T) {
-	x := shared(t)
+func TestImagesOfASession(t *testing.T) { each(t, testImagesOfASession) }
+
+func testImagesOfASession(x *world) {
 	x.do("CREATE TABLE a (id INT PRIMARY KEY, e VARCHAR(20), b BLOB)")
 	l := x.listen(x.source(), x.need([]string{"a", "id", "e"}))
 	x.do("INSERT INTO a VALUES (1, 'x', 'b'), (2, NULL, NULL)")
@@ -57,8 +60,10 @@ func (x *world) session(variable, value string, statements ...string) {
 }
 
 // A session that logs statements has all rows of the tables be forgotten that it may have changed.
-func TestStatementsOfASession(t *testing.T) {
-	x := shared(t)
+func TestStatementsOfASession(t *testing.T) { each(t, testStatementsOfASession) }
+
+func testStatementsOfASession(x *world) {
+	t := x.T
 	x.do("CREATE TABLE a (id INT PRIMARY KEY, n INT)", "INSERT INTO a VALUES (1, 1)")
 	l := x.listen(x.source(), x.need([]string{"a", "id"}))
 	for i, s := range []string{"UPDATE a SET n = 2", "INSERT INTO a VALUES (2, 2)", "DELETE FROM a WHERE id = 1", "REPLACE INTO a VALUES (2, 3)"} {
@@ -71,8 +76,9 @@ func TestStatementsOfASession(t *testing.T) {
 }
 
 // Text of a character set that is not understood is not known.
-func TestKeyInARareCharacterSet(t *testing.T) {
-	x := shared(t)
+func TestKeyInARareCharacterSet(t *testing.T) { each(t, testKeyInARareCharacterSet) }
+
+func testKeyInARareCharacterSet(x *world) {
 	x.do("CREATE TABLE a (id VARCHAR(20) CHARACTER SET gbk PRIMARY KEY)")
 	l := x.listen(x.source(), x.need([]string{"a", "id"}))
 	x.session("character_set_client", "utf8mb4", "INSERT INTO a VALUES ('plain'), ('\u4e2d')")
@@ -80,8 +86,10 @@ func TestKeyInARareCharacterSet(t *testing.T) {
 }
 
 // Run ends while the server does not answer: it does not wait for that.
-func TestRunEndsWhileTheServerHangs(t *testing.T) {
-	x := shared(t)
+func TestRunEndsWhileTheServerHangs(t *testing.T) { each(t, testRunEndsWhileTheServerHangs) }
+
+func testRunEndsWhileTheServerHangs(x *world) {
+	t := x.T
 	x.do("CREATE TABLE a (id INT PRIMARY KEY)")
 	dialled := make(chan struct{}, 10)
 	source := func(o *Options) {
@@ -109,13 +117,15 @@ func TestRunEndsWhileTheServerHangs(t *testing.T) {
 }
 
 // A giant transaction is told in parts, and its position with the last of them.
-func TestGiantTransactionIsToldInParts(t *testing.T) {
-	x := shared(t)
+func TestGiantTransactionIsToldInParts(t *testing.T) { each(t, testGiantTransactionIsToldInParts) }
+
+func testGiantTransactionIsToldInParts(x *world) {
+	t := x.T
 	x.do("CREATE TABLE a (id INT PRIMARY KEY, s VARCHAR(200))")
 	l := x.listen(x.source(), x.need([]string{"a", "id"}))
 	begun := len(l.positions())
 	const rows = 20_000
-	x.do(fmt.Sprintf("INSERT INTO a SELECT seq, REPEAT('x', 100) FROM seq_1_to_%d", rows))
+	x.do("INSERT INTO a SELECT seq, REPEAT('x', 100) FROM " + testenv.Numbers(1, rows))
 	all := l.changes(rows)
 	for i, c := range all {
 		if c.After.Get("id").Text() != fmt.Sprint(i+1) {
@@ -142,8 +152,9 @@ func (x *world) oldTimes() {
 }
 
 // What cannot be read does not keep the rest from being read.
+// MySQL has no such old columns.
 func TestEventThatCannotBeRead(t *testing.T) {
-	x := shared(t)
+	x := onMariaDB(t)
 	x.oldTimes()
 	x.do("CREATE TABLE a (id INT PRIMARY KEY, d DATETIME(3))", "CREATE TABLE b (id INT PRIMARY KEY)")
 	l := x.listen(x.source(), x.need([]string{"a", "id"}, []string{"b", "id"}))
@@ -152,8 +163,9 @@ func TestEventThatCannotBeRead(t *testing.T) {
 }
 
 // Columns of times in their old format, of other lengths than the log seems to say, hide no key.
+// MySQL has no such old columns.
 func TestOldTimes(t *testing.T) {
-	x := shared(t)
+	x := onMariaDB(t)
 	x.oldTimes()
 	kinds := []string{"TIME", "TIME(1)", "TIME(3)", "TIME(6)", "DATETIME", "DATETIME(2)", "DATETIME(4)", "DATETIME(6)", "TIMESTAMP NULL", "TIMESTAMP(1) NULL", "TIMESTAMP(3) NULL", "TIMESTAMP(6) NULL"}
 	var need [][]string
@@ -193,8 +205,9 @@ func TestOldTimes(t *testing.T) {
 }
 
 // DDL has no commit, and is told before anything else is written.
-func TestDDLIsToldAtOnce(t *testing.T) {
-	x := shared(t)
+func TestDDLIsToldAtOnce(t *testing.T) { each(t, testDDLIsToldAtOnce) }
+
+func testDDLIsToldAtOnce(x *world) {
 	x.do("CREATE TABLE a (id INT PRIMARY KEY)")
 	l := x.listen(x.source(), x.need([]string{"a", "id"}))
 	x.do("TRUNCATE TABLE a")

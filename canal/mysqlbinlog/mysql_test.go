@@ -1,7 +1,11 @@
 package mysqlbinlog
 
 import (
+	"errors"
+	"fmt"
+	"strings"
 	"testing"
+	"time"
 
 	"github.com/go-mysql-org/go-mysql/mysql"
 	"github.com/go-mysql-org/go-mysql/replication"
@@ -9,85 +13,158 @@ import (
 	"golang.org/x/sync/semaphore"
 
 	"github.com/cacheaside/cacheaside/canal"
+	"github.com/cacheaside/cacheaside/internal/testenv"
 )
 
-// There is no MySQL here: these are its events, as its documentation has them (https://dev.mysql.com/doc/dev/mysql-server/latest/page_protocol_replication_binlog_event.html), given to the reader by hand.
-func TestEventsOfMySQL(t *testing.T) {
-	x := &world{T: t}
-	const sid = "3e11fa47-71ca-11e1-9e33-c80aa9429562"
-	server := uuid.MustParse(sid)
-	from, err := parse("mysql:"+sid+":1-5", mysql.MySQLFlavor)
-	x.check(err)
-	if _, err := parse("mysql:"+sid+":1-5", mysql.MariaDBFlavor); err == nil {
-		t.Error("a position of MySQL is one of MariaDB")
-	}
-	out := make(chan part, 100)
-	r := &reader{ctx: t.Context(), at: from, out: out, room: semaphore.NewWeighted(heldBytes), unread: map[*replication.RowsEvent]error{}}
-	r.tables = &tables{server: &aServer, need: canal.Need{Tables: map[canal.Table][]string{{Schema: "shop", Name: "users"}: {"id"}}}, known: map[uint64]knownTable{}}
-	give := func(events ...replication.Event) error {
-		for _, e := range events {
-			if err := r.HandleEvent(&replication.BinlogEvent{Header: &replication.EventHeader{Timestamp: 1, EventSize: 50}, Event: e}); err != nil {
-				return err
-			}
-		}
-		return nil
-	}
-	gtid := func(n int64) *replication.GTIDEvent { return &replication.GTIDEvent{SID: server[:], GNO: n} }
-	query := func(s string) *replication.QueryEvent {
-		return &replication.QueryEvent{Schema: []byte("shop"), Query: []byte(s)}
-	}
-	next := func(kinds ...canal.Kind) part {
-		t.Helper()
-		select {
-		case p := <-out:
-			if len(p.Changes) != len(kinds) {
-				t.Fatalf("%v, not %v", p.Changes, kinds)
-			}
-			for i, k := range kinds {
-				if p.Changes[i].Kind != k {
-					t.Errorf("%v, not %v", p.Changes[i], k)
-				}
-			}
-			return p
-		default:
-			t.Fatal("nothing is told")
-			return part{}
-		}
-	}
+// onMySQL is for what MariaDB has not got: the test says what.
+func onMySQL(t *testing.T) *world { return worldOn(t, testenv.SharedMySQL(t)) }
 
-	x.check(give(gtid(6), query("ALTER TABLE users ADD x INT"))) // DDL has neither BEGIN nor a commit
-	p := next(canal.Alter)
-	if p.Position != "mysql:"+sid+":1-6" || p.from.mysql != sid+":6" {
-		t.Errorf("%q from %q", p.Position, p.from.mysql)
+// one runs statements in one session.
+func (x *world) one(statements ...string) {
+	x.Helper()
+	conn, err := x.db.Conn(x.Context())
+	x.check(err)
+	defer func() { x.check(conn.Close()) }()
+	for _, s := range statements {
+		x.in(conn, s)
 	}
-	for set, has := range map[string]bool{sid + ":1-6": true, sid + ":1-5": false, sid + ":1-5:7-9": false, "": false} {
+}
+
+// The server's set says which transactions others can see.
+func TestSeen(t *testing.T) {
+	const sid = "3e11fa47-71ca-11e1-9e33-c80aa9429562"
+	for set, has := range map[string]bool{sid + ":1-6": true, sid + ":1-5": false, sid + ":1-5:7-9": false, sid + ":shop:1-6": false, "": false} {
 		now, err := mysql.ParseMysqlGTIDSet(set)
-		x.check(err)
-		if got := (seen{mysql: now}).has(p.from); got != has {
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := (seen{mysql: now}).has(mark{mysql: sid + ":6"}); got != has {
 			t.Errorf("with %q done it can be seen: %v", set, got)
 		}
 	}
-	x.check(give(gtid(7), query("BEGIN"), query("TRUNCATE users"))) // not over
-	if len(out) > 0 {
-		t.Error("a transaction is told before it is committed")
+}
+
+// MariaDB has no tags, and no gaps: GTIDs with a tag, and out of their order, are positions as well.
+func TestGTIDs(t *testing.T) {
+	x := onMySQL(t)
+	x.do("CREATE TABLE a (id INT PRIMARY KEY)")
+	need := x.need([]string{"a", "id"})
+	l := x.listen(x.source(), need)
+	const other = "3e11fa47-71ca-11e1-9e33-c80aa9429562"
+	for i, gtid := range []string{"AUTOMATIC:shop", "AUTOMATIC:shop", other + ":9", other + ":7", other + ":tag_1:5"} {
+		x.one("SET gtid_next = '"+gtid+"'", "INSERT INTO a VALUES ("+string(rune('1'+i))+")", "SET gtid_next = 'AUTOMATIC'")
 	}
-	x.check(give(&replication.XIDEvent{}))
-	if p := next(canal.Truncate); p.Position != "mysql:"+sid+":1-7" {
-		t.Errorf("%q", p.Position)
+	l.want("insert a: 1", "insert a: 2", "insert a: 3", "insert a: 4", "insert a: 5")
+	positions := l.positions()
+	at := string(positions[len(positions)-1])
+	for _, part := range []string{":shop:1-2", other + ":7:9:tag_1:5"} {
+		if !strings.Contains(at, part) {
+			t.Errorf("%q is not in the position %q", part, at)
+		}
 	}
-	compressed := &replication.TransactionPayloadEvent{}
-	for _, e := range []replication.Event{query("BEGIN"), query("TRUNCATE users"), &replication.XIDEvent{}} {
-		compressed.Events = append(compressed.Events, &replication.BinlogEvent{Header: &replication.EventHeader{}, Event: e})
+	_ = l.end()
+	need.From = canal.Position(strings.Replace(at, ":7:9:", ":9:", 1)) // so that this one is told again, and no other
+	l = x.listen(x.source(), need)
+	l.want("insert a: 4")
+	x.do("INSERT INTO a VALUES (6)")
+	l.want("insert a: 4", "insert a: 6")
+}
+
+// A transaction without a GTID, which MariaDB has not got, has no position. The server says so itself, and the next Run what to set.
+func TestAnonymousTransaction(t *testing.T) {
+	x := onMySQL(t)
+	x.do("CREATE TABLE a (id INT PRIMARY KEY)")
+	need := x.need([]string{"a", "id"})
+	l := x.listen(x.source(), need)
+	t.Cleanup(func() { x.do("SET GLOBAL gtid_mode = ON_PERMISSIVE", "SET GLOBAL gtid_mode = ON") })
+	x.do("SET GLOBAL gtid_mode = ON_PERMISSIVE", "SET GLOBAL gtid_mode = OFF_PERMISSIVE")
+	x.do("INSERT INTO a VALUES (1)")
+	if err := l.ended(); !errors.Is(err, canal.ErrPositionLost) {
+		t.Error(err)
 	}
-	x.check(give(gtid(9), compressed)) // 8 is of a transaction that comes later
-	if p := next(canal.Truncate); p.Position != "mysql:"+sid+":1-7:9" {
-		t.Errorf("%q", p.Position)
+	x.isSetup(x.run(x.source(), need).ended(), "gtid_mode is OFF_PERMISSIVE")
+}
+
+// MySQL logs XA COMMIT ... ONE PHASE as a prepared transaction, with a mark; MariaDB as any other.
+func TestXAInOnePhase(t *testing.T) { each(t, xaInOnePhase) }
+
+func xaInOnePhase(x *world) {
+	x.do("CREATE TABLE a (id INT PRIMARY KEY)", "CREATE TABLE other (id INT PRIMARY KEY)")
+	l := x.listen(x.source(), x.need([]string{"a", "id"}))
+	x.one("XA START 'one'", "INSERT INTO a VALUES (1), (2)", "XA END 'one'", "XA COMMIT 'one' ONE PHASE")
+	x.one("XA START 'two'", "INSERT INTO other VALUES (1)", "XA END 'two'", "XA COMMIT 'two' ONE PHASE")
+	x.one("XA START 'three'", "INSERT INTO a VALUES (3)", "XA END 'three'", "XA PREPARE 'three'", "XA COMMIT 'three'")
+	x.do("INSERT INTO a VALUES (4)")
+	l.want("insert a: 1", "insert a: 2", "insert a: 3", "insert a: 4")
+}
+
+// The mark of one phase, without a server: TestXAInOnePhase has one.
+func TestMarkOfOnePhase(t *testing.T) {
+	x := &world{T: t}
+	const sid = "3e11fa47-71ca-11e1-9e33-c80aa9429562"
+	server := uuid.MustParse(sid)
+	at, err := parse("mysql:"+sid+":1", mysql.MySQLFlavor)
+	x.check(err)
+	out := make(chan part, 10)
+	r := &reader{ctx: t.Context(), at: at, out: out, room: semaphore.NewWeighted(heldBytes), told: time.Now()}
+	r.tables = &tables{server: &aServer}
+	give := func(kind replication.EventType, e replication.Event) {
+		t.Helper()
+		x.check(r.HandleEvent(&replication.BinlogEvent{Header: &replication.EventHeader{Timestamp: 1, EventType: kind}, Event: e}))
 	}
-	x.check(give(gtid(8), query("BEGIN"), query("UPDATE users SET n = 1"), &replication.XIDEvent{})) // a session with binlog_format=STATEMENT
-	if p := next(canal.Replace); p.Changes[0].Unread == nil || p.Position != "mysql:"+sid+":1-9" {
-		t.Errorf("%+v %q", p.Changes[0], p.Position)
+	told := func() (all []canal.Change) {
+		for len(out) > 0 {
+			all = append(all, (<-out).Changes...)
+		}
+		return all
 	}
-	x.isSetup(give(gtid(0)), "gtid_mode")
+	for i, c := range []struct {
+		mark []byte
+		told int
+	}{{[]byte{0, 1}, 0}, {[]byte{1, 1}, 1}, {[]byte{}, 1}} {
+		give(replication.GTID_EVENT, &replication.GTIDEvent{SID: server[:], GNO: int64(2 + i)})
+		give(replication.QUERY_EVENT, &replication.QueryEvent{Query: fmt.Appendf(nil, "XA START X'%02d',X'',1", i)})
+		r.changes = []canal.Change{{Kind: canal.Insert, Table: "a"}}
+		give(replication.XA_PREPARE_LOG_EVENT, &replication.GenericEvent{Data: c.mark})
+		if got := told(); len(got) != c.told {
+			t.Errorf("with the mark % x %d changes are told, not %d", c.mark, len(got), c.told)
+		}
+	}
+	give(replication.GTID_EVENT, &replication.GTIDEvent{SID: server[:], GNO: 5})
+	give(replication.QUERY_EVENT, &replication.QueryEvent{Query: []byte("XA COMMIT X'00',X'',1")})
+	if got := told(); len(got) != 1 || got[0].Unread != nil {
+		t.Errorf("what was prepared is told as %v", got)
+	}
 }
 
 var aServer = server{flavor: mysql.MySQLFlavor}
+
+// A transaction of XA that is too large to be kept has everything be forgotten, in one phase, too.
+func TestGiantXA(t *testing.T) {
+	x := onMySQL(t) // MariaDB logs one phase as any transaction
+	x.do("CREATE TABLE a (id INT PRIMARY KEY)")
+	l := x.listen(x.source(), x.need([]string{"a", "id"}))
+	x.one("XA START 'one'", "INSERT INTO a SELECT seq FROM "+testenv.Numbers(1, xaChanges+1), "XA END 'one'", "XA COMMIT 'one' ONE PHASE")
+	x.do("INSERT INTO a VALUES (0)")
+	l.want("replace  unread", "insert a: 0")
+}
+
+// MariaDB has no invisible primary keys.
+func TestInvisibleKey(t *testing.T) {
+	x := onMySQL(t)
+	x.one("SET SESSION sql_generate_invisible_primary_key = ON", "CREATE TABLE a (s VARCHAR(20))", "SET SESSION sql_generate_invisible_primary_key = OFF")
+	l := x.listen(x.source(), x.need([]string{"a", "my_row_id"}))
+	x.do("INSERT INTO a VALUES ('x'), ('y')")
+	x.session("binlog_row_image", "MINIMAL", "UPDATE a SET s = 'z' WHERE s = 'y'")
+	l.want("insert a: 1 x", "insert a: 2 y", "update a: 2 ? -> ? z")
+}
+
+// MySQL alters tables at once, without copying rows, and drops several as a whole; rows of any age are read rightly.
+func TestInstantAndAtomicDDL(t *testing.T) {
+	x := onMySQL(t)
+	x.do("CREATE TABLE a (id INT PRIMARY KEY, s VARCHAR(20))", "CREATE TABLE b (id INT PRIMARY KEY)", "INSERT INTO a VALUES (1, 'x')")
+	l := x.listen(x.source(), x.need([]string{"a", "id"}, []string{"b", "id"}))
+	x.do("ALTER TABLE a ADD COLUMN n INT DEFAULT 7 FIRST, ALGORITHM=INSTANT", "UPDATE a SET s = 'y'",
+		"ALTER TABLE a DROP COLUMN s, ALGORITHM=INSTANT", "DELETE FROM a", "CREATE TABLE c AS SELECT 1 AS id", "DROP TABLE a, b")
+	l.want("alter a", "update a: 7 1 x -> 7 1 y", "alter a", "delete a: 7 1", "alter c", "alter a", "alter b")
+}

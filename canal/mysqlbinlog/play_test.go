@@ -21,7 +21,7 @@ import (
 type play struct {
 	*playProcess
 	t       *testing.T
-	maria   *testenv.MariaDB
+	maria   *testenv.SQLServer
 	redis   *testenv.Redis
 	random  *rand.Rand
 	readers []*actor
@@ -44,9 +44,9 @@ type play struct {
 	redisIsOut atomic.Bool
 }
 
-func newPlay(t *testing.T, seed uint64) *play {
+func newPlay(t *testing.T, e testenv.Engine, seed uint64) *play {
 	// A writer that waits for a row, of one who waits for a table, which waits for the writer: InnoDB does not see such circles.
-	m := testenv.StartMariaDB(t, "--innodb-flush-log-at-trx-commit=1", "--sync-binlog=1", "--innodb-lock-wait-timeout=1")
+	m := e.Start(t, "--innodb-flush-log-at-trx-commit=1", "--sync-binlog=1", "--innodb-lock-wait-timeout=1")
 	p := &play{t: t, maria: m, redis: testenv.StartRedis(t, "--appendonly", "yes", "--appendfsync", "always"), random: rand.New(rand.NewPCG(seed, 0)), lines: make(chan string, 1000)}
 	w := playWorld{Redis: p.redis.Addr, Addr: m.Addr, DSN: m.DSN(t), Schema: m.Database(t), ServerID: 4711, Saves: 50 * time.Millisecond}
 	own, err := w.open()
@@ -276,18 +276,20 @@ func (p *play) statement(r *rand.Rand) string {
 	return fmt.Sprintf("UPDATE %s SET n = %d + id WHERE id BETWEEN %d AND %d", table, p.values.Add(blockRows)-blockRows, first, first+3)
 }
 
-// number is that of the last transaction of a position: here all are of one domain.
+// number is that of the last transaction of a position: here all are of one domain, or of one server without gaps.
 func numberOf(position string) int {
-	_, n, _ := strings.Cut(position, "-")
-	_, n, _ = strings.Cut(n, "-")
-	last, _ := strconv.Atoi(n)
+	last, _ := strconv.Atoi(position[strings.LastIndexAny(position, "-:")+1:])
 	return last
 }
 
 // logged is the number of the last transaction.
 func (p *play) logged() int {
 	var at string
-	p.must(p.db.Get(&at, "SELECT @@global.gtid_binlog_pos"))
+	variable := "gtid_binlog_pos"
+	if p.maria.Engine == testenv.MySQL {
+		variable = "gtid_executed"
+	}
+	p.must(p.db.Get(&at, "SELECT @@global."+variable))
 	return numberOf(at)
 }
 

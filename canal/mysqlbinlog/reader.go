@@ -138,7 +138,7 @@ func (r *reader) handle(e *replication.BinlogEvent) error {
 		case replication.INCIDENT_EVENT:
 			return fmt.Errorf("%w: the server says that its log lacks changes (an incident event)", canal.ErrPositionLost)
 		case replication.XA_PREPARE_LOG_EVENT:
-			return r.prepare()
+			return r.endXA(event.Data)
 		}
 	}
 	return nil

@@ -43,7 +43,7 @@ func unspaced(text string) string {
 	return b.String()
 }
 
-// The README beside the files has the same differences and sources. The log is MariaDB's, where JSON is a LONGTEXT: it has the text as it was written, and the files, made as from MySQL, have a JSON column's.
+// The README beside the files has the same differences and sources. In MariaDB's log, where JSON is a LONGTEXT, the text is as it was written; the files are made as from MySQL, whose log has a JSON column's text.
 var formats = map[string]format{
 	"canal": {decode: envelope.Canal,
 		sources: "alibaba/canal: MQMessageUtils.java, LogEventConvert.java, JsonConversion.java, issue 157"},
@@ -60,8 +60,11 @@ var formats = map[string]format{
 }
 
 // The log of a server on which the statements are run says what canal, Maxwell and Debezium say of them, column by column, but for what their formats cannot say.
-func TestSameAsEnvelopes(t *testing.T) {
-	logged := loggedSame(t)
+func TestSameAsEnvelopes(t *testing.T) { each(t, sameAsEnvelopes) }
+
+func sameAsEnvelopes(x *world) {
+	t := x.T
+	logged := loggedSame(x)
 	for name, f := range formats {
 		t.Run(name, func(t *testing.T) {
 			messages, err := os.ReadFile(filepath.Join(same, name+".jsonl"))
@@ -96,8 +99,8 @@ func TestSameAsEnvelopes(t *testing.T) {
 }
 
 // loggedSame runs the statements, and returns what the log tells of the rows.
-func loggedSame(t *testing.T) []canal.Change {
-	x := shared(t)
+func loggedSame(x *world) []canal.Change {
+	t := x.T
 	statements, err := os.ReadFile(filepath.Join(same, "statements.sql"))
 	x.check(err)
 	session, err := x.db.Conn(t.Context())

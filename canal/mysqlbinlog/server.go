@@ -162,8 +162,17 @@ func (s *server) typesOf(t canal.Table) (map[string]string, error) {
 	return types, nil
 }
 
-// cascades are the constraints by which InnoDB changes rows of tables that are needed, without logging it, when a table is changed that is not.
+// cascades are the constraints by which InnoDB changes rows of tables that are needed, without logging it, when a table
+// is changed that is not. MySQL 9.7 changes and logs those rows itself, unless innodb_native_foreign_keys is ON
+// (https://dev.mysql.com/doc/refman/9.7/en/replication-features-foreign-keys.html).
 func (s *server) cascades(need canal.Need) ([]string, error) {
+	native, err := s.ask("SELECT @@global.innodb_native_foreign_keys")
+	if err == nil && native[0][0] == "0" {
+		return nil, nil
+	}
+	if err != nil && !unknownVariable(err) {
+		return nil, err
+	}
 	rows, err := s.ask("SELECT CONSTRAINT_SCHEMA, TABLE_NAME, CONSTRAINT_NAME, UNIQUE_CONSTRAINT_SCHEMA, REFERENCED_TABLE_NAME FROM information_schema.REFERENTIAL_CONSTRAINTS WHERE DELETE_RULE IN ('CASCADE', 'SET NULL') OR UPDATE_RULE IN ('CASCADE', 'SET NULL')")
 	if err != nil {
 		return nil, err

@@ -18,13 +18,21 @@ import (
 
 // However the server writes its log, changes are told rightly.
 func TestHowTheLogIsWritten(t *testing.T) {
+	testenv.EachEngine(t, howTheLogIsWritten)
+}
+
+func howTheLogIsWritten(t *testing.T, e testenv.Engine) {
+	compressed := []string{"log_bin_compress=ON", "log_bin_compress_min_len=10"}
+	if e == testenv.MySQL {
+		compressed = []string{"binlog_transaction_compression=ON"}
+	}
 	for name, settings := range map[string][]string{
-		"compressed":       {"log_bin_compress=ON", "log_bin_compress_min_len=10"},
+		"compressed":       compressed,
 		"without checksum": {"binlog_checksum=NONE"},
-		"both":             {"log_bin_compress=ON", "log_bin_compress_min_len=10", "binlog_checksum=NONE"},
+		"both":             append([]string{"binlog_checksum=NONE"}, compressed...),
 	} {
 		t.Run(name, func(t *testing.T) {
-			x := shared(t)
+			x := worldOn(t, e.Shared(t))
 			for _, s := range settings {
 				variable, value, _ := strings.Cut(s, "=")
 				x.set(variable, value)
@@ -33,7 +41,7 @@ func TestHowTheLogIsWritten(t *testing.T) {
 			l := x.listen(x.source(), x.need([]string{"a", "id"}, []string{"m", "id"}))
 			long := strings.Repeat("long ", 200)
 			x.do("INSERT INTO a VALUES (1, '"+long+"'), (2, 'y')", "UPDATE a SET id = 3 WHERE id = 1", "DELETE FROM a", "INSERT INTO m VALUES (1, 'z')", "ALTER TABLE a COMMENT = '"+long+"'", "TRUNCATE TABLE a",
-				"INSERT INTO a SELECT seq, 's' FROM seq_1_to_3", "RENAME TABLE a TO b, m TO a")
+				"INSERT INTO a SELECT seq, 's' FROM "+testenv.Numbers(1, 3), "RENAME TABLE a TO b, m TO a")
 			l.want("insert a: 1 "+long, "insert a: 2 y", "update a: 1 "+long+" -> 3 "+long, "delete a: 2 y", "delete a: 3 "+long, "insert m: 1 z", "alter a", "truncate a", "insert a: 1 s", "insert a: 2 s", "insert a: 3 s",
 				"alter a", "replace b", "alter m", "replace a")
 		})
@@ -41,8 +49,9 @@ func TestHowTheLogIsWritten(t *testing.T) {
 }
 
 // Of two replicas with the same number the older one is told so.
+// MySQL tells replicas apart by a UUID, which go-mysql draws by chance.
 func TestTwoWithTheSameServerID(t *testing.T) {
-	x := shared(t)
+	x := onMariaDB(t)
 	x.do("CREATE TABLE a (id INT PRIMARY KEY)")
 	need := x.need([]string{"a", "id"})
 	same := func(o *Options) { o.ServerID = 12345 }
@@ -111,8 +120,10 @@ func (h *hurried) hang(on bool) {
 }
 
 // A server that hangs is given up after Options.Timeout. The Consumer alerts that once, says so when it is asked, and goes on when the server does.
-func TestServerThatHangs(t *testing.T) {
-	x := shared(t)
+func TestServerThatHangs(t *testing.T) { each(t, testServerThatHangs) }
+
+func testServerThatHangs(x *world) {
+	t := x.T
 	x.do("CREATE TABLE a (id INT PRIMARY KEY)")
 	need := x.need([]string{"a", "id"})
 	timeout := testenv.Hang
@@ -186,8 +197,10 @@ func TestServerThatHangs(t *testing.T) {
 }
 
 // Whatever a session does with its settings, nothing stale is left.
-func TestSessionsOfAllSettings(t *testing.T) {
-	x := shared(t)
+func TestSessionsOfAllSettings(t *testing.T) { each(t, testSessionsOfAllSettings) }
+
+func testSessionsOfAllSettings(x *world) {
+	t := x.T
 	x.do("CREATE TABLE a (id INT PRIMARY KEY, email VARCHAR(50) UNIQUE, n INT, b BLOB)")
 	cache := x.cache(testenv.SharedRedis(t).Client(t))
 	load := func(column string) func(context.Context, string) (string, error) {

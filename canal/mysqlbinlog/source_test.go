@@ -2,6 +2,7 @@ package mysqlbinlog
 
 import (
 	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"slices"
@@ -15,8 +16,10 @@ import (
 
 var contains = strings.Contains
 
-func TestChangesAreTold(t *testing.T) {
-	x := shared(t)
+func TestChangesAreTold(t *testing.T) { each(t, testChangesAreTold) }
+
+func testChangesAreTold(x *world) {
+	t := x.T
 	x.do("CREATE TABLE a (id INT PRIMARY KEY, s VARCHAR(20), n INT UNSIGNED)", "CREATE TABLE other (id INT)")
 	l := x.listen(x.source(), x.need([]string{"a", "id"}))
 	x.do("INSERT INTO a VALUES (1, 'x', NULL), (2, 'y', 4000000000)", "UPDATE a SET id = 3, n = 5 WHERE id = 2", "INSERT INTO other VALUES (1)", "DELETE FROM a WHERE id = 1", "TRUNCATE TABLE a", "ALTER TABLE a ADD COLUMN z INT FIRST", "INSERT INTO a VALUES (7, 8, '', 0)")
@@ -29,8 +32,10 @@ func TestChangesAreTold(t *testing.T) {
 }
 
 // What was told up to a position is not told again from there, and the rest is.
-func TestPositions(t *testing.T) {
-	x := shared(t)
+func TestPositions(t *testing.T) { each(t, testPositions) }
+
+func testPositions(x *world) {
+	t := x.T
 	x.do("CREATE TABLE a (id INT PRIMARY KEY)", "CREATE TABLE m (id INT PRIMARY KEY) ENGINE=MyISAM")
 	need := x.need([]string{"a", "id"}, []string{"m", "id"}, []string{"c", "id"})
 	l := x.listen(x.source(), need)
@@ -59,8 +64,10 @@ func TestPositions(t *testing.T) {
 	}
 }
 
-func TestSetup(t *testing.T) {
-	x := shared(t)
+func TestSetup(t *testing.T) { each(t, testSetup) }
+
+func testSetup(x *world) {
+	t := x.T
 	x.do("CREATE TABLE a (id INT PRIMARY KEY, e INT UNIQUE)")
 	run := func(t *testing.T, edit ...func(*Options)) error {
 		y := *x
@@ -76,7 +83,7 @@ func TestSetup(t *testing.T) {
 		})
 	}
 	t.Run("log_bin", func(t *testing.T) {
-		y := worldOn(t, testenv.StartMariaDB(t, "--skip-log-bin"))
+		y := worldOn(t, x.server.Engine.Start(t, "--skip-log-bin"))
 		y.isSetup(y.run(y.source(), y.need()).ended(), "log_bin is OFF")
 	})
 	t.Run("user", func(t *testing.T) {
@@ -105,8 +112,10 @@ func TestSetup(t *testing.T) {
 	})
 }
 
-func TestLostPositions(t *testing.T) {
-	x := worldOn(t, testenv.StartMariaDB(t))
+func TestLostPositions(t *testing.T) { eachOwn(t, lostPositions) }
+
+func lostPositions(x *world) {
+	t := x.T
 	x.do("CREATE TABLE a (id INT PRIMARY KEY)")
 	need := x.need([]string{"a", "id"})
 	l := x.listen(x.source(), need)
@@ -124,14 +133,23 @@ func TestLostPositions(t *testing.T) {
 	x.do("FLUSH BINARY LOGS", "INSERT INTO a VALUES (2)", "FLUSH BINARY LOGS", "INSERT INTO a VALUES (3)")
 	x.purge("binlog.000003")
 	lost("purged", early)
-	lost("of another server", "mariadb:0-77-5")
-	lost("of the future", "mariadb:0-1-500000")
-	lost("of MySQL", "mysql:3e11fa47-71ca-11e1-9e33-c80aa9429562:1-5")
 	lost("of nothing", "x")
-	for _, p := range []canal.Position{"mariadb:0-1", "mariadb:0-1-2,", "mariadb:,", "mariadb:0-1-2,0-1-3", "mariadb:a-b-c", "mariadb:0-1-1' OR 1='"} {
-		lost("damaged", p)
+	if x.mysql() {
+		// A position of another server, or of the future, names transactions that this one has not got: MySQL sends all the others.
+		lost("of MariaDB", "mariadb:0-1-5")
+		for _, p := range []canal.Position{"mysql:3e11fa47", "mysql:3e11fa47-71ca-11e1-9e33-c80aa9429562:1-5,", "mysql:a:1", "mysql:3e11fa47-71ca-11e1-9e33-c80aa9429562:1-1' OR 1='"} {
+			lost("damaged", p)
+		}
+		x.do("RESET BINARY LOGS AND GTIDS", "INSERT INTO a VALUES (4)")
+	} else {
+		lost("of another server", "mariadb:0-77-5")
+		lost("of the future", "mariadb:0-1-500000")
+		lost("of MySQL", "mysql:3e11fa47-71ca-11e1-9e33-c80aa9429562:1-5")
+		for _, p := range []canal.Position{"mariadb:0-1", "mariadb:0-1-2,", "mariadb:,", "mariadb:0-1-2,0-1-3", "mariadb:a-b-c", "mariadb:0-1-1' OR 1='"} {
+			lost("damaged", p)
+		}
+		x.do("RESET MASTER", "INSERT INTO a VALUES (4)")
 	}
-	x.do("RESET MASTER", "INSERT INTO a VALUES (4)")
 	lost("reset", l.positions()[1])
 }
 
@@ -139,11 +157,18 @@ func TestLostPositions(t *testing.T) {
 // is called: it waits for a replica that answers, and there is none.
 func (x *world) unseen() (show func()) {
 	x.Helper()
-	x.set("rpl_semi_sync_master_wait_point", "AFTER_SYNC")
-	x.set("rpl_semi_sync_master_timeout", "3600000")
-	x.set("rpl_semi_sync_master_wait_no_slave", "ON")
+	semi := "rpl_semi_sync_master_"
+	wait := "wait_no_slave"
+	if x.mysql() {
+		semi, wait = "rpl_semi_sync_source_", "wait_no_replica"
+		x.do("INSTALL PLUGIN rpl_semi_sync_source SONAME 'semisync_source.so'")
+		x.Cleanup(func() { x.do("UNINSTALL PLUGIN rpl_semi_sync_source") })
+	}
+	x.set(semi+"wait_point", "AFTER_SYNC")
+	x.set(semi+"timeout", "3600000")
+	x.set(semi+wait, "ON")
 	before := x.logged()
-	x.set("rpl_semi_sync_master_enabled", "ON")
+	x.set(semi+"enabled", "ON")
 	wrote := make(chan error, 1)
 	go func() {
 		_, err := x.db.Exec("UPDATE a SET n = 2")
@@ -155,7 +180,7 @@ func (x *world) unseen() (show func()) {
 		if n := x.seen(); n != 1 {
 			x.Errorf("n is %d, though the server waits for a replica", n)
 		}
-		x.do("SET GLOBAL rpl_semi_sync_master_enabled=OFF")
+		x.do("SET GLOBAL " + semi + "enabled=OFF")
 		x.check(testenv.Receive(x, "the commit", wrote))
 	}
 }
@@ -168,13 +193,20 @@ func (x *world) seen() (n int) {
 }
 
 // The commit of another session is seen by others only some time after it is in the log. It is told then, not before.
-func TestToldWhenItCanBeSeen(t *testing.T) {
-	x := shared(t)
+func TestToldWhenItCanBeSeen(t *testing.T) { each(t, testToldWhenItCanBeSeen) }
+
+func testToldWhenItCanBeSeen(x *world) {
+	t := x.T
 	x.do("CREATE TABLE a (id INT PRIMARY KEY, n INT)", "INSERT INTO a VALUES (1, 1)")
 	l := x.listen(x.source(), x.need([]string{"a", "id"}))
 	show := x.unseen()
 	asked := func() (n int) { // what can be seen
-		x.check(x.db.QueryRow("SELECT VARIABLE_VALUE FROM information_schema.GLOBAL_STATUS WHERE VARIABLE_NAME = 'Com_show_status'").Scan(&n))
+		var name string
+		counter := "Com_show_status"
+		if x.mysql() {
+			counter = "Com_select"
+		}
+		x.check(x.db.QueryRow("SHOW GLOBAL STATUS LIKE '"+counter+"'").Scan(&name, &n))
 		return n
 	}
 	told := func() int {
@@ -195,8 +227,10 @@ func TestToldWhenItCanBeSeen(t *testing.T) {
 }
 
 // Who begins while a transaction is in the log, and cannot be seen yet, is told of it.
-func TestBeginsBehindWhatCanBeSeen(t *testing.T) {
-	x := shared(t)
+func TestBeginsBehindWhatCanBeSeen(t *testing.T) { each(t, testBeginsBehindWhatCanBeSeen) }
+
+func testBeginsBehindWhatCanBeSeen(x *world) {
+	t := x.T
 	x.do("CREATE TABLE a (id INT PRIMARY KEY, n INT)", "INSERT INTO a VALUES (1, 1)", "CREATE USER app", "GRANT REPLICATION SLAVE ON *.* TO app")
 	t.Cleanup(func() { x.do("DROP USER app") })
 	show := x.unseen()
@@ -208,14 +242,29 @@ func TestBeginsBehindWhatCanBeSeen(t *testing.T) {
 	}
 }
 
+// logged is what stands in the log, though others may not see it yet.
 func (x *world) logged() (at string) {
 	x.Helper()
-	x.check(x.db.QueryRow("SELECT @@global.gtid_binlog_pos").Scan(&at))
-	return at
+	if !x.mysql() {
+		x.check(x.db.QueryRow("SELECT @@global.gtid_binlog_pos").Scan(&at))
+		return at
+	}
+	// gtid_executed tells what others can see, so that it is the end of the file.
+	rows, err := x.db.Query("SHOW BINARY LOG STATUS")
+	x.check(err)
+	defer rows.Close()
+	var file, do, ignore, gtids string
+	for rows.Next() {
+		x.check(rows.Scan(&file, &at, &do, &ignore, &gtids))
+	}
+	x.check(rows.Err())
+	return file + ":" + at
 }
 
-func TestXA(t *testing.T) {
-	x := shared(t)
+func TestXA(t *testing.T) { each(t, testXA) }
+
+func testXA(x *world) {
+	t := x.T
 	x.do("CREATE TABLE a (id INT PRIMARY KEY)")
 	need := x.need([]string{"a", "id"})
 	l := x.listen(x.source(), need)
@@ -275,15 +324,39 @@ func TestXA(t *testing.T) {
 	}
 }
 
+// cachingSHA2 has a user let in by the authentication that MySQL has by default, without TLS: as the server has not seen him before, he
+// sends his password under the server's key. Over TLS it is that of the rest of the test.
+func (x *world) cachingSHA2(need canal.Need) {
+	x.Helper()
+	x.do("CREATE USER plain IDENTIFIED BY 'word'", "GRANT REPLICATION SLAVE ON *.* TO plain")
+	var plugins int
+	x.check(x.db.QueryRow("SELECT COUNT(*) FROM mysql.user WHERE user IN ('app', 'plain') AND plugin = 'caching_sha2_password'").Scan(&plugins))
+	if plugins != 2 {
+		x.Fatalf("%d users have it", plugins)
+	}
+	for _, password := range []string{"word", "word"} { // the second time the server knows it
+		l := x.listen(x.source(func(o *Options) { o.User, o.Password = "plain", password }), need)
+		_ = l.end()
+	}
+	x.isSetup(x.run(x.source(func(o *Options) { o.User, o.Password = "plain", "another" }), need).ended(), "plain")
+}
+
 func TestTLS(t *testing.T) {
 	dir := t.TempDir()
 	roots := testenv.Certificates(t, dir)
-	x := worldOn(t, testenv.StartMariaDB(t, "--ssl-ca="+dir+"/ca.pem", "--ssl-cert="+dir+"/server.pem", "--ssl-key="+dir+"/server.key"))
+	eachOwn(t, func(x *world) { overTLS(x, roots) }, "--ssl-ca="+dir+"/ca.pem", "--ssl-cert="+dir+"/server.pem", "--ssl-key="+dir+"/server.key")
+}
+
+func overTLS(x *world, roots *x509.CertPool) {
+	t := x.T
 	x.do("CREATE USER app IDENTIFIED BY 'word' REQUIRE SSL", "GRANT REPLICATION SLAVE ON *.* TO app", "CREATE TABLE a (id INT PRIMARY KEY)")
 	app := func(trust *tls.Config) *Source {
 		return x.source(func(o *Options) { o.User, o.Password, o.TLS = "app", "word", trust })
 	}
 	need := x.need([]string{"a", "id"})
+	if x.mysql() {
+		x.cachingSHA2(need)
+	}
 	if err := x.run(app(nil), need).ended(); err == nil {
 		t.Error("without TLS it is let in")
 	}

@@ -80,7 +80,7 @@ func TestOperatorsUpdate(t *testing.T) {
 		}
 		t.Skip("the mariadb client is not installed: it comes with the package mariadb-server, as `make test` installs it")
 	}
-	x := shared(t)
+	x := onMariaDB(t) // whose client is there; what an operator types into MySQL's is no other statement
 	rdb := testenv.SharedRedis(t).Client(t)
 	a, b := x.process(rdb, nil), x.process(rdb, nil)
 	x.do("CREATE TABLE users (id BIGINT PRIMARY KEY, name VARCHAR(50))", "INSERT INTO users VALUES (1, 'old'), (2, 'other')")

@@ -95,10 +95,14 @@ func (t *tables) shape(table canal.Table, e *replication.TableMapEvent) (*shape,
 			if unsigned[i] {
 				s.values[i] = unsignedValue(widths[kind])
 			}
-		case mysql.MYSQL_TYPE_YEAR, mysql.MYSQL_TYPE_FLOAT, mysql.MYSQL_TYPE_DOUBLE, mysql.MYSQL_TYPE_NEWDECIMAL, mysql.MYSQL_TYPE_NULL,
+		case mysql.MYSQL_TYPE_YEAR, mysql.MYSQL_TYPE_NEWDECIMAL, mysql.MYSQL_TYPE_NULL,
 			mysql.MYSQL_TYPE_DATE, mysql.MYSQL_TYPE_DATETIME, mysql.MYSQL_TYPE_DATETIME2, mysql.MYSQL_TYPE_TIMESTAMP, mysql.MYSQL_TYPE_TIMESTAMP2, mysql.MYSQL_TYPE_TIME,
-			mysql.MYSQL_TYPE_GEOMETRY, mysql.MYSQL_TYPE_VECTOR, mysql.MYSQL_TYPE_JSON: // of JSON a part may have been logged, which is no value
+			mysql.MYSQL_TYPE_GEOMETRY, mysql.MYSQL_TYPE_VECTOR:
 			s.values[i] = value
+		case mysql.MYSQL_TYPE_FLOAT, mysql.MYSQL_TYPE_DOUBLE:
+			s.values[i] = t.inexact(table, string(e.ColumnName[i]), value)
+		case mysql.MYSQL_TYPE_JSON:
+			s.values[i] = t.inexact(table, string(e.ColumnName[i]), jsonValue)
 		case mysql.MYSQL_TYPE_TIME2:
 			s.values[i] = timeValue(int(meta))
 		case mysql.MYSQL_TYPE_BIT:
@@ -131,6 +135,24 @@ func (t *tables) shape(table canal.Table, e *replication.TableMapEvent) (*shape,
 	return s, nil
 }
 
+func needsColumn(columns []string, name string) bool {
+	return slices.ContainsFunc(columns, func(c string) bool { return strings.EqualFold(c, name) })
+}
+
+// inexact is of FLOAT, DOUBLE and MySQL's JSON. The client shows them in another way than the log has them,
+// and the log does not say in which: FLOAT in six digits, DOUBLE(10,2) in two decimals, the numbers of JSON
+// by rules of its own. A key of them could differ from the one that is cached: it is not known.
+func (t *tables) inexact(table canal.Table, column string, otherwise func(any) canal.Value) func(any) canal.Value {
+	if !needsColumn(t.need.Tables[table], column) {
+		return otherwise
+	}
+	if !t.warned[table] {
+		t.warned[table] = true
+		t.warn("mysqlbinlog: a key's column is FLOAT, DOUBLE or JSON, of which the log does not tell how the client shows it: each change invalidates all keys", "table", table.Schema+"."+table.Name, "column", column)
+	}
+	return unknownValue
+}
+
 // fixedValue is of BINARY, and of MariaDB's UUID, INET4 and INET6, which look the same in the log, all without the zero bytes at their end.
 func (t *tables) fixedValue(table canal.Table, e *replication.TableMapEvent, i int, types map[string]string) func(any) canal.Value {
 	text := plain
@@ -145,16 +167,11 @@ func (t *tables) fixedValue(table canal.Table, e *replication.TableMapEvent, i i
 	case kind == "inet4":
 		text = inet4Text
 	case kind != "binary" && t.server.flavor == mysql.MariaDBFlavor:
-		if slices.ContainsFunc(t.need.Tables[table], func(c string) bool { return strings.EqualFold(c, name) }) && !t.warned[table] {
+		if needsColumn(t.need.Tables[table], name) && !t.warned[table] {
 			t.warned[table] = true
 			t.warn("mysqlbinlog: a key's column may be BINARY, UUID or INET6, and the user may not see which: each change invalidates all keys; grant SELECT on the table", "table", table.Schema+"."+table.Name, "column", name)
 		}
-		return func(v any) canal.Value {
-			if v == nil {
-				return canal.Null()
-			}
-			return canal.Value{}
-		}
+		return unknownValue
 	}
 	return func(v any) canal.Value {
 		s, ok := v.(string)
@@ -187,7 +204,7 @@ func (s *shape) row(row []canal.Value, values []any, skipped []int) (canal.Row, 
 		row[i] = s.values[i](v)
 	}
 	for _, i := range skipped {
-		row[i] = canal.Value{}
+		row[i] = canal.Omitted()
 	}
 	return canal.NewRow(s.columns, row)
 }

@@ -15,6 +15,45 @@ func value(v any) canal.Value {
 	return made
 }
 
+// unknownValue is of a column of which only NULL is understood.
+func unknownValue(v any) canal.Value {
+	if v == nil {
+		return canal.Null()
+	}
+	return canal.Value{}
+}
+
+// jsonValue is a document with blanks where MySQL shows them. A part of a document
+// (binlog_row_value_options=PARTIAL_JSON) is no value.
+func jsonValue(v any) canal.Value {
+	var text string
+	switch v := v.(type) {
+	case string:
+		text = v
+	case []byte:
+		text = string(v)
+	default:
+		return value(v)
+	}
+	var b strings.Builder
+	b.Grow(len(text) + len(text)/8)
+	quoted := false
+	for i := 0; i < len(text); i++ {
+		c := text[i]
+		b.WriteByte(c)
+		switch {
+		case c == '\\' && quoted && i+1 < len(text):
+			i++
+			b.WriteByte(text[i])
+		case c == '"':
+			quoted = !quoted
+		case (c == ',' || c == ':') && !quoted:
+			b.WriteByte(' ')
+		}
+	}
+	return canal.TextValue(b.String())
+}
+
 // textValue makes text of what is in a character set.
 func textValue(charset string) func(any) canal.Value {
 	if asIs[charset] {

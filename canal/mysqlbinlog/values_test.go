@@ -4,17 +4,28 @@ import (
 	"database/sql"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/cacheaside/cacheaside/canal"
 )
 
-// columnTypes are columns of all types, each with expressions for values.
-var columnTypes = []struct {
+// ofMySQL are types, and character sets, of MySQL's own.
+var ofMySQL = []columnType{
+	{"vu", "VARCHAR(20) COLLATE utf8mb4_0900_ai_ci", []string{"'é'"}},
+	{"vz", "VARCHAR(20) CHARACTER SET gb18030", []string{"'abc'"}},
+	{"vec", "VECTOR(2)", []string{"TO_VECTOR('[1,-2.5]')"}},
+}
+
+// columnType is a column, with expressions for its values.
+type columnType struct {
 	name, kind string
 	values     []string
-}{
+}
+
+// columnTypes are columns of the types that both servers have.
+var columnTypes = []columnType{
 	{"b8", "TINYINT", []string{"-128", "127", "0"}},
 	{"u8", "TINYINT UNSIGNED", []string{"255", "0"}},
 	{"y", "YEAR", []string{"2026", "1901"}}, // between numbers: the log's list of signs is counted over some types only
@@ -54,7 +65,6 @@ var columnTypes = []struct {
 	{"v2", "VARCHAR(20) CHARACTER SET ucs2", []string{"'é€'"}},
 	{"v32", "VARCHAR(20) CHARACTER SET utf32", []string{"'é€🙂'"}},
 	{"vg", "VARCHAR(20) CHARACTER SET gbk", []string{"'abc'"}},
-	{"vu", "VARCHAR(20) COLLATE utf8mb4_uca1400_ai_ci", []string{"'é'"}},
 	{"tt", "TINYTEXT", []string{"'x'", "''"}},
 	{"tx", "TEXT", []string{"'é'", "REPEAT('long', 20000)"}},
 	{"lt", "LONGTEXT CHARACTER SET latin1", []string{"'é'"}},
@@ -65,14 +75,27 @@ var columnTypes = []struct {
 	{"e", "ENUM('a','é','c d') CHARACTER SET latin1", []string{"'a'", "'é'", "'c d'"}},
 	{"s", "SET('a','é','c') CHARACTER SET utf8mb4", []string{"'a,c'", "'é'", "''", "'a,é,c'"}},
 	{"j", "JSON", []string{`'{"a": [1, "é"]}'`, "'null'"}},
+}
+
+// ofMariaDB are types that MySQL has not got.
+var ofMariaDB = []columnType{
+	{"vu", "VARCHAR(20) COLLATE utf8mb4_uca1400_ai_ci", []string{"'é'"}},
 	{"u", "UUID", []string{"'01234567-89ab-1def-8123-456789abcdef'", "'01234567-89ab-4def-8123-456789ab0000'", "UUID()"}},
 	{"i6", "INET6", []string{"'::'", "'::1'", "'1::2'", "'::ffff:1.2.3.4'", "'::1.2.3.4'", "'fe80::1:0:0:1'", "'1:0:2:3:4:5:6:7'", "'2001:db8:0:0:1:0:0:1'", "'::1:2'", "'1:2:3:4:5:6:7:0'"}},
 	{"i4", "INET4", []string{"'0.0.0.0'", "'10.0.0.0'", "'255.255.255.255'"}},
 }
 
 // Values have the text that the server gives to them.
-func TestValuesOfAllTypes(t *testing.T) {
-	x := shared(t)
+func TestValuesOfAllTypes(t *testing.T) { each(t, testValuesOfAllTypes) }
+
+func testValuesOfAllTypes(x *world) {
+	t := x.T
+	columnTypes, keys := columnTypes, []string{"v", "n"}
+	if x.mysql() {
+		columnTypes = append(slices.Clone(columnTypes), ofMySQL...)
+	} else {
+		columnTypes, keys = append(slices.Clone(columnTypes), ofMariaDB...), append(keys, "u", "i6")
+	}
 	var defs, names, casts []string
 	for _, c := range columnTypes {
 		defs = append(defs, c.name+" "+c.kind)
@@ -80,7 +103,7 @@ func TestValuesOfAllTypes(t *testing.T) {
 		switch {
 		case strings.HasPrefix(c.kind, "BIT"):
 			casts = append(casts, "CAST("+c.name+"+0 AS CHAR)")
-		case strings.Contains(c.kind, "B(") || strings.Contains(c.kind, "BINARY") || c.kind == "BLOB":
+		case strings.Contains(c.kind, "B(") || strings.Contains(c.kind, "BINARY") || c.kind == "BLOB" || strings.HasPrefix(c.kind, "VECTOR"):
 			casts = append(casts, c.name)
 		default:
 			casts = append(casts, "CONVERT("+c.name+" USING utf8mb4)")
@@ -92,7 +115,7 @@ func TestValuesOfAllTypes(t *testing.T) {
 	if _, err := db.Exec("CREATE TABLE v (n INT PRIMARY KEY, " + strings.Join(defs, ", ") + ")"); err != nil {
 		t.Fatal(err)
 	}
-	l := x.listen(x.source(), x.need([]string{"v", "n", "u", "i6"}))
+	l := x.listen(x.source(), x.need(keys))
 	r := rand.New(rand.NewPCG(1, 2))
 	const rows = 60
 	for n := range rows {
@@ -147,8 +170,9 @@ func TestValuesOfAllTypes(t *testing.T) {
 }
 
 // Addresses have the text that MariaDB gives to them.
+// MySQL has no INET6.
 func TestAddresses(t *testing.T) {
-	x := shared(t)
+	x := onMariaDB(t)
 	r := rand.New(rand.NewPCG(3, 4))
 	for range 300 {
 		b := make([]byte, 16)
@@ -169,8 +193,10 @@ func TestAddresses(t *testing.T) {
 }
 
 // Whatever byte is understood is what the server takes it for.
-func TestCharacterSets(t *testing.T) {
-	x := shared(t)
+func TestCharacterSets(t *testing.T) { each(t, testCharacterSets) }
+
+func testCharacterSets(x *world) {
+	t := x.T
 	rows, err := x.db.Query("SELECT CHARACTER_SET_NAME, MAXLEN FROM information_schema.CHARACTER_SETS")
 	x.check(err)
 	sets := map[string]int{}

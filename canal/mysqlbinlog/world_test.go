@@ -18,14 +18,30 @@ import (
 // world is a server, and what a Source tells of it.
 type world struct {
 	*testing.T
-	server *testenv.MariaDB
+	server *testenv.SQLServer
 	db     *sql.DB
 	schema string
 }
 
-func shared(t *testing.T) *world { return worldOn(t, testenv.SharedMariaDB(t)) }
+// each runs a test on the shared server of each engine.
+func each(t *testing.T, f func(x *world)) {
+	t.Helper()
+	testenv.EachEngine(t, func(t *testing.T, e testenv.Engine) { f(worldOn(t, e.Shared(t))) })
+}
 
-func worldOn(t *testing.T, m *testenv.MariaDB) *world {
+// eachOwn is each with servers of the test's own.
+func eachOwn(t *testing.T, f func(x *world), args ...string) {
+	t.Helper()
+	testenv.EachEngine(t, func(t *testing.T, e testenv.Engine) { f(worldOn(t, e.Start(t, args...))) })
+}
+
+// onMariaDB is for what MySQL has not got: the test says what.
+func onMariaDB(t *testing.T) *world { return worldOn(t, testenv.SharedMariaDB(t)) }
+
+// mysql tells whether the server is MySQL.
+func (x *world) mysql() bool { return x.server.Engine == testenv.MySQL }
+
+func worldOn(t *testing.T, m *testenv.SQLServer) *world {
 	return &world{T: t, server: m, db: m.DB(t), schema: m.Database(t)}
 }
 
@@ -265,13 +281,43 @@ func (x *world) isSetup(err error, names ...string) {
 	}
 }
 
+// logs are the files of the log.
+func (x *world) logs() []string {
+	x.Helper()
+	all, err := logFiles(x.db)
+	x.check(err)
+	return all
+}
+
+// logFiles are the files of the log, of which servers tell more or less.
+func logFiles(db *sql.DB) (all []string, err error) {
+	rows, err := db.Query("SHOW BINARY LOGS")
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	columns, err := rows.Columns()
+	if err != nil {
+		return nil, err
+	}
+	values := make([]any, len(columns))
+	for i := range values {
+		values[i] = new(string)
+	}
+	for rows.Next() {
+		if err := rows.Scan(values...); err != nil {
+			return nil, err
+		}
+		all = append(all, *values[0].(*string))
+	}
+	return all, rows.Err()
+}
+
 // purge removes the logs before the one of this name. A server keeps those that it still sends to somebody.
 func (x *world) purge(name string) {
 	x.Helper()
 	testenv.Eventually(x, "the logs are purged", func() bool {
 		x.do("PURGE BINARY LOGS TO '" + name + "'")
-		var first, size string
-		x.check(x.db.QueryRow("SHOW BINARY LOGS").Scan(&first, &size))
-		return first == name
+		return x.logs()[0] == name
 	})
 }

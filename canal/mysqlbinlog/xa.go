@@ -30,6 +30,22 @@ func (r *reader) bound() {
 	}
 }
 
+// endXA ends the rows of a transaction of XA. The first byte of the event says whether it is prepared,
+// or committed in one phase, which MySQL logs so, and MariaDB as any other transaction
+// (XA_prepare_log_event of both servers, sql/log_event.h). What says neither is told too early rather
+// than never.
+func (r *reader) endXA(event []byte) error {
+	if len(event) > 0 && event[0] == 0 {
+		return r.prepare()
+	}
+	if r.much {
+		if err := r.unreadable(canal.Table{}, errLongAgo); err != nil {
+			return err
+		}
+	}
+	return r.end()
+}
+
 // prepare keeps what a transaction has changed, as it is not committed yet.
 func (r *reader) prepare() error {
 	if !r.much && len(r.prepared) < xaChanges {
@@ -54,14 +70,10 @@ func (r *reader) forgetXA(xid string) []canal.Change {
 //
 // MariaDB commits what was prepared in its log first, and in its engines then, so that what can be seen of the log (gate.go) says nothing of the engines. As there is nothing to ask, it is told twice.
 func (r *reader) commitXA(xid string) error {
-	_, known := r.prepared[xid]
-	switch {
-	case known:
+	if _, known := r.prepared[xid]; known {
 		r.changes = append(r.changes, r.forgetXA(xid)...)
-	case len(r.changes) == 0: // else it was in one phase
-		if err := r.unreadable(canal.Table{}, errLongAgo); err != nil {
-			return err
-		}
+	} else if err := r.unreadable(canal.Table{}, errLongAgo); err != nil {
+		return err
 	}
 	if len(r.again)+len(r.changes) > xaChanges {
 		r.again = []canal.Change{{Kind: canal.Replace, Unread: errLongAgo}}

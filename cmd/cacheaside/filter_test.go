@@ -12,7 +12,7 @@ import (
 )
 
 // rows makes a table t with the numbers from 1 to n.
-func (w *world) rows(m *testenv.MariaDB, n int) {
+func (w *world) rows(m *testenv.SQLServer, n int) {
 	w.Helper()
 	db := m.DB(w.T)
 	for _, statement := range []string{"CREATE TABLE t (id BIGINT PRIMARY KEY, name VARCHAR(40) NOT NULL UNIQUE)", fmt.Sprintf("INSERT INTO t SELECT seq, CONCAT('name', seq) FROM seq_1_to_%d", n)} {

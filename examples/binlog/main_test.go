@@ -88,7 +88,7 @@ func checkAccount(t *testing.T, got string) {
 }
 
 // needs skips the test where there is no MariaDB.
-func needs(t *testing.T) *testenv.MariaDB { t.Helper(); return testenv.SharedMariaDB(t) }
+func needs(t *testing.T) *testenv.SQLServer { t.Helper(); return testenv.SharedMariaDB(t) }
 
 func TestAccount(t *testing.T) {
 	needs(t)

@@ -25,8 +25,8 @@ const taskVariable = "FLASHSALE_TASK"
 
 // task is what one process does. It says "ready"; is told to begin; if it is the victim says "begun" when its fault begins; and at last says its result. It ends early when its input does.
 type task struct {
-	Redis  []string
-	Folder string // of the database
+	Redis []string
+	Shop  string // where it is: see openShop
 
 	Scenario    int
 	Healthy     bool // the fault does not happen
@@ -100,8 +100,8 @@ func work(text string) error {
 
 func (p *process) open(ctx context.Context) (err error) {
 	p.faults = &faults{}
-	if p.task.Folder != "" {
-		if p.shop, err = openShop(ctx, p.task.Folder); err != nil {
+	if p.task.Shop != "" {
+		if p.shop, err = openShop(ctx, p.task.Shop); err != nil {
 			return err
 		}
 		p.close = append(p.close, p.shop.Close)

@@ -120,6 +120,16 @@ func (n *nodes) close() {
 
 // hold has the sale of a scenario: 1,000 buyers, the first of whom is the victim, unless all stay healthy. Buyers leave when nothing was sold for as long as patience.
 func hold(ctx context.Context, index int, patience time.Duration, healthy bool) (s sale, err error) {
+	folder, err := os.MkdirTemp("", "cacheaside-flashsale-")
+	if err != nil {
+		return s, err
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(folder)) }()
+	return holdAt(ctx, folder, index, patience, healthy)
+}
+
+// holdAt is hold in a shop of this place, that has no tables yet.
+func holdAt(ctx context.Context, place string, index int, patience time.Duration, healthy bool) (s sale, err error) {
 	s.scenario = scenarios[index]
 	defer func() {
 		if err != nil && ctx.Err() != nil {
@@ -131,12 +141,7 @@ func hold(ctx context.Context, index int, patience time.Duration, healthy bool) 
 		return s, err
 	}
 	defer n.close()
-	folder, err := os.MkdirTemp("", "cacheaside-flashsale-")
-	if err != nil {
-		return s, err
-	}
-	defer func() { err = errors.Join(err, os.RemoveAll(folder)) }()
-	shop, err := openShop(ctx, folder)
+	shop, err := openShop(ctx, place)
 	if err != nil {
 		return s, err
 	}
@@ -145,7 +150,7 @@ func hold(ctx context.Context, index int, patience time.Duration, healthy bool) 
 		return s, err
 	}
 
-	all, err := startAll(ctx, task{Redis: n.addresses(), Folder: folder, Scenario: index, Healthy: healthy})
+	all, err := startAll(ctx, task{Redis: n.addresses(), Shop: place, Scenario: index, Healthy: healthy})
 	defer func() {
 		for _, p := range all {
 			p.kill()

@@ -7,7 +7,8 @@ import (
 	"net/url"
 	"path/filepath"
 
-	_ "modernc.org/sqlite" // the driver "sqlite"
+	_ "github.com/go-sql-driver/mysql" // the driver "mysql"
+	_ "modernc.org/sqlite"             // the driver "sqlite"
 
 	"github.com/cacheaside/cacheaside/lock"
 )
@@ -21,18 +22,24 @@ type shop struct {
 	faults *faults
 }
 
-const schema = `
-	CREATE TABLE stock (segment INTEGER PRIMARY KEY, pieces INTEGER NOT NULL, fence INTEGER NOT NULL);
-	CREATE TABLE sales (buyer INTEGER NOT NULL, segment INTEGER NOT NULL);
-	CREATE TABLE locks (name TEXT PRIMARY KEY);
-	CREATE TABLE events (name TEXT PRIMARY KEY);`
+var schema = []string{
+	"CREATE TABLE stock (segment INTEGER PRIMARY KEY, pieces INTEGER NOT NULL, fence BIGINT NOT NULL)",
+	"CREATE TABLE sales (buyer INTEGER NOT NULL, segment INTEGER NOT NULL)",
+	"CREATE TABLE locks (name VARCHAR(100) PRIMARY KEY)",
+	"CREATE TABLE events (name VARCHAR(100) PRIMARY KEY)",
+}
 
-func openShop(ctx context.Context, folder string) (*shop, error) {
-	file := url.URL{Scheme: "file", OmitHost: true, Path: filepath.ToSlash(filepath.Join(folder, "shop.db")), RawQuery: url.Values{
-		"_pragma": {"busy_timeout(20000)", "journal_mode(WAL)", "synchronous(OFF)"},
-		"_txlock": {"immediate"},
-	}.Encode()}
-	db, err := sql.Open("sqlite", file.String())
+// openShop opens the shop in a folder, or, where place is a data source name, on a MySQL or MariaDB.
+func openShop(ctx context.Context, place string) (*shop, error) {
+	driver, source := "mysql", place
+	if filepath.IsAbs(place) {
+		file := url.URL{Scheme: "file", OmitHost: true, Path: filepath.ToSlash(filepath.Join(place, "shop.db")), RawQuery: url.Values{
+			"_pragma": {"busy_timeout(20000)", "journal_mode(WAL)", "synchronous(OFF)"},
+			"_txlock": {"immediate"},
+		}.Encode()}
+		driver, source = "sqlite", file.String()
+	}
+	db, err := sql.Open(driver, source)
 	if err != nil {
 		return nil, err
 	}
@@ -46,8 +53,10 @@ func openShop(ctx context.Context, folder string) (*shop, error) {
 
 // fill makes the tables, with so many pieces in so many segments.
 func (s *shop) fill(ctx context.Context, pieces, segments int) error {
-	if _, err := s.ExecContext(ctx, schema); err != nil {
-		return err
+	for _, table := range schema {
+		if _, err := s.ExecContext(ctx, table); err != nil {
+			return err
+		}
 	}
 	for i := range segments {
 		if _, err := s.ExecContext(ctx, "INSERT INTO stock VALUES (?, ?, 0)", i, pieces/segments); err != nil {
@@ -123,10 +132,6 @@ func (s *shop) left(ctx context.Context) (int, error) {
 
 // noteOnce keeps that something has happened, and tells whether it is the first time in all processes.
 func (s *shop) noteOnce(ctx context.Context, event string) bool {
-	result, err := s.ExecContext(ctx, "INSERT OR IGNORE INTO events VALUES (?)", event)
-	if err != nil {
-		return false
-	}
-	n, err := result.RowsAffected()
-	return err == nil && n == 1
+	_, err := s.ExecContext(ctx, "INSERT INTO events VALUES (?)", event) // its second row is refused
+	return err == nil
 }

@@ -1,5 +1,5 @@
 // Package testenv gives tests the servers they talk to: real ones (Redis alone,
-// in a cluster, behind sentinels and with TLS, MariaDB, ZooKeeper, NATS), embedded ones
+// in a cluster, behind sentinels and with TLS, MariaDB, MySQL, ZooKeeper, NATS), embedded ones
 // (miniredis, SQLite), a TCP proxy that loses and delays commands, and copies of
 // the test binary as child processes.
 //

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"strings"
 	"testing"
 	"time"
 )
@@ -57,4 +58,22 @@ func TestRunMariaDB(t *testing.T) {
 		t.Errorf("%s, %v", line, err)
 	}
 	check(t, c.Wait())
+}
+
+// Both engines have the settings that the tests rely on, and are two servers.
+func TestEngines(t *testing.T) {
+	seen := map[string]Engine{}
+	EachEngine(t, func(t *testing.T, e Engine) {
+		m := e.Shared(t)
+		var version, image, metadata string
+		check(t, m.DB(t).QueryRow("SELECT VERSION(), @@binlog_row_image, @@binlog_row_metadata").Scan(&version, &image, &metadata))
+		t.Log(version)
+		if strings.Contains(version, "MariaDB") != (e == MariaDB) || image != "FULL" || metadata != "FULL" {
+			t.Errorf("version %s, images %s, metadata %s", version, image, metadata)
+		}
+		if other, twice := seen[m.Addr]; twice {
+			t.Errorf("it is the server of %s", other)
+		}
+		seen[m.Addr] = e
+	})
 }

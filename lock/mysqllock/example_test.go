@@ -50,27 +50,6 @@ func ExampleNew() {
 	}
 }
 
-// It needs a MySQL or MariaDB, so that this is compiled, but not run.
-func ExampleNewNamed() {
-	db, err := sql.Open("mysql", "user:password@tcp(localhost:3306)/shop")
-	if err != nil {
-		log.Fatal(err)
-	}
-	defer db.Close()
-	locker, err := mysqllock.NewNamed(db, nil) // GET_LOCK: free as soon as the server sees that its holder's connection is gone
-	if err != nil {
-		log.Fatal(err)
-	}
-	defer locker.Close()
-	lease, err := locker.Acquire(context.Background(), "report", &lock.Options{NoToken: true}) // so that no table is needed
-	if err != nil {
-		log.Fatal(err)
-	}
-	if err := lease.Release(); err != nil {
-		log.Fatal(err)
-	}
-}
-
 // The table of the locks, for your migrations.
 func ExampleSchema() {
 	statement, err := mysqllock.Schema(&mysqllock.Options{Table: "shop.locks"})

@@ -16,37 +16,25 @@ import (
 	"github.com/cacheaside/cacheaside/lock/mysqllock"
 )
 
-var variants = map[string]maker{"rows": mysqllock.New, "named": mysqllock.NewNamed}
-
-// each runs a test of both variants, with locks of its own: named ones are the server's, whatever the database.
-func each(t *testing.T, f func(t *testing.T, m *testenv.MariaDB, create maker)) {
-	for name, create := range variants {
-		t.Run(name, func(t *testing.T) {
-			m := table(t)
-			f(t, m, func(db *sql.DB, o *mysqllock.Options) (*lock.Locker, error) {
-				if o == nil {
-					o = new(mysqllock.Options)
-				}
-				o.Prefix = prefix(t, m)
-				return create(db, o)
-			})
-		})
-	}
+// each runs a test on each engine, in a database of its own.
+func each(t *testing.T, f func(t *testing.T, m *testenv.SQLServer)) {
+	t.Helper()
+	testenv.EachEngine(t, func(t *testing.T, e testenv.Engine) { f(t, table(t, e)) })
 }
 
-func prefix(t testing.TB, m *testenv.MariaDB) string { return m.Database(t) + ":" }
-
 // eachParallel is each for tests that do the server no harm. They begin when those that do are over.
-func eachParallel(t *testing.T, f func(t *testing.T, m *testenv.MariaDB, create maker)) {
+func eachParallel(t *testing.T, f func(t *testing.T, m *testenv.SQLServer)) {
+	t.Helper()
 	t.Parallel()
-	each(t, func(t *testing.T, m *testenv.MariaDB, create maker) {
+	testenv.EachEngine(t, func(t *testing.T, e testenv.Engine) {
+		m := table(t, e)
 		t.Parallel()
-		f(t, m, create)
+		f(t, m)
 	})
 }
 
 // by is the test's database, by way of a proxy.
-func by(t testing.TB, m *testenv.MariaDB, p *testenv.Proxy) *sql.DB {
+func by(t testing.TB, m *testenv.SQLServer, p *testenv.Proxy) *sql.DB {
 	return open(t, strings.Replace(m.DSN(t), m.Addr, p.Addr, 1))
 }
 
@@ -79,7 +67,7 @@ func inTheEnd(t testing.TB, l *lock.Locker, name string) (lease *lock.Lease) {
 }
 
 // rowIsFree reads a lock past its driver.
-func rowIsFree(t testing.TB, m *testenv.MariaDB) bool {
+func rowIsFree(t testing.TB, m *testenv.SQLServer) bool {
 	t.Helper()
 	var free int
 	check(t, m.DB(t).QueryRow("SELECT COUNT(*) FROM cacheaside_locks WHERE name = 'lock:a' AND expires_at <= UTC_TIMESTAMP(6)").Scan(&free))
@@ -87,10 +75,10 @@ func rowIsFree(t testing.TB, m *testenv.MariaDB) bool {
 }
 
 func TestLostReply(t *testing.T) {
-	eachParallel(t, func(t *testing.T, m *testenv.MariaDB, create maker) {
+	eachParallel(t, func(t *testing.T, m *testenv.SQLServer) {
 		p := testenv.NewProxy(t, m.Addr)
-		l := locker(t, create, by(t, m, p), long)
-		for _, text := range []string{"SELECT @@autocommit", "INSERT", "SET token", "wait_timeout", "GET_LOCK"} {
+		l := locker(t, mysqllock.New, by(t, m, p), long)
+		for _, text := range []string{"SELECT @@autocommit", "INSERT", "SET token"} {
 			once(p, text, func() testenv.Action { return testenv.LoseReply })
 			lease, err := l.Acquire(within(t, patience), "a", nil)
 			check(t, err)
@@ -103,10 +91,10 @@ func TestLostReply(t *testing.T) {
 
 // TestSlowAnswer: one answer that does not come in time fails nobody who has stood in line for long.
 func TestSlowAnswer(t *testing.T) {
-	eachParallel(t, func(t *testing.T, m *testenv.MariaDB, create maker) {
+	eachParallel(t, func(t *testing.T, m *testenv.SQLServer) {
 		p := testenv.NewProxy(t, m.Addr)
 		for timeout := 300 * time.Millisecond; ; timeout *= 2 {
-			l := locker(t, create, by(t, m, p), &lock.LockerOptions{TTL: 10 * time.Minute, Timeout: timeout})
+			l := locker(t, mysqllock.New, by(t, m, p), &lock.LockerOptions{TTL: 10 * time.Minute, Timeout: timeout})
 			var slow atomic.Bool
 			once(p, "SET token", func() testenv.Action {
 				slow.Store(true)
@@ -129,17 +117,17 @@ func TestSlowAnswer(t *testing.T) {
 
 // TestLostReplyOfRelease: who asks again for the release of a lock that he has released is told so.
 func TestLostReplyOfRelease(t *testing.T) {
-	t.Parallel()
-	m := table(t)
-	p := testenv.NewProxy(t, m.Addr)
-	l := locker(t, mysqllock.New, by(t, m, p), long)
-	lease, err := l.Acquire(within(t, patience), "a", nil)
-	check(t, err)
-	once(p, "SET token", func() testenv.Action { return testenv.LoseReply })
-	check(t, lease.Release())
-	if !rowIsFree(t, m) {
-		t.Error("still locked")
-	}
+	eachParallel(t, func(t *testing.T, m *testenv.SQLServer) {
+		p := testenv.NewProxy(t, m.Addr)
+		l := locker(t, mysqllock.New, by(t, m, p), long)
+		lease, err := l.Acquire(within(t, patience), "a", nil)
+		check(t, err)
+		once(p, "SET token", func() testenv.Action { return testenv.LoseReply })
+		check(t, lease.Release())
+		if !rowIsFree(t, m) {
+			t.Error("still locked")
+		}
+	})
 }
 
 // TestCancelledLeavesNothing: what a cancelled Acquire has got, or would get later, is given back.
@@ -147,15 +135,11 @@ func TestCancelledLeavesNothing(t *testing.T) {
 	t.Parallel()
 	for name, action := range map[string]testenv.Action{"reply lost": testenv.LoseReply, "late": testenv.Delay(400 * time.Millisecond)} {
 		t.Run(name, func(t *testing.T) {
-			eachParallel(t, func(t *testing.T, m *testenv.MariaDB, create maker) {
+			eachParallel(t, func(t *testing.T, m *testenv.SQLServer) {
 				p := testenv.NewProxy(t, m.Addr)
-				a, b := locker(t, create, by(t, m, p), long), locker(t, create, m.DB(t), long)
+				a, b := locker(t, mysqllock.New, by(t, m, p), long), locker(t, mysqllock.New, m.DB(t), long)
 				ctx, cancel := context.WithCancel(within(t, patience))
-				text := "SET token"
-				if strings.HasSuffix(t.Name(), "named") {
-					text = "GET_LOCK"
-				}
-				once(p, text, func() testenv.Action {
+				once(p, "SET token", func() testenv.Action {
 					cancel()
 					return action
 				})
@@ -176,33 +160,33 @@ func TestCancelledLeavesNothing(t *testing.T) {
 
 // TestLateRequest: a request that reaches the server when its sender has given up, and cannot undo it, is not carried out.
 func TestLateRequest(t *testing.T) {
-	t.Parallel()
-	m := table(t)
-	p := testenv.NewProxy(t, m.Addr)
-	l := locker(t, mysqllock.New, by(t, m, p), quick)
-	_ = inTheEnd(t, l, "a").Release() // the row is there
-	testenv.Eventually(t, "it is free", func() bool { return rowIsFree(t, m) })
-	once(p, "SET token", func() testenv.Action {
-		p.Hang(true)
-		return testenv.Pass
+	eachParallel(t, func(t *testing.T, m *testenv.SQLServer) {
+		p := testenv.NewProxy(t, m.Addr)
+		l := locker(t, mysqllock.New, by(t, m, p), quick)
+		_ = inTheEnd(t, l, "a").Release() // the row is there
+		testenv.Eventually(t, "it is free", func() bool { return rowIsFree(t, m) })
+		once(p, "SET token", func() testenv.Action {
+			p.Hang(true)
+			return testenv.Pass
+		})
+		if _, err := l.Acquire(within(t, patience), "a", nil); err == nil {
+			t.Fatal("a server that hangs has granted a lock")
+		}
+		check(t, l.Close())
+		time.Sleep(500 * time.Millisecond)
+		p.Hang(false)
+		time.Sleep(500 * time.Millisecond)
+		if !rowIsFree(t, m) {
+			t.Error("a request was carried out when nobody waited for it any more")
+		}
 	})
-	if _, err := l.Acquire(within(t, patience), "a", nil); err == nil {
-		t.Fatal("a server that hangs has granted a lock")
-	}
-	check(t, l.Close())
-	time.Sleep(500 * time.Millisecond)
-	p.Hang(false)
-	time.Sleep(500 * time.Millisecond)
-	if !rowIsFree(t, m) {
-		t.Error("a request was carried out when nobody waited for it any more")
-	}
 }
 
 // TestHungServer: requests have their time-outs, and a lock survives a pause that is shorter than its life.
 func TestHungServer(t *testing.T) {
-	each(t, func(t *testing.T, m *testenv.MariaDB, create maker) {
+	each(t, func(t *testing.T, m *testenv.SQLServer) {
 		db := m.DB(t)
-		l := locker(t, create, db, quick)
+		l := locker(t, mysqllock.New, db, quick)
 		lease, second := inTheEnd(t, l, "a"), inTheEnd(t, l, "b")
 		m.Pause()
 		for what, f := range map[string]func() error{
@@ -235,69 +219,40 @@ func TestHungServer(t *testing.T) {
 }
 
 func TestRestart(t *testing.T) {
-	m := table(t)
-	db := m.DB(t)
-	_, err := db.Exec("SET GLOBAL innodb_flush_log_at_trx_commit = 1") // until the restart
-	check(t, err)
-	rows, others, named := locker(t, mysqllock.New, db, long), locker(t, mysqllock.New, m.DB(t), long), locker(t, mysqllock.NewNamed, db, long)
-	row, err := rows.Acquire(within(t, patience), "a", nil)
-	check(t, err)
-	name, err := named.Acquire(within(t, patience), "b", nil)
-	check(t, err)
-	m.Restart(t)
-	if _, err := others.TryAcquire(within(t, patience), "a", nil); !errors.Is(err, lock.ErrHeld) {
-		t.Errorf("after a restart: %v", err)
-	}
-	check(t, row.Extend(within(t, patience)))
-	check(t, row.Release())
-	next, err := others.Acquire(within(t, patience), "a", nil)
-	check(t, err)
-	if next.Token() <= row.Token() {
-		t.Errorf("token %d after %d", next.Token(), row.Token())
-	}
-	check(t, next.Release())
-	if err := name.Extend(within(t, patience)); !errors.Is(err, lock.ErrLost) {
-		t.Errorf("a named lock, after a restart: %v", err)
-	}
-	if cause := context.Cause(name.Context()); !errors.Is(cause, lock.ErrLost) {
-		t.Errorf("its context: %v", cause)
-	}
-	if err := name.Release(); !errors.Is(err, lock.ErrLost) {
-		t.Errorf("its release: %v", err)
-	}
-}
-
-// TestKilledConnection: a named lock passes on with its connection, to a greater token, and the holder is told by the watchdog; a row does not care.
-func TestKilledConnection(t *testing.T) {
-	eachParallel(t, func(t *testing.T, m *testenv.MariaDB, create maker) {
-		p := testenv.NewProxy(t, m.Addr)
-		b := locker(t, create, m.DB(t), long)
-		if !strings.HasSuffix(t.Name(), "named") {
-			lease, err := locker(t, create, by(t, m, p), long).Acquire(within(t, patience), "a", nil)
-			check(t, err)
-			p.Cut()
-			p.Restore()
-			if _, err := b.Acquire(within(t, time.Second), "a", nil); err == nil {
-				t.Fatal("a lock has passed with a connection")
-			}
-			check(t, lease.Release())
-			return
-		}
-		lease := inTheEnd(t, locker(t, create, by(t, m, p), &lock.LockerOptions{TTL: 3 * time.Second}), "a")
-		p.Cut()
-		p.Restore()
-		next, err := b.Acquire(within(t, patience), "a", nil)
+	each(t, func(t *testing.T, m *testenv.SQLServer) {
+		db := m.DB(t)
+		_, err := db.Exec("SET GLOBAL innodb_flush_log_at_trx_commit = 1") // until the restart
 		check(t, err)
-		if next.Token() <= lease.Token() {
-			t.Errorf("token %d after %d", next.Token(), lease.Token())
+		rows, others := locker(t, mysqllock.New, db, long), locker(t, mysqllock.New, m.DB(t), long)
+		row, err := rows.Acquire(within(t, patience), "a", nil)
+		check(t, err)
+		m.Restart(t)
+		if _, err := others.TryAcquire(within(t, patience), "a", nil); !errors.Is(err, lock.ErrHeld) {
+			t.Errorf("after a restart: %v", err)
 		}
-		testenv.Receive(t, "that the watchdog tells", lease.Context().Done())
-		if cause := context.Cause(lease.Context()); !errors.Is(cause, lock.ErrLost) {
-			t.Error(cause)
-		}
-		if err := lease.Release(); !errors.Is(err, lock.ErrLost) {
-			t.Error(err)
+		check(t, row.Extend(within(t, patience)))
+		check(t, row.Release())
+		next, err := others.Acquire(within(t, patience), "a", nil)
+		check(t, err)
+		if next.Token() <= row.Token() {
+			t.Errorf("token %d after %d", next.Token(), row.Token())
 		}
 		check(t, next.Release())
+	})
+}
+
+// TestKilledConnection: a lock does not pass with a connection.
+func TestKilledConnection(t *testing.T) {
+	eachParallel(t, func(t *testing.T, m *testenv.SQLServer) {
+		p := testenv.NewProxy(t, m.Addr)
+		b := locker(t, mysqllock.New, m.DB(t), long)
+		lease, err := locker(t, mysqllock.New, by(t, m, p), long).Acquire(within(t, patience), "a", nil)
+		check(t, err)
+		p.Cut()
+		p.Restore()
+		if _, err := b.Acquire(within(t, time.Second), "a", nil); err == nil {
+			t.Fatal("a lock has passed with a connection")
+		}
+		check(t, lease.Release())
 	})
 }

@@ -1,7 +1,6 @@
-// Package mysqllock keeps locks in MySQL (5.7 or later) or MariaDB (10.2 or later): in the rows of a table (New), which is what most want, or as the server's named locks, which die
-// with a connection (NewNamed).
+// Package mysqllock keeps locks in the rows of a table of MySQL or MariaDB. Its tests run on MariaDB 10.11 and MySQL 9.7.
 //
-// Both need a *sql.DB of github.com/go-sql-driver/mysql, to one server that takes writes: not to a replica, nor to several nodes of a Galera cluster by turns. It stays the caller's, who closes it
+// It needs a *sql.DB of github.com/go-sql-driver/mysql, to one server that takes writes: not to a replica, nor to several nodes of a Galera cluster by turns. It stays the caller's, who closes it
 // after the Locker. What its DSN says of autocommit, isolation, time zones, clientFoundRows and interpolateParams does not matter. A lock is extended by a connection of its pool: if SetMaxOpenConns
 // bounds it, and the work under the locks uses it up, locks are lost; a DB of their own with a few connections is safer.
 package mysqllock
@@ -17,17 +16,17 @@ import (
 	"github.com/cacheaside/cacheaside/lock"
 )
 
-// Options are the settings of New and NewNamed. The zero value, and nil, are good defaults.
+// Options are the settings of New. The zero value, and nil, are good defaults.
 type Options struct {
 	lock.LockerOptions
 
-	// Table is the table of the locks, or of the tokens of NewNamed: letters, digits and "_", at most 64, and before it, if need be, a schema and a dot. Who sets it: who has rules for the names of
+	// Table is the table of the locks: letters, digits and "_", at most 64, and before it, if need be, a schema and a dot. Who sets it: who has rules for the names of
 	// tables. All processes that share locks use the same. Default: "cacheaside_locks", in the schema of the connection.
 	Table string
 
 	// Poll is how long at most who waits for a lock in a table sleeps before he looks again. He begins with 2 ms, and doubles it up to this; with the default each process that waits for a
-	// name reads one row, by its primary key, some 27 times a second. Who sets it: who would rather have less load (more), or a lock that passes on sooner (less). NewNamed does not
-	// poll. Default: 50 ms. From 1 ms to 10 s.
+	// name reads one row, by its primary key, some 27 times a second. Who sets it: who would rather have less load (more), or a lock that passes on sooner (less).
+	// Default: 50 ms. From 1 ms to 10 s.
 	Poll time.Duration
 }
 
@@ -47,25 +46,6 @@ func New(db *sql.DB, options *Options) (*lock.Locker, error) {
 		return nil, err
 	}
 	d := &rows{db: db, table: quoted(o.Table), poll: o.Poll}
-	d.background.init()
-	return lock.New(d, &o.LockerOptions)
-}
-
-// NewNamed makes a Locker on GET_LOCK: a lock is free as soon as the server sees that the connection of its holder is gone, not when its TTL is over; and who waits has it at once. It does no I/O.
-//
-// Each lock that is held, and each Acquire that waits, has a connection of its own out of db, that is closed afterwards. The tokens come from the table of New (whose locks are others: all processes
-// use the same of the two); with Options.NoToken none is needed. A readTimeout in the DSN, if there is one, is 3 s or more: the server takes a second to tell who waits that he has to wait on. Names of locks go for the whole server, whatever the schema: LockerOptions.Prefix keeps programs apart.
-//
-// What it cannot do. When a connection is cut (KILL, a restart, a fail-over, an idle time-out on the way), another can get the lock at once, while the holder learns of it
-// only when the watchdog asks, up to a third of the TTL later: the token tells them apart. The other way round, the server may keep the lock of a holder that was killed until it notices: some seconds, if a statement was
-// running; if nothing tells it, as when a machine loses its power or a process is suspended, for the TTL (rounded up to seconds, by the session's wait_timeout). Through a proxy that
-// shares connections between clients, such as ProxySQL with multiplexing, it does not work.
-func NewNamed(db *sql.DB, options *Options) (*lock.Locker, error) {
-	o, err := options.check(db)
-	if err != nil {
-		return nil, err
-	}
-	d := &named{db: db, table: quoted(o.Table), held: make(map[*namedLock]struct{})}
 	d.background.init()
 	return lock.New(d, &o.LockerOptions)
 }

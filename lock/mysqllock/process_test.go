@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"strings"
 	"testing"
 	"time"
 
@@ -26,7 +25,7 @@ func init() {
 		if err != nil {
 			panic(err)
 		}
-		l, err := variants[os.Getenv("LOCK_VARIANT")](db, &mysqllock.Options{LockerOptions: lock.LockerOptions{Prefix: os.Getenv("LOCK_PREFIX"), TTL: ttl}})
+		l, err := mysqllock.New(db, &mysqllock.Options{LockerOptions: lock.LockerOptions{TTL: ttl}})
 		if err != nil {
 			panic(err)
 		}
@@ -40,9 +39,9 @@ func init() {
 	})
 }
 
-func holder(t *testing.T, m *testenv.MariaDB, ttl time.Duration) (*testenv.Child, int64) {
+func holder(t *testing.T, m *testenv.SQLServer, ttl time.Duration) (*testenv.Child, int64) {
 	t.Helper()
-	c := testenv.SpawnChild(t, "holder", "LOCK_DSN="+m.DSN(t), "LOCK_PREFIX="+prefix(t, m), "LOCK_TTL="+ttl.String(), "LOCK_VARIANT="+t.Name()[strings.LastIndex(t.Name(), "/")+1:])
+	c := testenv.SpawnChild(t, "holder", "LOCK_DSN="+m.DSN(t), "LOCK_TTL="+ttl.String())
 	line, err := c.ReadLine(patience)
 	check(t, err)
 	var token int64
@@ -52,8 +51,8 @@ func holder(t *testing.T, m *testenv.MariaDB, ttl time.Duration) (*testenv.Child
 }
 
 func TestHolderKilled(t *testing.T) {
-	eachParallel(t, func(t *testing.T, m *testenv.MariaDB, create maker) {
-		l, ttl := locker(t, create, m.DB(t), long), time.Second
+	eachParallel(t, func(t *testing.T, m *testenv.SQLServer) {
+		l, ttl := locker(t, mysqllock.New, m.DB(t), long), time.Second
 		c, token := holder(t, m, ttl)
 		for {
 			taken, err := l.TryAcquire(within(t, patience), "a", nil)
@@ -85,9 +84,9 @@ func TestHolderKilled(t *testing.T) {
 
 // TestHolderStopped: a holder that stood still loses the lock, is told when it goes on, and does the next no harm.
 func TestHolderStopped(t *testing.T) {
-	eachParallel(t, func(t *testing.T, m *testenv.MariaDB, create maker) {
+	eachParallel(t, func(t *testing.T, m *testenv.SQLServer) {
 		c, token := holder(t, m, time.Second)
-		l := locker(t, create, m.DB(t), long)
+		l := locker(t, mysqllock.New, m.DB(t), long)
 		c.Pause()
 		began := time.Now()
 		lease, err := l.Acquire(within(t, patience/6), "a", nil)

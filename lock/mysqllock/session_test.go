@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -27,20 +28,35 @@ var dsns = []string{
 	"time_zone=%27%2B13%3A00%27&loc=Asia%2FTokyo&parseTime=true",
 	"time_zone=%27-11%3A00%27",
 	"sql_mode=%27ANSI,TRADITIONAL,NO_BACKSLASH_ESCAPES,HIGH_NOT_PRECEDENCE,NO_UNSIGNED_SUBTRACTION%27",
-	"sql_mode=%27SIMULTANEOUS_ASSIGNMENT%27",
 	"sql_mode=%27%27&sql_safe_updates=1&charset=latin1",
 }
 
+// named is settings with the names that the server gives to its variables.
+func named(m *testenv.SQLServer, settings string) string {
+	if m.Engine == testenv.MySQL {
+		return strings.ReplaceAll(settings, "tx_isolation", "transaction_isolation")
+	}
+	return settings
+}
+
+// SIMULTANEOUS_ASSIGNMENT is MariaDB's: MySQL refuses it.
+const simultaneous = "sql_mode=%27SIMULTANEOUS_ASSIGNMENT%27"
+
 func TestSettingsOfSessions(t *testing.T) {
-	eachParallel(t, func(t *testing.T, m *testenv.MariaDB, create maker) {
+	eachParallel(t, func(t *testing.T, m *testenv.SQLServer) {
 		o := &lock.LockerOptions{TTL: 10 * time.Minute, Timeout: testenv.Hang / 4}
-		other := locker(t, create, m.DB(t), o)
+		other := locker(t, mysqllock.New, m.DB(t), o)
 		base, _, _ := strings.Cut(m.DSN(t), "?")
 		var last int64
-		for i, settings := range dsns {
+		all := dsns
+		if m.Engine == testenv.MariaDB {
+			all = append(slices.Clone(all), simultaneous)
+		}
+		for i, settings := range all {
+			settings = named(m, settings)
 			good := t.Run(settings, func(t *testing.T) {
 				mine, theirs := open(t, base+"?"+settings), open(t, base+"?"+settings)
-				a, b := locker(t, create, mine, o), locker(t, create, theirs, o)
+				a, b := locker(t, mysqllock.New, mine, o), locker(t, mysqllock.New, theirs, o)
 				name := fmt.Sprint("own", i)
 				for range 2 {
 					for _, name := range []string{"all", name} {
@@ -75,59 +91,52 @@ func TestSettingsOfSessions(t *testing.T) {
 
 // TestContention: names that nobody has locked before, by many at once.
 func TestContention(t *testing.T) {
-	t.Parallel()
-	m := table(t)
-	var inside [3]atomic.Int32
-	var last [3]atomic.Int64
-	var all sync.WaitGroup
-	for i := range 5 {
-		dsn := m.DSN(t)
-		if i%2 == 1 {
-			dsn += "&autocommit=0&tx_isolation=%27SERIALIZABLE%27"
+	eachParallel(t, func(t *testing.T, m *testenv.SQLServer) {
+		var inside [3]atomic.Int32
+		var last [3]atomic.Int64
+		var all sync.WaitGroup
+		for i := range 5 {
+			dsn := m.DSN(t)
+			if i%2 == 1 {
+				dsn += named(m, "&autocommit=0&tx_isolation=%27SERIALIZABLE%27")
+			}
+			db := open(t, dsn)
+			for j := range 3 {
+				l := locker(t, mysqllock.New, db, long)
+				all.Go(func() {
+					for k := range 3 * 4 {
+						n := (k + j) % 3
+						lease, err := l.Acquire(within(t, patience), fmt.Sprint("n", n), nil)
+						if err != nil {
+							t.Error(err)
+							return
+						}
+						if inside[n].Add(1) != 1 {
+							t.Error("two have the lock")
+						}
+						if before := last[n].Swap(lease.Token()); before >= lease.Token() {
+							t.Errorf("token %d after %d", lease.Token(), before)
+						}
+						inside[n].Add(-1)
+						if err := lease.Release(); err != nil {
+							t.Error(err)
+						}
+					}
+				})
+			}
 		}
-		db := open(t, dsn)
-		for j := range 3 {
-			l := locker(t, mysqllock.New, db, long)
-			all.Go(func() {
-				for k := range 3 * 4 {
-					n := (k + j) % 3
-					lease, err := l.Acquire(within(t, patience), fmt.Sprint("n", n), nil)
-					if err != nil {
-						t.Error(err)
-						return
-					}
-					if inside[n].Add(1) != 1 {
-						t.Error("two have the lock")
-					}
-					if before := last[n].Swap(lease.Token()); before >= lease.Token() {
-						t.Errorf("token %d after %d", lease.Token(), before)
-					}
-					inside[n].Add(-1)
-					if err := lease.Release(); err != nil {
-						t.Error(err)
-					}
-				}
-			})
-		}
-	}
-	all.Wait()
+		all.Wait()
+	})
 }
 
 func TestMissingTable(t *testing.T) {
 	t.Parallel()
-	m := testenv.SharedMariaDB(t)
-	db := m.DB(t)
-	for name, create := range variants {
-		_, err := locker(t, create, db, long).Acquire(within(t, patience), "a-private-name", nil)
-		if err == nil || !strings.Contains(err.Error(), "cacheaside_locks is missing") && !strings.Contains(err.Error(), "`cacheaside_locks` is missing") || strings.Contains(err.Error(), "private") {
-			t.Errorf("%s: %v", name, err)
+	testenv.EachEngine(t, func(t *testing.T, e testenv.Engine) {
+		_, err := locker(t, mysqllock.New, e.Shared(t).DB(t), long).Acquire(within(t, patience), "a-private-name", nil)
+		if err == nil || !strings.Contains(err.Error(), "`cacheaside_locks` is missing") || strings.Contains(err.Error(), "private") {
+			t.Error(err)
 		}
-	}
-	// Without tokens a named lock needs none.
-	lease, err := locker(t, mysqllock.NewNamed, db, long).Acquire(within(t, patience), "a", &lock.Options{NoToken: true})
-	check(t, err)
-	check(t, lease.Extend(within(t, patience)))
-	check(t, lease.Release())
+	})
 }
 
 func TestOptions(t *testing.T) {
@@ -139,20 +148,16 @@ func TestOptions(t *testing.T) {
 		"Options.Poll":          {Poll: time.Minute},
 		"LockerOptions.TTL":     {LockerOptions: lock.LockerOptions{TTL: 1}},
 	} {
-		for _, create := range variants {
-			if _, err := create(db, o); err == nil || !strings.Contains(err.Error(), field) {
-				t.Errorf("%s: %v", field, err)
-			}
+		if _, err := mysqllock.New(db, o); err == nil || !strings.Contains(err.Error(), field) {
+			t.Errorf("%s: %v", field, err)
 		}
 	}
-	for _, create := range variants {
-		if _, err := create(nil, nil); err == nil {
-			t.Error("no db")
-		}
-		l := locker(t, create, db, nil) // no I/O
-		if _, err := l.Acquire(context.Background(), "a", nil); err == nil {
-			t.Error("a lock of no server")
-		}
+	if _, err := mysqllock.New(nil, nil); err == nil {
+		t.Error("no db")
+	}
+	l := locker(t, mysqllock.New, db, nil) // no I/O
+	if _, err := l.Acquire(context.Background(), "a", nil); err == nil {
+		t.Error("a lock of no server")
 	}
 	if text, err := mysqllock.Schema(&mysqllock.Options{Table: "s.t"}); err != nil || !strings.Contains(text, "`s`.`t`") {
 		t.Error(text, err)

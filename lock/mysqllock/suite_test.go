@@ -44,25 +44,21 @@ func locker(t testing.TB, create maker, db *sql.DB, o *lock.LockerOptions) *lock
 }
 
 // table is a server with a table in the test's own database.
-func table(t testing.TB) *testenv.MariaDB {
+func table(t testing.TB, e testenv.Engine) *testenv.SQLServer {
 	t.Helper()
-	m := testenv.SharedMariaDB(t)
+	m := e.Shared(t)
 	check(t, mysqllock.CreateTable(within(t, patience), m.DB(t), nil))
 	return m
 }
 
-// TestSuite of both variants.
 func TestSuite(t *testing.T) {
-	for name, create := range variants {
-		t.Run(name, func(t *testing.T) {
-			m := table(t)
-			dsn := m.DSN(t)
-			t.Parallel()
-			locktest.Run(t, locktest.Backend{New: func(t testing.TB, o *lock.LockerOptions) *lock.Locker {
-				return locker(t, create, open(t, dsn), o)
-			}})
-		})
-	}
+	testenv.EachEngine(t, func(t *testing.T, e testenv.Engine) {
+		dsn := table(t, e).DSN(t)
+		t.Parallel()
+		locktest.Run(t, locktest.Backend{New: func(t testing.TB, o *lock.LockerOptions) *lock.Locker {
+			return locker(t, mysqllock.New, open(t, dsn), o)
+		}})
+	})
 }
 
 func open(t testing.TB, dsn string) *sql.DB {

@@ -88,8 +88,3 @@ func settleSQL(table, key string, requests []request) string {
 	return fmt.Sprintf("UPDATE %s SET %s, expires_at = IF(%s, %s, expires_at) WHERE name = x'%x' AND (%s OR token IN (%s))",
 		table, set("(token + 1)", "1"), mine, free, key, mine, strings.Join(tokens, ", "))
 }
-
-// countSQL is the next token, for who has the lock by other means.
-func countSQL(table, key string) string {
-	return fmt.Sprintf("UPDATE %s SET %s WHERE name = x'%x'", table, set(next, "1"), key)
-}

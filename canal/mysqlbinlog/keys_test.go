@@ -1,0 +1,135 @@
+package mysqlbinlog
+
+import (
+	"bytes"
+	"context"
+	"log/slog"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/cacheaside/cacheaside"
+	"github.com/cacheaside/cacheaside/canal"
+	"github.com/cacheaside/cacheaside/internal/testenv"
+)
+
+// follows has a Consumer of the table a invalidate a loader whose keys are what a column holds, as the client shows it.
+func (x *world) follows(column string) (*cacheaside.Loader[string, string], *canal.Consumer) {
+	x.Helper()
+	cache := x.cache(testenv.SharedRedis(x).Client(x))
+	load := func(ctx context.Context, key string) (v string, err error) {
+		err = x.db.QueryRowContext(ctx, "SELECT CAST(id AS CHAR) FROM a WHERE CONVERT("+column+" USING utf8mb4) = ?", key).Scan(&v)
+		return v, err
+	}
+	l, err := cacheaside.NewLoader(cache, "row", load, nil)
+	x.check(err)
+	quiet := func(o *Options) { o.Logger = slog.New(slog.DiscardHandler) }
+	c, err := canal.NewConsumer(cache, x.source(quiet), canal.NewFileCheckpoint(x.TempDir()+"/checkpoint"),
+		[]canal.Binding{canal.Bind(l, x.schema, "a", canal.TextColumn[string](column))}, &canal.Options{Logger: slog.New(slog.DiscardHandler)})
+	x.check(err)
+	x.runs(c)
+	testenv.Eventually(x, "it begins", func() bool { return c.Stats().Position != "" })
+	return l, c
+}
+
+// moved fails if a key that a statement has made is still absent to who had asked for it before.
+func (x *world) moved(column, key string, statements ...string) {
+	x.Helper()
+	l, c := x.follows(column)
+	if _, err := l.Get(x.Context(), key); err != cacheaside.ErrNotFound { //nolint:errorlint // its absence is cached
+		x.Fatal(err)
+	}
+	before := c.Stats().Changes
+	x.one(statements...)
+	testenv.Eventually(x, "it is consumed", func() bool { return c.Stats().Changes > before })
+	if v, err := l.Get(x.Context(), key); v != "1" {
+		x.Errorf("key %q of column %s is still %q, %v", key, column, v, err)
+	}
+	if s := c.Stats(); s.Misunderstood == 0 {
+		x.Error("nothing was counted as not understood")
+	}
+}
+
+// A key that becomes what cannot be read has not stayed what it was.
+func TestKeysThatCannotBeRead(t *testing.T) { each(t, keysThatCannotBeRead) }
+
+func keysThatCannotBeRead(x *world) {
+	for name, c := range map[string]struct{ column, from, to string }{
+		"cp1251, from NULL":  {"VARCHAR(20) CHARACTER SET cp1251", "NULL", "абв"},
+		"cp1251, from ASCII": {"VARCHAR(20) CHARACTER SET cp1251", "'abc'", "абв"},
+		"gbk, from ASCII":    {"VARCHAR(20) CHARACTER SET gbk", "'abc'", "中"},
+	} {
+		x.Run(name, func(t *testing.T) {
+			y := worldOn(t, x.server)
+			y.do("CREATE TABLE a (id INT PRIMARY KEY, e "+c.column+")", "INSERT INTO a VALUES (1, "+c.from+")")
+			y.moved("e", c.to, "SET NAMES utf8mb4", "UPDATE a SET e = '"+c.to+"'")
+		})
+	}
+	if x.mysql() { // MariaDB logs whole documents
+		x.Run("a part of a document", func(t *testing.T) {
+			y := worldOn(t, x.server)
+			y.do("CREATE TABLE a (id INT PRIMARY KEY, j JSON)", `INSERT INTO a VALUES (1, '{"a": 1, "b": "long enough to be worth a part"}')`)
+			y.moved("j", `{"a": 2, "b": "long enough to be worth a part"}`, "SET SESSION binlog_row_value_options = 'PARTIAL_JSON'",
+				"UPDATE a SET j = JSON_SET(j, '$.a', 2)", "SET SESSION binlog_row_value_options = DEFAULT")
+		})
+	}
+}
+
+// The log has numbers and documents in another way than the client shows them. No key is made of them.
+func TestKeysOfDoublesAndJSON(t *testing.T) { each(t, keysOfDoublesAndJSON) }
+
+func keysOfDoublesAndJSON(x *world) {
+	kinds := map[string][2]string{
+		"DOUBLE":       {"1234567.25", "1234567.25"},
+		"DOUBLE(10,2)": {"1.5", "1.50"},
+		"FLOAT":        {"16777216", "16777200"},
+	}
+	if x.mysql() { // MariaDB's JSON is a text
+		kinds["JSON"] = [2]string{`'{"a":[1,1.5e20]}'`, `{"a": [1, 1.5e20]}`}
+	}
+	for kind, values := range kinds {
+		x.Run(strings.NewReplacer("(", " ", ")", "", ",", " ").Replace(kind), func(t *testing.T) {
+			y := worldOn(t, x.server)
+			y.do("CREATE TABLE a (id INT PRIMARY KEY, k " + kind + ")")
+			y.moved("k", values[1], "INSERT INTO a VALUES (1, "+values[0]+")")
+		})
+	}
+}
+
+// lines are what a logger has written.
+type lines struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (l *lines) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.Write(p)
+}
+
+func (l *lines) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.String()
+}
+
+// The rows that a constraint changes are in the log of MySQL 9.7, and in no other: there, a warning names the constraint.
+func TestCascades(t *testing.T) { each(t, cascades) }
+
+func cascades(x *world) {
+	x.do("CREATE TABLE parent (id INT PRIMARY KEY)", "INSERT INTO parent VALUES (1), (2)",
+		"CREATE TABLE child (id INT PRIMARY KEY, p INT, CONSTRAINT of_parent FOREIGN KEY (p) REFERENCES parent (id) ON DELETE CASCADE ON UPDATE CASCADE)",
+		"INSERT INTO child VALUES (10, 1), (20, 2)")
+	var log lines
+	l := x.listen(x.source(func(o *Options) { o.Logger = slog.New(slog.NewTextHandler(&log, nil)) }), x.need([]string{"child", "id"}))
+	x.do("DELETE FROM parent WHERE id = 1", "UPDATE parent SET id = 3 WHERE id = 2", "INSERT INTO child VALUES (30, NULL)")
+	if x.mysql() {
+		l.want("delete child: 10 1", "update child: 20 2 -> 20 3", "insert child: 30 NULL")
+	} else {
+		l.want("insert child: 30 NULL")
+	}
+	if warned := strings.Contains(log.String(), "of_parent of "+x.schema+".child"); warned == x.mysql() {
+		x.Errorf("it has logged: %s", log.String())
+	}
+}

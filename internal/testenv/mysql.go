@@ -1,0 +1,92 @@
+package testenv
+
+import (
+	"context"
+	"errors"
+	"os"
+	"os/exec"
+	"os/user"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+)
+
+// SharedMySQL returns the MySQL of the test process. Without one the test is skipped.
+func SharedMySQL(t testing.TB) *SQLServer {
+	t.Helper()
+	return MySQL.Shared(t)
+}
+
+// StartMySQL is StartMariaDB for MySQL.
+func StartMySQL(t testing.TB, args ...string) *SQLServer {
+	t.Helper()
+	return MySQL.Start(t, args...)
+}
+
+var errNoMySQL = errors.New("MySQL is not installed: `make mysql` fetches it, and installs nothing")
+
+// fetched is the folder into which scripts/mysql.sh puts a MySQL.
+func fetched() string {
+	cache, err := os.UserCacheDir()
+	if err != nil {
+		return ""
+	}
+	return filepath.Join(cache, "cacheaside", "mysql")
+}
+
+// mysqld is the program: one on PATH that is not MariaDB's, else what scripts/mysql.sh has fetched.
+// No suite of Debian but sid has MySQL, so that it may be missing in continuous integration, too.
+var mysqld = sync.OnceValues(func() (string, error) {
+	candidates := []string{"/usr/sbin/mysqld"}
+	if path, err := exec.LookPath("mysqld"); err == nil {
+		candidates = []string{path, "/usr/sbin/mysqld"}
+	}
+	if folder := fetched(); folder != "" {
+		candidates = append(candidates, filepath.Join(folder, "mysqld"))
+	}
+	for _, path := range candidates {
+		version, err := exec.Command(path, "--no-defaults", "--version").Output()
+		if err == nil && strings.Contains(string(version), "Ver ") && !strings.Contains(string(version), "MariaDB") {
+			return path, nil
+		}
+	}
+	return "", errNoMySQL
+})
+
+// mySQL is how a mysqld is made and started.
+func mySQL() (dialect, error) {
+	daemon, err := mysqld()
+	if err != nil {
+		return dialect{}, err
+	}
+	me, err := user.Current()
+	if err != nil {
+		return dialect{}, err
+	}
+	kept := ""
+	if filepath.Dir(daemon) == fetched() {
+		kept = filepath.Join(fetched(), "empty-1") // another number, if it is made in another way
+	}
+	return dialect{
+		daemon: daemon,
+		kept:   kept,
+		early:  []string{"--lower-case-table-names"},
+		install: func(ctx context.Context, data, temp string, args ...string) error {
+			// Its own root may connect by the socket only.
+			users := filepath.Join(temp, "users.sql")
+			if err := os.WriteFile(users, []byte("CREATE USER root@'127.0.0.1' IDENTIFIED BY '';\nGRANT ALL ON *.* TO root@'127.0.0.1' WITH GRANT OPTION;\n"), 0o600); err != nil {
+				return err
+			}
+			// What it writes need not survive a power cut: with the default it waits for the disk most of the time.
+			return prepare(ctx, daemon, append([]string{"--no-defaults", "--initialize-insecure", "--user=" + me.Username, "--datadir=" + data, "--tmpdir=" + temp,
+				"--skip-log-bin", "--innodb-flush-method=nosync", "--innodb-flush-log-at-trx-commit=0", "--innodb-doublewrite=OFF", "--innodb-redo-log-capacity=8M",
+				"--secure-file-priv=", "--init-file=" + users}, args...)...)
+		},
+		args: []string{
+			"--innodb-redo-log-capacity=32M", "--innodb-buffer-pool-size=64M", "--innodb-log-buffer-size=8M", "--innodb-buffer-pool-instances=1",
+			"--gtid-mode=ON", "--enforce-gtid-consistency=ON", "--mysqlx=OFF", "--secure-file-priv=", "--log-error-verbosity=1",
+			"--innodb-doublewrite=OFF", "--innodb-buffer-pool-dump-at-shutdown=OFF", "--innodb-buffer-pool-load-at-startup=OFF",
+		},
+	}, nil
+}

@@ -1,0 +1,335 @@
+package testenv
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"log"
+	"os"
+	"os/user"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/go-sql-driver/mysql"
+)
+
+// An Engine is one of the servers that speak MySQL's protocol.
+type Engine string
+
+const (
+	MariaDB Engine = "mariadb"
+	MySQL   Engine = "mysql"
+)
+
+// SQLServer is a real mariadbd or mysqld. It writes a binary log with full row
+// images and column names, so that changes can be read from it.
+type SQLServer struct {
+	Engine Engine
+	Addr   string // host:port
+	User   string // may do everything, and has no password
+	*server
+
+	mu        sync.Mutex
+	count     int
+	databases map[testing.TB]string
+}
+
+// dialect is what is an engine's own.
+type dialect struct {
+	daemon  string
+	install func(ctx context.Context, data, temp string, args ...string) error // makes a data directory
+	args    []string
+	early   []string // arguments that have to be those with which the data directory was made
+	kept    string   // where the empty data directory is kept for later processes; "": nowhere
+}
+
+// EachEngine runs a test on each engine, as a subtest of its name. That on MySQL is
+// skipped where there is none.
+func EachEngine(t *testing.T, f func(t *testing.T, e Engine)) {
+	t.Helper()
+	for _, e := range []Engine{MariaDB, MySQL} {
+		t.Run(string(e), func(t *testing.T) { f(t, e) })
+	}
+}
+
+// OneUnlessAccepting is EachEngine where CACHEASIDE_ACCEPT is set; else the test runs on
+// MariaDB only. It is for tests that take long, and whose figures are reported.
+func OneUnlessAccepting(t *testing.T, f func(t *testing.T, e Engine)) {
+	t.Helper()
+	if Accepting {
+		EachEngine(t, f)
+		return
+	}
+	t.Run(string(MariaDB), func(t *testing.T) { f(t, MariaDB) })
+}
+
+// perEngine is what all tests of a process share.
+type perEngine struct {
+	server shared[SQLServer]
+
+	mu    sync.Mutex
+	empty string // a data directory that all servers begin with
+}
+
+var engines = map[Engine]*perEngine{MariaDB: {}, MySQL: {}}
+
+// Shared returns the server of the test process.
+func (e Engine) Shared(t testing.TB) *SQLServer {
+	t.Helper()
+	m := engines[e].server.get(always, func() *SQLServer { return e.start(t) })
+	m.revive(t)
+	return m
+}
+
+// Start returns a server of the test's own, with arguments after those of all: of
+// two with the same name the later one counts.
+func (e Engine) Start(t testing.TB, args ...string) *SQLServer {
+	t.Helper()
+	m := e.start(t, args...)
+	m.own(t)
+	return m
+}
+
+// dialect skips the test where there is no such server, except MariaDB in continuous
+// integration.
+func (e Engine) dialect(t testing.TB) dialect {
+	t.Helper()
+	if e == MySQL {
+		d, err := mySQL()
+		if err != nil {
+			t.Skip(err)
+		}
+		return d
+	}
+	d, err := mariaDB()
+	if err != nil {
+		missing(t, "MariaDB", mariaDBPackage)
+	}
+	return d
+}
+
+func (e Engine) start(t testing.TB, args ...string) *SQLServer {
+	t.Helper()
+	d := e.dialect(t)
+	early := slices.DeleteFunc(slices.Clone(args), func(a string) bool {
+		return !slices.ContainsFunc(d.early, func(name string) bool { return strings.HasPrefix(a, name+"=") })
+	})
+	m, err := launchSQL(context.Background(), e, d, func(ctx context.Context, data, temp string) error {
+		if len(early) > 0 {
+			return d.install(ctx, data, temp, early...)
+		}
+		empty, err := e.emptyData(ctx, d)
+		if err != nil {
+			return err
+		}
+		return os.CopyFS(data, os.DirFS(empty))
+	}, args...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return m
+}
+
+// emptyData returns a data directory that all servers of the test process begin with.
+// To make one takes ten times as long as to copy it.
+func (e Engine) emptyData(ctx context.Context, d dialect) (dir string, err error) {
+	all := engines[e]
+	all.mu.Lock()
+	defer all.mu.Unlock()
+	if all.empty != "" {
+		return all.empty, nil
+	}
+	if _, err := os.Stat(d.kept); err == nil {
+		all.empty = d.kept
+		return d.kept, nil
+	}
+	dir, err = tempDir(string(e) + "-empty")
+	if err != nil {
+		return "", err
+	}
+	data, temp := filepath.Join(dir, "data"), filepath.Join(dir, "tmp")
+	if err := os.Mkdir(temp, 0o700); err != nil {
+		return "", err
+	}
+	if err := d.install(ctx, data, temp); err != nil {
+		return "", err
+	}
+	// The server's identity, of which each makes its own.
+	if err := os.Remove(filepath.Join(data, "auto.cnf")); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return "", err
+	}
+	all.empty = data
+	if d.kept != "" {
+		keep(data, d.kept)
+	}
+	return data, nil
+}
+
+// keep copies a folder as a whole, or not at all: it only saves time.
+func keep(dir, as string) {
+	part, err := os.MkdirTemp(filepath.Dir(as), "part-")
+	if err == nil {
+		err = os.CopyFS(filepath.Join(part, "data"), os.DirFS(dir))
+	}
+	if err == nil {
+		_ = os.Rename(filepath.Join(part, "data"), as) // another process may have been faster
+	}
+	if part != "" {
+		_ = os.RemoveAll(part)
+	}
+}
+
+// launchSQL starts a server. fill makes its data directory.
+func launchSQL(ctx context.Context, e Engine, d dialect, fill func(ctx context.Context, data, temp string) error, args ...string) (*SQLServer, error) {
+	me, err := user.Current()
+	if err != nil {
+		return nil, err
+	}
+	m := &SQLServer{Engine: e, User: "root", databases: map[testing.TB]string{}}
+	m.server, err = launch(ctx, string(e), func(s *server) error {
+		data := filepath.Join(s.dir, "data")
+		temp := filepath.Join(s.dir, "tmp") // of its own: a server that starts removes the temporary tables of others
+		if err := os.Mkdir(temp, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
+			return err
+		}
+		if err := fill(ctx, data, temp); err != nil {
+			return err
+		}
+		s.argv = []string{d.daemon, "--no-defaults", "--user=" + me.Username,
+			"--datadir=" + data,
+			"--tmpdir=" + temp,
+			"--socket=" + filepath.Join(s.dir, "m.sock"),
+			"--pid-file=" + filepath.Join(s.dir, "m.pid"),
+			"--port=" + strconv.Itoa(s.port),
+			"--bind-address=127.0.0.1",
+			"--skip-name-resolve",
+			"--server-id=1",
+			"--log-bin=binlog",
+			"--binlog-format=ROW",
+			"--binlog-row-image=FULL",
+			"--binlog-row-metadata=FULL",
+			"--sync-binlog=0",
+			"--innodb-flush-log-at-trx-commit=0",
+			"--performance-schema=OFF",
+		}
+		s.argv = append(append(s.argv, d.args...), args...)
+		s.ready = func() error { return m.answers(s, data) }
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	m.Addr = m.addr()
+	return m, nil
+}
+
+// answers returns nil when the server on the port is the one with this data directory.
+func (m *SQLServer) answers(s *server, data string) error {
+	db, err := sql.Open("mysql", m.dsn(s, ""))
+	if err != nil {
+		return err
+	}
+	defer db.Close()
+	ctx, cancel := context.WithTimeout(context.Background(), answerLimit)
+	defer cancel()
+	var dir string
+	if err := db.QueryRowContext(ctx, "SELECT @@datadir").Scan(&dir); err != nil {
+		return err
+	}
+	if filepath.Clean(dir) != data {
+		return fmt.Errorf("another server listens on port %d", s.port)
+	}
+	return nil
+}
+
+func (m *SQLServer) dsn(s *server, database string) string {
+	c := mysql.NewConfig()
+	c.Net, c.Addr, c.User, c.DBName = "tcp", s.addr(), m.User, database
+	c.ParseTime = true
+	return c.FormatDSN()
+}
+
+func init() {
+	// Tests cut connections on purpose, and the driver would print it.
+	mysql.SetLogger(log.New(io.Discard, "", 0))
+}
+
+// Database returns the name of the database that belongs to the test. It is
+// created on the first call, and dropped when the test ends.
+func (m *SQLServer) Database(t testing.TB) string {
+	t.Helper()
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if name := m.databases[t]; name != "" {
+		return name
+	}
+	m.count++
+	name := "test" + strconv.Itoa(m.count)
+	if err := m.exec("CREATE DATABASE " + name); err != nil {
+		t.Fatal(err)
+	}
+	m.databases[t] = name
+	t.Cleanup(func() {
+		m.mu.Lock()
+		delete(m.databases, t)
+		m.mu.Unlock()
+		m.Resume()
+		if !m.alive() {
+			return // the test has killed the server
+		}
+		if err := m.exec("DROP DATABASE " + name); err != nil {
+			t.Errorf("drop the test's database: %v", err)
+		}
+	})
+	return name
+}
+
+// DSN returns the data source name of the test's database.
+func (m *SQLServer) DSN(t testing.TB) string {
+	t.Helper()
+	return m.dsn(m.server, m.Database(t))
+}
+
+// DB returns connections to the test's database, closed with the test.
+func (m *SQLServer) DB(t testing.TB) *sql.DB {
+	t.Helper()
+	db, err := sql.Open("mysql", m.DSN(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return closed(t, db)
+}
+
+// exec runs one statement outside of any database.
+func (m *SQLServer) exec(statement string) error {
+	db, err := sql.Open("mysql", m.dsn(m.server, ""))
+	if err != nil {
+		return err
+	}
+	defer db.Close()
+	ctx, cancel := context.WithTimeout(context.Background(), Hang)
+	defer cancel()
+	_, err = db.ExecContext(ctx, statement)
+	return err
+}
+
+// Numbers is a table, for a FROM, of the numbers from one to another, in their order, as the column seq.
+func Numbers(from, to int) string {
+	digits := "(SELECT 0 AS n UNION ALL SELECT 1 UNION ALL SELECT 2 UNION ALL SELECT 3 UNION ALL SELECT 4 UNION ALL SELECT 5 UNION ALL SELECT 6 UNION ALL SELECT 7 UNION ALL SELECT 8 UNION ALL SELECT 9)"
+	sum, tables := strconv.Itoa(from), ""
+	for place := 1; place <= to-from; place *= 10 {
+		sum += fmt.Sprintf(" + %d * d%d.n", place, place)
+		if tables != "" {
+			tables += ", "
+		}
+		tables += fmt.Sprintf("%s AS d%d", digits, place)
+	}
+	return fmt.Sprintf("(SELECT %s AS seq FROM %s HAVING seq <= %d ORDER BY seq) AS numbers", sum, tables, to)
+}

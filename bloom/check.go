@@ -49,14 +49,15 @@ func (s shape) estimated(set uint64) estimated {
 }
 
 // enough returns ErrFewer where a new filter holds too few keys: next, compared with those of the
-// present one, if there is one, less the rows that were deleted.
-func enough(present *estimated, deleted uint64, next estimated, set uint64) error {
+// present one, if there is one, less the rows that were deleted. One whose bits are all set hides nothing.
+func enough(present *estimated, deleted uint64, s shape, set uint64) error {
 	switch {
 	case present == nil && set == 0:
 		return fmt.Errorf("%w: none; if there is no row yet, see RebuildOptions.AllowFewer", ErrFewer)
-	case present == nil:
+	case present == nil, set >= s.total():
 		return nil
 	}
+	next := s.estimated(set)
 	want := fewest * (present.keys - float64(deleted))
 	if unsure := math.Hypot(fewest*present.spread, next.spread); next.keys+unsure >= want {
 		return nil

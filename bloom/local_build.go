@@ -142,7 +142,7 @@ func (l *Local) fit(ctx context.Context, g *localGeneration, allowFewer bool) er
 			present, deleted = &e, uint64(max(0, l.deleted.Load()-active.deletedBefore))
 		}
 		set := g.set.Load()
-		if err := enough(present, deleted, g.estimated(set), set); err != nil {
+		if err := enough(present, deleted, g.shape, set); err != nil {
 			return err
 		}
 	}

@@ -163,7 +163,7 @@ func (b *redisBuilding) enough(ctx context.Context) error {
 		e := g.shape().estimated(bits)
 		present = &e
 	}
-	return enough(present, tallied.count("deleted"), b.g.shape().estimated(set), set)
+	return enough(present, tallied.count("deleted"), b.g.shape(), set)
 }
 
 // holds tells whether this generation has keys.

@@ -25,11 +25,11 @@ import (
 // MightContainFresh is asked for reads with the option Fresh. It is for filters
 // that may learn of other processes' keys a little later: it must know each key whose committed (see Admit) has returned nil, in any process.
 //
-// CheckRebuilt is for filters that are built anew while they serve. The loader gives it a check, until
-// Close. The filter calls that with what it has built, before it answers by it: check asks holds for up
-// to 1,000 keys whose rows this loader's loads have returned within the last hour, and loads those that
-// the new filter lacks. It answers how many of these rows are there: the filter must not hide them. An
-// error with 0 says that it could not find out.
+// CheckRebuilt is for filters that are built anew while they serve. The loader gives it a check,
+// until Close. The filter calls that with what it has built, before it answers by it: check asks
+// holds for up to 1,000 keys whose rows this loader's loads have returned within the last hour, and
+// loads those that the new filter lacks. It answers how many of these rows are there: the filter
+// must not hide them. An error with 0 says that it could not find out.
 type Filter interface {
 	// MightContain tells whether there may be a row of key: false only if there is certainly none. It need not say true where it returns an error.
 	MightContain(ctx context.Context, key string) (bool, error)

@@ -27,9 +27,9 @@ func (l *Loader[K, V]) joinFilter() {
 	}
 }
 
-// checkRebuilt answers for how many rows, which loads have returned within the last hour, a filter that was built
-// would say no. Rows that are not there any more do not count, whoever has deleted them: those that the filter lacks are
-// loaded. It stops at the first that are there.
+// checkRebuilt answers for how many rows, which loads have returned within the last hour, a filter
+// that was built would say no. Rows that are not there any more do not count, whoever has deleted
+// them: those that the filter lacks are loaded. It stops at the first that are there.
 func (l *Loader[K, V]) checkRebuilt(ctx context.Context, holds func(ctx context.Context, keys []string) ([]bool, error)) (hidden int, err error) {
 	missing, of, err := l.missing(ctx, holds)
 	if err != nil {
@@ -85,14 +85,15 @@ func (l *Loader[K, V]) missing(ctx context.Context, holds func(ctx context.Conte
 	return missing, len(keys), nil
 }
 
-// returned is some of the keys whose rows loads have returned, and when. A nil one remembers nothing.
+// returned is some of the keys whose rows loads have returned, and when. A nil one remembers
+// nothing.
 type returned[K comparable] struct {
 	mu sync.Mutex
 	at map[K]time.Time
 }
 
-// note remembers the keys of rows that a load has returned, in the place of any others where there are too many, and
-// forgets those that have turned out to have no row.
+// note remembers the keys of rows that a load has returned, in the place of any others where there
+// are too many, and forgets those that have turned out to have no row.
 func note[K comparable, V any](r *returned[K], keys []K, rows []loaded[V], at time.Time) {
 	if r == nil {
 		return

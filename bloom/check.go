@@ -11,15 +11,15 @@ import (
 )
 
 // A new filter is looked at before it takes the place of another: the source may have been an empty
-// table, another one, or one that was read in part, or have yielded the keys in another form. All its
-// rows would be hidden.
+// table, another one, or one that was read in part, or have yielded the keys in another form. All
+// its rows would be hidden.
 
-// Errors of a Rebuild, or a Load, whose filter has not taken its place; what was there before serves
-// on. Test for them with errors.Is.
+// Errors of a Rebuild, or a Load, whose filter has not taken its place; what was there before
+// serves on. Test for them with errors.Is.
 var (
-	// ErrFewer means that the new filter holds fewer than nine tenths of the keys of the present one,
-	// less those that Deleted has told of; or that there is none to compare with, and it holds no key
-	// at all. See RebuildOptions.AllowFewer.
+	// ErrFewer means that the new filter holds fewer than nine tenths of the keys of the present
+	// one, less those that Deleted has told of; or that there is none to compare with, and it holds
+	// no key at all. See RebuildOptions.AllowFewer.
 	ErrFewer = errors.New("the new filter has too few keys, and has not taken its place")
 
 	// ErrHides means that the new filter lacks keys whose rows have been read in this process, by
@@ -41,15 +41,16 @@ type estimated struct{ keys, spread float64 }
 // of the empty bins of kn balls.
 func (s shape) estimated(set uint64) estimated {
 	m := float64(s.total())
-	clear := max(1, m-float64(min(set, s.total())))         // where all are set there may be any more
-	c := math.Log(m / clear)                                // balls for each bin
-	deviation := math.Sqrt(max(0, clear*(1-(1+c)*clear/m))) // of clear
+	empty := max(1, m-float64(min(set, s.total()))) // where all are set there may be any number of keys
+	c := math.Log(m / empty)                        // balls for each bin
+	deviation := math.Sqrt(max(0, empty*(1-(1+c)*empty/m)))
 	perKey := m / float64(s.k)
-	return estimated{keys: c * perKey, spread: 3 * deviation / clear * perKey}
+	return estimated{keys: c * perKey, spread: 3 * deviation / empty * perKey}
 }
 
-// enough returns ErrFewer where a new filter holds too few keys: next, compared with those of the
-// present one, if there is one, less the rows that were deleted. One whose bits are all set hides nothing.
+// enough returns ErrFewer where a new filter of that shape, with so many bits set, holds too few
+// keys, compared with those of the present one, if there is one, less the rows that were deleted.
+// One whose bits are all set hides nothing.
 func enough(present *estimated, deleted uint64, s shape, set uint64) error {
 	switch {
 	case present == nil && set == 0:
@@ -78,9 +79,9 @@ type checkers struct {
 
 // CheckRebuilt has check be called with each filter that Rebuild builds in this process, before it
 // takes its place. check answers how many rows that are there the new filter would hide, with an
-// error that tells more: if there are any, the Rebuild fails with ErrHides. An error with 0 is one of
-// the check itself, which is then tried again. A cacheaside.Loader calls CheckRebuilt by itself, for
-// the rows that its loads return. remove ends it, and may be called again.
+// error that tells more: if there are any, the Rebuild fails with ErrHides. An error with 0 is one
+// of the check itself, which is then tried again. A cacheaside.Loader calls CheckRebuilt by itself,
+// for the rows that its loads return. remove ends it, and may be called again.
 func (f *Redis) CheckRebuilt(check func(ctx context.Context, holds Holds) (hidden int, err error)) (remove func()) {
 	return f.checkers.add(check)
 }
@@ -115,7 +116,7 @@ func (c *checkers) run(ctx context.Context, holds Holds) error {
 	for _, check := range all {
 		hidden, err := check(ctx, holds)
 		if hidden > 0 {
-			return fmt.Errorf("%w: %d: %w", ErrHides, hidden, err)
+			return fmt.Errorf("%w: %d at least: %w", ErrHides, hidden, err)
 		}
 		if err != nil {
 			return fmt.Errorf("the new filter could not be checked: %w", err)

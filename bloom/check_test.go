@@ -3,6 +3,7 @@ package bloom
 import (
 	"context"
 	"errors"
+	"iter"
 	"math"
 	"strings"
 	"testing"
@@ -89,7 +90,8 @@ func TestFirstOfNoKeys(t *testing.T) {
 	})
 }
 
-// TestFewerThanIsTallied: what counts is the bits that are there, not what was tallied of them, which may be lost, or wrong.
+// TestFewerThanIsTallied: what counts is the bits that are there, not what was tallied of them,
+// which may be lost, or wrong.
 func TestFewerThanIsTallied(t *testing.T) {
 	backends(t, func(t *testing.T, rdb redis.UniversalClient) {
 		f := newFilter(t, rdb, 100_000) // four segments
@@ -114,7 +116,29 @@ func TestFewerThanIsTallied(t *testing.T) {
 	})
 }
 
-// TestFullFilters: where all bits are set nobody can tell how many keys there are; it can be rebuilt all the same.
+// TestLostIsNotFewer: where Redis loses a part of what is being built, that is begun anew, not refused.
+func TestLostIsNotFewer(t *testing.T) {
+	backends(t, func(t *testing.T, rdb redis.UniversalClient) {
+		f := newFilter(t, rdb, 100_000) // four segments
+		keys := numbered(4000)
+		must(t, errorOf(f.Rebuild(t.Context(), Keys(keys...), none)))
+		reads := 0
+		source := func(ctx context.Context, after string) iter.Seq2[string, error] {
+			return func(yield func(string, error) bool) {
+				Keys(keys...)(ctx, after)(yield)
+				if reads++; reads == 1 { // all have been added, in batches
+					loseSegment(t, f)
+				}
+			}
+		}
+		must(t, errorOf(f.Rebuild(t.Context(), source, &RebuildOptions{Settle: -1, batch: 1000})))
+		mustHave(t, f, keys, "rebuilt")
+		mustBeWhole(t, f)
+	})
+}
+
+// TestFullFilters: where all bits are set nobody can tell how many keys there are; it can be
+// rebuilt all the same.
 func TestFullFilters(t *testing.T) {
 	eachRebuilt(t, func(t *testing.T, f rebuildable) {
 		keys := numbered(sized(t, 20_000, 4000))
@@ -126,7 +150,8 @@ func TestFullFilters(t *testing.T) {
 	})
 }
 
-// TestChecksAreRepeated: one that fails is no answer; when it goes on failing, the present filter serves on.
+// TestChecksAreRepeated: one that fails is no answer; when it goes on failing, the present filter
+// serves on.
 func TestChecksAreRepeated(t *testing.T) {
 	failed := errors.New("the check's own")
 	eachRebuilt(t, func(t *testing.T, f rebuildable) {

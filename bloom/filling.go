@@ -101,7 +101,8 @@ func (r *filling) settle(ctx context.Context) error {
 	return sleep(ctx, r.options.Settle)
 }
 
-// persist reads and adds until all is done. What fails is tried again, from the last key that was added, unless it is in vain, or that key was the same several times.
+// persist reads and adds until all is done. What fails is tried again, from the last key that was
+// added, unless it is in vain, or that key was the same several times.
 func (r *filling) persist(ctx context.Context) error {
 	for failures := 0; ; {
 		before := r.after
@@ -191,7 +192,8 @@ func (r *filling) read(ctx context.Context) (err error) {
 	return ctx.Err() // a source may just stop when it ends: then that was not all
 }
 
-// follow finds out a source that begins again wherever it is to begin: no try gets it over a row that fails.
+// follow finds out a source that begins again wherever it is to begin: no try gets it over a row
+// that fails.
 func (r *filling) follow(after, key string) {
 	switch {
 	case after == "" && r.keys == 0 && len(r.pending) == 0:

@@ -66,7 +66,8 @@ func interrupt(t testing.TB, f rebuildable, keys []string) {
 	}
 }
 
-// TestInterruptedRebuildIsBegunAnew: whatever the next one reads, and whatever has become of the table meanwhile, nothing is hidden.
+// TestInterruptedRebuildIsBegunAnew: whatever the next one reads, and whatever has become of the
+// table meanwhile, nothing is hidden.
 func TestInterruptedRebuildIsBegunAnew(t *testing.T) {
 	filters := func(t *testing.T, test func(t *testing.T, make func(t *testing.T) (first, next rebuildable))) {
 		backends(t, func(t *testing.T, rdb redis.UniversalClient) {

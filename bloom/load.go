@@ -20,8 +20,10 @@ var (
 // before Load is called; those that were added since it was saved must be added again before or while nobody relies on it, or the filter be rebuilt instead. What is added while Load runs is in the filter as well. For
 // MaintainOptions.Every it is as old as the Load, not as the file.
 //
-// The filter is checked before it takes its place, as one that was rebuilt: it must hold a key, nine tenths of those of the present one (ErrFewer), and those of all rows that loaders of this process have read (ErrHides). A Rebuild
-// with RebuildOptions.AllowFewer, or a new Local, is for a set that has become smaller.
+// The filter is checked before it takes its place, as one that was rebuilt: it must hold a key,
+// nine tenths of those of the present one (ErrFewer), and those of all rows that loaders of this
+// process have read (ErrHides). A Rebuild with RebuildOptions.AllowFewer, or a new Local, is for a
+// set that has become smaller.
 //
 // It reads no more of r than Save has written, checks all of it, and allocates no more than some times what it has read; a file from who is not trusted is best bounded by an io.LimitReader. If it returns an error, the filter is
 // as it was. A shared filter cannot be loaded: a file does not have what others have added since.

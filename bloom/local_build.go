@@ -12,9 +12,12 @@ var errMissed = errors.New("an announcement of another process was missed while 
 // Rebuild reads all keys of the source into new bits, which take the place of the present ones when they are complete. Until then the present ones serve, and who adds adds to both. nil options are the defaults, but that a filter which is not
 // shared waits for nothing (RebuildOptions.Settle): whoever has called Admit is in this process, and calls committed.
 //
-// One rebuild runs at a time: while another does, the error is ErrRebuilding, at once. If it is ended, the next one begins anew. The source is asked again where it fails, or panics, behind the last key that was added; a
-// few times, for as long as some seconds without a key, then its error is returned. That of a shared filter fails if others cannot be heard, and is begun anew, twice, if something was missed. What was built
-// is checked before it takes its place, as by Redis.Rebuild.
+// One rebuild runs at a time: while another does, the error is ErrRebuilding, at once. If it is
+// ended, the next one begins anew. The source is asked again where it fails, or panics, behind the
+// last key that was added; a few times, for as long as some seconds without a key, then its error
+// is returned. That of a shared filter fails if others cannot be heard, and is begun anew, twice,
+// if something was missed. What was built is checked before it takes its place, as by
+// Redis.Rebuild.
 func (l *Local) Rebuild(ctx context.Context, source Source, options *RebuildOptions) (Report, error) {
 	if !l.rebuilding.TryLock() {
 		return Report{}, l.wrap(ErrRebuilding)
@@ -69,8 +72,9 @@ func (l *Local) about() uint64 {
 	return s.Keys
 }
 
-// build has a new generation added to, in the place of one that another rebuild has left. A shared filter must hear first: what is announced before that is in what is read then, and what is announced after that is
-// heard, or is known to have been missed.
+// build has a new generation added to, in the place of one that another rebuild has left. A shared
+// filter must hear first: what is announced before that is in what is read then, and what is
+// announced after that is heard, or is known to have been missed.
 func (l *Local) build(ctx context.Context, capacity uint64) (building, error) {
 	if l.closed.Load() {
 		return nil, errClosed

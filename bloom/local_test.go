@@ -208,7 +208,8 @@ func TestLocalCloseEndsRebuild(t *testing.T) {
 	}
 }
 
-// TestLocalBeginsAnew: a rebuild has nothing of what another has left, which can take its place no more.
+// TestLocalBeginsAnew: a rebuild has nothing of what another has left, which can take its place no
+// more.
 func TestLocalBeginsAnew(t *testing.T) {
 	l, ctx := newLocal(t, 1000, 0.01), t.Context()
 	first, _ := l.build(ctx, 0)
@@ -227,7 +228,8 @@ func TestLocalBeginsAnew(t *testing.T) {
 	}
 }
 
-// TestLocalFreesWhatIsAbandoned: what a rebuild that fails has built is not kept, nor added to; but Maintain is to build it.
+// TestLocalFreesWhatIsAbandoned: what a rebuild that fails has built is not kept, nor added to; but
+// Maintain is to build it.
 func TestLocalFreesWhatIsAbandoned(t *testing.T) {
 	l := newLocal(t, 1000, 0.01)
 	complete(t, l, numbered(100)...)

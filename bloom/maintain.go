@@ -25,9 +25,10 @@ type MaintainOptions struct {
 	// Rebuild are the settings of each rebuild. Default: those of a Rebuild with nil.
 	Rebuild *RebuildOptions
 
-	// Failed is called with each error of a check, or a rebuild, after which Maintain goes on, and looks again after
-	// Check; also when a source fails before its first key, which is then tried again at once. It must not block.
-	// Stats.Failures counts these errors. Default: slog.Error of the default logger.
+	// Failed is called with each error of a check, or a rebuild, after which Maintain goes on, and
+	// looks again after Check; also when a source fails before its first key, which is then tried
+	// again at once. It must not block. Stats.Failures counts these errors. Default: slog.Error of
+	// the default logger.
 	Failed func(error)
 }
 
@@ -129,7 +130,8 @@ func logger() func(error) {
 	}
 }
 
-// telling has all failures be counted, and told of, also those of a source that cannot be read at all.
+// telling has all failures be counted, and told of, also those of a source that cannot be read at
+// all.
 func (o MaintainOptions) telling(m maintained) MaintainOptions {
 	tell := o.Failed
 	if tell == nil {

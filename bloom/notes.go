@@ -30,7 +30,8 @@ if tonumber(ARGV[2]) > 0 then redis.call('HINCRBY', KEYS[2], 'bits:' .. ARGV[1],
 for i = 3, #ARGV, 2 do redis.call('HSET', KEYS[3], ARGV[i] .. ARGV[1], ARGV[i + 1]) end
 return 1`
 
-// note notes something of a generation, and counts bits. It fails with errReplaced where there is no such generation any more.
+// note notes something of a generation, and counts bits. It fails with errReplaced where there is
+// no such generation any more.
 func (f *Redis) note(ctx context.Context, g *generation, set uint64, fields ...any) error {
 	ctx, cancel := context.WithTimeout(ctx, f.patience())
 	defer cancel()

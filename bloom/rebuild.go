@@ -11,11 +11,11 @@ import (
 
 // Source yields the keys of all rows, as text, that are behind after, in an order that does not
 // change; "" is before all. A Rebuild asks it again behind the last key that it has added where the
-// source, or Redis, fails: only the Rebuild that has read that key does so. A source that cannot begin
-// in the middle may begin again; then few failures end the Rebuild.
+// source, or Redis, fails: only the Rebuild that has read that key does so. A source that cannot
+// begin in the middle may begin again; then few failures end the Rebuild.
 //
-// It must read what is committed at the time, not a snapshot from before it was called, nor a replica
-// that lags. After an error it yields nothing more. See Table and Keys.
+// It must read what is committed at the time, not a snapshot from before it was called, nor a
+// replica that lags. After an error it yields nothing more. See Table and Keys.
 type Source func(ctx context.Context, after string) iter.Seq2[string, error]
 
 // RebuildOptions are the settings of one Rebuild. The zero value, and nil, are good defaults.
@@ -32,9 +32,10 @@ type RebuildOptions struct {
 	// Rate is how many keys are read in a second, at most. Who sets it: whose database has no more to spare. Default: no limit.
 	Rate int
 
-	// AllowFewer has the new filter take the place of one that holds more keys: it may have fewer than nine tenths of
-	// them, less those of Deleted, or, the first time, none at all. Without it that is ErrFewer. Default: false. Set
-	// it where many rows are deleted and nobody calls Deleted, and where a table may be empty at first.
+	// AllowFewer has the new filter take the place of one that holds more keys: it may have fewer
+	// than nine tenths of them, less those of Deleted, or, the first time, none at all. Without it
+	// that is ErrFewer. Default: false. Set it where many rows are deleted and nobody calls
+	// Deleted, and where a table may be empty at first.
 	AllowFewer bool
 
 	// Progress is called about once a second while keys are read, and when all are. It must not block. Default: none.
@@ -65,8 +66,9 @@ var ErrRebuilding = errors.New("the filter is being rebuilt by another")
 
 // target is what a Rebuild fills: a filter in Redis, or in the process.
 type target interface {
-	// build begins a new generation for about capacity keys (0: as many as the target finds right), in the place of
-	// one that another rebuild has left. It is added to by all who add when build returns.
+	// build begins a new generation for about capacity keys (0: as many as the target finds right),
+	// in the place of one that another rebuild has left. It is added to by all who add when build
+	// returns.
 	build(ctx context.Context, capacity uint64) (building, error)
 }
 
@@ -75,10 +77,10 @@ type estimator interface{ about() uint64 }
 
 // building is a generation that is being filled.
 type building interface {
-	add(ctx context.Context, keys []string) error // what the source has yielded
-	check(ctx context.Context, allowFewer bool) error
-	drop(ctx context.Context) error   // it is refused: nobody adds to it any more
-	finish(ctx context.Context) error // it answers from now on; what it replaces is removed
+	add(ctx context.Context, keys []string) error     // what the source has yielded
+	check(ctx context.Context, allowFewer bool) error // ErrFewer or ErrHides: it must not answer
+	drop(ctx context.Context) error                   // it is refused: nobody adds to it any more
+	finish(ctx context.Context) error                 // it answers from now on; what it replaces is removed
 }
 
 func (o *RebuildOptions) withDefaults() RebuildOptions {

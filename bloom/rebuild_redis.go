@@ -19,12 +19,16 @@ const maxTries = 3
 // Rebuild reads all keys of the source into a new filter, which takes the place of the present one when it is complete: the first time, when the filter was lost, to forget the keys of deleted
 // rows, or to make it larger. Until then the present one serves, and who adds adds to both. It returns when that is done and what was replaced is removed; nil options are the defaults.
 //
-// One process rebuilds at a time: where another does, the error is ErrRebuilding, at once. The source is asked again where it fails, or panics, behind the last key that was added; a few times, for as long as some seconds
-// without a key, then its error is returned, with how many keys were added; so is Redis. Where Redis loses a part of what is being built, it is begun anew, twice. If it is ended, by ctx, an error or SIGKILL, the next Rebuild
-// begins anew: nobody could tell what has become of the rows before the last key meanwhile.
+// One process rebuilds at a time: where another does, the error is ErrRebuilding, at once. The
+// source is asked again where it fails, or panics, behind the last key that was added; a few times,
+// for as long as some seconds without a key, then its error is returned, with how many keys were
+// added; so is Redis. Where Redis loses a part of what is being built, it is begun anew, twice. If
+// it is ended, by ctx, an error or SIGKILL, the next Rebuild begins anew: nobody could tell what
+// has become of the rows before the last key meanwhile.
 //
-// Before it takes its place, the new filter is checked: it must have nine tenths of the keys of the present one (ErrFewer, RebuildOptions.AllowFewer), and those of all rows that loaders of this process have read (ErrHides).
-// Where it has not, it is removed, and the present one serves on.
+// Before it takes its place, the new filter is checked: it must have nine tenths of the keys of the
+// present one (ErrFewer, RebuildOptions.AllowFewer), and those of all rows that loaders of this
+// process have read (ErrHides). Where it has not, it is removed, and the present one serves on.
 //
 // Memory: up to 262,144 keys at once here, or 8 MB of them, about 30 MB in all; and a second filter in Redis.
 func (f *Redis) Rebuild(ctx context.Context, source Source, options *RebuildOptions) (Report, error) {
@@ -113,7 +117,8 @@ type redisBuilding struct {
 	set  uint64 // bits that were not counted yet
 }
 
-// add writes keys to this generation only, and counts the bits. Nobody is told of them, for nobody asks it.
+// add writes keys to this generation only, and counts the bits. Nobody is told of them, for nobody
+// asks it.
 func (b *redisBuilding) add(ctx context.Context, keys []string) error {
 	hashes := make([]hash, len(keys))
 	for i, key := range keys {
@@ -134,15 +139,30 @@ func (b *redisBuilding) add(ctx context.Context, keys []string) error {
 	return err
 }
 
-// check compares the generation with the active one by their bits, as Redis holds them: what is tallied of them may be
-// lost, or miss what was set by commands whose answers were.
+// check compares the generation with the active one by their bits, as Redis holds them: what is
+// tallied of them may be lost, or miss what was set by commands whose answers were.
 func (b *redisBuilding) check(ctx context.Context, allowFewer bool) error {
+	if err := b.intact(ctx); err != nil {
+		return err
+	}
 	if !allowFewer {
 		if err := b.enough(ctx); err != nil {
 			return err
 		}
 	}
 	return b.f.checkers.run(ctx, b.holds)
+}
+
+// intact makes sure that nothing was lost of the generation: it would seem to have too few keys.
+func (b *redisBuilding) intact(ctx context.Context) error {
+	restarted, err := b.f.restarted(ctx, b.g)
+	if err == nil && !restarted {
+		err = b.f.whole(ctx, b.g)
+	}
+	if restarted || errors.Is(err, errLost) {
+		return b.lost(ctx)
+	}
+	return err
 }
 
 func (b *redisBuilding) enough(ctx context.Context) error {
@@ -182,7 +202,8 @@ func (b *redisBuilding) drop(ctx context.Context) error {
 	return errors.Join(b.f.dropBuilding(ctx, b.g), b.f.remove(ctx))
 }
 
-// countedAtOnce is about how many bytes of segments are counted by one trip: a quarter of a millisecond of a server's time.
+// countedAtOnce is about how many bytes of segments are counted by one trip: a quarter of a
+// millisecond of a server's time.
 const countedAtOnce = 1 << 20
 
 // bitsOf counts the bits that are set in a generation. Those of what is lost are none.

@@ -251,7 +251,8 @@ func TestFlushWhileRebuilding(t *testing.T) {
 	})
 }
 
-// TestSourceOfARebuildFails: the error is the source's, the old generation serves, and the next Rebuild reads all.
+// TestSourceOfARebuildFails: the error is the source's, the old generation serves, and the next
+// Rebuild reads all.
 func TestSourceOfARebuildFails(t *testing.T) {
 	private := errors.New("the source's own")
 	backends(t, func(t *testing.T, rdb redis.UniversalClient) {
@@ -289,7 +290,8 @@ func TestSourceOfARebuildFails(t *testing.T) {
 	})
 }
 
-// TestOtherParameters: nothing is left of what was begun for another size, by a program of before that noted how far it had come.
+// TestOtherParameters: nothing is left of what was begun for another size, by a program of before
+// that noted how far it had come.
 func TestOtherParameters(t *testing.T) {
 	backends(t, func(t *testing.T, rdb redis.UniversalClient) {
 		f := newFilter(t, rdb, 100_000)

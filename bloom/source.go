@@ -48,8 +48,10 @@ const pageRows = 1000
 // Each page of 1000 rows is a statement of its own (WHERE column > ? ORDER BY column LIMIT 1000), on no transaction, so that the database keeps no snapshot for it. Do not give it a db that reads from a replica: the
 // rows that it lags behind would be hidden.
 //
-// Each page begins behind the last key of the one before. Where the database does not compare what the column holds in the order in which it sorts it, as SQLite does not compare integers with text in a column without a type, or a view
-// that computes them, that would leave out rows: it is an error.
+// Each page begins behind the last key of the one before. Where the database does not compare what
+// the column holds in the order in which it sorts it, as SQLite does not compare integers with text
+// in a column without a type, or a view that computes them, that would leave out rows: it is an
+// error.
 //
 // Strings may be of any collation, since the one that sorts them also compares them. But a filter compares byte for byte: where the collation finds the row "foo" for "Foo", or for "foo " with a
 // space, ask the filter for "foo", as the table has it.
@@ -143,7 +145,8 @@ func (t *tableSource) read(ctx context.Context, after string, yield func(string,
 	}
 }
 
-// resumable tells whether what the column holds is found behind a key. Integers come first where a column holds both.
+// resumable makes sure that what the column holds is found behind a key. Where it holds integers and
+// text, integers come first.
 func (t *tableSource) resumable(ctx context.Context) error {
 	page, text, err := t.query(ctx, nil, t.one)
 	if err != nil || text || len(page) == 0 {
@@ -152,8 +155,8 @@ func (t *tableSource) resumable(ctx context.Context) error {
 	return t.finds(ctx, page[0])
 }
 
-// finds makes sure that the database takes one of these keys for what the column holds: then it compares them as it
-// sorts them. That not all are there may be since they have been deleted.
+// finds makes sure that the database takes one of these keys for what the column holds: then it
+// compares them as it sorts them. There are several since one may have been deleted.
 func (t *tableSource) finds(ctx context.Context, keys ...string) error {
 	for _, key := range keys {
 		if found, _, err := t.query(ctx, nil, t.find, key); err != nil || len(found) > 0 {
@@ -163,7 +166,8 @@ func (t *tableSource) finds(ctx context.Context, keys ...string) error {
 	return errOrder
 }
 
-// page is read as a whole before it is yielded, so that no statement is open while keys are added. It tells whether the last of them is text to the database, or is no key for text.
+// page is read as a whole before it is yielded, so that no statement is open while keys are added.
+// text is false where strings are read, and the last of them is something else to the database.
 func (t *tableSource) page(ctx context.Context, after string) (page []string, text bool, err error) {
 	if after == "" {
 		return t.query(ctx, nil, t.first)
@@ -175,7 +179,7 @@ func (t *tableSource) page(ctx context.Context, after string) (page []string, te
 	return t.query(ctx, last, t.next, last)
 }
 
-// query reads keys, all of them behind last, if there is one.
+// query reads keys, all of them behind last, if there is one. For text see page.
 func (t *tableSource) query(ctx context.Context, last any, statement string, args ...any) (page []string, text bool, err error) {
 	rows, err := t.db.QueryContext(ctx, statement, args...)
 	if err != nil {

@@ -132,7 +132,8 @@ func ids(from, to int64) (all []int64) {
 	return all
 }
 
-// TestWrongSource: a filter is rebuilt from what is not, or is not all of, what the loader reads. It hides nothing.
+// TestWrongSource: a filter is rebuilt from what is not, or is not all of, what the loader reads.
+// It hides nothing.
 func TestWrongSource(t *testing.T) {
 	encoded := make([]string, rows)
 	for i := range encoded {
@@ -174,7 +175,8 @@ func TestWrongSource(t *testing.T) {
 	}
 }
 
-// TestFirstWrongSource: nothing was built before, and what loads have returned tells that it is the wrong source.
+// TestFirstWrongSource: nothing was built before, and what loads have returned tells that it is the
+// wrong source.
 func TestFirstWrongSource(t *testing.T) {
 	eachFilter(t, func(t *testing.T, f filter, l *cacheaside.Loader[int64, string], d *database) {
 		if _, err := f.Rebuild(t.Context(), bloom.Keys(), settled); !errors.Is(err, bloom.ErrFewer) || hidden(t, f) > 0 {
@@ -197,7 +199,8 @@ func TestFirstWrongSource(t *testing.T) {
 	})
 }
 
-// TestDeletedRowsAreNotMissed: rows that were deleted without a word may be missing; one that is there may not.
+// TestDeletedRowsAreNotMissed: rows that were deleted without a word may be missing; one that is
+// there may not.
 func TestDeletedRowsAreNotMissed(t *testing.T) {
 	eachFilter(t, func(t *testing.T, f filter, l *cacheaside.Loader[int64, string], d *database) {
 		_, err := f.Rebuild(t.Context(), bloom.Keys(numbers(0, rows)...), settled)

@@ -13,16 +13,23 @@ import (
 // such. Keys are the loader's key texts: a string as it is, an integer in decimal, what MarshalText or LoaderOptions.Key gives. All methods are called by many
 // goroutines at once, and should return when ctx ends: reads that share a hanging one leave by their own contexts, but Close waits for it. A panic in one does no more harm than an error.
 //
-// A Filter may have two methods more:
+// A Filter may have three methods more:
 //
 //	MightContainNow(key string) (may, known bool)
 //	MightContainFresh(ctx context.Context, keys []string) ([]bool, error)
+//	CheckRebuilt(check func(ctx context.Context, holds func(ctx context.Context, keys []string) ([]bool, error)) (hidden int, err error)) (remove func())
 //
 // MightContainNow answers at once, on the goroutine of the caller of Get, or says that it does not know; then MightContain is asked, as it is where there is no such method, on a goroutine of its own, which
 // makes a refusal some microseconds slower. It is for filters in the memory of the process.
 //
 // MightContainFresh is asked for reads with the option Fresh. It is for filters
 // that may learn of other processes' keys a little later: it must know each key whose committed (see Admit) has returned nil, in any process.
+//
+// CheckRebuilt is for filters that are built anew while they serve. The loader gives it a check,
+// until Close. The filter calls that with what it has built, before it answers by it: check asks
+// holds for up to 1,000 keys whose rows this loader's loads have returned within the last hour, and
+// loads those that the new filter lacks. It answers how many of these rows are there: the filter
+// must not hide them. An error with 0 says that it could not find out.
 type Filter interface {
 	// MightContain tells whether there may be a row of key: false only if there is certainly none. It need not say true where it returns an error.
 	MightContain(ctx context.Context, key string) (bool, error)

@@ -124,6 +124,7 @@ func (l *Loader[K, V]) call(flight context.Context, keys []K, begins func()) []l
 	ttl.mu.Lock()
 	defer ttl.mu.Unlock()
 	out := l.sort(keys, o, ttl.ttl, time.Since(started))
+	note(l.returned, keys, out, started)
 	verdict = judge(flight, o.err, out)
 	return out
 }

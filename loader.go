@@ -59,6 +59,8 @@ type Loader[K comparable, V any] struct {
 	filter      Filter                                                   // nil: none
 	filterNow   func(key string) (may, known bool)                       // what it has for callers' own goroutines, or nil
 	filterFresh func(ctx context.Context, keys []string) ([]bool, error) // what it has for Fresh, or nil
+	leaveFilter func()                                                   // ends what joinFilter has begun
+	returned    *returned[K]                                             // keys of rows, for the filter; nil: it does not ask
 	shadow      *shadow                                                  // nil: callers are answered by the caches
 	window      window                                                   // of failed loads that Redis knows nothing of
 }
@@ -144,7 +146,9 @@ func newLoader[K comparable, V any](c *Cache, name string, load loadFunc[K, V], 
 	if c.channel == nil {
 		l.eras[0].Store(&local.Era{})
 	}
+	l.joinFilter()
 	if err := c.add(name, l); err != nil {
+		l.leaveFilter()
 		return nil, fmt.Errorf("cacheaside: loader %q: %w", name, err)
 	}
 	return l, nil
@@ -390,6 +394,7 @@ func (l *Loader[K, V]) addStats(s *Stats) {
 func (l *Loader[K, V]) counts() *counters { return &l.counters }
 
 func (l *Loader[K, V]) close() {
+	l.leaveFilter()
 	l.renewals.close()
 	l.shadow.close()
 	l.stop(ErrClosed)

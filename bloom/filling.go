@@ -13,9 +13,8 @@ import (
 const (
 	maxBatch      = 1 << 18 // keys that are added at once: where they are many to a segment, all its bits are merged with one command
 	maxBatchBytes = 8 << 20
-	batchTime     = time.Second           // after which fewer are, so that what is saved of a slow source is not far behind
+	batchTime     = time.Second           // after which fewer are, so that little of a slow source is read again
 	paceTime      = 10 * time.Millisecond // in which no more keys are read than the rate allows
-	maxCursor     = 4 << 10               // a longer one is not saved
 
 	maxFailures  = 5 // in a row, without a key added between them
 	firstBackoff = 200 * time.Millisecond
@@ -39,7 +38,10 @@ type filling struct {
 	about   uint64
 	began   time.Time
 	told    time.Time
-	resumed bool
+	resumed bool // behind after
+
+	first   string // key of the source
+	rewound bool   // it has yielded that behind after: it begins again each time
 }
 
 // rebuild fills a new generation of t with all keys of the source, and puts it in the place of the one before.
@@ -62,13 +64,9 @@ func (r *filling) run(ctx context.Context, t target) (err error) {
 	if e, ok := t.(estimator); ok {
 		r.about = e.about()
 	}
-	r.after, r.keys = r.to.progress()
-	r.resumed = r.after != "" || r.keys > 0
 	r.pace()
-	if !r.resumed { // who has read something has waited before that
-		if err := r.settle(ctx); err != nil {
-			return err
-		}
+	if err := r.settle(ctx); err != nil {
+		return err
 	}
 	r.told = time.Now()
 	if err := r.persist(ctx); err != nil {
@@ -103,31 +101,58 @@ func (r *filling) settle(ctx context.Context) error {
 	return sleep(ctx, r.options.Settle)
 }
 
-// persist reads and adds until all is done. What fails is tried again, from the last key that was added, unless it is in vain, or nothing has gone well several times.
+// persist reads and adds until all is done. What fails is tried again, from the last key that was
+// added, unless it is in vain, or that key was the same several times.
 func (r *filling) persist(ctx context.Context) error {
 	for failures := 0; ; {
-		before := r.keys
+		before := r.after
 		err := r.read(ctx)
 		if err == nil {
-			err = r.to.finish(ctx)
+			err = r.complete(ctx)
 		}
 		switch {
 		case err == nil:
 			return nil
 		case ctx.Err() != nil:
 			return context.Cause(ctx)
-		case errors.Is(err, errLost), errors.Is(err, errReplaced), errors.Is(err, errMissed), errors.Is(err, errClosed):
+		case inVain(err):
 			return err
-		case r.keys > before:
+		case r.after != before && !r.rewound:
 			failures = 0
 		}
 		if failures++; failures > maxFailures {
 			return r.where(err)
 		}
+		if r.keys == 0 && failures == 1 && r.options.failed != nil {
+			r.options.failed(r.where(err))
+		}
+		r.resumed = r.resumed || r.keys > 0
 		if err := sleep(ctx, time.Duration(float64(firstBackoff<<(failures-1))*(0.5+rand.Float64()))); err != nil {
 			return err
 		}
 	}
+}
+
+// inVain tells whether an error would only come again.
+func inVain(err error) bool {
+	for _, e := range []error{errLost, errReplaced, errMissed, errClosed} {
+		if errors.Is(err, e) {
+			return true
+		}
+	}
+	return refusal(err)
+}
+
+// complete has what was built take its place, if it may.
+func (r *filling) complete(ctx context.Context) error {
+	err := r.to.check(ctx, r.options.AllowFewer)
+	if refusal(err) {
+		return errors.Join(err, r.to.drop(ctx))
+	}
+	if err != nil {
+		return err
+	}
+	return r.to.finish(ctx)
 }
 
 // where tells of an error where it was, without the key.
@@ -148,9 +173,11 @@ func (r *filling) read(ctx context.Context) (err error) {
 			err = fmt.Errorf("the source panicked with a %T", p) // it may show a key
 		}
 	}()
-	for key, failed := range r.source(ctx, r.after) {
+	after := r.after
+	for key, failed := range r.source(ctx, after) {
 		ours = true
 		if failed == nil {
+			r.follow(after, key)
 			failed = r.take(ctx, key)
 		}
 		ours = false
@@ -163,6 +190,17 @@ func (r *filling) read(ctx context.Context) (err error) {
 		return err
 	}
 	return ctx.Err() // a source may just stop when it ends: then that was not all
+}
+
+// follow finds out a source that begins again wherever it is to begin: no try gets it over a row
+// that fails.
+func (r *filling) follow(after, key string) {
+	switch {
+	case after == "" && r.keys == 0 && len(r.pending) == 0:
+		r.first = key
+	case after != "" && key == r.first:
+		r.rewound, r.keys = true, 0
+	}
 }
 
 // take is for a key that was read.
@@ -181,7 +219,7 @@ func (r *filling) take(ctx context.Context, key string) error {
 	return r.flush(ctx)
 }
 
-// flush adds what was read, and then saves how far that was: what is saved is skipped by who resumes.
+// flush adds what was read, and then notes how far that was: what is before that is not read again.
 func (r *filling) flush(ctx context.Context) error {
 	n := len(r.pending)
 	if n == 0 {
@@ -194,11 +232,6 @@ func (r *filling) flush(ctx context.Context) error {
 	r.after, r.keys = last, r.keys+uint64(n)
 	clear(r.pending)
 	r.pending, r.bytes = r.pending[:0], 0
-	if len(last) <= maxCursor {
-		if err := r.to.save(ctx, last, r.keys); err != nil {
-			return err
-		}
-	}
 	if time.Since(r.told) >= time.Second {
 		r.tell()
 	}

@@ -1,6 +1,7 @@
 package bloom
 
 import (
+	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -18,6 +19,11 @@ var (
 // Load replaces what the filter holds by what Save has written: its keys, capacity and rate. That is also to say that it is complete: the filter answers "no" from then on. So the file must have all keys that were added
 // before Load is called; those that were added since it was saved must be added again before or while nobody relies on it, or the filter be rebuilt instead. What is added while Load runs is in the filter as well. For
 // MaintainOptions.Every it is as old as the Load, not as the file.
+//
+// The filter is checked before it takes its place, as one that was rebuilt: it must hold a key,
+// nine tenths of those of the present one (ErrFewer), and those of all rows that loaders of this
+// process have read (ErrHides). A Rebuild with RebuildOptions.AllowFewer, or a new Local, is for a
+// set that has become smaller.
 //
 // It reads no more of r than Save has written, checks all of it, and allocates no more than some times what it has read; a file from who is not trusted is best bounded by an io.LimitReader. If it returns an error, the filter is
 // as it was. A shared filter cannot be loaded: a file does not have what others have added since.
@@ -48,6 +54,14 @@ func (l *Local) Load(r io.Reader) error {
 		return true
 	})
 	g.addAll(j.all())
+	if err := l.fit(context.Background(), g, false); err != nil {
+		l.change(func(h *holding) bool {
+			h.loaded = nil
+			return true
+		})
+		l.counts.refuse(err)
+		return fmt.Errorf("bloom: loading a filter: %w", err)
+	}
 	return nil
 }
 

@@ -18,10 +18,11 @@ type Local struct {
 	capacity uint64 // of the next generation, at this rate
 	rate     float64
 
-	holds  atomic.Pointer[holding]
-	shared *sharing // nil: with nobody
-	looks  looks
-	counts counts
+	holds    atomic.Pointer[holding]
+	shared   *sharing // nil: with nobody
+	looks    looks
+	counts   counts
+	checkers checkers
 
 	deleted    atomic.Int64 // rows, since the start
 	took       atomic.Int64 // the last rebuild, in nanoseconds
@@ -37,7 +38,12 @@ type holding struct {
 	building *localGeneration // a rebuild fills it
 	loaded   *localGeneration // of a file, soon to be the active one
 	journal  *journal         // what is added while a file is read
+
+	abandoned bool // a rebuild has failed: Maintain builds it anew
 }
+
+// unbuilt tells whether a rebuild has not come to its end.
+func (h *holding) unbuilt() bool { return h.building != nil || h.abandoned }
 
 // NewLocal makes a filter for about capacity keys at this rate of false positives, such as 0.01. It does no I/O. nil options are the defaults; Prefix, Timeout and MaxStaleness have no meaning for it.
 func NewLocal(capacity uint64, rate float64, options *Options) (*Local, error) {
@@ -137,10 +143,10 @@ func (l *Local) Stats() Stats {
 func (l *Local) State(context.Context) (State, error) {
 	h := l.holds.Load()
 	if h.active == nil {
-		return State{Building: h.building != nil}, nil
+		return State{Building: h.unbuilt()}, nil
 	}
 	s := l.state(h.active)
-	s.Building = h.building != nil
+	s.Building = h.unbuilt()
 	return s, nil
 }
 

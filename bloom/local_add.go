@@ -110,10 +110,6 @@ type localGeneration struct {
 	full          uint64        // with more bits set it holds more than its capacity
 	told          atomic.Bool   // OverCapacity was called for it
 	deletedBefore int64         // of Local.deleted, when it was begun
-
-	mu    sync.Mutex
-	after string // how far its rebuild has come
-	keys  uint64
 }
 
 func (l *Local) newGeneration(b *bitmap, capacity uint64, rate float64) *localGeneration {

@@ -12,8 +12,12 @@ var errMissed = errors.New("an announcement of another process was missed while 
 // Rebuild reads all keys of the source into new bits, which take the place of the present ones when they are complete. Until then the present ones serve, and who adds adds to both. nil options are the defaults, but that a filter which is not
 // shared waits for nothing (RebuildOptions.Settle): whoever has called Admit is in this process, and calls committed.
 //
-// One rebuild runs at a time: while another does, the error is ErrRebuilding, at once. If it is ended, the next one goes on behind the last keys that were added, as long as it is for a filter of the same size. The source is asked again where it fails, or panics, a
-// few times, for as long as some seconds without a key, then its error is returned. That of a shared filter fails if others cannot be heard, and is begun anew, twice, if something was missed.
+// One rebuild runs at a time: while another does, the error is ErrRebuilding, at once. If it is
+// ended, the next one begins anew. The source is asked again where it fails, or panics, behind the
+// last key that was added; a few times, for as long as some seconds without a key, then its error
+// is returned. That of a shared filter fails if others cannot be heard, and is begun anew, twice,
+// if something was missed. What was built is checked before it takes its place, as by
+// Redis.Rebuild.
 func (l *Local) Rebuild(ctx context.Context, source Source, options *RebuildOptions) (Report, error) {
 	if !l.rebuilding.TryLock() {
 		return Report{}, l.wrap(ErrRebuilding)
@@ -35,10 +39,23 @@ func (l *Local) Rebuild(ctx context.Context, source Source, options *RebuildOpti
 			l.took.Store(int64(report.Took))
 			report.State, _ = l.State(ctx)
 		} else {
+			l.abandon()
+			l.counts.refuse(err)
 			err = l.wrap(fmt.Errorf("the rebuild: %w", err))
 		}
 		return report, err
 	}
+}
+
+// abandon frees what was being built: nobody goes on with it. Maintain builds it anew.
+func (l *Local) abandon() {
+	l.change(func(h *holding) bool {
+		if h.building == nil {
+			return false
+		}
+		h.building, h.abandoned = nil, true
+		return true
+	})
 }
 
 // wrap tells of which filter an error is.
@@ -55,8 +72,9 @@ func (l *Local) about() uint64 {
 	return s.Keys
 }
 
-// build has a new generation added to, or takes up the one that another rebuild has left. A shared filter must hear first: what is announced before that is in what is read then, and
-// what is announced after that is heard, or is known to have been missed.
+// build has a new generation added to, in the place of one that another rebuild has left. A shared
+// filter must hear first: what is announced before that is in what is read then, and what is
+// announced after that is heard, or is known to have been missed.
 func (l *Local) build(ctx context.Context, capacity uint64) (building, error) {
 	if l.closed.Load() {
 		return nil, errClosed
@@ -74,12 +92,9 @@ func (l *Local) build(ctx context.Context, capacity uint64) (building, error) {
 			return nil, err
 		}
 	}
-	if g := l.holds.Load().building; g != nil && g.shape == s && g.capacity == capacity {
-		return localBuilding{l, g}, nil
-	}
 	g := l.newGeneration(newBitmap(s), capacity, l.rate)
 	l.change(func(h *holding) bool {
-		h.building = g
+		h.building, h.abandoned = g, false
 		return true
 	})
 	return localBuilding{l, g}, nil
@@ -91,21 +106,8 @@ type localBuilding struct {
 	g *localGeneration
 }
 
-func (b localBuilding) progress() (after string, keys uint64) {
-	b.g.mu.Lock()
-	defer b.g.mu.Unlock()
-	return b.g.after, b.g.keys
-}
-
-func (b localBuilding) save(_ context.Context, after string, keys uint64) error {
-	b.g.mu.Lock()
-	defer b.g.mu.Unlock()
-	b.g.after, b.g.keys = after, keys
-	return nil
-}
-
 func (b localBuilding) add(_ context.Context, keys []string) error {
-	if err := b.check(b.l.holds.Load()); err != nil {
+	if err := b.current(b.l.holds.Load()); err != nil {
 		return err
 	}
 	hashes := make([]hash, len(keys))
@@ -116,8 +118,8 @@ func (b localBuilding) add(_ context.Context, keys []string) error {
 	return nil
 }
 
-// check tells whether it is still the one that is being built.
-func (b localBuilding) check(h *holding) error {
+// current tells whether it is still the one that is being built.
+func (b localBuilding) current(h *holding) error {
 	switch {
 	case b.l.closed.Load():
 		return errClosed
@@ -130,9 +132,49 @@ func (b localBuilding) check(h *holding) error {
 	}
 }
 
+func (b localBuilding) check(ctx context.Context, allowFewer bool) error {
+	return b.l.fit(ctx, b.g, allowFewer)
+}
+
+// fit tells whether a generation may take the place of the active one.
+func (l *Local) fit(ctx context.Context, g *localGeneration, allowFewer bool) error {
+	if !allowFewer {
+		var present *estimated
+		deleted := uint64(0)
+		if active := l.holds.Load().active; active != nil {
+			e := active.estimated(active.set.Load())
+			present, deleted = &e, uint64(max(0, l.deleted.Load()-active.deletedBefore))
+		}
+		set := g.set.Load()
+		if err := enough(present, deleted, g.shape, set); err != nil {
+			return err
+		}
+	}
+	return l.checkers.run(ctx, func(_ context.Context, keys []string) ([]bool, error) {
+		holds := make([]bool, len(keys))
+		for i, key := range keys {
+			h := hashOf(key)
+			holds[i] = g.has(&h)
+		}
+		return holds, nil
+	})
+}
+
+// drop has nobody add to it any more.
+func (b localBuilding) drop(context.Context) error {
+	b.l.change(func(h *holding) bool {
+		if h.building != b.g {
+			return false
+		}
+		h.building = nil
+		return true
+	})
+	return nil
+}
+
 func (b localBuilding) finish(context.Context) (err error) {
 	b.l.change(func(h *holding) bool {
-		if err = b.check(h); err != nil || h.active == b.g {
+		if err = b.current(h); err != nil || h.active == b.g {
 			return false
 		}
 		h.active, h.building = b.g, nil

@@ -208,28 +208,44 @@ func TestLocalCloseEndsRebuild(t *testing.T) {
 	}
 }
 
-// TestLocalTakesUp: a rebuild goes on with what another has left, if it is as large.
-func TestLocalTakesUp(t *testing.T) {
+// TestLocalBeginsAnew: a rebuild has nothing of what another has left, which can take its place no
+// more.
+func TestLocalBeginsAnew(t *testing.T) {
 	l, ctx := newLocal(t, 1000, 0.01), t.Context()
 	first, _ := l.build(ctx, 0)
 	must(t, first.add(ctx, []string{"a", "b"}))
-	must(t, first.save(ctx, "b", 2))
 	second, _ := l.build(ctx, 0)
-	if after, n := second.progress(); after != "b" || n != 2 {
-		t.Fatalf("after %q, %d", after, n)
-	}
-	larger, _ := l.build(ctx, 2000)
-	if after, n := larger.progress(); after != "" || n != 0 {
-		t.Fatalf("after %q, %d", after, n)
-	}
 	if err := first.add(ctx, nil); err != errReplaced {
 		t.Error(err)
 	}
-	if err := second.finish(ctx); err != errReplaced {
+	if err := first.finish(ctx); err != errReplaced {
 		t.Error(err)
 	}
-	must(t, larger.finish(ctx))
-	must(t, larger.finish(ctx))
+	must(t, second.finish(ctx))
+	must(t, second.finish(ctx))
+	if mightContain(t, l, "a") {
+		t.Error("it has what the first was given")
+	}
+}
+
+// TestLocalFreesWhatIsAbandoned: what a rebuild that fails has built is not kept, nor added to; but
+// Maintain is to build it.
+func TestLocalFreesWhatIsAbandoned(t *testing.T) {
+	l := newLocal(t, 1000, 0.01)
+	complete(t, l, numbered(100)...)
+	interrupt(t, l, numbered(100))
+	if h := l.holds.Load(); h.building != nil || h.active == nil {
+		t.Error("it is kept")
+	}
+	o := (*MaintainOptions)(nil).withDefaults()
+	if due, err := l.due(t.Context(), o, &watched{}); !due || err != nil {
+		t.Error(due, err)
+	}
+	_, err := l.Rebuild(t.Context(), Keys(numbered(100)...), nil)
+	must(t, err)
+	if due, err := l.due(t.Context(), o, &watched{}); due || err != nil {
+		t.Error(due, err)
+	}
 }
 
 // TestLocalNeverHides adds and rebuilds at the same time.

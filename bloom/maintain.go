@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"math/rand/v2"
 	"time"
 )
@@ -24,7 +25,10 @@ type MaintainOptions struct {
 	// Rebuild are the settings of each rebuild. Default: those of a Rebuild with nil.
 	Rebuild *RebuildOptions
 
-	// Failed is called with each error of a check, or a rebuild, after which Maintain goes on, and looks again after Check. It must not block. Who sets it: who has a log. Default: nobody is told.
+	// Failed is called with each error of a check, or a rebuild, after which Maintain goes on, and
+	// looks again after Check; also when a source fails before its first key, which is then tried
+	// again at once. It must not block. Stats.Failures counts these errors. Default: slog.Error of
+	// the default logger.
 	Failed func(error)
 }
 
@@ -54,6 +58,8 @@ func (o MaintainOptions) check() error {
 
 // maintained is a filter that is looked after.
 type maintained interface {
+	// failing counts an error of which MaintainOptions.Failed is told.
+	failing()
 	// due tells whether it is to be rebuilt now. w is what was seen before, for it to keep.
 	due(ctx context.Context, o MaintainOptions, w *watched) (bool, error)
 	Rebuild(ctx context.Context, source Source, options *RebuildOptions) (Report, error)
@@ -75,6 +81,7 @@ func maintain(ctx context.Context, m maintained, source Source, options *Maintai
 	if err := o.check(); err != nil {
 		return fmt.Errorf("bloom: %w", err)
 	}
+	o = o.telling(m)
 	var w watched
 	for ctx.Err() == nil {
 		began := time.Now()
@@ -82,7 +89,7 @@ func maintain(ctx context.Context, m maintained, source Source, options *Maintai
 		if errors.Is(err, errClosed) {
 			return err
 		}
-		if err != nil && ctx.Err() == nil && !errors.Is(err, ErrRebuilding) && o.Failed != nil {
+		if err != nil && ctx.Err() == nil && !errors.Is(err, ErrRebuilding) {
 			o.Failed(err)
 		}
 		var early <-chan struct{} // nil: never
@@ -90,7 +97,10 @@ func maintain(ctx context.Context, m maintained, source Source, options *Maintai
 			early = e.early()
 		}
 		pause := o.Check*3/4 + rand.N(o.Check/2) // not all processes at once
-		if err != nil {
+		switch {
+		case refusal(err):
+			pause = max(pause, rest*time.Since(began))
+		case err != nil:
 			pause = max(pause, time.Since(began)) // what fails does not read the table all the time
 		}
 		wait := time.NewTimer(pause)
@@ -102,6 +112,42 @@ func maintain(ctx context.Context, m maintained, source Source, options *Maintai
 		wait.Stop()
 	}
 	return context.Cause(ctx)
+}
+
+// quietFor is for how long nothing more is logged of a filter that keeps failing.
+const quietFor = 10 * time.Second
+
+// logger logs failures, at most once in quietFor.
+func logger() func(error) {
+	var last time.Time
+	times := 0
+	return func(err error) {
+		if times++; !last.IsZero() && time.Since(last) < quietFor {
+			return
+		}
+		slog.Error("cacheaside: a filter could not be looked after", "error", err, "times", times)
+		last, times = time.Now(), 0
+	}
+}
+
+// telling has all failures be counted, and told of, also those of a source that cannot be read at
+// all.
+func (o MaintainOptions) telling(m maintained) MaintainOptions {
+	tell := o.Failed
+	if tell == nil {
+		tell = logger()
+	}
+	o.Failed = func(err error) {
+		m.failing()
+		tell(err)
+	}
+	var r RebuildOptions
+	if o.Rebuild != nil {
+		r = *o.Rebuild
+	}
+	r.failed = func(err error) { o.Failed(fmt.Errorf("bloom: a rebuild begins again: %w", err)) }
+	o.Rebuild = &r
+	return o
 }
 
 // look is one check.

@@ -21,6 +21,8 @@ func (l *Local) Maintain(ctx context.Context, source Source, options *MaintainOp
 // early is when there is something to look for before the time: it must be rebuilt, or can be now, or is closed.
 func (l *Local) early() <-chan struct{} { return l.woken }
 
+func (l *Local) failing() { l.counts.failures.Add(1) }
+
 func (l *Local) wake() {
 	select {
 	case l.woken <- struct{}{}:
@@ -34,7 +36,7 @@ func (l *Local) due(_ context.Context, o MaintainOptions, w *watched) (bool, err
 	switch {
 	case l.closed.Load():
 		return false, errClosed
-	case g == nil, h.building != nil:
+	case g == nil, h.unbuilt():
 		return true, nil
 	case o.Every > 0 && time.Since(g.begun) >= o.Every:
 		return true, nil

@@ -27,6 +27,8 @@ func (f *Redis) Maintain(ctx context.Context, source Source, options *MaintainOp
 	return maintain(ctx, f, source, options)
 }
 
+func (f *Redis) failing() { f.counts.failures.Add(1) }
+
 func (f *Redis) due(ctx context.Context, o MaintainOptions, w *watched) (bool, error) {
 	due, err := f.isDue(ctx, o, w)
 	if errors.Is(err, conn.ErrClosed) {

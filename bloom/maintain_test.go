@@ -33,7 +33,7 @@ func TestMaintain(t *testing.T) {
 		f := bubbled(t, rdb, 4000)
 		var built, failed atomic.Int64
 		ended := make(chan error, 2)
-		o := &MaintainOptions{Rebuild: none, Failed: func(error) { failed.Add(1) }}
+		o := &MaintainOptions{Rebuild: fewer, Failed: func(error) { failed.Add(1) }}
 		for _, f := range []*Redis{f, bubbled(t, rdb, 4000)} {
 			go func() { ended <- f.Maintain(ctx, counted(Keys(numbered(2200)...), &built), o) }()
 			time.Sleep(time.Second) // in a bubble the first takes no time, and the second may have found that it is due before that

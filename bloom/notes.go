@@ -8,12 +8,13 @@ import (
 	"strings"
 
 	"github.com/redis/go-redis/v9"
+
+	"github.com/cacheaside/cacheaside/internal/conn"
 )
 
 // What rebuilds leave for each other of a generation is in a hash of its own, f.notes, for each Add is answered all of the tally: field:id is
 //
-//	cursor   a key: all up to that one are in it
-//	keys     how many those are
+//	cursor   and keys were noted by programs of before, which went on behind that key
 //	servers  what it was begun on; see servers.go
 //	deleted  how many rows had been, when it was begun
 //	took     how long it took to build, in milliseconds
@@ -29,8 +30,9 @@ if tonumber(ARGV[2]) > 0 then redis.call('HINCRBY', KEYS[2], 'bits:' .. ARGV[1],
 for i = 3, #ARGV, 2 do redis.call('HSET', KEYS[3], ARGV[i] .. ARGV[1], ARGV[i + 1]) end
 return 1`
 
-// saved notes something of a generation.
-func (f *Redis) saved(ctx context.Context, g *generation, set uint64, fields ...any) error {
+// note notes something of a generation, and counts bits. It fails with errReplaced where there is
+// no such generation any more.
+func (f *Redis) note(ctx context.Context, g *generation, set uint64, fields ...any) error {
 	ctx, cancel := context.WithTimeout(ctx, f.patience())
 	defer cancel()
 	args := []any{"eval", saveScript, 3, f.key, f.tally, f.notes, g.ID, strconv.FormatUint(set, 10)}
@@ -41,15 +43,6 @@ func (f *Redis) saved(ctx context.Context, g *generation, set uint64, fields ...
 	done, err := cmd.Int()
 	if err == nil && done == 0 {
 		err = errReplaced
-	}
-	return err
-}
-
-// save notes how far a rebuild has come. What is behind it must have been added.
-func (b *redisBuilding) save(ctx context.Context, after string, keys uint64) error {
-	err := b.f.saved(ctx, b.g, b.set, "cursor:", after, "keys:", strconv.FormatUint(keys, 10))
-	if err == nil {
-		b.set = 0
 	}
 	return err
 }
@@ -68,20 +61,7 @@ func (f *Redis) remember(ctx context.Context, g *generation, deleted uint64) err
 	if len(servers) > 0 {
 		fields = append(fields, "servers:", strings.Join(servers, " "))
 	}
-	return f.saved(ctx, g, 0, fields...)
-}
-
-// resume takes up where another was ended.
-func (f *Redis) resume(ctx context.Context, b *redisBuilding) error {
-	notes, err := f.notesOf(ctx, b.g)
-	if err != nil {
-		return err
-	}
-	if cursor := notes["cursor:"]; len(cursor) <= maxCursor {
-		b.after, b.keys = cursor, notes.count("keys:")
-	}
-	b.rows = notes.count("deleted:")
-	return nil
+	return f.note(ctx, g, 0, fields...)
 }
 
 // stray are generations that were noted, and that the descriptor does not name: it was lost since. If they cannot be read, they wait for the next rebuild.
@@ -145,9 +125,13 @@ func (f *Redis) discount(ctx context.Context, rows uint64) {
 }
 
 func (f *Redis) carryOut(ctx context.Context, cmds ...redis.Cmder) error {
+	return f.carryOutOn(ctx, f.home, cmds...)
+}
+
+func (f *Redis) carryOutOn(ctx context.Context, to *conn.Conn, cmds ...redis.Cmder) error {
 	ctx, cancel := context.WithTimeout(ctx, f.patience())
 	defer cancel()
-	if err := f.home.Send(ctx, cmds); err != nil {
+	if err := to.Send(ctx, cmds); err != nil {
 		return err
 	}
 	for _, cmd := range cmds {

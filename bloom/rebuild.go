@@ -9,8 +9,13 @@ import (
 	"time"
 )
 
-// Source yields the keys of all rows, as text, that are there behind after, in an order that does not change ("" is before all): so that a Rebuild that was ended can go on where it was, also in another process. It must read what is
-// committed at the time, not a snapshot from before it was called, nor a replica that lags. After an error it yields nothing more. See Table and Keys.
+// Source yields the keys of all rows, as text, that are behind after, in an order that does not
+// change; "" is before all. A Rebuild asks it again behind the last key that it has added where the
+// source, or Redis, fails: only the Rebuild that has read that key does so. A source that cannot
+// begin in the middle may begin again; then few failures end the Rebuild.
+//
+// It must read what is committed at the time, not a snapshot from before it was called, nor a
+// replica that lags. After an error it yields nothing more. See Table and Keys.
 type Source func(ctx context.Context, after string) iter.Seq2[string, error]
 
 // RebuildOptions are the settings of one Rebuild. The zero value, and nil, are good defaults.
@@ -27,25 +32,32 @@ type RebuildOptions struct {
 	// Rate is how many keys are read in a second, at most. Who sets it: whose database has no more to spare. Default: no limit.
 	Rate int
 
+	// AllowFewer has the new filter take the place of one that holds more keys: it may have fewer
+	// than nine tenths of them, less those of Deleted, or, the first time, none at all. Without it
+	// that is ErrFewer. Default: false. Set it where many rows are deleted and nobody calls
+	// Deleted, and where a table may be empty at first.
+	AllowFewer bool
+
 	// Progress is called about once a second while keys are read, and when all are. It must not block. Default: none.
 	Progress func(Progress)
 
-	batch int // keys that are added at once, at most; tests have fewer
+	batch  int         // keys that are added at once, at most; tests have fewer
+	failed func(error) // is called when nothing can be read, before that is tried again
 }
 
 // Progress tells how far a Rebuild has come.
 type Progress struct {
-	Keys    uint64        // that have been added, with those before it was resumed
+	Keys    uint64        // that have been added
 	About   uint64        // how many there will be, by what the filter holds that is replaced; 0: nothing is known
-	Elapsed time.Duration // since the Rebuild began, or was resumed
-	Resumed bool          // it has gone on where another was ended
+	Elapsed time.Duration // since the Rebuild began
+	Resumed bool          // the source, or Redis, has failed, and it has gone on behind the last key that was added
 }
 
 // Report tells what a Rebuild has done.
 type Report struct {
-	Keys    uint64        // that the source has yielded, with those before it was resumed; some may have been yielded twice
+	Keys    uint64        // that the source has yielded; some may have been yielded twice
 	Took    time.Duration // with what was waited
-	Resumed bool          // it has gone on where another was ended
+	Resumed bool          // the source, or Redis, has failed, and it has gone on behind the last key that was added
 	State   State         // of the filter, after that; zero if Redis could not be asked for it
 }
 
@@ -54,8 +66,9 @@ var ErrRebuilding = errors.New("the filter is being rebuilt by another")
 
 // target is what a Rebuild fills: a filter in Redis, or in the process.
 type target interface {
-	// build begins a new generation for about capacity keys (0: as many as the target finds right), or takes up the one that another rebuild has left, if it is as large. It is added to by all who add when
-	// build returns.
+	// build begins a new generation for about capacity keys (0: as many as the target finds right),
+	// in the place of one that another rebuild has left. It is added to by all who add when build
+	// returns.
 	build(ctx context.Context, capacity uint64) (building, error)
 }
 
@@ -64,10 +77,10 @@ type estimator interface{ about() uint64 }
 
 // building is a generation that is being filled.
 type building interface {
-	progress() (after string, keys uint64)                     // what was saved by who left it; "" and 0: it is new
-	add(ctx context.Context, keys []string) error              // what the source has yielded
-	save(ctx context.Context, after string, keys uint64) error // how far it has come
-	finish(ctx context.Context) error                          // it answers from now on; what it replaces is removed
+	add(ctx context.Context, keys []string) error     // what the source has yielded
+	check(ctx context.Context, allowFewer bool) error // ErrFewer or ErrHides: it must not answer
+	drop(ctx context.Context) error                   // it is refused: nobody adds to it any more
+	finish(ctx context.Context) error                 // it answers from now on; what it replaces is removed
 }
 
 func (o *RebuildOptions) withDefaults() RebuildOptions {

@@ -5,7 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"strings"
 
+	"github.com/redis/go-redis/v9"
+
+	"github.com/cacheaside/cacheaside/internal/conn"
 	"github.com/cacheaside/cacheaside/lock"
 )
 
@@ -15,9 +19,16 @@ const maxTries = 3
 // Rebuild reads all keys of the source into a new filter, which takes the place of the present one when it is complete: the first time, when the filter was lost, to forget the keys of deleted
 // rows, or to make it larger. Until then the present one serves, and who adds adds to both. It returns when that is done and what was replaced is removed; nil options are the defaults.
 //
-// One process rebuilds at a time: where another does, the error is ErrRebuilding, at once. If it is ended, by ctx, an error or SIGKILL, the next Rebuild, in any process, goes on behind the last keys that were saved, as long as it
-// is for a filter of the same size. The source is asked again where it fails, or panics, a few times, for as long as some seconds without a key, then its error is returned, with how many keys were added;
-// so is Redis. Where Redis loses a part of what is being built, it is begun anew, twice.
+// One process rebuilds at a time: where another does, the error is ErrRebuilding, at once. The
+// source is asked again where it fails, or panics, behind the last key that was added; a few times,
+// for as long as some seconds without a key, then its error is returned, with how many keys were
+// added; so is Redis. Where Redis loses a part of what is being built, it is begun anew, twice. If
+// it is ended, by ctx, an error or SIGKILL, the next Rebuild begins anew: nobody could tell what
+// has become of the rows before the last key meanwhile.
+//
+// Before it takes its place, the new filter is checked: it must have nine tenths of the keys of the
+// present one (ErrFewer, RebuildOptions.AllowFewer), and those of all rows that loaders of this
+// process have read (ErrHides). Where it has not, it is removed, and the present one serves on.
 //
 // Memory: up to 262,144 keys at once here, or 8 MB of them, about 30 MB in all; and a second filter in Redis.
 func (f *Redis) Rebuild(ctx context.Context, source Source, options *RebuildOptions) (Report, error) {
@@ -28,6 +39,7 @@ func (f *Redis) Rebuild(ctx context.Context, source Source, options *RebuildOpti
 			continue
 		}
 		if err != nil {
+			f.counts.refuse(err)
 			err = fmt.Errorf("bloom: filter %s: the rebuild: %w", f.name, err)
 		}
 		return report, err
@@ -40,7 +52,7 @@ func (f *Redis) rebuild(ctx context.Context, source Source, options *RebuildOpti
 		if report, err = rebuild(ctx, t, source, options); err != nil {
 			return err
 		}
-		_ = f.saved(ctx, t.g, 0, "took:", report.Took.Milliseconds()) // for a schedule only
+		_ = f.note(ctx, t.g, 0, "took:", report.Took.Milliseconds()) // for a schedule only
 		if d, tallied, err := f.look(ctx); err == nil {
 			report.State = f.state(&d.descriptor, tallied)
 			f.filled(d, tallied)
@@ -72,14 +84,6 @@ func (t *redisTarget) build(ctx context.Context, capacity uint64) (building, err
 		capacity = grown(f.capacity, f.rate, s)
 	}
 	b := &redisBuilding{f: f, rows: tallied.count("deleted")}
-	if g := d.Building; g != nil && f.fits(g, capacity) {
-		if err := f.whole(ctx, g); err == nil {
-			t.g, b.g = g, g
-			return b, f.resume(ctx, b)
-		} else if !errors.Is(err, errLost) {
-			return nil, err
-		}
-	}
 	if b.g, err = f.begin(ctx, capacity); err != nil {
 		return nil, err
 	}
@@ -88,12 +92,6 @@ func (t *redisTarget) build(ctx context.Context, capacity uint64) (building, err
 		return nil, err
 	}
 	return b, f.prepare(ctx, b.g)
-}
-
-// fits tells whether a generation that was begun is what would be begun now.
-func (f *Redis) fits(g *generation, capacity uint64) bool {
-	s, err := shapeFor(capacity, f.rate)
-	return err == nil && g.Ready && g.shape() == s && g.Capacity == capacity && g.Rate == f.rate
 }
 
 // grown is the capacity of the next generation of a filter for so many: doubled, so that it stays the same while rows come.
@@ -113,17 +111,14 @@ func grown(capacity uint64, rate float64, s State) uint64 {
 
 // redisBuilding is a generation that this process fills.
 type redisBuilding struct {
-	f     *Redis
-	g     *generation
-	after string
-	keys  uint64
-	rows  uint64 // that had been deleted when it was begun
-	set   uint64 // bits that were not counted yet
+	f    *Redis
+	g    *generation
+	rows uint64 // that had been deleted when it was begun
+	set  uint64 // bits that were not counted yet
 }
 
-func (b *redisBuilding) progress() (after string, keys uint64) { return b.after, b.keys }
-
-// add writes keys to this generation only. Nobody is told of them, for nobody asks it.
+// add writes keys to this generation only, and counts the bits. Nobody is told of them, for nobody
+// asks it.
 func (b *redisBuilding) add(ctx context.Context, keys []string) error {
 	hashes := make([]hash, len(keys))
 	for i, key := range keys {
@@ -134,7 +129,99 @@ func (b *redisBuilding) add(ctx context.Context, keys []string) error {
 	if err == nil && missing > 0 {
 		return b.lost(ctx)
 	}
+	if err != nil {
+		return err
+	}
+	err = b.f.note(ctx, b.g, b.set)
+	if err == nil {
+		b.set = 0
+	}
 	return err
+}
+
+// check compares the generation with the active one by their bits, as Redis holds them: what is
+// tallied of them may be lost, or miss what was set by commands whose answers were.
+func (b *redisBuilding) check(ctx context.Context, allowFewer bool) error {
+	if err := b.intact(ctx); err != nil {
+		return err
+	}
+	if !allowFewer {
+		if err := b.enough(ctx); err != nil {
+			return err
+		}
+	}
+	return b.f.checkers.run(ctx, b.holds)
+}
+
+// intact makes sure that nothing was lost of the generation: it would seem to have too few keys.
+func (b *redisBuilding) intact(ctx context.Context) error {
+	restarted, err := b.f.restarted(ctx, b.g)
+	if err == nil && !restarted {
+		err = b.f.whole(ctx, b.g)
+	}
+	if restarted || errors.Is(err, errLost) {
+		return b.lost(ctx)
+	}
+	return err
+}
+
+func (b *redisBuilding) enough(ctx context.Context) error {
+	d, tallied, err := b.f.look(ctx)
+	if err != nil {
+		return err
+	}
+	set, err := b.f.bitsOf(ctx, b.g)
+	if err != nil {
+		return err
+	}
+	var present *estimated
+	if g := d.Active; g != nil {
+		bits, err := b.f.bitsOf(ctx, g)
+		if err != nil && !strings.HasPrefix(err.Error(), "WRONGTYPE") { // in the place of a segment: it cannot be compared
+			return err
+		}
+		e := g.shape().estimated(bits)
+		present = &e
+	}
+	return enough(present, tallied.count("deleted"), b.g.shape(), set)
+}
+
+// holds tells whether this generation has keys.
+func (b *redisBuilding) holds(ctx context.Context, keys []string) ([]bool, error) {
+	hashes, maybe := make([]hash, len(keys)), make([]bool, len(keys))
+	for i, key := range keys {
+		hashes[i] = hashOf(key)
+	}
+	d := &known{descriptor: descriptor{Active: b.g}} // that another has taken its place is found by finish
+	_, _, err := b.f.ask(ctx, d, hashes, maybe)
+	return maybe, err
+}
+
+// drop has nobody add to it any more, and removes it.
+func (b *redisBuilding) drop(ctx context.Context) error {
+	return errors.Join(b.f.dropBuilding(ctx, b.g), b.f.remove(ctx))
+}
+
+// countedAtOnce is about how many bytes of segments are counted by one trip: a quarter of a
+// millisecond of a server's time.
+const countedAtOnce = 1 << 20
+
+// bitsOf counts the bits that are set in a generation. Those of what is lost are none.
+func (f *Redis) bitsOf(ctx context.Context, g *generation) (set uint64, err error) {
+	step := min(max(1, countedAtOnce/(g.Bits/8)), conn.MaxPipeline)
+	for from := uint64(0); from < g.Segments; from += step {
+		cmds := make([]redis.Cmder, 0, step)
+		for s := from; s < min(from+step, g.Segments); s++ {
+			cmds = append(cmds, redis.NewIntCmd(ctx, "bitcount", segmentKey(f.options.Prefix, f.name, g.ID, s), headerBytes, -1))
+		}
+		if err := f.carryOutOn(ctx, f.conn, cmds...); err != nil {
+			return 0, err
+		}
+		for _, cmd := range cmds {
+			set += uint64(max(0, cmd.(*redis.IntCmd).Val()))
+		}
+	}
+	return set, nil
 }
 
 // lost has nobody take up what is not whole.

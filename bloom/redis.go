@@ -29,12 +29,13 @@ type Redis struct {
 	home     *conn.Conn // to the descriptor
 	channel  *channel.Channel
 
-	known   atomic.Pointer[known]
-	looking atomic.Bool
-	copy    atomic.Pointer[Replica] // which hears of what is added here without the network
-	over    atomic.Pointer[string]  // the generation that OverCapacity was told of
-	counts  counts
-	locks   locks
+	known    atomic.Pointer[known]
+	looking  atomic.Bool
+	copy     atomic.Pointer[Replica] // which hears of what is added here without the network
+	over     atomic.Pointer[string]  // the generation that OverCapacity was told of
+	counts   counts
+	locks    locks
+	checkers checkers
 }
 
 // known is what the descriptor was when it was last read.

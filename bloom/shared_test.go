@@ -182,7 +182,7 @@ func sharedOutage(t *testing.T, direct, far *redis.Client, hang, cut func(on boo
 	const staleness = 300 * time.Millisecond
 	near, l := shared(t, direct, staleness), shared(t, far, staleness)
 	ctx := t.Context()
-	_, err := l.Rebuild(ctx, Keys(), unsettled)
+	_, err := l.Rebuild(ctx, Keys("there"), unsettled)
 	must(t, err)
 	hang(true)
 	must(t, near.Add(ctx, "added"))
@@ -196,7 +196,7 @@ func sharedOutage(t *testing.T, direct, far *redis.Client, hang, cut func(on boo
 		h := l.holds.Load().active
 		return h == nil || has(h, "added")
 	})
-	if _, err := l.Rebuild(ctx, Keys("added"), unsettled); err != nil {
+	if _, err := l.Rebuild(ctx, Keys("there", "added"), unsettled); err != nil {
 		t.Fatal(err)
 	}
 	testenv.Eventually(t, "no", saysNo(l))
@@ -238,7 +238,7 @@ func TestSharedDeaf(t *testing.T) {
 			t.Error("it has announced a key")
 		}
 		m.SetError("")
-		go l.Maintain(t.Context(), Keys(), &MaintainOptions{Check: time.Hour, Rebuild: unsettled})
+		go l.Maintain(t.Context(), Keys("there"), &MaintainOptions{Check: time.Hour, Rebuild: unsettled})
 		time.Sleep(10 * time.Second)
 		if l.has("absent") {
 			t.Error("it does not hear")
@@ -302,7 +302,7 @@ func TestSharedCommitted(t *testing.T) {
 		_, rdb := testenv.Mini(t)
 		a, b := shared(t, rdb, time.Second), shared(t, rdb, time.Second)
 		ctx := t.Context()
-		_, err := b.Rebuild(ctx, Keys(), unsettled)
+		_, err := b.Rebuild(ctx, Keys("other rows"), unsettled)
 		must(t, err)
 		committed, err := a.Admit(ctx, []string{"row"})
 		must(t, err)

@@ -48,6 +48,11 @@ const pageRows = 1000
 // Each page of 1000 rows is a statement of its own (WHERE column > ? ORDER BY column LIMIT 1000), on no transaction, so that the database keeps no snapshot for it. Do not give it a db that reads from a replica: the
 // rows that it lags behind would be hidden.
 //
+// Each page begins behind the last key of the one before. Where the database does not compare what
+// the column holds in the order in which it sorts it, as SQLite does not compare integers with text
+// in a column without a type, or a view that computes them, that would leave out rows: it is an
+// error.
+//
 // Strings may be of any collation, since the one that sorts them also compares them. But a filter compares byte for byte: where the collation finds the row "foo" for "Foo", or for "foo " with a
 // space, ask the filter for "foo", as the table has it.
 //
@@ -70,6 +75,7 @@ type tableSource struct {
 	err  error        // of who has made it
 
 	first, next string // statements: of the first page, and of those behind a key
+	one, find   string // of the first row, and of a key
 }
 
 func (t *tableSource) prepare(table, column string) error {
@@ -86,6 +92,8 @@ func (t *tableSource) prepare(table, column string) error {
 	end := " ORDER BY " + column + " LIMIT " + strconv.Itoa(pageRows)
 	t.first = "SELECT " + column + " FROM " + table + end
 	t.next = "SELECT " + column + " FROM " + table + " WHERE " + column + " > ?" + end
+	t.one = "SELECT " + column + " FROM " + table + " ORDER BY " + column + " LIMIT 1"
+	t.find = "SELECT " + column + " FROM " + table + " WHERE " + column + " = ? LIMIT 1"
 	return nil
 }
 
@@ -106,10 +114,20 @@ func (t *tableSource) read(ctx context.Context, after string, yield func(string,
 	if t.err != nil {
 		return t.err
 	}
+	if after != "" {
+		if err := t.resumable(ctx); err != nil {
+			return err
+		}
+	}
 	for {
-		page, err := t.page(ctx, after)
+		page, text, err := t.page(ctx, after)
 		if err != nil {
 			return err
+		}
+		if len(page) == pageRows && !text { // the next is behind its last
+			if err := t.finds(ctx, page[len(page)-1], page[0], page[len(page)/2]); err != nil {
+				return err
+			}
 		}
 		for _, key := range page {
 			if !yield(key, nil) {
@@ -127,43 +145,85 @@ func (t *tableSource) read(ctx context.Context, after string, yield func(string,
 	}
 }
 
-// page is read as a whole before it is yielded, so that no statement is open while keys are added.
-func (t *tableSource) page(ctx context.Context, after string) (page []string, err error) {
-	statement, args := t.first, []any(nil)
-	var last any
-	if after != "" {
-		if last, err = t.value(after); err != nil {
-			return nil, err
-		}
-		statement, args = t.next, []any{last}
+// resumable makes sure that what the column holds is found behind a key. Where it holds integers and
+// text, integers come first.
+func (t *tableSource) resumable(ctx context.Context) error {
+	page, text, err := t.query(ctx, nil, t.one)
+	if err != nil || text || len(page) == 0 {
+		return err
 	}
+	return t.finds(ctx, page[0])
+}
+
+// finds makes sure that the database takes one of these keys for what the column holds: then it
+// compares them as it sorts them. There are several since one may have been deleted.
+func (t *tableSource) finds(ctx context.Context, keys ...string) error {
+	for _, key := range keys {
+		if found, _, err := t.query(ctx, nil, t.find, key); err != nil || len(found) > 0 {
+			return err
+		}
+	}
+	return errOrder
+}
+
+// page is read as a whole before it is yielded, so that no statement is open while keys are added.
+// text is false where strings are read, and the last of them is something else to the database.
+func (t *tableSource) page(ctx context.Context, after string) (page []string, text bool, err error) {
+	if after == "" {
+		return t.query(ctx, nil, t.first)
+	}
+	last, err := t.value(after)
+	if err != nil {
+		return nil, false, err
+	}
+	return t.query(ctx, last, t.next, last)
+}
+
+// query reads keys, all of them behind last, if there is one. For text see page.
+func (t *tableSource) query(ctx context.Context, last any, statement string, args ...any) (page []string, text bool, err error) {
 	rows, err := t.db.QueryContext(ctx, statement, args...)
 	if err != nil {
-		return nil, err
+		return nil, false, err
 	}
 	defer rows.Close() //nolint:errcheck // rows.Err tells
 	if err := t.ordered(rows); err != nil {
-		return nil, err
+		return nil, false, err
 	}
-	page = make([]string, 0, pageRows)
+	page, text = make([]string, 0, pageRows), true
 	for rows.Next() {
 		var key string
 		if err := rows.Scan(&key); err != nil {
-			return nil, err
+			return nil, false, err
+		}
+		if t.kind == reflect.String {
+			if text, err = isText(rows); err != nil {
+				return nil, false, err
+			}
 		}
 		value, err := t.value(key)
 		if err != nil {
-			return nil, err
+			return nil, false, err
 		}
 		if t.kind != reflect.String {
 			key = fmt.Sprint(value) // some have zeros in front
 		}
 		if last != nil && !t.behind(value, last) {
-			return nil, errOrder
+			return nil, false, errOrder
 		}
 		page, last = append(page, key), value
 	}
-	return page, rows.Err()
+	return page, text, rows.Err()
+}
+
+// isText tells whether the database has given text, of a row that was scanned.
+func isText(rows *sql.Rows) (bool, error) {
+	var value any
+	err := rows.Scan(&value)
+	switch value.(type) {
+	case string, []byte:
+		return true, err
+	}
+	return false, err
 }
 
 var (

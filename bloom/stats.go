@@ -25,6 +25,9 @@ type Stats struct {
 	LostAdds  int64 // parts of a filter that were found gone by an Add; their keys may be there, until a Rebuild
 	Malformed int64 // times that what Redis holds in the place of the descriptor could not be read
 
+	Refused  int64 // rebuilt filters that have not taken their place, since rows would have been hidden: ErrFewer, ErrHides
+	Failures int64 // checks and rebuilds of Maintain that have failed, with Refused
+
 	// Of a Replica; zero without one.
 	Copied     bool  // it answers "no" by itself now
 	CopyBytes  int64 // that its copy takes; with the next one, while that is being made
@@ -76,6 +79,14 @@ func (s State) Fill() float64 {
 type counts struct {
 	absent, present, lost, failed, falsePositives atomic.Int64
 	added, addErrors, lostAdds, malformed         atomic.Int64
+	refused, failures                             atomic.Int64
+}
+
+// refuse counts a filter that has not taken its place.
+func (c *counts) refuse(err error) {
+	if refusal(err) {
+		c.refused.Add(1)
+	}
 }
 
 // looked counts the answers to a lookup: maybe, of which unsure are of what is lost, or failed: all of them, if there was an error.
@@ -99,6 +110,7 @@ func (c *counts) stats() Stats {
 	s := Stats{
 		Absent: c.absent.Load(), Present: c.present.Load(), Lost: c.lost.Load(), Failed: c.failed.Load(), FalsePositives: c.falsePositives.Load(),
 		Added: c.added.Load(), AddErrors: c.addErrors.Load(), LostAdds: c.lostAdds.Load(), Malformed: c.malformed.Load(),
+		Refused: c.refused.Load(), Failures: c.failures.Load(),
 	}
 	s.Unknown = s.Lost + s.Failed
 	return s

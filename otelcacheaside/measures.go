@@ -91,6 +91,8 @@ var filterMeasures = []measure[bloom.Stats]{
 	{name: "filter.add_errors", unit: "{call}", about: "Calls to add keys that have failed.", of: func(s *bloom.Stats) float64 { return float64(s.AddErrors) }},
 	{name: "filter.lost_adds", unit: "{segment}", about: "Parts of the filter that an Add has found gone.", of: func(s *bloom.Stats) float64 { return float64(s.LostAdds) }},
 	{name: "filter.malformed", unit: "{descriptor}", about: "Times that the descriptor could not be read.", of: func(s *bloom.Stats) float64 { return float64(s.Malformed) }},
+	{name: "filter.refused", unit: "{filter}", about: "Rebuilt filters that have not taken their place: they would have hidden rows.", of: func(s *bloom.Stats) float64 { return float64(s.Refused) }},
+	{name: "filter.failures", unit: "{failure}", about: "Checks and rebuilds of Maintain that have failed.", of: func(s *bloom.Stats) float64 { return float64(s.Failures) }},
 	{name: "filter.copied", unit: "1", about: "Whether a copy in this process answers.", gauge: true, of: func(s *bloom.Stats) float64 { return truth(s.Copied) }},
 	{name: "filter.copy.size", unit: "By", about: "What the copy takes.", gauge: true, of: func(s *bloom.Stats) float64 { return float64(s.CopyBytes) }},
 	{name: "filter.copy.lost", unit: "{segment}", about: "Parts of the copy that Redis has lost.", gauge: true, of: func(s *bloom.Stats) float64 { return float64(s.LostCopied) }},

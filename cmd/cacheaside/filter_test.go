@@ -77,10 +77,13 @@ func TestFilter(t *testing.T) {
 	if r := parsed[result](w, exitOK, "filter", "rebuild", "--table", "t", "--column", "name", "--type", "string", "--settle", "-1s", "--capacity", "5000", "--yes", "users"); r.Keys != 2500 || r.Capacity != 5000 {
 		t.Errorf("it says %+v", r)
 	}
+	none := []string{"filter", "rebuild", "--settle", "-1s", "--column", "id", "--table", "nothing", "--yes"}
+	w.fails(exitFailed, "--allow-fewer", append(none, "users")...)
 	w.ok("filter", "check", "users", "name17")
 	if o := w.call("filter", "check", "users", "17"); o.code != exitAbsent {
 		t.Errorf("the old keys are still there: %s", o.out)
 	}
+	w.ok(append(none, "--allow-fewer", "users")...)
 }
 
 // TestFilterDamaged: what is lost, or something else, is told.

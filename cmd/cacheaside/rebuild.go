@@ -17,7 +17,7 @@ var filterRebuildCommand = command{
 	name: "filter rebuild", args: "NAME",
 	short: "build a Bloom filter in Redis from a table",
 	long: `Rebuilds a filter from all values of a column, as Redis.Rebuild does: the present one serves until the new one is complete. It asks first. The column is the primary key, or another that is unique and not NULL. Progress is
-told on standard error. It may be ended; the next one goes on where it was. Never give it a replica of the database: rows that it lags behind would be hidden.`,
+told on standard error. It may be ended; the next one begins anew. A new filter of fewer than nine tenths of the keys of the present one, or of none at all, does not take its place without --allow-fewer. Never give it a replica of the database: rows that it lags behind would be hidden.`,
 	example: "filter rebuild --table users --column id user",
 	prepare: func(t *tool, flags *flag.FlagSet) func(context.Context, []string) error {
 		r := &rebuilding{tool: t}
@@ -29,6 +29,7 @@ told on standard error. It may be ended; the next one goes on where it was. Neve
 		flags.Uint64Var(&r.capacity, "capacity", 0, "for so many `KEYS`. Default: as the present filter, or more, if it holds more")
 		flags.Float64Var(&r.rate, "rate", 0, "the `RATE` of false positives, as 0.01. Default: that of the present filter")
 		flags.IntVar(&r.perSecond, "rows-per-second", 0, "read no more than so `MANY`. Default: no limit")
+		flags.BoolVar(&r.allowFewer, "allow-fewer", false, "take the place also of a filter that holds more keys (RebuildOptions.AllowFewer)")
 		flags.DurationVar(&r.settle, "settle", 0, "the `TIME` that a transaction that inserts rows may take (RebuildOptions.Settle); negative: none is under way. Default: 10s")
 		return r.run
 	},
@@ -42,6 +43,7 @@ type rebuilding struct {
 	rate                          float64
 	perSecond                     int
 	settle                        time.Duration
+	allowFewer                    bool
 }
 
 func (r *rebuilding) run(ctx context.Context, args []string) error {
@@ -123,17 +125,17 @@ func (r *rebuilding) asked(ctx context.Context, name string, s bloom.State, empt
 		present = fmt.Sprintf("The present one, of about %d keys, serves until then.", s.Keys)
 	}
 	if s.Building {
-		present += " A rebuild is under way, or was ended before it was through: then this one goes on where it was, if it is of the same size."
+		present += " A rebuild is under way, or was ended before it was through: this one begins anew."
 	}
 	nothing := ""
 	if empty {
-		nothing = ", and the column is EMPTY: every row would be hidden"
+		nothing = ", and the column is EMPTY: every row would be hidden, if --allow-fewer is given"
 	}
 	return r.ask(ctx, fmt.Sprintf("The filter %s will be built anew from all of %s.%s, for %d keys or more, at %g false positives. %s\nUntil it is done there are two in Redis. From then on what is not in that column, nor added since, is \"certainly not\" there%s.", name, quoted(r.table), quoted(r.column), r.capacity, r.rate, present, nothing))
 }
 
 func (r *rebuilding) rebuild(ctx context.Context, f *bloom.Redis, db *sql.DB) error {
-	report, err := f.Rebuild(ctx, r.source(db), &bloom.RebuildOptions{Settle: r.settle, Rate: r.perSecond, Progress: func(p bloom.Progress) {
+	report, err := f.Rebuild(ctx, r.source(db), &bloom.RebuildOptions{Settle: r.settle, Rate: r.perSecond, AllowFewer: r.allowFewer, Progress: func(p bloom.Progress) {
 		about := ""
 		if p.About > 0 {
 			about = fmt.Sprintf(" of about %d", p.About)
@@ -142,6 +144,9 @@ func (r *rebuilding) rebuild(ctx context.Context, f *bloom.Redis, db *sql.DB) er
 	}})
 	if errors.Is(err, bloom.ErrRebuilding) {
 		return fmt.Errorf("nothing was changed: %w", err)
+	}
+	if errors.Is(err, bloom.ErrFewer) {
+		return fmt.Errorf("nothing was changed; if that is as it should be, see --allow-fewer: %w", err)
 	}
 	if err != nil {
 		return err

@@ -1,0 +1,126 @@
+package bloom
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"math"
+	"slices"
+	"sync"
+)
+
+// A new filter is looked at before it takes the place of another: the source may have been an empty
+// table, another one, or one that was read in part, or have yielded the keys in another form. All
+// its rows would be hidden.
+
+// Errors of a Rebuild, or a Load, whose filter has not taken its place; what was there before
+// serves on. Test for them with errors.Is.
+var (
+	// ErrFewer means that the new filter holds fewer than nine tenths of the keys of the present
+	// one, less those that Deleted has told of; or that there is none to compare with, and it holds
+	// no key at all. See RebuildOptions.AllowFewer.
+	ErrFewer = errors.New("the new filter has too few keys, and has not taken its place")
+
+	// ErrHides means that the new filter lacks keys whose rows have been read in this process, by
+	// loaders that it stands in front of (see CheckRebuilt), and which are still there.
+	ErrHides = errors.New("the new filter would hide rows, and has not taken its place")
+)
+
+// refusal tells whether a filter has not taken its place for what it holds.
+func refusal(err error) bool { return errors.Is(err, ErrFewer) || errors.Is(err, ErrHides) }
+
+// fewest is the share of the keys that a new filter must have, at least.
+const fewest = 0.9
+
+// estimated is about how many keys a filter holds, and how far off that may be: three standard
+// deviations.
+type estimated struct{ keys, spread float64 }
+
+// estimated tells of so many bits that are set. Those of n keys that are not set have the variance
+// of the empty bins of kn balls.
+func (s shape) estimated(set uint64) estimated {
+	m := float64(s.total())
+	empty := max(1, m-float64(min(set, s.total()))) // where all are set there may be any number of keys
+	c := math.Log(m / empty)                        // balls for each bin
+	deviation := math.Sqrt(max(0, empty*(1-(1+c)*empty/m)))
+	perKey := m / float64(s.k)
+	return estimated{keys: c * perKey, spread: 3 * deviation / empty * perKey}
+}
+
+// enough returns ErrFewer where a new filter of that shape, with so many bits set, holds too few
+// keys, compared with those of the present one, if there is one, less the rows that were deleted.
+// One whose bits are all set hides nothing.
+func enough(present *estimated, deleted uint64, s shape, set uint64) error {
+	switch {
+	case present == nil && set == 0:
+		return fmt.Errorf("%w: none; if there is no row yet, see RebuildOptions.AllowFewer", ErrFewer)
+	case present == nil, set >= s.total():
+		return nil
+	}
+	next := s.estimated(set)
+	want := fewest * (present.keys - float64(deleted))
+	if unsure := math.Hypot(fewest*present.spread, next.spread); next.keys+unsure >= want {
+		return nil
+	}
+	return fmt.Errorf("%w: about %.0f; the present one holds about %.0f, of which %d were told to be deleted; if that is as it should be, see RebuildOptions.AllowFewer",
+		ErrFewer, next.keys, present.keys, deleted)
+}
+
+// Holds tells of each of keys whether a filter that was built, and does not serve yet, may hold it.
+type Holds = func(ctx context.Context, keys []string) ([]bool, error)
+
+// checkers are what those who read rows have to say of a filter that was built.
+type checkers struct {
+	mu   sync.Mutex
+	next int
+	all  map[int]func(context.Context, Holds) (int, error)
+}
+
+// CheckRebuilt has check be called with each filter that Rebuild builds in this process, before it
+// takes its place. check answers how many rows that are there the new filter would hide, with an
+// error that tells more: if there are any, the Rebuild fails with ErrHides. An error with 0 is one
+// of the check itself, which is then tried again. A cacheaside.Loader calls CheckRebuilt by itself,
+// for the rows that its loads return. remove ends it, and may be called again.
+func (f *Redis) CheckRebuilt(check func(ctx context.Context, holds Holds) (hidden int, err error)) (remove func()) {
+	return f.checkers.add(check)
+}
+
+// CheckRebuilt has check be called with each filter that Rebuild builds, and Load reads, before it
+// takes its place: see Redis.CheckRebuilt.
+func (l *Local) CheckRebuilt(check func(ctx context.Context, holds Holds) (hidden int, err error)) (remove func()) {
+	return l.checkers.add(check)
+}
+
+func (c *checkers) add(check func(context.Context, Holds) (int, error)) (remove func()) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.all == nil {
+		c.all = make(map[int]func(context.Context, Holds) (int, error))
+	}
+	id := c.next
+	c.next++
+	c.all[id] = check
+	return func() {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		delete(c.all, id)
+	}
+}
+
+// run asks all of them.
+func (c *checkers) run(ctx context.Context, holds Holds) error {
+	c.mu.Lock()
+	all := slices.Collect(maps.Values(c.all))
+	c.mu.Unlock()
+	for _, check := range all {
+		hidden, err := check(ctx, holds)
+		if hidden > 0 {
+			return fmt.Errorf("%w: %d at least: %w", ErrHides, hidden, err)
+		}
+		if err != nil {
+			return fmt.Errorf("the new filter could not be checked: %w", err)
+		}
+	}
+	return nil
+}

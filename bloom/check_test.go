@@ -1,0 +1,229 @@
+package bloom
+
+import (
+	"context"
+	"errors"
+	"iter"
+	"math"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/cacheaside/cacheaside/internal/testenv"
+)
+
+// eachRebuilt runs a test on each kind of filter.
+func eachRebuilt(t *testing.T, test func(t *testing.T, f rebuildable)) {
+	backends(t, func(t *testing.T, rdb redis.UniversalClient) { test(t, newFilter(t, rdb, 10_000)) })
+	t.Run("local", func(t *testing.T) { test(t, newLocal(t, 10_000, 0.01)) })
+}
+
+// TestFewerKeys: a filter that has lost too many does not take the place of the present one.
+func TestFewerKeys(t *testing.T) {
+	eachRebuilt(t, func(t *testing.T, f rebuildable) {
+		keys := numbered(4000)
+		must(t, errorOf(f.Rebuild(t.Context(), Keys(keys...), none)))
+		for _, n := range []int{0, 1, 2000, 3500} {
+			err := errorOf(f.Rebuild(t.Context(), Keys(keys[:n]...), none))
+			if hidden := hiddenOf(t, f, keys); !errors.Is(err, ErrFewer) || hidden > 0 {
+				t.Fatalf("%d of 4000 keys: %d are hidden: %v", n, hidden, err)
+			}
+			if mightContain(t, f, "nobody") {
+				t.Error("the present one does not serve")
+			}
+			if r, ok := f.(*Redis); ok {
+				mustBeWhole(t, r)
+			}
+		}
+		must(t, errorOf(f.Rebuild(t.Context(), Keys(keys[:3700]...), none)))
+		must(t, errorOf(f.Rebuild(t.Context(), Keys(keys[:10]...), fewer)))
+		if hidden := hiddenOf(t, f, keys); hidden < 3900 {
+			t.Errorf("%d keys are hidden where that is allowed", hidden)
+		}
+	})
+}
+
+func errorOf(_ Report, err error) error { return err }
+
+// TestFewerAreToldOf: rows that Deleted has told of do not count.
+func TestFewerAreToldOf(t *testing.T) {
+	eachRebuilt(t, func(t *testing.T, f rebuildable) {
+		keys := numbered(4000)
+		must(t, errorOf(f.Rebuild(t.Context(), Keys(keys...), none)))
+		deleted := f.(interface {
+			Deleted(ctx context.Context, rows int) error
+		})
+		must(t, deleted.Deleted(t.Context(), 1500))
+		if err := errorOf(f.Rebuild(t.Context(), Keys(keys[:2000]...), none)); !errors.Is(err, ErrFewer) {
+			t.Fatal(err)
+		}
+		must(t, errorOf(f.Rebuild(t.Context(), Keys(keys[:2500]...), none)))
+		must(t, deleted.Deleted(t.Context(), 2500))
+		must(t, errorOf(f.Rebuild(t.Context(), Keys(), none)))
+		if hidden := hiddenOf(t, f, keys); hidden < 3900 {
+			t.Errorf("%d keys are hidden when all rows are deleted", hidden)
+		}
+	})
+}
+
+// TestFirstOfNoKeys: what was never built, or is lost, is not built of nothing.
+func TestFirstOfNoKeys(t *testing.T) {
+	eachRebuilt(t, func(t *testing.T, f rebuildable) {
+		for range 2 {
+			if err := errorOf(f.Rebuild(t.Context(), Keys(), none)); !errors.Is(err, ErrFewer) || !mightContain(t, f, "nobody") {
+				t.Fatal(err)
+			}
+			must(t, errorOf(f.Rebuild(t.Context(), Keys(), fewer)))
+			if mightContain(t, f, "nobody") {
+				t.Fatal("it was allowed")
+			}
+			must(t, errorOf(f.Rebuild(t.Context(), Keys(), none))) // it has as many as before
+			r, ok := f.(*Redis)
+			if !ok {
+				return
+			}
+			flush(t, r.rdb)
+			r.known.Store(nil)
+		}
+	})
+}
+
+// TestFewerThanIsTallied: what counts is the bits that are there, not what was tallied of them,
+// which may be lost, or wrong.
+func TestFewerThanIsTallied(t *testing.T) {
+	backends(t, func(t *testing.T, rdb redis.UniversalClient) {
+		f := newFilter(t, rdb, 100_000) // four segments
+		keys := numbered(4000)
+		must(t, errorOf(f.Rebuild(t.Context(), Keys(keys...), none)))
+		must(t, rdb.Del(t.Context(), f.tally).Err())
+		if err := errorOf(f.Rebuild(t.Context(), Keys(keys[:2000]...), none)); !errors.Is(err, ErrFewer) {
+			t.Fatal(err)
+		}
+		must(t, rdb.HSet(t.Context(), f.tally, "bits:"+f.known.Load().Active.ID, "1000000").Err())
+		must(t, errorOf(f.Rebuild(t.Context(), Keys(keys...), &RebuildOptions{Settle: -1, Capacity: 100_000})))
+
+		// What stands in the place of a segment is compared with nothing; what is lost is not.
+		must(t, rdb.Del(t.Context(), segmentKey("cacheaside", "users", f.known.Load().Active.ID, 1)).Err())
+		must(t, errorOf(f.Rebuild(t.Context(), Keys(keys[:3000]...), none)))
+		segment := segmentKey("cacheaside", "users", f.known.Load().Active.ID, 1)
+		must(t, rdb.Del(t.Context(), segment).Err())
+		must(t, rdb.SAdd(t.Context(), segment, "a set").Err())
+		must(t, errorOf(f.Rebuild(t.Context(), Keys(keys[:3000]...), none)))
+		mustHave(t, f, keys[:3000], "rebuilt")
+		mustBeWhole(t, f)
+	})
+}
+
+// TestLostIsNotFewer: where Redis loses a part of what is being built, that is begun anew, not refused.
+func TestLostIsNotFewer(t *testing.T) {
+	backends(t, func(t *testing.T, rdb redis.UniversalClient) {
+		f := newFilter(t, rdb, 100_000) // four segments
+		keys := numbered(4000)
+		must(t, errorOf(f.Rebuild(t.Context(), Keys(keys...), none)))
+		reads := 0
+		source := func(ctx context.Context, after string) iter.Seq2[string, error] {
+			return func(yield func(string, error) bool) {
+				Keys(keys...)(ctx, after)(yield)
+				if reads++; reads == 1 { // all have been added, in batches
+					loseSegment(t, f)
+				}
+			}
+		}
+		must(t, errorOf(f.Rebuild(t.Context(), source, &RebuildOptions{Settle: -1, batch: 1000})))
+		mustHave(t, f, keys, "rebuilt")
+		mustBeWhole(t, f)
+	})
+}
+
+// TestFullFilters: where all bits are set nobody can tell how many keys there are; it can be
+// rebuilt all the same.
+func TestFullFilters(t *testing.T) {
+	eachRebuilt(t, func(t *testing.T, f rebuildable) {
+		keys := numbered(sized(t, 20_000, 4000))
+		small := &RebuildOptions{Settle: -1, Capacity: 50}
+		must(t, errorOf(f.Rebuild(t.Context(), Keys(keys...), small)))
+		must(t, errorOf(f.Rebuild(t.Context(), Keys(keys...), small)))
+		must(t, errorOf(f.Rebuild(t.Context(), Keys(keys...), none)))
+		must(t, errorOf(f.Rebuild(t.Context(), Keys(keys...), small)))
+	})
+}
+
+// TestChecksAreRepeated: one that fails is no answer; when it goes on failing, the present filter
+// serves on.
+func TestChecksAreRepeated(t *testing.T) {
+	failed := errors.New("the check's own")
+	eachRebuilt(t, func(t *testing.T, f rebuildable) {
+		checked := f.(interface {
+			CheckRebuilt(func(context.Context, Holds) (int, error)) func()
+		})
+		asked := 0
+		remove := checked.CheckRebuilt(func(ctx context.Context, holds Holds) (int, error) {
+			if asked++; asked == 1 {
+				return 0, failed
+			}
+			has, err := holds(ctx, []string{"key000000007", "nobody"})
+			if err != nil || !has[0] || has[1] {
+				t.Error(has, err)
+			}
+			return 0, err
+		})
+		must(t, errorOf(f.Rebuild(t.Context(), Keys(numbered(100)...), none)))
+		if remove(); asked != 2 {
+			t.Errorf("asked %d times", asked)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		remove = checked.CheckRebuilt(func(context.Context, Holds) (int, error) {
+			cancel() // else it is asked several times
+			return 0, failed
+		})
+		if err := errorOf(f.Rebuild(ctx, Keys("other"), fewer)); err == nil || hiddenOf(t, f, numbered(100)) > 0 {
+			t.Errorf("it was not checked: %v", err)
+		}
+		remove()
+		remove()
+		must(t, errorOf(f.Rebuild(t.Context(), Keys("other"), fewer)))
+	})
+}
+
+// TestEstimated: about how many keys there are, and how sure that is, in filters of all sizes.
+func TestEstimated(t *testing.T) {
+	for capacity, n := range map[uint64]int{10: 10, 1000: 5, 2000: 2000, 50_000: 50_000, 10_000: 40_000} {
+		b, keys := 0, numbered(n)
+		s, err := shapeFor(capacity, 0.01)
+		must(t, err)
+		m := newBitmap(s)
+		for _, key := range keys {
+			h := hashOf(key)
+			b += m.add(&h)
+		}
+		e := s.estimated(uint64(b))
+		if off := math.Abs(e.keys - float64(n)); off > e.spread || e.spread > 0.25*float64(n) || n > 1000 && e.spread > 0.05*float64(n) {
+			t.Errorf("%d keys in a filter for %d: about %.1f, give or take %.1f", n, capacity, e.keys, e.spread)
+		}
+	}
+}
+
+// TestMaintainIsRefused: it says so, and waits longer than after another failure.
+func TestMaintainIsRefused(t *testing.T) {
+	_, rdb := testenv.Mini(t)
+	f := newFilter(t, rdb, 1000)
+	must(t, errorOf(f.Rebuild(t.Context(), Keys(numbered(100)...), none)))
+	told := make(chan error, 10)
+	ctx, cancel := context.WithTimeout(t.Context(), testenv.Hang)
+	defer cancel()
+	ended := make(chan error, 1)
+	go func() {
+		ended <- f.Maintain(ctx, Keys("a"), &MaintainOptions{Every: time.Second, Rebuild: none, Check: 100 * time.Millisecond, Failed: func(err error) { told <- err }})
+	}()
+	if err := <-told; !errors.Is(err, ErrFewer) || !strings.Contains(err.Error(), "AllowFewer") {
+		t.Error(err)
+	}
+	if s := f.Stats(); s.Failures != 1 || s.Refused != 1 {
+		t.Errorf("%+v", s)
+	}
+	mustHave(t, f, numbered(100), "refused")
+	cancel()
+	<-ended
+}

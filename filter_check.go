@@ -1,0 +1,134 @@
+package cacheaside
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+)
+
+const (
+	maxReturned = 1000 // keys that a loader remembers for its filter
+	returnedFor = time.Hour
+)
+
+// rebuiltFilter is a Filter whose answers may be replaced all at once.
+type rebuiltFilter interface {
+	CheckRebuilt(check func(ctx context.Context, holds func(ctx context.Context, keys []string) ([]bool, error)) (hidden int, err error)) (remove func())
+}
+
+// joinFilter has the filter ask before it answers by what was built from another source.
+func (l *Loader[K, V]) joinFilter() {
+	l.leaveFilter = func() {}
+	if f, ok := l.filter.(rebuiltFilter); ok {
+		l.returned = &returned[K]{at: make(map[K]time.Time)}
+		l.leaveFilter = f.CheckRebuilt(l.checkRebuilt)
+	}
+}
+
+// checkRebuilt answers for how many rows, which loads have returned within the last hour, a filter
+// that was built would say no. Rows that are not there any more do not count, whoever has deleted
+// them: those that the filter lacks are loaded. It stops at the first that are there.
+func (l *Loader[K, V]) checkRebuilt(ctx context.Context, holds func(ctx context.Context, keys []string) ([]bool, error)) (hidden int, err error) {
+	missing, of, err := l.missing(ctx, holds)
+	if err != nil {
+		return 0, fmt.Errorf("loader %s: %w", l.name, err)
+	}
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	defer context.AfterFunc(l.life, func() { cancel(ErrClosed) })()
+	for part := range slices.Chunk(missing, l.chunk) {
+		var there []K
+		for i, row := range l.callCaught(l.passBy(ctx), part) {
+			switch {
+			case l.life.Err() != nil:
+				return 0, nil // nobody reads by this loader any more
+			case row.err != nil:
+				return 0, fmt.Errorf("loader %s: loading a row that the filter lacks: %w", l.name, row.err)
+			case !row.null:
+				there = append(there, part[i])
+			}
+		}
+		if len(there) > 0 {
+			text, _ := l.encodeKey(there[0]) // it had one when it was asked for
+			return len(there), fmt.Errorf("loader %s: #%016x is there, and the filter lacks it; of %d rows that loads have returned it lacks %d", l.name, l.keys.Hash(text), of, len(missing))
+		}
+	}
+	return 0, nil
+}
+
+// missing are the keys of returned rows that the filter lacks, of so many.
+func (l *Loader[K, V]) missing(ctx context.Context, holds func(ctx context.Context, keys []string) ([]bool, error)) (missing []K, of int, err error) {
+	keys := l.returned.since(time.Now().Add(-returnedFor))
+	if len(keys) == 0 {
+		return nil, 0, nil
+	}
+	texts := make([]string, len(keys))
+	for i, key := range keys {
+		if texts[i], err = l.encodeKey(key); err != nil {
+			return nil, 0, err
+		}
+	}
+	has, err := holds(ctx, texts)
+	if err == nil && len(has) != len(texts) {
+		err = errFilterLength
+	}
+	if err != nil {
+		return nil, 0, err
+	}
+	for i, key := range keys {
+		if !has[i] {
+			missing = append(missing, key)
+		}
+	}
+	return missing, len(keys), nil
+}
+
+// returned is some of the keys whose rows loads have returned, and when. A nil one remembers
+// nothing.
+type returned[K comparable] struct {
+	mu sync.Mutex
+	at map[K]time.Time
+}
+
+// note remembers the keys of rows that a load has returned, in the place of any others where there
+// are too many, and forgets those that have turned out to have no row.
+func note[K comparable, V any](r *returned[K], keys []K, rows []loaded[V], at time.Time) {
+	if r == nil {
+		return
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for i, key := range keys {
+		switch {
+		case rows[i].err != nil || key != key: //nolint:staticcheck // NaN, which could not be removed
+		case rows[i].null:
+			delete(r.at, key)
+		default:
+			r.at[key] = at
+			for other := range r.at {
+				if len(r.at) <= maxReturned {
+					break
+				}
+				if other != key {
+					delete(r.at, other)
+				}
+			}
+		}
+	}
+}
+
+// since are those that were returned after some time. It forgets the others.
+func (r *returned[K]) since(then time.Time) (keys []K) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for key, at := range r.at {
+		if at.Before(then) {
+			delete(r.at, key)
+			continue
+		}
+		keys = append(keys, key)
+	}
+	return keys
+}

@@ -1,0 +1,98 @@
+package cacheaside
+
+import (
+	"context"
+	"errors"
+	"math"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// TestReturnedIsBounded: a loader remembers so many keys for its filter, for an hour, and none that has turned out to have no row.
+func TestReturnedIsBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := &returned[float64]{at: make(map[float64]time.Time)}
+		row, none, failed := loaded[string]{value: "row"}, loaded[string]{null: true}, loaded[string]{err: errors.New("failed")}
+		keys := func() int { return len(r.since(time.Now().Add(-returnedFor))) }
+		note(r, []float64{1, 2, 3, math.NaN()}, []loaded[string]{row, none, failed, row}, time.Now())
+		if n := keys(); n != 1 {
+			t.Errorf("%d keys of one row", n)
+		}
+		time.Sleep(returnedFor - time.Second)
+		for i := range 3 * maxReturned {
+			note(r, []float64{float64(i)}, []loaded[string]{row}, time.Now())
+			if _, ok := r.at[float64(i)]; !ok || len(r.at) > maxReturned {
+				t.Fatalf("%d keys, with the last: %v", len(r.at), ok)
+			}
+		}
+		note(r, []float64{math.NaN(), 1}, []loaded[string]{row, none}, time.Now())
+		time.Sleep(2 * time.Second)
+		if n := keys(); n < maxReturned-1 {
+			t.Errorf("%d keys of a moment ago", n)
+		}
+		if time.Sleep(returnedFor); keys() != 0 || len(r.at) != 0 {
+			t.Errorf("%d keys after an hour", len(r.at))
+		}
+		var nobody *returned[string]
+		note(nobody, []string{"a"}, []loaded[string]{row}, time.Now())
+	})
+}
+
+// checkedFilter has all keys, and keeps the check that it is given.
+type checkedFilter struct {
+	Filter
+	check func(ctx context.Context, holds func(context.Context, []string) ([]bool, error)) (int, error)
+}
+
+func (f *checkedFilter) CheckRebuilt(check func(ctx context.Context, holds func(context.Context, []string) ([]bool, error)) (int, error)) func() {
+	f.check = check
+	return func() {}
+}
+
+func (f *checkedFilter) MightContain(context.Context, string) (bool, error) { return true, nil }
+
+// TestCheckThatFails: what could not be found out is an error, and no row.
+func TestCheckThatFails(t *testing.T) {
+	f, down := &checkedFilter{}, errors.New("the database is down")
+	c, err := New(nil, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	var fail error
+	l, err := NewLoader(c, "user", func(context.Context, int) (string, error) { return "row", fail }, &LoaderOptions{Filter: f})
+	if err != nil {
+		t.Fatal(err)
+	}
+	lacks := func(_ context.Context, keys []string) ([]bool, error) { return make([]bool, len(keys)), nil }
+	if hidden, err := f.check(t.Context(), lacks); hidden != 0 || err != nil {
+		t.Errorf("before any load: %d, %v", hidden, err)
+	}
+	if _, err := l.Get(t.Context(), 1); err != nil {
+		t.Fatal(err)
+	}
+	for name, holds := range map[string]func(context.Context, []string) ([]bool, error){
+		"an error":  func(context.Context, []string) ([]bool, error) { return nil, down },
+		"no answer": func(context.Context, []string) ([]bool, error) { return nil, nil },
+	} {
+		if hidden, err := f.check(t.Context(), holds); hidden != 0 || err == nil {
+			t.Errorf("%s: %d, %v", name, hidden, err)
+		}
+	}
+	if hidden, err := f.check(t.Context(), lacks); hidden != 1 || err == nil {
+		t.Errorf("a row is there: %d, %v", hidden, err)
+	}
+	fail = down
+	if hidden, err := f.check(t.Context(), lacks); hidden != 0 || !errors.Is(err, down) {
+		t.Errorf("the row cannot be loaded: %d, %v", hidden, err)
+	}
+	fail = ErrNotFound
+	if hidden, err := f.check(t.Context(), lacks); hidden != 0 || err != nil {
+		t.Errorf("the row is gone: %d, %v", hidden, err)
+	}
+	if hidden, err := f.check(t.Context(), lacks); hidden != 0 || err != nil {
+		t.Errorf("and forgotten: %d, %v", hidden, err)
+	}
+	c.Close()
+}

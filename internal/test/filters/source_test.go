@@ -1,0 +1,313 @@
+// Package filters_test has loaders and their filters, whose sources are what they should not be.
+package filters_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/cacheaside/cacheaside"
+	"github.com/cacheaside/cacheaside/bloom"
+	"github.com/cacheaside/cacheaside/internal/testenv"
+)
+
+const rows = 5000
+
+// numbers are the keys from one to before another.
+func numbers(from, to int) (keys []string) {
+	for i := from; i < to; i++ {
+		keys = append(keys, strconv.Itoa(i))
+	}
+	return keys
+}
+
+// database is a table of rows, of which some may be gone.
+type database struct {
+	mu    sync.Mutex
+	gone  map[int64]bool
+	loads int
+}
+
+func (d *database) delete(ids ...int64) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for _, id := range ids {
+		d.gone[id] = true
+	}
+}
+
+func (d *database) load(_ context.Context, ids []int64) (map[int64]string, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.loads += len(ids)
+	found := make(map[int64]string)
+	for _, id := range ids {
+		if id >= 0 && id < rows && !d.gone[id] {
+			found[id] = "row"
+		}
+	}
+	return found, nil
+}
+
+// filter is one that can be rebuilt.
+type filter interface {
+	cacheaside.Filter
+	Rebuild(ctx context.Context, source bloom.Source, options *bloom.RebuildOptions) (bloom.Report, error)
+	Stats() bloom.Stats
+}
+
+// eachFilter runs a test with a loader, of a table of 5000 rows, behind each kind of filter.
+func eachFilter(t *testing.T, test func(t *testing.T, f filter, l *cacheaside.Loader[int64, string], d *database)) {
+	server := testenv.SharedRedis(t)
+	o := &bloom.Options{Timeout: testenv.Hang / 2}
+	for name, make := range map[string]func(t *testing.T) (filter, error){
+		"redis": func(t *testing.T) (filter, error) {
+			return bloom.NewRedis(server.Client(t), "users", 10_000, 0.001, o)
+		},
+		"replica": func(t *testing.T) (filter, error) {
+			f, err := bloom.NewRedis(server.Client(t), "users", 10_000, 0.001, o)
+			if err != nil {
+				return nil, err
+			}
+			return bloom.NewReplica(f)
+		},
+		"local":  func(t *testing.T) (filter, error) { return bloom.NewLocal(10_000, 0.001, nil) },
+		"shared": func(t *testing.T) (filter, error) { return bloom.NewShared(server.Client(t), "users", 10_000, 0.001, o) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			must(t, server.Client(t).FlushAll(t.Context()).Err())
+			f, err := make(t)
+			must(t, err)
+			t.Cleanup(func() { f.(interface{ Close() error }).Close() })
+			d := &database{gone: map[int64]bool{}}
+			c, err := cacheaside.New(nil, nil)
+			must(t, err)
+			t.Cleanup(func() { c.Close() })
+			l, err := cacheaside.NewBatchLoader(c, "user", d.load, &cacheaside.LoaderOptions{Filter: f})
+			must(t, err)
+			test(t, f, l, d)
+		})
+	}
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+var settled = &bloom.RebuildOptions{Settle: -1}
+
+// hidden is how many rows the filter says no to.
+func hidden(t *testing.T, f filter) (n int) {
+	t.Helper()
+	maybe, err := f.MightContainMany(t.Context(), numbers(0, rows))
+	must(t, err)
+	for _, m := range maybe {
+		if !m {
+			n++
+		}
+	}
+	return n
+}
+
+func readAll(t *testing.T, l *cacheaside.Loader[int64, string], ids ...int64) {
+	t.Helper()
+	if _, err := l.GetMany(t.Context(), ids); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func ids(from, to int64) (all []int64) {
+	for ; from < to; from++ {
+		all = append(all, from)
+	}
+	return all
+}
+
+// TestWrongSource: a filter is rebuilt from what is not, or is not all of, what the loader reads.
+// It hides nothing.
+func TestWrongSource(t *testing.T) {
+	encoded := make([]string, rows)
+	for i := range encoded {
+		encoded[i] = fmt.Sprint("user:", i)
+	}
+	for name, wrong := range map[string]struct {
+		source []string
+		want   string
+	}{
+		"an empty table":       {nil, "too few"},
+		"a half-read table":    {numbers(0, rows/2), "too few"},
+		"another table":        {numbers(rows, 2*rows), "hide"},
+		"keys of another form": {encoded, "hide"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			eachFilter(t, func(t *testing.T, f filter, l *cacheaside.Loader[int64, string], d *database) {
+				_, err := f.Rebuild(t.Context(), bloom.Keys(numbers(0, rows)...), settled)
+				must(t, err)
+				readAll(t, l, ids(0, 500)...)
+				_, err = f.Rebuild(t.Context(), bloom.Keys(wrong.source...), settled)
+				if n := hidden(t, f); n > 0 || err == nil {
+					t.Fatalf("%d of %d rows are hidden: %v", n, rows, err)
+				}
+				if want := map[string]error{"too few": bloom.ErrFewer, "hide": bloom.ErrHides}[wrong.want]; !errors.Is(err, want) || f.Stats().Refused != 1 {
+					t.Errorf("%v, %d counted", err, f.Stats().Refused)
+				}
+				may, err := f.MightContain(t.Context(), "nobody")
+				if must(t, err); may {
+					t.Error("the one before does not serve")
+				}
+				must(t, f.AddMany(t.Context(), []string{"added"}))
+				_, err = f.Rebuild(t.Context(), bloom.Keys(append(numbers(0, rows), "added")...), settled)
+				must(t, err)
+				if n := hidden(t, f); n > 0 {
+					t.Errorf("%d of %d rows are hidden by the right source", n, rows)
+				}
+			})
+		})
+	}
+}
+
+// TestFirstWrongSource: nothing was built before, and what loads have returned tells that it is the
+// wrong source.
+func TestFirstWrongSource(t *testing.T) {
+	eachFilter(t, func(t *testing.T, f filter, l *cacheaside.Loader[int64, string], d *database) {
+		if _, err := f.Rebuild(t.Context(), bloom.Keys(), settled); !errors.Is(err, bloom.ErrFewer) || hidden(t, f) > 0 {
+			t.Fatalf("of no key: %v; %d rows are hidden", err, hidden(t, f))
+		}
+		readAll(t, l, 7)
+		if _, err := f.Rebuild(t.Context(), bloom.Keys("user:7"), settled); !errors.Is(err, bloom.ErrHides) || hidden(t, f) > 0 {
+			t.Fatalf("of other keys: %v; %d rows are hidden", err, hidden(t, f))
+		}
+		_, err := f.Rebuild(t.Context(), bloom.Keys(), &bloom.RebuildOptions{Settle: -1, AllowFewer: true})
+		if !errors.Is(err, bloom.ErrHides) {
+			t.Fatalf("of none, which is allowed: %v", err)
+		}
+		d.delete(7)
+		_, err = f.Rebuild(t.Context(), bloom.Keys(), &bloom.RebuildOptions{Settle: -1, AllowFewer: true})
+		must(t, err)
+		if n := hidden(t, f); n != rows {
+			t.Errorf("a filter of no keys says no to %d of %d", n, rows)
+		}
+	})
+}
+
+// TestDeletedRowsAreNotMissed: rows that were deleted without a word may be missing; one that is
+// there may not.
+func TestDeletedRowsAreNotMissed(t *testing.T) {
+	eachFilter(t, func(t *testing.T, f filter, l *cacheaside.Loader[int64, string], d *database) {
+		_, err := f.Rebuild(t.Context(), bloom.Keys(numbers(0, rows)...), settled)
+		must(t, err)
+		readAll(t, l, ids(0, 300)...)
+		d.delete(ids(0, 200)...)
+		before := d.loads
+		_, err = f.Rebuild(t.Context(), bloom.Keys(numbers(200, rows)...), settled)
+		must(t, err)
+		if d.loads-before > 300 {
+			t.Errorf("%d loads for it", d.loads-before)
+		}
+		_, err = f.Rebuild(t.Context(), bloom.Keys(slices.DeleteFunc(numbers(200, rows), func(key string) bool { return key == "250" })...), settled)
+		if !errors.Is(err, bloom.ErrHides) {
+			t.Fatal(err)
+		}
+		if may, err := f.MightContain(t.Context(), "250"); err != nil || !may {
+			t.Error("the row is hidden", err)
+		}
+	})
+}
+
+// TestCheckEndsWithTheCache: a loader that is closed has no say.
+func TestCheckEndsWithTheCache(t *testing.T) {
+	f, err := bloom.NewLocal(10_000, 0.001, nil)
+	must(t, err)
+	c, err := cacheaside.New(nil, nil)
+	must(t, err)
+	d := &database{gone: map[int64]bool{}}
+	l, err := cacheaside.NewBatchLoader(c, "user", d.load, &cacheaside.LoaderOptions{Filter: f})
+	must(t, err)
+	if _, err := cacheaside.NewBatchLoader(c, "user", d.load, &cacheaside.LoaderOptions{Filter: f}); err == nil { // nor one that was not made
+		t.Fatal("two of one name")
+	}
+	readAll(t, l, ids(0, 10)...)
+	if _, err = f.Rebuild(t.Context(), bloom.Keys("other"), nil); !errors.Is(err, bloom.ErrHides) {
+		t.Fatal(err)
+	}
+	must(t, c.Close())
+	_, err = f.Rebuild(t.Context(), bloom.Keys("other"), nil)
+	must(t, err)
+}
+
+// TestLoadedFile: a filter that was saved is checked as one that was rebuilt.
+func TestLoadedFile(t *testing.T) {
+	file := func(keys ...string) *bytes.Buffer {
+		f, err := bloom.NewLocal(10_000, 0.001, nil)
+		must(t, err)
+		_, err = f.Rebuild(t.Context(), bloom.Keys(keys...), &bloom.RebuildOptions{AllowFewer: true})
+		must(t, err)
+		var b bytes.Buffer
+		must(t, f.Save(&b))
+		return &b
+	}
+	f, err := bloom.NewLocal(10_000, 0.001, nil)
+	must(t, err)
+	c, err := cacheaside.New(nil, nil)
+	must(t, err)
+	defer c.Close()
+	d := &database{gone: map[int64]bool{}}
+	l, err := cacheaside.NewBatchLoader(c, "user", d.load, &cacheaside.LoaderOptions{Filter: f})
+	must(t, err)
+	if err := f.Load(file()); !errors.Is(err, bloom.ErrFewer) || hidden(t, f) > 0 {
+		t.Errorf("of no key: %v; %d rows are hidden", err, hidden(t, f))
+	}
+	readAll(t, l, ids(0, 100)...)
+	if err := f.Load(file(numbers(rows, 2*rows)...)); !errors.Is(err, bloom.ErrHides) || hidden(t, f) > 0 {
+		t.Errorf("of another set: %v; %d rows are hidden", err, hidden(t, f))
+	}
+	must(t, f.Load(file(numbers(0, rows)...)))
+	if err := f.Load(file(numbers(0, rows/2)...)); !errors.Is(err, bloom.ErrFewer) || hidden(t, f) > 0 {
+		t.Errorf("of half of it: %v; %d rows are hidden", err, hidden(t, f))
+	}
+	if f.Stats().Refused != 3 {
+		t.Errorf("%d counted", f.Stats().Refused)
+	}
+	may, _ := f.MightContain(t.Context(), "nobody")
+	if may {
+		t.Error("the one before does not serve")
+	}
+}
+
+// TestMaintainTells: of a rebuild that is refused, and goes on.
+func TestMaintainTells(t *testing.T) {
+	eachFilter(t, func(t *testing.T, f filter, l *cacheaside.Loader[int64, string], d *database) {
+		ctx, cancel := context.WithCancel(t.Context())
+		told, ended := make(chan error, 100), make(chan error, 1)
+		maintained := f.(interface {
+			Maintain(context.Context, bloom.Source, *bloom.MaintainOptions) error
+		})
+		readAll(t, l, 1)
+		o := &bloom.MaintainOptions{Check: 100 * time.Millisecond, Rebuild: settled, Failed: func(err error) { told <- err }}
+		go func() { ended <- maintained.Maintain(ctx, bloom.Keys("other"), o) }()
+		for range 2 {
+			select {
+			case err := <-told:
+				if !errors.Is(err, bloom.ErrHides) {
+					t.Error(err)
+				}
+			case <-time.After(testenv.Hang):
+				t.Fatal("nobody is told")
+			}
+		}
+		if s := f.Stats(); s.Failures < 2 || s.Refused < 2 || hidden(t, f) > 0 {
+			t.Errorf("%+v", s)
+		}
+		cancel()
+		<-ended
+	})
+}

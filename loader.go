@@ -59,6 +59,7 @@ type Loader[K comparable, V any] struct {
 	filter      Filter                                                   // nil: none
 	filterNow   func(key string) (may, known bool)                       // what it has for callers' own goroutines, or nil
 	filterFresh func(ctx context.Context, keys []string) ([]bool, error) // what it has for Fresh, or nil
+	audit       filterAudit                                              // of what it refuses
 	shadow      *shadow                                                  // nil: callers are answered by the caches
 	window      window                                                   // of failed loads that Redis knows nothing of
 }

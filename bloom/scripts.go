@@ -4,46 +4,75 @@ import (
 	"github.com/cacheaside/cacheaside/internal/conn"
 )
 
-// The scripts on a segment compare its header first, and answer -1 where it is another, or there is none: then it is lost, or was removed. Nobody makes it again, so an answer that is
-// found in it is of all that was ever added to it. Places are 4 bytes each, and count from the beginning of the string.
+// The scripts on a segment check first that it is the one, and answer -1 if it is another, or cut short, or there is none: then it is lost, or was removed. Nobody makes it again, so an answer that is
+// found in it is of all that was ever added to it. What is added goes to one with the right header even if it is not whole, for programs that know of no tags believe it. Places are 4 bytes each, and count from the beginning of the string.
 
-// whole checks a segment.
-const whole = `
-if redis.call('GETRANGE', KEYS[1], 0, 15) ~= ARGV[1] then return -1 end
+// segments has what the scripts do with a segment. Its header tells the size of its bits. See generation.bitsOf.
+const segments = `
 local function at(s, i)
   local a, b, c, d = string.byte(s, i, i + 3)
   return ((a * 256 + b) * 256 + c) * 256 + d
+end
+local function covers(s, tag)
+  if #s < #tag then return false end
+  for i = 1, #tag do
+    local has, needs = string.byte(s, i), string.byte(tag, i)
+    for _ = 1, 8 do
+      if needs % 2 > has % 2 then return false end
+      has, needs = math.floor(has / 2), math.floor(needs / 2)
+    end
+  end
+  return true
+end
+local function whole(key, header, tag)
+  if redis.call('GETRANGE', key, 0, 15) ~= header then return nil end
+  local n, size = redis.call('STRLEN', key), 8 * at(header, 5)
+  if tag == '' then return n == 16 or n == 24 or n == 16 + size or n == 24 + size end
+  if n == 24 + size then return redis.call('GETRANGE', key, -8, -1) == tag end
+  return n <= 16 + size and covers(redis.call('GETRANGE', key, 16, 23), tag)
+end
+local function allocate(key, header, tag)
+  local n, size = redis.call('STRLEN', key), 8 * at(header, 5)
+  if n == 16 + size + #tag or n > 16 + size then return end
+  local bits = redis.call('GETRANGE', key, 16, -1)
+  if bits == tag then bits = '' end
+  redis.call('SET', key, header .. bits .. string.rep('\0', size - #bits) .. tag)
+end
+local function add(key, header, tag, places)
+  local ok, set = whole(key, header, tag), 0
+  if ok == nil then return -1 end
+  if ok then allocate(key, header, tag) end
+  for i = 1, #places, 4 do set = set + 1 - redis.call('SETBIT', key, at(places, i), 1) end
+  return ok and set or -1
 end`
 
-// lookupScript tells of each key, whose places are ARGV[3], ARGV[2] for each, whether all of them are set: '1' or '0'.
-var lookupScript = conn.NewScript(whole + `
-local step, reply = 4 * ARGV[2], {}
-for i = 1, #ARGV[3], step do
+// lookupScript tells of each key, whose places are ARGV[4], ARGV[3] for each, whether all of them are set: '1' or '0'. All scripts have the header and the tag of the segment before that.
+var lookupScript = conn.NewScript(segments + `
+if not whole(KEYS[1], ARGV[1], ARGV[2]) then return -1 end
+local step, reply = 4 * ARGV[3], {}
+for i = 1, #ARGV[4], step do
   local found = '1'
   for j = i, i + step - 1, 4 do
-    if redis.call('GETBIT', KEYS[1], at(ARGV[3], j)) == 0 then found = '0' break end
+    if redis.call('GETBIT', KEYS[1], at(ARGV[4], j)) == 0 then found = '0' break end
   end
   reply[#reply + 1] = found
 end
 return table.concat(reply)`)
 
-// addScript sets the places ARGV[2], and answers how many were not set. ARGV[3] is the size of the bits in bytes: they are allocated at once, for a string that Redis lets grow is given up to twice as
-// much as it needs.
-var addScript = conn.NewScript(whole + `
-if redis.call('STRLEN', KEYS[1]) == 16 then redis.call('SET', KEYS[1], ARGV[1] .. string.rep('\0', tonumber(ARGV[3]))) end
-local set = 0
-for i = 1, #ARGV[2], 4 do
-  set = set + 1 - redis.call('SETBIT', KEYS[1], at(ARGV[2], i), 1)
-end
-return set`)
+// addScript sets the places ARGV[3], and answers how many were not set. The bits are allocated at once, for a string that Redis lets grow is given up to twice as much as it needs.
+var addScript = conn.NewScript(segments + `
+return add(KEYS[1], ARGV[1], ARGV[2], ARGV[3])`)
 
-// mergeScript is addScript for so many places that it takes less to send all bits: ARGV[2], as they are to be set, with an empty header. KEYS[2] is theirs for the time being.
-var mergeScript = conn.NewScript(whole + `
+// mergeScript is addScript for so many places that it takes less to send all bits: ARGV[3], as they are to be set, with an empty header. KEYS[2] is theirs for the time being.
+var mergeScript = conn.NewScript(segments + `
+local ok = whole(KEYS[1], ARGV[1], ARGV[2])
+if ok == nil then return -1 end
+if ok then allocate(KEYS[1], ARGV[1], ARGV[2]) end
 local before = redis.call('BITCOUNT', KEYS[1], 16, -1)
-redis.call('SET', KEYS[2], ARGV[2])
+redis.call('SET', KEYS[2], ARGV[3])
 redis.call('BITOP', 'OR', KEYS[1], KEYS[1], KEYS[2])
 redis.call('DEL', KEYS[2])
-return redis.call('BITCOUNT', KEYS[1], 16, -1) - before`)
+return ok and redis.call('BITCOUNT', KEYS[1], 16, -1) - before or -1`)
 
 // touchScript counts the bits that were set, ARGV: id and number by turns, in the hash KEYS[2], and answers the descriptor and that hash.
 const touchScript = `

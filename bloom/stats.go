@@ -178,19 +178,15 @@ func (t tally) count(field string) uint64 {
 	return n
 }
 
-// LostSegments asks Redis how many of the strings that the filter's bits are in are gone, as by eviction: their keys are answered "maybe", until a Rebuild. Of a filter that nobody has built it is 0. It changes nothing.
+// LostSegments asks Redis how many of the strings that the filter's bits are in are gone, as by eviction, or another's, or cut short: their keys are answered "maybe", until a Rebuild. Of a filter that nobody has built it is 0. It changes nothing.
 func (f *Redis) LostSegments(ctx context.Context) (uint64, error) {
 	d, _, err := f.look(ctx)
 	if err != nil || d.Active == nil {
 		return 0, f.failed(err)
 	}
-	lost, header := uint64(0), d.Active.header()
-	err = f.eachSegment(ctx, d.Active, func(ctx context.Context, key string) redis.Cmder {
-		return redis.NewStringCmd(ctx, "getrange", key, 0, headerBytes-1)
-	}, func(cmd redis.Cmder) error {
-		if cmd.(*redis.StringCmd).Val() != header {
-			lost++
-		}
+	lost := uint64(0)
+	err = f.eachLost(ctx, d.Active, func() error {
+		lost++
 		return nil
 	})
 	return lost, f.failed(err)

@@ -81,6 +81,9 @@ func (r *Replica) keep() (time.Duration, error) {
 		if epoch == 0 {
 			return seldom * r.calm(), nil // nothing can be heard yet: the first poll raises it
 		}
+		if r.watch.back.Load() {
+			return 0, errOutdated // what is there may have lost keys
+		}
 		d, err := r.fetch(r.ctx, r.patience())
 		if err != nil {
 			return 0, err

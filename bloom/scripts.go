@@ -1,6 +1,7 @@
 package bloom
 
 import (
+	"github.com/cacheaside/cacheaside/internal/channel"
 	"github.com/cacheaside/cacheaside/internal/conn"
 )
 
@@ -74,13 +75,35 @@ redis.call('BITOP', 'OR', KEYS[1], KEYS[1], KEYS[2])
 redis.call('DEL', KEYS[2])
 return ok and redis.call('BITCOUNT', KEYS[1], 16, -1) - before or -1`)
 
-// touchScript counts the bits that were set, ARGV: id and number by turns, in the hash KEYS[2], and answers the descriptor and that hash.
-const touchScript = `
+// touchScript counts the bits that were set, ARGV from the second on: id and number by turns, in the hash KEYS[2], leaves the mark ARGV[1], if it is one, in KEYS[3], and answers the descriptor, that hash and the mark.
+const touchScript = marks + `
 local d = redis.call('GET', KEYS[1]) or ''
-for i = 1, #ARGV, 2 do
+for i = 2, #ARGV, 2 do
   if tonumber(ARGV[i + 1]) > 0 and string.find(d, ARGV[i], 1, true) then redis.call('HINCRBY', KEYS[2], 'bits:' .. ARGV[i], ARGV[i + 1]) end
 end
-return {d, redis.call('HGETALL', KEYS[2])}`
+local left = {}
+if ARGV[1] ~= '' then left = mark(KEYS[3], ARGV[1], tonumber(redis.call('TIME')[1])) end
+return {d, redis.call('HGETALL', KEYS[2]), left}`
+
+// onceScript adds keys where all that it takes is on one server, and tells of them, in one step. KEYS: of the announcements; the descriptor; its tally; the marks; then the segments. ARGV: what announces (4); the mark; how the descriptor
+// begins that is known; '1' if the tally is asked for; how many generations; for each its id, its header, and how many segments; for each of these its tag and the places. It answers the mark; how many segments were lost; the descriptor, or '=' if it is known; the tally.
+var onceScript = conn.NewScript(channel.AnnounceLua + segments + marks + `
+local key, arg, missing = 5, 9, 0
+for g = 1, tonumber(ARGV[8]) do
+  local id, header, set = ARGV[arg], ARGV[arg + 1], 0
+  for s = 1, tonumber(ARGV[arg + 2]) do
+    local n = add(KEYS[key], header, ARGV[arg + 1 + 2 * s], ARGV[arg + 2 + 2 * s])
+    if n < 0 then missing = missing + 1 else set = set + n end
+    key = key + 1
+  end
+  if set > 0 then redis.call('HINCRBY', KEYS[3], 'bits:' .. id, set) end
+  arg = arg + 3 + 2 * ARGV[arg + 2]
+end
+announce(ARGV[1], ARGV[2], ARGV[3], ARGV[4])
+local left, d, tally = mark(KEYS[4], ARGV[5], tonumber(t[1])), redis.call('GET', KEYS[2]) or '', {}
+if ARGV[6] ~= '' and string.sub(d, 1, #ARGV[6]) == ARGV[6] then d = '=' end
+if ARGV[7] == '1' then tally = redis.call('HGETALL', KEYS[3]) end
+return {left, missing, d, tally}`)
 
 // swapScript changes the descriptor from ARGV[1] to ARGV[2], if it is still that.
 var swapScript = conn.NewScript(`

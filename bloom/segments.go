@@ -74,8 +74,19 @@ func (f *Redis) trip(ctx context.Context, bound time.Duration, calls []*call, ho
 			unknown = append(unknown, c)
 		}
 	}
+	f.knows(len(unknown) == 0)
 	if len(unknown) > 0 && how != "eval" {
 		f.trip(ctx, bound, unknown, "eval")
+	}
+}
+
+// knows notes whether a server has known all scripts. One that has known them, and does not any more, may have restarted.
+func (f *Redis) knows(all bool) {
+	switch {
+	case all:
+		f.watch.ran.Store(true)
+	case !f.conn.Cluster() && f.watch.ran.Swap(false):
+		f.watch.troubled()
 	}
 }
 

@@ -24,6 +24,8 @@ type Stats struct {
 	AddErrors int64 // calls of Add, AddMany, Admit, and what that returns, that failed
 	LostAdds  int64 // parts of a filter that were found gone by an Add; their keys may be there, until a Rebuild
 	Malformed int64 // times that what Redis holds in the place of the descriptor could not be read
+	Hidden    int64 // times that the filter was told to have refused a key whose row exists, and did: it answers "maybe" until it was built again
+	WentBack  int64 // times that this process has found Redis in a state from before what it had acknowledged: likewise
 
 	// Of a Replica; zero without one.
 	Copied     bool  // it answers "no" by itself now
@@ -76,6 +78,7 @@ func (s State) Fill() float64 {
 type counts struct {
 	absent, present, lost, failed, falsePositives atomic.Int64
 	added, addErrors, lostAdds, malformed         atomic.Int64
+	hidden, wentBack                              atomic.Int64
 }
 
 // looked counts the answers to a lookup: maybe, of which unsure are of what is lost, or failed: all of them, if there was an error.
@@ -99,6 +102,7 @@ func (c *counts) stats() Stats {
 	s := Stats{
 		Absent: c.absent.Load(), Present: c.present.Load(), Lost: c.lost.Load(), Failed: c.failed.Load(), FalsePositives: c.falsePositives.Load(),
 		Added: c.added.Load(), AddErrors: c.addErrors.Load(), LostAdds: c.lostAdds.Load(), Malformed: c.malformed.Load(),
+		Hidden: c.hidden.Load(), WentBack: c.wentBack.Load(),
 	}
 	s.Unknown = s.Lost + s.Failed
 	return s
@@ -158,11 +162,11 @@ func (f *Redis) look(ctx context.Context) (*known, tally, error) {
 	at := time.Now()
 	ctx, cancel := context.WithTimeout(ctx, f.patience())
 	defer cancel()
-	cmd := redis.NewCmd(ctx, "eval", touchScript, 2, f.key, f.tally)
+	cmd := redis.NewCmd(ctx, "eval", touchScript, 3, f.key, f.tally, f.marks, "")
 	if err := f.home.Send(ctx, []redis.Cmder{cmd}); err != nil {
 		return nil, nil, err
 	}
-	raw, t, err := touchReply(cmd)
+	raw, t, _, err := touchReply(cmd)
 	if err != nil {
 		return nil, nil, err
 	}

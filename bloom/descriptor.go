@@ -20,6 +20,7 @@ type descriptor struct {
 	Active   *generation  `json:"active,omitempty"`   // which answers; nil: none does
 	Building *generation  `json:"building,omitempty"` // which a rebuild fills; it is added to once it is ready
 	Old      []generation `json:"old,omitempty"`      // which are to be removed
+	Hiding   *hiding      `json:"hiding,omitempty"`   // of the one that answered last
 }
 
 // generation is a filter's bits from one rebuild to the next. Its id is used once.

@@ -65,10 +65,11 @@ func (f *Redis) dropBuilding(ctx context.Context, g *generation) error {
 }
 
 // dropActive has the generation that answers do so no more: all is "maybe" until there is another.
-func (f *Redis) dropActive(ctx context.Context, g *generation) error {
+func (f *Redis) dropActive(ctx context.Context, g *generation, and func(*descriptor)) error {
 	err := f.change(ctx, func(to *descriptor) error {
 		if to.Active != nil && to.Active.ID == g.ID {
 			to.Old, to.Active = append(to.Old, *to.Active), nil
+			and(to)
 		}
 		return nil
 	})
@@ -196,7 +197,7 @@ func (f *Redis) change(ctx context.Context, edit func(*descriptor) error) error 
 
 // copy may be changed.
 func (d *descriptor) copy() descriptor {
-	to := descriptor{Old: append([]generation(nil), d.Old...)}
+	to := descriptor{Old: append([]generation(nil), d.Old...), Hiding: d.Hiding}
 	if d.Active != nil {
 		active := *d.Active
 		to.Active = &active

@@ -23,6 +23,7 @@ type Local struct {
 	looks  looks
 	counts counts
 
+	hiding     atomic.Pointer[hiding]
 	deleted    atomic.Int64 // rows, since the start
 	took       atomic.Int64 // the last rebuild, in nanoseconds
 	closed     atomic.Bool

@@ -48,6 +48,9 @@ func (f *Redis) runOnce(ctx, bounded context.Context, d *known, keys []string, a
 	if err != nil {
 		return nil, err
 	}
+	if n, ok := c.cmd.Val().(int64); ok {
+		return d, f.marked(sent, []string{strconv.FormatInt(n, 10)})
+	}
 	reply, err := c.cmd.Slice()
 	if err != nil {
 		return nil, err
@@ -66,24 +69,11 @@ func (f *Redis) runOnce(ctx, bounded context.Context, d *known, keys []string, a
 		return nil, err
 	}
 	f.counts.lostAdds.Add(missing)
-	if raw == "=" && d.Active != nil {
-		f.filledBy(d, tallied)
-		return d, nil
-	}
-	if raw == "=" {
-		raw = d.raw
-	}
 	now, err := f.learn(raw, at)
-	if err == nil {
-		f.filledBy(now, tallied)
+	if err == nil && len(tallied) > 0 {
+		f.filled(now, tallied)
 	}
 	return now, err
-}
-
-func (f *Redis) filledBy(d *known, t tally) {
-	if len(t) > 0 {
-		f.filled(d, t)
-	}
 }
 
 // onceKeys are the keys of onceScript.
@@ -103,12 +93,17 @@ func (f *Redis) onceArgs(announces []any, d *known, to []*generation, hashes []h
 	if f.options.OverCapacity != nil {
 		tallied = "1"
 	}
-	args := append(announces, f.watch.id, d.raw[:min(len(d.raw), stampBytes)], tallied, strconv.Itoa(len(to)))
+	args := append(announces, f.watch.id, d.raw[:min(len(d.raw), stampBytes)], tallied, strconv.Itoa(len(to)), stampBytes)
 	for _, g := range to {
 		parts := inOrder(g.shape(), hashes)
-		args = append(args, g.ID, g.header(), strconv.Itoa(len(parts)))
+		args = append(args, g.ID, g.header(), strconv.FormatUint(headerBytes+g.Bits/8, 10), strconv.Itoa(len(parts)))
 		for _, p := range parts {
-			args = append(args, g.tag(p.segment), g.shape().places(hashes, p.keys))
+			args = append(args, g.tag(p.segment), strconv.Itoa(len(p.keys)*int(g.K)))
+			for _, i := range p.keys {
+				for j := range g.K {
+					args = append(args, strconv.FormatUint(headerBits+g.shape().bit(&hashes[i], j), 10))
+				}
+			}
 		}
 	}
 	return args

@@ -13,7 +13,7 @@ type hiding struct {
 }
 
 const (
-	firstRest  = time.Minute // between the second time and the rebuild
+	firstRest   = time.Minute // between the second time and the rebuild
 	longestRest = 24 * time.Hour
 )
 

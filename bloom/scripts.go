@@ -38,13 +38,6 @@ local function allocate(key, header, tag)
   local bits = redis.call('GETRANGE', key, 16, -1)
   if bits == tag then bits = '' end
   redis.call('SET', key, header .. bits .. string.rep('\0', size - #bits) .. tag)
-end
-local function add(key, header, tag, places)
-  local ok, set = whole(key, header, tag), 0
-  if ok == nil then return -1 end
-  if ok then allocate(key, header, tag) end
-  for i = 1, #places, 4 do set = set + 1 - redis.call('SETBIT', key, at(places, i), 1) end
-  return ok and set or -1
 end`
 
 // lookupScript tells of each key, whose places are ARGV[4], ARGV[3] for each, whether all of them are set: '1' or '0'. All scripts have the header and the tag of the segment before that.
@@ -62,7 +55,11 @@ return table.concat(reply)`)
 
 // addScript sets the places ARGV[3], and answers how many were not set. The bits are allocated at once, for a string that Redis lets grow is given up to twice as much as it needs.
 var addScript = conn.NewScript(segments + `
-return add(KEYS[1], ARGV[1], ARGV[2], ARGV[3])`)
+local ok, set = whole(KEYS[1], ARGV[1], ARGV[2]), 0
+if ok == nil then return -1 end
+if ok then allocate(KEYS[1], ARGV[1], ARGV[2]) end
+for i = 1, #ARGV[3], 4 do set = set + 1 - redis.call('SETBIT', KEYS[1], at(ARGV[3], i), 1) end
+return ok and set or -1`)
 
 // mergeScript is addScript for so many places that it takes less to send all bits: ARGV[3], as they are to be set, with an empty header. KEYS[2] is theirs for the time being.
 var mergeScript = conn.NewScript(segments + `
@@ -82,28 +79,42 @@ for i = 2, #ARGV, 2 do
   if tonumber(ARGV[i + 1]) > 0 and string.find(d, ARGV[i], 1, true) then redis.call('HINCRBY', KEYS[2], 'bits:' .. ARGV[i], ARGV[i + 1]) end
 end
 local left = {}
-if ARGV[1] ~= '' then left = mark(KEYS[3], ARGV[1], tonumber(redis.call('TIME')[1])) end
+if ARGV[1] ~= '' then left = mark(KEYS[3], ARGV[1]) end
 return {d, redis.call('HGETALL', KEYS[2]), left}`
 
 // onceScript adds keys where all that it takes is on one server, and tells of them, in one step. KEYS: of the announcements; the descriptor; its tally; the marks; then the segments. ARGV: what announces (4); the mark; how the descriptor
-// begins that is known; '1' if the tally is asked for; how many generations; for each its id, its header, and how many segments; for each of these its tag and the places. It answers the mark; how many segments were lost; the descriptor, or '=' if it is known; the tally.
-var onceScript = conn.NewScript(channel.AnnounceLua + segments + marks + `
-local key, arg, missing = 5, 9, 0
-for g = 1, tonumber(ARGV[8]) do
-  local id, header, set = ARGV[arg], ARGV[arg + 1], 0
-  for s = 1, tonumber(ARGV[arg + 2]) do
-    local n = add(KEYS[key], header, ARGV[arg + 1 + 2 * s], ARGV[arg + 2 + 2 * s])
-    if n < 0 then missing = missing + 1 else set = set + n end
-    key = key + 1
+// begins that is known; '1' if the tally is asked for, else ”; how many generations; how long a descriptor begins; for each generation its id, its header, the size of a segment with its header, and how many segments; for each of these its tag, how many places, and these in decimal. It answers the number of
+// the mark if there is nothing else to be told, as nearly always; else the mark; how many segments were lost; the descriptor; the tally.
+//
+// It is what an Add costs, so it asks as little as it can: a segment that ends in its tag is whole.
+var onceScript = conn.NewScript(`
+local call, ARGV, KEYS = redis.call, ARGV, KEYS` + segments + channel.AnnounceLua + `
+local key, arg, missing = 5, 10, 0
+for _ = 1, tonumber(ARGV[8]) do
+  local id, header, size, set = ARGV[arg], ARGV[arg + 1], ARGV[arg + 2], 0
+  local last = arg + 3
+  for s = 1, tonumber(ARGV[last]) do
+    local name, tag, places, ok = KEYS[key], ARGV[arg + 4], tonumber(ARGV[arg + 5]), true
+    if tag == '' or call('GETRANGE', name, size, size + 8) ~= tag then
+      ok = whole(name, header, tag)
+      if ok then allocate(name, header, tag) end
+    end
+    if ok ~= nil then
+      for i = arg + 6, arg + 5 + places do set = set + 1 - call('SETBIT', name, ARGV[i], 1) end
+    end
+    if not ok then missing = missing + 1 end
+    key, arg = key + 1, arg + 2 + places
   end
-  if set > 0 then redis.call('HINCRBY', KEYS[3], 'bits:' .. id, set) end
-  arg = arg + 3 + 2 * ARGV[arg + 2]
+  if set > 0 then call('HINCRBY', KEYS[3], 'bits:' .. id, set) end
+  arg = arg + 4
 end
 announce(ARGV[1], ARGV[2], ARGV[3], ARGV[4])
-local left, d, tally = mark(KEYS[4], ARGV[5], tonumber(t[1])), redis.call('GET', KEYS[2]) or '', {}
-if ARGV[6] ~= '' and string.sub(d, 1, #ARGV[6]) == ARGV[6] then d = '=' end
-if ARGV[7] == '1' then tally = redis.call('HGETALL', KEYS[3]) end
-return {left, missing, d, tally}`)
+local n, known = call('HINCRBY', KEYS[4], ARGV[5], 1), call('GETRANGE', KEYS[2], 0, tonumber(ARGV[9]) - 1) == ARGV[6]
+if n > 1 and known and missing == 0 and ARGV[7] == '' then return n end
+local left, tally = {tostring(n)}, {}
+if n == 1 then left[2] = call('HGET', KEYS[4], '') or '0' end
+if ARGV[7] == '1' then tally = call('HGETALL', KEYS[3]) end
+return {left, missing, call('GET', KEYS[2]) or '', tally}`)
 
 // swapScript changes the descriptor from ARGV[1] to ARGV[2], if it is still that.
 var swapScript = conn.NewScript(`

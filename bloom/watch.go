@@ -25,7 +25,7 @@ const (
 	watchEvery = 500 * time.Millisecond
 	watchAgain = 50 * time.Millisecond // after a failure, until when nothing is refused
 
-	// forgetAfter is how long Redis keeps the mark of a process that is gone, in seconds.
+	// forgetAfter is how long Redis keeps the mark of a process that is gone, at least, in seconds.
 	forgetAfter = 3600
 )
 
@@ -46,13 +46,11 @@ type watch struct {
 
 	mu   sync.Mutex
 	left stamp
+	at   time.Time // when a mark was acknowledged last, by the wall clock
 }
 
 // stamp is a mark as it was acknowledged last.
-type stamp struct {
-	number, epoch uint64
-	at            uint64 // by Redis' clock, in seconds
-}
+type stamp struct{ number, epoch uint64 }
 
 // begunOn are the servers that a generation was begun on, which does not change.
 type begunOn struct {
@@ -131,27 +129,28 @@ func (f *Redis) compare(ctx context.Context) error {
 	return err
 }
 
-// marks has what scripts do with the hash. A mark is a number, and when it was left; what was left long ago is forgotten when a new one comes. It answers the number, the time and, if there was no mark, the epoch, else -1.
+// marks has what scripts do with the hash. A mark is a number, in a field of its process' id. It answers the number, and where there was none also the epoch.
 const marks = `
-local function mark(key, id, now)
-  local before, epoch = redis.call('HGET', key, id), -1
-  if not before then
-    epoch = tonumber(redis.call('HGET', key, '') or 0)
-    local all = redis.call('HGETALL', key)
-    for i = 1, #all, 2 do
-      local at = tonumber((string.match(all[i + 1], ' (%d+)$')) or 0)
-      if all[i] ~= '' and now - at > 3600 then redis.call('HDEL', key, all[i]) end
-    end
-  end
-  local n = tonumber((string.match(before or '', '^(%d+) ')) or 0) + 1
-  redis.call('HSET', key, id, string.format('%.0f %.0f', n, now))
-  return {string.format('%.0f', n), string.format('%.0f', now), string.format('%.0f', epoch)}
+local function mark(key, id)
+  local n = redis.call('HINCRBY', key, id, 1)
+  if n > 1 then return {tostring(n)} end
+  return {'1', redis.call('HGET', key, '') or '0'}
 end`
 
-// markScript leaves the mark ARGV[1]. A full server refuses HSET, but not in a script that has already written, as PERSIST does.
+// markScript leaves the mark ARGV[1], and notes when. What was left more than ARGV[2] seconds ago is forgotten when a new one comes. A full server refuses HSET, but not in a script that has already written, as PERSIST does. It answers as mark
+// does.
 var markScript = conn.NewScript(marks + `
 redis.call('PERSIST', KEYS[1])
-return mark(KEYS[1], ARGV[1], tonumber(redis.call('TIME')[1]))`)
+local now, left = tonumber(redis.call('TIME')[1]), mark(KEYS[1], ARGV[1])
+if left[2] then
+  local all = redis.call('HGETALL', KEYS[1])
+  for i = 1, #all, 2 do
+    local id = string.match(all[i], '^at:(.+)$')
+    if id and now - (tonumber(all[i + 1]) or 0) > tonumber(ARGV[2]) then redis.call('HDEL', KEYS[1], id, all[i]) end
+  end
+end
+redis.call('HSET', KEYS[1], 'at:' .. ARGV[1], string.format('%.0f', now))
+return left`)
 
 // pastScript changes the descriptor KEYS[1] from ARGV[1] to ARGV[2], takes away all marks, KEYS[2], and sets an epoch later than ARGV[3]. It answers 0 if the descriptor is another, -1 if there is a later epoch already.
 const pastScript = `
@@ -168,15 +167,15 @@ func (f *Redis) mark(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, f.patience())
 	defer cancel()
 	sent := f.watch.sent()
-	cmd := redis.NewCmd(ctx, "eval", markScript.Source, 1, f.marks, f.watch.id)
+	cmd := redis.NewCmd(ctx, "eval", markScript.Source, 1, f.marks, f.watch.id, forgetAfter)
 	if err := f.home.Send(ctx, []redis.Cmder{cmd}); err != nil {
 		return err
 	}
-	reply, err := cmd.StringSlice()
+	left, err := cmd.StringSlice()
 	if err != nil {
 		return err
 	}
-	return f.marked(sent, reply)
+	return f.marked(sent, left)
 }
 
 // sent is what a mark is compared with: it is taken before that is left.
@@ -187,23 +186,24 @@ func (w *watch) sent() stamp {
 }
 
 // marked takes what a script has answered to a mark.
-func (f *Redis) marked(sent stamp, reply []string) error {
-	if len(reply) != 3 {
+func (f *Redis) marked(sent stamp, left []string) (err error) {
+	var now stamp
+	if len(left) < 1 || len(left) > 2 {
 		return errReply
+	}
+	if now.number, err = strconv.ParseUint(left[0], 10, 64); err != nil {
+		return errReply
+	}
+	first := len(left) == 2
+	if first {
+		if now.epoch, err = strconv.ParseUint(left[1], 10, 64); err != nil {
+			return errReply
+		}
 	}
 	if !f.watch.started.Load() {
 		return nil
 	}
-	number, err := strconv.ParseUint(reply[0], 10, 64)
-	if err != nil {
-		return errReply
-	}
-	at, _ := strconv.ParseUint(reply[1], 10, 64)
-	epoch, err := strconv.ParseInt(reply[2], 10, 64)
-	if err != nil {
-		return errReply
-	}
-	switch f.watch.answered(sent, stamp{number: number, at: at, epoch: uint64(max(epoch, 0))}, epoch >= 0) {
+	switch f.watch.answered(sent, now, first) {
 	case wentBack:
 		f.watch.back.Store(true)
 		f.recheckCopy()
@@ -237,15 +237,16 @@ func (w *watch) answered(sent, now stamp, first bool) verdict {
 	case now.number > sent.number:
 	case first && now.epoch > sent.epoch:
 		v = seenTo
-	case first && now.epoch == sent.epoch && now.at > sent.at+forgetAfter/2: // it was forgotten, or so it may be
+	case first && now.epoch == sent.epoch && time.Since(w.at) > forgetAfter/2*time.Second: // it was forgotten, or so it may be
 	default:
 		return wentBack
 	}
+	w.at = time.Now().Round(0) // a process that was suspended has not seen the time pass, but the world has
 	if first {
 		w.left = now
 		return v
 	}
-	w.left.number, w.left.at = max(w.left.number, now.number), max(w.left.at, now.at)
+	w.left.number = max(w.left.number, now.number)
 	return v
 }
 

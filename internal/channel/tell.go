@@ -43,7 +43,7 @@ local function announce(topic, head, body, step)
   local n = prev + step
   if now > prev then n = now end
   n = string.format('%.0f', n)
-  set('', n)
+  redis.call('HSET', KEYS[1], '', n)
   redis.call('PUBLISH', topic, head .. string.format('%.0f', prev) .. ' ' .. n .. ' ' .. body)
 end`
 

@@ -248,6 +248,10 @@ func (b *batch[K, V]) giveAlone(r *round[K, V], v loaded[V]) {
 	s := &r.Result
 	s.value, s.null = v.value, v.null
 	switch {
+	case s.verdict == checked && v.null: // as the filter has said
+		s.step = over
+	case s.verdict == checked:
+		b.unvalidated(r)
 	case s.bypass:
 		b.l.counters.bypassed.Add(1)
 		b.unvalidated(r)

@@ -13,11 +13,12 @@ import (
 // such. Keys are the loader's key texts: a string as it is, an integer in decimal, what MarshalText or LoaderOptions.Key gives. All methods are called by many
 // goroutines at once, and should return when ctx ends: reads that share a hanging one leave by their own contexts, but Close waits for it. A panic in one does no more harm than an error.
 //
-// A Filter may have three methods more:
+// A Filter may have four methods more:
 //
 //	MightContainNow(key string) (may, known bool)
 //	MightContainFresh(ctx context.Context, keys []string) ([]bool, error)
 //	CheckRebuilt(check func(ctx context.Context, holds func(ctx context.Context, keys []string) ([]bool, error)) (hidden int, err error)) (remove func())
+//	Hidden(ctx context.Context, key string) error
 //
 // MightContainNow answers at once, on the goroutine of the caller of Get, or says that it does not know; then MightContain is asked, as it is where there is no such method, on a goroutine of its own, which
 // makes a refusal some microseconds slower. It is for filters in the memory of the process.
@@ -30,6 +31,9 @@ import (
 // holds for up to 1,000 keys whose rows this loader's loads have returned within the last hour, and
 // loads those that the new filter lacks. It answers how many of these rows are there: the filter
 // must not hide them. An error with 0 says that it could not find out.
+//
+// Hidden tells the filter that it has refused a key whose row exists (see LoaderOptions.AuditEvery). It must say true for all keys until it was built anew, in all processes if it is shared. It is called again if it
+// returns an error. A filter without it is not asked any more by this loader until it says true for that key.
 type Filter interface {
 	// MightContain tells whether there may be a row of key: false only if there is certainly none. It need not say true where it returns an error.
 	MightContain(ctx context.Context, key string) (bool, error)
@@ -56,6 +60,7 @@ const (
 	unanswered
 	passed
 	refused
+	checked // refused, and the database is asked all the same
 )
 
 // setFilter takes the filter of the options.
@@ -120,6 +125,9 @@ func (l *Loader[K, V]) siftNow(rounds []*round[K, V]) (all bool) {
 
 // toAsk returns those of rounds for which the filter is to be asked.
 func (l *Loader[K, V]) toAsk(rounds []*round[K, V]) []*round[K, V] {
+	if l.audit.doubted.Load() {
+		return nil
+	}
 	for _, r := range rounds {
 		if s := &r.Result; s.step == toBegin && s.verdict == notAsked && !s.unsifted && l.identify(r) && !s.bypass {
 			s.step = toAsk
@@ -140,6 +148,8 @@ func (l *Loader[K, V]) sifted(ctx context.Context, r *round[K, V], may bool, err
 		}
 	case may:
 		s.verdict = passed
+	case l.auditDue():
+		s.verdict, s.bypass = checked, true // the caches may hold what is older than the row
 	default:
 		l.counters.filtered.Add(1)
 		s.verdict, s.null, s.step = refused, true, over
@@ -191,11 +201,15 @@ func (l *Loader[K, V]) askMany(ctx context.Context, rounds []*round[K, V]) (may 
 	return may, err
 }
 
-// letThrough counts those rounds that have passed the filter and are at their end now, without a row, and tells the filter. What memory answers has not asked the filter, and is not counted.
+// letThrough counts those rounds that have passed the filter and are at their end now, without a row, and tells the filter. What memory answers has not asked the filter, and is not counted. Refusals that
+// were checked are ended.
 func (l *Loader[K, V]) letThrough(done []*round[K, V]) {
 	n := 0
 	for _, r := range done {
-		if s := &r.Result; s.verdict == passed && s.null && r.Err == nil {
+		switch s := &r.Result; {
+		case s.verdict == checked:
+			l.audited(r)
+		case s.verdict == passed && s.null && r.Err == nil:
 			n++
 		}
 	}

@@ -61,6 +61,7 @@ type Loader[K comparable, V any] struct {
 	filterFresh func(ctx context.Context, keys []string) ([]bool, error) // what it has for Fresh, or nil
 	leaveFilter func()                                                   // ends what joinFilter has begun
 	returned    *returned[K]                                             // keys of rows, for the filter; nil: it does not ask
+	audit       filterAudit                                              // of what it refuses
 	shadow      *shadow                                                  // nil: callers are answered by the caches
 	window      window                                                   // of failed loads that Redis knows nothing of
 }

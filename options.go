@@ -189,6 +189,12 @@ type LoaderOptions struct {
 	// asked by Refresh, Warm and reloads in the background, nor under Bypass, nor for what the memory tier answers. Several loaders may share one, if a key is in it when one of them has the row. The caller closes it after the Cache. Default: none. A nil pointer in it is an error.
 	Filter Filter
 
+	// AuditEvery is how often the database is asked for a key that Filter has refused: in each process one refusal in so long, where the breaker is closed and a load can begin at once. It goes to the load function only, and is
+	// cached nowhere. If there is a row, it is returned, counted (Stats.FilterHidden) and logged, and the filter is not believed from then on until it was built again, if it can be told (see Filter) in any process.
+	// So a filter that was built from the wrong table does not hide rows for long, and an attacker costs one load in so long. Default: 1 second. From 10 ms; negative: never. Make it longer, or never, where the database is not to be asked for
+	// missing keys at all, or where it finds rows under other keys than their own, as a collation does, and Key does not make them one.
+	AuditEvery time.Duration
+
 	// Shadow has this loader answer from the database, as if there were no cache, and compare with the cache beside it: for who would see for some days what it would serve, before it is switched on (Shadow: 0). Get and GetMany load, once for all who ask together, within
 	// what may be loaded at once; nothing that the caches do reaches them, not even their errors. It is the share of the keys, the same ones in all processes, whose reads are then done once more in the background, as they would be in earnest: so these keys are
 	// cached, hit and reloaded as they will be, and the Stats of hits are of them. What is not cached is loaded a second time for that, but never more of that than this share of all reads. Stats.ShadowStale of ShadowCompared is how much would have been stale: a difference counts if half a second later the cache still
@@ -303,6 +309,7 @@ func (o *LoaderOptions) withDefaults() LoaderOptions {
 	d.ErrorTTL = cmp.Or(d.ErrorTTL, time.Second)
 	d.BatchSize = cmp.Or(d.BatchSize, 100)
 	d.MaxValueBytes = cmp.Or(d.MaxValueBytes, 16<<20)
+	d.AuditEvery = cmp.Or(d.AuditEvery, time.Second)
 	return d
 }
 
@@ -337,12 +344,17 @@ func (o LoaderOptions) check() error {
 	if memoryTTL < 0 {
 		memoryTTL = MinTTL
 	}
+	auditEvery := o.AuditEvery
+	if auditEvery < 0 {
+		auditEvery = MinTTL
+	}
 	staleFor := o.StaleFor
 	if staleFor < 0 || staleFor == Forever {
 		staleFor = MaxTTL
 	}
 	return cmp.Or(
 		inRange("LoaderOptions.TTL", o.TTL, MinTTL, MaxTTL),
+		inRange("LoaderOptions.AuditEvery", auditEvery, MinTTL, MaxTTL),
 		inRange("LoaderOptions.StaleFor", staleFor, time.Millisecond, MaxTTL),
 		inRange("LoaderOptions.SoftTimeout", o.SoftTimeout, 0, time.Hour),
 		inRange("LoaderOptions.BreakFor", o.BreakFor, time.Millisecond, time.Hour),

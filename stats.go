@@ -34,7 +34,9 @@ type Stats struct {
 
 	Filtered       int64 // rounds that LoaderOptions.Filter refused: their keys certainly have no row
 	FalsePositives int64 // rounds that it let through, and that had no row, by Redis or a load; not Gets that memory has answered, for which it was not asked
-	FilterErrors   int64 // times that it failed: rounds that it was asked for in vain, which went on without it, and calls of Admit, of committed and of NotFound
+	FilterAudits   int64 // of what it refused, rounds for which the database was asked all the same (LoaderOptions.AuditEvery)
+	FilterHidden   int64 // of those, how many had a row: it was given out, and the filter is not believed until it was built again, or is found to know the key by now
+	FilterErrors   int64 // times that it failed: rounds that it was asked for in vain, which went on without it, and calls of Admit, of committed, of NotFound and of Hidden
 
 	Waits            int64 // rounds that waited for a load that was not their own
 	Refused          int64 // loads whose result was thrown away, since an invalidation came between or the lease was lost
@@ -100,6 +102,7 @@ type counters struct {
 	invalidated, invalidateErrors       atomic.Int64
 	filtered, falsePositives            atomic.Int64
 	filterErrors                        atomic.Int64
+	filterAudits, filterHidden          atomic.Int64
 }
 
 func (c *counters) addTo(s *Stats) {
@@ -117,6 +120,7 @@ func (c *counters) addTo(s *Stats) {
 		{&s.Unavailable, &c.unavailable}, {&s.Unlocked, &c.unlocked}, {&s.Renewals, &c.renewals}, {&s.EarlyRenewals, &c.early}, {&s.Stale, &c.stale}, {&s.Held, &c.held},
 		{&s.WriteErrors, &c.writeErrors}, {&s.RedisDown, &c.redisDown},
 		{&s.Filtered, &c.filtered}, {&s.FalsePositives, &c.falsePositives}, {&s.FilterErrors, &c.filterErrors},
+		{&s.FilterAudits, &c.filterAudits}, {&s.FilterHidden, &c.filterHidden},
 		{&s.Abandoned, &c.abandoned}, {&s.Invalidated, &c.invalidated}, {&s.InvalidateErrors, &c.invalidateErrors},
 	} {
 		*p.to += p.from.Load()

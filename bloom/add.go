@@ -87,28 +87,49 @@ func (f *Redis) addSome(ctx context.Context, keys []string) (written map[string]
 	for i, key := range keys {
 		hashes[i] = hashOf(key)
 	}
+	f.watching()
 	d, err := f.current(ctx)
 	if err != nil {
 		return nil, err
 	}
 	written = make(map[string]bool)
 	for {
-		set := make(map[string]uint64)
+		var missing []*generation
 		for _, g := range d.addedTo() {
 			if !written[g.ID] {
-				if set[g.ID], err = f.write(ctx, g, hashes); err != nil {
-					return nil, err
-				}
-				written[g.ID] = true
+				missing = append(missing, g)
 			}
 		}
-		if d, err = f.tell(ctx, set, hashes); err != nil {
+		if d, err = f.addTo(ctx, d, missing, hashes); err != nil {
 			return nil, err
+		}
+		for _, g := range missing {
+			written[g.ID] = true
 		}
 		if d.covered(written) {
 			return written, nil
 		}
 	}
+}
+
+// addTo writes keys to generations, tells of them, and answers what the descriptor is after that.
+func (f *Redis) addTo(ctx context.Context, d *known, to []*generation, hashes []hash) (*known, error) {
+	if f.oneTrip(hashes) {
+		d, err := f.addOnce(ctx, d, to, hashes)
+		if !redis.HasErrorPrefix(err, "CROSSSLOT") {
+			return d, err
+		}
+		f.apart.Store(true) // it is one node of a cluster
+	}
+	set := make(map[string]uint64)
+	for _, g := range to {
+		n, err := f.write(ctx, g, hashes)
+		if err != nil {
+			return nil, err
+		}
+		set[g.ID] = n
+	}
+	return f.tell(ctx, set, hashes)
 }
 
 // maxTold is how many keys are announced by one message.
@@ -119,10 +140,10 @@ func (f *Redis) tell(ctx context.Context, set map[string]uint64, hashes []hash) 
 	if r := f.copy.Load(); r != nil {
 		r.apply(hashes)
 	}
-	at := time.Now()
+	at, sent := time.Now(), f.watch.sent()
 	var touched *redis.Cmd
 	touch := func(ctx context.Context, name string) redis.Cmder {
-		args := []any{"eval", touchScript, 2, name, f.tally}
+		args := []any{"eval", touchScript, 3, name, f.tally, f.marks, f.watch.id}
 		for id, n := range set {
 			args = append(args, id, strconv.FormatUint(n, 10))
 		}
@@ -132,7 +153,10 @@ func (f *Redis) tell(ctx context.Context, set map[string]uint64, hashes []hash) 
 	if err := f.channel.Tell(ctx, f.key, announcements(hashes), touch); err != nil {
 		return nil, err
 	}
-	raw, tallied, err := touchReply(touched)
+	raw, tallied, left, err := touchReply(touched)
+	if err == nil {
+		err = f.marked(sent, left)
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -144,25 +168,39 @@ func (f *Redis) tell(ctx context.Context, set map[string]uint64, hashes []hash) 
 }
 
 // touchReply reads what touchScript answers.
-func touchReply(cmd *redis.Cmd) (raw string, t tally, err error) {
+func touchReply(cmd *redis.Cmd) (raw string, t tally, left []string, err error) {
 	reply, err := cmd.Slice()
 	if err != nil {
-		return "", nil, err
+		return "", nil, nil, err
 	}
-	if len(reply) != 2 {
-		return "", nil, errReply
+	if len(reply) != 3 {
+		return "", nil, nil, errReply
 	}
 	raw, ok := reply[0].(string)
-	pairs, ok2 := reply[1].([]any)
-	if !ok || !ok2 {
-		return "", nil, errReply
+	t, ok2 := tallyOf(reply[1])
+	left, ok3 := textsOf(reply[2])
+	if !ok || !ok2 || !ok3 {
+		return "", nil, nil, errReply
 	}
-	t = make(tally)
+	return raw, t, left, nil
+}
+
+func tallyOf(reply any) (t tally, ok bool) {
+	pairs, ok := textsOf(reply)
+	t = make(tally, len(pairs)/2)
 	for i := 0; i+1 < len(pairs); i += 2 {
-		field, _ := pairs[i].(string)
-		t[field], _ = pairs[i+1].(string)
+		t[pairs[i]] = pairs[i+1]
 	}
-	return raw, t, nil
+	return t, ok
+}
+
+func textsOf(reply any) (texts []string, ok bool) {
+	all, ok := reply.([]any)
+	for _, one := range all {
+		text, _ := one.(string)
+		texts = append(texts, text)
+	}
+	return texts, ok
 }
 
 // announcements are what tells of keys: one at least.

@@ -24,14 +24,14 @@ func (c *copied) again(epoch uint64) *copied {
 	return next
 }
 
-// take sets the bits of a segment, as Redis holds it, or all if it is not of this generation any more: then any key may have been in it. What was not there in Redis, as it was not needed yet, is zero.
-func (c *copied) take(segment uint64, header, raw string) {
+// take sets the bits of a segment, as Redis holds it, or all if it is not that segment of this generation any more: then any key may have been in it. What was not there in Redis, as it was not needed yet, is zero.
+func (c *copied) take(g *generation, segment uint64, raw string) {
 	words := c.segmentWords(segment)
-	if len(raw) < headerBytes || raw[:headerBytes] != header {
+	rest, ok := g.bitsOf(segment, raw)
+	if !ok {
 		c.lose(segment, words)
 		return
 	}
-	rest := raw[headerBytes:min(uint64(len(raw)), headerBytes+c.bits/8)]
 	for i := 0; len(rest) > 0; i++ {
 		var w uint64
 		if len(rest) >= 8 {

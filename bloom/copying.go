@@ -81,6 +81,9 @@ func (r *Replica) keep() (time.Duration, error) {
 		if epoch == 0 {
 			return seldom * r.calm(), nil // nothing can be heard yet: the first poll raises it
 		}
+		if r.watch.back.Load() {
+			return 0, errOutdated // what is there may have lost keys
+		}
 		d, err := r.fetch(r.ctx, r.patience())
 		if err != nil {
 			return 0, err
@@ -147,18 +150,17 @@ func (r *Replica) fetchSome(g *generation, next *copied, from, to uint64) error 
 	defer cancel()
 	cmds := make([]redis.Cmder, 0, to-from)
 	for s := from; s < to; s++ {
-		cmds = append(cmds, redis.NewStringCmd(ctx, "getrange", segmentKey(r.options.Prefix, r.name, g.ID, s), 0, headerBytes+int64(g.Bits/8)-1))
+		cmds = append(cmds, redis.NewStringCmd(ctx, "getrange", segmentKey(r.options.Prefix, r.name, g.ID, s), 0, headerBytes+int64(g.Bits/8)+tagBytes)) // one byte more than it should have
 	}
 	if err := r.conn.Send(ctx, cmds); err != nil {
 		return err
 	}
-	header := g.header()
 	for i, cmd := range cmds {
 		raw, err := cmd.(*redis.StringCmd).Result()
 		if err != nil && !strings.HasPrefix(err.Error(), "WRONGTYPE") { // what is of another type is no segment
 			return err
 		}
-		next.take(from+uint64(i), header, raw)
+		next.take(g, from+uint64(i), raw)
 	}
 	return nil
 }

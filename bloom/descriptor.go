@@ -20,6 +20,7 @@ type descriptor struct {
 	Active   *generation  `json:"active,omitempty"`   // which answers; nil: none does
 	Building *generation  `json:"building,omitempty"` // which a rebuild fills; it is added to once it is ready
 	Old      []generation `json:"old,omitempty"`      // which are to be removed
+	Hiding   *hiding      `json:"hiding,omitempty"`   // of the one that answered last
 }
 
 // generation is a filter's bits from one rebuild to the next. Its id is used once.
@@ -30,8 +31,9 @@ type generation struct {
 	K        uint64    `json:"k"`
 	Capacity uint64    `json:"capacity"`
 	Rate     float64   `json:"rate"`
-	Ready    bool      `json:"ready"` // all its segments are there
-	Begun    time.Time `json:"begun"` // by the clock of who rebuilds
+	Ready    bool      `json:"ready"`            // all its segments are there
+	Begun    time.Time `json:"begun"`            // by the clock of who rebuilds
+	Tagged   bool      `json:"tagged,omitempty"` // its segments have tags; programs that know of none forget that
 }
 
 // format is that of descriptors and of segments.
@@ -40,6 +42,7 @@ const format = 1
 const (
 	headerBytes = 16 // of a segment, before its bits
 	headerBits  = 8 * headerBytes
+	tagBytes    = 8 // behind them, or in the place of the first while there are none
 
 	maxDescriptor = 64 << 10
 	maxOld        = 64
@@ -55,7 +58,7 @@ var (
 
 // newGeneration is one that no other has the id of.
 func newGeneration(s shape, capacity uint64, rate float64) *generation {
-	return &generation{ID: newID(), Segments: s.segments, Bits: s.bits, K: s.k, Capacity: capacity, Rate: rate, Begun: time.Now().UTC().Truncate(time.Millisecond)}
+	return &generation{ID: newID(), Segments: s.segments, Bits: s.bits, K: s.k, Capacity: capacity, Rate: rate, Begun: time.Now().UTC().Truncate(time.Millisecond), Tagged: true}
 }
 
 func newID() string {
@@ -74,6 +77,51 @@ func (g *generation) header() string {
 	b = binary.BigEndian.AppendUint32(b, uint32(g.Bits/64))
 	id, _ := hex.DecodeString(g.ID) // checked
 	return string(append(b, id...))
+}
+
+// tag tells a segment from the others of its generation, which have the same header: one that was copied over another, or cut short, is no segment. It is the number of the segment and its complement, so that none has all
+// bits of another, and a part of the generation's id. While a segment is empty and its bits are not allocated, the tag follows the header; then the bits. Programs that know of no tags set bits in such a segment without moving the tag: then its bits are there, and others. It is
+// empty where the generation has no tags.
+func (g *generation) tag(s uint64) string {
+	if !g.Tagged {
+		return ""
+	}
+	b := binary.BigEndian.AppendUint16(make([]byte, 0, tagBytes), uint16(s))
+	b = binary.BigEndian.AppendUint16(b, ^uint16(s))
+	id, _ := hex.DecodeString(g.ID) // checked
+	return string(append(b, id[:4]...))
+}
+
+// bitsOf takes a segment apart, as Redis holds it. It answers false if it is not this segment, in its whole length. scripts.go has the same in Lua.
+func (g *generation) bitsOf(s uint64, raw string) (bits string, ok bool) {
+	size, tag := int(g.Bits/8), g.tag(s)
+	if len(raw) < headerBytes || raw[:headerBytes] != g.header() {
+		return "", false
+	}
+	bits = raw[headerBytes:]
+	switch n := len(bits); {
+	case tag == "": // there may be one, that the descriptor was made to forget
+		return bits[:min(n, size)], n == 0 || n == tagBytes || n == size || n == size+tagBytes
+	case n == size+tagBytes:
+		return bits[:size], bits[size:] == tag
+	case n == tagBytes && bits == tag:
+		return "", true
+	default:
+		return bits, n <= size && covers(bits, tag)
+	}
+}
+
+// covers tells whether s begins with all bits of tag.
+func covers(s, tag string) bool {
+	if len(s) < len(tag) {
+		return false
+	}
+	for i := range len(tag) {
+		if s[i]&tag[i] != tag[i] {
+			return false
+		}
+	}
+	return true
 }
 
 func (g *generation) check() error {

@@ -45,14 +45,19 @@ func ExampleNewReplica() {
 	}
 	defer replica.Close()
 
-	users, err := cacheaside.NewLoader(cache, "user", func(_ context.Context, id int64) (string, error) { return fmt.Sprint("user ", id), nil },
-		&cacheaside.LoaderOptions{Filter: replica})
+	load := func(_ context.Context, id int64) (string, error) {
+		if id < 1 {
+			return "", cacheaside.ErrNotFound
+		}
+		return fmt.Sprint("user ", id), nil
+	}
+	users, err := cacheaside.NewLoader(cache, "user", load, &cacheaside.LoaderOptions{Filter: replica})
 	if err != nil {
 		log.Fatal(err)
 	}
 	fmt.Println(users.Get(ctx, 3))
 	_, err = users.Get(ctx, -1)
-	fmt.Println(errors.Is(err, cacheaside.ErrNotFound), users.Stats().Loads)
+	fmt.Println(errors.Is(err, cacheaside.ErrNotFound), users.Stats().Filtered)
 	// Output:
 	// user 3 <nil>
 	// true 1

@@ -70,11 +70,14 @@ func FuzzDecodeDescriptor(f *testing.F) {
 	})
 }
 
-// FuzzTake: whatever Redis holds in the place of a segment, a key that was in it is not missed.
+// FuzzTake: whatever Redis holds in the place of a segment, a key that was in it is not missed: what is no whole segment is lost.
 func FuzzTake(f *testing.F) {
 	s := shape{2, 192, 3}
 	g := newGeneration(s, 10, 0.01)
 	f.Add([]byte(nil), true)
+	f.Add([]byte(g.tag(1)), true)
+	f.Add([]byte(g.tag(1)+"bits"), true)
+	f.Add([]byte(g.tag(0)), true)
 	f.Add(bytes.Repeat([]byte{0x81}, 24), true)
 	f.Add([]byte("another's, and longer than it may be, so that it is cut"), false)
 	f.Fuzz(func(t *testing.T, body []byte, whole bool) {
@@ -82,10 +85,20 @@ func FuzzTake(f *testing.F) {
 		if !whole {
 			binary.BigEndian.PutUint64(header[8:], 7)
 		}
+		tail := g.tag(1)
+		if len(body) > 0 && body[0]%2 == 0 {
+			tail = g.tag(0)
+		}
+		size := int(s.bits / 8)
+		if len(body) >= size {
+			body = append(body[:size:size], tail...)
+		}
+		allocated := len(body) == size+tagBytes && tail == g.tag(1)
+		whole = whole && (allocated || len(body) <= size && covers(string(body), g.tag(1))) // as programs that know of no tags leave it
 		c := newCopied(g)
-		c.take(1, g.header(), string(header)+string(body))
+		c.take(g, 1, string(header)+string(body))
 		for i := range s.bits {
-			set := i/8 < uint64(len(body)) && body[i/8]&(0x80>>(i%8)) != 0
+			set := i/8 < uint64(min(size, len(body))) && body[i/8]&(0x80>>(i%8)) != 0 && string(body) != g.tag(1)
 			if got := c.words[s.bits/64+i/64]&(1<<(i%64)) != 0; got != (set || !whole) {
 				t.Fatalf("bit %d of %x: %v", i, body, got)
 			}

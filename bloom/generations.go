@@ -65,10 +65,11 @@ func (f *Redis) dropBuilding(ctx context.Context, g *generation) error {
 }
 
 // dropActive has the generation that answers do so no more: all is "maybe" until there is another.
-func (f *Redis) dropActive(ctx context.Context, g *generation) error {
+func (f *Redis) dropActive(ctx context.Context, g *generation, and func(*descriptor)) error {
 	err := f.change(ctx, func(to *descriptor) error {
 		if to.Active != nil && to.Active.ID == g.ID {
 			to.Old, to.Active = append(to.Old, *to.Active), nil
+			and(to)
 		}
 		return nil
 	})
@@ -81,9 +82,9 @@ func (f *Redis) dropActive(ctx context.Context, g *generation) error {
 // prepare makes the segments of a generation that was begun, and has it added to.
 func (f *Redis) prepare(ctx context.Context, g *generation) error {
 	header := g.header()
-	err := f.eachSegment(ctx, g, func(ctx context.Context, key string) redis.Cmder {
-		return conn.Once(redis.NewCmd(ctx, "set", key, header, "nx"))
-	}, func(redis.Cmder) error { return nil })
+	err := f.eachSegment(ctx, g, func(ctx context.Context, s uint64, key string) redis.Cmder {
+		return conn.Once(redis.NewCmd(ctx, "set", key, header+g.tag(s), "nx"))
+	})
 	if err != nil {
 		return err
 	}
@@ -133,15 +134,7 @@ const swapped = "generation"
 
 // whole checks that all segments of a generation are there. What is lost after that is found by those who ask for it.
 func (f *Redis) whole(ctx context.Context, g *generation) error {
-	header := g.header()
-	return f.eachSegment(ctx, g, func(ctx context.Context, key string) redis.Cmder {
-		return redis.NewStringCmd(ctx, "getrange", key, 0, headerBytes-1)
-	}, func(cmd redis.Cmder) error {
-		if cmd.(*redis.StringCmd).Val() != header {
-			return errLost
-		}
-		return nil
-	})
+	return f.eachLost(ctx, g, func() error { return errLost })
 }
 
 // remove deletes what is old, and forgets it then.
@@ -180,9 +173,9 @@ func (f *Redis) removeOne(ctx context.Context, old *generation) error {
 
 // unlink deletes all segments of a generation.
 func (f *Redis) unlink(ctx context.Context, g *generation) error {
-	return f.eachSegment(ctx, g, func(ctx context.Context, key string) redis.Cmder {
+	return f.eachSegment(ctx, g, func(ctx context.Context, _ uint64, key string) redis.Cmder {
 		return redis.NewIntCmd(ctx, "unlink", key)
-	}, func(redis.Cmder) error { return nil })
+	})
 }
 
 // change changes the descriptor by edit, again if it has changed meanwhile.
@@ -204,7 +197,7 @@ func (f *Redis) change(ctx context.Context, edit func(*descriptor) error) error 
 
 // copy may be changed.
 func (d *descriptor) copy() descriptor {
-	to := descriptor{Old: append([]generation(nil), d.Old...)}
+	to := descriptor{Old: append([]generation(nil), d.Old...), Hiding: d.Hiding}
 	if d.Active != nil {
 		active := *d.Active
 		to.Active = &active
@@ -216,31 +209,28 @@ func (d *descriptor) copy() descriptor {
 	return to
 }
 
-// eachSegment sends a command for each segment of a generation, and gives the replies to check.
-func (f *Redis) eachSegment(ctx context.Context, g *generation, make func(ctx context.Context, key string) redis.Cmder, check func(redis.Cmder) error) error {
+// eachSegment sends a command for each segment of a generation.
+func (f *Redis) eachSegment(ctx context.Context, g *generation, make func(ctx context.Context, s uint64, key string) redis.Cmder) error {
 	for from := uint64(0); from < g.Segments; from += conn.MaxPipeline {
-		if err := f.someSegments(ctx, g, from, make, check); err != nil {
+		if err := f.someSegments(ctx, g, from, make); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func (f *Redis) someSegments(ctx context.Context, g *generation, from uint64, make func(ctx context.Context, key string) redis.Cmder, check func(redis.Cmder) error) error {
+func (f *Redis) someSegments(ctx context.Context, g *generation, from uint64, make func(ctx context.Context, s uint64, key string) redis.Cmder) error {
 	ctx, cancel := context.WithTimeout(ctx, max(f.patience(), time.Second))
 	defer cancel()
 	var cmds []redis.Cmder
 	for s := from; s < min(from+conn.MaxPipeline, g.Segments); s++ {
-		cmds = append(cmds, make(ctx, segmentKey(f.options.Prefix, f.name, g.ID, s)))
+		cmds = append(cmds, make(ctx, s, segmentKey(f.options.Prefix, f.name, g.ID, s)))
 	}
 	if err := f.conn.Send(ctx, cmds); err != nil {
 		return err
 	}
 	for _, cmd := range cmds {
 		if err := cmd.Err(); err != nil {
-			return err
-		}
-		if err := check(cmd); err != nil {
 			return err
 		}
 	}

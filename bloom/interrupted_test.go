@@ -19,8 +19,8 @@ type rebuildable interface {
 	Rebuild(ctx context.Context, source Source, options *RebuildOptions) (Report, error)
 }
 
-// inOrder is a source of keys in the order in which they are given.
-func inOrder(keys []string) Source {
+// ordered is a source of keys in the order in which they are given.
+func ordered(keys []string) Source {
 	at := make(map[string]int, len(keys))
 	for i, key := range keys {
 		at[key] = i + 1
@@ -107,7 +107,7 @@ func TestInterruptedRebuildIsBegunAnew(t *testing.T) {
 			keys   []string
 		}{
 			"rows imported meanwhile": {Keys(append(imported, keys...)...), append(imported, keys...)},
-			"another order":           {inOrder(shuffled), keys},
+			"another order":           {ordered(shuffled), keys},
 			"another source":          {Keys(other...), other},
 		} {
 			t.Run(name, func(t *testing.T) {

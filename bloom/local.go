@@ -24,6 +24,7 @@ type Local struct {
 	counts   counts
 	checkers checkers
 
+	hiding     atomic.Pointer[hiding]
 	deleted    atomic.Int64 // rows, since the start
 	took       atomic.Int64 // the last rebuild, in nanoseconds
 	closed     atomic.Bool

@@ -8,6 +8,7 @@ import (
 // Maintain looks after the filter until ctx ends, whose error it returns, or the filter is closed. It rebuilds the filter
 //
 //   - when there is none, or a rebuild was ended before it was through; if it is shared also, at once, when an announcement of another process was missed;
+//   - when it has refused a key whose row exists (Hidden);
 //   - when it is older than MaintainOptions.Every;
 //   - when it holds a tenth more keys than it was made for, and would be made larger (RebuildOptions.Capacity);
 //   - when Deleted has told of a thousand rows, and of more than half as many as it holds keys;
@@ -36,6 +37,8 @@ func (l *Local) due(_ context.Context, o MaintainOptions, w *watched) (bool, err
 	switch {
 	case l.closed.Load():
 		return false, errClosed
+	case g == nil && l.hiding.Load().rests(time.Now()):
+		return false, nil
 	case g == nil, h.unbuilt():
 		return true, nil
 	case o.Every > 0 && time.Since(g.begun) >= o.Every:

@@ -12,6 +12,7 @@ import (
 // Maintain looks after the filter until ctx ends, whose error it returns, or the filter is closed. Run it in a goroutine in every process that can read the source: one of them does the work. It rebuilds the filter
 //
 //   - when there is none, or a rebuild was ended before it was through;
+//   - when it has refused a key whose row exists (Hidden);
 //   - when a part of it has been lost: those who ask for that, or add to it, find that out;
 //   - when it is older than MaintainOptions.Every;
 //   - when it holds a tenth more keys than it was made for, and would be made larger (RebuildOptions.Capacity);
@@ -59,7 +60,7 @@ func (f *Redis) isDue(ctx context.Context, o MaintainOptions, w *watched) (bool,
 func (f *Redis) isDueNow(ctx context.Context, d *known, tallied tally, o MaintainOptions, w *watched) (bool, error) {
 	g := d.Active
 	if g == nil {
-		return true, nil
+		return !d.Hiding.rests(time.Now()), nil
 	}
 	restarted, err := f.restarted(ctx, g)
 	switch {
@@ -77,7 +78,7 @@ func (f *Redis) isDueNow(ctx context.Context, d *known, tallied tally, o Maintai
 
 // doubt has a generation not be asked any more, and removes it, before anything else is done: it may miss keys.
 func (f *Redis) doubt(ctx context.Context, g *generation) error {
-	return f.dropActive(ctx, g)
+	return f.dropActive(ctx, g, func(*descriptor) {})
 }
 
 // worn tells whether a generation is no more what it should be, and not too young to be replaced for that.

@@ -28,6 +28,8 @@ type Options struct {
 	// OverCapacity is called when a filter has been found to hold more keys than it was made for, once for each generation in each process: from then on its rate of false
 	// positives is above what was asked for, until a rebuild. It is called by whoever adds, or has rebuilt, and must not block. Who sets it: who does not let Maintain see to it. Default: none.
 	OverCapacity func(State)
+
+	watch time.Duration // about how often Redis is looked at for what it may have lost; negative, in tests that count commands: never
 }
 
 // withDefaults returns o with defaults in the place of zeros.
@@ -40,6 +42,7 @@ func (o *Options) withDefaults() Options {
 	d.Timeout = cmp.Or(d.Timeout, 250*time.Millisecond)
 	d.MaxStaleness = cmp.Or(d.MaxStaleness, 2*time.Second)
 	d.MaxReplicaBytes = cmp.Or(d.MaxReplicaBytes, 512<<20)
+	d.watch = cmp.Or(d.watch, watchEvery)
 	return d
 }
 

@@ -137,7 +137,7 @@ func TestRebuildEndsAnywhere(t *testing.T) {
 		built(t, other, numbered(100)...)
 		rows := append(numbered(100), "row")
 		for at, reached := 1, false; !reached; at++ {
-			f, err := NewRedis(tapped, "users", 100_000, 0.01, &Options{Timeout: testenv.Hang / 2})
+			f, err := NewRedis(tapped, "users", 100_000, 0.01, &Options{Timeout: testenv.Hang / 2, watch: -1})
 			must(t, err)
 			ctx, cancel := context.WithCancelCause(t.Context())
 			mu.Lock()
@@ -251,7 +251,7 @@ func init() { testenv.RegisterChild("rebuild", rebuildInChild) }
 // rebuildInChild reads 100 keys, at 100 in a second, and adds them by twenties.
 func rebuildInChild() {
 	rdb := redis.NewClient(&redis.Options{Addr: os.Getenv("BLOOM_ADDR")})
-	f, err := NewRedis(rdb, "users", 100_000, 0.01, &Options{Timeout: testenv.Hang / 2})
+	f, err := NewRedis(rdb, "users", 100_000, 0.01, &Options{Timeout: testenv.Hang / 2, watch: -1})
 	if err != nil {
 		panic(err)
 	}

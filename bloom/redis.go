@@ -24,6 +24,7 @@ type Redis struct {
 	key      string // of the descriptor
 	tally    string // of what is counted of it
 	notes    string // of what rebuilds leave for each other
+	marks    string // of what processes leave to find again
 	rdb      redis.UniversalClient
 	conn     *conn.Conn // to the segments
 	home     *conn.Conn // to the descriptor
@@ -33,8 +34,10 @@ type Redis struct {
 	looking  atomic.Bool
 	copy     atomic.Pointer[Replica] // which hears of what is added here without the network
 	over     atomic.Pointer[string]  // the generation that OverCapacity was told of
+	apart    atomic.Bool             // the client is one of a cluster's node: what a filter has is in several slots
 	counts   counts
 	locks    locks
+	watch    *watch
 	checkers checkers
 }
 
@@ -83,7 +86,8 @@ func (f *Redis) setUp() (err error) {
 		return err
 	}
 	f.key = f.options.Prefix + "::bloom:{" + f.name + "}"
-	f.tally, f.notes = f.key+":tally", f.key+":rebuild"
+	f.tally, f.notes, f.marks = f.key+":tally", f.key+":rebuild", f.key+":marks"
+	f.watch = newWatch(f.options.watch)
 	f.channel = channel.New(f.home, f.key, f.options.MaxStaleness, ear{f})
 	f.conn.Watch(f.options.Prefix, f.options.Timeout)
 	f.home.Watch(f.options.Prefix, f.options.Timeout)
@@ -97,6 +101,7 @@ func (f *Redis) patience() time.Duration { return tries * f.options.Timeout }
 // returns nil.
 func (f *Redis) Close() error {
 	f.locks.close()
+	f.watch.cancel()
 	if r := f.copy.Load(); r != nil {
 		_ = r.Close() // always nil
 	}
@@ -130,6 +135,7 @@ const maxAsks = 3
 // lookup asks the generation that was the active one when the descriptor was last read, and, in the same trip, whether it still is. To make sure of that before or behind would do as well, but not to leave it out: where
 // the descriptor was lost, or replaced, keys are not added to that generation any more, though its bits may still be there.
 func (f *Redis) lookup(ctx context.Context, hashes []hash) ([]bool, error) {
+	f.watching()
 	maybe := make([]bool, len(hashes))
 	unsure := upTo(len(hashes)) // all of them yet
 	d, err := f.current(ctx)
@@ -147,6 +153,12 @@ func (f *Redis) lookup(ctx context.Context, hashes []hash) ([]bool, error) {
 			break
 		}
 		d, err = f.fetch(ctx, f.options.Timeout)
+	}
+	if err != nil && conn.Unable(err) && ctx.Err() == nil {
+		f.watch.troubled()
+	}
+	if f.watch.unsure() {
+		unsure = upTo(len(hashes))
 	}
 	for _, i := range unsure {
 		maybe[i] = true

@@ -36,7 +36,7 @@ func sized(t testing.TB, full, embedded int) int {
 // newFilter is a filter whose requests have as long as a test waits.
 func newFilter(t testing.TB, rdb redis.UniversalClient, capacity uint64) *Redis {
 	t.Helper()
-	f, err := NewRedis(rdb, "users", capacity, 0.01, &Options{Timeout: testenv.Hang / 2})
+	f, err := NewRedis(rdb, "users", capacity, 0.01, &Options{Timeout: testenv.Hang / 2, watch: -1})
 	if err != nil {
 		t.Fatal(err)
 	}

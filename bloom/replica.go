@@ -55,6 +55,7 @@ func NewReplica(f *Redis) (*Replica, error) {
 	}
 	f.channel.Register(swapped, func(int, uint64) { r.look() })
 	f.channel.Listen()
+	f.watching()
 	r.running.Go(r.run)
 	return r, nil
 }

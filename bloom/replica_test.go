@@ -26,7 +26,7 @@ func newReplica(t testing.TB, rdb redis.UniversalClient, options *Options) *Repl
 }
 
 // patient are options whose bound no test reaches.
-var patient = &Options{Timeout: testenv.Hang / 2, MaxStaleness: time.Minute}
+var patient = &Options{Timeout: testenv.Hang / 2, MaxStaleness: time.Minute, watch: -1}
 
 // copiedBy waits until a replica answers by itself.
 func copiedBy(t testing.TB, r *Replica) *copied {

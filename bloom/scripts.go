@@ -1,57 +1,120 @@
 package bloom
 
 import (
+	"github.com/cacheaside/cacheaside/internal/channel"
 	"github.com/cacheaside/cacheaside/internal/conn"
 )
 
-// The scripts on a segment compare its header first, and answer -1 where it is another, or there is none: then it is lost, or was removed. Nobody makes it again, so an answer that is
-// found in it is of all that was ever added to it. Places are 4 bytes each, and count from the beginning of the string.
+// The scripts on a segment check first that it is the one, and answer -1 if it is another, or cut short, or there is none: then it is lost, or was removed. Nobody makes it again, so an answer that is
+// found in it is of all that was ever added to it. What is added goes to one with the right header even if it is not whole, for programs that know of no tags believe it. Places are 4 bytes each, and count from the beginning of the string.
 
-// whole checks a segment.
-const whole = `
-if redis.call('GETRANGE', KEYS[1], 0, 15) ~= ARGV[1] then return -1 end
+// segments has what the scripts do with a segment. Its header tells the size of its bits. See generation.bitsOf.
+const segments = `
 local function at(s, i)
   local a, b, c, d = string.byte(s, i, i + 3)
   return ((a * 256 + b) * 256 + c) * 256 + d
+end
+local function covers(s, tag)
+  if #s < #tag then return false end
+  for i = 1, #tag do
+    local has, needs = string.byte(s, i), string.byte(tag, i)
+    for _ = 1, 8 do
+      if needs % 2 > has % 2 then return false end
+      has, needs = math.floor(has / 2), math.floor(needs / 2)
+    end
+  end
+  return true
+end
+local function whole(key, header, tag)
+  if redis.call('GETRANGE', key, 0, 15) ~= header then return nil end
+  local n, size = redis.call('STRLEN', key), 8 * at(header, 5)
+  if tag == '' then return n == 16 or n == 24 or n == 16 + size or n == 24 + size end
+  if n == 24 + size then return redis.call('GETRANGE', key, -8, -1) == tag end
+  return n <= 16 + size and covers(redis.call('GETRANGE', key, 16, 23), tag)
+end
+local function allocate(key, header, tag)
+  local n, size = redis.call('STRLEN', key), 8 * at(header, 5)
+  if n == 16 + size + #tag or n > 16 + size then return end
+  local bits = redis.call('GETRANGE', key, 16, -1)
+  if bits == tag then bits = '' end
+  redis.call('SET', key, header .. bits .. string.rep('\0', size - #bits) .. tag)
 end`
 
-// lookupScript tells of each key, whose places are ARGV[3], ARGV[2] for each, whether all of them are set: '1' or '0'.
-var lookupScript = conn.NewScript(whole + `
-local step, reply = 4 * ARGV[2], {}
-for i = 1, #ARGV[3], step do
+// lookupScript tells of each key, whose places are ARGV[4], ARGV[3] for each, whether all of them are set: '1' or '0'. All scripts have the header and the tag of the segment before that.
+var lookupScript = conn.NewScript(segments + `
+if not whole(KEYS[1], ARGV[1], ARGV[2]) then return -1 end
+local step, reply = 4 * ARGV[3], {}
+for i = 1, #ARGV[4], step do
   local found = '1'
   for j = i, i + step - 1, 4 do
-    if redis.call('GETBIT', KEYS[1], at(ARGV[3], j)) == 0 then found = '0' break end
+    if redis.call('GETBIT', KEYS[1], at(ARGV[4], j)) == 0 then found = '0' break end
   end
   reply[#reply + 1] = found
 end
 return table.concat(reply)`)
 
-// addScript sets the places ARGV[2], and answers how many were not set. ARGV[3] is the size of the bits in bytes: they are allocated at once, for a string that Redis lets grow is given up to twice as
-// much as it needs.
-var addScript = conn.NewScript(whole + `
-if redis.call('STRLEN', KEYS[1]) == 16 then redis.call('SET', KEYS[1], ARGV[1] .. string.rep('\0', tonumber(ARGV[3]))) end
-local set = 0
-for i = 1, #ARGV[2], 4 do
-  set = set + 1 - redis.call('SETBIT', KEYS[1], at(ARGV[2], i), 1)
-end
-return set`)
+// addScript sets the places ARGV[3], and answers how many were not set. The bits are allocated at once, for a string that Redis lets grow is given up to twice as much as it needs.
+var addScript = conn.NewScript(segments + `
+local ok, set = whole(KEYS[1], ARGV[1], ARGV[2]), 0
+if ok == nil then return -1 end
+if ok then allocate(KEYS[1], ARGV[1], ARGV[2]) end
+for i = 1, #ARGV[3], 4 do set = set + 1 - redis.call('SETBIT', KEYS[1], at(ARGV[3], i), 1) end
+return ok and set or -1`)
 
-// mergeScript is addScript for so many places that it takes less to send all bits: ARGV[2], as they are to be set, with an empty header. KEYS[2] is theirs for the time being.
-var mergeScript = conn.NewScript(whole + `
+// mergeScript is addScript for so many places that it takes less to send all bits: ARGV[3], as they are to be set, with an empty header. KEYS[2] is theirs for the time being.
+var mergeScript = conn.NewScript(segments + `
+local ok = whole(KEYS[1], ARGV[1], ARGV[2])
+if ok == nil then return -1 end
+if ok then allocate(KEYS[1], ARGV[1], ARGV[2]) end
 local before = redis.call('BITCOUNT', KEYS[1], 16, -1)
-redis.call('SET', KEYS[2], ARGV[2])
+redis.call('SET', KEYS[2], ARGV[3])
 redis.call('BITOP', 'OR', KEYS[1], KEYS[1], KEYS[2])
 redis.call('DEL', KEYS[2])
-return redis.call('BITCOUNT', KEYS[1], 16, -1) - before`)
+return ok and redis.call('BITCOUNT', KEYS[1], 16, -1) - before or -1`)
 
-// touchScript counts the bits that were set, ARGV: id and number by turns, in the hash KEYS[2], and answers the descriptor and that hash.
-const touchScript = `
+// touchScript counts the bits that were set, ARGV from the second on: id and number by turns, in the hash KEYS[2], leaves the mark ARGV[1], if it is one, in KEYS[3], and answers the descriptor, that hash and the mark.
+const touchScript = marks + `
 local d = redis.call('GET', KEYS[1]) or ''
-for i = 1, #ARGV, 2 do
+for i = 2, #ARGV, 2 do
   if tonumber(ARGV[i + 1]) > 0 and string.find(d, ARGV[i], 1, true) then redis.call('HINCRBY', KEYS[2], 'bits:' .. ARGV[i], ARGV[i + 1]) end
 end
-return {d, redis.call('HGETALL', KEYS[2])}`
+local left = {}
+if ARGV[1] ~= '' then left = mark(KEYS[3], ARGV[1]) end
+return {d, redis.call('HGETALL', KEYS[2]), left}`
+
+// onceScript adds keys where all that it takes is on one server, and tells of them, in one step. KEYS: of the announcements; the descriptor; its tally; the marks; then the segments. ARGV: what announces (4); the mark; how the descriptor
+// begins that is known; '1' if the tally is asked for, else ”; how many generations; how long a descriptor begins; for each generation its id, its header, the size of a segment with its header, and how many segments; for each of these its tag, how many places, and these in decimal. It answers the number of
+// the mark if there is nothing else to be told, as nearly always; else the mark; how many segments were lost; the descriptor; the tally.
+//
+// It is what an Add costs, so it asks as little as it can: a segment that ends in its tag is whole.
+var onceScript = conn.NewScript(`
+local call, ARGV, KEYS = redis.call, ARGV, KEYS` + segments + channel.AnnounceLua + `
+local key, arg, missing = 5, 10, 0
+for _ = 1, tonumber(ARGV[8]) do
+  local id, header, size, set = ARGV[arg], ARGV[arg + 1], ARGV[arg + 2], 0
+  local last = arg + 3
+  for s = 1, tonumber(ARGV[last]) do
+    local name, tag, places, ok = KEYS[key], ARGV[arg + 4], tonumber(ARGV[arg + 5]), true
+    if tag == '' or call('GETRANGE', name, size, size + 8) ~= tag then
+      ok = whole(name, header, tag)
+      if ok then allocate(name, header, tag) end
+    end
+    if ok ~= nil then
+      for i = arg + 6, arg + 5 + places do set = set + 1 - call('SETBIT', name, ARGV[i], 1) end
+    end
+    if not ok then missing = missing + 1 end
+    key, arg = key + 1, arg + 2 + places
+  end
+  if set > 0 then call('HINCRBY', KEYS[3], 'bits:' .. id, set) end
+  arg = arg + 4
+end
+announce(ARGV[1], ARGV[2], ARGV[3], ARGV[4])
+local n, known = call('HINCRBY', KEYS[4], ARGV[5], 1), call('GETRANGE', KEYS[2], 0, tonumber(ARGV[9]) - 1) == ARGV[6]
+if n > 1 and known and missing == 0 and ARGV[7] == '' then return n end
+local left, tally = {tostring(n)}, {}
+if n == 1 then left[2] = call('HGET', KEYS[4], '') or '0' end
+if ARGV[7] == '1' then tally = call('HGETALL', KEYS[3]) end
+return {left, missing, call('GET', KEYS[2]) or '', tally}`)
 
 // swapScript changes the descriptor from ARGV[1] to ARGV[2], if it is still that.
 var swapScript = conn.NewScript(`

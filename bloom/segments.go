@@ -74,8 +74,19 @@ func (f *Redis) trip(ctx context.Context, bound time.Duration, calls []*call, ho
 			unknown = append(unknown, c)
 		}
 	}
+	f.knows(len(unknown) == 0)
 	if len(unknown) > 0 && how != "eval" {
 		f.trip(ctx, bound, unknown, "eval")
+	}
+}
+
+// knows notes whether a server has known all scripts. One that has known them, and does not any more, may have restarted.
+func (f *Redis) knows(all bool) {
+	switch {
+	case all:
+		f.watch.ran.Store(true)
+	case !f.conn.Cluster() && f.watch.ran.Swap(false):
+		f.watch.troubled()
 	}
 }
 
@@ -194,10 +205,10 @@ func (f *Redis) adding(g *generation, segment uint64, hashes []hash, which []int
 	key := segmentKey(f.options.Prefix, f.name, g.ID, segment)
 	if uint64(len(which))*s.k*mergeAbove >= s.bits/8 {
 		mask := s.mask(hashes, which)
-		return &call{script: mergeScript, keys: []string{key, key + ":merged"}, args: []any{g.header(), mask}, size: len(mask)}
+		return &call{script: mergeScript, keys: []string{key, key + ":merged"}, args: []any{g.header(), g.tag(segment), mask}, size: len(mask)}
 	}
 	places := s.places(hashes, which)
-	return &call{script: addScript, keys: []string{key}, args: []any{g.header(), places, strconv.FormatUint(s.bits/8, 10)}, size: len(places) / 4 * placeSize}
+	return &call{script: addScript, keys: []string{key}, args: []any{g.header(), g.tag(segment), places}, size: len(places) / 4 * placeSize}
 }
 
 // maxAsked is how many keys one script looks for, so that none keeps the server for long.
@@ -213,7 +224,7 @@ func (f *Redis) ask(ctx context.Context, d *known, hashes []hash, maybe []bool) 
 	for segment, keys := range p.at {
 		for some := range slices.Chunk(keys, maxAsked) {
 			places := s.places(hashes, some)
-			calls = append(calls, &call{script: lookupScript, keys: []string{segmentKey(f.options.Prefix, f.name, g.ID, segment)}, args: []any{g.header(), strconv.FormatUint(s.k, 10), places}, size: len(places) / 4 * placeSize})
+			calls = append(calls, &call{script: lookupScript, keys: []string{segmentKey(f.options.Prefix, f.name, g.ID, segment)}, args: []any{g.header(), g.tag(segment), strconv.FormatUint(s.k, 10), places}, size: len(places) / 4 * placeSize})
 			of = append(of, some)
 		}
 	}
@@ -237,6 +248,28 @@ func (f *Redis) ask(ctx context.Context, d *known, hashes []hash, maybe []bool) 
 }
 
 var errReply = errors.New("Redis has answered what no script of a filter does")
+
+// eachLost asks for all segments of a generation, and tells of each that is lost.
+func (f *Redis) eachLost(ctx context.Context, g *generation, lostOne func() error) error {
+	for from := uint64(0); from < g.Segments; from += conn.MaxPipeline {
+		var calls []*call
+		for s := from; s < min(from+conn.MaxPipeline, g.Segments); s++ {
+			calls = append(calls, &call{script: lookupScript, keys: []string{segmentKey(f.options.Prefix, f.name, g.ID, s)}, args: []any{g.header(), g.tag(s), "1", ""}})
+		}
+		f.run(ctx, max(f.patience(), time.Second), calls)
+		for _, c := range calls {
+			if c.err != nil {
+				return c.err
+			}
+			if n, ok := c.cmd.Val().(int64); ok && n == lost {
+				if err := lostOne(); err != nil {
+					return err
+				}
+			}
+		}
+	}
+	return nil
+}
 
 // answers reads a reply of the lookup script: none where the segment is lost.
 func answers(c *call, n int) (string, error) {

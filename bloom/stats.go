@@ -24,6 +24,8 @@ type Stats struct {
 	AddErrors int64 // calls of Add, AddMany, Admit, and what that returns, that failed
 	LostAdds  int64 // parts of a filter that were found gone by an Add; their keys may be there, until a Rebuild
 	Malformed int64 // times that what Redis holds in the place of the descriptor could not be read
+	Hidden    int64 // times that the filter was told to have refused a key whose row exists, and did: it answers "maybe" until it was built again
+	WentBack  int64 // times that this process has found Redis in a state from before what it had acknowledged: likewise
 
 	Refused  int64 // rebuilt filters that have not taken their place, since rows would have been hidden: ErrFewer, ErrHides
 	Failures int64 // checks and rebuilds of Maintain that have failed, with Refused
@@ -80,6 +82,7 @@ type counts struct {
 	absent, present, lost, failed, falsePositives atomic.Int64
 	added, addErrors, lostAdds, malformed         atomic.Int64
 	refused, failures                             atomic.Int64
+	hidden, wentBack                              atomic.Int64
 }
 
 // refuse counts a filter that has not taken its place.
@@ -111,6 +114,7 @@ func (c *counts) stats() Stats {
 		Absent: c.absent.Load(), Present: c.present.Load(), Lost: c.lost.Load(), Failed: c.failed.Load(), FalsePositives: c.falsePositives.Load(),
 		Added: c.added.Load(), AddErrors: c.addErrors.Load(), LostAdds: c.lostAdds.Load(), Malformed: c.malformed.Load(),
 		Refused: c.refused.Load(), Failures: c.failures.Load(),
+		Hidden: c.hidden.Load(), WentBack: c.wentBack.Load(),
 	}
 	s.Unknown = s.Lost + s.Failed
 	return s
@@ -170,11 +174,11 @@ func (f *Redis) look(ctx context.Context) (*known, tally, error) {
 	at := time.Now()
 	ctx, cancel := context.WithTimeout(ctx, f.patience())
 	defer cancel()
-	cmd := redis.NewCmd(ctx, "eval", touchScript, 2, f.key, f.tally)
+	cmd := redis.NewCmd(ctx, "eval", touchScript, 3, f.key, f.tally, f.marks, "")
 	if err := f.home.Send(ctx, []redis.Cmder{cmd}); err != nil {
 		return nil, nil, err
 	}
-	raw, t, err := touchReply(cmd)
+	raw, t, _, err := touchReply(cmd)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -190,19 +194,15 @@ func (t tally) count(field string) uint64 {
 	return n
 }
 
-// LostSegments asks Redis how many of the strings that the filter's bits are in are gone, as by eviction: their keys are answered "maybe", until a Rebuild. Of a filter that nobody has built it is 0. It changes nothing.
+// LostSegments asks Redis how many of the strings that the filter's bits are in are gone, as by eviction, or another's, or cut short: their keys are answered "maybe", until a Rebuild. Of a filter that nobody has built it is 0. It changes nothing.
 func (f *Redis) LostSegments(ctx context.Context) (uint64, error) {
 	d, _, err := f.look(ctx)
 	if err != nil || d.Active == nil {
 		return 0, f.failed(err)
 	}
-	lost, header := uint64(0), d.Active.header()
-	err = f.eachSegment(ctx, d.Active, func(ctx context.Context, key string) redis.Cmder {
-		return redis.NewStringCmd(ctx, "getrange", key, 0, headerBytes-1)
-	}, func(cmd redis.Cmder) error {
-		if cmd.(*redis.StringCmd).Val() != header {
-			lost++
-		}
+	lost := uint64(0)
+	err = f.eachLost(ctx, d.Active, func() error {
+		lost++
 		return nil
 	})
 	return lost, f.failed(err)

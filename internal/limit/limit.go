@@ -38,6 +38,8 @@ type Limit struct {
 	turn   *semaphore.Weighted // of those who wait for the rate: only the first has asked it, so that who gives up has taken nothing from the others
 
 	queue   int64
+	atOnce  int64
+	taken   atomic.Int64 // places, about
 	waiting atomic.Int64 // for a place, or for the rate
 	behind  atomic.Int64 // of them, for the rate
 }
@@ -47,7 +49,7 @@ func New(o Options) *Limit {
 	if o.AtOnce <= 0 && o.Rate <= 0 {
 		return nil
 	}
-	l := &Limit{queue: int64(max(o.Queue, 0))}
+	l := &Limit{queue: int64(max(o.Queue, 0)), atOnce: int64(o.AtOnce)}
 	if o.AtOnce > 0 {
 		l.places = semaphore.NewWeighted(int64(o.AtOnce))
 	}
@@ -83,6 +85,7 @@ func (l *Limit) enter(p *patience, b *Breaker) error {
 			return err
 		}
 	}
+	l.taken.Add(1)
 	if l.rate == nil {
 		return nil
 	}
@@ -102,9 +105,25 @@ func (l *Limit) enter(p *patience, b *Breaker) error {
 	return err
 }
 
+// idle tells whether a call would be let in at once.
+func (l *Limit) idle() bool {
+	switch {
+	case l == nil:
+		return true
+	case l.waiting.Load() > 0, l.rate != nil && l.rate.Tokens() < 1:
+		return false
+	default:
+		return l.places == nil || l.taken.Load() < l.atOnce
+	}
+}
+
 // leave gives a call's place up.
 func (l *Limit) leave() {
-	if l != nil && l.places != nil {
+	if l == nil {
+		return
+	}
+	l.taken.Add(-1)
+	if l.places != nil {
 		l.places.Release(place())
 	}
 }

@@ -17,7 +17,7 @@ import (
 	"github.com/cacheaside/cacheaside/internal/testenv"
 )
 
-const rows = 5000
+const stored = 5000
 
 // numbers are the keys from one to before another.
 func numbers(from, to int) (keys []string) {
@@ -48,7 +48,7 @@ func (d *database) load(_ context.Context, ids []int64) (map[int64]string, error
 	d.loads += len(ids)
 	found := make(map[int64]string)
 	for _, id := range ids {
-		if id >= 0 && id < rows && !d.gone[id] {
+		if id >= 0 && id < stored && !d.gone[id] {
 			found[id] = "row"
 		}
 	}
@@ -77,8 +77,10 @@ func eachFilter(t *testing.T, test func(t *testing.T, f filter, l *cacheaside.Lo
 			}
 			return bloom.NewReplica(f)
 		},
-		"local":  func(t *testing.T) (filter, error) { return bloom.NewLocal(10_000, 0.001, nil) },
-		"shared": func(t *testing.T) (filter, error) { return bloom.NewShared(server.Client(t), "users", 10_000, 0.001, o) },
+		"local": func(t *testing.T) (filter, error) { return bloom.NewLocal(10_000, 0.001, nil) },
+		"shared": func(t *testing.T) (filter, error) {
+			return bloom.NewShared(server.Client(t), "users", 10_000, 0.001, o)
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			must(t, server.Client(t).FlushAll(t.Context()).Err())
@@ -96,19 +98,12 @@ func eachFilter(t *testing.T, test func(t *testing.T, f filter, l *cacheaside.Lo
 	}
 }
 
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
-
 var settled = &bloom.RebuildOptions{Settle: -1}
 
-// hidden is how many rows the filter says no to.
-func hidden(t *testing.T, f filter) (n int) {
+// hiddenRows is how many rows the filter says no to.
+func hiddenRows(t *testing.T, f filter) (n int) {
 	t.Helper()
-	maybe, err := f.MightContainMany(t.Context(), numbers(0, rows))
+	maybe, err := f.MightContainMany(t.Context(), numbers(0, stored))
 	must(t, err)
 	for _, m := range maybe {
 		if !m {
@@ -135,7 +130,7 @@ func ids(from, to int64) (all []int64) {
 // TestWrongSource: a filter is rebuilt from what is not, or is not all of, what the loader reads.
 // It hides nothing.
 func TestWrongSource(t *testing.T) {
-	encoded := make([]string, rows)
+	encoded := make([]string, stored)
 	for i := range encoded {
 		encoded[i] = fmt.Sprint("user:", i)
 	}
@@ -144,18 +139,18 @@ func TestWrongSource(t *testing.T) {
 		want   string
 	}{
 		"an empty table":       {nil, "too few"},
-		"a half-read table":    {numbers(0, rows/2), "too few"},
-		"another table":        {numbers(rows, 2*rows), "hide"},
+		"a half-read table":    {numbers(0, stored/2), "too few"},
+		"another table":        {numbers(stored, 2*stored), "hide"},
 		"keys of another form": {encoded, "hide"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			eachFilter(t, func(t *testing.T, f filter, l *cacheaside.Loader[int64, string], d *database) {
-				_, err := f.Rebuild(t.Context(), bloom.Keys(numbers(0, rows)...), settled)
+				_, err := f.Rebuild(t.Context(), bloom.Keys(numbers(0, stored)...), settled)
 				must(t, err)
 				readAll(t, l, ids(0, 500)...)
 				_, err = f.Rebuild(t.Context(), bloom.Keys(wrong.source...), settled)
-				if n := hidden(t, f); n > 0 || err == nil {
-					t.Fatalf("%d of %d rows are hidden: %v", n, rows, err)
+				if n := hiddenRows(t, f); n > 0 || err == nil {
+					t.Fatalf("%d of %d rows are hidden: %v", n, stored, err)
 				}
 				if want := map[string]error{"too few": bloom.ErrFewer, "hide": bloom.ErrHides}[wrong.want]; !errors.Is(err, want) || f.Stats().Refused != 1 {
 					t.Errorf("%v, %d counted", err, f.Stats().Refused)
@@ -165,10 +160,10 @@ func TestWrongSource(t *testing.T) {
 					t.Error("the one before does not serve")
 				}
 				must(t, f.AddMany(t.Context(), []string{"added"}))
-				_, err = f.Rebuild(t.Context(), bloom.Keys(append(numbers(0, rows), "added")...), settled)
+				_, err = f.Rebuild(t.Context(), bloom.Keys(append(numbers(0, stored), "added")...), settled)
 				must(t, err)
-				if n := hidden(t, f); n > 0 {
-					t.Errorf("%d of %d rows are hidden by the right source", n, rows)
+				if n := hiddenRows(t, f); n > 0 {
+					t.Errorf("%d of %d rows are hidden by the right source", n, stored)
 				}
 			})
 		})
@@ -179,12 +174,12 @@ func TestWrongSource(t *testing.T) {
 // wrong source.
 func TestFirstWrongSource(t *testing.T) {
 	eachFilter(t, func(t *testing.T, f filter, l *cacheaside.Loader[int64, string], d *database) {
-		if _, err := f.Rebuild(t.Context(), bloom.Keys(), settled); !errors.Is(err, bloom.ErrFewer) || hidden(t, f) > 0 {
-			t.Fatalf("of no key: %v; %d rows are hidden", err, hidden(t, f))
+		if _, err := f.Rebuild(t.Context(), bloom.Keys(), settled); !errors.Is(err, bloom.ErrFewer) || hiddenRows(t, f) > 0 {
+			t.Fatalf("of no key: %v; %d rows are hidden", err, hiddenRows(t, f))
 		}
 		readAll(t, l, 7)
-		if _, err := f.Rebuild(t.Context(), bloom.Keys("user:7"), settled); !errors.Is(err, bloom.ErrHides) || hidden(t, f) > 0 {
-			t.Fatalf("of other keys: %v; %d rows are hidden", err, hidden(t, f))
+		if _, err := f.Rebuild(t.Context(), bloom.Keys("user:7"), settled); !errors.Is(err, bloom.ErrHides) || hiddenRows(t, f) > 0 {
+			t.Fatalf("of other keys: %v; %d rows are hidden", err, hiddenRows(t, f))
 		}
 		_, err := f.Rebuild(t.Context(), bloom.Keys(), &bloom.RebuildOptions{Settle: -1, AllowFewer: true})
 		if !errors.Is(err, bloom.ErrHides) {
@@ -193,8 +188,8 @@ func TestFirstWrongSource(t *testing.T) {
 		d.delete(7)
 		_, err = f.Rebuild(t.Context(), bloom.Keys(), &bloom.RebuildOptions{Settle: -1, AllowFewer: true})
 		must(t, err)
-		if n := hidden(t, f); n != rows {
-			t.Errorf("a filter of no keys says no to %d of %d", n, rows)
+		if n := hiddenRows(t, f); n != stored {
+			t.Errorf("a filter of no keys says no to %d of %d", n, stored)
 		}
 	})
 }
@@ -203,17 +198,17 @@ func TestFirstWrongSource(t *testing.T) {
 // there may not.
 func TestDeletedRowsAreNotMissed(t *testing.T) {
 	eachFilter(t, func(t *testing.T, f filter, l *cacheaside.Loader[int64, string], d *database) {
-		_, err := f.Rebuild(t.Context(), bloom.Keys(numbers(0, rows)...), settled)
+		_, err := f.Rebuild(t.Context(), bloom.Keys(numbers(0, stored)...), settled)
 		must(t, err)
 		readAll(t, l, ids(0, 300)...)
 		d.delete(ids(0, 200)...)
 		before := d.loads
-		_, err = f.Rebuild(t.Context(), bloom.Keys(numbers(200, rows)...), settled)
+		_, err = f.Rebuild(t.Context(), bloom.Keys(numbers(200, stored)...), settled)
 		must(t, err)
 		if d.loads-before > 300 {
 			t.Errorf("%d loads for it", d.loads-before)
 		}
-		_, err = f.Rebuild(t.Context(), bloom.Keys(slices.DeleteFunc(numbers(200, rows), func(key string) bool { return key == "250" })...), settled)
+		_, err = f.Rebuild(t.Context(), bloom.Keys(slices.DeleteFunc(numbers(200, stored), func(key string) bool { return key == "250" })...), settled)
 		if !errors.Is(err, bloom.ErrHides) {
 			t.Fatal(err)
 		}
@@ -263,16 +258,16 @@ func TestLoadedFile(t *testing.T) {
 	d := &database{gone: map[int64]bool{}}
 	l, err := cacheaside.NewBatchLoader(c, "user", d.load, &cacheaside.LoaderOptions{Filter: f})
 	must(t, err)
-	if err := f.Load(file()); !errors.Is(err, bloom.ErrFewer) || hidden(t, f) > 0 {
-		t.Errorf("of no key: %v; %d rows are hidden", err, hidden(t, f))
+	if err := f.Load(file()); !errors.Is(err, bloom.ErrFewer) || hiddenRows(t, f) > 0 {
+		t.Errorf("of no key: %v; %d rows are hidden", err, hiddenRows(t, f))
 	}
 	readAll(t, l, ids(0, 100)...)
-	if err := f.Load(file(numbers(rows, 2*rows)...)); !errors.Is(err, bloom.ErrHides) || hidden(t, f) > 0 {
-		t.Errorf("of another set: %v; %d rows are hidden", err, hidden(t, f))
+	if err := f.Load(file(numbers(stored, 2*stored)...)); !errors.Is(err, bloom.ErrHides) || hiddenRows(t, f) > 0 {
+		t.Errorf("of another set: %v; %d rows are hidden", err, hiddenRows(t, f))
 	}
-	must(t, f.Load(file(numbers(0, rows)...)))
-	if err := f.Load(file(numbers(0, rows/2)...)); !errors.Is(err, bloom.ErrFewer) || hidden(t, f) > 0 {
-		t.Errorf("of half of it: %v; %d rows are hidden", err, hidden(t, f))
+	must(t, f.Load(file(numbers(0, stored)...)))
+	if err := f.Load(file(numbers(0, stored/2)...)); !errors.Is(err, bloom.ErrFewer) || hiddenRows(t, f) > 0 {
+		t.Errorf("of half of it: %v; %d rows are hidden", err, hiddenRows(t, f))
 	}
 	if f.Stats().Refused != 3 {
 		t.Errorf("%d counted", f.Stats().Refused)
@@ -304,7 +299,7 @@ func TestMaintainTells(t *testing.T) {
 				t.Fatal("nobody is told")
 			}
 		}
-		if s := f.Stats(); s.Failures < 2 || s.Refused < 2 || hidden(t, f) > 0 {
+		if s := f.Stats(); s.Failures < 2 || s.Refused < 2 || hiddenRows(t, f) > 0 {
 			t.Errorf("%+v", s)
 		}
 		cancel()

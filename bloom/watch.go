@@ -1,0 +1,316 @@
+package bloom
+
+import (
+	"context"
+	"log/slog"
+	"math/rand/v2"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/cacheaside/cacheaside/internal/conn"
+)
+
+// Redis may go back in time: it restarts from an older snapshot, a replica takes its place, an operator restores a dump or swaps two databases. Keys that had been acknowledged are lost then, and the segments do not say so.
+//
+// So each process leaves a mark in a hash of the filter, which nobody else changes: a number that grows with each of its adds, and twice a second. What a mark is beyond has been carried out before it, so a mark that is less than
+// what its process has left tells that the hash, and with it the filter, is from before. A process that is not there any more cannot tell; so each also asks which run of the server it is (see servers.go).
+//
+// The field '' of the hash is an epoch: who finds that Redis has gone back takes away the generations that may have lost keys, and all marks, and sets a later epoch, in one step. So others learn that it was seen to.
+
+const (
+	watchEvery = 500 * time.Millisecond
+	watchAgain = 50 * time.Millisecond // after a failure, until when nothing is refused
+
+	// forgetAfter is how long Redis keeps the mark of a process that is gone, at least, in seconds.
+	forgetAfter = 3600
+)
+
+// watch is what a process knows of Redis' past.
+type watch struct {
+	id      string // of its mark
+	every   time.Duration
+	started atomic.Bool
+	kick    chan struct{}
+	ctx     context.Context
+	cancel  context.CancelFunc
+
+	back     atomic.Bool   // Redis has gone back, and that was not seen to yet
+	troubles atomic.Uint64 // times that Redis may have become another
+	compared atomic.Uint64 // of them, those since which it was compared
+	ran      atomic.Bool   // it has known a script
+	begun    atomic.Pointer[begunOn]
+
+	mu   sync.Mutex
+	left stamp
+	at   time.Time // when a mark was acknowledged last, by the wall clock
+}
+
+// stamp is a mark as it was acknowledged last.
+type stamp struct{ number, epoch uint64 }
+
+// begunOn are the servers that a generation was begun on, which does not change.
+type begunOn struct {
+	generation string
+	servers    string
+}
+
+func newWatch(every time.Duration) *watch {
+	w := &watch{id: newID(), every: every, kick: make(chan struct{}, 1)}
+	w.ctx, w.cancel = context.WithCancel(context.Background())
+	return w
+}
+
+// watching begins to watch Redis, when the filter is first used.
+func (f *Redis) watching() {
+	if w := f.watch; w.every > 0 && !w.started.Load() && !w.started.Swap(true) {
+		f.home.Apart(f.keepWatch)
+	}
+}
+
+func (f *Redis) keepWatch() {
+	w := f.watch
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		select {
+		case <-w.ctx.Done():
+			return
+		case <-w.kick:
+		case <-timer.C:
+		}
+		seen, wait := w.troubles.Load(), w.every*3/4+rand.N(w.every/4)
+		if err := f.compare(w.ctx); err != nil {
+			w.troubles.Add(1)
+			wait = watchAgain
+		} else {
+			w.compared.Store(seen)
+		}
+		timer.Reset(wait)
+	}
+}
+
+// troubled has nothing be refused until Redis was compared: it may have become another.
+func (w *watch) troubled() {
+	if w.started.Load() {
+		w.troubles.Add(1)
+		select {
+		case w.kick <- struct{}{}:
+		default:
+		}
+	}
+}
+
+// unsure tells whether what Redis does not have may have been lost there.
+func (w *watch) unsure() bool { return w.back.Load() || w.troubles.Load() != w.compared.Load() }
+
+// compare looks whether Redis is what it was.
+func (f *Redis) compare(ctx context.Context) error {
+	if f.watch.back.Load() {
+		if err := f.leavePast(ctx); err != nil {
+			return err
+		}
+	}
+	if err := f.mark(ctx); err != nil {
+		return err
+	}
+	d, err := f.fetch(ctx, f.patience())
+	if err != nil || d.Active == nil {
+		return err
+	}
+	restarted, err := f.restarted(ctx, d.Active)
+	if err == nil && restarted {
+		f.warn("a server has restarted, or taken another's place, since the filter was built: it may have lost keys, and answers \"maybe\" until it was built again")
+		err = f.doubt(ctx, d.Active)
+	}
+	return err
+}
+
+// marks has what scripts do with the hash. A mark is a number, in a field of its process' id. It answers the number, and where there was none also the epoch.
+const marks = `
+local function mark(key, id)
+  local n = redis.call('HINCRBY', key, id, 1)
+  if n > 1 then return {tostring(n)} end
+  return {'1', redis.call('HGET', key, '') or '0'}
+end`
+
+// markScript leaves the mark ARGV[1], and notes when. What was left more than ARGV[2] seconds ago is forgotten when a new one comes. A full server refuses HSET, but not in a script that has already written, as PERSIST does. It answers as mark
+// does.
+var markScript = conn.NewScript(marks + `
+redis.call('PERSIST', KEYS[1])
+local now, left = tonumber(redis.call('TIME')[1]), mark(KEYS[1], ARGV[1])
+if left[2] then
+  local all = redis.call('HGETALL', KEYS[1])
+  for i = 1, #all, 2 do
+    local id = string.match(all[i], '^at:(.+)$')
+    if id and now - (tonumber(all[i + 1]) or 0) > tonumber(ARGV[2]) then redis.call('HDEL', KEYS[1], id, all[i]) end
+  end
+end
+redis.call('HSET', KEYS[1], 'at:' .. ARGV[1], string.format('%.0f', now))
+return left`)
+
+// pastScript changes the descriptor KEYS[1] from ARGV[1] to ARGV[2], takes away all marks, KEYS[2], and sets an epoch later than ARGV[3]. It answers 0 if the descriptor is another, -1 if there is a later epoch already.
+const pastScript = `
+if tonumber(redis.call('HGET', KEYS[2], '') or 0) > tonumber(ARGV[3]) then return -1 end
+if (redis.call('GET', KEYS[1]) or '') ~= ARGV[1] then return 0 end
+local t = redis.call('TIME')
+redis.call('SET', KEYS[1], ARGV[2])
+redis.call('DEL', KEYS[2])
+redis.call('HSET', KEYS[2], '', string.format('%.0f', math.max(t[1] * 1000000 + t[2], ARGV[3] + 1)))
+return 1`
+
+// mark leaves this process's mark, and looks at what was there.
+func (f *Redis) mark(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, f.patience())
+	defer cancel()
+	sent := f.watch.sent()
+	cmd := redis.NewCmd(ctx, "eval", markScript.Source, 1, f.marks, f.watch.id, forgetAfter)
+	if err := f.home.Send(ctx, []redis.Cmder{cmd}); err != nil {
+		return err
+	}
+	left, err := cmd.StringSlice()
+	if err != nil {
+		return err
+	}
+	return f.marked(sent, left)
+}
+
+// sent is what a mark is compared with: it is taken before that is left.
+func (w *watch) sent() stamp {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.left
+}
+
+// marked takes what a script has answered to a mark.
+func (f *Redis) marked(sent stamp, left []string) (err error) {
+	var now stamp
+	if len(left) < 1 || len(left) > 2 {
+		return errReply
+	}
+	if now.number, err = strconv.ParseUint(left[0], 10, 64); err != nil {
+		return errReply
+	}
+	first := len(left) == 2
+	if first {
+		if now.epoch, err = strconv.ParseUint(left[1], 10, 64); err != nil {
+			return errReply
+		}
+	}
+	if !f.watch.started.Load() {
+		return nil
+	}
+	switch f.watch.answered(sent, now, first) {
+	case wentBack:
+		f.watch.back.Store(true)
+		f.recheckCopy()
+		f.watch.troubled()
+	case seenTo:
+		f.recheckCopy()
+	}
+	return nil
+}
+
+// verdict is what follows from an answer to a mark.
+type verdict uint8
+
+const (
+	same     verdict = iota
+	seenTo           // Redis had gone back, and another process has seen to it
+	wentBack         // Redis has gone back
+)
+
+func (w *watch) answered(sent, now stamp, first bool) verdict {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	v := same
+	if w.left.epoch != sent.epoch { // another answer has told of a new epoch
+		if first && now.epoch > w.left.epoch {
+			w.left = now
+		}
+		return v
+	}
+	switch {
+	case now.number > sent.number:
+	case first && now.epoch > sent.epoch:
+		v = seenTo
+	case first && now.epoch == sent.epoch && time.Since(w.at) > forgetAfter/2*time.Second: // it was forgotten, or so it may be
+	default:
+		return wentBack
+	}
+	w.at = time.Now().Round(0) // a process that was suspended has not seen the time pass, but the world has
+	if first {
+		w.left = now
+		return v
+	}
+	w.left.number = max(w.left.number, now.number)
+	return v
+}
+
+// leavePast takes away what may have lost keys, and has all processes know that it was.
+func (f *Redis) leavePast(ctx context.Context) error {
+	for {
+		d, err := f.fetch(ctx, f.patience())
+		if err != nil {
+			return err
+		}
+		to := d.copy()
+		for _, g := range []*generation{to.Active, to.Building} {
+			if g != nil {
+				to.Old = append(to.Old, *g)
+			}
+		}
+		to.Active, to.Building = nil, nil
+		done, err := f.swapPast(ctx, d, to)
+		if err != nil {
+			return err
+		}
+		if done == 0 {
+			continue
+		}
+		f.watch.restart()
+		if done > 0 {
+			f.counts.wentBack.Add(1)
+			f.warn("Redis has gone back to an earlier state, from before what it has acknowledged: the filter answers \"maybe\" until it was built again")
+			_ = f.channel.DeleteLoader(ctx, swapped) // else others find it out by their marks
+		}
+		f.recheckCopy()
+		return nil
+	}
+}
+
+func (f *Redis) swapPast(ctx context.Context, from *known, to descriptor) (done int, err error) {
+	raw, err := to.encode()
+	if err != nil {
+		return 0, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, f.patience())
+	defer cancel()
+	cmd := redis.NewCmd(ctx, "eval", pastScript, 2, f.key, f.marks, from.raw, raw, strconv.FormatUint(f.watch.sent().epoch, 10))
+	if err := f.home.Send(ctx, []redis.Cmder{cmd}); err != nil {
+		return 0, err
+	}
+	return cmd.Int()
+}
+
+// restart has the next mark be the first.
+func (w *watch) restart() {
+	w.mu.Lock()
+	w.left = stamp{}
+	w.mu.Unlock()
+	w.back.Store(false)
+}
+
+// recheckCopy has a Replica not say "no" by itself until it has looked at the descriptor again.
+func (f *Redis) recheckCopy() {
+	if r := f.copy.Load(); r != nil {
+		r.epoch.Add(1)
+		r.look()
+	}
+}
+
+// warn tells of what should never happen.
+func (f *Redis) warn(what string) { slog.Warn("cacheaside: bloom: "+what, "filter", f.name) }

@@ -1,0 +1,110 @@
+package filters_test
+
+import (
+	"context"
+	"slices"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/cacheaside/cacheaside/bloom"
+	"github.com/cacheaside/cacheaside/internal/testenv"
+)
+
+// sent counts what a client sends: trips, and the commands in them.
+type sent struct {
+	trips, commands int
+}
+
+func (s *sent) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+func (s *sent) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		s.trips, s.commands = s.trips+1, s.commands+1
+		return next(ctx, cmd)
+	}
+}
+
+func (s *sent) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return func(ctx context.Context, cmds []redis.Cmder) error {
+		s.trips, s.commands = s.trips+1, s.commands+len(cmds)
+		return next(ctx, cmds)
+	}
+}
+
+// adder is a filter for 1 %, and the client of its server that it has, which keeps deadlines: with another each trip is handed over to a goroutine of its own.
+func adder(t testing.TB) (*bloom.Redis, *redis.Client) {
+	o := testenv.SharedRedis(t).Options()
+	o.ContextTimeoutEnabled = true
+	rdb := redis.NewClient(o)
+	t.Cleanup(func() { rdb.Close() })
+	f := newFilter(t, rdb, "adds", 1_000_000)
+	_, err := f.Rebuild(t.Context(), bloom.Keys(keysOf("user:", 1000)...), atOnce)
+	must(t, err)
+	return f, rdb
+}
+
+// TestAddIsOneTrip: a key is added, and told of, by one script.
+func TestAddIsOneTrip(t *testing.T) {
+	f, rdb := adder(t)
+	must(t, f.Add(t.Context(), "first")) // the server has the script now
+	calls := &sent{}
+	o := *rdb.Options()
+	counted := redis.NewClient(&o)
+	t.Cleanup(func() { counted.Close() })
+	g := newFilter(t, counted, "adds", 1_000_000)
+	must(t, g.Add(t.Context(), "second")) // it knows the descriptor now, and watches
+	time.Sleep(time.Millisecond)
+	counted.AddHook(calls)
+	least := 1 << 30
+	for i := range 200 { // some have a look of the watch among them
+		before := *calls
+		must(t, g.Add(t.Context(), strconv.Itoa(i)))
+		if calls.commands-before.commands != calls.trips-before.trips {
+			t.Fatalf("%+v after %+v: there are pipelines", *calls, before)
+		}
+		least = min(least, calls.trips-before.trips)
+	}
+	if least != 1 {
+		t.Errorf("an Add is %d trips", least)
+	}
+	if n := hidden(t, f, []string{"first", "second", "0", "199"}); n > 0 {
+		t.Errorf("%d are hidden", n)
+	}
+}
+
+// TestAddSpeed is the time of an Add beside that of the seven bits that it sets, by a client that does nothing else.
+func TestAddSpeed(t *testing.T) {
+	f, rdb := adder(t)
+	rounds, n := 3, 200
+	if testenv.Accepting {
+		rounds, n = 16, 2000
+	}
+	var add, bits []time.Duration
+	for round := range rounds {
+		began := time.Now()
+		for i := range n {
+			must(t, f.Add(t.Context(), "key:"+strconv.Itoa(round*n+i)))
+		}
+		add = append(add, time.Since(began)/time.Duration(n))
+		began = time.Now()
+		for i := range n {
+			pipe := rdb.Pipeline()
+			for j := range 7 {
+				pipe.SetBit(t.Context(), "bits", int64((round*n+i)*7919+j*104729)%(1<<18), 1)
+			}
+			_, err := pipe.Exec(t.Context())
+			must(t, err)
+		}
+		bits = append(bits, time.Since(began)/time.Duration(n))
+	}
+	slices.Sort(add)
+	slices.Sort(bits)
+	a, b := add[len(add)/2], bits[len(bits)/2]
+	t.Logf("an Add takes %v, seven SETBITs in a pipeline %v: %.2f times", a, b, float64(a)/float64(b))
+	if testenv.Accepting && a > 2*b {
+		t.Errorf("an Add takes %v, seven SETBITs in a pipeline %v", a, b)
+	}
+}

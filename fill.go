@@ -6,9 +6,8 @@ import (
 	"errors"
 	"math/rand/v2"
 	"slices"
+	"sync"
 	"time"
-
-	"golang.org/x/sync/errgroup"
 
 	"github.com/cacheaside/cacheaside/internal/codec"
 	"github.com/cacheaside/cacheaside/internal/lease"
@@ -31,24 +30,38 @@ func (b *batch[K, V]) load() {
 	}
 	stop := b.keepAlive(rounds)
 	defer stop()
+	rest := b.left()
+	defer rest.end()
 	chunks := b.chunks(rounds)
 	if len(chunks) == 1 {
-		b.fill(rounds, stop)
+		b.fill(rounds, stop, rest.goOn)
 		return
 	}
-	var calls errgroup.Group
-	calls.SetLimit(b.l.calls)
-	for _, chunk := range chunks {
-		calls.Go(func() error {
-			b.fill(chunk, func() {})
-			return nil
+	atOnce(chunks, b.l.calls, func(chunk []*round[K, V], waiting func()) {
+		b.fill(chunk, func() {}, func() {
+			waiting()
+			rest.goOn()
 		})
-	}
-	calls.Wait() //nolint:errcheck // each round has its own
+	})
 }
 
-// fill loads the rows of one call, stores them, and gives them out.
-func (b *batch[K, V]) fill(all []*round[K, V], stop func()) {
+// atOnce calls f for each chunk, so many at once, besides those that have begun to wait for other loads, which they say by waiting.
+func atOnce[C any](chunks []C, most int, f func(chunk C, waiting func())) {
+	places := make(chan struct{}, most)
+	var calls sync.WaitGroup
+	for _, chunk := range chunks {
+		places <- struct{}{}
+		leave := sync.OnceFunc(func() { <-places })
+		calls.Go(func() {
+			defer leave()
+			f(chunk, leave)
+		})
+	}
+	calls.Wait()
+}
+
+// fill loads the rows of one call, stores them, and gives them out. waiting is called when the load begins to wait for others.
+func (b *batch[K, V]) fill(all []*round[K, V], stop, waiting func()) {
 	returned := false
 	defer func() {
 		if !returned { // a codec called runtime.Goexit, say
@@ -82,7 +95,7 @@ func (b *batch[K, V]) fill(all []*round[K, V], stop func()) {
 				if last {
 					stop()
 				}
-			})
+			}, waiting)
 		}
 		b.land(all)
 	}

@@ -405,7 +405,7 @@ func TestNothingBeginsAfterClose(t *testing.T) {
 	p := startLoad(t, nil, (&crowd{}).load, Options{MaxLoads: 1, MaxQueue: -1}, nil)
 	p.cache.Close()
 	for range 2 { // the place is free again
-		if _, err := p.admit(t.Context()); !sameError(err, ErrClosed) {
+		if _, err := p.admit(t.Context(), false); !sameError(err, ErrClosed) {
 			t.Error(err)
 		}
 	}

@@ -125,18 +125,18 @@ func newLoader[K comparable, V any](c *Cache, name string, load loadFunc[K, V], 
 		l.aside.Or(forgetful)
 	}
 	l.door = l.newDoor()
-	l.reads = flight.New(flight.Hooks[K, state[V]]{First: l.first, Fly: l.read, Late: l.current, Caught: caught})
+	l.reads = flight.New(flight.Hooks[K, state[V]]{First: l.first, Fly: l.read, Await: l.await, Late: l.current, Caught: caught})
 	l.fresh = l.reads
 	if l.memory != nil || l.filterFresh != nil {
 		never := func(*state[V]) bool { return false }
-		l.fresh = flight.New(flight.Hooks[K, state[V]]{First: l.firstFresh, Fly: l.readFresh, Late: never, Caught: caught})
+		l.fresh = flight.New(flight.Hooks[K, state[V]]{First: l.firstFresh, Fly: l.readFresh, Await: l.await, Late: never, Caught: caught})
 	}
 	l.warms = l.reads
 	if l.filter != nil {
-		l.warms = flight.New(flight.Hooks[K, state[V]]{First: l.firstUnsifted, Fly: l.readUnsifted, Late: l.current, Caught: caught})
+		l.warms = flight.New(flight.Hooks[K, state[V]]{First: l.firstUnsifted, Fly: l.readUnsifted, Await: l.await, Late: l.current, Caught: caught})
 	}
 	late := func(*state[V]) bool { return false } // each loads anew
-	l.refreshes = flight.New(flight.Hooks[K, state[V]]{Fly: l.reload, Late: late, Caught: caught})
+	l.refreshes = flight.New(flight.Hooks[K, state[V]]{Fly: l.reload, Await: l.await, Late: late, Caught: caught})
 	if l.options.Shadow > 0 {
 		l.beShadow()
 	}

@@ -47,6 +47,7 @@ type loader interface {
 	era(name string) *local.Era
 	counts() *counters
 	forgetFailure(text string)
+	forgetAll()
 	keyOf(Key) (key any, ok bool)
 	refreshAll(ctx context.Context, keys []any) []error
 	examineMemory(stable uint64, written, age time.Duration) examined

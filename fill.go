@@ -255,8 +255,7 @@ func (b *batch[K, V]) settleFill(r *round[K, V], f *lease.Filling) {
 	}
 }
 
-// giveAlone gives out a value that was loaded without a lease. Only a cache that has no Redis remembers it, and none while its key is on hold: otherwise nothing would tell
-// that it has changed.
+// giveAlone gives out a value that was loaded without a lease. A cache that has no Redis remembers it; one whose Redis is out of reach keeps it for a while; none does while its key is on hold.
 func (b *batch[K, V]) giveAlone(r *round[K, V], v loaded[V]) {
 	s := &r.Result
 	s.value, s.null = v.value, v.null
@@ -268,6 +267,7 @@ func (b *batch[K, V]) giveAlone(r *round[K, V], v loaded[V]) {
 		b.l.counters.held.Add(1)
 		b.unvalidated(r)
 	case b.l.cache.store != nil:
+		b.l.keep(r, v)
 		b.unvalidated(r)
 	default:
 		b.l.remember(r, b.l.ttl(v), v.took, b.refresh)

@@ -30,6 +30,7 @@ type loaded[V any] struct {
 	err   error
 	ttl   time.Duration // as the load set it, or 0
 	took  time.Duration
+	began time.Time
 
 	spared bool // err is that the database was not asked
 }
@@ -91,7 +92,7 @@ func (l *Loader[K, V]) call(flight context.Context, keys []K, how calling) []loa
 	ctx, end := l.observe(ctx, OpLoad, len(keys))
 	var o outcome[K, V]
 	defer func() { end(o.err) }()
-	started := time.Now()
+	started := time.Now() // before it reads anything: see keep
 	done := make(chan outcome[K, V], 1)
 	go func() {
 		var o outcome[K, V]
@@ -125,7 +126,7 @@ func (l *Loader[K, V]) call(flight context.Context, keys []K, how calling) []loa
 	}
 	own.mu.Lock()
 	defer own.mu.Unlock()
-	out := l.sort(keys, o, own.ttl, time.Since(started))
+	out := l.sort(keys, o, own.ttl, started)
 	verdict = judge(flight, o.err, out)
 	return out
 }
@@ -138,7 +139,8 @@ type outcome[K comparable, V any] struct {
 
 // sort gives each key what the load has for it: a value, nothing, or an error. A key of which a load that failed says nothing has
 // failed too: only a load without an error says by its silence that there is no such row.
-func (l *Loader[K, V]) sort(keys []K, o outcome[K, V], ttl, took time.Duration) []loaded[V] {
+func (l *Loader[K, V]) sort(keys []K, o outcome[K, V], ttl time.Duration, began time.Time) []loaded[V] {
+	took := time.Since(began)
 	partial, _ := errors.AsType[*BatchError[K]](o.err)
 	out := make([]loaded[V], len(keys))
 	found, failed := 0, 0
@@ -153,7 +155,7 @@ func (l *Loader[K, V]) sort(keys []K, o outcome[K, V], ttl, took time.Duration) 
 				err = of
 			}
 		}
-		out[i] = loaded[V]{ttl: ttl, took: took}
+		out[i] = loaded[V]{ttl: ttl, took: took, began: began}
 		switch {
 		case err == nil && ok:
 			out[i].value = value

@@ -15,6 +15,8 @@ type Stats struct {
 	RedisHits  int64 // rounds of a key answered by an entry in Redis; a round answers all who asked together
 	NullHits   int64 // of those two, how many said that there is no such row
 
+	HitsWhileDown int64 // reads that memory has answered by what this process has loaded while Redis was out of reach, within Options.MaxStaleness of the beginning of that load; most are among MemoryHits
+
 	Loads         int64 // rows that a load function was asked for
 	LoadCalls     int64 // calls of load functions; a batch load is asked for many rows at once
 	LoadErrors    int64 // of those rows, how many failed, ErrNotFound aside
@@ -84,7 +86,7 @@ type ChannelStats struct {
 // counters are the live form of Stats.
 type counters struct {
 	memoryHits                          local.Hits
-	memoryNulls                         atomic.Int64
+	memoryNulls, hitsWhileDown          atomic.Int64
 	misses                              atomic.Int64 // Gets that memory did not answer
 	redisHits, nullHits                 atomic.Int64
 	loads, loadCalls                    atomic.Int64
@@ -111,7 +113,7 @@ func (c *counters) addTo(s *Stats) {
 		to   *int64
 		from *atomic.Int64
 	}{
-		{&s.RedisHits, &c.redisHits}, {&s.Loads, &c.loads}, {&s.LoadCalls, &c.loadCalls}, {&s.Unasked, &c.unasked}, {&s.TooLarge, &c.tooLarge}, {&s.StoredHeld, &c.storedHeld}, {&s.LoadErrors, &c.loadErrors}, {&s.LoadsLeft, &c.loadsLeft}, {&s.CompareLoads, &c.compareLoads},
+		{&s.RedisHits, &c.redisHits}, {&s.HitsWhileDown, &c.hitsWhileDown}, {&s.Loads, &c.loads}, {&s.LoadCalls, &c.loadCalls}, {&s.Unasked, &c.unasked}, {&s.TooLarge, &c.tooLarge}, {&s.StoredHeld, &c.storedHeld}, {&s.LoadErrors, &c.loadErrors}, {&s.LoadsLeft, &c.loadsLeft}, {&s.CompareLoads, &c.compareLoads},
 		{&s.FailedByMark, &c.failedByMark}, {&s.Waits, &c.waits}, {&s.Refused, &c.refused}, {&s.Unvalidated, &c.unvalidated},
 		{&s.Bypassed, &c.bypassed}, {&s.Undecodable, &c.undecodable}, {&s.Outdated, &c.outdated}, {&s.RedisErrors, &c.redisErrors},
 		{&s.Unavailable, &c.unavailable}, {&s.Unlocked, &c.unlocked}, {&s.Renewals, &c.renewals}, {&s.EarlyRenewals, &c.early}, {&s.Stale, &c.stale}, {&s.Held, &c.held},

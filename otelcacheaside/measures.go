@@ -20,6 +20,7 @@ var loaderMeasures = []measure[cacheaside.Stats]{
 	{name: "hits", unit: "{key}", about: "Keys that memory, and rounds that Redis, has answered.", with: []attribute.KeyValue{attribute.String("cacheaside.tier", "memory")}, of: func(s *cacheaside.Stats) float64 { return float64(s.MemoryHits) }},
 	{name: "hits", unit: "{key}", about: "Keys that memory, and rounds that Redis, has answered.", with: []attribute.KeyValue{attribute.String("cacheaside.tier", "redis")}, of: func(s *cacheaside.Stats) float64 { return float64(s.RedisHits) }},
 	{name: "hits.null", unit: "{key}", about: "Hits that said that there is no such row.", of: func(s *cacheaside.Stats) float64 { return float64(s.NullHits) }},
+	{name: "hits.while_down", unit: "{key}", about: "Reads that memory has answered by what was loaded while Redis was out of reach.", of: func(s *cacheaside.Stats) float64 { return float64(s.HitsWhileDown) }},
 	{name: "loads", unit: "{row}", about: "Rows that load functions were asked for.", of: func(s *cacheaside.Stats) float64 { return float64(s.Loads) }},
 	{name: "load.calls", unit: "{call}", about: "Calls of load functions.", of: func(s *cacheaside.Stats) float64 { return float64(s.LoadCalls) }},
 	{name: "load.errors", unit: "{row}", about: "Rows that could not be loaded.", of: func(s *cacheaside.Stats) float64 { return float64(s.LoadErrors) }},

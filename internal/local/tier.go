@@ -37,6 +37,7 @@ type Item[K comparable, V any] struct {
 	Era        *Era // whose it is: each loader hashes keys in its own way
 	Range      uint8
 	Null       bool // there is no such row
+	Kept       bool // it may be served without trust: see Keep
 	Stripe     uint16
 	Delta      uint32 // what the end of its TTL is to be seen coming by, in microseconds: see Near
 	Generation uint64
@@ -148,7 +149,7 @@ func Get[K comparable, V any](t *Tier, hash uint64, eras *Eras, key K) (item *It
 	item = &h.Item
 	trust := t.generations.ranges[item.Range%conn.Ranges].trust.Load() // before era and generation: see Trust
 	now = time.Since(t.start)
-	if now >= item.expires || int64(now) >= trust {
+	if now >= item.expires || int64(now) >= trust && !item.Kept {
 		return nil, 0, false
 	}
 	if item.Key != key || item.Era != eras.Of(item.Range) {
@@ -184,6 +185,18 @@ func Set[K comparable, V any](t *Tier, hash uint64, item Item[K, V], weight int6
 	if item.soft < 0 {
 		item.soft = math.MaxInt64
 	}
+	put(t, hash, item, weight)
+}
+
+// Keep is Set for an item that may be served until then, trusted or not: nobody tells what has been invalidated since, but for this process itself. Its end is its TTL's, too; and always near.
+func Keep[K comparable, V any](t *Tier, hash uint64, item Item[K, V], weight int64, until time.Time) {
+	item.Kept, item.Delta = true, math.MaxUint32
+	item.expires = until.Sub(t.start)
+	item.soft = item.expires
+	put(t, hash, item, weight)
+}
+
+func put[K comparable, V any](t *Tier, hash uint64, item Item[K, V], weight int64) {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
 	if !t.closed {

@@ -86,7 +86,7 @@ type Options struct {
 	Observer Observer
 
 	// Logger is told of what is rare, each at most once in 10 s, with how often it has happened since: that Redis is out of reach, and back (Info); that a circuit breaker has opened, and closed (Info); that invalidations are not heard, or were missed;
-	// of loads that have panicked or were left running, entries and messages that cannot be read, and holds that were lost. It is never told a key or a value. Default: slog.Default(). To have nothing logged: slog.New(slog.DiscardHandler).
+	// of loads that have panicked or were left running, of an Observer that has panicked, entries and messages that cannot be read, and holds that were lost. It is never told a key or a value. Default: slog.Default(). To have nothing logged: slog.New(slog.DiscardHandler).
 	Logger *slog.Logger
 }
 

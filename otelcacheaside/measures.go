@@ -63,6 +63,7 @@ var loaderMeasures = []measure[cacheaside.Stats]{
 var cacheMeasures = []measure[cacheaside.Stats]{
 	{name: "holds.lost", unit: "{key}", about: "Keys whose hold was lost before its end.", of: func(s *cacheaside.Stats) float64 { return float64(s.HoldsLost) }},
 	{name: "holds.left", unit: "{key}", about: "Keys that were left on hold until its end.", of: func(s *cacheaside.Stats) float64 { return float64(s.HoldsLeft) }},
+	{name: "observer.panics", unit: "{call}", about: "Calls of the Observer that have panicked.", of: func(s *cacheaside.Stats) float64 { return float64(s.ObserverPanics) }},
 	{name: "questions", unit: "{question}", about: "Questions of meters that were heard.", of: func(s *cacheaside.Stats) float64 { return float64(s.Channel.Questions) }},
 	{name: "questions.unanswered", unit: "{question}", about: "Of them, those that were not answered.", of: func(s *cacheaside.Stats) float64 { return float64(s.Channel.Unanswered) }},
 	{name: "redis.out", unit: "{range}", about: "Parts of the keys for which Redis is out of reach.", gauge: true, of: func(s *cacheaside.Stats) float64 { return float64(s.RedisOut) }},

@@ -31,8 +31,10 @@ func wantCycle(t *testing.T, err error, loader string, began time.Time) {
 // A load that asks for its own key is told so at once, by whatever way it asks; and what else it asks for it gets.
 func TestLoadAsksForItsOwnKey(t *testing.T) {
 	for name, ask := range map[string]func(ctx context.Context, l *loader, key int) (string, error){
-		"Get":     func(ctx context.Context, l *loader, key int) (string, error) { return l.Get(ctx, key) },
-		"Fresh":   func(ctx context.Context, l *loader, key int) (string, error) { return l.Get(ctx, key, cacheaside.Fresh) },
+		"Get": func(ctx context.Context, l *loader, key int) (string, error) { return l.Get(ctx, key) },
+		"Fresh": func(ctx context.Context, l *loader, key int) (string, error) {
+			return l.Get(ctx, key, cacheaside.Fresh)
+		},
 		"Refresh": func(ctx context.Context, l *loader, key int) (string, error) { return l.Refresh(ctx, key) },
 		"GetMany": func(ctx context.Context, l *loader, key int) (string, error) {
 			got, err := l.GetMany(ctx, []int{key + 1000, key, key + 2000, key})

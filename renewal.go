@@ -57,7 +57,7 @@ func (l *Loader[K, V]) spares(s *state[V]) bool {
 
 // nearEnd throws the die for a hit in memory whose TTL is about to end.
 func (l *Loader[K, V]) nearEnd(item *local.Item[K, V]) {
-	if item.Kept { // nothing of it is in Redis
+	if item.Kept() { // nothing of it is in Redis
 		l.counters.hitsWhileDown.Add(1)
 		return
 	}

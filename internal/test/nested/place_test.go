@@ -135,7 +135,10 @@ func TestNestedLoadsWithoutAQueue(t *testing.T) {
 		defer c.Close()
 		inner := newLoader(t, c, "inner", d.leaf, nil)
 		var begun atomic.Int64
-		load := d.asking(getOf(inner))
+		load := d.asking(func(ctx context.Context, key int) (string, error) {
+			got, err := inner.GetMany(ctx, []int{2 * key, 2*key + 1}) // for two places, where it has one
+			return got[2*key], err
+		})
 		outer := newLoader(t, c, "outer", func(ctx context.Context, key int) (string, error) {
 			begun.Add(1)
 			return load(ctx, key)

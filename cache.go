@@ -33,6 +33,7 @@ type Cache struct {
 	sampler atomic.Pointer[sampler] // who is told of invalidations; nil: nobody
 
 	holdsLost, holdsLeft atomic.Int64 // keys of Holds
+	observerPanicked     atomic.Int64
 
 	mu      sync.Mutex
 	loaders map[string]loader // by name
@@ -47,6 +48,7 @@ type loader interface {
 	era(name string) *local.Era
 	counts() *counters
 	forgetFailure(text string)
+	forgetAll()
 	keyOf(Key) (key any, ok bool)
 	refreshAll(ctx context.Context, keys []any) []error
 	examineMemory(stable uint64, written, age time.Duration) examined
@@ -169,6 +171,7 @@ func (c *Cache) StatsByLoader() map[string]Stats {
 func (c *Cache) addStats(s *Stats) {
 	s.Channel = c.channelStats()
 	s.HoldsLost, s.HoldsLeft = c.holdsLost.Load(), c.holdsLeft.Load()
+	s.ObserverPanics = c.observerPanicked.Load()
 	if c.conn != nil {
 		s.RedisOut = c.conn.Out()
 	}

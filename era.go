@@ -16,6 +16,21 @@ func (l *Loader[K, V]) raised(place int, generation uint64) {
 	l.eras[place].Store(&local.Era{Generation: generation, Since: time.Now()})
 }
 
+// forgetAll ends what memory has of the loader, where Redis could not be told that all of it is invalidated.
+func (l *Loader[K, V]) forgetAll() {
+	if l.memory == nil {
+		return
+	}
+	for place := range l.eras {
+		if era := l.eras[place].Load(); era == nil { // what was loaded since the start, and no generation is known of
+			l.memory.Clear(place)
+		} else {
+			again := *era
+			l.eras[place].CompareAndSwap(era, &again) // else another has come
+		}
+	}
+}
+
 // again has a round look at Redis for the first time, or once more from the start.
 func (l *Loader[K, V]) again(s *state[V]) {
 	now, known := l.cache.channel.ConfirmedAt(s.place) // first: what is confirmed now may be a later era than was taken before

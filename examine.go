@@ -177,7 +177,7 @@ func (l *Loader[K, V]) row(ctx context.Context, key K, mayLoad func() bool) (c c
 		return c, false
 	}
 	l.counters.compareLoads.Add(1)
-	got := l.callCaught(l.passBy(ctx), []K{key})[0]
+	got := l.callCaught(l.passBy(ctx), []K{key}, calling{background: true})[0]
 	return copied[V]{got.value, got.null, true}, got.err == nil
 }
 
@@ -187,7 +187,7 @@ func (l *Loader[K, V]) passBy(ctx context.Context) context.Context {
 }
 
 // callCaught is call for who has not entered the gate.
-func (l *Loader[K, V]) callCaught(ctx context.Context, keys []K) (out []loaded[V]) {
+func (l *Loader[K, V]) callCaught(ctx context.Context, keys []K, how calling) (out []loaded[V]) {
 	defer func() {
 		if p := recover(); p != nil {
 			out = make([]loaded[V], len(keys))
@@ -196,7 +196,7 @@ func (l *Loader[K, V]) callCaught(ctx context.Context, keys []K) (out []loaded[V
 			}
 		}
 	}()
-	return l.call(ctx, keys, func() {})
+	return l.call(ctx, keys, how)
 }
 
 // same tells whether two copies of a row are the same, as the loader's codec has them: what it leaves out does not count, and what comes back from it in another form, as a time in another zone, is made alike first.

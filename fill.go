@@ -6,9 +6,8 @@ import (
 	"errors"
 	"math/rand/v2"
 	"slices"
+	"sync"
 	"time"
-
-	"golang.org/x/sync/errgroup"
 
 	"github.com/cacheaside/cacheaside/internal/codec"
 	"github.com/cacheaside/cacheaside/internal/lease"
@@ -31,24 +30,38 @@ func (b *batch[K, V]) load() {
 	}
 	stop := b.keepAlive(rounds)
 	defer stop()
+	rest := b.left()
+	defer rest.end()
 	chunks := b.chunks(rounds)
 	if len(chunks) == 1 {
-		b.fill(rounds, stop)
+		b.fill(rounds, stop, rest.goOn)
 		return
 	}
-	var calls errgroup.Group
-	calls.SetLimit(b.l.calls)
-	for _, chunk := range chunks {
-		calls.Go(func() error {
-			b.fill(chunk, func() {})
-			return nil
+	atOnce(chunks, b.l.calls, func(chunk []*round[K, V], waiting func()) {
+		b.fill(chunk, func() {}, func() {
+			waiting()
+			rest.goOn()
 		})
-	}
-	calls.Wait() //nolint:errcheck // each round has its own
+	})
 }
 
-// fill loads the rows of one call, stores them, and gives them out.
-func (b *batch[K, V]) fill(all []*round[K, V], stop func()) {
+// atOnce calls f for each chunk, so many at once, besides those that have begun to wait for other loads, which they say by waiting.
+func atOnce[C any](chunks []C, most int, f func(chunk C, waiting func())) {
+	places := make(chan struct{}, most)
+	var calls sync.WaitGroup
+	for _, chunk := range chunks {
+		places <- struct{}{}
+		leave := sync.OnceFunc(func() { <-places })
+		calls.Go(func() {
+			defer leave()
+			f(chunk, leave)
+		})
+	}
+	calls.Wait()
+}
+
+// fill loads the rows of one call, stores them, and gives them out. waiting is called when the load begins to wait for others.
+func (b *batch[K, V]) fill(all []*round[K, V], stop, waiting func()) {
 	returned := false
 	defer func() {
 		if !returned { // a codec called runtime.Goexit, say
@@ -82,7 +95,7 @@ func (b *batch[K, V]) fill(all []*round[K, V], stop func()) {
 				if last {
 					stop()
 				}
-			})
+			}, waiting)
 		}
 		b.land(all)
 	}
@@ -242,8 +255,7 @@ func (b *batch[K, V]) settleFill(r *round[K, V], f *lease.Filling) {
 	}
 }
 
-// giveAlone gives out a value that was loaded without a lease. Only a cache that has no Redis remembers it, and none while its key is on hold: otherwise nothing would tell
-// that it has changed.
+// giveAlone gives out a value that was loaded without a lease. A cache that has no Redis remembers it; one whose Redis is out of reach keeps it for a while; none does while its key is on hold.
 func (b *batch[K, V]) giveAlone(r *round[K, V], v loaded[V]) {
 	s := &r.Result
 	s.value, s.null = v.value, v.null
@@ -259,6 +271,7 @@ func (b *batch[K, V]) giveAlone(r *round[K, V], v loaded[V]) {
 		b.l.counters.held.Add(1)
 		b.unvalidated(r)
 	case b.l.cache.store != nil:
+		b.l.keep(r, v)
 		b.unvalidated(r)
 	default:
 		b.l.remember(r, b.l.ttl(v), v.took, b.refresh)

@@ -40,7 +40,7 @@ func (l *Loader[K, V]) checkRebuilt(ctx context.Context, holds func(ctx context.
 	defer context.AfterFunc(l.life, func() { cancel(ErrClosed) })()
 	for part := range slices.Chunk(missing, l.chunk) {
 		var there []K
-		for i, row := range l.callCaught(l.passBy(ctx), part) {
+		for i, row := range l.callCaught(l.passBy(ctx), part, calling{background: true}) {
 			switch {
 			case l.life.Err() != nil:
 				return 0, nil // nobody reads by this loader any more

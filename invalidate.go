@@ -142,6 +142,7 @@ func (c *Cache) invalidateAll(ctx context.Context, name string) error {
 		return nil
 	}
 	if l != nil {
+		l.forgetAll()
 		l.counts().redisErrors.Add(1)
 		l.counts().invalidateErrors.Add(1)
 	}

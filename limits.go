@@ -30,8 +30,8 @@ func (l *Loader[K, V]) broken(open bool) {
 }
 
 // admit waits until a call of the load function may be made, or tells why it is not to be.
-func (l *Loader[K, V]) admit(ctx context.Context) (limit.Pass, error) {
-	pass, err := l.door.Enter(ctx)
+func (l *Loader[K, V]) admit(ctx context.Context, background bool) (*limit.Pass, error) {
+	pass, err := l.door.Enter(ctx, limit.Call{Background: background, Within: passOf(ctx)})
 	if refusal, ok := errors.AsType[limit.Refusal](err); ok {
 		l.counters.unavailable.Add(1)
 		err = fmt.Errorf("%w: %w", ErrUnavailable, refusal)

@@ -405,7 +405,7 @@ func TestNothingBeginsAfterClose(t *testing.T) {
 	p := startLoad(t, nil, (&crowd{}).load, Options{MaxLoads: 1, MaxQueue: -1}, nil)
 	p.cache.Close()
 	for range 2 { // the place is free again
-		if _, err := p.admit(t.Context()); !sameError(err, ErrClosed) {
+		if _, err := p.admit(t.Context(), false); !sameError(err, ErrClosed) {
 			t.Error(err)
 		}
 	}
@@ -610,7 +610,7 @@ func TestUnavailableIsPassedOn(t *testing.T) {
 	})
 }
 
-// Loads that ask another loader need two places at once: with a limit of their own that leaves some, none waits in vain.
+// Loads that ask another loader lend it their places: none waits in vain, with a limit of their own or without.
 func TestNestedLoads(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var c crowd
@@ -624,20 +624,18 @@ func TestNestedLoads(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			var refused crowd
 			began := time.Now()
 			var wg sync.WaitGroup
 			for key := range 20 {
 				wg.Go(func() {
 					if _, err := outer.Get(t.Context(), key); err != nil {
-						refused.enter()
-						wantUnavailable(t, err, "too long")
+						t.Error(err)
 					}
 				})
 			}
 			wg.Wait()
-			if n := refused.all.Load(); (n == 0) != (most == 3) || time.Since(began) > 2*time.Second {
-				t.Errorf("%s a limit of their own: %d refused, after %v", name, n, time.Since(began))
+			if took := time.Since(began); took > 100*time.Millisecond || c.most.Load() > 4 {
+				t.Errorf("%s a limit of their own: %v, %d at once", name, took, c.most.Load())
 			}
 		}
 	})

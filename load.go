@@ -16,18 +16,11 @@ import (
 // does nothing, so that a load function can be called by itself. It is brought within MinTTL and MaxTTL, and Jitter applies. The last
 // call counts.
 func SetTTL(ctx context.Context, ttl time.Duration) {
-	if own, ok := ctx.Value(ownTTLKey{}).(*ownTTL); ok {
+	if own, ok := ctx.Value(loadingKey{}).(*loadCall); ok {
 		own.mu.Lock()
 		defer own.mu.Unlock()
 		own.ttl = min(max(ttl, MinTTL), MaxTTL)
 	}
-}
-
-type ownTTLKey struct{}
-
-type ownTTL struct {
-	mu  sync.Mutex
-	ttl time.Duration // 0: not set
 }
 
 // loaded is what a load gave for one key: a value, that there is none, or an error.
@@ -37,6 +30,7 @@ type loaded[V any] struct {
 	err   error
 	ttl   time.Duration // as the load set it, or 0
 	took  time.Duration
+	began time.Time
 
 	spared bool // err is that the database was not asked
 }
@@ -55,8 +49,15 @@ func oneByOne[K comparable, V any](load func(context.Context, K) (V, error)) loa
 	}
 }
 
-// loadAll loads keys that have entered the gate, and lets them out again, whatever happens: an error's own methods may panic. begins is called just before.
-func (l *Loader[K, V]) loadAll(ctx context.Context, keys []K, begins func()) (out []loaded[V]) {
+// calling is how a load function is called.
+type calling struct {
+	begins     func() // called just before, unless nil
+	waiting    func() // called when it begins to wait for other loads, unless nil
+	background bool   // nobody waits for it who has nothing to show
+}
+
+// loadAll loads keys that have entered the gate, and lets them out again, whatever happens: an error's own methods may panic.
+func (l *Loader[K, V]) loadAll(ctx context.Context, keys []K, how calling) (out []loaded[V]) {
 	defer l.gate.leave(keys)
 	defer func() {
 		if p := recover(); p != nil {
@@ -66,13 +67,13 @@ func (l *Loader[K, V]) loadAll(ctx context.Context, keys []K, begins func()) (ou
 			}
 		}
 	}()
-	return l.call(ctx, keys, begins)
+	return l.call(ctx, keys, how)
 }
 
 // call calls the load function on a goroutine of its own, and waits until it returns or its time is up: no longer, for it may ignore
 // its context. If ctx ends the load is told, and waited for. It answers for each key.
-func (l *Loader[K, V]) call(flight context.Context, keys []K, begins func()) []loaded[V] {
-	pass, err := l.admit(flight)
+func (l *Loader[K, V]) call(flight context.Context, keys []K, how calling) []loaded[V] {
+	pass, err := l.admit(flight, how.background)
 	if err != nil {
 		return notMade[V](len(keys), err)
 	}
@@ -80,16 +81,18 @@ func (l *Loader[K, V]) call(flight context.Context, keys []K, begins func()) []l
 	defer func() { pass.End(verdict) }()
 	ctx, cancel := context.WithTimeoutCause(flight, l.options.LoadTimeout, ErrLoadTimeout)
 	defer cancel()
-	ttl := &ownTTL{}
-	ctx = context.WithValue(ctx, ownTTLKey{}, ttl)
+	own := &loadCall{ctx: ctx, pass: pass, waiting: how.waiting, keys: func() []asked { return l.asked(keys) }}
+	ctx = context.WithValue(ctx, loadingKey{}, own)
 
 	l.counters.loads.Add(int64(len(keys)))
 	l.counters.loadCalls.Add(1)
-	begins()
+	if how.begins != nil {
+		how.begins()
+	}
 	ctx, end := l.observe(ctx, OpLoad, len(keys))
 	var o outcome[K, V]
 	defer func() { end(o.err) }()
-	started := time.Now()
+	started := time.Now() // before it reads anything: see keep
 	done := make(chan outcome[K, V], 1)
 	go func() {
 		var o outcome[K, V]
@@ -101,8 +104,8 @@ func (l *Loader[K, V]) call(flight context.Context, keys []K, begins func()) []l
 			pass.Leave() // not before, whoever still waits
 			done <- o
 		}()
-		own := slices.Clone(keys) // which it may sort
-		o.values, o.err = l.load(ctx, own)
+		arg := slices.Clone(keys) // which it may sort
+		o.values, o.err = l.load(ctx, arg)
 		returned = true
 	}()
 
@@ -121,9 +124,9 @@ func (l *Loader[K, V]) call(flight context.Context, keys []K, begins func()) []l
 	if errors.Is(o.err, context.DeadlineExceeded) && errors.Is(context.Cause(ctx), ErrLoadTimeout) {
 		o.err = errors.Join(ErrLoadTimeout, o.err)
 	}
-	ttl.mu.Lock()
-	defer ttl.mu.Unlock()
-	out := l.sort(keys, o, ttl.ttl, time.Since(started))
+	own.mu.Lock()
+	defer own.mu.Unlock()
+	out := l.sort(keys, o, own.ttl, started)
 	note(l.returned, keys, out, started)
 	verdict = judge(flight, o.err, out)
 	return out
@@ -137,7 +140,8 @@ type outcome[K comparable, V any] struct {
 
 // sort gives each key what the load has for it: a value, nothing, or an error. A key of which a load that failed says nothing has
 // failed too: only a load without an error says by its silence that there is no such row.
-func (l *Loader[K, V]) sort(keys []K, o outcome[K, V], ttl, took time.Duration) []loaded[V] {
+func (l *Loader[K, V]) sort(keys []K, o outcome[K, V], ttl time.Duration, began time.Time) []loaded[V] {
+	took := time.Since(began)
 	partial, _ := errors.AsType[*BatchError[K]](o.err)
 	out := make([]loaded[V], len(keys))
 	found, failed := 0, 0
@@ -152,7 +156,7 @@ func (l *Loader[K, V]) sort(keys []K, o outcome[K, V], ttl, took time.Duration) 
 				err = of
 			}
 		}
-		out[i] = loaded[V]{ttl: ttl, took: took}
+		out[i] = loaded[V]{ttl: ttl, took: took, began: began}
 		switch {
 		case err == nil && ok:
 			out[i].value = value
@@ -162,7 +166,7 @@ func (l *Loader[K, V]) sort(keys []K, o outcome[K, V], ttl, took time.Duration) 
 			out[i].err = errors.New("the batch load failed: " + err.Error())
 			failed++
 		default:
-			out[i].err, out[i].spared = err, errors.Is(err, ErrUnavailable) // of another loader, which this one asks
+			out[i].err, out[i].spared = err, errors.Is(err, ErrUnavailable) || errors.Is(err, ErrLoadCycle) // of another loader, which this one asks
 			failed++
 		}
 	}

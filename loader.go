@@ -73,8 +73,8 @@ type Loader[K comparable, V any] struct {
 //
 // load reads one row from the database. It returns ErrNotFound or sql.ErrNoRows for a row that does not exist, which is cached
 // too. It must read what has been committed: not from within a transaction of the caller's, nor from a replica that may lag behind, but for what
-// Options.ReplicaLag allows. What it asks of another loader must not pass on that one's ErrNotFound unless this row is missing then, and it must not ask this loader for
-// the same key, nor for one that may be asked for by the same GetMany, for which it would wait in vain. It runs on a
+// Options.ReplicaLag allows. It may ask other loaders, and this one for other keys, with its own context, by which they know it (see Options.MaxLoads); it must not pass on their ErrNotFound unless this row is missing then. If it asks for what it would wait for in vain,
+// as its own key, it gets ErrLoadCycle at once. It runs on a
 // goroutine of its own, for all who ask for the key at the time; its context carries the values of the first caller's
 // context, but not its cancellation: it ends after LoadTimeout, when the last of them has left, or at Close. A panic in it becomes
 // a *PanicError. Where it runs in the background, to replace a value whose TTL has passed or is about to (LoaderOptions.StaleFor, EarlyRefresh), nobody waits for it, and its context has no values of
@@ -128,18 +128,18 @@ func newLoader[K comparable, V any](c *Cache, name string, load loadFunc[K, V], 
 		l.aside.Or(forgetful)
 	}
 	l.door = l.newDoor()
-	l.reads = flight.New(flight.Hooks[K, state[V]]{First: l.first, Fly: l.read, Late: l.current, Caught: caught})
+	l.reads = flight.New(flight.Hooks[K, state[V]]{First: l.first, Fly: l.read, Await: l.await, Late: l.current, Caught: caught})
 	l.fresh = l.reads
 	if l.memory != nil || l.filterFresh != nil {
 		never := func(*state[V]) bool { return false }
-		l.fresh = flight.New(flight.Hooks[K, state[V]]{First: l.firstFresh, Fly: l.readFresh, Late: never, Caught: caught})
+		l.fresh = flight.New(flight.Hooks[K, state[V]]{First: l.firstFresh, Fly: l.readFresh, Await: l.await, Late: never, Caught: caught})
 	}
 	l.warms = l.reads
 	if l.filter != nil {
-		l.warms = flight.New(flight.Hooks[K, state[V]]{First: l.firstUnsifted, Fly: l.readUnsifted, Late: l.current, Caught: caught})
+		l.warms = flight.New(flight.Hooks[K, state[V]]{First: l.firstUnsifted, Fly: l.readUnsifted, Await: l.await, Late: l.current, Caught: caught})
 	}
 	late := func(*state[V]) bool { return false } // each loads anew
-	l.refreshes = flight.New(flight.Hooks[K, state[V]]{Fly: l.reload, Late: late, Caught: caught})
+	l.refreshes = flight.New(flight.Hooks[K, state[V]]{Fly: l.reload, Await: l.await, Late: late, Caught: caught})
 	if l.options.Shadow > 0 {
 		l.beShadow()
 	}

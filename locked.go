@@ -8,10 +8,10 @@ import (
 	"github.com/cacheaside/cacheaside/lock"
 )
 
-// callAndStore loads the rows of rounds whose keys have entered the gate, under the loader's lock if it has one, and stores them. loaded is called in between.
-func (b *batch[K, V]) callAndStore(rounds []*round[K, V], keys []K, loaded func()) {
+// callAndStore loads the rows of rounds whose keys have entered the gate, under the loader's lock if it has one, and stores them. loaded is called in between, waiting when the load begins to wait for others.
+func (b *batch[K, V]) callAndStore(rounds []*round[K, V], keys []K, loaded, waiting func()) {
 	if b.l.options.Locker == nil {
-		values := b.loadAll(rounds, keys)
+		values := b.loadAll(rounds, keys, waiting)
 		loaded()
 		b.store(rounds, values)
 		return
@@ -33,7 +33,7 @@ func (b *batch[K, V]) callAndStore(rounds []*round[K, V], keys []K, loaded func(
 		b.store(rounds, notMade[V](len(rounds), fmt.Errorf("%w: its lock: %w", ErrUnavailable, err)))
 	case b.stillToLoad(rounds):
 		left = true
-		values := b.loadAll(rounds, keys)
+		values := b.loadAll(rounds, keys, waiting)
 		loaded()
 		b.store(rounds, values)
 	}

@@ -70,6 +70,37 @@ func (l *Loader[K, V]) remember(r *round[K, V], ttl, cost time.Duration, refresh
 	local.Set(l.memory, l.hash(r.Key), item, local.Weigh(r.Key)+local.Weigh(s.value), life, ttl)
 }
 
+// keep has memory serve a value that was loaded while Redis was out of reach, although nobody tells when it is invalidated: until MaxStaleness has passed since its load began, which keeps that bound, as
+// nothing that was acknowledged before is missing in it. An Invalidate of this process ends it, also one that does not reach Redis; and so does the clear that comes before memory is trusted again. Not where keys
+// may be on hold: only Redis knows which are.
+func (l *Loader[K, V]) keep(r *round[K, V], v loaded[V]) {
+	if l.memory == nil || l.cache.options.holds() {
+		return
+	}
+	s := &r.Result
+	until := v.began.Add(min(l.cache.options.MaxStaleness, l.ttl(v), l.options.MemoryTTL))
+	if !time.Now().Before(until) {
+		return
+	}
+	l.memory.Note(l.hash(r.Key), s.stable, s.read)
+	item := local.Item[K, V]{Era: s.era, Range: s.place, Key: r.Key, Value: v.value, Null: v.null, Stripe: local.Stripe(s.stable), Generation: s.generation}
+	local.Keep(l.memory, l.hash(r.Key), item, local.Weigh(r.Key)+local.Weigh(v.value), until)
+}
+
+// kept answers a round that would load without Redis by what another has loaded and memory keeps.
+func (l *Loader[K, V]) kept(r *round[K, V]) bool {
+	s := &r.Result
+	if l.memory == nil || l.cache.store == nil || s.bypass || s.held || s.fresh {
+		return false
+	}
+	item, _, ok := local.Get[K, V](l.memory, l.hash(r.Key), &l.eras, r.Key)
+	if ok {
+		l.counters.hitsWhileDown.Add(1)
+		s.value, s.null, s.hit, s.unvalidated = item.Value, item.Null, true, true
+	}
+	return ok
+}
+
 // current tells whether those who came while a round ran may be given its result: it is what the memory tier holds for them.
 func (l *Loader[K, V]) current(s *state[V]) bool {
 	return s.remembered && !l.bypassed() && l.memory.Trusted(s.place) && l.eras.Of(s.place) == s.era &&

@@ -53,7 +53,7 @@ func (l *Loader[K, V]) out(r *round[K, V], err error) {
 
 // loadAll loads the rows of rounds. Where Redis could not be asked, those who have gathered meanwhile are in, who would wait for it as long again: what is loaded is from after they asked, and they are
 // given nothing that Redis has said before. Not for a key on hold, or with Bypass, where nobody has waited; nor without any Redis, where a round knows only of holds from before it began (see onHold).
-func (b *batch[K, V]) loadAll(rounds []*round[K, V], keys []K) []loaded[V] {
+func (b *batch[K, V]) loadAll(rounds []*round[K, V], keys []K, waiting func()) []loaded[V] {
 	takeIn := func() {
 		if b.flight == nil || b.l.cache.store == nil {
 			return
@@ -65,7 +65,7 @@ func (b *batch[K, V]) loadAll(rounds []*round[K, V], keys []K) []loaded[V] {
 		}
 	}
 	begins := takeIn
-	values := b.l.loadAll(b.l.withPrimary(b.ctx, rounds), keys, begins)
+	values := b.l.loadAll(b.l.withPrimary(b.ctx, rounds), keys, calling{begins, waiting, b.renewal})
 	return values
 }
 

@@ -57,6 +57,10 @@ func (l *Loader[K, V]) spares(s *state[V]) bool {
 
 // nearEnd throws the die for a hit in memory whose TTL is about to end.
 func (l *Loader[K, V]) nearEnd(item *local.Item[K, V]) {
+	if item.Kept() { // nothing of it is in Redis
+		l.counters.hitsWhileDown.Add(1)
+		return
+	}
 	left := item.Left(l.memory)
 	if !l.due(left, time.Duration(item.Delta)*time.Microsecond) || l.renewals.has(item.Key) { // near the end each hit wins, until the reload has come
 		return

@@ -6,8 +6,6 @@ import (
 	"sync"
 	"sync/atomic"
 
-	"golang.org/x/sync/errgroup"
-
 	"github.com/cacheaside/cacheaside/internal/flight"
 	"github.com/cacheaside/cacheaside/internal/measure"
 )
@@ -77,7 +75,7 @@ func (l *Loader[K, V]) beShadow() {
 	l.aside.Or(shadowing)
 	l.options.RedisDown = FailWhenDown // else the database would be asked twice for all that is read meanwhile
 	never := func(*state[V]) bool { return false }
-	l.straight = flight.New(flight.Hooks[K, state[V]]{Fly: l.readStraight, Late: never, Caught: caught})
+	l.straight = flight.New(flight.Hooks[K, state[V]]{Fly: l.readStraight, Await: l.await, Late: never, Caught: caught})
 }
 
 // getStraight is Get from the database. reads are those that are compared.
@@ -116,26 +114,21 @@ func (l *Loader[K, V]) getManyStraight(ctx context.Context, keys []K, reads *fli
 
 // readStraight is one flight of reads of the database. Not even a key that has no text fails there.
 func (l *Loader[K, V]) readStraight(ctx context.Context, f *flight.Flight[K, state[V]]) {
-	var calls errgroup.Group
-	calls.SetLimit(l.calls)
-	for rounds := range slices.Chunk(f.Rounds, l.chunk) {
-		calls.Go(func() error {
-			keys := make([]K, len(rounds))
-			for i, r := range rounds {
-				keys[i] = r.Key
+	chunks := slices.Collect(slices.Chunk(f.Rounds, l.chunk))
+	atOnce(chunks, l.calls, func(rounds []*round[K, V], waiting func()) {
+		keys := make([]K, len(rounds))
+		for i, r := range rounds {
+			keys[i] = r.Key
+		}
+		for i, got := range l.callCaught(l.passBy(ctx), keys, calling{waiting: waiting}) {
+			s := &rounds[i].Result
+			s.value, s.null, rounds[i].Err = got.value, got.null, got.err
+			if got.err != nil && ctx.Err() != nil {
+				rounds[i].Err = l.stopped(ctx)
 			}
-			for i, got := range l.callCaught(l.passBy(ctx), keys) {
-				s := &rounds[i].Result
-				s.value, s.null, rounds[i].Err = got.value, got.null, got.err
-				if got.err != nil && ctx.Err() != nil {
-					rounds[i].Err = l.stopped(ctx)
-				}
-			}
-			f.Land(rounds)
-			return nil
-		})
-	}
-	calls.Wait() //nolint:errcheck // each round has its own
+		}
+		f.Land(rounds)
+	})
 }
 
 // cast has a read done once more, by the caches, if it is of a key that is to be compared. It does not wait for that.

@@ -15,6 +15,8 @@ type Stats struct {
 	RedisHits  int64 // rounds of a key answered by an entry in Redis; a round answers all who asked together
 	NullHits   int64 // of those two, how many said that there is no such row
 
+	HitsWhileDown int64 // reads that memory has answered by what this process has loaded while Redis was out of reach, within Options.MaxStaleness of the beginning of that load; most are among MemoryHits
+
 	Loads         int64 // rows that a load function was asked for
 	LoadCalls     int64 // calls of load functions; a batch load is asked for many rows at once
 	LoadErrors    int64 // of those rows, how many failed, ErrNotFound aside
@@ -57,10 +59,11 @@ type Stats struct {
 	ShadowStale     int64 // of them, those that would have been served other than the row was, for half a second or longer
 	ShadowUndecided int64 // reads that were to be compared, and were not: too many at once, or loads; failed; or the row, or what the caches had, changed meanwhile
 
-	HoldsLost int64        // keys that were not on hold any more before their Hold had ended, since Redis has lost its data or was out of reach
-	HoldsLeft int64        // keys that were left on hold for Options.LeaseTTL, by Abandon, or since they could not be released
-	RedisOut  int          // of Channel.Ranges, parts of the keys for which Redis is out of reach now, so that reads do what LoaderOptions.RedisDown says
-	Channel   ChannelStats // these four are of the cache, also in the Stats of each of its loaders
+	HoldsLost      int64        // keys that were not on hold any more before their Hold had ended, since Redis has lost its data or was out of reach
+	HoldsLeft      int64        // keys that were left on hold for Options.LeaseTTL, by Abandon, or since they could not be released
+	RedisOut       int          // of Channel.Ranges, parts of the keys for which Redis is out of reach now, so that reads do what LoaderOptions.RedisDown says
+	ObserverPanics int64        // calls of Options.Observer that have panicked
+	Channel        ChannelStats // these five are of the cache, also in the Stats of each of its loaders
 }
 
 // ChannelStats tell how well the process hears what others invalidate.
@@ -86,7 +89,7 @@ type ChannelStats struct {
 // counters are the live form of Stats.
 type counters struct {
 	memoryHits                          local.Hits
-	memoryNulls                         atomic.Int64
+	memoryNulls, hitsWhileDown          atomic.Int64
 	misses                              atomic.Int64 // Gets that memory did not answer
 	redisHits, nullHits                 atomic.Int64
 	loads, loadCalls                    atomic.Int64
@@ -114,7 +117,7 @@ func (c *counters) addTo(s *Stats) {
 		to   *int64
 		from *atomic.Int64
 	}{
-		{&s.RedisHits, &c.redisHits}, {&s.Loads, &c.loads}, {&s.LoadCalls, &c.loadCalls}, {&s.Unasked, &c.unasked}, {&s.TooLarge, &c.tooLarge}, {&s.StoredHeld, &c.storedHeld}, {&s.LoadErrors, &c.loadErrors}, {&s.LoadsLeft, &c.loadsLeft}, {&s.CompareLoads, &c.compareLoads},
+		{&s.RedisHits, &c.redisHits}, {&s.HitsWhileDown, &c.hitsWhileDown}, {&s.Loads, &c.loads}, {&s.LoadCalls, &c.loadCalls}, {&s.Unasked, &c.unasked}, {&s.TooLarge, &c.tooLarge}, {&s.StoredHeld, &c.storedHeld}, {&s.LoadErrors, &c.loadErrors}, {&s.LoadsLeft, &c.loadsLeft}, {&s.CompareLoads, &c.compareLoads},
 		{&s.FailedByMark, &c.failedByMark}, {&s.Waits, &c.waits}, {&s.Refused, &c.refused}, {&s.Unvalidated, &c.unvalidated},
 		{&s.Bypassed, &c.bypassed}, {&s.Undecodable, &c.undecodable}, {&s.Outdated, &c.outdated}, {&s.RedisErrors, &c.redisErrors},
 		{&s.Unavailable, &c.unavailable}, {&s.Unlocked, &c.unlocked}, {&s.Renewals, &c.renewals}, {&s.EarlyRenewals, &c.early}, {&s.Stale, &c.stale}, {&s.Held, &c.held},

@@ -68,11 +68,11 @@ func (w *window) clear(key uint64) {
 // mark is what a key is known by in the window.
 func (l *Loader[K, V]) mark(text string) uint64 { return maphash.String(l.seed, text) }
 
-// mayLoad ends those rounds that would load alone a key that failed to load a moment ago. It answers the others, and their keys, which have all entered the gate.
+// mayLoad ends those rounds that would load alone a key that failed to load a moment ago, or that another has loaded meanwhile. It answers the others, and their keys, which have all entered the gate.
 // A refresh is asked for in spite of that, and ends it; a reload in the background is not.
 func (b *batch[K, V]) mayLoad(rounds []*round[K, V], keys []K) ([]*round[K, V], []K) {
 	now := time.Since(b.l.start)
-	var marked, others []K
+	var ended, others []K
 	for i, r := range rounds {
 		s := &r.Result
 		key := b.l.mark(s.text)
@@ -83,10 +83,13 @@ func (b *batch[K, V]) mayLoad(rounds []*round[K, V], keys []K) ([]*round[K, V], 
 		case s.alone && !s.bypass && b.l.window.failed(key, now):
 			b.l.counters.failedByMark.Add(1)
 			r.Err, s.step = ErrLoadFailed, over
-			marked = append(marked, keys[i])
+			ended = append(ended, keys[i])
+		case s.alone && !b.refresh && b.l.kept(r):
+			s.step = over
+			ended = append(ended, keys[i])
 		}
 	}
-	if len(marked) == 0 {
+	if len(ended) == 0 {
 		return rounds, keys
 	}
 	for i, r := range rounds {
@@ -94,7 +97,7 @@ func (b *batch[K, V]) mayLoad(rounds []*round[K, V], keys []K) ([]*round[K, V], 
 			others = append(others, keys[i])
 		}
 	}
-	b.l.gate.leave(marked)
+	b.l.gate.leave(ended)
 	return at(rounds, toLoad), others
 }
 

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"sync"
 	"time"
 
@@ -24,6 +25,7 @@ type Locker struct {
 	closing    context.Context // ends with Close
 	close      context.CancelCauseFunc
 	background sync.WaitGroup // extensions, and what is released later
+	faulty     sync.Once      // the observer has panicked
 }
 
 // New makes a Locker of a driver, for services that this package has none for; see NewLocal, NewRedis, NewRedlock, and the packages mysqllock and zklock. Close closes the driver.
@@ -107,13 +109,27 @@ func (l *Locker) acquire(ctx context.Context, name string, options *Options, wai
 	return lease, failed("acquire", key, err)
 }
 
-// observe tells the observer, if there is one, that an operation begins.
+// observe tells the observer, if there is one, that an operation begins. A lock is not lost, nor its loss kept secret, since that panics.
 func (l *Locker) observe(ctx context.Context, op string) (end func(error)) {
 	if l.options.Observer == nil {
 		return func(error) {}
 	}
-	_, end = l.options.Observer.Begin(ctx, op, l.options.Prefix, 1)
-	return end
+	end = func(error) {} // if that panics
+	defer l.observerPanics()
+	_, seen := l.options.Observer.Begin(ctx, op, l.options.Prefix, 1)
+	return func(err error) {
+		defer l.observerPanics()
+		seen(err)
+	}
+}
+
+// observerPanics is deferred where the observer is called.
+func (l *Locker) observerPanics() {
+	if p := recover(); p != nil {
+		l.faulty.Do(func() {
+			slog.Default().Warn("cacheaside/lock: the Observer has panicked; this is told once", "prefix", l.options.Prefix, "error", fmt.Sprintf("a panic with a %T", p))
+		})
+	}
 }
 
 // request is one call of Acquire.

@@ -20,6 +20,7 @@ var loaderMeasures = []measure[cacheaside.Stats]{
 	{name: "hits", unit: "{key}", about: "Keys that memory, and rounds that Redis, has answered.", with: []attribute.KeyValue{attribute.String("cacheaside.tier", "memory")}, of: func(s *cacheaside.Stats) float64 { return float64(s.MemoryHits) }},
 	{name: "hits", unit: "{key}", about: "Keys that memory, and rounds that Redis, has answered.", with: []attribute.KeyValue{attribute.String("cacheaside.tier", "redis")}, of: func(s *cacheaside.Stats) float64 { return float64(s.RedisHits) }},
 	{name: "hits.null", unit: "{key}", about: "Hits that said that there is no such row.", of: func(s *cacheaside.Stats) float64 { return float64(s.NullHits) }},
+	{name: "hits.while_down", unit: "{key}", about: "Reads that memory has answered by what was loaded while Redis was out of reach.", of: func(s *cacheaside.Stats) float64 { return float64(s.HitsWhileDown) }},
 	{name: "loads", unit: "{row}", about: "Rows that load functions were asked for.", of: func(s *cacheaside.Stats) float64 { return float64(s.Loads) }},
 	{name: "load.calls", unit: "{call}", about: "Calls of load functions.", of: func(s *cacheaside.Stats) float64 { return float64(s.LoadCalls) }},
 	{name: "load.errors", unit: "{row}", about: "Rows that could not be loaded.", of: func(s *cacheaside.Stats) float64 { return float64(s.LoadErrors) }},
@@ -62,6 +63,7 @@ var loaderMeasures = []measure[cacheaside.Stats]{
 var cacheMeasures = []measure[cacheaside.Stats]{
 	{name: "holds.lost", unit: "{key}", about: "Keys whose hold was lost before its end.", of: func(s *cacheaside.Stats) float64 { return float64(s.HoldsLost) }},
 	{name: "holds.left", unit: "{key}", about: "Keys that were left on hold until its end.", of: func(s *cacheaside.Stats) float64 { return float64(s.HoldsLeft) }},
+	{name: "observer.panics", unit: "{call}", about: "Calls of the Observer that have panicked.", of: func(s *cacheaside.Stats) float64 { return float64(s.ObserverPanics) }},
 	{name: "questions", unit: "{question}", about: "Questions of meters that were heard.", of: func(s *cacheaside.Stats) float64 { return float64(s.Channel.Questions) }},
 	{name: "questions.unanswered", unit: "{question}", about: "Of them, those that were not answered.", of: func(s *cacheaside.Stats) float64 { return float64(s.Channel.Unanswered) }},
 	{name: "redis.out", unit: "{range}", about: "Parts of the keys for which Redis is out of reach.", gauge: true, of: func(s *cacheaside.Stats) float64 { return float64(s.RedisOut) }},

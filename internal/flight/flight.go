@@ -50,6 +50,10 @@ type Hooks[K comparable, R any] struct {
 	// Late tells whether a successful result may also be given to those who have gathered meanwhile. It must not block.
 	Late func(result *R) bool
 
+	// Await, if not nil, is called with a caller's context when he is about to wait for rounds, one for each key that he has asked for; some may be nil, or have landed. over, if not nil, is
+	// called when he no longer waits, and before he goes on; refused, if not nil, has the errors of those rounds that he is not to wait for.
+	Await func(ctx context.Context, rounds []*Round[K, R]) (over func(), refused []error)
+
 	// Caught makes the error of a First or Fly that panicked (recovered is the value) or called runtime.Goexit (recovered is
 	// nil), on the goroutine that did.
 	Caught func(recovered any) error
@@ -69,7 +73,7 @@ type Round[K comparable, R any] struct {
 	Asked  time.Time // when the first caller of a round that has gathered came; zero for one that began at once
 
 	shard *shard[K, R]
-	self  [1]*Round[K, R] // saves an allocation where it is alone
+	self  [1]*Round[K, R] // saves allocations where it is alone
 
 	// Guarded by the shard's lock.
 	callers int32 // who still wait
@@ -180,64 +184,18 @@ func (g *Group[K, R]) DoMany(ctx context.Context, keys []K) (rounds []*Round[K, 
 	if own != nil {
 		f = g.launch(ctx, own)
 	}
-	stopped := g.awaitAll(ctx, f, rounds)
-	for i, r := range rounds {
-		if stopped != nil && r != nil && !g.leave(r) {
-			errs[i] = stopped
-		}
-	}
+	g.awaitAll(ctx, f, rounds, errs)
 	return rounds, errs
-}
-
-// awaitAll waits until all rounds have landed, those of the flight own and others, or there is a reason to stop waiting.
-func (g *Group[K, R]) awaitAll(ctx context.Context, own *Flight[K, R], rounds []*Round[K, R]) error {
-	await := func(done <-chan struct{}) error {
-		select {
-		case <-done:
-			return nil
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-g.closed:
-			return g.cause
-		}
-	}
-	if own != nil {
-		if err := await(own.done); err != nil {
-			return err
-		}
-	}
-	for _, r := range rounds {
-		if r != nil && r.done != nil {
-			if err := await(r.done); err != nil {
-				return err
-			}
-		}
-	}
-	return nil
 }
 
 // join adds a caller to the round that gathers behind r. The shard is locked.
 func (r *Round[K, R]) join(ctx context.Context) *Round[K, R] {
 	if r.next == nil {
 		r.next = &Round[K, R]{Key: r.Key, Asked: time.Now(), shard: r.shard, values: ctx, done: make(chan struct{})}
+		r.next.self[0] = r.next
 	}
 	r.next.callers++
 	return r.next
-}
-
-// await waits until done is closed, which is when r has landed.
-func (g *Group[K, R]) await(ctx context.Context, r *Round[K, R], done <-chan struct{}) (*R, error) {
-	left := ctx.Done()
-	select {
-	case <-done:
-		return &r.Result, r.Err
-	case <-left:
-		g.leave(r)
-		return nil, ctx.Err()
-	case <-g.closed:
-		g.leave(r)
-		return nil, g.cause
-	}
 }
 
 // leave takes one caller out of r. An abandoned round that gathers is dropped; a flight that all callers of all its rounds have left is

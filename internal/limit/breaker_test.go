@@ -71,7 +71,7 @@ func TestBreakerStaysClosed(t *testing.T) {
 func TestBreakerCountsSlowCalls(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := &Door{Breaker: NewBreaker(0.9, time.Second, nil)}
-		var under []Pass
+		var under []*Pass
 		for range 25 {
 			under = append(under, enter(t, d))
 		}
@@ -93,7 +93,7 @@ func TestBreakerCountsSlowCalls(t *testing.T) {
 func TestBreakerForgetsWhatIsOld(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := &Door{Breaker: NewBreaker(0.9, time.Second, nil)}
-		var under []Pass
+		var under []*Pass
 		for range 60 {
 			under = append(under, enter(t, d))
 		}

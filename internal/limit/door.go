@@ -13,36 +13,62 @@ type Door struct {
 	Patience time.Duration // how long a call waits at most, for all that it waits for
 }
 
-// Pass is a call that was let in. Both its methods must be called, once, in any order.
-type Pass struct {
-	door   *Door
-	ticket ticket
-}
-
 // Enter lets a call in, at once or after it has waited. It returns a Refusal, or the cause of ctx if that has ended.
 //
 // The function's own limit comes first: who waits for that takes nothing from others. The breaker is asked twice, for those who have waited
 // while it opened; and who waits does not hold the place of the one that tries whether the database is back.
-func (d *Door) Enter(ctx context.Context) (Pass, error) {
-	if err := d.Breaker.Check(); err != nil {
-		return Pass{}, err
+func (d *Door) Enter(ctx context.Context, call Call) (*Pass, error) {
+	breaker, class := d.Breaker, call.class()
+	if call.Within.probes(breaker) {
+		breaker = nil
+	}
+	if err := breaker.Check(); err != nil {
+		return nil, err
 	}
 	p := patience{ctx: ctx, limit: d.Patience}
 	defer p.end()
-	first, second := d.Own, d.Shared
-	if err := first.enter(&p, d.Breaker); err != nil {
-		return Pass{}, err
+	if class == background && d.Own != nil && d.Shared != nil {
+		if err := d.enterBehind(&p, breaker); err != nil {
+			return nil, err
+		}
+	} else {
+		first, second := d.Own, d.Shared
+		if err := first.enter(&p, breaker, class); err != nil {
+			return nil, err
+		}
+		if err := second.enter(&p, breaker, class); err != nil {
+			first.leave()
+			return nil, err
+		}
 	}
-	if err := second.enter(&p, d.Breaker); err != nil {
-		first.leave()
-		return Pass{}, err
-	}
-	t, err := d.Breaker.begin()
+	t, err := breaker.begin()
 	if err != nil {
 		d.leave()
-		return Pass{}, err
+		return nil, err
 	}
-	return Pass{d, t}, nil
+	return &Pass{door: d, breaker: breaker, ticket: t, within: call.Within, placed: true}, nil
+}
+
+// enterBehind is for calls in the background, where there are two limits: while they wait for one they have no place of the other, which somebody may be waiting for who has nothing to show.
+func (d *Door) enterBehind(p *patience, b *Breaker) error {
+	for first, second := d.Own, d.Shared; ; first, second = second, first {
+		queued, err := first.enterPlace(p, background)
+		if queued {
+			first.waiting.Add(-1)
+		}
+		if err != nil {
+			return err
+		}
+		if second.tryPlace() {
+			break
+		}
+		first.leave()
+	}
+	_, err := d.Shared.begin(p, b, background, false)
+	if err != nil {
+		d.leave()
+	}
+	return err
 }
 
 // Idle tells whether a call would be let in at once, and take nothing from others. It changes nothing.
@@ -55,8 +81,8 @@ func (d *Door) leave() {
 	d.Own.leave()
 }
 
-// Leave gives the place of a call to others. It is called when the load function has returned, which may be long after its time was up.
-func (p Pass) Leave() { p.door.leave() }
-
-// End tells what the call has come to.
-func (p Pass) End(v Verdict) { p.door.Breaker.end(p.ticket, v) }
+// resume takes the places of a call that has lent them.
+func (d *Door) resume(ctx context.Context) {
+	d.Own.resume(ctx)
+	d.Shared.resume(ctx)
+}

@@ -3,11 +3,11 @@
 package limit
 
 import (
+	"context"
 	"errors"
 	"sync/atomic"
 	"time"
 
-	"golang.org/x/sync/semaphore"
 	"golang.org/x/time/rate"
 )
 
@@ -31,17 +31,15 @@ type Options struct {
 	Queue  int     // calls that wait; 0 or less: none
 }
 
-// Limit lets calls in, the oldest first. A nil Limit lets all in.
+// Limit lets calls in, by class, and of each class the oldest first. A nil Limit lets all in.
 type Limit struct {
-	places *semaphore.Weighted // nil: no limit
-	rate   *rate.Limiter       // nil: no limit
-	turn   *semaphore.Weighted // of those who wait for the rate: only the first has asked it, so that who gives up has taken nothing from the others
+	places *line         // nil: no limit
+	rate   *rate.Limiter // nil: no limit
+	turn   *line         // of those who wait for the rate: only the first has asked it, so that who gives up has taken nothing from the others
 
 	queue   int64
-	atOnce  int64
-	taken   atomic.Int64 // places, about
-	waiting atomic.Int64 // for a place, or for the rate
-	behind  atomic.Int64 // of them, for the rate
+	waiting atomic.Int64 // for a place, or for the rate; not what is within other loads, which is as many as those ask for
+	behind  atomic.Int64 // for the rate
 }
 
 // New makes a Limit: nil if it would limit nothing.
@@ -49,58 +47,30 @@ func New(o Options) *Limit {
 	if o.AtOnce <= 0 && o.Rate <= 0 {
 		return nil
 	}
-	l := &Limit{queue: int64(max(o.Queue, 0)), atOnce: int64(o.AtOnce)}
+	l := &Limit{queue: int64(max(o.Queue, 0))}
 	if o.AtOnce > 0 {
-		l.places = semaphore.NewWeighted(int64(o.AtOnce))
+		l.places = &line{size: o.AtOnce}
 	}
 	if o.Rate > 0 {
 		l.rate = rate.NewLimiter(rate.Limit(o.Rate), max(1, int(o.Rate/10)))
-		l.turn = semaphore.NewWeighted(1)
+		l.turn = &line{size: 1}
 	}
 	return l
 }
 
-// place is what a call takes of the places.
-func place() int64 {
-	return 1
-}
-
 // enter lets a call in, at once or when its turn has come. The place comes before the rate: what has been let in by the rate begins.
-func (l *Limit) enter(p *patience, b *Breaker) error {
+func (l *Limit) enter(p *patience, b *Breaker, c class) error {
 	if l == nil {
 		return nil
 	}
-	queued := false
-	defer func() {
-		if queued {
-			l.waiting.Add(-1)
-		}
-	}()
-	if l.places != nil && !l.places.TryAcquire(place()) {
-		if !l.join() {
-			return ErrFull
-		}
-		queued = true
-		if err := p.acquire(l.places, place()); err != nil {
-			return err
+	queued, err := l.enterPlace(p, c)
+	if err == nil {
+		if queued, err = l.begin(p, b, c, queued); err != nil {
+			l.leave()
 		}
 	}
-	l.taken.Add(1)
-	if l.rate == nil {
-		return nil
-	}
-	err := b.Check() // before it uses the rate
-	switch {
-	case err != nil:
-	case l.quick():
-	case !queued && !l.join():
-		err = ErrFull
-	default:
-		queued = true
-		err = l.await(p, b)
-	}
-	if err != nil {
-		l.leave()
+	if queued {
+		l.waiting.Add(-1)
 	}
 	return err
 }
@@ -113,26 +83,69 @@ func (l *Limit) idle() bool {
 	case l.waiting.Load() > 0, l.rate != nil && l.rate.Tokens() < 1:
 		return false
 	default:
-		return l.places == nil || l.taken.Load() < l.atOnce
+		return l.places == nil || l.places.free()
+	}
+}
+
+// enterPlace waits for a place. queued tells whether the call is counted among those who wait.
+func (l *Limit) enterPlace(p *patience, c class) (queued bool, err error) {
+	if l.tryPlace() {
+		return false, nil
+	}
+	if !l.join(c) {
+		return false, ErrFull
+	}
+	err = p.acquire(l.places, c)
+	if err == errDropped { //nolint:errorlint // it is never wrapped
+		return false, ErrFull // another has its place in the queue
+	}
+	return c != nested, err
+}
+
+// begin waits until the rate lets a call begin that has its place. Calls in the background do not wait for that: others would wait behind them.
+func (l *Limit) begin(p *patience, b *Breaker, c class, queued bool) (stillQueued bool, err error) {
+	if l.rate == nil {
+		return queued, nil
+	}
+	if err := b.Check(); err != nil { // before it uses the rate
+		return queued, err
+	}
+	switch {
+	case l.quick():
+		return queued, nil
+	case c == background:
+		return queued, ErrRate
+	case !queued && !l.join(c):
+		return false, ErrFull
+	}
+	return c != nested, l.await(p, b, c)
+}
+
+// tryPlace takes a place if one is free.
+func (l *Limit) tryPlace() bool { return l == nil || l.places == nil || l.places.try() }
+
+// resume takes a place for a call that has lent its own. It waits for that until ctx ends; then it takes one that there is not.
+func (l *Limit) resume(ctx context.Context) {
+	if l != nil && l.places != nil && l.places.acquire(ctx, resumed) != nil {
+		l.places.owe()
 	}
 }
 
 // leave gives a call's place up.
 func (l *Limit) leave() {
-	if l == nil {
-		return
-	}
-	l.taken.Add(-1)
-	if l.places != nil {
-		l.places.Release(place())
+	if l != nil && l.places != nil {
+		l.places.release()
 	}
 }
 
-// join takes a place in the queue.
-func (l *Limit) join() bool {
+// join takes a place in the queue. Where that is full, calls in the background make room.
+func (l *Limit) join(c class) bool {
+	if c == nested {
+		return true
+	}
 	if l.waiting.Add(1) > l.queue {
 		l.waiting.Add(-1)
-		return false
+		return c == foreground && l.places != nil && l.places.drop(background)
 	}
 	return true
 }
@@ -143,16 +156,16 @@ func (l *Limit) quick() bool {
 }
 
 // await waits until the rate lets a call begin. What the breaker does not let through uses nothing of the rate.
-func (l *Limit) await(p *patience, b *Breaker) error {
+func (l *Limit) await(p *patience, b *Breaker, c class) error {
 	l.behind.Add(1)
 	defer l.behind.Add(-1)
-	if err := p.acquire(l.turn, 1); err != nil {
+	if err := p.acquire(l.turn, c); err != nil {
 		if errors.Is(err, ErrLate) {
 			return ErrRate
 		}
 		return err
 	}
-	defer l.turn.Release(1)
+	defer l.turn.release()
 	if err := b.Check(); err != nil {
 		return err
 	}

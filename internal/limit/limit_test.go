@@ -13,9 +13,9 @@ import (
 )
 
 // enter fails unless a call is let in, and returns it.
-func enter(t *testing.T, d *Door) Pass {
+func enter(t *testing.T, d *Door) *Pass {
 	t.Helper()
-	p, err := d.Enter(t.Context())
+	p, err := d.Enter(t.Context(), Call{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -26,7 +26,7 @@ func enter(t *testing.T, d *Door) Pass {
 func refused(t *testing.T, d *Door, want error, after time.Duration) {
 	t.Helper()
 	began := time.Now()
-	p, err := d.Enter(t.Context())
+	p, err := d.Enter(t.Context(), Call{})
 	if err != want || time.Since(began) != after {
 		t.Errorf("%v after %v, want %v after %v", err, time.Since(began), want, after)
 	}
@@ -39,14 +39,14 @@ func refused(t *testing.T, d *Door, want error, after time.Duration) {
 type callers struct {
 	mu   sync.Mutex
 	in   []int
-	pass []Pass
+	pass []*Pass
 	wg   sync.WaitGroup
 }
 
 func (c *callers) begin(t *testing.T, d *Door, n int) {
 	for i := range n {
 		c.wg.Go(func() {
-			p, err := d.Enter(t.Context())
+			p, err := d.Enter(t.Context(), Call{})
 			if err != nil {
 				t.Errorf("call %d: %v", i, err)
 				return
@@ -147,8 +147,8 @@ func TestPatienceIsForAllTogether(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := &Door{Own: New(Options{AtOnce: 1, Queue: 1}), Shared: New(Options{AtOnce: 1, Queue: 5}), Patience: time.Second}
 		other := enter(t, &Door{Shared: d.Shared})
-		own := Pass{door: &Door{Own: d.Own}}
-		if err := d.Own.enter(nil, nil); err != nil {
+		own := &Pass{door: &Door{Own: d.Own}, placed: true}
+		if err := d.Own.enter(nil, nil, foreground); err != nil {
 			t.Fatal(err)
 		}
 		time.AfterFunc(600*time.Millisecond, own.Leave)
@@ -168,13 +168,13 @@ func TestContextEndsTheWait(t *testing.T) {
 			var ahead sync.WaitGroup
 			before, leave := context.WithCancel(t.Context())
 			if name == "turn" {
-				ahead.Go(func() { d.Enter(before) })
+				ahead.Go(func() { d.Enter(before, Call{}) })
 				synctest.Wait()
 			}
 			ctx, cancel := context.WithCancelCause(t.Context())
 			time.AfterFunc(time.Second, func() { cancel(cause) })
 			began := time.Now()
-			if _, err := d.Enter(ctx); err != cause || time.Since(began) != time.Second {
+			if _, err := d.Enter(ctx, Call{}); err != cause || time.Since(began) != time.Second {
 				t.Errorf("%s: %v after %v", name, err, time.Since(began))
 			}
 			leave()
@@ -240,7 +240,7 @@ func TestRateIsNotUsedUpByThoseWhoLeave(t *testing.T) {
 		var left sync.WaitGroup
 		for range 20 {
 			left.Go(func() {
-				if _, err := d.Enter(ctx); err != context.Canceled {
+				if _, err := d.Enter(ctx, Call{}); err != context.Canceled {
 					t.Error(err)
 				}
 			})
@@ -332,7 +332,7 @@ func TestMaximumIsNeverExceeded(t *testing.T) {
 				if j%3 == 0 {
 					ctx = t.Context()
 				}
-				if p, err := d.Enter(ctx); err == nil {
+				if p, err := d.Enter(ctx, Call{}); err == nil {
 					raise(&tops, now.Add(1))
 					calls.Add(1)
 					time.Sleep(time.Duration(j%3) * 10 * time.Microsecond)
@@ -349,7 +349,7 @@ func TestMaximumIsNeverExceeded(t *testing.T) {
 	for range 20 {
 		wg.Go(func() {
 			for range 50 {
-				if p, err := slow.Enter(t.Context()); err == nil {
+				if p, err := slow.Enter(t.Context(), Call{}); err == nil {
 					raise(&tops, now.Add(1))
 					raise(&ownTops, ownNow.Add(1))
 					calls.Add(1)
@@ -367,7 +367,7 @@ func TestMaximumIsNeverExceeded(t *testing.T) {
 	}
 	refusedNone(t, slow)
 	for range most {
-		if !shared.places.TryAcquire(1) {
+		if !shared.places.try() {
 			t.Fatal("a place is missing")
 		}
 	}
@@ -388,7 +388,7 @@ func BenchmarkEnter(b *testing.B) {
 				ctx := context.Background()
 				b.RunParallel(func(pb *testing.PB) {
 					for pb.Next() {
-						p, err := d.Enter(ctx)
+						p, err := d.Enter(ctx, Call{})
 						if err != nil {
 							b.Error(err)
 							return

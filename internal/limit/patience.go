@@ -3,8 +3,6 @@ package limit
 import (
 	"context"
 	"time"
-
-	"golang.org/x/sync/semaphore"
 )
 
 // patience is how long one call waits, whatever for. Its clock starts when it first has to.
@@ -30,15 +28,17 @@ func (p *patience) end() {
 	}
 }
 
-// acquire waits for n of s.
-func (p *patience) acquire(s *semaphore.Weighted, n int64) error {
-	if s.Acquire(p.begin(), n) == nil {
-		return nil
-	}
-	if p.ctx.Err() != nil {
+// acquire waits for a place in s, or until it is dropped.
+func (p *patience) acquire(s *line, c class) error {
+	err := s.acquire(p.begin(), c)
+	switch {
+	case err == nil, err == errDropped: //nolint:errorlint // it is never wrapped
+		return err
+	case p.ctx.Err() != nil:
 		return context.Cause(p.ctx)
+	default:
+		return ErrLate
 	}
-	return ErrLate
 }
 
 // pause waits for the rate: not at all if it would be in vain.

@@ -111,7 +111,7 @@ func Look[K comparable, V any](t *Tier, stable uint64, eras *Eras, longest, age 
 	}
 	item = &h.Item
 	trust := t.generations.ranges[item.Range%conn.Ranges].trust.Load() // before era and generation: see Trust
-	if now = time.Since(t.start); now >= item.expires || int64(now) >= trust || item.Era != eras.Of(item.Range) || item.Stripe != Stripe(stable) ||
+	if now = time.Since(t.start); now >= item.expires || int64(now) >= trust && !item.Kept() || item.Era != eras.Of(item.Range) || item.Stripe != Stripe(stable) ||
 		item.Generation != t.generations.Now(item.Range, stable) {
 		return nil, 0, true
 	}

@@ -34,9 +34,9 @@ type Tier struct {
 // Item is a value in the memory tier, and all that is needed to tell whether it may still be served. It is not changed
 // after Set.
 type Item[K comparable, V any] struct {
-	Era        *Era // whose it is: each loader hashes keys in its own way
-	Range      uint8
-	Null       bool // there is no such row
+	Era        *Era  // whose it is: each loader hashes keys in its own way
+	Range      uint8 // and keptBit
+	Null       bool  // there is no such row
 	Stripe     uint16
 	Delta      uint32 // what the end of its TTL is to be seen coming by, in microseconds: see Near
 	Generation uint64
@@ -45,6 +45,12 @@ type Item[K comparable, V any] struct {
 	Key        K
 	Value      V
 }
+
+// keptBit is set in the Range of an item that Keep has Set. A flag of its own would make all items larger; ranges are taken modulo their number wherever they are used.
+const keptBit = 1 << 7
+
+// Kept tells whether the item may be served without trust: see Keep.
+func (i *Item[K, V]) Kept() bool { return i.Range&keptBit != 0 }
 
 // Left is what is left of the item's TTL.
 func (i *Item[K, V]) Left(t *Tier) time.Duration { return i.soft - time.Since(t.start) }
@@ -148,7 +154,7 @@ func Get[K comparable, V any](t *Tier, hash uint64, eras *Eras, key K) (item *It
 	item = &h.Item
 	trust := t.generations.ranges[item.Range%conn.Ranges].trust.Load() // before era and generation: see Trust
 	now = time.Since(t.start)
-	if now >= item.expires || int64(now) >= trust {
+	if now >= item.expires || int64(now) >= trust && !item.Kept() {
 		return nil, 0, false
 	}
 	if item.Key != key || item.Era != eras.Of(item.Range) {
@@ -184,6 +190,18 @@ func Set[K comparable, V any](t *Tier, hash uint64, item Item[K, V], weight int6
 	if item.soft < 0 {
 		item.soft = math.MaxInt64
 	}
+	put(t, hash, item, weight)
+}
+
+// Keep is Set for an item that may be served until then, trusted or not: nobody tells what has been invalidated since, but for this process itself. Its end is its TTL's, too; and always near.
+func Keep[K comparable, V any](t *Tier, hash uint64, item Item[K, V], weight int64, until time.Time) {
+	item.Range, item.Delta = item.Range%conn.Ranges|keptBit, math.MaxUint32
+	item.expires = until.Sub(t.start)
+	item.soft = item.expires
+	put(t, hash, item, weight)
+}
+
+func put[K comparable, V any](t *Tier, hash uint64, item Item[K, V], weight int64) {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
 	if !t.closed {

@@ -1,0 +1,115 @@
+package limit
+
+import (
+	"context"
+	"sync"
+)
+
+// Call is what a Door is to know of a call.
+type Call struct {
+	Background bool  // nobody waits for it, or who does has something to show
+	Within     *Pass // of the load that asks for it, or nil
+}
+
+func (c Call) class() class {
+	switch {
+	case c.Within.Live():
+		return nested
+	case c.Background:
+		return background
+	default:
+		return foreground
+	}
+}
+
+// Pass is a call that was let in. Leave and End must be called, once, in any order.
+//
+// A call that waits for other loads does not ask the database: it lends its place to whoever needs one, and goes on when it has one again. So a call that has a place never
+// waits for another to get one, and what has begun comes to its end, however calls wait for each other, here or in other processes.
+type Pass struct {
+	door    *Door
+	breaker *Breaker // that counts it; nil: none does
+	ticket  ticket
+	within  *Pass
+
+	mu      sync.Mutex
+	lent    int           // for how many waits it has lent its place
+	placed  bool          // it has its place
+	left    bool          // it has left
+	regains chan struct{} // closed when a wait for its place is over; nil: there is none under way
+}
+
+// Leave gives the place of a call to others. It is called when the load function has returned, which may be long after its time was up.
+func (p *Pass) Leave() {
+	p.mu.Lock()
+	p.left = true
+	placed := p.placed
+	p.placed = false
+	p.mu.Unlock()
+	if placed {
+		p.door.leave()
+	}
+}
+
+// End tells what the call has come to.
+func (p *Pass) End(v Verdict) { p.breaker.end(p.ticket, v) }
+
+// Live tells whether the call has not left. A nil Pass has.
+func (p *Pass) Live() bool {
+	if p == nil {
+		return false
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return !p.left
+}
+
+// Lend lends the place of a call, as long as it waits for other loads. over is called when such a wait is over: it waits until the call has its place
+// again, which it needs when its last wait is over. If ctx, the call's own, has ended, over does not wait: the call is to end now; it counts until it has left.
+func (p *Pass) Lend(ctx context.Context) (over func()) {
+	p.mu.Lock()
+	p.lent++
+	lends := p.placed
+	p.placed = false
+	p.mu.Unlock()
+	if lends {
+		p.door.leave()
+	}
+	return func() { p.regain(ctx) }
+}
+
+func (p *Pass) regain(ctx context.Context) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.lent--
+	for p.lent == 0 && !p.placed && !p.left {
+		if under := p.regains; under != nil {
+			p.mu.Unlock()
+			<-under
+			p.mu.Lock()
+			continue
+		}
+		under := make(chan struct{})
+		p.regains = under
+		p.mu.Unlock()
+		p.door.resume(ctx)
+		p.mu.Lock()
+		p.regains = nil
+		close(under)
+		if p.lent > 0 || p.left { // meanwhile
+			p.door.leave()
+		} else {
+			p.placed = true
+		}
+	}
+}
+
+// probes tells whether the call, or one that it is within, is the one that tries whether b can close: then what it asks for is part of that.
+func (p *Pass) probes(b *Breaker) bool {
+	for ; p.Live(); p = p.within {
+		if b != nil && p.breaker == b && p.ticket.probe != nil {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,49 @@
+package lock_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/cacheaside/cacheaside/internal/testenv"
+	"github.com/cacheaside/cacheaside/lock"
+)
+
+// faulty is an Observer that panics, at the beginning or at the end.
+type faulty struct{ begin bool }
+
+func (f faulty) Begin(ctx context.Context, _, _ string, _ int) (context.Context, func(error)) {
+	if f.begin {
+		panic("secret")
+	}
+	return ctx, func(error) { panic("secret") }
+}
+
+// Whatever an Observer does, a holder hears that its lock is lost, and the next one gets it.
+func TestObserverPanics(t *testing.T) {
+	for _, begin := range []bool{true, false} {
+		l, err := lock.NewLocal(&lock.LockerOptions{Observer: faulty{begin}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		held, err := l.Acquire(t.Context(), "a", &lock.Options{TTL: 100 * time.Millisecond, Fixed: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		testenv.Receive(t, "the loss", held.Context().Done())
+		if err := context.Cause(held.Context()); !errors.Is(err, lock.ErrLost) {
+			t.Error(err)
+		}
+		held, err = l.Acquire(t.Context(), "a", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := held.Release(); err != nil {
+			t.Error(err)
+		}
+		if err := l.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+}

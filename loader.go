@@ -37,6 +37,7 @@ type Loader[K comparable, V any] struct {
 	clone     func(V) V // nil: values are shared
 	seed      maphash.Seed
 	memory    *local.Tier // nil: not used by this loader
+	textKeys  bool        // keys refer to other memory
 	eras      local.Eras  // what it holds is of these, in each range of keys
 
 	aside    atomic.Uint32 // who passes by the memory tier: bypassing, shadowing
@@ -124,6 +125,7 @@ func newLoader[K comparable, V any](c *Cache, name string, load loadFunc[K, V], 
 	if l.memory == nil {
 		l.aside.Or(forgetful)
 	}
+	l.textKeys = !local.Flat[K]()
 	l.door = l.newDoor()
 	l.reads = flight.New(flight.Hooks[K, state[V]]{First: l.first, Fly: l.read, Late: l.current, Caught: caught})
 	l.fresh = l.reads

@@ -1,0 +1,10 @@
+// Package bounded_test checks that nothing which comes from outside, however large, takes more than it may.
+package bounded_test
+
+import (
+	"testing"
+
+	"github.com/cacheaside/cacheaside/internal/testenv"
+)
+
+func TestMain(m *testing.M) { testenv.Main(m) }

@@ -14,10 +14,7 @@ import (
 	"time"
 
 	"github.com/cacheaside/cacheaside"
-	"github.com/cacheaside/cacheaside/internal/testenv"
 )
-
-const mib = 1 << 20
 
 // heap is what lives after a garbage collection.
 func heap() int64 {
@@ -103,14 +100,6 @@ func (d *table[V]) bounded(t *testing.T, what string) {
 	if took > d.budget*5/4+mib { // what the tests have themselves
 		t.Errorf("%s: the memory tier takes %.1f MiB, its budget is %.1f", what, float64(took)/mib, float64(d.budget)/mib)
 	}
-}
-
-// rows is how many there are; all that the bounds are stated for in accept, fewer in make test.
-func rows(accept, test int) int {
-	if testenv.Accepting {
-		return accept
-	}
-	return test
 }
 
 func TestRowsThatGrow(t *testing.T) {

@@ -7,6 +7,7 @@ import (
 	"math"
 	"math/rand/v2"
 	"runtime"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -14,6 +15,7 @@ import (
 	"time"
 
 	"github.com/cacheaside/cacheaside"
+	"github.com/cacheaside/cacheaside/internal/testenv"
 )
 
 // heap is what lives after a garbage collection.
@@ -251,4 +253,46 @@ func TestLargeRowsAfterManySmallOnes(t *testing.T) {
 	length = 8192
 	d.reload(t, n/10)
 	d.bounded(t, "large rows")
+}
+
+// A value in memory does not keep a long key alive that stands before it in Redis.
+func TestValuesOfLongKeys(t *testing.T) {
+	const budget, n = 8 * mib, 200
+	rdb := testenv.SharedRedis(t).Client(t)
+	newLoader := func() *cacheaside.Loader[int, []byte] {
+		cache, err := cacheaside.New(rdb, &cacheaside.Options{MemoryBytes: budget, RedisTimeout: testenv.Hang, ReadTimeout: testenv.Hang, MaxStaleness: time.Minute})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { cache.Close() })
+		l, err := cacheaside.NewLoader(cache, "row", func(context.Context, int) ([]byte, error) { return []byte("v"), nil }, &cacheaside.LoaderOptions{
+			Key: cacheaside.KeyOf(func(key int) string { return strings.Repeat("x", 50_000) + strconv.Itoa(key) }),
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return l
+	}
+	read := func(l *cacheaside.Loader[int, []byte]) {
+		for key := range n {
+			if v, err := l.Get(t.Context(), key); err != nil || string(v) != "v" {
+				t.Fatal(string(v), err)
+			}
+		}
+	}
+	read(newLoader())
+	l := newLoader()
+	testenv.Eventually(t, "a trusted memory tier", func() bool {
+		_, err := l.Get(t.Context(), -1)
+		return err != nil || l.Stats().MemoryHits > 0
+	})
+	before := heap()
+	read(l)
+	took := heap() - before
+	if l.Stats().RedisHits < n {
+		t.Errorf("%d hits in Redis", l.Stats().RedisHits)
+	}
+	if took > n*2000+mib {
+		t.Errorf("%d values of a byte take %.1f MiB", n, float64(took)/mib)
+	}
 }

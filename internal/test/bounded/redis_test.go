@@ -159,6 +159,7 @@ func TestGiantStringUnderARowsName(t *testing.T) {
 	for _, giant := range giants { // before anybody reads, for it keeps the server for long
 		admin.SetRange(t.Context(), giant, int64(rows(500, 30)*mib), "x")
 	}
+	sent := sentBytes(t, admin)
 	stop := l.others(t)
 	for what, giant := range giants {
 		if err := admin.Rename(t.Context(), giant, name[0]).Err(); err != nil {
@@ -173,10 +174,26 @@ func TestGiantStringUnderARowsName(t *testing.T) {
 		}
 	}
 	n := stop()
-	t.Logf("%d reads of others, %d loads", n, l.loads.Load())
+	sent = sentBytes(t, admin) - sent
+	t.Logf("%d reads of others, %d loads, %d MiB read", n, l.loads.Load(), sent/mib)
+	if sent > 2*mib+1000*n {
+		t.Errorf("%d MiB were read", sent/mib)
+	}
 	if got := l.loads.Load(); got != int64(len(giants)) {
 		t.Errorf("%d loads: others were loaded, too", got)
 	}
+}
+
+// sentBytes is how many bytes a server has sent to its clients.
+func sentBytes(t *testing.T, admin *redis.Client) (n int64) {
+	t.Helper()
+	for line := range strings.Lines(admin.Info(t.Context(), "stats").Val()) {
+		if _, err := fmt.Sscanf(line, "total_net_output_bytes:%d", &n); err == nil {
+			return n
+		}
+	}
+	t.Fatal("the server does not tell what it has sent")
+	return 0
 }
 
 // Many rows by one call, of some callers at once, are read from Redis.
@@ -214,5 +231,62 @@ func TestManyRowsAtOnce(t *testing.T) {
 				t.Errorf("%d cached rows were loaded", l.loads.Load()-loads)
 			}
 		})
+	}
+}
+
+// fetches holds up the fetch of what is long, until it is released.
+type fetches struct{ begun, release chan struct{} }
+
+func (fetches) DialHook(next redis.DialHook) redis.DialHook          { return next }
+func (fetches) ProcessHook(next redis.ProcessHook) redis.ProcessHook { return next }
+func (h fetches) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return func(ctx context.Context, cmds []redis.Cmder) error {
+		if cmds[0].Name() == "getrange" && fmt.Sprint(cmds[0].Args()[2]) != "0" {
+			h.begun <- struct{}{}
+			<-h.release
+		}
+		return next(ctx, cmds)
+	}
+}
+
+// Whoever reads a short row does not wait for a long one that another reads together with it.
+func TestShortRowsDoNotWaitForLongOnes(t *testing.T) {
+	f := newFleet(t, true)
+	l := f.rows(t, nil, func(key int) int { return atLeast(key, mib, 100) })
+	if _, err := l.GetMany(t.Context(), []int{0, 1}); err != nil {
+		t.Fatal(err)
+	}
+	h := fetches{make(chan struct{}, 100), make(chan struct{})}
+	f.rdb.AddHook(h)
+	both := make(chan error)
+	go func() {
+		_, err := l.GetMany(t.Context(), []int{0, 1})
+		both <- err
+	}()
+	testenv.Receive(t, "the fetch", h.begun)
+	short := make(chan error, 1)
+	go func() {
+		for range 2 { // the first may gather for a round
+			if _, err := l.Get(t.Context(), 1); err != nil {
+				short <- err
+				return
+			}
+		}
+		short <- nil
+	}()
+	select {
+	case err := <-short:
+		if err != nil {
+			t.Error(err)
+		}
+	case err := <-both:
+		t.Errorf("the long row was read first: %v", err)
+	case <-time.After(testenv.Hang):
+		t.Error("the short row waits for the long one")
+	}
+	close(h.release)
+	testenv.Receive(t, "the end of the batch", both)
+	if n := l.loads.Load(); n != 2 {
+		t.Errorf("%d loads", n)
 	}
 }

@@ -33,6 +33,7 @@ type state[V any] struct {
 	generation uint64         // of the key in the memory tier, likewise
 	behind     bool           // an entry has shown that the era is over
 	attempt    *lease.Attempt // nil: Redis has not been asked, or is not to be
+	beginning  []byte         // of a long entry
 	bypass     bool
 	hit        bool        // it was found, not loaded
 	alone      bool        // loads without a lease
@@ -59,6 +60,7 @@ const (
 	toAsk        // the filter
 	toLearn      // the era
 	toLook       // at what Redis holds
+	toFetch      // the rest of a long entry
 	toTake       // a lease, for there is nothing, or nothing that can be read
 	toLoad
 	toWait // for another's load
@@ -94,13 +96,22 @@ func (b *batch[K, V]) part() {
 	if len(loading) == 0 || len(waiting) == 0 {
 		return
 	}
-	part := &batch[K, V]{l: b.l, ctx: b.ctx, flight: b.flight, rounds: waiting, open: slices.Clone(waiting), refresh: b.refresh}
-	goesOn := func(r *round[K, V]) bool { return r.Result.step == toWait }
-	b.rounds = slices.DeleteFunc(slices.Clone(b.rounds), goesOn)
-	b.open = slices.DeleteFunc(slices.Clone(b.open), goesOn)
 	for _, r := range waiting {
 		r.Result.step = toLook
 	}
+	b.leave(waiting)
+}
+
+// leave lets rounds go on by themselves.
+func (b *batch[K, V]) leave(rounds []*round[K, V]) {
+	part := &batch[K, V]{l: b.l, ctx: b.ctx, flight: b.flight, rounds: rounds, open: slices.Clone(rounds), refresh: b.refresh}
+	leave := make(map[*round[K, V]]bool, len(rounds))
+	for _, r := range rounds {
+		leave[r] = true
+	}
+	goesOn := func(r *round[K, V]) bool { return leave[r] }
+	b.rounds = slices.DeleteFunc(slices.Clone(b.rounds), goesOn)
+	b.open = slices.DeleteFunc(slices.Clone(b.open), goesOn)
 	b.parts.Go(part.run)
 }
 
@@ -297,7 +308,7 @@ func (b *batch[K, V]) look() {
 	if b.l.cache.store == nil {
 		b.l.lookInside(rounds)
 	} else {
-		b.l.cache.store.Read(b.ctx, names(rounds), func(i int, held *lease.State, err error) { b.settle(rounds[i], held, err) })
+		b.l.cache.store.Read(b.ctx, &b.l.sizes, names(rounds), func(i int, held *lease.State, err error) { b.settle(rounds[i], held, err) })
 		b.l.renewAll(rounds)
 	}
 	b.land(rounds)
@@ -348,6 +359,9 @@ func (l *Loader[K, V]) settle(r *round[K, V], held *lease.State, err error) {
 			l.counters.outdated.Add(1)
 			l.attempt(s).State = lease.State{Kind: lease.Unknown, Raw: held.Raw} // to be replaced
 			s.step = toTake
+			return
+		case held.Long:
+			s.beginning, s.step = held.Raw, toFetch
 			return
 		case l.decode(s, e):
 			if l.found(r, e) {

@@ -107,7 +107,10 @@ func (l *Loader[K, V]) entryOf(ctx context.Context, key K) (c copied[V], stamp m
 		return c, stamp, measure.Unknown
 	}
 	v = measure.Unknown
-	l.cache.store.Read(ctx, []string{s.name}, func(_ int, held *lease.State, err error) {
+	l.cache.store.Read(ctx, &l.sizes, []string{s.name}, func(_ int, held *lease.State, err error) {
+		if err == nil {
+			err = l.whole(ctx, &s, held)
+		}
 		e := &held.Entry
 		switch {
 		case err != nil:

@@ -37,6 +37,8 @@ type Loader[K comparable, V any] struct {
 	clone     func(V) V // nil: values are shared
 	seed      maphash.Seed
 	memory    *local.Tier // nil: not used by this loader
+	sizes     lease.Sizes // of its entries in Redis
+	textKeys  bool        // keys refer to other memory
 	eras      local.Eras  // what it holds is of these, in each range of keys
 
 	aside    atomic.Uint32 // who passes by the memory tier: bypassing, shadowing
@@ -127,6 +129,7 @@ func newLoader[K comparable, V any](c *Cache, name string, load loadFunc[K, V], 
 	if l.memory == nil {
 		l.aside.Or(forgetful)
 	}
+	l.textKeys = !local.Flat[K]()
 	l.door = l.newDoor()
 	l.reads = flight.New(flight.Hooks[K, state[V]]{First: l.first, Fly: l.read, Await: l.await, Late: l.current, Caught: caught})
 	l.fresh = l.reads
@@ -299,7 +302,7 @@ func (l *Loader[K, V]) first(ctx context.Context, rounds []*round[K, V]) (done, 
 	l.unasked(rounds, toLook)
 	l.unasked(rounds, toLearn)
 	if asked := at(rounds, toLook); len(asked) > 0 {
-		l.cache.store.First(ctx, names(asked), func(i int, held *lease.State, err error) {
+		l.cache.store.First(ctx, &l.sizes, names(asked), func(i int, held *lease.State, err error) {
 			if err == nil || ctx.Err() == nil {
 				l.settle(asked[i], held, err)
 			}
@@ -347,8 +350,9 @@ func (b *batch[K, V]) run() {
 			b.peek()  // for a renewal: at what is to be renewed
 			b.claim() // the leases, whatever the keys hold
 		} else {
-			b.look() // what do the keys hold?
-			b.take() // the leases of those that hold nothing: the second check, in the same trip
+			b.look()  // what do the keys hold?
+			b.fetch() // of long entries the rest
+			b.take()  // the leases of those that hold nothing: the second check, in the same trip
 		}
 		b.part() // nobody's load is waited for by those who do not need it
 		b.load() // the rows of the leased keys, and stores them, before waiting for anybody

@@ -60,7 +60,7 @@ func (b *batch[K, V]) stillToLoad(rounds []*round[K, V]) bool {
 	if s := &rounds[0].Result; s.alone || b.refresh {
 		return true
 	}
-	b.l.cache.store.Read(b.ctx, names(rounds), func(i int, held *lease.State, err error) {
+	b.l.cache.store.Read(b.ctx, &b.l.sizes, names(rounds), func(i int, held *lease.State, err error) {
 		if err == nil { // else it is not known, and the fill will tell
 			b.settle(rounds[i], held, nil)
 		}

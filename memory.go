@@ -3,6 +3,8 @@ package cacheaside
 import (
 	"hash/maphash"
 	"math"
+	"reflect"
+	"strings"
 	"time"
 
 	"github.com/cacheaside/cacheaside/internal/lease"
@@ -63,11 +65,38 @@ func (l *Loader[K, V]) remember(r *round[K, V], ttl, cost time.Duration, refresh
 			return
 		}
 	}
-	s.remembered = true
 	l.memory.Note(l.hash(r.Key), s.stable, s.read)
-	item := local.Item[K, V]{Era: s.era, Range: s.place, Key: r.Key, Value: s.value, Null: s.null, Stripe: local.Stripe(s.stable), Generation: s.generation}
+	item := local.Item[K, V]{Era: s.era, Range: s.place, Key: l.owned(r.Key), Value: s.value, Null: s.null, Stripe: local.Stripe(s.stable), Generation: s.generation}
 	item.Delta = uint32(min(l.delta(cost).Microseconds(), math.MaxUint32))
-	local.Set(l.memory, l.hash(r.Key), item, local.Weigh(r.Key)+local.Weigh(s.value), life, ttl)
+	weight := local.Weigh(r.Key, l.memory.Largest()) + local.Weigh(s.value, l.memory.Largest())
+	if s.remembered = local.Set(l.memory, l.hash(r.Key), item, weight, life, ttl); !s.remembered {
+		l.counters.tooHeavy.Add(1)
+	}
+}
+
+// owned is a key for the memory tier, which is not to keep alive what a caller has cut it from: the text of a request, say.
+func (l *Loader[K, V]) owned(key K) K {
+	if l.textKeys {
+		ownTexts(reflect.ValueOf(&key).Elem())
+	}
+	return key
+}
+
+func ownTexts(v reflect.Value) {
+	switch v.Kind() {
+	case reflect.String:
+		if v.CanSet() { // not an unexported field
+			v.SetString(strings.Clone(v.String()))
+		}
+	case reflect.Struct:
+		for i := range v.NumField() {
+			ownTexts(v.Field(i))
+		}
+	case reflect.Array:
+		for i := range v.Len() {
+			ownTexts(v.Index(i))
+		}
+	}
 }
 
 // keep has memory serve a value that was loaded while Redis was out of reach, although nobody tells when it is invalidated: until MaxStaleness has passed since its load began, which keeps that bound, as

@@ -18,8 +18,11 @@ type Options struct {
 	// apart. All processes that share entries use the same. Letters, digits, "_", "." and "-". Default: "cacheaside".
 	Prefix string
 
-	// MemoryBytes is about how much memory the memory tier of this process may use, for all its loaders and with its own
-	// bookkeeping. Default: 64 MiB. A negative number: no memory tier. At least 1 MiB otherwise.
+	// MemoryBytes bounds the heap of this process's memory tier, for all its loaders and with its own bookkeeping, whatever rows do: they may grow, or be large. While
+	// values are being put into it, it may take up to a quarter more. A value is counted with what it points to; of what it shares with others, each has the whole. Not counted is
+	// what functions capture and channels hold, and what a string that was cut from a longer one keeps alive. A value that takes more than a quarter of
+	// MemoryBytes, or consists of more than 262,144 parts, is not kept in memory (Stats.TooHeavy). Default: 64 MiB. A negative number: no memory tier. From
+	// 1 MiB to 1 TiB otherwise.
 	MemoryBytes int64
 
 	// RedisTimeout bounds each command to Redis, and the commands for all keys of a batch together, whatever the client's own settings; reads of values have a
@@ -249,6 +252,7 @@ const (
 
 const (
 	minMemoryBytes = 1 << 20
+	maxMemoryBytes = 1 << 40
 	maxValueBytes  = 512 << 20
 	maxRate        = 1e9
 	maxQueue       = 1e9 // by default
@@ -277,8 +281,8 @@ func (o Options) check() error {
 	switch {
 	case !keys.ValidName(o.Prefix):
 		return fmt.Errorf("Options.Prefix %q: only letters, digits, '_', '.' and '-'", o.Prefix)
-	case o.MemoryBytes >= 0 && o.MemoryBytes < minMemoryBytes:
-		return fmt.Errorf("Options.MemoryBytes %d: at least %d, or negative for no memory tier", o.MemoryBytes, minMemoryBytes)
+	case o.MemoryBytes >= 0 && (o.MemoryBytes < minMemoryBytes || o.MemoryBytes > maxMemoryBytes):
+		return fmt.Errorf("Options.MemoryBytes %d: from %d to %d, or negative for no memory tier", o.MemoryBytes, minMemoryBytes, int64(maxMemoryBytes))
 	case !(o.LoadRate >= 0 && o.LoadRate <= maxRate): // also NaN
 		return fmt.Errorf("Options.LoadRate %v: from 0 (no limit) to %v", o.LoadRate, maxRate)
 	case isNilPointer(o.Observer):

@@ -123,13 +123,15 @@ func (b *batch[K, V]) peek() {
 	if len(rounds) == 0 {
 		return
 	}
-	b.l.cache.store.Read(b.ctx, names(rounds), func(i int, held *lease.State, err error) {
+	b.l.cache.store.Read(b.ctx, &b.l.sizes, names(rounds), func(i int, held *lease.State, err error) {
 		r, e := rounds[i], &held.Entry
 		s := &r.Result
 		b.l.count(err)
 		switch {
 		case err != nil || held.Kind != lease.Stored || e.Generation != s.era.Generation:
 			s.step = over // who reads it sees to it
+		case e.Expiry.After(s.until.Add(drift)) && held.Long:
+			s.step = over // who reads it fetches it
 		case e.Expiry.After(s.until.Add(drift)):
 			b.l.takeOver(r, e)
 		case e.Taken(time.Now()):
@@ -175,8 +177,11 @@ func (b *batch[K, V]) catchUp() {
 	for _, r := range busy {
 		b.l.takeGeneration(&r.Result)
 	}
-	b.l.cache.store.Read(b.ctx, names(busy), func(i int, held *lease.State, err error) {
+	b.l.cache.store.Read(b.ctx, &b.l.sizes, names(busy), func(i int, held *lease.State, err error) {
 		r, e := busy[i], &held.Entry
+		if err == nil {
+			err = b.l.whole(b.ctx, &r.Result, held)
+		}
 		b.l.count(err)
 		if err == nil && held.Kind == lease.Stored && e.Generation == r.Result.era.Generation && time.Now().Before(e.Expiry) {
 			b.l.takeOver(r, e)

@@ -30,6 +30,7 @@ type Stats struct {
 	Held          int64 // loads whose result was not stored, since their keys were on hold (Options.ReplicaLag, StrictWrites)
 	Unasked       int64 // values that a batch load returned for keys that it was not asked for; they are ignored
 	TooLarge      int64 // values that were given out but not stored in Redis, since their encoding is longer than MaxValueBytes
+	TooHeavy      int64 // values that were not kept in memory, since they take more than a quarter of Options.MemoryBytes, or have too many parts to be weighed
 	StoredHeld    int64 // values that StoreHeld has stored
 	FailedByMark  int64 // rounds that ended with ErrLoadFailed, the database not asked
 	BreakersOpen  int64 // of now: 1 if the circuit breaker (LoaderOptions.BreakAt) lets no load through, 0 if it does; in a Cache's Stats, how many do not
@@ -95,6 +96,7 @@ type counters struct {
 	loads, loadCalls                    atomic.Int64
 	loadErrors, loadsLeft, compareLoads atomic.Int64
 	unasked, tooLarge, storedHeld       atomic.Int64
+	tooHeavy                            atomic.Int64
 	failedByMark, waits, refused        atomic.Int64
 	unvalidated, bypassed               atomic.Int64
 	undecodable, redisErrors, abandoned atomic.Int64
@@ -117,7 +119,7 @@ func (c *counters) addTo(s *Stats) {
 		to   *int64
 		from *atomic.Int64
 	}{
-		{&s.RedisHits, &c.redisHits}, {&s.HitsWhileDown, &c.hitsWhileDown}, {&s.Loads, &c.loads}, {&s.LoadCalls, &c.loadCalls}, {&s.Unasked, &c.unasked}, {&s.TooLarge, &c.tooLarge}, {&s.StoredHeld, &c.storedHeld}, {&s.LoadErrors, &c.loadErrors}, {&s.LoadsLeft, &c.loadsLeft}, {&s.CompareLoads, &c.compareLoads},
+		{&s.RedisHits, &c.redisHits}, {&s.HitsWhileDown, &c.hitsWhileDown}, {&s.Loads, &c.loads}, {&s.LoadCalls, &c.loadCalls}, {&s.Unasked, &c.unasked}, {&s.TooLarge, &c.tooLarge}, {&s.TooHeavy, &c.tooHeavy}, {&s.StoredHeld, &c.storedHeld}, {&s.LoadErrors, &c.loadErrors}, {&s.LoadsLeft, &c.loadsLeft}, {&s.CompareLoads, &c.compareLoads},
 		{&s.FailedByMark, &c.failedByMark}, {&s.Waits, &c.waits}, {&s.Refused, &c.refused}, {&s.Unvalidated, &c.unvalidated},
 		{&s.Bypassed, &c.bypassed}, {&s.Undecodable, &c.undecodable}, {&s.Outdated, &c.outdated}, {&s.RedisErrors, &c.redisErrors},
 		{&s.Unavailable, &c.unavailable}, {&s.Unlocked, &c.unlocked}, {&s.Renewals, &c.renewals}, {&s.EarlyRenewals, &c.early}, {&s.Stale, &c.stale}, {&s.Held, &c.held},

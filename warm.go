@@ -97,8 +97,11 @@ func (l *Loader[K, V]) stale(ctx context.Context, keys []K, failed map[K]error) 
 	if len(asked) == 0 {
 		return missing, nil
 	}
-	l.cache.store.Read(ctx, names(asked), func(i int, held *lease.State, err error) {
+	l.cache.store.Read(ctx, &l.sizes, names(asked), func(i int, held *lease.State, err error) {
 		r, e := asked[i], &held.Entry
+		if err == nil {
+			err = l.whole(ctx, &r.Result, held)
+		}
 		var ok bool
 		r.Result.value, ok = l.content(&r.Result, e)
 		r.Result.null = e.Null

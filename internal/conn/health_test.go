@@ -271,3 +271,30 @@ func TestBreakerDoesNotAllocate(t *testing.T) {
 		t.Errorf("%v allocations", n)
 	}
 }
+
+// That many bytes take long is no trouble of Redis; that it says so itself is.
+func TestBreakerCountsNothingLong(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c, a := watched(t, lazyClient(t))
+		ask := func() {
+			bound, cancel := context.WithTimeout(t.Context(), probeBound)
+			defer cancel()
+			c.AskLong(t.Context(), bound, []redis.Cmder{redis.NewStringCmd(bound, "getrange", "p:{k}", 0, 1), redis.NewStringCmd(bound, "getrange", "p:{k}", 1, 2)})
+		}
+		for _, broken := range []error{errBroken, context.DeadlineExceeded} {
+			a.set(always(broken))
+			for range 3 * patience {
+				if ask(); c.Down(0) != nil {
+					t.Fatalf("%v is taken for trouble", broken)
+				}
+			}
+		}
+		a.set(always(reply("LOADING Redis is loading")))
+		for range patience {
+			ask()
+		}
+		if c.Down(0) == nil {
+			t.Error("Redis is loading, and asked all the same")
+		}
+	})
+}

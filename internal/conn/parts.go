@@ -2,6 +2,7 @@ package conn
 
 import (
 	"context"
+	"slices"
 	"sync"
 
 	"github.com/redis/go-redis/v9"
@@ -27,34 +28,52 @@ func (s Sent) Err(i int) error {
 // Ask sends commands of the protocol, each on one key, and notes what becomes of them. bound is ctx, of those who ask, with a time-out of ours. On a cluster each node
 // is sent its own, so that those of one that hangs do not keep the replies of the others: go-redis waits for all, and lets all fail together.
 func (c *Conn) Ask(ctx, bound context.Context, cmds []redis.Cmder) Sent {
+	return c.askAll(bound, cmds, func(cmds []redis.Cmder, err error) { c.note(ctx, cmds, err) })
+}
+
+// AskLong is Ask for commands with many bytes, or for them: that they are not answered in time is no trouble of Redis.
+func (c *Conn) AskLong(ctx, bound context.Context, cmds []redis.Cmder) Sent {
+	return c.askAll(bound, cmds, func(cmds []redis.Cmder, err error) {
+		if err != nil {
+			return
+		}
+		answered := slices.DeleteFunc(slices.Clone(cmds), func(cmd redis.Cmder) bool { return cmd.Err() != nil && !IsReply(cmd.Err()) })
+		c.note(ctx, answered, nil)
+	})
+}
+
+// noteFunc notes what has become of commands that were sent together; err is the error of all, if it is not nil.
+type noteFunc func(cmds []redis.Cmder, err error)
+
+func (c *Conn) askAll(bound context.Context, cmds []redis.Cmder, note noteFunc) Sent {
 	if c.cluster == nil || len(cmds) == 1 {
-		return NotSent(c.ask(ctx, bound, cmds))
+		return NotSent(c.ask(bound, cmds, note))
 	}
 	nodes, err := c.nodes(bound, cmds)
 	if err != nil {
-		c.note(ctx, cmds, err)
+		note(cmds, err)
 		return NotSent(err)
 	}
 	if len(nodes) == 1 {
-		return NotSent(c.ask(ctx, bound, cmds))
+		return NotSent(c.ask(bound, cmds, note))
 	}
 	s := Sent{parts: make([]error, len(cmds))}
 	var all sync.WaitGroup
 	for _, at := range nodes {
-		all.Go(func() { c.askSome(ctx, bound, cmds, at, s.parts) })
+		all.Go(func() { c.askSome(bound, cmds, at, s.parts, note) })
 	}
 	all.Wait()
 	return s
 }
 
-func (c *Conn) ask(ctx, bound context.Context, cmds []redis.Cmder) error {
+func (c *Conn) ask(bound context.Context, cmds []redis.Cmder, note noteFunc) error {
 	err := c.Send(bound, cmds)
-	c.note(ctx, cmds, err)
+	note(cmds, err)
 	return err
 }
 
 // askSome sends the commands at these places. By the client of the whole cluster, not to the node, for a key may have moved since.
-func (c *Conn) askSome(ctx, bound context.Context, cmds []redis.Cmder, at []int, errs []error) {
+func (c *Conn) askSome(bound context.Context, cmds []redis.Cmder, at []int, errs []error, note noteFunc) {
 	for _, i := range at {
 		errs[i] = NotReturned(nil) // until it has
 	}
@@ -62,7 +81,7 @@ func (c *Conn) askSome(ctx, bound context.Context, cmds []redis.Cmder, at []int,
 	for j, i := range at {
 		some[j] = cmds[i]
 	}
-	err := c.ask(ctx, bound, some)
+	err := c.ask(bound, some, note)
 	for _, i := range at {
 		errs[i] = err
 	}

@@ -93,7 +93,7 @@ func (e *Entry) Unkey(key string, keyed bool) bool {
 		return true
 	}
 	rest, ok := bytes.CutPrefix(e.Payload, []byte(key))
-	e.Payload = rest
+	e.Payload = bytes.Clone(rest) // for a value may share its memory, and is not to keep a long key alive
 	return ok
 }
 
@@ -117,6 +117,7 @@ type State struct {
 	Token Token // of a lease
 	Entry Entry // of Stored; Payload aliases Raw
 	Raw   []byte
+	Long  bool // Raw is only the beginning
 }
 
 // appendEntry encodes e.

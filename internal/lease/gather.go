@@ -59,7 +59,7 @@ const few = 128
 // the caller's goroutine: a hand-over to another and back costs as much as a third of the trip, and more on an idle machine. If it was in
 // vain it makes new commands.
 func (g *gather) first(ctx context.Context, keys []string) ([]redis.Cmder, conn.Sent) {
-	cmds := gets(ctx, keys)
+	cmds := looks(ctx, keys)
 	if !g.store.conn.Bounded() || len(keys) > few || !g.begin(1) {
 		return cmds, g.do(ctx, cmds...)
 	}
@@ -67,7 +67,7 @@ func (g *gather) first(ctx context.Context, keys []string) ([]redis.Cmder, conn.
 	if !g.glance(ctx, wait, cmds) {
 		return cmds, conn.Sent{}
 	}
-	cmds = gets(ctx, keys)
+	cmds = looks(ctx, keys)
 	return cmds, g.do(ctx, cmds...)
 }
 
@@ -81,9 +81,7 @@ func (g *gather) glance(ctx context.Context, wait time.Duration, cmds []redis.Cm
 	}()
 	short, cancel := context.WithTimeout(ctx, wait)
 	defer cancel()
-	whole := g.store.together(short, cmds)
-	g.store.conn.Process(short, whole)
-	share(whole, cmds)
+	g.store.conn.Process(short, cmds)
 	late = ctx.Err() == nil && slices.ContainsFunc(cmds, func(cmd redis.Cmder) bool { return cmd.Err() != nil && !conn.IsReply(cmd.Err()) })
 	if !late { // else it is asked again
 		g.store.conn.Note(ctx, cmds)
@@ -91,17 +89,9 @@ func (g *gather) glance(ctx context.Context, wait time.Duration, cmds []redis.Cm
 	return late
 }
 
-func gets(ctx context.Context, keys []string) []redis.Cmder {
-	cmds := make([]redis.Cmder, len(keys))
-	for i, key := range keys {
-		cmds[i] = redis.NewStringCmd(ctx, "get", key)
-	}
-	return cmds
-}
-
 // again reads for a flight, whose goroutine need not leave before the store's time-out.
 func (g *gather) again(ctx context.Context, keys []string) ([]redis.Cmder, conn.Sent) {
-	cmds := gets(ctx, keys)
+	cmds := looks(ctx, keys)
 	return cmds, g.flight(ctx, cmds)
 }
 
@@ -123,21 +113,33 @@ func (g *gather) some(ctx context.Context, cmds []redis.Cmder) conn.Sent {
 }
 
 // isLong tells whether the arguments of a command are many bytes: a large value, or many in one script.
-func isLong(cmd redis.Cmder) bool {
-	n := 0
-	for _, arg := range cmd.Args() {
-		if b, ok := arg.([]byte); ok {
-			n += len(b)
+func isLong(cmd redis.Cmder) bool { return size([]redis.Cmder{cmd}) > 16<<10 }
+
+// size is how many bytes of values are in the arguments of commands.
+func size(cmds []redis.Cmder) (n int) {
+	for _, cmd := range cmds {
+		for _, arg := range cmd.Args() {
+			if b, ok := arg.([]byte); ok {
+				n += len(b)
+			}
 		}
 	}
-	return n > 16<<10
+	return n
 }
+
+// perWait is how many bytes a command with a large value may send in each time-out more that it is given.
+const perWait = 4 << 20
 
 // alone sends commands in a trip of their own.
 func (g *gather) alone(ctx context.Context, cmds []redis.Cmder) conn.Sent {
-	bound, cancel := context.WithTimeout(ctx, g.wait)
+	wait, send := g.wait, g.send
+	if n := size(cmds); n > FirstLook { // not sent in time it may be too large, which is no trouble of Redis
+		wait += time.Duration(float64(wait) * float64(n) / perWait)
+		send = g.store.conn.AskLong
+	}
+	bound, cancel := context.WithTimeout(ctx, wait)
 	defer cancel()
-	return g.send(ctx, bound, cmds)
+	return send(ctx, bound, cmds)
 }
 
 // most is how many trips there may be at once, n on one server. On a cluster every reader makes his own: the nodes answer apart, and in a trip that

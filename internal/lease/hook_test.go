@@ -50,11 +50,11 @@ func TestHookThatDoesNotReturn(t *testing.T) {
 				b.put("good", Entry{Payload: []byte("v")}, long)
 				read := func(keys ...string) (errs []error) {
 					done := make(chan []error)
-					for _, f := range []func(context.Context, []string, func(int, *State, error)){b.store.First, b.store.Read} {
+					for _, f := range []func(context.Context, *Sizes, []string, func(int, *State, error)){b.store.First, b.store.Read} {
 						go func() {
 							var errs []error
 							defer func() { done <- errs }() // also of a goroutine that exits
-							f(t.Context(), keys, func(_ int, _ *State, err error) { errs = append(errs, err) })
+							f(t.Context(), nil, keys, func(_ int, _ *State, err error) { errs = append(errs, err) })
 						}()
 						errs = append(errs, <-done...)
 					}

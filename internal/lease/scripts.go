@@ -1,18 +1,20 @@
 package lease
 
 import (
+	"strconv"
+
 	"github.com/cacheaside/cacheaside/internal/conn"
 )
 
 // Each script changes KEYS[1] alone, and decides by what the key holds and by Redis' own clock. Lua counts from 1: bytes
 // 3 to 14 are the token, the first 24 bytes all that a script needs of an entry.
 
-// takeScript gives a lease if the key holds nothing, or still exactly the bytes whose hash is ARGV[3], which the caller could
-// not read. Otherwise it answers what the key holds: the second check of double-checked locking, in the same trip. On hold it answers 1, and changes nothing.
+// takeScript gives a lease if the key holds nothing, or still begins with exactly the bytes whose hash is ARGV[3], which the caller could
+// not read. Otherwise it answers what the key holds, as a first look shows it: the second check of double-checked locking, in the same trip. On hold it answers 1, and changes nothing.
 // ARGV: lease, its life in ms, hash of unreadable bytes or "", what onHold needs.
 var takeScript = conn.NewScript(`
-local v = redis.call('GET', KEYS[1])
-if v and (ARGV[3] == '' or redis.sha1hex(v) ~= ARGV[3]) then return v end` + onHold + `
+local v = redis.call('GETRANGE', KEYS[1], 0, ` + strconv.Itoa(FirstLook-1) + `)
+if v ~= '' and (ARGV[3] == '' or redis.sha1hex(v) ~= ARGV[3]) then return v end` + onHold + `
 if held then return 1 end
 redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])
 return false`)
@@ -52,11 +54,11 @@ if string.byte(h, 1) == 225 and string.byte(h, 2) % 2 == 0 then return 1 end
 redis.call('SET', KEYS[1], ARGV[2], 'PX', ARGV[3])
 return 1`)
 
-// fillLeasesScript is fillScript for what is known to be leases, not entries that are claimed, whose bytes are many: of many keys they are read at once.
+// fillLeasesScript is fillScript for many keys.
 var fillLeasesScript = fillScript.Widened(`
-local held, stored = redis.call('MGET', unpack(KEYS)), {}
+local stored = {}
 for i = 1, #KEYS do
-  local h, at = held[i] or '', 4 * i - 1
+  local h, at = redis.call('GETRANGE', KEYS[i], 0, 13), 4 * i - 1
   if string.sub(h, 3, 14) ~= ARGV[at] then
     stored[i] = 0
   else

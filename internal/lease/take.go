@@ -23,7 +23,12 @@ func (s *Store) Take(ctx context.Context, as []*Attempt) {
 			return State{Kind: Held}, err
 		}
 		held, _ := v.(string)
-		return decode([]byte(held)), err
+		s := State{}
+		if held != "" {
+			s = decode([]byte(held))
+			s.Long = len(held) >= FirstLook
+		}
+		return s, err
 	})
 }
 
@@ -31,19 +36,20 @@ func (s *Store) takeByScript(ctx context.Context, as []*Attempt, reply replyFunc
 	s.evalAll(ctx, as, takeScript, true, func(a *Attempt) []any {
 		hash := ""
 		if a.State.Kind == Unknown {
-			hash = conn.SHA1(a.State.Raw)
+			hash = conn.SHA1(a.State.Raw[:min(len(a.State.Raw), FirstLook)])
 		}
 		return append([]any{appendLease(nil, a.token), a.life.Milliseconds(), hash}, s.holdArgs(a)...)
 	}, reply)
 }
 
-// takeBySet does what takeScript does, where that is no more than SET with NX and GET: gives the lease if there is nothing, else answers what there is. It is a fifth of the work for Redis. It returns those for which
-// it would not do: where keys may be on hold, where there is something to be replaced, and on servers before Redis 7.0, which refuse the two together (https://redis.io/commands/set, History).
+// takeBySet does what takeScript does, where that is no more than SET with NX: gives the lease if there is nothing. It is a fifth of the work for Redis. Where there is something, that is
+// looked at by another trip: SET with GET would answer it whole, however long it is. It returns those for which it would not do: where keys may be on hold, and where there is something to
+// be replaced.
 func (s *Store) takeBySet(ctx context.Context, as []*Attempt, reply replyFunc) (others []*Attempt) {
-	if s.holds || s.old.Load() {
+	if s.holds {
 		return as
 	}
-	var plain []*Attempt
+	var plain, refused []*Attempt
 	for _, a := range as {
 		if a.State.Kind == Unknown {
 			others = append(others, a)
@@ -53,15 +59,31 @@ func (s *Store) takeBySet(ctx context.Context, as []*Attempt, reply replyFunc) (
 	}
 	cmds := make([]*redis.Cmd, len(plain))
 	for i, a := range plain {
-		cmds[i] = redis.NewCmd(ctx, "set", a.key, appendLease(nil, a.token), "px", a.life.Milliseconds(), "nx", "get")
+		cmds[i] = redis.NewCmd(ctx, "set", a.key, appendLease(nil, a.token), "px", a.life.Milliseconds(), "nx")
 	}
 	s.send(ctx, cmds, true, func(i int, v any, err error) {
-		if redis.HasErrorPrefix(err, "syntax error") {
-			s.old.Store(true)
-			others = append(others, plain[i])
-			return
+		switch {
+		case errors.Is(err, redis.Nil):
+			refused = append(refused, plain[i])
+		case err == nil:
+			reply(plain[i], nil, redis.Nil) // as the script answers that it is given
+		default:
+			reply(plain[i], v, err)
 		}
-		reply(plain[i], v, err)
+	})
+	if len(refused) == 0 {
+		return others
+	}
+	keys := make([]string, len(refused))
+	for i, a := range refused {
+		keys[i] = a.key
+	}
+	s.Read(ctx, nil, keys, func(i int, held *State, err error) {
+		if err == nil && len(held.Raw) == 0 { // it has gone, or is an empty string, which SET takes for something
+			others = append(others, refused[i])
+		} else {
+			reply(refused[i], string(held.Raw), err)
+		}
 	})
 	return others
 }

@@ -68,7 +68,7 @@ func TestManyKeysAtOnce(t *testing.T) {
 			}
 		}
 		n := 0
-		b.store.Read(b.ctx, keys, func(i int, held *State, err error) {
+		b.store.Read(b.ctx, nil, keys, func(i int, held *State, err error) {
 			switch {
 			case err != nil:
 				t.Error(err)
@@ -166,7 +166,7 @@ func (o *oldServer) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Pr
 	}
 }
 
-// A server that does not know the command is asked by the script, from then on.
+// No server is asked by a command that old ones do not know.
 func TestTakeOnAnOldServer(t *testing.T) {
 	for _, keys := range [][]string{{"a"}, {"a", "b", "c"}} {
 		rdb := testenv.SharedRedis(t).Client(t)
@@ -181,7 +181,7 @@ func TestTakeOnAnOldServer(t *testing.T) {
 			}
 			b.store.Release(b.ctx, as)
 		}
-		if old.refused != len(keys) {
+		if old.refused > 0 {
 			t.Errorf("%d commands were refused", old.refused)
 		}
 	}

@@ -89,9 +89,6 @@ func (f *front) put(h *header) bool {
 
 // leave is called when the window or ristretto lets go of h.
 func (f *front) leave(h *header) {
-	if h == nil { // nil: a delete of what was not there
-		return
-	}
 	h.told.Store(gone)
 	f.at(h.hash).CompareAndSwap(h, nil)
 }

@@ -30,5 +30,5 @@ func Expire[K comparable, V any](t *Tier, hash uint64, eras *Eras, key K, stable
 		t.Forget(stable)
 		return
 	}
-	Set(t, hash, next, Weigh(key)+Weigh(next.Value), 0, min(-ago, 0))
+	Set(t, hash, next, Weigh(key, t.Largest())+Weigh(next.Value, t.Largest()), 0, min(-ago, 0))
 }

@@ -7,6 +7,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+	"unsafe"
 
 	"github.com/dgraph-io/ristretto/v2"
 
@@ -24,6 +25,8 @@ type Tier struct {
 	cache       *ristretto.Cache[uint64, *header]
 	visits      visits                // under way, of cache
 	window      window                // what has been set, and is not in cache yet
+	room        room                  // for what cache holds
+	largest     int64                 // the cost of an item that is kept
 	index       atomic.Pointer[index] // nil: nobody asks for items by their stable hashes
 	used        atomic.Bool           // something has been noted, or could have been
 
@@ -74,17 +77,25 @@ const itemOverhead = 280
 // typicalItem sizes ristretto's frequency counters, of which it wants ten an item.
 const typicalItem = 1024
 
-// New makes a tier that holds at most about budget bytes.
+// largestShare is which part of the budget one item may cost. A larger one is not kept: all others would go for it.
+const largestShare = 4
+
+// sizedFor is the budget from which on the tables that find and count items do not grow any more.
+const sizedFor = 16 << 30
+
+// New makes a tier that holds at most about budget bytes: while items are set a largestShare-th more, by what is set just then.
 func New(budget int64) (*Tier, error) {
-	t := &Tier{front: newFront(budget), start: time.Now()}
+	t := &Tier{front: newFront(min(budget, sizedFor)), start: time.Now(), largest: budget / largestShare}
 	t.window.most = budget / windowShare
+	t.room.all = budget - t.front.bytes() - t.window.most
+	t.room.now.Store(t.room.all)
 	cache, err := ristretto.NewCache(&ristretto.Config[uint64, *header]{
-		NumCounters:        max(budget/typicalItem, 100) * 10,
-		MaxCost:            budget - t.front.bytes() - t.window.most,
+		NumCounters:        max(min(budget, sizedFor)/typicalItem, 100) * 10,
+		MaxCost:            t.room.all,
 		BufferItems:        64,
 		IgnoreInternalCost: true, // itemOverhead has it
 		KeyToHash:          func(h uint64) (uint64, uint64) { return h, 0 },
-		OnExit:             t.front.leave,
+		OnExit:             t.left,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("memory tier: %w", err)
@@ -92,6 +103,9 @@ func New(budget int64) (*Tier, error) {
 	t.cache = cache
 	return t, nil
 }
+
+// Largest is the weight above which Set takes no item.
+func (t *Tier) Largest() int64 { return t.largest - itemOverhead }
 
 // Generation is the generation of the keys of range r with this stable hash. Take it before the first look at Redis or the database.
 func (t *Tier) Generation(r uint8, stable uint64) uint64 { return t.generations.Now(r, stable) }
@@ -133,7 +147,7 @@ func (t *Tier) Advance(r uint8, stable, from uint64) (uint64, bool) {
 // Invalidate ends every item of the keys with this stable hash, and frees the one under hash.
 func (t *Tier) Invalidate(hash, stable uint64) {
 	t.generations.Bump(stable)
-	t.delete(hash)
+	t.Delete(hash)
 }
 
 // horizon is how many Deltas before the end of an item's TTL is near: earlier, nobody would throw a die that could win (exp(-32) = 1e-14).
@@ -180,8 +194,9 @@ func find[K comparable, V any](t *Tier, hash uint64) *held[K, V] {
 	return found
 }
 
-// Set offers item, whose TTL ends after ttl, to the tier for at most life. weight is the size of key and value in bytes. It may not be taken.
-func Set[K comparable, V any](t *Tier, hash uint64, item Item[K, V], weight int64, life, ttl time.Duration) {
+// Set offers item, whose TTL ends after ttl, to the tier for at most life. weight is the size of key and value in bytes. It may not be taken; one
+// that is larger than Largest never is, and ends what there was under hash: then the answer is false.
+func Set[K comparable, V any](t *Tier, hash uint64, item Item[K, V], weight int64, life, ttl time.Duration) bool {
 	now := time.Since(t.start)
 	item.expires, item.soft = now+life, now+ttl
 	if item.expires < 0 {
@@ -204,37 +219,43 @@ func Keep[K comparable, V any](t *Tier, hash uint64, item Item[K, V], weight int
 func put[K comparable, V any](t *Tier, hash uint64, item Item[K, V], weight int64) {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
-	if !t.closed {
-		h := &held[K, V]{header: header{hash: hash, doubts: t.generations.doubts(item.Range, item.Stripe, item.Generation)}, Item: item}
-		h.item = h
-		h.told.Store(inWindow)
-		fresh := windowItem{&h.header, weight + itemOverhead}
-		if !t.front.put(fresh.header) {
-			t.offer(fresh) // else nobody would find it
-			return
-		}
-		for _, left := range t.window.push(fresh) {
-			t.offer(left)
-		}
+	switch {
+	case t.closed:
+		return true
+	case weight > t.Largest():
+		t.drop(hash)
+		return false
 	}
+	h := &held[K, V]{header: header{hash: hash, doubts: t.generations.doubts(item.Range, item.Stripe, item.Generation)}, Item: item}
+	h.item = h
+	h.told.Store(inWindow)
+	own := int64(unsafe.Sizeof(*h))
+	fresh := windowItem{&h.header, weight + itemOverhead + block(own) - own}
+	if !t.front.put(fresh.header) {
+		t.offer(fresh) // else nobody would find it
+		return true
+	}
+	for _, left := range t.window.push(fresh) {
+		t.offer(left)
+	}
+	return true
 }
 
-// offer gives ristretto what leaves the window.
-func (t *Tier) offer(i windowItem) {
-	if i.out() && !t.cache.Set(i.hash, i.header, i.cost) {
-		t.front.leave(i.header)
-	}
-}
-
-func (t *Tier) delete(hash uint64) {
+// Delete frees the item under hash.
+func (t *Tier) Delete(hash uint64) {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
 	if !t.closed {
-		if h := t.front.at(hash).Load(); h != nil && h.hash == hash {
-			t.front.leave(h) // it may be in the window
-		}
-		t.cache.Del(hash)
+		t.drop(hash)
 	}
+}
+
+// drop ends what there is under hash. t.mu is locked.
+func (t *Tier) drop(hash uint64) {
+	if h := t.front.at(hash).Load(); h != nil && h.hash == hash {
+		t.front.leave(h) // it may be in the window
+	}
+	t.cache.Del(hash)
 }
 
 // Wait waits until what was Set has been applied or dropped. Tests need it, nothing else.

@@ -285,3 +285,38 @@ func TestCloseWaitsForVisits(t *testing.T) {
 	visit.leave()
 	testenv.Receive(t, "the end of Close", closed)
 }
+
+// An item that is too large is not kept, and neither is an older one of its key.
+func TestTooLargeItems(t *testing.T) {
+	const budget = 1 << 20
+	tier := newTier(t, budget)
+	for _, c := range []struct {
+		weight int64
+		kept   bool
+	}{{8, true}, {budget/4 + 1, false}, {TooHeavy, false}, {budget / 5, true}} {
+		if got := Set(tier, hashOf(1), Item[int, int]{Key: 1}, c.weight, time.Hour, time.Hour); got != c.kept {
+			t.Errorf("an item of %d bytes was taken: %v", c.weight, got)
+		}
+		tier.Wait()
+		if _, _, ok := Get[int, int](tier, hashOf(1), &noEras, 1); ok != c.kept {
+			t.Errorf("an item of %d bytes is there: %v", c.weight, ok)
+		}
+	}
+}
+
+// What waits in ristretto's queue is bounded, too.
+func TestQueueIsBounded(t *testing.T) {
+	const budget, size = 1 << 20, 40 << 10
+	tier := newTier(t, budget)
+	for i := range 100 {
+		Set(tier, hashOf(i), Item[int, int]{Key: i}, size, time.Hour, time.Hour)
+		if queued := tier.room.queued.Load(); queued > budget/4 {
+			t.Fatalf("%d bytes may be in the queue", queued)
+		}
+	}
+}
+
+// A budget of any size makes a tier.
+func TestLargeBudgets(t *testing.T) {
+	newTier(t, 1<<40)
+}

@@ -17,6 +17,12 @@ type node struct {
 
 type pair struct{ a, b any }
 
+// weigh is what a value weighs that may be as heavy as it likes, but for the interface that it comes in.
+func weigh(v any) int64 {
+	const iface = int64(unsafe.Sizeof(v))
+	return Weigh(v, TooHeavy) - iface
+}
+
 type row struct {
 	ID     int64
 	Name   string
@@ -43,33 +49,33 @@ func TestWeigh(t *testing.T) {
 	}{
 		"nothing":            {nil, 0},
 		"int":                {1, word},
-		"int8":               {int8(1), 1},
-		"bool":               {true, 1},
+		"int8":               {int8(1), word},
+		"bool":               {true, word},
 		"empty struct":       {struct{}{}, 0},
-		"string":             {"hello", text + 5},
+		"string":             {"hello", text + 8},
 		"empty string":       {"", text},
-		"bytes":              {make([]byte, 10, 100), slice + 100},
+		"bytes":              {make([]byte, 10, 100), slice + 112},
 		"nil slice":          {[]int(nil), slice},
-		"ints":               {[]int32{1, 2, 3}, slice + 12},
-		"strings":            {[]string{"a", "bcd"}, slice + 2*text + 4},
-		"slices":             {[][]byte{make([]byte, 3), nil}, slice + 2*slice + 3},
+		"ints":               {[]int32{1, 2, 3}, slice + 16},
+		"strings":            {[]string{"a", "bcd"}, slice + 2*text + 16},
+		"slices":             {[][]byte{make([]byte, 3), nil}, slice + 2*slice + 8},
 		"array":              {[3]int64{}, 24},
-		"array of strings":   {[2]string{"a", "bc"}, 2*text + 3},
+		"array of strings":   {[2]string{"a", "bc"}, 2*text + 16},
 		"pointer":            {pointer, 2 * word},
 		"nil pointer":        {(*int)(nil), word},
 		"pointers":           {&pointer, 3 * word},
-		"interfaces":         {pair{"abc", nil}, 2*iface + text + 3},
+		"interfaces":         {pair{"abc", nil}, 2*iface + text + 8},
 		"interface, pointer": {pair{pointer, 7}, 2*iface + word + word + word},
-		"list":               {&node{"ab", &node{"c", nil}}, word + 2*(text+word) + 3},
+		"list":               {&node{"ab", &node{"c", nil}}, word + 2*(text+word) + 16},
 		"time":               {now, moment}, // its Location is the process's
 		"times":              {[]time.Time{now, now}, slice + 2*moment},
 		"pointer to a time":  {&now, word + moment},
 		"location":           {time.UTC, word},
 		"func":               {func() {}, word},
-		"channel":            {make(chan int, 100), word},
+		"channel":            {make(chan int, 100), word + block(96+100*word)},
 		"nil map":            {map[string]int(nil), word},
 	} {
-		if got := Weigh(c.value); got != c.want {
+		if got := weigh(c.value); got != c.want {
 			t.Errorf("%s: %d, want %d", name, got, c.want)
 		}
 	}
@@ -94,7 +100,7 @@ func TestWeighOfAMapIsAboutItsMemory(t *testing.T) {
 		"strings": {texts, 32 + 58},
 		"structs": {structs, 16 + 24 + 10},
 	} {
-		if got := Weigh(c.value); got < n*c.entry || got > n*c.entry*5/2 {
+		if got := weigh(c.value); got < n*c.entry || got > n*c.entry*13/5 {
 			t.Errorf("%s: %d an entry, want at least %d", name, got/n, c.entry)
 		}
 	}
@@ -103,35 +109,35 @@ func TestWeighOfAMapIsAboutItsMemory(t *testing.T) {
 func TestWeighOfACycleEnds(t *testing.T) {
 	ring := &node{Name: "a"}
 	ring.Next = &node{Name: "b", Next: ring}
-	if got := Weigh(ring); got <= 0 || got > maxSteps*100 {
+	if got := weigh(ring); got <= 0 || got > maxSteps*100 {
 		t.Errorf("a ring weighs %d", got)
 	}
 	type tree struct{ children []*tree }
 	root := &tree{}
 	root.children = []*tree{root, root, root}
-	if got := Weigh(root); got <= 0 {
+	if got := weigh(root); got <= 0 {
 		t.Errorf("a tree that contains itself weighs %d", got)
 	}
 	var self any
 	self = &self
-	if got := Weigh(self); got <= 0 {
+	if got := weigh(self); got <= 0 {
 		t.Errorf("an interface that holds itself weighs %d", got)
 	}
 	loop := map[string]any{}
 	loop["self"] = loop
-	if got := Weigh(loop); got <= 0 {
+	if got := weigh(loop); got <= 0 {
 		t.Errorf("a map that contains itself weighs %d", got)
 	}
 }
 
-// What is too large to be looked at whole counts as what was seen of it, and takes no time.
-func TestWeighOfAHugeValueIsExtrapolated(t *testing.T) {
-	const n = 2_000_000
+// A large value is weighed to its end, and one of too many parts is not weighed: either takes little time.
+func TestWeighOfAHugeValue(t *testing.T) {
+	const n = maxSteps / 16
 	text := strings.Repeat("x", 100)
-	texts := make([]string, n)
-	structs := make([]row, n/20)
+	texts := make([]string, n*10)
+	structs := make([]row, n)
 	nested := make([][]string, n/100)
-	entries := make(map[int]string, n/20)
+	entries := make(map[int]string, n)
 	for i := range texts {
 		texts[i] = text
 	}
@@ -146,26 +152,59 @@ func TestWeighOfAHugeValueIsExtrapolated(t *testing.T) {
 		value any
 		want  int64
 	}{
-		"strings":           {texts, n * (16 + 100)},
-		"structs":           {structs, n / 20 * (int64(unsafe.Sizeof(row{})) + 100)},
-		"slices of strings": {nested, n/100*24 + n*(16+100)},
-		"map":               {entries, n / 20 * (2*24 + 1 + 100)},
+		"strings":           {texts, n * 10 * (16 + 112)},
+		"structs":           {structs, n * (int64(unsafe.Sizeof(row{})) + 112)},
+		"slices of strings": {nested, n/100*24 + n*(16+112)},
+		"map":               {entries, n * (24 + 1 + 112)},
+		"more strings":      {make([]string, 20*maxSteps), TooHeavy},
+		"more structs":      {make([]row, maxSteps), TooHeavy},
+		"a longer list":     {list(maxSteps), TooHeavy},
 	} {
 		begin := time.Now()
-		got := Weigh(c.value)
+		got := weigh(c.value)
 		if took := time.Since(begin); testenv.Accepting && took > 100*time.Millisecond {
 			t.Errorf("%s: it took %v", name, took)
 		}
-		if got < c.want*8/10 || got > c.want*12/10 {
+		if c.want == TooHeavy && got < c.want/2 || c.want < TooHeavy && (got < c.want || got > c.want*13/10) {
 			t.Errorf("%s: %d, want about %d", name, got, c.want)
 		}
+	}
+}
+
+func list(n int) (first *node) {
+	for range n {
+		first = &node{Next: first}
+	}
+	return first
+}
+
+// What is heavier than it may be is not weighed to its end.
+func TestWeighEndsAtTheMost(t *testing.T) {
+	texts := []string{strings.Repeat("x", 100), strings.Repeat("x", 1000)}
+	if got := Weigh(texts, 1300); got < 1156 || got > 1300 {
+		t.Errorf("%d", got)
+	}
+	if got := Weigh(texts, 1000); got != TooHeavy {
+		t.Errorf("%d of at most 1000", got)
+	}
+}
+
+// What a value refers to more than once is one memory, where it is so much that it is looked at closely.
+func TestWeighOfWhatIsSharedWithin(t *testing.T) {
+	shared := list(100)
+	many := make([]*node, 10_000)
+	for i := range many {
+		many[i] = shared
+	}
+	if got, most := Weigh(many, TooHeavy), int64(10_000*8+24+100*40); got > most*11/10 {
+		t.Errorf("%d, want %d", got, most)
 	}
 }
 
 func TestWeighReadsUnexportedFields(t *testing.T) {
 	type inner struct{ data []byte }
 	type outer struct{ in *inner }
-	if got, want := Weigh(outer{&inner{make([]byte, 1000)}}), int64(8+24+1000); got != want {
+	if got, want := weigh(outer{&inner{make([]byte, 1000)}}), int64(8+24+1024); got != want {
 		t.Errorf("%d, want %d", got, want)
 	}
 }

@@ -62,6 +62,7 @@ func (l *link) forwardRequests(server *net.TCPConn) {
 			case action > 0:
 				l.sleep(time.Duration(action))
 			}
+			l.paced(n, 0)
 			if !l.pass() {
 				return
 			}
@@ -90,6 +91,7 @@ func (l *link) forwardReplies(server *net.TCPConn) {
 			l.cut()
 			return
 		}
+		l.paced(n, 1)
 		if !l.pass() {
 			return
 		}
@@ -125,6 +127,13 @@ func (l *link) pass() bool {
 		return false
 	default:
 		return true
+	}
+}
+
+// paced waits until n bytes may pass: see Proxy.Rate.
+func (l *link) paced(n, direction int) {
+	if rate := l.proxy.rate.Load(); rate > 0 && n > 0 {
+		l.sleep(l.proxy.paces[direction].take(n, rate))
 	}
 }
 

@@ -36,6 +36,9 @@ type Proxy struct {
 	count  atomic.Int64
 	wg     sync.WaitGroup // of all goroutines
 
+	rate  atomic.Int64 // bytes a second in each direction, of all connections together; 0: as fast as they come
+	paces [2]pace      // of requests, and of replies
+
 	requestMu sync.Mutex // one call of onRequest at a time
 	onRequest func([]byte) Action
 
@@ -119,6 +122,27 @@ func (p *Proxy) Hang(on bool) {
 		close(p.gate)
 		p.gate = nil
 	}
+}
+
+// Rate bounds how many bytes pass in a second in each direction, in all connections together, as a network
+// does that they share; 0: as many as come.
+func (p *Proxy) Rate(bytes int64) { p.rate.Store(bytes) }
+
+// pace is when the next bytes may pass in one direction.
+type pace struct {
+	mu   sync.Mutex
+	next time.Time
+}
+
+// take answers how long n bytes have to wait for those that came before them, and for themselves.
+func (c *pace) take(n int, rate int64) time.Duration {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if now := time.Now(); c.next.Before(now) {
+		c.next = now
+	}
+	c.next = c.next.Add(time.Duration(float64(n) / float64(rate) * float64(time.Second)))
+	return time.Until(c.next)
 }
 
 func (p *Proxy) listen() error {

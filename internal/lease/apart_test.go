@@ -1,0 +1,141 @@
+package lease
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"testing"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/cacheaside/cacheaside/internal/testenv"
+)
+
+// pipelines has f decide about pipelines of a client.
+type pipelines struct {
+	f func(cmds []redis.Cmder) error
+}
+
+func (pipelines) DialHook(next redis.DialHook) redis.DialHook          { return next }
+func (pipelines) ProcessHook(next redis.ProcessHook) redis.ProcessHook { return next }
+func (h pipelines) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return func(ctx context.Context, cmds []redis.Cmder) error {
+		if err := h.f(cmds); err != nil {
+			for _, cmd := range cmds {
+				cmd.SetErr(err)
+			}
+			return err
+		}
+		return next(ctx, cmds)
+	}
+}
+
+var errLate = errors.New("not answered in time")
+
+// Keys that are too many to be read in time are read by fewer at once, and nobody takes Redis for being in trouble.
+func TestTooManyKeysAtOnce(t *testing.T) {
+	r := testenv.SharedRedis(t)
+	b := newBackend(t, r.Client(t))
+	keys := make([]string, 300)
+	for i := range keys {
+		keys[i] = fmt.Sprint("k", i)
+		b.check(b.rdb.Set(b.ctx, keys[i], appendEntry(nil, Entry{Payload: []byte(keys[i])}), 0).Err())
+	}
+	rdb := r.Client(t)
+	late := 0
+	rdb.AddHook(pipelines{func(cmds []redis.Cmder) error {
+		if len(cmds) > 2*fewKeys {
+			late++
+			return errLate
+		}
+		return nil
+	}})
+	b.store = open(t, rdb, testenv.Hang)
+	b.store.conn.Watch("prefix", testenv.Hang)
+	for range 5 {
+		n := 0
+		b.store.Read(b.ctx, &Sizes{}, keys, func(i int, held *State, err error) {
+			if err == nil && held.Kind == Stored && string(held.Entry.Payload) == keys[i] {
+				n++
+			}
+		})
+		if n != len(keys) {
+			t.Errorf("%d of %d were read", n, len(keys))
+		}
+	}
+	if late < 5 {
+		t.Errorf("%d trips were late", late)
+	}
+	if err := b.store.conn.Down(0); err != nil {
+		t.Error(err)
+	}
+}
+
+// Few keys that are not answered end the read of all: nobody waits for each part of many.
+func TestManyKeysWhereNobodyAnswers(t *testing.T) {
+	r := testenv.SharedRedis(t)
+	rdb := r.Client(t)
+	trips := 0
+	rdb.AddHook(pipelines{func([]redis.Cmder) error { trips++; return errLate }})
+	b := newBackend(t, rdb)
+	keys := make([]string, 3000)
+	for i := range keys {
+		keys[i] = fmt.Sprint("k", i)
+	}
+	failed := 0
+	b.store.Read(b.ctx, &Sizes{}, keys, func(_ int, _ *State, err error) {
+		if errors.Is(err, errLate) {
+			failed++
+		}
+	})
+	if failed != len(keys) || trips > 4 {
+		t.Errorf("%d of %d have failed, after %d trips", failed, len(keys), trips)
+	}
+}
+
+// Long entries are read by few trips at once, however many ask for them.
+func TestLongEntriesTakeFewConnections(t *testing.T) {
+	r := testenv.SharedRedis(t)
+	b := newBackend(t, r.Client(t))
+	b.put("k", Entry{Payload: longBytes(3 * chunk)}, long)
+	look := b.look("k").Raw
+	var mu sync.Mutex
+	under, most := 0, 0
+	rdb := r.Client(t)
+	rdb.AddHook(counted{func(d int) {
+		mu.Lock()
+		defer mu.Unlock()
+		under += d
+		most = max(most, under)
+	}})
+	s := open(t, rdb, testenv.Hang)
+	var readers sync.WaitGroup
+	for range 10 * lanes {
+		readers.Go(func() {
+			if got, err := s.Fetch(b.ctx, "k", look, 8*chunk); err != nil || len(got.Entry.Payload) != 3*chunk {
+				t.Error(err, got.Kind)
+			}
+		})
+	}
+	readers.Wait()
+	if most > lanes {
+		t.Errorf("%d trips were under way at once", most)
+	}
+}
+
+// counted tells of pipelines that begin and end.
+type counted struct{ change func(int) }
+
+func (counted) DialHook(next redis.DialHook) redis.DialHook          { return next }
+func (counted) ProcessHook(next redis.ProcessHook) redis.ProcessHook { return next }
+func (h counted) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return func(ctx context.Context, cmds []redis.Cmder) error {
+		if cmds[0].Name() != "getrange" { // of a new connection
+			return next(ctx, cmds)
+		}
+		h.change(1)
+		defer h.change(-1)
+		return next(ctx, cmds)
+	}
+}

@@ -1,0 +1,18 @@
+// Package bounded_test checks that nothing which comes from outside, however large, takes more than it may.
+package bounded_test
+
+import (
+	"testing"
+
+	"github.com/cacheaside/cacheaside/internal/testenv"
+)
+
+func TestMain(m *testing.M) { testenv.Main(m) }
+
+// rows is how many there are; all that the bounds are stated for in accept, fewer in make test.
+func rows(accept, test int) int {
+	if testenv.Accepting {
+		return accept
+	}
+	return test
+}

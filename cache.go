@@ -92,6 +92,7 @@ func New(rdb redis.UniversalClient, options *Options) (*Cache, error) {
 		c.memory.Close()
 		return nil, fmt.Errorf("cacheaside: %w", err)
 	}
+	c.conn.CheckServer()
 	c.conn.Watch(o.Prefix, o.ReadTimeout)
 	c.conn.OnTrouble(c.heardOfRedis)
 	readTimeout := o.ReadTimeout

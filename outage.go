@@ -2,7 +2,9 @@ package cacheaside
 
 import (
 	"context"
+	"errors"
 
+	"github.com/cacheaside/cacheaside/internal/conn"
 	"github.com/cacheaside/cacheaside/internal/flight"
 	"github.com/cacheaside/cacheaside/internal/lease"
 )
@@ -38,6 +40,8 @@ func (l *Loader[K, V]) out(r *round[K, V], err error) {
 	l.counters.redisDown.Add(1)
 	policy := l.options.RedisDown
 	switch {
+	case errors.Is(err, conn.ErrWrongClient): // it will not come back
+		r.Err, s.step = redisError(err), over
 	case s.patience > 0 && s.refusals == 0: // Redis was lost while a fresh value was waited for: the stale one was there when the callers asked
 		l.counters.stale.Add(1)
 		s.step = over

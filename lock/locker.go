@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/cacheaside/cacheaside/internal/noanswer"
 	"github.com/cacheaside/cacheaside/lock/driver"
 )
 
@@ -141,15 +142,21 @@ func (l *Locker) request(caller context.Context, r request) (*Lease, error) {
 	if r.options.Wait > 0 {
 		defer time.AfterFunc(r.options.Wait, func() { cancel(errWaited) }).Stop()
 	}
+	began := time.Now()
 	lease, err := l.queue(ctx, caller, r)
 	switch cause := context.Cause(ctx); {
 	case err == nil, cause == nil:
-		return lease, err
+		return lease, unanswered(caller, err, "a request for the lock", began)
 	case errors.Is(cause, errWaited):
 		return nil, fmt.Errorf("%w, and %w", ErrHeld, errWaited)
 	default:
 		return nil, cause
 	}
+}
+
+// unanswered makes sure that the error of a service that has not answered in time is none of the caller's own time, unless that is over.
+func unanswered(caller context.Context, err error, asked string, began time.Time) error {
+	return noanswer.For(caller, err, "the service of the lock", asked, began, nil)
 }
 
 // enter counts a call of Acquire, so that Close waits for it.

@@ -3,6 +3,7 @@ package cacheaside
 import (
 	"context"
 	"errors"
+	"time"
 
 	"github.com/cacheaside/cacheaside/internal/conn"
 	"github.com/cacheaside/cacheaside/internal/flight"
@@ -105,9 +106,11 @@ func (l *Loader[K, V]) confirm(ctx context.Context, place uint8, patient bool) e
 	if patient {
 		return l.cache.channel.Confirm(ctx, place)
 	}
+	began := time.Now()
 	bound, cancel := context.WithTimeout(ctx, l.cache.options.ReadTimeout)
 	defer cancel()
 	err := l.cache.channel.Confirm(bound, place)
+	err = l.cache.conn.Explain(ctx, err, "a poll", l.cache.channel.Key(place), began)
 	if err != nil && bound.Err() != nil { // else it is the poll's error, which is noted
 		l.cache.conn.Failed(ctx, l.cache.channel.Key(place), err)
 	}

@@ -71,10 +71,10 @@ func (t *tool) openCluster(addrs []string, user, password string, tls *tls.Confi
 // openOne makes a client for a server, or of the cluster that it belongs to.
 func (t *tool) openOne(ctx context.Context, o *redis.Options) (redis.UniversalClient, error) {
 	rdb := redis.NewClient(o)
-	ctx, cancel := t.limited(ctx)
+	bound, cancel := t.limited(ctx)
 	defer cancel()
-	clustered, err := conn.Clustered(ctx, rdb)
-	if err == nil && !clustered {
+	clustered, err := conn.Clustered(bound, rdb)
+	if err == nil && !clustered || ctx.Err() != nil { // interrupted: nothing follows
 		return rdb, nil
 	}
 	if closed := rdb.Close(); err == nil {

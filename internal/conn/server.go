@@ -104,12 +104,18 @@ func Clustered(ctx context.Context, server redis.UniversalClient) (bool, error) 
 	cmds := []redis.Cmder{hello, info}
 	process(ctx, server, cmds)
 	for _, cmd := range cmds {
-		if err := cmd.Err(); Unable(err) || err != nil && !IsReply(err) {
+		switch err := cmd.Err(); {
+		case IsReply(err) && strings.Contains(err.Error(), noDatabases):
+			return true, nil
+		case Unable(err), err != nil && !IsReply(err):
 			return false, err
 		}
 	}
 	return mode(hello) == "cluster" || strings.Contains(info.Val(), "cluster_enabled:1"), nil
 }
+
+// noDatabases is in what a node of a cluster replies to a client that wants another database than 0, whatever it asks.
+const noDatabases = "SELECT is not allowed in cluster mode"
 
 // mode is what a HELLO answers under that name: a map, or, by an older protocol, a list.
 func mode(hello *redis.Cmd) string {

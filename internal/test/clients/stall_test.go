@@ -204,18 +204,27 @@ func TestClusterThatIsNotThereYet(t *testing.T) {
 		err := p.rows.Invalidate(t.Context(), 1)
 		return err != nil && strings.Contains(err.Error(), useCluster)
 	})
-	_, err := p.rows.Get(t.Context(), 1)
-	refused(t, "Get", err, useCluster)
+	testenv.Eventually(t, "the end of the outage", func() bool {
+		_, err := p.rows.Get(t.Context(), 1)
+		return err != nil && strings.Contains(err.Error(), useCluster)
+	})
 	if keys := shard.Client(t).Keys(t.Context(), "*").Val(); len(keys) > 0 {
 		t.Errorf("it has written %q", keys)
 	}
 }
 
-// A client of sentinels for a cluster takes a single server for sixteen ranges, and may have chosen another database, which its options do not tell.
-func TestFailoverClusterClient(t *testing.T) {
-	s := testenv.SharedSentinel(t)
+// A cluster's client with slots of its own, as that of redis.NewFailoverClusterClient, takes a single server for sixteen
+// ranges, and may have chosen another database, which its options do not tell.
+func TestClusterClientOnASingleServer(t *testing.T) {
+	server := testenv.SharedRedis(t)
 	for _, db := range []int{0, 3} {
-		rdb := redis.NewFailoverClusterClient(&redis.FailoverOptions{MasterName: s.MasterName, SentinelAddrs: s.Addrs, DB: db, ContextTimeoutEnabled: true})
+		rdb := redis.NewClusterClient(&redis.ClusterOptions{
+			ContextTimeoutEnabled: true,
+			ClusterSlots: func(context.Context) ([]redis.ClusterSlot, error) {
+				return []redis.ClusterSlot{{Start: 0, End: 16383, Nodes: []redis.ClusterNode{{Addr: server.Addr}}}}, nil
+			},
+			OnConnect: func(ctx context.Context, c *redis.Conn) error { return c.Select(ctx, db).Err() },
+		})
 		p := open(t, rdb, &table{}, cacheaside.Options{})
 		refused(t, "Invalidate", p.rows.Invalidate(t.Context(), 1), "redis.NewFailoverClient")
 		_, err := p.rows.Get(t.Context(), 1)
@@ -223,4 +232,28 @@ func TestFailoverClusterClient(t *testing.T) {
 		p.Close()
 		rdb.Close()
 	}
+	shard := testenv.StartShard(t) // whose address is another than it tells, behind a proxy
+	proxy := testenv.NewProxy(t, shard.Addr)
+	rdb := redis.NewClusterClient(&redis.ClusterOptions{
+		ContextTimeoutEnabled: true,
+		ClusterSlots: func(context.Context) ([]redis.ClusterSlot, error) {
+			return []redis.ClusterSlot{{Start: 0, End: 16383, Nodes: []redis.ClusterNode{{Addr: proxy.Addr}}}}, nil
+		},
+	})
+	defer rdb.Close()
+	p := open(t, rdb, &table{}, cacheaside.Options{})
+	if err := p.rows.Invalidate(t.Context(), 1); err != nil {
+		t.Error(err)
+	}
+	p.Close()
+}
+
+// A plain client that asks for another database than 0 is refused by a cluster, too.
+func TestPlainClientOnAClusterWithADatabase(t *testing.T) {
+	shard := testenv.StartShard(t)
+	rdb := redis.NewClient(&redis.Options{Addr: shard.Addr, DB: 3, ContextTimeoutEnabled: true})
+	defer rdb.Close()
+	p := open(t, rdb, &table{}, cacheaside.Options{})
+	refused(t, "Invalidate", p.rows.Invalidate(t.Context(), 1), useCluster)
+	p.Close()
 }

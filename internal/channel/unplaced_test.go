@@ -1,9 +1,13 @@
 package channel
 
 import (
+	"context"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/redis/go-redis/v9"
 
 	"github.com/cacheaside/cacheaside/internal/testenv"
 )
@@ -83,20 +87,43 @@ func TestOwnGenerationsCount(t *testing.T) {
 	}
 }
 
-// A doubt that comes while a poll is under way is not ended by it.
+// duringPoll does something when a poll has been answered, before anybody knows.
+type duringPoll struct{ do func() }
+
+func (h *duringPoll) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+func (h *duringPoll) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return next
+}
+
+func (h *duringPoll) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		err := next(ctx, cmd)
+		if err == nil && h.do != nil && strings.HasPrefix(cmd.Name(), "eval") {
+			h.do()
+		}
+		return err
+	}
+}
+
+// A doubt that comes while a poll is under way is not ended by it, but by the next one.
 func TestDoubtDuringAPoll(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, rdb := testenv.Mini(t)
 		b := newBackend(t, rdb)
+		h := &duringPoll{}
+		rdb.AddHook(h)
 		ch, _ := b.open(long)
 		b.check(ch.Confirm(b.ctx, 0))
 		if !ch.Confirmed(0) {
 			t.Fatal("not confirmed")
 		}
-		ch.pollers[0].doubt()
+		h.do = ch.pollers[0].doubt
+		b.check(ch.Confirm(b.ctx, 0))
 		if ch.Confirmed(0) {
 			t.Error("confirmed in doubt")
 		}
+		h.do = nil
 		b.check(ch.Confirm(b.ctx, 0))
 		if !ch.Confirmed(0) {
 			t.Error("not confirmed again")

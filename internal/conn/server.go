@@ -100,18 +100,22 @@ func (c *Conn) askServer(ctx context.Context) (clustered bool, err error) {
 // Clustered asks the server of a client whether it is a node of a cluster. Users with an ACL may always send HELLO; where
 // neither command is known, that is the answer of something that is no node.
 func Clustered(ctx context.Context, server redis.UniversalClient) (bool, error) {
-	hello, info := redis.NewCmd(ctx, "hello"), redis.NewStringCmd(ctx, "info", "cluster")
-	cmds := []redis.Cmder{hello, info}
-	process(ctx, server, cmds)
-	for _, cmd := range cmds {
-		switch err := cmd.Err(); {
-		case IsReply(err) && strings.Contains(err.Error(), noDatabases):
-			return true, nil
-		case Unable(err), err != nil && !IsReply(err):
-			return false, err
-		}
+	hello := redis.NewCmd(ctx, "hello")
+	process(ctx, server, []redis.Cmder{hello})
+	switch err := hello.Err(); {
+	case IsReply(err) && strings.Contains(err.Error(), noDatabases):
+		return true, nil
+	case Unable(err), err != nil && !IsReply(err):
+		return false, err
+	case mode(hello) != "":
+		return mode(hello) == "cluster", nil
 	}
-	return mode(hello) == "cluster" || strings.Contains(info.Val(), "cluster_enabled:1"), nil
+	info := redis.NewStringCmd(ctx, "info", "cluster")
+	process(ctx, server, []redis.Cmder{info})
+	if err := info.Err(); Unable(err) || err != nil && !IsReply(err) {
+		return false, err
+	}
+	return strings.Contains(info.Val(), "cluster_enabled:1"), nil
 }
 
 // noDatabases is in what a node of a cluster replies to a client that wants another database than 0, whatever it asks.

@@ -26,11 +26,10 @@ type named struct {
 func lockName(key string) string { return fmt.Sprintf("%x", sha256.Sum256([]byte(key))) }
 
 func (d *named) Acquire(ctx context.Context, r driver.Request) (driver.Grant, error) {
-	began := time.Now()
 	for i := 1; ; i++ {
 		g, err := d.acquireOnce(ctx, r)
 		if err == nil || errors.Is(err, driver.ErrHeld) || i == tries || ctx.Err() != nil || errors.Is(err, context.DeadlineExceeded) && i > 1 || !again(err) || !sleep(ctx, jitter(firstPause)) {
-			return g, slow(explain(d.table, err), "a request for the lock", began)
+			return g, explain(d.table, err)
 		}
 	}
 }

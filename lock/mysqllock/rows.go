@@ -22,12 +22,11 @@ type rows struct {
 
 func (d *rows) Acquire(ctx context.Context, r driver.Request) (driver.Grant, error) {
 	a := &asking{d: d, key: r.Key, ttl: r.TTL, timeout: r.Timeout}
-	began := time.Now()
 	g, err := d.acquire(ctx, a, r.Wait)
 	if err != nil {
 		a.settle()
 	}
-	return g, slow(explain(d.table, err), "a request for the lock", began)
+	return g, explain(d.table, err)
 }
 
 const (

@@ -10,8 +10,6 @@ import (
 	"time"
 
 	"github.com/go-sql-driver/mysql"
-
-	"github.com/cacheaside/cacheaside/internal/noanswer"
 )
 
 // session is one connection. What is sent on one of its own, database/sql does not repeat by itself.
@@ -144,9 +142,4 @@ func explain(table string, err error) error {
 		return fmt.Errorf("the table %s is missing (see mysqllock.CreateTable): %w", table, err)
 	}
 	return err
-}
-
-// slow is the error of a server that has not answered in time. Whether the caller's own time is over is told by the Locker.
-func slow(err error, asked string, began time.Time) error {
-	return noanswer.For(context.Background(), err, "the database of the locks", asked, began, nil)
 }

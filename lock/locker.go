@@ -46,7 +46,8 @@ func New(d driver.Driver, options *LockerOptions) (*Locker, error) {
 //
 // The lock is held until it is released, or lost, or ctx has ended: then it is no longer extended, so that what was forgotten does not stay locked. Lease.Context, under which the
 // work is to be done, tells of all three; it is made from ctx. What the service has answered in time counts: while it cannot be reached there is no lock, and Acquire fails with its
-// error. Names are any 1 to 1024 bytes.
+// error, which is context.DeadlineExceeded only if ctx's deadline has passed. Names are any 1 to
+// 1024 bytes.
 func (l *Locker) Acquire(ctx context.Context, name string, options *Options) (*Lease, error) {
 	return l.acquire(ctx, name, options, true)
 }
@@ -154,7 +155,8 @@ func (l *Locker) request(caller context.Context, r request) (*Lease, error) {
 	}
 }
 
-// unanswered makes sure that the error of a service that has not answered in time is none of the caller's own time, unless that is over.
+// unanswered makes sure that the error of a service that has not answered in time is none of the
+// caller's own time, unless that is over.
 func unanswered(caller context.Context, err error, asked string, began time.Time) error {
 	return noanswer.For(caller, err, "the service of the lock", asked, began, nil)
 }

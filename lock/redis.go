@@ -68,7 +68,8 @@ func (d *redisDriver) Acquire(ctx context.Context, r driver.Request) (driver.Gra
 	return g, d.explain(ctx, err, "a request for the lock", a.key, began)
 }
 
-// explain says which server has not answered. Whether the caller's own time is over is told by the Locker: here ctx may have a time-out of ours.
+// explain says which server has not answered. Whether the caller's own time is over is told by the
+// Locker: here ctx may have a time-out of ours.
 func (d *redisDriver) explain(ctx context.Context, err error, asked, key string, began time.Time) error {
 	return d.conn.Explain(context.WithoutCancel(ctx), err, asked, key, began)
 }

@@ -29,8 +29,8 @@ type target struct {
 	tls      *tls.Config
 }
 
-// openRedis makes a client. Where one address is given, it asks the server whether it is a node of a cluster, for the
-// type of the client must not be guessed.
+// openRedis makes a client. Where one address is given, it asks the server whether it is a node of
+// a cluster, for the type of the client must not be guessed.
 func (t *tool) openRedis(ctx context.Context) (redis.UniversalClient, error) {
 	to, err := t.target()
 	if err != nil {

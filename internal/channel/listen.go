@@ -203,9 +203,10 @@ func (c *Channel) received(session uint64, payload string) {
 	c.tracks[m.rng].received(session, link{m.prev, m.num})
 }
 
-// unplaced is for a message that cannot be read, or is of a range that there is not: a process with a client of another kind
-// divides keys otherwise. Nobody polls for the number of such a range, and any range of ours may have its keys. What is no
-// announcement concerns none; were it one after all, the next poll would find it missing.
+// unplaced is for a message that cannot be read, or is of a range that there is not: a process with
+// a client of another kind divides keys otherwise. Nobody polls for the number of such a range, and
+// any range of ours may have its keys. What is no announcement concerns none; were it one after
+// all, the next poll would find it missing.
 func (c *Channel) unplaced(payload string, m *message) {
 	c.counts.malformed.Add(1)
 	if !isAnnouncement(payload) {

@@ -8,8 +8,10 @@ import (
 // microseconds by Redis' clock, or a little more than what was there, if that is later: so they only grow, also where the hash was lost, and are a
 // time as well. It has no end of life, for its loss would end all that is cached; there is one for each range, not for each key.
 
-// announceScript numbers a message and publishes it, both or neither. With a loader's name it also makes the number the loader's generation, if it has one: else no process has asked for it, and who does will
-// get one that is greater, so that names from outside, of loaders that nobody has, leave nothing behind.
+// announceScript numbers a message and publishes it, both or neither. With a loader's name it also
+// makes the number the loader's generation, if it has one: else no process has asked for it, and
+// who does will get one that is greater, so that names from outside, of loaders that nobody has,
+// leave nothing behind.
 // ARGV: channel, what stands before the numbers, what stands behind, loader or "", and a step, at random, for where the clock is behind the number before: two
 // servers that go on from the same number, after failovers, do not give the same ones. Answers the number.
 var announceScript = conn.NewScript(clock + `
@@ -44,8 +46,10 @@ for i = 1, #ARGV do
 end
 return reply`)
 
-// clock gives the scripts Redis' time in microseconds, and what a field counts: 0 if it is not there, or holds what no script has put there; and whether it is there. Where the name holds another thing than a hash, that is
-// deleted: it is as if the hash had been lost. A full Redis refuses
+// clock gives the scripts Redis' time in microseconds, and what a field counts: 0 if it is not
+// there, or holds what no script has put there; and whether it is there. Where the name holds
+// another thing than a hash, that is deleted: it is as if the hash had been lost. A full Redis
+// refuses
 // HSET, and with it every invalidation, which would free memory; but not in a script that has already written, as PERSIST does.
 const clock = `
 local t = redis.call('TIME')

@@ -167,7 +167,8 @@ func TestGarbageInTheHash(t *testing.T) {
 	})
 }
 
-// A key of another type under the name of the hash is as if that was lost: it is replaced by whoever comes first, a poll or an announcement.
+// A key of another type under the name of the hash is as if that was lost: it is replaced by
+// whoever comes first, a poll or an announcement.
 func TestAKeyOfAnotherTypeIsReplaced(t *testing.T) {
 	onEach(t, func(t *testing.T, b *backend) {
 		c := b.writer()
@@ -197,7 +198,8 @@ func TestAKeyOfAnotherTypeIsReplaced(t *testing.T) {
 	})
 }
 
-// Names of loaders come from outside, as in the rows of a queue: those that nobody has leave nothing in Redis. Who has one of them later begins with a greater generation than was announced.
+// Names of loaders come from outside, as in the rows of a queue: those that nobody has leave
+// nothing in Redis. Who has one of them later begins with a greater generation than was announced.
 func TestLoadersThatNobodyHasLeaveNothing(t *testing.T) {
 	onEach(t, func(t *testing.T, b *backend) {
 		c := b.writer()

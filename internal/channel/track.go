@@ -83,8 +83,9 @@ func (t *track) leave() {
 	}
 }
 
-// doubt ends what is held of the range, and its trust until a poll is answered: a message may be about it, and it is not known how. What comes until then changes nothing any more, so
-// that it costs no more than a poll now and then, however many such messages there are.
+// doubt ends what is held of the range, and its trust until a poll is answered: a message may be
+// about it, and it is not known how. What comes until then changes nothing any more, so that it
+// costs no more than a poll now and then, however many such messages there are.
 func (t *track) doubt() {
 	t.mu.Lock()
 	defer t.mu.Unlock()

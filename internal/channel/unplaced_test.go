@@ -12,7 +12,8 @@ import (
 	"github.com/cacheaside/cacheaside/internal/testenv"
 )
 
-// An invalidation of a range that there is not may be of any key: nothing is trusted until a poll, and what the message says is done. However many come, memory is cleared once until then.
+// An invalidation of a range that there is not may be of any key: nothing is trusted until a poll,
+// and what the message says is done. However many come, memory is cleared once until then.
 func TestUnplacedInvalidations(t *testing.T) {
 	keys := func(rng int, hash uint64) string {
 		return string(appendKeys(append(appendHead(nil, rng, 7), "3 9 "...), []uint64{hash}))
@@ -60,7 +61,8 @@ func TestUnplacedInvalidations(t *testing.T) {
 	}
 }
 
-// An announcement of our own is so, whatever was known: nothing, since the first poll is under way; or more, since a message was forged, or Redis has lost its data.
+// An announcement of our own is so, whatever was known: nothing, since the first poll is under way;
+// or more, since a message was forged, or Redis has lost its data.
 func TestOwnGenerationsCount(t *testing.T) {
 	var now uint64
 	fresh := func() *loaders {

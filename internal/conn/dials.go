@@ -12,8 +12,9 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// dials are the connections that a client makes. The client's own error, where it has tried again and again until the
-// time was over, does not tell why; and a new connection may lead to another server than the one before.
+// dials are the connections that a client makes. The client's own error, where it has tried again
+// and again until the time was over, does not tell why; and a new connection may lead to another
+// server than the one before.
 type dials struct {
 	made   atomic.Int64
 	failed atomic.Pointer[dialFailure] // the last one, unless a connection has been made since
@@ -24,13 +25,15 @@ type dialFailure struct {
 	err error
 }
 
-// watchedClients has the dials of each client that is in use, so that many Conns of one client add one hook to it.
+// watchedClients has the dials of each client that is in use, so that many Conns of one client add
+// one hook to it.
 var watchedClients sync.Map // weak.Pointer[redis.Client] to *dials
 
 // watchedClusters are the clients whose new nodes are watchedClients.
 var watchedClusters sync.Map // weak.Pointer[redis.ClusterClient] to nothing
 
-// watchNodes has the dials of a cluster's nodes be noted. Those that the client has met before are, when one of them has failed.
+// watchNodes has the dials of a cluster's nodes be noted. Those that the client has met before are,
+// when one of them has failed.
 func watchNodes(cluster *redis.ClusterClient) {
 	key := weak.Make(cluster)
 	if _, known := watchedClusters.LoadOrStore(key, struct{}{}); known {
@@ -53,7 +56,8 @@ func dialsOf(client *redis.Client) *dials {
 	return known.(*dials)
 }
 
-// why is the error of the last connection that could not be made, if that was since began; nil if there is none.
+// why is the error of the last connection that could not be made, if that was since began; nil if
+// there is none.
 func (d *dials) why(began time.Time) error {
 	if f := d.failed.Load(); f != nil && !f.at.Before(began) {
 		return f.err

@@ -11,9 +11,9 @@ import (
 	"github.com/cacheaside/cacheaside/internal/noanswer"
 )
 
-// Explain makes the error of an operation on a key one that its caller can be given; began is when it began, and ctx his
-// own. Where Redis has not answered, it tells which server, what was asked, for how long, and why; and only if ctx has
-// ended, or is about to, it is ctx's error.
+// Explain makes the error of an operation on a key one that its caller can be given; began is when
+// it began, and ctx his own. Where Redis has not answered, it tells which server, what was asked,
+// for how long, and why; and only if ctx has ended, or is about to, it is ctx's error.
 func (c *Conn) Explain(ctx context.Context, err error, asked, key string, began time.Time) error {
 	if err == nil || IsReply(err) || noanswer.Told(err) {
 		return noanswer.For(ctx, err, "", "", began, nil)
@@ -51,7 +51,8 @@ func (c *Conn) clientOf(key string) redis.UniversalClient {
 	return node
 }
 
-// address names the server of a client. A client of sentinels has no address: the error of its dials may tell it.
+// address names the server of a client. A client of sentinels has no address: the error of its
+// dials may tell it.
 func address(client redis.UniversalClient) string {
 	switch client := client.(type) {
 	case *redis.Client:

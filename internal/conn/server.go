@@ -11,7 +11,8 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// ErrWrongClient is the error of each command where the client is not of the kind that its server needs.
+// ErrWrongClient is the error of each command where the client is not of the kind that its server
+// needs.
 var ErrWrongClient = errors.New("the Redis client is of the wrong kind")
 
 var (
@@ -21,8 +22,9 @@ var (
 		"use redis.NewClient or redis.NewFailoverClient", ErrWrongClient)
 )
 
-// server is what is known of the server: whether it is a node of a cluster. The type of the client does not tell that, and by it keys are divided into ranges.
-// So the server is asked before the first command, and again when new connections have been made, for they may lead to another one.
+// server is what is known of the server: whether it is a node of a cluster. The type of the client
+// does not tell that, and by it keys are divided into ranges. So the server is asked before the
+// first command, and again when new connections have been made, for they may lead to another one.
 type server struct {
 	checked bool
 	dials   *dials // of the client; nil: a cluster's
@@ -36,12 +38,15 @@ type verdict struct {
 	at    time.Time
 }
 
-// askAgain is how often the server is asked, at most. Nothing else is sent before it has answered for the first time.
+// askAgain is how often the server is asked, at most. Nothing else is sent before it has answered
+// for the first time.
 const askAgain = time.Second
 
-// CheckServer has commands be refused if the client is not of the kind that its server needs. It is called before anything is sent.
+// CheckServer has commands be refused if the client is not of the kind that its server needs. It is
+// called before anything is sent.
 func (c *Conn) CheckServer() {
-	// A cluster's client has asked its servers for the slots, which only nodes of a cluster answer, unless it has been given other slots.
+	// A cluster's client has asked its servers for the slots, which only nodes of a cluster answer,
+	// unless it has been given other slots.
 	c.server.checked = c.cluster == nil || c.cluster.Options().ClusterSlots != nil
 }
 
@@ -72,7 +77,8 @@ func (c *Conn) fits(ctx context.Context) error {
 	return now.err
 }
 
-// Doubt has the server be asked again, no sooner than that may be: what it was taken for does not agree with what was heard.
+// Doubt has the server be asked again, no sooner than that may be: what it was taken for does not
+// agree with what was heard.
 func (c *Conn) Doubt() {
 	if v := c.server.known.Load(); v != nil && v.err == nil {
 		c.server.known.CompareAndSwap(v, &verdict{dials: -1, at: v.at})
@@ -97,8 +103,9 @@ func (c *Conn) askServer(ctx context.Context) (clustered bool, err error) {
 	return Clustered(ctx, node)
 }
 
-// Clustered asks the server of a client whether it is a node of a cluster. Users with an ACL may always send HELLO; where
-// neither command is known, that is the answer of something that is no node.
+// Clustered asks the server of a client whether it is a node of a cluster. Users with an ACL may
+// always send HELLO; where neither command is known, that is the answer of something that is no
+// node.
 func Clustered(ctx context.Context, server redis.UniversalClient) (bool, error) {
 	hello := redis.NewCmd(ctx, "hello")
 	process(ctx, server, []redis.Cmder{hello})
@@ -118,7 +125,8 @@ func Clustered(ctx context.Context, server redis.UniversalClient) (bool, error) 
 	return strings.Contains(info.Val(), "cluster_enabled:1"), nil
 }
 
-// noDatabases is in what a node of a cluster replies to a client that wants another database than 0, whatever it asks.
+// noDatabases is in what a node of a cluster replies to a client that wants another database than
+// 0, whatever it asks.
 const noDatabases = "SELECT is not allowed in cluster mode"
 
 // mode is what a HELLO answers under that name: a map, or, by an older protocol, a list.

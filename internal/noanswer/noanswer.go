@@ -11,9 +11,9 @@ import (
 	"time"
 )
 
-// Error tells that a server has not answered: which one, what was asked, for how long, and why. The time-out is that of
-// the library, and so the error is not context.DeadlineExceeded, whatever the driver below has made of it: a caller
-// takes that for the end of his own time.
+// Error tells that a server has not answered: which one, what was asked, for how long, and why. The
+// time-out is that of the library, and so the error is not context.DeadlineExceeded, whatever the
+// driver below has made of it: a caller takes that for the end of his own time.
 type Error struct {
 	Server string        // its address, or what is known of it
 	Asked  string        // what was asked; no key or value
@@ -45,8 +45,8 @@ func (e *Error) Is(target error) bool {
 	return target != context.DeadlineExceeded && (errors.Is(e.Err, target) || e.Why != nil && errors.Is(e.Why, target))
 }
 
-// As finds the driver's errors. Why is left out: that a connection could not be made does not tell that this command
-// was not sent by another one.
+// As finds the driver's errors. Why is left out: that a connection could not be made does not tell
+// that this command was not sent by another one.
 func (e *Error) As(target any) bool { return errors.As(e.Err, target) }
 
 // Timeout tells that it is the error of a time-out, as net.Error does.
@@ -61,8 +61,8 @@ func IsTimeout(err error) bool {
 	return errors.Is(err, context.DeadlineExceeded) || ok && t.Timeout()
 }
 
-// Of tells whether err may be that of a server that has not answered: a time-out, or a connection that is lost or cannot
-// be made.
+// Of tells whether err may be that of a server that has not answered: a time-out, or a connection
+// that is lost or cannot be made.
 func Of(err error) bool {
 	if err == nil {
 		return false
@@ -78,8 +78,9 @@ func Told(err error) bool {
 	return told
 }
 
-// For makes err, of a request under ctx that began then, one that callers can be given: nil stays nil. The end of ctx, the caller's
-// own context, stays such; all else that may be a server that has not answered becomes an Error, unless it is told already.
+// For makes err, of a request under ctx that began then, one that callers can be given: nil stays
+// nil. The end of ctx, the caller's own context, stays such; all else that may be a server that has
+// not answered becomes an Error, unless it is told already.
 func For(ctx context.Context, err error, server, asked string, began time.Time, why error) error {
 	switch {
 	case err == nil, !Told(err) && !Of(err):
@@ -95,8 +96,8 @@ func For(ctx context.Context, err error, server, asked string, began time.Time, 
 	return err
 }
 
-// soon is how near the end of a context may be when the deadline of a connection, which is the same, has ended a request
-// before the context has ended.
+// soon is how near the end of a context may be when the deadline of a connection, which is the
+// same, has ended a request before the context has ended.
 const soon = 5 * time.Millisecond
 
 // ended is why ctx has ended, or is about to.

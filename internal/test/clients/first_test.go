@@ -46,8 +46,8 @@ func (h *lateReply) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	}
 }
 
-// The reply to a poll that was sent before an InvalidateAll of the same process, and comes after it, tells of the
-// generation before.
+// The reply to a poll that was sent before an InvalidateAll of the same process, and comes after
+// it, tells of the generation before.
 func TestInvalidateAllDuringTheFirstPoll(t *testing.T) {
 	server := testenv.SharedRedis(t)
 	d := &table{}

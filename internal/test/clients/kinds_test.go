@@ -1,5 +1,5 @@
-// Package clients_test has processes with clients of several kinds on one Redis, and Redis in the moments in which a
-// process knows little of it.
+// Package clients_test has processes with clients of several kinds on one Redis, and Redis in the
+// moments in which a process knows little of it.
 package clients_test
 
 import (
@@ -74,8 +74,8 @@ func refused(t *testing.T, what string, err error, says string) {
 
 const useCluster = "redis.NewClusterClient"
 
-// A plain client sees a cluster as one range of keys, a cluster's client as sixteen: what one of them tells of, the other
-// does not find.
+// A plain client sees a cluster as one range of keys, a cluster's client as sixteen: what one of
+// them tells of, the other does not find.
 func TestPlainClientOnACluster(t *testing.T) {
 	shard := testenv.StartShard(t)
 	d := &table{}
@@ -128,7 +128,8 @@ func TestPlainReaderBesideAClusterWriter(t *testing.T) {
 	}
 }
 
-// The address leads to another server one day, as where a single one is replaced by a cluster: that is noticed with the new connections.
+// The address leads to another server one day, as where a single one is replaced by a cluster: that
+// is noticed with the new connections.
 func TestServerThatBecomesACluster(t *testing.T) {
 	single, shard := testenv.StartRedis(t), testenv.StartShard(t)
 	var mu sync.Mutex

@@ -186,7 +186,8 @@ func TestLocksWithoutConnections(t *testing.T) {
 	}
 }
 
-// The server is asked what it is as soon as it can be reached, and nothing else is sent to it before.
+// The server is asked what it is as soon as it can be reached, and nothing else is sent to it
+// before.
 func TestClusterThatIsNotThereYet(t *testing.T) {
 	shard := testenv.StartShard(t)
 	proxy := testenv.NewProxy(t, shard.Addr)
@@ -213,8 +214,9 @@ func TestClusterThatIsNotThereYet(t *testing.T) {
 	}
 }
 
-// A cluster's client with slots of its own, as that of redis.NewFailoverClusterClient, takes a single server for sixteen
-// ranges, and may have chosen another database, which its options do not tell.
+// A cluster's client with slots of its own, as that of redis.NewFailoverClusterClient, takes a
+// single server for sixteen ranges, and may have chosen another database, which its options do not
+// tell.
 func TestClusterClientOnASingleServer(t *testing.T) {
 	server := testenv.SharedRedis(t)
 	for _, db := range []int{0, 3} {

@@ -15,8 +15,8 @@ import (
 // it began, and ctx his own. Where Redis has not answered, it tells which server, what was asked,
 // for how long, and why; and only if ctx has ended, or is about to, it is ctx's error.
 func (c *Conn) Explain(ctx context.Context, err error, asked, key string, began time.Time) error {
-	if err == nil || IsReply(err) || noanswer.Told(err) {
-		return noanswer.For(ctx, err, "", "", began, nil)
+	if err == nil || IsReply(err) {
+		return err
 	}
 	client := c.clientOf(key)
 	return noanswer.For(ctx, err, address(client), asked, began, why(client, began))

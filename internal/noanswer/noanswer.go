@@ -85,9 +85,9 @@ func For(ctx context.Context, err error, server, asked string, began time.Time, 
 	switch {
 	case err == nil, !Told(err) && !Of(err):
 		return err
-	case !Told(err) && ctx.Err() != nil && errors.Is(err, ctx.Err()):
+	case ctx.Err() != nil && errors.Is(err, ctx.Err()):
 		return err // it is the caller's own end already
-	case !Told(err) && !errors.Is(err, context.Canceled):
+	case errors.Is(err, context.DeadlineExceeded), !Told(err) && !errors.Is(err, context.Canceled):
 		err = &Error{Server: server, Asked: asked, After: time.Since(began), Err: err, Why: why}
 	}
 	if end := ended(ctx); end != nil && !errors.Is(err, end) {

@@ -66,12 +66,21 @@ func (l *Loader[K, V]) remember(r *round[K, V], ttl, cost time.Duration, refresh
 		}
 	}
 	l.memory.Note(l.hash(r.Key), s.stable, s.read)
-	item := local.Item[K, V]{Era: s.era, Range: s.place, Key: l.owned(r.Key), Value: s.value, Null: s.null, Stripe: local.Stripe(s.stable), Generation: s.generation}
+	item, weight := l.item(r, s.value, s.null)
 	item.Delta = uint32(min(l.delta(cost).Microseconds(), math.MaxUint32))
-	weight := local.Weigh(r.Key, l.memory.Largest()) + local.Weigh(s.value, l.memory.Largest())
 	if s.remembered = local.Set(l.memory, l.hash(r.Key), item, weight, life, ttl); !s.remembered {
 		l.counters.tooHeavy.Add(1)
 	}
+}
+
+// item is a round's value as the memory tier holds it, and what it weighs.
+func (l *Loader[K, V]) item(r *round[K, V], value V, null bool) (item local.Item[K, V], weight int64) {
+	s := &r.Result
+	item = local.Item[K, V]{
+		Era: s.era, Range: s.place, Key: l.owned(r.Key), Value: value, Null: null,
+		Stripe: local.Stripe(s.stable), Generation: s.generation,
+	}
+	return item, local.Weigh(r.Key, l.memory.Largest()) + local.Weigh(value, l.memory.Largest())
 }
 
 // owned is a key for the memory tier, which is not to keep alive what a caller has cut it from: the text of a request, say.
@@ -112,8 +121,10 @@ func (l *Loader[K, V]) keep(r *round[K, V], v loaded[V]) {
 		return
 	}
 	l.memory.Note(l.hash(r.Key), s.stable, s.read)
-	item := local.Item[K, V]{Era: s.era, Range: s.place, Key: r.Key, Value: v.value, Null: v.null, Stripe: local.Stripe(s.stable), Generation: s.generation}
-	local.Keep(l.memory, l.hash(r.Key), item, local.Weigh(r.Key)+local.Weigh(v.value), until)
+	item, weight := l.item(r, v.value, v.null)
+	if !local.Keep(l.memory, l.hash(r.Key), item, weight, until) {
+		l.counters.tooHeavy.Add(1)
+	}
 }
 
 // kept answers a round that would load without Redis by what another has loaded and memory keeps.

@@ -3,7 +3,9 @@ package conn
 import (
 	"context"
 	"slices"
+	"strings"
 	"sync"
+	"time"
 
 	"github.com/redis/go-redis/v9"
 )
@@ -28,12 +30,12 @@ func (s Sent) Err(i int) error {
 // Ask sends commands of the protocol, each on one key, and notes what becomes of them. bound is ctx, of those who ask, with a time-out of ours. On a cluster each node
 // is sent its own, so that those of one that hangs do not keep the replies of the others: go-redis waits for all, and lets all fail together.
 func (c *Conn) Ask(ctx, bound context.Context, cmds []redis.Cmder) Sent {
-	return c.askAll(bound, cmds, func(cmds []redis.Cmder, err error) { c.note(ctx, cmds, err) })
+	return c.askAll(ctx, bound, cmds, func(cmds []redis.Cmder, err error) { c.note(ctx, cmds, err) })
 }
 
 // AskLong is Ask for commands with many bytes, or for them: that they are not answered in time is no trouble of Redis.
 func (c *Conn) AskLong(ctx, bound context.Context, cmds []redis.Cmder) Sent {
-	return c.askAll(bound, cmds, func(cmds []redis.Cmder, err error) {
+	return c.askAll(ctx, bound, cmds, func(cmds []redis.Cmder, err error) {
 		if err != nil {
 			return
 		}
@@ -45,9 +47,9 @@ func (c *Conn) AskLong(ctx, bound context.Context, cmds []redis.Cmder) Sent {
 // noteFunc notes what has become of commands that were sent together; err is the error of all, if it is not nil.
 type noteFunc func(cmds []redis.Cmder, err error)
 
-func (c *Conn) askAll(bound context.Context, cmds []redis.Cmder, note noteFunc) Sent {
+func (c *Conn) askAll(ctx, bound context.Context, cmds []redis.Cmder, note noteFunc) Sent {
 	if c.cluster == nil || len(cmds) == 1 {
-		return NotSent(c.ask(bound, cmds, note))
+		return NotSent(c.ask(ctx, bound, cmds, note))
 	}
 	nodes, err := c.nodes(bound, cmds)
 	if err != nil {
@@ -55,25 +57,31 @@ func (c *Conn) askAll(bound context.Context, cmds []redis.Cmder, note noteFunc) 
 		return NotSent(err)
 	}
 	if len(nodes) == 1 {
-		return NotSent(c.ask(bound, cmds, note))
+		return NotSent(c.ask(ctx, bound, cmds, note))
 	}
 	s := Sent{parts: make([]error, len(cmds))}
 	var all sync.WaitGroup
 	for _, at := range nodes {
-		all.Go(func() { c.askSome(bound, cmds, at, s.parts, note) })
+		all.Go(func() { c.askSome(ctx, bound, cmds, at, s.parts, note) })
 	}
 	all.Wait()
 	return s
 }
 
-func (c *Conn) ask(bound context.Context, cmds []redis.Cmder, note noteFunc) error {
+func (c *Conn) ask(ctx, bound context.Context, cmds []redis.Cmder, note noteFunc) error {
+	began := time.Now()
 	err := c.Send(bound, cmds)
+	if err == nil {
+		c.explain(ctx, cmds, began)
+	} else if len(cmds) > 0 {
+		err = c.Explain(ctx, err, strings.ToUpper(cmds[0].Name()), keyOf(cmds[0]), began)
+	}
 	note(cmds, err)
 	return err
 }
 
 // askSome sends the commands at these places. By the client of the whole cluster, not to the node, for a key may have moved since.
-func (c *Conn) askSome(bound context.Context, cmds []redis.Cmder, at []int, errs []error, note noteFunc) {
+func (c *Conn) askSome(ctx, bound context.Context, cmds []redis.Cmder, at []int, errs []error, note noteFunc) {
 	for _, i := range at {
 		errs[i] = NotReturned(nil) // until it has
 	}
@@ -81,7 +89,7 @@ func (c *Conn) askSome(bound context.Context, cmds []redis.Cmder, at []int, errs
 	for j, i := range at {
 		some[j] = cmds[i]
 	}
-	err := c.ask(bound, some, note)
+	err := c.ask(ctx, bound, some, note)
 	for _, i := range at {
 		errs[i] = err
 	}

@@ -205,18 +205,18 @@ func Set[K comparable, V any](t *Tier, hash uint64, item Item[K, V], weight int6
 	if item.soft < 0 {
 		item.soft = math.MaxInt64
 	}
-	put(t, hash, item, weight)
+	return put(t, hash, item, weight)
 }
 
 // Keep is Set for an item that may be served until then, trusted or not: nobody tells what has been invalidated since, but for this process itself. Its end is its TTL's, too; and always near.
-func Keep[K comparable, V any](t *Tier, hash uint64, item Item[K, V], weight int64, until time.Time) {
+func Keep[K comparable, V any](t *Tier, hash uint64, item Item[K, V], weight int64, until time.Time) bool {
 	item.Range, item.Delta = item.Range%conn.Ranges|keptBit, math.MaxUint32
 	item.expires = until.Sub(t.start)
 	item.soft = item.expires
-	put(t, hash, item, weight)
+	return put(t, hash, item, weight)
 }
 
-func put[K comparable, V any](t *Tier, hash uint64, item Item[K, V], weight int64) {
+func put[K comparable, V any](t *Tier, hash uint64, item Item[K, V], weight int64) bool {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
 	switch {

@@ -95,9 +95,6 @@ func TestLockServicesThatStall(t *testing.T) {
 		"rows": {func(t *testing.T, addr string) (*lock.Locker, error) {
 			return mysqllock.New(database(t, addr), &mysqllock.Options{LockerOptions: o})
 		}, "no answer from", false},
-		"named": {func(t *testing.T, addr string) (*lock.Locker, error) {
-			return mysqllock.NewNamed(database(t, addr), &mysqllock.Options{LockerOptions: o})
-		}, "no answer from", false},
 		"zk": {func(t *testing.T, addr string) (*lock.Locker, error) {
 			return zklock.New([]string{addr}, &zklock.Options{Timeout: timeout})
 		}, "ZooKeeper", false},

@@ -43,6 +43,7 @@ var shownElsewhere = map[string]string{
 	"canal.TextValue":            "ExampleHandle",
 	"canal.ValueOf":              "for who writes a Source",
 	"canal.Null":                 "for who writes a Source",
+	"canal.Omitted":              "for who writes a Source",
 	"canal.NewSQLParking":        "ExampleSQLParking",
 	"canal.ReadParked":           "ExampleNewFileParking, by FileParking.Read",
 }

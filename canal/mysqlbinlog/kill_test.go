@@ -36,7 +36,7 @@ var (
 		p.redisOut(p.redis.Kill, func() { p.redis.Restart(p.t) }, 0)
 		p.redisDue = time.Now().Add(time.Minute)
 	}}
-	mariaDies = fault{name: "MariaDB killed", do: (*play).mariaKilled}
+	mariaDies = fault{name: "the database killed", do: (*play).mariaKilled}
 	logEnds   = fault{name: "FLUSH BINARY LOGS", do: func(p *play) { p.try("FLUSH BINARY LOGS") }}
 	logPurged = fault{name: "the log purged", do: (*play).purgeAll, down: true, forgets: true}
 
@@ -229,11 +229,16 @@ func (p *play) recover(all bool) (out bool) {
 		p.wake = nil
 		p.redisIsOut.Store(false)
 	}
-	if !p.mariaDue.IsZero() && (all || time.Now().After(p.mariaDue)) {
+	p.databaseBack(all)
+	return p.wake != nil || !p.mariaDue.IsZero()
+}
+
+// databaseBack brings back a database that was killed, if that is due, or now.
+func (p *play) databaseBack(now bool) {
+	if !p.mariaDue.IsZero() && (now || time.Now().After(p.mariaDue)) {
 		p.maria.Restart(p.t)
 		p.mariaDue = time.Time{}
 	}
-	return p.wake != nil || !p.mariaDue.IsZero()
 }
 
 // try executes statements; that one fails is noted. Those that wait for rows of writers, who wait
@@ -241,12 +246,15 @@ func (p *play) recover(all bool) (out bool) {
 func (p *play) try(statements ...string) {
 	ctx, cancel := context.WithTimeout(context.Background(), testenv.Hang)
 	defer cancel()
+	p.databaseBack(true)
 	for _, s := range statements {
 		var err error
 		for again := true; again; {
 			_, err = p.db.ExecContext(ctx, s)
 			e, ok := errors.AsType[*mysql.MySQLError](err)
-			again = ok && (e.Number == 1205 || e.Number == 1213) && ctx.Err() == nil // ER_LOCK_WAIT_TIMEOUT, ER_LOCK_DEADLOCK
+			// ER_LOCK_WAIT_TIMEOUT, ER_LOCK_DEADLOCK; and ER_DUP_ENTRY, which MySQL's ALTER says of a row that was there twice only
+			// for a moment, as it takes in what was written meanwhile (https://dev.mysql.com/doc/refman/9.7/en/innodb-online-ddl-limitations.html).
+			again = ok && (e.Number == 1205 || e.Number == 1213 || e.Number == 1062) && ctx.Err() == nil
 		}
 		if err != nil {
 			p.t.Errorf("%.100s: %v", s, err)

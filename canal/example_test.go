@@ -149,7 +149,7 @@ func ExampleBindFilter() {
 		log.Fatal(err)
 	}
 	rebuild := func(ctx context.Context) error {
-		_, err := filter.Rebuild(ctx, bloom.Keys("42"), nil) // as a rule bloom.Table
+		_, err := filter.Rebuild(ctx, bloom.Keys("42"), &bloom.RebuildOptions{AllowFewer: true}) // as a rule bloom.Table
 		return err
 	}
 	source := told{{Schema: "shop", Table: "users", Kind: canal.Insert, After: row("43", "Alan")}}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log"
+	"time"
 
 	"github.com/alicebob/miniredis/v2"
 	"github.com/redis/go-redis/v9"
@@ -134,15 +135,20 @@ func ExampleFilter() {
 	var filter cacheaside.Filter = &keySet{keys: map[string]bool{"42": true}}
 	cache, _ := cacheaside.New(nil, nil) // as with any Redis
 	defer cache.Close()
-	rows, _ := cacheaside.NewLoader(cache, "row", func(_ context.Context, id int64) (string, error) { return fmt.Sprint("row ", id), nil },
-		&cacheaside.LoaderOptions{Filter: filter})
+	load := func(_ context.Context, id int64) (string, error) {
+		if id != 42 {
+			return "", cacheaside.ErrNotFound
+		}
+		return fmt.Sprint("row ", id), nil
+	}
+	rows, _ := cacheaside.NewLoader(cache, "row", load, &cacheaside.LoaderOptions{Filter: filter, AuditEvery: time.Hour}) // as a rule not set: each second
 	ctx := context.Background()
 	fmt.Println(rows.Get(ctx, 42))
 	for id := range int64(42) { // somebody guesses
 		rows.Get(ctx, id)
 	}
-	fmt.Println(rows.Stats().Loads, "load,", rows.Stats().Filtered, "refused")
+	fmt.Println(rows.Stats().Loads, "loads,", rows.Stats().Filtered, "refused,", rows.Stats().FilterAudits, "of them looked up all the same")
 	// Output:
 	// row 42 <nil>
-	// 1 load, 42 refused
+	// 2 loads, 42 refused, 1 of them looked up all the same
 }

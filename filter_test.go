@@ -159,7 +159,7 @@ func testRefused(t *testing.T, b backend) {
 		d := newTable(map[int]string{1: "one", 2: "two", 3: "hidden", 93: "hidden"})
 		s.AddMany(t.Context(), []string{"1", "2", "92"})
 		rdb := b.client(t)
-		p := startOn(t, rdb, d, rarePolls, &LoaderOptions{Filter: asked})
+		p := startOn(t, rdb, d, rarePolls, &LoaderOptions{Filter: asked, AuditEvery: -1})
 		p.want(t, 1, "one", nil) // from now on there are connections, and the era is known
 		p.want(t, 2, "two", nil)
 		s.counts()
@@ -283,7 +283,7 @@ func TestRefusedIsNotCached(t *testing.T) {
 func TestRefusalIsNotShared(t *testing.T) {
 	sieves(t, func(t *testing.T, s *sieve, asked Filter) {
 		d := newTable(map[int]string{})
-		p := startOn(t, nil, d, patient, &LoaderOptions{Filter: asked})
+		p := startOn(t, nil, d, patient, &LoaderOptions{Filter: asked, AuditEvery: -1})
 		at, gone := make(chan struct{}), make(chan struct{})
 		first := sync.OnceFunc(func() { close(at) })
 		s.answer = func(_ context.Context, keys []string) ([]bool, error) {
@@ -422,7 +422,7 @@ func TestFilterIsAskedOnce(t *testing.T) {
 	others := newSieve("1", "2")
 	d.write(2, "two")
 	for _, o := range []Options{patient, noMemory} {
-		p = startOn(t, nil, d, o, &LoaderOptions{Filter: lateSieve{s, others}})
+		p = startOn(t, nil, d, o, &LoaderOptions{Filter: lateSieve{s, others}, AuditEvery: -1})
 		p.want(t, 2, "", ErrNotFound)
 		if v, err := p.Get(t.Context(), 2, Fresh); v != "two" || err != nil {
 			t.Error(v, err)
@@ -472,7 +472,7 @@ func TestRefusedWhileRedisIsDown(t *testing.T) {
 	defer rdb.Close()
 	for _, policy := range []DownPolicy{LoadWhenDown, StaleWhenDown, FailWhenDown} {
 		d := newTable(map[int]string{1: "one"})
-		p := startOn(t, rdb, d, noMemory, &LoaderOptions{RedisDown: policy, Filter: newSieve("1")})
+		p := startOn(t, rdb, d, noMemory, &LoaderOptions{RedisDown: policy, Filter: newSieve("1"), AuditEvery: -1})
 		p.want(t, 2, "", ErrNotFound)
 		if _, err := p.Get(t.Context(), 1); (err == nil) != (policy == LoadWhenDown) {
 			t.Error(policy, err)

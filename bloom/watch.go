@@ -214,16 +214,16 @@ func (f *Redis) marked(sent stamp, left []string) (err error) {
 	return nil
 }
 
-// verdict is what follows from an answer to a mark.
-type verdict uint8
+// outcome is what follows from an answer to a mark.
+type outcome uint8
 
 const (
-	same     verdict = iota
+	same     outcome = iota
 	seenTo           // Redis had gone back, and another process has seen to it
 	wentBack         // Redis has gone back
 )
 
-func (w *watch) answered(sent, now stamp, first bool) verdict {
+func (w *watch) answered(sent, now stamp, first bool) outcome {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	v := same

@@ -180,7 +180,7 @@ func TestAuditTakesNoPlace(t *testing.T) {
 		slow := make(chan error, 1)
 		go func() { _, err := r.Get(t.Context(), "row slow"); slow <- err }()
 		synctest.Wait()
-		if !r.hides(t, "row1") || r.loads.Load() != 1 {
+		if !r.hides(t, "row1") || r.loads.Load() != 1 || r.Stats().FilterAudits != 0 {
 			t.Error("a refusal was checked though no load could begin")
 		}
 		close(gone)

@@ -111,6 +111,27 @@ func TestOlderSnapshot(t *testing.T) {
 	p.noticed(t)
 }
 
+// TestOlderSnapshotWithoutWitnesses: where no process is left that has seen what was lost, the run of the server tells.
+func TestOlderSnapshotWithoutWitnesses(t *testing.T) {
+	p := newPast(t, func(p *past) { must(t, p.rdb.Save(t.Context()).Err()) })
+	must(t, p.writer.Close())
+	must(t, p.other.Close())
+	p.server.Kill()
+	p.server.Restart(t)
+	late, err := bloom.NewRedis(p.server.Client(t), "past", 10_000, 0.001, nil)
+	must(t, err)
+	defer late.Close()
+	testenv.Eventually(t, "that it is noticed", func() bool {
+		maybe, err := late.MightContainMany(t.Context(), p.lost)
+		for _, may := range maybe {
+			if !may {
+				return false
+			}
+		}
+		return err == nil
+	})
+}
+
 // TestSwappedDatabases: nothing but the marks tells that another database is there.
 func TestSwappedDatabases(t *testing.T) {
 	p := newPast(t, func(p *past) {

@@ -33,7 +33,9 @@
 //   - Neither a cached null nor a filter (LoaderOptions.Filter) hides a row once the insert's invalidation (Loader.Admit) has been acknowledged.
 //   - A caller who leaves harms nobody. A load that panics, or calls runtime.Goexit, becomes an error; no lease or goroutine stays.
 //   - The memory tier of another process lets go of an invalidated key within milliseconds, and never serves it to a Get that starts more than
-//     Options.MaxStaleness later: a process that cannot make sure that it hears stops serving from its memory (but for what it has loaded itself within that time, and for loaders with StaleWhenDown, while Redis is out of reach).
+//     Options.MaxStaleness later: a process that cannot make sure that it hears stops serving from
+//     its memory (but for what it has loaded itself within that time, and for loaders with
+//     StaleWhenDown, while Redis is out of reach).
 //   - Of rows that are all written under a Hold, checked before the commit, Gets that do not use the memory tier read what a single copy would show: from the commit on nobody receives what was there before.
 //   - Nothing is silent: what is not returned as an error is counted in Stats.
 //

@@ -16,7 +16,8 @@ func (l *Loader[K, V]) raised(place int, generation uint64) {
 	l.eras[place].Store(&local.Era{Generation: generation, Since: time.Now()})
 }
 
-// forgetAll ends what memory has of the loader, where Redis could not be told that all of it is invalidated.
+// forgetAll ends what memory has of the loader, where Redis could not be told that all of it is
+// invalidated.
 func (l *Loader[K, V]) forgetAll() {
 	if l.memory == nil {
 		return

@@ -29,8 +29,11 @@ var (
 	// (Options.MaxLoads, MaxQueue, QueueTimeout, LoadRate), or the loader's circuit breaker is open (LoaderOptions.BreakAt), or the lock that must be had is not to be had (MustLock); the message says which. A later try may succeed.
 	ErrUnavailable = errors.New("the database is not to be asked now")
 
-	// ErrLoadCycle means that a load function has asked for what it would wait for in vain: for a key that it is loading itself, or one whose load waits for it, as when a asks for b, and b for a. The
-	// Error that wraps it names the loader and the key. It fails the load that asks, and does not count as a failure of the database. Cycles that go through other processes are not seen: they end by LoadTimeout.
+	// ErrLoadCycle means that a load function has asked for what it would wait for in vain: for a
+	// key that it is loading itself, or one whose load waits for it, as when a asks for b, and b
+	// for a. The Error that wraps it names the loader and the key. It fails the load that asks, and
+	// does not count as a failure of the database. Cycles that go through other processes are not
+	// seen: they end by LoadTimeout.
 	ErrLoadCycle = errors.New("the load would wait for itself: it asks for a key that it loads, or whose load waits for it")
 
 	// ErrRedis means that Redis could not be reached, did not answer in time, or refused a command; the error of the client is

@@ -520,7 +520,8 @@ func testRedisHangs(t *testing.T, b backend, rdb redis.UniversalClient) {
 	p.want(t, 1, "new", nil)
 }
 
-// Redis is killed: the database answers, and Fresh reads are not answered by what memory keeps of that; restarted, it is used again, empty.
+// Redis is killed: the database answers, and Fresh reads are not answered by what memory keeps of
+// that; restarted, it is used again, empty.
 func TestRedisKilledAndRestartedEmpty(t *testing.T) {
 	b := realBackend(t)
 	d := newTable(map[int]string{1: "one"})

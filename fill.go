@@ -45,7 +45,8 @@ func (b *batch[K, V]) load() {
 	})
 }
 
-// atOnce calls f for each chunk, so many at once, besides those that have begun to wait for other loads, which they say by waiting.
+// atOnce calls f for each chunk, so many at once, besides those that have begun to wait for other
+// loads, which they say by waiting.
 func atOnce[C any](chunks []C, most int, f func(chunk C, waiting func())) {
 	places := make(chan struct{}, most)
 	var calls sync.WaitGroup
@@ -60,7 +61,8 @@ func atOnce[C any](chunks []C, most int, f func(chunk C, waiting func())) {
 	calls.Wait()
 }
 
-// fill loads the rows of one call, stores them, and gives them out. waiting is called when the load begins to wait for others.
+// fill loads the rows of one call, stores them, and gives them out. waiting is called when the load
+// begins to wait for others.
 func (b *batch[K, V]) fill(all []*round[K, V], stop, waiting func()) {
 	returned := false
 	defer func() {
@@ -255,7 +257,8 @@ func (b *batch[K, V]) settleFill(r *round[K, V], f *lease.Filling) {
 	}
 }
 
-// giveAlone gives out a value that was loaded without a lease. A cache that has no Redis remembers it; one whose Redis is out of reach keeps it for a while; none does while its key is on hold.
+// giveAlone gives out a value that was loaded without a lease. A cache that has no Redis remembers
+// it; one whose Redis is out of reach keeps it for a while; none does while its key is on hold.
 func (b *batch[K, V]) giveAlone(r *round[K, V], v loaded[V]) {
 	s := &r.Result
 	s.value, s.null = v.value, v.null

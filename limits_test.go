@@ -610,7 +610,8 @@ func TestUnavailableIsPassedOn(t *testing.T) {
 	})
 }
 
-// Loads that ask another loader lend it their places: none waits in vain, with a limit of their own or without.
+// Loads that ask another loader lend it their places: none waits in vain, with a limit of their own
+// or without.
 func TestNestedLoads(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var c crowd

@@ -56,7 +56,8 @@ type calling struct {
 	background bool   // nobody waits for it who has nothing to show
 }
 
-// loadAll loads keys that have entered the gate, and lets them out again, whatever happens: an error's own methods may panic.
+// loadAll loads keys that have entered the gate, and lets them out again, whatever happens: an
+// error's own methods may panic.
 func (l *Loader[K, V]) loadAll(ctx context.Context, keys []K, how calling) (out []loaded[V]) {
 	defer l.gate.leave(keys)
 	defer func() {

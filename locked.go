@@ -8,7 +8,9 @@ import (
 	"github.com/cacheaside/cacheaside/lock"
 )
 
-// callAndStore loads the rows of rounds whose keys have entered the gate, under the loader's lock if it has one, and stores them. loaded is called in between, waiting when the load begins to wait for others.
+// callAndStore loads the rows of rounds whose keys have entered the gate, under the loader's lock
+// if it has one, and stores them. loaded is called in between, waiting when the load begins to wait
+// for others.
 func (b *batch[K, V]) callAndStore(rounds []*round[K, V], keys []K, loaded, waiting func()) {
 	if b.l.options.Locker == nil {
 		values := b.loadAll(rounds, keys, waiting)

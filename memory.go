@@ -108,9 +108,11 @@ func ownTexts(v reflect.Value) {
 	}
 }
 
-// keep has memory serve a value that was loaded while Redis was out of reach, although nobody tells when it is invalidated: until MaxStaleness has passed since its load began, which keeps that bound, as
-// nothing that was acknowledged before is missing in it. An Invalidate of this process ends it, also one that does not reach Redis; and so does the clear that comes before memory is trusted again. Not where keys
-// may be on hold: only Redis knows which are.
+// keep has memory serve a value that was loaded while Redis was out of reach, although nobody tells
+// when it is invalidated: until MaxStaleness has passed since its load began, which keeps that
+// bound, as nothing that was acknowledged before is missing in it. An Invalidate of this process
+// ends it, also one that does not reach Redis; and so does the clear that comes before memory is
+// trusted again. Not where keys may be on hold: only Redis knows which are.
 func (l *Loader[K, V]) keep(r *round[K, V], v loaded[V]) {
 	if l.memory == nil || l.cache.options.holds() {
 		return

@@ -8,8 +8,9 @@ import (
 	"github.com/cacheaside/cacheaside/internal/limit"
 )
 
-// A load may ask other loaders. While it waits for what they load it lends its place among MaxLoads, so that chains of loads never wait for each other; and where it would wait
-// for itself it is told so at once.
+// A load may ask other loaders. While it waits for what they load it lends its place among
+// MaxLoads, so that chains of loads never wait for each other; and where it would wait for itself
+// it is told so at once.
 
 // loadCall is a call of a load function, as the contexts know it that are made from that call's.
 type loadCall struct {
@@ -92,7 +93,8 @@ type waitGraph struct {
 	on map[asked][]*loadCall
 }
 
-// enter notes that own waits for keys, but for zero ones, and for cycles: those, by their places, whose load is own, or waits for own, itself or by others. Such a wait would never end.
+// enter notes that own waits for keys, but for zero ones, and for cycles: those, by their places,
+// whose load is own, or waits for own, itself or by others. Such a wait would never end.
 func (g *waitGraph) enter(own *loadCall, keys []asked) (noted []asked, cycles []int) {
 	g.mu.Lock()
 	defer g.mu.Unlock()

@@ -12,7 +12,10 @@ import (
 // context that it returns, made from ctx, is the one that the operation goes on with: for OpLoad it is the load function's. end, which is never nil, is called once, when the operation is over, with its error:
 // that of the caller, nil, or for OpLoad what the load function has returned; ErrNotFound is no failure. It may be called on another goroutine, and where a caller has left, after his call has returned.
 //
-// Both must be quick, and must neither block nor panic: a panic of theirs is caught, logged and counted (Stats.ObserverPanics), and the operation goes on without them. They are called concurrently. Neither is ever given a key or a value; but errors of load functions, which an Observer must not show unless they may be seen, may have some in their texts.
+// Both must be quick, and must neither block nor panic: a panic of theirs is caught, logged and
+// counted (Stats.ObserverPanics), and the operation goes on without them. They are called
+// concurrently. Neither is ever given a key or a value; but errors of load functions, which an
+// Observer must not show unless they may be seen, may have some in their texts.
 type Observer interface {
 	Begin(ctx context.Context, op, loader string, keys int) (own context.Context, end func(error))
 }
@@ -37,7 +40,8 @@ func (c *Cache) observe(ctx context.Context, op, loader string, keys int) (own c
 
 func unobserved(error) {}
 
-// beginObserved has the observer see an operation. If it panics, the operation goes on without it: it may be one that has begun in the background, where a panic would end the program.
+// beginObserved has the observer see an operation. If it panics, the operation goes on without it:
+// it may be one that has begun in the background, where a panic would end the program.
 func (c *Cache) beginObserved(ctx context.Context, op, loader string, keys int) (own context.Context, end func(error)) {
 	own, end = ctx, unobserved
 	defer c.observerPanics(loader)

@@ -49,13 +49,21 @@ type Options struct {
 	ReadTimeout time.Duration
 
 	// MaxLoads is how many calls of load functions this process makes at once, for all loaders of the Cache together: the most that a cold or lost
-	// cache can ask of the database. A load that ignores its context is counted until it returns. A load that waits for what it has asked another loader for, of this Cache or another, is not counted meanwhile, and goes on when it may: so
-	// loads never wait for each other's turns. Do not query the database beside such a wait. Who sets it: everybody who knows how many queries the database bears, divided by the number of processes. Default: 100. A negative number: no limit.
+	// cache can ask of the database. A load that ignores its context is counted until it returns. A
+	// load that waits for what it has asked another loader for, of this Cache or another, is not
+	// counted meanwhile, and goes on when it may: so loads never wait for each other's turns. Do
+	// not query the database beside such a wait. Who sets it: everybody who knows how many queries
+	// the database bears, divided by the number of processes. Default: 100. A negative number: no
+	// limit.
 	MaxLoads int
 
 	// MaxQueue is how many calls wait at once for their turn, if MaxLoads or LoadRate do not allow them yet, the oldest first. What does not fit is not loaded: its callers
-	// get a stale value if there is one, else ErrUnavailable, at once. Loads that others have asked for come first, and are not counted; reloads in the background, for whose readers there is a stale value, come last, make room where the queue is full,
-	// and do not wait for LoadRate. Who sets it: who would rather turn callers away than let them wait (less), or the other way round. Default: ten times MaxLoads (1,000 if that has no limit). A negative number: none waits.
+	// get a stale value if there is one, else ErrUnavailable, at once. Loads that others have asked
+	// for come first, and are not counted; reloads in the background, for whose readers there is a
+	// stale value, come last, make room where the queue is full, and do not wait for LoadRate. Who
+	// sets it: who would rather turn callers away than let them wait (less), or the other way
+	// round. Default: ten times MaxLoads (1,000 if that has no limit). A negative number: none
+	// waits.
 	MaxQueue int
 
 	// QueueTimeout is how long a call waits for its turn, whatever for, before it is given up with ErrUnavailable; at once where LoadRate tells that it would be in vain. Its lease is kept
@@ -89,7 +97,9 @@ type Options struct {
 	Observer Observer
 
 	// Logger is told of what is rare, each at most once in 10 s, with how often it has happened since: that Redis is out of reach, and back (Info); that a circuit breaker has opened, and closed (Info); that invalidations are not heard, or were missed;
-	// of loads that have panicked or were left running, of an Observer that has panicked, entries and messages that cannot be read, and holds that were lost. It is never told a key or a value. Default: slog.Default(). To have nothing logged: slog.New(slog.DiscardHandler).
+	// of loads that have panicked or were left running, of an Observer that has panicked, entries
+	// and messages that cannot be read, and holds that were lost. It is never told a key or a
+	// value. Default: slog.Default(). To have nothing logged: slog.New(slog.DiscardHandler).
 	Logger *slog.Logger
 }
 
@@ -226,9 +236,11 @@ const Fresh ReadOption = 1
 type DownPolicy uint8
 
 const (
-	// LoadWhenDown has reads load from the database, once for all who ask in this process at the time, within Options.MaxLoads. What was loaded so may be served from this process's memory until
-	// Options.MaxStaleness has passed since its load began (Stats.HitsWhileDown), unless this process invalidates it: so a row is loaded once in that time. Nothing else is stored; and with ReplicaLag or StrictWrites nothing at all, for only
-	// Redis knows which keys are on hold.
+	// LoadWhenDown has reads load from the database, once for all who ask in this process at the
+	// time, within Options.MaxLoads. What was loaded so may be served from this process's memory
+	// until Options.MaxStaleness has passed since its load began (Stats.HitsWhileDown), unless this
+	// process invalidates it: so a row is loaded once in that time. Nothing else is stored; and
+	// with ReplicaLag or StrictWrites nothing at all, for only Redis knows which keys are on hold.
 	LoadWhenDown DownPolicy = iota
 
 	// StaleWhenDown spares the database: reads are answered by what this process has in memory, also where its TTL or the trust in it has ended (but not beyond its

@@ -68,7 +68,9 @@ func (w *window) clear(key uint64) {
 // mark is what a key is known by in the window.
 func (l *Loader[K, V]) mark(text string) uint64 { return maphash.String(l.seed, text) }
 
-// mayLoad ends those rounds that would load alone a key that failed to load a moment ago, or that another has loaded meanwhile. It answers the others, and their keys, which have all entered the gate.
+// mayLoad ends those rounds that would load alone a key that failed to load a moment ago, or that
+// another has loaded meanwhile. It answers the others, and their keys, which have all entered the
+// gate.
 // A refresh is asked for in spite of that, and ends it; a reload in the background is not.
 func (b *batch[K, V]) mayLoad(rounds []*round[K, V], keys []K) ([]*round[K, V], []K) {
 	now := time.Since(b.l.start)

@@ -111,7 +111,8 @@ func (l *Locker) acquire(ctx context.Context, name string, options *Options, wai
 	return lease, failed("acquire", key, err)
 }
 
-// observe tells the observer, if there is one, that an operation begins. A lock is not lost, nor its loss kept secret, since that panics.
+// observe tells the observer, if there is one, that an operation begins. A lock is not lost, nor
+// its loss kept secret, since that panics.
 func (l *Locker) observe(ctx context.Context, op string) (end func(error)) {
 	if l.options.Observer == nil {
 		return func(error) {}

@@ -27,7 +27,10 @@ type LockerOptions struct {
 }
 
 // Observer is told when the operations of a Locker begin and end. Begin is called when one begins: op is OpWait or OpHold, locker is LockerOptions.Prefix, for names of locks may be private, and many; n is 1. The context that it returns is not used. end, never nil,
-// is called once when it is over: with ErrHeld or whatever else an Acquire has failed with, with ErrLost for a lock that was lost, or nil. Both must be quick, may be called while the Locker's own locks are held, and must neither block nor panic: a panic of theirs is caught, and logged once (slog.Default).
+// is called once when it is over: with ErrHeld or whatever else an Acquire has failed with, with
+// ErrLost for a lock that was lost, or nil. Both must be quick, may be called while the Locker's
+// own locks are held, and must neither block nor panic: a panic of theirs is caught, and logged
+// once (slog.Default).
 type Observer interface {
 	Begin(ctx context.Context, op, locker string, n int) (own context.Context, end func(error))
 }

@@ -33,7 +33,8 @@ func (g *Group[K, R]) await(ctx context.Context, r *Round[K, R], done <-chan str
 	}
 }
 
-// awaitAll waits until all rounds have landed, those of the flight own and others, or there is a reason to stop waiting. It notes in errs why a caller gets nothing of a round.
+// awaitAll waits until all rounds have landed, those of the flight own and others, or there is a
+// reason to stop waiting. It notes in errs why a caller gets nothing of a round.
 func (g *Group[K, R]) awaitAll(ctx context.Context, own *Flight[K, R], rounds []*Round[K, R], errs []error) {
 	var stopped error
 	if g.hooks.Await != nil {
@@ -53,7 +54,8 @@ func (g *Group[K, R]) awaitAll(ctx context.Context, own *Flight[K, R], rounds []
 	}
 }
 
-// refuse leaves rounds that are not to be waited for. If one of them is of the caller's own flight, which would go on with it, he waits for none, and why not is answered.
+// refuse leaves rounds that are not to be waited for. If one of them is of the caller's own flight,
+// which would go on with it, he waits for none, and why not is answered.
 func (g *Group[K, R]) refuse(rounds []*Round[K, R], errs, refused []error) error {
 	for i, err := range refused {
 		if err != nil && rounds[i].done == nil {

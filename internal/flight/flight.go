@@ -50,8 +50,10 @@ type Hooks[K comparable, R any] struct {
 	// Late tells whether a successful result may also be given to those who have gathered meanwhile. It must not block.
 	Late func(result *R) bool
 
-	// Await, if not nil, is called with a caller's context when he is about to wait for rounds, one for each key that he has asked for; some may be nil, or have landed. over, if not nil, is
-	// called when he no longer waits, and before he goes on; refused, if not nil, has the errors of those rounds that he is not to wait for.
+	// Await, if not nil, is called with a caller's context when he is about to wait for rounds, one
+	// for each key that he has asked for; some may be nil, or have landed. over, if not nil, is
+	// called when he no longer waits, and before he goes on; refused, if not nil, has the errors of
+	// those rounds that he is not to wait for.
 	Await func(ctx context.Context, rounds []*Round[K, R]) (over func(), refused []error)
 
 	// Caught makes the error of a First or Fly that panicked (recovered is the value) or called runtime.Goexit (recovered is

@@ -43,7 +43,8 @@ func (o *order) want(t *testing.T, names ...string) {
 	}
 }
 
-// Loads that go on come first, then those that others ask for, then those that somebody waits for; the background is last.
+// Loads that go on come first, then those that others ask for, then those that somebody waits for;
+// the background is last.
 func TestClasses(t *testing.T) {
 	for name, o := range map[string][2]Options{
 		"shared": {{}, {AtOnce: 1, Queue: 10}},
@@ -79,7 +80,8 @@ func TestClasses(t *testing.T) {
 	}
 }
 
-// Where the queue is full, the newest in the background makes room for who is waited for; and what is within other loads needs no room.
+// Where the queue is full, the newest in the background makes room for who is waited for; and what
+// is within other loads needs no room.
 func TestBackgroundMakesRoom(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := &Door{Shared: New(Options{AtOnce: 1, Queue: 2}), Patience: time.Minute}
@@ -99,7 +101,8 @@ func TestBackgroundMakesRoom(t *testing.T) {
 	})
 }
 
-// While a call in the background waits for the places of the process it keeps none of its loader's, and the other way round.
+// While a call in the background waits for the places of the process it keeps none of its loader's,
+// and the other way round.
 func TestBackgroundHoldsNothingWhileItWaits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		shared := New(Options{AtOnce: 2, Queue: 10})
@@ -147,7 +150,8 @@ func TestBackgroundDoesNotWaitForTheRate(t *testing.T) {
 	}
 }
 
-// A call that has several waits under way lends its place once, and has it again when the last of them is over.
+// A call that has several waits under way lends its place once, and has it again when the last of
+// them is over.
 func TestPlaceIsLentOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := &Door{Shared: New(Options{AtOnce: 2, Queue: 10}), Patience: time.Minute}

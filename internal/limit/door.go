@@ -49,7 +49,8 @@ func (d *Door) Enter(ctx context.Context, call Call) (*Pass, error) {
 	return &Pass{door: d, breaker: breaker, ticket: t, within: call.Within, placed: true}, nil
 }
 
-// enterBehind is for calls in the background, where there are two limits: while they wait for one they have no place of the other, which somebody may be waiting for who has nothing to show.
+// enterBehind is for calls in the background, where there are two limits: while they wait for one
+// they have no place of the other, which somebody may be waiting for who has nothing to show.
 func (d *Door) enterBehind(p *patience, b *Breaker) error {
 	for first, second := d.Own, d.Shared; ; first, second = second, first {
 		queued, err := first.enterPlace(p, background)

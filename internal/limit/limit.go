@@ -102,7 +102,8 @@ func (l *Limit) enterPlace(p *patience, c class) (queued bool, err error) {
 	return c != nested, err
 }
 
-// begin waits until the rate lets a call begin that has its place. Calls in the background do not wait for that: others would wait behind them.
+// begin waits until the rate lets a call begin that has its place. Calls in the background do not
+// wait for that: others would wait behind them.
 func (l *Limit) begin(p *patience, b *Breaker, c class, queued bool) (stillQueued bool, err error) {
 	if l.rate == nil {
 		return queued, nil
@@ -124,7 +125,8 @@ func (l *Limit) begin(p *patience, b *Breaker, c class, queued bool) (stillQueue
 // tryPlace takes a place if one is free.
 func (l *Limit) tryPlace() bool { return l == nil || l.places == nil || l.places.try() }
 
-// resume takes a place for a call that has lent its own. It waits for that until ctx ends; then it takes one that there is not.
+// resume takes a place for a call that has lent its own. It waits for that until ctx ends; then it
+// takes one that there is not.
 func (l *Limit) resume(ctx context.Context) {
 	if l != nil && l.places != nil && l.places.acquire(ctx, resumed) != nil {
 		l.places.owe()

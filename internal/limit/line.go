@@ -32,7 +32,8 @@ type waiter struct {
 	dropped bool
 }
 
-// errDropped is why a waiter has no place: one that goes before it has taken its place in the queue.
+// errDropped is why a waiter has no place: one that goes before it has taken its place in the
+// queue.
 var errDropped = errors.New("dropped")
 
 // try takes a place if one is free: then nobody waits.

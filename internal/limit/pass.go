@@ -24,8 +24,10 @@ func (c Call) class() class {
 
 // Pass is a call that was let in. Leave and End must be called, once, in any order.
 //
-// A call that waits for other loads does not ask the database: it lends its place to whoever needs one, and goes on when it has one again. So a call that has a place never
-// waits for another to get one, and what has begun comes to its end, however calls wait for each other, here or in other processes.
+// A call that waits for other loads does not ask the database: it lends its place to whoever needs
+// one, and goes on when it has one again. So a call that has a place never waits for another to get
+// one, and what has begun comes to its end, however calls wait for each other, here or in other
+// processes.
 type Pass struct {
 	door    *Door
 	breaker *Breaker // that counts it; nil: none does
@@ -39,7 +41,8 @@ type Pass struct {
 	regains chan struct{} // closed when a wait for its place is over; nil: there is none under way
 }
 
-// Leave gives the place of a call to others. It is called when the load function has returned, which may be long after its time was up.
+// Leave gives the place of a call to others. It is called when the load function has returned,
+// which may be long after its time was up.
 func (p *Pass) Leave() {
 	p.mu.Lock()
 	p.left = true
@@ -64,8 +67,10 @@ func (p *Pass) Live() bool {
 	return !p.left
 }
 
-// Lend lends the place of a call, as long as it waits for other loads. over is called when such a wait is over: it waits until the call has its place
-// again, which it needs when its last wait is over. If ctx, the call's own, has ended, over does not wait: the call is to end now; it counts until it has left.
+// Lend lends the place of a call, as long as it waits for other loads. over is called when such a
+// wait is over: it waits until the call has its place again, which it needs when its last wait is
+// over. If ctx, the call's own, has ended, over does not wait: the call is to end now; it counts
+// until it has left.
 func (p *Pass) Lend(ctx context.Context) (over func()) {
 	p.mu.Lock()
 	p.lent++
@@ -104,7 +109,8 @@ func (p *Pass) regain(ctx context.Context) {
 	}
 }
 
-// probes tells whether the call, or one that it is within, is the one that tries whether b can close: then what it asks for is part of that.
+// probes tells whether the call, or one that it is within, is the one that tries whether b can
+// close: then what it asks for is part of that.
 func (p *Pass) probes(b *Breaker) bool {
 	for ; p.Live(); p = p.within {
 		if b != nil && p.breaker == b && p.ticket.probe != nil {

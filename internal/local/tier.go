@@ -49,7 +49,8 @@ type Item[K comparable, V any] struct {
 	Value      V
 }
 
-// keptBit is set in the Range of an item that Keep has Set. A flag of its own would make all items larger; ranges are taken modulo their number wherever they are used.
+// keptBit is set in the Range of an item that Keep has Set. A flag of its own would make all items
+// larger; ranges are taken modulo their number wherever they are used.
 const keptBit = 1 << 7
 
 // Kept tells whether the item may be served without trust: see Keep.
@@ -208,7 +209,8 @@ func Set[K comparable, V any](t *Tier, hash uint64, item Item[K, V], weight int6
 	return put(t, hash, item, weight)
 }
 
-// Keep is Set for an item that may be served until then, trusted or not: nobody tells what has been invalidated since, but for this process itself. Its end is its TTL's, too; and always near.
+// Keep is Set for an item that may be served until then, trusted or not: nobody tells what has been
+// invalidated since, but for this process itself. Its end is its TTL's, too; and always near.
 func Keep[K comparable, V any](t *Tier, hash uint64, item Item[K, V], weight int64, until time.Time) bool {
 	item.Range, item.Delta = item.Range%conn.Ranges|keptBit, math.MaxUint32
 	item.expires = until.Sub(t.start)

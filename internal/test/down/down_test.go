@@ -119,7 +119,8 @@ func (p process) want(t *testing.T, d *table, want string, loads int64, options 
 	}
 }
 
-// inBubble runs f with a process that is cut off from Redis, which it has reached before if warm, and another one that is not.
+// inBubble runs f with a process that is cut off from Redis, which it has reached before if warm,
+// and another one that is not.
 func inBubble(t *testing.T, f func(t *testing.T, d *table, link *cutter, p, other process), warm bool, o *cacheaside.Options, lo *cacheaside.LoaderOptions) {
 	synctest.Test(t, func(t *testing.T) {
 		_, rdb := testenv.Mini(t)
@@ -143,7 +144,8 @@ func inBubble(t *testing.T, f func(t *testing.T, d *table, link *cutter, p, othe
 	})
 }
 
-// While Redis is out of reach the database is asked for a row at most once in each MaxStaleness, by a process, however often it is read; a row that is not there, too.
+// While Redis is out of reach the database is asked for a row at most once in each MaxStaleness, by
+// a process, however often it is read; a row that is not there, too.
 func TestLoadsWhileDown(t *testing.T) {
 	for _, warm := range []bool{true, false} {
 		for _, version := range []int{1, -1} {
@@ -198,7 +200,8 @@ func TestCrowdWhileDown(t *testing.T) {
 	}, true, nil, nil)
 }
 
-// It is served until MaxStaleness after its load began, not after it ended, and not a moment longer.
+// It is served until MaxStaleness after its load began, not after it ended, and not a moment
+// longer.
 func TestBoundWhileDown(t *testing.T) {
 	inBubble(t, func(t *testing.T, d *table, _ *cutter, p, other process) {
 		d.mu.Lock()
@@ -220,7 +223,8 @@ func TestBoundWhileDown(t *testing.T) {
 	}, true, nil, nil)
 }
 
-// Its own Invalidate ends it, of the key or of all, though Redis does not hear of it; also for a load that is under way.
+// Its own Invalidate ends it, of the key or of all, though Redis does not hear of it; also for a
+// load that is under way.
 func TestOwnInvalidateWhileDown(t *testing.T) {
 	for _, warm := range []bool{true, false} {
 		for name, invalidate := range map[string]func(context.Context, process) error{
@@ -258,7 +262,8 @@ func TestOwnInvalidateWhileDown(t *testing.T) {
 	}
 }
 
-// When Redis is back, nothing from before is served: what others have invalidated meanwhile was not heard.
+// When Redis is back, nothing from before is served: what others have invalidated meanwhile was not
+// heard.
 func TestRedisIsBack(t *testing.T) {
 	inBubble(t, func(t *testing.T, d *table, link *cutter, p, other process) {
 		p.want(t, d, "1", 1)
@@ -281,7 +286,8 @@ func TestRedisIsBack(t *testing.T) {
 	}, true, &cacheaside.Options{MaxStaleness: time.Minute}, nil)
 }
 
-// Not served from there: what is read with Fresh, under Bypass, or where only Redis knows whether the key is on hold.
+// Not served from there: what is read with Fresh, under Bypass, or where only Redis knows whether
+// the key is on hold.
 func TestNotKeptWhileDown(t *testing.T) {
 	inBubble(t, func(t *testing.T, d *table, _ *cutter, p, _ process) {
 		p.want(t, d, "1", 1)

@@ -17,7 +17,8 @@ import (
 	"github.com/cacheaside/cacheaside/internal/testenv"
 )
 
-// wantCycle fails unless err says at once that a load would wait for itself, by asking for a key of the loader.
+// wantCycle fails unless err says at once that a load would wait for itself, by asking for a key of
+// the loader.
 func wantCycle(t *testing.T, err error, loader string, began time.Time) {
 	t.Helper()
 	if !errors.Is(err, cacheaside.ErrLoadCycle) || !strings.Contains(err.Error(), " "+loader+" key#") {
@@ -28,7 +29,8 @@ func wantCycle(t *testing.T, err error, loader string, began time.Time) {
 	}
 }
 
-// A load that asks for its own key is told so at once, by whatever way it asks; and what else it asks for it gets.
+// A load that asks for its own key is told so at once, by whatever way it asks; and what else it
+// asks for it gets.
 func TestLoadAsksForItsOwnKey(t *testing.T) {
 	for name, ask := range map[string]func(ctx context.Context, l *loader, key int) (string, error){
 		"Get": func(ctx context.Context, l *loader, key int) (string, error) { return l.Get(ctx, key) },

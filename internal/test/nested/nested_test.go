@@ -115,7 +115,8 @@ func all(t *testing.T, l *loader, n int, want string) {
 	wg.Wait()
 }
 
-// However many ask, a load that asks another loader does not keep that one's load from its turn: the database is as busy as it may be.
+// However many ask, a load that asks another loader does not keep that one's load from its turn:
+// the database is as busy as it may be.
 func TestChainsDoNotWaitForEachOther(t *testing.T) {
 	for _, depth := range []int{2, 3, 5} {
 		t.Run(fmt.Sprint(depth), func(t *testing.T) {
@@ -193,7 +194,8 @@ func TestTree(t *testing.T) {
 	})
 }
 
-// The inner load may have been asked for by a caller who waits for a place behind the loads that have joined it.
+// The inner load may have been asked for by a caller who waits for a place behind the loads that
+// have joined it.
 func TestInnerLoadOfAnotherCaller(t *testing.T) {
 	inBubbles(t, func(t *testing.T, rdb func() redis.UniversalClient) {
 		var d database
@@ -231,7 +233,8 @@ func TestInnerLoadOfAnotherCaller(t *testing.T) {
 	})
 }
 
-// A load may ask for several keys at once, one by one or as a batch, and for those of batch loaders.
+// A load may ask for several keys at once, one by one or as a batch, and for those of batch
+// loaders.
 func TestLoadsThatAskForMany(t *testing.T) {
 	inBubbles(t, func(t *testing.T, rdb func() redis.UniversalClient) {
 		var d database

@@ -15,8 +15,9 @@ import (
 	"github.com/cacheaside/cacheaside"
 )
 
-// Callers who leave in the middle of chains, inner loads that fail or are slow, loads that ask for several keys: whatever happens, no more loads that do not wait for others are
-// under way than MaxLoads, and in the end all places are free.
+// Callers who leave in the middle of chains, inner loads that fail or are slow, loads that ask for
+// several keys: whatever happens, no more loads that do not wait for others are under way than
+// MaxLoads, and in the end all places are free.
 func TestPlacesAreCounted(t *testing.T) {
 	inBubbles(t, func(t *testing.T, rdb func() redis.UniversalClient) {
 		const most = 3
@@ -103,7 +104,8 @@ func TestPlacesAreCounted(t *testing.T) {
 	})
 }
 
-// A load that goes on although the caller of an inner load has given up has its place again before it does.
+// A load that goes on although the caller of an inner load has given up has its place again before
+// it does.
 func TestLoadGoesOnInItsPlace(t *testing.T) {
 	inBubbles(t, func(t *testing.T, rdb func() redis.UniversalClient) {
 		var d database

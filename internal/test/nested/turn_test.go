@@ -13,7 +13,8 @@ import (
 	"github.com/cacheaside/cacheaside/internal/testenv"
 )
 
-// Where loads have to wait for their turn, those come first whose callers have no stale value to be given meanwhile; also where the queue is full of the others.
+// Where loads have to wait for their turn, those come first whose callers have no stale value to be
+// given meanwhile; also where the queue is full of the others.
 func TestMissesComeBeforeReloads(t *testing.T) {
 	for _, queue := range []int{100, 5} {
 		for _, own := range []int{0, 1} {

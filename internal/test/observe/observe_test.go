@@ -47,7 +47,8 @@ func (w *text) Write(p []byte) (int, error) {
 	return w.Buffer.Write(p)
 }
 
-// An Observer that panics harms nobody, in the background as little as elsewhere: reads, refreshes and invalidations go on without it. It is counted, and logged once.
+// An Observer that panics harms nobody, in the background as little as elsewhere: reads, refreshes
+// and invalidations go on without it. It is counted, and logged once.
 func TestObserverPanics(t *testing.T) {
 	for name, f := range map[string]faulty{"begin": {begin: true}, "end": {end: true}, "none": {none: true}} {
 		t.Run(name, func(t *testing.T) {

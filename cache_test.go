@@ -200,7 +200,7 @@ func testUndecodable(t *testing.T, b backend) {
 		t.Fatal(err)
 	}
 	for i, bad := range []string{
-		"", "x", "*", "null", entry[:23], entry[:1], "\xe2" + entry[1:], entry[:1] + "\x14" + entry[2:], entry[:1] + "\x18" + entry[2:], // no entry; other version; not compressed; not keyed
+		"x", "*", "null", entry[:23], entry[:1], "\xe2" + entry[1:], entry[:1] + "\x14" + entry[2:], entry[:1] + "\x18" + entry[2:], // no entry; other version; not compressed; not keyed
 		entry[:1] + "\xf0" + entry[2:], entry[:24] + "{", entry[:24] + "3", entry + "x", entry[:24], // other codec; no JSON; other type
 		"\xa1\x00", "\xf1\x00",
 	} {
@@ -212,6 +212,15 @@ func testUndecodable(t *testing.T, b backend) {
 		if s := p.Stats(); s.Loads != int64(i)+2 || s.Undecodable != int64(i)+1 || s.RedisHits != int64(i)+1 {
 			t.Fatalf("%q: %+v", bad, s)
 		}
+	}
+	if err := b.admin.Set(t.Context(), redisKey(1), "", time.Hour).Err(); err != nil {
+		t.Fatal(err)
+	}
+	before := p.Stats()
+	p.want(t, 1, "one", nil) // an empty string is as good as none
+	p.want(t, 1, "one", nil)
+	if s := p.Stats(); s.Loads != before.Loads+1 || s.Undecodable != before.Undecodable || s.RedisHits != before.RedisHits+1 {
+		t.Errorf("an empty string: %+v", s)
 	}
 }
 

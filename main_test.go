@@ -100,7 +100,7 @@ func (b backend) quiet(t testing.TB) {
 // documentedACL is what the package comment says that the Redis user needs.
 var documentedACL = []string{
 	"~cacheaside*", "&cacheaside*",
-	"+get", "+mget", "+set", "+getrange", "+setrange", "+pttl", "+pexpire", "+time", "+del", "+eval", "+evalsha",
+	"+set", "+getrange", "+setrange", "+pttl", "+pexpire", "+time", "+del", "+eval", "+evalsha",
 	"+zadd", "+zrem", "+zrange", "+zscore", "+zremrangebyscore",
 	"+hget", "+hset", "+hlen", "+hgetall", "+persist", "+publish", "+subscribe", "+ping",
 }

@@ -26,7 +26,8 @@ type Options struct {
 	MemoryBytes int64
 
 	// RedisTimeout bounds each command to Redis, and the commands for all keys of a batch together, whatever the client's own settings; reads of values have a
-	// tighter bound, ReadTimeout. When Redis hangs, a read waits for ReadTimeout before it does what LoaderOptions.RedisDown says; if Redis hangs just when a lease is
+	// tighter bound, ReadTimeout. A command that stores more than 64 KiB has a RedisTimeout more for each 4 MiB. Of a value of more than 64 KiB the rest is read in parts of 256 KiB, each of which has a
+	// RedisTimeout: that such a command takes too long is not taken for trouble. When Redis hangs, a read waits for ReadTimeout before it does what LoaderOptions.RedisDown says; if Redis hangs just when a lease is
 	// asked for, for three times RedisTimeout more, at the most; and for up to twice RedisTimeout after a load, if it hangs then. So do the first few, until three trips in
 	// a row have failed (or a server has said that it is a replica). After that nobody waits, but who calls Invalidate, Refresh or Warm, which always try: in the
 	// background Redis is asked five times a second whether it is back. Default: 500 ms. At least 1 ms.
@@ -44,7 +45,7 @@ type Options struct {
 	MaxStaleness time.Duration
 
 	// ReadTimeout bounds the reads of values, which are short commands that callers wait for, more tightly: when it has passed, Redis is taken for being in trouble
-	// (see LoaderOptions.RedisDown). It also bounds the setting up of a connection for such a read. Who sets it: who knows the latency of their Redis, and would rather not wait much longer than
+	// (see LoaderOptions.RedisDown). It holds for the first 64 KiB of a value, and, with half as much again, for each part in which the keys of a large batch are read. It also bounds the setting up of a connection for such a read. Who sets it: who knows the latency of their Redis, and would rather not wait much longer than
 	// that; but a process that is short of processors must not take itself for a Redis in trouble, and load the more. Default: half of RedisTimeout, so 250 ms. From 1 ms to RedisTimeout.
 	ReadTimeout time.Duration
 
@@ -188,7 +189,7 @@ type LoaderOptions struct {
 	CompressAbove int
 
 	// MaxValueBytes bounds the encoded length of a value, before compression. One that is longer is given to its callers, but not stored in
-	// Redis, and counted (Stats.TooLarge); a longer one in Redis counts as Undecodable, and is not unpacked. Default: 16 MiB. From 1 to 512 MiB, the most that Redis stores.
+	// Redis, and counted (Stats.TooLarge); a longer one in Redis counts as Undecodable, and is neither fetched nor unpacked, but replaced by the next load. Default: 16 MiB. From 1 to 512 MiB, the most that Redis stores.
 	MaxValueBytes int
 
 	// Key is the text of a key, for types that have none, or to have one text for keys that are the same to the database: where a collation

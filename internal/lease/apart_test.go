@@ -139,3 +139,57 @@ func (h counted) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Proce
 		return next(ctx, cmds)
 	}
 }
+
+// Readers who would make a trip too long go by themselves.
+func TestTripsAreNotTooLong(t *testing.T) {
+	r := testenv.SharedRedis(t)
+	b := newBackend(t, r.Client(t))
+	payload := longBytes(FirstLook / 2)
+	b.put("k", Entry{Payload: payload}, long)
+	rdb := r.Client(t)
+	release := make(chan struct{})
+	rdb.AddHook(held{release})
+	b.store = open(t, rdb, testenv.Hang)
+	sizes := &Sizes{}
+	sizes.seen(len(payload))
+	var readers sync.WaitGroup
+	for range 100 {
+		readers.Go(func() {
+			b.store.Read(b.ctx, sizes, []string{"k"}, func(_ int, held *State, err error) {
+				if err != nil || len(held.Entry.Payload) != len(payload) {
+					t.Error(err, held.Kind)
+				}
+			})
+		})
+	}
+	g := &b.store.reads
+	testenv.Eventually(t, "a reader who goes by himself", func() bool { return len(b.store.lanes) == lanes })
+	g.mu.Lock()
+	if g.next == nil || g.next.weight > tripBytes {
+		t.Errorf("the next trip is %+v", g.next)
+	}
+	g.mu.Unlock()
+	close(release)
+	readers.Wait()
+}
+
+// held holds all reads up.
+type held struct{ release chan struct{} }
+
+func (held) DialHook(next redis.DialHook) redis.DialHook { return next }
+func (h held) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		if cmd.Name() == "getrange" {
+			<-h.release
+		}
+		return next(ctx, cmd)
+	}
+}
+func (h held) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return func(ctx context.Context, cmds []redis.Cmder) error {
+		if cmds[0].Name() == "getrange" {
+			<-h.release
+		}
+		return next(ctx, cmds)
+	}
+}

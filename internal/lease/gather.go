@@ -39,6 +39,7 @@ type trip struct {
 	ctx    context.Context // ends at the time-out of the first who asked
 	cancel context.CancelFunc
 	cmds   []redis.Cmder
+	weight int64 // how many bytes the replies are, about
 	done   chan struct{}
 	sent   conn.Sent
 }
@@ -58,17 +59,17 @@ const few = 128
 // first reads for a caller who must be able to leave, as do does. If nobody else reads just then, and the client keeps deadlines, it does so on
 // the caller's goroutine: a hand-over to another and back costs as much as a third of the trip, and more on an idle machine. If it was in
 // vain it makes new commands.
-func (g *gather) first(ctx context.Context, keys []string) ([]redis.Cmder, conn.Sent) {
+func (g *gather) first(ctx context.Context, keys []string, weight int64) ([]redis.Cmder, conn.Sent) {
 	cmds := looks(ctx, keys)
 	if !g.store.conn.Bounded() || len(keys) > few || !g.begin(1) {
-		return cmds, g.do(ctx, cmds...)
+		return cmds, g.do(ctx, weight, cmds...)
 	}
 	wait := min(patience, g.wait)
 	if !g.glance(ctx, wait, cmds) {
 		return cmds, conn.Sent{}
 	}
 	cmds = looks(ctx, keys)
-	return cmds, g.do(ctx, cmds...)
+	return cmds, g.do(ctx, weight, cmds...)
 }
 
 // glance sends cmds with little patience, in the trip that has been begun, and tells whether that was in vain; a caller's own end is no fault of Redis.
@@ -90,15 +91,15 @@ func (g *gather) glance(ctx context.Context, wait time.Duration, cmds []redis.Cm
 }
 
 // again reads for a flight, whose goroutine need not leave before the store's time-out.
-func (g *gather) again(ctx context.Context, keys []string) ([]redis.Cmder, conn.Sent) {
+func (g *gather) again(ctx context.Context, keys []string, weight int64) ([]redis.Cmder, conn.Sent) {
 	cmds := looks(ctx, keys)
-	return cmds, g.flight(ctx, cmds)
+	return cmds, g.flight(ctx, weight, cmds)
 }
 
 // flight sends the commands of a flight, as again does.
-func (g *gather) flight(ctx context.Context, cmds []redis.Cmder) conn.Sent {
+func (g *gather) flight(ctx context.Context, weight int64, cmds []redis.Cmder) conn.Sent {
 	if !g.begin(maxTrips) {
-		return g.do(ctx, cmds...)
+		return g.do(ctx, weight, cmds...)
 	}
 	defer g.end(false)
 	return g.alone(ctx, cmds)
@@ -109,7 +110,7 @@ func (g *gather) some(ctx context.Context, cmds []redis.Cmder) conn.Sent {
 	if len(cmds) > 1 || isLong(cmds[0]) {
 		return g.alone(ctx, cmds)
 	}
-	return g.flight(ctx, cmds)
+	return g.flight(ctx, 0, cmds)
 }
 
 // isLong tells whether the arguments of a command are many bytes: a large value, or many in one script.
@@ -188,14 +189,21 @@ func (g *gather) quick() {
 
 // do sends cmds and waits for their replies, or for ctx, or for the store's time-out. After an error cmds may still be in use and must not
 // be read.
-func (g *gather) do(ctx context.Context, cmds ...redis.Cmder) conn.Sent {
+//
+// A trip has so many commands that their replies come in its time; those that would be too much go by themselves.
+func (g *gather) do(ctx context.Context, weight int64, cmds ...redis.Cmder) conn.Sent {
 	g.mu.Lock()
 	t := g.next
+	if t != nil && weight > 0 && t.weight+weight > tripBytes {
+		g.mu.Unlock()
+		return g.store.large(ctx, g.wait, cmds)
+	}
 	if t == nil || g.store.cluster {
 		t = &trip{done: make(chan struct{})}
 		t.ctx, t.cancel = context.WithTimeout(context.WithoutCancel(ctx), g.wait)
 	}
 	t.cmds = append(t.cmds, cmds...)
+	t.weight += weight
 	start, run := g.under < maxTrips, g.run
 	if g.store.cluster {
 		start, run = true, func() { t.run(g) }

@@ -88,25 +88,25 @@ func (z *Sizes) atOnce() int { return int(min(max(tripBytes/z.each(), fewKeys), 
 // share tells whether the replies for n keys are so short together that they can go with others.
 func (z *Sizes) share(n int) bool { return n <= fewKeys || int64(n)*z.each() <= shareBytes }
 
-// way is how keys are read in a trip that is shared with others.
-type way func(ctx context.Context, keys []string) ([]redis.Cmder, conn.Sent)
+// share reads keys in a trip that may be shared with others; by first for a caller who must be able to leave.
+func (s *Store) share(ctx context.Context, first bool, sizes *Sizes, keys []string) ([]redis.Cmder, conn.Sent) {
+	weight := int64(len(keys)) * sizes.each()
+	if first {
+		return s.reads.first(ctx, keys, weight)
+	}
+	return s.reads.again(ctx, keys, weight)
+}
 
 // readAll reads keys: few in one trip; many in parts, each of which fits into its time, and does not hold up those who read little.
-func (s *Store) readAll(ctx context.Context, sizes *Sizes, keys []string, shared way, found func(i int, held *State, err error)) {
+func (s *Store) readAll(ctx context.Context, first bool, sizes *Sizes, keys []string, found func(i int, held *State, err error)) {
 	if sizes.share(len(keys)) && len(keys) <= manyKeys {
-		cmds, sent := shared(ctx, keys)
-		failed := false
-		tell(cmds, sent, func(i int, held *State, err error) {
-			failed = failed || unanswered(err)
-			note(sizes, held)
-			found(i, held, err)
-		})
-		if failed && len(keys) > fewKeys && ctx.Err() == nil {
+		cmds, sent := s.share(ctx, first, sizes, keys)
+		if !tell(cmds, sent, sizes, found) && len(keys) > fewKeys && ctx.Err() == nil {
 			sizes.doubt()
 		}
 		return
 	}
-	p := parted{Store: s, sizes: sizes, keys: keys, shared: shared, found: found, most: manyKeys}
+	p := parted{Store: s, sizes: sizes, keys: keys, first: first, found: found, most: manyKeys}
 	p.rest = make([]int, len(keys))
 	for i := range p.rest {
 		p.rest[i] = i
@@ -116,10 +116,22 @@ func (s *Store) readAll(ctx context.Context, sizes *Sizes, keys []string, shared
 	}
 }
 
-func note(sizes *Sizes, held *State) {
-	if held.Kind == Stored {
-		sizes.seen(len(held.Raw))
+// tell calls found for each of the keys that were read, and answers whether all were answered.
+func tell(cmds []redis.Cmder, sent conn.Sent, sizes *Sizes, found func(i int, held *State, err error)) bool {
+	var held State
+	all := true
+	for i, cmd := range cmds {
+		err := sent.Err(i)
+		if held = (State{}); err == nil { // else it must not be read
+			err = state(cmd.(*redis.StringCmd), &held)
+		}
+		if held.Kind == Stored {
+			sizes.seen(len(held.Raw))
+		}
+		all = all && !unanswered(err)
+		found(i, &held, err)
 	}
+	return all
 }
 
 func unanswered(err error) bool { return err != nil && !conn.IsReply(err) }
@@ -127,13 +139,13 @@ func unanswered(err error) bool { return err != nil && !conn.IsReply(err) }
 // parted is a read of many keys.
 type parted struct {
 	*Store
-	sizes  *Sizes
-	keys   []string
-	shared way
-	found  func(i int, held *State, err error)
-	rest   []int // of keys
-	most   int   // at once
-	lost   [conn.Ranges]error
+	sizes *Sizes
+	keys  []string
+	first bool
+	found func(i int, held *State, err error)
+	rest  []int // of keys
+	most  int   // at once
+	lost  [conn.Ranges]error
 }
 
 // next reads one part. Where one of more than a few keys is not answered in time, that may be due to their size: its keys are asked for again, fewer at once. Where few are not,
@@ -153,13 +165,16 @@ func (p *parted) next(ctx context.Context) {
 	if len(part) == 0 {
 		return
 	}
-	read := p.shared
+	var cmds []redis.Cmder
+	var sent conn.Sent
 	if len(part) > fewKeys {
-		read = p.apart
+		cmds = looks(ctx, names)
+		sent = p.large(ctx, p.reads.wait/2, cmds) // so that nobody waits for longer than half as long again
+	} else {
+		cmds, sent = p.share(ctx, p.first, p.sizes, names)
 	}
-	cmds, sent := read(ctx, names)
 	var again []int
-	tell(cmds, sent, func(j int, held *State, err error) {
+	tell(cmds, sent, p.sizes, func(j int, held *State, err error) {
 		i := part[j]
 		switch {
 		case unanswered(err) && len(part) > fewKeys && ctx.Err() == nil:
@@ -167,8 +182,6 @@ func (p *parted) next(ctx context.Context) {
 			return
 		case unanswered(err):
 			p.lost[p.conn.Range(p.keys[i])] = err
-		default:
-			note(p.sizes, held)
 		}
 		p.found(i, held, err)
 	})
@@ -181,12 +194,6 @@ func (p *parted) next(ctx context.Context) {
 	p.rest = append(again, p.rest...)
 }
 
-// apart reads many keys by a trip of their own, in half the time that few have: so nobody waits for longer than half as long again.
-func (s *Store) apart(ctx context.Context, keys []string) ([]redis.Cmder, conn.Sent) {
-	cmds := looks(ctx, keys)
-	return cmds, s.large(ctx, s.reads.wait/2, cmds)
-}
-
 // lanes is how many trips with many bytes are under way at once: those with few share their connections and their way to Redis.
 const lanes = 4
 
@@ -194,10 +201,18 @@ const lanes = 4
 func (s *Store) large(ctx context.Context, wait time.Duration, cmds []redis.Cmder) conn.Sent {
 	select {
 	case s.lanes <- struct{}{}:
-		defer func() { <-s.lanes }()
-	case <-ctx.Done():
-		return conn.NotSent(ctx.Err())
+	default:
+		select {
+		case s.lanes <- struct{}{}:
+		case <-ctx.Done():
+			return conn.NotSent(ctx.Err())
+		}
+		if err := s.conn.Down(s.conn.Range(cmds[0].Args()[1].(string))); err != nil { // meanwhile
+			<-s.lanes
+			return conn.NotSent(err)
+		}
 	}
+	defer func() { <-s.lanes }()
 	bound, cancel := context.WithTimeout(ctx, wait)
 	defer cancel()
 	var sent conn.Sent

@@ -33,23 +33,12 @@ func NewStore(c *conn.Conn, wait time.Duration) *Store {
 // First reads keys for a caller who may want to leave, on his own goroutine: it returns when ctx ends, and not much later. It calls found for each. What it finds may be
 // only the beginning of what the key holds: State.Long. sizes is how long such entries are; nil: nobody knows.
 func (s *Store) First(ctx context.Context, sizes *Sizes, keys []string, found func(i int, held *State, err error)) {
-	s.readAll(ctx, sizes, keys, s.reads.first, found)
+	s.readAll(ctx, true, sizes, keys, found)
 }
 
 // Read reads keys, as First does, for who need not leave before the store's time-outs.
 func (s *Store) Read(ctx context.Context, sizes *Sizes, keys []string, found func(i int, held *State, err error)) {
-	s.readAll(ctx, sizes, keys, s.reads.again, found)
-}
-
-func tell(cmds []redis.Cmder, sent conn.Sent, found func(i int, held *State, err error)) {
-	var held State
-	for i, cmd := range cmds {
-		err := sent.Err(i)
-		if held = (State{}); err == nil { // else it must not be read
-			err = state(cmd.(*redis.StringCmd), &held)
-		}
-		found(i, &held, err)
-	}
+	s.readAll(ctx, false, sizes, keys, found)
 }
 
 // Expire is the command that ends the soft life of the entry that a key holds, and voids its claim; if the key holds anything else, that is deleted.

@@ -59,7 +59,12 @@ type loader interface {
 // Cache. nil options are the defaults.
 //
 // A *redis.Ring, and a client that reads from replicas, are refused: both can show a value after its deletion has been
-// acknowledged. (A failover client made with ReplicaOnly cannot be told from others; do not pass one.) The Redis server must be
+// acknowledged. On a Redis Cluster rdb must be a *redis.ClusterClient, and on a single server it
+// must not: the server is asked at the first command, and a client of the wrong kind gets an error
+// from every operation that says which to use. (redis.NewUniversalClient makes a *redis.Client of
+// one address, unless IsClusterMode is set.) New adds a hook to rdb that notes why connections
+// fail. (A failover client made with ReplicaOnly cannot be told from others; do not pass one.) The
+// Redis server must be
 // of version 6 or later; the commands that its user needs are listed in the package comment.
 //
 // Set the client's ContextTimeoutEnabled (see Options.RedisTimeout). Its hooks see all commands; a read that goes out together with others
@@ -92,6 +97,7 @@ func New(rdb redis.UniversalClient, options *Options) (*Cache, error) {
 		c.memory.Close()
 		return nil, fmt.Errorf("cacheaside: %w", err)
 	}
+	c.conn.CheckServer()
 	c.conn.Watch(o.Prefix, o.ReadTimeout)
 	c.conn.OnTrouble(c.heardOfRedis)
 	readTimeout := o.ReadTimeout

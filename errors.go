@@ -30,7 +30,9 @@ var (
 	ErrUnavailable = errors.New("the database is not to be asked now")
 
 	// ErrRedis means that Redis could not be reached, did not answer in time, or refused a command; the error of the client is
-	// wrapped too. Get returns it only if LoaderOptions.RedisDown says so; Expire, Invalidate and Refresh do.
+	// wrapped too. A time-out of the library is not context.DeadlineExceeded: that is the caller's
+	// own. Get returns it only if LoaderOptions.RedisDown says so; Expire, Invalidate and Refresh
+	// do.
 	ErrRedis = errors.New("redis")
 
 	// ErrHoldLost means that a key was not on hold all the time (Hold.Check): its hold was lost with Redis' data, or could not be renewed in time. What was read from the database meanwhile may have been stored:

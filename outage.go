@@ -2,7 +2,10 @@ package cacheaside
 
 import (
 	"context"
+	"errors"
+	"time"
 
+	"github.com/cacheaside/cacheaside/internal/conn"
 	"github.com/cacheaside/cacheaside/internal/flight"
 	"github.com/cacheaside/cacheaside/internal/lease"
 )
@@ -38,6 +41,8 @@ func (l *Loader[K, V]) out(r *round[K, V], err error) {
 	l.counters.redisDown.Add(1)
 	policy := l.options.RedisDown
 	switch {
+	case errors.Is(err, conn.ErrWrongClient): // it will not come back
+		r.Err, s.step = redisError(err), over
 	case s.patience > 0 && s.refusals == 0: // Redis was lost while a fresh value was waited for: the stale one was there when the callers asked
 		l.counters.stale.Add(1)
 		s.step = over
@@ -101,9 +106,11 @@ func (l *Loader[K, V]) confirm(ctx context.Context, place uint8, patient bool) e
 	if patient {
 		return l.cache.channel.Confirm(ctx, place)
 	}
+	began := time.Now()
 	bound, cancel := context.WithTimeout(ctx, l.cache.options.ReadTimeout)
 	defer cancel()
 	err := l.cache.channel.Confirm(bound, place)
+	err = l.cache.conn.Explain(ctx, err, "a poll", l.cache.channel.Key(place), began)
 	if err != nil && bound.Err() != nil { // else it is the poll's error, which is noted
 		l.cache.conn.Failed(ctx, l.cache.channel.Key(place), err)
 	}

@@ -232,7 +232,8 @@ func (h *hold) lives() bool {
 
 // extend has the lock live anew from now on. Until the service has said so, the deadline of before holds. Once it is over, the error is why: ctx ends with it, and so does a request that is under way.
 func (h *hold) extend(ctx context.Context) error {
-	err := h.extendHeld(ctx)
+	began := time.Now()
+	err := unanswered(ctx, h.extendHeld(ctx), "an extension", began)
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.over != nil {
@@ -338,7 +339,7 @@ func (h *hold) release() error {
 		if h.l.enter() {
 			go h.releaseLater()
 		}
-		err = fmt.Errorf("not known to be released: %w", err)
+		err = fmt.Errorf("not known to be released: %w", unanswered(context.Background(), err, "a release", began))
 	}
 	return err
 }

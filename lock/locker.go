@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/cacheaside/cacheaside/internal/noanswer"
 	"github.com/cacheaside/cacheaside/lock/driver"
 )
 
@@ -45,7 +46,8 @@ func New(d driver.Driver, options *LockerOptions) (*Locker, error) {
 //
 // The lock is held until it is released, or lost, or ctx has ended: then it is no longer extended, so that what was forgotten does not stay locked. Lease.Context, under which the
 // work is to be done, tells of all three; it is made from ctx. What the service has answered in time counts: while it cannot be reached there is no lock, and Acquire fails with its
-// error. Names are any 1 to 1024 bytes.
+// error, which is context.DeadlineExceeded only if ctx's deadline has passed. Names are any 1 to
+// 1024 bytes.
 func (l *Locker) Acquire(ctx context.Context, name string, options *Options) (*Lease, error) {
 	return l.acquire(ctx, name, options, true)
 }
@@ -141,15 +143,22 @@ func (l *Locker) request(caller context.Context, r request) (*Lease, error) {
 	if r.options.Wait > 0 {
 		defer time.AfterFunc(r.options.Wait, func() { cancel(errWaited) }).Stop()
 	}
+	began := time.Now()
 	lease, err := l.queue(ctx, caller, r)
 	switch cause := context.Cause(ctx); {
 	case err == nil, cause == nil:
-		return lease, err
+		return lease, unanswered(caller, err, "a request for the lock", began)
 	case errors.Is(cause, errWaited):
 		return nil, fmt.Errorf("%w, and %w", ErrHeld, errWaited)
 	default:
 		return nil, cause
 	}
+}
+
+// unanswered makes sure that the error of a service that has not answered in time is none of the
+// caller's own time, unless that is over.
+func unanswered(caller context.Context, err error, asked string, began time.Time) error {
+	return noanswer.For(caller, err, "the service of the lock", asked, began, nil)
 }
 
 // enter counts a call of Acquire, so that Close waits for it.

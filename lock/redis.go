@@ -60,11 +60,18 @@ func lockKey(prefix, key string) string {
 
 func (d *redisDriver) Acquire(ctx context.Context, r driver.Request) (driver.Grant, error) {
 	a := &asking{d: d, key: lockKey(d.prefix, r.Key), ttl: r.TTL, timeout: r.Timeout}
+	began := time.Now()
 	g, err := d.acquire(ctx, a, r.Wait)
 	if err != nil {
 		a.settle()
 	}
-	return g, err
+	return g, d.explain(ctx, err, "a request for the lock", a.key, began)
+}
+
+// explain says which server has not answered. Whether the caller's own time is over is told by the
+// Locker: here ctx may have a time-out of ours.
+func (d *redisDriver) explain(ctx context.Context, err error, asked, key string, began time.Time) error {
+	return d.conn.Explain(context.WithoutCancel(ctx), err, asked, key, began)
 }
 
 func (d *redisDriver) acquire(ctx context.Context, a *asking, wait bool) (driver.Grant, error) {
@@ -163,20 +170,22 @@ type redisLock struct {
 }
 
 func (k *redisLock) Extend(ctx context.Context, ttl time.Duration) error {
+	began := time.Now()
 	still, err := k.d.yes(ctx, extendScript, false, k.key, 0, k.id, ttl.Milliseconds())
 	if err == nil && !still {
 		err = driver.ErrLost
 	}
-	return err
+	return k.d.explain(ctx, err, "an extension", k.key, began)
 }
 
 // Release may be called again: if it has asked before, that the lock is not there is no loss, for it was released by that. So the client must not ask twice by itself.
 func (k *redisLock) Release(ctx context.Context) error {
 	token := strconv.FormatInt(k.token, 10)
+	began := time.Now()
 	was, err := k.d.yes(ctx, releaseScript, true, k.key, 0, "L1 "+k.id+" "+token+" ", "L1 - "+token+" 0 0", k.keep.Milliseconds())
 	if err != nil {
 		k.asked = k.asked || !conn.IsReply(err)
-		return err
+		return k.d.explain(ctx, err, "a release", k.key, began)
 	}
 	k.settle()
 	if !was && !k.asked {

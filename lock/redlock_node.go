@@ -62,3 +62,9 @@ var (
 func detached(ctx context.Context, timeout time.Duration) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(context.WithoutCancel(ctx), timeout)
 }
+
+// explain says that it is this server that has not answered. Whether the caller's own time is over
+// is told by the Locker.
+func (n *redlockNode) explain(err error, asked string, began time.Time) error {
+	return n.conn.Explain(context.Background(), err, asked, "", began)
+}

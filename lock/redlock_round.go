@@ -60,7 +60,7 @@ func (c *contest) newRound() *round {
 
 // vote asks one node for the lock. The request goes on when its caller leaves, so that it is known what has become of it.
 func (r *round) vote(ctx context.Context, i int) (bool, error) {
-	b := &r.ballots[i]
+	b, began := &r.ballots[i], time.Now()
 	ctx, cancel := context.WithTimeout(ctx, r.timeout)
 	defer cancel()
 	b.asked.Store(true)
@@ -79,9 +79,9 @@ func (r *round) vote(ctx context.Context, i int) (bool, error) {
 	}
 	select {
 	case <-b.known:
-		return b.yes(), b.err
+		return b.yes(), r.d.nodes[i].explain(b.err, "a request for the lock", began)
 	case <-ctx.Done():
-		return false, context.Cause(ctx)
+		return false, r.d.nodes[i].explain(context.Cause(ctx), "a request for the lock", began)
 	}
 }
 
@@ -187,7 +187,7 @@ func (r *round) send(ctx context.Context, i int, s conn.Script, args ...any) (an
 	}
 	ctx, cancel := context.WithTimeout(ctx, r.timeout)
 	defer cancel()
-	n, c := r.d.nodes[i], make(chan result, 1)
+	n, c, began := r.d.nodes[i], make(chan result, 1), time.Now()
 	if !n.conn.Apart(func() {
 		ctx, cancel := detached(ctx, r.timeout)
 		defer cancel()
@@ -198,8 +198,8 @@ func (r *round) send(ctx context.Context, i int, s conn.Script, args ...any) (an
 	}
 	select {
 	case got := <-c:
-		return got.answer, got.err
+		return got.answer, n.explain(got.err, "a request about the lock", began)
 	case <-ctx.Done():
-		return answer{}, context.Cause(ctx)
+		return answer{}, n.explain(context.Cause(ctx), "a request about the lock", began)
 	}
 }

@@ -4,7 +4,8 @@
    POLLRULE 0: a reply raises what is known (maximum)      MSGRULE 0: a message raises it
             1: replies in the order in which the polls              1: a message that says something else is a doubt only
                were sent; an overtaken one is ignored               2: mutation, what comes last wins
-            2: mutation, the last reply wins */
+            2: mutation, the last reply wins
+   OWN: process 0 announces; the answer is what it knows from then on, and its own Gets that begin later see it */
 #define ABSENT 0
 #define ENTRY  1
 #define LEASE  2
@@ -62,6 +63,7 @@ byte known[2]; bool conf[2]; byte confA[2];       /* confA: ghost, InvalidateAll
 #define LATEMSG 0       /* process 0 will still get the message of the first generation */
 #endif
 byte msgs[2];                                     /* set of generations on their way */
+byte ownacked;                                    /* ghost: acknowledged to process 0 */
 byte out[2], overtaken[2];                        /* sets of polls: under way; overtaken by an accepted, later one */
 byte evict = EVICT, flush = FLUSH;
 #define CHK assert(kind != ENTRY || kver >= acked)
@@ -104,10 +106,13 @@ inline poll(p, s) {
     overtaken[p] = overtaken[p] & ~(1 << s); before = 0; n = 0 };
   atomic { conf[p] = true; if :: as > confA[p] -> confA[p] = as :: else fi } }
 
-proctype Reader(byte p, s) { byte i, lo, need, L, k, v, kt, lab, tok, n, as, before; bool ok;
+proctype Reader(byte p, s) { byte i, lo, own, need, L, k, v, kt, lab, tok, n, as, before; bool ok;
   do
   :: i == NGET -> break
   :: i < NGET -> i++; lo = acked;
+#ifdef OWN
+     atomic { if :: p == 0 -> own = ownacked :: else fi };
+#endif
 #ifdef MUT_KNOWNFIRST
      L = known[p];
      if :: atomic { conf[p] -> need = confA[p] } :: !conf[p] -> poll(p, s); need = as; L = known[p] fi;
@@ -152,14 +157,22 @@ replace: (nexttok < MAXTOK);                        /* prunes */
      atomic { if :: kind == LEASE && ktok == tok -> kind = ENTRY; kver = v; klab = L; ok = true; CHK :: else -> ok = false fi };
      if :: ok -> skip :: else -> goto round fi;
 give: atomic { assert(v >= lo);                     /* (a) nothing from before an acknowledged Invalidate of the key */
+       assert(v >= own);                            /* (c) nor from before an InvalidateAll of its own process */
        assert(v >= need);                           /* (b) nor from before an InvalidateAll acknowledged before the poll */
        if :: need > 0 && tok == 0 -> W(3) :: else fi;
-       lo = 0; need = 0; L = 0; k = 0; v = 0; kt = 0; lab = 0; tok = 0; as = 0; ok = false }
+       lo = 0; own = 0; need = 0; L = 0; k = 0; v = 0; kt = 0; lab = 0; tok = 0; as = 0; ok = false }
   od }
 
-proctype All() { byte my;
+proctype All() { byte my, n;
   atomic { db++; my = db };
-  atomic { fresh(); msgs[0] = msgs[0] | (1 << G); msgs[1] = msgs[1] | (1 << G) };
+  atomic { fresh(); n = G; msgs[0] = msgs[0] | (1 << G); msgs[1] = msgs[1] | (1 << G) };
+#ifdef OWN
+  atomic {
+#ifndef MUT_OWNLATER
+    if :: n < known[0] -> conf[0] = false :: else fi; known[0] = n;
+#endif
+    if :: my > ownacked -> ownacked = my :: else fi };
+#endif
   atomic { if :: my > allacked -> allacked = my :: else fi } }
 proctype KeyW() { byte my;
   atomic { db++; my = db };

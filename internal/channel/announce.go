@@ -16,6 +16,9 @@ import (
 // tries is how many time-outs an invalidation may take.
 const tries = 4
 
+// invalidation is what errors say was asked for.
+const invalidation = "an invalidation"
+
 // Change makes the command that changes a key, by its name in Redis; it may be sent again.
 type Change func(ctx context.Context, name string) redis.Cmder
 
@@ -51,6 +54,7 @@ func (c *Channel) do(ctx context.Context, names []string, hashes []uint64, o job
 	if len(names) == 0 {
 		return errs, nil
 	}
+	caller, began := ctx, time.Now()
 	ctx, cancel := conn.WithTimeout(ctx, tries*c.conn.Timeout())
 	defer cancel()
 	parts := c.parts(ctx, names, hashes, o) // which a goroutine that was given up may go on reading
@@ -64,8 +68,8 @@ func (c *Channel) do(ctx context.Context, names []string, hashes []uint64, o job
 	})
 	if err != nil {
 		c.Disown() // it may yet come about
-		for i := range errs {
-			errs[i] = err
+		for i, name := range names {
+			errs[i] = c.conn.Explain(caller, err, invalidation, name, began)
 		}
 		return errs, nil
 	}
@@ -75,6 +79,7 @@ func (c *Channel) do(ctx context.Context, names []string, hashes []uint64, o job
 				errs[at] = p.announced
 			}
 			if errs[at] != nil {
+				errs[at] = c.conn.Explain(caller, errs[at], invalidation, p.names[i], began)
 				c.Disown()
 			} else {
 				c.conn.Acknowledged(p.names[i])
@@ -221,6 +226,7 @@ func (c *Channel) announcement(rng int, body []byte, loader string) []any {
 
 // DeleteLoader outdates all entries of a loader: it raises the generation in each range. It ends as Delete does.
 func (c *Channel) DeleteLoader(ctx context.Context, name string) error {
+	caller, began := ctx, time.Now()
 	ctx, cancel := context.WithTimeout(ctx, tries*c.conn.Timeout())
 	defer cancel()
 	ranges := c.conn.InUse()
@@ -231,19 +237,19 @@ func (c *Channel) DeleteLoader(ctx context.Context, name string) error {
 			errs[r] = conn.NotReturned(nil) // until it has
 			all.Go(func() {
 				n, err := c.announce(ctx, r, appendLoader(nil, name), name)
-				if errs[r] = err; err == nil {
-					c.loaders.heard(name, r, n)
+				if errs[r] = err; err == nil && c.loaders.announced(name, r, n) {
+					c.pollers[r].doubt()
 				}
 			})
 		}
 		all.Wait()
 	})
 	if err != nil {
-		return err
+		return c.conn.Explain(caller, err, invalidation, c.keys[0], began)
 	}
-	for _, err := range errs {
+	for r, err := range errs {
 		if err != nil {
-			return err
+			return c.conn.Explain(caller, err, invalidation, c.keys[r], began)
 		}
 	}
 	return nil

@@ -2,7 +2,6 @@ package channel
 
 import (
 	"context"
-	"fmt"
 	"math/rand/v2"
 	"strconv"
 	"sync"
@@ -177,12 +176,8 @@ func (c *Channel) received(session uint64, payload string) {
 		return
 	}
 	m, err := decode([]byte(payload))
-	if err == nil && m.rng >= c.conn.InUse() {
-		err = fmt.Errorf("%w: another range", errMalformed)
-	}
-	if err != nil {
-		c.counts.malformed.Add(1)
-		c.told("a message on the invalidation channel cannot be read", nil)
+	if err != nil || m.rng >= c.conn.InUse() {
+		c.unplaced(payload, &m)
 		return
 	}
 	own := m.origin == c.origin.Load()
@@ -196,7 +191,9 @@ func (c *Channel) received(session uint64, payload string) {
 			listener.Told(m.told)
 		}
 	case m.loader != "":
-		c.loaders.heard(m.loader, m.rng, m.num)
+		if c.loaders.heard(m.loader, m.rng, m.num) {
+			c.pollers[m.rng].doubt()
+		}
 	case !own:
 		m.each(c.memory.Forget)
 	}
@@ -204,4 +201,22 @@ func (c *Channel) received(session uint64, payload string) {
 		c.counts.heard(m.rng, m.num)
 	}
 	c.tracks[m.rng].received(session, link{m.prev, m.num})
+}
+
+// unplaced is for a message that cannot be read, or is of a range that there is not: a process with
+// a client of another kind divides keys otherwise. Nobody polls for the number of such a range, and
+// any range of ours may have its keys. What is no announcement concerns none; were it one after
+// all, the next poll would find it missing.
+func (c *Channel) unplaced(payload string, m *message) {
+	c.counts.malformed.Add(1)
+	if !isAnnouncement(payload) {
+		c.told("a message on the invalidation channel cannot be read", nil)
+		return
+	}
+	c.told("an invalidation is of a range of keys that is not known: memory is not trusted until Redis has confirmed it; do programs use clients of several kinds (redis.Client, redis.ClusterClient) on this Redis?", nil)
+	m.each(c.memory.Forget) // if it could be read
+	for r := range c.conn.InUse() {
+		c.tracks[r].doubt()
+	}
+	c.conn.Doubt()
 }

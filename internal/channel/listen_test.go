@@ -85,8 +85,7 @@ func TestMessagesThatCannotBeRead(t *testing.T) {
 		before := m.clears()
 		numbers := "5 9 "
 		for i, payload := range []string{
-			"", "x", strings.Repeat("x", 1<<16), "\xC2" + string(encode(0, 1, numbers, []byte("k")))[1:],
-			string(encode(0, 1, "x y ", []byte("k"))), string(encode(1, 1, numbers, []byte("k"))), string(encode(15, 1, numbers, []byte("k"))),
+			"", "x", strings.Repeat("x", 1<<16), "\xD2" + string(encode(0, 1, numbers, []byte("k")))[1:], "\xB1", "\xE1 an entry", "\xD1",
 		} {
 			b.check(b.rdb.Publish(b.ctx, c.topic, payload).Err())
 			b.until("counted", func() bool { return c.Stats().Malformed == int64(i)+1 })
@@ -94,6 +93,20 @@ func TestMessagesThatCannotBeRead(t *testing.T) {
 		if s := c.Stats(); m.clears() != before || s.Gaps != 0 || s.Trusted != 1 || m.count() != 0 || s.Heard != 0 {
 			t.Errorf("%+v, %d clears", s, m.clears()-before)
 		}
+		for i, payload := range []string{ // these are announcements, by their first byte: see TestUnplacedInvalidations
+			"\xC2" + string(encode(0, 1, numbers, []byte("k")))[1:], string(encode(0, 1, "x y ", []byte("k"))), string(encode(1, 1, numbers, []byte("k"))), string(encode(15, 1, numbers, []byte("k"))),
+		} {
+			b.check(b.rdb.Publish(b.ctx, c.topic, payload).Err())
+			b.until("counted", func() bool { return c.Stats().Malformed == int64(i)+8 })
+			if c.Stats().Trusted != 0 {
+				t.Errorf("%d: trusted", i)
+			}
+		}
+		b.check(c.Confirm(b.ctx, 0))
+		if c.Stats().Trusted != 1 {
+			t.Error("it is not trusted again")
+		}
+		before = m.clears()
 		prev := b.number(c, 0, "")
 		for i, body := range []string{"z a later kind", "k of another length"} {
 			n, err := c.announce(b.ctx, 0, []byte(body), "")
@@ -103,7 +116,7 @@ func TestMessagesThatCannotBeRead(t *testing.T) {
 				t.Fatal("no number")
 			}
 		}
-		if s := c.Stats(); s.Gaps != 0 || s.Trusted != 1 || s.Malformed != 9 {
+		if s := c.Stats(); s.Gaps != 0 || s.Trusted != 1 || s.Malformed != 13 {
 			t.Errorf("%+v", s)
 		}
 	})

@@ -54,13 +54,33 @@ func (*loaders) later(sent, learned time.Time) bool {
 	return sent.After(learned)
 }
 
-// heard learns one from a message, or from an announcement of our own; not the first, for a message may be late, and nothing is confirmed before a poll.
-func (l *loaders) heard(name string, rng int, generation uint64) {
+// heard learns one from a message; not the first, for a message may be late, and nothing is
+// confirmed before a poll. It tells whether the message says less than is known: it is late, or
+// Redis has lost its data since, and only a poll knows.
+func (l *loaders) heard(name string, rng int, generation uint64) (doubtful bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if k := l.known[name]; k != nil && k.generations[rng] != 0 && generation > k.generations[rng] {
+	k := l.known[name]
+	if k != nil && k.generations[rng] != 0 && generation > k.generations[rng] {
 		k.set(rng, generation, time.Now())
 	}
+	return k != nil && generation < k.generations[rng]
+}
+
+// announced learns what Redis has just answered to an announcement of our own: it is so, whatever
+// was known before, also where nothing was, and an answer to a poll that was sent before comes too
+// late. It tells whether more was known: that was wrong, or another process has announced
+// meanwhile, and only a poll knows.
+func (l *loaders) announced(name string, rng int, generation uint64) (doubtful bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	k := l.known[name]
+	if k == nil {
+		return false
+	}
+	doubtful = generation < k.generations[rng]
+	k.set(rng, generation, time.Now())
+	return doubtful
 }
 
 func (k *known) set(rng int, generation uint64, at time.Time) {

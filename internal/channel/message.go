@@ -50,6 +50,9 @@ func appendHead(dst []byte, rng int, origin uint64) []byte {
 // appendLoader is what stands behind the numbers, for a whole loader.
 func appendLoader(dst []byte, name string) []byte { return append(append(dst, loaderKind), name...) }
 
+// isAnnouncement tells whether a message says of itself that it is one, in this format or another.
+func isAnnouncement(payload string) bool { return len(payload) > 0 && payload[0]>>4 == formatByte>>4 }
+
 // decode reads a message. It allocates nothing that grows with it.
 func decode(b []byte) (m message, err error) {
 	if len(b) < headSize || b[0] != formatByte || int(b[1]) >= conn.Ranges {

@@ -24,7 +24,8 @@ type poller struct {
 	rng  int
 	kick chan struct{}
 
-	confirmed atomic.Int64 // until when the generations may be used, on the channel's clock
+	confirmed atomic.Int64  // until when the generations may be used, on the channel's clock
+	doubts    atomic.Uint64 // how often that has ended before
 
 	mu    sync.Mutex
 	begun uint64        // polls
@@ -61,6 +62,7 @@ func (c *Channel) Key(rng uint8) string { return c.keys[rng] }
 // 5 seconds, whatever the context (go-redis v9.23.0).
 func (c *Channel) Confirm(ctx context.Context, rng uint8) error {
 	c.Poll()
+	caller, began := ctx, time.Now()
 	ctx, cancel := context.WithTimeout(ctx, c.conn.Timeout())
 	defer cancel()
 	p := c.pollers[rng]
@@ -76,7 +78,7 @@ func (c *Channel) Confirm(ctx context.Context, rng uint8) error {
 		select {
 		case <-next:
 		case <-ctx.Done():
-			return ctx.Err()
+			return c.conn.Explain(caller, ctx.Err(), "a poll", c.keys[rng], began)
 		case <-c.ctx.Done():
 			return conn.ErrClosed
 		}
@@ -84,6 +86,12 @@ func (c *Channel) Confirm(ctx context.Context, rng uint8) error {
 	}
 	defer p.mu.Unlock()
 	return p.err
+}
+
+// doubt has the generations not be used before a poll that is sent from now on is answered.
+func (p *poller) doubt() {
+	p.doubts.Add(1) // first: see once
+	p.confirmed.Store(0)
 }
 
 func (p *poller) run() {
@@ -109,9 +117,11 @@ func (p *poller) once() {
 	p.mu.Unlock()
 	t := p.c.tracks[p.rng]
 	names := p.c.loaders.names()
+	doubts := p.doubts.Load()
 	q := t.ask(time.Now())
 	a, err := p.c.poll(p.rng, names)
 	if err != nil {
+		err = p.c.conn.Explain(p.c.ctx, err, "a poll", p.c.keys[p.rng], q.at)
 		t.failed()
 		p.c.counts.failed(err)
 		p.c.conn.Failed(p.c.ctx, p.c.keys[p.rng], err)
@@ -121,6 +131,9 @@ func (p *poller) once() {
 			p.c.loaders.answered(name, p.rng, a.generations[i], q.at)
 		}
 		p.confirmed.Store(int64(q.at.Add(p.c.bound).Sub(p.c.start)))
+		if p.doubts.Load() != doubts { // since it was sent
+			p.confirmed.Store(0)
+		}
 		if t.answered(q, a.last) {
 			p.c.hearing.end(q.session)
 		}

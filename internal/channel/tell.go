@@ -2,6 +2,7 @@ package channel
 
 import (
 	"context"
+	"time"
 
 	"github.com/cacheaside/cacheaside/internal/conn"
 )
@@ -23,15 +24,17 @@ func (c *Channel) Tell(ctx context.Context, name string, bodies [][]byte, change
 }
 
 func (c *Channel) tell(ctx context.Context, p *part) error {
+	caller, began := ctx, time.Now()
 	ctx, cancel := context.WithTimeout(ctx, tries*c.conn.Timeout())
 	defer cancel()
 	p.prepare(ctx)
 	p.announced = conn.NotReturned(nil) // until it has
-	if err := c.conn.Await(ctx, func() { c.send(ctx, p) }); err != nil {
-		return err
+	err := c.conn.Await(ctx, func() { c.send(ctx, p) })
+	if err == nil {
+		err = p.announced
+		if err == nil && len(p.names) > 0 {
+			err = p.failed(0)
+		}
 	}
-	if p.announced == nil && len(p.names) > 0 {
-		return p.failed(0)
-	}
-	return p.announced
+	return c.conn.Explain(caller, err, invalidation, c.keys[p.rng], began)
 }

@@ -83,6 +83,21 @@ func (t *track) leave() {
 	}
 }
 
+// doubt ends what is held of the range, and its trust until a poll is answered: a message may be
+// about it, and it is not known how. What comes until then changes nothing any more, so that it
+// costs no more than a poll now and then, however many such messages there are.
+func (t *track) doubt() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.session == 0 || !t.synced {
+		return
+	}
+	t.synced, t.missing = false, 0
+	t.trusted = time.Time{}
+	t.memory.Trust(t.rng, time.Time{})
+	t.void()
+}
+
 // received takes the place of a message in the chain, after what it invalidates has been forgotten.
 func (t *track) received(session uint64, l link) {
 	t.mu.Lock()

@@ -28,6 +28,7 @@ type Conn struct {
 	apart   sync.WaitGroup // commands on goroutines of their own
 
 	health health
+	server server
 	met    atomic.Bool // a cluster's client has learned its nodes
 }
 
@@ -45,7 +46,9 @@ func New(rdb redis.UniversalClient, timeout time.Duration) (*Conn, error) {
 		if o := c.Options(); o.ClientSideCache != nil || o.ClientSideCacheConfig != nil {
 			return nil, errors.New("the Redis client keeps values in a cache of its own (ClientSideCache), which still shows one after its delete has been acknowledged")
 		}
-		return &Conn{rdb: c, timeout: timeout, bounded: c.Options().ContextTimeoutEnabled, closing: make(chan struct{})}, nil
+		known := &Conn{rdb: c, timeout: timeout, bounded: c.Options().ContextTimeoutEnabled, closing: make(chan struct{})}
+		known.server.dials = dialsOf(c)
+		return known, nil
 	case *redis.ClusterClient:
 		if c == nil {
 			return nil, errors.New("the Redis client is a nil *redis.ClusterClient; pass an untyped nil for a cache without Redis")
@@ -54,6 +57,7 @@ func New(rdb redis.UniversalClient, timeout time.Duration) (*Conn, error) {
 		if o.ReadOnly || o.RouteByLatency || o.RouteRandomly {
 			return nil, errors.New("the Redis client reads from replicas (ReadOnly, RouteByLatency or RouteRandomly), and a replica still shows a value after its delete has been acknowledged")
 		}
+		watchNodes(c)
 		return &Conn{rdb: c, cluster: c, timeout: timeout, bounded: o.ContextTimeoutEnabled, closing: make(chan struct{})}, nil
 	case *redis.Ring:
 		return nil, errors.New("a *redis.Ring moves keys between servers when one of them is out of reach, and then a deleted value comes back; use a *redis.Client or a *redis.ClusterClient")
@@ -172,7 +176,16 @@ func cancellable(ctx context.Context) bool {
 const MaxPipeline = 1000
 
 // Process leaves each command with its reply or its error.
-func (c *Conn) Process(ctx context.Context, cmds []redis.Cmder) { process(ctx, c.rdb, cmds) }
+func (c *Conn) Process(ctx context.Context, cmds []redis.Cmder) { c.processAt(ctx, c.rdb, cmds) }
+
+// processAt sends them by this client.
+func (c *Conn) processAt(ctx context.Context, client redis.UniversalClient, cmds []redis.Cmder) {
+	if err := c.fits(ctx); err != nil {
+		Fail(cmds, err)
+		return
+	}
+	process(ctx, client, cmds)
+}
 
 func process(ctx context.Context, rdb redis.UniversalClient, cmds []redis.Cmder) {
 	returned := false

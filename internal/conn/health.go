@@ -159,7 +159,7 @@ func Unable(err error) bool {
 	switch {
 	case errors.Is(err, redis.Nil):
 		return false
-	case err == nil, errors.Is(err, ErrClosed), errors.Is(err, context.Canceled):
+	case err == nil, errors.Is(err, ErrClosed), errors.Is(err, context.Canceled), errors.Is(err, ErrWrongClient):
 		return false
 	case !IsReply(err):
 		return true

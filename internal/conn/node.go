@@ -19,7 +19,7 @@ func (c *Conn) ProcessAt(ctx context.Context, key string, cmds []redis.Cmder) (o
 	if err != nil {
 		return false
 	}
-	process(ctx, node, cmds)
+	c.processAt(ctx, node, cmds)
 	return true
 }
 
@@ -37,6 +37,9 @@ func (c *Conn) At(ctx context.Context, key string) any {
 
 // Listeners tells how many clients are subscribed to a Redis channel, at all servers of a cluster. (PUBLISH answers that for its own server only.)
 func (c *Conn) Listeners(ctx context.Context, topic string) (n int, err error) {
+	if err := c.fits(ctx); err != nil {
+		return 0, err
+	}
 	var all atomic.Int64
 	count := func(ctx context.Context, node *redis.Client) error {
 		subscribed, err := node.PubSubNumSub(ctx, topic).Result()
@@ -57,6 +60,15 @@ func (c *Conn) Listeners(ctx context.Context, topic string) (n int, err error) {
 
 // Subscriber is the client of the server where key lives, for a subscription.
 func (c *Conn) Subscriber(ctx context.Context, key string) (*redis.Client, error) {
+	ctx, cancel := context.WithTimeout(ctx, c.timeout)
+	defer cancel()
+	err := NotReturned(nil) // until it has
+	if ended := c.Await(ctx, func() { err = c.fits(ctx) }); ended != nil {
+		return nil, ended
+	}
+	if err != nil {
+		return nil, err
+	}
 	if c.cluster == nil {
 		return c.rdb.(*redis.Client), nil
 	}

@@ -2,7 +2,9 @@ package conn
 
 import (
 	"context"
+	"strings"
 	"sync"
+	"time"
 
 	"github.com/redis/go-redis/v9"
 )
@@ -48,7 +50,13 @@ func (c *Conn) Ask(ctx, bound context.Context, cmds []redis.Cmder) Sent {
 }
 
 func (c *Conn) ask(ctx, bound context.Context, cmds []redis.Cmder) error {
+	began := time.Now()
 	err := c.Send(bound, cmds)
+	if err == nil {
+		c.explain(ctx, cmds, began)
+	} else if len(cmds) > 0 {
+		err = c.Explain(ctx, err, strings.ToUpper(cmds[0].Name()), keyOf(cmds[0]), began)
+	}
 	c.note(ctx, cmds, err)
 	return err
 }

@@ -1,0 +1,38 @@
+package testenv
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"testing"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// StartShard starts a cluster of one master, which has all slots, as managed services
+// offer it. It belongs to the test and ends with it.
+func StartShard(t testing.TB) *Redis {
+	t.Helper()
+	bus := FreePort(t)
+	r := StartRedis(t, "--cluster-enabled", "yes", "--cluster-port", strconv.Itoa(bus))
+	if _, err := r.do("CLUSTER", "ADDSLOTSRANGE", 0, clusterSlots-1); err != nil {
+		t.Fatalf("build a cluster of one: %v", err)
+	}
+	Eventually(t, "a cluster of one", func() bool {
+		info, err := r.do("CLUSTER", "INFO")
+		return err == nil && len(info) > 16 && info[:16] == "cluster_state:ok"
+	})
+	return r
+}
+
+// ClusterClient returns a cluster's client to the server, which is closed with the test.
+func (r *Redis) ClusterClient(t testing.TB) *redis.ClusterClient {
+	t.Helper()
+	rdb := closed(t, redis.NewClusterClient(&redis.ClusterOptions{
+		Addrs: []string{r.Addr}, ContextTimeoutEnabled: true, MaintNotificationsConfig: noMaintenance(),
+	}))
+	if err := rdb.Ping(context.Background()).Err(); err != nil {
+		t.Fatal(fmt.Errorf("a client of the cluster: %w", err))
+	}
+	return rdb
+}

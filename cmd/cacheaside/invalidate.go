@@ -64,7 +64,7 @@ func (i *invalidating) run(ctx context.Context, args []string) error {
 	default:
 		about = fmt.Sprintf("%s of the loader %s, version %s, will be invalidated, under the prefix %s: each is loaded from the database again when it is asked for.", count(len(texts), "key"), loader, i.version, i.prefix)
 	}
-	rdb, err := i.openRedis() // what is wrong with that is told before anything is asked
+	rdb, err := i.openRedis(ctx) // what is wrong with that is told before anything is asked
 	if err != nil {
 		return err
 	}

@@ -4,10 +4,12 @@ import (
 	"context"
 	"fmt"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/cacheaside/cacheaside"
 	"github.com/cacheaside/cacheaside/internal/testenv"
 )
 
@@ -123,4 +125,35 @@ func TestInvalidateHolds(t *testing.T) {
 	if s := parsed[shown](w, exitAbsent, "get", "user", "b"); s.Hold != nil {
 		t.Errorf("without it shows %+v", s.Hold)
 	}
+}
+
+// One address is enough: whether it is of a cluster is asked of the server.
+func TestInvalidateOnAClusterByOneAddress(t *testing.T) {
+	shard := testenv.StartShard(t)
+	w := &world{t, map[string]string{"CACHEASIDE_REDIS": shard.Addr}}
+	rdb := shard.ClusterClient(t)
+	c, err := cacheaside.New(rdb, nil)
+	w.check(err)
+	defer c.Close()
+	var version atomic.Int64
+	l, err := cacheaside.NewLoader(c, "row", func(context.Context, int) (int64, error) { return version.Load(), nil }, nil)
+	w.check(err)
+	stale := func() (n int) {
+		for key := range 100 {
+			v, err := l.Get(t.Context(), key, cacheaside.Fresh)
+			w.check(err)
+			if v != version.Load() {
+				n++
+			}
+		}
+		return n
+	}
+	for _, where := range []string{shard.Addr, "redis://" + shard.Addr + "/0"} {
+		w.env["CACHEASIDE_REDIS"] = where
+		stale()
+		version.Add(1)
+		w.ok("invalidate", "--yes", "--all", "row")
+		testenv.Eventually(t, "the news", func() bool { return stale() == 0 })
+	}
+	w.fails(exitUsage, "a cluster", "--db", "3", "--redis", shard.Addr, "invalidate", "--yes", "row", "1")
 }

@@ -16,6 +16,9 @@ import (
 
 	"github.com/redis/go-redis/v9"
 	"github.com/redis/go-redis/v9/maintnotifications"
+
+	"github.com/cacheaside/cacheaside/internal/conn"
+	"github.com/cacheaside/cacheaside/internal/noanswer"
 )
 
 // target is what --redis names, or the environment.
@@ -26,8 +29,9 @@ type target struct {
 	tls      *tls.Config
 }
 
-// openRedis makes a client. It does no I/O.
-func (t *tool) openRedis() (redis.UniversalClient, error) {
+// openRedis makes a client. Where one address is given, it asks the server whether it is a node of
+// a cluster, for the type of the client must not be guessed.
+func (t *tool) openRedis(ctx context.Context) (redis.UniversalClient, error) {
 	to, err := t.target()
 	if err != nil {
 		return nil, err
@@ -45,9 +49,7 @@ func (t *tool) openRedis() (redis.UniversalClient, error) {
 		if t.db != 0 {
 			return nil, usagef("--db %d: a cluster has no other database than 0", t.db)
 		}
-		each := t.timeout / time.Duration(len(to.addrs)+1) // a cluster's client keeps no context while it looks for its nodes
-		return redis.NewClusterClient(&redis.ClusterOptions{Addrs: to.addrs, Username: t.user, Password: to.password, TLSConfig: to.tls, ContextTimeoutEnabled: true,
-			DialTimeout: each, ReadTimeout: t.timeout, WriteTimeout: t.timeout, PoolTimeout: t.timeout, DialerRetries: 1, MaintNotificationsConfig: quiet}), nil
+		return t.openCluster(to.addrs, t.user, to.password, to.tls), nil
 	}
 	o := to.url
 	if o == nil {
@@ -56,7 +58,35 @@ func (t *tool) openRedis() (redis.UniversalClient, error) {
 	o.Username, o.Password = cmp.Or(t.user, o.Username), cmp.Or(to.password, o.Password)
 	o.ContextTimeoutEnabled, o.MaxRetries, o.DialerRetries, o.MaintNotificationsConfig = true, -1, 1, quiet
 	o.DialTimeout, o.ReadTimeout, o.WriteTimeout, o.PoolTimeout = t.timeout, t.timeout, t.timeout, t.timeout
-	return redis.NewClient(o), nil
+	return t.openOne(ctx, o)
+}
+
+func (t *tool) openCluster(addrs []string, user, password string, tls *tls.Config) *redis.ClusterClient {
+	each := t.timeout / time.Duration(len(addrs)+1) // a cluster's client keeps no context while it looks for its nodes
+	return redis.NewClusterClient(&redis.ClusterOptions{Addrs: addrs, Username: user, Password: password, TLSConfig: tls, ContextTimeoutEnabled: true,
+		DialTimeout: each, ReadTimeout: t.timeout, WriteTimeout: t.timeout, PoolTimeout: t.timeout, DialerRetries: 1,
+		MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled}})
+}
+
+// openOne makes a client for a server, or of the cluster that it belongs to.
+func (t *tool) openOne(ctx context.Context, o *redis.Options) (redis.UniversalClient, error) {
+	rdb := redis.NewClient(o)
+	bound, cancel := t.limited(ctx)
+	defer cancel()
+	clustered, err := conn.Clustered(bound, rdb)
+	if err == nil && !clustered || ctx.Err() != nil { // interrupted: nothing follows
+		return rdb, nil
+	}
+	if closed := rdb.Close(); err == nil {
+		err = closed
+	}
+	switch {
+	case err != nil:
+		return nil, t.redisError(err)
+	case o.DB != 0:
+		return nil, usagef("--db %d: %s is a node of a cluster, which has no other database than 0", o.DB, o.Addr)
+	}
+	return t.openCluster([]string{o.Addr}, o.Username, o.Password, o.TLSConfig), nil
 }
 
 // target checks what the flags and the environment say of the Redis. Its errors repeat none of it, for a password may be in it.
@@ -163,7 +193,7 @@ func readRoots(path string) (*x509.CertPool, error) {
 
 // onRedis calls f with a client, which is closed then. Its errors say what may be the matter.
 func (t *tool) onRedis(ctx context.Context, f func(ctx context.Context, rdb redis.UniversalClient) error) error {
-	rdb, err := t.openRedis()
+	rdb, err := t.openRedis(ctx)
 	if err != nil {
 		return err
 	}
@@ -179,7 +209,7 @@ func (t *tool) redisError(err error) error {
 		return fmt.Errorf("this Redis is a node of a cluster: name two of its nodes, with a comma between them: %w", err)
 	case redis.HasErrorPrefix(err, "NOAUTH"), redis.HasErrorPrefix(err, "WRONGPASS"):
 		return fmt.Errorf("the Redis does not let us in; the password belongs into CACHEASIDE_REDIS_PASSWORD or --redis-password-file, the user into --redis-user: %w", err)
-	case errors.Is(err, context.DeadlineExceeded):
+	case errors.Is(err, context.DeadlineExceeded), noanswer.IsTimeout(err):
 		return &slowError{"the Redis", t.timeout, err}
 	}
 	return err

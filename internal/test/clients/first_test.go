@@ -147,3 +147,21 @@ func TestInvalidateAllAfterGreaterNumbers(t *testing.T) {
 		})
 	}
 }
+
+// A name that a program on the same Redis has for something else is as if the hash was lost.
+func TestAnnouncedKeyOfAnotherType(t *testing.T) {
+	server := testenv.SharedRedis(t)
+	rdb, d := server.Client(t), &table{}
+	p := open(t, server.Client(t), d, cacheaside.Options{Prefix: prefix, MaxStaleness: time.Second})
+	p.stale(t, d)
+	if err := rdb.Set(t.Context(), channel.Numbers(prefix, 0), "a string", 0).Err(); err != nil {
+		t.Fatal(err)
+	}
+	d.version.Add(1)
+	if err := p.rows.Invalidate(t.Context(), 1); err != nil {
+		t.Error(err)
+	}
+	if v, err := p.rows.Get(t.Context(), 1, cacheaside.Fresh); v != 1 || err != nil {
+		t.Error(v, err)
+	}
+}

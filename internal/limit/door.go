@@ -45,7 +45,8 @@ func (d *Door) Enter(ctx context.Context) (Pass, error) {
 	return Pass{d, t}, nil
 }
 
-// Idle tells whether a call would be let in at once, and take nothing from others. It changes nothing.
+// Idle tells whether a call would be let in at once, and take nothing from others. It changes
+// nothing.
 func (d *Door) Idle() bool {
 	return d.Breaker.Check() == nil && d.Own.idle() && d.Shared.idle()
 }

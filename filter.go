@@ -32,8 +32,10 @@ import (
 // loads those that the new filter lacks. It answers how many of these rows are there: the filter
 // must not hide them. An error with 0 says that it could not find out.
 //
-// Hidden tells the filter that it has refused a key whose row exists (see LoaderOptions.AuditEvery). It must say true for all keys until it was built anew, in all processes if it is shared. It is called again if it
-// returns an error. A filter without it is not asked any more by this loader until it says true for that key.
+// Hidden tells the filter that it has refused a key whose row exists (see
+// LoaderOptions.AuditEvery). It must say true for all keys until it was built anew, in all
+// processes if it is shared. It is called again if it returns an error. A filter without it is not
+// asked any more by this loader until it says true for that key.
 type Filter interface {
 	// MightContain tells whether there may be a row of key: false only if there is certainly none. It need not say true where it returns an error.
 	MightContain(ctx context.Context, key string) (bool, error)
@@ -201,8 +203,9 @@ func (l *Loader[K, V]) askMany(ctx context.Context, rounds []*round[K, V]) (may 
 	return may, err
 }
 
-// letThrough counts those rounds that have passed the filter and are at their end now, without a row, and tells the filter. What memory answers has not asked the filter, and is not counted. Refusals that
-// were checked are ended.
+// letThrough counts those rounds that have passed the filter and are at their end now, without a
+// row, and tells the filter. What memory answers has not asked the filter, and is not counted.
+// Refusals that were checked are ended.
 func (l *Loader[K, V]) letThrough(done []*round[K, V]) {
 	n := 0
 	for _, r := range done {

@@ -7,18 +7,21 @@ import (
 	"time"
 )
 
-// filterAudit checks what a loader's filter refuses. A filter that was built from the wrong table, or that has lost keys, refuses rows that exist, and nothing else would ever tell: so one refusal
+// filterAudit checks what a loader's filter refuses. A filter that was built from the wrong table,
+// or that has lost keys, refuses rows that exist, and nothing else would ever tell: so one refusal
 // in a while is not given out at once, but the database is asked for the row.
 type filterAudit struct {
 	next    atomic.Int64 // when a refusal is due to be checked, on the loader's clock
 	doubted atomic.Bool  // the filter has refused a row that exists, and is not asked
 }
 
-// recheck is how long after a hidden row was found the filter is asked for its key once more, before anybody is told: the row may have been inserted a moment ago, by a process that this one's filter
-// has not heard of yet.
+// recheck is how long after a hidden row was found the filter is asked for its key once more,
+// before anybody is told: the row may have been inserted a moment ago, by a process that this one's
+// filter has not heard of yet.
 const recheck = time.Second
 
-// auditDue tells whether this refusal is to be checked. It takes nothing from other reads: it is not due while the breaker is open, or loads wait for their turn, or the database is to be spared.
+// auditDue tells whether this refusal is to be checked. It takes nothing from other reads: it is
+// not due while the breaker is open, or loads wait for their turn, or the database is to be spared.
 func (l *Loader[K, V]) auditDue() bool {
 	if l.options.AuditEvery < 0 {
 		return false
@@ -38,7 +41,8 @@ func (l *Loader[K, V]) mayAudit() bool {
 	return l.door.Idle()
 }
 
-// audited ends a round whose refusal was checked. Where the database could not be asked, the refusal stands.
+// audited ends a round whose refusal was checked. Where the database could not be asked, the
+// refusal stands.
 func (l *Loader[K, V]) audited(r *round[K, V]) {
 	s := &r.Result
 	switch {
@@ -55,7 +59,8 @@ func (l *Loader[K, V]) audited(r *round[K, V]) {
 	}
 }
 
-// doubtFilter has the filter not be asked any more, for it has hidden the row of this key, until it knows the key, or answers "maybe" by itself.
+// doubtFilter has the filter not be asked any more, for it has hidden the row of this key, until it
+// knows the key, or answers "maybe" by itself.
 func (l *Loader[K, V]) doubtFilter(text string) {
 	if l.audit.doubted.Swap(true) {
 		return

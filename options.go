@@ -203,10 +203,15 @@ type LoaderOptions struct {
 	// asked by Refresh, Warm and reloads in the background, nor under Bypass, nor for what the memory tier answers. Several loaders may share one, if a key is in it when one of them has the row. The caller closes it after the Cache. Default: none. A nil pointer in it is an error.
 	Filter Filter
 
-	// AuditEvery is how often the database is asked for a key that Filter has refused: in each process one refusal in so long, where the breaker is closed and a load can begin at once. It goes to the load function only, and is
-	// cached nowhere. If there is a row, it is returned, counted (Stats.FilterHidden) and logged, and the filter is not believed from then on until it was built again, if it can be told (see Filter) in any process.
-	// So a filter that was built from the wrong table does not hide rows for long, and an attacker costs one load in so long. Default: 1 second. From 10 ms; negative: never. Make it longer, or never, where the database is not to be asked for
-	// missing keys at all, or where it finds rows under other keys than their own, as a collation does, and Key does not make them one.
+	// AuditEvery is how often the database is asked for a key that Filter has refused: in each
+	// process one refusal in so long, where the breaker is closed and a load can begin at once. It
+	// goes to the load function only, and is cached nowhere. If there is a row, it is returned,
+	// counted (Stats.FilterHidden) and logged, and the filter is not believed from then on until it
+	// was built again, if it can be told (see Filter) in any process. So a filter that was built
+	// from the wrong table does not hide rows for long, and an attacker costs one load in so long.
+	// Default: 1 second. From 10 ms; negative: never. Make it longer, or never, where the database
+	// is not to be asked for missing keys at all, or where it finds rows under other keys than
+	// their own, as a collation does, and Key does not make them one.
 	AuditEvery time.Duration
 
 	// Shadow has this loader answer from the database, as if there were no cache, and compare with the cache beside it: for who would see for some days what it would serve, before it is switched on (Shadow: 0). Get and GetMany load, once for all who ask together, within

@@ -13,7 +13,8 @@ import (
 // maxOnce is how many keys are added in one step: more take a server too long for one script.
 const maxOnce = 64
 
-// oneTrip tells whether keys can be added in one step: all that it takes is on one server, and they are few.
+// oneTrip tells whether keys can be added in one step: all that it takes is on one server, and they
+// are few.
 func (f *Redis) oneTrip(hashes []hash) bool {
 	return len(hashes) <= maxOnce && !f.conn.Cluster() && !f.apart.Load()
 }

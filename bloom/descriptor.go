@@ -79,9 +79,12 @@ func (g *generation) header() string {
 	return string(append(b, id...))
 }
 
-// tag tells a segment from the others of its generation, which have the same header: one that was copied over another, or cut short, is no segment. It is the number of the segment and its complement, so that none has all
-// bits of another, and a part of the generation's id. While a segment is empty and its bits are not allocated, the tag follows the header; then the bits. Programs that know of no tags set bits in such a segment without moving the tag: then its bits are there, and others. It is
-// empty where the generation has no tags.
+// tag tells a segment from the others of its generation, which have the same header: one that was
+// copied over another, or cut short, is no segment. It is the number of the segment and its
+// complement, so that none has all bits of another, and a part of the generation's id. While a
+// segment is empty and its bits are not allocated, the tag follows the header; then the bits.
+// Programs that know of no tags set bits in such a segment without moving the tag: then its bits
+// are there, and others. It is empty where the generation has no tags.
 func (g *generation) tag(s uint64) string {
 	if !g.Tagged {
 		return ""
@@ -92,7 +95,8 @@ func (g *generation) tag(s uint64) string {
 	return string(append(b, id[:4]...))
 }
 
-// bitsOf takes a segment apart, as Redis holds it. It answers false if it is not this segment, in its whole length. scripts.go has the same in Lua.
+// bitsOf takes a segment apart, as Redis holds it. It answers false if it is not this segment, in
+// its whole length. scripts.go has the same in Lua.
 func (g *generation) bitsOf(s uint64, raw string) (bits string, ok bool) {
 	size, tag := int(g.Bits/8), g.tag(s)
 	if len(raw) < headerBytes || raw[:headerBytes] != g.header() {

@@ -23,14 +23,26 @@
 // if it was added by this one, or by the Redis filter that it is of, and by others none that begins more than Options.MaxStaleness later, as a rule some milliseconds (MightContainFresh sees it at once). What is missing, not built yet, lost in part, built
 // differently, not heard of or out of reach answers "maybe", and is counted.
 //
-// They hold while Redis keeps what it has acknowledged. A failover, a restart, a restored dump or two swapped databases may lose keys of a filter: that is noticed within a second by the processes that use it, and it answers "maybe" from then
-// on, until it was built again (see Maintain); and Redis' WAIT and appendfsync tell how not to lose them. A source that reads from a replica that lags, or a snapshot from before the rebuild began, hides what it does not see.
+// They hold while Redis keeps what it has acknowledged. A failover, a restart, a restored dump or
+// two swapped databases may lose keys of a filter: that is noticed within a second by the processes
+// that use it, and it answers "maybe" from then on, until it was built again (see Maintain); and
+// Redis' WAIT and appendfsync tell how not to lose them. A source that reads from a replica that
+// lags, or a snapshot from before the rebuild began, hides what it does not see.
 //
 // Keys are compared byte for byte. Where a collation of the database finds the row "foo" for the key "Foo", a filter that has "foo" says no to "Foo": give both one text before they are added or asked for.
 //
 // # Redis
 //
-// A filter is a descriptor, prefix::bloom:{name}, its tally, the notes of rebuilds and the marks of the processes that use it, in hashes beside it, and one string for each segment of 32 KiB, prefix::bloom:{name/generation/segment}. None has an end of life: with a policy that evicts any key (allkeys-…) segments may
-// be evicted, and answer "maybe" until the next rebuild. A full server refuses Adds; while a cluster moves a slot, Adds of many keys may fail for a moment: try again. Announcements go by the channel prefix::bloom:{name}::invalidations, and are numbered in a key of that name's slot; those of a shared Local by prefix::bloom:{name}:shared::invalidations. With an ACL, the user needs ~prefix*, &prefix*, and GET, SET, GETRANGE, STRLEN, GETBIT, SETBIT, BITOP, BITCOUNT,
-// DEL, UNLINK, HGET, HSET, HDEL, HINCRBY, HGETALL, HMGET, PERSIST, TIME, EVAL, EVALSHA, PUBLISH, SUBSCRIBE, UNSUBSCRIBE and PING; INFO, if restarts are to be noticed that nothing else shows; and what package lock needs for NewRedis. Each process that uses a filter asks a few short questions of it twice a second.
+// A filter is a descriptor, prefix::bloom:{name}, its tally, the notes of rebuilds and the marks of
+// the processes that use it, in hashes beside it, and one string for each segment of 32 KiB,
+// prefix::bloom:{name/generation/segment}. None has an end of life: with a policy that evicts any
+// key (allkeys-…) segments may be evicted, and answer "maybe" until the next rebuild. A full server
+// refuses Adds; while a cluster moves a slot, Adds of many keys may fail for a moment: try again.
+// Announcements go by the channel prefix::bloom:{name}::invalidations, and are numbered in a key of
+// that name's slot; those of a shared Local by prefix::bloom:{name}:shared::invalidations. With an
+// ACL, the user needs ~prefix*, &prefix*, and GET, SET, GETRANGE, STRLEN, GETBIT, SETBIT, BITOP,
+// BITCOUNT, DEL, UNLINK, HGET, HSET, HDEL, HINCRBY, HGETALL, HMGET, PERSIST, TIME, EVAL, EVALSHA,
+// PUBLISH, SUBSCRIBE, UNSUBSCRIBE and PING; INFO, if restarts are to be noticed that nothing else
+// shows; and what package lock needs for NewRedis. Each process that uses a filter asks a few short
+// questions of it twice a second.
 package bloom

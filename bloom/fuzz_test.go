@@ -70,7 +70,8 @@ func FuzzDecodeDescriptor(f *testing.F) {
 	})
 }
 
-// FuzzTake: whatever Redis holds in the place of a segment, a key that was in it is not missed: what is no whole segment is lost.
+// FuzzTake: whatever Redis holds in the place of a segment, a key that was in it is not missed:
+// what is no whole segment is lost.
 func FuzzTake(f *testing.F) {
 	s := shape{2, 192, 3}
 	g := newGeneration(s, 10, 0.01)

@@ -5,8 +5,10 @@ import (
 	"time"
 )
 
-// hiding is when a filter was found to have refused a key whose row exists, and how often in a row. The rebuild that follows would not help where its source is wrong, or where the database finds rows under other keys than their own: so the
-// first follows at once, and further ones later and later.
+// hiding is when a filter was found to have refused a key whose row exists, and how often in a row.
+// The rebuild that follows would not help where its source is wrong, or where the database finds
+// rows under other keys than their own: so the first follows at once, and further ones later and
+// later.
 type hiding struct {
 	At    time.Time `json:"at"` // by the clock of the process that was told
 	Times int       `json:"times"`
@@ -35,8 +37,11 @@ func (h *hiding) rests(now time.Time) bool {
 	return since >= 0 && since < min(firstRest<<min(h.Times, 11), longestRest)
 }
 
-// Hidden tells the filter that it has refused a key whose row exists, as a cacheaside.Loader has found out (LoaderOptions.AuditEvery). If it still refuses the key, it answers "maybe" from then on, in all processes, until it was built again;
-// Maintain does that, the first time at its next check, and if it happens again within a day each time after a longer rest, up to a day: what the source does not have, no rebuild repairs. If it returns an error, try again.
+// Hidden tells the filter that it has refused a key whose row exists, as a cacheaside.Loader has
+// found out (LoaderOptions.AuditEvery). If it still refuses the key, it answers "maybe" from then
+// on, in all processes, until it was built again; Maintain does that, the first time at its next
+// check, and if it happens again within a day each time after a longer rest, up to a day: what the
+// source does not have, no rebuild repairs. If it returns an error, try again.
 func (f *Redis) Hidden(ctx context.Context, key string) error {
 	f.recheckCopy() // it may lack what Redis has
 	d, err := f.fetch(ctx, f.patience())
@@ -52,7 +57,8 @@ func (f *Redis) Hidden(ctx context.Context, key string) error {
 	return f.failed(f.dropActive(ctx, d.Active, func(to *descriptor) { to.Hiding = to.Hiding.again(now) }))
 }
 
-// Hidden tells the filter that it has refused a key whose row exists: see Redis.Hidden. It is of this process only. The error is always nil.
+// Hidden tells the filter that it has refused a key whose row exists: see Redis.Hidden. It is of
+// this process only. The error is always nil.
 func (l *Local) Hidden(_ context.Context, key string) error {
 	if l.has(key) {
 		return nil

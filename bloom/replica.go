@@ -66,6 +66,7 @@ func (r *Replica) Close() error {
 	r.channel.Close()
 	r.running.Wait()
 	r.drop()
+	r.watch.unwatched()
 	return nil
 }
 

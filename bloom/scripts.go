@@ -5,10 +5,14 @@ import (
 	"github.com/cacheaside/cacheaside/internal/conn"
 )
 
-// The scripts on a segment check first that it is the one, and answer -1 if it is another, or cut short, or there is none: then it is lost, or was removed. Nobody makes it again, so an answer that is
-// found in it is of all that was ever added to it. What is added goes to one with the right header even if it is not whole, for programs that know of no tags believe it. Places are 4 bytes each, and count from the beginning of the string.
+// The scripts on a segment check first that it is the one, and answer -1 if it is another, or cut
+// short, or there is none: then it is lost, or was removed. Nobody makes it again, so an answer
+// that is found in it is of all that was ever added to it. What is added goes to one with the right
+// header even if it is not whole, for programs that know of no tags believe it. Places are 4 bytes
+// each, and count from the beginning of the string.
 
-// segments has what the scripts do with a segment. Its header tells the size of its bits. See generation.bitsOf.
+// segments has what the scripts do with a segment. Its header tells the size of its bits. See
+// generation.bitsOf.
 const segments = `
 local function at(s, i)
   local a, b, c, d = string.byte(s, i, i + 3)
@@ -40,7 +44,8 @@ local function allocate(key, header, tag)
   redis.call('SET', key, header .. bits .. string.rep('\0', size - #bits) .. tag)
 end`
 
-// lookupScript tells of each key, whose places are ARGV[4], ARGV[3] for each, whether all of them are set: '1' or '0'. All scripts have the header and the tag of the segment before that.
+// lookupScript tells of each key, whose places are ARGV[4], ARGV[3] for each, whether all of them
+// are set: '1' or '0'. All scripts have the header and the tag of the segment before that.
 var lookupScript = conn.NewScript(segments + `
 if not whole(KEYS[1], ARGV[1], ARGV[2]) then return -1 end
 local step, reply = 4 * ARGV[3], {}
@@ -53,7 +58,8 @@ for i = 1, #ARGV[4], step do
 end
 return table.concat(reply)`)
 
-// addScript sets the places ARGV[3], and answers how many were not set. The bits are allocated at once, for a string that Redis lets grow is given up to twice as much as it needs.
+// addScript sets the places ARGV[3], and answers how many were not set. The bits are allocated at
+// once, for a string that Redis lets grow is given up to twice as much as it needs.
 var addScript = conn.NewScript(segments + `
 local ok, set = whole(KEYS[1], ARGV[1], ARGV[2]), 0
 if ok == nil then return -1 end
@@ -61,7 +67,8 @@ if ok then allocate(KEYS[1], ARGV[1], ARGV[2]) end
 for i = 1, #ARGV[3], 4 do set = set + 1 - redis.call('SETBIT', KEYS[1], at(ARGV[3], i), 1) end
 return ok and set or -1`)
 
-// mergeScript is addScript for so many places that it takes less to send all bits: ARGV[3], as they are to be set, with an empty header. KEYS[2] is theirs for the time being.
+// mergeScript is addScript for so many places that it takes less to send all bits: ARGV[3], as they
+// are to be set, with an empty header. KEYS[2] is theirs for the time being.
 var mergeScript = conn.NewScript(segments + `
 local ok = whole(KEYS[1], ARGV[1], ARGV[2])
 if ok == nil then return -1 end
@@ -72,7 +79,9 @@ redis.call('BITOP', 'OR', KEYS[1], KEYS[1], KEYS[2])
 redis.call('DEL', KEYS[2])
 return ok and redis.call('BITCOUNT', KEYS[1], 16, -1) - before or -1`)
 
-// touchScript counts the bits that were set, ARGV from the second on: id and number by turns, in the hash KEYS[2], leaves the mark ARGV[1], if it is one, in KEYS[3], and answers the descriptor, that hash and the mark.
+// touchScript counts the bits that were set, ARGV from the second on: id and number by turns, in
+// the hash KEYS[2], leaves the mark ARGV[1], if it is one, in KEYS[3], and answers the descriptor,
+// that hash and the mark.
 const touchScript = marks + `
 local d = redis.call('GET', KEYS[1]) or ''
 for i = 2, #ARGV, 2 do
@@ -82,9 +91,14 @@ local left = {}
 if ARGV[1] ~= '' then left = mark(KEYS[3], ARGV[1]) end
 return {d, redis.call('HGETALL', KEYS[2]), left}`
 
-// onceScript adds keys where all that it takes is on one server, and tells of them, in one step. KEYS: of the announcements; the descriptor; its tally; the marks; then the segments. ARGV: what announces (4); the mark; how the descriptor
-// begins that is known; '1' if the tally is asked for, else ”; how many generations; how long a descriptor begins; for each generation its id, its header, the size of a segment with its header, and how many segments; for each of these its tag, how many places, and these in decimal. It answers the number of
-// the mark if there is nothing else to be told, as nearly always; else the mark; how many segments were lost; the descriptor; the tally.
+// onceScript adds keys where all that it takes is on one server, and tells of them, in one step.
+// KEYS: of the announcements; the descriptor; its tally; the marks; then the segments. ARGV: what
+// announces (4); the mark; how the descriptor begins that is known; '1' if the tally is asked for,
+// else ”; how many generations; how long a descriptor begins; for each generation its id, its
+// header, the size of a segment with its header, and how many segments; for each of these its tag,
+// how many places, and these in decimal. It answers the number of the mark if there is nothing else
+// to be told, as nearly always; else the mark; how many segments were lost; the descriptor; the
+// tally.
 //
 // It is what an Add costs, so it asks as little as it can: a segment that ends in its tag is whole.
 var onceScript = conn.NewScript(`

@@ -80,7 +80,8 @@ func (f *Redis) trip(ctx context.Context, bound time.Duration, calls []*call, ho
 	}
 }
 
-// knows notes whether a server has known all scripts. One that has known them, and does not any more, may have restarted.
+// knows notes whether a server has known all scripts. One that has known them, and does not any
+// more, may have restarted.
 func (f *Redis) knows(all bool) {
 	switch {
 	case all:

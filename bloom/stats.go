@@ -194,7 +194,9 @@ func (t tally) count(field string) uint64 {
 	return n
 }
 
-// LostSegments asks Redis how many of the strings that the filter's bits are in are gone, as by eviction, or another's, or cut short: their keys are answered "maybe", until a Rebuild. Of a filter that nobody has built it is 0. It changes nothing.
+// LostSegments asks Redis how many of the strings that the filter's bits are in are gone, as by
+// eviction, or another's, or cut short: their keys are answered "maybe", until a Rebuild. Of a
+// filter that nobody has built it is 0. It changes nothing.
 func (f *Redis) LostSegments(ctx context.Context) (uint64, error) {
 	d, _, err := f.look(ctx)
 	if err != nil || d.Active == nil {

@@ -75,7 +75,9 @@ func (u untagged) has(t *testing.T, key string) bool {
 	return u.run(t, untaggedLookup, s.segment(&h[0]), s.k, s.places(h, upTo(1))) != "0"
 }
 
-// TestMixedWithUntagged: programs that know of no tags add to the same filter, before and after those that do, and all find all; also when one of them has written the descriptor, without what it does not know.
+// TestMixedWithUntagged: programs that know of no tags add to the same filter, before and after
+// those that do, and all find all; also when one of them has written the descriptor, without what
+// it does not know.
 func TestMixedWithUntagged(t *testing.T) {
 	backends(t, func(t *testing.T, rdb redis.UniversalClient) {
 		for what, forget := range map[string]bool{"told": false, "forgotten": true} {

@@ -14,12 +14,19 @@ import (
 	"github.com/cacheaside/cacheaside/internal/conn"
 )
 
-// Redis may go back in time: it restarts from an older snapshot, a replica takes its place, an operator restores a dump or swaps two databases. Keys that had been acknowledged are lost then, and the segments do not say so.
+// Redis may go back in time: it restarts from an older snapshot, a replica takes its place, an
+// operator restores a dump or swaps two databases. Keys that had been acknowledged are lost then,
+// and the segments do not say so.
 //
-// So each process leaves a mark in a hash of the filter, which nobody else changes: a number that grows with each of its adds, and twice a second. What a mark is beyond has been carried out before it, so a mark that is less than
-// what its process has left tells that the hash, and with it the filter, is from before. A process that is not there any more cannot tell; so each also asks which run of the server it is (see servers.go).
+// So each process leaves a mark in a hash of the filter, which nobody else changes: a number that
+// grows with each of its adds, and twice a second. What a mark is beyond has been carried out
+// before it, so a mark that is less than what its process has left tells that the hash, and with it
+// the filter, is from before. A process that is not there any more cannot tell; so each also asks
+// which run of the server it is (see servers.go).
 //
-// The field '' of the hash is an epoch: who finds that Redis has gone back takes away the generations that may have lost keys, and all marks, and sets a later epoch, in one step. So others learn that it was seen to.
+// The field '' of the hash is an epoch: who finds that Redis has gone back takes away the
+// generations that may have lost keys, and all marks, and sets a later epoch, in one step. So
+// others learn that it was seen to.
 
 const (
 	watchEvery = 500 * time.Millisecond
@@ -37,6 +44,8 @@ type watch struct {
 	kick    chan struct{}
 	ctx     context.Context
 	cancel  context.CancelFunc
+	turns   sync.Mutex // of beginning and ending
+	rest    func()
 
 	back     atomic.Bool   // Redis has gone back, and that was not seen to yet
 	troubles atomic.Uint64 // times that Redis may have become another
@@ -64,26 +73,50 @@ func newWatch(every time.Duration) *watch {
 	return w
 }
 
-// watching begins to watch Redis, when the filter is first used.
+// watching begins to watch Redis, when the filter is first used, or is again after its Replica was
+// closed.
 func (f *Redis) watching() {
-	if w := f.watch; w.every > 0 && !w.started.Load() && !w.started.Swap(true) {
-		f.home.Apart(f.keepWatch)
+	w := f.watch
+	if w.every <= 0 || w.started.Load() {
+		return
+	}
+	w.turns.Lock()
+	defer w.turns.Unlock()
+	if w.started.Load() {
+		return
+	}
+	ctx, cancel := context.WithCancel(w.ctx)
+	done := make(chan struct{})
+	if !f.home.Apart(func() { defer close(done); f.keepWatch(ctx) }) {
+		cancel()
+		return
+	}
+	w.started.Store(true)
+	w.rest = func() { cancel(); <-done }
+}
+
+// unwatched ends that, until the filter is used again.
+func (w *watch) unwatched() {
+	w.turns.Lock()
+	defer w.turns.Unlock()
+	if w.started.Swap(false) {
+		w.rest()
 	}
 }
 
-func (f *Redis) keepWatch() {
+func (f *Redis) keepWatch(ctx context.Context) {
 	w := f.watch
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for {
 		select {
-		case <-w.ctx.Done():
+		case <-ctx.Done():
 			return
 		case <-w.kick:
 		case <-timer.C:
 		}
 		seen, wait := w.troubles.Load(), w.every*3/4+rand.N(w.every/4)
-		if err := f.compare(w.ctx); err != nil {
+		if err := f.compare(ctx); err != nil {
 			w.troubles.Add(1)
 			wait = watchAgain
 		} else {
@@ -129,7 +162,8 @@ func (f *Redis) compare(ctx context.Context) error {
 	return err
 }
 
-// marks has what scripts do with the hash. A mark is a number, in a field of its process' id. It answers the number, and where there was none also the epoch.
+// marks has what scripts do with the hash. A mark is a number, in a field of its process' id. It
+// answers the number, and where there was none also the epoch.
 const marks = `
 local function mark(key, id)
   local n = redis.call('HINCRBY', key, id, 1)
@@ -137,8 +171,9 @@ local function mark(key, id)
   return {'1', redis.call('HGET', key, '') or '0'}
 end`
 
-// markScript leaves the mark ARGV[1], and notes when. What was left more than ARGV[2] seconds ago is forgotten when a new one comes. A full server refuses HSET, but not in a script that has already written, as PERSIST does. It answers as mark
-// does.
+// markScript leaves the mark ARGV[1], and notes when. What was left more than ARGV[2] seconds ago
+// is forgotten when a new one comes. A full server refuses HSET, but not in a script that has
+// already written, as PERSIST does. It answers as mark does.
 var markScript = conn.NewScript(marks + `
 redis.call('PERSIST', KEYS[1])
 local now, left = tonumber(redis.call('TIME')[1]), mark(KEYS[1], ARGV[1])
@@ -152,7 +187,9 @@ end
 redis.call('HSET', KEYS[1], 'at:' .. ARGV[1], string.format('%.0f', now))
 return left`)
 
-// pastScript changes the descriptor KEYS[1] from ARGV[1] to ARGV[2], takes away all marks, KEYS[2], and sets an epoch later than ARGV[3]. It answers 0 if the descriptor is another, -1 if there is a later epoch already.
+// pastScript changes the descriptor KEYS[1] from ARGV[1] to ARGV[2], takes away all marks, KEYS[2],
+// and sets an epoch later than ARGV[3]. It answers 0 if the descriptor is another, -1 if there is a
+// later epoch already.
 const pastScript = `
 if tonumber(redis.call('HGET', KEYS[2], '') or 0) > tonumber(ARGV[3]) then return -1 end
 if (redis.call('GET', KEYS[1]) or '') ~= ARGV[1] then return 0 end

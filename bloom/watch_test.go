@@ -10,7 +10,8 @@ import (
 	"github.com/cacheaside/cacheaside/internal/testenv"
 )
 
-// TestNothingIsRefusedUntilCompared: a Redis that has answered with an error, or does not know a script any more, may be another, and is believed when it was compared.
+// TestNothingIsRefusedUntilCompared: a Redis that has answered with an error, or does not know a
+// script any more, may be another, and is believed when it was compared.
 func TestNothingIsRefusedUntilCompared(t *testing.T) {
 	r := testenv.StartRedis(t, "--appendonly", "yes", "--appendfsync", "always")
 	rdb := r.Client(t)

@@ -26,7 +26,9 @@ type process struct {
 	stop      func()
 }
 
-// patience is Redis' time-out, the life of a lease, and the time for which a failed load is remembered: 0, for the defaults. The tests, which count, have more of it, for machines that are busy.
+// patience is Redis' time-out, the life of a lease, and the time for which a failed load is
+// remembered: 0, for the defaults. The tests, which count, have more of it, for machines that are
+// busy, and no audits of the whitelist.
 var patience time.Duration
 
 func start(rdb redis.UniversalClient, db *sqlx.DB, dialect consistency.Dialect, prefix string) (p *process, err error) {
@@ -80,7 +82,7 @@ func (p *process) Close() error {
 		errs = append(errs, p.cache.Close())
 	}
 	if p.whitelist != nil {
-		errs = append(errs, p.whitelist.Close())
+		errs = append(errs, p.whitelist.Redis.Close()) // with its replica
 	}
 	return errors.Join(errs...)
 }

@@ -56,7 +56,7 @@ type Products struct {
 func NewProducts(cache *cacheaside.Cache, db *sqlx.DB, writer *consistency.Writer, whitelist cacheaside.Filter) (*Products, error) {
 	p := &Products{db: db, writer: writer}
 	var errs [3]error
-	p.byID, errs[0] = cacheaside.NewBatchLoader(cache, "product", p.loadProducts, &cacheaside.LoaderOptions{TTL: time.Hour, Filter: whitelist, ErrorTTL: patience})
+	p.byID, errs[0] = cacheaside.NewBatchLoader(cache, "product", p.loadProducts, &cacheaside.LoaderOptions{TTL: time.Hour, Filter: whitelist, ErrorTTL: patience, AuditEvery: -patience})
 	p.bySKU, errs[1] = cacheaside.NewLoader(cache, "sku", p.loadID, &cacheaside.LoaderOptions{TTL: time.Hour})
 	p.pages, errs[2] = cacheaside.NewLoader(cache, "page", p.loadPage, &cacheaside.LoaderOptions{
 		TTL:           time.Hour,

@@ -39,7 +39,8 @@ func (c *Channel) tell(ctx context.Context, p *part) error {
 	return c.conn.Explain(caller, err, invalidation, c.keys[p.rng], began)
 }
 
-// AnnounceLua gives a script the function announce: KEYS[1] and its arguments are those that TellBy has for it.
+// AnnounceLua gives a script the function announce: KEYS[1] and its arguments are those that TellBy
+// has for it.
 const AnnounceLua = clock + `
 local function announce(topic, head, body, step)
   local prev = count('')
@@ -50,7 +51,8 @@ local function announce(topic, head, body, step)
   redis.call('PUBLISH', topic, head .. string.format('%.0f', prev) .. ' ' .. n .. ' ' .. body)
 end`
 
-// TellBy is Tell of one body by a script of the caller's, which announces it by AnnounceLua behind its change: run is given what that takes, and sends it. It is for what is on one server.
+// TellBy is Tell of one body by a script of the caller's, which announces it by AnnounceLua behind
+// its change: run is given what that takes, and sends it. It is for what is on one server.
 func (c *Channel) TellBy(name string, body []byte, run func(key string, args []any) error) error {
 	rng := c.conn.Range(name)
 	args := c.announcement(rng, append([]byte{toldKind}, body...), "")

@@ -72,7 +72,8 @@ func (d *Door) enterBehind(p *patience, b *Breaker) error {
 	return err
 }
 
-// Idle tells whether a call would be let in at once, and take nothing from others. It changes nothing.
+// Idle tells whether a call would be let in at once, and take nothing from others. It changes
+// nothing.
 func (d *Door) Idle() bool {
 	return d.Breaker.Check() == nil && d.Own.idle() && d.Shared.idle()
 }

@@ -34,7 +34,8 @@ func (s *sent) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Process
 	}
 }
 
-// adder is a filter for 1 %, and the client of its server that it has, which keeps deadlines: with another each trip is handed over to a goroutine of its own.
+// adder is a filter for 1 %, and the client of its server that it has, which keeps deadlines: with
+// another each trip is handed over to a goroutine of its own.
 func adder(t testing.TB) (*bloom.Redis, *redis.Client) {
 	o := testenv.SharedRedis(t).Options()
 	o.ContextTimeoutEnabled = true
@@ -75,7 +76,8 @@ func TestAddIsOneTrip(t *testing.T) {
 	}
 }
 
-// TestAddSpeed is the time of an Add beside that of the seven bits that it sets, by a client that does nothing else.
+// TestAddSpeed is the time of an Add beside that of the seven bits that it sets, by a client that
+// does nothing else.
 func TestAddSpeed(t *testing.T) {
 	f, rdb := adder(t)
 	rounds, n := 3, 200

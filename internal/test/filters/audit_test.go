@@ -86,7 +86,8 @@ func wrongLocal(t testing.TB) *bloom.Local {
 	return f
 }
 
-// TestWrongFilter: the rows that a filter of another table hides are found within a second, and until it was built of the right one.
+// TestWrongFilter: the rows that a filter of another table hides are found within a second, and
+// until it was built of the right one.
 func TestWrongFilter(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := wrongLocal(t)
@@ -129,7 +130,8 @@ func TestWrongFilter(t *testing.T) {
 	})
 }
 
-// TestAttackOnAudits: whoever asks for missing keys costs a load a second, and gets the same answer.
+// TestAttackOnAudits: whoever asks for missing keys costs a load a second, and gets the same
+// answer.
 func TestAttackOnAudits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for every, want := range map[time.Duration]int64{0: 10, 5 * time.Second: 2, -1: 0} {
@@ -148,7 +150,8 @@ func TestAttackOnAudits(t *testing.T) {
 	})
 }
 
-// TestAuditFails: who would have been told at once that there is no row is told so where the database cannot be asked.
+// TestAuditFails: who would have been told at once that there is no row is told so where the
+// database cannot be asked.
 func TestAuditFails(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRows(t, nil, cacheaside.Options{}, cacheaside.LoaderOptions{Filter: wrongLocal(t)})
@@ -192,7 +195,8 @@ func TestAuditTakesNoPlace(t *testing.T) {
 	})
 }
 
-// TestRowInsertedMeanwhile: a row that was inserted between the refusal and the check is no fault of the filter.
+// TestRowInsertedMeanwhile: a row that was inserted between the refusal and the check is no fault
+// of the filter.
 func TestRowInsertedMeanwhile(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := wrongLocal(t)
@@ -219,7 +223,8 @@ func TestRowInsertedMeanwhile(t *testing.T) {
 	})
 }
 
-// TestHiddenFromAFleet: all processes learn of a filter in Redis that hides rows, when one has found out.
+// TestHiddenFromAFleet: all processes learn of a filter in Redis that hides rows, when one has
+// found out.
 func TestHiddenFromAFleet(t *testing.T) {
 	server := testenv.SharedRedis(t)
 	process := func() (*bloom.Redis, *rows) {

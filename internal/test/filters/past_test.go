@@ -10,7 +10,8 @@ import (
 	"github.com/cacheaside/cacheaside/internal/testenv"
 )
 
-// past is a filter whose Redis is about to go back to before some keys were added, and two processes that use it: one adds, one only asks.
+// past is a filter whose Redis is about to go back to before some keys were added, and two
+// processes that use it: one adds, one only asks.
 type past struct {
 	server        *testenv.Redis
 	rdb           *redis.Client
@@ -103,7 +104,8 @@ func (p *past) noticed(t *testing.T) {
 	}
 }
 
-// TestOlderSnapshot: a server that starts again from before keys were added is found out by its run.
+// TestOlderSnapshot: a server that starts again from before keys were added is found out by its
+// run.
 func TestOlderSnapshot(t *testing.T) {
 	p := newPast(t, func(p *past) { must(t, p.rdb.Save(t.Context()).Err()) })
 	p.server.Kill()
@@ -111,7 +113,8 @@ func TestOlderSnapshot(t *testing.T) {
 	p.noticed(t)
 }
 
-// TestOlderSnapshotWithoutWitnesses: where no process is left that has seen what was lost, the run of the server tells.
+// TestOlderSnapshotWithoutWitnesses: where no process is left that has seen what was lost, the run
+// of the server tells.
 func TestOlderSnapshotWithoutWitnesses(t *testing.T) {
 	p := newPast(t, func(p *past) { must(t, p.rdb.Save(t.Context()).Err()) })
 	must(t, p.writer.Close())
@@ -148,7 +151,8 @@ func TestSwappedDatabases(t *testing.T) {
 	}
 }
 
-// TestRestoredDump: nor that keys were put back as they were, where more has been added since than was lost.
+// TestRestoredDump: nor that keys were put back as they were, where more has been added since than
+// was lost.
 func TestRestoredDump(t *testing.T) {
 	dump := make(map[string]string)
 	p := newPast(t, func(p *past) {

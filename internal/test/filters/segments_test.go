@@ -21,7 +21,8 @@ func segmentsOf(t *testing.T, rdb *redis.Client, name string) []string {
 	return keys
 }
 
-// TestSegmentThatIsAnother: a segment that was copied over another, or cut short or made longer, hides nothing, and is counted as lost.
+// TestSegmentThatIsAnother: a segment that was copied over another, or cut short or made longer,
+// hides nothing, and is counted as lost.
 func TestSegmentThatIsAnother(t *testing.T) {
 	const n = 60_000
 	rdb := testenv.SharedRedis(t).Client(t)

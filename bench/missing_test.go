@@ -40,6 +40,9 @@ func openFiltered(c Config) (Cache, error) {
 	if f.copy, err = bloom.NewReplica(f.filter); err != nil {
 		return nil, err
 	}
+	for !f.filter.Stats().Copied { // until then Redis answers
+		time.Sleep(time.Millisecond)
+	}
 	f.Cache, err = openOwn(c, f.copy)
 	return f, err
 }
@@ -63,7 +66,6 @@ func TestMissingRows(t *testing.T) {
 			r := testenv.SharedRedis(t)
 			admin := r.Client(t)
 			c := spawnCrew(t, p, 1, Config{Redis: r.Addr, TTL: time.Minute, NullTTL: time.Minute, Patient: !full})
-			time.Sleep(100 * time.Millisecond) // a copy of a filter
 			c.rows(t, map[string]dbRow{"": {}})
 			var again, different []string
 			for i := range reads {

@@ -62,7 +62,18 @@ func (d *database) count(key string) int {
 }
 
 // settle waits for what some write to Redis, or keep in memory, after the row has been returned.
-func settle() { time.Sleep(12 * time.Millisecond) }
+// They do so on goroutines of this process, a trip or two to Redis long: in the time of ten trips
+// one after the other these have had their turn too, however busy the machine is.
+func settle(t *testing.T) {
+	t.Helper()
+	rdb := testenv.SharedRedis(t).Client(t)
+	for range 10 {
+		if err := rdb.Ping(t.Context()).Err(); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Millisecond)
+	}
+}
 
 // eachPeer runs a test for each library and floor, on an empty Redis; and, for those with two tiers, without memory too.
 func eachPeer(t *testing.T, test func(t *testing.T, p Peer, c Config)) {
@@ -95,7 +106,7 @@ func TestPeersLoadOnce(t *testing.T) {
 			if err != nil || *r != *rowOf("a") {
 				t.Fatalf("got %v, %v", r, err)
 			}
-			settle()
+			settle(t)
 		}
 		if n := db.count("a"); n != 1 {
 			t.Errorf("%d loads", n)
@@ -105,7 +116,7 @@ func TestPeersLoadOnce(t *testing.T) {
 			if r, err := other.Get(t.Context(), "a"); err != nil || *r != *rowOf("a") || db.count("a") != 1 {
 				t.Errorf("another one: got %v, %v; %d loads", r, err, db.count("a"))
 			}
-			settle()
+			settle(t)
 		}
 	})
 }
@@ -120,7 +131,7 @@ func TestPeersMissingRow(t *testing.T) {
 			if r, err := cache.Get(t.Context(), "none"); !errors.Is(err, ErrNotFound) {
 				t.Fatalf("got %v, %v", r, err)
 			}
-			settle()
+			settle(t)
 		}
 		want := 3
 		if p.Nulls {
@@ -149,19 +160,19 @@ func TestPeersInvalidate(t *testing.T) {
 			if _, err := cache.Get(t.Context(), "a"); err != nil {
 				t.Fatal(err)
 			}
-			settle()
+			settle(t)
 			fresh := &Row{ID: int64(i), Text: "new"}
 			db.set("a", fresh)
 			if err := in.Invalidate(t.Context(), "a"); err != nil {
 				t.Fatal(err)
 			}
 			if p.Later {
-				settle()
+				settle(t)
 			}
 			if r, err := cache.Get(t.Context(), "a"); err != nil || *r != *fresh {
 				t.Errorf("got %v, %v", r, err)
 			}
-			settle()
+			settle(t)
 		}
 	})
 }
@@ -179,7 +190,7 @@ func TestPeersTell(t *testing.T) {
 			if _, err := cache.Get(t.Context(), "a"); err != nil {
 				t.Fatal(err)
 			}
-			settle()
+			settle(t)
 		}
 		db.set("a", &Row{Text: "new"})
 		if err := one.(Invalidator).Invalidate(t.Context(), "a"); err != nil {
@@ -198,7 +209,7 @@ func TestPeersTell(t *testing.T) {
 			if r.Text == want {
 				break
 			}
-			settle()
+			settle(t)
 		}
 		if r.Text != want {
 			t.Errorf("the other one has %q", r.Text)
@@ -228,7 +239,7 @@ func TestPeersBatch(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			settle()
+			settle(t)
 			for range 2 {
 				found, err := batch.GetMany(t.Context(), all)
 				if err != nil || len(found) != 10 {
@@ -242,7 +253,7 @@ func TestPeersBatch(t *testing.T) {
 						t.Errorf("%s: %d loads", key, n)
 					}
 				}
-				settle()
+				settle(t)
 			}
 			want := 2
 			if p.Nulls {
@@ -267,7 +278,7 @@ func TestPeersTTL(t *testing.T) {
 		if _, err := cache.Get(t.Context(), "some-key"); err != nil {
 			t.Fatal(err)
 		}
-		settle()
+		settle(t)
 		rdb := newClient(c)
 		defer rdb.Close()
 		names := rdb.Keys(t.Context(), "*some-key*").Val()

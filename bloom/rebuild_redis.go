@@ -206,19 +206,26 @@ func (b *redisBuilding) drop(ctx context.Context) error {
 // millisecond of a server's time.
 const countedAtOnce = 1 << 20
 
-// bitsOf counts the bits that are set in a generation. Those of what is lost are none.
+// bitsOf counts the bits that are set in a generation. Those of what is lost are none, nor are
+// those of tags: see generation.tag.
 func (f *Redis) bitsOf(ctx context.Context, g *generation) (set uint64, err error) {
-	step := min(max(1, countedAtOnce/(g.Bits/8)), conn.MaxPipeline)
+	end := headerBytes + int64(g.Bits/8) - 1
+	step := min(max(1, countedAtOnce/(g.Bits/8)), conn.MaxPipeline/2)
 	for from := uint64(0); from < g.Segments; from += step {
-		cmds := make([]redis.Cmder, 0, step)
+		var lengths, counts []*redis.IntCmd
+		var cmds []redis.Cmder
 		for s := from; s < min(from+step, g.Segments); s++ {
-			cmds = append(cmds, redis.NewIntCmd(ctx, "bitcount", segmentKey(f.options.Prefix, f.name, g.ID, s), headerBytes, -1))
+			key := segmentKey(f.options.Prefix, f.name, g.ID, s)
+			length, count := redis.NewIntCmd(ctx, "strlen", key), redis.NewIntCmd(ctx, "bitcount", key, headerBytes, end)
+			lengths, counts, cmds = append(lengths, length), append(counts, count), append(cmds, length, count)
 		}
 		if err := f.carryOutOn(ctx, f.conn, cmds...); err != nil {
 			return 0, err
 		}
-		for _, cmd := range cmds {
-			set += uint64(max(0, cmd.(*redis.IntCmd).Val()))
+		for i, length := range lengths {
+			if !g.Tagged || length.Val() != headerBytes+tagBytes { // else the tag stands where bits will be
+				set += uint64(max(0, counts[i].Val()))
+			}
 		}
 	}
 	return set, nil

@@ -24,15 +24,15 @@ func (f *Redis) addOnce(ctx context.Context, d *known, to []*generation, hashes 
 	if err := f.home.Down(0); err != nil {
 		return nil, err
 	}
-	if r := f.copy.Load(); r != nil {
-		r.apply(hashes)
-	}
 	bounded, cancel := context.WithTimeout(ctx, f.patience())
 	defer cancel()
 	err = f.channel.TellBy(f.key, encodeHashes(hashes), func(key string, args []any) error {
 		now, err = f.runOnce(ctx, bounded, d, f.onceKeys(key, to, hashes), f.onceArgs(args, d, to, hashes))
 		return err
 	})
+	if r := f.copy.Load(); r != nil {
+		r.apply(hashes) // not before: a copy that is begun later fetches what Redis has then
+	}
 	return now, err
 }
 

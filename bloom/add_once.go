@@ -24,22 +24,21 @@ func (f *Redis) addOnce(ctx context.Context, d *known, to []*generation, hashes 
 	if err := f.home.Down(0); err != nil {
 		return nil, err
 	}
-	if r := f.copy.Load(); r != nil {
-		r.apply(hashes)
-	}
 	bounded, cancel := context.WithTimeout(ctx, f.patience())
 	defer cancel()
 	err = f.channel.TellBy(f.key, encodeHashes(hashes), func(key string, args []any) error {
-		now, err = f.runOnce(ctx, bounded, d, f.onceKeys(key, to, hashes), f.onceArgs(args, d, to, hashes))
+		now, err = f.runOnce(ctx, bounded, d, f.once(key, args, d, to, hashes))
 		return err
 	})
+	if r := f.copy.Load(); r != nil {
+		r.apply(hashes) // not before: a copy that is begun later fetches what Redis has then
+	}
 	return now, err
 }
 
 // runOnce sends the script.
-func (f *Redis) runOnce(ctx, bounded context.Context, d *known, keys []string, args []any) (*known, error) {
+func (f *Redis) runOnce(ctx, bounded context.Context, d *known, c *call) (*known, error) {
 	at, sent := time.Now(), f.watch.sent()
-	c := &call{script: onceScript, keys: keys, args: args}
 	c.cmd = redis.NewCmd(bounded, c.words("evalsha")...)
 	err := f.home.Ask(ctx, bounded, []redis.Cmder{c.cmd}).Err(0)
 	if err == nil && conn.Unknown(c.cmd) {
@@ -77,37 +76,29 @@ func (f *Redis) runOnce(ctx, bounded context.Context, d *known, keys []string, a
 	return now, err
 }
 
-// onceKeys are the keys of onceScript.
-func (f *Redis) onceKeys(numbers string, to []*generation, hashes []hash) []string {
-	keys := []string{numbers, f.key, f.tally, f.marks}
-	for _, g := range to {
-		for _, p := range inOrder(g.shape(), hashes) {
-			keys = append(keys, segmentKey(f.options.Prefix, f.name, g.ID, p.segment))
-		}
-	}
-	return keys
-}
-
-// onceArgs are its arguments, of which announces are the first.
-func (f *Redis) onceArgs(announces []any, d *known, to []*generation, hashes []hash) []any {
+// once is the script with its keys and arguments, of which announces are the first.
+func (f *Redis) once(numbers string, announces []any, d *known, to []*generation, hashes []hash) *call {
+	keys := append(make([]string, 0, 8), numbers, f.key, f.tally, f.marks)
 	tallied := ""
 	if f.options.OverCapacity != nil {
 		tallied = "1"
 	}
-	args := append(announces, f.watch.id, d.raw[:min(len(d.raw), stampBytes)], tallied, strconv.Itoa(len(to)), stampBytes)
+	args := append(make([]any, 0, 32), announces...)
+	args = append(args, f.watch.id, d.raw[:min(len(d.raw), stampBytes)], tallied, len(to), stampBytes)
 	for _, g := range to {
-		parts := inOrder(g.shape(), hashes)
-		args = append(args, g.ID, g.header(), strconv.FormatUint(headerBytes+g.Bits/8, 10), strconv.Itoa(len(parts)))
+		shape, parts := g.shape(), inOrder(g.shape(), hashes)
+		args = append(args, g.ID, g.header(), headerBytes+g.Bits/8, len(parts))
 		for _, p := range parts {
-			args = append(args, g.tag(p.segment), strconv.Itoa(len(p.keys)*int(g.K)))
+			keys = append(keys, segmentKey(f.options.Prefix, f.name, g.ID, p.segment))
+			args = append(args, g.tag(p.segment), len(p.keys)*int(g.K))
 			for _, i := range p.keys {
 				for j := range g.K {
-					args = append(args, strconv.FormatUint(headerBits+g.shape().bit(&hashes[i], j), 10))
+					args = append(args, headerBits+shape.bit(&hashes[i], j))
 				}
 			}
 		}
 	}
-	return args
+	return &call{script: onceScript, keys: keys, args: args}
 }
 
 // inSegment are keys that are in a segment.

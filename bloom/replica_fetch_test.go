@@ -162,3 +162,33 @@ func TestReplicaSwaps(t *testing.T) {
 		t.Error("wrong bits")
 	}
 }
+
+// What this process adds while its copy is begun and fetched is in it, whichever comes first in Redis.
+func TestReplicaHasWhatIsUnderWay(t *testing.T) {
+	_, rdb := testenv.Mini(t)
+	built(t, newFilter(t, rdb, 1000), "a")
+	other := redis.NewClient(rdb.Options())
+	t.Cleanup(func() { other.Close() })
+	at, gone := make(chan struct{}), make(chan struct{})
+	other.AddHook(&tap{before: func(cmds []redis.Cmder) error {
+		if len(cmds) == 1 && len(cmds[0].Args()) > 20 {
+			close(at)
+			<-gone
+		}
+		return nil
+	}})
+	f, err := NewRedis(other, "users", 1000, 0.01, patient)
+	must(t, err)
+	t.Cleanup(func() { f.Close() })
+	added := make(chan error, 1)
+	go func() { added <- f.Add(t.Context(), "new") }()
+	testenv.Receive(t, "the script", at)
+	r, err := NewReplica(f)
+	must(t, err)
+	copiedBy(t, r)
+	close(gone)
+	must(t, testenv.Receive(t, "the add", added))
+	if !says(r, "new") || says(r, "absent") {
+		t.Error("it is missed")
+	}
+}

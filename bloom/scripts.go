@@ -102,7 +102,12 @@ return {d, redis.call('HGETALL', KEYS[2]), left}`
 //
 // It is what an Add costs, so it asks as little as it can: a segment that ends in its tag is whole.
 var onceScript = conn.NewScript(`
-local call, ARGV, KEYS = redis.call, ARGV, KEYS` + segments + channel.AnnounceLua + `
+local call, ARGV, KEYS = redis.call, ARGV, KEYS
+local function made(name, header, tag)` + segments + `
+  local ok = whole(name, header, tag)
+  if ok then allocate(name, header, tag) end
+  return ok
+end
 local key, arg, missing = 5, 10, 0
 for _ = 1, tonumber(ARGV[8]) do
   local id, header, size, set = ARGV[arg], ARGV[arg + 1], ARGV[arg + 2], 0
@@ -110,8 +115,7 @@ for _ = 1, tonumber(ARGV[8]) do
   for s = 1, tonumber(ARGV[last]) do
     local name, tag, places, ok = KEYS[key], ARGV[arg + 4], tonumber(ARGV[arg + 5]), true
     if tag == '' or call('GETRANGE', name, size, size + 8) ~= tag then
-      ok = whole(name, header, tag)
-      if ok then allocate(name, header, tag) end
+      ok = made(name, header, tag)
     end
     if ok ~= nil then
       for i = arg + 6, arg + 5 + places do set = set + 1 - call('SETBIT', name, ARGV[i], 1) end
@@ -122,7 +126,7 @@ for _ = 1, tonumber(ARGV[8]) do
   if set > 0 then call('HINCRBY', KEYS[3], 'bits:' .. id, set) end
   arg = arg + 4
 end
-announce(ARGV[1], ARGV[2], ARGV[3], ARGV[4])
+` + channel.AnnounceLua + `
 local n, known = call('HINCRBY', KEYS[4], ARGV[5], 1), call('GETRANGE', KEYS[2], 0, tonumber(ARGV[9]) - 1) == ARGV[6]
 if n > 1 and known and missing == 0 and ARGV[7] == '' then return n end
 local left, tally = {tostring(n)}, {}

@@ -39,17 +39,17 @@ func (c *Channel) tell(ctx context.Context, p *part) error {
 	return c.conn.Explain(caller, err, invalidation, c.keys[p.rng], began)
 }
 
-// AnnounceLua gives a script the function announce: KEYS[1] and its arguments are those that TellBy
-// has for it.
-const AnnounceLua = clock + `
-local function announce(topic, head, body, step)
-  local prev = count('')
-  local n = prev + step
-  if now > prev then n = now end
-  n = string.format('%.0f', n)
-  redis.call('HSET', KEYS[1], '', n)
-  redis.call('PUBLISH', topic, head .. string.format('%.0f', prev) .. ' ' .. n .. ' ' .. body)
-end`
+// AnnounceLua announces in a script: KEYS[1] and its first four arguments are those that TellBy has
+// for it. It does what announceScript does, but that it has written before: so a full server lets it.
+const AnnounceLua = `
+local t, number = redis.call('TIME'), redis.call('HGET', KEYS[1], '') or '0'
+local now, before = t[1] * 1000000 + t[2], tonumber(number) or 0
+if not (before >= 1 and before <= 4503599627370496) then before = 0 end
+if now <= before then now = before + ARGV[4] end
+now, before = string.format('%.0f', now), string.format('%.0f', before)
+redis.call('HSET', KEYS[1], '', now)
+redis.call('PUBLISH', ARGV[1], ARGV[2] .. before .. ' ' .. now .. ' ' .. ARGV[3])
+`
 
 // TellBy is Tell of one body by a script of the caller's, which announces it by AnnounceLua behind
 // its change: run is given what that takes, and sends it. It is for what is on one server.

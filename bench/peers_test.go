@@ -10,6 +10,8 @@ import (
 
 	"go.uber.org/goleak"
 
+	"github.com/redis/go-redis/v9"
+
 	"github.com/cacheaside/cacheaside/internal/testenv"
 )
 
@@ -64,9 +66,10 @@ func (d *database) count(key string) int {
 // settle waits for what some write to Redis, or keep in memory, after the row has been returned.
 // They do so on goroutines of this process, a trip or two to Redis long: in the time of ten trips
 // one after the other these have had their turn too, however busy the machine is.
-func settle(t *testing.T) {
+func settle(t *testing.T, addr string) {
 	t.Helper()
-	rdb := testenv.SharedRedis(t).Client(t)
+	rdb := redis.NewClient(&redis.Options{Addr: addr})
+	defer rdb.Close()
 	for range 10 {
 		if err := rdb.Ping(t.Context()).Err(); err != nil {
 			t.Fatal(err)
@@ -106,7 +109,7 @@ func TestPeersLoadOnce(t *testing.T) {
 			if err != nil || *r != *rowOf("a") {
 				t.Fatalf("got %v, %v", r, err)
 			}
-			settle(t)
+			settle(t, c.Redis)
 		}
 		if n := db.count("a"); n != 1 {
 			t.Errorf("%d loads", n)
@@ -116,7 +119,7 @@ func TestPeersLoadOnce(t *testing.T) {
 			if r, err := other.Get(t.Context(), "a"); err != nil || *r != *rowOf("a") || db.count("a") != 1 {
 				t.Errorf("another one: got %v, %v; %d loads", r, err, db.count("a"))
 			}
-			settle(t)
+			settle(t, c.Redis)
 		}
 	})
 }
@@ -131,7 +134,7 @@ func TestPeersMissingRow(t *testing.T) {
 			if r, err := cache.Get(t.Context(), "none"); !errors.Is(err, ErrNotFound) {
 				t.Fatalf("got %v, %v", r, err)
 			}
-			settle(t)
+			settle(t, c.Redis)
 		}
 		want := 3
 		if p.Nulls {
@@ -160,19 +163,19 @@ func TestPeersInvalidate(t *testing.T) {
 			if _, err := cache.Get(t.Context(), "a"); err != nil {
 				t.Fatal(err)
 			}
-			settle(t)
+			settle(t, c.Redis)
 			fresh := &Row{ID: int64(i), Text: "new"}
 			db.set("a", fresh)
 			if err := in.Invalidate(t.Context(), "a"); err != nil {
 				t.Fatal(err)
 			}
 			if p.Later {
-				settle(t)
+				settle(t, c.Redis)
 			}
 			if r, err := cache.Get(t.Context(), "a"); err != nil || *r != *fresh {
 				t.Errorf("got %v, %v", r, err)
 			}
-			settle(t)
+			settle(t, c.Redis)
 		}
 	})
 }
@@ -190,7 +193,7 @@ func TestPeersTell(t *testing.T) {
 			if _, err := cache.Get(t.Context(), "a"); err != nil {
 				t.Fatal(err)
 			}
-			settle(t)
+			settle(t, c.Redis)
 		}
 		db.set("a", &Row{Text: "new"})
 		if err := one.(Invalidator).Invalidate(t.Context(), "a"); err != nil {
@@ -209,7 +212,7 @@ func TestPeersTell(t *testing.T) {
 			if r.Text == want {
 				break
 			}
-			settle(t)
+			settle(t, c.Redis)
 		}
 		if r.Text != want {
 			t.Errorf("the other one has %q", r.Text)
@@ -239,7 +242,7 @@ func TestPeersBatch(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			settle(t)
+			settle(t, c.Redis)
 			for range 2 {
 				found, err := batch.GetMany(t.Context(), all)
 				if err != nil || len(found) != 10 {
@@ -253,7 +256,7 @@ func TestPeersBatch(t *testing.T) {
 						t.Errorf("%s: %d loads", key, n)
 					}
 				}
-				settle(t)
+				settle(t, c.Redis)
 			}
 			want := 2
 			if p.Nulls {
@@ -278,7 +281,7 @@ func TestPeersTTL(t *testing.T) {
 		if _, err := cache.Get(t.Context(), "some-key"); err != nil {
 			t.Fatal(err)
 		}
-		settle(t)
+		settle(t, c.Redis)
 		rdb := newClient(c)
 		defer rdb.Close()
 		names := rdb.Keys(t.Context(), "*some-key*").Val()

@@ -84,7 +84,8 @@ func (l *rowsOf) want(t *testing.T, key int) {
 	}
 }
 
-// others reads rows 1 to 100, which are cached, from some goroutines until the returned function is called, which tells how many were read.
+// others reads rows 1 to 100, which are cached, from some goroutines until the returned function is
+// called, which tells how many were read.
 func (l *rowsOf) others(t *testing.T) (stop func() int64) {
 	for key := range 101 {
 		if key > 0 {
@@ -146,7 +147,8 @@ func TestLargeRowOnASlowLink(t *testing.T) {
 	}
 }
 
-// A string under a row's name that nobody has stored as a row, longer than any may be, is not read, and replaced by the next load.
+// A string under a row's name that nobody has stored as a row, longer than any may be, is not read,
+// and replaced by the next load.
 func TestGiantStringUnderARowsName(t *testing.T) {
 	f := newFleet(t, true)
 	l := f.rows(t, nil, func(key int) int { return 100 })
@@ -252,7 +254,8 @@ func (h fetches) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Proce
 	}
 }
 
-// Whoever reads a short row does not wait for a long one that another reads together with it, cached or not.
+// Whoever reads a short row does not wait for a long one that another reads together with it,
+// cached or not.
 func TestShortRowsDoNotWaitForLongOnes(t *testing.T) {
 	f := newFleet(t, true)
 	l := f.rows(t, nil, func(key int) int { return atLeast(key, mib, 100) })

@@ -102,19 +102,6 @@ func (b *batch[K, V]) part() {
 	b.leave(waiting)
 }
 
-// leave lets rounds go on by themselves.
-func (b *batch[K, V]) leave(rounds []*round[K, V]) {
-	part := &batch[K, V]{l: b.l, ctx: b.ctx, flight: b.flight, rounds: rounds, open: slices.Clone(rounds), refresh: b.refresh}
-	leave := make(map[*round[K, V]]bool, len(rounds))
-	for _, r := range rounds {
-		leave[r] = true
-	}
-	goesOn := func(r *round[K, V]) bool { return leave[r] }
-	b.rounds = slices.DeleteFunc(slices.Clone(b.rounds), goesOn)
-	b.open = slices.DeleteFunc(slices.Clone(b.open), goesOn)
-	b.parts.Go(part.run)
-}
-
 // begin fixes what must be known of a round before its first look at Redis.
 func (l *Loader[K, V]) begin(r *round[K, V]) {
 	s := &r.Result

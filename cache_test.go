@@ -604,7 +604,9 @@ func TestNamespaces(t *testing.T) {
 	loads := 0
 	for _, n := range []struct{ prefix, name, version string }{{"a", "x", "1"}, {"b", "x", "1"}, {"a", "y", "1"}, {"a", "x", "2"}} {
 		for range 2 {
-			c, err := New(b.client(t), &Options{Prefix: n.prefix, MemoryBytes: -1})
+			o := noMemory
+			o.Prefix = n.prefix
+			c, err := New(b.client(t), &o)
 			if err != nil {
 				t.Fatal(err)
 			}

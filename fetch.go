@@ -2,13 +2,15 @@ package cacheaside
 
 import (
 	"context"
+	"slices"
 
 	"golang.org/x/sync/errgroup"
 
 	"github.com/cacheaside/cacheaside/internal/lease"
 )
 
-// fetch reads the rest of long entries, by a way of its own: if there are other rounds, by themselves, for neither is to wait for the other.
+// fetch reads the rest of long entries, by a way of its own: if there are other rounds, by
+// themselves, for neither is to wait for the other.
 func (b *batch[K, V]) fetch() {
 	b.unasked(toFetch)
 	rounds := at(b.open, toFetch)
@@ -35,7 +37,8 @@ func (b *batch[K, V]) fetch() {
 	b.land(rounds)
 }
 
-// whole reads the rest of an entry of which only the beginning was read. One that is longer than the loader stores is Unknown then.
+// whole reads the rest of an entry of which only the beginning was read. One that is longer than
+// the loader stores is Unknown then.
 func (l *Loader[K, V]) whole(ctx context.Context, s *state[V], held *lease.State) (err error) {
 	if held.Kind != lease.Stored || !held.Long {
 		return nil
@@ -46,4 +49,17 @@ func (l *Loader[K, V]) whole(ctx context.Context, s *state[V], held *lease.State
 	}
 	*held, err = l.cache.store.Fetch(ctx, s.name, held.Raw, most)
 	return err
+}
+
+// leave lets rounds go on by themselves.
+func (b *batch[K, V]) leave(rounds []*round[K, V]) {
+	part := &batch[K, V]{l: b.l, ctx: b.ctx, flight: b.flight, rounds: rounds, open: slices.Clone(rounds), refresh: b.refresh}
+	leave := make(map[*round[K, V]]bool, len(rounds))
+	for _, r := range rounds {
+		leave[r] = true
+	}
+	goesOn := func(r *round[K, V]) bool { return leave[r] }
+	b.rounds = slices.DeleteFunc(slices.Clone(b.rounds), goesOn)
+	b.open = slices.DeleteFunc(slices.Clone(b.open), goesOn)
+	b.parts.Go(part.run)
 }

@@ -18,11 +18,14 @@ type Options struct {
 	// apart. All processes that share entries use the same. Letters, digits, "_", "." and "-". Default: "cacheaside".
 	Prefix string
 
-	// MemoryBytes bounds the heap of this process's memory tier, for all its loaders and with its own bookkeeping, whatever rows do: they may grow, or be large. While
-	// values are being put into it, it may take up to a quarter more. A value is counted with what it points to; of what it shares with others, each has the whole. Not counted is
-	// what functions capture and channels hold, and what a string that was cut from a longer one keeps alive. A value that takes more than a quarter of
-	// MemoryBytes, or consists of more than 262,144 parts, is not kept in memory (Stats.TooHeavy). Default: 64 MiB. A negative number: no memory tier. From
-	// 1 MiB to 1 TiB otherwise.
+	// MemoryBytes bounds the heap of this process's memory tier, for all its loaders and with its own
+	// bookkeeping, whatever rows do: they may grow, or be large. While values are being put into it,
+	// it may take up to a quarter more; and half a MiB besides. A value is counted with what it points
+	// to; of what values share, each is counted with the whole. Not counted is what functions capture
+	// and channels hold, and what a string that was cut from a longer one keeps alive. A value that
+	// takes more than a quarter of MemoryBytes, or consists of more than 262,144 parts, is not kept in
+	// memory (Stats.TooHeavy). Default: 64 MiB. A negative number: no memory tier. From 1 MiB to 1 TiB
+	// otherwise.
 	MemoryBytes int64
 
 	// RedisTimeout bounds each command to Redis, and the commands for all keys of a batch together, whatever the client's own settings; reads of values have a

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/redis/go-redis/v9"
 
@@ -191,5 +192,41 @@ func (h held) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessP
 			<-h.release
 		}
 		return next(ctx, cmds)
+	}
+}
+
+// deadlines tells how long each script may take.
+type deadlines struct{ tell func(time.Duration) }
+
+func (deadlines) DialHook(next redis.DialHook) redis.DialHook { return next }
+func (h deadlines) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		if end, ok := ctx.Deadline(); ok && cmd.Name() == "evalsha" {
+			h.tell(time.Until(end))
+		}
+		return next(ctx, cmd)
+	}
+}
+func (deadlines) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return next
+}
+
+// What stores a large value has time in proportion.
+func TestLongFillsHaveMoreTime(t *testing.T) {
+	const timeout = 10 * time.Minute
+	rdb := testenv.SharedRedis(t).Client(t)
+	var last time.Duration
+	rdb.AddHook(deadlines{func(d time.Duration) { last = d }})
+	b := newBackend(t, rdb)
+	b.store = open(t, rdb, timeout)
+	for _, c := range []struct {
+		bytes    int
+		min, max time.Duration
+	}{{100, 0, timeout}, {FirstLook - 1000, 0, timeout}, {perWait, 2*timeout - timeout/2, 2 * timeout * 11 / 10}} {
+		b.delete("k")
+		b.put("k", Entry{Payload: longBytes(c.bytes)}, long)
+		if last < c.min || last > c.max {
+			t.Errorf("%d bytes: %v", c.bytes, last)
+		}
 	}
 }

@@ -8,7 +8,8 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// chunk is how much of a long entry is read in one trip: little, so that others' replies come between, and the time-out is one for progress.
+// chunk is how much of a long entry is read in one trip: little, so that others' replies come
+// between, and the time-out is one for progress.
 const chunk = 256 << 10
 
 // maxFetches is how often a long entry is read from its beginning, where it has changed meanwhile.
@@ -16,10 +17,11 @@ const maxFetches = 3
 
 var errChanging = errors.New("a long entry has changed each time while it was read")
 
-// Fetch reads all of what a key holds of which the first look has shown the beginning. What is longer than most bytes is not read: it is Unknown, and Raw its beginning.
+// Fetch reads all of what a key holds of which the first look has shown the beginning. What is
+// longer than most bytes is not read: it is Unknown, and Raw its beginning.
 //
-// Each part is read with the header behind it, whose stamp is another as soon as the entry is: so the parts are of one entry. A claim changes
-// the header, too: then it is read again.
+// Each part is read with the header behind it, whose stamp is another as soon as the entry is: so
+// the parts are of one entry. A claim changes the header, too: then it is read again.
 func (s *Store) Fetch(ctx context.Context, key string, look []byte, most int) (State, error) {
 	for range maxFetches {
 		f := fetch{store: s, key: key, most: most, parts: [][]byte{look}, n: len(look)}

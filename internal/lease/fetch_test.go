@@ -57,7 +57,8 @@ func TestLongEntries(t *testing.T) {
 	})
 }
 
-// An entry that is replaced while it is fetched is fetched anew: no parts of two are put together, and none of what has gone.
+// An entry that is replaced while it is fetched is fetched anew: no parts of two are put together,
+// and none of what has gone.
 func TestLongEntryThatChanges(t *testing.T) {
 	onEach(t, func(t *testing.T, b *backend) {
 		old, fresh := bytes.Repeat([]byte("o"), 3*chunk), bytes.Repeat([]byte("f"), 2*chunk)
@@ -112,8 +113,8 @@ func TestLongEntryThatNeverRests(t *testing.T) {
 	}
 }
 
-// What is long and cannot be read is replaced, if it is still what was read: neither of the two trips carries it, and the lease of a
-// key that holds it is not answered with it.
+// What is long and cannot be read is replaced, if it is still what was read: neither of the two
+// trips carries it, and the lease of a key that holds it is not answered with it.
 func TestLongBytesAreReplaced(t *testing.T) {
 	onEach(t, func(t *testing.T, b *backend) {
 		garbage := strings.Repeat("?", 4*chunk)

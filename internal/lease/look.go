@@ -12,8 +12,9 @@ import (
 	"github.com/cacheaside/cacheaside/internal/conn"
 )
 
-// FirstLook is how many bytes of what a key holds are read at first: by GETRANGE, not by GET, so that what is long keeps neither Redis nor those who wait
-// for what goes the same way. An empty string is as good as none.
+// FirstLook is how many bytes of what a key holds are read at first: by GETRANGE, not by GET, so
+// that what is long keeps neither Redis nor those who wait for what goes the same way. An empty
+// string is as good as none.
 const FirstLook = 64 << 10
 
 var lookFrom, lookTo any = "0", strconv.Itoa(FirstLook - 1)
@@ -42,7 +43,8 @@ func state(cmd *redis.StringCmd, held *State) error {
 	}
 }
 
-// Sizes is how long entries of one kind are as a rule: by that is decided how many are read in one trip. The zero value knows nothing yet.
+// Sizes is how long entries of one kind are as a rule: by that is decided how many are read in one
+// trip. The zero value knows nothing yet.
 type Sizes struct{ mean atomic.Int64 }
 
 const (
@@ -61,7 +63,8 @@ func (z *Sizes) each() int64 {
 	return max(z.mean.Load(), smallest)
 }
 
-// seen takes the length of an entry into account: an exponential moving average, where a lost update is no harm.
+// seen takes the length of an entry into account: an exponential moving average, where a lost
+// update is no harm.
 func (z *Sizes) seen(n int) {
 	if z == nil {
 		return
@@ -88,7 +91,8 @@ func (z *Sizes) atOnce() int { return int(min(max(tripBytes/z.each(), fewKeys), 
 // share tells whether the replies for n keys are so short together that they can go with others.
 func (z *Sizes) share(n int) bool { return n <= fewKeys || int64(n)*z.each() <= shareBytes }
 
-// share reads keys in a trip that may be shared with others; by first for a caller who must be able to leave.
+// share reads keys in a trip that may be shared with others; by first for a caller who must be able
+// to leave.
 func (s *Store) share(ctx context.Context, first bool, sizes *Sizes, keys []string) ([]redis.Cmder, conn.Sent) {
 	weight := int64(len(keys)) * sizes.each()
 	if first {
@@ -97,7 +101,8 @@ func (s *Store) share(ctx context.Context, first bool, sizes *Sizes, keys []stri
 	return s.reads.again(ctx, keys, weight)
 }
 
-// readAll reads keys: few in one trip; many in parts, each of which fits into its time, and does not hold up those who read little.
+// readAll reads keys: few in one trip; many in parts, each of which fits into its time, and does
+// not hold up those who read little.
 func (s *Store) readAll(ctx context.Context, first bool, sizes *Sizes, keys []string, found func(i int, held *State, err error)) {
 	if sizes.share(len(keys)) && len(keys) <= manyKeys {
 		cmds, sent := s.share(ctx, first, sizes, keys)
@@ -148,8 +153,9 @@ type parted struct {
 	lost  [conn.Ranges]error
 }
 
-// next reads one part. Where one of more than a few keys is not answered in time, that may be due to their size: its keys are asked for again, fewer at once. Where few are not,
-// Redis is in trouble, there: the others of that range are not asked for.
+// next reads one part. Where one of more than a few keys is not answered in time, that may be due
+// to their size: its keys are asked for again, fewer at once. Where few are not, Redis is in
+// trouble, there: the others of that range are not asked for.
 func (p *parted) next(ctx context.Context) {
 	n := min(len(p.rest), p.sizes.atOnce(), p.most)
 	part := make([]int, 0, n)
@@ -194,10 +200,12 @@ func (p *parted) next(ctx context.Context) {
 	p.rest = append(again, p.rest...)
 }
 
-// lanes is how many trips with many bytes are under way at once: those with few share their connections and their way to Redis.
+// lanes is how many trips with many bytes are under way at once: those with few share their
+// connections and their way to Redis.
 const lanes = 4
 
-// large sends commands whose replies are many bytes, when it is their turn. That there is none in time says nothing of Redis.
+// large sends commands whose replies are many bytes, when it is their turn. That there is none in
+// time says nothing of Redis.
 func (s *Store) large(ctx context.Context, wait time.Duration, cmds []redis.Cmder) conn.Sent {
 	select {
 	case s.lanes <- struct{}{}:

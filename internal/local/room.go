@@ -5,8 +5,9 @@ import (
 	"sync/atomic"
 )
 
-// room bounds what ristretto cannot: it keeps to its budget as items are added, but not as they are set again under their hashes, when it does not evict;
-// nor does it count what waits in its queue, nor the tables that it keeps at the size of the most items that it ever had.
+// room bounds what ristretto cannot: it keeps to its budget as items are added, but not as they are
+// set again under their hashes, when it does not evict; nor does it count what waits in its queue,
+// nor the tables that it keeps at the size of the most items that it ever had.
 type room struct {
 	queued  atomic.Int64 // what has been offered since the queue was empty
 	waiting sync.Mutex
@@ -46,7 +47,8 @@ func (t *Tier) offer(i windowItem) {
 	}
 }
 
-// left is called for each item that was offered, once, when ristretto lets go of it, or has not taken it.
+// left is called for each item that was offered, once, when ristretto lets go of it, or has not
+// taken it.
 func (t *Tier) left(h *header) {
 	if h != nil { // nil: a delete of what was not there
 		t.counted(-1)
@@ -54,8 +56,9 @@ func (t *Tier) left(h *header) {
 	}
 }
 
-// counted keeps the count of ristretto's items, and its budget beside the tables that those who have gone leave empty. As each item costs more than its
-// place in them, what is there never exceeds a budget that shrinks.
+// counted keeps the count of ristretto's items, and its budget beside the tables that those who
+// have gone leave empty. As each item costs more than its place in them, what is there never
+// exceeds a budget that shrinks.
 func (t *Tier) counted(change int64) {
 	r := &t.room
 	n := r.items.Add(change)

@@ -9,10 +9,12 @@ import (
 	"unsafe"
 )
 
-// maxSteps bounds what weighing a value may cost, some milliseconds: it is how many parts the value may have that refer to other memory.
+// maxSteps bounds what weighing a value may cost, some milliseconds: it is how many parts the value
+// may have that refer to other memory.
 const maxSteps = 1 << 18
 
-// simpleSteps is how many parts are weighed without noting which have been seen: most values have fewer.
+// simpleSteps is how many parts are weighed without noting which have been seen: most values have
+// fewer.
 const simpleSteps = 4096
 
 // TooHeavy is the weight of what is heavier than it may be, or has more parts than are weighed.
@@ -24,9 +26,11 @@ var (
 	location = reflect.TypeFor[*time.Location]()
 )
 
-// Weigh tells how many bytes of memory v holds, with what it points to, or more: never less, so far as that can be known. What functions capture, what waits in channels, and
-// what is beyond the ends of a string that was cut from a longer one, it does not see. Values that share memory count it each, for they may be
-// evicted apart. A value of more than most bytes is TooHeavy, and so is one of more than maxSteps parts: it is not weighed to the end.
+// Weigh tells how many bytes of memory v holds, with what it points to, or more: never less, so far
+// as that can be known. What functions capture, what waits in channels, and what is beyond the ends
+// of a string that was cut from a longer one, it does not see. Values that share memory count it
+// each, for they may be evicted apart. A value of more than most bytes is TooHeavy, and so is one
+// of more than maxSteps parts: it is not weighed to the end.
 func Weigh[V any](v V, most int64) int64 {
 	own := int64(unsafe.Sizeof(v))
 	r := reflect.ValueOf(&v).Elem()
@@ -117,7 +121,8 @@ func (w *weigher) beyond(v reflect.Value) bool {
 // chanSize is what a channel takes beside its buffer.
 const chanSize = 96
 
-// elements counts what the elements of a slice or array refer to. Strings are so simple that some go for one step.
+// elements counts what the elements of a slice or array refer to. Strings are so simple that some
+// go for one step.
 func (w *weigher) elements(v reflect.Value) bool {
 	switch of := v.Type().Elem(); {
 	case flat(of):
@@ -149,7 +154,8 @@ const (
 	inSlot    = 128 // what is larger is allocated apart, and the slot has a pointer to it
 )
 
-// entries counts a map: after it has grown it is as little as 7/16 full. That entries have been deleted from it cannot be seen.
+// entries counts a map: after it has grown it is as little as 7/16 full. That entries have been
+// deleted from it cannot be seen.
 func (w *weigher) entries(v reflect.Value) bool {
 	n, slot := int64(v.Len()), int64(1)
 	apart := int64(0) // of an entry
@@ -233,7 +239,8 @@ func block(n int64) int64 {
 
 const pageSize = 8192
 
-// sizeClasses are the sizes of the allocator's blocks, up to that from which on it gives whole pages: an append shows them.
+// sizeClasses are the sizes of the allocator's blocks, up to that from which on it gives whole
+// pages: an append shows them.
 var sizeClasses = sync.OnceValue(func() []int64 {
 	const largest = 32 << 10
 	sizes := []int64{0}

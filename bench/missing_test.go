@@ -18,7 +18,8 @@ func init() {
 	variants = append(variants, Peer{Name: own + " with a filter", Module: "github.com/cacheaside/cacheaside", Memory: true, Redis: true, Open: openFiltered})
 }
 
-// filteredCache is cacheaside with a filter that knows all rows: a replica, as a fleet has it.
+// filteredCache is cacheaside with a filter that knows all rows, also the one that processes are
+// connected by: a replica, as a fleet has it.
 type filteredCache struct {
 	Cache
 	rdb    *redis.Client
@@ -34,7 +35,7 @@ func openFiltered(c Config) (Cache, error) {
 	if f.filter, err = bloom.NewRedis(f.rdb, "rows", rows, 0.01, nil); err != nil {
 		return nil, err
 	}
-	if _, err = f.filter.Rebuild(ctx, bloom.Keys(keys(rows)...), &bloom.RebuildOptions{Settle: -1}); err != nil {
+	if _, err = f.filter.Rebuild(ctx, bloom.Keys(append(keys(rows), "connect")...), &bloom.RebuildOptions{Settle: -1}); err != nil {
 		return nil, err
 	}
 	if f.copy, err = bloom.NewReplica(f.filter); err != nil {

@@ -71,7 +71,7 @@ func TestSegmentThatIsAnother(t *testing.T) {
 func TestEmptySegmentThatIsAnother(t *testing.T) {
 	rdb := testenv.SharedRedis(t).Client(t)
 	f := newFilter(t, rdb, "empty", 100_000)
-	_, err := f.Rebuild(t.Context(), bloom.Keys(), atOnce)
+	_, err := f.Rebuild(t.Context(), bloom.Keys(), &bloom.RebuildOptions{Settle: -1, AllowFewer: true})
 	must(t, err)
 	s := segmentsOf(t, rdb, "empty")
 	keys := keysOf("user:", 100)

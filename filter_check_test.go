@@ -9,7 +9,8 @@ import (
 	"time"
 )
 
-// TestReturnedIsBounded: a loader remembers so many keys for its filter, for an hour, and none that has turned out to have no row.
+// TestReturnedIsBounded: a loader remembers so many keys for its filter, for an hour, and none that
+// has turned out to have no row.
 func TestReturnedIsBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := &returned[float64]{at: make(map[float64]time.Time)}

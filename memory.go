@@ -83,7 +83,8 @@ func (l *Loader[K, V]) item(r *round[K, V], value V, null bool) (item local.Item
 	return item, local.Weigh(r.Key, l.memory.Largest()) + local.Weigh(value, l.memory.Largest())
 }
 
-// owned is a key for the memory tier, which is not to keep alive what a caller has cut it from: the text of a request, say.
+// owned is a key for the memory tier, which is not to keep alive what a caller has cut it from: the
+// text of a request, say.
 func (l *Loader[K, V]) owned(key K) K {
 	if l.textKeys {
 		ownTexts(reflect.ValueOf(&key).Elem())

@@ -18,22 +18,27 @@ type Options struct {
 	// apart. All processes that share entries use the same. Letters, digits, "_", "." and "-". Default: "cacheaside".
 	Prefix string
 
-	// MemoryBytes bounds the heap of this process's memory tier, for all its loaders and with its own
-	// bookkeeping, whatever rows do: they may grow, or be large. While values are being put into it,
-	// it may take up to a quarter more; and half a MiB besides. A value is counted with what it points
-	// to; of what values share, each is counted with the whole. Not counted is what functions capture
-	// and channels hold, and what a string that was cut from a longer one keeps alive. A value that
-	// takes more than a quarter of MemoryBytes, or consists of more than 262,144 parts, is not kept in
-	// memory (Stats.TooHeavy). Default: 64 MiB. A negative number: no memory tier. From 1 MiB to 1 TiB
-	// otherwise.
+	// MemoryBytes bounds the heap of this process's memory tier, for all its loaders and with its
+	// own bookkeeping, whatever rows do: they may grow, or be large. While values are being put
+	// into it, it may take up to a quarter more; and half a MiB besides. A value is counted with
+	// what it points to; of what values share, each is counted with the whole. Not counted is what
+	// functions capture and channels hold, and what a string that was cut from a longer one keeps
+	// alive. A value that takes more than a quarter of MemoryBytes, or consists of more than
+	// 262,144 parts, is not kept in memory (Stats.TooHeavy). Default: 64 MiB. A negative number: no
+	// memory tier. From 1 MiB to 1 TiB otherwise.
 	MemoryBytes int64
 
-	// RedisTimeout bounds each command to Redis, and the commands for all keys of a batch together, whatever the client's own settings; reads of values have a
-	// tighter bound, ReadTimeout. A command that stores more than 64 KiB has a RedisTimeout more for each 4 MiB. Of a value of more than 64 KiB the rest is read in parts of 256 KiB, each of which has a
-	// RedisTimeout: that such a command takes too long is not taken for trouble. When Redis hangs, a read waits for ReadTimeout before it does what LoaderOptions.RedisDown says; if Redis hangs just when a lease is
-	// asked for, for three times RedisTimeout more, at the most; and for up to twice RedisTimeout after a load, if it hangs then. So do the first few, until three trips in
-	// a row have failed (or a server has said that it is a replica). After that nobody waits, but who calls Invalidate, Refresh or Warm, which always try: in the
-	// background Redis is asked five times a second whether it is back. Default: 500 ms. At least 1 ms.
+	// RedisTimeout bounds each command to Redis, and the commands for all keys of a batch together,
+	// whatever the client's own settings; reads of values have a tighter bound, ReadTimeout. A
+	// command that stores more than 64 KiB has a RedisTimeout more for each 4 MiB. Of a value of
+	// more than 64 KiB the rest is read in parts of 256 KiB, each of which has a RedisTimeout: that
+	// such a command takes too long is not taken for trouble. When Redis hangs, a read waits for
+	// ReadTimeout before it does what LoaderOptions.RedisDown says; if Redis hangs just when a
+	// lease is asked for, for three times RedisTimeout more, at the most; and for up to twice
+	// RedisTimeout after a load, if it hangs then. So do the first few, until three trips in a row
+	// have failed (or a server has said that it is a replica). After that nobody waits, but who
+	// calls Invalidate, Refresh or Warm, which always try: in the background Redis is asked five
+	// times a second whether it is back. Default: 500 ms. At least 1 ms.
 	//
 	// go-redis by itself ignores a context's deadline while it reads, unless the client's ContextTimeoutEnabled is set. Set it: then a lone
 	// read needs no second goroutine, and nothing is left behind at a time-out; else a command that has timed out here keeps its
@@ -47,9 +52,14 @@ type Options struct {
 	// RedisTimeout, one slow answer costs the trust. A process that is suspended knows it by its monotonic clock; on Linux that stands still while the whole machine is. Default: 2 s. From 20 ms to 1 minute.
 	MaxStaleness time.Duration
 
-	// ReadTimeout bounds the reads of values, which are short commands that callers wait for, more tightly: when it has passed, Redis is taken for being in trouble
-	// (see LoaderOptions.RedisDown). It holds for the first 64 KiB of a value, and, with half as much again, for each part in which the keys of a large batch are read. It also bounds the setting up of a connection for such a read. Who sets it: who knows the latency of their Redis, and would rather not wait much longer than
-	// that; but a process that is short of processors must not take itself for a Redis in trouble, and load the more. Default: half of RedisTimeout, so 250 ms. From 1 ms to RedisTimeout.
+	// ReadTimeout bounds the reads of values, which are short commands that callers wait for, more
+	// tightly: when it has passed, Redis is taken for being in trouble (see
+	// LoaderOptions.RedisDown). It holds for the first 64 KiB of a value, and, with half as much
+	// again, for each part in which the keys of a large batch are read. It also bounds the setting
+	// up of a connection for such a read. Who sets it: who knows the latency of their Redis, and
+	// would rather not wait much longer than that; but a process that is short of processors must
+	// not take itself for a Redis in trouble, and load the more. Default: half of RedisTimeout, so
+	// 250 ms. From 1 ms to RedisTimeout.
 	ReadTimeout time.Duration
 
 	// MaxLoads is how many calls of load functions this process makes at once, for all loaders of the Cache together: the most that a cold or lost
@@ -191,8 +201,10 @@ type LoaderOptions struct {
 	// shorter. Who sets it: who pays for Redis' memory or for the network, and stores values of a kilobyte or more. Default: none is.
 	CompressAbove int
 
-	// MaxValueBytes bounds the encoded length of a value, before compression. One that is longer is given to its callers, but not stored in
-	// Redis, and counted (Stats.TooLarge); a longer one in Redis counts as Undecodable, and is neither fetched nor unpacked, but replaced by the next load. Default: 16 MiB. From 1 to 512 MiB, the most that Redis stores.
+	// MaxValueBytes bounds the encoded length of a value, before compression. One that is longer is
+	// given to its callers, but not stored in Redis, and counted (Stats.TooLarge); a longer one in
+	// Redis counts as Undecodable, and is neither fetched nor unpacked, but replaced by the next
+	// load. Default: 16 MiB. From 1 to 512 MiB, the most that Redis stores.
 	MaxValueBytes int
 
 	// Key is the text of a key, for types that have none, or to have one text for keys that are the same to the database: where a collation

@@ -116,7 +116,8 @@ func TestFewerThanIsTallied(t *testing.T) {
 	})
 }
 
-// TestLostIsNotFewer: where Redis loses a part of what is being built, that is begun anew, not refused.
+// TestLostIsNotFewer: where Redis loses a part of what is being built, that is begun anew, not
+// refused.
 func TestLostIsNotFewer(t *testing.T) {
 	backends(t, func(t *testing.T, rdb redis.UniversalClient) {
 		f := newFilter(t, rdb, 100_000) // four segments

@@ -163,7 +163,8 @@ func TestReplicaSwaps(t *testing.T) {
 	}
 }
 
-// What this process adds while its copy is begun and fetched is in it, whichever comes first in Redis.
+// What this process adds while its copy is begun and fetched is in it, whichever comes first in
+// Redis.
 func TestReplicaHasWhatIsUnderWay(t *testing.T) {
 	_, rdb := testenv.Mini(t)
 	built(t, newFilter(t, rdb, 1000), "a")

@@ -145,8 +145,8 @@ func (t *tableSource) read(ctx context.Context, after string, yield func(string,
 	}
 }
 
-// resumable makes sure that what the column holds is found behind a key. Where it holds integers and
-// text, integers come first.
+// resumable makes sure that what the column holds is found behind a key. Where it holds integers
+// and text, integers come first.
 func (t *tableSource) resumable(ctx context.Context) error {
 	page, text, err := t.query(ctx, nil, t.one)
 	if err != nil || text || len(page) == 0 {

@@ -44,7 +44,10 @@ type Change struct {
 	Schema, Table string
 	Kind          Kind
 
-	// Before and After are the row, each with those columns that the database has told of; none where there was, or is, no row. A change that lacks one that its Kind has is not understood, as when a column is not known. Columns of After that its image leaves out are Omitted: they are as they were.
+	// Before and After are the row, each with those columns that the database has told of; none
+	// where there was, or is, no row. A change that lacks one that its Kind has is not understood,
+	// as when a column is not known. Columns of After that its image leaves out are Omitted: they
+	// are as they were.
 	Before, After Row
 
 	// Unread is why what was done could not be read, of Replace; nil if it could.
@@ -167,7 +170,8 @@ func (r Row) size() (n int) {
 	return n
 }
 
-// over is r with what its image leaves out taken from what was there before. What cannot be read may have changed.
+// over is r with what its image leaves out taken from what was there before. What cannot be read
+// may have changed.
 func (r Row) over(before Row) Row {
 	if !r.Exists() || !before.Exists() || !slices.ContainsFunc(r.values, Value.omitted) {
 		return r

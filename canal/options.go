@@ -24,9 +24,14 @@ type Options struct {
 	// whose handlers must not miss a change; to begin anew nevertheless, the checkpoint is removed.
 	StopWhenLost bool
 
-	// OnGap is called when changes may have been missed by what an invalidation does not repair, filters: at the first start of all, when the position was lost, and when a table that is bound may have other rows than before (Replace). It is called when the Source listens already; rebuild the filters in it, from the database, and return when they are; what is inserted from then on is told, so bloom.RebuildOptions.Settle can be negative. What it returns an
-	// error for is tried again, and holds up everything: a table that has been replaced may have fewer
-	// rows than before, which takes bloom.RebuildOptions.AllowFewer. Bindings of filters need it; so do loaders with a filter that hides keys. Default: nothing.
+	// OnGap is called when changes may have been missed by what an invalidation does not repair,
+	// filters: at the first start of all, when the position was lost, and when a table that is
+	// bound may have other rows than before (Replace). It is called when the Source listens
+	// already; rebuild the filters in it, from the database, and return when they are; what is
+	// inserted from then on is told, so bloom.RebuildOptions.Settle can be negative. What it
+	// returns an error for is tried again, and holds up everything: a table that has been replaced
+	// may have fewer rows than before, which takes bloom.RebuildOptions.AllowFewer. Bindings of
+	// filters need it; so do loaders with a filter that hides keys. Default: nothing.
 	OnGap func(ctx context.Context) error
 
 	// Parking keeps what could not be done, for somebody to look at: NewFileParking, NewSQLParking, or your own. Handlers, filters and Sources that decode messages need it.

@@ -20,9 +20,10 @@ type omitted struct{}
 // Null is SQL's NULL.
 func Null() Value { return Value{null{}} }
 
-// Omitted is the Value of a column that a row image leaves out, as with binlog_row_image=MINIMAL. It is not known.
-// In the After of an Update it says that the column has not changed, and a Binding takes it from Before. A column
-// that the image has, and that cannot be read, is the zero Value instead.
+// Omitted is the Value of a column that a row image leaves out, as with binlog_row_image=MINIMAL.
+// It is not known. In the After of an Update it says that the column has not changed, and a Binding
+// takes it from Before. A column that the image has, and that cannot be read, is the zero Value
+// instead.
 func Omitted() Value { return Value{omitted{}} }
 
 // ValueOf makes a Value of an integer, a float, a bool (1 and 0, as MySQL has it), a string or bytes, which it does not copy. nil is NULL. Anything else is an error that names its type.
@@ -53,8 +54,11 @@ func (v Value) omitted() bool { return v.v == omitted{} }
 // IsNull tells whether it is known to be NULL.
 func (v Value) IsNull() bool { return v.v == null{} }
 
-// Text is the value as MySQL's client shows it: integers in decimal, DECIMAL with its digits, DATE and DATETIME as they are stored, TIMESTAMP in UTC, ENUM and SET by their names, BIT and YEAR as a number, and bytes as they are. FLOAT and DOUBLE have the fewest digits that
-// tell them from others of their type, which is not always how the client shows them, and neither is JSON: they are no keys. NULL, and what is not known, is "". A Source sees to it.
+// Text is the value as MySQL's client shows it: integers in decimal, DECIMAL with its digits, DATE
+// and DATETIME as they are stored, TIMESTAMP in UTC, ENUM and SET by their names, BIT and YEAR as a
+// number, and bytes as they are. FLOAT and DOUBLE have the fewest digits that tell them from others
+// of their type, which is not always how the client shows them, and neither is JSON: they are no
+// keys. NULL, and what is not known, is "". A Source sees to it.
 func (v Value) Text() string {
 	switch v := v.v.(type) {
 	case string:

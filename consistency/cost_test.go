@@ -17,7 +17,8 @@ import (
 	"github.com/cacheaside/cacheaside/internal/testenv"
 )
 
-// durable has commits of the test's server wait for the disk, and its binary log too if syncBinlog is 1.
+// durable has commits of the test's server wait for the disk, and its binary log too if syncBinlog
+// is 1.
 func (x *world) durable(syncBinlog int) {
 	x.t.Helper()
 	x.exec("SET GLOBAL innodb_flush_log_at_trx_commit = 1")

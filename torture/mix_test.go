@@ -97,7 +97,8 @@ func (w *worker) one(op history.Op, kind history.Kind, r *rand.Rand) {
 	w.record.Record(w.saw(op, got, err))
 }
 
-// saw completes a read. A row that is not there has version 0, and one of another key, or of two versions, is none at all.
+// saw completes a read. A row that is not there has version 0, and one of another key, or of two
+// versions, is none at all.
 func (w *worker) saw(op history.Op, got row, err error) history.Op {
 	switch {
 	case err != nil && !errors.Is(err, cacheaside.ErrNotFound):

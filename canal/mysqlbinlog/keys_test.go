@@ -13,7 +13,8 @@ import (
 	"github.com/cacheaside/cacheaside/internal/testenv"
 )
 
-// follows has a Consumer of the table a invalidate a loader whose keys are what a column holds, as the client shows it.
+// follows has a Consumer of the table a invalidate a loader whose keys are what a column holds, as
+// the client shows it.
 func (x *world) follows(column string) (*cacheaside.Loader[string, string], *canal.Consumer) {
 	x.Helper()
 	cache := x.cache(testenv.SharedRedis(x).Client(x))
@@ -75,7 +76,8 @@ func keysThatCannotBeRead(x *world) {
 	}
 }
 
-// The log has numbers and documents in another way than the client shows them. No key is made of them.
+// The log has numbers and documents in another way than the client shows them. No key is made of
+// them.
 func TestKeysOfDoublesAndJSON(t *testing.T) { each(t, keysOfDoublesAndJSON) }
 
 func keysOfDoublesAndJSON(x *world) {
@@ -114,7 +116,8 @@ func (l *lines) String() string {
 	return l.b.String()
 }
 
-// The rows that a constraint changes are in the log of MySQL 9.7, and in no other: there, a warning names the constraint.
+// The rows that a constraint changes are in the log of MySQL 9.7, and in no other: there, a warning
+// names the constraint.
 func TestCascades(t *testing.T) { each(t, cascades) }
 
 func cascades(x *world) {

@@ -252,8 +252,10 @@ func (p *play) try(statements ...string) {
 		for again := true; again; {
 			_, err = p.db.ExecContext(ctx, s)
 			e, ok := errors.AsType[*mysql.MySQLError](err)
-			// ER_LOCK_WAIT_TIMEOUT, ER_LOCK_DEADLOCK; and ER_DUP_ENTRY, which MySQL's ALTER says of a row that was there twice only
-			// for a moment, as it takes in what was written meanwhile (https://dev.mysql.com/doc/refman/9.7/en/innodb-online-ddl-limitations.html).
+			// ER_LOCK_WAIT_TIMEOUT, ER_LOCK_DEADLOCK; and ER_DUP_ENTRY, which MySQL's ALTER says of
+			// a row that was there twice only for a moment, as it takes in what was written
+			// meanwhile
+			// (https://dev.mysql.com/doc/refman/9.7/en/innodb-online-ddl-limitations.html).
 			again = ok && (e.Number == 1205 || e.Number == 1213 || e.Number == 1062) && ctx.Err() == nil
 		}
 		if err != nil {

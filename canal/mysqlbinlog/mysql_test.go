@@ -44,7 +44,8 @@ func TestSeen(t *testing.T) {
 	}
 }
 
-// MariaDB has no tags, and no gaps: GTIDs with a tag, and out of their order, are positions as well.
+// MariaDB has no tags, and no gaps: GTIDs with a tag, and out of their order, are positions as
+// well.
 func TestGTIDs(t *testing.T) {
 	x := onMySQL(t)
 	x.do("CREATE TABLE a (id INT PRIMARY KEY)")
@@ -70,7 +71,8 @@ func TestGTIDs(t *testing.T) {
 	l.want("insert a: 4", "insert a: 6")
 }
 
-// A transaction without a GTID, which MariaDB has not got, has no position. The server says so itself, and the next Run what to set.
+// A transaction without a GTID, which MariaDB has not got, has no position. The server says so
+// itself, and the next Run what to set.
 func TestAnonymousTransaction(t *testing.T) {
 	x := onMySQL(t)
 	x.do("CREATE TABLE a (id INT PRIMARY KEY)")
@@ -159,7 +161,8 @@ func TestInvisibleKey(t *testing.T) {
 	l.want("insert a: 1 x", "insert a: 2 y", "update a: 2 ? -> ? z")
 }
 
-// MySQL alters tables at once, without copying rows, and drops several as a whole; rows of any age are read rightly.
+// MySQL alters tables at once, without copying rows, and drops several as a whole; rows of any age
+// are read rightly.
 func TestInstantAndAtomicDDL(t *testing.T) {
 	x := onMySQL(t)
 	x.do("CREATE TABLE a (id INT PRIMARY KEY, s VARCHAR(20))", "CREATE TABLE b (id INT PRIMARY KEY)", "INSERT INTO a VALUES (1, 'x')")

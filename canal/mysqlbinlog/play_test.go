@@ -276,7 +276,8 @@ func (p *play) statement(r *rand.Rand) string {
 	return fmt.Sprintf("UPDATE %s SET n = %d + id WHERE id BETWEEN %d AND %d", table, p.values.Add(blockRows)-blockRows, first, first+3)
 }
 
-// number is that of the last transaction of a position: here all are of one domain, or of one server without gaps.
+// number is that of the last transaction of a position: here all are of one domain, or of one
+// server without gaps.
 func numberOf(position string) int {
 	last, _ := strconv.Atoi(position[strings.LastIndexAny(position, "-:")+1:])
 	return last

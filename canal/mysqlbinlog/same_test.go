@@ -43,7 +43,9 @@ func unspaced(text string) string {
 	return b.String()
 }
 
-// The README beside the files has the same differences and sources. In MariaDB's log, where JSON is a LONGTEXT, the text is as it was written; the files are made as from MySQL, whose log has a JSON column's text.
+// The README beside the files has the same differences and sources. In MariaDB's log, where JSON is
+// a LONGTEXT, the text is as it was written; the files are made as from MySQL, whose log has a JSON
+// column's text.
 var formats = map[string]format{
 	"canal": {decode: envelope.Canal,
 		sources: "alibaba/canal: MQMessageUtils.java, LogEventConvert.java, JsonConversion.java, issue 157"},

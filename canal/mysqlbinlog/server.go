@@ -162,8 +162,9 @@ func (s *server) typesOf(t canal.Table) (map[string]string, error) {
 	return types, nil
 }
 
-// cascades are the constraints by which InnoDB changes rows of tables that are needed, without logging it, when a table
-// is changed that is not. MySQL 9.7 changes and logs those rows itself, unless innodb_native_foreign_keys is ON
+// cascades are the constraints by which InnoDB changes rows of tables that are needed, without
+// logging it, when a table is changed that is not. MySQL 9.7 changes and logs those rows itself,
+// unless innodb_native_foreign_keys is ON
 // (https://dev.mysql.com/doc/refman/9.7/en/replication-features-foreign-keys.html).
 func (s *server) cascades(need canal.Need) ([]string, error) {
 	native, err := s.ask("SELECT @@global.innodb_native_foreign_keys")

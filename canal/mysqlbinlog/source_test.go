@@ -135,7 +135,8 @@ func lostPositions(x *world) {
 	lost("purged", early)
 	lost("of nothing", "x")
 	if x.mysql() {
-		// A position of another server, or of the future, names transactions that this one has not got: MySQL sends all the others.
+		// A position of another server, or of the future, names transactions that this one has not
+		// got: MySQL sends all the others.
 		lost("of MariaDB", "mariadb:0-1-5")
 		for _, p := range []canal.Position{"mysql:3e11fa47", "mysql:3e11fa47-71ca-11e1-9e33-c80aa9429562:1-5,", "mysql:a:1", "mysql:3e11fa47-71ca-11e1-9e33-c80aa9429562:1-1' OR 1='"} {
 			lost("damaged", p)
@@ -324,8 +325,9 @@ func testXA(x *world) {
 	}
 }
 
-// cachingSHA2 has a user let in by the authentication that MySQL has by default, without TLS: as the server has not seen him before, he
-// sends his password under the server's key. Over TLS it is that of the rest of the test.
+// cachingSHA2 has a user let in by the authentication that MySQL has by default, without TLS: as
+// the server has not seen him before, he sends his password under the server's key. Over TLS it is
+// that of the rest of the test.
 func (x *world) cachingSHA2(need canal.Need) {
 	x.Helper()
 	x.do("CREATE USER plain IDENTIFIED BY 'word'", "GRANT REPLICATION SLAVE ON *.* TO plain")

@@ -139,9 +139,10 @@ func needsColumn(columns []string, name string) bool {
 	return slices.ContainsFunc(columns, func(c string) bool { return strings.EqualFold(c, name) })
 }
 
-// inexact is of FLOAT, DOUBLE and MySQL's JSON. The client shows them in another way than the log has them,
-// and the log does not say in which: FLOAT in six digits, DOUBLE(10,2) in two decimals, the numbers of JSON
-// by rules of its own. A key of them could differ from the one that is cached: it is not known.
+// inexact is of FLOAT, DOUBLE and MySQL's JSON. The client shows them in another way than the log
+// has them, and the log does not say in which: FLOAT in six digits, DOUBLE(10,2) in two decimals,
+// the numbers of JSON by rules of its own. A key of them could differ from the one that is cached:
+// it is not known.
 func (t *tables) inexact(table canal.Table, column string, otherwise func(any) canal.Value) func(any) canal.Value {
 	if !needsColumn(t.need.Tables[table], column) {
 		return otherwise

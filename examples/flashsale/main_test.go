@@ -78,8 +78,9 @@ func TestSales(t *testing.T) {
 	}
 }
 
-// On MariaDB and MySQL, where sessions wait for each other's rows, the locks fail, and hold, as they do on SQLite. Where time
-// is short it is the library's lock whose holder does not know that he has lost it: the token in the row refuses him.
+// On MariaDB and MySQL, where sessions wait for each other's rows, the locks fail, and hold, as
+// they do on SQLite. Where time is short it is the library's lock whose holder does not know that
+// he has lost it: the token in the row refuses him.
 func TestSalesOnServers(t *testing.T) {
 	testenv.EachEngine(t, func(t *testing.T, e testenv.Engine) {
 		for i, s := range scenarios {

@@ -29,7 +29,8 @@ var schema = []string{
 	"CREATE TABLE events (name VARCHAR(100) PRIMARY KEY)",
 }
 
-// openShop opens the shop in a folder, or, where place is a data source name, on a MySQL or MariaDB.
+// openShop opens the shop in a folder, or, where place is a data source name, on a MySQL or
+// MariaDB.
 func openShop(ctx context.Context, place string) (*shop, error) {
 	driver, source := "mysql", place
 	if filepath.IsAbs(place) {

@@ -40,7 +40,8 @@ func (c *Channel) tell(ctx context.Context, p *part) error {
 }
 
 // AnnounceLua announces in a script: KEYS[1] and its first four arguments are those that TellBy has
-// for it. It does what announceScript does, but that it has written before: so a full server lets it.
+// for it. It does what announceScript does, but that it has written before: so a full server lets
+// it.
 const AnnounceLua = `
 local t, number = redis.call('TIME'), redis.call('HGET', KEYS[1], '') or '0'
 local now, before = t[1] * 1000000 + t[2], tonumber(number) or 0

@@ -33,7 +33,8 @@ func (c *Conn) Ask(ctx, bound context.Context, cmds []redis.Cmder) Sent {
 	return c.askAll(ctx, bound, cmds, func(cmds []redis.Cmder, err error) { c.note(ctx, cmds, err) })
 }
 
-// AskLong is Ask for commands with many bytes, or for them: that they are not answered in time is no trouble of Redis.
+// AskLong is Ask for commands with many bytes, or for them: that they are not answered in time is
+// no trouble of Redis.
 func (c *Conn) AskLong(ctx, bound context.Context, cmds []redis.Cmder) Sent {
 	return c.askAll(ctx, bound, cmds, func(cmds []redis.Cmder, err error) {
 		if err != nil {
@@ -44,7 +45,8 @@ func (c *Conn) AskLong(ctx, bound context.Context, cmds []redis.Cmder) Sent {
 	})
 }
 
-// noteFunc notes what has become of commands that were sent together; err is the error of all, if it is not nil.
+// noteFunc notes what has become of commands that were sent together; err is the error of all, if
+// it is not nil.
 type noteFunc func(cmds []redis.Cmder, err error)
 
 func (c *Conn) askAll(ctx, bound context.Context, cmds []redis.Cmder, note noteFunc) Sent {

@@ -34,7 +34,8 @@ func (h pipelines) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Pro
 
 var errLate = errors.New("not answered in time")
 
-// Keys that are too many to be read in time are read by fewer at once, and nobody takes Redis for being in trouble.
+// Keys that are too many to be read in time are read by fewer at once, and nobody takes Redis for
+// being in trouble.
 func TestTooManyKeysAtOnce(t *testing.T) {
 	r := testenv.SharedRedis(t)
 	b := newBackend(t, r.Client(t))

@@ -128,7 +128,8 @@ func size(cmds []redis.Cmder) (n int) {
 	return n
 }
 
-// perWait is how many bytes a command with a large value may send in each time-out more that it is given.
+// perWait is how many bytes a command with a large value may send in each time-out more that it is
+// given.
 const perWait = 4 << 20
 
 // alone sends commands in a trip of their own.
@@ -190,7 +191,8 @@ func (g *gather) quick() {
 // do sends cmds and waits for their replies, or for ctx, or for the store's time-out. After an error cmds may still be in use and must not
 // be read.
 //
-// A trip has so many commands that their replies come in its time; those that would be too much go by themselves.
+// A trip has so many commands that their replies come in its time; those that would be too much go
+// by themselves.
 func (g *gather) do(ctx context.Context, weight int64, cmds ...redis.Cmder) conn.Sent {
 	g.mu.Lock()
 	t := g.next

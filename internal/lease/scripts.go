@@ -9,9 +9,11 @@ import (
 // Each script changes KEYS[1] alone, and decides by what the key holds and by Redis' own clock. Lua counts from 1: bytes
 // 3 to 14 are the token, the first 24 bytes all that a script needs of an entry.
 
-// takeScript gives a lease if the key holds nothing, or still begins with exactly the bytes whose hash is ARGV[3], which the caller could
-// not read. Otherwise it answers what the key holds, as a first look shows it: the second check of double-checked locking, in the same trip. On hold it answers 1, and changes nothing.
-// ARGV: lease, its life in ms, hash of unreadable bytes or "", what onHold needs.
+// takeScript gives a lease if the key holds nothing, or still begins with exactly the bytes whose
+// hash is ARGV[3], which the caller could not read. Otherwise it answers what the key holds, as a
+// first look shows it: the second check of double-checked locking, in the same trip. On hold it
+// answers 1, and changes nothing. ARGV: lease, its life in ms, hash of unreadable bytes or "", what
+// onHold needs.
 var takeScript = conn.NewScript(`
 local v = redis.call('GETRANGE', KEYS[1], 0, ` + strconv.Itoa(FirstLook-1) + `)
 if v ~= '' and (ARGV[3] == '' or redis.sha1hex(v) ~= ARGV[3]) then return v end` + onHold + `

@@ -42,9 +42,10 @@ func (s *Store) takeByScript(ctx context.Context, as []*Attempt, reply replyFunc
 	}, reply)
 }
 
-// takeBySet does what takeScript does, where that is no more than SET with NX: gives the lease if there is nothing. It is a fifth of the work for Redis. Where there is something, that is
-// looked at by another trip: SET with GET would answer it whole, however long it is. It returns those for which it would not do: where keys may be on hold, and where there is something to
-// be replaced.
+// takeBySet does what takeScript does, where that is no more than SET with NX: gives the lease if
+// there is nothing. It is a fifth of the work for Redis. Where there is something, that is looked
+// at by another trip: SET with GET would answer it whole, however long it is. It returns those for
+// which it would not do: where keys may be on hold, and where there is something to be replaced.
 func (s *Store) takeBySet(ctx context.Context, as []*Attempt, reply replyFunc) (others []*Attempt) {
 	if s.holds {
 		return as

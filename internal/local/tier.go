@@ -78,13 +78,15 @@ const itemOverhead = 280
 // typicalItem sizes ristretto's frequency counters, of which it wants ten an item.
 const typicalItem = 1024
 
-// largestShare is which part of the budget one item may cost. A larger one is not kept: all others would go for it.
+// largestShare is which part of the budget one item may cost. A larger one is not kept: all others
+// would go for it.
 const largestShare = 4
 
 // sizedFor is the budget from which on the tables that find and count items do not grow any more.
 const sizedFor = 16 << 30
 
-// New makes a tier that holds at most about budget bytes: while items are set a largestShare-th more, by what is set just then.
+// New makes a tier that holds at most about budget bytes: while items are set a largestShare-th
+// more, by what is set just then.
 func New(budget int64) (*Tier, error) {
 	t := &Tier{front: newFront(min(budget, sizedFor)), start: time.Now(), largest: budget / largestShare}
 	t.window.most = budget / windowShare
@@ -195,8 +197,9 @@ func find[K comparable, V any](t *Tier, hash uint64) *held[K, V] {
 	return found
 }
 
-// Set offers item, whose TTL ends after ttl, to the tier for at most life. weight is the size of key and value in bytes. It may not be taken; one
-// that is larger than Largest never is, and ends what there was under hash: then the answer is false.
+// Set offers item, whose TTL ends after ttl, to the tier for at most life. weight is the size of
+// key and value in bytes. It may not be taken; one that is larger than Largest never is, and ends
+// what there was under hash: then the answer is false.
 func Set[K comparable, V any](t *Tier, hash uint64, item Item[K, V], weight int64, life, ttl time.Duration) bool {
 	now := time.Since(t.start)
 	item.expires, item.soft = now+life, now+ttl

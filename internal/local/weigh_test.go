@@ -17,7 +17,8 @@ type node struct {
 
 type pair struct{ a, b any }
 
-// weigh is what a value weighs that may be as heavy as it likes, but for the interface that it comes in.
+// weigh is what a value weighs that may be as heavy as it likes, but for the interface that it
+// comes in.
 func weigh(v any) int64 {
 	const iface = int64(unsafe.Sizeof(v))
 	return Weigh(v, TooHeavy) - iface
@@ -130,7 +131,8 @@ func TestWeighOfACycleEnds(t *testing.T) {
 	}
 }
 
-// A large value is weighed to its end, and one of too many parts is not weighed: either takes little time.
+// A large value is weighed to its end, and one of too many parts is not weighed: either takes
+// little time.
 func TestWeighOfAHugeValue(t *testing.T) {
 	const n = maxSteps / 16
 	text := strings.Repeat("x", 100)
@@ -189,7 +191,8 @@ func TestWeighEndsAtTheMost(t *testing.T) {
 	}
 }
 
-// What a value refers to more than once is one memory, where it is so much that it is looked at closely.
+// What a value refers to more than once is one memory, where it is so much that it is looked at
+// closely.
 func TestWeighOfWhatIsSharedWithin(t *testing.T) {
 	shared := list(100)
 	many := make([]*node, 10_000)

@@ -54,7 +54,8 @@ func TestFor(t *testing.T) {
 	}
 }
 
-// That a connection could not be made does not tell that this request was not sent: errors.As finds the driver's error only.
+// That a connection could not be made does not tell that this request was not sent: errors.As finds
+// the driver's error only.
 func TestCauseIsNotTheError(t *testing.T) {
 	dial := &net.OpError{Op: "dial", Err: syscall.ECONNREFUSED}
 	err := For(t.Context(), context.DeadlineExceeded, "S", "GET", time.Now(), dial)

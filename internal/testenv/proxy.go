@@ -124,8 +124,8 @@ func (p *Proxy) Hang(on bool) {
 	}
 }
 
-// Rate bounds how many bytes pass in a second in each direction, in all connections together, as a network
-// does that they share; 0: as many as come.
+// Rate bounds how many bytes pass in a second in each direction, in all connections together, as a
+// network does that they share; 0: as many as come.
 func (p *Proxy) Rate(bytes int64) { p.rate.Store(bytes) }
 
 // pace is when the next bytes may pass in one direction.

@@ -320,7 +320,8 @@ func (m *SQLServer) exec(statement string) error {
 	return err
 }
 
-// Numbers is a table, for a FROM, of the numbers from one to another, in their order, as the column seq.
+// Numbers is a table, for a FROM, of the numbers from one to another, in their order, as the column
+// seq.
 func Numbers(from, to int) string {
 	digits := "(SELECT 0 AS n UNION ALL SELECT 1 UNION ALL SELECT 2 UNION ALL SELECT 3 UNION ALL SELECT 4 UNION ALL SELECT 5 UNION ALL SELECT 6 UNION ALL SELECT 7 UNION ALL SELECT 8 UNION ALL SELECT 9)"
 	sum, tables := strconv.Itoa(from), ""

@@ -1,8 +1,12 @@
-// Package mysqllock keeps locks in the rows of a table of MySQL or MariaDB. Its tests run on MariaDB 10.11 and MySQL 9.7.
+// Package mysqllock keeps locks in the rows of a table of MySQL or MariaDB. Its tests run on
+// MariaDB 10.11 and MySQL 9.7.
 //
-// It needs a *sql.DB of github.com/go-sql-driver/mysql, to one server that takes writes: not to a replica, nor to several nodes of a Galera cluster by turns. It stays the caller's, who closes it
-// after the Locker. What its DSN says of autocommit, isolation, time zones, clientFoundRows and interpolateParams does not matter. A lock is extended by a connection of its pool: if SetMaxOpenConns
-// bounds it, and the work under the locks uses it up, locks are lost; a DB of their own with a few connections is safer.
+// It needs a *sql.DB of github.com/go-sql-driver/mysql, to one server that takes writes: not to a
+// replica, nor to several nodes of a Galera cluster by turns. It stays the caller's, who closes it
+// after the Locker. What its DSN says of autocommit, isolation, time zones, clientFoundRows and
+// interpolateParams does not matter. A lock is extended by a connection of its pool: if
+// SetMaxOpenConns bounds it, and the work under the locks uses it up, locks are lost; a DB of their
+// own with a few connections is safer.
 package mysqllock
 
 import (
@@ -20,13 +24,16 @@ import (
 type Options struct {
 	lock.LockerOptions
 
-	// Table is the table of the locks: letters, digits and "_", at most 64, and before it, if need be, a schema and a dot. Who sets it: who has rules for the names of
-	// tables. All processes that share locks use the same. Default: "cacheaside_locks", in the schema of the connection.
+	// Table is the table of the locks: letters, digits and "_", at most 64, and before it, if need
+	// be, a schema and a dot. Who sets it: who has rules for the names of tables. All processes
+	// that share locks use the same. Default: "cacheaside_locks", in the schema of the connection.
 	Table string
 
-	// Poll is how long at most who waits for a lock in a table sleeps before he looks again. He begins with 2 ms, and doubles it up to this; with the default each process that waits for a
-	// name reads one row, by its primary key, some 27 times a second. Who sets it: who would rather have less load (more), or a lock that passes on sooner (less).
-	// Default: 50 ms. From 1 ms to 10 s.
+	// Poll is how long at most who waits for a lock in a table sleeps before he looks again. He
+	// begins with 2 ms, and doubles it up to this; with the default each process that waits for a
+	// name reads one row, by its primary key, some 27 times a second. Who sets it: who would rather
+	// have less load (more), or a lock that passes on sooner (less). Default: 50 ms. From 1 ms to
+	// 10 s.
 	Poll time.Duration
 }
 

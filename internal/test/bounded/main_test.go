@@ -1,4 +1,5 @@
-// Package bounded_test checks that nothing which comes from outside, however large, takes more than it may.
+// Package bounded_test checks that nothing which comes from outside, however large, takes more than
+// it may.
 package bounded_test
 
 import (

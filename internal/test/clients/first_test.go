@@ -87,8 +87,8 @@ func TestInvalidateAllDuringTheFirstPoll(t *testing.T) {
 		}
 	}()
 	testenv.Receive(t, "the reply", read)
-	// A process that doubts the generation polls before it reads. If the reads wait for that, it is let
-	// through; not at once, since it would repair what was read from the first reply.
+	// A process that doubts the generation polls before it reads. If the reads wait for that, it is
+	// let through; not at once, since it would repair what was read from the first reply.
 	end := sync.OnceFunc(func() { close(late.end) })
 	defer time.AfterFunc(3*time.Second, end).Stop()
 	if n := p.stale(t, d, cacheaside.Fresh); n > 0 {

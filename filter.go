@@ -204,8 +204,8 @@ func (l *Loader[K, V]) askMany(ctx context.Context, rounds []*round[K, V]) (may 
 }
 
 // letThrough counts those rounds that have passed the filter and are at their end now, without a
-// row, and tells the filter. What memory answers has not asked the filter, and is not counted.
-// Refusals that were checked are ended.
+// row, and tells the filter. Reads that memory answers have not asked the filter, and are not
+// counted. Refusals that were checked are ended.
 func (l *Loader[K, V]) letThrough(done []*round[K, V]) {
 	n := 0
 	for _, r := range done {

@@ -104,7 +104,7 @@ func TestFewerThanIsTallied(t *testing.T) {
 		must(t, rdb.HSet(t.Context(), f.tally, "bits:"+f.known.Load().Active.ID, "1000000").Err())
 		must(t, errorOf(f.Rebuild(t.Context(), Keys(keys...), &RebuildOptions{Settle: -1, Capacity: 100_000})))
 
-		// What stands in the place of a segment is compared with nothing; what is lost is not.
+		// Content in the place of a segment is compared with nothing; a lost segment is not.
 		must(t, rdb.Del(t.Context(), segmentKey("cacheaside", "users", f.known.Load().Active.ID, 1)).Err())
 		must(t, errorOf(f.Rebuild(t.Context(), Keys(keys[:3000]...), none)))
 		segment := segmentKey("cacheaside", "users", f.known.Load().Active.ID, 1)

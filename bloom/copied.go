@@ -25,7 +25,7 @@ func (c *copied) again(epoch uint64) *copied {
 }
 
 // take sets the bits of a segment, as Redis holds it, or all if it is not that segment of this
-// generation any more: then any key may have been in it. What was not there in Redis, as it was not
+// generation any more: then any key may have been in it. Keys that were not in Redis, as it was not
 // needed yet, is zero.
 func (c *copied) take(g *generation, segment uint64, raw string) {
 	words := c.segmentWords(segment)

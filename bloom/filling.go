@@ -101,8 +101,8 @@ func (r *filling) settle(ctx context.Context) error {
 	return sleep(ctx, r.options.Settle)
 }
 
-// persist reads and adds until all is done. What fails is tried again, from the last key that was
-// added, unless it is in vain, or that key was the same several times.
+// persist reads and adds until all is done. A failed part is tried again, from the last key that
+// was added, unless it is in vain, or that key was the same several times.
 func (r *filling) persist(ctx context.Context) error {
 	for failures := 0; ; {
 		before := r.after

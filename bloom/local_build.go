@@ -16,7 +16,7 @@ var errMissed = errors.New("an announcement of another process was missed while 
 // ended, the next one begins anew. The source is asked again where it fails, or panics, behind the
 // last key that was added; a few times, for as long as some seconds without a key, then its error
 // is returned. That of a shared filter fails if others cannot be heard, and is begun anew, twice,
-// if something was missed. What was built is checked before it takes its place, as by
+// if something was missed. The new filter is checked before it takes its place, as by
 // Redis.Rebuild.
 func (l *Local) Rebuild(ctx context.Context, source Source, options *RebuildOptions) (Report, error) {
 	if !l.rebuilding.TryLock() {

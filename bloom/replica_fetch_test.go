@@ -163,7 +163,7 @@ func TestReplicaSwaps(t *testing.T) {
 	}
 }
 
-// What this process adds while its copy is begun and fetched is in it, whichever comes first in
+// An add by this process while its copy is begun and fetched is in it, whichever comes first in
 // Redis.
 func TestReplicaHasWhatIsUnderWay(t *testing.T) {
 	_, rdb := testenv.Mini(t)

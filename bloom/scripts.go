@@ -7,7 +7,7 @@ import (
 
 // The scripts on a segment check first that it is the one, and answer -1 if it is another, or cut
 // short, or there is none: then it is lost, or was removed. Nobody makes it again, so an answer
-// that is found in it is of all that was ever added to it. What is added goes to one with the right
+// that is found in it is of all that was ever added to it. An add goes to one with the right
 // header even if it is not whole, for programs that know of no tags believe it. Places are 4 bytes
 // each, and count from the beginning of the string.
 

@@ -19,7 +19,7 @@ import (
 // and the segments do not say so.
 //
 // So each process leaves a mark in a hash of the filter, which nobody else changes: a number that
-// grows with each of its adds, and twice a second. What a mark is beyond has been carried out
+// grows with each of its adds, and twice a second. All adds up to a mark have been carried out
 // before it, so a mark that is less than what its process has left tells that the hash, and with it
 // the filter, is from before. A process that is not there any more cannot tell; so each also asks
 // which run of the server it is (see servers.go).
@@ -171,9 +171,9 @@ local function mark(key, id)
   return {'1', redis.call('HGET', key, '') or '0'}
 end`
 
-// markScript leaves the mark ARGV[1], and notes when. What was left more than ARGV[2] seconds ago
-// is forgotten when a new one comes. A full server refuses HSET, but not in a script that has
-// already written, as PERSIST does. It answers as mark does.
+// markScript leaves the mark ARGV[1], and notes when. A mark that was left more than ARGV[2]
+// seconds ago is forgotten when a new one comes. A full server refuses HSET, but not in a script
+// that has already written, as PERSIST does. It answers as mark does.
 var markScript = conn.NewScript(marks + `
 redis.call('PERSIST', KEYS[1])
 local now, left = tonumber(redis.call('TIME')[1]), mark(KEYS[1], ARGV[1])

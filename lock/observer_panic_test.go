@@ -20,7 +20,7 @@ func (f faulty) Begin(ctx context.Context, _, _ string, _ int) (context.Context,
 	return ctx, func(error) { panic("secret") }
 }
 
-// Whatever an Observer does, a holder hears that its lock is lost, and the next one gets it.
+// With any Observer a holder hears that its lock is lost, and the next one gets it.
 func TestObserverPanics(t *testing.T) {
 	for _, begin := range []bool{true, false} {
 		l, err := lock.NewLocal(&lock.LockerOptions{Observer: faulty{begin}})

@@ -16,7 +16,7 @@ import (
 	"github.com/cacheaside/cacheaside/torture/internal/history"
 )
 
-// What the wide mix adds to the usual one: rows that grow and shrink between 0 and 16 KB in a
+// The wide mix adds to the usual one: rows that grow and shrink between 0 and 16 KB in a
 // memory tier of 1 MiB, loads that ask another loader under a limit of six loads a process,
 // writes through a Strict Writer beside plain ones, and in each second run a replica lag.
 const (

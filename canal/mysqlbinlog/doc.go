@@ -6,7 +6,7 @@
 // A change is told when other sessions can see it. Servers write a transaction into the log, and send it to replicas, before they commit it: who forgets a row at once may read the old one once more, and keep it. So the Source asks the server which transactions can be seen, at most two hundred times a second, and
 // holds the others back.
 //
-// What the log does not say: rows that InnoDB changes by ON DELETE CASCADE, ON DELETE SET NULL or
+// The log does not tell of rows that InnoDB changes by ON DELETE CASCADE, ON DELETE SET NULL or
 // ON UPDATE CASCADE (bind the table that is referred to, too; a warning is logged where the user
 // may see the constraint; MySQL 9.7 logs these rows, unless innodb_native_foreign_keys is ON); what
 // is written with sql_log_bin=0, or filtered by binlog_do_db and binlog_ignore_db; on a replica

@@ -32,8 +32,8 @@ func (r *reader) bound() {
 
 // endXA ends the rows of a transaction of XA. The first byte of the event says whether it is
 // prepared, or committed in one phase, which MySQL logs so, and MariaDB as any other transaction
-// (XA_prepare_log_event of both servers, sql/log_event.h). What says neither is told too early
-// rather than never.
+// (XA_prepare_log_event of both servers, sql/log_event.h). An event that says neither is told too
+// early rather than never.
 func (r *reader) endXA(event []byte) error {
 	if len(event) > 0 && event[0] == 0 {
 		return r.prepare()

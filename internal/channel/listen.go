@@ -205,8 +205,8 @@ func (c *Channel) received(session uint64, payload string) {
 
 // unplaced is for a message that cannot be read, or is of a range that there is not: a process with
 // a client of another kind divides keys otherwise. Nobody polls for the number of such a range, and
-// any range of ours may have its keys. What is no announcement concerns none; were it one after
-// all, the next poll would find it missing.
+// any range of ours may have its keys. A message that is no announcement concerns none; were it one
+// after all, the next poll would find it missing.
 func (c *Channel) unplaced(payload string, m *message) {
 	c.counts.malformed.Add(1)
 	if !isAnnouncement(payload) {

@@ -199,7 +199,7 @@ func TestAKeyOfAnotherTypeIsReplaced(t *testing.T) {
 }
 
 // Names of loaders come from outside, as in the rows of a queue: those that nobody has leave
-// nothing in Redis. Who has one of them later begins with a greater generation than was announced.
+// nothing in Redis. A process that has one of them later begins with a greater generation.
 func TestLoadersThatNobodyHasLeaveNothing(t *testing.T) {
 	onEach(t, func(t *testing.T, b *backend) {
 		c := b.writer()

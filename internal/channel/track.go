@@ -84,7 +84,7 @@ func (t *track) leave() {
 }
 
 // doubt ends what is held of the range, and its trust until a poll is answered: a message may be
-// about it, and it is not known how. What comes until then changes nothing any more, so that it
+// about it, and it is not known how. Messages until then change nothing any more, so that it
 // costs no more than a poll now and then, however many such messages there are.
 func (t *track) doubt() {
 	t.mu.Lock()

@@ -212,7 +212,7 @@ func (deadlines) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Proce
 	return next
 }
 
-// What stores a large value has time in proportion.
+// A command that stores a large value has time in proportion.
 func TestLongFillsHaveMoreTime(t *testing.T) {
 	const timeout = 10 * time.Minute
 	rdb := testenv.SharedRedis(t).Client(t)

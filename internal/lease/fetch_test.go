@@ -113,7 +113,7 @@ func TestLongEntryThatNeverRests(t *testing.T) {
 	}
 }
 
-// What is long and cannot be read is replaced, if it is still what was read: neither of the two
+// A long entry that cannot be read is replaced, if it is still as it was read: neither of the two
 // trips carries it, and the lease of a key that holds it is not answered with it.
 func TestLongBytesAreReplaced(t *testing.T) {
 	onEach(t, func(t *testing.T, b *backend) {

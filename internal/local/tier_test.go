@@ -304,7 +304,7 @@ func TestTooLargeItems(t *testing.T) {
 	}
 }
 
-// What waits in ristretto's queue is bounded, too.
+// The bytes in ristretto's queue are bounded, too.
 func TestQueueIsBounded(t *testing.T) {
 	const budget, size = 1 << 20, 40 << 10
 	tier := newTier(t, budget)

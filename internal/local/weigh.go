@@ -27,7 +27,7 @@ var (
 )
 
 // Weigh tells how many bytes of memory v holds, with what it points to, or more: never less, so far
-// as that can be known. What functions capture, what waits in channels, and what is beyond the ends
+// as that can be known. Captured variables, the content of channels, and what is beyond the ends
 // of a string that was cut from a longer one, it does not see. Values that share memory count it
 // each, for they may be evicted apart. A value of more than most bytes is TooHeavy, and so is one
 // of more than maxSteps parts: it is not weighed to the end.
@@ -147,7 +147,7 @@ func (w *weigher) elements(v reflect.Value) bool {
 	return true
 }
 
-// What a Swiss map takes (package internal/runtime/maps).
+// The sizes of a Swiss map (package internal/runtime/maps).
 const (
 	mapSize   = 48  // its header
 	groupSize = 8   // slots that are allocated together at the least, with a control byte each

@@ -180,7 +180,7 @@ func list(n int) (first *node) {
 	return first
 }
 
-// What is heavier than it may be is not weighed to its end.
+// A value that is too heavy is not weighed to its end.
 func TestWeighEndsAtTheMost(t *testing.T) {
 	texts := []string{strings.Repeat("x", 100), strings.Repeat("x", 1000)}
 	if got := Weigh(texts, 1300); got < 1156 || got > 1300 {

@@ -254,7 +254,7 @@ func (h fetches) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Proce
 	}
 }
 
-// Whoever reads a short row does not wait for a long one that another reads together with it,
+// The reader of a short row does not wait for a long one that another reads together with it,
 // cached or not.
 func TestShortRowsDoNotWaitForLongOnes(t *testing.T) {
 	f := newFleet(t, true)

@@ -100,7 +100,7 @@ func TestInvalidateAllDuringTheFirstPoll(t *testing.T) {
 	}
 }
 
-// What was taken for the generation was greater than what Redis counts now.
+// The known generation was greater than the one that Redis counts now.
 func TestInvalidateAllAfterGreaterNumbers(t *testing.T) {
 	for name, do := range map[string]struct {
 		before, after func(t *testing.T, rdb *redis.Client, p *process)

@@ -1,0 +1,143 @@
+package cacheaside
+
+import (
+	"cmp"
+	"fmt"
+	"log/slog"
+	"reflect"
+	"time"
+
+	"github.com/cacheaside/cacheaside/internal/keys"
+)
+
+const (
+	minMemoryBytes = 1 << 20
+	maxMemoryBytes = 1 << 40
+	maxValueBytes  = 512 << 20
+	maxRate        = 1e9
+	maxQueue       = 1e9 // by default
+)
+
+// withDefaults returns o with defaults in the place of zeros.
+func (o *Options) withDefaults() Options {
+	var d Options
+	if o != nil {
+		d = *o
+	}
+	d.Prefix = cmp.Or(d.Prefix, "cacheaside")
+	d.MemoryBytes = cmp.Or(d.MemoryBytes, 64<<20)
+	d.RedisTimeout = cmp.Or(d.RedisTimeout, 500*time.Millisecond)
+	d.MaxStaleness = cmp.Or(d.MaxStaleness, 2*time.Second)
+	d.LeaseTTL = cmp.Or(d.LeaseTTL, 2*time.Second)
+	d.ReadTimeout = cmp.Or(d.ReadTimeout, max(d.RedisTimeout/2, time.Millisecond))
+	d.MaxLoads = cmp.Or(d.MaxLoads, 100)
+	d.MaxQueue = cmp.Or(d.MaxQueue, 10*min(max(d.MaxLoads, 0), maxQueue/10), 1000)
+	d.QueueTimeout = cmp.Or(d.QueueTimeout, time.Second)
+	d.Logger = cmp.Or(d.Logger, slog.Default())
+	return d
+}
+
+func (o Options) check() error {
+	switch {
+	case !keys.ValidName(o.Prefix):
+		return fmt.Errorf("Options.Prefix %q: only letters, digits, '_', '.' and '-'", o.Prefix)
+	case o.MemoryBytes >= 0 && (o.MemoryBytes < minMemoryBytes || o.MemoryBytes > maxMemoryBytes):
+		return fmt.Errorf("Options.MemoryBytes %d: from %d to %d, or negative for no memory tier", o.MemoryBytes, minMemoryBytes, int64(maxMemoryBytes))
+	case !(o.LoadRate >= 0 && o.LoadRate <= maxRate): // also NaN
+		return fmt.Errorf("Options.LoadRate %v: from 0 (no limit) to %v", o.LoadRate, maxRate)
+	case isNilPointer(o.Observer):
+		return fmt.Errorf("Options.Observer is a nil %T", o.Observer)
+	}
+	return cmp.Or(
+		inRange("Options.RedisTimeout", o.RedisTimeout, time.Millisecond, time.Hour),
+		inRange("Options.ReadTimeout", o.ReadTimeout, time.Millisecond, o.RedisTimeout),
+		inRange("Options.QueueTimeout", o.QueueTimeout, time.Millisecond, time.Hour),
+		inRange("Options.ReplicaLag", o.ReplicaLag, 0, time.Minute),
+		inRange("Options.MaxStaleness", o.MaxStaleness, 20*time.Millisecond, time.Minute),
+		inRange("Options.LeaseTTL", o.LeaseTTL, 100*time.Millisecond, time.Minute))
+}
+
+func (o *LoaderOptions) withDefaults() LoaderOptions {
+	var d LoaderOptions
+	if o != nil {
+		d = *o
+	}
+	d.Version = cmp.Or(d.Version, "1")
+	d.TTL = cmp.Or(d.TTL, 10*time.Minute)
+	d.Jitter = cmp.Or(d.Jitter, 0.1)
+	d.StaleFor = cmp.Or(d.StaleFor, min(time.Minute, d.TTL))
+	d.EarlyRefresh = cmp.Or(d.EarlyRefresh, 1)
+	d.BreakAt = cmp.Or(d.BreakAt, 0.9)
+	d.BreakFor = cmp.Or(d.BreakFor, time.Second)
+	d.NullTTL = cmp.Or(d.NullTTL, min(time.Minute, d.TTL))
+	d.MemoryTTL = cmp.Or(d.MemoryTTL, min(time.Minute, d.TTL))
+	d.LoadTimeout = cmp.Or(d.LoadTimeout, 10*time.Second)
+	d.ErrorTTL = cmp.Or(d.ErrorTTL, time.Second)
+	d.BatchSize = cmp.Or(d.BatchSize, 100)
+	d.MaxValueBytes = cmp.Or(d.MaxValueBytes, 16<<20)
+	d.AuditEvery = cmp.Or(d.AuditEvery, time.Second)
+	return d
+}
+
+func (o LoaderOptions) check() error {
+	switch {
+	case !keys.ValidName(o.Version):
+		return fmt.Errorf("LoaderOptions.Version %q: only letters, digits, '_', '.' and '-'", o.Version)
+	case !(o.Jitter <= 0.9): // also NaN
+		return fmt.Errorf("LoaderOptions.Jitter %v: at most 0.9", o.Jitter)
+	case !(o.EarlyRefresh <= 100):
+		return fmt.Errorf("LoaderOptions.EarlyRefresh %v: at most 100", o.EarlyRefresh)
+	case !(o.Shadow >= 0 && o.Shadow <= 1):
+		return fmt.Errorf("LoaderOptions.Shadow %v: from 0 to 1", o.Shadow)
+	case !(o.BreakAt <= 1):
+		return fmt.Errorf("LoaderOptions.BreakAt %v: at most 1", o.BreakAt)
+	case o.RedisDown > FailWhenDown:
+		return fmt.Errorf("LoaderOptions.RedisDown %d: LoadWhenDown, StaleWhenDown or FailWhenDown", o.RedisDown)
+	}
+	for _, f := range []struct {
+		field         string
+		value, lo, hi int
+	}{
+		{"LoaderOptions.BatchSize", o.BatchSize, 1, 10_000},
+		{"LoaderOptions.CompressAbove", o.CompressAbove, 0, maxValueBytes},
+		{"LoaderOptions.MaxValueBytes", o.MaxValueBytes, 1, maxValueBytes},
+	} {
+		if f.value < f.lo || f.value > f.hi {
+			return fmt.Errorf("%s %d: from %d to %d", f.field, f.value, f.lo, f.hi)
+		}
+	}
+	memoryTTL := o.MemoryTTL
+	if memoryTTL < 0 {
+		memoryTTL = MinTTL
+	}
+	auditEvery := o.AuditEvery
+	if auditEvery < 0 {
+		auditEvery = MinTTL
+	}
+	staleFor := o.StaleFor
+	if staleFor < 0 || staleFor == Forever {
+		staleFor = MaxTTL
+	}
+	return cmp.Or(
+		inRange("LoaderOptions.TTL", o.TTL, MinTTL, MaxTTL),
+		inRange("LoaderOptions.AuditEvery", auditEvery, MinTTL, MaxTTL),
+		inRange("LoaderOptions.StaleFor", staleFor, time.Millisecond, MaxTTL),
+		inRange("LoaderOptions.SoftTimeout", o.SoftTimeout, 0, time.Hour),
+		inRange("LoaderOptions.BreakFor", o.BreakFor, time.Millisecond, time.Hour),
+		inRange("LoaderOptions.NullTTL", o.NullTTL, MinTTL, MaxTTL),
+		inRange("LoaderOptions.MemoryTTL", memoryTTL, MinTTL, MaxTTL),
+		inRange("LoaderOptions.LoadTimeout", o.LoadTimeout, time.Millisecond, time.Hour),
+		inRange("LoaderOptions.ErrorTTL", o.ErrorTTL, time.Millisecond, time.Hour))
+}
+
+func isNilPointer(v any) bool {
+	r := reflect.ValueOf(v)
+	return r.Kind() == reflect.Pointer && r.IsNil()
+}
+
+func inRange(field string, d, lo, hi time.Duration) error {
+	if d < lo || d > hi {
+		return fmt.Errorf("%s %v: from %v to %v", field, d, lo, hi)
+	}
+	return nil
+}

@@ -21,6 +21,12 @@ var (
 	RedlockRelease = redlockRelease
 )
 
+// Scripts of a lock in one Redis.
+var (
+	RedisAcquire = acquireScript
+	RedisSettle  = settleScript
+)
+
 // RedlockRound is one round of an Acquire, whose steps a test takes one by one.
 type RedlockRound struct{ r *round }
 

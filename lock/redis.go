@@ -8,6 +8,7 @@ import (
 	mrand "math/rand/v2"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -51,6 +52,8 @@ type redisDriver struct {
 	prefix string
 	clocks clocks
 	wakes  wakes
+
+	settling sync.WaitGroup // goroutines of settle, which need conn
 }
 
 // lockKey is the key of a lock: its slot is that of the name as a whole, whatever is in it.
@@ -78,6 +81,9 @@ func (d *redisDriver) acquire(ctx context.Context, a *asking, wait bool) (driver
 	var heard *wake // nil: not yet needed
 	defer func() { heard.leave() }()
 	for {
+		if ctx.Err() != nil {
+			return driver.Grant{}, context.Cause(ctx)
+		}
 		g, left, err := a.ask(ctx, wait && d.wakes.hears(a.key))
 		switch {
 		case err != nil, g.Lock != nil:
@@ -194,7 +200,9 @@ func (k *redisLock) Release(ctx context.Context) error {
 	return nil
 }
 
-// settle sees to it, in the background, that requests that may yet be carried out leave nothing behind: they are released, until the server's clock has passed their bound, after which it refuses them.
+// settle sees to it, in the background, that requests that may yet be carried out leave nothing
+// behind: they are released, until the server's clock has passed their bound, after which it
+// refuses them. After Close it goes on for one time-out.
 func (a *asking) settle() {
 	if len(a.unknown) == 0 {
 		return
@@ -204,9 +212,9 @@ func (a *asking) settle() {
 		ids[i] = id
 	}
 	bound := a.bound
-	a.d.conn.Apart(func() {
-		pause := 5 * time.Millisecond
-		for end := time.Now().Add(a.ttl + a.timeout); time.Now().Before(end); pause = min(2*pause, time.Second) {
+	a.d.settling.Go(func() {
+		end, closing := time.Now().Add(a.ttl+a.timeout), a.d.wakes.ctx.Done()
+		for pause := 5 * time.Millisecond; time.Now().Before(end); pause = min(2*pause, time.Second) {
 			reply, err := a.d.ask(context.Background(), settleScript, false, a.key, a.timeout, ids...)
 			if err == nil && reply.now > bound {
 				return
@@ -214,8 +222,13 @@ func (a *asking) settle() {
 			if err == nil {
 				pause = min(pause, time.Duration(bound-reply.now)*time.Microsecond+time.Millisecond)
 			}
-			if !a.d.wakes.sleep(pause) {
-				return
+			select {
+			case <-time.After(pause):
+			case <-closing:
+				closing = nil
+				if last := time.Now().Add(a.timeout); last.Before(end) {
+					end = last
+				}
 			}
 		}
 	})
@@ -228,5 +241,6 @@ func (d *redisDriver) Close() error {
 
 func (d *redisDriver) stop() {
 	d.wakes.close()
+	d.settling.Wait()
 	d.conn.Close()
 }

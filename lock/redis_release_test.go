@@ -3,6 +3,8 @@ package lock_test
 import (
 	"context"
 	"errors"
+	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 
@@ -46,5 +48,61 @@ func TestReleaseWhoseAnswerIsLost(t *testing.T) {
 			want(t, "release", lease.Release(), nil)
 		}
 		l.Close()
+	})
+}
+
+// lasting is a hook whose requests are sent although their callers have left.
+type lasting struct{ scripted }
+
+func (h lasting) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return h.scripted.ProcessHook(func(ctx context.Context, cmd redis.Cmder) error {
+		return next(context.WithoutCancel(ctx), cmd)
+	})
+}
+
+// TestCloseDuringARequest: a request that Close has ended, and that the server carries out after it
+// was asked to release it, leaves no lock behind.
+func TestCloseDuringARequest(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m, rdb := testenv.Mini(t)
+		direct := redis.NewClient(rdb.Options())
+		defer direct.Close()
+		other := closed(t)(lock.NewRedis(direct, nil))
+		if err := direct.ScriptLoad(t.Context(), lock.RedisSettle.Source).Err(); err != nil {
+			t.Fatal(err)
+		}
+		asked, settled, carriedOut := make(chan struct{}), make(chan struct{}), make(chan struct{})
+		var requests, releases atomic.Int32
+		rdb.AddHook(lasting{scripted{func(s string, next func() error) error {
+			switch {
+			case is(s, lock.RedisAcquire) && requests.Add(1) == 2:
+				close(asked)
+				<-settled
+				defer close(carriedOut)
+			case is(s, lock.RedisSettle) && releases.Add(1) == 1:
+				defer close(settled)
+			}
+			return next()
+		}}})
+		l := closed(t)(lock.NewRedis(rdb, nil))
+		lease, err := l.Acquire(t.Context(), "a", nil)
+		want(t, "acquire", err, nil)
+		want(t, "release", lease.Release(), nil)
+
+		ended := make(chan error, 1)
+		go func() {
+			_, err := l.Acquire(t.Context(), "a", nil)
+			ended <- err
+		}()
+		<-asked
+		want(t, "close", l.Close(), nil)
+		want(t, "a wait", <-ended, lock.ErrClosed)
+		<-carriedOut
+		if value, _ := m.Get("lock:{a}"); !strings.HasPrefix(value, "L1 - ") {
+			t.Errorf("a lock is left behind: %q", value)
+		}
+		lease, err = other.TryAcquire(t.Context(), "a", nil)
+		want(t, "acquire", err, nil)
+		want(t, "release", lease.Release(), nil)
 	})
 }

@@ -35,12 +35,13 @@ type config struct {
 	frame    time.Duration // between two frames
 	patience time.Duration // of a caller, who leaves then
 	connect  time.Duration // how long a query, and a load before it, waits for its turn
+	ttl      time.Duration // of plain's entries in Redis
 	redis    time.Duration // after which protected takes Redis for being in trouble
 	reads    int           // a second, at first
 	crowd    int           // callers of a stampede, over all processes; and keys of a burst of absent ones, each sent twice
 }
 
-var usual = config{window: 2 * time.Second, pause: 900 * time.Millisecond, frame: 200 * time.Millisecond, patience: 1500 * time.Millisecond, connect: time.Second, redis: 500 * time.Millisecond, reads: 400, crowd: 1000}
+var usual = config{window: 2 * time.Second, pause: 900 * time.Millisecond, frame: 200 * time.Millisecond, patience: 1500 * time.Millisecond, connect: time.Second, ttl: ttl, redis: 500 * time.Millisecond, reads: 400, crowd: 1000}
 
 // state is how the switches stand.
 type state struct {
@@ -62,7 +63,7 @@ func newLab(c config) (*lab, error) {
 	if err != nil {
 		return nil, err
 	}
-	l.plain, err = newWorld("plain", c, &eventLog{start: l.start}, func(address string, db *database) (process, error) { return newPlain(address, db), nil })
+	l.plain, err = newWorld("plain", c, &eventLog{start: l.start}, func(address string, db *database) (process, error) { return newPlain(address, db, c.ttl), nil })
 	if err != nil {
 		l.protected.close()
 		return nil, err

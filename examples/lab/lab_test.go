@@ -28,7 +28,7 @@ type testLab struct {
 // startLab serves a lab in which switches are measured for a short time only, and nobody loses patience on a machine that is busy.
 func startLab(t *testing.T, change ...func(*config)) *testLab {
 	t.Helper()
-	c := config{window: 100 * time.Millisecond, pause: 10 * time.Millisecond, frame: 60 * time.Millisecond, patience: testenv.Hang, connect: testenv.Hang, redis: 15 * time.Second, reads: 150, crowd: crowd}
+	c := config{window: 100 * time.Millisecond, pause: 10 * time.Millisecond, frame: 60 * time.Millisecond, patience: testenv.Hang, connect: testenv.Hang, ttl: ttl, redis: 15 * time.Second, reads: 150, crowd: crowd}
 	for _, f := range change {
 		f(&c)
 	}
@@ -237,11 +237,12 @@ func TestSwitches(t *testing.T) {
 // TestRedisFails kills and freezes Redis in a lab with the usual time-outs of protected, and callers who wait for much longer: those of protected do not have to. There are few of
 // them, for all those of plain go on at once when Redis is thawed.
 func TestRedisFails(t *testing.T) {
-	l := startLab(t, func(c *config) { c.redis, c.patience, c.reads = usual.redis, 8*time.Second, 50 })
+	l := startLab(t, func(c *config) { c.redis, c.patience, c.reads, c.ttl = usual.redis, 8*time.Second, 50, time.Hour })
 	l.look(t)
 	l.until(t, "rows in memory everywhere", func(f frame) bool { return known(f.Protected.Watched[0]) && known(f.Plain.Watched[0]) })
 	t.Run("kill", func(t *testing.T) {
-		before := l.until(t, "rows in Redis", func(f frame) bool { return f.Plain.Watched[0].Redis.Version > 0 })
+		l.throw(t, "traffic", `{"reads":50,"writes":0}`) // a write that comes before the kill would take its row out of Redis
+		before := l.until(t, "rows in Redis", func(f frame) bool { return f.State.Writes == 0 && allInRedis(f.Plain) })
 		l.throw(t, "kill", `{"on":true}`)
 		l.throw(t, "traffic", `{"reads":50,"writes":100}`)
 		f := l.until(t, "memory of protected that is not trusted, invalidations that wait, and none in plain", func(f frame) bool {
@@ -395,6 +396,16 @@ func known(w watched) bool {
 
 // empty tells whether no process does.
 func empty(w watched) bool { return w.Memory == [processes]seen{} }
+
+// allInRedis tells whether Redis holds all watched rows of the traffic.
+func allInRedis(s scene) bool {
+	for _, w := range s.Watched[:3] {
+		if w.Redis.Version == 0 {
+			return false
+		}
+	}
+	return true
+}
 
 // anyOld tells whether Redis holds an old version of a row of the traffic.
 func anyOld(s scene) bool {

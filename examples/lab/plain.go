@@ -18,6 +18,7 @@ type plain struct {
 	mu     sync.Mutex
 	noMap  bool
 	memory map[int64]remembered
+	ttl    time.Duration // of entries in Redis
 }
 
 type remembered struct {
@@ -25,8 +26,8 @@ type remembered struct {
 	until time.Time
 }
 
-func newPlain(address string, db *database) *plain {
-	return &plain{rdb: redis.NewClient(&redis.Options{Addr: address, PoolSize: poolSize}), db: db, memory: map[int64]remembered{}}
+func newPlain(address string, db *database, ttl time.Duration) *plain {
+	return &plain{ttl: ttl, rdb: redis.NewClient(&redis.Options{Addr: address, PoolSize: poolSize}), db: db, memory: map[int64]remembered{}}
 }
 
 func (p *plain) get(ctx context.Context, id int64) (row, error) {
@@ -45,7 +46,7 @@ func (p *plain) get(ctx context.Context, id int64) (row, error) {
 	}
 	if text, err = json.Marshal(r); err == nil {
 		// The row may have changed since it was read. And what is stored together will expire together.
-		_ = p.rdb.Set(ctx, plainKey(id), text, ttl).Err()
+		_ = p.rdb.Set(ctx, plainKey(id), text, p.ttl).Err()
 	}
 	p.remember(r)
 	return r, nil

@@ -96,7 +96,7 @@ func TestMaintain(t *testing.T) {
 }
 
 func bubbled(t *testing.T, rdb redis.UniversalClient, capacity uint64) *Redis {
-	f, err := NewRedis(rdb, "users", capacity, 0.01, nil)
+	f, err := NewRedis(rdb, "users", capacity, 0.01, &Options{watch: 10 * time.Second}) // days pass here, in which looks cost most
 	must(t, err)
 	t.Cleanup(func() { f.Close() })
 	return f

@@ -315,8 +315,3 @@ func TestQueueIsBounded(t *testing.T) {
 		}
 	}
 }
-
-// A budget of any size makes a tier.
-func TestLargeBudgets(t *testing.T) {
-	newTier(t, 1<<40)
-}

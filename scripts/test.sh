@@ -57,7 +57,7 @@ unraced() { run unraced . 'go test -trimpath -count=1' -run 'TestMemoryHit|TestB
 bench() { run bench bench 'go test -trimpath -count=1' .; }
 # Tests wait more than they compute, so more of them run at once than a small machine has cores.
 tests() {
-	race . 3 &
+	race . 4 &
 	lane "${first[@]}" &
 	lane "${second[@]}" &
 	unraced

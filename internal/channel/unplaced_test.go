@@ -3,6 +3,7 @@ package channel
 import (
 	"context"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -90,7 +91,7 @@ func TestOwnGenerationsCount(t *testing.T) {
 }
 
 // duringPoll does something when a poll has been answered, before anybody knows.
-type duringPoll struct{ do func() }
+type duringPoll struct{ do atomic.Pointer[func()] }
 
 func (h *duringPoll) DialHook(next redis.DialHook) redis.DialHook { return next }
 
@@ -101,8 +102,8 @@ func (h *duringPoll) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.P
 func (h *duringPoll) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	return func(ctx context.Context, cmd redis.Cmder) error {
 		err := next(ctx, cmd)
-		if err == nil && h.do != nil && strings.HasPrefix(cmd.Name(), "eval") {
-			h.do()
+		if do := h.do.Load(); err == nil && do != nil && strings.HasPrefix(cmd.Name(), "eval") {
+			(*do)()
 		}
 		return err
 	}
@@ -120,12 +121,13 @@ func TestDoubtDuringAPoll(t *testing.T) {
 		if !ch.Confirmed(0) {
 			t.Fatal("not confirmed")
 		}
-		h.do = ch.pollers[0].doubt
+		doubt := ch.pollers[0].doubt
+		h.do.Store(&doubt)
 		b.check(ch.Confirm(b.ctx, 0))
 		if ch.Confirmed(0) {
 			t.Error("confirmed in doubt")
 		}
-		h.do = nil
+		h.do.Store(nil)
 		b.check(ch.Confirm(b.ctx, 0))
 		if !ch.Confirmed(0) {
 			t.Error("not confirmed again")

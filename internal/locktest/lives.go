@@ -77,7 +77,7 @@ func fixed(s *suite) {
 	s.is(lease.Extend(s.within()), lock.ErrLost)
 	s.is(lease.Release(), lock.ErrLost)
 	s.lives(other)
-	s.held(a)
+	s.heldBriefly(a)
 	s.check(other.Release())
 }
 

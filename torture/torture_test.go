@@ -81,6 +81,11 @@ func torture(t *testing.T, c config, d time.Duration) {
 	stop := make(chan struct{})
 	var monitored sync.WaitGroup
 	monitored.Go(func() { i.monitor(stop) })
+	if c.Wide && topology == "cluster" {
+		for _, addr := range c.Addrs {
+			monitored.Go(func() { plain(t, c, addr, stop) })
+		}
+	}
 	healthy := d / 7
 	end := time.Now().Add(d)
 	time.Sleep(healthy)

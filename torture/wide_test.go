@@ -5,11 +5,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"math/rand/v2"
 	"testing"
 	"time"
 
 	"github.com/jmoiron/sqlx"
+	"github.com/redis/go-redis/v9"
 
 	"github.com/cacheaside/cacheaside"
 	"github.com/cacheaside/cacheaside/consistency"
@@ -107,4 +109,51 @@ func (w *worker) strictly(ctx context.Context, op history.Op, r *rand.Rand) (ver
 		return nil
 	}, w.keysOf(key)...)
 	return version, err
+}
+
+// plain does all that a program does that takes one node of a cluster for a server, until stop is
+// closed. Nothing that it invalidates, refreshes or holds may seem to have worked, whatever is broken
+// meanwhile, and nobody else may see its rows.
+func plain(t *testing.T, c config, addr string, stop <-chan struct{}) {
+	rdb := redis.NewClient(&redis.Options{Addr: addr, ContextTimeoutEnabled: true, MaxRetries: -1})
+	defer rdb.Close()
+	cache, err := cacheaside.New(rdb, &cacheaside.Options{
+		Prefix: c.Prefix, RedisTimeout: c.RedisTimeout, StrictWrites: true, Logger: slog.New(slog.DiscardHandler),
+	})
+	if err != nil {
+		t.Error(err)
+		return
+	}
+	defer cache.Close()
+	old := func(context.Context, int) (row, error) { return row{}, nil } // which nobody else may see
+	l, err := cacheaside.NewLoader(cache, "row", old, nil)
+	if err != nil {
+		t.Error(err)
+		return
+	}
+	tried := 0
+	for key := 0; ; key = (key + 1) % (hotKeys + warmKeys) {
+		select {
+		case <-stop:
+			t.Logf("a client of one node of the cluster was refused %d times", tried)
+			return
+		case <-time.After(5 * time.Millisecond):
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		for name, do := range map[string]func() error{
+			"Invalidate":     func() error { return l.Invalidate(ctx, key) },
+			"Expire":         func() error { return l.Expire(ctx, key) },
+			"InvalidateAll":  func() error { return l.InvalidateAll(ctx) },
+			"InvalidateKeys": func() error { return cache.InvalidateKeys(ctx, l.Key(key), l.AllKeys()) },
+			"Refresh":        func() error { _, err := l.Refresh(ctx, key); return err },
+			"Hold":           func() error { _, err := cache.Hold(ctx, l.Key(key)); return err },
+		} {
+			if err := do(); err == nil {
+				t.Errorf("%s by a client of one node of a cluster returns nil", name)
+			}
+			tried++
+		}
+		_, _ = l.Get(ctx, key, cacheaside.Fresh) // loads where its node is out of reach
+		cancel()
+	}
 }

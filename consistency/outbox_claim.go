@@ -22,21 +22,25 @@ func (o *SQLOutbox) Claim(ctx context.Context, most int, life time.Duration) ([]
 	if most < 1 {
 		return nil, nil
 	}
-	items, err := o.claim(ctx, min(most, batchAtMost), life)
+	text, err := o.own()
+	var items []Item
+	if err == nil {
+		items, err = o.claim(ctx, text, min(most, batchAtMost), life)
+	}
 	if err != nil {
 		return nil, o.failed("claim", err) // what may have been claimed is due again when its life has ended
 	}
 	return items, nil
 }
 
-func (o *SQLOutbox) claim(ctx context.Context, most int, life time.Duration) (items []Item, err error) {
+func (o *SQLOutbox) claim(ctx context.Context, text statements, most int, life time.Duration) (items []Item, err error) {
 	err = o.session(ctx, func(conn *sql.Conn) (err error) {
 		claim := newClaim() // of each try
 		var rows *sql.Rows
 		if o.text.dialect == SQLite {
-			rows, err = o.claimHere(ctx, conn, o.text.claim(most, claim, life))
+			rows, err = claimHere(ctx, conn, text, text.claim(most, claim, life))
 		} else {
-			rows, err = o.claimThere(ctx, conn, claim, o.text.claim(most, claim, life))
+			rows, err = claimThere(ctx, conn, text, claim, text.claim(most, claim, life))
 		}
 		if rows != nil {
 			items, err = o.read(rows)
@@ -47,8 +51,8 @@ func (o *SQLOutbox) claim(ctx context.Context, most int, life time.Duration) (it
 }
 
 // claimHere claims in SQLite. No rows: none.
-func (o *SQLOutbox) claimHere(ctx context.Context, conn *sql.Conn, statement string) (*sql.Rows, error) {
-	err := conn.QueryRowContext(ctx, o.text.anyDue()).Scan(new(int))
+func claimHere(ctx context.Context, conn *sql.Conn, text statements, statement string) (*sql.Rows, error) {
+	err := conn.QueryRowContext(ctx, text.anyDue()).Scan(new(int))
 	if errors.Is(err, sql.ErrNoRows) {
 		return nil, nil
 	}
@@ -59,7 +63,7 @@ func (o *SQLOutbox) claimHere(ctx context.Context, conn *sql.Conn, statement str
 }
 
 // claimThere claims in MySQL. No rows: none.
-func (o *SQLOutbox) claimThere(ctx context.Context, conn *sql.Conn, claim int64, statement string) (*sql.Rows, error) {
+func claimThere(ctx context.Context, conn *sql.Conn, text statements, claim int64, statement string) (*sql.Rows, error) {
 	done, err := conn.ExecContext(ctx, statement)
 	if err != nil {
 		return nil, err
@@ -69,7 +73,7 @@ func (o *SQLOutbox) claimThere(ctx context.Context, conn *sql.Conn, claim int64,
 		return nil, err
 	}
 	point("claimed")
-	return conn.QueryContext(ctx, o.text.claimed(claim, until))
+	return conn.QueryContext(ctx, text.claimed(claim, until))
 }
 
 // read makes items of rows, the longest due first.

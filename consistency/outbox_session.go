@@ -73,6 +73,7 @@ const (
 	mysqlCheckRead = 1020 // a row has changed since it was read, where innodb_snapshot_isolation is set
 	mysqlSyntax    = 1064
 	mysqlNoTable   = 1146
+	mysqlNoColumn  = 1054
 	mysqlNoIndex   = 1176
 	mysqlLockWait  = 1205
 	mysqlDeadlock  = 1213
@@ -93,7 +94,7 @@ func (o *SQLOutbox) explain(err error) error {
 	switch {
 	case !ok && strings.Contains(err.Error(), "no such table"), ok && answer.Number == mysqlNoTable:
 		return fmt.Errorf("the table %s is missing (see consistency.Schema): %w", o.text.name, err)
-	case ok && answer.Number == mysqlNoIndex:
+	case !ok && (strings.Contains(err.Error(), "no such column") || strings.Contains(err.Error(), "has no column")), ok && (answer.Number == mysqlNoColumn || answer.Number == mysqlNoIndex):
 		return fmt.Errorf("the table %s is not as it should be (see consistency.Schema): %w", o.text.name, err)
 	case ok && answer.Number == mysqlSyntax:
 		return quiet(answer, "the server does not know this SQL (MariaDB needs 10.6, MySQL 8.0.1)")

@@ -29,7 +29,7 @@ func TestSQLOutbox(t *testing.T) {
 				db := sqlx.NewDb(backend.open(t), backend.driver)
 				var all []consistency.Queue
 				for range n {
-					o, err := consistency.NewSQLOutbox(db, backend.dialect, nil)
+					o, err := consistency.NewSQLOutbox(db, backend.dialect, &consistency.SQLOutboxOptions{Namespace: "suite"})
 					if err == nil {
 						err = o.CreateTable(t.Context())
 					}

@@ -14,6 +14,7 @@ type statements struct {
 	dialect Dialect
 	name    string
 	table   string // quoted
+	space   string // the namespace, as a literal; "": there is none
 }
 
 // now is the time of the database in microseconds since 1970, when the statement began. UTC_TIMESTAMP knows no time zone of a session, and so no hour that comes twice.
@@ -32,15 +33,27 @@ func (s statements) hint(index string) string {
 	return " FORCE INDEX (" + index + ")"
 }
 
+// in returns the same statements for the rows of a namespace.
+func (s statements) in(namespace string) statements {
+	s.space = string(appendHex(nil, []byte(namespace)))
+	return s
+}
+
+// due is the condition that a row of the namespace could be claimed.
+func (s statements) due() string {
+	return fmt.Sprintf("namespace = %s AND due <= %s", s.space, s.now())
+}
+
 // micros is a duration in whole microseconds, from 0 to some hundred years.
 func micros(d time.Duration) int64 { return max(0, d.Microseconds()) }
 
 func (s statements) beginInsert(b []byte) []byte {
-	return append(b, "INSERT INTO "+s.table+" (id, due, created, loader, version, text, all_keys, again, reload, attempts) VALUES "...)
+	return append(b, "INSERT INTO "+s.table+" (namespace, id, due, created, loader, version, text, all_keys, again, reload, attempts) VALUES "...)
 }
 
 func (s statements) insertRow(b []byte, id rowID, item *Item) []byte {
-	b = appendHex(append(b, '('), id[:])
+	b = append(append(b, '('), s.space...)
+	b = appendHex(append(b, ", "...), id[:])
 	b = append(b, ", "+s.now()+" + "...)
 	b = strconv.AppendInt(b, micros(item.After), 10)
 	b = append(b, ", "+s.now()...)
@@ -86,7 +99,7 @@ const itemColumns = "id, claim, was_due, loader, version, text, all_keys, again,
 // claims: nobody waits for it, nor it for anybody.
 func (s statements) claim(most int, claim int64, life time.Duration) string {
 	until := fmt.Sprintf("%s + %d", s.now(), micros(life))
-	due := fmt.Sprintf("SELECT id, due FROM %s%s WHERE due <= %s ORDER BY due LIMIT %d", s.table, s.hint("due"), s.now(), most)
+	due := fmt.Sprintf("SELECT id, due FROM %s%s WHERE %s ORDER BY due LIMIT %d", s.table, s.hint("due"), s.due(), most)
 	if s.dialect == SQLite {
 		return fmt.Sprintf("UPDATE %s SET was_due = due, due = %s, claim = %d WHERE id IN (SELECT id FROM (%s)) RETURNING %s, %s - created", s.table, until, claim, due, itemColumns, s.now())
 	}
@@ -97,12 +110,12 @@ func (s statements) claim(most int, claim int64, life time.Duration) string {
 
 // claimed reads what was claimed until then.
 func (s statements) claimed(claim, until int64) string {
-	return fmt.Sprintf("SELECT %s, %s - created FROM %s%s WHERE due = %d AND claim = %d", itemColumns, s.now(), s.table, s.hint("due"), until, claim)
+	return fmt.Sprintf("SELECT %s, %s - created FROM %s%s WHERE namespace = %s AND due = %d AND claim = %d", itemColumns, s.now(), s.table, s.hint("due"), s.space, until, claim)
 }
 
 // anyDue finds a row if one is due: who only looks need not keep others from writing.
 func (s statements) anyDue() string {
-	return fmt.Sprintf("SELECT 1 FROM %s WHERE due <= %s LIMIT 1", s.table, s.now())
+	return fmt.Sprintf("SELECT 1 FROM %s WHERE %s LIMIT 1", s.table, s.due())
 }
 
 // of finds items of one claim; 0 is for those that were not claimed, by whom they have put.
@@ -151,8 +164,8 @@ func choose(ids []rowID, items []*Item, value func(*Item) int64) string {
 
 // depth counts over the index alone.
 func (s statements) depth() string {
-	return fmt.Sprintf("SELECT COUNT(*), COALESCE(SUM(due <= %s), 0), COALESCE(%s - MIN(created), 0) FROM (SELECT due, created FROM %s%s ORDER BY due LIMIT %d) AS earliest",
-		s.now(), s.now(), s.table, s.hint("due"), depthAtMost)
+	return fmt.Sprintf("SELECT COUNT(*), COALESCE(SUM(due <= %s), 0), COALESCE(%s - MIN(created), 0) FROM (SELECT due, created FROM %s%s WHERE namespace = %s ORDER BY due LIMIT %d) AS earliest",
+		s.now(), s.now(), s.table, s.hint("due"), s.space, depthAtMost)
 }
 
 func hexList(ids []rowID) string {

@@ -88,8 +88,20 @@ func (s *shift) look(ctx context.Context) {
 	switch {
 	case err == nil:
 		s.counters.seen.Store(&seen{depth, now})
+		s.unclaimed(ctx)
 	case ctx.Err() == nil:
 		s.counters.queueErrors.Add(1)
+	}
+}
+
+// unclaimed tells of rows in the table that no relay claims.
+func (s *shift) unclaimed(ctx context.Context) {
+	q, ok := s.queue.(interface{ unclaimed() []string })
+	if !ok {
+		return
+	}
+	if names := q.unclaimed(); len(names) > 0 {
+		s.options.Logger.WarnContext(ctx, "cacheaside: nobody claims what has long been due in other namespaces of the outbox: is their application's Relay running?", "namespaces", names)
 	}
 }
 

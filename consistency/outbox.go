@@ -160,9 +160,9 @@ func (o *SQLOutbox) Depth(ctx context.Context) (Depth, error) {
 	var d Depth
 	text, err := o.own()
 	if err == nil {
-		err = o.session(ctx, func(conn *sql.Conn) (err error) {
-			if d, err = readDepth(ctx, conn, text); err == nil {
-				d.Others, err = o.lookAtOthers(ctx, conn)
+		err = o.reading(ctx, func(on asker) (err error) {
+			if d, err = readDepth(ctx, on, text); err == nil {
+				d.Others, err = o.lookAtOthers(ctx, on)
 			}
 			return err
 		})
@@ -170,9 +170,9 @@ func (o *SQLOutbox) Depth(ctx context.Context) (Depth, error) {
 	return d, o.failed("depth", err)
 }
 
-func readDepth(ctx context.Context, conn *sql.Conn, text statements) (d Depth, err error) {
+func readDepth(ctx context.Context, on asker, text statements) (d Depth, err error) {
 	var oldest int64
-	err = conn.QueryRowContext(ctx, text.depth()).Scan(&d.Items, &d.Due, &oldest)
+	err = on.QueryRowContext(ctx, text.depth()).Scan(&d.Items, &d.Due, &oldest)
 	d.Oldest = max(0, time.Duration(oldest)*time.Microsecond)
 	return d, err
 }
@@ -181,12 +181,12 @@ func readDepth(ctx context.Context, conn *sql.Conn, text statements) (d Depth, e
 // looks: of the first 100 of them, by name.
 func (o *SQLOutbox) Depths(ctx context.Context) (map[string]Depth, error) {
 	var all map[string]Depth
-	err := o.session(ctx, func(conn *sql.Conn) error {
+	err := o.reading(ctx, func(on asker) error {
 		all = make(map[string]Depth)
-		names, err := o.spaces(ctx, conn)
+		names, err := o.spaces(ctx, on)
 		for _, name := range names {
 			if err == nil {
-				all[name], err = readDepth(ctx, conn, o.text.in(name))
+				all[name], err = readDepth(ctx, on, o.text.in(name))
 			}
 		}
 		return err

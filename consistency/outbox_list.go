@@ -30,38 +30,36 @@ func (o *SQLOutbox) List(ctx context.Context, limit int) ([]Row, error) {
 		return nil, o.failed("list", fmt.Errorf("a limit of %d: 1 to %d", limit, listAtMost))
 	}
 	var all []Row
-	err := o.session(ctx, func(conn *sql.Conn) error {
+	err := o.reading(ctx, func(on asker) error {
 		all = nil
-		return o.eachSpace(ctx, conn, func(text statements) error {
-			rows, err := conn.QueryContext(ctx, text.list(limit))
+		scope, err := o.scope(ctx, on)
+		for _, text := range scope {
+			rows, err := on.QueryContext(ctx, text.list(limit))
 			if err != nil {
 				return err
 			}
 			some, err := readRows(rows)
+			if err != nil {
+				return err
+			}
 			all = append(all, some...)
-			return err
-		})
+		}
+		return err
 	})
 	slices.SortStableFunc(all, func(a, b Row) int { return cmp.Compare(a.After, b.After) })
 	return all[:min(len(all), limit)], o.failed("list", err)
 }
 
-// eachSpace calls f with the statements of the outbox's namespace, or of all that have rows if it has
-// none.
-func (o *SQLOutbox) eachSpace(ctx context.Context, conn *sql.Conn, f func(text statements) error) error {
+// scope are the statements for the outbox's namespace, or for each that has rows if it has none.
+func (o *SQLOutbox) scope(ctx context.Context, on asker) (all []statements, err error) {
 	names := []string{o.namespace()}
 	if names[0] == "" {
-		var err error
-		if names, err = o.spaces(ctx, conn); err != nil {
-			return err
-		}
+		names, err = o.spaces(ctx, on)
 	}
 	for _, name := range names {
-		if err := f(o.text.in(name)); err != nil {
-			return err
-		}
+		all = append(all, o.text.in(name))
 	}
-	return nil
+	return all, err
 }
 
 func readRows(rows *sql.Rows) ([]Row, error) {
@@ -114,18 +112,19 @@ func (o *SQLOutbox) Retry(ctx context.Context, ids ...string) (made int64, err e
 // RetryAll is Retry for all items that have failed; not for those that wait for their time, the
 // first or the second. An outbox without a namespace does it in all of them, as List.
 func (o *SQLOutbox) RetryAll(ctx context.Context) (made int64, err error) {
-	err = o.session(ctx, func(conn *sql.Conn) error {
-		return o.eachSpace(ctx, conn, func(text statements) error {
-			for n := int64(retryAtMost); n == retryAtMost; {
-				var err error
-				if n, err = change(ctx, conn, text.retryFailed(retryAtMost)); err != nil {
-					return err
-				}
-				made += n
-			}
-			return nil
-		})
+	var scope []statements
+	err = o.reading(ctx, func(on asker) (err error) {
+		scope, err = o.scope(ctx, on)
+		return err
 	})
+	for _, text := range scope {
+		for n := int64(retryAtMost); n == retryAtMost && err == nil; made += n {
+			err = o.session(ctx, func(conn *sql.Conn) (err error) {
+				n, err = change(ctx, conn, text.retryFailed(retryAtMost))
+				return err
+			})
+		}
+	}
 	return made, o.failed("retry", err)
 }
 

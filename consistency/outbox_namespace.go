@@ -88,14 +88,14 @@ type others struct {
 }
 
 // lookAtOthers counts the overdue rows of other namespaces, if it has not just done so.
-func (o *SQLOutbox) lookAtOthers(ctx context.Context, conn *sql.Conn) (items int, err error) {
+func (o *SQLOutbox) lookAtOthers(ctx context.Context, on asker) (items int, err error) {
 	o.others.mu.Lock()
 	defer o.others.mu.Unlock()
 	if time.Now().Before(o.others.next) {
 		return o.others.items, nil
 	}
 	own := o.namespace()
-	spaces, err := o.spaces(ctx, conn)
+	spaces, err := o.spaces(ctx, on)
 	if err != nil {
 		return 0, err
 	}
@@ -105,7 +105,7 @@ func (o *SQLOutbox) lookAtOthers(ctx context.Context, conn *sql.Conn) (items int
 			continue
 		}
 		var n int
-		if err := conn.QueryRowContext(ctx, o.text.in(name).overdue(othersAtMost-items)).Scan(&n); err != nil {
+		if err := on.QueryRowContext(ctx, o.text.in(name).overdue(othersAtMost-items)).Scan(&n); err != nil {
 			return 0, err
 		}
 		if items += n; n > 0 && len(names) < namesAtMost {
@@ -118,10 +118,10 @@ func (o *SQLOutbox) lookAtOthers(ctx context.Context, conn *sql.Conn) (items int
 }
 
 // spaces returns the namespaces that have rows, in their order: the first spacesAtMost of them.
-func (o *SQLOutbox) spaces(ctx context.Context, conn *sql.Conn) (names []string, err error) {
+func (o *SQLOutbox) spaces(ctx context.Context, on asker) (names []string, err error) {
 	for len(names) < spacesAtMost {
 		var next []byte
-		err := conn.QueryRowContext(ctx, o.text.nextSpace(names)).Scan(&next)
+		err := on.QueryRowContext(ctx, o.text.nextSpace(names)).Scan(&next)
 		if errors.Is(err, sql.ErrNoRows) {
 			break
 		}

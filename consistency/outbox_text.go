@@ -108,9 +108,23 @@ func (s statements) claim(most int, claim int64, life time.Duration) string {
 		due, skip, s.table, s.hint("PRIMARY"), until, claim)
 }
 
-// claimed reads what was claimed until then.
-func (s statements) claimed(claim, until int64) string {
-	return fmt.Sprintf("SELECT %s, %s - created FROM %s%s WHERE namespace = %s AND due = %d AND claim = %d", itemColumns, s.now(), s.table, s.hint("due"), s.space, until, claim)
+// claimed reads what was claimed. The LIMIT is for sessions with an sql_select_limit.
+func (s statements) claimed(c claiming, most int) string {
+	return fmt.Sprintf("SELECT %s, %s - created FROM %s%s WHERE %s LIMIT %d", itemColumns, s.now(), s.table, s.hint("due"), s.by(c), most)
+}
+
+// by finds the rows of a claim.
+func (s statements) by(c claiming) string {
+	return fmt.Sprintf("namespace = %s AND due = %d AND claim = %d", s.space, c.until, c.name)
+}
+
+// unclaim has the rows of a claim be due as before, but those.
+func (s statements) unclaim(c claiming, but []rowID) string {
+	where := s.by(c)
+	if len(but) > 0 {
+		where += " AND id NOT IN (" + hexList(but) + ")"
+	}
+	return fmt.Sprintf("UPDATE %s%s SET due = was_due, claim = 0 WHERE %s", s.table, s.hint("due"), where)
 }
 
 // anyDue finds a row if one is due: who only looks need not keep others from writing.

@@ -142,7 +142,7 @@ func (s statements) list(limit int) string {
 }
 
 func (s statements) retry(ids []rowID) string {
-	return fmt.Sprintf("UPDATE %s%s SET due = %s WHERE id IN (%s) AND due > %s", s.table, s.hint("PRIMARY"), s.now(), hexList(ids), s.now())
+	return fmt.Sprintf("%s %s%s SET due = %s WHERE id IN (%s) AND due > %s", s.change("UPDATE"), s.table, s.hint("PRIMARY"), s.now(), hexList(ids), s.now())
 }
 
 // retryFailed goes by the index of what is due, and by few at once, so that it waits for nobody for long, nor anybody for it.
@@ -151,5 +151,5 @@ func (s statements) retryFailed(most int) string {
 	if s.dialect == SQLite {
 		return fmt.Sprintf("UPDATE %s SET due = %s WHERE id IN (SELECT id FROM %s WHERE namespace = %s AND due > %s%s ORDER BY due LIMIT %d)", s.table, s.now(), s.table, s.space, s.now(), failed, most)
 	}
-	return fmt.Sprintf("UPDATE %s%s SET due = %s WHERE namespace = %s AND due > %s%s ORDER BY due LIMIT %d", s.table, s.hint("due"), s.now(), s.space, s.now(), failed, most)
+	return fmt.Sprintf("%s %s%s SET due = %s WHERE namespace = %s AND due > %s%s ORDER BY due LIMIT %d", s.change("UPDATE"), s.table, s.hint("due"), s.now(), s.space, s.now(), failed, most)
 }

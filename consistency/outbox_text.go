@@ -44,6 +44,16 @@ func (s statements) due() string {
 	return fmt.Sprintf("namespace = %s AND due <= %s", s.space, s.now())
 }
 
+// change begins a statement that changes rows: UPDATE or DELETE. It is not to be refused where
+// sql_safe_updates is set, which demands a key by rules that each server has of its own, and that
+// statements by a key do not meet either: MariaDB is told so by SET STATEMENT, MySQL by a hint.
+func (s statements) change(verb string) string {
+	if s.dialect == SQLite {
+		return verb
+	}
+	return "/*M!100600 SET STATEMENT sql_safe_updates = 0 FOR */ " + verb + " /*+ SET_VAR(sql_safe_updates = 0) */"
+}
+
 // micros is a duration in whole microseconds, from 0 to some hundred years.
 func micros(d time.Duration) int64 { return max(0, d.Microseconds()) }
 
@@ -104,8 +114,8 @@ func (s statements) claim(most int, claim int64, life time.Duration) string {
 		return fmt.Sprintf("UPDATE %s SET was_due = due, due = %s, claim = %d WHERE id IN (SELECT id FROM (%s)) RETURNING %s, %s - created", s.table, until, claim, due, itemColumns, s.now())
 	}
 	skip := " SKIP LOCKED"
-	return fmt.Sprintf("UPDATE (%s FOR UPDATE%s) AS d STRAIGHT_JOIN %s AS o%s ON o.id = d.id SET o.was_due = d.due, o.due = LAST_INSERT_ID(%s), o.claim = %d",
-		due, skip, s.table, s.hint("PRIMARY"), until, claim)
+	return fmt.Sprintf("%s (%s FOR UPDATE%s) AS d STRAIGHT_JOIN %s AS o%s ON o.id = d.id SET o.was_due = d.due, o.due = LAST_INSERT_ID(%s), o.claim = %d",
+		s.change("UPDATE"), due, skip, s.table, s.hint("PRIMARY"), until, claim)
 }
 
 // claimed reads what was claimed. The LIMIT is for sessions with an sql_select_limit.
@@ -124,7 +134,7 @@ func (s statements) unclaim(c claiming, but []rowID) string {
 	if len(but) > 0 {
 		where += " AND id NOT IN (" + hexList(but) + ")"
 	}
-	return fmt.Sprintf("UPDATE %s%s SET due = was_due, claim = 0 WHERE %s", s.table, s.hint("due"), where)
+	return fmt.Sprintf("%s %s%s SET due = was_due, claim = 0 WHERE %s", s.change("UPDATE"), s.table, s.hint("due"), where)
 }
 
 // anyDue finds a row if one is due: who only looks need not keep others from writing.
@@ -146,12 +156,12 @@ func (s statements) done(ids []rowID, claim int64) string {
 	if s.dialect == SQLite {
 		return fmt.Sprintf("DELETE FROM %s WHERE %s", s.table, where)
 	}
-	return fmt.Sprintf("DELETE o FROM %s AS o%s WHERE %s", s.table, s.hint("PRIMARY"), where) // only this form takes a hint
+	return fmt.Sprintf("%s o FROM %s AS o%s WHERE %s", s.change("DELETE"), s.table, s.hint("PRIMARY"), where) // only this form takes a hint
 }
 
 func (s statements) later(ids []rowID, items []*Item, claim int64) string {
 	each := func(value func(*Item) int64) string { return choose(ids, items, value) }
-	return fmt.Sprintf("UPDATE %s%s SET due = %s + %s, again = %s, attempts = %s, claim = 0 WHERE %s", s.table, s.hint("PRIMARY"), s.now(),
+	return fmt.Sprintf("%s %s%s SET due = %s + %s, again = %s, attempts = %s, claim = 0 WHERE %s", s.change("UPDATE"), s.table, s.hint("PRIMARY"), s.now(),
 		each(func(i *Item) int64 { return micros(i.After) }),
 		each(func(i *Item) int64 { return micros(i.Again) }),
 		each(func(i *Item) int64 { return max(0, int64(i.Attempts)) }),

@@ -43,7 +43,9 @@ type SQLOutbox struct {
 	text       statements // of no namespace
 	owner      owner
 	others     others
+	clock      clock
 	unreadable atomic.Int64
+	repaired   atomic.Int64
 }
 
 // NewSQLOutbox makes an SQLOutbox of db, which stays the caller's. It sends nothing: that the table is missing, the first use says.
@@ -161,7 +163,10 @@ func (o *SQLOutbox) Depth(ctx context.Context) (Depth, error) {
 	text, err := o.own()
 	if err == nil {
 		err = o.reading(ctx, func(on asker) (err error) {
-			if d, err = readDepth(ctx, on, text); err == nil {
+			var now int64
+			began := time.Now()
+			if d, now, err = readDepth(ctx, on, text); err == nil {
+				o.clock.saw(now, began, time.Now())
 				d.Others, err = o.lookAtOthers(ctx, on)
 			}
 			return err
@@ -170,11 +175,14 @@ func (o *SQLOutbox) Depth(ctx context.Context) (Depth, error) {
 	return d, o.failed("depth", err)
 }
 
-func readDepth(ctx context.Context, on asker, text statements) (d Depth, err error) {
-	var oldest int64
-	err = on.QueryRowContext(ctx, text.depth()).Scan(&d.Items, &d.Due, &oldest)
-	d.Oldest = max(0, time.Duration(oldest)*time.Microsecond)
-	return d, err
+// readDepth also answers what time it is.
+func readDepth(ctx context.Context, on asker, text statements) (d Depth, now int64, err error) {
+	var created int64
+	err = on.QueryRowContext(ctx, text.depth()).Scan(&d.Items, &d.Due, &created, &now)
+	if d.Items > 0 {
+		d.Oldest = time.Duration(max(0, now-max(0, created))) * time.Microsecond
+	}
+	return d, now, err
 }
 
 // Depths is Depth of each namespace that has items, whatever the outbox's own is, for who only
@@ -186,7 +194,7 @@ func (o *SQLOutbox) Depths(ctx context.Context) (map[string]Depth, error) {
 		names, err := o.spaces(ctx, on)
 		for _, name := range names {
 			if err == nil {
-				all[name], err = readDepth(ctx, on, o.text.in(name))
+				all[name], _, err = readDepth(ctx, on, o.text.in(name))
 			}
 		}
 		return err

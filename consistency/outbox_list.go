@@ -142,14 +142,14 @@ func (s statements) list(limit int) string {
 }
 
 func (s statements) retry(ids []rowID) string {
-	return fmt.Sprintf("%s %s%s SET due = %s WHERE id IN (%s) AND due > %s", s.change("UPDATE"), s.table, s.hint("PRIMARY"), s.now(), hexList(ids), s.now())
+	return fmt.Sprintf("%s %s%s SET due = %s, since = %s WHERE id IN (%s) AND due > %s", s.change("UPDATE"), s.table, s.hint("PRIMARY"), s.now(), s.now(), hexList(ids), s.now())
 }
 
 // retryFailed goes by the index of what is due, and by few at once, so that it waits for nobody for long, nor anybody for it.
 func (s statements) retryFailed(most int) string {
 	failed := " AND attempts > 0"
 	if s.dialect == SQLite {
-		return fmt.Sprintf("UPDATE %s SET due = %s WHERE id IN (SELECT id FROM %s WHERE namespace = %s AND due > %s%s ORDER BY due LIMIT %d)", s.table, s.now(), s.table, s.space, s.now(), failed, most)
+		return fmt.Sprintf("UPDATE %s SET due = %s, since = %s WHERE id IN (SELECT id FROM %s WHERE namespace = %s AND due > %s%s ORDER BY due LIMIT %d)", s.table, s.now(), s.now(), s.table, s.space, s.now(), failed, most)
 	}
-	return fmt.Sprintf("%s %s%s SET due = %s WHERE namespace = %s AND due > %s%s ORDER BY due LIMIT %d", s.change("UPDATE"), s.table, s.hint("due"), s.now(), s.space, s.now(), failed, most)
+	return fmt.Sprintf("%s %s%s SET due = %s, since = %s WHERE namespace = %s AND due > %s%s ORDER BY due LIMIT %d", s.change("UPDATE"), s.table, s.hint("due"), s.now(), s.now(), s.space, s.now(), failed, most)
 }

@@ -2,6 +2,7 @@ package consistency
 
 import (
 	"database/sql"
+	"errors"
 	"strings"
 	"testing"
 	"time"
@@ -118,7 +119,8 @@ func TestSafeUpdates(t *testing.T) {
 			c := claiming{until: 1, name: 1}
 			t.check(safe.session(t.ctx(), func(conn *sql.Conn) error {
 				_, err := change(t.ctx(), conn, t.mine().unclaim(c, []rowID{{1}}))
-				return err
+				_, repair := change(t.ctx(), conn, t.mine().repair([]rowID{{1}, {2}}))
+				return errors.Join(err, repair)
 			}))
 		}
 	})

@@ -111,11 +111,11 @@ func (s statements) claim(most int, claim int64, life time.Duration) string {
 	until := fmt.Sprintf("%s + %d", s.now(), micros(life))
 	due := fmt.Sprintf("SELECT id, due FROM %s%s WHERE %s ORDER BY due LIMIT %d", s.table, s.hint("due"), s.due(), most)
 	if s.dialect == SQLite {
-		return fmt.Sprintf("UPDATE %s SET was_due = due, due = %s, claim = %d WHERE id IN (SELECT id FROM (%s)) RETURNING %s, %s - created", s.table, until, claim, due, itemColumns, s.now())
+		return fmt.Sprintf("UPDATE %s SET was_due = due, since = %s, due = %s, claim = %d WHERE id IN (SELECT id FROM (%s)) RETURNING %s, %s - created", s.table, s.now(), until, claim, due, itemColumns, s.now())
 	}
 	skip := " SKIP LOCKED"
-	return fmt.Sprintf("%s (%s FOR UPDATE%s) AS d STRAIGHT_JOIN %s AS o%s ON o.id = d.id SET o.was_due = d.due, o.due = LAST_INSERT_ID(%s), o.claim = %d",
-		s.change("UPDATE"), due, skip, s.table, s.hint("PRIMARY"), until, claim)
+	return fmt.Sprintf("%s (%s FOR UPDATE%s) AS d STRAIGHT_JOIN %s AS o%s ON o.id = d.id SET o.was_due = d.due, o.since = %s, o.due = LAST_INSERT_ID(%s), o.claim = %d",
+		s.change("UPDATE"), due, skip, s.table, s.hint("PRIMARY"), s.now(), until, claim)
 }
 
 // claimed reads what was claimed. The LIMIT is for sessions with an sql_select_limit.
@@ -161,8 +161,8 @@ func (s statements) done(ids []rowID, claim int64) string {
 
 func (s statements) later(ids []rowID, items []*Item, claim int64) string {
 	each := func(value func(*Item) int64) string { return choose(ids, items, value) }
-	return fmt.Sprintf("%s %s%s SET due = %s + %s, again = %s, attempts = %s, claim = 0 WHERE %s", s.change("UPDATE"), s.table, s.hint("PRIMARY"), s.now(),
-		each(func(i *Item) int64 { return micros(i.After) }),
+	return fmt.Sprintf("%s %s%s SET due = %s + %s, since = %s, again = %s, attempts = %s, claim = 0 WHERE %s", s.change("UPDATE"), s.table, s.hint("PRIMARY"), s.now(),
+		each(func(i *Item) int64 { return micros(i.After) }), s.now(),
 		each(func(i *Item) int64 { return micros(i.Again) }),
 		each(func(i *Item) int64 { return max(0, int64(i.Attempts)) }),
 		s.of(ids, claim))
@@ -188,7 +188,7 @@ func choose(ids []rowID, items []*Item, value func(*Item) int64) string {
 
 // depth counts over the index alone.
 func (s statements) depth() string {
-	return fmt.Sprintf("SELECT COUNT(*), COALESCE(SUM(due <= %s), 0), COALESCE(%s - MIN(created), 0) FROM (SELECT due, created FROM %s%s WHERE namespace = %s ORDER BY due LIMIT %d) AS earliest",
+	return fmt.Sprintf("SELECT COUNT(*), COALESCE(SUM(due <= %s), 0), COALESCE(MIN(created), 0), %s FROM (SELECT due, created FROM %s%s WHERE namespace = %s ORDER BY due LIMIT %d) AS earliest",
 		s.now(), s.now(), s.table, s.hint("due"), s.space, depthAtMost)
 }
 

@@ -6,6 +6,7 @@ CREATE TABLE IF NOT EXISTS cacheaside_outbox (
 	created INTEGER NOT NULL,
 	claim INTEGER NOT NULL DEFAULT 0,
 	was_due INTEGER NOT NULL DEFAULT 0,
+	since INTEGER NOT NULL DEFAULT 0,
 	loader BLOB NOT NULL CHECK (length(loader) <= 255),
 	version BLOB NOT NULL CHECK (length(version) <= 255),
 	text BLOB NOT NULL CHECK (length(text) <= 65535),

@@ -117,6 +117,9 @@ func New(rdb redis.UniversalClient, options *Options) (*Cache, error) {
 	return c, nil
 }
 
+// Prefix returns the Options.Prefix that the cache has.
+func (c *Cache) Prefix() string { return c.options.Prefix }
+
 // add registers a loader under its name. Two loaders of one name would read each other's entries.
 func (c *Cache) add(name string, l loader) error {
 	c.mu.Lock()

@@ -67,10 +67,6 @@ func (x *writes) and(invalidate func(ctx context.Context) error) func(ctx contex
 
 // levels are the ways of this library's Writer. Those that hold keys have a cache of their own: it is a setting of all writers of a cache.
 func (x *writes) levels() {
-	outbox := must(consistency.NewSQLOutbox(x.db, consistency.MySQL, nil))(x.T)
-	if err := outbox.CreateTable(x.Context()); err != nil {
-		x.Fatal(err)
-	}
 	writer := func(strict bool) (*consistency.Writer, *cacheaside.Loader[int64, string]) {
 		cache := must(cacheaside.New(redisClient(x.T, x.redis), &cacheaside.Options{Prefix: fmt.Sprint("writes-", strict), StrictWrites: strict}))(x.T)
 		x.Cleanup(func() { cache.Close() })
@@ -78,6 +74,10 @@ func (x *writes) levels() {
 			err = x.db.GetContext(ctx, &v, "SELECT v FROM item WHERE id = ?", id)
 			return v, err
 		}, nil))(x.T)
+		outbox := must(consistency.NewSQLOutbox(x.db, consistency.MySQL, nil))(x.T)
+		if err := outbox.CreateTable(x.Context()); err != nil {
+			x.Fatal(err)
+		}
 		w := must(consistency.NewWriter(x.db, cache, &consistency.Options{Queue: outbox, AsyncDelay: 10 * time.Millisecond, NoRelay: strict}))(x.T)
 		x.Cleanup(func() { w.Close() })
 		return w, rows

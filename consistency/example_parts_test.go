@@ -79,12 +79,12 @@ func ExampleNewRelay() {
 	if err := outbox.CreateTable(ctx); err != nil {
 		log.Fatal(err)
 	}
-	if err := outbox.Put(ctx, consistency.Item{Key: cacheaside.Key{Loader: "user", Text: "42"}}); err != nil { // as a writer did that was killed
-		log.Fatal(err)
-	}
 
 	relay, err := consistency.NewRelay(cache, outbox, &consistency.RelayOptions{Poll: 10 * time.Millisecond})
 	if err != nil {
+		log.Fatal(err)
+	}
+	if err := outbox.Put(ctx, consistency.Item{Key: cacheaside.Key{Loader: "user", Text: "42"}}); err != nil { // as a writer did that was killed
 		log.Fatal(err)
 	}
 	ended := make(chan error)
@@ -105,7 +105,7 @@ func ExampleNewRelay() {
 func ExampleSQLOutbox() {
 	db := sqlx.MustOpen("sqlite", "file:depth?mode=memory&cache=shared&_txlock=immediate&_pragma=busy_timeout(10000)")
 	defer db.Close()
-	outbox, err := consistency.NewSQLOutbox(db, consistency.SQLite, &consistency.SQLOutboxOptions{Table: "shop_outbox"})
+	outbox, err := consistency.NewSQLOutbox(db, consistency.SQLite, &consistency.SQLOutboxOptions{Table: "shop_outbox", Namespace: "shop"})
 	if err != nil {
 		log.Fatal(err)
 	}

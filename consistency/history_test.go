@@ -81,7 +81,7 @@ func newFleet(t *testing.T, e testenv.Engine, seed uint64) *historyFleet {
 	f := &historyFleet{t: t, config: historyConfig{Seed: seed}, redis: testenv.StartRedis(t), mysql: e.Shared(t), broken: map[string]int{}}
 	f.db = sqlx.NewDb(f.mysql.DB(t), "mysql")
 	var err error
-	f.outbox, err = NewSQLOutbox(f.db, MySQL, nil)
+	f.outbox, err = NewSQLOutbox(f.db, MySQL, &SQLOutboxOptions{Namespace: testSpace})
 	if err == nil {
 		err = f.outbox.CreateTable(t.Context())
 	}

@@ -116,7 +116,7 @@ func (w killWorld) open() (_ *killProcess, err error) {
 		if s.sums, err = cacheaside.NewLoader(s.cache, "sum", p.loader("SELECT SUM(n) FROM kill_row WHERE block = ?"), o); err != nil {
 			return nil, err
 		}
-		if s.box, err = NewSQLOutbox(p.db, MySQL, &SQLOutboxOptions{Table: "kill_outbox_" + name}); err != nil {
+		if s.box, err = NewSQLOutbox(p.db, MySQL, &SQLOutboxOptions{Table: "kill_outbox_" + name, Namespace: name}); err != nil {
 			return nil, err
 		}
 	}

@@ -16,6 +16,13 @@ import (
 type SQLOutboxOptions struct {
 	// Table holds the items. Of MySQL it may be given as schema.table. Default: "cacheaside_outbox".
 	Table string
+
+	// Namespace tells whose items these are: a Relay does those of its own namespace only, so that
+	// applications can share a table. Letters, digits, "_", "." and "-", 255 at most. Default: the
+	// Options.Prefix of the Cache of the first Writer or Relay that is made with the outbox. Set it
+	// where applications with the same Prefix, but not the same Redis, share a table, and where
+	// items are put before there is a Writer or a Relay.
+	Namespace string
 }
 
 // Execer is what *sql.Tx, *sqlx.Tx, *sql.Conn and *sql.DB have.
@@ -33,8 +40,12 @@ type Execer interface {
 // (modernc.org/sqlite: _txlock=immediate), as those that become writers late fail at once if another has written meanwhile. A binary log of MySQL's is not to be in STATEMENT format.
 type SQLOutbox struct {
 	db         *sql.DB
-	text       statements
+	text       statements // of no namespace
+	owner      owner
+	others     others
+	clock      clock
 	unreadable atomic.Int64
+	repaired   atomic.Int64
 }
 
 // NewSQLOutbox makes an SQLOutbox of db, which stays the caller's. It sends nothing: that the table is missing, the first use says.
@@ -46,11 +57,14 @@ func NewSQLOutbox(db *sqlx.DB, dialect Dialect, options *SQLOutboxOptions) (*SQL
 	if db == nil {
 		return nil, errors.New("consistency: NewSQLOutbox: db is nil")
 	}
+	if err := checkNamespace(o.Namespace); err != nil {
+		return nil, err
+	}
 	text, err := newStatements(dialect, cmp.Or(o.Table, defaultTable))
 	if err != nil {
 		return nil, err
 	}
-	return &SQLOutbox{db: db.DB, text: text}, nil
+	return &SQLOutbox{db: db.DB, text: text, owner: owner{namespace: o.Namespace, fixed: o.Namespace != ""}}, nil
 }
 
 // CreateTable makes the table where there is none, for tests and first steps. It does not change one that there is. In production, Schema's statements belong among your migrations.
@@ -106,6 +120,10 @@ const (
 
 // inserts checks items, and makes the statements that put them.
 func (o *SQLOutbox) inserts(items []Item, again bool) ([]string, error) {
+	text, err := o.own()
+	if err != nil {
+		return nil, err
+	}
 	ids := make([]rowID, len(items))
 	for n, item := range items {
 		var err error
@@ -118,14 +136,14 @@ func (o *SQLOutbox) inserts(items []Item, again bool) ([]string, error) {
 	first := 0
 	for n := range items {
 		if n == first {
-			b = o.text.beginInsert(b[:0])
+			b = text.beginInsert(b[:0])
 		} else {
 			b = append(b, ',')
 		}
-		b = o.text.insertRow(b, ids[n], &items[n])
+		b = text.insertRow(b, ids[n], &items[n])
 		if n+1-first == insertItems || len(b) >= insertBytes || n+1 == len(items) {
 			if again {
-				b = o.text.endInsert(b)
+				b = text.endInsert(b)
 			}
 			all = append(all, string(b))
 			first = n + 1
@@ -137,16 +155,51 @@ func (o *SQLOutbox) inserts(items []Item, again bool) ([]string, error) {
 // depthAtMost bounds what Depth counts.
 const depthAtMost = 100_001
 
-// Depth counts 100,001 items at most, those due first, so that it costs some milliseconds after an outage, too: that number stands for more. Oldest is that of the oldest of them.
+// Depth counts 100,001 items of the outbox's namespace at most, those due first, so that it costs
+// some milliseconds after an outage, too: that number stands for more. Oldest is that of the oldest
+// of them. Depth.Others is up to a minute old.
 func (o *SQLOutbox) Depth(ctx context.Context) (Depth, error) {
 	var d Depth
-	err := o.session(ctx, func(conn *sql.Conn) error {
-		var oldest int64
-		err := conn.QueryRowContext(ctx, o.text.depth()).Scan(&d.Items, &d.Due, &oldest)
-		d.Oldest = max(0, time.Duration(oldest)*time.Microsecond)
+	text, err := o.own()
+	if err == nil {
+		err = o.reading(ctx, func(on asker) (err error) {
+			var now int64
+			began := time.Now()
+			if d, now, err = readDepth(ctx, on, text); err == nil {
+				o.clock.saw(now, began, time.Now())
+				d.Others, err = o.lookAtOthers(ctx, on)
+			}
+			return err
+		})
+	}
+	return d, o.failed("depth", err)
+}
+
+// readDepth also answers what time it is.
+func readDepth(ctx context.Context, on asker, text statements) (d Depth, now int64, err error) {
+	var created int64
+	err = on.QueryRowContext(ctx, text.depth()).Scan(&d.Items, &d.Due, &created, &now)
+	if d.Items > 0 {
+		d.Oldest = time.Duration(max(0, now-max(0, created))) * time.Microsecond
+	}
+	return d, now, err
+}
+
+// Depths is Depth of each namespace that has items, whatever the outbox's own is, for who only
+// looks: of the first 100 of them, by name.
+func (o *SQLOutbox) Depths(ctx context.Context) (map[string]Depth, error) {
+	var all map[string]Depth
+	err := o.reading(ctx, func(on asker) error {
+		all = make(map[string]Depth)
+		names, err := o.spaces(ctx, on)
+		for _, name := range names {
+			if err == nil {
+				all[name], _, err = readDepth(ctx, on, o.text.in(name))
+			}
+		}
 		return err
 	})
-	return d, o.failed("depth", err)
+	return all, o.failed("depth", err)
 }
 
 // failed says what has failed.

@@ -22,54 +22,105 @@ func (o *SQLOutbox) Claim(ctx context.Context, most int, life time.Duration) ([]
 	if most < 1 {
 		return nil, nil
 	}
-	items, err := o.claim(ctx, min(most, batchAtMost), life)
+	text, err := o.own()
+	var items []Item
+	if err == nil {
+		items, err = o.claim(ctx, text, min(most, batchAtMost), life)
+	}
 	if err != nil {
 		return nil, o.failed("claim", err) // what may have been claimed is due again when its life has ended
 	}
 	return items, nil
 }
 
-func (o *SQLOutbox) claim(ctx context.Context, most int, life time.Duration) (items []Item, err error) {
+func (o *SQLOutbox) claim(ctx context.Context, text statements, most int, life time.Duration) (items []Item, err error) {
+	if o.text.dialect == SQLite {
+		err = o.session(ctx, func(conn *sql.Conn) (err error) {
+			items, err = o.claimHere(ctx, conn, text, text.claim(most, newClaim(), life))
+			return err
+		})
+		return items, err
+	}
+	var c claiming
 	err = o.session(ctx, func(conn *sql.Conn) (err error) {
-		claim := newClaim() // of each try
-		var rows *sql.Rows
-		if o.text.dialect == SQLite {
-			rows, err = o.claimHere(ctx, conn, o.text.claim(most, claim, life))
-		} else {
-			rows, err = o.claimThere(ctx, conn, claim, o.text.claim(most, claim, life))
-		}
-		if rows != nil {
+		c, err = claimThere(ctx, conn, text, most, life)
+		return err
+	})
+	if err != nil || c.rows == 0 {
+		return nil, err
+	}
+	err = o.reading(ctx, func(on asker) error {
+		rows, err := on.QueryContext(ctx, text.claimed(c, most))
+		if err == nil {
 			items, err = o.read(rows)
 		}
 		return err
 	})
+	if err == nil && int64(len(items)) < c.rows {
+		err = o.unread(ctx, text, c, items)
+	}
 	return items, err
 }
 
-// claimHere claims in SQLite. No rows: none.
-func (o *SQLOutbox) claimHere(ctx context.Context, conn *sql.Conn, statement string) (*sql.Rows, error) {
-	err := conn.QueryRowContext(ctx, o.text.anyDue()).Scan(new(int))
+// claimHere claims in SQLite.
+func (o *SQLOutbox) claimHere(ctx context.Context, conn *sql.Conn, text statements, statement string) ([]Item, error) {
+	err := conn.QueryRowContext(ctx, text.anyDue()).Scan(new(int))
 	if errors.Is(err, sql.ErrNoRows) {
 		return nil, nil
 	}
 	if err != nil {
 		return nil, err
 	}
-	return conn.QueryContext(ctx, statement)
-}
-
-// claimThere claims in MySQL. No rows: none.
-func (o *SQLOutbox) claimThere(ctx context.Context, conn *sql.Conn, claim int64, statement string) (*sql.Rows, error) {
-	done, err := conn.ExecContext(ctx, statement)
+	rows, err := conn.QueryContext(ctx, statement)
 	if err != nil {
 		return nil, err
 	}
-	until, err := done.LastInsertId()
-	if err != nil || until == 0 {
-		return nil, err
+	return o.read(rows)
+}
+
+// claiming is one claim in MySQL.
+type claiming struct {
+	name  int64
+	until int64
+	rows  int64
+}
+
+// claimThere claims in MySQL. What it has claimed is still to be read: a transaction of both would
+// keep the rows locked when its process is stopped in between.
+func claimThere(ctx context.Context, conn *sql.Conn, text statements, most int, life time.Duration) (c claiming, err error) {
+	c.name = newClaim()
+	done, err := conn.ExecContext(ctx, text.claim(most, c.name, life))
+	if err != nil {
+		return c, err
+	}
+	if c.until, err = done.LastInsertId(); err != nil || c.until == 0 {
+		return c, err
 	}
 	point("claimed")
-	return conn.QueryContext(ctx, o.text.claimed(claim, until))
+	c.rows, err = done.RowsAffected()
+	return c, err
+}
+
+// unread is for a claim of which not all rows were found: who has put them may have removed them
+// meanwhile. What is still there is due again, and an error: another server has answered than the
+// one that is written to.
+func (o *SQLOutbox) unread(ctx context.Context, text statements, c claiming, items []Item) error {
+	ids := make([]rowID, len(items))
+	for n := range items {
+		var err error
+		if ids[n], err = parseID(items[n].ID); err != nil {
+			return err
+		}
+	}
+	var left int64
+	err := o.session(ctx, func(conn *sql.Conn) (err error) {
+		left, err = change(ctx, conn, text.unclaim(c, ids))
+		return err
+	})
+	if err == nil && left > 0 {
+		err = fmt.Errorf("of %d rows that were claimed %d could not be read: is there a proxy that sends reads within transactions to a replica?", c.rows, left)
+	}
+	return err
 }
 
 // read makes items of rows, the longest due first.

@@ -34,7 +34,7 @@ func outboxOfChild() (*SQLOutbox, *sqlx.DB) {
 	if err != nil {
 		panic(err)
 	}
-	o, err := NewSQLOutbox(db, dialect, nil)
+	o, err := NewSQLOutbox(db, dialect, &SQLOutboxOptions{Namespace: testSpace})
 	if err != nil {
 		panic(err)
 	}

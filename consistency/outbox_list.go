@@ -1,17 +1,20 @@
 package consistency
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"fmt"
 	"math"
+	"slices"
 	"time"
 )
 
 // Row is an item as it lies in the table of an SQLOutbox.
 type Row struct {
-	Item            // its After is how long until it is due, or is given out again, less than 0 if it could be claimed for so long; its Claim is "" if nobody has claimed it
-	Unreadable bool // it holds no key: somebody else's
+	Item              // its After is how long until it is due, or is given out again, less than 0 if it could be claimed for so long; its Claim is "" if nobody has claimed it
+	Namespace  string // whose it is
+	Unreadable bool   // it holds no key: somebody else's
 }
 
 const (
@@ -19,33 +22,56 @@ const (
 	retryAtMost = 1000
 )
 
-// List gives up to limit rows, at most 1000, those due first, for who only looks: it claims none. What relays have claimed is among them, and what is not due.
+// List gives up to limit rows, at most 1000, those due first, for who only looks: it claims none.
+// What relays have claimed is among them, and what is not due. An outbox without a namespace lists
+// the rows of all namespaces (of the first 100 of them, by name).
 func (o *SQLOutbox) List(ctx context.Context, limit int) ([]Row, error) {
 	if limit < 1 || limit > listAtMost {
 		return nil, o.failed("list", fmt.Errorf("a limit of %d: 1 to %d", limit, listAtMost))
 	}
 	var all []Row
-	err := o.session(ctx, func(conn *sql.Conn) error {
-		rows, err := conn.QueryContext(ctx, o.text.list(limit))
-		if err != nil {
-			return err
+	err := o.reading(ctx, func(on asker) error {
+		all = nil
+		scope, err := o.scope(ctx, on)
+		for _, text := range scope {
+			rows, err := on.QueryContext(ctx, text.list(limit))
+			if err != nil {
+				return err
+			}
+			some, err := readRows(rows)
+			if err != nil {
+				return err
+			}
+			all = append(all, some...)
 		}
-		all, err = readRows(rows)
 		return err
 	})
-	return all, o.failed("list", err)
+	slices.SortStableFunc(all, func(a, b Row) int { return cmp.Compare(a.After, b.After) })
+	return all[:min(len(all), limit)], o.failed("list", err)
+}
+
+// scope are the statements for the outbox's namespace, or for each that has rows if it has none.
+func (o *SQLOutbox) scope(ctx context.Context, on asker) (all []statements, err error) {
+	names := []string{o.namespace()}
+	if names[0] == "" {
+		names, err = o.spaces(ctx, on)
+	}
+	for _, name := range names {
+		all = append(all, o.text.in(name))
+	}
+	return all, err
 }
 
 func readRows(rows *sql.Rows) ([]Row, error) {
 	defer rows.Close() //nolint:errcheck // rows.Err tells
 	var all []Row
 	var c cells
-	var due any
-	to := make([]any, 0, len(c)+1)
+	var due, namespace any
+	to := make([]any, 0, len(c)+2)
 	for i := range c {
 		to = append(to, &c[i])
 	}
-	to = append(to, &due)
+	to = append(to, &due, &namespace)
 	for rows.Next() {
 		if err := rows.Scan(to...); err != nil {
 			return nil, err
@@ -55,7 +81,8 @@ func readRows(rows *sql.Rows) ([]Row, error) {
 		if item.Claim == "0" {
 			item.Claim = ""
 		}
-		all = append(all, Row{Item: item, Unreadable: !readable})
+		whose, _ := bytesOf(namespace)
+		all = append(all, Row{Item: item, Namespace: string(whose), Unreadable: !readable})
 	}
 	return all, rows.Err()
 }
@@ -75,51 +102,54 @@ func (o *SQLOutbox) Retry(ctx context.Context, ids ...string) (made int64, err e
 	if len(ids) == 0 {
 		return 0, nil
 	}
-	made, err = o.makeDue(ctx, o.text.retry(rows))
+	err = o.session(ctx, func(conn *sql.Conn) error {
+		made, err = change(ctx, conn, o.text.retry(rows))
+		return err
+	})
 	return made, o.failed("retry", err)
 }
 
-// RetryAll is Retry for all items that have failed; not for those that wait for their time, the first or the second.
+// RetryAll is Retry for all items that have failed; not for those that wait for their time, the
+// first or the second. An outbox without a namespace does it in all of them, as List.
 func (o *SQLOutbox) RetryAll(ctx context.Context) (made int64, err error) {
-	for {
-		n, err := o.makeDue(ctx, o.text.retryFailed(retryAtMost))
-		made += n
-		if err != nil || n < retryAtMost {
-			return made, o.failed("retry", err)
-		}
-		if ctx.Err() != nil {
-			return made, o.failed("retry", ctx.Err())
-		}
-	}
-}
-
-func (o *SQLOutbox) makeDue(ctx context.Context, statement string) (made int64, err error) {
-	err = o.session(ctx, func(conn *sql.Conn) error {
-		result, err := conn.ExecContext(ctx, statement)
-		if err == nil {
-			made, err = result.RowsAffected()
-		}
+	var scope []statements
+	err = o.reading(ctx, func(on asker) (err error) {
+		scope, err = o.scope(ctx, on)
 		return err
 	})
+	for _, text := range scope {
+		for n := int64(retryAtMost); n == retryAtMost && err == nil; made += n {
+			err = o.session(ctx, func(conn *sql.Conn) (err error) {
+				n, err = change(ctx, conn, text.retryFailed(retryAtMost))
+				return err
+			})
+		}
+	}
+	return made, o.failed("retry", err)
+}
+
+// change answers how many rows a statement has changed.
+func change(ctx context.Context, conn *sql.Conn, statement string) (int64, error) {
+	result, err := conn.ExecContext(ctx, statement)
 	if err != nil {
 		return 0, err
 	}
-	return made, nil
+	return result.RowsAffected()
 }
 
 func (s statements) list(limit int) string {
-	return fmt.Sprintf("SELECT %s, %s - created, due - %s FROM %s%s ORDER BY due LIMIT %d", itemColumns, s.now(), s.now(), s.table, s.hint("due"), limit)
+	return fmt.Sprintf("SELECT %s, %s - created, due - %s, namespace FROM %s%s WHERE namespace = %s ORDER BY due LIMIT %d", itemColumns, s.now(), s.now(), s.table, s.hint("due"), s.space, limit)
 }
 
 func (s statements) retry(ids []rowID) string {
-	return fmt.Sprintf("UPDATE %s%s SET due = %s WHERE id IN (%s) AND due > %s", s.table, s.hint("PRIMARY"), s.now(), hexList(ids), s.now())
+	return fmt.Sprintf("%s %s%s SET due = %s, since = %s WHERE id IN (%s) AND due > %s", s.change("UPDATE"), s.table, s.hint("PRIMARY"), s.now(), s.now(), hexList(ids), s.now())
 }
 
 // retryFailed goes by the index of what is due, and by few at once, so that it waits for nobody for long, nor anybody for it.
 func (s statements) retryFailed(most int) string {
 	failed := " AND attempts > 0"
 	if s.dialect == SQLite {
-		return fmt.Sprintf("UPDATE %s SET due = %s WHERE id IN (SELECT id FROM %s WHERE due > %s%s ORDER BY due LIMIT %d)", s.table, s.now(), s.table, s.now(), failed, most)
+		return fmt.Sprintf("UPDATE %s SET due = %s, since = %s WHERE id IN (SELECT id FROM %s WHERE namespace = %s AND due > %s%s ORDER BY due LIMIT %d)", s.table, s.now(), s.now(), s.table, s.space, s.now(), failed, most)
 	}
-	return fmt.Sprintf("UPDATE %s%s SET due = %s WHERE due > %s%s ORDER BY due LIMIT %d", s.table, s.hint("due"), s.now(), s.now(), failed, most)
+	return fmt.Sprintf("%s %s%s SET due = %s, since = %s WHERE namespace = %s AND due > %s%s ORDER BY due LIMIT %d", s.change("UPDATE"), s.table, s.hint("due"), s.now(), s.now(), s.space, s.now(), failed, most)
 }

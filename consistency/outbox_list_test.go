@@ -1,9 +1,13 @@
 package consistency
 
 import (
+	"database/sql"
+	"errors"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/cacheaside/cacheaside/internal/testenv"
 )
 
 // rowOf is the row of this text.
@@ -79,6 +83,45 @@ func TestRetry(t *testing.T) {
 		}
 		if _, err := t.Retry(t.ctx(), "x' OR 1=1"); err == nil || !strings.Contains(err.Error(), "Item.ID") {
 			t.Errorf("what is no id: %v", err)
+		}
+	})
+}
+
+// TestSafeUpdates: nothing is refused where sql_safe_updates is set, however few rows, or many, there
+// are. The queue's own calls are tested with it by TestSQLOutbox.
+func TestSafeUpdates(t *testing.T) {
+	testenv.EachEngine(t, func(tb *testing.T, e testenv.Engine) {
+		t := outboxOn(tb, e)
+		safe := t.outbox(t.open(t.server.DSN(t.TB) + "&sql_safe_updates=1"))
+		for _, n := range []int{1, 2, 700} {
+			items := textItems(n)
+			for i := range items {
+				items[i].ID = newID()
+				items[i].After, items[i].Attempts = time.Hour, 1
+			}
+			t.check(safe.Put(t.ctx(), items...))
+			t.exec(t.db, "ANALYZE TABLE cacheaside_outbox")
+			if made, err := safe.Retry(t.ctx(), items[0].ID); err != nil || made != 1 {
+				t.Errorf("%d made due: %v", made, err)
+			}
+			if made, err := safe.RetryAll(t.ctx()); err != nil || int(made) != n-1 {
+				t.Errorf("%d made due: %v", made, err)
+			}
+			got := t.eventually(safe, n)
+			half := (n + 1) / 2
+			for i := range got {
+				got[i].After = time.Duration(i) * time.Hour
+			}
+			t.check(safe.Later(t.ctx(), got[:half]...))
+			t.check(safe.Done(t.ctx(), got[half:]...))
+			t.check(safe.Done(t.ctx(), items...)) // as who has put them
+			t.holds(0, "all are done")
+			c := claiming{until: 1, name: 1}
+			t.check(safe.session(t.ctx(), func(conn *sql.Conn) error {
+				_, err := change(t.ctx(), conn, t.mine().unclaim(c, []rowID{{1}}))
+				_, repair := change(t.ctx(), conn, t.mine().repair([]rowID{{1}, {2}}))
+				return errors.Join(err, repair)
+			}))
 		}
 	})
 }

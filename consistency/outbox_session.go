@@ -22,12 +22,44 @@ const (
 // session does work on a connection. Each statement of it is a transaction of its own, so that who is cut off, or stopped, between two of them leaves nothing locked behind; the COMMIT is for sessions that are without
 // autocommit. In MySQL they are READ COMMITTED, or the first is: there what is locked are rows, and not the gaps beside them, into which others insert. work is done again from its beginning after a deadlock, and
 // when it has waited for a lock in vain.
-func (o *SQLOutbox) session(ctx context.Context, work func(*sql.Conn) error) (err error) {
+func (o *SQLOutbox) session(ctx context.Context, work func(*sql.Conn) error) error {
+	return again(ctx, func() error { return o.try(ctx, work) })
+}
+
+// asker is what *sql.DB and *sql.Tx have.
+type asker interface {
+	QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error)
+	QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row
+}
+
+// reading does work that only reads, as session does. In MySQL that is a transaction: a proxy that
+// sends reads to a replica, which may not have yet what was written a moment ago, sends those of
+// transactions to the server that is written to. It is READ COMMITTED, and so locks nothing, whatever
+// the isolation of sessions, and whoever is stopped in it.
+func (o *SQLOutbox) reading(ctx context.Context, work func(asker) error) error {
+	if o.text.dialect == SQLite {
+		return again(ctx, func() error { return work(o.db) })
+	}
+	return again(ctx, func() error {
+		tx, err := o.db.BeginTx(ctx, &sql.TxOptions{Isolation: sql.LevelReadCommitted})
+		if err != nil {
+			return err
+		}
+		if err := work(tx); err != nil {
+			_ = tx.Rollback() // it has changed nothing
+			return err
+		}
+		return tx.Commit()
+	})
+}
+
+// again tries until nobody is in the way.
+func again(ctx context.Context, try func() error) (err error) {
 	for i := range outboxTries {
 		if i > 0 && !rest(ctx, pauseBefore(i)) {
 			break
 		}
-		if err = o.try(ctx, work); err == nil || ctx.Err() != nil || !inTheWay(err) {
+		if err = try(); err == nil || ctx.Err() != nil || !inTheWay(err) {
 			break
 		}
 	}
@@ -73,6 +105,7 @@ const (
 	mysqlCheckRead = 1020 // a row has changed since it was read, where innodb_snapshot_isolation is set
 	mysqlSyntax    = 1064
 	mysqlNoTable   = 1146
+	mysqlNoColumn  = 1054
 	mysqlNoIndex   = 1176
 	mysqlLockWait  = 1205
 	mysqlDeadlock  = 1213
@@ -93,7 +126,7 @@ func (o *SQLOutbox) explain(err error) error {
 	switch {
 	case !ok && strings.Contains(err.Error(), "no such table"), ok && answer.Number == mysqlNoTable:
 		return fmt.Errorf("the table %s is missing (see consistency.Schema): %w", o.text.name, err)
-	case ok && answer.Number == mysqlNoIndex:
+	case !ok && (strings.Contains(err.Error(), "no such column") || strings.Contains(err.Error(), "has no column")), ok && (answer.Number == mysqlNoColumn || answer.Number == mysqlNoIndex):
 		return fmt.Errorf("the table %s is not as it should be (see consistency.Schema): %w", o.text.name, err)
 	case ok && answer.Number == mysqlSyntax:
 		return quiet(answer, "the server does not know this SQL (MariaDB needs 10.6, MySQL 8.0.1)")

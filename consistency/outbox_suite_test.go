@@ -15,21 +15,33 @@ func TestSQLOutbox(t *testing.T) {
 	shared := func(e testenv.Engine) func(t testing.TB) *sql.DB {
 		return func(t testing.TB) *sql.DB { return e.Shared(t).DB(t) }
 	}
+	safe := func(e testenv.Engine) func(t testing.TB) *sql.DB { // as users have it who fear for their tables
+		return func(t testing.TB) *sql.DB {
+			db, err := sql.Open("mysql", e.Shared(t).DSN(t)+"&sql_safe_updates=1&sql_select_limit=1&max_join_size=1000000")
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { db.Close() })
+			return db
+		}
+	}
 	for name, backend := range map[string]struct {
 		dialect consistency.Dialect
 		driver  string
 		open    func(t testing.TB) *sql.DB
 	}{
-		"mariadb": {consistency.MySQL, "mysql", shared(testenv.MariaDB)},
-		"mysql":   {consistency.MySQL, "mysql", shared(testenv.MySQL)},
-		"sqlite":  {consistency.SQLite, "sqlite", testenv.SQLite},
+		"mariadb":                   {consistency.MySQL, "mysql", shared(testenv.MariaDB)},
+		"mysql":                     {consistency.MySQL, "mysql", shared(testenv.MySQL)},
+		"mariadb, sql_safe_updates": {consistency.MySQL, "mysql", safe(testenv.MariaDB)},
+		"mysql, sql_safe_updates":   {consistency.MySQL, "mysql", safe(testenv.MySQL)},
+		"sqlite":                    {consistency.SQLite, "sqlite", testenv.SQLite},
 	} {
 		t.Run(name, func(t *testing.T) {
 			queuetest.Run(t, queuetest.Backend{New: func(t testing.TB, n int) []consistency.Queue {
 				db := sqlx.NewDb(backend.open(t), backend.driver)
 				var all []consistency.Queue
 				for range n {
-					o, err := consistency.NewSQLOutbox(db, backend.dialect, nil)
+					o, err := consistency.NewSQLOutbox(db, backend.dialect, &consistency.SQLOutboxOptions{Namespace: "suite"})
 					if err == nil {
 						err = o.CreateTable(t.Context())
 					}

@@ -19,7 +19,10 @@ import (
 	"github.com/cacheaside/cacheaside/internal/testenv"
 )
 
-const claimLong = time.Hour
+const (
+	claimLong = time.Hour
+	testSpace = "cacheaside" // the default
+)
 
 // outboxTest is an outbox in a database of the test's own.
 type outboxTest struct {
@@ -118,9 +121,17 @@ func (t *outboxTest) outbox(db *sqlx.DB) *SQLOutbox {
 	if t.server == nil {
 		dialect = SQLite
 	}
-	o, err := NewSQLOutbox(db, dialect, nil)
+	o, err := NewSQLOutbox(db, dialect, &SQLOutboxOptions{Namespace: testSpace})
 	t.check(err)
 	return o
+}
+
+// mine are the statements for its own rows.
+func (t *outboxTest) mine() statements {
+	t.Helper()
+	s, err := t.own()
+	t.check(err)
+	return s
 }
 
 func textItem(text string) Item {
@@ -292,7 +303,7 @@ func testClaimKeepsNobody(t *testing.T, e testenv.Engine) {
 		before, _ := o.text.around()
 		o.check(execute(o.ctx(), conn, before))
 		o.exec(conn, "START TRANSACTION") // so that it does not end
-		o.exec(conn, o.text.claim(most, newClaim(), claimLong))
+		o.exec(conn, o.mine().claim(most, newClaim(), claimLong))
 	}
 	underWay(5)
 	o.check(o.Done(o.ctx(), o.eventually(o.SQLOutbox, 15)...))
@@ -493,8 +504,8 @@ func testLargestStatement(t *testing.T, e testenv.Engine) {
 func TestForeignRows(t *testing.T) {
 	eachOutbox(t, func(t *outboxTest) {
 		insert := func(loader, version string, numbers ...int64) {
-			t.exec(t.db, fmt.Sprintf("INSERT INTO cacheaside_outbox (id, due, created, claim, loader, version, text, all_keys, again, reload, attempts) VALUES (x'%s', %d, %d, %d, x'%x', x'%x', x'6162', %d, %d, %d, %d)",
-				newID(), numbers[0], numbers[1], numbers[2], loader, version, numbers[3], numbers[4], numbers[5], numbers[6]))
+			t.exec(t.db, fmt.Sprintf("INSERT INTO cacheaside_outbox (namespace, id, due, created, claim, loader, version, text, all_keys, again, reload, attempts) VALUES (x'%x', x'%s', %d, %d, %d, x'%x', x'%x', x'6162', %d, %d, %d, %d)",
+				testSpace, newID(), numbers[0], numbers[1], numbers[2], loader, version, numbers[3], numbers[4], numbers[5], numbers[6]))
 		}
 		const most, least = 1<<63 - 1, -1 << 63
 		insert("user'", "1", 0, 0, 0, 0, 0, 0, 0)
@@ -596,7 +607,7 @@ func TestSQLOutboxRefuses(t *testing.T) {
 	if _, err := Schema(MySQL, ""); err == nil {
 		t.Error("a table without a name")
 	}
-	o, err := NewSQLOutbox(db, SQLite, nil)
+	o, err := NewSQLOutbox(db, SQLite, &SQLOutboxOptions{Namespace: testSpace})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -620,7 +631,7 @@ func TestTables(t *testing.T) {
 		}
 		var all []*SQLOutbox
 		for _, table := range tables {
-			o, err := NewSQLOutbox(t.db, t.text.dialect, &SQLOutboxOptions{Table: table})
+			o, err := NewSQLOutbox(t.db, t.text.dialect, &SQLOutboxOptions{Table: table, Namespace: testSpace})
 			t.check(err)
 			schema, err := Schema(t.text.dialect, table)
 			t.check(err)

@@ -14,6 +14,7 @@ type statements struct {
 	dialect Dialect
 	name    string
 	table   string // quoted
+	space   string // the namespace, as a literal; "": there is none
 }
 
 // now is the time of the database in microseconds since 1970, when the statement began. UTC_TIMESTAMP knows no time zone of a session, and so no hour that comes twice.
@@ -32,15 +33,37 @@ func (s statements) hint(index string) string {
 	return " FORCE INDEX (" + index + ")"
 }
 
+// in returns the same statements for the rows of a namespace.
+func (s statements) in(namespace string) statements {
+	s.space = string(appendHex(nil, []byte(namespace)))
+	return s
+}
+
+// due is the condition that a row of the namespace could be claimed.
+func (s statements) due() string {
+	return fmt.Sprintf("namespace = %s AND due <= %s", s.space, s.now())
+}
+
+// change begins a statement that changes rows: UPDATE or DELETE. It is not to be refused where
+// sql_safe_updates is set, which demands a key by rules that each server has of its own, and that
+// statements by a key do not meet either: MariaDB is told so by SET STATEMENT, MySQL by a hint.
+func (s statements) change(verb string) string {
+	if s.dialect == SQLite {
+		return verb
+	}
+	return "/*M!100600 SET STATEMENT sql_safe_updates = 0 FOR */ " + verb + " /*+ SET_VAR(sql_safe_updates = 0) */"
+}
+
 // micros is a duration in whole microseconds, from 0 to some hundred years.
 func micros(d time.Duration) int64 { return max(0, d.Microseconds()) }
 
 func (s statements) beginInsert(b []byte) []byte {
-	return append(b, "INSERT INTO "+s.table+" (id, due, created, loader, version, text, all_keys, again, reload, attempts) VALUES "...)
+	return append(b, "INSERT INTO "+s.table+" (namespace, id, due, created, loader, version, text, all_keys, again, reload, attempts) VALUES "...)
 }
 
 func (s statements) insertRow(b []byte, id rowID, item *Item) []byte {
-	b = appendHex(append(b, '('), id[:])
+	b = append(append(b, '('), s.space...)
+	b = appendHex(append(b, ", "...), id[:])
 	b = append(b, ", "+s.now()+" + "...)
 	b = strconv.AppendInt(b, micros(item.After), 10)
 	b = append(b, ", "+s.now()...)
@@ -86,23 +109,37 @@ const itemColumns = "id, claim, was_due, loader, version, text, all_keys, again,
 // claims: nobody waits for it, nor it for anybody.
 func (s statements) claim(most int, claim int64, life time.Duration) string {
 	until := fmt.Sprintf("%s + %d", s.now(), micros(life))
-	due := fmt.Sprintf("SELECT id, due FROM %s%s WHERE due <= %s ORDER BY due LIMIT %d", s.table, s.hint("due"), s.now(), most)
+	due := fmt.Sprintf("SELECT id, due FROM %s%s WHERE %s ORDER BY due LIMIT %d", s.table, s.hint("due"), s.due(), most)
 	if s.dialect == SQLite {
-		return fmt.Sprintf("UPDATE %s SET was_due = due, due = %s, claim = %d WHERE id IN (SELECT id FROM (%s)) RETURNING %s, %s - created", s.table, until, claim, due, itemColumns, s.now())
+		return fmt.Sprintf("UPDATE %s SET was_due = due, since = %s, due = %s, claim = %d WHERE id IN (SELECT id FROM (%s)) RETURNING %s, %s - created", s.table, s.now(), until, claim, due, itemColumns, s.now())
 	}
 	skip := " SKIP LOCKED"
-	return fmt.Sprintf("UPDATE (%s FOR UPDATE%s) AS d STRAIGHT_JOIN %s AS o%s ON o.id = d.id SET o.was_due = d.due, o.due = LAST_INSERT_ID(%s), o.claim = %d",
-		due, skip, s.table, s.hint("PRIMARY"), until, claim)
+	return fmt.Sprintf("%s (%s FOR UPDATE%s) AS d STRAIGHT_JOIN %s AS o%s ON o.id = d.id SET o.was_due = d.due, o.since = %s, o.due = LAST_INSERT_ID(%s), o.claim = %d",
+		s.change("UPDATE"), due, skip, s.table, s.hint("PRIMARY"), s.now(), until, claim)
 }
 
-// claimed reads what was claimed until then.
-func (s statements) claimed(claim, until int64) string {
-	return fmt.Sprintf("SELECT %s, %s - created FROM %s%s WHERE due = %d AND claim = %d", itemColumns, s.now(), s.table, s.hint("due"), until, claim)
+// claimed reads what was claimed. The LIMIT is for sessions with an sql_select_limit.
+func (s statements) claimed(c claiming, most int) string {
+	return fmt.Sprintf("SELECT %s, %s - created FROM %s%s WHERE %s LIMIT %d", itemColumns, s.now(), s.table, s.hint("due"), s.by(c), most)
+}
+
+// by finds the rows of a claim.
+func (s statements) by(c claiming) string {
+	return fmt.Sprintf("namespace = %s AND due = %d AND claim = %d", s.space, c.until, c.name)
+}
+
+// unclaim has the rows of a claim be due as before, but those.
+func (s statements) unclaim(c claiming, but []rowID) string {
+	where := s.by(c)
+	if len(but) > 0 {
+		where += " AND id NOT IN (" + hexList(but) + ")"
+	}
+	return fmt.Sprintf("%s %s%s SET due = was_due, claim = 0 WHERE %s", s.change("UPDATE"), s.table, s.hint("due"), where)
 }
 
 // anyDue finds a row if one is due: who only looks need not keep others from writing.
 func (s statements) anyDue() string {
-	return fmt.Sprintf("SELECT 1 FROM %s WHERE due <= %s LIMIT 1", s.table, s.now())
+	return fmt.Sprintf("SELECT 1 FROM %s WHERE %s LIMIT 1", s.table, s.due())
 }
 
 // of finds items of one claim; 0 is for those that were not claimed, by whom they have put.
@@ -119,13 +156,13 @@ func (s statements) done(ids []rowID, claim int64) string {
 	if s.dialect == SQLite {
 		return fmt.Sprintf("DELETE FROM %s WHERE %s", s.table, where)
 	}
-	return fmt.Sprintf("DELETE o FROM %s AS o%s WHERE %s", s.table, s.hint("PRIMARY"), where) // only this form takes a hint
+	return fmt.Sprintf("%s o FROM %s AS o%s WHERE %s", s.change("DELETE"), s.table, s.hint("PRIMARY"), where) // only this form takes a hint
 }
 
 func (s statements) later(ids []rowID, items []*Item, claim int64) string {
 	each := func(value func(*Item) int64) string { return choose(ids, items, value) }
-	return fmt.Sprintf("UPDATE %s%s SET due = %s + %s, again = %s, attempts = %s, claim = 0 WHERE %s", s.table, s.hint("PRIMARY"), s.now(),
-		each(func(i *Item) int64 { return micros(i.After) }),
+	return fmt.Sprintf("%s %s%s SET due = %s + %s, since = %s, again = %s, attempts = %s, claim = 0 WHERE %s", s.change("UPDATE"), s.table, s.hint("PRIMARY"), s.now(),
+		each(func(i *Item) int64 { return micros(i.After) }), s.now(),
 		each(func(i *Item) int64 { return micros(i.Again) }),
 		each(func(i *Item) int64 { return max(0, int64(i.Attempts)) }),
 		s.of(ids, claim))
@@ -151,8 +188,8 @@ func choose(ids []rowID, items []*Item, value func(*Item) int64) string {
 
 // depth counts over the index alone.
 func (s statements) depth() string {
-	return fmt.Sprintf("SELECT COUNT(*), COALESCE(SUM(due <= %s), 0), COALESCE(%s - MIN(created), 0) FROM (SELECT due, created FROM %s%s ORDER BY due LIMIT %d) AS earliest",
-		s.now(), s.now(), s.table, s.hint("due"), depthAtMost)
+	return fmt.Sprintf("SELECT COUNT(*), COALESCE(SUM(due <= %s), 0), COALESCE(MIN(created), 0), %s FROM (SELECT due, created FROM %s%s WHERE namespace = %s ORDER BY due LIMIT %d) AS earliest",
+		s.now(), s.now(), s.table, s.hint("due"), s.space, depthAtMost)
 }
 
 func hexList(ids []rowID) string {

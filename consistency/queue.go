@@ -62,6 +62,10 @@ type Depth struct {
 	Items  int           // due or not
 	Due    int           // of them, those that could be claimed now
 	Oldest time.Duration // the age of the oldest
+
+	// Others is how many items of other namespaces of the table have been due for over a minute, so
+	// that nobody seems to claim them: 1,001 stands for more. Only an SQLOutbox has such.
+	Others int
 }
 
 // ErrQueued means that the transaction was committed, but that not all caches could be told: what is missing is in the queue, in this process' memory, and is tried again. Do not write again.

@@ -38,7 +38,14 @@ func NewRelay(cache *cacheaside.Cache, queue Queue, options *RelayOptions) (*Rel
 	if cache == nil {
 		return nil, errors.New("consistency: NewRelay: cache is nil")
 	}
-	return newRelay(cache, queue, options)
+	r, err := newRelay(cache, queue, options)
+	if err != nil {
+		return nil, err
+	}
+	if err := bind(queue, cache); err != nil {
+		return nil, fmt.Errorf("consistency: NewRelay: %w", err)
+	}
+	return r, nil
 }
 
 func newRelay(cache invalidator, queue Queue, options *RelayOptions) (*Relay, error) {

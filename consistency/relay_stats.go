@@ -88,8 +88,30 @@ func (s *shift) look(ctx context.Context) {
 	switch {
 	case err == nil:
 		s.counters.seen.Store(&seen{depth, now})
+		s.tend(looking)
 	case ctx.Err() == nil:
 		s.counters.queueErrors.Add(1)
+	}
+}
+
+// tend looks after a queue that needs it, and tells what was found.
+func (s *shift) tend(ctx context.Context) {
+	q, ok := s.queue.(interface {
+		tend(context.Context) (repaired int64, err error)
+		unclaimed() []string
+	})
+	if !ok {
+		return
+	}
+	repaired, err := q.tend(ctx)
+	if repaired > 0 {
+		s.options.Logger.WarnContext(ctx, "cacheaside: the clock of the outbox's database has gone back, and what waited for too long waits no more", "items", repaired)
+	}
+	if err != nil && ctx.Err() == nil {
+		s.counters.queueErrors.Add(1)
+	}
+	if names := q.unclaimed(); len(names) > 0 {
+		s.options.Logger.WarnContext(ctx, "cacheaside: nobody claims what has long been due in other namespaces of the outbox: is their application's Relay running?", "namespaces", names)
 	}
 }
 

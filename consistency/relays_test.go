@@ -78,7 +78,7 @@ type spell struct {
 func newRelays(t *testing.T, r *testenv.Redis, m *testenv.SQLServer, items, n int, kill bool) *relays {
 	x := &relays{t: t, db: sqlx.NewDb(m.DB(t), "mysql"), items: items, worked: map[string][]spell{}}
 	var err error
-	x.queue, err = NewSQLOutbox(x.db, MySQL, nil)
+	x.queue, err = NewSQLOutbox(x.db, MySQL, &SQLOutboxOptions{Namespace: testSpace})
 	x.check(err)
 	x.check(x.queue.CreateTable(t.Context()))
 	all := make([]Item, items)

@@ -91,7 +91,7 @@ func start(t testing.TB, s setup) *world {
 	x.exec("CREATE TABLE item (id BIGINT PRIMARY KEY, v VARCHAR(100))")
 	x.exec("INSERT INTO item VALUES (1, 'old'), (2, 'old')")
 	var err error
-	x.box, err = NewSQLOutbox(x.admin, dialect, nil)
+	x.box, err = NewSQLOutbox(x.admin, dialect, &SQLOutboxOptions{Namespace: testSpace})
 	x.check(err)
 	x.check(x.box.CreateTable(t.Context()))
 	x.redis = testenv.NewProxy(t, x.server.Addr)

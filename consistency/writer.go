@@ -69,6 +69,9 @@ func NewWriter(db *sqlx.DB, cache *cacheaside.Cache, options *Options) (*Writer,
 	case cache == nil:
 		return nil, errors.New("consistency: the cache is nil")
 	}
+	if err := bind(o.Queue, cache); err != nil {
+		return nil, fmt.Errorf("consistency: NewWriter: %w", err)
+	}
 	c := &core{db: db, cache: cache, options: o, outbox: o.outbox(), grace: grace, onceMore: onceMore, outFor: outFor, stopRelay: func() {}}
 	if !o.NoRelay {
 		relay, err := NewRelay(cache, o.Queue, o.Relay)

@@ -139,6 +139,7 @@ var relayMeasures = []measure[consistency.RelayStats]{
 	{name: "relay.depth", unit: "{item}", about: "Items in the queue, of all relays together.", gauge: true, of: func(s *consistency.RelayStats) float64 { return float64(s.Depth.Items) }},
 	{name: "relay.due", unit: "{item}", about: "Of them, those that are due.", gauge: true, of: func(s *consistency.RelayStats) float64 { return float64(s.Depth.Due) }},
 	{name: "relay.oldest", unit: "s", about: "The age of the oldest.", gauge: true, of: func(s *consistency.RelayStats) float64 { return s.Depth.Oldest.Seconds() }},
+	{name: "relay.others", unit: "{item}", about: "Items of other namespaces that nobody claims: 1,001 stands for more.", gauge: true, of: func(s *consistency.RelayStats) float64 { return float64(s.Depth.Others) }},
 	{name: "relay.depth.age", unit: "s", about: "How long ago that was read.", gauge: true, of: func(s *consistency.RelayStats) float64 { return s.DepthAge.Seconds() }},
 }
 

@@ -44,7 +44,7 @@ func TestNothingIsShownUnasked(t *testing.T) {
 	w.check(rdb.Set(ctx, "cacheaside::bloom:{broken}", "CANARY-VALUE", 0).Err())
 
 	db := sqlx.NewDb(m.DB(t), "mysql")
-	o, err := consistency.NewSQLOutbox(db, consistency.MySQL, nil)
+	o, err := consistency.NewSQLOutbox(db, consistency.MySQL, &consistency.SQLOutboxOptions{Namespace: "shop"})
 	w.check(err)
 	w.check(o.CreateTable(ctx))
 	w.check(o.Put(ctx, consistency.Item{Key: cacheaside.Key{Loader: "user", Text: "CANARY-KEY"}, Attempts: 1}))

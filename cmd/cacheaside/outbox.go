@@ -4,6 +4,7 @@ import (
 	"context"
 	"flag"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -16,8 +17,8 @@ import (
 var outboxLsCommand = command{
 	name: "outbox ls", args: "",
 	short: "what an outbox still has to invalidate",
-	long: `Shows how many items the table of a consistency.SQLOutbox holds, how old the oldest is, and the items that are due first: the loader, a hash of the key (the key with --show-keys), when they are due, and how often they have
-failed. It claims none, and writes nothing. Why an item failed the table does not keep: the Relay logs it.`,
+	long: `Shows how many items the table of a consistency.SQLOutbox holds, how old the oldest is, and the items that are due first: whose they are, the loader, a hash of the key (the key with --show-keys), when they are due, and how
+often they have failed. It claims none, and writes nothing. Why an item failed the table does not keep: the Relay logs it.`,
 	example: "outbox ls --limit 20",
 	prepare: func(t *tool, flags *flag.FlagSet) func(context.Context, []string) error {
 		o := &outboxing{tool: t}
@@ -48,6 +49,7 @@ is removed from the outbox.`,
 type outboxing struct {
 	*tool
 	table string
+	space string
 	keys  bool
 	limit int
 	ids   string
@@ -55,11 +57,17 @@ type outboxing struct {
 }
 
 func (o *outboxing) register(flags *flag.FlagSet) {
+	flags.StringVar(&o.space, "namespace", "", "only items of this `NAMESPACE`: SQLOutboxOptions.Namespace, or the Options.Prefix of the cache. Default: all")
 	flags.StringVar(&o.table, "table", "cacheaside_outbox", "SQLOutboxOptions.Table: the `TABLE`, or schema.table. Default: cacheaside_outbox")
 }
 
 func (o *outboxing) open(db *sqlx.DB) (*consistency.SQLOutbox, error) {
-	outbox, err := consistency.NewSQLOutbox(db, consistency.MySQL, &consistency.SQLOutboxOptions{Table: o.table})
+	options := &consistency.SQLOutboxOptions{Namespace: o.space}
+	if _, err := consistency.NewSQLOutbox(db, consistency.MySQL, options); err != nil {
+		return nil, usagef("--namespace: 1 to 255 letters, digits, '_', '.' and '-'")
+	}
+	options.Table = o.table
+	outbox, err := consistency.NewSQLOutbox(db, consistency.MySQL, options)
 	if err != nil {
 		return nil, usagef("--table: an identifier of 1 to 60 letters, digits and '_', or schema.table")
 	}
@@ -68,6 +76,7 @@ func (o *outboxing) open(db *sqlx.DB) (*consistency.SQLOutbox, error) {
 
 // shownItem is an item as it is shown.
 type shownItem struct {
+	Namespace  untrusted  `json:"namespace"`
 	ID         string     `json:"id"`
 	Loader     string     `json:"loader"`
 	Version    string     `json:"version"`
@@ -83,12 +92,22 @@ type shownItem struct {
 	Unreadable bool       `json:"unreadable,omitempty"`
 }
 
+type shownDepth struct {
+	Items    int   `json:"items"`
+	AtLeast  bool  `json:"at_least"` // there are so many, or more
+	Due      int   `json:"due"`
+	OldestMs int64 `json:"oldest_ms"`
+}
+
+type shownSpace struct {
+	Namespace untrusted `json:"namespace"`
+	shownDepth
+}
+
 type shownOutbox struct {
-	Items    int         `json:"items"`
-	AtLeast  bool        `json:"at_least"` // there are so many, or more
-	Due      int         `json:"due"`
-	OldestMs int64       `json:"oldest_ms"`
-	Listed   []shownItem `json:"listed"`
+	shownDepth              // of all of them
+	Namespaces []shownSpace `json:"namespaces"`
+	Listed     []shownItem  `json:"listed"`
 }
 
 // counted is where Depth stops counting.
@@ -108,15 +127,14 @@ func (o *outboxing) ls(ctx context.Context, args []string) error {
 		if err != nil {
 			return err
 		}
-		depth, err := outbox.Depth(ctx)
-		if err != nil {
+		s := shownOutbox{Namespaces: []shownSpace{}, Listed: []shownItem{}}
+		if err := s.count(ctx, outbox, o.space); err != nil {
 			return err
 		}
 		rows, err := outbox.List(ctx, o.limit)
 		if err != nil {
 			return err
 		}
-		s := shownOutbox{Items: depth.Items, AtLeast: depth.Items == counted, Due: depth.Due, OldestMs: depth.Oldest.Milliseconds(), Listed: []shownItem{}}
 		for _, r := range rows {
 			s.Listed = append(s.Listed, o.item(r))
 		}
@@ -124,9 +142,27 @@ func (o *outboxing) ls(ctx context.Context, args []string) error {
 	})
 }
 
+// count adds up the namespaces, or has one of them.
+func (s *shownOutbox) count(ctx context.Context, outbox *consistency.SQLOutbox, only string) error {
+	depths, err := outbox.Depths(ctx)
+	if err != nil {
+		return err
+	}
+	for _, name := range slices.Sorted(maps.Keys(depths)) {
+		if only != "" && name != only {
+			continue
+		}
+		depth := depths[name]
+		d := shownDepth{depth.Items, depth.Items == counted, depth.Due, depth.Oldest.Milliseconds()}
+		s.Namespaces = append(s.Namespaces, shownSpace{untrusted(name), d})
+		s.Items, s.Due, s.AtLeast, s.OldestMs = s.Items+d.Items, s.Due+d.Due, s.AtLeast || d.AtLeast, max(s.OldestMs, d.OldestMs)
+	}
+	return nil
+}
+
 func (o *outboxing) item(r consistency.Row) shownItem {
 	i := shownItem{
-		ID: r.ID, Loader: r.Key.Loader, Version: r.Key.Version, All: r.Key.All, State: "waits", DueMs: r.After.Milliseconds(), AgeMs: r.Age.Milliseconds(),
+		Namespace: untrusted(r.Namespace), ID: r.ID, Loader: r.Key.Loader, Version: r.Key.Version, All: r.Key.All, State: "waits", DueMs: r.After.Milliseconds(), AgeMs: r.Age.Milliseconds(),
 		Attempts: r.Attempts, Reload: r.Reload, AgainMs: r.Again.Milliseconds(), Unreadable: r.Unreadable,
 	}
 	switch {
@@ -146,26 +182,35 @@ func (o *outboxing) item(r consistency.Row) shownItem {
 	return i
 }
 
-func (s shownOutbox) rows(row func(...any)) {
+func (d shownDepth) String() string {
 	more := ""
-	if s.AtLeast {
+	if d.AtLeast {
 		more = " or more"
 	}
 	oldest := "no items"
-	if s.Items > 0 {
-		oldest = "the oldest is " + short(time.Duration(s.OldestMs)*time.Millisecond) + " old"
+	if d.Items > 0 {
+		oldest = "the oldest is " + short(time.Duration(d.OldestMs)*time.Millisecond) + " old"
 	}
-	row(fmt.Sprintf("%s%s, %d of them due; %s", count(s.Items, "item"), more, s.Due, oldest))
+	return fmt.Sprintf("%s%s, %d of them due; %s", count(d.Items, "item"), more, d.Due, oldest)
+}
+
+func (s shownOutbox) rows(row func(...any)) {
+	row(s.shownDepth)
+	if len(s.Namespaces) > 1 {
+		for _, n := range s.Namespaces {
+			row(fmt.Sprintf("  of %v: %v", n.Namespace, n.shownDepth))
+		}
+	}
 	if len(s.Listed) == 0 {
 		return
 	}
 	row()
-	row("ID", "LOADER", "KEY", "DUE", "FAILED", "AGE", "")
+	row("NAMESPACE", "ID", "LOADER", "KEY", "DUE", "FAILED", "AGE", "")
 	for _, i := range s.Listed {
 		row(i.cells()...)
 	}
 	if s.Items > len(s.Listed) {
-		row("… and more: see --limit", "", "", "", "", "", "")
+		row("… and more: see --limit", "", "", "", "", "", "", "")
 	}
 }
 
@@ -196,7 +241,7 @@ func (i shownItem) cells() []any {
 	if i.Version != "" && i.Version != "1" { // both are names
 		loader += ", version " + i.Version
 	}
-	return []any{i.ID, loader, key, due, count(i.Attempts, "time"), short(time.Duration(i.AgeMs) * time.Millisecond), strings.Join(notes, ", ")}
+	return []any{i.Namespace, i.ID, loader, key, due, count(i.Attempts, "time"), short(time.Duration(i.AgeMs) * time.Millisecond), strings.Join(notes, ", ")}
 }
 
 func (o *outboxing) retry(ctx context.Context, args []string) error {
@@ -242,8 +287,8 @@ func (o *outboxing) retry(ctx context.Context, args []string) error {
 func (o *outboxing) asked(ctx context.Context, outbox *consistency.SQLOutbox, named int) error {
 	limited, cancel := o.limited(ctx)
 	defer cancel()
-	depth, err := outbox.Depth(limited)
-	if err != nil {
+	var depth shownOutbox
+	if err := depth.count(limited, outbox, o.space); err != nil {
 		return err
 	}
 	what := "All items that have failed"

@@ -18,7 +18,7 @@ func onDatabase(t *testing.T) (*world, *sqlx.DB, *consistency.SQLOutbox) {
 	m := testenv.SharedMariaDB(t)
 	w := &world{t, map[string]string{"CACHEASIDE_MYSQL_DSN": m.DSN(t)}}
 	db := sqlx.NewDb(m.DB(t), "mysql")
-	o, err := consistency.NewSQLOutbox(db, consistency.MySQL, nil)
+	o, err := consistency.NewSQLOutbox(db, consistency.MySQL, &consistency.SQLOutboxOptions{Namespace: "shop"})
 	w.check(err)
 	return w, db, o
 }
@@ -47,7 +47,7 @@ func TestOutbox(t *testing.T) {
 		t.Fatal(got, err)
 	}
 	w.check(o.Put(ctx, failed, second, all, secret, item(6, "due")))
-	_, err := db.ExecContext(ctx, "INSERT INTO cacheaside_outbox (id, due, created, loader, version, text, all_keys, again, reload, attempts) VALUES (x'07', 0, 0, 'a/b\x1b', '1', 'x', 0, 0, 0, 0)")
+	_, err := db.ExecContext(ctx, "INSERT INTO cacheaside_outbox (namespace, id, due, created, loader, version, text, all_keys, again, reload, attempts) VALUES ('shop', x'07', 0, 0, 'a/b\x1b', '1', 'x', 0, 0, 0, 0)")
 	w.check(err)
 
 	s := parsed[shownOutbox](w, exitOK, "outbox", "ls")
@@ -90,6 +90,26 @@ func TestOutbox(t *testing.T) {
 		t.Errorf("%q", people)
 	}
 	w.says(w.ok("outbox", "ls", "--limit", "2"), "--limit")
+
+	other, err := consistency.NewSQLOutbox(db, consistency.MySQL, &consistency.SQLOutboxOptions{Namespace: "crm"})
+	w.check(err)
+	w.check(other.Put(ctx, item(8, "other")))
+	_, err = db.ExecContext(ctx, "INSERT INTO cacheaside_outbox (namespace, id, due, created, loader, version, text, all_keys, again, reload, attempts) VALUES ('\x1b[31m', x'09', 9000000000000000, 1, 'user', '1', 'x', 0, 0, 0, 0)")
+	w.check(err)
+	if s := parsed[shownOutbox](w, exitOK, "outbox", "ls"); s.Items != 9 || len(s.Namespaces) != 3 || len(s.Listed) != 9 {
+		t.Errorf("of all it shows %+v", s)
+	}
+	if s := parsed[shownOutbox](w, exitOK, "outbox", "ls", "--namespace", "crm"); s.Items != 1 || len(s.Namespaces) != 1 || len(s.Listed) != 1 || s.Listed[0].Namespace != "crm" {
+		t.Errorf("of one it shows %+v", s)
+	}
+	people = w.ok("outbox", "ls")
+	w.says(people, "9 items, 3 of them due", "of crm: 1 item, 1 of them due", "of shop: 7 items", "NAMESPACE")
+	if !harmless(people) {
+		t.Errorf("%q", people)
+	}
+	w.check(other.Done(ctx, item(8, "other")))
+	_, err = db.ExecContext(ctx, "DELETE FROM cacheaside_outbox WHERE id = x'09000000000000000000000000000000'")
+	w.check(err)
 
 	stays := func() string {
 		s := parsed[shownOutbox](w, exitOK, "outbox", "ls")

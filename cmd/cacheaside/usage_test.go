@@ -75,6 +75,7 @@ func TestUsage(t *testing.T) {
 		{"outbox ls --limit 0", "--limit"},
 		{"outbox ls --limit 1001", "--limit"},
 		{"outbox ls --table a;b", "--table"},
+		{"outbox ls --namespace a;b", "--namespace"},
 		{"outbox retry", "--id or --all"},
 		{"outbox retry --all --id 00", "--id or --all"},
 		{"outbox retry --id 00", "--id"},

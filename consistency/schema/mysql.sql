@@ -1,11 +1,13 @@
 -- The outbox of cacheaside on MySQL (from 8.0.1) and MariaDB (from 10.6): what is still to be invalidated. It must be in InnoDB, and its index be named "due".
--- Times are microseconds since 1970, by the clock of the server.
+-- Times are microseconds since 1970, by the clock of the server. A row belongs to the caches of its namespace.
 CREATE TABLE IF NOT EXISTS cacheaside_outbox (
+	namespace VARBINARY(255) NOT NULL,
 	id BINARY(16) NOT NULL,
 	due BIGINT NOT NULL,
 	created BIGINT NOT NULL,
 	claim BIGINT NOT NULL DEFAULT 0,
 	was_due BIGINT NOT NULL DEFAULT 0,
+	since BIGINT NOT NULL DEFAULT 0,
 	loader VARBINARY(255) NOT NULL,
 	version VARBINARY(255) NOT NULL,
 	text BLOB NOT NULL,
@@ -14,5 +16,5 @@ CREATE TABLE IF NOT EXISTS cacheaside_outbox (
 	reload TINYINT NOT NULL,
 	attempts INT NOT NULL,
 	PRIMARY KEY (id),
-	KEY due (due, created)
+	KEY due (namespace, due, created)
 ) ENGINE=InnoDB ROW_FORMAT=DYNAMIC;

@@ -1,10 +1,12 @@
--- The outbox of cacheaside on SQLite (from 3.37): what is still to be invalidated. Times are microseconds since 1970.
+-- The outbox of cacheaside on SQLite (from 3.37): what is still to be invalidated. Times are microseconds since 1970. A row belongs to the caches of its namespace.
 CREATE TABLE IF NOT EXISTS cacheaside_outbox (
+	namespace BLOB NOT NULL CHECK (length(namespace) <= 255),
 	id BLOB NOT NULL CHECK (length(id) = 16),
 	due INTEGER NOT NULL,
 	created INTEGER NOT NULL,
 	claim INTEGER NOT NULL DEFAULT 0,
 	was_due INTEGER NOT NULL DEFAULT 0,
+	since INTEGER NOT NULL DEFAULT 0,
 	loader BLOB NOT NULL CHECK (length(loader) <= 255),
 	version BLOB NOT NULL CHECK (length(version) <= 255),
 	text BLOB NOT NULL CHECK (length(text) <= 65535),
@@ -14,4 +16,4 @@ CREATE TABLE IF NOT EXISTS cacheaside_outbox (
 	attempts INTEGER NOT NULL,
 	PRIMARY KEY (id)
 ) STRICT, WITHOUT ROWID;
-CREATE INDEX IF NOT EXISTS cacheaside_outbox_due ON cacheaside_outbox (due, created);
+CREATE INDEX IF NOT EXISTS cacheaside_outbox_due ON cacheaside_outbox (namespace, due, created);

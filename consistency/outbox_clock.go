@@ -1,0 +1,148 @@
+package consistency
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"sync"
+	"time"
+)
+
+const (
+	clockSlack   = time.Second // by so much a clock that goes back does not matter
+	repairAtOnce = 100         // rows
+	repairAgain  = time.Minute // after which transactions that were open are over, as a rule
+)
+
+// clock is what an SQLOutbox knows of its database's clock. That may go back, as after a failover;
+// then rows would wait for what it has gone back by.
+type clock struct {
+	mu    sync.Mutex
+	asked bool
+	now   int64     // the time that it showed last
+	then  time.Time // when that was, or a little later
+	back  bool      // rows may wait for too long
+	again time.Time // when to look for such once more; zero: never
+}
+
+// saw is told what the clock showed between two moments. Whatever it showed before the first time,
+// nobody knows.
+func (c *clock) saw(now int64, began, ended time.Time) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !c.asked || now < c.now+began.Sub(c.then).Microseconds()-clockSlack.Microseconds() {
+		c.back = true
+	}
+	c.asked, c.now, c.then = true, now, ended
+}
+
+// wentBack answers whether rows are to be looked for that wait for too long: when the clock has gone
+// back, and a while later, for those of transactions that were open then.
+func (c *clock) wentBack() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	switch {
+	case c.back:
+		c.back, c.again = false, time.Now().Add(repairAgain)
+		return true
+	case !c.again.IsZero() && time.Now().After(c.again):
+		c.again = time.Time{}
+		return true
+	}
+	return false
+}
+
+// lookAgain is for who could not repair all.
+func (c *clock) lookAgain() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.back = true
+}
+
+// Repaired is how many rows this process has found whose times were ahead of the database's clock,
+// because that has gone back: they wait no longer than they were to.
+func (o *SQLOutbox) Repaired() int64 { return o.repaired.Load() }
+
+// tend is called by a Relay about once a second, after Depth. It answers how many rows it has
+// repaired.
+func (o *SQLOutbox) tend(ctx context.Context) (repaired int64, err error) {
+	text, err := o.own()
+	if err != nil || !o.clock.wentBack() {
+		return 0, o.failed("repair", err)
+	}
+	if repaired, err = o.repair(ctx, text); err != nil {
+		o.clock.lookAgain()
+	}
+	o.repaired.Add(repaired)
+	return repaired, o.failed("repair", err)
+}
+
+// repair takes from the rows' times what the clock has gone back by since they were set. It goes by
+// the primary key, and few rows at once, so it waits for nobody for long; that others may do the same
+// does not matter.
+func (o *SQLOutbox) repair(ctx context.Context, text statements) (repaired int64, err error) {
+	due := int64(0)
+	for {
+		var ids []rowID
+		err := o.reading(ctx, func(on asker) (err error) {
+			ids, due, err = readAhead(ctx, on, text.ahead(due))
+			return err
+		})
+		if err != nil || len(ids) == 0 {
+			return repaired, err
+		}
+		err = o.session(ctx, func(conn *sql.Conn) error {
+			n, err := change(ctx, conn, text.repair(ids))
+			repaired += n
+			return err
+		})
+		if err != nil || len(ids) < repairAtOnce {
+			return repaired, err
+		}
+	}
+}
+
+// readAhead reads IDs, and when the last of them is due.
+func readAhead(ctx context.Context, on asker, query string) (ids []rowID, due int64, err error) {
+	rows, err := on.QueryContext(ctx, query)
+	if err != nil {
+		return nil, 0, err
+	}
+	defer rows.Close() //nolint:errcheck // rows.Err tells
+	for rows.Next() {
+		var id []byte
+		if err := rows.Scan(&id, &due); err != nil {
+			return nil, 0, err
+		}
+		ids = append(ids, rowID(id))
+	}
+	return ids, due, rows.Err()
+}
+
+// set is when a row's due was: Put leaves that to created.
+func (s statements) set() string {
+	if s.dialect == SQLite {
+		return "MAX(since, created)"
+	}
+	return "GREATEST(since, created)"
+}
+
+func (s statements) isAhead() string {
+	return fmt.Sprintf("%s > %s + %d", s.set(), s.now(), micros(clockSlack))
+}
+
+// ahead finds rows that wait for a time which was set by a clock that was ahead of what it is now.
+func (s statements) ahead(due int64) string {
+	return fmt.Sprintf("SELECT id, due FROM %s%s WHERE namespace = %s AND due >= %d AND due > %s + %d AND %s ORDER BY due LIMIT %d",
+		s.table, s.hint("due"), s.space, due, s.now(), micros(clockSlack), s.isAhead(), repairAtOnce)
+}
+
+// repair sets due first, as MySQL's assignments see those before them.
+func (s statements) repair(ids []rowID) string {
+	least := "LEAST"
+	if s.dialect == SQLite {
+		least = "MIN"
+	}
+	return fmt.Sprintf("%s %s%s SET due = due - (%s - %s), created = %s(created, %s), since = %s WHERE id IN (%s) AND %s",
+		s.change("UPDATE"), s.table, s.hint("PRIMARY"), s.set(), s.now(), least, s.now(), s.now(), hexList(ids), s.isAhead())
+}

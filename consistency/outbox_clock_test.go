@@ -1,0 +1,305 @@
+package consistency
+
+import (
+	"context"
+	"database/sql"
+	"database/sql/driver"
+	"fmt"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/go-sql-driver/mysql"
+	"github.com/jmoiron/sqlx"
+
+	"github.com/cacheaside/cacheaside"
+	"github.com/cacheaside/cacheaside/internal/testenv"
+)
+
+// wrongClock makes connections to a server whose clock is by so much ahead: it sets that of each
+// session when it is taken from the pool.
+type wrongClock struct {
+	driver.Connector
+	ahead atomic.Int64 // ns
+}
+
+func (w *wrongClock) Connect(ctx context.Context) (driver.Conn, error) {
+	c, err := w.Connector.Connect(ctx)
+	if err != nil {
+		return nil, err
+	}
+	conn := &wrongConn{&splitConn{Conn: c, replica: noConn{}, by: &splitter{}}, w}
+	return conn, conn.set(ctx)
+}
+
+type wrongConn struct {
+	*splitConn
+	by *wrongClock
+}
+
+func (c *wrongConn) set(ctx context.Context) error {
+	now := time.Now().Add(time.Duration(c.by.ahead.Load()))
+	_, err := c.Conn.(driver.ExecerContext).ExecContext(ctx, fmt.Sprintf("SET timestamp = %d.%06d", now.Unix(), now.Nanosecond()/1000), nil)
+	return err
+}
+
+func (c *wrongConn) ResetSession(ctx context.Context) error {
+	if err := c.Conn.(driver.SessionResetter).ResetSession(ctx); err != nil {
+		return err
+	}
+	return c.set(ctx)
+}
+
+func (c *wrongConn) QueryContext(ctx context.Context, query string, args []driver.NamedValue) (driver.Rows, error) {
+	return c.Conn.(driver.QueryerContext).QueryContext(ctx, query, args)
+}
+
+type noConn struct{ driver.Conn }
+
+func (noConn) Close() error { return nil }
+
+// wrong returns connections to the test's database by a clock that is right to begin with.
+func (t *outboxTest) wrong() (*wrongClock, *sqlx.DB) {
+	t.Helper()
+	c, err := mysql.ParseDSN(t.server.DSN(t.TB))
+	t.check(err)
+	w := &wrongClock{}
+	w.Connector, err = mysql.NewConnector(c)
+	t.check(err)
+	db := sqlx.NewDb(sql.OpenDB(w), "mysql")
+	t.Cleanup(func() { db.Close() })
+	return w, db
+}
+
+// clocks are the ways in which the clock of a database goes: by how much it is ahead from now on.
+func (t *outboxTest) clocks() (ahead func(time.Duration), db *sqlx.DB) {
+	t.Helper()
+	if t.server != nil {
+		w, db := t.wrong()
+		return func(d time.Duration) { w.ahead.Store(int64(d)) }, db
+	}
+	var is time.Duration
+	return func(d time.Duration) { // the clock cannot be moved, but the rows can
+		by := (is - d).Microseconds()
+		is = d
+		t.exec(t.db, fmt.Sprintf("UPDATE cacheaside_outbox SET due = due + %d, created = created + %d, since = CASE since WHEN 0 THEN 0 ELSE since + %d END", by, by, by))
+	}, t.db
+}
+
+// relayed runs a relay of an outbox, until the test ends.
+func (t *outboxTest) relayed(o *SQLOutbox, told *lines) *Relay {
+	t.Helper()
+	cache, err := cacheaside.New(nil, nil)
+	t.check(err)
+	relay, err := NewRelay(cache, o, &RelayOptions{Poll: time.Millisecond, Logger: slog.New(slog.NewTextHandler(told, nil))})
+	t.check(err)
+	ctx, stop := context.WithCancel(context.Background())
+	ended := make(chan error)
+	go func() { ended <- relay.Run(ctx) }()
+	t.Cleanup(func() {
+		stop()
+		t.check(<-ended)
+		cache.Close()
+	})
+	return relay
+}
+
+// TestClockWentBack: whoever begins to work with a database whose clock is an hour behind what it was
+// does what is due, and tells it.
+func TestClockWentBack(t *testing.T) {
+	eachOutbox(t, func(t *outboxTest) {
+		ahead, db := t.clocks()
+		put := t.outbox(db)
+		t.check(put.Put(t.ctx(), textItems(2*repairAtOnce+50)...))
+		late := textItem("late")
+		late.After = 30 * time.Minute
+		t.check(put.Put(t.ctx(), late))
+		claimed := t.some(put, 20) // by who is gone, and shorter:
+		_, err := put.Retry(t.ctx(), claimed[0].ID, claimed[1].ID)
+		t.check(err)
+		back := t.some(put, 20)
+		for i := range back {
+			back[i].After, back[i].Attempts = 0, 1
+		}
+		t.check(put.Later(t.ctx(), back...))
+		t.exec(t.db, fmt.Sprintf("UPDATE cacheaside_outbox SET due = since + 1000 WHERE claim = %s", claimed[2].Claim))
+
+		ahead(-time.Hour)
+		o := t.outbox(db)
+		if got := t.some(o, 1000); len(got) > 0 {
+			t.Fatalf("%d are due: the clock is right", len(got))
+		}
+		var told lines
+		relay := t.relayed(o, &told)
+		n := int64(2*repairAtOnce + 50)
+		testenv.Eventually(t.TB, "all is done", func() bool { return relay.Stats().Done == n })
+		testenv.Eventually(t.TB, "it is told", func() bool { return told.count("has gone back") == 1 })
+		if o.Repaired() != n+1 {
+			t.Errorf("%d rows repaired, want %d", o.Repaired(), n+1)
+		}
+		if r := rowOf(&outboxTest{TB: t.TB, SQLOutbox: o}, "late"); r.After < 25*time.Minute || r.After > 30*time.Minute {
+			t.Errorf("what was to wait for 30 minutes waits for %v", r.After)
+		}
+		if lag := relay.Stats().MaxLag; lag > time.Minute+testenv.Hang {
+			t.Errorf("it says that items have waited for %v", lag)
+		}
+	})
+}
+
+// TestClockGoesBack: a process that works notices it.
+func TestClockGoesBack(t *testing.T) {
+	testenv.EachEngine(t, func(tb *testing.T, e testenv.Engine) {
+		t := outboxOn(tb, e)
+		ahead, db := t.clocks()
+		o := t.outbox(db)
+		var told lines
+		relay := t.relayed(o, &told)
+		testenv.Eventually(t.TB, "it has looked", func() bool { return relay.Stats().DepthAge > 0 })
+		late := textItem("late")
+		late.After = 30 * time.Minute
+		t.check(o.Put(t.ctx(), late))
+		ahead(-time.Hour)
+		testenv.Eventually(t.TB, "it is repaired", func() bool { return o.Repaired() == 1 })
+		testenv.Eventually(t.TB, "it is told", func() bool { return told.count("has gone back") == 1 })
+		if r := rowOf(&outboxTest{TB: t.TB, SQLOutbox: o}, "late"); r.After > 30*time.Minute {
+			t.Errorf("it waits for %v", r.After)
+		}
+	})
+}
+
+// TestClockAhead: what is put by a clock that goes forward an hour is done, and not absurdly old.
+func TestClockAhead(t *testing.T) {
+	testenv.EachEngine(t, func(tb *testing.T, e testenv.Engine) {
+		t := outboxOn(tb, e)
+		ahead, db := t.clocks()
+		o := t.outbox(db)
+		soon := textItem("soon")
+		soon.After = 30 * time.Minute
+		t.check(o.Put(t.ctx(), soon))
+		ahead(time.Hour)
+		t.check(o.Put(t.ctx(), textItem("now")))
+		if d, err := o.Depth(t.ctx()); err != nil || d.Due != 2 || d.Oldest < time.Hour || d.Oldest > 2*time.Hour {
+			t.Errorf("%+v, %v", d, err)
+		}
+		if n, err := o.tend(t.ctx()); err != nil || n != 0 {
+			t.Errorf("%d rows repaired: %v", n, err)
+		}
+		t.same(t.some(o, 10), "now", "soon")
+	})
+}
+
+// TestClockSince: what counts is when a row was given its time last, by Put, Later, a claim or a
+// retry; and what is to wait for long waits.
+func TestClockSince(t *testing.T) {
+	eachOutbox(t, func(t *outboxTest) {
+		ahead, db := t.clocks()
+		put := t.outbox(db)
+		items := textItems(4)
+		for i := range items {
+			items[i].ID = newID()
+		}
+		items[3].After = 30 * time.Minute
+		t.check(put.Put(t.ctx(), items...))
+		t.exec(t.db, "UPDATE cacheaside_outbox SET created = created - 7200000000") // as if put two hours ago
+		got := t.eventually(put, 3)
+		got[0].After, got[1].After = 30*time.Minute, time.Minute
+		t.check(put.Later(t.ctx(), got[0], got[1]))
+		_, err := put.Retry(t.ctx(), got[1].ID)
+		t.check(err)
+		ahead(-time.Hour)
+		far := textItem("far")
+		far.After = 4 * time.Hour
+		o := t.outbox(db)
+		t.check(o.Put(t.ctx(), far))
+
+		n, err := o.repair(t.ctx(), t.mine())
+		if err != nil || n != 3 {
+			t.Fatalf("%d rows repaired of 3: %v", n, err)
+		}
+		rows, err := o.List(t.ctx(), 10)
+		t.check(err)
+		for _, r := range rows {
+			most := map[string]time.Duration{got[0].Key.Text: 30 * time.Minute, got[1].Key.Text: 0, got[2].Key.Text: claimLong, "000003": 90 * time.Minute, "far": 4 * time.Hour}[r.Key.Text]
+			if r.After > most || r.After < most-20*time.Minute {
+				t.Errorf("%s waits for %v, not %v", r.Key.Text, r.After, most)
+			}
+		}
+	})
+}
+
+// TestRepairTwice: that more than one process repairs does not matter.
+func TestRepairTwice(t *testing.T) {
+	eachOutbox(t, func(t *outboxTest) {
+		ahead, db := t.clocks()
+		put := t.outbox(db)
+		items := textItems(3 * repairAtOnce)
+		ids := make([]rowID, len(items))
+		for i := range items {
+			items[i].After, items[i].ID = 30*time.Minute, newID()
+			ids[i], _ = parseID(items[i].ID)
+		}
+		t.check(put.Put(t.ctx(), items...))
+		ahead(-time.Hour)
+		var all sync.WaitGroup
+		var repaired atomic.Int64
+		for range 4 {
+			all.Go(func() {
+				n, err := t.outbox(db).repair(t.ctx(), t.mine())
+				if err != nil {
+					t.Error(err)
+				}
+				repaired.Add(n)
+			})
+		}
+		all.Wait()
+		if n := repaired.Load(); n != int64(len(items)) {
+			t.Errorf("%d rows repaired of %d", n, len(items))
+		}
+		late, err := db.ExecContext(t.ctx(), t.mine().repair(ids)) // by who has read them before
+		t.check(err)
+		if n, err := late.RowsAffected(); err != nil || n > 0 {
+			t.Errorf("%d rows repaired twice: %v", n, err)
+		}
+		rows, err := t.outbox(db).List(t.ctx(), 1000)
+		t.check(err)
+		for _, r := range rows {
+			if r.After > 30*time.Minute || r.After < 20*time.Minute {
+				t.Fatalf("a row waits for %v", r.After)
+			}
+		}
+	})
+}
+
+// TestClock: what it takes for having gone back.
+func TestClock(t *testing.T) {
+	var c clock
+	began := time.Now()
+	at := func(d time.Duration) time.Time { return began.Add(d) }
+	sees := func(shown, from, to time.Duration, want bool) {
+		t.Helper()
+		c.saw(time.Hour.Microseconds()+shown.Microseconds(), at(from), at(to))
+		if got := c.wentBack(); got != want {
+			t.Errorf("%v, between %v and %v: %t", shown, from, to, got)
+		}
+	}
+	sees(0, 0, time.Second, true)                                      // the first time
+	sees(time.Second, time.Second, 2*time.Second, false)               // it goes on
+	sees(2*time.Second, 4*time.Second, 5*time.Second, false)           // or is asked late, or slowly
+	sees(3*time.Hour, 6*time.Second, 7*time.Second, false)             // or goes forward
+	sees(2*time.Hour, 8*time.Second, 9*time.Second, true)              // it goes back
+	sees(2*time.Hour, 8*time.Second, 9*time.Second, false)             // not again
+	sees(2*time.Hour, 12*time.Second, 13*time.Second, true)            // it stands still, for longer than a second
+	sees(2*time.Hour-time.Second, 1*time.Second, time.Second*2, false) // an older answer that comes later
+	c.lookAgain()
+	if !c.wentBack() || c.wentBack() {
+		t.Error("who has not repaired all looks again, once")
+	}
+	c.mu.Lock()
+	c.again = time.Now()
+	c.mu.Unlock()
+	if !c.wentBack() || c.wentBack() {
+		t.Error("it is looked for once more, later")
+	}
+}

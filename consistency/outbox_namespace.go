@@ -1,0 +1,160 @@
+package consistency
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/cacheaside/cacheaside"
+	"github.com/cacheaside/cacheaside/internal/keys"
+)
+
+// owner tells whose rows an SQLOutbox puts and claims.
+type owner struct {
+	mu        sync.Mutex
+	namespace string // "": nobody's yet
+	fixed     bool   // by the options
+}
+
+func checkNamespace(namespace string) error {
+	if namespace != "" && !keys.ValidName(namespace) || len(namespace) > longestName {
+		return fmt.Errorf("consistency: SQLOutboxOptions.Namespace %q: only letters, digits, '_', '.' and '-', %d at most", namespace, longestName)
+	}
+	return nil
+}
+
+// bind makes a queue that keeps namespaces apart that of a Cache.
+func bind(queue Queue, cache *cacheaside.Cache) error {
+	if o, ok := queue.(interface{ bind(prefix string) error }); ok {
+		return o.bind(cache.Prefix())
+	}
+	return nil
+}
+
+// bind makes the prefix the namespace, unless the options have named one.
+func (o *SQLOutbox) bind(prefix string) error {
+	o.owner.mu.Lock()
+	defer o.owner.mu.Unlock()
+	switch {
+	case o.owner.fixed || o.owner.namespace == prefix:
+		return nil
+	case o.owner.namespace != "":
+		return fmt.Errorf("the outbox belongs to a Cache with the Prefix %q, and this one has %q: make an SQLOutbox for each, or set SQLOutboxOptions.Namespace", o.owner.namespace, prefix)
+	case len(prefix) > longestName:
+		return fmt.Errorf("the Cache's Prefix has %d bytes, and a namespace %d at most: set SQLOutboxOptions.Namespace", len(prefix), longestName)
+	}
+	o.owner.namespace = prefix
+	return nil
+}
+
+var errNoNamespace = errors.New("the outbox has no namespace yet: make a Writer or a Relay with it, or set SQLOutboxOptions.Namespace")
+
+// own returns the statements for the rows of the outbox's namespace.
+func (o *SQLOutbox) own() (statements, error) {
+	name := o.namespace()
+	if name == "" {
+		return statements{}, errNoNamespace
+	}
+	return o.text.in(name), nil
+}
+
+func (o *SQLOutbox) namespace() string {
+	o.owner.mu.Lock()
+	defer o.owner.mu.Unlock()
+	return o.owner.namespace
+}
+
+const (
+	spacesAtMost = 100 // namespaces that are looked at: each costs a trip
+
+	// othersAtMost bounds what Depth counts of other namespaces.
+	othersAtMost = 1001
+
+	namesAtMost   = 10          // that are told
+	othersOverdue = time.Minute // after which nobody seems to claim them
+	betweenOthers = time.Minute // from one look at them to the next
+)
+
+// others is what an SQLOutbox knows of the rows of other namespaces.
+type others struct {
+	mu    sync.Mutex
+	next  time.Time // of the next look
+	names []string  // some of those that have overdue rows
+	items int
+	told  bool // to a Relay
+}
+
+// lookAtOthers counts the overdue rows of other namespaces, if it has not just done so.
+func (o *SQLOutbox) lookAtOthers(ctx context.Context, on asker) (items int, err error) {
+	o.others.mu.Lock()
+	defer o.others.mu.Unlock()
+	if time.Now().Before(o.others.next) {
+		return o.others.items, nil
+	}
+	own := o.namespace()
+	spaces, err := o.spaces(ctx, on)
+	if err != nil {
+		return 0, err
+	}
+	var names []string
+	for _, name := range spaces {
+		if name == own || items == othersAtMost {
+			continue
+		}
+		var n int
+		if err := on.QueryRowContext(ctx, o.text.in(name).overdue(othersAtMost-items)).Scan(&n); err != nil {
+			return 0, err
+		}
+		if items += n; n > 0 && len(names) < namesAtMost {
+			names = append(names, name)
+		}
+	}
+	o.others.names, o.others.items, o.others.next = names, items, time.Now().Add(betweenOthers)
+	o.others.told = o.others.told && items > 0
+	return items, nil
+}
+
+// spaces returns the namespaces that have rows, in their order: the first spacesAtMost of them.
+func (o *SQLOutbox) spaces(ctx context.Context, on asker) (names []string, err error) {
+	for len(names) < spacesAtMost {
+		var next []byte
+		err := on.QueryRowContext(ctx, o.text.nextSpace(names)).Scan(&next)
+		if errors.Is(err, sql.ErrNoRows) {
+			break
+		}
+		if err != nil {
+			return nil, err
+		}
+		names = append(names, string(next))
+	}
+	return names, nil
+}
+
+// unclaimed returns namespaces whose rows nobody seems to claim: once, until there were none.
+func (o *SQLOutbox) unclaimed() []string {
+	o.others.mu.Lock()
+	defer o.others.mu.Unlock()
+	if o.others.told {
+		return nil
+	}
+	o.others.told = len(o.others.names) > 0
+	return o.others.names
+}
+
+// nextSpace finds the namespace that follows those, by the index, whose other entries it skips.
+func (s statements) nextSpace(names []string) string {
+	where := ""
+	if len(names) > 0 {
+		where = " WHERE namespace > " + s.in(names[len(names)-1]).space
+	}
+	return fmt.Sprintf("SELECT namespace FROM %s%s%s ORDER BY namespace LIMIT 1", s.table, s.hint("due"), where)
+}
+
+// overdue counts what should have been claimed long ago.
+func (s statements) overdue(most int) string {
+	return fmt.Sprintf("SELECT COUNT(*) FROM (SELECT 1 AS n FROM %s%s WHERE namespace = %s AND due <= %s - %d LIMIT %d) AS overdue",
+		s.table, s.hint("due"), s.space, s.now(), micros(othersOverdue), most)
+}

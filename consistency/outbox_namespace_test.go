@@ -1,0 +1,290 @@
+package consistency
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/cacheaside/cacheaside"
+	"github.com/cacheaside/cacheaside/internal/testenv"
+)
+
+// application is a program with a cache, a Writer and a Relay of its own.
+type application struct {
+	*Writer
+	cache *cacheaside.Cache
+	rows  *cacheaside.Loader[int, string]
+}
+
+// application makes one, with an outbox in the table that all of them share.
+func (t *outboxTest) application(server *testenv.Redis, prefix string) *application {
+	t.Helper()
+	a := &application{}
+	var err error
+	a.cache, err = cacheaside.New(server.Client(t.TB), &cacheaside.Options{Prefix: prefix, MemoryBytes: -1, RedisTimeout: testenv.Hang, ReadTimeout: testenv.Hang})
+	t.check(err)
+	t.Cleanup(func() { a.cache.Close() })
+	a.rows, err = cacheaside.NewLoader(a.cache, "item", func(ctx context.Context, id int) (v string, err error) {
+		err = t.db.GetContext(ctx, &v, "SELECT v FROM item WHERE id = ?", id)
+		return v, err
+	}, &cacheaside.LoaderOptions{TTL: time.Hour, EarlyRefresh: -1})
+	t.check(err)
+	box, err := NewSQLOutbox(t.db, t.text.dialect, nil)
+	t.check(err)
+	a.Writer, err = NewWriter(t.db, a.cache, &Options{Level: Async, AsyncDelay: time.Millisecond, Queue: box, Relay: &RelayOptions{Poll: time.Millisecond}})
+	t.check(err)
+	t.Cleanup(func() { a.Close() })
+	return a
+}
+
+// TestTwoApplications: each on a table that both use does its own rows, and only those.
+func TestTwoApplications(t *testing.T) {
+	eachOutbox(t, func(t *outboxTest) {
+		t.exec(t.db, "CREATE TABLE item (id BIGINT PRIMARY KEY, v VARCHAR(100))")
+		t.exec(t.db, "INSERT INTO item VALUES (1, 'old')")
+		server := testenv.SharedRedis(t.TB)
+		all := []*application{t.application(server, "shop"), t.application(server, "crm")}
+		const writes = 20
+		for n := range writes {
+			for _, a := range all {
+				want := strings.Repeat("x", n+1)
+				_, err := a.rows.Get(t.ctx(), 1)
+				t.check(err)
+				t.check(a.Update(t.ctx(), set(1, want), a.rows.Key(1)))
+				testenv.Eventually(t.TB, "the cache is told", func() bool {
+					v, err := a.rows.Get(t.ctx(), 1)
+					t.check(err)
+					return v == want
+				})
+			}
+		}
+		for i, a := range all {
+			testenv.Eventually(t.TB, "all is done", func() bool { return a.Stats().Relay.Done >= writes })
+			if s := a.Stats().Relay; s.Done != writes {
+				t.Errorf("relay %d has done %d items, not its own %d", i, s.Done, writes)
+			}
+		}
+	})
+}
+
+// TestOutboxNamespaces: nothing of one is seen by who has another, but by who only looks.
+func TestOutboxNamespaces(t *testing.T) {
+	eachOutbox(t, func(t *outboxTest) {
+		of := func(namespace string) *SQLOutbox {
+			o, err := NewSQLOutbox(t.db, t.text.dialect, &SQLOutboxOptions{Namespace: namespace})
+			t.check(err)
+			return o
+		}
+		a, b, all := of("a"), of("b"), of("")
+		late := Item{Key: textItem("a2").Key, After: time.Hour, Attempts: 1}
+		t.check(a.Put(t.ctx(), textItem("a1"), late))
+		late.Key.Text = "b2"
+		t.check(b.Put(t.ctx(), textItem("b1"), late))
+		t.check(b.Put(t.ctx(), textItem("b3")))
+
+		for i, text := range []string{"b3", "b1", "a1"} {
+			t.exec(t.db, fmt.Sprintf("UPDATE cacheaside_outbox SET due = due - %d WHERE text = x'%x'", 100_000*(i+1), text))
+		}
+
+		count := func(o *SQLOutbox, items, due int) {
+			t.Helper()
+			if d, err := o.Depth(t.ctx()); err != nil || d.Items != items || d.Due != due || d.Others != 0 {
+				t.Errorf("%+v, %v: want %d items, %d due", d, err, items, due)
+			}
+		}
+		count(a, 2, 1)
+		count(b, 3, 2)
+		depths, err := all.Depths(t.ctx())
+		t.check(err)
+		if len(depths) != 2 || depths["a"].Items != 2 || depths["b"].Items != 3 {
+			t.Errorf("%+v", depths)
+		}
+		listed := func(o *SQLOutbox, limit int, want ...string) {
+			t.Helper()
+			rows, err := o.List(t.ctx(), limit)
+			t.check(err)
+			var got []string
+			for _, r := range rows {
+				got = append(got, r.Key.Text)
+				if r.Namespace != r.Key.Text[:1] {
+					t.Errorf("%+v is said to be of %q", r.Key, r.Namespace)
+				}
+			}
+			if !slices.Equal(got, want) {
+				t.Errorf("listed %q, want %q", got, want)
+			}
+		}
+		listed(a, 10, "a1", "a2")
+		listed(all, 10, "a1", "b1", "b3", "a2", "b2")
+		listed(all, 2, "a1", "b1")
+
+		retried := func(o *SQLOutbox, want int64) {
+			t.Helper()
+			if n, err := o.RetryAll(t.ctx()); err != nil || n != want {
+				t.Errorf("%d made due, want %d: %v", n, want, err)
+			}
+		}
+		retried(a, 1)
+		retried(all, 1)
+		got := t.some(a, 10)
+		t.same(got, "a1", "a2")
+		t.check(all.Done(t.ctx(), got...)) // an ID is enough
+		t.same(t.some(b, 10), "b1", "b2", "b3")
+		count(a, 0, 0)
+
+		for what, err := range map[string]error{
+			"Put":   all.Put(t.ctx(), textItem("a")),
+			"PutIn": all.PutIn(t.ctx(), t.db, textItem("a")),
+			"Claim": func() error { _, err := all.Claim(t.ctx(), 1, time.Hour); return err }(),
+			"Depth": func() error { _, err := all.Depth(t.ctx()); return err }(),
+		} {
+			if err == nil || !strings.Contains(err.Error(), "SQLOutboxOptions.Namespace") {
+				t.Errorf("%s, without a namespace: %v", what, err)
+			}
+		}
+	})
+}
+
+// TestBind: an outbox is of the first cache that a Writer or a Relay is made for, and of no other.
+func TestBind(t *testing.T) {
+	t.Parallel()
+	box := outboxOnSQLite(t)
+	cache := func(prefix string) *cacheaside.Cache {
+		c, err := cacheaside.New(nil, &cacheaside.Options{Prefix: prefix})
+		box.check(err)
+		t.Cleanup(func() { c.Close() })
+		return c
+	}
+	shop, crm, long := cache("shop"), cache("crm"), cache(strings.Repeat("p", 256))
+	outbox := func(namespace string) *SQLOutbox {
+		o, err := NewSQLOutbox(box.db, SQLite, &SQLOutboxOptions{Namespace: namespace})
+		box.check(err)
+		return o
+	}
+	writer := func(c *cacheaside.Cache, q Queue) error {
+		w, err := NewWriter(box.db, c, &Options{Queue: q, NoRelay: true})
+		if err == nil {
+			box.check(w.Close())
+		}
+		return err
+	}
+	relay := func(c *cacheaside.Cache, q Queue) error {
+		_, err := NewRelay(c, q, nil)
+		return err
+	}
+	for _, make := range []func(*cacheaside.Cache, Queue) error{writer, relay} {
+		for _, again := range []func(*cacheaside.Cache, Queue) error{writer, relay} {
+			o := outbox("")
+			box.check(make(shop, o))
+			box.check(again(shop, o))
+			if err := again(crm, o); err == nil || !strings.Contains(err.Error(), `"shop"`) || !strings.Contains(err.Error(), `"crm"`) {
+				t.Errorf("for another cache: %v", err)
+			}
+			box.check(again(shop, struct{ *SQLOutbox }{o}))
+			if err := again(crm, struct{ *SQLOutbox }{o}); err == nil {
+				t.Error("for another cache, in a Queue of the user's")
+			}
+			if o.namespace() != "shop" {
+				t.Errorf("it is of %q", o.namespace())
+			}
+		}
+		if err := make(long, outbox("")); err == nil || !strings.Contains(err.Error(), "SQLOutboxOptions.Namespace") {
+			t.Errorf("a long prefix: %v", err)
+		}
+		fixed := outbox("both")
+		for _, c := range []*cacheaside.Cache{shop, crm, long} {
+			box.check(make(c, fixed))
+		}
+		if fixed.namespace() != "both" {
+			t.Errorf("it is of %q", fixed.namespace())
+		}
+	}
+	for _, bad := range []string{"a b", "x'", "ü", strings.Repeat("a", 256)} {
+		if _, err := NewSQLOutbox(box.db, SQLite, &SQLOutboxOptions{Namespace: bad}); err == nil || !strings.Contains(err.Error(), "Namespace") {
+			t.Errorf("%q: %v", bad, err)
+		}
+	}
+}
+
+// lines is what a logger writes.
+type lines struct {
+	mu sync.Mutex
+	bytes.Buffer
+}
+
+func (l *lines) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.Buffer.Write(p)
+}
+
+func (l *lines) count(text string) int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return strings.Count(l.String(), text)
+}
+
+// TestUnclaimed: rows that no relay claims are counted, up to a bound, and told once.
+func TestUnclaimed(t *testing.T) {
+	eachOutbox(t, func(t *outboxTest) {
+		for _, name := range []string{"gone", "gone2", "well"} {
+			o, err := NewSQLOutbox(t.db, t.text.dialect, &SQLOutboxOptions{Namespace: name})
+			t.check(err)
+			t.check(o.Put(t.ctx(), textItems(600)...))
+		}
+		for _, name := range []string{"gone", "gone2"} {
+			t.exec(t.db, "UPDATE cacheaside_outbox SET due = due - 61000000 WHERE namespace = "+t.text.in(name).space)
+		}
+		t.check(t.Put(t.ctx(), textItem("own")))
+		t.exec(t.db, "UPDATE cacheaside_outbox SET due = due - 61000000 WHERE namespace = "+t.mine().space)
+
+		if d, err := t.Depth(t.ctx()); err != nil || d.Others != 1001 || d.Items != 1 {
+			t.Fatalf("%+v, %v", d, err)
+		}
+
+		cache, err := cacheaside.New(nil, nil)
+		t.check(err)
+		t.Cleanup(func() { cache.Close() })
+		var told lines
+		relay, err := NewRelay(cache, t.SQLOutbox, &RelayOptions{Poll: time.Millisecond, Logger: slog.New(slog.NewTextHandler(&told, nil))})
+		t.check(err)
+		ctx, stop := context.WithCancel(t.ctx())
+		ended := make(chan error)
+		go func() { ended <- relay.Run(ctx) }()
+		again := func() {
+			t.others.mu.Lock()
+			t.others.next = time.Time{}
+			t.others.mu.Unlock()
+		}
+		testenv.Eventually(t.TB, "it is seen", func() bool { return relay.Stats().Depth.Others == 1001 })
+		testenv.Eventually(t.TB, "it is told", func() bool { return told.count("nobody claims") == 1 })
+		if told.count("[gone gone2]") != 1 {
+			t.Errorf("told: %s", told.String())
+		}
+		t.exec(t.db, "DELETE FROM cacheaside_outbox WHERE namespace = "+t.text.in("gone").space)
+		again()
+		testenv.Eventually(t.TB, "the rest is seen", func() bool { return relay.Stats().Depth.Others == 600 })
+		t.exec(t.db, "DELETE FROM cacheaside_outbox WHERE namespace = "+t.text.in("gone2").space)
+		again()
+		testenv.Eventually(t.TB, "it is over", func() bool { return relay.Stats().Depth.Others == 0 && relay.Stats().Depth.Items == 0 })
+		stop()
+		t.check(<-ended)
+		if n := told.count("nobody claims"); n != 1 {
+			t.Errorf("told %d times: %s", n, told.String())
+		}
+		if s := relay.Stats(); s.Done != 1 || s.Failed != 0 {
+			t.Errorf("%+v", s)
+		}
+		t.others.told = false
+		t.holds(0, "its own")
+		if depths, err := t.Depths(t.ctx()); err != nil || depths["well"].Items != 600 {
+			t.Error(depths, err)
+		}
+	})
+}

@@ -1,0 +1,68 @@
+package consistency
+
+import (
+	"os"
+	"strings"
+	"testing"
+)
+
+// Tables as they were made before they had namespaces.
+var oldSchemas = map[Dialect][]string{
+	MySQL: {`CREATE TABLE cacheaside_outbox (id BINARY(16) NOT NULL, due BIGINT NOT NULL, created BIGINT NOT NULL, claim BIGINT NOT NULL DEFAULT 0, was_due BIGINT NOT NULL DEFAULT 0,
+		loader VARBINARY(255) NOT NULL, version VARBINARY(255) NOT NULL, text BLOB NOT NULL, all_keys TINYINT NOT NULL, again BIGINT NOT NULL, reload TINYINT NOT NULL, attempts INT NOT NULL,
+		PRIMARY KEY (id), KEY due (due, created)) ENGINE=InnoDB ROW_FORMAT=DYNAMIC`},
+	SQLite: {`CREATE TABLE cacheaside_outbox (id BLOB NOT NULL CHECK (length(id) = 16), due INTEGER NOT NULL, created INTEGER NOT NULL, claim INTEGER NOT NULL DEFAULT 0, was_due INTEGER NOT NULL DEFAULT 0,
+		loader BLOB NOT NULL CHECK (length(loader) <= 255), version BLOB NOT NULL CHECK (length(version) <= 255), text BLOB NOT NULL CHECK (length(text) <= 65535), all_keys INTEGER NOT NULL, again INTEGER NOT NULL,
+		reload INTEGER NOT NULL, attempts INTEGER NOT NULL, PRIMARY KEY (id)) STRICT, WITHOUT ROWID`,
+		"CREATE INDEX cacheaside_outbox_due ON cacheaside_outbox (due, created)"},
+}
+
+const oldInsert = "INSERT INTO cacheaside_outbox (id, due, created, loader, version, text, all_keys, again, reload, attempts) VALUES (x'%', 1, 1, x'75736572', x'31', x'6f6c64', 0, 0, 0, 0)"
+
+// migration returns the statements of docs/migration.md that follow this mark.
+func (t *outboxTest) migration(mark string) []string {
+	t.Helper()
+	page, err := os.ReadFile("../docs/migration.md")
+	t.check(err)
+	_, after, ok := strings.Cut(string(page), "<!-- ../consistency/outbox_schema_test.go: "+mark+" -->\n```sql\n")
+	if !ok {
+		t.Fatalf("docs/migration.md has no %q", mark)
+	}
+	text, _, _ := strings.Cut(after, "```")
+	return strings.Split(strings.TrimRight(strings.TrimSpace(text), ";"), ";\n")
+}
+
+// TestOldTables: what docs/migration.md says makes a table of before one of today, and keeps its rows.
+func TestOldTables(t *testing.T) {
+	eachOutbox(t, func(t *outboxTest) {
+		run := func(statements ...string) {
+			t.Helper()
+			for _, s := range statements {
+				t.exec(t.db, s)
+			}
+		}
+		old := func() { run(strings.Replace(oldInsert, "%", newID(), 1)) }
+		run("DROP TABLE cacheaside_outbox")
+		run(oldSchemas[t.text.dialect]...)
+		old()
+		if err := t.Put(t.ctx(), textItem("new")); err == nil || !strings.Contains(err.Error(), "Schema") {
+			t.Errorf("put into a table of before: %v", err)
+		}
+		if t.server == nil {
+			run(t.migration("sqlite")...)
+		} else {
+			run(t.migration("mysql")...)
+			old()
+			run(t.migration("mysql, then")...)
+		}
+		t.check(t.Put(t.ctx(), textItem("new")))
+		want := []string{"new", "old"}
+		if t.server != nil {
+			want = append(want, "old")
+		}
+		got := t.some(t.SQLOutbox, 10)
+		t.same(got, want...)
+		t.check(t.Done(t.ctx(), got...))
+		t.holds(0, "done")
+	})
+}

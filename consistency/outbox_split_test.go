@@ -1,0 +1,194 @@
+package consistency
+
+import (
+	"context"
+	"database/sql"
+	"database/sql/driver"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	"github.com/go-sql-driver/mysql"
+	"github.com/jmoiron/sqlx"
+
+	"github.com/cacheaside/cacheaside/internal/testenv"
+)
+
+// splitter is what a proxy does that splits reads from writes: a SELECT outside of a transaction
+// goes to a replica.
+type splitter struct {
+	primary, replica driver.Connector
+	within           atomic.Bool // one inside of a transaction does, too
+	split            atomic.Int64
+}
+
+func (s *splitter) Driver() driver.Driver { return s.primary.Driver() }
+
+func (s *splitter) Connect(ctx context.Context) (driver.Conn, error) {
+	p, err := s.primary.Connect(ctx)
+	if err != nil {
+		return nil, err
+	}
+	r, err := s.replica.Connect(ctx)
+	if err != nil {
+		_ = p.Close()
+		return nil, err
+	}
+	return &splitConn{Conn: p, replica: r, by: s}, nil
+}
+
+type splitConn struct {
+	driver.Conn
+	replica driver.Conn
+	by      *splitter
+	inside  bool
+}
+
+func (c *splitConn) Close() error {
+	_ = c.replica.Close()
+	return c.Conn.Close()
+}
+
+func (c *splitConn) BeginTx(ctx context.Context, o driver.TxOptions) (driver.Tx, error) {
+	tx, err := c.Conn.(driver.ConnBeginTx).BeginTx(ctx, o)
+	c.inside = err == nil
+	return splitTx{tx, c}, err
+}
+
+type splitTx struct {
+	driver.Tx
+	c *splitConn
+}
+
+func (t splitTx) Commit() error   { t.c.inside = false; return t.Tx.Commit() }
+func (t splitTx) Rollback() error { t.c.inside = false; return t.Tx.Rollback() }
+
+func (c *splitConn) ExecContext(ctx context.Context, query string, args []driver.NamedValue) (driver.Result, error) {
+	switch strings.Fields(query)[0] {
+	case "BEGIN", "START":
+		c.inside = true
+	case "COMMIT", "ROLLBACK":
+		c.inside = false
+	}
+	return c.Conn.(driver.ExecerContext).ExecContext(ctx, query, args)
+}
+
+func (c *splitConn) QueryContext(ctx context.Context, query string, args []driver.NamedValue) (driver.Rows, error) {
+	to := c.Conn
+	if strings.HasPrefix(query, "SELECT") && (!c.inside || c.by.within.Load()) {
+		c.by.split.Add(1)
+		to = c.replica
+	}
+	return to.(driver.QueryerContext).QueryContext(ctx, query, args)
+}
+
+// split returns an outbox behind a splitter. Its replica is a database with the same table into
+// which nothing comes: it lags for ever.
+func (t *outboxTest) split() (*splitter, *SQLOutbox) {
+	t.Helper()
+	c, err := mysql.ParseDSN(t.server.DSN(t.TB))
+	t.check(err)
+	s := &splitter{}
+	s.primary, err = mysql.NewConnector(c)
+	t.check(err)
+	lags := c.Clone()
+	lags.DBName += "_replica"
+	t.exec(t.db, "CREATE DATABASE "+lags.DBName)
+	t.Cleanup(func() { t.db.Exec("DROP DATABASE " + lags.DBName) })
+	s.replica, err = mysql.NewConnector(lags)
+	t.check(err)
+	schema, err := Schema(MySQL, lags.DBName+".cacheaside_outbox")
+	t.check(err)
+	t.exec(t.db, schema)
+	db := sqlx.NewDb(sql.OpenDB(s), "mysql")
+	t.Cleanup(func() { db.Close() })
+	return s, t.outbox(db)
+}
+
+// TestSplitReads: a proxy that sends reads to a replica that lags does not matter.
+func TestSplitReads(t *testing.T) {
+	testenv.EachEngine(t, func(tb *testing.T, e testenv.Engine) {
+		t := outboxOn(tb, e)
+		s, o := t.split()
+		t.check(o.Put(t.ctx(), textItem("a"), textItem("b")))
+		if d, err := o.Depth(t.ctx()); err != nil || d.Items != 2 || d.Due != 2 {
+			t.Errorf("%+v, %v", d, err)
+		}
+		if rows, err := o.List(t.ctx(), 10); err != nil || len(rows) != 2 {
+			t.Errorf("listed %d, %v", len(rows), err)
+		}
+		got := t.some(o, 10)
+		t.same(got, "a", "b")
+		got[1].After = 0
+		t.check(o.Later(t.ctx(), got[1]))
+		t.check(o.Done(t.ctx(), got[0]))
+		t.check(o.Done(t.ctx(), t.some(o, 10)...))
+		t.holds(0, "done")
+		if n := s.split.Load(); n > 0 {
+			t.Errorf("%d reads have gone to the replica", n)
+		}
+	})
+}
+
+// TestReadingLocksNothing: who is stopped while he reads what he has claimed keeps nobody from it,
+// even where sessions are SERIALIZABLE.
+func TestReadingLocksNothing(t *testing.T) {
+	testenv.EachEngine(t, func(tb *testing.T, e testenv.Engine) {
+		t := outboxOn(tb, e)
+		isolation := map[testenv.Engine]string{testenv.MariaDB: "tx_isolation", testenv.MySQL: "transaction_isolation"}[e]
+		stopped := t.outbox(t.open(t.server.DSN(t.TB) + "&" + isolation + "=%27SERIALIZABLE%27"))
+		other := t.outbox(t.open(t.server.DSN(t.TB) + "&innodb_lock_wait_timeout=1"))
+		t.check(t.Put(t.ctx(), textItem("a")))
+		got := t.some(t.SQLOutbox, 1)
+		var done error
+		t.check(stopped.reading(t.ctx(), func(on asker) error {
+			rows, err := on.QueryContext(t.ctx(), "SELECT id FROM cacheaside_outbox")
+			t.check(err)
+			if !rows.Next() {
+				t.Error("it has read nothing")
+			}
+			t.check(rows.Close())
+			done = other.Done(t.ctx(), got...)
+			return nil
+		}))
+		t.check(done)
+		t.holds(0, "done")
+	})
+}
+
+// TestClaimedAndNotFound is an error, and what was claimed is due at once.
+func TestClaimedAndNotFound(t *testing.T) {
+	testenv.EachEngine(t, func(tb *testing.T, e testenv.Engine) {
+		t := outboxOn(tb, e)
+		s, o := t.split()
+		s.within.Store(true)
+		t.check(t.Put(t.ctx(), textItems(3)...))
+		for range 2 {
+			got, err := o.Claim(t.ctx(), 10, claimLong)
+			if err == nil || !strings.Contains(err.Error(), "of 3 rows that were claimed 3 could not be read") || len(got) > 0 {
+				t.Fatalf("claimed %v: %v", got, err)
+			}
+		}
+		got := t.some(t.SQLOutbox, 10)
+		if len(got) != 3 {
+			t.Fatalf("%d of 3 are due", len(got))
+		}
+		t.check(t.Done(t.ctx(), got...))
+		s.within.Store(false)
+
+		// Rows that their writer removes meanwhile are no error.
+		items := textItems(3)
+		for n := range items {
+			items[n].ID = newID()
+		}
+		t.check(o.Put(t.ctx(), items...))
+		defer func(old func(string)) { point = old }(point)
+		point = func(at string) {
+			if at == "claimed" {
+				t.check(t.Done(t.ctx(), items[1]))
+			}
+		}
+		got = t.some(o, 10)
+		t.same(got, "000000", "000002")
+	})
+}

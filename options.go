@@ -190,7 +190,10 @@ type LoaderOptions struct {
 	// 100. From 1 to 10,000. A load function of one row is not asked for more.
 	BatchSize int
 
-	// Codec is how values are written into Redis. Default: strings and []byte as they are, anything else as JSON.
+	// Codec is how values are written into Redis: JSON, Binary, msgpack.Codec of package msgpack, or
+	// one of your own. Default: strings and []byte as they are, anything else as JSON. Set it for
+	// values that JSON does not carry, or where its length or its speed matters. How to change it
+	// while processes run: see Codec. A nil pointer in it is an error.
 	Codec Codec
 
 	// CompressAbove is the length of an encoded value, in bytes, above which it is compressed (S2, a faster Snappy) where that makes it

@@ -54,3 +54,21 @@ func TestScan(t *testing.T) {
 		}
 	}
 }
+
+// FuzzScan writes any bytes in portions: the verdict is the same as of them at once, and what it
+// refuses Decode refuses.
+func FuzzScan(f *testing.F) {
+	for _, s := range []string{"", "\xc0", "\x82\xa1a\x92\xc0\xcc1\x00\x90", "\xd7\xff12345678", "\xdd\xff\xff\xff\xff", "\x91\x91\x91\x90", "\xc4\x02ab", "\xcb12345678"} {
+		f.Add([]byte(s), 1)
+	}
+	f.Fuzz(func(t *testing.T, b []byte, portion int) {
+		err := scan(b, len(b)+1)
+		if in := scan(b, max(portion%16, 1)); in != err {
+			t.Errorf("%v at once, %v in portions", err, in)
+		}
+		var v any
+		if decoded := Codec.Decode(b, &v); err != nil && decoded != err {
+			t.Errorf("the scanner says %v, and Decode %v", err, decoded)
+		}
+	})
+}

@@ -2,6 +2,7 @@ package cacheaside
 
 import (
 	"errors"
+	"fmt"
 
 	"github.com/cacheaside/cacheaside/internal/codec"
 	"github.com/cacheaside/cacheaside/internal/lease"
@@ -72,5 +73,9 @@ func (l *Loader[K, V]) content(s *state[V], e *lease.Entry) (value V, err error)
 	case e.Null:
 		return value, nil
 	}
-	return l.codec.Decode(codec.Payload{Codec: codec.ID(e.Codec), Compressed: e.Compressed, Bytes: e.Payload})
+	value, err = l.codec.Decode(codec.Payload{Codec: codec.ID(e.Codec), Compressed: e.Compressed, Bytes: e.Payload})
+	if p, ok := err.(*PanicError); ok { //nolint:errorlint // as caught has made it
+		err = fmt.Errorf("to decode it panicked with a %T", p.Value)
+	}
+	return value, err
 }

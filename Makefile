@@ -45,7 +45,7 @@ bench: ## what a hit costs beside raw ristretto and raw go-redis: ratios, the me
 
 FUZZTIME ?= 30s
 fuzz: ## fuzz each decoder for FUZZTIME (30s)
-	@set -e; grep -ro 'func Fuzz[A-Za-z]*' --include='*_test.go' internal bloom canal consistency cmd | sed 's|/[^/]*:func | |' | sort | while read -r p f; do \
+	@set -e; grep -ro 'func Fuzz[A-Za-z]*' --include='*_test.go' internal bloom canal consistency cmd msgpack | sed 's|/[^/]*:func | |' | sort | while read -r p f; do \
 		echo "$$p $$f"; (cd $$p && go test -run '^$$' -fuzz "^$$f$$" -fuzztime $(FUZZTIME) . </dev/null); done
 
 TORTURE_TIME ?= 10m

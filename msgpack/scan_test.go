@@ -1,7 +1,6 @@
-package codec
+package msgpack
 
 import (
-	"bytes"
 	"strings"
 	"testing"
 )
@@ -56,43 +55,20 @@ func TestScan(t *testing.T) {
 	}
 }
 
-// A value that contains itself is an error, where the library alone would overflow the stack; so is one that could not be decoded.
-func TestMsgPackCycles(t *testing.T) {
-	type ring struct{ Next *ring }
-	r := &ring{}
-	r.Next = r
-	m := map[string]any{}
-	m["m"] = m
-	l := []any{nil}
-	l[0] = l
-	chain := func(n int) (c *ring) {
-		for range n {
-			c = &ring{c}
+// FuzzScan writes any bytes in portions: the verdict is the same as of them at once, and what it
+// refuses Decode refuses.
+func FuzzScan(f *testing.F) {
+	for _, s := range []string{"", "\xc0", "\x82\xa1a\x92\xc0\xcc1\x00\x90", "\xd7\xff12345678", "\xdd\xff\xff\xff\xff", "\x91\x91\x91\x90", "\xc4\x02ab", "\xcb12345678"} {
+		f.Add([]byte(s), 1)
+	}
+	f.Fuzz(func(t *testing.T, b []byte, portion int) {
+		err := scan(b, len(b)+1)
+		if in := scan(b, max(portion%16, 1)); in != err {
+			t.Errorf("%v at once, %v in portions", err, in)
 		}
-		return c
-	}
-	for _, maxBytes := range []int{1 << 10, 1 << 40} {
-		c, _ := New[any](MsgPack, 0, maxBytes, nil)
-		for _, v := range []any{r, m, l, chain(maxDepth + 1)} {
-			if p, err := c.Encode(v); err == nil || p.Bytes != nil {
-				t.Errorf("%T", v)
-			}
+		var v any
+		if decoded := Codec.Decode(b, &v); err != nil && decoded != err {
+			t.Errorf("the scanner says %v, and Decode %v", err, decoded)
 		}
-	}
-	c := must[*ring](t, MsgPack)
-	p, err := c.Encode(chain(maxDepth))
-	if err != nil {
-		t.Fatal(err)
-	}
-	v, err := c.Decode(p)
-	n := 0
-	for ; v != nil; v = v.Next {
-		n++
-	}
-	if err != nil || n != maxDepth {
-		t.Errorf("%d of %d came back: %v", n, maxDepth, err)
-	}
-	if p2, err := c.Encode(chain(100)); err != nil || !bytes.HasPrefix(p.Bytes, p2.Bytes[:100]) {
-		t.Error(err) // the pooled encoder is fit for use
-	}
+	})
 }

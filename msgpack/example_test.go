@@ -1,0 +1,40 @@
+package msgpack_test
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/alicebob/miniredis/v2"
+	"github.com/redis/go-redis/v9"
+
+	"github.com/cacheaside/cacheaside"
+	"github.com/cacheaside/cacheaside/msgpack"
+)
+
+var _ cacheaside.Codec = msgpack.Codec
+
+type Book struct {
+	ID    int64
+	Title string
+}
+
+// A loader stores its values as MessagePack, compressed if they are long. It still reads what was
+// stored as JSON.
+func Example() {
+	server, _ := miniredis.Run() // any Redis
+	defer server.Close()
+	rdb := redis.NewClient(&redis.Options{Addr: server.Addr(), ContextTimeoutEnabled: true})
+	defer rdb.Close()
+	cache, _ := cacheaside.New(rdb, nil)
+	defer cache.Close()
+
+	books, _ := cacheaside.NewLoader(cache, "book", func(context.Context, int64) (Book, error) {
+		return Book{1, "Emma"}, nil
+	}, &cacheaside.LoaderOptions{Codec: msgpack.Codec, CompressAbove: 1 << 10})
+	fmt.Println(books.Get(context.Background(), 1))
+	entry, _ := rdb.Get(context.Background(), "cacheaside:book:1:{1}").Result()
+	fmt.Printf("%q\n", entry[32:])
+	// Output:
+	// {1 Emma} <nil>
+	// "\x82\xa2ID\x01\xa5Title\xa4Emma"
+}

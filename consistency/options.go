@@ -69,7 +69,9 @@ type Options struct {
 	// NoRelay: the Writer runs no Relay. Who sets it: who runs one elsewhere, in this process or in another.
 	NoRelay bool
 
-	// OnQueued is called when the caches could not be told of a write that was committed, or of keys of InvalidateMany, and they are in the queue now: with these keys, and why. The write waits for it. Default: none.
+	// OnQueued is called when the caches could not be told of a write that was committed, or rolled
+	// back, or of keys of InvalidateMany, and they are in the queue now: with these keys, and why. The
+	// write waits for it. Default: none.
 	OnQueued func(ctx context.Context, keys []cacheaside.Key, err error)
 }
 

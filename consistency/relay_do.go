@@ -45,40 +45,13 @@ func guarded(ctx context.Context, keys []cacheaside.Key, do func(context.Context
 	return do(ctx, keys)
 }
 
-// invalidate answers which keys are not invalidated, or not in their filters, and why.
 func (r *Relay) invalidate(ctx context.Context, keys []cacheaside.Key) map[cacheaside.Key]error {
-	committed, admitted, refused := r.admit(ctx, keys)
-	left := leftOf(admitted, committed(ctx))
-	if len(refused) == 0 {
-		return left
-	}
-	without := slices.Collect(maps.Keys(refused)) // a filter that fails is no reason to leave them stale
-	joined := leftOf(without, r.cache.InvalidateKeys(ctx, without...))
-	for k, err := range refused {
-		left[k] = errors.Join(err, joined[k])
-	}
-	return left
-}
-
-// admit has filters know the keys. Those that are refused are of loaders whose filters have failed; committed is for the others.
-func (r *Relay) admit(ctx context.Context, keys []cacheaside.Key) (committed func(context.Context) error, admitted []cacheaside.Key, refused map[cacheaside.Key]error) {
-	refused = map[cacheaside.Key]error{}
-	admitted = slices.Clone(keys)
-	for len(admitted) > 0 { // once more for each loader whose filter fails
-		committed, err := r.cache.AdmitKeys(ctx, admitted...)
-		if err == nil {
-			return committed, admitted, refused
-		}
-		left := leftOf(admitted, err)
-		maps.Copy(refused, left)
-		admitted = slices.DeleteFunc(admitted, func(k cacheaside.Key) bool { return left[k] != nil })
-	}
-	return func(context.Context) error { return nil }, nil, refused
+	return invalidate(ctx, r.cache, keys)
 }
 
 // reload answers which keys are neither reloaded nor invalidated, or not in their filters, and why. As their rows have been committed, to be admitted is all that their filters need.
 func (r *Relay) reload(ctx context.Context, keys []cacheaside.Key) map[cacheaside.Key]error {
-	_, _, refused := r.admit(ctx, keys)
+	_, _, refused := admit(ctx, r.cache.AdmitKeys, keys)
 	deadline, _ := ctx.Deadline()
 	loading, cancel := context.WithDeadline(ctx, time.Now().Add(time.Until(deadline)/2)) // so that there is time for what cannot be reloaded
 	left := leftOf(keys, r.cache.RefreshKeys(loading, keys...))
@@ -102,27 +75,6 @@ func (r *Relay) reload(ctx context.Context, keys []cacheaside.Key) map[cacheasid
 	}
 	for k, err := range refused {
 		left[k] = errors.Join(err, left[k])
-	}
-	return left
-}
-
-// leftOf tells which of keys are not done, by the error of a call for all of them. An error that does not say so is of all; so is one that was joined with others, for those may be.
-func leftOf(keys []cacheaside.Key, err error) map[cacheaside.Key]error {
-	left := map[cacheaside.Key]error{}
-	if err == nil {
-		return left
-	}
-	if each, ok := err.(*cacheaside.BatchError[cacheaside.Key]); ok && each != nil { //nolint:errorlint // see above
-		for _, k := range keys {
-			if err := each.Errs[k]; err != nil {
-				left[k] = err
-			}
-		}
-	}
-	if len(left) == 0 {
-		for _, k := range keys {
-			left[k] = err
-		}
 	}
 	return left
 }

@@ -102,13 +102,8 @@ func (u *update) unknown(ctx context.Context, cause error) error {
 
 // show has filters and caches know of what was changed by others, or has been tried to tell them.
 func (c *core) show(ctx context.Context, keys []cacheaside.Key) (left []cacheaside.Key, err error) {
-	committed, err := c.cache.AdmitKeys(ctx, keys...)
-	if err == nil {
-		err = committed(ctx)
-		return failed(keys, err), err
-	}
-	told := c.cache.InvalidateKeys(ctx, keys...)
-	return failed(keys, err, told), errors.Join(err, told)
+	errs := invalidate(ctx, c.cache, keys)
+	return keysIn(keys, errs), batchError(errs)
 }
 
 // again makes the items of what is to be done after the commit: at once of what is left, and so much later of all, unless that is 0.
@@ -171,10 +166,10 @@ func (c *core) skips() bool {
 }
 
 // forget has the memory of this process forget the keys, which an invalidation does also where it cannot reach Redis, and does not try to reach it.
-func (u *update) forget(ctx context.Context) {
+func (u *update) forget(ctx context.Context, keys []cacheaside.Key) {
 	ctx, cancel := context.WithCancel(ctx)
 	cancel()
-	_ = u.cache.InvalidateKeys(ctx, u.keys...)
+	_ = u.cache.InvalidateKeys(ctx, keys...)
 }
 
 // reached notes how Redis has taken an invalidation.

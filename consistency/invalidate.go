@@ -5,24 +5,42 @@ import (
 	"errors"
 	"maps"
 	"slices"
+	"time"
 
 	"github.com/cacheaside/cacheaside"
 )
 
+// errSlow is of a filter that has taken half of the time that there is.
+var errSlow = errors.New("the filter has not answered in time")
+
 // invalidate has filters and caches know of keys that have changed. It returns which keys are not
-// invalidated, or not in their filters, and why.
-func invalidate(ctx context.Context, cache invalidator, keys []cacheaside.Key) map[cacheaside.Key]error {
-	committed, admitted, refused := admit(ctx, cache.AdmitKeys, keys)
-	left := leftOf(admitted, committed(ctx))
-	if len(refused) == 0 {
-		return left
+// invalidated, or not in their filters, and why. A filter that fails, or hangs as long as its context
+// lets it, is no reason to leave them stale.
+func invalidate(ctx context.Context, cache invalidator, keys []cacheaside.Key) (left map[cacheaside.Key]error) {
+	first, cancel := half(ctx)
+	defer cancel()
+	committed, admitted, left := admit(first, cache.AdmitKeys, keys)
+	again := slices.Collect(maps.Keys(left))
+	maps.Copy(left, leftOf(admitted, committed(first)))
+	if first.Err() != nil && ctx.Err() == nil { // what came after the filter had no time
+		again = slices.Collect(maps.Keys(left))
+		left = each(again, errSlow)
 	}
-	without := slices.Collect(maps.Keys(refused)) // a filter that fails is no reason to leave them stale
-	joined := leftOf(without, cache.InvalidateKeys(ctx, without...))
-	for k, err := range refused {
-		left[k] = errors.Join(err, joined[k])
+	if len(again) > 0 {
+		for k, err := range leftOf(again, cache.InvalidateKeys(ctx, again...)) {
+			left[k] = errors.Join(left[k], err)
+		}
 	}
 	return left
+}
+
+// half is a context with half of the time that ctx has.
+func half(ctx context.Context) (context.Context, context.CancelFunc) {
+	deadline, ok := ctx.Deadline()
+	if !ok {
+		return context.WithCancel(ctx)
+	}
+	return context.WithDeadline(ctx, time.Now().Add(time.Until(deadline)/2))
 }
 
 // admit has filters know the keys, by AdmitKeys or AdmitHeld. Those that are refused are of loaders

@@ -16,7 +16,10 @@ type RelayStats struct {
 	Bad         int64 // of Failed, attempts at items whose Key is none (Key.Check): somebody else has written them, and has to repair or remove them
 	QueueErrors int64 // calls of the queue that failed
 	Alerts      int64 // alerts, told to OnAlert if there is one
-	Panics      int64 // times that it panicked
+	Panics      int64 // times that OnAlert, the Logger or the queue panicked
+
+	// Ended says that Run has ended though nobody has asked it to: the cache was closed.
+	Ended bool
 
 	// Out says that whatever this relay has tried last has failed for want of Redis. Where other relays have done the rest, it says so until nothing was due for RelayOptions.ClaimFor.
 	Out bool
@@ -34,7 +37,7 @@ func (r *Relay) Stats() RelayStats {
 	c := &r.counters
 	s := RelayStats{
 		Done: c.done.Load(), Again: c.again.Load(), Failed: c.failed.Load(), Retried: c.retried.Load(), NotReloaded: c.notReloaded.Load(), Bad: c.bad.Load(),
-		QueueErrors: c.queueErrors.Load(), Alerts: c.alerts.Load(), Panics: c.panics.Load(), Out: c.out.Load(), MaxLag: time.Duration(c.maxLag.Load()) * time.Microsecond,
+		QueueErrors: c.queueErrors.Load(), Alerts: c.alerts.Load(), Panics: c.panics.Load(), Out: c.out.Load(), Ended: c.ended.Load(), MaxLag: time.Duration(c.maxLag.Load()) * time.Microsecond,
 	}
 	if s.Done > 0 {
 		s.Lag = time.Duration(c.lag.Load()/s.Done) * time.Microsecond
@@ -48,8 +51,9 @@ func (r *Relay) Stats() RelayStats {
 type relayCounters struct {
 	done, again, failed, retried, notReloaded, bad, queueErrors, alerts, panics, lag, maxLag atomic.Int64
 
-	out  atomic.Bool
-	seen atomic.Pointer[seen]
+	out   atomic.Bool
+	ended atomic.Bool
+	seen  atomic.Pointer[seen]
 }
 
 // seen is a look at the queue.
@@ -58,15 +62,15 @@ type seen struct {
 	at time.Time
 }
 
-// finished counts items that were claimed then, and are done now. Only the goroutine of Run calls it.
-func (c *relayCounters) finished(items []Item, claimed time.Time) {
-	held := time.Since(claimed)
-	for _, item := range items {
-		lag := (item.Age + held).Microseconds() // of nanoseconds the sum could overflow within weeks
+// finished counts items that are done, by how long they were in the queue. Only the goroutine of Run
+// calls it.
+func (c *relayCounters) finished(lags []time.Duration) {
+	for _, d := range lags {
+		lag := d.Microseconds() // of nanoseconds the sum could overflow within weeks
 		c.lag.Add(lag)
 		c.maxLag.Store(max(c.maxLag.Load(), lag))
 	}
-	c.done.Add(int64(len(items)))
+	c.done.Add(int64(len(lags)))
 }
 
 const betweenLooks = time.Second
@@ -82,7 +86,11 @@ func (s *shift) look(ctx context.Context) {
 	}
 	looking, cancel := context.WithTimeout(ctx, s.options.ClaimFor/3)
 	defer cancel()
-	depth, err := s.queue.Depth(looking)
+	var depth Depth
+	err := s.ask(func() (err error) {
+		depth, err = s.queue.Depth(looking)
+		return err
+	})
 	now := time.Now()
 	s.nextLook = now.Add(max(betweenLooks, 20*now.Sub(began)))
 	switch {

@@ -78,7 +78,7 @@ func NewWriter(db *sqlx.DB, cache *cacheaside.Cache, options *Options) (*Writer,
 		c.relay = relay
 		ctx, stop := context.WithCancel(context.Background())
 		c.stopRelay = stop
-		c.relayed.Go(func() { _ = relay.Run(ctx) }) // it ends with ctx, for no other reason
+		c.relayed.Go(func() { _ = relay.Run(ctx) }) // another end than with ctx it alerts by itself
 	}
 	if c.outbox != nil {
 		c.remover = newRemover(o.Queue)

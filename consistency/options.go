@@ -18,7 +18,10 @@ const (
 	// ByDefault is Outbox if Options.Queue takes part in transactions, as a SQLOutbox does, else Inline.
 	ByDefault Level = iota
 
-	// Async only writes the intent, in the transaction; a Relay invalidates Options.AsyncDelay later, or reloads (Options.Reload). Until then the old value is served. It needs an outbox.
+	// Async only writes the intent, in the transaction; a Relay invalidates Options.AsyncDelay later, or
+	// reloads (Options.Reload), and tells filters. Until then the old value is served. It needs an outbox,
+	// and a Relay in a process that has the keys' loaders, unless all of them are without a filter or the
+	// keys are of rows that were there before (Key.Existing).
 	Async
 
 	// Inline invalidates after the commit. What fails goes to the queue, see Options.Queue. A process that is killed in between leaves the keys cached as they were.

@@ -40,6 +40,7 @@ type alarms struct {
 	service alarm // of Redis and the queue, which all items need
 	failing alarm // of items that have failed AlertAt times
 	bad     alarm // of items that can never be done, which would keep that one from sounding
+	strange alarm // of loaders that no Relay here has, likewise
 }
 
 func newShift(r *Relay) *shift {
@@ -92,6 +93,10 @@ func (s *shift) judgeTask(ctx context.Context, v *verdict, g *group, t task, err
 		item.After = 0
 	case ctx.Err() != nil: // it was not let finish
 		item.After = 0
+	case errors.Is(t.why, errForeign): // with no attempt more, so that its key is invalidated the next time
+		attempts := item.Attempts
+		item = s.failed(ctx, item, errors.Join(t.why, err))
+		item.Attempts = attempts
 	default:
 		item = s.failed(ctx, item, errors.Join(t.why, err))
 	}

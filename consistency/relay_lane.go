@@ -149,7 +149,10 @@ func (s *shift) plan(ctx context.Context, items []Item) (lanes []lane, back []It
 	for i := range items {
 		item := &items[i]
 		of := s.laneOf(item)
-		why := s.blocked(of, item)
+		why := s.foreign(item)
+		if why == nil {
+			why = s.blocked(of, item)
+		}
 		switch {
 		case why == nil:
 			add(of, task{*item, nil})
@@ -167,6 +170,9 @@ func (s *shift) plan(ctx context.Context, items []Item) (lanes []lane, back []It
 // somebody has to find out whether it still is. A reload that takes long is waited for a little.
 func (s *shift) forgetsNow(of lane, item *Item) bool {
 	l := s.state(of)
+	if s.foreign(item) != nil {
+		return item.Attempts == 0
+	}
 	if of == (lane{}) || of.reload && !l.warned && l.active != nil && time.Since(l.active.claimed) < s.options.ClaimFor/3 {
 		return false
 	}
@@ -221,6 +227,8 @@ func (s *shift) putOff(ctx context.Context, of lane, t task) Item {
 	switch {
 	case ctx.Err() != nil:
 		t.After = 0
+	case errors.Is(why, errForeign):
+		return s.unknown(ctx, t.Item, why)
 	case why != nil && !errors.Is(why, errBusy):
 		return s.failed(ctx, t.Item, why)
 	default:

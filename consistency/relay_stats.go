@@ -14,6 +14,7 @@ type RelayStats struct {
 	Retried     int64 // attempts at items that had failed before
 	NotReloaded int64 // keys that were to be reloaded, and were invalidated since they could not be
 	Bad         int64 // of Failed, attempts at items whose Key is none (Key.Check): somebody else has written them, and has to repair or remove them
+	Unknown     int64 // attempts at items that are for other relays, as this one has not got their loaders (Item.Admit)
 	QueueErrors int64 // calls of the queue that failed
 	Alerts      int64 // alerts, told to OnAlert if there is one
 	Panics      int64 // times that OnAlert, the Logger or the queue panicked
@@ -36,7 +37,7 @@ type RelayStats struct {
 func (r *Relay) Stats() RelayStats {
 	c := &r.counters
 	s := RelayStats{
-		Done: c.done.Load(), Again: c.again.Load(), Failed: c.failed.Load(), Retried: c.retried.Load(), NotReloaded: c.notReloaded.Load(), Bad: c.bad.Load(),
+		Done: c.done.Load(), Again: c.again.Load(), Failed: c.failed.Load(), Retried: c.retried.Load(), NotReloaded: c.notReloaded.Load(), Bad: c.bad.Load(), Unknown: c.unknown.Load(),
 		QueueErrors: c.queueErrors.Load(), Alerts: c.alerts.Load(), Panics: c.panics.Load(), Out: c.out.Load(), Ended: c.ended.Load(), MaxLag: time.Duration(c.maxLag.Load()) * time.Microsecond,
 	}
 	if s.Done > 0 {
@@ -49,7 +50,7 @@ func (r *Relay) Stats() RelayStats {
 }
 
 type relayCounters struct {
-	done, again, failed, retried, notReloaded, bad, queueErrors, alerts, panics, lag, maxLag atomic.Int64
+	done, again, failed, retried, notReloaded, bad, unknown, queueErrors, alerts, panics, lag, maxLag atomic.Int64
 
 	out   atomic.Bool
 	ended atomic.Bool
@@ -81,7 +82,7 @@ func (s *shift) look(ctx context.Context) {
 	if began.Before(s.nextLook) || s.queueFails > 0 {
 		return
 	}
-	for _, a := range []*alarm{&s.service, &s.failing, &s.bad} {
+	for _, a := range []*alarm{&s.service, &s.failing, &s.bad, &s.strange} {
 		a.forget()
 	}
 	looking, cancel := context.WithTimeout(ctx, s.options.ClaimFor/3)

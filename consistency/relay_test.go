@@ -30,6 +30,7 @@ type relayCache struct {
 	shared  int                    // times that a key was in two of them
 	bounds  []time.Duration        // until the deadlines of calls
 	closed  bool
+	lacks   string                                                      // a loader
 	before  func(ctx context.Context, op string, keys []cacheaside.Key) // what "admit" and "refresh" begin with
 }
 
@@ -92,10 +93,8 @@ func (c *relayCache) Closed() bool {
 	return c.closed
 }
 
-// Loader says that all loaders are there, and have filters, but those of other programs.
-func (c *relayCache) Loader(name string) (has, filter bool) {
-	return name != "foreign", name != "foreign"
-}
+// Loader says that all loaders are there, and have filters, but one.
+func (c *relayCache) Loader(name string) (has, filter bool) { return name != c.lacks, name != c.lacks }
 
 // AdmitKeys takes no time.
 func (c *relayCache) AdmitKeys(ctx context.Context, keys ...cacheaside.Key) (func(context.Context) error, error) {

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/cacheaside/cacheaside"
+	"github.com/cacheaside/cacheaside/internal/writeside"
 )
 
 var errSkipped = errors.New("not tried, for Redis could not be reached a moment ago")
@@ -112,9 +113,9 @@ func (u *update) again(left []cacheaside.Key, after time.Duration) (items []Item
 	for _, k := range u.keys {
 		switch {
 		case undone[k]:
-			items = append(items, Item{Key: k, Again: after})
+			items = append(items, Item{Key: k, Again: after, Admit: u.admits(k, false)})
 		case after > 0:
-			items = append(items, Item{Key: k, After: after})
+			items = append(items, Item{Key: k, After: after, Admit: u.admits(k, false)})
 		}
 	}
 	return items
@@ -144,15 +145,26 @@ func setOf(keys []cacheaside.Key) map[cacheaside.Key]bool {
 }
 
 // items are the rows of the outbox for keys: due when the one who writes them has had time to invalidate the keys himself, unless he does not.
-func (c *core) items(level Level, keys []cacheaside.Key) []Item {
+// byRelay says that only a Relay will tell the filters.
+func (c *core) items(level Level, keys []cacheaside.Key, byRelay bool) []Item {
 	items := make([]Item, len(keys))
 	for i, k := range keys {
-		items[i] = Item{ID: newID(), Key: k, After: c.grace, Again: c.options.DoubleDelete}
+		items[i] = Item{ID: newID(), Key: k, After: c.grace, Again: c.options.DoubleDelete, Admit: c.admits(k, byRelay)}
 		if level == Async {
 			items[i].After, items[i].Reload = c.options.AsyncDelay, c.options.Reload
 		}
 	}
 	return items
+}
+
+// admits is Item.Admit of a key: whether its loader has a filter, which may not know it. unknown is the
+// answer for a loader that this process has not got.
+func (c *core) admits(k cacheaside.Key, unknown bool) bool {
+	if k.All || writeside.Existing(k) {
+		return false
+	}
+	has, filter := c.inside.Loader(k.Loader)
+	return filter || unknown && !has
 }
 
 // skips tells whether a write leaves Redis alone, as it could not be reached a moment ago. One write in each outFor tries.

@@ -170,7 +170,7 @@ func (u *update) intend(ctx context.Context) error {
 	if u.level == Inline || u.outbox == nil || len(u.keys) == 0 {
 		return nil
 	}
-	rows := u.items(u.level, u.keys)
+	rows := u.items(u.level, u.keys, u.level == Async)
 	tx := Execer(u.tx)
 	var err error
 	if o, ok := u.outbox.(*SQLOutbox); ok {

@@ -11,6 +11,7 @@ import (
 	"github.com/jmoiron/sqlx"
 
 	"github.com/cacheaside/cacheaside"
+	"github.com/cacheaside/cacheaside/internal/writeside"
 )
 
 const (
@@ -38,6 +39,7 @@ type Writer struct {
 type core struct {
 	db              *sqlx.DB
 	cache           *cacheaside.Cache
+	inside          inside
 	options         Options
 	outbox          transactional // nil: there is none
 	grace, onceMore time.Duration
@@ -69,7 +71,7 @@ func NewWriter(db *sqlx.DB, cache *cacheaside.Cache, options *Options) (*Writer,
 	case cache == nil:
 		return nil, errors.New("consistency: the cache is nil")
 	}
-	c := &core{db: db, cache: cache, options: o, outbox: o.outbox(), grace: grace, onceMore: onceMore, outFor: outFor, stopRelay: func() {}}
+	c := &core{db: db, cache: cache, inside: writeside.Of(cache), options: o, outbox: o.outbox(), grace: grace, onceMore: onceMore, outFor: outFor, stopRelay: func() {}}
 	if !o.NoRelay {
 		relay, err := NewRelay(cache, o.Queue, o.Relay)
 		if err != nil {

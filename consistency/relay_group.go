@@ -27,7 +27,9 @@ type result struct {
 }
 
 // giveUp is when one is not waited for any more that does not listen to its context.
-func (s *shift) giveUp(g *group) time.Time { return g.until.Add(s.options.ClaimFor / 12) }
+func (s *shift) giveUp(g *group) time.Time {
+	return g.until.Add(s.options.ClaimFor / 12)
+}
 
 // begin has a group done.
 func (s *shift) begin(ctx context.Context, g *group) {

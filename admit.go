@@ -117,6 +117,8 @@ func (p *sameLoader) texts() []string {
 	return texts
 }
 
+func (l *Loader[K, V]) hasFilter() bool { return l.filter != nil }
+
 // admitTexts has the filter admit keys, if there is one, and counts what fails of that. committed, never nil, is what it has left to do.
 func (l *Loader[K, V]) admitTexts(ctx context.Context, texts []string) (committed func(context.Context) error, err error) {
 	if l.filter == nil || len(texts) == 0 {

@@ -54,6 +54,7 @@ type loader interface {
 	examineMemory(stable uint64, written, age time.Duration) examined
 	examineRedis(ctx context.Context, key any, good measure.Stamp, mayLoad func() bool) (measure.Verdict, measure.Stamp)
 	admitTexts(ctx context.Context, texts []string) (committed func(context.Context) error, err error)
+	hasFilter() bool
 }
 
 // New makes a Cache on rdb: a *redis.Client, to a single server or by way of sentinels, or a *redis.ClusterClient. With nil it works

@@ -15,10 +15,12 @@ import (
 type alarm struct {
 	options  *Options
 	counters *counters
+	closed   func() bool // whether the cache is
 	alerting sync.WaitGroup
 
 	mu     sync.Mutex
 	ills   map[string]*ill
+	slow   map[string]bool      // what has not returned in time, the last time
 	recent map[string]time.Time // when an alert of a kind was last given
 }
 
@@ -149,7 +151,7 @@ func (a *alarm) insist(ctx context.Context, what string, try func(context.Contex
 			a.well(what)
 			return nil
 		}
-		if isClosed(err) {
+		if a.isClosed(err) {
 			return err
 		}
 		if err := a.pause(ctx, what, err); err != nil {

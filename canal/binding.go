@@ -109,7 +109,7 @@ func BindFilter(name string, f Filter, schema, table string, key Key[string]) Bi
 		b.err = invalidName(name)
 		return b
 	}
-	to := &target{f}
+	to := &target{f, b.name, b.title()}
 	b.row = func(w *work, c *Change) error {
 		before, after, had, has, err := both(key, c)
 		if err != nil {
@@ -138,6 +138,9 @@ func Handle(name, schema, table string, f func(ctx context.Context, c Change) er
 	}
 	return b
 }
+
+// title is its name, with the table.
+func (b *Binding) title() string { return b.name + " of " + b.table.Schema + "." + b.table.Name }
 
 func invalidName(name string) error {
 	return fmt.Errorf("the name %q: letters, digits, '_', '.' and '-'", name)

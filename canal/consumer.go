@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/cacheaside/cacheaside"
+	"github.com/cacheaside/cacheaside/internal/writeside"
 	"github.com/cacheaside/cacheaside/lock"
 )
 
@@ -42,7 +43,7 @@ func NewConsumer(cache *cacheaside.Cache, source Source, checkpoint Checkpoint, 
 		return nil, fmt.Errorf("canal: %w", err)
 	}
 	c := &Consumer{cache: cache, source: source, checkpoint: checkpoint, bindings: slices.Clone(bindings), options: o, of: map[Table][]*Binding{}, need: map[Table][]string{}, counters: &counters{}}
-	c.alarm = alarm{options: &c.options, counters: c.counters}
+	c.alarm = alarm{options: &c.options, counters: c.counters, closed: writeside.Of(cache).Closed}
 	all := newWork(0)
 	for i := range c.bindings {
 		b := &c.bindings[i]
@@ -71,7 +72,7 @@ func (c *Consumer) Run(ctx context.Context) error {
 		err := c.tenure(ctx)
 		switch {
 		case ctx.Err() != nil:
-		case errors.Is(err, ErrSetup), errors.Is(err, ErrPositionLost), errors.Is(err, cacheaside.ErrClosed), errors.Is(err, lock.ErrClosed):
+		case errors.Is(err, ErrSetup), errors.Is(err, ErrPositionLost), c.isClosed(err), errors.Is(err, lock.ErrClosed):
 			return fmt.Errorf("canal: %w", err)
 		}
 	}
@@ -107,9 +108,11 @@ func (c *Consumer) tenure(ctx context.Context) error {
 	if c.checkpoint != nil {
 		for {
 			var p Position
-			err := guarded(ctx, func(ctx context.Context) (err error) {
-				p, err = c.checkpoint.Load(ctx)
-				return err
+			err := c.during("the checkpoint", "", func() error {
+				return guarded(ctx, func(ctx context.Context) (err error) {
+					p, err = c.checkpoint.Load(ctx)
+					return err
+				})
 			})
 			if err == nil {
 				c.well("checkpoint")
@@ -126,7 +129,7 @@ func (c *Consumer) tenure(ctx context.Context) error {
 		switch {
 		case ctx.Err() != nil:
 		case errors.Is(err, ErrSetup) && c.lostSince(ctx): // as another has connected under the same name, which has the lock now
-		case errors.Is(err, ErrSetup), errors.Is(err, cacheaside.ErrClosed):
+		case errors.Is(err, ErrSetup), s.isClosed(err):
 			return err
 		case errors.Is(err, ErrPositionLost):
 			c.alert("position lost", "", err)
@@ -293,13 +296,18 @@ func (c *Consumer) whole(w *work) {
 func (s *session) repair(ctx context.Context) error {
 	w := newWork(0)
 	s.whole(w)
-	if err := s.insist(ctx, "redis", func(ctx context.Context) error { return w.try(ctx, s.cache) }); err != nil {
+	if err := s.insist(ctx, "redis", func(ctx context.Context) error { return w.try(ctx, s.Consumer) }); err != nil {
 		return err
 	}
 	if s.options.OnGap == nil {
 		return nil
 	}
-	return s.insist(ctx, "gap", s.options.OnGap)
+	return s.insist(ctx, "gap", s.onGap)
+}
+
+// onGap calls Options.OnGap, which may well take long.
+func (s *session) onGap(ctx context.Context) error {
+	return s.atLength("Options.OnGap", "", func() error { return s.options.OnGap(ctx) })
 }
 
 // do carries out batches.
@@ -320,11 +328,11 @@ func (s *session) do(ctx context.Context, batches []Batch) error {
 			gap = gap || s.opensGap(c)
 		}
 	}
-	if err := s.insist(ctx, "redis", func(ctx context.Context) error { return w.try(ctx, s.cache) }); err != nil {
+	if err := s.insist(ctx, "redis", func(ctx context.Context) error { return w.try(ctx, s.Consumer) }); err != nil {
 		return err
 	}
 	if gap && s.options.OnGap != nil {
-		if err := s.insist(ctx, "gap", s.options.OnGap); err != nil {
+		if err := s.insist(ctx, "gap", s.onGap); err != nil {
 			return err
 		}
 	}
@@ -441,7 +449,7 @@ func (s *session) handleBy(ctx context.Context, b *Binding, c *Change) (err erro
 		if ctx.Err() != nil { // another may be at later changes of this row
 			return ctx.Err()
 		}
-		if err = handled(ctx, b, c); err == nil {
+		if err = s.during(b.title(), b.name, func() error { return handled(ctx, b, c) }); err == nil {
 			s.handledChanges.Add(1)
 			return nil
 		}

@@ -43,7 +43,9 @@ type Options struct {
 	// SaveEvery is how often the position is saved while rows change, and so how much is done again after a kill; ten times as seldom while none do. Default: 1 s.
 	SaveEvery time.Duration
 
-	// AlertAfter is for how long something must have failed to be alerted: Redis, the Source, the checkpoint, the filters. Default: 10 s.
+	// AlertAfter is for how long something must have failed to be alerted: Redis, the Source, the
+	// checkpoint, the filters; or have been running: a handler, a filter, an invalidation, Parking.
+	// Default: 10 s.
 	AlertAfter time.Duration
 
 	// OnAlert is told of each alert, on a goroutine of its own: one for a failure, however often it repeats itself, one for a lost position, one for a row that was not understood or was parked, at most one a second of a kind. Run waits for it in the end. Default: it is logged, as in any case.
@@ -55,7 +57,8 @@ type Options struct {
 
 // Alert says that something is wrong that goes on being tried, or was repaired at a price, or was parked.
 type Alert struct {
-	// What is "redis", "source", "checkpoint", "lock", "gap", "parking", "position lost", "not understood" or "parked".
+	// What is "redis", "source", "checkpoint", "lock", "gap", "parking", "hangs", "position lost", "not
+	// understood" or "parked".
 	What string
 	// Binding is whose it is, if it is one's.
 	Binding string

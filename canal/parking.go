@@ -2,11 +2,8 @@ package canal
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"time"
-
-	"github.com/cacheaside/cacheaside"
 )
 
 // Parked is what could not be done.
@@ -54,7 +51,9 @@ func (s *session) park(ctx context.Context, p Parked, cause error) error {
 	if s.options.Parking == nil { // of a message: bindings that park need one
 		return fmt.Errorf("%w: what the source cannot read needs Options.Parking: %w", ErrSetup, cause)
 	}
-	if err := s.insist(ctx, "parking", func(ctx context.Context) error { return s.options.Parking.Park(ctx, p) }); err != nil {
+	if err := s.insist(ctx, "parking", func(ctx context.Context) error {
+		return s.during("Options.Parking", p.Binding, func() error { return s.options.Parking.Park(ctx, p) })
+	}); err != nil {
 		return err
 	}
 	s.parked.Add(1)
@@ -65,5 +64,3 @@ func (s *session) park(ctx context.Context, p Parked, cause error) error {
 func handled(ctx context.Context, b *Binding, c *Change) (err error) {
 	return guarded(ctx, func(ctx context.Context) error { return b.handle(ctx, *c) })
 }
-
-func isClosed(err error) bool { return errors.Is(err, cacheaside.ErrClosed) }

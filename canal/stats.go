@@ -16,6 +16,7 @@ type counters struct {
 	upTo                                    atomic.Int64 // Unix nanoseconds
 	position, savedPosition                 atomic.Pointer[Position]
 	lastError                               atomic.Pointer[error]
+	doing                                   atomic.Pointer[doing]
 }
 
 // Stats is what a Consumer has done since it was made.
@@ -39,6 +40,12 @@ type Stats struct {
 	// Position is up to where all is done, and Saved what the checkpoint knows of that.
 	Position, Saved Position
 
+	// Doing is what the Consumer waits for just now, and everything with it, and Busy for how long: a
+	// handler ("handler search of shop.products"), a filter, the invalidation, Options.OnGap,
+	// Options.Parking or the checkpoint. "": nothing.
+	Doing string
+	Busy  time.Duration
+
 	// LastError is the last thing that has gone wrong, nil if nothing ever has.
 	LastError error
 }
@@ -54,6 +61,9 @@ func (c *Consumer) Stats() Stats {
 	}
 	if p := c.savedPosition.Load(); p != nil {
 		s.Saved = *p
+	}
+	if d := c.doing.Load(); d != nil {
+		s.Doing, s.Busy = d.what, time.Since(d.since)
 	}
 	if err := c.lastError.Load(); err != nil {
 		s.LastError = *err
@@ -73,13 +83,19 @@ func (c *Consumer) idle() {
 	}
 }
 
-// Health returns why caches may be behind the database for longer than within, for a probe: something has been failing, or the lag is greater, or Run does not run. It is nil for a Consumer that waits for its lock, as another does the work then.
+// Health returns why caches may be behind the database for longer than within, for a probe: something
+// has been running for longer, as a handler that hangs, which it names; something has been failing, or
+// the lag is greater, or Run does not run. It is nil for a Consumer that waits for its lock, as another
+// does the work then.
 func (c *Consumer) Health(within time.Duration) error {
 	s := c.Stats()
 	what, err := c.failing()
+	long := c.longDoing(within)
 	switch {
 	case !c.running.Load():
 		return errors.New("canal: it does not run")
+	case long != nil:
+		return long
 	case what != "":
 		return fmt.Errorf("canal: %s: %w", what, err)
 	case !s.Active:

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"maps"
 	"slices"
+	"strings"
 
 	"github.com/cacheaside/cacheaside"
 )
@@ -24,7 +25,10 @@ type unknown struct {
 }
 
 // target is the filter of a Binding.
-type target struct{ Filter }
+type target struct {
+	Filter
+	name, title string // of the Binding
+}
 
 // additions are what is to be told to a filter.
 type additions struct {
@@ -64,33 +68,48 @@ func (w *work) keys() []cacheaside.Key {
 }
 
 // try does what is left of the work. What it returns an error for is left, and may be tried again.
-func (w *work) try(ctx context.Context, cache *cacheaside.Cache) error {
-	return errors.Join(w.tryFilters(ctx), w.tryKeys(ctx, cache))
-}
-
-func (w *work) tryFilters(ctx context.Context) error {
+func (w *work) try(ctx context.Context, c *Consumer) error {
 	var errs []error
 	for f, a := range w.filters {
-		if len(a.keys) > 0 {
-			committed, err := f.Admit(ctx, slices.Collect(maps.Keys(a.keys)))
-			if err == nil && committed != nil {
-				err = committed(ctx)
-			}
-			if err != nil {
-				errs = append(errs, err)
-				continue
-			}
-			a.keys = nil
-		}
-		if a.deleted > 0 {
-			if err := f.Deleted(ctx, a.deleted); err != nil {
-				errs = append(errs, err)
-				continue
-			}
-			a.deleted = 0
-		}
+		errs = append(errs, c.during(f.title, f.name, func() error { return a.try(ctx, f) }))
+	}
+	if len(w.stale)+len(w.born) > 0 {
+		errs = append(errs, c.during(w.caches(), "", func() error { return w.tryKeys(ctx, c.cache) }))
 	}
 	return errors.Join(errs...)
+}
+
+// caches are what tryKeys waits for.
+func (w *work) caches() string {
+	names := map[string]struct{}{}
+	for k := range w.born {
+		names[k.Loader] = struct{}{}
+	}
+	if len(names) == 0 {
+		return "the invalidation"
+	}
+	return "the invalidation, or the filter, of a loader (" + strings.Join(slices.Sorted(maps.Keys(names)), ", ") + ")"
+}
+
+// try tells a filter.
+func (a *additions) try(ctx context.Context, f *target) error {
+	if len(a.keys) > 0 {
+		committed, err := f.Admit(ctx, slices.Collect(maps.Keys(a.keys)))
+		if err == nil && committed != nil {
+			err = committed(ctx)
+		}
+		if err != nil {
+			return err
+		}
+		a.keys = nil
+	}
+	if a.deleted > 0 {
+		if err := f.Deleted(ctx, a.deleted); err != nil {
+			return err
+		}
+		a.deleted = 0
+	}
+	return nil
 }
 
 // tryKeys has filters admit before anything is invalidated, as a row's absence may be cached until then. What a filter refuses is invalidated all the same; it, and what was to be admitted with it, is tried again.

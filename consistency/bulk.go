@@ -110,7 +110,7 @@ func (b *bulk) invalidate(batch []cacheaside.Key) (errs map[cacheaside.Key]error
 	}
 	items := make([]Item, len(left))
 	for i, k := range left {
-		items[i] = Item{Key: k}
+		items[i] = Item{Key: k, Admit: b.admits(k, false)}
 	}
 	if failed := b.put(b.ctx, items); failed != nil {
 		each(left, func(k cacheaside.Key) error { return errors.Join(failed, errorOf(k, err)) })

@@ -26,5 +26,5 @@ func (w *Writer) Enqueue(ctx context.Context, tx Execer, keys ...cacheaside.Key)
 	if err := t.add(keys); err != nil || len(t.keys) == 0 {
 		return err
 	}
-	return w.outbox.PutIn(ctx, tx, w.items(w.level, t.keys)...)
+	return w.outbox.PutIn(ctx, tx, w.items(w.level, t.keys, true)...)
 }

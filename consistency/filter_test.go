@@ -77,3 +77,23 @@ func TestNotAdmitted(t *testing.T) {
 		}
 	}
 }
+
+// TestFiltersApart: a filter that fails does not keep the filters of other loaders from being told.
+func TestFiltersApart(t *testing.T) {
+	x := start(t, setup{filter: func(x *world) cacheaside.Filter { return refusing{items(x)} }})
+	second, err := cacheaside.NewLoader(x.cache, "second", x.load, &cacheaside.LoaderOptions{Filter: items(x)})
+	x.check(err)
+	if _, err := second.Get(t.Context(), 10); !errors.Is(err, cacheaside.ErrNotFound) {
+		t.Fatal(err)
+	}
+	x.exec("INSERT INTO item VALUES (10, 'new')")
+	keys := func(yield func(cacheaside.Key, error) bool) {
+		_ = yield(x.rows.Key(10), nil) && yield(second.Key(10), nil)
+	}
+	for key, err := range x.InvalidateMany(t.Context(), keys, 0) {
+		is(t, err, map[string]error{"item": errOwn, "second": nil}[key.Loader])
+	}
+	if v, err := second.Get(t.Context(), 10); v != "new" || err != nil {
+		t.Errorf("%q, %v", v, err)
+	}
+}

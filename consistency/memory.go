@@ -14,7 +14,8 @@ import (
 )
 
 // MemoryQueue is a Queue in this process' memory: what is in it when the process ends is lost. It is bounded, and refuses nothing: a key that waits already is not kept twice, and when it is
-// full, all the waiting keys of the loader that has most of them are replaced by the whole loader (cacheaside.Key.All, see Loader.InvalidateAll for what that promises, and costs).
+// full, all the waiting keys of the loader that has most of them are replaced by the whole loader (cacheaside.Key.All, see Loader.InvalidateAll for what that promises, and costs). A filter that was still
+// to be told of those keys is not.
 //
 // What is done for several Puts of a key is done once, no later than the first of them asks for, and once more no earlier than the last does, if that is later (Item.Again).
 //
@@ -38,6 +39,7 @@ type queued struct {
 	put, due time.Time
 	again    time.Duration // after it was done; and
 	last     time.Time     // it is done no earlier than that for the last time
+	admit    bool
 	attempts int
 	place    int // in byDue
 }
@@ -78,7 +80,7 @@ func (q *MemoryQueue) Put(ctx context.Context, items ...Item) error {
 		due, again := now.Add(item.After), max(0, item.Again)
 		q.add(&queued{
 			work: work{item.Key, item.Reload}, id: cmp.Or(item.ID, rand.Text()),
-			put: now, due: due, again: again, last: due.Add(again), attempts: item.Attempts,
+			put: now, due: due, again: again, last: due.Add(again), admit: item.Admit, attempts: item.Attempts,
 		})
 	}
 	return nil
@@ -126,6 +128,7 @@ func (e *queued) merge(other *queued) {
 	if other.put.Before(e.put) {
 		e.put = other.put
 	}
+	e.admit = e.admit || other.admit
 	e.attempts = max(e.attempts, other.attempts)
 }
 
@@ -196,7 +199,7 @@ func (q *MemoryQueue) Claim(ctx context.Context, most int, life time.Duration) (
 		e.claim, e.due = claim, now.Add(life)
 		heap.Fix(&q.byDue, 0)
 		again := max(e.again, e.last.Sub(now)) // what has become due since it was merged is done with it
-		items = append(items, Item{ID: e.id, Claim: claim, Key: e.key, Again: again, Reload: e.reload, Attempts: e.attempts, Age: now.Sub(e.put)})
+		items = append(items, Item{ID: e.id, Claim: claim, Key: e.key, Again: again, Reload: e.reload, Admit: e.admit, Attempts: e.attempts, Age: now.Sub(e.put)})
 	}
 	return items, nil
 }

@@ -96,8 +96,8 @@ func (q memory) holds(items int) {
 // A key that is put again and again waits once, and is done as often as that takes: once when the first of them is due, and once when the last is.
 func TestMemoryQueueTakesTogether(t *testing.T) {
 	inMemory(t, 0, func(q memory) {
-		for range 1000 {
-			q.put(consistency.Item{Key: userKey(1), After: 2 * time.Second}, consistency.Item{Key: userKey(1), Reload: true})
+		for n := range 1000 {
+			q.put(consistency.Item{Key: userKey(1), After: 2 * time.Second, Admit: n == 7}, consistency.Item{Key: userKey(1), Reload: true})
 			time.Sleep(time.Millisecond)
 			q.holds(2)
 		}
@@ -108,6 +108,9 @@ func TestMemoryQueueTakesTogether(t *testing.T) {
 		}
 		if got.Age != 2*time.Second {
 			q.Errorf("%v old, counted from the first", got.Age)
+		}
+		if !got.Admit {
+			q.Error("the filter need not be told any more")
 		}
 		q.done(got)
 		q.holds(0)

@@ -85,7 +85,7 @@ func tooLong(key cacheaside.Key) error {
 }
 
 // cells are a row as Claim reads it: itemColumns, and the age.
-type cells [11]any
+type cells [12]any
 
 // item makes an Item of a row, whatever is in it. If it is not readable, its Key is one that Key.Check refuses.
 func (c *cells) item() (item Item, readable bool) {
@@ -99,7 +99,8 @@ func (c *cells) item() (item Item, readable bool) {
 		Again:    duration(c[7]),
 		Reload:   numberOf(c[8]) != 0,
 		Attempts: int(min(max(0, numberOf(c[9])), math.MaxInt32)),
-		Age:      duration(c[10]),
+		Admit:    numberOf(c[10]) != 0,
+		Age:      duration(c[11]),
 	}
 	key := cacheaside.Key{Loader: string(loader), Version: string(version), Text: string(text), All: numberOf(c[6]) != 0}
 	if !ok1 || !ok2 || !ok3 || !ok4 || key.Check() != nil || tooLong(key) != nil {

@@ -58,7 +58,7 @@ func (s statements) change(verb string) string {
 func micros(d time.Duration) int64 { return max(0, d.Microseconds()) }
 
 func (s statements) beginInsert(b []byte) []byte {
-	return append(b, "INSERT INTO "+s.table+" (namespace, id, due, created, loader, version, text, all_keys, again, reload, attempts) VALUES "...)
+	return append(b, "INSERT INTO "+s.table+" (namespace, id, due, created, loader, version, text, all_keys, again, reload, attempts, admit) VALUES "...)
 }
 
 func (s statements) insertRow(b []byte, id rowID, item *Item) []byte {
@@ -70,7 +70,7 @@ func (s statements) insertRow(b []byte, id rowID, item *Item) []byte {
 	for _, text := range []string{item.Key.Loader, item.Key.Version, item.Key.Text} {
 		b = appendHex(append(b, ", "...), []byte(text))
 	}
-	return fmt.Appendf(b, ", %d, %d, %d, %d)", digit(item.Key.All), micros(item.Again), digit(item.Reload), max(0, item.Attempts))
+	return fmt.Appendf(b, ", %d, %d, %d, %d, %d)", digit(item.Key.All), micros(item.Again), digit(item.Reload), max(0, item.Attempts), digit(item.Admit))
 }
 
 // endInsert has a row that is there already stay as it is.
@@ -103,7 +103,7 @@ func (s statements) around() (before, after []string) {
 }
 
 // The columns of cells.
-const itemColumns = "id, claim, was_due, loader, version, text, all_keys, again, reload, attempts"
+const itemColumns = "id, claim, was_due, loader, version, text, all_keys, again, reload, attempts, admit"
 
 // claim claims what is due. In MySQL, where it says when the claims end as the insert id, it passes over rows that others have locked, and, as it goes by the index in its order, locks none but those that it
 // claims: nobody waits for it, nor it for anybody.

@@ -144,7 +144,7 @@ func TestRedisLost(t *testing.T) {
 		switch place {
 		case "written":
 			is(t, err, cacheaside.ErrRedis)
-			if got := x.counts(); got != (Stats{RolledBack: 1, HoldsLost: 1}) {
+			if got := x.counts(); got != (Stats{RolledBack: 1, HoldsLost: 1, Queued: 1}) {
 				t.Errorf("%s: %+v", place, got)
 			}
 			x.has("old")

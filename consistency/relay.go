@@ -5,10 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"runtime/debug"
 	"sync/atomic"
 	"time"
 
 	"github.com/cacheaside/cacheaside"
+	"github.com/cacheaside/cacheaside/internal/writeside"
 )
 
 // Relay does what is in a Queue: it invalidates, or reloads, the key of each item, again and again until that has worked, however long it takes. Filters of the cache's loaders are told of the keys first, as by
@@ -18,27 +20,42 @@ import (
 // works; then all that is due is done at once. What has failed RelayOptions.AlertAt times is alerted, and is tried on: what is given up is stale for ever.
 //
 // An item that is to be reloaded, and cannot be, is invalidated.
+//
+// A filter, or a load function, that hangs or panics keeps no other loader's items waiting, and its
+// own are invalidated meanwhile: its filter is told later. Which of its keys do that is found out by
+// trying fewer of them together.
 type Relay struct {
-	cache    invalidator
+	cache    relayed
 	queue    Queue
 	options  RelayOptions
 	running  atomic.Bool
 	counters relayCounters
 }
 
-// invalidator is what a Relay needs of a Cache.
+// invalidator is what a Relay, and a Writer, need of a Cache.
 type invalidator interface {
 	AdmitKeys(ctx context.Context, keys ...cacheaside.Key) (committed func(context.Context) error, err error)
 	InvalidateKeys(ctx context.Context, keys ...cacheaside.Key) error
 	RefreshKeys(ctx context.Context, keys ...cacheaside.Key) error
 }
 
+// relayed is a Cache as a Relay has it.
+type relayed interface {
+	invalidator
+	inside
+}
+
+type inside = writeside.Cache
+
 // NewRelay makes the worker that does what is in queue, by cache; both stay the caller's. options may be nil. Run it with Run.
 func NewRelay(cache *cacheaside.Cache, queue Queue, options *RelayOptions) (*Relay, error) {
 	if cache == nil {
 		return nil, errors.New("consistency: NewRelay: cache is nil")
 	}
-	r, err := newRelay(cache, queue, options)
+	r, err := newRelay(struct {
+		*cacheaside.Cache
+		inside
+	}{cache, writeside.Of(cache)}, queue, options)
 	if err != nil {
 		return nil, err
 	}
@@ -48,7 +65,7 @@ func NewRelay(cache *cacheaside.Cache, queue Queue, options *RelayOptions) (*Rel
 	return r, nil
 }
 
-func newRelay(cache invalidator, queue Queue, options *RelayOptions) (*Relay, error) {
+func newRelay(cache relayed, queue Queue, options *RelayOptions) (*Relay, error) {
 	if queue == nil {
 		return nil, errors.New("consistency: NewRelay: queue is nil")
 	}
@@ -59,24 +76,30 @@ func newRelay(cache invalidator, queue Queue, options *RelayOptions) (*Relay, er
 	return &Relay{cache: cache, queue: queue, options: o}, nil
 }
 
-// Run works until ctx ends; then it returns nil. What it has claimed and not done by then it puts back, which takes as long as the queue does, a third of RelayOptions.ClaimFor at most; what it cannot put
-// back is due again when its claim has run out. It returns an error at once if the Relay is running already, and cacheaside.ErrClosed when the cache has been closed.
+// Run works until ctx ends; then it returns nil. What it has claimed and not done by then it puts
+// back. That takes at most a third of RelayOptions.ClaimFor for what is under way, and another third
+// for the queue; what it cannot put back is due again when its claim has run out. It returns an error
+// at once if the Relay is running already, and cacheaside.ErrClosed when its cache has been closed,
+// which is alerted, too. Nothing else ends it, also no panic of a queue, a filter or a load function.
 func (r *Relay) Run(ctx context.Context) error {
 	if !r.running.CompareAndSwap(false, true) {
 		return errors.New("consistency: the Relay is running already")
 	}
 	defer r.running.Store(false)
-	s := &shift{Relay: r}
+	r.counters.ended.Store(false)
+	s := newShift(r)
+	defer close(s.gone)
 	defer s.alerting.Wait()
-	for ctx.Err() == nil {
-		pause, err := s.round(ctx)
-		if err != nil {
-			return fmt.Errorf("consistency: the Relay: %w", err)
-		}
-		s.look(ctx)
-		s.rest(ctx, pause)
+	for ctx.Err() == nil && !s.closed {
+		s.survive(ctx, s.turn)
 	}
-	return nil
+	s.survive(ctx, s.leave)
+	if ctx.Err() != nil {
+		return nil
+	}
+	s.counters.ended.Store(true)
+	s.give(ctx, "cacheaside: a Relay has ended, and does nothing any more", Alert{Depth: s.counters.depth(), Attempts: 1, Err: cacheaside.ErrClosed})
+	return fmt.Errorf("consistency: the Relay: %w", cacheaside.ErrClosed)
 }
 
 const (
@@ -91,70 +114,72 @@ const (
 	idle = -1
 )
 
-// round claims a batch, does it and gives it back. It answers how long to pause then.
-func (s *shift) round(ctx context.Context) (pause time.Duration, err error) {
+// turn is a round, and the pause after it.
+func (s *shift) turn(ctx context.Context) {
+	pause := s.round(ctx)
+	s.look(ctx)
+	s.rest(ctx, pause)
+}
+
+// survive does one turn. A panic in it is counted, and taken for a failure of the queue.
+func (s *shift) survive(ctx context.Context, turn func(context.Context)) {
+	defer func() {
+		if p := recover(); p != nil {
+			s.counters.panics.Add(1)
+			rest(ctx, s.queueFailed(ctx, &cacheaside.PanicError{Value: p, Stack: debug.Stack()}))
+		}
+	}()
+	turn(ctx)
+}
+
+// round claims a batch, does it and gives it back, but what takes long. It answers how long to pause then.
+func (s *shift) round(ctx context.Context) (pause time.Duration) {
 	most := batch
 	if s.outage > 0 {
 		most = 1
 	}
 	began := time.Now()
-	// A third of a claim's life each for having it, for what it is for, and for giving it back: so nobody else has the items before.
-	claiming, cancel := context.WithTimeout(ctx, s.options.ClaimFor/3)
-	items, err := s.queue.Claim(claiming, most, s.options.ClaimFor)
-	cancel()
+	items, err := s.claim(ctx, most)
 	if err != nil {
-		return s.queueFailed(ctx, err), nil
+		return s.queueFailed(ctx, err)
 	}
 	if len(items) == 0 {
 		s.queueWorks()
 		if time.Since(s.lastDue) > s.options.ClaimFor {
 			s.nothingDue()
 		}
-		return idle, nil
+		return idle
 	}
 	s.lastDue = began
-	doing, cancel := context.WithDeadline(ctx, began.Add(s.options.ClaimFor*2/3))
 	point("relaying")
-	errs := s.do(doing, items)
-	cancel()
+	over, back := s.work(ctx, items, began)
 	point("relayed")
-	v := s.judge(ctx, items, errs)
-	failed := s.giveBack(ctx, v, began)
-	switch {
-	case v.closed:
-		return 0, cacheaside.ErrClosed
-	case failed != nil:
-		return s.queueFailed(ctx, failed), nil
+	v := s.judge(ctx, over)
+	v.back = append(v.back, back...)
+	if err := s.giveBack(ctx, v); err != nil {
+		return s.queueFailed(ctx, err)
 	}
 	s.queueWorks()
 	switch {
-	case s.outage > 0 && v.tried > 0:
-		return s.nextProbe, nil
+	case s.outage > 0 && (v.tried > 0 || s.busy()):
+		return s.nextProbe
 	case len(items) < most:
-		return idle, nil
+		return idle
 	default:
-		return 0, nil
+		return 0
 	}
 }
 
-// rest pauses, until ctx ends at most.
-func (s *shift) rest(ctx context.Context, pause time.Duration) {
-	if pause == idle {
-		pause = s.options.Poll
-		if q, ok := s.queue.(interface{ Wait(context.Context) }); ok {
-			ctx, cancel := context.WithTimeout(ctx, betweenLooks)
-			defer cancel()
-			q.Wait(ctx)
-			return
-		}
-	}
-	if pause == 0 {
-		return
-	}
-	select {
-	case <-ctx.Done():
-	case <-time.After(pause):
-	}
+// claim has a third of a claim's life; what it is for has another one, and so has the giving back: so
+// nobody else has the items before.
+func (s *shift) claim(ctx context.Context, most int) (items []Item, err error) {
+	ctx, cancel := context.WithTimeout(ctx, s.options.ClaimFor/3)
+	defer cancel()
+	err = s.ask(func() (err error) {
+		items, err = s.queue.Claim(ctx, most, s.options.ClaimFor)
+		return err
+	})
+	return items, err
 }
 
 // delay is how long to wait after something has failed n times: it doubles, up to most, and half of it is by chance, so that what has failed together does not come back together. ("Equal jitter": Marc Brooker,

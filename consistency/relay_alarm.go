@@ -3,6 +3,7 @@ package consistency
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"time"
 )
 
@@ -65,14 +66,16 @@ func (s *shift) alert(ctx context.Context, of *alarm, what string, attempts int,
 	}
 	s.nextLook = time.Time{}
 	s.look(ctx)
-	a := Alert{Depth: s.counters.depth(), Attempts: attempts, Err: err}
+	s.give(ctx, "cacheaside: a Relay cannot do what it is for, and goes on trying", Alert{Depth: s.counters.depth(), Attempts: attempts, Err: err})
+	return true
+}
+
+func (s *shift) give(ctx context.Context, message string, a Alert) {
 	s.counters.alerts.Add(1)
-	s.options.Logger.WarnContext(ctx, "cacheaside: a Relay cannot do what it is for, and goes on trying",
-		"attempts", a.Attempts, "items", a.Depth.Items, "due", a.Depth.Due, "oldest", a.Depth.Oldest, "err", a.Err)
+	s.log(ctx, slog.LevelWarn, message, "attempts", a.Attempts, "items", a.Depth.Items, "due", a.Depth.Due, "oldest", a.Depth.Oldest, "err", a.Err)
 	if s.options.OnAlert != nil {
 		s.alerting.Go(func() { s.tell(a) })
 	}
-	return true
 }
 
 // tell survives what OnAlert does.
@@ -80,7 +83,7 @@ func (s *shift) tell(a Alert) {
 	defer func() {
 		if p := recover(); p != nil {
 			s.counters.panics.Add(1)
-			s.options.Logger.Error("cacheaside: RelayOptions.OnAlert panicked", "with", fmt.Sprintf("%T", p))
+			s.log(context.Background(), slog.LevelError, "cacheaside: RelayOptions.OnAlert panicked", "with", fmt.Sprintf("%T", p))
 		}
 	}()
 	s.options.OnAlert(a)
@@ -88,6 +91,6 @@ func (s *shift) tell(a Alert) {
 
 func (s *shift) over(of *alarm, what string) {
 	if of.over(what) {
-		s.options.Logger.Info("cacheaside: what a Relay could not do is done")
+		s.log(context.Background(), slog.LevelInfo, "cacheaside: what a Relay could not do is done")
 	}
 }

@@ -4,88 +4,50 @@ import (
 	"context"
 	"errors"
 	"maps"
-	"runtime/debug"
 	"slices"
-	"time"
 
 	"github.com/cacheaside/cacheaside"
 )
 
-// do invalidates, or reloads, the keys of items, and answers for each why it is not done.
-func (r *Relay) do(ctx context.Context, items []Item) []error {
-	errs := make([]error, len(items))
+// do invalidates, or reloads, the keys of a group, and says for each task why it is not done.
+func (r *Relay) do(ctx context.Context, g *group, errs []error) {
 	keys := map[bool]map[cacheaside.Key]struct{}{false: {}, true: {}} // by Item.Reload; one key may be in many items
-	for i, item := range items {
-		if errs[i] = item.Key.Check(); errs[i] == nil {
-			keys[item.Reload][item.Key] = struct{}{}
+	for i, t := range g.tasks {
+		if errs[i] = t.Key.Check(); errs[i] == nil {
+			keys[t.Reload && !g.forgets][t.Key] = struct{}{}
 		}
 	}
-	left := map[bool]map[cacheaside.Key]error{
-		false: guarded(ctx, slices.Collect(maps.Keys(keys[false])), r.invalidate),
-		true:  guarded(ctx, slices.Collect(maps.Keys(keys[true])), r.reload),
+	stale, reloaded := slices.Collect(maps.Keys(keys[false])), slices.Collect(maps.Keys(keys[true]))
+	left := map[bool]map[cacheaside.Key]error{}
+	switch {
+	case len(stale) == 0:
+	case g.forgets:
+		left[false] = leftOf(stale, r.cache.InvalidateKeys(ctx, stale...))
+	default:
+		left[false] = invalidate(ctx, r.cache, stale)
 	}
-	for i, item := range items {
+	if len(reloaded) > 0 {
+		left[true] = r.reload(ctx, reloaded)
+	}
+	for i, t := range g.tasks {
 		if errs[i] == nil {
-			errs[i] = left[item.Reload][item.Key]
+			errs[i] = left[t.Reload && !g.forgets][t.Key]
 		}
 	}
-	return errs
-}
-
-// guarded does what may panic, as users' filters, and loads, may: then no key is done.
-func guarded(ctx context.Context, keys []cacheaside.Key, do func(context.Context, []cacheaside.Key) map[cacheaside.Key]error) (left map[cacheaside.Key]error) {
-	if len(keys) == 0 {
-		return nil
-	}
-	defer func() {
-		if p := recover(); p != nil {
-			left = leftOf(keys, &cacheaside.PanicError{Value: p, Stack: debug.Stack()})
-		}
-	}()
-	return do(ctx, keys)
-}
-
-// invalidate answers which keys are not invalidated, or not in their filters, and why.
-func (r *Relay) invalidate(ctx context.Context, keys []cacheaside.Key) map[cacheaside.Key]error {
-	committed, admitted, refused := r.admit(ctx, keys)
-	left := leftOf(admitted, committed(ctx))
-	if len(refused) == 0 {
-		return left
-	}
-	without := slices.Collect(maps.Keys(refused)) // a filter that fails is no reason to leave them stale
-	joined := leftOf(without, r.cache.InvalidateKeys(ctx, without...))
-	for k, err := range refused {
-		left[k] = errors.Join(err, joined[k])
-	}
-	return left
-}
-
-// admit has filters know the keys. Those that are refused are of loaders whose filters have failed; committed is for the others.
-func (r *Relay) admit(ctx context.Context, keys []cacheaside.Key) (committed func(context.Context) error, admitted []cacheaside.Key, refused map[cacheaside.Key]error) {
-	refused = map[cacheaside.Key]error{}
-	admitted = slices.Clone(keys)
-	for len(admitted) > 0 { // once more for each loader whose filter fails
-		committed, err := r.cache.AdmitKeys(ctx, admitted...)
-		if err == nil {
-			return committed, admitted, refused
-		}
-		left := leftOf(admitted, err)
-		maps.Copy(refused, left)
-		admitted = slices.DeleteFunc(admitted, func(k cacheaside.Key) bool { return left[k] != nil })
-	}
-	return func(context.Context) error { return nil }, nil, refused
 }
 
 // reload answers which keys are neither reloaded nor invalidated, or not in their filters, and why. As their rows have been committed, to be admitted is all that their filters need.
 func (r *Relay) reload(ctx context.Context, keys []cacheaside.Key) map[cacheaside.Key]error {
-	_, _, refused := r.admit(ctx, keys)
-	deadline, _ := ctx.Deadline()
-	loading, cancel := context.WithDeadline(ctx, time.Now().Add(time.Until(deadline)/2)) // so that there is time for what cannot be reloaded
+	admitting, cancel := half(ctx)
+	_, _, refused := admit(admitting, r.cache.AdmitKeys, keys)
+	cancel()
+	loading, cancel := half(ctx) // so that there is time for what cannot be reloaded
 	left := leftOf(keys, r.cache.RefreshKeys(loading, keys...))
+	late := loading.Err() != nil // what came after the load had no time
 	cancel()
 	var stale []cacheaside.Key
 	for k, err := range left {
-		if !errors.Is(err, cacheaside.ErrRedis) && !errors.Is(err, cacheaside.ErrClosed) && ctx.Err() == nil {
+		if (late || !errors.Is(err, cacheaside.ErrRedis)) && ctx.Err() == nil {
 			stale = append(stale, k)
 		}
 	}
@@ -102,27 +64,6 @@ func (r *Relay) reload(ctx context.Context, keys []cacheaside.Key) map[cacheasid
 	}
 	for k, err := range refused {
 		left[k] = errors.Join(err, left[k])
-	}
-	return left
-}
-
-// leftOf tells which of keys are not done, by the error of a call for all of them. An error that does not say so is of all; so is one that was joined with others, for those may be.
-func leftOf(keys []cacheaside.Key, err error) map[cacheaside.Key]error {
-	left := map[cacheaside.Key]error{}
-	if err == nil {
-		return left
-	}
-	if each, ok := err.(*cacheaside.BatchError[cacheaside.Key]); ok && each != nil { //nolint:errorlint // see above
-		for _, k := range keys {
-			if err := each.Errs[k]; err != nil {
-				left[k] = err
-			}
-		}
-	}
-	if len(left) == 0 {
-		for _, k := range keys {
-			left[k] = err
-		}
 	}
 	return left
 }

@@ -3,77 +3,123 @@ package consistency
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"sync"
 	"time"
 
 	"github.com/cacheaside/cacheaside"
 )
 
-// shift is a Relay from the begin of Run to its end.
+// shift is a Relay from the begin of Run to its end. Only the goroutine of Run touches it.
 type shift struct {
 	*Relay
 	outage     int           // how often in a row nothing worked for want of Redis
 	nextProbe  time.Duration // how long to wait then
 	lastDue    time.Time     // when there was something to do
 	queueFails int           // how often in a row a round failed for want of the queue
-	service    alarm         // of Redis and the queue, which all items need
-	failing    alarm         // of items that have failed AlertAt times
-	bad        alarm         // of items that can never be done, which would keep that one from sounding
-	alerting   sync.WaitGroup
-	nextLook   time.Time
+	closed     bool          // the cache is
+	waiting    chan error    // for the queue's Wait; nil: it is not under way
+	polls      bool          // the queue's Wait is of no use
+	crew
+	alarms
+	alerting sync.WaitGroup
+	nextLook time.Time
 }
 
-// verdict is what becomes of a batch.
+// crew is what a shift has under way.
+type crew struct {
+	lanes map[lane]*laneState
+	alone map[work]struct{} // what hangs, or panics, by itself
+	stuck map[work]struct{} // what hangs so just now, and does not listen to its context
+	ended chan result
+	gone  chan struct{} // closed when nobody listens to that any more
+}
+
+// alarms are those that can sound.
+type alarms struct {
+	service alarm // of Redis and the queue, which all items need
+	failing alarm // of items that have failed AlertAt times
+	bad     alarm // of items that can never be done, which would keep that one from sounding
+	strange alarm // of loaders that no Relay here has, likewise
+}
+
+func newShift(r *Relay) *shift {
+	return &shift{Relay: r, crew: crew{
+		lanes: map[lane]*laneState{}, alone: map[work]struct{}{}, stuck: map[work]struct{}{},
+		ended: make(chan result), gone: make(chan struct{}),
+	}}
+}
+
+// verdict is what becomes of groups.
 type verdict struct {
-	done   []Item
-	back   []Item
-	again  int64 // of back, those that were done for the first of two times
-	tried  int   // those that could be done
-	closed bool  // the cache is
+	done  []Item
+	lags  []time.Duration // how long those were in the queue
+	back  []Item
+	again int64 // of back, those that were done for the first of two times
+	tried int   // those that could be done
 }
 
-// judge says what becomes of items, of which errs says why they are not done.
-func (s *shift) judge(ctx context.Context, items []Item, errs []error) verdict {
+// judge says what becomes of the items of groups that are over.
+func (s *shift) judge(ctx context.Context, groups []*group) verdict {
 	var v verdict
-	v.tried = s.judgeRedis(ctx, items, errs)
-	for i, item := range items {
-		if item.Attempts > 0 {
-			s.counters.retried.Add(1)
+	v.tried = s.judgeRedis(ctx, groups)
+	for _, g := range groups {
+		held := time.Since(g.claimed)
+		for i, t := range g.tasks {
+			if t.Attempts > 0 {
+				s.counters.retried.Add(1)
+			}
+			s.judgeTask(ctx, &v, g, t, g.errs[i], held)
 		}
-		switch err := errs[i]; {
-		case err == nil && item.Again > 0:
-			s.over(&s.failing, item.Key.String())
-			item.After, item.Again, item.Attempts = item.Again, 0, 0
-			v.again++
-		case err == nil:
-			s.over(&s.failing, item.Key.String())
-			v.done = append(v.done, item)
-			continue
-		case errors.Is(err, cacheaside.ErrClosed):
-			v.closed = true
-			item.After = 0
-		case ctx.Err() != nil: // it was not let finish
-			item.After = 0
-		default:
-			item = s.failed(ctx, item, err)
-		}
-		v.back = append(v.back, item)
 	}
 	return v
 }
 
+func (s *shift) judgeTask(ctx context.Context, v *verdict, g *group, t task, err error, held time.Duration) {
+	item := t.Item
+	switch {
+	case g.forgets && err == nil:
+		item = s.putOff(ctx, s.laneOf(&item), t)
+	case err == nil && item.Again > 0:
+		s.over(&s.failing, item.Key.String())
+		item.After, item.Again, item.Attempts = item.Again, 0, 0
+		v.again++
+	case err == nil:
+		s.over(&s.failing, item.Key.String())
+		v.done, v.lags = append(v.done, item), append(v.lags, item.Age+held)
+		return
+	case errors.Is(err, cacheaside.ErrClosed) && s.cache.Closed(): // it may be another cache that a filter, or a load function, has asked
+		s.closed = true
+		item.After = 0
+	case ctx.Err() != nil: // it was not let finish
+		item.After = 0
+	case errors.Is(t.why, errForeign): // with no attempt more, so that its key is invalidated the next time
+		attempts := item.Attempts
+		item = s.failed(ctx, item, errors.Join(t.why, err))
+		item.Attempts = attempts
+	default:
+		item = s.failed(ctx, item, errors.Join(t.why, err))
+	}
+	v.back = append(v.back, item)
+}
+
 // judgeRedis finds out whether Redis is out: whatever was tried has failed for want of it.
-func (s *shift) judgeRedis(ctx context.Context, items []Item, errs []error) (tried int) {
+func (s *shift) judgeRedis(ctx context.Context, groups []*group) (tried int) {
 	var out int
 	var err error
-	for i, item := range items {
-		if item.Key.Check() != nil {
+	for _, g := range groups {
+		if _, lost := s.lanes[g.lane].lost[g]; lost {
 			continue
 		}
-		tried++
-		if errors.Is(errs[i], cacheaside.ErrRedis) {
-			out++
-			err = errs[i]
+		for i, t := range g.tasks {
+			if t.Key.Check() != nil {
+				continue
+			}
+			tried++
+			if errors.Is(g.errs[i], cacheaside.ErrRedis) {
+				out++
+				err = g.errs[i]
+			}
 		}
 	}
 	switch {
@@ -134,18 +180,18 @@ func (s *shift) failed(ctx context.Context, item Item, err error) Item {
 }
 
 // giveBack tells the queue of a verdict; also if ctx has ended.
-func (s *shift) giveBack(ctx context.Context, v verdict, claimed time.Time) error {
+func (s *shift) giveBack(ctx context.Context, v verdict) error {
 	ctx = context.WithoutCancel(ctx)
 	ctx, cancel := context.WithTimeout(ctx, s.options.ClaimFor/3)
 	defer cancel()
 	var done, later error
 	if len(v.done) > 0 {
-		if done = s.queue.Done(ctx, v.done...); done == nil {
-			s.counters.finished(v.done, claimed)
+		if done = s.ask(func() error { return s.queue.Done(ctx, v.done...) }); done == nil {
+			s.counters.finished(v.lags)
 		}
 	}
 	if len(v.back) > 0 {
-		if later = s.queue.Later(ctx, v.back...); later == nil {
+		if later = s.ask(func() error { return s.queue.Later(ctx, v.back...) }); later == nil {
 			s.counters.again.Add(v.again)
 		}
 	}
@@ -160,7 +206,7 @@ func (s *shift) queueFailed(ctx context.Context, err error) time.Duration {
 	s.counters.queueErrors.Add(1)
 	s.queueFails++
 	if s.queueFails == 1 {
-		s.options.Logger.WarnContext(ctx, "cacheaside: the queue of a Relay fails, and is tried again", "err", err)
+		s.log(ctx, slog.LevelWarn, "cacheaside: the queue of a Relay fails, and is tried again", "err", err)
 	}
 	if s.queueFails >= s.options.AlertAt {
 		s.alert(ctx, &s.service, queueOut, s.queueFails, err)
@@ -170,7 +216,7 @@ func (s *shift) queueFailed(ctx context.Context, err error) time.Duration {
 
 func (s *shift) queueWorks() {
 	if s.queueFails > 0 {
-		s.options.Logger.Info("cacheaside: the queue of a Relay works again", "failures", s.queueFails)
+		s.log(context.Background(), slog.LevelInfo, "cacheaside: the queue of a Relay works again", "failures", s.queueFails)
 	}
 	s.queueFails = 0
 	s.over(&s.service, queueOut)

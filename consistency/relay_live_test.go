@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"slices"
+	"strconv"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -131,5 +133,99 @@ func TestRelayLive(t *testing.T) {
 	}
 	if n := loads["reload"].Load(); n < 2*int64(len(texts)) {
 		t.Errorf("%d loads of what was to be reloaded", n)
+	}
+}
+
+// hanging is a filter that says "maybe", and to which nothing can be added until it goes on.
+type hanging struct{ goOn chan struct{} }
+
+func (hanging) MightContain(context.Context, string) (bool, error) { return true, nil }
+func (hanging) MightContainMany(_ context.Context, keys []string) ([]bool, error) {
+	return slices.Repeat([]bool{true}, len(keys)), nil
+}
+func (hanging) AddMany(context.Context, []string) error { return nil }
+func (hanging) NotFound(int)                            {}
+
+func (f hanging) Admit(ctx context.Context, _ []string) (func(context.Context) error, error) {
+	select {
+	case <-f.goOn:
+		return nil, nil
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
+// A filter that hangs keeps no other loader's keys stale, nor its own; and its items are done when it goes on.
+func TestRelayLiveHangs(t *testing.T) {
+	l := newRelayLive(t, testenv.SharedRedis(t))
+	q := NewMemoryQueue(0)
+	var rows atomic.Int64
+	f := hanging{make(chan struct{})}
+	bad, err := cacheaside.NewLoader(l.cache, "bad", func(context.Context, string) (int64, error) { return rows.Load(), nil }, &cacheaside.LoaderOptions{Filter: f})
+	if err != nil {
+		t.Fatal(err)
+	}
+	good, _ := l.loader("good", &rows)
+	for n := range 20 {
+		l.get(bad, strconv.Itoa(n))
+		l.get(good, strconv.Itoa(n))
+	}
+	relay := l.relay(q, RelayOptions{ClaimFor: time.Second})
+	rows.Add(1)
+	for n := range 20 {
+		if err := q.Put(t.Context(), Item{Key: bad.Key(strconv.Itoa(n))}, Item{Key: good.Key(strconv.Itoa(n))}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, from := range []*row{good, bad} {
+		for n := range 20 {
+			testenv.Eventually(t, "the new row", func() bool { return l.get(from, strconv.Itoa(n)) == 1 })
+		}
+	}
+	testenv.Eventually(t, "the good ones are done", func() bool { return relay.Stats().Done == 20 })
+	testenv.Eventually(t, "a look at what is left", func() bool { return relay.Stats().Depth.Items == 20 })
+	close(f.goOn)
+	testenv.Eventually(t, "all are done", func() bool { return relay.Stats().Done == 40 })
+}
+
+// A cache that another loader's load function uses may be closed; only the relay's own ends it, and that is told.
+func TestRelayLiveClosed(t *testing.T) {
+	r := testenv.SharedRedis(t)
+	l, other := newRelayLive(t, r), newRelayLive(t, r)
+	q := NewMemoryQueue(0)
+	var rows atomic.Int64
+	inner, _ := other.loader("inner", &rows)
+	outer, err := cacheaside.NewLoader(l.cache, "outer", func(ctx context.Context, key string) (int64, error) { return inner.Get(ctx, key) }, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	good, _ := l.loader("good", &rows)
+	l.get(good, "1")
+	other.cache.Close()
+	alerts := make(chan Alert, 10)
+	relay, err := NewRelay(l.cache, q, &RelayOptions{Logger: slog.New(slog.DiscardHandler), OnAlert: func(a Alert) { alerts <- a }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- relay.Run(t.Context()) }()
+	put := func(items ...Item) {
+		t.Helper()
+		if err := q.Put(t.Context(), items...); err != nil {
+			t.Fatal(err)
+		}
+	}
+	put(Item{Key: outer.Key("1"), Reload: true})
+	testenv.Eventually(t, "what cannot be reloaded is invalidated", func() bool { return relay.Stats().NotReloaded == 1 })
+	rows.Add(1)
+	put(Item{Key: good.Key("1")})
+	testenv.Eventually(t, "the new row", func() bool { return l.get(good, "1") == 1 })
+	l.cache.Close()
+	put(Item{Key: good.Key("1")})
+	if err := testenv.Receive(t, "the end", ended); !errors.Is(err, cacheaside.ErrClosed) || !relay.Stats().Ended {
+		t.Errorf("%v, %+v", err, relay.Stats())
+	}
+	if a := testenv.Receive(t, "an alert", alerts); !errors.Is(a.Err, cacheaside.ErrClosed) {
+		t.Errorf("%+v", a)
 	}
 }

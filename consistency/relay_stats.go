@@ -14,9 +14,13 @@ type RelayStats struct {
 	Retried     int64 // attempts at items that had failed before
 	NotReloaded int64 // keys that were to be reloaded, and were invalidated since they could not be
 	Bad         int64 // of Failed, attempts at items whose Key is none (Key.Check): somebody else has written them, and has to repair or remove them
+	Unknown     int64 // attempts at items that are for other relays, as this one has not got their loaders (Item.Admit)
 	QueueErrors int64 // calls of the queue that failed
 	Alerts      int64 // alerts, told to OnAlert if there is one
-	Panics      int64 // times that it panicked
+	Panics      int64 // times that OnAlert, the Logger or the queue panicked
+
+	// Ended says that Run has ended though nobody has asked it to: the cache was closed.
+	Ended bool
 
 	// Out says that whatever this relay has tried last has failed for want of Redis. Where other relays have done the rest, it says so until nothing was due for RelayOptions.ClaimFor.
 	Out bool
@@ -33,8 +37,8 @@ type RelayStats struct {
 func (r *Relay) Stats() RelayStats {
 	c := &r.counters
 	s := RelayStats{
-		Done: c.done.Load(), Again: c.again.Load(), Failed: c.failed.Load(), Retried: c.retried.Load(), NotReloaded: c.notReloaded.Load(), Bad: c.bad.Load(),
-		QueueErrors: c.queueErrors.Load(), Alerts: c.alerts.Load(), Panics: c.panics.Load(), Out: c.out.Load(), MaxLag: time.Duration(c.maxLag.Load()) * time.Microsecond,
+		Done: c.done.Load(), Again: c.again.Load(), Failed: c.failed.Load(), Retried: c.retried.Load(), NotReloaded: c.notReloaded.Load(), Bad: c.bad.Load(), Unknown: c.unknown.Load(),
+		QueueErrors: c.queueErrors.Load(), Alerts: c.alerts.Load(), Panics: c.panics.Load(), Out: c.out.Load(), Ended: c.ended.Load(), MaxLag: time.Duration(c.maxLag.Load()) * time.Microsecond,
 	}
 	if s.Done > 0 {
 		s.Lag = time.Duration(c.lag.Load()/s.Done) * time.Microsecond
@@ -46,10 +50,11 @@ func (r *Relay) Stats() RelayStats {
 }
 
 type relayCounters struct {
-	done, again, failed, retried, notReloaded, bad, queueErrors, alerts, panics, lag, maxLag atomic.Int64
+	done, again, failed, retried, notReloaded, bad, unknown, queueErrors, alerts, panics, lag, maxLag atomic.Int64
 
-	out  atomic.Bool
-	seen atomic.Pointer[seen]
+	out   atomic.Bool
+	ended atomic.Bool
+	seen  atomic.Pointer[seen]
 }
 
 // seen is a look at the queue.
@@ -58,15 +63,15 @@ type seen struct {
 	at time.Time
 }
 
-// finished counts items that were claimed then, and are done now. Only the goroutine of Run calls it.
-func (c *relayCounters) finished(items []Item, claimed time.Time) {
-	held := time.Since(claimed)
-	for _, item := range items {
-		lag := (item.Age + held).Microseconds() // of nanoseconds the sum could overflow within weeks
+// finished counts items that are done, by how long they were in the queue. Only the goroutine of Run
+// calls it.
+func (c *relayCounters) finished(lags []time.Duration) {
+	for _, d := range lags {
+		lag := d.Microseconds() // of nanoseconds the sum could overflow within weeks
 		c.lag.Add(lag)
 		c.maxLag.Store(max(c.maxLag.Load(), lag))
 	}
-	c.done.Add(int64(len(items)))
+	c.done.Add(int64(len(lags)))
 }
 
 const betweenLooks = time.Second
@@ -77,12 +82,16 @@ func (s *shift) look(ctx context.Context) {
 	if began.Before(s.nextLook) || s.queueFails > 0 {
 		return
 	}
-	for _, a := range []*alarm{&s.service, &s.failing, &s.bad} {
+	for _, a := range []*alarm{&s.service, &s.failing, &s.bad, &s.strange} {
 		a.forget()
 	}
 	looking, cancel := context.WithTimeout(ctx, s.options.ClaimFor/3)
 	defer cancel()
-	depth, err := s.queue.Depth(looking)
+	var depth Depth
+	err := s.ask(func() (err error) {
+		depth, err = s.queue.Depth(looking)
+		return err
+	})
 	now := time.Now()
 	s.nextLook = now.Add(max(betweenLooks, 20*now.Sub(began)))
 	switch {

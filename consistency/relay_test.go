@@ -29,6 +29,9 @@ type relayCache struct {
 	busy    map[cacheaside.Key]int // calls that are under way
 	shared  int                    // times that a key was in two of them
 	bounds  []time.Duration        // until the deadlines of calls
+	closed  bool
+	lacks   string                                                      // a loader
+	before  func(ctx context.Context, op string, keys []cacheaside.Key) // what "admit" and "refresh" begin with
 }
 
 func (c *relayCache) call(ctx context.Context, op string, keys []cacheaside.Key) error {
@@ -84,8 +87,18 @@ func (c *relayCache) call(ctx context.Context, op string, keys []cacheaside.Key)
 	return nil
 }
 
+func (c *relayCache) Closed() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.closed
+}
+
+// Loader says that all loaders are there, and have filters, but one.
+func (c *relayCache) Loader(name string) (has, filter bool) { return name != c.lacks, name != c.lacks }
+
 // AdmitKeys takes no time.
 func (c *relayCache) AdmitKeys(ctx context.Context, keys ...cacheaside.Key) (func(context.Context) error, error) {
+	c.begin(ctx, "admit", keys)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	errs := map[cacheaside.Key]error{}
@@ -107,7 +120,17 @@ func (c *relayCache) InvalidateKeys(ctx context.Context, keys ...cacheaside.Key)
 }
 
 func (c *relayCache) RefreshKeys(ctx context.Context, keys ...cacheaside.Key) error {
+	c.begin(ctx, "refresh", keys)
 	return c.call(ctx, "refresh", keys)
+}
+
+func (c *relayCache) begin(ctx context.Context, op string, keys []cacheaside.Key) {
+	c.mu.Lock()
+	before := c.before
+	c.mu.Unlock()
+	if before != nil {
+		before(ctx, op, keys)
+	}
 }
 
 // fail has keys fail from now on.
@@ -538,9 +561,7 @@ func TestRelayDoubleDelete(t *testing.T) {
 		if err != nil {
 			s.Fatal(err)
 		}
-		if _, err := (&shift{Relay: r}).round(s.Context()); err != nil {
-			s.Fatal(err)
-		}
+		newShift(r).round(s.Context())
 		time.Sleep(5 * time.Second)
 		got, err := s.queue.Claim(s.Context(), 10, time.Hour)
 		if err != nil || len(got) != 1 || got[0].Attempts != 0 || got[0].Again != 0 {
@@ -726,12 +747,19 @@ func TestRelayRunsOnce(t *testing.T) {
 func TestRelayClosedCache(t *testing.T) {
 	inStation(t, nil, func(s *station) {
 		s.cache.fail(func(string, cacheaside.Key) error { return cacheaside.ErrClosed })
-		_, stop := s.start(RelayOptions{})
+		s.cache.closed = true
+		r, stop := s.start(RelayOptions{})
 		s.stops = nil
 		s.put(Item{Key: relayKey(1)})
 		time.Sleep(time.Second)
 		if err := stop(); !errors.Is(err, cacheaside.ErrClosed) {
 			s.Errorf("Run: %v", err)
+		}
+		if alerts := s.gotAlerts(); len(alerts) != 1 || !errors.Is(alerts[0].Err, cacheaside.ErrClosed) || !r.Stats().Ended || r.Stats().Alerts != 1 {
+			s.Errorf("nobody was told: %+v, %+v", alerts, r.Stats())
+		}
+		if !strings.Contains(s.logs.String(), "a Relay has ended") {
+			s.Error("it is not in the log")
 		}
 		got, err := s.queue.Claim(s.Context(), 10, time.Hour)
 		if err != nil || len(got) != 1 || got[0].Attempts != 0 {

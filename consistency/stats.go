@@ -11,7 +11,7 @@ type Stats struct {
 	HoldsLost    int64 // those that were refused their COMMIT because a hold was lost, or Redis could not say that it was not
 	NotStored    int64 // WriteThroughs that have invalidated instead of storing
 
-	Queued    int64 // keys of what was committed that could not be invalidated at once, and are in the queue for it; what Async and Enqueue have put there is not counted
+	Queued    int64 // keys of what was committed, or rolled back, that could not be invalidated at once, and are in the queue for it; what Async and Enqueue have put there is not counted
 	Skipped   int64 // of them, those for which that was not even tried, since Redis could not be reached a moment ago
 	NotQueued int64 // keys that should be in the queue and could not be put there: ErrNotQueued
 

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/cacheaside/cacheaside"
+	"github.com/cacheaside/cacheaside/internal/writeside"
 )
 
 var errSkipped = errors.New("not tried, for Redis could not be reached a moment ago")
@@ -102,13 +103,8 @@ func (u *update) unknown(ctx context.Context, cause error) error {
 
 // show has filters and caches know of what was changed by others, or has been tried to tell them.
 func (c *core) show(ctx context.Context, keys []cacheaside.Key) (left []cacheaside.Key, err error) {
-	committed, err := c.cache.AdmitKeys(ctx, keys...)
-	if err == nil {
-		err = committed(ctx)
-		return failed(keys, err), err
-	}
-	told := c.cache.InvalidateKeys(ctx, keys...)
-	return failed(keys, err, told), errors.Join(err, told)
+	errs := invalidate(ctx, c.cache, keys)
+	return keysIn(keys, errs), batchError(errs)
 }
 
 // again makes the items of what is to be done after the commit: at once of what is left, and so much later of all, unless that is 0.
@@ -117,9 +113,9 @@ func (u *update) again(left []cacheaside.Key, after time.Duration) (items []Item
 	for _, k := range u.keys {
 		switch {
 		case undone[k]:
-			items = append(items, Item{Key: k, Again: after})
+			items = append(items, Item{Key: k, Again: after, Admit: u.admits(k, false)})
 		case after > 0:
-			items = append(items, Item{Key: k, After: after})
+			items = append(items, Item{Key: k, After: after, Admit: u.admits(k, false)})
 		}
 	}
 	return items
@@ -149,15 +145,26 @@ func setOf(keys []cacheaside.Key) map[cacheaside.Key]bool {
 }
 
 // items are the rows of the outbox for keys: due when the one who writes them has had time to invalidate the keys himself, unless he does not.
-func (c *core) items(level Level, keys []cacheaside.Key) []Item {
+// byRelay says that only a Relay will tell the filters.
+func (c *core) items(level Level, keys []cacheaside.Key, byRelay bool) []Item {
 	items := make([]Item, len(keys))
 	for i, k := range keys {
-		items[i] = Item{ID: newID(), Key: k, After: c.grace, Again: c.options.DoubleDelete}
+		items[i] = Item{ID: newID(), Key: k, After: c.grace, Again: c.options.DoubleDelete, Admit: c.admits(k, byRelay)}
 		if level == Async {
 			items[i].After, items[i].Reload = c.options.AsyncDelay, c.options.Reload
 		}
 	}
 	return items
+}
+
+// admits is Item.Admit of a key: whether its loader has a filter, which may not know it. unknown is the
+// answer for a loader that this process has not got.
+func (c *core) admits(k cacheaside.Key, unknown bool) bool {
+	if k.All || writeside.Existing(k) {
+		return false
+	}
+	has, filter := c.inside.Loader(k.Loader)
+	return filter || unknown && !has
 }
 
 // skips tells whether a write leaves Redis alone, as it could not be reached a moment ago. One write in each outFor tries.
@@ -171,10 +178,10 @@ func (c *core) skips() bool {
 }
 
 // forget has the memory of this process forget the keys, which an invalidation does also where it cannot reach Redis, and does not try to reach it.
-func (u *update) forget(ctx context.Context) {
+func (u *update) forget(ctx context.Context, keys []cacheaside.Key) {
 	ctx, cancel := context.WithCancel(ctx)
 	cancel()
-	_ = u.cache.InvalidateKeys(ctx, u.keys...)
+	_ = u.cache.InvalidateKeys(ctx, keys...)
 }
 
 // reached notes how Redis has taken an invalidation.

@@ -3,8 +3,6 @@ package consistency
 import (
 	"cmp"
 	"context"
-	"database/sql"
-	"errors"
 	"fmt"
 
 	"github.com/jmoiron/sqlx"
@@ -18,7 +16,11 @@ import (
 //
 // nil means that the transaction was committed, and that the caches are told, or will be, come what may: what could not be done at once is in a queue that outlives the process (Options.OnQueued, Stats.Queued). Other errors:
 //
-//   - that of write, as it is: rolled back. If write panics or calls runtime.Goexit, so does Update, after it has rolled back. Nothing is invalidated, but keys that were on hold (Strict).
+//   - that of write, as it is: rolled back. If write panics or calls runtime.Goexit, so does Update,
+//     after it has rolled back. The keys are invalidated all the same, for a part may have been
+//     committed: what DDL has committed, or a statement that was tried again after a deadlock, which
+//     had ended the transaction. If that fails they are in the queue; if not even that, the error is
+//     joined with ErrNotQueued.
 //   - ctx's, those of BEGIN, of a key that is none, of the outbox, of a filter that a key's loader has (one in Redis cannot be told of rows while Redis is out, at levels but Async); of a hold (cacheaside.ErrHoldLost, ErrRedis) with Strict; cacheaside.ErrClosed: not committed.
 //   - ErrUnknown: COMMIT failed. It may have been committed, so the keys are invalidated, now and once more.
 //   - ErrQueued: committed, but the invalidation failed, and is tried again by this process, as long as that lives. Do not write again.
@@ -43,6 +45,9 @@ type update struct {
 	keys     []cacheaside.Key // all of them, when write has returned
 	tx       *sqlx.Tx         // nil: it has not begun
 	hold     *cacheaside.Hold // nil: there is none
+	held     int              // so many of keys, the first of them, are on hold
+	called   bool             // write was
+	refused  error            // of a filter that does not take the keys
 	admitted func(context.Context) error
 	rows     []Item // of the outbox, there if the transaction is committed
 	over     bool   // COMMIT was sent
@@ -74,6 +79,7 @@ func (u *update) run(ctx context.Context, write func(context.Context, *sqlx.Tx) 
 		return fmt.Errorf("consistency: begin: %w", err)
 	}
 	point("begun")
+	u.called = true
 	if err := write(context.WithValue(ctx, touchedKey{}, &u.touched), u.tx); err != nil {
 		return err
 	}
@@ -96,8 +102,10 @@ func (u *update) keep(ctx context.Context, keys []cacheaside.Key) (err error) {
 	}
 	if err != nil {
 		u.holdsRefused.Add(1)
+		return err
 	}
-	return err
+	u.held += len(keys)
+	return nil
 }
 
 // begin waits for a connection no longer than ctx. But once the transaction has begun it does not end with ctx by itself, as database/sql would have it: so it is known who has ended it.
@@ -124,8 +132,8 @@ func (u *update) prepare(ctx context.Context, given int) (err error) {
 	if u.keys, err = u.touched.end(); err != nil {
 		return err
 	}
-	if err := u.admit(ctx); err != nil {
-		return err
+	if u.refused = u.admit(ctx); u.refused != nil {
+		return u.refused
 	}
 	point("admitted")
 	if err := u.intend(ctx); err != nil {
@@ -162,7 +170,7 @@ func (u *update) intend(ctx context.Context) error {
 	if u.level == Inline || u.outbox == nil || len(u.keys) == 0 {
 		return nil
 	}
-	rows := u.items(u.level, u.keys)
+	rows := u.items(u.level, u.keys, u.level == Async)
 	tx := Execer(u.tx)
 	var err error
 	if o, ok := u.outbox.(*SQLOutbox); ok {
@@ -175,33 +183,6 @@ func (u *update) intend(ctx context.Context) error {
 	}
 	u.rows = rows
 	return nil
-}
-
-// rollBack ends a write whose COMMIT was not sent. cause is nil in a panic.
-func (u *update) rollBack(ctx context.Context, cause error) error {
-	u.keys, _ = u.touched.end()
-	var err error
-	if u.tx != nil {
-		err = u.tx.Rollback()
-		point("rolledback")
-	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), within)
-	defer cancel()
-	switch {
-	case u.tx == nil:
-	case errors.Is(err, sql.ErrTxDone): // write has ended it
-		return u.unknown(ctx, errors.Join(cause, err))
-	case err != nil:
-		cause = errors.Join(cause, fmt.Errorf("consistency: roll back: %w", err))
-		fallthrough
-	default:
-		u.rolledBack.Add(1)
-	}
-	if u.hold != nil {
-		_ = u.hold.Release(ctx) // what is left ends by itself, and is counted (cacheaside.Stats.HoldsLeft)
-		point("released")
-	}
-	return cause
 }
 
 // commit sends the COMMIT. From here on nothing ends with ctx: the rows may have changed.
@@ -223,7 +204,7 @@ func (u *update) commit(ctx context.Context) error {
 		return nil
 	case u.level == Outbox && u.skips():
 		u.skipped.Add(int64(len(u.keys)))
-		u.forget(ctx)
+		u.forget(ctx, u.keys)
 		return u.later(ctx, u.keys, errSkipped)
 	}
 	left, err := u.tell(ctx)

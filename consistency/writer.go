@@ -11,6 +11,7 @@ import (
 	"github.com/jmoiron/sqlx"
 
 	"github.com/cacheaside/cacheaside"
+	"github.com/cacheaside/cacheaside/internal/writeside"
 )
 
 const (
@@ -38,6 +39,7 @@ type Writer struct {
 type core struct {
 	db              *sqlx.DB
 	cache           *cacheaside.Cache
+	inside          inside
 	options         Options
 	outbox          transactional // nil: there is none
 	grace, onceMore time.Duration
@@ -72,7 +74,7 @@ func NewWriter(db *sqlx.DB, cache *cacheaside.Cache, options *Options) (*Writer,
 	if err := bind(o.Queue, cache); err != nil {
 		return nil, fmt.Errorf("consistency: NewWriter: %w", err)
 	}
-	c := &core{db: db, cache: cache, options: o, outbox: o.outbox(), grace: grace, onceMore: onceMore, outFor: outFor, stopRelay: func() {}}
+	c := &core{db: db, cache: cache, inside: writeside.Of(cache), options: o, outbox: o.outbox(), grace: grace, onceMore: onceMore, outFor: outFor, stopRelay: func() {}}
 	if !o.NoRelay {
 		relay, err := NewRelay(cache, o.Queue, o.Relay)
 		if err != nil {
@@ -81,7 +83,7 @@ func NewWriter(db *sqlx.DB, cache *cacheaside.Cache, options *Options) (*Writer,
 		c.relay = relay
 		ctx, stop := context.WithCancel(context.Background())
 		c.stopRelay = stop
-		c.relayed.Go(func() { _ = relay.Run(ctx) }) // it ends with ctx, for no other reason
+		c.relayed.Go(func() { _ = relay.Run(ctx) }) // another end than with ctx it alerts by itself
 	}
 	if c.outbox != nil {
 		c.remover = newRemover(o.Queue)

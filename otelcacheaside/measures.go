@@ -130,9 +130,11 @@ var relayMeasures = []measure[consistency.RelayStats]{
 	{name: "relay.retried", unit: "{attempt}", about: "Attempts at items that had failed before.", of: func(s *consistency.RelayStats) float64 { return float64(s.Retried) }},
 	{name: "relay.not_reloaded", unit: "{key}", about: "Keys that were to be reloaded, and were invalidated.", of: func(s *consistency.RelayStats) float64 { return float64(s.NotReloaded) }},
 	{name: "relay.bad", unit: "{attempt}", about: "Attempts at items that are none.", of: func(s *consistency.RelayStats) float64 { return float64(s.Bad) }},
+	{name: "relay.unknown", unit: "{attempt}", about: "Attempts at items whose loader the process has not got, and which are for others.", of: func(s *consistency.RelayStats) float64 { return float64(s.Unknown) }},
+	{name: "relay.ended", unit: "1", about: "Whether it has ended though nobody has asked it to.", gauge: true, of: func(s *consistency.RelayStats) float64 { return truth(s.Ended) }},
 	{name: "relay.queue_errors", unit: "{call}", about: "Calls of the queue that have failed.", of: func(s *consistency.RelayStats) float64 { return float64(s.QueueErrors) }},
 	{name: "relay.alerts", unit: "{alert}", about: "Alerts.", of: func(s *consistency.RelayStats) float64 { return float64(s.Alerts) }},
-	{name: "relay.panics", unit: "{panic}", about: "Times that it has panicked.", of: func(s *consistency.RelayStats) float64 { return float64(s.Panics) }},
+	{name: "relay.panics", unit: "{panic}", about: "Times that its OnAlert, its Logger or its queue has panicked.", of: func(s *consistency.RelayStats) float64 { return float64(s.Panics) }},
 	{name: "relay.out", unit: "1", about: "Whether all that was tried last has failed for want of Redis.", gauge: true, of: func(s *consistency.RelayStats) float64 { return truth(s.Out) }},
 	{name: "relay.lag", unit: "s", about: "How long items had been in the queue when they were done: the mean.", gauge: true, of: func(s *consistency.RelayStats) float64 { return s.Lag.Seconds() }},
 	{name: "relay.lag.max", unit: "s", about: "The longest.", gauge: true, of: func(s *consistency.RelayStats) float64 { return s.MaxLag.Seconds() }},
@@ -155,6 +157,7 @@ var consumerMeasures = []measure[canal.Stats]{
 	{name: "consumer.positions_lost", unit: "{loss}", about: "Times that the position was lost.", of: func(s *canal.Stats) float64 { return float64(s.PositionsLost) }},
 	{name: "consumer.failures", unit: "{failure}", about: "Failures that are tried again.", of: func(s *canal.Stats) float64 { return float64(s.Failures) }},
 	{name: "consumer.alerts", unit: "{alert}", about: "Alerts.", of: func(s *canal.Stats) float64 { return float64(s.Alerts) }},
+	{name: "consumer.busy", unit: "s", about: "For how long it has been at what everything waits for, as a handler.", gauge: true, of: func(s *canal.Stats) float64 { return s.Busy.Seconds() }},
 	{name: "consumer.lag", unit: "s", about: "How far behind the database it is; -1 where it is not known, or another consumes.", gauge: true, of: func(s *canal.Stats) float64 { return lag(s.Lag) }},
 }
 

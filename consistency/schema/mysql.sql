@@ -15,6 +15,7 @@ CREATE TABLE IF NOT EXISTS cacheaside_outbox (
 	again BIGINT NOT NULL,
 	reload TINYINT NOT NULL,
 	attempts INT NOT NULL,
+	admit TINYINT NOT NULL,
 	PRIMARY KEY (id),
 	KEY due (namespace, due, created)
 ) ENGINE=InnoDB ROW_FORMAT=DYNAMIC;

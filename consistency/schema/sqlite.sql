@@ -14,6 +14,7 @@ CREATE TABLE IF NOT EXISTS cacheaside_outbox (
 	again INTEGER NOT NULL,
 	reload INTEGER NOT NULL,
 	attempts INTEGER NOT NULL,
+	admit INTEGER NOT NULL,
 	PRIMARY KEY (id)
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX IF NOT EXISTS cacheaside_outbox_due ON cacheaside_outbox (namespace, due, created);

@@ -25,7 +25,7 @@ type delivery struct {
 
 func (d *delivery) item(now time.Time) consistency.Item {
 	n := d.note
-	return consistency.Item{ID: n.ID, Claim: d.claim, Key: n.key(), Reload: n.Reload, Attempts: n.Attempts, Again: n.Again, Age: d.age(now)}
+	return consistency.Item{ID: n.ID, Claim: d.claim, Key: n.key(), Admit: !n.Any, Reload: n.Reload, Attempts: n.Attempts, Again: n.Again, Age: d.age(now)}
 }
 
 func (d *delivery) age(now time.Time) time.Duration {

@@ -28,6 +28,7 @@ type note struct {
 	Text    []byte `json:"key,omitempty"` // in base64: keys need not be UTF-8
 	All     bool   `json:"all,omitempty"`
 
+	Any      bool          `json:"any,omitempty"` // any process can do it: not Item.Admit, which is so of messages that do not say
 	Reload   bool          `json:"reload,omitempty"`
 	Attempts int           `json:"attempts,omitempty"`
 	Again    time.Duration `json:"again,omitempty"`
@@ -55,7 +56,7 @@ func newNote(item consistency.Item, now time.Time) (*note, error) {
 	n := &note{
 		Format: format, ID: item.ID,
 		Loader: item.Key.Loader, Version: item.Key.Version, Text: []byte(item.Key.Text), All: item.Key.All,
-		Reload: item.Reload, Attempts: max(item.Attempts, 0), Again: max(item.Again, 0), After: max(item.After, 0),
+		Any: !item.Admit, Reload: item.Reload, Attempts: max(item.Attempts, 0), Again: max(item.Again, 0), After: max(item.After, 0),
 		At: now.UnixNano(), Created: now.Add(-item.Age).UnixNano(),
 	}
 	if n.ID == "" {

@@ -46,8 +46,19 @@ func FuzzDecode(f *testing.F) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if j := (&delivery{note: again}).item(now); i.Key != j.Key || i.Again != j.Again || i.Attempts != j.Attempts || i.Reload != j.Reload {
+		if j := (&delivery{note: again}).item(now); i.Key != j.Key || i.Again != j.Again || i.Attempts != j.Attempts || i.Reload != j.Reload || i.Admit != j.Admit {
 			t.Fatalf("%+v was sent as %+v", i, j)
 		}
 	})
+}
+
+// A message that does not say whether a filter may have to be told is for those who could tell it.
+func TestMessageThatDoesNotSay(t *testing.T) {
+	n, err := decode([]byte(`{"v":1,"id":"a","loader":"user","key":"MQ==","at":1,"created":1}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !(&delivery{note: n}).item(time.Now()).Admit {
+		t.Error("any process may do it")
+	}
 }

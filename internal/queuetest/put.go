@@ -32,18 +32,37 @@ func kept(s *suite) {
 	add(consistency.Item{Key: cacheaside.Key{Loader: "user", Version: "v2.0-rc_1", Text: "42"}, Reload: true})
 	add(consistency.Item{Key: cacheaside.Key{Loader: "User", Version: "1", Text: "42"}, Again: 90 * time.Minute})
 	add(consistency.Item{Key: cacheaside.Key{Loader: "user", All: true}, Again: 1500 * time.Millisecond})
+	add(consistency.Item{Key: cacheaside.Key{Loader: "user", Version: "1", Text: "43"}, Admit: true})
 	add(consistency.Item{Key: cacheaside.Key{Loader: strings.Repeat("l", 64), Version: strings.Repeat("v", 64), Text: "42"}, Reload: true, Again: time.Millisecond})
 	s.check(q.Put(s.ctx(), items...))
 	got := s.claim(q, len(items), long)
 	for _, i := range got {
 		w, ok := want[i.Key]
-		if !ok || i.Again != w.Again || i.Reload != w.Reload || i.Attempts != 0 {
+		if !ok || i.Again != w.Again || i.Reload != w.Reload || i.Admit != w.Admit || i.Attempts != 0 {
 			s.Errorf("not as it was put: %q, %+v", i.Key.Text, i)
 		}
 		delete(want, i.Key)
 	}
 	s.check(q.Done(s.ctx(), got...))
 	s.empty(q)
+}
+
+// admits: that a filter may have to be told outlives a Later.
+func admits(s *suite) {
+	a, b := s.openTwo()
+	told := item(1)
+	told.Admit = true
+	s.check(a.Put(s.ctx(), told, item(2)))
+	for range 3 {
+		got := s.claim(b, 2, long)
+		for i := range got {
+			if got[i].Admit != (got[i].Key.Text == "1") {
+				s.Fatalf("%s: Admit is %v", got[i].Key.Text, got[i].Admit)
+			}
+			got[i].After, got[i].Attempts = 0, got[i].Attempts+1
+		}
+		s.check(b.Later(s.ctx(), got...))
+	}
 }
 
 // names: items without an ID get one, of their own; those with one keep it. The caller's items are not changed.

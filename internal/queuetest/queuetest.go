@@ -39,6 +39,7 @@ func Run(t *testing.T, b Backend) {
 		not  bool // a promise that this backend says it does not make
 	}{
 		{name: "Kept", run: kept},
+		{name: "Admits", run: admits},
 		{name: "Names", run: names},
 		{name: "Order", run: order},
 		{name: "Max", run: maximum},

@@ -1,0 +1,109 @@
+package consistency
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/cacheaside/cacheaside"
+)
+
+// errSlow is of a filter that has taken half of the time that there is.
+var errSlow = errors.New("the filter has not answered in time")
+
+// invalidate has filters and caches know of keys that have changed. It returns which keys are not
+// invalidated, or not in their filters, and why. A filter that fails, or hangs as long as its context
+// lets it, is no reason to leave them stale.
+func invalidate(ctx context.Context, cache invalidator, keys []cacheaside.Key) (left map[cacheaside.Key]error) {
+	first, cancel := half(ctx)
+	defer cancel()
+	committed, admitted, left := admit(first, cache.AdmitKeys, keys)
+	again := slices.Collect(maps.Keys(left))
+	maps.Copy(left, leftOf(admitted, committed(first)))
+	if first.Err() != nil && ctx.Err() == nil { // what came after the filter had no time
+		again = slices.Collect(maps.Keys(left))
+		left = each(again, errSlow)
+	}
+	if len(again) > 0 {
+		for k, err := range leftOf(again, cache.InvalidateKeys(ctx, again...)) {
+			left[k] = errors.Join(left[k], err)
+		}
+	}
+	return left
+}
+
+// half is a context with half of the time that ctx has.
+func half(ctx context.Context) (context.Context, context.CancelFunc) {
+	deadline, ok := ctx.Deadline()
+	if !ok {
+		return context.WithCancel(ctx)
+	}
+	return context.WithDeadline(ctx, time.Now().Add(time.Until(deadline)/2))
+}
+
+// admit has filters know the keys, by AdmitKeys or AdmitHeld. Those that are refused are of loaders
+// whose filters have failed; committed is for the others.
+func admit(ctx context.Context, call func(context.Context, ...cacheaside.Key) (func(context.Context) error, error), keys []cacheaside.Key) (committed func(context.Context) error, admitted []cacheaside.Key, refused map[cacheaside.Key]error) {
+	refused = map[cacheaside.Key]error{}
+	admitted = slices.Clone(keys)
+	for len(admitted) > 0 { // once more for each loader whose filter fails
+		committed, err := call(ctx, admitted...)
+		if err == nil {
+			return committed, admitted, refused
+		}
+		left := leftOf(admitted, err)
+		maps.Copy(refused, left)
+		admitted = slices.DeleteFunc(admitted, func(k cacheaside.Key) bool { return left[k] != nil })
+	}
+	return func(context.Context) error { return nil }, nil, refused
+}
+
+// leftOf tells which of keys are not done, by the error of a call for all of them. An error that does not say so is of all; so is one that was joined with others, for those may be.
+func leftOf(keys []cacheaside.Key, err error) map[cacheaside.Key]error {
+	left := map[cacheaside.Key]error{}
+	if err == nil {
+		return left
+	}
+	if each, ok := err.(*cacheaside.BatchError[cacheaside.Key]); ok && each != nil { //nolint:errorlint // see above
+		for _, k := range keys {
+			if err := each.Errs[k]; err != nil {
+				left[k] = err
+			}
+		}
+	}
+	if len(left) == 0 {
+		for _, k := range keys {
+			left[k] = err
+		}
+	}
+	return left
+}
+
+// each gives all of keys the same error.
+func each(keys []cacheaside.Key, err error) map[cacheaside.Key]error {
+	errs := make(map[cacheaside.Key]error, len(keys))
+	for _, k := range keys {
+		errs[k] = err
+	}
+	return errs
+}
+
+// keysIn returns those of keys that have an error, in their order.
+func keysIn(keys []cacheaside.Key, errs map[cacheaside.Key]error) (in []cacheaside.Key) {
+	for _, k := range keys {
+		if errs[k] != nil {
+			in = append(in, k)
+		}
+	}
+	return in
+}
+
+// batchError is nil if there are none.
+func batchError(errs map[cacheaside.Key]error) error {
+	if len(errs) == 0 {
+		return nil
+	}
+	return &cacheaside.BatchError[cacheaside.Key]{Errs: errs}
+}

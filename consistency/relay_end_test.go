@@ -1,0 +1,130 @@
+package consistency
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"runtime"
+	"testing"
+	"time"
+
+	"github.com/cacheaside/cacheaside"
+)
+
+// An item's error that is another cache's, which its filter or load function uses, does not end a relay.
+func TestRelayOfAnotherCache(t *testing.T) {
+	for _, op := range []string{"admit", "refresh"} {
+		t.Run(op, func(t *testing.T) {
+			inStation(t, nil, func(s *station) {
+				s.cache.fail(func(o string, k cacheaside.Key) error {
+					if o == op && k == relayKey(1) {
+						return fmt.Errorf("the filter's own cache: %w", cacheaside.ErrClosed)
+					}
+					return nil
+				})
+				r, _ := s.start(RelayOptions{})
+				s.put(Item{Key: relayKey(1), Reload: op == "refresh"}, Item{Key: relayKey(2)})
+				s.at(5 * time.Minute)
+				s.put(Item{Key: relayKey(3)})
+				time.Sleep(time.Second)
+				s.done(relayKey(1), time.Second)
+				s.done(relayKey(2), 0)
+				s.done(relayKey(3), 5*time.Minute)
+				want := 1
+				if op == "refresh" { // what cannot be reloaded is invalidated
+					want = 0
+				}
+				if alerts := s.gotAlerts(); len(alerts) != want || r.Stats().Ended {
+					s.Errorf("%+v, %+v", alerts, r.Stats())
+				}
+				s.cache.fail(nil)
+				s.drained(2 * time.Minute)
+			})
+		})
+	}
+}
+
+// wakingQueue is a relayQueue that tells when there is something to do.
+type wakingQueue struct{ *relayQueue }
+
+func (q wakingQueue) Wait(ctx context.Context) {
+	_ = q.call("wait")
+	q.inner.Wait(ctx)
+}
+
+// A queue that panics fails, and does not end a relay.
+func TestRelayQueuePanics(t *testing.T) {
+	for _, op := range []string{"claim", "done", "later", "depth", "wait"} {
+		for how, end := range map[string]func(){"panic": func() { panic(relayPrivate) }, "Goexit": runtime.Goexit} {
+			t.Run(op+" "+how, func(t *testing.T) {
+				q := &relayQueue{inner: NewMemoryQueue(0)}
+				inStation(t, wakingQueue{q}, func(s *station) {
+					q.inner = NewMemoryQueue(0)
+					q.set(func(o string) error {
+						if o == op {
+							q.mu.Unlock()
+							defer q.mu.Lock()
+							end()
+						}
+						return nil
+					})
+					s.cache.fail(func(o string, k cacheaside.Key) error {
+						if k == relayKey(2) && time.Since(s.began) < time.Minute {
+							return errors.New("so that it is put back")
+						}
+						return nil
+					})
+					r, _ := s.start(RelayOptions{})
+					s.put(Item{Key: relayKey(1)}, Item{Key: relayKey(2)})
+					s.at(2 * time.Minute)
+					st := r.Stats()
+					if st.Panics == 0 || st.QueueErrors != st.Panics || st.Ended {
+						s.Errorf("%+v", st)
+					}
+					if op == "wait" && st.Panics != 1 { // it is not asked again
+						s.Errorf("%+v", st)
+					}
+					q.set(nil)
+					time.Sleep(time.Minute)
+					if st := r.Stats(); st.Done != 2 {
+						s.Errorf("%+v", st)
+					}
+				})
+			})
+		}
+	}
+}
+
+// angry is a slog.Handler that panics.
+type angry struct{ slog.Handler }
+
+func (angry) Handle(context.Context, slog.Record) error { panic(relayPrivate) }
+
+// A Logger that panics does not end a relay either.
+func TestRelayLoggerPanics(t *testing.T) {
+	inStation(t, nil, func(s *station) {
+		s.cache.fail(noRedis)
+		r, err := newRelay(s.cache, s.queue, &RelayOptions{Logger: slog.New(angry{slog.NewTextHandler(s.logs, nil)}), OnAlert: s.alerted})
+		if err != nil {
+			s.Fatal(err)
+		}
+		ctx, stop := context.WithCancel(s.Context())
+		ended := make(chan error, 1)
+		go func() { ended <- r.Run(ctx) }()
+		s.put(Item{Key: relayKey(1)})
+		s.at(time.Minute)
+		if alerts := s.gotAlerts(); len(alerts) != 1 {
+			s.Errorf("%+v", alerts)
+		}
+		s.cache.fail(nil)
+		s.drained(time.Minute)
+		if st := r.Stats(); st.Panics == 0 {
+			s.Errorf("%+v", st)
+		}
+		stop()
+		if err := <-ended; err != nil {
+			s.Error(err)
+		}
+	})
+}

@@ -1,0 +1,181 @@
+package consistency
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/cacheaside/cacheaside"
+	"github.com/cacheaside/cacheaside/internal/testenv"
+)
+
+// A relay that has not got a loader, whose filter may have to be told, leaves the item to one that
+// has. It invalidates the key, once, counts, and tells when nobody comes.
+func TestRelayWithoutTheLoader(t *testing.T) {
+	inStation(t, nil, func(s *station) {
+		s.cache.lacks = "foreign"
+		r, _ := s.start(RelayOptions{})
+		foreign := keyOf("foreign", 1)
+		s.put(Item{Key: foreign, Admit: true}, Item{Key: keyOf("foreign", 2)}, Item{Key: relayKey(3), Admit: true}, Item{Key: cacheaside.Key{Loader: "foreign", All: true}, Admit: true})
+		s.at(time.Second)
+		if st := r.Stats(); st.Done != 3 || st.Unknown == 0 || st.Alerts != 0 || st.Failed != 0 {
+			s.Errorf("%+v", st)
+		}
+		s.at(20 * time.Second)
+		if st := r.Stats(); st.Unknown < 10 || st.Failed != 0 { // each 2 s at most
+			s.Errorf("%+v", st)
+		}
+		alerts := s.gotAlerts()
+		if len(alerts) != 1 || alerts[0].Attempts != 10 || !strings.Contains(alerts[0].Err.Error(), "loader foreign: no relay here has this loader") {
+			s.Errorf("%+v", alerts)
+		}
+		s.at(time.Hour)
+		if got := s.cache.times("invalidate", foreign.Text, s.began); len(got) != 1 || got[0] != 0 {
+			s.Errorf("invalidated after %v", got)
+		}
+		if n := r.Stats().Unknown; n > 200 {
+			s.Errorf("%d times within an hour", n)
+		}
+		if alerts := s.gotAlerts(); len(alerts) != 0 {
+			s.Errorf("%+v", alerts)
+		}
+		has, other := s.startWith()
+		s.drained(20 * time.Minute)
+		if got := has.times("committed", foreign.Text, s.began); len(got) != 1 || other.Stats().Done != 1 {
+			s.Errorf("done after %v", got)
+		}
+	})
+}
+
+// startWith starts a relay whose cache has all loaders.
+func (s *station) startWith() (*relayCache, *Relay) {
+	s.Helper()
+	own := &station{T: s.T, cache: &relayCache{}, queue: s.queue, began: s.began, logs: s.logs}
+	r, stop := own.start(RelayOptions{})
+	s.stops = append(s.stops, stop)
+	return own.cache, r
+}
+
+// An item comes to the one of three relays that has its loader.
+func TestRelayThatHasTheLoader(t *testing.T) {
+	inStation(t, nil, func(s *station) {
+		s.cache.lacks = "foreign"
+		s.start(RelayOptions{})
+		s.start(RelayOptions{})
+		_, has := s.startWith()
+		for n := range 100 {
+			s.put(Item{Key: keyOf("foreign", n), Admit: true})
+		}
+		if took := s.drained(time.Hour); took > 2*time.Minute {
+			s.Errorf("after %v", took)
+		}
+		if has.Stats().Done != 100 {
+			s.Errorf("%+v", has.Stats())
+		}
+	})
+}
+
+// Redis is out when such an item comes first: its key is invalidated when it is back.
+func TestRelayWithoutTheLoaderNorRedis(t *testing.T) {
+	inStation(t, nil, func(s *station) {
+		s.cache.lacks = "foreign"
+		s.cache.fail(noRedis)
+		r, _ := s.start(RelayOptions{})
+		s.put(Item{Key: keyOf("foreign", 1), Admit: true})
+		s.at(time.Minute)
+		if st := r.Stats(); !st.Out || st.Alerts != 1 {
+			s.Errorf("%+v", st)
+		}
+		s.cache.fail(nil)
+		s.at(time.Minute + 3*time.Second)
+		s.done(keyOf("foreign", 1), time.Minute+2*time.Second)
+	})
+}
+
+// without is a writer, and a relay, of a program that has no loaders.
+func (x *world) without() (*Writer, *Relay) {
+	x.t.Helper()
+	cache := x.newCache(x.server.Client(x.t), cacheaside.Options{MemoryBytes: -1})
+	w, err := NewWriter(x.writes, cache, &Options{Queue: x.box, Level: Async, AsyncDelay: x.options.AsyncDelay, NoRelay: true})
+	x.check(err)
+	x.t.Cleanup(func() { w.Close() })
+	w.grace = x.grace
+	r, err := NewRelay(cache, x.box, &RelayOptions{Poll: 10 * time.Millisecond})
+	x.check(err)
+	return w, r
+}
+
+// running runs a relay until f.
+func (x *world) running(r *Relay, what string, f func() bool) {
+	x.t.Helper()
+	ctx, stop := context.WithCancel(x.t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- r.Run(ctx) }()
+	x.eventually(what, f)
+	stop()
+	x.check(testenv.Receive(x.t, "the end of a relay", ended))
+}
+
+// TestInsertByOthers: a row that a program without the loader has inserted, or whose intent a relay
+// without it has claimed, is found in the end.
+func TestInsertByOthers(t *testing.T) {
+	for _, e := range []testenv.Engine{"", testenv.MariaDB, testenv.MySQL} {
+		t.Run(cmp.Or(string(e), "sqlite"), func(t *testing.T) {
+			x := start(t, setup{engine: e, filter: items})
+			writer, relay := x.without()
+			id := 10
+			for name, write := range map[string]func() error{
+				"a writer that has the loader": func() error { return x.At(Async).Update(t.Context(), insert(id, "new"), x.rows.Key(id)) },
+				"a writer that has not":        func() error { return writer.Update(t.Context(), insert(id, "new"), x.rows.Key(id)) },
+				"a transaction of one's own": func() error {
+					tx, err := x.admin.Begin()
+					x.check(err)
+					_, err = tx.Exec("INSERT INTO item VALUES (?, 'new')", id)
+					return errors.Join(err, writer.At(Outbox).Enqueue(t.Context(), tx, x.rows.Key(id)), tx.Commit())
+				},
+			} {
+				id++
+				if _, err := x.other.Get(t.Context(), id); !errors.Is(err, cacheaside.ErrNotFound) {
+					t.Fatal(err)
+				}
+				before := relay.Stats()
+				x.check(write())
+				x.running(relay, "the relay without the loader has had it", func() bool {
+					now := relay.Stats()
+					return now.Unknown > before.Unknown || now.Done > before.Done
+				})
+				if n := x.intents(); n != 1 {
+					t.Errorf("%s: %d rows in the outbox", name, n)
+				}
+				x.invalidated()
+				if v, err := x.other.Get(t.Context(), id); v != "new" || err != nil {
+					t.Errorf("%s: %q, %v", name, v, err)
+				}
+			}
+			x.check(writer.Update(t.Context(), set(1, "newest"), x.rows.Key(1).Existing())) // for any relay
+			x.running(relay, "the outbox is empty", func() bool { return x.intents() == 0 })
+			x.otherReads("newest")
+		})
+	}
+}
+
+// TestAdmitOfItems: which items are for a relay that has the loader.
+func TestAdmitOfItems(t *testing.T) {
+	x := start(t, setup{filter: items})
+	plain, err := cacheaside.NewLoader(x.cache, "plain", x.load, nil)
+	x.check(err)
+	keys := []cacheaside.Key{x.rows.Key(1), x.rows.Key(1).Existing(), plain.Key(1), x.rows.AllKeys(), {Loader: "foreign", Text: "1"}}
+	for _, byRelay := range []bool{false, true} {
+		var got []bool
+		for _, i := range x.items(Outbox, keys, byRelay) {
+			got = append(got, i.Admit)
+		}
+		if want := []bool{true, false, false, false, byRelay}; !slices.Equal(got, want) {
+			t.Errorf("%v, want %v", got, want)
+		}
+	}
+}

@@ -1,0 +1,213 @@
+package consistency
+
+import (
+	"context"
+	"fmt"
+	"runtime"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/cacheaside/cacheaside"
+)
+
+// trap is a filter, or load function, that does not return.
+type trap struct {
+	deaf    bool          // it does not listen to its context
+	healed  chan struct{} // then it does return
+	caught  atomic.Int64  // calls that are in it
+	most    atomic.Int64  // of them, at once
+	catches func(op string, keys []cacheaside.Key) bool
+}
+
+func newTrap(s *station, deaf bool, catches func(op string, keys []cacheaside.Key) bool) *trap {
+	h := &trap{deaf: deaf, healed: make(chan struct{}), catches: catches}
+	s.cache.before = h.before
+	return h
+}
+
+func (h *trap) before(ctx context.Context, op string, keys []cacheaside.Key) {
+	if !h.catches(op, keys) {
+		return
+	}
+	h.most.Store(max(h.most.Load(), h.caught.Add(1)))
+	defer h.caught.Add(-1)
+	done := ctx.Done()
+	if h.deaf {
+		done = nil
+	}
+	select {
+	case <-h.healed:
+	case <-done:
+	}
+}
+
+// done fails unless a key was invalidated by that time.
+func (s *station) done(k cacheaside.Key, by time.Duration) {
+	s.Helper()
+	var all []time.Duration
+	for _, op := range []string{"committed", "invalidate", "refresh"} {
+		all = append(all, s.cache.times(op, k.Text, s.began)...)
+	}
+	if len(all) == 0 || slices.Min(all) > by {
+		s.Errorf("%v was done after %v, want %v", k, all, by)
+	}
+}
+
+func keyOf(loader string, n int) cacheaside.Key {
+	return cacheaside.Key{Loader: loader, Text: fmt.Sprint(relayPrivate, loader, n)}
+}
+
+// A filter, or load function, that hangs keeps nobody else's items waiting. Its own keys are invalidated meanwhile, and not given up.
+func TestRelayHangs(t *testing.T) {
+	for _, reload := range []bool{false, true} {
+		for _, deaf := range []bool{false, true} {
+			t.Run(fmt.Sprintf("reload=%v deaf=%v", reload, deaf), func(t *testing.T) {
+				inStation(t, nil, func(s *station) {
+					op := map[bool]string{false: "admit", true: "refresh"}[reload]
+					h := newTrap(s, deaf, func(o string, keys []cacheaside.Key) bool {
+						return o == op && slices.ContainsFunc(keys, func(k cacheaside.Key) bool { return k.Loader == "bad" })
+					})
+					for n := range 148 {
+						k := keyOf(fmt.Sprint("good", n%3), n)
+						if n%8 == 0 {
+							k = keyOf("bad", n)
+						}
+						s.put(Item{Key: k, Reload: reload})
+					}
+					r, _ := s.start(RelayOptions{})
+					s.at(5 * time.Second)
+					s.put(Item{Key: keyOf("good0", 1000)}, Item{Key: keyOf("bad", 1001), Reload: reload})
+					for n := range 148 {
+						if n%8 != 0 {
+							s.done(keyOf(fmt.Sprint("good", n%3), n), 0)
+						}
+					}
+					s.at(5*time.Second + time.Millisecond)
+					s.done(keyOf("good0", 1000), 5*time.Second)
+					if st := r.Stats(); st.Done != 130 || st.Out || st.Failed > 0 {
+						s.Errorf("%+v", st)
+					}
+					s.at(time.Minute)
+					for n := range 148 {
+						if n%8 == 0 {
+							s.done(keyOf("bad", n), 30*time.Second)
+						}
+					}
+					s.done(keyOf("bad", 1001), 30*time.Second)
+					left := 20
+					if reload && !deaf { // what cannot be reloaded is invalidated, and done by that
+						left = 0
+					}
+					if d := s.depth(); d.Items != left {
+						s.Errorf("%+v", d)
+					}
+					s.at(30 * time.Minute)
+					if n := h.most.Load(); n > 2 && !deaf || n > 2*lostAtMost {
+						s.Errorf("%d goroutines hang at once", n)
+					}
+					alerts := s.gotAlerts()
+					if len(alerts) != min(left, 1) || left > 0 && deaf && !strings.Contains(alerts[0].Err.Error(), "bad") || r.Stats().Out {
+						s.Errorf("%+v", alerts)
+					}
+					s.put(Item{Key: keyOf("good1", 2000)})
+					time.Sleep(time.Millisecond)
+					s.done(keyOf("good1", 2000), 30*time.Minute)
+					close(h.healed)
+					s.drained(3 * time.Minute)
+					if st := r.Stats(); st.Done != 151 || st.Bad+st.QueueErrors+st.Panics != 0 {
+						s.Errorf("%+v", st)
+					}
+				})
+			})
+		}
+	}
+}
+
+// One key that hangs, or panics, does not hold up the other keys of its loader for ever; and later ones not at all.
+func TestRelayPoison(t *testing.T) {
+	for _, how := range []string{"hangs", "is deaf", "panics", "exits"} {
+		t.Run(how, func(t *testing.T) {
+			q := &relayQueue{} // whose items come together
+			inStation(t, q, func(s *station) {
+				q.inner = NewMemoryQueue(0)
+				poison := relayKey(77)
+				h := newTrap(s, how == "is deaf", func(op string, keys []cacheaside.Key) bool {
+					return op == "admit" && slices.Contains(keys, poison)
+				})
+				healed := false
+				if how == "panics" || how == "exits" {
+					s.cache.before = func(_ context.Context, op string, keys []cacheaside.Key) {
+						switch {
+						case healed || !h.catches(op, keys):
+						case how == "panics":
+							panic(relayPrivate)
+						default:
+							runtime.Goexit()
+						}
+					}
+				}
+				for n := range 400 {
+					s.put(Item{Key: relayKey(n)})
+				}
+				r, _ := s.start(RelayOptions{})
+				if how == "is deaf" { // it takes four groups of 22.5 s, and else two of 10 s, a third of 20 s at most
+					s.at(2 * time.Minute)
+				} else {
+					s.at(65 * time.Second)
+				}
+				if st := r.Stats(); st.Done != 399 || st.Depth.Items != 1 {
+					s.Fatalf("%+v", st)
+				}
+				s.at(5 * time.Minute)
+				for n := range 400 { // the poison is tried each minute or so
+					s.put(Item{Key: relayKey(1000 + n)})
+					time.Sleep(time.Second)
+				}
+				for n := range 400 {
+					s.done(relayKey(1000+n), 5*time.Minute+time.Duration(n)*time.Second+300*time.Millisecond) // at the next poll
+				}
+				if st := r.Stats(); st.Done != 799 || st.MaxLag > 5*time.Minute {
+					s.Errorf("%+v", st)
+				}
+				if n := h.most.Load(); n > 1 && how == "hangs" || n > 5 {
+					s.Errorf("%d goroutines hang at once", n)
+				}
+				if alerts := s.gotAlerts(); len(alerts) != 1 {
+					s.Errorf("%+v", alerts)
+				}
+				synctest.Wait()
+				healed = true
+				close(h.healed)
+				s.drained(2 * time.Minute)
+			})
+		})
+	}
+}
+
+// A filter that hangs when Run is to end does not keep it for longer than a third of a claim.
+func TestRelayEndsThoughOneHangs(t *testing.T) {
+	inStation(t, nil, func(s *station) {
+		h := newTrap(s, true, func(op string, keys []cacheaside.Key) bool {
+			return op == "admit" && slices.ContainsFunc(keys, func(k cacheaside.Key) bool { return k.Loader == "bad" })
+		})
+		s.put(Item{Key: keyOf("bad", 1), Attempts: 2}, Item{Key: relayKey(1)})
+		_, stop := s.start(RelayOptions{})
+		s.at(time.Second)
+		if err := stop(); err != nil {
+			s.Error(err)
+		}
+		if at := time.Since(s.began); at > 11*time.Second {
+			s.Errorf("it has ended after %v", at)
+		}
+		close(h.healed)
+		s.at(31 * time.Second) // when its claim has run out
+		got, err := s.queue.Claim(s.Context(), 10, time.Hour)
+		if err != nil || len(got) != 1 || got[0].Key != keyOf("bad", 1) || got[0].Attempts != 2 {
+			s.Errorf("left: %+v, %v", got, err)
+		}
+	})
+}

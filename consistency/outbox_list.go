@@ -29,7 +29,7 @@ func (o *SQLOutbox) List(ctx context.Context, limit int) ([]Row, error) {
 	if limit < 1 || limit > listAtMost {
 		return nil, o.failed("list", fmt.Errorf("a limit of %d: 1 to %d", limit, listAtMost))
 	}
-	var all []Row
+	var all []listed
 	err := o.reading(ctx, func(on asker) error {
 		all = nil
 		scope, err := o.scope(ctx, on)
@@ -46,8 +46,18 @@ func (o *SQLOutbox) List(ctx context.Context, limit int) ([]Row, error) {
 		}
 		return err
 	})
-	slices.SortStableFunc(all, func(a, b Row) int { return cmp.Compare(a.After, b.After) })
-	return all[:min(len(all), limit)], o.failed("list", err)
+	slices.SortStableFunc(all, func(a, b listed) int { return cmp.Compare(a.due, b.due) })
+	var rows []Row
+	for _, l := range all[:min(len(all), limit)] {
+		rows = append(rows, l.Row)
+	}
+	return rows, o.failed("list", err)
+}
+
+// listed is a row, and when it is due: the namespaces are not read at the same time.
+type listed struct {
+	Row
+	due int64
 }
 
 // scope are the statements for the outbox's namespace, or for each that has rows if it has none.
@@ -62,27 +72,27 @@ func (o *SQLOutbox) scope(ctx context.Context, on asker) (all []statements, err 
 	return all, err
 }
 
-func readRows(rows *sql.Rows) ([]Row, error) {
+func readRows(rows *sql.Rows) ([]listed, error) {
 	defer rows.Close() //nolint:errcheck // rows.Err tells
-	var all []Row
+	var all []listed
 	var c cells
-	var due, namespace any
-	to := make([]any, 0, len(c)+2)
+	var wait, due, namespace any
+	to := make([]any, 0, len(c)+3)
 	for i := range c {
 		to = append(to, &c[i])
 	}
-	to = append(to, &due, &namespace)
+	to = append(to, &wait, &due, &namespace)
 	for rows.Next() {
 		if err := rows.Scan(to...); err != nil {
 			return nil, err
 		}
 		item, readable := c.item()
-		item.After = time.Duration(min(max(numberOf(due), math.MinInt64/1000), math.MaxInt64/1000)) * time.Microsecond
+		item.After = time.Duration(min(max(numberOf(wait), math.MinInt64/1000), math.MaxInt64/1000)) * time.Microsecond
 		if item.Claim == "0" {
 			item.Claim = ""
 		}
 		whose, _ := bytesOf(namespace)
-		all = append(all, Row{Item: item, Namespace: string(whose), Unreadable: !readable})
+		all = append(all, listed{Row{Item: item, Namespace: string(whose), Unreadable: !readable}, numberOf(due)})
 	}
 	return all, rows.Err()
 }
@@ -138,7 +148,7 @@ func change(ctx context.Context, conn *sql.Conn, statement string) (int64, error
 }
 
 func (s statements) list(limit int) string {
-	return fmt.Sprintf("SELECT %s, %s - created, due - %s, namespace FROM %s%s WHERE namespace = %s ORDER BY due LIMIT %d", itemColumns, s.now(), s.now(), s.table, s.hint("due"), s.space, limit)
+	return fmt.Sprintf("SELECT %s, %s - created, due - %s, due, namespace FROM %s%s WHERE namespace = %s ORDER BY due LIMIT %d", itemColumns, s.now(), s.now(), s.table, s.hint("due"), s.space, limit)
 }
 
 func (s statements) retry(ids []rowID) string {

@@ -81,8 +81,8 @@ func deepQueue(t *testing.T, e testenv.Engine) {
 	}
 	o := outboxOn(t, e)
 	o.check(func() error {
-		_, err := o.db.Exec("INSERT INTO cacheaside_outbox (namespace, id, due, created, loader, version, text, all_keys, again, reload, attempts) " +
-			"SELECT '" + testSpace + "', UNHEX(LPAD(HEX(seq), 32, '0')), 1000000 + seq, 1000000, 'user', '1', seq, 0, 0, 0, 0 FROM " + testenv.Numbers(1, n))
+		_, err := o.db.Exec("INSERT INTO cacheaside_outbox (namespace, id, due, created, loader, version, text, all_keys, again, reload, attempts, admit) " +
+			"SELECT '" + testSpace + "', UNHEX(LPAD(HEX(seq), 32, '0')), 1000000 + seq, 1000000, 'user', '1', seq, 0, 0, 0, 0, 0 FROM " + testenv.Numbers(1, n))
 		return err
 	}())
 	conn, err := o.db.Connx(o.ctx())

@@ -504,7 +504,7 @@ func testLargestStatement(t *testing.T, e testenv.Engine) {
 func TestForeignRows(t *testing.T) {
 	eachOutbox(t, func(t *outboxTest) {
 		insert := func(loader, version string, numbers ...int64) {
-			t.exec(t.db, fmt.Sprintf("INSERT INTO cacheaside_outbox (namespace, id, due, created, claim, loader, version, text, all_keys, again, reload, attempts) VALUES (x'%x', x'%s', %d, %d, %d, x'%x', x'%x', x'6162', %d, %d, %d, %d)",
+			t.exec(t.db, fmt.Sprintf("INSERT INTO cacheaside_outbox (namespace, id, due, created, claim, loader, version, text, all_keys, again, reload, attempts, admit) VALUES (x'%x', x'%s', %d, %d, %d, x'%x', x'%x', x'6162', %d, %d, %d, %d, 0)",
 				testSpace, newID(), numbers[0], numbers[1], numbers[2], loader, version, numbers[3], numbers[4], numbers[5], numbers[6]))
 		}
 		const most, least = 1<<63 - 1, -1 << 63

@@ -153,6 +153,7 @@ func (s *shift) round(ctx context.Context) (pause time.Duration) {
 	s.lastDue = began
 	point("relaying")
 	over, back := s.work(ctx, items, began)
+	idles := len(back) == len(items)
 	point("relayed")
 	v := s.judge(ctx, over)
 	v.back = append(v.back, back...)
@@ -163,6 +164,8 @@ func (s *shift) round(ctx context.Context) (pause time.Duration) {
 	switch {
 	case s.outage > 0 && (v.tried > 0 || s.busy()):
 		return s.nextProbe
+	case idles: // all of it is for lanes that are busy; what there is may be just that
+		return firstDelay
 	case len(items) < most:
 		return idle
 	default:

@@ -73,7 +73,9 @@ func (s *shift) note(ctx context.Context, r result) *group {
 	g, l := r.group, s.lanes[r.lane]
 	if g.over {
 		delete(l.lost, g)
-		delete(s.stuck, workOf(&g.tasks[0].Item))
+		if len(g.tasks) == 1 {
+			delete(s.stuck, workOf(&g.tasks[0].Item))
+		}
 		return nil
 	}
 	s.isOver(ctx, g, r.errs, s.hung(g, r.errs) || panicked(r.errs))

@@ -66,7 +66,7 @@ func (s *shift) judge(ctx context.Context, groups []*group) verdict {
 	for _, g := range groups {
 		held := time.Since(g.claimed)
 		for i, t := range g.tasks {
-			if t.Attempts > 0 {
+			if t.Attempts > 0 && !g.forgets {
 				s.counters.retried.Add(1)
 			}
 			s.judgeTask(ctx, &v, g, t, g.errs[i], held)

@@ -237,7 +237,7 @@ func (s *shift) patience(lanes []lane, claimed time.Time) time.Duration {
 }
 
 // putOff says when an item is claimed again that was not done: the later, the longer its lane has been
-// busy.
+// busy, as there may be many of them.
 func (s *shift) putOff(ctx context.Context, of lane, t task) Item {
 	why := t.why
 	switch {
@@ -249,8 +249,12 @@ func (s *shift) putOff(ctx context.Context, of lane, t task) Item {
 		return s.failed(ctx, t.Item, why)
 	default:
 		d := firstDelay
-		if l := s.state(of); l.active != nil {
-			d = min(longestDelay, max(d, time.Since(l.active.claimed)/4))
+		l := s.state(of)
+		if l.active != nil {
+			d = max(d, time.Since(l.active.claimed)/4)
+		}
+		if l.warned {
+			d = max(d, s.options.ClaimFor/12)
 		}
 		t.After = d/2 + rand.N(d/2+1)
 	}

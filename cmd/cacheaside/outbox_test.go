@@ -47,7 +47,7 @@ func TestOutbox(t *testing.T) {
 		t.Fatal(got, err)
 	}
 	w.check(o.Put(ctx, failed, second, all, secret, item(6, "due")))
-	_, err := db.ExecContext(ctx, "INSERT INTO cacheaside_outbox (namespace, id, due, created, loader, version, text, all_keys, again, reload, attempts) VALUES ('shop', x'07', 0, 0, 'a/b\x1b', '1', 'x', 0, 0, 0, 0)")
+	_, err := db.ExecContext(ctx, "INSERT INTO cacheaside_outbox (namespace, id, due, created, loader, version, text, all_keys, again, reload, attempts, admit) VALUES ('shop', x'07', 0, 0, 'a/b\x1b', '1', 'x', 0, 0, 0, 0, 0)")
 	w.check(err)
 
 	s := parsed[shownOutbox](w, exitOK, "outbox", "ls")

@@ -94,7 +94,7 @@ func TestOutbox(t *testing.T) {
 	other, err := consistency.NewSQLOutbox(db, consistency.MySQL, &consistency.SQLOutboxOptions{Namespace: "crm"})
 	w.check(err)
 	w.check(other.Put(ctx, item(8, "other")))
-	_, err = db.ExecContext(ctx, "INSERT INTO cacheaside_outbox (namespace, id, due, created, loader, version, text, all_keys, again, reload, attempts) VALUES ('\x1b[31m', x'09', 9000000000000000, 1, 'user', '1', 'x', 0, 0, 0, 0)")
+	_, err = db.ExecContext(ctx, "INSERT INTO cacheaside_outbox (namespace, id, due, created, loader, version, text, all_keys, again, reload, attempts, admit) VALUES ('\x1b[31m', x'09', 9000000000000000, 1, 'user', '1', 'x', 0, 0, 0, 0, 0)")
 	w.check(err)
 	if s := parsed[shownOutbox](w, exitOK, "outbox", "ls"); s.Items != 9 || len(s.Namespaces) != 3 || len(s.Listed) != 9 {
 		t.Errorf("of all it shows %+v", s)

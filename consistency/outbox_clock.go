@@ -36,8 +36,8 @@ func (c *clock) saw(now int64, began, ended time.Time) {
 	c.asked, c.now, c.then = true, now, ended
 }
 
-// wentBack answers whether rows are to be looked for that wait for too long: when the clock has gone
-// back, and a while later, for those of transactions that were open then.
+// wentBack answers whether rows are to be looked for that wait for too long: when the clock has
+// gone back, and a while later, for those of transactions that were open then.
 func (c *clock) wentBack() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -78,8 +78,8 @@ func (o *SQLOutbox) tend(ctx context.Context) (repaired int64, err error) {
 }
 
 // repair takes from the rows' times what the clock has gone back by since they were set. It goes by
-// the primary key, and few rows at once, so it waits for nobody for long; that others may do the same
-// does not matter.
+// the primary key, and few rows at once, so it waits for nobody for long. That others may do the
+// same does not matter.
 func (o *SQLOutbox) repair(ctx context.Context, text statements) (repaired int64, err error) {
 	due := int64(0)
 	for {

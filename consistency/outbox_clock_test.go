@@ -106,8 +106,8 @@ func (t *outboxTest) relayed(o *SQLOutbox, told *lines) *Relay {
 	return relay
 }
 
-// TestClockWentBack: whoever begins to work with a database whose clock is an hour behind what it was
-// does what is due, and tells it.
+// TestClockWentBack: whoever begins to work with a database whose clock is an hour behind what it
+// was does what is due, and tells it.
 func TestClockWentBack(t *testing.T) {
 	eachOutbox(t, func(t *outboxTest) {
 		ahead, db := t.clocks()

@@ -87,8 +87,8 @@ func TestRetry(t *testing.T) {
 	})
 }
 
-// TestSafeUpdates: nothing is refused where sql_safe_updates is set, however few rows, or many, there
-// are. The queue's own calls are tested with it by TestSQLOutbox.
+// TestSafeUpdates: nothing is refused where sql_safe_updates is set, however few rows there are, or
+// many. The queue's own calls are tested with it by TestSQLOutbox.
 func TestSafeUpdates(t *testing.T) {
 	testenv.EachEngine(t, func(tb *testing.T, e testenv.Engine) {
 		t := outboxOn(tb, e)

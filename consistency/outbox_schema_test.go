@@ -32,7 +32,7 @@ func (t *outboxTest) migration(mark string) []string {
 	return strings.Split(strings.TrimRight(strings.TrimSpace(text), ";"), ";\n")
 }
 
-// TestOldTables: what docs/migration.md says makes a table of before one of today, and keeps its rows.
+// TestOldTables: docs/migration.md makes a table of before one of today, and keeps its rows.
 func TestOldTables(t *testing.T) {
 	eachOutbox(t, func(t *outboxTest) {
 		run := func(statements ...string) {

@@ -34,8 +34,8 @@ type asker interface {
 
 // reading does work that only reads, as session does. In MySQL that is a transaction: a proxy that
 // sends reads to a replica, which may not have yet what was written a moment ago, sends those of
-// transactions to the server that is written to. It is READ COMMITTED, and so locks nothing, whatever
-// the isolation of sessions, and whoever is stopped in it.
+// transactions to the server that is written to. It is READ COMMITTED, and so locks nothing,
+// whatever the isolation of sessions, and whoever is stopped in it.
 func (o *SQLOutbox) reading(ctx context.Context, work func(asker) error) error {
 	if o.text.dialect == SQLite {
 		return again(ctx, func() error { return work(o.db) })

@@ -114,8 +114,8 @@ func TestRelayHangs(t *testing.T) {
 						s.Errorf("%+v", alerts)
 					}
 					s.put(Item{Key: keyOf("good1", 2000)})
-					time.Sleep(time.Millisecond)
-					s.done(keyOf("good1", 2000), 30*time.Minute)
+					time.Sleep(4 * time.Second)
+					s.done(keyOf("good1", 2000), 30*time.Minute+3*time.Second) // a round may just be waiting for its groups
 					close(h.healed)
 					s.drained(3 * time.Minute)
 					if st := r.Stats(); st.Done != 151 || st.Bad+st.QueueErrors+st.Panics != 0 {

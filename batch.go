@@ -279,6 +279,7 @@ func (l *Loader[K, V]) settle(r *round[K, V], held *lease.State, err error) {
 	if s.attempt != nil {
 		s.attempt.Adopt(held)
 	}
+	var unread error
 	if err == nil && held.Kind == lease.Stored {
 		switch e := &held.Entry; {
 		case e.Generation > s.era.Generation && !s.behind: // another process knows of an InvalidateAll that this one has not heard of
@@ -293,8 +294,9 @@ func (l *Loader[K, V]) settle(r *round[K, V], held *lease.State, err error) {
 		case held.Long:
 			s.beginning, s.step = held.Raw, toFetch
 			return
-		case l.decode(s, e):
-			if l.found(r, e) {
+		}
+		if unread = l.decode(s, &held.Entry); unread == nil {
+			if l.found(r, &held.Entry) {
 				return
 			}
 			l.counters.outdated.Add(1) // it has outlived what this process allows: to be replaced
@@ -313,7 +315,7 @@ func (l *Loader[K, V]) settle(r *round[K, V], held *lease.State, err error) {
 		l.out(r, err)
 	case held.Kind == lease.Unknown:
 		l.counters.undecodable.Add(1)
-		l.cache.journal.warn("an entry in Redis cannot be read, and is replaced", l.name, nil)
+		l.cache.journal.warn("an entry in Redis cannot be read, and is replaced", l.name, unread)
 		s.step = toTake
 	case held.Kind == lease.Absent:
 		s.step = toTake

@@ -1,47 +1,76 @@
 package cacheaside
 
 import (
+	"errors"
+
 	"github.com/cacheaside/cacheaside/internal/codec"
 	"github.com/cacheaside/cacheaside/internal/lease"
 )
 
-// Codec is how a loader writes values into Redis. Each entry says how it is written, and every loader reads all of them, so the codec can be
-// changed at any time: programs that write different ones, during a deployment say, read each other's entries.
-type Codec uint8
+// Codec is how a loader writes values into Redis: LoaderOptions.Codec. JSON and Binary are here,
+// MessagePack is package msgpack, and ExampleCodec shows one of a user's own. All methods are
+// called by many goroutines at once. A panic in one does no more harm than an error.
+//
+// An entry has the Number of the codec that wrote it. A loader reads entries of JSON, of Binary,
+// those without a codec (strings and []byte), and those of its own Codec. Any other entry is a miss
+// (Stats.Undecodable), and the next load replaces it. So while processes with two codecs run side
+// by side, as during a deployment, each key costs at most one more load for each time that it is
+// written, as long as one of the two is JSON. To change from one codec of another kind to another,
+// use JSON in between; or set another LoaderOptions.Version, so that their entries never meet.
+//
+// A Codec may have a method more, Check(t reflect.Type) error. NewLoader calls it with the type of
+// the loader's values, and fails with its error.
+type Codec interface {
+	// Number is what entries know this codec by, from 8 to 15; 1 to 7 are this module's. Never
+	// change it, nor use one for two formats: nothing else tells them apart.
+	Number() uint8
 
-// The codecs. That of a loader that sets none: strings and []byte are stored as they are, anything else as JSON.
-const (
-	// JSON is encoding/json. It replaces what is not UTF-8 in strings, and reads nothing that is nested deeper than 10,000.
-	JSON = Codec(codec.JSON)
+	// Encode returns the encoding of a value. v is a pointer that is not nil: the value itself
+	// where the type of the values is a pointer, else a pointer to the value. (A nil is not
+	// encoded: it is written as JSON.) What it returns is not its own any more. An encoding that
+	// is longer than LoaderOptions.MaxValueBytes is not stored. With an error, the value's callers
+	// get an *Error that shows no more of it than its type.
+	Encode(v any) ([]byte, error)
 
-	// MsgPack is MessagePack: shorter than JSON, and faster to decode. It names a field by its tag "msgpack", else "codec", else "json", else as in
-	// Go. Times come back in UTC; in an any, integers as int64 or uint64, maps as map[string]any.
-	MsgPack = Codec(codec.MsgPack)
+	// Decode decodes b, which has at most MaxValueBytes, into what v points to. v is as in Encode,
+	// and what it points to is zero. Decode may keep b, but must not change it. It must bear any
+	// bytes at all: whoever can write to Redis can have it read them. With an error the entry is a
+	// miss.
+	Decode(b []byte, v any) error
+}
 
-	// Binary is by encoding.BinaryMarshaler and BinaryUnmarshaler, which the values must be. (A struct that embeds such a type, as
-	// time.Time, is one too, and loses its other fields.)
-	Binary = Codec(codec.Binary)
+// The codecs of this package. A loader without a Codec stores strings and []byte as they are, and
+// anything else as JSON.
+var (
+	// JSON is encoding/json. It replaces what is not UTF-8 in strings, and reads nothing that is
+	// nested deeper than 10,000.
+	JSON Codec = codec.Builtin(codec.JSON)
+
+	// Binary is by encoding.BinaryMarshaler and BinaryUnmarshaler, which the values must be. (A
+	// struct that embeds such a type, as time.Time, is one too, and loses its other fields.)
+	Binary Codec = codec.Builtin(codec.Binary)
 )
 
-// decode takes a round's value out of an entry. It answers false, and nothing has changed, if the entry is not the key's or cannot be decoded.
+// errOtherKey is why an entry is not read that stands under a key's name, and is another's.
+var errOtherKey = errors.New("it is another key's")
+
+// decode takes a round's value out of an entry. With an error nothing has changed: the entry is not the key's, or cannot be decoded.
 // (JSON of another struct can: that is what LoaderOptions.Version is for.)
-func (l *Loader[K, V]) decode(s *state[V], e *lease.Entry) bool {
-	value, ok := l.content(s, e)
-	if !ok {
-		return false
+func (l *Loader[K, V]) decode(s *state[V], e *lease.Entry) error {
+	value, err := l.content(s, e)
+	if err == nil {
+		s.value, s.null = value, e.Null
 	}
-	s.value, s.null = value, e.Null
-	return true
+	return err
 }
 
 // content is the value of an entry that stands under a round's key, if it is that key's and can be decoded.
-func (l *Loader[K, V]) content(s *state[V], e *lease.Entry) (value V, ok bool) {
-	if !e.Unkey(s.text, s.hashed) {
-		return value, false
+func (l *Loader[K, V]) content(s *state[V], e *lease.Entry) (value V, err error) {
+	switch {
+	case !e.Unkey(s.text, s.hashed):
+		return value, errOtherKey
+	case e.Null:
+		return value, nil
 	}
-	if e.Null {
-		return value, true
-	}
-	value, err := l.codec.Decode(codec.Payload{Codec: codec.ID(e.Codec), Compressed: e.Compressed, Bytes: e.Payload})
-	return value, err == nil
+	return l.codec.Decode(codec.Payload{Codec: codec.ID(e.Codec), Compressed: e.Compressed, Bytes: e.Payload})
 }

@@ -118,8 +118,7 @@ func (l *Loader[K, V]) entryOf(ctx context.Context, key K) (c copied[V], stamp m
 			v = measure.None
 		case e.Generation > era.Generation, e.Expiry.UnixMilli() == 0: // an InvalidateAll that was not heard of yet; or it was Expired, and may differ
 		default:
-			var ok bool
-			if c.value, ok = l.content(&s, e); !ok {
+			if c.value, err = l.content(&s, e); err != nil {
 				v = measure.None // it counts as a miss
 				return
 			}

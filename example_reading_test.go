@@ -2,6 +2,8 @@ package cacheaside_test
 
 import (
 	"context"
+	"crypto/aes"
+	"crypto/cipher"
 	"database/sql"
 	"errors"
 	"fmt"
@@ -383,7 +385,32 @@ func ExampleCloneOf() {
 	// [novel english] <nil>
 }
 
-// Another codec needs no other Version: every loader reads what any of them has written.
+// aesGCM is a Codec that encrypts what another one encodes.
+type aesGCM struct {
+	cacheaside.Codec
+	cipher.AEAD
+}
+
+func (aesGCM) Number() uint8 { return 8 } // in each entry: never changed, nor used for another format
+
+func (c aesGCM) Encode(v any) ([]byte, error) {
+	plain, err := c.Codec.Encode(v)
+	if err != nil {
+		return nil, err
+	}
+	return c.Seal(nil, nil, plain, nil), nil
+}
+
+func (c aesGCM) Decode(b []byte, v any) error {
+	plain, err := c.Open(nil, nil, b, nil)
+	if err != nil {
+		return err // a miss, and replaced
+	}
+	return c.Codec.Decode(plain, v)
+}
+
+// Another codec needs no other Version: whatever a loader writes itself, it reads JSON. Here values
+// are encrypted from this release on.
 func ExampleCodec() {
 	server, _ := miniredis.Run() // any Redis
 	defer server.Close()
@@ -399,15 +426,18 @@ func ExampleCodec() {
 
 	after, _ := cacheaside.New(rdb, nil) // one of this release
 	defer after.Close()
-	asMsgPack, _ := cacheaside.NewLoader(after, "book", load, &cacheaside.LoaderOptions{
-		Codec:         cacheaside.MsgPack,
-		CompressAbove: 1 << 10,
+	block, _ := aes.NewCipher([]byte("from where your secrets are kept"))
+	aead, _ := cipher.NewGCMWithRandomNonce(block)
+	encrypted, _ := cacheaside.NewLoader(after, "book", load, &cacheaside.LoaderOptions{
+		Codec: aesGCM{cacheaside.JSON, aead}, // or msgpack.Codec, by itself or in the place of JSON
 	})
-	fmt.Println(asMsgPack.Get(ctx, 1))
-	fmt.Println(asMsgPack.Stats().RedisHits, asMsgPack.Stats().Undecodable)
+	fmt.Println(encrypted.Get(ctx, 1))
+	encrypted.Refresh(ctx, 1)
+	entry, _ := rdb.Get(ctx, "cacheaside:book:1:{1}").Result()
+	fmt.Println(encrypted.Stats().RedisHits, encrypted.Stats().Undecodable, strings.Contains(entry, "Emma"))
 	// Output:
 	// {1 Emma} <nil>
-	// 1 0
+	// 1 0 false
 }
 
 // A load that panics is an error of those who asked, and of nobody else.

@@ -4,8 +4,6 @@ import (
 	"context"
 	"slices"
 
-	"golang.org/x/sync/errgroup"
-
 	"github.com/cacheaside/cacheaside/internal/lease"
 )
 
@@ -21,18 +19,12 @@ func (b *batch[K, V]) fetch() {
 		b.leave(rounds)
 		return
 	}
-	var calls errgroup.Group
-	calls.SetLimit(maxCalls)
-	for _, r := range rounds {
-		calls.Go(func() error {
-			held := lease.State{Kind: lease.Stored, Long: true, Raw: r.Result.beginning}
-			r.Result.beginning = nil
-			err := b.l.whole(b.ctx, &r.Result, &held)
-			b.settle(r, &held, err)
-			return nil
-		})
-	}
-	calls.Wait() //nolint:errcheck // each round has its own
+	atOnce(rounds, maxCalls, func(r *round[K, V], _ func()) {
+		held := lease.State{Kind: lease.Stored, Long: true, Raw: r.Result.beginning}
+		r.Result.beginning = nil
+		err := b.l.whole(b.ctx, &r.Result, &held)
+		b.settle(r, &held, err)
+	})
 	b.l.renewAll(rounds)
 	b.land(rounds)
 }

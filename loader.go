@@ -178,7 +178,7 @@ func (l *Loader[K, V]) setUp() error {
 	if l.clone, err = function[func(V) V](l.options.Clone, "Clone", "CloneOf"); err != nil {
 		return err
 	}
-	l.codec, err = codec.New[V](codec.ID(l.options.Codec), l.options.CompressAbove, l.options.MaxValueBytes, caught)
+	l.codec, err = codec.New[V](l.options.Codec, l.options.CompressAbove, l.options.MaxValueBytes, caught)
 	if err != nil {
 		return fmt.Errorf("LoaderOptions.Codec: %w", err)
 	}

@@ -1,12 +1,23 @@
 package cacheaside
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/cacheaside/cacheaside/internal/lease"
-	"github.com/cacheaside/cacheaside/lock"
 )
+
+// Locker is a lock service: LoaderOptions.Locker. A *lock.Locker of package lock is one. Its method
+// is called by many goroutines at once.
+type Locker interface {
+	// Lock waits for the lock of this name until it has it, ctx ends, wait has passed, or the
+	// service fails. It keeps the lock until unlock is called, which is called once, also when ctx
+	// has ended. The error of unlock says that the lock is not known to have been kept until then,
+	// or to be free now. A panic in either is taken for an error.
+	Lock(ctx context.Context, name string, wait time.Duration) (unlock func() error, err error)
+}
 
 // callAndStore loads the rows of rounds whose keys have entered the gate, under the loader's lock
 // if it has one, and stores them. loaded is called in between, waiting when the load begins to wait
@@ -24,9 +35,9 @@ func (b *batch[K, V]) callAndStore(rounds []*round[K, V], keys []K, loaded, wait
 			b.l.gate.leave(keys)
 		}
 	}()
-	held, err := b.lock(rounds[0])
-	if held != nil {
-		defer b.unlock(held)
+	unlock, err := b.lock(rounds[0])
+	if unlock != nil {
+		defer b.unlock(unlock)
 	}
 	switch {
 	case b.ctx.Err() != nil: // the callers have left
@@ -42,17 +53,30 @@ func (b *batch[K, V]) callAndStore(rounds []*round[K, V], keys []K, loaded, wait
 }
 
 // lock takes the loader's lock of a row. If it cannot be had the load is made without it, as a rule: the lease is what keeps the promises.
-func (b *batch[K, V]) lock(r *round[K, V]) (*lock.Lease, error) {
+func (b *batch[K, V]) lock(r *round[K, V]) (unlock func() error, err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			unlock, err = nil, caught(p)
+		}
+		if err != nil && b.ctx.Err() == nil {
+			b.l.counters.unlocked.Add(1)
+		}
+	}()
 	name, _ := b.l.keys.Name(r.Result.text)
-	held, err := b.l.options.Locker.Acquire(b.ctx, name, &lock.Options{Wait: b.l.cache.options.QueueTimeout, NoToken: true})
-	if err != nil && b.ctx.Err() == nil {
-		b.l.counters.unlocked.Add(1)
+	unlock, err = b.l.options.Locker.Lock(b.ctx, name, b.l.cache.options.QueueTimeout)
+	if unlock == nil && err == nil {
+		err = errors.New("the Locker has returned neither a lock nor an error")
 	}
-	return held, err
+	return unlock, err
 }
 
-func (b *batch[K, V]) unlock(held *lock.Lease) {
-	if err := held.Release(); err != nil {
+func (b *batch[K, V]) unlock(unlock func() error) {
+	defer func() {
+		if p := recover(); p != nil {
+			b.l.counters.unlocked.Add(1)
+		}
+	}()
+	if err := unlock(); err != nil {
 		b.l.counters.unlocked.Add(1)
 	}
 }
@@ -77,6 +101,8 @@ func (o LoaderOptions) lockable(batch bool) error {
 		return errors.New("LoaderOptions.MustLock: there is no Locker")
 	case batch && o.Locker != nil:
 		return errors.New("LoaderOptions.Locker: a batch load is for many rows, and would need a lock of each; use NewLoader")
+	case isNilPointer(o.Locker):
+		return fmt.Errorf("LoaderOptions.Locker: a nil %T; for no lock leave it nil", o.Locker)
 	}
 	return nil
 }

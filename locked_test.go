@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"runtime"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -205,5 +206,49 @@ func TestLoadLockOptions(t *testing.T) {
 	}
 	if _, err := NewBatchLoader(c, "a", load, &LoaderOptions{MustLock: true}); err == nil {
 		t.Error("MustLock without a Locker")
+	}
+	one := func(context.Context, int) (string, error) { return "", nil }
+	if _, err := NewLoader(c, "a", one, &LoaderOptions{Locker: (*lock.Locker)(nil)}); err == nil || !strings.Contains(err.Error(), "LoaderOptions.Locker: a nil *lock.Locker") {
+		t.Error(err)
+	}
+}
+
+// userLocker is a Locker such as users write.
+type userLocker func() (unlock func() error, err error)
+
+func (l userLocker) Lock(context.Context, string, time.Duration) (func() error, error) { return l() }
+
+// A user's Locker that panics, or fails, or breaks its word, is a lock that could not be had, or not
+// be released: it is counted, and the row is loaded, unless MustLock is set.
+func TestUsersLockerFails(t *testing.T) {
+	fine := func() error { return nil }
+	for name, c := range map[string]struct {
+		lock userLocker
+		had  bool
+	}{
+		"an error":          {func() (func() error, error) { return nil, errors.New("as told") }, false},
+		"an error and both": {func() (func() error, error) { return fine, errors.New("as told") }, false},
+		"a panic":           {func() (func() error, error) { panic("as told") }, false},
+		"neither":           {func() (func() error, error) { return nil, nil }, false},
+		"unlock fails":      {func() (func() error, error) { return func() error { return lock.ErrLost }, nil }, true},
+		"unlock panics":     {func() (func() error, error) { return func() error { panic("as told") }, nil }, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, b := embedded(t)
+			d := newTable(map[int]string{1: "one"})
+			p := start(t, b, d, steadyNoMemory, &LoaderOptions{Locker: c.lock})
+			p.want(t, 1, "one", nil)
+			p.want(t, 1, "one", nil)
+			if s := p.Stats(); s.Unlocked != 1 || s.Loads != 1 || s.RedisHits != 1 {
+				t.Errorf("%+v", s)
+			}
+			must := start(t, b, d, steadyNoMemory, &LoaderOptions{Locker: c.lock, MustLock: true, Version: "2"})
+			if _, err := must.Get(t.Context(), 1); c.had != (err == nil) || !c.had && !errors.Is(err, ErrUnavailable) {
+				t.Error(err)
+			}
+			if s := must.Stats(); s.Unlocked != 1 || (s.Loads == 1) != c.had {
+				t.Errorf("%+v", s)
+			}
+		})
 	}
 }

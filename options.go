@@ -4,8 +4,6 @@ import (
 	"log/slog"
 	"math"
 	"time"
-
-	"github.com/cacheaside/cacheaside/lock"
 )
 
 // Options are the settings of a Cache. The zero value, and nil, are good defaults.
@@ -167,8 +165,8 @@ type LoaderOptions struct {
 	// if there is still nothing the row is loaded, and the lock released when it was stored. If the lock cannot be had, the load is made without it, and counted (Stats.Unlocked): a lock service that is down must
 	// not take reads down. A row is loaded by one process at a time by its lease alone, as long as Redis is up. Who sets it: whose database must not see two loads of a row at once also while the
 	// cache's Redis is lost; so the lock is best one of other servers, such as lock.NewRedlock. It costs a load two more trips there, and one to Redis. Not for batch loaders. The
-	// caller closes it after the Cache. Default: none.
-	Locker *lock.Locker
+	// caller closes it after the Cache. Default: none. A nil pointer in it is an error.
+	Locker Locker
 
 	// MustLock: a row whose lock cannot be had is not loaded; callers get a stale value if there is one, else ErrUnavailable. Who sets it: who would rather fail than load twice at once. Default: it is loaded.
 	MustLock bool
@@ -190,7 +188,10 @@ type LoaderOptions struct {
 	// 100. From 1 to 10,000. A load function of one row is not asked for more.
 	BatchSize int
 
-	// Codec is how values are written into Redis. Default: strings and []byte as they are, anything else as JSON.
+	// Codec is how values are written into Redis: JSON, Binary, msgpack.Codec of package msgpack, or
+	// one of your own. Default: strings and []byte as they are, anything else as JSON. Set it for
+	// values that JSON does not carry, or where its length or its speed matters. How to change it
+	// while processes run: see Codec. A nil pointer in it is an error.
 	Codec Codec
 
 	// CompressAbove is the length of an encoded value, in bytes, above which it is compressed (S2, a faster Snappy) where that makes it

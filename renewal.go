@@ -148,7 +148,7 @@ const drift = 10 * time.Millisecond
 // takeOver remembers an entry that another process has loaded.
 func (l *Loader[K, V]) takeOver(r *round[K, V], e *lease.Entry) {
 	r.Result.step = over
-	if l.decode(&r.Result, e) {
+	if l.decode(&r.Result, e) == nil {
 		l.rememberEntry(r, e)
 	}
 }

@@ -102,8 +102,8 @@ func (l *Loader[K, V]) stale(ctx context.Context, keys []K, failed map[K]error) 
 		if err == nil {
 			err = l.whole(ctx, &r.Result, held)
 		}
-		var ok bool
-		r.Result.value, ok = l.content(&r.Result, e)
+		var unread error
+		r.Result.value, unread = l.content(&r.Result, e)
 		r.Result.null = e.Null
 		ttl := l.options.TTL
 		if e.Null {
@@ -115,7 +115,7 @@ func (l *Loader[K, V]) stale(ctx context.Context, keys []K, failed map[K]error) 
 		case err != nil:
 			l.count(err)
 			failed[r.Key] = l.wrap("warm", r.Key, redisError(err))
-		case held.Kind != lease.Stored || !ok || e.Generation != r.Result.era.Generation:
+		case held.Kind != lease.Stored || unread != nil || e.Generation != r.Result.era.Generation:
 			missing = append(missing, r.Key)
 		case !e.Taken(time.Now()) && time.Until(e.Expiry) < ttl/2: // else it is being reloaded, or
 			old = append(old, r.Key)

@@ -260,7 +260,12 @@ func TestRepresent(t *testing.T) {
 		{"plain\x1b[2J", codec.Raw, `value "plain\x1b[2J"`},
 		{"\xff\xfe", codec.Raw, "value 0xfffe"},
 		{"{broken", codec.JSON, `value "{broken"`},
-		{"\x81\xa1a\x01", codec.MsgPack, "value 0x81a16101"},
+		{"\x81\xa1a\x01", codec.MsgPack, `value {"a":1}`},
+		{"\x92\xc4\x02ab\xa1<", codec.MsgPack, `value ["YWI=","\u003c"]`},                     // bytes, and text
+		{"\xcb\x7f\xf8\x00\x00\x00\x00\x00\x00", codec.MsgPack, "value 0xcb7ff8000000000000"}, // NaN
+		{"\x81\x01\x02", codec.MsgPack, "value 0x810102"},                                     // a key that is no text
+		{"\x81\xa1a", codec.MsgPack, "value 0x81a161"},                                        // cut off
+		{"\x0a\x01x", 9, "value 0x0a0178"},                                                    // a user's own
 		{"", codec.Binary, "value 0x"},
 	} {
 		var got string

@@ -11,6 +11,7 @@ import (
 
 	"github.com/cacheaside/cacheaside/internal/codec"
 	"github.com/cacheaside/cacheaside/internal/lease"
+	"github.com/cacheaside/cacheaside/msgpack"
 )
 
 // shownValue is a value, in one of three ways, or why it is not shown.
@@ -28,7 +29,7 @@ func (g *getting) value(e *lease.Entry, stored int64) *shownValue {
 	if stored > int64(most) || stored != int64(len(e.Payload)) {
 		return tooLong
 	}
-	c, err := codec.New[[]byte](codec.Raw, 0, most, nil)
+	c, err := codec.New[[]byte](nil, 0, most, nil)
 	if err != nil {
 		return &shownValue{Hidden: err.Error()}
 	}
@@ -42,10 +43,18 @@ func (g *getting) value(e *lease.Entry, stored int64) *shownValue {
 	return represent(b, codec.ID(e.Codec))
 }
 
-// represent shows bytes: JSON as such, text as text, else in hexadecimal digits.
+// represent shows bytes: JSON, and MessagePack that can be told as such, as JSON, text as text, else
+// in hexadecimal digits.
 func represent(b []byte, id codec.ID) *shownValue {
 	text := string(b)
 	switch {
+	case id == codec.MsgPack:
+		var v any
+		if msgpack.Codec.Decode(b, &v) == nil {
+			if j, err := json.Marshal(v); err == nil {
+				return &shownValue{JSON: j}
+			}
+		}
 	case id == codec.JSON && json.Valid(b) && utf8.Valid(b):
 		return &shownValue{JSON: b}
 	case id == codec.Raw && utf8.Valid(b), id == codec.JSON && utf8.Valid(b):

@@ -14,6 +14,7 @@ import (
 
 	"github.com/cacheaside/cacheaside"
 	"github.com/cacheaside/cacheaside/consistency"
+	"github.com/cacheaside/cacheaside/msgpack"
 )
 
 // Product is a row. A SKU is another name for it, which may be given to another product later.
@@ -62,7 +63,7 @@ func NewProducts(cache *cacheaside.Cache, db *sqlx.DB, writer *consistency.Write
 		TTL:           time.Hour,
 		Key:           cacheaside.KeyOf(pageKey.text),
 		Clone:         cacheaside.CloneOf(Page.clone), // else all callers share one map of facts, and must not change it
-		Codec:         cacheaside.MsgPack,
+		Codec:         msgpack.Codec,
 		CompressAbove: 1 << 10, // texts are long
 	})
 	return p, errors.Join(errs[:]...)

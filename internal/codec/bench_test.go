@@ -1,13 +1,15 @@
-package codec
+package codec_test
 
 import (
 	"encoding/json"
 	"fmt"
 	"strings"
 	"testing"
+
+	"github.com/cacheaside/cacheaside/internal/codec"
 )
 
-type user struct {
+type account struct {
 	ID    int64    `json:"id"`
 	Name  string   `json:"name"`
 	Email string   `json:"email"`
@@ -15,23 +17,23 @@ type user struct {
 	Bio   string   `json:"bio"`
 }
 
-var benchUser = user{42, "Ada Lovelace", "ada@example.com", []string{"a", "bc", "def"}, strings.Repeat("something about her ", 10)}
+var benchUser = account{42, "Ada Lovelace", "ada@example.com", []string{"a", "bc", "def"}, strings.Repeat("something about her ", 10)}
 
 // BenchmarkDecode: json/bare is what JSON is compared to.
 func BenchmarkDecode(b *testing.B) {
-	p, _ := must[user](b, JSON).Encode(benchUser)
+	p, _ := must[account](b, codec.JSON).Encode(benchUser)
 	b.Run("json/bare", func(b *testing.B) {
 		b.ReportAllocs()
 		for b.Loop() {
-			var u user
+			var u account
 			if err := json.Unmarshal(p.Bytes, &u); err != nil {
 				b.Fatal(err)
 			}
 		}
 	})
-	for _, id := range []ID{JSON, MsgPack} {
+	for _, id := range []codec.ID{codec.JSON, codec.MsgPack} {
 		for _, above := range []int{0, 1} {
-			c, _ := New[user](id, above, limit, nil)
+			c, _ := codec.New[account](by(id), above, limit, nil)
 			p, err := c.Encode(benchUser)
 			if err != nil {
 				b.Fatal(err)
@@ -58,9 +60,9 @@ func BenchmarkEncode(b *testing.B) {
 			}
 		}
 	})
-	for _, id := range []ID{JSON, MsgPack} {
+	for _, id := range []codec.ID{codec.JSON, codec.MsgPack} {
 		for _, above := range []int{0, 1} {
-			c, _ := New[user](id, above, limit, nil)
+			c, _ := codec.New[account](by(id), above, limit, nil)
 			b.Run(fmt.Sprintf("%v/compressed=%v", id, above > 0), func(b *testing.B) {
 				b.ReportAllocs()
 				for b.Loop() {

@@ -22,22 +22,14 @@ func roundTripsBinary(t reflect.Type) bool {
 }
 
 func encodeBinary[V any](v *V, pointer bool) (Payload, error) {
-	var m any = v
-	if pointer {
-		if reflect.ValueOf(v).Elem().IsNil() {
-			return null(), nil
-		}
-		m = *v
+	m, ok := target(v, pointer)
+	if !ok {
+		return null(), nil
 	}
 	b, err := m.(encoding.BinaryMarshaler).MarshalBinary()
 	return Payload{Codec: Binary, Bytes: bytes.Clone(b)}, err // it may be a buffer that is used again
 }
 
 func decodeBinary[V any](b []byte, v *V, pointer bool) error {
-	var u any = v
-	if pointer {
-		*v = reflect.New(reflect.TypeFor[V]().Elem()).Interface().(V)
-		u = *v
-	}
-	return u.(encoding.BinaryUnmarshaler).UnmarshalBinary(b)
+	return filled(v, pointer).(encoding.BinaryUnmarshaler).UnmarshalBinary(b)
 }

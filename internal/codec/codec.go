@@ -1,8 +1,9 @@
 // Package codec turns a value into the payload of a Redis entry, and back.
 //
-// The codecs are a closed set, and an entry says which one wrote it. So every process reads what any other has written, whichever codec
-// each is configured with: that only decides how values are written. What a payload claims is never believed before it is checked:
-// a few bytes cannot make the decoder allocate gigabytes or overflow the stack, which would end the process.
+// An entry says which codec wrote it. JSON, Binary and Raw are read by every process, whichever
+// codec it writes with; any other only by a process that has it. What a payload claims is never
+// believed before it is checked: a few bytes cannot make the decoders of this module allocate
+// gigabytes or overflow the stack, which would end the process.
 package codec
 
 import (
@@ -11,18 +12,19 @@ import (
 	"reflect"
 )
 
-// ID names a codec. IDs are written into entries: never renumber them.
+// ID is the number of a codec in an entry, which has 4 bits for it: 1 to 7 are this module's,
+// 8 to 15 those of its users. IDs are written into entries: never renumber them.
 type ID uint8
 
-// The codecs; 0 is the default one, Raw or JSON.
-//
-// MsgPack names a field by its tag "msgpack", else "codec", else "json", else as in Go. Times come back in UTC. In an any, an integer comes back
-// as an int64 or uint64, a float as a float64, and a map as a map[string]any; one with other keys does not come back at all.
+// The codecs of this module; 0 is the default one, Raw or JSON.
 const (
 	JSON    ID = 1 // encoding/json
-	MsgPack ID = 2 // MessagePack; see below
+	MsgPack ID = 2 // MessagePack: package msgpack
 	Binary  ID = 3 // encoding.BinaryMarshaler and BinaryUnmarshaler
 	Raw     ID = 4 // a string or []byte as it is
+
+	firstOfUsers ID = 8
+	lastOfUsers  ID = 15
 )
 
 func (id ID) String() string {
@@ -48,42 +50,34 @@ type Payload struct {
 
 // Codec encodes and decodes values of one type. It is immutable, and safe for concurrent use.
 type Codec[V any] struct {
-	id            ID
+	id            ID     // of what it writes
+	custom        Custom // whose id that is; nil: this package's
 	compressAbove int
 	maxBytes      int
 	caught        func(any) error
-	raw           bool  // V is string or []byte
-	pointer       bool  // V is a pointer
-	binary        bool  // V can be Binary
-	msgpack       error // why V cannot be MsgPack
+	raw           bool // V is string or []byte
+	pointer       bool // V is a pointer
+	binary        bool // V can be Binary
 }
 
-// New makes a Codec that writes with codec id; 0: Raw if V is exactly string or []byte, else JSON. Binary is never a default: a struct that
+// New makes a Codec that writes with c; nil: Raw if V is exactly string or []byte, else JSON. Binary is never a default: a struct that
 // embeds a time.Time inherits its MarshalBinary, and would lose its other fields. (It inherits MarshalJSON as well.)
 //
 // Payloads longer than compressAbove bytes are compressed, if that makes them smaller; 0: none is. maxBytes bounds a payload before it
-// is compressed and after it is decompressed. caught makes the error of a panic in a value's own methods; nil: one that tells the type
+// is compressed and after it is decompressed. caught makes the error of a panic in a value's own methods, or in c; nil: one that tells the type
 // of what was recovered.
-func New[V any](id ID, compressAbove, maxBytes int, caught func(recovered any) error) (*Codec[V], error) {
+func New[V any](c Custom, compressAbove, maxBytes int, caught func(recovered any) error) (*Codec[V], error) {
 	t := reflect.TypeFor[V]()
-	c := &Codec[V]{
-		id:            id,
+	own := &Codec[V]{
 		compressAbove: compressAbove,
 		maxBytes:      maxBytes,
 		caught:        caught,
 		raw:           t == reflect.TypeFor[string]() || t == reflect.TypeFor[[]byte](),
 		pointer:       t.Kind() == reflect.Pointer,
 		binary:        roundTripsBinary(t),
-		msgpack:       checkMsgPack(t),
 	}
 	if caught == nil {
-		c.caught = func(recovered any) error { return fmt.Errorf("codec: panic of type %T", recovered) }
-	}
-	if id == 0 {
-		c.id = JSON
-		if c.raw {
-			c.id = Raw
-		}
+		own.caught = func(recovered any) error { return fmt.Errorf("codec: panic of type %T", recovered) }
 	}
 	switch {
 	case compressAbove < 0:
@@ -91,29 +85,55 @@ func New[V any](id ID, compressAbove, maxBytes int, caught func(recovered any) e
 	case maxBytes <= 0:
 		return nil, fmt.Errorf("codec: maxBytes %d: at least 1", maxBytes)
 	}
-	if err := c.supports(c.id); err != nil {
+	if err := own.set(c); err != nil {
 		return nil, err
 	}
-	return c, nil
+	return own, nil
 }
 
-// supports tells whether a V can be written and read with codec id.
-func (c *Codec[V]) supports(id ID) error {
-	t := reflect.TypeFor[V]()
-	switch {
-	case id < JSON || id > Raw:
-		return fmt.Errorf("codec: unknown %v", id)
-	case id == MsgPack:
-		return c.msgpack
-	case id == Binary && !c.binary:
-		return fmt.Errorf("codec: Binary needs MarshalBinary and UnmarshalBinary, which %v lacks", t)
-	case id == Raw && !c.raw:
-		return fmt.Errorf("codec: Raw is for string and []byte, not for %v", t)
+// set takes the codec to write with.
+func (c *Codec[V]) set(by Custom) error {
+	switch by := by.(type) {
+	case nil:
+		c.id = JSON
+		if c.raw {
+			c.id = Raw
+		}
+		return nil
+	case Builtin:
+		c.id = ID(by)
+		return c.reads(c.id)
+	}
+	if v := reflect.ValueOf(by); v.Kind() == reflect.Pointer && v.IsNil() {
+		return fmt.Errorf("a nil %T; for the default leave it nil", by)
+	}
+	c.id, c.custom = ID(by.Number()), by
+	if _, native := by.(Native); !native && (c.id < firstOfUsers || c.id > lastOfUsers) {
+		return fmt.Errorf("the Number of %T is %d: from %d to %d", by, uint8(c.id), uint8(firstOfUsers), uint8(lastOfUsers))
+	}
+	if by, ok := by.(Checker); ok {
+		return by.Check(reflect.TypeFor[V]())
 	}
 	return nil
 }
 
-// Encode encodes v. Nil, which Raw and Binary do not know, is written as the null of JSON.
+// reads tells whether a V can be read that the codec id has written.
+func (c *Codec[V]) reads(id ID) error {
+	t := reflect.TypeFor[V]()
+	switch {
+	case id == JSON, id == c.id && c.custom != nil:
+		return nil
+	case id == Binary && !c.binary:
+		return fmt.Errorf("codec: Binary needs MarshalBinary and UnmarshalBinary, which %v lacks", t)
+	case id == Raw && !c.raw:
+		return fmt.Errorf("codec: Raw is for string and []byte, not for %v", t)
+	case id == Binary, id == Raw:
+		return nil
+	}
+	return fmt.Errorf("codec: unknown %v", id)
+}
+
+// Encode encodes v. Nil, which Raw, Binary and those of users do not know, is written as the null of JSON.
 func (c *Codec[V]) Encode(v V) (p Payload, err error) {
 	defer func() {
 		if r := recover(); r != nil {
@@ -121,12 +141,12 @@ func (c *Codec[V]) Encode(v V) (p Payload, err error) {
 		}
 	}()
 	p.Codec = c.id
-	switch c.id {
-	case MsgPack:
-		p.Bytes, err = encodeMsgPack(&v, c.maxBytes)
-	case Binary:
+	switch {
+	case c.custom != nil:
+		p, err = encodeCustom(c.custom, c.id, &v, c.pointer, c.maxBytes)
+	case c.id == Binary:
 		p, err = encodeBinary(&v, c.pointer)
-	case Raw:
+	case c.id == Raw:
 		p, err = encodeRaw(&v, c.maxBytes)
 	default:
 		p.Bytes, err = json.Marshal(&v) // &v: so that methods of *V are found, as they are when it is decoded
@@ -143,7 +163,7 @@ func (c *Codec[V]) Encode(v V) (p Payload, err error) {
 	return p, nil
 }
 
-// Decode decodes p, whichever codec wrote it. With an error it returns the zero V, never one that is decoded in part. The value may share
+// Decode decodes p. With an error it returns the zero V, never one that is decoded in part. The value may share
 // memory with p.Bytes, which must not be written to any more.
 func (c *Codec[V]) Decode(p Payload) (v V, err error) {
 	defer func() {
@@ -164,14 +184,14 @@ func (c *Codec[V]) Decode(p Payload) (v V, err error) {
 	}
 	if p.Codec == JSON { // the usual one: nothing is looked up
 		err = json.Unmarshal(p.Bytes, &v)
-	} else if err = c.supports(p.Codec); err == nil {
+	} else if err = c.reads(p.Codec); err == nil {
 		switch p.Codec {
-		case MsgPack:
-			err = decodeMsgPack(p.Bytes, &v)
 		case Binary:
 			err = decodeBinary(p.Bytes, &v, c.pointer)
 		case Raw:
 			decodeRaw(p.Bytes, &v)
+		default:
+			err = decodeCustom(c.custom, p.Bytes, &v, c.pointer)
 		}
 	} else {
 		return v, err

@@ -1,4 +1,4 @@
-package codec
+package codec_test
 
 import (
 	"bytes"
@@ -14,12 +14,14 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/cacheaside/cacheaside/internal/codec"
 )
 
 const limit = 1 << 20
 
 var (
-	ids    = []ID{JSON, MsgPack, Binary, Raw}
+	ids    = []codec.ID{codec.JSON, codec.MsgPack, codec.Binary, codec.Raw, user}
 	aboves = []int{0, 1, 64, 1 << 30}
 )
 
@@ -130,14 +132,14 @@ func TestRoundTrips(t *testing.T) {
 	check(t, (*point)(nil))
 }
 
-// check asserts that what any Codec of V writes, each Codec of V reads.
+// check asserts that what any Codec of V writes, each Codec of V reads that has the codec of it.
 func check[V any](t *testing.T, v V) {
 	t.Helper()
 	t.Run(fmt.Sprintf("%T", v), func(t *testing.T) {
-		var readers []*Codec[V]
+		readers := make(map[codec.ID]*codec.Codec[V])
 		for _, id := range append(ids, 0) {
-			if c, err := New[V](id, 0, limit, nil); err == nil {
-				readers = append(readers, c)
+			if c, err := codec.New[V](by(id), 0, limit, nil); err == nil {
+				readers[id] = c
 			}
 		}
 		if len(readers) < 2 {
@@ -145,7 +147,7 @@ func check[V any](t *testing.T, v V) {
 		}
 		for _, id := range append(ids, 0) {
 			for _, above := range aboves {
-				w, err := New[V](id, above, limit, nil)
+				w, err := codec.New[V](by(id), above, limit, nil)
 				if err != nil {
 					continue
 				}
@@ -153,9 +155,15 @@ func check[V any](t *testing.T, v V) {
 				if err != nil {
 					t.Fatalf("%v: %v", id, err)
 				}
-				for _, r := range readers {
+				for by, r := range readers {
 					p.Bytes = bytes.Clone(p.Bytes)
 					got, err := r.Decode(p)
+					if by != p.Codec && (p.Codec == codec.MsgPack || p.Codec == user) {
+						if err == nil || !reflect.ValueOf(&got).Elem().IsZero() {
+							t.Fatalf("%v has read what %v has written: %#v, %v", by, p.Codec, got, err)
+						}
+						continue
+					}
 					if err != nil || !reflect.DeepEqual(got, v) {
 						t.Fatalf("%v, above %d: got %#v, %v\nwant %#v\npayload %+v", id, above, got, err, v, p)
 					}
@@ -166,14 +174,14 @@ func check[V any](t *testing.T, v V) {
 }
 
 func TestDefaultCodec(t *testing.T) {
-	for _, c := range []struct{ got, want ID }{
-		{must[string](t, 0).id, Raw},
-		{must[[]byte](t, 0).id, Raw},
-		{must[named](t, 0).id, JSON},
-		{must[json.RawMessage](t, 0).id, JSON},
-		{must[time.Time](t, 0).id, JSON},
-		{must[any](t, 0).id, JSON},
-		{must[int](t, 0).id, JSON},
+	for _, c := range []struct{ got, want codec.ID }{
+		{writes(t, "x"), codec.Raw},
+		{writes(t, []byte("x")), codec.Raw},
+		{writes(t, named("x")), codec.JSON},
+		{writes(t, json.RawMessage("1")), codec.JSON},
+		{writes(t, time.Time{}), codec.JSON},
+		{writes[any](t, "x"), codec.JSON},
+		{writes(t, 1), codec.JSON},
 	} {
 		if c.got != c.want {
 			t.Errorf("got %v, want %v", c.got, c.want)
@@ -181,66 +189,64 @@ func TestDefaultCodec(t *testing.T) {
 	}
 }
 
-func must[V any](t testing.TB, id ID) *Codec[V] {
+// writes tells which codec is the default one of values like v.
+func writes[V any](t *testing.T, v V) codec.ID {
 	t.Helper()
-	c, err := New[V](id, 0, limit, nil)
+	p, err := must[V](t, 0).Encode(v)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p.Codec
+}
+
+func must[V any](t testing.TB, id codec.ID) *codec.Codec[V] {
+	t.Helper()
+	c, err := codec.New[V](by(id), 0, limit, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
 	return c
 }
 
-func refused[V any](t *testing.T, id ID, want string) {
+func refused[V any](t *testing.T, id codec.ID, want string) {
 	t.Helper()
-	if c, err := New[V](id, 0, limit, nil); err == nil || c != nil || !strings.Contains(err.Error(), want) {
+	if c, err := codec.New[V](by(id), 0, limit, nil); err == nil || c != nil || !strings.Contains(err.Error(), want) {
 		t.Errorf("%v of %v: %v, want %q", id, reflect.TypeFor[V](), err, want)
 	}
-	if id >= JSON && id <= Raw {
-		if v, err := must[V](t, JSON).Decode(Payload{Codec: id, Bytes: []byte{0x80}}); err == nil || !reflect.ValueOf(&v).Elem().IsZero() {
+	if id >= codec.JSON && id <= codec.Raw {
+		if v, err := must[V](t, codec.JSON).Decode(codec.Payload{Codec: id, Bytes: []byte{0x80}}); err == nil || !reflect.ValueOf(&v).Elem().IsZero() {
 			t.Errorf("%v decoded a %v: %v", id, reflect.TypeFor[V](), err)
 		}
 	}
 }
 
 func TestRefused(t *testing.T) {
-	refused[int](t, Raw, "Raw is for string and []byte, not for int")
-	refused[named](t, Raw, "not for codec.named")
-	refused[json.RawMessage](t, Raw, "json.RawMessage")
-	refused[*string](t, Raw, "*string")
-	refused[any](t, Raw, "interface")
-	refused[string](t, Binary, "string")
-	refused[base](t, Binary, "base")
-	refused[any](t, Binary, "interface")
-	refused[**point](t, Binary, "point")
-	refused[interface{ MarshalBinary() ([]byte, error) }](t, Binary, "interface")
-	refused[onlyMarshals](t, Binary, "onlyMarshals")
-	refused[*onlyMarshals](t, Binary, "onlyMarshals")
+	refused[int](t, codec.Raw, "Raw is for string and []byte, not for int")
+	refused[named](t, codec.Raw, "not for codec_test.named")
+	refused[json.RawMessage](t, codec.Raw, "json.RawMessage")
+	refused[*string](t, codec.Raw, "*string")
+	refused[any](t, codec.Raw, "interface")
+	refused[string](t, codec.Binary, "string")
+	refused[base](t, codec.Binary, "base")
+	refused[any](t, codec.Binary, "interface")
+	refused[**point](t, codec.Binary, "point")
+	refused[interface{ MarshalBinary() ([]byte, error) }](t, codec.Binary, "interface")
+	refused[onlyMarshals](t, codec.Binary, "onlyMarshals")
+	refused[*onlyMarshals](t, codec.Binary, "onlyMarshals")
 	refused[int](t, 5, "unknown codec 5")
 	refused[int](t, 255, "unknown codec 255")
-	refused[big.Int](t, MsgPack, "would lose the big.Int")
-	refused[*big.Int](t, MsgPack, "would lose the big.Int")
-	refused[map[string][]*struct{ X struct{ N big.Int } }](t, MsgPack, "would lose the big.Int in map")
-	refused[struct{ C chan int }](t, MsgPack, "chan int")
-	refused[struct{ F func() }](t, MsgPack, "func()")
-	refused[complex128](t, MsgPack, "complex128")
-	refused[struct{ x int }](t, MsgPack, "would lose")
-	must[struct {
-		C chan int `json:"-"`
-		x int
-		N *struct{ A int }
-	}](t, MsgPack)
 	for _, n := range []int{0, -1} {
-		if _, err := New[int](0, 0, n, nil); err == nil {
+		if _, err := codec.New[int](nil, 0, n, nil); err == nil {
 			t.Error("maxBytes", n)
 		}
 	}
-	if _, err := New[int](0, -1, 1, nil); err == nil {
+	if _, err := codec.New[int](nil, -1, 1, nil); err == nil {
 		t.Error("compressAbove -1")
 	}
-	if _, err := must[int](t, 0).Decode(Payload{Codec: 9, Bytes: []byte("1")}); err == nil {
+	if _, err := must[int](t, 0).Decode(codec.Payload{Codec: 9, Bytes: []byte("1")}); err == nil {
 		t.Error("codec 9")
 	}
-	if _, err := must[int](t, 0).Decode(Payload{Bytes: []byte("1")}); err == nil {
+	if _, err := must[int](t, 0).Decode(codec.Payload{Bytes: []byte("1")}); err == nil {
 		t.Error("codec 0")
 	}
 }
@@ -248,17 +254,17 @@ func TestRefused(t *testing.T) {
 // IDs are in entries that other versions of a program have written.
 func TestFormatStays(t *testing.T) {
 	for _, c := range []struct {
-		id   ID
+		id   codec.ID
 		num  uint8
 		want string
 	}{
-		{JSON, 1, `{"X":1,"Y":2}`},
-		{MsgPack, 2, "\x82\xa1X\x01\xa1Y\x02"},
-		{Binary, 3, "1,2"},
+		{codec.JSON, 1, `{"X":1,"Y":2}`},
+		{codec.MsgPack, 2, "\x82\xa1X\x01\xa1Y\x02"},
+		{codec.Binary, 3, "1,2"},
 	} {
-		var p Payload
+		var p codec.Payload
 		var err error
-		if c.id == Binary {
+		if c.id == codec.Binary {
 			p, err = must[point](t, c.id).Encode(point{1, 2})
 		} else {
 			p, err = must[plain](t, c.id).Encode(plain{1, 2})
@@ -277,7 +283,7 @@ func TestFormatStays(t *testing.T) {
 		D int `msgpack:"-"`
 		E int
 	}
-	p, err := must[tagged](t, MsgPack).Encode(tagged{1, 2, 0, 4, 5})
+	p, err := must[tagged](t, codec.MsgPack).Encode(tagged{1, 2, 0, 4, 5})
 	if want := "\x83\xa1m\x01\xa2c2\x02\xa1E\x05"; err != nil || string(p.Bytes) != want {
 		t.Errorf("%q, %v", p.Bytes, err)
 	}
@@ -285,7 +291,7 @@ func TestFormatStays(t *testing.T) {
 
 // Nil is not empty, whichever codec writes it.
 func TestNilIsNotEmpty(t *testing.T) {
-	for _, id := range []ID{Raw, JSON, MsgPack} {
+	for _, id := range []codec.ID{codec.Raw, codec.JSON, codec.MsgPack, user} {
 		c := must[[]byte](t, id)
 		for _, v := range [][]byte{nil, {}} {
 			p, err := c.Encode(v)
@@ -295,7 +301,7 @@ func TestNilIsNotEmpty(t *testing.T) {
 			}
 		}
 	}
-	if got, err := must[[]byte](t, 0).Decode(Payload{Codec: Raw}); err != nil || got == nil {
+	if got, err := must[[]byte](t, 0).Decode(codec.Payload{Codec: codec.Raw}); err != nil || got == nil {
 		t.Error("an empty payload is an empty value", got, err)
 	}
 }
@@ -303,7 +309,7 @@ func TestNilIsNotEmpty(t *testing.T) {
 func TestRawIsNotCopied(t *testing.T) {
 	c := must[[]byte](t, 0)
 	in := append(make([]byte, 0, 100), "abc"...)
-	v, err := c.Decode(Payload{Codec: Raw, Bytes: in})
+	v, err := c.Decode(codec.Payload{Codec: codec.Raw, Bytes: in})
 	if err != nil || &v[0] != &in[0] || cap(v) != 3 {
 		t.Error("copied, or more than the payload can be written to", err, cap(v))
 	}
@@ -312,7 +318,7 @@ func TestRawIsNotCopied(t *testing.T) {
 		t.Error("copied", err)
 	}
 	s := must[string](t, 0)
-	str, err := s.Decode(Payload{Codec: Raw, Bytes: in})
+	str, err := s.Decode(codec.Payload{Codec: codec.Raw, Bytes: in})
 	in[0] = 'X'
 	if err != nil || str != "abc" {
 		t.Error("a string changed", str, err)
@@ -320,70 +326,21 @@ func TestRawIsNotCopied(t *testing.T) {
 }
 
 func TestTrailingBytes(t *testing.T) {
-	for _, id := range []ID{JSON, MsgPack} {
+	for _, id := range []codec.ID{codec.JSON, codec.MsgPack, user} {
 		c := must[map[string]any](t, id)
 		p, err := c.Encode(map[string]any{"a": "b"})
 		if err != nil {
 			t.Fatal(err)
 		}
 		for _, tail := range []string{"x", "\xc0", "\x00", "{}", "]", "}"} {
-			if v, err := c.Decode(Payload{Codec: id, Bytes: append(bytes.Clone(p.Bytes), tail...)}); err == nil || v != nil {
+			if v, err := c.Decode(codec.Payload{Codec: id, Bytes: append(bytes.Clone(p.Bytes), tail...)}); err == nil || v != nil {
 				t.Errorf("%v with %q: %v", id, tail, v)
 			}
 		}
 		for n := range p.Bytes {
-			if v, err := c.Decode(Payload{Codec: id, Bytes: p.Bytes[:n]}); err == nil || v != nil {
+			if v, err := c.Decode(codec.Payload{Codec: id, Bytes: p.Bytes[:n]}); err == nil || v != nil {
 				t.Errorf("%v cut to %d: %v", id, n, v)
 			}
-		}
-	}
-}
-
-// What an any holds comes back as one of a few types, and a map with keys that are no strings does not: as the comment of MsgPack says.
-func TestMsgPackAny(t *testing.T) {
-	c := must[any](t, MsgPack)
-	at := time.Date(2026, 1, 2, 3, 4, 5, 6, time.FixedZone("x", 3600))
-	for _, x := range []struct{ in, want any }{
-		{5, int64(5)}, {int8(-5), int64(-5)}, {1000, int64(1000)}, {uint8(5), int64(5)}, {uint64(math.MaxUint64), uint64(math.MaxUint64)},
-		{float32(1.5), 1.5}, {base{1}, map[string]any{"A": int64(1)}}, {[]string{"a"}, []any{"a"}}, {[]byte{1}, []byte{1}}, {at, at.UTC()},
-	} {
-		p, err := c.Encode(x.in)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if got, err := c.Decode(p); err != nil || !reflect.DeepEqual(got, x.want) {
-			t.Errorf("%#v: %#v, %v, want %#v", x.in, got, err, x.want)
-		}
-	}
-	p, err := c.Encode(map[int]string{1: "x"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if got, err := c.Decode(p); err == nil || got != nil {
-		t.Error(got, err)
-	}
-}
-
-// A key that comes twice has its last value in MsgPack, not a mixture of both.
-func TestRepeatedKeys(t *testing.T) {
-	type item struct{ A, B int }
-	type box struct {
-		L   []item
-		M   map[string]item
-		Any any
-	}
-	const first, second = "\x81\xa1A\x01", "\x81\xa1B\x02"
-	for _, c := range []struct {
-		in   string
-		want box
-	}{
-		{"\x82\xa1L\x91" + first + "\xa1L\x91" + second, box{L: []item{{B: 2}}}},
-		{"\x81\xa1M\x82\xa1k" + first + "\xa1k" + second, box{M: map[string]item{"k": {B: 2}}}},
-		{"\x82\xa3Any" + first + "\xa3Any" + second, box{Any: map[string]any{"B": int64(2)}}},
-	} {
-		v, err := must[box](t, MsgPack).Decode(Payload{Codec: MsgPack, Bytes: []byte(c.in)})
-		if err != nil || !reflect.DeepEqual(v, c.want) {
-			t.Errorf("%q: %+v, %v, want %+v", c.in, v, err, c.want)
 		}
 	}
 }
@@ -398,7 +355,7 @@ func TestNothingHalfDecoded(t *testing.T) {
 		A int
 		B int
 	}
-	for _, id := range []ID{JSON, MsgPack} {
+	for _, id := range []codec.ID{codec.JSON, codec.MsgPack, user} {
 		p, err := must[other](t, id).Encode(other{5, "x"})
 		if err != nil {
 			t.Fatal(err)
@@ -420,30 +377,30 @@ func TestNothingHalfDecoded(t *testing.T) {
 }
 
 func TestLimits(t *testing.T) {
-	for _, id := range []ID{JSON, MsgPack, Raw} {
+	for _, id := range []codec.ID{codec.JSON, codec.MsgPack, codec.Raw, user} {
 		for _, above := range []int{0, 1} {
-			c, _ := New[string](id, above, 100, nil)
-			fits := strings.Repeat("x", 100-map[ID]int{JSON: 2, MsgPack: 2}[id])
+			c, _ := codec.New[string](by(id), above, 100, nil)
+			fits := strings.Repeat("x", 100-map[codec.ID]int{codec.JSON: 2, codec.MsgPack: 2, user: 2}[id])
 			if p, err := c.Encode(fits); err != nil {
 				t.Error(id, err)
 			} else if v, err := c.Decode(p); err != nil || v != fits {
 				t.Error(id, v, err)
 			}
-			if p, err := c.Encode(fits + "x"); err != ErrTooLarge || p.Bytes != nil {
+			if p, err := c.Encode(fits + "x"); err != codec.ErrTooLarge || p.Bytes != nil {
 				t.Error(id, p, err)
 			}
-			bigger, _ := New[string](id, above, 200, nil)
+			bigger, _ := codec.New[string](by(id), above, 200, nil)
 			p, _ := bigger.Encode(fits + "x")
 			if p.Compressed != (above == 1) {
 				t.Error(id, "compressed", p.Compressed)
 			}
-			if v, err := c.Decode(p); err != ErrTooLarge || v != "" {
+			if v, err := c.Decode(p); err != codec.ErrTooLarge || v != "" {
 				t.Error(id, above, v, err)
 			}
 		}
 	}
-	c, _ := New[big.Float](JSON, 0, 10, nil)
-	if _, err := c.Encode(*big.NewFloat(1.0 / 3)); err != ErrTooLarge {
+	c, _ := codec.New[big.Float](by(codec.JSON), 0, 10, nil)
+	if _, err := c.Encode(*big.NewFloat(1.0 / 3)); err != codec.ErrTooLarge {
 		t.Error(err)
 	}
 }
@@ -453,16 +410,16 @@ func TestTooLargeIsCheap(t *testing.T) {
 	long, list := strings.Repeat("x", 50<<20), make([]int, 5<<20)
 	var err, err2 error
 	n := allocated(func() {
-		_, err = must[string](t, Raw).Encode(long)
-		_, err2 = must[[]int](t, MsgPack).Encode(list)
+		_, err = must[string](t, codec.Raw).Encode(long)
+		_, err2 = must[[]int](t, codec.MsgPack).Encode(list)
 	})
-	if err != ErrTooLarge || err2 != ErrTooLarge || n > 8*limit {
+	if err != codec.ErrTooLarge || err2 != codec.ErrTooLarge || n > 8*limit {
 		t.Errorf("%v, %v, %d bytes allocated", err, err2, n)
 	}
 }
 
 func TestCompression(t *testing.T) {
-	c, _ := New[string](0, 100, limit, nil)
+	c, _ := codec.New[string](nil, 100, limit, nil)
 	for _, x := range []struct {
 		v    string
 		want bool
@@ -480,8 +437,8 @@ func TestCompression(t *testing.T) {
 }
 
 func TestConcurrentUse(t *testing.T) {
-	for _, id := range []ID{JSON, MsgPack} {
-		c, _ := New[nested](id, 50, limit, nil)
+	for _, id := range []codec.ID{codec.JSON, codec.MsgPack, user} {
+		c, _ := codec.New[nested](by(id), 50, limit, nil)
 		var wg sync.WaitGroup
 		for g := range 8 {
 			wg.Go(func() {
@@ -493,7 +450,7 @@ func TestConcurrentUse(t *testing.T) {
 						return
 					}
 					if i%3 == 0 { // errors between, for what is pooled
-						c.Decode(Payload{Codec: id, Bytes: p.Bytes[:len(p.Bytes)/2]})
+						c.Decode(codec.Payload{Codec: id, Bytes: p.Bytes[:len(p.Bytes)/2]})
 					}
 					if got, err := c.Decode(p); err != nil || !reflect.DeepEqual(got, want) {
 						t.Error(got, err)

@@ -14,13 +14,13 @@ func hidden[V any](op string, id ID, err error) error {
 	if errors.Is(err, ErrTooLarge) {
 		return ErrTooLarge
 	}
-	if own, ok := errors.AsType[formatError](err); ok {
+	if own, ok := errors.AsType[FormatError](err); ok {
 		return fmt.Errorf("codec: %s %v of %v: %w", op, id, reflect.TypeFor[V](), own)
 	}
 	return fmt.Errorf("codec: %s %v of %v: %T", op, id, reflect.TypeFor[V](), err)
 }
 
-// formatError is a text of our own about a payload, which shows nothing of the value.
-type formatError string
+// FormatError is a text of this module's own about a payload, which shows nothing of the value.
+type FormatError string
 
-func (e formatError) Error() string { return string(e) }
+func (e FormatError) Error() string { return string(e) }

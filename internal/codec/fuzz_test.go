@@ -1,4 +1,4 @@
-package codec
+package codec_test
 
 import (
 	"bytes"
@@ -10,7 +10,9 @@ import (
 
 	"github.com/klauspost/compress/s2"
 
+	"github.com/cacheaside/cacheaside/internal/codec"
 	"github.com/cacheaside/cacheaside/internal/testenv"
+	"github.com/cacheaside/cacheaside/msgpack"
 )
 
 type fuzzed struct {
@@ -33,25 +35,25 @@ const fuzzLimit = 64 << 10
 // FuzzDecode decodes any bytes as anything: an error and the zero value, or a value that comes back the same from another round trip.
 func FuzzDecode(f *testing.F) {
 	str := "s"
-	for _, id := range []ID{JSON, MsgPack, Raw} {
+	for _, id := range []codec.ID{codec.JSON, codec.MsgPack, codec.Raw} {
 		seed(f, id, fuzzed{I: -1, U: math.MaxUint64, F: 1.5, S: "x", B: []byte{1}, T: time.Unix(5, 6).UTC(), L: []fuzzed{{}}, M: map[string]*fuzzed{"a": nil}, Any: map[string]any{"b": []any{1.5, nil, true}}, P: &str})
 		seed(f, id, "text")
 		seed(f, id, []byte("bytes"))
 		seed(f, id, map[string]any{"a": []any{"b", 1, -1, 1.5, nil, true, map[string]any{}}, "t": time.Unix(7, 8).UTC(), "x": []byte{1}})
 	}
 	for _, b := range []string{"\xdd\xff\xff\xff\xff", "\xdf\xff\xff\xff\xff", "\xd7\xff\xdf\xff\xff\xff\xff\x00\x00\x00", "\x91\x91\x91\x90", "[[[", "\xcf\x00\x00\x00\x00\x00\x00\x00\x30", "\x82\xa1L\x90\xa1L\x91\x80"} {
-		f.Add(uint8(MsgPack), false, []byte(b))
-		f.Add(uint8(MsgPack), true, s2.Encode(nil, []byte(b)))
+		f.Add(uint8(codec.MsgPack), false, []byte(b))
+		f.Add(uint8(codec.MsgPack), true, s2.Encode(nil, []byte(b)))
 	}
 	f.Fuzz(func(t *testing.T, id uint8, compressed bool, b []byte) {
-		n := allocated(func() { fuzzAll(t, Payload{ID(id), compressed, b}) })
+		n := allocated(func() { fuzzAll(t, codec.Payload{codec.ID(id), compressed, b}) })
 		if max := int64(32<<20 + 10_000*len(b)); n > max { // generous: with the round trips, and fuzzLimit for a compressed payload
 			t.Errorf("%d bytes allocated for %d", n, len(b))
 		}
 	})
 }
 
-func fuzzAll(t *testing.T, p Payload) {
+func fuzzAll(t *testing.T, p codec.Payload) {
 	fuzzDecode[fuzzed](t, p)
 	fuzzDecode[string](t, p)
 	fuzzDecode[[]byte](t, p)
@@ -66,12 +68,12 @@ func TestDecodeMillions(t *testing.T) {
 		inputs = 3_000_000
 	}
 	var corpus [][]byte
-	for _, id := range []ID{JSON, MsgPack} {
+	for _, id := range []codec.ID{codec.JSON, codec.MsgPack} {
 		for _, v := range []any{
 			"text", []byte("bytes"), []any{"b", 1, -1, 1.5, nil, true, map[string]any{}}, map[string]any{"t": time.Unix(7, 8).UTC(), "x": []byte{1}},
 			fuzzed{I: -1, U: math.MaxUint64, F: 1.5, S: "x", B: []byte{1}, T: time.Unix(5, 6).UTC(), L: []fuzzed{{}}, M: map[string]*fuzzed{"a": nil}},
 		} {
-			c, err := New[any](id, 0, fuzzLimit, nil)
+			c, err := codec.New[any](by(id), 0, fuzzLimit, nil)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -85,13 +87,13 @@ func TestDecodeMillions(t *testing.T) {
 	i := 0
 	for b := range testenv.Noise(1, inputs, corpus...) {
 		i++
-		fuzzAll(t, Payload{ID(1 + i%5), i%3 == 0, b})
+		fuzzAll(t, codec.Payload{codec.ID(1 + i%5), i%3 == 0, b})
 	}
 	t.Logf("%d inputs", inputs)
 }
 
-func seed[V any](f *testing.F, id ID, v V) {
-	c, err := New[V](id, 0, fuzzLimit, nil)
+func seed[V any](f *testing.F, id codec.ID, v V) {
+	c, err := codec.New[V](by(id), 0, fuzzLimit, nil)
 	if err != nil {
 		return
 	}
@@ -101,8 +103,8 @@ func seed[V any](f *testing.F, id ID, v V) {
 	}
 }
 
-func fuzzDecode[V any](t *testing.T, p Payload) {
-	c, err := New[V](0, 0, fuzzLimit, nil)
+func fuzzDecode[V any](t *testing.T, p codec.Payload) {
+	c, err := codec.New[V](msgpack.Codec, 0, fuzzLimit, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -114,14 +116,14 @@ func fuzzDecode[V any](t *testing.T, p Payload) {
 		}
 		return
 	}
-	for _, id := range []ID{p.Codec, 0} {
-		if id != 0 && (id == Raw || id == Binary) {
+	for _, id := range []codec.ID{p.Codec, 0} {
+		if id != 0 && (id == codec.Raw || id == codec.Binary) {
 			continue
 		}
-		if id == 0 && p.Codec == MsgPack && reflect.TypeFor[V]().Kind() != reflect.String {
+		if id == 0 && p.Codec == codec.MsgPack && reflect.TypeFor[V]().Kind() != reflect.String {
 			continue // JSON of what was MsgPack: bytes that are no UTF-8, times after the year 9999, and numbers in an any are others
 		}
-		w, err := New[V](id, 1, 100*fuzzLimit, nil)
+		w, err := codec.New[V](by(id), 1, 100*fuzzLimit, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -193,14 +195,14 @@ func FuzzRoundTrip(f *testing.F) {
 	f.Add("aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa", []byte{0, 255}, int64(math.MinInt64), uint64(math.MaxUint64), math.Pi, true)
 	f.Fuzz(func(t *testing.T, s string, b []byte, i int64, u uint64, x float64, yes bool) {
 		valid := strings.ToValidUTF8(s, "?") // else it is another string in JSON, as documented there
-		fuzzRoundTrip(t, s, Raw, MsgPack)
-		fuzzRoundTrip(t, valid, Raw, MsgPack, JSON)
-		fuzzRoundTrip(t, b, Raw, MsgPack, JSON)
-		fuzzRoundTrip(t, i, MsgPack, JSON)
-		fuzzRoundTrip(t, u, MsgPack, JSON)
-		fuzzRoundTrip(t, x, MsgPack)
-		fuzzRoundTrip(t, point{int(i), int(u)}, MsgPack, Binary, JSON)
-		fuzzRoundTrip(t, map[string]any{s: i, "b": append([]byte{}, b...), "x": x, "u": u | 1<<63}, MsgPack)
+		fuzzRoundTrip(t, s, codec.Raw, codec.MsgPack)
+		fuzzRoundTrip(t, valid, codec.Raw, codec.MsgPack, codec.JSON)
+		fuzzRoundTrip(t, b, codec.Raw, codec.MsgPack, codec.JSON)
+		fuzzRoundTrip(t, i, codec.MsgPack, codec.JSON)
+		fuzzRoundTrip(t, u, codec.MsgPack, codec.JSON)
+		fuzzRoundTrip(t, x, codec.MsgPack)
+		fuzzRoundTrip(t, point{int(i), int(u)}, codec.MsgPack, codec.Binary, codec.JSON)
+		fuzzRoundTrip(t, map[string]any{s: i, "b": append([]byte{}, b...), "x": x, "u": u | 1<<63}, codec.MsgPack)
 		v := fuzzed{I: int8(i), U: u, S: valid, B: b, T: time.Unix(i>>30, int64(uint32(u))).UTC(), M: map[string]*fuzzed{valid: {S: valid}}, Any: valid, P: &valid, Bool: yes}
 		if y := v.T.Year(); y < 0 || y > 9999 {
 			v.T = time.Time{} // JSON has no others
@@ -208,15 +210,15 @@ func FuzzRoundTrip(f *testing.F) {
 		if !math.IsNaN(x) && !math.IsInf(x, 0) {
 			v.F = x
 		}
-		fuzzRoundTrip(t, v, MsgPack, JSON)
-		fuzzRoundTrip(t, []*fuzzed{&v, nil}, MsgPack, JSON)
+		fuzzRoundTrip(t, v, codec.MsgPack, codec.JSON)
+		fuzzRoundTrip(t, []*fuzzed{&v, nil}, codec.MsgPack, codec.JSON)
 	})
 }
 
-func fuzzRoundTrip[V any](t *testing.T, v V, ids ...ID) {
+func fuzzRoundTrip[V any](t *testing.T, v V, ids ...codec.ID) {
 	for _, id := range ids {
 		for _, above := range []int{0, 1} {
-			w, err := New[V](id, above, limit, nil)
+			w, err := codec.New[V](by(id), above, limit, nil)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -224,7 +226,7 @@ func fuzzRoundTrip[V any](t *testing.T, v V, ids ...ID) {
 			if err != nil {
 				t.Fatalf("%v: %v", id, err)
 			}
-			r, _ := New[V](0, 0, limit, nil)
+			r, _ := codec.New[V](msgpack.Codec, 0, limit, nil)
 			got, err := r.Decode(p)
 			if err != nil || !same(reflect.ValueOf(&v).Elem(), reflect.ValueOf(&got).Elem()) {
 				t.Fatalf("%v: got %#v, %v\nwant %#v", id, got, err, v)

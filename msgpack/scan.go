@@ -1,14 +1,16 @@
-package codec
+package msgpack
+
+import "github.com/cacheaside/cacheaside/internal/codec"
 
 // maxDepth is how deep arrays and maps may be nested: as deep as in encoding/json.
 const maxDepth = 10_000
 
 const (
-	errCut       = formatError("cut off")
-	errTrailing  = formatError("bytes after the value")
-	errDeep      = formatError("nested too deep")
-	errByte      = formatError("no such type")
-	errExtension = formatError("an extension that is not a timestamp")
+	errCut       = codec.FormatError("cut off")
+	errTrailing  = codec.FormatError("bytes after the value")
+	errDeep      = codec.FormatError("nested too deep")
+	errByte      = codec.FormatError("no such type")
+	errExtension = codec.FormatError("an extension that is not a timestamp")
 )
 
 // scanner checks the structure of MessagePack as its bytes are written to it, in any portions. It uses no recursion. What it accepts is one

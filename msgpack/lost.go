@@ -1,6 +1,7 @@
-package codec
+package msgpack
 
 import (
+	"encoding"
 	"fmt"
 	"reflect"
 	"time"
@@ -8,20 +9,24 @@ import (
 	"github.com/ugorji/go/codec"
 )
 
-var selfer = reflect.TypeFor[codec.Selfer]()
+var (
+	selfer      = reflect.TypeFor[codec.Selfer]()
+	marshaler   = reflect.TypeFor[encoding.BinaryMarshaler]()
+	unmarshaler = reflect.TypeFor[encoding.BinaryUnmarshaler]()
+)
 
-// checkMsgPack refuses the types that MsgPack would lose without a word: channels, functions, and what keeps its state in unexported
+// Check refuses the types that MessagePack would lose without a word: channels, functions, and what keeps its state in unexported
 // fields and has no MarshalBinary, as a big.Int. (JSON has such a value's MarshalText.) What an interface holds is not known here.
-func checkMsgPack(t reflect.Type) error {
+func (messagePack) Check(t reflect.Type) error {
 	if lost := findLost(t, map[reflect.Type]bool{}); lost != nil {
-		return fmt.Errorf("codec: MsgPack would lose the %v in %v", lost, t)
+		return fmt.Errorf("msgpack: MessagePack would lose the %v in %v", lost, t)
 	}
 	return nil
 }
 
-// findLost returns a type in t whose values MsgPack would lose, or nil.
+// findLost returns a type in t whose values MessagePack would lose, or nil.
 func findLost(t reflect.Type, seen map[reflect.Type]bool) reflect.Type {
-	if seen[t] || t == reflect.TypeFor[time.Time]() || t.Kind() != reflect.Pointer && (roundTripsBinary(t) || reflect.PointerTo(t).Implements(selfer)) {
+	if seen[t] || t == reflect.TypeFor[time.Time]() || t.Kind() != reflect.Pointer && carriesItself(reflect.PointerTo(t)) {
 		return nil
 	}
 	seen[t] = true
@@ -39,6 +44,11 @@ func findLost(t reflect.Type, seen map[reflect.Type]bool) reflect.Type {
 		return findLostField(t, seen)
 	}
 	return nil
+}
+
+// carriesItself tells whether what p points to has methods of its own for MessagePack.
+func carriesItself(p reflect.Type) bool {
+	return p.Implements(selfer) || p.Implements(marshaler) && p.Implements(unmarshaler)
 }
 
 func findLostField(t reflect.Type, seen map[reflect.Type]bool) reflect.Type {

@@ -1,0 +1,183 @@
+package cacheaside
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/cacheaside/cacheaside/internal/testenv"
+)
+
+// inverse is a codec such as users write: JSON with all bits inverted, so that no other codec reads it.
+type inverse struct{ number uint8 }
+
+func (c inverse) Number() uint8 { return c.number }
+
+func (inverse) Encode(v any) ([]byte, error) {
+	b, err := json.Marshal(v)
+	return inverted(b), err
+}
+
+func (inverse) Decode(b []byte, v any) error { return json.Unmarshal(inverted(b), v) }
+
+func inverted(b []byte) []byte {
+	b = slices.Clone(b)
+	for i := range b {
+		b[i] ^= 0xff
+	}
+	return b
+}
+
+// An entry of a codec that a loader has not got is a miss, which is counted and told, and replaced.
+// A loader that has the codec reads what comes in its place. So two codecs side by side, of which one
+// is JSON, cost a load more for each time that a key is written, and no more.
+func TestUnknownCodec(t *testing.T) {
+	each(t, func(t *testing.T, b backend) {
+		d := newTable(map[int]string{1: "one"})
+		var log logged
+		quiet := steadyNoMemory
+		quiet.Logger = log.logger()
+		own := start(t, b, d, steadyNoMemory, &LoaderOptions{Codec: inverse{9}})
+		plain := start(t, b, d, quiet, nil)
+		for i := range int64(3) {
+			own.want(t, 1, "one", nil)
+			if entry := b.admin.Get(t.Context(), redisKey(1)).Val(); entry[1]>>4 != 9 || entry[32:] != string(inverted([]byte(`"one"`))) {
+				t.Errorf("%q", entry)
+			}
+			for range 3 { // in turns: none replaces what the other has written, but once
+				plain.want(t, 1, "one", nil)
+				own.want(t, 1, "one", nil)
+			}
+			if s := plain.Stats(); d.loads.Load() != 2*(i+1) || s.Undecodable != i+1 || s.RedisHits != 2*(i+1) {
+				t.Errorf("%d loads, %+v", d.loads.Load(), s)
+			}
+			if s := own.Stats(); s.Undecodable != 0 || s.RedisHits != 3*(i+1) {
+				t.Errorf("%+v", s)
+			}
+			if err := own.Invalidate(t.Context(), 1); err != nil {
+				t.Fatal(err)
+			}
+		}
+		testenv.Eventually(t, "a warning that names the codec", func() bool {
+			return slices.ContainsFunc(log.take(), func(line string) bool {
+				return strings.Contains(line, `msg="cacheaside: an entry in Redis cannot be read, and is replaced" loader=row error="codec: unknown codec 9"`)
+			})
+		})
+	})
+}
+
+// Of two users' codecs with one number nothing tells which wrote an entry: it is what Decode says of
+// it. Here that is a miss.
+func TestTwoCodecsOfOneNumber(t *testing.T) {
+	_, b := embedded(t)
+	d := newTable(map[int]string{1: "one"})
+	one := start(t, b, d, steadyNoMemory, &LoaderOptions{Codec: inverse{9}})
+	other := start(t, b, d, steadyNoMemory, &LoaderOptions{Codec: bare{9}})
+	one.want(t, 1, "one", nil)
+	other.want(t, 1, "one", nil)
+	if s := other.Stats(); s.Undecodable != 1 || s.Loads != 1 {
+		t.Errorf("%+v", s)
+	}
+}
+
+// bare is JSON under a number of its own.
+type bare struct{ number uint8 }
+
+func (c bare) Number() uint8              { return c.number }
+func (bare) Encode(v any) ([]byte, error) { return json.Marshal(v) }
+func (bare) Decode(b []byte, v any) error { return json.Unmarshal(b, v) }
+
+// told is a codec that does as it is told, and counts.
+type told struct {
+	bare
+	how              string
+	encodes, decodes int
+}
+
+func (c *told) do() error {
+	switch c.how {
+	case "panic":
+		panic("SECRET")
+	case "error":
+		return errors.New("SECRET")
+	}
+	return nil
+}
+
+func (c *told) Encode(v any) ([]byte, error) {
+	c.encodes++
+	if err := c.do(); err != nil {
+		return nil, err
+	}
+	return c.bare.Encode(v)
+}
+
+func (c *told) Decode(b []byte, v any) error {
+	c.decodes++
+	if err := c.do(); err != nil {
+		return err
+	}
+	return c.bare.Decode(b, v)
+}
+
+// A user's codec that panics, or fails, when it encodes fails the load, and leaves no lease behind;
+// when it decodes, that is a counted miss.
+func TestUsersCodecFails(t *testing.T) {
+	for _, how := range []string{"panic", "error"} {
+		t.Run(how, func(t *testing.T) {
+			_, b := embedded(t)
+			d := newTable(map[int]string{1: "one"})
+			c := &told{bare: bare{8}, how: how}
+			p := start(t, b, d, steadyNoMemory, &LoaderOptions{Codec: c, ErrorTTL: time.Hour})
+			_, err := p.Get(t.Context(), 1)
+			if _, panicked := errors.AsType[*PanicError](err); err == nil || panicked != (how == "panic") || strings.Contains(err.Error(), "SECRET") {
+				t.Error(err)
+			}
+			p.want(t, 1, "", ErrLoadFailed) // the fleet is told
+			if err := p.Invalidate(t.Context(), 1); err != nil {
+				t.Fatal(err)
+			}
+			c.how = ""
+			p.want(t, 1, "one", nil)
+			reads := &told{bare: bare{8}, how: how}
+			q := start(t, b, d, steadyNoMemory, &LoaderOptions{Codec: reads, ErrorTTL: time.Hour})
+			if _, err := q.Get(t.Context(), 1); err == nil {
+				t.Error("it was encoded")
+			}
+			if s := q.Stats(); s.Undecodable != 1 || reads.decodes != 1 || reads.encodes != 1 {
+				t.Errorf("%+v, %d decoded, %d encoded", s, reads.decodes, reads.encodes)
+			}
+		})
+	}
+}
+
+// MaxValueBytes holds for a user's codec: what is longer is given out and not stored, and its Decode
+// never sees more, also not of what was compressed.
+func TestUsersCodecLimit(t *testing.T) {
+	_, b := embedded(t)
+	fits, long := strings.Repeat("x", 98), strings.Repeat("x", 99) // and two quotes
+	d := newTable(map[int]string{1: fits, 2: long})
+	for _, above := range []int{0, 10} {
+		c := &told{bare: bare{8}}
+		version := fmt.Sprint(above)
+		p := start(t, b, d, steadyNoMemory, &LoaderOptions{Codec: c, MaxValueBytes: 100, CompressAbove: above, Version: version})
+		for range 2 {
+			p.want(t, 1, fits, nil)
+			p.want(t, 2, long, nil)
+		}
+		if s := p.Stats(); s.TooLarge != 2 || s.Loads != 3 || s.RedisHits != 1 {
+			t.Errorf("%+v", s)
+		}
+		wide := start(t, b, d, steadyNoMemory, &LoaderOptions{Codec: &told{bare: bare{8}}, CompressAbove: above, Version: version})
+		wide.want(t, 2, long, nil) // is stored
+		decodes := c.decodes
+		p.want(t, 2, long, nil)
+		if s := p.Stats(); s.Undecodable != 1 || s.TooLarge != 3 || c.decodes != decodes {
+			t.Errorf("%+v, %d decoded", s, c.decodes-decodes)
+		}
+	}
+}

@@ -1,0 +1,103 @@
+package codec
+
+import (
+	"encoding"
+	"encoding/json"
+	"fmt"
+	"reflect"
+)
+
+// Custom is a codec that is not in this package. It is cacheaside.Codec: see there.
+type Custom interface {
+	Number() uint8
+	Encode(v any) ([]byte, error)
+	Decode(b []byte, v any) error
+}
+
+// Checker is a Custom that refuses types of values.
+type Checker interface {
+	Check(t reflect.Type) error
+}
+
+// Native is a codec of this module in a package of its own, so that only the programs that use it
+// link it. Its number is below 8. It is always given a *V, also where V is a pointer, so that it
+// writes a nil in its own way; and the bound, so that it can stop when it has been reached.
+type Native interface {
+	Custom
+	EncodeNative(v any, most Bytes) ([]byte, error)
+	DecodeNative(b []byte, v any) error
+}
+
+// Bytes is a length. No package of another module can name it, and so none has a Native.
+type Bytes int
+
+// Builtin is a codec of this package as a Custom: JSON or Binary, or Raw for its own use.
+type Builtin ID
+
+// Number is the codec's ID.
+func (b Builtin) Number() uint8 { return uint8(b) }
+
+func (b Builtin) String() string { return ID(b).String() }
+
+// Encode encodes what v points to.
+func (b Builtin) Encode(v any) ([]byte, error) {
+	if b == Builtin(JSON) {
+		return json.Marshal(v)
+	}
+	m, ok := v.(encoding.BinaryMarshaler)
+	if !ok {
+		return nil, fmt.Errorf("codec: no MarshalBinary in %T", v)
+	}
+	return m.MarshalBinary()
+}
+
+// Decode decodes into what v points to.
+func (b Builtin) Decode(p []byte, v any) error {
+	if b == Builtin(JSON) {
+		return json.Unmarshal(p, v)
+	}
+	u, ok := v.(encoding.BinaryUnmarshaler)
+	if !ok {
+		return fmt.Errorf("codec: no UnmarshalBinary in %T", v)
+	}
+	return u.UnmarshalBinary(p)
+}
+
+func encodeCustom[V any](c Custom, id ID, v *V, pointer bool, maxBytes int) (p Payload, err error) {
+	p.Codec = id
+	if n, ok := c.(Native); ok {
+		p.Bytes, err = n.EncodeNative(v, Bytes(maxBytes))
+		return p, err
+	}
+	m, ok := target(v, pointer)
+	if !ok {
+		return null(), nil
+	}
+	p.Bytes, err = c.Encode(m)
+	return p, err
+}
+
+func decodeCustom[V any](c Custom, b []byte, v *V, pointer bool) error {
+	if n, ok := c.(Native); ok {
+		return n.DecodeNative(b, v)
+	}
+	return c.Decode(b, filled(v, pointer))
+}
+
+// target is what v is encoded from: a pointer, v or the V itself. It answers false for a V that is
+// nil.
+func target[V any](v *V, pointer bool) (any, bool) {
+	if !pointer {
+		return v, true
+	}
+	return *v, !reflect.ValueOf(v).Elem().IsNil()
+}
+
+// filled is what v is decoded into: a pointer, v or the V itself, which is made.
+func filled[V any](v *V, pointer bool) any {
+	if !pointer {
+		return v
+	}
+	reflect.ValueOf(v).Elem().Set(reflect.New(reflect.TypeFor[V]().Elem()))
+	return *v
+}

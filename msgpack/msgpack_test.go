@@ -1,0 +1,196 @@
+package msgpack
+
+import (
+	"bytes"
+	"errors"
+	"math"
+	"math/big"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+
+	ugorji "github.com/ugorji/go/codec"
+
+	"github.com/cacheaside/cacheaside/internal/codec"
+	"github.com/cacheaside/cacheaside/internal/testenv"
+)
+
+// The suites of all codecs, in internal/codec, run with this one, too: round trips, limits, panics,
+// bombs, millions of inputs, and the fuzzers.
+func TestMain(m *testing.M) { testenv.Main(m) }
+
+const limit = 1 << 20
+
+type base struct{ A int }
+
+func must[V any](t testing.TB) *codec.Codec[V] {
+	t.Helper()
+	c, err := codec.New[V](Codec, 0, limit, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+func refused[V any](t *testing.T, want string) {
+	t.Helper()
+	if c, err := codec.New[V](Codec, 0, limit, nil); err == nil || c != nil || !strings.Contains(err.Error(), want) {
+		t.Errorf("%v: %v, want %q", reflect.TypeFor[V](), err, want)
+	}
+}
+
+// Types that MessagePack would lose are refused before anything is lost.
+func TestRefused(t *testing.T) {
+	refused[big.Int](t, "would lose the big.Int")
+	refused[*big.Int](t, "would lose the big.Int")
+	refused[map[string][]*struct{ X struct{ N big.Int } }](t, "would lose the big.Int in map")
+	refused[struct{ C chan int }](t, "chan int")
+	refused[struct{ F func() }](t, "func()")
+	refused[complex128](t, "complex128")
+	refused[struct{ x int }](t, "would lose")
+	must[struct {
+		C chan int `json:"-"`
+		x int
+		N *struct{ A int }
+	}](t)
+}
+
+// What wraps Codec gives it values and pointers to them, without a bound.
+func TestByItself(t *testing.T) {
+	for _, v := range []any{base{1}, &base{1}} {
+		b, err := Codec.Encode(v)
+		if err != nil || string(b) != "\x81\xa1A\x01" {
+			t.Errorf("%q, %v", b, err)
+		}
+		var got base
+		if err := Codec.Decode(b, &got); err != nil || got.A != 1 {
+			t.Error(got, err)
+		}
+		if err := Codec.Decode([]byte("\xdd\xff\xff\xff\xff"), &got); err != errCut {
+			t.Error(err)
+		}
+	}
+	if n := Codec.Number(); n != 2 { // it is in entries
+		t.Error(n)
+	}
+}
+
+// A nil is MessagePack's own, as it has always been written.
+func TestNil(t *testing.T) {
+	c := must[*base](t)
+	p, err := c.Encode(nil)
+	if err != nil || p.Codec != codec.MsgPack || string(p.Bytes) != "\xc0" {
+		t.Error(p, err)
+	}
+	if v, err := c.Decode(p); v != nil || err != nil {
+		t.Error(v, err)
+	}
+}
+
+// What an any holds comes back as one of a few types, and a map with keys that are no strings does not: as the comment of MsgPack says.
+func TestMsgPackAny(t *testing.T) {
+	c := must[any](t)
+	at := time.Date(2026, 1, 2, 3, 4, 5, 6, time.FixedZone("x", 3600))
+	for _, x := range []struct{ in, want any }{
+		{5, int64(5)}, {int8(-5), int64(-5)}, {1000, int64(1000)}, {uint8(5), int64(5)}, {uint64(math.MaxUint64), uint64(math.MaxUint64)},
+		{float32(1.5), 1.5}, {base{1}, map[string]any{"A": int64(1)}}, {[]string{"a"}, []any{"a"}}, {[]byte{1}, []byte{1}}, {at, at.UTC()},
+	} {
+		p, err := c.Encode(x.in)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got, err := c.Decode(p); err != nil || !reflect.DeepEqual(got, x.want) {
+			t.Errorf("%#v: %#v, %v, want %#v", x.in, got, err, x.want)
+		}
+	}
+	p, err := c.Encode(map[int]string{1: "x"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, err := c.Decode(p); err == nil || got != nil {
+		t.Error(got, err)
+	}
+}
+
+// A key that comes twice has its last value in MsgPack, not a mixture of both.
+func TestRepeatedKeys(t *testing.T) {
+	type item struct{ A, B int }
+	type box struct {
+		L   []item
+		M   map[string]item
+		Any any
+	}
+	const first, second = "\x81\xa1A\x01", "\x81\xa1B\x02"
+	for _, c := range []struct {
+		in   string
+		want box
+	}{
+		{"\x82\xa1L\x91" + first + "\xa1L\x91" + second, box{L: []item{{B: 2}}}},
+		{"\x81\xa1M\x82\xa1k" + first + "\xa1k" + second, box{M: map[string]item{"k": {B: 2}}}},
+		{"\x82\xa3Any" + first + "\xa3Any" + second, box{Any: map[string]any{"B": int64(2)}}},
+	} {
+		v, err := must[box](t).Decode(codec.Payload{Codec: codec.MsgPack, Bytes: []byte(c.in)})
+		if err != nil || !reflect.DeepEqual(v, c.want) {
+			t.Errorf("%q: %+v, %v, want %+v", c.in, v, err, c.want)
+		}
+	}
+}
+
+// lazy does not read what it is given.
+type lazy struct{}
+
+func (lazy) CodecEncodeSelf(e *ugorji.Encoder) { e.MustEncode("x") }
+func (*lazy) CodecDecodeSelf(*ugorji.Decoder)  {}
+
+func TestUnreadValue(t *testing.T) {
+	c := must[lazy](t)
+	p, err := c.Encode(lazy{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.Decode(p); !errors.Is(err, errTrailing) {
+		t.Error(err)
+	}
+}
+
+// A value that contains itself is an error, where the library alone would overflow the stack; so is one that could not be decoded.
+func TestMsgPackCycles(t *testing.T) {
+	type ring struct{ Next *ring }
+	r := &ring{}
+	r.Next = r
+	m := map[string]any{}
+	m["m"] = m
+	l := []any{nil}
+	l[0] = l
+	chain := func(n int) (c *ring) {
+		for range n {
+			c = &ring{c}
+		}
+		return c
+	}
+	for _, maxBytes := range []int{1 << 10, 1 << 40} {
+		c, _ := codec.New[any](Codec, 0, maxBytes, nil)
+		for _, v := range []any{r, m, l, chain(maxDepth + 1)} {
+			if p, err := c.Encode(v); err == nil || p.Bytes != nil {
+				t.Errorf("%T", v)
+			}
+		}
+	}
+	c := must[*ring](t)
+	p, err := c.Encode(chain(maxDepth))
+	if err != nil {
+		t.Fatal(err)
+	}
+	v, err := c.Decode(p)
+	n := 0
+	for ; v != nil; v = v.Next {
+		n++
+	}
+	if err != nil || n != maxDepth {
+		t.Errorf("%d of %d came back: %v", n, maxDepth, err)
+	}
+	if p2, err := c.Encode(chain(100)); err != nil || !bytes.HasPrefix(p.Bytes, p2.Bytes[:100]) {
+		t.Error(err) // the pooled encoder is fit for use
+	}
+}

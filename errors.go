@@ -17,8 +17,10 @@ var (
 	// ErrNotFound means that the row does not exist. A load function returns it, or sql.ErrNoRows, to say so; Get returns it.
 	ErrNotFound = errors.New("cacheaside: not found")
 
-	// ErrLoadFailed means that a load of this key failed within the last LoaderOptions.ErrorTTL, here or in another process, and that
-	// the database was not asked again. The caller whose load failed gets the load's own error instead.
+	// ErrLoadFailed means that a load of this key failed within the last LoaderOptions.ErrorTTL,
+	// here or in another process, and that the database was not asked again. In the process whose
+	// load failed, the error that wraps it wraps the load's error, too. The callers who waited for
+	// the load get the load's error alone.
 	ErrLoadFailed = errors.New("a load of this key failed a moment ago")
 
 	// ErrLoadTimeout means that a load took longer than LoaderOptions.LoadTimeout, or that the loads of other processes were waited

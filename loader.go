@@ -58,6 +58,7 @@ type Loader[K comparable, V any] struct {
 	die         func() float64 // for XFetch
 	gate        gate[K]
 	door        limit.Door                                               // in front of the database
+	lastFailure atomic.Pointer[string]                                   // the text of a load's error
 	filter      Filter                                                   // nil: none
 	filterNow   func(key string) (may, known bool)                       // what it has for callers' own goroutines, or nil
 	filterFresh func(ctx context.Context, keys []string) ([]bool, error) // what it has for Fresh, or nil
@@ -73,8 +74,8 @@ type Loader[K comparable, V any] struct {
 // keys that differ); for any other K set LoaderOptions.Key. V is anything that its Codec takes there and back: by default strings and
 // []byte as they are, and all else by encoding/json. nil options are the defaults.
 //
-// load reads one row from the database. It returns ErrNotFound or sql.ErrNoRows for a row that does not exist, which is cached
-// too. It must read what has been committed: not from within a transaction of the caller's, nor from a replica that may lag behind, but for what
+// load reads one row from the database. It returns ErrNotFound or sql.ErrNoRows for a row that does
+// not exist, or an error of which LoaderOptions.NotFound says so; that is cached too. It must read what has been committed: not from within a transaction of the caller's, nor from a replica that may lag behind, but for what
 // Options.ReplicaLag allows. It may ask other loaders, and this one for other keys, with its own
 // context, by which they know it (see Options.MaxLoads); it must not pass on their ErrNotFound
 // unless this row is missing then. If it asks for what it would wait for in vain, as its own key,

@@ -236,8 +236,20 @@ type LoaderOptions struct {
 	// who changes what Get returns. It must not block or panic. Made by CloneOf.
 	Clone Hook
 
-	// ErrorTTL is how long a failed load keeps the fleet from loading the same key again; who asks meanwhile gets a stale value if there is one, else ErrLoadFailed.
-	// Invalidate and Refresh end it, and so does the hard end of a value that was served meanwhile. It is kept in Redis; without Redis, and while it is out of reach, each process keeps its own. Default: 1 s. From 1 ms to 1 hour.
+	// NotFound tells whether an error of the load function says that the row does not exist, beside
+	// ErrNotFound and sql.ErrNoRows, which always do. Set it for a database layer with an error of
+	// its own: a row that is missing is cached then, and does not count as a failure. It must be
+	// safe for concurrent use. Default: nil, no other error does.
+	//
+	//	NotFound: func(err error) bool { return errors.Is(err, gorm.ErrRecordNotFound) }
+	NotFound func(error) bool
+
+	// ErrorTTL is how long a failed load keeps all processes from loading the same key again. Reads
+	// of it get a stale value meanwhile if there is one, else ErrLoadFailed; in the process whose
+	// load failed that wraps the load's error. Invalidate and Refresh end it, and so does the hard
+	// end of a value that was served meanwhile. Redis keeps it, without the error; without Redis,
+	// and while it is out of reach, each process keeps its own. Default: 200 ms. From 1 ms to
+	// 1 hour. Make it longer where a load that fails is dear.
 	ErrorTTL time.Duration
 }
 

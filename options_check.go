@@ -72,7 +72,7 @@ func (o *LoaderOptions) withDefaults() LoaderOptions {
 	d.NullTTL = cmp.Or(d.NullTTL, min(time.Minute, d.TTL))
 	d.MemoryTTL = cmp.Or(d.MemoryTTL, min(time.Minute, d.TTL))
 	d.LoadTimeout = cmp.Or(d.LoadTimeout, 10*time.Second)
-	d.ErrorTTL = cmp.Or(d.ErrorTTL, time.Second)
+	d.ErrorTTL = cmp.Or(d.ErrorTTL, 200*time.Millisecond)
 	d.BatchSize = cmp.Or(d.BatchSize, 100)
 	d.MaxValueBytes = cmp.Or(d.MaxValueBytes, 16<<20)
 	d.AuditEvery = cmp.Or(d.AuditEvery, time.Second)

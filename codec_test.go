@@ -70,6 +70,19 @@ func TestUnknownCodec(t *testing.T) {
 	})
 }
 
+// An entry of another user's codec is a miss also where its bytes could be read.
+func TestTwoUsersCodecs(t *testing.T) {
+	_, b := embedded(t)
+	d := newTable(map[int]string{1: "one"})
+	one := start(t, b, d, steadyNoMemory, &LoaderOptions{Codec: bare{9}})
+	other := start(t, b, d, steadyNoMemory, &LoaderOptions{Codec: bare{10}})
+	one.want(t, 1, "one", nil)
+	other.want(t, 1, "one", nil)
+	if s := other.Stats(); s.Undecodable != 1 || s.Loads != 1 || s.RedisHits != 0 {
+		t.Errorf("%+v", s)
+	}
+}
+
 // Of two users' codecs with one number nothing tells which wrote an entry: it is what Decode says of
 // it. Here that is a miss.
 func TestTwoCodecsOfOneNumber(t *testing.T) {

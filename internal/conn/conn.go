@@ -59,10 +59,8 @@ func New(rdb redis.UniversalClient, timeout time.Duration) (*Conn, error) {
 		}
 		watchNodes(c)
 		return &Conn{rdb: c, cluster: c, timeout: timeout, bounded: o.ContextTimeoutEnabled, closing: make(chan struct{})}, nil
-	case *redis.Ring:
-		return nil, errors.New("a *redis.Ring moves keys between servers when one of them is out of reach, and then a deleted value comes back; use a *redis.Client or a *redis.ClusterClient")
-	default:
-		return nil, fmt.Errorf("a Redis client of type %T is not known to keep the protocol; use a *redis.Client or a *redis.ClusterClient", rdb)
+	default: // also a Ring, which is not named, or a program would link all of it
+		return nil, fmt.Errorf("a Redis client of type %T is not known to keep the protocol (a Ring moves keys between servers when one of them is out of reach, and then a deleted value comes back); use a *redis.Client or a *redis.ClusterClient", rdb)
 	}
 }
 

@@ -1,0 +1,73 @@
+package protobuf_test
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/alicebob/miniredis/v2"
+	"github.com/redis/go-redis/v9"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/cacheaside/cacheaside"
+	"github.com/cacheaside/cacheaside/examples/protobuf"
+	"github.com/cacheaside/cacheaside/examples/protobuf/bookpb"
+)
+
+var _ cacheaside.Codec = protobuf.Codec{}
+
+// A loader of messages stores them as Protocol Buffers.
+func Example() {
+	server, _ := miniredis.Run() // any Redis
+	defer server.Close()
+	rdb := redis.NewClient(&redis.Options{Addr: server.Addr(), ContextTimeoutEnabled: true})
+	defer rdb.Close()
+	cache, _ := cacheaside.New(rdb, nil)
+	defer cache.Close()
+
+	books, _ := cacheaside.NewLoader(cache, "book", func(context.Context, int64) (*bookpb.Book, error) {
+		return &bookpb.Book{Id: 1, Title: "Emma"}, nil
+	}, &cacheaside.LoaderOptions{Codec: protobuf.Codec{}})
+	book, err := books.Get(context.Background(), 1)
+	fmt.Println(book.GetTitle(), err)
+	entry, _ := rdb.Get(context.Background(), "cacheaside:book:1:{1}").Result()
+	fmt.Printf("%q\n", entry[32:])
+	// Output:
+	// Emma <nil>
+	// "\b\x01\x12\x04Emma"
+}
+
+// Another process reads what one has stored: messages, empty ones, and nil. What is no message is
+// refused.
+func TestCodec(t *testing.T) {
+	server := miniredis.RunT(t)
+	rows := map[int]*bookpb.Book{1: {Id: 1, Title: "Emma"}, 2: {}, 3: nil}
+	loads := 0
+	load := func(_ context.Context, key int) (*bookpb.Book, error) { loads++; return rows[key], nil }
+	for range 2 {
+		rdb := redis.NewClient(&redis.Options{Addr: server.Addr(), ContextTimeoutEnabled: true})
+		defer rdb.Close()
+		cache, err := cacheaside.New(rdb, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer cache.Close()
+		books, err := cacheaside.NewLoader(cache, "book", load, &cacheaside.LoaderOptions{Codec: protobuf.Codec{}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for key, want := range rows {
+			if got, err := books.Get(t.Context(), key); err != nil || !proto.Equal(got, want) || (got == nil) != (want == nil) {
+				t.Errorf("%d: %v, %v", key, got, err)
+			}
+		}
+		_, err = cacheaside.NewLoader(cache, "text", func(context.Context, int) (string, error) { return "", nil }, &cacheaside.LoaderOptions{Codec: protobuf.Codec{}})
+		if err == nil || !strings.Contains(err.Error(), "LoaderOptions.Codec: string is no proto.Message") {
+			t.Error(err)
+		}
+	}
+	if loads != len(rows) {
+		t.Errorf("%d loads", loads)
+	}
+}

@@ -1,0 +1,57 @@
+package cacheaside
+
+import (
+	"bytes"
+	"os"
+	"os/exec"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// packages are those that a program links.
+func packages(t *testing.T, program string) []string {
+	t.Helper()
+	list := exec.Command("go", "list", "-deps", "./internal/test/linked/"+program)
+	list.Env = append(os.Environ(), "GOPROXY=off")
+	var errs bytes.Buffer
+	list.Stderr = &errs
+	b, err := list.Output()
+	if err != nil {
+		t.Fatal(err, errs.String())
+	}
+	return strings.Fields(string(b))
+}
+
+// A program that only reads links nothing of what it does not use: no locks, no filters, no SQL, no
+// codec but its own, no servers and templates. What go-redis links by itself it would have anyway.
+func TestWhatGetLinks(t *testing.T) {
+	const self = "github.com/cacheaside/cacheaside"
+	allowed := strings.Fields(`
+		github.com/dgraph-io/ristretto github.com/dustin/go-humanize github.com/klauspost/compress
+		github.com/sony/gobreaker golang.org/x/sys golang.org/x/time`)
+	never := strings.Fields("encoding/gob html/template net/http net/rpc net/textproto text/template")
+	plain := packages(t, "plain")
+	var own int
+	var modules []string
+	for _, p := range packages(t, "get") {
+		parts := strings.Split(p, "/")
+		switch {
+		case slices.Contains(plain, p):
+		case p == self, strings.HasPrefix(p, self+"/internal/"):
+			own++
+		case strings.Contains(parts[0], "."):
+			modules = append(modules, strings.Join(parts[:min(len(parts), 3)], "/"))
+		case slices.Contains(never, p):
+			t.Errorf("it links %s", p)
+		}
+	}
+	slices.Sort(modules)
+	modules = slices.Compact(modules)
+	t.Logf("%d packages of its own, and of %s", own, modules)
+	for _, m := range modules {
+		if !slices.Contains(allowed, m) {
+			t.Errorf("it links %s", m)
+		}
+	}
+}

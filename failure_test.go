@@ -38,7 +38,7 @@ func TestNotFound(t *testing.T) {
 			}
 			return found, &BatchError[int]{Errs: failed}
 		}
-		c, err := New(rdb, &patient)
+		c, err := newCache(rdb, &patient)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -52,7 +52,7 @@ func TestNotFound(t *testing.T) {
 			loads = 0
 			for range 2 {
 				for id := range 25 {
-					if _, err := l.Get(t.Context(), id+1); err != ErrNotFound {
+					if _, err := l.Get(t.Context(), id+1); !errors.Is(err, ErrNotFound) {
 						t.Fatalf("row %d: %v", id+1, err)
 					}
 				}
@@ -80,7 +80,7 @@ func TestCauseOfAFailure(t *testing.T) {
 			return "a", nil
 		}
 		process := func() *Loader[int, string] {
-			c, err := New(rdb, &patient)
+			c, err := newCache(rdb, &patient)
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -39,7 +39,8 @@ type Loader[K comparable, V any] struct {
 	memory    *local.Tier // nil: not used by this loader
 	sizes     lease.Sizes // of its entries in Redis
 	textKeys  bool        // keys refer to other memory
-	eras      local.Eras  // what it holds is of these, in each range of keys
+	notFound  error
+	eras      local.Eras // what it holds is of these, in each range of keys
 
 	aside    atomic.Uint32 // who passes by the memory tier: bypassing, shadowing
 	counters counters
@@ -106,7 +107,7 @@ func NewBatchLoader[K comparable, V any](c *Cache, name string, load func(ctx co
 }
 
 func newLoader[K comparable, V any](c *Cache, name string, load loadFunc[K, V], batch bool, options *LoaderOptions) (*Loader[K, V], error) {
-	l := &Loader[K, V]{cache: c, name: name, options: options.withDefaults(), load: load, batch: batch, chunk: 1, seed: maphash.MakeSeed(), start: time.Now(), die: rand.ExpFloat64}
+	l := &Loader[K, V]{cache: c, name: name, options: options.withDefaults(), load: load, batch: batch, chunk: 1, notFound: &notFound{name}, seed: maphash.MakeSeed(), start: time.Now(), die: rand.ExpFloat64}
 	switch {
 	case c == nil:
 		return nil, fmt.Errorf("cacheaside: loader %q: the cache is nil", name)
@@ -424,7 +425,7 @@ func (l *Loader[K, V]) close() {
 func (l *Loader[K, V]) give(value V, null bool) (V, error) {
 	switch {
 	case null:
-		return value, ErrNotFound
+		return value, l.notFound
 	case l.clone != nil:
 		return l.clone(value), nil
 	default:

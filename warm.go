@@ -42,6 +42,14 @@ func (l *Loader[K, V]) Warm(ctx context.Context, keys iter.Seq[K], rate float64,
 		if rate > 0 {
 			next = time.Now().Add(time.Duration(float64(loaded) / rate * float64(time.Second)))
 		}
+		var stopped error
+		switch {
+		case len(failed) == 0:
+		case ctx.Err() != nil:
+			stopped = ctx.Err()
+		case l.reads.Closed():
+			stopped = ErrClosed
+		}
 		for _, key := range chunk {
 			err := failed[key]
 			if key != key { //nolint:gocritic // no map finds it
@@ -55,12 +63,8 @@ func (l *Loader[K, V]) Warm(ctx context.Context, keys iter.Seq[K], rate float64,
 				each(key, err)
 			}
 		}
-		switch {
-		case len(failed) == 0:
-		case ctx.Err() != nil:
-			return fmt.Errorf("cacheaside: warm %s: %w", l.name, ctx.Err())
-		case l.reads.Closed():
-			return fmt.Errorf("cacheaside: warm %s: %w", l.name, ErrClosed)
+		if stopped != nil {
+			return fmt.Errorf("cacheaside: warm %s: %w", l.name, stopped)
 		}
 	}
 	if bad > 0 {

@@ -90,7 +90,7 @@ func (k badKey) MarshalText() ([]byte, error) {
 
 // If a key has no text, none is admitted.
 func TestAdmitOfKeyWithoutText(t *testing.T) {
-	c, err := New(nil, nil)
+	c, err := New(nil, &Options{NoRedis: true})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,6 +1,7 @@
 package cacheaside
 
 import (
+	"errors"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -97,7 +98,7 @@ func attack(t *testing.T, b backend, requests int, lo *LoaderOptions) (cost atta
 		for range 32 {
 			all.Go(func() {
 				for i := int(next.Add(1)); i <= n; i = int(next.Add(1)) {
-					if _, err := p.Get(t.Context(), key(i)); err != ErrNotFound {
+					if _, err := p.Get(t.Context(), key(i)); !errors.Is(err, ErrNotFound) {
 						t.Error(err)
 						return
 					}

@@ -89,7 +89,7 @@ func batchChild() {
 	seed, _ := strconv.ParseUint(os.Getenv("SEED"), 10, 64)
 	process, _ := strconv.ParseUint(os.Getenv("PROCESS"), 10, 64)
 	o, _ := unhurried(noMemory, nil)
-	c, err := New(rdb, &o)
+	c, err := newCache(rdb, &o)
 	if err != nil {
 		panic(err)
 	}

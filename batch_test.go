@@ -103,7 +103,7 @@ type many struct {
 func startMany(t testing.TB, rdb redis.UniversalClient, d *shelf, o Options, lo *LoaderOptions) many {
 	t.Helper()
 	o, lo = unhurried(o, lo)
-	c, err := New(rdb, &o)
+	c, err := newCache(rdb, &o)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -149,7 +149,7 @@ func TestGetMany(t *testing.T) {
 			if v, err := p.Get(t.Context(), 4); v != "row 4" || err != nil {
 				t.Error(v, err)
 			}
-			if _, err := p.Get(t.Context(), 99); err != ErrNotFound {
+			if _, err := p.Get(t.Context(), 99); !errors.Is(err, ErrNotFound) {
 				t.Error(err)
 			}
 			p.wantMany(t, upTo(10), d.rows) // 8 are new: two calls of 4

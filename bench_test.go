@@ -126,7 +126,7 @@ func init() { testenv.RegisterChild("invalidator", invalidator) }
 func invalidator() {
 	rdb := redis.NewClient(&redis.Options{Addr: os.Getenv("REDIS"), ContextTimeoutEnabled: true})
 	defer rdb.Close()
-	c, err := New(rdb, &patient)
+	c, err := newCache(rdb, &patient)
 	if err != nil {
 		panic(err)
 	}
@@ -197,7 +197,7 @@ const redisKeys = 20_000
 func filled(b *testing.B) (*redis.Client, *Loader[int64, benchRow]) {
 	rdb := redis.NewClient(&redis.Options{Addr: testenv.SharedRedis(b).Addr, ContextTimeoutEnabled: true})
 	b.Cleanup(func() { rdb.Close() })
-	c, err := New(rdb, &noMemory)
+	c, err := newCache(rdb, &noMemory)
 	if err != nil {
 		b.Fatal(err)
 	}

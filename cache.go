@@ -2,6 +2,7 @@ package cacheaside
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"reflect"
 	"sync"
@@ -37,6 +38,7 @@ type Cache struct {
 
 	mu      sync.Mutex
 	loaders map[string]loader // by name
+	strange map[string]bool   // names of loaders that are not here and were told of
 	closed  bool
 }
 
@@ -57,8 +59,8 @@ type loader interface {
 	hasFilter() bool
 }
 
-// New makes a Cache on rdb: a *redis.Client, to a single server or by way of sentinels, or a *redis.ClusterClient. With nil it works
-// without Redis: the memory tier and the sharing of loads within the process remain. The caller keeps rdb, and closes it after the
+// New makes a Cache on rdb: a *redis.Client, to a single server or by way of sentinels, or a
+// *redis.ClusterClient; nil with Options.NoRedis. The caller keeps rdb, and closes it after the
 // Cache. nil options are the defaults.
 //
 // A *redis.Ring, and a client that reads from replicas, are refused: both can show a value after its deletion has been
@@ -70,12 +72,19 @@ type loader interface {
 // Redis server must be
 // of version 6 or later; the commands that its user needs are listed in the package comment.
 //
-// Set the client's ContextTimeoutEnabled (see Options.RedisTimeout). Its hooks see all commands; a read that goes out together with others
+// Set the client's ContextTimeoutEnabled (see Options.RedisTimeout): New logs a warning where it is
+// not set. The client's hooks see all commands; a read that goes out together with others
 // has the context values of the first of them. New does no I/O, so that a process can start while Redis is down.
 func New(rdb redis.UniversalClient, options *Options) (*Cache, error) {
 	o := options.withDefaults()
 	if err := o.check(); err != nil {
 		return nil, fmt.Errorf("cacheaside: %w", err)
+	}
+	switch none := rdb == nil || isNilPointer(rdb); {
+	case none && !o.NoRedis:
+		return nil, errors.New("cacheaside: the Redis client is nil; for a cache without Redis set Options.NoRedis")
+	case !none && o.NoRedis:
+		return nil, errors.New("cacheaside: Options.NoRedis is set, and there is a Redis client")
 	}
 	c := &Cache{options: o, loaders: make(map[string]loader)}
 	c.journal.logger = o.Logger
@@ -88,7 +97,7 @@ func New(rdb redis.UniversalClient, options *Options) (*Cache, error) {
 		}
 		c.memory, keptTrue = memory, memory
 	}
-	if rdb == nil {
+	if o.NoRedis {
 		c.memory.TrustForEver() // nobody else changes what is read here
 		if o.holds() {
 			c.holds = local.NewHolds(o.ReplicaLag)
@@ -99,6 +108,9 @@ func New(rdb redis.UniversalClient, options *Options) (*Cache, error) {
 	if c.conn, err = conn.New(rdb, o.RedisTimeout); err != nil {
 		c.memory.Close()
 		return nil, fmt.Errorf("cacheaside: %w", err)
+	}
+	if !c.conn.Bounded() {
+		c.journal.warn("the Redis client's ContextTimeoutEnabled is not set: each command costs a goroutine more, and one that hangs keeps its connection", "", nil)
 	}
 	c.conn.CheckServer()
 	c.conn.Watch(o.Prefix, o.ReadTimeout)
@@ -145,10 +157,64 @@ func (c *Cache) known(name string) loader {
 	return c.loaders[name]
 }
 
+// strangersAtMost bounds the names of loaders that this process does not have and has told of.
+const strangersAtMost = 100
+
+// stranger notes that a key names a loader that this process does not have, while it has others:
+// the name may be misspelt.
+func (c *Cache) stranger(name string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if len(c.loaders) == 0 || c.strange[name] || len(c.strange) == strangersAtMost {
+		return
+	}
+	if c.strange == nil {
+		c.strange = make(map[string]bool)
+	}
+	c.strange[name] = true
+	c.journal.inform("keys of a loader that this process does not have were invalidated; is its name right?", name)
+}
+
 func (c *Cache) isClosed() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.closed
+}
+
+// Ready tells whether reads are answered as they should be, for a readiness check: it asks each part
+// of Redis for the generations that memory depends on, and waits for the answer, for
+// Options.RedisTimeout at most. Its error is ErrRedis, with the cause, where a part does not answer;
+// or says that announcements of invalidations are not heard yet, as in the first moments of a
+// process, so that memory does not answer; or is ErrClosed. While it returns nil, memory is stale by
+// Options.MaxStaleness at most. Reads work in spite of an error, as LoaderOptions.RedisDown says;
+// without Redis it returns nil.
+func (c *Cache) Ready(ctx context.Context) error {
+	if c.isClosed() {
+		return fmt.Errorf("cacheaside: not ready: %w", ErrClosed)
+	}
+	if c.channel == nil {
+		return nil
+	}
+	c.channel.Listen()
+	errs := make([]error, c.conn.InUse())
+	var all sync.WaitGroup
+	for r := range errs {
+		all.Go(func() {
+			if err := c.channel.Confirm(ctx, uint8(r)); err != nil {
+				errs[r] = redisError(err)
+			}
+		})
+	}
+	all.Wait()
+	for _, err := range errs {
+		if err != nil {
+			return fmt.Errorf("cacheaside: not ready: %w", err)
+		}
+	}
+	if s := c.channelStats(); c.memory != nil && s.Trusted < s.Ranges {
+		return fmt.Errorf("cacheaside: not ready: announcements of invalidations are heard of %d of %d parts of the keys", s.Trusted, s.Ranges)
+	}
+	return nil
 }
 
 // Stats returns the counts of all loaders of the cache together.

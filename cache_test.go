@@ -457,7 +457,7 @@ func TestOptionsAreChecked(t *testing.T) {
 			t.Errorf("%+v: %v", c.o, err)
 		}
 	}
-	ch, err := New(nil, nil)
+	ch, err := New(nil, &Options{NoRedis: true})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -537,7 +537,7 @@ func (k textKey) MarshalText() ([]byte, error) {
 }
 
 func TestKeysThatCannotBeEncoded(t *testing.T) {
-	c, err := New(nil, nil)
+	c, err := New(nil, &Options{NoRedis: true})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -557,7 +557,7 @@ func TestKeysThatCannotBeEncoded(t *testing.T) {
 // What an error says gives nothing away: neither key nor value.
 func TestErrorsArePrivate(t *testing.T) {
 	const secret = "alice@example.com"
-	c, err := New(nil, nil)
+	c, err := New(nil, &Options{NoRedis: true})
 	if err != nil {
 		t.Fatal(err)
 	}

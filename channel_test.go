@@ -387,7 +387,7 @@ func init() { testenv.RegisterChild("suspended", suspendedChild) }
 func suspendedChild() {
 	rdb := redis.NewClient(&redis.Options{Addr: os.Getenv("REDIS")})
 	defer rdb.Close()
-	c, err := New(rdb, &Options{MaxStaleness: 200 * time.Millisecond})
+	c, err := newCache(rdb, &Options{MaxStaleness: 200 * time.Millisecond})
 	if err != nil {
 		panic(err)
 	}

@@ -12,13 +12,17 @@ import (
 	"github.com/cacheaside/cacheaside/internal/flight"
 )
 
-// Errors to test for with errors.Is. Get returns ErrNotFound itself; every other error is wrapped in an *Error.
+// Errors to test for with errors.Is. Every error of a method is wrapped in an *Error, but
+// ErrNotFound, which is wrapped in one that names the loader only.
 var (
-	// ErrNotFound means that the row does not exist. A load function returns it, or sql.ErrNoRows, to say so; Get returns it.
+	// ErrNotFound means that the row does not exist. A load function returns it, or sql.ErrNoRows,
+	// to say so.
 	ErrNotFound = errors.New("cacheaside: not found")
 
-	// ErrLoadFailed means that a load of this key failed within the last LoaderOptions.ErrorTTL, here or in another process, and that
-	// the database was not asked again. The caller whose load failed gets the load's own error instead.
+	// ErrLoadFailed means that a load of this key failed within the last LoaderOptions.ErrorTTL,
+	// here or in another process, and that the database was not asked again. In the process whose
+	// load failed, the error that wraps it wraps the load's error, too. The callers who waited for
+	// the load get the load's error alone.
 	ErrLoadFailed = errors.New("a load of this key failed a moment ago")
 
 	// ErrLoadTimeout means that a load took longer than LoaderOptions.LoadTimeout, or that the loads of other processes were waited
@@ -68,6 +72,13 @@ func (e *Error) Error() string {
 }
 
 func (e *Error) Unwrap() error { return e.Err }
+
+// notFound is a loader's ErrNotFound. It is made once: absent rows are read often.
+type notFound struct{ loader string }
+
+func (e *notFound) Error() string { return "cacheaside: " + e.loader + ": not found" }
+
+func (e *notFound) Unwrap() error { return ErrNotFound }
 
 // BatchError tells which keys of a batch have failed. GetMany returns it beside what it has found. A batch load may return one too, to say
 // which of its keys have failed; those that it returns values for have not.

@@ -13,6 +13,7 @@ import (
 // queue fails at once.
 func ExampleOptions_limits() {
 	cache, _ := cacheaside.New(nil, &cacheaside.Options{
+		NoRedis:  true,
 		MaxLoads: 1,  // at once, in this process; by default 100
 		MaxQueue: -1, // nobody waits; by default ten times MaxLoads do
 	})
@@ -48,7 +49,7 @@ func ExampleOptions_limits() {
 
 // When most loads fail the circuit breaker of their loader opens, and the database is left alone.
 func ExampleLoaderOptions_breaker() {
-	cache, _ := cacheaside.New(nil, nil)
+	cache, _ := cacheaside.New(nil, &cacheaside.Options{NoRedis: true})
 	defer cache.Close()
 	queries := 0
 	users, _ := cacheaside.NewLoader(cache, "user", func(context.Context, int) (string, error) {
@@ -68,6 +69,6 @@ func ExampleLoaderOptions_breaker() {
 	}
 	fmt.Println(queries, "queries")
 	// Output:
-	// the database is not to be asked now: the circuit breaker is open, since most loads have failed
+	// the database is not to be asked now: the circuit breaker is open, since most loads have failed; the last load that failed: connection refused
 	// 20 queries
 }

@@ -36,7 +36,7 @@ func books(name string) *sqlx.DB {
 
 // local makes a cache without Redis: the memory of the process alone. All that is shown with it is the same with Redis.
 func local() *cacheaside.Cache {
-	cache, err := cacheaside.New(nil, nil)
+	cache, err := cacheaside.New(nil, &cacheaside.Options{NoRedis: true})
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -273,10 +273,8 @@ func ExampleLoader_Warm() {
 	ctx := context.Background()
 	popular := []int64{3, 1, 2}
 	for range 2 {
-		for id, err := range titles.Warm(ctx, slices.Values(popular), 100) {
-			if err != nil {
-				fmt.Println(id, err) // and the others go on
-			}
+		if err := titles.Warm(ctx, slices.Values(popular), 100, nil); err != nil {
+			fmt.Println(err)
 		}
 		fmt.Println(titles.Stats().Loads, "loads")
 	}

@@ -19,7 +19,7 @@ func ExamplePreferPrimary() {
 		fmt.Println("reading from a replica")
 		return replica[id], nil
 	}
-	cache, err := cacheaside.New(nil, &cacheaside.Options{ReplicaLag: time.Minute}) // as with any Redis
+	cache, err := cacheaside.New(nil, &cacheaside.Options{NoRedis: true, ReplicaLag: time.Minute}) // as with any Redis
 	if err != nil {
 		panic(err)
 	}

@@ -14,7 +14,7 @@ import (
 
 // A value has two lives: TTL, in which it is fresh, and StaleFor, in which it is served while it is reloaded, or while that fails. Here the database goes away for longer than the TTL.
 func ExampleLoaderOptions_staleFor() {
-	cache, _ := cacheaside.New(nil, nil) // with Redis it is the same, for the whole fleet
+	cache, _ := cacheaside.New(nil, &cacheaside.Options{NoRedis: true}) // with Redis it is the same, for the whole fleet
 	defer cache.Close()
 	down := false
 	prices, _ := cacheaside.NewLoader(cache, "price", func(context.Context, string) (float64, error) {
@@ -42,7 +42,7 @@ func ExampleLoaderOptions_staleFor() {
 
 // With SoftTimeout, who finds a stale value waits a little for what is new.
 func ExampleLoaderOptions_softTimeout() {
-	cache, _ := cacheaside.New(nil, nil)
+	cache, _ := cacheaside.New(nil, &cacheaside.Options{NoRedis: true})
 	defer cache.Close()
 	version, slow := 0, make(chan struct{})
 	pages, _ := cacheaside.NewLoader(cache, "page", func(context.Context, string) (int, error) {
@@ -69,7 +69,7 @@ func ExampleLoaderOptions_softTimeout() {
 
 // Reads of a value that is about to expire reload it in the background, the sooner the longer its load takes (XFetch): a hot key never expires under its readers.
 func ExampleLoaderOptions_earlyRefresh() {
-	cache, _ := cacheaside.New(nil, nil)
+	cache, _ := cacheaside.New(nil, &cacheaside.Options{NoRedis: true})
 	defer cache.Close()
 	reports, _ := cacheaside.NewLoader(cache, "report", func(context.Context, int) (string, error) {
 		time.Sleep(20 * time.Millisecond)

@@ -72,7 +72,7 @@ func Example() {
 
 // A Key names a row to who does not know its type: a writer, a row of a queue, another program. Its three fields can be stored and made into a Key again.
 func ExampleLoader_Key() {
-	cache, _ := cacheaside.New(nil, nil)
+	cache, _ := cacheaside.New(nil, &cacheaside.Options{NoRedis: true})
 	defer cache.Close()
 	byID, _ := cacheaside.NewLoader(cache, "user", loadUser, nil)
 	byMail, _ := cacheaside.NewLoader(cache, "mail", func(context.Context, string) (int64, error) { return 42, nil }, &cacheaside.LoaderOptions{Version: "2"})
@@ -125,7 +125,7 @@ func ExampleCache_InvalidateKeys() {
 
 // A load can know better than its loader how long its value holds.
 func ExampleSetTTL() {
-	cache, _ := cacheaside.New(nil, nil) // without Redis: the memory tier alone
+	cache, _ := cacheaside.New(nil, &cacheaside.Options{NoRedis: true}) // without Redis: the memory tier alone
 	defer cache.Close()
 	tokens, _ := cacheaside.NewLoader(cache, "token", func(ctx context.Context, user string) (string, error) {
 		token, expires := "secret of "+user, time.Now().Add(5*time.Minute) // from a service that says when it ends
@@ -139,7 +139,7 @@ func ExampleSetTTL() {
 
 // Refresh is for a change that nothing has announced.
 func ExampleLoader_Refresh() {
-	cache, _ := cacheaside.New(nil, nil)
+	cache, _ := cacheaside.New(nil, &cacheaside.Options{NoRedis: true})
 	defer cache.Close()
 	rate := 1.10
 	rates, _ := cacheaside.NewLoader(cache, "rate", func(context.Context, string) (float64, error) { return rate, nil }, nil)
@@ -156,7 +156,7 @@ func ExampleLoader_Refresh() {
 
 // An *Error tells which key failed; its text shows only a hash of the key.
 func ExampleError() {
-	cache, _ := cacheaside.New(nil, nil)
+	cache, _ := cacheaside.New(nil, &cacheaside.Options{NoRedis: true})
 	defer cache.Close()
 	mails, _ := cacheaside.NewLoader(cache, "mail", func(context.Context, string) (string, error) { return "", errors.New("connection refused") }, nil)
 	_, err := mails.Get(context.Background(), "ada@example.com")
@@ -220,7 +220,7 @@ func ExampleLoader_Admit() {
 		fmt.Println("loading user", id)
 		return name, nil
 	}
-	cache, _ := cacheaside.New(nil, nil) // as with any Redis
+	cache, _ := cacheaside.New(nil, &cacheaside.Options{NoRedis: true}) // as with any Redis
 	defer cache.Close()
 	filter := &keySet{keys: map[string]bool{"42": true}} // the keys of all rows
 	names, err := cacheaside.NewLoader(cache, "name", load, &cacheaside.LoaderOptions{Filter: filter})

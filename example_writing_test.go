@@ -82,7 +82,7 @@ func ExampleLoader_StoreHeld() {
 
 // After a write of rows that are read at once: loaded anew instead of deleted, and other processes are told.
 func ExampleCache_RefreshKeys() {
-	cache, _ := cacheaside.New(nil, nil) // as with any Redis
+	cache, _ := cacheaside.New(nil, &cacheaside.Options{NoRedis: true}) // as with any Redis
 	defer cache.Close()
 	rate := 1.10
 	rates, _ := cacheaside.NewLoader(cache, "rate", func(context.Context, string) (float64, error) { return rate, nil }, nil)
@@ -102,7 +102,7 @@ func ExampleCache_RefreshKeys() {
 
 // One transaction that inserts rows of several loaders, each with its own filter.
 func ExampleCache_AdmitKeys() {
-	cache, _ := cacheaside.New(nil, nil) // as with any Redis
+	cache, _ := cacheaside.New(nil, &cacheaside.Options{NoRedis: true}) // as with any Redis
 	defer cache.Close()
 	rows := map[string]bool{}
 	load := func(_ context.Context, name string) (bool, error) {
@@ -133,7 +133,7 @@ func ExampleCache_AdmitKeys() {
 // A filter of one's own: whatever knows which keys certainly have no row. Package bloom has those for large tables.
 func ExampleFilter() {
 	var filter cacheaside.Filter = &keySet{keys: map[string]bool{"42": true}}
-	cache, _ := cacheaside.New(nil, nil) // as with any Redis
+	cache, _ := cacheaside.New(nil, &cacheaside.Options{NoRedis: true}) // as with any Redis
 	defer cache.Close()
 	load := func(_ context.Context, id int64) (string, error) {
 		if id != 42 {

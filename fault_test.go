@@ -638,7 +638,7 @@ func TestLoadContext(t *testing.T) { synctest.Test(t, testLoadContext) }
 
 func testLoadContext(t *testing.T) {
 	type name struct{}
-	c, err := New(nil, nil)
+	c, err := New(nil, &Options{NoRedis: true})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -685,7 +685,7 @@ func TestCloseDuringHits(t *testing.T) {
 		times = 200
 	}
 	for range times {
-		c, err := New(nil, &Options{MemoryBytes: 1 << 20}) // which is made soon
+		c, err := New(nil, &Options{NoRedis: true, MemoryBytes: 1 << 20}) // which is made soon
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -722,7 +722,7 @@ func TestCloseDuringHits(t *testing.T) {
 
 // A key whose marshaler panics is an error, not a panic of the caller's goroutine.
 func TestKeyPanics(t *testing.T) {
-	c, err := New(nil, nil)
+	c, err := New(nil, &Options{NoRedis: true})
 	if err != nil {
 		t.Fatal(err)
 	}

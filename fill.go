@@ -196,10 +196,11 @@ func (b *batch[K, V]) failAll(rounds []*round[K, V], err error) {
 				spared = append(spared, s.attempt)
 			}
 		case s.alone:
-			b.l.failed(s)
+			b.l.failed(s, r.Err, true)
 		case !b.asks(r):
-			b.l.failed(s)
+			b.l.failed(s, r.Err, true)
 		default:
+			b.l.failed(s, r.Err, false)
 			leased = append(leased, s.attempt)
 		}
 	}

@@ -2,6 +2,7 @@ package cacheaside
 
 import (
 	"context"
+	"errors"
 	"strconv"
 	"testing"
 	"time"
@@ -20,7 +21,7 @@ func (refuser) MightContainMany(_ context.Context, keys []string) ([]bool, error
 
 // What a refused Get costs, with a filter in process that costs nothing, beside one that memory answers.
 func BenchmarkRefusedGet(b *testing.B) {
-	c, err := New(nil, nil)
+	c, err := New(nil, &Options{NoRedis: true})
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -36,7 +37,7 @@ func BenchmarkRefusedGet(b *testing.B) {
 	ctx, cancel := context.WithTimeout(b.Context(), time.Hour)
 	defer cancel()
 	get := func(i int) error {
-		if _, err := l.Get(ctx, keys[i%len(keys)]); err != ErrNotFound {
+		if _, err := l.Get(ctx, keys[i%len(keys)]); !errors.Is(err, ErrNotFound) {
 			return err
 		}
 		return nil

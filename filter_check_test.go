@@ -56,7 +56,7 @@ func (f *checkedFilter) MightContain(context.Context, string) (bool, error) { re
 // TestCheckThatFails: what could not be found out is an error, and no row.
 func TestCheckThatFails(t *testing.T) {
 	f, down := &checkedFilter{}, errors.New("the database is down")
-	c, err := New(nil, nil)
+	c, err := New(nil, &Options{NoRedis: true})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -167,7 +167,7 @@ func testRefused(t *testing.T, b backend) {
 		rdb.(interface{ AddHook(redis.Hook) }).AddHook(count)
 		for _, o := range [][]ReadOption{nil, {Fresh}} {
 			for _, key := range []int{3, 93} {
-				if v, err := p.Get(t.Context(), key, o...); v != "" || err != ErrNotFound {
+				if v, err := p.Get(t.Context(), key, o...); v != "" || !errors.Is(err, ErrNotFound) {
 					t.Fatal(v, err)
 				}
 			}
@@ -239,7 +239,7 @@ func testAdmitted(t *testing.T, b backend) {
 		}
 		testenv.Eventually(t, "what another process' memory learns of", func() bool {
 			v, err := q.Get(t.Context(), key)
-			if err != nil && err != ErrNotFound {
+			if err != nil && !errors.Is(err, ErrNotFound) {
 				t.Fatalf("another process' memory: %q, %v", v, err)
 			}
 			return v == row && err == nil
@@ -307,7 +307,7 @@ func TestRefusalIsNotShared(t *testing.T) {
 		}
 		gathered(t, p, 1, crowd)
 		close(gone)
-		if v, err := early(t); err != ErrNotFound {
+		if v, err := early(t); !errors.Is(err, ErrNotFound) {
 			t.Errorf("who asked before: %q, %v", v, err)
 		}
 		for _, get := range late {
@@ -444,7 +444,7 @@ func TestFilterIsNotAsked(t *testing.T) {
 	if v, err := p.Refresh(t.Context(), 1); v != "one" || err != nil {
 		t.Error(v, err)
 	}
-	for key, err := range p.Warm(t.Context(), slices.Values([]int{2}), 0) {
+	for key, err := range warming(p.Loader, t.Context(), slices.Values([]int{2}), 0) {
 		if err != nil {
 			t.Error(key, err)
 		}
@@ -508,7 +508,7 @@ func TestFilterThatIsNotBuilt(t *testing.T) {
 }
 
 func TestNilFilter(t *testing.T) {
-	c, err := New(nil, nil)
+	c, err := New(nil, &Options{NoRedis: true})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -525,7 +525,7 @@ func TestNilFilter(t *testing.T) {
 
 // A refused Get allocates its round, and no more.
 func TestRefusedGetAllocations(t *testing.T) {
-	c, err := New(nil, nil)
+	c, err := New(nil, &Options{NoRedis: true})
 	if err != nil {
 		t.Fatal(err)
 	}

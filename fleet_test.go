@@ -58,7 +58,7 @@ func fleetChild() {
 	if life, err := time.ParseDuration(os.Getenv("LEASE")); err == nil {
 		o.LeaseTTL = life
 	}
-	c, err := New(rdb, &o)
+	c, err := newCache(rdb, &o)
 	if err != nil {
 		panic(err)
 	}

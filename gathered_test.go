@@ -216,7 +216,7 @@ func TestPanicReachesThoseTakenIn(t *testing.T) {
 // Without Redis, who asks after an invalidation is not taken into a load that did not know of its hold, and may read from a replica.
 func TestHoldIsNotMissedByThoseWhoGather(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c, err := New(nil, &Options{ReplicaLag: time.Second, MaxLoads: 1})
+		c, err := New(nil, &Options{NoRedis: true, ReplicaLag: time.Second, MaxLoads: 1})
 		if err != nil {
 			t.Fatal(err)
 		}

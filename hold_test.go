@@ -105,7 +105,7 @@ func TestHold(t *testing.T) {
 		if b.onHold(t, 1, true); b.holds(t, 1) != aMark {
 			t.Errorf("it holds %x", b.holds(t, 1))
 		}
-		for key, err := range q.Warm(t.Context(), slices.Values([]int{1}), 0) {
+		for key, err := range warming(q.Loader, t.Context(), slices.Values([]int{1}), 0) {
 			if !errors.Is(err, errNotStored) {
 				t.Error(key, err)
 			}

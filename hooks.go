@@ -19,8 +19,11 @@ func function[F func(A) B, A, B any](h Hook, field, maker string) (F, error) {
 		return nil, nil
 	}
 	f, ok := h.f.(func(A) B)
-	if !ok || f == nil {
-		return nil, fmt.Errorf("LoaderOptions.%s: it takes %s of a %T that is not nil; got %T", field, maker, F(nil), h.f)
+	switch {
+	case !ok:
+		return nil, fmt.Errorf("LoaderOptions.%s: the function given to %s is a %T, and this loader needs a %T", field, maker, h.f, F(nil))
+	case f == nil:
+		return nil, fmt.Errorf("LoaderOptions.%s: the function given to %s is nil", field, maker)
 	}
 	return f, nil
 }

@@ -203,7 +203,7 @@ func testAdmitKeys(t *testing.T, b backend) {
 	}
 	absent := func(err error) {
 		t.Helper()
-		if err != ErrNotFound {
+		if !errors.Is(err, ErrNotFound) {
 			t.Fatal(err)
 		}
 	}
@@ -278,7 +278,7 @@ func testRefreshKeys(t *testing.T, b backend) {
 	for key := range 40 {
 		if key == 7 {
 			p.want(t, key, "", ErrNotFound)
-			testenv.Eventually(t, "the absence", func() bool { _, err := q.Get(t.Context(), key); return err == ErrNotFound })
+			testenv.Eventually(t, "the absence", func() bool { _, err := q.Get(t.Context(), key); return errors.Is(err, ErrNotFound) })
 			continue
 		}
 		p.want(t, key, "new", nil)
@@ -808,7 +808,7 @@ func TestKeysWhenRedisHangs(t *testing.T) {
 					<-gate
 				}
 			}, after: func(redis.Cmder) {}})
-			c, err := New(rdb, &Options{RedisTimeout: 100 * time.Millisecond})
+			c, err := newCache(rdb, &Options{RedisTimeout: 100 * time.Millisecond})
 			noError(t, err)
 			defer c.Close()
 			noError(t, c.InvalidateKeys(t.Context(), keys...))
@@ -826,7 +826,7 @@ func TestKeysWhenRedisHangs(t *testing.T) {
 func TestKeysArePrivate(t *testing.T) {
 	const secret = "alice@example.com"
 	k := Key{Loader: "mail", Text: secret}
-	c, err := New(nil, nil)
+	c, err := New(nil, &Options{NoRedis: true})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -97,6 +97,7 @@ func (c *Cache) changeSingle(keys []Key, send func(names []string, hashes []uint
 		l := c.known(k.Loader)
 		switch {
 		case l == nil:
+			c.stranger(k.Loader)
 		case errs[i] != nil:
 			l.counts().redisErrors.Add(1)
 			l.counts().invalidateErrors.Add(1)

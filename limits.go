@@ -35,6 +35,9 @@ func (l *Loader[K, V]) admit(ctx context.Context, background bool) (*limit.Pass,
 	if refusal, ok := errors.AsType[limit.Refusal](err); ok {
 		l.counters.unavailable.Add(1)
 		err = fmt.Errorf("%w: %w", ErrUnavailable, refusal)
+		if last := l.lastFailure.Load(); last != nil && errors.Is(refusal, limit.ErrOpen) {
+			err = fmt.Errorf("%w; the last load that failed: %.200s", err, *last)
+		}
 	}
 	if err == nil && l.closing() { // the place is that of a load that Close has stopped, before it stops this one
 		pass.Leave()
@@ -53,15 +56,17 @@ func notMade[V any](n int, err error) []loaded[V] {
 
 // judge tells the circuit breaker what a call has come to, which gave out. A call that was stopped and says so, by whatever error, is nobody's fault; one that was
 // stopped, and even so had not returned when its time was up, is a failure.
-func judge[V any](ctx context.Context, err error, out []loaded[V]) limit.Verdict {
+func (l *Loader[K, V]) judge(ctx context.Context, err error, out []loaded[V]) limit.Verdict {
 	switch answered := func(v loaded[V]) bool { return v.err == nil }; {
-	case slices.ContainsFunc(out, answered), noRow(err):
+	case slices.ContainsFunc(out, answered), l.noRow(err):
 		return limit.Succeeded
 	case slices.ContainsFunc(out, func(v loaded[V]) bool { return v.spared }):
 		return limit.Stopped
 	case ctx.Err() != nil && !errors.Is(err, ErrLoadTimeout):
 		return limit.Stopped
 	default:
+		text := err.Error()
+		l.lastFailure.Store(&text)
 		return limit.Failed
 	}
 }

@@ -24,7 +24,7 @@ import (
 func startLoad(t testing.TB, rdb redis.UniversalClient, load func(context.Context, int) (string, error), o Options, lo *LoaderOptions) process {
 	t.Helper()
 	o.MemoryBytes, o.RedisTimeout = -1, cmp.Or(o.RedisTimeout, 10*time.Second)
-	c, err := New(rdb, &o)
+	c, err := newCache(rdb, &o)
 	if err != nil {
 		t.Fatal(err)
 	}

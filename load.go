@@ -129,7 +129,7 @@ func (l *Loader[K, V]) call(flight context.Context, keys []K, how calling) []loa
 	defer own.mu.Unlock()
 	out := l.sort(keys, o, own.ttl, started)
 	note(l.returned, keys, out, started)
-	verdict = judge(flight, o.err, out)
+	verdict = l.judge(flight, o.err, out)
 	return out
 }
 
@@ -161,9 +161,9 @@ func (l *Loader[K, V]) sort(keys []K, o outcome[K, V], ttl time.Duration, began 
 		switch {
 		case err == nil && ok:
 			out[i].value = value
-		case err == nil, noRow(err) && (!l.batch || partial != nil && partial.Errs[key] != nil):
+		case err == nil, l.noRow(err) && (!l.batch || partial != nil && partial.Errs[key] != nil):
 			out[i].null = true
-		case noRow(err): // of a whole batch: who is told must not take it for the absence of his row
+		case l.noRow(err): // of a whole batch: who is told must not take it for the absence of his row
 			out[i].err = errors.New("the batch load failed: " + err.Error())
 			failed++
 		default:
@@ -180,11 +180,15 @@ func (l *Loader[K, V]) sort(keys []K, o outcome[K, V], ttl time.Duration, began 
 }
 
 // noRow tells whether a load has said that there is no such row. A panic never says so, whatever it was called with.
-func noRow(err error) bool {
+func (l *Loader[K, V]) noRow(err error) bool {
+	if err == nil {
+		return false
+	}
 	if _, panicked := errors.AsType[*PanicError](err); panicked {
 		return false
 	}
-	return errors.Is(err, ErrNotFound) || errors.Is(err, sql.ErrNoRows)
+	return errors.Is(err, ErrNotFound) || errors.Is(err, sql.ErrNoRows) ||
+		l.options.NotFound != nil && l.options.NotFound(err)
 }
 
 // gate lets one load of a key at a time run in a process, where Redis does not see to it that there is one in the fleet. It matters when Redis is down: a Get and

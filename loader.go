@@ -39,7 +39,8 @@ type Loader[K comparable, V any] struct {
 	memory    *local.Tier // nil: not used by this loader
 	sizes     lease.Sizes // of its entries in Redis
 	textKeys  bool        // keys refer to other memory
-	eras      local.Eras  // what it holds is of these, in each range of keys
+	notFound  error
+	eras      local.Eras // what it holds is of these, in each range of keys
 
 	aside    atomic.Uint32 // who passes by the memory tier: bypassing, shadowing
 	counters counters
@@ -58,6 +59,7 @@ type Loader[K comparable, V any] struct {
 	die         func() float64 // for XFetch
 	gate        gate[K]
 	door        limit.Door                                               // in front of the database
+	lastFailure atomic.Pointer[string]                                   // the text of a load's error
 	filter      Filter                                                   // nil: none
 	filterNow   func(key string) (may, known bool)                       // what it has for callers' own goroutines, or nil
 	filterFresh func(ctx context.Context, keys []string) ([]bool, error) // what it has for Fresh, or nil
@@ -73,8 +75,8 @@ type Loader[K comparable, V any] struct {
 // keys that differ); for any other K set LoaderOptions.Key. V is anything that its Codec takes there and back: by default strings and
 // []byte as they are, and all else by encoding/json. nil options are the defaults.
 //
-// load reads one row from the database. It returns ErrNotFound or sql.ErrNoRows for a row that does not exist, which is cached
-// too. It must read what has been committed: not from within a transaction of the caller's, nor from a replica that may lag behind, but for what
+// load reads one row from the database. It returns ErrNotFound or sql.ErrNoRows for a row that does
+// not exist, or an error of which LoaderOptions.NotFound says so; that is cached too. It must read what has been committed: not from within a transaction of the caller's, nor from a replica that may lag behind, but for what
 // Options.ReplicaLag allows. It may ask other loaders, and this one for other keys, with its own
 // context, by which they know it (see Options.MaxLoads); it must not pass on their ErrNotFound
 // unless this row is missing then. If it asks for what it would wait for in vain, as its own key,
@@ -105,7 +107,7 @@ func NewBatchLoader[K comparable, V any](c *Cache, name string, load func(ctx co
 }
 
 func newLoader[K comparable, V any](c *Cache, name string, load loadFunc[K, V], batch bool, options *LoaderOptions) (*Loader[K, V], error) {
-	l := &Loader[K, V]{cache: c, name: name, options: options.withDefaults(), load: load, batch: batch, chunk: 1, seed: maphash.MakeSeed(), start: time.Now(), die: rand.ExpFloat64}
+	l := &Loader[K, V]{cache: c, name: name, options: options.withDefaults(), load: load, batch: batch, chunk: 1, notFound: &notFound{name}, seed: maphash.MakeSeed(), start: time.Now(), die: rand.ExpFloat64}
 	switch {
 	case c == nil:
 		return nil, fmt.Errorf("cacheaside: loader %q: the cache is nil", name)
@@ -423,7 +425,7 @@ func (l *Loader[K, V]) close() {
 func (l *Loader[K, V]) give(value V, null bool) (V, error) {
 	switch {
 	case null:
-		return value, ErrNotFound
+		return value, l.notFound
 	case l.clone != nil:
 		return l.clone(value), nil
 	default:

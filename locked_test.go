@@ -195,7 +195,7 @@ func TestLoadLockWithoutRedis(t *testing.T) {
 }
 
 func TestLoadLockOptions(t *testing.T) {
-	c, err := New(nil, nil)
+	c, err := New(nil, &Options{NoRedis: true})
 	if err != nil {
 		t.Fatal(err)
 	}

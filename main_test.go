@@ -236,10 +236,20 @@ func reached(c *Cache) bool {
 	return true
 }
 
+// newCache is New, without Redis where rdb is nil.
+func newCache(rdb redis.UniversalClient, o *Options) (*Cache, error) {
+	var own Options
+	if o != nil {
+		own = *o
+	}
+	own.NoRedis = rdb == nil
+	return New(rdb, &own)
+}
+
 func startOn(t testing.TB, rdb redis.UniversalClient, d *table, o Options, lo *LoaderOptions) process {
 	t.Helper()
 	o, lo = unhurried(o, lo)
-	c, err := New(rdb, &o)
+	c, err := newCache(rdb, &o)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -176,7 +176,7 @@ func TestObserverIsToldOfEachEnd(t *testing.T) {
 
 func testEachEnd(t *testing.T, rdb redis.UniversalClient) {
 	w := &overseer{}
-	c, err := New(rdb, &Options{Observer: w, MaxLoads: 2, MaxQueue: 3, Logger: slog.New(slog.DiscardHandler)})
+	c, err := newCache(rdb, &Options{Observer: w, MaxLoads: 2, MaxQueue: 3, Logger: slog.New(slog.DiscardHandler)})
 	noError(t, err)
 	l, err := NewLoader(c, "row", func(ctx context.Context, key int) (int, error) {
 		switch key % 4 {
@@ -215,7 +215,7 @@ func testEachEnd(t *testing.T, rdb redis.UniversalClient) {
 
 func TestObserverIsChecked(t *testing.T) {
 	var none *overseer
-	if _, err := New(nil, &Options{Observer: none}); err == nil || !strings.Contains(err.Error(), "Options.Observer") {
+	if _, err := New(nil, &Options{NoRedis: true, Observer: none}); err == nil || !strings.Contains(err.Error(), "Options.Observer") {
 		t.Error(err)
 	}
 }

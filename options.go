@@ -104,6 +104,10 @@ type Options struct {
 	// are not told of, and cost nothing. Default: none. A nil pointer in it is an error.
 	Observer Observer
 
+	// NoRedis makes a Cache without Redis, for tests and for programs of one process: New takes a nil
+	// client then, and only then. The memory tier and the sharing of loads remain. Default: false.
+	NoRedis bool
+
 	// Logger is told of what is rare, each at most once in 10 s, with how often it has happened since: that Redis is out of reach, and back (Info); that a circuit breaker has opened, and closed (Info); that invalidations are not heard, or were missed;
 	// of loads that have panicked or were left running, of an Observer that has panicked, entries
 	// and messages that cannot be read, and holds that were lost. It is never told a key or a
@@ -131,7 +135,7 @@ type LoaderOptions struct {
 	StaleFor time.Duration
 
 	// SoftTimeout is how long a read that has found a stale value waits for a fresh one. After that it returns the stale one, and the load goes on without
-	// it. Who sets it: who would rather wait a little for what is new. Default: it does not wait. At most 1 hour.
+	// it. Without StaleFor there is no stale value, and it changes nothing. Who sets it: who would rather wait a little for what is new. Default: it does not wait. At most 1 hour.
 	SoftTimeout time.Duration
 
 	// EarlyRefresh is the beta of XFetch (Vattani, Chierichetti, Lowenstein: Optimal Probabilistic Cache Stampede Prevention, VLDB 2015): a read of a fresh value whose load took delta
@@ -148,7 +152,7 @@ type LoaderOptions struct {
 	NullTTL time.Duration
 
 	// MemoryTTL is how long a value may be served from this process's memory tier, within its remaining life in Redis. It bounds the staleness that no Invalidate
-	// announces: of a key that was deleted in Redis by other means, or that a failover of Redis has brought back. Default: 1 minute, or TTL if that is less. A
+	// announces: of a key that was deleted in Redis by other means, or that a failover of Redis has brought back. A MemoryTTL above TTL is as good as TTL. Default: 1 minute, or TTL if that is less. A
 	// negative number: this loader does not use the memory tier. At least 10 ms otherwise.
 	MemoryTTL time.Duration
 
@@ -236,17 +240,35 @@ type LoaderOptions struct {
 	// who changes what Get returns. It must not block or panic. Made by CloneOf.
 	Clone Hook
 
-	// ErrorTTL is how long a failed load keeps the fleet from loading the same key again; who asks meanwhile gets a stale value if there is one, else ErrLoadFailed.
-	// Invalidate and Refresh end it, and so does the hard end of a value that was served meanwhile. It is kept in Redis; without Redis, and while it is out of reach, each process keeps its own. Default: 1 s. From 1 ms to 1 hour.
+	// NotFound tells whether an error of the load function says that the row does not exist, beside
+	// ErrNotFound and sql.ErrNoRows, which always do. Set it for a database layer with an error of
+	// its own: a row that is missing is cached then, and does not count as a failure. It must be
+	// safe for concurrent use. Default: nil, no other error does.
+	//
+	//	NotFound: func(err error) bool { return errors.Is(err, gorm.ErrRecordNotFound) }
+	NotFound func(error) bool
+
+	// ErrorTTL is how long a failed load keeps all processes from loading the same key again. Reads
+	// of it get a stale value meanwhile if there is one, else ErrLoadFailed; in the process whose
+	// load failed that wraps the load's error. Invalidate and Refresh end it, and so does the hard
+	// end of a value that was served meanwhile. Redis keeps it, without the error; without Redis,
+	// and while it is out of reach, each process keeps its own. Default: 200 ms. From 1 ms to
+	// 1 hour. Make it longer where a load that fails is dear.
 	ErrorTTL time.Duration
 }
 
-// ReadOption changes one call of Get or GetMany.
-type ReadOption uint8
+// ReadOption changes one call of Get, GetMany or Each.
+type ReadOption struct{ kind readKind }
 
-// Fresh has a read pass by the memory tier: what it returns is at least as new as what any Invalidate, in any process, that had returned nil before the call has left.
-// It costs what a miss in memory costs, and under StaleWhenDown fails with ErrRedis while Redis is out of reach. Use it where a process must read what another has just written.
-const Fresh ReadOption = 1
+type readKind uint8
+
+const fresh readKind = 1
+
+// Fresh makes a read skip this process's memory tier, so that it observes every Invalidate, by any
+// process, that returned nil before the read began. It costs one trip to Redis, and under
+// StaleWhenDown fails with ErrRedis while Redis is out of reach. Use it where a process must read
+// what another has just written.
+var Fresh = ReadOption{fresh}
 
 // DownPolicy is what reads do while Redis is out of reach: not reached, not answering in time, or refusing to. That is noticed by the reads themselves (each waits for
 // Options.ReadTimeout at most, until a few in a row have failed); then nobody waits for it any more, and its return is noticed within about a second. Memory is

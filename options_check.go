@@ -72,7 +72,7 @@ func (o *LoaderOptions) withDefaults() LoaderOptions {
 	d.NullTTL = cmp.Or(d.NullTTL, min(time.Minute, d.TTL))
 	d.MemoryTTL = cmp.Or(d.MemoryTTL, min(time.Minute, d.TTL))
 	d.LoadTimeout = cmp.Or(d.LoadTimeout, 10*time.Second)
-	d.ErrorTTL = cmp.Or(d.ErrorTTL, time.Second)
+	d.ErrorTTL = cmp.Or(d.ErrorTTL, 200*time.Millisecond)
 	d.BatchSize = cmp.Or(d.BatchSize, 100)
 	d.MaxValueBytes = cmp.Or(d.MaxValueBytes, 16<<20)
 	d.AuditEvery = cmp.Or(d.AuditEvery, time.Second)
@@ -137,7 +137,25 @@ func isNilPointer(v any) bool {
 
 func inRange(field string, d, lo, hi time.Duration) error {
 	if d < lo || d > hi {
-		return fmt.Errorf("%s %v: from %v to %v", field, d, lo, hi)
+		return fmt.Errorf("%s %s: from %s to %s", field, inWords(d), inWords(lo), inWords(hi))
 	}
 	return nil
+}
+
+// inWords is a duration as a person says it: "10 years", "1m30s".
+func inWords(d time.Duration) string {
+	const day = 24 * time.Hour
+	for _, unit := range []struct {
+		of   time.Duration
+		name string
+	}{{365 * day, "year"}, {day, "day"}, {time.Hour, "hour"}, {time.Minute, "minute"}} {
+		switch n := d / unit.of; {
+		case n < 1 || d%unit.of != 0:
+		case n == 1:
+			return "1 " + unit.name
+		default:
+			return fmt.Sprintf("%d %ss", n, unit.name)
+		}
+	}
+	return d.String()
 }

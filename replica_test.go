@@ -113,7 +113,7 @@ func startReplicated(t testing.TB, rdb redis.UniversalClient, d *replicated, o O
 
 func startLoading(t testing.TB, rdb redis.UniversalClient, load loadFunc[int, string], o Options) process {
 	t.Helper()
-	c, err := New(rdb, &o)
+	c, err := newCache(rdb, &o)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -353,13 +353,13 @@ func TestRefreshOnHold(t *testing.T) {
 			t.Fatal(got, err)
 		}
 		b.stored(t, 1, true)
-		for key, err := range p.Warm(t.Context(), slices.Values([]int{1}), 0) {
+		for key, err := range warming(p.Loader, t.Context(), slices.Values([]int{1}), 0) {
 			if err != nil {
 				t.Error(key, err)
 			}
 		}
 		p.Invalidate(t.Context(), 1)
-		for key, err := range p.Warm(t.Context(), slices.Values([]int{1}), 0) {
+		for key, err := range warming(p.Loader, t.Context(), slices.Values([]int{1}), 0) {
 			if !errors.Is(err, errNotStored) {
 				t.Error(key, err)
 			}

@@ -12,7 +12,7 @@ import (
 
 // A load that is over before who waits for it has looked whether it could begin was not in vain.
 func TestSoftTimeoutOfAQuickLoad(t *testing.T) {
-	cache, err := cacheaside.New(nil, nil)
+	cache, err := cacheaside.New(nil, &cacheaside.Options{NoRedis: true})
 	if err != nil {
 		t.Fatal(err)
 	}

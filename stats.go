@@ -67,6 +67,19 @@ type Stats struct {
 	Channel        ChannelStats // these five are of the cache, also in the Stats of each of its loaders
 }
 
+// HitRatio is the share of reads that were answered by a cache: hits of memory and of Redis, among
+// these and the rows that were loaded for somebody, from 0 to 1. Reads of a key that were answered
+// together by Redis, or by one load, count once; reloads in the background do not count. 0 if there
+// were none.
+func (s Stats) HitRatio() float64 {
+	hits := float64(s.MemoryHits + s.RedisHits)
+	misses := float64(max(0, s.Loads-s.Renewals-s.CompareLoads))
+	if hits == 0 {
+		return 0
+	}
+	return hits / (hits + misses)
+}
+
 // ChannelStats tell how well the process hears what others invalidate.
 type ChannelStats struct {
 	Ranges      int   // parts of the keys that are followed by themselves: 1, or 16 on a cluster; 0 without Redis

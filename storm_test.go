@@ -85,7 +85,7 @@ func stormChild() {
 	if !s.Memory {
 		o.MemoryBytes = -1
 	}
-	c, err := New(rdb, &o)
+	c, err := newCache(rdb, &o)
 	if err != nil {
 		panic(err)
 	}
@@ -119,7 +119,7 @@ func stormChild() {
 	}
 	keys = keys[:min(len(keys), int(float64(stormProcesses*s.Rate)*s.Length.Seconds()))]
 	if s.Process == 0 {
-		for key, err := range l.Warm(context.Background(), slices.Values(slices.Compact(slices.Sorted(slices.Values(keys)))), 0) {
+		for key, err := range warming(l, context.Background(), slices.Values(slices.Compact(slices.Sorted(slices.Values(keys)))), 0) {
 			if err != nil {
 				panic(fmt.Sprint(key, err))
 			}

@@ -100,7 +100,7 @@ func newReader(t testing.TB, server *testenv.Redis, load func(context.Context, i
 
 func newReaderOn(t testing.TB, rdb redis.UniversalClient, load func(context.Context, int) (int64, error), o Options, lo *LoaderOptions) reader {
 	t.Helper()
-	c, err := New(rdb, &o)
+	c, err := newCache(rdb, &o)
 	if err != nil {
 		t.Fatal(err)
 	}

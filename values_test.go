@@ -112,7 +112,7 @@ func TestCodecsReadEachOther(t *testing.T) {
 	roundTrip(t, b, now, binary, &LoaderOptions{})
 	roundTrip(t, b, now, &LoaderOptions{}, binary)
 
-	c, err := New(nil, nil)
+	c, err := New(nil, &Options{NoRedis: true})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -199,7 +199,7 @@ func TestLongKeys(t *testing.T) {
 			for range 2 {
 				v, err := l.Get(t.Context(), key)
 				if strings.HasSuffix(key, "none") {
-					if err != ErrNotFound {
+					if !errors.Is(err, ErrNotFound) {
 						t.Error(err)
 					}
 				} else if v != "row of "+key || err != nil {
@@ -264,7 +264,7 @@ func TestKeyOf(t *testing.T) {
 	if m, err := pairs.GetMany(t.Context(), []pair{{1, math.NaN()}, {1, 2.5}}); !errors.Is(err, flight.ErrNotEqual) || len(m) != 1 {
 		t.Error(m, err)
 	}
-	for key, err := range pairs.Warm(t.Context(), slices.Values([]pair{{1, math.NaN()}}), 0) {
+	for key, err := range warming(pairs, t.Context(), slices.Values([]pair{{1, math.NaN()}}), 0) {
 		if !errors.Is(err, flight.ErrNotEqual) {
 			t.Error(key, err)
 		}

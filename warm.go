@@ -1,8 +1,10 @@
 package cacheaside
 
 import (
+	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"iter"
 	"maps"
 	"time"
@@ -19,41 +21,56 @@ var errNotStored = errors.New("loaded, but not stored")
 // after the other.) At most rate rows a second are loaded, in chunks of a quarter of that; zero or less: as many as there are, one chunk
 // of LoaderOptions.BatchSize after the other. A key whose load failed a moment ago is not tried again, but reported with ErrLoadFailed.
 //
-// It does its work while the caller ranges over what it returns: each key once it is cached, or with the *Error why it is not. (An absent
-// row is cached as such: no error.) A key that comes twice in a chunk is reported once. When ctx ends, or the cache is closed, the keys of
-// the chunk that is next or under way are reported with that as their error, and then it stops; it also stops when the loop does.
+// Warm returns when all keys are done, ctx ends, or the cache is closed. each, unless nil, is called
+// for each key when it is cached, with nil, or with the *Error why it is not, on the caller's
+// goroutine; a key that comes twice in a chunk is reported once. An absent row is cached as such: no
+// error. The keys of the chunk that is next or under way when ctx ends are reported with its error.
+// Warm returns ctx's error or ErrClosed if it did not come to the end, and otherwise an error that
+// says how many keys could not be cached, and wraps that of one of them.
 //
-//	for id, err := range users.Warm(ctx, maps.Keys(popular), 100) {
-//		…
-//	}
-func (l *Loader[K, V]) Warm(ctx context.Context, keys iter.Seq[K], rate float64) iter.Seq2[K, error] {
+//	err := users.Warm(ctx, slices.Values(popular), 100, nil)
+func (l *Loader[K, V]) Warm(ctx context.Context, keys iter.Seq[K], rate float64, each func(K, error)) error {
 	size := l.options.BatchSize
 	if rate > 0 {
 		size = max(1, int(min(float64(size), rate/4))) // so that a second's rows do not come all at once
 	}
-	return func(yield func(K, error) bool) {
-		next := time.Now()
-		for chunk := range chunks(keys, size) {
-			pause(ctx, time.Until(next))
-			failed, loaded := l.warm(ctx, chunk)
-			if rate > 0 {
-				next = time.Now().Add(time.Duration(float64(loaded) / rate * float64(time.Second)))
+	next, all, bad := time.Now(), 0, 0
+	var one error
+	for chunk := range chunks(keys, size) {
+		pause(ctx, time.Until(next))
+		failed, loaded := l.warm(ctx, chunk)
+		if rate > 0 {
+			next = time.Now().Add(time.Duration(float64(loaded) / rate * float64(time.Second)))
+		}
+		var stopped error
+		switch {
+		case len(failed) == 0:
+		case ctx.Err() != nil:
+			stopped = ctx.Err()
+		case l.reads.Closed():
+			stopped = ErrClosed
+		}
+		for _, key := range chunk {
+			err := failed[key]
+			if key != key { //nolint:gocritic // no map finds it
+				err = l.wrap("warm", key, flight.ErrNotEqual)
 			}
-			stopped := len(failed) > 0 && (ctx.Err() != nil || l.reads.Closed()) // and said so
-			for _, key := range chunk {
-				err := failed[key]
-				if key != key { //nolint:gocritic // no map finds it
-					err = l.wrap("warm", key, flight.ErrNotEqual)
-				}
-				if !yield(key, err) {
-					return
-				}
+			if all++; err != nil {
+				bad++
+				one = cmp.Or(one, err)
 			}
-			if stopped {
-				return
+			if each != nil {
+				each(key, err)
 			}
 		}
+		if stopped != nil {
+			return fmt.Errorf("cacheaside: warm %s: %w", l.name, stopped)
+		}
 	}
+	if bad > 0 {
+		return fmt.Errorf("cacheaside: warm %s: %d of %d keys could not be cached, one of them: %w", l.name, bad, all, one)
+	}
+	return nil
 }
 
 // warm brings one chunk of keys into the caches. It answers the errors, and how many keys had to be loaded.
@@ -120,7 +137,7 @@ func (l *Loader[K, V]) stale(ctx context.Context, keys []K, failed map[K]error) 
 		case !e.Taken(time.Now()) && time.Until(e.Expiry) < ttl/2: // else it is being reloaded, or
 			old = append(old, r.Key)
 		case e.Taken(time.Now()) && e.Failed(): // that has just failed
-			failed[r.Key] = l.wrap("warm", r.Key, ErrLoadFailed)
+			failed[r.Key] = l.wrap("warm", r.Key, l.failedBefore(r.Result.text))
 		default:
 			l.rememberEntry(r, e)
 		}

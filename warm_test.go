@@ -3,6 +3,7 @@ package cacheaside
 import (
 	"context"
 	"errors"
+	"iter"
 	"maps"
 	"slices"
 	"testing"
@@ -14,7 +15,21 @@ import (
 
 // warmed is what Warm has reported, key by key.
 func (p many) warmed(ctx context.Context, keys []int, rate float64) map[int]error {
-	return maps.Collect(p.Warm(ctx, slices.Values(keys), rate))
+	return maps.Collect(warming(p.Loader, ctx, slices.Values(keys), rate))
+}
+
+// warming is Warm as a loop, which ends it by its context.
+func warming[K comparable, V any](l *Loader[K, V], ctx context.Context, keys iter.Seq[K], rate float64) iter.Seq2[K, error] {
+	return func(yield func(K, error) bool) {
+		ctx, cancel := context.WithCancel(ctx)
+		defer cancel()
+		on := true
+		_ = l.Warm(ctx, keys, rate, func(key K, err error) {
+			if on = on && yield(key, err); !on {
+				cancel()
+			}
+		})
+	}
 }
 
 func noErrors(keys []int) map[int]error {
@@ -141,7 +156,7 @@ func TestWarmEnds(t *testing.T) {
 	}
 
 	n := 0
-	for range p.Warm(t.Context(), slices.Values(upTo(30)), 0) {
+	for range warming(p.Loader, t.Context(), slices.Values(upTo(30)), 0) {
 		if n++; n == 3 {
 			break
 		}
@@ -149,7 +164,7 @@ func TestWarmEnds(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	n = 0
-	for key, err := range p.Warm(ctx, slices.Values(upTo(30)), 0) {
+	for key, err := range warming(p.Loader, ctx, slices.Values(upTo(30)), 0) {
 		if n++; n == 10 {
 			cancel()
 		}
@@ -162,7 +177,7 @@ func TestWarmEnds(t *testing.T) {
 	}
 	p.cache.Close()
 	n = 0
-	for key, err := range p.Warm(t.Context(), slices.Values(upTo(30)), 0) {
+	for key, err := range warming(p.Loader, t.Context(), slices.Values(upTo(30)), 0) {
 		if n++; !errors.Is(err, ErrClosed) {
 			t.Error(key, err)
 		}
@@ -178,7 +193,7 @@ func TestWarmWithoutRedis(t *testing.T) {
 	defer rdb.Close()
 	d := newShelf(30)
 	p := startMany(t, rdb, d, steady, nil)
-	for key, err := range p.Warm(t.Context(), slices.Values(upTo(3)), 0) {
+	for key, err := range warming(p.Loader, t.Context(), slices.Values(upTo(3)), 0) {
 		if !errors.Is(err, ErrRedis) {
 			t.Error(key, err)
 		}
@@ -224,7 +239,7 @@ func TestWarmAfterAFailedReload(t *testing.T) {
 	for _, o := range []Options{steady, steadyNoMemory} {
 		bubble(t, o, livesWith(func(o *LoaderOptions) { o.StaleFor = Forever }), func(t *testing.T, _ backend, d *table, p, q process) {
 			warm := func(p process) (err error) {
-				for _, e := range p.Warm(t.Context(), slices.Values([]int{1}), 0) {
+				for _, e := range warming(p.Loader, t.Context(), slices.Values([]int{1}), 0) {
 					err = e
 				}
 				return err

@@ -1,6 +1,7 @@
 package cacheaside
 
 import (
+	"fmt"
 	"hash/maphash"
 	"sync"
 	"sync/atomic"
@@ -10,43 +11,63 @@ import (
 // maxMarks is how many keys a window remembers: enough for a process that asks a thousand times a second for rows that cannot be loaded.
 const maxMarks = 10_000
 
-// window remembers which keys have failed to load a moment ago, where no marker in Redis does: there is none, or it is out of reach. Keys are known by a
-// hash whose seed is this process'. It takes no goroutine: there is a map that fills, and one from before, which goes when the first is half of all or old.
+// window remembers which keys have failed to load in this process a moment ago, and why. Where no
+// marker in Redis says so, since there is no Redis or it is out of reach, that keeps them from being
+// loaded again. Keys are known by a hash whose seed is this process'. It takes no goroutine: there
+// is a map that fills, and one from before, which goes when the first is half of all or old.
 type window struct {
 	last atomic.Int64 // when the newest mark ends, on the loader's clock
 	ends [1024]atomic.Uint32
 
 	mu          sync.Mutex
-	young, aged map[uint64]time.Duration // when marks end
-	began       time.Duration            // when the young one did
+	young, aged map[uint64]failure
+	began       time.Duration // when the young one did
+}
+
+// failure is the mark of a key that failed to load.
+type failure struct {
+	until time.Duration
+	cause error
+	here  bool // nobody but this process knows of it
 }
 
 // generation is how often windows of such keys have been ended.
 func (w *window) generation(key uint64) uint32 { return w.ends[key%uint64(len(w.ends))].Load() }
 
-// fail marks a key until now+ttl, unless it has been ended since from was its generation: then the load is one from before the change.
-func (w *window) fail(key uint64, from uint32, now, ttl time.Duration) {
+// fail marks a key until f ends, unless it has been ended since from was its generation: then the
+// load is one from before the change.
+func (w *window) fail(key uint64, from uint32, now time.Duration, f failure) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.last.Store(int64(now + ttl)) // before the look at the generation: end looks in the other order
+	w.last.Store(int64(f.until)) // before the look at the generation: end looks in the other order
 	if w.generation(key) != from {
 		return
 	}
-	if w.young == nil || now-w.began > ttl || len(w.young) >= maxMarks/2 {
-		w.young, w.aged, w.began = make(map[uint64]time.Duration), w.young, now
+	if w.young == nil || now-w.began > f.until-now || len(w.young) >= maxMarks/2 {
+		w.young, w.aged, w.began = make(map[uint64]failure), w.young, now
 	}
-	w.young[key] = now + ttl
+	w.young[key] = f
 }
 
-// failed tells whether a key is marked.
-func (w *window) failed(key uint64, now time.Duration) bool {
+// of returns the mark of a key; none that has not ended: the zero one.
+func (w *window) of(key uint64, now time.Duration) failure {
 	if int64(now) >= w.last.Load() {
-		return false
+		return failure{}
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return now < max(w.young[key], w.aged[key])
+	f, ok := w.young[key]
+	if !ok {
+		f = w.aged[key]
+	}
+	if now >= f.until {
+		return failure{}
+	}
+	return f
 }
+
+// failed tells whether a key is marked that nobody but this process knows to have failed.
+func (w *window) failed(key uint64, now time.Duration) bool { return w.of(key, now).here }
 
 // end takes a key's mark away, and has a load that is under way leave none.
 func (w *window) end(key uint64) {
@@ -84,7 +105,7 @@ func (b *batch[K, V]) mayLoad(rounds []*round[K, V], keys []K) ([]*round[K, V], 
 			b.l.window.clear(key)
 		case s.alone && !s.bypass && b.l.window.failed(key, now):
 			b.l.counters.failedByMark.Add(1)
-			r.Err, s.step = ErrLoadFailed, over
+			r.Err, s.step = b.l.failedBefore(s.text), over
 			ended = append(ended, keys[i])
 		case s.alone && !b.refresh && b.l.kept(r):
 			s.step = over
@@ -103,18 +124,28 @@ func (b *batch[K, V]) mayLoad(rounds []*round[K, V], keys []K) ([]*round[K, V], 
 	return at(rounds, toLoad), others
 }
 
-// failed marks a key whose load has failed, where Redis is not told.
-func (l *Loader[K, V]) failed(s *state[V]) {
+// failed marks a key whose load has failed; here: Redis is not told.
+func (l *Loader[K, V]) failed(s *state[V], cause error, here bool) {
 	if !s.bypass {
-		l.window.fail(l.mark(s.text), s.ends, time.Since(l.start), l.options.ErrorTTL)
+		now := time.Since(l.start)
+		l.window.fail(l.mark(s.text), s.ends, now, failure{now + l.options.ErrorTTL, cause, here})
 	}
+}
+
+// failedBefore is the error of a read of a key whose load failed a moment ago. It has the cause if
+// that load was this process'.
+func (l *Loader[K, V]) failedBefore(text string) error {
+	if cause := l.window.of(l.mark(text), time.Since(l.start)).cause; cause != nil {
+		return fmt.Errorf("%w: %w", ErrLoadFailed, cause)
+	}
+	return ErrLoadFailed
 }
 
 // notMarked marks here the keys of those rounds whose failure Redis could not be told of.
 func (b *batch[K, V]) notMarked(rounds []*round[K, V]) {
 	for _, r := range rounds {
 		if s := &r.Result; !s.alone && s.attempt.Err != nil {
-			b.l.failed(s)
+			b.l.failed(s, r.Err, true)
 		}
 	}
 }

@@ -19,12 +19,12 @@ func TestErrorWindowWithoutRedis(t *testing.T) {
 			for range 5 {
 				p.want(t, 1, "", ErrLoadFailed)
 				p.want(t, 1, "", ErrLoadFailed)
-				time.Sleep(199 * time.Millisecond)
+				time.Sleep(39 * time.Millisecond)
 			}
 			if b.calls.Load() != n {
 				t.Errorf("%d calls", b.calls.Load())
 			}
-			time.Sleep(5 * time.Millisecond) // then a second has passed
+			time.Sleep(5 * time.Millisecond) // then 200 ms have passed
 		}
 		if s := p.Stats(); s.FailedByMark != 30 || s.Loads != 3 {
 			t.Errorf("%+v", s)
@@ -124,7 +124,7 @@ func TestErrorWindowOfStoppedLoads(t *testing.T) {
 func TestErrorWindowOfReloads(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := newTable(map[int]string{1: "one"})
-		p := startOn(t, nil, d, Options{}, &LoaderOptions{TTL: time.Minute, Jitter: -1, StaleFor: time.Hour, EarlyRefresh: -1})
+		p := startOn(t, nil, d, Options{}, &LoaderOptions{TTL: time.Minute, Jitter: -1, StaleFor: time.Hour, EarlyRefresh: -1, ErrorTTL: time.Second})
 		defer p.cache.Close()
 		p.want(t, 1, "one", nil)
 		p.settle()
@@ -201,7 +201,7 @@ func TestWindowIsBounded(t *testing.T) {
 	var w window
 	const ttl = time.Second
 	for key := range uint64(25_000) {
-		w.fail(key, 0, time.Duration(key), ttl)
+		w.fail(key, 0, time.Duration(key), failure{until: time.Duration(key) + ttl, here: true})
 		if n := len(w.young) + len(w.aged); n > maxMarks {
 			t.Fatalf("%d marks", n)
 		}
@@ -209,8 +209,8 @@ func TestWindowIsBounded(t *testing.T) {
 	if !w.failed(24_999, time.Millisecond) || !w.failed(20_000, time.Millisecond) || w.failed(1, time.Millisecond) {
 		t.Error("not the newest are kept")
 	}
-	w.fail(1, 0, 3*ttl, ttl)
-	w.fail(2, 0, 6*ttl, ttl)
+	w.fail(1, 0, 3*ttl, failure{until: 4 * ttl, here: true})
+	w.fail(2, 0, 6*ttl, failure{until: 7 * ttl, here: true})
 	if n := len(w.young) + len(w.aged); n != 2 {
 		t.Errorf("%d marks, of which 2 are not long over", n)
 	}
@@ -226,7 +226,7 @@ func TestWindowRaces(t *testing.T) {
 		var wg sync.WaitGroup
 		for key := range uint64(4) {
 			from := w.generation(key)
-			wg.Go(func() { w.fail(key, from, 1, time.Second) })
+			wg.Go(func() { w.fail(key, from, 1, failure{until: time.Second, here: true}) })
 			wg.Go(func() { w.end(key) })
 			wg.Go(func() { w.failed(key, 2) })
 		}

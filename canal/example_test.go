@@ -100,7 +100,7 @@ func ExampleNewConsumer() {
 
 // A function that is given the changes, as a search index is: once the caches have been told of them.
 func ExampleHandle() {
-	cache, _ := cacheaside.New(nil, nil)
+	cache, _ := cacheaside.New(nil, &cacheaside.Options{NoRedis: true})
 	defer cache.Close()
 	folder, err := os.MkdirTemp("", "canal")
 	if err != nil {
@@ -136,7 +136,7 @@ func ExampleHandle() {
 
 // A filter that learns of rows which others insert.
 func ExampleBindFilter() {
-	cache, _ := cacheaside.New(nil, nil)
+	cache, _ := cacheaside.New(nil, &cacheaside.Options{NoRedis: true})
 	defer cache.Close()
 	folder, err := os.MkdirTemp("", "canal")
 	if err != nil {

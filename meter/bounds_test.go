@@ -57,7 +57,7 @@ func TestOptions(t *testing.T) {
 		t.Fatal(err)
 	}
 	again.Close()
-	bare, _ := cacheaside.New(nil, nil)
+	bare, _ := cacheaside.New(nil, &cacheaside.Options{NoRedis: true})
 	defer bare.Close()
 	for _, c := range []*cacheaside.Cache{nil, bare} {
 		if _, err := New(c, nil); err == nil {

@@ -14,7 +14,7 @@ import (
 
 // Whatever client your broker has, a goroutine puts what it receives into a channel, and acknowledges a message when its changes are done.
 func ExampleNewSource() {
-	cache, err := cacheaside.New(nil, nil) // with your *redis.Client, elsewhere
+	cache, err := cacheaside.New(nil, &cacheaside.Options{NoRedis: true}) // with your *redis.Client, elsewhere
 	if err != nil {
 		log.Fatal(err)
 	}

@@ -3,6 +3,7 @@ package mysqlbinlog
 import (
 	"bytes"
 	"context"
+	"errors"
 	"log/slog"
 	"strings"
 	"sync"
@@ -37,7 +38,7 @@ func (x *world) follows(column string) (*cacheaside.Loader[string, string], *can
 func (x *world) moved(column, key string, statements ...string) {
 	x.Helper()
 	l, c := x.follows(column)
-	if _, err := l.Get(x.Context(), key); err != cacheaside.ErrNotFound { //nolint:errorlint // its absence is cached
+	if _, err := l.Get(x.Context(), key); !errors.Is(err, cacheaside.ErrNotFound) { //nolint:errorlint // its absence is cached
 		x.Fatal(err)
 	}
 	before := c.Stats().Changes

@@ -48,7 +48,7 @@ type side struct {
 func newSide(t testing.TB, s canal.Source) *side {
 	t.Helper()
 	x := &side{version: 1}
-	cache, err := cacheaside.New(nil, nil)
+	cache, err := cacheaside.New(nil, &cacheaside.Options{NoRedis: true})
 	check(t, err)
 	t.Cleanup(func() { cache.Close() })
 	x.users, err = cacheaside.NewLoader(cache, "user", func(context.Context, int64) (int, error) {

@@ -88,7 +88,7 @@ func eachFilter(t *testing.T, test func(t *testing.T, f filter, l *cacheaside.Lo
 			must(t, err)
 			t.Cleanup(func() { f.(interface{ Close() error }).Close() })
 			d := &database{gone: map[int64]bool{}}
-			c, err := cacheaside.New(nil, nil)
+			c, err := cacheaside.New(nil, &cacheaside.Options{NoRedis: true})
 			must(t, err)
 			t.Cleanup(func() { c.Close() })
 			l, err := cacheaside.NewBatchLoader(c, "user", d.load, &cacheaside.LoaderOptions{Filter: f})
@@ -222,7 +222,7 @@ func TestDeletedRowsAreNotMissed(t *testing.T) {
 func TestCheckEndsWithTheCache(t *testing.T) {
 	f, err := bloom.NewLocal(10_000, 0.001, nil)
 	must(t, err)
-	c, err := cacheaside.New(nil, nil)
+	c, err := cacheaside.New(nil, &cacheaside.Options{NoRedis: true})
 	must(t, err)
 	d := &database{gone: map[int64]bool{}}
 	l, err := cacheaside.NewBatchLoader(c, "user", d.load, &cacheaside.LoaderOptions{Filter: f})
@@ -252,7 +252,7 @@ func TestLoadedFile(t *testing.T) {
 	}
 	f, err := bloom.NewLocal(10_000, 0.001, nil)
 	must(t, err)
-	c, err := cacheaside.New(nil, nil)
+	c, err := cacheaside.New(nil, &cacheaside.Options{NoRedis: true})
 	must(t, err)
 	defer c.Close()
 	d := &database{gone: map[int64]bool{}}

@@ -1,0 +1,131 @@
+package cacheaside
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// TestNotFound: an error of which LoaderOptions.NotFound says so is a row that does not exist: it is
+// cached, and does not open the breaker.
+func TestNotFound(t *testing.T) {
+	inBubbles(t, func(t *testing.T, rdb redis.UniversalClient) {
+		errNoRecord := errors.New("record not found")
+		options := &LoaderOptions{NotFound: func(err error) bool { return errors.Is(err, errNoRecord) }}
+		loads := 0
+		one := func(_ context.Context, id int) (string, error) {
+			if loads++; id == 0 {
+				return "a", nil
+			}
+			return "", fmt.Errorf("select: %w", errNoRecord)
+		}
+		many := func(ctx context.Context, ids []int) (map[int]string, error) {
+			found, failed := map[int]string{}, map[int]error{}
+			for _, id := range ids {
+				if v, err := one(ctx, id); err == nil {
+					found[id] = v
+				} else {
+					failed[id] = err
+				}
+			}
+			if len(failed) == 0 {
+				return found, nil
+			}
+			return found, &BatchError[int]{Errs: failed}
+		}
+		c, err := newCache(rdb, &patient)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		single, err1 := NewLoader(c, "single", one, options)
+		batch, err2 := NewBatchLoader(c, "batch", many, options)
+		if err := errors.Join(err1, err2); err != nil {
+			t.Fatal(err)
+		}
+		for _, l := range []*Loader[int, string]{single, batch} {
+			loads = 0
+			for range 2 {
+				for id := range 25 {
+					if _, err := l.Get(t.Context(), id+1); !errors.Is(err, ErrNotFound) {
+						t.Fatalf("row %d: %v", id+1, err)
+					}
+				}
+			}
+			if v, err := l.Get(t.Context(), 0); v != "a" || err != nil {
+				t.Errorf("a row that exists: %q, %v", v, err)
+			}
+			if s := l.Stats(); loads != 26 || s.LoadErrors != 0 || s.BreakersOpen != 0 {
+				t.Errorf("%d loads, %+v", loads, s)
+			}
+		}
+	})
+}
+
+// TestCauseOfAFailure: reads of a key whose load failed a moment ago are told why in the process
+// whose load it was, and only there.
+func TestCauseOfAFailure(t *testing.T) {
+	inBubbles(t, func(t *testing.T, rdb redis.UniversalClient) {
+		errConn := errors.New("a connection to db-secret-7 was lost")
+		loads := 0
+		load := func(context.Context, int) (string, error) {
+			if loads++; loads == 1 {
+				return "", errConn
+			}
+			return "a", nil
+		}
+		process := func() *Loader[int, string] {
+			c, err := newCache(rdb, &patient)
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { c.Close() })
+			l, err := NewLoader(c, "row", load, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return l
+		}
+		p := process()
+		if _, err := p.Get(t.Context(), 1); !errors.Is(err, errConn) || errors.Is(err, ErrLoadFailed) {
+			t.Errorf("the load's own caller gets %v", err)
+		}
+		if _, err := p.Get(t.Context(), 1); !errors.Is(err, errConn) || !errors.Is(err, ErrLoadFailed) {
+			t.Errorf("the next one gets %v", err)
+		}
+		if rdb != nil {
+			if _, err := process().Get(t.Context(), 1); !errors.Is(err, ErrLoadFailed) || errors.Is(err, errConn) {
+				t.Errorf("one in another process gets %v", err)
+			}
+			for _, key := range rdb.Keys(t.Context(), "*").Val() {
+				if strings.Contains(rdb.Get(t.Context(), key).Val(), "db-secret") {
+					t.Errorf("the cause stands in Redis, under %s", key)
+				}
+			}
+		}
+		time.Sleep(200 * time.Millisecond)
+		if v, err := p.Get(t.Context(), 1); v != "a" || err != nil || loads != 2 {
+			t.Errorf("200 ms after the failure: %q, %v after %d loads", v, err, loads)
+		}
+	})
+}
+
+// TestBreakerTellsTheLastFailure: what it refuses says what was wrong.
+func TestBreakerTellsTheLastFailure(t *testing.T) {
+	inBubbles(t, func(t *testing.T, rdb redis.UniversalClient) {
+		p, _ := startBrittle(t, rdb)
+		defer p.cache.Close()
+		for key := range 20 {
+			p.want(t, key, "", errBroken)
+		}
+		_, err := p.Get(t.Context(), 100)
+		if want := "the last load that failed: " + errBroken.Error(); !errors.Is(err, ErrUnavailable) || errors.Is(err, errBroken) || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v", err)
+		}
+	})
+}

@@ -1,0 +1,297 @@
+package cacheaside
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/cacheaside/cacheaside/internal/testenv"
+)
+
+// TestPeek: it shows what memory and Redis hold, absences and stale values included, and loads
+// nothing.
+func TestPeek(t *testing.T) {
+	inBubbles(t, func(t *testing.T, rdb redis.UniversalClient) {
+		d := newTable(map[int]string{1: "a"})
+		lo := &LoaderOptions{TTL: time.Minute, NullTTL: time.Minute, StaleFor: time.Hour, EarlyRefresh: -1, Jitter: -1}
+		p := startOn(t, rdb, d, Options{}, lo)
+		hear(t, p.Loader)
+		peek := func(key int, row string, ok bool, wantErr error) {
+			t.Helper()
+			gets := p.Stats().Gets
+			got, is, err := p.Peek(t.Context(), key)
+			if got != row || is != ok || !errors.Is(err, wantErr) || err != nil && wantErr == nil {
+				t.Errorf("Peek(%d) = %q, %v, %v; want %q, %v, %v", key, got, is, err, row, ok, wantErr)
+			}
+			if n := p.Stats().Gets; n != gets {
+				t.Errorf("%d Gets are counted", n-gets)
+			}
+		}
+		peek(1, "", false, nil)
+		p.want(t, 1, "a", nil)
+		p.want(t, 2, "", ErrNotFound)
+		peek(1, "a", true, nil)
+		peek(2, "", true, ErrNotFound)
+		if rdb != nil {
+			p.cache.memory.Clear(0)
+			peek(1, "a", true, nil)
+			peek(2, "", true, ErrNotFound)
+		}
+		time.Sleep(2 * time.Minute)
+		peek(1, "a", true, nil) // stale
+		if err := p.Invalidate(t.Context(), 1); err != nil {
+			t.Fatal(err)
+		}
+		peek(1, "", false, nil)
+		p.want(t, 1, "a", nil)
+		p.Bypass(true)
+		peek(1, "", false, nil)
+		p.Bypass(false)
+		if n := d.loads.Load(); n != 3 {
+			t.Errorf("%d loads", n)
+		}
+		p.cache.Close()
+	})
+}
+
+// TestPeekWithoutAnswer: where Redis does not answer, that is an error.
+func TestPeekWithoutAnswer(t *testing.T) {
+	m, b := embedded(t)
+	p := start(t, b, newTable(nil), noMemory, nil)
+	m.SetError("ERR out of order")
+	if _, ok, err := p.Peek(t.Context(), 1); ok || !errors.Is(err, ErrRedis) || !strings.Contains(err.Error(), "peek row key#") {
+		t.Errorf("%v, %v", ok, err)
+	}
+	p.cache.Close()
+	if _, ok, err := p.Peek(t.Context(), 1); ok || !errors.Is(err, ErrClosed) {
+		t.Errorf("closed: %v, %v", ok, err)
+	}
+}
+
+// TestEach: values and errors come in the order of the keys, as often as these.
+func TestEach(t *testing.T) {
+	c, err := New(nil, &Options{NoRedis: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	l, err := NewLoader(c, "row", func(_ context.Context, key int) (string, error) {
+		switch key {
+		case 2:
+			return "", ErrNotFound
+		case 3:
+			return "", errBroken
+		}
+		return fmt.Sprint("row ", key), nil
+	}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for v, err := range l.Each(t.Context(), []int{4, 2, 3, 4, 1}) {
+		switch {
+		case errors.Is(err, ErrNotFound):
+			v = "none"
+		case errors.Is(err, errBroken):
+			v = "broken"
+		case err != nil:
+			t.Fatal(err)
+		}
+		got = append(got, v)
+	}
+	if want := []string{"row 4", "none", "broken", "row 4", "row 1"}; !slices.Equal(got, want) {
+		t.Errorf("%q, want %q", got, want)
+	}
+	for range l.Each(t.Context(), []int{1, 2}) {
+		break
+	}
+}
+
+// TestReady: not before announcements are heard, nor while Redis does not answer.
+func TestReady(t *testing.T) {
+	m, b := embedded(t)
+	p := startOn(t, b.client(t), newTable(nil), patient, nil)
+	testenv.Eventually(t, "a cache that is ready", func() bool { return p.cache.Ready(t.Context()) == nil })
+	if s := p.cache.Stats().Channel; !s.Subscribed || s.Trusted != s.Ranges {
+		t.Errorf("ready with %+v", s)
+	}
+	m.SetError("ERR out of order")
+	if err := p.cache.Ready(t.Context()); !errors.Is(err, ErrRedis) {
+		t.Errorf("Redis fails, and Ready returns %v", err)
+	}
+	m.SetError("")
+	p.cache.Close()
+	if err := p.cache.Ready(t.Context()); !errors.Is(err, ErrClosed) {
+		t.Errorf("closed: %v", err)
+	}
+	alone, err := New(nil, &Options{NoRedis: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer alone.Close()
+	if err := alone.Ready(t.Context()); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestReadyWithoutAnnouncements: while no subscription stands, memory does not answer, and Ready
+// says so.
+func TestReadyWithoutAnnouncements(t *testing.T) {
+	server := testenv.SharedRedis(t)
+	proxy := testenv.NewProxy(t, server.Addr)
+	var refused atomic.Bool
+	refused.Store(true)
+	proxy.OnRequest(func(chunk []byte) testenv.Action {
+		if refused.Load() && bytes.Contains(chunk, []byte("subscribe")) {
+			return testenv.Drop
+		}
+		return testenv.Pass
+	})
+	o := server.Options()
+	o.Addr, o.ContextTimeoutEnabled = proxy.Addr, true
+	rdb := redis.NewClient(o)
+	defer rdb.Close()
+	p := startOn(t, rdb, newTable(nil), patient, nil)
+	if err := p.cache.Ready(t.Context()); err == nil || !strings.Contains(err.Error(), "of 0 of 1 parts") {
+		t.Errorf("%v", err)
+	}
+	refused.Store(false)
+	testenv.Eventually(t, "a cache that is ready", func() bool { return p.cache.Ready(t.Context()) == nil })
+	p.cache.Close()
+}
+
+// TestNoRedis: a cache without Redis has to be asked for.
+func TestNoRedis(t *testing.T) {
+	_, b := embedded(t)
+	var none *redis.Client
+	for _, c := range []struct {
+		rdb  redis.UniversalClient
+		no   bool
+		want string
+	}{
+		{nil, false, "set Options.NoRedis"},
+		{none, false, "set Options.NoRedis"},
+		{b.client(t), true, "Options.NoRedis is set, and there is a Redis client"},
+		{nil, true, ""},
+	} {
+		cache, err := New(c.rdb, &Options{NoRedis: c.no})
+		if err == nil {
+			cache.Close()
+		}
+		if c.want == "" && err != nil || c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)) {
+			t.Errorf("%T, NoRedis %v: %v", c.rdb, c.no, err)
+		}
+	}
+}
+
+// logs is what a cache has logged when f has run and it is closed.
+func logs(t *testing.T, rdb redis.UniversalClient, f func(c *Cache)) string {
+	t.Helper()
+	var text bytes.Buffer
+	c, err := New(rdb, &Options{Logger: slog.New(slog.NewTextHandler(&text, nil))})
+	if err != nil {
+		t.Fatal(err)
+	}
+	f(c)
+	c.Close()
+	return text.String()
+}
+
+// TestClientThatIgnoresContexts: New names the setting that the client lacks.
+func TestClientThatIgnoresContexts(t *testing.T) {
+	for _, set := range []bool{false, true} {
+		rdb := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1", ContextTimeoutEnabled: set})
+		text := logs(t, rdb, func(*Cache) {})
+		if strings.Count(text, "ContextTimeoutEnabled is not set") != map[bool]int{false: 1}[set] {
+			t.Errorf("set: %v; it logs %q", set, text)
+		}
+		rdb.Close()
+	}
+}
+
+// TestStrangeLoader: keys of a loader that the process does not have are told of once, if it has
+// others.
+func TestStrangeLoader(t *testing.T) {
+	_, b := embedded(t)
+	const told = "keys of a loader that this process does not have"
+	invalidate := func(c *Cache) {
+		for range 3 {
+			if err := c.InvalidateKeys(t.Context(), Key{Loader: "usr", Text: "1"}); err != nil {
+				t.Error(err)
+			}
+		}
+	}
+	if text := logs(t, b.client(t), invalidate); strings.Contains(text, told) {
+		t.Errorf("a program without loaders logs %q", text)
+	}
+	text := logs(t, b.client(t), func(c *Cache) {
+		if _, err := NewLoader(c, "user", newTable(nil).load, nil); err != nil {
+			t.Fatal(err)
+		}
+		invalidate(c)
+		for i := range 2 * strangersAtMost {
+			_ = c.InvalidateKeys(t.Context(), Key{Loader: fmt.Sprint("other", i), Text: "1"})
+		}
+		if len(c.strange) != strangersAtMost {
+			t.Errorf("%d names are kept", len(c.strange))
+		}
+	})
+	if !strings.Contains(text, told) || !strings.Contains(text, "loader=usr") {
+		t.Errorf("it logs %q", text)
+	}
+}
+
+// TestHitRatio counts what was answered by a cache.
+func TestHitRatio(t *testing.T) {
+	if r := (Stats{}).HitRatio(); r != 0 {
+		t.Errorf("of nothing: %v", r)
+	}
+	if r := (Stats{MemoryHits: 60, RedisHits: 30, Loads: 20, Renewals: 8, CompareLoads: 2}).HitRatio(); r != 0.9 {
+		t.Errorf("%v", r)
+	}
+}
+
+// TestDurationsInWords: limits in errors read as a person says them.
+func TestDurationsInWords(t *testing.T) {
+	for d, want := range map[time.Duration]string{
+		MaxTTL: "10 years", 24 * time.Hour: "1 day", 48 * time.Hour: "2 days", time.Hour: "1 hour", 90 * time.Minute: "90 minutes",
+		time.Minute: "1 minute", 90 * time.Second: "1m30s", time.Second: "1s", 0: "0s", -time.Hour: "-1h0m0s",
+	} {
+		if got := inWords(d); got != want {
+			t.Errorf("%v: %q, want %q", d, got, want)
+		}
+	}
+	if err := inRange("Options.X", MaxTTL+1, MinTTL, MaxTTL); !strings.HasSuffix(err.Error(), "from 10ms to 10 years") {
+		t.Error(err)
+	}
+}
+
+// TestHookOfAnotherType: the error names both types.
+func TestHookOfAnotherType(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c, err := New(nil, &Options{NoRedis: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		load := func(context.Context, int) (string, error) { return "", nil }
+		for want, o := range map[string]*LoaderOptions{
+			"LoaderOptions.Key: the function given to KeyOf is a func(string) string, and this loader needs a func(int) string": {Key: KeyOf(func(s string) string { return s })},
+			"LoaderOptions.Clone: the function given to CloneOf is nil":                                                         {Clone: CloneOf[string](nil)},
+		} {
+			if _, err := NewLoader(c, "row", load, o); err == nil || !strings.Contains(err.Error(), want) {
+				t.Errorf("%v, want %q", err, want)
+			}
+		}
+	})
+}

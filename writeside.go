@@ -12,6 +12,8 @@ func init() {
 
 func (w written) Closed() bool { return w.isClosed() }
 
+func (w written) Strict() bool { return w.options.StrictWrites }
+
 func (w written) Loader(name string) (has, filter bool) {
 	l := w.known(name)
 	return l != nil, l != nil && l.hasFilter()

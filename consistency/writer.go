@@ -74,7 +74,11 @@ func NewWriter(db *sqlx.DB, cache *cacheaside.Cache, options *Options) (*Writer,
 	if err := bind(o.Queue, cache); err != nil {
 		return nil, fmt.Errorf("consistency: NewWriter: %w", err)
 	}
-	c := &core{db: db, cache: cache, inside: writeside.Of(cache), options: o, outbox: o.outbox(), grace: grace, onceMore: onceMore, outFor: outFor, stopRelay: func() {}}
+	inside := writeside.Of(cache)
+	if o.Level == Strict && !inside.Strict() {
+		return nil, fmt.Errorf("consistency: NewWriter: Options.Level: %w", errNotStrict)
+	}
+	c := &core{db: db, cache: cache, inside: inside, options: o, outbox: o.outbox(), grace: grace, onceMore: onceMore, outFor: outFor, stopRelay: func() {}}
 	if !o.NoRelay {
 		relay, err := NewRelay(cache, o.Queue, o.Relay)
 		if err != nil {
@@ -106,6 +110,8 @@ func (w *Writer) itsLevel() (Level, error) {
 		return 0, fmt.Errorf("consistency: %w", err)
 	}
 	switch {
+	case w.level == Strict && !w.inside.Strict():
+		return 0, fmt.Errorf("consistency: %w", errNotStrict)
 	case w.level != ByDefault:
 		return w.level, nil
 	case w.outbox != nil:
@@ -115,12 +121,21 @@ func (w *Writer) itsLevel() (Level, error) {
 	}
 }
 
+var errNotStrict = errors.New("Strict needs Options.StrictWrites of the Cache, in all processes")
+
+// errWriterClosed is the ErrClosed of a Writer.
+type errWriterClosed struct{}
+
+func (errWriterClosed) Error() string { return "consistency: the Writer is closed" }
+
+func (errWriterClosed) Unwrap() error { return cacheaside.ErrClosed }
+
 // enter begins a call, which has to leave by w.under.Done.
 func (c *core) enter() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.closed {
-		return fmt.Errorf("consistency: the Writer: %w", cacheaside.ErrClosed)
+		return errWriterClosed{}
 	}
 	c.under.Add(1)
 	return nil

@@ -89,6 +89,9 @@ func TestNotStrict(t *testing.T) {
 	c, err := cacheaside.New(x.server.Client(t), nil)
 	x.check(err)
 	defer c.Close()
+	if _, err := NewWriter(x.admin, c, &Options{Level: Strict}); err == nil || !strings.Contains(err.Error(), "NewWriter: Options.Level: Strict needs Options.StrictWrites") {
+		t.Error(err)
+	}
 	w, err := NewWriter(x.admin, c, nil)
 	x.check(err)
 	defer w.Close()
@@ -96,6 +99,16 @@ func TestNotStrict(t *testing.T) {
 		t.Error(err)
 	}
 	x.has("old")
+}
+
+// TestClosedWriter says that it is the Writer that is closed.
+func TestClosedWriter(t *testing.T) {
+	x := start(t, setup{})
+	x.Close()
+	err := x.Update(t.Context(), set(1, "new"), x.rows.Key(1))
+	if !errors.Is(err, cacheaside.ErrClosed) || err.Error() != "consistency: the Writer is closed" {
+		t.Error(err)
+	}
 }
 
 // TestWithoutRedis: all levels work for one process, too.

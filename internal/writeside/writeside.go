@@ -6,6 +6,9 @@ type Cache interface {
 	// Closed tells whether it was closed.
 	Closed() bool
 
+	// Strict tells whether it has Options.StrictWrites.
+	Strict() bool
+
 	// Loader tells whether this process has a loader of that name, and whether that has a filter.
 	Loader(name string) (has, filter bool)
 }

@@ -156,7 +156,7 @@ func TestBind(t *testing.T) {
 	t.Parallel()
 	box := outboxOnSQLite(t)
 	cache := func(prefix string) *cacheaside.Cache {
-		c, err := cacheaside.New(nil, &cacheaside.Options{Prefix: prefix})
+		c, err := cacheaside.New(nil, &cacheaside.Options{NoRedis: true, Prefix: prefix})
 		box.check(err)
 		t.Cleanup(func() { c.Close() })
 		return c
@@ -248,7 +248,7 @@ func TestUnclaimed(t *testing.T) {
 			t.Fatalf("%+v, %v", d, err)
 		}
 
-		cache, err := cacheaside.New(nil, nil)
+		cache, err := cacheaside.New(nil, &cacheaside.Options{NoRedis: true})
 		t.check(err)
 		t.Cleanup(func() { cache.Close() })
 		var told lines

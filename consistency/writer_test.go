@@ -2,6 +2,7 @@ package consistency
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"strings"

@@ -164,7 +164,7 @@ func (s *story) tell(ctx context.Context) {
 		found, err := s.ByIDs(ctx, []int64{1, 2, 150})
 		s.say("   found %v", slices.Sorted(maps.Keys(found)))
 		if failed, ok := errors.AsType[*cacheaside.BatchError[int64]](err); ok {
-			s.say("   %d: %v", 150, failed.Errs[150])
+			s.say("   %d: %v", 150, errors.Unwrap(failed.Errs[150])) // without the name of the loader and the hash of the key
 			err = nil
 		}
 		s.cost(err)

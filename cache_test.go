@@ -512,7 +512,7 @@ func TestRefusedClients(t *testing.T) {
 		{"replicas", cluster(redis.ClusterOptions{ReadOnly: true})},
 		{"replicas", cluster(redis.ClusterOptions{RouteByLatency: true})},
 		{"replicas", cluster(redis.ClusterOptions{RouteRandomly: true})},
-		{"nil *redis.Client", (*redis.Client)(nil)},
+		{"the Redis client is nil", (*redis.Client)(nil)},
 		{"not known", struct{ redis.UniversalClient }{}},
 	} {
 		if _, err := New(c.rdb, nil); err == nil || !strings.Contains(err.Error(), c.why) {

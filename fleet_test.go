@@ -355,7 +355,8 @@ func TestBreakdownLoadFails(t *testing.T) {
 		if all.Loads != 1 || more.Loads != 0 {
 			t.Errorf("window %d: %d loads, then %d", window, all.Loads, more.Loads)
 		}
-		if all.Errors[ErrLoadFailed.Error()]+all.Errors["broken"] != fleetProcesses*fleetCallers || all.Errors["broken"] == 0 {
+		refused := all.Errors[ErrLoadFailed.Error()] + all.Errors[ErrLoadFailed.Error()+": broken"] // the latter where the load was
+		if refused+all.Errors["broken"] != fleetProcesses*fleetCallers || all.Errors["broken"] == 0 {
 			t.Errorf("window %d: %v", window, all.Errors)
 		}
 		if life := admin.PTTL(t.Context(), redisKey(1)).Val(); life <= 0 || life > fleetErrorTTL {

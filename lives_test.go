@@ -17,7 +17,7 @@ import (
 // Values of two lives: fresh, then stale.
 
 // lives are options of round numbers.
-var lives = LoaderOptions{TTL: time.Minute, StaleFor: time.Hour, Jitter: -1, EarlyRefresh: -1}
+var lives = LoaderOptions{TTL: time.Minute, StaleFor: time.Hour, Jitter: -1, EarlyRefresh: -1, ErrorTTL: time.Second}
 
 func livesWith(change func(*LoaderOptions)) *LoaderOptions {
 	o := lives

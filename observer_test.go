@@ -281,7 +281,7 @@ func TestJournal(t *testing.T) {
 		}, Options{Logger: log.logger(), MaxStaleness: time.Minute}, &LoaderOptions{TTL: time.Minute, EarlyRefresh: -1})
 		defer p.cache.Close()
 		p.want(t, 1, secret, nil)
-		log.has(t)
+		log.has(t, `level=WARN msg="cacheaside: the Redis client's ContextTimeoutEnabled is not set`)
 
 		m.SetError("LOADING " + "the server")
 		for key := range 5 {

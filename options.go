@@ -246,7 +246,7 @@ type LoaderOptions struct {
 	// safe for concurrent use. Default: nil, no other error does.
 	//
 	//	NotFound: func(err error) bool { return errors.Is(err, gorm.ErrRecordNotFound) }
-	NotFound func(error) bool
+	NotFound func(error) bool `json:"-"`
 
 	// ErrorTTL is how long a failed load keeps all processes from loading the same key again. Reads
 	// of it get a stale value meanwhile if there is one, else ErrLoadFailed; in the process whose

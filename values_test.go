@@ -296,7 +296,7 @@ func TestKeyOf(t *testing.T) {
 		"LoaderOptions.Key":   {Key: KeyOf(func(string) string { return "" })},
 		"KeyOf":               {Key: CloneOf(func(v int) int { return v })},
 		"LoaderOptions.Clone": {Clone: CloneOf(func(v int) int { return v })},
-		"not nil":             {Key: KeyOf[int](nil)},
+		"KeyOf is nil":        {Key: KeyOf[int](nil)},
 		"Clone":               {Clone: CloneOf[string](nil)},
 		"BatchSize -1":        {BatchSize: -1},
 		"CompressAbove -1":    {CompressAbove: -1},

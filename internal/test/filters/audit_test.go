@@ -47,7 +47,7 @@ func (j *journal) String() string {
 
 func newRows(t testing.TB, rdb redis.UniversalClient, o cacheaside.Options, lo cacheaside.LoaderOptions) *rows {
 	r := &rows{}
-	o.Logger = slog.New(slog.NewTextHandler(&r.log, nil))
+	o.Logger, o.NoRedis = slog.New(slog.NewTextHandler(&r.log, nil)), rdb == nil
 	cache, err := cacheaside.New(rdb, &o)
 	must(t, err)
 	t.Cleanup(func() { cache.Close() })

@@ -40,6 +40,11 @@ type Column interface {
 // pageRows is how many rows a Table reads at once: few enough not to keep a database from its other work for longer than a millisecond or so.
 const pageRows = 1000
 
+// Queryer is what *sql.DB and *sqlx.DB have.
+type Queryer interface {
+	QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error)
+}
+
 // Table is a Source of all values of a column, in the database's order, for MySQL and SQLite. The column is the primary key, or another that is unique and not NULL, and holds K: integers, whose text is decimal, or strings,
 // which are taken as they are. table may be given as schema.table; names are letters, digits and "_".
 //
@@ -57,7 +62,7 @@ const pageRows = 1000
 // space, ask the filter for "foo", as the table has it.
 //
 // For PostgreSQL, which has other quotes and parameters, and for keys of several columns write a Source in the same way.
-func Table[K Column](db *sql.DB, table, column string) Source {
+func Table[K Column](db Queryer, table, column string) Source {
 	t := &tableSource{db: db, kind: reflect.TypeFor[K]().Kind()}
 	t.err = t.prepare(table, column)
 	return func(ctx context.Context, after string) iter.Seq2[string, error] {
@@ -70,7 +75,7 @@ func Table[K Column](db *sql.DB, table, column string) Source {
 }
 
 type tableSource struct {
-	db   *sql.DB
+	db   Queryer
 	kind reflect.Kind // of the keys
 	err  error        // of who has made it
 
@@ -81,7 +86,7 @@ type tableSource struct {
 func (t *tableSource) prepare(table, column string) error {
 	schema, name, qualified := strings.Cut(table, ".")
 	switch {
-	case t.db == nil:
+	case t.db == nil, reflect.ValueOf(t.db).Kind() == reflect.Pointer && reflect.ValueOf(t.db).IsNil():
 		return errors.New("the database is nil")
 	case !isIdentifier(schema) || qualified && !isIdentifier(name):
 		return fmt.Errorf("table %q: an identifier of 1 to 64 letters, digits and '_', or two with a '.' between them", table)

@@ -172,7 +172,7 @@ func TestTableIsChecked(t *testing.T) {
 			t.Errorf("%q", names)
 		}
 	}
-	if failure(t, Table[int](nil, "users", "id"), "") == nil {
+	if failure(t, Table[int]((*sql.DB)(nil), "users", "id"), "") == nil || failure(t, Table[int](nil, "users", "id"), "") == nil {
 		t.Error("no database")
 	}
 	ctx, cancel := context.WithCancel(t.Context())

@@ -70,7 +70,7 @@ func (p *process) newConsumer(db *sqlx.DB, server mysqlbinlog.Options, schema st
 		OnGap: func(ctx context.Context) error { // at the first start, and when something may have been missed: caches are invalidated as a whole then, but a filter has to be read anew
 			// All inserts come here, and are told to the filter after this; only what was just
 			// being committed has to be waited for. The table may be another, with fewer rows.
-			_, err := p.whitelist.Rebuild(ctx, bloom.Table[int64](db.DB, "products", "id"), &bloom.RebuildOptions{Settle: 100 * time.Millisecond, AllowFewer: true})
+			_, err := p.whitelist.Rebuild(ctx, bloom.Table[int64](db, "products", "id"), &bloom.RebuildOptions{Settle: 100 * time.Millisecond, AllowFewer: true})
 			return err
 		},
 	})

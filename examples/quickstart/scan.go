@@ -67,7 +67,7 @@ func (f *fleet) filtered(ctx context.Context, name string, load loadFunc) (shops
 			return nil, closeFilters, err
 		}
 		if i == 0 { // a program that runs for longer has Maintain do it, in each process
-			source := bloom.Table[int64](f.db.DB, f.db.table, "id")
+			source := bloom.Table[int64](f.db, f.db.table, "id")
 			if _, err := filter.Rebuild(ctx, source, &bloom.RebuildOptions{Settle: -1}); err != nil { // nobody inserts now
 				return nil, closeFilters, errors.Join(err, filter.Close())
 			}

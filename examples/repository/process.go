@@ -65,7 +65,7 @@ func start(rdb redis.UniversalClient, db *sqlx.DB, dialect consistency.Dialect, 
 	p.stop = func() { stop(); maintains.Wait() }
 	// A transaction that inserts may take so long until its COMMIT.
 	o := &bloom.MaintainOptions{Rebuild: &bloom.RebuildOptions{Settle: 20 * time.Millisecond}}
-	maintains.Go(func() { _ = p.whitelist.Maintain(ctx, bloom.Table[int64](db.DB, "products", "id"), o) }) // it ends with ctx
+	maintains.Go(func() { _ = p.whitelist.Maintain(ctx, bloom.Table[int64](db, "products", "id"), o) }) // it ends with ctx
 	return p, nil
 }
 

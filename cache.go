@@ -181,13 +181,13 @@ func (c *Cache) isClosed() bool {
 	return c.closed
 }
 
-// Ready tells whether reads are answered as they should be, for a readiness check: it asks each part
-// of Redis for the generations that memory depends on, and waits for the answer, for
-// Options.RedisTimeout at most. Its error is ErrRedis, with the cause, where a part does not answer;
-// or says that announcements of invalidations are not heard yet, as in the first moments of a
-// process, so that memory does not answer; or is ErrClosed. While it returns nil, memory is stale by
-// Options.MaxStaleness at most. Reads work in spite of an error, as LoaderOptions.RedisDown says;
-// without Redis it returns nil.
+// Ready tells whether reads are answered as they should be, for a readiness check: it asks each
+// part of Redis for the generations that memory depends on, and waits for the answer, for
+// Options.RedisTimeout at most. Its error is ErrRedis, with the cause, where a part does not
+// answer; or says that announcements of invalidations are not heard yet, as in the first moments of
+// a process, so that memory does not answer; or is ErrClosed. While it returns nil, memory is stale
+// by Options.MaxStaleness at most. Reads work in spite of an error, as LoaderOptions.RedisDown
+// says; without Redis it returns nil.
 func (c *Cache) Ready(ctx context.Context) error {
 	if c.isClosed() {
 		return fmt.Errorf("cacheaside: not ready: %w", ErrClosed)

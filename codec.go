@@ -55,8 +55,9 @@ var (
 // errOtherKey is why an entry is not read that stands under a key's name, and is another's.
 var errOtherKey = errors.New("it is another key's")
 
-// decode takes a round's value out of an entry. With an error nothing has changed: the entry is not the key's, or cannot be decoded.
-// (JSON of another struct can: that is what LoaderOptions.Version is for.)
+// decode takes a round's value out of an entry. With an error nothing has changed: the entry is not
+// the key's, or cannot be decoded. (JSON of another struct can: that is what LoaderOptions.Version
+// is for.)
 func (l *Loader[K, V]) decode(s *state[V], e *lease.Entry) error {
 	value, err := l.content(s, e)
 	if err == nil {

@@ -12,7 +12,8 @@ import (
 	"github.com/cacheaside/cacheaside/internal/testenv"
 )
 
-// inverse is a codec such as users write: JSON with all bits inverted, so that no other codec reads it.
+// inverse is a codec such as users write: JSON with all bits inverted, so that no other codec reads
+// it.
 type inverse struct{ number uint8 }
 
 func (c inverse) Number() uint8 { return c.number }
@@ -33,8 +34,8 @@ func inverted(b []byte) []byte {
 }
 
 // An entry of a codec that a loader has not got is a miss, which is counted and told, and replaced.
-// A loader that has the codec reads what comes in its place. So two codecs side by side, of which one
-// is JSON, cost a load more for each time that a key is written, and no more.
+// A loader that has the codec reads what comes in its place. So two codecs side by side, of which
+// one is JSON, cost a load more for each time that a key is written, and no more.
 func TestUnknownCodec(t *testing.T) {
 	each(t, func(t *testing.T, b backend) {
 		d := newTable(map[int]string{1: "one"})
@@ -83,8 +84,8 @@ func TestTwoUsersCodecs(t *testing.T) {
 	}
 }
 
-// Of two users' codecs with one number nothing tells which wrote an entry: it is what Decode says of
-// it. Here that is a miss.
+// Of two users' codecs with one number nothing tells which wrote an entry: it is what Decode says
+// of it. Here that is a miss.
 func TestTwoCodecsOfOneNumber(t *testing.T) {
 	_, b := embedded(t)
 	d := newTable(map[int]string{1: "one"})
@@ -168,8 +169,8 @@ func TestUsersCodecFails(t *testing.T) {
 	}
 }
 
-// MaxValueBytes holds for a user's codec: what is longer is given out and not stored, and its Decode
-// never sees more, also not of what was compressed.
+// MaxValueBytes holds for a user's codec: what is longer is given out and not stored, and its
+// Decode never sees more, also not of what was compressed.
 func TestUsersCodecLimit(t *testing.T) {
 	_, b := embedded(t)
 	fits, long := strings.Repeat("x", 98), strings.Repeat("x", 99) // and two quotes

@@ -11,8 +11,8 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// TestNotFound: an error of which LoaderOptions.NotFound says so is a row that does not exist: it is
-// cached, and does not open the breaker.
+// TestNotFound: an error of which LoaderOptions.NotFound says so is a row that does not exist: it
+// is cached, and does not open the breaker.
 func TestNotFound(t *testing.T) {
 	inBubbles(t, func(t *testing.T, rdb redis.UniversalClient) {
 		errNoRecord := errors.New("record not found")

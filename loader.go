@@ -76,15 +76,17 @@ type Loader[K comparable, V any] struct {
 // []byte as they are, and all else by encoding/json. nil options are the defaults.
 //
 // load reads one row from the database. It returns ErrNotFound or sql.ErrNoRows for a row that does
-// not exist, or an error of which LoaderOptions.NotFound says so; that is cached too. It must read what has been committed: not from within a transaction of the caller's, nor from a replica that may lag behind, but for what
-// Options.ReplicaLag allows. It may ask other loaders, and this one for other keys, with its own
-// context, by which they know it (see Options.MaxLoads); it must not pass on their ErrNotFound
-// unless this row is missing then. If it asks for what it would wait for in vain, as its own key,
-// it gets ErrLoadCycle at once. It runs on a
-// goroutine of its own, for all who ask for the key at the time; its context carries the values of the first caller's
-// context, but not its cancellation: it ends after LoadTimeout, when the last of them has left, or at Close. A panic in it becomes
-// a *PanicError. Where it runs in the background, to replace a value whose TTL has passed or is about to (LoaderOptions.StaleFor, EarlyRefresh), nobody waits for it, and its context has no values of
-// anybody's: what a row depends on belongs into its key.
+// not exist, or an error of which LoaderOptions.NotFound says so; that is cached too. It must read
+// what has been committed: not from within a transaction of the caller's, nor from a replica that
+// may lag behind, but for what Options.ReplicaLag allows. It may ask other loaders, and this one
+// for other keys, with its own context, by which they know it (see Options.MaxLoads); it must not
+// pass on their ErrNotFound unless this row is missing then. If it asks for what it would wait for
+// in vain, as its own key, it gets ErrLoadCycle at once. It runs on a goroutine of its own, for all
+// who ask for the key at the time; its context carries the values of the first caller's context,
+// but not its cancellation: it ends after LoadTimeout, when the last of them has left, or at Close.
+// A panic in it becomes a *PanicError. Where it runs in the background, to replace a value whose
+// TTL has passed or is about to (LoaderOptions.StaleFor, EarlyRefresh), nobody waits for it, and
+// its context has no values of anybody's: what a row depends on belongs into its key.
 func NewLoader[K comparable, V any](c *Cache, name string, load func(ctx context.Context, key K) (V, error), options *LoaderOptions) (*Loader[K, V], error) {
 	if load == nil {
 		return nil, fmt.Errorf("cacheaside: loader %q: the load function is nil", name)

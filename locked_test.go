@@ -218,8 +218,8 @@ type userLocker func() (unlock func() error, err error)
 
 func (l userLocker) Lock(context.Context, string, time.Duration) (func() error, error) { return l() }
 
-// A user's Locker that panics, or fails, or breaks its word, is a lock that could not be had, or not
-// be released: it is counted, and the row is loaded, unless MustLock is set.
+// A user's Locker that panics, or fails, or breaks its word, is a lock that could not be had, or
+// not be released: it is counted, and the row is loaded, unless MustLock is set.
 func TestUsersLockerFails(t *testing.T) {
 	fine := func() error { return nil }
 	for name, c := range map[string]struct {

@@ -104,8 +104,9 @@ type Options struct {
 	// are not told of, and cost nothing. Default: none. A nil pointer in it is an error.
 	Observer Observer
 
-	// NoRedis makes a Cache without Redis, for tests and for programs of one process: New takes a nil
-	// client then, and only then. The memory tier and the sharing of loads remain. Default: false.
+	// NoRedis makes a Cache without Redis, for tests and for programs of one process: New takes a
+	// nil client then, and only then. The memory tier and the sharing of loads remain. Default:
+	// false.
 	NoRedis bool
 
 	// Logger is told of what is rare, each at most once in 10 s, with how often it has happened since: that Redis is out of reach, and back (Info); that a circuit breaker has opened, and closed (Info); that invalidations are not heard, or were missed;
@@ -134,8 +135,10 @@ type LoaderOptions struct {
 	// needs TTL to be the end (a negative number: none). Default: 1 minute, or TTL if that is less. At least 1 ms otherwise.
 	StaleFor time.Duration
 
-	// SoftTimeout is how long a read that has found a stale value waits for a fresh one. After that it returns the stale one, and the load goes on without
-	// it. Without StaleFor there is no stale value, and it changes nothing. Who sets it: who would rather wait a little for what is new. Default: it does not wait. At most 1 hour.
+	// SoftTimeout is how long a read that has found a stale value waits for a fresh one. After that
+	// it returns the stale one, and the load goes on without it. Without StaleFor there is no stale
+	// value, and it changes nothing. Who sets it: who would rather wait a little for what is new.
+	// Default: it does not wait. At most 1 hour.
 	SoftTimeout time.Duration
 
 	// EarlyRefresh is the beta of XFetch (Vattani, Chierichetti, Lowenstein: Optimal Probabilistic Cache Stampede Prevention, VLDB 2015): a read of a fresh value whose load took delta
@@ -151,9 +154,11 @@ type LoaderOptions struct {
 	// NullTTL is how long Redis remembers that a row does not exist. Default: 1 minute, or TTL if that is less. From 10 ms to 10 years.
 	NullTTL time.Duration
 
-	// MemoryTTL is how long a value may be served from this process's memory tier, within its remaining life in Redis. It bounds the staleness that no Invalidate
-	// announces: of a key that was deleted in Redis by other means, or that a failover of Redis has brought back. A MemoryTTL above TTL is as good as TTL. Default: 1 minute, or TTL if that is less. A
-	// negative number: this loader does not use the memory tier. At least 10 ms otherwise.
+	// MemoryTTL is how long a value may be served from this process's memory tier, within its
+	// remaining life in Redis. It bounds the staleness that no Invalidate announces: of a key that
+	// was deleted in Redis by other means, or that a failover of Redis has brought back. A
+	// MemoryTTL above TTL is as good as TTL. Default: 1 minute, or TTL if that is less. A negative
+	// number: this loader does not use the memory tier. At least 10 ms otherwise.
 	MemoryTTL time.Duration
 
 	// LoadTimeout bounds a load: its context ends then, its callers get ErrLoadTimeout, and the next load of the key may begin
@@ -192,10 +197,10 @@ type LoaderOptions struct {
 	// 100. From 1 to 10,000. A load function of one row is not asked for more.
 	BatchSize int
 
-	// Codec is how values are written into Redis: JSON, Binary, msgpack.Codec of package msgpack, or
-	// one of your own. Default: strings and []byte as they are, anything else as JSON. Set it for
-	// values that JSON does not carry, or where its length or its speed matters. How to change it
-	// while processes run: see Codec. A nil pointer in it is an error.
+	// Codec is how values are written into Redis: JSON, Binary, msgpack.Codec of package msgpack,
+	// or one of your own. Default: strings and []byte as they are, anything else as JSON. Set it
+	// for values that JSON does not carry, or where its length or its speed matters. How to change
+	// it while processes run: see Codec. A nil pointer in it is an error.
 	Codec Codec
 
 	// CompressAbove is the length of an encoded value, in bytes, above which it is compressed (S2, a faster Snappy) where that makes it

@@ -90,7 +90,8 @@ func TestNoValueIsAMarker(t *testing.T) {
 	}
 }
 
-// JSON, Binary, and what is written without a codec, every loader reads, whichever it writes itself.
+// JSON, Binary, and what is written without a codec, every loader reads, whichever it writes
+// itself.
 func TestCodecsReadEachOther(t *testing.T) {
 	_, b := embedded(t)
 	writers := []*LoaderOptions{{}, {Codec: JSON}, {Codec: JSON, CompressAbove: 10}}

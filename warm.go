@@ -21,12 +21,12 @@ var errNotStored = errors.New("loaded, but not stored")
 // after the other.) At most rate rows a second are loaded, in chunks of a quarter of that; zero or less: as many as there are, one chunk
 // of LoaderOptions.BatchSize after the other. A key whose load failed a moment ago is not tried again, but reported with ErrLoadFailed.
 //
-// Warm returns when all keys are done, ctx ends, or the cache is closed. each, unless nil, is called
-// for each key when it is cached, with nil, or with the *Error why it is not, on the caller's
-// goroutine; a key that comes twice in a chunk is reported once. An absent row is cached as such: no
-// error. The keys of the chunk that is next or under way when ctx ends are reported with its error.
-// Warm returns ctx's error or ErrClosed if it did not come to the end, and otherwise an error that
-// says how many keys could not be cached, and wraps that of one of them.
+// Warm returns when all keys are done, ctx ends, or the cache is closed. each, unless nil, is
+// called for each key when it is cached, with nil, or with the *Error why it is not, on the
+// caller's goroutine; a key that comes twice in a chunk is reported once. An absent row is cached
+// as such: no error. The keys of the chunk that is next or under way when ctx ends are reported
+// with its error. Warm returns ctx's error or ErrClosed if it did not come to the end, and
+// otherwise an error that says how many keys could not be cached, and wraps that of one of them.
 //
 //	err := users.Warm(ctx, slices.Values(popular), 100, nil)
 func (l *Loader[K, V]) Warm(ctx context.Context, keys iter.Seq[K], rate float64, each func(K, error)) error {

@@ -12,9 +12,9 @@ import (
 const maxMarks = 10_000
 
 // window remembers which keys have failed to load in this process a moment ago, and why. Where no
-// marker in Redis says so, since there is no Redis or it is out of reach, that keeps them from being
-// loaded again. Keys are known by a hash whose seed is this process'. It takes no goroutine: there
-// is a map that fills, and one from before, which goes when the first is half of all or old.
+// marker in Redis says so, since there is no Redis or it is out of reach, that keeps them from
+// being loaded again. Keys are known by a hash whose seed is this process'. It takes no goroutine:
+// there is a map that fills, and one from before, which goes when the first is half of all or old.
 type window struct {
 	last atomic.Int64 // when the newest mark ends, on the loader's clock
 	ends [1024]atomic.Uint32

@@ -15,8 +15,8 @@ type doing struct {
 	since   time.Time
 }
 
-// during has Stats and Health tell of what runs, and alerts if it has not returned when AlertAfter is
-// over.
+// during has Stats and Health tell of what runs, and alerts if it has not returned when AlertAfter
+// is over.
 func (a *alarm) during(what, binding string, run func() error) error {
 	told := make(chan struct{})
 	late := time.AfterFunc(a.options.AlertAfter, func() {

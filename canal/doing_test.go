@@ -11,7 +11,8 @@ import (
 	"github.com/cacheaside/cacheaside"
 )
 
-// stuck is a filter to which nothing can be added, nor with a filter of a loader anything be committed.
+// stuck is a filter to which nothing can be added, nor with a filter of a loader anything be
+// committed.
 type stuck struct {
 	knows
 	goOn chan bool

@@ -57,8 +57,8 @@ type Options struct {
 
 // Alert says that something is wrong that goes on being tried, or was repaired at a price, or was parked.
 type Alert struct {
-	// What is "redis", "source", "checkpoint", "lock", "gap", "parking", "hangs", "position lost", "not
-	// understood" or "parked".
+	// What is "redis", "source", "checkpoint", "lock", "gap", "parking", "hangs", "position lost",
+	// "not understood" or "parked".
 	What string
 	// Binding is whose it is, if it is one's.
 	Binding string

@@ -40,8 +40,8 @@ type Stats struct {
 	// Position is up to where all is done, and Saved what the checkpoint knows of that.
 	Position, Saved Position
 
-	// Doing is what the Consumer waits for just now, and everything with it, and Busy for how long: a
-	// handler ("handler search of shop.products"), a filter, the invalidation, Options.OnGap,
+	// Doing is what the Consumer waits for just now, and everything with it, and Busy for how long:
+	// a handler ("handler search of shop.products"), a filter, the invalidation, Options.OnGap,
 	// Options.Parking or the checkpoint. "": nothing.
 	Doing string
 	Busy  time.Duration
@@ -83,10 +83,10 @@ func (c *Consumer) idle() {
 	}
 }
 
-// Health returns why caches may be behind the database for longer than within, for a probe: something
-// has been running for longer, as a handler that hangs, which it names; something has been failing, or
-// the lag is greater, or Run does not run. It is nil for a Consumer that waits for its lock, as another
-// does the work then.
+// Health returns why caches may be behind the database for longer than within, for a probe:
+// something has been running for longer, as a handler that hangs, which it names; something has
+// been failing, or the lag is greater, or Run does not run. It is nil for a Consumer that waits for
+// its lock, as another does the work then.
 func (c *Consumer) Health(within time.Duration) error {
 	s := c.Stats()
 	what, err := c.failing()

@@ -8,9 +8,9 @@ var (
 	// keys were invalidated, and will be once more.
 	ErrUnknown = errors.New("it is not known whether the transaction was committed")
 
-	// ErrNotQueued means that the transaction was committed (beside ErrUnknown: may have been; beside
-	// an error of the function of Update: was rolled back, but perhaps not all of it), that not all
-	// caches could be told, and that what is missing could not even be queued. Give the keys to
-	// Cache.InvalidateKeys until that succeeds. Do not write again what was committed.
+	// ErrNotQueued means that the transaction was committed (beside ErrUnknown: may have been;
+	// beside an error of the function of Update: was rolled back, but perhaps not all of it), that
+	// not all caches could be told, and that what is missing could not even be queued. Give the
+	// keys to Cache.InvalidateKeys until that succeeds. Do not write again what was committed.
 	ErrNotQueued = errors.New("committed, but still cached as it was, and the invalidation could not be queued")
 )

@@ -14,8 +14,8 @@ import (
 var errSlow = errors.New("the filter has not answered in time")
 
 // invalidate has filters and caches know of keys that have changed. It returns which keys are not
-// invalidated, or not in their filters, and why. A filter that fails, or hangs as long as its context
-// lets it, is no reason to leave them stale.
+// invalidated, or not in their filters, and why. A filter that fails, or hangs as long as its
+// context lets it, is no reason to leave them stale.
 func invalidate(ctx context.Context, cache invalidator, keys []cacheaside.Key) (left map[cacheaside.Key]error) {
 	first, cancel := half(ctx)
 	defer cancel()
@@ -60,7 +60,8 @@ func admit(ctx context.Context, call func(context.Context, ...cacheaside.Key) (f
 	return func(context.Context) error { return nil }, nil, refused
 }
 
-// leftOf tells which of keys are not done, by the error of a call for all of them. An error that does not say so is of all; so is one that was joined with others, for those may be.
+// leftOf tells which of keys are not done, by the error of a call for all of them. An error that
+// does not say so is of all; so is one that was joined with others, for those may be.
 func leftOf(keys []cacheaside.Key, err error) map[cacheaside.Key]error {
 	left := map[cacheaside.Key]error{}
 	if err == nil {

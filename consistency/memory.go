@@ -13,9 +13,11 @@ import (
 	"github.com/cacheaside/cacheaside"
 )
 
-// MemoryQueue is a Queue in this process' memory: what is in it when the process ends is lost. It is bounded, and refuses nothing: a key that waits already is not kept twice, and when it is
-// full, all the waiting keys of the loader that has most of them are replaced by the whole loader (cacheaside.Key.All, see Loader.InvalidateAll for what that promises, and costs). A filter that was still
-// to be told of those keys is not.
+// MemoryQueue is a Queue in this process' memory: what is in it when the process ends is lost. It
+// is bounded, and refuses nothing: a key that waits already is not kept twice, and when it is full,
+// all the waiting keys of the loader that has most of them are replaced by the whole loader
+// (cacheaside.Key.All, see Loader.InvalidateAll for what that promises, and costs). A filter that
+// was still to be told of those keys is not.
 //
 // What is done for several Puts of a key is done once, no later than the first of them asks for, and once more no earlier than the last does, if that is later (Item.Again).
 //

@@ -18,10 +18,10 @@ const (
 	// ByDefault is Outbox if Options.Queue takes part in transactions, as a SQLOutbox does, else Inline.
 	ByDefault Level = iota
 
-	// Async only writes the intent, in the transaction; a Relay invalidates Options.AsyncDelay later, or
-	// reloads (Options.Reload), and tells filters. Until then the old value is served. It needs an outbox,
-	// and a Relay in a process that has the keys' loaders, unless all of them are without a filter or the
-	// keys are of rows that were there before (Key.Existing).
+	// Async only writes the intent, in the transaction; a Relay invalidates Options.AsyncDelay
+	// later, or reloads (Options.Reload), and tells filters. Until then the old value is served. It
+	// needs an outbox, and a Relay in a process that has the keys' loaders, unless all of them are
+	// without a filter or the keys are of rows that were there before (Key.Existing).
 	Async
 
 	// Inline invalidates after the commit. What fails goes to the queue, see Options.Queue. A process that is killed in between leaves the keys cached as they were.
@@ -73,8 +73,8 @@ type Options struct {
 	NoRelay bool
 
 	// OnQueued is called when the caches could not be told of a write that was committed, or rolled
-	// back, or of keys of InvalidateMany, and they are in the queue now: with these keys, and why. The
-	// write waits for it. Default: none.
+	// back, or of keys of InvalidateMany, and they are in the queue now: with these keys, and why.
+	// The write waits for it. Default: none.
 	OnQueued func(ctx context.Context, keys []cacheaside.Key, err error)
 }
 

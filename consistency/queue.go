@@ -28,8 +28,9 @@ type Item struct {
 	// Reload has it done by a reload (Cache.RefreshKeys), not by a delete; what cannot be reloaded is invalidated.
 	Reload bool
 
-	// Admit says that a filter of the key's loader may have to be told of it, by a process that has that
-	// loader. A Relay that has not leaves the item to others. Without it any Relay does what it can.
+	// Admit says that a filter of the key's loader may have to be told of it, by a process that has
+	// that loader. A Relay that has not leaves the item to others. Without it any Relay does what
+	// it can.
 	Admit bool
 
 	// Attempts is how often it has failed.

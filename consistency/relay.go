@@ -22,8 +22,8 @@ import (
 // An item that is to be reloaded, and cannot be, is invalidated.
 //
 // A filter, or a load function, that hangs or panics keeps no other loader's items waiting, and its
-// own are invalidated meanwhile: its filter is told later. Which of its keys do that is found out by
-// trying fewer of them together.
+// own are invalidated meanwhile: its filter is told later. Which of its keys do that is found out
+// by trying fewer of them together.
 type Relay struct {
 	cache    relayed
 	queue    Queue
@@ -77,10 +77,11 @@ func newRelay(cache relayed, queue Queue, options *RelayOptions) (*Relay, error)
 }
 
 // Run works until ctx ends; then it returns nil. What it has claimed and not done by then it puts
-// back. That takes at most a third of RelayOptions.ClaimFor for what is under way, and another third
-// for the queue; what it cannot put back is due again when its claim has run out. It returns an error
-// at once if the Relay is running already, and cacheaside.ErrClosed when its cache has been closed,
-// which is alerted, too. Nothing else ends it, also no panic of a queue, a filter or a load function.
+// back. That takes at most a third of RelayOptions.ClaimFor for what is under way, and another
+// third for the queue; what it cannot put back is due again when its claim has run out. It returns
+// an error at once if the Relay is running already, and cacheaside.ErrClosed when its cache has
+// been closed, which is alerted, too. Nothing else ends it, also no panic of a queue, a filter or a
+// load function.
 func (r *Relay) Run(ctx context.Context) error {
 	if !r.running.CompareAndSwap(false, true) {
 		return errors.New("consistency: the Relay is running already")
@@ -132,7 +133,8 @@ func (s *shift) survive(ctx context.Context, turn func(context.Context)) {
 	turn(ctx)
 }
 
-// round claims a batch, does it and gives it back, but what takes long. It answers how long to pause then.
+// round claims a batch, does it and gives it back, but what takes long. It answers how long to
+// pause then.
 func (s *shift) round(ctx context.Context) (pause time.Duration) {
 	most := batch
 	if s.outage > 0 {
@@ -173,8 +175,8 @@ func (s *shift) round(ctx context.Context) (pause time.Duration) {
 	}
 }
 
-// claim has a third of a claim's life; what it is for has another one, and so has the giving back: so
-// nobody else has the items before.
+// claim has a third of a claim's life; what it is for has another one, and so has the giving back:
+// so nobody else has the items before.
 func (s *shift) claim(ctx context.Context, most int) (items []Item, err error) {
 	ctx, cancel := context.WithTimeout(ctx, s.options.ClaimFor/3)
 	defer cancel()

@@ -12,7 +12,8 @@ import (
 	"github.com/cacheaside/cacheaside"
 )
 
-// An item's error that is another cache's, which its filter or load function uses, does not end a relay.
+// An item's error that is another cache's, which its filter or load function uses, does not end a
+// relay.
 func TestRelayOfAnotherCache(t *testing.T) {
 	for _, op := range []string{"admit", "refresh"} {
 		t.Run(op, func(t *testing.T) {

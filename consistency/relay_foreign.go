@@ -11,8 +11,8 @@ import (
 // errForeign is why an item is left to others.
 var errForeign = errors.New("no relay here has this loader, whose filter may have to be told of a new row")
 
-// foreign tells why an item is for a Relay of another process: that has the loader, and so its filter,
-// and this one has not. nil: it is not.
+// foreign tells why an item is for a Relay of another process: that has the loader, and so its
+// filter, and this one has not. nil: it is not.
 func (s *shift) foreign(item *Item) error {
 	if !item.Admit || item.Key.All || item.Key.Check() != nil {
 		return nil
@@ -23,8 +23,8 @@ func (s *shift) foreign(item *Item) error {
 	return fmt.Errorf("loader %s: %w", item.Key.Loader, errForeign)
 }
 
-// unknown says when such an item is claimed again: soon, so that another Relay gets it, and more rarely
-// when none has for long.
+// unknown says when such an item is claimed again: soon, so that another Relay gets it, and more
+// rarely when none has for long.
 func (s *shift) unknown(ctx context.Context, item Item, why error) Item {
 	s.counters.unknown.Add(1)
 	item.Attempts++

@@ -112,8 +112,8 @@ func panicked(errs []error) bool {
 	return false
 }
 
-// overdue returns the groups that have not ended, though their time is over. Their goroutines are left
-// to themselves; their keys are invalidated by others, as there is still time for that.
+// overdue returns the groups that have not ended, though their time is over. Their goroutines are
+// left to themselves; their keys are invalidated by others, as there is still time for that.
 func (s *shift) overdue(ctx context.Context) (groups []*group) {
 	for of, l := range s.lanes {
 		g := l.active

@@ -61,7 +61,8 @@ func keyOf(loader string, n int) cacheaside.Key {
 	return cacheaside.Key{Loader: loader, Text: fmt.Sprint(relayPrivate, loader, n)}
 }
 
-// A filter, or load function, that hangs keeps nobody else's items waiting. Its own keys are invalidated meanwhile, and not given up.
+// A filter, or load function, that hangs keeps nobody else's items waiting. Its own keys are
+// invalidated meanwhile, and not given up.
 func TestRelayHangs(t *testing.T) {
 	for _, reload := range []bool{false, true} {
 		for _, deaf := range []bool{false, true} {
@@ -127,7 +128,8 @@ func TestRelayHangs(t *testing.T) {
 	}
 }
 
-// One key that hangs, or panics, does not hold up the other keys of its loader for ever; and later ones not at all.
+// One key that hangs, or panics, does not hold up the other keys of its loader for ever; and later
+// ones not at all.
 func TestRelayPoison(t *testing.T) {
 	for _, how := range []string{"hangs", "is deaf", "panics", "exits"} {
 		t.Run(how, func(t *testing.T) {

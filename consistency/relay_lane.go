@@ -12,8 +12,9 @@ import (
 	"github.com/cacheaside/cacheaside"
 )
 
-// lane is what is done in groups one after the other, and beside all other lanes: what runs a filter,
-// or a load function, of one loader, which may hang. The zero lane is for what runs neither.
+// lane is what is done in groups one after the other, and beside all other lanes: what runs a
+// filter, or a load function, of one loader, which may hang. The zero lane is for what runs
+// neither.
 type lane struct {
 	loader  string
 	reload  bool
@@ -40,14 +41,14 @@ type task struct {
 }
 
 const (
-	// waits is the part of a claim's life that a round waits for its groups; waitsLess is for those of
-	// lanes that are in trouble already.
+	// waits is the part of a claim's life that a round waits for its groups; waitsLess is for those
+	// of lanes that are in trouble already.
 	waits     = 10
 	waitsLess = 100
 
-	// narrower is by how much a group is smaller after one that has hung, or panicked; and so many in a
-	// row must have done neither until one is twice as large. So a key that hangs is found with four
-	// groups: of 500, 62, 7 and 1.
+	// narrower is by how much a group is smaller after one that has hung, or panicked; and so many
+	// in a row must have done neither until one is twice as large. So a key that hangs is found
+	// with four groups: of 500, 62, 7 and 1.
 	narrower = 8
 
 	// badAfter is how often an item has failed that is done after the others, and by itself.
@@ -56,8 +57,8 @@ const (
 	// lostAtMost is how many goroutines of a lane may hang for good until no more are begun.
 	lostAtMost = 16
 
-	// aloneAtMost bounds how many keys are known to hang by themselves, toldAtMost how many are known to
-	// be invalidated.
+	// aloneAtMost bounds how many keys are known to hang by themselves, toldAtMost how many are
+	// known to be invalidated.
 	aloneAtMost = 1000
 	toldAtMost  = 10_000
 )
@@ -106,8 +107,8 @@ func (s *shift) blocked(of lane, item *Item) error {
 	return nil
 }
 
-// work has items done, all lanes at once, and waits for that a little. It returns the groups that have
-// ended, and the items that are to be put back untried.
+// work has items done, all lanes at once, and waits for that a little. It returns the groups that
+// have ended, and the items that are to be put back untried.
 func (s *shift) work(ctx context.Context, items []Item, claimed time.Time) (over []*group, back []Item) {
 	lanes, back := s.plan(ctx, items)
 	for _, of := range lanes {
@@ -138,8 +139,8 @@ func (s *shift) work(ctx context.Context, items []Item, claimed time.Time) (over
 	return over, back
 }
 
-// plan parts items by lanes, and returns those that have something to do, and the items that none can
-// do now.
+// plan parts items by lanes, and returns those that have something to do, and the items that none
+// can do now.
 func (s *shift) plan(ctx context.Context, items []Item) (lanes []lane, back []Item) {
 	add := func(of lane, t task) {
 		l := s.state(of)
@@ -168,9 +169,10 @@ func (s *shift) plan(ctx context.Context, items []Item) (lanes []lane, back []It
 	return lanes, back
 }
 
-// forgetsNow tells whether the key of an item that cannot be done is to be invalidated meanwhile. That
-// is done once, so that what is read often is not loaded again and again; but while Redis is out
-// somebody has to find out whether it still is. A reload that takes long is waited for a little.
+// forgetsNow tells whether the key of an item that cannot be done is to be invalidated meanwhile.
+// That is done once, so that what is read often is not loaded again and again; but while Redis is
+// out somebody has to find out whether it still is. A reload that takes long is waited for a
+// little.
 func (s *shift) forgetsNow(of lane, item *Item) bool {
 	l := s.state(of)
 	if s.foreign(item) != nil {
@@ -204,8 +206,8 @@ func (s *shift) next(ctx context.Context, of lane, l *laneState) {
 	s.begin(ctx, g)
 }
 
-// together is how many of the next tasks may be done at once: when the lane is in trouble, none that has
-// failed often beside another.
+// together is how many of the next tasks may be done at once: when the lane is in trouble, none
+// that has failed often beside another.
 func (l *laneState) together() int {
 	bad := slices.IndexFunc(l.todo, func(t task) bool { return t.Attempts >= badAfter })
 	switch {
@@ -236,8 +238,8 @@ func (s *shift) patience(lanes []lane, claimed time.Time) time.Duration {
 	return time.Until(until)
 }
 
-// putOff says when an item is claimed again that was not done: the later, the longer its lane has been
-// busy, as there may be many of them.
+// putOff says when an item is claimed again that was not done: the later, the longer its lane has
+// been busy, as there may be many of them.
 func (s *shift) putOff(ctx context.Context, of lane, t task) Item {
 	why := t.why
 	switch {
@@ -261,8 +263,8 @@ func (s *shift) putOff(ctx context.Context, of lane, t task) Item {
 	return t.Item
 }
 
-// learn has a lane do less at once after a group that has hung, or panicked, and more after one that
-// has not.
+// learn has a lane do less at once after a group that has hung, or panicked, and more after one
+// that has not.
 func (s *shift) learn(ctx context.Context, l *laneState, g *group, bad bool) {
 	switch {
 	case g.loader == "":

@@ -155,7 +155,8 @@ func (f hanging) Admit(ctx context.Context, _ []string) (func(context.Context) e
 	}
 }
 
-// A filter that hangs keeps no other loader's keys stale, nor its own; and its items are done when it goes on.
+// A filter that hangs keeps no other loader's keys stale, nor its own; and its items are done when
+// it goes on.
 func TestRelayLiveHangs(t *testing.T) {
 	l := newRelayLive(t, testenv.SharedRedis(t))
 	q := NewMemoryQueue(0)
@@ -188,7 +189,8 @@ func TestRelayLiveHangs(t *testing.T) {
 	testenv.Eventually(t, "all are done", func() bool { return relay.Stats().Done == 40 })
 }
 
-// A cache that another loader's load function uses may be closed; only the relay's own ends it, and that is told.
+// A cache that another loader's load function uses may be closed; only the relay's own ends it, and
+// that is told.
 func TestRelayLiveClosed(t *testing.T) {
 	r := testenv.SharedRedis(t)
 	l, other := newRelayLive(t, r), newRelayLive(t, r)

@@ -13,10 +13,10 @@ type RelayOptions struct {
 	// Async writes must show sooner. Default: 200 ms. At least 1 ms.
 	Poll time.Duration
 
-	// ClaimFor is for how long items are claimed: so late are those done that a process had when it was
-	// killed. What takes longer than two thirds of it is stopped, and tried again; a filter has a third,
-	// so that the keys are invalidated though it hangs. Who sets it: who wants them back sooner, or whose
-	// filters or reloads take longer. Default: 30 s. At least 1 s.
+	// ClaimFor is for how long items are claimed: so late are those done that a process had when it
+	// was killed. What takes longer than two thirds of it is stopped, and tried again; a filter has
+	// a third, so that the keys are invalidated though it hangs. Who sets it: who wants them back
+	// sooner, or whose filters or reloads take longer. Default: 30 s. At least 1 s.
 	ClaimFor time.Duration
 
 	// AlertAt is how often something must have failed in a row until it is alerted: an item, or any item since Redis is out, or a call of the queue. As delays double, 10 times take about a minute for an item, and 10 s for the others.
@@ -30,11 +30,11 @@ type RelayOptions struct {
 	Logger *slog.Logger
 }
 
-// Alert says that a Relay cannot do what it is for. There is one for all items that fail together, one
-// for Redis or the queue when nothing works for want of them, one for items that can never be done, one
-// for items whose loader no Relay here has (Item.Admit), and one when Run has ended because the cache
-// was closed. The next of a kind comes when everything that the last one was about has worked, and
-// something fails again.
+// Alert says that a Relay cannot do what it is for. There is one for all items that fail together,
+// one for Redis or the queue when nothing works for want of them, one for items that can never be
+// done, one for items whose loader no Relay here has (Item.Admit), and one when Run has ended
+// because the cache was closed. The next of a kind comes when everything that the last one was
+// about has worked, and something fails again.
 type Alert struct {
 	// Depth is what was in the queue, a second ago or less; much longer ago if the queue has failed since.
 	Depth Depth

@@ -63,8 +63,8 @@ type seen struct {
 	at time.Time
 }
 
-// finished counts items that are done, by how long they were in the queue. Only the goroutine of Run
-// calls it.
+// finished counts items that are done, by how long they were in the queue. Only the goroutine of
+// Run calls it.
 func (c *relayCounters) finished(lags []time.Duration) {
 	for _, d := range lags {
 		lag := d.Microseconds() // of nanoseconds the sum could overflow within weeks

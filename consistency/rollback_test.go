@@ -42,8 +42,8 @@ func ddl(ctx context.Context, tx *sqlx.Tx) error {
 	return err
 }
 
-// afterDeadlock has InnoDB end the transaction for the sake of another, and tries its last statement
-// again.
+// afterDeadlock has InnoDB end the transaction for the sake of another, and tries its last
+// statement again.
 func afterDeadlock(x *world, ctx context.Context, tx *sqlx.Tx) error {
 	other, err := x.admin.BeginTxx(ctx, nil)
 	x.check(err)
@@ -171,8 +171,8 @@ func TestRolledBackInsert(t *testing.T) {
 	})
 }
 
-// TestRolledBackWithoutRedis: what cannot be told at once is in the queue; and only the first of many
-// rollbacks waits for Redis.
+// TestRolledBackWithoutRedis: what cannot be told at once is in the queue; and only the first of
+// many rollbacks waits for Redis.
 func TestRolledBackWithoutRedis(t *testing.T) {
 	eachCommitter(t, setup{cache: quick}, func(x *world, commit func(context.Context, *sqlx.Tx) error) {
 		for _, level := range levels {

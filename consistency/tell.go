@@ -157,8 +157,8 @@ func (c *core) items(level Level, keys []cacheaside.Key, byRelay bool) []Item {
 	return items
 }
 
-// admits is Item.Admit of a key: whether its loader has a filter, which may not know it. unknown is the
-// answer for a loader that this process has not got.
+// admits is Item.Admit of a key: whether its loader has a filter, which may not know it. unknown is
+// the answer for a loader that this process has not got.
 func (c *core) admits(k cacheaside.Key, unknown bool) bool {
 	if k.All || writeside.Existing(k) {
 		return false

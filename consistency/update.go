@@ -16,11 +16,11 @@ import (
 //
 // nil means that the transaction was committed, and that the caches are told, or will be, come what may: what could not be done at once is in a queue that outlives the process (Options.OnQueued, Stats.Queued). Other errors:
 //
-//   - that of write, as it is: rolled back. If write panics or calls runtime.Goexit, so does Update,
-//     after it has rolled back. The keys are invalidated all the same, for a part may have been
-//     committed: what DDL has committed, or a statement that was tried again after a deadlock, which
-//     had ended the transaction. If that fails they are in the queue; if not even that, the error is
-//     joined with ErrNotQueued.
+//   - that of write, as it is: rolled back. If write panics or calls runtime.Goexit, so does
+//     Update, after it has rolled back. The keys are invalidated all the same, for a part may have
+//     been committed: what DDL has committed, or a statement that was tried again after a deadlock,
+//     which had ended the transaction. If that fails they are in the queue; if not even that, the
+//     error is joined with ErrNotQueued.
 //   - ctx's, those of BEGIN, of a key that is none, of the outbox, of a filter that a key's loader has (one in Redis cannot be told of rows while Redis is out, at levels but Async); of a hold (cacheaside.ErrHoldLost, ErrRedis) with Strict; cacheaside.ErrClosed: not committed.
 //   - ErrUnknown: COMMIT failed. It may have been committed, so the keys are invalidated, now and once more.
 //   - ErrQueued: committed, but the invalidation failed, and is tried again by this process, as long as that lives. Do not write again.

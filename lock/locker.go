@@ -54,8 +54,8 @@ func (l *Locker) Acquire(ctx context.Context, name string, options *Options) (*L
 	return l.acquire(ctx, name, options, true)
 }
 
-// Lock is Acquire without a Lease, for cacheaside.LoaderOptions.Locker: wait is Options.Wait, and the lock has no token. unlock is
-// Lease.Release.
+// Lock is Acquire without a Lease, for cacheaside.LoaderOptions.Locker: wait is Options.Wait, and
+// the lock has no token. unlock is Lease.Release.
 func (l *Locker) Lock(ctx context.Context, name string, wait time.Duration) (unlock func() error, err error) {
 	lease, err := l.Acquire(ctx, name, &Options{Wait: wait, NoToken: true})
 	if err != nil {

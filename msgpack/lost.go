@@ -15,8 +15,9 @@ var (
 	unmarshaler = reflect.TypeFor[encoding.BinaryUnmarshaler]()
 )
 
-// Check refuses the types that MessagePack would lose without a word: channels, functions, and what keeps its state in unexported
-// fields and has no MarshalBinary, as a big.Int. (JSON has such a value's MarshalText.) What an interface holds is not known here.
+// Check refuses the types that MessagePack would lose without a word: channels, functions, and what
+// keeps its state in unexported fields and has no MarshalBinary, as a big.Int. (JSON has such a
+// value's MarshalText.) What an interface holds is not known here.
 func (messagePack) Check(t reflect.Type) error {
 	if lost := findLost(t, map[reflect.Type]bool{}); lost != nil {
 		return fmt.Errorf("msgpack: MessagePack would lose the %v in %v", lost, t)

@@ -88,7 +88,8 @@ func TestNil(t *testing.T) {
 	}
 }
 
-// What an any holds comes back as one of a few types, and a map with keys that are no strings does not: as the comment of MsgPack says.
+// What an any holds comes back as one of a few types, and a map with keys that are no strings does
+// not: as the comment of MsgPack says.
 func TestMsgPackAny(t *testing.T) {
 	c := must[any](t)
 	at := time.Date(2026, 1, 2, 3, 4, 5, 6, time.FixedZone("x", 3600))
@@ -154,7 +155,8 @@ func TestUnreadValue(t *testing.T) {
 	}
 }
 
-// A value that contains itself is an error, where the library alone would overflow the stack; so is one that could not be decoded.
+// A value that contains itself is an error, where the library alone would overflow the stack; so is
+// one that could not be decoded.
 func TestMsgPackCycles(t *testing.T) {
 	type ring struct{ Next *ring }
 	r := &ring{}

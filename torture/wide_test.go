@@ -112,8 +112,8 @@ func (w *worker) strictly(ctx context.Context, op history.Op, r *rand.Rand) (ver
 }
 
 // plain does all that a program does that takes one node of a cluster for a server, until stop is
-// closed. Nothing that it invalidates, refreshes or holds may seem to have worked, whatever is broken
-// meanwhile, and nobody else may see its rows.
+// closed. Nothing that it invalidates, refreshes or holds may seem to have worked, whatever is
+// broken meanwhile, and nobody else may see its rows.
 func plain(t *testing.T, c config, addr string, stop <-chan struct{}) {
 	rdb := redis.NewClient(&redis.Options{Addr: addr, ContextTimeoutEnabled: true, MaxRetries: -1})
 	defer rdb.Close()

@@ -43,8 +43,8 @@ func (g *getting) value(e *lease.Entry, stored int64) *shownValue {
 	return represent(b, codec.ID(e.Codec))
 }
 
-// represent shows bytes: JSON, and MessagePack that can be told as such, as JSON, text as text, else
-// in hexadecimal digits.
+// represent shows bytes: JSON, and MessagePack that can be told as such, as JSON, text as text,
+// else in hexadecimal digits.
 func represent(b []byte, id codec.ID) *shownValue {
 	text := string(b)
 	switch {

@@ -26,6 +26,6 @@ func (Codec) Check(t reflect.Type) error {
 // Encode gets the loader's value, which is a pointer, and never nil.
 func (Codec) Encode(v any) ([]byte, error) { return proto.Marshal(v.(proto.Message)) }
 
-// Decode gets a new message. It bears any bytes: proto.Unmarshal bounds how deep they are nested, and
-// allocates no more than in proportion to them.
+// Decode gets a new message. It bears any bytes: proto.Unmarshal bounds how deep they are nested,
+// and allocates no more than in proportion to them.
 func (Codec) Decode(b []byte, v any) error { return proto.Unmarshal(b, v.(proto.Message)) }

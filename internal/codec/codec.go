@@ -60,12 +60,14 @@ type Codec[V any] struct {
 	binary        bool // V can be Binary
 }
 
-// New makes a Codec that writes with c; nil: Raw if V is exactly string or []byte, else JSON. Binary is never a default: a struct that
-// embeds a time.Time inherits its MarshalBinary, and would lose its other fields. (It inherits MarshalJSON as well.)
+// New makes a Codec that writes with c; nil: Raw if V is exactly string or []byte, else JSON.
+// Binary is never a default: a struct that embeds a time.Time inherits its MarshalBinary, and would
+// lose its other fields. (It inherits MarshalJSON as well.)
 //
-// Payloads longer than compressAbove bytes are compressed, if that makes them smaller; 0: none is. maxBytes bounds a payload before it
-// is compressed and after it is decompressed. caught makes the error of a panic in a value's own methods, or in c; nil: one that tells the type
-// of what was recovered.
+// Payloads longer than compressAbove bytes are compressed, if that makes them smaller; 0: none is.
+// maxBytes bounds a payload before it is compressed and after it is decompressed. caught makes the
+// error of a panic in a value's own methods, or in c; nil: one that tells the type of what was
+// recovered.
 func New[V any](c Custom, compressAbove, maxBytes int, caught func(recovered any) error) (*Codec[V], error) {
 	t := reflect.TypeFor[V]()
 	own := &Codec[V]{
@@ -133,7 +135,8 @@ func (c *Codec[V]) reads(id ID) error {
 	return fmt.Errorf("codec: unknown %v", id)
 }
 
-// Encode encodes v. Nil, which Raw, Binary and those of users do not know, is written as the null of JSON.
+// Encode encodes v. Nil, which Raw, Binary and those of users do not know, is written as the null
+// of JSON.
 func (c *Codec[V]) Encode(v V) (p Payload, err error) {
 	defer func() {
 		if r := recover(); r != nil {
@@ -163,8 +166,8 @@ func (c *Codec[V]) Encode(v V) (p Payload, err error) {
 	return p, nil
 }
 
-// Decode decodes p. With an error it returns the zero V, never one that is decoded in part. The value may share
-// memory with p.Bytes, which must not be written to any more.
+// Decode decodes p. With an error it returns the zero V, never one that is decoded in part. The
+// value may share memory with p.Bytes, which must not be written to any more.
 func (c *Codec[V]) Decode(p Payload) (v V, err error) {
 	defer func() {
 		if r := recover(); r != nil {

@@ -13,8 +13,8 @@ type Cache interface {
 	Loader(name string) (has, filter bool)
 }
 
-// Of is the Cache of a *cacheaside.Cache, and Existing tells whether a cacheaside.Key is that of a row
-// that was there before. Package cacheaside sets both.
+// Of is the Cache of a *cacheaside.Cache, and Existing tells whether a cacheaside.Key is that of a
+// row that was there before. Package cacheaside sets both.
 var (
 	Of       func(cache any) Cache
 	Existing func(key any) bool

@@ -60,7 +60,8 @@ func (s *station) startWith() (*relayCache, *Relay) {
 	return own.cache, r
 }
 
-// An item comes to the one of three relays that has its loader.
+// An item comes to the one of three relays that has its loader. Each time chance says which relay
+// claims it: most items are there after a few times, and one of them may take long.
 func TestRelayThatHasTheLoader(t *testing.T) {
 	inStation(t, nil, func(s *station) {
 		s.cache.lacks = "foreign"
@@ -70,9 +71,11 @@ func TestRelayThatHasTheLoader(t *testing.T) {
 		for n := range 100 {
 			s.put(Item{Key: keyOf("foreign", n), Admit: true})
 		}
-		if took := s.drained(time.Hour); took > 2*time.Minute {
-			s.Errorf("after %v", took)
+		s.at(30 * time.Second)
+		if done := has.Stats().Done; done < 50 {
+			s.Errorf("%d of 100 after half a minute", done)
 		}
+		s.drained(2 * time.Hour)
 		if has.Stats().Done != 100 {
 			s.Errorf("%+v", has.Stats())
 		}

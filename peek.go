@@ -24,11 +24,11 @@ func (l *Loader[K, V]) Peek(ctx context.Context, key K) (value V, ok bool, err e
 	if l.reads.Closed() {
 		return value, false, l.wrap("peek", key, ErrClosed)
 	}
-	if l.cache.store == nil || l.bypassed() {
-		return value, false, nil
-	}
 	if l.begin(r); r.Err != nil {
 		return value, false, l.wrap("peek", key, r.Err)
+	}
+	if r.Result.bypass || l.cache.store == nil {
+		return value, false, nil
 	}
 	for _, err := range l.learn(ctx, at([]*round[K, V]{r}, toLearn), true) {
 		if err != nil {

@@ -326,7 +326,7 @@ func (l *Loader[K, V]) settle(r *round[K, V], held *lease.State, err error) {
 		s.held, s.alone, s.step = true, true, toLoad
 	case held.Kind == lease.Failed:
 		l.counters.failedByMark.Add(1)
-		r.Err, s.step = l.failedBefore(s.text), over
+		r.Err, s.step = l.source.Failures.Err(s.text), over
 	case held.Kind == lease.Busy:
 		s.step = toWait
 	}

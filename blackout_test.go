@@ -58,7 +58,7 @@ type blackout struct {
 	warm   time.Duration
 	length time.Duration // of the outage; where no figures are reported, only after all know of it
 
-	db     *source
+	db     *rows
 	gauges [2]gauge
 	p      [2]reader
 	box    outbox                     // of process 0; the other only reads, so nothing but its own looking tells it that Redis is back
@@ -93,7 +93,7 @@ func newBlackout(t *testing.T, policy DownPolicy, hung bool) *blackout {
 		o.o.MaxStaleness, o.o.QueueTimeout = 0, 0
 	}
 	o.o = o.o.withDefaults()
-	o.db = newSource(blackoutKeys, 0)
+	o.db = newRows(blackoutKeys, 0)
 	for i := range o.p {
 		o.p[i] = newReader(t, o.server, o.gauges[i].of(o.db), o.o, &LoaderOptions{TTL: time.Minute, RedisDown: policy, LoadTimeout: blackoutTimeout})
 		if _, err := o.p[i].GetMany(t.Context(), upTo(blackoutKeys)); err != nil { // so that memory has what will not be read again before it is out of date

@@ -15,6 +15,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/cacheaside/cacheaside/internal/source"
 	"github.com/cacheaside/cacheaside/internal/testenv"
 )
 
@@ -431,7 +432,7 @@ func TestLifeNeverVanishes(t *testing.T) {
 		for _, ttl := range []time.Duration{MinTTL, time.Second, MaxTTL} {
 			l := &Loader[int, int]{options: (&LoaderOptions{TTL: ttl, NullTTL: ttl, Jitter: jitter}).withDefaults()}
 			for range 1000 {
-				for _, v := range []loaded[int]{{}, {null: true}, {ttl: ttl}} {
+				for _, v := range []source.Row{{}, {Null: true}, {TTL: ttl}} {
 					if d := l.ttl(v); d < time.Millisecond || d > ttl {
 						t.Fatalf("ttl %v, jitter %v: life %v", ttl, jitter, d)
 					}

@@ -82,7 +82,7 @@ type failing struct {
 	breaker  bool
 	length   time.Duration
 
-	db *source
+	db *rows
 	p  [2]reader
 
 	mu    sync.Mutex
@@ -94,7 +94,7 @@ type failing struct {
 }
 
 func (f *failing) start(t *testing.T, rdb redis.UniversalClient, o Options, lo *LoaderOptions) {
-	f.db = newSource(failingKeys, time.Millisecond)
+	f.db = newRows(failingKeys, time.Millisecond)
 	f.db.begun = func(key int, _ int64) {
 		f.mu.Lock()
 		defer f.mu.Unlock()

@@ -9,6 +9,7 @@ import (
 	"slices"
 
 	"github.com/cacheaside/cacheaside/internal/conn"
+	"github.com/cacheaside/cacheaside/internal/fault"
 	"github.com/cacheaside/cacheaside/internal/flight"
 )
 
@@ -17,28 +18,28 @@ import (
 var (
 	// ErrNotFound means that the row does not exist. A load function returns it, or sql.ErrNoRows,
 	// to say so.
-	ErrNotFound = errors.New("cacheaside: not found")
+	ErrNotFound = fault.NotFound
 
 	// ErrLoadFailed means that a load of this key failed within the last LoaderOptions.ErrorTTL,
 	// here or in another process, and that the database was not asked again. In the process whose
 	// load failed, the error that wraps it wraps the load's error, too. The callers who waited for
 	// the load get the load's error alone.
-	ErrLoadFailed = errors.New("a load of this key failed a moment ago")
+	ErrLoadFailed = fault.LoadFailed
 
 	// ErrLoadTimeout means that a load took longer than LoaderOptions.LoadTimeout, or that the loads of other processes were waited
 	// for longer than twice that and Options.QueueTimeout.
-	ErrLoadTimeout = errors.New("the load timed out")
+	ErrLoadTimeout = fault.LoadTimeout
 
 	// ErrUnavailable means that the database was not asked, to protect it: its limits are reached and the queue is full or did not get on in time
 	// (Options.MaxLoads, MaxQueue, QueueTimeout, LoadRate), or the loader's circuit breaker is open (LoaderOptions.BreakAt), or the lock that must be had is not to be had (MustLock); the message says which. A later try may succeed.
-	ErrUnavailable = errors.New("the database is not to be asked now")
+	ErrUnavailable = fault.Unavailable
 
 	// ErrLoadCycle means that a load function has asked for what it would wait for in vain: for a
 	// key that it is loading itself, or one whose load waits for it, as when a asks for b, and b
 	// for a. The Error that wraps it names the loader and the key. It fails the load that asks, and
 	// does not count as a failure of the database. Cycles that go through other processes are not
 	// seen: they end by LoadTimeout.
-	ErrLoadCycle = errors.New("the load would wait for itself: it asks for a key that it loads, or whose load waits for it")
+	ErrLoadCycle = fault.LoadCycle
 
 	// ErrRedis means that Redis could not be reached, did not answer in time, or refused a command; the error of the client is
 	// wrapped too. A time-out of the library is not context.DeadlineExceeded: that is the caller's
@@ -51,7 +52,7 @@ var (
 	ErrHoldLost = errors.New("the key is not on hold any more")
 
 	// ErrClosed means that the Cache has been closed.
-	ErrClosed = errors.New("the cache is closed")
+	ErrClosed = fault.Closed
 )
 
 // Error is the error of an operation on a key. Its message shows a hash of the key, for keys may be private. (The hash is without a secret:

@@ -9,6 +9,7 @@ import (
 	"github.com/cacheaside/cacheaside/internal/lease"
 	"github.com/cacheaside/cacheaside/internal/local"
 	"github.com/cacheaside/cacheaside/internal/measure"
+	"github.com/cacheaside/cacheaside/internal/source"
 )
 
 // confirmAfter is how long a copy must go on differing from its row, which must not change meanwhile, before that counts: a row that was just written differs from its copies until its invalidation has come.
@@ -179,26 +180,8 @@ func (l *Loader[K, V]) row(ctx context.Context, key K, mayLoad func() bool) (c c
 		return c, false
 	}
 	l.counters.compareLoads.Add(1)
-	got := l.callCaught(l.passBy(ctx), []K{key}, calling{background: true})[0]
-	return copied[V]{got.value, got.null, true}, got.err == nil
-}
-
-// passBy is ctx for a load that Redis was not asked about: see PreferPrimary.
-func (l *Loader[K, V]) passBy(ctx context.Context) context.Context {
-	return context.WithValue(ctx, primaryKey{}, l.cache.options.holds())
-}
-
-// callCaught is call for who has not entered the gate.
-func (l *Loader[K, V]) callCaught(ctx context.Context, keys []K, how calling) (out []loaded[V]) {
-	defer func() {
-		if p := recover(); p != nil {
-			out = make([]loaded[V], len(keys))
-			for i := range out {
-				out[i].err = caught(p)
-			}
-		}
-	}()
-	return l.call(ctx, keys, how)
+	row := l.loadByItself(ctx, []K{key}, source.Call{Background: true})[0]
+	return copied[V]{valueOf[V](row), row.Null, true}, row.Err == nil
 }
 
 // same tells whether two copies of a row are the same, as the loader's codec has them: what it leaves out does not count, and what comes back from it in another form, as a time in another zone, is made alike first.

@@ -12,6 +12,7 @@ import (
 	"github.com/cacheaside/cacheaside/internal/codec"
 	"github.com/cacheaside/cacheaside/internal/lease"
 	"github.com/cacheaside/cacheaside/internal/local"
+	"github.com/cacheaside/cacheaside/internal/source"
 )
 
 // maxRefusals is how many loads of a round may be refused, since an invalidation came between, before the next one's result
@@ -72,11 +73,7 @@ func (b *batch[K, V]) fill(all []*round[K, V], stop, waiting func()) {
 		}
 	}()
 	for rounds := all; len(rounds) > 0 && b.ctx.Err() == nil; {
-		keys := make([]K, len(rounds))
-		for i, r := range rounds {
-			keys[i] = r.Key
-		}
-		entered, busy := b.l.gate.enter(keys, func(i int) bool { return !rounds[i].Result.alone })
+		entered, busy := b.l.source.Enter(textsOf(rounds), func(i int) bool { return !rounds[i].Result.alone })
 		if len(entered) == 0 {
 			select {
 			case <-busy:
@@ -85,15 +82,11 @@ func (b *batch[K, V]) fill(all []*round[K, V], stop, waiting func()) {
 				continue // more ends them
 			}
 		}
-		now := rounds
-		if len(entered) < len(rounds) {
-			now, rounds = split(rounds, entered)
-		} else {
-			rounds = nil
-		}
-		if now, entered = b.mayLoad(now, entered); len(now) > 0 {
+		var now []*round[K, V]
+		now, rounds = split(rounds, entered)
+		if now = b.mayLoad(now); len(now) > 0 {
 			last := len(rounds) == 0
-			b.callAndStore(now, entered, func() {
+			b.callAndStore(now, func() {
 				if last {
 					stop()
 				}
@@ -104,12 +97,14 @@ func (b *batch[K, V]) fill(all []*round[K, V], stop, waiting func()) {
 	returned = true
 }
 
-// split parts rounds into those of keys, in the order of keys, and the others.
-func split[K comparable, V any](rounds []*round[K, V], keys []K) (of, others []*round[K, V]) {
-	i := 0
-	for _, r := range rounds {
-		if i < len(keys) && keys[i] == r.Key {
-			of, i = append(of, r), i+1
+// split parts rounds into those at these places, which are in order, and the others.
+func split[K comparable, V any](rounds []*round[K, V], places []int) (of, others []*round[K, V]) {
+	if len(places) == len(rounds) {
+		return rounds, nil
+	}
+	for i, r := range rounds {
+		if len(places) > 0 && places[0] == i {
+			of, places = append(of, r), places[1:]
 		} else {
 			others = append(others, r)
 		}
@@ -117,24 +112,33 @@ func split[K comparable, V any](rounds []*round[K, V], keys []K) (of, others []*
 	return of, others
 }
 
+// textsOf are the texts of the keys of rounds.
+func textsOf[K comparable, V any](rounds []*round[K, V]) []string {
+	texts := make([]string, len(rounds))
+	for i, r := range rounds {
+		texts[i] = r.Result.text
+	}
+	return texts
+}
+
 // store puts what was loaded in the place of the leases, or the marker of a failure.
-func (b *batch[K, V]) store(rounds []*round[K, V], values []loaded[V]) {
-	if b.ctx.Err() != nil && slices.ContainsFunc(values, func(v loaded[V]) bool { return v.err != nil }) {
+func (b *batch[K, V]) store(rounds []*round[K, V], rows []source.Row) {
+	if b.ctx.Err() != nil && slices.ContainsFunc(rows, func(row source.Row) bool { return row.Err != nil }) {
 		return // the load was stopped, which is no failure of its own: more ends the rounds
 	}
 	var fillings []*lease.Filling
 	var filled []*round[K, V]
 	var tooLarge []*round[K, V]
 	for i, r := range rounds {
-		b.l.succeeded(&r.Result, values[i].err)
-		switch v := values[i]; {
-		case v.err != nil:
-			r.Err, r.Result.spared = v.err, v.spared
+		b.l.succeeded(&r.Result, rows[i].Err)
+		switch row := rows[i]; {
+		case row.Err != nil:
+			r.Err, r.Result.spared = row.Err, row.NotAttempted
 		case r.Result.alone:
-			b.giveAlone(r, v)
+			b.giveAlone(r, row)
 		default:
-			r.Result.value, r.Result.null = v.value, v.null
-			f, err := b.l.filling(r, v)
+			r.Result.value, r.Result.null = valueOf[V](row), row.Null
+			f, err := b.l.filling(r, row)
 			switch {
 			case errors.Is(err, codec.ErrTooLarge):
 				b.l.counters.tooLarge.Add(1)
@@ -182,55 +186,25 @@ func (l *Loader[K, V]) delete(ctx context.Context, rounds []*round[K, V]) []erro
 	return l.cache.channel.Delete(ctx, names(rounds), hashes)
 }
 
-// failAll ends rounds with their errors, or with err. The fleet is told not to try their keys again at once, unless the database was not asked.
-func (b *batch[K, V]) failAll(rounds []*round[K, V], err error) {
-	var leased, spared []*lease.Attempt
-	for _, r := range rounds {
-		s := &r.Result
-		var none V
-		s.value, s.null, s.step = none, false, over
-		r.Err = cmp.Or(err, r.Err)
-		switch {
-		case s.spared:
-			if !s.alone {
-				spared = append(spared, s.attempt)
-			}
-		case s.alone:
-			b.l.failed(s, r.Err, true)
-		case !b.asks(r):
-			b.l.failed(s, r.Err, true)
-		default:
-			b.l.failed(s, r.Err, false)
-			leased = append(leased, s.attempt)
-		}
-	}
-	b.release(spared)
-	if len(leased) > 0 {
-		b.l.cache.store.Fail(context.WithoutCancel(b.ctx), leased, b.l.options.ErrorTTL)
-		b.l.countWrites(leased)
-		b.notMarked(rounds)
-	}
-}
-
 // filling is the entry for a value.
-func (l *Loader[K, V]) filling(r *round[K, V], v loaded[V]) (*lease.Filling, error) {
-	e, life, err := l.entry(r.Result.text, r.Result.hashed, r.Result.era, v)
+func (l *Loader[K, V]) filling(r *round[K, V], row source.Row) (*lease.Filling, error) {
+	e, life, err := l.entry(r.Result.text, r.Result.hashed, r.Result.era, r.Result.value, row)
 	return &lease.Filling{Attempt: r.Result.attempt, Entry: e, Life: life}, err
 }
 
 // entry is what is stored of a value, in the era in which its load began, and for how long.
-func (l *Loader[K, V]) entry(text string, hashed bool, era *local.Era, v loaded[V]) (e lease.Entry, life time.Duration, err error) {
-	ttl := l.ttl(v)
-	e = lease.Entry{Null: v.null, Cost: v.took, Expiry: time.Now().Add(ttl), Generation: era.Generation, Keyed: hashed}
+func (l *Loader[K, V]) entry(text string, hashed bool, era *local.Era, value V, row source.Row) (e lease.Entry, life time.Duration, err error) {
+	ttl := l.ttl(row)
+	e = lease.Entry{Null: row.Null, Cost: row.Took, Expiry: time.Now().Add(ttl), Generation: era.Generation, Keyed: hashed}
 	if hashed {
 		e.Key = text
 	}
-	if !v.null {
+	if !row.Null {
 		var p codec.Payload
-		p, err = l.codec.Encode(v.value)
+		p, err = l.codec.Encode(value)
 		e.Codec, e.Compressed, e.Payload = uint8(p.Codec), p.Compressed, p.Bytes
 	}
-	return e, l.hardLife(ttl, v.null), err
+	return e, l.hardLife(ttl, row.Null), err
 }
 
 // settleFill decides what follows from an attempt to store a value.
@@ -260,11 +234,11 @@ func (b *batch[K, V]) settleFill(r *round[K, V], f *lease.Filling) {
 
 // giveAlone gives out a value that was loaded without a lease. A cache that has no Redis remembers
 // it; one whose Redis is out of reach keeps it for a while; none does while its key is on hold.
-func (b *batch[K, V]) giveAlone(r *round[K, V], v loaded[V]) {
+func (b *batch[K, V]) giveAlone(r *round[K, V], row source.Row) {
 	s := &r.Result
-	s.value, s.null = v.value, v.null
+	s.value, s.null = valueOf[V](row), row.Null
 	switch {
-	case s.verdict == checked && v.null: // as the filter has said
+	case s.verdict == checked && row.Null: // as the filter has said
 		s.step = over
 	case s.verdict == checked:
 		b.unvalidated(r)
@@ -275,10 +249,10 @@ func (b *batch[K, V]) giveAlone(r *round[K, V], v loaded[V]) {
 		b.l.counters.held.Add(1)
 		b.unvalidated(r)
 	case b.l.cache.store != nil:
-		b.l.keep(r, v)
+		b.l.keep(r, row)
 		b.unvalidated(r)
 	default:
-		b.l.remember(r, b.l.ttl(v), v.took, b.refresh)
+		b.l.remember(r, b.l.ttl(row), row.Took, b.refresh)
 		s.step = over
 	}
 }
@@ -294,10 +268,10 @@ func (b *batch[K, V]) unvalidated(r *round[K, V]) {
 }
 
 // ttl is how long a loaded value is fresh: its time to live, shortened by the jitter.
-func (l *Loader[K, V]) ttl(v loaded[V]) time.Duration {
-	ttl := cmp.Or(v.ttl, l.options.TTL)
-	if v.null {
-		ttl = cmp.Or(v.ttl, l.options.NullTTL)
+func (l *Loader[K, V]) ttl(row source.Row) time.Duration {
+	ttl := cmp.Or(row.TTL, l.options.TTL)
+	if row.Null {
+		ttl = cmp.Or(row.TTL, l.options.NullTTL)
 	}
 	return max(ttl-time.Duration(max(l.options.Jitter, 0)*rand.Float64()*float64(ttl)), time.Millisecond)
 }

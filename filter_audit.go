@@ -38,7 +38,7 @@ func (l *Loader[K, V]) mayAudit() bool {
 	if l.options.RedisDown != LoadWhenDown && l.cache.conn != nil && l.cache.conn.Out() > 0 {
 		return false
 	}
-	return l.door.Idle()
+	return l.source.Idle()
 }
 
 // audited ends a round whose refusal was checked. Where the database could not be asked, the
@@ -46,7 +46,7 @@ func (l *Loader[K, V]) mayAudit() bool {
 func (l *Loader[K, V]) audited(r *round[K, V]) {
 	s := &r.Result
 	switch {
-	case r.Err != nil && l.closing():
+	case r.Err != nil && l.life.Err() != nil:
 	case r.Err != nil:
 		var none V
 		s.value, s.null, r.Err = none, true, nil

@@ -6,6 +6,8 @@ import (
 	"slices"
 	"sync"
 	"time"
+
+	"github.com/cacheaside/cacheaside/internal/source"
 )
 
 const (
@@ -40,13 +42,13 @@ func (l *Loader[K, V]) checkRebuilt(ctx context.Context, holds func(ctx context.
 	defer context.AfterFunc(l.life, func() { cancel(ErrClosed) })()
 	for part := range slices.Chunk(missing, l.chunk) {
 		var there []K
-		for i, row := range l.callCaught(l.passBy(ctx), part, calling{background: true}) {
+		for i, row := range l.loadByItself(ctx, part, source.Call{Background: true}) {
 			switch {
 			case l.life.Err() != nil:
 				return 0, nil // nobody reads by this loader any more
-			case row.err != nil:
-				return 0, fmt.Errorf("loader %s: loading a row that the filter lacks: %w", l.name, row.err)
-			case !row.null:
+			case row.Err != nil:
+				return 0, fmt.Errorf("loader %s: loading a row that the filter lacks: %w", l.name, row.Err)
+			case !row.Null:
 				there = append(there, part[i])
 			}
 		}
@@ -94,7 +96,7 @@ type returned[K comparable] struct {
 
 // note remembers the keys of rows that a load has returned, in the place of any others where there
 // are too many, and forgets those that have turned out to have no row.
-func note[K comparable, V any](r *returned[K], keys []K, rows []loaded[V], at time.Time) {
+func note[K comparable](r *returned[K], keys []K, rows []source.Row) {
 	if r == nil {
 		return
 	}
@@ -102,11 +104,11 @@ func note[K comparable, V any](r *returned[K], keys []K, rows []loaded[V], at ti
 	defer r.mu.Unlock()
 	for i, key := range keys {
 		switch {
-		case rows[i].err != nil || key != key: //nolint:staticcheck // NaN, which could not be removed
-		case rows[i].null:
+		case rows[i].Err != nil || key != key: //nolint:staticcheck // NaN, which could not be removed
+		case rows[i].Null:
 			delete(r.at, key)
 		default:
-			r.at[key] = at
+			r.at[key] = rows[i].Began
 			for other := range r.at {
 				if len(r.at) <= maxReturned {
 					break

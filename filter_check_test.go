@@ -7,6 +7,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/cacheaside/cacheaside/internal/source"
 )
 
 // TestReturnedIsBounded: a loader remembers so many keys for its filter, for an hour, and none that
@@ -14,20 +16,21 @@ import (
 func TestReturnedIsBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := &returned[float64]{at: make(map[float64]time.Time)}
-		row, none, failed := loaded[string]{value: "row"}, loaded[string]{null: true}, loaded[string]{err: errors.New("failed")}
+		row := func() source.Row { return source.Row{Value: "row", Began: time.Now()} }
+		none, failed := source.Row{Null: true}, source.Row{Err: errors.New("failed")}
 		keys := func() int { return len(r.since(time.Now().Add(-returnedFor))) }
-		note(r, []float64{1, 2, 3, math.NaN()}, []loaded[string]{row, none, failed, row}, time.Now())
+		note(r, []float64{1, 2, 3, math.NaN()}, []source.Row{row(), none, failed, row()})
 		if n := keys(); n != 1 {
 			t.Errorf("%d keys of one row", n)
 		}
 		time.Sleep(returnedFor - time.Second)
 		for i := range 3 * maxReturned {
-			note(r, []float64{float64(i)}, []loaded[string]{row}, time.Now())
+			note(r, []float64{float64(i)}, []source.Row{row()})
 			if _, ok := r.at[float64(i)]; !ok || len(r.at) > maxReturned {
 				t.Fatalf("%d keys, with the last: %v", len(r.at), ok)
 			}
 		}
-		note(r, []float64{math.NaN(), 1}, []loaded[string]{row, none}, time.Now())
+		note(r, []float64{math.NaN(), 1}, []source.Row{row(), none})
 		time.Sleep(2 * time.Second)
 		if n := keys(); n < maxReturned-1 {
 			t.Errorf("%d keys of a moment ago", n)
@@ -36,7 +39,7 @@ func TestReturnedIsBounded(t *testing.T) {
 			t.Errorf("%d keys after an hour", len(r.at))
 		}
 		var nobody *returned[string]
-		note(nobody, []string{"a"}, []loaded[string]{row}, time.Now())
+		note(nobody, []string{"a"}, []source.Row{row()})
 	})
 }
 

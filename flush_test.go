@@ -50,7 +50,7 @@ type flush struct {
 	keys   int
 	small  bool  // the queue
 	limit  int64 // of loads at once
-	db     *source
+	db     *rows
 	p      reader
 	zipf   []*rand.Zipf // of each goroutine
 
@@ -70,7 +70,7 @@ func newFlush(t *testing.T, server *testenv.Redis, o Options) *flush {
 	if accepting {
 		f.keys = 20_000
 	}
-	f.db = newSource(f.keys, 0)
+	f.db = newRows(f.keys, 0)
 	f.p = newReader(t, server, f.db.load, o, &LoaderOptions{EarlyRefresh: -1, LoadTimeout: time.Minute})
 	f.fillUp(t)
 	f.order = make([]atomic.Int64, f.keys)

@@ -441,7 +441,7 @@ func TestStaleWhileTheBreakerIsOpen(t *testing.T) {
 		p.want(t, 1, "a", nil)
 		time.Sleep(61 * time.Second)
 		d.fail(errBroken)
-		for p.door.Breaker.Check() == nil { // until it is open
+		for !p.source.Broken() { // until it is open
 			p.want(t, 1, "a", nil)
 			time.Sleep(10 * time.Millisecond)
 		}

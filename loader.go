@@ -16,8 +16,8 @@ import (
 	"github.com/cacheaside/cacheaside/internal/flight"
 	"github.com/cacheaside/cacheaside/internal/keys"
 	"github.com/cacheaside/cacheaside/internal/lease"
-	"github.com/cacheaside/cacheaside/internal/limit"
 	"github.com/cacheaside/cacheaside/internal/local"
+	"github.com/cacheaside/cacheaside/internal/source"
 )
 
 // Loader reads rows of one kind through a Cache: from this process's memory, else from Redis, else by its load function. It is safe
@@ -27,9 +27,9 @@ type Loader[K comparable, V any] struct {
 	name      string
 	options   LoaderOptions
 	load      loadFunc[K, V]
-	batch     bool // load takes many keys
-	chunk     int  // and at most so many
-	calls     int  // of them, by one flight at once
+	source    *source.Source // which calls it
+	chunk     int            // how many keys a call of it may have
+	calls     int            // of it, by one flight at once
 	encodeKey func(K) (string, error)
 	decodeKey func(text string) (key K, ok bool) // nil: it cannot be done
 	keys      keys.Namespace
@@ -44,7 +44,6 @@ type Loader[K comparable, V any] struct {
 
 	aside    atomic.Uint32 // who passes by the memory tier: bypassing, shadowing
 	counters counters
-	loadTime loadTime
 	start    time.Time // of the loader's monotonic clock
 
 	reads       *flight.Group[K, state[V]]
@@ -56,10 +55,7 @@ type Loader[K comparable, V any] struct {
 	background  sync.WaitGroup // what nobody waits for: reloads, renewals of leases, releases
 	life        context.Context
 	stop        context.CancelCauseFunc
-	die         func() float64 // for XFetch
-	gate        gate[K]
-	door        limit.Door                                               // in front of the database
-	lastFailure atomic.Pointer[string]                                   // the text of a load's error
+	die         func() float64                                           // for XFetch
 	filter      Filter                                                   // nil: none
 	filterNow   func(key string) (may, known bool)                       // what it has for callers' own goroutines, or nil
 	filterFresh func(ctx context.Context, keys []string) ([]bool, error) // what it has for Fresh, or nil
@@ -67,7 +63,6 @@ type Loader[K comparable, V any] struct {
 	returned    *returned[K]                                             // keys of rows, for the filter; nil: it does not ask
 	audit       filterAudit                                              // of what it refuses
 	shadow      *shadow                                                  // nil: callers are answered by the caches
-	window      window                                                   // of failed loads that Redis knows nothing of
 }
 
 // NewLoader makes the Loader called name in c. The name is part of its keys in Redis, so the loaders of one cache have different ones:
@@ -109,14 +104,14 @@ func NewBatchLoader[K comparable, V any](c *Cache, name string, load func(ctx co
 }
 
 func newLoader[K comparable, V any](c *Cache, name string, load loadFunc[K, V], batch bool, options *LoaderOptions) (*Loader[K, V], error) {
-	l := &Loader[K, V]{cache: c, name: name, options: options.withDefaults(), load: load, batch: batch, chunk: 1, notFound: &notFound{name}, seed: maphash.MakeSeed(), start: time.Now(), die: rand.ExpFloat64}
+	l := &Loader[K, V]{cache: c, name: name, options: options.withDefaults(), load: load, chunk: 1, notFound: &notFound{name}, seed: maphash.MakeSeed(), start: time.Now(), die: rand.ExpFloat64}
 	switch {
 	case c == nil:
 		return nil, fmt.Errorf("cacheaside: loader %q: the cache is nil", name)
 	case !keys.ValidName(name):
 		return nil, fmt.Errorf("cacheaside: loader %q: only letters, digits, '_', '.' and '-' in a name", name)
 	}
-	if err := l.setUp(); err != nil {
+	if err := l.setUp(batch); err != nil {
 		return nil, fmt.Errorf("cacheaside: loader %q: %w", name, err)
 	}
 	if batch {
@@ -136,7 +131,8 @@ func newLoader[K comparable, V any](c *Cache, name string, load loadFunc[K, V], 
 		l.aside.Or(forgetful)
 	}
 	l.textKeys = !local.Flat[K]()
-	l.door = l.newDoor()
+	l.life, l.stop = context.WithCancelCause(context.Background())
+	l.source = l.newSource(batch)
 	l.reads = flight.New(flight.Hooks[K, state[V]]{First: l.first, Fly: l.read, Await: l.await, Late: l.current, Caught: caught})
 	l.fresh = l.reads
 	if l.memory != nil || l.filterFresh != nil {
@@ -152,7 +148,6 @@ func newLoader[K comparable, V any](c *Cache, name string, load loadFunc[K, V], 
 	if l.options.Shadow > 0 {
 		l.beShadow()
 	}
-	l.life, l.stop = context.WithCancelCause(context.Background())
 	if c.channel == nil {
 		l.eras[0].Store(&local.Era{})
 	}
@@ -165,8 +160,8 @@ func newLoader[K comparable, V any](c *Cache, name string, load loadFunc[K, V], 
 }
 
 // setUp checks the options, and makes what they ask for.
-func (l *Loader[K, V]) setUp() error {
-	if err := cmp.Or(l.options.check(), l.options.lockable(l.batch), l.setFilter()); err != nil {
+func (l *Loader[K, V]) setUp(batch bool) error {
+	if err := cmp.Or(l.options.check(), l.options.lockable(batch), l.setFilter()); err != nil {
 		return err
 	}
 	text, err := function[func(K) string](l.options.Key, "Key", "KeyOf")
@@ -396,10 +391,22 @@ func (l *Loader[K, V]) Stats() Stats {
 
 func (l *Loader[K, V]) addStats(s *Stats) {
 	l.counters.addTo(s)
-	if l.door.Breaker.Check() != nil {
+	l.addLoads(s)
+	if l.source.Broken() {
 		s.BreakersOpen++
 	}
 	l.shadow.addTo(s)
+}
+
+// addLoads adds what the source counts.
+func (l *Loader[K, V]) addLoads(s *Stats) {
+	n := &l.source.Counters
+	s.Loads += n.Loads.Load()
+	s.LoadCalls += n.LoadCalls.Load()
+	s.LoadErrors += n.LoadErrors.Load()
+	s.LoadsLeft += n.LoadsLeft.Load()
+	s.Unasked += n.Unasked.Load()
+	s.Unavailable += n.Unavailable.Load()
 }
 
 func (l *Loader[K, V]) counts() *counters { return &l.counters }

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/cacheaside/cacheaside/internal/lease"
+	"github.com/cacheaside/cacheaside/internal/source"
 )
 
 // Locker is a lock service: LoaderOptions.Locker. A *lock.Locker of package lock is one. Its method
@@ -19,20 +20,20 @@ type Locker interface {
 	Lock(ctx context.Context, name string, wait time.Duration) (unlock func() error, err error)
 }
 
-// callAndStore loads the rows of rounds whose keys have entered the gate, under the loader's lock
+// callAndStore loads the rows of rounds that have entered the source, under the loader's lock
 // if it has one, and stores them. loaded is called in between, waiting when the load begins to wait
 // for others.
-func (b *batch[K, V]) callAndStore(rounds []*round[K, V], keys []K, loaded, waiting func()) {
+func (b *batch[K, V]) callAndStore(rounds []*round[K, V], loaded, waiting func()) {
 	if b.l.options.Locker == nil {
-		values := b.loadAll(rounds, keys, waiting)
+		rows := b.loadAll(rounds, waiting)
 		loaded()
-		b.store(rounds, values)
+		b.store(rounds, rows)
 		return
 	}
 	left := false
 	defer func() {
 		if !left {
-			b.l.gate.leave(keys)
+			b.l.source.Leave(textsOf(rounds))
 		}
 	}()
 	unlock, err := b.lock(rounds[0])
@@ -43,12 +44,12 @@ func (b *batch[K, V]) callAndStore(rounds []*round[K, V], keys []K, loaded, wait
 	case b.ctx.Err() != nil: // the callers have left
 	case err != nil && b.l.options.MustLock:
 		loaded()
-		b.store(rounds, notMade[V](len(rounds), fmt.Errorf("%w: its lock: %w", ErrUnavailable, err)))
+		b.store(rounds, source.NotMade(len(rounds), fmt.Errorf("%w: its lock: %w", ErrUnavailable, err)))
 	case b.stillToLoad(rounds):
 		left = true
-		values := b.loadAll(rounds, keys, waiting)
+		rows := b.loadAll(rounds, waiting)
 		loaded()
-		b.store(rounds, values)
+		b.store(rounds, rows)
 	}
 }
 

@@ -9,6 +9,7 @@ import (
 
 	"github.com/cacheaside/cacheaside/internal/lease"
 	"github.com/cacheaside/cacheaside/internal/local"
+	"github.com/cacheaside/cacheaside/internal/source"
 )
 
 // remembered looks into the memory tier, unless it is passed by. It is on the way of each hit: one word tells whether that is so.
@@ -114,17 +115,17 @@ func ownTexts(v reflect.Value) {
 // bound, as nothing that was acknowledged before is missing in it. An Invalidate of this process
 // ends it, also one that does not reach Redis; and so does the clear that comes before memory is
 // trusted again. Not where keys may be on hold: only Redis knows which are.
-func (l *Loader[K, V]) keep(r *round[K, V], v loaded[V]) {
+func (l *Loader[K, V]) keep(r *round[K, V], row source.Row) {
 	if l.memory == nil || l.cache.options.holds() {
 		return
 	}
 	s := &r.Result
-	until := v.began.Add(min(l.cache.options.MaxStaleness, l.ttl(v), l.options.MemoryTTL))
+	until := row.Began.Add(min(l.cache.options.MaxStaleness, l.ttl(row), l.options.MemoryTTL))
 	if !time.Now().Before(until) {
 		return
 	}
 	l.memory.Note(l.hash(r.Key), s.stable, s.read)
-	item, weight := l.item(r, v.value, v.null)
+	item, weight := l.item(r, valueOf[V](row), row.Null)
 	if !local.Keep(l.memory, l.hash(r.Key), item, weight, until) {
 		l.counters.tooHeavy.Add(1)
 	}
@@ -159,7 +160,7 @@ func (l *Loader[K, V]) forget(key K, text string) {
 }
 
 // forgetFailure ends that the load of a key has failed, and that one which is under way will be remembered as such.
-func (l *Loader[K, V]) forgetFailure(text string) { l.window.end(l.mark(text)) }
+func (l *Loader[K, V]) forgetFailure(text string) { l.source.Failures.End(text) }
 
 // hash is of this process and loader only.
 func (l *Loader[K, V]) hash(key K) uint64 {

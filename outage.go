@@ -8,6 +8,7 @@ import (
 	"github.com/cacheaside/cacheaside/internal/conn"
 	"github.com/cacheaside/cacheaside/internal/flight"
 	"github.com/cacheaside/cacheaside/internal/lease"
+	"github.com/cacheaside/cacheaside/internal/source"
 )
 
 // What a round does while Redis is out of reach. Once that has been noticed (see conn.Down) nobody waits for it: reads are not sent, nor is what reads would leave
@@ -58,7 +59,7 @@ func (l *Loader[K, V]) out(r *round[K, V], err error) {
 
 // loadAll loads the rows of rounds. Where Redis could not be asked, those who have gathered meanwhile are in, who would wait for it as long again: what is loaded is from after they asked, and they are
 // given nothing that Redis has said before. Not for a key on hold, or with Bypass, where nobody has waited; nor without any Redis, where a round knows only of holds from before it began (see onHold).
-func (b *batch[K, V]) loadAll(rounds []*round[K, V], keys []K, waiting func()) []loaded[V] {
+func (b *batch[K, V]) loadAll(rounds []*round[K, V], waiting func()) []source.Row {
 	takeIn := func() {
 		if b.flight == nil || b.l.cache.store == nil {
 			return
@@ -69,9 +70,14 @@ func (b *batch[K, V]) loadAll(rounds []*round[K, V], keys []K, waiting func()) [
 			}
 		}
 	}
-	begins := takeIn
-	values := b.l.loadAll(b.l.withPrimary(b.ctx, rounds), keys, calling{begins, waiting, b.renewal})
-	return values
+	keys := make([]K, len(rounds))
+	for i, r := range rounds {
+		keys[i] = r.Key
+	}
+	how := source.Call{Begins: takeIn, Waiting: waiting, Background: b.renewal}
+	rows := b.l.source.LoadEntered(b.l.withPrimary(b.ctx, rounds), textsOf(rounds), b.l.query(keys), how)
+	note(b.l.returned, keys, rows)
+	return rows
 }
 
 // fromMemory answers a round by what memory holds, trusted or not, within its hard life.

@@ -51,8 +51,8 @@ func (l *Loader[K, V]) renewAll(rounds []*round[K, V]) {
 // spares tells whether a renewal need not be tried: Redis, where it begins, is out of reach; the breaker is open; or, without Redis, it has failed a moment ago.
 func (l *Loader[K, V]) spares(s *state[V]) bool {
 	return l.cache.conn != nil && l.cache.conn.Down(int(s.place)) != nil ||
-		l.cache.store == nil && l.window.failed(l.mark(s.text), time.Since(l.start)) ||
-		l.door.Breaker.Check() != nil
+		l.cache.store == nil && l.source.Failures.Here(s.text) ||
+		l.source.Broken()
 }
 
 // nearEnd throws the die for a hit in memory whose TTL is about to end.
@@ -86,7 +86,7 @@ func (l *Loader[K, V]) startRenewals(rounds []*round[K, V]) (begun []K) {
 	if len(entered) == 0 {
 		return nil
 	}
-	own, _ := split(rounds, entered)
+	own := ofKeys(rounds, entered)
 	if l.cache.store == nil {
 		for _, r := range own {
 			r.Result.alone, r.Result.step = true, toLoad
@@ -103,6 +103,16 @@ func (l *Loader[K, V]) startRenewals(rounds []*round[K, V]) (begun []K) {
 		b.catchUp()
 	}()
 	return entered
+}
+
+// ofKeys are those of rounds that are of keys, which are some of theirs, in their order.
+func ofKeys[K comparable, V any](rounds []*round[K, V], keys []K) (of []*round[K, V]) {
+	for _, r := range rounds {
+		if len(of) < len(keys) && keys[len(of)] == r.Key {
+			of = append(of, r)
+		}
+	}
+	return of
 }
 
 func firstError[K comparable, V any](rounds []*round[K, V]) error {
@@ -170,7 +180,7 @@ func (b *batch[K, V]) catchUp() {
 	if len(busy) == 0 || b.l.memory == nil {
 		return
 	}
-	pause(b.ctx, b.l.loadTime.mean()+drift)
+	pause(b.ctx, b.l.source.Pace.Mean()+drift)
 	if b.ctx.Err() != nil {
 		return
 	}

@@ -8,6 +8,7 @@ import (
 
 	"github.com/cacheaside/cacheaside/internal/flight"
 	"github.com/cacheaside/cacheaside/internal/measure"
+	"github.com/cacheaside/cacheaside/internal/source"
 )
 
 // shadow is what a loader has that answers from the database, and compares with the caches: see LoaderOptions.Shadow. A nil one does nothing.
@@ -120,10 +121,10 @@ func (l *Loader[K, V]) readStraight(ctx context.Context, f *flight.Flight[K, sta
 		for i, r := range rounds {
 			keys[i] = r.Key
 		}
-		for i, got := range l.callCaught(l.passBy(ctx), keys, calling{waiting: waiting}) {
+		for i, got := range l.loadByItself(ctx, keys, source.Call{Waiting: waiting}) {
 			s := &rounds[i].Result
-			s.value, s.null, rounds[i].Err = got.value, got.null, got.err
-			if got.err != nil && ctx.Err() != nil {
+			s.value, s.null, rounds[i].Err = valueOf[V](got), got.Null, got.Err
+			if got.Err != nil && ctx.Err() != nil {
 				rounds[i].Err = l.stopped(ctx)
 			}
 		}

@@ -56,7 +56,7 @@ func (l *Loader[K, V]) due(left, delta time.Duration) bool {
 // delta is XFetch's beta times delta, for a load that has cost so much; where that is not known, as much as loads do.
 func (l *Loader[K, V]) delta(cost time.Duration) time.Duration {
 	if cost == 0 {
-		cost = l.loadTime.mean()
+		cost = l.source.Pace.Mean()
 	}
 	return time.Duration(max(l.options.EarlyRefresh, 0) * float64(cost))
 }

@@ -106,15 +106,14 @@ type counters struct {
 	memoryNulls, hitsWhileDown          atomic.Int64
 	misses                              atomic.Int64 // Gets that memory did not answer
 	redisHits, nullHits                 atomic.Int64
-	loads, loadCalls                    atomic.Int64
-	loadErrors, loadsLeft, compareLoads atomic.Int64
-	unasked, tooLarge, storedHeld       atomic.Int64
+	compareLoads                        atomic.Int64
+	tooLarge, storedHeld                atomic.Int64
 	tooHeavy                            atomic.Int64
 	failedByMark, waits, refused        atomic.Int64
 	unvalidated, bypassed               atomic.Int64
 	undecodable, redisErrors, abandoned atomic.Int64
 	outdated                            atomic.Int64
-	unavailable, renewals, early, stale atomic.Int64
+	renewals, early, stale              atomic.Int64
 	unlocked                            atomic.Int64
 	held, writeErrors, redisDown        atomic.Int64
 	invalidated, invalidateErrors       atomic.Int64
@@ -132,10 +131,10 @@ func (c *counters) addTo(s *Stats) {
 		to   *int64
 		from *atomic.Int64
 	}{
-		{&s.RedisHits, &c.redisHits}, {&s.HitsWhileDown, &c.hitsWhileDown}, {&s.Loads, &c.loads}, {&s.LoadCalls, &c.loadCalls}, {&s.Unasked, &c.unasked}, {&s.TooLarge, &c.tooLarge}, {&s.TooHeavy, &c.tooHeavy}, {&s.StoredHeld, &c.storedHeld}, {&s.LoadErrors, &c.loadErrors}, {&s.LoadsLeft, &c.loadsLeft}, {&s.CompareLoads, &c.compareLoads},
+		{&s.RedisHits, &c.redisHits}, {&s.HitsWhileDown, &c.hitsWhileDown}, {&s.TooLarge, &c.tooLarge}, {&s.TooHeavy, &c.tooHeavy}, {&s.StoredHeld, &c.storedHeld}, {&s.CompareLoads, &c.compareLoads},
 		{&s.FailedByMark, &c.failedByMark}, {&s.Waits, &c.waits}, {&s.Refused, &c.refused}, {&s.Unvalidated, &c.unvalidated},
 		{&s.Bypassed, &c.bypassed}, {&s.Undecodable, &c.undecodable}, {&s.Outdated, &c.outdated}, {&s.RedisErrors, &c.redisErrors},
-		{&s.Unavailable, &c.unavailable}, {&s.Unlocked, &c.unlocked}, {&s.Renewals, &c.renewals}, {&s.EarlyRenewals, &c.early}, {&s.Stale, &c.stale}, {&s.Held, &c.held},
+		{&s.Unlocked, &c.unlocked}, {&s.Renewals, &c.renewals}, {&s.EarlyRenewals, &c.early}, {&s.Stale, &c.stale}, {&s.Held, &c.held},
 		{&s.WriteErrors, &c.writeErrors}, {&s.RedisDown, &c.redisDown},
 		{&s.Filtered, &c.filtered}, {&s.FalsePositives, &c.falsePositives}, {&s.FilterErrors, &c.filterErrors},
 		{&s.FilterAudits, &c.filterAudits}, {&s.FilterHidden, &c.filterHidden},

@@ -6,6 +6,7 @@ import (
 
 	"github.com/cacheaside/cacheaside/internal/codec"
 	"github.com/cacheaside/cacheaside/internal/local"
+	"github.com/cacheaside/cacheaside/internal/source"
 )
 
 // StoreHeld stores the value of a key that h holds, and releases that key: what a transaction has written, and has committed since. It is stored only if nobody else has held or invalidated the key
@@ -34,7 +35,7 @@ func (l *Loader[K, V]) StoreHeld(ctx context.Context, h *Hold, key K, value V) (
 		return false, nil
 	}
 	_, hashed := l.keys.Name(text)
-	e, life, err := l.entry(text, hashed, era, loaded[V]{value: value})
+	e, life, err := l.entry(text, hashed, era, value, source.Row{})
 	switch {
 	case errors.Is(err, codec.ErrTooLarge):
 		l.counters.tooLarge.Add(1)

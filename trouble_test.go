@@ -22,7 +22,7 @@ import (
 // for each test, a run without the feature beside those with it.
 
 // source stands in for a database of rows whose versions grow. Unlike table it has no lock, so that many can ask it at once.
-type source struct {
+type rows struct {
 	rows   []atomic.Int64 // the version of each
 	takes  atomic.Int64   // how long a load takes, after it has read its row
 	broken atomic.Bool    // loads fail
@@ -32,8 +32,8 @@ type source struct {
 	begun func(key int, n int64) // if set, called by each load, with its number
 }
 
-func newSource(keys int, takes time.Duration) *source {
-	s := &source{rows: make([]atomic.Int64, keys)}
+func newRows(keys int, takes time.Duration) *rows {
+	s := &rows{rows: make([]atomic.Int64, keys)}
 	for i := range s.rows {
 		s.rows[i].Store(1)
 	}
@@ -41,7 +41,7 @@ func newSource(keys int, takes time.Duration) *source {
 	return s
 }
 
-func (s *source) load(_ context.Context, key int) (int64, error) {
+func (s *rows) load(_ context.Context, key int) (int64, error) {
 	defer s.up()()
 	n := s.loads.Add(1)
 	if s.begun != nil {
@@ -64,7 +64,7 @@ func (g *gauge) up() (down func()) {
 }
 
 // of is the load of a source by one process.
-func (g *gauge) of(s *source) func(context.Context, int) (int64, error) {
+func (g *gauge) of(s *rows) func(context.Context, int) (int64, error) {
 	return func(ctx context.Context, key int) (int64, error) {
 		defer g.up()()
 		return s.load(ctx, key)

@@ -1,11 +1,8 @@
 package cacheaside
 
 import (
-	"cmp"
 	"context"
 	"math"
-	"math/rand/v2"
-	"sync/atomic"
 	"time"
 )
 
@@ -20,7 +17,7 @@ func (b *batch[K, V]) wait() {
 	for _, r := range rounds {
 		s := &r.Result
 		if s.soft { // for a fresh value, which there may be before its patience ends
-			gap = min(gap, s.patience-now, b.l.loadTime.pause(now-(s.patience-b.l.options.SoftTimeout)))
+			gap = min(gap, s.patience-now, b.l.source.Pace.Pause(now-(s.patience-b.l.options.SoftTimeout)))
 			continue
 		}
 		if s.waited == 0 {
@@ -35,7 +32,7 @@ func (b *batch[K, V]) wait() {
 			r.Err, s.step = ErrLoadTimeout, over
 			continue
 		}
-		gap = min(gap, b.l.loadTime.pause(waited))
+		gap = min(gap, b.l.source.Pace.Pause(waited))
 	}
 	if others := len(at(b.open, toLook)) + len(at(b.open, toTake)); others > 0 || gap == math.MaxInt64 {
 		gap = 0 // there is something to look for at once
@@ -65,39 +62,4 @@ func pause(ctx context.Context, d time.Duration) {
 	case <-timer.C:
 	case <-ctx.Done():
 	}
-}
-
-// loadTime is about how long the loads of a loader take.
-type loadTime struct{ nanos atomic.Int64 }
-
-// observe takes one load into account: an exponential moving average, which needs no exact sum, so that a lost update is no harm.
-func (t *loadTime) observe(took time.Duration) {
-	old := t.nanos.Load()
-	if old == 0 {
-		old = int64(took)
-	}
-	t.nanos.Store(old + (int64(took)-old)/8)
-}
-
-// mean is about how long they take; 0 if that is not known.
-func (t *loadTime) mean() time.Duration { return time.Duration(t.nanos.Load()) }
-
-// pause is how long to wait before looking again for the result of another's load, after having waited for so long. A waiter does not know
-// when that load began, so it looks from the start, but most often near the time that such a load takes: some five times before, some
-// ten times around it, and if the load is longer, each tenth of what has been waited. With a quarter of jitter, so that waiters do not
-// ask in step.
-func (t *loadTime) pause(waited time.Duration) time.Duration {
-	const unknown = 50 * time.Millisecond
-	expected := time.Duration(cmp.Or(t.nanos.Load(), int64(unknown)))
-	var gap time.Duration
-	switch {
-	case waited < expected*7/10:
-		gap = min(expected/6, expected*3/4-waited)
-	case waited < expected*13/10:
-		gap = expected / 20
-	default:
-		gap = waited / 10
-	}
-	gap = min(max(gap, time.Millisecond), 100*time.Millisecond)
-	return gap*3/4 + rand.N(gap/2)
 }

@@ -137,7 +137,7 @@ func (l *Loader[K, V]) stale(ctx context.Context, keys []K, failed map[K]error) 
 		case !e.Taken(time.Now()) && time.Until(e.Expiry) < ttl/2: // else it is being reloaded, or
 			old = append(old, r.Key)
 		case e.Taken(time.Now()) && e.Failed(): // that has just failed
-			failed[r.Key] = l.wrap("warm", r.Key, l.failedBefore(r.Result.text))
+			failed[r.Key] = l.wrap("warm", r.Key, l.source.Failures.Err(r.Result.text))
 		default:
 			l.rememberEntry(r, e)
 		}

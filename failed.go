@@ -1,0 +1,90 @@
+package cacheaside
+
+import (
+	"cmp"
+	"context"
+
+	"github.com/cacheaside/cacheaside/internal/lease"
+)
+
+// mayLoad ends those rounds that would load without a lease a key that failed to load a moment ago,
+// or that another has loaded meanwhile. All have entered the source; it answers those that are
+// still in. A refresh is asked for in spite of a failure, and ends it; a reload in the background
+// is not.
+func (b *batch[K, V]) mayLoad(rounds []*round[K, V]) []*round[K, V] {
+	failures := b.l.source.Failures
+	var ended []string
+	for _, r := range rounds {
+		s := &r.Result
+		s.ends = failures.Ends(s.text)
+		switch {
+		case b.refresh && !b.renewal:
+			failures.Forget(s.text)
+		case s.alone && !s.bypass && failures.Here(s.text):
+			b.l.counters.failedByMark.Add(1)
+			r.Err, s.step = failures.Err(s.text), over
+			ended = append(ended, s.text)
+		case s.alone && !b.refresh && b.l.kept(r):
+			s.step = over
+			ended = append(ended, s.text)
+		}
+	}
+	if len(ended) == 0 {
+		return rounds
+	}
+	b.l.source.Leave(ended)
+	return at(rounds, toLoad)
+}
+
+// failAll ends rounds with their errors, or with err. The fleet is told not to try their keys again at once, unless the database was not asked.
+func (b *batch[K, V]) failAll(rounds []*round[K, V], err error) {
+	var leased, spared []*lease.Attempt
+	for _, r := range rounds {
+		s := &r.Result
+		var none V
+		s.value, s.null, s.step = none, false, over
+		r.Err = cmp.Or(err, r.Err)
+		switch {
+		case s.spared:
+			if !s.alone {
+				spared = append(spared, s.attempt)
+			}
+		case s.alone:
+			b.l.failed(s, r.Err, true)
+		case !b.asks(r):
+			b.l.failed(s, r.Err, true)
+		default:
+			b.l.failed(s, r.Err, false)
+			leased = append(leased, s.attempt)
+		}
+	}
+	b.release(spared)
+	if len(leased) > 0 {
+		b.l.cache.store.Fail(context.WithoutCancel(b.ctx), leased, b.l.options.ErrorTTL)
+		b.l.countWrites(leased)
+		b.notMarked(rounds)
+	}
+}
+
+// failed notes that the load of a key has failed; here: Redis is not told.
+func (l *Loader[K, V]) failed(s *state[V], cause error, here bool) {
+	if !s.bypass {
+		l.source.Failures.Add(s.text, s.ends, cause, here)
+	}
+}
+
+// notMarked notes here the failures that Redis could not be told of.
+func (b *batch[K, V]) notMarked(rounds []*round[K, V]) {
+	for _, r := range rounds {
+		if s := &r.Result; !s.alone && s.attempt.Err != nil {
+			b.l.failed(s, r.Err, true)
+		}
+	}
+}
+
+// succeeded forgets the failure of a key that could be loaded.
+func (l *Loader[K, V]) succeeded(s *state[V], err error) {
+	if err == nil && !s.bypass {
+		l.source.Failures.Forget(s.text)
+	}
+}

@@ -126,13 +126,13 @@ func (l *Loader[K, V]) admitTexts(ctx context.Context, texts []string) (committe
 	}
 	left, err := l.admitted(ctx, texts)
 	if err != nil {
-		l.counters.filterErrors.Add(1)
+		l.counters.FilterErrors.Add(1)
 		return nil, err
 	}
 	return func(ctx context.Context) error {
 		err := guarded(ctx, left)
 		if err != nil {
-			l.counters.filterErrors.Add(1)
+			l.counters.FilterErrors.Add(1)
 		}
 		return err
 	}, nil

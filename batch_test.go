@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+
+	"github.com/cacheaside/cacheaside/internal/fetch"
 )
 
 // shelf stands in for a database that is read by many keys at once.
@@ -329,7 +331,7 @@ func TestLargeBatchLeavesTheRest(t *testing.T) {
 	large, other := startMany(t, b.client(t), d, noMemory, &LoaderOptions{BatchSize: 2}), startMany(t, b.client(t), d, noMemory, nil)
 	before := d.during
 	d.during = func(ctx context.Context, call int, keys []int) error {
-		if call > 1 && call <= maxCalls { // these take as long as the first
+		if call > 1 && call <= fetch.MaxCalls { // these take as long as the first
 			<-ctx.Done()
 			return ctx.Err()
 		}
@@ -339,7 +341,7 @@ func TestLargeBatchLeavesTheRest(t *testing.T) {
 	defer cancel()
 	batch := later(func() (map[int]string, error) { return large.GetMany(ctx, upTo(100)) })
 	reach(t, reached, "the first load")
-	waitFor(t, func() bool { _, calls := d.loaded(); return calls == maxCalls })
+	waitFor(t, func() bool { _, calls := d.loaded(); return calls == fetch.MaxCalls })
 	get := later(func() (string, error) { return other.Get(t.Context(), 99) })
 	if v, err := get(t); v != "row 99" || err != nil {
 		t.Error(v, err)
@@ -661,7 +663,7 @@ func TestBatchWithoutRedis(t *testing.T) {
 	})
 }
 
-// A load function of one row is called for several keys of a GetMany at once, but no more than maxCalls; and their leases live on while they
+// A load function of one row is called for several keys of a GetMany at once, but no more than fetch.MaxCalls; and their leases live on while they
 // wait for their turn.
 func TestGetManyOneByOne(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -696,7 +698,7 @@ func TestGetManyOneByOne(t *testing.T) {
 		if !ok || len(failed.Errs) != 1 || !errors.Is(failed.Errs[7], failing) || len(m) != 38 || m[39] != 78 {
 			t.Error(m, err)
 		}
-		if most.Load() != maxCalls || loads.Load() != 40 {
+		if most.Load() != fetch.MaxCalls || loads.Load() != 40 {
 			t.Errorf("%d at once, %d loads", most.Load(), loads.Load())
 		}
 		if s := l.Stats(); s.Refused != 0 || s.RedisErrors != 0 {

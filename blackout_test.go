@@ -187,9 +187,9 @@ func (o *blackout) read(ctx context.Context, i int, part *blackoutSeen, key int)
 // get is one read of a process, and whether anybody's in that process passed Redis by meanwhile, or got an error from there.
 func (o *blackout) get(ctx context.Context, i, key int) (version int64, past bool, err error) {
 	c := &o.p[i].counters
-	before := c.redisErrors.Load() + c.redisDown.Load()
+	before := c.RedisErrors.Load() + c.RedisDown.Load()
 	version, err = o.p[i].Get(ctx, key)
-	return version, c.redisErrors.Load()+c.redisDown.Load() != before, err
+	return version, c.RedisErrors.Load()+c.RedisDown.Load() != before, err
 }
 
 // phase tells where a read is counted, by when it began, and whether it may have been answered without Redis by StaleWhenDown.

@@ -13,6 +13,7 @@ import (
 
 	"github.com/cacheaside/cacheaside/internal/channel"
 	"github.com/cacheaside/cacheaside/internal/conn"
+	"github.com/cacheaside/cacheaside/internal/fetch"
 	"github.com/cacheaside/cacheaside/internal/lease"
 	"github.com/cacheaside/cacheaside/internal/limit"
 	"github.com/cacheaside/cacheaside/internal/local"
@@ -48,7 +49,7 @@ type loader interface {
 	raised(rng int, generation uint64)
 	addStats(*Stats)
 	era(name string) *local.Era
-	counts() *counters
+	counts() *fetch.Counters
 	forgetFailure(text string)
 	forgetAll()
 	keyOf(Key) (key any, ok bool)

@@ -15,7 +15,6 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/cacheaside/cacheaside/internal/source"
 	"github.com/cacheaside/cacheaside/internal/testenv"
 )
 
@@ -425,21 +424,6 @@ func TestLives(t *testing.T) {
 		}
 	})
 	SetTTL(context.Background(), time.Hour) // outside of a load: nothing happens
-}
-
-func TestLifeNeverVanishes(t *testing.T) {
-	for _, jitter := range []float64{-1, 0, 0.1, 0.9} {
-		for _, ttl := range []time.Duration{MinTTL, time.Second, MaxTTL} {
-			l := &Loader[int, int]{options: (&LoaderOptions{TTL: ttl, NullTTL: ttl, Jitter: jitter}).withDefaults()}
-			for range 1000 {
-				for _, v := range []source.Row{{}, {Null: true}, {TTL: ttl}} {
-					if d := l.ttl(v); d < time.Millisecond || d > ttl {
-						t.Fatalf("ttl %v, jitter %v: life %v", ttl, jitter, d)
-					}
-				}
-			}
-		}
-	}
 }
 
 func TestOptionsAreChecked(t *testing.T) {

@@ -1,11 +1,9 @@
 package cacheaside
 
 import (
-	"errors"
 	"fmt"
 
 	"github.com/cacheaside/cacheaside/internal/codec"
-	"github.com/cacheaside/cacheaside/internal/lease"
 )
 
 // Codec is how a loader writes values into Redis: LoaderOptions.Codec. JSON and Binary are here,
@@ -52,31 +50,15 @@ var (
 	Binary Codec = codec.Builtin(codec.Binary)
 )
 
-// errOtherKey is why an entry is not read that stands under a key's name, and is another's.
-var errOtherKey = errors.New("it is another key's")
+// values is a loader's codec as package fetch has it.
+type values[V any] struct{ *codec.Codec[V] }
 
-// decode takes a round's value out of an entry. With an error nothing has changed: the entry is not
-// the key's, or cannot be decoded. (JSON of another struct can: that is what LoaderOptions.Version
-// is for.)
-func (l *Loader[K, V]) decode(s *state[V], e *lease.Entry) error {
-	value, err := l.content(s, e)
-	if err == nil {
-		s.value, s.null = value, e.Null
-	}
-	return err
-}
+func (c values[V]) Encode(value any) (codec.Payload, error) { return c.Codec.Encode(valueOf[V](value)) }
 
-// content is the value of an entry that stands under a round's key, if it is that key's and can be decoded.
-func (l *Loader[K, V]) content(s *state[V], e *lease.Entry) (value V, err error) {
-	switch {
-	case !e.Unkey(s.text, s.hashed):
-		return value, errOtherKey
-	case e.Null:
-		return value, nil
-	}
-	value, err = l.codec.Decode(codec.Payload{Codec: codec.ID(e.Codec), Compressed: e.Compressed, Bytes: e.Payload})
-	if p, ok := err.(*PanicError); ok { //nolint:errorlint // as caught has made it
-		err = fmt.Errorf("to decode it panicked with a %T", p.Value)
+func (c values[V]) Decode(p codec.Payload) (any, error) {
+	value, err := c.Codec.Decode(p)
+	if panicked, ok := err.(*PanicError); ok { //nolint:errorlint // as caught has made it
+		err = fmt.Errorf("to decode it panicked with a %T", panicked.Value)
 	}
 	return value, err
 }

@@ -1,16 +1,13 @@
 package cacheaside
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"maps"
 	"runtime/debug"
 	"slices"
 
-	"github.com/cacheaside/cacheaside/internal/conn"
 	"github.com/cacheaside/cacheaside/internal/fault"
-	"github.com/cacheaside/cacheaside/internal/flight"
 )
 
 // Errors to test for with errors.Is. Every error of a method is wrapped in an *Error, but
@@ -45,7 +42,7 @@ var (
 	// wrapped too. A time-out of the library is not context.DeadlineExceeded: that is the caller's
 	// own. Get returns it only if LoaderOptions.RedisDown says so; Expire, Invalidate and Refresh
 	// do.
-	ErrRedis = errors.New("redis")
+	ErrRedis = fault.Redis
 
 	// ErrHoldLost means that a key was not on hold all the time (Hold.Check): its hold was lost with Redis' data, or could not be renewed in time. What was read from the database meanwhile may have been stored:
 	// the transaction that it was held for must not be committed. It may be tried again from the start.
@@ -140,17 +137,4 @@ func caught(recovered any) error {
 }
 
 // redisError marks err as Redis' or its client's.
-func redisError(err error) error {
-	if errors.Is(err, conn.ErrClosed) {
-		return ErrClosed // the cache was closed meanwhile
-	}
-	return fmt.Errorf("%w: %w", ErrRedis, err)
-}
-
-// ended tells why a round's context has ended, in words for callers.
-func ended(ctx context.Context) error {
-	if errors.Is(context.Cause(ctx), flight.ErrAbandoned) {
-		return ctx.Err()
-	}
-	return context.Cause(ctx)
-}
+func redisError(err error) error { return fault.OfRedis(err) }

@@ -6,7 +6,6 @@ import (
 	"reflect"
 	"time"
 
-	"github.com/cacheaside/cacheaside/internal/lease"
 	"github.com/cacheaside/cacheaside/internal/local"
 	"github.com/cacheaside/cacheaside/internal/measure"
 	"github.com/cacheaside/cacheaside/internal/source"
@@ -96,43 +95,11 @@ func (l *Loader[K, V]) alive(ctx context.Context) (context.Context, func()) {
 
 // entryOf is what Redis holds of a key that would be served; its verdict is undecided if there is something.
 func (l *Loader[K, V]) entryOf(ctx context.Context, key K) (c copied[V], stamp measure.Stamp, v measure.Verdict) {
-	s := state[V]{}
-	var err error
-	if s.text, err = l.encodeKey(key); err != nil {
-		return c, stamp, measure.Unknown
+	r := lone(key)
+	if stamp, v = l.fetch.Copy(ctx, r, undecided); v == undecided {
+		c = copied[V]{valueOf[V](r.Value), r.Null, true}
 	}
-	s.name, s.hashed = l.keys.Name(s.text)
-	era := l.era(s.name)
-	if era == nil {
-		l.cache.channel.Poll() // for the next time
-		return c, stamp, measure.Unknown
-	}
-	v = measure.Unknown
-	l.cache.store.Read(ctx, &l.sizes, []string{s.name}, func(_ int, held *lease.State, err error) {
-		if err == nil {
-			err = l.whole(ctx, &s, held)
-		}
-		e := &held.Entry
-		switch {
-		case err != nil:
-		case held.Kind != lease.Stored || e.Generation < era.Generation || l.outlived(e):
-			v = measure.None
-		case e.Generation > era.Generation, e.Expiry.UnixMilli() == 0: // an InvalidateAll that was not heard of yet; or it was Expired, and may differ
-		default:
-			if c.value, err = l.content(&s, e); err != nil {
-				v = measure.None // it counts as a miss
-				return
-			}
-			c.null, c.there, stamp, v = e.Null, true, measure.Stamp(e.Stamp), undecided
-		}
-	})
 	return c, stamp, v
-}
-
-// outlived tells whether an entry is older than this loader's options allow: see found.
-func (l *Loader[K, V]) outlived(e *lease.Entry) bool {
-	now := time.Now()
-	return -e.Expiry.Sub(now)-skew > l.staleFor(e.Null) && !e.Taken(now) && e.Expiry.UnixMilli() != 0
 }
 
 // compare compares a copy with the database. A difference is looked at once more, a while later: it counts if the row has not changed meanwhile, and what is served still differs from it.
@@ -179,9 +146,9 @@ func (l *Loader[K, V]) row(ctx context.Context, key K, mayLoad func() bool) (c c
 	if !mayLoad() || ctx.Err() != nil {
 		return c, false
 	}
-	l.counters.compareLoads.Add(1)
+	l.counters.CompareLoads.Add(1)
 	row := l.loadByItself(ctx, []K{key}, source.Call{Background: true})[0]
-	return copied[V]{valueOf[V](row), row.Null, true}, row.Err == nil
+	return copied[V]{valueOf[V](row.Value), row.Null, true}, row.Err == nil
 }
 
 // same tells whether two copies of a row are the same, as the loader's codec has them: what it leaves out does not count, and what comes back from it in another form, as a time in another zone, is made alike first.

@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/cacheaside/cacheaside/internal/fetch"
 	"github.com/cacheaside/cacheaside/internal/source"
 )
 
@@ -74,7 +75,7 @@ func (l *Loader[K, V]) missing(ctx context.Context, holds func(ctx context.Conte
 	}
 	has, err := holds(ctx, texts)
 	if err == nil && len(has) != len(texts) {
-		err = errFilterLength
+		err = fetch.ErrFilterLength
 	}
 	if err != nil {
 		return nil, 0, err

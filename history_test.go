@@ -16,6 +16,7 @@ import (
 	"github.com/anishathalye/porcupine"
 	"github.com/redis/go-redis/v9"
 
+	"github.com/cacheaside/cacheaside/internal/fetch"
 	"github.com/cacheaside/cacheaside/internal/testenv"
 )
 
@@ -60,9 +61,9 @@ func (r *historyReport) pause() {
 }
 
 // read records a read that has just returned.
-func (r *historyReport) read(e event, out *state[string]) {
-	e.Value, e.Return = out.value, time.Now().UnixNano()
-	if !out.unvalidated {
+func (r *historyReport) read(e event, out *fetch.Round) {
+	e.Value, e.Return = valueOf[string](out.Value), time.Now().UnixNano()
+	if !out.Unvalidated {
 		r.add(e)
 		return
 	}

@@ -10,7 +10,6 @@ import (
 
 	"github.com/anishathalye/porcupine"
 
-	"github.com/cacheaside/cacheaside/internal/flight"
 	"github.com/cacheaside/cacheaside/internal/testenv"
 )
 
@@ -94,7 +93,7 @@ func (p *historyProcess) strictWrite(ctx context.Context, r *rand.Rand, l *Loade
 }
 
 // strictRead reads a key, or several at once.
-func strictRead(ctx context.Context, r *rand.Rand, read *flight.Group[int, state[string]], e event) (seen []event) {
+func strictRead(ctx context.Context, r *rand.Rand, read *reads[int], e event) (seen []event) {
 	keys := []int{e.Key}
 	if r.IntN(4) == 0 {
 		keys = r.Perm(historyKeys)[:2]
@@ -105,7 +104,7 @@ func strictRead(ctx context.Context, r *rand.Rand, read *flight.Group[int, state
 		if err := cmp.Or(errs[i], rounds[i].Err); err != nil {
 			panic(err)
 		}
-		e.Key, e.Value = key, rounds[i].Result.value
+		e.Key, e.Value = key, valueOf[string](rounds[i].Result.Value)
 		seen = append(seen, e)
 	}
 	return seen

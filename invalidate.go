@@ -88,14 +88,14 @@ func (l *Loader[K, V]) change(ctx context.Context, op string, keys []K, send fun
 		}
 	}) {
 		if err != nil {
-			l.counters.redisErrors.Add(1)
+			l.counters.RedisErrors.Add(1)
 			errs = append(errs, l.wrap(op, valid[i], redisError(err)))
 		} else if op != expireOp { // what was expired may be served
 			l.cache.wrote(func() measure.Written { return measure.Written{Loader: l.name, Hash: hashes[i], Key: valid[i]} })
 		}
 	}
-	l.counters.invalidateErrors.Add(int64(len(errs)))
-	l.counters.invalidated.Add(int64(len(keys) - len(errs)))
+	l.counters.InvalidateErrors.Add(int64(len(errs)))
+	l.counters.Invalidated.Add(int64(len(keys) - len(errs)))
 	return errors.Join(errs...)
 }
 
@@ -143,8 +143,8 @@ func (c *Cache) invalidateAll(ctx context.Context, name string) error {
 	}
 	if l != nil {
 		l.forgetAll()
-		l.counts().redisErrors.Add(1)
-		l.counts().invalidateErrors.Add(1)
+		l.counts().RedisErrors.Add(1)
+		l.counts().InvalidateErrors.Add(1)
 	}
 	return redisError(err)
 }

@@ -391,14 +391,14 @@ func TestInvalidateKeysRaisesTheGeneration(t *testing.T) {
 	embeddedBubble(t, func(t *testing.T, _ *miniredis.Miniredis, b backend) {
 		d := newTable(map[int]string{1: "new"})
 		p := start(t, b, d, steady, nil)
-		r := &round[int, string]{Key: 1}
-		p.begin(r)
+		r := lone(1)
+		p.fetch.Begin(r)
 		if err := p.cache.InvalidateKeys(t.Context(), p.Key(1)); err != nil {
 			t.Fatal(err)
 		}
-		r.Result.value = "old"
-		p.remember(r, time.Minute, 0, false)
-		if p.current(&r.Result) {
+		r.Value = "old"
+		p.fetch.Remember(r, time.Minute)
+		if p.fetch.Current(r) {
 			t.Error("late callers are given it")
 		}
 		p.settle()

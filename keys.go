@@ -24,7 +24,7 @@ func (c *Cache) invalidateKeys(ctx context.Context, op string, keys []Key) keyEr
 	keys, failed := c.accept(op, keys)
 	for k, err := range failed {
 		if l := c.known(k.Loader); l != nil && !errors.Is(err, ErrClosed) {
-			l.counts().invalidateErrors.Add(1)
+			l.counts().InvalidateErrors.Add(1)
 		}
 	}
 	whole := slices.DeleteFunc(slices.Clone(keys), func(k Key) bool { return !k.All })
@@ -99,10 +99,10 @@ func (c *Cache) changeSingle(keys []Key, send func(names []string, hashes []uint
 		case l == nil:
 			c.stranger(k.Loader)
 		case errs[i] != nil:
-			l.counts().redisErrors.Add(1)
-			l.counts().invalidateErrors.Add(1)
+			l.counts().RedisErrors.Add(1)
+			l.counts().InvalidateErrors.Add(1)
 		default:
-			l.counts().invalidated.Add(1)
+			l.counts().Invalidated.Add(1)
 		}
 	}
 	return errs

@@ -291,7 +291,7 @@ func TestStaleSetRenewal(t *testing.T) {
 		q.want(t, 1, "new", nil)
 		stamp := b.admin.Get(t.Context(), redisKey(1)).Val()
 		resume()
-		testenv.Eventually(t, "the end of the reload", func() bool { return !p.renewals.active(1) })
+		testenv.Eventually(t, "the end of the reload", func() bool { return !p.fetch.Refreshing(lone(1)) })
 		if n := p.Stats().Refused; n != 1 {
 			t.Errorf("%d were refused", n)
 		}

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/cacheaside/cacheaside/internal/fetch"
 	"github.com/cacheaside/cacheaside/internal/limit"
 	"github.com/cacheaside/cacheaside/internal/source"
 )
@@ -94,16 +95,10 @@ func answer[K comparable, V any](keys []K, values map[K]V, err error) source.Ans
 	return a
 }
 
-// valueOf is the value of a row that was loaded; the zero V if it has none.
-func valueOf[V any](row source.Row) V {
-	value, _ := row.Value.(V) // a nil is no V if that is an interface
-	return value
-}
-
 // loadByItself loads rows within what all loads may ask of the database, but without leases, and
 // stores nothing.
 func (l *Loader[K, V]) loadByItself(ctx context.Context, keys []K, how source.Call) []source.Row {
-	ctx = context.WithValue(ctx, primaryKey{}, l.cache.options.holds()) // Redis was not asked: see PreferPrimary
+	ctx = fetch.WithPrimary(ctx, l.cache.options.holds()) // Redis was not asked: see PreferPrimary
 	rows := l.source.Load(ctx, l.texts(keys), l.query(keys), how)
 	note(l.returned, keys, rows)
 	return rows
@@ -116,15 +111,4 @@ func (l *Loader[K, V]) texts(keys []K) []string {
 		texts[i], _ = l.encodeKey(key)
 	}
 	return texts
-}
-
-// await is called when somebody with this context is about to wait for rounds: see flight.Hooks.
-func (l *Loader[K, V]) await(ctx context.Context, rounds []*round[K, V]) (over func(), refused []error) {
-	return l.source.Await(ctx, len(rounds), func(i int) (string, bool) {
-		if rounds[i] == nil || rounds[i].Landed() {
-			return "", false
-		}
-		text, err := l.encodeKey(rounds[i].Key)
-		return text, err == nil
-	})
 }

@@ -6,16 +6,13 @@ import (
 	"errors"
 	"fmt"
 	"hash/maphash"
-	"math/rand/v2"
 	"slices"
 	"sync"
 	"sync/atomic"
-	"time"
 
 	"github.com/cacheaside/cacheaside/internal/codec"
-	"github.com/cacheaside/cacheaside/internal/flight"
+	"github.com/cacheaside/cacheaside/internal/fetch"
 	"github.com/cacheaside/cacheaside/internal/keys"
-	"github.com/cacheaside/cacheaside/internal/lease"
 	"github.com/cacheaside/cacheaside/internal/local"
 	"github.com/cacheaside/cacheaside/internal/source"
 )
@@ -37,32 +34,25 @@ type Loader[K comparable, V any] struct {
 	clone     func(V) V // nil: values are shared
 	seed      maphash.Seed
 	memory    *local.Tier // nil: not used by this loader
-	sizes     lease.Sizes // of its entries in Redis
 	textKeys  bool        // keys refer to other memory
 	notFound  error
 	eras      local.Eras // what it holds is of these, in each range of keys
 
 	aside    atomic.Uint32 // who passes by the memory tier: bypassing, shadowing
-	counters counters
-	start    time.Time // of the loader's monotonic clock
+	counters fetch.Counters
+	fetch    *fetch.Fetcher // which reads what memory does not answer
 
-	reads       *flight.Group[K, state[V]]
-	fresh       *flight.Group[K, state[V]] // reads that the memory tier may not answer
-	warms       *flight.Group[K, state[V]] // reads that the filter is not asked for
-	refreshes   *flight.Group[K, state[V]]
-	straight    *flight.Group[K, state[V]] // reads of the database, for a shadow; else nil
-	renewals    renewals[K]
-	background  sync.WaitGroup // what nobody waits for: reloads, renewals of leases, releases
+	reads       *reads[K]
+	fresh       *reads[K] // that the memory tier may not answer
+	warms       *reads[K] // that the filter is not asked for
+	refreshes   *reads[K]
+	straight    *reads[K] // of the database, for a shadow; else nil
 	life        context.Context
 	stop        context.CancelCauseFunc
-	die         func() float64                                           // for XFetch
-	filter      Filter                                                   // nil: none
-	filterNow   func(key string) (may, known bool)                       // what it has for callers' own goroutines, or nil
-	filterFresh func(ctx context.Context, keys []string) ([]bool, error) // what it has for Fresh, or nil
-	leaveFilter func()                                                   // ends what joinFilter has begun
-	returned    *returned[K]                                             // keys of rows, for the filter; nil: it does not ask
-	audit       filterAudit                                              // of what it refuses
-	shadow      *shadow                                                  // nil: callers are answered by the caches
+	filter      Filter       // nil: none
+	leaveFilter func()       // ends what joinFilter has begun
+	returned    *returned[K] // keys of rows, for the filter; nil: it does not ask
+	shadow      *shadow      // nil: callers are answered by the caches
 }
 
 // NewLoader makes the Loader called name in c. The name is part of its keys in Redis, so the loaders of one cache have different ones:
@@ -104,7 +94,7 @@ func NewBatchLoader[K comparable, V any](c *Cache, name string, load func(ctx co
 }
 
 func newLoader[K comparable, V any](c *Cache, name string, load loadFunc[K, V], batch bool, options *LoaderOptions) (*Loader[K, V], error) {
-	l := &Loader[K, V]{cache: c, name: name, options: options.withDefaults(), load: load, chunk: 1, notFound: &notFound{name}, seed: maphash.MakeSeed(), start: time.Now(), die: rand.ExpFloat64}
+	l := &Loader[K, V]{cache: c, name: name, options: options.withDefaults(), load: load, chunk: 1, notFound: &notFound{name}, seed: maphash.MakeSeed()}
 	switch {
 	case c == nil:
 		return nil, fmt.Errorf("cacheaside: loader %q: the cache is nil", name)
@@ -117,7 +107,7 @@ func newLoader[K comparable, V any](c *Cache, name string, load loadFunc[K, V], 
 	if batch {
 		l.chunk = l.options.BatchSize
 	}
-	l.calls = maxCalls
+	l.calls = fetch.MaxCalls
 	for _, most := range []int{c.options.MaxLoads, l.options.MaxLoads} { // else the calls of one batch would stand in each other's way
 		if most > 0 {
 			l.calls = min(l.calls, most)
@@ -133,21 +123,19 @@ func newLoader[K comparable, V any](c *Cache, name string, load loadFunc[K, V], 
 	l.textKeys = !local.Flat[K]()
 	l.life, l.stop = context.WithCancelCause(context.Background())
 	l.source = l.newSource(batch)
-	l.reads = flight.New(flight.Hooks[K, state[V]]{First: l.first, Fly: l.read, Await: l.await, Late: l.current, Caught: caught})
-	l.fresh = l.reads
-	if l.memory != nil || l.filterFresh != nil {
-		never := func(*state[V]) bool { return false }
-		l.fresh = flight.New(flight.Hooks[K, state[V]]{First: l.firstFresh, Fly: l.readFresh, Await: l.await, Late: never, Caught: caught})
-	}
-	l.warms = l.reads
-	if l.filter != nil {
-		l.warms = flight.New(flight.Hooks[K, state[V]]{First: l.firstUnsifted, Fly: l.readUnsifted, Await: l.await, Late: l.current, Caught: caught})
-	}
-	late := func(*state[V]) bool { return false } // each loads anew
-	l.refreshes = flight.New(flight.Hooks[K, state[V]]{Fly: l.reload, Await: l.await, Late: late, Caught: caught})
 	if l.options.Shadow > 0 {
 		l.beShadow()
 	}
+	l.fetch = l.newFetcher()
+	l.reads = l.group(fetch.Plain, l.fetch.Current)
+	l.fresh, l.warms = l.reads, l.reads
+	if l.memory != nil || l.fetch.HasFreshFilter() {
+		l.fresh = l.group(fetch.Fresh, never)
+	}
+	if l.filter != nil {
+		l.warms = l.group(fetch.Unfiltered, l.fetch.Current)
+	}
+	l.refreshes = l.refreshGroup()
 	if c.channel == nil {
 		l.eras[0].Store(&local.Era{})
 	}
@@ -205,7 +193,7 @@ func (l *Loader[K, V]) Get(ctx context.Context, key K, options ...ReadOption) (V
 	if l.shadow != nil {
 		return l.getStraight(ctx, key, reads)
 	}
-	l.counters.misses.Add(1)
+	l.counters.Misses.Add(1)
 	ctx, end := l.observe(ctx, OpGet, 1)
 	s, err := reads.Do(ctx, key)
 	end(err)
@@ -213,7 +201,7 @@ func (l *Loader[K, V]) Get(ctx context.Context, key K, options ...ReadOption) (V
 		var none V
 		return none, l.wrap("get", key, err)
 	}
-	return l.give(s.value, s.null)
+	return l.give(valueOf[V](s.Value), s.Null)
 }
 
 // GetMany returns the values of keys, in few round trips: one for those that are cached in Redis; for the others two more, with a batch load
@@ -235,10 +223,10 @@ func (l *Loader[K, V]) GetMany(ctx context.Context, keys []K, options ...ReadOpt
 	if l.shadow != nil {
 		return l.getManyStraight(ctx, missing, reads)
 	}
-	l.counters.misses.Add(int64(len(missing)))
+	l.counters.Misses.Add(int64(len(missing)))
 	ctx, end := l.observe(ctx, OpGet, len(missing))
-	failed := l.getMany(ctx, "get", reads, missing, func(key K, s *state[V]) {
-		if value, err := l.give(s.value, s.null); err == nil {
+	failed := l.getMany(ctx, "get", reads, missing, func(key K, s *fetch.Round) {
+		if value, err := l.give(valueOf[V](s.Value), s.Null); err == nil {
 			found[key] = value
 		}
 	})
@@ -269,7 +257,7 @@ func (l *Loader[K, V]) rememberedMany(keys []K, found map[K]V) (missing []K) {
 }
 
 // getMany waits for a round of each key, calls got for each that has succeeded, and returns the errors of the others.
-func (l *Loader[K, V]) getMany(ctx context.Context, op string, group *flight.Group[K, state[V]], keys []K, got func(K, *state[V])) (failed map[K]error) {
+func (l *Loader[K, V]) getMany(ctx context.Context, op string, group *reads[K], keys []K, got func(K, *fetch.Round)) (failed map[K]error) {
 	if len(keys) == 0 {
 		return nil
 	}
@@ -289,76 +277,6 @@ func (l *Loader[K, V]) getMany(ctx context.Context, op string, group *flight.Gro
 		failed[keys[i]] = l.wrap(op, keys[i], err)
 	}
 	return failed
-}
-
-// first is the first look at Redis of a caller who is alone in his rounds, on his own goroutine: hits need no other, unless the era is in doubt.
-func (l *Loader[K, V]) first(ctx context.Context, rounds []*round[K, V]) (done, rest []*round[K, V]) {
-	if l.filter != nil && !l.siftNow(rounds) {
-		return l.firstDone(rounds)
-	}
-	for _, r := range rounds {
-		l.begin(r)
-	}
-	l.lookInside(rounds)
-	l.unasked(rounds, toLook)
-	l.unasked(rounds, toLearn)
-	if asked := at(rounds, toLook); len(asked) > 0 {
-		l.cache.store.First(ctx, &l.sizes, names(asked), func(i int, held *lease.State, err error) {
-			if err == nil || ctx.Err() == nil {
-				l.settle(asked[i], held, err)
-			}
-		})
-		l.renewAll(asked)
-	}
-	if ctx.Err() != nil { // nobody waits for the rest
-		for _, r := range at(rounds, toLook) {
-			l.counters.abandoned.Add(1)
-			r.Err, r.Result.step = ctx.Err(), over
-		}
-	}
-	return l.firstDone(rounds)
-}
-
-// firstDone parts rounds into those that are over, and the others.
-func (l *Loader[K, V]) firstDone(rounds []*round[K, V]) (done, rest []*round[K, V]) {
-	done = at(rounds, over)
-	if l.filter != nil {
-		l.letThrough(done)
-	}
-	if len(done) == len(rounds) {
-		return done, nil
-	}
-	return done, slices.DeleteFunc(rounds, func(r *round[K, V]) bool { return r.Result.step == over })
-}
-
-// read is one flight of Gets: all their callers asked before it began.
-func (l *Loader[K, V]) read(ctx context.Context, f *flight.Flight[K, state[V]]) {
-	if l.filter != nil {
-		l.sift(ctx, f.Rounds)
-	}
-	b := l.batchOf(ctx, f, false)
-	l.lookInside(b.open)
-	b.run()
-}
-
-// run brings all rounds to their end. Each step is one trip to Redis for all keys that are at it.
-func (b *batch[K, V]) run() {
-	defer b.parts.Wait()
-	defer b.end()
-	for b.more() {
-		b.learn() // which entries count, if that is in doubt
-		if b.refresh {
-			b.peek()  // for a renewal: at what is to be renewed
-			b.claim() // the leases, whatever the keys hold
-		} else {
-			b.look()  // what do the keys hold?
-			b.fetch() // of long entries the rest
-			b.take()  // the leases of those that hold nothing: the second check, in the same trip
-		}
-		b.part() // nobody's load is waited for by those who do not need it
-		b.load() // the rows of the leased keys, and stores them, before waiting for anybody
-		b.wait() // for the loads of others, and looks again
-	}
 }
 
 // Bypass switches the caches off for this loader, or on again, at run time: while on, Get and Refresh go straight to the database, still
@@ -390,7 +308,7 @@ func (l *Loader[K, V]) Stats() Stats {
 }
 
 func (l *Loader[K, V]) addStats(s *Stats) {
-	l.counters.addTo(s)
+	s.addCounters(&l.counters)
 	l.addLoads(s)
 	if l.source.Broken() {
 		s.BreakersOpen++
@@ -409,11 +327,11 @@ func (l *Loader[K, V]) addLoads(s *Stats) {
 	s.Unavailable += n.Unavailable.Load()
 }
 
-func (l *Loader[K, V]) counts() *counters { return &l.counters }
+func (l *Loader[K, V]) counts() *fetch.Counters { return &l.counters }
 
 func (l *Loader[K, V]) close() {
 	l.leaveFilter()
-	l.renewals.close()
+	l.fetch.Stop()
 	l.shadow.close()
 	l.stop(ErrClosed)
 	var wg sync.WaitGroup
@@ -426,8 +344,7 @@ func (l *Loader[K, V]) close() {
 	}
 	wg.Wait()
 	l.shadow.wait()
-	l.renewals.under.Wait()
-	l.background.Wait()
+	l.fetch.Wait()
 }
 
 // give is what a caller gets of a value, or of its absence.

@@ -2,14 +2,12 @@ package cacheaside
 
 import (
 	"hash/maphash"
-	"math"
 	"reflect"
 	"strings"
 	"time"
 
-	"github.com/cacheaside/cacheaside/internal/lease"
+	"github.com/cacheaside/cacheaside/internal/fetch"
 	"github.com/cacheaside/cacheaside/internal/local"
-	"github.com/cacheaside/cacheaside/internal/source"
 )
 
 // remembered looks into the memory tier, unless it is passed by. It is on the way of each hit: one word tells whether that is so.
@@ -26,68 +24,72 @@ func (l *Loader[K, V]) inMemory(key K) (*local.Item[K, V], bool) {
 	if !ok {
 		return nil, false
 	}
-	l.counters.memoryHits.Add()
+	l.counters.MemoryHits.Add()
 	if item.Near(now) {
 		l.nearEnd(item)
 	}
 	if item.Null {
-		l.counters.memoryNulls.Add(1)
+		l.counters.MemoryNulls.Add(1)
 	}
 	return item, true
 }
 
-// rememberEntry remembers what an entry of Redis says, for what is left of its life.
-func (l *Loader[K, V]) rememberEntry(r *round[K, V], e *lease.Entry) {
-	if l.memory == nil {
+// nearEnd has the fetcher throw the die for a hit whose TTL is about to end.
+func (l *Loader[K, V]) nearEnd(item *local.Item[K, V]) {
+	if item.Kept() { // nothing of it is in Redis
+		l.counters.HitsWhileDown.Add(1)
 		return
 	}
-	life := time.Until(e.Expiry)
-	l.remember(r, life, e.Cost, false)
+	l.fetch.NearEnd(lone(item.Key), item.Left(l.memory), time.Duration(item.Delta)*time.Microsecond)
 }
 
-// remember offers a round's value to the memory tier, under the generation from before it was read. A refresh moves the generation on, for it
-// must end what is remembered there; if that has moved already, the value is not remembered, and what is there ends too.
-func (l *Loader[K, V]) remember(r *round[K, V], ttl, cost time.Duration, refresh bool) {
-	life := min(ttl, l.options.MemoryTTL)
-	s := &r.Result
-	if l.memory == nil {
-		return
+// items is the memory tier as package fetch has it.
+type items[K comparable, V any] Loader[K, V]
+
+func (m *items[K, V]) Hash(r *fetch.Round) uint64 { return maphash.Comparable(m.seed, keyOf[K](r)) }
+
+func (m *items[K, V]) Past(r *fetch.Round) (item fetch.Item, ago time.Duration, ok bool) {
+	of, ago, ok := local.GetStale[K, V](m.memory, m.Hash(r), &m.eras, keyOf[K](r))
+	if !ok {
+		return item, 0, false
 	}
-	if life <= 0 || !l.memory.Trusted(s.place) {
-		if refresh { // trust may come back without a clear, and what is there is older
-			l.memory.Invalidate(l.hash(r.Key), s.stable)
-		}
-		return
-	}
-	if refresh {
-		var ok bool
-		if s.generation, ok = l.memory.Advance(s.place, s.stable, s.generation); !ok {
-			l.memory.Invalidate(l.hash(r.Key), s.stable)
-			return
-		}
-	}
-	l.memory.Note(l.hash(r.Key), s.stable, s.read)
-	item, weight := l.item(r, s.value, s.null)
-	item.Delta = uint32(min(l.delta(cost).Microseconds(), math.MaxUint32))
-	if s.remembered = local.Set(l.memory, l.hash(r.Key), item, weight, life, ttl); !s.remembered {
-		l.counters.tooHeavy.Add(1)
-	}
+	return fetch.Item{Value: of.Value, Null: of.Null}, ago, true
 }
 
-// item is a round's value as the memory tier holds it, and what it weighs.
-func (l *Loader[K, V]) item(r *round[K, V], value V, null bool) (item local.Item[K, V], weight int64) {
-	s := &r.Result
+func (m *items[K, V]) Get(r *fetch.Round) (item fetch.Item, ok bool) {
+	of, _, ok := local.Get[K, V](m.memory, m.Hash(r), &m.eras, keyOf[K](r))
+	if !ok {
+		return item, false
+	}
+	return fetch.Item{Value: of.Value, Null: of.Null}, true
+}
+
+func (m *items[K, V]) Set(r *fetch.Round, delta uint32, life, ttl time.Duration) bool {
+	item, weight := m.item(r, r.Value, r.Null)
+	item.Delta = delta
+	return local.Set(m.memory, m.Hash(r), item, weight, life, ttl)
+}
+
+func (m *items[K, V]) Keep(r *fetch.Round, value any, null bool, until time.Time) bool {
+	item, weight := m.item(r, value, null)
+	return local.Keep(m.memory, m.Hash(r), item, weight, until)
+}
+
+// item is a value as the memory tier holds it, and what it weighs.
+func (m *items[K, V]) item(r *fetch.Round, value any, null bool) (item local.Item[K, V], weight int64) {
+	key := keyOf[K](r)
+	place, era, stable, generation := r.Snapshot()
 	item = local.Item[K, V]{
-		Era: s.era, Range: s.place, Key: l.owned(r.Key), Value: value, Null: null,
-		Stripe: local.Stripe(s.stable), Generation: s.generation,
+		Era: era, Range: place, Key: m.owned(key), Value: valueOf[V](value), Null: null,
+		Stripe: local.Stripe(stable), Generation: generation,
 	}
-	return item, local.Weigh(r.Key, l.memory.Largest()) + local.Weigh(value, l.memory.Largest())
+	return item, local.Weigh(key, m.memory.Largest()) + local.Weigh(item.Value, m.memory.Largest())
 }
 
 // owned is a key for the memory tier, which is not to keep alive what a caller has cut it from: the
 // text of a request, say.
-func (l *Loader[K, V]) owned(key K) K {
-	if l.textKeys {
+func (m *items[K, V]) owned(key K) K {
+	if m.textKeys {
 		ownTexts(reflect.ValueOf(&key).Elem())
 	}
 	return key
@@ -108,47 +110,6 @@ func ownTexts(v reflect.Value) {
 			ownTexts(v.Index(i))
 		}
 	}
-}
-
-// keep has memory serve a value that was loaded while Redis was out of reach, although nobody tells
-// when it is invalidated: until MaxStaleness has passed since its load began, which keeps that
-// bound, as nothing that was acknowledged before is missing in it. An Invalidate of this process
-// ends it, also one that does not reach Redis; and so does the clear that comes before memory is
-// trusted again. Not where keys may be on hold: only Redis knows which are.
-func (l *Loader[K, V]) keep(r *round[K, V], row source.Row) {
-	if l.memory == nil || l.cache.options.holds() {
-		return
-	}
-	s := &r.Result
-	until := row.Began.Add(min(l.cache.options.MaxStaleness, l.ttl(row), l.options.MemoryTTL))
-	if !time.Now().Before(until) {
-		return
-	}
-	l.memory.Note(l.hash(r.Key), s.stable, s.read)
-	item, weight := l.item(r, valueOf[V](row), row.Null)
-	if !local.Keep(l.memory, l.hash(r.Key), item, weight, until) {
-		l.counters.tooHeavy.Add(1)
-	}
-}
-
-// kept answers a round that would load without Redis by what another has loaded and memory keeps.
-func (l *Loader[K, V]) kept(r *round[K, V]) bool {
-	s := &r.Result
-	if l.memory == nil || l.cache.store == nil || s.bypass || s.held || s.fresh {
-		return false
-	}
-	item, _, ok := local.Get[K, V](l.memory, l.hash(r.Key), &l.eras, r.Key)
-	if ok {
-		l.counters.hitsWhileDown.Add(1)
-		s.value, s.null, s.hit, s.unvalidated = item.Value, item.Null, true, true
-	}
-	return ok
-}
-
-// current tells whether those who came while a round ran may be given its result: it is what the memory tier holds for them.
-func (l *Loader[K, V]) current(s *state[V]) bool {
-	return s.remembered && !l.bypassed() && l.memory.Trusted(s.place) && l.eras.Of(s.place) == s.era &&
-		l.memory.Generation(s.place, s.stable) == s.generation
 }
 
 // forget ends what this process holds of a key, also that its load has failed.

@@ -5,9 +5,8 @@ import (
 	"errors"
 	"iter"
 
+	"github.com/cacheaside/cacheaside/internal/fetch"
 	"github.com/cacheaside/cacheaside/internal/flight"
-	"github.com/cacheaside/cacheaside/internal/lease"
-	"github.com/cacheaside/cacheaside/internal/local"
 )
 
 // Peek returns what is cached for key, in this process's memory or else in Redis, and never loads
@@ -17,43 +16,16 @@ import (
 // memory, and is not counted as a Get. Under Bypass nothing is cached.
 func (l *Loader[K, V]) Peek(ctx context.Context, key K) (value V, ok bool, err error) {
 	if item, found := l.peekMemory(key); found {
-		value, err = l.give(item.Value, item.Null)
+		value, err = l.give(valueOf[V](item.Value), item.Null)
 		return value, true, err
 	}
-	r := &round[K, V]{Key: key}
 	if l.reads.Closed() {
 		return value, false, l.wrap("peek", key, ErrClosed)
 	}
-	if l.begin(r); r.Err != nil {
-		return value, false, l.wrap("peek", key, r.Err)
+	r := lone(key)
+	if ok, err = l.fetch.Peek(ctx, r); ok {
+		value, err = l.give(valueOf[V](r.Value), r.Null)
 	}
-	if r.Result.bypass || l.cache.store == nil {
-		return value, false, nil
-	}
-	for _, err := range l.learn(ctx, at([]*round[K, V]{r}, toLearn), true) {
-		if err != nil {
-			return value, false, l.wrap("peek", key, redisError(err))
-		}
-	}
-	l.cache.store.First(ctx, &l.sizes, []string{r.Result.name}, func(_ int, held *lease.State, failed error) {
-		if failed == nil {
-			failed = l.whole(ctx, &r.Result, held)
-		}
-		switch {
-		case failed != nil && ctx.Err() != nil:
-			err = ctx.Err()
-		case failed != nil:
-			l.count(failed)
-			err = redisError(failed)
-		case held.Kind != lease.Stored || held.Entry.Generation != r.Result.era.Generation:
-		default:
-			var unread error
-			if value, unread = l.content(&r.Result, &held.Entry); unread == nil {
-				ok = true
-				value, err = l.give(value, held.Entry.Null)
-			}
-		}
-	})
 	if err != nil && !ok {
 		return value, false, l.wrap("peek", key, err)
 	}
@@ -61,16 +33,15 @@ func (l *Loader[K, V]) Peek(ctx context.Context, key K) (value V, ok bool, err e
 }
 
 // peekMemory is what memory has of a key and may be given out. Without Redis that may be stale.
-func (l *Loader[K, V]) peekMemory(key K) (item *local.Item[K, V], ok bool) {
+func (l *Loader[K, V]) peekMemory(key K) (item fetch.Item, ok bool) {
 	if l.aside.Load() != 0 {
-		return nil, false
+		return item, false
 	}
 	if l.cache.store == nil {
-		item, _, ok = l.past(key)
+		item, _, ok = l.fetch.Past(lone(key))
 		return item, ok
 	}
-	item, _, ok = local.Get[K, V](l.memory, l.hash(key), &l.eras, key)
-	return item, ok
+	return (*items[K, V])(l).Get(lone(key))
 }
 
 // Each reads keys as GetMany does, when it is ranged over, and yields the value of each, or its

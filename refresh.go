@@ -5,7 +5,7 @@ import (
 	"context"
 	"errors"
 
-	"github.com/cacheaside/cacheaside/internal/flight"
+	"github.com/cacheaside/cacheaside/internal/fetch"
 )
 
 // Refresh loads the value of key now, whatever is cached, stores it and returns it. The load begins after Refresh is called; those
@@ -24,12 +24,7 @@ func (l *Loader[K, V]) Refresh(ctx context.Context, key K) (V, error) {
 		var none V
 		return none, l.wrap("refresh", key, err)
 	}
-	return l.give(s.value, s.null)
-}
-
-// reload is one flight of Refreshes.
-func (l *Loader[K, V]) reload(ctx context.Context, f *flight.Flight[K, state[V]]) {
-	l.batchOf(ctx, f, true).run()
+	return l.give(valueOf[V](s.Value), s.Null)
 }
 
 // RefreshKeys is Loader.Refresh, without the values, for keys of any loaders, and tells the other processes: once it has returned nil, their memory serves what was cached before no longer than after an Invalidate. Keys that
@@ -95,7 +90,7 @@ func (c *Cache) announce(ctx context.Context, keys []Key) []error {
 		}
 		errs[i] = redisError(err)
 		if l := c.known(keys[i].Loader); l != nil {
-			l.counts().redisErrors.Add(1)
+			l.counts().RedisErrors.Add(1)
 		}
 	}
 	return errs
@@ -116,7 +111,7 @@ func (l *Loader[K, V]) refreshAll(ctx context.Context, keys []any) []error {
 		typed[i] = key.(K)
 	}
 	notStored := make(map[K]bool)
-	failed := l.getMany(ctx, "refresh", l.refreshes, typed, func(key K, s *state[V]) { notStored[key] = s.unvalidated })
+	failed := l.getMany(ctx, "refresh", l.refreshes, typed, func(key K, s *fetch.Round) { notStored[key] = s.Unvalidated })
 	errs := make([]error, len(keys))
 	for i, key := range typed {
 		if errs[i] = failed[key]; errs[i] == nil && notStored[key] {

@@ -6,6 +6,7 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"github.com/cacheaside/cacheaside/internal/fetch"
 	"github.com/cacheaside/cacheaside/internal/flight"
 	"github.com/cacheaside/cacheaside/internal/measure"
 	"github.com/cacheaside/cacheaside/internal/source"
@@ -75,12 +76,11 @@ func (l *Loader[K, V]) beShadow() {
 	l.shadow = &shadow{}
 	l.aside.Or(shadowing)
 	l.options.RedisDown = FailWhenDown // else the database would be asked twice for all that is read meanwhile
-	never := func(*state[V]) bool { return false }
-	l.straight = flight.New(flight.Hooks[K, state[V]]{Fly: l.readStraight, Await: l.await, Late: never, Caught: caught})
+	l.straight = flight.New(flight.Hooks[K, fetch.Round]{Fly: l.readStraight, Await: l.await, Late: never, Caught: caught})
 }
 
-// getStraight is Get from the database. reads are those that are compared.
-func (l *Loader[K, V]) getStraight(ctx context.Context, key K, reads *flight.Group[K, state[V]]) (V, error) {
+// getStraight is Get from the database. group has those that are compared.
+func (l *Loader[K, V]) getStraight(ctx context.Context, key K, group *reads[K]) (V, error) {
 	l.shadow.reads.Add(1)
 	ctx, end := l.observe(ctx, OpGet, 1)
 	s, err := l.straight.Do(ctx, key)
@@ -89,18 +89,18 @@ func (l *Loader[K, V]) getStraight(ctx context.Context, key K, reads *flight.Gro
 		var none V
 		return none, l.wrap("get", key, err)
 	}
-	l.cast(key, s, reads)
-	return l.give(s.value, s.null)
+	l.cast(key, s, group)
+	return l.give(valueOf[V](s.Value), s.Null)
 }
 
 // getManyStraight is GetMany from the database.
-func (l *Loader[K, V]) getManyStraight(ctx context.Context, keys []K, reads *flight.Group[K, state[V]]) (map[K]V, error) {
+func (l *Loader[K, V]) getManyStraight(ctx context.Context, keys []K, group *reads[K]) (map[K]V, error) {
 	l.shadow.reads.Add(int64(len(keys)))
 	found := make(map[K]V, len(keys))
 	ctx, end := l.observe(ctx, OpGet, len(keys))
-	failed := l.getMany(ctx, "get", l.straight, keys, func(key K, s *state[V]) {
-		l.cast(key, s, reads)
-		if value, err := l.give(s.value, s.null); err == nil {
+	failed := l.getMany(ctx, "get", l.straight, keys, func(key K, s *fetch.Round) {
+		l.cast(key, s, group)
+		if value, err := l.give(valueOf[V](s.Value), s.Null); err == nil {
 			found[key] = value
 		}
 	})
@@ -114,18 +114,18 @@ func (l *Loader[K, V]) getManyStraight(ctx context.Context, keys []K, reads *fli
 }
 
 // readStraight is one flight of reads of the database. Not even a key that has no text fails there.
-func (l *Loader[K, V]) readStraight(ctx context.Context, f *flight.Flight[K, state[V]]) {
+func (l *Loader[K, V]) readStraight(ctx context.Context, f *flight.Flight[K, fetch.Round]) {
 	chunks := slices.Collect(slices.Chunk(f.Rounds, l.chunk))
-	atOnce(chunks, l.calls, func(rounds []*round[K, V], waiting func()) {
+	fetch.AtOnce(chunks, l.calls, func(rounds []*round[K], waiting func()) {
 		keys := make([]K, len(rounds))
 		for i, r := range rounds {
 			keys[i] = r.Key
 		}
 		for i, got := range l.loadByItself(ctx, keys, source.Call{Waiting: waiting}) {
 			s := &rounds[i].Result
-			s.value, s.null, rounds[i].Err = valueOf[V](got), got.Null, got.Err
+			s.Value, s.Null, rounds[i].Err = got.Value, got.Null, got.Err
 			if got.Err != nil && ctx.Err() != nil {
-				rounds[i].Err = l.stopped(ctx)
+				rounds[i].Err = l.fetch.Stopped(ctx)
 			}
 		}
 		f.Land(rounds)
@@ -133,7 +133,7 @@ func (l *Loader[K, V]) readStraight(ctx context.Context, f *flight.Flight[K, sta
 }
 
 // cast has a read done once more, by the caches, if it is of a key that is to be compared. It does not wait for that.
-func (l *Loader[K, V]) cast(key K, s *state[V], reads *flight.Group[K, state[V]]) {
+func (l *Loader[K, V]) cast(key K, s *fetch.Round, group *reads[K]) {
 	if l.bypassed() {
 		return
 	}
@@ -149,10 +149,10 @@ func (l *Loader[K, V]) cast(key K, s *state[V], reads *flight.Group[K, state[V]]
 		l.shadow.undecided.Add(1)
 		return
 	}
-	row := copied[V]{s.value, s.null, true}
+	row := copied[V]{valueOf[V](s.Value), s.Null, true}
 	go func() {
 		defer l.shadow.leave()
-		l.compareShadow(key, row, reads)
+		l.compareShadow(key, row, group)
 	}()
 }
 
@@ -164,10 +164,10 @@ func (l *Loader[K, V]) chosen(text string) bool {
 }
 
 // compareShadow compares what the caches have with a row that was read just before.
-func (l *Loader[K, V]) compareShadow(key K, row copied[V], reads *flight.Group[K, state[V]]) {
+func (l *Loader[K, V]) compareShadow(key K, row copied[V], group *reads[K]) {
 	ctx, cancel := context.WithTimeout(l.life, 2*l.options.LoadTimeout+confirmAfter)
 	defer cancel()
-	first, hit := l.shadowRead(ctx, key, reads)
+	first, hit := l.shadowRead(ctx, key, group)
 	switch {
 	case !first.there:
 		l.shadow.undecided.Add(1)
@@ -177,7 +177,7 @@ func (l *Loader[K, V]) compareShadow(key K, row copied[V], reads *flight.Group[K
 		return
 	}
 	again := func() copied[V] {
-		second, hit := l.shadowRead(ctx, key, reads)
+		second, hit := l.shadowRead(ctx, key, group)
 		second.there = second.there && hit // what was loaded only now is no copy
 		return second
 	}
@@ -193,8 +193,8 @@ func (l *Loader[K, V]) compareShadow(key K, row copied[V], reads *flight.Group[K
 }
 
 // shadowRead is a read by the caches, and whether they had it. What they have not is loaded, if it may be.
-func (l *Loader[K, V]) shadowRead(ctx context.Context, key K, reads *flight.Group[K, state[V]]) (c copied[V], hit bool) {
-	if l.memory != nil && reads != l.fresh {
+func (l *Loader[K, V]) shadowRead(ctx context.Context, key K, group *reads[K]) (c copied[V], hit bool) {
+	if l.memory != nil && group != l.fresh {
 		if item, ok := l.inMemory(key); ok {
 			return copied[V]{item.Value, item.Null, true}, true
 		}
@@ -202,20 +202,20 @@ func (l *Loader[K, V]) shadowRead(ctx context.Context, key K, reads *flight.Grou
 	if !l.mayLoadMore() {
 		return c, false
 	}
-	l.counters.misses.Add(1)
-	s, err := reads.Do(ctx, key)
+	l.counters.Misses.Add(1)
+	s, err := group.Do(ctx, key)
 	if err != nil {
 		return c, false
 	}
-	if hit = s.hit || s.verdict == refused; hit {
+	if hit = s.Hit || s.Refused(); hit {
 		l.shadow.extra.Add(-1) // it has not loaded
 	}
-	return copied[V]{s.value, s.null, true}, hit
+	return copied[V]{valueOf[V](s.Value), s.Null, true}, hit
 }
 
 // mayLoadMore notes a load that is made for a comparison, if there may be one more: with the reloads that comparisons have begun in the background, no more than the share of all reads.
 func (l *Loader[K, V]) mayLoadMore() bool {
-	n := l.shadow.extra.Add(1) + l.counters.renewals.Load()
+	n := l.shadow.extra.Add(1) + l.counters.Renewals.Load()
 	if float64(n) > l.options.Shadow*float64(l.shadow.reads.Load())+shadowBurst {
 		l.shadow.extra.Add(-1)
 		return false

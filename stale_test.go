@@ -8,6 +8,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/cacheaside/cacheaside/internal/fetch"
 	"github.com/cacheaside/cacheaside/internal/testenv"
 )
 
@@ -269,7 +270,7 @@ func TestStaleSetReloadAfterRefusedFill(t *testing.T) {
 			resume  func()
 		}
 		var pauses []pause
-		for n := range maxRefusals + 1 {
+		for n := range fetch.MaxRefusals + 1 {
 			reached, resume := r.d.pause(int64(n) + 1)
 			defer resume()
 			pauses = append(pauses, pause{reached, resume})
@@ -277,15 +278,15 @@ func TestStaleSetReloadAfterRefusedFill(t *testing.T) {
 		got := r.gets(r.p)
 		for i, p := range pauses {
 			reach(t, p.reached, "a load")
-			if i == maxRefusals {
+			if i == fetch.MaxRefusals {
 				r.change(r.q, "new")
 			} else {
 				r.change(r.q, "old"+string(rune('a'+i)))
 			}
 			p.resume()
 		}
-		wantResult(t, got, "old"+string(rune('a'+maxRefusals-1))) // what its last load read
-		if s := r.p.Stats(); s.Refused != maxRefusals+1 || s.Unvalidated != 1 {
+		wantResult(t, got, "old"+string(rune('a'+fetch.MaxRefusals-1))) // what its last load read
+		if s := r.p.Stats(); s.Refused != fetch.MaxRefusals+1 || s.Unvalidated != 1 {
 			t.Errorf("%+v", s)
 		}
 		if n := b.admin.Exists(t.Context(), redisKey(1)).Val(); n != 0 {
@@ -365,17 +366,17 @@ func TestNoStaleJoin(t *testing.T) {
 func TestLateCallersSeeInvalidation(t *testing.T) {
 	_, b := embedded(t)
 	p := start(t, b, newTable(nil), steady, nil)
-	r := &round[int, string]{Key: 1}
-	p.begin(r)
-	r.Result.value = "old"
-	p.remember(r, time.Minute, 0, false)
-	if !p.current(&r.Result) {
+	r := lone(1)
+	p.fetch.Begin(r)
+	r.Value = "old"
+	p.fetch.Remember(r, time.Minute)
+	if !p.fetch.Current(r) {
 		t.Fatal("not current to begin with")
 	}
 	if err := p.Invalidate(t.Context(), 1); err != nil {
 		t.Fatal(err)
 	}
-	if p.current(&r.Result) {
+	if p.fetch.Current(r) {
 		t.Error("late callers are given a value from before an acknowledged invalidation")
 	}
 	p.settle()
@@ -389,14 +390,14 @@ func TestGenerationIsTakenBeforeReading(t *testing.T) {
 	_, b := embedded(t)
 	d := newTable(map[int]string{1: "old"})
 	p := start(t, b, d, steady, nil)
-	r := &round[int, string]{Key: 1}
-	p.begin(r)
+	r := lone(1)
+	p.fetch.Begin(r)
 	d.write(1, "new")
 	if err := p.Invalidate(t.Context(), 1); err != nil {
 		t.Fatal(err)
 	}
-	r.Result.value = "old" // read from Redis before the invalidation
-	p.remember(r, time.Minute, 0, false)
+	r.Value = "old" // read from Redis before the invalidation
+	p.fetch.Remember(r, time.Minute)
 	p.settle()
 	p.want(t, 1, "new", nil)
 }

@@ -4,7 +4,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/cacheaside/cacheaside/internal/local"
+	"github.com/cacheaside/cacheaside/internal/fetch"
 )
 
 // Stats counts what has happened since the start, in one Loader or in all of a Cache. Its fields are read one after the other, so they
@@ -100,45 +100,24 @@ type ChannelStats struct {
 	MaxDelay time.Duration // since the start
 }
 
-// counters are the live form of Stats.
-type counters struct {
-	memoryHits                          local.Hits
-	memoryNulls, hitsWhileDown          atomic.Int64
-	misses                              atomic.Int64 // Gets that memory did not answer
-	redisHits, nullHits                 atomic.Int64
-	compareLoads                        atomic.Int64
-	tooLarge, storedHeld                atomic.Int64
-	tooHeavy                            atomic.Int64
-	failedByMark, waits, refused        atomic.Int64
-	unvalidated, bypassed               atomic.Int64
-	undecodable, redisErrors, abandoned atomic.Int64
-	outdated                            atomic.Int64
-	renewals, early, stale              atomic.Int64
-	unlocked                            atomic.Int64
-	held, writeErrors, redisDown        atomic.Int64
-	invalidated, invalidateErrors       atomic.Int64
-	filtered, falsePositives            atomic.Int64
-	filterErrors                        atomic.Int64
-	filterAudits, filterHidden          atomic.Int64
-}
-
-func (c *counters) addTo(s *Stats) {
-	nulls, hits := c.memoryNulls.Load(), c.memoryHits.Sum()
-	s.Gets += hits + c.misses.Load()
+// addCounters adds what reads count.
+func (s *Stats) addCounters(c *fetch.Counters) {
+	nulls, hits := c.MemoryNulls.Load(), c.MemoryHits.Sum()
+	s.Gets += hits + c.Misses.Load()
 	s.MemoryHits += hits
-	s.NullHits += c.nullHits.Load() + nulls
+	s.NullHits += c.NullHits.Load() + nulls
 	for _, p := range []struct {
 		to   *int64
 		from *atomic.Int64
 	}{
-		{&s.RedisHits, &c.redisHits}, {&s.HitsWhileDown, &c.hitsWhileDown}, {&s.TooLarge, &c.tooLarge}, {&s.TooHeavy, &c.tooHeavy}, {&s.StoredHeld, &c.storedHeld}, {&s.CompareLoads, &c.compareLoads},
-		{&s.FailedByMark, &c.failedByMark}, {&s.Waits, &c.waits}, {&s.Refused, &c.refused}, {&s.Unvalidated, &c.unvalidated},
-		{&s.Bypassed, &c.bypassed}, {&s.Undecodable, &c.undecodable}, {&s.Outdated, &c.outdated}, {&s.RedisErrors, &c.redisErrors},
-		{&s.Unlocked, &c.unlocked}, {&s.Renewals, &c.renewals}, {&s.EarlyRenewals, &c.early}, {&s.Stale, &c.stale}, {&s.Held, &c.held},
-		{&s.WriteErrors, &c.writeErrors}, {&s.RedisDown, &c.redisDown},
-		{&s.Filtered, &c.filtered}, {&s.FalsePositives, &c.falsePositives}, {&s.FilterErrors, &c.filterErrors},
-		{&s.FilterAudits, &c.filterAudits}, {&s.FilterHidden, &c.filterHidden},
-		{&s.Abandoned, &c.abandoned}, {&s.Invalidated, &c.invalidated}, {&s.InvalidateErrors, &c.invalidateErrors},
+		{&s.RedisHits, &c.RedisHits}, {&s.HitsWhileDown, &c.HitsWhileDown}, {&s.TooLarge, &c.TooLarge}, {&s.TooHeavy, &c.TooHeavy}, {&s.StoredHeld, &c.StoredHeld}, {&s.CompareLoads, &c.CompareLoads},
+		{&s.FailedByMark, &c.FailedByMark}, {&s.Waits, &c.Waits}, {&s.Refused, &c.Refused}, {&s.Unvalidated, &c.Unvalidated},
+		{&s.Bypassed, &c.Bypassed}, {&s.Undecodable, &c.Undecodable}, {&s.Outdated, &c.Outdated}, {&s.RedisErrors, &c.RedisErrors},
+		{&s.Unlocked, &c.Unlocked}, {&s.Renewals, &c.Renewals}, {&s.EarlyRenewals, &c.Early}, {&s.Stale, &c.Stale}, {&s.Held, &c.Held},
+		{&s.WriteErrors, &c.WriteErrors}, {&s.RedisDown, &c.RedisDown},
+		{&s.Filtered, &c.Filtered}, {&s.FalsePositives, &c.FalsePositives}, {&s.FilterErrors, &c.FilterErrors},
+		{&s.FilterAudits, &c.FilterAudits}, {&s.FilterHidden, &c.FilterHidden},
+		{&s.Abandoned, &c.Abandoned}, {&s.Invalidated, &c.Invalidated}, {&s.InvalidateErrors, &c.InvalidateErrors},
 	} {
 		*p.to += p.from.Load()
 	}

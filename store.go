@@ -6,7 +6,6 @@ import (
 
 	"github.com/cacheaside/cacheaside/internal/codec"
 	"github.com/cacheaside/cacheaside/internal/local"
-	"github.com/cacheaside/cacheaside/internal/source"
 )
 
 // StoreHeld stores the value of a key that h holds, and releases that key: what a transaction has written, and has committed since. It is stored only if nobody else has held or invalidated the key
@@ -34,21 +33,20 @@ func (l *Loader[K, V]) StoreHeld(ctx context.Context, h *Hold, key K, value V) (
 		l.cache.channel.Poll() // for the next time
 		return false, nil
 	}
-	_, hashed := l.keys.Name(text)
-	e, life, err := l.entry(text, hashed, era, value, source.Row{})
+	e, life, err := l.fetch.Entry(text, era, value)
 	switch {
 	case errors.Is(err, codec.ErrTooLarge):
-		l.counters.tooLarge.Add(1)
+		l.counters.TooLarge.Add(1)
 		return false, nil
 	case err != nil:
 		return false, l.wrap("store", key, err)
 	}
 	if stored, err = l.cache.store.Exchange(ctx, held.name, held.token, e, life); err != nil {
-		l.countWrite(err)
+		l.fetch.CountWrite(err)
 		return false, l.wrap("store", key, redisError(err))
 	}
 	if stored {
-		l.counters.storedHeld.Add(1)
+		l.counters.StoredHeld.Add(1)
 		h.remove(held)
 	}
 	return stored, nil

@@ -14,6 +14,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/cacheaside/cacheaside/internal/fetch"
 	"github.com/cacheaside/cacheaside/internal/testenv"
 )
 
@@ -235,7 +236,7 @@ func (r stormReport) check(t *testing.T, ttl time.Duration, early float64) {
 		}
 		gap, took := time.Duration(l.Begin-before.End), before.Cost
 		closest = min(closest, gap)
-		if least := ttl - time.Duration(early*float64(took)) - drift; gap < least {
+		if least := ttl - time.Duration(early*float64(took)) - fetch.Drift; gap < least {
 			t.Errorf("a load that took %v, and the next %v after its end; at least %v was expected", took, gap, least)
 		}
 	}

@@ -9,8 +9,8 @@ import (
 	"maps"
 	"time"
 
+	"github.com/cacheaside/cacheaside/internal/fetch"
 	"github.com/cacheaside/cacheaside/internal/flight"
-	"github.com/cacheaside/cacheaside/internal/lease"
 )
 
 var errNotStored = errors.New("loaded, but not stored")
@@ -37,7 +37,7 @@ func (l *Loader[K, V]) Warm(ctx context.Context, keys iter.Seq[K], rate float64,
 	next, all, bad := time.Now(), 0, 0
 	var one error
 	for chunk := range chunks(keys, size) {
-		pause(ctx, time.Until(next))
+		fetch.Pause(ctx, time.Until(next))
 		failed, loaded := l.warm(ctx, chunk)
 		if rate > 0 {
 			next = time.Now().Add(time.Duration(float64(loaded) / rate * float64(time.Second)))
@@ -77,8 +77,8 @@ func (l *Loader[K, V]) Warm(ctx context.Context, keys iter.Seq[K], rate float64,
 func (l *Loader[K, V]) warm(ctx context.Context, keys []K) (failed map[K]error, loaded int) {
 	failed = make(map[K]error)
 	missing, old := l.stale(ctx, keys, failed)
-	stored := func(key K, s *state[V]) {
-		if s.unvalidated {
+	stored := func(key K, s *fetch.Round) {
+		if s.Unvalidated {
 			failed[key] = l.wrap("warm", key, errNotStored)
 		}
 	}
@@ -92,57 +92,17 @@ func (l *Loader[K, V]) stale(ctx context.Context, keys []K, failed map[K]error) 
 	if l.cache.store == nil || l.bypassed() || l.reads.Closed() {
 		return nil, keys
 	}
-	asked := make([]*round[K, V], 0, len(keys))
-	for _, key := range keys {
-		r := &round[K, V]{Key: key}
-		if l.begin(r); r.Err != nil {
-			failed[key] = l.wrap("warm", key, r.Err)
-			continue
-		}
-		asked = append(asked, r)
+	rounds := make([]*fetch.Round, len(keys))
+	for i, key := range keys {
+		rounds[i] = lone(key)
 	}
-	for _, r := range at(asked, toLoad) { // Bypass has been called meanwhile
-		missing = append(missing, r.Key)
-	}
-	doubtful := at(asked, toLearn)
-	for i, err := range l.learn(ctx, doubtful, true) {
-		if err != nil {
-			failed[doubtful[i].Key] = l.wrap("warm", doubtful[i].Key, redisError(err))
+	none, short := l.fetch.Ahead(ctx, rounds)
+	for i, r := range rounds {
+		if r.Err != nil {
+			failed[keys[i]] = l.wrap("warm", keys[i], r.Err)
 		}
 	}
-	asked = at(asked, toLook)
-	if len(asked) == 0 {
-		return missing, nil
-	}
-	l.cache.store.Read(ctx, &l.sizes, names(asked), func(i int, held *lease.State, err error) {
-		r, e := asked[i], &held.Entry
-		if err == nil {
-			err = l.whole(ctx, &r.Result, held)
-		}
-		var unread error
-		r.Result.value, unread = l.content(&r.Result, e)
-		r.Result.null = e.Null
-		ttl := l.options.TTL
-		if e.Null {
-			ttl = l.options.NullTTL
-		}
-		switch {
-		case err != nil && ctx.Err() != nil:
-			failed[r.Key] = l.wrap("warm", r.Key, ctx.Err())
-		case err != nil:
-			l.count(err)
-			failed[r.Key] = l.wrap("warm", r.Key, redisError(err))
-		case held.Kind != lease.Stored || unread != nil || e.Generation != r.Result.era.Generation:
-			missing = append(missing, r.Key)
-		case !e.Taken(time.Now()) && time.Until(e.Expiry) < ttl/2: // else it is being reloaded, or
-			old = append(old, r.Key)
-		case e.Taken(time.Now()) && e.Failed(): // that has just failed
-			failed[r.Key] = l.wrap("warm", r.Key, l.source.Failures.Err(r.Result.text))
-		default:
-			l.rememberEntry(r, e)
-		}
-	})
-	return missing, old
+	return typedKeys[K](none), typedKeys[K](short)
 }
 
 // chunks parts keys into slices of at most size, without those that a slice has already.

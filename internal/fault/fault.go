@@ -2,7 +2,12 @@
 // it make. They are documented there.
 package fault
 
-import "errors"
+import (
+	"errors"
+	"fmt"
+
+	"github.com/cacheaside/cacheaside/internal/conn"
+)
 
 // The errors of package cacheaside of these names, with Err before them.
 var (
@@ -11,5 +16,14 @@ var (
 	LoadTimeout = errors.New("the load timed out")
 	Unavailable = errors.New("the database is not to be asked now")
 	LoadCycle   = errors.New("the load would wait for itself: it asks for a key that it loads, or whose load waits for it")
+	Redis       = errors.New("redis")
 	Closed      = errors.New("the cache is closed")
 )
+
+// OfRedis marks err as Redis's or its client's.
+func OfRedis(err error) error {
+	if errors.Is(err, conn.ErrClosed) {
+		return Closed // the cache was closed meanwhile
+	}
+	return fmt.Errorf("%w: %w", Redis, err)
+}

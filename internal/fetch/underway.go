@@ -1,4 +1,4 @@
-package cacheaside
+package fetch
 
 import "sync"
 
@@ -6,16 +6,16 @@ import "sync"
 const maxRenewals = 64
 
 // renewals are the keys of a loader that are being reloaded in the background.
-type renewals[K comparable] struct {
+type renewals struct {
 	mu      sync.Mutex
-	keys    map[K]bool // true: it rests, since its reload was refused
+	keys    map[uint64]bool // by the hash in this process; true: it rests, since its reload was refused
 	flights int
 	under   sync.WaitGroup // the flights
 	closed  bool
 }
 
 // enter begins a flight of those keys that are in none, and answers which.
-func (n *renewals[K]) enter(keys []K) (entered []K) {
+func (n *renewals) enter(keys []uint64) (entered []uint64) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if n.closed || n.flights >= maxRenewals {
@@ -26,7 +26,7 @@ func (n *renewals[K]) enter(keys []K) (entered []K) {
 			continue
 		}
 		if n.keys == nil {
-			n.keys = make(map[K]bool)
+			n.keys = make(map[uint64]bool)
 		}
 		n.keys[key] = false
 		entered = append(entered, key)
@@ -38,7 +38,7 @@ func (n *renewals[K]) enter(keys []K) (entered []K) {
 	return entered
 }
 
-func (n *renewals[K]) leave(keys []K) {
+func (n *renewals) leave(keys []uint64) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	for _, key := range keys {
@@ -49,7 +49,7 @@ func (n *renewals[K]) leave(keys []K) {
 }
 
 // rest notes that keys are not being reloaded any more, though they have not left.
-func (n *renewals[K]) rest(keys []K) {
+func (n *renewals) rest(keys []uint64) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	for _, key := range keys {
@@ -58,7 +58,7 @@ func (n *renewals[K]) rest(keys []K) {
 }
 
 // has tells whether a flight has a key, be it that it rests.
-func (n *renewals[K]) has(key K) bool {
+func (n *renewals) has(key uint64) bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	_, under := n.keys[key]
@@ -66,7 +66,7 @@ func (n *renewals[K]) has(key K) bool {
 }
 
 // active tells whether a key is being reloaded by this process.
-func (n *renewals[K]) active(key K) bool {
+func (n *renewals) active(key uint64) bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	rests, under := n.keys[key]
@@ -74,7 +74,7 @@ func (n *renewals[K]) active(key K) bool {
 }
 
 // close lets no flight begin any more.
-func (n *renewals[K]) close() {
+func (n *renewals) close() {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.closed = true

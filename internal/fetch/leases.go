@@ -1,4 +1,4 @@
-package cacheaside
+package fetch
 
 import (
 	"context"
@@ -10,10 +10,10 @@ import (
 
 // keepAlive renews the leases of rounds at each third of their life until stop is called. A renewal that comes too late is harmless: it
 // compares the token. If a lease is lost its load goes on, and the result will be refused.
-func (b *batch[K, V]) keepAlive(rounds []*round[K, V]) (stop func()) {
+func (b *batch) keepAlive(rounds []*Round) (stop func()) {
 	var held []*lease.Attempt
 	for _, r := range rounds {
-		if a := r.Result.attempt; a != nil && a.Holds() {
+		if a := r.attempt; a != nil && a.Holds() {
 			held = append(held, a.Renewal())
 		}
 	}
@@ -21,7 +21,7 @@ func (b *batch[K, V]) keepAlive(rounds []*round[K, V]) (stop func()) {
 		return func() {}
 	}
 	l := b.l
-	ctx, life := context.WithoutCancel(b.ctx), l.cache.options.LeaseTTL
+	ctx, life := context.WithoutCancel(b.ctx), l.cache.LeaseTTL
 	var mu sync.Mutex
 	stopped := false
 	var timer *time.Timer
@@ -35,9 +35,9 @@ func (b *batch[K, V]) keepAlive(rounds []*round[K, V]) (stop func()) {
 		mu.Unlock()
 		defer l.background.Done()
 		once, cancel := context.WithTimeout(ctx, life/4) // so that there is time for another try
-		still, err := l.cache.store.Renew(once, held)
+		still, err := l.cache.Store.Renew(once, held)
 		cancel()
-		l.countWrite(err)
+		l.CountWrite(err)
 		mu.Lock()
 		defer mu.Unlock()
 		held = still

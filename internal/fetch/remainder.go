@@ -1,4 +1,4 @@
-package cacheaside
+package fetch
 
 import (
 	"slices"
@@ -6,16 +6,16 @@ import (
 )
 
 // remainder is the rounds of a batch whose turn to be leased has not come. A nil one has none.
-type remainder[K comparable, V any] struct {
-	of     *batch[K, V]
-	rounds []*round[K, V]
+type remainder struct {
+	of     *batch
+	rounds []*Round
 
 	mu           sync.Mutex
 	begun, ended bool
 }
 
 // left is what remains while a batch loads. Not so in the background, where nobody waits for it.
-func (b *batch[K, V]) left() *remainder[K, V] {
+func (b *batch) left() *remainder {
 	if b.renewal {
 		return nil
 	}
@@ -23,12 +23,12 @@ func (b *batch[K, V]) left() *remainder[K, V] {
 	if len(rounds) == 0 {
 		return nil
 	}
-	return &remainder[K, V]{of: b, rounds: rounds}
+	return &remainder{of: b, rounds: rounds}
 }
 
 // goOn lets the rest go on by itself, as a load of the batch begins to wait for others: for one of
 // the rest, maybe, or of another batch whose loads wait for the rest of this one.
-func (m *remainder[K, V]) goOn() {
+func (m *remainder) goOn() {
 	if m == nil {
 		return
 	}
@@ -39,12 +39,12 @@ func (m *remainder[K, V]) goOn() {
 	}
 	m.begun = true
 	b := m.of
-	part := &batch[K, V]{l: b.l, ctx: b.ctx, flight: b.flight, rounds: m.rounds, open: slices.Clone(m.rounds), refresh: b.refresh}
+	part := &batch{l: b.l, ctx: b.ctx, flight: b.flight, rounds: m.rounds, open: slices.Clone(m.rounds), refresh: b.refresh}
 	b.parts.Go(part.run)
 }
 
 // end is called when the loads of the batch have ended.
-func (m *remainder[K, V]) end() {
+func (m *remainder) end() {
 	if m == nil {
 		return
 	}
@@ -54,11 +54,11 @@ func (m *remainder[K, V]) end() {
 	if !m.begun {
 		return
 	}
-	gone := make(map[*round[K, V]]bool, len(m.rounds))
+	gone := make(map[*Round]bool, len(m.rounds))
 	for _, r := range m.rounds {
 		gone[r] = true
 	}
-	goes := func(r *round[K, V]) bool { return gone[r] }
+	goes := func(r *Round) bool { return gone[r] }
 	m.of.rounds = slices.DeleteFunc(slices.Clone(m.of.rounds), goes)
 	m.of.open = slices.DeleteFunc(slices.Clone(m.of.open), goes)
 }

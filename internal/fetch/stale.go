@@ -1,21 +1,23 @@
-package cacheaside
+package fetch
 
 import (
 	"time"
 
 	"github.com/cacheaside/cacheaside/internal/lease"
-	"github.com/cacheaside/cacheaside/internal/local"
 )
 
 // A value has two lives: while the first lasts, its TTL, it is fresh; after that, for StaleFor, it is stale: there to be served until it has been loaded again.
+
+// maxTTL is cacheaside.MaxTTL.
+const maxTTL = 10 * 365 * 24 * time.Hour
 
 // skew is how far the clocks of processes may be apart before that costs a load.
 const skew = 5 * time.Second
 
 // found ends a round with the value of an entry that is fresh; with one that is stale if its callers do not wait for a new one, or have waited for long
 // enough. It notes where a new one is to be loaded. It answers false if the entry is older than this loader's options allow, as another process with others may have stored it.
-func (l *Loader[K, V]) found(r *round[K, V], e *lease.Entry) bool {
-	s, now := &r.Result, time.Now()
+func (l *Fetcher) found(r *Round, e *lease.Entry) bool {
+	s, now := r, time.Now()
 	left := e.Expiry.Sub(now)
 	s.suspect = e.Expiry.UnixMilli() == 0 // by Expire: its hard end is Redis' to know
 	hard := l.staleFor(e.Null)
@@ -24,7 +26,7 @@ func (l *Loader[K, V]) found(r *round[K, V], e *lease.Entry) bool {
 		return false
 	}
 	stale := left <= 0 && hard > 0 // without a stale life it is about to go by itself
-	if !taken && (stale || left > 0 && l.due(left, l.delta(e.Cost))) {
+	if !taken && (stale || left > 0 && l.due(left, l.Delta(e.Cost))) {
 		s.stamp, s.known, s.renew, s.early = e.Stamp, true, true, !stale
 	}
 	if !stale {
@@ -37,24 +39,24 @@ func (l *Loader[K, V]) found(r *round[K, V], e *lease.Entry) bool {
 	return true
 }
 
-func (l *Loader[K, V]) countHit(s *state[V]) {
+func (l *Fetcher) countHit(s *Round) {
 	if s.step == over {
-		s.hit = true
-		l.counters.redisHits.Add(1)
-		if s.null {
-			l.counters.nullHits.Add(1)
+		s.Hit = true
+		l.counters.RedisHits.Add(1)
+		if s.Null {
+			l.counters.NullHits.Add(1)
 		}
 	}
 }
 
 // due tells whether a value with so much left of its TTL is to be loaded again: XFetch's now - delta*beta*ln(u) >= expiry. The negative logarithm of
 // a uniform variable is an exponential one.
-func (l *Loader[K, V]) due(left, delta time.Duration) bool {
+func (l *Fetcher) due(left, delta time.Duration) bool {
 	return delta > 0 && float64(left) <= float64(delta)*l.die()
 }
 
-// delta is XFetch's beta times delta, for a load that has cost so much; where that is not known, as much as loads do.
-func (l *Loader[K, V]) delta(cost time.Duration) time.Duration {
+// Delta is XFetch's beta times delta, for a load that has cost so much; where that is not known, as much as loads do.
+func (l *Fetcher) Delta(cost time.Duration) time.Duration {
 	if cost == 0 {
 		cost = l.source.Pace.Mean()
 	}
@@ -62,8 +64,8 @@ func (l *Loader[K, V]) delta(cost time.Duration) time.Duration {
 }
 
 // giveStale gives out a stale value, unless its callers wait for a new one; not in vain, as where it could not be loaded a moment ago.
-func (l *Loader[K, V]) giveStale(r *round[K, V], inVain bool) {
-	s := &r.Result
+func (l *Fetcher) giveStale(r *Round, inVain bool) {
+	s := r
 	if wait := l.options.SoftTimeout; wait > 0 {
 		now := max(time.Since(l.start), 1)
 		switch {
@@ -78,12 +80,12 @@ func (l *Loader[K, V]) giveStale(r *round[K, V], inVain bool) {
 			return
 		}
 	}
-	l.counters.stale.Add(1)
+	l.counters.Stale.Add(1)
 	s.step = over
 }
 
 // staleFor is how long a value, or an absence, outlasts its TTL. Absences are of keys that anybody can think of, so they do not stay for long.
-func (l *Loader[K, V]) staleFor(null bool) time.Duration {
+func (l *Fetcher) staleFor(null bool) time.Duration {
 	d := max(l.options.StaleFor, 0)
 	if null {
 		d = min(d, l.options.NullTTL)
@@ -92,42 +94,42 @@ func (l *Loader[K, V]) staleFor(null bool) time.Duration {
 }
 
 // hardLife is both lives together.
-func (l *Loader[K, V]) hardLife(ttl time.Duration, null bool) time.Duration {
-	return ttl + min(l.staleFor(null), MaxTTL-ttl)
+func (l *Fetcher) hardLife(ttl time.Duration, null bool) time.Duration {
+	return ttl + min(l.staleFor(null), maxTTL-ttl)
 }
 
 // lookInside looks at the memory tier of a cache that has no Redis: what has become stale there is served while it is loaded again.
-func (l *Loader[K, V]) lookInside(rounds []*round[K, V]) {
-	if l.memory == nil || l.cache.store != nil {
+func (l *Fetcher) lookInside(rounds []*Round) {
+	if l.memory == nil || l.cache.Store != nil {
 		return
 	}
 	for _, r := range rounds {
-		s := &r.Result
+		s := r
 		if s.step != toLoad && s.step != toLook || s.bypass || s.fresh {
 			continue
 		}
 		s.step = toLoad
-		item, ago, ok := l.past(r.Key)
+		item, ago, ok := l.Past(r)
 		if !ok {
 			continue
 		}
-		s.value, s.null = item.Value, item.Null
+		s.Value, s.Null = item.Value, item.Null
 		if ago < 0 { // it has been loaded meanwhile
-			s.hit, s.step = true, over
+			s.Hit, s.step = true, over
 			continue
 		}
 		s.renew = true
 		l.giveStale(r, false)
-		s.hit = s.step == over
+		s.Hit = s.step == over
 	}
 	l.renewAll(rounds)
 }
 
-// past is what memory holds of a key within its hard life, trusted or not, and how long ago its TTL has ended.
-func (l *Loader[K, V]) past(key K) (item *local.Item[K, V], ago time.Duration, ok bool) {
+// Past is what memory holds of a key within its hard life, trusted or not, and how long ago its TTL has ended.
+func (l *Fetcher) Past(r *Round) (item Item, ago time.Duration, ok bool) {
 	if l.memory == nil {
-		return nil, 0, false
+		return Item{}, 0, false
 	}
-	item, ago, ok = local.GetStale[K, V](l.memory, l.hash(key), &l.eras, key)
+	item, ago, ok = l.items.Past(r)
 	return item, ago, ok && (ago < l.staleFor(item.Null))
 }

@@ -1,4 +1,4 @@
-package cacheaside
+package fetch
 
 import (
 	"cmp"
@@ -11,17 +11,17 @@ import (
 // or that another has loaded meanwhile. All have entered the source; it answers those that are
 // still in. A refresh is asked for in spite of a failure, and ends it; a reload in the background
 // is not.
-func (b *batch[K, V]) mayLoad(rounds []*round[K, V]) []*round[K, V] {
+func (b *batch) mayLoad(rounds []*Round) []*Round {
 	failures := b.l.source.Failures
 	var ended []string
 	for _, r := range rounds {
-		s := &r.Result
+		s := r
 		s.ends = failures.Ends(s.text)
 		switch {
 		case b.refresh && !b.renewal:
 			failures.Forget(s.text)
 		case s.alone && !s.bypass && failures.Here(s.text):
-			b.l.counters.failedByMark.Add(1)
+			b.l.counters.FailedByMark.Add(1)
 			r.Err, s.step = failures.Err(s.text), over
 			ended = append(ended, s.text)
 		case s.alone && !b.refresh && b.l.kept(r):
@@ -37,12 +37,11 @@ func (b *batch[K, V]) mayLoad(rounds []*round[K, V]) []*round[K, V] {
 }
 
 // failAll ends rounds with their errors, or with err. The fleet is told not to try their keys again at once, unless the database was not asked.
-func (b *batch[K, V]) failAll(rounds []*round[K, V], err error) {
+func (b *batch) failAll(rounds []*Round, err error) {
 	var leased, spared []*lease.Attempt
 	for _, r := range rounds {
-		s := &r.Result
-		var none V
-		s.value, s.null, s.step = none, false, over
+		s := r
+		s.Value, s.Null, s.step = nil, false, over
 		r.Err = cmp.Or(err, r.Err)
 		switch {
 		case s.spared:
@@ -60,31 +59,41 @@ func (b *batch[K, V]) failAll(rounds []*round[K, V], err error) {
 	}
 	b.release(spared)
 	if len(leased) > 0 {
-		b.l.cache.store.Fail(context.WithoutCancel(b.ctx), leased, b.l.options.ErrorTTL)
+		b.l.cache.Store.Fail(context.WithoutCancel(b.ctx), leased, b.l.options.ErrorTTL)
 		b.l.countWrites(leased)
 		b.notMarked(rounds)
 	}
 }
 
 // failed notes that the load of a key has failed; here: Redis is not told.
-func (l *Loader[K, V]) failed(s *state[V], cause error, here bool) {
+func (l *Fetcher) failed(s *Round, cause error, here bool) {
 	if !s.bypass {
 		l.source.Failures.Add(s.text, s.ends, cause, here)
 	}
 }
 
 // notMarked notes here the failures that Redis could not be told of.
-func (b *batch[K, V]) notMarked(rounds []*round[K, V]) {
+func (b *batch) notMarked(rounds []*Round) {
 	for _, r := range rounds {
-		if s := &r.Result; !s.alone && s.attempt.Err != nil {
+		if s := r; !s.alone && s.attempt.Err != nil {
 			b.l.failed(s, r.Err, true)
 		}
 	}
 }
 
 // succeeded forgets the failure of a key that could be loaded.
-func (l *Loader[K, V]) succeeded(s *state[V], err error) {
+func (l *Fetcher) succeeded(s *Round, err error) {
 	if err == nil && !s.bypass {
 		l.source.Failures.Forget(s.text)
 	}
+}
+
+// asks tells whether what a round leaves in Redis is to be sent there. If it is not, that is counted: it was to be stored, or given up.
+func (b *batch) asks(r *Round) bool {
+	err := b.l.cache.Conn.Down(int(r.place))
+	if b.refresh || err == nil {
+		return true
+	}
+	b.l.CountWrite(err)
+	return false
 }

@@ -1,4 +1,4 @@
-package cacheaside
+package fetch
 
 import (
 	"context"
@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/cacheaside/cacheaside/internal/fault"
 	"github.com/cacheaside/cacheaside/internal/lease"
 	"github.com/cacheaside/cacheaside/internal/source"
 )
@@ -23,7 +24,7 @@ type Locker interface {
 // callAndStore loads the rows of rounds that have entered the source, under the loader's lock
 // if it has one, and stores them. loaded is called in between, waiting when the load begins to wait
 // for others.
-func (b *batch[K, V]) callAndStore(rounds []*round[K, V], loaded, waiting func()) {
+func (b *batch) callAndStore(rounds []*Round, loaded, waiting func()) {
 	if b.l.options.Locker == nil {
 		rows := b.loadAll(rounds, waiting)
 		loaded()
@@ -44,7 +45,7 @@ func (b *batch[K, V]) callAndStore(rounds []*round[K, V], loaded, waiting func()
 	case b.ctx.Err() != nil: // the callers have left
 	case err != nil && b.l.options.MustLock:
 		loaded()
-		b.store(rounds, source.NotMade(len(rounds), fmt.Errorf("%w: its lock: %w", ErrUnavailable, err)))
+		b.store(rounds, source.NotMade(len(rounds), fmt.Errorf("%w: its lock: %w", fault.Unavailable, err)))
 	case b.stillToLoad(rounds):
 		left = true
 		rows := b.loadAll(rounds, waiting)
@@ -54,56 +55,43 @@ func (b *batch[K, V]) callAndStore(rounds []*round[K, V], loaded, waiting func()
 }
 
 // lock takes the loader's lock of a row. If it cannot be had the load is made without it, as a rule: the lease is what keeps the promises.
-func (b *batch[K, V]) lock(r *round[K, V]) (unlock func() error, err error) {
+func (b *batch) lock(r *Round) (unlock func() error, err error) {
 	defer func() {
 		if p := recover(); p != nil {
-			unlock, err = nil, caught(p)
+			unlock, err = nil, b.l.cache.Caught(p)
 		}
 		if err != nil && b.ctx.Err() == nil {
-			b.l.counters.unlocked.Add(1)
+			b.l.counters.Unlocked.Add(1)
 		}
 	}()
-	name, _ := b.l.keys.Name(r.Result.text)
-	unlock, err = b.l.options.Locker.Lock(b.ctx, name, b.l.cache.options.QueueTimeout)
+	name, _ := b.l.keys.Name(r.text)
+	unlock, err = b.l.options.Locker.Lock(b.ctx, name, b.l.cache.QueueTimeout)
 	if unlock == nil && err == nil {
 		err = errors.New("the Locker has returned neither a lock nor an error")
 	}
 	return unlock, err
 }
 
-func (b *batch[K, V]) unlock(unlock func() error) {
+func (b *batch) unlock(unlock func() error) {
 	defer func() {
 		if p := recover(); p != nil {
-			b.l.counters.unlocked.Add(1)
+			b.l.counters.Unlocked.Add(1)
 		}
 	}()
 	if err := unlock(); err != nil {
-		b.l.counters.unlocked.Add(1)
+		b.l.counters.Unlocked.Add(1)
 	}
 }
 
 // stillToLoad looks once more at what a key holds, after its lock was waited for: its lease may have been ended by an invalidation meanwhile, and then another may have loaded it.
-func (b *batch[K, V]) stillToLoad(rounds []*round[K, V]) bool {
-	if s := &rounds[0].Result; s.alone || b.refresh {
+func (b *batch) stillToLoad(rounds []*Round) bool {
+	if s := rounds[0]; s.alone || b.refresh {
 		return true
 	}
-	b.l.cache.store.Read(b.ctx, &b.l.sizes, names(rounds), func(i int, held *lease.State, err error) {
+	b.l.cache.Store.Read(b.ctx, &b.l.sizes, names(rounds), func(i int, held *lease.State, err error) {
 		if err == nil { // else it is not known, and the fill will tell
 			b.settle(rounds[i], held, nil)
 		}
 	})
 	return len(at(rounds, toLoad)) == len(rounds)
-}
-
-// lockable tells whether the options are those of a loader whose rows can be locked one by one.
-func (o LoaderOptions) lockable(batch bool) error {
-	switch {
-	case o.MustLock && o.Locker == nil:
-		return errors.New("LoaderOptions.MustLock: there is no Locker")
-	case batch && o.Locker != nil:
-		return errors.New("LoaderOptions.Locker: a batch load is for many rows, and would need a lock of each; use NewLoader")
-	case isNilPointer(o.Locker):
-		return fmt.Errorf("LoaderOptions.Locker: a nil %T; for no lock leave it nil", o.Locker)
-	}
-	return nil
 }

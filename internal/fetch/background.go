@@ -1,0 +1,203 @@
+package fetch
+
+import (
+	"slices"
+	"time"
+
+	"github.com/cacheaside/cacheaside/internal/lease"
+)
+
+// renewal is what a round knows of the reload in the background that it has found to be due, or, in a round of its own, is.
+type renewal struct {
+	renew   bool        // it is due
+	early   bool        // while the value is fresh
+	stamp   lease.Token // of the entry that is to be renewed
+	known   bool        // which that is
+	until   time.Time   // else, when the value that is in memory ends: a later entry need not be renewed
+	busy    bool        // another process does it
+	suspect bool        // what is cached was expired, or is to be refreshed: there may be a change that a replica has not heard of
+}
+
+// renewAll begins to load again, in the background, what rounds have found to be due. Who would wait for that in vain, since it cannot begin, is given what is stale. Call it before they land.
+func (l *Fetcher) renewAll(rounds []*Round) {
+	var due []*Round
+	for _, r := range rounds {
+		s := r
+		if !s.renew || l.spares(s) {
+			continue
+		}
+		due = append(due, &Round{
+			Owner: r.Owner, renewal: s.renewal, step: toLook, text: s.text, name: s.name, hashed: s.hashed, stable: s.stable, place: s.place, era: s.era, read: s.read, generation: s.generation,
+		})
+	}
+	var begun []uint64 // some may be over already
+	if len(due) > 0 {
+		begun = l.startRenewals(due)
+	}
+	for _, r := range rounds {
+		if s := r; s.renew {
+			s.renew = false
+			if s.soft && !l.renewals.active(l.items.Hash(r)) && !slices.Contains(begun, l.items.Hash(r)) {
+				l.giveStale(r, true)
+				if l.cache.Store != nil {
+					l.countHit(s)
+				}
+			}
+		}
+	}
+}
+
+// spares tells whether a renewal need not be tried: Redis, where it begins, is out of reach; the breaker is open; or, without Redis, it has failed a moment ago.
+func (l *Fetcher) spares(s *Round) bool {
+	return l.cache.Conn != nil && l.cache.Conn.Down(int(s.place)) != nil ||
+		l.cache.Store == nil && l.source.Failures.Here(s.text) ||
+		l.source.Broken()
+}
+
+// NearEnd throws the die for a hit in memory, of a round that has not begun, whose TTL ends so
+// soon. cost is Delta of its load.
+func (l *Fetcher) NearEnd(r *Round, left, delta time.Duration) {
+	if !l.due(left, delta) || l.renewals.has(l.items.Hash(r)) { // near the end each hit wins, until the reload has come
+		return
+	}
+	if l.begin(r); r.Err != nil || r.bypass || l.spares(r) {
+		return
+	}
+	r.renewal = renewal{early: true, until: time.Now().Add(left)}
+	l.startRenewals([]*Round{r})
+}
+
+// startRenewals begins a flight of those rounds whose keys are in none. Its context has nothing of those who have read: no values, transaction or credentials.
+//
+// It answers which it has begun. It takes no more of them than are loaded in a few rounds: what is left is for the next who reads it, and may be loaded sooner so.
+func (l *Fetcher) startRenewals(rounds []*Round) (begun []uint64) {
+	rounds = rounds[:min(len(rounds), 4*MaxCalls*l.options.Chunk)]
+	hashes := make([]uint64, len(rounds))
+	for i, r := range rounds {
+		hashes[i] = l.items.Hash(r)
+	}
+	entered := l.renewals.enter(hashes)
+	if len(entered) == 0 {
+		return nil
+	}
+	own := l.ofHashes(rounds, entered)
+	if l.cache.Store == nil {
+		for _, r := range own {
+			r.alone, r.step = true, toLoad
+			l.renewed(r)
+		}
+	}
+	go func() {
+		defer l.renewals.leave(entered)
+		ctx, end := l.observe(l.life, OpRefresh, len(own))
+		b := &batch{l: l, ctx: ctx, rounds: own, open: slices.Clone(own), refresh: true, renewal: true}
+		b.run()
+		end(firstError(own))
+		b.rest(entered)
+		b.catchUp()
+	}()
+	return entered
+}
+
+// ofHashes are those of rounds whose keys have these hashes, which are some of theirs, in their
+// order.
+func (l *Fetcher) ofHashes(rounds []*Round, hashes []uint64) (of []*Round) {
+	for _, r := range rounds {
+		if len(of) < len(hashes) && hashes[len(of)] == l.items.Hash(r) {
+			of = append(of, r)
+		}
+	}
+	return of
+}
+
+func firstError(rounds []*Round) error {
+	for _, r := range rounds {
+		if r.Err != nil {
+			return r.Err
+		}
+	}
+	return nil
+}
+
+// peek looks which entries those are that memory was hit with. One that ends later has been renewed by another process.
+func (b *batch) peek() {
+	if !b.renewal {
+		return
+	}
+	rounds := slices.DeleteFunc(slices.Clone(at(b.open, toLook)), func(r *Round) bool { return r.known })
+	if len(rounds) == 0 {
+		return
+	}
+	b.l.cache.Store.Read(b.ctx, &b.l.sizes, names(rounds), func(i int, held *lease.State, err error) {
+		r, e := rounds[i], &held.Entry
+		s := r
+		b.l.count(err)
+		switch {
+		case err != nil || held.Kind != lease.Stored || e.Generation != s.era.Generation:
+			s.step = over // who reads it sees to it
+		case e.Expiry.After(s.until.Add(Drift)) && held.Long:
+			s.step = over // who reads it fetches it
+		case e.Expiry.After(s.until.Add(Drift)):
+			b.l.takeOver(r, e)
+		case e.Taken(time.Now()):
+			s.step, s.busy = over, true
+		default:
+			s.stamp, s.known = e.Stamp, true
+		}
+	})
+}
+
+// Drift is how much the end of a value's TTL may seem to move between two readings of two clocks.
+const Drift = 10 * time.Millisecond
+
+// takeOver remembers an entry that another process has loaded.
+func (l *Fetcher) takeOver(r *Round, e *lease.Entry) {
+	r.step = over
+	if l.decode(r, e) == nil {
+		l.rememberEntry(r, e)
+	}
+}
+
+// respite is how long a key whose reload the limits of the database, or its circuit breaker, have refused is left alone: each try costs a claim and its end. The flight counts
+// among maxRenewals meanwhile, so that many such keys are tried the less often.
+const respite = 100 * time.Millisecond
+
+func (b *batch) rest(hashes []uint64) {
+	b.l.renewals.rest(hashes)
+	if slices.ContainsFunc(b.rounds, func(r *Round) bool { return r.spared }) {
+		Pause(b.ctx, respite)
+	}
+}
+
+// catchUp looks, about when other processes have done it, at what they have renewed: so memory has it before what it holds has ended.
+func (b *batch) catchUp() {
+	busy := slices.DeleteFunc(slices.Clone(b.rounds), func(r *Round) bool { return !r.busy })
+	if len(busy) == 0 || b.l.memory == nil {
+		return
+	}
+	Pause(b.ctx, b.l.source.Pace.Mean()+Drift)
+	if b.ctx.Err() != nil {
+		return
+	}
+	for _, r := range busy {
+		b.l.takeGeneration(r)
+	}
+	b.l.cache.Store.Read(b.ctx, &b.l.sizes, names(busy), func(i int, held *lease.State, err error) {
+		r, e := busy[i], &held.Entry
+		if err == nil {
+			err = b.l.whole(b.ctx, r, held)
+		}
+		b.l.count(err)
+		if err == nil && held.Kind == lease.Stored && e.Generation == r.era.Generation && time.Now().Before(e.Expiry) {
+			b.l.takeOver(r, e)
+		}
+	})
+}
+
+// renewed counts a renewal that is about to load.
+func (l *Fetcher) renewed(s *Round) {
+	l.counters.Renewals.Add(1)
+	if s.early {
+		l.counters.Early.Add(1)
+	}
+}

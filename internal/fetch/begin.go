@@ -1,0 +1,142 @@
+package fetch
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/cacheaside/cacheaside/internal/conn"
+	"github.com/cacheaside/cacheaside/internal/fault"
+)
+
+// begin fixes what must be known of a round before its first look at Redis.
+func (l *Fetcher) begin(r *Round) {
+	s := r
+	if s.step != toBegin {
+		return
+	}
+	if s.verdict == notAsked && !l.identify(r) {
+		return
+	}
+	if l.memory != nil {
+		s.stable = l.keys.Hash(s.text)
+	}
+	if l.cache.Store == nil || s.bypass {
+		l.takeGeneration(s)
+		s.held = l.onHold(s)
+		s.alone, s.step = true, toLoad
+		return
+	}
+	s.name, s.hashed = l.keys.Name(s.text)
+	s.place = uint8(l.cache.Conn.Range(s.name))
+	if l.memory != nil {
+		l.cache.Channel.Listen()
+	}
+	l.again(s)
+}
+
+// identify fixes which key it is, and whether the caches are on for it.
+func (l *Fetcher) identify(r *Round) bool {
+	s := r
+	var err error
+	if s.text, err = l.options.Text(r); err != nil {
+		r.Err, s.step = err, over
+		return false
+	}
+	s.bypass = l.options.Bypassed()
+	return true
+}
+
+// again has a round look at Redis for the first time, or once more from the start.
+func (l *Fetcher) again(s *Round) {
+	now, known := l.cache.Channel.ConfirmedAt(s.place) // first: what is confirmed now may be a later era than was taken before
+	s.read = now
+	l.takeGeneration(s)
+	s.step = toLook
+	if s.era == nil || s.behind || !known {
+		s.step = toLearn
+	}
+}
+
+// takeGeneration is done before a round's first look at Redis, and again when it starts again: an entry loaded by it, and what is remembered of it, are of
+// no later time than that.
+func (l *Fetcher) takeGeneration(s *Round) {
+	s.era = l.eras.Of(s.place)
+	if l.memory != nil {
+		s.generation = l.memory.Generation(s.place, s.stable)
+	}
+}
+
+// learn asks Redis of which generation the loader's entries are, where that is not known, or not known to be still so.
+func (b *batch) learn() {
+	b.unasked(toLearn)
+	rounds := at(b.open, toLearn)
+	if len(rounds) == 0 {
+		return
+	}
+	errs := b.l.learn(b.ctx, rounds, b.refresh)
+	if b.ctx.Err() != nil {
+		return
+	}
+	for i, r := range rounds {
+		switch s := r; {
+		case errs[i] != nil && b.refresh:
+			r.Err, s.step = fault.OfRedis(errs[i]), over
+		case errs[i] != nil:
+			b.l.out(r, errs[i])
+		}
+	}
+}
+
+// learn has rounds that are at that step go on to look, or answers why they cannot.
+func (l *Fetcher) learn(ctx context.Context, rounds []*Round, patient bool) []error {
+	var asked [conn.Ranges]bool
+	for _, r := range rounds {
+		asked[r.place] = true
+	}
+	var errs [conn.Ranges]error
+	var all sync.WaitGroup
+	for place := range uint8(conn.Ranges) {
+		if asked[place] {
+			all.Go(func() { errs[place] = l.confirm(ctx, place, patient) })
+		}
+	}
+	all.Wait()
+	out := make([]error, len(rounds))
+	for i, r := range rounds {
+		s := r
+		if out[i] = errs[s.place]; out[i] != nil {
+			l.count(out[i])
+			continue
+		}
+		l.takeGeneration(s)
+		s.step = toLook
+	}
+	return out
+}
+
+// confirm asks for the generation of a range, and waits for it as for a read; for longer if patient.
+func (l *Fetcher) confirm(ctx context.Context, place uint8, patient bool) error {
+	if patient {
+		return l.cache.Channel.Confirm(ctx, place)
+	}
+	began := time.Now()
+	bound, cancel := context.WithTimeout(ctx, l.cache.ReadTimeout)
+	defer cancel()
+	err := l.cache.Channel.Confirm(bound, place)
+	err = l.cache.Conn.Explain(ctx, err, "a poll", l.cache.Channel.Key(place), began)
+	if err != nil && bound.Err() != nil { // else it is the poll's error, which is noted
+		l.cache.Conn.Failed(ctx, l.cache.Channel.Key(place), err)
+	}
+	return err
+}
+
+// onHold tells, without Redis, whether the key of a round is on hold. It is asked after the round has taken its generation, and an invalidation sets the hold before it raises
+// that: so a load that is not told of the hold is not remembered.
+func (l *Fetcher) onHold(s *Round) bool {
+	if l.cache.Holds == nil {
+		return false
+	}
+	since := l.eras[0].Load().Since
+	return l.cache.Holds.Held(l.keys.Hash(s.text)) || !since.IsZero() && time.Since(since) < l.cache.ReplicaLag
+}

@@ -1,0 +1,137 @@
+package fetch
+
+import (
+	"context"
+	"time"
+
+	"github.com/cacheaside/cacheaside/internal/fault"
+	"github.com/cacheaside/cacheaside/internal/lease"
+	"github.com/cacheaside/cacheaside/internal/local"
+	"github.com/cacheaside/cacheaside/internal/measure"
+	"github.com/cacheaside/cacheaside/internal/source"
+)
+
+// Peek looks what Redis holds of a round's key, and loads nothing: ok tells whether there is
+// anything, which is in Value and Null then.
+func (l *Fetcher) Peek(ctx context.Context, r *Round) (ok bool, err error) {
+	if l.begin(r); r.Err != nil {
+		return false, r.Err
+	}
+	if r.bypass || l.cache.Store == nil {
+		return false, nil
+	}
+	for _, err := range l.learn(ctx, at(Of(r), toLearn), true) {
+		if err != nil {
+			return false, fault.OfRedis(err)
+		}
+	}
+	l.cache.Store.First(ctx, &l.sizes, []string{r.name}, func(_ int, held *lease.State, failed error) {
+		if failed == nil {
+			failed = l.whole(ctx, r, held)
+		}
+		switch {
+		case failed != nil && ctx.Err() != nil:
+			err = ctx.Err()
+		case failed != nil:
+			l.count(failed)
+			err = fault.OfRedis(failed)
+		case held.Kind != lease.Stored || held.Entry.Generation != r.era.Generation:
+		default:
+			ok = l.decode(r, &held.Entry) == nil
+		}
+	})
+	return ok, err
+}
+
+// Ahead looks which rounds' keys have no entry in Redis, or one that has not long to live. The
+// others are put into the memory tier, or have an Err.
+func (l *Fetcher) Ahead(ctx context.Context, rounds []*Round) (missing, old []*Round) {
+	for _, r := range rounds {
+		l.begin(r)
+	}
+	missing = at(rounds, toLoad) // Bypass has been called meanwhile
+	doubtful := at(rounds, toLearn)
+	for i, err := range l.learn(ctx, doubtful, true) {
+		if err != nil {
+			doubtful[i].Err = fault.OfRedis(err)
+		}
+	}
+	asked := at(rounds, toLook)
+	if len(asked) == 0 {
+		return missing, nil
+	}
+	l.cache.Store.Read(ctx, &l.sizes, names(asked), func(i int, held *lease.State, err error) {
+		r, e := asked[i], &held.Entry
+		if err == nil {
+			err = l.whole(ctx, r, held)
+		}
+		unread := l.decode(r, e)
+		ttl := l.options.TTL
+		if e.Null {
+			ttl = l.options.NullTTL
+		}
+		switch {
+		case err != nil && ctx.Err() != nil:
+			r.Err = ctx.Err()
+		case err != nil:
+			l.count(err)
+			r.Err = fault.OfRedis(err)
+		case held.Kind != lease.Stored || unread != nil || e.Generation != r.era.Generation:
+			missing = append(missing, r)
+		case !e.Taken(time.Now()) && time.Until(e.Expiry) < ttl/2: // else it is being reloaded, or
+			old = append(old, r)
+		case e.Taken(time.Now()) && e.Failed(): // that has just failed
+			r.Err = l.source.Failures.Err(r.text)
+		default:
+			l.rememberEntry(r, e)
+		}
+	})
+	return missing, old
+}
+
+// Copy looks what Redis holds of a round's key that would be served; then the answer is undecided,
+// and the copy is in Value and Null.
+func (l *Fetcher) Copy(ctx context.Context, r *Round, undecided measure.Verdict) (stamp measure.Stamp, v measure.Verdict) {
+	var err error
+	if r.text, err = l.options.Text(r); err != nil {
+		return stamp, measure.Unknown
+	}
+	r.name, r.hashed = l.keys.Name(r.text)
+	era := l.eras.Of(uint8(l.cache.Conn.Range(r.name)))
+	if era == nil {
+		l.cache.Channel.Poll() // for the next time
+		return stamp, measure.Unknown
+	}
+	v = measure.Unknown
+	l.cache.Store.Read(ctx, &l.sizes, []string{r.name}, func(_ int, held *lease.State, err error) {
+		if err == nil {
+			err = l.whole(ctx, r, held)
+		}
+		e := &held.Entry
+		switch {
+		case err != nil:
+		case held.Kind != lease.Stored || e.Generation < era.Generation || l.outlived(e):
+			v = measure.None
+		case e.Generation > era.Generation, e.Expiry.UnixMilli() == 0: // an InvalidateAll that was not heard of yet; or it was Expired, and may differ
+		default:
+			if l.decode(r, e) != nil {
+				v = measure.None // it counts as a miss
+				return
+			}
+			stamp, v = measure.Stamp(e.Stamp), undecided
+		}
+	})
+	return stamp, v
+}
+
+// outlived tells whether an entry is older than this loader's options allow: see found.
+func (l *Fetcher) outlived(e *lease.Entry) bool {
+	now := time.Now()
+	return -e.Expiry.Sub(now)-skew > l.staleFor(e.Null) && !e.Taken(now) && e.Expiry.UnixMilli() != 0
+}
+
+// Entry is what would be stored of a value that was loaded in this era, and for how long.
+func (l *Fetcher) Entry(text string, era *local.Era, value any) (e lease.Entry, life time.Duration, err error) {
+	_, hashed := l.keys.Name(text)
+	return l.entry(text, hashed, era, value, source.Row{})
+}

@@ -1,0 +1,179 @@
+// Package fetch reads a key that the memory of the process does not answer, from its first look at
+// Redis to its end: what Redis holds, leases, loads, waits for the loads of others, background
+// refreshes. It does so for many keys at once: each step is one trip to Redis for all that are at
+// it.
+//
+// It knows no types of a loader: values are any, and keys are known by Round.Owner.
+package fetch
+
+import (
+	"context"
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/cacheaside/cacheaside/internal/channel"
+	"github.com/cacheaside/cacheaside/internal/codec"
+	"github.com/cacheaside/cacheaside/internal/conn"
+	"github.com/cacheaside/cacheaside/internal/keys"
+	"github.com/cacheaside/cacheaside/internal/lease"
+	"github.com/cacheaside/cacheaside/internal/local"
+	"github.com/cacheaside/cacheaside/internal/source"
+)
+
+// Shared is what the loaders of a cache share.
+type Shared struct {
+	Store   *lease.Store // nil: there is no Redis
+	Conn    *conn.Conn
+	Channel *channel.Channel
+	Holds   *local.Holds // nil: Redis has them, or there are none
+
+	LeaseTTL, QueueTimeout, ReadTimeout, MaxStaleness, ReplicaLag time.Duration
+
+	MayHold bool // keys may be on hold
+
+	Observe  func(ctx context.Context, op, loader string, keys int) (own context.Context, end func(error))
+	Observed bool // somebody observes
+	Warn     func(what, loader string, err error)
+	Caught   func(recovered any) error
+}
+
+// Ops are the names by which Shared.Observe is told what is done.
+const (
+	OpLease   = "lease"
+	OpWait    = "wait"
+	OpRefresh = "refresh"
+)
+
+// Options are those of cacheaside.LoaderOptions of these names, and what a loader has besides.
+type Options struct {
+	TTL, NullTTL, StaleFor, SoftTimeout, MemoryTTL, LoadTimeout, ErrorTTL, AuditEvery time.Duration
+
+	EarlyRefresh, Jitter float64
+	MaxValueBytes        int
+	RedisDown            DownPolicy
+	Locker               Locker
+	MustLock             bool
+
+	Name     string
+	Chunk    int // how many keys a call of the load function may have
+	Calls    int // of the load function, by one flight at once
+	Keys     keys.Namespace
+	Memory   *local.Tier // nil: not used by this loader
+	Eras     *local.Eras // what the loader holds is of these, in each range of keys
+	Source   *source.Source
+	Items    Items
+	Codec    Codec
+	Filter   Filter // nil: none
+	Counters *Counters
+	Life     context.Context                    // ends with the cache
+	Bypassed func() bool                        // whether the caches are off
+	Text     func(r *Round) (string, error)     // of a round's key
+	Query    func(rounds []*Round) source.Query // calls the load function for their keys
+	Loaded   func(rounds []*Round, rows []source.Row)
+}
+
+// DownPolicy is cacheaside.DownPolicy.
+type DownPolicy uint8
+
+// The policies, as there.
+const (
+	LoadWhenDown DownPolicy = iota
+	StaleWhenDown
+	FailWhenDown
+)
+
+// Codec is a loader's codec, for its type of values.
+type Codec interface {
+	Encode(value any) (codec.Payload, error)
+	Decode(p codec.Payload) (value any, err error)
+}
+
+// Items is the memory tier as a loader's types know it.
+type Items interface {
+	Hash(r *Round) uint64                                      // of the key, in this process
+	Past(r *Round) (item Item, ago time.Duration, ok bool)     // what the tier holds, trusted or not, and how long ago its TTL has ended
+	Get(r *Round) (item Item, ok bool)                         // what it serves
+	Set(r *Round, delta uint32, life, ttl time.Duration) bool  // a round's value; false: it is too heavy
+	Keep(r *Round, value any, null bool, until time.Time) bool // a value that nobody announces the end of
+}
+
+// Item is what the memory tier holds of a key.
+type Item struct {
+	Value any
+	Null  bool
+}
+
+// Flight is the rounds that are under way together.
+type Flight interface {
+	Land(rounds []*Round)
+	TakeIn(r *Round)
+}
+
+// Fetcher reads the keys of a loader.
+type Fetcher struct {
+	cache    *Shared
+	options  Options
+	keys     keys.Namespace
+	codec    Codec
+	items    Items
+	memory   *local.Tier
+	eras     *local.Eras
+	source   *source.Source
+	filter   filter
+	counters *Counters
+	sizes    lease.Sizes // of its entries in Redis
+	start    time.Time   // of the loader's monotonic clock
+	life     context.Context
+
+	die        func() float64 // for XFetch
+	renewals   renewals
+	background sync.WaitGroup // what nobody waits for: reloads, renewals of leases, releases
+}
+
+// New makes a Fetcher.
+func New(shared *Shared, o Options) *Fetcher {
+	l := &Fetcher{
+		cache: shared, options: o, keys: o.Keys, codec: o.Codec, items: o.Items, memory: o.Memory, eras: o.Eras,
+		source: o.Source, counters: o.Counters, start: time.Now(), life: o.Life, die: rand.ExpFloat64,
+	}
+	l.filter.set(o.Filter)
+	return l
+}
+
+// Stop begins no background refresh any more.
+func (l *Fetcher) Stop() { l.renewals.close() }
+
+// Wait waits for what goes on in the background. Call it after Stop, when the flights have ended.
+func (l *Fetcher) Wait() {
+	l.renewals.under.Wait()
+	l.background.Wait()
+}
+
+// Counters are what a Fetcher, and the loader around it, count: see the fields of cacheaside.Stats
+// of these names.
+type Counters struct {
+	MemoryHits                          local.Hits
+	MemoryNulls, HitsWhileDown          atomic.Int64
+	Misses                              atomic.Int64 // Gets that memory did not answer
+	RedisHits, NullHits                 atomic.Int64
+	CompareLoads                        atomic.Int64
+	TooLarge, StoredHeld                atomic.Int64
+	TooHeavy                            atomic.Int64
+	FailedByMark, Waits, Refused        atomic.Int64
+	Unvalidated, Bypassed               atomic.Int64
+	Undecodable, RedisErrors, Abandoned atomic.Int64
+	Outdated                            atomic.Int64
+	Renewals, Early, Stale              atomic.Int64
+	Unlocked                            atomic.Int64
+	Held, WriteErrors, RedisDown        atomic.Int64
+	Invalidated, InvalidateErrors       atomic.Int64
+	Filtered, FalsePositives            atomic.Int64
+	FilterErrors                        atomic.Int64
+	FilterAudits, FilterHidden          atomic.Int64
+}
+
+func (l *Fetcher) observe(ctx context.Context, op string, keys int) (own context.Context, end func(error)) {
+	return l.cache.Observe(ctx, op, l.options.Name, keys)
+}

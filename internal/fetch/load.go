@@ -1,0 +1,176 @@
+package fetch
+
+import (
+	"context"
+	"slices"
+	"sync"
+
+	"github.com/cacheaside/cacheaside/internal/source"
+)
+
+// MaxRefusals is how many loads of a round may be refused, since an invalidation came between, before the next one's result
+// is given out without being stored: under a storm of invalidations a reader must come to an end.
+const MaxRefusals = 3
+
+// MaxCalls is how many calls of the load function one flight makes at once.
+const MaxCalls = 8
+
+// load loads what it may, and stores it in the place of the leases, which are kept alive meanwhile. A value that is refused is given to nobody,
+// for another process may yet store an older one: its round starts again.
+func (b *batch) load() {
+	rounds := at(b.open, toLoad)
+	if len(rounds) == 0 {
+		return
+	}
+	stop := b.keepAlive(rounds)
+	defer stop()
+	rest := b.left()
+	defer rest.end()
+	chunks := b.chunks(rounds)
+	if len(chunks) == 1 {
+		b.fill(rounds, stop, rest.goOn)
+		return
+	}
+	AtOnce(chunks, b.l.options.Calls, func(chunk []*Round, waiting func()) {
+		b.fill(chunk, func() {}, func() {
+			waiting()
+			rest.goOn()
+		})
+	})
+}
+
+// AtOnce calls f for each chunk, so many at once, besides those that have begun to wait for other
+// loads, which they say by waiting.
+func AtOnce[C any](chunks []C, most int, f func(chunk C, waiting func())) {
+	places := make(chan struct{}, most)
+	var calls sync.WaitGroup
+	for _, chunk := range chunks {
+		places <- struct{}{}
+		leave := sync.OnceFunc(func() { <-places })
+		calls.Go(func() {
+			defer leave()
+			f(chunk, leave)
+		})
+	}
+	calls.Wait()
+}
+
+// fill loads the rows of one call, stores them, and gives them out. waiting is called when the load
+// begins to wait for others.
+func (b *batch) fill(all []*Round, stop, waiting func()) {
+	returned := false
+	defer func() {
+		if !returned { // a codec called runtime.Goexit, say
+			b.failAll(at(all, toLoad), b.l.cache.Caught(recover()))
+			b.land(all)
+		}
+	}()
+	for rounds := all; len(rounds) > 0 && b.ctx.Err() == nil; {
+		entered, busy := b.l.source.Enter(textsOf(rounds), func(i int) bool { return !rounds[i].alone })
+		if len(entered) == 0 {
+			select {
+			case <-busy:
+				continue
+			case <-b.ctx.Done():
+				continue // more ends them
+			}
+		}
+		var now []*Round
+		now, rounds = split(rounds, entered)
+		if now = b.mayLoad(now); len(now) > 0 {
+			last := len(rounds) == 0
+			b.callAndStore(now, func() {
+				if last {
+					stop()
+				}
+			}, waiting)
+		}
+		b.land(all)
+	}
+	returned = true
+}
+
+// split parts rounds into those at these places, which are in order, and the others.
+func split(rounds []*Round, places []int) (of, others []*Round) {
+	if len(places) == len(rounds) {
+		return rounds, nil
+	}
+	for i, r := range rounds {
+		if len(places) > 0 && places[0] == i {
+			of, places = append(of, r), places[1:]
+		} else {
+			others = append(others, r)
+		}
+	}
+	return of, others
+}
+
+// loadAll loads the rows of rounds. Where Redis could not be asked, those who have gathered meanwhile are in, who would wait for it as long again: what is loaded is from after they asked, and they are
+// given nothing that Redis has said before. Not for a key on hold, or with Bypass, where nobody has waited; nor without any Redis, where a round knows only of holds from before it began (see onHold).
+func (b *batch) loadAll(rounds []*Round, waiting func()) []source.Row {
+	takeIn := func() {
+		if b.flight == nil || b.l.cache.Store == nil {
+			return
+		}
+		for _, r := range rounds {
+			if s := r; s.alone && !s.held && !s.bypass {
+				b.flight.TakeIn(r)
+			}
+		}
+	}
+	how := source.Call{Begins: takeIn, Waiting: waiting, Background: b.renewal}
+	rows := b.l.source.LoadEntered(b.l.withPrimary(b.ctx, rounds), textsOf(rounds), b.l.options.Query(rounds), how)
+	b.l.options.Loaded(rounds, rows)
+	return rows
+}
+
+// PreferPrimary is cacheaside.PreferPrimary.
+func PreferPrimary(ctx context.Context) bool {
+	primary, _ := ctx.Value(primaryKey{}).(bool)
+	return primary
+}
+
+type primaryKey struct{}
+
+// withPrimary is the context of a load for rounds, which are all alike in this. The caller's context may be that of another load, which says nothing about this one.
+func (l *Fetcher) withPrimary(ctx context.Context, rounds []*Round) context.Context {
+	primary := l.primary(rounds[0])
+	if primary == PreferPrimary(ctx) {
+		return ctx
+	}
+	return WithPrimary(ctx, primary)
+}
+
+// WithPrimary is ctx with what PreferPrimary says.
+func WithPrimary(ctx context.Context, primary bool) context.Context {
+	return context.WithValue(ctx, primaryKey{}, primary)
+}
+
+// primary tells whether a round should load from the primary. It does not change while the round is at toLoad.
+//
+// A read that loads under a lease need not, also if it is Fresh: nothing was invalidated for as long as the lag, or the lease would not have been given.
+func (l *Fetcher) primary(s *Round) bool {
+	switch {
+	case s.held:
+		return true
+	case !l.cache.MayHold:
+		return false
+	case s.suspect, s.refusals > 0:
+		return true
+	default: // without Redis, what is on hold is known
+		return s.alone && l.cache.Store != nil
+	}
+}
+
+// chunks divides rounds among calls of the load function, so that each call reads from one database: neither do a few keys on hold send all others of a batch to the primary, nor
+// are they read from a replica.
+func (b *batch) chunks(rounds []*Round) [][]*Round {
+	replica := rounds
+	var primary []*Round
+	onPrimary := func(r *Round) bool { return b.l.primary(r) }
+	if slices.ContainsFunc(rounds, onPrimary) {
+		replica = slices.DeleteFunc(slices.Clone(rounds), onPrimary)
+		primary = slices.DeleteFunc(slices.Clone(rounds), func(r *Round) bool { return !onPrimary(r) })
+	}
+	return slices.AppendSeq(slices.Collect(slices.Chunk(primary, b.l.options.Chunk)), slices.Chunk(replica, b.l.options.Chunk))
+}

@@ -1,0 +1,254 @@
+package fetch
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/cacheaside/cacheaside/internal/codec"
+	"github.com/cacheaside/cacheaside/internal/fault"
+	"github.com/cacheaside/cacheaside/internal/lease"
+)
+
+// First is the first look at Redis of a caller who is alone in his rounds, on his own goroutine: hits need no other, unless the era is in doubt. What is not over afterwards
+// is for Read, in a flight.
+func (l *Fetcher) First(ctx context.Context, how How, rounds []*Round) {
+	how.of(rounds)
+	if l.filter.Filter == nil {
+		l.first(ctx, rounds)
+		return
+	}
+	if l.siftNow(rounds) {
+		l.first(ctx, rounds)
+	}
+	l.letThrough(at(rounds, over))
+}
+
+func (l *Fetcher) first(ctx context.Context, rounds []*Round) {
+	for _, r := range rounds {
+		l.begin(r)
+	}
+	l.lookInside(rounds)
+	l.unasked(rounds, toLook)
+	l.unasked(rounds, toLearn)
+	if asked := at(rounds, toLook); len(asked) > 0 {
+		l.cache.Store.First(ctx, &l.sizes, names(asked), func(i int, held *lease.State, err error) {
+			if err == nil || ctx.Err() == nil {
+				l.settle(asked[i], held, err)
+			}
+		})
+		l.renewAll(asked)
+	}
+	if ctx.Err() != nil { // nobody waits for the rest
+		for _, r := range at(rounds, toLook) {
+			l.counters.Abandoned.Add(1)
+			r.Err, r.step = ctx.Err(), over
+		}
+	}
+}
+
+// Read is one flight of reads: all their callers asked before it began.
+func (l *Fetcher) Read(ctx context.Context, how How, rounds []*Round, f Flight) {
+	how.of(rounds)
+	if l.filter.Filter != nil {
+		l.sift(ctx, rounds)
+	}
+	b := l.batchOf(ctx, rounds, f, false)
+	l.lookInside(b.open)
+	b.run()
+}
+
+// Refresh is one flight of refreshes, which load whatever is cached.
+func (l *Fetcher) Refresh(ctx context.Context, rounds []*Round, f Flight) {
+	l.batchOf(ctx, rounds, f, true).run()
+}
+
+// look reads what the keys hold.
+func (b *batch) look() {
+	b.unasked(toLook)
+	rounds := at(b.open, toLook)
+	if len(rounds) == 0 {
+		return
+	}
+	if b.l.cache.Store == nil {
+		b.l.lookInside(rounds)
+	} else {
+		b.l.cache.Store.Read(b.ctx, &b.l.sizes, names(rounds), func(i int, held *lease.State, err error) { b.settle(rounds[i], held, err) })
+		b.l.renewAll(rounds)
+	}
+	b.land(rounds)
+}
+
+// take asks for leases, where there is nothing, or nothing that can be read: the second check, in the same trip.
+func (b *batch) take() {
+	b.unasked(toTake)
+	rounds := at(b.open, toTake)
+	if len(rounds) == 0 {
+		return
+	}
+	rounds = rounds[:min(len(rounds), MaxCalls*b.l.options.Chunk)] // no more than are loaded at once: the fleet waits for a leased key
+	as := b.attempts(rounds)
+	ctx, end := b.l.observe(b.ctx, OpLease, len(as))
+	b.l.cache.Store.Take(ctx, as)
+	end(as[0].Err)
+	for i, r := range rounds {
+		b.settle(r, &as[i].State, as[i].Err)
+	}
+	b.l.renewAll(rounds)
+	b.land(rounds)
+	for _, r := range at(rounds, toTake) {
+		r.step = toLook // it has changed meanwhile, and can still not be read
+	}
+}
+
+// claim asks for the leases of keys that are to be refreshed, whatever they hold.
+func (b *batch) claim() {
+	rounds := at(b.open, toLook)
+	if len(rounds) == 0 {
+		return
+	}
+	rounds = rounds[:min(len(rounds), MaxCalls*b.l.options.Chunk)] // as in take
+	b.l.cache.Store.Claim(b.ctx, b.attempts(rounds))
+	if b.ctx.Err() != nil {
+		return
+	}
+	for _, r := range rounds {
+		switch s := r; {
+		case s.attempt.Err != nil:
+			b.l.count(s.attempt.Err)
+			r.Err, s.step = fault.OfRedis(s.attempt.Err), over
+		case s.attempt.State.Kind == lease.Mine:
+			s.step = toLoad
+			if b.renewal {
+				b.l.renewed(s)
+			}
+		case b.renewal: // another does it, or has done it
+			s.step, s.busy = over, s.attempt.State.Kind == lease.Busy
+		case s.attempt.State.Kind == lease.Held:
+			s.held, s.alone, s.step = true, true, toLoad
+		default:
+			s.step = toWait
+		}
+	}
+}
+
+// attempts are those of rounds that ask Redis.
+func (b *batch) attempts(rounds []*Round) []*lease.Attempt {
+	as := make([]*lease.Attempt, len(rounds))
+	for i, r := range rounds {
+		as[i] = b.l.attempt(r)
+		if b.renewal {
+			as[i].For(r.stamp)
+		}
+		as[i].Young = b.l.young(r)
+	}
+	return as
+}
+
+func (l *Fetcher) attempt(s *Round) *lease.Attempt {
+	if s.attempt == nil {
+		a := lease.NewAttempt(s.name, l.cache.LeaseTTL)
+		s.attempt = &a
+	}
+	return s.attempt
+}
+
+// young is the generation of a round's era, where that may have begun within ReplicaLag: no earlier than this process has learned of it. By its own clock Redis says whether it has, for a
+// process that has just started learns of old ones. This bound is for the case that the generation is ahead of that clock.
+func (l *Fetcher) young(s *Round) uint64 {
+	if s.era == nil || time.Since(s.era.Since) >= l.cache.ReplicaLag {
+		return 0
+	}
+	return s.era.Generation
+}
+
+func (b *batch) settle(r *Round, held *lease.State, err error) {
+	if b.ctx.Err() == nil { // else the callers have left: that is why, if a command has failed
+		b.l.settle(r, held, err)
+	}
+}
+
+// settle decides what follows from what a key holds.
+func (l *Fetcher) settle(r *Round, held *lease.State, err error) {
+	s := r
+	s.soft = false
+	if s.attempt != nil {
+		s.attempt.Adopt(held)
+	}
+	var unread error
+	if err == nil && held.Kind == lease.Stored {
+		switch e := &held.Entry; {
+		case e.Generation > s.era.Generation && !s.behind: // another process knows of an InvalidateAll that this one has not heard of
+			s.behind = true
+			l.again(s)
+			return
+		case e.Generation != s.era.Generation:
+			l.counters.Outdated.Add(1)
+			l.attempt(s).State = lease.State{Kind: lease.Unknown, Raw: held.Raw} // to be replaced
+			s.step = toTake
+			return
+		case held.Long:
+			s.beginning, s.step = held.Raw, toFetch
+			return
+		}
+		if unread = l.decode(s, &held.Entry); unread == nil {
+			if l.found(r, &held.Entry) {
+				return
+			}
+			l.counters.Outdated.Add(1) // it has outlived what this process allows: to be replaced
+			l.attempt(s).State = lease.State{Kind: lease.Unknown, Raw: held.Raw}
+			s.step = toTake
+			return
+		}
+		held.Kind = lease.Unknown
+	}
+	if held.Kind == lease.Unknown || held.Kind == lease.Absent {
+		l.attempt(s).State = *held // for Take
+	}
+	switch {
+	case err != nil:
+		l.count(err)
+		l.out(r, err)
+	case held.Kind == lease.Unknown:
+		l.counters.Undecodable.Add(1)
+		l.cache.Warn("an entry in Redis cannot be read, and is replaced", l.options.Name, unread)
+		s.step = toTake
+	case held.Kind == lease.Absent:
+		s.step = toTake
+	case held.Kind == lease.Mine:
+		s.waits(nil)
+		s.step = toLoad
+	case held.Kind == lease.Held:
+		s.held, s.alone, s.step = true, true, toLoad
+	case held.Kind == lease.Failed:
+		l.counters.FailedByMark.Add(1)
+		r.Err, s.step = l.source.Failures.Err(s.text), over
+	case held.Kind == lease.Busy:
+		s.step = toWait
+	}
+}
+
+// decode takes a round's value out of an entry. With an error nothing has changed: the entry is not
+// the key's, or cannot be decoded. (JSON of another struct can: that is what LoaderOptions.Version
+// is for.)
+func (l *Fetcher) decode(s *Round, e *lease.Entry) error {
+	value, err := l.content(s, e)
+	if err == nil {
+		s.Value, s.Null = value, e.Null
+	}
+	return err
+}
+
+// content is the value of an entry that stands under a round's key, if it is that key's and can be decoded.
+func (l *Fetcher) content(s *Round, e *lease.Entry) (value any, err error) {
+	switch {
+	case !e.Unkey(s.text, s.hashed):
+		return value, errOtherKey
+	case e.Null:
+		return value, nil
+	}
+	return l.codec.Decode(codec.Payload{Codec: codec.ID(e.Codec), Compressed: e.Compressed, Bytes: e.Payload})
+}
+
+// errOtherKey is why an entry is not read that stands under a key's name, and is another's.
+var errOtherKey = errors.New("it is another key's")

@@ -1,0 +1,94 @@
+package fetch
+
+import (
+	"math"
+	"time"
+
+	"github.com/cacheaside/cacheaside/internal/lease"
+	"github.com/cacheaside/cacheaside/internal/source"
+)
+
+// rememberEntry remembers what an entry of Redis says, for what is left of its life.
+func (l *Fetcher) rememberEntry(r *Round, e *lease.Entry) {
+	if l.memory == nil {
+		return
+	}
+	life := time.Until(e.Expiry)
+	l.remember(r, life, e.Cost, false)
+}
+
+// remember offers a round's value to the memory tier, under the generation from before it was read. A refresh moves the generation on, for it
+// must end what is remembered there; if that has moved already, the value is not remembered, and what is there ends too.
+func (l *Fetcher) remember(r *Round, ttl, cost time.Duration, refresh bool) {
+	life := min(ttl, l.options.MemoryTTL)
+	s := r
+	if l.memory == nil {
+		return
+	}
+	if life <= 0 || !l.memory.Trusted(s.place) {
+		if refresh { // trust may come back without a clear, and what is there is older
+			l.memory.Invalidate(l.items.Hash(r), s.stable)
+		}
+		return
+	}
+	if refresh {
+		var ok bool
+		if s.generation, ok = l.memory.Advance(s.place, s.stable, s.generation); !ok {
+			l.memory.Invalidate(l.items.Hash(r), s.stable)
+			return
+		}
+	}
+	l.memory.Note(l.items.Hash(r), s.stable, s.read)
+	delta := uint32(min(l.Delta(cost).Microseconds(), math.MaxUint32))
+	if s.remembered = l.items.Set(r, delta, life, ttl); !s.remembered {
+		l.counters.TooHeavy.Add(1)
+	}
+}
+
+// keep has memory serve a value that was loaded while Redis was out of reach, although nobody tells
+// when it is invalidated: until MaxStaleness has passed since its load began, which keeps that
+// bound, as nothing that was acknowledged before is missing in it. An Invalidate of this process
+// ends it, also one that does not reach Redis; and so does the clear that comes before memory is
+// trusted again. Not where keys may be on hold: only Redis knows which are.
+func (l *Fetcher) keep(r *Round, row source.Row) {
+	if l.memory == nil || l.cache.MayHold {
+		return
+	}
+	s := r
+	until := row.Began.Add(min(l.cache.MaxStaleness, l.ttl(row), l.options.MemoryTTL))
+	if !time.Now().Before(until) {
+		return
+	}
+	l.memory.Note(l.items.Hash(r), s.stable, s.read)
+	if !l.items.Keep(r, row.Value, row.Null, until) {
+		l.counters.TooHeavy.Add(1)
+	}
+}
+
+// kept answers a round that would load without Redis by what another has loaded and memory keeps.
+func (l *Fetcher) kept(r *Round) bool {
+	s := r
+	if l.memory == nil || l.cache.Store == nil || s.bypass || s.held || s.fresh {
+		return false
+	}
+	item, ok := l.items.Get(r)
+	if ok {
+		l.counters.HitsWhileDown.Add(1)
+		s.Value, s.Null, s.Hit, s.Unvalidated = item.Value, item.Null, true, true
+	}
+	return ok
+}
+
+// Current tells whether those who came while a round ran may be given its result: it is what the memory tier holds for them.
+func (l *Fetcher) Current(s *Round) bool {
+	return s.remembered && !l.options.Bypassed() && l.memory.Trusted(s.place) && l.eras.Of(s.place) == s.era &&
+		l.memory.Generation(s.place, s.stable) == s.generation
+}
+
+// forget ends what this process holds of a key, also that its load has failed.
+func (l *Fetcher) forget(r *Round) {
+	l.source.Failures.End(r.text)
+	if l.memory != nil {
+		l.memory.Invalidate(l.items.Hash(r), r.stable)
+	}
+}

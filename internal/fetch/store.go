@@ -1,0 +1,187 @@
+package fetch
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"math/rand/v2"
+	"slices"
+	"time"
+
+	"github.com/cacheaside/cacheaside/internal/codec"
+	"github.com/cacheaside/cacheaside/internal/fault"
+	"github.com/cacheaside/cacheaside/internal/lease"
+	"github.com/cacheaside/cacheaside/internal/local"
+	"github.com/cacheaside/cacheaside/internal/source"
+)
+
+// store puts what was loaded in the place of the leases, or the marker of a failure.
+func (b *batch) store(rounds []*Round, rows []source.Row) {
+	if b.ctx.Err() != nil && slices.ContainsFunc(rows, func(row source.Row) bool { return row.Err != nil }) {
+		return // the load was stopped, which is no failure of its own: more ends the rounds
+	}
+	var fillings []*lease.Filling
+	var filled []*Round
+	var tooLarge []*Round
+	for i, r := range rounds {
+		b.l.succeeded(r, rows[i].Err)
+		switch row := rows[i]; {
+		case row.Err != nil:
+			r.Err, r.spared = row.Err, row.NotAttempted
+		case r.alone:
+			b.giveAlone(r, row)
+		default:
+			r.Value, r.Null = row.Value, row.Null
+			f, err := b.l.filling(r, row)
+			switch {
+			case errors.Is(err, codec.ErrTooLarge):
+				b.l.counters.TooLarge.Add(1)
+				b.unvalidated(r)
+				tooLarge = append(tooLarge, r)
+			case err != nil:
+				r.Err = err
+			default:
+				fillings, filled = append(fillings, f), append(filled, r)
+			}
+		}
+	}
+	b.failAll(slices.DeleteFunc(slices.Clone(rounds), func(r *Round) bool { return r.Err == nil }), nil)
+	b.giveUp(tooLarge)
+	if len(fillings) == 0 {
+		return
+	}
+	b.put(filled, fillings)
+	for i, r := range filled {
+		b.settleFill(r, fillings[i])
+	}
+}
+
+// giveUp leaves nothing in Redis for values that are too large to be stored: also not the entry that a refresh has found, which is older.
+func (b *batch) giveUp(rounds []*Round) {
+	if len(rounds) == 0 {
+		return
+	}
+	if b.refresh {
+		for _, err := range b.l.delete(context.WithoutCancel(b.ctx), rounds) {
+			b.l.CountWrite(err)
+		}
+		for _, r := range rounds { // after Redis, or a reader would fill memory again from there
+			b.l.forget(r)
+		}
+	}
+	b.release(b.attempts(rounds))
+}
+
+func (l *Fetcher) delete(ctx context.Context, rounds []*Round) []error {
+	hashes := make([]uint64, len(rounds))
+	for i, r := range rounds {
+		hashes[i] = l.keys.Hash(r.text)
+	}
+	return l.cache.Channel.Delete(ctx, names(rounds), hashes)
+}
+
+// filling is the entry for a value.
+func (l *Fetcher) filling(r *Round, row source.Row) (*lease.Filling, error) {
+	e, life, err := l.entry(r.text, r.hashed, r.era, r.Value, row)
+	return &lease.Filling{Attempt: r.attempt, Entry: e, Life: life}, err
+}
+
+// entry is what is stored of a value, in the era in which its load began, and for how long.
+func (l *Fetcher) entry(text string, hashed bool, era *local.Era, value any, row source.Row) (e lease.Entry, life time.Duration, err error) {
+	ttl := l.ttl(row)
+	e = lease.Entry{Null: row.Null, Cost: row.Took, Expiry: time.Now().Add(ttl), Generation: era.Generation, Keyed: hashed}
+	if hashed {
+		e.Key = text
+	}
+	if !row.Null {
+		var p codec.Payload
+		p, err = l.codec.Encode(value)
+		e.Codec, e.Compressed, e.Payload = uint8(p.Codec), p.Compressed, p.Bytes
+	}
+	return e, l.hardLife(ttl, row.Null), err
+}
+
+// put stores what rounds have loaded, but where Redis is out of reach: then nobody waits to learn that it could not be stored.
+func (b *batch) put(rounds []*Round, all []*lease.Filling) {
+	sent := make([]*lease.Filling, 0, len(all))
+	for i, f := range all {
+		err := b.l.cache.Conn.Down(int(rounds[i].place))
+		if err != nil && !b.refresh {
+			f.Err = err // settleFill counts it
+			continue
+		}
+		sent = append(sent, f)
+	}
+	if len(sent) > 0 {
+		b.l.cache.Store.Fill(context.WithoutCancel(b.ctx), sent)
+	}
+}
+
+// settleFill decides what follows from an attempt to store a value.
+func (b *batch) settleFill(r *Round, f *lease.Filling) {
+	s := r
+	switch {
+	case f.Err != nil && b.refresh: // what was asked for is that it be stored
+		s.lost = true
+		b.l.CountWrite(f.Err)
+		r.Err, s.step = fault.OfRedis(f.Err), over
+	case f.Err != nil: // nobody can say whether it is still true; it was when its callers asked
+		s.lost = true
+		b.l.CountWrite(f.Err)
+		b.unvalidated(r)
+	case f.Stored:
+		b.l.remember(r, time.Until(f.Entry.Expiry), f.Entry.Cost, b.refresh)
+		s.step = over
+	default:
+		b.l.counters.Refused.Add(1)
+		if s.refusals++; s.refusals > MaxRefusals {
+			b.unvalidated(r) // its load began after its callers had asked
+			return
+		}
+		b.l.again(s)
+	}
+}
+
+// giveAlone gives out a value that was loaded without a lease. A cache that has no Redis remembers
+// it; one whose Redis is out of reach keeps it for a while; none does while its key is on hold.
+func (b *batch) giveAlone(r *Round, row source.Row) {
+	s := r
+	s.Value, s.Null = row.Value, row.Null
+	switch {
+	case s.verdict == checked && row.Null: // as the filter has said
+		s.step = over
+	case s.verdict == checked:
+		b.unvalidated(r)
+	case s.bypass:
+		b.l.counters.Bypassed.Add(1)
+		b.unvalidated(r)
+	case s.held:
+		b.l.counters.Held.Add(1)
+		b.unvalidated(r)
+	case b.l.cache.Store != nil:
+		b.l.keep(r, row)
+		b.unvalidated(r)
+	default:
+		b.l.remember(r, b.l.ttl(row), row.Took, b.refresh)
+		s.step = over
+	}
+}
+
+// unvalidated ends a round with a value that Redis has not confirmed: it was true when its load began.
+func (b *batch) unvalidated(r *Round) {
+	s := r
+	b.l.counters.Unvalidated.Add(1)
+	if b.refresh && b.l.memory != nil {
+		b.l.memory.Invalidate(b.l.items.Hash(r), s.stable) // what is remembered is older
+	}
+	s.Unvalidated, s.step = true, over
+}
+
+// ttl is how long a loaded value is fresh: its time to live, shortened by the jitter.
+func (l *Fetcher) ttl(row source.Row) time.Duration {
+	ttl := cmp.Or(row.TTL, l.options.TTL)
+	if row.Null {
+		ttl = cmp.Or(row.TTL, l.options.NullTTL)
+	}
+	return max(ttl-time.Duration(max(l.options.Jitter, 0)*rand.Float64()*float64(ttl)), time.Millisecond)
+}

@@ -38,7 +38,7 @@ func (l *Fetcher) renewAll(rounds []*Round) {
 		if s := r; s.renew {
 			s.renew = false
 			if s.soft && !l.renewals.active(l.items.Hash(r)) && !slices.Contains(begun, l.items.Hash(r)) {
-				l.giveStale(r, true)
+				l.giveStale(r)
 				if l.cache.Store != nil {
 					l.countHit(s)
 				}

@@ -110,7 +110,7 @@ func (l *Fetcher) Copy(ctx context.Context, r *Round, undecided measure.Verdict)
 		e := &held.Entry
 		switch {
 		case err != nil:
-		case held.Kind != lease.Stored || e.Generation < era.Generation || l.outlived(e):
+		case held.Kind != lease.Stored || e.Generation < era.Generation || l.age(e, time.Now()) == seenOutlived:
 			v = measure.None
 		case e.Generation > era.Generation, e.Expiry.UnixMilli() == 0: // an InvalidateAll that was not heard of yet; or it was Expired, and may differ
 		default:
@@ -122,12 +122,6 @@ func (l *Fetcher) Copy(ctx context.Context, r *Round, undecided measure.Verdict)
 		}
 	})
 	return stamp, v
-}
-
-// outlived tells whether an entry is older than this loader's options allow: see found.
-func (l *Fetcher) outlived(e *lease.Entry) bool {
-	now := time.Now()
-	return -e.Expiry.Sub(now)-skew > l.staleFor(e.Null) && !e.Taken(now) && e.Expiry.UnixMilli() != 0
 }
 
 // Entry is what would be stored of a value that was loaded in this era, and for how long.

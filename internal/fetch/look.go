@@ -113,22 +113,31 @@ func (b *batch) claim() {
 		return
 	}
 	for _, r := range rounds {
-		switch s := r; {
-		case s.attempt.Err != nil:
-			b.l.count(s.attempt.Err)
-			r.Err, s.step = fault.OfRedis(s.attempt.Err), over
-		case s.attempt.State.Kind == lease.Mine:
-			s.step = toLoad
-			if b.renewal {
-				b.l.renewed(s)
-			}
-		case b.renewal: // another does it, or has done it
-			s.step, s.busy = over, s.attempt.State.Kind == lease.Busy
-		case s.attempt.State.Kind == lease.Held:
-			s.held, s.alone, s.step = true, true, toLoad
-		default:
-			s.step = toWait
+		b.settleClaim(r, r.attempt.Err)
+	}
+}
+
+// settleClaim does what follows from a claim, or from err, that Redis could not be asked.
+func (b *batch) settleClaim(r *Round, err error) {
+	what := kinds[r.attempt.State.Kind]
+	if err != nil {
+		b.l.count(err)
+		what = seenNoAnswer
+	}
+	switch decide(what, standing{Refresh: true, Background: b.renewal}) {
+	case load:
+		r.step = toLoad
+		if b.renewal {
+			b.l.renewed(r)
 		}
+	case loadOnHold:
+		r.held, r.alone, r.step = true, true, toLoad
+	case leaveToOthers:
+		r.step, r.busy = over, what == seenLease
+	case failRedis:
+		r.Err, r.step = fault.OfRedis(err), over
+	default:
+		r.step = toWait
 	}
 }
 
@@ -168,63 +177,95 @@ func (b *batch) settle(r *Round, held *lease.State, err error) {
 	}
 }
 
-// settle decides what follows from what a key holds.
+// settle does what follows from what a key holds, or from err, that Redis could not be asked.
 func (l *Fetcher) settle(r *Round, held *lease.State, err error) {
-	s := r
-	s.soft = false
-	if s.attempt != nil {
-		s.attempt.Adopt(held)
+	r.soft = false
+	if r.attempt != nil {
+		r.attempt.Adopt(held)
 	}
-	var unread error
-	if err == nil && held.Kind == lease.Stored {
-		switch e := &held.Entry; {
-		case e.Generation > s.era.Generation && !s.behind: // another process knows of an InvalidateAll that this one has not heard of
-			s.behind = true
-			l.again(s)
-			return
-		case e.Generation != s.era.Generation:
-			l.counters.Outdated.Add(1)
-			l.attempt(s).State = lease.State{Kind: lease.Unknown, Raw: held.Raw} // to be replaced
-			s.step = toTake
-			return
-		case held.Long:
-			s.beginning, s.step = held.Raw, toFetch
-			return
-		}
-		if unread = l.decode(s, &held.Entry); unread == nil {
-			if l.found(r, &held.Entry) {
-				return
-			}
-			l.counters.Outdated.Add(1) // it has outlived what this process allows: to be replaced
-			l.attempt(s).State = lease.State{Kind: lease.Unknown, Raw: held.Raw}
-			s.step = toTake
-			return
-		}
-		held.Kind = lease.Unknown
-	}
-	if held.Kind == lease.Unknown || held.Kind == lease.Absent {
-		l.attempt(s).State = *held // for Take
-	}
-	switch {
-	case err != nil:
+	if err != nil {
 		l.count(err)
 		l.out(r, err)
-	case held.Kind == lease.Unknown:
+		return
+	}
+	what, unread := l.see(r, held)
+	switch decide(what, l.standing(r, what)) {
+	case giveValue:
+		l.rememberEntry(r, &held.Entry)
+		r.step = over
+		l.countHit(r)
+	case giveStale:
+		l.giveStale(r)
+		l.countHit(r)
+	case waitForFresh:
+		r.soft, r.step = true, toWait
+	case fetchRest:
+		r.beginning, r.step = held.Raw, toFetch
+	case askGeneration: // another process knows of an InvalidateAll that this one has not heard of
+		r.behind = true
+		l.again(r)
+	case replace:
+		l.replace(r, held, what, unread)
+	case takeLease:
+		l.attempt(r).State = *held // for Take
+		r.step = toTake
+	case load:
+		r.waits(nil)
+		r.step = toLoad
+	case loadOnHold:
+		r.held, r.alone, r.step = true, true, toLoad
+	case fail:
+		l.counters.FailedByMark.Add(1)
+		r.Err, r.step = l.source.Failures.Err(r.text), over
+	case waitForLoad:
+		r.step = toWait
+	}
+}
+
+// replace has an entry be loaded anew that is there and does not count.
+func (l *Fetcher) replace(r *Round, held *lease.State, what seen, unread error) {
+	if what == seenUnreadable {
 		l.counters.Undecodable.Add(1)
 		l.cache.Warn("an entry in Redis cannot be read, and is replaced", l.options.Name, unread)
-		s.step = toTake
-	case held.Kind == lease.Absent:
-		s.step = toTake
-	case held.Kind == lease.Mine:
-		s.waits(nil)
-		s.step = toLoad
-	case held.Kind == lease.Held:
-		s.held, s.alone, s.step = true, true, toLoad
-	case held.Kind == lease.Failed:
-		l.counters.FailedByMark.Add(1)
-		r.Err, s.step = l.source.Failures.Err(s.text), over
-	case held.Kind == lease.Busy:
-		s.step = toWait
+	} else {
+		l.counters.Outdated.Add(1)
+	}
+	l.attempt(r).State = lease.State{Kind: lease.Unknown, Raw: held.Raw} // for Take
+	r.step = toTake
+}
+
+// see tells what a key holds, and takes a value that counts into the round, with what is to be done
+// about its end.
+func (l *Fetcher) see(r *Round, held *lease.State) (what seen, unread error) {
+	if held.Kind != lease.Stored {
+		return kinds[held.Kind], nil
+	}
+	switch e := &held.Entry; {
+	case e.Generation > r.era.Generation:
+		return seenNewer, nil
+	case e.Generation != r.era.Generation:
+		return seenOlder, nil
+	case held.Long:
+		return seenBeginning, nil
+	}
+	if unread = l.decode(r, &held.Entry); unread != nil {
+		return seenUnreadable, unread
+	}
+	now := time.Now()
+	r.suspect = held.Entry.Expiry.UnixMilli() == 0
+	if what = l.age(&held.Entry, now); what != seenOutlived {
+		l.noteRefresh(r, &held.Entry, what, now)
+	}
+	return what, nil
+}
+
+// standing is what a read has come to that has seen so much.
+func (l *Fetcher) standing(r *Round, what seen) standing {
+	return standing{
+		AskedAgain:    r.behind,
+		WaitsForFresh: what == seenStale && l.waitsForFresh(r),
+		HasStale:      r.patience > 0 && r.refusals == 0,
+		Down:          l.options.RedisDown,
 	}
 }
 

@@ -32,24 +32,27 @@ func (b *batch) unasked(s step) {
 	}
 }
 
-// out decides what follows where Redis could not be asked: LoaderOptions.RedisDown.
+// out does what follows where Redis could not be asked.
 func (l *Fetcher) out(r *Round, err error) {
-	s := r
 	l.counters.RedisDown.Add(1)
-	policy := l.options.RedisDown
-	switch {
-	case errors.Is(err, conn.ErrWrongClient): // it will not come back
-		r.Err, s.step = fault.OfRedis(err), over
-	case s.patience > 0 && s.refusals == 0: // Redis was lost while a fresh value was waited for: the stale one was there when the callers asked
-		l.counters.Stale.Add(1)
-		s.step = over
-	case policy == LoadWhenDown: // once for the process
-		s.alone, s.step = true, toLoad
-	case policy == StaleWhenDown && l.fromMemory(r):
-		l.counters.Stale.Add(1)
-		s.step = over
+	what := seenNoAnswer
+	if errors.Is(err, conn.ErrWrongClient) {
+		what = seenWrongClient
+	}
+	next := decide(what, l.standing(r, what))
+	if next == giveMemory {
+		next = failRedis
+		if l.fromMemory(r) {
+			next = giveStale
+		}
+	}
+	switch next {
+	case giveStale:
+		l.giveStale(r)
+	case loadWithoutLease: // once for the process
+		r.alone, r.step = true, toLoad
 	default:
-		r.Err, s.step = fault.OfRedis(err), over
+		r.Err, r.step = fault.OfRedis(err), over
 	}
 }
 

@@ -14,29 +14,30 @@ const maxTTL = 10 * 365 * 24 * time.Hour
 // skew is how far the clocks of processes may be apart before that costs a load.
 const skew = 5 * time.Second
 
-// found ends a round with the value of an entry that is fresh; with one that is stale if its callers do not wait for a new one, or have waited for long
-// enough. It notes where a new one is to be loaded. It answers false if the entry is older than this loader's options allow, as another process with others may have stored it.
-func (l *Fetcher) found(r *Round, e *lease.Entry) bool {
-	s, now := r, time.Now()
-	left := e.Expiry.Sub(now)
-	s.suspect = e.Expiry.UnixMilli() == 0 // by Expire: its hard end is Redis' to know
-	hard := l.staleFor(e.Null)
+// age tells in which of its lives an entry is. One may be older than this loader's options allow,
+// if another process with others has stored it.
+func (l *Fetcher) age(e *lease.Entry, now time.Time) seen {
+	left, hard := e.Expiry.Sub(now), l.staleFor(e.Null)
 	taken := e.Taken(now)
-	if expired := s.suspect && hard > 0; -left-skew > hard && !taken && !expired {
-		return false
+	switch expired := e.Expiry.UnixMilli() == 0 && hard > 0; { // by Expire: its hard end is Redis's to know
+	case -left-skew > hard && !taken && !expired:
+		return seenOutlived
+	case left > 0 || hard == 0: // without a stale life it is about to go by itself
+		return seenFresh
+	case taken && e.Failed():
+		return seenFailing
+	default:
+		return seenStale
 	}
-	stale := left <= 0 && hard > 0 // without a stale life it is about to go by itself
-	if !taken && (stale || left > 0 && l.due(left, l.Delta(e.Cost))) {
-		s.stamp, s.known, s.renew, s.early = e.Stamp, true, true, !stale
+}
+
+// noteRefresh notes whether an entry of that age is to be loaded anew in the background.
+func (l *Fetcher) noteRefresh(r *Round, e *lease.Entry, what seen, now time.Time) {
+	left := e.Expiry.Sub(now)
+	fresh := what == seenFresh
+	if !e.Taken(now) && (!fresh || left > 0 && l.due(left, l.Delta(e.Cost))) {
+		r.stamp, r.known, r.renew, r.early = e.Stamp, true, true, fresh
 	}
-	if !stale {
-		l.rememberEntry(r, e)
-		s.step = over
-	} else {
-		l.giveStale(r, taken && e.Failed())
-	}
-	l.countHit(s)
-	return true
 }
 
 func (l *Fetcher) countHit(s *Round) {
@@ -63,25 +64,28 @@ func (l *Fetcher) Delta(cost time.Duration) time.Duration {
 	return time.Duration(max(l.options.EarlyRefresh, 0) * float64(cost))
 }
 
-// giveStale gives out a stale value, unless its callers wait for a new one; not in vain, as where it could not be loaded a moment ago.
-func (l *Fetcher) giveStale(r *Round, inVain bool) {
-	s := r
-	if wait := l.options.SoftTimeout; wait > 0 {
-		now := max(time.Since(l.start), 1)
-		switch {
-		case s.patience != 0:
-		case r.Asked.IsZero():
-			s.patience = now + wait
-		default: // its callers have waited for the round before
-			s.patience = max(r.Asked.Sub(l.start)+wait, 1)
-		}
-		if now < s.patience && !inVain {
-			s.soft, s.step = true, toWait
-			return
-		}
-	}
+// giveStale gives out a stale value.
+func (l *Fetcher) giveStale(r *Round) {
 	l.counters.Stale.Add(1)
-	s.step = over
+	r.step = over
+}
+
+// waitsForFresh tells whether the callers of a round that has found a stale value wait for a fresh
+// one: until SoftTimeout has passed since they asked.
+func (l *Fetcher) waitsForFresh(r *Round) bool {
+	wait := l.options.SoftTimeout
+	if wait <= 0 {
+		return false
+	}
+	now := max(time.Since(l.start), 1)
+	switch {
+	case r.patience != 0:
+	case r.Asked.IsZero():
+		r.patience = now + wait
+	default: // its callers have waited for the round before
+		r.patience = max(r.Asked.Sub(l.start)+wait, 1)
+	}
+	return now < r.patience
 }
 
 // staleFor is how long a value, or an absence, outlasts its TTL. Absences are of keys that anybody can think of, so they do not stay for long.
@@ -119,8 +123,12 @@ func (l *Fetcher) lookInside(rounds []*Round) {
 			continue
 		}
 		s.renew = true
-		l.giveStale(r, false)
-		s.Hit = s.step == over
+		if decide(seenStale, l.standing(r, seenStale)) == waitForFresh {
+			r.soft, r.step = true, toWait
+			continue
+		}
+		l.giveStale(r)
+		s.Hit = true
 	}
 	l.renewAll(rounds)
 }

@@ -243,8 +243,8 @@ func TestStaleSetSameProcessTwice(t *testing.T) {
 		if _, err := first(t); !sameError(err, ErrLoadTimeout) {
 			t.Fatal(err)
 		}
-		p.options.LoadTimeout = time.Minute // of what follows
-		q.options.LoadTimeout = time.Minute
+		p.source.SetLoadTimeout(time.Minute) // of what follows
+		q.source.SetLoadTimeout(time.Minute)
 		r.change(q, "new")
 		second, resumeSecond := d.pause(2)
 		defer resumeSecond()

@@ -7,37 +7,38 @@ import (
 	"github.com/cacheaside/cacheaside/internal/lease"
 )
 
-// renewal is what a round knows of the reload in the background that it has found to be due, or, in a round of its own, is.
-type renewal struct {
-	renew   bool        // it is due
-	early   bool        // while the value is fresh
-	stamp   lease.Token // of the entry that is to be renewed
-	known   bool        // which that is
-	until   time.Time   // else, when the value that is in memory ends: a later entry need not be renewed
-	busy    bool        // another process does it
-	suspect bool        // what is cached was expired, or is to be refreshed: there may be a change that a replica has not heard of
+// refresh is what a round knows of the background refresh that it has found to be due, or, in a
+// round of its own, is.
+type refresh struct {
+	renew bool // it is due
+	early bool // while the value is fresh
+	known bool // which entry is to be replaced: that of stamp
+	stamp lease.Token
+	until time.Time // else, when the value that is in memory ends: a later entry need not be replaced
 }
 
-// renewAll begins to load again, in the background, what rounds have found to be due. Who would wait for that in vain, since it cannot begin, is given what is stale. Call it before they land.
-func (l *Fetcher) renewAll(rounds []*Round) {
+// refreshDue begins to load again, in the background, what rounds have found to be due. Who would wait for that in vain, since it cannot begin, is given what is stale. Call it before they land.
+func (l *Fetcher) refreshDue(rounds []*Round) {
 	var due []*Round
 	for _, r := range rounds {
 		s := r
-		if !s.renew || l.spares(s) {
+		if !s.renew || l.skipsRefresh(s) {
 			continue
 		}
 		due = append(due, &Round{
-			Owner: r.Owner, renewal: s.renewal, step: toLook, text: s.text, name: s.name, hashed: s.hashed, stable: s.stable, place: s.place, era: s.era, read: s.read, generation: s.generation,
+			Owner: r.Owner, step: toLook, identity: r.identity, refresh: r.refresh,
+			snapshot: snapshot{loader: r.loader, read: r.read, version: r.version, needsPrimary: r.needsPrimary},
 		})
+
 	}
 	var begun []uint64 // some may be over already
 	if len(due) > 0 {
-		begun = l.startRenewals(due)
+		begun = l.startRefreshes(due)
 	}
 	for _, r := range rounds {
 		if s := r; s.renew {
 			s.renew = false
-			if s.soft && !l.renewals.active(l.items.Hash(r)) && !slices.Contains(begun, l.items.Hash(r)) {
+			if s.forFresh && !l.renewals.active(l.items.Hash(r)) && !slices.Contains(begun, l.items.Hash(r)) {
 				l.giveStale(r)
 				if l.cache.Store != nil {
 					l.countHit(s)
@@ -47,9 +48,9 @@ func (l *Fetcher) renewAll(rounds []*Round) {
 	}
 }
 
-// spares tells whether a renewal need not be tried: Redis, where it begins, is out of reach; the breaker is open; or, without Redis, it has failed a moment ago.
-func (l *Fetcher) spares(s *Round) bool {
-	return l.cache.Conn != nil && l.cache.Conn.Down(int(s.place)) != nil ||
+// skipsRefresh tells whether a renewal need not be tried: Redis, where it begins, is out of reach; the breaker is open; or, without Redis, it has failed a moment ago.
+func (l *Fetcher) skipsRefresh(s *Round) bool {
+	return l.cache.Conn != nil && l.cache.Conn.Down(int(s.slots)) != nil ||
 		l.cache.Store == nil && l.source.Failures.Here(s.text) ||
 		l.source.Broken()
 }
@@ -60,17 +61,17 @@ func (l *Fetcher) NearEnd(r *Round, left, delta time.Duration) {
 	if !l.due(left, delta) || l.renewals.has(l.items.Hash(r)) { // near the end each hit wins, until the reload has come
 		return
 	}
-	if l.begin(r); r.Err != nil || r.bypass || l.spares(r) {
+	if l.begin(r); r.Err != nil || r.bypass || l.skipsRefresh(r) {
 		return
 	}
-	r.renewal = renewal{early: true, until: time.Now().Add(left)}
-	l.startRenewals([]*Round{r})
+	r.refresh = refresh{early: true, until: time.Now().Add(left)}
+	l.startRefreshes([]*Round{r})
 }
 
-// startRenewals begins a flight of those rounds whose keys are in none. Its context has nothing of those who have read: no values, transaction or credentials.
+// startRefreshes begins a flight of those rounds whose keys are in none. Its context has nothing of those who have read: no values, transaction or credentials.
 //
 // It answers which it has begun. It takes no more of them than are loaded in a few rounds: what is left is for the next who reads it, and may be loaded sooner so.
-func (l *Fetcher) startRenewals(rounds []*Round) (begun []uint64) {
+func (l *Fetcher) startRefreshes(rounds []*Round) (begun []uint64) {
 	rounds = rounds[:min(len(rounds), 4*MaxCalls*l.options.Chunk)]
 	hashes := make([]uint64, len(rounds))
 	for i, r := range rounds {
@@ -83,14 +84,14 @@ func (l *Fetcher) startRenewals(rounds []*Round) (begun []uint64) {
 	own := l.ofHashes(rounds, entered)
 	if l.cache.Store == nil {
 		for _, r := range own {
-			r.alone, r.step = true, toLoad
-			l.renewed(r)
+			r.withoutLease, r.step = true, toLoad
+			l.countRefresh(r)
 		}
 	}
 	go func() {
 		defer l.renewals.leave(entered)
 		ctx, end := l.observe(l.life, OpRefresh, len(own))
-		b := &batch{l: l, ctx: ctx, rounds: own, open: slices.Clone(own), refresh: true, renewal: true}
+		b := &batch{l: l, ctx: ctx, rounds: own, open: slices.Clone(own), refresh: true, background: true}
 		b.run()
 		end(firstError(own))
 		b.rest(entered)
@@ -121,7 +122,7 @@ func firstError(rounds []*Round) error {
 
 // peek looks which entries those are that memory was hit with. One that ends later has been renewed by another process.
 func (b *batch) peek() {
-	if !b.renewal {
+	if !b.background {
 		return
 	}
 	rounds := slices.DeleteFunc(slices.Clone(at(b.open, toLook)), func(r *Round) bool { return r.known })
@@ -133,7 +134,7 @@ func (b *batch) peek() {
 		s := r
 		b.l.count(err)
 		switch {
-		case err != nil || held.Kind != lease.Stored || e.Generation != s.era.Generation:
+		case err != nil || held.Kind != lease.Stored || e.Generation != s.loader.Generation:
 			s.step = over // who reads it sees to it
 		case e.Expiry.After(s.until.Add(Drift)) && held.Long:
 			s.step = over // who reads it fetches it
@@ -154,7 +155,7 @@ const Drift = 10 * time.Millisecond
 func (l *Fetcher) takeOver(r *Round, e *lease.Entry) {
 	r.step = over
 	if l.decode(r, e) == nil {
-		l.rememberEntry(r, e)
+		l.putEntryInMemory(r, e)
 	}
 }
 
@@ -164,7 +165,7 @@ const respite = 100 * time.Millisecond
 
 func (b *batch) rest(hashes []uint64) {
 	b.l.renewals.rest(hashes)
-	if slices.ContainsFunc(b.rounds, func(r *Round) bool { return r.spared }) {
+	if slices.ContainsFunc(b.rounds, func(r *Round) bool { return r.notAttempted }) {
 		Pause(b.ctx, respite)
 	}
 }
@@ -180,7 +181,7 @@ func (b *batch) catchUp() {
 		return
 	}
 	for _, r := range busy {
-		b.l.takeGeneration(r)
+		b.l.takeSnapshot(r)
 	}
 	b.l.cache.Store.Read(b.ctx, &b.l.sizes, names(busy), func(i int, held *lease.State, err error) {
 		r, e := busy[i], &held.Entry
@@ -188,14 +189,14 @@ func (b *batch) catchUp() {
 			err = b.l.whole(b.ctx, r, held)
 		}
 		b.l.count(err)
-		if err == nil && held.Kind == lease.Stored && e.Generation == r.era.Generation && time.Now().Before(e.Expiry) {
+		if err == nil && held.Kind == lease.Stored && e.Generation == r.loader.Generation && time.Now().Before(e.Expiry) {
 			b.l.takeOver(r, e)
 		}
 	})
 }
 
-// renewed counts a renewal that is about to load.
-func (l *Fetcher) renewed(s *Round) {
+// countRefresh counts a renewal that is about to load.
+func (l *Fetcher) countRefresh(s *Round) {
 	l.counters.Renewals.Add(1)
 	if s.early {
 		l.counters.Early.Add(1)

@@ -13,21 +13,21 @@ import (
 // batch is the rounds of one flight: one key for a Get, many for a GetMany. Each method is a step for those that are at it, in one trip to
 // Redis for all.
 type batch struct {
-	l       *Fetcher
-	ctx     context.Context
-	flight  Flight   // nil: nobody waits
-	rounds  []*Round // that it is to bring to their end
-	open    []*Round // those of them that have not landed
-	refresh bool
-	renewal bool // a refresh that nobody waits for, of entries that were read
-	ended   bool
-	parts   sync.WaitGroup // batches that went on by themselves
+	l          *Fetcher
+	ctx        context.Context
+	flight     Flight   // nil: nobody waits
+	rounds     []*Round // that it is to bring to their end
+	open       []*Round // those of them that have not landed
+	refresh    bool
+	background bool // and nobody waits for it: of entries that were read
+	ended      bool
+	parts      sync.WaitGroup // batches that went on by themselves
 }
 
 func (l *Fetcher) batchOf(ctx context.Context, rounds []*Round, f Flight, refresh bool) *batch {
 	for _, r := range rounds {
 		l.begin(r)
-		r.suspect = refresh
+		r.needsPrimary = refresh
 	}
 	return &batch{l: l, ctx: ctx, flight: f, rounds: rounds, open: slices.Clone(rounds), refresh: refresh}
 }
@@ -62,7 +62,7 @@ func (b *batch) more() bool {
 			}
 		}
 	}
-	if b.renewal && slices.ContainsFunc(b.rounds, func(r *Round) bool { return r.spared }) {
+	if b.background && slices.ContainsFunc(b.rounds, func(r *Round) bool { return r.notAttempted }) {
 		for _, r := range b.open { // the others would be refused, too
 			r.step = over
 		}
@@ -80,7 +80,7 @@ func (b *batch) land(rounds []*Round) {
 		r.waits(r.Err)
 	}
 	if b.l.filter.Filter != nil {
-		b.l.letThrough(done)
+		b.l.countFilter(done)
 	}
 	if b.flight != nil {
 		b.flight.Land(done)
@@ -122,7 +122,7 @@ func (b *batch) end() {
 	for _, r := range b.rounds {
 		switch a := r.attempt; {
 		case a == nil, !a.Holds() && !a.Owes(): // a hit, or a load that has ended as it should
-		case !a.Holds(), r.lost, b.l.cache.Conn.Down(int(r.place)) != nil: // a lease that was asked for in vain may yet be given; or Redis does not answer: nobody waits
+		case !a.Holds(), r.lost, b.l.cache.Conn.Down(int(r.slots)) != nil: // a lease that was asked for in vain may yet be given; or Redis does not answer: nobody waits
 			later = append(later, a)
 		default:
 			held = append(held, a)

@@ -22,13 +22,13 @@ func (l *Fetcher) begin(r *Round) {
 		s.stable = l.keys.Hash(s.text)
 	}
 	if l.cache.Store == nil || s.bypass {
-		l.takeGeneration(s)
-		s.held = l.onHold(s)
-		s.alone, s.step = true, toLoad
+		l.takeSnapshot(s)
+		s.onHold = l.onHold(s)
+		s.withoutLease, s.step = true, toLoad
 		return
 	}
 	s.name, s.hashed = l.keys.Name(s.text)
-	s.place = uint8(l.cache.Conn.Range(s.name))
+	s.slots = uint8(l.cache.Conn.Range(s.name))
 	if l.memory != nil {
 		l.cache.Channel.Listen()
 	}
@@ -49,27 +49,27 @@ func (l *Fetcher) identify(r *Round) bool {
 
 // again has a round look at Redis for the first time, or once more from the start.
 func (l *Fetcher) again(s *Round) {
-	now, known := l.cache.Channel.ConfirmedAt(s.place) // first: what is confirmed now may be a later era than was taken before
+	now, known := l.cache.Channel.ConfirmedAt(s.slots) // first: what is confirmed now may be a later era than was taken before
 	s.read = now
-	l.takeGeneration(s)
+	l.takeSnapshot(s)
 	s.step = toLook
-	if s.era == nil || s.behind || !known {
+	if s.loader == nil || s.outdated || !known {
 		s.step = toLearn
 	}
 }
 
-// takeGeneration is done before a round's first look at Redis, and again when it starts again: an entry loaded by it, and what is remembered of it, are of
+// takeSnapshot is done before a round's first look at Redis, and again when it starts again: an entry loaded by it, and what is remembered of it, are of
 // no later time than that.
-func (l *Fetcher) takeGeneration(s *Round) {
-	s.era = l.eras.Of(s.place)
+func (l *Fetcher) takeSnapshot(s *Round) {
+	s.loader = l.eras.Of(s.slots)
 	if l.memory != nil {
-		s.generation = l.memory.Generation(s.place, s.stable)
+		s.version = l.memory.Generation(s.slots, s.stable)
 	}
 }
 
 // learn asks Redis of which generation the loader's entries are, where that is not known, or not known to be still so.
 func (b *batch) learn() {
-	b.unasked(toLearn)
+	b.skipRedis(toLearn)
 	rounds := at(b.open, toLearn)
 	if len(rounds) == 0 {
 		return
@@ -83,7 +83,7 @@ func (b *batch) learn() {
 		case errs[i] != nil && b.refresh:
 			r.Err, s.step = fault.OfRedis(errs[i]), over
 		case errs[i] != nil:
-			b.l.out(r, errs[i])
+			b.l.withoutRedis(r, errs[i])
 		}
 	}
 }
@@ -92,7 +92,7 @@ func (b *batch) learn() {
 func (l *Fetcher) learn(ctx context.Context, rounds []*Round, patient bool) []error {
 	var asked [conn.Ranges]bool
 	for _, r := range rounds {
-		asked[r.place] = true
+		asked[r.slots] = true
 	}
 	var errs [conn.Ranges]error
 	var all sync.WaitGroup
@@ -105,11 +105,11 @@ func (l *Fetcher) learn(ctx context.Context, rounds []*Round, patient bool) []er
 	out := make([]error, len(rounds))
 	for i, r := range rounds {
 		s := r
-		if out[i] = errs[s.place]; out[i] != nil {
+		if out[i] = errs[s.slots]; out[i] != nil {
 			l.count(out[i])
 			continue
 		}
-		l.takeGeneration(s)
+		l.takeSnapshot(s)
 		s.step = toLook
 	}
 	return out

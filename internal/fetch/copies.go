@@ -35,7 +35,7 @@ func (l *Fetcher) Peek(ctx context.Context, r *Round) (ok bool, err error) {
 		case failed != nil:
 			l.count(failed)
 			err = fault.OfRedis(failed)
-		case held.Kind != lease.Stored || held.Entry.Generation != r.era.Generation:
+		case held.Kind != lease.Stored || held.Entry.Generation != r.loader.Generation:
 		default:
 			ok = l.decode(r, &held.Entry) == nil
 		}
@@ -76,14 +76,14 @@ func (l *Fetcher) Ahead(ctx context.Context, rounds []*Round) (missing, old []*R
 		case err != nil:
 			l.count(err)
 			r.Err = fault.OfRedis(err)
-		case held.Kind != lease.Stored || unread != nil || e.Generation != r.era.Generation:
+		case held.Kind != lease.Stored || unread != nil || e.Generation != r.loader.Generation:
 			missing = append(missing, r)
 		case !e.Taken(time.Now()) && time.Until(e.Expiry) < ttl/2: // else it is being reloaded, or
 			old = append(old, r)
 		case e.Taken(time.Now()) && e.Failed(): // that has just failed
 			r.Err = l.source.Failures.Err(r.text)
 		default:
-			l.rememberEntry(r, e)
+			l.putEntryInMemory(r, e)
 		}
 	})
 	return missing, old

@@ -18,13 +18,13 @@ func (b *batch) mayLoad(rounds []*Round) []*Round {
 		s := r
 		s.ends = failures.Ends(s.text)
 		switch {
-		case b.refresh && !b.renewal:
+		case b.refresh && !b.background:
 			failures.Forget(s.text)
-		case s.alone && !s.bypass && failures.Here(s.text):
+		case s.withoutLease && !s.bypass && failures.Here(s.text):
 			b.l.counters.FailedByMark.Add(1)
 			r.Err, s.step = failures.Err(s.text), over
 			ended = append(ended, s.text)
-		case s.alone && !b.refresh && b.l.kept(r):
+		case s.withoutLease && !b.refresh && b.l.kept(r):
 			s.step = over
 			ended = append(ended, s.text)
 		}
@@ -44,11 +44,11 @@ func (b *batch) failAll(rounds []*Round, err error) {
 		s.Value, s.Null, s.step = nil, false, over
 		r.Err = cmp.Or(err, r.Err)
 		switch {
-		case s.spared:
-			if !s.alone {
+		case s.notAttempted:
+			if !s.withoutLease {
 				spared = append(spared, s.attempt)
 			}
-		case s.alone:
+		case s.withoutLease:
 			b.l.failed(s, r.Err, true)
 		case !b.asks(r):
 			b.l.failed(s, r.Err, true)
@@ -75,7 +75,7 @@ func (l *Fetcher) failed(s *Round, cause error, here bool) {
 // notMarked notes here the failures that Redis could not be told of.
 func (b *batch) notMarked(rounds []*Round) {
 	for _, r := range rounds {
-		if s := r; !s.alone && s.attempt.Err != nil {
+		if s := r; !s.withoutLease && s.attempt.Err != nil {
 			b.l.failed(s, r.Err, true)
 		}
 	}
@@ -90,7 +90,7 @@ func (l *Fetcher) succeeded(s *Round, err error) {
 
 // asks tells whether what a round leaves in Redis is to be sent there. If it is not, that is counted: it was to be stored, or given up.
 func (b *batch) asks(r *Round) bool {
-	err := b.l.cache.Conn.Down(int(r.place))
+	err := b.l.cache.Conn.Down(int(r.slots))
 	if b.refresh || err == nil {
 		return true
 	}

@@ -55,28 +55,28 @@ const (
 	checked // refused, and the database is asked all the same
 )
 
-// sift ends those rounds whose keys the filter refuses, before anything else is done for them. It is called when their callers are fixed: who comes later, perhaps after
+// checkFilter ends those rounds whose keys the filter refuses, before anything else is done for them. It is called when their callers are fixed: who comes later, perhaps after
 // the row was inserted, gets an answer of a later round. What has passed is not asked for again. With Bypass the filter is passed by, as the caches are.
 //
 // Nobody but reads asks the filter. Refresh is for who knows of a change; Warm for who knows which rows there are, and has means to fill the
 // caches where the filter lacks them; and what is reloaded in the background was there before.
-func (l *Fetcher) sift(ctx context.Context, rounds []*Round) {
+func (l *Fetcher) checkFilter(ctx context.Context, rounds []*Round) {
 	asked := l.toAsk(rounds)
 	switch {
 	case len(asked) == 0:
 	case len(asked) == 1 && !l.asksFresh(asked[0]):
 		may, err := l.askOne(ctx, asked[0].text)
-		l.sifted(ctx, asked[0], may, err)
+		l.filterSays(ctx, asked[0], may, err)
 	default:
 		may, err := l.askMany(ctx, asked)
 		for i, r := range asked {
-			l.sifted(ctx, r, len(may) == len(asked) && may[i], err)
+			l.filterSays(ctx, r, len(may) == len(asked) && may[i], err)
 		}
 	}
 }
 
-// siftNow is sift on the caller's own goroutine, which must not wait but for what ends with his context. It answers false if some are still to be asked for, in a flight.
-func (l *Fetcher) siftNow(rounds []*Round) (all bool) {
+// checkFilterNow is sift on the caller's own goroutine, which must not wait but for what ends with his context. It answers false if some are still to be asked for, in a flight.
+func (l *Fetcher) checkFilterNow(rounds []*Round) (all bool) {
 	all = true
 	for _, r := range l.toAsk(rounds) {
 		if l.filter.now == nil || l.asksFresh(r) {
@@ -84,7 +84,7 @@ func (l *Fetcher) siftNow(rounds []*Round) (all bool) {
 		}
 		may, known, err := l.askNow(r.text)
 		if known || err != nil {
-			l.sifted(context.Background(), r, may, err)
+			l.filterSays(context.Background(), r, may, err)
 		} else {
 			all = false
 		}
@@ -98,15 +98,15 @@ func (l *Fetcher) toAsk(rounds []*Round) []*Round {
 		return nil
 	}
 	for _, r := range rounds {
-		if s := r; s.step == toBegin && s.verdict == notAsked && !s.unsifted && l.identify(r) && !s.bypass {
+		if s := r; s.step == toBegin && s.verdict == notAsked && s.how != Unfiltered && l.identify(r) && !s.bypass {
 			s.step = toAsk
 		}
 	}
 	return at(rounds, toAsk)
 }
 
-// sifted notes the filter's answer for a round.
-func (l *Fetcher) sifted(ctx context.Context, r *Round, may bool, err error) {
+// filterSays notes the filter's answer for a round.
+func (l *Fetcher) filterSays(ctx context.Context, r *Round, may bool, err error) {
 	s := r
 	s.step = toBegin
 	switch {
@@ -125,7 +125,7 @@ func (l *Fetcher) sifted(ctx context.Context, r *Round, may bool, err error) {
 	}
 }
 
-func (l *Fetcher) asksFresh(r *Round) bool { return r.fresh && l.filter.fresh != nil }
+func (l *Fetcher) asksFresh(r *Round) bool { return r.how == Fresh && l.filter.fresh != nil }
 
 func (l *Fetcher) askNow(text string) (may, known bool, err error) {
 	defer func() {
@@ -168,10 +168,10 @@ func (l *Fetcher) askMany(ctx context.Context, rounds []*Round) (may []bool, err
 	return may, err
 }
 
-// letThrough counts those rounds that have passed the filter and are at their end now, without a
+// countFilter counts those rounds that have passed the filter and are at their end now, without a
 // row, and tells the filter. Reads that memory answers have not asked the filter, and are not
 // counted. Refusals that were checked are ended.
-func (l *Fetcher) letThrough(done []*Round) {
+func (l *Fetcher) countFilter(done []*Round) {
 	n := 0
 	for _, r := range done {
 		switch s := r; {

@@ -8,7 +8,7 @@ import "time"
 func (l *Fetcher) Begin(r *Round) { l.begin(r) }
 
 // Remember offers the value of a round that has begun to the memory tier.
-func (l *Fetcher) Remember(r *Round, ttl time.Duration) { l.remember(r, ttl, 0, false) }
+func (l *Fetcher) Remember(r *Round, ttl time.Duration) { l.putInMemory(r, ttl, 0, false) }
 
 // Refreshing tells whether a round's key is being loaded in the background.
 func (l *Fetcher) Refreshing(r *Round) bool { return l.renewals.active(l.items.Hash(r)) }

@@ -22,7 +22,7 @@ func (b *batch) load() {
 	if len(rounds) == 0 {
 		return
 	}
-	stop := b.keepAlive(rounds)
+	stop := b.renewLeases(rounds)
 	defer stop()
 	rest := b.left()
 	defer rest.end()
@@ -66,7 +66,7 @@ func (b *batch) fill(all []*Round, stop, waiting func()) {
 		}
 	}()
 	for rounds := all; len(rounds) > 0 && b.ctx.Err() == nil; {
-		entered, busy := b.l.source.Enter(textsOf(rounds), func(i int) bool { return !rounds[i].alone })
+		entered, busy := b.l.source.Enter(textsOf(rounds), func(i int) bool { return !rounds[i].withoutLease })
 		if len(entered) == 0 {
 			select {
 			case <-busy:
@@ -113,12 +113,12 @@ func (b *batch) loadAll(rounds []*Round, waiting func()) []source.Row {
 			return
 		}
 		for _, r := range rounds {
-			if s := r; s.alone && !s.held && !s.bypass {
+			if s := r; s.withoutLease && !s.onHold && !s.bypass {
 				b.flight.TakeIn(r)
 			}
 		}
 	}
-	how := source.Call{Begins: takeIn, Waiting: waiting, Background: b.renewal}
+	how := source.Call{Begins: takeIn, Waiting: waiting, Background: b.background}
 	rows := b.l.source.LoadEntered(b.l.withPrimary(b.ctx, rounds), textsOf(rounds), b.l.options.Query(rounds), how)
 	b.l.options.Loaded(rounds, rows)
 	return rows
@@ -151,14 +151,14 @@ func WithPrimary(ctx context.Context, primary bool) context.Context {
 // A read that loads under a lease need not, also if it is Fresh: nothing was invalidated for as long as the lag, or the lease would not have been given.
 func (l *Fetcher) primary(s *Round) bool {
 	switch {
-	case s.held:
+	case s.onHold:
 		return true
 	case !l.cache.MayHold:
 		return false
-	case s.suspect, s.refusals > 0:
+	case s.needsPrimary, s.refusals > 0:
 		return true
 	default: // without Redis, what is on hold is known
-		return s.alone && l.cache.Store != nil
+		return s.withoutLease && l.cache.Store != nil
 	}
 }
 

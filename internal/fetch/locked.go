@@ -85,7 +85,7 @@ func (b *batch) unlock(unlock func() error) {
 
 // stillToLoad looks once more at what a key holds, after its lock was waited for: its lease may have been ended by an invalidation meanwhile, and then another may have loaded it.
 func (b *batch) stillToLoad(rounds []*Round) bool {
-	if s := rounds[0]; s.alone || b.refresh {
+	if s := rounds[0]; s.withoutLease || b.refresh {
 		return true
 	}
 	b.l.cache.Store.Read(b.ctx, &b.l.sizes, names(rounds), func(i int, held *lease.State, err error) {

@@ -18,10 +18,10 @@ func (l *Fetcher) First(ctx context.Context, how How, rounds []*Round) {
 		l.first(ctx, rounds)
 		return
 	}
-	if l.siftNow(rounds) {
+	if l.checkFilterNow(rounds) {
 		l.first(ctx, rounds)
 	}
-	l.letThrough(at(rounds, over))
+	l.countFilter(at(rounds, over))
 }
 
 func (l *Fetcher) first(ctx context.Context, rounds []*Round) {
@@ -29,15 +29,15 @@ func (l *Fetcher) first(ctx context.Context, rounds []*Round) {
 		l.begin(r)
 	}
 	l.lookInside(rounds)
-	l.unasked(rounds, toLook)
-	l.unasked(rounds, toLearn)
+	l.skipRedis(rounds, toLook)
+	l.skipRedis(rounds, toLearn)
 	if asked := at(rounds, toLook); len(asked) > 0 {
 		l.cache.Store.First(ctx, &l.sizes, names(asked), func(i int, held *lease.State, err error) {
 			if err == nil || ctx.Err() == nil {
 				l.settle(asked[i], held, err)
 			}
 		})
-		l.renewAll(asked)
+		l.refreshDue(asked)
 	}
 	if ctx.Err() != nil { // nobody waits for the rest
 		for _, r := range at(rounds, toLook) {
@@ -51,7 +51,7 @@ func (l *Fetcher) first(ctx context.Context, rounds []*Round) {
 func (l *Fetcher) Read(ctx context.Context, how How, rounds []*Round, f Flight) {
 	how.of(rounds)
 	if l.filter.Filter != nil {
-		l.sift(ctx, rounds)
+		l.checkFilter(ctx, rounds)
 	}
 	b := l.batchOf(ctx, rounds, f, false)
 	l.lookInside(b.open)
@@ -65,7 +65,7 @@ func (l *Fetcher) Refresh(ctx context.Context, rounds []*Round, f Flight) {
 
 // look reads what the keys hold.
 func (b *batch) look() {
-	b.unasked(toLook)
+	b.skipRedis(toLook)
 	rounds := at(b.open, toLook)
 	if len(rounds) == 0 {
 		return
@@ -74,14 +74,14 @@ func (b *batch) look() {
 		b.l.lookInside(rounds)
 	} else {
 		b.l.cache.Store.Read(b.ctx, &b.l.sizes, names(rounds), func(i int, held *lease.State, err error) { b.settle(rounds[i], held, err) })
-		b.l.renewAll(rounds)
+		b.l.refreshDue(rounds)
 	}
 	b.land(rounds)
 }
 
 // take asks for leases, where there is nothing, or nothing that can be read: the second check, in the same trip.
 func (b *batch) take() {
-	b.unasked(toTake)
+	b.skipRedis(toTake)
 	rounds := at(b.open, toTake)
 	if len(rounds) == 0 {
 		return
@@ -94,7 +94,7 @@ func (b *batch) take() {
 	for i, r := range rounds {
 		b.settle(r, &as[i].State, as[i].Err)
 	}
-	b.l.renewAll(rounds)
+	b.l.refreshDue(rounds)
 	b.land(rounds)
 	for _, r := range at(rounds, toTake) {
 		r.step = toLook // it has changed meanwhile, and can still not be read
@@ -124,14 +124,14 @@ func (b *batch) settleClaim(r *Round, err error) {
 		b.l.count(err)
 		what = seenNoAnswer
 	}
-	switch decide(what, standing{Refresh: true, Background: b.renewal}) {
+	switch decide(what, standing{Refresh: true, Background: b.background}) {
 	case load:
 		r.step = toLoad
-		if b.renewal {
-			b.l.renewed(r)
+		if b.background {
+			b.l.countRefresh(r)
 		}
 	case loadOnHold:
-		r.held, r.alone, r.step = true, true, toLoad
+		r.onHold, r.withoutLease, r.step = true, true, toLoad
 	case leaveToOthers:
 		r.step, r.busy = over, what == seenLease
 	case failRedis:
@@ -146,7 +146,7 @@ func (b *batch) attempts(rounds []*Round) []*lease.Attempt {
 	as := make([]*lease.Attempt, len(rounds))
 	for i, r := range rounds {
 		as[i] = b.l.attempt(r)
-		if b.renewal {
+		if b.background {
 			as[i].For(r.stamp)
 		}
 		as[i].Young = b.l.young(r)
@@ -165,10 +165,10 @@ func (l *Fetcher) attempt(s *Round) *lease.Attempt {
 // young is the generation of a round's era, where that may have begun within ReplicaLag: no earlier than this process has learned of it. By its own clock Redis says whether it has, for a
 // process that has just started learns of old ones. This bound is for the case that the generation is ahead of that clock.
 func (l *Fetcher) young(s *Round) uint64 {
-	if s.era == nil || time.Since(s.era.Since) >= l.cache.ReplicaLag {
+	if s.loader == nil || time.Since(s.loader.Since) >= l.cache.ReplicaLag {
 		return 0
 	}
-	return s.era.Generation
+	return s.loader.Generation
 }
 
 func (b *batch) settle(r *Round, held *lease.State, err error) {
@@ -179,30 +179,30 @@ func (b *batch) settle(r *Round, held *lease.State, err error) {
 
 // settle does what follows from what a key holds, or from err, that Redis could not be asked.
 func (l *Fetcher) settle(r *Round, held *lease.State, err error) {
-	r.soft = false
+	r.forFresh = false
 	if r.attempt != nil {
 		r.attempt.Adopt(held)
 	}
 	if err != nil {
 		l.count(err)
-		l.out(r, err)
+		l.withoutRedis(r, err)
 		return
 	}
 	what, unread := l.see(r, held)
 	switch decide(what, l.standing(r, what)) {
 	case giveValue:
-		l.rememberEntry(r, &held.Entry)
+		l.putEntryInMemory(r, &held.Entry)
 		r.step = over
 		l.countHit(r)
 	case giveStale:
 		l.giveStale(r)
 		l.countHit(r)
 	case waitForFresh:
-		r.soft, r.step = true, toWait
+		r.forFresh, r.step = true, toWait
 	case fetchRest:
 		r.beginning, r.step = held.Raw, toFetch
 	case askGeneration: // another process knows of an InvalidateAll that this one has not heard of
-		r.behind = true
+		r.outdated = true
 		l.again(r)
 	case replace:
 		l.replace(r, held, what, unread)
@@ -213,7 +213,7 @@ func (l *Fetcher) settle(r *Round, held *lease.State, err error) {
 		r.waits(nil)
 		r.step = toLoad
 	case loadOnHold:
-		r.held, r.alone, r.step = true, true, toLoad
+		r.onHold, r.withoutLease, r.step = true, true, toLoad
 	case fail:
 		l.counters.FailedByMark.Add(1)
 		r.Err, r.step = l.source.Failures.Err(r.text), over
@@ -241,9 +241,9 @@ func (l *Fetcher) see(r *Round, held *lease.State) (what seen, unread error) {
 		return kinds[held.Kind], nil
 	}
 	switch e := &held.Entry; {
-	case e.Generation > r.era.Generation:
+	case e.Generation > r.loader.Generation:
 		return seenNewer, nil
-	case e.Generation != r.era.Generation:
+	case e.Generation != r.loader.Generation:
 		return seenOlder, nil
 	case held.Long:
 		return seenBeginning, nil
@@ -252,7 +252,7 @@ func (l *Fetcher) see(r *Round, held *lease.State) (what seen, unread error) {
 		return seenUnreadable, unread
 	}
 	now := time.Now()
-	r.suspect = held.Entry.Expiry.UnixMilli() == 0
+	r.needsPrimary = held.Entry.Expiry.UnixMilli() == 0
 	if what = l.age(&held.Entry, now); what != seenOutlived {
 		l.noteRefresh(r, &held.Entry, what, now)
 	}
@@ -262,9 +262,9 @@ func (l *Fetcher) see(r *Round, held *lease.State) (what seen, unread error) {
 // standing is what a read has come to that has seen so much.
 func (l *Fetcher) standing(r *Round, what seen) standing {
 	return standing{
-		AskedAgain:    r.behind,
+		AskedAgain:    r.outdated,
 		WaitsForFresh: what == seenStale && l.waitsForFresh(r),
-		HasStale:      r.patience > 0 && r.refusals == 0,
+		HasStale:      r.softDeadline > 0 && r.refusals == 0,
 		Down:          l.options.RedisDown,
 	}
 }

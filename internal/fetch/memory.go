@@ -8,24 +8,24 @@ import (
 	"github.com/cacheaside/cacheaside/internal/source"
 )
 
-// rememberEntry remembers what an entry of Redis says, for what is left of its life.
-func (l *Fetcher) rememberEntry(r *Round, e *lease.Entry) {
+// putEntryInMemory remembers what an entry of Redis says, for what is left of its life.
+func (l *Fetcher) putEntryInMemory(r *Round, e *lease.Entry) {
 	if l.memory == nil {
 		return
 	}
 	life := time.Until(e.Expiry)
-	l.remember(r, life, e.Cost, false)
+	l.putInMemory(r, life, e.Cost, false)
 }
 
-// remember offers a round's value to the memory tier, under the generation from before it was read. A refresh moves the generation on, for it
+// putInMemory offers a round's value to the memory tier, under the generation from before it was read. A refresh moves the generation on, for it
 // must end what is remembered there; if that has moved already, the value is not remembered, and what is there ends too.
-func (l *Fetcher) remember(r *Round, ttl, cost time.Duration, refresh bool) {
+func (l *Fetcher) putInMemory(r *Round, ttl, cost time.Duration, refresh bool) {
 	life := min(ttl, l.options.MemoryTTL)
 	s := r
 	if l.memory == nil {
 		return
 	}
-	if life <= 0 || !l.memory.Trusted(s.place) {
+	if life <= 0 || !l.memory.Trusted(s.slots) {
 		if refresh { // trust may come back without a clear, and what is there is older
 			l.memory.Invalidate(l.items.Hash(r), s.stable)
 		}
@@ -33,14 +33,14 @@ func (l *Fetcher) remember(r *Round, ttl, cost time.Duration, refresh bool) {
 	}
 	if refresh {
 		var ok bool
-		if s.generation, ok = l.memory.Advance(s.place, s.stable, s.generation); !ok {
+		if s.version, ok = l.memory.Advance(s.slots, s.stable, s.version); !ok {
 			l.memory.Invalidate(l.items.Hash(r), s.stable)
 			return
 		}
 	}
 	l.memory.Note(l.items.Hash(r), s.stable, s.read)
 	delta := uint32(min(l.Delta(cost).Microseconds(), math.MaxUint32))
-	if s.remembered = l.items.Set(r, delta, life, ttl); !s.remembered {
+	if s.inMemory = l.items.Set(r, delta, life, ttl); !s.inMemory {
 		l.counters.TooHeavy.Add(1)
 	}
 }
@@ -68,7 +68,7 @@ func (l *Fetcher) keep(r *Round, row source.Row) {
 // kept answers a round that would load without Redis by what another has loaded and memory keeps.
 func (l *Fetcher) kept(r *Round) bool {
 	s := r
-	if l.memory == nil || l.cache.Store == nil || s.bypass || s.held || s.fresh {
+	if l.memory == nil || l.cache.Store == nil || s.bypass || s.onHold || s.how == Fresh {
 		return false
 	}
 	item, ok := l.items.Get(r)
@@ -81,8 +81,8 @@ func (l *Fetcher) kept(r *Round) bool {
 
 // Current tells whether those who came while a round ran may be given its result: it is what the memory tier holds for them.
 func (l *Fetcher) Current(s *Round) bool {
-	return s.remembered && !l.options.Bypassed() && l.memory.Trusted(s.place) && l.eras.Of(s.place) == s.era &&
-		l.memory.Generation(s.place, s.stable) == s.generation
+	return s.inMemory && !l.options.Bypassed() && l.memory.Trusted(s.slots) && l.eras.Of(s.slots) == s.loader &&
+		l.memory.Generation(s.slots, s.stable) == s.version
 }
 
 // forget ends what this process holds of a key, also that its load has failed.

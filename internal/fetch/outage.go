@@ -10,8 +10,8 @@ import (
 // What a round does while Redis is out of reach. Once that has been noticed (see conn.Down) nobody waits for it: reads are not sent, nor is what reads would leave
 // there. Invalidate and Refresh always try: who calls them wants to know.
 
-// unasked ends the asking of rounds that are at this step, where Redis is out of reach.
-func (l *Fetcher) unasked(rounds []*Round, s step) {
+// skipRedis ends the asking of rounds that are at this step, where Redis is out of reach.
+func (l *Fetcher) skipRedis(rounds []*Round, s step) {
 	if l.cache.Conn == nil {
 		return
 	}
@@ -19,21 +19,21 @@ func (l *Fetcher) unasked(rounds []*Round, s step) {
 		if r.step != s {
 			continue
 		}
-		if err := l.cache.Conn.Down(int(r.place)); err != nil {
-			l.out(r, err)
+		if err := l.cache.Conn.Down(int(r.slots)); err != nil {
+			l.withoutRedis(r, err)
 		}
 	}
 }
 
-func (b *batch) unasked(s step) {
+func (b *batch) skipRedis(s step) {
 	if !b.refresh {
-		b.l.unasked(b.open, s)
+		b.l.skipRedis(b.open, s)
 		b.land(b.open)
 	}
 }
 
-// out does what follows where Redis could not be asked.
-func (l *Fetcher) out(r *Round, err error) {
+// withoutRedis does what follows where Redis could not be asked.
+func (l *Fetcher) withoutRedis(r *Round, err error) {
 	l.counters.RedisDown.Add(1)
 	what := seenNoAnswer
 	if errors.Is(err, conn.ErrWrongClient) {
@@ -50,7 +50,7 @@ func (l *Fetcher) out(r *Round, err error) {
 	case giveStale:
 		l.giveStale(r)
 	case loadWithoutLease: // once for the process
-		r.alone, r.step = true, toLoad
+		r.withoutLease, r.step = true, toLoad
 	default:
 		r.Err, r.step = fault.OfRedis(err), over
 	}
@@ -58,7 +58,7 @@ func (l *Fetcher) out(r *Round, err error) {
 
 // fromMemory answers a round by what memory holds, trusted or not, within its hard life.
 func (l *Fetcher) fromMemory(r *Round) bool {
-	if r.fresh {
+	if r.how == Fresh {
 		return false
 	}
 	item, _, ok := l.Past(r)

@@ -16,7 +16,7 @@ type remainder struct {
 
 // left is what remains while a batch loads. Not so in the background, where nobody waits for it.
 func (b *batch) left() *remainder {
-	if b.renewal {
+	if b.background {
 		return nil
 	}
 	rounds := slices.Concat(at(b.open, toLook), at(b.open, toTake))

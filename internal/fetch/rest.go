@@ -9,7 +9,7 @@ import (
 // fetch reads the rest of long entries, by a way of its own: if there are other rounds, by
 // themselves, for neither is to wait for the other.
 func (b *batch) fetch() {
-	b.unasked(toFetch)
+	b.skipRedis(toFetch)
 	rounds := at(b.open, toFetch)
 	switch {
 	case len(rounds) == 0:
@@ -24,7 +24,7 @@ func (b *batch) fetch() {
 		err := b.l.whole(b.ctx, r, &held)
 		b.settle(r, &held, err)
 	})
-	b.l.renewAll(rounds)
+	b.l.refreshDue(rounds)
 	b.land(rounds)
 }
 

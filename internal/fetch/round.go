@@ -8,46 +8,76 @@ import (
 )
 
 // Round is one read of one key: its callers are fixed before the first look at Redis. It is what
-// the read is at, and in the end what it gives them.
+// the read has come to, and in the end what it gives them.
 type Round struct {
 	Owner any       // the round that it is of: it tells Items and Query the key
 	Asked time.Time // when the first caller came, if the read has waited for another one; else zero
 
+	Result
+	step step
+	identity
+	snapshot
+	terms
+	wait
+	ending
+	refresh
+	self [1]*Round // saves an allocation where it is alone
+}
+
+// Result is what the callers of a round get.
+type Result struct {
 	Value       any // of the loader's type; nil where there is none
 	Null        bool
 	Unvalidated bool // Redis has not confirmed it
 	Hit         bool // it was found, not loaded
 	Err         error
+}
 
-	step       step
-	text       string // the key's
-	name       string // in Redis
-	hashed     bool   // the name holds only a hash of the text
-	stable     uint64
-	place      uint8          // the range of keys that it is in
-	era        *local.Era     // of the loader, there, as it was before the first look at Redis
-	read       time.Duration  // when that was taken, or before, on the channel's clock
-	generation uint64         // of the key in the memory tier, likewise
-	behind     bool           // an entry has shown that the era is over
-	attempt    *lease.Attempt // nil: Redis has not been asked, or is not to be
-	beginning  []byte         // of a long entry
-	bypass     bool
-	alone      bool        // loads without a lease
-	held       bool        // since the key is on hold
-	unsifted   bool        // the filter is not to be asked
-	waiting    func(error) // for another's load; called when that is over. nil: it does not wait
-	verdict    verdict
-	fresh      bool // not from memory
-	lost       bool // Redis was lost while the value was being stored
-	spared     bool // the database was not asked, which is no failure of the key
-	remembered bool // it was put into the memory tier
-	refusals   uint8
-	ends       uint32        // how often the failures of such keys had been ended, before the load
-	waited     time.Duration // when the first wait for another's load began, on the loader's clock; 0: not yet
-	patience   time.Duration // when a stale value is given out, on that clock; 0: none has been found
-	soft       bool          // it waits for a fresh one
-	renewal
-	self [1]*Round // saves an allocation where it is alone
+// identity is the key of a round.
+type identity struct {
+	text   string
+	name   string // in Redis
+	hashed bool   // the name holds only a hash of the text
+	stable uint64 // the hash that all processes know it by
+	slots  uint8  // the range of slots that it is in
+}
+
+// snapshot is what was so before the first look at Redis: what is loaded, or read, is no older.
+type snapshot struct {
+	loader       *local.Era     // the loader's generation in the range
+	read         time.Duration  // when that was taken, or before, on the channel's clock
+	version      uint64         // of the key in the memory tier
+	outdated     bool           // an entry has shown that the loader's generation is outdated
+	needsPrimary bool           // what is cached was expired, or is to be refreshed: a replica may not have heard of the change
+	attempt      *lease.Attempt // nil: Redis has not been asked, or is not to be
+	beginning    []byte         // of a long entry
+}
+
+// terms are how a round may read and load.
+type terms struct {
+	how          How
+	verdict      verdict // of the filter
+	bypass       bool    // the caches are off
+	withoutLease bool    // it loads without one
+	onHold       bool    // since writers keep the key from being cached
+}
+
+// wait is a round's wait for a load that is not its own.
+type wait struct {
+	waiting      func(error)   // called when the wait is over; nil: it does not wait
+	waited       time.Duration // when the first one began, on the loader's clock; 0: not yet
+	softDeadline time.Duration // when a stale value is given out, on that clock; 0: none has been found
+	forFresh     bool          // it waits for a fresh value, and has a stale one
+}
+
+// ending is how a round's loads have ended.
+type ending struct {
+	refusals     uint8  // loads whose result was refused, since an invalidation came between
+	ends         uint32 // how often the failures of such keys had been ended, before the load
+	lost         bool   // Redis was lost while the value was being stored
+	notAttempted bool   // the database was not asked, which is no failure of the key
+	inMemory     bool   // the value was put into the memory tier
+	busy         bool   // another process refreshes the key
 }
 
 // step is what is to be done next.
@@ -77,11 +107,8 @@ const (
 )
 
 func (h How) of(rounds []*Round) {
-	if h == Plain {
-		return
-	}
 	for _, r := range rounds {
-		r.fresh, r.unsifted = h == Fresh, h == Unfiltered
+		r.how = h
 	}
 }
 
@@ -150,5 +177,5 @@ func (s *Round) waits(err error) {
 // Snapshot is under what the memory tier may hold the round's value: the range of the key, the
 // loader's generation there, the key's stable hash, and its generation in the tier.
 func (r *Round) Snapshot() (place uint8, era *local.Era, stable, generation uint64) {
-	return r.place, r.era, r.stable, r.generation
+	return r.slots, r.loader, r.stable, r.version
 }

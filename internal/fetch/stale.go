@@ -79,13 +79,13 @@ func (l *Fetcher) waitsForFresh(r *Round) bool {
 	}
 	now := max(time.Since(l.start), 1)
 	switch {
-	case r.patience != 0:
+	case r.softDeadline != 0:
 	case r.Asked.IsZero():
-		r.patience = now + wait
+		r.softDeadline = now + wait
 	default: // its callers have waited for the round before
-		r.patience = max(r.Asked.Sub(l.start)+wait, 1)
+		r.softDeadline = max(r.Asked.Sub(l.start)+wait, 1)
 	}
-	return now < r.patience
+	return now < r.softDeadline
 }
 
 // staleFor is how long a value, or an absence, outlasts its TTL. Absences are of keys that anybody can think of, so they do not stay for long.
@@ -109,7 +109,7 @@ func (l *Fetcher) lookInside(rounds []*Round) {
 	}
 	for _, r := range rounds {
 		s := r
-		if s.step != toLoad && s.step != toLook || s.bypass || s.fresh {
+		if s.step != toLoad && s.step != toLook || s.bypass || s.how == Fresh {
 			continue
 		}
 		s.step = toLoad
@@ -124,13 +124,13 @@ func (l *Fetcher) lookInside(rounds []*Round) {
 		}
 		s.renew = true
 		if decide(seenStale, l.standing(r, seenStale)) == waitForFresh {
-			r.soft, r.step = true, toWait
+			r.forFresh, r.step = true, toWait
 			continue
 		}
 		l.giveStale(r)
 		s.Hit = true
 	}
-	l.renewAll(rounds)
+	l.refreshDue(rounds)
 }
 
 // Past is what memory holds of a key within its hard life, trusted or not, and how long ago its TTL has ended.

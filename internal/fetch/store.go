@@ -27,8 +27,8 @@ func (b *batch) store(rounds []*Round, rows []source.Row) {
 		b.l.succeeded(r, rows[i].Err)
 		switch row := rows[i]; {
 		case row.Err != nil:
-			r.Err, r.spared = row.Err, row.NotAttempted
-		case r.alone:
+			r.Err, r.notAttempted = row.Err, row.NotAttempted
+		case r.withoutLease:
 			b.giveAlone(r, row)
 		default:
 			r.Value, r.Null = row.Value, row.Null
@@ -82,7 +82,7 @@ func (l *Fetcher) delete(ctx context.Context, rounds []*Round) []error {
 
 // filling is the entry for a value.
 func (l *Fetcher) filling(r *Round, row source.Row) (*lease.Filling, error) {
-	e, life, err := l.entry(r.text, r.hashed, r.era, r.Value, row)
+	e, life, err := l.entry(r.text, r.hashed, r.loader, r.Value, row)
 	return &lease.Filling{Attempt: r.attempt, Entry: e, Life: life}, err
 }
 
@@ -105,7 +105,7 @@ func (l *Fetcher) entry(text string, hashed bool, era *local.Era, value any, row
 func (b *batch) put(rounds []*Round, all []*lease.Filling) {
 	sent := make([]*lease.Filling, 0, len(all))
 	for i, f := range all {
-		err := b.l.cache.Conn.Down(int(rounds[i].place))
+		err := b.l.cache.Conn.Down(int(rounds[i].slots))
 		if err != nil && !b.refresh {
 			f.Err = err // settleFill counts it
 			continue
@@ -130,7 +130,7 @@ func (b *batch) settleFill(r *Round, f *lease.Filling) {
 		b.l.CountWrite(f.Err)
 		b.unvalidated(r)
 	case f.Stored:
-		b.l.remember(r, time.Until(f.Entry.Expiry), f.Entry.Cost, b.refresh)
+		b.l.putInMemory(r, time.Until(f.Entry.Expiry), f.Entry.Cost, b.refresh)
 		s.step = over
 	default:
 		b.l.counters.Refused.Add(1)
@@ -155,14 +155,14 @@ func (b *batch) giveAlone(r *Round, row source.Row) {
 	case s.bypass:
 		b.l.counters.Bypassed.Add(1)
 		b.unvalidated(r)
-	case s.held:
+	case s.onHold:
 		b.l.counters.Held.Add(1)
 		b.unvalidated(r)
 	case b.l.cache.Store != nil:
 		b.l.keep(r, row)
 		b.unvalidated(r)
 	default:
-		b.l.remember(r, b.l.ttl(row), row.Took, b.refresh)
+		b.l.putInMemory(r, b.l.ttl(row), row.Took, b.refresh)
 		s.step = over
 	}
 }

@@ -18,8 +18,8 @@ func (b *batch) wait() {
 	gap := time.Duration(math.MaxInt64)
 	for _, r := range rounds {
 		s := r
-		if s.soft { // for a fresh value, which there may be before its patience ends
-			gap = min(gap, s.patience-now, b.l.source.Pace.Pause(now-(s.patience-b.l.options.SoftTimeout)))
+		if s.forFresh { // for a fresh value, which there may be before its patience ends
+			gap = min(gap, s.softDeadline-now, b.l.source.Pace.Pause(now-(s.softDeadline-b.l.options.SoftTimeout)))
 			continue
 		}
 		if s.waited == 0 {

@@ -292,3 +292,43 @@ func TestSnippetsAreCompiled(t *testing.T) {
 		}
 	}
 }
+
+// TestLifeOfAColdRead: the functions that the page names are where it says.
+func TestLifeOfAColdRead(t *testing.T) {
+	design, err := os.ReadFile("docs/design.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, page, _ := strings.Cut(string(design), "## The life of a cold read\n")
+	page, _, ok := strings.Cut(page, "\n## ")
+	if !ok || strings.Count(page, "\n") > 60 {
+		t.Fatalf("the page has %d lines", strings.Count(page, "\n"))
+	}
+	files := regexp.MustCompile(`[a-z/]+\.go`).FindAllString(page, -1)
+	var code strings.Builder
+	for _, file := range files {
+		source, err := os.ReadFile(file)
+		if err != nil {
+			t.Error(err)
+		}
+		code.Write(source)
+	}
+	names := regexp.MustCompile("`((?:Loader|Group|Fetcher|batch|Source|local)\\.[A-Za-z]+|decide)`").FindAllStringSubmatch(page, -1)
+	if len(names) < 20 || len(files) < 15 {
+		t.Errorf("%d functions in %d files", len(names), len(files))
+	}
+	for _, name := range names {
+		of, method, _ := strings.Cut(name[1], ".")
+		declared := `(?m)^func ` + of + `\(`
+		switch of {
+		case "decide":
+		case "local":
+			declared = `(?m)^func ` + method + `\[`
+		default:
+			declared = `(?m)^func \(\w+ \*` + of + `(\[.*\])?\) ` + method + `\(`
+		}
+		if !regexp.MustCompile(declared).MatchString(code.String()) {
+			t.Errorf("there is no %s in the files that are named", name[1])
+		}
+	}
+}

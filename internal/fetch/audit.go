@@ -35,17 +35,16 @@ func (l *Fetcher) mayAudit() bool {
 // audited ends a round whose refusal was checked. Where the database could not be asked, the
 // refusal stands.
 func (l *Fetcher) audited(r *Round) {
-	s := r
 	switch {
 	case r.Err != nil && l.life.Err() != nil:
 	case r.Err != nil:
-		s.Value, s.Null, r.Err = nil, true, nil
+		r.Value, r.Null, r.Err = nil, true, nil
 		l.counters.Filtered.Add(1)
-	case s.Null:
+	case r.Null:
 		l.counters.Filtered.Add(1)
 	default:
 		l.counters.FilterHidden.Add(1)
-		l.doubtFilter(s.text)
+		l.doubtFilter(r.text)
 	}
 }
 

@@ -17,12 +17,12 @@ type refresh struct {
 	until time.Time // else, when the value that is in memory ends: a later entry need not be replaced
 }
 
-// refreshDue begins to load again, in the background, what rounds have found to be due. Who would wait for that in vain, since it cannot begin, is given what is stale. Call it before they land.
+// refreshDue begins to load again, in the background, what rounds have found to be due. Who would
+// wait for that in vain, since it cannot begin, is given what is stale. Call it before they land.
 func (l *Fetcher) refreshDue(rounds []*Round) {
 	var due []*Round
 	for _, r := range rounds {
-		s := r
-		if !s.renew || l.skipsRefresh(s) {
+		if !r.renew || l.skipsRefresh(r) {
 			continue
 		}
 		due = append(due, &Round{
@@ -36,22 +36,23 @@ func (l *Fetcher) refreshDue(rounds []*Round) {
 		begun = l.startRefreshes(due)
 	}
 	for _, r := range rounds {
-		if s := r; s.renew {
-			s.renew = false
-			if s.forFresh && !l.renewals.active(l.items.Hash(r)) && !slices.Contains(begun, l.items.Hash(r)) {
+		if r.renew {
+			r.renew = false
+			if r.forFresh && !l.renewals.active(l.items.Hash(r)) && !slices.Contains(begun, l.items.Hash(r)) {
 				l.giveStale(r)
 				if l.cache.Store != nil {
-					l.countHit(s)
+					l.countHit(r)
 				}
 			}
 		}
 	}
 }
 
-// skipsRefresh tells whether a renewal need not be tried: Redis, where it begins, is out of reach; the breaker is open; or, without Redis, it has failed a moment ago.
-func (l *Fetcher) skipsRefresh(s *Round) bool {
-	return l.cache.Conn != nil && l.cache.Conn.Down(int(s.slots)) != nil ||
-		l.cache.Store == nil && l.source.Failures.Here(s.text) ||
+// skipsRefresh tells whether a renewal need not be tried: Redis, where it begins, is out of reach;
+// the breaker is open; or, without Redis, it has failed a moment ago.
+func (l *Fetcher) skipsRefresh(r *Round) bool {
+	return l.cache.Conn != nil && l.cache.Conn.Down(int(r.slots)) != nil ||
+		l.cache.Store == nil && l.source.Failures.Here(r.text) ||
 		l.source.Broken()
 }
 
@@ -68,9 +69,11 @@ func (l *Fetcher) NearEnd(r *Round, left, delta time.Duration) {
 	l.startRefreshes([]*Round{r})
 }
 
-// startRefreshes begins a flight of those rounds whose keys are in none. Its context has nothing of those who have read: no values, transaction or credentials.
+// startRefreshes begins a flight of those rounds whose keys are in none. Its context has nothing of
+// those who have read: no values, transaction or credentials.
 //
-// It answers which it has begun. It takes no more of them than are loaded in a few rounds: what is left is for the next who reads it, and may be loaded sooner so.
+// It answers which it has begun. It takes no more of them than are loaded in a few rounds: what is
+// left is for the next who reads it, and may be loaded sooner so.
 func (l *Fetcher) startRefreshes(rounds []*Round) (begun []uint64) {
 	rounds = rounds[:min(len(rounds), 4*MaxCalls*l.options.Chunk)]
 	hashes := make([]uint64, len(rounds))
@@ -120,7 +123,8 @@ func firstError(rounds []*Round) error {
 	return nil
 }
 
-// peek looks which entries those are that memory was hit with. One that ends later has been renewed by another process.
+// peek looks which entries those are that memory was hit with. One that ends later has been renewed
+// by another process.
 func (b *batch) peek() {
 	if !b.background {
 		return
@@ -131,19 +135,18 @@ func (b *batch) peek() {
 	}
 	b.l.cache.Store.Read(b.ctx, &b.l.sizes, names(rounds), func(i int, held *lease.State, err error) {
 		r, e := rounds[i], &held.Entry
-		s := r
 		b.l.count(err)
 		switch {
-		case err != nil || held.Kind != lease.Stored || e.Generation != s.loader.Generation:
-			s.step = over // who reads it sees to it
-		case e.Expiry.After(s.until.Add(Drift)) && held.Long:
-			s.step = over // who reads it fetches it
-		case e.Expiry.After(s.until.Add(Drift)):
+		case err != nil || held.Kind != lease.Stored || e.Generation != r.loader.Generation:
+			r.step = over // who reads it sees to it
+		case e.Expiry.After(r.until.Add(Drift)) && held.Long:
+			r.step = over // who reads it fetches it
+		case e.Expiry.After(r.until.Add(Drift)):
 			b.l.takeOver(r, e)
 		case e.Taken(time.Now()):
-			s.step, s.busy = over, true
+			r.step, r.busy = over, true
 		default:
-			s.stamp, s.known = e.Stamp, true
+			r.stamp, r.known = e.Stamp, true
 		}
 	})
 }
@@ -159,8 +162,9 @@ func (l *Fetcher) takeOver(r *Round, e *lease.Entry) {
 	}
 }
 
-// respite is how long a key whose reload the limits of the database, or its circuit breaker, have refused is left alone: each try costs a claim and its end. The flight counts
-// among maxRenewals meanwhile, so that many such keys are tried the less often.
+// respite is how long a key whose reload the limits of the database, or its circuit breaker, have
+// refused is left alone: each try costs a claim and its end. The flight counts among maxRenewals
+// meanwhile, so that many such keys are tried the less often.
 const respite = 100 * time.Millisecond
 
 func (b *batch) rest(hashes []uint64) {
@@ -170,7 +174,8 @@ func (b *batch) rest(hashes []uint64) {
 	}
 }
 
-// catchUp looks, about when other processes have done it, at what they have renewed: so memory has it before what it holds has ended.
+// catchUp looks, about when other processes have done it, at what they have renewed: so memory has
+// it before what it holds has ended.
 func (b *batch) catchUp() {
 	busy := slices.DeleteFunc(slices.Clone(b.rounds), func(r *Round) bool { return !r.busy })
 	if len(busy) == 0 || b.l.memory == nil {
@@ -196,9 +201,9 @@ func (b *batch) catchUp() {
 }
 
 // countRefresh counts a renewal that is about to load.
-func (l *Fetcher) countRefresh(s *Round) {
+func (l *Fetcher) countRefresh(r *Round) {
 	l.counters.Renewals.Add(1)
-	if s.early {
+	if r.early {
 		l.counters.Early.Add(1)
 	}
 }

@@ -10,8 +10,8 @@ import (
 	"github.com/cacheaside/cacheaside/internal/lease"
 )
 
-// batch is the rounds of one flight: one key for a Get, many for a GetMany. Each method is a step for those that are at it, in one trip to
-// Redis for all.
+// batch is the rounds of one flight: one key for a Get, many for a GetMany. Each method is a step
+// for those that are at it, in one trip to Redis for all.
 type batch struct {
 	l          *Fetcher
 	ctx        context.Context
@@ -52,13 +52,14 @@ func (b *batch) run() {
 	}
 }
 
-// more gives out what is over, and tells whether anything is left to do. When the callers have left, or the cache is closed, all is over.
+// more gives out what is over, and tells whether anything is left to do. When the callers have
+// left, or the cache is closed, all is over.
 func (b *batch) more() bool {
 	if b.ctx.Err() != nil {
 		b.end() // before anybody is told
 		for _, r := range b.open {
-			if s := r; s.step < over {
-				r.Err, s.step = b.l.Stopped(b.ctx), over
+			if r.step < over {
+				r.Err, r.step = b.l.Stopped(b.ctx), over
 			}
 		}
 	}
@@ -87,7 +88,8 @@ func (b *batch) land(rounds []*Round) {
 	}
 }
 
-// part lets the rounds that wait for others' loads go on by themselves, if there are some that load: neither delays the other.
+// part lets the rounds that wait for others' loads go on by themselves, if there are some that
+// load: neither delays the other.
 func (b *batch) part() {
 	loading, waiting := at(b.open, toLoad), at(b.open, toWait)
 	if len(loading) == 0 || len(waiting) == 0 {

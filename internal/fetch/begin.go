@@ -11,63 +11,62 @@ import (
 
 // begin fixes what must be known of a round before its first look at Redis.
 func (l *Fetcher) begin(r *Round) {
-	s := r
-	if s.step != toBegin {
+	if r.step != toBegin {
 		return
 	}
-	if s.verdict == notAsked && !l.identify(r) {
+	if r.verdict == notAsked && !l.identify(r) {
 		return
 	}
 	if l.memory != nil {
-		s.stable = l.keys.Hash(s.text)
+		r.stable = l.keys.Hash(r.text)
 	}
-	if l.cache.Store == nil || s.bypass {
-		l.takeSnapshot(s)
-		s.onHold = l.onHold(s)
-		s.withoutLease, s.step = true, toLoad
+	if l.cache.Store == nil || r.bypass {
+		l.takeSnapshot(r)
+		r.onHold = l.onHold(r)
+		r.withoutLease, r.step = true, toLoad
 		return
 	}
-	s.name, s.hashed = l.keys.Name(s.text)
-	s.slots = uint8(l.cache.Conn.Range(s.name))
+	r.name, r.hashed = l.keys.Name(r.text)
+	r.slots = uint8(l.cache.Conn.Range(r.name))
 	if l.memory != nil {
 		l.cache.Channel.Listen()
 	}
-	l.again(s)
+	l.again(r)
 }
 
 // identify fixes which key it is, and whether the caches are on for it.
 func (l *Fetcher) identify(r *Round) bool {
-	s := r
 	var err error
-	if s.text, err = l.options.Text(r); err != nil {
-		r.Err, s.step = err, over
+	if r.text, err = l.options.Text(r); err != nil {
+		r.Err, r.step = err, over
 		return false
 	}
-	s.bypass = l.options.Bypassed()
+	r.bypass = l.options.Bypassed()
 	return true
 }
 
 // again has a round look at Redis for the first time, or once more from the start.
-func (l *Fetcher) again(s *Round) {
-	now, known := l.cache.Channel.ConfirmedAt(s.slots) // first: what is confirmed now may be a later era than was taken before
-	s.read = now
-	l.takeSnapshot(s)
-	s.step = toLook
-	if s.loader == nil || s.outdated || !known {
-		s.step = toLearn
+func (l *Fetcher) again(r *Round) {
+	now, known := l.cache.Channel.ConfirmedAt(r.slots) // first: what is confirmed now may be a later era than was taken before
+	r.read = now
+	l.takeSnapshot(r)
+	r.step = toLook
+	if r.loader == nil || r.outdated || !known {
+		r.step = toLearn
 	}
 }
 
-// takeSnapshot is done before a round's first look at Redis, and again when it starts again: an entry loaded by it, and what is remembered of it, are of
-// no later time than that.
-func (l *Fetcher) takeSnapshot(s *Round) {
-	s.loader = l.eras.Of(s.slots)
+// takeSnapshot is done before a round's first look at Redis, and again when it starts again: an
+// entry loaded by it, and what is remembered of it, are of no later time than that.
+func (l *Fetcher) takeSnapshot(r *Round) {
+	r.loader = l.eras.Of(r.slots)
 	if l.memory != nil {
-		s.version = l.memory.Generation(s.slots, s.stable)
+		r.version = l.memory.Generation(r.slots, r.stable)
 	}
 }
 
-// learn asks Redis of which generation the loader's entries are, where that is not known, or not known to be still so.
+// learn asks Redis of which generation the loader's entries are, where that is not known, or not
+// known to be still so.
 func (b *batch) learn() {
 	b.skipRedis(toLearn)
 	rounds := at(b.open, toLearn)
@@ -79,9 +78,9 @@ func (b *batch) learn() {
 		return
 	}
 	for i, r := range rounds {
-		switch s := r; {
+		switch {
 		case errs[i] != nil && b.refresh:
-			r.Err, s.step = fault.OfRedis(errs[i]), over
+			r.Err, r.step = fault.OfRedis(errs[i]), over
 		case errs[i] != nil:
 			b.l.withoutRedis(r, errs[i])
 		}
@@ -104,18 +103,18 @@ func (l *Fetcher) learn(ctx context.Context, rounds []*Round, patient bool) []er
 	all.Wait()
 	out := make([]error, len(rounds))
 	for i, r := range rounds {
-		s := r
-		if out[i] = errs[s.slots]; out[i] != nil {
+		if out[i] = errs[r.slots]; out[i] != nil {
 			l.count(out[i])
 			continue
 		}
-		l.takeSnapshot(s)
-		s.step = toLook
+		l.takeSnapshot(r)
+		r.step = toLook
 	}
 	return out
 }
 
-// confirm asks for the generation of a range, and waits for it as for a read; for longer if patient.
+// confirm asks for the generation of a range, and waits for it as for a read; for longer if
+// patient.
 func (l *Fetcher) confirm(ctx context.Context, place uint8, patient bool) error {
 	if patient {
 		return l.cache.Channel.Confirm(ctx, place)
@@ -131,12 +130,13 @@ func (l *Fetcher) confirm(ctx context.Context, place uint8, patient bool) error 
 	return err
 }
 
-// onHold tells, without Redis, whether the key of a round is on hold. It is asked after the round has taken its generation, and an invalidation sets the hold before it raises
-// that: so a load that is not told of the hold is not remembered.
-func (l *Fetcher) onHold(s *Round) bool {
+// onHold tells, without Redis, whether the key of a round is on hold. It is asked after the round
+// has taken its generation, and an invalidation sets the hold before it raises that: so a load that
+// is not told of the hold is not remembered.
+func (l *Fetcher) onHold(r *Round) bool {
 	if l.cache.Holds == nil {
 		return false
 	}
 	since := l.eras[0].Load().Since
-	return l.cache.Holds.Held(l.keys.Hash(s.text)) || !since.IsZero() && time.Since(since) < l.cache.ReplicaLag
+	return l.cache.Holds.Held(l.keys.Hash(r.text)) || !since.IsZero() && time.Since(since) < l.cache.ReplicaLag
 }

@@ -15,18 +15,17 @@ func (b *batch) mayLoad(rounds []*Round) []*Round {
 	failures := b.l.source.Failures
 	var ended []string
 	for _, r := range rounds {
-		s := r
-		s.ends = failures.Ends(s.text)
+		r.ends = failures.Ends(r.text)
 		switch {
 		case b.refresh && !b.background:
-			failures.Forget(s.text)
-		case s.withoutLease && !s.bypass && failures.Here(s.text):
+			failures.Forget(r.text)
+		case r.withoutLease && !r.bypass && failures.Here(r.text):
 			b.l.counters.FailedByMark.Add(1)
-			r.Err, s.step = failures.Err(s.text), over
-			ended = append(ended, s.text)
-		case s.withoutLease && !b.refresh && b.l.kept(r):
-			s.step = over
-			ended = append(ended, s.text)
+			r.Err, r.step = failures.Err(r.text), over
+			ended = append(ended, r.text)
+		case r.withoutLease && !b.refresh && b.l.kept(r):
+			r.step = over
+			ended = append(ended, r.text)
 		}
 	}
 	if len(ended) == 0 {
@@ -36,25 +35,25 @@ func (b *batch) mayLoad(rounds []*Round) []*Round {
 	return at(rounds, toLoad)
 }
 
-// failAll ends rounds with their errors, or with err. The fleet is told not to try their keys again at once, unless the database was not asked.
+// failAll ends rounds with their errors, or with err. The fleet is told not to try their keys again
+// at once, unless the database was not asked.
 func (b *batch) failAll(rounds []*Round, err error) {
 	var leased, spared []*lease.Attempt
 	for _, r := range rounds {
-		s := r
-		s.Value, s.Null, s.step = nil, false, over
+		r.Value, r.Null, r.step = nil, false, over
 		r.Err = cmp.Or(err, r.Err)
 		switch {
-		case s.notAttempted:
-			if !s.withoutLease {
-				spared = append(spared, s.attempt)
+		case r.notAttempted:
+			if !r.withoutLease {
+				spared = append(spared, r.attempt)
 			}
-		case s.withoutLease:
-			b.l.failed(s, r.Err, true)
+		case r.withoutLease:
+			b.l.failed(r, r.Err, true)
 		case !b.asks(r):
-			b.l.failed(s, r.Err, true)
+			b.l.failed(r, r.Err, true)
 		default:
-			b.l.failed(s, r.Err, false)
-			leased = append(leased, s.attempt)
+			b.l.failed(r, r.Err, false)
+			leased = append(leased, r.attempt)
 		}
 	}
 	b.release(spared)
@@ -66,29 +65,30 @@ func (b *batch) failAll(rounds []*Round, err error) {
 }
 
 // failed notes that the load of a key has failed; here: Redis is not told.
-func (l *Fetcher) failed(s *Round, cause error, here bool) {
-	if !s.bypass {
-		l.source.Failures.Add(s.text, s.ends, cause, here)
+func (l *Fetcher) failed(r *Round, cause error, here bool) {
+	if !r.bypass {
+		l.source.Failures.Add(r.text, r.ends, cause, here)
 	}
 }
 
 // notMarked notes here the failures that Redis could not be told of.
 func (b *batch) notMarked(rounds []*Round) {
 	for _, r := range rounds {
-		if s := r; !s.withoutLease && s.attempt.Err != nil {
-			b.l.failed(s, r.Err, true)
+		if !r.withoutLease && r.attempt.Err != nil {
+			b.l.failed(r, r.Err, true)
 		}
 	}
 }
 
 // succeeded forgets the failure of a key that could be loaded.
-func (l *Fetcher) succeeded(s *Round, err error) {
-	if err == nil && !s.bypass {
-		l.source.Failures.Forget(s.text)
+func (l *Fetcher) succeeded(r *Round, err error) {
+	if err == nil && !r.bypass {
+		l.source.Failures.Forget(r.text)
 	}
 }
 
-// asks tells whether what a round leaves in Redis is to be sent there. If it is not, that is counted: it was to be stored, or given up.
+// asks tells whether what a round leaves in Redis is to be sent there. If it is not, that is
+// counted: it was to be stored, or given up.
 func (b *batch) asks(r *Round) bool {
 	err := b.l.cache.Conn.Down(int(r.slots))
 	if b.refresh || err == nil {

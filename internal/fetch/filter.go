@@ -55,11 +55,14 @@ const (
 	checked // refused, and the database is asked all the same
 )
 
-// checkFilter ends those rounds whose keys the filter refuses, before anything else is done for them. It is called when their callers are fixed: who comes later, perhaps after
-// the row was inserted, gets an answer of a later round. What has passed is not asked for again. With Bypass the filter is passed by, as the caches are.
+// checkFilter ends those rounds whose keys the filter refuses, before anything else is done for
+// them. It is called when their callers are fixed: who comes later, perhaps after the row was
+// inserted, gets an answer of a later round. What has passed is not asked for again. With Bypass
+// the filter is passed by, as the caches are.
 //
-// Nobody but reads asks the filter. Refresh is for who knows of a change; Warm for who knows which rows there are, and has means to fill the
-// caches where the filter lacks them; and what is reloaded in the background was there before.
+// Nobody but reads asks the filter. Refresh is for who knows of a change; Warm for who knows which
+// rows there are, and has means to fill the caches where the filter lacks them; and what is
+// reloaded in the background was there before.
 func (l *Fetcher) checkFilter(ctx context.Context, rounds []*Round) {
 	asked := l.toAsk(rounds)
 	switch {
@@ -75,7 +78,8 @@ func (l *Fetcher) checkFilter(ctx context.Context, rounds []*Round) {
 	}
 }
 
-// checkFilterNow is sift on the caller's own goroutine, which must not wait but for what ends with his context. It answers false if some are still to be asked for, in a flight.
+// checkFilterNow is sift on the caller's own goroutine, which must not wait but for what ends with
+// his context. It answers false if some are still to be asked for, in a flight.
 func (l *Fetcher) checkFilterNow(rounds []*Round) (all bool) {
 	all = true
 	for _, r := range l.toAsk(rounds) {
@@ -98,8 +102,8 @@ func (l *Fetcher) toAsk(rounds []*Round) []*Round {
 		return nil
 	}
 	for _, r := range rounds {
-		if s := r; s.step == toBegin && s.verdict == notAsked && s.how != Unfiltered && l.identify(r) && !s.bypass {
-			s.step = toAsk
+		if r.step == toBegin && r.verdict == notAsked && r.how != Unfiltered && l.identify(r) && !r.bypass {
+			r.step = toAsk
 		}
 	}
 	return at(rounds, toAsk)
@@ -107,21 +111,20 @@ func (l *Fetcher) toAsk(rounds []*Round) []*Round {
 
 // filterSays notes the filter's answer for a round.
 func (l *Fetcher) filterSays(ctx context.Context, r *Round, may bool, err error) {
-	s := r
-	s.step = toBegin
+	r.step = toBegin
 	switch {
 	case err != nil:
-		s.verdict = unanswered
+		r.verdict = unanswered
 		if ctx.Err() == nil { // else the callers have left: that is why
 			l.counters.FilterErrors.Add(1)
 		}
 	case may:
-		s.verdict = passed
+		r.verdict = passed
 	case l.auditDue():
-		s.verdict, s.bypass = checked, true // the caches may hold what is older than the row
+		r.verdict, r.bypass = checked, true // the caches may hold what is older than the row
 	default:
 		l.counters.Filtered.Add(1)
-		s.verdict, s.Null, s.step = refused, true, over
+		r.verdict, r.Null, r.step = refused, true, over
 	}
 }
 
@@ -174,10 +177,10 @@ func (l *Fetcher) askMany(ctx context.Context, rounds []*Round) (may []bool, err
 func (l *Fetcher) countFilter(done []*Round) {
 	n := 0
 	for _, r := range done {
-		switch s := r; {
-		case s.verdict == checked:
+		switch {
+		case r.verdict == checked:
 			l.audited(r)
-		case s.verdict == passed && s.Null && r.Err == nil:
+		case r.verdict == passed && r.Null && r.Err == nil:
 			n++
 		}
 	}

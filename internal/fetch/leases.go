@@ -8,8 +8,9 @@ import (
 	"github.com/cacheaside/cacheaside/internal/lease"
 )
 
-// renewLeases renews the leases of rounds at each third of their life until stop is called. A renewal that comes too late is harmless: it
-// compares the token. If a lease is lost its load goes on, and the result will be refused.
+// renewLeases renews the leases of rounds at each third of their life until stop is called. A
+// renewal that comes too late is harmless: it compares the token. If a lease is lost its load goes
+// on, and the result will be refused.
 func (b *batch) renewLeases(rounds []*Round) (stop func()) {
 	var held []*lease.Attempt
 	for _, r := range rounds {

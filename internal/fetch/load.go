@@ -8,15 +8,17 @@ import (
 	"github.com/cacheaside/cacheaside/internal/source"
 )
 
-// MaxRefusals is how many loads of a round may be refused, since an invalidation came between, before the next one's result
-// is given out without being stored: under a storm of invalidations a reader must come to an end.
+// MaxRefusals is how many loads of a round may be refused, since an invalidation came between,
+// before the next one's result is given out without being stored: under a storm of invalidations a
+// reader must come to an end.
 const MaxRefusals = 3
 
 // MaxCalls is how many calls of the load function one flight makes at once.
 const MaxCalls = 8
 
-// load loads what it may, and stores it in the place of the leases, which are kept alive meanwhile. A value that is refused is given to nobody,
-// for another process may yet store an older one: its round starts again.
+// load loads what it may, and stores it in the place of the leases, which are kept alive meanwhile.
+// A value that is refused is given to nobody, for another process may yet store an older one: its
+// round starts again.
 func (b *batch) load() {
 	rounds := at(b.open, toLoad)
 	if len(rounds) == 0 {
@@ -105,15 +107,18 @@ func split(rounds []*Round, places []int) (of, others []*Round) {
 	return of, others
 }
 
-// loadAll loads the rows of rounds. Where Redis could not be asked, those who have gathered meanwhile are in, who would wait for it as long again: what is loaded is from after they asked, and they are
-// given nothing that Redis has said before. Not for a key on hold, or with Bypass, where nobody has waited; nor without any Redis, where a round knows only of holds from before it began (see onHold).
+// loadAll loads the rows of rounds. Where Redis could not be asked, those who have gathered
+// meanwhile are in, who would wait for it as long again: what is loaded is from after they asked,
+// and they are given nothing that Redis has said before. Not for a key on hold, or with Bypass,
+// where nobody has waited; nor without any Redis, where a round knows only of holds from before it
+// began (see onHold).
 func (b *batch) loadAll(rounds []*Round, waiting func()) []source.Row {
 	takeIn := func() {
 		if b.flight == nil || b.l.cache.Store == nil {
 			return
 		}
 		for _, r := range rounds {
-			if s := r; s.withoutLease && !s.onHold && !s.bypass {
+			if r.withoutLease && !r.onHold && !r.bypass {
 				b.flight.TakeIn(r)
 			}
 		}
@@ -132,7 +137,8 @@ func PreferPrimary(ctx context.Context) bool {
 
 type primaryKey struct{}
 
-// withPrimary is the context of a load for rounds, which are all alike in this. The caller's context may be that of another load, which says nothing about this one.
+// withPrimary is the context of a load for rounds, which are all alike in this. The caller's
+// context may be that of another load, which says nothing about this one.
 func (l *Fetcher) withPrimary(ctx context.Context, rounds []*Round) context.Context {
 	primary := l.primary(rounds[0])
 	if primary == PreferPrimary(ctx) {
@@ -146,24 +152,27 @@ func WithPrimary(ctx context.Context, primary bool) context.Context {
 	return context.WithValue(ctx, primaryKey{}, primary)
 }
 
-// primary tells whether a round should load from the primary. It does not change while the round is at toLoad.
+// primary tells whether a round should load from the primary. It does not change while the round is
+// at toLoad.
 //
-// A read that loads under a lease need not, also if it is Fresh: nothing was invalidated for as long as the lag, or the lease would not have been given.
-func (l *Fetcher) primary(s *Round) bool {
+// A read that loads under a lease need not, also if it is Fresh: nothing was invalidated for as
+// long as the lag, or the lease would not have been given.
+func (l *Fetcher) primary(r *Round) bool {
 	switch {
-	case s.onHold:
+	case r.onHold:
 		return true
 	case !l.cache.MayHold:
 		return false
-	case s.needsPrimary, s.refusals > 0:
+	case r.needsPrimary, r.refusals > 0:
 		return true
 	default: // without Redis, what is on hold is known
-		return s.withoutLease && l.cache.Store != nil
+		return r.withoutLease && l.cache.Store != nil
 	}
 }
 
-// chunks divides rounds among calls of the load function, so that each call reads from one database: neither do a few keys on hold send all others of a batch to the primary, nor
-// are they read from a replica.
+// chunks divides rounds among calls of the load function, so that each call reads from one
+// database: neither do a few keys on hold send all others of a batch to the primary, nor are they
+// read from a replica.
 func (b *batch) chunks(rounds []*Round) [][]*Round {
 	replica := rounds
 	var primary []*Round

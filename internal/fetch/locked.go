@@ -54,7 +54,8 @@ func (b *batch) callAndStore(rounds []*Round, loaded, waiting func()) {
 	}
 }
 
-// lock takes the loader's lock of a row. If it cannot be had the load is made without it, as a rule: the lease is what keeps the promises.
+// lock takes the loader's lock of a row. If it cannot be had the load is made without it, as a
+// rule: the lease is what keeps the promises.
 func (b *batch) lock(r *Round) (unlock func() error, err error) {
 	defer func() {
 		if p := recover(); p != nil {
@@ -83,9 +84,10 @@ func (b *batch) unlock(unlock func() error) {
 	}
 }
 
-// stillToLoad looks once more at what a key holds, after its lock was waited for: its lease may have been ended by an invalidation meanwhile, and then another may have loaded it.
+// stillToLoad looks once more at what a key holds, after its lock was waited for: its lease may
+// have been ended by an invalidation meanwhile, and then another may have loaded it.
 func (b *batch) stillToLoad(rounds []*Round) bool {
-	if s := rounds[0]; s.withoutLease || b.refresh {
+	if r := rounds[0]; r.withoutLease || b.refresh {
 		return true
 	}
 	b.l.cache.Store.Read(b.ctx, &b.l.sizes, names(rounds), func(i int, held *lease.State, err error) {

@@ -10,8 +10,9 @@ import (
 	"github.com/cacheaside/cacheaside/internal/lease"
 )
 
-// First is the first look at Redis of a caller who is alone in his rounds, on his own goroutine: hits need no other, unless the era is in doubt. What is not over afterwards
-// is for Read, in a flight.
+// First is the first look at Redis of a caller who is alone in his rounds, on his own goroutine:
+// hits need no other, unless the era is in doubt. What is not over afterwards is for Read, in a
+// flight.
 func (l *Fetcher) First(ctx context.Context, how How, rounds []*Round) {
 	how.of(rounds)
 	if l.filter.Filter == nil {
@@ -79,7 +80,8 @@ func (b *batch) look() {
 	b.land(rounds)
 }
 
-// take asks for leases, where there is nothing, or nothing that can be read: the second check, in the same trip.
+// take asks for leases, where there is nothing, or nothing that can be read: the second check, in
+// the same trip.
 func (b *batch) take() {
 	b.skipRedis(toTake)
 	rounds := at(b.open, toTake)
@@ -154,21 +156,23 @@ func (b *batch) attempts(rounds []*Round) []*lease.Attempt {
 	return as
 }
 
-func (l *Fetcher) attempt(s *Round) *lease.Attempt {
-	if s.attempt == nil {
-		a := lease.NewAttempt(s.name, l.cache.LeaseTTL)
-		s.attempt = &a
+func (l *Fetcher) attempt(r *Round) *lease.Attempt {
+	if r.attempt == nil {
+		a := lease.NewAttempt(r.name, l.cache.LeaseTTL)
+		r.attempt = &a
 	}
-	return s.attempt
+	return r.attempt
 }
 
-// young is the generation of a round's era, where that may have begun within ReplicaLag: no earlier than this process has learned of it. By its own clock Redis says whether it has, for a
-// process that has just started learns of old ones. This bound is for the case that the generation is ahead of that clock.
-func (l *Fetcher) young(s *Round) uint64 {
-	if s.loader == nil || time.Since(s.loader.Since) >= l.cache.ReplicaLag {
+// young is the generation of a round's era, where that may have begun within ReplicaLag: no earlier
+// than this process has learned of it. By its own clock Redis says whether it has, for a process
+// that has just started learns of old ones. This bound is for the case that the generation is ahead
+// of that clock.
+func (l *Fetcher) young(r *Round) uint64 {
+	if r.loader == nil || time.Since(r.loader.Since) >= l.cache.ReplicaLag {
 		return 0
 	}
-	return s.loader.Generation
+	return r.loader.Generation
 }
 
 func (b *batch) settle(r *Round, held *lease.State, err error) {
@@ -272,18 +276,19 @@ func (l *Fetcher) standing(r *Round, what seen) standing {
 // decode takes a round's value out of an entry. With an error nothing has changed: the entry is not
 // the key's, or cannot be decoded. (JSON of another struct can: that is what LoaderOptions.Version
 // is for.)
-func (l *Fetcher) decode(s *Round, e *lease.Entry) error {
-	value, err := l.content(s, e)
+func (l *Fetcher) decode(r *Round, e *lease.Entry) error {
+	value, err := l.content(r, e)
 	if err == nil {
-		s.Value, s.Null = value, e.Null
+		r.Value, r.Null = value, e.Null
 	}
 	return err
 }
 
-// content is the value of an entry that stands under a round's key, if it is that key's and can be decoded.
-func (l *Fetcher) content(s *Round, e *lease.Entry) (value any, err error) {
+// content is the value of an entry that stands under a round's key, if it is that key's and can be
+// decoded.
+func (l *Fetcher) content(r *Round, e *lease.Entry) (value any, err error) {
 	switch {
-	case !e.Unkey(s.text, s.hashed):
+	case !e.Unkey(r.text, r.hashed):
 		return value, errOtherKey
 	case e.Null:
 		return value, nil

@@ -17,30 +17,30 @@ func (l *Fetcher) putEntryInMemory(r *Round, e *lease.Entry) {
 	l.putInMemory(r, life, e.Cost, false)
 }
 
-// putInMemory offers a round's value to the memory tier, under the generation from before it was read. A refresh moves the generation on, for it
-// must end what is remembered there; if that has moved already, the value is not remembered, and what is there ends too.
+// putInMemory offers a round's value to the memory tier, under the generation from before it was
+// read. A refresh moves the generation on, for it must end what is remembered there; if that has
+// moved already, the value is not remembered, and what is there ends too.
 func (l *Fetcher) putInMemory(r *Round, ttl, cost time.Duration, refresh bool) {
 	life := min(ttl, l.options.MemoryTTL)
-	s := r
 	if l.memory == nil {
 		return
 	}
-	if life <= 0 || !l.memory.Trusted(s.slots) {
+	if life <= 0 || !l.memory.Trusted(r.slots) {
 		if refresh { // trust may come back without a clear, and what is there is older
-			l.memory.Invalidate(l.items.Hash(r), s.stable)
+			l.memory.Invalidate(l.items.Hash(r), r.stable)
 		}
 		return
 	}
 	if refresh {
 		var ok bool
-		if s.version, ok = l.memory.Advance(s.slots, s.stable, s.version); !ok {
-			l.memory.Invalidate(l.items.Hash(r), s.stable)
+		if r.version, ok = l.memory.Advance(r.slots, r.stable, r.version); !ok {
+			l.memory.Invalidate(l.items.Hash(r), r.stable)
 			return
 		}
 	}
-	l.memory.Note(l.items.Hash(r), s.stable, s.read)
+	l.memory.Note(l.items.Hash(r), r.stable, r.read)
 	delta := uint32(min(l.Delta(cost).Microseconds(), math.MaxUint32))
-	if s.inMemory = l.items.Set(r, delta, life, ttl); !s.inMemory {
+	if r.inMemory = l.items.Set(r, delta, life, ttl); !r.inMemory {
 		l.counters.TooHeavy.Add(1)
 	}
 }
@@ -54,12 +54,11 @@ func (l *Fetcher) keep(r *Round, row source.Row) {
 	if l.memory == nil || l.cache.MayHold {
 		return
 	}
-	s := r
 	until := row.Began.Add(min(l.cache.MaxStaleness, l.ttl(row), l.options.MemoryTTL))
 	if !time.Now().Before(until) {
 		return
 	}
-	l.memory.Note(l.items.Hash(r), s.stable, s.read)
+	l.memory.Note(l.items.Hash(r), r.stable, r.read)
 	if !l.items.Keep(r, row.Value, row.Null, until) {
 		l.counters.TooHeavy.Add(1)
 	}
@@ -67,22 +66,22 @@ func (l *Fetcher) keep(r *Round, row source.Row) {
 
 // kept answers a round that would load without Redis by what another has loaded and memory keeps.
 func (l *Fetcher) kept(r *Round) bool {
-	s := r
-	if l.memory == nil || l.cache.Store == nil || s.bypass || s.onHold || s.how == Fresh {
+	if l.memory == nil || l.cache.Store == nil || r.bypass || r.onHold || r.how == Fresh {
 		return false
 	}
 	item, ok := l.items.Get(r)
 	if ok {
 		l.counters.HitsWhileDown.Add(1)
-		s.Value, s.Null, s.Hit, s.Unvalidated = item.Value, item.Null, true, true
+		r.Value, r.Null, r.Hit, r.Unvalidated = item.Value, item.Null, true, true
 	}
 	return ok
 }
 
-// Current tells whether those who came while a round ran may be given its result: it is what the memory tier holds for them.
-func (l *Fetcher) Current(s *Round) bool {
-	return s.inMemory && !l.options.Bypassed() && l.memory.Trusted(s.slots) && l.eras.Of(s.slots) == s.loader &&
-		l.memory.Generation(s.slots, s.stable) == s.version
+// Current tells whether those who came while a round ran may be given its result: it is what the
+// memory tier holds for them.
+func (l *Fetcher) Current(r *Round) bool {
+	return r.inMemory && !l.options.Bypassed() && l.memory.Trusted(r.slots) && l.eras.Of(r.slots) == r.loader &&
+		l.memory.Generation(r.slots, r.stable) == r.version
 }
 
 // forget ends what this process holds of a key, also that its load has failed.

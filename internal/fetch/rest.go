@@ -30,14 +30,14 @@ func (b *batch) fetch() {
 
 // whole reads the rest of an entry of which only the beginning was read. One that is longer than
 // the loader stores is Unknown then.
-func (l *Fetcher) whole(ctx context.Context, s *Round, held *lease.State) (err error) {
+func (l *Fetcher) whole(ctx context.Context, r *Round, held *lease.State) (err error) {
 	if held.Kind != lease.Stored || !held.Long {
 		return nil
 	}
 	most := lease.HeadSize + l.options.MaxValueBytes
-	if s.hashed {
-		most += len(s.text)
+	if r.hashed {
+		most += len(r.text)
 	}
-	*held, err = l.cache.Store.Fetch(ctx, s.name, held.Raw, most)
+	*held, err = l.cache.Store.Fetch(ctx, r.name, held.Raw, most)
 	return err
 }

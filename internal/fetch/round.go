@@ -167,10 +167,10 @@ func textsOf(rounds []*Round) []string {
 }
 
 // waits ends the wait for another's load, if it is one.
-func (s *Round) waits(err error) {
-	if s.waiting != nil {
-		s.waiting(err)
-		s.waiting = nil
+func (r *Round) waits(err error) {
+	if r.waiting != nil {
+		r.waiting(err)
+		r.waiting = nil
 	}
 }
 

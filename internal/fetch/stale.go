@@ -6,7 +6,8 @@ import (
 	"github.com/cacheaside/cacheaside/internal/lease"
 )
 
-// A value has two lives: while the first lasts, its TTL, it is fresh; after that, for StaleFor, it is stale: there to be served until it has been loaded again.
+// A value has two lives: while the first lasts, its TTL, it is fresh; after that, for StaleFor, it
+// is stale: there to be served until it has been loaded again.
 
 // maxTTL is cacheaside.MaxTTL.
 const maxTTL = 10 * 365 * 24 * time.Hour
@@ -40,23 +41,24 @@ func (l *Fetcher) noteRefresh(r *Round, e *lease.Entry, what seen, now time.Time
 	}
 }
 
-func (l *Fetcher) countHit(s *Round) {
-	if s.step == over {
-		s.Hit = true
+func (l *Fetcher) countHit(r *Round) {
+	if r.step == over {
+		r.Hit = true
 		l.counters.RedisHits.Add(1)
-		if s.Null {
+		if r.Null {
 			l.counters.NullHits.Add(1)
 		}
 	}
 }
 
-// due tells whether a value with so much left of its TTL is to be loaded again: XFetch's now - delta*beta*ln(u) >= expiry. The negative logarithm of
-// a uniform variable is an exponential one.
+// due tells whether a value with so much left of its TTL is to be loaded again: XFetch's now -
+// delta*beta*ln(u) >= expiry. The negative logarithm of a uniform variable is an exponential one.
 func (l *Fetcher) due(left, delta time.Duration) bool {
 	return delta > 0 && float64(left) <= float64(delta)*l.die()
 }
 
-// Delta is XFetch's beta times delta, for a load that has cost so much; where that is not known, as much as loads do.
+// Delta is XFetch's beta times delta, for a load that has cost so much; where that is not known, as
+// much as loads do.
 func (l *Fetcher) Delta(cost time.Duration) time.Duration {
 	if cost == 0 {
 		cost = l.source.Pace.Mean()
@@ -88,7 +90,8 @@ func (l *Fetcher) waitsForFresh(r *Round) bool {
 	return now < r.softDeadline
 }
 
-// staleFor is how long a value, or an absence, outlasts its TTL. Absences are of keys that anybody can think of, so they do not stay for long.
+// staleFor is how long a value, or an absence, outlasts its TTL. Absences are of keys that anybody
+// can think of, so they do not stay for long.
 func (l *Fetcher) staleFor(null bool) time.Duration {
 	d := max(l.options.StaleFor, 0)
 	if null {
@@ -102,38 +105,39 @@ func (l *Fetcher) hardLife(ttl time.Duration, null bool) time.Duration {
 	return ttl + min(l.staleFor(null), maxTTL-ttl)
 }
 
-// lookInside looks at the memory tier of a cache that has no Redis: what has become stale there is served while it is loaded again.
+// lookInside looks at the memory tier of a cache that has no Redis: what has become stale there is
+// served while it is loaded again.
 func (l *Fetcher) lookInside(rounds []*Round) {
 	if l.memory == nil || l.cache.Store != nil {
 		return
 	}
 	for _, r := range rounds {
-		s := r
-		if s.step != toLoad && s.step != toLook || s.bypass || s.how == Fresh {
+		if r.step != toLoad && r.step != toLook || r.bypass || r.how == Fresh {
 			continue
 		}
-		s.step = toLoad
+		r.step = toLoad
 		item, ago, ok := l.Past(r)
 		if !ok {
 			continue
 		}
-		s.Value, s.Null = item.Value, item.Null
+		r.Value, r.Null = item.Value, item.Null
 		if ago < 0 { // it has been loaded meanwhile
-			s.Hit, s.step = true, over
+			r.Hit, r.step = true, over
 			continue
 		}
-		s.renew = true
+		r.renew = true
 		if decide(seenStale, l.standing(r, seenStale)) == waitForFresh {
 			r.forFresh, r.step = true, toWait
 			continue
 		}
 		l.giveStale(r)
-		s.Hit = true
+		r.Hit = true
 	}
 	l.refreshDue(rounds)
 }
 
-// Past is what memory holds of a key within its hard life, trusted or not, and how long ago its TTL has ended.
+// Past is what memory holds of a key within its hard life, trusted or not, and how long ago its TTL
+// has ended.
 func (l *Fetcher) Past(r *Round) (item Item, ago time.Duration, ok bool) {
 	if l.memory == nil {
 		return Item{}, 0, false

@@ -56,7 +56,8 @@ func (b *batch) store(rounds []*Round, rows []source.Row) {
 	}
 }
 
-// giveUp leaves nothing in Redis for values that are too large to be stored: also not the entry that a refresh has found, which is older.
+// giveUp leaves nothing in Redis for values that are too large to be stored: also not the entry
+// that a refresh has found, which is older.
 func (b *batch) giveUp(rounds []*Round) {
 	if len(rounds) == 0 {
 		return
@@ -101,7 +102,8 @@ func (l *Fetcher) entry(text string, hashed bool, era *local.Era, value any, row
 	return e, l.hardLife(ttl, row.Null), err
 }
 
-// put stores what rounds have loaded, but where Redis is out of reach: then nobody waits to learn that it could not be stored.
+// put stores what rounds have loaded, but where Redis is out of reach: then nobody waits to learn
+// that it could not be stored.
 func (b *batch) put(rounds []*Round, all []*lease.Filling) {
 	sent := make([]*lease.Filling, 0, len(all))
 	for i, f := range all {
@@ -119,43 +121,41 @@ func (b *batch) put(rounds []*Round, all []*lease.Filling) {
 
 // settleFill decides what follows from an attempt to store a value.
 func (b *batch) settleFill(r *Round, f *lease.Filling) {
-	s := r
 	switch {
 	case f.Err != nil && b.refresh: // what was asked for is that it be stored
-		s.lost = true
+		r.lost = true
 		b.l.CountWrite(f.Err)
-		r.Err, s.step = fault.OfRedis(f.Err), over
+		r.Err, r.step = fault.OfRedis(f.Err), over
 	case f.Err != nil: // nobody can say whether it is still true; it was when its callers asked
-		s.lost = true
+		r.lost = true
 		b.l.CountWrite(f.Err)
 		b.unvalidated(r)
 	case f.Stored:
 		b.l.putInMemory(r, time.Until(f.Entry.Expiry), f.Entry.Cost, b.refresh)
-		s.step = over
+		r.step = over
 	default:
 		b.l.counters.Refused.Add(1)
-		if s.refusals++; s.refusals > MaxRefusals {
+		if r.refusals++; r.refusals > MaxRefusals {
 			b.unvalidated(r) // its load began after its callers had asked
 			return
 		}
-		b.l.again(s)
+		b.l.again(r)
 	}
 }
 
 // giveAlone gives out a value that was loaded without a lease. A cache that has no Redis remembers
 // it; one whose Redis is out of reach keeps it for a while; none does while its key is on hold.
 func (b *batch) giveAlone(r *Round, row source.Row) {
-	s := r
-	s.Value, s.Null = row.Value, row.Null
+	r.Value, r.Null = row.Value, row.Null
 	switch {
-	case s.verdict == checked && row.Null: // as the filter has said
-		s.step = over
-	case s.verdict == checked:
+	case r.verdict == checked && row.Null: // as the filter has said
+		r.step = over
+	case r.verdict == checked:
 		b.unvalidated(r)
-	case s.bypass:
+	case r.bypass:
 		b.l.counters.Bypassed.Add(1)
 		b.unvalidated(r)
-	case s.onHold:
+	case r.onHold:
 		b.l.counters.Held.Add(1)
 		b.unvalidated(r)
 	case b.l.cache.Store != nil:
@@ -163,18 +163,18 @@ func (b *batch) giveAlone(r *Round, row source.Row) {
 		b.unvalidated(r)
 	default:
 		b.l.putInMemory(r, b.l.ttl(row), row.Took, b.refresh)
-		s.step = over
+		r.step = over
 	}
 }
 
-// unvalidated ends a round with a value that Redis has not confirmed: it was true when its load began.
+// unvalidated ends a round with a value that Redis has not confirmed: it was true when its load
+// began.
 func (b *batch) unvalidated(r *Round) {
-	s := r
 	b.l.counters.Unvalidated.Add(1)
 	if b.refresh && b.l.memory != nil {
-		b.l.memory.Invalidate(b.l.items.Hash(r), s.stable) // what is remembered is older
+		b.l.memory.Invalidate(b.l.items.Hash(r), r.stable) // what is remembered is older
 	}
-	s.Unvalidated, s.step = true, over
+	r.Unvalidated, r.step = true, over
 }
 
 // ttl is how long a loaded value is fresh: its time to live, shortened by the jitter.

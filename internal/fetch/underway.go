@@ -2,7 +2,8 @@ package fetch
 
 import "sync"
 
-// maxRenewals is how many flights of renewals a loader has under way at once. What is due beyond that waits for the next read of it.
+// maxRenewals is how many flights of renewals a loader has under way at once. What is due beyond
+// that waits for the next read of it.
 const maxRenewals = 64
 
 // renewals are the keys of a loader that are being reloaded in the background.

@@ -8,7 +8,8 @@ import (
 	"github.com/cacheaside/cacheaside/internal/fault"
 )
 
-// wait lets some time pass while other loads are under way, before looking again for what they have stored.
+// wait lets some time pass while other loads are under way, before looking again for what they have
+// stored.
 func (b *batch) wait() {
 	rounds := at(b.open, toWait)
 	if len(rounds) == 0 {
@@ -17,21 +18,20 @@ func (b *batch) wait() {
 	now := max(time.Since(b.l.start), 1)
 	gap := time.Duration(math.MaxInt64)
 	for _, r := range rounds {
-		s := r
-		if s.forFresh { // for a fresh value, which there may be before its patience ends
-			gap = min(gap, s.softDeadline-now, b.l.source.Pace.Pause(now-(s.softDeadline-b.l.options.SoftTimeout)))
+		if r.forFresh { // for a fresh value, which there may be before its patience ends
+			gap = min(gap, r.softDeadline-now, b.l.source.Pace.Pause(now-(r.softDeadline-b.l.options.SoftTimeout)))
 			continue
 		}
-		if s.waited == 0 {
-			s.waited = now
+		if r.waited == 0 {
+			r.waited = now
 			b.l.counters.Waits.Add(1)
 			if b.l.cache.Observed {
-				_, s.waiting = b.l.observe(b.ctx, OpWait, 1)
+				_, r.waiting = b.l.observe(b.ctx, OpWait, 1)
 			}
 		}
-		waited := now - s.waited
+		waited := now - r.waited
 		if waited > 2*b.l.options.LoadTimeout+b.l.cache.QueueTimeout { // who loads may have had to wait for his turn
-			r.Err, s.step = fault.LoadTimeout, over
+			r.Err, r.step = fault.LoadTimeout, over
 			continue
 		}
 		gap = min(gap, b.l.source.Pace.Pause(waited))

@@ -227,11 +227,10 @@ func ExampleWriter_InvalidateMany() {
 		}
 	}
 	done := 0
-	for key, err := range s.writer.InvalidateMany(ctx, changed, 10_000) {
-		if err != nil && !errors.Is(err, consistency.ErrQueued) {
-			log.Fatal(key, err)
-		}
-		done++
+	progress := func(cacheaside.Key, error) { done++ } // or nil
+	err := s.writer.InvalidateMany(ctx, changed, 10_000, progress)
+	if err != nil && !errors.Is(err, consistency.ErrQueued) { // which will be done
+		log.Fatal(err)
 	}
 	fmt.Println(done)
 	// Output: 1000

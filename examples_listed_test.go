@@ -23,7 +23,8 @@ var beginnings = map[string]string{
 	"lock/mysqllock": "New Schema",
 	"lock/zklock":    "New",
 	"bloom":          "NewLocal NewShared NewRedis NewReplica Deny Table Redis.Maintain Local.Save",
-	"canal":          "NewConsumer Handle BindFilter Key NewSQLCheckpoint NewFileParking SQLParking",
+	"canal":          "NewConsumer Handle BindFilter Key NewSQLCheckpoint",
+	"canal/parking":  "NewFile Table",
 }
 
 // shownElsewhere are exported functions whose use another Example shows, or that are not for a beginning.
@@ -38,14 +39,14 @@ var shownElsewhere = map[string]string{
 	"canal.IntColumn":            "ExampleNewConsumer",
 	"canal.TextColumn":           "ExampleBindFilter",
 	"canal.NewFileCheckpoint":    "ExampleNewConsumer",
-	"canal.NewRow":               "ExampleHandle",
-	"canal.NewColumns":           "ExampleHandle",
-	"canal.TextValue":            "ExampleHandle",
-	"canal.ValueOf":              "for who writes a Source",
-	"canal.Null":                 "for who writes a Source",
-	"canal.Omitted":              "for who writes a Source",
-	"canal.NewSQLParking":        "ExampleSQLParking",
-	"canal.ReadParked":           "ExampleNewFileParking, by FileParking.Read",
+	"canal/event.NewRow":         "canal.ExampleHandle",
+	"canal/event.NewColumns":     "canal.ExampleHandle",
+	"canal/event.TextValue":      "canal.ExampleHandle",
+	"canal/event.ValueOf":        "for a Source of one's own",
+	"canal/event.Null":           "for a Source of one's own",
+	"canal/event.Omitted":        "for a Source of one's own",
+	"canal/parking.NewTable":     "ExampleTable",
+	"canal/parking.Read":         "ExampleNewFile, by File.Read",
 }
 
 // declarations are what declared has found, by folder.

@@ -34,7 +34,7 @@ type Options struct {
 	// filters need it; so do loaders with a filter that hides keys. Default: nothing.
 	OnGap func(ctx context.Context) error
 
-	// Parking keeps what could not be done, for somebody to look at: NewFileParking, NewSQLParking, or your own. Handlers, filters and Sources that decode messages need it.
+	// Parking keeps what could not be done, for somebody to look at: parking.NewFile, parking.NewTable, or your own. Handlers, filters and Sources that decode messages need it.
 	Parking Parking
 
 	// Attempts is how often a handler is given a change for which it returns errors, until that is parked. What it calls may be out for longer: whose handlers are to wait for that, and not to have all of it parked, sets some hundreds, at some five seconds each; see Handle for who waits then, too. Default: 5, within some two seconds.

@@ -18,11 +18,11 @@ var beginnings = map[string]string{
 		Loader.Get Loader.GetMany Loader.Invalidate Loader.InvalidateAll Loader.Expire Loader.Refresh Loader.Warm Loader.Admit Loader.Bypass Loader.Key Loader.AllKeys Loader.StoreHeld`,
 	"cacheasidetest": `New Process.Process Process.Hear Process.Forget Process.Cut Process.Hang Process.Join
 		Redis.Settle Redis.EndTTL Redis.EndLife Redis.Empty Redis.Kill Redis.Hang Redis.Fail Redis.Restore Redis.Client Redis.Server`,
-	"consistency":    "NewWriter NewRelay NewMemoryQueue Schema Touch WriteThrough SQLOutbox Writer.Update Writer.At Writer.Enqueue Writer.InvalidateMany",
+	"consistency":    "NewWriter NewRelay NewMemoryQueue Dialect.Schema Touch WriteThrough SQLOutbox Writer.Update Writer.At Writer.Enqueue Writer.InvalidateMany",
 	"lock":           "NewRedis NewRedlock NewLocal WithOwner SetFenced Guard Segmented Locker.Do Locker.Acquire Locker.TryAcquire",
 	"lock/mysqllock": "New Schema",
 	"lock/zklock":    "New",
-	"bloom":          "NewLocal NewShared NewRedis NewReplica Deny Table Redis.Maintain Local.Save",
+	"bloom":          "NewLocal NewShared NewRedis NewReplica NewDenyList Table Redis.Maintain Local.Save",
 	"canal":          "NewConsumer Handle BindFilter Key NewSQLCheckpoint",
 	"canal/parking":  "NewFile Table",
 }

@@ -69,7 +69,7 @@ func open(name string) *shop {
 	if err != nil {
 		log.Fatal(err)
 	}
-	if err := outbox.CreateTable(ctx); err != nil { // as a rule a migration, of consistency.Schema
+	if err := outbox.CreateTable(ctx); err != nil { // as a rule a migration, of Dialect.Schema
 		log.Fatal(err)
 	}
 	s.writer, err = consistency.NewWriter(db, cache, &consistency.Options{Queue: outbox})
@@ -236,4 +236,4 @@ func ExampleWriter_InvalidateMany() {
 	// Output: 1000
 }
 
-var _ consistency.Execer = (*sql.Tx)(nil)
+var _ sqlx.ExecerContext = (*sql.Tx)(nil)

@@ -171,7 +171,7 @@ func (u *update) intend(ctx context.Context) error {
 		return nil
 	}
 	rows := u.items(u.level, u.keys, u.level == Async)
-	tx := Execer(u.tx)
+	tx := sqlx.ExecerContext(u.tx)
 	var err error
 	if o, ok := u.outbox.(*SQLOutbox); ok {
 		err = o.putIn(ctx, tx, rows, false)

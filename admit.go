@@ -77,15 +77,6 @@ func (c *Cache) AdmitKeys(ctx context.Context, keys ...Key) (committed func(cont
 	}, nil
 }
 
-// AdmitHeld is AdmitKeys for keys that are on hold when the transaction commits: committed does not invalidate them, for Hold.Release does, or Loader.StoreHeld. Without filters it does nothing.
-func (c *Cache) AdmitHeld(ctx context.Context, keys ...Key) (committed func(context.Context) error, err error) {
-	_, added, err := c.admitKeys(ctx, keys)
-	if err != nil {
-		return nil, err
-	}
-	return func(ctx context.Context) error { return added(ctx).err() }, nil
-}
-
 // admitKeys has the filters admit keys. added is what they have left to do.
 func (c *Cache) admitKeys(ctx context.Context, keys []Key) (accepted []Key, added func(context.Context) keyErrors, err error) {
 	keys, failed := c.accept("admit", keys)

@@ -31,7 +31,7 @@ type Stats struct {
 	Unasked       int64 // values that a batch load returned for keys that it was not asked for; they are ignored
 	TooLarge      int64 // values that were given out but not stored in Redis, since their encoding is longer than MaxValueBytes
 	TooHeavy      int64 // values that were not kept in memory, since they take more than a quarter of Options.MemoryBytes, or have too many parts to be weighed
-	StoredHeld    int64 // values that StoreHeld has stored
+	StoredHeld    int64 // values that a write has stored in the place of its hold (consistency.WriteThrough)
 	FailedByMark  int64 // rounds that ended with ErrLoadFailed, the database not asked
 	BreakersOpen  int64 // of now: 1 if the circuit breaker (LoaderOptions.BreakAt) lets no load through, 0 if it does; in a Cache's Stats, how many do not
 

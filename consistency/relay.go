@@ -42,10 +42,11 @@ type invalidator interface {
 // relayed is a Cache as a Relay has it.
 type relayed interface {
 	invalidator
-	inside
+	Closed() bool
+	Loader(name string) (has, filter bool)
 }
 
-type inside = writeside.Cache
+type inside = writeside.Cache[cacheaside.Key]
 
 // NewRelay makes the worker that does what is in queue, by cache; both stay the caller's. options may be nil. Run it with Run.
 func NewRelay(cache *cacheaside.Cache, queue Queue, options *RelayOptions) (*Relay, error) {

@@ -87,9 +87,6 @@ func (c *relayCache) call(ctx context.Context, op string, keys []cacheaside.Key)
 	return nil
 }
 
-// Strict is true: a Writer asks, no Relay.
-func (c *relayCache) Strict() bool { return true }
-
 func (c *relayCache) Closed() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -158,7 +158,7 @@ func (u *update) prepare(ctx context.Context, given int) (err error) {
 func (u *update) admit(ctx context.Context) (err error) {
 	switch {
 	case u.level == Strict:
-		u.admitted, err = u.cache.AdmitHeld(ctx, u.keys...)
+		u.admitted, err = u.inside.AdmitHeld(ctx, u.keys...)
 	case u.level != Async:
 		u.admitted, err = u.cache.AdmitKeys(ctx, u.keys...)
 	}

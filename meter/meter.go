@@ -2,6 +2,7 @@ package meter
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"sync"
@@ -62,9 +63,12 @@ func newMeter(cache *cacheaside.Cache, options *Options, draw func() float64) (*
 	if err := o.check(); err != nil {
 		return nil, fmt.Errorf("meter: %w", err)
 	}
-	c, err := measure.Of(cache)
-	if err != nil {
-		return nil, fmt.Errorf("meter: %w", err)
+	if cache == nil {
+		return nil, errors.New("meter: the cache is nil")
+	}
+	c := measure.Of(cache)
+	if c == nil {
+		return nil, errors.New("meter: the cache has no Redis, so nobody else could have a copy")
 	}
 	m := &Meter{
 		options: o, cache: c, draw: draw, loads: rate.NewLimiter(rate.Limit(o.LoadRate), max(1, int(o.LoadRate))),
@@ -74,6 +78,7 @@ func newMeter(cache *cacheaside.Cache, options *Options, draw func() float64) (*
 		m.looks[i].After = after
 	}
 	m.life, m.stop = context.WithCancel(context.Background())
+	var err error
 	if m.untake, err = c.Sample(sampler{m}); err != nil {
 		m.stop()
 		return nil, fmt.Errorf("meter: %w", err)

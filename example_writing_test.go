@@ -68,7 +68,7 @@ func ExampleCache_RefreshKeys() {
 }
 
 // One transaction that inserts rows of several loaders, each with its own filter.
-func ExampleCache_AdmitKeys() {
+func ExampleCache_InsertingKeys() {
 	cache, _ := cacheaside.New(nil, &cacheaside.Options{NoRedis: true}) // as with any Redis
 	defer cache.Close()
 	rows := map[string]bool{}
@@ -82,7 +82,7 @@ func ExampleCache_AdmitKeys() {
 	mails, _ := cacheaside.NewLoader(cache, "mail", load, &cacheaside.LoaderOptions{Filter: &keySet{keys: map[string]bool{}}})
 
 	ctx := context.Background()
-	committed, err := cache.AdmitKeys(ctx, users.Key("ada"), mails.Key("ada@example.com"))
+	committed, err := cache.InsertingKeys(ctx, users.Key("ada"), mails.Key("ada@example.com"))
 	if err != nil {
 		log.Fatal(err) // do not commit
 	}

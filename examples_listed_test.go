@@ -14,8 +14,8 @@ import (
 // beginnings are what users begin with: each has an Example, named for it as godoc wants. Functions that are exported are such unless told below.
 var beginnings = map[string]string{
 	".": `New NewLoader NewBatchLoader SetTTL PreferPrimary KeyOf CloneOf Error BatchError PanicError Filter Codec DownPolicy ReadOption Options LoaderOptions
-		Cache.InvalidateKeys Cache.RefreshKeys Cache.AdmitKeys Cache.Hold Cache.Stats
-		Loader.Get Loader.GetMany Loader.Invalidate Loader.InvalidateAll Loader.Expire Loader.Refresh Loader.Warm Loader.Admit Loader.Bypass Loader.Key Loader.AllKeys`,
+		Cache.InvalidateKeys Cache.RefreshKeys Cache.InsertingKeys Cache.Hold Cache.Stats
+		Loader.Get Loader.GetMany Loader.Invalidate Loader.InvalidateAll Loader.Expire Loader.Refresh Loader.Warm Loader.Inserting Loader.Bypass Loader.Key Loader.AllKeys`,
 	"cacheasidetest": `New Process.Process Process.Hear Process.Forget Process.Cut Process.Hang Process.Join
 		Redis.Settle Redis.EndTTL Redis.EndLife Redis.Empty Redis.Kill Redis.Hang Redis.Fail Redis.Restore Redis.Client Redis.Server`,
 	"consistency":    "NewWriter NewRelay NewMemoryQueue Dialect.Schema Touch WriteThrough SQLOutbox Writer.Update Writer.At Writer.Enqueue Writer.InvalidateMany",

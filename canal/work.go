@@ -124,7 +124,7 @@ func (w *work) tryKeys(ctx context.Context, cache *cacheaside.Cache) error {
 		w.settle(err)
 		return err
 	}
-	committed, err := cache.AdmitKeys(ctx, keys...)
+	committed, err := cache.InsertingKeys(ctx, keys...)
 	if err == nil {
 		err = committed(ctx)
 		w.settle(err)

@@ -14,7 +14,7 @@ import (
 )
 
 // Relay does what is in a Queue: it invalidates, or reloads, the key of each item, again and again until that has worked, however long it takes. Filters of the cache's loaders are told of the keys first, as by
-// cacheaside.Loader.Admit. Any number of relays may work on one queue, in one process or in many: an item is given to one of them at a time.
+// cacheaside.Loader.Inserting. Any number of relays may work on one queue, in one process or in many: an item is given to one of them at a time.
 //
 // What fails is tried again 100 ms later, and then after twice as long each time, up to a minute. When nothing at all works for want of Redis, each relay tries one item at a time, after 100 ms up to 2 s, until that
 // works; then all that is due is done at once. What has failed RelayOptions.AlertAt times is alerted, and is tried on: what is given up is stale for ever.
@@ -34,7 +34,7 @@ type Relay struct {
 
 // invalidator is what a Relay, and a Writer, need of a Cache.
 type invalidator interface {
-	AdmitKeys(ctx context.Context, keys ...cacheaside.Key) (committed func(context.Context) error, err error)
+	InsertingKeys(ctx context.Context, keys ...cacheaside.Key) (committed func(context.Context) error, err error)
 	InvalidateKeys(ctx context.Context, keys ...cacheaside.Key) error
 	RefreshKeys(ctx context.Context, keys ...cacheaside.Key) error
 }

@@ -96,8 +96,8 @@ func (c *relayCache) Closed() bool {
 // Loader says that all loaders are there, and have filters, but one.
 func (c *relayCache) Loader(name string) (has, filter bool) { return name != c.lacks, name != c.lacks }
 
-// AdmitKeys takes no time.
-func (c *relayCache) AdmitKeys(ctx context.Context, keys ...cacheaside.Key) (func(context.Context) error, error) {
+// InsertingKeys takes no time.
+func (c *relayCache) InsertingKeys(ctx context.Context, keys ...cacheaside.Key) (func(context.Context) error, error) {
 	c.begin(ctx, "admit", keys)
 	c.mu.Lock()
 	defer c.mu.Unlock()

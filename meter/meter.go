@@ -50,7 +50,7 @@ const (
 	hello           = 10 * time.Second
 )
 
-// New begins to measure what this process invalidates through cache: by the Invalidate and Admit of its loaders, InvalidateKeys, and the Release of a Hold, once Redis has acknowledged it; so also what package consistency and package canal do. A row that is written without
+// New begins to measure what this process invalidates through cache: by the Invalidate and Inserting of its loaders, InvalidateKeys, and the Release of a Hold, once Redis has acknowledged it; so also what package consistency and package canal do. A row that is written without
 // any of these is told by Written. nil options are the defaults. A cache has one Meter at a time, and must have Redis; the loaders of what is written must have been made in this process, for rows are loaded by them. Several processes may have a Meter each.
 //
 // It asks at once who is there: a process that has been asked for the first time needs LoaderOptions.MemoryTTL until it can say that it has no copy. Close it before the Cache.

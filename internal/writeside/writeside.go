@@ -37,7 +37,7 @@ type Cache[Key any] interface {
 	// Existing tells whether a key is that of a row that was there before.
 	Existing(key Key) bool
 
-	// AdmitHeld is AdmitKeys for keys that are on hold when the transaction commits: committed does
+	// AdmitHeld is InsertingKeys for keys that are on hold when the transaction commits: committed does
 	// not invalidate them, for the Release of the Hold does, or StoreHeld. Without filters it does
 	// nothing.
 	AdmitHeld(ctx context.Context, keys ...Key) (committed func(context.Context) error, err error)

@@ -24,8 +24,8 @@ func (h *stuck) Admit(context.Context, []string) (func(context.Context) error, e
 	return nil, nil
 }
 
-// Whatever hangs in a Consumer is named by Health and by Stats, and alerted.
-func TestWhateverHangs(t *testing.T) {
+// Health and Stats name each call that hangs in a Consumer, and an alert tells of it.
+func TestHangs(t *testing.T) {
 	goOn := make(chan bool)
 	for name, c := range map[string]struct {
 		bind  func(x *world) Binding

@@ -6,14 +6,14 @@ import (
 	"slices"
 )
 
-// Admit is for the insertion of rows, so that reads find them at once: a filter (LoaderOptions.Filter) must know their keys before anybody can ask for them, and that they were absent
+// Inserting is for the insertion of rows, so that reads find them at once: a filter (LoaderOptions.Filter) must know their keys before anybody can ask for them, and that they were absent
 // may be cached. Call it before the transaction commits, with the keys that it inserts; if it returns an error, do not commit. When the transaction was committed, call committed. Once
 // that has returned nil, every read that begins then finds the rows, here and in other processes: as after Invalidate, whose bounds for the memory of other processes hold; with a filter that is
 // a copy in each process, so does its own, unless they read with Fresh.
 //
 //	tx, err := db.BeginTx(ctx, nil)
 //	…
-//	committed, err := users.Admit(ctx, id)
+//	committed, err := users.Inserting(ctx, id)
 //	if err != nil {
 //		tx.Rollback()
 //		return err
@@ -27,22 +27,22 @@ import (
 //	}
 //	return committed(context.WithoutCancel(ctx)) // the row is there: if this fails, call committed again, not the INSERT
 //
-// Where the database makes the key, as by AUTO_INCREMENT, call Admit between the INSERT and the Commit. If the transaction is not committed nothing is wrong: the filter lets the keys
+// Where the database makes the key, as by AUTO_INCREMENT, call Inserting between the INSERT and the Commit. If the transaction is not committed nothing is wrong: the filter lets the keys
 // through, until it is rebuilt. committed may be called again, after an error or not, and by several goroutines. Its filter's part and the Invalidate are both tried, whatever the other
 // does. Until it has returned nil, a read may not find the row: the absence that was cached may be served until its TTL, and by a filter that is being rebuilt the row may be hidden
 // until it is rebuilt again.
 //
-// Without a filter, Admit does nothing, and committed is Invalidate. Errors are *Errors of the keys, one or joined; so are those of keys that have no text, and then none is added.
-func (l *Loader[K, V]) Admit(ctx context.Context, keys ...K) (committed func(context.Context) error, err error) {
+// Without a filter, Inserting does nothing, and committed is Invalidate. Errors are *Errors of the keys, one or joined; so are those of keys that have no text, and then none is added.
+func (l *Loader[K, V]) Inserting(ctx context.Context, keys ...K) (committed func(context.Context) error, err error) {
 	if l.reads.Closed() {
-		return nil, l.wrapAll("admit", keys, ErrClosed)
+		return nil, l.wrapAll("inserting", keys, ErrClosed)
 	}
 	keys = slices.Clone(keys) // committed needs them
 	texts, errs := make([]string, len(keys)), []error(nil)
 	for i, key := range keys {
 		var err error
 		if texts[i], err = l.encodeKey(key); err != nil {
-			errs = append(errs, l.wrap("admit", key, err))
+			errs = append(errs, l.wrap("inserting", key, err))
 		}
 	}
 	if len(errs) > 0 {
@@ -50,45 +50,36 @@ func (l *Loader[K, V]) Admit(ctx context.Context, keys ...K) (committed func(con
 	}
 	added, err := l.admitTexts(ctx, texts)
 	if err != nil {
-		return nil, l.wrapAll("admit", keys, err)
+		return nil, l.wrapAll("inserting", keys, err)
 	}
 	return func(ctx context.Context) error {
 		var shown error
 		if err := added(ctx); err != nil {
-			shown = l.wrapAll("admit", keys, err)
+			shown = l.wrapAll("inserting", keys, err)
 		}
-		return errors.Join(shown, l.invalidate(ctx, "admit", keys))
+		return errors.Join(shown, l.invalidate(ctx, "inserting", keys))
 	}, nil
 }
 
-// AdmitKeys is Loader.Admit for keys of any loaders: those whose loaders this process has, with a filter, are added to it. committed is then InvalidateKeys of all of them, and what
+// InsertingKeys is Loader.Inserting for keys of any loaders: those whose loaders this process has, with a filter, are added to it. committed is then InvalidateKeys of all of them, and what
 // their filters have left to do, both tried; its error is a *BatchError[Key], and it may be called again. A key of a loader without a filter costs nothing before the commit; of one that this process has not got, no filter hears.
 //
-// If AdmitKeys returns an error, a *BatchError[Key], do not commit. If a key cannot be one, as Key.Check tells, none is added.
-func (c *Cache) AdmitKeys(ctx context.Context, keys ...Key) (committed func(context.Context) error, err error) {
+// If InsertingKeys returns an error, a *BatchError[Key], do not commit. If a key cannot be one, as Key.Check tells, none is added.
+func (c *Cache) InsertingKeys(ctx context.Context, keys ...Key) (committed func(context.Context) error, err error) {
 	keys, added, err := c.admitKeys(ctx, keys)
 	if err != nil {
 		return nil, err
 	}
 	return func(ctx context.Context) error {
 		failed := added(ctx)
-		failed.joinAll(c.invalidateKeys(ctx, "admit", keys))
+		failed.joinAll(c.invalidateKeys(ctx, "inserting", keys))
 		return failed.err()
 	}, nil
 }
 
-// AdmitHeld is AdmitKeys for keys that are on hold when the transaction commits: committed does not invalidate them, for Hold.Release does, or Loader.StoreHeld. Without filters it does nothing.
-func (c *Cache) AdmitHeld(ctx context.Context, keys ...Key) (committed func(context.Context) error, err error) {
-	_, added, err := c.admitKeys(ctx, keys)
-	if err != nil {
-		return nil, err
-	}
-	return func(ctx context.Context) error { return added(ctx).err() }, nil
-}
-
 // admitKeys has the filters admit keys. added is what they have left to do.
 func (c *Cache) admitKeys(ctx context.Context, keys []Key) (accepted []Key, added func(context.Context) keyErrors, err error) {
-	keys, failed := c.accept("admit", keys)
+	keys, failed := c.accept("inserting", keys)
 	if len(failed) > 0 {
 		return nil, nil, failed.err()
 	}
@@ -96,14 +87,14 @@ func (c *Cache) admitKeys(ctx context.Context, keys []Key) (accepted []Key, adde
 	left := make([]func(context.Context) error, len(parts))
 	for i, p := range parts {
 		if left[i], err = p.loader.admitTexts(ctx, p.texts()); err != nil {
-			failed.addAll("admit", p.keys, err)
+			failed.addAll("inserting", p.keys, err)
 			return nil, nil, failed.err()
 		}
 	}
 	return keys, func(ctx context.Context) keyErrors {
 		failed := make(keyErrors)
 		for i, p := range parts {
-			failed.addAll("admit", p.keys, left[i](ctx))
+			failed.addAll("inserting", p.keys, left[i](ctx))
 		}
 		return failed
 	}, nil

@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// Admit and committed say what failed, for which keys, and can be tried again.
+// Inserting and committed say what failed, for which keys, and can be tried again.
 func TestAdmitThatFails(t *testing.T) {
 	broken := errors.New("broken")
 	d, s := newTable(map[int]string{}), newSieve("1")
@@ -21,7 +21,7 @@ func TestAdmitThatFails(t *testing.T) {
 		}
 		for _, err := range joined.Unwrap() {
 			e, ok := errors.AsType[*Error](err)
-			if !ok || e.Op != "admit" || !errors.Is(e, broken) || strings.Contains(err.Error(), "key 1") {
+			if !ok || e.Op != "inserting" || !errors.Is(e, broken) || strings.Contains(err.Error(), "key 1") {
 				t.Errorf("%#v", err)
 				continue
 			}
@@ -30,13 +30,13 @@ func TestAdmitThatFails(t *testing.T) {
 		return keys
 	}
 	s.admitErr = broken
-	committed, err := p.Admit(t.Context(), 1, 2)
+	committed, err := p.Inserting(t.Context(), 1, 2)
 	if got := of(err); committed != nil || !slices.Equal(got, []string{"1", "2"}) {
 		t.Error(got)
 	}
 	s.admitErr, s.commitErr = nil, broken
 	keys := []int{1, 2}
-	committed, err = p.Admit(t.Context(), keys...)
+	committed, err = p.Inserting(t.Context(), keys...)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -57,14 +57,14 @@ func TestAdmitThatFails(t *testing.T) {
 	if st := p.Stats(); st.FilterErrors != 2 || st.Invalidated != 4 || s.committed != 2 {
 		t.Errorf("%+v, %d", st, s.committed)
 	}
-	if committed, err = p.Admit(t.Context()); err != nil || committed(t.Context()) != nil {
+	if committed, err = p.Inserting(t.Context()); err != nil || committed(t.Context()) != nil {
 		t.Error("no keys:", err)
 	}
 	p.cache.Close()
 	if err := committed(t.Context()); err != nil {
 		t.Error("no keys, closed:", err)
 	}
-	if _, err := p.Admit(t.Context(), 1); !errors.Is(err, ErrClosed) {
+	if _, err := p.Inserting(t.Context(), 1); !errors.Is(err, ErrClosed) {
 		t.Error(err)
 	}
 }
@@ -100,7 +100,7 @@ func TestAdmitOfKeyWithoutText(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if committed, err := l.Admit(t.Context(), 1, -1); committed != nil || err == nil || !strings.Contains(err.Error(), "no text") || len(s.keys) != 0 {
+	if committed, err := l.Inserting(t.Context(), 1, -1); committed != nil || err == nil || !strings.Contains(err.Error(), "no text") || len(s.keys) != 0 {
 		t.Error(err, s.keys)
 	}
 	if _, err := l.Get(t.Context(), -1); err == nil || !strings.Contains(err.Error(), "no text") {
@@ -114,7 +114,7 @@ func TestAdmitOfKeyWithoutText(t *testing.T) {
 	}
 }
 
-// Without a filter Admit adds nothing, and what was cached as absent is found even so.
+// Without a filter Inserting adds nothing, and what was cached as absent is found even so.
 func TestAdmitWithoutFilter(t *testing.T) {
 	_, b := embedded(t)
 	d := newTable(map[int]string{})
@@ -131,7 +131,7 @@ func TestExistingNeedsNoFilter(t *testing.T) {
 	p := startOn(t, nil, d, patient, &LoaderOptions{Filter: s})
 	s.admitErr = errors.New("broken")
 	p.want(t, 1, "one", nil)
-	committed, err := p.cache.AdmitKeys(t.Context(), p.Key(1).Existing())
+	committed, err := p.cache.InsertingKeys(t.Context(), p.Key(1).Existing())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -140,7 +140,7 @@ func TestExistingNeedsNoFilter(t *testing.T) {
 		t.Error(err, s.committed)
 	}
 	p.want(t, 1, "other", nil)
-	if _, err := p.cache.AdmitKeys(t.Context(), p.Key(1).Existing(), p.Key(2)); !errors.Is(err, s.admitErr) {
+	if _, err := p.cache.InsertingKeys(t.Context(), p.Key(1).Existing(), p.Key(2)); !errors.Is(err, s.admitErr) {
 		t.Error(err)
 	}
 }

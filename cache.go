@@ -18,11 +18,15 @@ import (
 	"github.com/cacheaside/cacheaside/internal/limit"
 	"github.com/cacheaside/cacheaside/internal/local"
 	"github.com/cacheaside/cacheaside/internal/measure"
+	"github.com/cacheaside/cacheaside/internal/writeside"
 )
 
 // Cache is what the loaders of a process share: the connection to Redis and the memory tier. Make one for each Redis, and a Loader for
 // each kind of row. It is safe for concurrent use.
 type Cache struct {
+	inside
+	measuring
+
 	options Options
 	conn    *conn.Conn // nil: no Redis
 	store   *lease.Store
@@ -88,6 +92,7 @@ func New(rdb redis.UniversalClient, options *Options) (*Cache, error) {
 		return nil, errors.New("cacheaside: Options.NoRedis is set, and there is a Redis client")
 	}
 	c := &Cache{options: o, loaders: make(map[string]loader)}
+	c.inside = writeside.Give[writeside.Cache[Key]](written{c})
 	c.journal.logger = o.Logger
 	c.limit = limit.New(limit.Options{AtOnce: o.MaxLoads, Rate: o.LoadRate, Queue: o.MaxQueue})
 	var keptTrue channel.Memory // a nil interface where there is no tier
@@ -113,6 +118,7 @@ func New(rdb redis.UniversalClient, options *Options) (*Cache, error) {
 	if !c.conn.Bounded() {
 		c.journal.warn("the Redis client's ContextTimeoutEnabled is not set: each command costs a goroutine more, and one that hangs keeps its connection", "", nil)
 	}
+	c.measuring = measure.Give(measured{c})
 	c.conn.CheckServer()
 	c.conn.Watch(o.Prefix, o.ReadTimeout)
 	c.conn.OnTrouble(c.heardOfRedis)
@@ -130,9 +136,6 @@ func New(rdb redis.UniversalClient, options *Options) (*Cache, error) {
 	}
 	return c, nil
 }
-
-// Prefix returns the Options.Prefix that the cache has.
-func (c *Cache) Prefix() string { return c.options.Prefix }
 
 // add registers a loader under its name. Two loaders of one name would read each other's entries.
 func (c *Cache) add(name string, l loader) error {

@@ -20,7 +20,7 @@
 // Invalidate deletes the key. Any delete, also an operator's DEL, voids the lease or the refresh that is under way: its value, which
 // may be from before the change, is refused, given to nobody, and loaded again.
 //
-// Who does not know a loader's types, as a program that only writes, or a queue of what is yet to be invalidated, names rows by a Key: Cache.InvalidateKeys, AdmitKeys and RefreshKeys.
+// Who does not know a loader's types, as a program that only writes, or a queue of what is yet to be invalidated, names rows by a Key: Cache.InvalidateKeys, InsertingKeys and RefreshKeys.
 //
 // # Promises
 //
@@ -30,7 +30,9 @@
 //   - A Get that starts after that, and does not use the memory tier of another process, never receives such a value.
 //   - At most one load of a key that owns its lease runs in the fleet; nobody loads without one but when Redis cannot be asked, or while
 //     the key is on hold (Options.ReplicaLag, StrictWrites), and then one a process.
-//   - Neither a cached null nor a filter (LoaderOptions.Filter) hides a row once the insert's invalidation (Loader.Admit) has been acknowledged.
+//   - A cached null does not hide a row once its insert has been invalidated, nor does a filter
+//     (LoaderOptions.Filter) once Loader.Inserting has told it of the insert: an Invalidate alone does
+//     not tell filters.
 //   - A caller who leaves harms nobody. A load that panics, or calls runtime.Goexit, becomes an error; no lease or goroutine stays.
 //   - The memory tier of another process lets go of an invalidated key within milliseconds, and never serves it to a Get that starts more than
 //     Options.MaxStaleness later: a process that cannot make sure that it hears stops serving from

@@ -55,7 +55,7 @@ var (
 // Error is the error of an operation on a key. Its message shows a hash of the key, for keys may be private. (The hash is without a secret:
 // who can list all possible keys, as phone numbers, can find the one.)
 type Error struct {
-	Op     string // "get", "refresh", "expire", "invalidate", "admit", "warm", "hold", "release" or "store"
+	Op     string // "get", "refresh", "expire", "invalidate", "inserting", "warm", "hold", "release" or "store"
 	Loader string // the loader's name
 	Key    string // the encoded key; do not log it unless keys may be seen
 	Hash   uint64 // the stable hash of loader and key that the message shows; 0: it is about all keys of the loader

@@ -209,8 +209,8 @@ func (s *keySet) Admit(ctx context.Context, keys []string) (committed func(conte
 
 func (s *keySet) NotFound(int) {}
 
-// Rows that are read through a filter are inserted by Admit: it adds their keys before the transaction commits.
-func ExampleLoader_Admit() {
+// Rows that are read through a filter are inserted with Inserting: it adds their keys before the transaction commits.
+func ExampleLoader_Inserting() {
 	rows := map[int64]string{42: "Ada"} // stands in for a table
 	load := func(_ context.Context, id int64) (string, error) {
 		name, ok := rows[id]
@@ -234,7 +234,7 @@ func ExampleLoader_Admit() {
 	fmt.Println(errors.Is(err, cacheaside.ErrNotFound), names.Stats().Filtered) // but for one in a second, the table is not asked
 
 	// tx, err := db.BeginTx(ctx, nil)
-	committed, err := names.Admit(ctx, 7)
+	committed, err := names.Inserting(ctx, 7)
 	if err != nil {
 		panic(err) // and tx.Rollback()
 	}

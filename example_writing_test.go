@@ -47,39 +47,6 @@ func ExampleCache_Hold() {
 	// 1
 }
 
-// The value that was written takes the place of the hold, if nobody has come between, so that the next read need not load it. consistency.WriteThrough does all of this.
-func ExampleLoader_StoreHeld() {
-	server, _ := miniredis.Run() // any Redis
-	server.ClockTTL(true)
-	defer server.Close()
-	rdb := redis.NewClient(&redis.Options{Addr: server.Addr(), ContextTimeoutEnabled: true})
-	defer rdb.Close()
-	cache, _ := cacheaside.New(rdb, &cacheaside.Options{StrictWrites: true, MemoryBytes: -1})
-	defer cache.Close()
-	row := "old"
-	rows, _ := cacheaside.NewLoader(cache, "row", func(context.Context, int64) (string, error) { return row, nil }, nil)
-	ctx := context.Background()
-	fmt.Println(rows.Get(ctx, 1))
-
-	hold, err := cache.Hold(ctx, rows.Key(1))
-	if err != nil {
-		log.Fatal(err)
-	}
-	row = "new" // between Hold and Check; tx.Commit()
-	stored, err := rows.StoreHeld(ctx, hold, 1, row)
-	fmt.Println(stored, err)
-	if err := hold.Release(ctx); err != nil { // in any case
-		log.Fatal(err)
-	}
-	fmt.Println(rows.Get(ctx, 1))
-	fmt.Println(rows.Stats().Loads)
-	// Output:
-	// old <nil>
-	// true <nil>
-	// new <nil>
-	// 1
-}
-
 // After a write of rows that are read at once: loaded anew instead of deleted, and other processes are told.
 func ExampleCache_RefreshKeys() {
 	cache, _ := cacheaside.New(nil, &cacheaside.Options{NoRedis: true}) // as with any Redis
@@ -101,7 +68,7 @@ func ExampleCache_RefreshKeys() {
 }
 
 // One transaction that inserts rows of several loaders, each with its own filter.
-func ExampleCache_AdmitKeys() {
+func ExampleCache_InsertingKeys() {
 	cache, _ := cacheaside.New(nil, &cacheaside.Options{NoRedis: true}) // as with any Redis
 	defer cache.Close()
 	rows := map[string]bool{}
@@ -115,7 +82,7 @@ func ExampleCache_AdmitKeys() {
 	mails, _ := cacheaside.NewLoader(cache, "mail", load, &cacheaside.LoaderOptions{Filter: &keySet{keys: map[string]bool{}}})
 
 	ctx := context.Background()
-	committed, err := cache.AdmitKeys(ctx, users.Key("ada"), mails.Key("ada@example.com"))
+	committed, err := cache.InsertingKeys(ctx, users.Key("ada"), mails.Key("ada@example.com"))
 	if err != nil {
 		log.Fatal(err) // do not commit
 	}

@@ -14,16 +14,17 @@ import (
 // beginnings are what users begin with: each has an Example, named for it as godoc wants. Functions that are exported are such unless told below.
 var beginnings = map[string]string{
 	".": `New NewLoader NewBatchLoader SetTTL PreferPrimary KeyOf CloneOf Error BatchError PanicError Filter Codec DownPolicy ReadOption Options LoaderOptions
-		Cache.InvalidateKeys Cache.RefreshKeys Cache.AdmitKeys Cache.Hold Cache.Stats
-		Loader.Get Loader.GetMany Loader.Invalidate Loader.InvalidateAll Loader.Expire Loader.Refresh Loader.Warm Loader.Admit Loader.Bypass Loader.Key Loader.AllKeys Loader.StoreHeld`,
+		Cache.InvalidateKeys Cache.RefreshKeys Cache.InsertingKeys Cache.Hold Cache.Stats
+		Loader.Get Loader.GetMany Loader.Invalidate Loader.InvalidateAll Loader.Expire Loader.Refresh Loader.Warm Loader.Inserting Loader.Bypass Loader.Key Loader.AllKeys`,
 	"cacheasidetest": `New Process.Process Process.Hear Process.Forget Process.Cut Process.Hang Process.Join
 		Redis.Settle Redis.EndTTL Redis.EndLife Redis.Empty Redis.Kill Redis.Hang Redis.Fail Redis.Restore Redis.Client Redis.Server`,
-	"consistency":    "NewWriter NewRelay NewMemoryQueue Schema Touch WriteThrough SQLOutbox Writer.Update Writer.At Writer.Enqueue Writer.InvalidateMany",
+	"consistency":    "NewWriter NewRelay NewMemoryQueue Dialect.Schema Touch WriteThrough SQLOutbox Writer.Update Writer.At Writer.Enqueue Writer.InvalidateMany",
 	"lock":           "NewRedis NewRedlock NewLocal WithOwner SetFenced Guard Segmented Locker.Do Locker.Acquire Locker.TryAcquire",
 	"lock/mysqllock": "New Schema",
 	"lock/zklock":    "New",
-	"bloom":          "NewLocal NewShared NewRedis NewReplica Deny Table Redis.Maintain Local.Save",
-	"canal":          "NewConsumer Handle BindFilter Key NewSQLCheckpoint NewFileParking SQLParking",
+	"bloom":          "NewLocal NewShared NewRedis NewReplica NewDenyList Table Redis.Maintain Local.Save",
+	"canal":          "NewConsumer Handle BindFilter Key NewSQLCheckpoint",
+	"canal/parking":  "NewFile Table",
 }
 
 // shownElsewhere are exported functions whose use another Example shows, or that are not for a beginning.
@@ -38,14 +39,14 @@ var shownElsewhere = map[string]string{
 	"canal.IntColumn":            "ExampleNewConsumer",
 	"canal.TextColumn":           "ExampleBindFilter",
 	"canal.NewFileCheckpoint":    "ExampleNewConsumer",
-	"canal.NewRow":               "ExampleHandle",
-	"canal.NewColumns":           "ExampleHandle",
-	"canal.TextValue":            "ExampleHandle",
-	"canal.ValueOf":              "for who writes a Source",
-	"canal.Null":                 "for who writes a Source",
-	"canal.Omitted":              "for who writes a Source",
-	"canal.NewSQLParking":        "ExampleSQLParking",
-	"canal.ReadParked":           "ExampleNewFileParking, by FileParking.Read",
+	"canal/event.NewRow":         "canal.ExampleHandle",
+	"canal/event.NewColumns":     "canal.ExampleHandle",
+	"canal/event.TextValue":      "canal.ExampleHandle",
+	"canal/event.ValueOf":        "for a Source of one's own",
+	"canal/event.Null":           "for a Source of one's own",
+	"canal/event.Omitted":        "for a Source of one's own",
+	"canal/parking.NewTable":     "ExampleTable",
+	"canal/parking.Read":         "ExampleNewFile, by File.Read",
 }
 
 // declarations are what declared has found, by folder.

@@ -250,7 +250,7 @@ func testAdmitted(t *testing.T, b backend) {
 // insert does what a caller does who inserts rows.
 func insert(t testing.TB, p process, d *table, keys ...int) {
 	t.Helper()
-	committed, err := p.Admit(t.Context(), keys...)
+	committed, err := p.Inserting(t.Context(), keys...)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -365,7 +365,7 @@ func TestFilterThatFails(t *testing.T) {
 		if s := p.Stats(); s.FilterErrors != 2 || s.FalsePositives != 0 {
 			t.Errorf("%+v", s)
 		}
-		if committed, err := p.Admit(t.Context(), 3); committed != nil || !isPanic(err) {
+		if committed, err := p.Inserting(t.Context(), 3); committed != nil || !isPanic(err) {
 			t.Error(err)
 		}
 	})

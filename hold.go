@@ -41,7 +41,7 @@ type heldKey struct {
 	era     *local.Era // of its loader when it was put on hold; nil: not known
 	since   time.Time  // when Redis was last asked to hold it for another life, and has
 	lost    bool
-	leaving bool // StoreHeld has ended its hold, or has tried to
+	leaving bool // storeInHold has ended its hold, or has tried to
 }
 
 var (

@@ -85,7 +85,7 @@ func (p *historyProcess) strictWrite(ctx context.Context, r *rand.Rand, l *Loade
 	case kind < 3 && accepting:
 		h.Abandon()
 	case kind < 700:
-		if _, err := l.StoreHeld(ctx, h, e.Key, e.Value); err != nil {
+		if _, err := l.storeInHold(ctx, h, e.Key, e.Value); err != nil {
 			panic(err)
 		}
 	}

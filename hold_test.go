@@ -46,7 +46,7 @@ func (p process) named(rows ...int) (named []Key) {
 
 func (p process) storeHeld(t testing.TB, h *Hold, key int, row string, want bool) {
 	t.Helper()
-	if stored, err := p.StoreHeld(t.Context(), h, key, row); stored != want || err != nil {
+	if stored, err := p.storeInHold(t.Context(), h, key, row); stored != want || err != nil {
 		t.Fatalf("stored: %v, %v, want %v", stored, err, want)
 	}
 }
@@ -237,13 +237,13 @@ func TestStoreHeld(t *testing.T) {
 		b.onHold(t, 2, true)
 		p.want(t, 1, "new", nil)
 		q.want(t, 1, "new", nil)
-		if _, err := p.StoreHeld(t.Context(), h, 1, "again"); !errors.Is(err, errNotHeld) {
+		if _, err := p.storeInHold(t.Context(), h, 1, "again"); !errors.Is(err, errNotHeld) {
 			t.Error(err)
 		}
-		if _, err := p.StoreHeld(t.Context(), h, 4, "another"); !errors.Is(err, errNotHeld) {
+		if _, err := p.storeInHold(t.Context(), h, 4, "another"); !errors.Is(err, errNotHeld) {
 			t.Error(err)
 		}
-		if _, err := q.StoreHeld(t.Context(), h, 3, "of another cache"); !errors.Is(err, errNotHeld) {
+		if _, err := q.storeInHold(t.Context(), h, 3, "of another cache"); !errors.Is(err, errNotHeld) {
 			t.Error(err)
 		}
 		own := q.hold(t, 3)
@@ -260,7 +260,7 @@ func TestStoreHeld(t *testing.T) {
 		}
 		p.want(t, 2, "new", nil)
 		p.want(t, 3, long, nil)
-		if _, err := p.StoreHeld(t.Context(), h, 2, "new"); !errors.Is(err, errHoldEnded) {
+		if _, err := p.storeInHold(t.Context(), h, 2, "new"); !errors.Is(err, errHoldEnded) {
 			t.Error(err)
 		}
 		if s := p.Stats(); s.StoredHeld != 1 || s.RedisErrors+s.HoldsLost+s.HoldsLeft > 0 {
@@ -278,7 +278,7 @@ func TestStoreHeldIsRefused(t *testing.T) {
 		for name, meanwhile := range map[string]func(p, q process){
 			"held by another":         func(_, q process) { t.Cleanup(q.hold(t, 1).Abandon) },
 			"held and released":       func(_, q process) { noError(t, q.hold(t, 1).Release(t.Context())) },
-			"held and stored":         func(_, q process) { h := q.hold(t, 1); q.StoreHeld(t.Context(), h, 1, "new"); h.Release(t.Context()) },
+			"held and stored":         func(_, q process) { h := q.hold(t, 1); q.storeInHold(t.Context(), h, 1, "new"); h.Release(t.Context()) },
 			"invalidated":             func(_, q process) { noError(t, q.Invalidate(t.Context(), 1)) },
 			"invalidated by itself":   func(p, _ process) { noError(t, p.cache.InvalidateKeys(t.Context(), p.Key(1))) },
 			"deleted by others":       func(_, _ process) { b.admin.Del(t.Context(), redisKey(1)) },
@@ -294,7 +294,7 @@ func TestStoreHeldIsRefused(t *testing.T) {
 			d.write(1, "mine")
 			meanwhile(p, q)
 			d.write(1, "new")
-			if stored, err := p.StoreHeld(t.Context(), h, 1, "mine"); stored || err != nil {
+			if stored, err := p.storeInHold(t.Context(), h, 1, "mine"); stored || err != nil {
 				t.Errorf("%s: %v, %v", name, stored, err)
 			}
 			noError(t, h.Release(t.Context()))
@@ -339,7 +339,7 @@ func TestStoreHeldAfterInvalidateAll(t *testing.T) {
 		d.write(1, "mine")
 		d.write(1, "new") // as by an import
 		noError(t, p.InvalidateAll(t.Context()))
-		p.StoreHeld(t.Context(), h, 1, "mine")
+		p.storeInHold(t.Context(), h, 1, "mine")
 		noError(t, h.Release(t.Context()))
 		p.want(t, 1, "new", nil)
 	})
@@ -353,7 +353,7 @@ func TestStoreHeldBeforeAnyRead(t *testing.T) {
 	p := start(t, b, d, strict, nil)
 	testenv.Eventually(t, "a value that is stored", func() bool {
 		h := p.hold(t, 1)
-		stored, err := p.StoreHeld(t.Context(), h, 1, "new")
+		stored, err := p.storeInHold(t.Context(), h, 1, "new")
 		noError(t, err)
 		noError(t, h.Release(t.Context()))
 		return stored
@@ -602,7 +602,7 @@ func TestHoldIsRefused(t *testing.T) {
 		}
 		p.cache.Close()
 		_, holdErr := p.cache.Hold(t.Context(), p.Key(2))
-		_, storeErr := p.StoreHeld(t.Context(), h, 1, "")
+		_, storeErr := p.storeInHold(t.Context(), h, 1, "")
 		for i, err := range []error{holdErr, storeErr, h.Check(t.Context()), h.Add(t.Context(), p.Key(2)), h.Release(t.Context())} {
 			if !errors.Is(err, ErrClosed) {
 				t.Errorf("%d: %v", i, err)
@@ -729,7 +729,7 @@ func testHoldsAtOnce(t *testing.T, rdb redis.UniversalClient, rounds int, inTime
 				case 1, 2:
 					h.Add(t.Context(), p.named(0, key)...)
 				case 3:
-					p.StoreHeld(t.Context(), h, key, "row")
+					p.storeInHold(t.Context(), h, key, "row")
 				case 4:
 					time.Sleep(rand.N(2 * time.Millisecond))
 					h.Release(t.Context())
@@ -806,7 +806,7 @@ func TestHoldsWhileASlotMoves(t *testing.T) {
 			}
 			v := version.Add(1)
 			if v%2 == 0 {
-				if ok, _ := p.StoreHeld(context.Background(), h, key, strconv.FormatInt(v, 10)); ok {
+				if ok, _ := p.storeInHold(context.Background(), h, key, strconv.FormatInt(v, 10)); ok {
 					stored.Add(1)
 				}
 			}
@@ -849,7 +849,7 @@ func TestHoldsInAFullRedis(t *testing.T) {
 	noError(t, h.Check(t.Context()))
 	d.write(1, "new")
 	p.want(t, 1, "new", nil)
-	if stored, err := p.StoreHeld(t.Context(), h, 1, "new"); stored || !errors.Is(err, ErrRedis) {
+	if stored, err := p.storeInHold(t.Context(), h, 1, "new"); stored || !errors.Is(err, ErrRedis) {
 		t.Error(stored, err)
 	}
 	noError(t, h.Release(t.Context()))

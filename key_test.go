@@ -218,7 +218,7 @@ func testAdmitKeys(t *testing.T, b backend) {
 	if st := p.cache.Stats(); st.Filtered != 1 || st.NullHits != 1 {
 		t.Fatalf("%+v", st)
 	}
-	committed, err := p.cache.AdmitKeys(t.Context(), p.Key(1), p.Key(2), bare.Key(1), Key{Loader: "unknown", Text: "1"})
+	committed, err := p.cache.InsertingKeys(t.Context(), p.Key(1), p.Key(2), bare.Key(1), Key{Loader: "unknown", Text: "1"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -470,8 +470,8 @@ func TestInvalidateKeysCosts(t *testing.T) {
 	if s := p.Stats(); s.Invalidated != 1+3000+1500 {
 		t.Errorf("%+v", s)
 	}
-	for what, f := range map[string]func(context.Context, ...Key) error{"invalidate": p.cache.InvalidateKeys, "refresh": p.cache.RefreshKeys, "admit": func(ctx context.Context, keys ...Key) error {
-		committed, err := p.cache.AdmitKeys(ctx, keys...)
+	for what, f := range map[string]func(context.Context, ...Key) error{"invalidate": p.cache.InvalidateKeys, "refresh": p.cache.RefreshKeys, "inserting": func(ctx context.Context, keys ...Key) error {
+		committed, err := p.cache.InsertingKeys(ctx, keys...)
 		if err != nil {
 			return err
 		}
@@ -499,11 +499,11 @@ func TestKeysThatFail(t *testing.T) {
 		if st := p.Stats(); st.InvalidateErrors != 2 || st.RedisErrors < 2 || st.Invalidated != 0 {
 			t.Errorf("%+v", st)
 		}
-		committed, err := p.cache.AdmitKeys(t.Context(), rowKey(1), unknown)
+		committed, err := p.cache.InsertingKeys(t.Context(), rowKey(1), unknown)
 		if err != nil {
 			t.Fatal(err)
 		}
-		wantFailed(t, committed(t.Context()), "admit", ErrRedis, rowKey(1), unknown)
+		wantFailed(t, committed(t.Context()), "inserting", ErrRedis, rowKey(1), unknown)
 		wantFailed(t, p.cache.RefreshKeys(t.Context(), rowKey(1), unknown, all), "refresh", ErrRedis, rowKey(1), unknown, all)
 		m.SetError("")
 		if err := p.cache.InvalidateKeys(t.Context(), rowKey(1), unknown, all); err != nil {
@@ -523,16 +523,16 @@ func TestKeysThatFail(t *testing.T) {
 
 		s.admitErr = errBroken
 		filterErrors := p.Stats().FilterErrors
-		committed, err = p.cache.AdmitKeys(t.Context(), unknown, rowKey(1), rowKey(2))
-		if wantFailed(t, err, "admit", errBroken, rowKey(1), rowKey(2)); committed != nil {
+		committed, err = p.cache.InsertingKeys(t.Context(), unknown, rowKey(1), rowKey(2))
+		if wantFailed(t, err, "inserting", errBroken, rowKey(1), rowKey(2)); committed != nil {
 			t.Error("there is something to be called")
 		}
 		s.admitErr, s.commitErr = nil, errBroken
-		if committed, err = p.cache.AdmitKeys(t.Context(), unknown, rowKey(1)); err != nil {
+		if committed, err = p.cache.InsertingKeys(t.Context(), unknown, rowKey(1)); err != nil {
 			t.Fatal(err)
 		}
 		d.write(1, "newest")
-		wantFailed(t, committed(t.Context()), "admit", errBroken, rowKey(1))
+		wantFailed(t, committed(t.Context()), "inserting", errBroken, rowKey(1))
 		p.want(t, 1, "newest", nil) // it was invalidated even so
 		if n := p.Stats().FilterErrors - filterErrors; n != 2 {
 			t.Errorf("%d filter errors", n)
@@ -585,8 +585,8 @@ func TestKeysThatCannotBe(t *testing.T) {
 			}
 		}
 		keys := append([]Key{l.Key(1), l.Key(2)}, bad...)
-		committed, err := c.AdmitKeys(t.Context(), keys...)
-		if failed(err, "admit"); committed != nil || s.keys["c"] {
+		committed, err := c.InsertingKeys(t.Context(), keys...)
+		if failed(err, "inserting"); committed != nil || s.keys["c"] {
 			t.Error("some were admitted")
 		}
 		failed(c.InvalidateKeys(t.Context(), keys...), "invalidate")
@@ -612,7 +612,7 @@ func TestKeysOfAClosedCache(t *testing.T) {
 	embeddedBubble(t, func(t *testing.T, _ *miniredis.Miniredis, b backend) {
 		for _, rdb := range []redis.UniversalClient{nil, b.client(t)} {
 			p := startOn(t, rdb, newTable(nil), steady, nil)
-			committed, err := p.cache.AdmitKeys(t.Context(), rowKey(1))
+			committed, err := p.cache.InsertingKeys(t.Context(), rowKey(1))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -620,9 +620,9 @@ func TestKeysOfAClosedCache(t *testing.T) {
 			keys := []Key{rowKey(1), {Loader: "unknown", Text: "1"}, p.AllKeys()}
 			wantFailed(t, p.cache.InvalidateKeys(t.Context(), keys...), "invalidate", ErrClosed, keys...)
 			wantFailed(t, p.cache.RefreshKeys(t.Context(), keys...), "refresh", ErrClosed, keys...)
-			_, err = p.cache.AdmitKeys(t.Context(), keys...)
-			wantFailed(t, err, "admit", ErrClosed, keys...)
-			wantFailed(t, committed(t.Context()), "admit", ErrClosed, rowKey(1))
+			_, err = p.cache.InsertingKeys(t.Context(), keys...)
+			wantFailed(t, err, "inserting", ErrClosed, keys...)
+			wantFailed(t, committed(t.Context()), "inserting", ErrClosed, rowKey(1))
 			if err := p.cache.InvalidateKeys(t.Context()); err != nil {
 				t.Error("no keys:", err)
 			}

@@ -24,7 +24,8 @@ func packages(t *testing.T, program string) []string {
 }
 
 // A program that only reads links nothing of what it does not use: no locks, no filters, no SQL, no
-// codec but its own, no servers and templates. What go-redis links by itself it would have anyway.
+// codec but its own, no servers and templates. It would have
+// what go-redis links by itself anyway.
 func TestWhatGetLinks(t *testing.T) {
 	const self = "github.com/cacheaside/cacheaside"
 	allowed := strings.Fields(`

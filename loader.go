@@ -15,11 +15,14 @@ import (
 	"github.com/cacheaside/cacheaside/internal/keys"
 	"github.com/cacheaside/cacheaside/internal/local"
 	"github.com/cacheaside/cacheaside/internal/source"
+	"github.com/cacheaside/cacheaside/internal/writeside"
 )
 
 // Loader reads rows of one kind through a Cache: from this process's memory, else from Redis, else by its load function. It is safe
 // for concurrent use. Its goroutines end with Cache.Close.
 type Loader[K comparable, V any] struct {
+	storing[K, V]
+
 	cache     *Cache
 	name      string
 	options   LoaderOptions
@@ -113,6 +116,7 @@ func newLoader[K comparable, V any](c *Cache, name string, load loadFunc[K, V], 
 			l.calls = min(l.calls, most)
 		}
 	}
+	l.storing = writeside.Give[writeside.Loader[K, V, *Hold]](writtenBy[K, V]{l})
 	l.keys = keys.NewNamespace(c.options.Prefix, name, l.options.Version)
 	if l.options.MemoryTTL > 0 {
 		l.memory = c.memory

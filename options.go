@@ -219,7 +219,7 @@ type LoaderOptions struct {
 
 	// Filter tells which keys certainly have no row: a read of one returns ErrNotFound, and neither Redis nor the database is asked, nor is anything cached. Who sets it: who is asked for many
 	// keys that do not exist, all different, as by somebody who guesses them, so that caching each absence helps little and fills Redis. It must know the keys of all rows: fill it
-	// before it is set here, and insert rows by Admit only; a row that it does not know is hidden. While it fails (Stats.FilterErrors), reads go on without it. It is for the key texts of one loader: another encoding of the keys, as by another Key, needs another
+	// before it is set here, and insert rows with Loader.Inserting only; a row that it does not know is hidden. While it fails (Stats.FilterErrors), reads go on without it. It is for the key texts of one loader: another encoding of the keys, as by another Key, needs another
 	// filter. And it goes by the text: where a collation finds the row "foo" for the key "Foo" too, the filter hides it from who asks for "Foo", unless Key gives both one text. It is not
 	// asked by Refresh, Warm and reloads in the background, nor under Bypass, nor for what the memory tier answers. Several loaders may share one, if a key is in it when one of them has the row. The caller closes it after the Cache. Default: none. A nil pointer in it is an error.
 	Filter Filter

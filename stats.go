@@ -31,7 +31,7 @@ type Stats struct {
 	Unasked       int64 // values that a batch load returned for keys that it was not asked for; they are ignored
 	TooLarge      int64 // values that were given out but not stored in Redis, since their encoding is longer than MaxValueBytes
 	TooHeavy      int64 // values that were not kept in memory, since they take more than a quarter of Options.MemoryBytes, or have too many parts to be weighed
-	StoredHeld    int64 // values that StoreHeld has stored
+	StoredHeld    int64 // values that a write has stored in the place of its hold (consistency.WriteThrough)
 	FailedByMark  int64 // rounds that ended with ErrLoadFailed, the database not asked
 	BreakersOpen  int64 // of now: 1 if the circuit breaker (LoaderOptions.BreakAt) lets no load through, 0 if it does; in a Cache's Stats, how many do not
 
@@ -39,7 +39,7 @@ type Stats struct {
 	FalsePositives int64 // rounds that it let through, and that had no row, by Redis or a load; not Gets that memory has answered, for which it was not asked
 	FilterAudits   int64 // of what it refused, rounds for which the database was asked all the same (LoaderOptions.AuditEvery)
 	FilterHidden   int64 // of those, how many had a row: it was given out, and the filter is not believed until it was built again, or is found to know the key by now
-	FilterErrors   int64 // times that it failed: rounds that it was asked for in vain, which went on without it, and calls of Admit, of committed, of NotFound and of Hidden
+	FilterErrors   int64 // times that it failed: rounds that it was asked for in vain, which went on without it, and calls of its Admit, of committed, of NotFound and of Hidden
 
 	Waits            int64 // rounds that waited for a load that was not their own
 	Refused          int64 // loads whose result was thrown away, since an invalidation came between or the lease was lost

@@ -8,12 +8,8 @@ import (
 	"github.com/cacheaside/cacheaside/internal/local"
 )
 
-// StoreHeld stores the value of a key that h holds, and releases that key: what a transaction has written, and has committed since. It is stored only if nobody else has held or invalidated the key
-// since it was held, nor the loader; else the answer is false, and the key is still to be invalidated, as by Release. Whatever it answers, Release h in the end.
-//
-// It is also false for a value that is longer than LoaderOptions.MaxValueBytes, under Bypass, without Redis, and where this process does not know yet of which generation the loader's entries are. With an error it is false, too: those of
-// Redis are counted, and need no answer but that Release. The TTLs are those of a load.
-func (l *Loader[K, V]) StoreHeld(ctx context.Context, h *Hold, key K, value V) (stored bool, err error) {
+// storeInHold is writeside.Loader.StoreHeld.
+func (l *Loader[K, V]) storeInHold(ctx context.Context, h *Hold, key K, value V) (stored bool, err error) {
 	text, err := l.encodeKey(key)
 	switch {
 	case err != nil:
@@ -52,7 +48,7 @@ func (l *Loader[K, V]) StoreHeld(ctx context.Context, h *Hold, key K, value V) (
 	return stored, nil
 }
 
-// lastOf is a held key whose hold is about to end, by StoreHeld, and is not renewed any more; nil if it was lost, or has been tried before.
+// lastOf is a held key whose hold is about to end, by storeInHold, and is not renewed any more; nil if it was lost, or has been tried before.
 func (h *Hold) lastOf(k Key, c *Cache) (*heldKey, error) {
 	if h == nil || h.cache != c {
 		return nil, errNotHeld

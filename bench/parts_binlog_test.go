@@ -17,6 +17,7 @@ import (
 
 	"github.com/cacheaside/cacheaside"
 	"github.com/cacheaside/cacheaside/canal"
+	"github.com/cacheaside/cacheaside/canal/event"
 	"github.com/cacheaside/cacheaside/canal/mysqlbinlog"
 	"github.com/cacheaside/cacheaside/internal/testenv"
 )
@@ -104,7 +105,7 @@ func (x *backlog) consumed(redis *testenv.Redis) time.Duration {
 	}, nil))(x.T)
 	source := must(mysqlbinlog.New(mysqlbinlog.Options{Addr: x.server.Addr, User: x.server.User}))(x.T)
 	checkpoint := canal.NewFileCheckpoint(x.TempDir() + "/position")
-	if err := checkpoint.Save(x.Context(), canal.Position("mariadb:"+x.from), 0); err != nil {
+	if err := checkpoint.Save(x.Context(), event.Position("mariadb:"+x.from), 0); err != nil {
 		x.Fatal(err)
 	}
 	c := must(canal.NewConsumer(cache, source, checkpoint, []canal.Binding{canal.Bind(users, x.server.Database(x.T), "users", canal.IntColumn[int64]("id"))}, nil))(x.T)

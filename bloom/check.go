@@ -14,19 +14,6 @@ import (
 // table, another one, or one that was read in part, or have yielded the keys in another form. All
 // its rows would be hidden.
 
-// Errors of a Rebuild, or a Load, whose filter has not taken its place; what was there before
-// serves on. Test for them with errors.Is.
-var (
-	// ErrFewer means that the new filter holds fewer than nine tenths of the keys of the present
-	// one, less those that Deleted has told of; or that there is none to compare with, and it holds
-	// no key at all. See RebuildOptions.AllowFewer.
-	ErrFewer = errors.New("the new filter has too few keys, and has not taken its place")
-
-	// ErrHides means that the new filter lacks keys whose rows have been read in this process, by
-	// loaders that it stands in front of (see CheckRebuilt), and which are still there.
-	ErrHides = errors.New("the new filter would hide rows, and has not taken its place")
-)
-
 // refusal tells whether a filter has not taken its place for what it holds.
 func refusal(err error) bool { return errors.Is(err, ErrFewer) || errors.Is(err, ErrHides) }
 

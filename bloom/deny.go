@@ -8,11 +8,11 @@ type DenyList struct {
 	check  func(ctx context.Context, key string) (bool, error)
 }
 
-// Deny makes a DenyList of a filter of all keys that are denied, and check, which looks a key up in the list itself, where it is exact: it is asked for the few of which the filter says "maybe", so that
+// NewDenyList makes a DenyList of a filter of all keys that are denied, and check, which looks a key up in the list itself, where it is exact: it is asked for the few of which the filter says "maybe", so that
 // nobody is denied for a false positive. A nil check denies them: one in a hundred of those who are not on the list, at a rate of 1 %, and all of them while the filter is not complete or cannot be asked.
 //
 // The filter must have a key before it is to be denied for certain (Filter.AddMany, Admit), and forgets one that was taken off the list with the next Rebuild; until then check says that it is not denied.
-func Deny(filter Filter, check func(ctx context.Context, key string) (bool, error)) *DenyList {
+func NewDenyList(filter Filter, check func(ctx context.Context, key string) (bool, error)) *DenyList {
 	return &DenyList{filter: filter, check: check}
 }
 

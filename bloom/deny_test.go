@@ -15,7 +15,7 @@ type answering struct {
 
 func (f answering) MightContain(context.Context, string) (bool, error) { return f.maybe, f.err }
 
-func TestDeny(t *testing.T) {
+func TestDenyList(t *testing.T) {
 	down, broken := errors.New("down"), errors.New("broken")
 	listed := func(denied bool, err error) func(context.Context, string) (bool, error) {
 		return func(context.Context, string) (bool, error) { return denied, err }
@@ -39,7 +39,7 @@ func TestDeny(t *testing.T) {
 		"both fail":                        {answering{maybe: true, err: down}, listed(false, broken), true, broken, 0},
 	} {
 		c.filter.Local = newLocal(t, 1, 0.1)
-		denied, err := Deny(c.filter, c.check).Denied(t.Context(), "key")
+		denied, err := NewDenyList(c.filter, c.check).Denied(t.Context(), "key")
 		if denied != c.denied || err != c.err || c.filter.Stats().FalsePositives != c.not {
 			t.Errorf("%s: %v, %v", what, denied, err)
 		}

@@ -6,7 +6,7 @@
 //
 //	maybe, err := replica.MightContain(ctx, "42")
 //
-// In front of a loader (cacheaside.LoaderOptions.Filter) a filter turns away keys that do not exist before they reach Redis or the database. As a Deny list it turns away those that do.
+// In front of a loader (cacheaside.LoaderOptions.Filter) a filter turns away keys that do not exist before they reach Redis or the database. As a DenyList it turns away those that do.
 //
 // # Three filters
 //

@@ -74,7 +74,7 @@ func ExampleNewRedis() {
 }
 
 // A filter of a table of blocked addresses: almost all who sign up are on no list, and are let in without a look into it.
-func ExampleDeny() {
+func ExampleNewDenyList() {
 	db, err := sql.Open("sqlite", "file:deny?mode=memory&cache=shared")
 	if err != nil {
 		log.Fatal(err)
@@ -91,7 +91,7 @@ func ExampleDeny() {
 	if _, err := filter.Rebuild(ctx, bloom.Table[string](db, "blocked", "email"), nil); err != nil {
 		log.Fatal(err)
 	}
-	blocked := bloom.Deny(filter, func(ctx context.Context, email string) (found bool, err error) {
+	blocked := bloom.NewDenyList(filter, func(ctx context.Context, email string) (found bool, err error) {
 		fmt.Println("  asking for", email)
 		err = db.QueryRowContext(ctx, "SELECT EXISTS (SELECT 1 FROM blocked WHERE email = ?)", email).Scan(&found)
 		return found, err

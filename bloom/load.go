@@ -10,12 +10,6 @@ import (
 	"math"
 )
 
-// Errors of Load, to test for with errors.Is.
-var (
-	ErrCorrupt = errors.New("not a filter that was saved, or not as it was saved") // also truncated
-	ErrVersion = errors.New("a filter that was saved by a newer version")
-)
-
 // Load replaces what the filter holds by what Save has written: its keys, capacity and rate. That is also to say that it is complete: the filter answers "no" from then on. So the file must have all keys that were added
 // before Load is called; those that were added since it was saved must be added again before or while nobody relies on it, or the filter be rebuilt instead. What is added while Load runs is in the filter as well. For
 // MaintainOptions.Every it is as old as the Load, not as the file.

@@ -3,7 +3,6 @@ package bloom
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"iter"
 	"time"
@@ -60,9 +59,6 @@ type Report struct {
 	Resumed bool          // the source, or Redis, has failed, and it has gone on behind the last key that was added
 	State   State         // of the filter, after that; zero if Redis could not be asked for it
 }
-
-// ErrRebuilding means that another process, or another call, rebuilds the filter now.
-var ErrRebuilding = errors.New("the filter is being rebuilt by another")
 
 // target is what a Rebuild fills: a filter in Redis, or in the process.
 type target interface {

@@ -2,7 +2,6 @@ package bloom
 
 import (
 	"encoding/binary"
-	"errors"
 	"fmt"
 	"hash/crc32"
 	"io"
@@ -26,9 +25,6 @@ const (
 )
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
-
-// ErrIncomplete means that there is nothing to save: no Rebuild or Load has completed the filter, or it does not know what others have added.
-var ErrIncomplete = errors.New("the filter is not complete")
 
 // Save writes the filter to w, so that Load can read it, in another process or after a restart. All that was added before Save was called is in it (of what other processes add to a shared filter, all up to Options.MaxStaleness before that); what is added later may be or not. It is State.Bits / 8 bytes, and some. A file of a filter of
 // one segment (up to 2^18 bits) can be read by github.com/bits-and-blooms/bloom, too, from byte 52 on.

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/cacheaside/cacheaside"
+	"github.com/cacheaside/cacheaside/canal/event"
 	"github.com/cacheaside/cacheaside/internal/testenv"
 )
 
@@ -51,22 +52,22 @@ type backlog struct {
 	done              chan struct{}
 }
 
-func (s *backlog) Run(ctx context.Context, _ Need, deliver chan<- Batch) error {
-	send := func(b Batch) {
+func (s *backlog) Run(ctx context.Context, _ event.Need, deliver chan<- event.Batch) error {
+	send := func(b event.Batch) {
 		select {
 		case deliver <- b:
 		case <-ctx.Done():
 		}
 	}
 	for n := int64(0); n < s.changes; {
-		batch := make([]Change, 0, 500)
+		batch := make([]event.Change, 0, 500)
 		for ; n < s.changes && len(batch) < cap(batch); n++ {
 			id := n % s.distinct
 			batch = append(batch, update(row(id, "a@b"), row(id, "a@b")))
 		}
-		send(Batch{Changes: batch, Position: Position(fmt.Sprint(n)), Time: time.Now()})
+		send(event.Batch{Changes: batch, Position: event.Position(fmt.Sprint(n)), Time: time.Now()})
 	}
-	send(Batch{Ack: func() { close(s.done) }})
+	send(event.Batch{Ack: func() { close(s.done) }})
 	<-ctx.Done()
 	return ctx.Err()
 }

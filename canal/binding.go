@@ -8,21 +8,22 @@ import (
 	"slices"
 
 	"github.com/cacheaside/cacheaside"
+	"github.com/cacheaside/cacheaside/canal/event"
 	"github.com/cacheaside/cacheaside/internal/keys"
 )
 
 // Binding says what the changes of a table are to do. Bind, BindFilter and Handle make one.
 type Binding struct {
-	table   Table
+	table   event.Table
 	columns []string
 	name    string
 	err     error
 
 	// Each of these adds to w what a change asks for; or it cannot be understood.
-	row   func(w *work, c *Change) error
+	row   func(w *work, c *event.Change) error
 	whole func(w *work) // of a change of the whole table, and of what is not understood
 
-	handle func(ctx context.Context, c Change) error
+	handle func(ctx context.Context, c event.Change) error
 	filter bool // what is not understood, or not heard, is not repaired by invalidating
 }
 
@@ -31,7 +32,7 @@ type Binding struct {
 //
 // A loader whose values are made of several tables has a Binding for each; a table may have any number of them.
 func Bind[K comparable, V any](l *cacheaside.Loader[K, V], schema, table string, key Key[K]) Binding {
-	b := Binding{table: Table{schema, table}, columns: slices.Clone(key.Columns)}
+	b := Binding{table: event.Table{Schema: schema, Name: table}, columns: slices.Clone(key.Columns)}
 	if l == nil {
 		b.err = errors.New("the loader is nil")
 		return b
@@ -43,7 +44,7 @@ func Bind[K comparable, V any](l *cacheaside.Loader[K, V], schema, table string,
 	all := l.AllKeys()
 	b.name = "loader " + all.Loader
 	b.whole = func(w *work) { w.invalidate(all) }
-	b.row = func(w *work, c *Change) error {
+	b.row = func(w *work, c *event.Change) error {
 		before, after, had, has, err := both(key, c)
 		if err != nil {
 			return err
@@ -68,24 +69,24 @@ func Bind[K comparable, V any](l *cacheaside.Loader[K, V], schema, table string,
 }
 
 // both makes the keys of a change's two rows.
-func both[K comparable](key Key[K], c *Change) (before, after K, had, has bool, err error) {
+func both[K comparable](key Key[K], c *event.Change) (before, after K, had, has bool, err error) {
 	if c.Before.Exists() {
 		before, had, err = key.Of(c.Before)
 	}
 	if c.After.Exists() && err == nil {
-		after, has, err = key.Of(c.After.over(c.Before))
+		after, has, err = key.Of(c.After.Over(c.Before))
 	}
 	return before, after, had, has, err
 }
 
 // understand adds to w what a change of a row asks for. If it cannot, or a function of the user's panics, it returns why, and w may have a part of it, which does no harm.
-func (b *Binding) understand(w *work, c *Change) (err error) {
+func (b *Binding) understand(w *work, c *event.Change) (err error) {
 	defer func() {
 		if p := recover(); p != nil {
 			err = &cacheaside.PanicError{Value: p, Stack: debug.Stack()}
 		}
 	}()
-	if err := c.flaw(); err != nil {
+	if err := flaw(c); err != nil {
 		return err
 	}
 	return b.row(w, c)
@@ -100,7 +101,7 @@ type Filter interface {
 // BindFilter has the inserts of a table add to a filter that is not that of a loader, and its deletes be counted (see bloom.MaintainOptions). The name is for messages and for what is parked: letters, digits, '_', '.' and '-'. Options.OnGap and Options.Parking are needed. While the filter fails everything waits for it, the caches, too: one that is not in their Redis
 // belongs to a Consumer of its own, with another Options.Name and another checkpoint.
 func BindFilter(name string, f Filter, schema, table string, key Key[string]) Binding {
-	b := Binding{table: Table{schema, table}, columns: slices.Clone(key.Columns), name: "filter " + name, filter: true, whole: func(*work) {}}
+	b := Binding{table: event.Table{Schema: schema, Name: table}, columns: slices.Clone(key.Columns), name: "filter " + name, filter: true, whole: func(*work) {}}
 	if f == nil || key.Of == nil {
 		b.err = errors.New("the filter, or Key.Of, is nil")
 		return b
@@ -110,7 +111,7 @@ func BindFilter(name string, f Filter, schema, table string, key Key[string]) Bi
 		return b
 	}
 	to := &target{f, b.name, b.title()}
-	b.row = func(w *work, c *Change) error {
+	b.row = func(w *work, c *event.Change) error {
 		before, after, had, has, err := both(key, c)
 		if err != nil {
 			return err
@@ -128,8 +129,8 @@ func BindFilter(name string, f Filter, schema, table string, key Key[string]) Bi
 
 // Handle has the changes of a table be given to f, one after the other in their order, when the caches have been invalidated of what was committed with them; also what was done to the whole table (Truncate, Alter). It may be called again with the same ones. What it returns an error for is tried again
 // (Options.Attempts), and then parked, which needs Options.Parking. Later changes wait for it meanwhile, and so do the caches: a handler that calls what may be slow or out belongs to a Consumer of its own, with another Options.Name and another checkpoint. The name is for messages and for what is parked: letters, digits, '_', '.' and '-'.
-func Handle(name, schema, table string, f func(ctx context.Context, c Change) error) Binding {
-	b := Binding{table: Table{schema, table}, name: "handler " + name, handle: f}
+func Handle(name, schema, table string, f func(ctx context.Context, c event.Change) error) Binding {
+	b := Binding{table: event.Table{Schema: schema, Name: table}, name: "handler " + name, handle: f}
 	switch {
 	case f == nil:
 		b.err = errors.New("the function is nil")

@@ -12,6 +12,9 @@ import (
 	"path/filepath"
 	"strconv"
 	"sync"
+
+	"github.com/cacheaside/cacheaside/canal/event"
+	"github.com/cacheaside/cacheaside/canal/internal/kept"
 )
 
 // FileCheckpoint is a Checkpoint in a file of its own. It is safe for concurrent use.
@@ -25,17 +28,17 @@ func NewFileCheckpoint(path string) *FileCheckpoint { return &FileCheckpoint{pat
 
 const (
 	fileHead  = "cacheaside checkpoint 1"
-	fileLimit = MaxPosition + 256
+	fileLimit = event.MaxPosition + 256
 )
 
 var crcTable = crc32.MakeTable(crc32.Castagnoli)
 
 // encodeFile: a line each of what it is, the token, and the checksum of what follows; then the position.
-func encodeFile(p Position, token int64) []byte {
+func encodeFile(p event.Position, token int64) []byte {
 	return fmt.Appendf(nil, "%s\n%d\n%08x\n%s", fileHead, token, crc32.Checksum([]byte(p), crcTable), p)
 }
 
-func decodeFile(b []byte) (p Position, token int64, err error) {
+func decodeFile(b []byte) (p event.Position, token int64, err error) {
 	parts := bytes.SplitN(b, []byte("\n"), 4)
 	if len(parts) != 4 || string(parts[0]) != fileHead {
 		return "", 0, errors.New("it is no checkpoint")
@@ -44,21 +47,21 @@ func decodeFile(b []byte) (p Position, token int64, err error) {
 	if err != nil {
 		return "", 0, errors.New("its token is no number")
 	}
-	if len(parts[3]) > MaxPosition || string(parts[2]) != fmt.Sprintf("%08x", crc32.Checksum(parts[3], crcTable)) {
+	if len(parts[3]) > event.MaxPosition || string(parts[2]) != fmt.Sprintf("%08x", crc32.Checksum(parts[3], crcTable)) {
 		return "", 0, errors.New("it is damaged")
 	}
-	return Position(parts[3]), token, nil
+	return event.Position(parts[3]), token, nil
 }
 
 // Load returns none if there is no file. A file that is damaged, or something else, is an error: remove it to begin anew, which invalidates everything that is bound.
-func (c *FileCheckpoint) Load(context.Context) (Position, error) {
+func (c *FileCheckpoint) Load(context.Context) (event.Position, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	p, _, err := c.read()
 	return p, err
 }
 
-func (c *FileCheckpoint) read() (p Position, token int64, err error) {
+func (c *FileCheckpoint) read() (p event.Position, token int64, err error) {
 	f, err := os.Open(c.path)
 	if errors.Is(err, fs.ErrNotExist) {
 		if _, err := os.Stat(filepath.Dir(c.path)); err != nil { // as where a disk is not mounted: nobody knows what is on it
@@ -85,8 +88,8 @@ func (c *FileCheckpoint) read() (p Position, token int64, err error) {
 
 // Save writes a new file, has it reach the disk, and puts it in the place of the old one. Where one with a greater token has saved, it returns an error. A process that stands still between the look at the old one and the rename
 // may put back an older position: then what came after it is done again, which does no harm.
-func (c *FileCheckpoint) Save(_ context.Context, p Position, token int64) (err error) {
-	if len(p) > MaxPosition {
+func (c *FileCheckpoint) Save(_ context.Context, p event.Position, token int64) (err error) {
+	if len(p) > event.MaxPosition {
 		return fmt.Errorf("canal: checkpoint: a position of %d bytes", len(p))
 	}
 	c.mu.Lock()
@@ -129,15 +132,5 @@ func replace(path string, b []byte) (err error) {
 	if err != nil {
 		return err
 	}
-	return syncFolder(folder)
-}
-
-// syncFolder has the names in a folder reach the disk.
-func syncFolder(folder string) error {
-	d, err := os.Open(folder)
-	if err != nil {
-		return err
-	}
-	defer d.Close() //nolint:errcheck // it was read only
-	return d.Sync()
+	return kept.SyncFolder(folder)
 }

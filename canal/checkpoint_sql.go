@@ -7,10 +7,12 @@ import (
 	"errors"
 	"fmt"
 	"regexp"
-	"strings"
 	"time"
 
 	"github.com/jmoiron/sqlx"
+
+	"github.com/cacheaside/cacheaside/canal/event"
+	"github.com/cacheaside/cacheaside/canal/internal/kept"
 )
 
 // SQLCheckpointOptions are the settings of an SQLCheckpoint. nil, and the zero value, are good defaults.
@@ -28,10 +30,7 @@ type SQLCheckpoint struct {
 	name, table string
 }
 
-var (
-	checkpointName = regexp.MustCompile(`^[a-z0-9_.-]{1,64}$`)
-	sqlTable       = regexp.MustCompile(`^([A-Za-z_][A-Za-z0-9_]{0,62}\.)?[A-Za-z_][A-Za-z0-9_]{0,62}$`)
-)
+var checkpointName = regexp.MustCompile(`^[a-z0-9_.-]{1,64}$`)
 
 // NewSQLCheckpoint keeps the position in a table of db, which stays the caller's. It sends nothing: that the table is missing, the first use says. It is known to work with MySQL, MariaDB and SQLite; of the driver's name it is told which placeholders are to be used (see sqlx.BindType).
 func NewSQLCheckpoint(db *sqlx.DB, options *SQLCheckpointOptions) (*SQLCheckpoint, error) {
@@ -45,7 +44,7 @@ func NewSQLCheckpoint(db *sqlx.DB, options *SQLCheckpointOptions) (*SQLCheckpoin
 		return nil, errors.New("canal: NewSQLCheckpoint: db is nil")
 	case !checkpointName.MatchString(c.name):
 		return nil, fmt.Errorf("canal: SQLCheckpointOptions.Name %q: 1 to 64 small letters, digits, '_', '.' and '-'", c.name)
-	case !sqlTable.MatchString(c.table):
+	case !kept.Table.MatchString(c.table):
 		return nil, fmt.Errorf("canal: SQLCheckpointOptions.Table %q: an identifier of at most 63 letters, digits and '_', or schema.table", c.table)
 	}
 	return c, nil
@@ -63,14 +62,14 @@ func (c *SQLCheckpoint) CreateTable(ctx context.Context) error {
 }
 
 // Load returns none if there is no row.
-func (c *SQLCheckpoint) Load(ctx context.Context) (Position, error) {
+func (c *SQLCheckpoint) Load(ctx context.Context) (event.Position, error) {
 	p, _, _, err := c.row(ctx)
 	return p, c.failed(err)
 }
 
 // Saved is what an SQLCheckpoint has of a Consumer.
 type Saved struct {
-	Position Position
+	Position event.Position
 	Token    int64     // of the lock under which it was saved; 0: there was none
 	Time     time.Time // by the clock of who saved it
 }
@@ -86,7 +85,7 @@ func (c *SQLCheckpoint) Look(ctx context.Context) (s Saved, found bool, err erro
 	return s, err == nil, c.failed(err)
 }
 
-func (c *SQLCheckpoint) row(ctx context.Context) (p Position, token int64, found bool, err error) {
+func (c *SQLCheckpoint) row(ctx context.Context) (p event.Position, token int64, found bool, err error) {
 	err = c.db.QueryRowxContext(ctx, c.text("SELECT place, token FROM TABLE WHERE name = ?"), c.name).Scan(&p, &token)
 	if errors.Is(err, sql.ErrNoRows) {
 		return "", 0, false, nil
@@ -95,8 +94,8 @@ func (c *SQLCheckpoint) row(ctx context.Context) (p Position, token int64, found
 }
 
 // Save compares the token in the statement that writes.
-func (c *SQLCheckpoint) Save(ctx context.Context, p Position, token int64) error {
-	if len(p) > MaxPosition {
+func (c *SQLCheckpoint) Save(ctx context.Context, p event.Position, token int64) error {
+	if len(p) > event.MaxPosition {
 		return c.failed(fmt.Errorf("a position of %d bytes", len(p)))
 	}
 	var last error
@@ -136,11 +135,8 @@ func (c *SQLCheckpoint) exec(ctx context.Context, statement string, args ...any)
 }
 
 func (c *SQLCheckpoint) text(statement string) string {
-	return c.db.Rebind(ofTable(statement, c.table))
+	return c.db.Rebind(kept.InTable(statement, c.table))
 }
-
-// ofTable puts a table in the place of TABLE.
-func ofTable(statement, table string) string { return strings.Replace(statement, "TABLE", table, 1) }
 
 func (c *SQLCheckpoint) failed(err error) error {
 	if err == nil {

@@ -10,16 +10,13 @@ import (
 
 	"github.com/jmoiron/sqlx"
 
+	"github.com/cacheaside/cacheaside/canal/event"
+	"github.com/cacheaside/cacheaside/canal/internal/shop"
 	"github.com/cacheaside/cacheaside/internal/testenv"
 )
 
-func eachDatabase(t *testing.T, f func(t *testing.T, db *sqlx.DB)) {
-	t.Run("sqlite", func(t *testing.T) { f(t, sqlx.NewDb(testenv.SQLite(t), "sqlite")) })
-	t.Run("mariadb", func(t *testing.T) { f(t, sqlx.NewDb(testenv.SharedMariaDB(t).DB(t), "mysql")) })
-}
-
 func TestSQLCheckpoint(t *testing.T) {
-	eachDatabase(t, func(t *testing.T, db *sqlx.DB) {
+	shop.EachDatabase(t, func(t *testing.T, db *sqlx.DB) {
 		c, err := NewSQLCheckpoint(db, nil)
 		if err != nil {
 			t.Fatal(err)
@@ -48,7 +45,7 @@ func TestSQLCheckpoint(t *testing.T) {
 
 // Of many that save at the same time the one with the greatest token is what is left.
 func TestSQLCheckpointOfMany(t *testing.T) {
-	eachDatabase(t, func(t *testing.T, db *sqlx.DB) {
+	shop.EachDatabase(t, func(t *testing.T, db *sqlx.DB) {
 		c, err := NewSQLCheckpoint(db, &SQLCheckpointOptions{Name: "many"})
 		if err != nil {
 			t.Fatal(err)
@@ -60,7 +57,7 @@ func TestSQLCheckpointOfMany(t *testing.T) {
 		for token := range int64(8) {
 			all.Go(func() {
 				for range 10 {
-					if err := c.Save(context.Background(), Position(strings.Repeat("x", int(token))), token); err != nil && !errors.Is(err, ErrSuperseded) {
+					if err := c.Save(context.Background(), event.Position(strings.Repeat("x", int(token))), token); err != nil && !errors.Is(err, ErrSuperseded) {
 						t.Error(err)
 					}
 				}
@@ -92,7 +89,7 @@ func TestNewSQLCheckpointChecks(t *testing.T) {
 
 // TestSQLCheckpointLook: who looks sees the position with its token and its time.
 func TestSQLCheckpointLook(t *testing.T) {
-	eachDatabase(t, func(t *testing.T, db *sqlx.DB) {
+	shop.EachDatabase(t, func(t *testing.T, db *sqlx.DB) {
 		c, err := NewSQLCheckpoint(db, nil)
 		if err != nil {
 			t.Fatal(err)

@@ -6,12 +6,14 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/cacheaside/cacheaside/canal/event"
 )
 
 func TestFileCheckpoint(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "here")
 	testCheckpoint(t, NewFileCheckpoint(path))
-	if p, err := NewFileCheckpoint(path).Load(t.Context()); len(p) != MaxPosition || err != nil {
+	if p, err := NewFileCheckpoint(path).Load(t.Context()); len(p) != event.MaxPosition || err != nil {
 		t.Errorf("another reads %d bytes, %v", len(p), err)
 	}
 	if files, _ := os.ReadDir(filepath.Dir(path)); len(files) != 1 {
@@ -23,13 +25,13 @@ func TestFileCheckpoint(t *testing.T) {
 func testCheckpoint(t *testing.T, c Checkpoint) {
 	t.Helper()
 	ctx := t.Context()
-	loads := func(want Position) {
+	loads := func(want event.Position) {
 		t.Helper()
 		if p, err := c.Load(ctx); p != want || err != nil {
 			t.Fatalf("%q, %v; want %q", p, err, want)
 		}
 	}
-	saves := func(p Position, token int64, want error) {
+	saves := func(p event.Position, token int64, want error) {
 		t.Helper()
 		if err := c.Save(ctx, p, token); !errors.Is(err, want) || want == nil && err != nil {
 			t.Fatalf("%q with token %d: %v, want %v", p, token, err, want)
@@ -48,11 +50,11 @@ func testCheckpoint(t *testing.T, c Checkpoint) {
 	loads("four")
 	saves("", 9, nil)
 	loads("")
-	if err := c.Save(ctx, Position(strings.Repeat("x", MaxPosition+1)), 9); err == nil {
+	if err := c.Save(ctx, event.Position(strings.Repeat("x", event.MaxPosition+1)), 9); err == nil {
 		t.Error("a position that is too long is saved")
 	}
-	saves(Position(strings.Repeat("x", MaxPosition)), 9, nil)
-	loads(Position(strings.Repeat("x", MaxPosition)))
+	saves(event.Position(strings.Repeat("x", event.MaxPosition)), 9, nil)
+	loads(event.Position(strings.Repeat("x", event.MaxPosition)))
 }
 
 // A file that is not whole is not taken for none, nor is it overwritten.

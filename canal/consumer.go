@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/cacheaside/cacheaside"
+	"github.com/cacheaside/cacheaside/canal/event"
+	"github.com/cacheaside/cacheaside/canal/parking"
 	"github.com/cacheaside/cacheaside/internal/writeside"
 	"github.com/cacheaside/cacheaside/lock"
 )
@@ -22,8 +24,8 @@ type Consumer struct {
 	checkpoint Checkpoint
 	bindings   []Binding
 	options    Options
-	of         map[Table][]*Binding
-	need       map[Table][]string
+	of         map[event.Table][]*Binding
+	need       map[event.Table][]string
 	loaders    []cacheaside.Key // all keys of each that is bound
 	handles    bool             // some bindings are handlers
 	gap        bool             // the position was lost, and what was missed is not repaired yet; of who has run
@@ -42,7 +44,7 @@ func NewConsumer(cache *cacheaside.Cache, source Source, checkpoint Checkpoint, 
 	if err := o.check(bindings); err != nil {
 		return nil, fmt.Errorf("canal: %w", err)
 	}
-	c := &Consumer{cache: cache, source: source, checkpoint: checkpoint, bindings: slices.Clone(bindings), options: o, of: map[Table][]*Binding{}, need: map[Table][]string{}, counters: &counters{}}
+	c := &Consumer{cache: cache, source: source, checkpoint: checkpoint, bindings: slices.Clone(bindings), options: o, of: map[event.Table][]*Binding{}, need: map[event.Table][]string{}, counters: &counters{}}
 	c.alarm = alarm{options: &c.options, counters: c.counters, closed: writeside.Of(cache).Closed}
 	all := newWork(0)
 	for i := range c.bindings {
@@ -107,7 +109,7 @@ func (c *Consumer) tenure(ctx context.Context) error {
 	s := &session{Consumer: c, token: token}
 	if c.checkpoint != nil {
 		for {
-			var p Position
+			var p event.Position
 			err := c.during("the checkpoint", "", func() error {
 				return guarded(ctx, func(ctx context.Context) (err error) {
 					p, err = c.checkpoint.Load(ctx)
@@ -168,9 +170,9 @@ const (
 type session struct {
 	*Consumer
 	token     int64
-	at, saved Position // done up to here; and known to the checkpoint
-	news      bool     // changes are done since it was saved, or that has failed
-	under     *saving  // nil: none is under way
+	at, saved event.Position // done up to here; and known to the checkpoint
+	news      bool           // changes are done since it was saved, or that has failed
+	under     *saving        // nil: none is under way
 	lastTry   time.Time
 }
 
@@ -178,7 +180,7 @@ type session struct {
 func (s *session) stream(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel() // also of a handler that calls runtime.Goexit
-	batches, all := make(chan Batch), make(chan []Batch)
+	batches, all := make(chan event.Batch), make(chan []event.Batch)
 	go collect(ctx, batches, all)
 	ended := make(chan error, 1)
 	from := s.at
@@ -187,7 +189,7 @@ func (s *session) stream(ctx context.Context) error {
 		defer close(batches)
 		defer func() { ended <- err }()
 		err = guarded(ctx, func(ctx context.Context) error {
-			return s.source.Run(ctx, Need{From: from, Tables: s.need}, batches)
+			return s.source.Run(ctx, event.Need{From: from, Tables: s.need}, batches)
 		})
 	}()
 	err := s.consume(ctx, all)
@@ -202,7 +204,7 @@ func (s *session) stream(ctx context.Context) error {
 	return errors.Join(err, ran)
 }
 
-func (s *session) consume(ctx context.Context, batches <-chan []Batch) error {
+func (s *session) consume(ctx context.Context, batches <-chan []event.Batch) error {
 	saving := time.NewTicker(max(s.options.SaveEvery, time.Millisecond))
 	defer saving.Stop()
 	var began time.Time // when the source has; before that nobody knows that it works
@@ -228,7 +230,7 @@ func (s *session) consume(ctx context.Context, batches <-chan []Batch) error {
 			if began.IsZero() {
 				began = time.Now()
 			}
-			if slices.ContainsFunc(some, func(b Batch) bool { return len(b.Changes) > 0 }) { // one that only begins may fail again
+			if slices.ContainsFunc(some, func(b event.Batch) bool { return len(b.Changes) > 0 }) { // one that only begins may fail again
 				s.well("source")
 			}
 			if s.gap || fresh && (s.checkpoint != nil || some[0].Position != "") {
@@ -246,9 +248,9 @@ func (s *session) consume(ctx context.Context, batches <-chan []Batch) error {
 }
 
 // collect gives what is there all at once, so that under load much is done in one trip, and takes the next in while that is done. It ends with in; when ctx has ended it gives nothing more.
-func collect(ctx context.Context, in <-chan Batch, out chan<- []Batch) {
+func collect(ctx context.Context, in <-chan event.Batch, out chan<- []event.Batch) {
 	defer close(out)
-	var some []Batch
+	var some []event.Batch
 	n, bytes := 0, 0
 	for {
 		from, to := in, out
@@ -269,7 +271,7 @@ func collect(ctx context.Context, in <-chan Batch, out chan<- []Batch) {
 			}
 			some = append(some, b)
 			n += 1 + len(b.Changes) // one without changes counts, too: there may be one after the other
-			bytes += b.size()
+			bytes += b.Size()
 		case to <- some:
 			if in == nil {
 				return
@@ -311,7 +313,7 @@ func (s *session) onGap(ctx context.Context) error {
 }
 
 // do carries out batches.
-func (s *session) do(ctx context.Context, batches []Batch) error {
+func (s *session) do(ctx context.Context, batches []event.Batch) error {
 	n := 0
 	for i := range batches {
 		n += len(batches[i].Changes)
@@ -345,7 +347,7 @@ func (s *session) do(ctx context.Context, batches []Batch) error {
 		if b.Malformed != nil {
 			s.malformed.Add(1)
 			cause := cmp.Or(b.Malformed.Err, errMalformed)
-			if err := s.park(ctx, Parked{Message: b.Malformed.Message, Reason: cause.Error()}, cause); err != nil {
+			if err := s.park(ctx, parking.Parked{Message: b.Malformed.Message, Reason: cause.Error()}, cause); err != nil {
 				return err
 			}
 		}
@@ -380,8 +382,8 @@ func (s *session) do(ctx context.Context, batches []Batch) error {
 }
 
 // opensGap tells whether a change may have brought rows that filters were not told of, and alerts what could not be read.
-func (s *session) opensGap(c *Change) bool {
-	if c.Kind != Replace {
+func (s *session) opensGap(c *event.Change) bool {
+	if c.Kind != event.Replace {
 		return false
 	}
 	bound := s.bound(c)
@@ -393,9 +395,9 @@ func (s *session) opensGap(c *Change) bool {
 }
 
 // bound are the Bindings that a change is of: those of its table, or of all that it may have changed.
-func (c *Consumer) bound(change *Change) []*Binding {
-	if !change.ofWhole() {
-		return c.of[Table{change.Schema, change.Table}]
+func (c *Consumer) bound(change *event.Change) []*Binding {
+	if !ofWhole(change) {
+		return c.of[event.Table{Schema: change.Schema, Name: change.Table}]
 	}
 	var all []*Binding
 	for i := range c.bindings {
@@ -408,12 +410,12 @@ func (c *Consumer) bound(change *Change) []*Binding {
 }
 
 // understand adds to w what a change asks for.
-func (s *session) understand(w *work, c *Change) {
+func (s *session) understand(w *work, c *event.Change) {
 	for _, b := range s.bound(c) {
 		if b.row == nil {
 			continue
 		}
-		if c.ofWhole() {
+		if ofWhole(c) {
 			b.whole(w)
 			continue
 		}
@@ -424,7 +426,7 @@ func (s *session) understand(w *work, c *Change) {
 		s.misunderstood.Add(1)
 		s.alert("not understood", b.name, err)
 		if b.filter {
-			w.parked = append(w.parked, unknown{Parked{Binding: b.name, Change: *c, Reason: err.Error()}, err})
+			w.parked = append(w.parked, unknown{parking.Parked{Binding: b.name, Change: *c, Reason: err.Error()}, err})
 			continue
 		}
 		b.whole(w)
@@ -432,7 +434,7 @@ func (s *session) understand(w *work, c *Change) {
 }
 
 // handle gives a change to its handlers.
-func (s *session) handle(ctx context.Context, c *Change) error {
+func (s *session) handle(ctx context.Context, c *event.Change) error {
 	for _, b := range s.bound(c) {
 		if b.handle == nil {
 			continue
@@ -444,7 +446,7 @@ func (s *session) handle(ctx context.Context, c *Change) error {
 	return nil
 }
 
-func (s *session) handleBy(ctx context.Context, b *Binding, c *Change) (err error) {
+func (s *session) handleBy(ctx context.Context, b *Binding, c *event.Change) (err error) {
 	for n := 1; ; n++ {
 		if ctx.Err() != nil { // another may be at later changes of this row
 			return ctx.Err()
@@ -458,7 +460,7 @@ func (s *session) handleBy(ctx context.Context, b *Binding, c *Change) (err erro
 		}
 		s.handlerErrors.Add(1)
 		if n >= s.options.Attempts {
-			return s.park(ctx, Parked{Binding: b.name, Change: *c, Reason: err.Error()}, err)
+			return s.park(ctx, parking.Parked{Binding: b.name, Change: *c, Reason: err.Error()}, err)
 		}
 		sleep(ctx, wait(n))
 	}

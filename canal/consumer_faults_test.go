@@ -11,6 +11,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/cacheaside/cacheaside/canal/event"
+	"github.com/cacheaside/cacheaside/canal/parking"
 	"github.com/cacheaside/cacheaside/lock"
 )
 
@@ -23,7 +25,7 @@ func (x *world) failSaves(err error) {
 // A position that is lost is repaired, also where no checkpoint keeps one; and so is the beginning of a Source that has positions which nobody keeps.
 func TestGapWithoutCheckpoint(t *testing.T) {
 	for name, c := range map[string]struct {
-		begins Position
+		begins event.Position
 		lost   bool
 		want   string
 	}{
@@ -64,7 +66,7 @@ func (x *world) startWith(c Checkpoint) {
 }
 
 // all are the positions that were saved.
-func (c *inMemory) all() []Position {
+func (c *inMemory) all() []event.Position {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return slices.Clone(c.saves)
@@ -72,7 +74,7 @@ func (c *inMemory) all() []Position {
 
 // A change without the row that its kind has is not skipped in silence.
 func TestChangesWithoutRows(t *testing.T) {
-	for _, c := range []Change{insert(Row{}), remove(Row{}), update(Row{}, row(9, nil)), update(row(9, nil), Row{}), update(Row{}, Row{}), {Schema: "shop", Table: "users", Kind: Read}, {Schema: "shop", Table: "users", After: row(9, nil)}, {Schema: "shop", Table: "users", Kind: 77, After: row(9, nil)}} {
+	for _, c := range []event.Change{insert(event.Row{}), remove(event.Row{}), update(event.Row{}, row(9, nil)), update(row(9, nil), event.Row{}), update(event.Row{}, event.Row{}), {Schema: "shop", Table: "users", Kind: event.Read}, {Schema: "shop", Table: "users", After: row(9, nil)}, {Schema: "shop", Table: "users", Kind: 77, After: row(9, nil)}} {
 		in(t, func(x *world) {
 			x.start()
 			x.set(int64(1), "old")
@@ -94,7 +96,7 @@ func TestMalformedInvalidates(t *testing.T) {
 		x.set(int64(1), "old")
 		reads(x, x.users, 1, "old")
 		x.set(int64(1), "new")
-		x.source.in <- Batch{Position: "1", Malformed: &Malformed{Message: []byte("{"), Err: errors.New("no JSON")}}
+		x.source.in <- event.Batch{Position: "1", Malformed: &event.Malformed{Message: []byte("{"), Err: errors.New("no JSON")}}
 		synctest.Wait()
 		reads(x, x.users, 1, "new")
 		reads(x, x.other, 1, "new")
@@ -104,7 +106,7 @@ func TestMalformedInvalidates(t *testing.T) {
 // full is a Parking that keeps nothing.
 type full struct{}
 
-func (full) Park(context.Context, Parked) error { return errors.New("disk full") }
+func (full) Park(context.Context, parking.Parked) error { return errors.New("disk full") }
 
 // What has to be parked, and cannot, keeps no cache stale that was changed with it.
 func TestParkingOut(t *testing.T) {
@@ -133,14 +135,14 @@ func TestHandlersEnd(t *testing.T) {
 	in(t, func(x *world) {
 		var got []string
 		begun, goOn := make(chan bool), make(chan bool)
-		x.bindings = append(x.bindings, Handle("deaf", "shop", "users", func(_ context.Context, c Change) error {
+		x.bindings = append(x.bindings, Handle("deaf", "shop", "users", func(_ context.Context, c event.Change) error {
 			got = append(got, c.After.Get("id").Text())
 			begun <- true
 			<-goOn
 			return nil
 		}))
 		x.start()
-		x.source.in <- Batch{Position: "1", Changes: []Change{insert(row(1, nil)), insert(row(2, nil))}}
+		x.source.in <- event.Batch{Position: "1", Changes: []event.Change{insert(row(1, nil)), insert(row(2, nil))}}
 		<-begun
 		x.stop()
 		close(goOn)
@@ -159,7 +161,7 @@ func TestHandlersEnd(t *testing.T) {
 // hangs is a Checkpoint that does not answer.
 type hangs struct{ *inMemory }
 
-func (hangs) Save(ctx context.Context, _ Position, _ int64) error {
+func (hangs) Save(ctx context.Context, _ event.Position, _ int64) error {
 	<-ctx.Done()
 	return ctx.Err()
 }
@@ -170,9 +172,9 @@ func TestCheckpointHangs(t *testing.T) {
 		x.set(int64(1), "old")
 		x.startWith(hangs{x.checkpoint})
 		for n := range 100 {
-			x.tell(Position(fmt.Sprint(n+1)), update(row(1, nil), row(1, nil)))
+			x.tell(event.Position(fmt.Sprint(n+1)), update(row(1, nil), row(1, nil)))
 			time.Sleep(300 * time.Millisecond)
-			if s := x.Stats(); s.Position != Position(fmt.Sprint(n+1)) {
+			if s := x.Stats(); s.Position != event.Position(fmt.Sprint(n+1)) {
 				t.Fatalf("%d: %+v", n, s)
 			}
 		}
@@ -185,7 +187,7 @@ func TestCheckpointHangs(t *testing.T) {
 // However long what was read together takes, the position is saved each SaveEvery.
 func TestPositionsOfSlowHandlersAreSaved(t *testing.T) {
 	in(t, func(x *world) {
-		x.bindings = append(x.bindings, Handle("slow", "shop", "users", func(context.Context, Change) error {
+		x.bindings = append(x.bindings, Handle("slow", "shop", "users", func(context.Context, event.Change) error {
 			time.Sleep(400 * time.Millisecond)
 			return nil
 		}))
@@ -193,7 +195,7 @@ func TestPositionsOfSlowHandlersAreSaved(t *testing.T) {
 		x.source.in <- func() { <-gate }
 		x.start()
 		for n := range 15 {
-			x.source.in <- Batch{Position: Position(fmt.Sprint(n + 1)), Changes: []Change{insert(row(n, nil))}}
+			x.source.in <- event.Batch{Position: event.Position(fmt.Sprint(n + 1)), Changes: []event.Change{insert(row(n, nil))}}
 		}
 		close(gate)
 		time.Sleep(4 * time.Second)
@@ -206,13 +208,13 @@ func TestPositionsOfSlowHandlersAreSaved(t *testing.T) {
 // panics is a Checkpoint that does.
 type panics struct{ *inMemory }
 
-func (panics) Save(context.Context, Position, int64) error { panic("private") }
+func (panics) Save(context.Context, event.Position, int64) error { panic("private") }
 
 // A panic of what a Consumer calls is one of its failures.
 func TestPanics(t *testing.T) {
 	in(t, func(x *world) {
 		x.startWith(panics{x.checkpoint})
-		x.source.in <- Batch{Position: "1", Changes: []Change{insert(row(1, nil))}, Ack: func() { panic("private") }}
+		x.source.in <- event.Batch{Position: "1", Changes: []event.Change{insert(row(1, nil))}, Ack: func() { panic("private") }}
 		time.Sleep(time.Minute)
 		x.tell("2", insert(row(2, nil)))
 		if s := x.Stats(); s.Position != "2" || s.Failures < 2 || x.source.runs() != 2 {
@@ -224,7 +226,7 @@ func TestPanics(t *testing.T) {
 // A handler that ends its goroutine, as t.FailNow does, leaves no Source running.
 func TestHandlerThatExits(t *testing.T) {
 	in(t, func(x *world) {
-		x.bindings = append(x.bindings, Handle("exits", "shop", "users", func(context.Context, Change) error {
+		x.bindings = append(x.bindings, Handle("exits", "shop", "users", func(context.Context, event.Change) error {
 			time.Sleep(time.Second) // the next has been read meanwhile
 			runtime.Goexit()
 			return nil
@@ -291,7 +293,7 @@ func TestHealthOfWhoWaits(t *testing.T) {
 // deaf is a Checkpoint that does not even hear its context, as a file on a disk that is gone.
 type deaf struct{ *inMemory }
 
-func (c deaf) Save(ctx context.Context, p Position, token int64) error {
+func (c deaf) Save(ctx context.Context, p event.Position, token int64) error {
 	time.Sleep(time.Minute)
 	return c.inMemory.Save(ctx, p, token)
 }
@@ -300,7 +302,7 @@ func TestCheckpointIsDeaf(t *testing.T) {
 	in(t, func(x *world) {
 		x.startWith(deaf{x.checkpoint})
 		for n := range 50 {
-			x.tell(Position(fmt.Sprint(n+1)), update(row(1, nil), row(1, nil)))
+			x.tell(event.Position(fmt.Sprint(n+1)), update(row(1, nil), row(1, nil)))
 			time.Sleep(time.Second)
 		}
 		if s := x.Stats(); s.Position != "50" || s.Saved != "" || x.Health(time.Hour) == nil {
@@ -325,7 +327,7 @@ func TestLockLost(t *testing.T) {
 		x.options.Locker = locker
 		var handled []string
 		held := make(chan bool)
-		x.bindings = append(x.bindings, Handle("h", "shop", "users", func(_ context.Context, c Change) error {
+		x.bindings = append(x.bindings, Handle("h", "shop", "users", func(_ context.Context, c event.Change) error {
 			id := c.After.Get("id").Text()
 			handled = append(handled, id)
 			if id == "2" && len(handled) == 2 {
@@ -335,7 +337,7 @@ func TestLockLost(t *testing.T) {
 		}))
 		x.start()
 		x.tell("1", insert(row(1, nil)))
-		x.source.in <- Batch{Position: "3", Changes: []Change{insert(row(2, nil)), insert(row(3, nil))}}
+		x.source.in <- event.Batch{Position: "3", Changes: []event.Change{insert(row(2, nil)), insert(row(3, nil))}}
 		synctest.Wait()
 		x.redis.SetError("LOADING")
 		time.Sleep(5 * time.Minute)
@@ -400,13 +402,13 @@ func TestReplacedBeforeTheLockIsLost(t *testing.T) {
 func TestLargeRows(t *testing.T) {
 	for _, told := range []int{0, 1 << 20} {
 		synctest.Test(t, func(t *testing.T) {
-			batches, all := make(chan Batch), make(chan []Batch)
+			batches, all := make(chan event.Batch), make(chan []event.Batch)
 			go collect(t.Context(), batches, all)
 			taken := 0
 			for full := false; !full; {
 				synctest.Wait() // until it takes the next, or none
 				select {
-				case batches <- Batch{Changes: []Change{insert(row(1, strings.Repeat("x", 1<<20)))}, Bytes: told}:
+				case batches <- event.Batch{Changes: []event.Change{insert(row(1, strings.Repeat("x", 1<<20)))}, Bytes: told}:
 					taken++
 				default:
 					full = true

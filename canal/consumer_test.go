@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/cacheaside/cacheaside"
+	"github.com/cacheaside/cacheaside/canal/event"
 	"github.com/cacheaside/cacheaside/lock"
 )
 
@@ -95,20 +96,20 @@ func TestUnreadKeys(t *testing.T) {
 
 // Of what is done to a table as a whole, or cannot be understood, all keys of its loaders are invalidated; of other tables none.
 func TestWholeTables(t *testing.T) {
-	panics := Key[int64]{Of: func(Row) (int64, bool, error) { panic("private") }}
+	panics := Key[int64]{Of: func(event.Row) (int64, bool, error) { panic("private") }}
 	for name, c := range map[string]struct {
-		change Change
+		change event.Change
 		raised bool
 		key    Key[int64]
 		not    int64 // understood
 	}{
-		"TRUNCATE":               {Change{Schema: "shop", Table: "users", Kind: Truncate}, true, IntColumn[int64]("id"), 0},
-		"ALTER":                  {Change{Schema: "shop", Table: "users", Kind: Alter}, true, IntColumn[int64]("id"), 0},
-		"DROP DATABASE":          {Change{Schema: "shop", Kind: Alter}, true, IntColumn[int64]("id"), 0},
-		"what nobody understood": {Change{Kind: Alter}, true, IntColumn[int64]("id"), 0},
-		"another table":          {Change{Schema: "shop", Table: "orders", Kind: Truncate}, false, IntColumn[int64]("id"), 0},
-		"another schema":         {Change{Schema: "test", Kind: Alter}, false, IntColumn[int64]("id"), 0},
-		"a row of another table": {Change{Schema: "test", Table: "users", Kind: Insert, After: row(1, nil)}, false, IntColumn[int64]("id"), 0},
+		"TRUNCATE":               {event.Change{Schema: "shop", Table: "users", Kind: event.Truncate}, true, IntColumn[int64]("id"), 0},
+		"ALTER":                  {event.Change{Schema: "shop", Table: "users", Kind: event.Alter}, true, IntColumn[int64]("id"), 0},
+		"DROP DATABASE":          {event.Change{Schema: "shop", Kind: event.Alter}, true, IntColumn[int64]("id"), 0},
+		"what nobody understood": {event.Change{Kind: event.Alter}, true, IntColumn[int64]("id"), 0},
+		"another table":          {event.Change{Schema: "shop", Table: "orders", Kind: event.Truncate}, false, IntColumn[int64]("id"), 0},
+		"another schema":         {event.Change{Schema: "test", Kind: event.Alter}, false, IntColumn[int64]("id"), 0},
+		"a row of another table": {event.Change{Schema: "test", Table: "users", Kind: event.Insert, After: row(1, nil)}, false, IntColumn[int64]("id"), 0},
 		"not known":              {update(row(errUnknown, nil), row(errUnknown, nil)), true, IntColumn[int64]("id"), 1},
 		"no such column":         {insert(row(9, nil)), true, IntColumn[int64]("uid"), 1},
 		"no number":              {insert(row("private", nil)), true, IntColumn[int64]("id"), 1},
@@ -167,7 +168,7 @@ func TestRedisOut(t *testing.T) {
 		x.redis.SetError("")
 		time.Sleep(longPause + 2*time.Second)
 		reads(x, x.users, 1, "new")
-		if s := x.Stats(); s.Position != "2" || x.checkpoint.last() != "2" || !slices.Equal(x.source.acked, []Position{"1", "2"}) {
+		if s := x.Stats(); s.Position != "2" || x.checkpoint.last() != "2" || !slices.Equal(x.source.acked, []event.Position{"1", "2"}) {
 			t.Errorf("%+v, saved %q, acknowledged %q", s, x.checkpoint.last(), x.source.acked)
 		}
 		if err := x.Health(time.Hour); err != nil {
@@ -209,7 +210,7 @@ func TestPositionsAreSaved(t *testing.T) {
 		time.Sleep(6 * time.Second)
 		x.tell("5")
 		x.end()
-		if want := []Position{"1", "3", "4", "5"}; !slices.Equal(x.checkpoint.saves, want) {
+		if want := []event.Position{"1", "3", "4", "5"}; !slices.Equal(x.checkpoint.saves, want) {
 			t.Errorf("saved %q, want %q", x.checkpoint.saves, want)
 		}
 	})
@@ -228,11 +229,11 @@ func TestSourceFails(t *testing.T) {
 			t.Errorf("%d runs", n)
 		}
 		for i, need := range x.source.needs {
-			if want := Position(fmt.Sprint(min(i, 1))); need.From != want || len(need.Tables) != 1 {
+			if want := event.Position(fmt.Sprint(min(i, 1))); need.From != want || len(need.Tables) != 1 {
 				t.Errorf("run %d is from %q: %v", i, need.From, need.Tables)
 			}
 		}
-		if got := x.source.needs[0].Tables[Table{"shop", "users"}]; !slices.Equal(got, []string{"id", "email"}) {
+		if got := x.source.needs[0].Tables[event.Table{Schema: "shop", Name: "users"}]; !slices.Equal(got, []string{"id", "email"}) {
 			t.Errorf("columns %q", got)
 		}
 		x.source.in <- error(nil)
@@ -253,7 +254,7 @@ func TestSourceFails(t *testing.T) {
 // silent is a Source that fails after a time, without a word.
 type silent time.Duration
 
-func (s silent) Run(ctx context.Context, _ Need, _ chan<- Batch) error {
+func (s silent) Run(ctx context.Context, _ event.Need, _ chan<- event.Batch) error {
 	sleep(ctx, time.Duration(s))
 	return errors.New("no answer")
 }
@@ -293,9 +294,9 @@ func TestReplacedTables(t *testing.T) {
 			return nil
 		}
 		x.start()
-		for n, c := range []Change{
-			{Schema: "shop", Table: "users", Kind: Replace}, {Schema: "shop", Kind: Replace}, {Kind: Replace, Unread: errors.New("why")},
-			{Schema: "shop", Table: "others", Kind: Replace}, {Schema: "shop", Table: "users", Kind: Alter}, {Schema: "other", Kind: Replace, Unread: errors.New("why")},
+		for n, c := range []event.Change{
+			{Schema: "shop", Table: "users", Kind: event.Replace}, {Schema: "shop", Kind: event.Replace}, {Kind: event.Replace, Unread: errors.New("why")},
+			{Schema: "shop", Table: "others", Kind: event.Replace}, {Schema: "shop", Table: "users", Kind: event.Alter}, {Schema: "other", Kind: event.Replace, Unread: errors.New("why")},
 		} {
 			x.set(int64(1), "old")
 			reads(x, x.users, 1, "old")
@@ -381,7 +382,7 @@ func TestHandlers(t *testing.T) {
 	in(t, func(x *world) {
 		x.set(int64(1), "old")
 		var got []string
-		x.bindings = append(x.bindings, Handle("search", "shop", "users", func(ctx context.Context, c Change) error {
+		x.bindings = append(x.bindings, Handle("search", "shop", "users", func(ctx context.Context, c event.Change) error {
 			id := c.After.Get("Id").Text()
 			got = append(got, id)
 			switch id {
@@ -424,7 +425,7 @@ func TestHandlers(t *testing.T) {
 func TestMalformed(t *testing.T) {
 	in(t, func(x *world) {
 		x.start()
-		x.source.in <- Batch{Position: "1", Malformed: &Malformed{Message: []byte("{"), Err: errors.New("no JSON")}}
+		x.source.in <- event.Batch{Position: "1", Malformed: &event.Malformed{Message: []byte("{"), Err: errors.New("no JSON")}}
 		synctest.Wait()
 		if p := x.parking.all(); len(p) != 1 || string(p[0].Message) != "{" || p[0].Reason != "no JSON" {
 			t.Errorf("%+v", p)
@@ -477,7 +478,7 @@ func TestHealth(t *testing.T) {
 func TestNewConsumerChecks(t *testing.T) {
 	in(t, func(x *world) {
 		ok := Bind(x.users, "shop", "users", IntColumn[int64]("id"))
-		handle := Handle("h", "shop", "users", func(context.Context, Change) error { return nil })
+		handle := Handle("h", "shop", "users", func(context.Context, event.Change) error { return nil })
 		for name, c := range map[string]struct {
 			bindings []Binding
 			options  *Options
@@ -488,7 +489,7 @@ func TestNewConsumerChecks(t *testing.T) {
 			"nil loader":  {[]Binding{ok, Bind[int64, string](nil, "shop", "users", IntColumn[int64]("id"))}, nil, "canal: Binding 1: of shop.users: the loader is nil"},
 			"nil key":     {[]Binding{Bind(x.users, "shop", "users", Key[int64]{})}, nil, "canal: Binding 0: of shop.users: Key.Of is nil"},
 			"no table":    {[]Binding{Bind(x.users, "shop", "", IntColumn[int64]("id"))}, nil, `canal: Binding 0: loader user: schema "shop", table "": neither can be empty`},
-			"name":        {[]Binding{Handle("a b", "shop", "users", func(context.Context, Change) error { return nil })}, nil, `canal: Binding 0: of shop.users: the name "a b": letters, digits, '_', '.' and '-'`},
+			"name":        {[]Binding{Handle("a b", "shop", "users", func(context.Context, event.Change) error { return nil })}, nil, `canal: Binding 0: of shop.users: the name "a b": letters, digits, '_', '.' and '-'`},
 			"no parking":  {[]Binding{handle}, nil, "canal: Binding 0, handler h, needs Options.Parking"},
 			"attempts":    {[]Binding{ok}, &Options{Attempts: -1}, "canal: Options.Attempts -1: at least 1"},
 			"save every":  {[]Binding{ok}, &Options{SaveEvery: -1}, "canal: Options.SaveEvery -1ns: cannot be negative"},
@@ -599,7 +600,7 @@ func TestFilterOfALoader(t *testing.T) {
 			}
 			x.set(int64(1), "newer")
 		}
-		x.source.in <- Batch{Position: "1", Changes: []Change{insert(row(1, nil)), update(row(2, "a"), row(2, "b")), update(row(3, nil), row(4, nil)), remove(row(5, nil))}}
+		x.source.in <- event.Batch{Position: "1", Changes: []event.Change{insert(row(1, nil)), update(row(2, "a"), row(2, "b")), update(row(3, nil), row(4, nil)), remove(row(5, nil))}}
 		time.Sleep(time.Minute)
 		synctest.Wait()
 		slices.Sort(filter.keys)
@@ -620,9 +621,9 @@ func TestBindFilter(t *testing.T) {
 		x.bindings = []Binding{BindFilter("emails", filter, "shop", "users", TextColumn[string]("email"))}
 		x.options.OnGap = func(context.Context) error { return nil }
 		x.start()
-		x.source.in <- Batch{Position: "1", Changes: []Change{
+		x.source.in <- event.Batch{Position: "1", Changes: []event.Change{
 			insert(row(1, "a")), update(row(1, "a"), row(1, "b")), update(row(1, "b"), row(2, "b")), remove(row(2, "b")), insert(row(3, nil)), insert(row(4, errUnknown)),
-			{Schema: "shop", Table: "users", Kind: Truncate},
+			{Schema: "shop", Table: "users", Kind: event.Truncate},
 		}}
 		time.Sleep(time.Minute)
 		synctest.Wait()
@@ -668,19 +669,19 @@ func TestKeyWithoutText(t *testing.T) {
 
 // Batches without changes, however many come, keep those with changes waiting no longer than some of them take.
 func TestIdleBatches(t *testing.T) {
-	endless := make(chan Batch, 1)
+	endless := make(chan event.Batch, 1)
 	stop := make(chan struct{})
 	go func() {
 		defer close(endless)
 		for {
 			select {
-			case endless <- Batch{Position: "x"}:
+			case endless <- event.Batch{Position: "x"}:
 			case <-stop:
 				return
 			}
 		}
 	}()
-	all := make(chan []Batch)
+	all := make(chan []event.Batch)
 	go collect(t.Context(), endless, all)
 	for range 10 {
 		time.Sleep(time.Millisecond)

@@ -4,4 +4,6 @@
 // good by invalidating everything that is bound.
 //
 // Sources are elsewhere: mysqlbinlog, a module of its own, reads the binary log of MariaDB and MySQL; package envelope reads what canal, Maxwell and Debezium publish, from a channel, and watermillsource, a module of its own, from a broker. One of your own is a type with a single method.
+//
+// Package event has what Sources tell and handlers get, package parking keeps what could not be done.
 package canal

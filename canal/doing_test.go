@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/cacheaside/cacheaside"
+	"github.com/cacheaside/cacheaside/canal/event"
 )
 
 // stuck is a filter to which nothing can be added, nor with a filter of a loader anything be
@@ -23,8 +24,8 @@ func (h *stuck) Admit(context.Context, []string) (func(context.Context) error, e
 	return nil, nil
 }
 
-// Whatever hangs in a Consumer is named by Health and by Stats, and alerted.
-func TestWhateverHangs(t *testing.T) {
+// Health and Stats name each call that hangs in a Consumer, and an alert tells of it.
+func TestHangs(t *testing.T) {
 	goOn := make(chan bool)
 	for name, c := range map[string]struct {
 		bind  func(x *world) Binding
@@ -33,7 +34,7 @@ func TestWhateverHangs(t *testing.T) {
 	}{
 		"a handler": {
 			func(*world) Binding {
-				return Handle("search", "shop", "users", func(context.Context, Change) error { <-goOn; return nil })
+				return Handle("search", "shop", "users", func(context.Context, event.Change) error { <-goOn; return nil })
 			}, "handler search of shop.users", "hangs handler search",
 		},
 		"a filter": {
@@ -88,7 +89,7 @@ func TestWhateverHangs(t *testing.T) {
 func TestSlowHandler(t *testing.T) {
 	in(t, func(x *world) {
 		takes := 11 * time.Second
-		x.bindings = append(x.bindings, Handle("slow", "shop", "users", func(context.Context, Change) error { time.Sleep(takes); return nil }))
+		x.bindings = append(x.bindings, Handle("slow", "shop", "users", func(context.Context, event.Change) error { time.Sleep(takes); return nil }))
 		x.start()
 		for range 5 {
 			x.tell("", insert(row(1, "a@b")))

@@ -13,7 +13,4 @@ var (
 	ErrSuperseded = errors.New("superseded by another Consumer")
 
 	errMalformed = errors.New("the source does not say why")
-
-	// ErrUnknownColumn says that the database has not told what a column holds, or that there is none of this name.
-	ErrUnknownColumn = errors.New("canal: the column is not known")
 )

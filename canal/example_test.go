@@ -16,17 +16,19 @@ import (
 	"github.com/cacheaside/cacheaside"
 	"github.com/cacheaside/cacheaside/bloom"
 	"github.com/cacheaside/cacheaside/canal"
+	"github.com/cacheaside/cacheaside/canal/event"
+	"github.com/cacheaside/cacheaside/canal/parking"
 )
 
 // told is a Source that tells of these changes, and then of nothing. As a rule it is mysqlbinlog.New, or envelope.NewSource.
-type told []canal.Change
+type told []event.Change
 
-func (s told) Run(ctx context.Context, need canal.Need, deliver chan<- canal.Batch) error {
-	position := canal.Position("0")
+func (s told) Run(ctx context.Context, need event.Need, deliver chan<- event.Batch) error {
+	position := event.Position("0")
 	if need.From == "" { // else it has told them before
 		position = "1"
 	}
-	for _, b := range []canal.Batch{{Position: "0"}, {Changes: s, Position: position, Time: time.Now()}} {
+	for _, b := range []event.Batch{{Position: "0"}, {Changes: s, Position: position, Time: time.Now()}} {
 		select {
 		case deliver <- b:
 		case <-ctx.Done():
@@ -38,8 +40,8 @@ func (s told) Run(ctx context.Context, need canal.Need, deliver chan<- canal.Bat
 }
 
 // row is one of the table users.
-func row(id, name string) canal.Row {
-	r, err := canal.NewRow(canal.NewColumns("id", "name"), []canal.Value{canal.TextValue(id), canal.TextValue(name)})
+func row(id, name string) event.Row {
+	r, err := event.NewRow(event.NewColumns("id", "name"), []event.Value{event.TextValue(id), event.TextValue(name)})
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -77,7 +79,7 @@ func ExampleNewConsumer() {
 	fmt.Println(names.Get(ctx, 42))
 
 	name = "Grace"
-	source := told{{Schema: "shop", Table: "users", Kind: canal.Update, Before: row("42", "Ada"), After: row("42", "Grace")}}
+	source := told{{Schema: "shop", Table: "users", Kind: event.Update, Before: row("42", "Ada"), After: row("42", "Grace")}}
 	folder, err := os.MkdirTemp("", "canal")
 	if err != nil {
 		log.Fatal(err)
@@ -108,14 +110,14 @@ func ExampleHandle() {
 	}
 	defer os.RemoveAll(folder)
 	source := told{
-		{Schema: "shop", Table: "users", Kind: canal.Insert, After: row("43", "Alan")},
-		{Schema: "shop", Table: "users", Kind: canal.Delete, Before: row("42", "Grace")},
+		{Schema: "shop", Table: "users", Kind: event.Insert, After: row("43", "Alan")},
+		{Schema: "shop", Table: "users", Kind: event.Delete, Before: row("42", "Grace")},
 	}
-	index := func(_ context.Context, c canal.Change) error {
+	index := func(_ context.Context, c event.Change) error {
 		switch c.Kind {
-		case canal.Insert, canal.Update, canal.Read:
+		case event.Insert, event.Update, event.Read:
 			fmt.Println("index", c.After.Get("id").Text(), c.After.Get("name").Text())
-		case canal.Delete:
+		case event.Delete:
 			fmt.Println("remove", c.Before.Get("id").Text())
 		default:
 			fmt.Println("index the whole table anew") // after TRUNCATE, ALTER, or what could not be read
@@ -124,7 +126,7 @@ func ExampleHandle() {
 	}
 	consumer, err := canal.NewConsumer(cache, source, canal.NewFileCheckpoint(filepath.Join(folder, "position")), []canal.Binding{
 		canal.Handle("search", "shop", "users", index),
-	}, &canal.Options{Parking: canal.NewFileParking(filepath.Join(folder, "parked"))}) // for what it does not take
+	}, &canal.Options{Parking: parking.NewFile(filepath.Join(folder, "parked"))}) // for what it does not take
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -152,11 +154,11 @@ func ExampleBindFilter() {
 		_, err := filter.Rebuild(ctx, bloom.Keys("42"), &bloom.RebuildOptions{AllowFewer: true}) // as a rule bloom.Table
 		return err
 	}
-	source := told{{Schema: "shop", Table: "users", Kind: canal.Insert, After: row("43", "Alan")}}
+	source := told{{Schema: "shop", Table: "users", Kind: event.Insert, After: row("43", "Alan")}}
 	consumer, err := canal.NewConsumer(cache, source, canal.NewFileCheckpoint(filepath.Join(folder, "position")), []canal.Binding{
 		canal.BindFilter("users", filter, "shop", "users", canal.TextColumn[string]("id")),
 	}, &canal.Options{
-		Parking: canal.NewFileParking(filepath.Join(folder, "parked")),
+		Parking: parking.NewFile(filepath.Join(folder, "parked")),
 		OnGap:   rebuild, // at the first start, and when changes were missed
 	})
 	if err != nil {
@@ -174,10 +176,10 @@ func ExampleBindFilter() {
 func ExampleKey() {
 	byName := canal.Key[string]{
 		Columns: []string{"id", "name"},
-		Of: func(r canal.Row) (key string, ok bool, err error) {
+		Of: func(r event.Row) (key string, ok bool, err error) {
 			name := r.Get("name")
 			if !name.Known() {
-				return "", false, canal.ErrUnknownColumn // the whole loader is invalidated
+				return "", false, event.ErrUnknownColumn // the whole loader is invalidated
 			}
 			if name.IsNull() {
 				return "", false, nil // such a row is not found by its name
@@ -209,22 +211,4 @@ func ExampleNewSQLCheckpoint() {
 	// Output:
 	// binlog.000007:4711 <nil>
 	// true
-}
-
-// What could not be done is kept, to be looked at, and done when what was wrong is mended.
-func ExampleNewFileParking() {
-	folder, err := os.MkdirTemp("", "canal")
-	if err != nil {
-		log.Fatal(err)
-	}
-	defer os.RemoveAll(folder)
-	parking := canal.NewFileParking(filepath.Join(folder, "parked"))
-	err = parking.Park(context.Background(), canal.Parked{Binding: "search", Change: canal.Change{Schema: "shop", Table: "users", Kind: canal.Insert, After: row("43", "Alan")}, Reason: "the index is full"})
-	if err != nil {
-		log.Fatal(err)
-	}
-	for p, err := range parking.Read() {
-		fmt.Println(p.Binding, p.Change.After.Get("id").Text(), p.Reason, err)
-	}
-	// Output: search 43 the index is full <nil>
 }

@@ -3,6 +3,8 @@ package canal
 import (
 	"fmt"
 	"strings"
+
+	"github.com/cacheaside/cacheaside/canal/event"
 )
 
 // Key tells which key of a loader, or of a filter, a row of a table stands for: IntColumn, TextColumn, or one of your own.
@@ -12,15 +14,15 @@ type Key[K any] struct {
 
 	// Of makes the key of a row. ok is false if the row has none, as where the e-mail address by which it can be found is NULL. It is called by one goroutine at a time, for the row as it was
 	// and as it is. An error, or a panic, says that the row cannot be understood: then the whole loader is invalidated.
-	Of func(Row) (key K, ok bool, err error)
+	Of func(event.Row) (key K, ok bool, err error)
 }
 
 // IntColumn is the key of a loader whose keys are what an integer column holds. NULL is no key.
 func IntColumn[K ~int | ~int8 | ~int16 | ~int32 | ~int64 | ~uint | ~uint8 | ~uint16 | ~uint32 | ~uint64](column string) Key[K] {
 	lower := strings.ToLower(column)
 	signed := ^K(0) < 0
-	return Key[K]{Columns: []string{column}, Of: func(r Row) (key K, ok bool, err error) {
-		v := r.get(lower)
+	return Key[K]{Columns: []string{column}, Of: func(r event.Row) (key K, ok bool, err error) {
+		v := r.Get(lower)
 		if v.IsNull() {
 			return 0, false, nil
 		}
@@ -51,11 +53,11 @@ func IntColumn[K ~int | ~int8 | ~int16 | ~int32 | ~int64 | ~uint | ~uint8 | ~uin
 // A column whose collation takes upper and lower case, or accents, for the same finds the row "foo" for the key "Foo", too, which then is cached under both, and invalidated under one of them. Ask the loader for one spelling only, and make that here.
 func TextColumn[K ~string](column string) Key[K] {
 	lower := strings.ToLower(column)
-	return Key[K]{Columns: []string{column}, Of: func(r Row) (key K, ok bool, err error) {
-		v := r.get(lower)
+	return Key[K]{Columns: []string{column}, Of: func(r event.Row) (key K, ok bool, err error) {
+		v := r.Get(lower)
 		switch {
 		case !v.Known():
-			return "", false, fmt.Errorf("column %s: %w", column, ErrUnknownColumn)
+			return "", false, fmt.Errorf("column %s: %w", column, event.ErrUnknownColumn)
 		case v.IsNull():
 			return "", false, nil
 		}

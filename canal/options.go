@@ -28,16 +28,16 @@ type Options struct {
 	// filters: at the first start of all, when the position was lost, and when a table that is
 	// bound may have other rows than before (Replace). It is called when the Source listens
 	// already; rebuild the filters in it, from the database, and return when they are; what is
-	// inserted from then on is told, so bloom.RebuildOptions.Settle can be negative. What it
-	// returns an error for is tried again, and holds up everything: a table that has been replaced
-	// may have fewer rows than before, which takes bloom.RebuildOptions.AllowFewer. Bindings of
-	// filters need it; so do loaders with a filter that hides keys. Default: nothing.
+	// inserted from then on is told, so bloom.RebuildOptions.Settle can be negative. If it returns
+	// an error it is called again, and everything waits: a table that has been replaced may have
+	// fewer rows than before, which takes bloom.RebuildOptions.AllowFewer. Bindings of filters need
+	// it; so do loaders with a filter that hides keys. Default: nothing.
 	OnGap func(ctx context.Context) error
 
-	// Parking keeps what could not be done, for somebody to look at: NewFileParking, NewSQLParking, or your own. Handlers, filters and Sources that decode messages need it.
+	// Parking keeps what could not be done, for somebody to look at: parking.NewFile, parking.NewTable, or your own. Handlers, filters and Sources that decode messages need it.
 	Parking Parking
 
-	// Attempts is how often a handler is given a change for which it returns errors, until that is parked. What it calls may be out for longer: whose handlers are to wait for that, and not to have all of it parked, sets some hundreds, at some five seconds each; see Handle for who waits then, too. Default: 5, within some two seconds.
+	// Attempts is how often a handler is given a change for which it returns errors, until that is parked. A service that the handler calls may be out for longer: if handlers are to wait for it, and not to have all of it parked, set some hundreds, at some five seconds each; see Handle for who waits then, too. Default: 5, within some two seconds.
 	Attempts int
 
 	// SaveEvery is how often the position is saved while rows change, and so how much is done again after a kill; ten times as seldom while none do. Default: 1 s.
@@ -57,7 +57,7 @@ type Options struct {
 
 // Alert says that something is wrong that goes on being tried, or was repaired at a price, or was parked.
 type Alert struct {
-	// What is "redis", "source", "checkpoint", "lock", "gap", "parking", "hangs", "position lost",
+	// What names the kind of trouble: "redis", "source", "checkpoint", "lock", "gap", "parking", "hangs", "position lost",
 	// "not understood" or "parked".
 	What string
 	// Binding is whose it is, if it is one's.

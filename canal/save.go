@@ -4,11 +4,13 @@ import (
 	"context"
 	"errors"
 	"time"
+
+	"github.com/cacheaside/cacheaside/canal/event"
 )
 
 // saving is a position on its way to the checkpoint.
 type saving struct {
-	at   Position
+	at   event.Position
 	done chan error
 }
 

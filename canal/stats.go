@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"sync/atomic"
 	"time"
+
+	"github.com/cacheaside/cacheaside/canal/event"
 )
 
 // counters are what Stats shows.
@@ -14,7 +16,7 @@ type counters struct {
 	handlerErrors, misunderstood, malformed atomic.Int64
 	parked, lost, failures, alerts          atomic.Int64
 	upTo                                    atomic.Int64 // Unix nanoseconds
-	position, savedPosition                 atomic.Pointer[Position]
+	position, savedPosition                 atomic.Pointer[event.Position]
 	lastError                               atomic.Pointer[error]
 	doing                                   atomic.Pointer[doing]
 }
@@ -38,7 +40,7 @@ type Stats struct {
 	Lag time.Duration
 
 	// Position is up to where all is done, and Saved what the checkpoint knows of that.
-	Position, Saved Position
+	Position, Saved event.Position
 
 	// Doing is what the Consumer waits for just now, and everything with it, and Busy for how long:
 	// a handler ("handler search of shop.products"), a filter, the invalidation, Options.OnGap,

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/cacheaside/cacheaside"
+	"github.com/cacheaside/cacheaside/canal/parking"
 )
 
 // work is what batches ask for, each thing once.
@@ -20,7 +21,7 @@ type work struct {
 
 // unknown is what is to be parked, and why.
 type unknown struct {
-	Parked
+	parking.Parked
 	cause error
 }
 
@@ -123,7 +124,7 @@ func (w *work) tryKeys(ctx context.Context, cache *cacheaside.Cache) error {
 		w.settle(err)
 		return err
 	}
-	committed, err := cache.AdmitKeys(ctx, keys...)
+	committed, err := cache.InsertingKeys(ctx, keys...)
 	if err == nil {
 		err = committed(ctx)
 		w.settle(err)

@@ -13,20 +13,23 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/cacheaside/cacheaside"
+	"github.com/cacheaside/cacheaside/canal/event"
+	"github.com/cacheaside/cacheaside/canal/internal/shop"
+	"github.com/cacheaside/cacheaside/canal/parking"
 	"github.com/cacheaside/cacheaside/internal/testenv"
 )
 
 // told is a Source that says what a test tells it to.
 type told struct {
-	begins Position // where it listens from, if it is not told where to begin
-	in     chan any // a Batch, or the error with which it ends
+	begins event.Position // where it listens from, if it is not told where to begin
+	in     chan any       // a Batch, or the error with which it ends
 
 	mu    sync.Mutex
-	needs []Need
-	acked []Position
+	needs []event.Need
+	acked []event.Position
 }
 
-func (s *told) Run(ctx context.Context, need Need, deliver chan<- Batch) error {
+func (s *told) Run(ctx context.Context, need event.Need, deliver chan<- event.Batch) error {
 	s.mu.Lock()
 	s.needs = append(s.needs, need)
 	s.mu.Unlock()
@@ -34,7 +37,7 @@ func (s *told) Run(ctx context.Context, need Need, deliver chan<- Batch) error {
 	if at == "" {
 		at = s.begins
 	}
-	first := Batch{Position: at, Time: time.Now()}
+	first := event.Batch{Position: at, Time: time.Now()}
 	for next := any(first); ; {
 		switch next := next.(type) {
 		case nil:
@@ -43,7 +46,7 @@ func (s *told) Run(ctx context.Context, need Need, deliver chan<- Batch) error {
 			next()
 		case error:
 			return next
-		case Batch:
+		case event.Batch:
 			select {
 			case deliver <- next:
 			case <-ctx.Done():
@@ -67,18 +70,18 @@ func (s *told) runs() int {
 // inMemory is a Checkpoint.
 type inMemory struct {
 	mu    sync.Mutex
-	at    Position
-	saves []Position
+	at    event.Position
+	saves []event.Position
 	fail  error
 }
 
-func (c *inMemory) Load(context.Context) (Position, error) {
+func (c *inMemory) Load(context.Context) (event.Position, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.at, c.fail
 }
 
-func (c *inMemory) Save(_ context.Context, p Position, _ int64) error {
+func (c *inMemory) Save(_ context.Context, p event.Position, _ int64) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.fail != nil {
@@ -88,7 +91,7 @@ func (c *inMemory) Save(_ context.Context, p Position, _ int64) error {
 	return nil
 }
 
-func (c *inMemory) last() Position {
+func (c *inMemory) last() event.Position {
 	p, _ := c.Load(context.Background())
 	return p
 }
@@ -96,17 +99,17 @@ func (c *inMemory) last() Position {
 // lot is a Parking.
 type lot struct {
 	mu     sync.Mutex
-	parked []Parked
+	parked []parking.Parked
 }
 
-func (l *lot) Park(_ context.Context, p Parked) error {
+func (l *lot) Park(_ context.Context, p parking.Parked) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.parked = append(l.parked, p)
 	return nil
 }
 
-func (l *lot) all() []Parked {
+func (l *lot) all() []parking.Parked {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.parked
@@ -226,9 +229,9 @@ func (x *world) end() {
 }
 
 // tell has the Source deliver changes, up to a position, and waits until nothing happens any more.
-func (x *world) tell(p Position, changes ...Change) {
+func (x *world) tell(p event.Position, changes ...event.Change) {
 	x.Helper()
-	x.source.in <- Batch{Changes: changes, Position: p, Time: time.Now(), Ack: func() {
+	x.source.in <- event.Batch{Changes: changes, Position: p, Time: time.Now(), Ack: func() {
 		x.source.mu.Lock()
 		defer x.source.mu.Unlock()
 		x.source.acked = append(x.source.acked, p)
@@ -236,39 +239,12 @@ func (x *world) tell(p Position, changes ...Change) {
 	synctest.Wait()
 }
 
-var columns = NewColumns("ID", "email", "note")
-
-// row is one of shop.users.
-func row(id any, email any) Row {
-	values := make([]Value, 3)
-	for i, v := range []any{id, email, "private"} {
-		switch v {
-		case errUnknown:
-			continue
-		case errOmitted:
-			values[i] = Omitted()
-			continue
-		}
-		var err error
-		if values[i], err = ValueOf(v); err != nil {
-			panic(err)
-		}
-	}
-	r, err := NewRow(columns, values)
-	if err != nil {
-		panic(err)
-	}
-	return r
-}
-
-// errUnknown is a column that cannot be read, errOmitted one that the database has not told of.
-var errUnknown, errOmitted = errors.New("unknown"), errors.New("omitted")
-
-func insert(r Row) Change { return Change{Schema: "shop", Table: "users", Kind: Insert, After: r} }
-func update(b, a Row) Change {
-	return Change{Schema: "shop", Table: "users", Kind: Update, Before: b, After: a}
-}
-func remove(r Row) Change { return Change{Schema: "shop", Table: "users", Kind: Delete, Before: r} }
+// Rows and changes of shop.users.
+var (
+	columns, row           = shop.Columns, shop.Row
+	insert, update, remove = shop.Insert, shop.Update, shop.Delete
+	errUnknown, errOmitted = shop.ErrUnknown, shop.ErrOmitted
+)
 
 // reads fails unless a loader finds want; "" for no row.
 func reads[K comparable](x *world, l *cacheaside.Loader[K, string], key K, want string) {

@@ -14,37 +14,43 @@ import (
 // manyAtMost bounds how many keys go to Redis in one trip.
 const manyAtMost = 500
 
-// InvalidateMany invalidates as many keys as there are, after a migration or an import, say: at most perSecond of them a second, in batches of a quarter of that and no more than 500; zero or less: one batch after the other. What
-// has changed must be committed. Inserted rows are shown to the loaders' filters, as by Update. Options.DoubleDelete does not matter here: call it once more. For all keys of a loader, Loader.InvalidateAll costs one command.
+// InvalidateMany invalidates many keys, as after a migration or an import: at most perSecond keys a
+// second, in batches of a quarter of that and of no more than 500; zero or less: one batch after
+// the other. What has changed must be committed. Inserted rows are shown to the loaders' filters,
+// as by Update. Options.DoubleDelete does not matter here: call it once more. For all keys of a
+// loader, Loader.InvalidateAll costs one command.
 //
-// It does its work while the caller ranges over what it returns: each key with nil when it is invalidated; with an error that Is ErrQueued if that has failed, and is in the queue, whatever kind of queue it is; with ErrNotQueued if it is not; with its own
-// error if it cannot be a key. Errors of keys are handed through, and do not end it. When ctx ends it stops, with the keys of the batch that was next or under way reported with ctx's error, and not invalidated for sure; it also stops when
-// the loop does.
+// InvalidateMany returns when all keys are done, ctx ends, or the Writer is closed. each, unless
+// nil, is called for each key, on the caller's goroutine: with nil when the key is invalidated,
+// with an error that Is ErrQueued if that has failed and is in the queue, whatever kind of queue it
+// is, with ErrNotQueued if it is not, and with the key's own error if it cannot be a key. An error
+// that comes with a key is handed through. None of these ends it. The keys of the batch that is
+// next or under way when ctx ends are reported with ctx's error; they may be invalidated or not.
 //
-//	for key, err := range w.InvalidateMany(ctx, changed, 10_000) {
-//		…
-//	}
-func (w *Writer) InvalidateMany(ctx context.Context, keys iter.Seq2[cacheaside.Key, error], perSecond float64) iter.Seq2[cacheaside.Key, error] {
-	size := manyAtMost
+// It returns ctx's error or cacheaside.ErrClosed if it did not come to the end. Otherwise, if some
+// keys are not invalidated, its error says how many, and wraps that of one of them. It Is ErrQueued
+// only if all of those are in the queue.
+//
+//	err := w.InvalidateMany(ctx, changed, 10_000, nil)
+func (w *Writer) InvalidateMany(ctx context.Context, keys iter.Seq2[cacheaside.Key, error], perSecond float64, each func(cacheaside.Key, error)) error {
+	b := bulk{core: w.core, ctx: ctx, size: manyAtMost, perSecond: perSecond, each: each, next: time.Now()}
 	if perSecond > 0 {
-		size = max(1, int(min(manyAtMost, perSecond/4)))
+		b.size = max(1, int(min(manyAtMost, perSecond/4)))
 	}
-	return func(yield func(cacheaside.Key, error) bool) {
-		b := bulk{core: w.core, ctx: ctx, size: size, perSecond: perSecond, yield: yield, next: time.Now()}
-		for key, err := range keys {
-			if err == nil {
-				err = key.Check()
-			}
-			if err == nil {
-				if !b.add(key) {
-					return
-				}
-			} else if !yield(key, err) {
-				return
-			}
+	for key, err := range keys {
+		if err = cmp.Or(err, key.Check()); err != nil {
+			b.report(key, err)
+		} else if b.batch = append(b.batch, key); len(b.batch) >= b.size {
+			b.flush()
 		}
+		if b.stopped != nil {
+			break
+		}
+	}
+	if b.stopped == nil {
 		b.flush()
 	}
+	return b.err()
 }
 
 // bulk is one InvalidateMany.
@@ -53,38 +59,63 @@ type bulk struct {
 	ctx       context.Context
 	size      int
 	perSecond float64
-	yield     func(cacheaside.Key, error) bool
+	each      func(cacheaside.Key, error)
 	batch     []cacheaside.Key
 	next      time.Time // when the next batch may go
+	stopped   error     // why it goes no further
+
+	all, left  int   // keys that were reported, and those of them that are not invalidated
+	one, worse error // an error of those that are in the queue, and of those that are not
 }
 
-// add is false when there is no more to be done.
-func (b *bulk) add(key cacheaside.Key) bool {
-	b.batch = append(b.batch, key)
-	return len(b.batch) < b.size || b.flush()
+// report tells how a key has fared.
+func (b *bulk) report(key cacheaside.Key, err error) {
+	b.all++
+	switch {
+	case err == nil:
+	case errors.Is(err, ErrQueued):
+		b.left++
+		b.one = cmp.Or(b.one, err)
+	default:
+		b.left++
+		b.worse = cmp.Or(b.worse, err)
+	}
+	if b.each != nil {
+		b.each(key, err)
+	}
 }
 
-func (b *bulk) flush() bool {
+// err is that of all keys together.
+func (b *bulk) err() error {
+	switch {
+	case b.stopped != nil:
+		return fmt.Errorf("consistency: InvalidateMany: %w", b.stopped)
+	case b.left == 0:
+		return nil
+	}
+	return fmt.Errorf("consistency: InvalidateMany: %d of %d keys are not invalidated, one of them: %w", b.left, b.all, cmp.Or(b.worse, b.one))
+}
+
+// flush invalidates the batch.
+func (b *bulk) flush() {
 	batch := b.batch
 	b.batch = nil
 	if len(batch) == 0 {
-		return true
+		return
 	}
 	rest(b.ctx, time.Until(b.next))
 	if b.perSecond > 0 {
 		b.next = time.Now().Add(time.Duration(float64(len(batch)) / b.perSecond * float64(time.Second)))
 	}
-	errs, stop := b.invalidate(batch)
+	var errs map[cacheaside.Key]error
+	errs, b.stopped = b.invalidate(batch)
 	for _, key := range batch {
-		if !b.yield(key, errs[key]) {
-			return false
-		}
+		b.report(key, errs[key])
 	}
-	return !stop
 }
 
-// invalidate does it for one batch. It returns the errors, and whether that is the end.
-func (b *bulk) invalidate(batch []cacheaside.Key) (errs map[cacheaside.Key]error, stop bool) {
+// invalidate does it for one batch. It returns the errors, and why that is the end, if it is.
+func (b *bulk) invalidate(batch []cacheaside.Key) (errs map[cacheaside.Key]error, stopped error) {
 	errs = make(map[cacheaside.Key]error)
 	each := func(keys []cacheaside.Key, because func(cacheaside.Key) error) {
 		for _, k := range keys {
@@ -97,16 +128,16 @@ func (b *bulk) invalidate(batch []cacheaside.Key) (errs map[cacheaside.Key]error
 	}
 	if err != nil {
 		each(batch, func(cacheaside.Key) error { return err })
-		return errs, true
+		return errs, err
 	}
 	defer b.under.Done()
 	left, err := b.show(b.ctx, batch)
 	if len(left) == 0 {
-		return errs, false
+		return errs, nil
 	}
 	if err := b.ctx.Err(); err != nil {
 		each(left, func(cacheaside.Key) error { return err })
-		return errs, true
+		return errs, err
 	}
 	items := make([]Item, len(left))
 	for i, k := range left {
@@ -114,11 +145,11 @@ func (b *bulk) invalidate(batch []cacheaside.Key) (errs map[cacheaside.Key]error
 	}
 	if failed := b.put(b.ctx, items); failed != nil {
 		each(left, func(k cacheaside.Key) error { return errors.Join(failed, errorOf(k, err)) })
-		return errs, false
+		return errs, nil
 	}
 	_ = b.queuedFor(b.ctx, left, err) // each key says so itself
 	each(left, func(k cacheaside.Key) error {
 		return fmt.Errorf("consistency: %w: %w", ErrQueued, cmp.Or(errorOf(k, err), err))
 	})
-	return errs, false
+	return errs, nil
 }

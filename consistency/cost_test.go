@@ -187,7 +187,7 @@ func outboxCost(t *testing.T, e testenv.Engine) {
 	r := newRemover(o)
 	defer r.close(t.Context())
 	var n atomic.Int64
-	transaction := func(db *sqlx.DB, in, after func(Execer, Item)) {
+	transaction := func(db *sqlx.DB, in, after func(sqlx.ExecerContext, Item)) {
 		i := n.Add(1)
 		item := textItem(fmt.Sprint(i))
 		item.ID, item.After = newID(), 2*time.Second
@@ -198,16 +198,16 @@ func outboxCost(t *testing.T, e testenv.Engine) {
 		o.check(tx.Commit())
 		after(db, item)
 	}
-	nothing := func(Execer, Item) {}
-	put := func(tx Execer, item Item) { o.check(o.PutIn(context.Background(), tx, item)) }
+	nothing := func(sqlx.ExecerContext, Item) {}
+	put := func(tx sqlx.ExecerContext, item Item) { o.check(o.PutIn(context.Background(), tx, item)) }
 	kinds := []struct {
 		name      string
-		in, after func(Execer, Item)
+		in, after func(sqlx.ExecerContext, Item)
 	}{
 		{"bare", nothing, nothing},
 		{"with PutIn", put, nothing},
-		{"with PutIn, removed off the path", put, func(_ Execer, item Item) { r.add(item) }},
-		{"with PutIn, removed in the path", put, func(_ Execer, item Item) { o.check(o.Done(context.Background(), item)) }},
+		{"with PutIn, removed off the path", put, func(_ sqlx.ExecerContext, item Item) { r.add(item) }},
+		{"with PutIn, removed in the path", put, func(_ sqlx.ExecerContext, item Item) { o.check(o.Done(context.Background(), item)) }},
 	}
 	for _, writers := range []int{1, 8} {
 		for _, binlog := range []int{0, 1} {

@@ -2,11 +2,17 @@ package consistency
 
 import "errors"
 
-// Errors of a Writer, to test for with errors.Is; ErrQueued is one more. What is wrapped beside them says why.
+// Errors of a Writer, to test for with errors.Is. What is wrapped beside them says
+// why.
 var (
 	// ErrUnknown means that COMMIT was sent and failed, as by a lost connection, or that the function of Update has ended the transaction by itself: it may have been committed, or be committed yet. Its
 	// keys were invalidated, and will be once more.
 	ErrUnknown = errors.New("it is not known whether the transaction was committed")
+
+	// ErrQueued means that the transaction was committed, but that not all caches could be told:
+	// what is missing is in the queue, in this process' memory, and is tried again. Do not write
+	// again.
+	ErrQueued = errors.New("committed, but still cached as it was: the invalidation is tried again")
 
 	// ErrNotQueued means that the transaction was committed (beside ErrUnknown: may have been;
 	// beside an error of the function of Update: was rolled back, but perhaps not all of it), that

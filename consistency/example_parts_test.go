@@ -16,8 +16,8 @@ import (
 )
 
 // The outbox' table, for your migrations.
-func ExampleSchema() {
-	statements, err := consistency.Schema(consistency.MySQL, "cacheaside_outbox")
+func ExampleDialect_Schema() {
+	statements, err := consistency.MySQL.Schema("cacheaside_outbox")
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -46,7 +46,7 @@ func ExampleNewWriter() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	if err := outbox.CreateTable(context.Background()); err != nil { // as a rule a migration, of consistency.Schema
+	if err := outbox.CreateTable(context.Background()); err != nil { // as a rule a migration, of Dialect.Schema
 		log.Fatal(err)
 	}
 	writer, err := consistency.NewWriter(db, cache, &consistency.Options{

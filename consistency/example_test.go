@@ -69,7 +69,7 @@ func open(name string) *shop {
 	if err != nil {
 		log.Fatal(err)
 	}
-	if err := outbox.CreateTable(ctx); err != nil { // as a rule a migration, of consistency.Schema
+	if err := outbox.CreateTable(ctx); err != nil { // as a rule a migration, of Dialect.Schema
 		log.Fatal(err)
 	}
 	s.writer, err = consistency.NewWriter(db, cache, &consistency.Options{Queue: outbox})
@@ -227,14 +227,13 @@ func ExampleWriter_InvalidateMany() {
 		}
 	}
 	done := 0
-	for key, err := range s.writer.InvalidateMany(ctx, changed, 10_000) {
-		if err != nil && !errors.Is(err, consistency.ErrQueued) {
-			log.Fatal(key, err)
-		}
-		done++
+	progress := func(cacheaside.Key, error) { done++ } // or nil
+	err := s.writer.InvalidateMany(ctx, changed, 10_000, progress)
+	if err != nil && !errors.Is(err, consistency.ErrQueued) { // which will be done
+		log.Fatal(err)
 	}
 	fmt.Println(done)
 	// Output: 1000
 }
 
-var _ consistency.Execer = (*sql.Tx)(nil)
+var _ sqlx.ExecerContext = (*sql.Tx)(nil)

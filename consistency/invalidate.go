@@ -19,7 +19,7 @@ var errSlow = errors.New("the filter has not answered in time")
 func invalidate(ctx context.Context, cache invalidator, keys []cacheaside.Key) (left map[cacheaside.Key]error) {
 	first, cancel := half(ctx)
 	defer cancel()
-	committed, admitted, left := admit(first, cache.AdmitKeys, keys)
+	committed, admitted, left := admit(first, cache.InsertingKeys, keys)
 	again := slices.Collect(maps.Keys(left))
 	maps.Copy(left, leftOf(admitted, committed(first)))
 	if first.Err() != nil && ctx.Err() == nil { // what came after the filter had no time
@@ -43,7 +43,7 @@ func half(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithDeadline(ctx, time.Now().Add(time.Until(deadline)/2))
 }
 
-// admit has filters know the keys, by AdmitKeys or AdmitHeld. Those that are refused are of loaders
+// admit has filters know the keys, by InsertingKeys or AdmitHeld. Those that are refused are of loaders
 // whose filters have failed; committed is for the others.
 func admit(ctx context.Context, call func(context.Context, ...cacheaside.Key) (func(context.Context) error, error), keys []cacheaside.Key) (committed func(context.Context) error, admitted []cacheaside.Key, refused map[cacheaside.Key]error) {
 	refused = map[cacheaside.Key]error{}

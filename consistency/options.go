@@ -8,6 +8,8 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/jmoiron/sqlx"
+
 	"github.com/cacheaside/cacheaside"
 )
 
@@ -119,7 +121,7 @@ func (o Options) level(l Level) error {
 // transactional is a Queue that can take part in a transaction of the database that is written to.
 type transactional interface {
 	Queue
-	PutIn(ctx context.Context, tx Execer, items ...Item) error
+	PutIn(ctx context.Context, tx sqlx.ExecerContext, items ...Item) error
 }
 
 // outbox is the queue, if it can take part in transactions.

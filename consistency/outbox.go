@@ -25,11 +25,6 @@ type SQLOutboxOptions struct {
 	Namespace string
 }
 
-// Execer is what *sql.Tx, *sqlx.Tx, *sql.Conn and *sql.DB have.
-type Execer interface {
-	ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error)
-}
-
 // SQLOutbox is a Queue in a table of the database of the rows. PutIn takes part in the caller's transaction: what is to be invalidated is there if and only if the rows were changed,
 // whatever is killed, and whenever. Put is durable as the database is.
 //
@@ -87,12 +82,12 @@ func (o *SQLOutbox) Put(ctx context.Context, items ...Item) error {
 
 // PutIn is Put in a transaction of the caller's, whose commit makes the items visible. After an error, roll the transaction back. One item costs one trip to the database, whatever the DSN says, and so do
 // some hundreds. After counts from PutIn, not from the commit.
-func (o *SQLOutbox) PutIn(ctx context.Context, tx Execer, items ...Item) error {
+func (o *SQLOutbox) PutIn(ctx context.Context, tx sqlx.ExecerContext, items ...Item) error {
 	return o.putIn(ctx, tx, items, true)
 }
 
 // putIn need not look for rows that are there already, if the IDs are new: that takes MariaDB a tenth of the INSERT's time.
-func (o *SQLOutbox) putIn(ctx context.Context, tx Execer, items []Item, again bool) error {
+func (o *SQLOutbox) putIn(ctx context.Context, tx sqlx.ExecerContext, items []Item, again bool) error {
 	inserts, err := o.inserts(items, again)
 	if err == nil && tx == nil {
 		err = errors.New("the transaction is nil")
@@ -103,7 +98,7 @@ func (o *SQLOutbox) putIn(ctx context.Context, tx Execer, items []Item, again bo
 	return o.failed("put", err)
 }
 
-func execute(ctx context.Context, tx Execer, statements []string) error {
+func execute(ctx context.Context, tx sqlx.ExecerContext, statements []string) error {
 	for _, statement := range statements {
 		if _, err := tx.ExecContext(ctx, statement); err != nil {
 			return err

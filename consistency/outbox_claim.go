@@ -85,8 +85,8 @@ type claiming struct {
 	rows  int64
 }
 
-// claimThere claims in MySQL. What it has claimed is still to be read: a transaction of both would
-// keep the rows locked when its process is stopped in between.
+// claimThere claims in MySQL. The caller reads the claimed rows afterwards: a transaction of both
+// would keep the rows locked when its process is stopped in between.
 func claimThere(ctx context.Context, conn *sql.Conn, text statements, most int, life time.Duration) (c claiming, err error) {
 	c.name = newClaim()
 	done, err := conn.ExecContext(ctx, text.claim(most, c.name, life))
@@ -102,7 +102,7 @@ func claimThere(ctx context.Context, conn *sql.Conn, text statements, most int, 
 }
 
 // unread is for a claim of which not all rows were found: who has put them may have removed them
-// meanwhile. What is still there is due again, and an error: another server has answered than the
+// meanwhile. The rows that are still there are due again, and an error: another server has answered than the
 // one that is written to.
 func (o *SQLOutbox) unread(ctx context.Context, text statements, c claiming, items []Item) error {
 	ids := make([]rowID, len(items))
@@ -155,7 +155,8 @@ type claimed struct {
 	due  int64 // before
 }
 
-// Done is Queue.Done. What has no Claim is removed whoever has claimed it: who has put it has done it himself, after the commit, and that a Relay may be about to do so again does no harm.
+// Done is Queue.Done. It removes items without a Claim whoever has claimed them: the writer that has
+// put them has done them itself, after the commit, and a Relay that does them again does no harm.
 func (o *SQLOutbox) Done(ctx context.Context, items ...Item) error {
 	return o.failed("done", o.finish(ctx, items, batchAtMost, func(ids []rowID, _ []*Item, claim int64) string { return o.text.done(ids, claim) }))
 }

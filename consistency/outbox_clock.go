@@ -25,8 +25,8 @@ type clock struct {
 	again time.Time // when to look for such once more; zero: never
 }
 
-// saw is told what the clock showed between two moments. Whatever it showed before the first time,
-// nobody knows.
+// saw is told what the clock showed between two moments. Nobody knows what it showed
+// before the first time.
 func (c *clock) saw(now int64, began, ended time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -23,7 +23,7 @@ const (
 )
 
 // List gives up to limit rows, at most 1000, those due first, for who only looks: it claims none.
-// What relays have claimed is among them, and what is not due. An outbox without a namespace lists
+// Rows that relays have claimed are among them, and rows that are not due. An outbox without a namespace lists
 // the rows of all namespaces (of the first 100 of them, by name).
 func (o *SQLOutbox) List(ctx context.Context, limit int) ([]Row, error) {
 	if limit < 1 || limit > listAtMost {

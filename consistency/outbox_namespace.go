@@ -10,6 +10,7 @@ import (
 
 	"github.com/cacheaside/cacheaside"
 	"github.com/cacheaside/cacheaside/internal/keys"
+	"github.com/cacheaside/cacheaside/internal/writeside"
 )
 
 // owner tells whose rows an SQLOutbox puts and claims.
@@ -29,7 +30,7 @@ func checkNamespace(namespace string) error {
 // bind makes a queue that keeps namespaces apart that of a Cache.
 func bind(queue Queue, cache *cacheaside.Cache) error {
 	if o, ok := queue.(interface{ bind(prefix string) error }); ok {
-		return o.bind(cache.Prefix())
+		return o.bind(writeside.Of(cache).Prefix())
 	}
 	return nil
 }

@@ -97,7 +97,7 @@ func (t *outboxTest) split() (*splitter, *SQLOutbox) {
 	t.Cleanup(func() { t.db.Exec("DROP DATABASE " + lags.DBName) })
 	s.replica, err = mysql.NewConnector(lags)
 	t.check(err)
-	schema, err := Schema(MySQL, lags.DBName+".cacheaside_outbox")
+	schema, err := MySQL.Schema(lags.DBName + ".cacheaside_outbox")
 	t.check(err)
 	t.exec(t.db, schema)
 	db := sqlx.NewDb(sql.OpenDB(s), "mysql")

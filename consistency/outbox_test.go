@@ -45,7 +45,7 @@ func (t *outboxTest) check(err error) {
 	}
 }
 
-func (t *outboxTest) exec(on Execer, statement string, args ...any) {
+func (t *outboxTest) exec(on sqlx.ExecerContext, statement string, args ...any) {
 	t.Helper()
 	_, err := on.ExecContext(t.ctx(), statement, args...)
 	t.check(err)
@@ -604,7 +604,7 @@ func TestSQLOutboxRefuses(t *testing.T) {
 			t.Errorf("%v %q: %v", c.dialect, c.table, err)
 		}
 	}
-	if _, err := Schema(MySQL, ""); err == nil {
+	if _, err := MySQL.Schema(""); err == nil {
 		t.Error("a table without a name")
 	}
 	o, err := NewSQLOutbox(db, SQLite, &SQLOutboxOptions{Namespace: testSpace})
@@ -633,7 +633,7 @@ func TestTables(t *testing.T) {
 		for _, table := range tables {
 			o, err := NewSQLOutbox(t.db, t.text.dialect, &SQLOutboxOptions{Table: table, Namespace: testSpace})
 			t.check(err)
-			schema, err := Schema(t.text.dialect, table)
+			schema, err := t.text.dialect.Schema(table)
 			t.check(err)
 			t.exec(t.db, schema)
 			t.check(o.Put(t.ctx(), textItem(table)))

@@ -2,7 +2,6 @@ package consistency
 
 import (
 	"context"
-	"errors"
 	"time"
 
 	"github.com/cacheaside/cacheaside"
@@ -72,6 +71,3 @@ type Depth struct {
 	// that nobody seems to claim them: 1,001 stands for more. Only an SQLOutbox has such.
 	Others int
 }
-
-// ErrQueued means that the transaction was committed, but that not all caches could be told: what is missing is in the queue, in this process' memory, and is tried again. Do not write again.
-var ErrQueued = errors.New("committed, but still cached as it was: the invalidation is tried again")

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"iter"
+	"strings"
 	"testing"
 	"time"
 
@@ -161,7 +162,7 @@ func TestInvalidateMany(t *testing.T) {
 	const n = 2000
 	x.exec("UPDATE item SET v = 'new'")
 	got, bad := 0, 0
-	for key, err := range x.InvalidateMany(t.Context(), x.many(n), 0) {
+	err := x.InvalidateMany(t.Context(), x.many(n), 0, func(key cacheaside.Key, err error) {
 		switch {
 		case key == cacheaside.Key{}:
 			bad++
@@ -173,6 +174,9 @@ func TestInvalidateMany(t *testing.T) {
 		default:
 			got++
 		}
+	})
+	if err == nil || errors.Is(err, ErrQueued) || !strings.Contains(err.Error(), ": 2 of 2002 keys ") {
+		t.Error(err)
 	}
 	if got != n || bad != 2 {
 		t.Errorf("%d of %d, and %d that are none", got, n, bad)
@@ -183,9 +187,7 @@ func TestInvalidateMany(t *testing.T) {
 func TestInvalidateManyPaced(t *testing.T) {
 	x := start(t, setup{})
 	began, got := time.Now(), 0
-	for range x.InvalidateMany(t.Context(), x.many(200), 400) { // in batches of 100
-		got++
-	}
+	_ = x.InvalidateMany(t.Context(), x.many(200), 400, func(cacheaside.Key, error) { got++ }) // in batches of 100
 	if took := time.Since(began); took < 250*time.Millisecond || got != 202 {
 		t.Errorf("%d in %v", got, took)
 	}
@@ -195,12 +197,17 @@ func TestInvalidateManyRedisOut(t *testing.T) {
 	x := start(t, setup{cache: quick})
 	x.exec("UPDATE item SET v = 'new'")
 	back := x.away("hung")
-	for key, err := range x.InvalidateMany(t.Context(), x.many(10), 0) {
-		if key != (cacheaside.Key{}) {
-			is(t, err, ErrQueued)
-			is(t, err, cacheaside.ErrRedis)
+	keys := func(yield func(cacheaside.Key, error) bool) {
+		for id := range 10 {
+			_ = yield(x.rows.Key(id), nil)
 		}
 	}
+	err := x.InvalidateMany(t.Context(), keys, 0, func(_ cacheaside.Key, err error) {
+		is(t, err, ErrQueued)
+		is(t, err, cacheaside.ErrRedis)
+	})
+	is(t, err, ErrQueued)
+	is(t, err, cacheaside.ErrRedis)
 	back()
 	if got := x.counts(); got != (Stats{Queued: 10}) {
 		t.Errorf("%+v", got)
@@ -209,31 +216,49 @@ func TestInvalidateManyRedisOut(t *testing.T) {
 	x.reads("new")
 }
 
+// TestInvalidateManyOfNoQueue: one key that is neither invalidated nor queued is not hidden behind
+// others that are queued.
+func TestInvalidateManyOfNoQueue(t *testing.T) {
+	x := start(t, setup{cache: quick})
+	back := x.away("hung")
+	defer back()
+	err := x.InvalidateMany(t.Context(), x.many(10), 0, nil)
+	if err == nil || errors.Is(err, ErrQueued) || !strings.Contains(err.Error(), ": 12 of 12 keys ") {
+		t.Error(err)
+	}
+}
+
+// TestInvalidateManyIsACall: it works without a caller who asks for anything.
+func TestInvalidateManyIsACall(t *testing.T) {
+	x := start(t, setup{cache: cacheaside.Options{MemoryBytes: -1}})
+	x.reads("old")
+	x.exec("UPDATE item SET v = 'new'")
+	_ = x.InvalidateMany(t.Context(), x.many(20), 0, nil)
+	x.reads("new")
+}
+
 func TestInvalidateManyEnds(t *testing.T) {
 	x := start(t, setup{})
 	ctx, stop := context.WithCancel(t.Context())
 	defer stop()
 	n, ended := 0, 0
-	for _, err := range x.InvalidateMany(ctx, x.many(5000), 0) {
+	is(t, x.InvalidateMany(ctx, x.many(5000), 0, func(_ cacheaside.Key, err error) {
 		if n++; n == 100 {
 			stop()
 		}
 		if errors.Is(err, context.Canceled) {
 			ended++
 		} else if err != nil {
-			t.Fatal(err)
+			t.Error(err)
 		}
-	}
+	}), context.Canceled)
 	if n != 2*manyAtMost || ended != manyAtMost {
 		t.Errorf("%d, of which %d by the end of ctx", n, ended)
 	}
-	for range x.InvalidateMany(t.Context(), x.many(5000), 0) {
-		break
-	}
 	x.check(x.Close())
-	for key, err := range x.InvalidateMany(t.Context(), x.many(1), 0) {
+	is(t, x.InvalidateMany(t.Context(), x.many(1), 0, func(key cacheaside.Key, err error) {
 		if key != (cacheaside.Key{}) {
 			is(t, err, cacheaside.ErrClosed)
 		}
-	}
+	}), cacheaside.ErrClosed)
 }

@@ -14,10 +14,10 @@ import (
 )
 
 // Relay does what is in a Queue: it invalidates, or reloads, the key of each item, again and again until that has worked, however long it takes. Filters of the cache's loaders are told of the keys first, as by
-// cacheaside.Loader.Admit. Any number of relays may work on one queue, in one process or in many: an item is given to one of them at a time.
+// cacheaside.Loader.Inserting. Any number of relays may work on one queue, in one process or in many: an item is given to one of them at a time.
 //
-// What fails is tried again 100 ms later, and then after twice as long each time, up to a minute. When nothing at all works for want of Redis, each relay tries one item at a time, after 100 ms up to 2 s, until that
-// works; then all that is due is done at once. What has failed RelayOptions.AlertAt times is alerted, and is tried on: what is given up is stale for ever.
+// A Relay tries an item that fails again 100 ms later, and then after twice as long each time, up to a minute. When nothing at all works for want of Redis, each relay tries one item at a time, after 100 ms up to 2 s, until that
+// works; then all that is due is done at once. An item that has failed RelayOptions.AlertAt times is alerted, and is tried on: a key that is given up is stale for ever.
 //
 // An item that is to be reloaded, and cannot be, is invalidated.
 //
@@ -34,7 +34,7 @@ type Relay struct {
 
 // invalidator is what a Relay, and a Writer, need of a Cache.
 type invalidator interface {
-	AdmitKeys(ctx context.Context, keys ...cacheaside.Key) (committed func(context.Context) error, err error)
+	InsertingKeys(ctx context.Context, keys ...cacheaside.Key) (committed func(context.Context) error, err error)
 	InvalidateKeys(ctx context.Context, keys ...cacheaside.Key) error
 	RefreshKeys(ctx context.Context, keys ...cacheaside.Key) error
 }
@@ -42,10 +42,11 @@ type invalidator interface {
 // relayed is a Cache as a Relay has it.
 type relayed interface {
 	invalidator
-	inside
+	Closed() bool
+	Loader(name string) (has, filter bool)
 }
 
-type inside = writeside.Cache
+type inside = writeside.Cache[cacheaside.Key]
 
 // NewRelay makes the worker that does what is in queue, by cache; both stay the caller's. options may be nil. Run it with Run.
 func NewRelay(cache *cacheaside.Cache, queue Queue, options *RelayOptions) (*Relay, error) {
@@ -76,8 +77,8 @@ func newRelay(cache relayed, queue Queue, options *RelayOptions) (*Relay, error)
 	return &Relay{cache: cache, queue: queue, options: o}, nil
 }
 
-// Run works until ctx ends; then it returns nil. What it has claimed and not done by then it puts
-// back. That takes at most a third of RelayOptions.ClaimFor for what is under way, and another
+// Run works until ctx ends; then it returns nil. It puts back the items that it has claimed and not
+// done by then. That takes at most a third of RelayOptions.ClaimFor for what is under way, and another
 // third for the queue; what it cannot put back is due again when its claim has run out. It returns
 // an error at once if the Relay is running already, and cacheaside.ErrClosed when its cache has
 // been closed, which is alerted, too. Nothing else ends it, also no panic of a queue, a filter or a

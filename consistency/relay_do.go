@@ -39,7 +39,7 @@ func (r *Relay) do(ctx context.Context, g *group, errs []error) {
 // reload answers which keys are neither reloaded nor invalidated, or not in their filters, and why. As their rows have been committed, to be admitted is all that their filters need.
 func (r *Relay) reload(ctx context.Context, keys []cacheaside.Key) map[cacheaside.Key]error {
 	admitting, cancel := half(ctx)
-	_, _, refused := admit(admitting, r.cache.AdmitKeys, keys)
+	_, _, refused := admit(admitting, r.cache.InsertingKeys, keys)
 	cancel()
 	loading, cancel := half(ctx) // so that there is time for what cannot be reloaded
 	left := leftOf(keys, r.cache.RefreshKeys(loading, keys...))

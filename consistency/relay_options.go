@@ -13,10 +13,10 @@ type RelayOptions struct {
 	// Async writes must show sooner. Default: 200 ms. At least 1 ms.
 	Poll time.Duration
 
-	// ClaimFor is for how long items are claimed: so late are those done that a process had when it
-	// was killed. What takes longer than two thirds of it is stopped, and tried again; a filter has
-	// a third, so that the keys are invalidated though it hangs. Who sets it: who wants them back
-	// sooner, or whose filters or reloads take longer. Default: 30 s. At least 1 s.
+	// ClaimFor is for how long items are claimed: the items of a process that is killed are done so
+	// much later. A Relay stops work that takes longer than two thirds of it, and tries again; a
+	// filter has a third, so that the keys are invalidated though it hangs. Default: 30 s. At least
+	// 1 s. Set less to have those items done sooner, more for filters or reloads that take longer.
 	ClaimFor time.Duration
 
 	// AlertAt is how often something must have failed in a row until it is alerted: an item, or any item since Redis is out, or a call of the queue. As delays double, 10 times take about a minute for an item, and 10 s for the others.

@@ -87,9 +87,6 @@ func (c *relayCache) call(ctx context.Context, op string, keys []cacheaside.Key)
 	return nil
 }
 
-// Strict is true: a Writer asks, no Relay.
-func (c *relayCache) Strict() bool { return true }
-
 func (c *relayCache) Closed() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -99,8 +96,8 @@ func (c *relayCache) Closed() bool {
 // Loader says that all loaders are there, and have filters, but one.
 func (c *relayCache) Loader(name string) (has, filter bool) { return name != c.lacks, name != c.lacks }
 
-// AdmitKeys takes no time.
-func (c *relayCache) AdmitKeys(ctx context.Context, keys ...cacheaside.Key) (func(context.Context) error, error) {
+// InsertingKeys takes no time.
+func (c *relayCache) InsertingKeys(ctx context.Context, keys ...cacheaside.Key) (func(context.Context) error, error) {
 	c.begin(ctx, "admit", keys)
 	c.mu.Lock()
 	defer c.mu.Unlock()

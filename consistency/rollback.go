@@ -91,7 +91,7 @@ func (u *update) undoHeld(ctx context.Context, keys []cacheaside.Key) (left map[
 	if u.refused != nil {
 		left = each(keys, u.refused)
 	} else {
-		committed, admitted, refused := admit(ctx, u.cache.AdmitHeld, keys)
+		committed, admitted, refused := admit(ctx, u.inside.AdmitHeld, keys)
 		left = leftOf(admitted, committed(ctx))
 		maps.Copy(left, refused)
 	}

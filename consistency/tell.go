@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/cacheaside/cacheaside"
-	"github.com/cacheaside/cacheaside/internal/writeside"
 )
 
 var errSkipped = errors.New("not tried, for Redis could not be reached a moment ago")
@@ -160,7 +159,7 @@ func (c *core) items(level Level, keys []cacheaside.Key, byRelay bool) []Item {
 // admits is Item.Admit of a key: whether its loader has a filter, which may not know it. unknown is
 // the answer for a loader that this process has not got.
 func (c *core) admits(k cacheaside.Key, unknown bool) bool {
-	if k.All || writeside.Existing(k) {
+	if k.All || c.inside.Existing(k) {
 		return false
 	}
 	has, filter := c.inside.Loader(k.Loader)

@@ -12,7 +12,7 @@ import (
 )
 
 // Update runs write in a transaction, commits it, and invalidates keys, with those that Touch has added: those of all loaders that show what it changes, also of rows that it inserts (whose filters then know them, see
-// Loader.Admit). How far it goes for that tells the Writer's level. Without keys it is a transaction.
+// Loader.Inserting). How far it goes for that tells the Writer's level. Without keys it is a transaction.
 //
 // nil means that the transaction was committed, and that the caches are told, or will be, come what may: what could not be done at once is in a queue that outlives the process (Options.OnQueued, Stats.Queued). Other errors:
 //
@@ -158,9 +158,9 @@ func (u *update) prepare(ctx context.Context, given int) (err error) {
 func (u *update) admit(ctx context.Context) (err error) {
 	switch {
 	case u.level == Strict:
-		u.admitted, err = u.cache.AdmitHeld(ctx, u.keys...)
+		u.admitted, err = u.inside.AdmitHeld(ctx, u.keys...)
 	case u.level != Async:
-		u.admitted, err = u.cache.AdmitKeys(ctx, u.keys...)
+		u.admitted, err = u.cache.InsertingKeys(ctx, u.keys...)
 	}
 	return err
 }
@@ -171,7 +171,7 @@ func (u *update) intend(ctx context.Context) error {
 		return nil
 	}
 	rows := u.items(u.level, u.keys, u.level == Async)
-	tx := Execer(u.tx)
+	tx := sqlx.ExecerContext(u.tx)
 	var err error
 	if o, ok := u.outbox.(*SQLOutbox); ok {
 		err = o.putIn(ctx, tx, rows, false)

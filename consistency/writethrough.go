@@ -6,6 +6,7 @@ import (
 	"github.com/jmoiron/sqlx"
 
 	"github.com/cacheaside/cacheaside"
+	"github.com/cacheaside/cacheaside/internal/writeside"
 )
 
 // WriteThrough is Update at the level Strict, whatever that of w, that has the caches show the new value of key at once instead of forgetting it: write returns what a load would, as it will be when the transaction is
@@ -16,7 +17,7 @@ import (
 func WriteThrough[K comparable, V any](ctx context.Context, w *Writer, l *cacheaside.Loader[K, V], key K, write func(ctx context.Context, tx *sqlx.Tx) (V, error), also ...cacheaside.Key) error {
 	var value V
 	u := &update{core: w.core, level: Strict, store: func(ctx context.Context, h *cacheaside.Hold) bool {
-		stored, err := l.StoreHeld(ctx, h, key, value)
+		stored, err := writeside.Of(l).StoreHeld(ctx, h, key, value)
 		return stored && err == nil
 	}}
 	return u.run(ctx, func(ctx context.Context, tx *sqlx.Tx) (err error) {

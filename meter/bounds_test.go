@@ -279,10 +279,7 @@ func TestQuestionsOfStrangers(t *testing.T) {
 		f := newFleet(t, patient)
 		defer f.close()
 		f.m.Close()
-		stranger, err := measure.Of(f.writer.cache)
-		if err != nil {
-			t.Fatal(err)
-		}
+		stranger := measure.Of(f.writer.cache)
 		r := f.r[0]
 		q := measure.Question{ID: 1, Patience: time.Second}
 		for key := range measure.MaxAsked {

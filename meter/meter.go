@@ -2,6 +2,7 @@ package meter
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"sync"
@@ -49,7 +50,7 @@ const (
 	hello           = 10 * time.Second
 )
 
-// New begins to measure what this process invalidates through cache: by the Invalidate and Admit of its loaders, InvalidateKeys, and the Release of a Hold, once Redis has acknowledged it; so also what package consistency and package canal do. A row that is written without
+// New begins to measure what this process invalidates through cache: by the Invalidate and Inserting of its loaders, InvalidateKeys, and the Release of a Hold, once Redis has acknowledged it; so also what package consistency and package canal do. A row that is written without
 // any of these is told by Written. nil options are the defaults. A cache has one Meter at a time, and must have Redis; the loaders of what is written must have been made in this process, for rows are loaded by them. Several processes may have a Meter each.
 //
 // It asks at once who is there: a process that has been asked for the first time needs LoaderOptions.MemoryTTL until it can say that it has no copy. Close it before the Cache.
@@ -62,9 +63,12 @@ func newMeter(cache *cacheaside.Cache, options *Options, draw func() float64) (*
 	if err := o.check(); err != nil {
 		return nil, fmt.Errorf("meter: %w", err)
 	}
-	c, err := measure.Of(cache)
-	if err != nil {
-		return nil, fmt.Errorf("meter: %w", err)
+	if cache == nil {
+		return nil, errors.New("meter: the cache is nil")
+	}
+	c := measure.Of(cache)
+	if c == nil {
+		return nil, errors.New("meter: the cache has no Redis, so nobody else could have a copy")
 	}
 	m := &Meter{
 		options: o, cache: c, draw: draw, loads: rate.NewLimiter(rate.Limit(o.LoadRate), max(1, int(o.LoadRate))),
@@ -74,6 +78,7 @@ func newMeter(cache *cacheaside.Cache, options *Options, draw func() float64) (*
 		m.looks[i].After = after
 	}
 	m.life, m.stop = context.WithCancel(context.Background())
+	var err error
 	if m.untake, err = c.Sample(sampler{m}); err != nil {
 		m.stop()
 		return nil, fmt.Errorf("meter: %w", err)

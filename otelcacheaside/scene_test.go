@@ -24,6 +24,7 @@ import (
 	"github.com/cacheaside/cacheaside"
 	"github.com/cacheaside/cacheaside/bloom"
 	"github.com/cacheaside/cacheaside/canal"
+	"github.com/cacheaside/cacheaside/canal/event"
 	"github.com/cacheaside/cacheaside/consistency"
 	"github.com/cacheaside/cacheaside/internal/testenv"
 	"github.com/cacheaside/cacheaside/lock"
@@ -122,7 +123,7 @@ func nowhere(t testing.TB) driver.Connector {
 // silent is a Source that has nothing to tell.
 type silent struct{}
 
-func (silent) Run(ctx context.Context, _ canal.Need, _ chan<- canal.Batch) error {
+func (silent) Run(ctx context.Context, _ event.Need, _ chan<- event.Batch) error {
 	<-ctx.Done()
 	return ctx.Err()
 }

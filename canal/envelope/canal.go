@@ -9,13 +9,13 @@ import (
 	"strings"
 	"time"
 
-	"github.com/cacheaside/cacheaside/canal"
+	"github.com/cacheaside/cacheaside/canal/event"
 )
 
 // Canal reads a flat message of alibaba/canal (canal.mq.flatMessage=true). See the package's documentation for what must be set there.
-func Canal(message []byte) ([]canal.Change, error) { return decode("canal's", flat, message) }
+func Canal(message []byte) ([]event.Change, error) { return decode("canal's", flat, message) }
 
-func flat(m members) ([]canal.Change, error) {
+func flat(m members) ([]event.Change, error) {
 	at, err := m.place("database")
 	if err != nil {
 		return nil, err
@@ -43,12 +43,12 @@ func flat(m members) ([]canal.Change, error) {
 		if sql == "" { // of the tables that a statement names, canal names one
 			return at.lost(), nil
 		}
-		own := canal.Alter
+		own := event.Alter
 		switch kind {
 		case "TRUNCATE":
-			own = canal.Truncate
+			own = event.Truncate
 		case "RENAME": // it names the new one
-			own = canal.Replace
+			own = event.Replace
 		}
 		return at.statement(sql, at.own(own)), nil
 	case "GTID", "XACOMMIT", "XAROLLBACK", "MHEARTBEAT":
@@ -57,7 +57,7 @@ func flat(m members) ([]canal.Change, error) {
 	return at.refused(errNoType)
 }
 
-func flatRows(m members, kind string, at place) ([]canal.Change, error) {
+func flatRows(m members, kind string, at place) ([]event.Change, error) {
 	var data, old []json.RawMessage
 	var err error
 	if raw := m.get("data"); raw != nil {
@@ -80,8 +80,8 @@ func flatRows(m members, kind string, at place) ([]canal.Change, error) {
 	if err != nil {
 		return at.unread("mysqlType", err)
 	}
-	value := func(column string, raw json.RawMessage) canal.Value { return types[column].value(raw) }
-	changes := make([]canal.Change, 0, len(data))
+	value := func(column string, raw json.RawMessage) event.Value { return types[column].value(raw) }
+	changes := make([]event.Change, 0, len(data))
 	var s shapes
 	for i, raw := range data {
 		r, err := readRow(raw, value)
@@ -90,15 +90,15 @@ func flatRows(m members, kind string, at place) ([]canal.Change, error) {
 		}
 		switch kind {
 		case "INSERT":
-			c := at.change(canal.Insert)
+			c := at.change(event.Insert)
 			c.After = s.row(r)
 			changes = append(changes, c)
 		case "DELETE":
-			c := at.change(canal.Delete)
+			c := at.change(event.Delete)
 			c.Before = s.row(r)
 			changes = append(changes, c)
 		case "UPDATE":
-			c := at.change(canal.Update)
+			c := at.change(event.Update)
 			c.Before, c.After = nothing(), s.row(r)
 			// Versions that leave out a row's old if it is empty give less of them than rows, each of which may then be another row's: https://github.com/alibaba/canal/pull/5021
 			if len(old) == len(data) {
@@ -151,13 +151,13 @@ func flatTypes(raw []byte) (map[string]flatType, error) {
 }
 
 // value is a column's value. canal has all as texts.
-func (t flatType) value(raw json.RawMessage) canal.Value {
+func (t flatType) value(raw json.RawMessage) event.Value {
 	if kindOf(raw) == 'n' {
-		return canal.Null()
+		return event.Null()
 	}
 	s, err := text(raw)
 	if err != nil {
-		return canal.Value{}
+		return event.Value{}
 	}
 	switch t.word {
 	case "blob", "tinyblob", "mediumblob", "longblob", "binary", "varbinary", "geometry", "point", "linestring", "polygon", "multipoint", "multilinestring", "multipolygon", "geometrycollection", "geomcollection":
@@ -176,24 +176,24 @@ func (t flatType) value(raw json.RawMessage) canal.Value {
 		n, err := strconv.ParseUint(s, 10, 16)
 		return valueOf(n, err == nil)
 	}
-	return canal.TextValue(s)
+	return event.TextValue(s)
 }
 
 // valueOf is a value, if it could be read.
-func valueOf(v any, ok bool) canal.Value {
+func valueOf(v any, ok bool) event.Value {
 	if !ok {
-		return canal.Value{}
+		return event.Value{}
 	}
-	made, _ := canal.ValueOf(v) // an error goes with a value that is not known
+	made, _ := event.ValueOf(v) // an error goes with a value that is not known
 	return made
 }
 
 // latin1 is bytes that canal has as characters of ISO 8859-1 (LogEventConvert.java of alibaba/canal).
-func latin1(s string) canal.Value {
+func latin1(s string) event.Value {
 	b := make([]byte, 0, len(s))
 	for _, r := range s {
 		if r > 0xFF {
-			return canal.Value{}
+			return event.Value{}
 		}
 		b = append(b, byte(r))
 	}
@@ -201,30 +201,30 @@ func latin1(s string) canal.Value {
 }
 
 // enum is the name of what canal has as a number, from 1; 0 is what MySQL has for a name that is none (https://github.com/alibaba/canal/issues/157).
-func (t flatType) enum(s string) canal.Value {
+func (t flatType) enum(s string) event.Value {
 	n, err := strconv.Atoi(s)
 	switch {
 	case t.names == nil || err != nil || n < 0 || n > len(t.names):
-		return canal.Value{}
+		return event.Value{}
 	case n == 0:
-		return canal.TextValue("")
+		return event.TextValue("")
 	}
-	return canal.TextValue(t.names[n-1])
+	return event.TextValue(t.names[n-1])
 }
 
 // set is the names whose bits are set in what canal has as a number.
-func (t flatType) set(s string) canal.Value {
+func (t flatType) set(s string) event.Value {
 	n, err := strconv.ParseUint(s, 10, 64)
 	if t.names == nil || err != nil || bits.Len64(n) > len(t.names) {
-		return canal.Value{}
+		return event.Value{}
 	}
 	var of []string
 	for ; n != 0; n &= n - 1 {
 		name := t.names[bits.TrailingZeros64(n)]
 		if *t.room -= len(name) + 1; *t.room < 0 {
-			return canal.Value{}
+			return event.Value{}
 		}
 		of = append(of, name)
 	}
-	return canal.TextValue(strings.Join(of, ","))
+	return event.TextValue(strings.Join(of, ","))
 }

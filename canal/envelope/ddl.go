@@ -5,40 +5,40 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/cacheaside/cacheaside/canal"
+	"github.com/cacheaside/cacheaside/canal/event"
 	"github.com/cacheaside/cacheaside/canal/internal/ddl"
 )
 
 var errStatement = errors.New("a statement of which nothing tells which rows it has changed")
 
 // lost is what is known of a statement of which nothing is: all tables may have other rows.
-func (p place) lost() []canal.Change {
-	c := place{time: p.time}.change(canal.Replace)
+func (p place) lost() []event.Change {
+	c := place{time: p.time}.change(event.Replace)
 	c.Unread = errStatement
-	return []canal.Change{c}
+	return []event.Change{c}
 }
 
 // own is what a message says by itself of its table; without a schema it may be that of any.
-func (p place) own(kind canal.Kind) canal.Change {
+func (p place) own(kind event.Kind) event.Change {
 	if p.schema == "" {
 		p.table = ""
-		if kind == canal.Truncate {
-			kind = canal.Replace // not all tables are empty
+		if kind == event.Truncate {
+			kind = event.Replace // not all tables are empty
 		}
 	}
 	return p.change(kind)
 }
 
 // statement is what a statement does, and what its message says by itself where that is something else.
-func (p place) statement(sql string, own ...canal.Change) []canal.Change {
+func (p place) statement(sql string, own ...event.Change) []event.Change {
 	type what struct {
 		schema, table string
-		kind          canal.Kind
+		kind          event.Kind
 	}
-	var changes []canal.Change
+	var changes []event.Change
 	told := map[what]bool{}
-	add := func(c canal.Change) {
-		for _, w := range []what{{c.Schema, c.Table, c.Kind}, {c.Schema, c.Table, canal.Replace}, {c.Schema, "", canal.Replace}, {"", "", canal.Replace}} {
+	add := func(c event.Change) {
+		for _, w := range []what{{c.Schema, c.Table, c.Kind}, {c.Schema, c.Table, event.Replace}, {c.Schema, "", event.Replace}, {"", "", event.Replace}} {
 			if told[w] {
 				return
 			}
@@ -58,8 +58,8 @@ func (p place) statement(sql string, own ...canal.Change) []canal.Change {
 		if small.Schema == c.Schema && small.Table == c.Table {
 			continue
 		}
-		if c.Kind == canal.Truncate {
-			small.Kind = canal.Replace // with 0 it is another table, which is not empty
+		if c.Kind == event.Truncate {
+			small.Kind = event.Replace // with 0 it is another table, which is not empty
 		}
 		add(small)
 	}
@@ -67,9 +67,9 @@ func (p place) statement(sql string, own ...canal.Change) []canal.Change {
 }
 
 // read tells what a statement does. The schema that its message names is that of one of its tables, and only that of its session if the statement names none itself: else its tables without a schema may be of any.
-func (p place) read(sql string) []canal.Change {
+func (p place) read(sql string) []event.Change {
 	effect := ddl.Read(sql, "")
-	if p.schema != "" && !effect.Unknown && !slices.ContainsFunc(effect.Changes, func(c canal.Change) bool { return c.Schema != "" }) {
+	if p.schema != "" && !effect.Unknown && !slices.ContainsFunc(effect.Changes, func(c event.Change) bool { return c.Schema != "" }) {
 		effect = ddl.Read(sql, p.schema)
 	}
 	for i := range effect.Changes {

@@ -7,18 +7,18 @@ import (
 	"strings"
 	"time"
 
-	"github.com/cacheaside/cacheaside/canal"
+	"github.com/cacheaside/cacheaside/canal/event"
 )
 
 // Debezium reads the value of a record of Debezium's connector for MySQL or MariaDB, as Kafka Connect's JsonConverter writes it. See the package's documentation for what must be set there.
-func Debezium(message []byte) ([]canal.Change, error) {
+func Debezium(message []byte) ([]event.Change, error) {
 	if len(message) == 0 || string(message) == "null" { // a tombstone: the delete came before it
 		return nil, nil
 	}
 	return decode("Debezium's", debezium, message)
 }
 
-func debezium(m members) ([]canal.Change, error) {
+func debezium(m members) ([]event.Change, error) {
 	var schema json.RawMessage
 	if len(m) == 2 && m.has("schema") && m.has("payload") {
 		schema = m.get("schema")
@@ -70,7 +70,7 @@ func debeziumPlace(m members) (at place, err error) {
 	return at, nil
 }
 
-func debeziumRow(m members, schema json.RawMessage) ([]canal.Change, error) {
+func debeziumRow(m members, schema json.RawMessage) ([]event.Change, error) {
 	at, err := debeziumPlace(m)
 	if err != nil {
 		return nil, err
@@ -86,27 +86,27 @@ func debeziumRow(m members, schema json.RawMessage) ([]canal.Change, error) {
 		return nil, errNoTable
 	}
 	var s shapes
-	side := func(name string) (canal.Row, error) {
+	side := func(name string) (event.Row, error) {
 		raw := m.get(name)
 		if raw == nil {
 			return nothing(), nil
 		}
 		fields := fieldsOf(schema, name)
-		r, err := readRow(raw, func(column string, raw json.RawMessage) canal.Value { return debeziumValue(fields[column], raw) })
+		r, err := readRow(raw, func(column string, raw json.RawMessage) event.Value { return debeziumValue(fields[column], raw) })
 		return s.row(r), err
 	}
-	var c canal.Change
+	var c event.Change
 	switch op {
 	case "c":
-		c = at.change(canal.Insert)
+		c = at.change(event.Insert)
 	case "r":
-		c = at.change(canal.Read)
+		c = at.change(event.Read)
 	case "u":
-		c = at.change(canal.Update)
+		c = at.change(event.Update)
 	case "d":
-		c = at.change(canal.Delete)
+		c = at.change(event.Delete)
 	case "t":
-		return []canal.Change{at.change(canal.Truncate)}, nil
+		return []event.Change{at.change(event.Truncate)}, nil
 	default:
 		return at.refused(errors.New("op: none that is known"))
 	}
@@ -120,11 +120,11 @@ func debeziumRow(m members, schema json.RawMessage) ([]canal.Change, error) {
 			return at.unread("after", err)
 		}
 	}
-	return []canal.Change{c}, nil
+	return []event.Change{c}, nil
 }
 
 // debeziumSchema is DDL: what its text does, and the tables that it names.
-func debeziumSchema(m members) ([]canal.Change, error) {
+func debeziumSchema(m members) ([]event.Change, error) {
 	at, err := debeziumPlace(m)
 	if err != nil {
 		return nil, err
@@ -140,16 +140,16 @@ func debeziumSchema(m members) ([]canal.Change, error) {
 			return any.unread("tableChanges", err)
 		}
 	}
-	var own []canal.Change
+	var own []event.Change
 	for i, raw := range all {
 		tables, err := changedTables(raw)
 		if err != nil {
 			return any.unread(fmt.Sprintf("tableChanges[%d]", i), err)
 		}
 		for i, t := range tables {
-			kind := canal.Alter
+			kind := event.Alter
 			if i > 0 { // the first was renamed to it
-				kind = canal.Replace
+				kind = event.Replace
 			}
 			own = append(own, place{t.Schema, t.Name, at.time}.change(kind))
 		}
@@ -159,13 +159,13 @@ func debeziumSchema(m members) ([]canal.Change, error) {
 		return any.unread("ddl", errNotText)
 	}
 	if sql == "" {
-		own = append(own, at.own(canal.Replace))
+		own = append(own, at.own(event.Replace))
 	}
 	return at.statement(sql, own...), nil
 }
 
 // changedTables reads id: "db"."table", and of one that was renamed "db"."old","db"."new".
-func changedTables(raw []byte) ([]canal.Table, error) {
+func changedTables(raw []byte) ([]event.Table, error) {
 	m, err := object(raw)
 	if err != nil {
 		return nil, err
@@ -186,9 +186,9 @@ func changedTables(raw []byte) ([]canal.Table, error) {
 			want = ","
 		}
 		if after == "" && want == "," {
-			var tables []canal.Table
+			var tables []event.Table
 			for i := 0; i < len(parts); i += 2 {
-				tables = append(tables, canal.Table{Schema: parts[i], Name: parts[i+1]})
+				tables = append(tables, event.Table{Schema: parts[i], Name: parts[i+1]})
 			}
 			return tables, nil
 		}

@@ -9,7 +9,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/cacheaside/cacheaside/canal"
+	"github.com/cacheaside/cacheaside/canal/event"
 )
 
 // field is what Kafka Connect's schema says of a column. The zero field is one of which it says nothing.
@@ -72,13 +72,13 @@ func (f field) digits(otherwise int) int {
 }
 
 // debeziumValue is a column's value. It is as it comes, where there is no schema, and not known, where it is not of its schema's type.
-func debeziumValue(f field, raw json.RawMessage) canal.Value {
+func debeziumValue(f field, raw json.RawMessage) event.Value {
 	kind := kindOf(raw)
 	switch kind {
 	case 'n':
-		return canal.Null()
+		return event.Null()
 	case '{', '[': // geometry and vectors
-		return canal.Value{}
+		return event.Value{}
 	case 't':
 		return valueOf(true, true)
 	case 'f':
@@ -86,24 +86,24 @@ func debeziumValue(f field, raw json.RawMessage) canal.Value {
 	case '"':
 		s, err := text(raw)
 		if err != nil {
-			return canal.Value{}
+			return event.Value{}
 		}
 		if s == unavailable {
-			return canal.Omitted()
+			return event.Omitted()
 		}
 		return f.ofText(s)
 	}
 	return f.ofNumber(string(raw))
 }
 
-func (f field) ofText(s string) canal.Value {
+func (f field) ofText(s string) event.Value {
 	if f.kind == "bytes" {
 		b, err := base64.StdEncoding.DecodeString(s)
 		if err != nil {
-			return canal.Value{}
+			return event.Value{}
 		}
 		if string(b) == unavailable {
-			return canal.Omitted()
+			return event.Omitted()
 		}
 		return f.ofBytes(b)
 	}
@@ -111,28 +111,28 @@ func (f field) ofText(s string) canal.Value {
 	case "io.debezium.time.ZonedTimestamp":
 		t, err := time.Parse(time.RFC3339Nano, s)
 		if err != nil {
-			return canal.Value{}
+			return event.Value{}
 		}
 		_, after, _ := strings.Cut(s, ".")
 		return ofTime(t, f.digits(strings.IndexFunc(after+"Z", func(r rune) bool { return r < '0' || r > '9' })))
 	case "io.debezium.time.IsoDate", "io.debezium.time.IsoTime", "io.debezium.time.IsoTimestamp":
-		return canal.TextValue(strings.Replace(strings.TrimSuffix(s, "Z"), "T", " ", 1))
+		return event.TextValue(strings.Replace(strings.TrimSuffix(s, "Z"), "T", " ", 1))
 	}
-	return canal.TextValue(s)
+	return event.TextValue(s)
 }
 
-func (f field) ofBytes(b []byte) canal.Value {
+func (f field) ofBytes(b []byte) event.Value {
 	switch f.name {
 	case "org.apache.kafka.connect.data.Decimal":
 		scale, err := strconv.Atoi(f.parameter("scale"))
 		if err != nil || scale < 0 || scale > 30 || len(b) > 64 { // MySQL's have 65 digits at most
-			return canal.Value{}
+			return event.Value{}
 		}
-		return canal.TextValue(decimal(b, scale))
+		return event.TextValue(decimal(b, scale))
 	case "io.debezium.data.Bits": // little-endian
 		var n uint64
 		if len(b) > 8 {
-			return canal.Value{}
+			return event.Value{}
 		}
 		for i, c := range b {
 			n |= uint64(c) << (8 * i)
@@ -161,12 +161,12 @@ func decimal(b []byte, scale int) string {
 	return digits
 }
 
-func ofTime(t time.Time, digits int) canal.Value {
+func ofTime(t time.Time, digits int) event.Value {
 	s, ok := stamp(t, digits)
 	if !ok {
-		return canal.Value{}
+		return event.Value{}
 	}
-	return canal.TextValue(s)
+	return event.TextValue(s)
 }
 
 // some is digits, but none if there is nothing to show.
@@ -177,7 +177,7 @@ func some(part int64, digits int) int {
 	return digits
 }
 
-func (f field) ofNumber(s string) canal.Value {
+func (f field) ofNumber(s string) event.Value {
 	switch f.kind {
 	case "float", "float32":
 		v, err := strconv.ParseFloat(s, 32)
@@ -188,14 +188,14 @@ func (f field) ofNumber(s string) canal.Value {
 	}
 	n, err := strconv.ParseInt(s, 10, 64)
 	if err != nil { // a DECIMAL of decimal.format=NUMERIC, or without a schema
-		return canal.TextValue(plain(s))
+		return event.TextValue(plain(s))
 	}
 	switch f.name {
 	case "io.debezium.time.Date", "org.apache.kafka.connect.data.Date":
 		if t := time.Unix(n*86400, 0).UTC(); n > -1e6 && n < 1e7 && t.Year() >= 0 && t.Year() <= 9999 {
-			return canal.TextValue(t.Format(dateLayout))
+			return event.TextValue(t.Format(dateLayout))
 		}
-		return canal.Value{}
+		return event.Value{}
 	case "io.debezium.time.Timestamp", "org.apache.kafka.connect.data.Timestamp":
 		return ofTime(time.UnixMilli(n), f.digits(some(n%1e3, 3)))
 	case "io.debezium.time.MicroTimestamp":
@@ -212,12 +212,12 @@ func (f field) ofNumber(s string) canal.Value {
 	if n < 0 && strings.HasPrefix(strings.ToUpper(f.parameter(sourceType)), "BIGINT UNSIGNED") { // of bigint.unsigned.handling.mode=long
 		return valueOf(uint64(n), true)
 	}
-	return canal.TextValue(s)
+	return event.TextValue(s)
 }
 
-func (f field) ofClock(n int64, unit time.Duration, digits int) canal.Value {
+func (f field) ofClock(n int64, unit time.Duration, digits int) event.Value {
 	if n > math.MaxInt64/int64(unit) || n < math.MinInt64/int64(unit)+1 {
-		return canal.Value{}
+		return event.Value{}
 	}
-	return canal.TextValue(clock(time.Duration(n)*unit, f.digits(digits)))
+	return event.TextValue(clock(time.Duration(n)*unit, f.digits(digits)))
 }

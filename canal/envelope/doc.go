@@ -2,7 +2,7 @@
 // NewSource makes a canal.Source of a channel of such messages; package watermillsource, of topics of Watermill.
 //
 //	source := envelope.NewSource(messages, envelope.Canal)
-//	consumer, err := canal.NewConsumer(cache, source, nil, bindings, &canal.Options{Parking: canal.NewFileParking("parked.jsonl")})
+//	consumer, err := canal.NewConsumer(cache, source, nil, bindings, &canal.Options{Parking: parking.NewFile("parked.jsonl")})
 //
 // # The broker's part
 //

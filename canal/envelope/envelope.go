@@ -10,10 +10,11 @@ import (
 
 	"github.com/cacheaside/cacheaside"
 	"github.com/cacheaside/cacheaside/canal"
+	"github.com/cacheaside/cacheaside/canal/event"
 )
 
 // Decoder reads a message: Canal, Maxwell, Debezium, or your own. It may find no changes in it. If it returns an error the message is parked, and the changes that it returns with it, such as a Replace of the message's table, are done nevertheless. It must not keep the message.
-type Decoder func(message []byte) ([]canal.Change, error)
+type Decoder func(message []byte) ([]event.Change, error)
 
 // Message is what has come from a broker.
 type Message struct {
@@ -41,11 +42,11 @@ type source struct {
 var errClosed = errors.New("the channel of messages is closed")
 
 // Run is that of canal.Source.
-func (s *source) Run(ctx context.Context, _ canal.Need, deliver chan<- canal.Batch) error {
+func (s *source) Run(ctx context.Context, _ event.Need, deliver chan<- event.Batch) error {
 	if s.messages == nil || s.decode == nil {
 		return fmt.Errorf("envelope: %w: the channel, or the decoder, is nil", canal.ErrSetup)
 	}
-	send := func(b canal.Batch) error {
+	send := func(b event.Batch) error {
 		select {
 		case deliver <- b:
 			return nil
@@ -53,7 +54,7 @@ func (s *source) Run(ctx context.Context, _ canal.Need, deliver chan<- canal.Bat
 			return ctx.Err()
 		}
 	}
-	if err := send(canal.Batch{}); err != nil { // it can begin
+	if err := send(event.Batch{}); err != nil { // it can begin
 		return err
 	}
 	for _, m := range s.unfinished() {
@@ -102,19 +103,19 @@ func (s *source) acknowledge(m *Message) {
 }
 
 // batch is what a message says.
-func (s *source) batch(m *Message) canal.Batch {
+func (s *source) batch(m *Message) event.Batch {
 	changes, err := s.read(m.Payload)
-	b := canal.Batch{Changes: changes, Ack: func() { s.acknowledge(m) }}
+	b := event.Batch{Changes: changes, Ack: func() { s.acknowledge(m) }}
 	if n := len(changes); n > 0 {
 		b.Time = changes[n-1].Time
 	}
 	if err != nil {
-		b.Malformed = &canal.Malformed{Message: m.Payload, Err: err}
+		b.Malformed = &event.Malformed{Message: m.Payload, Err: err}
 	}
 	return b
 }
 
-func (s *source) read(message []byte) (changes []canal.Change, err error) {
+func (s *source) read(message []byte) (changes []event.Change, err error) {
 	defer func() {
 		if p := recover(); p != nil {
 			changes, err = nil, &cacheaside.PanicError{Value: p, Stack: debug.Stack()}

@@ -10,6 +10,7 @@ import (
 	"github.com/cacheaside/cacheaside"
 	"github.com/cacheaside/cacheaside/canal"
 	"github.com/cacheaside/cacheaside/canal/envelope"
+	"github.com/cacheaside/cacheaside/canal/parking"
 )
 
 // Whatever client your broker has, a goroutine puts what it receives into a channel, and acknowledges a message when its changes are done.
@@ -28,7 +29,7 @@ func ExampleNewSource() {
 	messages := make(chan envelope.Message)
 	consumer, err := canal.NewConsumer(cache, envelope.NewSource(messages, envelope.Maxwell), nil, []canal.Binding{
 		canal.Bind(users, "shop", "users", canal.IntColumn[int64]("id")),
-	}, &canal.Options{Parking: canal.NewFileParking("parked.jsonl")})
+	}, &canal.Options{Parking: parking.NewFile("parked.jsonl")})
 	if err != nil {
 		log.Fatal(err)
 	}

@@ -4,7 +4,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/cacheaside/cacheaside/canal"
+	"github.com/cacheaside/cacheaside/canal/event"
 )
 
 // fuzz has a decoder read anything: what it finds are changes that a Consumer can do, not more of them than the message can have, and what it says of an error shows nothing of it.
@@ -18,24 +18,24 @@ func fuzz(f *testing.F, decode Decoder, seeds ...string) { // short ones: what i
 			t.Errorf("%d changes of %d bytes", len(changes), len(message))
 		}
 		for _, c := range changes {
-			whole := c.Kind == canal.Alter || c.Kind == canal.Truncate || c.Kind == canal.Replace
+			whole := c.Kind == event.Alter || c.Kind == event.Truncate || c.Kind == event.Replace
 			switch {
-			case c.Kind < canal.Insert || c.Kind > canal.Replace:
+			case c.Kind < event.Insert || c.Kind > event.Replace:
 				t.Errorf("%v", c)
 			case !whole && (c.Schema == "" || c.Table == ""), whole && c.Schema == "" && c.Table != "":
 				t.Errorf("of what table: %v", c)
 			case whole && (c.Before.Exists() || c.After.Exists()):
 				t.Errorf("a row of a whole table: %v", c)
-			case err != nil && (c.Kind != canal.Replace || c.Unread == nil):
+			case err != nil && (c.Kind != event.Replace || c.Unread == nil):
 				t.Errorf("with %v: %v", err, c)
-			case c.Unread != nil && (c.Kind != canal.Replace || len(c.Unread.Error()) > 300):
+			case c.Unread != nil && (c.Kind != event.Replace || len(c.Unread.Error()) > 300):
 				t.Errorf("%v: %v", c, c.Unread)
-			case c.Kind == canal.Truncate && c.Table == "":
+			case c.Kind == event.Truncate && c.Table == "":
 				t.Errorf("%v: it says that all tables are empty", c)
-			case c.Before.Exists() != (c.Kind == canal.Update || c.Kind == canal.Delete), c.After.Exists() != (c.Kind == canal.Insert || c.Kind == canal.Update || c.Kind == canal.Read):
+			case c.Before.Exists() != (c.Kind == event.Update || c.Kind == event.Delete), c.After.Exists() != (c.Kind == event.Insert || c.Kind == event.Update || c.Kind == event.Read):
 				t.Errorf("%v: %v, %v", c, c.Before, c.After)
 			}
-			for _, r := range []canal.Row{c.Before, c.After} {
+			for _, r := range []event.Row{c.Before, c.After} {
 				for _, name := range r.Columns().Names() {
 					if v := r.Get(name); len(v.Text()) > 8*len(message)+64 {
 						t.Errorf("a value of %d bytes of a message of %d", len(v.Text()), len(message))

@@ -7,13 +7,13 @@ import (
 	"strings"
 	"time"
 
-	"github.com/cacheaside/cacheaside/canal"
+	"github.com/cacheaside/cacheaside/canal/event"
 )
 
 // Maxwell reads a message of Maxwell's daemon. See the package's documentation for what must be set there.
-func Maxwell(message []byte) ([]canal.Change, error) { return decode("Maxwell's", maxwell, message) }
+func Maxwell(message []byte) ([]event.Change, error) { return decode("Maxwell's", maxwell, message) }
 
-func maxwell(m members) ([]canal.Change, error) {
+func maxwell(m members) ([]event.Change, error) {
 	at, err := m.place("database")
 	if err != nil {
 		return nil, err
@@ -32,13 +32,13 @@ func maxwell(m members) ([]canal.Change, error) {
 		return maxwellTable(m, at)
 	case "database-create", "database-alter", "database-drop":
 		at.table = ""
-		return maxwellSQL(m, at, at.own(canal.Alter))
+		return maxwellSQL(m, at, at.own(event.Alter))
 	}
 	return at.refused(errNoType)
 }
 
 // maxwellSQL is DDL, whose text is there but in messages of old versions.
-func maxwellSQL(m members, at place, own ...canal.Change) ([]canal.Change, error) {
+func maxwellSQL(m members, at place, own ...event.Change) ([]event.Change, error) {
 	sql, err := m.text("sql")
 	if err != nil {
 		return at.refused(err)
@@ -57,7 +57,7 @@ func maxwellTime(ts int64) time.Time {
 	return time.UnixMilli(ts)
 }
 
-func maxwellRow(m members, kind string, at place) ([]canal.Change, error) {
+func maxwellRow(m members, kind string, at place) ([]event.Change, error) {
 	if at.schema == "" || at.table == "" {
 		return nil, errNoTable
 	}
@@ -72,18 +72,18 @@ func maxwellRow(m members, kind string, at place) ([]canal.Change, error) {
 	var s shapes
 	switch kind {
 	case "insert", "bootstrap-insert":
-		c := at.change(canal.Insert)
+		c := at.change(event.Insert)
 		if kind != "insert" {
-			c.Kind = canal.Read
+			c.Kind = event.Read
 		}
 		c.After = s.row(data)
-		return []canal.Change{c}, nil
+		return []event.Change{c}, nil
 	case "delete":
-		c := at.change(canal.Delete)
+		c := at.change(event.Delete)
 		c.Before = s.row(data)
-		return []canal.Change{c}, nil
+		return []event.Change{c}, nil
 	}
-	c := at.change(canal.Update)
+	c := at.change(event.Update)
 	c.Before = nothing()
 	var old row
 	if raw := m.get("old"); raw != nil {
@@ -96,7 +96,7 @@ func maxwellRow(m members, kind string, at place) ([]canal.Change, error) {
 		c.Before = s.row(before)
 	}
 	c.After = s.row(data)
-	return []canal.Change{c}, nil
+	return []event.Change{c}, nil
 }
 
 // withNulls is data with the columns that only old has: they are NULL now, and left out by output_null=false, for Maxwell says of a column what it was only if it also has what it is (writeOldData of BinlogConnectorEvent.java of zendesk/maxwell).
@@ -107,15 +107,15 @@ func withNulls(data, old row) row {
 	}
 	for _, name := range old.names {
 		if !has[name] {
-			data.names, data.values = append(data.names, name), append(data.values, canal.Null())
+			data.names, data.values = append(data.names, name), append(data.values, event.Null())
 		}
 	}
 	return data
 }
 
 // maxwellTable is DDL of a table: it may have had another name, or another schema.
-func maxwellTable(m members, at place) ([]canal.Change, error) {
-	own, was := []canal.Change{at.own(canal.Alter)}, at
+func maxwellTable(m members, at place) ([]event.Change, error) {
+	own, was := []event.Change{at.own(event.Alter)}, at
 	for _, side := range []string{"old", "def"} {
 		raw := m.get(side)
 		if raw == nil {
@@ -133,24 +133,24 @@ func maxwellTable(m members, at place) ([]canal.Change, error) {
 		switch {
 		case other.schema == "" || other.table == "":
 		case side == "old":
-			own, was = append(own, other.change(canal.Alter)), other
+			own, was = append(own, other.change(event.Alter)), other
 		case other != was || other != at: // it was renamed to this
-			own = append(own, other.change(canal.Replace))
+			own = append(own, other.change(event.Replace))
 		}
 	}
 	return maxwellSQL(m, at, own...)
 }
 
 // maxwellValue is a column's value. Of what type the column is Maxwell does not say: an array of texts is taken for a SET, all others, and objects, for JSON.
-func maxwellValue(_ string, raw json.RawMessage) canal.Value {
+func maxwellValue(_ string, raw json.RawMessage) event.Value {
 	switch kindOf(raw) {
 	case 'n':
-		return canal.Null()
+		return event.Null()
 	case '"':
 		if s, err := text(raw); err == nil {
-			return canal.TextValue(s)
+			return event.TextValue(s)
 		}
-		return canal.Value{}
+		return event.Value{}
 	case '{':
 		return compact(raw)
 	case '[':
@@ -158,11 +158,11 @@ func maxwellValue(_ string, raw json.RawMessage) canal.Value {
 		if !ok {
 			return compact(raw)
 		}
-		return canal.TextValue(strings.Join(names, ","))
+		return event.TextValue(strings.Join(names, ","))
 	case 't', 'f':
-		return canal.TextValue(string(raw))
+		return event.TextValue(string(raw))
 	}
-	return canal.TextValue(plain(string(raw)))
+	return event.TextValue(plain(string(raw)))
 }
 
 // texts are the elements of an array that has nothing but texts.
@@ -177,10 +177,10 @@ func texts(raw []byte) ([]string, bool) {
 	return names, err == nil
 }
 
-func compact(raw []byte) canal.Value {
+func compact(raw []byte) event.Value {
 	var b bytes.Buffer
 	if json.Compact(&b, raw) != nil {
-		return canal.Value{}
+		return event.Value{}
 	}
-	return canal.TextValue(b.String())
+	return event.TextValue(b.String())
 }

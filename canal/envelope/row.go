@@ -7,22 +7,22 @@ import (
 	"slices"
 	"time"
 
-	"github.com/cacheaside/cacheaside/canal"
+	"github.com/cacheaside/cacheaside/canal/event"
 )
 
 // row is one as it is being read.
 type row struct {
 	names  []string
-	values []canal.Value
+	values []event.Value
 }
 
 // readRow reads the columns of a row, each by value, which says that it is not known where it cannot read it: then who needs that column treats the row as not understood, and all others go on.
-func readRow(raw []byte, value func(column string, raw json.RawMessage) canal.Value) (row, error) {
+func readRow(raw []byte, value func(column string, raw json.RawMessage) event.Value) (row, error) {
 	all, err := object(raw)
 	if err != nil {
 		return row{}, err
 	}
-	r := row{names: make([]string, len(all)), values: make([]canal.Value, len(all))}
+	r := row{names: make([]string, len(all)), values: make([]event.Value, len(all))}
 	for i, m := range all {
 		r.names[i], r.values[i] = m.name, value(m.name, m.value)
 	}
@@ -46,19 +46,19 @@ func (r row) before(old row) (before row, ok bool) {
 // shapes makes rows whose Columns are shared by those of a message that have the same.
 type shapes struct {
 	names   []string
-	columns *canal.Columns
+	columns *event.Columns
 }
 
-func (s *shapes) row(r row) canal.Row {
+func (s *shapes) row(r row) event.Row {
 	if s.columns == nil || !slices.Equal(s.names, r.names) {
-		s.names, s.columns = r.names, canal.NewColumns(r.names...)
+		s.names, s.columns = r.names, event.NewColumns(r.names...)
 	}
-	made, _ := canal.NewRow(s.columns, r.values) // there is a value for each
+	made, _ := event.NewRow(s.columns, r.values) // there is a value for each
 	return made
 }
 
 // nothing is a row that was there, and of which nothing is known. Who needs its key takes the change for not understood.
-func nothing() canal.Row {
+func nothing() event.Row {
 	var none shapes
 	return none.row(row{names: []string{}})
 }
@@ -74,8 +74,8 @@ var (
 	errNoType  = errors.New("type: none that is known")
 )
 
-func (p place) change(kind canal.Kind) canal.Change {
-	return canal.Change{Schema: p.schema, Table: p.table, Kind: kind, Time: p.time}
+func (p place) change(kind event.Kind) event.Change {
+	return event.Change{Schema: p.schema, Table: p.table, Kind: kind, Time: p.time}
 }
 
 // place is that of a message, or of a part of one.
@@ -88,9 +88,9 @@ func (m members) place(schema string) (at place, err error) {
 }
 
 // decode reads whose message it is.
-func decode(whose string, read func(members) ([]canal.Change, error), message []byte) ([]canal.Change, error) {
+func decode(whose string, read func(members) ([]event.Change, error), message []byte) ([]event.Change, error) {
 	m, err := open(message)
-	var changes []canal.Change
+	var changes []event.Change
 	if err == nil {
 		changes, err = read(m)
 	}
@@ -104,15 +104,15 @@ func decode(whose string, read func(members) ([]canal.Change, error), message []
 }
 
 // refused is unread, of a message that may not name its table.
-func (p place) refused(err error) ([]canal.Change, error) {
+func (p place) refused(err error) ([]event.Change, error) {
 	if p.schema == "" || p.table == "" {
 		return nil, err
 	}
-	return []canal.Change{p.own(canal.Replace)}, err
+	return []event.Change{p.own(event.Replace)}, err
 }
 
 // unread is what is known of a message that cannot be read: of which table it is. What is cached of that is invalidated, and filters are made anew, while the message is parked.
-func (p place) unread(path string, err error) ([]canal.Change, error) {
-	kind := canal.Replace
-	return []canal.Change{p.own(kind)}, fmt.Errorf("%s: %w", path, err)
+func (p place) unread(path string, err error) ([]event.Change, error) {
+	kind := event.Replace
+	return []event.Change{p.own(kind)}, fmt.Errorf("%s: %w", path, err)
 }

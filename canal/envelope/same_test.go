@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/cacheaside/cacheaside/canal"
+	"github.com/cacheaside/cacheaside/canal/event"
 )
 
 func check(t testing.TB, err error) {
@@ -37,7 +37,7 @@ func lines(t testing.TB, format string) [][]byte {
 }
 
 // shown is a row with its values, in the order of its columns.
-func shown(r canal.Row) string {
+func shown(r event.Row) string {
 	if !r.Exists() {
 		return "none"
 	}
@@ -57,7 +57,7 @@ func shown(r canal.Row) string {
 }
 
 // told is changes with their values.
-func told(changes []canal.Change) string {
+func told(changes []event.Change) string {
 	var all []string
 	for _, c := range changes {
 		s := fmt.Sprint(c.Kind, " ", c.Schema, ".", c.Table)
@@ -92,7 +92,7 @@ func TestSame(t *testing.T) {
 		"debezium": {Debezium, compact, "delete shop.item: " + b + " -> none\ninsert shop.item: none -> " + b2},
 	} {
 		t.Run(format, func(t *testing.T) {
-			var all []canal.Change
+			var all []event.Change
 			for _, line := range lines(t, format) {
 				changes, err := f.decode(line)
 				check(t, err)

@@ -13,6 +13,8 @@ import (
 
 	"github.com/cacheaside/cacheaside"
 	"github.com/cacheaside/cacheaside/canal"
+	"github.com/cacheaside/cacheaside/canal/event"
+	"github.com/cacheaside/cacheaside/canal/parking"
 )
 
 // broker is a channel of messages, and what was acknowledged of them.
@@ -41,28 +43,28 @@ func (b *broker) all() []string {
 }
 
 // named is a Decoder whose messages are names of tables; of "bad" it can read nothing, and of "panic" it panics.
-func named(message []byte) ([]canal.Change, error) {
+func named(message []byte) ([]event.Change, error) {
 	switch m := string(message); m {
 	case "bad":
 		return nil, errors.New("bad")
 	case "half":
-		return []canal.Change{{Kind: canal.Alter, Schema: "d", Table: "half"}}, errors.New("half")
+		return []event.Change{{Kind: event.Alter, Schema: "d", Table: "half"}}, errors.New("half")
 	case "panic":
 		panic("private")
 	case "none":
 		return nil, nil
 	default:
-		return []canal.Change{{Kind: canal.Truncate, Schema: "d", Table: m, Time: time.Unix(1, 0)}}, nil
+		return []event.Change{{Kind: event.Truncate, Schema: "d", Table: m, Time: time.Unix(1, 0)}}, nil
 	}
 }
 
 // run runs a source until it has delivered n batches, which are not acknowledged, and returns these.
-func run(t *testing.T, s canal.Source, n int) []canal.Batch {
+func run(t *testing.T, s canal.Source, n int) []event.Batch {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
-	batches, ended := make(chan canal.Batch), make(chan error, 1)
-	go func() { ended <- s.Run(ctx, canal.Need{}, batches) }()
-	var all []canal.Batch
+	batches, ended := make(chan event.Batch), make(chan error, 1)
+	go func() { ended <- s.Run(ctx, event.Need{}, batches) }()
+	var all []event.Batch
 	for range n {
 		all = append(all, <-batches)
 	}
@@ -74,7 +76,7 @@ func run(t *testing.T, s canal.Source, n int) []canal.Batch {
 	return all
 }
 
-func tables(batches []canal.Batch) string {
+func tables(batches []event.Batch) string {
 	var all []string
 	for _, b := range batches {
 		switch {
@@ -149,7 +151,7 @@ func TestClosed(t *testing.T) {
 	messages := make(chan Message)
 	close(messages)
 	for name, s := range map[string]canal.Source{"closed": NewSource(messages, Canal), "nil": NewSource(nil, Canal), "no decoder": NewSource(make(chan Message), nil)} {
-		if err := s.Run(t.Context(), canal.Need{}, make(chan canal.Batch, 1)); !errors.Is(err, canal.ErrSetup) {
+		if err := s.Run(t.Context(), event.Need{}, make(chan event.Batch, 1)); !errors.Is(err, canal.ErrSetup) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
@@ -161,7 +163,7 @@ type lot struct {
 	parked []string
 }
 
-func (l *lot) Park(_ context.Context, p canal.Parked) error {
+func (l *lot) Park(_ context.Context, p parking.Parked) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.parked = append(l.parked, p.Reason)

@@ -3,7 +3,7 @@ package mysqlbinlog
 import (
 	"testing"
 
-	"github.com/cacheaside/cacheaside/canal"
+	"github.com/cacheaside/cacheaside/canal/event"
 	"github.com/cacheaside/cacheaside/internal/testenv"
 )
 
@@ -20,7 +20,7 @@ func smallLetters(x *world) {
 	t := x.T
 	x.do("CREATE TABLE Users (id INT PRIMARY KEY)", "CREATE DATABASE Shop", "CREATE TABLE Shop.Items (id INT PRIMARY KEY)")
 	need := x.need([]string{"users", "id"})
-	items := canal.Table{Schema: "shop", Name: "items"}
+	items := event.Table{Schema: "shop", Name: "items"}
 	need.Tables[items] = []string{"id"}
 	l := x.listen(x.source(), need)
 	x.do("INSERT INTO USERS VALUES (1)", "TRUNCATE TABLE Users", "RENAME TABLE Users TO Old, SHOP.Items TO Users", "DROP DATABASE SHOP")
@@ -35,6 +35,6 @@ func smallLetters(x *world) {
 
 	x.isSetup(x.run(x.source(), x.need([]string{"Users", "id"})).ended(), "lower_case_table_names is 1", x.schema+".Users")
 	delete(need.Tables, items)
-	need.Tables[canal.Table{Schema: "Shop", Name: "items"}] = []string{"id"}
+	need.Tables[event.Table{Schema: "Shop", Name: "items"}] = []string{"id"}
 	x.isSetup(x.run(x.source(), need).ended(), "Shop.items")
 }

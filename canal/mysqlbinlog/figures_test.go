@@ -16,6 +16,7 @@ import (
 	"github.com/go-mysql-org/go-mysql/replication"
 
 	"github.com/cacheaside/cacheaside/canal"
+	"github.com/cacheaside/cacheaside/canal/event"
 	"github.com/cacheaside/cacheaside/internal/testenv"
 )
 
@@ -123,7 +124,7 @@ func backlog(x *world) {
 		bare := x.bare(flavor, from, changes)
 		p := x.process(rdb, nil)
 		checkpoint := canal.NewFileCheckpoint(t.TempDir() + "/position")
-		x.check(checkpoint.Save(t.Context(), canal.Position(flavor+":"+from), 0))
+		x.check(checkpoint.Save(t.Context(), event.Position(flavor+":"+from), 0))
 		began := time.Now()
 		c := x.consume(p, checkpoint, nil)
 		testenv.Eventually(x, "all is consumed", func() bool { return c.Stats().Changes >= int64(changes) })

@@ -10,7 +10,7 @@ import (
 	"github.com/go-mysql-org/go-mysql/mysql"
 	"github.com/go-mysql-org/go-mysql/replication"
 
-	"github.com/cacheaside/cacheaside/canal"
+	"github.com/cacheaside/cacheaside/canal/event"
 )
 
 // place is one in a server's log.
@@ -141,7 +141,7 @@ const (
 )
 
 // gate delivers parts when others can see what they tell of.
-func gate(ctx context.Context, parts <-chan part, see func() (seen, error), pass func(part), deliver chan<- canal.Batch) error {
+func gate(ctx context.Context, parts <-chan part, see func() (seen, error), pass func(part), deliver chan<- event.Batch) error {
 	var now seen
 	var next time.Time
 	for {

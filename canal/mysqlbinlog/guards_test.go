@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/cacheaside/cacheaside/canal"
+	"github.com/cacheaside/cacheaside/canal/event"
 	"github.com/cacheaside/cacheaside/internal/testenv"
 )
 
@@ -69,7 +69,7 @@ func testStatementsOfASession(x *world) {
 	for i, s := range []string{"UPDATE a SET n = 2", "INSERT INTO a VALUES (2, 2)", "DELETE FROM a WHERE id = 1", "REPLACE INTO a VALUES (2, 3)"} {
 		x.session("binlog_format", "STATEMENT", s)
 		c := l.changes(i + 1)[i]
-		if c.Kind != canal.Replace || c.Unread == nil || c.Schema != "" && (c.Schema != x.schema || c.Table != "a") {
+		if c.Kind != event.Replace || c.Unread == nil || c.Schema != "" && (c.Schema != x.schema || c.Table != "a") {
 			t.Errorf("%s: %v, unread %v", s, c, c.Unread)
 		}
 	}
@@ -190,7 +190,7 @@ func TestOldTimes(t *testing.T) {
 	}
 	known := 0
 	for _, c := range l.changes(n) {
-		for _, r := range []canal.Row{c.Before, c.After} {
+		for _, r := range []event.Row{c.Before, c.After} {
 			if r.Get("id").Known() {
 				known++
 			}

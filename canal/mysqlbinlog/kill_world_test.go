@@ -18,6 +18,7 @@ import (
 
 	"github.com/cacheaside/cacheaside"
 	"github.com/cacheaside/cacheaside/canal"
+	"github.com/cacheaside/cacheaside/canal/event"
 	"github.com/cacheaside/cacheaside/internal/testenv"
 	"github.com/cacheaside/cacheaside/lock"
 	"github.com/cacheaside/cacheaside/lock/mysqllock"
@@ -231,7 +232,7 @@ type refusals struct {
 	n atomic.Int64
 }
 
-func (r *refusals) Save(ctx context.Context, p canal.Position, token int64) error {
+func (r *refusals) Save(ctx context.Context, p event.Position, token int64) error {
 	err := r.Checkpoint.Save(ctx, p, token)
 	if errors.Is(err, canal.ErrSuperseded) {
 		r.n.Add(1)

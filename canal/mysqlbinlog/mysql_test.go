@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sync/semaphore"
 
 	"github.com/cacheaside/cacheaside/canal"
+	"github.com/cacheaside/cacheaside/canal/event"
 	"github.com/cacheaside/cacheaside/internal/testenv"
 )
 
@@ -64,7 +65,7 @@ func TestGTIDs(t *testing.T) {
 		}
 	}
 	_ = l.end()
-	need.From = canal.Position(strings.Replace(at, ":7:9:", ":9:", 1)) // so that this one is told again, and no other
+	need.From = event.Position(strings.Replace(at, ":7:9:", ":9:", 1)) // so that this one is told again, and no other
 	l = x.listen(x.source(), need)
 	l.want("insert a: 4")
 	x.do("INSERT INTO a VALUES (6)")
@@ -114,7 +115,7 @@ func TestMarkOfOnePhase(t *testing.T) {
 		t.Helper()
 		x.check(r.HandleEvent(&replication.BinlogEvent{Header: &replication.EventHeader{Timestamp: 1, EventType: kind}, Event: e}))
 	}
-	told := func() (all []canal.Change) {
+	told := func() (all []event.Change) {
 		for len(out) > 0 {
 			all = append(all, (<-out).Changes...)
 		}
@@ -126,7 +127,7 @@ func TestMarkOfOnePhase(t *testing.T) {
 	}{{[]byte{0, 1}, 0}, {[]byte{1, 1}, 1}, {[]byte{}, 1}} {
 		give(replication.GTID_EVENT, &replication.GTIDEvent{SID: server[:], GNO: int64(2 + i)})
 		give(replication.QUERY_EVENT, &replication.QueryEvent{Query: fmt.Appendf(nil, "XA START X'%02d',X'',1", i)})
-		r.changes = []canal.Change{{Kind: canal.Insert, Table: "a"}}
+		r.changes = []event.Change{{Kind: event.Insert, Table: "a"}}
 		give(replication.XA_PREPARE_LOG_EVENT, &replication.GenericEvent{Data: c.mark})
 		if got := told(); len(got) != c.told {
 			t.Errorf("with the mark % x %d changes are told, not %d", c.mark, len(got), c.told)

@@ -9,11 +9,12 @@ import (
 	"github.com/go-mysql-org/go-mysql/mysql"
 
 	"github.com/cacheaside/cacheaside/canal"
+	"github.com/cacheaside/cacheaside/canal/event"
 )
 
 // position is the set of the transactions that are done.
 type position interface {
-	text() canal.Position
+	text() event.Position
 	gtids() mysql.GTIDSet
 	add(id gtid)
 }
@@ -30,7 +31,7 @@ const (
 )
 
 // parse reads a position of a server's flavor. One that is not of it, or nothing that this package has written, is lost.
-func parse(p canal.Position, flavor string) (position, error) {
+func parse(p event.Position, flavor string) (position, error) {
 	prefix := mysqlPrefix
 	if flavor == mysql.MariaDBFlavor {
 		prefix = mariadbPrefix
@@ -77,7 +78,7 @@ type mariadbPosition map[uint32]mysql.MariadbGTID
 
 func (p mariadbPosition) add(id gtid) { p[id.mariadb.DomainID] = id.mariadb }
 
-func (p mariadbPosition) text() canal.Position {
+func (p mariadbPosition) text() event.Position {
 	var b strings.Builder
 	b.WriteString(mariadbPrefix)
 	for i, domain := range slices.Sorted(maps.Keys(p)) {
@@ -87,7 +88,7 @@ func (p mariadbPosition) text() canal.Position {
 		id := p[domain]
 		b.WriteString(id.String())
 	}
-	return canal.Position(b.String())
+	return event.Position(b.String())
 }
 
 func (p mariadbPosition) gtids() mysql.GTIDSet {
@@ -105,5 +106,5 @@ func (p *mysqlPosition) add(id gtid) {
 	_ = p.set.Update(id.mysql) // made of numbers
 }
 
-func (p *mysqlPosition) text() canal.Position { return canal.Position(mysqlPrefix + p.set.String()) }
+func (p *mysqlPosition) text() event.Position { return event.Position(mysqlPrefix + p.set.String()) }
 func (p *mysqlPosition) gtids() mysql.GTIDSet { return p.set.Clone() }

@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sync/semaphore"
 
 	"github.com/cacheaside/cacheaside/canal"
+	"github.com/cacheaside/cacheaside/canal/event"
 	"github.com/cacheaside/cacheaside/canal/internal/ddl"
 )
 
@@ -29,7 +30,7 @@ const (
 
 // part is what a transaction has changed, or a part of that.
 type part struct {
-	canal.Batch
+	event.Batch
 	from mark // others see it when they see what stands here
 	held int64
 }
@@ -63,7 +64,7 @@ type transaction struct {
 	xid     string // its name there
 	much    bool   // and it was more than is kept
 	time    time.Time
-	changes []canal.Change
+	changes []event.Change
 	bytes   int
 	rows    bool // some of it has been told
 }
@@ -74,7 +75,7 @@ func (r *reader) decode(e *replication.RowsEvent, data []byte) error {
 	if err != nil {
 		return err
 	}
-	if _, needed := r.tables.need.Tables[canal.Table{Schema: string(e.Table.Schema), Name: string(e.Table.Table)}]; !needed {
+	if _, needed := r.tables.need.Tables[event.Table{Schema: string(e.Table.Schema), Name: string(e.Table.Table)}]; !needed {
 		return nil
 	}
 	if k, ok := r.tables.known[e.TableID]; ok && k.err != nil {
@@ -176,7 +177,7 @@ func at(h *replication.EventHeader) time.Time {
 }
 
 func (r *reader) rowsOf(e *replication.RowsEvent, h *replication.EventHeader) error {
-	table := canal.Table{Schema: string(e.Table.Schema), Name: string(e.Table.Table)}
+	table := event.Table{Schema: string(e.Table.Schema), Name: string(e.Table.Table)}
 	if _, needed := r.tables.need.Tables[table]; !needed {
 		return nil
 	}
@@ -196,7 +197,7 @@ func (r *reader) rowsOf(e *replication.RowsEvent, h *replication.EventHeader) er
 			each += 48*len(e.Rows[0]) + int(h.EventSize)/len(e.Rows)
 		}
 		r.changes = slices.Grow(r.changes, len(e.Rows))
-		err = k.changes(e, func(c canal.Change) {
+		err = k.changes(e, func(c event.Change) {
 			c.Time = r.time
 			r.changes = append(r.changes, c)
 			r.bytes += each
@@ -216,8 +217,8 @@ func (r *reader) rowsOf(e *replication.RowsEvent, h *replication.EventHeader) er
 }
 
 // unreadable has all of a table, or of all tables, be forgotten.
-func (r *reader) unreadable(table canal.Table, why error) error {
-	r.changes = append(r.changes, canal.Change{Schema: table.Schema, Table: table.Name, Kind: canal.Replace, Time: r.time, Unread: safe(why)})
+func (r *reader) unreadable(table event.Table, why error) error {
+	r.changes = append(r.changes, event.Change{Schema: table.Schema, Table: table.Name, Kind: event.Replace, Time: r.time, Unread: safe(why)})
 	r.bytes += 200
 	return nil
 }
@@ -253,7 +254,7 @@ func (r *reader) statement(e *replication.QueryEvent, h *replication.EventHeader
 			c.Schema, c.Table = strings.ToLower(c.Schema), strings.ToLower(c.Table)
 		}
 		if effect.Unknown {
-			if err := r.unreadable(canal.Table{Schema: c.Schema, Name: c.Table}, errStatement); err != nil {
+			if err := r.unreadable(event.Table{Schema: c.Schema, Name: c.Table}, errStatement); err != nil {
 				return err
 			}
 			continue
@@ -287,8 +288,8 @@ func (r *reader) end() error {
 }
 
 // tell hands over what has been read.
-func (r *reader) tell(p canal.Position) error {
-	b := part{Batch: canal.Batch{Changes: r.changes, Position: p, Time: r.time, Bytes: r.bytes}, from: r.from, held: min(int64(r.bytes)+200, heldBytes)}
+func (r *reader) tell(p event.Position) error {
+	b := part{Batch: event.Batch{Changes: r.changes, Position: p, Time: r.time, Bytes: r.bytes}, from: r.from, held: min(int64(r.bytes)+200, heldBytes)}
 	r.changes, r.bytes, r.rows = nil, 0, p == ""
 	if p != "" {
 		r.unsaved, r.told = false, time.Now()
@@ -310,7 +311,7 @@ func (r *reader) send(b part) error {
 
 // idle is that the server has nothing more to tell.
 func (r *reader) idle() error {
-	b := part{Batch: canal.Batch{Time: time.Now()}}
+	b := part{Batch: event.Batch{Time: time.Now()}}
 	if r.unsaved && !r.open {
 		b.Position, r.unsaved = r.at.text(), false
 	}

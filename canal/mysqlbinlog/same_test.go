@@ -12,8 +12,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/cacheaside/cacheaside/canal"
 	"github.com/cacheaside/cacheaside/canal/envelope"
+	"github.com/cacheaside/cacheaside/canal/event"
 )
 
 const same = "../envelope/testdata/same"
@@ -73,7 +73,7 @@ func sameAsEnvelopes(x *world) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			var told []canal.Change
+			var told []event.Change
 			for line := range bytes.Lines(messages) {
 				changes, err := f.decode(bytes.TrimSpace(line))
 				if err != nil {
@@ -101,7 +101,7 @@ func sameAsEnvelopes(x *world) {
 }
 
 // loggedSame runs the statements, and returns what the log tells of the rows.
-func loggedSame(x *world) []canal.Change {
+func loggedSame(x *world) []event.Change {
 	t := x.T
 	statements, err := os.ReadFile(filepath.Join(same, "statements.sql"))
 	x.check(err)
@@ -109,7 +109,7 @@ func loggedSame(x *world) []canal.Change {
 	x.check(err)
 	defer func() { x.check(session.Close()) }()
 	t.Cleanup(func() { x.do("DROP DATABASE IF EXISTS shop") })
-	l := x.listen(x.source(), canal.Need{Tables: map[canal.Table][]string{{Schema: "shop", Name: "item"}: {"id"}}})
+	l := x.listen(x.source(), event.Need{Tables: map[event.Table][]string{{Schema: "shop", Name: "item"}: {"id"}}})
 	rows := 0
 	for line := range strings.Lines(string(statements)) {
 		if strings.HasPrefix(line, "INSERT") || strings.HasPrefix(line, "UPDATE") || strings.HasPrefix(line, "DELETE") {
@@ -135,22 +135,22 @@ func (x *world) in(session *sql.Conn, statement string) {
 }
 
 // asTold is what the log tells, in the changes in which the format has it.
-func (f *format) asTold(logged []canal.Change) (all []canal.Change) {
+func (f *format) asTold(logged []event.Change) (all []event.Change) {
 	for _, c := range logged {
-		if !f.moves || c.Kind != canal.Update || c.Before.Get("id").Equal(c.After.Get("id")) {
+		if !f.moves || c.Kind != event.Update || c.Before.Get("id").Equal(c.After.Get("id")) {
 			all = append(all, c)
 			continue
 		}
 		gone, come := c, c
-		gone.Kind, gone.After = canal.Delete, canal.Row{}
-		come.Kind, come.Before = canal.Insert, canal.Row{}
+		gone.Kind, gone.After = event.Delete, event.Row{}
+		come.Kind, come.Before = event.Insert, event.Row{}
 		all = append(all, gone, come)
 	}
 	return all
 }
 
 // compare says in what a change differs from that in the log. It notes which differences there are of those that are known.
-func (f *format) compare(told, logged *canal.Change, used map[string]bool) (all []string) {
+func (f *format) compare(told, logged *event.Change, used map[string]bool) (all []string) {
 	if told.Kind != logged.Kind || told.Schema != logged.Schema || told.Table != logged.Table {
 		return []string{fmt.Sprintf("is told as %v, and logged as %v", told, logged)}
 	}
@@ -159,7 +159,7 @@ func (f *format) compare(told, logged *canal.Change, used map[string]bool) (all 
 	}
 	for _, side := range []struct {
 		name         string
-		told, logged canal.Row
+		told, logged event.Row
 	}{{"before", told.Before, logged.Before}, {"after", told.After, logged.After}} {
 		if side.told.Exists() != side.logged.Exists() {
 			all = append(all, fmt.Sprintf("%s: there is %v, and %v in the log", side.name, side.told, side.logged))
@@ -183,4 +183,4 @@ func (f *format) compare(told, logged *canal.Change, used map[string]bool) (all 
 	return all
 }
 
-func sorted(r canal.Row) []string { return slices.Sorted(slices.Values(r.Columns().Names())) }
+func sorted(r event.Row) []string { return slices.Sorted(slices.Values(r.Columns().Names())) }

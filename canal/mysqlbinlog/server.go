@@ -10,6 +10,7 @@ import (
 	"github.com/go-mysql-org/go-mysql/mysql"
 
 	"github.com/cacheaside/cacheaside/canal"
+	"github.com/cacheaside/cacheaside/canal/event"
 )
 
 // server is what a server says of itself.
@@ -27,7 +28,7 @@ func setup(format string, args ...any) error {
 }
 
 // look asks for what has to be known, and refuses what does not do.
-func look(s *session, need canal.Need) (*server, error) {
+func look(s *session, need event.Need) (*server, error) {
 	srv := &server{session: s, flavor: mysql.MySQLFlavor}
 	general, err := s.ask("SELECT VERSION(), @@global.log_bin, @@global.binlog_format, @@global.binlog_row_image, @@global.lower_case_table_names")
 	if err != nil {
@@ -75,12 +76,12 @@ func look(s *session, need canal.Need) (*server, error) {
 	return srv, srv.collations()
 }
 
-func compareTables(a, b canal.Table) int {
+func compareTables(a, b event.Table) int {
 	return strings.Compare(a.Schema+"."+a.Name, b.Schema+"."+b.Name)
 }
 
 // images refuses tables whose keys are not in each row image, as far as the user may see the tables. What he may not see, each change shows (tables.go).
-func (s *server) images(need canal.Need) error {
+func (s *server) images(need event.Need) error {
 	if s.image != "MINIMAL" {
 		return nil
 	}
@@ -101,7 +102,7 @@ func (s *server) images(need canal.Need) error {
 }
 
 // minimal says whether changes of a table, of which the log has its primary key and what was changed, tell of columns. Without a primary key the log has all of them.
-func minimal(t canal.Table, columns, primary []string) error {
+func minimal(t event.Table, columns, primary []string) error {
 	if len(primary) == 0 {
 		return nil
 	}
@@ -150,7 +151,7 @@ func (s *server) now() (position, error) {
 }
 
 // typesOf are the types of a table's columns, by their names in small letters; none if the user may not see it.
-func (s *server) typesOf(t canal.Table) (map[string]string, error) {
+func (s *server) typesOf(t event.Table) (map[string]string, error) {
 	rows, err := s.ask("SELECT COLUMN_NAME, DATA_TYPE FROM information_schema.COLUMNS WHERE TABLE_SCHEMA = ? AND TABLE_NAME = ?", t.Schema, t.Name)
 	if err != nil {
 		return nil, err
@@ -166,7 +167,7 @@ func (s *server) typesOf(t canal.Table) (map[string]string, error) {
 // logging it, when a table is changed that is not. MySQL 9.7 changes and logs those rows itself,
 // unless innodb_native_foreign_keys is ON
 // (https://dev.mysql.com/doc/refman/9.7/en/replication-features-foreign-keys.html).
-func (s *server) cascades(need canal.Need) ([]string, error) {
+func (s *server) cascades(need event.Need) ([]string, error) {
 	native, err := s.ask("SELECT @@global.innodb_native_foreign_keys")
 	if err == nil && native[0][0] == "0" {
 		return nil, nil
@@ -180,8 +181,8 @@ func (s *server) cascades(need canal.Need) ([]string, error) {
 	}
 	var names []string
 	for _, r := range rows {
-		_, child := need.Tables[canal.Table{Schema: r[0], Name: r[1]}]
-		_, parent := need.Tables[canal.Table{Schema: r[3], Name: r[4]}]
+		_, child := need.Tables[event.Table{Schema: r[0], Name: r[1]}]
+		_, parent := need.Tables[event.Table{Schema: r[3], Name: r[4]}]
 		if child && !parent {
 			names = append(names, fmt.Sprintf("%s of %s.%s", r[2], r[0], r[1]))
 		}

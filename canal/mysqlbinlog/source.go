@@ -13,13 +13,13 @@ import (
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/sync/semaphore"
 
-	"github.com/cacheaside/cacheaside/canal"
+	"github.com/cacheaside/cacheaside/canal/event"
 )
 
 const heartbeat = time.Second
 
 // Run reads the log from where need says until ctx ends, or the connection is lost, or something else is wrong. See canal.Source.
-func (s *Source) Run(ctx context.Context, need canal.Need, deliver chan<- canal.Batch) error {
+func (s *Source) Run(ctx context.Context, need event.Need, deliver chan<- event.Batch) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	g, ctx := errgroup.WithContext(ctx)
@@ -49,7 +49,7 @@ func (s *Source) Run(ctx context.Context, need canal.Need, deliver chan<- canal.
 	parts := make(chan part, 1024)
 	room := semaphore.NewWeighted(heldBytes)
 	r := &reader{ctx: ctx, at: from, out: parts, room: room, unread: map[*replication.RowsEvent]error{}}
-	r.tables = &tables{server: srv, need: need, known: map[uint64]knownTable{}, warned: map[canal.Table]bool{}, warn: s.options.Logger.Warn}
+	r.tables = &tables{server: srv, need: need, known: map[uint64]knownTable{}, warned: map[event.Table]bool{}, warn: s.options.Logger.Warn}
 	first := from.text()
 	listening := make(chan struct{})
 	r.listen = func() {
@@ -66,7 +66,7 @@ func (s *Source) Run(ctx context.Context, need canal.Need, deliver chan<- canal.
 			return ctx.Err()
 		}
 		select {
-		case deliver <- canal.Batch{Position: first}:
+		case deliver <- event.Batch{Position: first}:
 		case <-ctx.Done():
 			return ctx.Err()
 		}
@@ -113,7 +113,7 @@ func (s *Source) stream(ctx context.Context, d *dialer, flavor string, from posi
 }
 
 // warn tells of what may be missed.
-func (s *Source) warn(srv *server, need canal.Need) {
+func (s *Source) warn(srv *server, need event.Need) {
 	names, err := srv.cascades(need)
 	if err != nil {
 		return // it is only a service

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/cacheaside/cacheaside/canal"
+	"github.com/cacheaside/cacheaside/canal/event"
 	"github.com/cacheaside/cacheaside/internal/testenv"
 )
 
@@ -123,7 +124,7 @@ func lostPositions(x *world) {
 	l.want("insert a: 1")
 	early := l.positions()[0]
 	_ = l.end()
-	lost := func(what string, p canal.Position) {
+	lost := func(what string, p event.Position) {
 		t.Helper()
 		need.From = p
 		if err := x.run(x.source(), need).ended(); !errors.Is(err, canal.ErrPositionLost) {
@@ -138,7 +139,7 @@ func lostPositions(x *world) {
 		// A position of another server, or of the future, names transactions that this one has not
 		// got: MySQL sends all the others.
 		lost("of MariaDB", "mariadb:0-1-5")
-		for _, p := range []canal.Position{"mysql:3e11fa47", "mysql:3e11fa47-71ca-11e1-9e33-c80aa9429562:1-5,", "mysql:a:1", "mysql:3e11fa47-71ca-11e1-9e33-c80aa9429562:1-1' OR 1='"} {
+		for _, p := range []event.Position{"mysql:3e11fa47", "mysql:3e11fa47-71ca-11e1-9e33-c80aa9429562:1-5,", "mysql:a:1", "mysql:3e11fa47-71ca-11e1-9e33-c80aa9429562:1-1' OR 1='"} {
 			lost("damaged", p)
 		}
 		x.do("RESET BINARY LOGS AND GTIDS", "INSERT INTO a VALUES (4)")
@@ -146,7 +147,7 @@ func lostPositions(x *world) {
 		lost("of another server", "mariadb:0-77-5")
 		lost("of the future", "mariadb:0-1-500000")
 		lost("of MySQL", "mysql:3e11fa47-71ca-11e1-9e33-c80aa9429562:1-5")
-		for _, p := range []canal.Position{"mariadb:0-1", "mariadb:0-1-2,", "mariadb:,", "mariadb:0-1-2,0-1-3", "mariadb:a-b-c", "mariadb:0-1-1' OR 1='"} {
+		for _, p := range []event.Position{"mariadb:0-1", "mariadb:0-1-2,", "mariadb:,", "mariadb:0-1-2,0-1-3", "mariadb:a-b-c", "mariadb:0-1-1' OR 1='"} {
 			lost("damaged", p)
 		}
 		x.do("RESET MASTER", "INSERT INTO a VALUES (4)")
@@ -328,7 +329,7 @@ func testXA(x *world) {
 // cachingSHA2 has a user let in by the authentication that MySQL has by default, without TLS: as
 // the server has not seen him before, he sends his password under the server's key. Over TLS it is
 // that of the rest of the test.
-func (x *world) cachingSHA2(need canal.Need) {
+func (x *world) cachingSHA2(need event.Need) {
 	x.Helper()
 	x.do("CREATE USER plain IDENTIFIED BY 'word'", "GRANT REPLICATION SLAVE ON *.* TO plain")
 	var plugins int

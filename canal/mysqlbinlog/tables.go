@@ -9,14 +9,14 @@ import (
 	"github.com/go-mysql-org/go-mysql/mysql"
 	"github.com/go-mysql-org/go-mysql/replication"
 
-	"github.com/cacheaside/cacheaside/canal"
+	"github.com/cacheaside/cacheaside/canal/event"
 )
 
 // shape is how the rows of a table look, as the log describes them before each change.
 type shape struct {
-	table   canal.Table
-	columns *canal.Columns
-	values  []func(any) canal.Value
+	table   event.Table
+	columns *event.Columns
+	values  []func(any) event.Value
 	err     error // why they cannot be read
 }
 
@@ -28,10 +28,10 @@ var (
 // tables keeps the shapes of the tables that were last changed.
 type tables struct {
 	server *server
-	need   canal.Need
+	need   event.Need
 	known  map[uint64]knownTable // by the number that the log gives to a table
 	warn   func(text string, args ...any)
-	warned map[canal.Table]bool
+	warned map[event.Table]bool
 }
 
 type knownTable struct {
@@ -45,7 +45,7 @@ var widths = map[byte]int{mysql.MYSQL_TYPE_TINY: 1, mysql.MYSQL_TYPE_SHORT: 2, m
 
 // describe takes in what the log says of a table.
 func (t *tables) describe(e *replication.TableMapEvent, raw []byte) error {
-	table := canal.Table{Schema: string(e.Schema), Name: string(e.Table)}
+	table := event.Table{Schema: string(e.Schema), Name: string(e.Table)}
 	columns, needed := t.need.Tables[table]
 	if !needed {
 		return nil
@@ -76,13 +76,13 @@ func (t *tables) describe(e *replication.TableMapEvent, raw []byte) error {
 	return nil
 }
 
-func (t *tables) shape(table canal.Table, e *replication.TableMapEvent) (*shape, error) {
-	s := &shape{table: table, columns: canal.NewColumns(), values: make([]func(any) canal.Value, e.ColumnCount)}
+func (t *tables) shape(table event.Table, e *replication.TableMapEvent) (*shape, error) {
+	s := &shape{table: table, columns: event.NewColumns(), values: make([]func(any) event.Value, e.ColumnCount)}
 	if uint64(len(e.ColumnName)) != e.ColumnCount {
 		s.err = errNoNames
 		return s, nil
 	}
-	s.columns = canal.NewColumns(e.ColumnNameString()...)
+	s.columns = event.NewColumns(e.ColumnNameString()...)
 	collations, ofNames, unsigned := e.CollationMap(), e.EnumSetCollationMap(), e.UnsignedMap()
 	enums, sets := e.EnumStrValueMap(), e.SetStrValueMap()
 	var types map[string]string
@@ -143,7 +143,7 @@ func needsColumn(columns []string, name string) bool {
 // has them, and the log does not say in which: FLOAT in six digits, DOUBLE(10,2) in two decimals,
 // the numbers of JSON by rules of its own. A key of them could differ from the one that is cached:
 // it is not known.
-func (t *tables) inexact(table canal.Table, column string, otherwise func(any) canal.Value) func(any) canal.Value {
+func (t *tables) inexact(table event.Table, column string, otherwise func(any) event.Value) func(any) event.Value {
 	if !needsColumn(t.need.Tables[table], column) {
 		return otherwise
 	}
@@ -155,7 +155,7 @@ func (t *tables) inexact(table canal.Table, column string, otherwise func(any) c
 }
 
 // fixedValue is of BINARY, and of MariaDB's UUID, INET4 and INET6, which look the same in the log, all without the zero bytes at their end.
-func (t *tables) fixedValue(table canal.Table, e *replication.TableMapEvent, i int, types map[string]string) func(any) canal.Value {
+func (t *tables) fixedValue(table event.Table, e *replication.TableMapEvent, i int, types map[string]string) func(any) event.Value {
 	text := plain
 	width := fixedWidth(e.ColumnMeta[i])
 	name := strings.ToLower(string(e.ColumnName[i]))
@@ -174,7 +174,7 @@ func (t *tables) fixedValue(table canal.Table, e *replication.TableMapEvent, i i
 		}
 		return unknownValue
 	}
-	return func(v any) canal.Value {
+	return func(v any) event.Value {
 		s, ok := v.(string)
 		if !ok {
 			return value(v)
@@ -182,9 +182,9 @@ func (t *tables) fixedValue(table canal.Table, e *replication.TableMapEvent, i i
 		b := make([]byte, max(width, len(s)))
 		copy(b, s)
 		if made, ok := text(b); ok {
-			return canal.TextValue(made)
+			return event.TextValue(made)
 		}
-		return canal.Value{}
+		return event.Value{}
 	}
 }
 
@@ -197,53 +197,53 @@ func fixedWidth(meta uint16) int {
 }
 
 // row makes a Row of what go-mysql has read; skipped are the columns of which the log does not tell. row is where its values are put.
-func (s *shape) row(row []canal.Value, values []any, skipped []int) (canal.Row, error) {
+func (s *shape) row(row []event.Value, values []any, skipped []int) (event.Row, error) {
 	if len(values) != len(s.values) {
-		return canal.Row{}, fmt.Errorf("%d values for %d columns", len(values), len(s.values))
+		return event.Row{}, fmt.Errorf("%d values for %d columns", len(values), len(s.values))
 	}
 	for i, v := range values {
 		row[i] = s.values[i](v)
 	}
 	for _, i := range skipped {
-		row[i] = canal.Omitted()
+		row[i] = event.Omitted()
 	}
-	return canal.NewRow(s.columns, row)
+	return event.NewRow(s.columns, row)
 }
 
 // changes are those of an event.
-func (s *shape) changes(e *replication.RowsEvent, add func(canal.Change)) error {
-	kind, each := canal.Insert, 1
+func (s *shape) changes(e *replication.RowsEvent, add func(event.Change)) error {
+	kind, each := event.Insert, 1
 	switch e.Type() {
 	case replication.EnumRowsEventTypeInsert:
 	case replication.EnumRowsEventTypeUpdate:
-		kind, each = canal.Update, 2
+		kind, each = event.Update, 2
 	case replication.EnumRowsEventTypeDelete:
-		kind = canal.Delete
+		kind = event.Delete
 	default:
 		if e.ColumnBitmap2 == nil {
 			return errKind
 		}
-		kind, each = canal.Update, 2 // with parts of JSON documents
+		kind, each = event.Update, 2 // with parts of JSON documents
 	}
 	if len(e.Rows)%each != 0 || len(e.SkippedColumns) != len(e.Rows) {
 		return fmt.Errorf("%d row images", len(e.Rows))
 	}
-	room := make([]canal.Value, len(e.Rows)*len(s.values))
-	next := func(i int) (canal.Row, error) {
+	room := make([]event.Value, len(e.Rows)*len(s.values))
+	next := func(i int) (event.Row, error) {
 		row := room[:len(s.values):len(s.values)]
 		room = room[len(s.values):]
 		return s.row(row, e.Rows[i], e.SkippedColumns[i])
 	}
 	for i := 0; i < len(e.Rows); i += each {
-		c := canal.Change{Schema: s.table.Schema, Table: s.table.Name, Kind: kind}
+		c := event.Change{Schema: s.table.Schema, Table: s.table.Name, Kind: kind}
 		first, err := next(i)
 		if err != nil {
 			return err
 		}
 		switch kind {
-		case canal.Insert:
+		case event.Insert:
 			c.After = first
-		case canal.Delete:
+		case event.Delete:
 			c.Before = first
 		default:
 			c.Before = first

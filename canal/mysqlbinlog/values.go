@@ -3,29 +3,29 @@ package mysqlbinlog
 import (
 	"strings"
 
-	"github.com/cacheaside/cacheaside/canal"
+	"github.com/cacheaside/cacheaside/canal/event"
 )
 
 // value is what go-mysql has made of a column. What is no value, such as a part of a JSON document, is not known.
-func value(v any) canal.Value {
-	made, err := canal.ValueOf(v)
+func value(v any) event.Value {
+	made, err := event.ValueOf(v)
 	if err != nil {
-		return canal.Value{}
+		return event.Value{}
 	}
 	return made
 }
 
 // unknownValue is of a column of which only NULL is understood.
-func unknownValue(v any) canal.Value {
+func unknownValue(v any) event.Value {
 	if v == nil {
-		return canal.Null()
+		return event.Null()
 	}
-	return canal.Value{}
+	return event.Value{}
 }
 
 // jsonValue is a document with blanks where MySQL shows them. A part of a document
 // (binlog_row_value_options=PARTIAL_JSON) is no value.
-func jsonValue(v any) canal.Value {
+func jsonValue(v any) event.Value {
 	var text string
 	switch v := v.(type) {
 	case string:
@@ -51,16 +51,16 @@ func jsonValue(v any) canal.Value {
 			b.WriteByte(' ')
 		}
 	}
-	return canal.TextValue(b.String())
+	return event.TextValue(b.String())
 }
 
 // textValue makes text of what is in a character set.
-func textValue(charset string) func(any) canal.Value {
+func textValue(charset string) func(any) event.Value {
 	if asIs[charset] {
 		return value
 	}
 	text, other := decoder(charset), notASCII[charset]
-	return func(v any) canal.Value {
+	return func(v any) event.Value {
 		var b []byte
 		switch v := v.(type) {
 		case []byte:
@@ -74,9 +74,9 @@ func textValue(charset string) func(any) canal.Value {
 			return value(v)
 		}
 		if s, ok := text(b); ok {
-			return canal.TextValue(s)
+			return event.TextValue(s)
 		}
-		return canal.Value{}
+		return event.Value{}
 	}
 }
 
@@ -90,8 +90,8 @@ func isASCII(b []byte) bool {
 }
 
 // unsignedValue is of a column of n bytes. The reader has taken from go-mysql what says that it is unsigned, as that makes a map of it for each row.
-func unsignedValue(n int) func(any) canal.Value {
-	return func(v any) canal.Value {
+func unsignedValue(n int) func(any) event.Value {
+	return func(v any) event.Value {
 		switch m := v.(type) {
 		case int8:
 			v = uint8(m)
@@ -110,8 +110,8 @@ func unsignedValue(n int) func(any) canal.Value {
 }
 
 // timeValue adds the zeros that go-mysql leaves out.
-func timeValue(decimals int) func(any) canal.Value {
-	return func(v any) canal.Value {
+func timeValue(decimals int) func(any) event.Value {
+	return func(v any) event.Value {
 		s, ok := v.(string)
 		if ok && decimals > 0 && decimals <= 6 && !strings.Contains(s, ".") {
 			v = s + "." + strings.Repeat("0", decimals)
@@ -135,24 +135,24 @@ func decoded(names []string, text func([]byte) (string, bool)) []name {
 }
 
 // enumValue is the name of a number; 0 is the empty one that stands for what was not allowed.
-func enumValue(names []name) func(any) canal.Value {
-	return func(v any) canal.Value {
+func enumValue(names []name) func(any) event.Value {
+	return func(v any) event.Value {
 		n, ok := v.(int64)
 		switch {
 		case !ok:
 			return value(v)
 		case n == 0:
-			return canal.TextValue("")
+			return event.TextValue("")
 		case n < 0 || n > int64(len(names)) || !names[n-1].ok:
-			return canal.Value{}
+			return event.Value{}
 		}
-		return canal.TextValue(names[n-1].text)
+		return event.TextValue(names[n-1].text)
 	}
 }
 
 // setValue is the names whose bits are set.
-func setValue(names []name) func(any) canal.Value {
-	return func(v any) canal.Value {
+func setValue(names []name) func(any) event.Value {
+	return func(v any) event.Value {
 		n, ok := v.(int64)
 		if !ok {
 			return value(v)
@@ -163,10 +163,10 @@ func setValue(names []name) func(any) canal.Value {
 				continue
 			}
 			if i >= len(names) || !names[i].ok {
-				return canal.Value{}
+				return event.Value{}
 			}
 			set = append(set, names[i].text)
 		}
-		return canal.TextValue(strings.Join(set, ","))
+		return event.TextValue(strings.Join(set, ","))
 	}
 }

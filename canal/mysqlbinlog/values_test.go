@@ -8,7 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/cacheaside/cacheaside/canal"
+	"github.com/cacheaside/cacheaside/canal/event"
 )
 
 // ofMySQL are types, and character sets, of MySQL's own.
@@ -147,7 +147,7 @@ func testValuesOfAllTypes(x *world) {
 	if _, err := db.Exec("UPDATE v SET n = n + 1000"); err != nil {
 		t.Fatal(err)
 	}
-	same := func(r canal.Row, n string) {
+	same := func(r event.Row, n string) {
 		t.Helper()
 		for i, name := range names {
 			v, w := r.Get(name), want[n][i]

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/cacheaside/cacheaside/canal"
+	"github.com/cacheaside/cacheaside/canal/event"
 	"github.com/cacheaside/cacheaside/internal/testenv"
 )
 
@@ -93,10 +94,10 @@ func (x *world) source(edit ...func(*Options)) *Source {
 }
 
 // need is of tables of the test's schema, each with the columns after its name.
-func (x *world) need(tables ...[]string) canal.Need {
-	n := canal.Need{Tables: map[canal.Table][]string{}}
+func (x *world) need(tables ...[]string) event.Need {
+	n := event.Need{Tables: map[event.Table][]string{}}
 	for _, t := range tables {
-		n.Tables[canal.Table{Schema: x.schema, Name: t[0]}] = t[1:]
+		n.Tables[event.Table{Schema: x.schema, Name: t[0]}] = t[1:]
 	}
 	return n
 }
@@ -109,22 +110,22 @@ type listener struct {
 	err  error
 
 	mu      sync.Mutex
-	batches []canal.Batch
+	batches []event.Batch
 	news    chan struct{}
 }
 
 // listen runs s, and returns when it has begun.
-func (x *world) listen(s *Source, need canal.Need) *listener {
+func (x *world) listen(s *Source, need event.Need) *listener {
 	x.Helper()
 	l := x.run(s, need)
 	l.until("it begins", func() bool { return len(l.batches) > 0 })
 	return l
 }
 
-func (x *world) run(s *Source, need canal.Need) *listener {
+func (x *world) run(s *Source, need event.Need) *listener {
 	ctx, stop := context.WithCancel(context.Background())
 	l := &listener{world: x, stop: stop, done: make(chan struct{}), news: make(chan struct{}, 1)}
-	batches := make(chan canal.Batch)
+	batches := make(chan event.Batch)
 	go func() {
 		defer close(batches)
 		l.err = s.Run(ctx, need, batches)
@@ -181,7 +182,7 @@ func (l *listener) until(what string, is func() bool) {
 }
 
 // all are the changes so far; the mutex is held.
-func (l *listener) all() (all []canal.Change) {
+func (l *listener) all() (all []event.Change) {
 	for _, b := range l.batches {
 		all = append(all, b.Changes...)
 	}
@@ -189,7 +190,7 @@ func (l *listener) all() (all []canal.Change) {
 }
 
 // changes waits for n changes, and returns them.
-func (l *listener) changes(n int) (all []canal.Change) {
+func (l *listener) changes(n int) (all []event.Change) {
 	l.Helper()
 	l.until(fmt.Sprint(n, " changes"), func() bool {
 		all = l.all()
@@ -210,14 +211,14 @@ func (l *listener) ended() error {
 }
 
 // positions are those that were told.
-func (l *listener) positions() (all []canal.Position) {
+func (l *listener) positions() (all []event.Position) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.known()
 }
 
 // known is positions; the mutex is held.
-func (l *listener) known() (all []canal.Position) {
+func (l *listener) known() (all []event.Position) {
 	for _, b := range l.batches {
 		if b.Position != "" {
 			all = append(all, b.Position)
@@ -227,8 +228,8 @@ func (l *listener) known() (all []canal.Position) {
 }
 
 // text is what a change says, with the columns in the order of the table: "insert a: 1 x", "update a: 1 x -> 1 ?".
-func text(c canal.Change) string {
-	row := func(r canal.Row) (s string) {
+func text(c event.Change) string {
+	row := func(r event.Row) (s string) {
 		for _, name := range r.Columns().Names() {
 			switch v := r.Get(name); {
 			case !v.Known():

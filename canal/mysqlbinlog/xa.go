@@ -4,7 +4,7 @@ import (
 	"errors"
 	"time"
 
-	"github.com/cacheaside/cacheaside/canal"
+	"github.com/cacheaside/cacheaside/canal/event"
 )
 
 const (
@@ -17,9 +17,9 @@ var errLongAgo = errors.New("what a transaction of XA has changed was logged bef
 
 // xas are the transactions of XA, whose rows are logged when they are prepared, long before they are committed.
 type xas struct {
-	prepared map[string][]canal.Change // xaChanges at most
+	prepared map[string][]event.Change // xaChanges at most
 	kept     int
-	again    []canal.Change // are told once more
+	again    []event.Change // are told once more
 	due      time.Time
 }
 
@@ -34,12 +34,12 @@ func (r *reader) bound() {
 // prepared, or committed in one phase, which MySQL logs so, and MariaDB as any other transaction
 // (XA_prepare_log_event of both servers, sql/log_event.h). An event that says neither is told too
 // early rather than never.
-func (r *reader) endXA(event []byte) error {
-	if len(event) > 0 && event[0] == 0 {
+func (r *reader) endXA(raw []byte) error {
+	if len(raw) > 0 && raw[0] == 0 {
 		return r.prepare()
 	}
 	if r.much {
-		if err := r.unreadable(canal.Table{}, errLongAgo); err != nil {
+		if err := r.unreadable(event.Table{}, errLongAgo); err != nil {
 			return err
 		}
 	}
@@ -50,7 +50,7 @@ func (r *reader) endXA(event []byte) error {
 func (r *reader) prepare() error {
 	if !r.much && len(r.prepared) < xaChanges {
 		if r.prepared == nil {
-			r.prepared = map[string][]canal.Change{}
+			r.prepared = map[string][]event.Change{}
 		}
 		r.prepared[r.xid] = r.changes
 		r.kept += len(r.changes)
@@ -59,7 +59,7 @@ func (r *reader) prepare() error {
 	return r.end()
 }
 
-func (r *reader) forgetXA(xid string) []canal.Change {
+func (r *reader) forgetXA(xid string) []event.Change {
 	changes := r.prepared[xid]
 	delete(r.prepared, xid)
 	r.kept -= len(changes)
@@ -72,11 +72,11 @@ func (r *reader) forgetXA(xid string) []canal.Change {
 func (r *reader) commitXA(xid string) error {
 	if _, known := r.prepared[xid]; known {
 		r.changes = append(r.changes, r.forgetXA(xid)...)
-	} else if err := r.unreadable(canal.Table{}, errLongAgo); err != nil {
+	} else if err := r.unreadable(event.Table{}, errLongAgo); err != nil {
 		return err
 	}
 	if len(r.again)+len(r.changes) > xaChanges {
-		r.again = []canal.Change{{Kind: canal.Replace, Unread: errLongAgo}}
+		r.again = []event.Change{{Kind: event.Replace, Unread: errLongAgo}}
 	} else {
 		r.again = append(r.again, r.changes...)
 	}
@@ -89,7 +89,7 @@ func (r *reader) echo() error {
 	if len(r.again) == 0 || time.Now().Before(r.due) {
 		return nil
 	}
-	b := part{Batch: canal.Batch{Changes: r.again}}
+	b := part{Batch: event.Batch{Changes: r.again}}
 	r.again = nil
 	return r.send(b)
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/cacheaside/cacheaside/canal"
 	"github.com/cacheaside/cacheaside/canal/envelope"
+	"github.com/cacheaside/cacheaside/canal/event"
 )
 
 // New makes a Source of what comes by topics, as decode reads it: envelope.Canal, envelope.Maxwell, envelope.Debezium, or your own. What it cannot read is parked (canal.Options.Parking) and acknowledged. It does no I/O; Run does.
@@ -46,7 +47,7 @@ type source struct {
 }
 
 // Run is that of canal.Source. Subscriptions outlive it: subscribers of NATS cannot stand that one ends by its ctx (https://github.com/ThreeDotsLabs/watermill-nats sends to the channel that it then closes).
-func (s *source) Run(ctx context.Context, need canal.Need, deliver chan<- canal.Batch) error {
+func (s *source) Run(ctx context.Context, need event.Need, deliver chan<- event.Batch) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	s.mu.Lock()

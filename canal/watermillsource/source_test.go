@@ -18,6 +18,8 @@ import (
 	"github.com/cacheaside/cacheaside"
 	"github.com/cacheaside/cacheaside/canal"
 	"github.com/cacheaside/cacheaside/canal/envelope"
+	"github.com/cacheaside/cacheaside/canal/event"
+	"github.com/cacheaside/cacheaside/canal/parking"
 	"github.com/cacheaside/cacheaside/canal/watermillsource"
 )
 
@@ -58,7 +60,7 @@ func newSide(t testing.TB, s canal.Source) *side {
 	}, &cacheaside.LoaderOptions{TTL: time.Hour})
 	check(t, err)
 	handle := func(table string) canal.Binding {
-		return canal.Handle("history-"+table, "shop", table, func(_ context.Context, c canal.Change) error {
+		return canal.Handle("history-"+table, "shop", table, func(_ context.Context, c event.Change) error {
 			x.mu.Lock()
 			defer x.mu.Unlock()
 			x.seen = append(x.seen, c.Table+c.After.Get("id").Text())
@@ -73,7 +75,7 @@ func newSide(t testing.TB, s canal.Source) *side {
 	return x
 }
 
-func (x *side) Park(context.Context, canal.Parked) error {
+func (x *side) Park(context.Context, parking.Parked) error {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	x.parked++
@@ -223,8 +225,8 @@ func TestStopped(t *testing.T) {
 		o := newOrdered(t)
 		s := source(t, o, "users")
 		ctx, cancel := context.WithCancel(t.Context())
-		batches, ended := make(chan canal.Batch), make(chan error, 1)
-		go func() { ended <- s.Run(ctx, canal.Need{}, batches) }()
+		batches, ended := make(chan event.Batch), make(chan error, 1)
+		go func() { ended <- s.Run(ctx, event.Need{}, batches) }()
 		<-batches
 		for id := range 20 {
 			o.publish("users", updated("users", id))
@@ -292,7 +294,7 @@ func TestNewRefuses(t *testing.T) {
 		}
 	}
 	o.Close()
-	if err := source(t, o, "a").Run(t.Context(), canal.Need{}, make(chan canal.Batch)); !errors.Is(err, errRefused) {
+	if err := source(t, o, "a").Run(t.Context(), event.Need{}, make(chan event.Batch)); !errors.Is(err, errRefused) {
 		t.Error(err)
 	}
 }

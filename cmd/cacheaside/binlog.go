@@ -11,6 +11,7 @@ import (
 	"github.com/jmoiron/sqlx"
 
 	"github.com/cacheaside/cacheaside/canal"
+	"github.com/cacheaside/cacheaside/canal/parking"
 )
 
 var binlogStatusCommand = command{
@@ -26,7 +27,7 @@ Exit code 1: the Consumer cannot go on, or its server is not set right. Exit cod
 		flags.StringVar(&b.table, "checkpoint-table", "cacheaside_checkpoint", "SQLCheckpointOptions.Table: the `TABLE`, or schema.table. Default: cacheaside_checkpoint")
 		flags.StringVar(&b.name, "name", "canal", "SQLCheckpointOptions.Name: the `NAME` of the Consumer's checkpoint. Default: canal")
 		flags.StringVar(&b.variable, "checkpoint-dsn-env", "", "the `NAME` of the variable of the environment with the DSN of the database that the checkpoint, and what is parked, is in. Default: that of the server")
-		flags.StringVar(&b.parking, "parking-table", "", "SQLParkingOptions.Table: count what is parked in this `TABLE`")
+		flags.StringVar(&b.parking, "parking-table", "", "parking.TableOptions.Table: count what is parked in this `TABLE`")
 		return b.run
 	},
 }
@@ -97,7 +98,7 @@ func (b *binlogging) checkpoint(ctx context.Context, db *sqlx.DB, s *shownBinlog
 		return saved, false, usagef("%s", strings.TrimPrefix(err.Error(), "canal: "))
 	}
 	if b.parking != "" {
-		p, err := canal.NewSQLParking(db, &canal.SQLParkingOptions{Table: b.parking})
+		p, err := parking.NewTable(db, &parking.TableOptions{Table: b.parking})
 		if err != nil {
 			return saved, false, usagef("%s", strings.TrimPrefix(err.Error(), "canal: "))
 		}

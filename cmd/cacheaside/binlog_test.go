@@ -12,6 +12,7 @@ import (
 	"github.com/jmoiron/sqlx"
 
 	"github.com/cacheaside/cacheaside/canal"
+	"github.com/cacheaside/cacheaside/canal/parking"
 	"github.com/cacheaside/cacheaside/internal/testenv"
 )
 
@@ -75,10 +76,10 @@ func TestBinlogStatus(t *testing.T) {
 	if s.Progress.State != "behind" || s.Progress.Behind != 2 || !strings.Contains(s.Progress.Words, "still in the logs") || !strings.Contains(s.Progress.Missing, l.now()) {
 		t.Errorf("it shows %+v", s.Progress)
 	}
-	p, err := canal.NewSQLParking(l.db, nil)
+	p, err := parking.NewTable(l.db, nil)
 	l.check(err)
 	l.check(p.CreateTable(t.Context()))
-	l.check(p.Park(t.Context(), canal.Parked{Reason: "CANARY-VALUE"}))
+	l.check(p.Park(t.Context(), parking.Parked{Reason: "CANARY-VALUE"}))
 	s = parsed[shownBinlog](l.world, exitOK, "binlog", "status", "--parking-table", "cacheaside_parked")
 	if s.Parked == nil || *s.Parked != 1 {
 		t.Errorf("parked: %v", s.Parked)

@@ -12,6 +12,7 @@ import (
 
 	"github.com/cacheaside/cacheaside"
 	"github.com/cacheaside/cacheaside/canal"
+	"github.com/cacheaside/cacheaside/canal/parking"
 	"github.com/cacheaside/cacheaside/consistency"
 	"github.com/cacheaside/cacheaside/internal/channel"
 	"github.com/cacheaside/cacheaside/internal/testenv"
@@ -51,10 +52,10 @@ func TestNothingIsShownUnasked(t *testing.T) {
 	at, err := canal.NewSQLCheckpoint(db, nil)
 	w.check(err)
 	w.check(at.CreateTable(ctx))
-	p, err := canal.NewSQLParking(db, nil)
+	p, err := parking.NewTable(db, nil)
 	w.check(err)
 	w.check(p.CreateTable(ctx))
-	w.check(p.Park(ctx, canal.Parked{Reason: "CANARY-VALUE", Message: []byte("CANARY-VALUE")}))
+	w.check(p.Park(ctx, parking.Parked{Reason: "CANARY-VALUE", Message: []byte("CANARY-VALUE")}))
 	for _, statement := range []string{"CREATE TABLE secret (id VARCHAR(40) PRIMARY KEY)", "INSERT INTO secret VALUES ('CANARY-KEY'), ('CANARY-KEY-2')", "CREATE USER canary IDENTIFIED BY 'CANARY-MYSQL'", "GRANT ALL ON *.* TO canary"} {
 		_, err := db.ExecContext(ctx, statement)
 		w.check(err)

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/cacheaside/cacheaside/canal"
+	"github.com/cacheaside/cacheaside/canal/event"
 )
 
 // follower runs the Consumer, and hands on what its handler gets.
@@ -22,7 +23,7 @@ type follower struct {
 
 	following atomic.Bool
 	waiting   atomic.Int64 // changes that are there, and not yet shown
-	changes   chan canal.Change
+	changes   chan event.Change
 }
 
 func (f *follower) start(ctx context.Context) {
@@ -51,7 +52,7 @@ func (f *follower) listening(ctx context.Context) error {
 }
 
 // take is the handler.
-func (f *follower) take(ctx context.Context, c canal.Change) error {
+func (f *follower) take(ctx context.Context, c event.Change) error {
 	if !f.following.Load() {
 		return nil
 	}
@@ -90,7 +91,7 @@ func (s *story) follow(ctx context.Context) error {
 }
 
 // arrived waits until a process serves a row as it is now; for a second at most if there is another change, for that may be of the same row.
-func (s *story) arrived(ctx context.Context, p *process, id int64, row canal.Row) error {
+func (s *story) arrived(ctx context.Context, p *process, id int64, row event.Row) error {
 	for since := time.Now(); time.Since(since) < time.Second || s.waiting.Load() == 0 && time.Since(since) < patience; {
 		got, err := p.product(ctx, id)
 		if missing(err) && !row.Exists() || err == nil && row.Exists() && got.Price == row.Get("price").Text() {
@@ -104,7 +105,7 @@ func (s *story) arrived(ctx context.Context, p *process, id int64, row canal.Row
 }
 
 // show tells of a change, and what the caches serve then.
-func (s *story) show(ctx context.Context, c canal.Change) error {
+func (s *story) show(ctx context.Context, c event.Change) error {
 	row := c.After
 	if !row.Exists() {
 		row = c.Before

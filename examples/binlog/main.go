@@ -20,7 +20,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/cacheaside/cacheaside/canal"
+	"github.com/cacheaside/cacheaside/canal/event"
 )
 
 func main() {
@@ -85,7 +85,7 @@ func run(ctx context.Context, c config, out io.Writer) (err error) {
 		s.fleet = append(s.fleet, p)
 	}
 	s.fleet, s.alone = s.fleet[:3], s.fleet[3]
-	s.follower = follower{changes: make(chan canal.Change), fail: fail}
+	s.follower = follower{changes: make(chan event.Change), fail: fail}
 	if s.consumer, err = s.fleet[0].newConsumer(server.DB, server.Options, database, s.take); err != nil {
 		return err
 	}

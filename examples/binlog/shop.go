@@ -11,6 +11,7 @@ import (
 
 	"github.com/cacheaside/cacheaside"
 	"github.com/cacheaside/cacheaside/canal"
+	"github.com/cacheaside/cacheaside/canal/parking"
 )
 
 // rows is how many products there are, with the ids from 1.
@@ -93,7 +94,7 @@ func (s shop) fill(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	parking, err := canal.NewSQLParking(s.DB, nil)
+	parking, err := parking.NewTable(s.DB, nil)
 	if err != nil {
 		return err
 	}

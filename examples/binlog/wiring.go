@@ -10,7 +10,9 @@ import (
 	"github.com/cacheaside/cacheaside"
 	"github.com/cacheaside/cacheaside/bloom"
 	"github.com/cacheaside/cacheaside/canal"
+	"github.com/cacheaside/cacheaside/canal/event"
 	"github.com/cacheaside/cacheaside/canal/mysqlbinlog"
+	"github.com/cacheaside/cacheaside/canal/parking"
 )
 
 // This file is what a program has to write so that its caches follow the binary log.
@@ -48,7 +50,7 @@ func newProcess(rdb *redis.Client, db shop, prefix string) (p *process, err erro
 }
 
 // newConsumer has the caches and whitelists of all processes follow the table. One process runs it; where each runs one, so that another takes over, canal.Options.Locker has one of them be active at a time.
-func (p *process) newConsumer(db *sqlx.DB, server mysqlbinlog.Options, schema string, follow func(context.Context, canal.Change) error) (*canal.Consumer, error) {
+func (p *process) newConsumer(db *sqlx.DB, server mysqlbinlog.Options, schema string, follow func(context.Context, event.Change) error) (*canal.Consumer, error) {
 	source, err := mysqlbinlog.New(server)
 	if err != nil {
 		return nil, err
@@ -57,7 +59,7 @@ func (p *process) newConsumer(db *sqlx.DB, server mysqlbinlog.Options, schema st
 	if err != nil {
 		return nil, err
 	}
-	parking, err := canal.NewSQLParking(db, nil) // what a handler has failed to do, for somebody to look at
+	parking, err := parking.NewTable(db, nil) // what a handler has failed to do, for somebody to look at
 	if err != nil {
 		return nil, err
 	}

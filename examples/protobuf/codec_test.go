@@ -38,8 +38,8 @@ func Example() {
 	// "\b\x01\x12\x04Emma"
 }
 
-// Another process reads what one has stored: messages, empty ones, and nil. What is no message is
-// refused.
+// Another process reads what one has stored: messages, empty ones, and nil. It
+// refuses bytes that are no message.
 func TestCodec(t *testing.T) {
 	server := miniredis.RunT(t)
 	rows := map[int]*bookpb.Book{1: {Id: 1, Title: "Emma"}, 2: {}, 3: nil}

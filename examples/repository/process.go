@@ -117,7 +117,7 @@ func fill(ctx context.Context, db *sqlx.DB, dialect consistency.Dialect) error {
 	if err != nil {
 		return err
 	}
-	if err := outbox.CreateTable(ctx); err != nil { // in production one of your migrations, see consistency.Schema
+	if err := outbox.CreateTable(ctx); err != nil { // in production one of your migrations, see Dialect.Schema
 		return err
 	}
 	for _, s := range []string{

@@ -71,5 +71,13 @@ type Cache interface {
 	Redis(ctx context.Context, w Written, good Stamp, mayLoad func() bool) (Verdict, Stamp)
 }
 
-// Of is the Cache of a *cacheaside.Cache, which that package sets; an error if it has no Redis.
-var Of func(cache any) (Cache, error)
+// Inside gives a Cache to package meter, as writeside.Inside does to others.
+type Inside struct{ cache Cache }
+
+// Give makes an Inside, to be embedded.
+func Give(c Cache) Inside { return Inside{c} }
+
+func (i *Inside) measured() Cache { return i.cache }
+
+// Of is the Cache of x, a *cacheaside.Cache that is not nil. It is nil if that has no Redis.
+func Of(x interface{ measured() Cache }) Cache { return x.measured() }

@@ -1,7 +1,7 @@
 package ddl
 
 import (
-	"github.com/cacheaside/cacheaside/canal"
+	"github.com/cacheaside/cacheaside/canal/event"
 )
 
 // object reads past what may stand between CREATE or ALTER and the word that says what is created or altered, and gives that.
@@ -79,10 +79,10 @@ func (r *reader) createTable() bool {
 	if !ok {
 		return false
 	}
-	k := canal.Alter
+	k := event.Alter
 	ok = r.walk(func(w token, depth int) bool {
 		if w.is("SELECT") || depth == 0 && (w.is("VALUES") || w.is("TABLE")) {
-			k = canal.Replace
+			k = event.Replace
 		}
 		return true
 	})
@@ -102,7 +102,7 @@ func (r *reader) alter() bool {
 	if !ok {
 		return false
 	}
-	r.change(canal.Alter, t)
+	r.change(event.Alter, t)
 	return r.walk(func(w token, depth int) bool {
 		return depth != 0 || r.specification(w)
 	})
@@ -153,9 +153,9 @@ func (r *reader) specification(w token) bool {
 // replaced reads another table that has other rows now.
 func (r *reader) replaced() bool {
 	t, ok := r.table()
-	r.change(canal.Replace, t)
+	r.change(event.Replace, t)
 	return ok
 }
 
 // others tells that the altered table has other rows now.
-func (r *reader) others() { r.effect.Changes[0].Kind = canal.Replace }
+func (r *reader) others() { r.effect.Changes[0].Kind = event.Replace }

@@ -8,7 +8,7 @@ package ddl
 import (
 	"slices"
 
-	"github.com/cacheaside/cacheaside/canal"
+	"github.com/cacheaside/cacheaside/canal/event"
 )
 
 // Control is what a statement does to its transaction.
@@ -42,7 +42,7 @@ type Effect struct {
 
 	// Changes have a Kind (Alter, Truncate or Replace), a Schema and a Table alone. Where the statement names no schema and its session had none,
 	// they are of all tables.
-	Changes []canal.Change
+	Changes []event.Change
 
 	// Unknown: it was not understood, or it changes rows by itself. Changes is one Replace of all tables then.
 	Unknown bool
@@ -72,12 +72,12 @@ func Read(statement, schema string) Effect {
 }
 
 func unknown() Effect {
-	return Effect{Changes: []canal.Change{{Kind: canal.Replace}}, Unknown: true}
+	return Effect{Changes: []event.Change{{Kind: event.Replace}}, Unknown: true}
 }
 
 func (e *Effect) same(other *Effect) bool {
 	return e.Control == other.Control && e.XID == other.XID && e.Unknown == other.Unknown &&
-		slices.EqualFunc(e.Changes, other.Changes, func(a, b canal.Change) bool {
+		slices.EqualFunc(e.Changes, other.Changes, func(a, b event.Change) bool {
 			return a.Kind == b.Kind && a.Schema == b.Schema && a.Table == b.Table
 		})
 }

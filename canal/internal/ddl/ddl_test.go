@@ -6,23 +6,23 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/cacheaside/cacheaside/canal"
+	"github.com/cacheaside/cacheaside/canal/event"
 )
 
 // a, p and z are Changes as the tests write them: a table was altered, replaced or emptied.
-func a(name string) canal.Change { return of(canal.Alter, name) }
-func p(name string) canal.Change { return of(canal.Replace, name) }
-func z(name string) canal.Change { return of(canal.Truncate, name) }
+func a(name string) event.Change { return of(event.Alter, name) }
+func p(name string) event.Change { return of(event.Replace, name) }
+func z(name string) event.Change { return of(event.Truncate, name) }
 
-func of(k canal.Kind, name string) canal.Change {
+func of(k event.Kind, name string) event.Change {
 	schema, table, ok := strings.Cut(name, ".")
 	if !ok {
 		schema, table = "shop", name
 	}
-	return canal.Change{Kind: k, Schema: schema, Table: table}
+	return event.Change{Kind: k, Schema: schema, Table: table}
 }
 
-func changes(c ...canal.Change) Effect { return Effect{Changes: c} }
+func changes(c ...event.Change) Effect { return Effect{Changes: c} }
 func control(c Control) Effect         { return Effect{Control: c} }
 func xa(c Control, xid string) Effect  { return Effect{Control: c, XID: xid} }
 
@@ -370,7 +370,7 @@ var spelled = map[string][]reading{
 	"https://dev.mysql.com/doc/refman/8.4/en/identifiers.html": {
 		{"drop table Users", changes(a("Users"))},
 		{"dRoP tAbLe `crm`.`my ``table``; --`", changes(a("crm.my `table`; --"))},
-		{"DROP TABLE `crm.users`", changes(canal.Change{Kind: canal.Alter, Schema: "shop", Table: "crm.users"})},
+		{"DROP TABLE `crm.users`", changes(event.Change{Kind: event.Alter, Schema: "shop", Table: "crm.users"})},
 		{`DROP TABLE "crm"."my ""table"""`, changes(a(`crm.my "table"`))}, // ANSI_QUOTES
 		{`ALTER TABLE "users" ADD "RENAME TO x" INT, RENAME TO "people"`, changes(a("users"), p("people"))},
 		{`DROP TABLE "a\", "b\"`, changes(a(`a\`), a(`b\`))},

@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/cacheaside/cacheaside/canal"
+	"github.com/cacheaside/cacheaside/canal/event"
 	"github.com/cacheaside/cacheaside/internal/testenv"
 )
 
@@ -60,9 +60,9 @@ func check(t *testing.T, statement, schema string) {
 	}
 	for _, c := range e.Changes {
 		switch {
-		case c.Kind != canal.Alter && c.Kind != canal.Truncate && c.Kind != canal.Replace,
+		case c.Kind != event.Alter && c.Kind != event.Truncate && c.Kind != event.Replace,
 			c.Schema == "" && c.Table != "",
-			c.Table == "" && schema != "" && !e.Unknown && c.Kind != canal.Alter, // DROP DATABASE
+			c.Table == "" && schema != "" && !e.Unknown && c.Kind != event.Alter, // DROP DATABASE
 			c.Before.Exists(), c.After.Exists(), !c.Time.IsZero():
 			t.Fatalf("%q: %s", statement, show(e))
 		}

@@ -5,7 +5,7 @@ import (
 	"strings"
 	"unicode/utf8"
 
-	"github.com/cacheaside/cacheaside/canal"
+	"github.com/cacheaside/cacheaside/canal/event"
 )
 
 // reader reads one statement. Its methods that answer a bool tell whether they have understood what stands there.
@@ -123,21 +123,21 @@ func (r *reader) table() (t table, ok bool) {
 }
 
 // change tells of a table.
-func (r *reader) change(k canal.Kind, t table) {
+func (r *reader) change(k event.Kind, t table) {
 	if len(r.effect.Changes) > maxChanges {
 		return
 	}
 	if t.schema == "" {
 		t.name = "" // of whichever schema
-		if k == canal.Truncate {
-			k = canal.Replace // the others are not empty
+		if k == event.Truncate {
+			k = event.Replace // the others are not empty
 		}
 	}
-	r.effect.Changes = append(r.effect.Changes, canal.Change{Kind: k, Schema: t.schema, Table: t.name})
+	r.effect.Changes = append(r.effect.Changes, event.Change{Kind: k, Schema: t.schema, Table: t.name})
 }
 
 // tables reads a list of them.
-func (r *reader) tables(k canal.Kind) bool {
+func (r *reader) tables(k event.Kind) bool {
 	for {
 		t, ok := r.table()
 		if !ok {

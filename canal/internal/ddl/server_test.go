@@ -8,7 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/cacheaside/cacheaside/canal"
+	"github.com/cacheaside/cacheaside/canal/event"
 	"github.com/cacheaside/cacheaside/internal/testenv"
 )
 
@@ -27,8 +27,8 @@ func TestServer(t *testing.T) {
 	}
 	t.Cleanup(func() { _, _ = db.Exec("DROP DATABASE IF EXISTS " + crm) })
 
-	var none []canal.Change
-	is := func(c ...canal.Change) []canal.Change {
+	var none []event.Change
+	is := func(c ...event.Change) []event.Change {
 		for i := range c {
 			c[i].Schema = strings.NewReplacer("shop", shop, "crm", crm).Replace(c[i].Schema)
 		}
@@ -36,7 +36,7 @@ func TestServer(t *testing.T) {
 	}
 	for _, c := range []struct {
 		statement string
-		want      []canal.Change
+		want      []event.Change
 	}{
 		{"CREATE DATABASE CRM", none},
 		{"CREATE TABLE users (id INT PRIMARY KEY, name VARCHAR(20) DEFAULT 'RENAME TO x') COMMENT 'it''s; \\'RENAME TO x'", is(a("users"))},
@@ -132,7 +132,7 @@ func TestServer(t *testing.T) {
 	} {
 		log.start(t)
 		exec(c.statement)
-		var got []canal.Change
+		var got []event.Change
 		for _, l := range log.read(t) {
 			e := Read(l.statement, l.schema)
 			if e.Unknown {
@@ -146,7 +146,7 @@ func TestServer(t *testing.T) {
 			}
 			t.Logf("%-20.20s logged as %s", c.statement, l.statement)
 		}
-		if !slices.EqualFunc(got, c.want, func(a, b canal.Change) bool { return a.String() == b.String() }) {
+		if !slices.EqualFunc(got, c.want, func(a, b event.Change) bool { return a.String() == b.String() }) {
 			t.Errorf("%s\n got %v\nwant %v", c.statement, got, c.want)
 		}
 	}

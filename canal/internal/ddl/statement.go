@@ -1,7 +1,7 @@
 package ddl
 
 import (
-	"github.com/cacheaside/cacheaside/canal"
+	"github.com/cacheaside/cacheaside/canal/event"
 )
 
 // statement reads a statement from its first word on. What is named nowhere here is not understood, so that no statement that changes rows by
@@ -79,7 +79,7 @@ func (r *reader) setStatement() bool {
 func (r *reader) truncate() bool {
 	r.keyword("TABLE")
 	t, ok := r.table()
-	r.change(canal.Truncate, t)
+	r.change(event.Truncate, t)
 	return ok && r.wait() && r.done()
 }
 
@@ -87,7 +87,7 @@ func (r *reader) truncate() bool {
 func (r *reader) drop() bool {
 	switch {
 	case r.keyword("TABLE", "TABLES"):
-		if !r.ifExists() || !r.tables(canal.Alter) || !r.wait() {
+		if !r.ifExists() || !r.tables(event.Alter) || !r.wait() {
 			return false
 		}
 		r.keyword("RESTRICT", "CASCADE")
@@ -104,7 +104,7 @@ func (r *reader) database() bool {
 		return false
 	}
 	name, ok := r.name()
-	r.change(canal.Alter, table{schema: name})
+	r.change(event.Alter, table{schema: name})
 	return ok
 }
 
@@ -121,12 +121,12 @@ func (r *reader) rename() bool {
 		if !ok || !r.wait() || !r.keyword("TO") {
 			return false
 		}
-		r.change(canal.Alter, from)
+		r.change(event.Alter, from)
 		to, ok := r.table()
 		if !ok {
 			return false
 		}
-		r.change(canal.Replace, to)
+		r.change(event.Replace, to)
 		if !r.accept(',') {
 			return r.done()
 		}
@@ -140,7 +140,7 @@ func (r *reader) repair() bool {
 	if r.keyword("VIEW") {
 		return r.rest()
 	}
-	if !r.keyword("TABLE", "TABLES") || !r.tables(canal.Replace) {
+	if !r.keyword("TABLE", "TABLES") || !r.tables(event.Replace) {
 		return false
 	}
 	for r.keyword("QUICK", "EXTENDED", "USE_FRM", "FORCE") {

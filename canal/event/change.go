@@ -1,8 +1,9 @@
-package canal
+package event
 
 import (
 	"fmt"
 	"io"
+	"iter"
 	"log/slog"
 	"slices"
 	"strings"
@@ -55,25 +56,6 @@ type Change struct {
 
 	// Time is when it was committed, by the database's clock, to the second or better. Zero: not known.
 	Time time.Time
-}
-
-// ofWhole tells whether it is of a table as a whole, or of several.
-func (c *Change) ofWhole() bool {
-	return c.Kind == Truncate || c.Kind == Alter || c.Kind == Replace
-}
-
-// flaw tells which row it should have, by its kind, and has not.
-func (c *Change) flaw() error {
-	before, after := c.Before.Exists(), c.After.Exists()
-	switch {
-	case c.Kind < Insert || c.Kind > Read:
-		return fmt.Errorf("a change of %v", c.Kind)
-	case !before && (c.Kind == Update || c.Kind == Delete):
-		return fmt.Errorf("%v: there is no Before", c.Kind)
-	case !after && (c.Kind == Update || c.Kind == Insert || c.Kind == Read):
-		return fmt.Errorf("%v: there is no After", c.Kind)
-	}
-	return nil
 }
 
 // String names the table and the kind.
@@ -148,13 +130,22 @@ func (r Row) Format(f fmt.State, _ rune) {
 func (r Row) Exists() bool { return r.columns != nil }
 
 // Get is what a column of this name holds: upper and lower case are the same. If there is no such column, it is not known.
-func (r Row) Get(column string) Value { return r.get(strings.ToLower(column)) }
-
-func (r Row) get(lower string) Value {
-	if i := r.columns.at(lower); i >= 0 {
+func (r Row) Get(column string) Value {
+	if i := r.columns.at(strings.ToLower(column)); i >= 0 {
 		return r.values[i]
 	}
 	return Value{}
+}
+
+// All goes through the columns, in their order, with what each of them holds.
+func (r Row) All() iter.Seq2[string, Value] {
+	return func(yield func(string, Value) bool) {
+		for i, v := range r.values {
+			if !yield(r.columns.names[i], v) {
+				return
+			}
+		}
+	}
 }
 
 // size is how many bytes its texts have.
@@ -170,16 +161,16 @@ func (r Row) size() (n int) {
 	return n
 }
 
-// over is r with what its image leaves out taken from what was there before. What cannot be read
-// may have changed.
-func (r Row) over(before Row) Row {
+// Over is r with what its image leaves out (Omitted) taken from before, the row as it was. What
+// cannot be read may have changed, and is left as it is.
+func (r Row) Over(before Row) Row {
 	if !r.Exists() || !before.Exists() || !slices.ContainsFunc(r.values, Value.omitted) {
 		return r
 	}
 	values := slices.Clone(r.values)
 	for i, v := range values {
 		if v.omitted() {
-			values[i] = before.get(r.columns.lower[i])
+			values[i] = before.Get(r.columns.lower[i])
 		}
 	}
 	return Row{columns: r.columns, values: values}

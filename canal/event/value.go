@@ -1,12 +1,17 @@
-package canal
+package event
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
 	"math"
 	"strconv"
 )
+
+// ErrUnknownColumn says that the database has not told what a column holds, or that there is none
+// of this name.
+var ErrUnknownColumn = errors.New("canal: the column is not known")
 
 // Value is what a column holds: a value, or NULL, or it is not known, since the database did not say. The zero Value is not known. As text it does not show itself, for rows are private: Text does.
 type Value struct {

@@ -1,4 +1,4 @@
-package canal
+package parking
 
 import (
 	"cmp"
@@ -11,24 +11,26 @@ import (
 	"unicode/utf16"
 
 	"github.com/jmoiron/sqlx"
+
+	"github.com/cacheaside/cacheaside/canal/internal/kept"
 )
 
-// SQLParkingOptions are the settings of an SQLParking. nil, and the zero value, are good defaults.
-type SQLParkingOptions struct {
+// TableOptions are the settings of a Table. nil, and the zero value, are good defaults.
+type TableOptions struct {
 	// Table holds what is parked. Of MySQL it may be given as schema.table. Default: "cacheaside_parked".
 	Table string
 }
 
-// SQLParking is a Parking in a table of a database, for programs without a disk of their own. The table shows rows in clear. It is safe for concurrent use by any number of processes.
+// Table is a Parking in a table of a database, for programs without a disk of their own. The table shows rows in clear. It is safe for concurrent use by any number of processes.
 //
 // Once what was wrong is mended, List gives what is parked, and Remove removes what was dealt with: for a handler by calling it with Parked.Change, or better with the row as it is by now, for later changes of it were not held up; for a filter by adding the key, or by a Rebuild.
-type SQLParking struct {
+type Table struct {
 	db    *sqlx.DB
 	table string
 }
 
-// ParkedRow is a row of the table of an SQLParking.
-type ParkedRow struct {
+// Row is a row of a Table.
+type Row struct {
 	ID     int64 // the time in microseconds since 1970, or a little more, where several were parked at one
 	Parked Parked
 	Err    error // it cannot be read: Parked is empty
@@ -39,41 +41,41 @@ const (
 	maxRemove = 500
 )
 
-// NewSQLParking keeps what is parked in a table of db, which stays the caller's. It sends nothing. It is known to work with MySQL, MariaDB and SQLite; of the driver's name it is told which placeholders are to be used (see sqlx.BindType).
-func NewSQLParking(db *sqlx.DB, options *SQLParkingOptions) (*SQLParking, error) {
-	var o SQLParkingOptions
+// NewTable keeps what is parked in a table of db, which stays the caller's. It sends nothing. It is known to work with MySQL, MariaDB and SQLite; of the driver's name it is told which placeholders are to be used (see sqlx.BindType).
+func NewTable(db *sqlx.DB, options *TableOptions) (*Table, error) {
+	var o TableOptions
 	if options != nil {
 		o = *options
 	}
-	p := &SQLParking{db: db, table: cmp.Or(o.Table, "cacheaside_parked")}
+	p := &Table{db: db, table: cmp.Or(o.Table, "cacheaside_parked")}
 	switch {
 	case db == nil || db.DB == nil:
-		return nil, errors.New("canal: NewSQLParking: db is nil")
-	case !sqlTable.MatchString(p.table):
-		return nil, fmt.Errorf("canal: SQLParkingOptions.Table %q: an identifier of at most 63 letters, digits and '_', or schema.table", p.table)
+		return nil, errors.New("canal: parking.NewTable: db is nil")
+	case !kept.Table.MatchString(p.table):
+		return nil, fmt.Errorf("canal: parking.TableOptions.Table %q: an identifier of at most 63 letters, digits and '_', or schema.table", p.table)
 	}
 	return p, nil
 }
 
 // Schema is the statement that makes the table where there is none, for your migrations. The column parked holds JSON, in ASCII.
-func (p *SQLParking) Schema() string {
+func (p *Table) Schema() string {
 	return "CREATE TABLE IF NOT EXISTS " + p.table + " (id BIGINT NOT NULL PRIMARY KEY, parked LONGTEXT NOT NULL)" // SQLite takes every type with TEXT in its name for TEXT: https://www.sqlite.org/datatype3.html, 3.1
 }
 
 // CreateTable does what Schema says, for tests and first steps.
-func (p *SQLParking) CreateTable(ctx context.Context) error {
+func (p *Table) CreateTable(ctx context.Context) error {
 	_, err := p.db.ExecContext(ctx, p.Schema())
 	return p.failed(err)
 }
 
 // Check returns why nothing could be parked: there is no table, or it cannot be written. A Consumer calls it when it begins, so that this is known before it is needed.
-func (p *SQLParking) Check(ctx context.Context) error {
+func (p *Table) Check(ctx context.Context) error {
 	_, err := p.db.ExecContext(ctx, p.text("INSERT INTO TABLE (id, parked) SELECT 0, '' FROM (SELECT 1 AS one) AS none WHERE one = 0"))
 	return p.failed(err)
 }
 
 // Park adds a row. Done again with the same q, as after an answer that was lost, it adds no other, if q has its Time.
-func (p *SQLParking) Park(ctx context.Context, q Parked) error {
+func (p *Table) Park(ctx context.Context, q Parked) error {
 	if q.Time.IsZero() {
 		q.Time = time.Now()
 	}
@@ -118,7 +120,7 @@ func ascii(b []byte) string {
 }
 
 // List gives up to limit rows, at most 1000, the oldest first, of those whose ID is greater than after; 0 for all. What cannot be read is a row with an Err.
-func (p *SQLParking) List(ctx context.Context, after int64, limit int) ([]ParkedRow, error) {
+func (p *Table) List(ctx context.Context, after int64, limit int) ([]Row, error) {
 	if limit < 1 || limit > maxList {
 		return nil, p.failed(fmt.Errorf("List: a limit of %d: 1 to %d", limit, maxList))
 	}
@@ -129,7 +131,7 @@ func (p *SQLParking) List(ctx context.Context, after int64, limit int) ([]Parked
 	if err := p.db.SelectContext(ctx, &rows, p.text("SELECT id, parked FROM TABLE WHERE id > ? ORDER BY id LIMIT ?"), after, limit); err != nil {
 		return nil, p.failed(err)
 	}
-	all := make([]ParkedRow, len(rows))
+	all := make([]Row, len(rows))
 	for i, r := range rows {
 		all[i].ID = r.ID
 		if err := all[i].Parked.decode([]byte(r.Parked)); err != nil {
@@ -140,15 +142,15 @@ func (p *SQLParking) List(ctx context.Context, after int64, limit int) ([]Parked
 }
 
 // Count answers how many rows are parked.
-func (p *SQLParking) Count(ctx context.Context) (n int64, err error) {
+func (p *Table) Count(ctx context.Context) (n int64, err error) {
 	err = p.db.QueryRowxContext(ctx, p.text("SELECT COUNT(*) FROM TABLE")).Scan(&n)
 	return n, p.failed(err)
 }
 
 // Remove removes rows of these IDs, and answers how many of them were there.
-func (p *SQLParking) Remove(ctx context.Context, ids ...int64) (removed int64, err error) {
+func (p *Table) Remove(ctx context.Context, ids ...int64) (removed int64, err error) {
 	for some := range slices.Chunk(ids, maxRemove) {
-		statement, args, err := sqlx.In(ofTable("DELETE FROM TABLE WHERE id IN (?)", p.table), some)
+		statement, args, err := sqlx.In(kept.InTable("DELETE FROM TABLE WHERE id IN (?)", p.table), some)
 		if err != nil {
 			return removed, p.failed(err)
 		}
@@ -165,11 +167,11 @@ func (p *SQLParking) Remove(ctx context.Context, ids ...int64) (removed int64, e
 	return removed, nil
 }
 
-func (p *SQLParking) text(statement string) string {
-	return p.db.Rebind(ofTable(statement, p.table))
+func (p *Table) text(statement string) string {
+	return p.db.Rebind(kept.InTable(statement, p.table))
 }
 
-func (p *SQLParking) failed(err error) error {
+func (p *Table) failed(err error) error {
 	if err == nil {
 		return nil
 	}

@@ -1,4 +1,4 @@
-package canal
+package parking
 
 import (
 	"reflect"
@@ -9,13 +9,14 @@ import (
 
 	"github.com/jmoiron/sqlx"
 
+	"github.com/cacheaside/cacheaside/canal/internal/shop"
 	"github.com/cacheaside/cacheaside/internal/testenv"
 )
 
-// sqlParking is one with its table.
-func sqlParking(t *testing.T, db *sqlx.DB) *SQLParking {
+// newTable is one with its table.
+func newTable(t *testing.T, db *sqlx.DB) *Table {
 	t.Helper()
-	p, err := NewSQLParking(db, nil)
+	p, err := NewTable(db, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -26,7 +27,7 @@ func sqlParking(t *testing.T, db *sqlx.DB) *SQLParking {
 }
 
 // list is all that is parked.
-func list(t *testing.T, p *SQLParking) []ParkedRow {
+func list(t *testing.T, p *Table) []Row {
 	t.Helper()
 	rows, err := p.List(t.Context(), 0, maxList)
 	if err != nil {
@@ -36,9 +37,9 @@ func list(t *testing.T, p *SQLParking) []ParkedRow {
 }
 
 // What is parked in a table is listed in its order, page by page, and removed.
-func TestSQLParking(t *testing.T) {
-	eachDatabase(t, func(t *testing.T, db *sqlx.DB) {
-		p, err := NewSQLParking(db, nil)
+func TestTable(t *testing.T) {
+	shop.EachDatabase(t, func(t *testing.T, db *sqlx.DB) {
+		p, err := NewTable(db, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -84,7 +85,7 @@ func TestSQLParking(t *testing.T) {
 			t.Fatal(err)
 		}
 		for _, text := range texts {
-			if strings.ContainsFunc(text, func(r rune) bool { return r >= 0x80 }) || len(text) > 4*MaxParked {
+			if strings.ContainsFunc(text, func(r rune) bool { return r >= 0x80 }) || len(text) > 4*MaxSize {
 				t.Errorf("%d bytes, %.200s", len(text), text)
 			}
 		}
@@ -122,9 +123,9 @@ func TestSQLParking(t *testing.T) {
 }
 
 // Many may park at the same time.
-func TestSQLParkingOfMany(t *testing.T) {
-	eachDatabase(t, func(t *testing.T, db *sqlx.DB) {
-		p := sqlParking(t, db)
+func TestTableOfMany(t *testing.T) {
+	shop.EachDatabase(t, func(t *testing.T, db *sqlx.DB) {
+		p := newTable(t, db)
 		at := time.Now()
 		var all sync.WaitGroup
 		for n := range 8 {
@@ -144,9 +145,9 @@ func TestSQLParkingOfMany(t *testing.T) {
 }
 
 // A table that knows few characters takes all the same.
-func TestSQLParkingInLatin1(t *testing.T) {
+func TestTableInLatin1(t *testing.T) {
 	db := sqlx.NewDb(testenv.SharedMariaDB(t).DB(t), "mysql")
-	p, err := NewSQLParking(db, &SQLParkingOptions{Table: "old"})
+	p, err := NewTable(db, &TableOptions{Table: "old"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -161,20 +162,20 @@ func TestSQLParkingInLatin1(t *testing.T) {
 	}
 }
 
-func TestNewSQLParkingChecks(t *testing.T) {
+func TestNewTableChecks(t *testing.T) {
 	db := sqlx.NewDb(testenv.SQLite(t), "sqlite")
-	if _, err := NewSQLParking(db, &SQLParkingOptions{Table: "a; DROP"}); err == nil || err.Error() != `canal: SQLParkingOptions.Table "a; DROP": an identifier of at most 63 letters, digits and '_', or schema.table` {
+	if _, err := NewTable(db, &TableOptions{Table: "a; DROP"}); err == nil || err.Error() != `canal: parking.TableOptions.Table "a; DROP": an identifier of at most 63 letters, digits and '_', or schema.table` {
 		t.Error(err)
 	}
-	if _, err := NewSQLParking(nil, nil); err == nil {
+	if _, err := NewTable(nil, nil); err == nil {
 		t.Error("no database")
 	}
 }
 
-// TestSQLParkingCount: as many as are parked.
-func TestSQLParkingCount(t *testing.T) {
-	eachDatabase(t, func(t *testing.T, db *sqlx.DB) {
-		p := sqlParking(t, db)
+// TestTableCount: as many as are parked.
+func TestTableCount(t *testing.T) {
+	shop.EachDatabase(t, func(t *testing.T, db *sqlx.DB) {
+		p := newTable(t, db)
 		for want := range int64(3) {
 			if n, err := p.Count(t.Context()); n != want || err != nil {
 				t.Errorf("%d, %v, want %d", n, err, want)

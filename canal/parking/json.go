@@ -1,4 +1,4 @@
-package canal
+package parking
 
 import (
 	"encoding/base64"
@@ -11,10 +11,12 @@ import (
 	"strings"
 	"time"
 	"unicode/utf8"
+
+	"github.com/cacheaside/cacheaside/canal/event"
 )
 
-// MaxParked is how long the JSON of a Parked is at most, in bytes. What is longer is cut, for a row that no Parking takes would keep a Consumer waiting for ever.
-const MaxParked = 256 << 10
+// MaxSize is how long the JSON of a Parked is at most, in bytes. What is longer is cut, for a row that no Parking takes would keep a Consumer waiting for ever.
+const MaxSize = 256 << 10
 
 const (
 	maxReason  = 4 << 10
@@ -51,13 +53,13 @@ type piece struct {
 	Length int     `json:"length,omitempty"` // of the whole, if it is cut
 }
 
-// MarshalJSON shows all that is in it: rows as objects of the columns that are known, values as text, NULL as null, and what is no UTF-8 as {"base64": …}. What would be longer than MaxParked has "cut": true, and its long values are cut to
+// MarshalJSON shows all that is in it: rows as objects of the columns that are known, values as text, NULL as null, and what is no UTF-8 as {"base64": …}. What would be longer than MaxSize has "cut": true, and its long values are cut to
 // {"text": …, "length": …}, or base64, the length being that of the whole in bytes; if there are too many columns, none are shown.
 func (p Parked) MarshalJSON() ([]byte, error) {
 	c := p.Change
 	s := shownParked{
 		Time: timeText(p.Time), Binding: p.Binding, Reason: strings.ToValidUTF8(p.Reason[:min(len(p.Reason), maxReason)], "\uFFFD"), Schema: c.Schema, Table: c.Table, At: timeText(c.Time),
-		Before: c.Before.shown(), After: c.After.shown(), Cut: p.Cut || len(p.Reason) > maxReason,
+		Before: shown(c.Before), After: shown(c.After), Cut: p.Cut || len(p.Reason) > maxReason,
 	}
 	if c.Kind != 0 {
 		s.Kind = c.Kind.String()
@@ -65,11 +67,11 @@ func (p Parked) MarshalJSON() ([]byte, error) {
 	if p.Message != nil {
 		s.Message = &private{text: string(p.Message)}
 	}
-	for limit := MaxParked; limit >= leastShown; limit /= 4 {
-		if s.atMost(limit) > MaxParked {
+	for limit := MaxSize; limit >= leastShown; limit /= 4 {
+		if s.atMost(limit) > MaxSize {
 			continue
 		}
-		if b, err := json.Marshal(s); err != nil || len(b) <= MaxParked {
+		if b, err := json.Marshal(s); err != nil || len(b) <= MaxSize {
 			return b, err
 		}
 	}
@@ -110,13 +112,13 @@ func (s *shownParked) atMost(limit int) (bytes int) {
 	return bytes
 }
 
-func (r Row) shown() map[string]*private {
+func shown(r event.Row) map[string]*private {
 	if !r.Exists() {
 		return nil
 	}
-	all := make(map[string]*private, len(r.values))
-	for i, v := range r.values {
-		name := strings.ToValidUTF8(r.columns.names[i], "\uFFFD")
+	all := make(map[string]*private, len(r.Columns().Names()))
+	for name, v := range r.All() {
+		name = strings.ToValidUTF8(name, "\uFFFD")
 		switch {
 		case v.IsNull():
 			all[name] = nil
@@ -182,7 +184,7 @@ func (p *Parked) decode(b []byte) (err error) {
 	if err := json.Unmarshal(b, &s); err != nil {
 		return withoutValues(err)
 	}
-	read := Parked{Binding: s.Binding, Reason: s.Reason, Cut: s.Cut, Change: Change{Schema: s.Schema, Table: s.Table}}
+	read := Parked{Binding: s.Binding, Reason: s.Reason, Cut: s.Cut, Change: event.Change{Schema: s.Schema, Table: s.Table}}
 	if read.Time, err = parseTime("time", s.Time); err != nil {
 		return err
 	}
@@ -231,35 +233,40 @@ func parseTime(field, s string) (time.Time, error) {
 	return t.UTC(), nil
 }
 
-func parseKind(s string) (Kind, error) {
-	if i := slices.Index(kinds[:], s); i >= 0 {
-		return Kind(i), nil
+func parseKind(s string) (event.Kind, error) {
+	if s == "" {
+		return 0, nil
+	}
+	for k := event.Insert; k <= event.Replace; k++ {
+		if k.String() == s {
+			return k, nil
+		}
 	}
 	n, err := strconv.ParseUint(strings.TrimPrefix(s, "kind "), 10, 8)
 	if err != nil {
 		return 0, errors.New(`"kind" is not known`)
 	}
-	return Kind(n), nil
+	return event.Kind(n), nil
 }
 
 // rowOf makes a row of what stands in a field, and notes whether it is cut.
-func (p *Parked) rowOf(field string, values map[string]*private) (Row, error) {
+func (p *Parked) rowOf(field string, values map[string]*private) (event.Row, error) {
 	if values == nil {
-		return Row{}, nil
+		return event.Row{}, nil
 	}
 	names := slices.Sorted(maps.Keys(values))
-	r := Row{columns: NewColumns(names...), values: make([]Value, len(names))}
+	cells := make([]event.Value, len(names))
 	for i, name := range names {
 		switch v := values[name]; {
 		case v == nil:
-			r.values[i] = Null()
+			cells[i] = event.Null()
 		case v.flaw:
-			return Row{}, fmt.Errorf("%q, column %.64q: neither a text nor base64", field, name)
+			return event.Row{}, fmt.Errorf("%q, column %.64q: neither a text nor base64", field, name)
 		case v.cut:
 			p.Cut = true
 		default:
-			r.values[i] = TextValue(v.text)
+			cells[i] = event.TextValue(v.text)
 		}
 	}
-	return r, nil
+	return event.NewRow(event.NewColumns(names...), cells)
 }

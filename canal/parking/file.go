@@ -1,4 +1,4 @@
-package canal
+package parking
 
 import (
 	"context"
@@ -6,19 +6,21 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
+
+	"github.com/cacheaside/cacheaside/canal/internal/kept"
 )
 
-// FileParking is a Parking in a file: a line of JSON for each, as Parked.MarshalJSON has it. It is safe for concurrent use by one process.
-type FileParking struct {
+// File is a Parking in a file: a line of JSON for each, as Parked.MarshalJSON has it. It is safe for concurrent use by one process.
+type File struct {
 	path string
 	mu   sync.Mutex
 }
 
-// NewFileParking appends to the file of this path, and makes it where there is none, to be read by its owner only, for it shows rows in clear. It does no I/O.
-func NewFileParking(path string) *FileParking { return &FileParking{path: path} }
+// NewFile appends to the file of this path, and makes it where there is none, to be read by its owner only, for it shows rows in clear. It does no I/O.
+func NewFile(path string) *File { return &File{path: path} }
 
 // Park appends p, and returns when it has reached the disk.
-func (f *FileParking) Park(_ context.Context, p Parked) error {
+func (f *File) Park(_ context.Context, p Parked) error {
 	line, err := p.MarshalJSON()
 	if err != nil {
 		return fmt.Errorf("canal: parking: %w", err)
@@ -46,7 +48,7 @@ func (f *FileParking) Park(_ context.Context, p Parked) error {
 }
 
 // Check returns why nothing could be parked, as where there is no such folder. A Consumer calls it when it begins, so that this is known before it is needed.
-func (f *FileParking) Check(context.Context) error {
+func (f *File) Check(context.Context) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	file, err := f.append()
@@ -60,7 +62,7 @@ func (f *FileParking) Check(context.Context) error {
 }
 
 // append opens the file to be written at its end. One that is new survives a crash only when its folder has reached the disk.
-func (f *FileParking) append() (*os.File, error) {
+func (f *File) append() (*os.File, error) {
 	file, err := os.OpenFile(f.path, os.O_APPEND|os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
 		return nil, err
@@ -68,7 +70,7 @@ func (f *FileParking) append() (*os.File, error) {
 	if info, err := file.Stat(); err == nil && info.Size() > 0 {
 		return file, nil
 	}
-	if err := syncFolder(filepath.Dir(f.path)); err != nil {
+	if err := kept.SyncFolder(filepath.Dir(f.path)); err != nil {
 		_ = file.Close()
 		return nil, err
 	}

@@ -1,8 +1,7 @@
-package canal
+package parking
 
 import (
 	"bytes"
-	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -14,6 +13,8 @@ import (
 	"testing"
 	"testing/iotest"
 	"time"
+
+	"github.com/cacheaside/cacheaside/canal/event"
 )
 
 // again is p as it is read again.
@@ -32,11 +33,15 @@ func again(t testing.TB, p Parked) (q Parked, text []byte) {
 // What is parked is read as it was, with texts for values.
 func TestParkedIsReadAgain(t *testing.T) {
 	at := time.Date(2026, 1, 2, 3, 4, 5, 6, time.FixedZone("x", 3600))
+	empty, err := event.NewRow(event.NewColumns(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
 	change := update(row(1, nil), row(errUnknown, "a\xff<\x00é😀"))
 	change.Time = at
 	for _, p := range []Parked{
 		{}, {Binding: "handler search", Change: change, Reason: "never", Time: at}, {Message: []byte("{"), Reason: "no JSON", Time: at}, {Message: []byte{}}, {Message: []byte{0xff}}, {Cut: true},
-		{Change: remove(row(2, ""))}, {Change: Change{Schema: "shop", Kind: Truncate}}, {Change: Change{Kind: 77, After: row(errUnknown, errUnknown)}}, {Change: insert(Row{columns: NewColumns()})},
+		{Change: remove(row(2, ""))}, {Change: event.Change{Schema: "shop", Kind: event.Truncate}}, {Change: event.Change{Kind: 77, After: row(errUnknown, errUnknown)}}, {Change: insert(empty)},
 	} {
 		q, text := again(t, p)
 		if r, second := again(t, q); !bytes.Equal(text, second) || !reflect.DeepEqual(q, r) {
@@ -45,7 +50,7 @@ func TestParkedIsReadAgain(t *testing.T) {
 		if q.Binding != p.Binding || q.Reason != p.Reason || !q.Time.Equal(p.Time) || !q.Change.Time.Equal(p.Change.Time) || q.Change.String() != p.Change.String() || q.Cut != p.Cut || (q.Message == nil) != (p.Message == nil) || !bytes.Equal(q.Message, p.Message) {
 			t.Errorf("%+v is %+v", p, q)
 		}
-		for _, rows := range [][2]Row{{p.Change.Before, q.Change.Before}, {p.Change.After, q.Change.After}} {
+		for _, rows := range [][2]event.Row{{p.Change.Before, q.Change.Before}, {p.Change.After, q.Change.After}} {
 			if rows[0].Exists() != rows[1].Exists() {
 				t.Errorf("%s: a row is there, or none", text)
 			}
@@ -68,12 +73,12 @@ func TestParkedAtAnyTime(t *testing.T) {
 }
 
 // wide is a row of n columns that hold the same.
-func wide(n int, name, value string) Row {
-	names, values := make([]string, n), make([]Value, n)
+func wide(n int, name, value string) event.Row {
+	names, values := make([]string, n), make([]event.Value, n)
 	for i := range names {
-		names[i], values[i] = fmt.Sprintf("c%04d%s", i, name), TextValue(value)
+		names[i], values[i] = fmt.Sprintf("c%04d%s", i, name), event.TextValue(value)
 	}
-	r, err := NewRow(NewColumns(names...), values)
+	r, err := event.NewRow(event.NewColumns(names...), values)
 	if err != nil {
 		panic(err)
 	}
@@ -89,7 +94,7 @@ func TestParkedIsCut(t *testing.T) {
 	}{
 		"a text of 60 MB":    {Parked{Change: update(row(1, "short"), row(1, long))}, true},
 		"bytes":              {Parked{Change: insert(row(1, strings.Repeat("\xff", 1<<20)))}, true},
-		"what grows as JSON": {Parked{Change: insert(row(1, strings.Repeat("\x00", MaxParked/2)))}, true},
+		"what grows as JSON": {Parked{Change: insert(row(1, strings.Repeat("\x00", MaxSize/2)))}, true},
 		"both rows":          {Parked{Change: update(row(1, long), row(1, long))}, true},
 		"many columns":       {Parked{Change: update(wide(4000, "", strings.Repeat("x", 100)), row(1, nil))}, true},
 		"too many columns":   {Parked{Change: update(wide(4000, strings.Repeat("x", 60), "1"), row(1, nil))}, false},
@@ -98,7 +103,7 @@ func TestParkedIsCut(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			q, text := again(t, c.p)
-			if len(text) > MaxParked || !q.Cut {
+			if len(text) > MaxSize || !q.Cut {
 				t.Errorf("%d bytes, cut %v", len(text), q.Cut)
 			}
 			if got := q.Change.After.Get("id").Text() == "1" && q.Change.After.Get("note").Text() == "private"; got != c.rows {
@@ -110,7 +115,7 @@ func TestParkedIsCut(t *testing.T) {
 			if q.Change.Before.Exists() != c.p.Change.Before.Exists() || q.Change.After.Exists() != c.p.Change.After.Exists() {
 				t.Error("a row is there, or none")
 			}
-			if c.p.Message != nil && (!bytes.HasPrefix(c.p.Message, q.Message) || len(q.Message) < MaxParked/8) {
+			if c.p.Message != nil && (!bytes.HasPrefix(c.p.Message, q.Message) || len(q.Message) < MaxSize/8) {
 				t.Errorf("%d bytes of the message", len(q.Message))
 			}
 			if strings.Contains(string(text), `base64`) && name != "bytes" {
@@ -146,9 +151,9 @@ func TestUnmarshalParkedChecks(t *testing.T) {
 }
 
 // A file is read to its end whatever is in it, and nothing is left out in silence.
-func TestReadParked(t *testing.T) {
+func TestRead(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "parked")
-	f := NewFileParking(path)
+	f := NewFile(path)
 	for range f.Read() {
 		t.Error("there is no file")
 	}
@@ -188,14 +193,14 @@ func TestReadParked(t *testing.T) {
 	for range f.Read() {
 		break // nothing goes on
 	}
-	got = read(ReadParked(io.MultiReader(strings.NewReader(`{"reason":"x"}`+"\n"+`{"reas`), iotest.ErrReader(errors.New("bad disk")))))
+	got = read(Read(io.MultiReader(strings.NewReader(`{"reason":"x"}`+"\n"+`{"reas`), iotest.ErrReader(errors.New("bad disk")))))
 	if want := []string{"x", "canal: parked: line 2: bad disk"}; !reflect.DeepEqual(got, want) {
 		t.Errorf("%q", got)
 	}
-	if got := read(ReadParked(strings.NewReader(`{"reason":"whole"}`))); !reflect.DeepEqual(got, []string{"whole"}) {
+	if got := read(Read(strings.NewReader(`{"reason":"whole"}`))); !reflect.DeepEqual(got, []string{"whole"}) {
 		t.Errorf("%q", got)
 	}
-	gone := NewFileParking(filepath.Join(path, "gone"))
+	gone := NewFile(filepath.Join(path, "gone"))
 	if gone.Check(t.Context()) == nil || len(read(gone.Read())) != 1 {
 		t.Error("the folder is a file")
 	}
@@ -210,26 +215,6 @@ func read(all func(func(Parked, error) bool)) (got []string) {
 		}
 	}
 	return got
-}
-
-// broken is a Parking that can tell.
-type broken struct{ lot }
-
-func (*broken) Check(context.Context) error { return errors.New("no such table") }
-
-// A Parking that does not work is told of when nothing has to be parked yet.
-func TestParkingIsChecked(t *testing.T) {
-	in(t, func(x *world) {
-		x.options.Parking = &broken{}
-		x.start()
-		if got := x.alerted(); len(got) != 1 || got[0] != "parking " || x.Stats().LastError == nil {
-			t.Errorf("%q", got)
-		}
-		x.tell("1", insert(row(1, nil)))
-		if s := x.Stats(); s.Position != "1" {
-			t.Errorf("%+v", s)
-		}
-	})
 }
 
 // Whatever is read can be written and read again, and is the same then.
@@ -252,7 +237,7 @@ func FuzzParked(f *testing.F) {
 		if _, third := again(t, r); !bytes.Equal(second, third) || !q.Cut && !bytes.Equal(first, second) {
 			t.Errorf("%q is %q, %q, %q", b, first, second, third)
 		}
-		if len(first) > MaxParked && len(b) <= MaxParked/16 {
+		if len(first) > MaxSize && len(b) <= MaxSize/16 {
 			t.Errorf("%d bytes are %d", len(b), len(first))
 		}
 	})

@@ -1,4 +1,4 @@
-package canal
+package parking
 
 import (
 	"encoding/json"
@@ -10,9 +10,9 @@ import (
 )
 
 // What was parked can be read by other programs; a line that a crash has cut off spoils no other.
-func TestFileParking(t *testing.T) {
+func TestFile(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "parked")
-	f := NewFileParking(path)
+	f := NewFile(path)
 	at := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	change := update(row(1, nil), row(errUnknown, "a\xff"))
 	change.Time = at
@@ -49,7 +49,7 @@ func TestFileParking(t *testing.T) {
 	if info, _ := os.Stat(path); info.Mode().Perm() != 0o600 {
 		t.Errorf("mode %v", info.Mode())
 	}
-	if err := NewFileParking(filepath.Join(path, "no folder")).Park(t.Context(), Parked{}); err == nil {
+	if err := NewFile(filepath.Join(path, "no folder")).Park(t.Context(), Parked{}); err == nil {
 		t.Error("there is no such folder")
 	}
 }

@@ -1,4 +1,4 @@
-package canal
+package parking
 
 import (
 	"bufio"
@@ -11,16 +11,16 @@ import (
 	"os"
 )
 
-// maxLine is how long a line of a FileParking may be, to be read.
-const maxLine = 4 * MaxParked
+// maxLine is how long a line of a File may be, to be read.
+const maxLine = 4 * MaxSize
 
 var (
 	errLongLine = fmt.Errorf("longer than %d bytes", maxLine)
 	errCutOff   = errors.New("cut off, as by a crash")
 )
 
-// ReadParked goes through what a FileParking has written. For a line that cannot be read there is an error, which names its number and shows nothing of it, and so for the last one if it was cut off; then it goes on.
-func ReadParked(r io.Reader) iter.Seq2[Parked, error] {
+// Read goes through what a File has written. For a line that cannot be read there is an error, which names its number and shows nothing of it, and so for the last one if it was cut off; then it goes on.
+func Read(r io.Reader) iter.Seq2[Parked, error] {
 	return func(yield func(Parked, error) bool) {
 		b := bufio.NewReaderSize(r, 64<<10)
 		for n := 1; ; n++ {
@@ -60,10 +60,10 @@ func readLine(b *bufio.Reader) (line []byte, ended bool, err error) {
 	}
 }
 
-// Read goes through what is in the file: see ReadParked. Where there is none, nothing was parked. It may be used while others Park.
+// Read goes through what is in the file: see the function Read. Where there is none, nothing was parked. It may be used while others Park.
 //
-// What was read and dealt with is not removed from it: to have that, rename the file, of which Park makes another, and read the old one by ReadParked.
-func (f *FileParking) Read() iter.Seq2[Parked, error] {
+// What was read and dealt with is not removed from it: to have that, rename the file, of which Park makes another, and read the old one by the function Read.
+func (f *File) Read() iter.Seq2[Parked, error] {
 	return func(yield func(Parked, error) bool) {
 		file, size, err := f.open()
 		if err != nil {
@@ -73,12 +73,12 @@ func (f *FileParking) Read() iter.Seq2[Parked, error] {
 			return
 		}
 		defer file.Close() //nolint:errcheck // it was read only
-		ReadParked(io.LimitReader(file, size))(yield)
+		Read(io.LimitReader(file, size))(yield)
 	}
 }
 
 // open answers how long the file is, too, at a time when nobody is writing a line.
-func (f *FileParking) open() (file *os.File, size int64, err error) {
+func (f *File) open() (file *os.File, size int64, err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	file, err = os.Open(f.path)

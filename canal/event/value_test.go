@@ -1,0 +1,43 @@
+package event
+
+import (
+	"errors"
+	"math"
+	"strings"
+	"testing"
+)
+
+func TestValue(t *testing.T) {
+	for _, c := range []struct {
+		v    any
+		text string
+		i    bool // an Int64
+		u    bool
+	}{
+		{int64(-5), "-5", true, false}, {uint64(math.MaxUint64), "18446744073709551615", false, true}, {int8(-1), "-1", true, false}, {uint8(255), "255", true, true},
+		{int16(-1), "-1", true, false}, {uint16(9), "9", true, true}, {int32(7), "7", true, true}, {uint32(7), "7", true, true}, {3, "3", true, true}, {uint(3), "3", true, true},
+		{"42", "42", true, true}, {[]byte("42"), "42", true, true}, {"4 2", "4 2", false, false}, {true, "1", true, true}, {false, "0", true, true},
+		{float32(1.1), "1.1", false, false}, {1e20, "1e+20", false, false}, {nil, "", false, false},
+	} {
+		v, err := ValueOf(c.v)
+		if err != nil || v.Text() != c.text || !v.Known() || v.IsNull() != (c.v == nil) {
+			t.Errorf("%T: %q, %v", c.v, v.Text(), err)
+		}
+		if _, err := v.Int64(); (err == nil) != c.i {
+			t.Errorf("%T %q is a signed integer: %v", c.v, c.text, err)
+		}
+		if _, err := v.Uint64(); (err == nil) != c.u {
+			t.Errorf("%T %q is an unsigned integer: %v", c.v, c.text, err)
+		}
+		if !v.Equal(v) || v.Equal(Value{}) || v.Equal(TextValue("other")) {
+			t.Errorf("%T: Equal", c.v)
+		}
+	}
+	var none Value
+	if _, err := none.Int64(); none.Known() || none.IsNull() || none.Equal(none) || !errors.Is(err, ErrUnknownColumn) {
+		t.Errorf("%v", err)
+	}
+	if _, err := ValueOf(struct{}{}); err == nil || !strings.Contains(err.Error(), "struct {}") {
+		t.Error(err)
+	}
+}

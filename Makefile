@@ -22,8 +22,9 @@ test: servers ## all tests of all modules, with the race detector; then what all
 
 check: lint test mutants ## what must hold before a change is committed
 
-lint: format vet ## formatting, vet, the list of guards, golangci-lint
+lint: format vet ## formatting, vet, the list of guards, the lengths of files and functions, golangci-lint
 	go run ./internal/mutant -check
+	scripts/house.sh
 	set -e; for m in $(MODULES); do (cd $$m && go run $(GOLANGCI) run ./...); done
 
 format: ## whether gofmt would change a file

@@ -6,10 +6,13 @@ import (
 	"slices"
 )
 
-// Inserting is for the insertion of rows, so that reads find them at once: a filter (LoaderOptions.Filter) must know their keys before anybody can ask for them, and that they were absent
-// may be cached. Call it before the transaction commits, with the keys that it inserts; if it returns an error, do not commit. When the transaction was committed, call committed. Once
-// that has returned nil, every read that begins then finds the rows, here and in other processes: as after Invalidate, whose bounds for the memory of other processes hold; with a filter that is
-// a copy in each process, so does its own, unless they read with Fresh.
+// Inserting is for the insertion of rows, so that reads find them at once: a filter
+// (LoaderOptions.Filter) must know their keys before anybody can ask for them, and that they were
+// absent may be cached. Call it before the transaction commits, with the keys that it inserts; if
+// it returns an error, do not commit. When the transaction was committed, call committed. Once that
+// has returned nil, every read that begins then finds the rows, here and in other processes: as
+// after Invalidate, whose bounds for the memory of other processes hold; with a filter that is a
+// copy in each process, so does its own, unless they read with Fresh.
 //
 //	tx, err := db.BeginTx(ctx, nil)
 //	…
@@ -27,12 +30,15 @@ import (
 //	}
 //	return committed(context.WithoutCancel(ctx)) // the row is there: if this fails, call committed again, not the INSERT
 //
-// Where the database makes the key, as by AUTO_INCREMENT, call Inserting between the INSERT and the Commit. If the transaction is not committed nothing is wrong: the filter lets the keys
-// through, until it is rebuilt. committed may be called again, after an error or not, and by several goroutines. Its filter's part and the Invalidate are both tried, whatever the other
-// does. Until it has returned nil, a read may not find the row: the absence that was cached may be served until its TTL, and by a filter that is being rebuilt the row may be hidden
-// until it is rebuilt again.
+// Where the database makes the key, as by AUTO_INCREMENT, call Inserting between the INSERT and the
+// Commit. If the transaction is not committed nothing is wrong: the filter lets the keys through,
+// until it is rebuilt. committed may be called again, after an error or not, and by several
+// goroutines. Its filter's part and the Invalidate are both tried, whatever the other does. Until
+// it has returned nil, a read may not find the row: the absence that was cached may be served until
+// its TTL, and by a filter that is being rebuilt the row may be hidden until it is rebuilt again.
 //
-// Without a filter, Inserting does nothing, and committed is Invalidate. Errors are *Errors of the keys, one or joined; so are those of keys that have no text, and then none is added.
+// Without a filter, Inserting does nothing, and committed is Invalidate. Errors are *Errors of the
+// keys, one or joined; so are those of keys that have no text, and then none is added.
 func (l *Loader[K, V]) Inserting(ctx context.Context, keys ...K) (committed func(context.Context) error, err error) {
 	if l.reads.Closed() {
 		return nil, l.wrapAll("inserting", keys, ErrClosed)
@@ -61,10 +67,14 @@ func (l *Loader[K, V]) Inserting(ctx context.Context, keys ...K) (committed func
 	}, nil
 }
 
-// InsertingKeys is Loader.Inserting for keys of any loaders: those whose loaders this process has, with a filter, are added to it. committed is then InvalidateKeys of all of them, and what
-// their filters have left to do, both tried; its error is a *BatchError[Key], and it may be called again. A key of a loader without a filter costs nothing before the commit; of one that this process has not got, no filter hears.
+// InsertingKeys is Loader.Inserting for keys of any loaders: those whose loaders this process has,
+// with a filter, are added to it. committed is then InvalidateKeys of all of them, and what their
+// filters have left to do, both tried; its error is a *BatchError[Key], and it may be called again.
+// A key of a loader without a filter costs nothing before the commit; of one that this process has
+// not got, no filter hears.
 //
-// If InsertingKeys returns an error, a *BatchError[Key], do not commit. If a key cannot be one, as Key.Check tells, none is added.
+// If InsertingKeys returns an error, a *BatchError[Key], do not commit. If a key cannot be one, as
+// Key.Check tells, none is added.
 func (c *Cache) InsertingKeys(ctx context.Context, keys ...Key) (committed func(context.Context) error, err error) {
 	keys, added, err := c.admitKeys(ctx, keys)
 	if err != nil {
@@ -110,7 +120,8 @@ func (p *sameLoader) texts() []string {
 
 func (l *Loader[K, V]) hasFilter() bool { return l.filter != nil }
 
-// admitTexts has the filter admit keys, if there is one, and counts what fails of that. committed, never nil, is what it has left to do.
+// admitTexts has the filter admit keys, if there is one, and counts what fails of that. committed,
+// never nil, is what it has left to do.
 func (l *Loader[K, V]) admitTexts(ctx context.Context, texts []string) (committed func(context.Context) error, err error) {
 	if l.filter == nil || len(texts) == 0 {
 		return func(context.Context) error { return nil }, nil

@@ -69,7 +69,8 @@ func TestAdmitThatFails(t *testing.T) {
 	}
 }
 
-// committed has the filter end what could hide the rows even so, before it says that they are found.
+// committed has the filter end what could hide the rows even so, before it says that they are
+// found.
 func TestCommittedTellsTheFilter(t *testing.T) {
 	d, s := newTable(map[int]string{}), newSieve()
 	p := startOn(t, nil, d, patient, &LoaderOptions{Filter: s})

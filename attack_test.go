@@ -20,8 +20,10 @@ type attackCost struct {
 	took                   time.Duration
 }
 
-// Somebody asks for keys that do not exist, each once: the least that the caches can do without a filter, the default, and a replica of a filter in Redis that is full, and lets 1 % of them
-// through. Nothing can be loaded without that its absence is kept: the first way is the shortest that NullTTL can be. Keys and hashes are the same in each run, and so are the false positives.
+// Somebody asks for keys that do not exist, each once: the least that the caches can do without a
+// filter, the default, and a replica of a filter in Redis that is full, and lets 1 % of them
+// through. Nothing can be loaded without that its absence is kept: the first way is the shortest
+// that NullTTL can be. Keys and hashes are the same in each run, and so are the false positives.
 func TestAttack(t *testing.T) {
 	requests := 10_000
 	if accepting {
@@ -62,7 +64,8 @@ func TestAttack(t *testing.T) {
 	}
 }
 
-// fullFilter is a replica of a filter that holds as many keys as it was made for, none of which is asked for.
+// fullFilter is a replica of a filter that holds as many keys as it was made for, none of which is
+// asked for.
 func fullFilter(t *testing.T, b backend, keys int) Filter {
 	rdb := b.client(t)
 	f, err := bloom.NewRedis(rdb, "attacked", uint64(keys), attackRate, &bloom.Options{Timeout: 10 * time.Second, MaxStaleness: time.Minute})

@@ -61,7 +61,8 @@ func (h *trips) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Proces
 	}
 }
 
-// count counts a trip by its first command. What the client sends to set a new connection up is none: whether one is needed depends on what happens to be under way. Nor is a poll, which comes
+// count counts a trip by its first command. What the client sends to set a new connection up is
+// none: whether one is needed depends on what happens to be under way. Nor is a poll, which comes
 // by the clock.
 func (h *trips) count(cmd redis.Cmder) {
 	switch cmd.Name() {
@@ -74,7 +75,8 @@ func (h *trips) count(cmd redis.Cmder) {
 	}
 }
 
-// isPoll tells whether a process asks by cmd for the last announcement: it names the key where that is, and loaders. Who announces names five more things.
+// isPoll tells whether a process asks by cmd for the last announcement: it names the key where that
+// is, and loaders. Who announces names five more things.
 func isPoll(cmd redis.Cmder) bool {
 	args := cmd.Args()
 	return strings.HasPrefix(cmd.Name(), "eval") && len(args) > 3 && len(args) < 9 && strings.Contains(fmt.Sprint(args[3]), ":announced:")
@@ -147,7 +149,8 @@ func batchChild() {
 	json.NewEncoder(os.Stdout).Encode(report)
 }
 
-// Each key is loaded once in the fleet, and a batch takes no more than four round trips, however the batches overlap.
+// Each key is loaded once in the fleet, and a batch takes no more than four round trips, however
+// the batches overlap.
 func TestOverlappingBatches(t *testing.T) {
 	seeds := 1
 	if accepting {

@@ -25,7 +25,8 @@ type shelf struct {
 	calls [][]int // the keys of each call, in the order that they came
 	loads map[int]int
 
-	// during, if set, is called by each load after it has read its rows, with the number of the call.
+	// during, if set, is called by each load after it has read its rows, with the number of the
+	// call.
 	during func(ctx context.Context, call int, keys []int) error
 	// answer, if set, changes what is returned.
 	answer func(keys []int, rows map[int]string) (map[int]string, error)
@@ -179,7 +180,8 @@ func TestGetMany(t *testing.T) {
 	})
 }
 
-// failures are what batch loads can return, and what their callers get: an error for exactly the keys that have failed.
+// failures are what batch loads can return, and what their callers get: an error for exactly the
+// keys that have failed.
 func TestBatchLoadFails(t *testing.T) {
 	broken := errors.New("broken")
 	for name, c := range map[string]struct {
@@ -322,7 +324,8 @@ func TestErrorThatPanics(t *testing.T) {
 	}
 }
 
-// A large batch leases no more keys than it loads at once: another process gets the rest without waiting for their turn.
+// A large batch leases no more keys than it loads at once: another process gets the rest without
+// waiting for their turn.
 func TestLargeBatchLeavesTheRest(t *testing.T) {
 	_, b := embedded(t)
 	d := newShelf(100)
@@ -353,7 +356,8 @@ func TestLargeBatchLeavesTheRest(t *testing.T) {
 	}
 }
 
-// A key that cannot be hashed, in a key type that is an interface, panics where the caller sees it, and blocks no other.
+// A key that cannot be hashed, in a key type that is an interface, panics where the caller sees it,
+// and blocks no other.
 func TestKeyWithoutHash(t *testing.T) {
 	_, b := embedded(t)
 	c, err := New(b.client(t), &noMemory)
@@ -434,8 +438,8 @@ func TestBatchesShareKeys(t *testing.T) {
 	})
 }
 
-// Promises 1 and 2 in a batch: the key that was invalidated while the batch was loaded is loaded again, the others are not, and nobody
-// gets or stores the old value.
+// Promises 1 and 2 in a batch: the key that was invalidated while the batch was loaded is loaded
+// again, the others are not, and nobody gets or stores the old value.
 func TestStaleSetBatch(t *testing.T) {
 	each(t, func(t *testing.T, b backend) {
 		d := newShelf(20)
@@ -475,7 +479,8 @@ func TestStaleSetBatch(t *testing.T) {
 	})
 }
 
-// A batch loads what it has leased before it waits for what others have: two that cross never wait for each other.
+// A batch loads what it has leased before it waits for what others have: two that cross never wait
+// for each other.
 func TestCrossingBatchesDoNotWaitForEachOther(t *testing.T) {
 	each(t, func(t *testing.T, b backend) {
 		d := newShelf(10)
@@ -510,7 +515,8 @@ func TestCrossingBatchesDoNotWaitForEachOther(t *testing.T) {
 	})
 }
 
-// A key that another process loads is given out as soon as it is stored, though the batch's own load takes longer; and the other way round.
+// A key that another process loads is given out as soon as it is stored, though the batch's own
+// load takes longer; and the other way round.
 func TestBatchKeysDoNotDelayEachOther(t *testing.T) {
 	each(t, func(t *testing.T, b backend) {
 		d := newShelf(10)
@@ -560,8 +566,8 @@ func TestBatchKeysDoNotDelayEachOther(t *testing.T) {
 	})
 }
 
-// Who leaves a batch gets what has been found, and his context's error for the rest; the load goes on for whoever else waits for one of its
-// keys, and stops when the last has left.
+// Who leaves a batch gets what has been found, and his context's error for the rest; the load goes
+// on for whoever else waits for one of its keys, and stops when the last has left.
 func TestBatchCallerLeaves(t *testing.T) {
 	_, b := embedded(t)
 	d := newShelf(10)
@@ -612,7 +618,8 @@ func TestBatchCallerLeaves(t *testing.T) {
 	}
 }
 
-// With Redis out of reach a batch is still one call of the load function, and so is that of all who asked meanwhile.
+// With Redis out of reach a batch is still one call of the load function, and so is that of all who
+// asked meanwhile.
 func TestBatchWithoutRedis(t *testing.T) {
 	t.Run("down", func(t *testing.T) {
 		rdb := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1", MaxRetries: -1, DialTimeout: 50 * time.Millisecond, DialerRetries: 1})
@@ -663,8 +670,8 @@ func TestBatchWithoutRedis(t *testing.T) {
 	})
 }
 
-// A load function of one row is called for several keys of a GetMany at once, but no more than fetch.MaxCalls; and their leases live on while they
-// wait for their turn.
+// A load function of one row is called for several keys of a GetMany at once, but no more than
+// fetch.MaxCalls; and their leases live on while they wait for their turn.
 func TestGetManyOneByOne(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, b := embedded(t)
@@ -707,7 +714,8 @@ func TestGetManyOneByOne(t *testing.T) {
 	})
 }
 
-// SetTTL in a batch load holds for all its keys; a batch that outlives LoadTimeout fails as a whole.
+// SetTTL in a batch load holds for all its keys; a batch that outlives LoadTimeout fails as a
+// whole.
 func TestBatchLoadContext(t *testing.T) { synctest.Test(t, testBatchLoadContext) }
 
 func testBatchLoadContext(t *testing.T) {

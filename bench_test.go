@@ -17,7 +17,8 @@ import (
 	"github.com/cacheaside/cacheaside/internal/testenv"
 )
 
-// Each benchmark has a floor, raw, and the library on the same work; `make bench` runs them in turn and prints the ratios.
+// Each benchmark has a floor, raw, and the library on the same work; `make bench` runs them in turn
+// and prints the ratios.
 
 type benchRow struct {
 	ID    int64
@@ -72,7 +73,8 @@ func benchLoader[K comparable](b *testing.B, key func(int) K) {
 	}
 }
 
-// remembering is a loader that has keys in memory, and hears of invalidations by way of a real Redis.
+// remembering is a loader that has keys in memory, and hears of invalidations by way of a real
+// Redis.
 func remembering[K comparable](b *testing.B, server *testenv.Redis, keys []K) *Loader[K, *benchRow] {
 	b.Helper()
 	c, err := New(server.Client(b), &patient)
@@ -92,7 +94,8 @@ func remembering[K comparable](b *testing.B, server *testenv.Redis, keys []K) *L
 	return l
 }
 
-// Hits in memory while another process invalidates other keys, a thousand times a second, beside the same in quiet ("raw").
+// Hits in memory while another process invalidates other keys, a thousand times a second, beside
+// the same in quiet ("raw").
 func BenchmarkMemoryHitInvalidations(b *testing.B) {
 	keys := make([]int64, benchKeys)
 	for i := range keys {
@@ -122,7 +125,8 @@ func BenchmarkMemoryHitInvalidations(b *testing.B) {
 
 func init() { testenv.RegisterChild("invalidator", invalidator) }
 
-// invalidator invalidates a thousand keys a second, one by one, none of which is a multiple of 1,000,003.
+// invalidator invalidates a thousand keys a second, one by one, none of which is a multiple of
+// 1,000,003.
 func invalidator() {
 	rdb := redis.NewClient(&redis.Options{Addr: os.Getenv("REDIS"), ContextTimeoutEnabled: true})
 	defer rdb.Close()
@@ -192,8 +196,8 @@ func BenchmarkMemoryHitString(b *testing.B) {
 // redisKeys are enough that readers rarely share a round.
 const redisKeys = 20_000
 
-// filled is a client of a real Redis, and a loader without the memory tier all of whose rows are there; the same rows are under "raw:" and
-// the key.
+// filled is a client of a real Redis, and a loader without the memory tier all of whose rows are
+// there; the same rows are under "raw:" and the key.
 func filled(b *testing.B) (*redis.Client, *Loader[int64, benchRow]) {
 	rdb := redis.NewClient(&redis.Options{Addr: testenv.SharedRedis(b).Addr, ContextTimeoutEnabled: true})
 	b.Cleanup(func() { rdb.Close() })
@@ -242,7 +246,8 @@ func decodeRow(payload []byte, err error) error {
 	return json.Unmarshal(payload, &v)
 }
 
-// A hit in Redis, decoding included, on keys that differ: beside a plain GET, and for many goroutines beside go-redis' AutoPipeline.
+// A hit in Redis, decoding included, on keys that differ: beside a plain GET, and for many
+// goroutines beside go-redis' AutoPipeline.
 func BenchmarkRedisHit(b *testing.B) {
 	rdb, l := filled(b)
 	ctx := b.Context()

@@ -12,8 +12,10 @@ import (
 	"github.com/cacheaside/cacheaside/internal/testenv"
 )
 
-// Redis is killed, or hangs, while two processes read and one of them writes, too; then it is back, empty if it was killed. Under each policy: how long anybody waits, what the database is
-// asked for, that nothing is served that an acknowledged invalidation has ended, and how soon Redis is used again.
+// Redis is killed, or hangs, while two processes read and one of them writes, too; then it is back,
+// empty if it was killed. Under each policy: how long anybody waits, what the database is asked
+// for, that nothing is served that an acknowledged invalidation has ended, and how soon Redis is
+// used again.
 func TestRedisKilledUnderLoad(t *testing.T) { testBlackout(t, "killed") }
 
 func TestRedisHungUnderLoad(t *testing.T) { testBlackout(t, "hung") }
@@ -184,7 +186,8 @@ func (o *blackout) read(ctx context.Context, i int, part *blackoutSeen, key int)
 	}
 }
 
-// get is one read of a process, and whether anybody's in that process passed Redis by meanwhile, or got an error from there.
+// get is one read of a process, and whether anybody's in that process passed Redis by meanwhile, or
+// got an error from there.
 func (o *blackout) get(ctx context.Context, i, key int) (version int64, past bool, err error) {
 	c := &o.p[i].counters
 	before := c.RedisErrors.Load() + c.RedisDown.Load()
@@ -192,7 +195,8 @@ func (o *blackout) get(ctx context.Context, i, key int) (version int64, past boo
 	return version, c.RedisErrors.Load()+c.RedisDown.Load() != before, err
 }
 
-// phase tells where a read is counted, by when it began, and whether it may have been answered without Redis by StaleWhenDown.
+// phase tells where a read is counted, by when it began, and whether it may have been answered
+// without Redis by StaleWhenDown.
 func (o *blackout) phase(part *blackoutSeen, from, to time.Time) (of *seen, down bool) {
 	began, open, ended := o.began.Load(), o.open.Load(), o.ended.Load()
 	switch at := from.UnixNano(); {
@@ -207,7 +211,8 @@ func (o *blackout) phase(part *blackoutSeen, from, to time.Time) (of *seen, down
 	}
 }
 
-// patience is the longest that a read may wait, by the comments of Options: its turn to read, a lease, its turn to load, the load, and its being stored.
+// patience is the longest that a read may wait, by the comments of Options: its turn to read, a
+// lease, its turn to load, the load, and its being stored.
 func (o *blackout) patience() time.Duration {
 	return o.o.ReadTimeout + 2*o.o.RedisTimeout + o.o.QueueTimeout + blackoutLoad + 2*o.o.RedisTimeout
 }
@@ -253,7 +258,8 @@ func (o *blackout) run(t *testing.T) {
 	o.converge(t)
 }
 
-// known waits until no process trusts its memory, nor waits for Redis any more: after MaxStaleness all reads ask it, so the first few have failed soon after that.
+// known waits until no process trusts its memory, nor waits for Redis any more: after MaxStaleness
+// all reads ask it, so the first few have failed soon after that.
 func (o *blackout) known(t *testing.T) {
 	fell := time.Now()
 	if !accepting {
@@ -299,7 +305,8 @@ func (h blackoutHits) share(since blackoutHits) float64 {
 	return float64(h.hits-since.hits) / float64(max(h.reads-since.reads, 1))
 }
 
-// watch looks how the processes come back; where the figures are reported, for two seconds and more.
+// watch looks how the processes come back; where the figures are reported, for two seconds and
+// more.
 func (o *blackout) watch(rate float64) {
 	least, most := time.Duration(0), testenv.Hang
 	if accepting {
@@ -335,7 +342,8 @@ func (o *blackout) watch(rate float64) {
 	}
 }
 
-// converge waits until all has been delivered and heard of. Then both processes have what the database has.
+// converge waits until all has been delivered and heard of. Then both processes have what the
+// database has.
 func (o *blackout) converge(t *testing.T) {
 	waitFor(t, func() bool {
 		for key := range blackoutKeys {
@@ -417,7 +425,8 @@ func (o *blackout) check(t *testing.T) {
 	}
 }
 
-// checkWaits: nobody waits longer than documented, and hardly anybody for Redis once that is known to be out of reach.
+// checkWaits: nobody waits longer than documented, and hardly anybody for Redis once that is known
+// to be out of reach.
 func (o *blackout) checkWaits(t *testing.T) {
 	for _, waits := range [][]time.Duration{o.all.before.waits, o.all.opening.waits, o.all.open.waits, o.all.after.waits} {
 		if longest := quantile(waits, 1); longest > o.patience()+time.Second {

@@ -21,8 +21,8 @@ import (
 	"github.com/cacheaside/cacheaside/internal/writeside"
 )
 
-// Cache is what the loaders of a process share: the connection to Redis and the memory tier. Make one for each Redis, and a Loader for
-// each kind of row. It is safe for concurrent use.
+// Cache is what the loaders of a process share: the connection to Redis and the memory tier. Make
+// one for each Redis, and a Loader for each kind of row. It is safe for concurrent use.
 type Cache struct {
 	inside
 	measuring
@@ -68,18 +68,19 @@ type loader interface {
 // *redis.ClusterClient; nil with Options.NoRedis. The caller keeps rdb, and closes it after the
 // Cache. nil options are the defaults.
 //
-// A *redis.Ring, and a client that reads from replicas, are refused: both can show a value after its deletion has been
-// acknowledged. On a Redis Cluster rdb must be a *redis.ClusterClient, and on a single server it
-// must not: the server is asked at the first command, and a client of the wrong kind gets an error
-// from every operation that says which to use. (redis.NewUniversalClient makes a *redis.Client of
-// one address, unless IsClusterMode is set.) New adds a hook to rdb that notes why connections
-// fail. (A failover client made with ReplicaOnly cannot be told from others; do not pass one.) The
-// Redis server must be
-// of version 6 or later; the commands that its user needs are listed in the package comment.
+// A *redis.Ring, and a client that reads from replicas, are refused: both can show a value after
+// its deletion has been acknowledged. On a Redis Cluster rdb must be a *redis.ClusterClient, and on
+// a single server it must not: the server is asked at the first command, and a client of the wrong
+// kind gets an error from every operation that says which to use. (redis.NewUniversalClient makes a
+// *redis.Client of one address, unless IsClusterMode is set.) New adds a hook to rdb that notes why
+// connections fail. (A failover client made with ReplicaOnly cannot be told from others; do not
+// pass one.) The Redis server must be of version 6 or later; the commands that its user needs are
+// listed in the package comment.
 //
 // Set the client's ContextTimeoutEnabled (see Options.RedisTimeout): New logs a warning where it is
-// not set. The client's hooks see all commands; a read that goes out together with others
-// has the context values of the first of them. New does no I/O, so that a process can start while Redis is down.
+// not set. The client's hooks see all commands; a read that goes out together with others has the
+// context values of the first of them. New does no I/O, so that a process can start while Redis is
+// down.
 func New(rdb redis.UniversalClient, options *Options) (*Cache, error) {
 	o := options.withDefaults()
 	if err := o.check(); err != nil {
@@ -264,10 +265,11 @@ func (c *Cache) channelStats() ChannelStats {
 	return ChannelStats(c.channel.Stats())
 }
 
-// Close ends the cache: its loaders' callers, present and future, get ErrClosed, and the contexts of loads under way end. It returns when
-// the loads have returned and their leases are released: at the latest when their LoadTimeout has passed, and commands to Redis
-// have timed out (by the client's own settings, unless its ContextTimeoutEnabled is set). The Redis client stays open. Close may be called
-// again; it always returns nil.
+// Close ends the cache: its loaders' callers, present and future, get ErrClosed, and the contexts
+// of loads under way end. It returns when the loads have returned and their leases are released: at
+// the latest when their LoadTimeout has passed, and commands to Redis have timed out (by the
+// client's own settings, unless its ContextTimeoutEnabled is set). The Redis client stays open.
+// Close may be called again; it always returns nil.
 func (c *Cache) Close() error {
 	c.mu.Lock()
 	c.closed = true

@@ -322,7 +322,8 @@ func TestWithoutRedis(t *testing.T) {
 	}
 }
 
-// A value in memory never outlives its entry in Redis: what one process promoted shortly before the entry's end is gone with it.
+// A value in memory never outlives its entry in Redis: what one process promoted shortly before the
+// entry's end is gone with it.
 func TestMemoryLifeIsTheEntrysRemainingLife(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, b := embedded(t)
@@ -561,7 +562,8 @@ func TestErrorsArePrivate(t *testing.T) {
 	}
 }
 
-// A value that cannot be encoded is an error for those who asked, and is not loaded again and again.
+// A value that cannot be encoded is an error for those who asked, and is not loaded again and
+// again.
 func TestUnencodableValue(t *testing.T) {
 	_, b := embedded(t)
 	c, err := New(b.client(t), &patient)
@@ -583,7 +585,8 @@ func TestUnencodableValue(t *testing.T) {
 	}
 }
 
-// Different processes' clients of one name share entries; other prefixes, names and versions do not.
+// Different processes' clients of one name share entries; other prefixes, names and versions do
+// not.
 func TestNamespaces(t *testing.T) {
 	_, b := embedded(t)
 	loads := 0

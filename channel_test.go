@@ -29,7 +29,8 @@ func (p process) sees(t testing.TB, key int, want string, _ ...time.Duration) {
 	})
 }
 
-// comesToRemember waits until memory answers key with row: a process with short time-outs may distrust its memory for a while, where the machine is busy.
+// comesToRemember waits until memory answers key with row: a process with short time-outs may
+// distrust its memory for a while, where the machine is busy.
 func (p process) comesToRemember(t testing.TB, key int, row string) {
 	t.Helper()
 	testenv.Eventually(t, fmt.Sprintf("row %d in memory", key), func() bool {
@@ -99,7 +100,8 @@ func TestInvalidateReachesOtherProcesses(t *testing.T) {
 	})
 }
 
-// What a process has read since its own Invalidate stays in its memory: its own message does not end it.
+// What a process has read since its own Invalidate stays in its memory: its own message does not
+// end it.
 func TestOwnMessagesEndNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, b := embedded(t)
@@ -123,7 +125,8 @@ func TestOwnMessagesEndNothing(t *testing.T) {
 	})
 }
 
-// A process that only writes, or has no memory tier, listens to nothing; one that only writes does not poll either.
+// A process that only writes, or has no memory tier, listens to nothing; one that only writes does
+// not poll either.
 func TestWhoListens(t *testing.T) {
 	b := realBackend(t)
 	flushAll(t, b)
@@ -182,8 +185,8 @@ func TestFresh(t *testing.T) {
 	})
 }
 
-// A fresh read that comes while another is under way is not given what that one has put into memory: it may be from before an Invalidate elsewhere, whose message
-// has not come yet.
+// A fresh read that comes while another is under way is not given what that one has put into
+// memory: it may be from before an Invalidate elsewhere, whose message has not come yet.
 func TestFreshAfterInvalidateElsewhere(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, b := embedded(t)
@@ -273,7 +276,8 @@ func TestStalenessIsBounded(t *testing.T) {
 	}
 }
 
-// A subscription that was lost and made again has a gap, of which nothing is known: memory from before is not served.
+// A subscription that was lost and made again has a gap, of which nothing is known: memory from
+// before is not served.
 func TestReconnectClearsMemory(t *testing.T) {
 	server := testenv.StartRedis(t)
 	d := newTable(map[int]string{1: "old", 2: "same"})
@@ -311,7 +315,8 @@ func TestReconnectClearsMemory(t *testing.T) {
 	}
 }
 
-// A message that does not come, while the connection stands, is found to be missing: at the next one, or at the next poll.
+// A message that does not come, while the connection stands, is found to be missing: at the next
+// one, or at the next poll.
 func TestMissingMessages(t *testing.T) {
 	for _, found := range []string{"by the next message", "by a poll"} {
 		t.Run(found, func(t *testing.T) {
@@ -348,7 +353,8 @@ func TestMissingMessages(t *testing.T) {
 // tagOfAll is that of the only range of a single server.
 var tagOfAll = conn.Tag(0)
 
-// A process that was suspended for longer than the bound knows that it does not know, before it has heard anything.
+// A process that was suspended for longer than the bound knows that it does not know, before it has
+// heard anything.
 func TestSuspendedProcess(t *testing.T) {
 	server := testenv.StartRedis(t)
 	child := testenv.SpawnChild(t, "suspended", "REDIS="+server.Addr)
@@ -383,7 +389,8 @@ func TestSuspendedProcess(t *testing.T) {
 
 func init() { testenv.RegisterChild("suspended", suspendedChild) }
 
-// suspendedChild reads one key again and again, and tells at each change when it last began to read the value before.
+// suspendedChild reads one key again and again, and tells at each change when it last began to read
+// the value before.
 func suspendedChild() {
 	rdb := redis.NewClient(&redis.Options{Addr: os.Getenv("REDIS")})
 	defer rdb.Close()
@@ -415,7 +422,8 @@ func suspendedChild() {
 	}
 }
 
-// A Delete that was given up may still come about: its message is taken for another's, or memory would keep what was read between.
+// A Delete that was given up may still come about: its message is taken for another's, or memory
+// would keep what was read between.
 func TestLateDeleteOfOurOwn(t *testing.T) {
 	_, b := embedded(t)
 	d := newTable(map[int]string{1: "old"})
@@ -439,7 +447,8 @@ func TestLateDeleteOfOurOwn(t *testing.T) {
 	p.sees(t, 1, "new")
 }
 
-// lateDelete holds what begins with a DEL until it is let go on. Then it is carried out, though nobody waits for it.
+// lateDelete holds what begins with a DEL until it is let go on. Then it is carried out, though
+// nobody waits for it.
 type lateDelete struct{ held, goOn chan struct{} }
 
 func (h *lateDelete) hold(ctx context.Context, cmd redis.Cmder) context.Context {
@@ -461,7 +470,8 @@ func (h *lateDelete) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.P
 	return func(ctx context.Context, cmds []redis.Cmder) error { return next(h.hold(ctx, cmds[0]), cmds) }
 }
 
-// Who hears of an invalidation reads Redis again: the key must be gone by then, or the old value would come back to stay.
+// Who hears of an invalidation reads Redis again: the key must be gone by then, or the old value
+// would come back to stay.
 func TestDeleteComesFirst(t *testing.T) {
 	server := testenv.SharedRedis(t)
 	server.Client(t).FlushAll(t.Context())
@@ -491,7 +501,8 @@ func TestDeleteComesFirst(t *testing.T) {
 	}
 }
 
-// A process that is cut off from one server of a cluster only does not trust what its memory holds of that one's keys; it goes on to hear of the others.
+// A process that is cut off from one server of a cluster only does not trust what its memory holds
+// of that one's keys; it goes on to hear of the others.
 func TestCutOffFromOneMaster(t *testing.T) {
 	c := testenv.SharedCluster(t)
 	const bound = 500 * time.Millisecond
@@ -555,7 +566,8 @@ func TestCutOffFromOneMaster(t *testing.T) {
 	})
 }
 
-// A Refresh ends what this process's memory holds also while that is not trusted: trust may come back without a clear.
+// A Refresh ends what this process's memory holds also while that is not trusted: trust may come
+// back without a clear.
 func TestRefreshWhileUntrusted(t *testing.T) {
 	_, b := embedded(t)
 	d := newTable(map[int]string{1: "old"})
@@ -593,7 +605,8 @@ func (h hooked) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Proces
 	}
 }
 
-// Where a refreshed value is too large to be stored, the entry before it is deleted, and memory forgets it after that: or a reader would fill it again from there.
+// Where a refreshed value is too large to be stored, the entry before it is deleted, and memory
+// forgets it after that: or a reader would fill it again from there.
 func TestRefreshOutgrowsMaxValueBytes(t *testing.T) {
 	_, b := embedded(t)
 	d := newTable(map[int]string{1: "old"})

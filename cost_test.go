@@ -60,7 +60,8 @@ func TestMemoryHitAllocatesNothing(t *testing.T) {
 	}
 }
 
-// fewest allocations that f was seen to make. What else the process does is counted, too, so it is tried some times more if there were more of them than enough.
+// fewest allocations that f was seen to make. What else the process does is counted, too, so it is
+// tried some times more if there were more of them than enough.
 func fewest(n, enough float64, runs int, f func()) float64 {
 	for tries := 0; n > enough && tries < 50; tries++ {
 		n = min(n, testing.AllocsPerRun(runs, f))
@@ -71,7 +72,8 @@ func fewest(n, enough float64, runs int, f func()) float64 {
 	return n
 }
 
-// An invalidation elsewhere also ends what memory holds of the keys that share its stripe: of 65,536.
+// An invalidation elsewhere also ends what memory holds of the keys that share its stripe: of
+// 65,536.
 func TestHitsLostToStripes(t *testing.T) {
 	b := realBackend(t)
 	const held, invalidated = 5_000, 1_000
@@ -95,8 +97,9 @@ func TestHitsLostToStripes(t *testing.T) {
 	}
 }
 
-// A hit in Redis is one GET; a miss the GET, the lease (a SET) and the fill (a script); an invalidation one DEL and one announcement; and nothing else is ever used but what the
-// package comment lists.
+// A hit in Redis is one GET; a miss the GET, the lease (a SET) and the fill (a script); an
+// invalidation one DEL and one announcement; and nothing else is ever used but what the package
+// comment lists.
 func TestCommands(t *testing.T) {
 	b := realBackend(t)
 	d := newTable(map[int]string{1: "one"})
@@ -159,13 +162,15 @@ func countsPolls(t testing.TB, b backend) (*redis.Client, *polls) {
 	return rdb, p
 }
 
-// known waits until the script is known to Redis, and the loader to the script: then all polls are alike.
+// known waits until the script is known to Redis, and the loader to the script: then all polls are
+// alike.
 func (p *polls) known(t testing.TB) {
 	t.Helper()
 	waitFor(t, func() bool { return p.ended.Load() > 0 && p.ended.Load() == p.begun.Load() })
 }
 
-// callsBut are calls without those for polls, of one loader: a script that asks for the time, a number and a generation.
+// callsBut are calls without those for polls, of one loader: a script that asks for the time, a
+// number and a generation.
 func (p *polls) callsBut(t testing.TB, b backend) map[string]int {
 	t.Helper()
 	for {
@@ -197,7 +202,8 @@ func announced(n int) map[string]int {
 	return map[string]int{"del": n, "evalsha": 1, "time": 1, "hget": 1, "persist": 1, "hset": 1, "publish": 1}
 }
 
-// Round trips, however many keys: hits one, misses three, the invalidation of a key one. And on one server few commands: one that reads, one that stores.
+// Round trips, however many keys: hits one, misses three, the invalidation of a key one. And on one
+// server few commands: one that reads, one that stores.
 func TestRoundTrips(t *testing.T) {
 	b := realBackend(t)
 	flushAll(t, b)
@@ -280,7 +286,8 @@ func TestRedisHitAllocations(t *testing.T) {
 	}
 }
 
-// What goroutines ask of Redis at the same time goes there together, and so do their leases and what they store: a cold key alone takes three trips. Each trip takes a millisecond here.
+// What goroutines ask of Redis at the same time goes there together, and so do their leases and
+// what they store: a cold key alone takes three trips. Each trip takes a millisecond here.
 func TestColdKeysShareTrips(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, b := embedded(t)

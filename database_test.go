@@ -12,8 +12,10 @@ import (
 	"github.com/cacheaside/cacheaside/internal/testenv"
 )
 
-// The database fails while two processes read 200 keys that they know: nobody notices, and it is asked once a key in each window, to see whether it is back. What is
-// invalidated meanwhile is not served. Beside it, what becomes of reads whose values have no second life. Where the figures are reported, on a real Redis.
+// The database fails while two processes read 200 keys that they know: nobody notices, and it is
+// asked once a key in each window, to see whether it is back. What is invalidated meanwhile is not
+// served. Beside it, what becomes of reads whose values have no second life. Where the figures are
+// reported, on a real Redis.
 func TestDatabaseFails(t *testing.T) {
 	var server *testenv.Redis
 	if accepting {
@@ -205,7 +207,8 @@ func (f *failing) gaps() (least time.Duration, loads int) {
 	return least, loads
 }
 
-// checkWindows: at most one load of a key in each window, over both processes. Redis counts in milliseconds.
+// checkWindows: at most one load of a key in each window, over both processes. Redis counts in
+// milliseconds.
 func (f *failing) checkWindows(t *testing.T) {
 	least, loads := f.gaps()
 	if least < failingWindow-5*time.Millisecond {

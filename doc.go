@@ -1,5 +1,5 @@
-// Package cacheaside reads rows of a database through caches: the memory of the process, then Redis, then the database itself. It
-// keeps the classic failures of cache-aside away.
+// Package cacheaside reads rows of a database through caches: the memory of the process, then
+// Redis, then the database itself. It keeps the classic failures of cache-aside away.
 //
 //	users, err := cacheaside.NewLoader(cache, "user", loadUser, nil)
 //	u, err := users.Get(ctx, 42)         // a row, or ErrNotFound
@@ -8,45 +8,61 @@
 //
 // # What it does
 //
-// A Get looks into the memory tier, then into Redis. On a miss there it takes a lease on the key, in the same round trip that checks
-// once more; the one process that gets it loads, renewing the lease meanwhile, and stores the value in the lease's place. Callers of a
-// process share rounds; the processes wait for the one that loads. A row that does not exist is remembered too. Lives are shortened at
-// random, so that what was stored together does not expire together.
+// A Get looks into the memory tier, then into Redis. On a miss there it takes a lease on the key,
+// in the same round trip that checks once more; the one process that gets it loads, renewing the
+// lease meanwhile, and stores the value in the lease's place. Callers of a process share rounds;
+// the processes wait for the one that loads. A row that does not exist is remembered too. Lives are
+// shortened at random, so that what was stored together does not expire together.
 //
-// When its TTL has passed, a value is stale: it is served for another while (LoaderOptions.StaleFor) during which one process of the fleet loads it again in the background,
-// or for as long as that fails. Values that are read often are reloaded before that, by chance (LoaderOptions.EarlyRefresh). What the database is asked for at once is bounded (Options.MaxLoads), and while it fails it is not asked
-// (LoaderOptions.BreakAt). While Redis is out of reach, nobody waits for it (LoaderOptions.RedisDown).
+// When its TTL has passed, a value is stale: it is served for another while
+// (LoaderOptions.StaleFor) during which one process of the fleet loads it again in the background,
+// or for as long as that fails. Values that are read often are reloaded before that, by chance
+// (LoaderOptions.EarlyRefresh). What the database is asked for at once is bounded
+// (Options.MaxLoads), and while it fails it is not asked (LoaderOptions.BreakAt). While Redis is
+// out of reach, nobody waits for it (LoaderOptions.RedisDown).
 //
-// Invalidate deletes the key. Any delete, also an operator's DEL, voids the lease or the refresh that is under way: its value, which
-// may be from before the change, is refused, given to nobody, and loaded again.
+// Invalidate deletes the key. Any delete, also an operator's DEL, voids the lease or the refresh
+// that is under way: its value, which may be from before the change, is refused, given to nobody,
+// and loaded again.
 //
-// Who does not know a loader's types, as a program that only writes, or a queue of what is yet to be invalidated, names rows by a Key: Cache.InvalidateKeys, InsertingKeys and RefreshKeys.
+// Who does not know a loader's types, as a program that only writes, or a queue of what is yet to
+// be invalidated, names rows by a Key: Cache.InvalidateKeys, InsertingKeys and RefreshKeys.
 //
 // # Promises
 //
 // While Redis keeps its data:
 //
-//   - After Invalidate (or Cache.InvalidateKeys) has returned nil, no value read from the database before is stored in Redis, or left there.
-//   - A Get that starts after that, and does not use the memory tier of another process, never receives such a value.
-//   - At most one load of a key that owns its lease runs in the fleet; nobody loads without one but when Redis cannot be asked, or while
-//     the key is on hold (Options.ReplicaLag, StrictWrites), and then one a process.
+//   - After Invalidate (or Cache.InvalidateKeys) has returned nil, no value read from the database
+//     before is stored in Redis, or left there.
+//   - A Get that starts after that, and does not use the memory tier of another process, never
+//     receives such a value.
+//   - At most one load of a key that owns its lease runs in the fleet; nobody loads without one but
+//     when Redis cannot be asked, or while the key is on hold (Options.ReplicaLag, StrictWrites),
+//     and then one a process.
 //   - A cached null does not hide a row once its insert has been invalidated, nor does a filter
-//     (LoaderOptions.Filter) once Loader.Inserting has told it of the insert: an Invalidate alone does
-//     not tell filters.
-//   - A caller who leaves harms nobody. A load that panics, or calls runtime.Goexit, becomes an error; no lease or goroutine stays.
-//   - The memory tier of another process lets go of an invalidated key within milliseconds, and never serves it to a Get that starts more than
-//     Options.MaxStaleness later: a process that cannot make sure that it hears stops serving from
-//     its memory (but for what it has loaded itself within that time, and for loaders with
-//     StaleWhenDown, while Redis is out of reach).
-//   - Of rows that are all written under a Hold, checked before the commit, Gets that do not use the memory tier read what a single copy would show: from the commit on nobody receives what was there before.
+//     (LoaderOptions.Filter) once Loader.Inserting has told it of the insert: an Invalidate alone
+//     does not tell filters.
+//   - A caller who leaves harms nobody. A load that panics, or calls runtime.Goexit, becomes an
+//     error; no lease or goroutine stays.
+//   - The memory tier of another process lets go of an invalidated key within milliseconds, and
+//     never serves it to a Get that starts more than Options.MaxStaleness later: a process that
+//     cannot make sure that it hears stops serving from its memory (but for what it has loaded
+//     itself within that time, and for loaders with StaleWhenDown, while Redis is out of reach).
+//   - Of rows that are all written under a Hold, checked before the commit, Gets that do not use
+//     the memory tier read what a single copy would show: from the commit on nobody receives what
+//     was there before.
 //   - Nothing is silent: what is not returned as an error is counted in Stats.
 //
 // # What it does not promise
 //
-// A key that is deleted in Redis by other means than this library is announced to nobody: memory tiers serve it until its LoaderOptions.MemoryTTL has
-// passed. A failover of Redis, or a restart from an old snapshot, that loses an acknowledged delete leaves the old value until it is reloaded after its TTL. A writer that
-// does not invalidate is not noticed (but by a meter, package meter, that is told of its writes). An Invalidate that returns an error has not happened: try again. InvalidateAll is heard by other processes within
-// Options.MaxStaleness, also by those without a memory tier. A Hold that Redis loses (FLUSHALL, eviction, a failover), or whose process stands still, after it was checked protects its commit no more.
+// A key that is deleted in Redis by other means than this library is announced to nobody: memory
+// tiers serve it until its LoaderOptions.MemoryTTL has passed. A failover of Redis, or a restart
+// from an old snapshot, that loses an acknowledged delete leaves the old value until it is reloaded
+// after its TTL. A writer that does not invalidate is not noticed (but by a meter, package meter,
+// that is told of its writes). An Invalidate that returns an error has not happened: try again.
+// InvalidateAll is heard by other processes within Options.MaxStaleness, also by those without a
+// memory tier. A Hold that Redis loses (FLUSHALL, eviction, a failover), or whose process stands
+// still, after it was checked protects its commit no more.
 //
 // # Redis
 //
@@ -64,8 +80,9 @@
 // emptied, values are loaded again, and a Hold's Check tells that it was lost; nothing else
 // happens.
 //
-// In tests, miniredis will do; call its ClockTTL(true), or nothing in it ever expires, the marker of a failed load included.
+// In tests, miniredis will do; call its ClockTTL(true), or nothing in it ever expires, the marker
+// of a failed load included.
 //
-// A go-redis client repeats commands by itself. That is safe here: the commands that must not be repeated, by which a lease or a hold is asked for, are
-// marked so that they are not.
+// A go-redis client repeats commands by itself. That is safe here: the commands that must not be
+// repeated, by which a lease or a hold is asked for, are marked so that they are not.
 package cacheaside

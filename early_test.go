@@ -9,7 +9,8 @@ import (
 	"time"
 )
 
-// A read of a fresh value begins to reload it with the probability that XFetch says, whether Redis or memory answers it.
+// A read of a fresh value begins to reload it with the probability that XFetch says, whether Redis
+// or memory answers it.
 func TestEarlyRefreshProbability(t *testing.T) {
 	const cost = 50 * time.Millisecond
 	trials, betas := 60, []float64{1}
@@ -109,7 +110,8 @@ func TestNobodyReloadsWhatIsNotRead(t *testing.T) {
 	})
 }
 
-// A hot key in the memory of two processes: one reloads it, the other takes over what that has stored.
+// A hot key in the memory of two processes: one reloads it, the other takes over what that has
+// stored.
 func TestEarlyRefreshOfAFleet(t *testing.T) {
 	bubble(t, Options{RedisTimeout: 10 * time.Second, MaxStaleness: time.Minute}, livesWith(func(o *LoaderOptions) { o.TTL, o.EarlyRefresh = time.Second, 1 }), func(t *testing.T, _ backend, d *table, p, q process) {
 		d.read = sleeps(20 * time.Millisecond)

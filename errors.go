@@ -23,12 +23,14 @@ var (
 	// the load get the load's error alone.
 	ErrLoadFailed = fault.LoadFailed
 
-	// ErrLoadTimeout means that a load took longer than LoaderOptions.LoadTimeout, or that the loads of other processes were waited
-	// for longer than twice that and Options.QueueTimeout.
+	// ErrLoadTimeout means that a load took longer than LoaderOptions.LoadTimeout, or that the
+	// loads of other processes were waited for longer than twice that and Options.QueueTimeout.
 	ErrLoadTimeout = fault.LoadTimeout
 
-	// ErrUnavailable means that the database was not asked, to protect it: its limits are reached and the queue is full or did not get on in time
-	// (Options.MaxLoads, MaxQueue, QueueTimeout, LoadRate), or the loader's circuit breaker is open (LoaderOptions.BreakAt), or the lock that must be had is not to be had (MustLock); the message says which. A later try may succeed.
+	// ErrUnavailable means that the database was not asked, to protect it: its limits are reached
+	// and the queue is full or did not get on in time (Options.MaxLoads, MaxQueue, QueueTimeout,
+	// LoadRate), or the loader's circuit breaker is open (LoaderOptions.BreakAt), or the lock that
+	// must be had is not to be had (MustLock); the message says which. A later try may succeed.
 	ErrUnavailable = fault.Unavailable
 
 	// ErrLoadCycle means that a load function has asked for what it would wait for in vain: for a
@@ -38,22 +40,25 @@ var (
 	// seen: they end by LoadTimeout.
 	ErrLoadCycle = fault.LoadCycle
 
-	// ErrRedis means that Redis could not be reached, did not answer in time, or refused a command; the error of the client is
-	// wrapped too. A time-out of the library is not context.DeadlineExceeded: that is the caller's
-	// own. Get returns it only if LoaderOptions.RedisDown says so; Expire, Invalidate and Refresh
-	// do.
+	// ErrRedis means that Redis could not be reached, did not answer in time, or refused a command;
+	// the error of the client is wrapped too. A time-out of the library is not
+	// context.DeadlineExceeded: that is the caller's own. Get returns it only if
+	// LoaderOptions.RedisDown says so; Expire, Invalidate and Refresh do.
 	ErrRedis = fault.Redis
 
-	// ErrHoldLost means that a key was not on hold all the time (Hold.Check): its hold was lost with Redis' data, or could not be renewed in time. What was read from the database meanwhile may have been stored:
-	// the transaction that it was held for must not be committed. It may be tried again from the start.
+	// ErrHoldLost means that a key was not on hold all the time (Hold.Check): its hold was lost
+	// with Redis' data, or could not be renewed in time. What was read from the database meanwhile
+	// may have been stored: the transaction that it was held for must not be committed. It may be
+	// tried again from the start.
 	ErrHoldLost = errors.New("the key is not on hold any more")
 
 	// ErrClosed means that the Cache has been closed.
 	ErrClosed = fault.Closed
 )
 
-// Error is the error of an operation on a key. Its message shows a hash of the key, for keys may be private. (The hash is without a secret:
-// who can list all possible keys, as phone numbers, can find the one.)
+// Error is the error of an operation on a key. Its message shows a hash of the key, for keys may be
+// private. (The hash is without a secret: who can list all possible keys, as phone numbers, can
+// find the one.)
 type Error struct {
 	Op     string // "get", "refresh", "expire", "invalidate", "inserting", "warm", "hold", "release" or "store"
 	Loader string // the loader's name
@@ -78,8 +83,9 @@ func (e *notFound) Error() string { return "cacheaside: " + e.loader + ": not fo
 
 func (e *notFound) Unwrap() error { return ErrNotFound }
 
-// BatchError tells which keys of a batch have failed. GetMany returns it beside what it has found. A batch load may return one too, to say
-// which of its keys have failed; those that it returns values for have not.
+// BatchError tells which keys of a batch have failed. GetMany returns it beside what it has found.
+// A batch load may return one too, to say which of its keys have failed; those that it returns
+// values for have not.
 type BatchError[K comparable] struct {
 	Errs map[K]error // what methods of this package give is an *Error for each key
 }
@@ -113,9 +119,10 @@ func (e *BatchError[K]) Unwrap() []error {
 	return slices.Collect(maps.Values(e.Errs))
 }
 
-// PanicError is the error of a load (or of a marshaler of the key or the value) that panicked or called runtime.Goexit. The
-// callers who shared the load get it; no goroutine or lease is left behind. It does not wrap the panic's value: panic(sql.ErrNoRows) does
-// not say that there is no such row.
+// PanicError is the error of a load (or of a marshaler of the key or the value) that panicked or
+// called runtime.Goexit. The callers who shared the load get it; no goroutine or lease is left
+// behind. It does not wrap the panic's value: panic(sql.ErrNoRows) does not say that there is no
+// such row.
 type PanicError struct {
 	Value  any    // what was passed to panic; nil for runtime.Goexit
 	Goexit bool   // runtime.Goexit was called, as t.FailNow does
@@ -130,8 +137,8 @@ func (e *PanicError) Error() string {
 	return fmt.Sprintf("the load panicked with a %T", e.Value)
 }
 
-// caught makes the error of a goroutine that is unwinding. recovered is nil only for Goexit: panic(nil) panics with a
-// *runtime.PanicNilError.
+// caught makes the error of a goroutine that is unwinding. recovered is nil only for Goexit:
+// panic(nil) panics with a *runtime.PanicNilError.
 func caught(recovered any) error {
 	return &PanicError{Value: recovered, Goexit: recovered == nil, Stack: debug.Stack()}
 }

@@ -11,7 +11,9 @@ import (
 	"github.com/cacheaside/cacheaside/internal/source"
 )
 
-// confirmAfter is how long a copy must go on differing from its row, which must not change meanwhile, before that counts: a row that was just written differs from its copies until its invalidation has come.
+// confirmAfter is how long a copy must go on differing from its row, which must not change
+// meanwhile, before that counts: a row that was just written differs from its copies until its
+// invalidation has come.
 const confirmAfter = 500 * time.Millisecond
 
 // undecided is no verdict yet: the copy is to be compared.
@@ -30,7 +32,9 @@ type copied[V any] struct {
 	there bool // else there is nothing, or nobody knows
 }
 
-// examineMemory looks at what the memory of this process would serve of a key, whose row was written then by the channel's clock, when the memory had that age. It only looks: what it costs is that, unless the copy is older, and to be compared.
+// examineMemory looks at what the memory of this process would serve of a key, whose row was
+// written then by the channel's clock, when the memory had that age. It only looks: what it costs
+// is that, unless the copy is older, and to be compared.
 func (l *Loader[K, V]) examineMemory(stable uint64, written, age time.Duration) examined {
 	if l.memory == nil || l.bypassed() {
 		return examined{verdict: measure.None}
@@ -64,7 +68,8 @@ func (l *Loader[K, V]) examineMemory(stable uint64, written, age time.Duration) 
 	}}
 }
 
-// examineRedis looks at the entry of a key, and compares it with the database: from when it is, nobody knows. Not so one that is known to be good.
+// examineRedis looks at the entry of a key, and compares it with the database: from when it is,
+// nobody knows. Not so one that is known to be good.
 func (l *Loader[K, V]) examineRedis(ctx context.Context, key any, good measure.Stamp, mayLoad func() bool) (measure.Verdict, measure.Stamp) {
 	typed, ok := key.(K)
 	if !ok {
@@ -93,7 +98,8 @@ func (l *Loader[K, V]) alive(ctx context.Context) (context.Context, func()) {
 	return ctx, func() { stop(); cancel(nil) }
 }
 
-// entryOf is what Redis holds of a key that would be served; its verdict is undecided if there is something.
+// entryOf is what Redis holds of a key that would be served; its verdict is undecided if there is
+// something.
 func (l *Loader[K, V]) entryOf(ctx context.Context, key K) (c copied[V], stamp measure.Stamp, v measure.Verdict) {
 	r := lone(key)
 	if stamp, v = l.fetch.Copy(ctx, r, undecided); v == undecided {
@@ -102,7 +108,8 @@ func (l *Loader[K, V]) entryOf(ctx context.Context, key K) (c copied[V], stamp m
 	return c, stamp, v
 }
 
-// compare compares a copy with the database. A difference is looked at once more, a while later: it counts if the row has not changed meanwhile, and what is served still differs from it.
+// compare compares a copy with the database. A difference is looked at once more, a while later: it
+// counts if the row has not changed meanwhile, and what is served still differs from it.
 func (l *Loader[K, V]) compare(ctx context.Context, key K, first copied[V], again func() copied[V], mayLoad func() bool) measure.Verdict {
 	row, ok := l.row(ctx, key, mayLoad)
 	if !ok {
@@ -141,7 +148,8 @@ func (l *Loader[K, V]) compareWith(ctx context.Context, key K, first, row copied
 	}
 }
 
-// row loads a row by itself: within what all loads may ask of the database, but without a lease, and nothing is stored.
+// row loads a row by itself: within what all loads may ask of the database, but without a lease,
+// and nothing is stored.
 func (l *Loader[K, V]) row(ctx context.Context, key K, mayLoad func() bool) (c copied[V], ok bool) {
 	if !mayLoad() || ctx.Err() != nil {
 		return c, false
@@ -151,7 +159,9 @@ func (l *Loader[K, V]) row(ctx context.Context, key K, mayLoad func() bool) (c c
 	return copied[V]{valueOf[V](row.Value), row.Null, true}, row.Err == nil
 }
 
-// same tells whether two copies of a row are the same, as the loader's codec has them: what it leaves out does not count, and what comes back from it in another form, as a time in another zone, is made alike first.
+// same tells whether two copies of a row are the same, as the loader's codec has them: what it
+// leaves out does not count, and what comes back from it in another form, as a time in another
+// zone, is made alike first.
 func (l *Loader[K, V]) same(a, b copied[V]) bool {
 	if a.null || b.null {
 		return a.null == b.null
@@ -164,7 +174,8 @@ func (l *Loader[K, V]) same(a, b copied[V]) bool {
 	return bytes.Equal(first, second) || reflect.DeepEqual(one, other) // maps may be written in any order
 }
 
-// throughCodec takes a value through the codec, and writes it once more: then all forms of it are the same. Nil if it cannot be.
+// throughCodec takes a value through the codec, and writes it once more: then all forms of it are
+// the same. Nil if it cannot be.
 func (l *Loader[K, V]) throughCodec(v V) (encoded []byte, decoded V) {
 	p, err := l.codec.Encode(v)
 	if err != nil {

@@ -9,8 +9,8 @@ import (
 	"github.com/cacheaside/cacheaside"
 )
 
-// The limits of a Cache keep a cold or lost cache from taking the database down. What does not fit waits for its turn, and what does not fit into the
-// queue fails at once.
+// The limits of a Cache keep a cold or lost cache from taking the database down. What does not fit
+// waits for its turn, and what does not fit into the queue fails at once.
 func ExampleOptions_limits() {
 	cache, _ := cacheaside.New(nil, &cacheaside.Options{
 		NoRedis:  true,

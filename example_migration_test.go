@@ -109,8 +109,8 @@ func updateEmail(ctx context.Context, w *consistency.Writer, a *accounts, id int
 
 // end
 
-// snippet: both
-// While both are in use: what each write does beside the deletion that it did before. It needs no loaders.
+// snippet: both While both are in use: what each write does beside the deletion that it did before.
+// It needs no loaders.
 func tellNew(ctx context.Context, cache *cacheaside.Cache, id int64, old, email string) error {
 	return cache.InvalidateKeys(context.WithoutCancel(ctx),
 		cacheaside.Key{Loader: "user", Text: fmt.Sprint(id)},
@@ -203,7 +203,8 @@ func Example_migratedToAWriter() {
 	// {1 ann@new.example} <nil>
 }
 
-// While processes of both kinds run: those that still read and write by the library before tell the new cache, too.
+// While processes of both kinds run: those that still read and write by the library before tell the
+// new cache, too.
 func Example_migrating() {
 	cache, a, end := openAccounts("migrating")
 	defer end()

@@ -34,7 +34,8 @@ func books(name string) *sqlx.DB {
 	return db
 }
 
-// local makes a cache without Redis: the memory of the process alone. All that is shown with it is the same with Redis.
+// local makes a cache without Redis: the memory of the process alone. All that is shown with it is
+// the same with Redis.
 func local() *cacheaside.Cache {
 	cache, err := cacheaside.New(nil, &cacheaside.Options{NoRedis: true})
 	if err != nil {
@@ -43,7 +44,8 @@ func local() *cacheaside.Cache {
 	return cache
 }
 
-// One Cache for a process, on the client that it has for Redis. Nothing is asked of Redis yet: a process starts also while that is down.
+// One Cache for a process, on the client that it has for Redis. Nothing is asked of Redis yet: a
+// process starts also while that is down.
 func ExampleNew() {
 	server, _ := miniredis.Run() // any Redis
 	defer server.Close()
@@ -64,7 +66,8 @@ func ExampleNew() {
 	// Output: 0
 }
 
-// A Loader for each kind of row. A row that does not exist is sql.ErrNoRows, as the database says it.
+// A Loader for each kind of row. A row that does not exist is sql.ErrNoRows, as the database says
+// it.
 func ExampleNewLoader() {
 	db, cache := books("newloader"), local()
 	defer db.Close()
@@ -182,7 +185,8 @@ func ExampleLoader_GetMany() {
 	// 4 does not exist
 }
 
-// A batch load whose rows did not all come says which: what it is silent about is then not taken for absent.
+// A batch load whose rows did not all come says which: what it is silent about is then not taken
+// for absent.
 func ExampleBatchError() {
 	cache := local()
 	defer cache.Close()
@@ -201,7 +205,8 @@ func ExampleBatchError() {
 	// Output: map[1:Emma] true
 }
 
-// After the write was committed. An error says that it has not happened: try it again, not the write; or have a consistency.Writer see to it.
+// After the write was committed. An error says that it has not happened: try it again, not the
+// write; or have a consistency.Writer see to it.
 func ExampleLoader_Invalidate() {
 	db, cache := books("invalidate"), local()
 	defer db.Close()
@@ -314,7 +319,8 @@ func ExampleCache_Stats() {
 	// 1 0
 }
 
-// Fresh is for a read that must see what another process has just written: past the memory of this one.
+// Fresh is for a read that must see what another process has just written: past the memory of this
+// one.
 func ExampleReadOption() {
 	server, _ := miniredis.Run() // any Redis
 	defer server.Close()
@@ -345,7 +351,8 @@ type page struct {
 	No   int
 }
 
-// Keys that are neither strings nor integers nor TextMarshalers say what their text is; keys that are the same to the database have the same text.
+// Keys that are neither strings nor integers nor TextMarshalers say what their text is; keys that
+// are the same to the database have the same text.
 func ExampleKeyOf() {
 	cache := local()
 	defer cache.Close()

@@ -8,7 +8,8 @@ import (
 	"github.com/cacheaside/cacheaside"
 )
 
-// PreferPrimary spares the primary of a database, without caching what a replica that lags behind still shows.
+// PreferPrimary spares the primary of a database, without caching what a replica that lags behind
+// still shows.
 func ExamplePreferPrimary() {
 	primary, replica := map[int64]string{42: "Ada"}, map[int64]string{42: "Ada"}
 	load := func(ctx context.Context, id int64) (string, error) {

@@ -11,7 +11,8 @@ import (
 	"github.com/cacheaside/cacheaside"
 )
 
-// Before the cache is switched on: the loader answers from the database, and tells how much of what it had cached would have been stale.
+// Before the cache is switched on: the loader answers from the database, and tells how much of what
+// it had cached would have been stale.
 func ExampleLoaderOptions_shadow() {
 	server, _ := miniredis.Run()
 	defer server.Close()

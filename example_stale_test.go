@@ -12,7 +12,8 @@ import (
 	"github.com/cacheaside/cacheaside"
 )
 
-// A value has two lives: TTL, in which it is fresh, and StaleFor, in which it is served while it is reloaded, or while that fails. Here the database goes away for longer than the TTL.
+// A value has two lives: TTL, in which it is fresh, and StaleFor, in which it is served while it is
+// reloaded, or while that fails. Here the database goes away for longer than the TTL.
 func ExampleLoaderOptions_staleFor() {
 	cache, _ := cacheaside.New(nil, &cacheaside.Options{NoRedis: true}) // with Redis it is the same, for the whole fleet
 	defer cache.Close()
@@ -67,7 +68,8 @@ func ExampleLoaderOptions_softTimeout() {
 	// 2 <nil>
 }
 
-// Reads of a value that is about to expire reload it in the background, the sooner the longer its load takes (XFetch): a hot key never expires under its readers.
+// Reads of a value that is about to expire reload it in the background, the sooner the longer its
+// load takes (XFetch): a hot key never expires under its readers.
 func ExampleLoaderOptions_earlyRefresh() {
 	cache, _ := cacheaside.New(nil, &cacheaside.Options{NoRedis: true})
 	defer cache.Close()

@@ -70,7 +70,8 @@ func Example() {
 	// Grace <nil>
 }
 
-// A Key names a row to who does not know its type: a writer, a row of a queue, another program. Its three fields can be stored and made into a Key again.
+// A Key names a row to who does not know its type: a writer, a row of a queue, another program. Its
+// three fields can be stored and made into a Key again.
 func ExampleLoader_Key() {
 	cache, _ := cacheaside.New(nil, &cacheaside.Options{NoRedis: true})
 	defer cache.Close()
@@ -169,7 +170,8 @@ func ExampleError() {
 	// get mail ada@example.com
 }
 
-// keySet is a filter that never errs, for a table that is small. Package bloom has filters for large ones.
+// keySet is a filter that never errs, for a table that is small. Package bloom has filters for
+// large ones.
 type keySet struct {
 	mu   sync.RWMutex
 	keys map[string]bool
@@ -209,7 +211,8 @@ func (s *keySet) Admit(ctx context.Context, keys []string) (committed func(conte
 
 func (s *keySet) NotFound(int) {}
 
-// Rows that are read through a filter are inserted with Inserting: it adds their keys before the transaction commits.
+// Rows that are read through a filter are inserted with Inserting: it adds their keys before the
+// transaction commits.
 func ExampleLoader_Inserting() {
 	rows := map[int64]string{42: "Ada"} // stands in for a table
 	load := func(_ context.Context, id int64) (string, error) {

@@ -13,7 +13,8 @@ import (
 	"github.com/cacheaside/cacheaside"
 )
 
-// What a consistency.Writer does by itself at its level Strict: nobody caches anything of a row from before its commit until after its invalidation.
+// What a consistency.Writer does by itself at its level Strict: nobody caches anything of a row
+// from before its commit until after its invalidation.
 func ExampleCache_Hold() {
 	server, _ := miniredis.Run() // any Redis
 	server.ClockTTL(true)        // miniredis needs it; else no hold ever ends there
@@ -47,7 +48,8 @@ func ExampleCache_Hold() {
 	// 1
 }
 
-// After a write of rows that are read at once: loaded anew instead of deleted, and other processes are told.
+// After a write of rows that are read at once: loaded anew instead of deleted, and other processes
+// are told.
 func ExampleCache_RefreshKeys() {
 	cache, _ := cacheaside.New(nil, &cacheaside.Options{NoRedis: true}) // as with any Redis
 	defer cache.Close()
@@ -97,7 +99,8 @@ func ExampleCache_InsertingKeys() {
 	// true <nil>
 }
 
-// A filter of one's own: whatever knows which keys certainly have no row. Package bloom has those for large tables.
+// A filter of one's own: whatever knows which keys certainly have no row. Package bloom has those
+// for large tables.
 func ExampleFilter() {
 	var filter cacheaside.Filter = &keySet{keys: map[string]bool{"42": true}}
 	cache, _ := cacheaside.New(nil, &cacheaside.Options{NoRedis: true}) // as with any Redis

@@ -11,7 +11,8 @@ import (
 	"testing"
 )
 
-// beginnings are what users begin with: each has an Example, named for it as godoc wants. Functions that are exported are such unless told below.
+// beginnings are what users begin with: each has an Example, named for it as godoc wants. Functions
+// that are exported are such unless told below.
 var beginnings = map[string]string{
 	".": `New NewLoader NewBatchLoader SetTTL PreferPrimary KeyOf CloneOf Error BatchError PanicError Filter Codec DownPolicy ReadOption Options LoaderOptions
 		Cache.InvalidateKeys Cache.RefreshKeys Cache.InsertingKeys Cache.Hold Cache.Stats
@@ -27,7 +28,8 @@ var beginnings = map[string]string{
 	"canal/parking":  "NewFile Table",
 }
 
-// shownElsewhere are exported functions whose use another Example shows, or that are not for a beginning.
+// shownElsewhere are exported functions whose use another Example shows, or that are not for a
+// beginning.
 var shownElsewhere = map[string]string{
 	"consistency.NewSQLOutbox":   "ExampleNewWriter",
 	"lock.New":                   "for who writes a driver",
@@ -52,7 +54,8 @@ var shownElsewhere = map[string]string{
 // declarations are what declared has found, by folder.
 var declarations = make(map[string][3]map[string]bool)
 
-// declared are the names that the Go files of a folder export, as "Name" and "Type.Method", and the functions among them; examples those of its tests.
+// declared are the names that the Go files of a folder export, as "Name" and "Type.Method", and the
+// functions among them; examples those of its tests.
 func declared(t *testing.T, folder string) (names, functions, examples map[string]bool) {
 	t.Helper()
 	if known, ok := declarations[folder]; ok {
@@ -149,7 +152,8 @@ func TestEachBeginningHasAnExample(t *testing.T) {
 	}
 }
 
-// Examples are run, and what they print compared; those that need a server which nobody embeds say so.
+// Examples are run, and what they print compared; those that need a server which nobody embeds say
+// so.
 func TestExamplesAreRun(t *testing.T) {
 	for folder := range beginnings {
 		files, _ := filepath.Glob(filepath.Join(folder, "*_test.go"))

@@ -51,7 +51,8 @@ func TestExpire(t *testing.T) {
 	})
 }
 
-// An expiry that comes while a row is being loaded is not lost: what was read before it is not taken for fresh.
+// An expiry that comes while a row is being loaded is not lost: what was read before it is not
+// taken for fresh.
 func TestExpireDuringALoad(t *testing.T) {
 	each(t, func(t *testing.T, b backend) {
 		for what, under := range map[string]func(process) (string, error){

@@ -21,7 +21,8 @@ import (
 	"github.com/cacheaside/cacheaside/internal/testenv"
 )
 
-// Loads that panic, exit their goroutine, ignore their context or are abandoned; callers who leave; Close; and a Redis in trouble.
+// Loads that panic, exit their goroutine, ignore their context or are abandoned; callers who leave;
+// Close; and a Redis in trouble.
 
 func TestPanicAndGoexit(t *testing.T) {
 	ends := map[string]func(){
@@ -115,7 +116,8 @@ func (e *explosive) UnmarshalJSON(b []byte) error {
 
 func (e explosive) MarshalJSON() ([]byte, error) { return json.Marshal(e.Text) }
 
-// An entry whose decoding panics is one that cannot be decoded: a counted miss, replaced, not an error until it expires.
+// An entry whose decoding panics is one that cannot be decoded: a counted miss, replaced, not an
+// error until it expires.
 func TestDecodingPanics(t *testing.T) {
 	_, b := embedded(t)
 	c, err := New(b.client(t), &noMemory)
@@ -142,8 +144,8 @@ func TestDecodingPanics(t *testing.T) {
 	}
 }
 
-// A load that ignores its context is left at its deadline: its callers get ErrLoadTimeout, the fleet an error window, and the next load
-// begins while it still runs.
+// A load that ignores its context is left at its deadline: its callers get ErrLoadTimeout, the
+// fleet an error window, and the next load begins while it still runs.
 func TestLoadIgnoresItsContext(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, b := embedded(t)
@@ -185,7 +187,8 @@ func TestLoadTimeout(t *testing.T) {
 	})
 }
 
-// The leader of 100 waiters is cancelled: it leaves at once, the others get the value of the same load.
+// The leader of 100 waiters is cancelled: it leaves at once, the others get the value of the same
+// load.
 func TestCancelledLeader(t *testing.T) {
 	each(t, func(t *testing.T, b backend) {
 		d := newTable(map[int]string{1: "one"})
@@ -198,8 +201,9 @@ func TestCancelledLeader(t *testing.T) {
 		for range 100 {
 			waiters = append(waiters, later(func() (string, error) { return p.Get(t.Context(), 1) }))
 		}
-		// One who came later keeps the leader's round waiting for nobody: its load is stopped, and theirs begins. So that the leader is
-		// not the only one of its round, have a second round in which the first caller leaves.
+		// One who came later keeps the leader's round waiting for nobody: its load is stopped, and
+		// theirs begins. So that the leader is not the only one of its round, have a second round
+		// in which the first caller leaves.
 		cancel()
 		if _, err := leader(t); !errors.Is(err, context.Canceled) {
 			t.Error(err)
@@ -240,7 +244,8 @@ func TestFirstCallerLeaves(t *testing.T) {
 	}
 }
 
-// When the last caller has left, the load is told to stop, and its lease is released at once: no error window.
+// When the last caller has left, the load is told to stop, and its lease is released at once: no
+// error window.
 func TestAbandonedLoad(t *testing.T) {
 	each(t, func(t *testing.T, b backend) {
 		d := newTable(map[int]string{1: "one"})
@@ -275,7 +280,8 @@ func TestAbandonedLoad(t *testing.T) {
 	})
 }
 
-// Every way out of a load releases the lease: another process loads at once, not after the lease's life.
+// Every way out of a load releases the lease: another process loads at once, not after the lease's
+// life.
 func TestLeaseIsReleased(t *testing.T) {
 	_, b := embedded(t)
 	d := newTable(map[int]string{1: "one"})
@@ -334,7 +340,8 @@ func TestCloseDuringLoads(t *testing.T) {
 	})
 }
 
-// A waiter whose load is another process's looks again until that one has ended, by value, by failure or by death.
+// A waiter whose load is another process's looks again until that one has ended, by value, by
+// failure or by death.
 func TestLongLoadKeepsItsLease(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, b := embedded(t)
@@ -367,7 +374,8 @@ func TestLongLoadKeepsItsLease(t *testing.T) {
 	})
 }
 
-// An entry that expires while it is refreshed stays until the refresh has ended, or a reader would load beside it.
+// An entry that expires while it is refreshed stays until the refresh has ended, or a reader would
+// load beside it.
 func TestRefreshOutlivesItsEntry(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, b := embedded(t)
@@ -393,7 +401,8 @@ func TestRefreshOutlivesItsEntry(t *testing.T) {
 	})
 }
 
-// With Redis out of reach one load of a key at a time runs in a process, whether Get or Refresh asks.
+// With Redis out of reach one load of a key at a time runs in a process, whether Get or Refresh
+// asks.
 func TestOneLoadAProcess(t *testing.T) {
 	d := newTable(map[int]string{1: "one"})
 	reached, resume := d.pause(1)
@@ -413,8 +422,9 @@ func TestOneLoadAProcess(t *testing.T) {
 	wantResult(t, third, "one")
 }
 
-// Redis hangs (its connections stay open, nothing answers): the database answers after RedisTimeout, a caller's own deadline is kept,
-// Invalidate and Refresh say that they have failed, and all is well when it goes on.
+// Redis hangs (its connections stay open, nothing answers): the database answers after
+// RedisTimeout, a caller's own deadline is kept, Invalidate and Refresh say that they have failed,
+// and all is well when it goes on.
 func TestRedisHangs(t *testing.T) {
 	b := realBackend(t)
 	t.Run("the client has go-redis' defaults", func(t *testing.T) {
@@ -430,7 +440,8 @@ func TestRedisHangs(t *testing.T) {
 // outlasts is a time-out of Redis that a caller does not wait for, even on a busy machine.
 var outlasts = testenv.Hang / 5
 
-// soon fails if what a caller did took as long as what he must not wait for; how much longer than it should have taken is a figure, with a bound of its own.
+// soon fails if what a caller did took as long as what he must not wait for; how much longer than
+// it should have taken is a figure, with a bound of its own.
 func soon(t testing.TB, what string, late, bound time.Duration) {
 	t.Helper()
 	t.Logf("%s: %v late", what, late.Round(10*time.Microsecond))
@@ -554,7 +565,8 @@ func TestRedisKilledAndRestartedEmpty(t *testing.T) {
 	}
 }
 
-// Redis is lost and comes back while a load is under way: the value is given out, counted, and stored nowhere.
+// Redis is lost and comes back while a load is under way: the value is given out, counted, and
+// stored nowhere.
 func TestRedisLostDuringLoad(t *testing.T) {
 	proxy := testenv.NewProxy(t, testenv.SharedRedis(t).Addr)
 	rdb := redis.NewClient(&redis.Options{Addr: proxy.Addr, MaxRetries: -1, DialerRetries: 1, ReadTimeout: testenv.Hang}) // what is cut off answers at once
@@ -600,7 +612,8 @@ func TestRedisFull(t *testing.T) {
 	}
 }
 
-// A key of ours that holds another type, by whatever accident, is an error of Redis, which an Invalidate ends.
+// A key of ours that holds another type, by whatever accident, is an error of Redis, which an
+// Invalidate ends.
 func TestForeignType(t *testing.T) {
 	each(t, func(t *testing.T, b backend) {
 		b.admin.Del(t.Context(), redisKey(1))
@@ -633,7 +646,8 @@ func TestEndedContext(t *testing.T) {
 	}
 }
 
-// A load sees the values of its first caller's context, but neither its deadline nor its cancellation.
+// A load sees the values of its first caller's context, but neither its deadline nor its
+// cancellation.
 func TestLoadContext(t *testing.T) { synctest.Test(t, testLoadContext) }
 
 func testLoadContext(t *testing.T) {
@@ -678,7 +692,8 @@ func TestPanicIsNoAbsence(t *testing.T) {
 	}
 }
 
-// Ristretto's Get panics if its Close races it: hits go on until the cache is closed, and then end in ErrClosed.
+// Ristretto's Get panics if its Close races it: hits go on until the cache is closed, and then end
+// in ErrClosed.
 func TestCloseDuringHits(t *testing.T) {
 	times := 20
 	if accepting {
@@ -786,7 +801,8 @@ func TestFailedLoadWhenRedisIsFull(t *testing.T) {
 	}
 }
 
-// One renewal that is lost in the network does not cost the lease, even where RedisTimeout is as long as LeaseTTL.
+// One renewal that is lost in the network does not cost the lease, even where RedisTimeout is as
+// long as LeaseTTL.
 func TestRenewalIsTriedAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, b := embedded(t)
@@ -809,7 +825,8 @@ func TestRenewalIsTriedAgain(t *testing.T) {
 	})
 }
 
-// Nothing is refreshed by itself, so no key that nobody reads; and a refresh has the context of who asks for it, not of who read the key first.
+// Nothing is refreshed by itself, so no key that nobody reads; and a refresh has the context of who
+// asks for it, not of who read the key first.
 func TestRefreshesAreAskedFor(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, b := embedded(t)
@@ -848,8 +865,9 @@ func TestRefreshesAreAskedFor(t *testing.T) {
 	})
 }
 
-// A node of a cluster that hangs keeps only its own keys: reads of the others go on, also in the same batch, and of its own the first few wait. The node is behind a proxy, so that the cluster does
-// not take it for dead.
+// A node of a cluster that hangs keeps only its own keys: reads of the others go on, also in the
+// same batch, and of its own the first few wait. The node is behind a proxy, so that the cluster
+// does not take it for dead.
 func TestClusterNodeHangs(t *testing.T) {
 	c := testenv.SharedCluster(t)
 	for _, keepsDeadlines := range []bool{true, false} {
@@ -936,7 +954,8 @@ func readAll(ctx context.Context, p process, keys []int, rows map[int]string, fr
 	return n, err
 }
 
-// proxiedCluster is a client that reaches each node of a cluster by a proxy of its own, and these by the nodes' addresses.
+// proxiedCluster is a client that reaches each node of a cluster by a proxy of its own, and these
+// by the nodes' addresses.
 func proxiedCluster(t *testing.T, c *testenv.Cluster, keepsDeadlines bool, change func(*redis.ClusterOptions)) (map[string]*testenv.Proxy, *redis.ClusterClient) {
 	t.Helper()
 	proxies := make(map[string]*testenv.Proxy)
@@ -957,7 +976,8 @@ func proxiedCluster(t *testing.T, c *testenv.Cluster, keepsDeadlines bool, chang
 	return proxies, rdb
 }
 
-// byHealth parts keys by whether they live at the node that is to be sick. What lives elsewhere, but in a range of keys that is partly there, is left out.
+// byHealth parts keys by whether they live at the node that is to be sick. What lives elsewhere,
+// but in a range of keys that is partly there, is left out.
 func byHealth(t *testing.T, p process, rdb *redis.ClusterClient, addr string, rows map[int]string) (sick, healthy []int) {
 	at := make(map[int]bool)
 	partly := make(map[int]bool)
@@ -980,7 +1000,8 @@ func byHealth(t *testing.T, p process, rdb *redis.ClusterClient, addr string, ro
 	return sick, healthy
 }
 
-// The first command of a cluster's client takes its own time in go-redis if no server answers: no caller waits for that.
+// The first command of a cluster's client takes its own time in go-redis if no server answers: no
+// caller waits for that.
 func TestClusterHangsFromTheStart(t *testing.T) {
 	proxies, rdb := proxiedCluster(t, testenv.SharedCluster(t), true, func(o *redis.ClusterOptions) { o.ReadTimeout = 2 * outlasts })
 	rdb.ReloadState(t.Context())

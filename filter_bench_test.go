@@ -19,7 +19,8 @@ func (refuser) MightContainMany(_ context.Context, keys []string) ([]bool, error
 	return make([]bool, len(keys)), nil
 }
 
-// What a refused Get costs, with a filter in process that costs nothing, beside one that memory answers.
+// What a refused Get costs, with a filter in process that costs nothing, beside one that memory
+// answers.
 func BenchmarkRefusedGet(b *testing.B) {
 	c, err := New(nil, &Options{NoRedis: true})
 	if err != nil {

@@ -93,7 +93,8 @@ func (s *sieve) NotFound(n int) {
 	s.notFound += n
 }
 
-// counts are its calls, the keys that it was asked for, and those that were not found, since the last time.
+// counts are its calls, the keys that it was asked for, and those that were not found, since the
+// last time.
 func (s *sieve) counts() [3]int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -279,7 +280,8 @@ func TestRefusedIsNotCached(t *testing.T) {
 	})
 }
 
-// Who comes after the row was committed is not given what the filter said before, though he shares the round of those who wait with him.
+// Who comes after the row was committed is not given what the filter said before, though he shares
+// the round of those who wait with him.
 func TestRefusalIsNotShared(t *testing.T) {
 	sieves(t, func(t *testing.T, s *sieve, asked Filter) {
 		d := newTable(map[int]string{})

@@ -11,7 +11,8 @@ import (
 	"github.com/cacheaside/cacheaside/internal/testenv"
 )
 
-// The process that loads is killed: the others load once more, when its lease has run out, which takes no longer than the lease's life. How long exactly TestBreakdownHolderDies shows.
+// The process that loads is killed: the others load once more, when its lease has run out, which
+// takes no longer than the lease's life. How long exactly TestBreakdownHolderDies shows.
 func TestBreakdownHolderKilled(t *testing.T) {
 	const life = 2 * time.Second // the default of Options.LeaseTTL
 	f := newFleet(t, "LEASE="+life.String())

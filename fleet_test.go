@@ -193,8 +193,9 @@ func percentile(waits []time.Duration, p float64) time.Duration {
 	return waits[min(int(float64(len(waits))*p), len(waits)-1)]
 }
 
-// A cold key that the whole fleet asks for at once is loaded once; callers get it little later than the load ends, and Redis is hardly
-// asked. How long that takes, and how often who waits looks again meanwhile, is the machine's; by a clock of its own TestBreakdownTrips counts.
+// A cold key that the whole fleet asks for at once is loaded once; callers get it little later than
+// the load ends, and Redis is hardly asked. How long that takes, and how often who waits looks
+// again meanwhile, is the machine's; by a clock of its own TestBreakdownTrips counts.
 func TestBreakdown(t *testing.T) {
 	f := newFleet(t)
 	runs := 5
@@ -241,7 +242,8 @@ func ownClients[H redis.Hook](t testing.TB, b backend, n int, hook func() H) (cl
 	return clients, hooks
 }
 
-// The same in processes that have one clock: the trips to Redis are counted, and how long callers wait is exact.
+// The same in processes that have one clock: the trips to Redis are counted, and how long callers
+// wait is exact.
 func TestBreakdownTrips(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, b := embedded(t)
@@ -287,7 +289,8 @@ func TestBreakdownTrips(t *testing.T) {
 	})
 }
 
-// The process that loads dies: the others load once more, when its lease has run out, which takes no longer than the lease's life. Here it is cut off, and its load never ends.
+// The process that loads dies: the others load once more, when its lease has run out, which takes
+// no longer than the lease's life. Here it is cut off, and its load never ends.
 func TestBreakdownHolderDies(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, b := embedded(t)
@@ -345,7 +348,8 @@ func TestBreakdownHolderDies(t *testing.T) {
 	})
 }
 
-// A load that fails is not tried again by the thousand who wait for it, nor by those who come within the error window.
+// A load that fails is not tried again by the thousand who wait for it, nor by those who come
+// within the error window.
 func TestBreakdownLoadFails(t *testing.T) {
 	f := newFleet(t)
 	admin := f.redis.Client(t)

@@ -11,7 +11,8 @@ import (
 	"github.com/cacheaside/cacheaside/internal/testenv"
 )
 
-// Redis is emptied while 256 goroutines read: the database is asked for no more rows at once than it bears, what is asked for most is back first, and the rest follows.
+// Redis is emptied while 256 goroutines read: the database is asked for no more rows at once than
+// it bears, what is asked for most is back first, and the rest follows.
 func TestFlushUnderLoad(t *testing.T) {
 	server := testenv.StartRedis(t)
 	var out figures
@@ -139,7 +140,8 @@ func (f *flush) run(t *testing.T) {
 	f.follow(t)
 }
 
-// fill waits until all places are taken, and if the queue is small, until somebody has been turned away, who was so at once: no load has ended until then.
+// fill waits until all places are taken, and if the queue is small, until somebody has been turned
+// away, who was so at once: no load has ended until then.
 func (f *flush) fill(t *testing.T) {
 	defer close(f.full)
 	waitFor(t, func() bool {
@@ -147,7 +149,8 @@ func (f *flush) fill(t *testing.T) {
 	})
 }
 
-// follow watches the share of hits in windows of 50 ms, until it has recovered and all of the hottest keys are back.
+// follow watches the share of hits in windows of 50 ms, until it has recovered and all of the
+// hottest keys are back.
 func (f *flush) follow(t *testing.T) {
 	flushed := time.Now()
 	for last := f.p.Stats(); ; {
@@ -169,7 +172,8 @@ func (f *flush) follow(t *testing.T) {
 	}
 }
 
-// hottest are the places of the 100 hottest keys in the order in which keys were loaded, sorted; 0: not yet.
+// hottest are the places of the 100 hottest keys in the order in which keys were loaded, sorted; 0:
+// not yet.
 func (f *flush) hottest() []int64 {
 	places := make([]int64, 100)
 	for i := range places {
@@ -185,7 +189,8 @@ func (f *flush) check(t *testing.T, name string, o Options) {
 	if o.MaxLoads > 0 && most > int64(o.MaxLoads) {
 		t.Errorf("%s: %d loads at once", name, most)
 	}
-	// As the demand goes, in 200 draws of 200 all of them were among the first 2,048 keys, and half of them among the first 264; as many as there are readers may overtake.
+	// As the demand goes, in 200 draws of 200 all of them were among the first 2,048 keys, and half
+	// of them among the first 264; as many as there are readers may overtake.
 	if places := f.hottest(); places[99] > 3000 || places[49] > 264+2*flushReaders {
 		t.Errorf("%s: of the hottest 100 keys the last was the %dth to be loaded, the 50th the %dth", name, places[99], places[49])
 	}

@@ -49,7 +49,8 @@ func (s *silence) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Proc
 	}
 }
 
-// inSilence runs f in a bubble, with a process of default options, whose loads take 20 ms and whose Redis has just fallen silent.
+// inSilence runs f in a bubble, with a process of default options, whose loads take 20 ms and whose
+// Redis has just fallen silent.
 func inSilence(t *testing.T, f func(t *testing.T, p process, d *table, s *silence)) {
 	for name, bounded := range map[string]bool{"the client keeps deadlines": true, "it does not": false} {
 		t.Run(name, func(t *testing.T) {
@@ -75,8 +76,9 @@ func inSilence(t *testing.T, f func(t *testing.T, p process, d *table, s *silenc
 	}
 }
 
-// Redis has fallen silent, and a thousand callers come, each with a deadline just above ReadTimeout: all are answered, by one load of each key, whether they come at once or one
-// after the other, and whether they ask for one key or for many.
+// Redis has fallen silent, and a thousand callers come, each with a deadline just above
+// ReadTimeout: all are answered, by one load of each key, whether they come at once or one after
+// the other, and whether they ask for one key or for many.
 func TestGatheredWhileRedisHangs(t *testing.T) {
 	type ask = func(ctx context.Context, p process, n int) error
 	get := func(keys int) ask {
@@ -128,7 +130,8 @@ func TestGatheredWhileRedisHangs(t *testing.T) {
 	}
 }
 
-// Who asks after the load has begun, and after a change was made known, is not given what was loaded before.
+// Who asks after the load has begun, and after a change was made known, is not given what was
+// loaded before.
 func TestStaleJoinWhileRedisHangs(t *testing.T) {
 	inSilence(t, func(t *testing.T, p process, d *table, s *silence) {
 		reached, resume := d.pause(1)
@@ -163,7 +166,8 @@ func TestStaleJoinWhileRedisHangs(t *testing.T) {
 	})
 }
 
-// A load goes on for those who were taken in, when he who asked first has left, and stops when they have left, too.
+// A load goes on for those who were taken in, when he who asked first has left, and stops when they
+// have left, too.
 func TestFirstLeavesThoseTakenIn(t *testing.T) {
 	inSilence(t, func(t *testing.T, p process, d *table, _ *silence) {
 		loading := make(chan context.Context, 1)
@@ -213,7 +217,8 @@ func TestPanicReachesThoseTakenIn(t *testing.T) {
 	})
 }
 
-// Without Redis, who asks after an invalidation is not taken into a load that did not know of its hold, and may read from a replica.
+// Without Redis, who asks after an invalidation is not taken into a load that did not know of its
+// hold, and may read from a replica.
 func TestHoldIsNotMissedByThoseWhoGather(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, err := New(nil, &Options{NoRedis: true, ReplicaLag: time.Second, MaxLoads: 1})

@@ -15,7 +15,8 @@ import (
 
 // Whole loaders.
 
-// InvalidateAll ends everything that is cached of a loader, in all processes and versions, and nothing of others; loads that are under way included.
+// InvalidateAll ends everything that is cached of a loader, in all processes and versions, and
+// nothing of others; loads that are under way included.
 func TestInvalidateAll(t *testing.T) {
 	each(t, func(t *testing.T, b backend) {
 		flushAll(t, b)
@@ -101,7 +102,8 @@ func TestInvalidateAllCosts(t *testing.T) {
 	}
 }
 
-// A process without a memory tier listens to nothing, and learns of an InvalidateAll within the bound.
+// A process without a memory tier listens to nothing, and learns of an InvalidateAll within the
+// bound.
 func TestInvalidateAllIsLearnedByPolls(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, b := embedded(t)
@@ -122,7 +124,8 @@ func TestInvalidateAllIsLearnedByPolls(t *testing.T) {
 	})
 }
 
-// A process that does not know whether its generation is still the present one asks before it reads.
+// A process that does not know whether its generation is still the present one asks before it
+// reads.
 func TestInDoubtGenerationsAreAskedFor(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m, b := embedded(t)
@@ -181,7 +184,8 @@ func TestInvalidateAllWithoutRedis(t *testing.T) {
 	}
 }
 
-// A poll that is under way may have been sent longer ago than the bound: who is in doubt does not take its answer.
+// A poll that is under way may have been sent longer ago than the bound: who is in doubt does not
+// take its answer.
 func TestConfirmJoinsNoOldPoll(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, b := embedded(t)

@@ -20,8 +20,8 @@ import (
 	"github.com/cacheaside/cacheaside/internal/testenv"
 )
 
-// Two processes read, write and refresh a few keys at random; what they saw must be what a register for each key would have shown,
-// one operation after the other.
+// Two processes read, write and refresh a few keys at random; what they saw must be what a register
+// for each key would have shown, one operation after the other.
 
 func init() { testenv.RegisterChild("history", historyChild) }
 

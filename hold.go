@@ -17,11 +17,16 @@ import (
 	"github.com/cacheaside/cacheaside/internal/local"
 )
 
-// Hold keeps keys from being cached while their rows are being written (Options.StrictWrites): from when Cache.Hold has returned until Release, nothing of them is served from Redis, and nothing stored, by
-// whatever process; reads load from the database, shared within a process only. (The memory tier of another process may serve what it has for as long as after an Invalidate.) It renews itself. Hold rows before
-// their transaction commits, ask Check just before it does, and Release when it is over, whatever its outcome. A process that is killed holds its keys for Options.LeaseTTL more at the most.
+// Hold keeps keys from being cached while their rows are being written (Options.StrictWrites): from
+// when Cache.Hold has returned until Release, nothing of them is served from Redis, and nothing
+// stored, by whatever process; reads load from the database, shared within a process only. (The
+// memory tier of another process may serve what it has for as long as after an Invalidate.) It
+// renews itself. Hold rows before their transaction commits, ask Check just before it does, and
+// Release when it is over, whatever its outcome. A process that is killed holds its keys for
+// Options.LeaseTTL more at the most.
 //
-// Holds do not exclude each other: any number of writers may hold a key. Package consistency does all of this by itself. It is safe for concurrent use.
+// Holds do not exclude each other: any number of writers may hold a key. Package consistency does
+// all of this by itself. It is safe for concurrent use.
 type Hold struct {
 	cache *Cache
 
@@ -51,8 +56,10 @@ var (
 	errHoldEnded = errors.New("cacheaside: the Hold has been released or abandoned")
 )
 
-// Hold puts keys on hold. Keys of whole loaders cannot be held. If it returns an error, a *BatchError[Key], nothing is on hold (or only for Options.LeaseTTL, where Redis did not answer). It ends with ctx, and has a
-// time-out as Invalidate has. It may be called again and again; it announces the keys as an Invalidate does.
+// Hold puts keys on hold. Keys of whole loaders cannot be held. If it returns an error, a
+// *BatchError[Key], nothing is on hold (or only for Options.LeaseTTL, where Redis did not answer).
+// It ends with ctx, and has a time-out as Invalidate has. It may be called again and again; it
+// announces the keys as an Invalidate does.
 func (c *Cache) Hold(ctx context.Context, keys ...Key) (*Hold, error) {
 	if !c.options.StrictWrites {
 		return nil, errNotStrict
@@ -64,7 +71,8 @@ func (c *Cache) Hold(ctx context.Context, keys ...Key) (*Hold, error) {
 	return h, nil
 }
 
-// Add holds more keys. If it returns an error, none of them is held, and those from before are as they were.
+// Add holds more keys. If it returns an error, none of them is held, and those from before are as
+// they were.
 func (h *Hold) Add(ctx context.Context, keys ...Key) error {
 	accepted, failed := h.cache.accept("hold", keys)
 	for _, k := range accepted {
@@ -107,7 +115,8 @@ func (h *Hold) missing(keys []Key) (missing []*heldKey) {
 	return missing
 }
 
-// enter has keys renewed from now on; those that another call has added meanwhile are not needed twice.
+// enter has keys renewed from now on; those that another call has added meanwhile are not needed
+// twice.
 func (h *Hold) enter(added []*heldKey) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -148,7 +157,8 @@ func (h *Hold) renew() {
 
 func (k *heldKey) renewable() bool { return !k.lost && !k.leaving }
 
-// ask asks Redis to hold the keys for another life, and notes which were lost. It returns those of which nobody can say.
+// ask asks Redis to hold the keys for another life, and notes which were lost. It returns those of
+// which nobody can say.
 func (h *Hold) ask(ctx context.Context) (failed keyErrors) {
 	c := h.cache
 	h.mu.Lock()
@@ -191,8 +201,10 @@ func (h *Hold) ask(ctx context.Context) (failed keyErrors) {
 	return failed
 }
 
-// Check asks Redis whether all keys have been on hold all the time, and holds them for another life. Its error is ErrHoldLost if one was not: do not commit then, for what was read meanwhile may have
-// been stored. If Redis does not answer it is ErrRedis: do not commit then, either. It is one trip, and ends with ctx, and with Options.RedisTimeout.
+// Check asks Redis whether all keys have been on hold all the time, and holds them for another
+// life. Its error is ErrHoldLost if one was not: do not commit then, for what was read meanwhile
+// may have been stored. If Redis does not answer it is ErrRedis: do not commit then, either. It is
+// one trip, and ends with ctx, and with Options.RedisTimeout.
 func (h *Hold) Check(ctx context.Context) error {
 	h.mu.Lock()
 	ended, lost := h.ended, len(h.lost) > 0
@@ -213,7 +225,8 @@ func (h *Hold) Check(ctx context.Context) error {
 	return failed.err()
 }
 
-// Release ends the hold, after it has invalidated the keys as InvalidateKeys does; its error is that one's, and then it may be called again, or InvalidateKeys. A key that cannot be released is
+// Release ends the hold, after it has invalidated the keys as InvalidateKeys does; its error is
+// that one's, and then it may be called again, or InvalidateKeys. A key that cannot be released is
 // released by its end, and counted (Stats.HoldsLeft).
 func (h *Hold) Release(ctx context.Context) error {
 	keys := h.end()
@@ -236,7 +249,8 @@ func (h *Hold) remove(k *heldKey) {
 	delete(h.keys, k.key.versioned())
 }
 
-// Abandon ends the renewal, and leaves the keys on hold until their end: for a transaction of which nobody knows whether it will yet be committed. It does no I/O.
+// Abandon ends the renewal, and leaves the keys on hold until their end: for a transaction of which
+// nobody knows whether it will yet be committed. It does no I/O.
 func (h *Hold) Abandon() {
 	keys := h.end()
 	h.mu.Lock()
@@ -287,7 +301,8 @@ func (c *Cache) hold(ctx context.Context, keys []*heldKey) keyErrors {
 	return failed
 }
 
-// maxHolds is how often a hold is asked for where Redis does not answer: each time under another token, for what was sent first may yet come.
+// maxHolds is how often a hold is asked for where Redis does not answer: each time under another
+// token, for what was sent first may yet come.
 const maxHolds = 2
 
 func (c *Cache) holdInRedis(ctx context.Context, keys []*heldKey) []error {

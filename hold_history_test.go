@@ -13,13 +13,15 @@ import (
 	"github.com/cacheaside/cacheaside/internal/testenv"
 )
 
-// Two processes read a few keys at random, and write them under holds. All that is read must be what a register for each key would have shown, also what was loaded under a hold, and while a
+// Two processes read a few keys at random, and write them under holds. All that is read must be
+// what a register for each key would have shown, also what was loaded under a hold, and while a
 // write is under way: from the commit on nobody reads what was there before.
 
 func init() { testenv.RegisterChild("strict-history", strictHistoryChild) }
 
-// strictLife is how long a hold lives that nobody renews: longer than a process that is busy stands still, as a rule. Where holds are abandoned, keys stay on hold for as long: that is for the
-// long runs.
+// strictLife is how long a hold lives that nobody renews: longer than a process that is busy stands
+// still, as a rule. Where holds are abandoned, keys stay on hold for as long: that is for the long
+// runs.
 var strictLife = 20 * time.Second
 
 func init() {
@@ -124,7 +126,8 @@ func TestStrictHistoryIsLinearizable(t *testing.T) {
 	}
 }
 
-// strictHistory answers false if a process stood still for too long, or too little happened, so that nothing can be told.
+// strictHistory answers false if a process stood still for too long, or too little happened, so
+// that nothing can be told.
 func strictHistory(t *testing.T, length time.Duration, seed int) bool {
 	t.Helper()
 	cache := testenv.SharedRedis(t)

@@ -74,7 +74,8 @@ func (b backend) holds(t testing.TB, key int) byte {
 
 const anEntry, aMark = 0xE1, 0xC1
 
-// From Hold to Release a key is loaded by whoever reads it, and stored nowhere, in all processes; also if one of them does not know of such writers. Then it is cached again.
+// From Hold to Release a key is loaded by whoever reads it, and stored nowhere, in all processes;
+// also if one of them does not know of such writers. Then it is cached again.
 func TestHold(t *testing.T) {
 	each(t, func(t *testing.T, b backend) {
 		flushAll(t, b)
@@ -140,7 +141,8 @@ func TestHold(t *testing.T) {
 	})
 }
 
-// What is loaded under a hold is to be read from the primary, by a call of its own, also by a process that does not know of such writers.
+// What is loaded under a hold is to be read from the primary, by a call of its own, also by a
+// process that does not know of such writers.
 func TestPreferPrimaryOnHold(t *testing.T) {
 	each(t, func(t *testing.T, b backend) {
 		inUse(t, b, time.Hour)
@@ -162,7 +164,8 @@ func TestPreferPrimaryOnHold(t *testing.T) {
 	})
 }
 
-// What was being loaded when a key was put on hold is not stored, and given to nobody: a row that has been written since may be newer.
+// What was being loaded when a key was put on hold is not stored, and given to nobody: a row that
+// has been written since may be newer.
 func TestHoldVoidsLoads(t *testing.T) {
 	each(t, func(t *testing.T, b backend) {
 		for _, released := range []bool{false, true} {
@@ -188,7 +191,8 @@ func TestHoldVoidsLoads(t *testing.T) {
 	})
 }
 
-// Of two who hold a key each ends his own hold; what the one who is left writes is not stored before he has left.
+// Of two who hold a key each ends his own hold; what the one who is left writes is not stored
+// before he has left.
 func TestHoldsOfTwoWriters(t *testing.T) {
 	each(t, func(t *testing.T, b backend) {
 		inUse(t, b, time.Hour)
@@ -272,7 +276,8 @@ func TestStoreHeld(t *testing.T) {
 	})
 }
 
-// What was written is not stored where somebody else has held or invalidated the key, or its loader, since: he may have written what is newer.
+// What was written is not stored where somebody else has held or invalidated the key, or its
+// loader, since: he may have written what is newer.
 func TestStoreHeldIsRefused(t *testing.T) {
 	each(t, func(t *testing.T, b backend) {
 		for name, meanwhile := range map[string]func(p, q process){
@@ -304,7 +309,8 @@ func TestStoreHeldIsRefused(t *testing.T) {
 	})
 }
 
-// Who was killed when he had written is remembered while others hold the key: it is his value that must be read from the database then.
+// Who was killed when he had written is remembered while others hold the key: it is his value that
+// must be read from the database then.
 func TestStoreHeldAfterTheOtherWasKilled(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, b := embedded(t)
@@ -363,7 +369,8 @@ func TestStoreHeldBeforeAnyRead(t *testing.T) {
 	}
 }
 
-// Where a replica of the database is read, a key stays on hold after a write for as long as that may be behind, whether its value was stored or not.
+// Where a replica of the database is read, a key stays on hold after a write for as long as that
+// may be behind, whether its value was stored or not.
 func TestHoldAndReplicaLag(t *testing.T) {
 	each(t, func(t *testing.T, b backend) {
 		o := lagging
@@ -465,7 +472,8 @@ func TestHoldIsRenewed(t *testing.T) {
 	}
 }
 
-// A hold that was lost is not taken again: what was read meanwhile may have been stored. The check before the commit tells.
+// A hold that was lost is not taken again: what was read meanwhile may have been stored. The check
+// before the commit tells.
 func TestLostHold(t *testing.T) {
 	each(t, func(t *testing.T, b backend) {
 		flushAll(t, b)
@@ -523,7 +531,8 @@ func TestHoldIsLostByTime(t *testing.T) {
 	})
 }
 
-// A hold that was asked for in vain, and comes when somebody else has invalidated the key since, must not let an older value pass for the newest.
+// A hold that was asked for in vain, and comes when somebody else has invalidated the key since,
+// must not let an older value pass for the newest.
 func TestHoldThatComesLate(t *testing.T) {
 	server := testenv.SharedRedis(t)
 	b := backend{client: func(t testing.TB) redis.UniversalClient { return server.Client(t) }, admin: server.Client(t)}
@@ -695,7 +704,9 @@ func TestHoldTrips(t *testing.T) {
 	checkDocumented(t, b)
 }
 
-// A Hold may be used by several goroutines; whatever they do, nothing stays on hold. In a bubble none is lost; on a real server one can be, where the machine stands still for longer than it lives.
+// A Hold may be used by several goroutines; whatever they do, nothing stays on hold. In a bubble
+// none is lost; on a real server one can be, where the machine stands still for longer than it
+// lives.
 func TestHoldIsSafeForConcurrentUse(t *testing.T) {
 	t.Run("redis", func(t *testing.T) {
 		b := realBackend(t)
@@ -756,7 +767,8 @@ func testHoldsAtOnce(t *testing.T, rdb redis.UniversalClient, rounds int, inTime
 	}
 }
 
-// While the slot of a key moves from node to node, writers hold it, and no reader sees what is older than what a write has left.
+// While the slot of a key moves from node to node, writers hold it, and no reader sees what is
+// older than what a write has left.
 func TestHoldsWhileASlotMoves(t *testing.T) {
 	c := testenv.SharedCluster(t)
 	b := backend{client: func(t testing.TB) redis.UniversalClient { return c.Client(t) }, admin: c.Client(t)}
@@ -925,7 +937,8 @@ func (h *splitting) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Pr
 	}
 }
 
-// One writes a row, another writes it after him, and has shown readers what he has written: what the first has is not stored any more, whatever the other is just doing.
+// One writes a row, another writes it after him, and has shown readers what he has written: what
+// the first has is not stored any more, whatever the other is just doing.
 func TestHoldsOfOlderAndNewer(t *testing.T) {
 	b := realBackend(t)
 	d := newTable(map[int]string{})

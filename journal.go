@@ -10,10 +10,12 @@ import (
 // quietFor is for how long something that was logged is not logged again, only counted.
 const quietFor = 10 * time.Second
 
-// maxRecords bounds what waits to be logged, for a logger may be slow; what does not fit is counted.
+// maxRecords bounds what waits to be logged, for a logger may be slow; what does not fit is
+// counted.
 const maxRecords = 64
 
-// journal logs what is rare. Who notes something neither waits for the logger nor calls it: he may hold locks.
+// journal logs what is rare. Who notes something neither waits for the logger nor calls it: he may
+// hold locks.
 type journal struct {
 	logger *slog.Logger
 
@@ -40,7 +42,8 @@ type record struct {
 	times int64
 }
 
-// warn notes something that somebody should know, at most once in quietFor for each loader. loader may be "", and err nil.
+// warn notes something that somebody should know, at most once in quietFor for each loader. loader
+// may be "", and err nil.
 func (j *journal) warn(what, loader string, err error) { j.note(slog.LevelWarn, what, loader, err) }
 
 // inform notes that something is well again.

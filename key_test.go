@@ -192,7 +192,8 @@ func testInvalidateVersions(t *testing.T, b backend) {
 	one.sees(t, 1, "new", testenv.Hang)
 }
 
-// testAdmitKeys inserts rows of two loaders in one transaction; that the one of them is absent is cached.
+// testAdmitKeys inserts rows of two loaders in one transaction; that the one of them is absent is
+// cached.
 func testAdmitKeys(t *testing.T, b backend) {
 	d, s := newTable(map[int]string{}), newSieve()
 	o := &LoaderOptions{Filter: s, NullTTL: time.Hour, TTL: time.Hour, MemoryTTL: time.Hour}
@@ -292,7 +293,8 @@ func testRefreshKeys(t *testing.T, b backend) {
 	}
 }
 
-// testRefreshKeysOfOthers has one process refresh keys that only others have, or that it cannot load.
+// testRefreshKeysOfOthers has one process refresh keys that only others have, or that it cannot
+// load.
 func testRefreshKeysOfOthers(t *testing.T, b backend) {
 	d := newTable(map[int]string{1: "old"})
 	o := steadyNoMemory
@@ -386,7 +388,8 @@ func TestStaleSetKeys(t *testing.T) {
 	})
 }
 
-// What was read before an invalidation by keys is not remembered after it, nor given to late callers.
+// What was read before an invalidation by keys is not remembered after it, nor given to late
+// callers.
 func TestInvalidateKeysRaisesTheGeneration(t *testing.T) {
 	embeddedBubble(t, func(t *testing.T, _ *miniredis.Miniredis, b backend) {
 		d := newTable(map[int]string{1: "new"})
@@ -427,7 +430,8 @@ func TestInvalidateKeysForgetsAfterRedis(t *testing.T) {
 	p.want(t, 1, "new", nil)
 }
 
-// Thousands of keys, of known loaders and others, cost the trips that an Invalidate of as many costs; no keys cost none; and one that is given twice counts once.
+// Thousands of keys, of known loaders and others, cost the trips that an Invalidate of as many
+// costs; no keys cost none; and one that is given twice counts once.
 func TestInvalidateKeysCosts(t *testing.T) {
 	b := realBackend(t)
 	rdb := b.client(t)
@@ -485,7 +489,8 @@ func TestInvalidateKeysCosts(t *testing.T) {
 	}
 }
 
-// What a loader's own methods count, these count; of loaders that are not here nothing is counted, but all errors are returned.
+// What a loader's own methods count, these count; of loaders that are not here nothing is counted,
+// but all errors are returned.
 func TestKeysThatFail(t *testing.T) {
 	embeddedBubble(t, func(t *testing.T, m *miniredis.Miniredis, b backend) {
 		d, s := newTable(map[int]string{1: "old"}), newSieve("1")
@@ -692,7 +697,8 @@ func TestInvalidateKeysEndsTheErrorWindow(t *testing.T) {
 	})
 }
 
-// An invalidation by keys puts them on hold for ReplicaLag, with Redis and without; while they are, a refresh stores nothing.
+// An invalidation by keys puts them on hold for ReplicaLag, with Redis and without; while they are,
+// a refresh stores nothing.
 func TestInvalidateKeysHolds(t *testing.T) {
 	embeddedBubble(t, func(t *testing.T, _ *miniredis.Miniredis, b backend) {
 		inUse(t, b, time.Hour)

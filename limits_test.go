@@ -222,7 +222,8 @@ func (h *held) load(ctx context.Context, key int) (string, error) {
 	}
 }
 
-// What does not fit into the queue is refused at once, and its key can be loaded by others at once: no marker, no lease stays.
+// What does not fit into the queue is refused at once, and its key can be loaded by others at once:
+// no marker, no lease stays.
 func TestUnavailableLeavesNoMarker(t *testing.T) {
 	inBubbles(t, func(t *testing.T, rdb redis.UniversalClient) {
 		h := newHeld()
@@ -402,7 +403,8 @@ func TestLeavingTheQueue(t *testing.T) {
 	})
 }
 
-// A load that waits may be given the place of one that Close has stopped, before it is stopped itself.
+// A load that waits may be given the place of one that Close has stopped, before it is stopped
+// itself.
 func TestNothingBeginsAfterClose(t *testing.T) {
 	p := startLoad(t, nil, (&crowd{}).load, Options{MaxLoads: 1, MaxQueue: -1}, nil)
 	p.cache.Close()

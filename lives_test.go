@@ -135,7 +135,8 @@ func (d *table) fail(err error) {
 	}
 }
 
-// While loads fail, the stale value is served, and there is one load in each window. What has been invalidated is not served.
+// While loads fail, the stale value is served, and there is one load in each window. What has been
+// invalidated is not served.
 func TestFailSafe(t *testing.T) {
 	bubble(t, noMemory, &lives, func(t *testing.T, _ backend, d *table, p, q process) {
 		p.want(t, 1, "a", nil)
@@ -272,7 +273,8 @@ func TestSoftTimeout(t *testing.T) {
 	})
 }
 
-// No stale set by a reload in the background: it has read the row, then comes an invalidation. (The others are in stale_test.go.)
+// No stale set by a reload in the background: it has read the row, then comes an invalidation. (The
+// others are in stale_test.go.)
 func TestStaleSetRenewal(t *testing.T) {
 	each(t, func(t *testing.T, b backend) {
 		d := newTable(map[int]string{1: "old"})
@@ -432,7 +434,8 @@ func TestRenewalContext(t *testing.T) {
 	})
 }
 
-// While the circuit breaker is open stale values are served; that it keeps reloads from beginning costs little.
+// While the circuit breaker is open stale values are served; that it keeps reloads from beginning
+// costs little.
 func TestStaleWhileTheBreakerIsOpen(t *testing.T) {
 	lo := livesWith(func(o *LoaderOptions) {
 		o.ErrorTTL, o.BreakFor, o.StaleFor = 50*time.Millisecond, time.Hour, 24*time.Hour
@@ -488,7 +491,8 @@ func TestRefusedReloadsRest(t *testing.T) {
 	})
 }
 
-// Who would wait for a fresh value in vain does not: nobody loads it, for it has just failed, or may not be loaded.
+// Who would wait for a fresh value in vain does not: nobody loads it, for it has just failed, or
+// may not be loaded.
 func TestSoftTimeoutIsNotInVain(t *testing.T) {
 	soft := func(o *LoaderOptions) {
 		o.SoftTimeout, o.ErrorTTL, o.LoadTimeout = 5*time.Second, 20*time.Second, 100*time.Millisecond
@@ -513,7 +517,8 @@ func TestSoftTimeoutIsNotInVain(t *testing.T) {
 		at(t, p, 0)
 		at(t, q, 0)
 
-		// Its reload never ends: it is waited for as long as SoftTimeout, though that is longer than loads may take.
+		// Its reload never ends: it is waited for as long as SoftTimeout, though that is longer
+		// than loads may take.
 		d.fail(nil)
 		time.Sleep(21 * time.Second)
 		forever := make(chan struct{})
@@ -551,7 +556,8 @@ func TestSoftTimeoutIsNotInVain(t *testing.T) {
 	})
 }
 
-// An entry that another process has stored for longer than this one's options allow is loaded again.
+// An entry that another process has stored for longer than this one's options allow is loaded
+// again.
 func TestStaleOfOtherOptions(t *testing.T) {
 	for staleFor, after := range map[time.Duration]time.Duration{-1: 0, 10 * time.Minute: 10 * time.Minute} {
 		synctest.Test(t, func(t *testing.T) {

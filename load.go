@@ -11,10 +11,11 @@ import (
 	"github.com/cacheaside/cacheaside/internal/source"
 )
 
-// SetTTL sets how long the value that the running load returns may stay cached, instead of LoaderOptions.TTL (or NullTTL, if there is
-// no such row). In a batch load it holds for all keys of the call. ctx is the load's context, or made from it; with any other ctx SetTTL
-// does nothing, so that a load function can be called by itself. It is brought within MinTTL and MaxTTL, and Jitter applies. The last
-// call counts.
+// SetTTL sets how long the value that the running load returns may stay cached, instead of
+// LoaderOptions.TTL (or NullTTL, if there is no such row). In a batch load it holds for all keys of
+// the call. ctx is the load's context, or made from it; with any other ctx SetTTL does nothing, so
+// that a load function can be called by itself. It is brought within MinTTL and MaxTTL, and Jitter
+// applies. The last call counts.
 func SetTTL(ctx context.Context, ttl time.Duration) {
 	source.SetTTL(ctx, min(max(ttl, MinTTL), MaxTTL))
 }

@@ -19,8 +19,8 @@ import (
 	"github.com/cacheaside/cacheaside/internal/writeside"
 )
 
-// Loader reads rows of one kind through a Cache: from this process's memory, else from Redis, else by its load function. It is safe
-// for concurrent use. Its goroutines end with Cache.Close.
+// Loader reads rows of one kind through a Cache: from this process's memory, else from Redis, else
+// by its load function. It is safe for concurrent use. Its goroutines end with Cache.Close.
 type Loader[K comparable, V any] struct {
 	storing[K, V]
 
@@ -59,12 +59,13 @@ type Loader[K comparable, V any] struct {
 	shadow      *shadow      // nil: callers are answered by the caches
 }
 
-// NewLoader makes the Loader called name in c. The name is part of its keys in Redis, so the loaders of one cache have different ones:
-// letters, digits, "_", "." and "-". K is a string, an integer, or an encoding.TextMarshaler (whose text must differ between
-// keys that differ); for any other K set LoaderOptions.Key. V is anything that its Codec takes there and back: by default strings and
-// []byte as they are, and all else by encoding/json. If it loses a part of V, the error names the
-// field, as in "User.Address.zip"; see JSON, and LoaderOptions.AllowLoss. nil options are the
-// defaults.
+// NewLoader makes the Loader called name in c. The name is part of its keys in Redis, so the
+// loaders of one cache have different ones: letters, digits, "_", "." and "-". K is a string, an
+// integer, or an encoding.TextMarshaler (whose text must differ between keys that differ); for any
+// other K set LoaderOptions.Key. V is anything that its Codec takes there and back: by default
+// strings and []byte as they are, and all else by encoding/json. If it loses a part of V, the error
+// names the field, as in "User.Address.zip"; see JSON, and LoaderOptions.AllowLoss. nil options are
+// the defaults.
 //
 // load reads one row from the database. It returns ErrNotFound or sql.ErrNoRows for a row that does
 // not exist, or an error of which LoaderOptions.NotFound says so; that is cached too. It must read
@@ -85,13 +86,15 @@ func NewLoader[K comparable, V any](c *Cache, name string, load func(ctx context
 	return newLoader(c, name, oneByOne(load), false, options)
 }
 
-// NewBatchLoader is NewLoader for a load function that reads many rows at once, as by SELECT … WHERE id IN (…). It is called with the keys, all
-// different, that this process has to load just then: one for most Gets, at most LoaderOptions.BatchSize for a GetMany. Its slice is its own.
+// NewBatchLoader is NewLoader for a load function that reads many rows at once, as by SELECT …
+// WHERE id IN (…). It is called with the keys, all different, that this process has to load just
+// then: one for most Gets, at most LoaderOptions.BatchSize for a GetMany. Its slice is its own.
 //
-// It returns what it has found; a key that is missing in its map has no row, which is cached. So it must not leave out a key for any other reason. If
-// some keys have failed, it returns the others with a *BatchError[K]: then a key that is in neither has failed too, and one whose error
-// is ErrNotFound or sql.ErrNoRows has no row. With any other error all keys have failed. Values for keys that it was not asked for are
-// ignored, and counted (Stats.Unasked).
+// It returns what it has found; a key that is missing in its map has no row, which is cached. So it
+// must not leave out a key for any other reason. If some keys have failed, it returns the others
+// with a *BatchError[K]: then a key that is in neither has failed too, and one whose error is
+// ErrNotFound or sql.ErrNoRows has no row. With any other error all keys have failed. Values for
+// keys that it was not asked for are ignored, and counted (Stats.Unasked).
 func NewBatchLoader[K comparable, V any](c *Cache, name string, load func(ctx context.Context, keys []K) (map[K]V, error), options *LoaderOptions) (*Loader[K, V], error) {
 	if load == nil {
 		return nil, fmt.Errorf("cacheaside: loader %q: the load function is nil", name)
@@ -182,17 +185,20 @@ func (l *Loader[K, V]) setUp(batch bool) error {
 	return nil
 }
 
-// Get returns the value of key, or ErrNotFound if there is no such row. The value may be shared with other callers, and with the memory
-// tier: do not change what it points to, or set LoaderOptions.Clone.
+// Get returns the value of key, or ErrNotFound if there is no such row. The value may be shared
+// with other callers, and with the memory tier: do not change what it points to, or set
+// LoaderOptions.Clone.
 //
-// ctx ends only this caller's wait, within milliseconds, even when Redis hangs. Errors are wrapped in an *Error: ctx's own, the load's, a
-// *PanicError, ErrLoadFailed, ErrLoadTimeout, ErrUnavailable, ErrClosed. When Redis is out of reach or in trouble, the value is loaded, once for all
-// who ask in this process at the time, and stored nowhere (Stats.Unvalidated counts it).
+// ctx ends only this caller's wait, within milliseconds, even when Redis hangs. Errors are wrapped
+// in an *Error: ctx's own, the load's, a *PanicError, ErrLoadFailed, ErrLoadTimeout,
+// ErrUnavailable, ErrClosed. When Redis is out of reach or in trouble, the value is loaded, once
+// for all who ask in this process at the time, and stored nowhere (Stats.Unvalidated counts it).
 //
-// After Invalidate has returned nil in this process, no Get that starts here receives a value that was read before. In other
-// processes that holds for a Get with the option Fresh, and for loaders without the memory tier; with it they may serve such a value for some
-// milliseconds, and if the network fails them, for Options.MaxStaleness. What is read before the subscription to invalidations stands, some milliseconds
-// after the first Get, is not remembered.
+// After Invalidate has returned nil in this process, no Get that starts here receives a value that
+// was read before. In other processes that holds for a Get with the option Fresh, and for loaders
+// without the memory tier; with it they may serve such a value for some milliseconds, and if the
+// network fails them, for Options.MaxStaleness. What is read before the subscription to
+// invalidations stands, some milliseconds after the first Get, is not remembered.
 func (l *Loader[K, V]) Get(ctx context.Context, key K, options ...ReadOption) (V, error) {
 	reads := l.reads
 	if len(options) > 0 && slices.Contains(options, Fresh) {
@@ -214,13 +220,15 @@ func (l *Loader[K, V]) Get(ctx context.Context, key K, options ...ReadOption) (V
 	return l.give(valueOf[V](s.Value), s.Null)
 }
 
-// GetMany returns the values of keys, in few round trips: one for those that are cached in Redis; for the others two more, with a batch load
-// of up to LoaderOptions.BatchSize of them (a few more for more, and one for each key with a load function of one row). The map, never nil, has all that was found, a *BatchError[K] an *Error for each
-// key that failed; a key in neither has no row. Each key is read as by Get, whose promises hold for it, and shares its load with whoever
-// else asks for it, here and in other processes.
+// GetMany returns the values of keys, in few round trips: one for those that are cached in Redis;
+// for the others two more, with a batch load of up to LoaderOptions.BatchSize of them (a few more
+// for more, and one for each key with a load function of one row). The map, never nil, has all that
+// was found, a *BatchError[K] an *Error for each key that failed; a key in neither has no row. Each
+// key is read as by Get, whose promises hold for it, and shares its load with whoever else asks for
+// it, here and in other processes.
 //
-// When ctx ends, GetMany returns what it has, and ctx's error for the rest. A load function of one row is called for several keys at once,
-// up to 8.
+// When ctx ends, GetMany returns what it has, and ctx's error for the rest. A load function of one
+// row is called for several keys at once, up to 8.
 func (l *Loader[K, V]) GetMany(ctx context.Context, keys []K, options ...ReadOption) (map[K]V, error) {
 	found := make(map[K]V, len(keys))
 	missing, reads := keys, l.fresh
@@ -266,7 +274,8 @@ func (l *Loader[K, V]) rememberedMany(keys []K, found map[K]V) (missing []K) {
 	return missing
 }
 
-// getMany waits for a round of each key, calls got for each that has succeeded, and returns the errors of the others.
+// getMany waits for a round of each key, calls got for each that has succeeded, and returns the
+// errors of the others.
 func (l *Loader[K, V]) getMany(ctx context.Context, op string, group *reads[K], keys []K, got func(K, *fetch.Round)) (failed map[K]error) {
 	if len(keys) == 0 {
 		return nil
@@ -289,9 +298,10 @@ func (l *Loader[K, V]) getMany(ctx context.Context, op string, group *reads[K], 
 	return failed
 }
 
-// Bypass switches the caches off for this loader, or on again, at run time: while on, Get and Refresh go straight to the database, still
-// once for all who ask together, and nothing is stored or, but by Invalidate, removed: what was cached is served again
-// afterwards. Rounds that are under way finish as they began.
+// Bypass switches the caches off for this loader, or on again, at run time: while on, Get and
+// Refresh go straight to the database, still once for all who ask together, and nothing is stored
+// or, but by Invalidate, removed: what was cached is served again afterwards. Rounds that are under
+// way finish as they began.
 func (l *Loader[K, V]) Bypass(on bool) {
 	if on {
 		l.aside.Or(bypassing)

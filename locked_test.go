@@ -37,7 +37,8 @@ func free(t testing.TB, l *lock.Locker, p process, key string) {
 	lease.Release()
 }
 
-// A load holds the loader's lock of its row, and has released it when its callers have their value, or whatever else it comes to.
+// A load holds the loader's lock of its row, and has released it when its callers have their value,
+// or whatever else it comes to.
 func TestLoadLock(t *testing.T) {
 	each(t, func(t *testing.T, b backend) {
 		locker := localLocker(t)
@@ -89,7 +90,8 @@ func TestLoadLock(t *testing.T) {
 	})
 }
 
-// A load that has waited for its lock looks at the key once more: it may have been invalidated meanwhile, and loaded by another.
+// A load that has waited for its lock looks at the key once more: it may have been invalidated
+// meanwhile, and loaded by another.
 func TestLoadLockLooksAgain(t *testing.T) {
 	each(t, func(t *testing.T, b backend) {
 		locker := localLocker(t)

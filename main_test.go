@@ -60,8 +60,8 @@ func embedded(t testing.TB) (*miniredis.Miniredis, backend) {
 	return m, backend{client: func(testing.TB) redis.UniversalClient { return rdb }, admin: rdb}
 }
 
-// calls counts the commands that the server has executed since it was handed out, those in scripts too, without those that set up a
-// connection and those that count.
+// calls counts the commands that the server has executed since it was handed out, those in scripts
+// too, without those that set up a connection and those that count.
 func (b backend) calls(t testing.TB) map[string]int {
 	t.Helper()
 	info, err := b.admin.InfoMap(t.Context(), "commandstats").Result()
@@ -84,7 +84,8 @@ func (b backend) calls(t testing.TB) map[string]int {
 	return calls
 }
 
-// quiet waits until no command has come for a while: who has been asked for once may poll a second time, a moment later.
+// quiet waits until no command has come for a while: who has been asked for once may poll a second
+// time, a moment later.
 func (b backend) quiet(t testing.TB) {
 	t.Helper()
 	for before := b.calls(t); ; {
@@ -122,11 +123,14 @@ func each(t *testing.T, f func(t *testing.T, b backend)) {
 	})
 }
 
-// patient are options under which a slow test machine is not taken for a Redis in trouble; see unhurried.
+// patient are options under which a slow test machine is not taken for a Redis in trouble; see
+// unhurried.
 var patient = Options{RedisTimeout: 10 * time.Second, ReadTimeout: 10 * time.Second}
 
-// unhurried are the options of a process that is patient: what they leave open is as long as a busy machine needs, or a process that is late would be taken for dead, and distrust its
-// memory. Not so in a bubble, where nothing is late (its clock begins in the year 2000), and not where a guard has been taken out: what is waited for in vain is to end soon.
+// unhurried are the options of a process that is patient: what they leave open is as long as a busy
+// machine needs, or a process that is late would be taken for dead, and distrust its memory. Not so
+// in a bubble, where nothing is late (its clock begins in the year 2000), and not where a guard has
+// been taken out: what is waited for in vain is to end soon.
 func unhurried(o Options, lo *LoaderOptions) (Options, *LoaderOptions) {
 	if o.RedisTimeout < patient.RedisTimeout || time.Now().Year() < 2020 || os.Getenv("CACHEASIDE_MUTANT") != "" {
 		return o, lo
@@ -156,7 +160,8 @@ var rarePolls = Options{RedisTimeout: 10 * time.Second, ReadTimeout: 10 * time.S
 // rarelyPolling are patient options with a memory tier, for hours in a bubble.
 var rarelyPolling = Options{RedisTimeout: 10 * time.Second, ReadTimeout: 10 * time.Second, MaxStaleness: time.Minute}
 
-// table stands in for a database: rows of text, whose reads are counted and can be stopped half way.
+// table stands in for a database: rows of text, whose reads are counted and can be stopped half
+// way.
 type table struct {
 	mu    sync.Mutex
 	rows  map[int]string
@@ -164,7 +169,8 @@ type table struct {
 
 	now, most atomic.Int64 // loads under way, and most at once
 
-	// read, if set, is called by each load after it has read its row and before it returns it, with the number of the load.
+	// read, if set, is called by each load after it has read its row and before it returns it, with
+	// the number of the load.
 	read func(ctx context.Context, n int64) error
 
 	loaded func(key int) // likewise, at first
@@ -200,7 +206,8 @@ func (d *table) load(ctx context.Context, key int) (string, error) {
 	return row, nil
 }
 
-// process is what one process of a fleet has: a cache on a client of its own, and a loader of the table.
+// process is what one process of a fleet has: a cache on a client of its own, and a loader of the
+// table.
 type process struct {
 	*Loader[int, string]
 	cache *Cache
@@ -213,7 +220,8 @@ func start(t testing.TB, b backend, d *table, o Options, lo *LoaderOptions) proc
 	return p
 }
 
-// hear waits until the memory tier is trusted, and Redis is known to be within reach: what is read before is not remembered.
+// hear waits until the memory tier is trusted, and Redis is known to be within reach: what is read
+// before is not remembered.
 func hear[K comparable, V any](t testing.TB, l *Loader[K, V]) {
 	t.Helper()
 	if l.memory == nil || l.cache.channel == nil {
@@ -306,7 +314,8 @@ func later[T any](f func() (T, error)) func(testing.TB) (T, error) {
 	}
 }
 
-// pause makes load number n wait, once it has read its row, until resume is called. reached is closed when it has got there.
+// pause makes load number n wait, once it has read its row, until resume is called. reached is
+// closed when it has got there.
 func (d *table) pause(n int64) (reached <-chan struct{}, resume func()) {
 	at, gone := make(chan struct{}), make(chan struct{})
 	d.mu.Lock()

@@ -10,7 +10,8 @@ import (
 	"github.com/cacheaside/cacheaside/internal/local"
 )
 
-// remembered looks into the memory tier, unless it is passed by. It is on the way of each hit: one word tells whether that is so.
+// remembered looks into the memory tier, unless it is passed by. It is on the way of each hit: one
+// word tells whether that is so.
 func (l *Loader[K, V]) remembered(key K) (*local.Item[K, V], bool) {
 	if l.aside.Load() != 0 {
 		return nil, false
@@ -120,7 +121,8 @@ func (l *Loader[K, V]) forget(key K, text string) {
 	}
 }
 
-// forgetFailure ends that the load of a key has failed, and that one which is under way will be remembered as such.
+// forgetFailure ends that the load of a key has failed, and that one which is under way will be
+// remembered as such.
 func (l *Loader[K, V]) forgetFailure(text string) { l.source.Failures.End(text) }
 
 // hash is of this process and loader only.

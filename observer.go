@@ -5,12 +5,18 @@ import (
 	"fmt"
 )
 
-// Observer is told when operations begin and end, so that they can be timed and traced: see package otelcacheaside, which makes OpenTelemetry metrics and spans of it and of Stats. How often things happen is in Stats, which costs a hit
-// in memory nothing; of such hits an Observer is not told at all.
+// Observer is told when operations begin and end, so that they can be timed and traced: see package
+// otelcacheaside, which makes OpenTelemetry metrics and spans of it and of Stats. How often things
+// happen is in Stats, which costs a hit in memory nothing; of such hits an Observer is not told at
+// all.
 //
-// Begin is called when an operation begins, on the goroutine that does it. op is one of the Op constants; loader is the name of a Loader of this Cache, or "" for keys of loaders that it has not got, and of several; keys is how many keys it is about. The
-// context that it returns, made from ctx, is the one that the operation goes on with: for OpLoad it is the load function's. end, which is never nil, is called once, when the operation is over, with its error:
-// that of the caller, nil, or for OpLoad what the load function has returned; ErrNotFound is no failure. It may be called on another goroutine, and where a caller has left, after his call has returned.
+// Begin is called when an operation begins, on the goroutine that does it. op is one of the Op
+// constants; loader is the name of a Loader of this Cache, or "" for keys of loaders that it has
+// not got, and of several; keys is how many keys it is about. The context that it returns, made
+// from ctx, is the one that the operation goes on with: for OpLoad it is the load function's. end,
+// which is never nil, is called once, when the operation is over, with its error: that of the
+// caller, nil, or for OpLoad what the load function has returned; ErrNotFound is no failure. It may
+// be called on another goroutine, and where a caller has left, after his call has returned.
 //
 // Both must be quick, and must neither block nor panic: a panic of theirs is caught, logged and
 // counted (Stats.ObserverPanics), and the operation goes on without them. They are called
@@ -67,7 +73,8 @@ func (l *Loader[K, V]) observe(ctx context.Context, op string, keys int) (own co
 	return l.cache.observe(ctx, op, l.name, keys)
 }
 
-// observed is the name of a loader as an Observer is told it: of one that this process has. Names in Keys come from outside, and there may be any number of them.
+// observed is the name of a loader as an Observer is told it: of one that this process has. Names
+// in Keys come from outside, and there may be any number of them.
 func (c *Cache) observed(keys []Key) string {
 	if c.options.Observer == nil || len(keys) == 0 {
 		return ""

@@ -22,12 +22,14 @@ import (
 	"github.com/cacheaside/cacheaside/internal/testenv"
 )
 
-// What reads do while Redis is out of reach: by policy, without waiting, and for no longer than it lasts.
+// What reads do while Redis is out of reach: by policy, without waiting, and for no longer than it
+// lasts.
 
 var policies = map[DownPolicy]string{LoadWhenDown: "new", StaleWhenDown: "old", FailWhenDown: ""}
 
-// readsWhileDown has a process, which remembers a row as "old", read it while Redis is out of reach: by its policy. How long the first read has taken, and 30 that come when a few have failed, is returned;
-// these ask Redis for nothing.
+// readsWhileDown has a process, which remembers a row as "old", read it while Redis is out of
+// reach: by its policy. How long the first read has taken, and 30 that come when a few have failed,
+// is returned; these ask Redis for nothing.
 func readsWhileDown(t *testing.T, p process, asked *atomic.Int64, want string) (first, rest time.Duration) {
 	t.Helper()
 	var fresh []ReadOption
@@ -74,7 +76,8 @@ func asking(n *atomic.Int64) redis.Hook {
 	}, after: func(redis.Cmder) {}}
 }
 
-// With a server that hangs or has died, nobody waits but the first few, for a read's time-out; each policy does what it says; and after its return Redis is used again. How soon all that is:
+// With a server that hangs or has died, nobody waits but the first few, for a read's time-out; each
+// policy does what it says; and after its return Redis is used again. How soon all that is:
 // TestReadsWhileRedisIsDown.
 func TestRedisOutOfReach(t *testing.T) {
 	const wait = 300 * time.Millisecond
@@ -134,7 +137,8 @@ func TestRedisOutOfReach(t *testing.T) {
 	}
 }
 
-// While Redis hangs, the first reads wait for a read's time-out, and later ones not at all; its return is noticed within a second.
+// While Redis hangs, the first reads wait for a read's time-out, and later ones not at all; its
+// return is noticed within a second.
 func TestReadsWhileRedisIsDown(t *testing.T) {
 	for policy, want := range policies {
 		t.Run(fmt.Sprint(policy), func(t *testing.T) {
@@ -220,7 +224,8 @@ func inOutage(t *testing.T, lo LoaderOptions, f func(t *testing.T, p process, d 
 	})
 }
 
-// Under StaleWhenDown a value is served to the end of its hard life, a null for no longer than NullTTL more.
+// Under StaleWhenDown a value is served to the end of its hard life, a null for no longer than
+// NullTTL more.
 func TestStaleWhenDownHasAnEnd(t *testing.T) {
 	inOutage(t, LoaderOptions{TTL: time.Minute, NullTTL: time.Minute, StaleFor: time.Hour, Jitter: -1}, func(t *testing.T, p process, d *table, o *outage) {
 		o.on.Store(true)
@@ -246,7 +251,8 @@ func TestStaleWhenDownHasAnEnd(t *testing.T) {
 	})
 }
 
-// What is known to have been invalidated is not served, though the Invalidate could not reach Redis; what others may have invalidated is. Fresh never is.
+// What is known to have been invalidated is not served, though the Invalidate could not reach
+// Redis; what others may have invalidated is. Fresh never is.
 func TestStaleWhenDownServesNothingInvalidated(t *testing.T) {
 	inOutage(t, LoaderOptions{StaleFor: Forever}, func(t *testing.T, p process, d *table, o *outage) {
 		o.on.Store(true)
@@ -269,7 +275,8 @@ func TestStaleWhenDownServesNothingInvalidated(t *testing.T) {
 	})
 }
 
-// Redis is lost while a value is loaded: what cannot be stored is counted, and once that is known nobody waits to learn it again.
+// Redis is lost while a value is loaded: what cannot be stored is counted, and once that is known
+// nobody waits to learn it again.
 func TestWritesWhileRedisIsOut(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, b := embedded(t)
@@ -304,7 +311,8 @@ func TestWritesWhileRedisIsOut(t *testing.T) {
 	})
 }
 
-// A read waits for ReadTimeout, not for RedisTimeout, whatever it is to ask: for what is cached, or first which entries count.
+// A read waits for ReadTimeout, not for RedisTimeout, whatever it is to ask: for what is cached, or
+// first which entries count.
 func TestReadTimeout(t *testing.T) {
 	for name, asked := range map[string]time.Duration{"the value": 0, "the generation": 2 * time.Second} {
 		t.Run(name, func(t *testing.T) {
@@ -343,7 +351,8 @@ func (o *slowOutage) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	}
 }
 
-// A server that answers everything with the reply that it cannot serve, as while it loads its data, is taken for out of reach, until it serves.
+// A server that answers everything with the reply that it cannot serve, as while it loads its data,
+// is taken for out of reach, until it serves.
 func TestServerRefuses(t *testing.T) {
 	for _, says := range []string{"LOADING Redis is loading the dataset in memory", "READONLY You can't write against a read only replica.", "CLUSTERDOWN The cluster is down"} {
 		t.Run(says[:7], func(t *testing.T) {
@@ -428,8 +437,8 @@ func refuse(c net.Conn, says string) {
 	}
 }
 
-// The slot of a key that is read and invalidated all the time moves from node to node: no caller gets an error, and nobody a value from before an
-// acknowledged Invalidate.
+// The slot of a key that is read and invalidated all the time moves from node to node: no caller
+// gets an error, and nobody a value from before an acknowledged Invalidate.
 func TestSlotMoves(t *testing.T) {
 	c := testenv.SharedCluster(t)
 	b := backend{client: func(t testing.TB) redis.UniversalClient { return c.Client(t) }, admin: c.Client(t)}

@@ -8,14 +8,20 @@ import (
 	"github.com/cacheaside/cacheaside/internal/fetch"
 )
 
-// Refresh loads the value of key now, whatever is cached, stores it and returns it. The load begins after Refresh is called; those
-// who Get meanwhile are served what is cached. If another process is loading the key, its load is waited for first. Refreshes of a
-// key that are asked for while one is under way share the next.
+// Refresh loads the value of key now, whatever is cached, stores it and returns it. The load begins
+// after Refresh is called; those who Get meanwhile are served what is cached. If another process is
+// loading the key, its load is waited for first. Refreshes of a key that are asked for while one is
+// under way share the next.
 //
-// Use it for a change that no Invalidate has announced. It is not announced either: the memory of other processes may serve what was
-// cached until its MemoryTTL. After a write, use Invalidate: a Refresh whose process is killed leaves what was
-// cached. If the row is gone, Refresh stores that, and returns ErrNotFound. If Redis cannot be asked, or is lost
-// before the value is stored, it returns ErrRedis. While the key is on hold (Options.ReplicaLag) it stores nothing, and what an Invalidate is just about to delete may still be read. Where invalidations keep coming between, the value is returned but not stored, as is one that is longer than LoaderOptions.MaxValueBytes, or whose key is on hold (Options.ReplicaLag, StrictWrites). If a load fails, what was cached stays. Its other errors are those of Get.
+// Use it for a change that no Invalidate has announced. It is not announced either: the memory of
+// other processes may serve what was cached until its MemoryTTL. After a write, use Invalidate: a
+// Refresh whose process is killed leaves what was cached. If the row is gone, Refresh stores that,
+// and returns ErrNotFound. If Redis cannot be asked, or is lost before the value is stored, it
+// returns ErrRedis. While the key is on hold (Options.ReplicaLag) it stores nothing, and what an
+// Invalidate is just about to delete may still be read. Where invalidations keep coming between,
+// the value is returned but not stored, as is one that is longer than LoaderOptions.MaxValueBytes,
+// or whose key is on hold (Options.ReplicaLag, StrictWrites). If a load fails, what was cached
+// stays. Its other errors are those of Get.
 func (l *Loader[K, V]) Refresh(ctx context.Context, key K) (V, error) {
 	ctx, end := l.observe(ctx, OpRefresh, 1)
 	s, err := l.refreshes.Do(ctx, key)
@@ -27,12 +33,16 @@ func (l *Loader[K, V]) Refresh(ctx context.Context, key K) (V, error) {
 	return l.give(valueOf[V](s.Value), s.Null)
 }
 
-// RefreshKeys is Loader.Refresh, without the values, for keys of any loaders, and tells the other processes: once it has returned nil, their memory serves what was cached before no longer than after an Invalidate. Keys that
-// cannot be refreshed here are invalidated instead: those whose loader this process has not got, or has of another version, whose texts it cannot read (as those of LoaderOptions.Key), whose values could not be
-// stored; and whole loaders. A key whose row is gone is refreshed like any other.
+// RefreshKeys is Loader.Refresh, without the values, for keys of any loaders, and tells the other
+// processes: once it has returned nil, their memory serves what was cached before no longer than
+// after an Invalidate. Keys that cannot be refreshed here are invalidated instead: those whose
+// loader this process has not got, or has of another version, whose texts it cannot read (as those
+// of LoaderOptions.Key), whose values could not be stored; and whole loaders. A key whose row is
+// gone is refreshed like any other.
 //
-// If some keys have failed it returns a *BatchError[Key], with an *Error for each of them, whose causes are those of Refresh and Invalidate; the others are done. Such keys may still be cached as they were. It
-// may be repeated. It ends with ctx.
+// If some keys have failed it returns a *BatchError[Key], with an *Error for each of them, whose
+// causes are those of Refresh and Invalidate; the others are done. Such keys may still be cached as
+// they were. It may be repeated. It ends with ctx.
 func (c *Cache) RefreshKeys(ctx context.Context, keys ...Key) error {
 	keys, failed := c.accept("refresh", keys)
 	parts, others := c.byLoader(keys)
@@ -63,7 +73,8 @@ func (c *Cache) RefreshKeys(ctx context.Context, keys ...Key) error {
 	return failed.err()
 }
 
-// read answers the keys as the loader has them, and leaves p those that can be had so; unread are the others.
+// read answers the keys as the loader has them, and leaves p those that can be had so; unread are
+// the others.
 func (p *sameLoader) read() (read []any, unread []Key) {
 	keys := p.keys
 	p.keys = nil
@@ -96,7 +107,8 @@ func (c *Cache) announce(ctx context.Context, keys []Key) []error {
 	return errs
 }
 
-// keyOf is the K that k names, if this loader reads keys of that version, and the K can be had of its text.
+// keyOf is the K that k names, if this loader reads keys of that version, and the K can be had of
+// its text.
 func (l *Loader[K, V]) keyOf(k Key) (key any, ok bool) {
 	if l.decodeKey == nil || cmp.Or(k.Version, "1") != l.options.Version {
 		return nil, false
@@ -104,7 +116,8 @@ func (l *Loader[K, V]) keyOf(k Key) (key any, ok bool) {
 	return l.decodeKey(k.Text)
 }
 
-// refreshAll is Refresh of keys that are from keyOf. The error of one that could not be stored is errNotStored.
+// refreshAll is Refresh of keys that are from keyOf. The error of one that could not be stored is
+// errNotStored.
 func (l *Loader[K, V]) refreshAll(ctx context.Context, keys []any) []error {
 	typed := make([]K, len(keys))
 	for i, key := range keys {

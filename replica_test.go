@@ -126,7 +126,8 @@ func startLoading(t testing.TB, rdb redis.UniversalClient, load loadFunc[int, st
 	return process{l, c}
 }
 
-// inUse empties Redis but for the generation of the test's loader, which it has had for long: a loader that is new there is on hold.
+// inUse empties Redis but for the generation of the test's loader, which it has had for long: a
+// loader that is new there is on hold.
 func inUse(t testing.TB, b backend, age time.Duration) {
 	t.Helper()
 	flushAll(t, b)
@@ -154,7 +155,8 @@ func (b backend) endHold(t testing.TB, key int) {
 	}
 }
 
-// After an invalidation what is loaded is stored nowhere, and read from the primary; when the hold has ended, all is as before.
+// After an invalidation what is loaded is stored nowhere, and read from the primary; when the hold
+// has ended, all is as before.
 func TestReplicaLag(t *testing.T) {
 	each(t, func(t *testing.T, b backend) {
 		inUse(t, b, time.Hour)
@@ -296,7 +298,8 @@ func TestLoadsAreSharedOnHold(t *testing.T) {
 	})
 }
 
-// Where some keys of a batch are on hold, those are read from the primary and not stored, and the others are not read from there, and stored.
+// Where some keys of a batch are on hold, those are read from the primary and not stored, and the
+// others are not read from there, and stored.
 func TestBatchWithKeysOnHold(t *testing.T) {
 	each(t, func(t *testing.T, b backend) {
 		inUse(t, b, time.Hour)
@@ -367,7 +370,8 @@ func TestRefreshOnHold(t *testing.T) {
 	})
 }
 
-// An InvalidateAll puts all keys of the loader on hold, in all processes that have heard of it, and those of no other loader.
+// An InvalidateAll puts all keys of the loader on hold, in all processes that have heard of it, and
+// those of no other loader.
 func TestInvalidateAllIsAHold(t *testing.T) {
 	each(t, func(t *testing.T, b backend) {
 		inUse(t, b, time.Hour)
@@ -409,7 +413,8 @@ func TestInvalidateAllIsAHold(t *testing.T) {
 	})
 }
 
-// A hold ends by itself, in Redis and without, and a process that starts long after an InvalidateAll knows of none.
+// A hold ends by itself, in Redis and without, and a process that starts long after an
+// InvalidateAll knows of none.
 func TestHoldEnds(t *testing.T) {
 	const lag = 1500 * time.Millisecond
 	o := lagging
@@ -487,7 +492,8 @@ func TestLostHolds(t *testing.T) {
 	})
 }
 
-// A generation that is far ahead of Redis' clock, since that was set back, puts no process on hold for longer than the lag.
+// A generation that is far ahead of Redis' clock, since that was set back, puts no process on hold
+// for longer than the lag.
 func TestGenerationAhead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, b := embedded(t)
@@ -527,7 +533,8 @@ func TestHoldWithoutRedis(t *testing.T) {
 	}
 }
 
-// A load that was refused is followed by one from the primary, also where no hold tells that it should be.
+// A load that was refused is followed by one from the primary, also where no hold tells that it
+// should be.
 func TestRefusedLoadIsFollowedByOneFromThePrimary(t *testing.T) {
 	embeddedBubble(t, func(t *testing.T, _ *miniredis.Miniredis, b backend) {
 		inUse(t, b, time.Hour)
@@ -567,7 +574,8 @@ func TestPrimaryWhereHoldsAreNotKnown(t *testing.T) {
 	})
 }
 
-// PreferPrimary is of the load that asks, not of one that it is part of; nor is it of any other context, or of caches without the option.
+// PreferPrimary is of the load that asks, not of one that it is part of; nor is it of any other
+// context, or of caches without the option.
 func TestPreferPrimaryIsOfItsLoad(t *testing.T) {
 	embeddedBubble(t, func(t *testing.T, m *miniredis.Miniredis, b backend) {
 		inUse(t, b, time.Hour)
@@ -651,7 +659,8 @@ func TestHoldInAFullRedis(t *testing.T) {
 	b.stored(t, 1, false)
 }
 
-// versions is a database whose replica is behind by up to a lag, by chance at each read. Its rows are numbers that only grow.
+// versions is a database whose replica is behind by up to a lag, by chance at each read. Its rows
+// are numbers that only grow.
 type versions struct {
 	lag time.Duration
 	mu  sync.Mutex
@@ -680,8 +689,9 @@ func (d *versions) load(ctx context.Context, key int) (int, error) {
 	return version, nil
 }
 
-// Two processes read and write at random. No read that begins after an Invalidate has returned shows what was there before, though the replica does: neither by Fresh reads nor
-// where there is no memory tier.
+// Two processes read and write at random. No read that begins after an Invalidate has returned
+// shows what was there before, though the replica does: neither by Fresh reads nor where there is
+// no memory tier.
 func TestReplicaLagHistory(t *testing.T) {
 	const lag, rows = 15 * time.Millisecond, 4
 	b := realBackend(t)
@@ -758,7 +768,8 @@ func TestReplicaLagHistory(t *testing.T) {
 	}
 }
 
-// What has been expired is reloaded from the primary: a replica may still show what was not to be fresh any more.
+// What has been expired is reloaded from the primary: a replica may still show what was not to be
+// fresh any more.
 func TestExpiredIsReadFromThePrimary(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, b := embedded(t)

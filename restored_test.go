@@ -7,7 +7,8 @@ import (
 	"github.com/cacheaside/cacheaside/internal/testenv"
 )
 
-// A Redis that was restored from a snapshot serves what was deleted since, which is not promised against; InvalidateAll repairs it, whichever process calls it, also one without loaders.
+// A Redis that was restored from a snapshot serves what was deleted since, which is not promised
+// against; InvalidateAll repairs it, whichever process calls it, also one without loaders.
 func TestRestoredSnapshot(t *testing.T) {
 	server := testenv.StartRedis(t)
 	d := newTable(map[int]string{1: "old"})

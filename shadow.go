@@ -12,7 +12,8 @@ import (
 	"github.com/cacheaside/cacheaside/internal/source"
 )
 
-// shadow is what a loader has that answers from the database, and compares with the caches: see LoaderOptions.Shadow. A nil one does nothing.
+// shadow is what a loader has that answers from the database, and compares with the caches: see
+// LoaderOptions.Shadow. A nil one does nothing.
 type shadow struct {
 	reads, misses, compared, stale, undecided atomic.Int64
 
@@ -132,7 +133,8 @@ func (l *Loader[K, V]) readStraight(ctx context.Context, f *flight.Flight[K, fet
 	})
 }
 
-// cast has a read done once more, by the caches, if it is of a key that is to be compared. It does not wait for that.
+// cast has a read done once more, by the caches, if it is of a key that is to be compared. It does
+// not wait for that.
 func (l *Loader[K, V]) cast(key K, s *fetch.Round, group *reads[K]) {
 	if l.bypassed() {
 		return
@@ -156,7 +158,8 @@ func (l *Loader[K, V]) cast(key K, s *fetch.Round, group *reads[K]) {
 	}()
 }
 
-// chosen tells whether a key is one of those that are compared: the same in all processes, or none of them would find what another has cached.
+// chosen tells whether a key is one of those that are compared: the same in all processes, or none
+// of them would find what another has cached.
 func (l *Loader[K, V]) chosen(text string) bool {
 	const whole = 1 << 32
 	mixed := l.keys.Hash(text) * 0x9e3779b97f4a7c15 >> 32 // its lower bits are of the stripes of the memory tier
@@ -192,7 +195,8 @@ func (l *Loader[K, V]) compareShadow(key K, row copied[V], group *reads[K]) {
 	}
 }
 
-// shadowRead is a read by the caches, and whether they had it. What they have not is loaded, if it may be.
+// shadowRead is a read by the caches, and whether they had it. What they have not is loaded, if it
+// may be.
 func (l *Loader[K, V]) shadowRead(ctx context.Context, key K, group *reads[K]) (c copied[V], hit bool) {
 	if l.memory != nil && group != l.fresh {
 		if item, ok := l.inMemory(key); ok {
@@ -213,7 +217,8 @@ func (l *Loader[K, V]) shadowRead(ctx context.Context, key K, group *reads[K]) (
 	return copied[V]{valueOf[V](s.Value), s.Null, true}, hit
 }
 
-// mayLoadMore notes a load that is made for a comparison, if there may be one more: with the reloads that comparisons have begun in the background, no more than the share of all reads.
+// mayLoadMore notes a load that is made for a comparison, if there may be one more: with the
+// reloads that comparisons have begun in the background, no more than the share of all reads.
 func (l *Loader[K, V]) mayLoadMore() bool {
 	n := l.shadow.extra.Add(1) + l.counters.Renewals.Load()
 	if float64(n) > l.options.Shadow*float64(l.shadow.reads.Load())+shadowBurst {

@@ -15,7 +15,8 @@ import (
 	"github.com/cacheaside/cacheaside/internal/testenv"
 )
 
-// Writers forget to invalidate a known share of what they write. Callers see nothing of that; the shadow tells how many reads would have been stale, exactly.
+// Writers forget to invalidate a known share of what they write. Callers see nothing of that; the
+// shadow tells how many reads would have been stale, exactly.
 func TestShadowTellsTheStaleShare(t *testing.T) {
 	for name, o := range map[string]Options{"memory": steady, "no memory": steadyNoMemory} {
 		t.Run(name, func(t *testing.T) {
@@ -67,7 +68,8 @@ func TestShadowTellsTheStaleShare(t *testing.T) {
 	}
 }
 
-// Rows are written and invalidated, a moment after, while they are read by several processes: nothing is stale. Where a difference counted at once, some would be.
+// Rows are written and invalidated, a moment after, while they are read by several processes:
+// nothing is stale. Where a difference counted at once, some would be.
 func TestShadowOfARace(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, b := embedded(t)
@@ -120,7 +122,8 @@ func TestShadowOfARace(t *testing.T) {
 	})
 }
 
-// What is loaded a second time is never more than the share of all reads, also if all reads are of keys that are compared; and of the keys about the share is compared.
+// What is loaded a second time is never more than the share of all reads, also if all reads are of
+// keys that are compared; and of the keys about the share is compared.
 func TestShadowLoads(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, b := embedded(t)

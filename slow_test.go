@@ -14,15 +14,17 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// Loads take 5 ms, but 3 of 100 take 2 s. Who finds a stale value waits for no more than SoftTimeout; and what comes late is stored, unless it was
-// invalidated meanwhile. Beside it, what waits there are without stale values.
+// Loads take 5 ms, but 3 of 100 take 2 s. Who finds a stale value waits for no more than
+// SoftTimeout; and what comes late is stored, unless it was invalidated meanwhile. Beside it, what
+// waits there are without stale values.
 func TestSlowDatabase(t *testing.T) {
 	var out figures
 	defer out.print(t)
 	soft := LoaderOptions{TTL: 200 * time.Millisecond, StaleFor: time.Hour, SoftTimeout: 50 * time.Millisecond, EarlyRefresh: -1}
 	without := soft
 	without.StaleFor, without.SoftTimeout = -1, 0
-	// The leases are not renewed within a load: then only the script that stores can notice that one was voided.
+	// The leases are not renewed within a load: then only the script that stores can notice that
+	// one was voided.
 	memory := steady
 	redis := memory
 	redis.MemoryBytes = -1
@@ -70,7 +72,8 @@ const (
 	quickLoad = 5 * time.Millisecond
 )
 
-// slow is one run: two processes, and a database whose rows hold the number of the load that has read them.
+// slow is one run: two processes, and a database whose rows hold the number of the load that has
+// read them.
 type slow struct {
 	b      backend
 	length time.Duration

@@ -12,8 +12,9 @@ import (
 	"github.com/cacheaside/cacheaside/internal/testenv"
 )
 
-// The deterministic races in which a reader has loaded the old row and pauses, a writer commits the new one and invalidates, and the
-// reader goes on: what it has read must be stored nowhere, and be given to nobody.
+// The deterministic races in which a reader has loaded the old row and pauses, a writer commits the
+// new one and invalidates, and the reader goes on: what it has read must be stored nowhere, and be
+// given to nobody.
 
 // race is a fleet of two processes over a row that is "old" until change.
 type race struct {
@@ -143,8 +144,8 @@ func TestStaleSetRefreshOverNewEntry(t *testing.T) {
 	})
 }
 
-// A refresh ends while this process's memory holds the value from before; and one that an invalidation overtakes does not bring
-// that value's generation back.
+// A refresh ends while this process's memory holds the value from before; and one that an
+// invalidation overtakes does not bring that value's generation back.
 func TestRefreshEndsWhatMemoryHolds(t *testing.T) {
 	_, b := embedded(t)
 	r := newRace(t, b)
@@ -229,7 +230,8 @@ func TestStaleSetABA(t *testing.T) {
 	})
 }
 
-// The same in one process: a load that ignores its context is left behind at its deadline, and returns while the next one runs.
+// The same in one process: a load that ignores its context is left behind at its deadline, and
+// returns while the next one runs.
 func TestStaleSetSameProcessTwice(t *testing.T) {
 	each(t, func(t *testing.T, b backend) {
 		d := newTable(map[int]string{1: "old"})
@@ -260,8 +262,9 @@ func TestStaleSetSameProcessTwice(t *testing.T) {
 	})
 }
 
-// After a refused fill the round takes the lease again, and that load can be overtaken too. After some refusals its callers get a value
-// that was loaded after they asked; it is counted, and not stored.
+// After a refused fill the round takes the lease again, and that load can be overtaken too. After
+// some refusals its callers get a value that was loaded after they asked; it is counted, and not
+// stored.
 func TestStaleSetReloadAfterRefusedFill(t *testing.T) {
 	each(t, func(t *testing.T, b backend) {
 		r := newRace(t, b)
@@ -296,8 +299,8 @@ func TestStaleSetReloadAfterRefusedFill(t *testing.T) {
 	})
 }
 
-// The command that asks for the lease is delayed on its way, as a lost packet that is sent again would be, until after an
-// invalidation. Sent twice, it would revive a voided token.
+// The command that asks for the lease is delayed on its way, as a lost packet that is sent again
+// would be, until after an invalidation. Sent twice, it would revive a voided token.
 func TestStaleSetDelayedLease(t *testing.T) {
 	server := testenv.SharedRedis(t)
 	admin := server.Client(t)
@@ -332,7 +335,8 @@ func TestStaleSetDelayedLease(t *testing.T) {
 	q.want(t, 1, "new", nil)
 }
 
-// A Get that starts after Invalidate has returned is not handed what an earlier caller's round has read, in the same process or not.
+// A Get that starts after Invalidate has returned is not handed what an earlier caller's round has
+// read, in the same process or not.
 func TestNoStaleJoin(t *testing.T) {
 	each(t, func(t *testing.T, b backend) {
 		for _, of := range []string{"memory", "no memory"} {
@@ -362,7 +366,8 @@ func TestNoStaleJoin(t *testing.T) {
 	})
 }
 
-// Late callers are served from what the memory tier has just been given only if no invalidation came in between.
+// Late callers are served from what the memory tier has just been given only if no invalidation
+// came in between.
 func TestLateCallersSeeInvalidation(t *testing.T) {
 	_, b := embedded(t)
 	p := start(t, b, newTable(nil), steady, nil)
@@ -385,7 +390,8 @@ func TestLateCallersSeeInvalidation(t *testing.T) {
 	}
 }
 
-// The generation is taken before the first look at Redis: what was read before an invalidation is not remembered after it.
+// The generation is taken before the first look at Redis: what was read before an invalidation is
+// not remembered after it.
 func TestGenerationIsTakenBeforeReading(t *testing.T) {
 	_, b := embedded(t)
 	d := newTable(map[int]string{1: "old"})
@@ -402,7 +408,8 @@ func TestGenerationIsTakenBeforeReading(t *testing.T) {
 	p.want(t, 1, "new", nil)
 }
 
-// Our own generation moves after Redis has acknowledged the delete: moved before, a reader would fill memory again from Redis.
+// Our own generation moves after Redis has acknowledged the delete: moved before, a reader would
+// fill memory again from Redis.
 func TestMemoryIsForgottenAfterRedis(t *testing.T) {
 	rdb, late := withLateRequest(t, testenv.SharedRedis(t), "del\r\n", false)
 	d := newTable(map[int]string{1: "old"})
@@ -425,7 +432,8 @@ func TestMemoryIsForgottenAfterRedis(t *testing.T) {
 	p.want(t, 1, "new", nil)
 }
 
-// A Refresh that an invalidation has overtaken ends what this process's memory has got meanwhile: its own value is newer.
+// A Refresh that an invalidation has overtaken ends what this process's memory has got meanwhile:
+// its own value is newer.
 func TestRefreshEndsWhatMemoryGotMeanwhile(t *testing.T) {
 	_, b := embedded(t)
 	d := newTable(map[int]string{1: "old"})
@@ -450,7 +458,8 @@ func TestRefreshEndsWhatMemoryGotMeanwhile(t *testing.T) {
 	p.want(t, 1, "new", nil)
 }
 
-// The same where an invalidation of another key of the stripe comes in between, so that nothing is refused.
+// The same where an invalidation of another key of the stripe comes in between, so that nothing is
+// refused.
 func TestRefreshBesideAnInvalidationOfItsStripe(t *testing.T) {
 	_, b := embedded(t)
 	d := newTable(map[int]string{1: "old"})

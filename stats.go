@@ -7,8 +7,8 @@ import (
 	"github.com/cacheaside/cacheaside/internal/fetch"
 )
 
-// Stats counts what has happened since the start, in one Loader or in all of a Cache. Its fields are read one after the other, so they
-// may be apart by what happened meanwhile.
+// Stats counts what has happened since the start, in one Loader or in all of a Cache. Its fields
+// are read one after the other, so they may be apart by what happened meanwhile.
 type Stats struct {
 	Gets       int64 // calls of Get, and keys of calls of GetMany; not what Warm and Refresh ask for
 	MemoryHits int64 // Gets answered from this process's memory

@@ -48,7 +48,8 @@ func (l *Loader[K, V]) storeInHold(ctx context.Context, h *Hold, key K, value V)
 	return stored, nil
 }
 
-// lastOf is a held key whose hold is about to end, by storeInHold, and is not renewed any more; nil if it was lost, or has been tried before.
+// lastOf is a held key whose hold is about to end, by storeInHold, and is not renewed any more; nil
+// if it was lost, or has been tried before.
 func (h *Hold) lastOf(k Key, c *Cache) (*heldKey, error) {
 	if h == nil || h.cache != c {
 		return nil, errNotHeld
@@ -68,7 +69,8 @@ func (h *Hold) lastOf(k Key, c *Cache) (*heldKey, error) {
 	return held, nil
 }
 
-// era is of which generation the loader's entries are where the key of this name is; nil: that is not known yet.
+// era is of which generation the loader's entries are where the key of this name is; nil: that is
+// not known yet.
 func (l *Loader[K, V]) era(name string) *local.Era { return l.eras.Of(uint8(l.cache.conn.Range(name))) }
 
 func (c *Cache) eraOf(k *heldKey) *local.Era {

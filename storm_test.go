@@ -18,7 +18,8 @@ import (
 	"github.com/cacheaside/cacheaside/internal/testenv"
 )
 
-// A storm of expiry: four processes read what a real shop read, by its own popularity, and every value lives for a second.
+// A storm of expiry: four processes read what a real shop read, by its own popularity, and every
+// value lives for a second.
 
 func init() { testenv.RegisterChild("storm", stormChild) }
 
@@ -216,7 +217,8 @@ func (r stormReport) p99() time.Duration {
 	return time.Duration(r.Took[len(r.Took)*99/100]) * time.Microsecond
 }
 
-// check fails if two loads of a key overlapped, or came closer than the shortest TTL less what may be early.
+// check fails if two loads of a key overlapped, or came closer than the shortest TTL less what may
+// be early.
 func (r stormReport) check(t *testing.T, ttl time.Duration, early float64) {
 	t.Helper()
 	if r.Wrong != 0 || r.Stats.Unvalidated != 0 || r.Stats.Refused != 0 || r.Stats.RedisErrors != 0 {

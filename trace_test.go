@@ -42,7 +42,8 @@ func readTrace(t testing.TB, file string) (keys []int, distinct int) {
 	return keys, len(slices.Compact(slices.Sorted(slices.Values(keys))))
 }
 
-// Four caches on one Redis replay a real trace by 64 goroutines: each distinct key is loaded exactly once in the whole fleet.
+// Four caches on one Redis replay a real trace by 64 goroutines: each distinct key is loaded
+// exactly once in the whole fleet.
 func TestTraceIsLoadedOnce(t *testing.T) {
 	keys, distinct := readTrace(t, "examples/quickstart/testdata/web12.trace.gz")
 	if len(keys) != 95607 || distinct != 13756 {

@@ -18,10 +18,12 @@ import (
 	"github.com/cacheaside/cacheaside/internal/testenv"
 )
 
-// What the long tests of trouble share: a database that many ask at once, and readers who count what they see. The figures are printed in one block
-// for each test, a run without the feature beside those with it.
+// What the long tests of trouble share: a database that many ask at once, and readers who count
+// what they see. The figures are printed in one block for each test, a run without the feature
+// beside those with it.
 
-// source stands in for a database of rows whose versions grow. Unlike table it has no lock, so that many can ask it at once.
+// source stands in for a database of rows whose versions grow. Unlike table it has no lock, so that
+// many can ask it at once.
 type rows struct {
 	rows   []atomic.Int64 // the version of each
 	takes  atomic.Int64   // how long a load takes, after it has read its row
@@ -86,7 +88,8 @@ type reader struct {
 	cache *Cache
 }
 
-// newReader makes one, with a client of its own that keeps deadlines, as Options.RedisTimeout advises.
+// newReader makes one, with a client of its own that keeps deadlines, as Options.RedisTimeout
+// advises.
 func newReader(t testing.TB, server *testenv.Redis, load func(context.Context, int) (int64, error), o Options, lo *LoaderOptions) reader {
 	t.Helper()
 	co := server.Options()
@@ -196,7 +199,8 @@ func errorKind(err error) string {
 	return fmt.Sprintf("other (%T)", errors.Unwrap(err))
 }
 
-// swarm runs n goroutines that call f, each with random numbers of its own, until stop is called, which waits for them.
+// swarm runs n goroutines that call f, each with random numbers of its own, until stop is called,
+// which waits for them.
 func swarm(n int, seed uint64, f func(g int, r *rand.Rand)) (stop func()) {
 	var all sync.WaitGroup
 	var over atomic.Bool
@@ -236,7 +240,8 @@ func (f *figures) print(t testing.TB) {
 	}
 }
 
-// hitShare is which share of the rounds between two Stats were answered by an entry in Redis, of those who would else have asked the database.
+// hitShare is which share of the rounds between two Stats were answered by an entry in Redis, of
+// those who would else have asked the database.
 func hitShare(from, to Stats) float64 {
 	hits := float64(to.RedisHits - from.RedisHits)
 	misses := float64(to.Loads - from.Loads + to.Unavailable - from.Unavailable)

@@ -24,7 +24,8 @@ import (
 	"github.com/cacheaside/cacheaside/msgpack"
 )
 
-// roundTrip loads v through one process, and reads it from Redis in another, whose loader has its own codec.
+// roundTrip loads v through one process, and reads it from Redis in another, whose loader has its
+// own codec.
 func roundTrip[V any](t *testing.T, b backend, v V, writes, reads *LoaderOptions) (entry string) {
 	t.Helper()
 	const name = "cacheaside:v:1:{k}"
@@ -66,7 +67,8 @@ type point struct {
 	Tags map[string]string `json:",omitempty"`
 }
 
-// Any value is itself: there is no text, and no nil, that reads as "not found" or as one of the cache's own marks; whatever the codec.
+// Any value is itself: there is no text, and no nil, that reads as "not found" or as one of the
+// cache's own marks; whatever the codec.
 func TestNoValueIsAMarker(t *testing.T) {
 	_, b := embedded(t)
 	marks := []string{
@@ -142,8 +144,8 @@ func TestOverheadInRedis(t *testing.T) {
 	}
 }
 
-// A value that is longer than MaxValueBytes is given out, and not stored; a longer one that is found, or one that would unpack to more, is
-// not decoded.
+// A value that is longer than MaxValueBytes is given out, and not stored; a longer one that is
+// found, or one that would unpack to more, is not decoded.
 func TestMaxValueBytes(t *testing.T) {
 	_, b := embedded(t)
 	d := newTable(map[int]string{1: strings.Repeat("x", 1001), 2: strings.Repeat("y", 1000)})
@@ -172,7 +174,8 @@ func TestMaxValueBytes(t *testing.T) {
 	}
 }
 
-// A long key has a short name, in a namespace of its own; and an entry under that name is only taken for the key whose text it holds.
+// A long key has a short name, in a namespace of its own; and an entry under that name is only
+// taken for the key whose text it holds.
 func TestLongKeys(t *testing.T) {
 	each(t, func(t *testing.T, b backend) {
 		c, err := New(b.client(t), &steadyNoMemory)
@@ -235,7 +238,8 @@ func TestLongKeys(t *testing.T) {
 	})
 }
 
-// Keys of any type, by a key function; one for several spellings of what the database takes for the same.
+// Keys of any type, by a key function; one for several spellings of what the database takes for the
+// same.
 func TestKeyOf(t *testing.T) {
 	_, b := embedded(t)
 	c, err := New(b.client(t), &steady)
@@ -312,7 +316,8 @@ func TestKeyOf(t *testing.T) {
 	}
 }
 
-// With Clone nobody can change what another is given: not by way of memory, nor of a shared load, nor of a batch.
+// With Clone nobody can change what another is given: not by way of memory, nor of a shared load,
+// nor of a batch.
 func TestClone(t *testing.T) {
 	_, b := embedded(t)
 	for _, cloned := range []bool{true, false} {
@@ -487,7 +492,8 @@ func TestTwoVersionsSideBySide(t *testing.T) {
 		for n := 0; !over(); n++ {
 			time.Sleep(5 * time.Millisecond)
 			key := n % keys
-			// Who writes tells the loaders of both versions, for each knows only its own. Readers count on it from then on.
+			// Who writes tells the loaders of both versions, for each knows only its own. Readers
+			// count on it from then on.
 			next := version[key].Load() + 1
 			writes.Add(1)
 			version[key].Store(next) // in the database
@@ -506,7 +512,8 @@ func TestTwoVersionsSideBySide(t *testing.T) {
 		all.Undecodable += s.Undecodable
 		all.RedisErrors += s.RedisErrors
 	}
-	// Each of the two Versions of a key is loaded once at the beginning, and after each write; and once more where that came between.
+	// Each of the two Versions of a key is loaded once at the beginning, and after each write; and
+	// once more where that came between.
 	most := 2*keys + 2*2*writes.Load()
 	t.Logf("%v: %d reads, %d writes, %d loads, of at most %d", time.Since(began), reads.Load(), writes.Load(), loads.Load(), most)
 	if all.Undecodable != 0 || all.RedisErrors != 0 || loads.Load() > most {
@@ -514,7 +521,8 @@ func TestTwoVersionsSideBySide(t *testing.T) {
 	}
 }
 
-// Without another Version for another type the two still get along, at the price of a load whenever the other has written.
+// Without another Version for another type the two still get along, at the price of a load whenever
+// the other has written.
 func TestTwoTypesOfOneVersion(t *testing.T) {
 	_, b := embedded(t)
 	c1, err := New(b.client(t), &steadyNoMemory)
@@ -548,7 +556,8 @@ func TestTwoTypesOfOneVersion(t *testing.T) {
 	}
 }
 
-// Bytes are what they were, and what the caller does with them later changes nothing that is stored.
+// Bytes are what they were, and what the caller does with them later changes nothing that is
+// stored.
 func TestRawBytes(t *testing.T) {
 	_, b := embedded(t)
 	c, err := New(b.client(t), &steadyNoMemory)

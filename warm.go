@@ -15,11 +15,14 @@ import (
 
 var errNotStored = errors.New("loaded, but not stored")
 
-// Warm fills the caches ahead of traffic, and keeps them filled if it is called again and again, on a schedule: it loads those keys that are
-// not cached, or whose entry has less than half of the loader's TTL left, and leaves the others alone. So processes that warm the same
-// keys share the work, and each has them in its memory tier afterwards. (A key that two reload at the same moment is loaded by both, one
-// after the other.) At most rate rows a second are loaded, in chunks of a quarter of that; zero or less: as many as there are, one chunk
-// of LoaderOptions.BatchSize after the other. A key whose load failed a moment ago is not tried again, but reported with ErrLoadFailed.
+// Warm fills the caches ahead of traffic, and keeps them filled if it is called again and again, on
+// a schedule: it loads those keys that are not cached, or whose entry has less than half of the
+// loader's TTL left, and leaves the others alone. So processes that warm the same keys share the
+// work, and each has them in its memory tier afterwards. (A key that two reload at the same moment
+// is loaded by both, one after the other.) At most rate rows a second are loaded, in chunks of a
+// quarter of that; zero or less: as many as there are, one chunk of LoaderOptions.BatchSize after
+// the other. A key whose load failed a moment ago is not tried again, but reported with
+// ErrLoadFailed.
 //
 // Warm returns when all keys are done, ctx ends, or the cache is closed. each, unless nil, is
 // called for each key when it is cached, with nil, or with the *Error why it is not, on the
@@ -73,7 +76,8 @@ func (l *Loader[K, V]) Warm(ctx context.Context, keys iter.Seq[K], rate float64,
 	return nil
 }
 
-// warm brings one chunk of keys into the caches. It answers the errors, and how many keys had to be loaded.
+// warm brings one chunk of keys into the caches. It answers the errors, and how many keys had to be
+// loaded.
 func (l *Loader[K, V]) warm(ctx context.Context, keys []K) (failed map[K]error, loaded int) {
 	failed = make(map[K]error)
 	missing, old := l.stale(ctx, keys, failed)

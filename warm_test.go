@@ -40,8 +40,8 @@ func noErrors(keys []int) map[int]error {
 	return m
 }
 
-// What is missing is loaded, in batches, and each key reported; what is cached with a long life left is not loaded again, what has less than half
-// of it is.
+// What is missing is loaded, in batches, and each key reported; what is cached with a long life
+// left is not loaded again, what has less than half of it is.
 func TestWarm(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, b := embedded(t)
@@ -103,7 +103,8 @@ func rowsOf(d *shelf, n int) map[int]string {
 	return rows
 }
 
-// No more rows a second are loaded than rate, from the first second on; what is cached costs no time.
+// No more rows a second are loaded than rate, from the first second on; what is cached costs no
+// time.
 func TestWarmRate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m, b := embedded(t)

@@ -164,7 +164,8 @@ func TestErrorWindowInABatch(t *testing.T) {
 	})
 }
 
-// While Redis is out of reach, also from the middle of a load on, each process keeps its own; where it is reached, Redis' marker is all that counts.
+// While Redis is out of reach, also from the middle of a load on, each process keeps its own; where
+// it is reached, Redis' marker is all that counts.
 func TestErrorWindowWhileRedisIsOut(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m, r := embedded(t)

@@ -12,8 +12,10 @@ import (
 	"github.com/cacheaside/cacheaside/internal/measure"
 )
 
-// witness answers the questions of meters: what the memory of this process has of some keys. Anybody who may publish to the channel can ask, so what a question costs is bounded: by how many are answered at once and in a second, and by how many rows are loaded for them.
-// What is not answered is counted, and the meter knows that nobody has answered.
+// witness answers the questions of meters: what the memory of this process has of some keys.
+// Anybody who may publish to the channel can ask, so what a question costs is bounded: by how many
+// are answered at once and in a second, and by how many rows are loaded for them. What is not
+// answered is counted, and the meter knows that nobody has answered.
 type witness struct {
 	cache    *Cache
 	who      uint64 // this process
@@ -37,7 +39,10 @@ const (
 	maxPatience        = 10 * time.Second
 	indexIdle          = time.Minute
 
-	// onTheWay is how long a question is under way as a rule. Without it, what was read in the first moments after a write would be compared, as is not seldom with rows that are read often. Where a question was faster, a copy that was read so much before the write is taken for a later one.
+	// onTheWay is how long a question is under way as a rule. Without it, what was read in the
+	// first moments after a write would be compared, as is not seldom with rows that are read
+	// often. Where a question was faster, a copy that was read so much before the write is taken
+	// for a later one.
 	onTheWay = 10 * time.Millisecond
 )
 

@@ -154,7 +154,8 @@ func (b *batchPeer) time(batches int) float64 {
 	return float64(time.Since(began).Nanoseconds()) / float64(batches)
 }
 
-// batchCost is what one batch costs: medians of several, for a client may have something else to say to Redis meanwhile.
+// batchCost is what one batch costs: medians of several, for a client may have something else to
+// say to Redis meanwhile.
 type batchCost struct{ trips, sent, executed, calls, rows float64 }
 
 func (b *batchPeer) count(batches int) batchCost {

@@ -16,7 +16,8 @@ import (
 	"github.com/cacheaside/cacheaside/internal/testenv"
 )
 
-// A process that has opened a peer, and does as it is told: peers that crash or hang take nobody with them, and a fleet is what it is elsewhere.
+// A process that has opened a peer, and does as it is told: peers that crash or hang take nobody
+// with them, and a fleet is what it is elsewhere.
 
 func init() { testenv.RegisterChild("peer", peerChild) }
 
@@ -201,7 +202,8 @@ func (p *childProcess) load(ctx context.Context, key string) (*Row, error) {
 	return &Row{ID: 1, Name: row.Value, Text: text200, Price: 9.99}, nil
 }
 
-// takeTime is what comes after the row was read: the rest of the load, which ends with its context, as a query does, unless it is deaf.
+// takeTime is what comes after the row was read: the rest of the load, which ends with its context,
+// as a query does, unless it is deaf.
 func takeTime(ctx context.Context, row dbRow) error {
 	ended := ctx.Done()
 	if row.Deaf {

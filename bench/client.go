@@ -8,7 +8,8 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// newClient is the client of all that take one of go-redis, so that none of them owes a figure to its settings.
+// newClient is the client of all that take one of go-redis, so that none of them owes a figure to
+// its settings.
 func newClient(c Config) *redis.Client {
 	o := &redis.Options{Addr: c.Redis, ContextTimeoutEnabled: true}
 	if c.Patient {

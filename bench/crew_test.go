@@ -103,7 +103,8 @@ func (p *childPeer) order(o childOrder) (wait func() (childAnswer, error)) {
 // crew are the processes of a peer.
 type crew []*childPeer
 
-// spawnCrew starts them. Each has read a row that no workload asks for, so that it is connected and its scripts are loaded.
+// spawnCrew starts them. Each has read a row that no workload asks for, so that it is connected and
+// its scripts are loaded.
 func spawnCrew(t testing.TB, p Peer, n int, c Config) crew {
 	t.Helper()
 	var all crew
@@ -178,7 +179,8 @@ func failed(callers []callerGot) int {
 	return len(callers) - len(slices.DeleteFunc(slices.Clone(callers), func(c callerGot) bool { return c.Err != "" }))
 }
 
-// commands is how many Redis has executed since its statistics were reset, those of scripts included.
+// commands is how many Redis has executed since its statistics were reset, those of scripts
+// included.
 func commands(t testing.TB, r *testenv.Redis) float64 {
 	t.Helper()
 	n := 0

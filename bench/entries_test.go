@@ -119,7 +119,8 @@ func ownRow(key string) *Row {
 	return &Row{ID: 1, Name: "product " + key, Text: strings.Clone(text200), Price: 9.99}
 }
 
-// keepEntries is the child: it fills a cache, says what that takes, and waits until it has been heard.
+// keepEntries is the child: it fills a cache, says what that takes, and waits until it has been
+// heard.
 func keepEntries() {
 	n, _ := strconv.Atoi(os.Getenv("BENCH_N"))
 	all := keys(n)

@@ -17,8 +17,9 @@ func TestMain(m *testing.M) {
 	testenv.Main(m, leftBehind...)
 }
 
-// full asks for the sizes whose figures are reported, as `make compare` does. Otherwise each workload is as small as shows that it runs, and what
-// depends on the time that something takes is not asserted.
+// full asks for the sizes whose figures are reported, as `make compare` does. Otherwise each
+// workload is as small as shows that it runs, and what depends on the time that something takes is
+// not asserted.
 var full = os.Getenv("CACHEASIDE_ACCEPT") != ""
 
 // size is n in full, else few.
@@ -29,7 +30,8 @@ func size[T any](n, few T) T {
 	return few
 }
 
-// publish logs a table, and puts it where `make compare` collects them, behind those of the same test.
+// publish logs a table, and puts it where `make compare` collects them, behind those of the same
+// test.
 func publish(t *testing.T, table *Table) {
 	t.Helper()
 	var b strings.Builder
@@ -48,7 +50,8 @@ func publish(t *testing.T, table *Table) {
 	}
 }
 
-// bar asserts a figure of which the README or docs/benchmarks.md boasts; what is timed is asserted in full only, and on a machine that has nothing else to do.
+// bar asserts a figure of which the README or docs/benchmarks.md boasts; what is timed is asserted
+// in full only, and on a machine that has nothing else to do.
 func bar(t *testing.T, what string, got, most float64) {
 	t.Helper()
 	verdict := "holds"

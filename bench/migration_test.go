@@ -12,7 +12,8 @@ import (
 	"github.com/zeromicro/go-zero/core/stores/sqlx"
 )
 
-// What docs/migration.md shows as "before": it is compiled here, where those libraries are, and not run.
+// What docs/migration.md shows as "before": it is compiled here, where those libraries are, and not
+// run.
 var (
 	_ = goredisRead
 	_ = goredisWrite

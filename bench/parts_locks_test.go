@@ -217,7 +217,8 @@ func alternate(t *testing.T, l locking, n int) time.Duration {
 	return time.Since(began)
 }
 
-// contend has workers have the lock so often each, for a millisecond. It returns how long all took, and how many milliseconds those waited who got it.
+// contend has workers have the lock so often each, for a millisecond. It returns how long all took,
+// and how many milliseconds those waited who got it.
 func contend(t *testing.T, l locking, workers, grants int) (took time.Duration, waits []float64) {
 	t.Helper()
 	var mu sync.Mutex

@@ -65,7 +65,8 @@ func (x *writes) and(invalidate func(ctx context.Context) error) func(ctx contex
 	}
 }
 
-// levels are the ways of this library's Writer. Those that hold keys have a cache of their own: it is a setting of all writers of a cache.
+// levels are the ways of this library's Writer. Those that hold keys have a cache of their own: it
+// is a setting of all writers of a cache.
 func (x *writes) levels() {
 	writer := func(strict bool) (*consistency.Writer, *cacheaside.Loader[int64, string]) {
 		cache := must(cacheaside.New(redisClient(x.T, x.redis), &cacheaside.Options{Prefix: fmt.Sprint("writes-", strict), StrictWrites: strict}))(x.T)

@@ -1,5 +1,7 @@
-// Package bench sets cacheaside beside the libraries that its users know, on the same work, in the same run. `make compare` prints the tables
-// of docs/benchmarks.md. Each peer is one file, peer_NAME.go, which names the library's settings: the best that its documentation gives for the work here.
+// Package bench sets cacheaside beside the libraries that its users know, on the same work, in the
+// same run. `make compare` prints the tables of docs/benchmarks.md. Each peer is one file,
+// peer_NAME.go, which names the library's settings: the best that its documentation gives for the
+// work here.
 package bench
 
 import (
@@ -18,7 +20,8 @@ type Row struct {
 	Price float64
 }
 
-// ErrNotFound is what load functions return for a row that does not exist, and what every adapter's Get returns for it.
+// ErrNotFound is what load functions return for a row that does not exist, and what every adapter's
+// Get returns for it.
 var ErrNotFound = errors.New("no such row")
 
 // Config is what a workload asks of a cache. Its zero fields are the peer's own defaults.

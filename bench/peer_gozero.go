@@ -11,19 +11,23 @@ import (
 	"github.com/zeromicro/go-zero/core/syncx"
 )
 
-// go-zero's cache keeps rows in Redis only. TakeCtx shares loads in the process, remembers that a row does not exist, and varies the TTLs by a twentieth: this is what
-// its generated models use, by these calls and defaults: https://go-zero.dev/docs/tutorials/mysql/cache and core/stores/cache/cachenode.go of v1.10.3.
-// When Redis fails, it returns the error and does not ask the database, so as not to bring it down. It makes its own clients, one for each address in the process,
-// closes none of them, and gives no say over their pools and time-outs: Patient has no effect. What it has and cacheaside has not:
-// keys spread over several Redis servers by weight, deletions that failed tried again for an hour (from memory).
+// go-zero's cache keeps rows in Redis only. TakeCtx shares loads in the process, remembers that a
+// row does not exist, and varies the TTLs by a twentieth: this is what its generated models use, by
+// these calls and defaults: https://go-zero.dev/docs/tutorials/mysql/cache and
+// core/stores/cache/cachenode.go of v1.10.3. When Redis fails, it returns the error and does not
+// ask the database, so as not to bring it down. It makes its own clients, one for each address in
+// the process, closes none of them, and gives no say over their pools and time-outs: Patient has no
+// effect. What it has and cacheaside has not: keys spread over several Redis servers by weight,
+// deletions that failed tried again for an hour (from memory).
 func init() {
 	register(Peer{
 		Name: "go-zero", Module: "github.com/zeromicro/go-zero", Redis: true, Nulls: true,
 		Settings: "TakeCtx, defaults, DisableIdentity; its log off",
 		Has:      "keys spread over several servers by weight, failed deletions tried again from memory",
 		Open: func(c Config) (Cache, error) {
-			// The defaults of its config loader, and DisableIdentity, as RedisConf's comment advises for servers older than 7.2: else what they answer to
-			// CLIENT SETINFO on each new connection opens its circuit breaker, and Get fails with a Redis in good health.
+			// The defaults of its config loader, and DisableIdentity, as RedisConf's comment
+			// advises for servers older than 7.2: else what they answer to CLIENT SETINFO on each
+			// new connection opens its circuit breaker, and Get fails with a Redis in good health.
 			conf := redis.RedisConf{Host: c.Redis, Type: redis.NodeType, NonBlock: true, Protocol: 3, MaintNotifications: "disabled", DisableIdentity: true}
 			node := cache.New(cache.ClusterConf{{RedisConf: conf, Weight: 100}}, syncx.NewSingleFlight(), zeroStat(), ErrNotFound,
 				cache.WithExpiry(c.TTL), cache.WithNotFoundExpiry(c.NullTTL))

@@ -19,14 +19,18 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// jetcache-go has two tiers, singleflight, placeholders for rows that do not exist, and events that tell the other processes what to drop from memory.
-// The settings are those of its README, "Basic Usage" (FreeCache, a minute in memory) and "syncLocalUsage" (the events by Redis pub/sub):
-// https://github.com/mgtv-tech/jetcache-go/blob/v1.2.0/README.md. What it has and cacheaside has not: codecs to choose from (msgpack, sonic),
-// hit rates in its log, a cache whose rows are refreshed on a schedule.
+// jetcache-go has two tiers, singleflight, placeholders for rows that do not exist, and events that
+// tell the other processes what to drop from memory. The settings are those of its README, "Basic
+// Usage" (FreeCache, a minute in memory) and "syncLocalUsage" (the events by Redis pub/sub):
+// https://github.com/mgtv-tech/jetcache-go/blob/v1.2.0/README.md. What it has and cacheaside has
+// not: codecs to choose from (msgpack, sonic), hit rates in its log, a cache whose rows are
+// refreshed on a schedule.
 //
-// Its FreeCache is one for the process, made at first use; each cache here has keys of its own in it. Its own LFU is no choice: it never ends its goroutines,
-// and draws random numbers from a source that is not safe for concurrent use. Refreshing is off: its documentation has it for few keys that are costly to load.
-// Each load and each deletion is an event; those that find the buffer of 100 full are dropped, so here it holds 10,000. Of each event dropped there is a warning in its
+// Its FreeCache is one for the process, made at first use; each cache here has keys of its own in
+// it. Its own LFU is no choice: it never ends its goroutines, and draws random numbers from a
+// source that is not safe for concurrent use. Refreshing is off: its documentation has it for few
+// keys that are costly to load. Each load and each deletion is an event; those that find the buffer
+// of 100 full are dropped, so here it holds 10,000. Of each event dropped there is a warning in its
 // log, which is off below errors.
 func init() {
 	register(Peer{

@@ -10,13 +10,17 @@ import (
 	"github.com/viccon/sturdyc"
 )
 
-// sturdyc is a cache in memory that shares loads, refreshes early what is read, and asks a distributed storage before it loads; the storage is written by the user, here
-// over Redis. The settings are those of its README, "Distributed storage early refreshes", and of the example of that name (100,000 entries, 100 shards, a refresh
-// after 2 to 4 s, a caller waits for it after 30 s), with missing records stored, scaled down where the TTLs are shorter:
-// https://github.com/viccon/sturdyc/blob/v1.1.5/README.md#distributed-storage-early-refreshes. Continuous evictions are off, for they would never end;
-// it evicts when it is full. It has no call that invalidates a row everywhere: its README leaves the storage to the user. So Invalidate deletes the key from Redis
-// and then from this process's memory. What it has and cacheaside has not: refreshes of many keys gathered into one batch, keys made of a struct, loads that
-// always ask the source and fall back on the cache.
+// sturdyc is a cache in memory that shares loads, refreshes early what is read, and asks a
+// distributed storage before it loads; the storage is written by the user, here over Redis. The
+// settings are those of its README, "Distributed storage early refreshes", and of the example of
+// that name (100,000 entries, 100 shards, a refresh after 2 to 4 s, a caller waits for it after 30
+// s), with missing records stored, scaled down where the TTLs are shorter:
+// https://github.com/viccon/sturdyc/blob/v1.1.5/README.md#distributed-storage-early-refreshes.
+// Continuous evictions are off, for they would never end; it evicts when it is full. It has no call
+// that invalidates a row everywhere: its README leaves the storage to the user. So Invalidate
+// deletes the key from Redis and then from this process's memory. What it has and cacheaside has
+// not: refreshes of many keys gathered into one batch, keys made of a struct, loads that always ask
+// the source and fall back on the cache.
 func init() {
 	register(Peer{
 		Name: "sturdyc", Module: "github.com/viccon/sturdyc", Memory: true, Redis: true, Nulls: true,

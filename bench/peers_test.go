@@ -78,7 +78,8 @@ func settle(t *testing.T, addr string) {
 	}
 }
 
-// eachPeer runs a test for each library and floor, on an empty Redis; and, for those with two tiers, without memory too.
+// eachPeer runs a test for each library and floor, on an empty Redis; and, for those with two
+// tiers, without memory too.
 func eachPeer(t *testing.T, test func(t *testing.T, p Peer, c Config)) {
 	for _, p := range slices.Concat(Peers(), Floors()) {
 		modes := []bool{false}
@@ -124,7 +125,8 @@ func TestPeersLoadOnce(t *testing.T) {
 	})
 }
 
-// A row that does not exist is ErrNotFound each time, and is asked for once where the peer has nulls.
+// A row that does not exist is ErrNotFound each time, and is asked for once where the peer has
+// nulls.
 func TestPeersMissingRow(t *testing.T) {
 	eachPeer(t, func(t *testing.T, p Peer, c Config) {
 		db := newDatabase()
@@ -180,7 +182,8 @@ func TestPeersInvalidate(t *testing.T) {
 	})
 }
 
-// After Invalidate in one process, another that had the row in memory loads the new one, where the peer tells it; else it goes on with the old one.
+// After Invalidate in one process, another that had the row in memory loads the new one, where the
+// peer tells it; else it goes on with the old one.
 func TestPeersTell(t *testing.T) {
 	eachPeer(t, func(t *testing.T, p Peer, c Config) {
 		if !p.Redis || p.Floor {
@@ -269,7 +272,8 @@ func TestPeersBatch(t *testing.T) {
 	})
 }
 
-// The TTL asked for is what the row gets in Redis, give or take a tenth, and as much again where it is served while it is reloaded; rockscache takes its Delay off.
+// The TTL asked for is what the row gets in Redis, give or take a tenth, and as much again where it
+// is served while it is reloaded; rockscache takes its Delay off.
 func TestPeersTTL(t *testing.T) {
 	eachPeer(t, func(t *testing.T, p Peer, c Config) {
 		if !p.Redis || p.Floor {

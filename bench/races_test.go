@@ -15,7 +15,8 @@ var (
 	raceLoad = size(200*time.Millisecond, 60*time.Millisecond)
 )
 
-// race is what invalidations can meet: a row is changed while a load that has read it before is under way, and the key is invalidated.
+// race is what invalidations can meet: a row is changed while a load that has read it before is
+// under way, and the key is invalidated.
 type race struct {
 	name string
 	many bool // there is another process in it, or Redis
@@ -31,7 +32,8 @@ var races = []race{
 	{"a row inserted while it is found missing", false, func(t *testing.T, r *raceRun) func() string { return r.invalidated(t, "f", r.a, "") }},
 }
 
-// raceRun is a peer's: process a loads, through a proxy; b is another; c is one without a memory tier, which sees what is in Redis.
+// raceRun is a peer's: process a loads, through a proxy; b is another; c is one without a memory
+// tier, which sees what is in Redis.
 type raceRun struct {
 	proxy   *testenv.Proxy
 	a, b, c *childPeer
@@ -71,7 +73,8 @@ func (r *raceRun) invalidated(t *testing.T, key string, by *childPeer, old strin
 	return r.look(t, key, at)
 }
 
-// joined has a read begin, while the load is under way, after the invalidation has returned: by process a in any case, for that is where the load is.
+// joined has a read begin, while the load is under way, after the invalidation has returned: by
+// process a in any case, for that is where the load is.
 func (r *raceRun) joined(t *testing.T, key string, by *childPeer) func() string {
 	done := r.get(t, key, "old")
 	r.write(t, key, by)

@@ -9,7 +9,8 @@ import (
 	"testing"
 )
 
-// comparisons are the rows of the README's comparison: each a column of a table that `make compare` has printed.
+// comparisons are the rows of the README's comparison: each a column of a table that `make compare`
+// has printed.
 var comparisons = []struct {
 	row, table, column string
 	key                int // which column has the peers' names
@@ -81,7 +82,8 @@ func comparison(t *testing.T) string {
 	return b.String()
 }
 
-// published are the tables of the last run, by their titles: lines of cells, the first of which is the head.
+// published are the tables of the last run, by their titles: lines of cells, the first of which is
+// the head.
 func published(t *testing.T) map[string][][]string {
 	t.Helper()
 	files, err := filepath.Glob("tables/*.md")

@@ -27,7 +27,8 @@ import (
 	"github.com/cacheaside/cacheaside/internal/testenv"
 )
 
-// replay is a trace that a process of its own replays: some peers have memory that outlives their caches.
+// replay is a trace that a process of its own replays: some peers have memory that outlives their
+// caches.
 type replay struct {
 	Peer       string
 	Redis      string
@@ -66,7 +67,8 @@ func init() {
 	})
 }
 
-// muffle drops what peers say on their standard output and error, for each access, some of them; all but the report of a crash. What is for the parent goes to out.
+// muffle drops what peers say on their standard output and error, for each access, some of them;
+// all but the report of a crash. What is for the parent goes to out.
 func muffle() (out *os.File, err error) {
 	fd, err := syscall.Dup(1)
 	if err != nil {
@@ -101,7 +103,8 @@ func (r replay) start(t *testing.T) (result replayed) {
 	return result
 }
 
-// rate is the share of accesses for which Redis was not asked (without Redis: nothing was loaded), some of which had waited for others that did.
+// rate is the share of accesses for which Redis was not asked (without Redis: nothing was loaded),
+// some of which had waited for others that did.
 func (r replayed) rate(p Peer) any {
 	switch {
 	case !p.Memory:
@@ -117,7 +120,8 @@ func percent(f float64) string { return fmt.Sprintf("%.1f %%", 100*f) }
 
 func (r replayed) perSecond() float64 { return float64(r.Accesses) / r.Took.Seconds() }
 
-// rowBytes is what a row takes in memory: its key, its fields, its strings; of our own bookkeeping, which counts in our budget, too, it has nothing.
+// rowBytes is what a row takes in memory: its key, its fields, its strings; of our own bookkeeping,
+// which counts in our budget, too, it has nothing.
 func rowBytes(key string) int {
 	return len(key) + int(unsafe.Sizeof(Row{})) + len(rowOf(key).Name) + textBytes
 }
@@ -211,7 +215,8 @@ func heapInUse() int {
 	return int(m.HeapAlloc)
 }
 
-// readsOfACold is how many commands read from Redis for a key that is nowhere: more than one if there is a second check.
+// readsOfACold is how many commands read from Redis for a key that is nowhere: more than one if
+// there is a second check.
 func (r replay) readsOfACold(ctx context.Context, p Peer, config Config) (int, error) {
 	if !p.Redis {
 		return 1, nil
@@ -259,7 +264,8 @@ func peer(name string) (Peer, bool) {
 	return Peer{}, false
 }
 
-// readTrace reads a gzip stream of big-endian 32-bit integers, one for each access: the first n, or all. An access is the place of its key in keys.
+// readTrace reads a gzip stream of big-endian 32-bit integers, one for each access: the first n, or
+// all. An access is the place of its key in keys.
 func readTrace(file string, n int) (accesses []int32, keys []string, err error) {
 	f, err := os.Open(file)
 	if err != nil {

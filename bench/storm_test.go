@@ -26,8 +26,9 @@ const (
 	stormHot       = 20
 )
 
-// stormApart is how soon after the end of a load of a key the next is not explained by anybody's rounding or random shortening of the TTL, nor by an early
-// refresh, whose chance so long before the end is below 1e-20 a read.
+// stormApart is how soon after the end of a load of a key the next is not explained by anybody's
+// rounding or random shortening of the TTL, nor by an early refresh, whose chance so long before
+// the end is below 1e-20 a read.
 const stormApart = stormTTL * 2 / 5
 
 // traceRead is a read of a trace.

@@ -44,7 +44,8 @@ func TestTraces(t *testing.T) {
 	}
 }
 
-// compare publishes the table of a trace, and names the other peers that have Redis, the fastest first.
+// compare publishes the table of a trace, and names the other peers that have Redis, the fastest
+// first.
 func (tr trace) compare(t *testing.T, fastest []string) []string {
 	table := &Table{Section: 12, Head: []string{"memory", "", "heap, MiB", "without Redis", "loads", "accesses/s", "of cacheaside"}}
 	speeds := map[string][]float64{}

@@ -15,8 +15,9 @@ import (
 
 // wire is a proxy before Redis that counts what clients send.
 //
-// A round trip is a burst: commands that come on one connection before Redis has answered the first of them, be it one or a pipeline of hundreds. Bursts on two connections
-// are two, also if they are under way at once. What sets up a connection, or looks after it, is not counted.
+// A round trip is a burst: commands that come on one connection before Redis has answered the first
+// of them, be it one or a pipeline of hundreds. Bursts on two connections are two, also if they are
+// under way at once. What sets up a connection, or looks after it, is not counted.
 type wire struct {
 	addr            string
 	trips, commands atomic.Int64

@@ -6,7 +6,8 @@ import (
 	"sync/atomic"
 )
 
-// bitmap is the bits of a filter in this process. It may be read and added to at the same time; a bit is never cleared.
+// bitmap is the bits of a filter in this process. It may be read and added to at the same time; a
+// bit is never cleared.
 type bitmap struct {
 	shape
 	words   []uint64 // segment after segment; bit i of a segment is bit i%64 of its word i/64
@@ -21,7 +22,8 @@ func bitmapOf(s shape, words []uint64) *bitmap {
 	return &bitmap{shape: s, words: words, inverse: math.MaxUint64 / s.bits}
 }
 
-// place is x modulo the bits of a segment without a division, which takes longer than all else of a lookup (Barrett's reduction: the quotient is at most one too small).
+// place is x modulo the bits of a segment without a division, which takes longer than all else of a
+// lookup (Barrett's reduction: the quotient is at most one too small).
 func (b *bitmap) place(x uint64) uint64 { return reduce(x, b.bits, b.inverse) }
 
 func reduce(x, bits, inverse uint64) uint64 {
@@ -42,8 +44,9 @@ func bitAt(words []uint64, x, bits, inverse uint64) uint64 {
 	return atomic.LoadUint64(&words[at/64]) >> (at % 64)
 }
 
-// has tells whether all bits of a key are set. It looks at several before it branches: a processor that guesses wrong loses more time than a look takes. Of the keys that are
-// not there, all but one in sixteen are found out by the first four.
+// has tells whether all bits of a key are set. It looks at several before it branches: a processor
+// that guesses wrong loses more time than a look takes. Of the keys that are not there, all but one
+// in sixteen are found out by the first four.
 func (b *bitmap) has(h *hash) bool {
 	words, k, n, inv := b.segmentWords(b.segment(h)), b.k, b.bits, b.inverse // else each is loaded again after each look
 	h0, h1, h2, h3 := h[0], h[1], h[2], h[3]

@@ -5,7 +5,8 @@ import (
 	"sync/atomic"
 )
 
-// copied is a copy of a generation's bits. Keys are added to it; the rest is not changed once it serves.
+// copied is a copy of a generation's bits. Keys are added to it; the rest is not changed once it
+// serves.
 type copied struct {
 	bitmap
 	id    string
@@ -15,7 +16,8 @@ type copied struct {
 
 func newCopied(g *generation) *copied { return &copied{bitmap: *newBitmap(g.shape()), id: g.ID} }
 
-// again is a copy of the same generation that is being fetched anew, into the same bits: what they have is in Redis too, or was lost there.
+// again is a copy of the same generation that is being fetched anew, into the same bits: what they
+// have is in Redis too, or was lost there.
 func (c *copied) again(epoch uint64) *copied {
 	next := &copied{bitmap: c.bitmap, id: c.id, epoch: epoch}
 	if c.gone != nil {

@@ -21,9 +21,12 @@ import (
 //	its segments are fetched
 //	it serves
 //
-// A key that was announced before the copy was registered had been written to all generations that were to be added to before that: so it is in what is fetched, if this generation was still the active one after that, for a
-// generation that is not is not added to. A key that is announced later is heard of. All Adds are announced, whatever generation they went to: so once it is made the copy has them all, also when its
-// generation has been replaced, while the next one is being fetched. And Redis may lose the bits or the descriptor without the copy becoming wrong.
+// A key that was announced before the copy was registered had been written to all generations that
+// were to be added to before that: so it is in what is fetched, if this generation was still the
+// active one after that, for a generation that is not is not added to. A key that is announced
+// later is heard of. All Adds are announced, whatever generation they went to: so once it is made
+// the copy has them all, also when its generation has been replaced, while the next one is being
+// fetched. And Redis may lose the bits or the descriptor without the copy becoming wrong.
 
 // errOutdated ends the making of a copy: something may have been missed meanwhile.
 var errOutdated = errors.New("something may have been missed meanwhile")
@@ -31,7 +34,8 @@ var errOutdated = errors.New("something may have been missed meanwhile")
 // calm is the pace at which Redis is asked for what was not there.
 func (r *Replica) calm() time.Duration { return max(r.options.MaxStaleness, pause) }
 
-// seldom is the pace at which the descriptor is looked at though nothing was announced: who activates a generation may die before he has told of it.
+// seldom is the pace at which the descriptor is looked at though nothing was announced: who
+// activates a generation may die before he has told of it.
 const seldom = 15
 
 // look has the descriptor looked at.
@@ -74,7 +78,8 @@ func (r *Replica) sleep(d time.Duration, early <-chan struct{}) {
 	}
 }
 
-// keep makes the copy if there is none of the active generation that is of the present epoch. It answers when to look again.
+// keep makes the copy if there is none of the active generation that is of the present epoch. It
+// answers when to look again.
 func (r *Replica) keep() (time.Duration, error) {
 	for {
 		epoch := r.epoch.Load()
@@ -119,7 +124,8 @@ func (r *Replica) registered(g *generation) *copied {
 	return nil
 }
 
-// whenLooked is when to look at the descriptor again: soon where segments are lost, for that may be since their generation is being removed.
+// whenLooked is when to look at the descriptor again: soon where segments are lost, for that may be
+// since their generation is being removed.
 func (r *Replica) whenLooked(c *copied) time.Duration {
 	if c.gone != nil {
 		return r.calm()
@@ -144,7 +150,8 @@ func (r *Replica) make(g *generation, next *copied) (time.Duration, error) {
 	return r.whenLooked(next), nil
 }
 
-// fetchSome fetches segments from one to before another, of which no more is read than they may have.
+// fetchSome fetches segments from one to before another, of which no more is read than they may
+// have.
 func (r *Replica) fetchSome(g *generation, next *copied, from, to uint64) error {
 	ctx, cancel := context.WithTimeout(r.ctx, max(r.patience(), time.Second))
 	defer cancel()

@@ -12,8 +12,8 @@ import (
 	"time"
 )
 
-// descriptor tells what generations a filter has in Redis. It is one string there, JSON, so that it is changed as a whole, by comparing all its bytes, and can be
-// read by people.
+// descriptor tells what generations a filter has in Redis. It is one string there, JSON, so that it
+// is changed as a whole, by comparing all its bytes, and can be read by people.
 type descriptor struct {
 	Format   int          `json:"format"`
 	Stamp    string       `json:"stamp"`              // of this change: no other has it
@@ -47,7 +47,8 @@ const (
 	maxDescriptor = 64 << 10
 	maxOld        = 64
 
-	// stampBytes are as much of a descriptor as tells it from all others: its text begins with the stamp.
+	// stampBytes are as much of a descriptor as tells it from all others: its text begins with the
+	// stamp.
 	stampBytes = len(`{"format":1,"stamp":"0123456789abcdef"`)
 )
 
@@ -69,7 +70,8 @@ func newID() string {
 
 func (g *generation) shape() shape { return shape{segments: g.Segments, bits: g.Bits, k: g.K} }
 
-// header is what each segment begins with: what it is told by that is not of this generation and shape is no segment of it.
+// header is what each segment begins with: what it is told by that is not of this generation and
+// shape is no segment of it.
 func (g *generation) header() string {
 	b := make([]byte, 0, headerBytes)
 	b = append(b, 0xB0|format, byte(g.K))
@@ -152,7 +154,8 @@ func (d *descriptor) all() []*generation {
 	return all
 }
 
-// addedTo are the generations that a key must be in, so that nobody who asks one of them, or will, misses it: not those that are old, for who asks a generation makes sure that it is the active
+// addedTo are the generations that a key must be in, so that nobody who asks one of them, or will,
+// misses it: not those that are old, for who asks a generation makes sure that it is the active
 // one; nor one whose segments are not all there yet, for its rebuild has not begun to read.
 func (d *descriptor) addedTo() []*generation {
 	return slices.DeleteFunc(d.all(), func(g *generation) bool { return g != d.Active && (g != d.Building || !g.Ready) })
@@ -164,7 +167,8 @@ func (d *descriptor) encode() (string, error) {
 	return string(b), err
 }
 
-// decodeDescriptor reads what Redis holds; nothing is a descriptor without generations. What it accepts is of bounded size.
+// decodeDescriptor reads what Redis holds; nothing is a descriptor without generations. What it
+// accepts is of bounded size.
 func decodeDescriptor(raw string) (d descriptor, err error) {
 	if raw == "" {
 		return descriptor{}, nil

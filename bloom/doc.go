@@ -1,4 +1,5 @@
-// Package bloom is Bloom filters that never hide a row: they say of a key that it is certainly not there, or that it may be, and "certainly not" is never said of a key that was added.
+// Package bloom is Bloom filters that never hide a row: they say of a key that it is certainly not
+// there, or that it may be, and "certainly not" is never said of a key that was added.
 //
 //	filter, err := bloom.NewRedis(rdb, "users", 1_000_000, 0.01, nil) // for a million keys, at 1 % of false positives
 //	replica, err := bloom.NewReplica(filter)                           // answered in this process's memory
@@ -6,22 +7,30 @@
 //
 //	maybe, err := replica.MightContain(ctx, "42")
 //
-// In front of a loader (cacheaside.LoaderOptions.Filter) a filter turns away keys that do not exist before they reach Redis or the database. As a DenyList it turns away those that do.
+// In front of a loader (cacheaside.LoaderOptions.Filter) a filter turns away keys that do not exist
+// before they reach Redis or the database. As a DenyList it turns away those that do.
 //
 // # Three filters
 //
-//   - Local is in the memory of one process, and knows what that process has added, or, shared (NewShared), what all have. For a fixed set, or one process, or a few that each can read the table.
+//   - Local is in the memory of one process, and knows what that process has added, or, shared
+//     (NewShared), what all have. For a fixed set, or one process, or a few that each can read the
+//     table.
 //   - Redis keeps its bits in Redis, for all processes. A lookup is one trip.
-//   - Replica is a copy of such a filter in the memory of the process, kept up by what others announce: lookups take nanoseconds and no trip.
+//   - Replica is a copy of such a filter in the memory of the process, kept up by what others
+//     announce: lookups take nanoseconds and no trip.
 //
-// All have the bits of github.com/bits-and-blooms/bloom; a filter of up to 2^18 bits is one of that library's, a larger one is several of them, a key being in one. All can be rebuilt while they serve, which is
-// the only way to take keys out of them, or to make them larger.
+// All have the bits of github.com/bits-and-blooms/bloom; a filter of up to 2^18 bits is one of that
+// library's, a larger one is several of them, a key being in one. All can be rebuilt while they
+// serve, which is the only way to take keys out of them, or to make them larger.
 //
 // # What they promise
 //
-// A lookup that begins after Add, or for rows that are being inserted Admit's committed, has returned nil never misses the key: by Redis none, in any process; by a Local that is not shared none; by a Replica, or a shared Local, none
-// if it was added by this one, or by the Redis filter that it is of, and by others none that begins more than Options.MaxStaleness later, as a rule some milliseconds (MightContainFresh sees it at once). What is missing, not built yet, lost in part, built
-// differently, not heard of or out of reach answers "maybe", and is counted.
+// A lookup that begins after Add, or for rows that are being inserted Admit's committed, has
+// returned nil never misses the key: by Redis none, in any process; by a Local that is not shared
+// none; by a Replica, or a shared Local, none if it was added by this one, or by the Redis filter
+// that it is of, and by others none that begins more than Options.MaxStaleness later, as a rule
+// some milliseconds (MightContainFresh sees it at once). What is missing, not built yet, lost in
+// part, built differently, not heard of or out of reach answers "maybe", and is counted.
 //
 // They hold while Redis keeps what it has acknowledged. A failover, a restart, a restored dump or
 // two swapped databases may lose keys of a filter: that is noticed within a second by the processes
@@ -29,7 +38,9 @@
 // Redis' WAIT and appendfsync tell how not to lose them. A source that reads from a replica that
 // lags, or a snapshot from before the rebuild began, hides what it does not see.
 //
-// Keys are compared byte for byte. Where a collation of the database finds the row "foo" for the key "Foo", a filter that has "foo" says no to "Foo": give both one text before they are added or asked for.
+// Keys are compared byte for byte. Where a collation of the database finds the row "foo" for the
+// key "Foo", a filter that has "foo" says no to "Foo": give both one text before they are added or
+// asked for.
 //
 // # Redis
 //

@@ -4,7 +4,8 @@ import (
 	"time"
 )
 
-// ear is what the channel of a filter tells of: it goes to the filter's Replica, if there is one. A filter without one never listens.
+// ear is what the channel of a filter tells of: it goes to the filter's Replica, if there is one. A
+// filter without one never listens.
 type ear struct{ f *Redis }
 
 // Told adds keys that others have added.
@@ -25,7 +26,8 @@ func (e ear) Clear(int) {
 // Void is Clear where some were.
 func (e ear) Void(rng int) { e.Clear(rng) }
 
-// Trust has the copy say "no" until then. Told and Clear come before the Trust that counts on them, and a lookup reads in the other order.
+// Trust has the copy say "no" until then. Told and Clear come before the Trust that counts on them,
+// and a lookup reads in the other order.
 func (e ear) Trust(_ int, until time.Time) {
 	if r := e.f.copy.Load(); r != nil {
 		r.trust.Store(int64(until.Sub(r.start)))

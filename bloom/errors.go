@@ -5,8 +5,8 @@ import "errors"
 // Errors to test for with errors.Is. After each of them the filter that was there before serves on.
 var (
 	// ErrFewer means that the new filter of a Rebuild or a Load has not taken its place: it holds
-	// fewer than nine tenths of the keys of the present one, less those that Deleted has told of; or
-	// there is none to compare with, and it holds no key at all. See RebuildOptions.AllowFewer.
+	// fewer than nine tenths of the keys of the present one, less those that Deleted has told of;
+	// or there is none to compare with, and it holds no key at all. See RebuildOptions.AllowFewer.
 	ErrFewer = errors.New("the new filter has too few keys, and has not taken its place")
 
 	// ErrHides means that the new filter of a Rebuild or a Load has not taken its place: it lacks

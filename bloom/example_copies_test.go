@@ -15,7 +15,8 @@ import (
 	"github.com/cacheaside/cacheaside/bloom"
 )
 
-// A copy of the filter in this process, and a Loader that asks it: what certainly does not exist costs nanoseconds, and no trip.
+// A copy of the filter in this process, and a Loader that asks it: what certainly does not exist
+// costs nanoseconds, and no trip.
 func ExampleNewReplica() {
 	server, err := miniredis.Run() // any Redis
 	if err != nil {

@@ -73,7 +73,8 @@ func ExampleNewRedis() {
 	// true <nil>
 }
 
-// A filter of a table of blocked addresses: almost all who sign up are on no list, and are let in without a look into it.
+// A filter of a table of blocked addresses: almost all who sign up are on no list, and are let in
+// without a look into it.
 func ExampleNewDenyList() {
 	db, err := sql.Open("sqlite", "file:deny?mode=memory&cache=shared")
 	if err != nil {

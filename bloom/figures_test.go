@@ -13,7 +13,8 @@ import (
 	"github.com/bits-and-blooms/bloom/v3"
 )
 
-// TestBitsAreOfBitsAndBlooms: each segment is, word for word, that library's filter of the same size after the same adds.
+// TestBitsAreOfBitsAndBlooms: each segment is, word for word, that library's filter of the same
+// size after the same adds.
 func TestBitsAreOfBitsAndBlooms(t *testing.T) {
 	for _, n := range []uint64{1, 10, 1000, 20_000, 60_000} { // the last of three segments
 		if underRace && n > 1000 {
@@ -41,7 +42,8 @@ func TestBitsAreOfBitsAndBlooms(t *testing.T) {
 	}
 }
 
-// TestSizing: by the formula, no rate is above what was asked for, nor are there many more bits than the best k would need.
+// TestSizing: by the formula, no rate is above what was asked for, nor are there many more bits
+// than the best k would need.
 func TestSizing(t *testing.T) {
 	for rate := minRate; rate <= maxRate; rate *= 1.01 {
 		const n = 1_000_000
@@ -58,8 +60,9 @@ func TestSizing(t *testing.T) {
 	}
 }
 
-// TestFalsePositiveRate fills filters to their capacity and asks for keys that are not there. Beside each it says what a bitmap of as many bits would do that has one hash for each key, set at hash % bits, as many articles recommend
-// with 2^32 bits.
+// TestFalsePositiveRate fills filters to their capacity and asks for keys that are not there.
+// Beside each it says what a bitmap of as many bits would do that has one hash for each key, set at
+// hash % bits, as many articles recommend with 2^32 bits.
 func TestFalsePositiveRate(t *testing.T) {
 	accept := os.Getenv("CACHEASIDE_ACCEPT") != ""
 	probes := 500_000

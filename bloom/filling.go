@@ -44,7 +44,8 @@ type filling struct {
 	rewound bool   // it has yielded that behind after: it begins again each time
 }
 
-// rebuild fills a new generation of t with all keys of the source, and puts it in the place of the one before.
+// rebuild fills a new generation of t with all keys of the source, and puts it in the place of the
+// one before.
 func rebuild(ctx context.Context, t target, source Source, options *RebuildOptions) (Report, error) {
 	r := &filling{options: options.withDefaults(), source: source, began: time.Now()}
 	if source == nil {
@@ -96,7 +97,8 @@ func (r *filling) wait(ctx context.Context) error {
 	return r.limit.WaitN(ctx, n)
 }
 
-// settle waits for the transactions of those who have added to what was there before: their rows are not in the new generation unless they are read.
+// settle waits for the transactions of those who have added to what was there before: their rows
+// are not in the new generation unless they are read.
 func (r *filling) settle(ctx context.Context) error {
 	return sleep(ctx, r.options.Settle)
 }
@@ -161,7 +163,8 @@ func (r *filling) where(err error) error {
 	return fmt.Errorf("after %d keys, the last of them #%016x: %w", r.keys, h[0], err)
 }
 
-// read adds what the source has behind the last key that was added. What the source panics with is an error.
+// read adds what the source has behind the last key that was added. What the source panics with is
+// an error.
 func (r *filling) read(ctx context.Context) (err error) {
 	r.pending, r.bytes = r.pending[:0], 0
 	ours := false // what runs

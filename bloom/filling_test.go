@@ -140,7 +140,8 @@ func TestSlowSource(t *testing.T) {
 	})
 }
 
-// TestSourceFails: it is asked again behind the last key that was added, and given up when that brings nothing.
+// TestSourceFails: it is asked again behind the last key that was added, and given up when that
+// brings nothing.
 func TestSourceFails(t *testing.T) {
 	private := errors.New("the source's own")
 	for name, fail := range map[string]func() error{"error": func() error { return private }, "panic": func() error { panic("key000000001") }} {

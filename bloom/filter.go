@@ -2,18 +2,22 @@ package bloom
 
 import "context"
 
-// Filter is what Local, Redis and Replica have in common, and cacheaside.LoaderOptions.Filter takes.
+// Filter is what Local, Redis and Replica have in common, and cacheaside.LoaderOptions.Filter
+// takes.
 type Filter interface {
-	// MightContain tells whether a key may have been added: false means that it certainly was not. It is true where the filter cannot say.
+	// MightContain tells whether a key may have been added: false means that it certainly was not.
+	// It is true where the filter cannot say.
 	MightContain(ctx context.Context, key string) (bool, error)
 
-	// MightContainMany is MightContain for many keys: what it answers is as long as keys, whatever the error.
+	// MightContainMany is MightContain for many keys: what it answers is as long as keys, whatever
+	// the error.
 	MightContainMany(ctx context.Context, keys []string) ([]bool, error)
 
 	// AddMany adds keys.
 	AddMany(ctx context.Context, keys []string) error
 
-	// Admit adds keys whose rows are being inserted, before the transaction commits, and committed is called after that.
+	// Admit adds keys whose rows are being inserted, before the transaction commits, and committed
+	// is called after that.
 	Admit(ctx context.Context, keys []string) (committed func(context.Context) error, err error)
 
 	// NotFound tells that so many keys that the filter took for present were not there.

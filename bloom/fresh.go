@@ -5,8 +5,9 @@ import (
 	"time"
 )
 
-// MightContainFresh is MightContainMany that sees each Add that has returned nil before, in any process. If the filter is shared, it takes a trip, and as long as it takes until what was announced before has come; if that fails, "maybe" is
-// answered, with the error.
+// MightContainFresh is MightContainMany that sees each Add that has returned nil before, in any
+// process. If the filter is shared, it takes a trip, and as long as it takes until what was
+// announced before has come; if that fails, "maybe" is answered, with the error.
 func (l *Local) MightContainFresh(ctx context.Context, keys []string) ([]bool, error) {
 	if l.shared == nil {
 		return l.MightContainMany(ctx, keys)
@@ -23,9 +24,12 @@ func (l *Local) MightContainFresh(ctx context.Context, keys []string) ([]bool, e
 	return maybe, l.wrap(err)
 }
 
-// upToDate waits until all that had been announced when it was called has come. It answers the trust that tells so.
+// upToDate waits until all that had been announced when it was called has come. It answers the
+// trust that tells so.
 //
-// One asks at a time, and for the next waits until what was announced has come, or as long as between two polls: a channel takes what two polls in a row have told of, and has not come, for lost.
+// One asks at a time, and for the next waits until what was announced has come, or as long as
+// between two polls: a channel takes what two polls in a row have told of, and has not come, for
+// lost.
 func (s *sharing) upToDate(ctx context.Context) (trust int64, err error) {
 	s.channel.Listen()
 	enough := int64(time.Since(s.start) + s.l.options.MaxStaleness) // of a poll that is sent from now on
@@ -59,7 +63,8 @@ func (s *sharing) upToDate(ctx context.Context) (trust int64, err error) {
 	return trust, nil
 }
 
-// wait waits until trust is enough, as long as is between two polls since the last one that was asked for.
+// wait waits until trust is enough, as long as is between two polls since the last one that was
+// asked for.
 func (s *sharing) wait(ctx context.Context, enough int64) (trust int64) {
 	ctx, cancel := context.WithDeadline(ctx, s.asked.Add(s.l.options.MaxStaleness/4))
 	defer cancel()

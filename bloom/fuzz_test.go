@@ -28,7 +28,8 @@ func FuzzDecodeHashes(f *testing.F) {
 	})
 }
 
-// FuzzDecodeDescriptor: what is accepted is of bounded size, and means the same when it is written again.
+// FuzzDecodeDescriptor: what is accepted is of bounded size, and means the same when it is written
+// again.
 func FuzzDecodeDescriptor(f *testing.F) {
 	g := newGeneration(shape{4, 1 << 18, 7}, 100_000, 0.01)
 	for _, d := range []descriptor{{}, {Active: g}, {Building: g, Old: []generation{*newGeneration(shape{1, 64, 1}, 1, 0.5)}}} {

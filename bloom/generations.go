@@ -20,7 +20,8 @@ import (
 //	activate  if all its segments are still there, it takes the place of the active one, which is old then
 //	remove    the segments of what is old are deleted, and only then is it forgotten, so that nothing is left behind
 //
-// Who finds one that is ready may take it up from there. Each step changes the descriptor by comparing all of it. So of two who rebuild, the second to change it finds that he is not alone.
+// Who finds one that is ready may take it up from there. Each step changes the descriptor by
+// comparing all of it. So of two who rebuild, the second to change it finds that he is not alone.
 
 // errReplaced ends a rebuild: another has replaced the generation that it fills.
 var errReplaced = errors.New("another rebuild has taken its place")
@@ -132,7 +133,8 @@ func (f *Redis) activate(ctx context.Context, g *generation) error {
 // swapped is the name by which a new generation is announced.
 const swapped = "generation"
 
-// whole checks that all segments of a generation are there. What is lost after that is found by those who ask for it.
+// whole checks that all segments of a generation are there. What is lost after that is found by
+// those who ask for it.
 func (f *Redis) whole(ctx context.Context, g *generation) error {
 	return f.eachLost(ctx, g, func() error { return errLost })
 }

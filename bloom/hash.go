@@ -2,11 +2,13 @@ package bloom
 
 import "math/bits"
 
-// hash is all that a filter knows of a key: the four base hashes of bits-and-blooms/bloom, MurmurHash3 x64 128 (Appleby, public domain) of the key and of the key with
-// a byte 1 behind it. They are the same in every process and version.
+// hash is all that a filter knows of a key: the four base hashes of bits-and-blooms/bloom,
+// MurmurHash3 x64 128 (Appleby, public domain) of the key and of the key with a byte 1 behind it.
+// They are the same in every process and version.
 type hash [4]uint64
 
-// location is bloom.Locations of bits-and-blooms, one of them: Kirsch and Mitzenmacher, "Less Hashing, Same Performance", with two pairs of hashes.
+// location is bloom.Locations of bits-and-blooms, one of them: Kirsch and Mitzenmacher, "Less
+// Hashing, Same Performance", with two pairs of hashes.
 func (h *hash) location(i uint64) uint64 { return h[i&1] + i*h[2+(i+i&1)&3>>1] }
 
 const (
@@ -43,7 +45,8 @@ func word(s string) uint64 {
 	return uint64(s[0]) | uint64(s[1])<<8 | uint64(s[2])<<16 | uint64(s[3])<<24 | uint64(s[4])<<32 | uint64(s[5])<<40 | uint64(s[6])<<48 | uint64(s[7])<<56
 }
 
-// tail is what is left of a key behind its blocks of 16 bytes, with zeros behind it. The last bytes of a key are read as one word, and what stands before them shifted out.
+// tail is what is left of a key behind its blocks of 16 bytes, with zeros behind it. The last bytes
+// of a key are read as one word, and what stands before them shifted out.
 func tail(key, rest string) (k1, k2 uint64) {
 	n := len(rest)
 	switch {

@@ -9,7 +9,8 @@ import (
 	"github.com/bits-and-blooms/bloom/v3"
 )
 
-// TestHashIsOfBitsAndBlooms compares all locations with those of bloom.Locations, for keys of every length around the blocks of the hash.
+// TestHashIsOfBitsAndBlooms compares all locations with those of bloom.Locations, for keys of every
+// length around the blocks of the hash.
 func TestHashIsOfBitsAndBlooms(t *testing.T) {
 	rnd := rand.New(rand.NewPCG(1, 2))
 	for n := range 2000 {

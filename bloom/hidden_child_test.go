@@ -48,7 +48,8 @@ func (h *hidden) filter(capacity uint64, rate float64) *Redis {
 	return f
 }
 
-// pick chooses keys that are promised, recent ones above all, as they are in most danger: of those that were promised before a time; all are promised before the caller goes on.
+// pick chooses keys that are promised, recent ones above all, as they are in most danger: of those
+// that were promised before a time; all are promised before the caller goes on.
 func (h *hidden) pick(r *rand.Rand, n int, before int64) []int {
 	end := min(int(h.get(next)), len(h.rows))
 	if end == 0 {
@@ -86,7 +87,8 @@ func (h *hidden) keys(rows []int) []string {
 
 type asker func(ctx context.Context, keys []string) ([]bool, error)
 
-// check looks rows up which must be found, and counts them as what; strangers among them, as no and none.
+// check looks rows up which must be found, and counts them as what; strangers among them, as no and
+// none.
 func (h *hidden) check(r *rand.Rand, who string, f *Redis, ask asker, rows []int, what ...int) {
 	const others = 20
 	keys := append(h.keys(rows), strangers(r, others)...)

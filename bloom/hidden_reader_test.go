@@ -33,7 +33,8 @@ func (h *hidden) readPlain(r *rand.Rand) {
 	}
 }
 
-// readOld is by one that has not read the descriptor for long: by one that it has known, of any age.
+// readOld is by one that has not read the descriptor for long: by one that it has known, of any
+// age.
 func (h *hidden) readOld(r *rand.Rand) {
 	f := h.filter(1000, 0.01)
 	defer f.Close()

@@ -12,7 +12,8 @@ import (
 // settle is how long a rebuild waits before it reads.
 const settle = 20 * time.Millisecond
 
-// rebuild rebuilds, with other parameters now and then: as a rule as everybody does, one process at a time, and sometimes by the steps alone, as if the lock were lost.
+// rebuild rebuilds, with other parameters now and then: as a rule as everybody does, one process at
+// a time, and sometimes by the steps alone, as if the lock were lost.
 func (h *hidden) rebuild() {
 	r := rand.New(rand.NewPCG(uint64(clock()), uint64(os.Getpid())))
 	for !h.ended() {

@@ -24,7 +24,8 @@ var (
 	hiddenChecks = flag.Int64("hidden.checks", 10_000_000, "of TestNothingIsHidden, with CACHEASIDE_ACCEPT")
 )
 
-// TestNothingIsHidden: processes add, read, and rebuild, while servers and processes are stopped, killed and emptied. No key is ever missed that was promised to be found.
+// TestNothingIsHidden: processes add, read, and rebuild, while servers and processes are stopped,
+// killed and emptied. No key is ever missed that was promised to be found.
 func TestNothingIsHidden(t *testing.T) {
 	t.Run("redis", func(t *testing.T) {
 		r := testenv.StartRedis(t, "--appendonly", "yes", "--appendfsync", "always")

@@ -16,7 +16,8 @@ import (
 	"github.com/redis/go-redis/v9/maintnotifications"
 )
 
-// A world is what all processes of TestNothingIsHidden share without Redis: the table, what was acknowledged and when, and what was counted, in a file that they all map into memory. So whoever
+// A world is what all processes of TestNothingIsHidden share without Redis: the table, what was
+// acknowledged and when, and what was counted, in a file that they all map into memory. So whoever
 // looks a key up knows what was promised of it before he began.
 type world struct {
 	config worldConfig

@@ -9,8 +9,10 @@ import (
 	"time"
 )
 
-// Add adds a key. When it has returned nil, no lookup by this filter that begins then misses it; if it is shared, none in another process that begins more than Options.MaxStaleness later, as a rule
-// some milliseconds. If it returns an error, which only a shared one does, try again: it may be repeated.
+// Add adds a key. When it has returned nil, no lookup by this filter that begins then misses it; if
+// it is shared, none in another process that begins more than Options.MaxStaleness later, as a rule
+// some milliseconds. If it returns an error, which only a shared one does, try again: it may be
+// repeated.
 //
 // For a row that is not committed yet, Add is not enough: see Admit.
 func (l *Local) Add(ctx context.Context, key string) error { return l.AddMany(ctx, []string{key}) }
@@ -21,8 +23,9 @@ func (l *Local) AddMany(ctx context.Context, keys []string) error {
 	return err
 }
 
-// Admit is for keys whose rows are being inserted: see Redis.Admit. It is called before the transaction commits, and committed after that. If the filter is shared, both announce the keys: another process may begin to
-// rebuild its own filter between the two.
+// Admit is for keys whose rows are being inserted: see Redis.Admit. It is called before the
+// transaction commits, and committed after that. If the filter is shared, both announce the keys:
+// another process may begin to rebuild its own filter between the two.
 func (l *Local) Admit(ctx context.Context, keys []string) (committed func(context.Context) error, err error) {
 	keys = slices.Clone(keys)
 	written, err := l.add(ctx, keys)
@@ -58,8 +61,9 @@ func (l *Local) add(ctx context.Context, keys []string) (*holding, error) {
 	return written, nil
 }
 
-// write writes keys to all that is held, but for what written was, and again if that has changed meanwhile: a generation may have been begun, or have become the active one. Whoever begins one later has all that is written here
-// in what he reads, or is seen by committed.
+// write writes keys to all that is held, but for what written was, and again if that has changed
+// meanwhile: a generation may have been begun, or have become the active one. Whoever begins one
+// later has all that is written here in what he reads, or is seen by committed.
 func (l *Local) write(hashes []hash, written *holding) *holding {
 	for {
 		h := l.holds.Load()
@@ -85,7 +89,8 @@ func (h *holding) generations() []*localGeneration {
 	return []*localGeneration{h.active, h.building, h.loaded}
 }
 
-// change replaces what is held by edit's, again if it has changed meanwhile, unless that answers false.
+// change replaces what is held by edit's, again if it has changed meanwhile, unless that answers
+// false.
 func (l *Local) change(edit func(*holding) bool) bool {
 	for {
 		before := l.holds.Load()

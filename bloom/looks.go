@@ -5,8 +5,9 @@ import (
 	"unsafe"
 )
 
-// looks counts the answers of lookups in the process's memory. It is striped, so that goroutines on different cores rarely write to the same cache line: they are told apart by where their stacks are, which takes no time to find
-// out, and keeps each at its own stripe.
+// looks counts the answers of lookups in the process's memory. It is striped, so that goroutines on
+// different cores rarely write to the same cache line: they are told apart by where their stacks
+// are, which takes no time to find out, and keeps each at its own stripe.
 type looks struct {
 	_       [64]byte // so that what is read at each lookup does not stand in the cache line of the first
 	stripes [64]struct {

@@ -12,14 +12,20 @@ import (
 
 // MaintainOptions are the settings of Maintain. The zero value, and nil, are good defaults.
 type MaintainOptions struct {
-	// Every is how old a filter may become before it is built anew, for the keys of deleted rows, and for what nobody has told of. Who sets it: whose table is large and changes little (more), or whose rows are often
-	// deleted where nobody calls Deleted (less). Default: 24 hours. Negative: any age. At least 1 second.
+	// Every is how old a filter may become before it is built anew, for the keys of deleted rows,
+	// and for what nobody has told of. Who sets it: whose table is large and changes little (more),
+	// or whose rows are often deleted where nobody calls Deleted (less). Default: 24 hours.
+	// Negative: any age. At least 1 second.
 	Every time.Duration
 
-	// Check is about how often is looked whether it is due, by each process. It is also about how long a restart of Redis, see Maintain, may stay unnoticed. Default: 1 minute. From 100 ms to 24 hours.
+	// Check is about how often is looked whether it is due, by each process. It is also about how
+	// long a restart of Redis, see Maintain, may stay unnoticed. Default: 1 minute. From 100 ms to
+	// 24 hours.
 	Check time.Duration
 
-	// MaxRate is the rate of false positives, as this process measures it (see NotFound), from which on the filter is built anew. Default: four times that which it was made for. At most 1, which is never.
+	// MaxRate is the rate of false positives, as this process measures it (see NotFound), from
+	// which on the filter is built anew. Default: four times that which it was made for. At most 1,
+	// which is never.
 	MaxRate float64
 
 	// Rebuild are the settings of each rebuild. Default: those of a Rebuild with nil.
@@ -168,15 +174,18 @@ func (o MaintainOptions) next(capacity uint64, rate float64, s State) uint64 {
 	return grown(capacity, rate, s)
 }
 
-// worn tells whether a filter has too many keys, where the next would be for more, or too many of rows that are gone.
+// worn tells whether a filter has too many keys, where the next would be for more, or too many of
+// rows that are gone.
 func worn(s State, next uint64) bool {
 	return float64(s.Keys) > 1.1*float64(s.Capacity) && next > s.Capacity || s.Deleted > s.Keys/2 && s.Deleted >= minSamples
 }
 
-// minSamples is how many keys that are not there must have been asked for before the measured rate counts.
+// minSamples is how many keys that are not there must have been asked for before the measured rate
+// counts.
 const minSamples = 1000
 
-// tooMany tells whether the measured rate of false positives is above what is allowed, since the generation is what it is, or since the last time that there were samples enough.
+// tooMany tells whether the measured rate of false positives is above what is allowed, since the
+// generation is what it is, or since the last time that there were samples enough.
 func (w *watched) tooMany(now Stats, generation string, maxRate float64) bool {
 	if w.generation != generation {
 		w.generation, w.stats = generation, now

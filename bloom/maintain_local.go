@@ -5,21 +5,26 @@ import (
 	"time"
 )
 
-// Maintain looks after the filter until ctx ends, whose error it returns, or the filter is closed. It rebuilds the filter
+// Maintain looks after the filter until ctx ends, whose error it returns, or the filter is closed.
+// It rebuilds the filter
 //
-//   - when there is none, or a rebuild was ended before it was through; if it is shared also, at once, when an announcement of another process was missed;
+//   - when there is none, or a rebuild was ended before it was through; if it is shared also, at
+//     once, when an announcement of another process was missed;
 //   - when it has refused a key whose row exists (Hidden);
 //   - when it is older than MaintainOptions.Every;
-//   - when it holds a tenth more keys than it was made for, and would be made larger (RebuildOptions.Capacity);
+//   - when it holds a tenth more keys than it was made for, and would be made larger
+//     (RebuildOptions.Capacity);
 //   - when Deleted has told of a thousand rows, and of more than half as many as it holds keys;
 //   - when too many false positives are measured (MaintainOptions.MaxRate; at most once an hour).
 //
-// Of the last three, none when that has just been done: five times as long as it took is between two rebuilds, at least.
+// Of the last three, none when that has just been done: five times as long as it took is between
+// two rebuilds, at least.
 func (l *Local) Maintain(ctx context.Context, source Source, options *MaintainOptions) error {
 	return maintain(ctx, l, source, options)
 }
 
-// early is when there is something to look for before the time: it must be rebuilt, or can be now, or is closed.
+// early is when there is something to look for before the time: it must be rebuilt, or can be now,
+// or is closed.
 func (l *Local) early() <-chan struct{} { return l.woken }
 
 func (l *Local) failing() { l.counts.failures.Add(1) }

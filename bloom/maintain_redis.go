@@ -9,18 +9,24 @@ import (
 	"github.com/cacheaside/cacheaside/internal/conn"
 )
 
-// Maintain looks after the filter until ctx ends, whose error it returns, or the filter is closed. Run it in a goroutine in every process that can read the source: one of them does the work. It rebuilds the filter
+// Maintain looks after the filter until ctx ends, whose error it returns, or the filter is closed.
+// Run it in a goroutine in every process that can read the source: one of them does the work. It
+// rebuilds the filter
 //
 //   - when there is none, or a rebuild was ended before it was through;
 //   - when it has refused a key whose row exists (Hidden);
 //   - when a part of it has been lost: those who ask for that, or add to it, find that out;
 //   - when it is older than MaintainOptions.Every;
-//   - when it holds a tenth more keys than it was made for, and would be made larger (RebuildOptions.Capacity);
+//   - when it holds a tenth more keys than it was made for, and would be made larger
+//     (RebuildOptions.Capacity);
 //   - when Deleted has told of a thousand rows, and of more than half as many as it holds keys;
-//   - when this process measures too many false positives (MaintainOptions.MaxRate; at most once an hour);
-//   - when a master of Redis has restarted, or another server has taken its place, or joined them: they may have lost what had been added. Until it is built again, the filter answers "maybe".
+//   - when this process measures too many false positives (MaintainOptions.MaxRate; at most once an
+//     hour);
+//   - when a master of Redis has restarted, or another server has taken its place, or joined them:
+//     they may have lost what had been added. Until it is built again, the filter answers "maybe".
 //
-// But for the first, the third and the last, only when that has not been done just now: five times as long as it took is between two rebuilds, at least.
+// But for the first, the third and the last, only when that has not been done just now: five times
+// as long as it took is between two rebuilds, at least.
 //
 // A restart is noticed within a second, by each process that uses the filter, if INFO is permitted,
 // and so is a Redis that has gone back to an earlier state otherwise (Stats.WentBack); Maintain
@@ -79,12 +85,14 @@ func (f *Redis) isDueNow(ctx context.Context, d *known, tallied tally, o Maintai
 	return f.worn(ctx, g, f.state(&d.descriptor, tallied), o, w)
 }
 
-// doubt has a generation not be asked any more, and removes it, before anything else is done: it may miss keys.
+// doubt has a generation not be asked any more, and removes it, before anything else is done: it
+// may miss keys.
 func (f *Redis) doubt(ctx context.Context, g *generation) error {
 	return f.dropActive(ctx, g, func(*descriptor) {})
 }
 
-// worn tells whether a generation is no more what it should be, and not too young to be replaced for that.
+// worn tells whether a generation is no more what it should be, and not too young to be replaced
+// for that.
 func (f *Redis) worn(ctx context.Context, g *generation, s State, o MaintainOptions, w *watched) (bool, error) {
 	now := f.Stats()
 	maxRate := o.MaxRate
@@ -122,10 +130,12 @@ func (f *Redis) worn(ctx context.Context, g *generation, s State, o MaintainOpti
 	return false, err
 }
 
-// rest is how many times as long as a rebuild took is from its end to the next that is not for the age of the filter.
+// rest is how many times as long as a rebuild took is from its end to the next that is not for the
+// age of the filter.
 const rest = 5
 
-// young tells whether a generation is to be left alone, since it was built just now, or is not so old.
+// young tells whether a generation is to be left alone, since it was built just now, or is not so
+// old.
 func (f *Redis) young(ctx context.Context, g *generation, atLeast time.Duration) (bool, error) {
 	notes, err := f.notesOf(ctx, g)
 	took := time.Duration(min(notes.count("took:"), uint64(24*time.Hour/time.Millisecond))) * time.Millisecond

@@ -102,7 +102,8 @@ func bubbled(t *testing.T, rdb redis.UniversalClient, capacity uint64) *Redis {
 	return f
 }
 
-// TestMaintainDoesNotRepeatItself: a filter that would be as small again is not built again and again.
+// TestMaintainDoesNotRepeatItself: a filter that would be as small again is not built again and
+// again.
 func TestMaintainDoesNotRepeatItself(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, rdb := testenv.Mini(t)
@@ -184,7 +185,8 @@ func TestMaintainEndsWithTheFilter(t *testing.T) {
 	})
 }
 
-// staleRedis is a Redis that has a filter, and has saved itself; a key that was added after that is lost when it starts again.
+// staleRedis is a Redis that has a filter, and has saved itself; a key that was added after that is
+// lost when it starts again.
 func staleRedis(t *testing.T) (r *testenv.Redis, rdb *redis.Client, f *Redis) {
 	r = testenv.StartRedis(t)
 	rdb = r.Client(t)
@@ -226,7 +228,8 @@ func TestRestartIsNoticed(t *testing.T) {
 	}
 }
 
-// TestRestartWhileRebuilding: what has been built on a server that restarts meanwhile is not put in place.
+// TestRestartWhileRebuilding: what has been built on a server that restarts meanwhile is not put in
+// place.
 func TestRestartWhileRebuilding(t *testing.T) {
 	r, rdb, f := staleRedis(t)
 	restarts := 0

@@ -12,7 +12,8 @@ import (
 	"github.com/cacheaside/cacheaside/internal/conn"
 )
 
-// What rebuilds leave for each other of a generation is in a hash of its own, f.notes, for each Add is answered all of the tally: field:id is
+// What rebuilds leave for each other of a generation is in a hash of its own, f.notes, for each Add
+// is answered all of the tally: field:id is
 //
 //	cursor   and keys were noted by programs of before, which went on behind that key
 //	servers  what it was begun on; see servers.go
@@ -23,7 +24,8 @@ var noteFields = []string{"cursor:", "keys:", "servers:", "deleted:", "took:", n
 
 const noteIs = "is:"
 
-// saveScript counts bits, ARGV[2], and notes fields and values, ARGV from the third on, of a generation, ARGV[1], unless the descriptor names it no more.
+// saveScript counts bits, ARGV[2], and notes fields and values, ARGV from the third on, of a
+// generation, ARGV[1], unless the descriptor names it no more.
 const saveScript = `
 if not string.find(redis.call('GET', KEYS[1]) or '', ARGV[1], 1, true) then return 0 end
 if tonumber(ARGV[2]) > 0 then redis.call('HINCRBY', KEYS[2], 'bits:' .. ARGV[1], ARGV[2]) end
@@ -64,7 +66,8 @@ func (f *Redis) remember(ctx context.Context, g *generation, deleted uint64) err
 	return f.note(ctx, g, 0, fields...)
 }
 
-// stray are generations that were noted, and that the descriptor does not name: it was lost since. If they cannot be read, they wait for the next rebuild.
+// stray are generations that were noted, and that the descriptor does not name: it was lost since.
+// If they cannot be read, they wait for the next rebuild.
 func (f *Redis) stray(ctx context.Context, d *descriptor) (stray []generation) {
 	ctx, cancel := context.WithTimeout(ctx, f.patience())
 	defer cancel()
@@ -117,7 +120,8 @@ func (f *Redis) forgetNotes(ctx context.Context, g *generation) error {
 	return f.carryOut(ctx, redis.NewIntCmd(ctx, args...), redis.NewIntCmd(ctx, "hdel", f.tally, "bits:"+g.ID))
 }
 
-// discount forgets deleted rows, which a generation that was begun later does not hold. It is for a schedule only, so an error of it is none.
+// discount forgets deleted rows, which a generation that was begun later does not hold. It is for a
+// schedule only, so an error of it is none.
 func (f *Redis) discount(ctx context.Context, rows uint64) {
 	if rows > 0 {
 		_ = f.carryOut(ctx, redis.NewIntCmd(ctx, "hincrby", f.tally, "deleted", "-"+strconv.FormatUint(rows, 10)))

@@ -10,23 +10,31 @@ import (
 
 // Options are the settings of a filter. The zero value, and nil, are good defaults.
 type Options struct {
-	// Prefix begins all keys of a filter in Redis. Letters, digits, "_", "." and "-". Default: "cacheaside".
+	// Prefix begins all keys of a filter in Redis. Letters, digits, "_", "." and "-". Default:
+	// "cacheaside".
 	Prefix string
 
-	// Timeout bounds each trip to Redis of a lookup, which answers "maybe" then; each trip of anything else may take four times as long, or a second, and an announcement sixteen times. Who sets it: whose
-	// network is slower. Default: 250 ms. From 1 ms to 1 minute.
+	// Timeout bounds each trip to Redis of a lookup, which answers "maybe" then; each trip of
+	// anything else may take four times as long, or a second, and an announcement sixteen times.
+	// Who sets it: whose network is slower. Default: 250 ms. From 1 ms to 1 minute.
 	Timeout time.Duration
 
-	// MaxStaleness is how long a Replica, or a shared Local, may at most not know of a key that another process has added: as a rule it hears of it in milliseconds, and where
-	// it cannot hear, it does not answer "no" by itself for longer than this. Default: 2 s. From 20 ms to 1 minute.
+	// MaxStaleness is how long a Replica, or a shared Local, may at most not know of a key that
+	// another process has added: as a rule it hears of it in milliseconds, and where it cannot
+	// hear, it does not answer "no" by itself for longer than this. Default: 2 s. From 20 ms to 1
+	// minute.
 	MaxStaleness time.Duration
 
-	// MaxReplicaBytes is the size of the largest filter that a Replica copies; a larger one is asked for in Redis, and Stats.TooLarge tells so. While a rebuilt filter takes the place of another, there are two
-	// copies. Default: 512 MiB, which is some 450 million keys at 1 %. From 8 bytes.
+	// MaxReplicaBytes is the size of the largest filter that a Replica copies; a larger one is
+	// asked for in Redis, and Stats.TooLarge tells so. While a rebuilt filter takes the place of
+	// another, there are two copies. Default: 512 MiB, which is some 450 million keys at 1 %. From
+	// 8 bytes.
 	MaxReplicaBytes int64
 
-	// OverCapacity is called when a filter has been found to hold more keys than it was made for, once for each generation in each process: from then on its rate of false
-	// positives is above what was asked for, until a rebuild. It is called by whoever adds, or has rebuilt, and must not block. Who sets it: who does not let Maintain see to it. Default: none.
+	// OverCapacity is called when a filter has been found to hold more keys than it was made for,
+	// once for each generation in each process: from then on its rate of false positives is above
+	// what was asked for, until a rebuild. It is called by whoever adds, or has rebuilt, and must
+	// not block. Who sets it: who does not let Maintain see to it. Default: none.
 	OverCapacity func(State)
 
 	watch time.Duration // about how often Redis is looked at for what it may have lost; negative, in tests that count commands: never

@@ -9,7 +9,8 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// TestPartFailsOfAnOldGeneration: who goes by an old descriptor, and can ask only a part of its generation, takes no "no" of the other parts.
+// TestPartFailsOfAnOldGeneration: who goes by an old descriptor, and can ask only a part of its
+// generation, takes no "no" of the other parts.
 func TestPartFailsOfAnOldGeneration(t *testing.T) {
 	backends(t, func(t *testing.T, rdb redis.UniversalClient) {
 		f, stale := newFilter(t, rdb, 100_000), newFilter(t, rdb, 100_000) // four segments
@@ -41,7 +42,8 @@ func TestPartFailsOfAnOldGeneration(t *testing.T) {
 	})
 }
 
-// TestPartFails: of the keys of one lookup, those that could be asked for are counted as what they are.
+// TestPartFails: of the keys of one lookup, those that could be asked for are counted as what they
+// are.
 func TestPartFails(t *testing.T) {
 	backends(t, func(t *testing.T, rdb redis.UniversalClient) {
 		f := newFilter(t, rdb, 100_000)

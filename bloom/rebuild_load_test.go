@@ -18,7 +18,8 @@ import (
 	"github.com/cacheaside/cacheaside/internal/testenv"
 )
 
-// load is what a filter has to bear: reads of keys that are there and of those that are not, and rows that are inserted.
+// load is what a filter has to bear: reads of keys that are there and of those that are not, and
+// rows that are inserted.
 type load struct {
 	t    *testing.T
 	f    *Redis
@@ -156,7 +157,8 @@ func percentile(took []time.Duration, p float64) time.Duration {
 	return took[int(p*float64(len(took)-1))]
 }
 
-// TestRebuildUnderLoad: a rebuild from a table hides nothing, and, at a rate, disturbs those who read little.
+// TestRebuildUnderLoad: a rebuild from a table hides nothing, and, at a rate, disturbs those who
+// read little.
 func TestRebuildUnderLoad(t *testing.T) {
 	n, keysASecond := int64(20_000), 0
 	if testenv.Accepting {

@@ -9,7 +9,8 @@ import (
 	"github.com/cacheaside/cacheaside/lock"
 )
 
-// locks has one rebuild run at a time, as a rule. It is there to save work: where the lock fails, two rebuilds are still kept apart by the descriptor.
+// locks has one rebuild run at a time, as a rule. It is there to save work: where the lock fails,
+// two rebuilds are still kept apart by the descriptor.
 type locks struct {
 	mu     sync.Mutex
 	locker *lock.Locker
@@ -45,7 +46,8 @@ func (f *Redis) lockName() (prefix, name string) {
 	return what, f.options.Prefix + "/" + f.name
 }
 
-// alone calls work, unless it is being done elsewhere: then it is ErrRebuilding. work's context ends when the lock is lost, with lock.ErrLost.
+// alone calls work, unless it is being done elsewhere: then it is ErrRebuilding. work's context
+// ends when the lock is lost, with lock.ErrLost.
 func (f *Redis) alone(ctx context.Context, work func(context.Context) error) error {
 	locker, err := f.locker()
 	if err != nil {

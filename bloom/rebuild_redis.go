@@ -16,8 +16,10 @@ import (
 // maxTries is how often a rebuild is begun anew, where Redis loses what it builds.
 const maxTries = 3
 
-// Rebuild reads all keys of the source into a new filter, which takes the place of the present one when it is complete: the first time, when the filter was lost, to forget the keys of deleted
-// rows, or to make it larger. Until then the present one serves, and who adds adds to both. It returns when that is done and what was replaced is removed; nil options are the defaults.
+// Rebuild reads all keys of the source into a new filter, which takes the place of the present one
+// when it is complete: the first time, when the filter was lost, to forget the keys of deleted
+// rows, or to make it larger. Until then the present one serves, and who adds adds to both. It
+// returns when that is done and what was replaced is removed; nil options are the defaults.
 //
 // One process rebuilds at a time: where another does, the error is ErrRebuilding, at once. The
 // source is asked again where it fails, or panics, behind the last key that was added; a few times,
@@ -30,7 +32,8 @@ const maxTries = 3
 // present one (ErrFewer, RebuildOptions.AllowFewer), and those of all rows that loaders of this
 // process have read (ErrHides). Where it has not, it is removed, and the present one serves on.
 //
-// Memory: up to 262,144 keys at once here, or 8 MB of them, about 30 MB in all; and a second filter in Redis.
+// Memory: up to 262,144 keys at once here, or 8 MB of them, about 30 MB in all; and a second filter
+// in Redis.
 func (f *Redis) Rebuild(ctx context.Context, source Source, options *RebuildOptions) (Report, error) {
 	for tries := 1; ; tries++ {
 		report, err := f.rebuild(ctx, source, options)
@@ -94,7 +97,8 @@ func (t *redisTarget) build(ctx context.Context, capacity uint64) (building, err
 	return b, f.prepare(ctx, b.g)
 }
 
-// grown is the capacity of the next generation of a filter for so many: doubled, so that it stays the same while rows come.
+// grown is the capacity of the next generation of a filter for so many: doubled, so that it stays
+// the same while rows come.
 func grown(capacity uint64, rate float64, s State) uint64 {
 	if s.Keys <= capacity {
 		return capacity

@@ -33,7 +33,8 @@ type steps struct {
 	failed       bool
 }
 
-// step inserts rows and adds their keys, by who knows what the filter is, and by who knows only what it was. All must be found, by both.
+// step inserts rows and adds their keys, by who knows what the filter is, and by who knows only
+// what it was. All must be found, by both.
 func (s *steps) step() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -89,7 +90,8 @@ func (s *steps) look() error {
 	return nil
 }
 
-// TestEachStepOfARebuild: wherever a rebuild is, what was added is found at once and from then on. So are, in the end, rows that were admitted meanwhile, and are committed when it is done.
+// TestEachStepOfARebuild: wherever a rebuild is, what was added is found at once and from then on.
+// So are, in the end, rows that were admitted meanwhile, and are committed when it is done.
 func TestEachStepOfARebuild(t *testing.T) {
 	pairs(t, func(t *testing.T, tapped, rdb redis.UniversalClient) {
 		capacity := uint64(sized(t, 100_000, 40_000)) // of four segments, or two
@@ -115,7 +117,8 @@ func TestEachStepOfARebuild(t *testing.T) {
 	})
 }
 
-// TestRebuildEndsAnywhere: wherever a rebuild is ended, the old generation serves, and the next rebuild leaves nothing behind.
+// TestRebuildEndsAnywhere: wherever a rebuild is ended, the old generation serves, and the next
+// rebuild leaves nothing behind.
 func TestRebuildEndsAnywhere(t *testing.T) {
 	pairs(t, func(t *testing.T, tapped, rdb redis.UniversalClient) {
 		if !testenv.Accepting && !strings.HasSuffix(t.Name(), "/redis") {
@@ -168,7 +171,8 @@ func TestRebuildEndsAnywhere(t *testing.T) {
 	})
 }
 
-// TestPausedMakerLeavesNothing: who finds that his generation was replaced, and removed, while he made its segments deletes what he has made since.
+// TestPausedMakerLeavesNothing: who finds that his generation was replaced, and removed, while he
+// made its segments deletes what he has made since.
 func TestPausedMakerLeavesNothing(t *testing.T) {
 	pairs(t, func(t *testing.T, tapped, rdb redis.UniversalClient) {
 		f, other := newFilter(t, tapped, 100_000), newFilter(t, rdb, 100_000)
@@ -192,7 +196,8 @@ func TestPausedMakerLeavesNothing(t *testing.T) {
 	})
 }
 
-// TestDescriptorIsLost: the next rebuild removes the segments that it named, whatever else stands in the notes.
+// TestDescriptorIsLost: the next rebuild removes the segments that it named, whatever else stands
+// in the notes.
 func TestDescriptorIsLost(t *testing.T) {
 	m, rdb := testenv.Mini(t)
 	f := newFilter(t, rdb, 100_000)
@@ -214,7 +219,8 @@ func TestDescriptorIsLost(t *testing.T) {
 	}
 }
 
-// TestOldGenerationsAreBounded: where none can be removed no more are begun, and those that are waiting are not forgotten.
+// TestOldGenerationsAreBounded: where none can be removed no more are begun, and those that are
+// waiting are not forgotten.
 func TestOldGenerationsAreBounded(t *testing.T) {
 	m, rdb := testenv.Mini(t)
 	o := *rdb.Options()

@@ -158,7 +158,8 @@ func TestRebuildIsOneAtATime(t *testing.T) {
 	})
 }
 
-// TestRebuildIsReplaced: who has lost his lock, and then his generation, does not put it in the place of the other's.
+// TestRebuildIsReplaced: who has lost his lock, and then his generation, does not put it in the
+// place of the other's.
 func TestRebuildIsReplaced(t *testing.T) {
 	backends(t, func(t *testing.T, rdb redis.UniversalClient) {
 		f, other := newFilter(t, rdb, 1000), newFilter(t, rdb, 2000)
@@ -226,7 +227,8 @@ func loseSegment(t testing.TB, f *Redis) {
 	must(t, f.rdb.Del(t.Context(), segmentKey(f.options.Prefix, f.name, d.Building.ID, 2)).Err())
 }
 
-// TestFlushWhileRebuilding: all is lost, also the lock. Nothing is hidden, neither then nor when it is built again.
+// TestFlushWhileRebuilding: all is lost, also the lock. Nothing is hidden, neither then nor when it
+// is built again.
 func TestFlushWhileRebuilding(t *testing.T) {
 	backends(t, func(t *testing.T, rdb redis.UniversalClient) {
 		f, other := newFilter(t, rdb, 1000), newFilter(t, rdb, 1000)
@@ -353,7 +355,8 @@ func TestGrowth(t *testing.T) {
 	})
 }
 
-// TestCommittedBehindTheReading: a row that was admitted before the rebuild began, and that is committed when the table has been read, is found once committed has returned.
+// TestCommittedBehindTheReading: a row that was admitted before the rebuild began, and that is
+// committed when the table has been read, is found once committed has returned.
 func TestCommittedBehindTheReading(t *testing.T) {
 	backends(t, func(t *testing.T, rdb redis.UniversalClient) {
 		f, writer := newFilter(t, rdb, 1000), newFilter(t, rdb, 1000)
@@ -367,7 +370,8 @@ func TestCommittedBehindTheReading(t *testing.T) {
 	})
 }
 
-// TestSettle: a row whose process has died behind its commit, which came soon enough, is found all the same.
+// TestSettle: a row whose process has died behind its commit, which came soon enough, is found all
+// the same.
 func TestSettle(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, rdb := testenv.Mini(t)
@@ -400,7 +404,8 @@ func TestCursorIsBehindTheKeys(t *testing.T) {
 	})
 }
 
-// TestLostSegment: a segment of a filter that serves is deleted: its keys are "maybe", the others' are not.
+// TestLostSegment: a segment of a filter that serves is deleted: its keys are "maybe", the others'
+// are not.
 func TestLostSegment(t *testing.T) {
 	backends(t, func(t *testing.T, rdb redis.UniversalClient) {
 		f := newFilter(t, rdb, 100_000)
@@ -415,7 +420,8 @@ func TestLostSegment(t *testing.T) {
 	})
 }
 
-// TestSegmentsAreMadeOnce: what makes them is sent again by a network when they have been filled, and changes nothing.
+// TestSegmentsAreMadeOnce: what makes them is sent again by a network when they have been filled,
+// and changes nothing.
 func TestSegmentsAreMadeOnce(t *testing.T) {
 	pairs(t, func(t *testing.T, tapped, rdb redis.UniversalClient) {
 		var sets [][]any

@@ -15,7 +15,8 @@ import (
 	"github.com/cacheaside/cacheaside/internal/keys"
 )
 
-// Redis is a filter whose bits are in Redis, for all processes that give it the same name. It is safe for concurrent use.
+// Redis is a filter whose bits are in Redis, for all processes that give it the same name. It is
+// safe for concurrent use.
 type Redis struct {
 	options  Options
 	name     string
@@ -51,13 +52,16 @@ type known struct {
 // tries is how many time-outs of a lookup anything else may take.
 const tries = 4
 
-// NewRedis makes the filter called name in Redis, for about capacity keys at this rate of false positives, such as 0.01. It needs no module in the server, and does no I/O. rdb is a *redis.Client or a
-// *redis.ClusterClient; it stays the caller's, who closes it after the filter. nil options are the defaults.
+// NewRedis makes the filter called name in Redis, for about capacity keys at this rate of false
+// positives, such as 0.01. It needs no module in the server, and does no I/O. rdb is a
+// *redis.Client or a *redis.ClusterClient; it stays the caller's, who closes it after the filter.
+// nil options are the defaults.
 //
 // A filter that nobody has built answers "maybe". Rebuild builds it, from all keys that there are.
 //
-// A filter that is there is used as it was built: another capacity or rate takes effect with the next Rebuild, and programs that name different ones
-// may run together. Keys are compared as text: a program that writes them otherwise needs a filter of another name.
+// A filter that is there is used as it was built: another capacity or rate takes effect with the
+// next Rebuild, and programs that name different ones may run together. Keys are compared as text:
+// a program that writes them otherwise needs a filter of another name.
 func NewRedis(rdb redis.UniversalClient, name string, capacity uint64, rate float64, options *Options) (*Redis, error) {
 	f := &Redis{options: options.withDefaults(), name: name, capacity: capacity, rate: rate, rdb: rdb}
 	if err := f.setUp(); err != nil {
@@ -97,8 +101,9 @@ func (f *Redis) setUp() (err error) {
 // patience is for all that is no lookup.
 func (f *Redis) patience() time.Duration { return tries * f.options.Timeout }
 
-// Close ends what goes on in the background, with the Replica's, if there is one, and a Rebuild that is under way, which another can go on with. The Redis client stays open. It may be called again, and always
-// returns nil.
+// Close ends what goes on in the background, with the Replica's, if there is one, and a Rebuild
+// that is under way, which another can go on with. The Redis client stays open. It may be called
+// again, and always returns nil.
 func (f *Redis) Close() error {
 	f.locks.close()
 	f.watch.cancel()
@@ -111,16 +116,20 @@ func (f *Redis) Close() error {
 	return nil
 }
 
-// MightContain tells whether a key may have been added: false means that it certainly was not. Where the filter cannot say, since it was not built yet, or
-// is lost in part, or cannot be asked, it is true, and counted (Stats.Unknown); if it could not be asked, with the error. It ends with ctx, and where one of its trips, as a rule one, has taken longer than Options.Timeout.
+// MightContain tells whether a key may have been added: false means that it certainly was not.
+// Where the filter cannot say, since it was not built yet, or is lost in part, or cannot be asked,
+// it is true, and counted (Stats.Unknown); if it could not be asked, with the error. It ends with
+// ctx, and where one of its trips, as a rule one, has taken longer than Options.Timeout.
 //
-// No key is missed whose Add has returned nil before, or, where it was added before its row was committed, whose committed has (see Admit).
+// No key is missed whose Add has returned nil before, or, where it was added before its row was
+// committed, whose committed has (see Admit).
 func (f *Redis) MightContain(ctx context.Context, key string) (bool, error) {
 	maybe, err := f.MightContainMany(ctx, []string{key})
 	return maybe[0], err
 }
 
-// MightContainMany is MightContain for many keys, in one trip to each server that has some of them for each few thousand. The error is that of some of the keys that could not be asked for.
+// MightContainMany is MightContain for many keys, in one trip to each server that has some of them
+// for each few thousand. The error is that of some of the keys that could not be asked for.
 func (f *Redis) MightContainMany(ctx context.Context, keys []string) ([]bool, error) {
 	hashes := make([]hash, len(keys))
 	for i, key := range keys {
@@ -132,8 +141,10 @@ func (f *Redis) MightContainMany(ctx context.Context, keys []string) ([]bool, er
 // maxAsks is how often a lookup follows a filter that is being replaced.
 const maxAsks = 3
 
-// lookup asks the generation that was the active one when the descriptor was last read, and, in the same trip, whether it still is. To make sure of that before or behind would do as well, but not to leave it out: where
-// the descriptor was lost, or replaced, keys are not added to that generation any more, though its bits may still be there.
+// lookup asks the generation that was the active one when the descriptor was last read, and, in the
+// same trip, whether it still is. To make sure of that before or behind would do as well, but not
+// to leave it out: where the descriptor was lost, or replaced, keys are not added to that
+// generation any more, though its bits may still be there.
 func (f *Redis) lookup(ctx context.Context, hashes []hash) ([]bool, error) {
 	f.watching()
 	maybe := make([]bool, len(hashes))
@@ -170,10 +181,12 @@ func (f *Redis) lookup(ctx context.Context, hashes []hash) ([]bool, error) {
 	return maybe, err
 }
 
-// pause is how long a filter that is not there is taken for that before its descriptor is read again, at the least.
+// pause is how long a filter that is not there is taken for that before its descriptor is read
+// again, at the least.
 const pause = 100 * time.Millisecond
 
-// current is the descriptor as it was when it was last read: read now if it was not yet, or told of no generation and that is some time ago.
+// current is the descriptor as it was when it was last read: read now if it was not yet, or told of
+// no generation and that is some time ago.
 func (f *Redis) current(ctx context.Context) (*known, error) {
 	d := f.known.Load()
 	switch {
@@ -206,7 +219,8 @@ func (f *Redis) fetch(ctx context.Context, bound time.Duration) (*known, error) 
 	return f.learn(raw, at)
 }
 
-// learn takes what the descriptor was at a time. One that nobody can read is none: all answer "maybe", and the next Rebuild replaces it. One of a newer format may be read by others.
+// learn takes what the descriptor was at a time. One that nobody can read is none: all answer
+// "maybe", and the next Rebuild replaces it. One of a newer format may be read by others.
 func (f *Redis) learn(raw string, at time.Time) (*known, error) {
 	d := &known{raw: raw, at: at}
 	var err error
@@ -221,7 +235,8 @@ func (f *Redis) learn(raw string, at time.Time) (*known, error) {
 	return d, nil
 }
 
-// swap changes the descriptor from what it was known to be. It answers false if it is not that any more.
+// swap changes the descriptor from what it was known to be. It answers false if it is not that any
+// more.
 func (f *Redis) swap(ctx context.Context, from *known, to descriptor) (*known, bool, error) {
 	raw, err := to.encode()
 	if err != nil {
@@ -246,7 +261,8 @@ func (f *Redis) swap(ctx context.Context, from *known, to descriptor) (*known, b
 	return d, err == nil, err
 }
 
-// covered tells whether all generations that a key must be in are among those that it was written to.
+// covered tells whether all generations that a key must be in are among those that it was written
+// to.
 func (d *descriptor) covered(written map[string]bool) bool {
 	return !slices.ContainsFunc(d.addedTo(), func(g *generation) bool { return !written[g.ID] })
 }

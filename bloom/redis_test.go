@@ -25,7 +25,8 @@ func backends(t *testing.T, test func(t *testing.T, rdb redis.UniversalClient)) 
 	t.Run("cluster", func(t *testing.T) { test(t, testenv.SharedCluster(t).Client(t)) })
 }
 
-// sized is how many keys a test is about: the embedded server is slow, with the race detector above all.
+// sized is how many keys a test is about: the embedded server is slow, with the race detector above
+// all.
 func sized(t testing.TB, full, embedded int) int {
 	if strings.HasSuffix(t.Name(), "/embedded") && !testenv.Accepting {
 		return embedded
@@ -184,7 +185,8 @@ func TestMillionAdds(t *testing.T) {
 	}
 }
 
-// TestManyAsked: however many keys are asked for at once, no script has many of them, for it keeps the server until it is through.
+// TestManyAsked: however many keys are asked for at once, no script has many of them, for it keeps
+// the server until it is through.
 func TestManyAsked(t *testing.T) {
 	pairs(t, func(t *testing.T, tapped, rdb redis.UniversalClient) {
 		f, other := newFilter(t, tapped, 1000), newFilter(t, rdb, 1000)
@@ -228,7 +230,8 @@ func TestManyAddedFarAway(t *testing.T) {
 	})
 }
 
-// TestLostSegments: who looks is told what of a filter is gone, and what it is; and changes nothing.
+// TestLostSegments: who looks is told what of a filter is gone, and what it is; and changes
+// nothing.
 func TestLostSegments(t *testing.T) {
 	backends(t, func(t *testing.T, rdb redis.UniversalClient) {
 		f := newFilter(t, rdb, 1_000_000)

@@ -9,15 +9,23 @@ import (
 	"time"
 )
 
-// Replica is a copy of a filter in Redis in this process's memory: a lookup takes nanoseconds and no trip. It is safe for concurrent use. All that is no lookup is the Redis filter's own.
+// Replica is a copy of a filter in Redis in this process's memory: a lookup takes nanoseconds and
+// no trip. It is safe for concurrent use. All that is no lookup is the Redis filter's own.
 //
-// A lookup never misses a key that this process has added, by this Replica or the Redis filter that it is of, from when its Add (for rows that are being inserted, Admit's committed) has returned nil; nor one that another process, or another filter in this one, has added, if it begins more than
-// Options.MaxStaleness after that: as a rule some milliseconds, for all Adds are announced, and what is announced is numbered, and the last number is asked for four times within MaxStaleness.
-// Who must see what another process has just added asks MightContainFresh.
+// A lookup never misses a key that this process has added, by this Replica or the Redis filter that
+// it is of, from when its Add (for rows that are being inserted, Admit's committed) has returned
+// nil; nor one that another process, or another filter in this one, has added, if it begins more
+// than Options.MaxStaleness after that: as a rule some milliseconds, for all Adds are announced,
+// and what is announced is numbered, and the last number is asked for four times within
+// MaxStaleness. Who must see what another process has just added asks MightContainFresh.
 //
-// It costs the filter's size in memory (State.Bits / 8 bytes; twice that while a new generation takes the place of one), a subscription, and the polls. Where it cannot say, since the copy is not made yet,
-// or something may have been missed, Redis is asked, until the copy has been made (again), in the background: a key all of whose bits are set is answered at once all the same. Without Redis it goes on until the connection is
-// known to be lost, and for less than MaxStaleness in any case; then what it has not is "maybe", with the error. A filter larger than Options.MaxReplicaBytes is not copied, and always asked for in Redis. Stats tells of all that.
+// It costs the filter's size in memory (State.Bits / 8 bytes; twice that while a new generation
+// takes the place of one), a subscription, and the polls. Where it cannot say, since the copy is
+// not made yet, or something may have been missed, Redis is asked, until the copy has been made
+// (again), in the background: a key all of whose bits are set is answered at once all the same.
+// Without Redis it goes on until the connection is known to be lost, and for less than MaxStaleness
+// in any case; then what it has not is "maybe", with the error. A filter larger than
+// Options.MaxReplicaBytes is not copied, and always asked for in Redis. Stats tells of all that.
 type Replica struct {
 	*Redis
 
@@ -37,7 +45,9 @@ type Replica struct {
 	tooLarge atomic.Bool
 }
 
-// NewReplica makes the copy of f, which has one at most: a second is an error. It does no I/O itself: it begins to listen, and to fetch the bits, in the background. Close ends that, as f.Close does.
+// NewReplica makes the copy of f, which has one at most: a second is an error. It does no I/O
+// itself: it begins to listen, and to fetch the bits, in the background. Close ends that, as
+// f.Close does.
 func NewReplica(f *Redis) (*Replica, error) {
 	if f == nil {
 		return nil, errors.New("bloom: a replica of a nil filter")
@@ -60,7 +70,9 @@ func NewReplica(f *Redis) (*Replica, error) {
 	return r, nil
 }
 
-// Close ends the subscription and what goes on in the background, and frees the copy. The Redis filter stays open, and is what all lookups go to from then on. It may be called again, and always returns nil.
+// Close ends the subscription and what goes on in the background, and frees the copy. The Redis
+// filter stays open, and is what all lookups go to from then on. It may be called again, and always
+// returns nil.
 func (r *Replica) Close() error {
 	r.cancel()
 	r.channel.Close()
@@ -70,8 +82,10 @@ func (r *Replica) Close() error {
 	return nil
 }
 
-// MightContain tells whether a key may have been added: false means that it certainly was not (see Replica). As Redis.MightContain, it is true, and counted, where nobody can say; with the error, if Redis could not be asked. Where the copy
-// can say, it takes no context into account, and there is no error.
+// MightContain tells whether a key may have been added: false means that it certainly was not (see
+// Replica). As Redis.MightContain, it is true, and counted, where nobody can say; with the error,
+// if Redis could not be asked. Where the copy can say, it takes no context into account, and there
+// is no error.
 func (r *Replica) MightContain(ctx context.Context, key string) (bool, error) {
 	h := hashOf(key)
 	if may, known := r.now(&h); known {
@@ -80,7 +94,8 @@ func (r *Replica) MightContain(ctx context.Context, key string) (bool, error) {
 	return r.ask(ctx, h)
 }
 
-// MightContainNow is MightContain without a trip: it is not known where Redis would have to be asked.
+// MightContainNow is MightContain without a trip: it is not known where Redis would have to be
+// asked.
 func (r *Replica) MightContainNow(key string) (may, known bool) {
 	h := hashOf(key)
 	return r.now(&h)
@@ -108,8 +123,11 @@ func (r *Replica) now(h *hash) (may, known bool) {
 
 // says tells whether what c has not was certainly not added.
 //
-// trust was read before the copy, and that before its bits: then all that had been announced when the poll was sent which the trust is from has been added to these bits, or has raised the epoch. A trust that was read later could be that of a poll which
-// has seen a key that was added, here, after its bits were read. The clock is read last, and now: a process that was suspended does not know what has been announced meanwhile.
+// trust was read before the copy, and that before its bits: then all that had been announced when
+// the poll was sent which the trust is from has been added to these bits, or has raised the epoch.
+// A trust that was read later could be that of a poll which has seen a key that was added, here,
+// after its bits were read. The clock is read last, and now: a process that was suspended does not
+// know what has been announced meanwhile.
 func (r *Replica) says(c *copied, trust int64) bool {
 	return c.epoch == r.epoch.Load() && (int64(time.Since(r.start)) < trust)
 }
@@ -119,7 +137,9 @@ func (r *Replica) ask(ctx context.Context, h hash) (bool, error) {
 	return maybe[0], err
 }
 
-// MightContainMany is MightContain for many keys: Redis is asked for those only of which the copy cannot say, in one trip to each server. The error is that of some of the keys that could not be asked for.
+// MightContainMany is MightContain for many keys: Redis is asked for those only of which the copy
+// cannot say, in one trip to each server. The error is that of some of the keys that could not be
+// asked for.
 func (r *Replica) MightContainMany(ctx context.Context, keys []string) ([]bool, error) {
 	maybe := make([]bool, len(keys))
 	trust := r.trust.Load() // before all else: see says
@@ -151,19 +171,22 @@ func (r *Replica) MightContainMany(ctx context.Context, keys []string) ([]bool, 
 	return maybe, err
 }
 
-// MightContainFresh is MightContainMany of the filter in Redis: it sees each Add that has returned nil before, in any process. It takes a trip.
+// MightContainFresh is MightContainMany of the filter in Redis: it sees each Add that has returned
+// nil before, in any process. It takes a trip.
 func (r *Replica) MightContainFresh(ctx context.Context, keys []string) ([]bool, error) {
 	return r.Redis.MightContainMany(ctx, keys)
 }
 
-// apply adds keys that this process has added to Redis, before they are announced: it does not hear of itself.
+// apply adds keys that this process has added to Redis, before they are announced: it does not hear
+// of itself.
 func (r *Replica) apply(hashes []hash) {
 	for i := range hashes {
 		r.add(&hashes[i])
 	}
 }
 
-// add adds a key to the copy that is under way first, and then to the one that serves: the one becomes the other in the opposite order, so that none is missed.
+// add adds a key to the copy that is under way first, and then to the one that serves: the one
+// becomes the other in the opposite order, so that none is missed.
 func (r *Replica) add(h *hash) {
 	if c := r.underway.Load(); c != nil {
 		c.add(h)

@@ -52,7 +52,8 @@ func (m *mute) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Process
 	}
 }
 
-// Who does not hear from Redis says no until the bound after the last poll, and not for longer; then he comes back.
+// Who does not hear from Redis says no until the bound after the last poll, and not for longer;
+// then he comes back.
 func TestReplicaWithoutRedis(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, rdb := testenv.Mini(t)
@@ -92,7 +93,8 @@ func TestReplicaWithoutRedis(t *testing.T) {
 	})
 }
 
-// A key whose announcement is lost is found after the bound: that it is missing has been noticed, and the copy made again.
+// A key whose announcement is lost is found after the bound: that it is missing has been noticed,
+// and the copy made again.
 func TestReplicaMissesAnAnnouncement(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, rdb := testenv.Mini(t)
@@ -150,7 +152,8 @@ func TestReplicaFlushed(t *testing.T) {
 	}
 }
 
-// A server that hangs, or is out of reach, or ends the subscriptions: what others add meanwhile is never missed after the bound.
+// A server that hangs, or is out of reach, or ends the subscriptions: what others add meanwhile is
+// never missed after the bound.
 func TestReplicaBehindABadNetwork(t *testing.T) {
 	t.Run("embedded", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
@@ -212,7 +215,8 @@ func replicaBehindABadNetwork(t *testing.T, direct, rdb *redis.Client, faults []
 	}
 }
 
-// Many add, in two processes, while copies are made again and again, and generations replaced: what was acknowledged is found, here at once, there after the bound.
+// Many add, in two processes, while copies are made again and again, and generations replaced: what
+// was acknowledged is found, here at once, there after the bound.
 func TestReplicaUnderAdds(t *testing.T) {
 	const bound = 500 * time.Millisecond
 	rdb := testenv.SharedRedis(t).Client(t)

@@ -101,7 +101,8 @@ func TestReplicaMissesWhileItIsFetched(t *testing.T) {
 	}
 }
 
-// What was added to the next generation before the copy was registered is not missed by a copy of the one before.
+// What was added to the next generation before the copy was registered is not missed by a copy of
+// the one before.
 func TestReplicaReadsTheDescriptorAgain(t *testing.T) {
 	var wrong atomic.Bool
 	r := staged(t, func(s *scene, f *Redis, _ *generation, r func() *Replica) {

@@ -11,7 +11,9 @@ import (
 	"github.com/bits-and-blooms/bloom/v3"
 )
 
-// A file is a header, the segments one after the other, each as bits-and-blooms' BloomFilter.WriteTo writes it, and the CRC-32C of all that, in 4 bytes. All numbers are big-endian.
+// A file is a header, the segments one after the other, each as bits-and-blooms'
+// BloomFilter.WriteTo writes it, and the CRC-32C of all that, in 4 bytes. All numbers are
+// big-endian.
 //
 //	0   magic, its last byte the version
 //	8   segments, bits of each, bits of a key: 8 bytes each
@@ -26,8 +28,11 @@ const (
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// Save writes the filter to w, so that Load can read it, in another process or after a restart. All that was added before Save was called is in it (of what other processes add to a shared filter, all up to Options.MaxStaleness before that); what is added later may be or not. It is State.Bits / 8 bytes, and some. A file of a filter of
-// one segment (up to 2^18 bits) can be read by github.com/bits-and-blooms/bloom, too, from byte 52 on.
+// Save writes the filter to w, so that Load can read it, in another process or after a restart. All
+// that was added before Save was called is in it (of what other processes add to a shared filter,
+// all up to Options.MaxStaleness before that); what is added later may be or not. It is State.Bits
+// / 8 bytes, and some. A file of a filter of one segment (up to 2^18 bits) can be read by
+// github.com/bits-and-blooms/bloom, too, from byte 52 on.
 func (l *Local) Save(w io.Writer) error {
 	trust := l.trust()
 	g := l.holds.Load().active

@@ -203,7 +203,8 @@ func TestLoadRaces(t *testing.T) {
 	}
 }
 
-// FuzzLoad loads anything, also with the checksums set right: it is refused, or is what Save writes.
+// FuzzLoad loads anything, also with the checksums set right: it is refused, or is what Save
+// writes.
 func FuzzLoad(f *testing.F) {
 	for _, n := range []uint64{1, 100, 30_000} {
 		l, _ := NewLocal(n, 0.01, nil)

@@ -29,13 +29,15 @@ type call struct {
 // lost is a reply of a script that has not found its segment.
 const lost = -1
 
-// maxTrip is about how many bytes go into one pipeline: a quarter of a millisecond of a server's time, for which others wait.
+// maxTrip is about how many bytes go into one pipeline: a quarter of a millisecond of a server's
+// time, for which others wait.
 const maxTrip = 128 << 10
 
 // placeSize is how many bytes a place counts for: a script takes about a microsecond for each.
 const placeSize = 32
 
-// run carries out all calls, in few trips, each of at most bound; each has its reply or its error then.
+// run carries out all calls, in few trips, each of at most bound; each has its reply or its error
+// then.
 func (f *Redis) run(ctx context.Context, bound time.Duration, calls []*call) {
 	for len(calls) > 0 {
 		n, size := 0, 0
@@ -144,15 +146,17 @@ func (s shape) mask(hashes []hash, which []int) []byte {
 	return b
 }
 
-// write adds keys to a generation, and answers how many bits were not set before. What is lost of it stays lost: those keys are answered "maybe".
+// write adds keys to a generation, and answers how many bits were not set before. What is lost of
+// it stays lost: those keys are answered "maybe".
 func (f *Redis) write(ctx context.Context, g *generation, hashes []hash) (set uint64, err error) {
 	set, missing, err := f.fill(ctx, g, hashes, false)
 	f.counts.lostAdds.Add(missing)
 	return set, err
 }
 
-// fill adds keys to a generation. It answers how many bits were not set before, and how many segments were lost. What is sent is made trip by trip, for whole segments are large; who
-// is gentle rests after each trip for as long as it took, so that others have their turn.
+// fill adds keys to a generation. It answers how many bits were not set before, and how many
+// segments were lost. What is sent is made trip by trip, for whole segments are large; who is
+// gentle rests after each trip for as long as it took, so that others have their turn.
 func (f *Redis) fill(ctx context.Context, g *generation, hashes []hash, gentle bool) (set uint64, missing int64, err error) {
 	var calls []*call
 	size := 0
@@ -198,7 +202,8 @@ func (f *Redis) sendAdds(ctx context.Context, calls []*call) (set uint64, missin
 	return set, missing, nil
 }
 
-// mergeAbove tells when to send all bits of a segment: to set a bit takes Redis longer than to merge 1000 bytes, but those have to go there first.
+// mergeAbove tells when to send all bits of a segment: to set a bit takes Redis longer than to
+// merge 1000 bytes, but those have to go there first.
 const mergeAbove = 256
 
 func (f *Redis) adding(g *generation, segment uint64, hashes []hash, which []int) *call {
@@ -215,8 +220,9 @@ func (f *Redis) adding(g *generation, segment uint64, hashes []hash, which []int
 // maxAsked is how many keys one script looks for, so that none keeps the server for long.
 const maxAsked = 1 << 10
 
-// ask asks the active generation of d for keys, and puts the answers into maybe, which are worth nothing unless d was still the descriptor at the time: current. unsure are those keys whose segments are lost or, with an error,
-// could not be asked; they are true.
+// ask asks the active generation of d for keys, and puts the answers into maybe, which are worth
+// nothing unless d was still the descriptor at the time: current. unsure are those keys whose
+// segments are lost or, with an error, could not be asked; they are true.
 func (f *Redis) ask(ctx context.Context, d *known, hashes []hash, maybe []bool) (unsure []int, current bool, err error) {
 	g := d.Active
 	s := g.shape()

@@ -12,8 +12,10 @@ import (
 	"github.com/cacheaside/cacheaside/internal/conn"
 )
 
-// A server that restarts may have lost what it had acknowledged, or a part of that, and so may a replica that has taken its place. Nothing in the segments says so: their headers are there. But each run of a server has an id of its own, which INFO
-// tells. Those that a generation was begun on are noted before anything is added to it; if another serves now, it is not to be trusted.
+// A server that restarts may have lost what it had acknowledged, or a part of that, and so may a
+// replica that has taken its place. Nothing in the segments says so: their headers are there. But
+// each run of a server has an id of its own, which INFO tells. Those that a generation was begun on
+// are noted before anything is added to it; if another serves now, it is not to be trusted.
 
 // servers are the ids of the runs of all masters, or none, if one of them does not tell.
 func (f *Redis) servers(ctx context.Context) (ids []string, err error) {
@@ -73,7 +75,8 @@ func runID(info string) string {
 	return id
 }
 
-// restarted tells whether a generation is on a server that was not there, or was another's replica, when it was begun. Where nothing was noted, nothing is known.
+// restarted tells whether a generation is on a server that was not there, or was another's replica,
+// when it was begun. Where nothing was noted, nothing is known.
 func (f *Redis) restarted(ctx context.Context, g *generation) (bool, error) {
 	notes, err := f.serversOf(ctx, g)
 	if err != nil || notes["servers:"] == "" {

@@ -8,10 +8,12 @@ import (
 	"github.com/bits-and-blooms/bloom/v3"
 )
 
-// shape is what a filter's bits mean: it has segments of so many bits each, and a key has k of them, all in one segment. So a key is looked up in one place however
-// large the filter is, and what is lost with a segment concerns its own keys only.
+// shape is what a filter's bits mean: it has segments of so many bits each, and a key has k of
+// them, all in one segment. So a key is looked up in one place however large the filter is, and
+// what is lost with a segment concerns its own keys only.
 //
-// A filter of one segment is, bit for bit, a filter of bits-and-blooms/bloom; one of several is several of them.
+// A filter of one segment is, bit for bit, a filter of bits-and-blooms/bloom; one of several is
+// several of them.
 type shape struct {
 	segments uint64
 	bits     uint64 // of a segment; a multiple of 64
@@ -19,8 +21,9 @@ type shape struct {
 }
 
 const (
-	// typicalBits is the size of the segments of all but the largest filters: 32 KiB each. Smaller ones would make the number of keys in each vary more, which costs
-	// false positives (below 0.4 % more at 0.01 %); larger ones would be allocated by Redis for a few keys.
+	// typicalBits is the size of the segments of all but the largest filters: 32 KiB each. Smaller
+	// ones would make the number of keys in each vary more, which costs false positives (below 0.4
+	// % more at 0.01 %); larger ones would be allocated by Redis for a few keys.
 	typicalBits = 1 << 18
 	maxSegments = 1 << 16
 	maxBits     = 1 << 26 // of a segment, so that no command keeps a server for long
@@ -30,8 +33,10 @@ const (
 	maxRate = 0.5
 )
 
-// shapeFor sizes a filter so that it has this rate when it holds so many keys: (1 - exp(-kn/m))^k. bits-and-blooms takes the bits for the best k, and rounds that up, by which the rate is up to 8 % above what was asked for, at rates below 30 %;
-// here the bits are those that the whole number k needs, and k that number, of the two around the best, which needs fewer.
+// shapeFor sizes a filter so that it has this rate when it holds so many keys: (1 - exp(-kn/m))^k.
+// bits-and-blooms takes the bits for the best k, and rounds that up, by which the rate is up to 8 %
+// above what was asked for, at rates below 30 %; here the bits are those that the whole number k
+// needs, and k that number, of the two around the best, which needs fewer.
 func shapeFor(capacity uint64, rate float64) (shape, error) {
 	switch {
 	case !(rate >= minRate && rate <= maxRate): // also NaN

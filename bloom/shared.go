@@ -14,7 +14,8 @@ import (
 	"github.com/cacheaside/cacheaside/internal/keys"
 )
 
-// sharing is how a Local tells others with the same name what is added to it, and hears of what is added to theirs.
+// sharing is how a Local tells others with the same name what is added to it, and hears of what is
+// added to theirs.
 type sharing struct {
 	l       *Local
 	name    string
@@ -27,17 +28,26 @@ type sharing struct {
 	asked   time.Time     // when one did, if what was announced then has not come yet; of who is asking
 }
 
-// NewShared makes a Local for a set that several processes add to: each has all bits in its own memory, and what is added to one is announced by Redis, by which the others add it to theirs. Redis keeps nothing of
-// the filter but the number of the last announcement. name is that of the set: letters, digits, "_", "." and "-". rdb is a *redis.Client or a *redis.ClusterClient; it stays the caller's, who closes it after the filter. It does no I/O, until the filter is
-// used. nil options are the defaults.
+// NewShared makes a Local for a set that several processes add to: each has all bits in its own
+// memory, and what is added to one is announced by Redis, by which the others add it to theirs.
+// Redis keeps nothing of the filter but the number of the last announcement. name is that of the
+// set: letters, digits, "_", "." and "-". rdb is a *redis.Client or a *redis.ClusterClient; it
+// stays the caller's, who closes it after the filter. It does no I/O, until the filter is used. nil
+// options are the defaults.
 //
-// Each process must build its own, from the source: Rebuild, or Maintain. It begins to read when it hears what others add, and fails if it cannot. Capacity and rate are each process's own.
+// Each process must build its own, from the source: Rebuild, or Maintain. It begins to read when it
+// hears what others add, and fails if it cannot. Capacity and rate are each process's own.
 //
-// A lookup never misses a key that this process has added, once Add has returned nil, nor one that another has added if it begins more than Options.MaxStaleness later, as a rule some milliseconds. Where that is not certain, since Redis is out of reach, say, it
-// answers "maybe"; and says "no" again as soon as it is certain that nothing was missed meanwhile. If something was, it answers "maybe" until it has been rebuilt: Maintain does that by itself. A failover of Redis' that loses
-// announcements which it has acknowledged, while this process is not connected, shows nowhere: Rebuild then.
+// A lookup never misses a key that this process has added, once Add has returned nil, nor one that
+// another has added if it begins more than Options.MaxStaleness later, as a rule some milliseconds.
+// Where that is not certain, since Redis is out of reach, say, it answers "maybe"; and says "no"
+// again as soon as it is certain that nothing was missed meanwhile. If something was, it answers
+// "maybe" until it has been rebuilt: Maintain does that by itself. A failover of Redis' that loses
+// announcements which it has acknowledged, while this process is not connected, shows nowhere:
+// Rebuild then.
 //
-// Compared with a Replica, Redis holds no bits, and loses none; but each process reads the whole table when it starts, and whenever it has missed something.
+// Compared with a Replica, Redis holds no bits, and loses none; but each process reads the whole
+// table when it starts, and whenever it has missed something.
 func NewShared(rdb redis.UniversalClient, name string, capacity uint64, rate float64, options *Options) (*Local, error) {
 	l, err := NewLocal(capacity, rate, options)
 	if err == nil {
@@ -90,8 +100,10 @@ func (l *Local) sharedHas(key string) bool {
 	return maybe
 }
 
-// trust is read before what is held, and that before its bits: then all that had been announced when the poll was sent which the trust is from is in these bits, or what was held has been dropped.
-// A trust that is read later may be that of a poll which has seen a key that was added after its bits were read.
+// trust is read before what is held, and that before its bits: then all that had been announced
+// when the poll was sent which the trust is from is in these bits, or what was held has been
+// dropped. A trust that is read later may be that of a poll which has seen a key that was added
+// after its bits were read.
 func (l *Local) trust() int64 {
 	if l.shared == nil {
 		return 0
@@ -100,7 +112,8 @@ func (l *Local) trust() int64 {
 	return l.shared.trust.Load()
 }
 
-// trusts tells whether what is not held was certainly not added. The clock is read last, and now: a process that was suspended does not know what was announced meanwhile.
+// trusts tells whether what is not held was certainly not added. The clock is read last, and now: a
+// process that was suspended does not know what was announced meanwhile.
 func (l *Local) trusts(trust int64) bool {
 	return l.shared == nil || int64(time.Since(l.shared.start)) < trust
 }
@@ -141,7 +154,8 @@ func (s *sharing) Told(body []byte) {
 	s.l.write(hashes, nil)
 }
 
-// Void drops what is held, for it lacks what was missed, and what a rebuild has begun: that may have read the table before.
+// Void drops what is held, for it lacks what was missed, and what a rebuild has begun: that may
+// have read the table before.
 func (s *sharing) Void(int) {
 	dropped := s.l.change(func(h *holding) bool {
 		if h.active == nil && h.building == nil {

@@ -103,7 +103,8 @@ func TestSharedOptions(t *testing.T) {
 	}
 }
 
-// TestSharedGap: an announcement is missed. Until the filter is built again it says "maybe", also when all that comes later is heard; Maintain builds it again.
+// TestSharedGap: an announcement is missed. Until the filter is built again it says "maybe", also
+// when all that comes later is heard; Maintain builds it again.
 func TestSharedGap(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m, rdb := testenv.Mini(t)
@@ -149,7 +150,8 @@ func TestSharedGap(t *testing.T) {
 	})
 }
 
-// TestSharedOutage: while Redis is out of reach a key may have been added, from MaxStaleness on. If none was, it needs not be built again.
+// TestSharedOutage: while Redis is out of reach a key may have been added, from MaxStaleness on. If
+// none was, it needs not be built again.
 func TestSharedOutage(t *testing.T) {
 	t.Run("embedded", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
@@ -261,7 +263,8 @@ func TestSharedManyKeys(t *testing.T) {
 	})
 }
 
-// TestSharedUnsureIsNotWorn: keys that were let through while it could not be sure are no false positives, for which the table would be read anew.
+// TestSharedUnsureIsNotWorn: keys that were let through while it could not be sure are no false
+// positives, for which the table would be read anew.
 func TestSharedUnsureIsNotWorn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m, rdb := testenv.Mini(t)

@@ -37,7 +37,8 @@ type Column interface {
 	~int | ~int8 | ~int16 | ~int32 | ~int64 | ~uint | ~uint8 | ~uint16 | ~uint32 | ~uint64 | ~string
 }
 
-// pageRows is how many rows a Table reads at once: few enough not to keep a database from its other work for longer than a millisecond or so.
+// pageRows is how many rows a Table reads at once: few enough not to keep a database from its other
+// work for longer than a millisecond or so.
 const pageRows = 1000
 
 // Queryer is what *sql.DB and *sqlx.DB have.
@@ -45,23 +46,28 @@ type Queryer interface {
 	QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error)
 }
 
-// Table is a Source of all values of a column, in the database's order, for MySQL and SQLite. The column is the primary key, or another that is unique and not NULL, and holds K: integers, whose text is decimal, or strings,
-// which are taken as they are. table may be given as schema.table; names are letters, digits and "_".
+// Table is a Source of all values of a column, in the database's order, for MySQL and SQLite. The
+// column is the primary key, or another that is unique and not NULL, and holds K: integers, whose
+// text is decimal, or strings, which are taken as they are. table may be given as schema.table;
+// names are letters, digits and "_".
 //
 //	bloom.Table[int64](db, "users", "id")
 //
-// Each page of 1000 rows is a statement of its own (WHERE column > ? ORDER BY column LIMIT 1000), on no transaction, so that the database keeps no snapshot for it. Do not give it a db that reads from a replica: the
-// rows that it lags behind would be hidden.
+// Each page of 1000 rows is a statement of its own (WHERE column > ? ORDER BY column LIMIT 1000),
+// on no transaction, so that the database keeps no snapshot for it. Do not give it a db that reads
+// from a replica: the rows that it lags behind would be hidden.
 //
 // Each page begins behind the last key of the one before. Where the database does not compare what
 // the column holds in the order in which it sorts it, as SQLite does not compare integers with text
 // in a column without a type, or a view that computes them, that would leave out rows: it is an
 // error.
 //
-// Strings may be of any collation, since the one that sorts them also compares them. But a filter compares byte for byte: where the collation finds the row "foo" for "Foo", or for "foo " with a
+// Strings may be of any collation, since the one that sorts them also compares them. But a filter
+// compares byte for byte: where the collation finds the row "foo" for "Foo", or for "foo " with a
 // space, ask the filter for "foo", as the table has it.
 //
-// For PostgreSQL, which has other quotes and parameters, and for keys of several columns write a Source in the same way.
+// For PostgreSQL, which has other quotes and parameters, and for keys of several columns write a
+// Source in the same way.
 func Table[K Column](db Queryer, table, column string) Source {
 	t := &tableSource{db: db, kind: reflect.TypeFor[K]().Kind()}
 	t.err = t.prepare(table, column)
@@ -245,7 +251,8 @@ func (t *tableSource) ordered(rows *sql.Rows) error {
 	return err
 }
 
-// value is what a key is in a statement: an integer must be one there, or both sides would be compared as floating point numbers, or as text.
+// value is what a key is in a statement: an integer must be one there, or both sides would be
+// compared as floating point numbers, or as text.
 func (t *tableSource) value(key string) (any, error) {
 	switch t.kind {
 	case reflect.String:
@@ -265,7 +272,8 @@ func (t *tableSource) value(key string) (any, error) {
 	}
 }
 
-// behind tells whether value may come behind last: of strings only the database knows, but the same is none.
+// behind tells whether value may come behind last: of strings only the database knows, but the same
+// is none.
 func (t *tableSource) behind(value, last any) bool {
 	switch v := value.(type) {
 	case int64:

@@ -128,7 +128,8 @@ func TestTableOfMySQL(t *testing.T) {
 	}
 }
 
-// TestTableOfAnotherType: a column that is not in the order of what Table was told hides no rows, and never has it read without end.
+// TestTableOfAnotherType: a column that is not in the order of what Table was told hides no rows,
+// and never has it read without end.
 func TestTableOfAnotherType(t *testing.T) {
 	databases(t, func(t *testing.T, db *sql.DB, mysql bool) {
 		run(t, db, "CREATE TABLE words (word VARCHAR(40) PRIMARY KEY)")

@@ -10,7 +10,8 @@ import (
 	"github.com/cacheaside/cacheaside/internal/testenv"
 )
 
-// TestLookupSpeed compares the best of blocks of lookups that take turns, so that all have the same neighbours.
+// TestLookupSpeed compares the best of blocks of lookups that take turns, so that all have the same
+// neighbours.
 func TestLookupSpeed(t *testing.T) {
 	rounds, n := 2, 50_000
 	if testenv.Accepting {

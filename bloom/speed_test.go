@@ -11,7 +11,8 @@ import (
 	"github.com/cacheaside/cacheaside/internal/testenv"
 )
 
-// lookups are the filters whose lookups are compared, of a million keys at 1 %, and keys of about 15 bytes.
+// lookups are the filters whose lookups are compared, of a million keys at 1 %, and keys of about
+// 15 bytes.
 type lookups struct {
 	raw           *bloom.BloomFilter
 	local         *Local

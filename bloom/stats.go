@@ -40,7 +40,8 @@ type Stats struct {
 	Heard      int64 // announcements of other processes
 }
 
-// FalsePositiveRate is the measured one, of the keys that are not there: 0 if there were none. It counts what NotFound has told of.
+// FalsePositiveRate is the measured one, of the keys that are not there: 0 if there were none. It
+// counts what NotFound has told of.
 func (s Stats) FalsePositiveRate() float64 {
 	if s.FalsePositives == 0 {
 		return 0
@@ -92,7 +93,8 @@ func (c *counts) refuse(err error) {
 	}
 }
 
-// looked counts the answers to a lookup: maybe, of which unsure are of what is lost, or failed: all of them, if there was an error.
+// looked counts the answers to a lookup: maybe, of which unsure are of what is lost, or failed: all
+// of them, if there was an error.
 func (c *counts) looked(maybe []bool, unsure int, err error) {
 	absent := 0
 	for _, m := range maybe {
@@ -142,10 +144,12 @@ func (r *Replica) stats(s *Stats) {
 	s.TooLarge, s.Copies, s.Gaps, s.Heard = r.tooLarge.Load(), r.copies.Load(), int64(r.epoch.Load()), r.channel.Stats().Heard
 }
 
-// NotFound tells that so many keys that the filter took for present were not there: its false positives.
+// NotFound tells that so many keys that the filter took for present were not there: its false
+// positives.
 func (f *Redis) NotFound(keys int) { f.counts.falsePositives.Add(int64(keys)) }
 
-// Deleted tells that so many rows were deleted, whose keys stay in the filter until the next Rebuild.
+// Deleted tells that so many rows were deleted, whose keys stay in the filter until the next
+// Rebuild.
 func (f *Redis) Deleted(ctx context.Context, rows int) error {
 	ctx, cancel := context.WithTimeout(ctx, f.patience())
 	defer cancel()

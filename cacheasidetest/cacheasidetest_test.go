@@ -26,7 +26,8 @@ func inAndOut(t *testing.T, f func(t *testing.T)) {
 
 func inBubble() bool { return time.Now().Year() == 2000 } // where they begin
 
-// bearable is a time-out that a test can wait for. In a bubble a machine that is slow costs no time, so it is short.
+// bearable is a time-out that a test can wait for. In a bubble a machine that is slow costs no
+// time, so it is short.
 func bearable() time.Duration {
 	if inBubble() {
 		return 100 * time.Millisecond
@@ -34,7 +35,8 @@ func bearable() time.Duration {
 	return 4 * time.Second
 }
 
-// calm are options with which no command is late, and no trust ends, on a machine that is busy; in a bubble, the usual ones.
+// calm are options with which no command is late, and no trust ends, on a machine that is busy; in
+// a bubble, the usual ones.
 func calm() *cacheaside.Options {
 	if inBubble() {
 		return nil

@@ -1,4 +1,5 @@
-// Package cacheasidetest is for the tests of programs that use package cacheaside: a Cache on an embedded Redis, in one line, other processes beside it, and what happens to both.
+// Package cacheasidetest is for the tests of programs that use package cacheaside: a Cache on an
+// embedded Redis, in one line, other processes beside it, and what happens to both.
 //
 //	func TestRename(t *testing.T) {
 //		c := cacheasidetest.New(t, nil)
@@ -9,11 +10,14 @@
 //		c.Redis.Kill()    // and Redis goes away
 //	}
 //
-// The server is [miniredis], in this process, without a port; it and all that belongs to it ends with the test. Nothing of this package may be used after that.
+// The server is [miniredis], in this process, without a port; it and all that belongs to it ends
+// with the test. Nothing of this package may be used after that.
 //
 // # Time
 //
-// All of it works inside a testing/synctest bubble and outside. In a bubble New is called within it, TTLs in Redis and in memory follow the bubble's clock, and time.Sleep is all that a test needs for time to pass:
+// All of it works inside a testing/synctest bubble and outside. In a bubble New is called within
+// it, TTLs in Redis and in memory follow the bubble's clock, and time.Sleep is all that a test
+// needs for time to pass:
 //
 //	func TestLives(t *testing.T) {
 //		synctest.Test(t, func(t *testing.T) {
@@ -25,13 +29,19 @@
 //		})
 //	}
 //
-// Outside of one they follow the real clock, which nothing can move: use EndTTL and EndLife, which end lives without waiting, or TTLs of some milliseconds (cacheaside.MinTTL). Miniredis' own FastForward ends lives in Redis, but neither those in memory nor the first life of an entry
-// (LoaderOptions.TTL), which the reader's clock ends. Who sleeps for hours in a bubble sets Options.MaxStaleness to a minute: each process asks Redis four times in that time.
+// Outside of one they follow the real clock, which nothing can move: use EndTTL and EndLife, which
+// end lives without waiting, or TTLs of some milliseconds (cacheaside.MinTTL). Miniredis' own
+// FastForward ends lives in Redis, but neither those in memory nor the first life of an entry
+// (LoaderOptions.TTL), which the reader's clock ends. Who sleeps for hours in a bubble sets
+// Options.MaxStaleness to a minute: each process asks Redis four times in that time.
 //
 // # What is not like Redis
 //
-// Miniredis is one server, that never evicts, is never full, loses nothing and needs no password: clusters, sentinels, failovers, ACLs, maxmemory and snapshots are for tests on a real one. It runs scripts one after the other, in a Lua of its own, slower than Redis: no figures
-// of it mean anything. Commands that it lacks fail; this library, with its filters, locks and outbox, needs none of them.
+// Miniredis is one server, that never evicts, is never full, loses nothing and needs no password:
+// clusters, sentinels, failovers, ACLs, maxmemory and snapshots are for tests on a real one. It
+// runs scripts one after the other, in a Lua of its own, slower than Redis: no figures of it mean
+// anything. Commands that it lacks fail; this library, with its filters, locks and outbox, needs
+// none of them.
 //
 // [miniredis]: https://github.com/alicebob/miniredis
 package cacheasidetest

@@ -108,7 +108,8 @@ func ExampleProcess_Process() {
 	// Output: 1 0
 }
 
-// For a test that is about the memory tier: what is read before the process hears of invalidations is not remembered.
+// For a test that is about the memory tier: what is read before the process hears of invalidations
+// is not remembered.
 func ExampleProcess_Hear() {
 	t := new(test) // in a test: the *testing.T
 	defer t.end()

@@ -11,7 +11,8 @@ import (
 	"github.com/alicebob/miniredis/v2"
 )
 
-// network is the way of one client to the server, in memory, where nothing but what a bubble understands is waited for.
+// network is the way of one client to the server, in memory, where nothing but what a bubble
+// understands is waited for.
 type network struct {
 	server *miniredis.Miniredis
 
@@ -108,7 +109,8 @@ func (n *network) hanging() <-chan struct{} {
 	return n.gate
 }
 
-// wire is one connection: what the client writes to near comes out of far, and is passed on to the server, and back.
+// wire is one connection: what the client writes to near comes out of far, and is passed on to the
+// server, and back.
 type wire struct {
 	network           *network
 	near, far, server net.Conn
@@ -134,8 +136,9 @@ func (w *wire) requested(b []byte) {
 	}
 }
 
-// forward passes on what comes from one side to the other. What is on its way is held in a queue without an end: a pipe holds nothing, and a client that writes a long pipeline of commands before it reads, and a server that
-// answers each at once, would wait for each other.
+// forward passes on what comes from one side to the other. What is on its way is held in a queue
+// without an end: a pipe holds nothing, and a client that writes a long pipeline of commands before
+// it reads, and a server that answers each at once, would wait for each other.
 func (w *wire) forward(to, from net.Conn, seen func([]byte)) {
 	q := queue{filled: make(chan struct{}, 1)}
 	go func() {
@@ -219,7 +222,8 @@ func (q *queue) take() []byte {
 	return b
 }
 
-// end is the client's end of a wire. Before the client uses a connection again it looks at its socket; here, whether it was cut.
+// end is the client's end of a wire. Before the client uses a connection again it looks at its
+// socket; here, whether it was cut.
 type end struct {
 	net.Conn
 	wire *wire

@@ -32,7 +32,8 @@ type ill struct {
 	err     error
 }
 
-// ill notes that something has failed, and alerts once when that has lasted. It answers how often it has failed in a row.
+// ill notes that something has failed, and alerts once when that has lasted. It answers how often
+// it has failed in a row.
 func (a *alarm) ill(what string, err error) int {
 	a.counters.failures.Add(1)
 	a.counters.lastError.Store(&err)
@@ -134,7 +135,8 @@ func (a *alarm) give(alert Alert) {
 	}
 }
 
-// pause notes a failure, and waits the longer the oftener it has failed in a row. It returns ctx's error when that ends.
+// pause notes a failure, and waits the longer the oftener it has failed in a row. It returns ctx's
+// error when that ends.
 func (a *alarm) pause(ctx context.Context, what string, err error) error {
 	if ctx.Err() != nil {
 		return ctx.Err()
@@ -169,7 +171,9 @@ func guarded(ctx context.Context, f func(context.Context) error) (err error) {
 	return f(ctx)
 }
 
-// wait is how long to wait after something has failed n times in a row: it doubles, and half of it is by chance ("equal jitter": Marc Brooker, "Exponential Backoff And Jitter", AWS Architecture Blog, 2015).
+// wait is how long to wait after something has failed n times in a row: it doubles, and half of it
+// is by chance ("equal jitter": Marc Brooker, "Exponential Backoff And Jitter", AWS Architecture
+// Blog, 2015).
 func wait(n int) time.Duration {
 	d := longPause
 	if n < 10 {

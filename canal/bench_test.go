@@ -11,7 +11,8 @@ import (
 	"github.com/cacheaside/cacheaside/internal/testenv"
 )
 
-// BenchmarkConsumer is what a change costs when there is a backlog: with a key of its own, and with one of a thousand.
+// BenchmarkConsumer is what a change costs when there is a backlog: with a key of its own, and with
+// one of a thousand.
 func BenchmarkConsumer(b *testing.B) {
 	for name, distinct := range map[string]int64{"distinct keys": 1 << 40, "a thousand keys": 1000} {
 		b.Run(name, func(b *testing.B) {

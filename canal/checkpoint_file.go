@@ -23,7 +23,9 @@ type FileCheckpoint struct {
 	mu   sync.Mutex
 }
 
-// NewFileCheckpoint keeps the position in the file of this path, in a folder that exists, and on a disk that outlives the process. It does no I/O. Consumers of which one takes over from another must see the same file.
+// NewFileCheckpoint keeps the position in the file of this path, in a folder that exists, and on a
+// disk that outlives the process. It does no I/O. Consumers of which one takes over from another
+// must see the same file.
 func NewFileCheckpoint(path string) *FileCheckpoint { return &FileCheckpoint{path: path} }
 
 const (
@@ -33,7 +35,8 @@ const (
 
 var crcTable = crc32.MakeTable(crc32.Castagnoli)
 
-// encodeFile: a line each of what it is, the token, and the checksum of what follows; then the position.
+// encodeFile: a line each of what it is, the token, and the checksum of what follows; then the
+// position.
 func encodeFile(p event.Position, token int64) []byte {
 	return fmt.Appendf(nil, "%s\n%d\n%08x\n%s", fileHead, token, crc32.Checksum([]byte(p), crcTable), p)
 }
@@ -53,7 +56,8 @@ func decodeFile(b []byte) (p event.Position, token int64, err error) {
 	return event.Position(parts[3]), token, nil
 }
 
-// Load returns none if there is no file. A file that is damaged, or something else, is an error: remove it to begin anew, which invalidates everything that is bound.
+// Load returns none if there is no file. A file that is damaged, or something else, is an error:
+// remove it to begin anew, which invalidates everything that is bound.
 func (c *FileCheckpoint) Load(context.Context) (event.Position, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -86,8 +90,10 @@ func (c *FileCheckpoint) read() (p event.Position, token int64, err error) {
 	return p, token, nil
 }
 
-// Save writes a new file, has it reach the disk, and puts it in the place of the old one. Where one with a greater token has saved, it returns an error. A process that stands still between the look at the old one and the rename
-// may put back an older position: then what came after it is done again, which does no harm.
+// Save writes a new file, has it reach the disk, and puts it in the place of the old one. Where one
+// with a greater token has saved, it returns an error. A process that stands still between the look
+// at the old one and the rename may put back an older position: then what came after it is done
+// again, which does no harm.
 func (c *FileCheckpoint) Save(_ context.Context, p event.Position, token int64) (err error) {
 	if len(p) > event.MaxPosition {
 		return fmt.Errorf("canal: checkpoint: a position of %d bytes", len(p))

@@ -17,7 +17,9 @@ import (
 	"github.com/cacheaside/cacheaside/lock"
 )
 
-// Consumer has caches and filters follow what a Source tells of: each change at least once, those of a row in their order. First it invalidates, then it saves the position, so that what was under way when it was killed is done again.
+// Consumer has caches and filters follow what a Source tells of: each change at least once, those
+// of a row in their order. First it invalidates, then it saves the position, so that what was under
+// way when it was killed is done again.
 type Consumer struct {
 	cache      *cacheaside.Cache
 	source     Source
@@ -35,7 +37,10 @@ type Consumer struct {
 	alarm
 }
 
-// NewConsumer makes a Consumer of what source tells; cache is that of the bound loaders. Neither it nor the checkpoint must be used by another Consumer at the same time, but for what Options.Locker keeps apart. A nil checkpoint is for Sources without positions, such as brokers, which keep their own; with another Source each tenure then begins as after a gap. It does no I/O; Run does.
+// NewConsumer makes a Consumer of what source tells; cache is that of the bound loaders. Neither it
+// nor the checkpoint must be used by another Consumer at the same time, but for what Options.Locker
+// keeps apart. A nil checkpoint is for Sources without positions, such as brokers, which keep their
+// own; with another Source each tenure then begins as after a gap. It does no I/O; Run does.
 func NewConsumer(cache *cacheaside.Cache, source Source, checkpoint Checkpoint, bindings []Binding, options *Options) (*Consumer, error) {
 	if cache == nil || source == nil {
 		return nil, errors.New("canal: the cache, or the source, is nil")
@@ -60,8 +65,11 @@ func NewConsumer(cache *cacheaside.Cache, source Source, checkpoint Checkpoint, 
 	return c, nil
 }
 
-// Run consumes until ctx ends; then it returns nil, with the position saved. What fails is tried again, for ever: a Redis or a database that is out of reach, a lock that is lost. It returns an error if it is running already; if the Source says that it is not set up for this (ErrSetup); that the position is lost, with
-// Options.StopWhenLost; cacheaside.ErrClosed when the cache was closed, and lock.ErrClosed when the Locker was.
+// Run consumes until ctx ends; then it returns nil, with the position saved. What fails is tried
+// again, for ever: a Redis or a database that is out of reach, a lock that is lost. It returns an
+// error if it is running already; if the Source says that it is not set up for this (ErrSetup);
+// that the position is lost, with Options.StopWhenLost; cacheaside.ErrClosed when the cache was
+// closed, and lock.ErrClosed when the Locker was.
 func (c *Consumer) Run(ctx context.Context) error {
 	if !c.run.TryLock() {
 		return errors.New("canal: the Consumer is running already")
@@ -148,7 +156,8 @@ func (c *Consumer) tenure(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// lostSince tells whether the lock was lost meanwhile. A process that was suspended may hear of what has come of that first, and of the loss in a moment.
+// lostSince tells whether the lock was lost meanwhile. A process that was suspended may hear of
+// what has come of that first, and of the loss in a moment.
 func (c *Consumer) lostSince(ctx context.Context) bool {
 	if c.options.Locker == nil {
 		return false
@@ -247,7 +256,8 @@ func (s *session) consume(ctx context.Context, batches <-chan []event.Batch) err
 	}
 }
 
-// collect gives what is there all at once, so that under load much is done in one trip, and takes the next in while that is done. It ends with in; when ctx has ended it gives nothing more.
+// collect gives what is there all at once, so that under load much is done in one trip, and takes
+// the next in while that is done. It ends with in; when ctx has ended it gives nothing more.
 func collect(ctx context.Context, in <-chan event.Batch, out chan<- []event.Batch) {
 	defer close(out)
 	var some []event.Batch
@@ -381,7 +391,8 @@ func (s *session) do(ctx context.Context, batches []event.Batch) error {
 	return nil
 }
 
-// opensGap tells whether a change may have brought rows that filters were not told of, and alerts what could not be read.
+// opensGap tells whether a change may have brought rows that filters were not told of, and alerts
+// what could not be read.
 func (s *session) opensGap(c *event.Change) bool {
 	if c.Kind != event.Replace {
 		return false
@@ -394,7 +405,8 @@ func (s *session) opensGap(c *event.Change) bool {
 	return len(bound) > 0
 }
 
-// bound are the Bindings that a change is of: those of its table, or of all that it may have changed.
+// bound are the Bindings that a change is of: those of its table, or of all that it may have
+// changed.
 func (c *Consumer) bound(change *event.Change) []*Binding {
 	if !ofWhole(change) {
 		return c.of[event.Table{Schema: change.Schema, Name: change.Table}]

@@ -22,7 +22,8 @@ func (x *world) failSaves(err error) {
 	x.checkpoint.fail = err
 }
 
-// A position that is lost is repaired, also where no checkpoint keeps one; and so is the beginning of a Source that has positions which nobody keeps.
+// A position that is lost is repaired, also where no checkpoint keeps one; and so is the beginning
+// of a Source that has positions which nobody keeps.
 func TestGapWithoutCheckpoint(t *testing.T) {
 	for name, c := range map[string]struct {
 		begins event.Position
@@ -130,7 +131,8 @@ func TestParkingOut(t *testing.T) {
 	})
 }
 
-// Who has lost the lock, or is to end, gives handlers nothing more: another may be at later changes of the same rows.
+// Who has lost the lock, or is to end, gives handlers nothing more: another may be at later changes
+// of the same rows.
 func TestHandlersEnd(t *testing.T) {
 	in(t, func(x *world) {
 		var got []string
@@ -250,7 +252,8 @@ func TestHandlerThatExits(t *testing.T) {
 	})
 }
 
-// A Consumer that waits for its lock is well, whatever has failed while it had it; one that does not run is not.
+// A Consumer that waits for its lock is well, whatever has failed while it had it; one that does
+// not run is not.
 func TestHealthOfWhoWaits(t *testing.T) {
 	in(t, func(x *world) {
 		locker, err := lock.NewLocal(nil)
@@ -318,7 +321,8 @@ func TestCheckpointIsDeaf(t *testing.T) {
 	})
 }
 
-// Who loses the lock says so, does nothing more, and goes on from the checkpoint when it has it again. Who waits for it is well.
+// Who loses the lock says so, does nothing more, and goes on from the checkpoint when it has it
+// again. Who waits for it is well.
 func TestLockLost(t *testing.T) {
 	in(t, func(x *world) {
 		locker, err := lock.NewRedis(x.rdb, nil)
@@ -371,7 +375,8 @@ func TestLockLost(t *testing.T) {
 	})
 }
 
-// A process that was suspended, and has been replaced at the source as well as in the lock, hears of the former first: it waits for its turn again.
+// A process that was suspended, and has been replaced at the source as well as in the lock, hears
+// of the former first: it waits for its turn again.
 func TestReplacedBeforeTheLockIsLost(t *testing.T) {
 	in(t, func(x *world) {
 		locker, err := lock.NewRedis(x.rdb, &lock.LockerOptions{TTL: time.Minute})

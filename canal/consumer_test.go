@@ -17,7 +17,8 @@ import (
 	"github.com/cacheaside/cacheaside/lock"
 )
 
-// What anybody has changed is read by all processes as soon as the Consumer has heard of it: under the old key and the new one.
+// What anybody has changed is read by all processes as soon as the Consumer has heard of it: under
+// the old key and the new one.
 func TestChangesInvalidate(t *testing.T) {
 	in(t, func(x *world) {
 		x.start()
@@ -53,7 +54,8 @@ func TestChangesInvalidate(t *testing.T) {
 	})
 }
 
-// With binlog_row_image=MINIMAL the row as it was has its primary key only, and as it is what was changed.
+// With binlog_row_image=MINIMAL the row as it was has its primary key only, and as it is what was
+// changed.
 func TestMinimalImages(t *testing.T) {
 	in(t, func(x *world) {
 		x.bindings = x.bindings[:1]
@@ -94,7 +96,8 @@ func TestUnreadKeys(t *testing.T) {
 	}
 }
 
-// Of what is done to a table as a whole, or cannot be understood, all keys of its loaders are invalidated; of other tables none.
+// Of what is done to a table as a whole, or cannot be understood, all keys of its loaders are
+// invalidated; of other tables none.
 func TestWholeTables(t *testing.T) {
 	panics := Key[int64]{Of: func(event.Row) (int64, bool, error) { panic("private") }}
 	for name, c := range map[string]struct {
@@ -145,7 +148,8 @@ func TestWholeTables(t *testing.T) {
 
 func containsPrivate(err error) bool { return strings.Contains(err.Error(), "private") }
 
-// While Redis is out nothing is taken for done: no position is saved, no message acknowledged. It is alerted once. When Redis is back, all is done.
+// While Redis is out nothing is taken for done: no position is saved, no message acknowledged. It
+// is alerted once. When Redis is back, all is done.
 func TestRedisOut(t *testing.T) {
 	in(t, func(x *world) {
 		x.start()
@@ -216,7 +220,8 @@ func TestPositionsAreSaved(t *testing.T) {
 	})
 }
 
-// A Source that fails goes on where it was, with ever longer pauses; one that is not set up ends the Consumer.
+// A Source that fails goes on where it was, with ever longer pauses; one that is not set up ends
+// the Consumer.
 func TestSourceFails(t *testing.T) {
 	in(t, func(x *world) {
 		x.start()
@@ -259,7 +264,8 @@ func (s silent) Run(ctx context.Context, _ event.Need, _ chan<- event.Batch) err
 	return errors.New("no answer")
 }
 
-// A server that hangs, for which a Source waits long each time, is alerted once, and Health says so all the time.
+// A server that hangs, for which a Source waits long each time, is alerted once, and Health says so
+// all the time.
 func TestSourceThatHangs(t *testing.T) {
 	in(t, func(x *world) {
 		c, err := NewConsumer(x.cache, silent(30*time.Second), x.checkpoint, x.bindings, &x.options)
@@ -313,7 +319,8 @@ func TestReplacedTables(t *testing.T) {
 	})
 }
 
-// Where nobody knows what has been missed, everything that is bound is invalidated, when the Source listens already; then what invalidating does not repair is rebuilt.
+// Where nobody knows what has been missed, everything that is bound is invalidated, when the Source
+// listens already; then what invalidating does not repair is rebuilt.
 func TestGap(t *testing.T) {
 	for name, first := range map[string]bool{"first start": true, "position lost": false} {
 		t.Run(name, func(t *testing.T) {
@@ -377,7 +384,8 @@ func TestStopWhenLost(t *testing.T) {
 	})
 }
 
-// Handlers get changes in their order, after the caches were invalidated; again while they fail; and what they never take is parked, and keeps nobody waiting.
+// Handlers get changes in their order, after the caches were invalidated; again while they fail;
+// and what they never take is parked, and keeps nobody waiting.
 func TestHandlers(t *testing.T) {
 	in(t, func(x *world) {
 		x.set(int64(1), "old")
@@ -573,7 +581,9 @@ func (k *knows) Deleted(_ context.Context, rows int) error {
 	return nil
 }
 
-// A row that is new under its key is known to the filter of its loader before that it was absent is forgotten; one that was there costs the filter nothing. A filter that fails is told again, and keeps no cache stale.
+// A row that is new under its key is known to the filter of its loader before that it was absent is
+// forgotten; one that was there costs the filter nothing. A filter that fails is told again, and
+// keeps no cache stale.
 func TestFilterOfALoader(t *testing.T) {
 	in(t, func(x *world) {
 		filter := &knows{fails: 3}
@@ -614,7 +624,8 @@ func TestFilterOfALoader(t *testing.T) {
 	})
 }
 
-// A filter by itself is told of what is new, of how many are gone, and each once; what nobody understands is parked.
+// A filter by itself is told of what is new, of how many are gone, and each once; what nobody
+// understands is parked.
 func TestBindFilter(t *testing.T) {
 	in(t, func(x *world) {
 		filter := &knows{fails: 1}
@@ -667,7 +678,8 @@ func TestKeyWithoutText(t *testing.T) {
 	})
 }
 
-// Batches without changes, however many come, keep those with changes waiting no longer than some of them take.
+// Batches without changes, however many come, keep those with changes waiting no longer than some
+// of them take.
 func TestIdleBatches(t *testing.T) {
 	endless := make(chan event.Batch, 1)
 	stop := make(chan struct{})
@@ -694,7 +706,8 @@ func TestIdleBatches(t *testing.T) {
 	}
 }
 
-// A Source that begins, and at once has lost its position, again and again, makes no more work than one that fails, and is alerted as that.
+// A Source that begins, and at once has lost its position, again and again, makes no more work than
+// one that fails, and is alerted as that.
 func TestLostAgainAndAgain(t *testing.T) {
 	in(t, func(x *world) {
 		for range 100 {

@@ -20,7 +20,8 @@ import (
 	"github.com/cacheaside/cacheaside/canal/parking"
 )
 
-// told is a Source that tells of these changes, and then of nothing. As a rule it is mysqlbinlog.New, or envelope.NewSource.
+// told is a Source that tells of these changes, and then of nothing. As a rule it is
+// mysqlbinlog.New, or envelope.NewSource.
 type told []event.Change
 
 func (s told) Run(ctx context.Context, need event.Need, deliver chan<- event.Batch) error {
@@ -100,7 +101,8 @@ func ExampleNewConsumer() {
 	// Grace <nil>
 }
 
-// A function that is given the changes, as a search index is: once the caches have been told of them.
+// A function that is given the changes, as a search index is: once the caches have been told of
+// them.
 func ExampleHandle() {
 	cache, _ := cacheaside.New(nil, &cacheaside.Options{NoRedis: true})
 	defer cache.Close()
@@ -191,7 +193,8 @@ func ExampleKey() {
 	// Output: Ada#42 true <nil>
 }
 
-// Of several Consumers that may take over from each other, the position is best in a database; its table is made by a migration.
+// Of several Consumers that may take over from each other, the position is best in a database; its
+// table is made by a migration.
 func ExampleNewSQLCheckpoint() {
 	db := sqlx.MustOpen("sqlite", "file:checkpoint?mode=memory&cache=shared")
 	defer db.Close()

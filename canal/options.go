@@ -13,15 +13,21 @@ import (
 
 // Options are the settings of a Consumer. nil, and the zero value, are good defaults.
 type Options struct {
-	// Locker has one Consumer of many be active: the one that holds the lock of Name. Another takes over from the checkpoint when that has gone. Who sets it: whose program runs more than once. Default: none, every Consumer consumes; more than one does the same work
-	// more than once, and is no harm.
+	// Locker has one Consumer of many be active: the one that holds the lock of Name. Another takes
+	// over from the checkpoint when that has gone. Who sets it: whose program runs more than once.
+	// Default: none, every Consumer consumes; more than one does the same work more than once, and
+	// is no harm.
 	Locker *lock.Locker
 
-	// Name is that of the lock. Default: "canal". Consumers with other Bindings have another name, and another checkpoint.
+	// Name is that of the lock. Default: "canal". Consumers with other Bindings have another name,
+	// and another checkpoint.
 	Name string
 
-	// StopWhenLost has Run return an error that Is ErrPositionLost when the Source cannot go on from where the checkpoint is. Default: false: that is alerted, all keys of all bound loaders are invalidated, which repairs the caches completely, OnGap is called, and it goes on from now. Who sets it:
-	// whose handlers must not miss a change; to begin anew nevertheless, the checkpoint is removed.
+	// StopWhenLost has Run return an error that Is ErrPositionLost when the Source cannot go on
+	// from where the checkpoint is. Default: false: that is alerted, all keys of all bound loaders
+	// are invalidated, which repairs the caches completely, OnGap is called, and it goes on from
+	// now. Who sets it: whose handlers must not miss a change; to begin anew nevertheless, the
+	// checkpoint is removed.
 	StopWhenLost bool
 
 	// OnGap is called when changes may have been missed by what an invalidation does not repair,
@@ -34,13 +40,18 @@ type Options struct {
 	// it; so do loaders with a filter that hides keys. Default: nothing.
 	OnGap func(ctx context.Context) error
 
-	// Parking keeps what could not be done, for somebody to look at: parking.NewFile, parking.NewTable, or your own. Handlers, filters and Sources that decode messages need it.
+	// Parking keeps what could not be done, for somebody to look at: parking.NewFile,
+	// parking.NewTable, or your own. Handlers, filters and Sources that decode messages need it.
 	Parking Parking
 
-	// Attempts is how often a handler is given a change for which it returns errors, until that is parked. A service that the handler calls may be out for longer: if handlers are to wait for it, and not to have all of it parked, set some hundreds, at some five seconds each; see Handle for who waits then, too. Default: 5, within some two seconds.
+	// Attempts is how often a handler is given a change for which it returns errors, until that is
+	// parked. A service that the handler calls may be out for longer: if handlers are to wait for
+	// it, and not to have all of it parked, set some hundreds, at some five seconds each; see
+	// Handle for who waits then, too. Default: 5, within some two seconds.
 	Attempts int
 
-	// SaveEvery is how often the position is saved while rows change, and so how much is done again after a kill; ten times as seldom while none do. Default: 1 s.
+	// SaveEvery is how often the position is saved while rows change, and so how much is done again
+	// after a kill; ten times as seldom while none do. Default: 1 s.
 	SaveEvery time.Duration
 
 	// AlertAfter is for how long something must have failed to be alerted: Redis, the Source, the
@@ -48,17 +59,21 @@ type Options struct {
 	// Default: 10 s.
 	AlertAfter time.Duration
 
-	// OnAlert is told of each alert, on a goroutine of its own: one for a failure, however often it repeats itself, one for a lost position, one for a row that was not understood or was parked, at most one a second of a kind. Run waits for it in the end. Default: it is logged, as in any case.
+	// OnAlert is told of each alert, on a goroutine of its own: one for a failure, however often it
+	// repeats itself, one for a lost position, one for a row that was not understood or was parked,
+	// at most one a second of a kind. Run waits for it in the end. Default: it is logged, as in any
+	// case.
 	OnAlert func(Alert)
 
 	// Logger is told, as a warning, of alerts. Default: slog.Default().
 	Logger *slog.Logger
 }
 
-// Alert says that something is wrong that goes on being tried, or was repaired at a price, or was parked.
+// Alert says that something is wrong that goes on being tried, or was repaired at a price, or was
+// parked.
 type Alert struct {
-	// What names the kind of trouble: "redis", "source", "checkpoint", "lock", "gap", "parking", "hangs", "position lost",
-	// "not understood" or "parked".
+	// What names the kind of trouble: "redis", "source", "checkpoint", "lock", "gap", "parking",
+	// "hangs", "position lost", "not understood" or "parked".
 	What string
 	// Binding is whose it is, if it is one's.
 	Binding string

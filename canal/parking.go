@@ -9,14 +9,18 @@ import (
 	"github.com/cacheaside/cacheaside/canal/parking"
 )
 
-// Parking keeps what could not be done. If it has a method Check(context.Context) error, that is called when a Consumer begins, and what it returns is alerted.
+// Parking keeps what could not be done. If it has a method Check(context.Context) error, that is
+// called when a Consumer begins, and what it returns is alerted.
 type Parking interface {
-	// Park returns nil when it is kept so that it survives a crash of the machine. An error stops everything: it is tried again, for ever. So no Parked, however large or odd, must be one that it never takes; the JSON of a Parked is never longer than parking.MaxSize. The same may be
+	// Park returns nil when it is kept so that it survives a crash of the machine. An error stops
+	// everything: it is tried again, for ever. So no Parked, however large or odd, must be one that
+	// it never takes; the JSON of a Parked is never longer than parking.MaxSize. The same may be
 	// parked more than once.
 	Park(ctx context.Context, p parking.Parked) error
 }
 
-// checkParking tells at the start that a Parking does not work, and not when it is needed, which stops everything. Those that can tell have a Check.
+// checkParking tells at the start that a Parking does not work, and not when it is needed, which
+// stops everything. Those that can tell have a Check.
 func (c *Consumer) checkParking(ctx context.Context) {
 	p, can := c.options.Parking.(interface {
 		Check(ctx context.Context) error

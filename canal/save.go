@@ -16,7 +16,8 @@ type saving struct {
 
 var errNoAnswer = errors.New("no answer yet")
 
-// save begins to keep the position, if it has changed. It does not wait, so that a checkpoint that is slow keeps no cache stale. What fails is tried again at the next time.
+// save begins to keep the position, if it has changed. It does not wait, so that a checkpoint that
+// is slow keeps no cache stale. What fails is tried again at the next time.
 func (s *session) save(ctx context.Context) {
 	if u := s.under; u != nil {
 		select {
@@ -67,7 +68,8 @@ func (s *session) settle(err error) {
 	s.savedPosition.Store(&u.at)
 }
 
-// due saves the position if the last time is longer ago than SaveEvery, while what was read together is being done.
+// due saves the position if the last time is longer ago than SaveEvery, while what was read
+// together is being done.
 func (s *session) due(ctx context.Context) {
 	if s.news && time.Since(s.lastTry) >= s.options.SaveEvery {
 		s.save(ctx)

@@ -36,7 +36,9 @@ type Stats struct {
 	Failures         int64 // of Redis, the Source, the checkpoint and the lock, each of which was tried again
 	Alerts           int64
 
-	// Lag is how far behind the database it is: the age of the last commit that was done, 0 if the Source has said that there was none later. It is by the clocks of both machines. -1: it has heard nothing yet, or is not active.
+	// Lag is how far behind the database it is: the age of the last commit that was done, 0 if the
+	// Source has said that there was none later. It is by the clocks of both machines. -1: it has
+	// heard nothing yet, or is not active.
 	Lag time.Duration
 
 	// Position is up to where all is done, and Saved what the checkpoint knows of that.

@@ -113,7 +113,9 @@ func (a *additions) try(ctx context.Context, f *target) error {
 	return nil
 }
 
-// tryKeys has filters admit before anything is invalidated, as a row's absence may be cached until then. What a filter refuses is invalidated all the same; it, and what was to be admitted with it, is tried again.
+// tryKeys has filters admit before anything is invalidated, as a row's absence may be cached until
+// then. What a filter refuses is invalidated all the same; it, and what was to be admitted with it,
+// is tried again.
 func (w *work) tryKeys(ctx context.Context, cache *cacheaside.Cache) error {
 	keys := w.keys()
 	if len(keys) == 0 {

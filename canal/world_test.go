@@ -115,7 +115,8 @@ func (l *lot) all() []parking.Parked {
 	return l.parked
 }
 
-// world is two processes with memory tiers, tables that their loaders read, and a Consumer in one of them.
+// world is two processes with memory tiers, tables that their loaders read, and a Consumer in one
+// of them.
 type world struct {
 	*testing.T
 	redis      *miniredis.Miniredis

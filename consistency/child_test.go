@@ -16,7 +16,8 @@ import (
 	"github.com/cacheaside/cacheaside/internal/testenv"
 )
 
-// child is a process that sets row 1 to "new", and is killed at a place: one of points, or "removed", when it is over.
+// child is a process that sets row 1 to "new", and is killed at a place: one of points, or
+// "removed", when it is over.
 type child struct {
 	Level        Level
 	Through      bool // by WriteThrough
@@ -87,7 +88,8 @@ func (c child) run() {
 	}
 }
 
-// expires has the hold of row 1, which nobody ends when its process was killed, come to its end now. It fails if it would not by itself.
+// expires has the hold of row 1, which nobody ends when its process was killed, come to its end
+// now. It fails if it would not by itself.
 func (x *world) expires() {
 	x.t.Helper()
 	rdb := x.server.Client(x.t)
@@ -100,7 +102,8 @@ func (x *world) expires() {
 	x.eventually("nothing is on hold", func() bool { return !x.isHeld() })
 }
 
-// TestKilled: wherever a writing process is killed, nothing stale is left for ever. At the level Inline that is not so: what was committed, and not invalidated, stays.
+// TestKilled: wherever a writing process is killed, nothing stale is left for ever. At the level
+// Inline that is not so: what was committed, and not invalidated, stays.
 func TestKilled(t *testing.T) { testenv.OneUnlessAccepting(t, testKilled) }
 
 func testKilled(t *testing.T, e testenv.Engine) {
@@ -142,7 +145,8 @@ func testKilled(t *testing.T, e testenv.Engine) {
 	}
 }
 
-// comesBy tells whether a write comes by a place. Where it does so with nothing done since the one before, that is for the long run.
+// comesBy tells whether a write comes by a place. Where it does so with nothing done since the one
+// before, that is for the long run.
 func comesBy(level Level, through bool, place string) bool {
 	switch place {
 	case "rolledback", "queued": // not when all goes well

@@ -24,7 +24,8 @@ func (x *world) onCommit(action testenv.Action, also func()) {
 	})
 }
 
-// delayCommit has the connection end with the next COMMIT under way, which arrives when the proxy does not hang any more.
+// delayCommit has the connection end with the next COMMIT under way, which arrives when the proxy
+// does not hang any more.
 func (x *world) delayCommit() {
 	x.onCommit(testenv.Pass, func() {
 		x.database.Hang(true)
@@ -49,7 +50,8 @@ func testCancelledDuringCommit(t *testing.T, e testenv.Engine) {
 	}
 }
 
-// TestLostCommit: a connection that is lost during COMMIT. Whether that was carried out or not, nothing stale is left: and not for the moment only.
+// TestLostCommit: a connection that is lost during COMMIT. Whether that was carried out or not,
+// nothing stale is left: and not for the moment only.
 func TestLostCommit(t *testing.T) {
 	testenv.EachEngine(t, lostCommit)
 }
@@ -91,7 +93,8 @@ func (x *world) loseCommit(level Level, action testenv.Action, now string) {
 	}
 }
 
-// TestIsKept: a row stays in the outbox as long as its key is not invalidated for sure: since that has failed, or was perhaps too early.
+// TestIsKept: a row stays in the outbox as long as its key is not invalidated for sure: since that
+// has failed, or was perhaps too early.
 func TestIsKept(t *testing.T) {
 	testenv.EachEngine(t, isKept)
 }
@@ -114,7 +117,8 @@ func isKept(t *testing.T, e testenv.Engine) {
 	}
 }
 
-// TestLateCommit: a COMMIT that is carried out when its sender has given it up, and others have cached what was before.
+// TestLateCommit: a COMMIT that is carried out when its sender has given it up, and others have
+// cached what was before.
 func TestLateCommit(t *testing.T) { testenv.EachEngine(t, testLateCommit) }
 
 func testLateCommit(t *testing.T, e testenv.Engine) {

@@ -172,7 +172,8 @@ func outboxStaysSmall(t *testing.T, e testenv.Engine) {
 	}
 }
 
-// TestOutboxCost measures what PutIn adds to a transaction that changes one row: the median of the ratios of rounds in which each kind takes its turn.
+// TestOutboxCost measures what PutIn adds to a transaction that changes one row: the median of the
+// ratios of rounds in which each kind takes its turn.
 func TestOutboxCost(t *testing.T) { testenv.EachEngine(t, outboxCost) }
 
 func outboxCost(t *testing.T, e testenv.Engine) {

@@ -5,8 +5,9 @@ import "errors"
 // Errors of a Writer, to test for with errors.Is. What is wrapped beside them says
 // why.
 var (
-	// ErrUnknown means that COMMIT was sent and failed, as by a lost connection, or that the function of Update has ended the transaction by itself: it may have been committed, or be committed yet. Its
-	// keys were invalidated, and will be once more.
+	// ErrUnknown means that COMMIT was sent and failed, as by a lost connection, or that the
+	// function of Update has ended the transaction by itself: it may have been committed, or be
+	// committed yet. Its keys were invalidated, and will be once more.
 	ErrUnknown = errors.New("it is not known whether the transaction was committed")
 
 	// ErrQueued means that the transaction was committed, but that not all caches could be told:

@@ -29,7 +29,8 @@ func ExampleDialect_Schema() {
 	// Output: CREATE TABLE IF NOT EXISTS `cacheaside_outbox` (
 }
 
-// The parts of a program that writes, in the order in which they are made; they are closed in the opposite one.
+// The parts of a program that writes, in the order in which they are made; they are closed in the
+// opposite one.
 func ExampleNewWriter() {
 	server, _ := miniredis.Run() // any Redis
 	defer server.Close()
@@ -61,7 +62,8 @@ func ExampleNewWriter() {
 	// Output: 0
 }
 
-// A Relay of its own, in a program that does nothing else: whatever any Writer has left in the outbox.
+// A Relay of its own, in a program that does nothing else: whatever any Writer has left in the
+// outbox.
 func ExampleNewRelay() {
 	server, _ := miniredis.Run() // any Redis
 	defer server.Close()

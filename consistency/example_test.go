@@ -23,7 +23,8 @@ type user struct {
 	Email string
 }
 
-// shop is what the examples have: a database with an outbox, a cache, two loaders, one of them an index, and a Writer.
+// shop is what the examples have: a database with an outbox, a cache, two loaders, one of them an
+// index, and a Writer.
 type shop struct {
 	db      *sqlx.DB
 	users   *cacheaside.Loader[int64, user]
@@ -116,7 +117,8 @@ func ExampleWriter_Update() {
 	// 1 ann@new.example
 }
 
-// Strict: from before the transaction until the caches know, nobody caches anything of the row. If that cannot be had, nothing is written.
+// Strict: from before the transaction until the caches know, nobody caches anything of the row. If
+// that cannot be had, nothing is written.
 func ExampleWriter_At() {
 	s, ctx := open("strict"), context.Background()
 	defer s.close()
@@ -135,7 +137,9 @@ func ExampleWriter_At() {
 	// Output: 1 ann@new.example
 }
 
-// A row that is found by two keys: by its id, and by an address that leads to the id. Who changes the address invalidates the id, the old address, and the new one, of which it may be cached that it leads nowhere.
+// A row that is found by two keys: by its id, and by an address that leads to the id. Who changes
+// the address invalidates the id, the old address, and the new one, of which it may be cached that
+// it leads nowhere.
 func ExampleTouch() {
 	s, ctx := open("touch"), context.Background()
 	defer s.close()
@@ -192,7 +196,8 @@ func ExampleWriteThrough() {
 	// Output: 1 ann@new.example
 }
 
-// A transaction of one's own: Enqueue in it is all that is needed. A Relay invalidates the key, here that of the Writer.
+// A transaction of one's own: Enqueue in it is all that is needed. A Relay invalidates the key,
+// here that of the Writer.
 func ExampleWriter_Enqueue() {
 	s, ctx := open("enqueue"), context.Background()
 	defer s.close()

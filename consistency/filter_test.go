@@ -61,7 +61,8 @@ func (refusing) Admit(context.Context, []string) (func(context.Context) error, e
 	return nil, errOwn
 }
 
-// TestNotAdmitted: a row that the filter would hide is not inserted; at the level Async the queue keeps it until the filter takes it.
+// TestNotAdmitted: a row that the filter would hide is not inserted; at the level Async the queue
+// keeps it until the filter takes it.
 func TestNotAdmitted(t *testing.T) {
 	x := start(t, setup{filter: func(x *world) cacheaside.Filter { return refusing{items(x)} }})
 	for i, level := range levels {

@@ -17,8 +17,9 @@ import (
 
 // What the processes of a history have written down, put side by side.
 //
-// A row says which write its value is from, and each write noted which value it found: so the rows that are left at the end tell which writes were committed, and in which order. Each key of the caches must then show
-// what a register would have shown that was written in that order.
+// A row says which write its value is from, and each write noted which value it found: so the rows
+// that are left at the end tell which writes were committed, and in which order. Each key of the
+// caches must then show what a register would have shown that was written in that order.
 
 // history is all diaries, and the rows at the end.
 type history struct {
@@ -38,7 +39,8 @@ type historyWrite struct {
 	rows              []writtenRow
 }
 
-// readDiary adds what a process has written down. The half of a last line, whose process was killed, is left out.
+// readDiary adds what a process has written down. The half of a last line, whose process was
+// killed, is left out.
 func (h *history) readDiary(t *testing.T, name string) {
 	f, err := os.Open(name)
 	if os.IsNotExist(err) {
@@ -80,7 +82,8 @@ func (h *history) add(l diaryLine) {
 	}
 }
 
-// committed finds out which writes were committed, and asserts that their writers were told nothing else.
+// committed finds out which writes were committed, and asserts that their writers were told nothing
+// else.
 func (h *history) committed(t *testing.T) {
 	for row, last := range h.final {
 		chain := make([]*historyWrite, last.Version+1)
@@ -185,9 +188,13 @@ func (h *history) byKey(t *testing.T) map[historyKey][]historyRead {
 
 // checkStrict asserts that the reads of a key are linearizable.
 //
-// There is one thing that a hold cannot prevent. It is checked right before the COMMIT, but nothing stops a COMMIT that is sent, or about to be, when its process is stopped for longer than the hold lives, or its request delayed:
-// then others may have cached the old row again, and serve it until it is invalidated; who cannot reach Redis just then reads the new one in the database, and somebody else the old one after him. Reads that Redis has
-// confirmed are linearizable even so. So if not all of them are, those that Redis may not have confirmed are left out where that may have happened.
+// There is one thing that a hold cannot prevent. It is checked right before the COMMIT, but nothing
+// stops a COMMIT that is sent, or about to be, when its process is stopped for longer than the hold
+// lives, or its request delayed: then others may have cached the old row again, and serve it until
+// it is invalidated; who cannot reach Redis just then reads the new one in the database, and
+// somebody else the old one after him. Reads that Redis has confirmed are linearizable even so. So
+// if not all of them are, those that Redis may not have confirmed are left out where that may have
+// happened.
 func (h *history) checkStrict(t *testing.T, key historyKey, reads []historyRead) {
 	chain := h.chains[key.Row]
 	result := linearizable(chain, reads)
@@ -206,7 +213,8 @@ func (h *history) checkStrict(t *testing.T, key historyKey, reads []historyRead)
 	t.Logf("%v: linearizable without %d reads that Redis may not have confirmed, and that overlap with COMMITs that may have outlived their holds", key, len(reads)-len(confirmed))
 }
 
-// checkOutbox asserts that no read is older than what a writer had been told that it was done before. It returns how many others went back in time.
+// checkOutbox asserts that no read is older than what a writer had been told that it was done
+// before. It returns how many others went back in time.
 func (h *history) checkOutbox(t *testing.T, key historyKey, reads []historyRead) int {
 	chain := h.chains[key.Row]
 	old, backwards := rules(chain, reads)
@@ -221,7 +229,8 @@ func (w *historyWrite) late() bool {
 	return w.end == 0 || w.end-w.wrote > int64(historyLease)
 }
 
-// unheld tells whether a write of the key may have been committed without a hold, and not been released, when the read was under way.
+// unheld tells whether a write of the key may have been committed without a hold, and not been
+// released, when the read was under way.
 func unheld(chain []*historyWrite, r historyRead) bool {
 	for v, w := range chain {
 		if w == nil || !w.late() {
@@ -243,7 +252,8 @@ func unheld(chain []*historyWrite, r historyRead) bool {
 	return false
 }
 
-// historyModel is porcupine's model of one key: what is written is the version, which follows that before.
+// historyModel is porcupine's model of one key: what is written is the version, which follows that
+// before.
 var historyModel = porcupine.Model{
 	Init: func() any { return int64(0) },
 	Step: func(state, write, version any) (bool, any) {
@@ -254,7 +264,8 @@ var historyModel = porcupine.Model{
 	},
 }
 
-// linearizable has porcupine check the operations of one key. A write of which nobody was told that it is done has no end.
+// linearizable has porcupine check the operations of one key. A write of which nobody was told that
+// it is done has no end.
 func linearizable(chain []*historyWrite, reads []historyRead) porcupine.CheckResult {
 	var ops []porcupine.Operation
 	for v, w := range chain {
@@ -280,8 +291,9 @@ type stale struct {
 	by     *historyRead // who had seen that; nil: its writer had been told
 }
 
-// rules finds reads that are too old: first those that began after a writer had been told that something newer is there, which is promise 2, and then those that began after
-// somebody had read something newer.
+// rules finds reads that are too old: first those that began after a writer had been told that
+// something newer is there, which is promise 2, and then those that began after somebody had read
+// something newer.
 func rules(chain []*historyWrite, reads []historyRead) (old, backwards []stale) {
 	type known struct {
 		at, version int64

@@ -25,7 +25,8 @@ import (
 	"github.com/cacheaside/cacheaside/internal/testenv"
 )
 
-// One process of a history: it reads and writes a few rows at random, and keeps a diary of what it did and saw.
+// One process of a history: it reads and writes a few rows at random, and keeps a diary of what it
+// did and saw.
 
 func init() { testenv.RegisterChild("history", historyChild) }
 
@@ -46,7 +47,9 @@ type historyConfig struct {
 	Seed    uint64
 }
 
-// diaryLine is what a process has done or seen. A write is three lines, so that what is known of one whose process was killed is there: "begin", "wrote" when the rows were changed but not committed, and "end".
+// diaryLine is what a process has done or seen. A write is three lines, so that what is known of
+// one whose process was killed is there: "begin", "wrote" when the rows were changed but not
+// committed, and "end".
 type diaryLine struct {
 	What    string
 	ID      string        `json:",omitempty"` // of the write, which is its value
@@ -440,7 +443,8 @@ func (h *historian) change(ctx context.Context, tx *sqlx.Tx, id string, rows []i
 	return all, nil
 }
 
-// historyDSN is that of the test's database, by way of a proxy. A lock is waited for no longer than a stopped process keeps it.
+// historyDSN is that of the test's database, by way of a proxy. A lock is waited for no longer than
+// a stopped process keeps it.
 func historyDSN(dsn, address string) string {
 	c, err := mysql.ParseDSN(dsn)
 	must(err)

@@ -19,12 +19,14 @@ import (
 	"github.com/cacheaside/cacheaside/internal/testenv"
 )
 
-// Eight processes read and write a few rows, while connections are cut, replies lost, requests delayed, servers stopped, and processes stopped for longer than a hold lives, and killed.
+// Eight processes read and write a few rows, while connections are cut, replies lost, requests
+// delayed, servers stopped, and processes stopped for longer than a hold lives, and killed.
 
 const historyProcesses = 8
 
-// TestHistory: reads past the memory tier of rows that are written by Strict and WriteThrough are linearizable, key by key, whatever happens. Of those that are written by Outbox, what begins after a writer was told that it is
-// done is never older than that.
+// TestHistory: reads past the memory tier of rows that are written by Strict and WriteThrough are
+// linearizable, key by key, whatever happens. Of those that are written by Outbox, what begins
+// after a writer was told that it is done is never older than that.
 func TestHistory(t *testing.T) { testenv.OneUnlessAccepting(t, histories) }
 
 func histories(t *testing.T, e testenv.Engine) {
@@ -70,7 +72,8 @@ type historyFleet struct {
 	broken  map[string]int
 }
 
-// historyPlace is a process, with its ways to the servers. If it is killed, another takes its place.
+// historyPlace is a process, with its ways to the servers. If it is killed, another takes its
+// place.
 type historyPlace struct {
 	sync.Mutex // while it is stopped or replaced
 	redis, db  *testenv.Proxy
@@ -99,7 +102,8 @@ func newFleet(t *testing.T, e testenv.Engine, seed uint64) *historyFleet {
 	return f
 }
 
-// run has the processes run for so long, and until enough has happened, and puts their diaries together.
+// run has the processes run for so long, and until enough has happened, and puts their diaries
+// together.
 func (f *historyFleet) run(length time.Duration) *history {
 	for range historyProcesses {
 		p := &historyPlace{redis: testenv.NewProxy(f.t, f.redis.Addr), db: testenv.NewProxy(f.t, f.mysql.Addr)}
@@ -240,7 +244,8 @@ func (f *historyFleet) breakProcess(ctx context.Context, r *rand.Rand) string {
 	}
 }
 
-// settle reads the rows, and asserts that the caches show them, when all that was queued has been done: also for those who were killed.
+// settle reads the rows, and asserts that the caches show them, when all that was queued has been
+// done: also for those who were killed.
 func (f *historyFleet) settle(h *history) {
 	for _, p := range f.places {
 		p.redis.Cut() // and what is still on its way

@@ -43,8 +43,8 @@ func half(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithDeadline(ctx, time.Now().Add(time.Until(deadline)/2))
 }
 
-// admit has filters know the keys, by InsertingKeys or AdmitHeld. Those that are refused are of loaders
-// whose filters have failed; committed is for the others.
+// admit has filters know the keys, by InsertingKeys or AdmitHeld. Those that are refused are of
+// loaders whose filters have failed; committed is for the others.
 func admit(ctx context.Context, call func(context.Context, ...cacheaside.Key) (func(context.Context) error, error), keys []cacheaside.Key) (committed func(context.Context) error, admitted []cacheaside.Key, refused map[cacheaside.Key]error) {
 	refused = map[cacheaside.Key]error{}
 	admitted = slices.Clone(keys)

@@ -143,7 +143,8 @@ func killRelay() {
 	all.Wait()
 }
 
-// killReader keeps the keys of the blocks cached that it is told of, and reads all of them when it is told so. When it is told to rest it tells what it still sees that is not so.
+// killReader keeps the keys of the blocks cached that it is told of, and reads all of them when it
+// is told so. When it is told to rest it tells what it still sees that is not so.
 func killReader() {
 	p := killedWorld()
 	defer p.close()

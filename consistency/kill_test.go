@@ -19,8 +19,9 @@ var (
 	killKills = flag.Int("kill.kills", 0, "at each level, of TestNothingIsForgotten; 0: 8, and 500 with CACHEASIDE_ACCEPT")
 )
 
-// TestNothingIsForgotten: processes that write are killed anywhere, and relays, and Redis, while others read all the time. When all has come to rest, no cache has anything that the database has not, but for what
-// was written at the level Inline.
+// TestNothingIsForgotten: processes that write are killed anywhere, and relays, and Redis, while
+// others read all the time. When all has come to rest, no cache has anything that the database has
+// not, but for what was written at the level Inline.
 func TestNothingIsForgotten(t *testing.T) {
 	kills := 8
 	if testenv.Accepting {
@@ -126,7 +127,8 @@ func durable(t *testing.T, m *testenv.SQLServer) {
 	t.Cleanup(func() { set(0) })
 }
 
-// planFor makes the plan: of four writers of a case two are alone in their blocks, so that nobody mends what they leave, and two share one.
+// planFor makes the plan: of four writers of a case two are alone in their blocks, so that nobody
+// mends what they leave, and two share one.
 func (p *killPlay) planFor(kills int) {
 	for i := 0; i < kills; i += 4 {
 		for own := range 3 {
@@ -251,7 +253,8 @@ func (p *killPlay) bury(c *killedProcess) {
 	p.living = slices.DeleteFunc(p.living, func(o *killedProcess) bool { return o == c })
 }
 
-// rest returns when all that is to be done is done, by fresh relays. Before they come, the readers have read all once more.
+// rest returns when all that is to be done is done, by fresh relays. Before they come, the readers
+// have read all once more.
 func (p *killPlay) rest() {
 	ended := time.Now()
 	p.took = ended.Sub(p.began)

@@ -18,7 +18,9 @@ import (
 	"github.com/cacheaside/cacheaside/internal/testenv"
 )
 
-// killCase is a way of writing. Each block of rows is written in one of them, by one process, or two at the same time, until they are killed; then nobody writes it any more, and what is stale stays so.
+// killCase is a way of writing. Each block of rows is written in one of them, by one process, or
+// two at the same time, until they are killed; then nobody writes it any more, and what is stale
+// stays so.
 type killCase struct {
 	name    string
 	level   Level
@@ -70,7 +72,8 @@ const (
 	killStaleness = time.Second // of memory tiers
 )
 
-// killSide is one of the two fleets of caches, each with its outbox: that in which keys are put on hold, and the other one.
+// killSide is one of the two fleets of caches, each with its outbox: that in which keys are put on
+// hold, and the other one.
 type killSide struct {
 	cache *cacheaside.Cache
 	rows  *cacheaside.Loader[int64, int64] // by id
@@ -235,7 +238,8 @@ func (s staleKey) String() string {
 	return fmt.Sprintf("row %d is %d, not %d", s.key, s.got, s.want)
 }
 
-// check reads all keys of the blocks through the caches, when nobody writes any more, and tells those that are not as in the database.
+// check reads all keys of the blocks through the caches, when nobody writes any more, and tells
+// those that are not as in the database.
 func (p *killProcess) check(ctx context.Context, blocks int) (wrong []staleKey, err error) {
 	var table []struct{ ID, Block, N int64 }
 	if err := p.db.SelectContext(ctx, &table, "SELECT id, block, n FROM kill_row WHERE block < ?", blocks); err != nil {

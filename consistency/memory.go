@@ -19,7 +19,8 @@ import (
 // (cacheaside.Key.All, see Loader.InvalidateAll for what that promises, and costs). A filter that
 // was still to be told of those keys is not.
 //
-// What is done for several Puts of a key is done once, no later than the first of them asks for, and once more no earlier than the last does, if that is later (Item.Again).
+// What is done for several Puts of a key is done once, no later than the first of them asks for,
+// and once more no earlier than the last does, if that is later (Item.Again).
 //
 // It has no goroutine and needs no Close.
 type MemoryQueue struct {
@@ -54,7 +55,8 @@ type work struct {
 
 const defaultLimit = 10_000
 
-// NewMemoryQueue makes a queue of at most limit keys; those of whole loaders, and those that are claimed just now, may come on top. 0 or less: 10,000.
+// NewMemoryQueue makes a queue of at most limit keys; those of whole loaders, and those that are
+// claimed just now, may come on top. 0 or less: 10,000.
 func NewMemoryQueue(limit int) *MemoryQueue {
 	if limit <= 0 {
 		limit = defaultLimit
@@ -62,8 +64,9 @@ func NewMemoryQueue(limit int) *MemoryQueue {
 	return &MemoryQueue{limit: limit, byID: map[string]*queued{}, waiting: map[work]*queued{}, earlier: make(chan struct{})}
 }
 
-// Put is Queue.Put. Its errors are those of ctx, and of Key.Check: then nothing was added. What has been taken together with another item has an ID that is neither's: Done and Later
-// without a claim then do nothing to it.
+// Put is Queue.Put. Its errors are those of ctx, and of Key.Check: then nothing was added. What has
+// been taken together with another item has an ID that is neither's: Done and Later without a claim
+// then do nothing to it.
 func (q *MemoryQueue) Put(ctx context.Context, items ...Item) error {
 	if err := ctx.Err(); err != nil {
 		return err
@@ -118,7 +121,8 @@ func (q *MemoryQueue) add(e *queued) {
 	}
 }
 
-// merge has e do for other, too: it is done first when the first of both is due, and last when the last is.
+// merge has e do for other, too: it is done first when the first of both is due, and last when the
+// last is.
 func (e *queued) merge(other *queued) {
 	if other.last.After(e.last) {
 		e.last = other.last

@@ -93,7 +93,8 @@ func (q memory) holds(items int) {
 	}
 }
 
-// A key that is put again and again waits once, and is done as often as that takes: once when the first of them is due, and once when the last is.
+// A key that is put again and again waits once, and is done as often as that takes: once when the
+// first of them is due, and once when the last is.
 func TestMemoryQueueTakesTogether(t *testing.T) {
 	inMemory(t, 0, func(q memory) {
 		for n := range 1000 {
@@ -139,7 +140,9 @@ func TestMemoryQueueAdoptsTheLaterOfTwo(t *testing.T) {
 	}
 }
 
-// What has become due while nobody could do it, as in an outage, is all done with the first: it does not come again when as much time has passed once more. So it is when a full queue has made whole loaders of keys.
+// What has become due while nobody could do it, as in an outage, is all done with the first: it
+// does not come again when as much time has passed once more. So it is when a full queue has made
+// whole loaders of keys.
 func TestMemoryQueueDoesTheOverdueOnce(t *testing.T) {
 	for limit, keys := range map[int]int{0: 1, 10: 100} {
 		inMemory(t, limit, func(q memory) {
@@ -164,7 +167,8 @@ func TestMemoryQueueDoesTheOverdueOnce(t *testing.T) {
 	}
 }
 
-// What is put while the key is claimed is of a later change: it is done after that, whatever becomes of the claim.
+// What is put while the key is claimed is of a later change: it is done after that, whatever
+// becomes of the claim.
 func TestMemoryQueuePutWhileClaimed(t *testing.T) {
 	for _, end := range []string{"done", "later", "lost"} {
 		t.Run(end, func(t *testing.T) {
@@ -257,7 +261,8 @@ func TestMemoryQueueFull(t *testing.T) {
 	})
 }
 
-// Whatever is put, claimed, done and put back at random in a queue that is too small: for each key, in the end, there is a claim of it or of its loader that was made after it was last put, and due.
+// Whatever is put, claimed, done and put back at random in a queue that is too small: for each key,
+// in the end, there is a claim of it or of its loader that was made after it was last put, and due.
 func TestMemoryQueueForgetsNothing(t *testing.T) {
 	inMemory(t, 20, func(q memory) {
 		type state struct{ wanted, done time.Time }

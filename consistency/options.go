@@ -13,11 +13,13 @@ import (
 	"github.com/cacheaside/cacheaside"
 )
 
-// Level is how far a write goes for its caches. From Inline on, each does what the one before does, and more. docs/consistency.md says which of them wins which race, and what it costs.
+// Level is how far a write goes for its caches. From Inline on, each does what the one before does,
+// and more. docs/consistency.md says which of them wins which race, and what it costs.
 type Level uint8
 
 const (
-	// ByDefault is Outbox if Options.Queue takes part in transactions, as a SQLOutbox does, else Inline.
+	// ByDefault is Outbox if Options.Queue takes part in transactions, as a SQLOutbox does, else
+	// Inline.
 	ByDefault Level = iota
 
 	// Async only writes the intent, in the transaction; a Relay invalidates Options.AsyncDelay
@@ -26,14 +28,19 @@ const (
 	// without a filter or the keys are of rows that were there before (Key.Existing).
 	Async
 
-	// Inline invalidates after the commit. What fails goes to the queue, see Options.Queue. A process that is killed in between leaves the keys cached as they were.
+	// Inline invalidates after the commit. What fails goes to the queue, see Options.Queue. A
+	// process that is killed in between leaves the keys cached as they were.
 	Inline
 
-	// Outbox writes the intent in the same transaction, and invalidates after the commit: so that is done whatever happens, by a Relay if not by the writer.
+	// Outbox writes the intent in the same transaction, and invalidates after the commit: so that
+	// is done whatever happens, by a Relay if not by the writer.
 	Outbox
 
-	// Strict is Outbox (Inline without one), and holds the keys from before the commit until after the invalidation (see cacheaside.Hold), so that nobody caches anything of them meanwhile, and who reads past the memory of
-	// other processes sees what is committed. It fails, before the transaction or instead of its commit, if Redis cannot hold the keys. It needs Options.StrictWrites of the Cache, in all processes.
+	// Strict is Outbox (Inline without one), and holds the keys from before the commit until after
+	// the invalidation (see cacheaside.Hold), so that nobody caches anything of them meanwhile, and
+	// who reads past the memory of other processes sees what is committed. It fails, before the
+	// transaction or instead of its commit, if Redis cannot hold the keys. It needs
+	// Options.StrictWrites of the Cache, in all processes.
 	Strict
 )
 
@@ -45,21 +52,29 @@ func (l Level) String() string {
 	return [...]string{"ByDefault", "Async", "Inline", "Outbox", "Strict"}[l]
 }
 
-// Options are the settings of a Writer. The zero value, and nil, are good defaults, but an outbox as the Queue is better.
+// Options are the settings of a Writer. The zero value, and nil, are good defaults, but an outbox
+// as the Queue is better.
 type Options struct {
 	// Level is that of Update; Writer.At has another one for single writes. Default: ByDefault.
 	Level Level
 
-	// Queue is where is kept what is still to be invalidated. With a SQLOutbox, or another queue with a method PutIn like its, the levels Async, Outbox and a crash-safe Strict are possible. If it is in memory, an
-	// invalidation that has failed is returned as ErrQueued, and lost with the process; any other one is taken to survive it. The caller closes it, if it is to be closed, after the Writer. Default: NewMemoryQueue(0).
+	// Queue is where is kept what is still to be invalidated. With a SQLOutbox, or another queue
+	// with a method PutIn like its, the levels Async, Outbox and a crash-safe Strict are possible.
+	// If it is in memory, an invalidation that has failed is returned as ErrQueued, and lost with
+	// the process; any other one is taken to survive it. The caller closes it, if it is to be
+	// closed, after the Writer. Default: NewMemoryQueue(0).
 	Queue Queue
 
-	// DoubleDelete has each key invalidated once more, so much later, for what the first invalidation cannot void: values that were read from a replica of the database that lags, or by
-	// other programs, and stored after it. It is as durable as the Queue. Who sets it: who has replicas that lag less than that, and does not set cacheaside's Options.ReplicaLag; or whose caches are also filled by
-	// others. With a queue in memory each key waits there meanwhile, and keys of a full one become whole loaders. Default: none. At most 1 hour.
+	// DoubleDelete has each key invalidated once more, so much later, for what the first
+	// invalidation cannot void: values that were read from a replica of the database that lags, or
+	// by other programs, and stored after it. It is as durable as the Queue. Who sets it: who has
+	// replicas that lag less than that, and does not set cacheaside's Options.ReplicaLag; or whose
+	// caches are also filled by others. With a queue in memory each key waits there meanwhile, and
+	// keys of a full one become whole loaders. Default: none. At most 1 hour.
 	DoubleDelete time.Duration
 
-	// AsyncDelay is how long after the transaction's last statement an invalidation by Async is due. Default: 1 s. From 1 ms to 1 hour.
+	// AsyncDelay is how long after the transaction's last statement an invalidation by Async is
+	// due. Default: 1 s. From 1 ms to 1 hour.
 	AsyncDelay time.Duration
 
 	// Reload has Async reload keys (Cache.RefreshKeys) instead of deleting them.
@@ -71,7 +86,8 @@ type Options struct {
 	// Relay are the settings of the Relay that the Writer runs.
 	Relay *RelayOptions
 
-	// NoRelay: the Writer runs no Relay. Who sets it: who runs one elsewhere, in this process or in another.
+	// NoRelay: the Writer runs no Relay. Who sets it: who runs one elsewhere, in this process or in
+	// another.
 	NoRelay bool
 
 	// OnQueued is called when the caches could not be told of a write that was committed, or rolled

@@ -23,8 +23,10 @@ import (
 
 var outageTime = flag.Duration("outage.time", 0, "for which Redis is out in TestOutage; 0: 1s, and 5m with CACHEASIDE_ACCEPT")
 
-// TestOutage: Redis is out, or hangs, while rows are written 200 times a second. Nothing is lost, all writes are done before it is back, relays alert, and after Redis' return all is done. At full size, too: most
-// writes do not wait for it, memory stays as it is, each relay alerts once (as TestRelayOutage shows on a clock of its own), and all is done soon after Redis' return.
+// TestOutage: Redis is out, or hangs, while rows are written 200 times a second. Nothing is lost,
+// all writes are done before it is back, relays alert, and after Redis' return all is done. At full
+// size, too: most writes do not wait for it, memory stays as it is, each relay alerts once (as
+// TestRelayOutage shows on a clock of its own), and all is done soon after Redis' return.
 func TestOutage(t *testing.T) { testenv.OneUnlessAccepting(t, outages) }
 
 func outages(t *testing.T, e testenv.Engine) {
@@ -128,7 +130,8 @@ func newOutage(t *testing.T, m *testenv.SQLServer, level Level) *outage {
 	return o
 }
 
-// hasty are the settings of who writes: those by default, or, where Redis is not out for long, less patient ones.
+// hasty are the settings of who writes: those by default, or, where Redis is not out for long, less
+// patient ones.
 func (o *outage) hasty() cacheaside.Options {
 	if testenv.Accepting {
 		return cacheaside.Options{}
@@ -141,7 +144,8 @@ func (o *outage) patient() *cacheaside.Loader[int, int] {
 	return rows
 }
 
-// process is a cache, and the rows, of a process without memory: there is then nothing else that grows.
+// process is a cache, and the rows, of a process without memory: there is then nothing else that
+// grows.
 func (o *outage) process(of cacheaside.Options) (*cacheaside.Cache, *cacheaside.Loader[int, int]) {
 	of.MemoryBytes = -1
 	options := o.server.Options()
@@ -194,7 +198,8 @@ func (o *outage) relay(cache *cacheaside.Cache) {
 	})
 }
 
-// writes writes for some time, when all rows are cached, and returns how long each took. A write does not wait for those before.
+// writes writes for some time, when all rows are cached, and returns how long each took. A write
+// does not wait for those before.
 func (o *outage) writes(length time.Duration) []time.Duration {
 	n := int(length / o.every)
 	took := make([]time.Duration, n)
@@ -263,7 +268,8 @@ func (o *outage) depth() int {
 	return d.Items
 }
 
-// alerted waits until somebody has told that it does not work: a relay does so when it has tried often enough.
+// alerted waits until somebody has told that it does not work: a relay does so when it has tried
+// often enough.
 func (o *outage) alerted() {
 	for began := time.Now(); ; time.Sleep(10 * time.Millisecond) {
 		silent := slices.ContainsFunc(o.alerts, func(n *atomic.Int64) bool { return n.Load() == 0 })
@@ -322,7 +328,8 @@ func (o *outage) report(before, out []time.Duration, heap uint64, depth int, dra
 	}
 }
 
-// impatient fails if writes have waited for Redis, but for those that came before it was known to be out (which takes four times Options.RedisTimeout, if it hangs), and one a second that tries.
+// impatient fails if writes have waited for Redis, but for those that came before it was known to
+// be out (which takes four times Options.RedisTimeout, if it hangs), and one a second that tries.
 func (o *outage) impatient(took []time.Duration) {
 	limit := 4 * cmp.Or(o.hasty().RedisTimeout, 500*time.Millisecond)
 	waited := 0

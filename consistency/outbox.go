@@ -14,7 +14,8 @@ import (
 
 // SQLOutboxOptions are the settings of an SQLOutbox. nil, and the zero value, are good defaults.
 type SQLOutboxOptions struct {
-	// Table holds the items. Of MySQL it may be given as schema.table. Default: "cacheaside_outbox".
+	// Table holds the items. Of MySQL it may be given as schema.table. Default:
+	// "cacheaside_outbox".
 	Table string
 
 	// Namespace tells whose items these are: a Relay does those of its own namespace only, so that
@@ -25,14 +26,19 @@ type SQLOutboxOptions struct {
 	Namespace string
 }
 
-// SQLOutbox is a Queue in a table of the database of the rows. PutIn takes part in the caller's transaction: what is to be invalidated is there if and only if the rows were changed,
-// whatever is killed, and whenever. Put is durable as the database is.
+// SQLOutbox is a Queue in a table of the database of the rows. PutIn takes part in the caller's
+// transaction: what is to be invalidated is there if and only if the rows were changed, whatever is
+// killed, and whenever. Put is durable as the database is.
 //
-// The table is made by Schema's statements. Its rows show keys in clear. All times are by the database's clock, so those of processes need not agree, nor do time zones matter.
+// The table is made by Schema's statements. Its rows show keys in clear. All times are by the
+// database's clock, so those of processes need not agree, nor do time zones matter.
 //
-// It is safe for concurrent use by any number of processes, and begins transactions of its own, at READ COMMITTED in MySQL, on connections of db; what it changes there it tries again after a deadlock, a lock
-// that was waited for in vain, or a database that is busy. It needs no Close. SQLite has one writer at a time: give the DSN a busy timeout, and have transactions that write begin as such
-// (modernc.org/sqlite: _txlock=immediate), as those that become writers late fail at once if another has written meanwhile. A binary log of MySQL's is not to be in STATEMENT format.
+// It is safe for concurrent use by any number of processes, and begins transactions of its own, at
+// READ COMMITTED in MySQL, on connections of db; what it changes there it tries again after a
+// deadlock, a lock that was waited for in vain, or a database that is busy. It needs no Close.
+// SQLite has one writer at a time: give the DSN a busy timeout, and have transactions that write
+// begin as such (modernc.org/sqlite: _txlock=immediate), as those that become writers late fail at
+// once if another has written meanwhile. A binary log of MySQL's is not to be in STATEMENT format.
 type SQLOutbox struct {
 	db         *sql.DB
 	text       statements // of no namespace
@@ -43,7 +49,8 @@ type SQLOutbox struct {
 	repaired   atomic.Int64
 }
 
-// NewSQLOutbox makes an SQLOutbox of db, which stays the caller's. It sends nothing: that the table is missing, the first use says.
+// NewSQLOutbox makes an SQLOutbox of db, which stays the caller's. It sends nothing: that the table
+// is missing, the first use says.
 func NewSQLOutbox(db *sqlx.DB, dialect Dialect, options *SQLOutboxOptions) (*SQLOutbox, error) {
 	var o SQLOutboxOptions
 	if options != nil {
@@ -62,13 +69,15 @@ func NewSQLOutbox(db *sqlx.DB, dialect Dialect, options *SQLOutboxOptions) (*SQL
 	return &SQLOutbox{db: db.DB, text: text, owner: owner{namespace: o.Namespace, fixed: o.Namespace != ""}}, nil
 }
 
-// CreateTable makes the table where there is none, for tests and first steps. It does not change one that there is. In production, Schema's statements belong among your migrations.
+// CreateTable makes the table where there is none, for tests and first steps. It does not change
+// one that there is. In production, Schema's statements belong among your migrations.
 func (o *SQLOutbox) CreateTable(ctx context.Context) error {
 	_, err := o.db.ExecContext(ctx, o.text.schema())
 	return o.failed("create the table", err)
 }
 
-// Unreadable is how many rows Claim has found that hold no key, which are somebody else's: their items have a Key whose Check fails.
+// Unreadable is how many rows Claim has found that hold no key, which are somebody else's: their
+// items have a Key whose Check fails.
 func (o *SQLOutbox) Unreadable() int64 { return o.unreadable.Load() }
 
 // Put is Queue.Put. An ID is 32 hexadecimal digits.
@@ -80,13 +89,15 @@ func (o *SQLOutbox) Put(ctx context.Context, items ...Item) error {
 	return o.failed("put", err)
 }
 
-// PutIn is Put in a transaction of the caller's, whose commit makes the items visible. After an error, roll the transaction back. One item costs one trip to the database, whatever the DSN says, and so do
-// some hundreds. After counts from PutIn, not from the commit.
+// PutIn is Put in a transaction of the caller's, whose commit makes the items visible. After an
+// error, roll the transaction back. One item costs one trip to the database, whatever the DSN says,
+// and so do some hundreds. After counts from PutIn, not from the commit.
 func (o *SQLOutbox) PutIn(ctx context.Context, tx sqlx.ExecerContext, items ...Item) error {
 	return o.putIn(ctx, tx, items, true)
 }
 
-// putIn need not look for rows that are there already, if the IDs are new: that takes MariaDB a tenth of the INSERT's time.
+// putIn need not look for rows that are there already, if the IDs are new: that takes MariaDB a
+// tenth of the INSERT's time.
 func (o *SQLOutbox) putIn(ctx context.Context, tx sqlx.ExecerContext, items []Item, again bool) error {
 	inserts, err := o.inserts(items, again)
 	if err == nil && tx == nil {

@@ -71,7 +71,8 @@ func init() {
 	})
 }
 
-// TestClaimerKilled: whatever a relay was about to do when it was killed is done by another, once the claim has ended.
+// TestClaimerKilled: whatever a relay was about to do when it was killed is done by another, once
+// the claim has ended.
 func TestClaimerKilled(t *testing.T) {
 	rounds, items := 1, 200
 	if testenv.Accepting {
@@ -145,7 +146,8 @@ func testServerRestarts(t *testing.T, e testenv.Engine) {
 	o.holds(0, "done")
 }
 
-// TestServerHangs: calls end with their ctx, all before the server goes on, and what was cut short is not lost.
+// TestServerHangs: calls end with their ctx, all before the server goes on, and what was cut short
+// is not lost.
 func TestServerHangs(t *testing.T) { testenv.EachEngine(t, testServerHangs) }
 
 func testServerHangs(t *testing.T, e testenv.Engine) {

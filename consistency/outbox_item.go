@@ -12,8 +12,10 @@ import (
 	"github.com/cacheaside/cacheaside"
 )
 
-// rowID is the primary key of an item, its ID in binary. It is the client's: nobody has to ask the database for it, and who does not know whether a Put has come about can repeat it. The time (48 bits, in ms) is in front, and
-// only there so that rows of the same time are near each other; what makes it unique is random.
+// rowID is the primary key of an item, its ID in binary. It is the client's: nobody has to ask the
+// database for it, and who does not know whether a Put has come about can repeat it. The time (48
+// bits, in ms) is in front, and only there so that rows of the same time are near each other; what
+// makes it unique is random.
 type rowID [16]byte
 
 // newID makes an Item.ID.
@@ -87,7 +89,8 @@ func tooLong(key cacheaside.Key) error {
 // cells are a row as Claim reads it: itemColumns, and the age.
 type cells [12]any
 
-// item makes an Item of a row, whatever is in it. If it is not readable, its Key is one that Key.Check refuses.
+// item makes an Item of a row, whatever is in it. If it is not readable, its Key is one that
+// Key.Check refuses.
 func (c *cells) item() (item Item, readable bool) {
 	id, ok1 := bytesOf(c[0])
 	loader, ok2 := bytesOf(c[3])

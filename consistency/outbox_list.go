@@ -23,8 +23,8 @@ const (
 )
 
 // List gives up to limit rows, at most 1000, those due first, for who only looks: it claims none.
-// Rows that relays have claimed are among them, and rows that are not due. An outbox without a namespace lists
-// the rows of all namespaces (of the first 100 of them, by name).
+// Rows that relays have claimed are among them, and rows that are not due. An outbox without a
+// namespace lists the rows of all namespaces (of the first 100 of them, by name).
 func (o *SQLOutbox) List(ctx context.Context, limit int) ([]Row, error) {
 	if limit < 1 || limit > listAtMost {
 		return nil, o.failed("list", fmt.Errorf("a limit of %d: 1 to %d", limit, listAtMost))
@@ -97,8 +97,10 @@ func readRows(rows *sql.Rows) ([]listed, error) {
 	return all, rows.Err()
 }
 
-// Retry makes items due now that are not due yet, as a relay has put them off that could not do them, and answers how many. They stay in the queue. One that a relay has claimed may be done by another as well, which does
-// no harm. With DoubleDelete, an item that is done once is done the second time at once.
+// Retry makes items due now that are not due yet, as a relay has put them off that could not do
+// them, and answers how many. They stay in the queue. One that a relay has claimed may be done by
+// another as well, which does no harm. With DoubleDelete, an item that is done once is done the
+// second time at once.
 func (o *SQLOutbox) Retry(ctx context.Context, ids ...string) (made int64, err error) {
 	rows := make([]rowID, len(ids))
 	for i, id := range ids {
@@ -155,7 +157,8 @@ func (s statements) retry(ids []rowID) string {
 	return fmt.Sprintf("%s %s%s SET due = %s, since = %s WHERE id IN (%s) AND due > %s", s.change("UPDATE"), s.table, s.hint("PRIMARY"), s.now(), s.now(), hexList(ids), s.now())
 }
 
-// retryFailed goes by the index of what is due, and by few at once, so that it waits for nobody for long, nor anybody for it.
+// retryFailed goes by the index of what is due, and by few at once, so that it waits for nobody for
+// long, nor anybody for it.
 func (s statements) retryFailed(most int) string {
 	failed := " AND attempts > 0"
 	if s.dialect == SQLite {

@@ -24,7 +24,8 @@ func rowOf(t *outboxTest, text string) Row {
 	return Row{}
 }
 
-// TestList: who looks sees what is due, what is not and what is claimed, those due first, and changes nothing.
+// TestList: who looks sees what is due, what is not and what is claimed, those due first, and
+// changes nothing.
 func TestList(t *testing.T) {
 	eachOutbox(t, func(t *outboxTest) {
 		late, again := textItem("late"), textItem("again")
@@ -126,7 +127,8 @@ func TestSafeUpdates(t *testing.T) {
 	})
 }
 
-// TestRetryLeavesWhatWaits: of all items those become due that have failed, and none that waits for its first or second time.
+// TestRetryLeavesWhatWaits: of all items those become due that have failed, and none that waits for
+// its first or second time.
 func TestRetryLeavesWhatWaits(t *testing.T) {
 	eachOutbox(t, func(t *outboxTest) {
 		items := textItems(retryAtMost + 5)

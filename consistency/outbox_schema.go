@@ -11,7 +11,8 @@ import (
 type Dialect uint8
 
 const (
-	// MySQL is MySQL from 8.0.1, and MariaDB from 10.6 (SKIP LOCKED), by github.com/go-sql-driver/mysql.
+	// MySQL is MySQL from 8.0.1, and MariaDB from 10.6 (SKIP LOCKED), by
+	// github.com/go-sql-driver/mysql.
 	MySQL Dialect = iota + 1
 
 	// SQLite is SQLite from 3.37 (STRICT tables), by any driver.

@@ -19,9 +19,11 @@ const (
 	outboxPause = 10 * time.Millisecond // before the second try; then twice as long
 )
 
-// session does work on a connection. Each statement of it is a transaction of its own, so that who is cut off, or stopped, between two of them leaves nothing locked behind; the COMMIT is for sessions that are without
-// autocommit. In MySQL they are READ COMMITTED, or the first is: there what is locked are rows, and not the gaps beside them, into which others insert. work is done again from its beginning after a deadlock, and
-// when it has waited for a lock in vain.
+// session does work on a connection. Each statement of it is a transaction of its own, so that who
+// is cut off, or stopped, between two of them leaves nothing locked behind; the COMMIT is for
+// sessions that are without autocommit. In MySQL they are READ COMMITTED, or the first is: there
+// what is locked are rows, and not the gaps beside them, into which others insert. work is done
+// again from its beginning after a deadlock, and when it has waited for a lock in vain.
 func (o *SQLOutbox) session(ctx context.Context, work func(*sql.Conn) error) error {
 	return again(ctx, func() error { return o.try(ctx, work) })
 }
@@ -112,7 +114,8 @@ const (
 	mysqlBadText   = 1366
 )
 
-// inTheWay tells whether another transaction was, so that it is to be done again. SQLite's drivers have no common type of error, but the message is SQLite's.
+// inTheWay tells whether another transaction was, so that it is to be done again. SQLite's drivers
+// have no common type of error, but the message is SQLite's.
 func inTheWay(err error) bool {
 	if answer, ok := errors.AsType[*mysql.MySQLError](err); ok {
 		return answer.Number == mysqlLockWait || answer.Number == mysqlDeadlock || answer.Number == mysqlCheckRead
@@ -120,7 +123,8 @@ func inTheWay(err error) bool {
 	return strings.Contains(err.Error(), "database is locked") || strings.Contains(err.Error(), "database table is locked")
 }
 
-// explain says what is to be done about an error, and keeps to itself what a server quotes of a statement: that may be keys.
+// explain says what is to be done about an error, and keeps to itself what a server quotes of a
+// statement: that may be keys.
 func (o *SQLOutbox) explain(err error) error {
 	answer, ok := errors.AsType[*mysql.MySQLError](err)
 	switch {

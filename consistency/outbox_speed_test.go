@@ -11,7 +11,8 @@ import (
 	"github.com/cacheaside/cacheaside/internal/testenv"
 )
 
-// TestClaimersShare: of several relays at once none gets what another has, and together they are not slower than one.
+// TestClaimersShare: of several relays at once none gets what another has, and together they are
+// not slower than one.
 func TestClaimersShare(t *testing.T) {
 	eachOutbox(t, func(t *outboxTest) {
 		n, most := 120, 20
@@ -71,7 +72,8 @@ func TestClaimersShare(t *testing.T) {
 	})
 }
 
-// TestDeepQueue: a claim reads what it claims, however much there is behind it, and Depth does not count for ever.
+// TestDeepQueue: a claim reads what it claims, however much there is behind it, and Depth does not
+// count for ever.
 func TestDeepQueue(t *testing.T) { testenv.OneUnlessAccepting(t, deepQueue) }
 
 func deepQueue(t *testing.T, e testenv.Engine) {

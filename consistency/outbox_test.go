@@ -167,7 +167,8 @@ func eachOutbox(t *testing.T, f func(t *outboxTest)) {
 	t.Run("sqlite", func(t *testing.T) { f(outboxOnSQLite(t)) })
 }
 
-// TestPutIn: what is put in a transaction is there if that is committed, not before, and not otherwise.
+// TestPutIn: what is put in a transaction is there if that is committed, not before, and not
+// otherwise.
 func TestPutIn(t *testing.T) {
 	eachOutbox(t, func(t *outboxTest) {
 		t.exec(t.db, "CREATE TABLE product (id INTEGER)")
@@ -217,7 +218,8 @@ func init() {
 	})
 }
 
-// TestKilledBeforeCommit: who is killed between PutIn and COMMIT, or whose connection is, leaves nothing.
+// TestKilledBeforeCommit: who is killed between PutIn and COMMIT, or whose connection is, leaves
+// nothing.
 func TestKilledBeforeCommit(t *testing.T) {
 	eachOutbox(t, func(t *outboxTest) {
 		child := testenv.SpawnChild(t, "outbox put", t.environment()...)
@@ -259,7 +261,8 @@ func testOutOfOrder(t *testing.T, e testenv.Engine) {
 	o.same(o.some(o.SQLOutbox, 10), "a")
 }
 
-// TestNobodyWaits: transactions that have not ended keep nobody from claiming and finishing what others have put.
+// TestNobodyWaits: transactions that have not ended keep nobody from claiming and finishing what
+// others have put.
 func TestNobodyWaits(t *testing.T) { testenv.EachEngine(t, testNobodyWaits) }
 
 func testNobodyWaits(t *testing.T, e testenv.Engine) {
@@ -290,7 +293,8 @@ func testNobodyWaits(t *testing.T, e testenv.Engine) {
 	o.holds(2, "committed")
 }
 
-// TestClaimKeepsNobody: while a claim is under way, others claim what it does not, and put, wherever in the order.
+// TestClaimKeepsNobody: while a claim is under way, others claim what it does not, and put,
+// wherever in the order.
 func TestClaimKeepsNobody(t *testing.T) { testenv.EachEngine(t, testClaimKeepsNobody) }
 
 func testClaimKeepsNobody(t *testing.T, e testenv.Engine) {
@@ -318,7 +322,8 @@ func testClaimKeepsNobody(t *testing.T, e testenv.Engine) {
 	o.holds(12, "10 that are being claimed, and 2 that are not due")
 }
 
-// TestStoppedWhileClaiming: who is stopped in the middle of Claim, or cut off, keeps nothing locked beyond the life of the claim.
+// TestStoppedWhileClaiming: who is stopped in the middle of Claim, or cut off, keeps nothing locked
+// beyond the life of the claim.
 func TestStoppedWhileClaiming(t *testing.T) { testenv.EachEngine(t, testStoppedWhileClaiming) }
 
 func testStoppedWhileClaiming(t *testing.T, e testenv.Engine) {
@@ -375,7 +380,8 @@ func testTimeZones(t *testing.T, e testenv.Engine) {
 	}
 }
 
-// TestSessions: what a DSN sets for its sessions changes nothing: no autocommit, another isolation, another meaning of quotes, other character sets.
+// TestSessions: what a DSN sets for its sessions changes nothing: no autocommit, another isolation,
+// another meaning of quotes, other character sets.
 func TestSessions(t *testing.T) { testenv.EachEngine(t, testSessions) }
 
 func testSessions(t *testing.T, e testenv.Engine) {
@@ -500,7 +506,8 @@ func testLargestStatement(t *testing.T, e testenv.Engine) {
 	o.holds(len(got), "put back")
 }
 
-// TestForeignRows: rows that hold no key are given out, so that somebody notices, and keep nobody from the others.
+// TestForeignRows: rows that hold no key are given out, so that somebody notices, and keep nobody
+// from the others.
 func TestForeignRows(t *testing.T) {
 	eachOutbox(t, func(t *outboxTest) {
 		insert := func(loader, version string, numbers ...int64) {

@@ -8,8 +8,10 @@ import (
 	"time"
 )
 
-// statements are the texts of one table's statements. They hold values as digits, and as literals x'…' of hexadecimal ones, and nothing else that a caller has given: so nothing can be injected, no character set
-// or SQL mode changes what they mean, and each is one trip to a server, whatever the DSN says of interpolateParams.
+// statements are the texts of one table's statements. They hold values as digits, and as literals
+// x'…' of hexadecimal ones, and nothing else that a caller has given: so nothing can be injected,
+// no character set or SQL mode changes what they mean, and each is one trip to a server, whatever
+// the DSN says of interpolateParams.
 type statements struct {
 	dialect Dialect
 	name    string
@@ -17,7 +19,8 @@ type statements struct {
 	space   string // the namespace, as a literal; "": there is none
 }
 
-// now is the time of the database in microseconds since 1970, when the statement began. UTC_TIMESTAMP knows no time zone of a session, and so no hour that comes twice.
+// now is the time of the database in microseconds since 1970, when the statement began.
+// UTC_TIMESTAMP knows no time zone of a session, and so no hour that comes twice.
 func (s statements) now() string {
 	if s.dialect == SQLite {
 		return "CAST(ROUND((julianday('now') - 2440587.5) * 86400000) AS INTEGER) * 1000"
@@ -25,7 +28,8 @@ func (s statements) now() string {
 	return "TIMESTAMPDIFF(MICROSECOND, '1970-01-01 00:00:00', UTC_TIMESTAMP(6))"
 }
 
-// hint names the index that a statement has to go by. Left to itself, the optimizer reads all rows where it is to change most of them: then it waits for rows whose transactions have not ended.
+// hint names the index that a statement has to go by. Left to itself, the optimizer reads all rows
+// where it is to change most of them: then it waits for rows whose transactions have not ended.
 func (s statements) hint(index string) string {
 	if s.dialect == SQLite {
 		return ""
@@ -105,8 +109,9 @@ func (s statements) around() (before, after []string) {
 // The columns of cells.
 const itemColumns = "id, claim, was_due, loader, version, text, all_keys, again, reload, attempts, admit"
 
-// claim claims what is due. In MySQL, where it says when the claims end as the insert id, it passes over rows that others have locked, and, as it goes by the index in its order, locks none but those that it
-// claims: nobody waits for it, nor it for anybody.
+// claim claims what is due. In MySQL, where it says when the claims end as the insert id, it passes
+// over rows that others have locked, and, as it goes by the index in its order, locks none but
+// those that it claims: nobody waits for it, nor it for anybody.
 func (s statements) claim(most int, claim int64, life time.Duration) string {
 	until := fmt.Sprintf("%s + %d", s.now(), micros(life))
 	due := fmt.Sprintf("SELECT id, due FROM %s%s WHERE %s ORDER BY due LIMIT %d", s.table, s.hint("due"), s.due(), most)

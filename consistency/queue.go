@@ -12,7 +12,8 @@ type Item struct {
 	// ID names it in its queue. Put makes one where there is none.
 	ID string
 
-	// Claim names the claim by which it was given out, so that Done and Later can tell whether it has been given to somebody else since. The queue sets it; of what was not claimed it is "".
+	// Claim names the claim by which it was given out, so that Done and Later can tell whether it
+	// has been given to somebody else since. The queue sets it; of what was not claimed it is "".
 	Claim string
 
 	// Key is what is to be invalidated.
@@ -21,10 +22,12 @@ type Item struct {
 	// After is when it is due, from the moment of Put or Later.
 	After time.Duration
 
-	// Again, if not 0, has it done once more, so long after the first time: the delayed double delete.
+	// Again, if not 0, has it done once more, so long after the first time: the delayed double
+	// delete.
 	Again time.Duration
 
-	// Reload has it done by a reload (Cache.RefreshKeys), not by a delete; what cannot be reloaded is invalidated.
+	// Reload has it done by a reload (Cache.RefreshKeys), not by a delete; what cannot be reloaded
+	// is invalidated.
 	Reload bool
 
 	// Admit says that a filter of the key's loader may have to be told of it, by a process that has
@@ -39,21 +42,28 @@ type Item struct {
 	Age time.Duration
 }
 
-// Queue keeps what is still to be invalidated. It is safe for concurrent use, also by several processes where it is not in memory. Nothing that was Put is lost before it is Done. Package
+// Queue keeps what is still to be invalidated. It is safe for concurrent use, also by several
+// processes where it is not in memory. Nothing that was Put is lost before it is Done. Package
 // internal/queuetest is its contract as tests.
 //
-// A queue that can tell when there is something to do may have the method Wait(ctx context.Context), which returns when an item may be due, or ctx ends. A Relay then waits, and does not poll.
+// A queue that can tell when there is something to do may have the method Wait(ctx
+// context.Context), which returns when an item may be due, or ctx ends. A Relay then waits, and
+// does not poll.
 type Queue interface {
-	// Put adds items, those that are there already aside. If it returns an error, some may have been added: it may be repeated with the same IDs.
+	// Put adds items, those that are there already aside. If it returns an error, some may have
+	// been added: it may be repeated with the same IDs.
 	Put(ctx context.Context, items ...Item) error
 
-	// Claim returns at most max items that are due, the longest due first, and gives them to nobody else for life; then they are due again. None: nil.
+	// Claim returns at most max items that are due, the longest due first, and gives them to nobody
+	// else for life; then they are due again. None: nil.
 	Claim(ctx context.Context, max int, life time.Duration) ([]Item, error)
 
-	// Done removes items. Those that were claimed and have been claimed by somebody else since stay. Those that are not there any more do no harm.
+	// Done removes items. Those that were claimed and have been claimed by somebody else since
+	// stay. Those that are not there any more do no harm.
 	Done(ctx context.Context, items ...Item) error
 
-	// Later puts items back, with the After, Again and Attempts that they have now, and ends their claims. Those that were claimed and have been claimed by somebody else since stay as they
+	// Later puts items back, with the After, Again and Attempts that they have now, and ends their
+	// claims. Those that were claimed and have been claimed by somebody else since stay as they
 	// are. Those that are not there any more do not come back.
 	Later(ctx context.Context, items ...Item) error
 

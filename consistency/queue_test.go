@@ -14,7 +14,8 @@ import (
 	"github.com/cacheaside/cacheaside/internal/testenv"
 )
 
-// lagging has another process store what a replica of the database that lags, as of now, shows of row 1. It is called when the invalidation is over.
+// lagging has another process store what a replica of the database that lags, as of now, shows of
+// row 1. It is called when the invalidation is over.
 func (x *world) lagging(c *cacheaside.Cache) (store func()) {
 	x.t.Helper()
 	old, err := x.load(x.t.Context(), 1)
@@ -43,7 +44,8 @@ func (x *world) timeHasCome() {
 	x.exec("UPDATE cacheaside_outbox SET due = 1")
 }
 
-// TestDoubleDelete: what a lagging reader has stored after the invalidation is gone after the second one.
+// TestDoubleDelete: what a lagging reader has stored after the invalidation is gone after the
+// second one.
 func TestDoubleDelete(t *testing.T) {
 	for _, inMemory := range []bool{false, true} {
 		t.Run(fmt.Sprintf("memory=%v", inMemory), func(t *testing.T) {
@@ -74,7 +76,8 @@ func TestDoubleDelete(t *testing.T) {
 	}
 }
 
-// TestDoubleDeleteKilled: the second invalidation is done, though the process that has done the first was killed; and both are, if it was killed before it could say that the first was done.
+// TestDoubleDeleteKilled: the second invalidation is done, though the process that has done the
+// first was killed; and both are, if it was killed before it could say that the first was done.
 func TestDoubleDeleteKilled(t *testing.T) { testenv.EachEngine(t, testDoubleDeleteKilled) }
 
 func testDoubleDeleteKilled(t *testing.T, e testenv.Engine) {

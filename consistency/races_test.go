@@ -15,7 +15,8 @@ import (
 	"github.com/cacheaside/cacheaside/internal/testenv"
 )
 
-// staleness is for how long a race has others read what is stale, once the write was committed (or may have been).
+// staleness is for how long a race has others read what is stale, once the write was committed (or
+// may have been).
 type staleness string
 
 const (
@@ -67,7 +68,8 @@ func (r *run) stale() bool {
 	return got != want
 }
 
-// end has relays do what is left for them, and tells the staleness of a race in which somebody has read what is stale, or not.
+// end has relays do what is left for them, and tells the staleness of a race in which somebody has
+// read what is stale, or not.
 func (r *run) end(before bool) staleness {
 	r.t.Helper()
 	before = r.stale() || before

@@ -14,10 +14,12 @@ import (
 	"github.com/cacheaside/cacheaside/internal/testenv"
 )
 
-// quick are the time-outs of a process that does not wait long for Redis, nor has others wait long for a lease of whose end it could not tell.
+// quick are the time-outs of a process that does not wait long for Redis, nor has others wait long
+// for a lease of whose end it could not tell.
 var quick = cacheaside.Options{RedisTimeout: 50 * time.Millisecond, ReadTimeout: 50 * time.Millisecond, LeaseTTL: 2 * time.Second, MemoryBytes: -1}
 
-// away has Redis answer nobody until back. If it hangs, it does later what it was sent; if it is dead, it has lost its data; if it is cut off from who writes, neither.
+// away has Redis answer nobody until back. If it hangs, it does later what it was sent; if it is
+// dead, it has lost its data; if it is cut off from who writes, neither.
 func (x *world) away(how string) (back func()) {
 	switch how {
 	case "hung":
@@ -32,7 +34,8 @@ func (x *world) away(how string) (back func()) {
 	}
 }
 
-// TestRedisOut: what each level does while Redis does not answer, which is all done before it does again; and that all of it is made up for.
+// TestRedisOut: what each level does while Redis does not answer, which is all done before it does
+// again; and that all of it is made up for.
 func TestRedisOut(t *testing.T) {
 	for _, c := range []struct {
 		how      string
@@ -98,7 +101,8 @@ func TestRedisOut(t *testing.T) {
 	}
 }
 
-// TestRedisSkipped: once Redis is known to be out of reach, writes with a row in the outbox do not wait for it, and the memory of the process forgets what they change; after a while one tries.
+// TestRedisSkipped: once Redis is known to be out of reach, writes with a row in the outbox do not
+// wait for it, and the memory of the process forgets what they change; after a while one tries.
 func TestRedisSkipped(t *testing.T) {
 	q := quick
 	q.MemoryBytes, q.MaxStaleness = 0, time.Minute
@@ -159,7 +163,8 @@ func TestRedisLost(t *testing.T) {
 	}
 }
 
-// TestHoldLost: a Strict write whose hold is gone, as an operator's FLUSHALL takes it, is refused its COMMIT; if that has been sent, nothing stale is left.
+// TestHoldLost: a Strict write whose hold is gone, as an operator's FLUSHALL takes it, is refused
+// its COMMIT; if that has been sent, nothing stale is left.
 func TestHoldLost(t *testing.T) { testenv.EachEngine(t, testHoldLost) }
 
 func testHoldLost(t *testing.T, e testenv.Engine) {

@@ -13,11 +13,16 @@ import (
 	"github.com/cacheaside/cacheaside/internal/writeside"
 )
 
-// Relay does what is in a Queue: it invalidates, or reloads, the key of each item, again and again until that has worked, however long it takes. Filters of the cache's loaders are told of the keys first, as by
-// cacheaside.Loader.Inserting. Any number of relays may work on one queue, in one process or in many: an item is given to one of them at a time.
+// Relay does what is in a Queue: it invalidates, or reloads, the key of each item, again and again
+// until that has worked, however long it takes. Filters of the cache's loaders are told of the keys
+// first, as by cacheaside.Loader.Inserting. Any number of relays may work on one queue, in one
+// process or in many: an item is given to one of them at a time.
 //
-// A Relay tries an item that fails again 100 ms later, and then after twice as long each time, up to a minute. When nothing at all works for want of Redis, each relay tries one item at a time, after 100 ms up to 2 s, until that
-// works; then all that is due is done at once. An item that has failed RelayOptions.AlertAt times is alerted, and is tried on: a key that is given up is stale for ever.
+// A Relay tries an item that fails again 100 ms later, and then after twice as long each time, up
+// to a minute. When nothing at all works for want of Redis, each relay tries one item at a time,
+// after 100 ms up to 2 s, until that works; then all that is due is done at once. An item that has
+// failed RelayOptions.AlertAt times is alerted, and is tried on: a key that is given up is stale
+// for ever.
 //
 // An item that is to be reloaded, and cannot be, is invalidated.
 //
@@ -48,7 +53,8 @@ type relayed interface {
 
 type inside = writeside.Cache[cacheaside.Key]
 
-// NewRelay makes the worker that does what is in queue, by cache; both stay the caller's. options may be nil. Run it with Run.
+// NewRelay makes the worker that does what is in queue, by cache; both stay the caller's. options
+// may be nil. Run it with Run.
 func NewRelay(cache *cacheaside.Cache, queue Queue, options *RelayOptions) (*Relay, error) {
 	if cache == nil {
 		return nil, errors.New("consistency: NewRelay: cache is nil")
@@ -78,11 +84,11 @@ func newRelay(cache relayed, queue Queue, options *RelayOptions) (*Relay, error)
 }
 
 // Run works until ctx ends; then it returns nil. It puts back the items that it has claimed and not
-// done by then. That takes at most a third of RelayOptions.ClaimFor for what is under way, and another
-// third for the queue; what it cannot put back is due again when its claim has run out. It returns
-// an error at once if the Relay is running already, and cacheaside.ErrClosed when its cache has
-// been closed, which is alerted, too. Nothing else ends it, also no panic of a queue, a filter or a
-// load function.
+// done by then. That takes at most a third of RelayOptions.ClaimFor for what is under way, and
+// another third for the queue; what it cannot put back is due again when its claim has run out. It
+// returns an error at once if the Relay is running already, and cacheaside.ErrClosed when its cache
+// has been closed, which is alerted, too. Nothing else ends it, also no panic of a queue, a filter
+// or a load function.
 func (r *Relay) Run(ctx context.Context) error {
 	if !r.running.CompareAndSwap(false, true) {
 		return errors.New("consistency: the Relay is running already")
@@ -105,7 +111,8 @@ func (r *Relay) Run(ctx context.Context) error {
 }
 
 const (
-	// batch is how many items are claimed at once. They cost Redis, and a database, some milliseconds.
+	// batch is how many items are claimed at once. They cost Redis, and a database, some
+	// milliseconds.
 	batch = 500
 
 	firstDelay   = 100 * time.Millisecond // after what has failed once
@@ -188,8 +195,9 @@ func (s *shift) claim(ctx context.Context, most int) (items []Item, err error) {
 	return items, err
 }
 
-// delay is how long to wait after something has failed n times: it doubles, up to most, and half of it is by chance, so that what has failed together does not come back together. ("Equal jitter": Marc Brooker,
-// "Exponential Backoff And Jitter", AWS Architecture Blog, 2015.)
+// delay is how long to wait after something has failed n times: it doubles, up to most, and half of
+// it is by chance, so that what has failed together does not come back together. ("Equal jitter":
+// Marc Brooker, "Exponential Backoff And Jitter", AWS Architecture Blog, 2015.)
 func delay(n int, most time.Duration) time.Duration {
 	d := most
 	if n < 20 { // which is a day, and no overflow

@@ -19,11 +19,13 @@ const (
 )
 
 const (
-	// aboutAtMost is of how much an alarm knows what it is about. If more than that fails, it may sound again before all of it is over.
+	// aboutAtMost is of how much an alarm knows what it is about. If more than that fails, it may
+	// sound again before all of it is over.
 	aboutAtMost = 1000
 
-	// overAfter is how long after it has failed last something is not known to fail any more: another relay may have done it. If it still failed it would have come back
-	// twenty times, and to each of ten relays about twice.
+	// overAfter is how long after it has failed last something is not known to fail any more:
+	// another relay may have done it. If it still failed it would have come back twenty times, and
+	// to each of ten relays about twice.
 	overAfter = 20 * longestDelay
 )
 
@@ -59,7 +61,8 @@ func (a *alarm) forget() {
 	}
 }
 
-// alert tells that something has failed so often. It answers whether it did: nobody is told again of what the alarm sounds for.
+// alert tells that something has failed so often. It answers whether it did: nobody is told again
+// of what the alarm sounds for.
 func (s *shift) alert(ctx context.Context, of *alarm, what string, attempts int, err error) bool {
 	if !of.failed(what) {
 		return false

@@ -36,7 +36,8 @@ func (r *Relay) do(ctx context.Context, g *group, errs []error) {
 	}
 }
 
-// reload answers which keys are neither reloaded nor invalidated, or not in their filters, and why. As their rows have been committed, to be admitted is all that their filters need.
+// reload answers which keys are neither reloaded nor invalidated, or not in their filters, and why.
+// As their rows have been committed, to be admitted is all that their filters need.
 func (r *Relay) reload(ctx context.Context, keys []cacheaside.Key) map[cacheaside.Key]error {
 	admitting, cancel := half(ctx)
 	_, _, refused := admit(admitting, r.cache.InsertingKeys, keys)

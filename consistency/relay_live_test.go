@@ -77,7 +77,8 @@ func (l *relayLive) relay(q Queue, o RelayOptions) *Relay {
 	return r
 }
 
-// Redis hangs while rows change, with keys, keys that are reloaded, and a whole loader in the queue: the caches of all processes forget them when it is back.
+// Redis hangs while rows change, with keys, keys that are reloaded, and a whole loader in the
+// queue: the caches of all processes forget them when it is back.
 func TestRelayLive(t *testing.T) {
 	r := testenv.SharedRedis(t)
 	here, other := newRelayLive(t, r), newRelayLive(t, r)

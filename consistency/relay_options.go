@@ -9,8 +9,9 @@ import (
 
 // RelayOptions are the settings of a Relay. nil, and the zero value, are good defaults.
 type RelayOptions struct {
-	// Poll is how often a queue in which less was due than a relay does at once (500 items) is asked again. A queue that tells when there is something to do, as a MemoryQueue does, is not polled. Who sets it: whose
-	// Async writes must show sooner. Default: 200 ms. At least 1 ms.
+	// Poll is how often a queue in which less was due than a relay does at once (500 items) is
+	// asked again. A queue that tells when there is something to do, as a MemoryQueue does, is not
+	// polled. Who sets it: whose Async writes must show sooner. Default: 200 ms. At least 1 ms.
 	Poll time.Duration
 
 	// ClaimFor is for how long items are claimed: the items of a process that is killed are done so
@@ -19,14 +20,20 @@ type RelayOptions struct {
 	// 1 s. Set less to have those items done sooner, more for filters or reloads that take longer.
 	ClaimFor time.Duration
 
-	// AlertAt is how often something must have failed in a row until it is alerted: an item, or any item since Redis is out, or a call of the queue. As delays double, 10 times take about a minute for an item, and 10 s for the others.
-	// Who sets it: who wants to know sooner, or only of what lasts. Default: 10.
+	// AlertAt is how often something must have failed in a row until it is alerted: an item, or any
+	// item since Redis is out, or a call of the queue. As delays double, 10 times take about a
+	// minute for an item, and 10 s for the others. Who sets it: who wants to know sooner, or only
+	// of what lasts. Default: 10.
 	AlertAt int
 
-	// OnAlert is told of each alert, from a goroutine of its own, for which Run waits in the end. Who sets it: whose logs wake nobody. Default: the alert is logged, as it is in any case, and counted (RelayStats.Alerts).
+	// OnAlert is told of each alert, from a goroutine of its own, for which Run waits in the end.
+	// Who sets it: whose logs wake nobody. Default: the alert is logged, as it is in any case, and
+	// counted (RelayStats.Alerts).
 	OnAlert func(Alert)
 
-	// Logger is told, as a warning, of alerts, and once when the queue begins to fail; at level Info, that it is over. Of keys it is shown hashes. Default: slog.Default(), as it is when the Relay is made.
+	// Logger is told, as a warning, of alerts, and once when the queue begins to fail; at level
+	// Info, that it is over. Of keys it is shown hashes. Default: slog.Default(), as it is when the
+	// Relay is made.
 	Logger *slog.Logger
 }
 
@@ -36,13 +43,15 @@ type RelayOptions struct {
 // because the cache was closed. The next of a kind comes when everything that the last one was
 // about has worked, and something fails again.
 type Alert struct {
-	// Depth is what was in the queue, a second ago or less; much longer ago if the queue has failed since.
+	// Depth is what was in the queue, a second ago or less; much longer ago if the queue has failed
+	// since.
 	Depth Depth
 
 	// Attempts is how often it has failed.
 	Attempts int
 
-	// Err is why, the last time. It Is cacheaside.ErrRedis if it was for want of Redis. If an item can never be done, since its Key is none, it is what Key.Check says.
+	// Err is why, the last time. It Is cacheaside.ErrRedis if it was for want of Redis. If an item
+	// can never be done, since its Key is none, it is what Key.Check says.
 	Err error
 }
 

@@ -6,7 +6,8 @@ import (
 	"time"
 )
 
-// RelayStats counts what a Relay has done since it was made. Its fields are read one after the other, so they may be apart by what happened meanwhile.
+// RelayStats counts what a Relay has done since it was made. Its fields are read one after the
+// other, so they may be apart by what happened meanwhile.
 type RelayStats struct {
 	Done        int64 // items that are done, and out of the queue
 	Again       int64 // times that one was done for the first of two times (Item.Again)
@@ -22,13 +23,16 @@ type RelayStats struct {
 	// Ended says that Run has ended though nobody has asked it to: the cache was closed.
 	Ended bool
 
-	// Out says that whatever this relay has tried last has failed for want of Redis. Where other relays have done the rest, it says so until nothing was due for RelayOptions.ClaimFor.
+	// Out says that whatever this relay has tried last has failed for want of Redis. Where other
+	// relays have done the rest, it says so until nothing was due for RelayOptions.ClaimFor.
 	Out bool
 
-	// Lag is how long items had been in the queue when they were done, what they were told to wait included: the mean. MaxLag is the longest.
+	// Lag is how long items had been in the queue when they were done, what they were told to wait
+	// included: the mean. MaxLag is the longest.
 	Lag, MaxLag time.Duration
 
-	// Depth is what is in the queue, for all relays together, as it was DepthAge ago. A Relay that runs looks about once a second.
+	// Depth is what is in the queue, for all relays together, as it was DepthAge ago. A Relay that
+	// runs looks about once a second.
 	Depth    Depth
 	DepthAge time.Duration
 }
@@ -76,7 +80,8 @@ func (c *relayCounters) finished(lags []time.Duration) {
 
 const betweenLooks = time.Second
 
-// look sees what is in the queue, if it has not just done so. Twenty times as long as it takes is between two looks at least, for in a large table it is not cheap.
+// look sees what is in the queue, if it has not just done so. Twenty times as long as it takes is
+// between two looks at least, for in a large table it is not cheap.
 func (s *shift) look(ctx context.Context) {
 	began := time.Now()
 	if began.Before(s.nextLook) || s.queueFails > 0 {

@@ -299,7 +299,8 @@ func (s *station) drained(limit time.Duration) time.Duration {
 
 func (s *station) at(d time.Duration) { time.Sleep(time.Until(s.began.Add(d))) }
 
-// A relay does what is due, when it is due: it tells filters, and invalidates, a key that is in many items once.
+// A relay does what is due, when it is due: it tells filters, and invalidates, a key that is in
+// many items once.
 func TestRelayDoes(t *testing.T) {
 	inStation(t, nil, func(s *station) {
 		r, _ := s.start(RelayOptions{})
@@ -333,7 +334,8 @@ func TestRelayDoes(t *testing.T) {
 	})
 }
 
-// Five minutes without Redis, and writes (200 a second, where figures are reported): few attempts, one alert a relay, and all is done as soon as Redis is back. What fails later is alerted again.
+// Five minutes without Redis, and writes (200 a second, where figures are reported): few attempts,
+// one alert a relay, and all is done as soon as Redis is back. What fails later is alerted again.
 func TestRelayOutage(t *testing.T) {
 	inStation(t, nil, func(s *station) {
 		s.cache.takes = 3 * time.Millisecond
@@ -395,8 +397,10 @@ func TestRelayOutage(t *testing.T) {
 	})
 }
 
-// However long Redis was out, an item does not wait for a minute then, as it would had it failed by itself.
-// Who has had nothing to do for long does not know that Redis is back, as long as there is something in the queue: others may only have been quicker. When he fails again, nobody is told again, unless it has worked, or all was done.
+// However long Redis was out, an item does not wait for a minute then, as it would had it failed by
+// itself. Who has had nothing to do for long does not know that Redis is back, as long as there is
+// something in the queue: others may only have been quicker. When he fails again, nobody is told
+// again, unless it has worked, or all was done.
 func TestRelayThatGetsNothing(t *testing.T) {
 	inStation(t, nil, func(s *station) {
 		s.cache.fail(noRedis)
@@ -451,7 +455,8 @@ func TestRelayLongOutage(t *testing.T) {
 	})
 }
 
-// What fails by itself is tried again by itself, ever more rarely, and the others do not wait for it. It is alerted once; so is what fails later.
+// What fails by itself is tried again by itself, ever more rarely, and the others do not wait for
+// it. It is alerted once; so is what fails later.
 func TestRelayPartialFailure(t *testing.T) {
 	q := &relayQueue{}
 	inStation(t, q, func(s *station) {
@@ -509,7 +514,8 @@ func TestRelayPartialFailure(t *testing.T) {
 	})
 }
 
-// An item whose attempts fail only when it is alone, which is as if Redis were out, is alerted, too, although others work.
+// An item whose attempts fail only when it is alone, which is as if Redis were out, is alerted,
+// too, although others work.
 func TestRelayAlone(t *testing.T) {
 	inStation(t, nil, func(s *station) {
 		s.cache.fail(func(op string, k cacheaside.Key) error {
@@ -538,7 +544,8 @@ func TestRelayAlone(t *testing.T) {
 	})
 }
 
-// What is to be done twice is, the second time that much after the first, and each with attempts of its own.
+// What is to be done twice is, the second time that much after the first, and each with attempts of
+// its own.
 func TestRelayDoubleDelete(t *testing.T) {
 	inStation(t, nil, func(s *station) {
 		s.cache.fail(noRedis)
@@ -605,7 +612,8 @@ func TestRelayReload(t *testing.T) {
 	})
 }
 
-// A filter that fails does not keep keys from being invalidated, nor those of other loaders from being done.
+// A filter that fails does not keep keys from being invalidated, nor those of other loaders from
+// being done.
 func TestRelayFilterFails(t *testing.T) {
 	for _, reload := range []bool{false, true} {
 		inStation(t, nil, func(s *station) {
@@ -837,7 +845,8 @@ func (q *relayQueue) Depth(ctx context.Context) (Depth, error) {
 	return q.inner.Depth(ctx)
 }
 
-// A queue that cannot be reached is asked again, more and more rarely; that is counted, logged once, and alerted once. Nothing is lost.
+// A queue that cannot be reached is asked again, more and more rarely; that is counted, logged
+// once, and alerted once. Nothing is lost.
 func TestRelayQueueFails(t *testing.T) {
 	for _, failing := range []string{"claim", "done", "all"} {
 		t.Run(failing, func(t *testing.T) {
@@ -885,7 +894,8 @@ func TestRelayQueueFails(t *testing.T) {
 	}
 }
 
-// A queue that cannot tell when there is something is asked each Poll, and looked at about once a second.
+// A queue that cannot tell when there is something is asked each Poll, and looked at about once a
+// second.
 func TestRelayPolls(t *testing.T) {
 	q := &relayQueue{}
 	inStation(t, q, func(s *station) {
@@ -906,7 +916,8 @@ func TestRelayPolls(t *testing.T) {
 	})
 }
 
-// What somebody else has written to the table, and is no key, is told of once, and kept far back. It neither keeps others waiting nor hides their trouble.
+// What somebody else has written to the table, and is no key, is told of once, and kept far back.
+// It neither keeps others waiting nor hides their trouble.
 func TestRelayBadItems(t *testing.T) {
 	q := &relayQueue{}
 	inStation(t, q, func(s *station) {

@@ -28,7 +28,8 @@ var relaysItems = flag.Int("relays.items", 0, "of TestRelays; 0: 1,500, and 40,0
 
 func init() { testenv.RegisterChild("relays", relaysChild) }
 
-// TestRelays: relays of several processes share the work of one outbox. No key is in the works of two at once, also when one of them is killed with what it has; and more of them do not do less.
+// TestRelays: relays of several processes share the work of one outbox. No key is in the works of
+// two at once, also when one of them is killed with what it has; and more of them do not do less.
 func TestRelays(t *testing.T) { testenv.OneUnlessAccepting(t, testRelays) }
 
 func testRelays(t *testing.T, e testenv.Engine) {
@@ -170,7 +171,8 @@ func (x *relays) left() int {
 	return d.Items
 }
 
-// note understands a line of a child: when it began, and when it ended, what; or what it calls a claim.
+// note understands a line of a child: when it began, and when it ended, what; or what it calls a
+// claim.
 func (x *relays) note(relay int, line string) (at int64) {
 	what, rest, _ := strings.Cut(line, " ")
 	if what == "claim" {
@@ -215,7 +217,8 @@ func (x *relays) buried(relay int) (at int64) {
 	return at
 }
 
-// judge fails if a key was in the works of two at once, or of nobody. It answers how many were done twice.
+// judge fails if a key was in the works of two at once, or of nobody. It answers how many were done
+// twice.
 func (x *relays) judge(shares []int) (again int) {
 	if len(x.worked) != x.items {
 		x.t.Errorf("%d keys of %d were done", len(x.worked), x.items)
@@ -286,7 +289,8 @@ func (o tellingOutbox) Claim(ctx context.Context, most int, life time.Duration) 
 	return items, err
 }
 
-// tellingHook tells of each pipeline of deletes when it begins, and when it has ended. It kills the process after the die-th, unless that is 0.
+// tellingHook tells of each pipeline of deletes when it begins, and when it has ended. It kills the
+// process after the die-th, unless that is 0.
 type tellingHook struct {
 	w   *bufio.Writer
 	die int

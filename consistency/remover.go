@@ -17,8 +17,10 @@ const (
 	removers      = 2                      // at once: where the database is busy, a batch may wait longer for it than the next takes to come together
 )
 
-// remover takes from a queue what a Writer has done itself, off the path of the writes and in batches: as many rows in one transaction cost little more than one. Of what is to be done Again it has the queue
-// forget the first time. What it cannot take away, as while the database is out of reach, stays for a Relay, which does it once more: that does no harm, and is counted.
+// remover takes from a queue what a Writer has done itself, off the path of the writes and in
+// batches: as many rows in one transaction cost little more than one. Of what is to be done Again
+// it has the queue forget the first time. What it cannot take away, as while the database is out of
+// reach, stays for a Relay, which does it once more: that does no harm, and is counted.
 type remover struct {
 	queue   Queue
 	some    chan struct{} // there are items

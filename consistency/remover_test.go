@@ -104,7 +104,8 @@ func TestRemover(t *testing.T) {
 	})
 }
 
-// TestRemoverOutage: while the queue refuses, memory and the path of the writes stay as they are; what is not removed is left, and counted.
+// TestRemoverOutage: while the queue refuses, memory and the path of the writes stay as they are;
+// what is not removed is left, and counted.
 func TestRemoverOutage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := &removedFrom{takes: time.Hour, err: errors.New("refused")}

@@ -12,7 +12,8 @@ import (
 
 var errSkipped = errors.New("not tried, for Redis could not be reached a moment ago")
 
-// tell has the caches forget the keys, after the commit, and ends the hold. It returns those keys for which that has failed.
+// tell has the caches forget the keys, after the commit, and ends the hold. It returns those keys
+// for which that has failed.
 func (u *update) tell(ctx context.Context) (left []cacheaside.Key, err error) {
 	if u.hold == nil {
 		err = u.admitted(ctx)
@@ -33,7 +34,8 @@ func (u *update) tell(ctx context.Context) (left []cacheaside.Key, err error) {
 	return left, err
 }
 
-// failed returns those of keys of which errs, each of one call for all of them, do not say that they are done.
+// failed returns those of keys of which errs, each of one call for all of them, do not say that
+// they are done.
 func failed(keys []cacheaside.Key, errs ...error) []cacheaside.Key {
 	return slices.DeleteFunc(slices.Clone(keys), func(k cacheaside.Key) bool {
 		return !slices.ContainsFunc(errs, func(err error) bool { return errorOf(k, err) != nil })
@@ -48,7 +50,8 @@ func errorOf(k cacheaside.Key, err error) error {
 	return err
 }
 
-// later sees to what is still to be done for a write that was committed: what is left, because of cause; and all of it once more, where that was asked for.
+// later sees to what is still to be done for a write that was committed: what is left, because of
+// cause; and all of it once more, where that was asked for.
 func (u *update) later(ctx context.Context, left []cacheaside.Key, cause error) error {
 	if u.rows != nil {
 		undone := setOf(left)
@@ -106,7 +109,8 @@ func (c *core) show(ctx context.Context, keys []cacheaside.Key) (left []cacheasi
 	return keysIn(keys, errs), batchError(errs)
 }
 
-// again makes the items of what is to be done after the commit: at once of what is left, and so much later of all, unless that is 0.
+// again makes the items of what is to be done after the commit: at once of what is left, and so
+// much later of all, unless that is 0.
 func (u *update) again(left []cacheaside.Key, after time.Duration) (items []Item) {
 	undone := setOf(left)
 	for _, k := range u.keys {
@@ -143,8 +147,9 @@ func setOf(keys []cacheaside.Key) map[cacheaside.Key]bool {
 	return set
 }
 
-// items are the rows of the outbox for keys: due when the one who writes them has had time to invalidate the keys himself, unless he does not.
-// byRelay says that only a Relay will tell the filters.
+// items are the rows of the outbox for keys: due when the one who writes them has had time to
+// invalidate the keys himself, unless he does not. byRelay says that only a Relay will tell the
+// filters.
 func (c *core) items(level Level, keys []cacheaside.Key, byRelay bool) []Item {
 	items := make([]Item, len(keys))
 	for i, k := range keys {
@@ -166,7 +171,8 @@ func (c *core) admits(k cacheaside.Key, unknown bool) bool {
 	return filter || unknown && !has
 }
 
-// skips tells whether a write leaves Redis alone, as it could not be reached a moment ago. One write in each outFor tries.
+// skips tells whether a write leaves Redis alone, as it could not be reached a moment ago. One
+// write in each outFor tries.
 func (c *core) skips() bool {
 	last := c.out.Load()
 	if last == nil {
@@ -176,7 +182,8 @@ func (c *core) skips() bool {
 	return now.Sub(*last) < c.outFor || !c.out.CompareAndSwap(last, &now)
 }
 
-// forget has the memory of this process forget the keys, which an invalidation does also where it cannot reach Redis, and does not try to reach it.
+// forget has the memory of this process forget the keys, which an invalidation does also where it
+// cannot reach Redis, and does not try to reach it.
 func (u *update) forget(ctx context.Context, keys []cacheaside.Key) {
 	ctx, cancel := context.WithCancel(ctx)
 	cancel()

@@ -12,7 +12,8 @@ import (
 	"github.com/cacheaside/cacheaside/internal/testenv"
 )
 
-// TestUpdate: what was written is read, by all processes, as soon as Update has returned; at the level Async, as soon as a relay has worked.
+// TestUpdate: what was written is read, by all processes, as soon as Update has returned; at the
+// level Async, as soon as a relay has worked.
 func TestUpdate(t *testing.T) {
 	for name, e := range map[string]testenv.Engine{"sqlite": "", "mariadb": testenv.MariaDB, "mysql": testenv.MySQL} {
 		t.Run(name, func(t *testing.T) {
@@ -96,7 +97,8 @@ func (x *world) nothing(level Level) {
 	}
 }
 
-// TestEndedByWrite: a function that ends the transaction by itself, against the rules, leaves nothing stale.
+// TestEndedByWrite: a function that ends the transaction by itself, against the rules, leaves
+// nothing stale.
 func TestEndedByWrite(t *testing.T) {
 	x := start(t, setup{})
 	for name, end := range map[string]func(tx *sqlx.Tx) error{

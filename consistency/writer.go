@@ -15,21 +15,28 @@ import (
 )
 
 const (
-	// grace is how long after it was written relays leave a row of the outbox to the process that has written it.
+	// grace is how long after it was written relays leave a row of the outbox to the process that
+	// has written it.
 	grace = 2 * time.Second
 
-	// onceMore is when a key is invalidated again whose COMMIT has failed, if no row of an outbox sees to that: the server may still be carrying it out, for longer than the network takes if it waits for its replicas.
+	// onceMore is when a key is invalidated again whose COMMIT has failed, if no row of an outbox
+	// sees to that: the server may still be carrying it out, for longer than the network takes if
+	// it waits for its replicas.
 	onceMore = 10 * time.Second
 
-	// outFor is how long writes with a row in the outbox leave Redis alone after it could not be reached.
+	// outFor is how long writes with a row in the outbox leave Redis alone after it could not be
+	// reached.
 	outFor = time.Second
 
-	// within bounds what is done for a write after its commit, and again what is done to queue what of that has failed. Invalidations have a tighter bound of their own, see cacheaside's Options.RedisTimeout.
+	// within bounds what is done for a write after its commit, and again what is done to queue what
+	// of that has failed. Invalidations have a tighter bound of their own, see cacheaside's
+	// Options.RedisTimeout.
 	within = 10 * time.Second
 )
 
-// Writer changes rows, and then has the caches forget them: it runs transactions, and invalidates the keys of what they have changed, whatever happens in between. Make one for each database and Cache of a process. It is safe for
-// concurrent use.
+// Writer changes rows, and then has the caches forget them: it runs transactions, and invalidates
+// the keys of what they have changed, whatever happens in between. Make one for each database and
+// Cache of a process. It is safe for concurrent use.
 type Writer struct {
 	*core
 	level Level
@@ -59,8 +66,9 @@ type core struct {
 	close     func() error
 }
 
-// NewWriter makes a Writer of db, which must be the database of Options.Queue if that is an outbox. It does no I/O, but its Relay begins to work. Close it before the Cache, and that before db and the Redis client. nil
-// options are the defaults.
+// NewWriter makes a Writer of db, which must be the database of Options.Queue if that is an outbox.
+// It does no I/O, but its Relay begins to work. Close it before the Cache, and that before db and
+// the Redis client. nil options are the defaults.
 func NewWriter(db *sqlx.DB, cache *cacheaside.Cache, options *Options) (*Writer, error) {
 	o := options.withDefaults()
 	switch err := o.check(); {
@@ -96,7 +104,8 @@ func NewWriter(db *sqlx.DB, cache *cacheaside.Cache, options *Options) (*Writer,
 	return &Writer{core: c, level: o.Level}, nil
 }
 
-// At returns a Writer of another level that shares everything with w: they are closed together. A level that the Queue does not allow is an error of what is done with it.
+// At returns a Writer of another level that shares everything with w: they are closed together. A
+// level that the Queue does not allow is an error of what is done with it.
 func (w *Writer) At(level Level) *Writer {
 	if level == ByDefault {
 		level = w.options.Level
@@ -141,8 +150,11 @@ func (c *core) enter() error {
 	return nil
 }
 
-// Close waits for the calls that are under way, for as long as they take, removes from the outbox what is done, and ends the Relay. What is still to be invalidated stays in the queue; if that is in memory and is the Writer's own, it is lost, and
-// Close returns an error that says how much. After it, calls return cacheaside.ErrClosed. It may be called again, and on the Writer of any level.
+// Close waits for the calls that are under way, for as long as they take, removes from the outbox
+// what is done, and ends the Relay. What is still to be invalidated stays in the queue; if that is
+// in memory and is the Writer's own, it is lost, and Close returns an error that says how much.
+// After it, calls return cacheaside.ErrClosed. It may be called again, and on the Writer of any
+// level.
 func (w *Writer) Close() error { return w.close() }
 
 func (c *core) end() error {

@@ -16,7 +16,8 @@ import (
 	"github.com/cacheaside/cacheaside/internal/testenv"
 )
 
-// TestClose: it waits for what is under way, has the outbox forget what is done, and leaves nothing behind; what is in a queue in memory is lost, and said.
+// TestClose: it waits for what is under way, has the outbox forget what is done, and leaves nothing
+// behind; what is in a queue in memory is lost, and said.
 func TestClose(t *testing.T) {
 	x := start(t, setup{relay: true})
 	begun, resume := make(chan struct{}), make(chan struct{})
@@ -138,7 +139,8 @@ func TestWithoutRedis(t *testing.T) {
 	}
 }
 
-// TestNoConnection: a write waits for a connection no longer than its ctx, and leaves nothing on hold.
+// TestNoConnection: a write waits for a connection no longer than its ctx, and leaves nothing on
+// hold.
 func TestNoConnection(t *testing.T) { testenv.EachEngine(t, testNoConnection) }
 
 func testNoConnection(t *testing.T, e testenv.Engine) {

@@ -15,7 +15,8 @@ func through(id int, v string) func(context.Context, *sqlx.Tx) (string, error) {
 	return func(ctx context.Context, tx *sqlx.Tx) (string, error) { return v, set(id, v)(ctx, tx) }
 }
 
-// knows has the writing process know of which generation its entries are, without which it stores nothing.
+// knows has the writing process know of which generation its entries are, without which it stores
+// nothing.
 func (x *world) knows() {
 	x.t.Helper()
 	x.reset()
@@ -77,7 +78,8 @@ func TestWriteThroughFails(t *testing.T) {
 	x.nothing(Strict)
 }
 
-// TestWriteThroughRefused: what others do to the key between its hold and the exchange has it invalidated instead.
+// TestWriteThroughRefused: what others do to the key between its hold and the exchange has it
+// invalidated instead.
 func TestWriteThroughRefused(t *testing.T) { testenv.EachEngine(t, testWriteThroughRefused) }
 
 func testWriteThroughRefused(t *testing.T, e testenv.Engine) {
@@ -133,7 +135,8 @@ func testWriteThroughBehind(t *testing.T, e testenv.Engine) {
 	x.nothingHeld()
 }
 
-// TestWriteThroughUnknown: nothing is stored of a write of which it is not known whether it was committed.
+// TestWriteThroughUnknown: nothing is stored of a write of which it is not known whether it was
+// committed.
 func TestWriteThroughUnknown(t *testing.T) { testenv.EachEngine(t, testWriteThroughUnknown) }
 
 func testWriteThroughUnknown(t *testing.T, e testenv.Engine) {

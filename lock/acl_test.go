@@ -56,7 +56,8 @@ func exercise(t *testing.T, a, b *lock.Locker) {
 	acquired(t, b, nil).Release()
 }
 
-// TestNeedsNoMoreThanDocumented: with a user of Redis who may do what the doc comments name, and nothing else.
+// TestNeedsNoMoreThanDocumented: with a user of Redis who may do what the doc comments name, and
+// nothing else.
 func TestNeedsNoMoreThanDocumented(t *testing.T) {
 	t.Run("redis", func(t *testing.T) {
 		r := testenv.SharedRedis(t)

@@ -123,7 +123,8 @@ func endsAt(t *testing.T, lease *lock.Lease, began time.Time, after time.Duratio
 
 const safe = ttl - ttl/20 - 5*time.Millisecond // what is left of a life for its holder
 
-// TestDeadlineIsFromBeforeTheRequest: the life of a lock that took long to get began when it was asked for.
+// TestDeadlineIsFromBeforeTheRequest: the life of a lock that took long to get began when it was
+// asked for.
 func TestDeadlineIsFromBeforeTheRequest(t *testing.T) {
 	with(t, func(t *testing.T, f *fake, l *lock.Locker) {
 		began := time.Now()
@@ -163,7 +164,8 @@ func TestGrantTooLate(t *testing.T) {
 	})
 }
 
-// TestExtensionIsBoundedByTheOldDeadline: while an extension hangs the lock of before runs out, and the holder is told then.
+// TestExtensionIsBoundedByTheOldDeadline: while an extension hangs the lock of before runs out, and
+// the holder is told then.
 func TestExtensionIsBoundedByTheOldDeadline(t *testing.T) {
 	with(t, func(t *testing.T, f *fake, l *lock.Locker) {
 		var bound time.Duration
@@ -183,7 +185,8 @@ func TestExtensionIsBoundedByTheOldDeadline(t *testing.T) {
 	})
 }
 
-// TestExtensionCountsFromItsRequest: what takes two seconds to be extended has lived for two seconds.
+// TestExtensionCountsFromItsRequest: what takes two seconds to be extended has lived for two
+// seconds.
 func TestExtensionCountsFromItsRequest(t *testing.T) {
 	with(t, func(t *testing.T, f *fake, l *lock.Locker) {
 		n := 0
@@ -236,7 +239,8 @@ func TestUnknownExtensionIsRepeated(t *testing.T) {
 	})
 }
 
-// TestGoneIsToldAtOnce: when the service says that the lock is gone, or its driver learns it, nobody waits for the deadline.
+// TestGoneIsToldAtOnce: when the service says that the lock is gone, or its driver learns it,
+// nobody waits for the deadline.
 func TestGoneIsToldAtOnce(t *testing.T) {
 	with(t, func(t *testing.T, f *fake, l *lock.Locker) {
 		f.extend = func(context.Context, time.Duration) error { return driver.ErrLost }
@@ -339,7 +343,8 @@ func TestReleaseCountsOnce(t *testing.T) {
 	})
 }
 
-// TestTurns: of many that wait in a process one asks the service, and they get the lock in the order in which they came.
+// TestTurns: of many that wait in a process one asks the service, and they get the lock in the
+// order in which they came.
 func TestTurns(t *testing.T) {
 	with(t, func(t *testing.T, f *fake, l *lock.Locker) {
 		f.acquire = func(_ context.Context, r driver.Request) (driver.Grant, error) {
@@ -410,7 +415,8 @@ func TestServicePanics(t *testing.T) {
 	})
 }
 
-// TestWhatIsLostIsReleasedInTheEnd: where a service would keep a lock that is no longer extended, as one whose session lives on does.
+// TestWhatIsLostIsReleasedInTheEnd: where a service would keep a lock that is no longer extended,
+// as one whose session lives on does.
 func TestWhatIsLostIsReleasedInTheEnd(t *testing.T) {
 	with(t, func(t *testing.T, f *fake, l *lock.Locker) {
 		began := time.Now()
@@ -431,7 +437,8 @@ func TestWhatIsLostIsReleasedInTheEnd(t *testing.T) {
 	})
 }
 
-// TestMaxHoldOfALongLife: where locks live for longer than was asked for, Options.MaxHold is how long they are held all the same.
+// TestMaxHoldOfALongLife: where locks live for longer than was asked for, Options.MaxHold is how
+// long they are held all the same.
 func TestMaxHoldOfALongLife(t *testing.T) {
 	with(t, func(t *testing.T, f *fake, l *lock.Locker) {
 		f.acquire = func(context.Context, driver.Request) (driver.Grant, error) {
@@ -445,7 +452,8 @@ func TestMaxHoldOfALongLife(t *testing.T) {
 	})
 }
 
-// TestLostBeforeMaxHold: who could not extend his lock is not told that he has held it for long enough.
+// TestLostBeforeMaxHold: who could not extend his lock is not told that he has held it for long
+// enough.
 func TestLostBeforeMaxHold(t *testing.T) {
 	with(t, func(t *testing.T, f *fake, l *lock.Locker) {
 		f.extend = func(context.Context, time.Duration) error { return errors.New("no answer") }

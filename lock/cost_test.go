@@ -35,7 +35,8 @@ func quickClient(t testing.TB, r *testenv.Redis) *redis.Client {
 	return clientWith(t, o)
 }
 
-// TestCostOfALock: an uncontended Acquire and Release beside two raw scripted commands, in turns: the same scripts by a bare client, and the shortest that can be called a lock.
+// TestCostOfALock: an uncontended Acquire and Release beside two raw scripted commands, in turns:
+// the same scripts by a bare client, and the shortest that can be called a lock.
 func TestCostOfALock(t *testing.T) {
 	r := testenv.SharedRedis(t)
 	c := quickClient(t, r)
@@ -81,8 +82,10 @@ func median(of []float64) float64 {
 	return (of[len(of)/2] + of[(len(of)-1)/2]) / 2
 }
 
-// TestCostOfContention: 50 workers that have the lock 4 times each, for a millisecond, beside what that takes at the least: one worker, 200 times a millisecond and two round trips by a bare client. (Round trips and
-// sleeps are longer where they alternate: what a busy loop of round trips takes is logged, too.)
+// TestCostOfContention: 50 workers that have the lock 4 times each, for a millisecond, beside what
+// that takes at the least: one worker, 200 times a millisecond and two round trips by a bare
+// client. (Round trips and sleeps are longer where they alternate: what a busy loop of round trips
+// takes is logged, too.)
 func TestCostOfContention(t *testing.T) {
 	r := testenv.SharedRedis(t)
 	for _, processes := range []int{1, 5} {

@@ -9,13 +9,16 @@ import (
 	"github.com/cacheaside/cacheaside/lock/driver"
 )
 
-// Errors to test for with errors.Is. All but those that end a Lease's context, and ErrStale, come wrapped in an *Error.
+// Errors to test for with errors.Is. All but those that end a Lease's context, and ErrStale, come
+// wrapped in an *Error.
 var (
-	// ErrHeld means that somebody else has the lock: TryAcquire does not wait for him, and Acquire no longer than Options.Wait, which see.
+	// ErrHeld means that somebody else has the lock: TryAcquire does not wait for him, and Acquire
+	// no longer than Options.Wait, which see.
 	ErrHeld = driver.ErrHeld
 
-	// ErrLost means that the lock has passed, or may have passed, to another: it could not be extended in time, or it was found gone. It is the cause
-	// of the end of Lease.Context, and what Extend and Release return then.
+	// ErrLost means that the lock has passed, or may have passed, to another: it could not be
+	// extended in time, or it was found gone. It is the cause of the end of Lease.Context, and what
+	// Extend and Release return then.
 	ErrLost = driver.ErrLost
 
 	// ErrReleased is the cause of the end of Lease.Context after Release.
@@ -24,12 +27,13 @@ var (
 	// ErrClosed means that the Locker has been closed.
 	ErrClosed = errors.New("the locker is closed")
 
-	// ErrStale means that a newer holder has been here: Guard, SetFenced and GetFenced refuse an older token.
+	// ErrStale means that a newer holder has been here: Guard, SetFenced and GetFenced refuse an
+	// older token.
 	ErrStale = errors.New("a newer holder of the lock has been here")
 )
 
-// Error is the error of an operation on a lock. Its message shows a hash of the name, for names may be private. (The hash is without a secret: who can list all
-// possible names can find the one.)
+// Error is the error of an operation on a lock. Its message shows a hash of the name, for names may
+// be private. (The hash is without a secret: who can list all possible names can find the one.)
 type Error struct {
 	Op   string // "acquire", "extend" or "release"
 	Name string // of the lock, with its prefix; do not log it unless names may be seen

@@ -12,7 +12,8 @@ import (
 	"github.com/cacheaside/cacheaside/lock"
 )
 
-// One Locker for a process and a service; locks live for 10 s unless they are extended, which they are.
+// One Locker for a process and a service; locks live for 10 s unless they are extended, which they
+// are.
 func ExampleNewRedis() {
 	server, _ := miniredis.Run() // any Redis
 	defer server.Close()
@@ -69,7 +70,8 @@ func ExampleNewLocal() {
 	// Output: <nil>
 }
 
-// A Lease is for work that is not one function. Its context ends before anybody else can have the lock.
+// A Lease is for work that is not one function. Its context ends before anybody else can have the
+// lock.
 func ExampleLocker_Acquire() {
 	locker, _ := lock.NewLocal(nil) // or any other
 	defer locker.Close()

@@ -48,7 +48,8 @@ func deposit(ctx context.Context, db *sql.DB, id, token int64, amount int) error
 	return tx.Commit()
 }
 
-// A section that one process at a time is in; the token guards what it writes, should the process be suspended in mid-section for longer than its lock lives.
+// A section that one process at a time is in; the token guards what it writes, should the process
+// be suspended in mid-section for longer than its lock lives.
 func ExampleLocker_Do() {
 	server, _ := miniredis.Run() // any Redis
 	defer server.Close()

@@ -53,7 +53,8 @@ func (r RedlockRound) Free(ctx context.Context, node int) error {
 // Settle returns when nothing of the round is left at a node, nor will be.
 func (r RedlockRound) Settle(node int) { r.r.settleAt(node) }
 
-// RedlockKnown tells whether a node was asked for a lock that is held, and whether it is known what has become of the request.
+// RedlockKnown tells whether a node was asked for a lock that is held, and whether it is known what
+// has become of the request.
 func RedlockKnown(s *Lease, node int) (asked, known bool) {
 	b := &s.hold.lock.(*redlockLock).ballots[node]
 	return b.asked.Load(), b.now()

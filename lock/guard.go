@@ -9,11 +9,16 @@ import (
 	"strings"
 )
 
-// Guard protects rows of a table of MySQL, MariaDB or SQLite from writes of those who held a lock before: each row remembers the greatest Lease.Token that it has been shown, and refuses a smaller
-// one. It does so also where the lock fails: for a holder who was suspended and does not know yet that he was one, and after a loss of the locks themselves. It is safe for concurrent use, and has no state.
+// Guard protects rows of a table of MySQL, MariaDB or SQLite from writes of those who held a lock
+// before: each row remembers the greatest Lease.Token that it has been shown, and refuses a smaller
+// one. It does so also where the lock fails: for a holder who was suspended and does not know yet
+// that he was one, and after a loss of the locks themselves. It is safe for concurrent use, and has
+// no state.
 //
-// A row belongs to one lock, as tokens of different locks, or of different services, say nothing of each other: who moves his locks to another service sets the column to 0. Tokens are
-// kept in a column of the table, or of one beside it that has a row for each lock, for what is spread over tables or is yet to be inserted:
+// A row belongs to one lock, as tokens of different locks, or of different services, say nothing of
+// each other: who moves his locks to another service sets the column to 0. Tokens are kept in a
+// column of the table, or of one beside it that has a row for each lock, for what is spread over
+// tables or is yet to be inserted:
 //
 //	ALTER TABLE accounts ADD COLUMN fence BIGINT NOT NULL DEFAULT 0
 type Guard struct {
@@ -23,18 +28,25 @@ type Guard struct {
 	// Key is the column by which a row is found; its values are unique. Default: "id".
 	Key string
 
-	// Fence is the column of the tokens, a BIGINT. NULL counts as 0, which is older than any token. Default: "fence".
+	// Fence is the column of the tokens, a BIGINT. NULL counts as 0, which is older than any token.
+	// Default: "fence".
 	Fence string
 }
 
-// Check shows the row with this key the token. If it has been shown a greater one, the error is ErrStale: roll back, somebody else has the lock. If there is no such row it is sql.ErrNoRows (with errors.Is).
-// Any other error is the database's, or of a Guard that is no good; the transaction is then to be rolled back as well.
+// Check shows the row with this key the token. If it has been shown a greater one, the error is
+// ErrStale: roll back, somebody else has the lock. If there is no such row it is sql.ErrNoRows
+// (with errors.Is). Any other error is the database's, or of a Guard that is no good; the
+// transaction is then to be rolled back as well.
 //
-// Call it first in the transaction that writes, before what that reads: the row is locked from then on until the end of the transaction, so that what passes is committed before a newer
-// holder's Check returns. And who reads in one transaction, or elsewhere, what he writes in another calls it in both: as long as the newer holder has not shown his token, the older one may
-// still change what was read. The token may be shown any number of times. Without one (0, see Options.NoToken) nothing passes.
+// Call it first in the transaction that writes, before what that reads: the row is locked from then
+// on until the end of the transaction, so that what passes is committed before a newer holder's
+// Check returns. And who reads in one transaction, or elsewhere, what he writes in another calls it
+// in both: as long as the newer holder has not shown his token, the older one may still change what
+// was read. The token may be shown any number of times. Without one (0, see Options.NoToken)
+// nothing passes.
 //
-// Begin the transaction with Lease.Context, then it is rolled back as soon as the lock is known to be lost.
+// Begin the transaction with Lease.Context, then it is rolled back as soon as the lock is known to
+// be lost.
 func (g Guard) Check(ctx context.Context, tx *sql.Tx, key any, token int64) error {
 	g.Key, g.Fence = cmp.Or(g.Key, "id"), cmp.Or(g.Fence, "fence")
 	if err := g.check(tx); err != nil {
@@ -66,7 +78,8 @@ func (g Guard) check(tx *sql.Tx) error {
 	return nil
 }
 
-// isIdentifier tells whether s may stand between backquotes, which all three databases know: names are no parameters of a statement.
+// isIdentifier tells whether s may stand between backquotes, which all three databases know: names
+// are no parameters of a statement.
 func isIdentifier(s string) bool {
 	for _, c := range []byte(s) {
 		switch {
@@ -109,8 +122,10 @@ func (g Guard) show(ctx context.Context, tx *sql.Tx, key any, token int64) error
 	return g.look(ctx, tx, key, token)
 }
 
-// look finds out why no row was changed. MySQL counts only rows that are different now, unless its client asks for something else, so that it may be that the token was there already.
-// That must not be read from a snapshot from before a newer one came: in MySQL a comment with a "!" is none, and SQLite, which has no FOR UPDATE, has the one writer's lock since the UPDATE.
+// look finds out why no row was changed. MySQL counts only rows that are different now, unless its
+// client asks for something else, so that it may be that the token was there already. That must not
+// be read from a snapshot from before a newer one came: in MySQL a comment with a "!" is none, and
+// SQLite, which has no FOR UPDATE, has the one writer's lock since the UPDATE.
 func (g Guard) look(ctx context.Context, tx *sql.Tx, key any, token int64) error {
 	locking := " /*! FOR UPDATE */"
 	var seen int64

@@ -20,7 +20,8 @@ import (
 
 func init() { testenv.RegisterChild("holder", holder) }
 
-// holder is a process that gets the lock, is suspended where it waits for a line, and goes on as if nothing had happened.
+// holder is a process that gets the lock, is suspended where it waits for a line, and goes on as if
+// nothing had happened.
 func holder() {
 	ctx := context.Background()
 	db, _ := sql.Open("mysql", os.Getenv("DSN"))
@@ -51,7 +52,8 @@ func holder() {
 	fmt.Println("released:", errors.Is(lease.Release(), lock.ErrLost))
 }
 
-// No lock keeps a holder from acting who was suspended, and does not know how late it is: what he writes is refused by what he writes to.
+// No lock keeps a holder from acting who was suspended, and does not know how late it is: what he
+// writes is refused by what he writes to.
 func TestPausedHolder(t *testing.T) {
 	server, mariadb := testenv.SharedRedis(t), testenv.SharedMariaDB(t)
 	db, rdb := withAccounts(t, mariadb.DB(t)), server.Client(t)

@@ -13,18 +13,25 @@ import (
 	"github.com/cacheaside/cacheaside/internal/conn"
 )
 
-// SetFenced sets a key of Redis to value, unless a newer holder of the lock has been there: then the error is ErrStale, and nothing is changed. ttl is how long the value lives, at least a millisecond; 0: without end. It is
-// safe for concurrent use.
+// SetFenced sets a key of Redis to value, unless a newer holder of the lock has been there: then
+// the error is ErrStale, and nothing is changed. ttl is how long the value lives, at least a
+// millisecond; 0: without end. It is safe for concurrent use.
 //
-// The value is stored as it is: all can read it by GET; who writes it otherwise than by SetFenced is not checked. The greatest token that was shown is kept beside it, as "F1 token", under
-// "fence{key}", or "fence:key" if the key has a hash tag in braces, so in the same slot of a cluster. That lives a day longer than the value, or without end, and is not deleted with
-// it: so long an older holder is refused. It is forgotten where Redis evicts keys, or loses its data. As with Guard, a key belongs to one lock.
+// The value is stored as it is: all can read it by GET; who writes it otherwise than by SetFenced
+// is not checked. The greatest token that was shown is kept beside it, as "F1 token", under
+// "fence{key}", or "fence:key" if the key has a hash tag in braces, so in the same slot of a
+// cluster. That lives a day longer than the value, or without end, and is not deleted with it: so
+// long an older holder is refused. It is forgotten where Redis evicts keys, or loses its data. As
+// with Guard, a key belongs to one lock.
 //
-// The value that is set may be made of one that was read, if that was read by GetFenced: as long as the newer holder has not shown his token, the older one may still change it.
+// The value that is set may be made of one that was read, if that was read by GetFenced: as long as
+// the newer holder has not shown his token, the older one may still change it.
 //
-// rdb is a *redis.Client or a *redis.ClusterClient, and stays the caller's; the key is not empty, and has no "}" unless it has a hash tag. The user needs +eval +evalsha +get +set +pttl, and ~fence* beside
-// the key. SetFenced returns when ctx ends, or by the client's own time-outs. After an error that is no answer of Redis it is not known whether the value was set, or will yet be: it may be set again with the same
-// token, but one that is delayed can arrive after it.
+// rdb is a *redis.Client or a *redis.ClusterClient, and stays the caller's; the key is not empty,
+// and has no "}" unless it has a hash tag. The user needs +eval +evalsha +get +set +pttl, and
+// ~fence* beside the key. SetFenced returns when ctx ends, or by the client's own time-outs. After
+// an error that is no answer of Redis it is not known whether the value was set, or will yet be: it
+// may be set again with the same token, but one that is delayed can arrive after it.
 func SetFenced[V ~string | ~[]byte](ctx context.Context, rdb redis.UniversalClient, key string, value V, token int64, ttl time.Duration) error {
 	if ttl < 0 || ttl > 0 && ttl < time.Millisecond {
 		return fmt.Errorf("lock: SetFenced: a TTL of %v: 0, or at least 1 ms", ttl)
@@ -36,8 +43,10 @@ func SetFenced[V ~string | ~[]byte](ctx context.Context, rdb redis.UniversalClie
 	return nil
 }
 
-// GetFenced reads what SetFenced is to replace: from then on an older holder is refused, so that the value does not change any more but by the one who has the lock. If a newer one has been there,
-// the error is ErrStale; if there is no value it is redis.Nil (with errors.Is), and the token is remembered all the same. All else is as with SetFenced. To read without a lock, use GET.
+// GetFenced reads what SetFenced is to replace: from then on an older holder is refused, so that
+// the value does not change any more but by the one who has the lock. If a newer one has been
+// there, the error is ErrStale; if there is no value it is redis.Nil (with errors.Is), and the
+// token is remembered all the same. All else is as with SetFenced. To read without a lock, use GET.
 func GetFenced(ctx context.Context, rdb redis.UniversalClient, key string, token int64) (string, error) {
 	value, err := fenced(ctx, rdb, getFencedScript, key, token)
 	if err != nil {
@@ -46,7 +55,8 @@ func GetFenced(ctx context.Context, rdb redis.UniversalClient, key string, token
 	return value, nil
 }
 
-// Tokens are compared as text, by length first: numbers are exact in Lua up to 2^53 only. Digits are in this order in every locale.
+// Tokens are compared as text, by length first: numbers are exact in Lua up to 2^53 only. Digits
+// are in this order in every locale.
 const fenceHead = `
 local token, seen = ARGV[1], redis.call('GET', KEYS[2])
 if seen then
@@ -74,7 +84,8 @@ remember(tonumber(ARGV[3]))
 set(KEYS[1], ARGV[2], tonumber(ARGV[3]))
 return {1, ''}`)
 
-	// ARGV: token. The life of a value that is not there, or no longer, must not be taken for one without end.
+	// ARGV: token. The life of a value that is not there, or no longer, must not be taken for one
+	// without end.
 	getFencedScript = conn.NewScript(fenceHead + `
 local life = redis.call('PTTL', KEYS[1])
 if life == -2 or life == 0 then life = 1 end
@@ -109,7 +120,8 @@ func fenced(ctx context.Context, rdb redis.UniversalClient, s conn.Script, key s
 	return fencedReply(cmd)
 }
 
-// evalFenced sends it once: of two of the same one could arrive when the holder has set another value already.
+// evalFenced sends it once: of two of the same one could arrive when the holder has set another
+// value already.
 func evalFenced(ctx context.Context, c *conn.Conn, name, body string, args []any) (*redis.Cmd, error) {
 	cmd := redis.NewCmd(ctx, append([]any{name, body}, args...)...)
 	return cmd, c.Send(ctx, []redis.Cmder{conn.Once(cmd)})
@@ -133,7 +145,8 @@ func fencedReply(cmd *redis.Cmd) (string, error) {
 	return value, nil
 }
 
-// fenceKey is the key of the token. Without a hash tag the key as a whole becomes that of its fence; what follows "fence" keeps the two kinds apart.
+// fenceKey is the key of the token. Without a hash tag the key as a whole becomes that of its
+// fence; what follows "fence" keeps the two kinds apart.
 func fenceKey(key string) (string, error) {
 	open := strings.IndexByte(key, '{')
 	switch {

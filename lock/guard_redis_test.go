@@ -132,7 +132,8 @@ func TestSetFencedRefuses(t *testing.T) {
 	want(t, "read", rdb.Get(ctx, "k").Err(), redis.Nil)
 }
 
-// Whatever the client's settings, nobody waits longer than his context, be it for a command that hangs.
+// Whatever the client's settings, nobody waits longer than his context, be it for a command that
+// hangs.
 func TestSetFencedWhereRedisHangs(t *testing.T) {
 	r := testenv.SharedRedis(t)
 	o := r.Options()

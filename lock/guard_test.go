@@ -122,7 +122,8 @@ func TestGuardOfATransactionThatIsRolledBack(t *testing.T) {
 	})
 }
 
-// A transaction that has read the row before a newer holder came still sees his own token there, if he does not look by a locking read.
+// A transaction that has read the row before a newer holder came still sees his own token there, if
+// he does not look by a locking read.
 func TestGuardOldSnapshot(t *testing.T) {
 	db := withAccounts(t, mariadb(t, false))
 	want(t, "the older", pay(t.Context(), db, accounts, 1, 5, 105), nil)

@@ -13,7 +13,8 @@ import (
 	"github.com/cacheaside/cacheaside/lock/driver"
 )
 
-// hold is a lock that this process has. Its leases, of which there is one unless an owner has acquired it more than once, end with it.
+// hold is a lock that this process has. Its leases, of which there is one unless an owner has
+// acquired it more than once, end with it.
 //
 // Locks are taken in the order Locker.mu, hold.mu.
 type hold struct {
@@ -154,7 +155,8 @@ func (h *hold) lose(why error) {
 	}
 }
 
-// releaseLost ends a lock that nobody extends any more, at the end of its life, where the service would not do so by itself: a session may live on.
+// releaseLost ends a lock that nobody extends any more, at the end of its life, where the service
+// would not do so by itself: a session may live on.
 func (h *hold) releaseLost() {
 	defer h.l.background.Done()
 	select {
@@ -193,7 +195,8 @@ func unlessReleased(why error) error {
 	return why
 }
 
-// renew is the watchdog: it extends the lock at each third of its life, as long as the context of one of its leases lives.
+// renew is the watchdog: it extends the lock at each third of its life, as long as the context of
+// one of its leases lives.
 func (h *hold) renew() {
 	h.mu.Lock()
 	if h.over != nil {
@@ -230,7 +233,9 @@ func (h *hold) lives() bool {
 	return false
 }
 
-// extend has the lock live anew from now on. Until the service has said so, the deadline of before holds. Once it is over, the error is why: ctx ends with it, and so does a request that is under way.
+// extend has the lock live anew from now on. Until the service has said so, the deadline of before
+// holds. Once it is over, the error is why: ctx ends with it, and so does a request that is under
+// way.
 func (h *hold) extend(ctx context.Context) error {
 	began := time.Now()
 	err := unanswered(ctx, h.extendHeld(ctx), "an extension", began)
@@ -298,7 +303,8 @@ func (h *hold) leave(s *Lease) error {
 	return lost(over)
 }
 
-// finish ends all leases, and releases the lock; once. The error is that of a lock that was lost before, or may not be released.
+// finish ends all leases, and releases the lock; once. The error is that of a lock that was lost
+// before, or may not be released.
 func (h *hold) finish(why error) error {
 	h.mu.Lock()
 	leases := h.end(why)

@@ -15,27 +15,34 @@ type Lease struct {
 	err    error
 }
 
-// Context is what the work under the lock is done with. It is made from the context of Acquire, and ends, before the lock can pass to another, with the cause ErrLost (in context.Cause; errors.Is) when
-// it could not be extended in time, or was found gone; and with ErrReleased.
+// Context is what the work under the lock is done with. It is made from the context of Acquire, and
+// ends, before the lock can pass to another, with the cause ErrLost (in context.Cause; errors.Is)
+// when it could not be extended in time, or was found gone; and with ErrReleased.
 //
-// "Before" is by the clock of this process, which must run: who was suspended (by a garbage collector, a debugger, a live migration) may act a moment longer than he knows, and a write
-// that he has sent may arrive much later. Only what checks the Token, see Guard and SetFenced, is safe from that.
+// "Before" is by the clock of this process, which must run: who was suspended (by a garbage
+// collector, a debugger, a live migration) may act a moment longer than he knows, and a write that
+// he has sent may arrive much later. Only what checks the Token, see Guard and SetFenced, is safe
+// from that.
 func (s *Lease) Context() context.Context { return s.ctx }
 
-// Token is the fencing token: a number greater than that of each holder of this lock before. A resource that refuses a smaller one than it has seen is protected from a holder who
-// does not know yet that he was one. It is not consecutive. The leases of one owner have the same.
+// Token is the fencing token: a number greater than that of each holder of this lock before. A
+// resource that refuses a smaller one than it has seen is protected from a holder who does not know
+// yet that he was one. It is not consecutive. The leases of one owner have the same.
 func (s *Lease) Token() int64 { return s.hold.token }
 
-// Deadline is when the context ends if the lock is not extended until then: its life since before the last request that was granted, less a twentieth and 5 ms, for clocks that differ and
-// timers that are late. It has a monotonic clock reading, and moves on while the lock is extended.
+// Deadline is when the context ends if the lock is not extended until then: its life since before
+// the last request that was granted, less a twentieth and 5 ms, for clocks that differ and timers
+// that are late. It has a monotonic clock reading, and moves on while the lock is extended.
 func (s *Lease) Deadline() time.Time {
 	s.hold.mu.Lock()
 	defer s.hold.mu.Unlock()
 	return s.hold.until
 }
 
-// Extend has the lock live for its TTL from now on, as the watchdog does by itself; it is for locks with Options.Fixed. It never acquires the lock anew: if it is gone, the
-// error is ErrLost, and the context ends. After any other error it is not known whether it was extended, and Deadline is what it was.
+// Extend has the lock live for its TTL from now on, as the watchdog does by itself; it is for locks
+// with Options.Fixed. It never acquires the lock anew: if it is gone, the error is ErrLost, and the
+// context ends. After any other error it is not known whether it was extended, and Deadline is what
+// it was.
 func (s *Lease) Extend(ctx context.Context) error {
 	h := s.hold
 	ctx, cancel := context.WithCancelCause(ctx)
@@ -44,11 +51,14 @@ func (s *Lease) Extend(ctx context.Context) error {
 	return failed("extend", h.key, h.extend(ctx))
 }
 
-// Release ends the lease and, if it is its owner's last, the lock: only this one, never another's. It needs no context, and works also when that of Acquire has ended; it returns within
-// twice LockerOptions.Timeout. It may be called again, and by several goroutines: it counts once, and each call returns the same.
+// Release ends the lease and, if it is its owner's last, the lock: only this one, never another's.
+// It needs no context, and works also when that of Acquire has ended; it returns within twice
+// LockerOptions.Timeout. It may be called again, and by several goroutines: it counts once, and
+// each call returns the same.
 //
-// The error is ErrLost if the lock was lost before, so that the work was not protected to its end. With any other error the lock is not known to be released: that is tried on
-// in the background until its TTL has passed.
+// The error is ErrLost if the lock was lost before, so that the work was not protected to its end.
+// With any other error the lock is not known to be released: that is tried on in the background
+// until its TTL has passed.
 func (s *Lease) Release() error {
 	s.once.Do(func() {
 		s.cancel(ErrReleased)

@@ -10,27 +10,33 @@ import (
 
 // LockerOptions are the settings of a Locker. The zero value, and nil, are good defaults.
 type LockerOptions struct {
-	// Prefix begins the name of every lock in the service, so that programs, and rules of an ACL, can be kept apart. All processes that share locks use the same. Letters,
-	// digits, and "_", ".", ":", "-"; at most 64. Default: "lock:".
+	// Prefix begins the name of every lock in the service, so that programs, and rules of an ACL,
+	// can be kept apart. All processes that share locks use the same. Letters, digits, and "_",
+	// ".", ":", "-"; at most 64. Default: "lock:".
 	Prefix string
 
-	// TTL is how long a lock outlives its holder: one that was killed, suspended or cut off. A living one extends it at each third of that. Who sets it: who can wait longer for
-	// the lock of a dead process, and would rather not lose one to a long pause (more), or the other way round (less). Default: 10 s. From 100 ms to 24 hours.
+	// TTL is how long a lock outlives its holder: one that was killed, suspended or cut off. A
+	// living one extends it at each third of that. Who sets it: who can wait longer for the lock of
+	// a dead process, and would rather not lose one to a long pause (more), or the other way round
+	// (less). Default: 10 s. From 100 ms to 24 hours.
 	TTL time.Duration
 
-	// Timeout bounds each request to each server, whatever the client's own settings; a quarter of the lock's TTL does, too. Who sets it: who knows that a service is slower or faster to
+	// Timeout bounds each request to each server, whatever the client's own settings; a quarter of
+	// the lock's TTL does, too. Who sets it: who knows that a service is slower or faster to
 	// answer. Default: 500 ms. From 1 ms to 1 minute.
 	Timeout time.Duration
 
-	// Observer is told how long locks are waited for and held, as otelcacheaside.New makes one. Who sets it: who wants to see that. Default: none.
+	// Observer is told how long locks are waited for and held, as otelcacheaside.New makes one. Who
+	// sets it: who wants to see that. Default: none.
 	Observer Observer
 }
 
-// Observer is told when the operations of a Locker begin and end. Begin is called when one begins: op is OpWait or OpHold, locker is LockerOptions.Prefix, for names of locks may be private, and many; n is 1. The context that it returns is not used. end, never nil,
-// is called once when it is over: with ErrHeld or whatever else an Acquire has failed with, with
-// ErrLost for a lock that was lost, or nil. Both must be quick, may be called while the Locker's
-// own locks are held, and must neither block nor panic: a panic of theirs is caught, and logged
-// once (slog.Default).
+// Observer is told when the operations of a Locker begin and end. Begin is called when one begins:
+// op is OpWait or OpHold, locker is LockerOptions.Prefix, for names of locks may be private, and
+// many; n is 1. The context that it returns is not used. end, never nil, is called once when it is
+// over: with ErrHeld or whatever else an Acquire has failed with, with ErrLost for a lock that was
+// lost, or nil. Both must be quick, may be called while the Locker's own locks are held, and must
+// neither block nor panic: a panic of theirs is caught, and logged once (slog.Default).
 type Observer interface {
 	Begin(ctx context.Context, op, locker string, n int) (own context.Context, end func(error))
 }
@@ -43,22 +49,28 @@ const (
 
 // Options are the settings of one Acquire. The zero value, and nil, are good defaults.
 type Options struct {
-	// TTL is LockerOptions.TTL for this lock. A service whose locks live as long as a session ignores it. Default: that of the Locker. From 100 ms to 24 hours.
+	// TTL is LockerOptions.TTL for this lock. A service whose locks live as long as a session
+	// ignores it. Default: that of the Locker. From 100 ms to 24 hours.
 	TTL time.Duration
 
-	// Wait is how long to wait for the lock, before ErrHeld; where it is shorter than LockerOptions.Timeout that may also be since the service has not answered. Who sets it: who would bound the waiting, but not the work: the context that is passed to Acquire bounds both.
+	// Wait is how long to wait for the lock, before ErrHeld; where it is shorter than
+	// LockerOptions.Timeout that may also be since the service has not answered. Who sets it: who
+	// would bound the waiting, but not the work: the context that is passed to Acquire bounds both.
 	// Default: as long as the context lives.
 	Wait time.Duration
 
-	// MaxHold is how long the lock is held at most: then it is no longer extended, and Lease.Context ends with ErrLost. Who sets it: who would rather have a section that
-	// hangs be interrupted, than that everybody waits for it. Default: no limit. At least TTL otherwise.
+	// MaxHold is how long the lock is held at most: then it is no longer extended, and
+	// Lease.Context ends with ErrLost. Who sets it: who would rather have a section that hangs be
+	// interrupted, than that everybody waits for it. Default: no limit. At least TTL otherwise.
 	MaxHold time.Duration
 
-	// Fixed: the lock is not extended by itself, so that it is held for TTL at most, unless Extend is called. Who sets it: who knows how long the work takes, and
-	// wants it to be that and no more.
+	// Fixed: the lock is not extended by itself, so that it is held for TTL at most, unless Extend
+	// is called. Who sets it: who knows how long the work takes, and wants it to be that and no
+	// more.
 	Fixed bool
 
-	// NoToken: Lease.Token may be 0. Who sets it: who uses Redlock, where the token costs one more round of requests, and checks it nowhere.
+	// NoToken: Lease.Token may be 0. Who sets it: who uses Redlock, where the token costs one more
+	// round of requests, and checks it nowhere.
 	NoToken bool
 }
 
@@ -125,5 +137,6 @@ func inRange(field string, d, lo, hi time.Duration) error {
 	return nil
 }
 
-// drift is what is taken off a lock's life, for clocks that go at different speeds, and for timers that are late on a busy machine.
+// drift is what is taken off a lock's life, for clocks that go at different speeds, and for timers
+// that are late on a busy machine.
 func drift(ttl time.Duration) time.Duration { return ttl/20 + 5*time.Millisecond }

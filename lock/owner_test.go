@@ -32,7 +32,8 @@ func TestExtendOfALostLock(t *testing.T) {
 	})
 }
 
-// A service that has lost its memory may grant a lock that this process has: then the older holder has lost it.
+// A service that has lost its memory may grant a lock that this process has: then the older holder
+// has lost it.
 func TestLockIsGrantedTwice(t *testing.T) {
 	for _, late := range []bool{false, true} { // the answer to the first comes after that to the second
 		t.Run("late "+strconv.FormatBool(late), func(t *testing.T) {
@@ -128,7 +129,8 @@ func (d *tardy) Acquire(ctx context.Context, r driver.Request) (driver.Grant, er
 	}
 }
 
-// Two of one owner try at the same time: what the service refuses the one since the other has it, he has.
+// Two of one owner try at the same time: what the service refuses the one since the other has it,
+// he has.
 func TestOwnersTryTogether(t *testing.T) {
 	with(t, func(t *testing.T, f *fake, l *lock.Locker) {
 		refused := make(chan struct{})

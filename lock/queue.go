@@ -6,7 +6,8 @@ import (
 	"slices"
 )
 
-// queue is those of this process who want one lock. One of them contends for it with other processes: so a lock that is wanted by many here is not asked for by many there.
+// queue is those of this process who want one lock. One of them contends for it with other
+// processes: so a lock that is wanted by many here is not asked for by many there.
 type queue struct {
 	held    *hold     // what this process has; nil: nothing
 	turn    *waiter   // who contends; nil: nobody
@@ -19,7 +20,8 @@ type waiter struct {
 	stop  context.CancelCauseFunc
 }
 
-// errOwn ends the request of one whose owner has got the lock meanwhile, by a TryAcquire: he would wait for himself.
+// errOwn ends the request of one whose owner has got the lock meanwhile, by a TryAcquire: he would
+// wait for himself.
 var errOwn = errors.New("its owner has it")
 
 // queue waits for the caller's turn and gets the lock, or joins one that his owner has.
@@ -74,7 +76,8 @@ func (l *Locker) queueOnce(ctx, caller context.Context, r request) (*Lease, erro
 	return lease, err
 }
 
-// line has the caller stand in line; it returns a lease if his owner has the lock, and neither if he does not wait and may try.
+// line has the caller stand in line; it returns a lease if his owner has the lock, and neither if
+// he does not wait and may try.
 func (l *Locker) line(caller context.Context, r request, stop context.CancelCauseFunc) (*waiter, *Lease, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -119,7 +122,8 @@ func (l *Locker) next(key string, q *queue) {
 	q.turn.ready <- nil
 }
 
-// got notes what the service has granted, and lets those have it too whose owner has it. It answers nil if that came too late; and which hold is lost, if the service has granted the lock twice.
+// got notes what the service has granted, and lets those have it too whose owner has it. It answers
+// nil if that came too late; and which hold is lost, if the service has granted the lock twice.
 func (l *Locker) got(h *hold, caller context.Context) (lease *Lease, older *hold) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

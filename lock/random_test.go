@@ -13,7 +13,8 @@ import (
 	"github.com/cacheaside/cacheaside/lock/driver"
 )
 
-// Whatever is done in whatever order: never two owners at once whose contexts live, no token twice or out of order, and nothing stays locked or hangs.
+// Whatever is done in whatever order: never two owners at once whose contexts live, no token twice
+// or out of order, and nothing stays locked or hangs.
 func TestRandomUse(t *testing.T) {
 	for seed := range uint64(30) {
 		synctest.Test(t, func(t *testing.T) {

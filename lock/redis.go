@@ -18,17 +18,26 @@ import (
 	"github.com/cacheaside/cacheaside/lock/driver"
 )
 
-// NewRedis makes a Locker on one Redis: a *redis.Client, to a single server or by way of sentinels, or a *redis.ClusterClient. Version 6 or later. nil options are the defaults. rdb stays the caller's, who
-// closes it after the Locker; set its ContextTimeoutEnabled, else each request needs a goroutine more. NewRedis does no I/O.
+// NewRedis makes a Locker on one Redis: a *redis.Client, to a single server or by way of sentinels,
+// or a *redis.ClusterClient. Version 6 or later. nil options are the defaults. rdb stays the
+// caller's, who closes it after the Locker; set its ContextTimeoutEnabled, else each request needs
+// a goroutine more. NewRedis does no I/O.
 //
-// A lock is one key, prefix{name}, and lives by the clock of its server. Who waits is woken by a message on the channel of the same name when it is released (the Locker has one subscription
-// for all), else when its life is over. The user needs +eval +evalsha +get +set +time +publish +subscribe +unsubscribe +ping, ~prefix* and &prefix*.
+// A lock is one key, prefix{name}, and lives by the clock of its server. Who waits is woken by a
+// message on the channel of the same name when it is released (the Locker has one subscription for
+// all), else when its life is over. The user needs +eval +evalsha +get +set +time +publish
+// +subscribe +unsubscribe +ping, ~prefix* and &prefix*.
 //
-// Tokens are greater than the one before by at least one, and at least the server's time in microseconds; the key of a free lock stays for a minute to remember the last. So they grow also where Redis has lost its
-// data, as long as its clock, or that of the replica that was promoted, does not go back meanwhile.
+// Tokens are greater than the one before by at least one, and at least the server's time in
+// microseconds; the key of a free lock stays for a minute to remember the last. So they grow also
+// where Redis has lost its data, as long as its clock, or that of the replica that was promoted,
+// does not go back meanwhile.
 //
-// What one Redis cannot do: a replica that is promoted, or a server that restarts, without the last writes has forgotten the lock, and another gets it while the holder still has it for up to a third of the
-// TTL, until the watchdog asks. So has one that evicts keys: all policies but noeviction may take a lock. The token tells them apart. Persistence with appendfsync always keeps a lock through a restart; NewRedlock, mysqllock and zklock keep it through the loss of a server.
+// What one Redis cannot do: a replica that is promoted, or a server that restarts, without the last
+// writes has forgotten the lock, and another gets it while the holder still has it for up to a
+// third of the TTL, until the watchdog asks. So has one that evicts keys: all policies but
+// noeviction may take a lock. The token tells them apart. Persistence with appendfsync always keeps
+// a lock through a restart; NewRedlock, mysqllock and zklock keep it through the loss of a server.
 func NewRedis(rdb redis.UniversalClient, options *LockerOptions) (*Locker, error) {
 	o := options.withDefaults()
 	if rdb == nil {
@@ -107,7 +116,8 @@ func (d *redisDriver) acquire(ctx context.Context, a *asking, wait bool) (driver
 	}
 }
 
-// asking is one Acquire. A request for a lock is sent once: if it is not known what has become of it, the next has another id, and adopts what it may have got.
+// asking is one Acquire. A request for a lock is sent once: if it is not known what has become of
+// it, the next has another id, and adopts what it may have got.
 type asking struct {
 	d       *redisDriver
 	key     string
@@ -117,10 +127,12 @@ type asking struct {
 	bound   int64    // none is later than that, by the clock of the server, in microseconds
 }
 
-// tries is how often a request is sent for one answer: once more if the answer is lost, and where the clock of the server is not what it was.
+// tries is how often a request is sent for one answer: once more if the answer is lost, and where
+// the clock of the server is not what it was.
 const tries = 3
 
-// ask asks for the lock. If somebody else has it, it answers for how long at most; mark: he is to tell when he releases it.
+// ask asks for the lock. If somebody else has it, it answers for how long at most; mark: he is to
+// tell when he releases it.
 func (a *asking) ask(ctx context.Context, mark bool) (g driver.Grant, left time.Duration, err error) {
 	lost := 0
 	for range tries {
@@ -184,7 +196,8 @@ func (k *redisLock) Extend(ctx context.Context, ttl time.Duration) error {
 	return k.d.explain(ctx, err, "an extension", k.key, began)
 }
 
-// Release may be called again: if it has asked before, that the lock is not there is no loss, for it was released by that. So the client must not ask twice by itself.
+// Release may be called again: if it has asked before, that the lock is not there is no loss, for
+// it was released by that. So the client must not ask twice by itself.
 func (k *redisLock) Release(ctx context.Context) error {
 	token := strconv.FormatInt(k.token, 10)
 	began := time.Now()

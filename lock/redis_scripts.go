@@ -12,10 +12,12 @@ import (
 	"github.com/cacheaside/cacheaside/internal/redislock"
 )
 
-// remembered is for how long after it is in the past a token is: a clock that is set back by less does no harm.
+// remembered is for how long after it is in the past a token is: a clock that is set back by less
+// does no harm.
 const remembered = time.Minute
 
-// answer is what a script answers: a status, a number, the server's time in microseconds, and a holder.
+// answer is what a script answers: a status, a number, the server's time in microseconds, and a
+// holder.
 type answer struct {
 	status int64
 	value  int64
@@ -34,7 +36,8 @@ const (
 const read = redislock.Read
 
 var (
-	// ARGV: id, life in ms, not to be carried out after (µs), whether to be told of the release, ids that may have got it before.
+	// ARGV: id, life in ms, not to be carried out after (µs), whether to be told of the release,
+	// ids that may have got it before.
 	acquireScript = conn.NewScript(read + `
 if now > tonumber(ARGV[3]) then return {3, 0, now} end
 local life = tonumber(ARGV[2])
@@ -156,7 +159,8 @@ func (d *redisDriver) evalBy(ctx context.Context, name, body string, once bool, 
 	return cmd, d.conn.Send(ctx, []redis.Cmder{sent})
 }
 
-// clocks is what is known of the clocks of the servers: so a request for a lock can say until when it is to be carried out. What has been delayed for longer, in a network or by a server that
+// clocks is what is known of the clocks of the servers: so a request for a lock can say until when
+// it is to be carried out. What has been delayed for longer, in a network or by a server that
 // hangs, is not: nobody would release it.
 type clocks struct {
 	ranges [conn.Ranges]atomic.Pointer[reading]

@@ -20,7 +20,8 @@ import (
 	"github.com/cacheaside/cacheaside/lock"
 )
 
-// throughProxy is a Locker whose way to Redis a test can disturb, and a patient one that has its own.
+// throughProxy is a Locker whose way to Redis a test can disturb, and a patient one that has its
+// own.
 func throughProxy(t *testing.T, o *lock.LockerOptions) (*testenv.Proxy, *lock.Locker, *lock.Locker) {
 	server := testenv.SharedRedis(t)
 	p := testenv.NewProxy(t, server.Addr)
@@ -59,7 +60,8 @@ func TestLostReplyIsAdopted(t *testing.T) {
 	acquired(t, other, nil).Release()
 }
 
-// TestDelayedRequestIsRefused: a request for a lock that arrives when its sender has given up, or has got and released the lock by another, gets nothing: nobody would release it.
+// TestDelayedRequestIsRefused: a request for a lock that arrives when its sender has given up, or
+// has got and released the lock by another, gets nothing: nobody would release it.
 func TestDelayedRequestIsRefused(t *testing.T) {
 	for name, then := range map[string]func(t *testing.T, lease *lock.Lease, err error){
 		"given up": func(t *testing.T, _ *lock.Lease, err error) {
@@ -107,7 +109,8 @@ func TestDelayedRequestIsRefused(t *testing.T) {
 	}
 }
 
-// TestCancelledAcquireLeavesNothing: whenever it is cancelled, the lock is free soon after; make accept asserts 100 ms.
+// TestCancelledAcquireLeavesNothing: whenever it is cancelled, the lock is free soon after; make
+// accept asserts 100 ms.
 func TestCancelledAcquireLeavesNothing(t *testing.T) {
 	p, l, other := throughProxy(t, patient())
 	acquired(t, l, nil).Release()
@@ -194,7 +197,8 @@ func TestTokensAreExact(t *testing.T) {
 	}
 }
 
-// TestLateRequestsHarmNobody: what a holder who was cut off has sent, an extension and a release, arrives when another has the lock.
+// TestLateRequestsHarmNobody: what a holder who was cut off has sent, an extension and a release,
+// arrives when another has the lock.
 func TestLateRequestsHarmNobody(t *testing.T) {
 	server := testenv.StartRedis(t)
 	p := testenv.NewProxy(t, server.Addr)
@@ -282,7 +286,8 @@ func TestClientsThatWillNotDo(t *testing.T) {
 	}
 }
 
-// TestReleaseWakesWaiters: of many workers each is told when the one before him has released the lock; nobody waits for the end of its life.
+// TestReleaseWakesWaiters: of many workers each is told when the one before him has released the
+// lock; nobody waits for the end of its life.
 func TestReleaseWakesWaiters(t *testing.T) {
 	server := testenv.SharedRedis(t)
 	var lockers []*lock.Locker
@@ -308,7 +313,8 @@ func TestReleaseWakesAtOnce(t *testing.T) {
 	})
 }
 
-// contention has 50 workers get the lock 4 times each, for a millisecond, and returns the times from a release's end to the next grant, sorted.
+// contention has 50 workers get the lock 4 times each, for a millisecond, and returns the times
+// from a release's end to the next grant, sorted.
 func contention(t *testing.T, lockers []*lock.Locker) []time.Duration {
 	var mu sync.Mutex
 	var released time.Time

@@ -24,7 +24,8 @@ type wakes struct {
 	runs  bool
 }
 
-// wake is one channel. It is kept for a while after the last has left, for where locks are waited for they are again.
+// wake is one channel. It is kept for a while after the last has left, for where locks are waited
+// for they are again.
 type wake struct {
 	all     *wakes
 	c       chan struct{} // holds one if there is reason to ask for the lock
@@ -98,7 +99,8 @@ func signal(c chan struct{}) {
 	}
 }
 
-// run keeps the subscription. A connection that is lost go-redis makes anew, and confirms all its channels again: what was published meanwhile is lost, so that wakes all.
+// run keeps the subscription. A connection that is lost go-redis makes anew, and confirms all its
+// channels again: what was published meanwhile is lost, so that wakes all.
 func (w *wakes) run() {
 	sub := w.rdb.Subscribe(w.ctx)
 	heard := sub.ChannelWithSubscriptions(redis.WithChannelSize(1000))
@@ -137,7 +139,8 @@ func (w *wakes) told(channel, kind string) {
 	signal(k.c)
 }
 
-// command subscribes and unsubscribes, on a goroutine of its own since that may wait for a connection.
+// command subscribes and unsubscribes, on a goroutine of its own since that may wait for a
+// connection.
 func (w *wakes) command(sub *redis.PubSub) {
 	tick := time.NewTicker(linger)
 	defer tick.Stop()

@@ -12,7 +12,8 @@ import (
 	"github.com/cacheaside/cacheaside/lock/driver"
 )
 
-// splitsTried is how often who does not wait asks anew when nobody has got a majority, as long as that does not take longer than a time-out.
+// splitsTried is how often who does not wait asks anew when nobody has got a majority, as long as
+// that does not take longer than a time-out.
 const splitsTried = 8
 
 func (d *redlockDriver) Acquire(ctx context.Context, q driver.Request) (driver.Grant, error) {
@@ -51,14 +52,16 @@ func (d *redlockDriver) Acquire(ctx context.Context, q driver.Request) (driver.G
 	}
 }
 
-// giveUp has nothing left of a round. The next takes over its votes, which the requests to free them might else reach later than it.
+// giveUp has nothing left of a round. The next takes over its votes, which the requests to free
+// them might else reach later than it.
 func (c *contest) giveUp(r *round) {
 	r.settle()
 	c.given = append(c.given, r.id)
 	c.given = c.given[max(0, len(c.given)-keepGiven):]
 }
 
-// contended tells whether the lock was not got because of others; and whether one of them has it, or is about to: else those who contend have split the votes.
+// contended tells whether the lock was not got because of others; and whether one of them has it,
+// or is about to: else those who contend have split the votes.
 func (r *round) contended(err error) (held, contended bool) {
 	var most, node = (*redsync.ErrTaken)(nil), (*redsync.ErrNodeTaken)(nil)
 	answered, holders := 0, make(map[string]int)

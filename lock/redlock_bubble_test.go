@@ -46,7 +46,8 @@ func heldAt(t testing.TB, clients []*redis.Client, name string) (n int) {
 	return n
 }
 
-// tardyNode is a hook by which all commands of a client take so long, and no longer than their contexts; less than zero: as long as these.
+// tardyNode is a hook by which all commands of a client take so long, and no longer than their
+// contexts; less than zero: as long as these.
 type tardyNode struct{ takes atomic.Int64 }
 
 func (*tardyNode) DialHook(next redis.DialHook) redis.DialHook { return next }
@@ -84,7 +85,8 @@ func (h *tardyNode) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Pr
 	return next
 }
 
-// slow returns what has nodes take so long for all commands: those that are named, or all if none is.
+// slow returns what has nodes take so long for all commands: those that are named, or all if none
+// is.
 func slow(clients []*redis.Client, nodes ...int) (set func(time.Duration)) {
 	var hooks []*tardyNode
 	for i, c := range clients {
@@ -103,7 +105,8 @@ func slow(clients []*redis.Client, nodes ...int) (set func(time.Duration)) {
 
 const never = time.Duration(-1)
 
-// TestRedlockTimes: a node that hangs delays nobody; without a majority each request ends at its time-out, and a cancelled Acquire at once.
+// TestRedlockTimes: a node that hangs delays nobody; without a majority each request ends at its
+// time-out, and a cancelled Acquire at once.
 func TestRedlockTimes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		five := miniFive(t)
@@ -195,7 +198,8 @@ func TestRedlockSlowNodes(t *testing.T) {
 	})
 }
 
-// redsync does not extend a lock, and has nothing by which a late holder can be told from the present one.
+// redsync does not extend a lock, and has nothing by which a late holder can be told from the
+// present one.
 func TestRedlockHoldsAndCounts(t *testing.T) {
 	const ttl = 300 * time.Millisecond
 	synctest.Test(t, func(t *testing.T) {

@@ -101,7 +101,8 @@ func (f *five) count(name string, nodes ...int) (n int) {
 	return n
 }
 
-// free waits until there is no lock on nodes, all of them if none is named, and answers how long that took.
+// free waits until there is no lock on nodes, all of them if none is named, and answers how long
+// that took.
 func (f *five) free(nodes ...int) time.Duration {
 	f.Helper()
 	if nodes == nil {
@@ -112,7 +113,8 @@ func (f *five) free(nodes ...int) time.Duration {
 	return time.Since(began)
 }
 
-// over waits until no request for a lock is under way: what was held up may have arrived, and else would be in the way of the next.
+// over waits until no request for a lock is under way: what was held up may have arrived, and else
+// would be in the way of the next.
 func (f *five) over(s *lock.Lease) {
 	f.Helper()
 	for i := range f.nodes {

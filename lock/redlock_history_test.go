@@ -14,8 +14,9 @@ import (
 	"github.com/cacheaside/cacheaside/lock"
 )
 
-// TestRedlockHistory: one or two of the nodes hang, are cut off, stopped, lose replies and get requests late, or are killed and, without what they have known, come back when all locks of before have ended; also a majority of
-// them. Processes are stopped, too.
+// TestRedlockHistory: one or two of the nodes hang, are cut off, stopped, lose replies and get
+// requests late, or are killed and, without what they have known, come back when all locks of
+// before have ended; also a majority of them. Processes are stopped, too.
 func TestRedlockHistory(t *testing.T) {
 	nodes := testenv.FiveMasters(t)
 	seeds, length := locktest.Seeds()

@@ -13,7 +13,8 @@ import (
 	"github.com/cacheaside/cacheaside/lock"
 )
 
-// These tests show what redsync alone does, so that it is known when what is around it is no longer needed, and what NewRedlock does.
+// These tests show what redsync alone does, so that it is known when what is around it is no longer
+// needed, and what NewRedlock does.
 
 func (f *five) redsync(bounded bool) *redsync.Redsync {
 	var pools []redsyncredis.Pool

@@ -25,7 +25,8 @@ func (k redlockLock) Extend(ctx context.Context, ttl time.Duration) error {
 	return k.verdict(ok, &noes, err)
 }
 
-// Release leaves the nodes that have not answered to settle. It asks again only if that was quick: replies were lost.
+// Release leaves the nodes that have not answered to settle. It asks again only if that was quick:
+// replies were lost.
 func (k redlockLock) Release(ctx context.Context) error {
 	defer k.settle()
 	for began := time.Now(); ; {

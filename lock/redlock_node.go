@@ -19,7 +19,8 @@ type redlockNode struct {
 	wakes wakes
 }
 
-// eval runs a script, on this goroutine: it may take longer than ctx, where the client does not keep that. Nothing is sent twice by the client, so that each reply that is lost is known to be.
+// eval runs a script, on this goroutine: it may take longer than ctx, where the client does not
+// keep that. Nothing is sent twice by the client, so that each reply that is lost is known to be.
 func (n *redlockNode) eval(ctx context.Context, s conn.Script, keys []string, args ...any) (answer, error) {
 	cmd := n.evalBy(ctx, "evalsha", s.Hash, keys, args)
 	if conn.Unknown(cmd) {

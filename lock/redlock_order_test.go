@@ -17,7 +17,8 @@ import (
 	"github.com/cacheaside/cacheaside/lock"
 )
 
-// scripted is a hook by which the requests of a client for lock "a" take place, and are answered, when a test wants them to.
+// scripted is a hook by which the requests of a client for lock "a" take place, and are answered,
+// when a test wants them to.
 type scripted struct {
 	of func(s string, next func() error) error // s: the hash of the script
 }
@@ -37,7 +38,8 @@ func (scripted) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Proces
 	return next
 }
 
-// hooked is a locker that has met all nodes, and has a hook at the last, whose client it returns too.
+// hooked is a locker that has met all nodes, and has a hook at the last, whose client it returns
+// too.
 func (f *five) hooked(o *lock.LockerOptions, of func(s string, next func() error) error) (*lock.Locker, *redis.Client) {
 	f.Helper()
 	clients := f.clients(true)
@@ -54,7 +56,8 @@ func is(hash string, scripts ...conn.Script) bool {
 	return slices.ContainsFunc(scripts, func(s conn.Script) bool { return s.Hash == hash })
 }
 
-// A node that finds nothing to free may get the request for the lock later, also if its grant is known before the answers of those that were to free it.
+// A node that finds nothing to free may get the request for the lock later, also if its grant is
+// known before the answers of those that were to free it.
 func TestRedlockFreedTooEarly(t *testing.T) {
 	f := newFive(t)
 	const last = 4
@@ -100,7 +103,8 @@ func TestRedlockFreedTooEarly(t *testing.T) {
 	}
 }
 
-// A request that came too late is not sent once more when its round is over, and what the node had of it was found to be nothing.
+// A request that came too late is not sent once more when its round is over, and what the node had
+// of it was found to be nothing.
 func TestRedlockNotAskedAgain(t *testing.T) {
 	f := newFive(t)
 	const last = 4
@@ -129,7 +133,8 @@ func TestRedlockNotAskedAgain(t *testing.T) {
 	}
 }
 
-// A node to which there is no connection has nothing of a lock, and is not asked again and again for it.
+// A node to which there is no connection has nothing of a lock, and is not asked again and again
+// for it.
 func TestRedlockNodeRefusesConnections(t *testing.T) {
 	f := newFive(t)
 	const last = 4

@@ -13,7 +13,8 @@ import (
 	"github.com/cacheaside/cacheaside/internal/conn"
 )
 
-// contest is one Acquire. It asks in rounds, each with an id of its own: a node carries out the request of a round once at most.
+// contest is one Acquire. It asks in rounds, each with an id of its own: a node carries out the
+// request of a round once at most.
 type contest struct {
 	d       *redlockDriver
 	keys    []string // of the lock and of the token
@@ -58,7 +59,8 @@ func (c *contest) newRound() *round {
 	return r
 }
 
-// vote asks one node for the lock. The request goes on when its caller leaves, so that it is known what has become of it.
+// vote asks one node for the lock. The request goes on when its caller leaves, so that it is known
+// what has become of it.
 func (r *round) vote(ctx context.Context, i int) (bool, error) {
 	b, began := &r.ballots[i], time.Now()
 	ctx, cancel := context.WithTimeout(ctx, r.timeout)
@@ -85,7 +87,8 @@ func (r *round) vote(ctx context.Context, i int) (bool, error) {
 	}
 }
 
-// ask sends the request, and once more if it is known that it was not carried out since its time was over.
+// ask sends the request, and once more if it is known that it was not carried out since its time
+// was over.
 func (r *round) ask(ctx context.Context, i int) (answer, error) {
 	n, last := r.d.nodes[i], int64(0)
 	for again := false; ; again = true {
@@ -125,7 +128,8 @@ func (b *ballot) now() bool {
 
 func (b *ballot) yes() bool { return b.err == nil && b.answer.status == isGranted }
 
-// nothing tells whether it is known that the node has nothing of the round, and will not have: it has refused, or was not asked.
+// nothing tells whether it is known that the node has nothing of the round, and will not have: it
+// has refused, or was not asked.
 func (b *ballot) nothing() bool {
 	switch {
 	case b.freed.Load(), !b.asked.Load():
@@ -159,7 +163,8 @@ func (r *round) run(ctx context.Context) (int64, error) {
 	return token, nil
 }
 
-// candidate is a token greater than each that was stored on one of the nodes that have voted, and than their time: so it is greater than what they have forgotten.
+// candidate is a token greater than each that was stored on one of the nodes that have voted, and
+// than their time: so it is greater than what they have forgotten.
 func (r *round) candidate() int64 {
 	token := int64(0)
 	for i := range r.ballots {

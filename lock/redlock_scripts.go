@@ -4,7 +4,8 @@ import (
 	"github.com/cacheaside/cacheaside/internal/conn"
 )
 
-// On each node a lock is a string, the id of its round, with the life of the lock; and beside it another, the last fencing token that was stored there, which lives until a minute after it is in
+// On each node a lock is a string, the id of its round, with the life of the lock; and beside it
+// another, the last fencing token that was stored there, which lives until a minute after it is in
 // the past by the clock of the node.
 const redlockHead = `
 local t = redis.call('TIME')
@@ -17,7 +18,8 @@ local function token()
 end
 `
 
-// What the script answers beside isHeld (value: for how many ms more; holder: whose), isGranted (value: the last token) and isLate.
+// What the script answers beside isHeld (value: for how many ms more; holder: whose), isGranted
+// (value: the last token) and isLate.
 const (
 	isTwice  = 4 // this server has been asked in the same round
 	isPassed = 5 // a token as great, or greater, has been stored
@@ -25,7 +27,8 @@ const (
 )
 
 var (
-	// ARGV: id, life in ms, not to be carried out after (µs), ids of rounds before of the same contender, which he has given up.
+	// ARGV: id, life in ms, not to be carried out after (µs), ids of rounds before of the same
+	// contender, which he has given up.
 	redlockAcquire = conn.NewScript(redlockHead + `
 if now > tonumber(ARGV[3]) then return {3, 0, now, ''} end
 if holder == ARGV[1] then return {4, 0, now, ''} end
@@ -41,7 +44,8 @@ if not last then return redis.error_reply('ERR the key of the token holds someth
 redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])
 return {1, last, now, ''}`)
 
-	// ARGV: id, token. It is stored only where the lock is held, so that of two tokens on one node the later lock's is the greater.
+	// ARGV: id, token. It is stored only where the lock is held, so that of two tokens on one node
+	// the later lock's is the greater.
 	redlockToken = conn.NewScript(redlockHead + `
 if holder ~= ARGV[1] then return {6, 0, now, ''} end
 local last = token()
@@ -56,7 +60,8 @@ if holder ~= ARGV[1] then return {6, 0, now, ''} end
 redis.call('PEXPIRE', KEYS[1], ARGV[2])
 return {1, 0, now, ''}`)
 
-	// ARGV: id. Who waits is told, also when it is the vote of a round that has failed: two who have each others' votes would both sleep.
+	// ARGV: id. Who waits is told, also when it is the vote of a round that has failed: two who
+	// have each others' votes would both sleep.
 	redlockRelease = conn.NewScript(redlockHead + `
 if holder ~= ARGV[1] then return {6, 0, now, ''} end
 redis.call('DEL', KEYS[1])

@@ -27,7 +27,8 @@ func (b *ballot) finish(bound int64) bool {
 	return b.bound.CompareAndSwap(bound, finished)
 }
 
-// settle sees to it, in the background, that nothing is left of a round that has not got the lock, or has released it: not by requests that may yet be carried out, either.
+// settle sees to it, in the background, that nothing is left of a round that has not got the lock,
+// or has released it: not by requests that may yet be carried out, either.
 func (r *round) settle() {
 	for i := range r.ballots {
 		b := &r.ballots[i]
@@ -37,8 +38,9 @@ func (r *round) settle() {
 	}
 }
 
-// settleAt frees the lock at one node until the node has said that it has nothing, and its clock has passed the bound after which it refuses what is under way, or until the lock has outlived itself. After Close it goes on
-// for one time-out: a context and a Locker often end together.
+// settleAt frees the lock at one node until the node has said that it has nothing, and its clock
+// has passed the bound after which it refuses what is under way, or until the lock has outlived
+// itself. After Close it goes on for one time-out: a context and a Locker often end together.
 func (r *round) settleAt(i int) {
 	b, n := &r.ballots[i], r.d.nodes[i]
 	end := time.Now().Add(r.ttl + r.timeout)

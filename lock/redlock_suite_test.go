@@ -11,7 +11,8 @@ import (
 	"github.com/cacheaside/cacheaside/lock"
 )
 
-// redlockOn makes lockers with clients of their own, some of which keep deadlines. lost has the third node refuse connections.
+// redlockOn makes lockers with clients of their own, some of which keep deadlines. lost has the
+// third node refuse connections.
 func redlockOn(nodes []*testenv.Redis, lost *testenv.Proxy) func(t testing.TB, o *lock.LockerOptions) *lock.Locker {
 	return func(t testing.TB, o *lock.LockerOptions) *lock.Locker {
 		var clients []*redis.Client

@@ -114,7 +114,8 @@ func TestRedlockThreeDown(t *testing.T) {
 	f.free(0, 1, 3, 4)
 }
 
-// A request for a lock that arrives when its time is over is not carried out: nobody would release it.
+// A request for a lock that arrives when its time is over is not carried out: nobody would release
+// it.
 func TestRedlockLateRequest(t *testing.T) {
 	f := newFive(t)
 	const timeout = 100 * time.Millisecond
@@ -135,7 +136,8 @@ func TestRedlockLateRequest(t *testing.T) {
 	}
 }
 
-// redsync returns when a majority has answered: where its goroutines are slow to run, some nodes have not been asked by then. Nobody would release what they then grant.
+// redsync returns when a majority has answered: where its goroutines are slow to run, some nodes
+// have not been asked by then. Nobody would release what they then grant.
 func TestRedlockLateVote(t *testing.T) {
 	f := newFive(t)
 	l := f.locker(patient())
@@ -192,7 +194,8 @@ func TestRedlockReleaseRepliesLost(t *testing.T) {
 	f.free()
 }
 
-// A majority of nodes that have restarted without their data gives the lock to another. The first is told when he asks, and the other's token is greater.
+// A majority of nodes that have restarted without their data gives the lock to another. The first
+// is told when he asks, and the other's token is greater.
 func TestRedlockNodesForget(t *testing.T) {
 	f := newFive(t)
 	a, b := f.locker(quick(testenv.Hang/6)), f.locker(quick(testenv.Hang/6)) // for so long at most is there doubt of requests by connections that were broken
@@ -262,7 +265,8 @@ func TestRedlockSplitVotes(t *testing.T) {
 	}
 }
 
-// Where the lock is held on a bare majority, those who wait do not wake each other by giving back their votes of the others.
+// Where the lock is held on a bare majority, those who wait do not wake each other by giving back
+// their votes of the others.
 func TestRedlockWaitersAreQuiet(t *testing.T) {
 	f := newFive(t)
 	holder := f.locker(patient())

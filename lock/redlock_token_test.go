@@ -37,7 +37,8 @@ func TestRedlockTokensGrow(t *testing.T) {
 	}
 }
 
-// A token that was overtaken since the votes is not used: the round is given up, and the next has a greater one.
+// A token that was overtaken since the votes is not used: the round is given up, and the next has a
+// greater one.
 func TestRedlockTokenOvertaken(t *testing.T) {
 	f := newFive(t)
 	l := f.locker(patient())

@@ -15,11 +15,14 @@ type redlockWait struct {
 	heard []*wake // by node; nil until it is needed
 }
 
-// pollAtLeast is how often a lock is asked for by who hears nothing: messages can be lost, and so can the votes of somebody who has died in the middle of a round.
+// pollAtLeast is how often a lock is asked for by who hears nothing: messages can be lost, and so
+// can the votes of somebody who has died in the middle of a round.
 const pollAtLeast = time.Second
 
-// wait returns when there is reason to ask anew: so many nodes have told of a release that with those that were free before they are a majority; or the lives of the locks there are over. A few free nodes are no reason:
-// the lock may be held on the others, and each who asks in vain tells the rest of it, by giving back what he has got.
+// wait returns when there is reason to ask anew: so many nodes have told of a release that with
+// those that were free before they are a majority; or the lives of the locks there are over. A few
+// free nodes are no reason: the lock may be held on the others, and each who asks in vain tells the
+// rest of it, by giving back what he has got.
 func (w *redlockWait) wait(ctx context.Context, r *round, took time.Duration) error {
 	if w.heard == nil {
 		for _, n := range w.d.nodes {
@@ -53,7 +56,8 @@ func receive(c any) reflect.SelectCase {
 	return reflect.SelectCase{Dir: reflect.SelectRecv, Chan: reflect.ValueOf(c)}
 }
 
-// openings are the nodes that have voted for the round, and the time until a majority is free if nobody releases anything.
+// openings are the nodes that have voted for the round, and the time until a majority is free if
+// nobody releases anything.
 func (r *round) openings() (free []bool, left time.Duration) {
 	free = make([]bool, len(r.ballots))
 	lives := make([]time.Duration, len(r.ballots))

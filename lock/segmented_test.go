@@ -192,7 +192,8 @@ func TestSegmentedOwner(t *testing.T) {
 	})
 }
 
-// Two owners have a segment each, and would have the other's: neither waits for what the other keeps.
+// Two owners have a segment each, and would have the other's: neither waits for what the other
+// keeps.
 func TestSegmentedOwnersDoNotDeadlock(t *testing.T) {
 	inSegments(t, 2, func(t *testing.T, s *lock.Segmented, _ *lock.Locker) {
 		var ctxs [2]context.Context
@@ -247,7 +248,8 @@ func TestSegmentedOptions(t *testing.T) {
 	}
 }
 
-// In a cluster the segments are on several nodes, and no request concerns two of them. Several Lockers, as of several processes, sell 60 pieces of 12 segments: each once.
+// In a cluster the segments are on several nodes, and no request concerns two of them. Several
+// Lockers, as of several processes, sell 60 pieces of 12 segments: each once.
 func TestSegmentedCluster(t *testing.T) {
 	cluster := testenv.SharedCluster(t)
 	const segments, each, lockers, buyers = 12, 5, 3, 40
@@ -360,7 +362,8 @@ func ExampleSegmented() {
 	// released: <nil>
 }
 
-// An owner who is releasing his segment has it no more: he gets another, and does not ask for the one again and again. There is no bubble here, where that would stop the time.
+// An owner who is releasing his segment has it no more: he gets another, and does not ask for the
+// one again and again. There is no bubble here, where that would stop the time.
 func TestSegmentedOwnerWhoReleases(t *testing.T) {
 	releasing, answer := make(chan struct{}), make(chan struct{})
 	f := &fake{}

@@ -28,7 +28,8 @@ func on(client func(t testing.TB) redis.UniversalClient) func(t testing.TB, o *l
 	return func(t testing.TB, o *lock.LockerOptions) *lock.Locker { return closed(t)(lock.NewRedis(client(t), o)) }
 }
 
-// The suites on real servers mostly wait, so they run beside each other, when all other tests, which may harm the servers, are over.
+// The suites on real servers mostly wait, so they run beside each other, when all other tests,
+// which may harm the servers, are over.
 
 func TestRedis(t *testing.T) {
 	t.Parallel()
@@ -82,7 +83,8 @@ func patient() *lock.LockerOptions {
 	return &lock.LockerOptions{TTL: 10 * time.Minute, Timeout: testenv.Hang / 2}
 }
 
-// quick are options for tests that await the end of a request: it is given up after the time-out. The lock itself lasts.
+// quick are options for tests that await the end of a request: it is given up after the time-out.
+// The lock itself lasts.
 func quick(timeout time.Duration) *lock.LockerOptions {
 	return &lock.LockerOptions{TTL: 10 * time.Minute, Timeout: timeout}
 }

@@ -66,7 +66,8 @@ func TestOptions(t *testing.T) {
 	}
 }
 
-// What this process has no loader for is not looked at, and said so; what another has none for, that one has no copy of.
+// What this process has no loader for is not looked at, and said so; what another has none for,
+// that one has no copy of.
 func TestLoadersThatAreMissing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFleet(t, patient)
@@ -273,7 +274,8 @@ func TestMalformedAnswers(t *testing.T) {
 	}
 }
 
-// Who may publish can ask. What that costs a process is bounded: how many questions it answers, how many rows it loads for them, and what is left in Redis.
+// Who may publish can ask. What that costs a process is bounded: how many questions it answers, how
+// many rows it loads for them, and what is left in Redis.
 func TestQuestionsOfStrangers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFleet(t, patient)

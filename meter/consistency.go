@@ -13,14 +13,18 @@ type Consistency struct {
 	Different int64         // of them, those of which a copy was different from the database
 	Undecided int64         // writes of which that is not known; they are not counted in Samples
 
-	// Share is Different of Samples; Low and High are the ends of the interval in which the share among all writes that could have been taken lies with a confidence of 95 %, by Clopper and Pearson. Without samples they are 0, 0 and 1.
+	// Share is Different of Samples; Low and High are the ends of the interval in which the share
+	// among all writes that could have been taken lies with a confidence of 95 %, by Clopper and
+	// Pearson. Without samples they are 0, 0 and 1.
 	Share, Low, High float64
 }
 
-// Nines is -log10 of Share: 3 for one in a thousand. It is +Inf where nothing was different; see NinesAtLeast.
+// Nines is -log10 of Share: 3 for one in a thousand. It is +Inf where nothing was different; see
+// NinesAtLeast.
 func (c Consistency) Nines() float64 { return nines(c.Share, c.Samples) }
 
-// NinesAtLeast is -log10 of High: so many nines are certain, but for one time in forty. It grows with the number of samples: nothing different in 3,700 are three nines.
+// NinesAtLeast is -log10 of High: so many nines are certain, but for one time in forty. It grows
+// with the number of samples: nothing different in 3,700 are three nines.
 func (c Consistency) NinesAtLeast() float64 { return nines(c.High, c.Samples) }
 
 func nines(share float64, samples int64) float64 {
@@ -36,8 +40,11 @@ func (c Consistency) String() string {
 		c.After, c.Different, c.Samples, c.Share, c.Low, c.High, c.Nines(), c.NinesAtLeast(), c.Undecided)
 }
 
-// interval is that of Clopper and Pearson (Biometrika 26, 1934): of all shares, those under which what was seen is not among the rarest 2.5 % on either side. Wilson's is narrower, but for shares near none, which are those that matter here, its lower end
-// is above the true share more often than it says: one difference in n samples is seen with a true share of 0.18/n in one case of six, and Wilson's interval then begins at 0.18/n.
+// interval is that of Clopper and Pearson (Biometrika 26, 1934): of all shares, those under which
+// what was seen is not among the rarest 2.5 % on either side. Wilson's is narrower, but for shares
+// near none, which are those that matter here, its lower end is above the true share more often
+// than it says: one difference in n samples is seen with a true share of 0.18/n in one case of six,
+// and Wilson's interval then begins at 0.18/n.
 func interval(different, samples int64) (low, high float64) {
 	if samples <= 0 {
 		return 0, 1
@@ -67,7 +74,8 @@ func root(reached func(p float64) bool) float64 {
 	return math.Exp(high)
 }
 
-// betaCDF is the regularized incomplete beta function I_x(a, b), by its continued fraction (Lentz; Press et al., Numerical Recipes, 6.4).
+// betaCDF is the regularized incomplete beta function I_x(a, b), by its continued fraction (Lentz;
+// Press et al., Numerical Recipes, 6.4).
 func betaCDF(x, a, b float64) float64 {
 	if x <= 0 {
 		return 0

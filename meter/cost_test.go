@@ -11,7 +11,8 @@ import (
 	"github.com/cacheaside/cacheaside/internal/testenv"
 )
 
-// What a meter costs at 1,000 writes a second, at its default share, in CPU time of the process (which is writer, readers and meter at once) and in commands of Redis.
+// What a meter costs at 1,000 writes a second, at its default share, in CPU time of the process
+// (which is writer, readers and meter at once) and in commands of Redis.
 func TestCostOfAMeter(t *testing.T) {
 	server := testenv.SharedRedis(t)
 	blocks, writes, unit := 2, 300, 250*time.Millisecond

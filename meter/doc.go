@@ -1,4 +1,5 @@
-// Package meter measures whether invalidations reach every tier of every process: "consistent in five nines within ten seconds", after Meta's Polaris (Cache made consistent, 2022).
+// Package meter measures whether invalidations reach every tier of every process: "consistent in
+// five nines within ten seconds", after Meta's Polaris (Cache made consistent, 2022).
 //
 //	m, err := meter.New(cache, nil)  // in each process that writes
 //	defer m.Close()
@@ -6,8 +7,10 @@
 //	c, _ := m.Consistency(10 * time.Second)
 //	fmt.Println(c) // 10s: 0 of 41,210 different, 4.0 nines at least (95 %)
 //
-// It takes a share of the writes of this process, at random; some time later it looks at the entry in Redis, and asks all processes that listen what their memory has of the key. What may be from before the write is compared with the database. So it also finds what nobody
-// has announced, and what was lost on the way, which no process can know by itself.
+// It takes a share of the writes of this process, at random; some time later it looks at the entry
+// in Redis, and asks all processes that listen what their memory has of the key. What may be from
+// before the write is compared with the database. So it also finds what nobody has announced, and
+// what was lost on the way, which no process can know by itself.
 //
 // docs/meter.md tells how to read it, what it costs and what it cannot see.
 package meter

@@ -12,7 +12,8 @@ import (
 	"github.com/cacheaside/cacheaside/meter"
 )
 
-// A row is written twice, once by somebody who forgets to invalidate it. The meter, which takes every write here, finds it in Redis and in the memory of the process.
+// A row is written twice, once by somebody who forgets to invalidate it. The meter, which takes
+// every write here, finds it in Redis and in the memory of the process.
 func Example() {
 	server, _ := miniredis.Run()
 	defer server.Close()

@@ -12,7 +12,9 @@ import (
 	"github.com/cacheaside/cacheaside/internal/testenv"
 )
 
-// Invalidations are lost on purpose: of each write by chance, what its writer sends to Redis; or of that only what tells the other processes. The meter, which takes every second write, must tell the share of those that were lost, as the thief has counted it, within its interval.
+// Invalidations are lost on purpose: of each write by chance, what its writer sends to Redis; or of
+// that only what tells the other processes. The meter, which takes every second write, must tell
+// the share of those that were lost, as the thief has counted it, within its interval.
 func TestLossIsReadBack(t *testing.T) {
 	writes := 800
 	on := synctest.Test // with a Redis, and on a clock, of its own: 1,000 writes a second however busy the machine is

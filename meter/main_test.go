@@ -105,7 +105,8 @@ func (p member) want(t testing.TB, key int, want string) {
 	}
 }
 
-// thief is a hook of a writer's client. It loses what it is told to of an invalidation of one key, and reports success: what is lost between the writer and Redis.
+// thief is a hook of a writer's client. It loses what it is told to of an invalidation of one key,
+// and reports success: what is lost between the writer and Redis.
 type thief struct {
 	deletes, announcements func(name string) bool // of the key with this name in Redis
 	stolen                 atomic.Int64           // invalidations

@@ -50,10 +50,15 @@ const (
 	hello           = 10 * time.Second
 )
 
-// New begins to measure what this process invalidates through cache: by the Invalidate and Inserting of its loaders, InvalidateKeys, and the Release of a Hold, once Redis has acknowledged it; so also what package consistency and package canal do. A row that is written without
-// any of these is told by Written. nil options are the defaults. A cache has one Meter at a time, and must have Redis; the loaders of what is written must have been made in this process, for rows are loaded by them. Several processes may have a Meter each.
+// New begins to measure what this process invalidates through cache: by the Invalidate and
+// Inserting of its loaders, InvalidateKeys, and the Release of a Hold, once Redis has acknowledged
+// it; so also what package consistency and package canal do. A row that is written without any of
+// these is told by Written. nil options are the defaults. A cache has one Meter at a time, and must
+// have Redis; the loaders of what is written must have been made in this process, for rows are
+// loaded by them. Several processes may have a Meter each.
 //
-// It asks at once who is there: a process that has been asked for the first time needs LoaderOptions.MemoryTTL until it can say that it has no copy. Close it before the Cache.
+// It asks at once who is there: a process that has been asked for the first time needs
+// LoaderOptions.MemoryTTL until it can say that it has no copy. Close it before the Cache.
 func New(cache *cacheaside.Cache, options *Options) (*Meter, error) {
 	return newMeter(cache, options, rand.Float64)
 }
@@ -87,7 +92,9 @@ func newMeter(cache *cacheaside.Cache, options *Options, draw func() float64) (*
 	return m, nil
 }
 
-// Close ends the measuring, and returns when what is under way has ended: after Options.Patience, at the latest, but for loads that do not heed their context. What is still to be looked at is not. The figures stay. It may be called again, and always returns nil.
+// Close ends the measuring, and returns when what is under way has ended: after Options.Patience,
+// at the latest, but for loads that do not heed their context. What is still to be looked at is
+// not. The figures stay. It may be called again, and always returns nil.
 func (m *Meter) Close() error {
 	m.untake()
 	m.stop()
@@ -95,8 +102,12 @@ func (m *Meter) Close() error {
 	return nil
 }
 
-// Written tells of rows that were written, and committed, now: by whom this process' Cache has not invalidated them, or not yet. It is for those who know of writes by other ways than the invalidations, whose absence it finds: a consumer of the binary log beside writers that
-// should invalidate by themselves, say. A share of the keys is taken, as of the others. A key that is told here and invalidated in this process counts twice. Keys of whole loaders are not measured. It does no I/O.
+// Written tells of rows that were written, and committed, now: by whom this process' Cache has not
+// invalidated them, or not yet. It is for those who know of writes by other ways than the
+// invalidations, whose absence it finds: a consumer of the binary log beside writers that should
+// invalidate by themselves, say. A share of the keys is taken, as of the others. A key that is told
+// here and invalidated in this process counts twice. Keys of whole loaders are not measured. It
+// does no I/O.
 func (m *Meter) Written(keys ...cacheaside.Key) error {
 	for _, k := range keys {
 		if err := k.Check(); err != nil {

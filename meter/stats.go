@@ -27,7 +27,8 @@ type Stats struct {
 type Look struct {
 	After time.Duration
 
-	// Each write ends in one of these. It is different if any copy is; consistent if all tiers of all processes are known to have none that is; else nobody can say.
+	// Each write ends in one of these. It is different if any copy is; consistent if all tiers of
+	// all processes are known to have none that is; else nobody can say.
 	Consistent, Different, Undecided int64
 
 	// Why it is undecided: the first of these that is so.
@@ -39,7 +40,8 @@ type Look struct {
 	Redis, Memory Copies
 }
 
-// Copies are what was found of the keys, in Redis or in the memory of all processes that have answered.
+// Copies are what was found of the keys, in Redis or in the memory of all processes that have
+// answered.
 type Copies struct {
 	None      int64 // nothing that would be served
 	Young     int64 // read after the write (of Redis that is not known)
@@ -74,7 +76,8 @@ func (m *Meter) Stats() Stats {
 	return s
 }
 
-// Consistency is that of the writes looked at so long after; false if that is none of Options.After.
+// Consistency is that of the writes looked at so long after; false if that is none of
+// Options.After.
 func (m *Meter) Consistency(after time.Duration) (c Consistency, ok bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -52,13 +52,16 @@ func (messagePack) EncodeNative(v any, most own.Bytes) ([]byte, error) { return 
 // DecodeNative is Decode.
 func (messagePack) DecodeNative(b []byte, v any) error { return decode(b, v) }
 
-// Why ugorji: the libraries that work by reflection can all be made to end the process, this one by ten million nested arrays in a field
-// that the struct does not have. The scanner closes that hole. Otherwise it bounds nesting, allocates at most 1 MiB for what one length
-// claims, refuses numbers that overflow, and knows the tags of JSON. vmihailenco/msgpack v5.4.1 asks for 64 GiB at dd ff ff ff ff,
-// decodes 300 as an int8 of 44, and reads a map's length from inside an extension, where a scanner does not see it. shamaton/msgpack
-// v3.2 overflows the stack too, makes map[any]any of nested maps, and knows no MarshalBinary, so that a netip.Addr comes back empty.
+// Why ugorji: the libraries that work by reflection can all be made to end the process, this one by
+// ten million nested arrays in a field that the struct does not have. The scanner closes that hole.
+// Otherwise it bounds nesting, allocates at most 1 MiB for what one length claims, refuses numbers
+// that overflow, and knows the tags of JSON. vmihailenco/msgpack v5.4.1 asks for 64 GiB at dd ff ff
+// ff ff, decodes 300 as an int8 of 44, and reads a map's length from inside an extension, where a
+// scanner does not see it. shamaton/msgpack v3.2 overflows the stack too, makes map[any]any of
+// nested maps, and knows no MarshalBinary, so that a netip.Addr comes back empty.
 //
-// v1.2.14 and not v1.3.2: all our tests pass with either, but v1.3 makes a binary 7.1 MB larger, and v1.2 1.6 MB.
+// v1.2.14 and not v1.3.2: all our tests pass with either, but v1.3 makes a binary 7.1 MB larger,
+// and v1.2 1.6 MB.
 var handle = func() *codec.MsgpackHandle {
 	h := &codec.MsgpackHandle{WriteExt: true} // the format of today: strings, bytes and times are distinct
 	h.TypeInfos = codec.NewTypeInfos([]string{"msgpack", "codec", "json"})
@@ -75,8 +78,9 @@ var (
 	decoders = sync.Pool{New: func() any { return codec.NewDecoderBytes(nil, handle) }}
 )
 
-// output takes what an encoder writes, and ends the encoding when it is too long, or nested so deep that it could not be decoded: the
-// library itself follows a value that contains itself until the stack overflows.
+// output takes what an encoder writes, and ends the encoding when it is too long, or nested so deep
+// that it could not be decoded: the library itself follows a value that contains itself until the
+// stack overflows.
 type output struct {
 	scanner
 	bytes []byte

@@ -59,7 +59,9 @@ var (
 	grouping   = regexp.MustCompile(`by \(([^)]*)\)`)
 )
 
-// Every panel shows metrics that there are, by labels that they have. At full size (CACHEASIDE_ACCEPT=1) a Prometheus has data for all of them, too, which takes half a minute, and the package prometheus.
+// Every panel shows metrics that there are, by labels that they have. At full size
+// (CACHEASIDE_ACCEPT=1) a Prometheus has data for all of them, too, which takes half a minute, and
+// the package prometheus.
 func TestDashboard(t *testing.T) {
 	d := readDashboard(t)
 	if d.Title == "" || d.UID == "" || d.SchemaVersion < 30 || len(d.Panels) < 20 {
@@ -133,7 +135,8 @@ func TestDashboard(t *testing.T) {
 	}
 }
 
-// onPrometheus has a Prometheus scrape the process under load: it has something to show for every panel.
+// onPrometheus has a Prometheus scrape the process under load: it has something to show for every
+// panel.
 func onPrometheus(t *testing.T) {
 	path, err := exec.LookPath("prometheus")
 	if err != nil {

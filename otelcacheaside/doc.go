@@ -5,9 +5,13 @@
 //	err = see.Cache(cache)
 //	defer see.Close()
 //
-// Counts are read from Stats when metrics are collected, so that they cost the caches nothing. Durations and spans are of what memory has not answered: a hit in memory is counted, but has no span, and no duration.
+// Counts are read from Stats when metrics are collected, so that they cost the caches nothing.
+// Durations and spans are of what memory has not answered: a hit in memory is counted, but has no
+// span, and no duration.
 //
-// Labels are the names of loaders that the process has made, the names that are given here, and constants: never a key, a value or the text of an error. What there is is listed in docs/metrics.md, with a dashboard for Grafana beside this file.
+// Labels are the names of loaders that the process has made, the names that are given here, and
+// constants: never a key, a value or the text of an error. What there is is listed in
+// docs/metrics.md, with a dashboard for Grafana beside this file.
 //
 // It is a module of its own, so that the library does not depend on OpenTelemetry.
 package otelcacheaside

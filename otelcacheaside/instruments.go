@@ -23,15 +23,20 @@ const scope = "github.com/cacheaside/cacheaside/otelcacheaside"
 
 // Options are the settings of Instruments. The zero value, and nil, are good defaults.
 type Options struct {
-	// Name tells Instruments of one process apart: it is the attribute cacheaside.cache of all metrics and spans. Who sets it: who has several caches in a process. Default: no such attribute.
+	// Name tells Instruments of one process apart: it is the attribute cacheaside.cache of all
+	// metrics and spans. Who sets it: who has several caches in a process. Default: no such
+	// attribute.
 	Name string
 
-	// MeterProvider and TracerProvider are what metrics and spans go to. Default: the global ones of package otel, which do nothing until they are set. For no metrics, or no spans, pass those of go.opentelemetry.io/otel/metric/noop or trace/noop.
+	// MeterProvider and TracerProvider are what metrics and spans go to. Default: the global ones
+	// of package otel, which do nothing until they are set. For no metrics, or no spans, pass those
+	// of go.opentelemetry.io/otel/metric/noop or trace/noop.
 	MeterProvider  metric.MeterProvider
 	TracerProvider trace.TracerProvider
 }
 
-// Instruments are the metrics and spans of one Cache, and of what works beside it. They are an Observer of package cacheaside, and of package lock. They are safe for concurrent use.
+// Instruments are the metrics and spans of one Cache, and of what works beside it. They are an
+// Observer of package cacheaside, and of package lock. They are safe for concurrent use.
 type Instruments struct {
 	meter    metric.Meter
 	tracer   trace.Tracer
@@ -50,7 +55,8 @@ var (
 	_ lock.Observer       = (*Instruments)(nil)
 )
 
-// buckets are the limits of durations, in seconds: from a hit in Redis to a load that is at its end.
+// buckets are the limits of durations, in seconds: from a hit in Redis to a load that is at its
+// end.
 var buckets = []float64{.0001, .00025, .0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10}
 
 // New makes Instruments. nil options are the defaults. Close them at the end.
@@ -78,7 +84,8 @@ func New(options *Options) (*Instruments, error) {
 	return i, nil
 }
 
-// labels are what a duration is recorded under. There are few of them: operations, loaders that the process has made, kinds of errors.
+// labels are what a duration is recorded under. There are few of them: operations, loaders that the
+// process has made, kinds of errors.
 type labels struct{ op, of, failure string }
 
 // Begin is for who calls Observers.
@@ -145,7 +152,8 @@ var failures = []struct {
 	{context.DeadlineExceeded, "deadline_exceeded"},
 }
 
-// failureOf is what kind of error it is, "" for none. What is none of ours is _OTHER, as the semantic conventions have it.
+// failureOf is what kind of error it is, "" for none. What is none of ours is _OTHER, as the
+// semantic conventions have it.
 func failureOf(err error) (name string) {
 	if err == nil {
 		return ""
@@ -166,7 +174,8 @@ func failureOf(err error) (name string) {
 	return "_OTHER"
 }
 
-// Close ends the collection of counts. What is observed afterwards is still recorded. It may be called again.
+// Close ends the collection of counts. What is observed afterwards is still recorded. It may be
+// called again.
 func (i *Instruments) Close() error {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -179,7 +188,8 @@ func (i *Instruments) Close() error {
 	return errors.Join(errs...)
 }
 
-// claim notes that something of this kind and name is registered. Two of one name would be one series.
+// claim notes that something of this kind and name is registered. Two of one name would be one
+// series.
 func (i *Instruments) claim(kind, name string, of any) error {
 	if v := reflect.ValueOf(of); !v.IsValid() || v.Kind() == reflect.Pointer && v.IsNil() {
 		return fmt.Errorf("otelcacheaside: the %s is nil", kind)

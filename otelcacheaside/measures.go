@@ -12,7 +12,8 @@ import (
 	"github.com/cacheaside/cacheaside/meter"
 )
 
-// What there is: each field of each Stats, those aside that are texts. Two rows of one name are one metric.
+// What there is: each field of each Stats, those aside that are texts. Two rows of one name are one
+// metric.
 
 // loaderMeasures are of each loader.
 var loaderMeasures = []measure[cacheaside.Stats]{
@@ -161,7 +162,8 @@ var consumerMeasures = []measure[canal.Stats]{
 	{name: "consumer.lag", unit: "s", about: "How far behind the database it is; -1 where it is not known, or another consumes.", gauge: true, of: func(s *canal.Stats) float64 { return lag(s.Lag) }},
 }
 
-// meterMeasures are of a meter, lookMeasures and consistencyMeasures of each of its times after the writes.
+// meterMeasures are of a meter, lookMeasures and consistencyMeasures of each of its times after the
+// writes.
 var meterMeasures = []measure[meter.Stats]{
 	{name: "meter.writes", unit: "{key}", about: "Writes that the meter was told of.", of: func(s *meter.Stats) float64 { return float64(s.Writes) }},
 	{name: "meter.sampled", unit: "{key}", about: "Of them, those that were taken.", of: func(s *meter.Stats) float64 { return float64(s.Sampled) }},

@@ -80,7 +80,8 @@ func one[S any](stats func() S, with ...attribute.KeyValue) func(context.Context
 	}
 }
 
-// Cache has the counts of a Cache be collected: of each of its loaders, of those too that are made later, and of the cache as a whole. Call it once.
+// Cache has the counts of a Cache be collected: of each of its loaders, of those too that are made
+// later, and of the cache as a whole. Call it once.
 func (i *Instruments) Cache(c *cacheaside.Cache) error {
 	if err := i.claim("Cache", "", c); err != nil {
 		return err
@@ -95,7 +96,8 @@ func (i *Instruments) Cache(c *cacheaside.Cache) error {
 	return errors.Join(err, register(i, "Cache", cacheMeasures, one(c.Stats)))
 }
 
-// Filter has the counts of a Bloom filter be collected, under this name: a *bloom.Local, *bloom.Redis or *bloom.Replica.
+// Filter has the counts of a Bloom filter be collected, under this name: a *bloom.Local,
+// *bloom.Redis or *bloom.Replica.
 func (i *Instruments) Filter(name string, f interface{ Stats() bloom.Stats }) error {
 	if err := i.claim("Filter", name, f); err != nil {
 		return err
@@ -103,7 +105,8 @@ func (i *Instruments) Filter(name string, f interface{ Stats() bloom.Stats }) er
 	return register(i, "Filter", filterMeasures, one(f.Stats, attribute.String("cacheaside.filter", name)))
 }
 
-// Writer has the counts of a Writer, and of those that are At other levels of it, be collected, under this name; with those of its Relay.
+// Writer has the counts of a Writer, and of those that are At other levels of it, be collected,
+// under this name; with those of its Relay.
 func (i *Instruments) Writer(name string, w *consistency.Writer) error {
 	if err := i.claim("Writer", name, w); err != nil {
 		return err
@@ -133,7 +136,8 @@ func (i *Instruments) Consumer(name string, c *canal.Consumer) error {
 	return register(i, "Consumer", consumerMeasures, one(c.Stats, attribute.String("cacheaside.consumer", name)))
 }
 
-// Meter has the counts of a Meter be collected, under this name, and how consistent the copies were, for each of its times after the writes (cacheaside.after, in seconds).
+// Meter has the counts of a Meter be collected, under this name, and how consistent the copies
+// were, for each of its times after the writes (cacheaside.after, in seconds).
 func (i *Instruments) Meter(name string, m *meter.Meter) error {
 	if err := i.claim("Meter", name, m); err != nil {
 		return err

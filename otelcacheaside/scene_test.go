@@ -43,7 +43,8 @@ func check(t testing.TB, err error) {
 
 var errBroken = errors.New("broken: secret-error")
 
-// scene is a process with all that there is to be observed, and a page that Prometheus would scrape.
+// scene is a process with all that there is to be observed, and a page that Prometheus would
+// scrape.
 type scene struct {
 	*testing.T
 	see    *otelcacheaside.Instruments

@@ -41,7 +41,8 @@ func (x *scene) work(n int) {
 	all.Wait()
 }
 
-// The page is read while the caches are at work; in the end it says what Stats say; and however many keys, foreign names and errors there were, there are no more series than before.
+// The page is read while the caches are at work; in the end it says what Stats say; and however
+// many keys, foreign names and errors there were, there are no more series than before.
 func TestScrapeUnderLoad(t *testing.T) {
 	x := newScene(t, "main")
 	stop := make(chan struct{})
@@ -78,7 +79,8 @@ func TestScrapeUnderLoad(t *testing.T) {
 			return a.Gets == b.Gets && a.Loads == b.Loads && a.LoadErrors == b.LoadErrors && a.Invalidated == b.Invalidated && a.Filtered == b.Filtered
 		})
 	})
-	// Between the two no new kind of error need have come; those that may come are counted with the first.
+	// Between the two no new kind of error need have come; those that may come are counted with the
+	// first.
 	kinds := make(map[string]bool)
 	for name := range last {
 		kinds[name[:strings.IndexByte(name+"{", '{')]] = true

@@ -17,7 +17,8 @@ import (
 	"github.com/cacheaside/cacheaside/otelcacheaside"
 )
 
-// A read is one trace, from the caller's span to those of the database; and no span tells what is private.
+// A read is one trace, from the caller's span to those of the database; and no span tells what is
+// private.
 func TestSpans(t *testing.T) {
 	recorder := tracetest.NewSpanRecorder()
 	tracers := sdk.NewTracerProvider(sdk.WithSpanProcessor(recorder))

@@ -14,7 +14,8 @@ import (
 	"github.com/cacheaside/cacheaside"
 )
 
-// What the processes of a run have in common. The lives are short, so that faults of seconds matter.
+// What the processes of a run have in common. The lives are short, so that faults of seconds
+// matter.
 const (
 	rowTTL       = 8 * time.Second // so that what memory should not have is there for longer than it may be
 	leaseTTL     = 500 * time.Millisecond

@@ -65,8 +65,9 @@ type toxic struct {
 // swallow loses everything, and breaks the connection when it ends.
 func swallow(stream string) toxic { return toxic{"timeout", stream, map[string]int{"timeout": 0}} }
 
-// poisoned makes a fault of toxics. Half of the time it hits only a share of the connections: a process that is cut off from the messages that
-// it has subscribed to may well have its commands answered.
+// poisoned makes a fault of toxics. Half of the time it hits only a share of the connections: a
+// process that is cut off from the messages that it has subscribed to may well have its commands
+// answered.
 func poisoned(name string, make func(*rand.Rand) []toxic) fault {
 	return fault{name, func(i *injector, r *rand.Rand, d time.Duration) string {
 		links, target := i.some(r)
@@ -132,8 +133,9 @@ func dropped(kind string) fault {
 	}}
 }
 
-// failover takes a master away, waits until another has taken its place, and brings it back as its replica. Replication is
-// asynchronous, so what was acknowledged a moment before, and by the old master until it knows, may be lost.
+// failover takes a master away, waits until another has taken its place, and brings it back as its
+// replica. Replication is asynchronous, so what was acknowledged a moment before, and by the old
+// master until it knows, may be lost.
 func failover(name string, stop func(i *injector, m *testenv.Redis, d time.Duration)) fault {
 	return fault{name, func(i *injector, r *rand.Rand, d time.Duration) string {
 		var candidates []*testenv.Redis
@@ -176,7 +178,8 @@ func killed(_ *injector, m *testenv.Redis, _ time.Duration) { m.Kill() }
 
 func hung(_ *injector, m *testenv.Redis, _ time.Duration) { m.Pause() }
 
-// behind lets the replica miss what is written in the last moment before the master is killed: up to half a second of it.
+// behind lets the replica miss what is written in the last moment before the master is killed: up
+// to half a second of it.
 func behind(i *injector, m *testenv.Redis, d time.Duration) {
 	replica := i.replicaOf(m)
 	if replica != nil {

@@ -14,7 +14,8 @@ import (
 	"github.com/cacheaside/cacheaside/torture/internal/history"
 )
 
-// fleet is the processes of a run. A place whose process is killed gets another, with a history of its own.
+// fleet is the processes of a run. A place whose process is killed gets another, with a history of
+// its own.
 type fleet struct {
 	t      *testing.T
 	config config // the same for all

@@ -38,8 +38,9 @@ type injector struct {
 	failovers []check.Window
 }
 
-// run breaks things until the end, in rounds with a pause of health between. In a round two lanes run side by side, so two faults overlap at
-// most: one of the network and the processes, one of the servers.
+// run breaks things until the end, in rounds with a pause of health between. In a round two lanes
+// run side by side, so two faults overlap at most: one of the network and the processes, one of the
+// servers.
 func (i *injector) run(end time.Time) {
 	lanes := [][]fault{networkFaults, serverFaults[i.topology]}
 	var hands [2][]fault
@@ -89,7 +90,8 @@ func rank(f fault) int {
 	return 1
 }
 
-// some chooses the ways that a fault of the network hits: mostly all of one process, or one of them, or all there are.
+// some chooses the ways that a fault of the network hits: mostly all of one process, or one of
+// them, or all there are.
 func (i *injector) some(r *rand.Rand) (links []*link, target string) {
 	p := r.IntN(len(i.places))
 	all := r.IntN(10) == 0

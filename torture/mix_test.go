@@ -45,11 +45,13 @@ func (w *worker) run(goroutine int, r *rand.Rand) {
 	}
 }
 
-// read chooses a key to read: often one of the few hot ones, and of those the first most often; often a warm one; or a cold one.
+// read chooses a key to read: often one of the few hot ones, and of those the first most often;
+// often a warm one; or a cold one.
 func (w *worker) read(r *rand.Rand) int { return w.key(r, 50, 25) }
 
-// change chooses a key to write or to invalidate. Warm ones are read often and changed seldom: of those a process would long serve what it has
-// missed the change of, while the next change of a hot one covers up for that.
+// change chooses a key to write or to invalidate. Warm ones are read often and changed seldom: of
+// those a process would long serve what it has missed the change of, while the next change of a hot
+// one covers up for that.
 func (w *worker) change(r *rand.Rand) int { return w.key(r, 60, 2) }
 
 func (w *worker) key(r *rand.Rand, hot, warm int) int {

@@ -47,15 +47,17 @@ func (s *servers) shape() (sh shape) {
 	return sh
 }
 
-// heal makes a replica of a master that the sentinels do not take for one, as an operator would; a cluster does it by itself.
+// heal makes a replica of a master that the sentinels do not take for one, as an operator would; a
+// cluster does it by itself.
 func (s *servers) heal(sh shape, former string) {
 	if sh.agreed != former && slices.Contains(sh.masters, sh.agreed) && slices.Contains(sh.masters, former) {
 		s.follow(former, sh.agreed)
 	}
 }
 
-// monitor finds failovers that nobody has asked for: on a busy machine a master that answers late is taken for dead. It runs until stop is
-// closed. A failover lasts from the last time that all was well until it is again.
+// monitor finds failovers that nobody has asked for: on a busy machine a master that answers late
+// is taken for dead. It runs until stop is closed. A failover lasts from the last time that all was
+// well until it is again.
 func (i *injector) monitor(stop <-chan struct{}) {
 	if i.topology == "single" {
 		return

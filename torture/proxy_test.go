@@ -25,7 +25,8 @@ type link struct {
 	*toxiproxy.Proxy
 }
 
-// newLinks makes a way for each of the processes to each of the servers, so that one process can be cut off alone.
+// newLinks makes a way for each of the processes to each of the servers, so that one process can be
+// cut off alone.
 func newLinks(t *testing.T, processes int, nodes []string) []*link {
 	t.Helper()
 	var links []*link
@@ -39,7 +40,8 @@ func newLinks(t *testing.T, processes int, nodes []string) []*link {
 	return links
 }
 
-// open makes a new proxy, on a port of its own, so that nobody else takes it while the proxy is stopped.
+// open makes a new proxy, on a port of its own, so that nobody else takes it while the proxy is
+// stopped.
 func (l *link) open(t *testing.T) {
 	t.Helper()
 	server := toxiproxy.NewServer(toxiproxy.NewMetricsContainer(nil), zerolog.Nop())
@@ -56,8 +58,9 @@ var toxics atomic.Int64
 
 // poison adds a toxic to a share of the connections, and returns what removes it.
 //
-// Where a connection's other end is gone while data for it is held up, toxiproxy takes 5 seconds for each piece before a toxic is removed, and lets nothing
-// through by new connections meanwhile. Nobody waits for that: the process is killed, and the next one gets a proxy of its own.
+// Where a connection's other end is gone while data for it is held up, toxiproxy takes 5 seconds
+// for each piece before a toxic is removed, and lets nothing through by new connections meanwhile.
+// Nobody waits for that: the process is killed, and the next one gets a proxy of its own.
 func (l *link) poison(kind, stream string, share float64, attributes map[string]int) (heal func()) {
 	if l.busy.Load() {
 		return func() {}

@@ -13,7 +13,8 @@ import (
 	"github.com/cacheaside/cacheaside/torture/internal/history"
 )
 
-// row is a row of the table, and what is cached: its version tells who reads it which write was the last.
+// row is a row of the table, and what is cached: its version tells who reads it which write was the
+// last.
 type row struct {
 	Key     int
 	Version int64
@@ -53,8 +54,9 @@ func (w *worker) query(ctx context.Context, key int) (row, error) {
 	return r, err
 }
 
-// load is the load function. Most loads are quick; some take their time after they have read the row, so that an invalidation, or another
-// load of the same process, comes between; and a few do not care for their time-out.
+// load is the load function. Most loads are quick; some take their time after they have read the
+// row, so that an invalidation, or another load of the same process, comes between; and a few do
+// not care for their time-out.
 func (w *worker) load(ctx context.Context, key int) (row, error) {
 	op := history.Op{Kind: history.Load, Key: uint32(key), Start: history.Now()}
 	r, err := w.source(ctx, key)

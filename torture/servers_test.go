@@ -23,10 +23,12 @@ type servers struct {
 	watchers []*testenv.Redis // the sentinels
 }
 
-// downAfter is how long a server is silent before the others take it for dead. That they do so on a busy machine without a reason is no harm: see monitor.
+// downAfter is how long a server is silent before the others take it for dead. That they do so on a
+// busy machine without a reason is no harm: see monitor.
 const downAfter = time.Second
 
-// smallBuffers make Redis drop a subscriber that does not read: 32 KB at once, or more than 16 KB for a second.
+// smallBuffers make Redis drop a subscriber that does not read: 32 KB at once, or more than 16 KB
+// for a second.
 const smallBuffers = "pubsub 32kb 16kb 1"
 
 var topologies = []string{"single", "sentinel", "cluster"}
@@ -57,14 +59,15 @@ func startServers(t *testing.T, topology string) *servers {
 	return s
 }
 
-// setUp is done again after each start of a server. A replica that wrote what it is sent to a file would come back with an old state when it is
-// killed later.
+// setUp is done again after each start of a server. A replica that wrote what it is sent to a file
+// would come back with an old state when it is killed later.
 func setUp(addr string) {
 	admin(addr, "config", "set", "client-output-buffer-limit", smallBuffers)
 	admin(addr, "config", "set", "repl-diskless-load", "swapdb")
 }
 
-// answerLimit is how long a server is waited for that may hang. One that is only late counts as one that does not answer: then it is asked again.
+// answerLimit is how long a server is waited for that may hang. One that is only late counts as one
+// that does not answer: then it is asked again.
 const answerLimit = time.Second
 
 // admin sends one command to a server, not by way of a proxy.
@@ -76,7 +79,8 @@ func admin(addr string, args ...any) (any, error) {
 	return c.Do(ctx, args...).Result()
 }
 
-// role is "master" or "slave", and whether a master has a replica that follows, or a replica its master.
+// role is "master" or "slave", and whether a master has a replica that follows, or a replica its
+// master.
 func role(addr string) (role string, linked bool) {
 	info, _ := admin(addr, "info", "replication")
 	text, _ := info.(string)

@@ -18,7 +18,8 @@ import (
 	"github.com/cacheaside/cacheaside/torture/internal/history"
 )
 
-// spreadChild holds all keys in memory, polls those that are announced, and writes those that are its own to write.
+// spreadChild holds all keys in memory, polls those that are announced, and writes those that are
+// its own to write.
 func spreadChild() {
 	w := &worker{config: readConfig()}
 	var err error
@@ -146,7 +147,8 @@ func (w *worker) announced(ctx context.Context, o order) (s sight) {
 	return s
 }
 
-// nap sleeps for less than a millisecond, which the runtime's timers, when a process is idle, do not.
+// nap sleeps for less than a millisecond, which the runtime's timers, when a process is idle, do
+// not.
 func nap(d time.Duration) {
 	if d > 0 {
 		t := syscall.NsecToTimespec(int64(d))

@@ -20,7 +20,8 @@ const (
 	spreadAhead = 50 * time.Millisecond // how long before a write it is announced
 )
 
-// spreadSize is how many processes there are, and how many keys: fewer where the time that it takes is no matter.
+// spreadSize is how many processes there are, and how many keys: fewer where the time that it takes
+// is no matter.
 func spreadSize() (processes, keys int) {
 	if os.Getenv("SPREAD_TIME") == "" {
 		return 4, spreadKeys / 10
@@ -53,8 +54,8 @@ type spreadReport struct {
 // spreadBound is MaxStaleness there: its default.
 const spreadBound = 2 * time.Second
 
-// How soon do all processes of a fleet see a write, when nothing is broken? The processes poll each key that is written, from a moment
-// before, until they see its new version.
+// How soon do all processes of a fleet see a write, when nothing is broken? The processes poll each
+// key that is written, from a moment before, until they see its new version.
 func TestSpread(t *testing.T) {
 	d := length(t, "SPREAD_TIME", 2*time.Second)
 	processes, keys := spreadSize()
@@ -117,7 +118,8 @@ func announce(t *testing.T, children []*testenv.Child, d time.Duration, n int) (
 	return orders
 }
 
-// judge prints how long the writes took to be seen everywhere, and fails for what should not have been seen.
+// judge prints how long the writes took to be seen everywhere, and fails for what should not have
+// been seen.
 func judge(t *testing.T, writes []order, reports []spreadReport, keys int) {
 	bySight := make([][]sight, len(writes))
 	sums := map[string]int64{}

@@ -26,7 +26,8 @@ type summary struct {
 	injector    *injector
 }
 
-// shownViolations is how many are printed in full, and shownOps with how many of the operations about them.
+// shownViolations is how many are printed in full, and shownOps with how many of the operations
+// about them.
 const (
 	shownViolations = 10
 	shownOps        = 50

@@ -15,12 +15,14 @@ import (
 const (
 	processes = 4
 
-	// lostTTL is how long a value may outlive its delete that a failover has lost: its TTL, from when it was stored; and what stores it may be a
-	// load that was under way, whose lease the failover has brought back.
+	// lostTTL is how long a value may outlive its delete that a failover has lost: its TTL, from
+	// when it was stored; and what stores it may be a load that was under way, whose lease the
+	// failover has brought back.
 	lostTTL = rowTTL + loadTimeout + 2*redisTimeout + leaseTTL
 )
 
-// grace is how late an operation may end. It is a bound on time where nothing else runs; where other tests do, only an operation that hangs is late.
+// grace is how late an operation may end. It is a bound on time where nothing else runs; where
+// other tests do, only an operation that hangs is late.
 func grace() time.Duration {
 	if long() {
 		return 700 * time.Millisecond
@@ -31,7 +33,8 @@ func grace() time.Duration {
 // long tells whether a run of a length that was asked for is made, of which the figures count.
 func long() bool { return os.Getenv("TORTURE_TIME") != "" || testenv.Accepting }
 
-// Processes that read, write and invalidate on real servers see no stale value for longer than is promised, whatever is broken.
+// Processes that read, write and invalidate on real servers see no stale value for longer than is
+// promised, whatever is broken.
 func TestTorture(t *testing.T) {
 	d := length(t, "TORTURE_TIME", 4*time.Second)
 	for _, topology := range topologies {
@@ -51,7 +54,8 @@ func TestTorture(t *testing.T) {
 // In a build that lacks a guard it is found out, mostly by the first seeds. On a busy machine
 // less happens in a run, so there are more of them.
 func TestTortureFinds(t *testing.T) {
-	// In every other process each command is under way for this long, so that what has a gap between two commands meets what falls into it.
+	// In every other process each command is under way for this long, so that what has a gap
+	// between two commands meets what falls into it.
 	const lag = 20 * time.Millisecond
 	const bound = 150 * time.Millisecond
 	if os.Getenv("CACHEASIDE_MUTANT") == "" {

@@ -40,7 +40,8 @@ type worker struct {
 	stopped atomic.Int64  // when
 }
 
-// workerChild reads, writes and invalidates until it is told to stop by a line on its standard input; then it closes everything, and reports.
+// workerChild reads, writes and invalidates until it is told to stop by a line on its standard
+// input; then it closes everything, and reports.
 func workerChild() {
 	idle := goleak.IgnoreCurrent()
 	w := &worker{config: readConfig(), stop: make(chan struct{})}
@@ -91,7 +92,8 @@ func workerChild() {
 	w.db.Close()
 	w.record.Close()
 	if report.Hung == 0 {
-		// A pool of go-redis that could not connect tries again once a second, until it notices that it is closed.
+		// A pool of go-redis that could not connect tries again once a second, until it notices
+		// that it is closed.
 		dials := goleak.IgnoreAnyFunction("github.com/redis/go-redis/v9/internal/pool.(*ConnPool).tryDial")
 		if err := testenv.Leaks(idle, dials); err != nil {
 			report.Leaked = err.Error()

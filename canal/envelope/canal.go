@@ -12,7 +12,8 @@ import (
 	"github.com/cacheaside/cacheaside/canal/event"
 )
 
-// Canal reads a flat message of alibaba/canal (canal.mq.flatMessage=true). See the package's documentation for what must be set there.
+// Canal reads a flat message of alibaba/canal (canal.mq.flatMessage=true). See the package's
+// documentation for what must be set there.
 func Canal(message []byte) ([]event.Change, error) { return decode("canal's", flat, message) }
 
 func flat(m members) ([]event.Change, error) {
@@ -100,7 +101,8 @@ func flatRows(m members, kind string, at place) ([]event.Change, error) {
 		case "UPDATE":
 			c := at.change(event.Update)
 			c.Before, c.After = nothing(), s.row(r)
-			// Versions that leave out a row's old if it is empty give less of them than rows, each of which may then be another row's: https://github.com/alibaba/canal/pull/5021
+			// Versions that leave out a row's old if it is empty give less of them than rows, each
+			// of which may then be another row's: https://github.com/alibaba/canal/pull/5021
 			if len(old) == len(data) {
 				o, err := readRow(old[i], value)
 				if err != nil {
@@ -123,7 +125,8 @@ type flatType struct {
 	room  *int     // how many bytes the SETs of a message can still be made into
 }
 
-// flatTypes are those of a message; the zero flatType is that of a column of which canal does not know it.
+// flatTypes are those of a message; the zero flatType is that of a column of which canal does not
+// know it.
 func flatTypes(raw []byte) (map[string]flatType, error) {
 	if raw == nil {
 		return nil, nil
@@ -188,7 +191,8 @@ func valueOf(v any, ok bool) event.Value {
 	return made
 }
 
-// latin1 is bytes that canal has as characters of ISO 8859-1 (LogEventConvert.java of alibaba/canal).
+// latin1 is bytes that canal has as characters of ISO 8859-1 (LogEventConvert.java of
+// alibaba/canal).
 func latin1(s string) event.Value {
 	b := make([]byte, 0, len(s))
 	for _, r := range s {
@@ -200,7 +204,8 @@ func latin1(s string) event.Value {
 	return valueOf(b, true)
 }
 
-// enum is the name of what canal has as a number, from 1; 0 is what MySQL has for a name that is none (https://github.com/alibaba/canal/issues/157).
+// enum is the name of what canal has as a number, from 1; 0 is what MySQL has for a name that is
+// none (https://github.com/alibaba/canal/issues/157).
 func (t flatType) enum(s string) event.Value {
 	n, err := strconv.Atoi(s)
 	switch {

@@ -29,7 +29,8 @@ func (p place) own(kind event.Kind) event.Change {
 	return p.change(kind)
 }
 
-// statement is what a statement does, and what its message says by itself where that is something else.
+// statement is what a statement does, and what its message says by itself where that is something
+// else.
 func (p place) statement(sql string, own ...event.Change) []event.Change {
 	type what struct {
 		schema, table string
@@ -66,7 +67,9 @@ func (p place) statement(sql string, own ...event.Change) []event.Change {
 	return changes
 }
 
-// read tells what a statement does. The schema that its message names is that of one of its tables, and only that of its session if the statement names none itself: else its tables without a schema may be of any.
+// read tells what a statement does. The schema that its message names is that of one of its tables,
+// and only that of its session if the statement names none itself: else its tables without a schema
+// may be of any.
 func (p place) read(sql string) []event.Change {
 	effect := ddl.Read(sql, "")
 	if p.schema != "" && !effect.Unknown && !slices.ContainsFunc(effect.Changes, func(c event.Change) bool { return c.Schema != "" }) {

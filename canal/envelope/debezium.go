@@ -10,7 +10,8 @@ import (
 	"github.com/cacheaside/cacheaside/canal/event"
 )
 
-// Debezium reads the value of a record of Debezium's connector for MySQL or MariaDB, as Kafka Connect's JsonConverter writes it. See the package's documentation for what must be set there.
+// Debezium reads the value of a record of Debezium's connector for MySQL or MariaDB, as Kafka
+// Connect's JsonConverter writes it. See the package's documentation for what must be set there.
 func Debezium(message []byte) ([]event.Change, error) {
 	if len(message) == 0 || string(message) == "null" { // a tombstone: the delete came before it
 		return nil, nil

@@ -12,13 +12,15 @@ import (
 	"github.com/cacheaside/cacheaside/canal/event"
 )
 
-// field is what Kafka Connect's schema says of a column. The zero field is one of which it says nothing.
+// field is what Kafka Connect's schema says of a column. The zero field is one of which it says
+// nothing.
 type field struct {
 	kind, name string
 	parameters members
 }
 
-// fieldsOf are the columns of a side of a row. What cannot be read of a schema is as if it were not there.
+// fieldsOf are the columns of a side of a row. What cannot be read of a schema is as if it were not
+// there.
 func fieldsOf(schema []byte, side string) map[string]field {
 	columns := map[string]field{}
 	whole, _ := object(schema)
@@ -71,7 +73,8 @@ func (f field) digits(otherwise int) int {
 	return n
 }
 
-// debeziumValue is a column's value. It is as it comes, where there is no schema, and not known, where it is not of its schema's type.
+// debeziumValue is a column's value. It is as it comes, where there is no schema, and not known,
+// where it is not of its schema's type.
 func debeziumValue(f field, raw json.RawMessage) event.Value {
 	kind := kindOf(raw)
 	switch kind {

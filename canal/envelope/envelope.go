@@ -13,20 +13,28 @@ import (
 	"github.com/cacheaside/cacheaside/canal/event"
 )
 
-// Decoder reads a message: Canal, Maxwell, Debezium, or your own. It may find no changes in it. If it returns an error the message is parked, and the changes that it returns with it, such as a Replace of the message's table, are done nevertheless. It must not keep the message.
+// Decoder reads a message: Canal, Maxwell, Debezium, or your own. It may find no changes in it. If
+// it returns an error the message is parked, and the changes that it returns with it, such as a
+// Replace of the message's table, are done nevertheless. It must not keep the message.
 type Decoder func(message []byte) ([]event.Change, error)
 
 // Message is what has come from a broker.
 type Message struct {
 	Payload []byte
 
-	// Ack, if there is one, is called once, when all changes of the message, and of those before it, are done, or it is parked. It must not block for long. What is not acknowledged must come again when the process is started again.
+	// Ack, if there is one, is called once, when all changes of the message, and of those before
+	// it, are done, or it is parked. It must not block for long. What is not acknowledged must come
+	// again when the process is started again.
 	Ack func()
 }
 
-// NewSource makes a Source of messages, in their order. What decode cannot read is parked (canal.Options.Parking) and acknowledged; it is in nobody's way. The Consumer's checkpoint is nil: the broker keeps its own position, by what is acknowledged.
+// NewSource makes a Source of messages, in their order. What decode cannot read is parked
+// (canal.Options.Parking) and acknowledged; it is in nobody's way. The Consumer's checkpoint is
+// nil: the broker keeps its own position, by what is acknowledged.
 //
-// Messages that were not acknowledged when a Run ended are delivered again by the next, before all others, so that a broker that takes an acknowledgement for one of all before loses nothing. When messages is closed, Run returns an error that Is canal.ErrSetup, and so does the Consumer's.
+// Messages that were not acknowledged when a Run ended are delivered again by the next, before all
+// others, so that a broker that takes an acknowledgement for one of all before loses nothing. When
+// messages is closed, Run returns an error that Is canal.ErrSetup, and so does the Consumer's.
 func NewSource(messages <-chan Message, decode Decoder) canal.Source {
 	return &source{messages: messages, decode: decode}
 }

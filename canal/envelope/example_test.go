@@ -13,7 +13,8 @@ import (
 	"github.com/cacheaside/cacheaside/canal/parking"
 )
 
-// Whatever client your broker has, a goroutine puts what it receives into a channel, and acknowledges a message when its changes are done.
+// Whatever client your broker has, a goroutine puts what it receives into a channel, and
+// acknowledges a message when its changes are done.
 func ExampleNewSource() {
 	cache, err := cacheaside.New(nil, &cacheaside.Options{NoRedis: true}) // with your *redis.Client, elsewhere
 	if err != nil {

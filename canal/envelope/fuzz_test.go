@@ -7,7 +7,8 @@ import (
 	"github.com/cacheaside/cacheaside/canal/event"
 )
 
-// fuzz has a decoder read anything: what it finds are changes that a Consumer can do, not more of them than the message can have, and what it says of an error shows nothing of it.
+// fuzz has a decoder read anything: what it finds are changes that a Consumer can do, not more of
+// them than the message can have, and what it says of an error shows nothing of it.
 func fuzz(f *testing.F, decode Decoder, seeds ...string) { // short ones: what is found in long ones is made shorter for a minute each
 	for _, s := range seeds {
 		f.Add([]byte(s))

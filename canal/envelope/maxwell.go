@@ -10,7 +10,8 @@ import (
 	"github.com/cacheaside/cacheaside/canal/event"
 )
 
-// Maxwell reads a message of Maxwell's daemon. See the package's documentation for what must be set there.
+// Maxwell reads a message of Maxwell's daemon. See the package's documentation for what must be set
+// there.
 func Maxwell(message []byte) ([]event.Change, error) { return decode("Maxwell's", maxwell, message) }
 
 func maxwell(m members) ([]event.Change, error) {
@@ -46,7 +47,8 @@ func maxwellSQL(m members, at place, own ...event.Change) ([]event.Change, error
 	return at.statement(sql, own...), nil
 }
 
-// maxwellTime is what ts says: seconds, and of DDL milliseconds (docs/docs/dataformat.md of zendesk/maxwell shows both).
+// maxwellTime is what ts says: seconds, and of DDL milliseconds (docs/docs/dataformat.md of
+// zendesk/maxwell shows both).
 func maxwellTime(ts int64) time.Time {
 	switch {
 	case ts <= 0:
@@ -99,7 +101,9 @@ func maxwellRow(m members, kind string, at place) ([]event.Change, error) {
 	return []event.Change{c}, nil
 }
 
-// withNulls is data with the columns that only old has: they are NULL now, and left out by output_null=false, for Maxwell says of a column what it was only if it also has what it is (writeOldData of BinlogConnectorEvent.java of zendesk/maxwell).
+// withNulls is data with the columns that only old has: they are NULL now, and left out by
+// output_null=false, for Maxwell says of a column what it was only if it also has what it is
+// (writeOldData of BinlogConnectorEvent.java of zendesk/maxwell).
 func withNulls(data, old row) row {
 	has := map[string]bool{}
 	for _, name := range data.names {
@@ -141,7 +145,8 @@ func maxwellTable(m members, at place) ([]event.Change, error) {
 	return maxwellSQL(m, at, own...)
 }
 
-// maxwellValue is a column's value. Of what type the column is Maxwell does not say: an array of texts is taken for a SET, all others, and objects, for JSON.
+// maxwellValue is a column's value. Of what type the column is Maxwell does not say: an array of
+// texts is taken for a SET, all others, and objects, for JSON.
 func maxwellValue(_ string, raw json.RawMessage) event.Value {
 	switch kindOf(raw) {
 	case 'n':

@@ -16,7 +16,9 @@ type row struct {
 	values []event.Value
 }
 
-// readRow reads the columns of a row, each by value, which says that it is not known where it cannot read it: then who needs that column treats the row as not understood, and all others go on.
+// readRow reads the columns of a row, each by value, which says that it is not known where it
+// cannot read it: then who needs that column treats the row as not understood, and all others go
+// on.
 func readRow(raw []byte, value func(column string, raw json.RawMessage) event.Value) (row, error) {
 	all, err := object(raw)
 	if err != nil {
@@ -29,7 +31,9 @@ func readRow(raw []byte, value func(column string, raw json.RawMessage) event.Va
 	return r, nil
 }
 
-// before is the row as it was, of which old says what was changed. ok is false if that is not what old says: if it names columns that the row has not got, or none that differs, for an UPDATE that changes nothing is not written to the binlog.
+// before is the row as it was, of which old says what was changed. ok is false if that is not what
+// old says: if it names columns that the row has not got, or none that differs, for an UPDATE that
+// changes nothing is not written to the binlog.
 func (r row) before(old row) (before row, ok bool) {
 	before = row{r.names, slices.Clone(r.values)}
 	for i, name := range old.names {
@@ -57,7 +61,8 @@ func (s *shapes) row(r row) event.Row {
 	return made
 }
 
-// nothing is a row that was there, and of which nothing is known. Who needs its key takes the change for not understood.
+// nothing is a row that was there, and of which nothing is known. Who needs its key takes the
+// change for not understood.
 func nothing() event.Row {
 	var none shapes
 	return none.row(row{names: []string{}})
@@ -111,7 +116,8 @@ func (p place) refused(err error) ([]event.Change, error) {
 	return []event.Change{p.own(event.Replace)}, err
 }
 
-// unread is what is known of a message that cannot be read: of which table it is. What is cached of that is invalidated, and filters are made anew, while the message is parked.
+// unread is what is known of a message that cannot be read: of which table it is. What is cached of
+// that is invalidated, and filters are made anew, while the message is parked.
 func (p place) unread(path string, err error) ([]event.Change, error) {
 	kind := event.Replace
 	return []event.Change{p.own(kind)}, fmt.Errorf("%s: %w", path, err)

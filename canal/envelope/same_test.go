@@ -72,7 +72,8 @@ func told(changes []event.Change) string {
 	return strings.Join(all, "\n")
 }
 
-// The same statements come out the same, whoever has told of them, but for what testdata/same/README.md lists.
+// The same statements come out the same, whoever has told of them, but for what
+// testdata/same/README.md lists.
 func TestSame(t *testing.T) {
 	const (
 		a = `id=18446744073709551615|name=Ü "x"|price=-1234.50|qty=-7|born=2026-11-22|at=2026-11-22 13:14:15.120|seen=2026-11-22 13:14:15.000001|kind=old|tags=a,c|flags=165|y=2026|doc={"a": [1, "x"]}|body=` + "\x00\xffA" + `|note NULL`

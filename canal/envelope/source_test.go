@@ -42,7 +42,8 @@ func (b *broker) all() []string {
 	return slices.Clone(b.acked)
 }
 
-// named is a Decoder whose messages are names of tables; of "bad" it can read nothing, and of "panic" it panics.
+// named is a Decoder whose messages are names of tables; of "bad" it can read nothing, and of
+// "panic" it panics.
 func named(message []byte) ([]event.Change, error) {
 	switch m := string(message); m {
 	case "bad":
@@ -58,7 +59,8 @@ func named(message []byte) ([]event.Change, error) {
 	}
 }
 
-// run runs a source until it has delivered n batches, which are not acknowledged, and returns these.
+// run runs a source until it has delivered n batches, which are not acknowledged, and returns
+// these.
 func run(t *testing.T, s canal.Source, n int) []event.Batch {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -124,7 +126,8 @@ func TestSource(t *testing.T) {
 	})
 }
 
-// What a Run has delivered, and was not acknowledged, is delivered by the next, before what is new: the broker would take the acknowledgement of that for one of all before.
+// What a Run has delivered, and was not acknowledged, is delivered by the next, before what is new:
+// the broker would take the acknowledgement of that for one of all before.
 func TestUnfinishedComeAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBroker()
@@ -176,7 +179,8 @@ func (l *lot) all() []string {
 	return slices.Clone(l.parked)
 }
 
-// What a message does not say surely, or cannot be read of it, leaves nothing stale: also under the key that a row may have had.
+// What a message does not say surely, or cannot be read of it, leaves nothing stale: also under the
+// key that a row may have had.
 func TestNothingIsStale(t *testing.T) {
 	flat := func(rest string) string { return `{"database":"shop","table":"users",` + rest + `}` }
 	for name, c := range map[string]struct {
@@ -243,7 +247,8 @@ func TestNothingIsStale(t *testing.T) {
 	}
 }
 
-// What brings rows that nobody tells of, and what cannot be read, has filters be made anew; other DDL does not.
+// What brings rows that nobody tells of, and what cannot be read, has filters be made anew; other
+// DDL does not.
 func TestGap(t *testing.T) {
 	flat := func(table, rest string) string { return `{"database":"shop","table":"` + table + `",` + rest + `}` }
 	for name, c := range map[string]struct {

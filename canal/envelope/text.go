@@ -7,7 +7,9 @@ import (
 	"time"
 )
 
-// plain is a JSON number without an exponent, where a DECIMAL can have been written with one: Java does so below 0.000001 (java.math.BigDecimal.toString), and MySQL's has 30 digits after the point at most.
+// plain is a JSON number without an exponent, where a DECIMAL can have been written with one: Java
+// does so below 0.000001 (java.math.BigDecimal.toString), and MySQL's has 30 digits after the point
+// at most.
 func plain(number string) string {
 	digits, exponent, ok := strings.Cut(strings.ToLower(number), "e-")
 	n, err := strconv.Atoi(exponent)
@@ -25,7 +27,8 @@ func plain(number string) string {
 	return sign + "0." + strings.Repeat("0", n-len(whole)) + whole + fraction
 }
 
-// names are those that the type of an ENUM or SET column lists, as information_schema has it; of a quotation mark in a name it has two. nil: it lists none.
+// names are those that the type of an ENUM or SET column lists, as information_schema has it; of a
+// quotation mark in a name it has two. nil: it lists none.
 func names(columnType string) []string {
 	_, list, _ := strings.Cut(columnType, "(")
 	var all []string
@@ -68,7 +71,8 @@ const (
 	stampLayout = "2006-01-02 15:04:05"
 )
 
-// stamp is a DATETIME or TIMESTAMP of so many fraction digits. ok is false if it is none that MySQL can have.
+// stamp is a DATETIME or TIMESTAMP of so many fraction digits. ok is false if it is none that MySQL
+// can have.
 func stamp(t time.Time, digits int) (string, bool) {
 	t = t.UTC()
 	if y := t.Year(); y < 0 || y > 9999 {

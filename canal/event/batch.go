@@ -7,26 +7,35 @@ package event
 
 import "time"
 
-// Position is where a Source stands, in words of its own. The zero Position is none. What follows after it, and nothing before, is still to be read.
+// Position is where a Source stands, in words of its own. The zero Position is none. What follows
+// after it, and nothing before, is still to be read.
 type Position string
 
-// Batch is changes in the order in which they were committed: of one transaction, of several, or of a part of one.
+// Batch is changes in the order in which they were committed: of one transaction, of several, or of
+// a part of one.
 type Batch struct {
 	Changes []Change
 
-	// Position is where to go on when the changes are done. None: in the midst of a transaction, where nobody can go on, or with a Source that has no positions. At most MaxPosition bytes, of text, for databases keep it.
+	// Position is where to go on when the changes are done. None: in the midst of a transaction,
+	// where nobody can go on, or with a Source that has no positions. At most MaxPosition bytes, of
+	// text, for databases keep it.
 	Position Position
 
-	// Time is the commit of the last change, or when the Source knew that there was no later one. Zero: not known.
+	// Time is the commit of the last change, or when the Source knew that there was no later one.
+	// Zero: not known.
 	Time time.Time
 
-	// Bytes is about how much memory the changes take. 0: not known; then their values are measured.
+	// Bytes is about how much memory the changes take. 0: not known; then their values are
+	// measured.
 	Bytes int
 
-	// Malformed is what could not be read: it is parked. Changes are then what is known nevertheless, as that all of its table may have changed; if there are none, it may have been a change of any row, and all keys of all bound loaders are invalidated. nil: there is none.
+	// Malformed is what could not be read: it is parked. Changes are then what is known
+	// nevertheless, as that all of its table may have changed; if there are none, it may have been
+	// a change of any row, and all keys of all bound loaders are invalidated. nil: there is none.
 	Malformed *Malformed
 
-	// Ack, if there is one, is called once, when all of it is done and what was before it. It must not block for long.
+	// Ack, if there is one, is called once, when all of it is done and what was before it. It must
+	// not block for long.
 	Ack func()
 }
 
@@ -58,7 +67,8 @@ type Need struct {
 	// From is where to begin. None: from now on.
 	From Position
 
-	// Tables are those whose changes matter, each with the columns without which a change of it cannot be understood. Others need not be delivered.
+	// Tables are those whose changes matter, each with the columns without which a change of it
+	// cannot be understood. Others need not be delivered.
 	Tables map[Table][]string
 }
 

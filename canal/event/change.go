@@ -26,7 +26,8 @@ const (
 	Alter
 	// Read is a row that was there already, as a snapshot has it: After.
 	Read
-	// Replace says that a table may have other rows than before, of which nothing was told: another was renamed to it, or exchanged for it, or what was done to it could not be read.
+	// Replace says that a table may have other rows than before, of which nothing was told: another
+	// was renamed to it, or exchanged for it, or what was done to it could not be read.
 	Replace
 )
 
@@ -41,7 +42,8 @@ func (k Kind) String() string {
 
 // Change is what was done to one row, or to a table. As text it shows no values.
 type Change struct {
-	// Schema and Table name the table as the server does. Of Truncate, Alter and Replace they may be empty: all tables then, or all of the schema.
+	// Schema and Table name the table as the server does. Of Truncate, Alter and Replace they may
+	// be empty: all tables then, or all of the schema.
 	Schema, Table string
 	Kind          Kind
 
@@ -54,7 +56,8 @@ type Change struct {
 	// Unread is why what was done could not be read, of Replace; nil if it could.
 	Unread error
 
-	// Time is when it was committed, by the database's clock, to the second or better. Zero: not known.
+	// Time is when it was committed, by the database's clock, to the second or better. Zero: not
+	// known.
 	Time time.Time
 }
 
@@ -69,7 +72,8 @@ func (c Change) Format(f fmt.State, _ rune) { _, _ = io.WriteString(f, c.String(
 // LogValue is String.
 func (c Change) LogValue() slog.Value { return slog.StringValue(c.String()) }
 
-// Columns are the names of a table's columns, in an order. Rows share them: make them once for each shape of a table.
+// Columns are the names of a table's columns, in an order. Rows share them: make them once for each
+// shape of a table.
 type Columns struct {
 	names []string
 	lower []string
@@ -129,7 +133,8 @@ func (r Row) Format(f fmt.State, _ rune) {
 // Exists tells whether there is a row.
 func (r Row) Exists() bool { return r.columns != nil }
 
-// Get is what a column of this name holds: upper and lower case are the same. If there is no such column, it is not known.
+// Get is what a column of this name holds: upper and lower case are the same. If there is no such
+// column, it is not known.
 func (r Row) Get(column string) Value {
 	if i := r.columns.at(strings.ToLower(column)); i >= 0 {
 		return r.values[i]

@@ -13,7 +13,9 @@ import (
 // of this name.
 var ErrUnknownColumn = errors.New("canal: the column is not known")
 
-// Value is what a column holds: a value, or NULL, or it is not known, since the database did not say. The zero Value is not known. As text it does not show itself, for rows are private: Text does.
+// Value is what a column holds: a value, or NULL, or it is not known, since the database did not
+// say. The zero Value is not known. As text it does not show itself, for rows are private: Text
+// does.
 type Value struct {
 	v any // nil: not known; omitted: nor is it in the row image
 }
@@ -31,7 +33,8 @@ func Null() Value { return Value{null{}} }
 // instead.
 func Omitted() Value { return Value{omitted{}} }
 
-// ValueOf makes a Value of an integer, a float, a bool (1 and 0, as MySQL has it), a string or bytes, which it does not copy. nil is NULL. Anything else is an error that names its type.
+// ValueOf makes a Value of an integer, a float, a bool (1 and 0, as MySQL has it), a string or
+// bytes, which it does not copy. nil is NULL. Anything else is an error that names its type.
 func ValueOf(v any) (Value, error) {
 	switch v := v.(type) {
 	case nil:

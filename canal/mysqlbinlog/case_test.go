@@ -7,7 +7,8 @@ import (
 	"github.com/cacheaside/cacheaside/internal/testenv"
 )
 
-// With lower_case_table_names=1 the log has tables in small letters, but in the text of statements: https://dev.mysql.com/doc/refman/8.4/en/identifier-case-sensitivity.html.
+// With lower_case_table_names=1 the log has tables in small letters, but in the text of statements:
+// https://dev.mysql.com/doc/refman/8.4/en/identifier-case-sensitivity.html.
 //
 // On MySQL, whose data directory has to be made for it, only with CACHEASIDE_ACCEPT.
 func TestSmallLetters(t *testing.T) {

@@ -10,7 +10,9 @@ import (
 	"unicode/utf8"
 )
 
-// A table's text is in the character set of its column. Of those that are rarer than these only what is ASCII is understood, in which they agree: a table that differs in one place from the server's would leave the key of a row in the cache for ever.
+// A table's text is in the character set of its column. Of those that are rarer than these only
+// what is ASCII is understood, in which they agree: a table that differs in one place from the
+// server's would leave the key of a row in the cache for ever.
 var decoders = map[string]func([]byte) (string, bool){
 	"latin1": latin1,
 	"swe7":   none, // has letters in the place of some of ASCII's signs
@@ -23,7 +25,8 @@ var asIs = map[string]bool{"utf8mb4": true, "utf8mb3": true, "utf8": true, "asci
 // notASCII are those whose ASCII is no ASCII.
 var notASCII = map[string]bool{"swe7": true, "ucs2": true, "utf16": true, "utf16le": true, "utf32": true}
 
-// decoder returns what makes text of the bytes of a character set; it answers false for what it does not understand.
+// decoder returns what makes text of the bytes of a character set; it answers false for what it
+// does not understand.
 func decoder(charset string) func([]byte) (string, bool) {
 	if asIs[charset] {
 		return plain
@@ -45,7 +48,8 @@ func ascii(b []byte) (string, bool) {
 	return string(b), true
 }
 
-// latin1 of MySQL is cp1252, with the control characters of the same number for the five bytes that has no character for (https://dev.mysql.com/doc/refman/8.4/en/charset-we-sets.html).
+// latin1 of MySQL is cp1252, with the control characters of the same number for the five bytes that
+// has no character for (https://dev.mysql.com/doc/refman/8.4/en/charset-we-sets.html).
 func latin1(b []byte) (string, bool) {
 	if isASCII(b) {
 		return string(b), true

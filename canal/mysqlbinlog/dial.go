@@ -9,7 +9,8 @@ import (
 	"github.com/go-mysql-org/go-mysql/client"
 )
 
-// dialer makes the connections of a run, and closes them with it: the library's own end waits for answers, which a server that hangs does not give.
+// dialer makes the connections of a run, and closes them with it: the library's own end waits for
+// answers, which a server that hangs does not give.
 type dialer struct {
 	options *Options
 

@@ -1,10 +1,17 @@
-// Package mysqlbinlog is a canal.Source that reads the binary log of MariaDB or MySQL as a replica does, over the protocol implementation of go-mysql. It is a module of its own, since that brings some fifteen others.
+// Package mysqlbinlog is a canal.Source that reads the binary log of MariaDB or MySQL as a replica
+// does, over the protocol implementation of go-mysql. It is a module of its own, since that brings
+// some fifteen others.
 //
-// The server needs log_bin, binlog_format=ROW and binlog_row_metadata=FULL, which MariaDB has since 10.5 and MySQL since 8.0.1; MySQL needs gtid_mode=ON, too. The user needs REPLICATION SLAVE, and SELECT on the tables whose keys are of the types UUID, INET6, INET4 or BINARY, which the log
-// does not tell from each other. What is set otherwise is an error when it starts, which names the variable and its value.
+// The server needs log_bin, binlog_format=ROW and binlog_row_metadata=FULL, which MariaDB has since
+// 10.5 and MySQL since 8.0.1; MySQL needs gtid_mode=ON, too. The user needs REPLICATION SLAVE, and
+// SELECT on the tables whose keys are of the types UUID, INET6, INET4 or BINARY, which the log does
+// not tell from each other. What is set otherwise is an error when it starts, which names the
+// variable and its value.
 //
-// A change is told when other sessions can see it. Servers write a transaction into the log, and send it to replicas, before they commit it: who forgets a row at once may read the old one once more, and keep it. So the Source asks the server which transactions can be seen, at most two hundred times a second, and
-// holds the others back.
+// A change is told when other sessions can see it. Servers write a transaction into the log, and
+// send it to replicas, before they commit it: who forgets a row at once may read the old one once
+// more, and keep it. So the Source asks the server which transactions can be seen, at most two
+// hundred times a second, and holds the others back.
 //
 // The log does not tell of rows that InnoDB changes by ON DELETE CASCADE, ON DELETE SET NULL or
 // ON UPDATE CASCADE (bind the table that is referred to, too; a warning is logged where the user

@@ -22,7 +22,8 @@ func unknownVariable(err error) bool {
 	return ok && e.Code == mysql.ER_UNKNOWN_SYSTEM_VARIABLE
 }
 
-// privilege is explain for the second connection: who was let in for the first, and is not for this, may not replicate.
+// privilege is explain for the second connection: who was let in for the first, and is not for
+// this, may not replicate.
 func (s *Source) privilege(err error) error {
 	if e, ok := errors.AsType[*mysql.MyError](err); ok && (e.Code == mysql.ER_ACCESS_DENIED_ERROR || e.Code == mysql.ER_SPECIFIC_ACCESS_DENIED_ERROR) {
 		return setup("the user %q needs the privilege REPLICATION SLAVE: %w", s.options.User, e)
@@ -30,7 +31,8 @@ func (s *Source) privilege(err error) error {
 	return s.explain(err)
 }
 
-// explain says what an error of the server means to a Consumer. Of an event that could not be parsed it does not show the bytes.
+// explain says what an error of the server means to a Consumer. Of an event that could not be
+// parsed it does not show the bytes.
 func (s *Source) explain(err error) error {
 	if broken, ok := errors.AsType[*replication.EventError](err); ok {
 		what, _, _ := strings.Cut(broken.Err, ", data")

@@ -10,7 +10,9 @@ import (
 	"github.com/cacheaside/cacheaside/lock/mysqllock"
 )
 
-// Of two Consumers that have one lock and one checkpoint, the other takes over when the active one is killed, stands still, or is cut off from what keeps its lock; nothing is left stale, and what the first one would still save is refused.
+// Of two Consumers that have one lock and one checkpoint, the other takes over when the active one
+// is killed, stands still, or is cut off from what keeps its lock; nothing is left stale, and what
+// the first one would still save is refused.
 func TestFailover(t *testing.T) {
 	t.Parallel() // as the one in which the consumer is killed
 	testenv.OneUnlessAccepting(t, func(t *testing.T, e testenv.Engine) {

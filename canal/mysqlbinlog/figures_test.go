@@ -20,7 +20,8 @@ import (
 	"github.com/cacheaside/cacheaside/internal/testenv"
 )
 
-// How long after its commit a change is seen in the memory of another process, at 1,000 changes a second.
+// How long after its commit a change is seen in the memory of another process, at 1,000 changes a
+// second.
 func TestLatency(t *testing.T) { each(t, testLatency) }
 
 func testLatency(x *world) {
@@ -161,7 +162,8 @@ func (x *world) bare(flavor, from string, changes int) time.Duration {
 	return time.Since(began)
 }
 
-// A transaction of 300,000 rows does not take much memory, and what comes after it is not kept waiting.
+// A transaction of 300,000 rows does not take much memory, and what comes after it is not kept
+// waiting.
 func TestGiantTransaction(t *testing.T) { each(t, testGiantTransaction) }
 
 func testGiantTransaction(x *world) {

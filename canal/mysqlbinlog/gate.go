@@ -25,7 +25,8 @@ func (p *place) rotate(name string) {
 	}
 }
 
-// follow goes to the end of an event. The log's own numbers have 32 bits, and a file can be longer, if its last transactions are giants. Later versions of MariaDB leave some out.
+// follow goes to the end of an event. The log's own numbers have 32 bits, and a file can be longer,
+// if its last transactions are giants. Later versions of MariaDB leave some out.
 func (p *place) follow(h *replication.EventHeader) {
 	if h.Flags&replication.LOG_EVENT_ARTIFICIAL_F != 0 || h.EventType == replication.HEARTBEAT_EVENT || h.EventType == replication.HEARTBEAT_LOG_EVENT_V2 {
 		return
@@ -76,10 +77,15 @@ func (s seen) has(m mark) bool {
 
 // see asks what can be seen.
 //
-// MariaDB puts a transaction into its log, and lets replicas have it, before the engine commits it (MYSQL_BIN_LOG::trx_group_commit_leader; with semi-synchronous replication AFTER_SYNC the time between lasts until a replica has answered). The variables binlog_snapshot_file and binlog_snapshot_position name the end of the
-// last transaction that the engine has committed; they are read under the mutex that both are done under (https://mariadb.com/kb/en/enhancements-for-start-transaction-with-consistent-snapshot/).
+// MariaDB puts a transaction into its log, and lets replicas have it, before the engine commits it
+// (MYSQL_BIN_LOG::trx_group_commit_leader; with semi-synchronous replication AFTER_SYNC the time
+// between lasts until a replica has answered). The variables binlog_snapshot_file and
+// binlog_snapshot_position name the end of the last transaction that the engine has committed; they
+// are read under the mutex that both are done under
+// (https://mariadb.com/kb/en/enhancements-for-start-transaction-with-consistent-snapshot/).
 //
-// MySQL adds a transaction to gtid_executed after its engine has committed it (https://dev.mysql.com/doc/refman/8.4/en/replication-gtids-lifecycle.html).
+// MySQL adds a transaction to gtid_executed after its engine has committed it
+// (https://dev.mysql.com/doc/refman/8.4/en/replication-gtids-lifecycle.html).
 func (s *server) see() (seen, error) {
 	if s.flavor != mysql.MariaDBFlavor {
 		at, err := s.now()
@@ -107,7 +113,8 @@ func (s *server) see() (seen, error) {
 	return now, nil
 }
 
-// begin is where to begin: behind what can be seen. What is in the log, and cannot be seen yet, is still to be told: who reads the old row meanwhile would keep it.
+// begin is where to begin: behind what can be seen. What is in the log, and cannot be seen yet, is
+// still to be told: who reads the old row meanwhile would keep it.
 func (s *server) begin() (position, error) {
 	if s.flavor != mysql.MariaDBFlavor {
 		return s.now()

@@ -11,8 +11,8 @@ import (
 	"github.com/cacheaside/cacheaside/internal/testenv"
 )
 
-// Of a type that is not known nobody knows how long its description is, nor where the columns behind it begin, even if it is NULL.
-// MySQL has no compressed columns.
+// Of a type that is not known nobody knows how long its description is, nor where the columns
+// behind it begin, even if it is NULL. MySQL has no compressed columns.
 func TestTypeThatIsNotKnown(t *testing.T) {
 	x := onMariaDB(t)
 	x.do("CREATE TABLE a (z VARCHAR(100) COMPRESSED, id VARCHAR(200) PRIMARY KEY, n INT)")
@@ -21,8 +21,8 @@ func TestTypeThatIsNotKnown(t *testing.T) {
 	l.want("replace a unread", "replace a unread")
 }
 
-// A user who may not see the table does not know whether 16 bytes are a UUID. Then it is not known, which invalidates all keys.
-// MySQL has no UUID.
+// A user who may not see the table does not know whether 16 bytes are a UUID. Then it is not known,
+// which invalidates all keys. MySQL has no UUID.
 func TestUUIDOfWhoMayNotSeeIt(t *testing.T) {
 	x := onMariaDB(t)
 	x.do("CREATE TABLE a (u UUID PRIMARY KEY, n INT)", "CREATE USER blind", "GRANT REPLICATION SLAVE ON *.* TO blind")

@@ -75,7 +75,8 @@ func playConsumer() {
 	}
 }
 
-// playReader keeps the keys of the blocks cached that it is told of. When it is told to check, it rests, and tells what it still sees that is not so.
+// playReader keeps the keys of the blocks cached that it is told of. When it is told to check, it
+// rests, and tells what it still sees that is not so.
 func playReader() {
 	p := ofPlay()
 	defer p.close()

@@ -53,7 +53,8 @@ var (
 	}}
 )
 
-// acts are played one after the other; after each all keys are compared. Those of DDL, and of lost positions, have everything be forgotten, and so would hide what others leave.
+// acts are played one after the other; after each all keys are compared. Those of DDL, and of lost
+// positions, have everything be forgotten, and so would hide what others leave.
 var acts = [][]fault{
 	{logEnds},
 	{redisHangs, redisDies},
@@ -80,8 +81,10 @@ var moreActs = [][]fault{
 	{},
 }
 
-// TestConsumerIsKilled: a process that consumes is killed at any moment, again and again, while rows are written by plain SQL and read all the time, and while servers are killed, hang, and lose their logs, and tables are altered. When it has caught
-// up, no cache has anything that the database has not.
+// TestConsumerIsKilled: a process that consumes is killed at any moment, again and again, while
+// rows are written by plain SQL and read all the time, and while servers are killed, hang, and lose
+// their logs, and tables are altered. When it has caught up, no cache has anything that the
+// database has not.
 func TestConsumerIsKilled(t *testing.T) {
 	t.Parallel() // beside others with servers of their own: much of it is waiting
 	testenv.OneUnlessAccepting(t, consumerIsKilled)
@@ -124,7 +127,9 @@ func names(faults []fault) (all []string) {
 	return all
 }
 
-// act kills a consumer again and again, with the faults between, and compares all keys when the last one has caught up. It tells whether that has shown anything: on a machine so busy that readers hardly came to read, few keys were cached.
+// act kills a consumer again and again, with the faults between, and compares all keys when the
+// last one has caught up. It tells whether that has shown anything: on a machine so busy that
+// readers hardly came to read, few keys were cached.
 func (p *play) act(checkpoint string, kills int, faults []fault) bool {
 	at := map[int][]fault{} // before which kill
 	for i, f := range faults {
@@ -149,14 +154,15 @@ func (p *play) act(checkpoint string, kills int, faults []fault) bool {
 		}
 		if p.wake != nil && slices.ContainsFunc(at[n], func(f fault) bool { return !f.down }) {
 			back, outUntil = p.redisDue, n+1
-			// What changes first without Redis is what a consumer that is killed has read, and must not change again.
+			// What changes first without Redis is what a consumer that is killed has read, and must
+			// not change again.
 			p.redisDue = time.Now().Add(time.Hour)
 			first := p.writes.Load()
 			p.until("rows change without Redis", func() bool { return p.writes.Load() >= first+5 })
 			p.turn()
 		}
-		// Redis is out until the consumer is killed, which has read what it could not tell Redis of, and then the
-		// next one, which has read all that came meanwhile.
+		// Redis is out until the consumer is killed, which has read what it could not tell Redis
+		// of, and then the next one, which has read all that came meanwhile.
 		held := p.wake != nil && n <= outUntil
 		written := p.writes.Load()
 		if held {

@@ -41,7 +41,8 @@ const (
 	blockRows     = 20                     // that are written at the same time, and never again
 )
 
-// playTables are those that are written; each has a loader by its primary key, and one by e-mail address.
+// playTables are those that are written; each has a loader by its primary key, and one by e-mail
+// address.
 var playTables = []string{"people", "visits"}
 
 // playProcess is what each process of a play has.
@@ -145,7 +146,8 @@ func (p *playProcess) read(block int) {
 	}
 }
 
-// check compares all keys of the blocks with the database, when nobody writes any more, and names those that are stale.
+// check compares all keys of the blocks with the database, when nobody writes any more, and names
+// those that are stale.
 func (p *playProcess) check(ctx context.Context, blocks int) (stale []string, err error) {
 	for i, table := range playTables {
 		var rows []struct {

@@ -22,26 +22,34 @@ type Options struct {
 	// Addr is the server: host:port, or the path of its socket.
 	Addr string
 
-	// User needs the privilege REPLICATION SLAVE, and SELECT for keys of some types (see the package). Password is its.
+	// User needs the privilege REPLICATION SLAVE, and SELECT for keys of some types (see the
+	// package). Password is its.
 	User, Password string
 
-	// TLS, if it is not nil, is used for all connections; the server must offer it. Without a ServerName, the host of Addr is that.
+	// TLS, if it is not nil, is used for all connections; the server must offer it. Without a
+	// ServerName, the host of Addr is that.
 	TLS *tls.Config
 
-	// ServerID is by which the server knows this replica: of two of its replicas with the same it ends the older connection. Who sets it: whose Consumers take over from each other (canal.Options.Locker), to the same for all of them, so that what a dead one has left on the server goes at once. Default: drawn by chance.
+	// ServerID is by which the server knows this replica: of two of its replicas with the same it
+	// ends the older connection. Who sets it: whose Consumers take over from each other
+	// (canal.Options.Locker), to the same for all of them, so that what a dead one has left on the
+	// server goes at once. Default: drawn by chance.
 	ServerID uint32
 
-	// Timeout is after how long without a word, of which the server says one each second, a connection is given up, and how long connecting and a question may take. Default: 30 s.
+	// Timeout is after how long without a word, of which the server says one each second, a
+	// connection is given up, and how long connecting and a question may take. Default: 30 s.
 	Timeout time.Duration
 
 	// Dial connects, for tunnels. Default: net.Dialer.
 	Dial func(ctx context.Context, network, addr string) (net.Conn, error)
 
-	// Logger is told, as a warning, of what may be wrong with how things are set up. Default: slog.Default().
+	// Logger is told, as a warning, of what may be wrong with how things are set up. Default:
+	// slog.Default().
 	Logger *slog.Logger
 }
 
-// Source reads a server's binary log. It keeps nothing between two runs: what has to be known is in its positions. It holds two connections while it runs.
+// Source reads a server's binary log. It keeps nothing between two runs: what has to be known is in
+// its positions. It holds two connections while it runs.
 type Source struct {
 	options Options
 	came    atomic.Bool // it has been let in before

@@ -16,8 +16,9 @@ import (
 	"github.com/cacheaside/cacheaside/internal/testenv"
 )
 
-// play is two tables that are written by plain SQL, two processes that read them through their caches, and consumers, all of which can be killed. Blocks of rows are written one after the other: what is left
-// stale in one is not mended by a later write.
+// play is two tables that are written by plain SQL, two processes that read them through their
+// caches, and consumers, all of which can be killed. Blocks of rows are written one after the
+// other: what is left stale in one is not mended by a later write.
 type play struct {
 	*playProcess
 	t       *testing.T
@@ -45,7 +46,8 @@ type play struct {
 }
 
 func newPlay(t *testing.T, e testenv.Engine, seed uint64) *play {
-	// A writer that waits for a row, of one who waits for a table, which waits for the writer: InnoDB does not see such circles.
+	// A writer that waits for a row, of one who waits for a table, which waits for the writer:
+	// InnoDB does not see such circles.
 	m := e.Start(t, "--innodb-flush-log-at-trx-commit=1", "--sync-binlog=1", "--innodb-lock-wait-timeout=1")
 	p := &play{t: t, maria: m, redis: testenv.StartRedis(t, "--appendonly", "yes", "--appendfsync", "always"), random: rand.New(rand.NewPCG(seed, 0)), lines: make(chan string, 1000)}
 	w := playWorld{Redis: p.redis.Addr, Addr: m.Addr, DSN: m.DSN(t), Schema: m.Database(t), ServerID: 4711, Saves: 50 * time.Millisecond}
@@ -230,7 +232,8 @@ func (p *play) rest() {
 	p.writers.Wait()
 }
 
-// change is a transaction of one statement or several. Many fail, as where an e-mail address is taken.
+// change is a transaction of one statement or several. Many fail, as where an e-mail address is
+// taken.
 func (p *play) change(ctx context.Context, r *rand.Rand) error {
 	p.quiet.RLock()
 	defer p.quiet.RUnlock()
@@ -316,7 +319,8 @@ func (p *play) caughtUp(consumers ...*actor) {
 	}
 }
 
-// compare fails if any key of any block is stale in the eyes of anybody, and answers which share of them was in Redis.
+// compare fails if any key of any block is stale in the eyes of anybody, and answers which share of
+// them was in Redis.
 func (p *play) compare() (cached float64) {
 	p.t.Helper()
 	time.Sleep(playStaleness + 100*time.Millisecond)

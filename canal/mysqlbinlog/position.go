@@ -30,7 +30,8 @@ const (
 	mysqlPrefix   = "mysql:"
 )
 
-// parse reads a position of a server's flavor. One that is not of it, or nothing that this package has written, is lost.
+// parse reads a position of a server's flavor. One that is not of it, or nothing that this package
+// has written, is lost.
 func parse(p event.Position, flavor string) (position, error) {
 	prefix := mysqlPrefix
 	if flavor == mysql.MariaDBFlavor {

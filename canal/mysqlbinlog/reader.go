@@ -69,7 +69,8 @@ type transaction struct {
 	rows    bool // some of it has been told
 }
 
-// decode reads the rows of the tables that are needed. An event that cannot be read must not end the stream, again and again.
+// decode reads the rows of the tables that are needed. An event that cannot be read must not end
+// the stream, again and again.
 func (r *reader) decode(e *replication.RowsEvent, data []byte) error {
 	at, err := e.DecodeHeader(data)
 	if err != nil {

@@ -61,7 +61,8 @@ var formats = map[string]format{
 		moves:   true},
 }
 
-// The log of a server on which the statements are run says what canal, Maxwell and Debezium say of them, column by column, but for what their formats cannot say.
+// The log of a server on which the statements are run says what canal, Maxwell and Debezium say of
+// them, column by column, but for what their formats cannot say.
 func TestSameAsEnvelopes(t *testing.T) { each(t, sameAsEnvelopes) }
 
 func sameAsEnvelopes(x *world) {
@@ -149,7 +150,8 @@ func (f *format) asTold(logged []event.Change) (all []event.Change) {
 	return all
 }
 
-// compare says in what a change differs from that in the log. It notes which differences there are of those that are known.
+// compare says in what a change differs from that in the log. It notes which differences there are
+// of those that are known.
 func (f *format) compare(told, logged *event.Change, used map[string]bool) (all []string) {
 	if told.Kind != logged.Kind || told.Schema != logged.Schema || told.Table != logged.Table {
 		return []string{fmt.Sprintf("is told as %v, and logged as %v", told, logged)}

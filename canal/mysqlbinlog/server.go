@@ -80,7 +80,8 @@ func compareTables(a, b event.Table) int {
 	return strings.Compare(a.Schema+"."+a.Name, b.Schema+"."+b.Name)
 }
 
-// images refuses tables whose keys are not in each row image, as far as the user may see the tables. What he may not see, each change shows (tables.go).
+// images refuses tables whose keys are not in each row image, as far as the user may see the
+// tables. What he may not see, each change shows (tables.go).
 func (s *server) images(need event.Need) error {
 	if s.image != "MINIMAL" {
 		return nil
@@ -101,7 +102,8 @@ func (s *server) images(need event.Need) error {
 	return nil
 }
 
-// minimal says whether changes of a table, of which the log has its primary key and what was changed, tell of columns. Without a primary key the log has all of them.
+// minimal says whether changes of a table, of which the log has its primary key and what was
+// changed, tell of columns. Without a primary key the log has all of them.
 func minimal(t event.Table, columns, primary []string) error {
 	if len(primary) == 0 {
 		return nil
@@ -150,7 +152,8 @@ func (s *server) now() (position, error) {
 	return parseSet(strings.ReplaceAll(rows[0][0], "\n", ""), s.flavor)
 }
 
-// typesOf are the types of a table's columns, by their names in small letters; none if the user may not see it.
+// typesOf are the types of a table's columns, by their names in small letters; none if the user may
+// not see it.
 func (s *server) typesOf(t event.Table) (map[string]string, error) {
 	rows, err := s.ask("SELECT COLUMN_NAME, DATA_TYPE FROM information_schema.COLUMNS WHERE TABLE_SCHEMA = ? AND TABLE_NAME = ?", t.Schema, t.Name)
 	if err != nil {

@@ -119,7 +119,8 @@ func (h *hurried) hang(on bool) {
 	}
 }
 
-// A server that hangs is given up after Options.Timeout. The Consumer alerts that once, says so when it is asked, and goes on when the server does.
+// A server that hangs is given up after Options.Timeout. The Consumer alerts that once, says so
+// when it is asked, and goes on when the server does.
 func TestServerThatHangs(t *testing.T) { each(t, testServerThatHangs) }
 
 func testServerThatHangs(x *world) {

@@ -18,7 +18,8 @@ import (
 
 const heartbeat = time.Second
 
-// Run reads the log from where need says until ctx ends, or the connection is lost, or something else is wrong. See canal.Source.
+// Run reads the log from where need says until ctx ends, or the connection is lost, or something
+// else is wrong. See canal.Source.
 func (s *Source) Run(ctx context.Context, need event.Need, deliver chan<- event.Batch) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()

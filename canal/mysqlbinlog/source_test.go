@@ -194,7 +194,8 @@ func (x *world) seen() (n int) {
 	return n
 }
 
-// The commit of another session is seen by others only some time after it is in the log. It is told then, not before.
+// The commit of another session is seen by others only some time after it is in the log. It is told
+// then, not before.
 func TestToldWhenItCanBeSeen(t *testing.T) { each(t, testToldWhenItCanBeSeen) }
 
 func testToldWhenItCanBeSeen(x *world) {

@@ -32,7 +32,8 @@ type process struct {
 	loads atomic.Int64
 }
 
-// process makes caches over the table users (id, name), with a filter before it, if that is not nil.
+// process makes caches over the table users (id, name), with a filter before it, if that is not
+// nil.
 func (x *world) process(rdb *redis.Client, filter cacheaside.Filter) *process {
 	x.Helper()
 	p := &process{cache: x.cache(rdb)}

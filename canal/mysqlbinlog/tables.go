@@ -154,7 +154,8 @@ func (t *tables) inexact(table event.Table, column string, otherwise func(any) e
 	return unknownValue
 }
 
-// fixedValue is of BINARY, and of MariaDB's UUID, INET4 and INET6, which look the same in the log, all without the zero bytes at their end.
+// fixedValue is of BINARY, and of MariaDB's UUID, INET4 and INET6, which look the same in the log,
+// all without the zero bytes at their end.
 func (t *tables) fixedValue(table event.Table, e *replication.TableMapEvent, i int, types map[string]string) func(any) event.Value {
 	text := plain
 	width := fixedWidth(e.ColumnMeta[i])
@@ -188,7 +189,8 @@ func (t *tables) fixedValue(table event.Table, e *replication.TableMapEvent, i i
 	}
 }
 
-// fixedWidth is the width of a column of type STRING: two bits of it are in the type (Field_string::do_save_field_metadata of the servers).
+// fixedWidth is the width of a column of type STRING: two bits of it are in the type
+// (Field_string::do_save_field_metadata of the servers).
 func fixedWidth(meta uint16) int {
 	if kind := meta >> 8; kind&0x30 != 0x30 {
 		return int(meta&0xff) | int((kind&0x30)^0x30)<<4
@@ -196,7 +198,8 @@ func fixedWidth(meta uint16) int {
 	return int(meta & 0xff)
 }
 
-// row makes a Row of what go-mysql has read; skipped are the columns of which the log does not tell. row is where its values are put.
+// row makes a Row of what go-mysql has read; skipped are the columns of which the log does not
+// tell. row is where its values are put.
 func (s *shape) row(row []event.Value, values []any, skipped []int) (event.Row, error) {
 	if len(values) != len(s.values) {
 		return event.Row{}, fmt.Errorf("%d values for %d columns", len(values), len(s.values))

@@ -6,7 +6,8 @@ import (
 	"github.com/cacheaside/cacheaside/canal/event"
 )
 
-// value is what go-mysql has made of a column. What is no value, such as a part of a JSON document, is not known.
+// value is what go-mysql has made of a column. What is no value, such as a part of a JSON document,
+// is not known.
 func value(v any) event.Value {
 	made, err := event.ValueOf(v)
 	if err != nil {
@@ -89,7 +90,8 @@ func isASCII(b []byte) bool {
 	return true
 }
 
-// unsignedValue is of a column of n bytes. The reader has taken from go-mysql what says that it is unsigned, as that makes a map of it for each row.
+// unsignedValue is of a column of n bytes. The reader has taken from go-mysql what says that it is
+// unsigned, as that makes a map of it for each row.
 func unsignedValue(n int) func(any) event.Value {
 	return func(v any) event.Value {
 		switch m := v.(type) {

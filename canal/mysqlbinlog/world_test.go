@@ -227,7 +227,8 @@ func (l *listener) known() (all []event.Position) {
 	return all
 }
 
-// text is what a change says, with the columns in the order of the table: "insert a: 1 x", "update a: 1 x -> 1 ?".
+// text is what a change says, with the columns in the order of the table: "insert a: 1 x", "update
+// a: 1 x -> 1 ?".
 func text(c event.Change) string {
 	row := func(r event.Row) (s string) {
 		for _, name := range r.Columns().Names() {
@@ -314,7 +315,8 @@ func logFiles(db *sql.DB) (all []string, err error) {
 	return all, rows.Err()
 }
 
-// purge removes the logs before the one of this name. A server keeps those that it still sends to somebody.
+// purge removes the logs before the one of this name. A server keeps those that it still sends to
+// somebody.
 func (x *world) purge(name string) {
 	x.Helper()
 	testenv.Eventually(x, "the logs are purged", func() bool {

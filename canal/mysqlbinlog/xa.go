@@ -15,7 +15,8 @@ const (
 
 var errLongAgo = errors.New("what a transaction of XA has changed was logged before this began to read, or was too much to be kept")
 
-// xas are the transactions of XA, whose rows are logged when they are prepared, long before they are committed.
+// xas are the transactions of XA, whose rows are logged when they are prepared, long before they
+// are committed.
 type xas struct {
 	prepared map[string][]event.Change // xaChanges at most
 	kept     int
@@ -66,9 +67,12 @@ func (r *reader) forgetXA(xid string) []event.Change {
 	return changes
 }
 
-// commitXA tells of what was prepared, or, if that was before this run, or was too much, has everything be forgotten.
+// commitXA tells of what was prepared, or, if that was before this run, or was too much, has
+// everything be forgotten.
 //
-// MariaDB commits what was prepared in its log first, and in its engines then, so that what can be seen of the log (gate.go) says nothing of the engines. As there is nothing to ask, it is told twice.
+// MariaDB commits what was prepared in its log first, and in its engines then, so that what can be
+// seen of the log (gate.go) says nothing of the engines. As there is nothing to ask, it is told
+// twice.
 func (r *reader) commitXA(xid string) error {
 	if _, known := r.prepared[xid]; known {
 		r.changes = append(r.changes, r.forgetXA(xid)...)
@@ -84,7 +88,8 @@ func (r *reader) commitXA(xid string) error {
 	return r.end()
 }
 
-// echo tells again what XA has committed a second ago. It is called with each event, of which there is one a second.
+// echo tells again what XA has committed a second ago. It is called with each event, of which there
+// is one a second.
 func (r *reader) echo() error {
 	if len(r.again) == 0 || time.Now().Before(r.due) {
 		return nil

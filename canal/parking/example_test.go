@@ -15,7 +15,8 @@ import (
 	"github.com/cacheaside/cacheaside/canal/parking"
 )
 
-// retry gives a handler what was parked of it, once it has been mended, and removes what it takes. What was cut, or is of other Bindings, stays where it is.
+// retry gives a handler what was parked of it, once it has been mended, and removes what it takes.
+// What was cut, or is of other Bindings, stays where it is.
 func retry(ctx context.Context, parked *parking.Table, binding string, handler func(context.Context, event.Change) error) error {
 	for after := int64(0); ; {
 		rows, err := parked.List(ctx, after, 100)

@@ -10,13 +10,15 @@ import (
 	"github.com/cacheaside/cacheaside/canal/internal/kept"
 )
 
-// File is a Parking in a file: a line of JSON for each, as Parked.MarshalJSON has it. It is safe for concurrent use by one process.
+// File is a Parking in a file: a line of JSON for each, as Parked.MarshalJSON has it. It is safe
+// for concurrent use by one process.
 type File struct {
 	path string
 	mu   sync.Mutex
 }
 
-// NewFile appends to the file of this path, and makes it where there is none, to be read by its owner only, for it shows rows in clear. It does no I/O.
+// NewFile appends to the file of this path, and makes it where there is none, to be read by its
+// owner only, for it shows rows in clear. It does no I/O.
 func NewFile(path string) *File { return &File{path: path} }
 
 // Park appends p, and returns when it has reached the disk.
@@ -47,7 +49,8 @@ func (f *File) Park(_ context.Context, p Parked) error {
 	return nil
 }
 
-// Check returns why nothing could be parked, as where there is no such folder. A Consumer calls it when it begins, so that this is known before it is needed.
+// Check returns why nothing could be parked, as where there is no such folder. A Consumer calls it
+// when it begins, so that this is known before it is needed.
 func (f *File) Check(context.Context) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -61,7 +64,8 @@ func (f *File) Check(context.Context) error {
 	return nil
 }
 
-// append opens the file to be written at its end. One that is new survives a crash only when its folder has reached the disk.
+// append opens the file to be written at its end. One that is new survives a crash only when its
+// folder has reached the disk.
 func (f *File) append() (*os.File, error) {
 	file, err := os.OpenFile(f.path, os.O_APPEND|os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {

@@ -15,7 +15,8 @@ import (
 	"github.com/cacheaside/cacheaside/canal/event"
 )
 
-// MaxSize is how long the JSON of a Parked is at most, in bytes. What is longer is cut, for a row that no Parking takes would keep a Consumer waiting for ever.
+// MaxSize is how long the JSON of a Parked is at most, in bytes. What is longer is cut, for a row
+// that no Parking takes would keep a Consumer waiting for ever.
 const MaxSize = 256 << 10
 
 const (
@@ -53,8 +54,10 @@ type piece struct {
 	Length int     `json:"length,omitempty"` // of the whole, if it is cut
 }
 
-// MarshalJSON shows all that is in it: rows as objects of the columns that are known, values as text, NULL as null, and what is no UTF-8 as {"base64": …}. What would be longer than MaxSize has "cut": true, and its long values are cut to
-// {"text": …, "length": …}, or base64, the length being that of the whole in bytes; if there are too many columns, none are shown.
+// MarshalJSON shows all that is in it: rows as objects of the columns that are known, values as
+// text, NULL as null, and what is no UTF-8 as {"base64": …}. What would be longer than MaxSize has
+// "cut": true, and its long values are cut to {"text": …, "length": …}, or base64, the length being
+// that of the whole in bytes; if there are too many columns, none are shown.
 func (p Parked) MarshalJSON() ([]byte, error) {
 	c := p.Change
 	s := shownParked{
@@ -171,7 +174,9 @@ func (v *private) UnmarshalJSON(b []byte) error {
 	return nil
 }
 
-// UnmarshalJSON reads what MarshalJSON has written: values as texts, the columns by their names' order. What was cut is not known, and Cut is set; of a message there is the beginning. Its errors show nothing of what is in it.
+// UnmarshalJSON reads what MarshalJSON has written: values as texts, the columns by their names'
+// order. What was cut is not known, and Cut is set; of a message there is the beginning. Its errors
+// show nothing of what is in it.
 func (p *Parked) UnmarshalJSON(b []byte) error {
 	if err := p.decode(b); err != nil {
 		return fmt.Errorf("canal: parked: %w", err)
@@ -211,7 +216,8 @@ func (p *Parked) decode(b []byte) (err error) {
 	return nil
 }
 
-// withoutValues is an error of package json that says where something is wrong, and not what stands there.
+// withoutValues is an error of package json that says where something is wrong, and not what stands
+// there.
 func withoutValues(err error) error {
 	if e, ok := errors.AsType[*json.SyntaxError](err); ok {
 		return fmt.Errorf("no JSON, at byte %d", e.Offset)

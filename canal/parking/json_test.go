@@ -85,7 +85,8 @@ func wide(n int, name, value string) event.Row {
 	return r
 }
 
-// What is too long is cut, and says so; short values beside it are whole, and nobody takes half a text for all of it.
+// What is too long is cut, and says so; short values beside it are whole, and nobody takes half a
+// text for all of it.
 func TestParkedIsCut(t *testing.T) {
 	long := strings.Repeat("é", 30<<20)
 	for name, c := range map[string]struct {

@@ -21,6 +21,7 @@ type Parked struct {
 	Reason string
 	Time   time.Time
 
-	// Cut tells, of one that was read again, that some of it was too long to be kept (MaxSize): columns that are not known, or the end of the message.
+	// Cut tells, of one that was read again, that some of it was too long to be kept (MaxSize):
+	// columns that are not known, or the end of the message.
 	Cut bool
 }

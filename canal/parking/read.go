@@ -19,7 +19,9 @@ var (
 	errCutOff   = errors.New("cut off, as by a crash")
 )
 
-// Read goes through what a File has written. For a line that cannot be read there is an error, which names its number and shows nothing of it, and so for the last one if it was cut off; then it goes on.
+// Read goes through what a File has written. For a line that cannot be read there is an error,
+// which names its number and shows nothing of it, and so for the last one if it was cut off; then
+// it goes on.
 func Read(r io.Reader) iter.Seq2[Parked, error] {
 	return func(yield func(Parked, error) bool) {
 		b := bufio.NewReaderSize(r, 64<<10)
@@ -49,7 +51,8 @@ func readParked(line []byte, n int, last bool) (p Parked, err error) {
 	return Parked{}, fmt.Errorf("canal: parked: line %d: %w", n, err)
 }
 
-// readLine reads to the end of a line, and keeps no more than one byte too many of it. ended tells that there was an end; otherwise err is why not.
+// readLine reads to the end of a line, and keeps no more than one byte too many of it. ended tells
+// that there was an end; otherwise err is why not.
 func readLine(b *bufio.Reader) (line []byte, ended bool, err error) {
 	for {
 		part, err := b.ReadSlice('\n')
@@ -60,9 +63,11 @@ func readLine(b *bufio.Reader) (line []byte, ended bool, err error) {
 	}
 }
 
-// Read goes through what is in the file: see the function Read. Where there is none, nothing was parked. It may be used while others Park.
+// Read goes through what is in the file: see the function Read. Where there is none, nothing was
+// parked. It may be used while others Park.
 //
-// What was read and dealt with is not removed from it: to have that, rename the file, of which Park makes another, and read the old one by the function Read.
+// What was read and dealt with is not removed from it: to have that, rename the file, of which Park
+// makes another, and read the old one by the function Read.
 func (f *File) Read() iter.Seq2[Parked, error] {
 	return func(yield func(Parked, error) bool) {
 		file, size, err := f.open()

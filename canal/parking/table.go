@@ -17,13 +17,17 @@ import (
 
 // TableOptions are the settings of a Table. nil, and the zero value, are good defaults.
 type TableOptions struct {
-	// Table holds what is parked. Of MySQL it may be given as schema.table. Default: "cacheaside_parked".
+	// Table holds what is parked. Of MySQL it may be given as schema.table. Default:
+	// "cacheaside_parked".
 	Table string
 }
 
-// Table is a Parking in a table of a database, for programs without a disk of their own. The table shows rows in clear. It is safe for concurrent use by any number of processes.
+// Table is a Parking in a table of a database, for programs without a disk of their own. The table
+// shows rows in clear. It is safe for concurrent use by any number of processes.
 //
-// Once what was wrong is mended, List gives what is parked, and Remove removes what was dealt with: for a handler by calling it with Parked.Change, or better with the row as it is by now, for later changes of it were not held up; for a filter by adding the key, or by a Rebuild.
+// Once what was wrong is mended, List gives what is parked, and Remove removes what was dealt with:
+// for a handler by calling it with Parked.Change, or better with the row as it is by now, for later
+// changes of it were not held up; for a filter by adding the key, or by a Rebuild.
 type Table struct {
 	db    *sqlx.DB
 	table string
@@ -41,7 +45,9 @@ const (
 	maxRemove = 500
 )
 
-// NewTable keeps what is parked in a table of db, which stays the caller's. It sends nothing. It is known to work with MySQL, MariaDB and SQLite; of the driver's name it is told which placeholders are to be used (see sqlx.BindType).
+// NewTable keeps what is parked in a table of db, which stays the caller's. It sends nothing. It is
+// known to work with MySQL, MariaDB and SQLite; of the driver's name it is told which placeholders
+// are to be used (see sqlx.BindType).
 func NewTable(db *sqlx.DB, options *TableOptions) (*Table, error) {
 	var o TableOptions
 	if options != nil {
@@ -57,7 +63,8 @@ func NewTable(db *sqlx.DB, options *TableOptions) (*Table, error) {
 	return p, nil
 }
 
-// Schema is the statement that makes the table where there is none, for your migrations. The column parked holds JSON, in ASCII.
+// Schema is the statement that makes the table where there is none, for your migrations. The column
+// parked holds JSON, in ASCII.
 func (p *Table) Schema() string {
 	return "CREATE TABLE IF NOT EXISTS " + p.table + " (id BIGINT NOT NULL PRIMARY KEY, parked LONGTEXT NOT NULL)" // SQLite takes every type with TEXT in its name for TEXT: https://www.sqlite.org/datatype3.html, 3.1
 }
@@ -68,13 +75,15 @@ func (p *Table) CreateTable(ctx context.Context) error {
 	return p.failed(err)
 }
 
-// Check returns why nothing could be parked: there is no table, or it cannot be written. A Consumer calls it when it begins, so that this is known before it is needed.
+// Check returns why nothing could be parked: there is no table, or it cannot be written. A Consumer
+// calls it when it begins, so that this is known before it is needed.
 func (p *Table) Check(ctx context.Context) error {
 	_, err := p.db.ExecContext(ctx, p.text("INSERT INTO TABLE (id, parked) SELECT 0, '' FROM (SELECT 1 AS one) AS none WHERE one = 0"))
 	return p.failed(err)
 }
 
-// Park adds a row. Done again with the same q, as after an answer that was lost, it adds no other, if q has its Time.
+// Park adds a row. Done again with the same q, as after an answer that was lost, it adds no other,
+// if q has its Time.
 func (p *Table) Park(ctx context.Context, q Parked) error {
 	if q.Time.IsZero() {
 		q.Time = time.Now()
@@ -119,7 +128,8 @@ func ascii(b []byte) string {
 	return s.String()
 }
 
-// List gives up to limit rows, at most 1000, the oldest first, of those whose ID is greater than after; 0 for all. What cannot be read is a row with an Err.
+// List gives up to limit rows, at most 1000, the oldest first, of those whose ID is greater than
+// after; 0 for all. What cannot be read is a row with an Err.
 func (p *Table) List(ctx context.Context, after int64, limit int) ([]Row, error) {
 	if limit < 1 || limit > maxList {
 		return nil, p.failed(fmt.Errorf("List: a limit of %d: 1 to %d", limit, maxList))

@@ -67,7 +67,8 @@ func consumer() {
 	check(t, x.consumer.Run(context.Background()))
 }
 
-// With a real broker that has one message out at a time, two Consumers that are killed, and one after them, do all, in order.
+// With a real broker that has one message out at a time, two Consumers that are killed, and one
+// after them, do all, in order.
 func TestKilled(t *testing.T) {
 	server := testenv.StartNATS(t)
 	p := natsPublisher(t, server.URL)

@@ -13,9 +13,12 @@ import (
 	"github.com/cacheaside/cacheaside/canal/event"
 )
 
-// New makes a Source of what comes by topics, as decode reads it: envelope.Canal, envelope.Maxwell, envelope.Debezium, or your own. What it cannot read is parked (canal.Options.Parking) and acknowledged. It does no I/O; Run does.
+// New makes a Source of what comes by topics, as decode reads it: envelope.Canal, envelope.Maxwell,
+// envelope.Debezium, or your own. What it cannot read is parked (canal.Options.Parking) and
+// acknowledged. It does no I/O; Run does.
 //
-// The subscriber stays yours. Close it when the Consumer's Run has returned: until then it may hold messages that nobody does.
+// The subscriber stays yours. Close it when the Consumer's Run has returned: until then it may hold
+// messages that nobody does.
 func New(subscriber message.Subscriber, decode envelope.Decoder, topics ...string) (canal.Source, error) {
 	switch {
 	case subscriber == nil || decode == nil:
@@ -46,7 +49,9 @@ type source struct {
 	end   func(error)     // of the Run that is under way
 }
 
-// Run is that of canal.Source. Subscriptions outlive it: subscribers of NATS cannot stand that one ends by its ctx (https://github.com/ThreeDotsLabs/watermill-nats sends to the channel that it then closes).
+// Run is that of canal.Source. Subscriptions outlive it: subscribers of NATS cannot stand that one
+// ends by its ctx (https://github.com/ThreeDotsLabs/watermill-nats sends to the channel that it
+// then closes).
 func (s *source) Run(ctx context.Context, need event.Need, deliver chan<- event.Batch) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)

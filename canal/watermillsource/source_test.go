@@ -135,7 +135,8 @@ func TestChannel(t *testing.T) {
 	})
 }
 
-// ordered is a broker that gives a topic's messages one at a time, each until it is acknowledged, as that of a partition of Kafka.
+// ordered is a broker that gives a topic's messages one at a time, each until it is acknowledged,
+// as that of a partition of Kafka.
 type ordered struct {
 	mu      sync.Mutex
 	left    map[string][]*message.Message
@@ -219,7 +220,8 @@ func (o *ordered) Close() error {
 	return nil
 }
 
-// What a Consumer had not done when it stopped is done by its next Run, in order, and by another process when the subscriber is closed.
+// What a Consumer had not done when it stopped is done by its next Run, in order, and by another
+// process when the subscriber is closed.
 func TestStopped(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := newOrdered(t)
@@ -256,7 +258,8 @@ func TestStopped(t *testing.T) {
 	})
 }
 
-// When a subscription ends by itself, Run says which, and the Consumer has the topic subscribed again.
+// When a subscription ends by itself, Run says which, and the Consumer has the topic subscribed
+// again.
 func TestSubscriptionEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := newOrdered(t)

@@ -28,7 +28,8 @@ func canaries(text string) (seen []string) {
 	return seen
 }
 
-// TestNothingIsShownUnasked: no value, key or name of others, and no password, in what any command prints: done well, or failed in any way.
+// TestNothingIsShownUnasked: no value, key or name of others, and no password, in what any command
+// prints: done well, or failed in any way.
 func TestNothingIsShownUnasked(t *testing.T) {
 	server := testenv.StartRedis(t)
 	m := testenv.SharedMariaDB(t)
@@ -100,7 +101,8 @@ func TestNothingIsShownUnasked(t *testing.T) {
 	w.says(w.ok("lock", "ls", "--show-names"), "CANARY-NAME")
 }
 
-// TestNothingSteersTheTerminal: keys, names, values, loaders, positions and what servers say come out as plain characters.
+// TestNothingSteersTheTerminal: keys, names, values, loaders, positions and what servers say come
+// out as plain characters.
 func TestNothingSteersTheTerminal(t *testing.T) {
 	w, rdb := onServer(t)
 	ctx := t.Context()

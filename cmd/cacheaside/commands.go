@@ -10,7 +10,8 @@ import (
 	"github.com/cacheaside/cacheaside/internal/keys"
 )
 
-// command is one of the tool's. prepare registers its flags, and returns what it does with its arguments.
+// command is one of the tool's. prepare registers its flags, and returns what it does with its
+// arguments.
 type command struct {
 	name    string // one word or two
 	args    string
@@ -60,7 +61,8 @@ func within(group string) (words []string) {
 	return words
 }
 
-// unknown suggests the nearest command. What may be something else than a mistyped word, as a URL with a password, is not repeated.
+// unknown suggests the nearest command. What may be something else than a mistyped word, as a URL
+// with a password, is not repeated.
 func unknown(name string) error {
 	if len(name) > 24 || !keys.ValidName(strings.ReplaceAll(name, " ", "")) {
 		return usagef("this is no command; see \"cacheaside help\"")

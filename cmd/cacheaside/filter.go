@@ -59,7 +59,8 @@ func filterName(command string, args []string, enough bool) error {
 	return nil
 }
 
-// onFilter calls f with a filter, which is closed then. Capacity and rate matter for a rebuild alone.
+// onFilter calls f with a filter, which is closed then. Capacity and rate matter for a rebuild
+// alone.
 func (t *tool) onFilter(ctx context.Context, name string, capacity uint64, rate float64, f func(context.Context, *bloom.Redis) error) error {
 	return t.onRedis(ctx, func(ctx context.Context, rdb redis.UniversalClient) error {
 		filter, err := bloom.NewRedis(rdb, name, capacity, rate, &bloom.Options{Prefix: t.prefix, Timeout: t.timeout})

@@ -140,7 +140,8 @@ func (g *getting) look(ctx context.Context, rdb redis.UniversalClient, loader, t
 	return nil
 }
 
-// read asks for all in one transaction, at the server where the key lives, so that it is of one moment; but for the loader's generation, which lives elsewhere.
+// read asks for all in one transaction, at the server where the key lives, so that it is of one
+// moment; but for the loader's generation, which lives elsewhere.
 func (g *getting) read(ctx context.Context, rdb redis.UniversalClient, s *shown, most int64) (raw []byte, err error) {
 	c, err := conn.New(rdb, g.timeout)
 	if err != nil {

@@ -163,7 +163,8 @@ func TestGetForeign(t *testing.T) {
 	}
 }
 
-// TestGetValueIsBounded: what is longer than --max-value is not shown, whatever it was compressed to.
+// TestGetValueIsBounded: what is longer than --max-value is not shown, whatever it was compressed
+// to.
 func TestGetValueIsBounded(t *testing.T) {
 	w, rdb := onServer(t)
 	_, texts := loading(t, rdb, nil, &cacheaside.LoaderOptions{CompressAbove: 100}, func(_ context.Context, key string) (string, error) {
@@ -206,7 +207,8 @@ func TestGetWritesNothing(t *testing.T) {
 	}
 }
 
-// FuzzGet: whatever a key holds, it is shown in characters that do not steer a terminal, and bounded.
+// FuzzGet: whatever a key holds, it is shown in characters that do not steer a terminal, and
+// bounded.
 func FuzzGet(f *testing.F) {
 	f.Add([]byte("\xe1\x10"+strings.Repeat("\x00", 30)+`{"a":"`+"\u009b\u202e"+`"}`), false)
 	f.Add([]byte("\xe1\x18"+strings.Repeat("\x00", 30)+"42{}"), true)

@@ -74,7 +74,8 @@ func invalidates(w *world, rdb redis.UniversalClient) {
 	}
 }
 
-// TestInvalidateLines: what is wrong with a line is told with its number, and what was before it is done, and counted.
+// TestInvalidateLines: what is wrong with a line is told with its number, and what was before it is
+// done, and counted.
 func TestInvalidateLines(t *testing.T) {
 	w, rdb := onServer(t)
 	fill := func() {

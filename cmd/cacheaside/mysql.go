@@ -12,7 +12,8 @@ import (
 
 const dsnVariable = "CACHEASIDE_MYSQL_DSN"
 
-// onMySQL calls f with the database, whose DSN is in a file, or in a variable of the environment: "" is the usual one.
+// onMySQL calls f with the database, whose DSN is in a file, or in a variable of the environment:
+// "" is the usual one.
 func (t *tool) onMySQL(ctx context.Context, variable string, f func(ctx context.Context, db *sqlx.DB) error) error {
 	dsn, where, err := t.dsn(variable)
 	if err != nil {

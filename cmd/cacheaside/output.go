@@ -57,7 +57,8 @@ func written(err error) error {
 
 func (t *tool) table() *tabwriter.Writer { return tabwriter.NewWriter(t.stdout, 0, 8, 2, ' ', 0) }
 
-// ascii is JSON in which nothing is left that steers a terminal: control characters above ASCII, marks of direction.
+// ascii is JSON in which nothing is left that steers a terminal: control characters above ASCII,
+// marks of direction.
 func ascii(b []byte) string { return escapeJSON(b, func(r rune) bool { return r >= ' ' && r < 0x7F }) }
 
 // escapeJSON writes the runes that are not plain as JSON does. Such are only in its strings.
@@ -86,7 +87,8 @@ func quoted(text string) string {
 	return strconv.Quote(text)
 }
 
-// untrusted is text of others: in a table quoted, in JSON as it is, or, where it is not UTF-8 and so cannot be that, as Go quotes it.
+// untrusted is text of others: in a table quoted, in JSON as it is, or, where it is not UTF-8 and
+// so cannot be that, as Go quotes it.
 type untrusted string
 
 func (u untrusted) String() string { return quoted(string(u)) }

@@ -107,7 +107,8 @@ func (t *tool) flags(name string) *flag.FlagSet {
 	return flags
 }
 
-// parse returns the arguments behind the flags. One that looks like a flag there is taken for one that stands in the wrong place, unless "--" stands before them.
+// parse returns the arguments behind the flags. One that looks like a flag there is taken for one
+// that stands in the wrong place, unless "--" stands before them.
 func (t *tool) parse(flags *flag.FlagSet, args []string) ([]string, error) {
 	if err := flags.Parse(args); err != nil {
 		if errors.Is(err, flag.ErrHelp) {

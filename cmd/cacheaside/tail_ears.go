@@ -17,7 +17,8 @@ type heard struct {
 	text    string
 }
 
-// ears are the subscriptions to all masters: an announcement goes to all of them, but one may be cut off from the others, and does not say so.
+// ears are the subscriptions to all masters: an announcement goes to all of them, but one may be
+// cut off from the others, and does not say so.
 type ears struct {
 	*tool
 	rdb     redis.UniversalClient
@@ -123,7 +124,8 @@ func (e *ears) subscribe(ctx context.Context, node *redis.Client) (*redis.PubSub
 	return sub, nil
 }
 
-// receive returns when the subscription is lost: also if nothing comes for so long, for pings are asked for.
+// receive returns when the subscription is lost: also if nothing comes for so long, for pings are
+// asked for.
 func (e *ears) receive(ctx context.Context, sub *redis.PubSub) error {
 	var pinging sync.WaitGroup
 	defer pinging.Wait()
@@ -184,7 +186,8 @@ type numbers struct {
 	at   int
 }
 
-// take is for an announcement. If it is not fresh, it has been heard. gap is the number after which something is missing; 0: nothing is. One that is late has a smaller number than the last.
+// take is for an announcement. If it is not fresh, it has been heard. gap is the number after which
+// something is missing; 0: nothing is. One that is late has a smaller number than the last.
 func (n *numbers) take(previous, number uint64) (fresh bool, gap uint64, late bool) {
 	if n.seen[number] {
 		return false, 0, false

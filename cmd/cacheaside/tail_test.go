@@ -129,7 +129,8 @@ func message(rng byte, origin, prev, num uint64, body string) string {
 	return string(fmt.Appendf(b, "%d %d %s", prev, num, body))
 }
 
-// TestTailGaps: a gap in the numbers is shown, what comes late or cannot be read as such, and nothing of that ends it.
+// TestTailGaps: a gap in the numbers is shown, what comes late or cannot be read as such, and
+// nothing of that ends it.
 func TestTailGaps(t *testing.T) {
 	w, rdb := onServer(t)
 	f := w.follow(1)
@@ -153,7 +154,8 @@ func TestTailGaps(t *testing.T) {
 	}
 }
 
-// TestTailForPeople: the same in lines, by --count and --for; and it ends with a signal, here the end of the context.
+// TestTailForPeople: the same in lines, by --count and --for; and it ends with a signal, here the
+// end of the context.
 func TestTailForPeople(t *testing.T) {
 	w, rdb := onServer(t)
 	out, errs := &buffer{}, &buffer{}
@@ -182,7 +184,8 @@ func TestTailForPeople(t *testing.T) {
 	}
 }
 
-// TestTailLost: a subscription that is lost is told of, and taken up again; what was announced meanwhile is a gap.
+// TestTailLost: a subscription that is lost is told of, and taken up again; what was announced
+// meanwhile is a gap.
 func TestTailLost(t *testing.T) {
 	server := testenv.SharedRedis(t)
 	p := testenv.NewProxy(t, server.Addr)

@@ -103,7 +103,8 @@ func TestUsage(t *testing.T) {
 	w.fails(exitFailed, "no certificate", "--tls-ca", empty, "get", "user", "1")
 }
 
-// TestHelp: each command has a help with an example, which is a call that is not refused for its form, and the page for operators has it.
+// TestHelp: each command has a help with an example, which is a call that is not refused for its
+// form, and the page for operators has it.
 func TestHelp(t *testing.T) {
 	w := nowhere(t)
 	all := w.ok("help")

@@ -22,7 +22,8 @@ type shownValue struct {
 	Hidden string          `json:"hidden,omitempty"`
 }
 
-// value is that of an entry whose payload was read up to what may be shown; stored is how long the payload is.
+// value is that of an entry whose payload was read up to what may be shown; stored is how long the
+// payload is.
 func (g *getting) value(e *lease.Entry, stored int64) *shownValue {
 	most := g.maxValue
 	tooLong := &shownValue{Hidden: fmt.Sprintf("longer than --max-value %d", g.maxValue)}

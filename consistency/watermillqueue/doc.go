@@ -1,44 +1,69 @@
-// Package watermillqueue keeps what is still to be invalidated in a message broker: Kafka, RabbitMQ, NATS, whatever has a Publisher and a Subscriber of Watermill (github.com/ThreeDotsLabs/watermill).
+// Package watermillqueue keeps what is still to be invalidated in a message broker: Kafka,
+// RabbitMQ, NATS, whatever has a Publisher and a Subscriber of Watermill
+// (github.com/ThreeDotsLabs/watermill).
 //
 //	queue, err := watermillqueue.New(publisher, subscriber, "invalidations")
 //	writer, err := consistency.NewWriter(db, cache, &consistency.Options{Queue: queue})
 //
-// With it what a writer could not invalidate waits outside of its process, and any process that runs a consistency.Relay of the queue does it. It takes no part in transactions: a process that is killed between its
-// commit and Put has put nothing. Only consistency.SQLOutbox, and reading the binlog, close that gap.
+// With it what a writer could not invalidate waits outside of its process, and any process that
+// runs a consistency.Relay of the queue does it. It takes no part in transactions: a process that
+// is killed between its commit and Put has put nothing. Only consistency.SQLOutbox, and reading the
+// binlog, close that gap.
 //
 // # What is promised
 //
-// At least once: when Put has returned nil the broker has the items, and each is given to a Relay until one has done it, through kills of any process. That is as much as the broker, the Publisher and the Subscriber keep:
+// At least once: when Put has returned nil the broker has the items, and each is given to a Relay
+// until one has done it, through kills of any process. That is as much as the broker, the Publisher
+// and the Subscriber keep:
 //
-//   - Publish must return only when the broker has accepted the message, and kept it (JetStream; RabbitMQ: ConfirmDelivery, durable queues, persistent messages; Kafka: acks of all replicas, no asynchronous producer).
-//   - Nothing may be given up after some number of deliveries, or some time (no delivery limit or dead letters, no MaxDeliver, no retention shorter than the longest outage).
-//   - All processes that run relays share one durable subscription (a consumer group, a queue), which begins with the oldest message (Kafka: OffsetOldest), and was there before the first Put.
+//   - Publish must return only when the broker has accepted the message, and kept it (JetStream;
+//     RabbitMQ: ConfirmDelivery, durable queues, persistent messages; Kafka: acks of all replicas,
+//     no asynchronous producer).
+//   - Nothing may be given up after some number of deliveries, or some time (no delivery limit or
+//     dead letters, no MaxDeliver, no retention shorter than the longest outage).
+//   - All processes that run relays share one durable subscription (a consumer group, a queue),
+//     which begins with the oldest message (Kafka: OffsetOldest), and was there before the first
+//     Put.
 //
-// With watermill-nats that takes nats.ManualAck() among JetStreamConfig.SubscribeOptions: without it the client acknowledges also what a process has held for longer than AckWaitTimeout, as it does while Redis is out, and
-// what is held when the subscription ends: that is lost.
+// With watermill-nats that takes nats.ManualAck() among JetStreamConfig.SubscribeOptions: without
+// it the client acknowledges also what a process has held for longer than AckWaitTimeout, as it
+// does while Redis is out, and what is held when the subscription ends: that is lost.
 //
-// If Put or Later fails, items may be there nevertheless, and then are done too. Done is an acknowledgement, which may be lost: items are done again. All of that does no harm, as an invalidation may be repeated. A filter of the
-// broker for repeated messages does none either: each publication has an ID of its own.
+// If Put or Later fails, items may be there nevertheless, and then are done too. Done is an
+// acknowledgement, which may be lost: items are done again. All of that does no harm, as an
+// invalidation may be repeated. A filter of the broker for repeated messages does none either: each
+// publication has an ID of its own.
 //
 // # Topics
 //
-// Two: the one that is named, for what is due, and another, with "-later" after it, for what has to wait: a Relay's backoff, a delayed double delete. Many subscribers hand out the next message only when the last is
-// acknowledged (Kafka: of each partition), so in one topic the first that waits would hold up all others. In its own it still holds up what was put after it and is to wait for less: that may be late by as much as
-// the longest wait in use, which is a day at most. With such a subscriber a Relay also does but one item at a time. Have it hand out more: NATS by SubscribersCount, and a MaxAckPending of the consumer that is not much
-// above it; Kafka by partitions.
+// Two: the one that is named, for what is due, and another, with "-later" after it, for what has to
+// wait: a Relay's backoff, a delayed double delete. Many subscribers hand out the next message only
+// when the last is acknowledged (Kafka: of each partition), so in one topic the first that waits
+// would hold up all others. In its own it still holds up what was put after it and is to wait for
+// less: that may be late by as much as the longest wait in use, which is a day at most. With such a
+// subscriber a Relay also does but one item at a time. Have it hand out more: NATS by
+// SubscribersCount, and a MaxAckPending of the consumer that is not much above it; Kafka by
+// partitions.
 //
 // # What is held here
 //
-// What has been received and is not done is held in the process, not acknowledged: 10,000 messages of a topic at most. A broker that waits only so long for an acknowledgement gives the message to another: have it wait for
-// at least as long as a Relay's claim is, 30 s if it is not set. If it does not, items are done twice, once in each such time. What a process held when it was killed comes again after that time, or as soon as the broker sees that it
-// has gone.
+// What has been received and is not done is held in the process, not acknowledged: 10,000 messages
+// of a topic at most. A broker that waits only so long for an acknowledgement gives the message to
+// another: have it wait for at least as long as a Relay's claim is, 30 s if it is not set. If it
+// does not, items are done twice, once in each such time. What a process held when it was killed
+// comes again after that time, or as soon as the broker sees that it has gone.
 //
-// Depth tells of what is held in this process only, and Done removes only that: what else the broker has is not known here.
+// Depth tells of what is held in this process only, and Done removes only that: what else the
+// broker has is not known here.
 //
 // # Messages
 //
-// JSON: loader, version and text of the key, or that it is all keys, and the state of the item; never a value, never a name of Redis. Keys can be read by all who can read the topic. What is not such a message is acknowledged and counted (Stats.Malformed):
-// so it is also with messages of a later version of this format, of which the changelog will tell.
+// JSON: loader, version and text of the key, or that it is all keys, and the state of the item;
+// never a value, never a name of Redis. Keys can be read by all who can read the topic. What is not
+// such a message is acknowledged and counted (Stats.Malformed): so it is also with messages of a
+// later version of this format, of which the changelog will tell.
 //
-// When something is due is reckoned by the clock of the process that has put it. One that is behind has its items done early by as much: mind that for double deletes. One that is ahead has no effect.
+// When something is due is reckoned by the clock of the process that has put it. One that is behind
+// has its items done early by as much: mind that for double deletes. One that is ahead has no
+// effect.
 package watermillqueue

@@ -10,7 +10,8 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 )
 
-// fake is a broker that gives each subscription one message at a time, in order, and drops what it has seen, by UUID.
+// fake is a broker that gives each subscription one message at a time, in order, and drops what it
+// has seen, by UUID.
 type fake struct {
 	mu      sync.Mutex
 	topics  map[string][]*message.Message
@@ -101,7 +102,8 @@ func (f *fake) Subscribe(ctx context.Context, topic string) (<-chan *message.Mes
 	return out, nil
 }
 
-// give gives the first message of the topic, and waits for what becomes of it. It stays the first until it is acknowledged.
+// give gives the first message of the topic, and waits for what becomes of it. It stays the first
+// until it is acknowledged.
 func (f *fake) give(ctx context.Context, topic string, out chan<- *message.Message) bool {
 	f.mu.Lock()
 	messages, changed := f.topics[topic], f.changed
@@ -136,7 +138,8 @@ func (f *fake) give(ctx context.Context, topic string, out chan<- *message.Messa
 	return ctx.Err() == nil
 }
 
-// takeBack has the message of a topic that is not acknowledged given again, as when it was held for too long.
+// takeBack has the message of a topic that is not acknowledged given again, as when it was held for
+// too long.
 func (f *fake) takeBack(topic string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -60,7 +60,8 @@ func (s *side) write(id, value int) error {
 	}, s.users.Key(id))
 }
 
-// writer writes each row that it is told to, until it is killed, and tells of each write whose caches are, or will be, told.
+// writer writes each row that it is told to, until it is killed, and tells of each write whose
+// caches are, or will be, told.
 func writer() {
 	t := &fatal{}
 	s := newSide(t, os.Getenv("REDIS"), os.Getenv("NATS"), os.Getenv("DB"), consistency.Options{})
@@ -86,7 +87,9 @@ func (*fatal) Fatal(args ...any) {
 	os.Exit(1)
 }
 
-// Redis is out. Processes write, queue what they cannot invalidate, try it, and put it back, and are killed in between; so is NATS. When Redis is there again, another process does what is left: nothing stays stale.
+// Redis is out. Processes write, queue what they cannot invalidate, try it, and put it back, and
+// are killed in between; so is NATS. When Redis is there again, another process does what is left:
+// nothing stays stale.
 func TestKilled(t *testing.T) {
 	lives := 3
 	if text := os.Getenv("CACHEASIDE_KILLS"); text != "" {

@@ -82,7 +82,8 @@ func (n *note) key() cacheaside.Key {
 	return cacheaside.Key{Loader: n.Loader, Version: n.Version, Text: string(n.Text), All: n.All}
 }
 
-// message is what is published: each time with another UUID, since JetStream, for one, can be told to drop a message whose UUID it has seen, and the one seen is acknowledged next.
+// message is what is published: each time with another UUID, since JetStream, for one, can be told
+// to drop a message whose UUID it has seen, and the one seen is acknowledged next.
 func (n *note) message() (*message.Message, error) {
 	payload, err := json.Marshal(n)
 	if err == nil && len(payload) > maxPayload {

@@ -32,7 +32,8 @@ func natsPublisher(t testing.TB, url string) message.Publisher {
 	return p
 }
 
-// pull is a subscriber of which each subscription asks for one message at a time, so that what is not acknowledged never stands in the way: which the suite needs, and Watermill's of NATS cannot.
+// pull is a subscriber of which each subscription asks for one message at a time, so that what is
+// not acknowledged never stands in the way: which the suite needs, and Watermill's of NATS cannot.
 type pull struct {
 	conn    *nats.Conn
 	js      nats.JetStreamContext
@@ -105,7 +106,9 @@ func (p *pull) Close() error {
 	return nil
 }
 
-// push is a subscriber to whose subscriptions the server gives what they have room for. Without ManualAck the client acknowledges also what was held for longer than AckWaitTimeout, and it is lost.
+// push is a subscriber to whose subscriptions the server gives what they have room for. Without
+// ManualAck the client acknowledges also what was held for longer than AckWaitTimeout, and it is
+// lost.
 func push(t testing.TB, url string, ackWait time.Duration) message.Subscriber {
 	t.Helper()
 	s, err := wmnats.NewSubscriber(wmnats.SubscriberConfig{

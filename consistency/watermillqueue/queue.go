@@ -22,7 +22,8 @@ const (
 
 var errClosed = errors.New("watermillqueue: closed")
 
-// Queue is a consistency.Queue in a message broker; see the package's comment for what it promises. It is safe for concurrent use.
+// Queue is a consistency.Queue in a message broker; see the package's comment for what it promises.
+// It is safe for concurrent use.
 type Queue struct {
 	publisher     message.Publisher
 	subscriber    message.Subscriber
@@ -50,13 +51,16 @@ type Queue struct {
 
 // Options are the settings of a Queue. nil, and the zero value, are good defaults.
 type Options struct {
-	// Subscriptions is how many subscriptions of each topic this process has: as many messages are handed to it at once by brokers that give each subscription one (RabbitMQ). They must share the messages, as
-	// they do in a consumer group. Default: 1.
+	// Subscriptions is how many subscriptions of each topic this process has: as many messages are
+	// handed to it at once by brokers that give each subscription one (RabbitMQ). They must share
+	// the messages, as they do in a consumer group. Default: 1.
 	Subscriptions int
 }
 
-// New makes a queue of the two topics topic and topic-later. It subscribes at the first Claim or Wait: a process that only writes takes nothing from others. If subscriber can create topics (SubscribeInitializer) they are
-// created now. The publisher stays the caller's, to be closed after the queue; the subscriber is the queue's. Where nobody claims it may be nil.
+// New makes a queue of the two topics topic and topic-later. It subscribes at the first Claim or
+// Wait: a process that only writes takes nothing from others. If subscriber can create topics
+// (SubscribeInitializer) they are created now. The publisher stays the caller's, to be closed after
+// the queue; the subscriber is the queue's. Where nobody claims it may be nil.
 func New(publisher message.Publisher, subscriber message.Subscriber, topic string, options *Options) (*Queue, error) {
 	if publisher == nil || topic == "" {
 		return nil, errors.New("watermillqueue: without a publisher, or a topic")
@@ -84,8 +88,9 @@ func New(publisher message.Publisher, subscriber message.Subscriber, topic strin
 	return q, nil
 }
 
-// Put publishes items, each in a message. After nil the broker has them all. If ctx ends before the broker has answered, as when it cannot be reached, they may be there or not. After and Again are a day at most.
-// Items that are put twice are done twice.
+// Put publishes items, each in a message. After nil the broker has them all. If ctx ends before the
+// broker has answered, as when it cannot be reached, they may be there or not. After and Again are
+// a day at most. Items that are put twice are done twice.
 func (q *Queue) Put(ctx context.Context, items ...consistency.Item) error {
 	notes, err := newNotes(items, time.Now())
 	if err != nil {
@@ -160,7 +165,8 @@ func (q *Queue) topicOf(n *note) string {
 	return q.topics[0]
 }
 
-// Claim returns what has been received and is due. If a topic cannot be subscribed, and there is nothing else, the error says why; it is tried again each second.
+// Claim returns what has been received and is due. If a topic cannot be subscribed, and there is
+// nothing else, the error says why; it is tried again each second.
 func (q *Queue) Claim(ctx context.Context, limit int, life time.Duration) ([]consistency.Item, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
@@ -210,8 +216,9 @@ func (q *Queue) Done(ctx context.Context, items ...consistency.Item) error {
 	return nil
 }
 
-// Later publishes items as they are now, and acknowledges the messages that they came in once the broker has accepted the new ones. What it has not accepted is kept here as it is now, and an error returned; should this
-// process be killed, it comes again as it was.
+// Later publishes items as they are now, and acknowledges the messages that they came in once the
+// broker has accepted the new ones. What it has not accepted is kept here as it is now, and an
+// error returned; should this process be killed, it comes again as it was.
 func (q *Queue) Later(ctx context.Context, items ...consistency.Item) error {
 	now := time.Now()
 	all, err := newNotes(items, now)
@@ -292,7 +299,8 @@ type Stats struct {
 	// Malformed messages were no items. They are acknowledged, and forgotten.
 	Malformed uint64
 
-	// TakenBack messages were held here for so long that the broker gives them again, or their subscription has ended.
+	// TakenBack messages were held here for so long that the broker gives them again, or their
+	// subscription has ended.
 	TakenBack uint64
 }
 
@@ -301,7 +309,8 @@ func (q *Queue) Stats() Stats {
 	return Stats{Malformed: q.malformed.Load(), TakenBack: q.takenBack.Load()}
 }
 
-// Close gives back what is held, closes the subscriber, whose error it returns, and waits for what is being published. Have the Relay end before: what it has claimed is done once more else.
+// Close gives back what is held, closes the subscriber, whose error it returns, and waits for what
+// is being published. Have the Relay end before: what it has claimed is done once more else.
 func (q *Queue) Close() error {
 	q.mu.Lock()
 	q.closed = true

@@ -1,10 +1,15 @@
-// Binlog shows an UPDATE that somebody else makes, in the mariadb client and past the library, arriving in the caches of several processes. With MariaDB installed (the package mariadb-server) and nothing set up:
+// Binlog shows an UPDATE that somebody else makes, in the mariadb client and past the library,
+// arriving in the caches of several processes. With MariaDB installed (the package mariadb-server)
+// and nothing set up:
 //
 //	go -C examples/binlog run .
 //
-// It starts a server of its own in a temporary folder, for some seconds. With -follow it stays, for an UPDATE of yours.
+// It starts a server of its own in a temporary folder, for some seconds. With -follow it stays, for
+// an UPDATE of yours.
 //
-// Where to read: wiring.go is what a program has to write for it. This file tells the story; operator.go changes rows, watch.go looks when they arrive, server.go has the servers, shop.go the table.
+// Where to read: wiring.go is what a program has to write for it. This file tells the story;
+// operator.go changes rows, watch.go looks when they arrive, server.go has the servers, shop.go the
+// table.
 package main
 
 import (

@@ -10,7 +10,8 @@ import (
 	"strings"
 )
 
-// operator changes rows outside of the library: in the mariadb client, if that is installed, else over a connection of its own.
+// operator changes rows outside of the library: in the mariadb client, if that is installed, else
+// over a connection of its own.
 type operator struct {
 	server *mariaDB
 	client string // its path; "": there is none

@@ -88,7 +88,8 @@ const schema = `CREATE TABLE products (
 	name VARCHAR(200) NOT NULL,
 	price DECIMAL(8,2) NOT NULL)`
 
-// fill makes the tables: those of the library are in production one of your migrations, see their Schema.
+// fill makes the tables: those of the library are in production one of your migrations, see their
+// Schema.
 func (s shop) fill(ctx context.Context) error {
 	checkpoint, err := canal.NewSQLCheckpoint(s.DB, nil)
 	if err != nil {

@@ -15,7 +15,8 @@ const patience = time.Minute
 // seen tells whether a change can be seen in a catalog.
 type seen func(ctx context.Context, c catalog) (bool, error)
 
-// watch has something change, and returns how long each process took to show it, counted from when another session could read it in the database (or, if that is so already, from the call of act).
+// watch has something change, and returns how long each process took to show it, counted from when
+// another session could read it in the database (or, if that is so already, from the call of act).
 func watch(ctx context.Context, db catalog, fleet []*process, act func(context.Context) error, is seen) ([]time.Duration, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, patience, fmt.Errorf("the caches do not follow within %v", patience))
 	defer cancel()

@@ -49,7 +49,9 @@ func newProcess(rdb *redis.Client, db shop, prefix string) (p *process, err erro
 	return p, err
 }
 
-// newConsumer has the caches and whitelists of all processes follow the table. One process runs it; where each runs one, so that another takes over, canal.Options.Locker has one of them be active at a time.
+// newConsumer has the caches and whitelists of all processes follow the table. One process runs it;
+// where each runs one, so that another takes over, canal.Options.Locker has one of them be active
+// at a time.
 func (p *process) newConsumer(db *sqlx.DB, server mysqlbinlog.Options, schema string, follow func(context.Context, event.Change) error) (*canal.Consumer, error) {
 	source, err := mysqlbinlog.New(server)
 	if err != nil {

@@ -11,7 +11,8 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// The locks of well-known articles, in the order in which they improve on each other. Each looks right, and works until something happens at the wrong moment. None has a token.
+// The locks of well-known articles, in the order in which they improve on each other. Each looks
+// right, and works until something happens at the wrong moment. None has a token.
 
 // lockFunc waits until ctx ends for the lock, and returns how it is released.
 type lockFunc func(ctx context.Context) (release func(), err error)
@@ -58,8 +59,9 @@ func setnxExpire(p *process) lockFunc {
 	}
 }
 
-// V2: the value says until when the lock is held. But by whose clock? And he who loses the race of the two GETSETs has moved the winner's time all the same; if the winner has released by then, the lock is nobody's until that
-// time: now and then the sale stands still, too.
+// V2: the value says until when the lock is held. But by whose clock? And he who loses the race of
+// the two GETSETs has moved the winner's time all the same; if the winner has released by then, the
+// lock is nobody's until that time: now and then the sale stands still, too.
 func setnxGetset(p *process) lockFunc {
 	const life = 30 * time.Second
 	return func(ctx context.Context) (func(), error) {
@@ -85,7 +87,8 @@ func setnxGetset(p *process) lockFunc {
 	}
 }
 
-// The lock that says in JSON whose it is, so that he can have it again. What it cannot read it takes for free.
+// The lock that says in JSON whose it is, so that he can have it again. What it cannot read it
+// takes for free.
 func jsonMeta(p *process) lockFunc {
 	type meta struct {
 		Owner string
@@ -199,7 +202,8 @@ func hashWatchdog(p *process) lockFunc {
 	}
 }
 
-// V6: Redlock, the lock of a majority of servers; so one may fail. But there is no token, and servers whose clocks jump have forgotten the lock.
+// V6: Redlock, the lock of a majority of servers; so one may fail. But there is no token, and
+// servers whose clocks jump have forgotten the lock.
 func redlock(p *process) lockFunc {
 	const life = 30 * time.Second // more than anybody is suspended for
 	return func(ctx context.Context) (func(), error) {

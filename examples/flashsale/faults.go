@@ -20,7 +20,8 @@ const (
 	hasCompared point = "compared" // the lock's key, to delete it
 )
 
-// fault is what befalls the victim: the first of the buyers, alone in a process of his own, who has the lock before all others come.
+// fault is what befalls the victim: the first of the buyers, alone in a process of his own, who has
+// the lock before all others come.
 type fault struct {
 	at    point
 	crash bool // the process dies; otherwise it is suspended

@@ -7,7 +7,8 @@ import (
 	"github.com/cacheaside/cacheaside/lock"
 )
 
-// sellFunc sells a piece to a buyer, under a lock. Its errors are errSoldOut, those of ctx, and others, after which the buyer tries again.
+// sellFunc sells a piece to a buyer, under a lock. Its errors are errSoldOut, those of ctx, and
+// others, after which the buyer tries again.
 type sellFunc func(ctx context.Context, buyer int) error
 
 var errSoldOut = errors.New("sold out")
@@ -34,7 +35,8 @@ func soldOut(err error) error {
 	return err
 }
 
-// withLibrary sells under this library's lock, in one Redis or in a majority of five. All that differs from an article's is that the purchase gets the lease's token, and its context.
+// withLibrary sells under this library's lock, in one Redis or in a majority of five. All that
+// differs from an article's is that the purchase gets the lease's token, and its context.
 func withLibrary(p *process) (sellFunc, error) {
 	return withLocker(p, func(o *lock.LockerOptions) (*lock.Locker, error) { return lock.NewRedis(p.rdb, o) })
 }
@@ -86,7 +88,8 @@ func withSegments(p *process) (sellFunc, error) {
 	}, nil
 }
 
-// lostNot leaves out that the lock was lost: what was done under it counts if the token was accepted.
+// lostNot leaves out that the lock was lost: what was done under it counts if the token was
+// accepted.
 func lostNot(err error) error {
 	if errors.Is(err, lock.ErrLost) {
 		return nil
@@ -94,7 +97,8 @@ func lostNot(err error) error {
 	return err
 }
 
-// work is the context of a purchase. The victim of a fault does not see it end: he is suspended, or what he writes was sent before.
+// work is the context of a purchase. The victim of a fault does not see it end: he is suspended, or
+// what he writes was sent before.
 func (p *process) work(lease *lock.Lease) context.Context {
 	if p.faults.victim {
 		return context.WithoutCancel(lease.Context())

@@ -2,11 +2,14 @@
 //
 //	go run ./examples/flashsale
 //
-// It does so with the locks of well-known articles, one after the other, and injects into each sale the one fault that its lock does not withstand: a crash, a pause, a clock that is wrong. Then with the locks of
-// this library, under the same faults. Nothing but Go is needed: Redis and the database are embedded, and the processes are copies of this program.
+// It does so with the locks of well-known articles, one after the other, and injects into each sale
+// the one fault that its lock does not withstand: a crash, a pause, a clock that is wrong. Then
+// with the locks of this library, under the same faults. Nothing but Go is needed: Redis and the
+// database are embedded, and the processes are copies of this program.
 //
-// Where to read: articles.go has the locks of the articles. library.go uses the library. shop.go is what is bought, and where the fencing token is checked. scenarios.go and faults.go say what goes wrong;
-// process.go and sale.go run it.
+// Where to read: articles.go has the locks of the articles. library.go uses the library. shop.go is
+// what is bought, and where the fencing token is checked. scenarios.go and faults.go say what goes
+// wrong; process.go and sale.go run it.
 package main
 
 import (

@@ -27,7 +27,8 @@ func TestMain(m *testing.M) {
 	testenv.Main(m)
 }
 
-// patience of the buyers, where a stuck sale is not what is expected: a busy machine may sell nothing for a while.
+// patience of the buyers, where a stuck sale is not what is expected: a busy machine may sell
+// nothing for a while.
 func patience(s scenario) time.Duration {
 	if s.want == stuck {
 		return 2 * time.Second
@@ -35,10 +36,12 @@ func patience(s scenario) time.Duration {
 	return testenv.Hang
 }
 
-// raced are those that are held under the race detector too, which makes them five times slower: between them they have all there is that runs at the same time.
+// raced are those that are held under the race detector too, which makes them five times slower:
+// between them they have all there is that runs at the same time.
 var raced = map[int]bool{8: true, 10: true, 14: true, 18: true, 21: true}
 
-// struck tells whether the fault has: not if its place was passed, or nobody was at the lock, when the lock had ended already.
+// struck tells whether the fault has: not if its place was passed, or nobody was at the lock, when
+// the lock had ended already.
 func struck(got sale, err error) bool {
 	switch {
 	case err != nil:
@@ -50,7 +53,8 @@ func struck(got sale, err error) bool {
 	}
 }
 
-// Each lock of the articles fails in its own way, for its fault was injected; the library's fail in no way, under the same faults, each of which has really struck.
+// Each lock of the articles fails in its own way, for its fault was injected; the library's fail in
+// no way, under the same faults, each of which has really struck.
 func TestSales(t *testing.T) {
 	runs := 1
 	if testenv.Accepting {
@@ -127,7 +131,8 @@ func TestHolds(t *testing.T) {
 	}
 }
 
-// It is the fault: without it the same locks, of those that exclude processes at all, sell each piece once.
+// It is the fault: without it the same locks, of those that exclude processes at all, sell each
+// piece once.
 func TestHealthySales(t *testing.T) {
 	for i, s := range scenarios[2:] {
 		if !testenv.Accepting && (!s.library || i%4 != 0) { // where a lock of the articles lives for half a second, a busy machine may be fault enough

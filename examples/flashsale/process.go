@@ -23,7 +23,8 @@ import (
 // taskVariable is where a copy of this program finds what it has to do.
 const taskVariable = "FLASHSALE_TASK"
 
-// task is what one process does. It says "ready"; is told to begin; if it is the victim says "begun" when its fault begins; and at last says its result. It ends early when its input does.
+// task is what one process does. It says "ready"; is told to begin; if it is the victim says
+// "begun" when its fault begins; and at last says its result. It ends early when its input does.
 type task struct {
 	Redis []string
 	Shop  string // where it is: see openShop
@@ -227,7 +228,8 @@ func (s *started) begin() error {
 	return err
 }
 
-// result reads the last line, and waits for the end. A process that has died on purpose has no result.
+// result reads the last line, and waits for the end. A process that has died on purpose has no
+// result.
 func (s *started) result() (r result, err error) {
 	for s.out.Scan() {
 		if err := json.Unmarshal(s.out.Bytes(), &r); err != nil && s.out.Text() != "begun" {

@@ -38,7 +38,8 @@ func (s sale) outcome() outcome {
 	return fine
 }
 
-// holds tells whether it has ended as it was to, by the fault that was injected; the error says what is wrong.
+// holds tells whether it has ended as it was to, by the fault that was injected; the error says
+// what is wrong.
 func (s sale) holds() error {
 	bad := s.outcome() != s.want
 	switch s.want {
@@ -118,7 +119,8 @@ func (n *nodes) close() {
 	}
 }
 
-// hold has the sale of a scenario: 1,000 buyers, the first of whom is the victim, unless all stay healthy. Buyers leave when nothing was sold for as long as patience.
+// hold has the sale of a scenario: 1,000 buyers, the first of whom is the victim, unless all stay
+// healthy. Buyers leave when nothing was sold for as long as patience.
 func hold(ctx context.Context, index int, patience time.Duration, healthy bool) (s sale, err error) {
 	folder, err := os.MkdirTemp("", "cacheaside-flashsale-")
 	if err != nil {
@@ -182,7 +184,8 @@ func holdAt(ctx context.Context, place string, index int, patience time.Duration
 	return s, errors.Join(errs[:]...)
 }
 
-// startAll starts the process of the victim, and those of the others, and waits until they are ready.
+// startAll starts the process of the victim, and those of the others, and waits until they are
+// ready.
 func startAll(ctx context.Context, t task) (all []*started, err error) {
 	for i := range 1 + shops {
 		t.Victim, t.First, t.Last = i == 0, 0, 1

@@ -13,10 +13,12 @@ import (
 	"github.com/cacheaside/cacheaside/lock"
 )
 
-// shop is the database that all processes share: the stock, in one row or one for each segment, and who has bought.
+// shop is the database that all processes share: the stock, in one row or one for each segment, and
+// who has bought.
 //
-// The stock is read, and written a moment later: as it is where there is more to decide than whether something is left. That is what the lock is for. (Where there is not,
-// "UPDATE stock SET pieces = pieces - 1 WHERE pieces > 0" needs no lock at all.)
+// The stock is read, and written a moment later: as it is where there is more to decide than
+// whether something is left. That is what the lock is for. (Where there is not, "UPDATE stock SET
+// pieces = pieces - 1 WHERE pieces > 0" needs no lock at all.)
 type shop struct {
 	*sql.DB
 	faults *faults
@@ -69,12 +71,15 @@ func (s *shop) fill(ctx context.Context, pieces, segments int) error {
 
 var errEmpty = errors.New("this segment is sold out")
 
-// guard has each row of the stock remember the greatest token that it was shown, and refuse a smaller one.
+// guard has each row of the stock remember the greatest token that it was shown, and refuse a
+// smaller one.
 var guard = lock.Guard{Table: "stock", Key: "segment"}
 
-// buy is one purchase, under the lock of the segment. token is the fencing token of that, 0 where a lock has none. The error is lock.ErrStale if somebody with a newer one was here.
+// buy is one purchase, under the lock of the segment. token is the fencing token of that, 0 where a
+// lock has none. The error is lock.ErrStale if somebody with a newer one was here.
 //
-// The token is shown when the stock is read, and again when it is written: so one who held the lock before, and does not know that he has lost it, changes nothing that the next one has read.
+// The token is shown when the stock is read, and again when it is written: so one who held the lock
+// before, and does not know that he has lost it, changes nothing that the next one has read.
 func (s *shop) buy(ctx context.Context, buyer, segment int, token int64) error {
 	var pieces int
 	err := s.guarded(ctx, segment, token, func(tx *sql.Tx) error {
@@ -131,7 +136,8 @@ func (s *shop) left(ctx context.Context) (int, error) {
 	return s.number(ctx, "SELECT SUM(pieces) FROM stock")
 }
 
-// noteOnce keeps that something has happened, and tells whether it is the first time in all processes.
+// noteOnce keeps that something has happened, and tells whether it is the first time in all
+// processes.
 func (s *shop) noteOnce(ctx context.Context, event string) bool {
 	_, err := s.ExecContext(ctx, "INSERT INTO events VALUES (?)", event) // its second row is refused
 	return err == nil

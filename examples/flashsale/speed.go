@@ -13,8 +13,9 @@ import (
 	"github.com/cacheaside/cacheaside/lock"
 )
 
-// measurement is how fast a stock is sold that is divided in so many segments, each with a lock of its own: each purchase holds it for Work. The stock is in Redis here, for SQLite
-// lets one write at a time, and that is not what is to be measured.
+// measurement is how fast a stock is sold that is divided in so many segments, each with a lock of
+// its own: each purchase holds it for Work. The stock is in Redis here, for SQLite lets one write
+// at a time, and that is not what is to be measured.
 type measurement struct {
 	Prefix   string
 	Segments int

@@ -25,7 +25,8 @@ type row struct {
 	Version int64 `json:"version"`
 }
 
-// database is a table in memory that takes its time, has so many connections and no more, and fails when it is told to.
+// database is a table in memory that takes its time, has so many connections and no more, and fails
+// when it is told to.
 type database struct {
 	meter *meter
 	slots chan struct{} // its connections

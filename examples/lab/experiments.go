@@ -66,7 +66,8 @@ func (w *world) sendAbsent(keys int) string {
 	return text + "."
 }
 
-// race holds a load that has read a row while that is changed and invalidated, and then lets it go; said is told each step.
+// race holds a load that has read a row while that is changed and invalidated, and then lets it go;
+// said is told each step.
 func (w *world) race(id int64, pause time.Duration, said func(string)) string {
 	before := w.refused()
 	h := w.db.hold(id)

@@ -22,7 +22,8 @@ type film struct {
 	points  []points // of the last minute
 }
 
-// frame is all that the page shows at one time. It stands alone: who has missed one needs only the next.
+// frame is all that the page shows at one time. It stands alone: who has missed one needs only the
+// next.
 type frame struct {
 	At        int64 `json:"at"` // milliseconds since the start
 	State     state `json:"state"`
@@ -177,7 +178,8 @@ func (l *lab) show(f frame) {
 	}
 }
 
-// view returns the last minute, as JSON, and a channel of frames. It answers false if too many look on.
+// view returns the last minute, as JSON, and a channel of frames. It answers false if too many look
+// on.
 func (v *film) view() (history []byte, frames chan []byte, ok bool) {
 	v.mu.Lock()
 	defer v.mu.Unlock()

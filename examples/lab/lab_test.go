@@ -25,7 +25,8 @@ type testLab struct {
 	stream *bufio.Scanner
 }
 
-// startLab serves a lab in which switches are measured for a short time only, and nobody loses patience on a machine that is busy.
+// startLab serves a lab in which switches are measured for a short time only, and nobody loses
+// patience on a machine that is busy.
 func startLab(t *testing.T, change ...func(*config)) *testLab {
 	t.Helper()
 	c := config{window: 100 * time.Millisecond, pause: 10 * time.Millisecond, frame: 60 * time.Millisecond, patience: testenv.Hang, connect: testenv.Hang, ttl: ttl, redis: 15 * time.Second, reads: 150, crowd: crowd}
@@ -136,7 +137,8 @@ func number(t *testing.T, text, re string) int {
 	return n
 }
 
-// crowd is how many come to an experiment: with the race detector fewer, for it makes the embedded Redis, whose scripts are interpreted, slow.
+// crowd is how many come to an experiment: with the race detector fewer, for it makes the embedded
+// Redis, whose scripts are interpreted, slow.
 const crowd = 1000 - 800*race
 
 const (
@@ -234,8 +236,9 @@ func TestSwitches(t *testing.T) {
 	l.notOverdue(t)
 }
 
-// TestRedisFails kills and freezes Redis in a lab with the usual time-outs of protected, and callers who wait for much longer: those of protected do not have to. There are few of
-// them, for all those of plain go on at once when Redis is thawed.
+// TestRedisFails kills and freezes Redis in a lab with the usual time-outs of protected, and
+// callers who wait for much longer: those of protected do not have to. There are few of them, for
+// all those of plain go on at once when Redis is thawed.
 func TestRedisFails(t *testing.T) {
 	l := startLab(t, func(c *config) { c.redis, c.patience, c.reads, c.ttl = usual.redis, 8*time.Second, 50, time.Hour })
 	l.look(t)

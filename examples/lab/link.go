@@ -8,7 +8,8 @@ import (
 	"time"
 )
 
-// link is one process' way to Redis: a proxy whose connections can be reset, frozen, and cut where they carry invalidations.
+// link is one process' way to Redis: a proxy whose connections can be reset, frozen, and cut where
+// they carry invalidations.
 type link struct {
 	listener net.Listener
 	target   string
@@ -44,7 +45,8 @@ func newLink(target string) (*link, error) {
 
 func (l *link) address() string { return l.listener.Addr().String() }
 
-// kill resets all connections, and new ones as they come, until it is called with false: as of a server that is gone.
+// kill resets all connections, and new ones as they come, until it is called with false: as of a
+// server that is gone.
 func (l *link) kill(on bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -54,7 +56,8 @@ func (l *link) kill(on bool) {
 	}
 }
 
-// cutChannel resets the connections that listen to invalidations, and new ones that begin to, until it is called with false.
+// cutChannel resets the connections that listen to invalidations, and new ones that begin to, until
+// it is called with false.
 func (l *link) cutChannel(on bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -64,7 +67,8 @@ func (l *link) cutChannel(on bool) {
 	}
 }
 
-// freeze keeps all bytes from going on, either way, until it is called with false. Connections stay open.
+// freeze keeps all bytes from going on, either way, until it is called with false. Connections stay
+// open.
 func (l *link) freeze(on bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -138,7 +142,8 @@ func (l *link) run(w *wire) {
 	pumps.Wait()
 }
 
-// pump forwards one way. It goes on reading while the link is frozen, so that it notices when the other side leaves.
+// pump forwards one way. It goes on reading while the link is frozen, so that it notices when the
+// other side leaves.
 func (l *link) pump(w *wire, from, to net.Conn, see func(*wire, []byte)) {
 	defer w.end()
 	chunks := make(chan []byte, 64)

@@ -10,7 +10,8 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// plain is a process with cache-aside as it is written in an afternoon: a map, GET, on a miss load and SET; after a write DEL. Each line looks right.
+// plain is a process with cache-aside as it is written in an afternoon: a map, GET, on a miss load
+// and SET; after a write DEL. Each line looks right.
 type plain struct {
 	rdb *redis.Client
 	db  *database
@@ -40,12 +41,14 @@ func (p *plain) get(ctx context.Context, id int64) (row, error) {
 		p.remember(r)
 		return r, nil
 	}
-	// Redis does not have it, or does not answer: there is still the database. All who miss come here at once.
+	// Redis does not have it, or does not answer: there is still the database. All who miss come
+	// here at once.
 	if r, err = p.db.load(ctx, id); err != nil {
 		return r, err // that there is no such row is found out again by the next one
 	}
 	if text, err = json.Marshal(r); err == nil {
-		// The row may have changed since it was read. And what is stored together will expire together.
+		// The row may have changed since it was read. And what is stored together will expire
+		// together.
 		_ = p.rdb.Set(ctx, plainKey(id), text, p.ttl).Err()
 	}
 	p.remember(r)

@@ -50,7 +50,8 @@ func newProtected(address string, db *database, c config) (*protected, error) {
 	return p, p.rebuild(usualProtections())
 }
 
-// rebuild makes the cache anew, with other options. Reads that are under way finish with the old one.
+// rebuild makes the cache anew, with other options. Reads that are under way finish with the old
+// one.
 func (p *protected) rebuild(on protections) error {
 	options := &cacheaside.Options{MaxStaleness: maxStaleness, MaxLoads: -1, Logger: slog.New(slog.DiscardHandler), // the page tells what happens
 		RedisTimeout: p.config.redis, LeaseTTL: 4 * p.config.redis, QueueTimeout: p.config.connect}

@@ -32,7 +32,8 @@ func newRedisServer() (*redisServer, error) {
 	return s, nil
 }
 
-// tick makes what is stored expire. The server's own ClockTTL(true) would sort all keys at each command.
+// tick makes what is stored expire. The server's own ClockTTL(true) would sort all keys at each
+// command.
 func (s *redisServer) tick() {
 	ticker := time.NewTicker(10 * time.Millisecond)
 	defer ticker.Stop()

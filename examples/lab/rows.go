@@ -2,7 +2,8 @@ package main
 
 import "iter"
 
-// The rows of a world's database. Those that an experiment needs cold are its own: nobody else reads them, and each turn has another one.
+// The rows of a world's database. Those that an experiment needs cold are its own: nobody else
+// reads them, and each turn has another one.
 const (
 	trafficRows    = 200 // 1 to 200, the first ones read most
 	firstStampede  = 2001

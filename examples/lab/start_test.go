@@ -14,7 +14,8 @@ import (
 	"time"
 )
 
-// TestStart builds the program, and measures how long it takes until the page is served; then it is ended as by Ctrl-C.
+// TestStart builds the program, and measures how long it takes until the page is served; then it is
+// ended as by Ctrl-C.
 func TestStart(t *testing.T) {
 	binary := filepath.Join(t.TempDir(), "lab")
 	if out, err := exec.Command("go", "build", "-o", binary, ".").CombinedOutput(); err != nil {

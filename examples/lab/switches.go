@@ -36,7 +36,8 @@ type badOrder string
 
 func (e badOrder) Error() string { return string(e) }
 
-// switches are what can be done to both worlds, by the names of their addresses, with the fields that each needs.
+// switches are what can be done to both worlds, by the names of their addresses, with the fields
+// that each needs.
 var switches = map[string]struct {
 	needs []string
 	do    func(*lab, order) (outcome, error)
@@ -55,7 +56,8 @@ var switches = map[string]struct {
 	"protection": {[]string{"name", "on"}, (*lab).protect},
 }
 
-// throw does what a switch is for, and returns when it has been measured, or when ctx ends; it goes on even so.
+// throw does what a switch is for, and returns when it has been measured, or when ctx ends; it goes
+// on even so.
 func (l *lab) throw(ctx context.Context, name string, o order) (outcome, error) {
 	s, ok := switches[name]
 	if !ok {
@@ -111,7 +113,8 @@ func (o order) check(needs []string) error {
 	return nil
 }
 
-// measure changes the state and does something to both worlds, and says in each one's log what its traffic has come to since.
+// measure changes the state and does something to both worlds, and says in each one's log what its
+// traffic has come to since.
 func (l *lab) measure(name, what string, change func(*state), do func(*world)) (outcome, error) {
 	type measured struct {
 		line  int64
@@ -227,7 +230,8 @@ func (l *lab) race(order) (outcome, error) {
 	return l.experiment("race", firstRace, func(w *world, id int64, said func(string)) string { return w.race(id, l.config.pause, said) })
 }
 
-// experiment runs in one world after the other, so that they do not take the processor from each other; but for the race, in which nobody is in a hurry.
+// experiment runs in one world after the other, so that they do not take the processor from each
+// other; but for the race, in which nobody is in a hurry.
 func (l *lab) experiment(name string, first int64, run func(w *world, id int64, said func(string)) string) (outcome, error) {
 	done, err := l.alone()
 	if err != nil {

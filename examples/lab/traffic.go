@@ -12,7 +12,8 @@ const (
 	hotRows     = 10 // the first, to which half of the writes go
 )
 
-// traffic makes the same reads and writes in both worlds until the lab ends. It waits for none of them, as users do not wait for each other.
+// traffic makes the same reads and writes in both worlds until the lab ends. It waits for none of
+// them, as users do not wait for each other.
 func (l *lab) traffic() {
 	random := rand.New(rand.NewPCG(rand.Uint64(), rand.Uint64()))
 	rank := rand.NewZipf(random, 1.1, 1, trafficRows-1)

@@ -8,7 +8,8 @@ import (
 // maxRemembered is how many changes of one row are remembered, to tell how old an answer is.
 const maxRemembered = 256
 
-// truth knows which changes are over: committed, and invalidated as far as their writer is going to see to that.
+// truth knows which changes are over: committed, and invalidated as far as their writer is going to
+// see to that.
 type truth struct {
 	mu      sync.Mutex
 	changes map[int64][]change
@@ -33,7 +34,8 @@ func (t *truth) settle(id, version int64) {
 	t.changes[id] = c
 }
 
-// staleFor returns for how long version had been outdated at start: since the first writer of a newer one had finished. 0: it was not.
+// staleFor returns for how long version had been outdated at start: since the first writer of a
+// newer one had finished. 0: it was not.
 func (t *truth) staleFor(id, version int64, start time.Time) time.Duration {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -37,7 +37,8 @@ func (l *lab) handler() http.Handler {
 	return guard(mux)
 }
 
-// guard answers only who calls this server by its own name, from its own page or from none: a page of somewhere else could have its name lead here.
+// guard answers only who calls this server by its own name, from its own page or from none: a page
+// of somewhere else could have its name lead here.
 func guard(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		h := w.Header()
@@ -58,7 +59,8 @@ func guard(next http.Handler) http.Handler {
 	})
 }
 
-// ownName tells whether a Host header names this machine by an address or name that nobody else can give it.
+// ownName tells whether a Host header names this machine by an address or name that nobody else can
+// give it.
 func ownName(host string) bool {
 	if name, _, err := net.SplitHostPort(host); err == nil {
 		host = name

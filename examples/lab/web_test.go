@@ -73,7 +73,8 @@ func TestGuard(t *testing.T) {
 	}
 }
 
-// TestViewers fills all places of those who look on: one more is told so, and a place that is left is free.
+// TestViewers fills all places of those who look on: one more is told so, and a place that is left
+// is free.
 func TestViewers(t *testing.T) {
 	l := startLab(t)
 	look := func() (io.Closer, int) {
@@ -107,7 +108,8 @@ func TestViewers(t *testing.T) {
 	}
 }
 
-// TestPage looks into the page: nothing in it is of elsewhere, no text is taken for markup, and each switch has its words.
+// TestPage looks into the page: nothing in it is of elsewhere, no text is taken for markup, and
+// each switch has its words.
 func TestPage(t *testing.T) {
 	text := map[string]string{}
 	for _, name := range []string{"index.html", "lab.css", "lab.js"} {

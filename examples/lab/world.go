@@ -97,7 +97,8 @@ func (w *world) read(p int, id int64) answer {
 	return w.readFor(w.patience, p, id)
 }
 
-// readFor is read for a caller of another patience. When it has run out the caller has left, whether the client heeds the context or hangs.
+// readFor is read for a caller of another patience. When it has run out the caller has left,
+// whether the client heeds the context or hangs.
 func (w *world) readFor(patience time.Duration, p int, id int64) answer {
 	ctx, cancel := context.WithTimeout(w.life, patience)
 	defer cancel()
@@ -134,7 +135,8 @@ func (w *world) goRead(p int, id int64) {
 	}
 }
 
-// write changes a row, and invalidates it. What could not be invalidated is tried again, as a consistency.Writer would; the plain processes do not tell that it could not.
+// write changes a row, and invalidates it. What could not be invalidated is tried again, as a
+// consistency.Writer would; the plain processes do not tell that it could not.
 func (w *world) write(p int, id int64) (version int64, err error) {
 	if version, err = w.db.write(id); err != nil {
 		return 0, err // nothing has changed
@@ -149,7 +151,8 @@ func (w *world) write(p int, id int64) (version int64, err error) {
 	return version, nil
 }
 
-// goWrite is a write that nobody waits for. That the database refuses it is no concern of the caches.
+// goWrite is a write that nobody waits for. That the database refuses it is no concern of the
+// caches.
 func (w *world) goWrite(p int, id int64) {
 	w.writing.Add(1)
 	w.wg.Go(func() {

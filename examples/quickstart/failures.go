@@ -23,7 +23,8 @@ type classic struct {
 	run  func(ctx context.Context, f *fleet, ids []int64) (failure, error)
 }
 
-// classics are all of them. Each makes its shops twice, without and with the library, and does the same with both.
+// classics are all of them. Each makes its shops twice, without and with the library, and does the
+// same with both.
 var classics = []classic{
 	{"breakdown", breakdown},
 	{"penetration", penetration},
@@ -38,7 +39,8 @@ const callers = 200 // of a hot key
 // breakdownLoad is how long a load of the hot key takes.
 const breakdownLoad = 50 * time.Millisecond
 
-// breakdownLeast has loads without the library end only when so many have begun. (The tests set it, for machines on which 200 callers need longer to ask.)
+// breakdownLeast has loads without the library end only when so many have begun. (The tests set it,
+// for machines on which 200 callers need longer to ask.)
 var breakdownLeast int64
 
 // breakdown lets a hot key expire, and then asks for it from everywhere at once.
@@ -97,7 +99,8 @@ func breakdown(ctx context.Context, f *fleet, ids []int64) (failure, error) {
 	return out, err
 }
 
-// penetration asks for products that do not exist, as a crawler with old links does, or somebody who means ill.
+// penetration asks for products that do not exist, as a crawler with old links does, or somebody
+// who means ill.
 func penetration(ctx context.Context, f *fleet, _ []int64) (failure, error) {
 	const reads, products = 1000, 50
 	var loads atomic.Int64

@@ -2,10 +2,12 @@
 //
 //	go run ./examples/quickstart
 //
-// It replays the requests of a real web shop through four caches, as four processes of the shop would have them, over one Redis and
-// one database; both are embedded. Then it runs six classic failures of caching, each without and with the library.
+// It replays the requests of a real web shop through four caches, as four processes of the shop
+// would have them, over one Redis and one database; both are embedded. Then it runs six classic
+// failures of caching, each without and with the library.
 //
-// Where to read: shop.go uses the library. naive.go is what one would write without it. replay.go and failures.go are what is run.
+// Where to read: shop.go uses the library. naive.go is what one would write without it. replay.go
+// and failures.go are what is run.
 package main
 
 import (

@@ -11,7 +11,8 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// naiveShop is cache-aside as it is written in an afternoon: GET, on a miss load and SET; after a write DEL. Each line looks right.
+// naiveShop is cache-aside as it is written in an afternoon: GET, on a miss load and SET; after a
+// write DEL. Each line looks right.
 type naiveShop struct {
 	rdb    *redis.Client
 	prefix string

@@ -91,7 +91,8 @@ func (d *database) close(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// fill makes the table, with a row for each id, the same ones in every run. The database can be used after it.
+// fill makes the table, with a row for each id, the same ones in every run. The database can be
+// used after it.
 func (d *database) fill(ctx context.Context, ids []int64) error {
 	_, err := d.ExecContext(ctx, "CREATE TABLE "+d.table+" (id INTEGER PRIMARY KEY, name VARCHAR(60), description VARCHAR(400), cents BIGINT)")
 	if err != nil {

@@ -10,7 +10,8 @@ import (
 	"github.com/cacheaside/cacheaside"
 )
 
-// inconsistency changes a price while another process has just read the old one, and is about to store it.
+// inconsistency changes a price while another process has just read the old one, and is about to
+// store it.
 func inconsistency(ctx context.Context, f *fleet, ids []int64) (failure, error) {
 	const times = 100
 	g := &gate{db: f.db}
@@ -49,7 +50,8 @@ func inconsistency(ctx context.Context, f *fleet, ids []int64) (failure, error) 
 	out := failure{name: "inconsistency", counted: fmt.Sprintf("old prices shown after %d changes", times),
 		words: "A reader loads the old price; a writer changes it and clears the cache; then the reader stores " +
 			"what it has. It would be sold at the old price for as long as the TTL lasts."}
-	// Without the memory tier Invalidate holds in every process at once, and not only in the one that calls it.
+	// Without the memory tier Invalidate holds in every process at once, and not only in the one
+	// that calls it.
 	shops, err := f.cached("price", g.load, &cacheaside.LoaderOptions{MemoryTTL: -1, LoadTimeout: time.Minute})
 	if err != nil {
 		return out, err

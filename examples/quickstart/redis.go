@@ -41,8 +41,9 @@ func openRedis(ctx context.Context, address string) (*redisServer, error) {
 	return s, nil
 }
 
-// startClock makes what is stored in the embedded server expire; before, time stands still there. Its own ClockTTL(true) would sort and
-// visit all keys at each command, which is slow with the 13,756 of the replay; this does so every two milliseconds.
+// startClock makes what is stored in the embedded server expire; before, time stands still there.
+// Its own ClockTTL(true) would sort and visit all keys at each command, which is slow with the
+// 13,756 of the replay; this does so every two milliseconds.
 func (s *redisServer) startClock() {
 	if s.embedded == nil {
 		return
@@ -64,7 +65,8 @@ func (s *redisServer) startClock() {
 	})
 }
 
-// client returns a client that so many goroutines can use at once: it connects ahead, so that nothing that is timed waits for that.
+// client returns a client that so many goroutines can use at once: it connects ahead, so that
+// nothing that is timed waits for that.
 func (s *redisServer) client(goroutines int) *redis.Client {
 	return redis.NewClient(&redis.Options{Addr: s.address, ContextTimeoutEnabled: true, PoolSize: goroutines, MinIdleConns: goroutines})
 }

@@ -29,7 +29,8 @@ func newReplay(t *trace) *replay {
 
 // run reads all products of the trace, in its order, from one cache after the other.
 func (r *replay) run(ctx context.Context, f *fleet) error {
-	// Nothing expires while it runs, so each product should be read from the database once, by whichever process comes first.
+	// Nothing expires while it runs, so each product should be read from the database once, by
+	// whichever process comes first.
 	shops, err := f.cached("product", f.db.product, &cacheaside.LoaderOptions{TTL: time.Hour, MemoryTTL: time.Hour})
 	if err != nil {
 		return err
@@ -91,8 +92,8 @@ func (r *replay) total() answered {
 	return count(slices.Clone(r.latencies), sum)
 }
 
-// count sorts latencies. A round of loading, or of asking Redis, answers all who ask for the key meanwhile; those who did not start
-// it are what remains of the requests.
+// count sorts latencies. A round of loading, or of asking Redis, answers all who ask for the key
+// meanwhile; those who did not start it are what remains of the requests.
 func count(latencies []time.Duration, s cacheaside.Stats) answered {
 	slices.Sort(latencies)
 	a := answered{requests: int64(len(latencies)), memory: s.MemoryHits, redis: s.RedisHits, loads: s.Loads}
@@ -103,7 +104,8 @@ func count(latencies []time.Duration, s cacheaside.Stats) answered {
 	return a
 }
 
-// together calls f for each i below n, in this order, on so many goroutines. It ends at the first error, or with ctx.
+// together calls f for each i below n, in this order, on so many goroutines. It ends at the first
+// error, or with ctx.
 func together(ctx context.Context, goroutines, n int, next *atomic.Int64, f func(ctx context.Context, i int) error) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)

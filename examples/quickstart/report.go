@@ -10,7 +10,8 @@ import (
 	"unicode/utf8"
 )
 
-// report writes what a person reads, in less than 100 columns; in colour, and with progress, only on a terminal.
+// report writes what a person reads, in less than 100 columns; in colour, and with progress, only
+// on a terminal.
 type report struct {
 	w        io.Writer
 	terminal bool
@@ -49,7 +50,8 @@ func (r *report) title(text string) {
 	r.line("")
 }
 
-// step does f and tells how long it took; meanwhile, on a terminal, how far it is, if percent is not nil.
+// step does f and tells how long it took; meanwhile, on a terminal, how far it is, if percent is
+// not nil.
 func (r *report) step(text string, percent func() int, f func() error) error {
 	started := time.Now()
 	text = fmt.Sprintf("  %-60s", text+" ...")

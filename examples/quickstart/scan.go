@@ -12,7 +12,8 @@ import (
 	"github.com/cacheaside/cacheaside/bloom"
 )
 
-// scan asks for products that do not exist, each only once: to remember that they do not is of no use, and fills Redis.
+// scan asks for products that do not exist, each only once: to remember that they do not is of no
+// use, and fills Redis.
 func scan(ctx context.Context, f *fleet, ids []int64) (failure, error) {
 	const reads = 1000
 	var loads atomic.Int64
@@ -52,7 +53,8 @@ func scan(ctx context.Context, f *fleet, ids []int64) (failure, error) {
 	return out, err
 }
 
-// filtered opens a shop in each process, with a filter in Redis that the first builds from the table, and each has a replica of.
+// filtered opens a shop in each process, with a filter in Redis that the first builds from the
+// table, and each has a replica of.
 func (f *fleet) filtered(ctx context.Context, name string, load loadFunc) (shops []*shop, closeFilters func(), err error) {
 	var replicas []*bloom.Replica
 	closeFilters = func() {

@@ -12,15 +12,16 @@ import (
 	"github.com/cacheaside/cacheaside"
 )
 
-// This file is all that a program has to do with the library: a Cache for the process, a Loader for each kind of row, Get to read
-// and Invalidate after a write.
+// This file is all that a program has to do with the library: a Cache for the process, a Loader for
+// each kind of row, Get to read and Invalidate after a write.
 
 // newCache makes what a process has one of: the connection to Redis and the memory tier.
 func newCache(rdb *redis.Client, prefix string) (*cacheaside.Cache, error) {
 	return cacheaside.New(rdb, &cacheaside.Options{ // nil would do
 		Prefix: prefix,
 
-		// Here all processes, Redis and the database share one machine; elsewhere the defaults are better.
+		// Here all processes, Redis and the database share one machine; elsewhere the defaults are
+		// better.
 		RedisTimeout: time.Minute,
 		LeaseTTL:     time.Minute,
 
@@ -34,8 +35,8 @@ type shop struct {
 	products *cacheaside.Loader[int64, product]
 }
 
-// newShop makes the loader of products. load reads one product from the database: it is all that the library must be told, the
-// options may be nil. The types of key and value follow from it.
+// newShop makes the loader of products. load reads one product from the database: it is all that
+// the library must be told, the options may be nil. The types of key and value follow from it.
 func newShop(cache *cacheaside.Cache, name string, db *database, load loadFunc, options *cacheaside.LoaderOptions) (*shop, error) {
 	products, err := cacheaside.NewLoader(cache, name, load, options)
 	if err != nil {
@@ -44,8 +45,9 @@ func newShop(cache *cacheaside.Cache, name string, db *database, load loadFunc, 
 	return &shop{db: db, products: products}, nil
 }
 
-// product reads a product: from this process's memory, else from Redis, else from the database; one request of the whole fleet goes
-// there, the others wait for what it brings. That there is no such product is remembered too.
+// product reads a product: from this process's memory, else from Redis, else from the database; one
+// request of the whole fleet goes there, the others wait for what it brings. That there is no such
+// product is remembered too.
 func (s *shop) product(ctx context.Context, id int64) (product, error) {
 	p, err := s.products.Get(ctx, id)
 	if errors.Is(err, cacheaside.ErrNotFound) {
@@ -54,8 +56,9 @@ func (s *shop) product(ctx context.Context, id int64) (product, error) {
 	return p, err
 }
 
-// setPrice changes a product: first the database, then the cache. Once Invalidate has returned nil, no older value is stored again,
-// whoever may be reading it just now. The row has changed, so a user who hangs up must not keep the cache from learning it.
+// setPrice changes a product: first the database, then the cache. Once Invalidate has returned nil,
+// no older value is stored again, whoever may be reading it just now. The row has changed, so a
+// user who hangs up must not keep the cache from learning it.
 func (s *shop) setPrice(ctx context.Context, id, cents int64) error {
 	if err := s.db.setPrice(ctx, id, cents); err != nil {
 		return err
@@ -101,7 +104,8 @@ func newFleet(c config, server *redisServer, db *database) (*fleet, error) {
 	return f, nil
 }
 
-// cached opens a shop in each process, with the library. The name keeps its entries apart from those of other experiments.
+// cached opens a shop in each process, with the library. The name keeps its entries apart from
+// those of other experiments.
 func (f *fleet) cached(name string, load loadFunc, options *cacheaside.LoaderOptions) ([]*shop, error) {
 	shops := make([]*shop, len(f.caches))
 	for i, cache := range f.caches {

@@ -20,7 +20,8 @@ type trace struct {
 	accesses []int64 // the part of all that is to be replayed
 }
 
-// readTrace reads the embedded trace, of which the first n accesses are to be replayed, or all if n is 0 or more than there are.
+// readTrace reads the embedded trace, of which the first n accesses are to be replayed, or all if n
+// is 0 or more than there are.
 func readTrace(n int) (*trace, error) {
 	unzipped, err := gzip.NewReader(bytes.NewReader(web12))
 	if err != nil {

@@ -1,8 +1,11 @@
-// Repository shows how a program wraps a repository with the library, in a second and with nothing but Go installed:
+// Repository shows how a program wraps a repository with the library, in a second and with nothing
+// but Go installed:
 //
 //	go run ./examples/repository
 //
-// Products (products.go) is the repository, over sqlx: its loaders read rows, its methods get them, and write them so that no cache keeps what was. process.go is what a process needs for that, once. A story then tells what it costs.
+// Products (products.go) is the repository, over sqlx: its loaders read rows, its methods get them,
+// and write them so that no cache keeps what was. process.go is what a process needs for that,
+// once. A story then tells what it costs.
 package main
 
 import (
@@ -95,7 +98,8 @@ type story struct {
 
 func (s *story) say(format string, args ...any) { fmt.Fprintf(s.out, format+"\n", args...) }
 
-// cost tells what was needed since it was last told. (Memory or Redis: right after a load, that is a matter of microseconds.)
+// cost tells what was needed since it was last told. (Memory or Redis: right after a load, that is
+// a matter of microseconds.)
 func (s *story) cost(errs ...error) {
 	stats := s.cache.Stats()
 	s.say("   => SQL queries: %d, rows asked for: %d, answers from memory or Redis: %d, turned away: %d\n", stats.LoadCalls-s.stats.LoadCalls, stats.Loads-s.stats.Loads,

@@ -125,7 +125,8 @@ func embedded(t *testing.T) (*miniredis.Miniredis, *process) {
 	return server, p
 }
 
-// A rename that Redis does not learn of is done; the old name goes when Redis is back, and nobody has to do anything for that.
+// A rename that Redis does not learn of is done; the old name goes when Redis is back, and nobody
+// has to do anything for that.
 func TestRenameWhileRedisFails(t *testing.T) {
 	server, p := embedded(t)
 	name := func() string {

@@ -18,7 +18,8 @@ import (
 	"github.com/cacheaside/cacheaside/consistency"
 )
 
-// process is what a process has once, for all of its repositories, and those. Processes that share rows have the same prefix.
+// process is what a process has once, for all of its repositories, and those. Processes that share
+// rows have the same prefix.
 type process struct {
 	*Products
 	cache     *cacheaside.Cache
@@ -69,7 +70,8 @@ func start(rdb redis.UniversalClient, db *sqlx.DB, dialect consistency.Dialect, 
 	return p, nil
 }
 
-// Close ends it, in the order in which one uses the other. The Redis client and the database are the caller's.
+// Close ends it, in the order in which one uses the other. The Redis client and the database are
+// the caller's.
 func (p *process) Close() error {
 	var errs []error
 	if p.stop != nil {
@@ -87,8 +89,8 @@ func (p *process) Close() error {
 	return errors.Join(errs...)
 }
 
-// With ContextTimeoutEnabled the library reads faster, and its callers leave more promptly: it need not watch over each command from
-// another goroutine.
+// With ContextTimeoutEnabled the library reads faster, and its callers leave more promptly: it need
+// not watch over each command from another goroutine.
 func openRedis(address string) *redis.Client {
 	return redis.NewClient(&redis.Options{Addr: address, ContextTimeoutEnabled: true})
 }

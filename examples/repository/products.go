@@ -53,7 +53,9 @@ type Products struct {
 	pages  *cacheaside.Loader[pageKey, Page]
 }
 
-// NewProducts makes the loaders, which a cache can have once. So a process has one Products. whitelist knows all ids that there are: what it does not know is asked of neither Redis nor the database.
+// NewProducts makes the loaders, which a cache can have once. So a process has one Products.
+// whitelist knows all ids that there are: what it does not know is asked of neither Redis nor the
+// database.
 func NewProducts(cache *cacheaside.Cache, db *sqlx.DB, writer *consistency.Writer, whitelist cacheaside.Filter) (*Products, error) {
 	p := &Products{db: db, writer: writer}
 	var errs [3]error
@@ -69,7 +71,8 @@ func NewProducts(cache *cacheaside.Cache, db *sqlx.DB, writer *consistency.Write
 	return p, errors.Join(errs[:]...)
 }
 
-// loadProducts is called for the ids that the cache does not have. One that is not in the map has no row, and that is remembered: so whatever keeps a row from being read must be an error.
+// loadProducts is called for the ids that the cache does not have. One that is not in the map has
+// no row, and that is remembered: so whatever keeps a row from being read must be an error.
 func (p *Products) loadProducts(ctx context.Context, ids []int64) (map[int64]Product, error) {
 	query, args, err := sqlx.In("SELECT id, sku, name, cents FROM products WHERE id IN (?)", ids)
 	if err != nil {
@@ -104,12 +107,14 @@ func (p *Products) ByID(ctx context.Context, id int64) (Product, error) {
 	return product, own(err)
 }
 
-// ByIDs returns those that exist. If it returns a *cacheaside.BatchError[int64] too, it does not know of the ids in that.
+// ByIDs returns those that exist. If it returns a *cacheaside.BatchError[int64] too, it does not
+// know of the ids in that.
 func (p *Products) ByIDs(ctx context.Context, ids []int64) (map[int64]Product, error) {
 	return p.byID.GetMany(ctx, ids)
 }
 
-// BySKU returns the product that has the SKU now, or ErrNoProduct. SKUs are the same in upper and lower case, to the caches as to any collation.
+// BySKU returns the product that has the SKU now, or ErrNoProduct. SKUs are the same in upper and
+// lower case, to the caches as to any collation.
 func (p *Products) BySKU(ctx context.Context, sku string) (Product, error) {
 	sku = strings.ToUpper(sku)
 	id, err := p.bySKU.Get(ctx, sku)
@@ -136,7 +141,8 @@ func own(err error) error {
 	return err
 }
 
-// Create adds a product. That there is none with its id and SKU may be cached, and is what the whitelist says: so both keys are the write's.
+// Create adds a product. That there is none with its id and SKU may be cached, and is what the
+// whitelist says: so both keys are the write's.
 func (p *Products) Create(ctx context.Context, n Product) error {
 	n.SKU = strings.ToUpper(n.SKU)
 	return p.writer.Update(ctx, func(ctx context.Context, tx *sqlx.Tx) error {
@@ -145,7 +151,9 @@ func (p *Products) Create(ctx context.Context, n Product) error {
 	}, p.byID.Key(n.ID), p.bySKU.Key(n.SKU))
 }
 
-// Rename changes a product's name. nil means that it is done, and that no cache keeps the old name: if Redis fails just now, the outbox sees to that later. The row is there, so the whitelist need not be told.
+// Rename changes a product's name. nil means that it is done, and that no cache keeps the old name:
+// if Redis fails just now, the outbox sees to that later. The row is there, so the whitelist need
+// not be told.
 func (p *Products) Rename(ctx context.Context, id int64, name string) error {
 	keys := []cacheaside.Key{p.byID.Key(id).Existing()}
 	for _, lang := range languages {
@@ -156,7 +164,8 @@ func (p *Products) Rename(ctx context.Context, id int64, name string) error {
 	}, keys...)
 }
 
-// Relabel gives a product another SKU. Both are the write's keys. Only the transaction can tell the old one, and locks the row first, so that nobody changes it in between.
+// Relabel gives a product another SKU. Both are the write's keys. Only the transaction can tell the
+// old one, and locks the row first, so that nobody changes it in between.
 func (p *Products) Relabel(ctx context.Context, id int64, sku string) error {
 	sku = strings.ToUpper(sku)
 	return p.writer.Update(ctx, func(ctx context.Context, tx *sqlx.Tx) error {
@@ -185,7 +194,8 @@ func one(result sql.Result, err error) error {
 	return err
 }
 
-// Warm fills the cache with the n most popular products, the most popular ones first. If it fails, a program can do without.
+// Warm fills the cache with the n most popular products, the most popular ones first. If it fails,
+// a program can do without.
 func (p *Products) Warm(ctx context.Context, n int) error {
 	var ids []int64
 	if err := p.db.SelectContext(ctx, &ids, "SELECT id FROM products ORDER BY sold DESC, id LIMIT ?", n); err != nil {

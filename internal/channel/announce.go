@@ -24,22 +24,26 @@ type Change func(ctx context.Context, name string) redis.Cmder
 
 func del(ctx context.Context, name string) redis.Cmder { return redis.NewIntCmd(ctx, "del", name) }
 
-// Delete deletes keys, by their names in Redis, and so voids every lease and claim on them; then it announces their stable hashes. It returns an error for each key, nil
-// where Redis has acknowledged both. It ends with ctx, and has a time-out of a few tries if ctx has none.
+// Delete deletes keys, by their names in Redis, and so voids every lease and claim on them; then it
+// announces their stable hashes. It returns an error for each key, nil where Redis has acknowledged
+// both. It ends with ctx, and has a time-out of a few tries if ctx has none.
 //
-// Both go in one trip to each server that has keys. The announcement must not come first: a reader who hears it would fill his memory again with what is about to be deleted.
+// Both go in one trip to each server that has keys. The announcement must not come first: a reader
+// who hears it would fill his memory again with what is about to be deleted.
 func (c *Channel) Delete(ctx context.Context, names []string, hashes []uint64) []error {
 	errs, _ := c.do(ctx, names, hashes, job{holder: lagHolder, hold: c.lag, change: del})
 	return errs
 }
 
-// Do is Delete with another change than that, and without a hold. With none, a nil one, it announces what has been changed already.
+// Do is Delete with another change than that, and without a hold. With none, a nil one, it
+// announces what has been changed already.
 func (c *Channel) Do(ctx context.Context, names []string, hashes []uint64, change Change) []error {
 	errs, _ := c.do(ctx, names, hashes, job{change: change})
 	return errs
 }
 
-// job is what is to be done with keys: each is put on hold, if it is to be, then changed, and when that has been announced it is left by who has held it.
+// job is what is to be done with keys: each is put on hold, if it is to be, then changed, and when
+// that has been announced it is left by who has held it.
 type job struct {
 	holder string
 	hold   time.Duration // 0: it is not
@@ -48,7 +52,8 @@ type job struct {
 	once   bool     // holds and changes must not be sent again
 }
 
-// do returns an error for each key, nil where Redis has acknowledged the change and its announcement; and the parts, but if they may be in use still.
+// do returns an error for each key, nil where Redis has acknowledged the change and its
+// announcement; and the parts, but if they may be in use still.
 func (c *Channel) do(ctx context.Context, names []string, hashes []uint64, o job) ([]error, []*part) {
 	errs := make([]error, len(names))
 	if len(names) == 0 {
@@ -149,8 +154,10 @@ func (p *part) failed(i int) error {
 	return p.dels[i].Err()
 }
 
-// send does what is ordered, and announces; in one trip if all keys are at the server that numbers their announcements, as nearly always. If anything is wrong, or on a
-// cluster a key has moved meanwhile, so that the announcement might have come first, it does it again one after the other: what may be repeated.
+// send does what is ordered, and announces; in one trip if all keys are at the server that numbers
+// their announcements, as nearly always. If anything is wrong, or on a cluster a key has moved
+// meanwhile, so that the announcement might have come first, it does it again one after the other:
+// what may be repeated.
 func (c *Channel) send(ctx context.Context, p *part) {
 	if !c.together(ctx, p) && ctx.Err() == nil && !p.unanswered() {
 		p.prepare(ctx)
@@ -224,7 +231,8 @@ func (c *Channel) announcement(rng int, body []byte, loader string) []any {
 	return []any{c.topic, appendHead(nil, rng, c.origin.Load()), body, loader, 1 + rand.N(1000)}
 }
 
-// DeleteLoader outdates all entries of a loader: it raises the generation in each range. It ends as Delete does.
+// DeleteLoader outdates all entries of a loader: it raises the generation in each range. It ends as
+// Delete does.
 func (c *Channel) DeleteLoader(ctx context.Context, name string) error {
 	caller, began := ctx, time.Now()
 	ctx, cancel := context.WithTimeout(ctx, tries*c.conn.Timeout())

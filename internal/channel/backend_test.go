@@ -34,7 +34,8 @@ type backend struct {
 	bubble bool // time is made up: what takes none is at once
 }
 
-// onEach runs f on every kind of Redis. The embedded one runs in a bubble, so that waiting costs no time there.
+// onEach runs f on every kind of Redis. The embedded one runs in a bubble, so that waiting costs no
+// time there.
 func onEach(t *testing.T, f func(t *testing.T, b *backend)) {
 	t.Run("miniredis", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {

@@ -1,10 +1,11 @@
-// Package channel keeps the memory tiers of a fleet's processes true: it announces what is invalidated to all of them, and tells each of them when it may have missed
-// something.
+// Package channel keeps the memory tiers of a fleet's processes true: it announces what is
+// invalidated to all of them, and tells each of them when it may have missed something.
 //
-// It takes no words of Redis' for granted: messages may be lost without a connection breaking (a half-open connection, a cluster's bus, a failover), and
-// connections may be made anew without anybody noticing. So announcements are numbered where the keys are, and each process asks for the last number at a fixed
-// pace; only what has been checked so is trusted, and only for a time (see track). A process that merely writes announces, and neither asks nor
-// listens.
+// It takes no words of Redis' for granted: messages may be lost without a connection breaking (a
+// half-open connection, a cluster's bus, a failover), and connections may be made anew without
+// anybody noticing. So announcements are numbered where the keys are, and each process asks for the
+// last number at a fixed pace; only what has been checked so is trusted, and only for a time (see
+// track). A process that merely writes announces, and neither asks nor listens.
 package channel
 
 import (
@@ -48,7 +49,8 @@ type Channel struct {
 	hearing subscription
 }
 
-// New makes a channel on c for all caches of this prefix. memory is kept true within bound; nil if this process has none. It does no I/O until it is used.
+// New makes a channel on c for all caches of this prefix. memory is kept true within bound; nil if
+// this process has none. It does no I/O until it is used.
 func New(c *conn.Conn, prefix string, bound time.Duration, memory Memory) *Channel {
 	ch := &Channel{conn: c, prefix: prefix, topic: Topic(prefix, c.DB()), bound: bound, memory: memory, start: time.Now()}
 	ch.ctx, ch.cancel = context.WithCancel(context.Background())
@@ -61,7 +63,8 @@ func New(c *conn.Conn, prefix string, bound time.Duration, memory Memory) *Chann
 	return ch
 }
 
-// OnTrouble has tell be told of what goes wrong in hearing what others announce: quickly, for locks are held. It is called before anything is read, if at all.
+// OnTrouble has tell be told of what goes wrong in hearing what others announce: quickly, for locks
+// are held. It is called before anything is read, if at all.
 func (c *Channel) OnTrouble(tell func(what string, err error)) {
 	c.trouble = tell
 	for r := range c.conn.InUse() {
@@ -107,13 +110,14 @@ func (c *Channel) Listen() {
 	c.running.Go(c.listen)
 }
 
-// Disown makes the process take its own announcements that are still under way for another's: one of them may come after it was given up.
+// Disown makes the process take its own announcements that are still under way for another's: one
+// of them may come after it was given up.
 func (c *Channel) Disown() {
 	c.origin.Store(rand.Uint64())
 }
 
-// Close ends the subscription and the polls, and returns when their goroutines have ended: when a command that is under way has timed out,
-// at the latest. The memory is not trusted any more.
+// Close ends the subscription and the polls, and returns when their goroutines have ended: when a
+// command that is under way has timed out, at the latest. The memory is not trusted any more.
 func (c *Channel) Close() {
 	c.mu.Lock()
 	c.closed = true

@@ -46,7 +46,8 @@ func many(n int) (names []string, hashes []uint64) {
 	return names, hashes
 }
 
-// hears waits until a memory has been told of so many keys in all, and fails unless these are among them.
+// hears waits until a memory has been told of so many keys in all, and fails unless these are among
+// them.
 func (b *backend) hears(m *recorder, told int, hashes []uint64) {
 	b.t.Helper()
 	b.until("heard", func() bool { return m.count() >= told })
@@ -198,7 +199,8 @@ func TestDeleteWithoutRedisIsAnErrorForEachKey(t *testing.T) {
 	}
 }
 
-// A delete whose reply was lost is repeated; if no reply comes at all, nobody can say that it was done.
+// A delete whose reply was lost is repeated; if no reply comes at all, nobody can say that it was
+// done.
 func TestDeleteWhoseReplyIsLost(t *testing.T) {
 	for name, c := range map[string]struct {
 		always bool

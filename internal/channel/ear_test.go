@@ -14,7 +14,8 @@ import (
 	"github.com/cacheaside/cacheaside/internal/testenv"
 )
 
-// network is what a test does to a client: to the connection by which it has subscribed, and to its scripts.
+// network is what a test does to a client: to the connection by which it has subscribed, and to its
+// scripts.
 type network struct {
 	deaf     atomic.Bool // what comes by a subscription that exists is lost; a new one is not deaf
 	failing  atomic.Bool // scripts, so polls

@@ -29,7 +29,8 @@ func hanging(t *testing.T) (addr string, stop func() (resume func())) {
 	}
 }
 
-// clients are with their own default settings, but for a time-out that does not end what is to be ended by the channel.
+// clients are with their own default settings, but for a time-out that does not end what is to be
+// ended by the channel.
 func clients(addr string) map[string]redis.UniversalClient {
 	return map[string]redis.UniversalClient{
 		"client":                         redis.NewClient(&redis.Options{Addr: addr, ReadTimeout: time.Hour}),

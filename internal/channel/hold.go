@@ -13,20 +13,28 @@ import (
 	"github.com/cacheaside/cacheaside/internal/keys"
 )
 
-// A key is on hold while there is a second one beside it (keys.Hold): a sorted set of those who hold it, each with the end of its hold, Unix milliseconds by Redis' clock, and itself with the last of them as
-// its end of life. So readers need only ask whether it is there, and no hold is ended by another's end. Package lease gives no lease of the key meanwhile.
+// A key is on hold while there is a second one beside it (keys.Hold): a sorted set of those who
+// hold it, each with the end of its hold, Unix milliseconds by Redis' clock, and itself with the
+// last of them as its end of life. So readers need only ask whether it is there, and no hold is
+// ended by another's end. Package lease gives no lease of the key meanwhile.
 //
-// Each script touches the set alone, by its own name, so that it can be carried out while a cluster moves the slot, which may be half done: the key here, the hold there. A hold need not be one with
-// the change of the key, if that comes behind it: a lease from before the hold is voided by the change, and after the hold none is given.
+// Each script touches the set alone, by its own name, so that it can be carried out while a cluster
+// moves the slot, which may be half done: the key here, the hold there. A hold need not be one with
+// the change of the key, if that comes behind it: a lease from before the hold is voided by the
+// change, and after the hold none is given.
 //
-// Who has not left, though his hold is over, stays in the set until the next writer comes, or the set ends: he may have been killed when he had written, and another who held the key at the
-// same time must not take himself for the only one.
+// Who has not left, though his hold is over, stays in the set until the next writer comes, or the
+// set ends: he may have been killed when he had written, and another who held the key at the same
+// time must not take himself for the only one.
 
 // lagHolder holds what was invalidated until replicas of the database have heard of it.
 const lagHolder = "lag"
 
-// holdScript puts a key on hold. It may be repeated: a hold is never made shorter. A full Redis refuses ZADD, but not in a script that has already written, as ZREM does, whatever there
-// is; and where the name holds something else, that fails before anything has changed. No script empties the set but with its last command: while a cluster moves the slot, a server refuses whatever a script does with a key that is not there any more. ARGV: who holds it, for how long, in ms.
+// holdScript puts a key on hold. It may be repeated: a hold is never made shorter. A full Redis
+// refuses ZADD, but not in a script that has already written, as ZREM does, whatever there is; and
+// where the name holds something else, that fails before anything has changed. No script empties
+// the set but with its last command: while a cluster moves the slot, a server refuses whatever a
+// script does with a key that is not there any more. ARGV: who holds it, for how long, in ms.
 var holdScript = conn.NewScript(clockMS + `
 redis.call('ZREM', KEYS[1], '')
 local ends = math.max(now + ARGV[2], tonumber(redis.call('ZSCORE', KEYS[1], ARGV[1]) or 0))
@@ -35,8 +43,9 @@ redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', ARGV[1] == 'lag' and 0 or now)
 redis.call('PEXPIRE', KEYS[1], math.max(last() - now, 1))
 return 1`)
 
-// renewScript holds a key for longer, if it has been held all the time. What was lost is not taken again: something may have been stored since. The set is made to live longer first, which
-// also lets a full Redis take the rest. ARGV as above. Answers 0 if it was lost.
+// renewScript holds a key for longer, if it has been held all the time. What was lost is not taken
+// again: something may have been stored since. The set is made to live longer first, which also
+// lets a full Redis take the rest. ARGV as above. Answers 0 if it was lost.
 var renewScript = conn.NewScript(clockMS + `
 local held = tonumber(redis.call('ZSCORE', KEYS[1], ARGV[1]) or 0)
 if held <= now then return 0 end
@@ -57,17 +66,22 @@ local t = redis.call('TIME')
 local now = t[1] * 1000 + math.floor(t[2] / 1000)
 local function last() return tonumber(redis.call('ZRANGE', KEYS[1], -1, -1, 'WITHSCORES')[2] or 0) end`
 
-// Lag has each delete put its key on hold for so long: whole milliseconds. It is called before all else, if at all.
+// Lag has each delete put its key on hold for so long: whole milliseconds. It is called before all
+// else, if at all.
 func (c *Channel) Lag(lag time.Duration) { c.lag = lag }
 
-// Hold puts keys on hold under a token that is used for nothing else, for life; then it changes them by mark, which voids what is under way, and announces them as Delete does. It returns an error for each
-// key, nil where Redis has acknowledged all. It is sent once: what was not answered may come about later, and its token must not be used again.
+// Hold puts keys on hold under a token that is used for nothing else, for life; then it changes
+// them by mark, which voids what is under way, and announces them as Delete does. It returns an
+// error for each key, nil where Redis has acknowledged all. It is sent once: what was not answered
+// may come about later, and its token must not be used again.
 func (c *Channel) Hold(ctx context.Context, names []string, hashes []uint64, token string, life time.Duration, mark Change) []error {
 	errs, _ := c.do(ctx, names, hashes, job{holder: token, hold: life, change: mark, once: true})
 	return errs
 }
 
-// Release is Delete, after which the holds of keys under these tokens end: before, another holder might take himself for the only one, and store what is older. It also returns whose hold has ended.
+// Release is Delete, after which the holds of keys under these tokens end: before, another holder
+// might take himself for the only one, and store what is older. It also returns whose hold has
+// ended.
 func (c *Channel) Release(ctx context.Context, names []string, hashes []uint64, tokens []string) (errs []error, left []bool) {
 	errs, parts := c.do(ctx, names, hashes, job{holder: lagHolder, hold: c.lag, change: del, leaves: tokens})
 	left = make([]bool, len(names))
@@ -142,7 +156,8 @@ func full(ctx context.Context, cmd redis.Cmder, s conn.Script) redis.Cmder {
 	return whole
 }
 
-// Renew keeps keys on hold under these tokens for another life, and their marks by keep; in one trip. It returns for each key whether it has been on hold all the time, or an error.
+// Renew keeps keys on hold under these tokens for another life, and their marks by keep; in one
+// trip. It returns for each key whether it has been on hold all the time, or an error.
 func (c *Channel) Renew(ctx context.Context, names, tokens []string, life time.Duration, keep func(ctx context.Context, name, token string) redis.Cmder) (held []bool, errs []error) {
 	n := len(names)
 	cmds := make([]redis.Cmder, 2*n)

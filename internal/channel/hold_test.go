@@ -89,7 +89,8 @@ func (o order) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Process
 	}
 }
 
-// A lease from before the hold is voided by the delete, so that comes second; and who hears of it must find both done.
+// A lease from before the hold is voided by the delete, so that comes second; and who hears of it
+// must find both done.
 func TestHoldComesFirst(t *testing.T) {
 	_, rdb := testenv.Mini(t)
 	var sent []string
@@ -369,8 +370,9 @@ func TestLostHoldIsNotRevived(t *testing.T) {
 	})
 }
 
-// A writer's hold voids a lease from before by what it puts into the key, so that comes second; when he leaves, the key was deleted before, or another writer would take himself for the only
-// one too early.
+// A writer's hold voids a lease from before by what it puts into the key, so that comes second;
+// when he leaves, the key was deleted before, or another writer would take himself for the only one
+// too early.
 func TestWriterHoldsFirstAndLeavesLast(t *testing.T) {
 	_, rdb := testenv.Mini(t)
 	var sent []string
@@ -414,7 +416,8 @@ func TestAFullRedisTakesWritersHolds(t *testing.T) {
 	}
 }
 
-// A writer's hold is sent once, whatever the client's own settings: what comes late, when somebody else has invalidated the key, would pass for not invalidated.
+// A writer's hold is sent once, whatever the client's own settings: what comes late, when somebody
+// else has invalidated the key, would pass for not invalidated.
 func TestWriterHoldIsSentOnce(t *testing.T) {
 	server := testenv.SharedRedis(t)
 	b := newBackend(t, server.Client(t))

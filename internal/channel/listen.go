@@ -71,8 +71,9 @@ func (c *Channel) listen() {
 	}
 }
 
-// subscribe listens by one subscription, until it is lost. A pub/sub connection that go-redis has made anew by itself, by a dialer that does not heed its context, has
-// a gap, and says so only by a second confirmation: then it is another session.
+// subscribe listens by one subscription, until it is lost. A pub/sub connection that go-redis has
+// made anew by itself, by a dialer that does not heed its context, has a gap, and says so only by a
+// second confirmation: then it is another session.
 func (c *Channel) subscribe() error {
 	ctx, cancel := context.WithCancel(c.ctx)
 	defer cancel()
@@ -115,7 +116,8 @@ func (c *Channel) subscribe() error {
 	}
 }
 
-// ask asks for the subscription. A connection that is being made heeds the client's own time-outs only, if there are any.
+// ask asks for the subscription. A connection that is being made heeds the client's own time-outs
+// only, if there are any.
 func (c *Channel) ask(ctx context.Context, sub *redis.PubSub) error {
 	ctx, cancel := context.WithTimeout(ctx, c.conn.Timeout())
 	defer cancel()
@@ -126,8 +128,8 @@ func (c *Channel) ask(ctx context.Context, sub *redis.PubSub) error {
 	return asked
 }
 
-// keepHearing makes something come by the subscription at all times, so that silence means that it is lost: a connection that a firewall has forgotten looks
-// like one by which nothing is announced.
+// keepHearing makes something come by the subscription at all times, so that silence means that it
+// is lost: a connection that a firewall has forgotten looks like one by which nothing is announced.
 func (c *Channel) keepHearing(once context.Context, sub *redis.PubSub) (stop func()) {
 	ctx, cancel := context.WithCancel(context.WithoutCancel(once))
 	done := make(chan struct{})
@@ -151,7 +153,8 @@ func (c *Channel) keepHearing(once context.Context, sub *redis.PubSub) (stop fun
 	}
 }
 
-// subscribed begins a session on all ranges, and has them polled at once: until then nothing is trusted.
+// subscribed begins a session on all ranges, and has them polled at once: until then nothing is
+// trusted.
 func (c *Channel) subscribed(session uint64) {
 	c.hearing.confirmed(session)
 	for r := range c.conn.InUse() {

@@ -43,7 +43,8 @@ func TestAMessageReachesOthersAtOnce(t *testing.T) {
 	})
 }
 
-// A message that was given up may come later, when its process has read again what it meant to delete.
+// A message that was given up may come later, when its process has read again what it meant to
+// delete.
 func TestOwnMessagesAreAppliedAfterDisown(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *backend, n *network) {
 		c, m := b.listen(long)

@@ -22,7 +22,8 @@ type known struct {
 	at          [conn.Ranges]time.Time
 }
 
-// Register makes the generations of a loader known to it: raised is called with the first and with each change, quickly, and never by two at once.
+// Register makes the generations of a loader known to it: raised is called with the first and with
+// each change, quickly, and never by two at once.
 func (c *Channel) Register(name string, raised func(rng int, generation uint64)) {
 	c.loaders.mu.Lock()
 	defer c.loaders.mu.Unlock()
@@ -40,8 +41,10 @@ func (l *loaders) names() []string {
 	return l.sorted
 }
 
-// answered learns a generation from a poll. One that was sent before the present generation was learned may tell of the one before; a later one tells what is so,
-// also if it is less: where Redis has lost its data, and its clock with it. In the same instant, which a coarse clock makes of some time, it is not taken for later.
+// answered learns a generation from a poll. One that was sent before the present generation was
+// learned may tell of the one before; a later one tells what is so, also if it is less: where Redis
+// has lost its data, and its clock with it. In the same instant, which a coarse clock makes of some
+// time, it is not taken for later.
 func (l *loaders) answered(name string, rng int, generation uint64, sent time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

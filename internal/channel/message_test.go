@@ -181,7 +181,8 @@ func TestDecodeMillions(t *testing.T) {
 	}
 }
 
-// checkDecode decodes b: it is refused, or what it says is within bounds, and is the same when it is written again.
+// checkDecode decodes b: it is refused, or what it says is within bounds, and is the same when it
+// is written again.
 func checkDecode(t *testing.T, b []byte) {
 	before := string(b)
 	m, err := decode(b)

@@ -83,7 +83,8 @@ func (b *backend) gone(w *witness, c *Channel, n int) {
 	for _, err := range c.Delete(b.ctx, names, hashes) {
 		b.check(err)
 	}
-	// An announcement may be made twice, and the first be heard before the key is gone. What it comes to when the last has been heard is what counts; which that is, nothing tells.
+	// An announcement may be made twice, and the first be heard before the key is gone. What it
+	// comes to when the last has been heard is what counts; which that is, nothing tells.
 	bad := func() (keys []uint64) {
 		w.mu.Lock()
 		defer w.mu.Unlock()
@@ -130,7 +131,8 @@ func TestWhatIsHeardOfIsGoneWhereTheMapIsOld(t *testing.T) {
 	b.gone(w, open(t, rdb, timeout, bound, nil), len(names))
 }
 
-// While a slot moves, its keys are at one of two servers, and the numbers of their range at either, or at a third.
+// While a slot moves, its keys are at one of two servers, and the numbers of their range at either,
+// or at a third.
 func TestWhatIsHeardOfIsGoneWhileItsSlotMoves(t *testing.T) {
 	cluster := testenv.SharedCluster(t)
 	b := newBackend(t, cluster.Client(t))

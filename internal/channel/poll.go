@@ -14,11 +14,13 @@ import (
 	"github.com/cacheaside/cacheaside/internal/conn"
 )
 
-// pollsInBound is how often a range is polled within the bound: some may be late or lost without the memory being distrusted.
+// pollsInBound is how often a range is polled within the bound: some may be late or lost without
+// the memory being distrusted.
 const pollsInBound = 4
 
-// poller asks Redis for the last number and the generations of one range, at a fixed pace, and at once when somebody waits for them. Each range has its own, so
-// that a server that hangs keeps only its own ranges in doubt.
+// poller asks Redis for the last number and the generations of one range, at a fixed pace, and at
+// once when somebody waits for them. Each range has its own, so that a server that hangs keeps only
+// its own ranges in doubt.
 type poller struct {
 	c    *Channel
 	rng  int
@@ -38,8 +40,9 @@ func newPoller(c *Channel, rng int) *poller {
 	return &poller{c: c, rng: rng, kick: make(chan struct{}, 1), next: make(chan struct{})}
 }
 
-// Confirmed tells whether the generations of a range are known as they were in Redis less than the bound ago, by a monotonic clock that is read now: a
-// process that was suspended knows that it does not know.
+// Confirmed tells whether the generations of a range are known as they were in Redis less than the
+// bound ago, by a monotonic clock that is read now: a process that was suspended knows that it does
+// not know.
 func (c *Channel) Confirmed(rng uint8) bool {
 	_, confirmed := c.ConfirmedAt(rng)
 	return confirmed
@@ -57,9 +60,10 @@ func (c *Channel) Now() time.Duration { return time.Since(c.start) }
 // Key is where the number and the generations of a range are kept.
 func (c *Channel) Key(rng uint8) string { return c.keys[rng] }
 
-// Confirm asks for the generations of a range, and waits for an answer to what is asked from now on. It ends with ctx, and after the
-// time-out of a command: by itself a poll may take longer, for before a cluster's client sends its first command it asks for the table of all commands, for up to
-// 5 seconds, whatever the context (go-redis v9.23.0).
+// Confirm asks for the generations of a range, and waits for an answer to what is asked from now
+// on. It ends with ctx, and after the time-out of a command: by itself a poll may take longer, for
+// before a cluster's client sends its first command it asks for the table of all commands, for up
+// to 5 seconds, whatever the context (go-redis v9.23.0).
 func (c *Channel) Confirm(ctx context.Context, rng uint8) error {
 	c.Poll()
 	caller, began := ctx, time.Now()

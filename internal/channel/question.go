@@ -12,8 +12,11 @@ import (
 	"github.com/cacheaside/cacheaside/internal/conn"
 )
 
-// A question asks all processes that listen what their memory has of some keys. It goes by the channel of the announcements, so that it is asked by the way, and of those, whose loss is to be found; but it is none of them: it has no number, changes nothing, and may be lost. Its
-// first byte is that of no announcement. Versions that do not know it count a message that they cannot read, and do nothing else; so does this one with later versions of it.
+// A question asks all processes that listen what their memory has of some keys. It goes by the
+// channel of the announcements, so that it is asked by the way, and of those, whose loss is to be
+// found; but it is none of them: it has no number, changes nothing, and may be lost. Its first byte
+// is that of no announcement. Versions that do not know it count a message that they cannot read,
+// and do nothing else; so does this one with later versions of it.
 //
 //	0     kind and format version
 //	1-8   id, by which it is answered
@@ -21,13 +24,15 @@ import (
 //	11    how many loaders: for each the length of its name, and that
 //	then  for each key 1 byte: which of the loaders; 8: its stable hash; 4: how long ago its row was written, in ms
 //
-// The answers are put into a hash that the questioner has made, with an end: where there is none, or enough have come, nothing is. A process has one field there.
+// The answers are put into a hash that the questioner has made, with an end: where there is none,
+// or enough have come, nothing is. A process has one field there.
 const (
 	questionByte = 0xD1
 	questionHead = 12
 	askedSize    = 13
 
-	// MaxAsked is how many keys a question is about, at most; none is a question, too: of who is there.
+	// MaxAsked is how many keys a question is about, at most; none is a question, too: of who is
+	// there.
 	MaxAsked = 128
 
 	maxLoaders = 32
@@ -115,7 +120,8 @@ func decodeQuestion(payload string) (q Question, err error) {
 	return q, nil
 }
 
-// Answer sets who is given the questions that are heard, quickly: nobody waits for it but the announcements behind.
+// Answer sets who is given the questions that are heard, quickly: nobody waits for it but the
+// announcements behind.
 func (c *Channel) Answer(heard func(Question)) { c.questions.Store(&heard) }
 
 func (c *Channel) question(payload string) {
@@ -137,13 +143,15 @@ func (c *Channel) answersKey(id uint64) string {
 	return fmt.Sprintf("%s::meter:{%016x}", c.prefix, id)
 }
 
-// askScript makes the place for the answers, with an end, and publishes the question. ARGV: channel, question, how long the place lives in ms. Answers to how many it was given.
+// askScript makes the place for the answers, with an end, and publishes the question. ARGV:
+// channel, question, how long the place lives in ms. Answers to how many it was given.
 var askScript = conn.NewScript(`
 redis.call('HSET', KEYS[1], '', '')
 redis.call('PEXPIRE', KEYS[1], ARGV[3])
 return redis.call('PUBLISH', ARGV[1], ARGV[2])`)
 
-// answerScript puts an answer there, if somebody waits for it. ARGV: whose, answer, how many are enough.
+// answerScript puts an answer there, if somebody waits for it. ARGV: whose, answer, how many are
+// enough.
 var answerScript = conn.NewScript(`
 local n = redis.call('HLEN', KEYS[1])
 if n == 0 or n > tonumber(ARGV[3]) then return 0 end
@@ -156,7 +164,9 @@ local answers = redis.call('HGETALL', KEYS[1])
 redis.call('DEL', KEYS[1])
 return answers`)
 
-// Ask publishes a question, whose answers stay for its patience and life more. It tells how many processes listen, also those that are too old to answer. It ends with ctx, or with a command's time-out.
+// Ask publishes a question, whose answers stay for its patience and life more. It tells how many
+// processes listen, also those that are too old to answer. It ends with ctx, or with a command's
+// time-out.
 func (c *Channel) Ask(ctx context.Context, q Question, life time.Duration) (listeners int, err error) {
 	body, err := q.append(nil)
 	if err != nil {
@@ -180,7 +190,8 @@ func (c *Channel) Ask(ctx context.Context, q Question, life time.Duration) (list
 	return n, counted
 }
 
-// GiveAnswer gives that of the process who to a question. It is false where nobody waits for it any more.
+// GiveAnswer gives that of the process who to a question. It is false where nobody waits for it any
+// more.
 func (c *Channel) GiveAnswer(ctx context.Context, id, who uint64, answer []byte) (taken bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, c.conn.Timeout())
 	defer cancel()

@@ -103,8 +103,10 @@ func (m deafMemory) Clear(int)            { m.t.Error("it was cleared") }
 func (m deafMemory) Void(int)             { m.t.Error("it was voided") }
 func (m deafMemory) Trust(int, time.Time) { m.t.Error("trust has changed") }
 
-// Neither a question, nor one of a later version, nor one that is malformed, ends anything that is remembered, or counts as an announcement. So a fleet in which only some know of questions, or of later ones, hears its announcements as ever: a version that does not know them
-// reads the first byte as that of a format that it does not know, which this test shows, too.
+// Neither a question, nor one of a later version, nor one that is malformed, ends anything that is
+// remembered, or counts as an announcement. So a fleet in which only some know of questions, or of
+// later ones, hears its announcements as ever: a version that does not know them reads the first
+// byte as that of a format that it does not know, which this test shows, too.
 func TestQuestionsChangeNothing(t *testing.T) {
 	_, rdb := testenv.Mini(t)
 	c := open(t, rdb, timeout, bound, nil)

@@ -10,7 +10,8 @@ import (
 	"github.com/cacheaside/cacheaside/internal/testenv"
 )
 
-// The client makes a pub/sub connection anew before it tells that the one before has ended; if that takes long, nothing is heard meanwhile.
+// The client makes a pub/sub connection anew before it tells that the one before has ended; if that
+// takes long, nothing is heard meanwhile.
 func TestALostSubscriptionIsNoticedBeforeThereIsAnother(t *testing.T) {
 	server := testenv.SharedRedis(t)
 	proxy := testenv.NewProxy(t, server.Addr)

@@ -4,16 +4,18 @@ import (
 	"github.com/cacheaside/cacheaside/internal/conn"
 )
 
-// For each range there is one hash in Redis: in the field '' the number of the last announcement, and for each loader the generation of its entries. Both are
-// microseconds by Redis' clock, or a little more than what was there, if that is later: so they only grow, also where the hash was lost, and are a
-// time as well. It has no end of life, for its loss would end all that is cached; there is one for each range, not for each key.
+// For each range there is one hash in Redis: in the field '' the number of the last announcement,
+// and for each loader the generation of its entries. Both are microseconds by Redis' clock, or a
+// little more than what was there, if that is later: so they only grow, also where the hash was
+// lost, and are a time as well. It has no end of life, for its loss would end all that is cached;
+// there is one for each range, not for each key.
 
 // announceScript numbers a message and publishes it, both or neither. With a loader's name it also
 // makes the number the loader's generation, if it has one: else no process has asked for it, and
 // who does will get one that is greater, so that names from outside, of loaders that nobody has,
-// leave nothing behind.
-// ARGV: channel, what stands before the numbers, what stands behind, loader or "", and a step, at random, for where the clock is behind the number before: two
-// servers that go on from the same number, after failovers, do not give the same ones. Answers the number.
+// leave nothing behind. ARGV: channel, what stands before the numbers, what stands behind, loader
+// or "", and a step, at random, for where the clock is behind the number before: two servers that
+// go on from the same number, after failovers, do not give the same ones. Answers the number.
 var announceScript = conn.NewScript(clock + `
 local prev = count('')
 local generation, known = 0, false
@@ -26,9 +28,11 @@ if known then set(ARGV[4], n) end
 redis.call('PUBLISH', ARGV[1], ARGV[2] .. string.format('%.0f', prev) .. ' ' .. n .. ' ' .. ARGV[3])
 return n`)
 
-// pollScript answers Redis' time, the number of the last announcement, and the generation of each loader in ARGV. A loader that has none gets one of
-// now: if it was lost, with all entries or alone, nothing from before counts. So does the number, for 0 would be the same after each loss: who has heard of none
-// would believe that there was none, when there was one and Redis has lost its data since.
+// pollScript answers Redis' time, the number of the last announcement, and the generation of each
+// loader in ARGV. A loader that has none gets one of now: if it was lost, with all entries or
+// alone, nothing from before counts. So does the number, for 0 would be the same after each loss:
+// who has heard of none would believe that there was none, when there was one and Redis has lost
+// its data since.
 var pollScript = conn.NewScript(clock + `
 local number = count('')
 if number == 0 then
@@ -49,8 +53,8 @@ return reply`)
 // clock gives the scripts Redis' time in microseconds, and what a field counts: 0 if it is not
 // there, or holds what no script has put there; and whether it is there. Where the name holds
 // another thing than a hash, that is deleted: it is as if the hash had been lost. A full Redis
-// refuses
-// HSET, and with it every invalidation, which would free memory; but not in a script that has already written, as PERSIST does.
+// refuses HSET, and with it every invalidation, which would free memory; but not in a script that
+// has already written, as PERSIST does.
 const clock = `
 local t = redis.call('TIME')
 local now = t[1] * 1000000 + t[2]

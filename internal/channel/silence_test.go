@@ -12,7 +12,8 @@ import (
 
 const quiet = 10 * time.Second // a bound in a bubble, where time costs nothing
 
-// Where a subscription has gone silent, what is announced is found missing by the polls, within the bound; then there is another subscription.
+// Where a subscription has gone silent, what is announced is found missing by the polls, within the
+// bound; then there is another subscription.
 func TestSilentSubscriptionThatMissesSomething(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *backend, n *network) {
 		c, m := b.listen(quiet)
@@ -60,7 +61,8 @@ func TestSilentSubscriptionThatMissesNothing(t *testing.T) {
 	})
 }
 
-// Without polls nobody knows, when the bound is over; with the next one, it is known that nothing was missed.
+// Without polls nobody knows, when the bound is over; with the next one, it is known that nothing
+// was missed.
 func TestPollsThatFail(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *backend, n *network) {
 		c, m := b.listen(quiet)

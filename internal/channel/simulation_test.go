@@ -61,7 +61,8 @@ func TestTrackKeepsWhatIsTrue(t *testing.T) {
 	}
 }
 
-// Nor where subscriptions end and polls fail, but no message is lost: then each subscription is one clear.
+// Nor where subscriptions end and polls fail, but no message is lost: then each subscription is one
+// clear.
 func TestTrackClearsOnceASession(t *testing.T) {
 	some := func(r *rand.Rand) faults { return faults{leave: r.IntN(30), pollLost: r.IntN(30)} }
 	for seed := range schedules() / 10 {

@@ -63,7 +63,8 @@ func increase(ctx context.Context, name string) redis.Cmder {
 	return redis.NewIntCmd(ctx, "incr", name)
 }
 
-// What is told reaches all others once, in order, when the change has been made, and counts as heard only then.
+// What is told reaches all others once, in order, when the change has been made, and counts as
+// heard only then.
 func TestTell(t *testing.T) {
 	onEach(t, func(t *testing.T, b *backend) {
 		var own, other listener
@@ -120,7 +121,8 @@ func TestToldNothing(t *testing.T) {
 	})
 }
 
-// What was told in vain may yet come, and is then another's; who has no Listener takes it for something that he may not ignore.
+// What was told in vain may yet come, and is then another's; who has no Listener takes it for
+// something that he may not ignore.
 func TestToldInVain(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *backend, n *network) {
 		var l listener

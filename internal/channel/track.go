@@ -6,7 +6,8 @@ import (
 	"time"
 )
 
-// Memory is what a channel keeps true: a process's memory tier. Its methods are quick, and take no locks that are held while a channel is called.
+// Memory is what a channel keeps true: a process's memory tier. Its methods are quick, and take no
+// locks that are held while a channel is called.
 type Memory interface {
 	Forget(stable uint64)           // what is held of the keys with this stable hash
 	Clear(rng int)                  // what is held of all keys of a range, since some may have been invalidated
@@ -14,7 +15,8 @@ type Memory interface {
 	Trust(rng int, until time.Time) // what is read from now on may be served so long; the zero time: no more
 }
 
-// Listener is a Memory that is also told what others Tell; quickly, and one after the other, before the announcement counts as heard. It keeps nothing of what it is given.
+// Listener is a Memory that is also told what others Tell; quickly, and one after the other, before
+// the announcement counts as heard. It keeps nothing of what it is given.
 type Listener interface {
 	Memory
 	Told(body []byte)
@@ -22,9 +24,11 @@ type Listener interface {
 
 // track is what a process knows of the announcements of one range.
 //
-// Announcements are numbered by Redis, each message tells its own number and the one before, and a poll asks for the last one. So the process knows whether it has
-// heard all there were when it sent the poll, and if so, may trust its memory until a fixed time after that sending: that is the bound, whatever happens to
-// messages, connections and servers. Hearing of them at once is only the fast way.
+// Announcements are numbered by Redis, each message tells its own number and the one before, and a
+// poll asks for the last one. So the process knows whether it has heard all there were when it sent
+// the poll, and if so, may trust its memory until a fixed time after that sending: that is the
+// bound, whatever happens to messages, connections and servers. Hearing of them at once is only the
+// fast way.
 //
 // It does no I/O; time is passed in.
 type track struct {
@@ -50,7 +54,8 @@ type track struct {
 // link is one message's place in the chain of announcements.
 type link struct{ prev, num uint64 }
 
-// maxNoted bounds what is noted while a poll is under way; if there is more the poll counts for nothing.
+// maxNoted bounds what is noted while a poll is under way; if there is more the poll counts for
+// nothing.
 const maxNoted = 1 << 14
 
 // question is a poll that was sent.
@@ -60,7 +65,8 @@ type question struct {
 	heard   uint64
 }
 
-// subscribed begins a session: Redis has confirmed the subscription. What was published before it will not be heard.
+// subscribed begins a session: Redis has confirmed the subscription. What was published before it
+// will not be heard.
 func (t *track) subscribed(session uint64) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -118,8 +124,9 @@ func (t *track) received(session uint64, l link) {
 	}
 }
 
-// take follows the chain, and clears the memory where one is missing. All that was announced before this message was deleted in Redis before it was
-// sent, so nothing that is read from now on is from before that.
+// take follows the chain, and clears the memory where one is missing. All that was announced before
+// this message was deleted in Redis before it was sent, so nothing that is read from now on is from
+// before that.
 func (t *track) take(l link) {
 	switch {
 	case l.prev == t.heard:
@@ -139,7 +146,8 @@ func (t *track) clear() {
 	t.void()
 }
 
-// void clears the memory since something was announced, and it is not known what: that is no mere doubt.
+// void clears the memory since something was announced, and it is not known what: that is no mere
+// doubt.
 func (t *track) void() {
 	t.memory.Void(t.rng)
 }
@@ -159,8 +167,8 @@ func (t *track) failed() {
 	t.noting, t.noted = false, nil
 }
 
-// answered ends a poll with the number of the last announcement. It tells whether the subscription seems to be dead: what a poll told of
-// has not been heard until the next one.
+// answered ends a poll with the number of the last announcement. It tells whether the subscription
+// seems to be dead: what a poll told of has not been heard until the next one.
 func (t *track) answered(q question, last uint64) (dead bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

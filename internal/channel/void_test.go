@@ -2,8 +2,9 @@ package channel
 
 import "testing"
 
-// A message that is missing, and a number that has moved while nobody listened, are no doubts: something was announced. That trust has run out, or that a connection was
-// lost and nothing was announced meanwhile, is one.
+// A message that is missing, and a number that has moved while nobody listened, are no doubts:
+// something was announced. That trust has run out, or that a connection was lost and nothing was
+// announced meanwhile, is one.
 func TestGapsAreKnown(t *testing.T) {
 	for name, c := range map[string]struct {
 		do    func(*follower)

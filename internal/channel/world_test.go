@@ -8,8 +8,9 @@ import (
 	"time"
 )
 
-// world is one process's track and memory, and all that they depend on: a Redis, other processes that write, messages and polls on their way. Its time
-// is made up, in microseconds. What happens when depends on the seed alone.
+// world is one process's track and memory, and all that they depend on: a Redis, other processes
+// that write, messages and polls on their way. Its time is made up, in microseconds. What happens
+// when depends on the seed alone.
 type world struct {
 	r      *rand.Rand
 	faults faults
@@ -249,7 +250,8 @@ func (w *world) write() {
 	w.after(w.upTo(worldPeriod), w.write)
 }
 
-// number comes after prev. None comes again: after a failover that can only be where the clock of the new server is behind, and was so before.
+// number comes after prev. None comes again: after a failover that can only be where the clock of
+// the new server is behind, and was so before.
 func (w *world) number(prev uint64) uint64 {
 	n := max(prev, uint64(w.at(w.now+w.clock-1).UnixMicro())) + 1
 	for w.given[n] {
@@ -259,7 +261,8 @@ func (w *world) number(prev uint64) uint64 {
 	return n
 }
 
-// rollback is a failover to a replica that has not heard of the last writes, whose clock is another. What was acknowledged by them is lost, as always in Redis.
+// rollback is a failover to a replica that has not heard of the last writes, whose clock is
+// another. What was acknowledged by them is lost, as always in Redis.
 func (w *world) rollback() {
 	keep := max(len(w.written)-w.r.IntN(4), w.flushed)
 	if keep == len(w.written) {

@@ -11,8 +11,8 @@ var (
 	unmarshaler = reflect.TypeFor[encoding.BinaryUnmarshaler]()
 )
 
-// roundTripsBinary tells whether a t can be marshaled and unmarshaled: by methods of t or *t. An interface cannot: nothing says which
-// type to make.
+// roundTripsBinary tells whether a t can be marshaled and unmarshaled: by methods of t or *t. An
+// interface cannot: nothing says which type to make.
 func roundTripsBinary(t reflect.Type) bool {
 	if t.Kind() == reflect.Pointer {
 		return t.Implements(marshaler) && t.Implements(unmarshaler)

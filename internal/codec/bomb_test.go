@@ -17,8 +17,9 @@ import (
 	"github.com/cacheaside/cacheaside/msgpack"
 )
 
-// perByte bounds what decoding may allocate for each byte of a payload (decompressed): an element of one byte may take a whole struct, which
-// here has up to 88 bytes, and so many again for each time the slice grows.
+// perByte bounds what decoding may allocate for each byte of a payload (decompressed): an element
+// of one byte may take a whole struct, which here has up to 88 bytes, and so many again for each
+// time the slice grows.
 const (
 	perByte = 512
 	fixed   = 256 << 10
@@ -77,7 +78,8 @@ func bombAll(t *testing.T, name string, p codec.Payload, maxBytes int) {
 	bomb[[][]int](t, name, p, maxBytes)
 }
 
-// A few bytes do not make the decoder allocate gigabytes, nor overflow the stack, which would end the process.
+// A few bytes do not make the decoder allocate gigabytes, nor overflow the stack, which would end
+// the process.
 func TestBombs(t *testing.T) {
 	const max = 64 << 20
 	deep := 3_000_000

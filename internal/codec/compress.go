@@ -4,8 +4,9 @@ import (
 	"github.com/klauspost/compress/s2"
 )
 
-// compress makes p smaller, or leaves it as it is. S2's block format states the length of what is in it, so that decompress can refuse it
-// before anything is allocated. A stream format would have to be cut off while it grows.
+// compress makes p smaller, or leaves it as it is. S2's block format states the length of what is
+// in it, so that decompress can refuse it before anything is allocated. A stream format would have
+// to be cut off while it grows.
 func (p *Payload) compress() {
 	if b := s2.Encode(nil, p.Bytes); len(b) < len(p.Bytes) {
 		p.Bytes, p.Compressed = b, true

@@ -6,10 +6,12 @@ import (
 	"reflect"
 )
 
-// ErrTooLarge is the error of what is longer than New's maxBytes: an encoding, a payload, or what a payload would be decompressed to.
+// ErrTooLarge is the error of what is longer than New's maxBytes: an encoding, a payload, or what a
+// payload would be decompressed to.
 var ErrTooLarge = errors.New("codec: too large")
 
-// hidden cuts an error down to its type: the texts of encoding/json and of others quote the value, which may be private.
+// hidden cuts an error down to its type: the texts of encoding/json and of others quote the value,
+// which may be private.
 func hidden[V any](op string, id ID, err error) error {
 	if errors.Is(err, ErrTooLarge) {
 		return ErrTooLarge

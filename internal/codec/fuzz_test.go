@@ -32,7 +32,8 @@ type fuzzed struct {
 
 const fuzzLimit = 64 << 10
 
-// FuzzDecode decodes any bytes as anything: an error and the zero value, or a value that comes back the same from another round trip.
+// FuzzDecode decodes any bytes as anything: an error and the zero value, or a value that comes back
+// the same from another round trip.
 func FuzzDecode(f *testing.F) {
 	str := "s"
 	for _, id := range []codec.ID{codec.JSON, codec.MsgPack, codec.Raw} {
@@ -138,7 +139,8 @@ func fuzzDecode[V any](t *testing.T, p codec.Payload) {
 	}
 }
 
-// same is reflect.DeepEqual, but that NaN is NaN, a time is the same in another zone, and an any's integer in another type.
+// same is reflect.DeepEqual, but that NaN is NaN, a time is the same in another zone, and an any's
+// integer in another type.
 func same(a, b reflect.Value) bool {
 	if a.IsValid() && b.IsValid() && a.Kind() != b.Kind() {
 		u, i := a, b

@@ -1,5 +1,6 @@
-// Package conn is the way to Redis that the packages above it share: which clients will do, time-outs that hold whatever the client's own settings, pipelines,
-// scripts, and where a key lives.
+// Package conn is the way to Redis that the packages above it share: which clients will do,
+// time-outs that hold whatever the client's own settings, pipelines, scripts, and where a key
+// lives.
 package conn
 
 import (
@@ -35,8 +36,9 @@ type Conn struct {
 // ErrClosed is the error of what is asked for after Close.
 var ErrClosed = errors.New("the connection to Redis is closed")
 
-// New wraps rdb. What is sent by it ends within timeout, or the caller's own time: by default go-redis ignores a context's deadline while it
-// reads. It refuses clients that cannot keep the protocol; it does no I/O.
+// New wraps rdb. What is sent by it ends within timeout, or the caller's own time: by default
+// go-redis ignores a context's deadline while it reads. It refuses clients that cannot keep the
+// protocol; it does no I/O.
 func New(rdb redis.UniversalClient, timeout time.Duration) (*Conn, error) {
 	switch c := rdb.(type) {
 	case *redis.Client:
@@ -76,7 +78,8 @@ func NewHome(rdb redis.UniversalClient, timeout time.Duration) (*Conn, error) {
 // Timeout bounds a command.
 func (c *Conn) Timeout() time.Duration { return c.timeout }
 
-// Bounded tells whether the client keeps a context's deadline by itself, so that a command may run on the goroutine that asks for it.
+// Bounded tells whether the client keeps a context's deadline by itself, so that a command may run
+// on the goroutine that asks for it.
 func (c *Conn) Bounded() bool { return c.bounded }
 
 // DB is the number of the database on its server: keys are of one, messages are not.
@@ -90,7 +93,8 @@ func (c *Conn) DB() int {
 // Cluster tells whether keys live on different servers.
 func (c *Conn) Cluster() bool { return c.cluster != nil }
 
-// Apart runs f on a goroutine that Close waits for. It answers false, and does not run it, after Close.
+// Apart runs f on a goroutine that Close waits for. It answers false, and does not run it, after
+// Close.
 func (c *Conn) Apart(f func()) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -100,7 +104,8 @@ func (c *Conn) Apart(f func()) bool {
 	return !c.closed
 }
 
-// Close ends probes, and waits for commands that were left behind at their time-outs. The client stays open.
+// Close ends probes, and waits for commands that were left behind at their time-outs. The client
+// stays open.
 func (c *Conn) Close() {
 	c.mu.Lock()
 	if !c.closed {
@@ -111,8 +116,9 @@ func (c *Conn) Close() {
 	c.apart.Wait()
 }
 
-// Send sends cmds in pipelines, one after the other if there are very many, and returns when each has its reply or error, or, unless the
-// client keeps ctx by itself, when ctx ends. If it returns an error, cmds may still be in use and must not be read.
+// Send sends cmds in pipelines, one after the other if there are very many, and returns when each
+// has its reply or error, or, unless the client keeps ctx by itself, when ctx ends. If it returns
+// an error, cmds may still be in use and must not be read.
 func (c *Conn) Send(ctx context.Context, cmds []redis.Cmder) error {
 	if c.bounded {
 		c.Process(ctx, cmds)
@@ -121,7 +127,8 @@ func (c *Conn) Send(ctx context.Context, cmds []redis.Cmder) error {
 	return c.Await(ctx, func() { c.Process(ctx, cmds) })
 }
 
-// Await runs f on a goroutine of its own and returns when it has, or with ctx's error when ctx ends.
+// Await runs f on a goroutine of its own and returns when it has, or with ctx's error when ctx
+// ends.
 func (c *Conn) Await(ctx context.Context, f func()) error {
 	done := make(chan struct{})
 	if !c.Apart(func() { defer close(done); f() }) {
@@ -135,8 +142,10 @@ func (c *Conn) Await(ctx context.Context, f func()) error {
 	}
 }
 
-// Finish is Await for an f that takes no longer than its commands do: on the caller's goroutine, where the client keeps ctx by itself and nothing but its deadline can end it. The hand-over to another
-// goroutine and back costs half a trip on a machine that is not busy. A cluster's client keeps no context while it asks where keys are.
+// Finish is Await for an f that takes no longer than its commands do: on the caller's goroutine,
+// where the client keeps ctx by itself and nothing but its deadline can end it. The hand-over to
+// another goroutine and back costs half a trip on a machine that is not busy. A cluster's client
+// keeps no context while it asks where keys are.
 func (c *Conn) Finish(ctx context.Context, f func()) error {
 	if !c.bounded || c.cluster != nil || cancellable(ctx) {
 		return c.Await(ctx, f)
@@ -156,7 +165,9 @@ func (c *Conn) Finish(ctx context.Context, f func()) error {
 // timed is a context that only its deadline ends.
 type timed struct{ context.Context }
 
-// WithTimeout is context.WithTimeout. If nothing but its deadline can end ctx, that is known of the new one, too, which is to be cancelled when all is over, and not before. It is known of ctx itself, not of contexts made of it by others.
+// WithTimeout is context.WithTimeout. If nothing but its deadline can end ctx, that is known of the
+// new one, too, which is to be cancelled when all is over, and not before. It is known of ctx
+// itself, not of contexts made of it by others.
 func WithTimeout(ctx context.Context, timeout time.Duration) (context.Context, context.CancelFunc) {
 	own, cancel := context.WithTimeout(ctx, timeout)
 	if cancellable(ctx) {
@@ -170,7 +181,8 @@ func cancellable(ctx context.Context) bool {
 	return ctx.Done() != nil && !isTimed
 }
 
-// MaxPipeline is how many commands go into one pipeline, so that one does not keep a connection, or the server, for long.
+// MaxPipeline is how many commands go into one pipeline, so that one does not keep a connection, or
+// the server, for long.
 const MaxPipeline = 1000
 
 // Process leaves each command with its reply or its error.
@@ -214,7 +226,8 @@ func pipeline(ctx context.Context, rdb redis.UniversalClient, cmds []redis.Cmder
 	}
 }
 
-// NotReturned is the error of a client one of whose hooks has panicked with p, or has called runtime.Goexit.
+// NotReturned is the error of a client one of whose hooks has panicked with p, or has called
+// runtime.Goexit.
 func NotReturned(p any) error {
 	if p == nil {
 		return errors.New("the Redis client called runtime.Goexit")
@@ -229,8 +242,8 @@ func Fail(cmds []redis.Cmder, err error) {
 	}
 }
 
-// IsReply tells whether err is an answer of Redis, so that its command is known not to have been carried out. Any other error, a
-// time-out say, leaves it open.
+// IsReply tells whether err is an answer of Redis, so that its command is known not to have been
+// carried out. Any other error, a time-out say, leaves it open.
 func IsReply(err error) bool {
 	_, ok := errors.AsType[redis.Error](err)
 	return ok

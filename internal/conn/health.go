@@ -15,14 +15,17 @@ import (
 // ErrDown is the error of a command that was not sent, since those before it have failed.
 var ErrDown = errors.New("not asked, since it is out of reach")
 
-// patience is how many commands in a row may fail before a range of keys is taken to be out of reach: one may be an accident.
+// patience is how many commands in a row may fail before a range of keys is taken to be out of
+// reach: one may be an accident.
 const patience = 3
 
 // probeEvery is about how often a server that is out of reach is asked whether it is back.
 const probeEvery = 200 * time.Millisecond
 
-// health is what is known of the servers: a breaker for each range of keys, so that a node of a cluster that is lost concerns only its own. (A range that
-// two nodes share is lost with either of them.) It stands on the way of each hit in Redis: while all is well that reads one word, and writes nothing.
+// health is what is known of the servers: a breaker for each range of keys, so that a node of a
+// cluster that is lost concerns only its own. (A range that two nodes share is lost with either of
+// them.) It stands on the way of each hit in Redis: while all is well that reads one word, and
+// writes nothing.
 type health struct {
 	ranges [Ranges]atomic.Pointer[trouble] // nil: all is well
 	_      [64]byte
@@ -38,13 +41,15 @@ type trouble struct {
 	err      error // of who is not to ask, if there were too many
 }
 
-// Watch has commands not be sent where those before have failed, and asks there by itself, with keys under this prefix, whether the server is back; each time
-// for no longer than bound. It is called before anything is sent.
+// Watch has commands not be sent where those before have failed, and asks there by itself, with
+// keys under this prefix, whether the server is back; each time for no longer than bound. It is
+// called before anything is sent.
 func (c *Conn) Watch(prefix string, bound time.Duration) {
 	c.health.prefix, c.health.bound = prefix, bound
 }
 
-// OnTrouble has tell be told why a range of keys is out of reach, and by nil that it is back: quickly, for commands wait for that. It is called before anything is sent, if at all.
+// OnTrouble has tell be told why a range of keys is out of reach, and by nil that it is back:
+// quickly, for commands wait for that. It is called before anything is sent, if at all.
 func (c *Conn) OnTrouble(tell func(err error)) { c.health.tell = tell }
 
 func (c *Conn) told(err error) {
@@ -72,14 +77,16 @@ func (c *Conn) Down(r int) error {
 	return t.err
 }
 
-// Failed notes that a command on key has failed. ctx is that of its caller: his own end is no fault of Redis.
+// Failed notes that a command on key has failed. ctx is that of its caller: his own end is no fault
+// of Redis.
 func (c *Conn) Failed(ctx context.Context, key string, err error) {
 	if Unable(err) && (IsReply(err) || !left(ctx)) {
 		c.failed(c.Range(key), key, err)
 	}
 }
 
-// Acknowledged notes that a server has just carried out a write: it serves again, whatever was noted before.
+// Acknowledged notes that a server has just carried out a write: it serves again, whatever was
+// noted before.
 func (c *Conn) Acknowledged(key string) {
 	if t := &c.health.ranges[c.Range(key)]; t.Load() != nil {
 		if before := t.Swap(nil); before != nil && before.failures >= patience {
@@ -88,10 +95,12 @@ func (c *Conn) Acknowledged(key string) {
 	}
 }
 
-// Note is for commands that were sent together by Process: it takes into account what has become of them.
+// Note is for commands that were sent together by Process: it takes into account what has become of
+// them.
 func (c *Conn) Note(ctx context.Context, cmds []redis.Cmder) { c.note(ctx, cmds, nil) }
 
-// note does; whole is the error of all, if it is not nil. One trip is one failure, however many commands were in it.
+// note does; whole is the error of all, if it is not nil. One trip is one failure, however many
+// commands were in it.
 func (c *Conn) note(ctx context.Context, cmds []redis.Cmder, whole error) {
 	if c.health.bound == 0 || whole == nil && c.quiet() && !anyUnable(cmds) {
 		return
@@ -150,11 +159,13 @@ func keyOf(cmd redis.Cmder) string {
 	return key
 }
 
-// unable are the replies by which a server says that it cannot serve now; any other reply is a sign of life: also TRYAGAIN, by which it says that two keys of one command are at two
-// servers, since their slot is being moved. That is no trouble of the other slots.
+// unable are the replies by which a server says that it cannot serve now; any other reply is a sign
+// of life: also TRYAGAIN, by which it says that two keys of one command are at two servers, since
+// their slot is being moved. That is no trouble of the other slots.
 var unable = []string{"LOADING", "READONLY", "CLUSTERDOWN", "MASTERDOWN"}
 
-// Unable tells whether an error says that Redis cannot be asked: by such a reply, or since there was none.
+// Unable tells whether an error says that Redis cannot be asked: by such a reply, or since there
+// was none.
 func Unable(err error) bool {
 	switch {
 	case errors.Is(err, redis.Nil):
@@ -172,7 +183,8 @@ func Unable(err error) bool {
 	return false
 }
 
-// left tells whether a caller's own time is over, or so nearly that his deadline may have ended the command before it has ended his context.
+// left tells whether a caller's own time is over, or so nearly that his deadline may have ended the
+// command before it has ended his context.
 func left(ctx context.Context) bool {
 	if ctx.Err() != nil {
 		return true
@@ -188,8 +200,9 @@ func (c *Conn) answered(r int) {
 	}
 }
 
-// failed notes a failure, and with one too many opens the breaker. A server that has become a replica goes on answering reads, with what may have been
-// deleted since: that it refuses a write is enough.
+// failed notes a failure, and with one too many opens the breaker. A server that has become a
+// replica goes on answering reads, with what may have been deleted since: that it refuses a write
+// is enough.
 func (c *Conn) failed(r int, key string, err error) {
 	if c.health.bound == 0 {
 		return
@@ -215,7 +228,8 @@ func (c *Conn) failed(r int, key string, err error) {
 	}
 }
 
-// probe asks at once, and again and again, until the server answers, or the trouble is over otherwise, or Close.
+// probe asks at once, and again and again, until the server answers, or the trouble is over
+// otherwise, or Close.
 func (c *Conn) probe(now *atomic.Pointer[trouble], t *trouble, key string) {
 	for now.Load() == t {
 		if c.serves(key) {
@@ -237,8 +251,10 @@ func (c *Conn) probe(now *atomic.Pointer[trouble], t *trouble, key string) {
 // probeKey is a key in the slot of the one that has failed, which is never there.
 func (c *Conn) probeKey(key string) string { return c.health.prefix + "::probe:{" + tag(key) + "}" }
 
-// serves asks for a write that changes nothing: a server that only answers reads may be a replica. It needs no memory, which may be full. It returns when the command has, which may be long
-// after its time-out where the client does not keep deadlines, or at Close: so no more than one is under way, and probes do not use up the client's connections.
+// serves asks for a write that changes nothing: a server that only answers reads may be a replica.
+// It needs no memory, which may be full. It returns when the command has, which may be long after
+// its time-out where the client does not keep deadlines, or at Close: so no more than one is under
+// way, and probes do not use up the client's connections.
 func (c *Conn) serves(key string) bool {
 	ctx, cancel := context.WithTimeout(context.Background(), c.health.bound)
 	defer cancel()

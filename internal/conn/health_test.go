@@ -216,7 +216,8 @@ func TestBreakerOfADemotedMaster(t *testing.T) {
 	})
 }
 
-// On a cluster a lost node concerns the ranges of its own keys, and is asked where the key lives that has failed.
+// On a cluster a lost node concerns the ranges of its own keys, and is asked where the key lives
+// that has failed.
 func TestBreakerOfARange(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, a := watched(t, lazyCluster(t))

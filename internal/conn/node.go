@@ -8,8 +8,9 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// ProcessAt leaves each command with its reply or error, from the server where key lives, in one pipeline; in the order of cmds, and none runs elsewhere. Where a
-// server answers that a key is no longer its own, that is the command's error. ok is false if there is no such server to be asked.
+// ProcessAt leaves each command with its reply or error, from the server where key lives, in one
+// pipeline; in the order of cmds, and none runs elsewhere. Where a server answers that a key is no
+// longer its own, that is the command's error. ok is false if there is no such server to be asked.
 func (c *Conn) ProcessAt(ctx context.Context, key string, cmds []redis.Cmder) (ok bool) {
 	if c.cluster == nil {
 		c.Process(ctx, cmds)
@@ -35,7 +36,8 @@ func (c *Conn) At(ctx context.Context, key string) any {
 	return node
 }
 
-// Listeners tells how many clients are subscribed to a Redis channel, at all servers of a cluster. (PUBLISH answers that for its own server only.)
+// Listeners tells how many clients are subscribed to a Redis channel, at all servers of a cluster.
+// (PUBLISH answers that for its own server only.)
 func (c *Conn) Listeners(ctx context.Context, topic string) (n int, err error) {
 	if err := c.fits(ctx); err != nil {
 		return 0, err

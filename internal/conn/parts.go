@@ -10,7 +10,8 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// Sent tells of which commands the replies may be read: a pipeline that was left behind may still be using its own.
+// Sent tells of which commands the replies may be read: a pipeline that was left behind may still
+// be using its own.
 type Sent struct {
 	whole error   // why none may be
 	parts []error // or why one may not be; nil if all may
@@ -27,8 +28,10 @@ func (s Sent) Err(i int) error {
 	return s.parts[i]
 }
 
-// Ask sends commands of the protocol, each on one key, and notes what becomes of them. bound is ctx, of those who ask, with a time-out of ours. On a cluster each node
-// is sent its own, so that those of one that hangs do not keep the replies of the others: go-redis waits for all, and lets all fail together.
+// Ask sends commands of the protocol, each on one key, and notes what becomes of them. bound is
+// ctx, of those who ask, with a time-out of ours. On a cluster each node is sent its own, so that
+// those of one that hangs do not keep the replies of the others: go-redis waits for all, and lets
+// all fail together.
 func (c *Conn) Ask(ctx, bound context.Context, cmds []redis.Cmder) Sent {
 	return c.askAll(ctx, bound, cmds, func(cmds []redis.Cmder, err error) { c.note(ctx, cmds, err) })
 }
@@ -82,7 +85,8 @@ func (c *Conn) ask(ctx, bound context.Context, cmds []redis.Cmder, note noteFunc
 	return err
 }
 
-// askSome sends the commands at these places. By the client of the whole cluster, not to the node, for a key may have moved since.
+// askSome sends the commands at these places. By the client of the whole cluster, not to the node,
+// for a key may have moved since.
 func (c *Conn) askSome(ctx, bound context.Context, cmds []redis.Cmder, at []int, errs []error, note noteFunc) {
 	for _, i := range at {
 		errs[i] = NotReturned(nil) // until it has
@@ -97,8 +101,8 @@ func (c *Conn) askSome(ctx, bound context.Context, cmds []redis.Cmder, at []int,
 	}
 }
 
-// nodes parts commands by the node where their keys seem to live; those of which it is not known are a part. Before a cluster's client has learned its nodes, it
-// takes its own time for that.
+// nodes parts commands by the node where their keys seem to live; those of which it is not known
+// are a part. Before a cluster's client has learned its nodes, it takes its own time for that.
 func (c *Conn) nodes(ctx context.Context, cmds []redis.Cmder) (parts [][]int, err error) {
 	if c.met.Load() {
 		return c.partsByNode(ctx, cmds), nil

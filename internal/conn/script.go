@@ -22,7 +22,8 @@ func NewScript(src string) Script {
 	return one
 }
 
-// Widened is the script with another wide form, which is faster: its arguments and answers are those of any.
+// Widened is the script with another wide form, which is faster: its arguments and answers are
+// those of any.
 func (s Script) Widened(src string) Script {
 	many := named(strings.TrimSpace(src))
 	s.Wide = &many
@@ -31,8 +32,9 @@ func (s Script) Widened(src string) Script {
 
 func named(src string) Script { return Script{Source: src, Hash: SHA1([]byte(src))} }
 
-// wide runs a script, one, for many keys in turn, and answers what it answers for each. If it fails for one, the whole script fails there: what it has done for others until then stays done. KEYS: those of each. ARGV: how many keys each
-// has; then for each how many arguments, and these.
+// wide runs a script, one, for many keys in turn, and answers what it answers for each. If it fails
+// for one, the whole script fails there: what it has done for others until then stays done. KEYS:
+// those of each. ARGV: how many keys each has; then for each how many arguments, and these.
 const wide = `
 local answers, per, at = {}, tonumber(ARGV[1]), 2
 for k = 1, #KEYS, per do
@@ -44,7 +46,8 @@ for k = 1, #KEYS, per do
 end
 return answers`
 
-// Unknown tells whether a server has not run a script, since it does not know it by its hash: it must be sent in full.
+// Unknown tells whether a server has not run a script, since it does not know it by its hash: it
+// must be sent in full.
 func Unknown(cmd redis.Cmder) bool { return IsUnknown(cmd.Err(), cmd.Name()) }
 
 // IsUnknown is Unknown for the error of a command with that name.
@@ -58,8 +61,8 @@ func SHA1(b []byte) string {
 	return hex.EncodeToString(sum[:])
 }
 
-// Once has the client library not repeat a command. One that asks for a lease or a lock must not be: its delayed first send could arrive when the second has been
-// carried out, and ended, already.
+// Once has the client library not repeat a command. One that asks for a lease or a lock must not
+// be: its delayed first send could arrive when the second has been carried out, and ended, already.
 func Once(cmd *redis.Cmd) redis.Cmder {
 	return sentOnce{cmd}
 }

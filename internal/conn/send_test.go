@@ -48,7 +48,8 @@ func TestAwaitLeavesWithTheContext(t *testing.T) {
 	})
 }
 
-// Nothing but a deadline that the client keeps by itself ends what is done on the caller's goroutine.
+// Nothing but a deadline that the client keeps by itself ends what is done on the caller's
+// goroutine.
 func TestFinish(t *testing.T) {
 	free := context.WithoutCancel(t.Context())
 	within, done := WithTimeout(free, time.Minute)
@@ -122,7 +123,8 @@ func TestAwaitReturnsWhenItIsDone(t *testing.T) {
 	c.Close()
 }
 
-// A client that keeps a context's deadline is used on the goroutine that asks; any other is left at the deadline.
+// A client that keeps a context's deadline is used on the goroutine that asks; any other is left at
+// the deadline.
 func TestSendEndsInTime(t *testing.T) {
 	for _, bounded := range []bool{false, true} {
 		t.Run(fmt.Sprint(bounded), func(t *testing.T) {

@@ -5,8 +5,8 @@ import (
 	"strings"
 )
 
-// Ranges is how many parts a cluster's slots are divided into, for what is kept for many keys together: by the place of the keys, so that the loss of one
-// server concerns only its own.
+// Ranges is how many parts a cluster's slots are divided into, for what is kept for many keys
+// together: by the place of the keys, so that the loss of one server concerns only its own.
 const Ranges = 16
 
 const slots = 1 << 14
@@ -43,8 +43,9 @@ var tags = func() (tags [Ranges]string) {
 	return tags
 }()
 
-// slot is a key's place in a cluster (Redis cluster specification, "Hash tags"): CRC16 of what stands between the first "{" and the first "}"
-// behind it, or of the whole key if there is nothing.
+// slot is a key's place in a cluster (Redis cluster specification, "Hash tags"): CRC16 of what
+// stands between the first "{" and the first "}" behind it, or of the whole key if there is
+// nothing.
 func slot(key string) int {
 	crc := uint16(0)
 	for _, b := range []byte(tag(key)) {

@@ -55,7 +55,8 @@ func goroutine() string {
 	return string(name)
 }
 
-// looked waits until nothing moves any more, and returns the last of n first looks, which must be for key.
+// looked waits until nothing moves any more, and returns the last of n first looks, which must be
+// for key.
 func (b *firstBench) looked(n int, key string) *look {
 	b.t.Helper()
 	synctest.Wait()
@@ -117,7 +118,8 @@ func TestFirstLooksOnTheGoroutineOfItsCaller(t *testing.T) {
 	})
 }
 
-// A round that First has brought to its end is over without a Fly, and nothing is kept of it: who comes next looks himself.
+// A round that First has brought to its end is over without a Fly, and nothing is kept of it: who
+// comes next looks himself.
 func TestRoundThatFirstEndsIsNotFlown(t *testing.T) {
 	firstBubble(t, func(_ *testing.T, b *firstBench) {
 		c := b.one("a")
@@ -141,8 +143,9 @@ func TestRoundThatFirstEndsIsNotFlown(t *testing.T) {
 	})
 }
 
-// Those who come during a first look gather, and get a flight of their own, which begins when the look has ended. First is not called
-// for it, nor for those who gather behind a flight: only who comes when nothing is under way looks himself.
+// Those who come during a first look gather, and get a flight of their own, which begins when the
+// look has ended. First is not called for it, nor for those who gather behind a flight: only who
+// comes when nothing is under way looks himself.
 func TestCallersDuringAFirstLookGetAFlight(t *testing.T) {
 	firstBubble(t, func(t *testing.T, b *firstBench) {
 		first := b.one("a")
@@ -173,7 +176,8 @@ func TestCallersDuringAFirstLookGetAFlight(t *testing.T) {
 	})
 }
 
-// If Late allows it, what First has found is also given to those who have gathered, but not its error.
+// If Late allows it, what First has found is also given to those who have gathered, but not its
+// error.
 func TestLateServesWhatFirstHasFound(t *testing.T) {
 	firstBubble(t, func(_ *testing.T, b *firstBench) {
 		b.late = func(s string) bool { return s == "current" }
@@ -207,8 +211,9 @@ func TestLateServesWhatFirstHasFound(t *testing.T) {
 	})
 }
 
-// A round that First has not ended goes on in a flight: the same round, with what First has put into it, and the values of the caller's
-// context, not its deadline. It is the one that the caller gets.
+// A round that First has not ended goes on in a flight: the same round, with what First has put
+// into it, and the values of the caller's context, not its deadline. It is the one that the caller
+// gets.
 func TestRoundThatFirstDoesNotEndIsFlown(t *testing.T) {
 	type key struct{}
 	firstBubble(t, func(t *testing.T, b *firstBench) {
@@ -242,8 +247,8 @@ func TestRoundThatFirstDoesNotEndIsFlown(t *testing.T) {
 	})
 }
 
-// A panic in First is the caller's error, and ends nothing else; a Goexit is his own end. Either way, those who have gathered are served,
-// and the key goes on.
+// A panic in First is the caller's error, and ends nothing else; a Goexit is his own end. Either
+// way, those who have gathered are served, and the key goes on.
 func TestFirstThatDoesNotReturn(t *testing.T) {
 	for name, c := range map[string]struct {
 		run  func()
@@ -290,8 +295,9 @@ func TestFirstThatDoesNotReturn(t *testing.T) {
 	}
 }
 
-// A caller whose context ends while First looks leaves when First has returned: with what First has found, or if it goes on in a flight,
-// with his context's error; the flight is told to stop. Who has gathered is not concerned.
+// A caller whose context ends while First looks leaves when First has returned: with what First has
+// found, or if it goes on in a flight, with his context's error; the flight is told to stop. Who
+// has gathered is not concerned.
 func TestContextThatEndsDuringAFirstLook(t *testing.T) {
 	for _, found := range []bool{true, false} {
 		firstBubble(t, func(t *testing.T, b *firstBench) {
@@ -347,8 +353,9 @@ func TestGatheredCallersLeaveDuringAFirstLook(t *testing.T) {
 	})
 }
 
-// Close waits for a first look; those who have gathered behind it get the cause at once. If the look has an end, that is the caller's;
-// otherwise he gets the cause, and the flight's context has ended with it.
+// Close waits for a first look; those who have gathered behind it get the cause at once. If the
+// look has an end, that is the caller's; otherwise he gets the cause, and the flight's context has
+// ended with it.
 func TestCloseDuringAFirstLook(t *testing.T) {
 	for _, found := range []bool{true, false} {
 		firstBubble(t, func(t *testing.T, b *firstBench) {
@@ -399,7 +406,8 @@ func TestCloseDuringAFirstLook(t *testing.T) {
 	}
 }
 
-// DoMany looks once, for all rounds that begin with it; what that ends is over at once, for whoever gathers behind it too, and the rest is one flight.
+// DoMany looks once, for all rounds that begin with it; what that ends is over at once, for whoever
+// gathers behind it too, and the rest is one flight.
 func TestDoManyLooksFirst(t *testing.T) {
 	manyBubble(t, func(t *testing.T, b *manyBench) {
 		var looks [][]string
@@ -443,7 +451,8 @@ func TestDoManyLooksFirst(t *testing.T) {
 	})
 }
 
-// Rounds of first looks that miss, of different keys, fly each on its own: the looks of many callers do not wait for each other.
+// Rounds of first looks that miss, of different keys, fly each on its own: the looks of many
+// callers do not wait for each other.
 func TestFirstLooksThatMissFlyAlone(t *testing.T) {
 	firstBubble(t, func(t *testing.T, b *firstBench) {
 		var callers []*asked

@@ -1,11 +1,14 @@
 // Package flight lets the concurrent callers of one key share one result, in rounds.
 //
-// A round's callers are fixed before it begins: whoever comes later gathers for the next round, which begins when this one has
-// ended. So nobody is handed what was read before he asked, though it is read only once for all who ask together. (In a
-// singleflight that callers join while it runs, a caller who comes after an invalidation can be handed a value from before it.) Only
-// a flight that has yet to read all that it will give may take in who has gathered until then (TakeIn).
+// A round's callers are fixed before it begins: whoever comes later gathers for the next round,
+// which begins when this one has ended. So nobody is handed what was read before he asked, though
+// it is read only once for all who ask together. (In a singleflight that callers join while it
+// runs, a caller who comes after an invalidation can be handed a value from before it.) Only a
+// flight that has yet to read all that it will give may take in who has gathered until then
+// (TakeIn).
 //
-// The rounds of many keys fly together: those of a batch, and then those that gathered meanwhile for keys that have landed together.
+// The rounds of many keys fly together: those of a batch, and then those that gathered meanwhile
+// for keys that have landed together.
 package flight
 
 import (
@@ -19,7 +22,8 @@ import (
 // ErrAbandoned is the cause of a flight's context when the last caller of its rounds has left.
 var ErrAbandoned = errors.New("all callers have left")
 
-// ErrNotEqual is the error of a key such as a NaN, which does not equal itself, so that no map finds it again.
+// ErrNotEqual is the error of a key such as a NaN, which does not equal itself, so that no map
+// finds it again.
 var ErrNotEqual = errors.New("the key does not equal itself")
 
 const shards = 64
@@ -39,15 +43,18 @@ type Group[K comparable, R any] struct {
 
 // Hooks are what a group calls.
 type Hooks[K comparable, R any] struct {
-	// First, if not nil, is called for rounds whose one caller asks for them just now, on his own goroutine and with his own context. It returns
-	// those that it has brought to their end, and the rest, which go on in a flight.
+	// First, if not nil, is called for rounds whose one caller asks for them just now, on his own
+	// goroutine and with his own context. It returns those that it has brought to their end, and
+	// the rest, which go on in a flight.
 	First func(ctx context.Context, rounds []*Round[K, R]) (over, rest []*Round[K, R])
 
-	// Fly lands all rounds of a flight: it begins after all their callers have asked, on a goroutine of its own, with a context that
-	// carries the values of the first caller's and ends when the last caller has left.
+	// Fly lands all rounds of a flight: it begins after all their callers have asked, on a
+	// goroutine of its own, with a context that carries the values of the first caller's and ends
+	// when the last caller has left.
 	Fly func(ctx context.Context, f *Flight[K, R])
 
-	// Late tells whether a successful result may also be given to those who have gathered meanwhile. It must not block.
+	// Late tells whether a successful result may also be given to those who have gathered
+	// meanwhile. It must not block.
 	Late func(result *R) bool
 
 	// Await, if not nil, is called with a caller's context when he is about to wait for rounds, one
@@ -56,8 +63,8 @@ type Hooks[K comparable, R any] struct {
 	// those rounds that he is not to wait for.
 	Await func(ctx context.Context, rounds []*Round[K, R]) (over func(), refused []error)
 
-	// Caught makes the error of a First or Fly that panicked (recovered is the value) or called runtime.Goexit (recovered is
-	// nil), on the goroutine that did.
+	// Caught makes the error of a First or Fly that panicked (recovered is the value) or called
+	// runtime.Goexit (recovered is nil), on the goroutine that did.
 	Caught func(recovered any) error
 }
 
@@ -67,7 +74,8 @@ type shard[K comparable, R any] struct {
 	running map[K]*Round[K, R]
 }
 
-// Round is one round of one key. Who flies it sets Result or Err before it lands; nobody changes them afterwards.
+// Round is one round of one key. Who flies it sets Result or Err before it lands; nobody changes
+// them afterwards.
 type Round[K comparable, R any] struct {
 	Key    K
 	Result R
@@ -101,8 +109,8 @@ func (g *Group[K, R]) shard(key K) *shard[K, R] {
 	return &g.shards[maphash.Comparable(g.seed, key)%shards]
 }
 
-// Do waits for a round of key that begins after now. It returns ctx's error as soon as ctx ends; the round goes on for its other
-// callers.
+// Do waits for a round of key that begins after now. It returns ctx's error as soon as ctx ends;
+// the round goes on for its other callers.
 func (g *Group[K, R]) Do(ctx context.Context, key K) (*R, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
@@ -133,8 +141,9 @@ func (g *Group[K, R]) Do(ctx context.Context, key K) (*R, error) {
 	return g.await(ctx, r, f.done)
 }
 
-// DoMany is Do for many keys: the rounds that it begins fly together. A key that comes twice has one round. It returns when all have landed, or when ctx ends,
-// or the group is closed. Errors has an error for each key whose round has none to give, nil for the others.
+// DoMany is Do for many keys: the rounds that it begins fly together. A key that comes twice has
+// one round. It returns when all have landed, or when ctx ends, or the group is closed. Errors has
+// an error for each key whose round has none to give, nil for the others.
 func (g *Group[K, R]) DoMany(ctx context.Context, keys []K) (rounds []*Round[K, R], errs []error) {
 	rounds, errs = make([]*Round[K, R], len(keys)), make([]error, len(keys))
 	if err := ctx.Err(); err != nil {
@@ -200,8 +209,9 @@ func (r *Round[K, R]) join(ctx context.Context) *Round[K, R] {
 	return r.next
 }
 
-// leave takes one caller out of r. An abandoned round that gathers is dropped; a flight that all callers of all its rounds have left is
-// told to stop, and ends in its own time. It answers true if r has landed already.
+// leave takes one caller out of r. An abandoned round that gathers is dropped; a flight that all
+// callers of all its rounds have left is told to stop, and ends in its own time. It answers true if
+// r has landed already.
 func (g *Group[K, R]) leave(r *Round[K, R]) (landed bool) {
 	s := r.shard
 	s.mu.Lock()
@@ -222,7 +232,8 @@ func (g *Group[K, R]) leave(r *Round[K, R]) (landed bool) {
 	return false
 }
 
-// launch begins rounds: their caller looks himself, and what he does not end goes on in a flight, nil if there is nothing left.
+// launch begins rounds: their caller looks himself, and what he does not end goes on in a flight,
+// nil if there is nothing left.
 func (g *Group[K, R]) launch(ctx context.Context, rounds []*Round[K, R]) *Flight[K, R] {
 	if g.hooks.First != nil {
 		if rounds = g.first(ctx, rounds); len(rounds) == 0 {
@@ -290,8 +301,8 @@ func (g *Group[K, R]) Closed() bool {
 	}
 }
 
-// Close ends all rounds: their callers get cause, their contexts end with it. It returns when the last flight, and the last first look, have
-// ended.
+// Close ends all rounds: their callers get cause, their contexts end with it. It returns when the
+// last flight, and the last first look, have ended.
 func (g *Group[K, R]) Close(cause error) {
 	g.closing.Do(func() {
 		g.cause = cause

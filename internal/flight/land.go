@@ -6,7 +6,8 @@ import (
 	"sync/atomic"
 )
 
-// Flight is the rounds that are under way together. Each is brought to its end by Land, which any goroutine may call.
+// Flight is the rounds that are under way together. Each is brought to its end by Land, which any
+// goroutine may call.
 type Flight[K comparable, R any] struct {
 	Rounds []*Round[K, R]
 
@@ -42,7 +43,8 @@ func (g *Group[K, R]) take(ctx context.Context, rounds []*Round[K, R]) *Flight[K
 	return f
 }
 
-// abandon tells f, whose last caller has left, to stop. If it was Close that made them leave, Close tells it itself, and why.
+// abandon tells f, whose last caller has left, to stop. If it was Close that made them leave, Close
+// tells it itself, and why.
 func (f *Flight[K, R]) abandon() {
 	if !f.group.Closed() {
 		f.cancel(ErrAbandoned)
@@ -80,8 +82,9 @@ func (g *Group[K, R]) fly(f *Flight[K, R]) {
 	returned = true
 }
 
-// TakeIn has those who have gathered behind r, which is of the flight and has not landed, get what r will get. Only what is read from now on may be given
-// to them: nothing that the flight has learned before. Who comes later gathers for the next round.
+// TakeIn has those who have gathered behind r, which is of the flight and has not landed, get what
+// r will get. Only what is read from now on may be given to them: nothing that the flight has
+// learned before. Who comes later gathers for the next round.
 func (f *Flight[K, R]) TakeIn(r *Round[K, R]) {
 	s := r.shard
 	s.mu.Lock()
@@ -94,7 +97,8 @@ func (f *Flight[K, R]) TakeIn(r *Round[K, R]) {
 	r.next, n.next, r.within = nil, r.within, n
 }
 
-// stay counts more callers, but in a flight that all have left, which was told to stop: it has nothing to give.
+// stay counts more callers, but in a flight that all have left, which was told to stop: it has
+// nothing to give.
 func (f *Flight[K, R]) stay(more int64) bool {
 	for {
 		n := f.callers.Load()
@@ -107,7 +111,8 @@ func (f *Flight[K, R]) stay(more int64) bool {
 	}
 }
 
-// Land gives out what rounds of the flight have got. The rounds that have gathered behind them begin together.
+// Land gives out what rounds of the flight have got. The rounds that have gathered behind them
+// begin together.
 func (f *Flight[K, R]) Land(rounds []*Round[K, R]) {
 	if len(rounds) == 0 {
 		return

@@ -127,7 +127,8 @@ func (b *manyBench) fly(ctx context.Context, f *Flight[string, string]) {
 	}
 }
 
-// flew waits until nothing moves any more, and returns the last of n flights, which must have these keys.
+// flew waits until nothing moves any more, and returns the last of n flights, which must have these
+// keys.
 func (b *manyBench) flew(n int, keys string) *trip {
 	b.t.Helper()
 	synctest.Wait()
@@ -152,7 +153,8 @@ type asked struct {
 	cancel context.CancelFunc
 }
 
-// told is how a test names what a caller got for a key: "left: " is an error that is not the round's, "err: " the round's.
+// told is how a test names what a caller got for a key: "left: " is an error that is not the
+// round's, "err: " the round's.
 func told(result *string, failure, left error) string {
 	switch {
 	case left != nil:
@@ -284,8 +286,8 @@ func manyBubble(t *testing.T, f func(t *testing.T, b *manyBench)) {
 
 const canceled = "left: context canceled"
 
-// The keys of a DoMany that nobody has asked for fly together, in one Fly, and come back where they were asked for, in whatever
-// order they land.
+// The keys of a DoMany that nobody has asked for fly together, in one Fly, and come back where they
+// were asked for, in whatever order they land.
 func TestDoManyFliesOnceAndAnswersIndexByIndex(t *testing.T) {
 	manyBubble(t, func(_ *testing.T, b *manyBench) {
 		c := b.many("c", "a", "d", "b")
@@ -364,8 +366,8 @@ func TestRoundsBehindWhatLandsTogetherFlyTogether(t *testing.T) {
 	})
 }
 
-// What gathered behind keys that land in separate calls begins in separate flights, each at once: a slow key holds back only those
-// who asked for it.
+// What gathered behind keys that land in separate calls begins in separate flights, each at once: a
+// slow key holds back only those who asked for it.
 func TestSlowKeyDoesNotHoldBackTheNextRoundOfAFastOne(t *testing.T) {
 	manyBubble(t, func(_ *testing.T, b *manyBench) {
 		first := b.many("fast", "slow")
@@ -389,7 +391,8 @@ func TestSlowKeyDoesNotHoldBackTheNextRoundOfAFastOne(t *testing.T) {
 	})
 }
 
-// A flight's results are never given to those who came while it ran, whether its rounds have landed or not.
+// A flight's results are never given to those who came while it ran, whether its rounds have landed
+// or not.
 func TestCallersDuringAFlightNeverGetItsResults(t *testing.T) {
 	manyBubble(t, func(_ *testing.T, b *manyBench) {
 		first := b.many("a", "b", "c")
@@ -414,7 +417,8 @@ func TestCallersDuringAFlightNeverGetItsResults(t *testing.T) {
 	})
 }
 
-// If Late allows it, exactly those who have gathered by the landing of their key share its result, without another Fly.
+// If Late allows it, exactly those who have gathered by the landing of their key share its result,
+// without another Fly.
 func TestLateServesExactlyThoseWhoHaveGathered(t *testing.T) {
 	manyBubble(t, func(t *testing.T, b *manyBench) {
 		var about []string
@@ -463,8 +467,8 @@ func TestLateIsNotAskedAboutAnErrorOfMany(t *testing.T) {
 	})
 }
 
-// Who leaves gets what has landed, and his context's error for the rest, of his own flight and of others'; his flight, which nobody
-// waits for now, is told to stop.
+// Who leaves gets what has landed, and his context's error for the rest, of his own flight and of
+// others'; his flight, which nobody waits for now, is told to stop.
 func TestCallerOfManyWhoLeavesGetsWhatHasLanded(t *testing.T) {
 	manyBubble(t, func(_ *testing.T, b *manyBench) {
 		others := b.many("e", "f")
@@ -512,7 +516,8 @@ func TestDeadlineOfACallerOfManyIsHisOwn(t *testing.T) {
 	})
 }
 
-// A flight goes on as long as anybody waits for any of its rounds, and is told to stop when the last has left.
+// A flight goes on as long as anybody waits for any of its rounds, and is told to stop when the
+// last has left.
 func TestFlightGoesOnForTheCallersOfAnyOfItsRounds(t *testing.T) {
 	manyBubble(t, func(_ *testing.T, b *manyBench) {
 		gather := func() (one *trip, p, q, r *asked) {
@@ -555,7 +560,8 @@ func TestFlightGoesOnForTheCallersOfAnyOfItsRounds(t *testing.T) {
 	})
 }
 
-// A flight whose last callers were those of a round that lands is told to stop: nobody waits for the rest.
+// A flight whose last callers were those of a round that lands is told to stop: nobody waits for
+// the rest.
 func TestFlightIsToldToStopWhenOnlyAbandonedRoundsAreLeft(t *testing.T) {
 	manyBubble(t, func(_ *testing.T, b *manyBench) {
 		first := b.many("a", "b", "c")
@@ -580,7 +586,8 @@ func TestFlightIsToldToStopWhenOnlyAbandonedRoundsAreLeft(t *testing.T) {
 	})
 }
 
-// Who leaves a round that gathers leaves the others in it alone; a round that all have left is dropped, and never flown.
+// Who leaves a round that gathers leaves the others in it alone; a round that all have left is
+// dropped, and never flown.
 func TestRoundsOfManyThatAreAbandonedWhileTheyGather(t *testing.T) {
 	manyBubble(t, func(t *testing.T, b *manyBench) {
 		waiting := func(want ...int) {
@@ -618,8 +625,8 @@ func TestRoundsOfManyThatAreAbandonedWhileTheyGather(t *testing.T) {
 	})
 }
 
-// Who leaves between the landing of one round and the beginning of the next flight is not waited for: the flight goes on for the
-// others, and if there are none, begins with the order to stop.
+// Who leaves between the landing of one round and the beginning of the next flight is not waited
+// for: the flight goes on for the others, and if there are none, begins with the order to stop.
 func TestCallersWhoLeaveBetweenLandingAndTheNextFlight(t *testing.T) {
 	for _, others := range []bool{true, false} {
 		manyBubble(t, func(_ *testing.T, b *manyBench) {
@@ -659,8 +666,8 @@ func TestCallersWhoLeaveBetweenLandingAndTheNextFlight(t *testing.T) {
 	}
 }
 
-// A flight that is being put together is not abandoned because the callers of its first rounds have left before the others are in it.
-// (Without a bubble: it would wait for a lock.)
+// A flight that is being put together is not abandoned because the callers of its first rounds have
+// left before the others are in it. (Without a bubble: it would wait for a lock.)
 func TestCallersWhoLeaveWhileTheNextFlightIsPutTogether(t *testing.T) {
 	contexts, goOn := make(chan context.Context), make(chan bool)
 	landed, putTogether := make(chan bool), make(chan bool)
@@ -725,8 +732,8 @@ func TestCallersWhoLeaveWhileTheNextFlightIsPutTogether(t *testing.T) {
 	g.Close(errors.New("closed"))
 }
 
-// A Fly that panics or exits gives Caught's error to exactly those of its rounds that have not landed, and the keys go on: those who
-// have gathered behind the others begin together.
+// A Fly that panics or exits gives Caught's error to exactly those of its rounds that have not
+// landed, and the keys go on: those who have gathered behind the others begin together.
 func TestFlyThatDoesNotReturnKeepsWhatHasLanded(t *testing.T) {
 	for name, c := range map[string]struct {
 		run  func()
@@ -778,8 +785,8 @@ func TestFlyThatDoesNotReturnKeepsWhatHasLanded(t *testing.T) {
 	}
 }
 
-// Land may be called by several goroutines at once, for different rounds: all callers get theirs, the flight ends once, and what
-// gathered behind begins, for each call on its own.
+// Land may be called by several goroutines at once, for different rounds: all callers get theirs,
+// the flight ends once, and what gathered behind begins, for each call on its own.
 func TestLandBySeveralGoroutinesAtOnce(t *testing.T) {
 	for range 50 {
 		manyBubble(t, func(t *testing.T, b *manyBench) {
@@ -831,8 +838,8 @@ func TestLandBySeveralGoroutinesAtOnce(t *testing.T) {
 	}
 }
 
-// Close gives the cause at once to those who wait for what has not landed, ends the contexts of the flights with it, and returns
-// when the flights have ended. What has gathered is not flown.
+// Close gives the cause at once to those who wait for what has not landed, ends the contexts of the
+// flights with it, and returns when the flights have ended. What has gathered is not flown.
 func TestCloseEndsDoMany(t *testing.T) {
 	manyBubble(t, func(t *testing.T, b *manyBench) {
 		cause := errors.New("closing")
@@ -874,7 +881,8 @@ func TestCloseEndsDoMany(t *testing.T) {
 	})
 }
 
-// What has gathered behind a key that lands before Close, but has not begun by then, begins with the order to stop.
+// What has gathered behind a key that lands before Close, but has not begun by then, begins with
+// the order to stop.
 func TestCloseBetweenLandingAndTheNextFlight(t *testing.T) {
 	manyBubble(t, func(_ *testing.T, b *manyBench) {
 		index := func(key string) int {
@@ -932,8 +940,8 @@ func TestCloseBetweenLandingAndTheNextFlight(t *testing.T) {
 	})
 }
 
-// The context of a flight that Close ends has Close's cause, also if the flight lands rounds when its callers have just gone because of
-// Close: it is not abandoned.
+// The context of a flight that Close ends has Close's cause, also if the flight lands rounds when
+// its callers have just gone because of Close: it is not abandoned.
 func TestFlightThatLandsDuringCloseHasItsCause(t *testing.T) {
 	const flights = 2000
 	cause := errors.New("closing")
@@ -973,8 +981,8 @@ func TestFlightThatLandsDuringCloseHasItsCause(t *testing.T) {
 	}
 }
 
-// Fly's context carries the values of the caller who began the flight; where callers have gathered, those of the first for the first of
-// the keys that landed.
+// Fly's context carries the values of the caller who began the flight; where callers have gathered,
+// those of the first for the first of the keys that landed.
 func TestFlightCarriesTheValuesOfItsFirstCaller(t *testing.T) {
 	type key struct{}
 	with := func(v string) context.Context { return context.WithValue(context.Background(), key{}, v) }
@@ -1015,7 +1023,8 @@ func TestDoManyOfNothing(t *testing.T) {
 	})
 }
 
-// Who asks with a context that has ended gets its error for every key, disturbs nobody, and flies nothing.
+// Who asks with a context that has ended gets its error for every key, disturbs nobody, and flies
+// nothing.
 func TestDoManyOfAnEndedContextDoesNothing(t *testing.T) {
 	manyBubble(t, func(t *testing.T, b *manyBench) {
 		first := b.one("a")

@@ -12,8 +12,8 @@ import (
 
 var errStorm = errors.New("a run has failed")
 
-// Many callers of few keys, some of whom leave, and runs some of which fail or panic: a key never has two runs at once,
-// and nobody is given what began before he asked, unless it may be shared.
+// Many callers of few keys, some of whom leave, and runs some of which fail or panic: a key never
+// has two runs at once, and nobody is given what began before he asked, unless it may be shared.
 func TestRoundsHoldInAStorm(t *testing.T) {
 	const callers, turns, keys = 1000, 20, 37
 	var clock atomic.Int64 // orders what happens

@@ -18,8 +18,8 @@ func (tr *trip) takeIn(keys ...string) {
 	})
 }
 
-// Those who have gathered when a flight takes them in get what its rounds get; who comes later does not, however often it takes in; and of keys that it does not name
-// nobody does.
+// Those who have gathered when a flight takes them in get what its rounds get; who comes later does
+// not, however often it takes in; and of keys that it does not name nobody does.
 func TestTakenInGetWhatTheRoundGets(t *testing.T) {
 	manyBubble(t, func(t *testing.T, b *manyBench) {
 		first := b.many("a", "b")
@@ -49,7 +49,8 @@ func TestTakenInGetWhatTheRoundGets(t *testing.T) {
 	})
 }
 
-// A flight goes on for those whom it has taken in, when its first callers have left, until they have, too.
+// A flight goes on for those whom it has taken in, when its first callers have left, until they
+// have, too.
 func TestFlightGoesOnForThoseTakenIn(t *testing.T) {
 	manyBubble(t, func(_ *testing.T, b *manyBench) {
 		first := b.one("a")
@@ -98,7 +99,8 @@ func TestAbandonedFlightTakesNobodyIn(t *testing.T) {
 	})
 }
 
-// The end of a flight that panics, returns without landing, or is closed is also that of those whom it has taken in; and a round that has landed takes nobody in.
+// The end of a flight that panics, returns without landing, or is closed is also that of those whom
+// it has taken in; and a round that has landed takes nobody in.
 func TestTakenInGetTheEndOfTheFlight(t *testing.T) {
 	for want, end := range map[string]func(b *manyBench, tr *trip){
 		"err: caught now":              func(_ *manyBench, tr *trip) { tr.ended = true; tr.step(func() { panic("now") }) },

@@ -6,11 +6,13 @@ import (
 	"strconv"
 )
 
-// Decoder returns how a text becomes the K again that encode, which is Encoder's without a custom function, makes that text of: by K's UnmarshalText, if it has a MarshalText, too; else as a
+// Decoder returns how a text becomes the K again that encode, which is Encoder's without a custom
+// function, makes that text of: by K's UnmarshalText, if it has a MarshalText, too; else as a
 // string or an integer. Nil: such a K cannot be had of its text.
 //
-// It answers false for any text that is no K's, also for one that can be read as a K but is not what that K's would be, as "007" for an integer: in another program, with keys of another type, it
-// may be the text of another key. A panic in UnmarshalText is such an answer, too.
+// It answers false for any text that is no K's, also for one that can be read as a K but is not
+// what that K's would be, as "007" for an integer: in another program, with keys of another type,
+// it may be the text of another key. A panic in UnmarshalText is such an answer, too.
 func Decoder[K comparable](encode func(K) (string, error)) func(text string) (key K, ok bool) {
 	parse := parser[K]()
 	if parse == nil {

@@ -10,8 +10,9 @@ import (
 	"github.com/cacheaside/cacheaside/internal/testenv"
 )
 
-// slotText is the part of a name that a cluster hashes to its slot, by the words of the Redis Cluster specification: what is between
-// the first "{" and the first "}" to its right, if there are both and something is between them; else all of the name.
+// slotText is the part of a name that a cluster hashes to its slot, by the words of the Redis
+// Cluster specification: what is between the first "{" and the first "}" to its right, if there are
+// both and something is between them; else all of the name.
 func slotText(name string) string {
 	_, behind, open := strings.Cut(name, "{")
 	between, _, closed := strings.Cut(behind, "}")
@@ -40,7 +41,8 @@ func unescape(tag string) string {
 	return strings.ReplaceAll(strings.ReplaceAll(tag, "%7D", "}"), "%25", "%")
 }
 
-// checkName asserts all that is promised of one text, with suffix behind its name, and returns the name.
+// checkName asserts all that is promised of one text, with suffix behind its name, and returns the
+// name.
 func checkName(t *testing.T, n Namespace, text, suffix string) (name, tag string) {
 	t.Helper()
 	name, long := n.Name(text)
@@ -90,7 +92,8 @@ func TestKeysShareTheirSlot(t *testing.T) {
 	}
 }
 
-// All texts of up to five of the bytes that escaping is about: none shares its name, or its tag's with a text that looks like it.
+// All texts of up to five of the bytes that escaping is about: none shares its name, or its tag's
+// with a text that looks like it.
 func TestDifferentTextsHaveDifferentNames(t *testing.T) {
 	n := NewNamespace("p", "users", "1")
 	seen := make(map[string]string)
@@ -113,7 +116,8 @@ func TestDifferentTextsHaveDifferentNames(t *testing.T) {
 		texts = longer
 	}
 
-	// Long ones: equally long, of all lengths, each beginning with the last one; and short ones that look like their tags.
+	// Long ones: equally long, of all lengths, each beginning with the last one; and short ones
+	// that look like their tags.
 	for length := 1; length <= 600; length++ {
 		text := strings.Repeat("x", length)
 		add(text)

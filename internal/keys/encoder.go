@@ -7,11 +7,13 @@ import (
 	"strconv"
 )
 
-// Encoder returns how a K becomes its text: by custom, if that is not nil; else by its MarshalText, if it has one; else strings, and
-// types made of them, are their own text, and integers are written in decimal. It fails for any other K.
+// Encoder returns how a K becomes its text: by custom, if that is not nil; else by its MarshalText,
+// if it has one; else strings, and types made of them, are their own text, and integers are written
+// in decimal. It fails for any other K.
 //
-// A panic in custom or MarshalText becomes the error that caught makes of what was recovered. An error of MarshalText is returned as it
-// is, so what it tells of the key is its author's choice; the errors made here tell the type at most. The text may be any bytes.
+// A panic in custom or MarshalText becomes the error that caught makes of what was recovered. An
+// error of MarshalText is returned as it is, so what it tells of the key is its author's choice;
+// the errors made here tell the type at most. The text may be any bytes.
 func Encoder[K comparable](custom func(K) string, caught func(recovered any) error) (func(K) (string, error), error) {
 	t := reflect.TypeFor[K]()
 	switch {

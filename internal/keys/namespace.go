@@ -1,7 +1,8 @@
 // Package keys makes text of a key, and of that text a name in Redis.
 //
-// Names are a format that processes of different versions share, as they do the entries stored under them: a name that changes is a
-// cache lost, and an Invalidate in one version that the other never sees.
+// Names are a format that processes of different versions share, as they do the entries stored
+// under them: a name that changes is a cache lost, and an Invalidate in one version that the other
+// never sees.
 package keys
 
 import (
@@ -13,28 +14,33 @@ import (
 	"github.com/cespare/xxhash/v2"
 )
 
-// maxText is how many bytes of text a name may hold before escaping; of longer ones it holds a hash. Redis, and whatever lists or
-// logs its keys, would take far longer names, but keep and compare them in full for every key.
+// maxText is how many bytes of text a name may hold before escaping; of longer ones it holds a
+// hash. Redis, and whatever lists or logs its keys, would take far longer names, but keep and
+// compare them in full for every key.
 const maxText = 256
 
-// hashedMark begins the tag of a long text. No short text's tag can: there 25 or 7D follows a "%", or nothing does.
+// hashedMark begins the tag of a long text. No short text's tag can: there 25 or 7D follows a "%",
+// or nothing does.
 const hashedMark = "%~"
 
 // Namespace makes the names in Redis of one loader's keys:
 //
 //	prefix:loader:version:{tag}
 //
-// A cluster takes a name's hash slot from what stands between its first "{" and the first "}" behind it, if that is not empty.
-// Neither prefix, loader nor version has a brace, and no tag has a "}" or is empty. So the slot is the tag's, whatever the key
-// contains, and a name with anything added behind it is in the same slot.
+// A cluster takes a name's hash slot from what stands between its first "{" and the first "}"
+// behind it, if that is not empty. Neither prefix, loader nor version has a brace, and no tag has a
+// "}" or is empty. So the slot is the tag's, whatever the key contains, and a name with anything
+// added behind it is in the same slot.
 //
-// The tag is the text with "%" written as "%25" and "}" as "%7D", a lone "%" for the empty text, and for a text longer than 256 bytes
+// The tag is the text with "%" written as "%25" and "}" as "%7D", a lone "%" for the empty text,
+// and for a text longer than 256 bytes
 //
 //	%~length~hash
 //
-// with the text's length in decimal and its SHA-256 in base64url without padding. Different texts have different names, unless they
-// are long, equally long and of the same SHA-256: so the entries of long keys carry the text in full, to be compared. That all texts
-// under one name are equally long is what lets an entry begin with the text and not say where it ends (lease.Entry.Unkey).
+// with the text's length in decimal and its SHA-256 in base64url without padding. Different texts
+// have different names, unless they are long, equally long and of the same SHA-256: so the entries
+// of long keys carry the text in full, to be compared. That all texts under one name are equally
+// long is what lets an entry begin with the text and not say where it ends (lease.Entry.Unkey).
 //
 // A Namespace does not change and is safe for concurrent use; NewNamespace makes it.
 type Namespace struct {
@@ -42,7 +48,8 @@ type Namespace struct {
 	begun xxhash.Digest // of what stands before the text in all hashes
 }
 
-// NewNamespace makes the Namespace of one loader. All three are valid names, of which the caller has made sure by ValidName.
+// NewNamespace makes the Namespace of one loader. All three are valid names, of which the caller
+// has made sure by ValidName.
 func NewNamespace(prefix, loader, version string) Namespace {
 	n := Namespace{head: prefix + ":" + loader + ":" + version + ":{"}
 	n.begun.Reset()
@@ -50,8 +57,8 @@ func NewNamespace(prefix, loader, version string) Namespace {
 	return n
 }
 
-// Name returns the name in Redis of the key whose text this is. It is long if the name holds only a hash of the text: then the entry
-// must carry the text in full.
+// Name returns the name in Redis of the key whose text this is. It is long if the name holds only a
+// hash of the text: then the entry must carry the text in full.
 func (n Namespace) Name(text string) (name string, long bool) {
 	switch {
 	case len(text) > maxText:
@@ -78,16 +85,18 @@ func (n Namespace) hashed(text string) string {
 	return string(append(b, '}'))
 }
 
-// Hash is a hash of loader and text that is the same in every process and every program: xxhash64, seed 0, of the loader's name, a NUL
-// and the text. Loaders' names hold no NUL, so no two pairs hash the same bytes.
+// Hash is a hash of loader and text that is the same in every process and every program: xxhash64,
+// seed 0, of the loader's name, a NUL and the text. Loaders' names hold no NUL, so no two pairs
+// hash the same bytes.
 func (n Namespace) Hash(text string) uint64 {
 	d := n.begun
 	_, _ = d.WriteString(text)
 	return d.Sum64()
 }
 
-// ValidName tells whether s may stand in a name before the brace: letters, digits, "_", "." and "-", and at least one of them. So it
-// holds no brace, and none of the colons that keep the names of two Namespaces apart.
+// ValidName tells whether s may stand in a name before the brace: letters, digits, "_", "." and
+// "-", and at least one of them. So it holds no brace, and none of the colons that keep the names
+// of two Namespaces apart.
 func ValidName(s string) bool {
 	for _, c := range []byte(s) {
 		switch {

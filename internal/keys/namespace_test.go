@@ -8,8 +8,8 @@ import (
 	"github.com/cespare/xxhash/v2"
 )
 
-// Both were computed by another implementation, in Python. To change one is to lose what is cached, and to let the versions in a fleet
-// miss each other's invalidations.
+// Both were computed by another implementation, in Python. To change one is to lose what is cached,
+// and to let the versions in a fleet miss each other's invalidations.
 var golden = []struct {
 	text string
 	tag  string // of Name

@@ -13,8 +13,9 @@ import (
 // maxSends bounds how often a lease is asked for when replies are lost.
 const maxSends = 2
 
-// Attempt is one process's try at one key: it reads the key, takes it for a load, stores what the load gave or gives up. Its steps are
-// methods of Store, which take many attempts in one trip, and leave what each has come to in State and Err. It is used by one goroutine.
+// Attempt is one process's try at one key: it reads the key, takes it for a load, stores what the
+// load gave or gives up. Its steps are methods of Store, which take many attempts in one trip, and
+// leave what each has come to in State and Err. It is used by one goroutine.
 type Attempt struct {
 	State State  // what the last Take or Claim has shown, or a Get or Read that was put here
 	Err   error  // why the last step failed
@@ -46,15 +47,16 @@ func NewAttempt(key string, life time.Duration) Attempt { return Attempt{key: ke
 // For has Claim take only the entry with this stamp, as it was read.
 func (a *Attempt) For(stamp Token) { a.stamp = stamp[:] }
 
-// tokenArg is a copy of the token: a command that was left behind at its time-out may still be writing it when the attempt has another one, and must
-// not send that.
+// tokenArg is a copy of the token: a command that was left behind at its time-out may still be
+// writing it when the attempt has another one, and must not send that.
 func (a *Attempt) tokenArg() []byte {
 	t := a.token
 	return t[:]
 }
 
-// Adopt takes over the lease that a key was found to hold, if this attempt has it, or has asked for it and the reply was lost: the state becomes Mine, and
-// the load may begin now. Any other state stays as it is.
+// Adopt takes over the lease that a key was found to hold, if this attempt has it, or has asked for
+// it and the reply was lost: the state becomes Mine, and the load may begin now. Any other state
+// stays as it is.
 func (a *Attempt) Adopt(held *State) {
 	if held.Kind == Busy && (slices.Contains(a.sent, held.Token) || a.state == holdsLease && a.token == held.Token) {
 		a.token, a.state = held.Token, holdsLease
@@ -62,8 +64,9 @@ func (a *Attempt) Adopt(held *State) {
 	}
 }
 
-// Claim asks for loads of keys whatever they hold, but for somebody else's load; or of those entries that they were read to hold (see For). The state is Mine, Busy, Held, or, if it is another entry now or
-// none, Unknown.
+// Claim asks for loads of keys whatever they hold, but for somebody else's load; or of those
+// entries that they were read to hold (see For). The state is Mine, Busy, Held, or, if it is
+// another entry now or none, Unknown.
 func (s *Store) Claim(ctx context.Context, as []*Attempt) {
 	s.ask(ctx, as, func(as []*Attempt, reply replyFunc) {
 		s.evalAll(ctx, as, claimScript, true, func(a *Attempt) []any {
@@ -102,8 +105,8 @@ func (s *Store) Claim(ctx context.Context, as []*Attempt) {
 	})
 }
 
-// ask sends requests for keys with a fresh token each time, until replies come. One token is sent once; an earlier one that a reply shows is
-// adopted.
+// ask sends requests for keys with a fresh token each time, until replies come. One token is sent
+// once; an earlier one that a reply shows is adopted.
 func (s *Store) ask(ctx context.Context, as []*Attempt, send func([]*Attempt, replyFunc), answer func(*Attempt, any, error) (State, error)) {
 	for i := 0; i < maxSends && len(as) > 0 && (i == 0 || ctx.Err() == nil); i++ {
 		for _, a := range as {
@@ -129,7 +132,8 @@ func (s *Store) ask(ctx context.Context, as []*Attempt, send func([]*Attempt, re
 // Renewal is a copy of what the attempt holds now, for keeping it alive on another goroutine.
 func (a *Attempt) Renewal() *Attempt { return &Attempt{key: a.key, life: a.life, token: a.token} }
 
-// Renew keeps leases and claims alive for another life. It answers which are still held, and an error if a try failed.
+// Renew keeps leases and claims alive for another life. It answers which are still held, and an
+// error if a try failed.
 func (s *Store) Renew(ctx context.Context, as []*Attempt) (held []*Attempt, failed error) {
 	s.evalAll(ctx, as, renewScript, false, func(a *Attempt) []any {
 		return []any{a.tokenArg(), a.life.Milliseconds()}
@@ -190,16 +194,19 @@ func (s *Store) Fill(ctx context.Context, fs []*Filling) {
 // Holds tells whether a lease or claim is known to be held.
 func (a *Attempt) Holds() bool { return a.state != holdsNothing }
 
-// Owes tells whether leases or claims may be held whose replies were lost. Release gives them up too.
+// Owes tells whether leases or claims may be held whose replies were lost. Release gives them up
+// too.
 func (a *Attempt) Owes() bool { return len(a.sent) > 0 }
 
-// Fail gives leases up, and leaves markers for window so that those who wait do not load one after another. An entry that was
-// claimed stays, and is not to be claimed as long: but by a Claim of whatever the key holds.
+// Fail gives leases up, and leaves markers for window so that those who wait do not load one after
+// another. An entry that was claimed stays, and is not to be claimed as long: but by a Claim of
+// whatever the key holds.
 func (s *Store) Fail(ctx context.Context, as []*Attempt, window time.Duration) {
 	s.end(ctx, as, string([]byte{failedByte}), window)
 }
 
-// Release gives up what is held, if anything is, also leases whose replies were lost. It may be called after any other end.
+// Release gives up what is held, if anything is, also leases whose replies were lost. It may be
+// called after any other end.
 func (s *Store) Release(ctx context.Context, as []*Attempt) {
 	as = slices.DeleteFunc(slices.Clone(as), func(a *Attempt) bool { return !a.Holds() && !a.Owes() })
 	s.end(ctx, as, "", 0)

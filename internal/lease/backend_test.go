@@ -26,7 +26,8 @@ type backend struct {
 	store *Store
 }
 
-// onEach runs f on every kind of Redis. The embedded one runs in a bubble, so that waiting costs no time there.
+// onEach runs f on every kind of Redis. The embedded one runs in a bubble, so that waiting costs no
+// time there.
 func onEach(t *testing.T, f func(t *testing.T, b *backend)) {
 	t.Run("miniredis", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {

@@ -70,7 +70,8 @@ func TestClaimIsGivenOnce(t *testing.T) {
 	})
 }
 
-// If the entry expired during its refresh, a reader would take a lease, and load beside the refresh.
+// If the entry expired during its refresh, a reader would take a lease, and load beside the
+// refresh.
 func TestClaimedEntryOutlivesItsClaim(t *testing.T) {
 	onEach(t, func(t *testing.T, b *backend) {
 		b.put("k", Entry{Payload: []byte("old")}, 15*time.Second)
@@ -220,7 +221,8 @@ func TestEndOfAClaimDeletesAnEntryWhoseLifeIsOver(t *testing.T) {
 	})
 }
 
-// What is known of the entry that was claimed is not put back into another one, which a delayed request of the same attempt claims.
+// What is known of the entry that was claimed is not put back into another one, which a delayed
+// request of the same attempt claims.
 func TestEndOfADelayedClaimLeavesAnotherEntrysLife(t *testing.T) {
 	_, rdb := testenv.Mini(t)
 	b := newBackend(t, rdb)
@@ -241,7 +243,8 @@ func TestEndOfADelayedClaimLeavesAnotherEntrysLife(t *testing.T) {
 	}
 }
 
-// A reload that has failed is not tried again for a while, by those who reload what they have read; who is asked to reload whatever there is does.
+// A reload that has failed is not tried again for a while, by those who reload what they have read;
+// who is asked to reload whatever there is does.
 func TestAFailedRefreshKeepsOthersFromTrying(t *testing.T) {
 	onEach(t, func(t *testing.T, b *backend) {
 		want := Entry{Codec: 5, Cost: time.Second, Payload: []byte("old"), Expiry: time.UnixMilli(time.Now().UnixMilli())}

@@ -46,7 +46,8 @@ func TestDecodeMillions(t *testing.T) {
 	t.Logf("%d inputs", n)
 }
 
-// checkDecode decodes b: whatever it is, it is recognised as what it is, or as unknown, and loses nothing.
+// checkDecode decodes b: whatever it is, it is recognised as what it is, or as unknown, and loses
+// nothing.
 func checkDecode(t *testing.T, b []byte) {
 	s := decode(b)
 	if !bytes.Equal(s.Raw, b) {

@@ -1,8 +1,10 @@
-// Package lease is the protocol by which a fleet of processes shares one Redis string for each cached key.
+// Package lease is the protocol by which a fleet of processes shares one Redis string for each
+// cached key.
 //
-// The string holds an entry, the lease of a load that is under way, the marker of a load that failed a moment ago, or the mark of a writer who holds the key.
-// Every change to it is one script that compares before it writes, so that deleting the key, by whatever means, voids
-// whatever was under way: a value read from the database before the delete is never stored after it.
+// The string holds an entry, the lease of a load that is under way, the marker of a load that
+// failed a moment ago, or the mark of a writer who holds the key. Every change to it is one script
+// that compares before it writes, so that deleting the key, by whatever means, voids whatever was
+// under way: a value read from the database before the delete is never stored after it.
 package lease
 
 import (
@@ -14,7 +16,8 @@ import (
 	"time"
 )
 
-// The first byte tells what the string holds: the high nibble the kind, the low one the version of the format.
+// The first byte tells what the string holds: the high nibble the kind, the low one the version of
+// the format.
 const (
 	entryByte  = 0xE1
 	leaseByte  = 0xA1
@@ -49,11 +52,13 @@ const (
 	flagKeyed      // the full key stands before the payload
 )
 
-// maxClaim is how far ahead the end of a claim can be: beyond that it is one of the past, for a claim is told modulo 49.7 days.
+// maxClaim is how far ahead the end of a claim can be: beyond that it is one of the past, for a
+// claim is told modulo 49.7 days.
 const maxClaim = time.Hour
 
-// Token names one load: never a process, for then a second load of the same process would revive the first one's lease. That of nobody, zeros, is the stamp of
-// an entry whose reload failed a moment ago; its claim keeps others from trying until the window is over.
+// Token names one load: never a process, for then a second load of the same process would revive
+// the first one's lease. That of nobody, zeros, is the stamp of an entry whose reload failed a
+// moment ago; its claim keeps others from trying until the window is over.
 type Token [12]byte
 
 func (t Token) String() string { return hex.EncodeToString(t[:]) }
@@ -74,7 +79,8 @@ type Entry struct {
 	Payload    []byte
 }
 
-// Taken tells whether a refresh of the entry is under way, or has failed a moment ago, if Redis' clock shows now.
+// Taken tells whether a refresh of the entry is under way, or has failed a moment ago, if Redis'
+// clock shows now.
 func (e *Entry) Taken(now time.Time) bool {
 	left := time.Duration(e.ClaimEnds-uint32(now.UnixMilli())) * time.Millisecond
 	return e.Claimed && left > 0 && left <= maxClaim
@@ -83,8 +89,8 @@ func (e *Entry) Taken(now time.Time) bool {
 // Failed tells whether the last reload of the entry has failed.
 func (e *Entry) Failed() bool { return e.Claimed && e.Stamp == Token{} }
 
-// Unkey takes the full key off the payload of an entry that was read under key's name. It answers false if the entry is not key's: either
-// is keyed and the other is not, or the full keys differ.
+// Unkey takes the full key off the payload of an entry that was read under key's name. It answers
+// false if the entry is not key's: either is keyed and the other is not, or the full keys differ.
 func (e *Entry) Unkey(key string, keyed bool) bool {
 	if e.Keyed != keyed {
 		return false

@@ -14,8 +14,9 @@ import (
 // replyFunc is told what Redis has answered of an attempt's key: a value, or an error.
 type replyFunc func(a *Attempt, v any, err error)
 
-// evalAll runs a script on the key of each attempt, in one trip, and loads it first where Redis does not have it. The client may repeat it
-// when a reply is lost, unless once is set. reply is called for each attempt, with the script's answer or an error.
+// evalAll runs a script on the key of each attempt, in one trip, and loads it first where Redis
+// does not have it. The client may repeat it when a reply is lost, unless once is set. reply is
+// called for each attempt, with the script's answer or an error.
 func (s *Store) evalAll(ctx context.Context, as []*Attempt, sc conn.Script, once bool, args func(*Attempt) []any, reply replyFunc) {
 	if s.wide(as) {
 		as = s.evalWide(ctx, as, *sc.Wide, once, args, reply)
@@ -44,13 +45,16 @@ func (s *Store) evalEach(ctx context.Context, as []*Attempt, name, body string, 
 // atOnce is how many keys one script changes at the most: nobody else is served meanwhile.
 const atOnce = 100
 
-// wide tells whether many keys are changed by one script: a command each is what they cost most, here and in Redis. Not on a cluster, where they are in different slots; nor those whose fate is not known, for that may be what one
-// of them does to the others.
+// wide tells whether many keys are changed by one script: a command each is what they cost most,
+// here and in Redis. Not on a cluster, where they are in different slots; nor those whose fate is
+// not known, for that may be what one of them does to the others.
 func (s *Store) wide(as []*Attempt) bool {
 	return len(as) > 1 && !s.conn.Cluster() && !slices.ContainsFunc(as, (*Attempt).Owes)
 }
 
-// evalWide runs the wide form of a script. Where it fails for one key, it is not known what it has done for the others: they are returned, to be asked for one by one; or, if a request must not be repeated, they have their replies, which say so.
+// evalWide runs the wide form of a script. Where it fails for one key, it is not known what it has
+// done for the others: they are returned, to be asked for one by one; or, if a request must not be
+// repeated, they have their replies, which say so.
 func (s *Store) evalWide(ctx context.Context, as []*Attempt, sc conn.Script, once bool, args func(*Attempt) []any, reply replyFunc) (again []*Attempt) {
 	parts := slices.Collect(slices.Chunk(as, atOnce))
 	unknown := s.evalParts(ctx, parts, "evalsha", sc.Hash, once, args, func(part []*Attempt, v any, err error) {
@@ -115,7 +119,8 @@ func (s *Store) answerWide(part []*Attempt, v any, err error, once bool, reply r
 	return nil
 }
 
-// errPartly is a reply of Redis to a script for many keys, which does not tell for which it has been carried out. So it is not what is taken for a refusal.
+// errPartly is a reply of Redis to a script for many keys, which does not tell for which it has
+// been carried out. So it is not what is taken for a refusal.
 type errPartly struct{ reply error }
 
 func (e errPartly) Error() string { return fmt.Sprint("a script for many keys: ", e.reply) }

@@ -72,7 +72,8 @@ func TestFillIsRefusedWhenTheLeaseIsAnothers(t *testing.T) {
 	})
 }
 
-// A second load of the same process is another load: the first one's value is still of before the delete.
+// A second load of the same process is another load: the first one's value is still of before the
+// delete.
 func TestSecondLoadOfAProcessDoesNotReviveTheFirst(t *testing.T) {
 	onEach(t, func(t *testing.T, b *backend) {
 		stale, fresh := b.attempt("k"), b.attempt("k")

@@ -12,15 +12,19 @@ import (
 	"github.com/cacheaside/cacheaside/internal/conn"
 )
 
-// maxTrips is how many pipelines of reads are under way at once. With one, a reader waits for a whole trip before his own begins, and a
-// slow reply holds up the whole process; with many, the pipelines are short. Measured with 128 goroutines: 2 cost as little as 1.
+// maxTrips is how many pipelines of reads are under way at once. With one, a reader waits for a
+// whole trip before his own begins, and a slow reply holds up the whole process; with many, the
+// pipelines are short. Measured with 128 goroutines: 2 cost as little as 1.
 const maxTrips = 2
 
-// gather sends what the goroutines of a process ask for at the same time together: a command goes out at once if fewer than maxTrips trips
-// are under way; else it waits for the next one to come back, and all who wait then go out in one pipeline. Nobody waits for company. There is one for reads, one for requests for leases, which must not be repeated, and one
-// for all else, which may be.
+// gather sends what the goroutines of a process ask for at the same time together: a command goes
+// out at once if fewer than maxTrips trips are under way; else it waits for the next one to come
+// back, and all who wait then go out in one pipeline. Nobody waits for company. There is one for
+// reads, one for requests for leases, which must not be repeated, and one for all else, which may
+// be.
 //
-// It is here, and not go-redis' AutoPipeline, because a caller's deadline and departure must be kept, and that a trip's: see docs/design.md.
+// It is here, and not go-redis' AutoPipeline, because a caller's deadline and departure must be
+// kept, and that a trip's: see docs/design.md.
 type gather struct {
 	store *Store
 	wait  time.Duration // bounds a trip
@@ -44,10 +48,12 @@ type trip struct {
 	sent   conn.Sent
 }
 
-// patience is how long a lone reader waits on his own goroutine, where he cannot notice that he is to leave. A healthy Redis answers in less.
+// patience is how long a lone reader waits on his own goroutine, where he cannot notice that he is
+// to leave. A healthy Redis answers in less.
 const patience = 10 * time.Millisecond
 
-// slow is for how long nobody tries that after it has been in vain, for each time costs a connection; twice as long each time, up to slowest.
+// slow is for how long nobody tries that after it has been in vain, for each time costs a
+// connection; twice as long each time, up to slowest.
 const (
 	slow    = 100 * time.Millisecond
 	slowest = 30 * time.Second
@@ -56,9 +62,10 @@ const (
 // few is how many keys are tried so: more may well take longer.
 const few = 128
 
-// first reads for a caller who must be able to leave, as do does. If nobody else reads just then, and the client keeps deadlines, it does so on
-// the caller's goroutine: a hand-over to another and back costs as much as a third of the trip, and more on an idle machine. If it was in
-// vain it makes new commands.
+// first reads for a caller who must be able to leave, as do does. If nobody else reads just then,
+// and the client keeps deadlines, it does so on the caller's goroutine: a hand-over to another and
+// back costs as much as a third of the trip, and more on an idle machine. If it was in vain it
+// makes new commands.
 func (g *gather) first(ctx context.Context, keys []string, weight int64) ([]redis.Cmder, conn.Sent) {
 	cmds := looks(ctx, keys)
 	if !g.store.conn.Bounded() || len(keys) > few || !g.begin(1) {
@@ -72,7 +79,8 @@ func (g *gather) first(ctx context.Context, keys []string, weight int64) ([]redi
 	return cmds, g.do(ctx, weight, cmds...)
 }
 
-// glance sends cmds with little patience, in the trip that has been begun, and tells whether that was in vain; a caller's own end is no fault of Redis.
+// glance sends cmds with little patience, in the trip that has been begun, and tells whether that
+// was in vain; a caller's own end is no fault of Redis.
 func (g *gather) glance(ctx context.Context, wait time.Duration, cmds []redis.Cmder) (late bool) {
 	defer func() { g.end(late) }()
 	defer func() {
@@ -105,7 +113,8 @@ func (g *gather) flight(ctx context.Context, weight int64, cmds []redis.Cmder) c
 	return g.alone(ctx, cmds)
 }
 
-// some sends a command together with others', and many, or a long one, which would keep those waiting, alone.
+// some sends a command together with others', and many, or a long one, which would keep those
+// waiting, alone.
 func (g *gather) some(ctx context.Context, cmds []redis.Cmder) conn.Sent {
 	if len(cmds) > 1 || isLong(cmds[0]) {
 		return g.alone(ctx, cmds)
@@ -113,7 +122,8 @@ func (g *gather) some(ctx context.Context, cmds []redis.Cmder) conn.Sent {
 	return g.flight(ctx, 0, cmds)
 }
 
-// isLong tells whether the arguments of a command are many bytes: a large value, or many in one script.
+// isLong tells whether the arguments of a command are many bytes: a large value, or many in one
+// script.
 func isLong(cmd redis.Cmder) bool { return size([]redis.Cmder{cmd}) > 16<<10 }
 
 // size is how many bytes of values are in the arguments of commands.
@@ -144,8 +154,9 @@ func (g *gather) alone(ctx context.Context, cmds []redis.Cmder) conn.Sent {
 	return send(ctx, bound, cmds)
 }
 
-// most is how many trips there may be at once, n on one server. On a cluster every reader makes his own: the nodes answer apart, and in a trip that
-// they share, one that hangs would keep the others' answers.
+// most is how many trips there may be at once, n on one server. On a cluster every reader makes his
+// own: the nodes answer apart, and in a trip that they share, one that hangs would keep the others'
+// answers.
 func (g *gather) most(n int) int {
 	if g.store.cluster {
 		return math.MaxInt
@@ -153,7 +164,8 @@ func (g *gather) most(n int) int {
 	return n
 }
 
-// begin begins a trip, if fewer than n are under way and nobody waits for one. Trips of one are not begun for a while after one was late.
+// begin begins a trip, if fewer than n are under way and nobody waits for one. Trips of one are not
+// begun for a while after one was late.
 func (g *gather) begin(n int) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -188,8 +200,8 @@ func (g *gather) quick() {
 	g.pause = 0
 }
 
-// do sends cmds and waits for their replies, or for ctx, or for the store's time-out. After an error cmds may still be in use and must not
-// be read.
+// do sends cmds and waits for their replies, or for ctx, or for the store's time-out. After an
+// error cmds may still be in use and must not be read.
 //
 // A trip has so many commands that their replies come in its time; those that would be too much go
 // by themselves.

@@ -11,14 +11,20 @@ import (
 	"github.com/cacheaside/cacheaside/internal/keys"
 )
 
-// A key is on hold while it must not be cached: while a load of it may see what a replica of the database has not heard of yet, for a time after its delete, or after its loader's generation was raised; and while its row is
-// being written, from before the commit until after the delete. There is a second key then, a set of those who hold it (see package channel), and no lease is given of it, and no claim. A fill need not look: who has a
-// lease took it before the hold, and the change of the key that came with the hold has voided it; or he took it after the hold, and so has loaded after it.
+// A key is on hold while it must not be cached: while a load of it may see what a replica of the
+// database has not heard of yet, for a time after its delete, or after its loader's generation was
+// raised; and while its row is being written, from before the commit until after the delete. There
+// is a second key then, a set of those who hold it (see package channel), and no lease is given of
+// it, and no claim. A fill need not look: who has a lease took it before the hold, and the change
+// of the key that came with the hold has voided it; or he took it after the hold, and so has loaded
+// after it.
 //
-// A writer's hold puts a mark in the place of what the key holds: his token. It shows readers in their first look that the key is on hold; and it lets the writer tell whether anybody has
+// A writer's hold puts a mark in the place of what the key holds: his token. It shows readers in
+// their first look that the key is on hold; and it lets the writer tell whether anybody has
 // invalidated or held the key since, for any delete removes it.
 
-// Hold has the store ask whether keys are on hold, and tells for how long they are after an invalidation: whole milliseconds. It is called before all else, if at all.
+// Hold has the store ask whether keys are on hold, and tells for how long they are after an
+// invalidation: whole milliseconds. It is called before all else, if at all.
 func (s *Store) Hold(lag time.Duration) { s.holds, s.lag = true, lag }
 
 // NewToken draws the token of a hold.
@@ -27,7 +33,9 @@ func NewToken() string {
 	return string(t[:])
 }
 
-// Mark is the change that voids what a key's load under way may do, and marks the key as held under token, for life. It is not repeated: a mark that comes late would stand for an invalidation that has not been.
+// Mark is the change that voids what a key's load under way may do, and marks the key as held under
+// token, for life. It is not repeated: a mark that comes late would stand for an invalidation that
+// has not been.
 func Mark(token string, life time.Duration) func(ctx context.Context, key string) redis.Cmder {
 	return func(ctx context.Context, key string) redis.Cmder {
 		return conn.Once(redis.NewCmd(ctx, "eval", markScript.Source, 1, key, appendMark(nil, token), life.Milliseconds()))
@@ -39,8 +47,10 @@ func KeepMark(ctx context.Context, key, token string, life time.Duration) redis.
 	return redis.NewCmd(ctx, "eval", keepMarkScript.Source, 1, key, appendMark(nil, token), life.Milliseconds())
 }
 
-// markScript works in a full Redis, too, since it has written something when it comes to SET, which takes a key of any type; DEL would do for that, but not while a cluster moves the slot, when a server refuses what a script does with
-// a key that is not there any more. ARGV: mark, its life in ms.
+// markScript works in a full Redis, too, since it has written something when it comes to SET, which
+// takes a key of any type; DEL would do for that, but not while a cluster moves the slot, when a
+// server refuses what a script does with a key that is not there any more. ARGV: mark, its life in
+// ms.
 var markScript = conn.NewScript(`
 redis.call('PERSIST', KEYS[1])
 redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])
@@ -51,9 +61,13 @@ var keepMarkScript = conn.NewScript(`
 if redis.call('GETRANGE', KEYS[1], 0, 13) == ARGV[1] then redis.call('PEXPIRE', KEYS[1], ARGV[2]) end
 return 1`)
 
-// exchangeScript ends a hold by storing what its holder has written: if the key still has his mark, so that nobody has invalidated or held it since, and nobody else is in the set: he may be about to
-// write, or have written and not told of it yet; also where his hold is over, for he may have been killed then. What holds the key for replicas that lag writes nothing; where they are read, it
-// goes on holding it, for what is loaded when the entry has gone may still be from before. A full Redis refuses it. KEYS: key, its hold. ARGV: mark, entry, its life in ms, the lag in ms. Answers 1 if it is stored.
+// exchangeScript ends a hold by storing what its holder has written: if the key still has his mark,
+// so that nobody has invalidated or held it since, and nobody else is in the set: he may be about
+// to write, or have written and not told of it yet; also where his hold is over, for he may have
+// been killed then. What holds the key for replicas that lag writes nothing; where they are read,
+// it goes on holding it, for what is loaded when the entry has gone may still be from before. A
+// full Redis refuses it. KEYS: key, its hold. ARGV: mark, entry, its life in ms, the lag in ms.
+// Answers 1 if it is stored.
 var exchangeScript = conn.NewScript(`
 if redis.call('GETRANGE', KEYS[1], 0, 13) ~= ARGV[1] then return 0 end
 local t = redis.call('TIME')
@@ -77,7 +91,8 @@ end
 redis.call('ZREM', KEYS[2], token)
 return 1`)
 
-// Exchange stores e, with a stamp of its own, in the place of the mark of who holds key under token, and ends his hold. It is sent once: what it answers late is not known to be there.
+// Exchange stores e, with a stamp of its own, in the place of the mark of who holds key under
+// token, and ends his hold. It is sent once: what it answers late is not known to be there.
 func (s *Store) Exchange(ctx context.Context, key, token string, e Entry, life time.Duration) (stored bool, err error) {
 	e.Stamp = newToken()
 	a := NewAttempt(key, life)
@@ -107,8 +122,9 @@ func (s *Store) holdArgs(a *Attempt) []any {
 	}
 }
 
-// onHold sets held to whether the key is on hold. KEYS: key, its hold; without that there are no holds. The last two of ARGV: the lag in ms, and a generation in
-// microseconds by Redis' clock, or "" if it cannot be so young as to matter.
+// onHold sets held to whether the key is on hold. KEYS: key, its hold; without that there are no
+// holds. The last two of ARGV: the lag in ms, and a generation in microseconds by Redis' clock, or
+// "" if it cannot be so young as to matter.
 const onHold = `
 local held = false
 if KEYS[2] then

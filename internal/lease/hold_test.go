@@ -121,7 +121,8 @@ func (b *backend) exchange(key string, want bool) {
 	}
 }
 
-// A mark voids what is under way, and tells whoever looks that the key is on hold, also those who do not ask for holds.
+// A mark voids what is under way, and tells whoever looks that the key is on hold, also those who
+// do not ask for holds.
 func TestMark(t *testing.T) {
 	onEach(t, func(t *testing.T, b *backend) {
 		a, c := b.attempt("{k}"), b.attempt("{claimed}")
@@ -175,7 +176,8 @@ func TestMarkIsKept(t *testing.T) {
 	})
 }
 
-// What a writer has written is stored in the place of his mark, if that is still there and nobody else holds the key.
+// What a writer has written is stored in the place of his mark, if that is still there and nobody
+// else holds the key.
 func TestExchange(t *testing.T) {
 	holding(t, func(t *testing.T, b *backend) {
 		b.store.lag = 0

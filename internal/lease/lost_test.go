@@ -9,10 +9,12 @@ import (
 	"github.com/cacheaside/cacheaside/internal/testenv"
 )
 
-// timeout is that of a store whose replies are lost, which is waited for. What is sent then must be answered within it.
+// timeout is that of a store whose replies are lost, which is waited for. What is sent then must be
+// answered within it.
 const timeout = 2 * time.Second
 
-// lossy runs f for both ways in which a client learns that no reply comes, with both kinds of client.
+// lossy runs f for both ways in which a client learns that no reply comes, with both kinds of
+// client.
 func lossy(t *testing.T, f func(t *testing.T, n *network, broken bool)) {
 	t.Parallel() // each has a server of its own, and mostly waits
 	for how, broken := range map[string]bool{"timeout": false, "broken": true} {
@@ -29,7 +31,8 @@ func lossy(t *testing.T, f func(t *testing.T, n *network, broken bool)) {
 	}
 }
 
-// The first send of a lease arrives after an invalidation, and revives it if the second send had the same token.
+// The first send of a lease arrives after an invalidation, and revives it if the second send had
+// the same token.
 func TestDelayedTakeDoesNotLetAStaleValueIn(t *testing.T) {
 	lossy(t, func(t *testing.T, n *network, broken bool) {
 		a := n.attempt("k")
@@ -39,7 +42,8 @@ func TestDelayedTakeDoesNotLetAStaleValueIn(t *testing.T) {
 		arrive()
 		n.fill(a, Entry{Payload: []byte("stale")}, long, false)
 
-		// What is left is a lease that nobody knows of but the attempt, which may begin a load under it now.
+		// What is left is a lease that nobody knows of but the attempt, which may begin a load
+		// under it now.
 		n.life("k", long)
 		n.take(n.attempt("k"), Busy)
 		n.read(a, Mine)
@@ -74,7 +78,8 @@ func TestDelayedTakeLeavesALeaseThatReleaseEnds(t *testing.T) {
 	n.read(n.attempt("k"), Absent)
 }
 
-// The claim that arrives after the fill is one of the new entry: its end must give that one its own life, not its predecessor's.
+// The claim that arrives after the fill is one of the new entry: its end must give that one its own
+// life, not its predecessor's.
 func TestDelayedClaimDoesNotGiveTheNewEntryTheOldLife(t *testing.T) {
 	lossy(t, func(t *testing.T, n *network, broken bool) {
 		n.put("k", Entry{Payload: []byte("old"), Expiry: time.Now().Add(time.Hour)}, time.Hour)
@@ -194,7 +199,8 @@ func TestDelayedFillIsRefused(t *testing.T) {
 	})
 }
 
-// Whatever becomes of a request for a lease, and of its reply, its token is never sent again, neither by the store nor by go-redis.
+// Whatever becomes of a request for a lease, and of its reply, its token is never sent again,
+// neither by the store nor by go-redis.
 func TestTokenOfALeaseIsSentOnce(t *testing.T) {
 	const wait = 150 * time.Millisecond // for a reply that is late; who comes too late to the next one has sent all that may be sent
 	late := [][]testenv.Action{{testenv.Delay(2 * wait)}}

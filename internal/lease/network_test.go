@@ -14,7 +14,8 @@ import (
 	"github.com/cacheaside/cacheaside/internal/testenv"
 )
 
-// network is a real Redis behind a proxy. Its client has one connection, through the proxy, and what the scripts need is loaded.
+// network is a real Redis behind a proxy. Its client has one connection, through the proxy, and
+// what the scripts need is loaded.
 type network struct {
 	*backend // its store goes through the proxy, the rest does not
 	server   *testenv.Redis
@@ -91,8 +92,9 @@ func (n *network) dial(ctx context.Context, _, _ string) (net.Conn, error) {
 	return c, nil
 }
 
-// hold keeps the next command on its way, until the returned function is called; it returns when Redis has carried out the command.
-// Later ones go straight. The client learns by its time-out that no reply comes, or at once if broken is set: then the connection ends.
+// hold keeps the next command on its way, until the returned function is called; it returns when
+// Redis has carried out the command. Later ones go straight. The client learns by its time-out that
+// no reply comes, or at once if broken is set: then the connection ends.
 func (n *network) hold(broken bool) (arrive func()) {
 	before := n.changes()
 	n.straight.Store(true)
@@ -127,7 +129,8 @@ func (n *network) changes() int {
 	return calls["eval"] + calls["evalsha"] + calls["set"]
 }
 
-// disturb makes the proxy treat each of the next scripts, and requests for leases, in the given way; what comes then passes.
+// disturb makes the proxy treat each of the next scripts, and requests for leases, in the given
+// way; what comes then passes.
 func (n *network) disturb(actions ...testenv.Action) {
 	n.proxy.OnRequest(func(chunk []byte) testenv.Action {
 		if len(actions) == 0 || !bytes.Contains(chunk, []byte("evalsha")) && !bytes.Contains(chunk, []byte("\r\nnx\r\n")) {

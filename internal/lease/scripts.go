@@ -6,8 +6,9 @@ import (
 	"github.com/cacheaside/cacheaside/internal/conn"
 )
 
-// Each script changes KEYS[1] alone, and decides by what the key holds and by Redis' own clock. Lua counts from 1: bytes
-// 3 to 14 are the token, the first 24 bytes all that a script needs of an entry.
+// Each script changes KEYS[1] alone, and decides by what the key holds and by Redis' own clock. Lua
+// counts from 1: bytes 3 to 14 are the token, the first 24 bytes all that a script needs of an
+// entry.
 
 // takeScript gives a lease if the key holds nothing, or still begins with exactly the bytes whose
 // hash is ARGV[3], which the caller could not read. Otherwise it answers what the key holds, as a
@@ -21,11 +22,14 @@ if held then return 1 end
 redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])
 return false`)
 
-// claimScript takes a key for a refresh. Nothing there, a failure or unreadable bytes: a lease. A lease, or an entry whose claim
-// has not ended: answers it. An entry: claims it, in the entry itself, so that readers keep being served and nothing can
-// come between; the key is made to outlive the claim, for if it expired another reader would take a lease and load too. Where the stamp of an entry is given, only that
-// entry is claimed: it may have been reloaded since it was read. Without one, the claim that a failure has left stops nobody.
-// ARGV: lease, token, life in ms, stamp or "", what onHold needs. Answers {what}, also {'held'}, whatever is there, or for a writer's mark; {'busy', bytes}, or {'claimed', old header, Unix ms of its hard end or -1}.
+// claimScript takes a key for a refresh. Nothing there, a failure or unreadable bytes: a lease. A
+// lease, or an entry whose claim has not ended: answers it. An entry: claims it, in the entry
+// itself, so that readers keep being served and nothing can come between; the key is made to
+// outlive the claim, for if it expired another reader would take a lease and load too. Where the
+// stamp of an entry is given, only that entry is claimed: it may have been reloaded since it was
+// read. Without one, the claim that a failure has left stops nobody. ARGV: lease, token, life in
+// ms, stamp or "", what onHold needs. Answers {what}, also {'held'}, whatever is there, or for a
+// writer's mark; {'busy', bytes}, or {'claimed', old header, Unix ms of its hard end or -1}.
 var claimScript = conn.NewScript(onHold + `
 if held then return {'held'} end
 local life = tonumber(ARGV[3])
@@ -46,9 +50,9 @@ redis.call('SETRANGE', KEYS[1], 1, string.char(flags - flags % 2 + 1) .. ARGV[2]
 if ttl >= 0 and ttl < life then redis.call('PEXPIRE', KEYS[1], life) end
 return {'claimed', h, ttl < 0 and '-1' or string.format('%.0f', now + ttl)}`)
 
-// fillScript stores an entry if the key still holds the caller's lease or claim, which takes its place. The token is the entry's
-// stamp, so that a fill that is repeated because its reply was lost recognises itself.
-// ARGV: token, entry, its life in ms. Answers 1 if the entry is stored.
+// fillScript stores an entry if the key still holds the caller's lease or claim, which takes its
+// place. The token is the entry's stamp, so that a fill that is repeated because its reply was lost
+// recognises itself. ARGV: token, entry, its life in ms. Answers 1 if the entry is stored.
 var fillScript = conn.NewScript(`
 local h = redis.call('GETRANGE', KEYS[1], 0, 13)
 if string.sub(h, 3, 14) ~= ARGV[1] then return 0 end
@@ -70,7 +74,8 @@ for i = 1, #KEYS do
 end
 return stored`)
 
-// renewScript keeps the caller's lease or claim alive. ARGV: token, life in ms. Answers 0 if it is the caller's no longer.
+// renewScript keeps the caller's lease or claim alive. ARGV: token, life in ms. Answers 0 if it is
+// the caller's no longer.
 var renewScript = conn.NewScript(`
 local life = tonumber(ARGV[2])
 local h = redis.call('GETRANGE', KEYS[1], 0, 23)
@@ -82,10 +87,13 @@ local ttl = redis.call('PTTL', KEYS[1])
 if ttl >= 0 and ttl < life then redis.call('PEXPIRE', KEYS[1], life) end
 return 1`)
 
-// endScript gives up the caller's lease or claim without a value. A lease becomes the marker of a failure, or goes; a claimed entry
-// gets back its cost and what is left of its hard life, or, after a failure, stays claimed by nobody for that window; if its hard life is over, it ends as a lease does. ARGV: marker or "", its life in ms, the header as it was before the claim
-// or "" if not known, when the entry was to expire or -1 (both of the first token's claim), then the tokens. A marker that a full Redis
-// refuses is done without. Answers 1 if there was something of the caller's.
+// endScript gives up the caller's lease or claim without a value. A lease becomes the marker of a
+// failure, or goes; a claimed entry gets back its cost and what is left of its hard life, or, after
+// a failure, stays claimed by nobody for that window; if its hard life is over, it ends as a lease
+// does. ARGV: marker or "", its life in ms, the header as it was before the claim or "" if not
+// known, when the entry was to expire or -1 (both of the first token's claim), then the tokens. A
+// marker that a full Redis refuses is done without. Answers 1 if there was something of the
+// caller's.
 var endScript = conn.NewScript(`
 local h = redis.call('GETRANGE', KEYS[1], 0, 23)
 local token = string.sub(h, 3, 14)
@@ -111,7 +119,8 @@ end
 if known then redis.call('PEXPIRE', KEYS[1], left) end
 return 1`)
 
-// expireScript ends the soft life of an entry, and voids whatever load is under way, by a stamp of its own: what that has read may be what is not to be fresh any more. Where there is no entry, and
+// expireScript ends the soft life of an entry, and voids whatever load is under way, by a stamp of
+// its own: what that has read may be what is not to be fresh any more. Where there is no entry, and
 // where a full Redis does not let it be changed, the key is deleted. ARGV: stamp.
 var expireScript = conn.NewScript(`
 local h = redis.call('GETRANGE', KEYS[1], 0, 23)
@@ -122,8 +131,9 @@ local set = redis.pcall('SETRANGE', KEYS[1], 1, string.char(flags - flags % 2) .
 if type(set) == 'table' then redis.call('DEL', KEYS[1]) end
 return 1`)
 
-// clock gives the scripts Redis' time in milliseconds, and what they need of the end of a claim, a 32-bit number of them. Plain
-// arithmetic: doubles carry 53 bits, and neither struct.pack nor bit operations are everywhere.
+// clock gives the scripts Redis' time in milliseconds, and what they need of the end of a claim, a
+// 32-bit number of them. Plain arithmetic: doubles carry 53 bits, and neither struct.pack nor bit
+// operations are everywhere.
 const clock = `
 local t = redis.call('TIME')
 local now = t[1] * 1000 + math.floor(t[2] / 1000)

@@ -21,7 +21,8 @@ type Store struct {
 	lanes   chan struct{}
 }
 
-// NewStore runs the protocol by c, which the caller closes. Reads are bounded by wait, which is no longer than the time-out of c.
+// NewStore runs the protocol by c, which the caller closes. Reads are bounded by wait, which is no
+// longer than the time-out of c.
 func NewStore(c *conn.Conn, wait time.Duration) *Store {
 	s := &Store{conn: c, cluster: c.Cluster(), lanes: make(chan struct{}, lanes)}
 	s.reads = gather{store: s, wait: wait, send: c.Ask}
@@ -42,7 +43,8 @@ func (s *Store) Read(ctx context.Context, sizes *Sizes, keys []string, found fun
 	s.readAll(ctx, false, sizes, keys, found)
 }
 
-// Expire is the command that ends the soft life of the entry that a key holds, and voids its claim; if the key holds anything else, that is deleted.
+// Expire is the command that ends the soft life of the entry that a key holds, and voids its claim;
+// if the key holds anything else, that is deleted.
 func Expire(ctx context.Context, key string) redis.Cmder {
 	stamp := newToken()
 	return redis.NewCmd(ctx, "eval", expireScript.Source, 1, key, stamp[:])

@@ -10,7 +10,8 @@ import (
 	"github.com/cacheaside/cacheaside/internal/testenv"
 )
 
-// A renewal may still be under way when its load has ended, and the attempt goes on to the next one.
+// A renewal may still be under way when its load has ended, and the attempt goes on to the next
+// one.
 func TestRenewMayRunBesideTheNextTake(t *testing.T) {
 	_, rdb := testenv.Mini(t)
 	b := newBackend(t, rdb)

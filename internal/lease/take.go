@@ -9,8 +9,9 @@ import (
 	"github.com/cacheaside/cacheaside/internal/conn"
 )
 
-// Take asks for the leases of keys that hold nothing, or what cannot be read (State.Kind is Unknown), which is replaced if it is still what
-// was read. The state is Mine if the lease is given, Held if the key is on hold, otherwise what the key holds.
+// Take asks for the leases of keys that hold nothing, or what cannot be read (State.Kind is
+// Unknown), which is replaced if it is still what was read. The state is Mine if the lease is
+// given, Held if the key is on hold, otherwise what the key holds.
 func (s *Store) Take(ctx context.Context, as []*Attempt) {
 	s.ask(ctx, as, func(as []*Attempt, reply replyFunc) {
 		s.takeByScript(ctx, s.takeBySet(ctx, as, reply), reply)

@@ -31,7 +31,8 @@ func (b *backend) fillings(as []*Attempt) []*Filling {
 	return fs
 }
 
-// Many keys go by few commands, and each has its own answer: more of them than go by one, some that are taken, some that are deleted meanwhile.
+// Many keys go by few commands, and each has its own answer: more of them than go by one, some that
+// are taken, some that are deleted meanwhile.
 func TestManyKeysAtOnce(t *testing.T) {
 	onEach(t, func(t *testing.T, b *backend) {
 		keys := make([]string, 2*atOnce+7)

@@ -35,12 +35,15 @@ func (v Verdict) err() error {
 	return [...]error{Failed: errFailed, Succeeded: nil, Stopped: errStopped}[v]
 }
 
-// Breaker is a circuit breaker: closed, it lets calls through; when the share of those that fail is too high it opens, and lets none through; after
-// a while, half open, it lets one through, by which it closes or opens again. A nil Breaker lets all through.
+// Breaker is a circuit breaker: closed, it lets calls through; when the share of those that fail is
+// too high it opens, and lets none through; after a while, half open, it lets one through, by which
+// it closes or opens again. A nil Breaker lets all through.
 //
-// It is gobreaker's, used so that a call is counted when it ends. gobreaker itself counts a call by when it was allowed: those that hang for
-// as long as it looks back, which is how a database dies, would not count at all; and one that waits in a queue would hold the place of the one
-// that tries. So a call that was let through while it is closed is not announced to gobreaker before its end, and only if it was not open meanwhile.
+// It is gobreaker's, used so that a call is counted when it ends. gobreaker itself counts a call by
+// when it was allowed: those that hang for as long as it looks back, which is how a database dies,
+// would not count at all; and one that waits in a queue would hold the place of the one that tries.
+// So a call that was let through while it is closed is not announced to gobreaker before its end,
+// and only if it was not open meanwhile.
 type Breaker struct {
 	mu      sync.Mutex
 	circuit *gobreaker.TwoStepCircuitBreaker[struct{}]
@@ -48,7 +51,9 @@ type Breaker struct {
 	probing bool   // the one call that tries is under way
 }
 
-// NewBreaker makes a Breaker that opens when the share at of all calls has failed, for the time d; nil if at is negative. tell, which may be nil, is told when it opens and closes: quickly, for calls wait for that.
+// NewBreaker makes a Breaker that opens when the share at of all calls has failed, for the time d;
+// nil if at is negative. tell, which may be nil, is told when it opens and closes: quickly, for
+// calls wait for that.
 func NewBreaker(at float64, d time.Duration, tell func(open bool)) *Breaker {
 	if at < 0 {
 		return nil
@@ -119,7 +124,8 @@ func (b *Breaker) begin() (ticket, error) {
 	return t, nil
 }
 
-// end counts a call that was let through. One from before the last change of state says nothing of now.
+// end counts a call that was let through. One from before the last change of state says nothing of
+// now.
 func (b *Breaker) end(t ticket, v Verdict) {
 	if b == nil {
 		return

@@ -1,5 +1,6 @@
-// Package limit protects a database from those who load from it: how many calls there are at once, how many a second, how many wait for
-// their turn and for how long; and a circuit breaker, which stops calls for a while when most of them fail.
+// Package limit protects a database from those who load from it: how many calls there are at once,
+// how many a second, how many wait for their turn and for how long; and a circuit breaker, which
+// stops calls for a while when most of them fail.
 package limit
 
 import (
@@ -11,7 +12,8 @@ import (
 	"golang.org/x/time/rate"
 )
 
-// Refusal is why a call was not made. Any other error of this package is why the caller's context has ended.
+// Refusal is why a call was not made. Any other error of this package is why the caller's context
+// has ended.
 type Refusal string
 
 func (r Refusal) Error() string { return string(r) }
@@ -58,7 +60,8 @@ func New(o Options) *Limit {
 	return l
 }
 
-// enter lets a call in, at once or when its turn has come. The place comes before the rate: what has been let in by the rate begins.
+// enter lets a call in, at once or when its turn has come. The place comes before the rate: what
+// has been let in by the rate begins.
 func (l *Limit) enter(p *patience, b *Breaker, c class) error {
 	if l == nil {
 		return nil
@@ -152,12 +155,14 @@ func (l *Limit) join(c class) bool {
 	return true
 }
 
-// quick tells whether the rate lets a call begin at once, which it does not before those who wait for it.
+// quick tells whether the rate lets a call begin at once, which it does not before those who wait
+// for it.
 func (l *Limit) quick() bool {
 	return l.behind.Load() == 0 && l.rate.Allow()
 }
 
-// await waits until the rate lets a call begin. What the breaker does not let through uses nothing of the rate.
+// await waits until the rate lets a call begin. What the breaker does not let through uses nothing
+// of the rate.
 func (l *Limit) await(p *patience, b *Breaker, c class) error {
 	l.behind.Add(1)
 	defer l.behind.Add(-1)

@@ -314,7 +314,8 @@ func TestUnlimited(t *testing.T) {
 	}
 }
 
-// However many come, leave early and give up, the maximum is never exceeded, and at the end all is as in the beginning.
+// However many come, leave early and give up, the maximum is never exceeded, and at the end all is
+// as in the beginning.
 func TestMaximumIsNeverExceeded(t *testing.T) {
 	const most, own = 7, 3
 	shared := New(Options{AtOnce: most, Queue: 40, Rate: 1e6})

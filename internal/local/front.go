@@ -7,8 +7,11 @@ import (
 	"time"
 )
 
-// front finds the items that are read most without asking ristretto, whose Get costs more than all else of a hit: a table of pointers to items that the window or ristretto holds, one for each
-// part of the hashes. Who was set or found last has the place, but for an item that only the window has: nobody would find that elsewhere. It decides nothing: what the window or ristretto lets go of leaves it, too, and each item says itself whether it may be served.
+// front finds the items that are read most without asking ristretto, whose Get costs more than all
+// else of a hit: a table of pointers to items that the window or ristretto holds, one for each part
+// of the hashes. Who was set or found last has the place, but for an item that only the window has:
+// nobody would find that elsewhere. It decides nothing: what the window or ristretto lets go of
+// leaves it, too, and each item says itself whether it may be served.
 type front struct {
 	places []atomic.Pointer[header]
 	shift  uint8
@@ -33,7 +36,8 @@ func (h *header) inWindow() bool {
 	return told != gone && told&inWindow != 0
 }
 
-// out takes the item out of the window, and tells whether it falls to the caller to offer it to ristretto.
+// out takes the item out of the window, and tells whether it falls to the caller to offer it to
+// ristretto.
 func (h *header) out() bool {
 	for {
 		told := h.told.Load()
@@ -52,7 +56,8 @@ type held[K comparable, V any] struct {
 	Item[K, V]
 }
 
-// bytesAPlace sizes the front: a place for so many bytes of the budget, so that two items of the usual size rarely want the same.
+// bytesAPlace sizes the front: a place for so many bytes of the budget, so that two items of the
+// usual size rarely want the same.
 const bytesAPlace = typicalItem
 
 const placeBytes = 8
@@ -69,7 +74,8 @@ func (f *front) at(hash uint64) *atomic.Pointer[header] {
 	return &f.places[hash>>(f.shift&63)]
 }
 
-// put gives h its place, unless it has been let go of: whichever comes last, that or this, takes it away. It does not, and answers false, if another has the place whom nobody would find elsewhere.
+// put gives h its place, unless it has been let go of: whichever comes last, that or this, takes it
+// away. It does not, and answers false, if another has the place whom nobody would find elsewhere.
 func (f *front) put(h *header) bool {
 	place := f.at(h.hash)
 	before := place.Load()
@@ -99,8 +105,9 @@ func (f *front) clear() {
 	}
 }
 
-// tick is in what steps ristretto is told of hits of an item, once in each: its counters end at 15, and what is read so often stays anyway. What is read less often is told of each time,
-// so that the rarely read are told apart as well as ever.
+// tick is in what steps ristretto is told of hits of an item, once in each: its counters end at 15,
+// and what is read so often stays anyway. What is read less often is told of each time, so that the
+// rarely read are told apart as well as ever.
 const tick = 1 << tickBits * time.Nanosecond // 4.2 ms
 
 const tickBits = 22

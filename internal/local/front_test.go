@@ -6,7 +6,8 @@ import (
 	"time"
 )
 
-// What ristretto lets go of is not kept by the table before it: else it would be memory beyond the budget.
+// What ristretto lets go of is not kept by the table before it: else it would be memory beyond the
+// budget.
 func TestFrontKeepsToTheBudget(t *testing.T) {
 	const budget, size, n = 1 << 20, 64 << 10, 500
 	tier := newTier(t, budget)
@@ -93,7 +94,8 @@ func TestBudgetGoesToWhatIsRead(t *testing.T) {
 	})
 }
 
-// What has been read for the first time stays for a while, though all else has been read more often: it may be read again soon.
+// What has been read for the first time stays for a while, though all else has been read more
+// often: it may be read again soon.
 func TestWhatIsNewStaysForAWhile(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const budget, size, known, soon = 1 << 20, 8 << 10, 200, 20
@@ -125,7 +127,8 @@ func TestWhatIsNewStaysForAWhile(t *testing.T) {
 	})
 }
 
-// Two items that want the same place are both found, however new they are, for ristretto has the one that has lost it.
+// Two items that want the same place are both found, however new they are, for ristretto has the
+// one that has lost it.
 func TestTwoOfOnePlace(t *testing.T) {
 	tier := newTier(t, 1<<20)
 	for i := range 2 {

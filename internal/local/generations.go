@@ -7,15 +7,18 @@ import (
 	"github.com/cacheaside/cacheaside/internal/conn"
 )
 
-// stripes is how many counters there are: enough that two keys rarely share one, where sharing costs no more than a reload.
+// stripes is how many counters there are: enough that two keys rarely share one, where sharing
+// costs no more than a reload.
 const stripes = 1 << 16
 
-// Generations count the invalidations of keys. A value is read from Redis or the database after its key's generation was taken; if
-// the generation is still the same, no invalidation that this process knows of has come between, and the value may be served
-// from memory. So it does not matter when, in what order or whether the memory tier applies what it is told.
+// Generations count the invalidations of keys. A value is read from Redis or the database after its
+// key's generation was taken; if the generation is still the same, no invalidation that this
+// process knows of has come between, and the value may be served from memory. So it does not matter
+// when, in what order or whether the memory tier applies what it is told.
 //
-// Keys share striped counters, found by a stable hash of loader and encoded key, the same in every process; and beside them one counter for each
-// range of keys, which ends all that is held of it. A key's generation is the sum: both only grow, so it is the same only if neither has moved.
+// Keys share striped counters, found by a stable hash of loader and encoded key, the same in every
+// process; and beside them one counter for each range of keys, which ends all that is held of it. A
+// key's generation is the sum: both only grow, so it is the same only if neither has moved.
 type Generations struct {
 	stripes [stripes]atomic.Uint64
 	ranges  [conn.Ranges]struct {
@@ -45,13 +48,17 @@ func (g *Generations) Void(r int) {
 	g.ranges[r].voids.Add(1)
 }
 
-// firm tells whether nothing that is known has invalidated the keys of range r with this stripe since their generation was that one, when so many epochs had ended what may have been invalidated, only: doubts.
+// firm tells whether nothing that is known has invalidated the keys of range r with this stripe
+// since their generation was that one, when so many epochs had ended what may have been
+// invalidated, only: doubts.
 func (g *Generations) firm(r uint8, stripe uint16, generation uint64, doubts uint32) bool {
 	voids := g.ranges[r%conn.Ranges].voids.Load()
 	return doubts != doubtful && generation-uint64(doubts) == g.stripes[stripe].Load()+voids
 }
 
-// doubts counts the epochs of range r that ended what may have been invalidated, and was not known to have been; doubtful if the generation of the keys with this stripe is not that one any more, or may not be.
+// doubts counts the epochs of range r that ended what may have been invalidated, and was not known
+// to have been; doubtful if the generation of the keys with this stripe is not that one any more,
+// or may not be.
 func (g *Generations) doubts(r uint8, stripe uint16, generation uint64) uint32 {
 	of := &g.ranges[r%conn.Ranges]
 	voids := of.voids.Load() // before the epoch, which moves first
@@ -68,8 +75,8 @@ const doubtful = math.MaxUint32
 // Stripe is which counter keys with this stable hash have.
 func Stripe(stable uint64) uint16 { return uint16(stable % stripes) }
 
-// Advance is Bump for a value that was read since the generation was from: it answers the generation that the value may be stored under,
-// unless there was another invalidation meanwhile.
+// Advance is Bump for a value that was read since the generation was from: it answers the
+// generation that the value may be stored under, unless there was another invalidation meanwhile.
 func (g *Generations) Advance(r uint8, stable, from uint64) (uint64, bool) {
 	stripe := from - g.ranges[r%conn.Ranges].epoch.Load() // not that of any time if the epoch has moved
 	return from + 1, g.stripes[stable%stripes].CompareAndSwap(stripe, stripe+1)

@@ -5,8 +5,10 @@ import (
 	"time"
 )
 
-// Holds are the keys that a process without Redis has put on hold: what is loaded of them for a time may be from before their invalidation, and is not to be
-// remembered. As generations they are kept by stripes, so that their memory is bounded and nothing has to be swept: a key that shares the stripe of another is on hold with it.
+// Holds are the keys that a process without Redis has put on hold: what is loaded of them for a
+// time may be from before their invalidation, and is not to be remembered. As generations they are
+// kept by stripes, so that their memory is bounded and nothing has to be swept: a key that shares
+// the stripe of another is on hold with it.
 type Holds struct {
 	lag   time.Duration
 	start time.Time             // of the clock

@@ -8,10 +8,14 @@ import (
 	"github.com/cacheaside/cacheaside/internal/conn"
 )
 
-// index finds items by the stable hashes of their keys, for those who do not have the keys: questions of other processes. It is made when the first of them comes, and given up when none comes any more, for it costs each Set a little. It knows
-// what has been set since. What it says of an item is to be looked at; of what it does not know there is nothing that was set since it was made.
+// index finds items by the stable hashes of their keys, for those who do not have the keys:
+// questions of other processes. It is made when the first of them comes, and given up when none
+// comes any more, for it costs each Set a little. It knows what has been set since. What it says of
+// an item is to be looked at; of what it does not know there is nothing that was set since it was
+// made.
 //
-// It is bounded by what the tier holds and indexRecent more: what was noted long ago goes when the tier does not hold it any more.
+// It is bounded by what the tier holds and indexRecent more: what was noted long ago goes when the
+// tier does not hold it any more.
 type index struct {
 	since  time.Duration // on the tier's clock
 	whole  atomic.Bool   // nothing was Set before
@@ -32,7 +36,8 @@ const (
 	indexRecent = 4096 // of each shard; noted, whether or not the tier has it
 )
 
-// Index begins, or ends, that items can be found by Look. The answer is false if nothing has changed.
+// Index begins, or ends, that items can be found by Look. The answer is false if nothing has
+// changed.
 func (t *Tier) Index(on bool) bool {
 	if !on {
 		return t.index.Swap(nil) != nil
@@ -47,7 +52,8 @@ func (t *Tier) Index(on bool) bool {
 	return true
 }
 
-// Note has Look find the item that is to be Set under hash, and tell when it began to be read. It comes before the Set.
+// Note has Look find the item that is to be Set under hash, and tell when it began to be read. It
+// comes before the Set.
 func (t *Tier) Note(hash, stable uint64, read time.Duration) {
 	if !t.used.Load() {
 		t.used.Store(true) // before the index is looked for: see Index
@@ -92,8 +98,11 @@ func (i *index) find(stable uint64) (n noted, ok bool) {
 	return n, ok
 }
 
-// Look finds the item with this stable hash that Get would return now, of the loader whose eras these are, and whose items live for longest at most; without its key, and without that counting as a hit; and when it began to be read. Without an item, none tells
-// whether there certainly is none that was set when the tier had this age, or before; a negative age is from before there was a tier.
+// Look finds the item with this stable hash that Get would return now, of the loader whose eras
+// these are, and whose items live for longest at most; without its key, and without that counting
+// as a hit; and when it began to be read. Without an item, none tells whether there certainly is
+// none that was set when the tier had this age, or before; a negative age is from before there was
+// a tier.
 func Look[K comparable, V any](t *Tier, stable uint64, eras *Eras, longest, age time.Duration) (item *Item[K, V], read time.Duration, none bool) {
 	i := t.index.Load()
 	now := time.Since(t.start)

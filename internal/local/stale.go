@@ -4,7 +4,8 @@ import (
 	"time"
 )
 
-// GetStale is Get for what may have ended: it answers how long ago the item's TTL has, which is negative if it has not. It heeds no trust, and no Clear, which is a doubt; but all that is known
+// GetStale is Get for what may have ended: it answers how long ago the item's TTL has, which is
+// negative if it has not. It heeds no trust, and no Clear, which is a doubt; but all that is known
 // to have been invalidated, by this process, or by another one that was heard.
 func GetStale[K comparable, V any](t *Tier, hash uint64, eras *Eras, key K) (item *Item[K, V], ago time.Duration, ok bool) {
 	h := find[K, V](t, hash)
@@ -18,7 +19,8 @@ func GetStale[K comparable, V any](t *Tier, hash uint64, eras *Eras, key K) (ite
 	return item, time.Since(t.start) - item.soft, true
 }
 
-// Expire has the item of key be stale from now on, and ends whatever else is of its stable hash, also what is being loaded.
+// Expire has the item of key be stale from now on, and ends whatever else is of its stable hash,
+// also what is being loaded.
 func Expire[K comparable, V any](t *Tier, hash uint64, eras *Eras, key K, stable uint64) {
 	item, ago, ok := GetStale[K, V](t, hash, eras, key)
 	if !ok {

@@ -6,7 +6,8 @@ import (
 	"time"
 )
 
-// While Redis is out of reach an item outlives its end and every doubt, but nothing that is known to have been invalidated.
+// While Redis is out of reach an item outlives its end and every doubt, but nothing that is known
+// to have been invalidated.
 func TestGetStale(t *testing.T) {
 	for name, c := range map[string]struct {
 		do    func(*Tier)

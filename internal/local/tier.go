@@ -1,4 +1,5 @@
-// Package local is the memory tier of a process: ristretto behind generations; before it a window, which keeps what is new for a while, and a table by which what is read most is found.
+// Package local is the memory tier of a process: ristretto behind generations; before it a window,
+// which keeps what is new for a while, and a table by which what is read most is found.
 package local
 
 import (
@@ -14,10 +15,12 @@ import (
 	"github.com/cacheaside/cacheaside/internal/conn"
 )
 
-// Tier holds the items of all loaders of a process within one budget of bytes. A nil Tier holds nothing.
+// Tier holds the items of all loaders of a process within one budget of bytes. A nil Tier holds
+// nothing.
 //
-// Ristretto promises little: it applies a Set later, may drop it, keeps the older of two Sets of a new key, and its Close panics
-// when it races a Set. Nothing here depends on more than that a Get returns something that was once Set under its hash.
+// Ristretto promises little: it applies a Set later, may drop it, keeps the older of two Sets of a
+// new key, and its Close panics when it races a Set. Nothing here depends on more than that a Get
+// returns something that was once Set under its hash.
 type Tier struct {
 	front       front
 	start       time.Time // of the tier's monotonic clock
@@ -34,8 +37,8 @@ type Tier struct {
 	closed bool
 }
 
-// Item is a value in the memory tier, and all that is needed to tell whether it may still be served. It is not changed
-// after Set.
+// Item is a value in the memory tier, and all that is needed to tell whether it may still be
+// served. It is not changed after Set.
 type Item[K comparable, V any] struct {
 	Era        *Era  // whose it is: each loader hashes keys in its own way
 	Range      uint8 // and keptBit
@@ -59,7 +62,8 @@ func (i *Item[K, V]) Kept() bool { return i.Range&keptBit != 0 }
 // Left is what is left of the item's TTL.
 func (i *Item[K, V]) Left(t *Tier) time.Duration { return i.soft - time.Since(t.start) }
 
-// Era is a time between two invalidations of all that a loader holds in one range of keys. Its address tells it from all others.
+// Era is a time between two invalidations of all that a loader holds in one range of keys. Its
+// address tells it from all others.
 type Era struct {
 	Generation uint64
 	Since      time.Time // when it was learned here; zero: it is the first, and there was nothing before
@@ -71,8 +75,8 @@ type Eras [conn.Ranges]atomic.Pointer[Era]
 // Of is the era of range r.
 func (e *Eras) Of(r uint8) *Era { return e[r%conn.Ranges].Load() }
 
-// itemOverhead is what an item costs beside its key and value: ristretto's map entry, policy and counters, measured at some
-// 220 bytes (TestBudget), and the fields of Item.
+// itemOverhead is what an item costs beside its key and value: ristretto's map entry, policy and
+// counters, measured at some 220 bytes (TestBudget), and the fields of Item.
 const itemOverhead = 280
 
 // typicalItem sizes ristretto's frequency counters, of which it wants ten an item.
@@ -110,11 +114,13 @@ func New(budget int64) (*Tier, error) {
 // Largest is the weight above which Set takes no item.
 func (t *Tier) Largest() int64 { return t.largest - itemOverhead }
 
-// Generation is the generation of the keys of range r with this stable hash. Take it before the first look at Redis or the database.
+// Generation is the generation of the keys of range r with this stable hash. Take it before the
+// first look at Redis or the database.
 func (t *Tier) Generation(r uint8, stable uint64) uint64 { return t.generations.Now(r, stable) }
 
-// Trust lets items of range r be served until then. Without it, or an earlier time, they are not: nobody knows what has been invalidated since. Clear
-// and a new era come before Trust, and Get looks in the other order, so that nothing from before a Clear is served by the Trust after it.
+// Trust lets items of range r be served until then. Without it, or an earlier time, they are not:
+// nobody knows what has been invalidated since. Clear and a new era come before Trust, and Get
+// looks in the other order, so that nothing from before a Clear is served by the Trust after it.
 func (t *Tier) Trust(r int, until time.Time) {
 	t.generations.ranges[r].trust.Store(int64(until.Sub(t.start)))
 }
@@ -135,14 +141,16 @@ func (t *Tier) Trusted(r uint8) bool {
 // Clear ends every item of range r.
 func (t *Tier) Clear(r int) { t.generations.Clear(r) }
 
-// Void is Clear for what has been invalidated, nobody knows which: also GetStale does not give it out any more.
+// Void is Clear for what has been invalidated, nobody knows which: also GetStale does not give it
+// out any more.
 func (t *Tier) Void(r int) { t.generations.Void(r) }
 
 // Forget ends every item of the keys with this stable hash.
 func (t *Tier) Forget(stable uint64) { t.generations.Bump(stable) }
 
-// Advance ends every item of the keys with this stable hash, for a value that was read since their generation was from. It answers the
-// generation under which that value may be Set; not if there was an invalidation meanwhile.
+// Advance ends every item of the keys with this stable hash, for a value that was read since their
+// generation was from. It answers the generation under which that value may be Set; not if there
+// was an invalidation meanwhile.
 func (t *Tier) Advance(r uint8, stable, from uint64) (uint64, bool) {
 	return t.generations.Advance(r, stable, from)
 }
@@ -153,7 +161,8 @@ func (t *Tier) Invalidate(hash, stable uint64) {
 	t.Delete(hash)
 }
 
-// horizon is how many Deltas before the end of an item's TTL is near: earlier, nobody would throw a die that could win (exp(-32) = 1e-14).
+// horizon is how many Deltas before the end of an item's TTL is near: earlier, nobody would throw a
+// die that could win (exp(-32) = 1e-14).
 const horizon = 32
 
 // Near tells whether the end of the item's TTL is near, now.
@@ -161,8 +170,9 @@ func (i *Item[K, V]) Near(now time.Duration) bool {
 	return i.soft-now < time.Duration(i.Delta)*(horizon*time.Microsecond)
 }
 
-// Get returns the live item of key, whose hash is hash, of the loader whose eras these are, and what the time was, on the tier's clock. Each hit reads that clock: the trust of a process that was
-// suspended ends with it.
+// Get returns the live item of key, whose hash is hash, of the loader whose eras these are, and
+// what the time was, on the tier's clock. Each hit reads that clock: the trust of a process that
+// was suspended ends with it.
 func Get[K comparable, V any](t *Tier, hash uint64, eras *Eras, key K) (item *Item[K, V], now time.Duration, ok bool) {
 	h := find[K, V](t, hash)
 	if h == nil {

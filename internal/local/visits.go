@@ -6,8 +6,9 @@ import (
 	"unsafe"
 )
 
-// visits are the looks into ristretto that are under way: it is not closed under them, for its Get panics if its Close races it. They are striped, so that goroutines on different
-// cores rarely touch the same cache line.
+// visits are the looks into ristretto that are under way: it is not closed under them, for its Get
+// panics if its Close races it. They are striped, so that goroutines on different cores rarely
+// touch the same cache line.
 type visits struct {
 	_       [64]byte // so that what is read at each hit does not stand in the cache line of the first
 	stripes [stripesOfCounters]struct {
@@ -37,7 +38,8 @@ func (v *visits) enter() *visit {
 
 func (s *visit) leave() { s.n.Add(-1) }
 
-// close lets nobody in any more, and returns when all have left. A visit takes no longer than a look into a map.
+// close lets nobody in any more, and returns when all have left. A visit takes no longer than a
+// look into a map.
 func (v *visits) close() {
 	v.closed.Store(true)
 	for i := range v.stripes {
@@ -67,7 +69,9 @@ func (h *Hits) Sum() (n int64) {
 	return n
 }
 
-// stripe is for the goroutine that asks: by where its stack is. So those that run on different cores at the same time rarely have the same one, and one that runs on finds its own where it left it.
+// stripe is for the goroutine that asks: by where its stack is. So those that run on different
+// cores at the same time rarely have the same one, and one that runs on finds its own where it left
+// it.
 func stripe() int {
 	var here byte
 	return int(uint64(uintptr(unsafe.Pointer(&here))>>11) * 0x9e3779b97f4a7c15 >> (64 - counterBits))

@@ -4,8 +4,10 @@ import (
 	"sync"
 )
 
-// window keeps what has been set last for a while, before ristretto is asked whether it is worth more: what is read for the first time has been read once, as far as ristretto knows, and would be refused each time, however
-// soon it is read again. This is the window of W-TinyLFU (Einziger, Friedman, Manes: TinyLFU, ACM Transactions on Storage 13, 2017), first in, first out.
+// window keeps what has been set last for a while, before ristretto is asked whether it is worth
+// more: what is read for the first time has been read once, as far as ristretto knows, and would be
+// refused each time, however soon it is read again. This is the window of W-TinyLFU (Einziger,
+// Friedman, Manes: TinyLFU, ACM Transactions on Storage 13, 2017), first in, first out.
 type window struct {
 	mu    sync.Mutex
 	items []windowItem // a ring
@@ -15,7 +17,8 @@ type window struct {
 	most  int64
 }
 
-// windowShare is which part of the budget it has. On traces of a shop's reads a tenth to two fifths are as good as each other, and all much better than none: see docs/design.md.
+// windowShare is which part of the budget it has. On traces of a shop's reads a tenth to two fifths
+// are as good as each other, and all much better than none: see docs/design.md.
 const windowShare = 5
 
 type windowItem struct {
@@ -23,7 +26,8 @@ type windowItem struct {
 	cost int64
 }
 
-// push puts an item in, and answers those that had to leave for it: only itself, if it is larger than all of the window.
+// push puts an item in, and answers those that had to leave for it: only itself, if it is larger
+// than all of the window.
 func (w *window) push(i windowItem) (left []windowItem) {
 	if i.cost > w.most {
 		return []windowItem{i}

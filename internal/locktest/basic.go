@@ -13,7 +13,8 @@ import (
 	"github.com/cacheaside/cacheaside/lock"
 )
 
-// exclusive: of several processes, with several goroutines each, one at a time has the lock, and each has a greater token than the one before.
+// exclusive: of several processes, with several goroutines each, one at a time has the lock, and
+// each has a greater token than the one before.
 func exclusive(s *suite) {
 	var inside atomic.Int32
 	var last atomic.Int64
@@ -79,7 +80,8 @@ func wait(s *suite) {
 	s.check(s.acquire(b, nil).Release())
 }
 
-// cancelledWaiter: who is cancelled while he waits, here or in another process, is told why, and nothing of him is left.
+// cancelledWaiter: who is cancelled while he waits, here or in another process, is told why, and
+// nothing of him is left.
 func cancelledWaiter(s *suite) {
 	a, b := s.locker(), s.locker()
 	lease := s.acquire(a, nil)

@@ -15,7 +15,8 @@ type holding struct {
 	token int64
 }
 
-// model: a lock is had by one at a time, until he has released it, or was told that it is lost; and each has a greater token than all before.
+// model: a lock is had by one at a time, until he has released it, or was told that it is lost; and
+// each has a greater token than all before.
 var model = porcupine.Model{
 	Partition: func(history []porcupine.Operation) [][]porcupine.Operation {
 		parts := make(map[string][]porcupine.Operation)
@@ -39,8 +40,10 @@ var model = porcupine.Model{
 	},
 }
 
-// check asserts that the events are a history of the model, with the loss of a lock as an operation of its own that takes place after its holder was told, or should have been. At full size
-// it asserts that contexts ended before their locks could pass; else the timers that end them may be late, which is logged.
+// check asserts that the events are a history of the model, with the loss of a lock as an operation
+// of its own that takes place after its holder was told, or should have been. At full size it
+// asserts that contexts ended before their locks could pass; else the timers that end them may be
+// late, which is logged.
 func check(t *testing.T, events []Event, late time.Duration) {
 	count := make(map[string]int)
 	least := time.Duration(math.MaxInt64)

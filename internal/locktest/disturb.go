@@ -14,8 +14,9 @@ type Server interface {
 	Resume()
 }
 
-// Disturb does, by its kind from 0 to 3, one of the things that happen to a network and to servers, for a random time below long, and says which. Of the requests on a bad line one in oneIn is delayed so that it arrives
-// when its sender has given up, and of as many the reply is lost.
+// Disturb does, by its kind from 0 to 3, one of the things that happen to a network and to servers,
+// for a random time below long, and says which. Of the requests on a bad line one in oneIn is
+// delayed so that it arrives when its sender has given up, and of as many the reply is lost.
 func Disturb(ctx context.Context, r *rand.Rand, kind int, p *testenv.Proxy, s Server, long time.Duration, oneIn int) string {
 	d := UpTo(r, long)
 	switch kind {

@@ -13,18 +13,22 @@ import (
 	"github.com/cacheaside/cacheaside/lock"
 )
 
-// Faults is a run of workers that get, hold, lose and release a few locks, while Disturb breaks what it can.
+// Faults is a run of workers that get, hold, lose and release a few locks, while Disturb breaks
+// what it can.
 type Faults struct {
 	// Locker makes that of one more process.
 	Locker func(t testing.TB, o *lock.LockerOptions) *lock.Locker
 
-	// TTL is the life of the locks. On a machine that is too slow for it there is another history, with twice as long a life. Default: 500 ms; 1 s at full size.
+	// TTL is the life of the locks. On a machine that is too slow for it there is another history,
+	// with twice as long a life. Default: 500 ms; 1 s at full size.
 	TTL time.Duration
 
-	// Disturb is called again and again, with pauses between, until ctx ends. It breaks something for a while, and mends it before it returns. What it returns is logged.
+	// Disturb is called again and again, with pauses between, until ctx ends. It breaks something
+	// for a while, and mends it before it returns. What it returns is logged.
 	Disturb func(ctx context.Context, r *rand.Rand, ttl time.Duration) string
 
-	// Stopped are processes of their own, that run Child; they are stopped and resumed by turns. Their environment, with what Child needs to make a Locker.
+	// Stopped are processes of their own, that run Child; they are stopped and resumed by turns.
+	// Their environment, with what Child needs to make a Locker.
 	Stopped []string
 }
 
@@ -165,7 +169,8 @@ func (w *work) done(lease *lock.Lease) {
 	w.emit(w.Event)
 }
 
-// hold holds a lease for a while, and releases it. Of one that is lost it notes when it was told, or, if that is earlier, should have been: a process that was stopped is told late.
+// hold holds a lease for a while, and releases it. Of one that is lost it notes when it was told,
+// or, if that is earlier, should have been: a process that was stopped is told late.
 func (w *work) hold(ctx context.Context, lease *lock.Lease, d, ttl time.Duration) {
 	select {
 	case <-time.After(d):
@@ -199,7 +204,8 @@ func wall(t time.Time) int64 {
 	return now.UnixNano() + int64(t.Sub(now))
 }
 
-// lateness is how late timers have been, at the worst, until ctx ended: on a machine that is full, nobody can be told in time.
+// lateness is how late timers have been, at the worst, until ctx ended: on a machine that is full,
+// nobody can be told in time.
 func lateness(ctx context.Context) (worst time.Duration) {
 	for ctx.Err() == nil {
 		due := time.Now().Add(time.Millisecond)

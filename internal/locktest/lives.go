@@ -50,7 +50,8 @@ func watchdog(s *suite) {
 	}
 }
 
-// fixed: a lock that is not extended ends for its holder before another gets it, and his late release does not end the other's.
+// fixed: a lock that is not extended ends for its holder before another gets it, and his late
+// release does not end the other's.
 func fixed(s *suite) {
 	a, b := s.brief(), s.locker()
 	lease := s.briefly(s.within(), a, &lock.Options{Fixed: true})

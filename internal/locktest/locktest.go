@@ -1,4 +1,5 @@
-// Package locktest is the suite of behaviour that every lock service is to show: what lock.Locker and lock.Lease promise.
+// Package locktest is the suite of behaviour that every lock service is to show: what lock.Locker
+// and lock.Lease promise.
 package locktest
 
 import (
@@ -17,10 +18,12 @@ import (
 
 // Backend is a service with its driver.
 type Backend struct {
-	// New makes a Locker, as another process would: with connections of its own. It is closed with the test.
+	// New makes a Locker, as another process would: with connections of its own. It is closed with
+	// the test.
 	New func(t testing.TB, o *lock.LockerOptions) *lock.Locker
 
-	// TTL is the life of locks whose end a test waits for. On a machine that is too slow for it the test is run again with twice as long a life. Default: 400 ms.
+	// TTL is the life of locks whose end a test waits for. On a machine that is too slow for it the
+	// test is run again with twice as long a life. Default: 400 ms.
 	TTL time.Duration
 }
 
@@ -56,7 +59,8 @@ func Run(t *testing.T, b Backend) {
 	}
 }
 
-// RunInBubble runs the suite, each test in a testing/synctest bubble, with a service of its own. There nothing is ever late, and the order of what timers do is exact.
+// RunInBubble runs the suite, each test in a testing/synctest bubble, with a service of its own.
+// There nothing is ever late, and the order of what timers do is exact.
 func RunInBubble(t *testing.T, open func(t testing.TB) Backend) {
 	runInBubble(t, open)
 }
@@ -97,7 +101,8 @@ const longest = 30 * time.Second
 // tooSlow ends one try of a test.
 type tooSlow struct{}
 
-// brief runs a test of locks with short lives, again and again with longer ones, until this machine is quick enough for them.
+// brief runs a test of locks with short lives, again and again with longer ones, until this machine
+// is quick enough for them.
 func brief(test func(*suite)) func(*suite) {
 	return func(s *suite) {
 		s.Helper()
@@ -127,7 +132,8 @@ func (s *suite) try(test func(*suite)) (inTime bool) {
 	return true
 }
 
-// late ends a try of a test whose locks were not kept, as on a machine that is too slow for their lives.
+// late ends a try of a test whose locks were not kept, as on a machine that is too slow for their
+// lives.
 func (s *suite) late(why string, args ...any) {
 	s.slow = fmt.Sprintf(why, args...)
 	panic(tooSlow{})
@@ -167,7 +173,8 @@ func (s *suite) acquireWith(ctx context.Context, l *lock.Locker, o *lock.Options
 	return lease
 }
 
-// briefly gets the lock of the test by a locker whose locks have short lives. It is released at the end of a try, so that the next can have it.
+// briefly gets the lock of the test by a locker whose locks have short lives. It is released at the
+// end of a try, so that the next can have it.
 func (s *suite) briefly(ctx context.Context, l *lock.Locker, o *lock.Options) *lock.Lease {
 	s.Helper()
 	lease, err := l.Acquire(ctx, s.name, o)
@@ -177,7 +184,8 @@ func (s *suite) briefly(ctx context.Context, l *lock.Locker, o *lock.Options) *l
 	return lease
 }
 
-// kept ends the try if a lease that should live has ended, as it may when it could not be extended in time.
+// kept ends the try if a lease that should live has ended, as it may when it could not be extended
+// in time.
 func (s *suite) kept(leases ...*lock.Lease) {
 	s.Helper()
 	for _, lease := range leases {

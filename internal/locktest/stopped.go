@@ -19,7 +19,8 @@ import (
 // childName is what Child is registered as.
 const childName = "lock worker"
 
-// Child registers the process that Faults.Stopped asks for, in an init function of the package's tests. locker makes its Locker of the environment.
+// Child registers the process that Faults.Stopped asks for, in an init function of the package's
+// tests. locker makes its Locker of the environment.
 func Child(locker func(*lock.LockerOptions) (*lock.Locker, error)) {
 	testenv.RegisterChild(childName, func() {
 		ttl, err := time.ParseDuration(os.Getenv("LOCK_TTL"))

@@ -52,22 +52,27 @@ type Asked struct {
 	Ago    time.Duration // since its row was written
 }
 
-// Cache is a Cache as a meter sees it. Its methods do not wait longer than Options.RedisTimeout, or ctx says.
+// Cache is a Cache as a meter sees it. Its methods do not wait longer than Options.RedisTimeout, or
+// ctx says.
 type Cache interface {
-	// Sample has s told of what is invalidated, until stop is called. There is one Sampler at a time.
+	// Sample has s told of what is invalidated, until stop is called. There is one Sampler at a
+	// time.
 	Sample(s Sampler) (stop func(), err error)
 
-	// Read is the key of that text as its loader has it; nil if this process has no such loader, or it cannot read it.
+	// Read is the key of that text as its loader has it; nil if this process has no such loader, or
+	// it cannot read it.
 	Read(loader, version, text string) Written
 
 	// Ask asks all processes that listen, and tells how many those are.
 	Ask(ctx context.Context, q Question) (listeners int, err error)
 
-	// Answers takes what has been answered: for each process that has the verdicts of the keys in their order.
+	// Answers takes what has been answered: for each process that has the verdicts of the keys in
+	// their order.
 	Answers(ctx context.Context, id uint64) ([]string, error)
 
-	// Redis looks at a key in Redis, and if there is an entry, compares it with the database, if mayLoad is true for each row that it must load. An entry with the stamp good is known to be what the database had after the write. It
-	// answers which entry it has seen.
+	// Redis looks at a key in Redis, and if there is an entry, compares it with the database, if
+	// mayLoad is true for each row that it must load. An entry with the stamp good is known to be
+	// what the database had after the write. It answers which entry it has seen.
 	Redis(ctx context.Context, w Written, good Stamp, mayLoad func() bool) (Verdict, Stamp)
 }
 

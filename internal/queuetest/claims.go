@@ -42,7 +42,8 @@ func claimEnds(s *suite) {
 	}
 }
 
-// overtaken returns an item as it was claimed by a, and as it was claimed by b after that claim had run out.
+// overtaken returns an item as it was claimed by a, and as it was claimed by b after that claim had
+// run out.
 func (s *suite) overtaken(a, b consistency.Queue) (old, now consistency.Item) {
 	s.Helper()
 	s.check(a.Put(s.ctx(), item(1)))
@@ -86,7 +87,8 @@ func lateLater(s *suite) {
 	s.empty(a)
 }
 
-// lateAlone: if nobody else has claimed, who is late is heard: else a batch that takes longer than its claim would be done for ever.
+// lateAlone: if nobody else has claimed, who is late is heard: else a batch that takes longer than
+// its claim would be done for ever.
 func lateAlone(s *suite) {
 	q := s.open()
 	for n, finish := range []func(consistency.Item) error{
@@ -149,7 +151,8 @@ func gone(s *suite) {
 	s.empty(b)
 }
 
-// unclaimed: who has put an item may remove it, and put it back, without a claim; also if somebody has claimed it.
+// unclaimed: who has put an item may remove it, and put it back, without a claim; also if somebody
+// has claimed it.
 func unclaimed(s *suite) {
 	a, b := s.openTwo()
 	put := func(n int) consistency.Item {

@@ -102,7 +102,8 @@ func age(s *suite) {
 	}
 }
 
-// storm: many put, and many claim, remove and put back, all at once. Nothing is lost, nothing is given to two, and what has failed is counted.
+// storm: many put, and many claim, remove and put back, all at once. Nothing is lost, nothing is
+// given to two, and what has failed is counted.
 func storm(s *suite) {
 	const writers, claimers = 4, 6
 	each := 40

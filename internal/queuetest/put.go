@@ -12,7 +12,8 @@ import (
 	"github.com/cacheaside/cacheaside/internal/testenv"
 )
 
-// kept: keys of any bytes, of whole loaders, and all else that an item says come out as they went in.
+// kept: keys of any bytes, of whole loaders, and all else that an item says come out as they went
+// in.
 func kept(s *suite) {
 	q := s.open()
 	var every strings.Builder

@@ -15,7 +15,8 @@ import (
 
 // Backend is a queue, and what it cannot do.
 type Backend struct {
-	// New makes an empty queue and opens it n times, as n processes would. A queue in memory is the same n times. It is closed with the test.
+	// New makes an empty queue and opens it n times, as n processes would. A queue in memory is the
+	// same n times. It is closed with the test.
 	New func(t testing.TB, n int) []consistency.Queue
 
 	// Unordered: Claim returns what is due in any order.
@@ -24,10 +25,12 @@ type Backend struct {
 	// NoDepth: Depth tells nothing that could be tested.
 	NoDepth bool
 
-	// ByDelivery: it knows items only as what it has given out. A Put that is repeated adds again, and Done and Later do nothing to what was not claimed from the same Queue.
+	// ByDelivery: it knows items only as what it has given out. A Put that is repeated adds again,
+	// and Done and Later do nothing to what was not claimed from the same Queue.
 	ByDelivery bool
 
-	// AtOnce is how many items it gives out before some of them are given back. 0: as many as there are.
+	// AtOnce is how many items it gives out before some of them are given back. 0: as many as there
+	// are.
 	AtOnce int
 }
 
@@ -81,7 +84,8 @@ const (
 	long  = time.Hour
 	short = 200 * time.Millisecond
 
-	// clocks is by how much the clock of a queue, or its resolution, may differ from that of a test.
+	// clocks is by how much the clock of a queue, or its resolution, may differ from that of a
+	// test.
 	clocks = 20 * time.Millisecond
 )
 

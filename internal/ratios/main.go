@@ -1,5 +1,6 @@
-// Ratios reads the output of several runs of `go test -bench` and prints, for each benchmark that has a floor (named .../raw), how the
-// library (.../cacheaside) compares to it: the median over the runs, each with the floor of its own run.
+// Ratios reads the output of several runs of `go test -bench` and prints, for each benchmark that
+// has a floor (named .../raw), how the library (.../cacheaside) compares to it: the median over the
+// runs, each with the floor of its own run.
 package main
 
 import (

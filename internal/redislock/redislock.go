@@ -1,4 +1,5 @@
-// Package redislock is what a lock of package lock is in one Redis, for that package and for who looks at locks from outside.
+// Package redislock is what a lock of package lock is in one Redis, for that package and for who
+// looks at locks from outside.
 package redislock
 
 import (
@@ -28,11 +29,14 @@ func Name(prefix, key string) (name string, ok bool) {
 	return name, Key(prefix, name) == key
 }
 
-// A lock in Redis is a string, "L1 holder token until waited": the id of the request that has got it, or "-" when it is free; the last fencing token; until when it is held, by the server's clock in
-// milliseconds; and 1 if somebody who waits is to be told of its release. It outlives a release, or its holder, until a minute after its token is in the past: as a token is the time or more, the next is
-// greater then, whatever is remembered.
+// A lock in Redis is a string, "L1 holder token until waited": the id of the request that has got
+// it, or "-" when it is free; the last fencing token; until when it is held, by the server's clock
+// in milliseconds; and 1 if somebody who waits is to be told of its release. It outlives a release,
+// or its holder, until a minute after its token is in the past: as a token is the time or more, the
+// next is greater then, whatever is remembered.
 //
-// Numbers of microseconds are exact in Lua up to 2^53 (the year 2255), and written by '%.0f': tostring keeps 14 digits.
+// Numbers of microseconds are exact in Lua up to 2^53 (the year 2255), and written by '%.0f':
+// tostring keeps 14 digits.
 
 // Lock is what the key of one holds.
 type Lock struct {
@@ -78,7 +82,9 @@ if value then
 end
 `
 
-// Break releases a lock in the place of its holder, if it is still the one that was looked at, and remembers its token as a release does, so that the next is greater. Who waits is told. ARGV: holder, token. Answers 1 if it was so.
+// Break releases a lock in the place of its holder, if it is still the one that was looked at, and
+// remembers its token as a release does, so that the next is greater. Who waits is told. ARGV:
+// holder, token. Answers 1 if it was so.
 var Break = conn.NewScript(Read + `
 if holder ~= ARGV[1] or last ~= ARGV[2] or till * 1000 <= now then return 0 end
 redis.call('SET', KEYS[1], 'L1 - ' .. last .. ' 0 0', 'PX', 60000 + math.ceil(math.max(last - now, 0) / 1000))

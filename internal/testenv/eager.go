@@ -5,8 +5,9 @@ import (
 	"sync"
 )
 
-// eager is one end of a net.Pipe, whose large writes do not wait for the other end to read. A pipe holds nothing: a client that writes a long
-// pipeline of commands before it reads, and a server that answers each at once, would wait for each other.
+// eager is one end of a net.Pipe, whose large writes do not wait for the other end to read. A pipe
+// holds nothing: a client that writes a long pipeline of commands before it reads, and a server
+// that answers each at once, would wait for each other.
 type eager struct {
 	net.Conn
 

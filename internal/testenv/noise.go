@@ -10,8 +10,9 @@ import (
 // Accepting asks for the long runs whose figures are reported (make accept).
 var Accepting = os.Getenv("CACHEASIDE_ACCEPT") != ""
 
-// Noise makes n inputs for a decoder: pieces of the corpus that are cut, joined and changed at random, and sometimes random bytes. With one seed
-// they are always the same. It knows nothing of coverage, so it makes a hundred times more of them in a second than `go test -fuzz`. An input may
+// Noise makes n inputs for a decoder: pieces of the corpus that are cut, joined and changed at
+// random, and sometimes random bytes. With one seed they are always the same. It knows nothing of
+// coverage, so it makes a hundred times more of them in a second than `go test -fuzz`. An input may
 // be used until the next.
 func Noise(seed uint64, n int, corpus ...[]byte) iter.Seq[[]byte] {
 	return func(yield func([]byte) bool) {

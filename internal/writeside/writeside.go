@@ -2,8 +2,8 @@
 // and nobody else.
 //
 // A type that gives them something embeds an Inside, under a name that is not exported. The one
-// method of an Inside is not exported, either, so users see nothing of it; but it makes the type one
-// that Of takes. So the compiler knows what is given, and to whom.
+// method of an Inside is not exported, either, so users see nothing of it; but it makes the type
+// one that Of takes. So the compiler knows what is given, and to whom.
 package writeside
 
 import "context"
@@ -16,7 +16,8 @@ func Give[T any](it T) Inside[T] { return Inside[T]{it} }
 
 func (i *Inside[T]) inside() T { return i.it }
 
-// Of is what x, which is not nil, gives: a *cacheaside.Cache a Cache, a *cacheaside.Loader a Loader.
+// Of is what x, which is not nil, gives: a *cacheaside.Cache a Cache, a *cacheaside.Loader a
+// Loader.
 func Of[T any](x interface{ inside() T }) T { return x.inside() }
 
 // Cache is a *cacheaside.Cache as these packages have it. Key is cacheaside.Key, which cannot be
@@ -37,9 +38,9 @@ type Cache[Key any] interface {
 	// Existing tells whether a key is that of a row that was there before.
 	Existing(key Key) bool
 
-	// AdmitHeld is InsertingKeys for keys that are on hold when the transaction commits: committed does
-	// not invalidate them, for the Release of the Hold does, or StoreHeld. Without filters it does
-	// nothing.
+	// AdmitHeld is InsertingKeys for keys that are on hold when the transaction commits: committed
+	// does not invalidate them, for the Release of the Hold does, or StoreHeld. Without filters it
+	// does nothing.
 	AdmitHeld(ctx context.Context, keys ...Key) (committed func(context.Context) error, err error)
 }
 

@@ -17,7 +17,8 @@ type background struct {
 
 func (b *background) init() { b.ctx, b.stop = context.WithCancel(context.Background()) }
 
-// run runs f on a goroutine that close waits for. It answers false, and does not run it, after close.
+// run runs f on a goroutine that close waits for. It answers false, and does not run it, after
+// close.
 func (b *background) run(f func()) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -22,7 +22,8 @@ func each(t *testing.T, f func(t *testing.T, m *testenv.SQLServer)) {
 	testenv.EachEngine(t, func(t *testing.T, e testenv.Engine) { f(t, table(t, e)) })
 }
 
-// eachParallel is each for tests that do the server no harm. They begin when those that do are over.
+// eachParallel is each for tests that do the server no harm. They begin when those that do are
+// over.
 func eachParallel(t *testing.T, f func(t *testing.T, m *testenv.SQLServer)) {
 	t.Helper()
 	t.Parallel()
@@ -89,7 +90,8 @@ func TestLostReply(t *testing.T) {
 	})
 }
 
-// TestSlowAnswer: one answer that does not come in time fails nobody who has stood in line for long.
+// TestSlowAnswer: one answer that does not come in time fails nobody who has stood in line for
+// long.
 func TestSlowAnswer(t *testing.T) {
 	eachParallel(t, func(t *testing.T, m *testenv.SQLServer) {
 		p := testenv.NewProxy(t, m.Addr)
@@ -158,7 +160,8 @@ func TestCancelledLeavesNothing(t *testing.T) {
 	}
 }
 
-// TestLateRequest: a request that reaches the server when its sender has given up, and cannot undo it, is not carried out.
+// TestLateRequest: a request that reaches the server when its sender has given up, and cannot undo
+// it, is not carried out.
 func TestLateRequest(t *testing.T) {
 	eachParallel(t, func(t *testing.T, m *testenv.SQLServer) {
 		p := testenv.NewProxy(t, m.Addr)
@@ -182,7 +185,8 @@ func TestLateRequest(t *testing.T) {
 	})
 }
 
-// TestHungServer: requests have their time-outs, and a lock survives a pause that is shorter than its life.
+// TestHungServer: requests have their time-outs, and a lock survives a pause that is shorter than
+// its life.
 func TestHungServer(t *testing.T) {
 	each(t, func(t *testing.T, m *testenv.SQLServer) {
 		db := m.DB(t)

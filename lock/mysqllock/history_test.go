@@ -24,7 +24,8 @@ func init() {
 	})
 }
 
-// TestHistory: processes that are stopped, a database that hangs, is stopped, or is killed and started again, connections that are reset, replies lost and requests delayed.
+// TestHistory: processes that are stopped, a database that hangs, is stopped, or is killed and
+// started again, connections that are reset, replies lost and requests delayed.
 func TestHistory(t *testing.T) {
 	testenv.OneUnlessAccepting(t, func(t *testing.T, e testenv.Engine) { history(t, table(t, e)) })
 }
@@ -59,7 +60,8 @@ func history(t *testing.T, m *testenv.SQLServer) {
 	}
 }
 
-// durable has commits survive a server that is killed: those from now on, and, as the log is written in its order, those before.
+// durable has commits survive a server that is killed: those from now on, and, as the log is
+// written in its order, those before.
 func durable(t testing.TB, db *sql.DB) {
 	t.Helper()
 	for _, statement := range []string{"SET GLOBAL innodb_flush_log_at_trx_commit = 1", "DROP TABLE IF EXISTS durable", "CREATE TABLE durable (n INT)"} {

@@ -37,16 +37,23 @@ type Options struct {
 	Poll time.Duration
 }
 
-// New makes a Locker on rows of a table, which CreateTable or a migration with Schema has made. It does no I/O.
+// New makes a Locker on rows of a table, which CreateTable or a migration with Schema has made. It
+// does no I/O.
 //
-// A lock lives by the clock of the server, and outlives restarts of it as far as commits do: with innodb_flush_log_at_trx_commit=1, else a crash may take back the last second, and a replica that is promoted
-// what it has not heard of yet; then another can get the lock while the holder still has it for up to a third of the TTL, until the watchdog asks. The token tells them apart: it is greater than the one before by one at
-// least, and at least the server's time in microseconds, so that it grows also where rows were lost, as long as the clock does not go back meanwhile.
+// A lock lives by the clock of the server, and outlives restarts of it as far as commits do: with
+// innodb_flush_log_at_trx_commit=1, else a crash may take back the last second, and a replica that
+// is promoted what it has not heard of yet; then another can get the lock while the holder still
+// has it for up to a third of the TTL, until the watchdog asks. The token tells them apart: it is
+// greater than the one before by one at least, and at least the server's time in microseconds, so
+// that it grows also where rows were lost, as long as the clock does not go back meanwhile.
 //
-// Each name that was ever locked leaves a row, of some 100 bytes. Those of free locks may be deleted at any time, for tokens grow by the clock: DELETE FROM cacheaside_locks
-// WHERE expires_at < UTC_TIMESTAMP() - INTERVAL 1 DAY; with READ COMMITTED, else it locks the rows that it leaves, too, and no lock is extended meanwhile.
+// Each name that was ever locked leaves a row, of some 100 bytes. Those of free locks may be
+// deleted at any time, for tokens grow by the clock: DELETE FROM cacheaside_locks WHERE expires_at
+// < UTC_TIMESTAMP() - INTERVAL 1 DAY; with READ COMMITTED, else it locks the rows that it leaves,
+// too, and no lock is extended meanwhile.
 //
-// The user needs SELECT, INSERT and UPDATE on the table. Acquire takes two statements, Extend and Release one. Names are in the table, and as hexadecimal digits in the server's logs.
+// The user needs SELECT, INSERT and UPDATE on the table. Acquire takes two statements, Extend and
+// Release one. Names are in the table, and as hexadecimal digits in the server's logs.
 func New(db *sql.DB, options *Options) (*lock.Locker, error) {
 	o, err := options.check(db)
 	if err != nil {
@@ -57,7 +64,8 @@ func New(db *sql.DB, options *Options) (*lock.Locker, error) {
 	return lock.New(d, &o.LockerOptions)
 }
 
-// Schema is the statement that makes the table of these options: for migrations. nil options are the defaults.
+// Schema is the statement that makes the table of these options: for migrations. nil options are
+// the defaults.
 func Schema(options *Options) (string, error) {
 	o := options.withDefaults()
 	if err := o.checkTable(); err != nil {
@@ -66,7 +74,8 @@ func Schema(options *Options) (string, error) {
 	return schema(quoted(o.Table)), nil
 }
 
-// CreateTable makes the table if there is none: for programs that may (it needs CREATE), and tests. It is run once, before the first lock is acquired; again it does nothing, and several may run it.
+// CreateTable makes the table if there is none: for programs that may (it needs CREATE), and tests.
+// It is run once, before the first lock is acquired; again it does nothing, and several may run it.
 func CreateTable(ctx context.Context, db *sql.DB, options *Options) error {
 	o, err := options.check(db)
 	if err != nil {

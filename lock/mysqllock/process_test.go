@@ -14,7 +14,8 @@ import (
 	"github.com/cacheaside/cacheaside/lock/mysqllock"
 )
 
-// A holder: prints its token, and, when its context has ended, whether that, and Release, say that the lock is lost.
+// A holder: prints its token, and, when its context has ended, whether that, and Release, say that
+// the lock is lost.
 func init() {
 	testenv.RegisterChild("holder", func() {
 		db, err := sql.Open("mysql", os.Getenv("LOCK_DSN"))
@@ -82,7 +83,8 @@ func TestHolderKilled(t *testing.T) {
 	})
 }
 
-// TestHolderStopped: a holder that stood still loses the lock, is told when it goes on, and does the next no harm.
+// TestHolderStopped: a holder that stood still loses the lock, is told when it goes on, and does
+// the next no harm.
 func TestHolderStopped(t *testing.T) {
 	eachParallel(t, func(t *testing.T, m *testenv.SQLServer) {
 		c, token := holder(t, m, time.Second)

@@ -7,7 +7,8 @@ import (
 	"github.com/cacheaside/cacheaside/lock/driver"
 )
 
-// rowLock is held under an id, that no other request has: so nothing that it sends, however late, can harm another holder.
+// rowLock is held under an id, that no other request has: so nothing that it sends, however late,
+// can harm another holder.
 type rowLock struct {
 	d       *rows
 	key     string

@@ -69,7 +69,8 @@ type request struct {
 	seen int64 // the token that it expects
 }
 
-// asking is one Acquire. A request for a lock is sent once: if it is not known what has become of it, the next has another id, and adopts what it may have got.
+// asking is one Acquire. A request for a lock is sent once: if it is not known what has become of
+// it, the next has another id, and adopts what it may have got.
 type asking struct {
 	d       *rows
 	key     string
@@ -78,10 +79,12 @@ type asking struct {
 	unknown []request // of which it is not known whether they were, or will be, carried out
 }
 
-// tries is how often it is asked for one answer, if that is lost or two statements are in each other's way.
+// tries is how often it is asked for one answer, if that is lost or two statements are in each
+// other's way.
 const tries = 3
 
-// ask asks for the lock. If somebody else has it, it answers for how long at most; if that is not above 0, it is to be asked again.
+// ask asks for the lock. If somebody else has it, it answers for how long at most; if that is not
+// above 0, it is to be asked again.
 func (a *asking) ask(ctx context.Context) (g driver.Grant, left time.Duration, err error) {
 	for i := range tries {
 		if i > 0 && !sleep(ctx, jitter(firstPause)) {
@@ -169,8 +172,9 @@ func (a *asking) grant(id string, token int64, sent time.Time) driver.Grant {
 	return driver.Grant{Lock: k, Token: token, Sent: sent, TTL: a.ttl}
 }
 
-// settle sees to it, in the background, that requests that may yet be carried out leave nothing behind. One answer is enough. If there is none for as long as the lock lives, they are refused as late, or what they
-// have got is over.
+// settle sees to it, in the background, that requests that may yet be carried out leave nothing
+// behind. One answer is enough. If there is none for as long as the lock lives, they are refused as
+// late, or what they have got is over.
 func (a *asking) settle() {
 	if len(a.unknown) == 0 {
 		return

@@ -12,7 +12,8 @@ import (
 	"github.com/go-sql-driver/mysql"
 )
 
-// session is one connection. What is sent on one of its own, database/sql does not repeat by itself.
+// session is one connection. What is sent on one of its own, database/sql does not repeat by
+// itself.
 type session struct {
 	conn    *sql.Conn
 	timeout time.Duration // of each statement
@@ -44,7 +45,8 @@ type change struct {
 	token   int64
 }
 
-// change carries out a statement of this package, and commits it where the session does not do so by itself.
+// change carries out a statement of this package, and commits it where the session does not do so
+// by itself.
 func (s *session) change(ctx context.Context, statement string) (c change, err error) {
 	ctx, cancel := context.WithTimeout(ctx, s.timeout)
 	defer cancel()
@@ -73,7 +75,8 @@ type row struct {
 	left   time.Duration // not above 0: it is free
 }
 
-// read reads a lock. Without autocommit what a transaction sees may be old: then it begins a new one.
+// read reads a lock. Without autocommit what a transaction sees may be old: then it begins a new
+// one.
 func (s *session) read(ctx context.Context, statement string) (row, error) {
 	r, autocommit, err := s.readOnce(ctx, statement)
 	if err == nil && !autocommit {

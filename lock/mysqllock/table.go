@@ -7,17 +7,22 @@ import (
 	"time"
 )
 
-// A lock is a row: its name; the id of the request that has got it last; the last token; and when it is free, by UTC_TIMESTAMP, which no session's time zone changes. Who releases it sets
-// that to 1970, and leaves his id: so he knows it again if he has to ask twice.
+// A lock is a row: its name; the id of the request that has got it last; the last token; and when
+// it is free, by UTC_TIMESTAMP, which no session's time zone changes. Who releases it sets that to
+// 1970, and leaves his id: so he knows it again if he has to ask twice.
 //
-// UTC_TIMESTAMP is when a statement begins. If it waits for another then, for a row or for the table, that is earlier than when it is carried out: a lock that it gets, or extends, is
-// over the sooner.
+// UTC_TIMESTAMP is when a statement begins. If it waits for another then, for a row or for the
+// table, that is earlier than when it is carried out: a lock that it gets, or extends, is over the
+// sooner.
 //
-// What a statement has done is in the insert id of its reply, by LAST_INSERT_ID(expression): 0 if no row has matched, else four times the token, and a bit for "yes", and one for autocommit. The
-// number of affected rows would depend on clientFoundRows, and on whether a value has changed. Assignments stand in an order that is right whether they see the old values or, as is the default, those of the
-// assignments before them.
+// What a statement has done is in the insert id of its reply, by LAST_INSERT_ID(expression): 0 if
+// no row has matched, else four times the token, and a bit for "yes", and one for autocommit. The
+// number of affected rows would depend on clientFoundRows, and on whether a value has changed.
+// Assignments stand in an order that is right whether they see the old values or, as is the
+// default, those of the assignments before them.
 //
-// Values are in the text of the statements, as digits only: so each is one round trip, whatever the DSN says of interpolateParams, and no character set or SQL mode changes it.
+// Values are in the text of the statements, as digits only: so each is one round trip, whatever the
+// DSN says of interpolateParams, and no character set or SQL mode changes it.
 const (
 	now    = "UTC_TIMESTAMP(6)"
 	micros = "TIMESTAMPDIFF(MICROSECOND, '1970-01-01 00:00:00', UTC_TIMESTAMP(6))"
@@ -53,12 +58,15 @@ func readSQL(table, key string) string {
 	return fmt.Sprintf("SELECT @@autocommit, %s, l.token, l.owner, TIMESTAMPDIFF(MICROSECOND, %s, l.expires_at) FROM (SELECT 1) AS one LEFT JOIN %s AS l ON l.name = x'%x'", micros, now, table, key)
 }
 
-// makeSQL makes a free row. It is no INSERT IGNORE, which would cut a name short that is too long for the column of a table that somebody else has made.
+// makeSQL makes a free row. It is no INSERT IGNORE, which would cut a name short that is too long
+// for the column of a table that somebody else has made.
 func makeSQL(table, key string) string {
 	return fmt.Sprintf("INSERT INTO %s (name, owner, token, expires_at) VALUES (x'%x', '', 0, %s) ON DUPLICATE KEY UPDATE name = name", table, key, free)
 }
 
-// takeSQL takes a lock that is free, if its token is still the one that was seen, and the time not past the bound: so one that was delayed on its way is not carried out when nobody waits for it any more.
+// takeSQL takes a lock that is free, if its token is still the one that was seen, and the time not
+// past the bound: so one that was delayed on its way is not carried out when nobody waits for it
+// any more.
 func takeSQL(table, key, id string, seen, bound int64, ttl time.Duration) string {
 	unseen := fmt.Sprintf(" AND token = %d", seen)
 	late := fmt.Sprintf(" AND %s <= %d", micros, bound)
@@ -77,7 +85,8 @@ func releaseSQL(table, key, id string) string {
 		table, set("token", fmt.Sprintf("expires_at > %s OR expires_at = %s", now, free)), now, free, key, id)
 }
 
-// settleSQL undoes requests, or keeps them from being carried out later, by a token that is not the one they have seen.
+// settleSQL undoes requests, or keeps them from being carried out later, by a token that is not the
+// one they have seen.
 func settleSQL(table, key string, requests []request) string {
 	owners := make([]string, len(requests))
 	tokens := make([]string, len(requests))

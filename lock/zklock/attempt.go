@@ -28,7 +28,8 @@ func newAttempt(d *zookeeper, r driver.Request) *attempt {
 
 var errAgain = errors.New("the node, or the one before it, has gone")
 
-// run goes on until the lock is got, or it may not wait for it; it bears with requests that fail, within limits.
+// run goes on until the lock is got, or it may not wait for it; it bears with requests that fail,
+// within limits.
 func (a *attempt) run(ctx context.Context) (driver.Grant, error) {
 	for {
 		g, err := a.step(ctx)
@@ -49,7 +50,8 @@ func (a *attempt) run(ctx context.Context) (driver.Grant, error) {
 	}
 }
 
-// patience is for how long ZooKeeper may fail to answer: somebody in line keeps his place for as long as his session may live.
+// patience is for how long ZooKeeper may fail to answer: somebody in line keeps his place for as
+// long as his session may live.
 func (a *attempt) patience() time.Duration {
 	if a.node != "" && a.r.Wait {
 		return a.d.options.SessionTimeout
@@ -57,7 +59,8 @@ func (a *attempt) patience() time.Duration {
 	return 2 * a.r.Timeout
 }
 
-// free tells who does not wait that somebody is in line, without a node of his own. What a server knows may be old, so it asks the leader first.
+// free tells who does not wait that somebody is in line, without a node of his own. What a server
+// knows may be old, so it asks the leader first.
 func (a *attempt) free(ctx context.Context) error {
 	names, err := a.list(ctx)
 	if errors.Is(err, zk.ErrNoNode) {
@@ -82,7 +85,8 @@ func (a *attempt) list(ctx context.Context) ([]string, error) {
 	})
 }
 
-// step stands in line, if that is yet to be done, and takes the lock, or waits until the one before has gone.
+// step stands in line, if that is yet to be done, and takes the lock, or waits until the one before
+// has gone.
 func (a *attempt) step(ctx context.Context) (g driver.Grant, err error) {
 	if !a.r.Wait && a.created == nil {
 		if err := a.free(ctx); err != nil {
@@ -116,7 +120,8 @@ func (a *attempt) left(err error) error {
 	return err
 }
 
-// stand creates the node. If the reply is lost, it looks for it by its id, before it creates another.
+// stand creates the node. If the reply is lost, it looks for it by its id, before it creates
+// another.
 func (a *attempt) stand(ctx context.Context) error {
 	if a.node != "" {
 		return nil
@@ -171,7 +176,8 @@ func (a *attempt) create(ctx context.Context) (err error) {
 	return err
 }
 
-// find looks for the node, of which the request is over. It asks the leader first: the server may be another one now, that has not heard of it.
+// find looks for the node, of which the request is over. It asks the leader first: the server may
+// be another one now, that has not heard of it.
 func (a *attempt) find(ctx context.Context) (string, error) {
 	names, err := a.list(ctx)
 	for _, name := range names {
@@ -212,7 +218,9 @@ func (a *attempt) wait(ctx context.Context, before string) error {
 	return nil
 }
 
-// take takes the lock: the node is the first, and the leader confirms that it is still there, and lets it live. If the life is not proven to be a whole one, the lock begins with what is left of it.
+// take takes the lock: the node is the first, and the leader confirms that it is still there, and
+// lets it live. If the life is not proven to be a whole one, the lock begins with what is left of
+// it.
 func (a *attempt) take(ctx context.Context) (g driver.Grant, err error) {
 	s, timeout := a.d.session()
 	if s == nil {

@@ -15,8 +15,9 @@ var (
 	errExpired = errors.New("the session with ZooKeeper has expired")
 )
 
-// call is a request, on a goroutine of its own: go-zk knows no contexts. It ends with the connection, or the client, at the latest. One that has not been sent when the connection ends is sent by the next, so who has given
-// up a request must find out in the end what has become of it.
+// call is a request, on a goroutine of its own: go-zk knows no contexts. It ends with the
+// connection, or the client, at the latest. One that has not been sent when the connection ends is
+// sent by the next, so who has given up a request must find out in the end what has become of it.
 type call[T any] struct {
 	done  chan struct{}
 	sent  time.Time
@@ -58,7 +59,8 @@ func (c *client) noted(s *session, l *link, sent time.Time, err error) {
 	}
 }
 
-// wait returns what the server has answered. After another error the request may yet be carried out.
+// wait returns what the server has answered. After another error the request may yet be carried
+// out.
 func (k *call[T]) wait(ctx context.Context) (T, error) {
 	select {
 	case <-k.done:
@@ -89,7 +91,8 @@ func answered(err error) bool {
 	return err == nil || refused(err) || slices.ContainsFunc(answers, func(e error) bool { return errors.Is(err, e) })
 }
 
-// refused tells whether a server has refused a request for a reason that go-zk does not know: who asked again would be refused again.
+// refused tells whether a server has refused a request for a reason that go-zk does not know: who
+// asked again would be refused again.
 func refused(err error) bool {
 	for _, code := range []string{"-120", "-124", "-125"} { // an ephemeral node of a local session; SASL is required; a quota is exceeded
 		if err != nil && strings.HasSuffix(err.Error(), "unknown error: "+code) {
@@ -99,7 +102,8 @@ func refused(err error) bool {
 	return unimplemented(err)
 }
 
-// unimplemented tells whether a server does not know such a request; go-zk does not know that answer.
+// unimplemented tells whether a server does not know such a request; go-zk does not know that
+// answer.
 func unimplemented(err error) bool {
 	return err != nil && strings.HasSuffix(err.Error(), "unknown error: -6")
 }

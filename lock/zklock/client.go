@@ -74,13 +74,15 @@ type silent struct{}
 
 func (silent) Printf(string, ...any) {}
 
-// Init is of go-zk's HostProvider, as are the next three: names are looked up anew for each connection.
+// Init is of go-zk's HostProvider, as are the next three: names are looked up anew for each
+// connection.
 func (c *client) Init([]string) error { return nil }
 
 // Len is how many servers there are.
 func (c *client) Len() int { return len(c.servers) }
 
-// Next is the server to connect to. It tells go-zk to pause, which it does for a whole second, only at the end: that is when it notices that it is to quit.
+// Next is the server to connect to. It tells go-zk to pause, which it does for a whole second, only
+// at the end: that is when it notices that it is to quit.
 func (c *client) Next() (string, bool) {
 	c.next++
 	return c.servers[c.next%len(c.servers)], c.closing.Err() != nil
@@ -127,7 +129,8 @@ func (c *client) sleep(d time.Duration) {
 	}
 }
 
-// greeted is told by a link what the server has answered to the request for a session: id 0 means that the one before is over.
+// greeted is told by a link what the server has answered to the request for a session: id 0 means
+// that the one before is over.
 func (c *client) greeted(l *link, id int64, timeout time.Duration) {
 	c.mu.Lock()
 	var lost []*held
@@ -249,7 +252,8 @@ func (c *client) pulse() {
 		_, limit := c.session()
 		pause := pulse(cmp.Or(limit, c.options.SessionTimeout))
 		began := time.Now()
-		// go-zk ends a connection that is silent for two thirds of that: so no more than one of these is under way.
+		// go-zk ends a connection that is silent for two thirds of that: so no more than one of
+		// these is under way.
 		_, _ = do(c.closing, c, limit, func(z *zk.Conn) (bool, error) { ok, _, err := z.Exists("/"); return ok, err })
 		c.sleep(pause - time.Since(began))
 	}

@@ -25,7 +25,8 @@ func short(session time.Duration) *zklock.Options {
 	return &zklock.Options{SessionTimeout: session}
 }
 
-// inTime runs a test of a short life, and again with twice as long a one where the machine was too slow for it: then f answers false.
+// inTime runs a test of a short life, and again with twice as long a one where the machine was too
+// slow for it: then f answers false.
 func inTime(t *testing.T, life time.Duration, f func(life time.Duration) bool) {
 	t.Helper()
 	for ; !f(life); life *= 2 {
@@ -35,7 +36,8 @@ func inTime(t *testing.T, life time.Duration, f func(life time.Duration) bool) {
 	}
 }
 
-// TestToldBeforeTheNext: who is cut off is told before another gets the lock, and can go on when he is not any more.
+// TestToldBeforeTheNext: who is cut off is told before another gets the lock, and can go on when he
+// is not any more.
 func TestToldBeforeTheNext(t *testing.T) {
 	z := parallel(t)
 	for name, way := range map[string]func(p *testenv.Proxy) (break_, fix func()){
@@ -58,7 +60,8 @@ func TestToldByNoServer(t *testing.T) {
 	})
 }
 
-// told has the holder, who is at addr, lose the lock to another. lost is called when he was told. It answers false if he has lost it before.
+// told has the holder, who is at addr, lose the lock to another. lost is called when he was told.
+// It answers false if he has lost it before.
 func told(t *testing.T, z *testenv.ZooKeeper, addr string, session time.Duration, break_, lost, fix func()) bool {
 	o, other := short(session), calm()
 	o.Root = "/" + t.Name()[strings.LastIndex(t.Name(), "/")+1:]
@@ -134,7 +137,8 @@ func inTheEnd(t testing.TB, l *lock.Locker) (lease *lock.Lease) {
 	return lease
 }
 
-// TestReconnect: a connection that is lost, and one lost with the server, is no lock lost, and no place in line.
+// TestReconnect: a connection that is lost, and one lost with the server, is no lock lost, and no
+// place in line.
 func TestReconnect(t *testing.T) {
 	z := testenv.SharedZooKeeper(t)
 	p := testenv.NewProxy(t, z.Addr)
@@ -291,7 +295,8 @@ func TestOutOfReach(t *testing.T) {
 }
 
 func outOfReach(t *testing.T, p *testenv.Proxy, hang, known bool) {
-	// What a Locker that is closed while it is cut off has asked for may yet be carried out, and stay for as long as its session: so each has a name of its own.
+	// What a Locker that is closed while it is cut off has asked for may yet be carried out, and
+	// stay for as long as its session: so each has a name of its own.
 	lockName := t.Name()
 	l := locker(t, p.Addr, &zklock.Options{Timeout: 200 * time.Millisecond})
 	if known {
@@ -339,7 +344,8 @@ func init() {
 	})
 }
 
-// TestProcess that holds the lock is stopped, or killed: another gets it, and the one that was only stopped is told at once when it goes on.
+// TestProcess that holds the lock is stopped, or killed: another gets it, and the one that was only
+// stopped is told at once when it goes on.
 func TestProcess(t *testing.T) {
 	z := parallel(t)
 	l := locker(t, z.Addr, calm())
@@ -376,7 +382,8 @@ func TestProcess(t *testing.T) {
 	}
 }
 
-// TestWatchesAnew: who waits watches anew by the next connection; go-zk is not to do it, for it has a data race there.
+// TestWatchesAnew: who waits watches anew by the next connection; go-zk is not to do it, for it has
+// a data race there.
 func TestWatchesAnew(t *testing.T) {
 	z := testenv.SharedZooKeeper(t)
 	conn, p := z.Client(t), testenv.NewProxy(t, z.Addr)

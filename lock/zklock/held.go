@@ -27,8 +27,10 @@ type held struct {
 
 var errUnproven = errors.New("the leader may not have heard of the session for long")
 
-// prove has the leader carry out a request for a node, as long as it is there and its session's: so does a lock whose node is the first. It tells when that was sent, and until when the
-// session lives. A server that is cut off from the others could not answer that, but could answer any question.
+// prove has the leader carry out a request for a node, as long as it is there and its session's: so
+// does a lock whose node is the first. It tells when that was sent, and until when the session
+// lives. A server that is cut off from the others could not answer that, but could answer any
+// question.
 func (d *zookeeper) prove(ctx context.Context, s *session, node string, timeout time.Duration) (stat *zk.Stat, sent, lives time.Time, err error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, timeout, errTimeout)
 	defer cancel()
@@ -95,7 +97,8 @@ func (h *held) clean() {
 	}
 }
 
-// Release deletes the node; if it is not known to be, that goes on in the background, for as long as the session may live.
+// Release deletes the node; if it is not known to be, that goes on in the background, for as long
+// as the session may live.
 func (h *held) Release(ctx context.Context) error {
 	h.end()
 	for {

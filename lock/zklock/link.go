@@ -11,11 +11,14 @@ import (
 	"github.com/go-zookeeper/zk"
 )
 
-// link is a connection to a server. go-zk does not tell what the server has granted to the session, so link reads it in the server's first answer; and it has that answer
-// come in time: go-zk would wait for it for many times as long as the session lives.
+// link is a connection to a server. go-zk does not tell what the server has granted to the session,
+// so link reads it in the server's first answer; and it has that answer come in time: go-zk would
+// wait for it for many times as long as the session lives.
 //
-// When the connection is lost, link says, in the server's name, that all nodes that are watched have gone. So those who wait look again, and go-zk has no watches to take along to the
-// next connection: while it does that it has a data race, in which the one who reads answers changes what it compares the nodes with.
+// When the connection is lost, link says, in the server's name, that all nodes that are watched
+// have gone. So those who wait look again, and go-zk has no watches to take along to the next
+// connection: while it does that it has a data race, in which the one who reads answers changes
+// what it compares the nodes with.
 type link struct {
 	net.Conn
 	client *client
@@ -30,7 +33,8 @@ type link struct {
 	once sync.Once
 }
 
-// An answer begins with its length. The first: the version of the protocol, the session's time-out in milliseconds, its id, and more.
+// An answer begins with its length. The first: the version of the protocol, the session's time-out
+// in milliseconds, its id, and more.
 const (
 	lengthBytes = 4
 	helloBytes  = lengthBytes + 4 + 4 + 8

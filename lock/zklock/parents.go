@@ -68,7 +68,8 @@ func there(err error) error {
 	return err
 }
 
-// tidy deletes the parent of a node that is gone, where the servers do not do it themselves. It fails where there are other nodes below it.
+// tidy deletes the parent of a node that is gone, where the servers do not do it themselves. It
+// fails where there are other nodes below it.
 func (p *parents) tidy(ctx context.Context, node string, timeout time.Duration) {
 	if !p.plain.Load() {
 		return

@@ -22,8 +22,9 @@ func escape(key string) string {
 	return b.String()
 }
 
-// A contender's node is called "L1-", an id of its own by which it is found if the reply of its creation is lost, and the number that the server gives it. What is called otherwise is
-// no contender: it is of another recipe, or was put there by somebody.
+// A contender's node is called "L1-", an id of its own by which it is found if the reply of its
+// creation is lost, and the number that the server gives it. What is called otherwise is no
+// contender: it is of another recipe, or was put there by somebody.
 var contender = regexp.MustCompile(`^L1-([A-Z2-7]{26})-(\d{10}|-\d{10})$`)
 
 func newID() string { return rand.Text() }
@@ -40,10 +41,12 @@ func place(name string) (id string, number int32, ok bool) {
 	return m[1], int32(n), err == nil
 }
 
-// before tells whether a was created before b: they are numbered by 32 bits, which a lock in much use has seen all of after some years.
+// before tells whether a was created before b: they are numbered by 32 bits, which a lock in much
+// use has seen all of after some years.
 func before(a, b int32) bool { return a-b < 0 }
 
-// ahead is who comes right before the node of this id: "" if nobody does. found tells whether it is there at all.
+// ahead is who comes right before the node of this id: "" if nobody does. found tells whether it is
+// there at all.
 func ahead(children []string, id string) (predecessor string, found bool) {
 	var mine, last int32
 	for _, name := range children {

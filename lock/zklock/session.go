@@ -6,7 +6,8 @@ import (
 	"time"
 )
 
-// session is one session with ZooKeeper, over any number of connections. Its fields but id and gone are guarded by client.mu.
+// session is one session with ZooKeeper, over any number of connections. Its fields but id and gone
+// are guarded by client.mu.
 type session struct {
 	id      int64
 	timeout time.Duration
@@ -22,11 +23,13 @@ type heard struct {
 	answered time.Time
 }
 
-// life is how long after a proof of a session's life a lock is held: half of the time-out of the session, for what delay and pulse take.
+// life is how long after a proof of a session's life a lock is held: half of the time-out of the
+// session, for what delay and pulse take.
 func life(timeout time.Duration) time.Duration { return timeout / 2 }
 
-// delay is how long a server may take until the leader, who ends sessions, knows which of them it has heard of. It tells him when he asks: each half of a tick, and a tick is at most half of
-// the time-out.
+// delay is how long a server may take until the leader, who ends sessions, knows which of them it
+// has heard of. It tells him when he asks: each half of a tick, and a tick is at most half of the
+// time-out.
 func delay(timeout time.Duration) time.Duration { return timeout / 4 }
 
 // pulse is how often a request is sent for the sake of the session.
@@ -42,7 +45,8 @@ func (s *session) end() []*held {
 	return slices.Collect(maps.Keys(s.locks))
 }
 
-// begin notes that the session was opened, or taken up again by a new connection, for which the leader himself was asked. What another server has heard before it may have kept to itself.
+// begin notes that the session was opened, or taken up again by a new connection, for which the
+// leader himself was asked. What another server has heard before it may have kept to itself.
 func (s *session) begin(sent time.Time) { s.heard = []heard{{sent: sent}} }
 
 // hear notes an answer.
@@ -57,8 +61,9 @@ func (s *session) hear(sent, answered time.Time) {
 	s.heard = append(s.heard, heard{sent, answered})
 }
 
-// lives tells until when the session lives, as a request proves that was sent then and that the leader has carried out: he had been told by then of all that was answered one delay before, for what a server
-// says to him keeps its order.
+// lives tells until when the session lives, as a request proves that was sent then and that the
+// leader has carried out: he had been told by then of all that was answered one delay before, for
+// what a server says to him keeps its order.
 func (s *session) lives(sent time.Time) time.Time {
 	var last time.Time
 	for _, h := range s.heard {

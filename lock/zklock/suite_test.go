@@ -19,7 +19,8 @@ func TestMain(m *testing.M) {
 	testenv.Main(m)
 }
 
-// parallel is the server for a test that does it no harm, and has nodes of its own. It begins when the others, which may have all nodes deleted, are over.
+// parallel is the server for a test that does it no harm, and has nodes of its own. It begins when
+// the others, which may have all nodes deleted, are over.
 func parallel(t *testing.T) *testenv.ZooKeeper {
 	t.Helper()
 	z := testenv.SharedZooKeeper(t)
@@ -60,7 +61,8 @@ func TestSuite(t *testing.T) {
 	})
 }
 
-// TestHistory: processes that are stopped, connections that hang and are reset, requests that are delayed and replies that are lost, a server that is stopped and started again.
+// TestHistory: processes that are stopped, connections that hang and are reset, requests that are
+// delayed and replies that are lost, a server that is stopped and started again.
 func TestHistory(t *testing.T) {
 	z := testenv.SharedZooKeeper(t)
 	seeds, length := locktest.Seeds()

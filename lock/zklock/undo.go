@@ -7,10 +7,12 @@ import (
 	"github.com/go-zookeeper/zk"
 )
 
-// grace is how long who gives up waits for his node to be deleted. As a rule it is by then, and nobody is told that the lock is held who comes next.
+// grace is how long who gives up waits for his node to be deleted. As a rule it is by then, and
+// nobody is told that the lock is held who comes next.
 const grace = 50 * time.Millisecond
 
-// abandon deletes, in the background, the node that there may be: also one that is created only now, by a request that nobody waits for any more.
+// abandon deletes, in the background, the node that there may be: also one that is created only
+// now, by a request that nobody waits for any more.
 func (a *attempt) abandon() {
 	if a.created == nil {
 		return
@@ -27,7 +29,8 @@ func (a *attempt) abandon() {
 	}
 }
 
-// undo finds out what has become of the request for the node. Nothing of an old connection comes after a request by the next.
+// undo finds out what has become of the request for the node. Nothing of an old connection comes
+// after a request by the next.
 func (a *attempt) undo() {
 	select {
 	case <-a.created.done:

@@ -9,7 +9,8 @@ import (
 	"github.com/go-zookeeper/zk"
 )
 
-// TestLifeIsWhatTheLeaderKnows: what a server has heard proves no life before the leader must know of it; an answer that the leader himself has given does.
+// TestLifeIsWhatTheLeaderKnows: what a server has heard proves no life before the leader must know
+// of it; an answer that the leader himself has given does.
 func TestLifeIsWhatTheLeaderKnows(t *testing.T) {
 	start := time.Now()
 	at := func(ms int) time.Time { return start.Add(time.Duration(ms) * time.Millisecond) }
@@ -70,7 +71,8 @@ func TestEscape(t *testing.T) {
 	}
 }
 
-// TestAnswered: a request that the server has refused is not looked for, and sent again, for ever: go-zk does not know all codes of the API.
+// TestAnswered: a request that the server has refused is not looked for, and sent again, for ever:
+// go-zk does not know all codes of the API.
 func TestAnswered(t *testing.T) {
 	for _, c := range []struct {
 		err  error

@@ -8,7 +8,8 @@ import (
 	"github.com/go-zookeeper/zk"
 )
 
-// watches are those on nodes of others. go-zk keeps one until it fires, whether anybody still waits or not; so there is one for each node, however often it is waited for.
+// watches are those on nodes of others. go-zk keeps one until it fires, whether anybody still waits
+// or not; so there is one for each node, however often it is waited for.
 type watches struct {
 	mu       sync.Mutex
 	asked    map[string]int // how many requests for one are under way
@@ -19,9 +20,11 @@ func (w *watches) init() {
 	w.asked, w.channels = make(map[string]int), make(map[string]<-chan zk.Event)
 }
 
-// until returns a channel that has something to receive when the node is gone, or may be; zk.ErrNoNode if it is.
+// until returns a channel that has something to receive when the node is gone, or may be;
+// zk.ErrNoNode if it is.
 //
-// It watches the children of the node, which an ephemeral one cannot have: so it does not hear of the node's data, which its owner sets whenever he proves that he lives.
+// It watches the children of the node, which an ephemeral one cannot have: so it does not hear of
+// the node's data, which its owner sets whenever he proves that he lives.
 func (w *watches) until(ctx context.Context, c *client, node string, timeout time.Duration) (<-chan zk.Event, error) {
 	w.mu.Lock()
 	ch := w.channels[node]

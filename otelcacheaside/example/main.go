@@ -2,7 +2,9 @@
 //
 //	go -C otelcacheaside run ./example
 //
-// It reads and writes rows through a cache on an embedded Redis, and lets the database fail, and Redis, from time to time. Point a Prometheus at 127.0.0.1:9464, and load dashboard.json into Grafana.
+// It reads and writes rows through a cache on an embedded Redis, and lets the database fail, and
+// Redis, from time to time. Point a Prometheus at 127.0.0.1:9464, and load dashboard.json into
+// Grafana.
 package main
 
 import (

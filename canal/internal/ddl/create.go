@@ -4,7 +4,8 @@ import (
 	"github.com/cacheaside/cacheaside/canal/event"
 )
 
-// object reads past what may stand between CREATE or ALTER and the word that says what is created or altered, and gives that.
+// object reads past what may stand between CREATE or ALTER and the word that says what is created
+// or altered, and gives that.
 func (r *reader) object() string {
 	for r.token.kind == word {
 		w := r.token.text
@@ -72,8 +73,10 @@ func (r *reader) create() bool {
 	}
 }
 
-// createTable reads a table that is created. If its rows were logged as rows, then what they were selected with is not in the log:
-// https://dev.mysql.com/doc/refman/8.4/en/create-table-select.html. If it is, nothing tells of the rows.
+// createTable reads a table that is created. If its rows were logged as rows, then what they were
+// selected with is not in the log:
+// https://dev.mysql.com/doc/refman/8.4/en/create-table-select.html. If it is, nothing tells of the
+// rows.
 func (r *reader) createTable() bool {
 	t, ok := r.table()
 	if !ok {
@@ -108,10 +111,12 @@ func (r *reader) alter() bool {
 	})
 }
 
-// specification reads one word of what is altered, outside of parentheses, and what follows if it is one of those that bring other rows into a
-// table. A column may have the name of those that are not reserved; so it takes more than a word to be one of them. In doubt the rows are others.
+// specification reads one word of what is altered, outside of parentheses, and what follows if it
+// is one of those that bring other rows into a table. A column may have the name of those that are
+// not reserved; so it takes more than a word to be one of them. In doubt the rows are others.
 //
-// https://dev.mysql.com/doc/refman/8.4/en/alter-table.html, https://dev.mysql.com/doc/refman/8.4/en/partitioning-management-exchange.html,
+// https://dev.mysql.com/doc/refman/8.4/en/alter-table.html,
+// https://dev.mysql.com/doc/refman/8.4/en/partitioning-management-exchange.html,
 // https://mariadb.com/docs/server/reference/sql-statements/data-definition/alter/alter-table
 func (r *reader) specification(w token) bool {
 	switch upper(w.text) {

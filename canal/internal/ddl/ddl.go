@@ -1,8 +1,9 @@
 // Package ddl tells what a statement in the binary log of MySQL or MariaDB does to tables.
 //
-// With row-based logging what is done to rows is logged as rows, and only DDL and transaction control as statements:
-// https://dev.mysql.com/doc/refman/8.4/en/binary-log-setting.html. So a statement is read as far as it takes to see which tables it makes, drops,
-// renames, empties or exchanges. What is not understood may have changed anything.
+// With row-based logging what is done to rows is logged as rows, and only DDL and transaction
+// control as statements: https://dev.mysql.com/doc/refman/8.4/en/binary-log-setting.html. So a
+// statement is read as far as it takes to see which tables it makes, drops, renames, empties or
+// exchanges. What is not understood may have changed anything.
 package ddl
 
 import (
@@ -36,15 +37,17 @@ type Effect struct {
 	// Control is what it does to its transaction.
 	Control Control
 
-	// XID names the transaction of XA, XACommit and XARollback, as both servers log it: X'gtrid',X'bqual',formatID. It is the same for the same
-	// transaction, however the statement spells it.
+	// XID names the transaction of XA, XACommit and XARollback, as both servers log it:
+	// X'gtrid',X'bqual',formatID. It is the same for the same transaction, however the statement
+	// spells it.
 	XID string
 
-	// Changes have a Kind (Alter, Truncate or Replace), a Schema and a Table alone. Where the statement names no schema and its session had none,
-	// they are of all tables.
+	// Changes have a Kind (Alter, Truncate or Replace), a Schema and a Table alone. Where the
+	// statement names no schema and its session had none, they are of all tables.
 	Changes []event.Change
 
-	// Unknown: it was not understood, or it changes rows by itself. Changes is one Replace of all tables then.
+	// Unknown: it was not understood, or it changes rows by itself. Changes is one Replace of all
+	// tables then.
 	Unknown bool
 }
 
@@ -53,10 +56,11 @@ const maxChanges = 4096
 
 // Read tells what a statement does. schema is the default one of its session, "" if it had none.
 //
-// The statement is in UTF-8. Names are as it spells them: with lower_case_table_names=1 or 2 the server's are in lower case where it matters.
+// The statement is in UTF-8. Names are as it spells them: with lower_case_table_names=1 or 2 the
+// server's are in lower case where it matters.
 func Read(statement, schema string) Effect {
-	// With the SQL mode NO_BACKSLASH_ESCAPES a string ends where another goes on with \'. Which of them it was is not known, but hardly any statement
-	// makes sense in both ways.
+	// With the SQL mode NO_BACKSLASH_ESCAPES a string ends where another goes on with \'. Which of
+	// them it was is not known, but hardly any statement makes sense in both ways.
 	e, l := read(statement, schema, true)
 	if l.escaped {
 		other, m := read(statement, schema, false)

@@ -33,7 +33,8 @@ type reading struct {
 	want      Effect
 }
 
-// Statements that have keywords in upper case and names in lower case, by the page that documents them. All are read with the schema shop.
+// Statements that have keywords in upper case and names in lower case, by the page that documents
+// them. All are read with the schema shop.
 var regular = map[string][]reading{
 	"https://dev.mysql.com/doc/refman/8.4/en/commit.html": {
 		{"BEGIN", control(Begin)},

@@ -43,7 +43,8 @@ func upper(word string) string {
 	return string(b[:len(word)])
 }
 
-// lexer cuts a statement into tokens, each of them a part of it: https://dev.mysql.com/doc/refman/8.4/en/language-structure.html.
+// lexer cuts a statement into tokens, each of them a part of it:
+// https://dev.mysql.com/doc/refman/8.4/en/language-structure.html.
 type lexer struct {
 	text    string
 	at      int
@@ -168,7 +169,8 @@ func (l *lexer) quote(q byte, k kind) token {
 	return l.fail()
 }
 
-// ascii tells whether the byte at i is a character of its own. It may be the second one of a character of GBK, Big5 or Shift JIS.
+// ascii tells whether the byte at i is a character of its own. It may be the second one of a
+// character of GBK, Big5 or Shift JIS.
 func (l *lexer) ascii(i int) bool {
 	if i == 0 || l.text[i-1] < utf8.RuneSelf {
 		return true

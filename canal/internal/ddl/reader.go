@@ -8,7 +8,8 @@ import (
 	"github.com/cacheaside/cacheaside/canal/event"
 )
 
-// reader reads one statement. Its methods that answer a bool tell whether they have understood what stands there.
+// reader reads one statement. Its methods that answer a bool tell whether they have understood what
+// stands there.
 type reader struct {
 	lexer
 	token  token // the one that comes next
@@ -55,8 +56,9 @@ func (r *reader) done() bool {
 // rest goes past all that is left of the statement, and tells whether that was one.
 func (r *reader) rest() bool { return r.walk(nil) }
 
-// walk calls do for each keyword, and each other word, that is not a part of a name, with how many parentheses are open there; the word
-// has been gone past. It ends when do does not understand what stands there.
+// walk calls do for each keyword, and each other word, that is not a part of a name, with how many
+// parentheses are open there; the word has been gone past. It ends when do does not understand what
+// stands there.
 func (r *reader) walk(do func(word token, depth int) bool) bool {
 	depth := 0
 	for r.token.kind != end {

@@ -12,7 +12,8 @@ import (
 	"github.com/cacheaside/cacheaside/internal/testenv"
 )
 
-// What a real server logs of a statement, which it sometimes writes anew, is read as what the statement has done.
+// What a real server logs of a statement, which it sometimes writes anew, is read as what the
+// statement has done.
 func TestServer(t *testing.T) {
 	m := testenv.SharedMariaDB(t)
 	db := m.DB(t)

@@ -1,4 +1,5 @@
-// Package browser tests the lab's page in a browser, as the people use it who look at it. It is a module of its own, for what drives the browser.
+// Package browser tests the lab's page in a browser, as the people use it who look at it. It is a
+// module of its own, for what drives the browser.
 package browser
 
 import (
@@ -76,7 +77,8 @@ func browserPath(t *testing.T) string {
 	return ""
 }
 
-// startLab starts the lab with these flags, and returns its address. It must end cleanly with the test.
+// startLab starts the lab with these flags, and returns its address. It must end cleanly with the
+// test.
 func startLab(t *testing.T, flags ...string) string {
 	t.Helper()
 	binary, err := build()
@@ -214,7 +216,8 @@ func (v *visit) until(t *testing.T, selector string, good func(string) bool) str
 	}
 }
 
-// results waits for the lines of a switch that match re, beside the switch, and returns the number that re has found in each.
+// results waits for the lines of a switch that match re, beside the switch, and returns the number
+// that re has found in each.
 func (v *visit) results(t *testing.T, name, re string) (protected, plain int) {
 	t.Helper()
 	found := regexp.MustCompile(re)
@@ -230,7 +233,8 @@ func (v *visit) results(t *testing.T, name, re string) (protected, plain int) {
 	return number("protected"), number("plain")
 }
 
-// done waits for the line of a switch beside it to tell, in protected, that what it begins with has been measured.
+// done waits for the line of a switch beside it to tell, in protected, that what it begins with has
+// been measured.
 func (v *visit) done(t *testing.T, name, line string) {
 	t.Helper()
 	v.until(t, fmt.Sprintf("[data-switch=%s] dd.protected", name), func(s string) bool { return strings.HasPrefix(s, line+" In the first") })

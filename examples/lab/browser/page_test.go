@@ -12,7 +12,8 @@ import (
 	"github.com/chromedp/chromedp"
 )
 
-// patient are the flags of a lab in which nobody leaves, and no command times out, on a machine that is busy.
+// patient are the flags of a lab in which nobody leaves, and no command times out, on a machine
+// that is busy.
 var patient = []string{"-patience", "1m", "-redis-timeout", "15s"}
 
 // TestPage throws each switch on the page, but for one, and looks at what the page shows of it.
@@ -40,7 +41,8 @@ func TestPage(t *testing.T) {
 		v.picture(t, "stampede", false)
 	})
 	t.Run("race", func(t *testing.T) {
-		// The maps of plain keep the row for some seconds only, so the page itself remembers the most that it has shown.
+		// The maps of plain keep the row for some seconds only, so the page itself remembers the
+		// most that it has shown.
 		v.run(t, chromedp.Evaluate(`var red = {};
 			for (const world of ["protected", "plain"]) {
 				red[world] = 0;
@@ -69,7 +71,8 @@ func TestPage(t *testing.T) {
 	})
 	t.Run("channel", func(t *testing.T) {
 		button := "[data-toggle=channel][data-process='2']"
-		// memories is how many processes of protected have the hottest row in memory: of the second one, and of the others.
+		// memories is how many processes of protected have the hottest row in memory: of the second
+		// one, and of the others.
 		memories := func() (second, others int) {
 			const cells = `[...document.querySelectorAll("[data-world=protected] tbody tr:nth-child(1) td")].slice(0, 4).map((td) => td.textContent.startsWith("v"))`
 			var known []bool
@@ -181,8 +184,9 @@ func TestPage(t *testing.T) {
 	v.end(t)
 }
 
-// TestRedisFails kills and freezes Redis in a lab with the usual time-outs of protected, and callers who wait for much longer: those of protected do not have to. There are few of
-// them, for all those of plain go on at once when Redis is thawed.
+// TestRedisFails kills and freezes Redis in a lab with the usual time-outs of protected, and
+// callers who wait for much longer: those of protected do not have to. There are few of them, for
+// all those of plain go on at once when Redis is thawed.
 func TestRedisFails(t *testing.T) {
 	t.Parallel()
 	v := open(t, "-patience", "8s")

@@ -9,7 +9,8 @@ import (
 	"slices"
 )
 
-// smaller returns a picture in its 256 most frequent colours, which for a page is all but the edges of letters.
+// smaller returns a picture in its 256 most frequent colours, which for a page is all but the edges
+// of letters.
 func smaller(picture []byte) ([]byte, error) {
 	from, err := png.Decode(bytes.NewReader(picture))
 	if err != nil {

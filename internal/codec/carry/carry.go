@@ -22,8 +22,8 @@ type Format struct {
 	// problem with them.
 	Methods func(p Place) (*Ways, *Problem)
 
-	// Key is Methods for the key of a map, which is not judged by its kind. Nil: keys are like other
-	// values.
+	// Key is Methods for the key of a map, which is not judged by its kind. Nil: keys are like
+	// other values.
 	Key func(p Place) (*Ways, *Problem)
 
 	// Field tells what becomes of a field of a struct.

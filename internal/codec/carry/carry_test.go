@@ -29,7 +29,8 @@ type carrier interface {
 var carriers = []carrier{codec.Builtin(codec.JSON), msgpack.Codec}
 
 // The verdict on each type of the table is as the table says, and as what the codec really does: a
-// type that it accepts comes back, whatever is in it; of each type that it refuses a value does not.
+// type that it accepts comes back, whatever is in it; of each type that it refuses a value does
+// not.
 func TestVerdicts(t *testing.T) {
 	for _, r := range rows {
 		for i, c := range carriers {

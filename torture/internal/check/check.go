@@ -1,5 +1,6 @@
-// Package check tells whether what the processes of a torture run saw is what the library promises. It knows nothing of how the run was
-// made: it is given the operations, and when which faults could excuse them.
+// Package check tells whether what the processes of a torture run saw is what the library promises.
+// It knows nothing of how the run was made: it is given the operations, and when which faults could
+// excuse them.
 package check
 
 import (

@@ -147,7 +147,8 @@ func simulate(r *rand.Rand, n int) Input {
 	return m.in
 }
 
-// What a register shows passes; and wherever one read of it is changed, the rules and porcupine, which work differently, agree.
+// What a register shows passes; and wherever one read of it is changed, the rules and porcupine,
+// which work differently, agree.
 func TestRulesAgreeWithPorcupine(t *testing.T) {
 	found := 0
 	for seed := range uint64(10) {

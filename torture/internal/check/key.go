@@ -9,8 +9,9 @@ import (
 
 // keyOf is the history of one key, and what follows from it.
 //
-// The rows are written by UPDATE … SET v = v + 1, so the database itself says in which order the writes were. An invalidation that began
-// after a version was known to be committed acknowledges that version when it returns nil, whoever had written it.
+// The rows are written by UPDATE … SET v = v + 1, so the database itself says in which order the
+// writes were. An invalidation that began after a version was known to be committed acknowledges
+// that version when it returns nil, whoever had written it.
 type keyOf struct {
 	memoryReads []*history.Op
 	freshReads  []*history.Op // validated and not
@@ -160,7 +161,8 @@ func (in *Input) mayBeLost(op *history.Op) bool {
 	return slices.ContainsFunc(in.Failovers, func(w Window) bool { return w.overlaps(op.Start, op.End) })
 }
 
-// begunAt is when the write of a version began. One that nobody has recorded is of a process that was killed.
+// begunAt is when the write of a version began. One that nobody has recorded is of a process that
+// was killed.
 func (k *keyOf) begunAt(version int64) int64 {
 	if version < 1 {
 		return 0

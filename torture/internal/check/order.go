@@ -9,9 +9,11 @@ import (
 	"github.com/cacheaside/cacheaside/torture/internal/history"
 )
 
-// Porcupine is asked the same question as fresh, and knows nothing of its reasoning. Its memory grows with the square of the history, so that
-// is cut in parts: a part begins with the newest version that had been read or acknowledged when it began, and has all
-// writes that may have taken effect in it. Where many operations were open side by side it may find no end; after some seconds in all what is left to fresh is counted.
+// Porcupine is asked the same question as fresh, and knows nothing of its reasoning. Its memory
+// grows with the square of the history, so that is cut in parts: a part begins with the newest
+// version that had been read or acknowledged when it began, and has all writes that may have taken
+// effect in it. Where many operations were open side by side it may find no end; after some seconds
+// in all what is left to fresh is counted.
 const (
 	partReads   = 1000
 	fewReads    = 20
@@ -25,8 +27,9 @@ type access struct {
 	version int64
 }
 
-// register goes from version to version, in the order in which the database has made them: with any other order of writes that are open side by side,
-// as when Redis is away, porcupine would not come to an end.
+// register goes from version to version, in the order in which the database has made them: with any
+// other order of writes that are open side by side, as when Redis is away, porcupine would not come
+// to an end.
 func register(first int64) porcupine.Model {
 	return porcupine.Model{
 		Init: func() any { return first },
@@ -61,8 +64,8 @@ func (k *keyOf) order(in *Input, r *Report) {
 	}
 }
 
-// part asks about some reads. Many that were under way together, as when Redis is away, can be put in order in too many ways: then it asks
-// about the halves.
+// part asks about some reads. Many that were under way together, as when Redis is away, can be put
+// in order in too many ways: then it asks about the halves.
 func (k *keyOf) part(r *Report, newest frontier, reads []*history.Op) {
 	from, to := reads[0].Start, int64(0)
 	first := newest.before(from)

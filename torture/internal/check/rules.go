@@ -7,7 +7,8 @@ import (
 	"github.com/cacheaside/cacheaside/torture/internal/history"
 )
 
-// memory checks the reads through the memory tier, and adds how stale those were that were stale at all.
+// memory checks the reads through the memory tier, and adds how stale those were that were stale at
+// all.
 func (k *keyOf) memory(in *Input, r *Report, staleness []int64) []int64 {
 	for _, op := range k.memoryReads {
 		r.Reads++
@@ -48,9 +49,11 @@ func (k *keyOf) lose(in *Input, r *Report, op *history.Op) {
 	}
 }
 
-// fresh checks the reads past the memory tier. The order of the writes is known, so they are linearizable if and only if no
-// read is from the future (ended before its write and all before that had begun), none is older than what was acknowledged before it began, and none is older than what was read before it began:
-// then for any two versions the earliest moment at which the older can become current lies before the latest of the newer.
+// fresh checks the reads past the memory tier. The order of the writes is known, so they are
+// linearizable if and only if no read is from the future (ended before its write and all before
+// that had begun), none is older than what was acknowledged before it began, and none is older than
+// what was read before it began: then for any two versions the earliest moment at which the older
+// can become current lies before the latest of the newer.
 func (k *keyOf) fresh(in *Input, r *Report) {
 	var seen, seenSafe []point
 	for _, op := range k.freshReads {
@@ -92,7 +95,8 @@ func (k *keyOf) fresh(in *Input, r *Report) {
 	}
 }
 
-// late finds operations that did not end by their deadlines. While a process was suspended its deadlines could not be kept.
+// late finds operations that did not end by their deadlines. While a process was suspended its
+// deadlines could not be kept.
 func (r *Report) late(in *Input) {
 	suspended := map[int][]Window{}
 	for _, s := range in.Suspended {

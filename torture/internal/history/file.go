@@ -7,8 +7,9 @@ import (
 	"sync"
 )
 
-// Writer appends operations to a file. Each is one system call, so that a process that is killed loses nothing that it has recorded:
-// a write must be known to have begun even if nobody can say how it ended.
+// Writer appends operations to a file. Each is one system call, so that a process that is killed
+// loses nothing that it has recorded: a write must be known to have begun even if nobody can say
+// how it ended.
 type Writer struct {
 	mu     sync.Mutex
 	file   *os.File
@@ -37,7 +38,8 @@ func (w *Writer) Record(ops ...Op) {
 // Close closes the file.
 func (w *Writer) Close() error { return w.file.Close() }
 
-// Read appends the operations in a process's file to ops. The half of a last one, whose process was killed, is left out.
+// Read appends the operations in a process's file to ops. The half of a last one, whose process was
+// killed, is left out.
 func Read(ops []Op, name string, process int) ([]Op, error) {
 	f, err := os.Open(name)
 	if os.IsNotExist(err) {

@@ -5,7 +5,8 @@ import "encoding/binary"
 // Kind is what a process did.
 type Kind uint8
 
-// The kinds. A write is a Begin, a Commit when its version is known, and an Invalidate when that has returned nil.
+// The kinds. A write is a Begin, a Commit when its version is known, and an Invalidate when that
+// has returned nil.
 const (
 	Get           Kind = iota + 1 // a read through the memory tier
 	Fresh                         // a read past it

@@ -76,6 +76,7 @@ type watched struct {
 	stats      Stats  // at the beginning of what is measured
 	generation string // that it is of
 	lost       int64  // of Stats
+	active     string // the generation that answered when the filter was found to be due
 }
 
 // maintain looks after a filter until ctx ends, or the filter is closed.
@@ -162,7 +163,9 @@ func look(ctx context.Context, m maintained, source Source, o MaintainOptions, w
 	if err != nil || !due {
 		return err
 	}
-	_, err = m.Rebuild(ctx, source, o.Rebuild)
+	r := *o.Rebuild // which is not nil: see telling
+	r.instead = &w.active
+	_, err = m.Rebuild(ctx, source, &r)
 	return err
 }
 

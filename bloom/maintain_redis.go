@@ -59,6 +59,10 @@ func (f *Redis) isDue(ctx context.Context, o MaintainOptions, w *watched) (bool,
 	if len(d.Old) > 0 { // by who was ended
 		left = f.remove(ctx) // which is no reason not to look
 	}
+	w.active = ""
+	if d.Active != nil {
+		w.active = d.Active.ID
+	}
 	due, err := f.isDueNow(ctx, d, tallied, o, w)
 	if err == nil && !due { // else the rebuild tries again
 		err = left
@@ -76,6 +80,7 @@ func (f *Redis) isDueNow(ctx context.Context, d *known, tallied tally, o Maintai
 	case err != nil:
 		return false, err
 	case restarted:
+		w.active = ""
 		return true, f.doubt(ctx, g)
 	case d.Building != nil: // if its rebuild still goes on, that has the lock
 		return true, nil

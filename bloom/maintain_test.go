@@ -34,7 +34,8 @@ func TestMaintain(t *testing.T) {
 		var built, failed atomic.Int64
 		ended := make(chan error, 2)
 		o := &MaintainOptions{Rebuild: fewer, Failed: func(error) { failed.Add(1) }}
-		for _, f := range []*Redis{f, bubbled(t, rdb, 4000)} {
+		second, leave := context.WithCancel(ctx)
+		for f, ctx := range map[*Redis]context.Context{f: ctx, bubbled(t, rdb, 4000): second} {
 			go func() { ended <- f.Maintain(ctx, counted(Keys(numbered(2200)...), &built), o) }()
 			time.Sleep(time.Second) // in a bubble the first takes no time, and the second may have found that it is due before that
 		}
@@ -84,15 +85,39 @@ func TestMaintain(t *testing.T) {
 		must(t, err)
 		must(t, f.prepare(ctx, g))
 		after(5*time.Minute, 7, "a rebuild was left half done")
+		leave() // of two, the one that comes later may take the new filter for an older one, and build once more
+		if err := <-ended; !errors.Is(err, context.Canceled) {
+			t.Error(err)
+		}
 		m.FlushAll()
 		after(5*time.Minute, 8, "it was lost")
 		cancel()
-		for range 2 {
-			if err := <-ended; !errors.Is(err, context.Canceled) {
-				t.Error(err)
-			}
+		if err := <-ended; !errors.Is(err, context.Canceled) {
+			t.Error(err)
 		}
 	})
+}
+
+// TestMaintainOnce: where several processes have found a filter to be due, the first of them builds
+// it, and those that come after it has do not do so again.
+func TestMaintainOnce(t *testing.T) {
+	_, rdb := testenv.Mini(t)
+	ctx, first, second := t.Context(), newFilter(t, rdb, 1000), newFilter(t, rdb, 1000)
+	var w watched
+	due, err := second.due(ctx, (&MaintainOptions{Rebuild: none}).withDefaults(), &w)
+	if err != nil || !due {
+		t.Fatalf("a filter that was never built: due %v, %v", due, err)
+	}
+	must(t, errorOf(first.Rebuild(ctx, Keys(numbered(100)...), none)))
+	late := *none
+	late.instead = &w.active
+	if _, err := second.Rebuild(ctx, Keys(numbered(100)...), &late); !errors.Is(err, ErrRebuilding) {
+		t.Errorf("built again: %v", err)
+	}
+	d, _, err := first.look(ctx)
+	must(t, err)
+	late.instead = &d.Active.ID
+	must(t, errorOf(second.Rebuild(ctx, Keys(numbered(100)...), &late)))
 }
 
 func bubbled(t *testing.T, rdb redis.UniversalClient, capacity uint64) *Redis {

@@ -48,8 +48,9 @@ type RebuildOptions struct {
 	// block. Default: none.
 	Progress func(Progress)
 
-	batch  int         // keys that are added at once, at most; tests have fewer
-	failed func(error) // is called when nothing can be read, before that is tried again
+	batch   int         // keys that are added at once, at most; tests have fewer
+	failed  func(error) // is called when nothing can be read, before that is tried again
+	instead *string     // the generation that it is to replace, by its ID; "": none; nil: whichever it is
 }
 
 // Progress tells how far a Rebuild has come.

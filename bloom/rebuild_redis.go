@@ -51,6 +51,9 @@ func (f *Redis) Rebuild(ctx context.Context, source Source, options *RebuildOpti
 
 func (f *Redis) rebuild(ctx context.Context, source Source, options *RebuildOptions) (report Report, err error) {
 	err = f.alone(ctx, func(ctx context.Context) error {
+		if err := f.stillDue(ctx, options); err != nil {
+			return err
+		}
 		t := &redisTarget{f: f}
 		if report, err = rebuild(ctx, t, source, options); err != nil {
 			return err
@@ -63,6 +66,26 @@ func (f *Redis) rebuild(ctx context.Context, source Source, options *RebuildOpti
 		return nil
 	})
 	return report, err
+}
+
+// stillDue tells whether the generation that answers is the one that a schedule found to be due:
+// another process may have rebuilt the filter since.
+func (f *Redis) stillDue(ctx context.Context, options *RebuildOptions) error {
+	if options == nil || options.instead == nil {
+		return nil
+	}
+	d, _, err := f.look(ctx)
+	if err != nil {
+		return err
+	}
+	active := ""
+	if d.Active != nil {
+		active = d.Active.ID
+	}
+	if active != *options.instead {
+		return ErrRebuilding
+	}
+	return nil
 }
 
 // redisTarget is a filter in Redis that is being rebuilt.

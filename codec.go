@@ -17,8 +17,10 @@ import (
 // written, as long as one of the two is JSON. To change from one codec of another kind to another,
 // use JSON in between; or set another LoaderOptions.Version, so that their entries never meet.
 //
-// A Codec may have a method more, Check(t reflect.Type) error. NewLoader calls it with the type of
-// the loader's values, and fails with its error.
+// A Codec may have a method more, Check(t reflect.Type) error, which tells whether it carries
+// values of a type there and back. NewLoader calls it with the type of the loader's values, and
+// fails with its error, unless LoaderOptions.AllowLoss is set. A Codec without it is believed. The
+// codecs of this module have it, for those that wrap them: see JSON.
 type Codec interface {
 	// Number is what entries know this codec by, from 8 to 15; 1 to 7 are this module's. Never
 	// change it, nor use one for two formats: nothing else tells them apart.
@@ -41,12 +43,21 @@ type Codec interface {
 // The codecs of this package. A loader without a Codec stores strings and []byte as they are, and
 // anything else as JSON.
 var (
-	// JSON is encoding/json. It replaces what is not UTF-8 in strings, and reads nothing that is
-	// nested deeper than 10,000.
+	// JSON is encoding/json. Its Check refuses a type of which it loses a part: a field that is not
+	// exported, has the tag json:"-" or shares its name with another one; an interface that has
+	// methods; a type with MarshalJSON or MarshalText that nothing reads back; a struct that has
+	// these from a type that it embeds, as time.Time, and other fields. A channel, a function and a
+	// complex number are refused, too. A type that encodes and decodes itself is believed.
+	//
+	// What a type does not tell is not refused. In an any, numbers come back as float64. NaN and
+	// infinities are errors. What is not UTF-8 in strings is replaced. With omitempty an empty slice
+	// or map comes back as nil, and so does a pointer to a nil. A time loses its monotonic clock, and
+	// its location but for the offset. Nothing is read that is nested deeper than 10,000.
 	JSON Codec = codec.Builtin(codec.JSON)
 
-	// Binary is by encoding.BinaryMarshaler and BinaryUnmarshaler, which the values must be. (A
-	// struct that embeds such a type, as time.Time, is one too, and loses its other fields.)
+	// Binary is by encoding.BinaryMarshaler and BinaryUnmarshaler, which the values must be. A
+	// struct that embeds such a type, as time.Time, is one too, and would lose its other fields: its
+	// Check refuses it.
 	Binary Codec = codec.Builtin(codec.Binary)
 )
 

@@ -86,7 +86,7 @@ func TestCodecPanics(t *testing.T) {
 			t.Fatal(err)
 		}
 		loads := 0
-		l, err := NewLoader(c, "bad", func(context.Context, int) (badText, error) { loads++; return badText{exit}, nil }, &LoaderOptions{ErrorTTL: time.Hour})
+		l, err := NewLoader(c, "bad", func(context.Context, int) (badText, error) { loads++; return badText{exit}, nil }, &LoaderOptions{ErrorTTL: time.Hour, AllowLoss: true})
 		if err != nil {
 			t.Fatal(err)
 		}

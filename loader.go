@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"hash/maphash"
+	"reflect"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -58,7 +59,9 @@ type Loader[K comparable, V any] struct {
 // NewLoader makes the Loader called name in c. The name is part of its keys in Redis, so the loaders of one cache have different ones:
 // letters, digits, "_", "." and "-". K is a string, an integer, or an encoding.TextMarshaler (whose text must differ between
 // keys that differ); for any other K set LoaderOptions.Key. V is anything that its Codec takes there and back: by default strings and
-// []byte as they are, and all else by encoding/json. nil options are the defaults.
+// []byte as they are, and all else by encoding/json. If it loses a part of V, the error names the
+// field, as in "User.Address.zip"; see JSON, and LoaderOptions.AllowLoss. nil options are the
+// defaults.
 //
 // load reads one row from the database. It returns ErrNotFound or sql.ErrNoRows for a row that does
 // not exist, or an error of which LoaderOptions.NotFound says so; that is cached too. It must read
@@ -166,6 +169,9 @@ func (l *Loader[K, V]) setUp(batch bool) error {
 		return err
 	}
 	l.codec, err = codec.New[V](l.options.Codec, l.options.CompressAbove, l.options.MaxValueBytes, caught)
+	if err == nil && !l.cache.options.NoRedis { // which needs no codec
+		err = codec.Check(reflect.TypeFor[V](), l.options.Codec, l.options.AllowLoss)
+	}
 	if err != nil {
 		return fmt.Errorf("LoaderOptions.Codec: %w", err)
 	}

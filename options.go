@@ -203,6 +203,14 @@ type LoaderOptions struct {
 	// it while processes run: see Codec. A nil pointer in it is an error.
 	Codec Codec
 
+	// AllowLoss takes values of a type that the Codec does not carry there and back: a field that is
+	// not exported, or has the tag json:"-", is in the value that the load function returns, and zero
+	// in the value that comes from Redis. Default: NewLoader fails with an error that names the
+	// field. Set it where callers do not use what is lost. A part that no value could be encoded
+	// with, as a channel, is an error all the same; Check of a Codec of your own is not called.
+	// Options.NoRedis needs no Codec, and so has no such error.
+	AllowLoss bool
+
 	// CompressAbove is the length of an encoded value, in bytes, above which it is compressed (S2, a faster Snappy) where that makes it
 	// shorter. Who sets it: who pays for Redis' memory or for the network, and stores values of a kilobyte or more. Default: none is.
 	CompressAbove int

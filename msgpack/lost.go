@@ -1,73 +1,88 @@
 package msgpack
 
 import (
-	"encoding"
+	"cmp"
 	"fmt"
+	"math"
 	"reflect"
-	"time"
+	"strings"
 
 	"github.com/ugorji/go/codec"
+
+	own "github.com/cacheaside/cacheaside/internal/codec"
+	"github.com/cacheaside/cacheaside/internal/codec/carry"
 )
+
+const pair = "MarshalBinary and UnmarshalBinary"
+
+// format is what ugorji/go/codec does with types, as handle sets it. It has no use for the methods
+// of JSON and of texts, calls those of *T for each T, and takes any key of a map.
+var format = &carry.Format{
+	Codec:     "MessagePack",
+	Pair:      pair,
+	Omit:      `msgpack:"-"`,
+	Methods:   methods,
+	Field:     field,
+	FirstWins: true,
+}
+
+// Check returns an error that names the first part of t that MessagePack does not carry there and
+// back. What an any holds is not known here.
+func (messagePack) Check(t reflect.Type) error { return format.Check(t, false) }
+
+// CheckNative is Check, of which a loss may be accepted.
+func (messagePack) CheckNative(t reflect.Type, lossy own.Lossy) error {
+	return format.Check(t, bool(lossy))
+}
 
 var (
-	selfer      = reflect.TypeFor[codec.Selfer]()
-	marshaler   = reflect.TypeFor[encoding.BinaryMarshaler]()
-	unmarshaler = reflect.TypeFor[encoding.BinaryUnmarshaler]()
+	self    = reflect.TypeFor[codec.Selfer]()
+	selfers = &carry.Ways{
+		Methods: [2]carry.Method{{Name: "CodecEncodeSelf", Iface: self}, {Name: "CodecDecodeSelf", Iface: self}},
+		Encode:  func(v any) ([]byte, error) { return encode(v, math.MaxInt) },
+		Decode:  decode,
+	}
 )
 
-// Check refuses the types that MessagePack would lose without a word: channels, functions, and what
-// keeps its state in unexported fields and has no MarshalBinary, as a big.Int. (JSON has such a
-// value's MarshalText.) What an interface holds is not known here.
-func (messagePack) Check(t reflect.Type) error {
-	if lost := findLost(t, map[reflect.Type]bool{}); lost != nil {
-		return fmt.Errorf("msgpack: MessagePack would lose the %v in %v", lost, t)
+func methods(p carry.Place) (*carry.Ways, *carry.Problem) {
+	switch {
+	case p.Type == reflect.TypeFor[codec.Raw](), p.Type == reflect.TypeFor[codec.RawExt]():
+		return nil, &carry.Problem{Why: fmt.Sprintf("a %v is not encoded", p.Type), Cure: "use another type", Never: true}
+	case selfers.Methods[0].Reaches(p.Type):
+		return selfers, nil
 	}
-	return nil
+	return carry.BinaryWays(p.Type), nil
 }
 
-// findLost returns a type in t whose values MessagePack would lose, or nil.
-func findLost(t reflect.Type, seen map[reflect.Type]bool) reflect.Type {
-	if seen[t] || t == reflect.TypeFor[time.Time]() || t.Kind() != reflect.Pointer && carriesItself(reflect.PointerTo(t)) {
-		return nil
+// field tells what becomes of a field. The first of its tags counts that is not empty.
+func field(f reflect.StructField) carry.Field {
+	t := f.Type
+	if t.Kind() == reflect.Pointer {
+		t = t.Elem()
 	}
-	seen[t] = true
-	switch t.Kind() {
-	case reflect.Chan, reflect.Func, reflect.UnsafePointer, reflect.Complex64, reflect.Complex128:
-		return t
-	case reflect.Pointer, reflect.Slice, reflect.Array:
-		return findLost(t.Elem(), seen)
-	case reflect.Map:
-		if lost := findLost(t.Key(), seen); lost != nil {
-			return lost
-		}
-		return findLost(t.Elem(), seen)
-	case reflect.Struct:
-		return findLostField(t, seen)
-	}
-	return nil
-}
-
-// carriesItself tells whether what p points to has methods of its own for MessagePack.
-func carriesItself(p reflect.Type) bool {
-	return p.Implements(selfer) || p.Implements(marshaler) && p.Implements(unmarshaler)
-}
-
-func findLostField(t reflect.Type, seen map[reflect.Type]bool) reflect.Type {
-	visible := t.NumField() == 0
-	for f := range t.Fields() {
-		if !f.IsExported() && !f.Anonymous {
-			continue
-		}
-		visible = true
-		if f.Tag.Get("msgpack") == "-" || f.Tag.Get("codec") == "-" || f.Tag.Get("json") == "-" {
-			continue
-		}
-		if lost := findLost(f.Type, seen); lost != nil {
-			return lost
+	key := "msgpack"
+	for _, k := range []string{"json", "codec", "msgpack"} {
+		if f.Tag.Get(k) != "" {
+			key = k
 		}
 	}
-	if !visible {
-		return t
+	tag := f.Tag.Get(key)
+	name, _, _ := strings.Cut(tag, ",")
+	kind := f.Type.Kind()
+	embedded := f.Anonymous && t.Kind() == reflect.Struct
+	switch {
+	case f.Name == "_struct": // it has options for the struct in its tag
+		return carry.Field{Ignored: true}
+	case kind == reflect.Func, kind == reflect.UnsafePointer:
+		return carry.Field{Problem: &carry.Problem{Why: fmt.Sprintf("a %v is left out", f.Type), Cure: "use another type"}}
+	case tag == "-":
+		return carry.Field{Problem: carry.Omitted(fmt.Sprintf("%s:%q", key, tag), pair)}
+	case embedded && !f.IsExported() && kind == reflect.Pointer:
+		return carry.Field{Problem: carry.UnexportedPointer()}
+	case embedded && name == "":
+		return carry.Field{Inline: true}
+	case !f.IsExported():
+		return carry.Field{Problem: carry.Unexported(pair)}
 	}
-	return nil
+	return carry.Field{Name: cmp.Or(name, f.Name)}
 }

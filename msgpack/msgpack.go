@@ -21,9 +21,13 @@ import (
 //
 // A field is named by its tag "msgpack", else "codec", else "json", else as in Go. Times come back
 // in UTC. In an any, an integer comes back as an int64 or uint64, a float as a float64, and a map
-// as a map[string]any; one with other keys does not come back at all. NewLoader refuses types that
-// it would lose: channels, functions, and what keeps its state in unexported fields and has no
-// MarshalBinary.
+// as a map[string]any; one with other keys does not come back at all.
+//
+// NewLoader refuses types of which it loses a part: fields that are not exported, are left out by
+// "-" in their tag or share their name with another; functions, channels and complex numbers;
+// interfaces that have methods; pointers in the keys of maps; structs that embed a type with
+// MarshalBinary, as time.Time, and have other fields. A type that has MarshalBinary and
+// UnmarshalBinary is believed. MarshalJSON and MarshalText are not used.
 var Codec messagePack
 
 type messagePack struct{}

@@ -74,7 +74,7 @@ func New[V any](c Custom, compressAbove, maxBytes int, caught func(recovered any
 		compressAbove: compressAbove,
 		maxBytes:      maxBytes,
 		caught:        caught,
-		raw:           t == reflect.TypeFor[string]() || t == reflect.TypeFor[[]byte](),
+		raw:           isRaw(t),
 		pointer:       t.Kind() == reflect.Pointer,
 		binary:        roundTripsBinary(t),
 	}
@@ -112,9 +112,6 @@ func (c *Codec[V]) set(by Custom) error {
 	c.id, c.custom = ID(by.Number()), by
 	if _, native := by.(Native); !native && (c.id < firstOfUsers || c.id > lastOfUsers) {
 		return fmt.Errorf("the Number of %T is %d: from %d to %d", by, uint8(c.id), uint8(firstOfUsers), uint8(lastOfUsers))
-	}
-	if by, ok := by.(Checker); ok {
-		return by.Check(reflect.TypeFor[V]())
 	}
 	return nil
 }

@@ -5,6 +5,8 @@ import (
 	"encoding/json"
 	"fmt"
 	"reflect"
+
+	"github.com/cacheaside/cacheaside/internal/codec/carry"
 )
 
 // Custom is a codec that is not in this package. It is cacheaside.Codec: see there.
@@ -14,9 +16,35 @@ type Custom interface {
 	Decode(b []byte, v any) error
 }
 
-// Checker is a Custom that refuses types of values.
+// Checker is a Custom that refuses types of values: those that it does not carry there and back.
 type Checker interface {
 	Check(t reflect.Type) error
+}
+
+// Check returns an error if a loader's values are of a type that by, nil for the default, does not
+// carry there and back. A Custom that is no Checker is believed. lossy: of a codec of this module
+// it returns only an error that no value escapes; of another one none.
+func Check(t reflect.Type, by Custom, lossy bool) error {
+	switch by := by.(type) {
+	case nil:
+		if isRaw(t) {
+			return nil
+		}
+		return carry.JSON.Check(t, lossy)
+	case Builtin:
+		return by.check(t, lossy)
+	case Native:
+		return by.CheckNative(t, Lossy(lossy))
+	case Checker:
+		if !lossy {
+			return by.Check(t)
+		}
+	}
+	return nil
+}
+
+func isRaw(t reflect.Type) bool {
+	return t == reflect.TypeFor[string]() || t == reflect.TypeFor[[]byte]()
 }
 
 // Native is a codec of this module in a package of its own, so that only the programs that use it
@@ -26,7 +54,11 @@ type Native interface {
 	Custom
 	EncodeNative(v any, most Bytes) ([]byte, error)
 	DecodeNative(b []byte, v any) error
+	CheckNative(t reflect.Type, lossy Lossy) error
 }
+
+// Lossy is whether a codec may lose parts of values.
+type Lossy bool
 
 // Bytes is a length. No package of another module can name it, and so none has a Native.
 type Bytes int
@@ -38,6 +70,19 @@ type Builtin ID
 func (b Builtin) Number() uint8 { return uint8(b) }
 
 func (b Builtin) String() string { return ID(b).String() }
+
+// Check is for those who wrap the codec: see Checker.
+func (b Builtin) Check(t reflect.Type) error { return b.check(t, false) }
+
+func (b Builtin) check(t reflect.Type, lossy bool) error {
+	switch ID(b) {
+	case JSON:
+		return carry.JSON.Check(t, lossy)
+	case Binary:
+		return carry.Binary.Check(t, lossy)
+	}
+	return nil
+}
 
 // Encode encodes what v points to.
 func (b Builtin) Encode(v any) ([]byte, error) {

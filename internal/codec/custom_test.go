@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/cacheaside/cacheaside/internal/codec"
 	"github.com/cacheaside/cacheaside/msgpack"
@@ -88,14 +89,78 @@ func TestNumbers(t *testing.T) {
 			t.Errorf("%T was taken", c)
 		}
 	}
-	if _, err := codec.New[int](picky{custom{number: 8}}, 0, limit, nil); err == nil || err.Error() != "no ints" {
-		t.Error(err)
-	}
-	if _, err := codec.New[string](picky{custom{number: 8}}, 0, limit, nil); err != nil {
-		t.Error(err)
-	}
 	if _, err := codec.New[int]((*custom)(nil), 0, limit, nil); err == nil || !strings.Contains(err.Error(), "a nil *codec_test.custom") {
 		t.Error(err)
+	}
+}
+
+// A user's codec refuses types if it wants to, and then only if the loss is not accepted; one that
+// does not is believed.
+func TestCheck(t *testing.T) {
+	of := reflect.TypeFor[int]()
+	if err := codec.Check(of, picky{custom{number: 8}}, false); err == nil || err.Error() != "no ints" {
+		t.Error(err)
+	}
+	for _, err := range []error{
+		codec.Check(of, picky{custom{number: 8}}, true), codec.Check(reflect.TypeFor[string](), picky{custom{number: 8}}, false),
+		codec.Check(reflect.TypeFor[chan int](), custom{number: 8}, false),
+	} {
+		if err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// A loss is accepted where that is asked for; that nothing is encoded is not.
+func TestAcceptedLoss(t *testing.T) {
+	type lossy struct{ a, B int }
+	type never struct {
+		a int
+		B []*struct{ C chan int }
+	}
+	for _, id := range []codec.ID{0, codec.JSON, codec.MsgPack} {
+		if err := codec.Check(reflect.TypeFor[lossy](), by(id), false); err == nil || !strings.Contains(err.Error(), "lossy.a: it is not exported") {
+			t.Error(id, err)
+		}
+		if err := codec.Check(reflect.TypeFor[lossy](), by(id), true); err != nil {
+			t.Error(id, err)
+		}
+		if err := codec.Check(reflect.TypeFor[never](), by(id), true); err == nil || !strings.Contains(err.Error(), "never.B[].C: a chan int has no encoding") {
+			t.Error(id, err)
+		}
+	}
+	if err := codec.Check(reflect.TypeFor[withTime](), by(codec.Binary), true); err != nil {
+		t.Error(err)
+	}
+}
+
+type withTime struct {
+	time.Time
+	A int
+}
+
+// A struct has the MarshalBinary of what it embeds, and loses its other fields by it.
+func TestBinaryCarries(t *testing.T) {
+	for _, c := range []struct {
+		t    reflect.Type
+		want string
+	}{
+		{reflect.TypeFor[point](), ""}, {reflect.TypeFor[*point](), ""}, {reflect.TypeFor[time.Time](), ""}, {reflect.TypeFor[struct{ time.Time }](), ""},
+		{reflect.TypeFor[withTime](), "Binary does not carry withTime.A: the MarshalBinary of codec_test.withTime is that of the embedded time.Time, which leaves it out"},
+		{reflect.TypeFor[*withTime](), "withTime.A"}, {reflect.TypeFor[int](), "int lacks MarshalBinary"},
+	} {
+		for _, err := range []error{codec.Check(c.t, by(codec.Binary), false), codec.Builtin(codec.Binary).Check(c.t)} {
+			if (err == nil) != (c.want == "") || err != nil && !strings.Contains(err.Error(), c.want) {
+				t.Errorf("%v: %v, want %q", c.t, err, c.want)
+			}
+		}
+	}
+	for _, of := range []reflect.Type{reflect.TypeFor[string](), reflect.TypeFor[[]byte]()} {
+		for _, c := range []codec.Custom{nil, codec.Builtin(codec.Raw)} {
+			if err := codec.Check(of, c, false); err != nil {
+				t.Error(of, err)
+			}
+		}
 	}
 }
 

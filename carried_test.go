@@ -1,0 +1,109 @@
+package cacheaside
+
+import (
+	"context"
+	"strings"
+	"testing"
+
+	"github.com/cacheaside/cacheaside/msgpack"
+)
+
+type carriedAddress struct {
+	Street string
+	zip    string
+}
+
+type carriedUser struct {
+	Name    string
+	Address *carriedAddress
+}
+
+// carriedLoaders are NewLoader and NewBatchLoader for values of one type.
+func carriedLoaders[V any](c *Cache, o *LoaderOptions) [2]error {
+	var v V
+	_, err := NewLoader(c, "one", func(context.Context, int) (V, error) { return v, nil }, o)
+	_, err2 := NewBatchLoader(c, "many", func(context.Context, []int) (map[int]V, error) { return nil, nil }, o)
+	return [2]error{err, err2}
+}
+
+// A loader is refused whose values Redis would not give back as they were, and the error names the
+// field, and the way out.
+func TestTypesThatAreNotCarried(t *testing.T) {
+	_, b := embedded(t)
+	c, err := New(b.client(t), &patient)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	const zip = " does not carry carriedUser.Address.zip: it is not exported; export it, give its struct "
+	for _, x := range []struct {
+		errs [2]error
+		want string
+	}{
+		{carriedLoaders[carriedUser](c, nil), "JSON" + zip + "MarshalJSON and UnmarshalJSON, or accept the loss with LoaderOptions.AllowLoss"},
+		{carriedLoaders[map[string][]*carriedUser](c, &LoaderOptions{Codec: JSON}), "JSON" + zip},
+		{carriedLoaders[[]carriedUser](c, &LoaderOptions{Codec: msgpack.Codec}), "MessagePack" + zip + "MarshalBinary and UnmarshalBinary"},
+		{carriedLoaders[struct {
+			A int `json:"-"`
+		}](c, nil), `JSON does not carry A: its tag is json:"-"; take the tag away`},
+		{carriedLoaders[chan int](c, &LoaderOptions{AllowLoss: true}), "JSON does not carry chan int: a chan int has no encoding; use another type, or set another LoaderOptions.Codec"},
+	} {
+		for i, err := range x.errs {
+			if want := []string{`loader "one"`, `loader "many"`}[i] + ": LoaderOptions.Codec: " + x.want; err == nil || !strings.HasPrefix(err.Error(), "cacheaside: "+want) {
+				t.Errorf("%v\nwant %s", err, want)
+			}
+		}
+	}
+	for _, err := range carriedLoaders[carriedUser](c, &LoaderOptions{Codec: bare{9}}) {
+		if err != nil {
+			t.Error("a user's codec is believed:", err)
+		}
+	}
+}
+
+// Where the loss is accepted, a value is whole where it was loaded, and lacks the field where it
+// comes from Redis.
+func TestAllowLoss(t *testing.T) {
+	_, b := embedded(t)
+	for i, want := range []string{"1012", ""} {
+		c, err := New(b.client(t), &patient)
+		if err != nil {
+			t.Fatal(err)
+		}
+		l, err := NewLoader(c, "user", func(context.Context, int) (carriedUser, error) {
+			return carriedUser{"Ada", &carriedAddress{"Keizersgracht", "1012"}}, nil
+		}, &LoaderOptions{AllowLoss: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, err := l.Get(t.Context(), 1)
+		if err != nil || got.Address.Street != "Keizersgracht" || got.Address.zip != want {
+			t.Errorf("process %d: %+v, %v", i, got.Address, err)
+		}
+		c.Close()
+	}
+}
+
+// A Cache without Redis encodes nothing, and gives out what was loaded.
+func TestNoRedisTakesAnyType(t *testing.T) {
+	c, err := New(nil, &Options{NoRedis: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	l, err := NewLoader(c, "greet", func(_ context.Context, name string) (func() string, error) {
+		return func() string { return "hello, " + name }, nil
+	}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		greet, err := l.Get(t.Context(), "Ada")
+		if err != nil || greet() != "hello, Ada" {
+			t.Error(err)
+		}
+	}
+	if s := l.Stats(); s.MemoryHits != 1 || s.Loads != 1 {
+		t.Errorf("%+v", s)
+	}
+}

@@ -1,0 +1,160 @@
+package carry
+
+import (
+	"bytes"
+	"encoding"
+	"fmt"
+	"reflect"
+)
+
+// Method is a method by which a value encodes or decodes itself.
+type Method struct {
+	Name  string
+	Iface reflect.Type // that has it
+}
+
+// On tells whether t has the method.
+func (m Method) On(t reflect.Type) bool { return t.Implements(m.Iface) }
+
+// Reaches tells whether t or *t has the method.
+func (m Method) Reaches(t reflect.Type) bool { return m.On(t) || m.On(reflect.PointerTo(t)) }
+
+// Ways are how a value encodes and decodes itself: by two methods of it, or of a pointer to it.
+type Ways struct {
+	Methods [2]Method
+	Encode  func(pointer any) ([]byte, error)
+	Decode  func(b []byte, pointer any) error
+}
+
+// own looks at a struct that encodes and decodes itself. If it has one of the methods only because
+// it embeds a type with it, as a time.Time, it loses its other fields. Go's types do not tell; so a
+// struct that embeds such a type is tried: zero values of it are encoded and decoded.
+func (w *walk) own(p Place, ways *Ways) {
+	if p.Type.Kind() != reflect.Struct {
+		return
+	}
+	for i := range p.Type.NumField() {
+		if f := p.Type.Field(i); f.Anonymous && (ways.Methods[0].Reaches(f.Type) || ways.Methods[1].Reaches(f.Type)) {
+			w.try(p, f, ways)
+			return
+		}
+	}
+}
+
+// try looks at a struct that embeds in a field what encodes or decodes itself.
+func (w *walk) try(p Place, embedded reflect.StructField, ways *Ways) {
+	t, inner := p.Type, embedded.Type
+	v := reflect.New(t)
+	if inner.Kind() == reflect.Pointer && embedded.IsExported() {
+		inner = inner.Elem()
+		v.Elem().FieldByIndex(embedded.Index).Set(reflect.New(inner))
+	}
+	whole, err := attempt(ways, v)
+	if err != nil {
+		return // nothing is known
+	}
+	at := join(p.Path, embedded.Name)
+	if part, err := attempt(ways, reflect.New(inner)); err == nil && bytes.Equal(whole, part) {
+		if w.without(p, embedded, ways, v, whole); w.err == nil {
+			w.own(Place{Type: inner, Path: at}, ways)
+		}
+	}
+	if err := attemptDecode(ways, whole, reflect.New(t)); err != nil {
+		w.report(at, &Problem{
+			Why:  fmt.Sprintf("the %s of %v does not read what its %s writes", ways.Methods[1].Name, t, ways.Methods[0].Name),
+			Cure: fmt.Sprintf("give %v both methods", t),
+		})
+	}
+}
+
+// without reports the first of the other fields, if a struct's encoding v is the same whatever they
+// are.
+func (w *walk) without(p Place, embedded reflect.StructField, ways *Ways, v reflect.Value, encoding []byte) {
+	var lost *reflect.StructField
+	for i := range p.Type.NumField() {
+		f := p.Type.Field(i)
+		if f.Name == "_" || f.Type.Size() == 0 || i == embedded.Index[0] {
+			continue
+		}
+		if lost == nil {
+			lost = &f
+		}
+		if !f.IsExported() || !change(v.Elem().Field(i)) {
+			continue
+		}
+		if b, err := attempt(ways, v); err != nil || !bytes.Equal(b, encoding) {
+			return // its own method
+		}
+	}
+	if lost != nil {
+		w.report(join(p.Path, lost.Name), &Problem{
+			Why:  fmt.Sprintf("the %s of %v is that of the embedded %v, which leaves it out", ways.Methods[0].Name, p.Type, embedded.Type),
+			Cure: fmt.Sprintf("give %v %s, or the field %s a name", p.Type, w.Pair, embedded.Name),
+		})
+	}
+}
+
+// change gives a field another value, if it has a type of which it knows one.
+func change(v reflect.Value) bool {
+	switch k := v.Kind(); {
+	case k == reflect.Bool:
+		v.SetBool(true)
+	case v.CanInt():
+		v.SetInt(1)
+	case v.CanUint():
+		v.SetUint(1)
+	case v.CanFloat():
+		v.SetFloat(1)
+	case k == reflect.String:
+		v.SetString("1")
+	case k == reflect.Pointer:
+		v.Set(reflect.New(v.Type().Elem()))
+	default:
+		return false
+	}
+	return true
+}
+
+// attempt encodes what v points to.
+func attempt(ways *Ways, v reflect.Value) (b []byte, err error) {
+	defer caught(&err)
+	return ways.Encode(v.Interface())
+}
+
+func attemptDecode(ways *Ways, b []byte, v reflect.Value) (err error) {
+	defer caught(&err)
+	return ways.Decode(b, v.Interface())
+}
+
+func caught(err *error) {
+	if r := recover(); r != nil {
+		*err = fmt.Errorf("panic: %T", r)
+	}
+}
+
+const binaryPair = "MarshalBinary and UnmarshalBinary"
+
+// Binary is encoding.BinaryMarshaler and BinaryUnmarshaler.
+var Binary = &Format{
+	Codec: "Binary",
+	Pair:  binaryPair,
+	Methods: func(p Place) (*Ways, *Problem) {
+		if ways := BinaryWays(p.Type); ways != nil {
+			return ways, nil
+		}
+		return nil, &Problem{Why: fmt.Sprintf("%v lacks %s", p.Type, binaryPair), Cure: "give it both", Never: true}
+	},
+}
+
+// BinaryWays are MarshalBinary and UnmarshalBinary, if t or *t has both, else nil.
+func BinaryWays(t reflect.Type) *Ways {
+	ways := &Ways{
+		Methods: [2]Method{{"MarshalBinary", reflect.TypeFor[encoding.BinaryMarshaler]()}, {"UnmarshalBinary", reflect.TypeFor[encoding.BinaryUnmarshaler]()}},
+		Encode:  func(v any) ([]byte, error) { return v.(encoding.BinaryMarshaler).MarshalBinary() },
+		Decode:  func(b []byte, v any) error { return v.(encoding.BinaryUnmarshaler).UnmarshalBinary(b) },
+	}
+	if !ways.Methods[0].Reaches(t) || !ways.Methods[1].Reaches(t) {
+		return nil
+	}
+	return ways
+}

@@ -1,0 +1,393 @@
+package carry_test
+
+import (
+	"context"
+	"database/sql"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"math/big"
+	"net/netip"
+	"net/url"
+	"reflect"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+	"unsafe"
+
+	ugorji "github.com/ugorji/go/codec"
+)
+
+// The types of the table. The methods of each do what they say.
+type (
+	kind   string
+	number int
+	octet  byte
+
+	address struct {
+		Street string
+		zip    string
+	}
+	street struct{ Street string }
+	User   struct {
+		Name    string
+		Address address
+	}
+	private struct{ n int }
+	Public  struct{ N int }
+	Empty   struct{}
+	none    struct{}
+
+	tree struct {
+		Name  string
+		Left  *tree
+		Kids  []tree
+		ByKey map[string]*tree
+	}
+	lostTree struct {
+		Kids []*lostTree
+		Map  map[string][]lostTree
+		n    int
+	}
+	self struct {
+		*self
+		A int
+	}
+	Self struct {
+		*Self
+		B int
+	}
+	users       []User
+	page[T any] struct {
+		Rows []T
+		Next string
+	}
+	hidden[T any] struct {
+		Rows []T
+		next string
+	}
+
+	// Embedded.
+	embedsPrivate   struct{ street }
+	embedsLost      struct{ private }
+	embedsPointer   struct{ *street }
+	EmbedsPublic    struct{ Public }
+	embedsPublicPtr struct{ *Public }
+	embedsEmptyPtr  struct{ *Empty }
+	embedsTagged    struct {
+		street `json:"street"`
+	}
+	embedsTaggedPublic struct {
+		Public `json:"public"`
+	}
+	embedsKind  struct{ kind }
+	Kind        string
+	EmbedsKind  struct{ Kind }
+	embedsKindP struct{ *Kind }
+	shadows     struct {
+		Public
+		N int
+	}
+	left  struct{ X, Y int }
+	right struct{ Y, Z int }
+	twice struct {
+		left
+		right
+	}
+	tagged struct {
+		Y int `json:"Y" msgpack:"y"`
+	}
+	clear struct {
+		left
+		tagged
+	}
+	deeper struct {
+		twiceIn
+		Y int
+	}
+	twiceIn struct{ X, Z int }
+	fold    struct {
+		A int `json:"id"`
+		B int `json:"ID"`
+	}
+	swap struct {
+		A int `json:"B"`
+		B int `json:"A"`
+	}
+
+	// Methods.
+	text         struct{ n int } // both ways, by *text
+	byValue      struct{ n int } // both ways, encoded by byValue
+	raw          struct{ n int } // JSON, both ways
+	binary       struct{ n int } // binary, both ways
+	selfer       struct{ n int } // MessagePack, both ways
+	readsText    struct{ N int }
+	writesText   number
+	writesJSON   struct{ N int }
+	writesBinary struct{ N int }
+	textInt      number             // both ways, by *textInt
+	textInt2     number             // both ways, encoded by textInt2
+	textString   kind               // both ways
+	textKey      struct{ A, B int } // both ways, by itself
+
+	withTime struct {
+		time.Time
+		A int
+	}
+	onlyTime   struct{ time.Time }
+	pointsTime struct{ *time.Time }
+	twoTimes   struct {
+		time.Time
+		text
+	}
+	ownTime struct {
+		time.Time
+		A int
+	} // both ways in each
+	deepTime struct {
+		onlyTime
+		B int
+	}
+	deepOnly   struct{ onlyTime }
+	withIface  struct{ json.Marshaler }
+	withBinary struct {
+		binary
+		A int
+	}
+	onlyBinary struct{ binary }
+	withSelfer struct {
+		selfer
+		A int
+	}
+	generic[T any] struct {
+		time.Time
+		A T
+	} // both ways in JSON
+)
+
+func (t *text) MarshalText() ([]byte, error)       { return strconv.AppendInt(nil, int64(t.n), 10), nil }
+func (t *text) UnmarshalText(b []byte) (err error) { t.n, err = strconv.Atoi(string(b)); return err }
+
+func (t byValue) MarshalText() ([]byte, error)        { return strconv.AppendInt(nil, int64(t.n), 10), nil }
+func (t *byValue) UnmarshalText(b []byte) (err error) { t.n, err = strconv.Atoi(string(b)); return err }
+
+func (t raw) MarshalJSON() ([]byte, error)        { return strconv.AppendInt(nil, int64(t.n), 10), nil }
+func (t *raw) UnmarshalJSON(b []byte) (err error) { t.n, err = strconv.Atoi(string(b)); return err }
+
+func (t binary) MarshalBinary() ([]byte, error) { return strconv.AppendInt(nil, int64(t.n), 10), nil }
+func (t *binary) UnmarshalBinary(b []byte) (err error) {
+	t.n, err = strconv.Atoi(string(b))
+	return err
+}
+
+func (t selfer) CodecEncodeSelf(e *ugorji.Encoder)  { e.MustEncode(t.n) }
+func (t *selfer) CodecDecodeSelf(d *ugorji.Decoder) { d.MustDecode(&t.n) }
+
+func (t *readsText) UnmarshalJSON(b []byte) error {
+	type plain readsText
+	return json.Unmarshal(b, (*plain)(t))
+}
+
+func (w writesText) MarshalText() ([]byte, error)     { return []byte("x" + strconv.Itoa(int(w))), nil }
+func (w writesJSON) MarshalJSON() ([]byte, error)     { return []byte(strconv.Itoa(w.N)), nil }
+func (w writesBinary) MarshalBinary() ([]byte, error) { return []byte(strconv.Itoa(w.N)), nil }
+
+func (t *textInt) MarshalText() ([]byte, error) { return []byte("x" + strconv.Itoa(int(*t))), nil }
+func (t *textInt) UnmarshalText(b []byte) error {
+	if !strings.HasPrefix(string(b), "x") {
+		return errors.New("no x")
+	}
+	n, err := strconv.Atoi(string(b[1:]))
+	*t = textInt(n)
+	return err
+}
+
+func (t textInt2) MarshalText() ([]byte, error)  { return (*textInt)(&t).MarshalText() }
+func (t *textInt2) UnmarshalText(b []byte) error { return (*textInt)(t).UnmarshalText(b) }
+
+func (t textString) MarshalText() ([]byte, error)  { return []byte(t), nil }
+func (t *textString) UnmarshalText(b []byte) error { *t = textString(b); return nil }
+
+func (t textKey) MarshalText() ([]byte, error) { return fmt.Appendf(nil, "%d/%d", t.A, t.B), nil }
+func (t *textKey) UnmarshalText(b []byte) error {
+	_, err := fmt.Sscanf(string(b), "%d/%d", &t.A, &t.B)
+	return err
+}
+
+// ownHidden has methods of its own for a field that is not exported.
+type ownHidden struct {
+	time.Time
+	a int
+}
+
+func (t ownHidden) MarshalJSON() ([]byte, error) { return json.Marshal(ownTimeFields{t.Time, t.a}) }
+func (t *ownHidden) UnmarshalJSON(b []byte) error {
+	var f ownTimeFields
+	err := json.Unmarshal(b, &f)
+	t.Time, t.a = f.At, f.A
+	return err
+}
+
+// ownSame has methods of its own that encode a zero value as what it embeds.
+type ownSame struct {
+	raw
+	Unit string
+}
+
+func (s ownSame) MarshalJSON() ([]byte, error) {
+	if s.Unit == "" {
+		return s.raw.MarshalJSON()
+	}
+	return json.Marshal([2]string{strconv.Itoa(s.n), s.Unit})
+}
+
+func (s *ownSame) UnmarshalJSON(b []byte) error {
+	var parts [2]string
+	if json.Unmarshal(b, &parts) != nil {
+		return s.raw.UnmarshalJSON(b)
+	}
+	s.Unit = parts[1]
+	return s.raw.UnmarshalJSON([]byte(parts[0]))
+}
+
+// ownOneWay encodes itself, and is decoded by what it embeds.
+type ownOneWay struct{ time.Time }
+
+func (t ownOneWay) MarshalJSON() ([]byte, error) { return json.Marshal(t.Format(time.DateOnly)) }
+
+type ownTimeFields struct {
+	At time.Time
+	A  int
+}
+
+func (t ownTime) MarshalJSON() ([]byte, error) { return json.Marshal(ownTimeFields{t.Time, t.A}) }
+func (t *ownTime) UnmarshalJSON(b []byte) error {
+	var f ownTimeFields
+	err := json.Unmarshal(b, &f)
+	t.Time, t.A = f.At, f.A
+	return err
+}
+func (t ownTime) MarshalBinary() ([]byte, error)  { return t.MarshalJSON() }
+func (t *ownTime) UnmarshalBinary(b []byte) error { return t.UnmarshalJSON(b) }
+
+type genericFields[T any] struct {
+	At time.Time
+	A  T
+}
+
+func (t *generic[T]) MarshalJSON() ([]byte, error) {
+	return json.Marshal(genericFields[T]{t.Time, t.A})
+}
+func (t *generic[T]) UnmarshalJSON(b []byte) error {
+	var f genericFields[T]
+	err := json.Unmarshal(b, &f)
+	t.Time, t.A = f.At, f.A
+	return err
+}
+
+type namedPointer *raw
+
+// row is a type, and the parts of it that JSON and MessagePack lose first; "" is none.
+type row struct {
+	t          reflect.Type
+	json, pack string
+}
+
+func of[V any](json, pack string) row { return row{reflect.TypeFor[V](), json, pack} }
+
+func both[V any](path string) row { return of[V](path, path) }
+
+var rows = []row{
+	// Kinds.
+	both[bool](""), both[int](""), both[uint64](""), both[float32](""), both[uintptr](""), both[string](""), both[kind](""), both[[]byte](""),
+	both[[]octet](""), both[[4]byte](""), both[[4]octet](""), both[*int](""), both[**int](""), both[[]*string](""), both[[0]chan int](""), both[struct{}](""), both[Empty](""),
+	both[map[string]int](""), both[map[number]kind](""), both[map[kind][]int](""), both[map[string][3]byte](""), both[any](""), both[map[string]any](""), both[[]any](""),
+	both[chan int]("chan int"), both[func()]("func()"), both[complex64]("complex64"), both[[]complex128]("complex128"), both[unsafe.Pointer]("Pointer"), both[uint8](""),
+	both[map[string]chan int]("map[string]chan int"), both[struct{ C chan int }]("C"), both[struct{ F func() }]("F"), both[struct{ P unsafe.Pointer }]("P"),
+	both[error]("error"), both[fmt.Stringer]("Stringer"), both[struct{ Err error }]("Err"), both[struct{ Ctx context.Context }]("Ctx"), both[[]io.Reader]("Reader"),
+	// Keys.
+	both[map[uintptr]int](""), of[map[bool]int]("map[bool]int", ""), of[map[float64]int]("map[float64]int", ""), of[map[[2]int]int]("map[[2]int]int", ""),
+	of[map[Public]int]("map[carry_test.Public]int", ""), of[map[any]int]("map[interface {}]int", ""), of[map[private]int]("map[carry_test.private]int", "private.n"), both[map[*int]int]("map[*int]int"), both[struct{ M map[*int]int }]("M[]"),
+	of[map[struct{ P *int }]int]("map[struct { P *int }]int", "P"), of[map[writesText]int]("map[carry_test.writesText]int", ""), of[map[textInt]int]("map[carry_test.textInt]int", ""), both[map[textInt2]int](""), both[map[textString]int](""), both[map[textKey]int](""),
+	both[map[netip.Addr]int](""), of[map[*textKey]int]("map[*carry_test.textKey]int", "map[*carry_test.textKey]int"),
+	// Fields.
+	both[User]("User.Address.zip"), both[*User]("User.Address.zip"), both[[]User]("User.Address.zip"), both[map[string]*User]("User.Address.zip"), both[users]("users[].Address.zip"),
+	both[struct{ A []map[string]*[2]address }]("A[][][].zip"), both[private]("private.n"), both[street](""), both[tree](""), both[lostTree]("lostTree.n"), both[page[street]](""), both[page[address]]("page[github.com/cacheaside/cacheaside/internal/codec/carry_test.address].Rows[].zip"),
+	both[hidden[int]]("hidden[int].next"), both[sync.Mutex]("Mutex.mu"), both[struct{ Mu sync.Mutex }]("Mu.mu"), both[struct{ N atomic.Int64 }]("N.v"),
+	both[struct {
+		_ [8]byte
+		A int
+	}](""), both[struct {
+		none none
+		A    int
+	}](""), both[struct {
+		no [0]func()
+		A  int
+	}](""), both[struct{ p *none }]("p"),
+	both[struct {
+		A int `json:"-"`
+	}]("A"), of[struct {
+		A int `json:"-" msgpack:"a"`
+	}]("A", ""), of[struct {
+		A int `msgpack:"-"`
+	}]("", "A"), of[struct {
+		A int `codec:"-"`
+	}]("", "A"), of[struct {
+		A int `json:"-,"`
+	}]("", ""),
+	both[struct {
+		A none `json:"-"`
+	}](""), both[struct {
+		A int `json:"a,omitempty"`
+	}](""), both[struct {
+		A []int          `json:"a,omitzero"`
+		B map[string]int `json:",omitempty"`
+	}](""),
+	both[struct {
+		A int      `json:"a,string"`
+		B *float64 `json:",string"`
+		C string   `json:",string"`
+		D bool     `json:",string"`
+		E []int    `json:",string"`
+		F **int    `json:",string"`
+	}](""),
+	both[struct {
+		N json.Number `json:",string"`
+		M json.Number
+	}](""), of[struct {
+		A textInt2 `json:",string"`
+	}]("A", ""), of[struct {
+		A *textInt2 `json:",string"`
+	}]("A", ""), of[struct {
+		A time.Duration `json:",string"`
+	}]("", ""),
+	{same, "A", "B"}, both[fold](""), both[swap](""), both[struct {
+		A int "json:\"a\\\"b\""
+		B int `json:"b<c"`
+		C int `json:"ö"`
+	}](""),
+	// Embedded structs.
+	both[embedsPrivate](""), both[embedsLost]("embedsLost.private.n"), both[embedsPointer]("embedsPointer.street"), both[EmbedsPublic](""), both[embedsPublicPtr](""), both[embedsEmptyPtr]("embedsEmptyPtr.Empty"),
+	of[embedsTagged]("", "embedsTagged.street"), both[embedsTaggedPublic](""), both[embedsKind]("embedsKind.kind"), both[EmbedsKind](""), both[embedsKindP](""), both[shadows]("shadows.Public.N"),
+	of[twice]("twice.left.Y", "twice.right.Y"), of[clear]("clear.left.Y", ""), both[deeper](""), both[self]("self.self"), both[Self]("Self.Self"), both[struct{ error }]("error"), both[struct{ io.Reader }]("Reader"),
+	// Methods.
+	of[text]("", "text.n"), of[*text]("", "text.n"), of[[]text]("", "text.n"), of[[2]text]("", "text.n"), of[map[string]*text]("", "text.n"), of[map[string]text]("text", "text.n"), of[map[string][2]text]("text", "text.n"),
+	of[map[string]struct{ T text }]("T", "T.n"), of[map[string][]text]("", "text.n"), of[byValue]("", "byValue.n"), of[map[string]byValue]("", "byValue.n"), of[raw]("", "raw.n"), of[map[string]raw]("", "raw.n"), of[**raw]("", "raw.n"),
+	of[namedPointer]("raw", "raw.n"), of[struct{ P namedPointer }]("P", "P.n"), of[binary]("binary.n", ""), of[map[string]binary]("binary.n", ""), of[map[binary]binary]("map[carry_test.binary]carry_test.binary", ""), of[selfer]("selfer.n", ""), of[map[string]*selfer]("selfer.n", ""),
+	both[readsText](""), of[writesText]("writesText", ""), of[writesJSON]("writesJSON", ""), of[struct{ W *writesJSON }]("W", ""), both[writesBinary](""), both[textInt](""), of[map[string]textInt]("textInt", ""), both[map[string]textInt2](""),
+	both[time.Time](""), both[map[string]*time.Time](""), both[[]time.Time](""), both[netip.Addr](""), both[struct{ A *netip.Prefix }](""), of[big.Int]("", "Int.neg"), of[*big.Int]("", "Int.neg"), of[map[string]big.Int]("Int", "Int.neg"),
+	of[struct{ N *big.Int }]("", "N.neg"), of[big.Rat]("", "Rat.a"), of[url.URL]("URL.User.username", ""), both[json.RawMessage](""), both[json.Number](""), both[time.Duration](""), both[sql.NullString](""), both[sql.Null[street]](""), both[sql.NullTime](""),
+	both[sql.Null[address]]("Null[github.com/cacheaside/cacheaside/internal/codec/carry_test.address].V.zip"), of[ugorji.Raw]("", "Raw"), of[ugorji.RawExt]("", "RawExt"),
+	of[ownHidden]("", "ownHidden.a"), of[ownSame]("", "ownSame.raw.n"), of[ownOneWay]("ownOneWay.Time", ""), both[withTime]("withTime.A"), both[onlyTime](""), both[pointsTime]("pointsTime.Time"), both[ownTime](""), both[[]ownTime](""), both[deepTime]("deepTime.B"), both[deepOnly](""), both[twoTimes]("twoTimes.text"),
+	of[withIface]("withIface", "withIface.Marshaler"), of[withBinary]("withBinary.binary.n", "withBinary.A"), of[onlyBinary]("onlyBinary.binary.n", ""), of[withSelfer]("withSelfer.selfer.n", "withSelfer.A"), of[generic[int]]("", "generic[int].A"), of[*generic[kind]]("", "generic[github.com/cacheaside/cacheaside/internal/codec/carry_test.kind].A"),
+	of[struct{ time.Time }]("", ""), of[struct{ T struct{ time.Time } }]("T", ""), of[*struct{ time.Time }]("", ""), of[[]struct{ time.Time }]("[]struct { time.Time }", ""),
+}
+
+// same is a type that go vet does not like.
+var same = reflect.StructOf([]reflect.StructField{
+	{Name: "A", Type: reflect.TypeFor[int](), Tag: `json:"a"`},
+	{Name: "B", Type: reflect.TypeFor[int](), Tag: `json:"a"`},
+})

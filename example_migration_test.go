@@ -109,8 +109,9 @@ func updateEmail(ctx context.Context, w *consistency.Writer, a *accounts, id int
 
 // end
 
-// snippet: both While both are in use: what each write does beside the deletion that it did before.
-// It needs no loaders.
+// snippet: both
+// While both are in use: what each write does beside the deletion that it did before. It needs no
+// loaders.
 func tellNew(ctx context.Context, cache *cacheaside.Cache, id int64, old, email string) error {
 	return cache.InvalidateKeys(context.WithoutCancel(ctx),
 		cacheaside.Key{Loader: "user", Text: fmt.Sprint(id)},

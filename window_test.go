@@ -61,7 +61,9 @@ func TestErrorWindowEnds(t *testing.T) {
 		if err := p.Invalidate(t.Context(), 1); err != nil {
 			t.Fatal(err)
 		}
-		p.want(t, 1, "", errBroken)
+		if p.want(t, 1, "", errBroken); b.calls.Load() != 2 {
+			t.Errorf("%d calls of the load function", b.calls.Load())
+		}
 		if _, err := p.Refresh(t.Context(), 1); !sameError(err, errBroken) {
 			t.Error(err)
 		}

@@ -57,6 +57,26 @@ func (s *station) done(k cacheaside.Key, by time.Duration) {
 	}
 }
 
+// TestHalf: what comes second has half of the time, however long the first one hangs.
+func TestHalf(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+		defer cancel()
+		first, cancel := half(ctx)
+		defer cancel()
+		began := time.Now()
+		<-first.Done()
+		if hung := time.Since(began); hung != 5*time.Second || ctx.Err() != nil {
+			t.Errorf("the first has ended after %v, and the whole: %v", hung, ctx.Err())
+		}
+		unbounded, cancel := half(t.Context())
+		defer cancel()
+		if _, ok := unbounded.Deadline(); ok {
+			t.Error("what has no end has got one")
+		}
+	})
+}
+
 func keyOf(loader string, n int) cacheaside.Key {
 	return cacheaside.Key{Loader: loader, Text: fmt.Sprint(relayPrivate, loader, n)}
 }

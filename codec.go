@@ -49,11 +49,11 @@ var (
 	// these from a type that it embeds, as time.Time, and other fields. A channel, a function and a
 	// complex number are refused, too. A type that encodes and decodes itself is believed.
 	//
-	// What a type does not tell is not refused. In an any, numbers come back as float64. NaN and
-	// infinities are errors. What is not UTF-8 in strings is replaced. With omitempty an empty
-	// slice or map comes back as nil, and so does a pointer to a nil. A time loses its monotonic
-	// clock, and its location but for the offset. Nothing is read that is nested deeper than
-	// 10,000.
+	// Losses that a type does not show are not refused. In an any, numbers come back as float64.
+	// NaN and infinities are errors. Bytes of a string that are not UTF-8 are replaced. With
+	// omitempty an empty slice or map comes back as nil, and so does a pointer to a nil. A time
+	// loses its monotonic clock, and its location but for the offset. Nothing is read that is
+	// nested deeper than 10,000.
 	JSON Codec = codec.Builtin(codec.JSON)
 
 	// Binary is by encoding.BinaryMarshaler and BinaryUnmarshaler, which the values must be. A

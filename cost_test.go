@@ -60,6 +60,35 @@ func TestMemoryHitAllocatesNothing(t *testing.T) {
 	}
 }
 
+// TestHitNearItsEndAllocatesNothing: the die is thrown for each hit near the end of a TTL, and only
+// one that is due makes a round.
+func TestHitNearItsEndAllocatesNothing(t *testing.T) {
+	c, err := New(nil, &Options{NoRedis: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	l, err := NewLoader(c, "row", func(_ context.Context, key int64) (int, error) {
+		time.Sleep(10 * time.Millisecond)
+		return 1, nil
+	}, &LoaderOptions{TTL: 10 * time.Second, Jitter: -1, EarlyRefresh: 100}) // near is 32 s before the end
+	if err != nil {
+		t.Fatal(err)
+	}
+	var thrown int
+	l.fetch.SetDie(func() float64 { thrown++; return 0 })
+	get := func() { l.Get(t.Context(), 123456789) }
+	get()
+	c.memory.Wait()
+	n := testing.AllocsPerRun(100, get)
+	if thrown != 101 {
+		t.Fatalf("the die was thrown %d times", thrown)
+	}
+	if n = fewest(n, 0, 100, get); n != 0 && !raceEnabled {
+		t.Errorf("%v allocations", n)
+	}
+}
+
 // fewest allocations that f was seen to make. What else the process does is counted, too, so it is
 // tried some times more if there were more of them than enough.
 func fewest(n, enough float64, runs int, f func()) float64 {

@@ -41,7 +41,10 @@ func (l *Loader[K, V]) nearEnd(item *local.Item[K, V]) {
 		l.counters.HitsWhileDown.Add(1)
 		return
 	}
-	l.fetch.NearEnd(lone(item.Key), item.Left(l.memory), time.Duration(item.Delta)*time.Microsecond)
+	left := item.Left(l.memory)
+	if l.fetch.DueEarly(l.hash(item.Key), left, time.Duration(item.Delta)*time.Microsecond) {
+		l.fetch.RefreshEarly(lone(item.Key), left)
+	}
 }
 
 // items is the memory tier as package fetch has it.

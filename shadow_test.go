@@ -260,9 +260,7 @@ func TestShadowOfAllReads(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer c.Close()
-		calls := 0
 		l, err := NewBatchLoader(c, "row", func(_ context.Context, keys []int) (map[int]string, error) {
-			calls++
 			rows := make(map[int]string)
 			for _, k := range keys {
 				switch {

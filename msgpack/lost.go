@@ -27,7 +27,7 @@ var format = &carry.Format{
 }
 
 // Check returns an error that names the first part of t that MessagePack does not carry there and
-// back. What an any holds is not known here.
+// back. It does not know the content of an any.
 func (messagePack) Check(t reflect.Type) error { return format.Check(t, false) }
 
 // CheckNative is Check, of which a loss may be accepted.

@@ -5,7 +5,9 @@
 // watermillsource, of topics of Watermill.
 //
 //	source := envelope.NewSource(messages, envelope.Canal)
-//	consumer, err := canal.NewConsumer(cache, source, nil, bindings, &canal.Options{Parking: parking.NewFile("parked.jsonl")})
+//	consumer, err := canal.NewConsumer(cache, source, nil, bindings, &canal.Options{
+//		Parking: parking.NewFile("parked.jsonl"),
+//	})
 //
 // # The broker's part
 //

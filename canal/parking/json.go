@@ -55,9 +55,9 @@ type piece struct {
 }
 
 // MarshalJSON shows all that is in it: rows as objects of the columns that are known, values as
-// text, NULL as null, and what is no UTF-8 as {"base64": …}. What would be longer than MaxSize has
-// "cut": true, and its long values are cut to {"text": …, "length": …}, or base64, the length being
-// that of the whole in bytes; if there are too many columns, none are shown.
+// text, NULL as null, and bytes that are no UTF-8 as {"base64": …}. One that would be longer than
+// MaxSize has "cut": true, and its long values are cut to {"text": …, "length": …}, or base64, the
+// length being that of the whole in bytes; if there are too many columns, none are shown.
 func (p Parked) MarshalJSON() ([]byte, error) {
 	c := p.Change
 	s := shownParked{

@@ -2,7 +2,9 @@
 // RabbitMQ, NATS, whatever has a Subscriber of Watermill (github.com/ThreeDotsLabs/watermill).
 //
 //	source, err := watermillsource.New(subscriber, envelope.Debezium, "shop.shop.users", "shop.shop.orders", "shop")
-//	consumer, err := canal.NewConsumer(cache, source, nil, bindings, &canal.Options{Parking: parking.NewFile("parked.jsonl")})
+//	consumer, err := canal.NewConsumer(cache, source, nil, bindings, &canal.Options{
+//		Parking: parking.NewFile("parked.jsonl"),
+//	})
 //
 // What the programs that publish must be set to, and why there is no checkpoint and no Locker, is
 // said in package envelope.

@@ -17,8 +17,8 @@ type refresh struct {
 	until time.Time // else, when the value that is in memory ends: a later entry need not be replaced
 }
 
-// refreshDue begins to load again, in the background, what rounds have found to be due. Who would
-// wait for that in vain, since it cannot begin, is given what is stale. Call it before they land.
+// refreshDue begins the background refreshes that rounds have found to be due. Callers who would
+// wait for one in vain, since it cannot begin, get the stale value. Call it before the rounds land.
 func (l *Fetcher) refreshDue(rounds []*Round) {
 	var due []*Round
 	for _, r := range rounds {
@@ -29,7 +29,6 @@ func (l *Fetcher) refreshDue(rounds []*Round) {
 			Owner: r.Owner, step: toLook, identity: r.identity, refresh: r.refresh,
 			snapshot: snapshot{loader: r.loader, read: r.read, version: r.version, needsPrimary: r.needsPrimary},
 		})
-
 	}
 	var begun []uint64 // some may be over already
 	if len(due) > 0 {
@@ -48,20 +47,24 @@ func (l *Fetcher) refreshDue(rounds []*Round) {
 	}
 }
 
-// skipsRefresh tells whether a renewal need not be tried: Redis, where it begins, is out of reach;
-// the breaker is open; or, without Redis, it has failed a moment ago.
+// skipsRefresh tells whether a background refresh need not be tried: Redis, where it begins, is out
+// of reach; the breaker is open; or, without Redis, a load has failed a moment ago.
 func (l *Fetcher) skipsRefresh(r *Round) bool {
 	return l.cache.Conn != nil && l.cache.Conn.Down(int(r.slots)) != nil ||
 		l.cache.Store == nil && l.source.Failures.Here(r.text) ||
 		l.source.Broken()
 }
 
-// NearEnd throws the die for a hit in memory, of a round that has not begun, whose TTL ends so
-// soon. cost is Delta of its load.
-func (l *Fetcher) NearEnd(r *Round, left, delta time.Duration) {
-	if !l.due(left, delta) || l.renewals.has(l.items.Hash(r)) { // near the end each hit wins, until the reload has come
-		return
-	}
+// DueEarly throws the die for a hit in memory whose TTL ends so soon. delta is Delta of its load,
+// hash that of its key in this process. It allocates nothing: near the end each hit wins, until the
+// refresh has come.
+func (l *Fetcher) DueEarly(hash uint64, left, delta time.Duration) bool {
+	return l.due(left, delta) && !l.renewals.has(hash)
+}
+
+// RefreshEarly begins a background refresh for a hit in memory, of a round that has not begun,
+// whose TTL ends so soon.
+func (l *Fetcher) RefreshEarly(r *Round, left time.Duration) {
 	if l.begin(r); r.Err != nil || r.bypass || l.skipsRefresh(r) {
 		return
 	}
@@ -69,11 +72,9 @@ func (l *Fetcher) NearEnd(r *Round, left, delta time.Duration) {
 	l.startRefreshes([]*Round{r})
 }
 
-// startRefreshes begins a flight of those rounds whose keys are in none. Its context has nothing of
-// those who have read: no values, transaction or credentials.
-//
-// It answers which it has begun. It takes no more of them than are loaded in a few rounds: what is
-// left is for the next who reads it, and may be loaded sooner so.
+// startRefreshes begins a flight of those rounds whose keys are in none, and answers their hashes.
+// Its context has nothing of the callers: no values, transaction or credentials. It takes no more
+// rounds than are loaded in a few calls: the next reader of another key begins its refresh.
 func (l *Fetcher) startRefreshes(rounds []*Round) (begun []uint64) {
 	rounds = rounds[:min(len(rounds), 4*MaxCalls*l.options.Chunk)]
 	hashes := make([]uint64, len(rounds))
@@ -123,8 +124,8 @@ func firstError(rounds []*Round) error {
 	return nil
 }
 
-// peek looks which entries those are that memory was hit with. One that ends later has been renewed
-// by another process.
+// peek looks at the entries that memory was hit with. One that ends later was refreshed by another
+// process.
 func (b *batch) peek() {
 	if !b.background {
 		return
@@ -154,7 +155,7 @@ func (b *batch) peek() {
 // Drift is how much the end of a value's TTL may seem to move between two readings of two clocks.
 const Drift = 10 * time.Millisecond
 
-// takeOver remembers an entry that another process has loaded.
+// takeOver puts into memory an entry that another process has loaded.
 func (l *Fetcher) takeOver(r *Round, e *lease.Entry) {
 	r.step = over
 	if l.decode(r, e) == nil {
@@ -162,9 +163,9 @@ func (l *Fetcher) takeOver(r *Round, e *lease.Entry) {
 	}
 }
 
-// respite is how long a key whose reload the limits of the database, or its circuit breaker, have
-// refused is left alone: each try costs a claim and its end. The flight counts among maxRenewals
-// meanwhile, so that many such keys are tried the less often.
+// respite is how long a key is left alone whose refresh the limits of the database, or its circuit
+// breaker, have refused: each try costs a claim and its end. The flight counts among maxRenewals
+// meanwhile, so that many such keys are tried less often.
 const respite = 100 * time.Millisecond
 
 func (b *batch) rest(hashes []uint64) {
@@ -174,8 +175,8 @@ func (b *batch) rest(hashes []uint64) {
 	}
 }
 
-// catchUp looks, about when other processes have done it, at what they have renewed: so memory has
-// it before what it holds has ended.
+// catchUp looks at the keys that other processes refresh, about when they have done so: memory has
+// the new values before its own have ended.
 func (b *batch) catchUp() {
 	busy := slices.DeleteFunc(slices.Clone(b.rounds), func(r *Round) bool { return !r.busy })
 	if len(busy) == 0 || b.l.memory == nil {
@@ -200,7 +201,7 @@ func (b *batch) catchUp() {
 	})
 }
 
-// countRefresh counts a renewal that is about to load.
+// countRefresh counts a background refresh that is about to load.
 func (l *Fetcher) countRefresh(r *Round) {
 	l.counters.Renewals.Add(1)
 	if r.early {

@@ -47,7 +47,7 @@ func (l *Fetcher) identify(r *Round) bool {
 
 // again has a round look at Redis for the first time, or once more from the start.
 func (l *Fetcher) again(r *Round) {
-	now, known := l.cache.Channel.ConfirmedAt(r.slots) // first: what is confirmed now may be a later era than was taken before
+	now, known := l.cache.Channel.ConfirmedAt(r.slots) // first: a later generation may be confirmed now than was taken before
 	r.read = now
 	l.takeSnapshot(r)
 	r.step = toLook
@@ -56,8 +56,8 @@ func (l *Fetcher) again(r *Round) {
 	}
 }
 
-// takeSnapshot is done before a round's first look at Redis, and again when it starts again: an
-// entry loaded by it, and what is remembered of it, are of no later time than that.
+// takeSnapshot is called before a round's first look at Redis, and when it starts again: the entry
+// that it stores, and the item that it puts into memory, count from no later time than that.
 func (l *Fetcher) takeSnapshot(r *Round) {
 	r.loader = l.eras.Of(r.slots)
 	if l.memory != nil {
@@ -95,9 +95,9 @@ func (l *Fetcher) learn(ctx context.Context, rounds []*Round, patient bool) []er
 	}
 	var errs [conn.Ranges]error
 	var all sync.WaitGroup
-	for place := range uint8(conn.Ranges) {
-		if asked[place] {
-			all.Go(func() { errs[place] = l.confirm(ctx, place, patient) })
+	for slots := range uint8(conn.Ranges) {
+		if asked[slots] {
+			all.Go(func() { errs[slots] = l.confirm(ctx, slots, patient) })
 		}
 	}
 	all.Wait()
@@ -115,24 +115,24 @@ func (l *Fetcher) learn(ctx context.Context, rounds []*Round, patient bool) []er
 
 // confirm asks for the generation of a range, and waits for it as for a read; for longer if
 // patient.
-func (l *Fetcher) confirm(ctx context.Context, place uint8, patient bool) error {
+func (l *Fetcher) confirm(ctx context.Context, slots uint8, patient bool) error {
 	if patient {
-		return l.cache.Channel.Confirm(ctx, place)
+		return l.cache.Channel.Confirm(ctx, slots)
 	}
 	began := time.Now()
 	bound, cancel := context.WithTimeout(ctx, l.cache.ReadTimeout)
 	defer cancel()
-	err := l.cache.Channel.Confirm(bound, place)
-	err = l.cache.Conn.Explain(ctx, err, "a poll", l.cache.Channel.Key(place), began)
+	err := l.cache.Channel.Confirm(bound, slots)
+	err = l.cache.Conn.Explain(ctx, err, "a poll", l.cache.Channel.Key(slots), began)
 	if err != nil && bound.Err() != nil { // else it is the poll's error, which is noted
-		l.cache.Conn.Failed(ctx, l.cache.Channel.Key(place), err)
+		l.cache.Conn.Failed(ctx, l.cache.Channel.Key(slots), err)
 	}
 	return err
 }
 
-// onHold tells, without Redis, whether the key of a round is on hold. It is asked after the round
-// has taken its generation, and an invalidation sets the hold before it raises that: so a load that
-// is not told of the hold is not remembered.
+// onHold tells, without Redis, whether the key of a round is on hold. The round has taken its
+// snapshot before, and an invalidation sets the hold before it raises the memory version: so a load
+// that is not told of the hold is not put into memory.
 func (l *Fetcher) onHold(r *Round) bool {
 	if l.cache.Holds == nil {
 		return false

@@ -11,8 +11,8 @@ import (
 )
 
 // First is the first look at Redis of a caller who is alone in his rounds, on his own goroutine:
-// hits need no other, unless the era is in doubt. What is not over afterwards is for Read, in a
-// flight.
+// hits need no other, unless the loader's generation is in doubt. Rounds that are not over
+// afterwards go on in Read, in a flight.
 func (l *Fetcher) First(ctx context.Context, how How, rounds []*Round) {
 	how.of(rounds)
 	if l.filter.Filter == nil {
@@ -164,8 +164,8 @@ func (l *Fetcher) attempt(r *Round) *lease.Attempt {
 	return r.attempt
 }
 
-// young is the generation of a round's era, where that may have begun within ReplicaLag: no earlier
-// than this process has learned of it. By its own clock Redis says whether it has, for a process
+// young is the loader's generation in a round, where that may have begun within ReplicaLag: no
+// earlier than this process has learned of it. By its own clock Redis says whether it has, for a process
 // that has just started learns of old ones. This bound is for the case that the generation is ahead
 // of that clock.
 func (l *Fetcher) young(r *Round) uint64 {

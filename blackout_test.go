@@ -60,7 +60,7 @@ type blackout struct {
 	warm   time.Duration
 	length time.Duration // of the outage; where no figures are reported, only after all know of it
 
-	db     *rows
+	db     *bigTable
 	gauges [2]gauge
 	p      [2]reader
 	box    outbox                     // of process 0; the other only reads, so nothing but its own looking tells it that Redis is back
@@ -189,7 +189,7 @@ func (o *blackout) read(ctx context.Context, i int, part *blackoutSeen, key int)
 // get is one read of a process, and whether anybody's in that process passed Redis by meanwhile, or
 // got an error from there.
 func (o *blackout) get(ctx context.Context, i, key int) (version int64, past bool, err error) {
-	c := &o.p[i].counters
+	c := &o.p[i].rows.Counters
 	before := c.RedisErrors.Load() + c.RedisDown.Load()
 	version, err = o.p[i].Get(ctx, key)
 	return version, c.RedisErrors.Load()+c.RedisDown.Load() != before, err

@@ -7,17 +7,19 @@ import (
 	"reflect"
 	"sync"
 	"sync/atomic"
-	"time"
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/cacheaside/cacheaside/internal/audit"
 	"github.com/cacheaside/cacheaside/internal/channel"
 	"github.com/cacheaside/cacheaside/internal/conn"
 	"github.com/cacheaside/cacheaside/internal/fetch"
 	"github.com/cacheaside/cacheaside/internal/lease"
 	"github.com/cacheaside/cacheaside/internal/limit"
+	"github.com/cacheaside/cacheaside/internal/limitedlog"
 	"github.com/cacheaside/cacheaside/internal/local"
 	"github.com/cacheaside/cacheaside/internal/measure"
+	"github.com/cacheaside/cacheaside/internal/rows"
 	"github.com/cacheaside/cacheaside/internal/writeside"
 )
 
@@ -34,34 +36,39 @@ type Cache struct {
 	memory  *local.Tier  // nil: no memory tier
 	holds   *local.Holds // nil: Redis has them, or there are none
 	limit   *limit.Limit
-	journal journal
-	witness *witness                // of what memory has; nil: there is none, or nobody could ask
+	log     *limitedlog.Logger
+	audits  *audit.Responder        // of copies in memory; nil: there are none, or nobody could ask
 	sampler atomic.Pointer[sampler] // who is told of invalidations; nil: nobody
 
 	holdsLost, holdsLeft atomic.Int64 // keys of Holds
 	observerPanicked     atomic.Int64
 
 	mu      sync.Mutex
-	loaders map[string]loader // by name
-	strange map[string]bool   // names of loaders that are not here and were told of
+	loaders map[string]registered // by name
+	strange map[string]bool       // names of loaders that are not here and were told of
 	closed  bool
 }
 
-// loader is a Loader of any type, as its Cache sees it.
+// loader is the rows.Reader of a Loader of any type.
 type loader interface {
-	close()
-	raised(rng int, generation uint64)
-	addStats(*Stats)
-	era(name string) *local.Era
-	counts() *fetch.Counters
-	forgetFailure(text string)
-	forgetAll()
-	keyOf(Key) (key any, ok bool)
-	refreshAll(ctx context.Context, keys []any) []error
-	examineMemory(stable uint64, written, age time.Duration) examined
-	examineRedis(ctx context.Context, key any, good measure.Stamp, mayLoad func() bool) (measure.Verdict, measure.Stamp)
-	admitTexts(ctx context.Context, texts []string) (committed func(context.Context) error, err error)
-	hasFilter() bool
+	audit.Loader
+	Close()
+	Raise(slots int, generation uint64)
+	Generation(name string) *local.Era
+	Counts() rows.Counts
+	ForgetFailure(text string)
+	ForgetAll()
+	KeyOf(version, text string) (key any, ok bool)
+	RefreshKeys(ctx context.Context, keys []any) []error
+	AuditRedis(ctx context.Context, key any, good measure.Stamp, mayLoad func() bool) (measure.Verdict, measure.Stamp)
+	Inserting(ctx context.Context, texts []string) (committed func(context.Context) error, err error)
+	HasFilter() bool
+}
+
+// registered is a loader, and the type of its Loader.
+type registered struct {
+	loader
+	of reflect.Type
 }
 
 // New makes a Cache on rdb: a *redis.Client, to a single server or by way of sentinels, or a
@@ -92,9 +99,9 @@ func New(rdb redis.UniversalClient, options *Options) (*Cache, error) {
 	case !none && o.NoRedis:
 		return nil, errors.New("cacheaside: Options.NoRedis is set, and there is a Redis client")
 	}
-	c := &Cache{options: o, loaders: make(map[string]loader)}
+	c := &Cache{options: o, loaders: make(map[string]registered)}
 	c.inside = writeside.Give[writeside.Cache[Key]](written{c})
-	c.journal.logger = o.Logger
+	c.log = limitedlog.New(o.Logger)
 	c.limit = limit.New(limit.Options{AtOnce: o.MaxLoads, Rate: o.LoadRate, Queue: o.MaxQueue})
 	var keptTrue channel.Memory // a nil interface where there is no tier
 	if o.MemoryBytes > 0 {
@@ -117,7 +124,7 @@ func New(rdb redis.UniversalClient, options *Options) (*Cache, error) {
 		return nil, fmt.Errorf("cacheaside: %w", err)
 	}
 	if !c.conn.Bounded() {
-		c.journal.warn("the Redis client's ContextTimeoutEnabled is not set: each command costs a goroutine more, and one that hangs keeps its connection", "", nil)
+		c.log.Warn("the Redis client's ContextTimeoutEnabled is not set: each command costs a goroutine more, and one that hangs keeps its connection", "", nil)
 	}
 	c.measuring = measure.Give(measured{c})
 	c.conn.CheckServer()
@@ -126,31 +133,36 @@ func New(rdb redis.UniversalClient, options *Options) (*Cache, error) {
 	readTimeout := o.ReadTimeout
 	c.store = lease.NewStore(c.conn, readTimeout)
 	c.channel = channel.New(c.conn, o.Prefix, o.MaxStaleness, keptTrue)
-	c.channel.OnTrouble(func(what string, err error) { c.journal.warn(what, "", err) })
+	c.channel.OnTrouble(func(what string, err error) { c.log.Warn(what, "", err) })
 	if o.holds() {
 		c.store.Hold(o.lag())
 	}
 	c.channel.Lag(o.lag())
 	if c.memory != nil {
-		c.witness = newWitness(c)
-		c.channel.Answer(c.witness.heard)
+		c.audits = audit.NewResponder(c.channel, c.memory, func(name string) audit.Loader {
+			if l := c.known(name); l != nil {
+				return l
+			}
+			return nil
+		})
+		c.channel.Answer(c.audits.Heard)
 	}
 	return c, nil
 }
 
 // add registers a loader under its name. Two loaders of one name would read each other's entries.
-func (c *Cache) add(name string, l loader) error {
+func (c *Cache) add(name string, l registered) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	switch {
 	case c.closed:
 		return ErrClosed
-	case c.loaders[name] != nil:
-		return fmt.Errorf("the cache already has a loader of this name, a %s: make one, and pass it on", reflect.TypeOf(c.loaders[name]))
+	case c.loaders[name].loader != nil:
+		return fmt.Errorf("the cache already has a loader of this name, a %s: make one, and pass it on", c.loaders[name].of)
 	}
 	c.loaders[name] = l
 	if c.channel != nil {
-		c.channel.Register(name, l.raised)
+		c.channel.Register(name, l.Raise)
 	}
 	return nil
 }
@@ -159,7 +171,7 @@ func (c *Cache) add(name string, l loader) error {
 func (c *Cache) known(name string) loader {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.loaders[name]
+	return c.loaders[name].loader
 }
 
 // strangersAtMost bounds the names of loaders that this process does not have and has told of.
@@ -177,7 +189,7 @@ func (c *Cache) stranger(name string) {
 		c.strange = make(map[string]bool)
 	}
 	c.strange[name] = true
-	c.journal.inform("keys of a loader that this process does not have were invalidated; is its name right?", name)
+	c.log.Inform("keys of a loader that this process does not have were invalidated; is its name right?", name)
 }
 
 func (c *Cache) isClosed() bool {
@@ -228,7 +240,7 @@ func (c *Cache) Stats() Stats {
 	defer c.mu.Unlock()
 	var s Stats
 	for _, l := range c.loaders {
-		l.addStats(&s)
+		s.addLoader(l.Counts())
 	}
 	c.addStats(&s)
 	return s
@@ -241,7 +253,7 @@ func (c *Cache) StatsByLoader() map[string]Stats {
 	all := make(map[string]Stats, len(c.loaders))
 	for name, l := range c.loaders {
 		var s Stats
-		l.addStats(&s)
+		s.addLoader(l.Counts())
 		c.addStats(&s)
 		all[name] = s
 	}
@@ -279,9 +291,9 @@ func (c *Cache) Close() error {
 	}
 	c.mu.Unlock()
 	var wg sync.WaitGroup
-	wg.Go(c.witness.close)
+	wg.Go(c.audits.Close)
 	for _, l := range loaders {
-		wg.Go(l.close)
+		wg.Go(l.Close)
 	}
 	wg.Wait()
 	if c.conn != nil {
@@ -289,15 +301,29 @@ func (c *Cache) Close() error {
 		c.conn.Close()
 	}
 	c.memory.Close()
-	c.journal.close()
+	c.log.Close()
 	return nil
 }
 
 // heardOfRedis is told that part of Redis is out of reach, or, if err is nil, back.
 func (c *Cache) heardOfRedis(err error) {
 	if err != nil {
-		c.journal.warn("Redis is out of reach", "", err)
+		c.log.Warn("Redis is out of reach", "", err)
 	} else {
-		c.journal.inform("Redis is back", "")
+		c.log.Inform("Redis is back", "")
+	}
+}
+
+// shared is what the loaders of the cache share.
+func (c *Cache) shared() *rows.Shared {
+	o := c.options
+	return &rows.Shared{
+		Shared: &fetch.Shared{
+			Store: c.store, Conn: c.conn, Channel: c.channel, Holds: c.holds,
+			LeaseTTL: o.LeaseTTL, QueueTimeout: o.QueueTimeout, ReadTimeout: o.ReadTimeout, MaxStaleness: o.MaxStaleness, ReplicaLag: o.ReplicaLag,
+			MayHold: o.holds(), Observe: c.observe, Observed: o.Observer != nil, Warn: c.log.Warn, Caught: caught,
+		},
+		Memory: c.memory, Limit: c.limit, MaxLoads: o.MaxLoads, MaxQueue: o.MaxQueue,
+		Inform: c.log.Inform, Panicked: panicked,
 	}
 }

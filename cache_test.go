@@ -620,11 +620,11 @@ func TestMemoryComparesKeys(t *testing.T) {
 	p.want(t, 1, "one", nil)
 	p.settle()
 	// As if the hash of 2 were that of 1: the slot holds the item of 1.
-	item, ok := p.remembered(1)
+	item, ok := p.rows.Remembered(1)
 	if !ok {
 		t.Fatal("not remembered")
 	}
-	if _, ok := p.remembered(2); ok {
+	if _, ok := p.rows.Remembered(2); ok {
 		t.Error("found another key's item", item)
 	}
 }

@@ -1,10 +1,6 @@
 package cacheaside
 
-import (
-	"fmt"
-
-	"github.com/cacheaside/cacheaside/internal/codec"
-)
+import "github.com/cacheaside/cacheaside/internal/codec"
 
 // Codec is how a loader writes values into Redis: LoaderOptions.Codec. JSON and Binary are here,
 // MessagePack is package msgpack, and ExampleCodec shows one of a user's own. All methods are
@@ -61,16 +57,3 @@ var (
 	// its Check refuses it.
 	Binary Codec = codec.Builtin(codec.Binary)
 )
-
-// values is a loader's codec as package fetch has it.
-type values[V any] struct{ *codec.Codec[V] }
-
-func (c values[V]) Encode(value any) (codec.Payload, error) { return c.Codec.Encode(valueOf[V](value)) }
-
-func (c values[V]) Decode(p codec.Payload) (any, error) {
-	value, err := c.Codec.Decode(p)
-	if panicked, ok := err.(*PanicError); ok { //nolint:errorlint // as caught has made it
-		err = fmt.Errorf("to decode it panicked with a %T", panicked.Value)
-	}
-	return value, err
-}

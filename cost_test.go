@@ -76,7 +76,7 @@ func TestHitNearItsEndAllocatesNothing(t *testing.T) {
 		t.Fatal(err)
 	}
 	var thrown int
-	l.fetch.SetDie(func() float64 { thrown++; return 0 })
+	l.rows.Fetch.SetDie(func() float64 { thrown++; return 0 })
 	get := func() { l.Get(t.Context(), 123456789) }
 	get()
 	c.memory.Wait()
@@ -117,7 +117,7 @@ func TestHitsLostToStripes(t *testing.T) {
 	waitFor(t, func() bool { return hits() >= held*9/10 }) // ristretto drops much of what comes at once
 	all := hits()
 	for i := range invalidated {
-		p.cache.memory.Forget(p.keys.Hash(fmt.Sprint("other ", i)))
+		p.cache.memory.Forget(p.rows.Keys.Hash(fmt.Sprint("other ", i)))
 	}
 	lost := all - hits()
 	t.Logf("%d invalidations of other keys ended %d of %d hits: %.2f %%, each %.4f %%", invalidated, lost, all, 100*float64(lost)/float64(all), 100*float64(lost)/float64(all)/invalidated)

@@ -84,7 +84,7 @@ type failing struct {
 	breaker  bool
 	length   time.Duration
 
-	db *rows
+	db *bigTable
 	p  [2]reader
 
 	mu    sync.Mutex

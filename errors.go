@@ -145,3 +145,12 @@ func caught(recovered any) error {
 
 // redisError marks err as Redis' or its client's.
 func redisError(err error) error { return fault.OfRedis(err) }
+
+// panicked reports whether an error is of caught, and the value of that panic.
+func panicked(err error) (value any, ok bool) {
+	of, ok := errors.AsType[*PanicError](err)
+	if !ok {
+		return nil, false
+	}
+	return of.Value, true
+}

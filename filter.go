@@ -1,10 +1,6 @@
 package cacheaside
 
-import (
-	"context"
-	"fmt"
-	"reflect"
-)
+import "context"
 
 // Filter tells which keys certainly have no row, before Redis or the database is asked for them
 // (LoaderOptions.Filter). The filters of package bloom are such. Keys are the loader's key texts: a
@@ -59,17 +55,4 @@ type Filter interface {
 	// NotFound tells the filter that so many keys for which it has said true have turned out to
 	// have no row. It must not block.
 	NotFound(keys int)
-}
-
-// setFilter takes the filter of the options.
-func (l *Loader[K, V]) setFilter() error {
-	f := l.options.Filter
-	if f == nil {
-		return nil
-	}
-	if v := reflect.ValueOf(f); v.Kind() == reflect.Pointer && v.IsNil() { // as of a constructor whose error was overlooked: the loader would go on without what it was to have
-		return fmt.Errorf("LoaderOptions.Filter: a nil %T; for no filter leave it nil", f)
-	}
-	l.filter = f
-	return nil
 }

@@ -51,7 +51,7 @@ type flush struct {
 	keys   int
 	small  bool  // the queue
 	limit  int64 // of loads at once
-	db     *rows
+	db     *bigTable
 	p      reader
 	zipf   []*rand.Zipf // of each goroutine
 

@@ -17,6 +17,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/cacheaside/cacheaside/internal/fetch"
+	"github.com/cacheaside/cacheaside/internal/rows"
 	"github.com/cacheaside/cacheaside/internal/testenv"
 )
 
@@ -62,7 +63,7 @@ func (r *historyReport) pause() {
 
 // read records a read that has just returned.
 func (r *historyReport) read(e event, out *fetch.Round) {
-	e.Value, e.Return = valueOf[string](out.Value), time.Now().UnixNano()
+	e.Value, e.Return = rows.Value[string](out.Value), time.Now().UnixNano()
 	if !out.Unvalidated {
 		r.add(e)
 		return
@@ -166,7 +167,7 @@ func historyChild() {
 		panic(err)
 	}
 	p.run(l, func(r *rand.Rand, e event, n int) {
-		read := l.reads
+		read := l.rows.Groups.Plain
 		switch kind := r.IntN(100); {
 		case kind < 12:
 			e.Write, e.Value = true, fmt.Sprint(e.Goroutine, "-", n)
@@ -178,7 +179,7 @@ func historyChild() {
 			p.report.add(e)
 			return
 		case kind < 20:
-			read = l.refreshes
+			read = l.rows.Groups.Refreshes
 		}
 		if batches && r.IntN(2) == 0 {
 			keys := r.Perm(historyKeys)[:2+r.IntN(historyKeys-1)]

@@ -189,7 +189,7 @@ func (h *Hold) ask(ctx context.Context) (failed keyErrors) {
 		case !held[i] && errs[i] == nil, time.Since(k.since) >= c.options.LeaseTTL: // also if the answer was that long in coming
 			k.lost = true
 			c.holdsLost.Add(1)
-			c.journal.warn("a hold was lost", "", nil)
+			c.log.Warn("a hold was lost", "", nil)
 			h.lost.add("hold", k.key, ErrHoldLost)
 		case !held[i]:
 			c.countError(k.key)

@@ -10,6 +10,7 @@ import (
 
 	"github.com/anishathalye/porcupine"
 
+	"github.com/cacheaside/cacheaside/internal/rows"
 	"github.com/cacheaside/cacheaside/internal/testenv"
 )
 
@@ -57,9 +58,9 @@ func strictHistoryChild() {
 		case kind < 14:
 			p.rdb.Del(ctx, redisKey(e.Key))
 		case kind < 20:
-			p.report.add(strictRead(ctx, r, l.refreshes, e)...)
+			p.report.add(strictRead(ctx, r, l.rows.Groups.Refreshes, e)...)
 		default:
-			p.report.add(strictRead(ctx, r, l.reads, e)...)
+			p.report.add(strictRead(ctx, r, l.rows.Groups.Plain, e)...)
 		}
 	})
 }
@@ -95,7 +96,7 @@ func (p *historyProcess) strictWrite(ctx context.Context, r *rand.Rand, l *Loade
 }
 
 // strictRead reads a key, or several at once.
-func strictRead(ctx context.Context, r *rand.Rand, read *reads[int], e event) (seen []event) {
+func strictRead(ctx context.Context, r *rand.Rand, read *rows.Group[int], e event) (seen []event) {
 	keys := []int{e.Key}
 	if r.IntN(4) == 0 {
 		keys = r.Perm(historyKeys)[:2]
@@ -106,7 +107,7 @@ func strictRead(ctx context.Context, r *rand.Rand, read *reads[int], e event) (s
 		if err := cmp.Or(errs[i], rounds[i].Err); err != nil {
 			panic(err)
 		}
-		e.Key, e.Value = key, valueOf[string](rounds[i].Result.Value)
+		e.Key, e.Value = key, rows.Value[string](rounds[i].Result.Value)
 		seen = append(seen, e)
 	}
 	return seen

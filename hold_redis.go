@@ -104,7 +104,7 @@ func (c *Cache) countLeft(released []bool) {
 // countError counts a command that has failed, for the loader of its key.
 func (c *Cache) countError(k Key) {
 	if l := c.known(k.Loader); l != nil {
-		l.counts().RedisErrors.Add(1)
+		l.Counts().Fetch.RedisErrors.Add(1)
 	}
 }
 

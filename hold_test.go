@@ -17,6 +17,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/cacheaside/cacheaside/internal/keys"
+	"github.com/cacheaside/cacheaside/internal/rows"
 	"github.com/cacheaside/cacheaside/internal/testenv"
 )
 
@@ -107,7 +108,7 @@ func TestHold(t *testing.T) {
 			t.Errorf("it holds %x", b.holds(t, 1))
 		}
 		for key, err := range warming(q.Loader, t.Context(), slices.Values([]int{1}), 0) {
-			if !errors.Is(err, errNotStored) {
+			if !errors.Is(err, rows.ErrNotStored) {
 				t.Error(key, err)
 			}
 		}

@@ -5,7 +5,6 @@ import (
 	"errors"
 
 	"github.com/cacheaside/cacheaside/internal/lease"
-	"github.com/cacheaside/cacheaside/internal/local"
 	"github.com/cacheaside/cacheaside/internal/measure"
 )
 
@@ -27,7 +26,7 @@ func (l *Loader[K, V]) Invalidate(ctx context.Context, keys ...K) error {
 }
 
 func (l *Loader[K, V]) invalidate(ctx context.Context, op string, keys []K) error {
-	return l.change(ctx, op, keys, l.cache.delete, l.forget)
+	return l.change(ctx, op, keys, l.cache.delete, l.rows.Forget)
 }
 
 // delete deletes keys in Redis, puts them on hold if need be, and tells the other processes.
@@ -58,35 +57,30 @@ func (l *Loader[K, V]) Expire(ctx context.Context, keys ...K) error {
 			return nil
 		}
 		return l.cache.channel.Do(ctx, names, hashes, lease.Expire)
-	}, func(key K, text string) {
-		if l.cache.store == nil && l.memory != nil {
-			local.Expire[K, V](l.memory, l.hash(key), &l.eras, key, l.keys.Hash(text))
-		} else {
-			l.forget(key, text)
-		}
-	})
+	}, l.rows.Expire)
 }
 
 // change changes keys in Redis, by send, and then in memory, by forget.
 func (l *Loader[K, V]) change(ctx context.Context, op string, keys []K, send func(ctx context.Context, names []string, hashes []uint64) []error, forget func(K, string)) error {
-	if l.reads.Closed() {
+	if l.rows.Closed() {
 		return l.wrapAll(op, keys, ErrClosed)
 	}
 	ctx, end := l.observe(ctx, OpInvalidate, len(keys))
 	var errs []error
 	defer func() { end(errors.Join(errs...)) }()
+	own, counters := &l.rows.Keys, &l.rows.Counters
 	valid := make([]K, 0, len(keys))
 	texts := make([]string, 0, len(keys))
 	names := make([]string, 0, len(keys))
 	hashes := make([]uint64, 0, len(keys))
 	for _, key := range keys {
-		text, err := l.encodeKey(key)
+		text, err := own.Text(key)
 		if err != nil {
 			errs = append(errs, l.wrap(op, key, err))
 			continue
 		}
-		name, _ := l.keys.Name(text)
-		valid, texts, names, hashes = append(valid, key), append(texts, text), append(names, name), append(hashes, l.keys.Hash(text))
+		name, _ := own.Name(text)
+		valid, texts, names, hashes = append(valid, key), append(texts, text), append(names, name), append(hashes, own.Hash(text))
 	}
 	for i, err := range inOrder(func() []error { return send(ctx, names, hashes) }, func() {
 		for i, key := range valid {
@@ -94,14 +88,14 @@ func (l *Loader[K, V]) change(ctx context.Context, op string, keys []K, send fun
 		}
 	}) {
 		if err != nil {
-			l.counters.RedisErrors.Add(1)
+			counters.RedisErrors.Add(1)
 			errs = append(errs, l.wrap(op, valid[i], redisError(err)))
 		} else if op != expireOp { // what was expired may be served
 			l.cache.wrote(func() measure.Written { return measure.Written{Loader: l.name, Hash: hashes[i], Key: valid[i]} })
 		}
 	}
-	l.counters.InvalidateErrors.Add(int64(len(errs)))
-	l.counters.Invalidated.Add(int64(len(keys) - len(errs)))
+	counters.InvalidateErrors.Add(int64(len(errs)))
+	counters.Invalidated.Add(int64(len(keys) - len(errs)))
 	return errors.Join(errs...)
 }
 
@@ -123,7 +117,7 @@ func inOrder(send func() []error, forget func()) []error {
 // many rows, as after an import, not for one. If it returns an error, the loader may have been
 // invalidated in part, or in whole; try again.
 func (l *Loader[K, V]) InvalidateAll(ctx context.Context) error {
-	if l.reads.Closed() {
+	if l.rows.Closed() {
 		return l.AllKeys().wrap("invalidate", ErrClosed)
 	}
 	if err := l.cache.invalidateAll(ctx, l.name); err != nil {
@@ -137,7 +131,7 @@ func (c *Cache) invalidateAll(ctx context.Context, name string) error {
 	l := c.known(name)
 	if c.channel == nil {
 		if l != nil {
-			l.raised(0, 0)
+			l.Raise(0, 0)
 		}
 		return nil
 	}
@@ -152,9 +146,9 @@ func (c *Cache) invalidateAll(ctx context.Context, name string) error {
 		return nil
 	}
 	if l != nil {
-		l.forgetAll()
-		l.counts().RedisErrors.Add(1)
-		l.counts().InvalidateErrors.Add(1)
+		l.ForgetAll()
+		l.Counts().Fetch.RedisErrors.Add(1)
+		l.Counts().Fetch.InvalidateErrors.Add(1)
 	}
 	return redisError(err)
 }

@@ -36,7 +36,7 @@ type keyError struct{ err error }
 // whatever is given the Key returns that error, before it does anything.
 func (l *Loader[K, V]) Key(key K) Key {
 	k := Key{Loader: l.name, Version: l.options.Version}
-	text, err := l.encodeKey(key)
+	text, err := l.rows.Keys.Text(key)
 	if err != nil {
 		k.err = &keyError{err}
 		return k

@@ -13,6 +13,7 @@ import (
 	"github.com/alicebob/miniredis/v2"
 	"github.com/redis/go-redis/v9"
 
+	"github.com/cacheaside/cacheaside/internal/rows"
 	"github.com/cacheaside/cacheaside/internal/testenv"
 )
 
@@ -370,9 +371,9 @@ func TestStaleSetKeys(t *testing.T) {
 						t.Fatal(err)
 					}
 					second := reads(r.p) // is not given what the first has read
-					group := r.p.reads
+					group := r.p.rows.Groups.Plain
 					if refresh {
-						group = r.p.refreshes
+						group = r.p.rows.Groups.Refreshes
 					}
 					testenv.Eventually(t, "the second reader", func() bool { return group.Waiting(1) == 1 })
 					resume()
@@ -394,14 +395,14 @@ func TestInvalidateKeysRaisesTheGeneration(t *testing.T) {
 	embeddedBubble(t, func(t *testing.T, _ *miniredis.Miniredis, b backend) {
 		d := newTable(map[int]string{1: "new"})
 		p := start(t, b, d, steady, nil)
-		r := lone(1)
-		p.fetch.Begin(r)
+		r := rows.Lone(1)
+		p.rows.Fetch.Begin(r)
 		if err := p.cache.InvalidateKeys(t.Context(), p.Key(1)); err != nil {
 			t.Fatal(err)
 		}
 		r.Value = "old"
-		p.fetch.Remember(r, time.Minute)
-		if p.fetch.Current(r) {
+		p.rows.Fetch.Remember(r, time.Minute)
+		if p.rows.Fetch.Current(r) {
 			t.Error("late callers are given it")
 		}
 		p.settle()

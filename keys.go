@@ -28,7 +28,7 @@ func (c *Cache) invalidateKeys(ctx context.Context, op string, keys []Key) keyEr
 	keys, failed := c.accept(op, keys)
 	for k, err := range failed {
 		if l := c.known(k.Loader); l != nil && !errors.Is(err, ErrClosed) {
-			l.counts().InvalidateErrors.Add(1)
+			l.Counts().Fetch.InvalidateErrors.Add(1)
 		}
 	}
 	whole := slices.DeleteFunc(slices.Clone(keys), func(k Key) bool { return !k.All })
@@ -104,10 +104,10 @@ func (c *Cache) changeSingle(keys []Key, send func(names []string, hashes []uint
 		case l == nil:
 			c.stranger(k.Loader)
 		case errs[i] != nil:
-			l.counts().RedisErrors.Add(1)
-			l.counts().InvalidateErrors.Add(1)
+			l.Counts().Fetch.RedisErrors.Add(1)
+			l.Counts().Fetch.InvalidateErrors.Add(1)
 		default:
-			l.counts().Invalidated.Add(1)
+			l.Counts().Fetch.Invalidated.Add(1)
 		}
 	}
 	return errs
@@ -124,15 +124,15 @@ func (c *Cache) named(of []Key) (names []string, hashes []uint64) {
 	return names, hashes
 }
 
-// forget is Loader.forget for who does not know the loader's K, and so not what memory has the
-// key's item under: its generation ends it. That is raised for unknown loaders, too: one of them
-// may be made just now.
+// forget is Reader.Forget without the loader's K, and so without the place of the key's item in
+// memory: the memory version of the key ends it. That is raised for unknown loaders, too: one of
+// them may be made just now.
 func (c *Cache) forget(k Key, hash uint64) {
 	if c.memory != nil {
 		c.memory.Forget(hash)
 	}
 	if l := c.known(k.Loader); l != nil {
-		l.forgetFailure(k.Text)
+		l.ForgetFailure(k.Text)
 	}
 }
 

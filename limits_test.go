@@ -409,7 +409,7 @@ func TestNothingBeginsAfterClose(t *testing.T) {
 	p := startLoad(t, nil, (&crowd{}).load, Options{MaxLoads: 1, MaxQueue: -1}, nil)
 	p.cache.Close()
 	for range 2 { // the place is free again
-		if row := p.loadByItself(t.Context(), []int{1}, source.Call{})[0]; !sameError(row.Err, ErrClosed) {
+		if row := p.rows.LoadAlone(t.Context(), []int{1}, source.Call{})[0]; !sameError(row.Err, ErrClosed) {
 			t.Error(row.Err)
 		}
 	}

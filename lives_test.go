@@ -11,6 +11,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/cacheaside/cacheaside/internal/rows"
 	"github.com/cacheaside/cacheaside/internal/testenv"
 )
 
@@ -293,7 +294,7 @@ func TestStaleSetRenewal(t *testing.T) {
 		q.want(t, 1, "new", nil)
 		stamp := b.admin.Get(t.Context(), redisKey(1)).Val()
 		resume()
-		testenv.Eventually(t, "the end of the reload", func() bool { return !p.fetch.Refreshing(lone(1)) })
+		testenv.Eventually(t, "the end of the reload", func() bool { return !p.rows.Fetch.Refreshing(rows.Lone(1)) })
 		if n := p.Stats().Refused; n != 1 {
 			t.Errorf("%d were refused", n)
 		}
@@ -444,7 +445,7 @@ func TestStaleWhileTheBreakerIsOpen(t *testing.T) {
 		p.want(t, 1, "a", nil)
 		time.Sleep(61 * time.Second)
 		d.fail(errBroken)
-		for !p.source.Broken() { // until it is open
+		for !p.rows.Source.Broken() { // until it is open
 			p.want(t, 1, "a", nil)
 			time.Sleep(10 * time.Millisecond)
 		}

@@ -5,17 +5,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"hash/maphash"
 	"reflect"
 	"slices"
-	"sync"
-	"sync/atomic"
 
 	"github.com/cacheaside/cacheaside/internal/codec"
 	"github.com/cacheaside/cacheaside/internal/fetch"
 	"github.com/cacheaside/cacheaside/internal/keys"
-	"github.com/cacheaside/cacheaside/internal/local"
-	"github.com/cacheaside/cacheaside/internal/source"
+	"github.com/cacheaside/cacheaside/internal/rows"
 	"github.com/cacheaside/cacheaside/internal/writeside"
 )
 
@@ -24,39 +20,12 @@ import (
 type Loader[K comparable, V any] struct {
 	storing[K, V]
 
-	cache     *Cache
-	name      string
-	options   LoaderOptions
-	load      loadFunc[K, V]
-	source    *source.Source // which calls it
-	chunk     int            // how many keys a call of it may have
-	calls     int            // of it, by one flight at once
-	encodeKey func(K) (string, error)
-	decodeKey func(text string) (key K, ok bool) // nil: it cannot be done
-	keys      keys.Namespace
-	codec     *codec.Codec[V]
-	clone     func(V) V // nil: values are shared
-	seed      maphash.Seed
-	memory    *local.Tier // nil: not used by this loader
-	textKeys  bool        // keys refer to other memory
-	notFound  error
-	eras      local.Eras // what it holds is of these, in each range of keys
-
-	aside    atomic.Uint32 // who passes by the memory tier: bypassing, shadowing
-	counters fetch.Counters
-	fetch    *fetch.Fetcher // which reads what memory does not answer
-
-	reads       *reads[K]
-	fresh       *reads[K] // that the memory tier may not answer
-	warms       *reads[K] // that the filter is not asked for
-	refreshes   *reads[K]
-	straight    *reads[K] // of the database, for a shadow; else nil
-	life        context.Context
-	stop        context.CancelCauseFunc
-	filter      Filter       // nil: none
-	leaveFilter func()       // ends what joinFilter has begun
-	returned    *returned[K] // keys of rows, for the filter; nil: it does not ask
-	shadow      *shadow      // nil: callers are answered by the caches
+	cache    *Cache
+	name     string
+	options  LoaderOptions
+	rows     *rows.Reader[K, V]
+	clone    func(V) V // nil: values are shared
+	notFound error
 }
 
 // NewLoader makes the Loader called name in c. The name is part of its keys in Redis, so the
@@ -83,7 +52,7 @@ func NewLoader[K comparable, V any](c *Cache, name string, load func(ctx context
 	if load == nil {
 		return nil, fmt.Errorf("cacheaside: loader %q: the load function is nil", name)
 	}
-	return newLoader(c, name, oneByOne(load), false, options)
+	return newLoader(c, name, rows.OneByOne(load), false, options)
 }
 
 // NewBatchLoader is NewLoader for a load function that reads many rows at once, as by SELECT …
@@ -102,87 +71,62 @@ func NewBatchLoader[K comparable, V any](c *Cache, name string, load func(ctx co
 	return newLoader(c, name, load, true, options)
 }
 
-func newLoader[K comparable, V any](c *Cache, name string, load loadFunc[K, V], batch bool, options *LoaderOptions) (*Loader[K, V], error) {
-	l := &Loader[K, V]{cache: c, name: name, options: options.withDefaults(), load: load, chunk: 1, notFound: &notFound{name}, seed: maphash.MakeSeed()}
+func newLoader[K comparable, V any](c *Cache, name string, load func(context.Context, []K) (map[K]V, error), batch bool, options *LoaderOptions) (*Loader[K, V], error) {
+	l := &Loader[K, V]{cache: c, name: name, options: options.withDefaults(), notFound: &notFound{name}}
 	switch {
 	case c == nil:
 		return nil, fmt.Errorf("cacheaside: loader %q: the cache is nil", name)
 	case !keys.ValidName(name):
 		return nil, fmt.Errorf("cacheaside: loader %q: only letters, digits, '_', '.' and '-' in a name", name)
 	}
-	if err := l.setUp(batch); err != nil {
+	own, err := l.rowsOptions(load, batch)
+	if err != nil {
 		return nil, fmt.Errorf("cacheaside: loader %q: %w", name, err)
 	}
-	if batch {
-		l.chunk = l.options.BatchSize
-	}
-	l.calls = fetch.MaxCalls
-	for _, most := range []int{c.options.MaxLoads, l.options.MaxLoads} { // else the calls of one batch would stand in each other's way
-		if most > 0 {
-			l.calls = min(l.calls, most)
-		}
-	}
 	l.storing = writeside.Give[writeside.Loader[K, V, *Hold]](writtenBy[K, V]{l})
-	l.keys = keys.NewNamespace(c.options.Prefix, name, l.options.Version)
-	if l.options.MemoryTTL > 0 {
-		l.memory = c.memory
-	}
-	if l.memory == nil {
-		l.aside.Or(forgetful)
-	}
-	l.textKeys = !local.Flat[K]()
-	l.life, l.stop = context.WithCancelCause(context.Background())
-	l.source = l.newSource(batch)
-	if l.options.Shadow > 0 {
-		l.beShadow()
-	}
-	l.fetch = l.newFetcher()
-	l.reads = l.group(fetch.Plain, l.fetch.Current)
-	l.fresh, l.warms = l.reads, l.reads
-	if l.memory != nil || l.fetch.HasFreshFilter() {
-		l.fresh = l.group(fetch.Fresh, never)
-	}
-	if l.filter != nil {
-		l.warms = l.group(fetch.Unfiltered, l.fetch.Current)
-	}
-	l.refreshes = l.refreshGroup()
-	if c.channel == nil {
-		l.eras[0].Store(&local.Era{})
-	}
-	l.joinFilter()
-	if err := c.add(name, l); err != nil {
-		l.leaveFilter()
+	l.rows = rows.New(c.shared(), own)
+	if err := c.add(name, registered{l.rows, reflect.TypeOf(l)}); err != nil {
+		l.rows.Close()
 		return nil, fmt.Errorf("cacheaside: loader %q: %w", name, err)
 	}
 	return l, nil
 }
 
-// setUp checks the options, and makes what they ask for.
-func (l *Loader[K, V]) setUp(batch bool) error {
-	if err := cmp.Or(l.options.check(), l.options.lockable(batch), l.setFilter()); err != nil {
-		return err
+// rowsOptions checks the options, and makes what they ask for.
+func (l *Loader[K, V]) rowsOptions(load func(context.Context, []K) (map[K]V, error), batch bool) (own rows.Options[K, V], err error) {
+	o := l.options
+	if err := cmp.Or(o.check(), o.lockable(batch)); err != nil {
+		return own, err
 	}
-	text, err := function[func(K) string](l.options.Key, "Key", "KeyOf")
+	own = rows.Options[K, V]{
+		Fetch: o.fetch(l.name), Version: o.Version, Load: load, Batch: batch, BatchSize: o.BatchSize, MaxLoads: o.MaxLoads,
+		BreakAt: o.BreakAt, BreakFor: o.BreakFor, NotFound: o.NotFound, Shadow: o.Shadow, Filter: o.Filter,
+		Failed: func(err error) (errs map[K]error, partial bool) {
+			failed, _ := errors.AsType[*BatchError[K]](err)
+			if failed == nil {
+				return nil, false
+			}
+			return failed.Errs, true
+		},
+	}
+	text, err := function[func(K) string](o.Key, "Key", "KeyOf")
 	if err != nil {
-		return err
+		return own, err
 	}
-	if l.encodeKey, err = keys.Encoder(text, caught); err != nil {
-		return err
+	if own.Keys, err = rows.NewKeys(keys.NewNamespace(l.cache.options.Prefix, l.name, o.Version), text, caught); err != nil {
+		return own, err
 	}
-	if text == nil {
-		l.decodeKey = keys.Decoder(l.encodeKey)
+	if l.clone, err = function[func(V) V](o.Clone, "Clone", "CloneOf"); err != nil {
+		return own, err
 	}
-	if l.clone, err = function[func(V) V](l.options.Clone, "Clone", "CloneOf"); err != nil {
-		return err
-	}
-	l.codec, err = codec.New[V](l.options.Codec, l.options.CompressAbove, l.options.MaxValueBytes, caught)
+	own.Codec, err = codec.New[V](o.Codec, o.CompressAbove, o.MaxValueBytes, caught)
 	if err == nil && !l.cache.options.NoRedis { // which needs no codec
-		err = codec.Check(reflect.TypeFor[V](), l.options.Codec, l.options.AllowLoss)
+		err = codec.Check(reflect.TypeFor[V](), o.Codec, o.AllowLoss)
 	}
 	if err != nil {
-		return fmt.Errorf("LoaderOptions.Codec: %w", err)
+		return own, fmt.Errorf("LoaderOptions.Codec: %w", err)
 	}
-	return nil
+	return own, nil
 }
 
 // Get returns the value of key, or ErrNotFound if there is no such row. The value may be shared
@@ -200,24 +144,20 @@ func (l *Loader[K, V]) setUp(batch bool) error {
 // network fails them, for Options.MaxStaleness. What is read before the subscription to
 // invalidations stands, some milliseconds after the first Get, is not remembered.
 func (l *Loader[K, V]) Get(ctx context.Context, key K, options ...ReadOption) (V, error) {
-	reads := l.reads
+	how := fetch.Plain
 	if len(options) > 0 && slices.Contains(options, Fresh) {
-		reads = l.fresh
-	} else if item, ok := l.remembered(key); ok {
-		return l.give(item.Value, item.Null)
+		how = fetch.Fresh
+	} else if item, ok := l.rows.Remembered(key); ok {
+		return l.result(item.Value, item.Null)
 	}
-	if l.shadow != nil {
-		return l.getStraight(ctx, key, reads)
-	}
-	l.counters.Misses.Add(1)
 	ctx, end := l.observe(ctx, OpGet, 1)
-	s, err := reads.Do(ctx, key)
+	got, err := l.rows.Get(ctx, how, key)
 	end(err)
 	if err != nil {
 		var none V
 		return none, l.wrap("get", key, err)
 	}
-	return l.give(valueOf[V](s.Value), s.Null)
+	return l.result(rows.Value[V](got.Value), got.Null)
 }
 
 // GetMany returns the values of keys, in few round trips: one for those that are cached in Redis;
@@ -231,37 +171,30 @@ func (l *Loader[K, V]) Get(ctx context.Context, key K, options ...ReadOption) (V
 // row is called for several keys at once, up to 8.
 func (l *Loader[K, V]) GetMany(ctx context.Context, keys []K, options ...ReadOption) (map[K]V, error) {
 	found := make(map[K]V, len(keys))
-	missing, reads := keys, l.fresh
+	missing, how := keys, fetch.Fresh
 	if !slices.Contains(options, Fresh) {
-		missing, reads = l.rememberedMany(keys, found), l.reads
+		missing, how = l.rememberedMany(keys, found), fetch.Plain
 	}
 	if len(missing) == 0 {
 		return found, nil
 	}
-	if l.shadow != nil {
-		return l.getManyStraight(ctx, missing, reads)
-	}
-	l.counters.Misses.Add(int64(len(missing)))
 	ctx, end := l.observe(ctx, OpGet, len(missing))
-	failed := l.getMany(ctx, "get", reads, missing, func(key K, s *fetch.Round) {
-		if value, err := l.give(valueOf[V](s.Value), s.Null); err == nil {
+	failed := failures[K, V]{of: l, op: "get"}
+	l.rows.GetMany(ctx, how, missing, func(key K, r *fetch.Round) {
+		if value, err := l.result(rows.Value[V](r.Value), r.Null); err == nil {
 			found[key] = value
 		}
-	})
-	if len(failed) > 0 {
-		err := &BatchError[K]{Errs: failed}
-		end(err)
-		return found, err
-	}
-	end(nil)
-	return found, nil
+	}, failed.add)
+	err := failed.err()
+	end(err)
+	return found, err
 }
 
-// rememberedMany puts into found what the memory tier has of keys, and returns the others.
+// rememberedMany puts into found the values of keys that memory has, and returns the other keys.
 func (l *Loader[K, V]) rememberedMany(keys []K, found map[K]V) (missing []K) {
 	for i, key := range keys {
-		if item, ok := l.remembered(key); ok {
-			if value, err := l.give(item.Value, item.Null); err == nil {
+		if item, ok := l.rows.Remembered(key); ok {
+			if value, err := l.result(item.Value, item.Null); err == nil {
 				found[key] = value
 			}
 			continue
@@ -274,101 +207,43 @@ func (l *Loader[K, V]) rememberedMany(keys []K, found map[K]V) (missing []K) {
 	return missing
 }
 
-// getMany waits for a round of each key, calls got for each that has succeeded, and returns the
-// errors of the others.
-func (l *Loader[K, V]) getMany(ctx context.Context, op string, group *reads[K], keys []K, got func(K, *fetch.Round)) (failed map[K]error) {
-	if len(keys) == 0 {
+// failures are the errors of keys of one operation.
+type failures[K comparable, V any] struct {
+	of   *Loader[K, V]
+	op   string
+	errs map[K]error
+}
+
+func (f *failures[K, V]) add(key K, err error) {
+	if f.errs == nil {
+		f.errs = make(map[K]error)
+	}
+	f.errs[key] = f.of.wrap(f.op, key, err)
+}
+
+func (f *failures[K, V]) err() error {
+	if len(f.errs) == 0 {
 		return nil
 	}
-	rounds, errs := group.DoMany(ctx, keys)
-	for i, r := range rounds {
-		err := errs[i]
-		if err == nil {
-			err = r.Err
-		}
-		if err == nil {
-			got(keys[i], &r.Result)
-			continue
-		}
-		if failed == nil {
-			failed = make(map[K]error)
-		}
-		failed[keys[i]] = l.wrap(op, keys[i], err)
-	}
-	return failed
+	return &BatchError[K]{Errs: f.errs}
 }
 
 // Bypass switches the caches off for this loader, or on again, at run time: while on, Get and
 // Refresh go straight to the database, still once for all who ask together, and nothing is stored
 // or, but by Invalidate, removed: what was cached is served again afterwards. Rounds that are under
 // way finish as they began.
-func (l *Loader[K, V]) Bypass(on bool) {
-	if on {
-		l.aside.Or(bypassing)
-	} else {
-		l.aside.And(^uint32(bypassing))
-	}
-}
-
-// The bits of aside.
-const (
-	bypassing = 1 << iota // all
-	shadowing             // callers: see LoaderOptions.Shadow
-	forgetful             // there is no memory tier
-)
-
-func (l *Loader[K, V]) bypassed() bool { return l.aside.Load()&bypassing != 0 }
+func (l *Loader[K, V]) Bypass(on bool) { l.rows.Bypass(on) }
 
 // Stats returns this loader's counts.
 func (l *Loader[K, V]) Stats() Stats {
 	var s Stats
-	l.addStats(&s)
+	s.addLoader(l.rows.Counts())
 	l.cache.addStats(&s)
 	return s
 }
 
-func (l *Loader[K, V]) addStats(s *Stats) {
-	s.addCounters(&l.counters)
-	l.addLoads(s)
-	if l.source.Broken() {
-		s.BreakersOpen++
-	}
-	l.shadow.addTo(s)
-}
-
-// addLoads adds what the source counts.
-func (l *Loader[K, V]) addLoads(s *Stats) {
-	n := &l.source.Counters
-	s.Loads += n.Loads.Load()
-	s.LoadCalls += n.LoadCalls.Load()
-	s.LoadErrors += n.LoadErrors.Load()
-	s.LoadsLeft += n.LoadsLeft.Load()
-	s.Unasked += n.Unasked.Load()
-	s.Unavailable += n.Unavailable.Load()
-}
-
-func (l *Loader[K, V]) counts() *fetch.Counters { return &l.counters }
-
-func (l *Loader[K, V]) close() {
-	l.leaveFilter()
-	l.fetch.Stop()
-	l.shadow.close()
-	l.stop(ErrClosed)
-	var wg sync.WaitGroup
-	wg.Go(func() { l.reads.Close(ErrClosed) })
-	wg.Go(func() { l.fresh.Close(ErrClosed) })
-	wg.Go(func() { l.warms.Close(ErrClosed) })
-	wg.Go(func() { l.refreshes.Close(ErrClosed) })
-	if l.shadow != nil {
-		wg.Go(func() { l.straight.Close(ErrClosed) })
-	}
-	wg.Wait()
-	l.shadow.wait()
-	l.fetch.Wait()
-}
-
-// give is what a caller gets of a value, or of its absence.
-func (l *Loader[K, V]) give(value V, null bool) (V, error) {
+// result is what a caller gets of a value, or of its absence.
+func (l *Loader[K, V]) result(value V, null bool) (V, error) {
 	switch {
 	case null:
 		return value, l.notFound
@@ -381,8 +256,8 @@ func (l *Loader[K, V]) give(value V, null bool) (V, error) {
 
 // wrap says what failed, for which key.
 func (l *Loader[K, V]) wrap(op string, key K, err error) error {
-	text, _ := l.encodeKey(key) // if that is what failed, it is err
-	return &Error{Op: op, Loader: l.name, Key: text, Hash: l.keys.Hash(text), Err: err}
+	text, _ := l.rows.Keys.Text(key) // if that is what failed, it is err
+	return &Error{Op: op, Loader: l.name, Key: text, Hash: l.rows.Keys.Hash(text), Err: err}
 }
 
 func (l *Loader[K, V]) wrapAll(op string, keys []K, err error) error {

@@ -29,7 +29,7 @@ func localLocker(t testing.TB) *lock.Locker {
 // free asserts that the lock of a row can be had.
 func free(t testing.TB, l *lock.Locker, p process, key string) {
 	t.Helper()
-	name, _ := p.keys.Name(key)
+	name, _ := p.rows.Keys.Name(key)
 	lease, err := l.TryAcquire(t.Context(), name, nil)
 	if err != nil {
 		t.Fatal(err)
@@ -64,7 +64,7 @@ func TestLoadLock(t *testing.T) {
 			return "one", nil
 		}
 		p := startLoad(t, b.client(t), load, steady, &LoaderOptions{Locker: locker, LoadTimeout: time.Minute})
-		name, _ = p.keys.Name("1")
+		name, _ = p.rows.Keys.Name("1")
 		p.want(t, 1, "one", nil)
 		free(t, locker, p, "1")
 		for _, key := range []int{2, 3, 4} {
@@ -99,7 +99,7 @@ func TestLoadLockLooksAgain(t *testing.T) {
 		d := newTable(map[int]string{1: "one"})
 		p := start(t, b, d, o, &LoaderOptions{Locker: locker})
 		other := start(t, b, newTable(map[int]string{1: "another"}), o, nil)
-		name, _ := p.keys.Name("1")
+		name, _ := p.rows.Keys.Name("1")
 		lease, err := locker.Acquire(t.Context(), name, nil)
 		if err != nil {
 			t.Fatal(err)
@@ -124,7 +124,7 @@ func TestLoadLockAbandoned(t *testing.T) {
 	locker := localLocker(t)
 	o := steadyNoMemory
 	p := start(t, b, newTable(map[int]string{1: "one"}), o, &LoaderOptions{Locker: locker, MustLock: true})
-	name, _ := p.keys.Name("1")
+	name, _ := p.rows.Keys.Name("1")
 	lease, err := locker.Acquire(t.Context(), name, nil)
 	if err != nil {
 		t.Fatal(err)

@@ -224,7 +224,7 @@ func start(t testing.TB, b backend, d *table, o Options, lo *LoaderOptions) proc
 // before is not remembered.
 func hear[K comparable, V any](t testing.TB, l *Loader[K, V]) {
 	t.Helper()
-	if l.memory == nil || l.cache.channel == nil {
+	if !l.rows.HasMemory() || l.cache.channel == nil {
 		return
 	}
 	l.cache.channel.Listen()

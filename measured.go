@@ -1,6 +1,7 @@
 package cacheaside
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"time"
@@ -46,7 +47,7 @@ func (m measured) Read(loader, version, text string) measure.Written {
 func (c *Cache) written(k Key, hash uint64) measure.Written {
 	w := measure.Written{Loader: k.Loader, Hash: hash}
 	if l := c.known(k.Loader); l != nil {
-		if key, ok := l.keyOf(k); ok {
+		if key, ok := l.KeyOf(cmp.Or(k.Version, "1"), k.Text); ok {
 			w.Key = key
 		}
 	}
@@ -73,5 +74,5 @@ func (m measured) Redis(ctx context.Context, w measure.Written, good measure.Sta
 	if l == nil || w.Key == nil {
 		return measure.Unknown, measure.Stamp{}
 	}
-	return l.examineRedis(ctx, w.Key, good, mayLoad)
+	return l.AuditRedis(ctx, w.Key, good, mayLoad)
 }

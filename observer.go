@@ -65,7 +65,7 @@ func (c *Cache) beginObserved(ctx context.Context, op, loader string, keys int) 
 func (c *Cache) observerPanics(loader string) {
 	if p := recover(); p != nil {
 		c.observerPanicked.Add(1)
-		c.journal.warn("the Observer has panicked", loader, fmt.Errorf("a panic with a %T", p))
+		c.log.Warn("the Observer has panicked", loader, fmt.Errorf("a panic with a %T", p))
 	}
 }
 

@@ -300,7 +300,7 @@ func TestJournal(t *testing.T) {
 		}
 		log.has(t, `level=WARN msg="cacheaside: a load has panicked" loader=row error="the load panicked with a string"`)
 
-		name, _ := p.keys.Name("1")
+		name, _ := p.rows.Keys.Name("1")
 		noError(t, m.Set(name, "\x01"+secret))
 		p.want(t, 1, secret, nil)
 		log.has(t, `level=WARN msg="cacheaside: an entry in Redis cannot be read, and is replaced" loader=row`)
@@ -355,69 +355,4 @@ func TestJournalOfTheChannel(t *testing.T) {
 	proxy.Hang(true)
 	says("invalidations are not heard", func() {})
 	proxy.Hang(false)
-}
-
-// What repeats itself is logged once, and counted.
-func TestJournalIsQuiet(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		log := &logged{}
-		j := &journal{logger: log.logger()}
-		for range 1000 {
-			j.warn("it rains", "a", errBroken)
-			j.warn("it rains", "b", nil)
-			j.inform("the sun shines", "")
-		}
-		log.has(t, `level=WARN msg="cacheaside: it rains" loader=a error=broken`, `level=WARN msg="cacheaside: it rains" loader=b`, `level=INFO msg="cacheaside: the sun shines"`)
-		time.Sleep(quietFor)
-		j.warn("it rains", "a", errBroken)
-		log.has(t, `level=WARN msg="cacheaside: it rains" loader=a error=broken times=1000`)
-		j.close()
-		time.Sleep(quietFor)
-		j.warn("it rains", "a", errBroken)
-		log.has(t)
-	})
-}
-
-// A logger that is slow, or panics, holds nobody up.
-func TestJournalOfABadLogger(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		h := &badHandler{}
-		j := &journal{logger: slog.New(h)}
-		for i := range 2 * maxRecords {
-			j.warn(fmt.Sprint(i), "", nil)
-		}
-		synctest.Wait()
-		j.mu.Lock()
-		waiting := len(j.records)
-		j.mu.Unlock()
-		if waiting > maxRecords {
-			t.Errorf("%d wait", waiting)
-		}
-		j.close()
-		h.panics = true
-		other := &journal{logger: slog.New(h)}
-		other.warn("one", "", nil)
-		synctest.Wait()
-		other.warn("two", "", nil)
-		other.close()
-		if h.times < 2+maxRecords {
-			t.Errorf("logged %d times", h.times)
-		}
-	})
-}
-
-type badHandler struct {
-	slog.Handler
-	panics bool
-	times  int
-}
-
-func (h *badHandler) Enabled(context.Context, slog.Level) bool { return true }
-func (h *badHandler) Handle(context.Context, slog.Record) error {
-	h.times++
-	if h.panics {
-		panic("boom")
-	}
-	time.Sleep(time.Second)
-	return nil
 }

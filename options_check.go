@@ -7,6 +7,7 @@ import (
 	"reflect"
 	"time"
 
+	"github.com/cacheaside/cacheaside/internal/fetch"
 	"github.com/cacheaside/cacheaside/internal/keys"
 )
 
@@ -91,6 +92,8 @@ func (o LoaderOptions) check() error {
 		return fmt.Errorf("LoaderOptions.Shadow %v: from 0 to 1", o.Shadow)
 	case !(o.BreakAt <= 1):
 		return fmt.Errorf("LoaderOptions.BreakAt %v: at most 1", o.BreakAt)
+	case isNilPointer(o.Filter): // as of a constructor whose error was overlooked
+		return fmt.Errorf("LoaderOptions.Filter: a nil %T; for no filter leave it nil", o.Filter)
 	case o.RedisDown > FailWhenDown:
 		return fmt.Errorf("LoaderOptions.RedisDown %d: LoadWhenDown, StaleWhenDown or FailWhenDown", o.RedisDown)
 	}
@@ -158,4 +161,23 @@ func inWords(d time.Duration) string {
 		}
 	}
 	return d.String()
+}
+
+// lag is for how long an invalidation puts its keys on hold, in whole milliseconds, which is how
+// Redis counts lives.
+func (o Options) lag() time.Duration {
+	return (o.ReplicaLag + time.Millisecond - 1).Truncate(time.Millisecond)
+}
+
+// holds tells whether keys may be on hold.
+func (o Options) holds() bool { return o.ReplicaLag > 0 || o.StrictWrites }
+
+// fetch returns the options that package fetch has, too.
+func (o LoaderOptions) fetch(name string) fetch.Options {
+	return fetch.Options{
+		Name: name,
+		TTL:  o.TTL, NullTTL: o.NullTTL, StaleFor: o.StaleFor, SoftTimeout: o.SoftTimeout, MemoryTTL: o.MemoryTTL,
+		LoadTimeout: o.LoadTimeout, ErrorTTL: o.ErrorTTL, AuditEvery: o.AuditEvery, EarlyRefresh: o.EarlyRefresh, Jitter: o.Jitter,
+		MaxValueBytes: o.MaxValueBytes, RedisDown: fetch.DownPolicy(o.RedisDown), Locker: o.Locker, MustLock: o.MustLock,
+	}
 }

@@ -267,7 +267,7 @@ func TestStaleWhenDownServesNothingInvalidated(t *testing.T) {
 		}
 		p.want(t, 1, "", ErrRedis)
 		p.want(t, 3, "three", nil)
-		p.raised(0, 7) // an InvalidateAll
+		p.rows.Raise(0, 7) // an InvalidateAll
 		p.want(t, 3, "", ErrRedis)
 		if n := d.loads.Load(); n != 3 {
 			t.Errorf("%d loads", n)

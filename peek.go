@@ -5,8 +5,8 @@ import (
 	"errors"
 	"iter"
 
-	"github.com/cacheaside/cacheaside/internal/fetch"
 	"github.com/cacheaside/cacheaside/internal/flight"
+	"github.com/cacheaside/cacheaside/internal/rows"
 )
 
 // Peek returns what is cached for key, in this process's memory or else in Redis, and never loads
@@ -15,33 +15,15 @@ import (
 // of Redis, and ctx's; ok is false then. Peek asks no Filter, begins no reload, puts nothing into
 // memory, and is not counted as a Get. Under Bypass nothing is cached.
 func (l *Loader[K, V]) Peek(ctx context.Context, key K) (value V, ok bool, err error) {
-	if item, found := l.peekMemory(key); found {
-		value, err = l.give(valueOf[V](item.Value), item.Null)
-		return value, true, err
-	}
-	if l.reads.Closed() {
-		return value, false, l.wrap("peek", key, ErrClosed)
-	}
-	r := lone(key)
-	if ok, err = l.fetch.Peek(ctx, r); ok {
-		value, err = l.give(valueOf[V](r.Value), r.Null)
-	}
-	if err != nil && !ok {
+	item, ok, err := l.rows.Peek(ctx, key)
+	switch {
+	case err != nil:
 		return value, false, l.wrap("peek", key, err)
+	case !ok:
+		return value, false, nil
 	}
-	return value, ok, err
-}
-
-// peekMemory is what memory has of a key and may be given out. Without Redis that may be stale.
-func (l *Loader[K, V]) peekMemory(key K) (item fetch.Item, ok bool) {
-	if l.aside.Load() != 0 {
-		return item, false
-	}
-	if l.cache.store == nil {
-		item, _, ok = l.fetch.Past(lone(key))
-		return item, ok
-	}
-	return (*items[K, V])(l).Get(lone(key))
+	value, err = l.result(rows.Value[V](item.Value), item.Null)
+	return value, true, err
 }
 
 // Each reads keys as GetMany does, when it is ranged over, and yields the value of each, or its

@@ -5,7 +5,7 @@ import (
 	"context"
 	"errors"
 
-	"github.com/cacheaside/cacheaside/internal/fetch"
+	"github.com/cacheaside/cacheaside/internal/rows"
 )
 
 // Refresh loads the value of key now, whatever is cached, stores it and returns it. The load begins
@@ -24,13 +24,13 @@ import (
 // stays. Its other errors are those of Get.
 func (l *Loader[K, V]) Refresh(ctx context.Context, key K) (V, error) {
 	ctx, end := l.observe(ctx, OpRefresh, 1)
-	s, err := l.refreshes.Do(ctx, key)
+	got, err := l.rows.Refresh(ctx, key)
 	end(err)
 	if err != nil {
 		var none V
 		return none, l.wrap("refresh", key, err)
 	}
-	return l.give(valueOf[V](s.Value), s.Null)
+	return l.result(rows.Value[V](got.Value), got.Null)
 }
 
 // RefreshKeys is Loader.Refresh, without the values, for keys of any loaders, and tells the other
@@ -55,14 +55,14 @@ func (c *Cache) RefreshKeys(ctx context.Context, keys ...Key) error {
 	failed.joinAll(c.invalidateKeys(ctx, "refresh", others)) // first: loads may take long
 	var stored, notStored []Key
 	for i, p := range parts {
-		for j, err := range p.loader.refreshAll(ctx, read[i]) {
+		for j, err := range p.loader.RefreshKeys(ctx, read[i]) {
 			switch k := p.keys[j]; {
 			case err == nil:
 				stored = append(stored, k)
-			case errors.Is(err, errNotStored):
+			case errors.Is(err, rows.ErrNotStored):
 				notStored = append(notStored, k)
 			default:
-				failed.join(k, err)
+				failed.add("refresh", k, err)
 			}
 		}
 	}
@@ -79,7 +79,7 @@ func (p *sameLoader) read() (read []any, unread []Key) {
 	keys := p.keys
 	p.keys = nil
 	for _, k := range keys {
-		if key, ok := p.loader.keyOf(k); ok {
+		if key, ok := p.loader.KeyOf(cmp.Or(k.Version, "1"), k.Text); ok {
 			read, p.keys = append(read, key), append(p.keys, k)
 		} else {
 			unread = append(unread, k)
@@ -101,34 +101,7 @@ func (c *Cache) announce(ctx context.Context, keys []Key) []error {
 		}
 		errs[i] = redisError(err)
 		if l := c.known(keys[i].Loader); l != nil {
-			l.counts().RedisErrors.Add(1)
-		}
-	}
-	return errs
-}
-
-// keyOf is the K that k names, if this loader reads keys of that version, and the K can be had of
-// its text.
-func (l *Loader[K, V]) keyOf(k Key) (key any, ok bool) {
-	if l.decodeKey == nil || cmp.Or(k.Version, "1") != l.options.Version {
-		return nil, false
-	}
-	return l.decodeKey(k.Text)
-}
-
-// refreshAll is Refresh of keys that are from keyOf. The error of one that could not be stored is
-// errNotStored.
-func (l *Loader[K, V]) refreshAll(ctx context.Context, keys []any) []error {
-	typed := make([]K, len(keys))
-	for i, key := range keys {
-		typed[i] = key.(K)
-	}
-	notStored := make(map[K]bool)
-	failed := l.getMany(ctx, "refresh", l.refreshes, typed, func(key K, s *fetch.Round) { notStored[key] = s.Unvalidated })
-	errs := make([]error, len(keys))
-	for i, key := range typed {
-		if errs[i] = failed[key]; errs[i] == nil && notStored[key] {
-			errs[i] = errNotStored
+			l.Counts().Fetch.RedisErrors.Add(1)
 		}
 	}
 	return errs

@@ -17,6 +17,7 @@ import (
 
 	"github.com/cacheaside/cacheaside/internal/conn"
 	"github.com/cacheaside/cacheaside/internal/keys"
+	"github.com/cacheaside/cacheaside/internal/rows"
 	"github.com/cacheaside/cacheaside/internal/testenv"
 )
 
@@ -111,7 +112,7 @@ func startReplicated(t testing.TB, rdb redis.UniversalClient, d *replicated, o O
 	return startLoading(t, rdb, d.loadMany, o)
 }
 
-func startLoading(t testing.TB, rdb redis.UniversalClient, load loadFunc[int, string], o Options) process {
+func startLoading(t testing.TB, rdb redis.UniversalClient, load func(context.Context, []int) (map[int]string, error), o Options) process {
 	t.Helper()
 	c, err := newCache(rdb, &o)
 	if err != nil {
@@ -363,7 +364,7 @@ func TestRefreshOnHold(t *testing.T) {
 		}
 		p.Invalidate(t.Context(), 1)
 		for key, err := range warming(p.Loader, t.Context(), slices.Values([]int{1}), 0) {
-			if !errors.Is(err, errNotStored) {
+			if !errors.Is(err, rows.ErrNotStored) {
 				t.Error(key, err)
 			}
 		}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/cacheaside/cacheaside/internal/audit"
 	"github.com/cacheaside/cacheaside/internal/testenv"
 )
 
@@ -132,7 +133,7 @@ func TestShadowLoads(t *testing.T) {
 		defer p.cache.Close()
 		chosen, others := 0, 0
 		for i := 0; chosen < 400; i++ {
-			if text := fmt.Sprint(i); !p.chosen(text) {
+			if text := fmt.Sprint(i); !p.rows.Shadow.Chosen(p.rows.Keys.Hash(text)) {
 				others++
 				continue
 			}
@@ -144,7 +145,7 @@ func TestShadowLoads(t *testing.T) {
 			t.Errorf("a share of %v is compared", share)
 		}
 		s := p.Stats()
-		if most := int64(400*1.2 + shadowBurst); s.Loads > most || d.loads.Load() > most || s.ShadowMisses < 80 {
+		if most := int64(400*1.2 + audit.ShadowBurst); s.Loads > most || d.loads.Load() > most || s.ShadowMisses < 80 {
 			t.Errorf("%d rows were loaded for 400 reads, %d misses", d.loads.Load(), s.ShadowMisses)
 		}
 		if s.ShadowMisses+s.ShadowUndecided != 400 {
@@ -196,11 +197,9 @@ func TestShadowHidesTheCaches(t *testing.T) {
 		if took := time.Since(began); took > 0 {
 			t.Errorf("callers have waited for %v", took)
 		}
-		p.shadow.mu.Lock()
-		if p.shadow.n > shadowsAtOnce || p.shadow.n == 0 {
-			t.Errorf("%d comparisons are under way", p.shadow.n)
+		if n := p.rows.Shadow.UnderWay(); n > audit.ShadowsAtOnce || n == 0 {
+			t.Errorf("%d comparisons are under way", n)
 		}
-		p.shadow.mu.Unlock()
 	})
 }
 
@@ -345,9 +344,9 @@ func TestShadowRowChanges(t *testing.T) {
 		synctest.Wait()
 		d.write(1, "new") // and nobody invalidates it
 		p.want(t, 1, "new", nil)
-		time.Sleep(confirmAfter / 2)
+		time.Sleep(audit.ConfirmAfter / 2)
 		d.write(1, "newer")
-		time.Sleep(confirmAfter)
+		time.Sleep(audit.ConfirmAfter)
 		if s := p.Stats(); s.ShadowUndecided != 1 || s.ShadowStale != 0 || s.ShadowCompared != 0 {
 			t.Errorf("%d stale, %d undecided", s.ShadowStale, s.ShadowUndecided)
 		}

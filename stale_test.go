@@ -9,6 +9,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/cacheaside/cacheaside/internal/fetch"
+	"github.com/cacheaside/cacheaside/internal/rows"
 	"github.com/cacheaside/cacheaside/internal/testenv"
 )
 
@@ -172,7 +173,7 @@ func TestRefreshLoadsAfterItIsCalled(t *testing.T) {
 			reach(t, reached, "the load")
 			d.write(1, "new")
 			second := later(func() (string, error) { return p.Refresh(t.Context(), 1) })
-			testenv.Eventually(t, "the second one", func() bool { return p.refreshes.Waiting(1) == 1 })
+			testenv.Eventually(t, "the second one", func() bool { return p.rows.Groups.Refreshes.Waiting(1) == 1 })
 			resume()
 			wantResult(t, first, "old")
 			wantResult(t, second, "new")
@@ -245,8 +246,8 @@ func TestStaleSetSameProcessTwice(t *testing.T) {
 		if _, err := first(t); !sameError(err, ErrLoadTimeout) {
 			t.Fatal(err)
 		}
-		p.source.SetLoadTimeout(time.Minute) // of what follows
-		q.source.SetLoadTimeout(time.Minute)
+		p.rows.Source.SetLoadTimeout(time.Minute) // of what follows
+		q.rows.Source.SetLoadTimeout(time.Minute)
 		r.change(q, "new")
 		second, resumeSecond := d.pause(2)
 		defer resumeSecond()
@@ -357,7 +358,7 @@ func TestNoStaleJoin(t *testing.T) {
 				reach(t, reached, "the load")
 				r.change(p, "new")
 				second := r.gets(p) // asks after the invalidation
-				testenv.Eventually(t, "the second one", func() bool { return p.reads.Waiting(1) == 1 })
+				testenv.Eventually(t, "the second one", func() bool { return p.rows.Groups.Plain.Waiting(1) == 1 })
 				resume()
 				wantResult(t, first, "new")
 				wantResult(t, second, "new")
@@ -371,21 +372,21 @@ func TestNoStaleJoin(t *testing.T) {
 func TestLateCallersSeeInvalidation(t *testing.T) {
 	_, b := embedded(t)
 	p := start(t, b, newTable(nil), steady, nil)
-	r := lone(1)
-	p.fetch.Begin(r)
+	r := rows.Lone(1)
+	p.rows.Fetch.Begin(r)
 	r.Value = "old"
-	p.fetch.Remember(r, time.Minute)
-	if !p.fetch.Current(r) {
+	p.rows.Fetch.Remember(r, time.Minute)
+	if !p.rows.Fetch.Current(r) {
 		t.Fatal("not current to begin with")
 	}
 	if err := p.Invalidate(t.Context(), 1); err != nil {
 		t.Fatal(err)
 	}
-	if p.fetch.Current(r) {
+	if p.rows.Fetch.Current(r) {
 		t.Error("late callers are given a value from before an acknowledged invalidation")
 	}
 	p.settle()
-	if _, ok := p.remembered(1); ok {
+	if _, ok := p.rows.Remembered(1); ok {
 		t.Error("memory serves it")
 	}
 }
@@ -396,14 +397,14 @@ func TestGenerationIsTakenBeforeReading(t *testing.T) {
 	_, b := embedded(t)
 	d := newTable(map[int]string{1: "old"})
 	p := start(t, b, d, steady, nil)
-	r := lone(1)
-	p.fetch.Begin(r)
+	r := rows.Lone(1)
+	p.rows.Fetch.Begin(r)
 	d.write(1, "new")
 	if err := p.Invalidate(t.Context(), 1); err != nil {
 		t.Fatal(err)
 	}
 	r.Value = "old" // read from Redis before the invalidation
-	p.fetch.Remember(r, time.Minute)
+	p.rows.Fetch.Remember(r, time.Minute)
 	p.settle()
 	p.want(t, 1, "new", nil)
 }
@@ -470,7 +471,7 @@ func TestRefreshBesideAnInvalidationOfItsStripe(t *testing.T) {
 	defer resume()
 	refreshed := later(func() (string, error) { return p.Refresh(t.Context(), 1) })
 	reach(t, reached, "the refresh's load")
-	p.cache.memory.Invalidate(p.hash(1), p.keys.Hash("1"))
+	p.rows.Forget(1, "1")
 	p.want(t, 1, "old", nil) // from Redis into memory, under the new generation
 	p.settle()
 	resume()

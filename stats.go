@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/cacheaside/cacheaside/internal/fetch"
+	"github.com/cacheaside/cacheaside/internal/rows"
 )
 
 // Stats counts what has happened since the start, in one Loader or in all of a Cache. Its fields
@@ -100,8 +101,29 @@ type ChannelStats struct {
 	MaxDelay time.Duration // since the start
 }
 
-// addCounters adds what reads count.
-func (s *Stats) addCounters(c *fetch.Counters) {
+// addLoader adds the counts of a loader.
+func (s *Stats) addLoader(c rows.Counts) {
+	s.addReads(c.Fetch)
+	s.Loads += c.Source.Loads.Load()
+	s.LoadCalls += c.Source.LoadCalls.Load()
+	s.LoadErrors += c.Source.LoadErrors.Load()
+	s.LoadsLeft += c.Source.LoadsLeft.Load()
+	s.Unasked += c.Source.Unasked.Load()
+	s.Unavailable += c.Source.Unavailable.Load()
+	if c.Broken {
+		s.BreakersOpen++
+	}
+	if c.Shadow != nil {
+		s.ShadowStale += c.Shadow.Stale.Load() // before ShadowCompared, which includes it
+		s.ShadowCompared += c.Shadow.Compared.Load()
+		s.ShadowMisses += c.Shadow.Misses.Load()
+		s.ShadowUndecided += c.Shadow.Undecided.Load()
+		s.ShadowReads += c.Shadow.Reads.Load()
+	}
+}
+
+// addReads adds the counts of reads.
+func (s *Stats) addReads(c *fetch.Counters) {
 	nulls, hits := c.MemoryNulls.Load(), c.MemoryHits.Sum()
 	s.Gets += hits + c.Misses.Load()
 	s.MemoryHits += hits

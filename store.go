@@ -10,18 +10,18 @@ import (
 
 // storeInHold is writeside.Loader.StoreHeld.
 func (l *Loader[K, V]) storeInHold(ctx context.Context, h *Hold, key K, value V) (stored bool, err error) {
-	text, err := l.encodeKey(key)
+	text, err := l.rows.Keys.Text(key)
 	switch {
 	case err != nil:
 		return false, l.wrap("store", key, err)
-	case l.reads.Closed():
+	case l.rows.Closed():
 		return false, l.wrap("store", key, ErrClosed)
 	}
 	held, err := h.lastOf(l.Key(key), l.cache)
 	if err != nil {
 		return false, l.wrap("store", key, err)
 	}
-	if held == nil || l.cache.store == nil || l.bypassed() {
+	if held == nil || l.cache.store == nil || l.rows.Bypassed() {
 		return false, nil
 	}
 	era := held.era
@@ -29,20 +29,20 @@ func (l *Loader[K, V]) storeInHold(ctx context.Context, h *Hold, key K, value V)
 		l.cache.channel.Poll() // for the next time
 		return false, nil
 	}
-	e, life, err := l.fetch.Entry(text, era, value)
+	e, life, err := l.rows.Fetch.Entry(text, era, value)
 	switch {
 	case errors.Is(err, codec.ErrTooLarge):
-		l.counters.TooLarge.Add(1)
+		l.rows.Counters.TooLarge.Add(1)
 		return false, nil
 	case err != nil:
 		return false, l.wrap("store", key, err)
 	}
 	if stored, err = l.cache.store.Exchange(ctx, held.name, held.token, e, life); err != nil {
-		l.fetch.CountWrite(err)
+		l.rows.Fetch.CountWrite(err)
 		return false, l.wrap("store", key, redisError(err))
 	}
 	if stored {
-		l.counters.StoredHeld.Add(1)
+		l.rows.Counters.StoredHeld.Add(1)
 		h.remove(held)
 	}
 	return stored, nil
@@ -69,14 +69,10 @@ func (h *Hold) lastOf(k Key, c *Cache) (*heldKey, error) {
 	return held, nil
 }
 
-// era is of which generation the loader's entries are where the key of this name is; nil: that is
-// not known yet.
-func (l *Loader[K, V]) era(name string) *local.Era { return l.eras.Of(uint8(l.cache.conn.Range(name))) }
-
 func (c *Cache) eraOf(k *heldKey) *local.Era {
 	l := c.known(k.key.Loader)
 	if l == nil || c.conn == nil {
 		return nil
 	}
-	return l.era(k.name)
+	return l.Generation(k.name)
 }

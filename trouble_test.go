@@ -24,7 +24,7 @@ import (
 
 // source stands in for a database of rows whose versions grow. Unlike table it has no lock, so that
 // many can ask it at once.
-type rows struct {
+type bigTable struct {
 	rows   []atomic.Int64 // the version of each
 	takes  atomic.Int64   // how long a load takes, after it has read its row
 	broken atomic.Bool    // loads fail
@@ -34,8 +34,8 @@ type rows struct {
 	begun func(key int, n int64) // if set, called by each load, with its number
 }
 
-func newRows(keys int, takes time.Duration) *rows {
-	s := &rows{rows: make([]atomic.Int64, keys)}
+func newRows(keys int, takes time.Duration) *bigTable {
+	s := &bigTable{rows: make([]atomic.Int64, keys)}
 	for i := range s.rows {
 		s.rows[i].Store(1)
 	}
@@ -43,7 +43,7 @@ func newRows(keys int, takes time.Duration) *rows {
 	return s
 }
 
-func (s *rows) load(_ context.Context, key int) (int64, error) {
+func (s *bigTable) load(_ context.Context, key int) (int64, error) {
 	defer s.up()()
 	n := s.loads.Add(1)
 	if s.begun != nil {
@@ -66,7 +66,7 @@ func (g *gauge) up() (down func()) {
 }
 
 // of is the load of a source by one process.
-func (g *gauge) of(s *rows) func(context.Context, int) (int64, error) {
+func (g *gauge) of(s *bigTable) func(context.Context, int) (int64, error) {
 	return func(ctx context.Context, key int) (int64, error) {
 		defer g.up()()
 		return s.load(ctx, key)

@@ -195,7 +195,7 @@ func TestLongKeys(t *testing.T) {
 			t.Fatal(err)
 		}
 		long := strings.Repeat("}{\x00\xff", 10_000)
-		name, hashed := l.keys.Name(long)
+		name, hashed := l.rows.Keys.Name(long)
 		if !hashed || len(name) > 200 {
 			t.Fatalf("a name of %d bytes", len(name))
 		}
@@ -274,7 +274,7 @@ func TestKeyOf(t *testing.T) {
 			t.Error(key, err)
 		}
 	}
-	if !pairs.reads.Idle() {
+	if !pairs.rows.Groups.Plain.Idle() {
 		t.Error("something is kept of a key that no map finds again")
 	}
 

@@ -3,17 +3,14 @@ package cacheaside
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"iter"
-	"maps"
 	"time"
 
 	"github.com/cacheaside/cacheaside/internal/fetch"
 	"github.com/cacheaside/cacheaside/internal/flight"
+	"github.com/cacheaside/cacheaside/internal/rows"
 )
-
-var errNotStored = errors.New("loaded, but not stored")
 
 // Warm fills the caches ahead of traffic, and keeps them filled if it is called again and again, on
 // a schedule: it loads those keys that are not cached, or whose entry has less than half of the
@@ -50,7 +47,7 @@ func (l *Loader[K, V]) Warm(ctx context.Context, keys iter.Seq[K], rate float64,
 		case len(failed) == 0:
 		case ctx.Err() != nil:
 			stopped = ctx.Err()
-		case l.reads.Closed():
+		case l.rows.Closed():
 			stopped = ErrClosed
 		}
 		for _, key := range chunk {
@@ -76,37 +73,22 @@ func (l *Loader[K, V]) Warm(ctx context.Context, keys iter.Seq[K], rate float64,
 	return nil
 }
 
-// warm brings one chunk of keys into the caches. It answers the errors, and how many keys had to be
+// warm brings one chunk of keys into the caches. It returns the errors, and how many keys had to be
 // loaded.
-func (l *Loader[K, V]) warm(ctx context.Context, keys []K) (failed map[K]error, loaded int) {
-	failed = make(map[K]error)
-	missing, old := l.stale(ctx, keys, failed)
-	stored := func(key K, s *fetch.Round) {
-		if s.Unvalidated {
-			failed[key] = l.wrap("warm", key, errNotStored)
+func (l *Loader[K, V]) warm(ctx context.Context, keys []K) (errs map[K]error, loaded int) {
+	failed := failures[K, V]{of: l, op: "warm"}
+	missing, old, bad := l.rows.Ahead(ctx, keys)
+	for i, err := range bad {
+		failed.add(keys[i], err)
+	}
+	stored := func(key K, got *fetch.Round) {
+		if got.Unvalidated {
+			failed.add(key, rows.ErrNotStored)
 		}
 	}
-	maps.Copy(failed, l.getMany(ctx, "warm", l.warms, missing, stored))
-	maps.Copy(failed, l.getMany(ctx, "warm", l.refreshes, old, stored))
-	return failed, len(missing) + len(old)
-}
-
-// stale looks which of keys have no entry in Redis, or one that has not long to live.
-func (l *Loader[K, V]) stale(ctx context.Context, keys []K, failed map[K]error) (missing, old []K) {
-	if l.cache.store == nil || l.bypassed() || l.reads.Closed() {
-		return nil, keys
-	}
-	rounds := make([]*fetch.Round, len(keys))
-	for i, key := range keys {
-		rounds[i] = lone(key)
-	}
-	none, short := l.fetch.Ahead(ctx, rounds)
-	for i, r := range rounds {
-		if r.Err != nil {
-			failed[keys[i]] = l.wrap("warm", keys[i], r.Err)
-		}
-	}
-	return typedKeys[K](none), typedKeys[K](short)
+	l.rows.Fill(ctx, missing, stored, failed.add)
+	l.rows.RefreshMany(ctx, old, stored, failed.add)
+	return failed.errs, len(missing) + len(old)
 }
 
 // chunks parts keys into slices of at most size, without those that a slice has already.

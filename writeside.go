@@ -22,13 +22,13 @@ func (w written) Prefix() string { return w.options.Prefix }
 
 func (w written) Loader(name string) (has, filter bool) {
 	l := w.known(name)
-	return l != nil, l != nil && l.hasFilter()
+	return l != nil, l != nil && l.HasFilter()
 }
 
 func (w written) Existing(k Key) bool { return k.existing }
 
 func (w written) AdmitHeld(ctx context.Context, keys ...Key) (committed func(context.Context) error, err error) {
-	_, added, err := w.admitKeys(ctx, keys)
+	_, added, err := w.addToFilters(ctx, keys)
 	if err != nil {
 		return nil, err
 	}

@@ -14,36 +14,36 @@ const recheck = time.Second
 // auditDue tells whether this refusal is to be checked. It takes nothing from other reads: it is
 // not due while the breaker is open, or loads wait for their turn, or the database is to be spared.
 func (l *Fetcher) auditDue() bool {
-	if l.options.AuditEvery < 0 {
+	if l.AuditEvery < 0 {
 		return false
 	}
 	now, next := int64(time.Since(l.start)), l.filter.next.Load()
-	if now < next || !l.mayAudit() || !l.filter.next.CompareAndSwap(next, now+int64(l.options.AuditEvery)) {
+	if now < next || !l.mayAudit() || !l.filter.next.CompareAndSwap(next, now+int64(l.AuditEvery)) {
 		return false
 	}
-	l.counters.FilterAudits.Add(1)
+	l.Counters.FilterAudits.Add(1)
 	return true
 }
 
 func (l *Fetcher) mayAudit() bool {
-	if l.options.RedisDown != LoadWhenDown && l.cache.Conn != nil && l.cache.Conn.Out() > 0 {
+	if l.RedisDown != LoadWhenDown && l.cache.Conn != nil && l.cache.Conn.Out() > 0 {
 		return false
 	}
-	return l.source.Idle()
+	return l.Source.Idle()
 }
 
 // audited ends a round whose refusal was checked. Where the database could not be asked, the
 // refusal stands.
 func (l *Fetcher) audited(r *Round) {
 	switch {
-	case r.Err != nil && l.life.Err() != nil:
+	case r.Err != nil && l.Life.Err() != nil:
 	case r.Err != nil:
 		r.Value, r.Null, r.Err = nil, true, nil
-		l.counters.Filtered.Add(1)
+		l.Counters.Filtered.Add(1)
 	case r.Null:
-		l.counters.Filtered.Add(1)
+		l.Counters.Filtered.Add(1)
 	default:
-		l.counters.FilterHidden.Add(1)
+		l.Counters.FilterHidden.Add(1)
 		l.doubtFilter(r.text)
 	}
 }
@@ -56,14 +56,14 @@ func (l *Fetcher) doubtFilter(text string) {
 	}
 	l.background.Go(func() {
 		told := false
-		for Pause(l.life, recheck); l.life.Err() == nil; Pause(l.life, recheck) {
-			may, err := l.askOne(l.life, text)
+		for Pause(l.Life, recheck); l.Life.Err() == nil; Pause(l.Life, recheck) {
+			may, err := l.askOne(l.Life, text)
 			if err == nil && may {
 				l.filter.doubted.Store(false)
 				return
 			}
 			if !told {
-				l.cache.Warn("the filter has refused a key whose row exists: it is not believed until it was built again", l.options.Name, fmt.Errorf("key %016x", l.keys.Hash(text)))
+				l.cache.Warn("the filter has refused a key whose row exists: it is not believed until it was built again", l.Name, fmt.Errorf("key %016x", l.Keys.Hash(text)))
 			}
 			told = l.tellHidden(text) || told
 		}
@@ -78,9 +78,9 @@ func (l *Fetcher) tellHidden(text string) (told bool) {
 	if !ok {
 		return true
 	}
-	err := guarded(l.life, l.cache.Caught, func(ctx context.Context) error { return tells.Hidden(ctx, text) })
+	err := guarded(l.Life, l.cache.Caught, func(ctx context.Context) error { return tells.Hidden(ctx, text) })
 	if err != nil {
-		l.counters.FilterErrors.Add(1)
+		l.Counters.FilterErrors.Add(1)
 	}
 	return err == nil
 }

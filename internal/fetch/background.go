@@ -37,7 +37,7 @@ func (l *Fetcher) refreshDue(rounds []*Round) {
 	for _, r := range rounds {
 		if r.renew {
 			r.renew = false
-			if r.forFresh && !l.renewals.active(l.items.Hash(r)) && !slices.Contains(begun, l.items.Hash(r)) {
+			if r.forFresh && !l.renewals.active(l.Items.Hash(r)) && !slices.Contains(begun, l.Items.Hash(r)) {
 				l.giveStale(r)
 				if l.cache.Store != nil {
 					l.countHit(r)
@@ -51,8 +51,8 @@ func (l *Fetcher) refreshDue(rounds []*Round) {
 // of reach; the breaker is open; or, without Redis, a load has failed a moment ago.
 func (l *Fetcher) skipsRefresh(r *Round) bool {
 	return l.cache.Conn != nil && l.cache.Conn.Down(int(r.slots)) != nil ||
-		l.cache.Store == nil && l.source.Failures.Here(r.text) ||
-		l.source.Broken()
+		l.cache.Store == nil && l.Source.Failures.Here(r.text) ||
+		l.Source.Broken()
 }
 
 // DueEarly throws the die for a hit in memory whose TTL ends so soon. delta is Delta of its load,
@@ -76,10 +76,10 @@ func (l *Fetcher) RefreshEarly(r *Round, left time.Duration) {
 // Its context has nothing of the callers: no values, transaction or credentials. It takes no more
 // rounds than are loaded in a few calls: the next reader of another key begins its refresh.
 func (l *Fetcher) startRefreshes(rounds []*Round) (begun []uint64) {
-	rounds = rounds[:min(len(rounds), 4*MaxCalls*l.options.Chunk)]
+	rounds = rounds[:min(len(rounds), 4*MaxCalls*l.Chunk)]
 	hashes := make([]uint64, len(rounds))
 	for i, r := range rounds {
-		hashes[i] = l.items.Hash(r)
+		hashes[i] = l.Items.Hash(r)
 	}
 	entered := l.renewals.enter(hashes)
 	if len(entered) == 0 {
@@ -94,7 +94,7 @@ func (l *Fetcher) startRefreshes(rounds []*Round) (begun []uint64) {
 	}
 	go func() {
 		defer l.renewals.leave(entered)
-		ctx, end := l.observe(l.life, OpRefresh, len(own))
+		ctx, end := l.observe(l.Life, OpRefresh, len(own))
 		b := &batch{l: l, ctx: ctx, rounds: own, open: slices.Clone(own), refresh: true, background: true}
 		b.run()
 		end(firstError(own))
@@ -108,7 +108,7 @@ func (l *Fetcher) startRefreshes(rounds []*Round) (begun []uint64) {
 // order.
 func (l *Fetcher) ofHashes(rounds []*Round, hashes []uint64) (of []*Round) {
 	for _, r := range rounds {
-		if len(of) < len(hashes) && hashes[len(of)] == l.items.Hash(r) {
+		if len(of) < len(hashes) && hashes[len(of)] == l.Items.Hash(r) {
 			of = append(of, r)
 		}
 	}
@@ -179,10 +179,10 @@ func (b *batch) rest(hashes []uint64) {
 // the new values before its own have ended.
 func (b *batch) catchUp() {
 	busy := slices.DeleteFunc(slices.Clone(b.rounds), func(r *Round) bool { return !r.busy })
-	if len(busy) == 0 || b.l.memory == nil {
+	if len(busy) == 0 || b.l.Memory == nil {
 		return
 	}
-	Pause(b.ctx, b.l.source.Pace.Mean()+Drift)
+	Pause(b.ctx, b.l.Source.Pace.Mean()+Drift)
 	if b.ctx.Err() != nil {
 		return
 	}
@@ -203,8 +203,8 @@ func (b *batch) catchUp() {
 
 // countRefresh counts a background refresh that is about to load.
 func (l *Fetcher) countRefresh(r *Round) {
-	l.counters.Renewals.Add(1)
+	l.Counters.Renewals.Add(1)
 	if r.early {
-		l.counters.Early.Add(1)
+		l.Counters.Early.Add(1)
 	}
 }

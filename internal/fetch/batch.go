@@ -146,7 +146,7 @@ func (b *batch) release(as []*lease.Attempt) {
 // Stopped counts rounds that their callers have left, one by one.
 func (l *Fetcher) Stopped(ctx context.Context) error {
 	if errors.Is(context.Cause(ctx), flight.ErrAbandoned) {
-		l.counters.Abandoned.Add(1)
+		l.Counters.Abandoned.Add(1)
 	}
 	return ended(ctx)
 }
@@ -154,15 +154,15 @@ func (l *Fetcher) Stopped(ctx context.Context) error {
 // count makes an error of Redis seen that no caller is told of.
 func (l *Fetcher) count(err error) {
 	if err != nil && !errors.Is(err, context.Canceled) {
-		l.counters.RedisErrors.Add(1)
+		l.Counters.RedisErrors.Add(1)
 	}
 }
 
 // CountWrite does so for what was to be stored, renewed or given up.
 func (l *Fetcher) CountWrite(err error) {
 	if err != nil && !errors.Is(err, context.Canceled) {
-		l.counters.RedisErrors.Add(1)
-		l.counters.WriteErrors.Add(1)
+		l.Counters.RedisErrors.Add(1)
+		l.Counters.WriteErrors.Add(1)
 	}
 }
 

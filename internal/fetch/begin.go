@@ -17,8 +17,8 @@ func (l *Fetcher) begin(r *Round) {
 	if r.verdict == notAsked && !l.identify(r) {
 		return
 	}
-	if l.memory != nil {
-		r.stable = l.keys.Hash(r.text)
+	if l.Memory != nil {
+		r.stable = l.Keys.Hash(r.text)
 	}
 	if l.cache.Store == nil || r.bypass {
 		l.takeSnapshot(r)
@@ -26,9 +26,9 @@ func (l *Fetcher) begin(r *Round) {
 		r.withoutLease, r.step = true, toLoad
 		return
 	}
-	r.name, r.hashed = l.keys.Name(r.text)
+	r.name, r.hashed = l.Keys.Name(r.text)
 	r.slots = uint8(l.cache.Conn.Range(r.name))
-	if l.memory != nil {
+	if l.Memory != nil {
 		l.cache.Channel.Listen()
 	}
 	l.again(r)
@@ -37,11 +37,11 @@ func (l *Fetcher) begin(r *Round) {
 // identify fixes which key it is, and whether the caches are on for it.
 func (l *Fetcher) identify(r *Round) bool {
 	var err error
-	if r.text, err = l.options.Text(r); err != nil {
+	if r.text, err = l.Text(r); err != nil {
 		r.Err, r.step = err, over
 		return false
 	}
-	r.bypass = l.options.Bypassed()
+	r.bypass = l.Bypassed()
 	return true
 }
 
@@ -59,9 +59,9 @@ func (l *Fetcher) again(r *Round) {
 // takeSnapshot is called before a round's first look at Redis, and when it starts again: the entry
 // that it stores, and the item that it puts into memory, count from no later time than that.
 func (l *Fetcher) takeSnapshot(r *Round) {
-	r.loader = l.eras.Of(r.slots)
-	if l.memory != nil {
-		r.version = l.memory.Generation(r.slots, r.stable)
+	r.loader = l.Eras.Of(r.slots)
+	if l.Memory != nil {
+		r.version = l.Memory.Generation(r.slots, r.stable)
 	}
 }
 
@@ -137,6 +137,6 @@ func (l *Fetcher) onHold(r *Round) bool {
 	if l.cache.Holds == nil {
 		return false
 	}
-	since := l.eras[0].Load().Since
-	return l.cache.Holds.Held(l.keys.Hash(r.text)) || !since.IsZero() && time.Since(since) < l.cache.ReplicaLag
+	since := l.Eras[0].Load().Since
+	return l.cache.Holds.Held(l.Keys.Hash(r.text)) || !since.IsZero() && time.Since(since) < l.cache.ReplicaLag
 }

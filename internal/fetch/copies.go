@@ -66,9 +66,9 @@ func (l *Fetcher) Ahead(ctx context.Context, rounds []*Round) (missing, old []*R
 			err = l.whole(ctx, r, held)
 		}
 		unread := l.decode(r, e)
-		ttl := l.options.TTL
+		ttl := l.TTL
 		if e.Null {
-			ttl = l.options.NullTTL
+			ttl = l.NullTTL
 		}
 		switch {
 		case err != nil && ctx.Err() != nil:
@@ -81,7 +81,7 @@ func (l *Fetcher) Ahead(ctx context.Context, rounds []*Round) (missing, old []*R
 		case !e.Taken(time.Now()) && time.Until(e.Expiry) < ttl/2: // else it is being reloaded, or
 			old = append(old, r)
 		case e.Taken(time.Now()) && e.Failed(): // that has just failed
-			r.Err = l.source.Failures.Err(r.text)
+			r.Err = l.Source.Failures.Err(r.text)
 		default:
 			l.putEntryInMemory(r, e)
 		}
@@ -93,11 +93,11 @@ func (l *Fetcher) Ahead(ctx context.Context, rounds []*Round) (missing, old []*R
 // and the copy is in Value and Null.
 func (l *Fetcher) Copy(ctx context.Context, r *Round, undecided measure.Verdict) (stamp measure.Stamp, v measure.Verdict) {
 	var err error
-	if r.text, err = l.options.Text(r); err != nil {
+	if r.text, err = l.Text(r); err != nil {
 		return stamp, measure.Unknown
 	}
-	r.name, r.hashed = l.keys.Name(r.text)
-	era := l.eras.Of(uint8(l.cache.Conn.Range(r.name)))
+	r.name, r.hashed = l.Keys.Name(r.text)
+	era := l.Eras.Of(uint8(l.cache.Conn.Range(r.name)))
 	if era == nil {
 		l.cache.Channel.Poll() // for the next time
 		return stamp, measure.Unknown
@@ -126,6 +126,6 @@ func (l *Fetcher) Copy(ctx context.Context, r *Round, undecided measure.Verdict)
 
 // Entry is what would be stored of a value that was loaded in this era, and for how long.
 func (l *Fetcher) Entry(text string, era *local.Era, value any) (e lease.Entry, life time.Duration, err error) {
-	_, hashed := l.keys.Name(text)
+	_, hashed := l.Keys.Name(text)
 	return l.entry(text, hashed, era, value, source.Row{})
 }

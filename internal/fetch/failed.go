@@ -12,7 +12,7 @@ import (
 // still in. A refresh is asked for in spite of a failure, and ends it; a reload in the background
 // is not.
 func (b *batch) mayLoad(rounds []*Round) []*Round {
-	failures := b.l.source.Failures
+	failures := b.l.Source.Failures
 	var ended []string
 	for _, r := range rounds {
 		r.ends = failures.Ends(r.text)
@@ -20,7 +20,7 @@ func (b *batch) mayLoad(rounds []*Round) []*Round {
 		case b.refresh && !b.background:
 			failures.Forget(r.text)
 		case r.withoutLease && !r.bypass && failures.Here(r.text):
-			b.l.counters.FailedByMark.Add(1)
+			b.l.Counters.FailedByMark.Add(1)
 			r.Err, r.step = failures.Err(r.text), over
 			ended = append(ended, r.text)
 		case r.withoutLease && !b.refresh && b.l.kept(r):
@@ -31,7 +31,7 @@ func (b *batch) mayLoad(rounds []*Round) []*Round {
 	if len(ended) == 0 {
 		return rounds
 	}
-	b.l.source.Leave(ended)
+	b.l.Source.Leave(ended)
 	return at(rounds, toLoad)
 }
 
@@ -58,7 +58,7 @@ func (b *batch) failAll(rounds []*Round, err error) {
 	}
 	b.release(spared)
 	if len(leased) > 0 {
-		b.l.cache.Store.Fail(context.WithoutCancel(b.ctx), leased, b.l.options.ErrorTTL)
+		b.l.cache.Store.Fail(context.WithoutCancel(b.ctx), leased, b.l.ErrorTTL)
 		b.l.countWrites(leased)
 		b.notMarked(rounds)
 	}
@@ -67,7 +67,7 @@ func (b *batch) failAll(rounds []*Round, err error) {
 // failed notes that the load of a key has failed; here: Redis is not told.
 func (l *Fetcher) failed(r *Round, cause error, here bool) {
 	if !r.bypass {
-		l.source.Failures.Add(r.text, r.ends, cause, here)
+		l.Source.Failures.Add(r.text, r.ends, cause, here)
 	}
 }
 
@@ -83,7 +83,7 @@ func (b *batch) notMarked(rounds []*Round) {
 // succeeded forgets the failure of a key that could be loaded.
 func (l *Fetcher) succeeded(r *Round, err error) {
 	if err == nil && !r.bypass {
-		l.source.Failures.Forget(r.text)
+		l.Source.Failures.Forget(r.text)
 	}
 }
 

@@ -42,6 +42,7 @@ type Shared struct {
 // Ops are the names by which Shared.Observe is told what is done.
 const (
 	OpLease   = "lease"
+	OpLoad    = "load"
 	OpWait    = "wait"
 	OpRefresh = "refresh"
 )
@@ -113,19 +114,12 @@ type Flight interface {
 
 // Fetcher reads the keys of a loader.
 type Fetcher struct {
-	cache    *Shared
-	options  Options
-	keys     keys.Namespace
-	codec    Codec
-	items    Items
-	memory   *local.Tier
-	eras     *local.Eras
-	source   *source.Source
-	filter   filter
-	counters *Counters
-	sizes    lease.Sizes // of its entries in Redis
-	start    time.Time   // of the loader's monotonic clock
-	life     context.Context
+	Options
+
+	cache  *Shared
+	filter filter
+	sizes  lease.Sizes // of its entries in Redis
+	start  time.Time   // of the loader's monotonic clock
 
 	die        func() float64 // for XFetch
 	renewals   renewals
@@ -134,10 +128,7 @@ type Fetcher struct {
 
 // New makes a Fetcher.
 func New(shared *Shared, o Options) *Fetcher {
-	l := &Fetcher{
-		cache: shared, options: o, keys: o.Keys, codec: o.Codec, items: o.Items, memory: o.Memory, eras: o.Eras,
-		source: o.Source, counters: o.Counters, start: time.Now(), life: o.Life, die: rand.ExpFloat64,
-	}
+	l := &Fetcher{cache: shared, Options: o, start: time.Now(), die: rand.ExpFloat64}
 	l.filter.set(o.Filter)
 	return l
 }
@@ -175,5 +166,5 @@ type Counters struct {
 }
 
 func (l *Fetcher) observe(ctx context.Context, op string, keys int) (own context.Context, end func(error)) {
-	return l.cache.Observe(ctx, op, l.options.Name, keys)
+	return l.cache.Observe(ctx, op, l.Name, keys)
 }

@@ -116,14 +116,14 @@ func (l *Fetcher) filterSays(ctx context.Context, r *Round, may bool, err error)
 	case err != nil:
 		r.verdict = unanswered
 		if ctx.Err() == nil { // else the callers have left: that is why
-			l.counters.FilterErrors.Add(1)
+			l.Counters.FilterErrors.Add(1)
 		}
 	case may:
 		r.verdict = passed
 	case l.auditDue():
 		r.verdict, r.bypass = checked, true // the caches may hold what is older than the row
 	default:
-		l.counters.Filtered.Add(1)
+		l.Counters.Filtered.Add(1)
 		r.verdict, r.Null, r.step = refused, true, over
 	}
 }
@@ -187,10 +187,10 @@ func (l *Fetcher) countFilter(done []*Round) {
 	if n == 0 {
 		return
 	}
-	l.counters.FalsePositives.Add(int64(n))
+	l.Counters.FalsePositives.Add(int64(n))
 	defer func() {
 		if p := recover(); p != nil {
-			l.counters.FilterErrors.Add(1)
+			l.Counters.FilterErrors.Add(1)
 		}
 	}()
 	l.filter.NotFound(n)

@@ -33,7 +33,7 @@ func (b *batch) load() {
 		b.fill(rounds, stop, rest.goOn)
 		return
 	}
-	AtOnce(chunks, b.l.options.Calls, func(chunk []*Round, waiting func()) {
+	AtOnce(chunks, b.l.Calls, func(chunk []*Round, waiting func()) {
 		b.fill(chunk, func() {}, func() {
 			waiting()
 			rest.goOn()
@@ -68,7 +68,7 @@ func (b *batch) fill(all []*Round, stop, waiting func()) {
 		}
 	}()
 	for rounds := all; len(rounds) > 0 && b.ctx.Err() == nil; {
-		entered, busy := b.l.source.Enter(textsOf(rounds), func(i int) bool { return !rounds[i].withoutLease })
+		entered, busy := b.l.Source.Enter(textsOf(rounds), func(i int) bool { return !rounds[i].withoutLease })
 		if len(entered) == 0 {
 			select {
 			case <-busy:
@@ -124,8 +124,8 @@ func (b *batch) loadAll(rounds []*Round, waiting func()) []source.Row {
 		}
 	}
 	how := source.Call{Begins: takeIn, Waiting: waiting, Background: b.background}
-	rows := b.l.source.LoadEntered(b.l.withPrimary(b.ctx, rounds), textsOf(rounds), b.l.options.Query(rounds), how)
-	b.l.options.Loaded(rounds, rows)
+	rows := b.l.Source.LoadEntered(b.l.withPrimary(b.ctx, rounds), textsOf(rounds), b.l.Query(rounds), how)
+	b.l.Loaded(rounds, rows)
 	return rows
 }
 
@@ -181,5 +181,5 @@ func (b *batch) chunks(rounds []*Round) [][]*Round {
 		replica = slices.DeleteFunc(slices.Clone(rounds), onPrimary)
 		primary = slices.DeleteFunc(slices.Clone(rounds), func(r *Round) bool { return !onPrimary(r) })
 	}
-	return slices.AppendSeq(slices.Collect(slices.Chunk(primary, b.l.options.Chunk)), slices.Chunk(replica, b.l.options.Chunk))
+	return slices.AppendSeq(slices.Collect(slices.Chunk(primary, b.l.Chunk)), slices.Chunk(replica, b.l.Chunk))
 }

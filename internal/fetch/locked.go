@@ -25,7 +25,7 @@ type Locker interface {
 // if it has one, and stores them. loaded is called in between, waiting when the load begins to wait
 // for others.
 func (b *batch) callAndStore(rounds []*Round, loaded, waiting func()) {
-	if b.l.options.Locker == nil {
+	if b.l.Locker == nil {
 		rows := b.loadAll(rounds, waiting)
 		loaded()
 		b.store(rounds, rows)
@@ -34,7 +34,7 @@ func (b *batch) callAndStore(rounds []*Round, loaded, waiting func()) {
 	left := false
 	defer func() {
 		if !left {
-			b.l.source.Leave(textsOf(rounds))
+			b.l.Source.Leave(textsOf(rounds))
 		}
 	}()
 	unlock, err := b.lock(rounds[0])
@@ -43,7 +43,7 @@ func (b *batch) callAndStore(rounds []*Round, loaded, waiting func()) {
 	}
 	switch {
 	case b.ctx.Err() != nil: // the callers have left
-	case err != nil && b.l.options.MustLock:
+	case err != nil && b.l.MustLock:
 		loaded()
 		b.store(rounds, source.NotMade(len(rounds), fmt.Errorf("%w: its lock: %w", fault.Unavailable, err)))
 	case b.stillToLoad(rounds):
@@ -62,11 +62,11 @@ func (b *batch) lock(r *Round) (unlock func() error, err error) {
 			unlock, err = nil, b.l.cache.Caught(p)
 		}
 		if err != nil && b.ctx.Err() == nil {
-			b.l.counters.Unlocked.Add(1)
+			b.l.Counters.Unlocked.Add(1)
 		}
 	}()
-	name, _ := b.l.keys.Name(r.text)
-	unlock, err = b.l.options.Locker.Lock(b.ctx, name, b.l.cache.QueueTimeout)
+	name, _ := b.l.Keys.Name(r.text)
+	unlock, err = b.l.Locker.Lock(b.ctx, name, b.l.cache.QueueTimeout)
 	if unlock == nil && err == nil {
 		err = errors.New("the Locker has returned neither a lock nor an error")
 	}
@@ -76,11 +76,11 @@ func (b *batch) lock(r *Round) (unlock func() error, err error) {
 func (b *batch) unlock(unlock func() error) {
 	defer func() {
 		if p := recover(); p != nil {
-			b.l.counters.Unlocked.Add(1)
+			b.l.Counters.Unlocked.Add(1)
 		}
 	}()
 	if err := unlock(); err != nil {
-		b.l.counters.Unlocked.Add(1)
+		b.l.Counters.Unlocked.Add(1)
 	}
 }
 

@@ -42,7 +42,7 @@ func (l *Fetcher) first(ctx context.Context, rounds []*Round) {
 	}
 	if ctx.Err() != nil { // nobody waits for the rest
 		for _, r := range at(rounds, toLook) {
-			l.counters.Abandoned.Add(1)
+			l.Counters.Abandoned.Add(1)
 			r.Err, r.step = ctx.Err(), over
 		}
 	}
@@ -88,7 +88,7 @@ func (b *batch) take() {
 	if len(rounds) == 0 {
 		return
 	}
-	rounds = rounds[:min(len(rounds), MaxCalls*b.l.options.Chunk)] // no more than are loaded at once: the fleet waits for a leased key
+	rounds = rounds[:min(len(rounds), MaxCalls*b.l.Chunk)] // no more than are loaded at once: the fleet waits for a leased key
 	as := b.attempts(rounds)
 	ctx, end := b.l.observe(b.ctx, OpLease, len(as))
 	b.l.cache.Store.Take(ctx, as)
@@ -109,7 +109,7 @@ func (b *batch) claim() {
 	if len(rounds) == 0 {
 		return
 	}
-	rounds = rounds[:min(len(rounds), MaxCalls*b.l.options.Chunk)] // as in take
+	rounds = rounds[:min(len(rounds), MaxCalls*b.l.Chunk)] // as in take
 	b.l.cache.Store.Claim(b.ctx, b.attempts(rounds))
 	if b.ctx.Err() != nil {
 		return
@@ -219,8 +219,8 @@ func (l *Fetcher) settle(r *Round, held *lease.State, err error) {
 	case loadOnHold:
 		r.onHold, r.withoutLease, r.step = true, true, toLoad
 	case fail:
-		l.counters.FailedByMark.Add(1)
-		r.Err, r.step = l.source.Failures.Err(r.text), over
+		l.Counters.FailedByMark.Add(1)
+		r.Err, r.step = l.Source.Failures.Err(r.text), over
 	case waitForLoad:
 		r.step = toWait
 	}
@@ -229,10 +229,10 @@ func (l *Fetcher) settle(r *Round, held *lease.State, err error) {
 // replace has an entry be loaded anew that is there and does not count.
 func (l *Fetcher) replace(r *Round, held *lease.State, what seen, unread error) {
 	if what == seenUnreadable {
-		l.counters.Undecodable.Add(1)
-		l.cache.Warn("an entry in Redis cannot be read, and is replaced", l.options.Name, unread)
+		l.Counters.Undecodable.Add(1)
+		l.cache.Warn("an entry in Redis cannot be read, and is replaced", l.Name, unread)
 	} else {
-		l.counters.Outdated.Add(1)
+		l.Counters.Outdated.Add(1)
 	}
 	l.attempt(r).State = lease.State{Kind: lease.Unknown, Raw: held.Raw} // for Take
 	r.step = toTake
@@ -269,7 +269,7 @@ func (l *Fetcher) standing(r *Round, what seen) standing {
 		AskedAgain:    r.outdated,
 		WaitsForFresh: what == seenStale && l.waitsForFresh(r),
 		HasStale:      r.softDeadline > 0 && r.refusals == 0,
-		Down:          l.options.RedisDown,
+		Down:          l.RedisDown,
 	}
 }
 
@@ -293,7 +293,7 @@ func (l *Fetcher) content(r *Round, e *lease.Entry) (value any, err error) {
 	case e.Null:
 		return value, nil
 	}
-	return l.codec.Decode(codec.Payload{Codec: codec.ID(e.Codec), Compressed: e.Compressed, Bytes: e.Payload})
+	return l.Codec.Decode(codec.Payload{Codec: codec.ID(e.Codec), Compressed: e.Compressed, Bytes: e.Payload})
 }
 
 // errOtherKey is why an entry is not read that stands under a key's name, and is another's.

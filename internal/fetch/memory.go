@@ -10,7 +10,7 @@ import (
 
 // putEntryInMemory remembers what an entry of Redis says, for what is left of its life.
 func (l *Fetcher) putEntryInMemory(r *Round, e *lease.Entry) {
-	if l.memory == nil {
+	if l.Memory == nil {
 		return
 	}
 	life := time.Until(e.Expiry)
@@ -21,27 +21,27 @@ func (l *Fetcher) putEntryInMemory(r *Round, e *lease.Entry) {
 // read. A refresh moves the generation on, for it must end what is remembered there; if that has
 // moved already, the value is not remembered, and what is there ends too.
 func (l *Fetcher) putInMemory(r *Round, ttl, cost time.Duration, refresh bool) {
-	life := min(ttl, l.options.MemoryTTL)
-	if l.memory == nil {
+	life := min(ttl, l.MemoryTTL)
+	if l.Memory == nil {
 		return
 	}
-	if life <= 0 || !l.memory.Trusted(r.slots) {
+	if life <= 0 || !l.Memory.Trusted(r.slots) {
 		if refresh { // trust may come back without a clear, and what is there is older
-			l.memory.Invalidate(l.items.Hash(r), r.stable)
+			l.Memory.Invalidate(l.Items.Hash(r), r.stable)
 		}
 		return
 	}
 	if refresh {
 		var ok bool
-		if r.version, ok = l.memory.Advance(r.slots, r.stable, r.version); !ok {
-			l.memory.Invalidate(l.items.Hash(r), r.stable)
+		if r.version, ok = l.Memory.Advance(r.slots, r.stable, r.version); !ok {
+			l.Memory.Invalidate(l.Items.Hash(r), r.stable)
 			return
 		}
 	}
-	l.memory.Note(l.items.Hash(r), r.stable, r.read)
+	l.Memory.Note(l.Items.Hash(r), r.stable, r.read)
 	delta := uint32(min(l.Delta(cost).Microseconds(), math.MaxUint32))
-	if r.inMemory = l.items.Set(r, delta, life, ttl); !r.inMemory {
-		l.counters.TooHeavy.Add(1)
+	if r.inMemory = l.Items.Set(r, delta, life, ttl); !r.inMemory {
+		l.Counters.TooHeavy.Add(1)
 	}
 }
 
@@ -51,27 +51,27 @@ func (l *Fetcher) putInMemory(r *Round, ttl, cost time.Duration, refresh bool) {
 // ends it, also one that does not reach Redis; and so does the clear that comes before memory is
 // trusted again. Not where keys may be on hold: only Redis knows which are.
 func (l *Fetcher) keep(r *Round, row source.Row) {
-	if l.memory == nil || l.cache.MayHold {
+	if l.Memory == nil || l.cache.MayHold {
 		return
 	}
-	until := row.Began.Add(min(l.cache.MaxStaleness, l.ttl(row), l.options.MemoryTTL))
+	until := row.Began.Add(min(l.cache.MaxStaleness, l.ttl(row), l.MemoryTTL))
 	if !time.Now().Before(until) {
 		return
 	}
-	l.memory.Note(l.items.Hash(r), r.stable, r.read)
-	if !l.items.Keep(r, row.Value, row.Null, until) {
-		l.counters.TooHeavy.Add(1)
+	l.Memory.Note(l.Items.Hash(r), r.stable, r.read)
+	if !l.Items.Keep(r, row.Value, row.Null, until) {
+		l.Counters.TooHeavy.Add(1)
 	}
 }
 
 // kept answers a round that would load without Redis by what another has loaded and memory keeps.
 func (l *Fetcher) kept(r *Round) bool {
-	if l.memory == nil || l.cache.Store == nil || r.bypass || r.onHold || r.how == Fresh {
+	if l.Memory == nil || l.cache.Store == nil || r.bypass || r.onHold || r.how == Fresh {
 		return false
 	}
-	item, ok := l.items.Get(r)
+	item, ok := l.Items.Get(r)
 	if ok {
-		l.counters.HitsWhileDown.Add(1)
+		l.Counters.HitsWhileDown.Add(1)
 		r.Value, r.Null, r.Hit, r.Unvalidated = item.Value, item.Null, true, true
 	}
 	return ok
@@ -80,14 +80,14 @@ func (l *Fetcher) kept(r *Round) bool {
 // Current tells whether those who came while a round ran may be given its result: it is what the
 // memory tier holds for them.
 func (l *Fetcher) Current(r *Round) bool {
-	return r.inMemory && !l.options.Bypassed() && l.memory.Trusted(r.slots) && l.eras.Of(r.slots) == r.loader &&
-		l.memory.Generation(r.slots, r.stable) == r.version
+	return r.inMemory && !l.Bypassed() && l.Memory.Trusted(r.slots) && l.Eras.Of(r.slots) == r.loader &&
+		l.Memory.Generation(r.slots, r.stable) == r.version
 }
 
 // forget ends what this process holds of a key, also that its load has failed.
 func (l *Fetcher) forget(r *Round) {
-	l.source.Failures.End(r.text)
-	if l.memory != nil {
-		l.memory.Invalidate(l.items.Hash(r), r.stable)
+	l.Source.Failures.End(r.text)
+	if l.Memory != nil {
+		l.Memory.Invalidate(l.Items.Hash(r), r.stable)
 	}
 }

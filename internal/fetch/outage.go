@@ -35,7 +35,7 @@ func (b *batch) skipRedis(s step) {
 
 // withoutRedis does what follows where Redis could not be asked.
 func (l *Fetcher) withoutRedis(r *Round, err error) {
-	l.counters.RedisDown.Add(1)
+	l.Counters.RedisDown.Add(1)
 	what := seenNoAnswer
 	if errors.Is(err, conn.ErrWrongClient) {
 		what = seenWrongClient

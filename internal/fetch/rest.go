@@ -34,7 +34,7 @@ func (l *Fetcher) whole(ctx context.Context, r *Round, held *lease.State) (err e
 	if held.Kind != lease.Stored || !held.Long {
 		return nil
 	}
-	most := lease.HeadSize + l.options.MaxValueBytes
+	most := lease.HeadSize + l.MaxValueBytes
 	if r.hashed {
 		most += len(r.text)
 	}

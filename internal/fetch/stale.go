@@ -44,9 +44,9 @@ func (l *Fetcher) noteRefresh(r *Round, e *lease.Entry, what seen, now time.Time
 func (l *Fetcher) countHit(r *Round) {
 	if r.step == over {
 		r.Hit = true
-		l.counters.RedisHits.Add(1)
+		l.Counters.RedisHits.Add(1)
 		if r.Null {
-			l.counters.NullHits.Add(1)
+			l.Counters.NullHits.Add(1)
 		}
 	}
 }
@@ -61,21 +61,21 @@ func (l *Fetcher) due(left, delta time.Duration) bool {
 // much as loads do.
 func (l *Fetcher) Delta(cost time.Duration) time.Duration {
 	if cost == 0 {
-		cost = l.source.Pace.Mean()
+		cost = l.Source.Pace.Mean()
 	}
-	return time.Duration(max(l.options.EarlyRefresh, 0) * float64(cost))
+	return time.Duration(max(l.EarlyRefresh, 0) * float64(cost))
 }
 
 // giveStale gives out a stale value.
 func (l *Fetcher) giveStale(r *Round) {
-	l.counters.Stale.Add(1)
+	l.Counters.Stale.Add(1)
 	r.step = over
 }
 
 // waitsForFresh tells whether the callers of a round that has found a stale value wait for a fresh
 // one: until SoftTimeout has passed since they asked.
 func (l *Fetcher) waitsForFresh(r *Round) bool {
-	wait := l.options.SoftTimeout
+	wait := l.SoftTimeout
 	if wait <= 0 {
 		return false
 	}
@@ -93,9 +93,9 @@ func (l *Fetcher) waitsForFresh(r *Round) bool {
 // staleFor is how long a value, or an absence, outlasts its TTL. Absences are of keys that anybody
 // can think of, so they do not stay for long.
 func (l *Fetcher) staleFor(null bool) time.Duration {
-	d := max(l.options.StaleFor, 0)
+	d := max(l.StaleFor, 0)
 	if null {
-		d = min(d, l.options.NullTTL)
+		d = min(d, l.NullTTL)
 	}
 	return d
 }
@@ -108,7 +108,7 @@ func (l *Fetcher) hardLife(ttl time.Duration, null bool) time.Duration {
 // lookInside looks at the memory tier of a cache that has no Redis: what has become stale there is
 // served while it is loaded again.
 func (l *Fetcher) lookInside(rounds []*Round) {
-	if l.memory == nil || l.cache.Store != nil {
+	if l.Memory == nil || l.cache.Store != nil {
 		return
 	}
 	for _, r := range rounds {
@@ -139,9 +139,9 @@ func (l *Fetcher) lookInside(rounds []*Round) {
 // Past is what memory holds of a key within its hard life, trusted or not, and how long ago its TTL
 // has ended.
 func (l *Fetcher) Past(r *Round) (item Item, ago time.Duration, ok bool) {
-	if l.memory == nil {
+	if l.Memory == nil {
 		return Item{}, 0, false
 	}
-	item, ago, ok = l.items.Past(r)
+	item, ago, ok = l.Items.Past(r)
 	return item, ago, ok && (ago < l.staleFor(item.Null))
 }

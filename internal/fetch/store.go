@@ -35,7 +35,7 @@ func (b *batch) store(rounds []*Round, rows []source.Row) {
 			f, err := b.l.filling(r, row)
 			switch {
 			case errors.Is(err, codec.ErrTooLarge):
-				b.l.counters.TooLarge.Add(1)
+				b.l.Counters.TooLarge.Add(1)
 				b.unvalidated(r)
 				tooLarge = append(tooLarge, r)
 			case err != nil:
@@ -76,7 +76,7 @@ func (b *batch) giveUp(rounds []*Round) {
 func (l *Fetcher) delete(ctx context.Context, rounds []*Round) []error {
 	hashes := make([]uint64, len(rounds))
 	for i, r := range rounds {
-		hashes[i] = l.keys.Hash(r.text)
+		hashes[i] = l.Keys.Hash(r.text)
 	}
 	return l.cache.Channel.Delete(ctx, names(rounds), hashes)
 }
@@ -96,7 +96,7 @@ func (l *Fetcher) entry(text string, hashed bool, era *local.Era, value any, row
 	}
 	if !row.Null {
 		var p codec.Payload
-		p, err = l.codec.Encode(value)
+		p, err = l.Codec.Encode(value)
 		e.Codec, e.Compressed, e.Payload = uint8(p.Codec), p.Compressed, p.Bytes
 	}
 	return e, l.hardLife(ttl, row.Null), err
@@ -134,7 +134,7 @@ func (b *batch) settleFill(r *Round, f *lease.Filling) {
 		b.l.putInMemory(r, time.Until(f.Entry.Expiry), f.Entry.Cost, b.refresh)
 		r.step = over
 	default:
-		b.l.counters.Refused.Add(1)
+		b.l.Counters.Refused.Add(1)
 		if r.refusals++; r.refusals > MaxRefusals {
 			b.unvalidated(r) // its load began after its callers had asked
 			return
@@ -153,10 +153,10 @@ func (b *batch) giveAlone(r *Round, row source.Row) {
 	case r.verdict == checked:
 		b.unvalidated(r)
 	case r.bypass:
-		b.l.counters.Bypassed.Add(1)
+		b.l.Counters.Bypassed.Add(1)
 		b.unvalidated(r)
 	case r.onHold:
-		b.l.counters.Held.Add(1)
+		b.l.Counters.Held.Add(1)
 		b.unvalidated(r)
 	case b.l.cache.Store != nil:
 		b.l.keep(r, row)
@@ -170,18 +170,18 @@ func (b *batch) giveAlone(r *Round, row source.Row) {
 // unvalidated ends a round with a value that Redis has not confirmed: it was true when its load
 // began.
 func (b *batch) unvalidated(r *Round) {
-	b.l.counters.Unvalidated.Add(1)
-	if b.refresh && b.l.memory != nil {
-		b.l.memory.Invalidate(b.l.items.Hash(r), r.stable) // what is remembered is older
+	b.l.Counters.Unvalidated.Add(1)
+	if b.refresh && b.l.Memory != nil {
+		b.l.Memory.Invalidate(b.l.Items.Hash(r), r.stable) // what is remembered is older
 	}
 	r.Unvalidated, r.step = true, over
 }
 
 // ttl is how long a loaded value is fresh: its time to live, shortened by the jitter.
 func (l *Fetcher) ttl(row source.Row) time.Duration {
-	ttl := cmp.Or(row.TTL, l.options.TTL)
+	ttl := cmp.Or(row.TTL, l.TTL)
 	if row.Null {
-		ttl = cmp.Or(row.TTL, l.options.NullTTL)
+		ttl = cmp.Or(row.TTL, l.NullTTL)
 	}
-	return max(ttl-time.Duration(max(l.options.Jitter, 0)*rand.Float64()*float64(ttl)), time.Millisecond)
+	return max(ttl-time.Duration(max(l.Jitter, 0)*rand.Float64()*float64(ttl)), time.Millisecond)
 }

@@ -11,7 +11,7 @@ import (
 func TestLifeNeverVanishes(t *testing.T) {
 	for _, jitter := range []float64{-1, 0, 0.1, 0.9} {
 		for _, ttl := range []time.Duration{10 * time.Millisecond, time.Second, maxTTL} {
-			l := &Fetcher{options: Options{TTL: ttl, NullTTL: ttl, Jitter: jitter}}
+			l := &Fetcher{Options: Options{TTL: ttl, NullTTL: ttl, Jitter: jitter}}
 			for range 1000 {
 				for _, v := range []source.Row{{}, {Null: true}, {TTL: ttl}} {
 					if d := l.ttl(v); d < time.Millisecond || d > ttl {

@@ -19,22 +19,22 @@ func (b *batch) wait() {
 	gap := time.Duration(math.MaxInt64)
 	for _, r := range rounds {
 		if r.forFresh { // for a fresh value, which there may be before its patience ends
-			gap = min(gap, r.softDeadline-now, b.l.source.Pace.Pause(now-(r.softDeadline-b.l.options.SoftTimeout)))
+			gap = min(gap, r.softDeadline-now, b.l.Source.Pace.Pause(now-(r.softDeadline-b.l.SoftTimeout)))
 			continue
 		}
 		if r.waited == 0 {
 			r.waited = now
-			b.l.counters.Waits.Add(1)
+			b.l.Counters.Waits.Add(1)
 			if b.l.cache.Observed {
 				_, r.waiting = b.l.observe(b.ctx, OpWait, 1)
 			}
 		}
 		waited := now - r.waited
-		if waited > 2*b.l.options.LoadTimeout+b.l.cache.QueueTimeout { // who loads may have had to wait for his turn
+		if waited > 2*b.l.LoadTimeout+b.l.cache.QueueTimeout { // who loads may have had to wait for his turn
 			r.Err, r.step = fault.LoadTimeout, over
 			continue
 		}
-		gap = min(gap, b.l.source.Pace.Pause(waited))
+		gap = min(gap, b.l.Source.Pace.Pause(waited))
 	}
 	if others := len(at(b.open, toLook)) + len(at(b.open, toTake)); others > 0 || gap == math.MaxInt64 {
 		gap = 0 // there is something to look for at once

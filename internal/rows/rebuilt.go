@@ -1,4 +1,4 @@
-package cacheaside
+package rows
 
 import (
 	"context"
@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/cacheaside/cacheaside/internal/fault"
 	"github.com/cacheaside/cacheaside/internal/fetch"
 	"github.com/cacheaside/cacheaside/internal/source"
 )
@@ -21,55 +22,61 @@ type rebuiltFilter interface {
 	CheckRebuilt(check func(ctx context.Context, holds func(ctx context.Context, keys []string) ([]bool, error)) (hidden int, err error)) (remove func())
 }
 
-// joinFilter has the filter ask before it answers by what was built from another source.
-func (l *Loader[K, V]) joinFilter() {
-	l.leaveFilter = func() {}
-	if f, ok := l.filter.(rebuiltFilter); ok {
-		l.returned = &returned[K]{at: make(map[K]time.Time)}
-		l.leaveFilter = f.CheckRebuilt(l.checkRebuilt)
+// rebuilt is how a loader takes part in the check of its filter.
+type rebuilt[K comparable] struct {
+	returned *returned[K] // nil: the filter does not ask
+	leave    func()       // ends that
+}
+
+// joinFilter has the filter ask for rows before it answers by a new build.
+func (r *Reader[K, V]) joinFilter() {
+	r.rebuilt.leave = func() {}
+	if f, ok := r.options.Filter.(rebuiltFilter); ok {
+		r.rebuilt.returned = &returned[K]{at: make(map[K]time.Time)}
+		r.rebuilt.leave = f.CheckRebuilt(r.checkRebuilt)
 	}
 }
 
 // checkRebuilt answers for how many rows, which loads have returned within the last hour, a filter
 // that was built would say no. Rows that are not there any more do not count, whoever has deleted
 // them: those that the filter lacks are loaded. It stops at the first that are there.
-func (l *Loader[K, V]) checkRebuilt(ctx context.Context, holds func(ctx context.Context, keys []string) ([]bool, error)) (hidden int, err error) {
-	missing, of, err := l.missing(ctx, holds)
+func (r *Reader[K, V]) checkRebuilt(ctx context.Context, holds func(ctx context.Context, keys []string) ([]bool, error)) (hidden int, err error) {
+	missing, of, err := r.missing(ctx, holds)
 	if err != nil {
-		return 0, fmt.Errorf("loader %s: %w", l.name, err)
+		return 0, fmt.Errorf("loader %s: %w", r.options.Fetch.Name, err)
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	defer context.AfterFunc(l.life, func() { cancel(ErrClosed) })()
-	for part := range slices.Chunk(missing, l.chunk) {
+	defer context.AfterFunc(r.life, func() { cancel(fault.Closed) })()
+	for part := range slices.Chunk(missing, r.chunk()) {
 		var there []K
-		for i, row := range l.loadByItself(ctx, part, source.Call{Background: true}) {
+		for i, row := range r.LoadAlone(ctx, part, source.Call{Background: true}) {
 			switch {
-			case l.life.Err() != nil:
+			case r.life.Err() != nil:
 				return 0, nil // nobody reads by this loader any more
 			case row.Err != nil:
-				return 0, fmt.Errorf("loader %s: loading a row that the filter lacks: %w", l.name, row.Err)
+				return 0, fmt.Errorf("loader %s: loading a row that the filter lacks: %w", r.options.Fetch.Name, row.Err)
 			case !row.Null:
 				there = append(there, part[i])
 			}
 		}
 		if len(there) > 0 {
-			text, _ := l.encodeKey(there[0]) // it had one when it was asked for
-			return len(there), fmt.Errorf("loader %s: #%016x is there, and the filter lacks it; of %d rows that loads have returned it lacks %d", l.name, l.keys.Hash(text), of, len(missing))
+			text, _ := r.Keys.Text(there[0]) // it had one when it was asked for
+			return len(there), fmt.Errorf("loader %s: #%016x is there, and the filter lacks it; of %d rows that loads have returned it lacks %d", r.options.Fetch.Name, r.Keys.Hash(text), of, len(missing))
 		}
 	}
 	return 0, nil
 }
 
 // missing are the keys of returned rows that the filter lacks, of so many.
-func (l *Loader[K, V]) missing(ctx context.Context, holds func(ctx context.Context, keys []string) ([]bool, error)) (missing []K, of int, err error) {
-	keys := l.returned.since(time.Now().Add(-returnedFor))
+func (r *Reader[K, V]) missing(ctx context.Context, holds func(ctx context.Context, keys []string) ([]bool, error)) (missing []K, of int, err error) {
+	keys := r.rebuilt.returned.since(time.Now().Add(-returnedFor))
 	if len(keys) == 0 {
 		return nil, 0, nil
 	}
 	texts := make([]string, len(keys))
 	for i, key := range keys {
-		if texts[i], err = l.encodeKey(key); err != nil {
+		if texts[i], err = r.Keys.Text(key); err != nil {
 			return nil, 0, err
 		}
 	}

@@ -40,21 +40,21 @@ import (
 // Without a filter, Inserting does nothing, and committed is Invalidate. Errors are *Errors of the
 // keys, one or joined; so are those of keys that have no text, and then none is added.
 func (l *Loader[K, V]) Inserting(ctx context.Context, keys ...K) (committed func(context.Context) error, err error) {
-	if l.reads.Closed() {
+	if l.rows.Closed() {
 		return nil, l.wrapAll("inserting", keys, ErrClosed)
 	}
 	keys = slices.Clone(keys) // committed needs them
 	texts, errs := make([]string, len(keys)), []error(nil)
 	for i, key := range keys {
 		var err error
-		if texts[i], err = l.encodeKey(key); err != nil {
+		if texts[i], err = l.rows.Keys.Text(key); err != nil {
 			errs = append(errs, l.wrap("inserting", key, err))
 		}
 	}
 	if len(errs) > 0 {
 		return nil, errors.Join(errs...)
 	}
-	added, err := l.admitTexts(ctx, texts)
+	added, err := l.rows.Inserting(ctx, texts)
 	if err != nil {
 		return nil, l.wrapAll("inserting", keys, err)
 	}
@@ -76,7 +76,7 @@ func (l *Loader[K, V]) Inserting(ctx context.Context, keys ...K) (committed func
 // If InsertingKeys returns an error, a *BatchError[Key], do not commit. If a key cannot be one, as
 // Key.Check tells, none is added.
 func (c *Cache) InsertingKeys(ctx context.Context, keys ...Key) (committed func(context.Context) error, err error) {
-	keys, added, err := c.admitKeys(ctx, keys)
+	keys, added, err := c.addToFilters(ctx, keys)
 	if err != nil {
 		return nil, err
 	}
@@ -87,8 +87,8 @@ func (c *Cache) InsertingKeys(ctx context.Context, keys ...Key) (committed func(
 	}, nil
 }
 
-// admitKeys has the filters admit keys. added is what they have left to do.
-func (c *Cache) admitKeys(ctx context.Context, keys []Key) (accepted []Key, added func(context.Context) keyErrors, err error) {
+// addToFilters adds keys to the filters. added finishes that.
+func (c *Cache) addToFilters(ctx context.Context, keys []Key) (accepted []Key, added func(context.Context) keyErrors, err error) {
 	keys, failed := c.accept("inserting", keys)
 	if len(failed) > 0 {
 		return nil, nil, failed.err()
@@ -96,7 +96,7 @@ func (c *Cache) admitKeys(ctx context.Context, keys []Key) (accepted []Key, adde
 	parts, _ := c.byLoader(slices.DeleteFunc(slices.Clone(keys), func(k Key) bool { return k.existing }))
 	left := make([]func(context.Context) error, len(parts))
 	for i, p := range parts {
-		if left[i], err = p.loader.admitTexts(ctx, p.texts()); err != nil {
+		if left[i], err = p.loader.Inserting(ctx, p.texts()); err != nil {
 			failed.addAll("inserting", p.keys, err)
 			return nil, nil, failed.err()
 		}
@@ -116,49 +116,4 @@ func (p *sameLoader) texts() []string {
 		texts[i] = k.Text
 	}
 	return texts
-}
-
-func (l *Loader[K, V]) hasFilter() bool { return l.filter != nil }
-
-// admitTexts has the filter admit keys, if there is one, and counts what fails of that. committed,
-// never nil, is what it has left to do.
-func (l *Loader[K, V]) admitTexts(ctx context.Context, texts []string) (committed func(context.Context) error, err error) {
-	if l.filter == nil || len(texts) == 0 {
-		return func(context.Context) error { return nil }, nil
-	}
-	left, err := l.admitted(ctx, texts)
-	if err != nil {
-		l.counters.FilterErrors.Add(1)
-		return nil, err
-	}
-	return func(ctx context.Context) error {
-		err := guarded(ctx, left)
-		if err != nil {
-			l.counters.FilterErrors.Add(1)
-		}
-		return err
-	}, nil
-}
-
-// admitted has the filter admit keys.
-func (l *Loader[K, V]) admitted(ctx context.Context, texts []string) (committed func(context.Context) error, err error) {
-	defer func() {
-		if p := recover(); p != nil {
-			err = caught(p)
-		}
-	}()
-	committed, err = l.filter.Admit(ctx, texts)
-	if committed == nil {
-		committed = func(context.Context) error { return nil }
-	}
-	return committed, err
-}
-
-func guarded(ctx context.Context, f func(context.Context) error) (err error) {
-	defer func() {
-		if p := recover(); p != nil {
-			err = caught(p)
-		}
-	}()
-	return f(ctx)
 }

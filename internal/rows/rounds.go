@@ -1,4 +1,4 @@
-package cacheaside
+package rows
 
 import (
 	"context"
@@ -12,11 +12,50 @@ import (
 // round is one round of one key, as package flight has it. Its Result is what package fetch knows.
 type round[K comparable] = flight.Round[K, fetch.Round]
 
-// reads are rounds that are read in one way.
-type reads[K comparable] = flight.Group[K, fetch.Round]
+// Group is rounds that are read in one way.
+type Group[K comparable] = flight.Group[K, fetch.Round]
 
-// lone is a round that no caller waits for.
-func lone[K comparable](key K) *fetch.Round {
+// Groups are the groups of a loader.
+type Groups[K comparable] struct {
+	Plain      *Group[K]
+	Fresh      *Group[K] // memory may not answer; Plain, where it makes no difference
+	Unfiltered *Group[K] // the filter is not asked; Plain, where there is none
+	Refreshes  *Group[K]
+	Straight   *Group[K] // of the database, for a shadow; else nil
+}
+
+func (g *Groups[K]) of(how fetch.How) *Group[K] {
+	if how == fetch.Fresh {
+		return g.Fresh
+	}
+	return g.Plain
+}
+
+func (g *Groups[K]) all() []*Group[K] {
+	all := []*Group[K]{g.Plain, g.Fresh, g.Unfiltered, g.Refreshes}
+	if g.Straight != nil {
+		all = append(all, g.Straight)
+	}
+	return all
+}
+
+func (r *Reader[K, V]) newGroups() Groups[K] {
+	g := Groups[K]{Plain: r.group(fetch.Plain, r.Fetch.Current), Refreshes: r.refreshGroup()}
+	g.Fresh, g.Unfiltered = g.Plain, g.Plain
+	if r.memory.tier != nil || r.Fetch.HasFreshFilter() {
+		g.Fresh = r.group(fetch.Fresh, never)
+	}
+	if r.options.Filter != nil {
+		g.Unfiltered = r.group(fetch.Unfiltered, r.Fetch.Current)
+	}
+	if r.Shadow != nil {
+		g.Straight = r.straightGroup()
+	}
+	return g
+}
+
+// Lone is a round that no caller waits for.
+func Lone[K comparable](key K) *fetch.Round {
 	r := &round[K]{Key: key}
 	r.Result.Owner = r
 	return &r.Result
@@ -34,8 +73,8 @@ func typedKeys[K comparable](rounds []*fetch.Round) []K {
 	return keys
 }
 
-// valueOf is a value that package fetch has had; the zero V if there is none.
-func valueOf[V any](value any) V {
+// Value is a value that package fetch has had; the zero V if there is none.
+func Value[V any](value any) V {
 	v, _ := value.(V) // a nil is no V if that is an interface
 	return v
 }
@@ -78,16 +117,16 @@ func (f landing[K]) TakeIn(r *fetch.Round) { f.Flight.TakeIn(owner[K](r)) }
 
 // group makes rounds that are read so; late tells whether those who come while a round runs may be
 // given its result.
-func (l *Loader[K, V]) group(how fetch.How, late func(*fetch.Round) bool) *reads[K] {
+func (r *Reader[K, V]) group(how fetch.How, late func(*fetch.Round) bool) *Group[K] {
 	return flight.New(flight.Hooks[K, fetch.Round]{
 		First: func(ctx context.Context, rounds []*round[K]) (done, rest []*round[K]) {
-			l.fetch.First(ctx, how, fetched(rounds))
+			r.Fetch.First(ctx, how, fetched(rounds))
 			return firstDone(rounds)
 		},
 		Fly: func(ctx context.Context, f *flight.Flight[K, fetch.Round]) {
-			l.fetch.Read(ctx, how, fetched(f.Rounds), landing[K]{f})
+			r.Fetch.Read(ctx, how, fetched(f.Rounds), landing[K]{f})
 		},
-		Await: l.await, Late: late, Caught: caught,
+		Await: r.await, Late: late, Caught: r.cache.Caught,
 	})
 }
 
@@ -112,54 +151,47 @@ func firstDone[K comparable](rounds []*round[K]) (done, rest []*round[K]) {
 }
 
 // refreshGroup makes rounds that load anew.
-func (l *Loader[K, V]) refreshGroup() *reads[K] {
+func (r *Reader[K, V]) refreshGroup() *Group[K] {
 	return flight.New(flight.Hooks[K, fetch.Round]{
 		Fly: func(ctx context.Context, f *flight.Flight[K, fetch.Round]) {
-			l.fetch.Refresh(ctx, fetched(f.Rounds), landing[K]{f})
+			r.Fetch.Refresh(ctx, fetched(f.Rounds), landing[K]{f})
 		},
-		Await: l.await, Late: never, Caught: caught,
+		Await: r.await, Late: never, Caught: r.cache.Caught,
 	})
 }
 
 func never(*fetch.Round) bool { return false }
 
 // await is called when somebody with this context is about to wait for rounds: see flight.Hooks.
-func (l *Loader[K, V]) await(ctx context.Context, rounds []*round[K]) (over func(), refused []error) {
-	return l.source.Await(ctx, len(rounds), func(i int) (string, bool) {
+func (r *Reader[K, V]) await(ctx context.Context, rounds []*round[K]) (over func(), refused []error) {
+	return r.Source.Await(ctx, len(rounds), func(i int) (string, bool) {
 		if rounds[i] == nil || rounds[i].Landed() {
 			return "", false
 		}
-		text, err := l.encodeKey(rounds[i].Key)
+		text, err := r.Keys.Text(rounds[i].Key)
 		return text, err == nil
 	})
 }
 
 // newFetcher makes what reads the keys that memory does not answer.
-func (l *Loader[K, V]) newFetcher() *fetch.Fetcher {
-	o := l.options
-	return fetch.New(l.cache.shared(), fetch.Options{
-		TTL: o.TTL, NullTTL: o.NullTTL, StaleFor: o.StaleFor, SoftTimeout: o.SoftTimeout, MemoryTTL: o.MemoryTTL,
-		LoadTimeout: o.LoadTimeout, ErrorTTL: o.ErrorTTL, AuditEvery: o.AuditEvery, EarlyRefresh: o.EarlyRefresh, Jitter: o.Jitter,
-		MaxValueBytes: o.MaxValueBytes, RedisDown: fetch.DownPolicy(o.RedisDown), Locker: o.Locker, MustLock: o.MustLock,
-		Name: l.name, Chunk: l.chunk, Calls: l.calls, Keys: l.keys, Memory: l.memory, Eras: &l.eras, Source: l.source,
-		Items: (*items[K, V])(l), Codec: values[V]{l.codec}, Filter: o.Filter, Counters: &l.counters,
-		Life: l.life, Bypassed: l.bypassed,
-		Text:  func(r *fetch.Round) (string, error) { return l.encodeKey(keyOf[K](r)) },
-		Query: func(rounds []*fetch.Round) source.Query { return l.query(typedKeys[K](rounds)) },
-		Loaded: func(rounds []*fetch.Round, rows []source.Row) {
-			if l.returned != nil {
-				note(l.returned, typedKeys[K](rounds), rows)
-			}
-		},
-	})
-}
-
-// shared is what the fetchers of the cache share.
-func (c *Cache) shared() *fetch.Shared {
-	o := c.options
-	return &fetch.Shared{
-		Store: c.store, Conn: c.conn, Channel: c.channel, Holds: c.holds,
-		LeaseTTL: o.LeaseTTL, QueueTimeout: o.QueueTimeout, ReadTimeout: o.ReadTimeout, MaxStaleness: o.MaxStaleness, ReplicaLag: o.ReplicaLag,
-		MayHold: o.holds(), Observe: c.observe, Observed: o.Observer != nil, Warn: c.journal.warn, Caught: caught,
+func (r *Reader[K, V]) newFetcher() *fetch.Fetcher {
+	o := r.options.Fetch
+	o.Chunk, o.Calls = r.chunk(), r.calls()
+	o.Keys, o.Memory, o.Eras, o.Source = r.Keys.Namespace, r.memory.tier, &r.memory.eras, r.Source
+	o.Items, o.Codec, o.Counters = (*items[K, V])(r), values[V]{r.options.Codec, r.cache.Panicked}, &r.Counters
+	o.Life, o.Bypassed = r.life, r.Bypassed
+	if r.options.Filter != nil {
+		o.Filter = r.options.Filter
 	}
+	o.Text = func(of *fetch.Round) (string, error) { return r.Keys.Text(keyOf[K](of)) }
+	o.Query = func(rounds []*fetch.Round) source.Query { return r.query(typedKeys[K](rounds)) }
+	o.Loaded = func(rounds []*fetch.Round, rows []source.Row) {
+		if r.rebuilt.returned != nil {
+			note(r.rebuilt.returned, typedKeys[K](rounds), rows)
+		}
+	}
+	if r.Shadow != nil {
+		o.RedisDown = fetch.FailWhenDown // else the database would be asked twice for all that is read meanwhile
+	}
+	return fetch.New(r.cache.Shared, o)
 }

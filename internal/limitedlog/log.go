@@ -1,0 +1,126 @@
+// Package limitedlog logs what is rare, and may come in floods: each event at most once in QuietFor,
+// with the number of times that it has happened since.
+package limitedlog
+
+import (
+	"context"
+	"log/slog"
+	"sync"
+	"time"
+)
+
+// QuietFor is how long an event that was logged is only counted.
+const QuietFor = 10 * time.Second
+
+// MaxRecords bounds the records that wait for a slow logger. Events beyond it are counted.
+const MaxRecords = 64
+
+// Logger passes events on to a slog.Logger, on a goroutine of its own: its callers may hold locks. It
+// is safe for concurrent use.
+type Logger struct {
+	to *slog.Logger
+
+	mu      sync.Mutex
+	recent  map[notable]*noted
+	records []record
+	writing bool
+	closed  bool
+	writer  sync.WaitGroup
+}
+
+// New makes a Logger.
+func New(to *slog.Logger) *Logger { return &Logger{to: to} }
+
+// notable is an event of a loader, or of the cache.
+type notable struct{ what, loader string }
+
+type noted struct {
+	at    time.Time // of the last record
+	times int64     // since then
+}
+
+type record struct {
+	notable
+	level slog.Level
+	err   error
+	times int64
+}
+
+// Warn logs a problem, at most once in QuietFor for each loader. loader may be "", and err nil.
+func (l *Logger) Warn(what, loader string, err error) { l.note(slog.LevelWarn, what, loader, err) }
+
+// Inform logs that a problem is over.
+func (l *Logger) Inform(what, loader string) { l.note(slog.LevelInfo, what, loader, nil) }
+
+func (l *Logger) note(level slog.Level, what, loader string, err error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.closed {
+		return
+	}
+	of, now := notable{what, loader}, time.Now()
+	n := l.recent[of]
+	if n == nil {
+		n = &noted{}
+		if l.recent == nil {
+			l.recent = make(map[notable]*noted)
+		}
+		l.recent[of] = n
+	}
+	n.times++
+	if !n.at.IsZero() && now.Sub(n.at) < QuietFor || len(l.records) >= MaxRecords {
+		return
+	}
+	l.records = append(l.records, record{of, level, err, n.times})
+	n.at, n.times = now, 0
+	if !l.writing {
+		l.writing = true
+		l.writer.Go(l.write)
+	}
+}
+
+// write logs the records that wait.
+func (l *Logger) write() {
+	defer func() {
+		if p := recover(); p != nil { // of the slog.Handler: nobody can be told
+			l.mu.Lock()
+			defer l.mu.Unlock()
+			l.writing = false
+		}
+	}()
+	for {
+		l.mu.Lock()
+		records := l.records
+		l.records = nil
+		l.writing = len(records) > 0
+		l.mu.Unlock()
+		if len(records) == 0 {
+			return
+		}
+		for _, r := range records {
+			l.log(r)
+		}
+	}
+}
+
+func (l *Logger) log(r record) {
+	args := make([]slog.Attr, 0, 3)
+	if r.loader != "" {
+		args = append(args, slog.String("loader", r.loader))
+	}
+	if r.err != nil {
+		args = append(args, slog.Any("error", r.err))
+	}
+	if r.times > 1 {
+		args = append(args, slog.Int64("times", r.times))
+	}
+	l.to.LogAttrs(context.Background(), r.level, "cacheaside: "+r.what, args...)
+}
+
+// Close returns when all records are logged. Later events are dropped.
+func (l *Logger) Close() {
+	l.mu.Lock()
+	l.closed = true
+	l.mu.Unlock()
+	l.writer.Wait()
+}

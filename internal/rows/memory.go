@@ -1,0 +1,193 @@
+package rows
+
+import (
+	"context"
+	"sync/atomic"
+	"time"
+
+	"github.com/cacheaside/cacheaside/internal/fault"
+	"github.com/cacheaside/cacheaside/internal/fetch"
+	"github.com/cacheaside/cacheaside/internal/local"
+)
+
+// memory is the memory tier as a loader uses it.
+type memory[K comparable, V any] struct {
+	tier  *local.Tier   // nil: not used by this loader
+	eras  local.Eras    // the loader's generations
+	aside atomic.Uint32 // who passes by the memory tier: bypassing, shadowing, forgetful
+}
+
+// The bits of memory.aside.
+const (
+	bypassing = 1 << iota // all
+	shadowing             // callers: see LoaderOptions.Shadow
+	forgetful             // there is no memory tier
+)
+
+func (m *memory[K, V]) use(cache *Shared, o *fetch.Options) {
+	if o.MemoryTTL > 0 {
+		m.tier = cache.Memory
+	}
+	if m.tier == nil {
+		m.aside.Or(forgetful)
+	}
+	if cache.Channel == nil {
+		m.eras[0].Store(&local.Era{})
+	}
+}
+
+// Remembered looks into the memory tier, unless it is passed by. It is on the way of each hit: one
+// word tells whether that is so.
+func (r *Reader[K, V]) Remembered(key K) (*local.Item[K, V], bool) {
+	if r.memory.aside.Load() != 0 {
+		return nil, false
+	}
+	return r.inMemory(key)
+}
+
+// inMemory looks into the memory tier, which there is.
+func (r *Reader[K, V]) inMemory(key K) (*local.Item[K, V], bool) {
+	item, now, ok := local.Get[K, V](r.memory.tier, r.Keys.hash(key), &r.memory.eras, key)
+	if !ok {
+		return nil, false
+	}
+	r.Counters.MemoryHits.Add()
+	if item.Near(now) {
+		r.nearEnd(item)
+	}
+	if item.Null {
+		r.Counters.MemoryNulls.Add(1)
+	}
+	return item, true
+}
+
+// nearEnd has the fetcher throw the die for a hit whose TTL is about to end.
+func (r *Reader[K, V]) nearEnd(item *local.Item[K, V]) {
+	if item.Kept() { // nothing of it is in Redis
+		r.Counters.HitsWhileDown.Add(1)
+		return
+	}
+	left := item.Left(r.memory.tier)
+	if r.Fetch.DueEarly(r.Keys.hash(item.Key), left, time.Duration(item.Delta)*time.Microsecond) {
+		r.Fetch.RefreshEarly(Lone(item.Key), left)
+	}
+}
+
+// Peek is the copy of a key that memory or Redis has: see Loader.Peek. With an error ok is false.
+func (r *Reader[K, V]) Peek(ctx context.Context, key K) (item fetch.Item, ok bool, err error) {
+	of := Lone(key)
+	if item, ok = r.peekMemory(of); ok {
+		return item, true, nil
+	}
+	if r.Closed() {
+		return item, false, fault.Closed
+	}
+	if ok, err = r.Fetch.Peek(ctx, of); ok {
+		return fetch.Item{Value: of.Value, Null: of.Null}, true, nil
+	}
+	return item, false, err
+}
+
+// peekMemory is the copy in memory, if it may be given out. Without Redis it may be stale.
+func (r *Reader[K, V]) peekMemory(of *fetch.Round) (item fetch.Item, ok bool) {
+	if r.memory.aside.Load() != 0 {
+		return item, false
+	}
+	if r.cache.Store == nil {
+		item, _, ok = r.Fetch.Past(of)
+		return item, ok
+	}
+	return (*items[K, V])(r).Get(of)
+}
+
+// HasMemory reports whether the loader uses the memory tier.
+func (r *Reader[K, V]) HasMemory() bool { return r.memory.tier != nil }
+
+// Forget ends what this process holds of a key, also the memory of a failed load.
+func (r *Reader[K, V]) Forget(key K, text string) {
+	r.ForgetFailure(text)
+	if r.memory.tier != nil {
+		r.memory.tier.Invalidate(r.Keys.hash(key), r.Keys.Hash(text))
+	}
+}
+
+// ForgetFailure ends the memory of a failed load of a key, also of one that is under way.
+func (r *Reader[K, V]) ForgetFailure(text string) { r.Source.Failures.End(text) }
+
+// Expire ends the TTL of a key in the memory of a process without Redis; with Redis, Forget does.
+func (r *Reader[K, V]) Expire(key K, text string) {
+	if r.cache.Store == nil && r.memory.tier != nil {
+		local.Expire[K, V](r.memory.tier, r.Keys.hash(key), &r.memory.eras, key, r.Keys.Hash(text))
+	} else {
+		r.Forget(key, text)
+	}
+}
+
+// Raise begins another generation of the loader, in a range of slots.
+func (r *Reader[K, V]) Raise(slots int, generation uint64) {
+	r.memory.eras[slots].Store(&local.Era{Generation: generation, Since: time.Now()})
+}
+
+// Generation is the loader's generation where the key of this name is; nil: it is not known yet.
+func (r *Reader[K, V]) Generation(name string) *local.Era {
+	return r.memory.eras.Of(uint8(r.cache.Conn.Range(name)))
+}
+
+// ForgetAll ends all that memory has of the loader, where an InvalidateAll has not reached Redis.
+func (r *Reader[K, V]) ForgetAll() {
+	m := &r.memory
+	if m.tier == nil {
+		return
+	}
+	for slots := range m.eras {
+		if era := m.eras[slots].Load(); era == nil { // values may be there since the start, and no generation is known
+			m.tier.Clear(slots)
+		} else {
+			again := *era
+			m.eras[slots].CompareAndSwap(era, &again) // else another has come
+		}
+	}
+}
+
+// items is the memory tier as package fetch has it.
+type items[K comparable, V any] Reader[K, V]
+
+func (m *items[K, V]) Hash(r *fetch.Round) uint64 { return m.Keys.hash(keyOf[K](r)) }
+
+func (m *items[K, V]) Past(r *fetch.Round) (item fetch.Item, ago time.Duration, ok bool) {
+	of, ago, ok := local.GetStale[K, V](m.memory.tier, m.Hash(r), &m.memory.eras, keyOf[K](r))
+	if !ok {
+		return item, 0, false
+	}
+	return fetch.Item{Value: of.Value, Null: of.Null}, ago, true
+}
+
+func (m *items[K, V]) Get(r *fetch.Round) (item fetch.Item, ok bool) {
+	of, _, ok := local.Get[K, V](m.memory.tier, m.Hash(r), &m.memory.eras, keyOf[K](r))
+	if !ok {
+		return item, false
+	}
+	return fetch.Item{Value: of.Value, Null: of.Null}, true
+}
+
+func (m *items[K, V]) Set(r *fetch.Round, delta uint32, life, ttl time.Duration) bool {
+	item, weight := m.item(r, r.Value, r.Null)
+	item.Delta = delta
+	return local.Set(m.memory.tier, m.Hash(r), item, weight, life, ttl)
+}
+
+func (m *items[K, V]) Keep(r *fetch.Round, value any, null bool, until time.Time) bool {
+	item, weight := m.item(r, value, null)
+	return local.Keep(m.memory.tier, m.Hash(r), item, weight, until)
+}
+
+// item is a value as the memory tier holds it, and its weight.
+func (m *items[K, V]) item(r *fetch.Round, value any, null bool) (item local.Item[K, V], weight int64) {
+	key, largest := keyOf[K](r), m.memory.tier.Largest()
+	slots, era, stable, version := r.Snapshot()
+	item = local.Item[K, V]{
+		Era: era, Range: slots, Key: m.Keys.owned(key), Value: Value[V](value), Null: null,
+		Stripe: local.Stripe(stable), Generation: version,
+	}
+	return item, local.Weigh(key, largest) + local.Weigh(item.Value, largest)
+}

@@ -8,6 +8,7 @@ import (
 	"slices"
 
 	"github.com/cacheaside/cacheaside/internal/fault"
+	"github.com/cacheaside/cacheaside/internal/hold"
 )
 
 // Errors to test for with errors.Is. Every error of a method is wrapped in an *Error, but
@@ -50,7 +51,7 @@ var (
 	// with Redis' data, or could not be renewed in time. What was read from the database meanwhile
 	// may have been stored: the transaction that it was held for must not be committed. It may be
 	// tried again from the start.
-	ErrHoldLost = errors.New("the key is not on hold any more")
+	ErrHoldLost = hold.ErrLost
 
 	// ErrClosed means that the Cache has been closed.
 	ErrClosed = fault.Closed

@@ -16,6 +16,7 @@ import (
 	"github.com/alicebob/miniredis/v2"
 	"github.com/redis/go-redis/v9"
 
+	"github.com/cacheaside/cacheaside/internal/hold"
 	"github.com/cacheaside/cacheaside/internal/keys"
 	"github.com/cacheaside/cacheaside/internal/rows"
 	"github.com/cacheaside/cacheaside/internal/testenv"
@@ -133,10 +134,10 @@ func TestHold(t *testing.T) {
 		if s := p.Stats(); s.HoldsLeft > 0 || s.Invalidated != 1 {
 			t.Errorf("%+v", s)
 		}
-		if err := h.Check(t.Context()); !errors.Is(err, errHoldEnded) {
+		if err := h.Check(t.Context()); !errors.Is(err, hold.ErrEnded) {
 			t.Error(err)
 		}
-		if err := h.Add(t.Context(), p.Key(2)); !errors.Is(err, errHoldEnded) {
+		if err := h.Add(t.Context(), p.Key(2)); !errors.Is(err, hold.ErrEnded) {
 			t.Error(err)
 		}
 	})
@@ -242,13 +243,13 @@ func TestStoreHeld(t *testing.T) {
 		b.onHold(t, 2, true)
 		p.want(t, 1, "new", nil)
 		q.want(t, 1, "new", nil)
-		if _, err := p.storeInHold(t.Context(), h, 1, "again"); !errors.Is(err, errNotHeld) {
+		if _, err := p.storeInHold(t.Context(), h, 1, "again"); !errors.Is(err, hold.ErrNotHeld) {
 			t.Error(err)
 		}
-		if _, err := p.storeInHold(t.Context(), h, 4, "another"); !errors.Is(err, errNotHeld) {
+		if _, err := p.storeInHold(t.Context(), h, 4, "another"); !errors.Is(err, hold.ErrNotHeld) {
 			t.Error(err)
 		}
-		if _, err := q.storeInHold(t.Context(), h, 3, "of another cache"); !errors.Is(err, errNotHeld) {
+		if _, err := q.storeInHold(t.Context(), h, 3, "of another cache"); !errors.Is(err, hold.ErrNotHeld) {
 			t.Error(err)
 		}
 		own := q.hold(t, 3)
@@ -265,7 +266,7 @@ func TestStoreHeld(t *testing.T) {
 		}
 		p.want(t, 2, "new", nil)
 		p.want(t, 3, long, nil)
-		if _, err := p.storeInHold(t.Context(), h, 2, "new"); !errors.Is(err, errHoldEnded) {
+		if _, err := p.storeInHold(t.Context(), h, 2, "new"); !errors.Is(err, hold.ErrEnded) {
 			t.Error(err)
 		}
 		if s := p.Stats(); s.StoredHeld != 1 || s.RedisErrors+s.HoldsLost+s.HoldsLeft > 0 {
@@ -607,8 +608,8 @@ func TestHoldIsRefused(t *testing.T) {
 		}
 		h := p.hold(t, 1)
 		noError(t, h.Add(t.Context(), Key{Loader: "row", Text: "1"}, Key{Loader: "row", Version: "1", Text: "1"}))
-		if len(h.keys) != 1 {
-			t.Errorf("%d keys", len(h.keys))
+		if n := h.held.Len(); n != 1 {
+			t.Errorf("%d keys", n)
 		}
 		p.cache.Close()
 		_, holdErr := p.cache.Hold(t.Context(), p.Key(2))
@@ -884,9 +885,7 @@ func TestHoldWhoseAnswerIsLate(t *testing.T) {
 		p.want(t, 1, "old", nil)
 		h := p.hold(t, 1)
 		noError(t, h.Check(t.Context())) // the script is known from now on: it is asked once
-		h.mu.Lock()
-		h.timer.Stop() // and here alone
-		h.mu.Unlock()
+		h.held.StopRenewal() // it is asked here alone
 		late.on.Store(true)
 		if err := h.Check(t.Context()); !errors.Is(err, ErrHoldLost) {
 			t.Error(err)

@@ -2,6 +2,7 @@ package cacheaside
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"log/slog"
 	"reflect"
@@ -180,4 +181,17 @@ func (o LoaderOptions) fetch(name string) fetch.Options {
 		LoadTimeout: o.LoadTimeout, ErrorTTL: o.ErrorTTL, AuditEvery: o.AuditEvery, EarlyRefresh: o.EarlyRefresh, Jitter: o.Jitter,
 		MaxValueBytes: o.MaxValueBytes, RedisDown: fetch.DownPolicy(o.RedisDown), Locker: o.Locker, MustLock: o.MustLock,
 	}
+}
+
+// lockable tells whether the options are those of a loader whose rows can be locked one by one.
+func (o LoaderOptions) lockable(batch bool) error {
+	switch {
+	case o.MustLock && o.Locker == nil:
+		return errors.New("LoaderOptions.MustLock: there is no Locker")
+	case batch && o.Locker != nil:
+		return errors.New("LoaderOptions.Locker: a batch load is for many rows, and would need a lock of each; use NewLoader")
+	case isNilPointer(o.Locker):
+		return fmt.Errorf("LoaderOptions.Locker: a nil %T; for no lock leave it nil", o.Locker)
+	}
+	return nil
 }

@@ -10,8 +10,8 @@ import (
 )
 
 // ConfirmAfter is how long a copy must go on differing from its row, which must not change
-// meanwhile, before the difference counts. A row that was just written differs from its copies until
-// its invalidation has arrived.
+// meanwhile, before the difference counts. A row that was just written differs from its copies
+// until its invalidation has arrived.
 const ConfirmAfter = 500 * time.Millisecond
 
 // Undecided is no verdict yet: the copy is to be compared.
@@ -41,8 +41,8 @@ func (k Key) Compare(ctx context.Context, first Copy) measure.Verdict {
 }
 
 // CompareWith is Compare with a row that was loaded just before. After a difference it looks once
-// more, ConfirmAfter later. The difference counts if the row has not changed meanwhile, and the copy
-// still differs from it.
+// more, ConfirmAfter later. The difference counts if the row has not changed meanwhile, and the
+// copy still differs from it.
 func (k Key) CompareWith(ctx context.Context, first, row Copy) measure.Verdict {
 	if k.Same(first, row) {
 		return measure.Same

@@ -30,8 +30,8 @@ const (
 	ShadowBurst = 16
 )
 
-// NewShadow makes a Shadow for a share of the keys. refreshes counts the background refreshes of the
-// loader.
+// NewShadow makes a Shadow for a share of the keys. refreshes counts the background refreshes of
+// the loader.
 func NewShadow(share float64, refreshes func() int64) *Shadow {
 	return &Shadow{share: share, refreshes: refreshes}
 }

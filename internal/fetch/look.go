@@ -165,9 +165,9 @@ func (l *Fetcher) attempt(r *Round) *lease.Attempt {
 }
 
 // young is the loader's generation in a round, where that may have begun within ReplicaLag: no
-// earlier than this process has learned of it. By its own clock Redis says whether it has, for a process
-// that has just started learns of old ones. This bound is for the case that the generation is ahead
-// of that clock.
+// earlier than this process has learned of it. By its own clock Redis says whether it has, for a
+// process that has just started learns of old ones. This bound is for the case that the generation
+// is ahead of that clock.
 func (l *Fetcher) young(r *Round) uint64 {
 	if r.loader == nil || time.Since(r.loader.Since) >= l.cache.ReplicaLag {
 		return 0

@@ -1,5 +1,5 @@
-// Package limitedlog logs what is rare, and may come in floods: each event at most once in QuietFor,
-// with the number of times that it has happened since.
+// Package limitedlog logs what is rare, and may come in floods: each event at most once in
+// QuietFor, with the number of times that it has happened since.
 package limitedlog
 
 import (
@@ -15,8 +15,8 @@ const QuietFor = 10 * time.Second
 // MaxRecords bounds the records that wait for a slow logger. Events beyond it are counted.
 const MaxRecords = 64
 
-// Logger passes events on to a slog.Logger, on a goroutine of its own: its callers may hold locks. It
-// is safe for concurrent use.
+// Logger passes events on to a slog.Logger, on a goroutine of its own: its callers may hold locks.
+// It is safe for concurrent use.
 type Logger struct {
 	to *slog.Logger
 

@@ -116,9 +116,9 @@ func (r *Reader[K, V]) row(ctx context.Context, key K, mayLoad func() bool) (c a
 	return audit.Copy{Value: row.Value, Null: row.Null, There: true}, row.Err == nil
 }
 
-// same reports whether two copies of a row are the same, as the loader's codec has them: fields that
-// it leaves out do not count, and values that it changes, such as the zone of a time, are made alike
-// first.
+// same reports whether two copies of a row are the same, as the loader's codec has them: fields
+// that it leaves out do not count, and values that it changes, such as the zone of a time, are made
+// alike first.
 func (r *Reader[K, V]) same(a, b audit.Copy) bool {
 	if a.Null || b.Null {
 		return a.Null == b.Null
@@ -131,8 +131,8 @@ func (r *Reader[K, V]) same(a, b audit.Copy) bool {
 	return bytes.Equal(first, second) || reflect.DeepEqual(one, other) // maps may be written in any order
 }
 
-// throughCodec encodes a value, decodes that, and encodes it again: then all its forms are the same.
-// Nil if the codec fails.
+// throughCodec encodes a value, decodes that, and encodes it again: then all its forms are the
+// same. Nil if the codec fails.
 func (r *Reader[K, V]) throughCodec(v V) (encoded []byte, decoded V) {
 	p, err := r.options.Codec.Encode(v)
 	if err != nil {

@@ -15,8 +15,8 @@ type Filter interface {
 // HasFilter reports whether the loader has a filter.
 func (r *Reader[K, V]) HasFilter() bool { return r.options.Filter != nil }
 
-// Inserting adds the keys of rows to the filter, if there is one, and counts errors. committed, never
-// nil, finishes that.
+// Inserting adds the keys of rows to the filter, if there is one, and counts errors. committed,
+// never nil, finishes that.
 func (r *Reader[K, V]) Inserting(ctx context.Context, texts []string) (committed func(context.Context) error, err error) {
 	if !r.HasFilter() || len(texts) == 0 {
 		return func(context.Context) error { return nil }, nil

@@ -132,7 +132,8 @@ func (r *Reader[K, V]) Get(ctx context.Context, how fetch.How, key K) (*fetch.Ro
 	return r.Groups.of(how).Do(ctx, key)
 }
 
-// GetMany is Get for many keys. It calls got for each that has succeeded, and failed for the others.
+// GetMany is Get for many keys. It calls got for each that has succeeded, and failed for the
+// others.
 func (r *Reader[K, V]) GetMany(ctx context.Context, how fetch.How, keys []K, got func(K, *fetch.Round), failed func(K, error)) {
 	if r.Shadow != nil {
 		r.getManyStraight(ctx, how, keys, got, failed)

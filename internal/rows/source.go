@@ -9,7 +9,8 @@ import (
 	"github.com/cacheaside/cacheaside/internal/source"
 )
 
-// OneByOne makes a load function for many keys of one that loads one row. It is called with one key.
+// OneByOne makes a load function for many keys of one that loads one row. It is called with one
+// key.
 func OneByOne[K comparable, V any](load func(context.Context, K) (V, error)) func(ctx context.Context, keys []K) (map[K]V, error) {
 	return func(ctx context.Context, keys []K) (map[K]V, error) {
 		v, err := load(ctx, keys[0])

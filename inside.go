@@ -1,0 +1,157 @@
+package cacheaside
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"time"
+
+	"github.com/cacheaside/cacheaside/internal/channel"
+	"github.com/cacheaside/cacheaside/internal/codec"
+	"github.com/cacheaside/cacheaside/internal/hold"
+	"github.com/cacheaside/cacheaside/internal/keys"
+	"github.com/cacheaside/cacheaside/internal/measure"
+	"github.com/cacheaside/cacheaside/internal/writeside"
+)
+
+// inside is what a Cache gives to packages consistency and canal, and storing what a Loader does.
+type (
+	inside                         = writeside.Inside[writeside.Cache[Key]]
+	storing[K comparable, V any]   = writeside.Inside[writeside.Loader[K, V, *Hold]]
+	written                        struct{ *Cache }
+	writtenBy[K comparable, V any] struct{ *Loader[K, V] }
+)
+
+func (w written) Closed() bool { return w.isClosed() }
+
+func (w written) Strict() bool { return w.options.StrictWrites }
+
+func (w written) Prefix() string { return w.options.Prefix }
+
+func (w written) Loader(name string) (has, filter bool) {
+	l := w.known(name)
+	return l != nil, l != nil && l.HasFilter()
+}
+
+func (w written) Existing(k Key) bool { return k.existing }
+
+func (w written) AdmitHeld(ctx context.Context, keys ...Key) (committed func(context.Context) error, err error) {
+	_, added, err := w.addToFilters(ctx, keys)
+	if err != nil {
+		return nil, err
+	}
+	return func(ctx context.Context) error { return added(ctx).err() }, nil
+}
+
+func (w writtenBy[K, V]) StoreHeld(ctx context.Context, h *Hold, key K, value V) (stored bool, err error) {
+	return w.storeInHold(ctx, h, key, value)
+}
+
+// storeInHold is writeside.Loader.StoreHeld.
+func (l *Loader[K, V]) storeInHold(ctx context.Context, h *Hold, key K, value V) (stored bool, err error) {
+	text, err := l.rows.Keys.Text(key)
+	switch {
+	case err != nil:
+		return false, l.wrap("store", key, err)
+	case l.rows.Closed():
+		return false, l.wrap("store", key, ErrClosed)
+	}
+	if h == nil || h.cache != l.cache {
+		return false, l.wrap("store", key, hold.ErrNotHeld)
+	}
+	held, err := h.held.Last(l.Key(key).versioned())
+	if err != nil {
+		return false, l.wrap("store", key, err)
+	}
+	if held == nil || l.cache.store == nil || l.rows.Bypassed() {
+		return false, nil
+	}
+	era := held.Since
+	if era == nil {
+		l.cache.channel.Poll() // for the next time
+		return false, nil
+	}
+	e, life, err := l.rows.Fetch.Entry(text, era, value)
+	switch {
+	case errors.Is(err, codec.ErrTooLarge):
+		l.rows.Counters.TooLarge.Add(1)
+		return false, nil
+	case err != nil:
+		return false, l.wrap("store", key, err)
+	}
+	if stored, err = l.cache.store.Exchange(ctx, held.Name, held.Token(), e, life); err != nil {
+		l.rows.Fetch.CountWrite(err)
+		return false, l.wrap("store", key, redisError(err))
+	}
+	if stored {
+		l.rows.Counters.StoredHeld.Add(1)
+		h.held.Remove(held)
+	}
+	return stored, nil
+}
+
+// measured is a Cache as package meter has it.
+type measured struct{ *Cache }
+
+// measuring is what a Cache with Redis gives to package meter.
+type measuring = measure.Inside
+
+// sampler is one, behind a pointer that can be swapped.
+type sampler struct{ measure.Sampler }
+
+func (m measured) Sample(s measure.Sampler) (stop func(), err error) {
+	own := &sampler{s}
+	switch {
+	case m.isClosed():
+		return nil, ErrClosed
+	case !m.sampler.CompareAndSwap(nil, own):
+		return nil, errors.New("the cache has a meter already")
+	}
+	m.channel.Listen() // what this process has in memory is asked for, too
+	return func() { m.sampler.CompareAndSwap(own, nil) }, nil
+}
+
+// wrote tells the sampler of an invalidation that was acknowledged.
+func (c *Cache) wrote(w func() measure.Written) {
+	if s := c.sampler.Load(); s != nil && s.Take() {
+		s.Add(w())
+	}
+}
+
+func (m measured) Read(loader, version, text string) measure.Written {
+	k := Key{Loader: loader, Version: version, Text: text}
+	return m.written(k, keys.NewNamespace("", loader, "").Hash(text))
+}
+
+func (c *Cache) written(k Key, hash uint64) measure.Written {
+	w := measure.Written{Loader: k.Loader, Hash: hash}
+	if l := c.known(k.Loader); l != nil {
+		if key, ok := l.KeyOf(cmp.Or(k.Version, "1"), k.Text); ok {
+			w.Key = key
+		}
+	}
+	return w
+}
+
+// answersLive is how long answers stay in Redis after they should have been fetched.
+const answersLive = 10 * time.Second
+
+func (m measured) Ask(ctx context.Context, q measure.Question) (listeners int, err error) {
+	asked := make([]channel.Asked, len(q.Keys))
+	for i, k := range q.Keys {
+		asked[i] = channel.Asked(k)
+	}
+	return m.channel.Ask(ctx, channel.Question{ID: q.ID, Patience: q.Patience, Keys: asked}, answersLive)
+}
+
+func (m measured) Answers(ctx context.Context, id uint64) ([]string, error) {
+	return m.channel.Answers(ctx, id)
+}
+
+func (m measured) Redis(ctx context.Context, w measure.Written, good measure.Stamp, mayLoad func() bool) (measure.Verdict, measure.Stamp) {
+	l := m.known(w.Loader)
+	if l == nil || w.Key == nil {
+		return measure.Unknown, measure.Stamp{}
+	}
+	return l.AuditRedis(ctx, w.Key, good, mayLoad)
+}

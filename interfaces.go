@@ -1,0 +1,157 @@
+package cacheaside
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/cacheaside/cacheaside/internal/codec"
+)
+
+// Filter tells which keys certainly have no row, before Redis or the database is asked for them
+// (LoaderOptions.Filter). The filters of package bloom are such. Keys are the loader's key texts: a
+// string as it is, an integer in decimal, what MarshalText or LoaderOptions.Key gives. All methods
+// are called by many goroutines at once, and should return when ctx ends: reads that share a
+// hanging one leave by their own contexts, but Close waits for it. A panic in one does no more harm
+// than an error.
+//
+// A Filter may have four methods more:
+//
+//	MightContainNow(key string) (may, known bool)
+//	MightContainFresh(ctx context.Context, keys []string) ([]bool, error)
+//	CheckRebuilt(check func(ctx context.Context, holds func(ctx context.Context, keys []string) ([]bool, error)) (hidden int, err error)) (remove func())
+//	Hidden(ctx context.Context, key string) error
+//
+// MightContainNow answers at once, on the goroutine of the caller of Get, or says that it does not
+// know; then MightContain is asked, as it is where there is no such method, on a goroutine of its
+// own, which makes a refusal some microseconds slower. It is for filters in the memory of the
+// process.
+//
+// MightContainFresh is asked for reads with the option Fresh. It is for filters that may learn of
+// other processes' keys a little later: it must know each key whose committed (see Admit) has
+// returned nil, in any process.
+//
+// CheckRebuilt is for filters that are built anew while they serve. The loader gives it a check,
+// until Close. The filter calls that with what it has built, before it answers by it: check asks
+// holds for up to 1,000 keys whose rows this loader's loads have returned within the last hour, and
+// loads those that the new filter lacks. It answers how many of these rows are there: the filter
+// must not hide them. An error with 0 says that it could not find out.
+//
+// Hidden tells the filter that it has refused a key whose row exists (see
+// LoaderOptions.AuditEvery). It must say true for all keys until it was built anew, in all
+// processes if it is shared. It is called again if it returns an error. A filter without it is not
+// asked any more by this loader until it says true for that key.
+type Filter interface {
+	// MightContain tells whether there may be a row of key: false only if there is certainly none.
+	// It need not say true where it returns an error.
+	MightContain(ctx context.Context, key string) (bool, error)
+
+	// MightContainMany answers for each of keys, in their order. It must not keep or change keys.
+	MightContainMany(ctx context.Context, keys []string) ([]bool, error)
+
+	// AddMany has it say true for keys from now on. The loader does not call it; it is for who
+	// fills the filter.
+	AddMany(ctx context.Context, keys []string) error
+
+	// Admit adds the keys of rows before the transaction that inserts them commits, and committed,
+	// called when it has, ends what could hide them even so. Once that has returned nil, the filter
+	// must say true for them, for ever. It may be called again. A nil committed has nothing to do.
+	Admit(ctx context.Context, keys []string) (committed func(context.Context) error, err error)
+
+	// NotFound tells the filter that so many keys for which it has said true have turned out to
+	// have no row. It must not block.
+	NotFound(keys int)
+}
+
+// Codec is how a loader writes values into Redis: LoaderOptions.Codec. JSON and Binary are here,
+// MessagePack is package msgpack, and ExampleCodec shows one of a user's own. All methods are
+// called by many goroutines at once. A panic in one does no more harm than an error.
+//
+// An entry has the Number of the codec that wrote it. A loader reads entries of JSON, of Binary,
+// those without a codec (strings and []byte), and those of its own Codec. Any other entry is a miss
+// (Stats.Undecodable), and the next load replaces it. So while processes with two codecs run side
+// by side, as during a deployment, each key costs at most one more load for each time that it is
+// written, as long as one of the two is JSON. To change from one codec of another kind to another,
+// use JSON in between; or set another LoaderOptions.Version, so that their entries never meet.
+//
+// A Codec may have a method more, Check(t reflect.Type) error, which tells whether it carries
+// values of a type there and back. NewLoader calls it with the type of the loader's values, and
+// fails with its error, unless LoaderOptions.AllowLoss is set. A Codec without it is believed. The
+// codecs of this module have it, for those that wrap them: see JSON.
+type Codec interface {
+	// Number is what entries know this codec by, from 8 to 15; 1 to 7 are this module's. Never
+	// change it, nor use one for two formats: nothing else tells them apart.
+	Number() uint8
+
+	// Encode returns the encoding of a value. v is a pointer that is not nil: the value itself
+	// where the type of the values is a pointer, else a pointer to the value. (A nil is not
+	// encoded: it is written as JSON.) What it returns is not its own any more. An encoding that
+	// is longer than LoaderOptions.MaxValueBytes is not stored. With an error, the value's callers
+	// get an *Error that shows no more of it than its type.
+	Encode(v any) ([]byte, error)
+
+	// Decode decodes b, which has at most MaxValueBytes, into what v points to. v is as in Encode,
+	// and what it points to is zero. Decode may keep b, but must not change it. It must bear any
+	// bytes at all: whoever can write to Redis can have it read them. With an error the entry is a
+	// miss.
+	Decode(b []byte, v any) error
+}
+
+// The codecs of this package. A loader without a Codec stores strings and []byte as they are, and
+// anything else as JSON.
+var (
+	// JSON is encoding/json. Its Check refuses a type of which it loses a part: a field that is not
+	// exported, has the tag json:"-" or shares its name with another one; an interface that has
+	// methods; a type with MarshalJSON or MarshalText that nothing reads back; a struct that has
+	// these from a type that it embeds, as time.Time, and other fields. A channel, a function and a
+	// complex number are refused, too. A type that encodes and decodes itself is believed.
+	//
+	// Losses that a type does not show are not refused. In an any, numbers come back as float64.
+	// NaN and infinities are errors. Bytes of a string that are not UTF-8 are replaced. With
+	// omitempty an empty slice or map comes back as nil, and so does a pointer to a nil. A time
+	// loses its monotonic clock, and its location but for the offset. Nothing is read that is
+	// nested deeper than 10,000.
+	JSON Codec = codec.Builtin(codec.JSON)
+
+	// Binary is by encoding.BinaryMarshaler and BinaryUnmarshaler, which the values must be. A
+	// struct that embeds such a type, as time.Time, is one too, and would lose its other fields:
+	// its Check refuses it.
+	Binary Codec = codec.Builtin(codec.Binary)
+)
+
+// Locker is a lock service: LoaderOptions.Locker. A *lock.Locker of package lock is one. Its method
+// is called by many goroutines at once.
+type Locker interface {
+	// Lock waits for the lock of this name until it has it, ctx ends, wait has passed, or the
+	// service fails. It keeps the lock until unlock is called, which is called once, also when ctx
+	// has ended. The error of unlock says that the lock is not known to have been kept until then,
+	// or to be free now. A panic in either is taken for an error.
+	Lock(ctx context.Context, name string, wait time.Duration) (unlock func() error, err error)
+}
+
+// Hook is a typed function for an option, which has no type parameters: KeyOf and CloneOf make one,
+// NewLoader checks that its types are the loader's. The zero Hook is none.
+type Hook struct{ f any }
+
+// KeyOf makes the Hook for LoaderOptions.Key: the text of a key, as by a method,
+// KeyOf(pageKey.text). Keys that differ must have different texts, of any bytes and length.
+func KeyOf[K comparable](text func(K) string) Hook { return Hook{text} }
+
+// CloneOf makes the Hook for LoaderOptions.Clone: a copy of a value that shares nothing with it
+// that a caller could change, as by CloneOf(Page.clone) or CloneOf(slices.Clone[[]int]).
+func CloneOf[V any](clone func(V) V) Hook { return Hook{clone} }
+
+// function returns what h holds, nil if nothing, or an error that names the field.
+func function[F func(A) B, A, B any](h Hook, field, maker string) (F, error) {
+	if h.f == nil {
+		return nil, nil
+	}
+	f, ok := h.f.(func(A) B)
+	switch {
+	case !ok:
+		return nil, fmt.Errorf("LoaderOptions.%s: the function given to %s is a %T, and this loader needs a %T", field, maker, h.f, F(nil))
+	case f == nil:
+		return nil, fmt.Errorf("LoaderOptions.%s: the function given to %s is nil", field, maker)
+	}
+	return f, nil
+}

@@ -1,0 +1,134 @@
+package hold
+
+import (
+	"context"
+	"sync/atomic"
+	"time"
+
+	"github.com/cacheaside/cacheaside/internal/channel"
+	"github.com/cacheaside/cacheaside/internal/conn"
+	"github.com/cacheaside/cacheaside/internal/lease"
+	"github.com/cacheaside/cacheaside/internal/local"
+)
+
+// Cache is the parts of a cache that holds need.
+type Cache struct {
+	Store     *lease.Store // nil: there is no Redis
+	Conn      *conn.Conn
+	Channel   *channel.Channel
+	InProcess *local.Holds // without Redis
+	LeaseTTL  time.Duration
+	Left      *atomic.Int64 // counts keys that were left on hold
+
+	Forget func(k *Key)        // ends what the process holds of a key
+	Lost   func()              // a hold was lost
+	Failed func(loader string) // a command to Redis has failed, for a key of this loader
+
+	// Invalidate is Cache.InvalidateKeys, with send in the place of the command to Redis.
+	Invalidate func(keys []*Key, send func(names []string, hashes []uint64) []error) []error
+
+	// Delete is the command of an invalidation without Redis.
+	Delete func(ctx context.Context, hashes []uint64) []error
+}
+
+// maxTries is how often a hold is asked for where Redis does not answer: each time under another
+// token, for the first command may yet arrive.
+const maxTries = 2
+
+// take puts keys on hold, and then forgets what this process has of them.
+func (c *Cache) take(ctx context.Context, keys []*Key) (failed []Failure) {
+	var errs []error
+	if c.Store == nil {
+		_, _, hashes := namesOf(keys)
+		c.InProcess.Take(hashes)
+	} else {
+		errs = c.takeInRedis(ctx, keys)
+	}
+	for _, k := range keys {
+		c.Forget(k)
+	}
+	for i, err := range errs {
+		if err != nil {
+			failed = append(failed, Failure{keys[i], err})
+		}
+	}
+	return failed
+}
+
+func (c *Cache) takeInRedis(ctx context.Context, keys []*Key) []error {
+	errs := make([]error, len(keys))
+	for i := 0; i < maxTries && (i == 0 || ctx.Err() == nil); i++ {
+		token, now := lease.NewToken(), time.Now()
+		var asked []*Key
+		var at []int
+		for j, k := range keys {
+			if i == 0 || errs[j] != nil && !conn.IsReply(errs[j]) {
+				k.token, k.asked = token, now
+				asked, at = append(asked, k), append(at, j)
+			}
+		}
+		if len(asked) == 0 {
+			break
+		}
+		once, cancel := context.WithTimeout(ctx, 2*c.Conn.Timeout())
+		names, _, hashes := namesOf(asked)
+		for j, err := range c.Channel.Hold(once, names, hashes, token, c.LeaseTTL, lease.Mark(token, c.LeaseTTL)) {
+			if errs[at[j]] = err; err != nil {
+				c.Failed(asked[j].Loader)
+			}
+		}
+		cancel()
+	}
+	return errs
+}
+
+// undo ends holds that were taken in vain. Nobody waits for that.
+func (c *Cache) undo(keys []*Key) {
+	names, tokens, hashes := namesOf(keys)
+	if c.Store == nil {
+		c.InProcess.Leave(hashes, 0)
+		return
+	}
+	c.Conn.Apart(func() {
+		_, released := c.Channel.Release(context.Background(), names, hashes, tokens)
+		c.countLeft(released)
+	})
+}
+
+// release invalidates keys, ends their holds, and returns the error of each key that was not
+// invalidated.
+func (c *Cache) release(ctx context.Context, keys []*Key) []error {
+	_, tokens, hashes := namesOf(keys)
+	if c.Store == nil {
+		defer c.InProcess.Leave(hashes, 0)
+		return c.Invalidate(keys, func(_ []string, hashes []uint64) []error { return c.Delete(ctx, hashes) })
+	}
+	var released []bool
+	errs := c.Invalidate(keys, func(names []string, hashes []uint64) []error {
+		var errs []error
+		errs, released = c.Channel.Release(ctx, names, hashes, tokens)
+		return errs
+	})
+	for i, err := range errs {
+		released[i] = released[i] || err != nil // which will be tried again
+	}
+	c.countLeft(released)
+	return errs
+}
+
+// countLeft counts keys that had to be left on hold.
+func (c *Cache) countLeft(released []bool) {
+	for _, ok := range released {
+		if !ok {
+			c.Left.Add(1)
+		}
+	}
+}
+
+func namesOf(held []*Key) (names, tokens []string, hashes []uint64) {
+	names, tokens, hashes = make([]string, len(held)), make([]string, len(held)), make([]uint64, len(held))
+	for i, k := range held {
+		names[i], tokens[i], hashes[i] = k.Name, k.token, k.Hash
+	}
+	return names, tokens, hashes
+}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"reflect"
 	"sync"
 	"sync/atomic"
 
@@ -30,45 +29,24 @@ type Cache struct {
 	measuring
 
 	options Options
-	conn    *conn.Conn // nil: no Redis
-	store   *lease.Store
-	channel *channel.Channel
+	registry
+	redisSide
 	memory  *local.Tier  // nil: no memory tier
 	holds   *local.Holds // nil: Redis has them, or there are none
 	limit   *limit.Limit
 	log     *limitedlog.Logger
 	audits  *audit.Responder        // of copies in memory; nil: there are none, or nobody could ask
-	sampler atomic.Pointer[sampler] // who is told of invalidations; nil: nobody
+	sampler atomic.Pointer[sampler] // is told of invalidations; nil: nobody
 
 	holdsLost, holdsLeft atomic.Int64 // keys of Holds
 	observerPanicked     atomic.Int64
-
-	mu      sync.Mutex
-	loaders map[string]registered // by name
-	strange map[string]bool       // names of loaders that are not here and were told of
-	closed  bool
 }
 
-// loader is the rows.Reader of a Loader of any type.
-type loader interface {
-	audit.Loader
-	Close()
-	Raise(slots int, generation uint64)
-	Generation(name string) *local.Era
-	Counts() rows.Counts
-	ForgetFailure(text string)
-	ForgetAll()
-	KeyOf(version, text string) (key any, ok bool)
-	RefreshKeys(ctx context.Context, keys []any) []error
-	AuditRedis(ctx context.Context, key any, good measure.Stamp, mayLoad func() bool) (measure.Verdict, measure.Stamp)
-	Inserting(ctx context.Context, texts []string) (committed func(context.Context) error, err error)
-	HasFilter() bool
-}
-
-// registered is a loader, and the type of its Loader.
-type registered struct {
-	loader
-	of reflect.Type
+// redisSide is the parts of a Cache that use Redis. All are nil without Redis.
+type redisSide struct {
+	conn    *conn.Conn
+	store   *lease.Store
+	channel *channel.Channel
 }
 
 // New makes a Cache on rdb: a *redis.Client, to a single server or by way of sentinels, or a
@@ -99,17 +77,15 @@ func New(rdb redis.UniversalClient, options *Options) (*Cache, error) {
 	case !none && o.NoRedis:
 		return nil, errors.New("cacheaside: Options.NoRedis is set, and there is a Redis client")
 	}
-	c := &Cache{options: o, loaders: make(map[string]registered)}
+	c := &Cache{options: o, log: limitedlog.New(o.Logger)}
 	c.inside = writeside.Give[writeside.Cache[Key]](written{c})
-	c.log = limitedlog.New(o.Logger)
 	c.limit = limit.New(limit.Options{AtOnce: o.MaxLoads, Rate: o.LoadRate, Queue: o.MaxQueue})
-	var keptTrue channel.Memory // a nil interface where there is no tier
 	if o.MemoryBytes > 0 {
 		memory, err := local.New(o.MemoryBytes)
 		if err != nil {
 			return nil, fmt.Errorf("cacheaside: %w", err)
 		}
-		c.memory, keptTrue = memory, memory
+		c.memory = memory
 	}
 	if o.NoRedis {
 		c.memory.TrustForEver() // nobody else changes what is read here
@@ -118,10 +94,18 @@ func New(rdb redis.UniversalClient, options *Options) (*Cache, error) {
 		}
 		return c, nil
 	}
-	var err error
-	if c.conn, err = conn.New(rdb, o.RedisTimeout); err != nil {
+	if err := c.useRedis(rdb); err != nil {
 		c.memory.Close()
 		return nil, fmt.Errorf("cacheaside: %w", err)
+	}
+	return c, nil
+}
+
+// useRedis sets up the parts of the cache that use Redis. It does no I/O.
+func (c *Cache) useRedis(rdb redis.UniversalClient) (err error) {
+	o := c.options
+	if c.conn, err = conn.New(rdb, o.RedisTimeout); err != nil {
+		return err
 	}
 	if !c.conn.Bounded() {
 		c.log.Warn("the Redis client's ContextTimeoutEnabled is not set: each command costs a goroutine more, and one that hangs keeps its connection", "", nil)
@@ -132,6 +116,10 @@ func New(rdb redis.UniversalClient, options *Options) (*Cache, error) {
 	c.conn.OnTrouble(c.heardOfRedis)
 	readTimeout := o.ReadTimeout
 	c.store = lease.NewStore(c.conn, readTimeout)
+	var keptTrue channel.Memory // a nil interface where there is no tier
+	if c.memory != nil {
+		keptTrue = c.memory
+	}
 	c.channel = channel.New(c.conn, o.Prefix, o.MaxStaleness, keptTrue)
 	c.channel.OnTrouble(func(what string, err error) { c.log.Warn(what, "", err) })
 	if o.holds() {
@@ -139,63 +127,18 @@ func New(rdb redis.UniversalClient, options *Options) (*Cache, error) {
 	}
 	c.channel.Lag(o.lag())
 	if c.memory != nil {
-		c.audits = audit.NewResponder(c.channel, c.memory, func(name string) audit.Loader {
-			if l := c.known(name); l != nil {
-				return l
-			}
-			return nil
-		})
+		c.audits = audit.NewResponder(c.channel, c.memory, c.audited)
 		c.channel.Answer(c.audits.Heard)
-	}
-	return c, nil
-}
-
-// add registers a loader under its name. Two loaders of one name would read each other's entries.
-func (c *Cache) add(name string, l registered) error {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	switch {
-	case c.closed:
-		return ErrClosed
-	case c.loaders[name].loader != nil:
-		return fmt.Errorf("the cache already has a loader of this name, a %s: make one, and pass it on", c.loaders[name].of)
-	}
-	c.loaders[name] = l
-	if c.channel != nil {
-		c.channel.Register(name, l.Raise)
 	}
 	return nil
 }
 
-// known is the loader of this name, if this process has it.
-func (c *Cache) known(name string) loader {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.loaders[name].loader
-}
-
-// strangersAtMost bounds the names of loaders that this process does not have and has told of.
-const strangersAtMost = 100
-
-// stranger notes that a key names a loader that this process does not have, while it has others:
-// the name may be misspelt.
-func (c *Cache) stranger(name string) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if len(c.loaders) == 0 || c.strange[name] || len(c.strange) == strangersAtMost {
-		return
+// audited is the loader of this name, for package audit.
+func (c *Cache) audited(name string) audit.Loader {
+	if l := c.known(name); l != nil {
+		return l
 	}
-	if c.strange == nil {
-		c.strange = make(map[string]bool)
-	}
-	c.strange[name] = true
-	c.log.Inform("keys of a loader that this process does not have were invalidated; is its name right?", name)
-}
-
-func (c *Cache) isClosed() bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.closed
+	return nil
 }
 
 // Ready tells whether reads are answered as they should be, for a readiness check: it asks each
@@ -236,10 +179,8 @@ func (c *Cache) Ready(ctx context.Context) error {
 
 // Stats returns the counts of all loaders of the cache together.
 func (c *Cache) Stats() Stats {
-	c.mu.Lock()
-	defer c.mu.Unlock()
 	var s Stats
-	for _, l := range c.loaders {
+	for _, l := range c.all() {
 		s.addLoader(l.Counts())
 	}
 	c.addStats(&s)
@@ -248,10 +189,8 @@ func (c *Cache) Stats() Stats {
 
 // StatsByLoader returns the counts of each loader by its name, as its own Stats would.
 func (c *Cache) StatsByLoader() map[string]Stats {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	all := make(map[string]Stats, len(c.loaders))
-	for name, l := range c.loaders {
+	all := make(map[string]Stats)
+	for name, l := range c.all() {
 		var s Stats
 		s.addLoader(l.Counts())
 		c.addStats(&s)
@@ -283,16 +222,9 @@ func (c *Cache) channelStats() ChannelStats {
 // client's own settings, unless its ContextTimeoutEnabled is set). The Redis client stays open.
 // Close may be called again; it always returns nil.
 func (c *Cache) Close() error {
-	c.mu.Lock()
-	c.closed = true
-	loaders := make([]loader, 0, len(c.loaders))
-	for _, l := range c.loaders {
-		loaders = append(loaders, l)
-	}
-	c.mu.Unlock()
 	var wg sync.WaitGroup
 	wg.Go(c.audits.Close)
-	for _, l := range loaders {
+	for _, l := range c.closeRegistry() {
 		wg.Go(l.Close)
 	}
 	wg.Wait()

@@ -885,7 +885,7 @@ func TestHoldWhoseAnswerIsLate(t *testing.T) {
 		p.want(t, 1, "old", nil)
 		h := p.hold(t, 1)
 		noError(t, h.Check(t.Context())) // the script is known from now on: it is asked once
-		h.held.StopRenewal() // it is asked here alone
+		h.held.StopRenewal()             // it is asked here alone
 		late.on.Store(true)
 		if err := h.Check(t.Context()); !errors.Is(err, ErrHoldLost) {
 			t.Error(err)

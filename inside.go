@@ -1,7 +1,6 @@
 package cacheaside
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"time"
@@ -96,9 +95,6 @@ type measured struct{ *Cache }
 // measuring is what a Cache with Redis gives to package meter.
 type measuring = measure.Inside
 
-// sampler is one, behind a pointer that can be swapped.
-type sampler struct{ measure.Sampler }
-
 func (m measured) Sample(s measure.Sampler) (stop func(), err error) {
 	own := &sampler{s}
 	switch {
@@ -111,26 +107,9 @@ func (m measured) Sample(s measure.Sampler) (stop func(), err error) {
 	return func() { m.sampler.CompareAndSwap(own, nil) }, nil
 }
 
-// wrote tells the sampler of an invalidation that was acknowledged.
-func (c *Cache) wrote(w func() measure.Written) {
-	if s := c.sampler.Load(); s != nil && s.Take() {
-		s.Add(w())
-	}
-}
-
 func (m measured) Read(loader, version, text string) measure.Written {
 	k := Key{Loader: loader, Version: version, Text: text}
 	return m.written(k, keys.NewNamespace("", loader, "").Hash(text))
-}
-
-func (c *Cache) written(k Key, hash uint64) measure.Written {
-	w := measure.Written{Loader: k.Loader, Hash: hash}
-	if l := c.known(k.Loader); l != nil {
-		if key, ok := l.KeyOf(cmp.Or(k.Version, "1"), k.Text); ok {
-			w.Key = key
-		}
-	}
-	return w
 }
 
 // answersLive is how long answers stay in Redis after they should have been fetched.

@@ -136,42 +136,6 @@ func (c *Cache) forget(k Key, hash uint64) {
 	}
 }
 
-// keyErrors are why keys of one call have failed.
-type keyErrors map[Key]error
-
-// add does nothing for a nil error.
-func (e keyErrors) add(op string, k Key, err error) {
-	if err != nil {
-		e.join(k, k.wrap(op, err))
-	}
-}
-
-func (e keyErrors) addAll(op string, keys []Key, err error) {
-	for _, k := range keys {
-		e.add(op, k, err)
-	}
-}
-
-func (e keyErrors) join(k Key, err error) {
-	if before := e[k]; before != nil {
-		err = errors.Join(before, err)
-	}
-	e[k] = err
-}
-
-func (e keyErrors) joinAll(others keyErrors) {
-	for k, err := range others {
-		e.join(k, err)
-	}
-}
-
-func (e keyErrors) err() error {
-	if len(e) == 0 {
-		return nil
-	}
-	return &BatchError[Key]{Errs: e}
-}
-
 // sameLoader is the single keys of a call that are of one loader.
 type sameLoader struct {
 	loader loader

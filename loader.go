@@ -5,13 +5,17 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"iter"
 	"reflect"
 	"slices"
+	"time"
 
 	"github.com/cacheaside/cacheaside/internal/codec"
 	"github.com/cacheaside/cacheaside/internal/fetch"
+	"github.com/cacheaside/cacheaside/internal/flight"
 	"github.com/cacheaside/cacheaside/internal/keys"
 	"github.com/cacheaside/cacheaside/internal/rows"
+	"github.com/cacheaside/cacheaside/internal/source"
 	"github.com/cacheaside/cacheaside/internal/writeside"
 )
 
@@ -207,27 +211,6 @@ func (l *Loader[K, V]) rememberedMany(keys []K, found map[K]V) (missing []K) {
 	return missing
 }
 
-// failures are the errors of keys of one operation.
-type failures[K comparable, V any] struct {
-	of   *Loader[K, V]
-	op   string
-	errs map[K]error
-}
-
-func (f *failures[K, V]) add(key K, err error) {
-	if f.errs == nil {
-		f.errs = make(map[K]error)
-	}
-	f.errs[key] = f.of.wrap(f.op, key, err)
-}
-
-func (f *failures[K, V]) err() error {
-	if len(f.errs) == 0 {
-		return nil
-	}
-	return &BatchError[K]{Errs: f.errs}
-}
-
 // Bypass switches the caches off for this loader, or on again, at run time: while on, Get and
 // Refresh go straight to the database, still once for all who ask together, and nothing is stored
 // or, but by Invalidate, removed: what was cached is served again afterwards. Rounds that are under
@@ -254,16 +237,77 @@ func (l *Loader[K, V]) result(value V, null bool) (V, error) {
 	}
 }
 
-// wrap says what failed, for which key.
-func (l *Loader[K, V]) wrap(op string, key K, err error) error {
-	text, _ := l.rows.Keys.Text(key) // if that is what failed, it is err
-	return &Error{Op: op, Loader: l.name, Key: text, Hash: l.rows.Keys.Hash(text), Err: err}
+// Peek returns what is cached for key, in this process's memory or else in Redis, and never loads
+// it: ok tells whether anything is. A value may be stale, within LoaderOptions.StaleFor. If it is
+// cached that there is no such row, ok is true and the error is ErrNotFound. Other errors are those
+// of Redis, and ctx's; ok is false then. Peek asks no Filter, begins no reload, puts nothing into
+// memory, and is not counted as a Get. Under Bypass nothing is cached.
+func (l *Loader[K, V]) Peek(ctx context.Context, key K) (value V, ok bool, err error) {
+	item, ok, err := l.rows.Peek(ctx, key)
+	switch {
+	case err != nil:
+		return value, false, l.wrap("peek", key, err)
+	case !ok:
+		return value, false, nil
+	}
+	value, err = l.result(rows.Value[V](item.Value), item.Null)
+	return value, true, err
 }
 
-func (l *Loader[K, V]) wrapAll(op string, keys []K, err error) error {
-	errs := make([]error, len(keys))
-	for i, key := range keys {
-		errs[i] = l.wrap(op, key, err)
+// Each reads keys as GetMany does, when it is ranged over, and yields the value of each, or its
+// error, in the order of keys: ErrNotFound for a row that does not exist.
+//
+//	for user, err := range users.Each(ctx, ids) {
+//		…
+//	}
+func (l *Loader[K, V]) Each(ctx context.Context, keys []K, options ...ReadOption) iter.Seq2[V, error] {
+	return func(yield func(V, error) bool) {
+		found, err := l.GetMany(ctx, keys, options...)
+		failed, _ := errors.AsType[*BatchError[K]](err)
+		for _, key := range keys {
+			value, ok := found[key]
+			var err error
+			switch {
+			case ok:
+			case failed != nil && failed.Errs[key] != nil:
+				err = failed.Errs[key]
+			case key != key: //nolint:gocritic // no map finds it
+				err = l.wrap("get", key, flight.ErrNotEqual)
+			default:
+				err = l.notFound
+			}
+			if !yield(value, err) {
+				return
+			}
+		}
 	}
-	return errors.Join(errs...)
+}
+
+// SetTTL sets how long the value that the running load returns may stay cached, instead of
+// LoaderOptions.TTL (or NullTTL, if there is no such row). In a batch load it holds for all keys of
+// the call. ctx is the load's context, or made from it; with any other ctx SetTTL does nothing, so
+// that a load function can be called by itself. It is brought within MinTTL and MaxTTL, and Jitter
+// applies. The last call counts.
+func SetTTL(ctx context.Context, ttl time.Duration) {
+	source.SetTTL(ctx, min(max(ttl, MinTTL), MaxTTL))
+}
+
+// PreferPrimary tells a load function that it should read from the primary of the database, for a
+// replica may not have heard yet of what it is asked for: its key was invalidated less than
+// Options.ReplicaLag ago, or is on hold while its row is written (Options.StrictWrites), or it was
+// expired or is refreshed (see Expire, Refresh), or nobody can say, since Redis could not be asked
+// or is passed by; or an earlier load for the same callers was overtaken by an invalidation. ctx is
+// the load's context, or made from it. With any other ctx, and where neither option is set, it is
+// false. In a batch load it holds for all keys of the call: those for which it is false have a call
+// of their own.
+//
+//	db := replica
+//	if cacheaside.PreferPrimary(ctx) {
+//		db = primary
+//	}
+//
+// A load that reads from the replica all the same may return a row from before the invalidation,
+// which is given to those who ask just then, but not stored.
+func PreferPrimary(ctx context.Context) bool {
+	return fetch.PreferPrimary(ctx)
 }

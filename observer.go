@@ -5,37 +5,6 @@ import (
 	"fmt"
 )
 
-// Observer is told when operations begin and end, so that they can be timed and traced: see package
-// otelcacheaside, which makes OpenTelemetry metrics and spans of it and of Stats. How often things
-// happen is in Stats, which costs a hit in memory nothing; of such hits an Observer is not told at
-// all.
-//
-// Begin is called when an operation begins, on the goroutine that does it. op is one of the Op
-// constants; loader is the name of a Loader of this Cache, or "" for keys of loaders that it has
-// not got, and of several; keys is how many keys it is about. The context that it returns, made
-// from ctx, is the one that the operation goes on with: for OpLoad it is the load function's. end,
-// which is never nil, is called once, when the operation is over, with its error: that of the
-// caller, nil, or for OpLoad what the load function has returned; ErrNotFound is no failure. It may
-// be called on another goroutine, and where a caller has left, after his call has returned.
-//
-// Both must be quick, and must neither block nor panic: a panic of theirs is caught, logged and
-// counted (Stats.ObserverPanics), and the operation goes on without them. They are called
-// concurrently. Neither is ever given a key or a value; but errors of load functions, which an
-// Observer must not show unless they may be seen, may have some in their texts.
-type Observer interface {
-	Begin(ctx context.Context, op, loader string, keys int) (own context.Context, end func(error))
-}
-
-// The operations that an Observer is told of.
-const (
-	OpGet        = "get"        // what memory has not answered of a Get or GetMany
-	OpLease      = "lease"      // one trip that asks Redis for leases
-	OpLoad       = "load"       // a call of the load function, without its wait for a place
-	OpWait       = "wait"       // a key's wait for a load of another process
-	OpRefresh    = "refresh"    // a Refresh, or a reload in the background, with its load
-	OpInvalidate = "invalidate" // an Invalidate, InvalidateKeys, InvalidateAll or Expire: the delete and its announcement
-)
-
 // observe tells the observer, if there is one, that an operation begins.
 func (c *Cache) observe(ctx context.Context, op, loader string, keys int) (own context.Context, end func(error)) {
 	if c.options.Observer == nil {

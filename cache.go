@@ -38,8 +38,10 @@ type Cache struct {
 	audits  *audit.Responder        // of copies in memory; nil: there are none, or nobody could ask
 	sampler atomic.Pointer[sampler] // is told of invalidations; nil: nobody
 
-	holdsLost, holdsLeft atomic.Int64 // keys of Holds
-	observerPanicked     atomic.Int64
+	counts struct {
+		holdsLost, holdsLeft atomic.Int64 // keys of Holds
+		observerPanicked     atomic.Int64
+	}
 }
 
 // redisSide is the parts of a Cache that use Redis. All are nil without Redis.
@@ -202,8 +204,8 @@ func (c *Cache) StatsByLoader() map[string]Stats {
 // addStats adds what is of no single loader.
 func (c *Cache) addStats(s *Stats) {
 	s.Channel = c.channelStats()
-	s.HoldsLost, s.HoldsLeft = c.holdsLost.Load(), c.holdsLeft.Load()
-	s.ObserverPanics = c.observerPanicked.Load()
+	s.HoldsLost, s.HoldsLeft = c.counts.holdsLost.Load(), c.counts.holdsLeft.Load()
+	s.ObserverPanics = c.counts.observerPanicked.Load()
 	if c.conn != nil {
 		s.RedisOut = c.conn.Out()
 	}

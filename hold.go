@@ -101,10 +101,10 @@ func (h *Hold) Abandon() { h.held.Abandon() }
 // forHolds is the cache as package hold has it.
 func (c *Cache) forHolds() *hold.Cache {
 	return &hold.Cache{
-		Store: c.store, Conn: c.conn, Channel: c.channel, InProcess: c.holds, LeaseTTL: c.options.LeaseTTL, Left: &c.holdsLeft,
+		Store: c.store, Conn: c.conn, Channel: c.channel, InProcess: c.holds, LeaseTTL: c.options.LeaseTTL, Left: &c.counts.holdsLeft,
 		Forget: func(k *hold.Key) { c.forget(k.As.(Key), k.Hash) },
 		Lost: func() {
-			c.holdsLost.Add(1)
+			c.counts.holdsLost.Add(1)
 			c.log.Warn("a hold was lost", "", nil)
 		},
 		Failed: func(loader string) {

@@ -33,7 +33,7 @@ func (c *Cache) beginObserved(ctx context.Context, op, loader string, keys int) 
 // observerPanics is deferred where the observer is called.
 func (c *Cache) observerPanics(loader string) {
 	if p := recover(); p != nil {
-		c.observerPanicked.Add(1)
+		c.counts.observerPanicked.Add(1)
 		c.log.Warn("the Observer has panicked", loader, fmt.Errorf("a panic with a %T", p))
 	}
 }

@@ -143,7 +143,19 @@ func run(ctx context.Context, c config, stdout io.Writer) (err error) {
 		return err
 	}
 	server.startClock() // the replay has no use for it, but in the failures things expire
-	var failures []failure
+	failures, err := failOnPurpose(ctx, out, fleet, ids)
+	if err != nil {
+		return err
+	}
+
+	out.replay(r)
+	out.failures(failures)
+	out.line("Done in " + seconds(time.Since(started)) + ".")
+	return r.check()
+}
+
+// failOnPurpose causes each of the classic failures.
+func failOnPurpose(ctx context.Context, out *report, fleet *fleet, ids []int64) (failures []failure, err error) {
 	for _, f := range classics {
 		err := out.step("Failing on purpose: "+f.name, nil, func() error {
 			result, err := f.run(ctx, fleet, ids)
@@ -151,12 +163,8 @@ func run(ctx context.Context, c config, stdout io.Writer) (err error) {
 			return err
 		})
 		if err != nil {
-			return fmt.Errorf("%s: %w", f.name, err)
+			return nil, fmt.Errorf("%s: %w", f.name, err)
 		}
 	}
-
-	out.replay(r)
-	out.failures(failures)
-	out.line("Done in " + seconds(time.Since(started)) + ".")
-	return r.check()
+	return failures, nil
 }

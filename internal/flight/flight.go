@@ -85,7 +85,11 @@ type Round[K comparable, R any] struct {
 	shard *shard[K, R]
 	self  [1]*Round[K, R] // saves allocations where it is alone
 
-	// Guarded by the shard's lock.
+	waiters[K, R]
+}
+
+// waiters are those who wait for a round, and what it is of. The lock of the shard guards them.
+type waiters[K comparable, R any] struct {
 	callers int32 // who still wait
 	landed  bool
 	flight  *Flight[K, R]     // nil while it gathers, and during its first look
@@ -129,7 +133,8 @@ func (g *Group[K, R]) Do(ctx context.Context, key K) (*R, error) {
 		s.mu.Unlock()
 		return g.await(ctx, r, r.done)
 	}
-	r := &Round[K, R]{Key: key, shard: s, callers: 1}
+	r := &Round[K, R]{Key: key, shard: s}
+	r.callers = 1
 	s.running[key] = r
 	g.flights.Add(1)
 	s.mu.Unlock()
@@ -202,7 +207,8 @@ func (g *Group[K, R]) DoMany(ctx context.Context, keys []K) (rounds []*Round[K, 
 // join adds a caller to the round that gathers behind r. The shard is locked.
 func (r *Round[K, R]) join(ctx context.Context) *Round[K, R] {
 	if r.next == nil {
-		r.next = &Round[K, R]{Key: r.Key, Asked: time.Now(), shard: r.shard, values: ctx, done: make(chan struct{})}
+		r.next = &Round[K, R]{Key: r.Key, Asked: time.Now(), shard: r.shard}
+		r.next.values, r.next.done = ctx, make(chan struct{})
 		r.next.self[0] = r.next
 	}
 	r.next.callers++

@@ -1,6 +1,7 @@
 package queuetest
 
 import (
+	"context"
 	"math/rand/v2"
 	"sync"
 	"time"
@@ -129,79 +130,94 @@ func storm(s *suite) {
 			}
 		})
 	}
-	var mu sync.Mutex
-	held, failed, done := map[string]bool{}, map[string]int{}, map[string]bool{}
-	take := func(items []consistency.Item) {
-		mu.Lock()
-		defer mu.Unlock()
-		for _, i := range items {
-			text := i.Key.Text
-			if held[text] {
-				s.Errorf("%s was given to two", text)
-			}
-			held[text] = true
-			if i.Attempts != failed[text] {
-				s.Errorf("%s: %d attempts, want %d", text, i.Attempts, failed[text])
-			}
-		}
-	}
-	// give tells what is about to be given back, for then somebody else may have it at once.
-	give := func(items []consistency.Item, end bool) {
-		mu.Lock()
-		defer mu.Unlock()
-		for _, i := range items {
-			held[i.Key.Text] = false
-			failed[i.Key.Text] = i.Attempts
-			if end {
-				done[i.Key.Text] = true
-			}
-		}
-	}
-	finished := func() bool {
-		mu.Lock()
-		defer mu.Unlock()
-		return len(done) == writers*each
-	}
+	b := &stormBook{suite: s, all: writers * each, held: map[string]bool{}, failed: map[string]int{}, done: map[string]bool{}}
 	for c := range claimers {
-		work.Go(func() {
-			q := open[c%len(open)]
-			for !finished() {
-				got, err := q.Claim(ctx, 1+rand.IntN(7), long)
-				if err != nil {
-					s.Error(err)
-					return
-				}
-				take(got)
-				var removed, back []consistency.Item
-				for _, i := range got {
-					if i.Attempts < 2 && rand.IntN(3) == 0 {
-						i.Attempts++
-						i.After = time.Duration(rand.IntN(2)) * time.Millisecond
-						back = append(back, i)
-					} else {
-						removed = append(removed, i)
-					}
-				}
-				give(back, false)
-				if err := q.Later(ctx, back...); err != nil {
-					s.Error(err)
-					return
-				}
-				give(removed, true)
-				if err := q.Done(ctx, removed...); err != nil {
-					s.Error(err)
-					return
-				}
-				if len(got) == 0 {
-					time.Sleep(time.Millisecond)
-				}
-			}
-		})
+		work.Go(func() { b.claim(ctx, open[c%len(open)]) })
 	}
 	put.Wait()
 	work.Wait()
-	if !finished() {
-		s.Errorf("%d of %d are done", len(done), writers*each)
+	if !b.finished() {
+		s.Errorf("%d of %d are done", len(b.done), b.all)
 	}
 	s.empty(open[0])
+}
+
+// stormBook is the state of all items of a storm.
+type stormBook struct {
+	*suite
+	all int
+
+	mu     sync.Mutex
+	held   map[string]bool
+	failed map[string]int // how often
+	done   map[string]bool
+}
+
+// claim claims items until all are done, puts some back, and removes the others.
+func (b *stormBook) claim(ctx context.Context, q consistency.Queue) {
+	for !b.finished() {
+		got, err := q.Claim(ctx, 1+rand.IntN(7), long)
+		if err != nil {
+			b.Error(err)
+			return
+		}
+		b.take(got)
+		var removed, back []consistency.Item
+		for _, i := range got {
+			if i.Attempts < 2 && rand.IntN(3) == 0 {
+				i.Attempts++
+				i.After = time.Duration(rand.IntN(2)) * time.Millisecond
+				back = append(back, i)
+			} else {
+				removed = append(removed, i)
+			}
+		}
+		b.give(back, false)
+		if err := q.Later(ctx, back...); err != nil {
+			b.Error(err)
+			return
+		}
+		b.give(removed, true)
+		if err := q.Done(ctx, removed...); err != nil {
+			b.Error(err)
+			return
+		}
+		if len(got) == 0 {
+			time.Sleep(time.Millisecond)
+		}
+	}
+}
+
+func (b *stormBook) take(items []consistency.Item) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, i := range items {
+		text := i.Key.Text
+		if b.held[text] {
+			b.Errorf("%s was given to two", text)
+		}
+		b.held[text] = true
+		if i.Attempts != b.failed[text] {
+			b.Errorf("%s: %d attempts, want %d", text, i.Attempts, b.failed[text])
+		}
+	}
+}
+
+// give notes items that are about to be given back, for then another claimer may have them at once.
+func (b *stormBook) give(items []consistency.Item, end bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, i := range items {
+		b.held[i.Key.Text] = false
+		b.failed[i.Key.Text] = i.Attempts
+		if end {
+			b.done[i.Key.Text] = true
+		}
+	}
+}
+
+func (b *stormBook) finished() bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return len(b.done) == b.all
 }

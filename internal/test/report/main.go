@@ -239,70 +239,93 @@ func (p *pkg) print(out io.Writer) {
 
 // summarize prints what the files have, and tells whether nothing has failed.
 func summarize(out io.Writer, files []string, slowest int) (ok bool, err error) {
-	type slow struct {
-		test    *test
-		of, run string
-	}
-	var all []slow
-	var failures []string
-	passed, skipped := 0, 0
+	var all summary
 	for _, name := range files {
-		r := newRun()
-		file, err := os.Open(name)
-		if err != nil {
-			failures = append(failures, fmt.Sprintf("%v: its tests were not run", err))
-			continue
-		}
-		err = r.read(file, func(*pkg) {})
-		file.Close()
-		if err != nil {
+		if err := all.read(name); err != nil {
 			return false, err
-		}
-		if len(r.order) == 0 {
-			failures = append(failures, fmt.Sprintf("module %s: no test was run: %s", r.begin.Module, r.begin.Command))
-		}
-		for _, p := range r.order {
-			for _, t := range p.order {
-				switch t.action {
-				case "pass":
-					passed++
-				case "skip":
-					skipped++
-				}
-				if !strings.Contains(t.name, "/") {
-					all = append(all, slow{t, p.name, r.begin.Command})
-				}
-			}
-			failed := p.failed()
-			if p.action == "fail" && len(failed) == 0 {
-				failures = append(failures, fmt.Sprintf("module %s: %s, by no test of its own: %s",
-					r.begin.Module, p.name, r.command(p, "")))
-			}
-			for _, t := range failed {
-				what := t.name
-				if t.action == "" {
-					what += " (did not end)"
-				}
-				failures = append(failures, fmt.Sprintf("module %s: %s: %s", r.begin.Module, what, r.command(p, t.name)))
-			}
 		}
 	}
 	if slowest > 0 {
-		slices.SortFunc(all, func(a, b slow) int { return int(1000 * (b.test.elapsed - a.test.elapsed)) })
-		fmt.Fprintf(out, "the slowest tests:\n")
-		for _, s := range all[:min(slowest, len(all))] {
-			took := time.Duration(s.test.elapsed * float64(time.Second)).Round(100 * time.Millisecond)
-			fmt.Fprintf(out, "%8s  %s in %s (%s)\n", took, s.test.name, s.of, s.run)
-		}
+		all.printSlowest(out, slowest)
 	}
-	for i, f := range failures {
+	for i, f := range all.failures {
 		if i == 0 {
 			fmt.Fprintln(out, "failed:")
 		}
 		fmt.Fprintln(out, "  "+f)
 	}
-	fmt.Fprintf(out, "%d passed, %d failed, %d skipped\n", passed, len(failures), skipped)
-	return len(failures) == 0, nil
+	fmt.Fprintf(out, "%d passed, %d failed, %d skipped\n", all.passed, len(all.failures), all.skipped)
+	return len(all.failures) == 0, nil
+}
+
+// summary is the results of all runs.
+type summary struct {
+	tests           []timedTest
+	failures        []string
+	passed, skipped int
+}
+
+// timedTest is a test, its package, and the command that has run it.
+type timedTest struct {
+	test    *test
+	of, run string
+}
+
+// read adds the run of a file.
+func (s *summary) read(name string) error {
+	file, err := os.Open(name)
+	if err != nil {
+		s.failures = append(s.failures, fmt.Sprintf("%v: its tests were not run", err))
+		return nil
+	}
+	defer file.Close()
+	r := newRun()
+	if err := r.read(file, func(*pkg) {}); err != nil {
+		return err
+	}
+	if len(r.order) == 0 {
+		s.failures = append(s.failures, fmt.Sprintf("module %s: no test was run: %s", r.begin.Module, r.begin.Command))
+	}
+	for _, p := range r.order {
+		s.add(r, p)
+	}
+	return nil
+}
+
+// add adds a package of a run.
+func (s *summary) add(r *run, p *pkg) {
+	for _, t := range p.order {
+		switch t.action {
+		case "pass":
+			s.passed++
+		case "skip":
+			s.skipped++
+		}
+		if !strings.Contains(t.name, "/") {
+			s.tests = append(s.tests, timedTest{t, p.name, r.begin.Command})
+		}
+	}
+	failed := p.failed()
+	if p.action == "fail" && len(failed) == 0 {
+		s.failures = append(s.failures, fmt.Sprintf("module %s: %s, by no test of its own: %s",
+			r.begin.Module, p.name, r.command(p, "")))
+	}
+	for _, t := range failed {
+		what := t.name
+		if t.action == "" {
+			what += " (did not end)"
+		}
+		s.failures = append(s.failures, fmt.Sprintf("module %s: %s: %s", r.begin.Module, what, r.command(p, t.name)))
+	}
+}
+
+func (s *summary) printSlowest(out io.Writer, most int) {
+	slices.SortFunc(s.tests, func(a, b timedTest) int { return int(1000 * (b.test.elapsed - a.test.elapsed)) })
+	fmt.Fprintf(out, "the slowest tests:\n")
+	for _, t := range s.tests[:min(most, len(s.tests))] {
+		took := time.Duration(t.test.elapsed * float64(time.Second)).Round(100 * time.Millisecond)
+		fmt.Fprintf(out, "%8s  %s in %s (%s)\n", took, t.test.name, t.of, t.run)
+	}
 }
 
 // command runs only this test, or the whole package.

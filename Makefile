@@ -42,7 +42,7 @@ race: ## the tests that look for races, ten times over
 BENCHRUNS ?= 8
 bench: ## what a hit costs beside raw ristretto and raw go-redis: ratios, the median of BENCHRUNS (8) interleaved runs
 	@mkdir -p bin; for i in $$(seq $(BENCHRUNS)); do go test -run '^$$' -bench . -benchtime 300ms . || exit 1; done | tee bin/bench.txt | grep -v -e '^ok' -e '^PASS' -e '^goos' -e '^goarch' -e '^pkg'
-	@go run ./internal/ratios < bin/bench.txt
+	@go run ./internal/test/ratios < bin/bench.txt
 
 FUZZTIME ?= 30s
 fuzz: ## fuzz each decoder for FUZZTIME (30s)

@@ -14,7 +14,7 @@ import (
 	"github.com/dgraph-io/ristretto/v2"
 	"github.com/redis/go-redis/v9"
 
-	"github.com/cacheaside/cacheaside/internal/testenv"
+	"github.com/cacheaside/cacheaside/internal/test/testenv"
 )
 
 // Each benchmark has a floor, raw, and the library on the same work; `make bench` runs them in turn

@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/cacheaside/cacheaside/internal/testenv"
+	"github.com/cacheaside/cacheaside/internal/test/testenv"
 )
 
 // Redis is killed, or hangs, while two processes read and one of them writes, too; then it is back,

@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/cacheaside/cacheaside/internal/testenv"
+	"github.com/cacheaside/cacheaside/internal/test/testenv"
 )
 
 // The process that loads is killed: the others load once more, when its lease has run out, which

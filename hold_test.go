@@ -19,7 +19,7 @@ import (
 	"github.com/cacheaside/cacheaside/internal/hold"
 	"github.com/cacheaside/cacheaside/internal/keys"
 	"github.com/cacheaside/cacheaside/internal/rows"
-	"github.com/cacheaside/cacheaside/internal/testenv"
+	"github.com/cacheaside/cacheaside/internal/test/testenv"
 )
 
 // Writers that keep keys from being cached while they write their rows.

@@ -4,7 +4,7 @@ import (
 	"context"
 	"testing"
 
-	"github.com/cacheaside/cacheaside/internal/testenv"
+	"github.com/cacheaside/cacheaside/internal/test/testenv"
 )
 
 // BenchmarkLoad is what a load costs whose database takes no time: that of this library around it.

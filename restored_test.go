@@ -4,7 +4,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/cacheaside/cacheaside/internal/testenv"
+	"github.com/cacheaside/cacheaside/internal/test/testenv"
 )
 
 // A Redis that was restored from a snapshot serves what was deleted since, which is not promised

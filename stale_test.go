@@ -10,7 +10,7 @@ import (
 
 	"github.com/cacheaside/cacheaside/internal/fetch"
 	"github.com/cacheaside/cacheaside/internal/rows"
-	"github.com/cacheaside/cacheaside/internal/testenv"
+	"github.com/cacheaside/cacheaside/internal/test/testenv"
 )
 
 // The deterministic races in which a reader has loaded the old row and pauses, a writer commits the

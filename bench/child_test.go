@@ -13,7 +13,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/cacheaside/cacheaside/internal/testenv"
+	"github.com/cacheaside/cacheaside/internal/test/testenv"
 )
 
 // A process that has opened a peer, and does as it is told: peers that crash or hang take nobody

@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/cacheaside/cacheaside/internal/testenv"
+	"github.com/cacheaside/cacheaside/internal/test/testenv"
 )
 
 // childPeer is a process of a peer, seen from the test.

@@ -9,7 +9,7 @@ import (
 	"github.com/bits-and-blooms/bloom/v3"
 	"github.com/redis/go-redis/v9"
 
-	"github.com/cacheaside/cacheaside/internal/testenv"
+	"github.com/cacheaside/cacheaside/internal/test/testenv"
 
 	ownbloom "github.com/cacheaside/cacheaside/bloom"
 )

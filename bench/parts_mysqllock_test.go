@@ -6,7 +6,7 @@ import (
 	"errors"
 	"testing"
 
-	"github.com/cacheaside/cacheaside/internal/testenv"
+	"github.com/cacheaside/cacheaside/internal/test/testenv"
 	"github.com/cacheaside/cacheaside/lock/mysqllock"
 )
 

@@ -10,7 +10,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/cacheaside/cacheaside/internal/testenv"
+	"github.com/cacheaside/cacheaside/internal/test/testenv"
 )
 
 // databases run a test on both.

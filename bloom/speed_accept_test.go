@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/cacheaside/cacheaside/internal/testenv"
+	"github.com/cacheaside/cacheaside/internal/test/testenv"
 )
 
 // TestLookupSpeed compares the best of blocks of lookups that take turns, so that all have the same

@@ -8,7 +8,7 @@ import (
 
 	"github.com/bits-and-blooms/bloom/v3"
 
-	"github.com/cacheaside/cacheaside/internal/testenv"
+	"github.com/cacheaside/cacheaside/internal/test/testenv"
 )
 
 // lookups are the filters whose lookups are compared, of a million keys at 1 %, and keys of about

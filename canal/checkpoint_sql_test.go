@@ -12,7 +12,7 @@ import (
 
 	"github.com/cacheaside/cacheaside/canal/event"
 	"github.com/cacheaside/cacheaside/canal/internal/shop"
-	"github.com/cacheaside/cacheaside/internal/testenv"
+	"github.com/cacheaside/cacheaside/internal/test/testenv"
 )
 
 func TestSQLCheckpoint(t *testing.T) {

@@ -16,7 +16,7 @@ import (
 	"github.com/cacheaside/cacheaside/canal/event"
 	"github.com/cacheaside/cacheaside/canal/internal/shop"
 	"github.com/cacheaside/cacheaside/canal/parking"
-	"github.com/cacheaside/cacheaside/internal/testenv"
+	"github.com/cacheaside/cacheaside/internal/test/testenv"
 )
 
 // told is a Source that says what a test tells it to.

@@ -15,8 +15,8 @@ import (
 	"github.com/jmoiron/sqlx"
 
 	"github.com/cacheaside/cacheaside"
-	"github.com/cacheaside/cacheaside/internal/locktest"
-	"github.com/cacheaside/cacheaside/internal/testenv"
+	"github.com/cacheaside/cacheaside/internal/test/locktest"
+	"github.com/cacheaside/cacheaside/internal/test/testenv"
 )
 
 // Eight processes read and write a few rows, while connections are cut, replies lost, requests

@@ -18,7 +18,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/cacheaside/cacheaside"
-	"github.com/cacheaside/cacheaside/internal/testenv"
+	"github.com/cacheaside/cacheaside/internal/test/testenv"
 )
 
 var outageTime = flag.Duration("outage.time", 0, "for which Redis is out in TestOutage; 0: 1s, and 5m with CACHEASIDE_ACCEPT")

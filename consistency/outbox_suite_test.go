@@ -7,8 +7,8 @@ import (
 	"github.com/jmoiron/sqlx"
 
 	"github.com/cacheaside/cacheaside/consistency"
-	"github.com/cacheaside/cacheaside/internal/queuetest"
-	"github.com/cacheaside/cacheaside/internal/testenv"
+	"github.com/cacheaside/cacheaside/internal/test/queuetest"
+	"github.com/cacheaside/cacheaside/internal/test/testenv"
 )
 
 func TestSQLOutbox(t *testing.T) {

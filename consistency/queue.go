@@ -44,7 +44,7 @@ type Item struct {
 
 // Queue keeps what is still to be invalidated. It is safe for concurrent use, also by several
 // processes where it is not in memory. Nothing that was Put is lost before it is Done. Package
-// internal/queuetest is its contract as tests.
+// internal/test/queuetest is its contract as tests.
 //
 // A queue that can tell when there is something to do may have the method Wait(ctx
 // context.Context), which returns when an item may be due, or ctx ends. A Relay then waits, and

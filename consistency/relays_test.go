@@ -21,7 +21,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/cacheaside/cacheaside"
-	"github.com/cacheaside/cacheaside/internal/testenv"
+	"github.com/cacheaside/cacheaside/internal/test/testenv"
 )
 
 var relaysItems = flag.Int("relays.items", 0, "of TestRelays; 0: 1,500, and 40,000 with CACHEASIDE_ACCEPT")

@@ -13,7 +13,7 @@ import (
 	ugorji "github.com/ugorji/go/codec"
 
 	"github.com/cacheaside/cacheaside/internal/codec"
-	"github.com/cacheaside/cacheaside/internal/testenv"
+	"github.com/cacheaside/cacheaside/internal/test/testenv"
 )
 
 // The suites of all codecs, in internal/codec, run with this one, too: round trips, limits, panics,

@@ -6,7 +6,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/cacheaside/cacheaside/internal/testenv"
+	"github.com/cacheaside/cacheaside/internal/test/testenv"
 	"github.com/cacheaside/cacheaside/torture/internal/check"
 	"github.com/cacheaside/cacheaside/torture/internal/history"
 )

@@ -4,7 +4,7 @@ import (
 	"testing"
 
 	"github.com/cacheaside/cacheaside/canal/event"
-	"github.com/cacheaside/cacheaside/internal/testenv"
+	"github.com/cacheaside/cacheaside/internal/test/testenv"
 )
 
 // With lower_case_table_names=1 the log has tables in small letters, but in the text of statements:

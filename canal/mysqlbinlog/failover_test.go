@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/cacheaside/cacheaside/internal/testenv"
+	"github.com/cacheaside/cacheaside/internal/test/testenv"
 	"github.com/cacheaside/cacheaside/lock/mysqllock"
 )
 

@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/cacheaside/cacheaside/canal/event"
-	"github.com/cacheaside/cacheaside/internal/testenv"
+	"github.com/cacheaside/cacheaside/internal/test/testenv"
 )
 
 // Of a type that is not known nobody knows how long its description is, nor where the columns

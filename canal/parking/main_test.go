@@ -4,7 +4,7 @@ import (
 	"testing"
 
 	"github.com/cacheaside/cacheaside/canal/internal/shop"
-	"github.com/cacheaside/cacheaside/internal/testenv"
+	"github.com/cacheaside/cacheaside/internal/test/testenv"
 )
 
 func TestMain(m *testing.M) { testenv.Main(m) }

@@ -8,7 +8,7 @@ import (
 	"testing"
 
 	"github.com/cacheaside/cacheaside/bloom"
-	"github.com/cacheaside/cacheaside/internal/testenv"
+	"github.com/cacheaside/cacheaside/internal/test/testenv"
 )
 
 // rows makes a table t with the numbers from 1 to n.

@@ -13,7 +13,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/cacheaside/cacheaside/internal/testenv"
+	"github.com/cacheaside/cacheaside/internal/test/testenv"
 )
 
 func TestMain(m *testing.M) { testenv.Main(m) }

@@ -8,7 +8,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/cacheaside/cacheaside/internal/testenv"
+	"github.com/cacheaside/cacheaside/internal/test/testenv"
 )
 
 // running counts the goroutines that run this package's or the client's code, but for the tests.

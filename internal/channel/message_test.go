@@ -11,7 +11,7 @@ import (
 	"testing"
 
 	"github.com/cacheaside/cacheaside/internal/conn"
-	"github.com/cacheaside/cacheaside/internal/testenv"
+	"github.com/cacheaside/cacheaside/internal/test/testenv"
 )
 
 // head and body are joined by the script, with the numbers between them.

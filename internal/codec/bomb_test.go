@@ -13,7 +13,7 @@ import (
 	"github.com/klauspost/compress/s2"
 
 	"github.com/cacheaside/cacheaside/internal/codec"
-	"github.com/cacheaside/cacheaside/internal/testenv"
+	"github.com/cacheaside/cacheaside/internal/test/testenv"
 	"github.com/cacheaside/cacheaside/msgpack"
 )
 

@@ -8,7 +8,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/cacheaside/cacheaside/internal/testenv"
+	"github.com/cacheaside/cacheaside/internal/test/testenv"
 )
 
 // byNode finds a key for each master of a cluster, by asking the masters.

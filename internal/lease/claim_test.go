@@ -1,7 +1,7 @@
 package lease
 
 import (
-	"github.com/cacheaside/cacheaside/internal/testenv"
+	"github.com/cacheaside/cacheaside/internal/test/testenv"
 	"testing"
 	"time"
 )

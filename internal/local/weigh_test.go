@@ -7,7 +7,7 @@ import (
 	"time"
 	"unsafe"
 
-	"github.com/cacheaside/cacheaside/internal/testenv"
+	"github.com/cacheaside/cacheaside/internal/test/testenv"
 )
 
 type node struct {

@@ -4,7 +4,7 @@ import (
 	"flag"
 	"testing"
 
-	"github.com/cacheaside/cacheaside/internal/testenv"
+	"github.com/cacheaside/cacheaside/internal/test/testenv"
 )
 
 func TestMain(m *testing.M) {

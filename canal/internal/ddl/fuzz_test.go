@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/cacheaside/cacheaside/canal/event"
-	"github.com/cacheaside/cacheaside/internal/testenv"
+	"github.com/cacheaside/cacheaside/internal/test/testenv"
 )
 
 // FuzzRead reads anything: an Effect that is like one, and the same again.

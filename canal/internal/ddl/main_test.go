@@ -3,7 +3,7 @@ package ddl
 import (
 	"testing"
 
-	"github.com/cacheaside/cacheaside/internal/testenv"
+	"github.com/cacheaside/cacheaside/internal/test/testenv"
 )
 
 func TestMain(m *testing.M) { testenv.Main(m) }

@@ -9,7 +9,7 @@ import (
 	"testing"
 
 	"github.com/cacheaside/cacheaside/canal/event"
-	"github.com/cacheaside/cacheaside/internal/testenv"
+	"github.com/cacheaside/cacheaside/internal/test/testenv"
 )
 
 // What a real server logs of a statement, which it sometimes writes anew, is read as what the

@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/cacheaside/cacheaside"
-	"github.com/cacheaside/cacheaside/internal/testenv"
+	"github.com/cacheaside/cacheaside/internal/test/testenv"
 )
 
 // How many rows a load that asks another loader gives in 6 s, 5 ms each, with 100 places.

@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/cacheaside/cacheaside/consistency"
-	"github.com/cacheaside/cacheaside/internal/testenv"
+	"github.com/cacheaside/cacheaside/internal/test/testenv"
 )
 
 // order: the longest due first, whenever it was put.

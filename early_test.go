@@ -43,9 +43,9 @@ func TestEarlyRefreshProbability(t *testing.T) {
 							time.Sleep(cost + 10*time.Millisecond)
 						}
 						s := c.Stats()
-						got, sigma := float64(s.EarlyRenewals)/float64(trials), math.Sqrt(want*(1-want)/float64(trials))
+						got, sigma := float64(s.EarlyRefreshes)/float64(trials), math.Sqrt(want*(1-want)/float64(trials))
 						t.Logf("%v left of a load of %v: %.4f of %d reads, the formula says %.4f (%.1f standard errors)", left, cost, got, trials, want, (got-want)/sigma)
-						if math.Abs(got-want) > 4*sigma || s.Renewals != s.EarlyRenewals || s.Stale != 0 {
+						if math.Abs(got-want) > 4*sigma || s.BackgroundRefreshes != s.EarlyRefreshes || s.Stale != 0 {
 							t.Errorf("%+v", s)
 						}
 						if hits := s.MemoryHits; (tier == "memory") != (hits == int64(trials)) {
@@ -76,7 +76,7 @@ func TestHotKeyNeverExpires(t *testing.T) {
 				p.want(t, 1, "a", nil)
 				p.settle()
 				reads := 0
-				for ; p.Stats().Renewals < int64(ends); reads++ {
+				for ; p.Stats().BackgroundRefreshes < int64(ends); reads++ {
 					time.Sleep(time.Millisecond)
 					began := time.Now()
 					p.want(t, 1, "a", nil)
@@ -85,8 +85,8 @@ func TestHotKeyNeverExpires(t *testing.T) {
 					}
 				}
 				s := p.Stats()
-				t.Logf("%d reads, %d reloads, %d of them early; %d reads were given a stale value", reads, s.Renewals, s.EarlyRenewals, s.Stale)
-				if s.Stale != 0 || s.EarlyRenewals != s.Renewals {
+				t.Logf("%d reads, %d reloads, %d of them early; %d reads were given a stale value", reads, s.BackgroundRefreshes, s.EarlyRefreshes, s.Stale)
+				if s.Stale != 0 || s.EarlyRefreshes != s.BackgroundRefreshes {
 					t.Errorf("%+v", s)
 				}
 			})

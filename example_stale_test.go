@@ -78,7 +78,7 @@ func ExampleLoaderOptions_earlyRefresh() {
 		return "a long one", nil
 	}, &cacheaside.LoaderOptions{TTL: time.Second, EarlyRefresh: 2}) // twice as early as by default
 	reports.Get(context.Background(), 1)
-	for reports.Stats().EarlyRenewals == 0 {
+	for reports.Stats().EarlyRefreshes == 0 {
 		reports.Get(context.Background(), 1)
 		time.Sleep(time.Millisecond)
 	}

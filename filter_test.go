@@ -161,7 +161,7 @@ func testRefused(t *testing.T, b backend) {
 		s.AddMany(t.Context(), []string{"1", "2", "92"})
 		rdb := b.client(t)
 		p := startOn(t, rdb, d, rarePolls, &LoaderOptions{Filter: asked, AuditEvery: -1})
-		p.want(t, 1, "one", nil) // from now on there are connections, and the era is known
+		p.want(t, 1, "one", nil) // from now on there are connections, and the generation is known
 		p.want(t, 2, "two", nil)
 		s.counts()
 		count := &trips{}

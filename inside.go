@@ -65,12 +65,12 @@ func (l *Loader[K, V]) storeInHold(ctx context.Context, h *Hold, key K, value V)
 	if held == nil || l.cache.store == nil || l.rows.Bypassed() {
 		return false, nil
 	}
-	era := held.Since
-	if era == nil {
+	generation := held.Since
+	if generation == nil {
 		l.cache.channel.Poll() // for the next time
 		return false, nil
 	}
-	e, life, err := l.rows.Fetch.Entry(text, era, value)
+	e, life, err := l.rows.Fetch.Entry(text, generation, value)
 	switch {
 	case errors.Is(err, codec.ErrTooLarge):
 		l.rows.Counters.TooLarge.Add(1)

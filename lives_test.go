@@ -78,7 +78,7 @@ func TestStaleIsServedWhileItIsReloaded(t *testing.T) {
 				t.Errorf("%d loads", n)
 			}
 			s, u := p.Stats(), q.Stats()
-			if s.Stale == 0 || u.Stale == 0 || s.Renewals+u.Renewals != 1 || s.EarlyRenewals+u.EarlyRenewals != 0 || s.Unvalidated+u.Unvalidated != 0 {
+			if s.Stale == 0 || u.Stale == 0 || s.BackgroundRefreshes+u.BackgroundRefreshes != 1 || s.EarlyRefreshes+u.EarlyRefreshes != 0 || s.Unvalidated+u.Unvalidated != 0 {
 				t.Errorf("%+v\n%+v", s, u)
 			}
 		})
@@ -325,7 +325,7 @@ func TestRenewalOfABatch(t *testing.T) {
 			t.Fatal(len(got), err)
 		}
 		synctest.Wait()
-		if s := p.Stats(); s.LoadCalls != calls+2 || s.Renewals != 100 || s.Stale != 100 || s.Loads != 250 {
+		if s := p.Stats(); s.LoadCalls != calls+2 || s.BackgroundRefreshes != 100 || s.Stale != 100 || s.Loads != 250 {
 			t.Errorf("%+v", s)
 		}
 		time.Sleep(30 * time.Second)
@@ -380,7 +380,7 @@ func TestStaleWithoutRedis(t *testing.T) {
 			d.write(2, "c")
 			time.Sleep(time.Minute) // beyond twice NullTTL
 			p.want(t, 2, "c", nil)
-			if s := p.Stats(); s.Stale == 0 || s.Renewals == 0 {
+			if s := p.Stats(); s.Stale == 0 || s.BackgroundRefreshes == 0 {
 				t.Errorf("%+v", s)
 			}
 		})
@@ -539,7 +539,7 @@ func TestSoftTimeoutIsNotInVain(t *testing.T) {
 		time.Sleep(61 * time.Second)
 		p.want(t, 1, "a", nil)
 		at(t, p, 0)
-		if s := p.Stats(); s.Renewals != 1 {
+		if s := p.Stats(); s.BackgroundRefreshes != 1 {
 			t.Errorf("%+v", s)
 		}
 	})

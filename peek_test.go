@@ -256,7 +256,7 @@ func TestHitRatio(t *testing.T) {
 	if r := (Stats{}).HitRatio(); r != 0 {
 		t.Errorf("of nothing: %v", r)
 	}
-	if r := (Stats{MemoryHits: 60, RedisHits: 30, Loads: 20, Renewals: 8, CompareLoads: 2}).HitRatio(); r != 0.9 {
+	if r := (Stats{MemoryHits: 60, RedisHits: 30, Loads: 20, BackgroundRefreshes: 8, CompareLoads: 2}).HitRatio(); r != 0.9 {
 		t.Errorf("%v", r)
 	}
 }

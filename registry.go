@@ -26,7 +26,7 @@ type loader interface {
 	audit.Loader
 	Close()
 	Raise(slots int, generation uint64)
-	Generation(name string) *local.Era
+	Generation(name string) *local.Generation
 	Counts() rows.Counts
 	ForgetFailure(text string)
 	ForgetAll()

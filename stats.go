@@ -18,23 +18,23 @@ type Stats struct {
 
 	HitsWhileDown int64 // reads that memory has answered by what this process has loaded while Redis was out of reach, within Options.MaxStaleness of the beginning of that load; most are among MemoryHits
 
-	Loads         int64 // rows that a load function was asked for
-	LoadCalls     int64 // calls of load functions; a batch load is asked for many rows at once
-	LoadErrors    int64 // of those rows, how many failed, ErrNotFound aside
-	CompareLoads  int64 // of those rows, how many were loaded to compare a copy with them: for a meter, or LoaderOptions.Shadow
-	LoadsLeft     int64 // calls that had not returned at LoadTimeout, and were left running by themselves
-	Unavailable   int64 // calls of load functions that were not made, with ErrUnavailable
-	Unlocked      int64 // loads whose lock (LoaderOptions.Locker) could not be had, or was lost, or could not be released in time
-	Renewals      int64 // reloads that were begun in the background, since a value's TTL had passed or was about to
-	EarlyRenewals int64 // of them, those that were begun while the value was fresh
-	Stale         int64 // rounds, and Gets answered from memory, whose value was given out after its TTL, or under StaleWhenDown from memory that was not trusted
-	Held          int64 // loads whose result was not stored, since their keys were on hold (Options.ReplicaLag, StrictWrites)
-	Unasked       int64 // values that a batch load returned for keys that it was not asked for; they are ignored
-	TooLarge      int64 // values that were given out but not stored in Redis, since their encoding is longer than MaxValueBytes
-	TooHeavy      int64 // values that were not kept in memory, since they take more than a quarter of Options.MemoryBytes, or have too many parts to be weighed
-	StoredHeld    int64 // values that a write has stored in the place of its hold (consistency.WriteThrough)
-	FailedByMark  int64 // rounds that ended with ErrLoadFailed, the database not asked
-	BreakersOpen  int64 // of now: 1 if the circuit breaker (LoaderOptions.BreakAt) lets no load through, 0 if it does; in a Cache's Stats, how many do not
+	Loads               int64 // rows that a load function was asked for
+	LoadCalls           int64 // calls of load functions; a batch load is asked for many rows at once
+	LoadErrors          int64 // of those rows, how many failed, ErrNotFound aside
+	CompareLoads        int64 // of those rows, how many were loaded to compare a copy with them: for a meter, or LoaderOptions.Shadow
+	LoadsLeft           int64 // calls that had not returned at LoadTimeout, and were left running by themselves
+	Unavailable         int64 // calls of load functions that were not made, with ErrUnavailable
+	Unlocked            int64 // loads whose lock (LoaderOptions.Locker) could not be had, or was lost, or could not be released in time
+	BackgroundRefreshes int64 // reloads that were begun in the background, since a value's TTL had passed or was about to
+	EarlyRefreshes      int64 // of them, those that were begun while the value was fresh
+	Stale               int64 // rounds, and Gets answered from memory, whose value was given out after its TTL, or under StaleWhenDown from memory that was not trusted
+	Held                int64 // loads whose result was not stored, since their keys were on hold (Options.ReplicaLag, StrictWrites)
+	Unasked             int64 // values that a batch load returned for keys that it was not asked for; they are ignored
+	TooLarge            int64 // values that were given out but not stored in Redis, since their encoding is longer than MaxValueBytes
+	TooHeavy            int64 // values that were not kept in memory, since they take more than a quarter of Options.MemoryBytes, or have too many parts to be weighed
+	StoredHeld          int64 // values that a write has stored in the place of its hold (consistency.WriteThrough)
+	FailedByMark        int64 // rounds that ended with ErrLoadFailed, the database not asked
+	BreakersOpen        int64 // of now: 1 if the circuit breaker (LoaderOptions.BreakAt) lets no load through, 0 if it does; in a Cache's Stats, how many do not
 
 	Filtered       int64 // rounds that LoaderOptions.Filter refused: their keys certainly have no row
 	FalsePositives int64 // rounds that it let through, and that had no row, by Redis or a load; not Gets that memory has answered, for which it was not asked
@@ -74,7 +74,7 @@ type Stats struct {
 // were none.
 func (s Stats) HitRatio() float64 {
 	hits := float64(s.MemoryHits + s.RedisHits)
-	misses := float64(max(0, s.Loads-s.Renewals-s.CompareLoads))
+	misses := float64(max(0, s.Loads-s.BackgroundRefreshes-s.CompareLoads))
 	if hits == 0 {
 		return 0
 	}
@@ -135,7 +135,7 @@ func (s *Stats) addReads(c *fetch.Counters) {
 		{&s.RedisHits, &c.RedisHits}, {&s.HitsWhileDown, &c.HitsWhileDown}, {&s.TooLarge, &c.TooLarge}, {&s.TooHeavy, &c.TooHeavy}, {&s.StoredHeld, &c.StoredHeld}, {&s.CompareLoads, &c.CompareLoads},
 		{&s.FailedByMark, &c.FailedByMark}, {&s.Waits, &c.Waits}, {&s.Refused, &c.Refused}, {&s.Unvalidated, &c.Unvalidated},
 		{&s.Bypassed, &c.Bypassed}, {&s.Undecodable, &c.Undecodable}, {&s.Outdated, &c.Outdated}, {&s.RedisErrors, &c.RedisErrors},
-		{&s.Unlocked, &c.Unlocked}, {&s.Renewals, &c.Renewals}, {&s.EarlyRenewals, &c.Early}, {&s.Stale, &c.Stale}, {&s.Held, &c.Held},
+		{&s.Unlocked, &c.Unlocked}, {&s.BackgroundRefreshes, &c.BackgroundRefreshes}, {&s.EarlyRefreshes, &c.Early}, {&s.Stale, &c.Stale}, {&s.Held, &c.Held},
 		{&s.WriteErrors, &c.WriteErrors}, {&s.RedisDown, &c.RedisDown},
 		{&s.Filtered, &c.Filtered}, {&s.FalsePositives, &c.FalsePositives}, {&s.FilterErrors, &c.FilterErrors},
 		{&s.FilterAudits, &c.FilterAudits}, {&s.FilterHidden, &c.FilterHidden},

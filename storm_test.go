@@ -194,8 +194,8 @@ func runStorm(t *testing.T, length time.Duration, rate int, memory bool, lo Load
 		}
 		all.Took, all.Loads, all.Wrong = append(all.Took, one.Took...), append(all.Loads, one.Loads...), all.Wrong+one.Wrong
 		all.Stats.Stale += one.Stats.Stale
-		all.Stats.Renewals += one.Stats.Renewals
-		all.Stats.EarlyRenewals += one.Stats.EarlyRenewals
+		all.Stats.BackgroundRefreshes += one.Stats.BackgroundRefreshes
+		all.Stats.EarlyRefreshes += one.Stats.EarlyRefreshes
 		all.Stats.Waits += one.Stats.Waits
 		all.Stats.Unvalidated += one.Stats.Unvalidated
 		all.Stats.Refused += one.Stats.Refused
@@ -210,7 +210,7 @@ func (r stormReport) String() string {
 		return time.Duration(r.Took[int(p*float64(len(r.Took)-1))]) * time.Microsecond
 	}
 	return fmt.Sprintf("%d reads: p50 %v, p90 %v, p99 %v, p99.9 %v, longest %v; %d loads, %d in the background (%d of them early), %d stale, %d waits",
-		len(r.Took), q(0.5), q(0.9), q(0.99), q(0.999), q(1), len(r.Loads), r.Stats.Renewals, r.Stats.EarlyRenewals, r.Stats.Stale, r.Stats.Waits)
+		len(r.Took), q(0.5), q(0.9), q(0.99), q(0.999), q(1), len(r.Loads), r.Stats.BackgroundRefreshes, r.Stats.EarlyRefreshes, r.Stats.Stale, r.Stats.Waits)
 }
 
 func (r stormReport) p99() time.Duration {
@@ -271,7 +271,7 @@ func TestExpiryStorm(t *testing.T) {
 				r := runStorm(t, length, rate, c.memory, with)
 				t.Logf("expiry:    %v", r)
 				r.check(t, shortest, 24) // the chance that a die falls beyond 24 times the cost is 4e-11 for each read
-				if r.Stats.Stale == 0 || r.Stats.Renewals == 0 {
+				if r.Stats.Stale == 0 || r.Stats.BackgroundRefreshes == 0 {
 					t.Errorf("%+v", r.Stats)
 				}
 				return r
@@ -280,7 +280,7 @@ func TestExpiryStorm(t *testing.T) {
 				r := runStorm(t, length, rate, c.memory, without)
 				t.Logf("without:   %v", r)
 				r.check(t, shortest, 0)
-				if r.Stats.Stale+r.Stats.Renewals != 0 {
+				if r.Stats.Stale+r.Stats.BackgroundRefreshes != 0 {
 					t.Errorf("%+v", r.Stats)
 				}
 			}

@@ -18,7 +18,8 @@ type refresh struct {
 }
 
 // refreshDue begins the background refreshes that rounds have found to be due. Callers who would
-// wait for one in vain, since it cannot begin, get the stale value. Call it before the rounds land.
+// wait for one in vain, since it cannot begin, get the stale value. Call it before the rounds
+// complete.
 func (l *Fetcher) refreshDue(rounds []*Round) {
 	var due []*Round
 	for _, r := range rounds {
@@ -37,7 +38,7 @@ func (l *Fetcher) refreshDue(rounds []*Round) {
 	for _, r := range rounds {
 		if r.renew {
 			r.renew = false
-			if r.forFresh && !l.renewals.active(l.Items.Hash(r)) && !slices.Contains(begun, l.Items.Hash(r)) {
+			if r.forFresh && !l.refreshes.active(l.Items.Hash(r)) && !slices.Contains(begun, l.Items.Hash(r)) {
 				l.giveStale(r)
 				if l.cache.Store != nil {
 					l.countHit(r)
@@ -59,7 +60,7 @@ func (l *Fetcher) skipsRefresh(r *Round) bool {
 // hash that of its key in this process. It allocates nothing: near the end each hit wins, until the
 // refresh has come.
 func (l *Fetcher) DueEarly(hash uint64, left, delta time.Duration) bool {
-	return l.due(left, delta) && !l.renewals.has(hash)
+	return l.due(left, delta) && !l.refreshes.has(hash)
 }
 
 // RefreshEarly begins a background refresh for a hit in memory, of a round that has not begun,
@@ -81,7 +82,7 @@ func (l *Fetcher) startRefreshes(rounds []*Round) (begun []uint64) {
 	for i, r := range rounds {
 		hashes[i] = l.Items.Hash(r)
 	}
-	entered := l.renewals.enter(hashes)
+	entered := l.refreshes.enter(hashes)
 	if len(entered) == 0 {
 		return nil
 	}
@@ -93,7 +94,7 @@ func (l *Fetcher) startRefreshes(rounds []*Round) (begun []uint64) {
 		}
 	}
 	go func() {
-		defer l.renewals.leave(entered)
+		defer l.refreshes.leave(entered)
 		ctx, end := l.observe(l.Life, OpRefresh, len(own))
 		b := &batch{l: l, ctx: ctx, rounds: own, open: slices.Clone(own), refresh: true, background: true}
 		b.run()
@@ -138,7 +139,7 @@ func (b *batch) peek() {
 		r, e := rounds[i], &held.Entry
 		b.l.count(err)
 		switch {
-		case err != nil || held.Kind != lease.Stored || e.Generation != r.loader.Generation:
+		case err != nil || held.Kind != lease.Stored || e.Generation != r.loader.Number:
 			r.step = over // who reads it sees to it
 		case e.Expiry.After(r.until.Add(Drift)) && held.Long:
 			r.step = over // who reads it fetches it
@@ -164,12 +165,12 @@ func (l *Fetcher) takeOver(r *Round, e *lease.Entry) {
 }
 
 // respite is how long a key is left alone whose refresh the limits of the database, or its circuit
-// breaker, have refused: each try costs a claim and its end. The flight counts among maxRenewals
+// breaker, have refused: each try costs a claim and its end. The flight counts among maxRefreshes
 // meanwhile, so that many such keys are tried less often.
 const respite = 100 * time.Millisecond
 
 func (b *batch) rest(hashes []uint64) {
-	b.l.renewals.rest(hashes)
+	b.l.refreshes.rest(hashes)
 	if slices.ContainsFunc(b.rounds, func(r *Round) bool { return r.notAttempted }) {
 		Pause(b.ctx, respite)
 	}
@@ -195,7 +196,7 @@ func (b *batch) catchUp() {
 			err = b.l.whole(b.ctx, r, held)
 		}
 		b.l.count(err)
-		if err == nil && held.Kind == lease.Stored && e.Generation == r.loader.Generation && time.Now().Before(e.Expiry) {
+		if err == nil && held.Kind == lease.Stored && e.Generation == r.loader.Number && time.Now().Before(e.Expiry) {
 			b.l.takeOver(r, e)
 		}
 	})
@@ -203,7 +204,7 @@ func (b *batch) catchUp() {
 
 // countRefresh counts a background refresh that is about to load.
 func (l *Fetcher) countRefresh(r *Round) {
-	l.Counters.Renewals.Add(1)
+	l.Counters.BackgroundRefreshes.Add(1)
 	if r.early {
 		l.Counters.Early.Add(1)
 	}

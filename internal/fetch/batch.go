@@ -17,7 +17,7 @@ type batch struct {
 	ctx        context.Context
 	flight     Flight   // nil: nobody waits
 	rounds     []*Round // that it is to bring to their end
-	open       []*Round // those of them that have not landed
+	open       []*Round // those of them that have not completed
 	refresh    bool
 	background bool // and nobody waits for it: of entries that were read
 	ended      bool
@@ -68,23 +68,23 @@ func (b *batch) more() bool {
 			r.step = over
 		}
 	}
-	b.land(b.open)
-	b.open = slices.DeleteFunc(b.open, func(r *Round) bool { return r.step == landed })
+	b.complete(b.open)
+	b.open = slices.DeleteFunc(b.open, func(r *Round) bool { return r.step == completed })
 	return len(b.open) > 0
 }
 
-// land gives out those rounds that are over.
-func (b *batch) land(rounds []*Round) {
+// complete gives out those rounds that are over.
+func (b *batch) complete(rounds []*Round) {
 	done := at(rounds, over)
 	for _, r := range done {
-		r.step = landed
+		r.step = completed
 		r.waits(r.Err)
 	}
 	if b.l.filter.Filter != nil {
 		b.l.countFilter(done)
 	}
 	if b.flight != nil {
-		b.flight.Land(done)
+		b.flight.Complete(done)
 	}
 }
 

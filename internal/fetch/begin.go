@@ -59,9 +59,9 @@ func (l *Fetcher) again(r *Round) {
 // takeSnapshot is called before a round's first look at Redis, and when it starts again: the entry
 // that it stores, and the item that it puts into memory, count from no later time than that.
 func (l *Fetcher) takeSnapshot(r *Round) {
-	r.loader = l.Eras.Of(r.slots)
+	r.loader = l.Generations.Of(r.slots)
 	if l.Memory != nil {
-		r.version = l.Memory.Generation(r.slots, r.stable)
+		r.version = l.Memory.Version(r.slots, r.stable)
 	}
 }
 
@@ -137,6 +137,6 @@ func (l *Fetcher) onHold(r *Round) bool {
 	if l.cache.Holds == nil {
 		return false
 	}
-	since := l.Eras[0].Load().Since
+	since := l.Generations[0].Load().Since
 	return l.cache.Holds.Held(l.Keys.Hash(r.text)) || !since.IsZero() && time.Since(since) < l.cache.ReplicaLag
 }

@@ -35,7 +35,7 @@ func (l *Fetcher) Peek(ctx context.Context, r *Round) (ok bool, err error) {
 		case failed != nil:
 			l.count(failed)
 			err = fault.OfRedis(failed)
-		case held.Kind != lease.Stored || held.Entry.Generation != r.loader.Generation:
+		case held.Kind != lease.Stored || held.Entry.Generation != r.loader.Number:
 		default:
 			ok = l.decode(r, &held.Entry) == nil
 		}
@@ -76,7 +76,7 @@ func (l *Fetcher) Ahead(ctx context.Context, rounds []*Round) (missing, old []*R
 		case err != nil:
 			l.count(err)
 			r.Err = fault.OfRedis(err)
-		case held.Kind != lease.Stored || unread != nil || e.Generation != r.loader.Generation:
+		case held.Kind != lease.Stored || unread != nil || e.Generation != r.loader.Number:
 			missing = append(missing, r)
 		case !e.Taken(time.Now()) && time.Until(e.Expiry) < ttl/2: // else it is being reloaded, or
 			old = append(old, r)
@@ -97,8 +97,8 @@ func (l *Fetcher) Copy(ctx context.Context, r *Round, undecided measure.Verdict)
 		return stamp, measure.Unknown
 	}
 	r.name, r.hashed = l.Keys.Name(r.text)
-	era := l.Eras.Of(uint8(l.cache.Conn.Range(r.name)))
-	if era == nil {
+	generation := l.Generations.Of(uint8(l.cache.Conn.Range(r.name)))
+	if generation == nil {
 		l.cache.Channel.Poll() // for the next time
 		return stamp, measure.Unknown
 	}
@@ -110,9 +110,9 @@ func (l *Fetcher) Copy(ctx context.Context, r *Round, undecided measure.Verdict)
 		e := &held.Entry
 		switch {
 		case err != nil:
-		case held.Kind != lease.Stored || e.Generation < era.Generation || l.age(e, time.Now()) == seenOutlived:
+		case held.Kind != lease.Stored || e.Generation < generation.Number || l.age(e, time.Now()) == seenOutlived:
 			v = measure.None
-		case e.Generation > era.Generation, e.Expiry.UnixMilli() == 0: // an InvalidateAll that was not heard of yet; or it was Expired, and may differ
+		case e.Generation > generation.Number, e.Expiry.UnixMilli() == 0: // an InvalidateAll that was not heard of yet; or it was Expired, and may differ
 		default:
 			if l.decode(r, e) != nil {
 				v = measure.None // it counts as a miss
@@ -124,8 +124,8 @@ func (l *Fetcher) Copy(ctx context.Context, r *Round, undecided measure.Verdict)
 	return stamp, v
 }
 
-// Entry is what would be stored of a value that was loaded in this era, and for how long.
-func (l *Fetcher) Entry(text string, era *local.Era, value any) (e lease.Entry, life time.Duration, err error) {
+// Entry is what would be stored of a value that was loaded in this generation, and for how long.
+func (l *Fetcher) Entry(text string, generation *local.Generation, value any) (e lease.Entry, life time.Duration, err error) {
 	_, hashed := l.Keys.Name(text)
-	return l.entry(text, hashed, era, value, source.Row{})
+	return l.entry(text, hashed, generation, value, source.Row{})
 }

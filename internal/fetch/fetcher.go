@@ -57,22 +57,22 @@ type Options struct {
 	Locker               Locker
 	MustLock             bool
 
-	Name     string
-	Chunk    int // how many keys a call of the load function may have
-	Calls    int // of the load function, by one flight at once
-	Keys     keys.Namespace
-	Memory   *local.Tier // nil: not used by this loader
-	Eras     *local.Eras // what the loader holds is of these, in each range of keys
-	Source   *source.Source
-	Items    Items
-	Codec    Codec
-	Filter   Filter // nil: none
-	Counters *Counters
-	Life     context.Context                    // ends with the cache
-	Bypassed func() bool                        // whether the caches are off
-	Text     func(r *Round) (string, error)     // of a round's key
-	Query    func(rounds []*Round) source.Query // calls the load function for their keys
-	Loaded   func(rounds []*Round, rows []source.Row)
+	Name        string
+	Chunk       int // how many keys a call of the load function may have
+	Calls       int // of the load function, by one flight at once
+	Keys        keys.Namespace
+	Memory      *local.Tier        // nil: not used by this loader
+	Generations *local.Generations // what the loader holds is of these, in each range of keys
+	Source      *source.Source
+	Items       Items
+	Codec       Codec
+	Filter      Filter // nil: none
+	Counters    *Counters
+	Life        context.Context                    // ends with the cache
+	Bypassed    func() bool                        // whether the caches are off
+	Text        func(r *Round) (string, error)     // of a round's key
+	Query       func(rounds []*Round) source.Query // calls the load function for their keys
+	Loaded      func(rounds []*Round, rows []source.Row)
 }
 
 // DownPolicy is cacheaside.DownPolicy.
@@ -108,7 +108,7 @@ type Item struct {
 
 // Flight is the rounds that are under way together.
 type Flight interface {
-	Land(rounds []*Round)
+	Complete(rounds []*Round)
 	TakeIn(r *Round)
 }
 
@@ -122,7 +122,7 @@ type Fetcher struct {
 	start  time.Time   // of the loader's monotonic clock
 
 	die        func() float64 // for XFetch
-	renewals   renewals
+	refreshes  refreshes
 	background sync.WaitGroup // what nobody waits for: reloads, renewals of leases, releases
 }
 
@@ -134,11 +134,11 @@ func New(shared *Shared, o Options) *Fetcher {
 }
 
 // Stop begins no background refresh any more.
-func (l *Fetcher) Stop() { l.renewals.close() }
+func (l *Fetcher) Stop() { l.refreshes.close() }
 
 // Wait waits for what goes on in the background. Call it after Stop, when the flights have ended.
 func (l *Fetcher) Wait() {
-	l.renewals.under.Wait()
+	l.refreshes.under.Wait()
 	l.background.Wait()
 }
 
@@ -156,7 +156,7 @@ type Counters struct {
 	Unvalidated, Bypassed               atomic.Int64
 	Undecodable, RedisErrors, Abandoned atomic.Int64
 	Outdated                            atomic.Int64
-	Renewals, Early, Stale              atomic.Int64
+	BackgroundRefreshes, Early, Stale   atomic.Int64
 	Unlocked                            atomic.Int64
 	Held, WriteErrors, RedisDown        atomic.Int64
 	Invalidated, InvalidateErrors       atomic.Int64

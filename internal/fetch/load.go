@@ -64,7 +64,7 @@ func (b *batch) fill(all []*Round, stop, waiting func()) {
 	defer func() {
 		if !returned { // a codec called runtime.Goexit, say
 			b.failAll(at(all, toLoad), b.l.cache.Caught(recover()))
-			b.land(all)
+			b.complete(all)
 		}
 	}()
 	for rounds := all; len(rounds) > 0 && b.ctx.Err() == nil; {
@@ -87,7 +87,7 @@ func (b *batch) fill(all []*Round, stop, waiting func()) {
 				}
 			}, waiting)
 		}
-		b.land(all)
+		b.complete(all)
 	}
 	returned = true
 }

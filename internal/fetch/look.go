@@ -77,7 +77,7 @@ func (b *batch) look() {
 		b.l.cache.Store.Read(b.ctx, &b.l.sizes, names(rounds), func(i int, held *lease.State, err error) { b.settle(rounds[i], held, err) })
 		b.l.refreshDue(rounds)
 	}
-	b.land(rounds)
+	b.complete(rounds)
 }
 
 // take asks for leases, where there is nothing, or nothing that can be read: the second check, in
@@ -97,7 +97,7 @@ func (b *batch) take() {
 		b.settle(r, &as[i].State, as[i].Err)
 	}
 	b.l.refreshDue(rounds)
-	b.land(rounds)
+	b.complete(rounds)
 	for _, r := range at(rounds, toTake) {
 		r.step = toLook // it has changed meanwhile, and can still not be read
 	}
@@ -172,7 +172,7 @@ func (l *Fetcher) young(r *Round) uint64 {
 	if r.loader == nil || time.Since(r.loader.Since) >= l.cache.ReplicaLag {
 		return 0
 	}
-	return r.loader.Generation
+	return r.loader.Number
 }
 
 func (b *batch) settle(r *Round, held *lease.State, err error) {
@@ -245,9 +245,9 @@ func (l *Fetcher) see(r *Round, held *lease.State) (what seen, unread error) {
 		return kinds[held.Kind], nil
 	}
 	switch e := &held.Entry; {
-	case e.Generation > r.loader.Generation:
+	case e.Generation > r.loader.Number:
 		return seenNewer, nil
-	case e.Generation != r.loader.Generation:
+	case e.Generation != r.loader.Number:
 		return seenOlder, nil
 	case held.Long:
 		return seenBeginning, nil

@@ -80,8 +80,8 @@ func (l *Fetcher) kept(r *Round) bool {
 // Current tells whether those who came while a round ran may be given its result: it is what the
 // memory tier holds for them.
 func (l *Fetcher) Current(r *Round) bool {
-	return r.inMemory && !l.Bypassed() && l.Memory.Trusted(r.slots) && l.Eras.Of(r.slots) == r.loader &&
-		l.Memory.Generation(r.slots, r.stable) == r.version
+	return r.inMemory && !l.Bypassed() && l.Memory.Trusted(r.slots) && l.Generations.Of(r.slots) == r.loader &&
+		l.Memory.Version(r.slots, r.stable) == r.version
 }
 
 // forget ends what this process holds of a key, also that its load has failed.

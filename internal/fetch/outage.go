@@ -29,7 +29,7 @@ func (l *Fetcher) skipRedis(rounds []*Round, s step) {
 func (b *batch) skipRedis(s step) {
 	if !b.refresh {
 		b.l.skipRedis(b.open, s)
-		b.land(b.open)
+		b.complete(b.open)
 	}
 }
 

@@ -25,7 +25,7 @@ func (b *batch) fetch() {
 		b.settle(r, &held, err)
 	})
 	b.l.refreshDue(rounds)
-	b.land(rounds)
+	b.complete(rounds)
 }
 
 // whole reads the rest of an entry of which only the beginning was read. One that is longer than

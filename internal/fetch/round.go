@@ -44,13 +44,13 @@ type identity struct {
 
 // snapshot is what was so before the first look at Redis: what is loaded, or read, is no older.
 type snapshot struct {
-	loader       *local.Era     // the loader's generation in the range
-	read         time.Duration  // when that was taken, or before, on the channel's clock
-	version      uint64         // of the key in the memory tier
-	outdated     bool           // an entry has shown that the loader's generation is outdated
-	needsPrimary bool           // what is cached was expired, or is to be refreshed: a replica may not have heard of the change
-	attempt      *lease.Attempt // nil: Redis has not been asked, or is not to be
-	beginning    []byte         // of a long entry
+	loader       *local.Generation // the loader's generation in the range
+	read         time.Duration     // when that was taken, or before, on the channel's clock
+	version      uint64            // of the key in the memory tier
+	outdated     bool              // an entry has shown that the loader's generation is outdated
+	needsPrimary bool              // what is cached was expired, or is to be refreshed: a replica may not have heard of the change
+	attempt      *lease.Attempt    // nil: Redis has not been asked, or is not to be
+	beginning    []byte            // of a long entry
 }
 
 // terms are how a round may read and load.
@@ -86,14 +86,14 @@ type step uint8
 const (
 	toBegin step = iota
 	toAsk        // the filter
-	toLearn      // the era
+	toLearn      // the generation
 	toLook       // at what Redis holds
 	toFetch      // the rest of a long entry
 	toTake       // a lease, for there is nothing, or nothing that can be read
 	toLoad
 	toWait // for another's load
 	over
-	landed
+	completed
 )
 
 // How is how keys are read.
@@ -176,6 +176,6 @@ func (r *Round) waits(err error) {
 
 // Snapshot is under what the memory tier may hold the round's value: the range of the key, the
 // loader's generation there, the key's stable hash, and its generation in the tier.
-func (r *Round) Snapshot() (place uint8, era *local.Era, stable, generation uint64) {
+func (r *Round) Snapshot() (slots uint8, generation *local.Generation, stable, version uint64) {
 	return r.slots, r.loader, r.stable, r.version
 }

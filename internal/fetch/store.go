@@ -87,10 +87,10 @@ func (l *Fetcher) filling(r *Round, row source.Row) (*lease.Filling, error) {
 	return &lease.Filling{Attempt: r.attempt, Entry: e, Life: life}, err
 }
 
-// entry is what is stored of a value, in the era in which its load began, and for how long.
-func (l *Fetcher) entry(text string, hashed bool, era *local.Era, value any, row source.Row) (e lease.Entry, life time.Duration, err error) {
+// entry is what is stored of a value, in the generation in which its load began, and for how long.
+func (l *Fetcher) entry(text string, hashed bool, generation *local.Generation, value any, row source.Row) (e lease.Entry, life time.Duration, err error) {
 	ttl := l.ttl(row)
-	e = lease.Entry{Null: row.Null, Cost: row.Took, Expiry: time.Now().Add(ttl), Generation: era.Generation, Keyed: hashed}
+	e = lease.Entry{Null: row.Null, Cost: row.Took, Expiry: time.Now().Add(ttl), Generation: generation.Number, Keyed: hashed}
 	if hashed {
 		e.Key = text
 	}

@@ -2,12 +2,12 @@ package fetch
 
 import "sync"
 
-// maxRenewals is how many flights of renewals a loader has under way at once. What is due beyond
+// maxRefreshes is how many flights of refreshes a loader has under way at once. What is due beyond
 // that waits for the next read of it.
-const maxRenewals = 64
+const maxRefreshes = 64
 
-// renewals are the keys of a loader that are being reloaded in the background.
-type renewals struct {
+// refreshes are the keys of a loader that are being reloaded in the background.
+type refreshes struct {
 	mu      sync.Mutex
 	keys    map[uint64]bool // by the hash in this process; true: it rests, since its reload was refused
 	flights int
@@ -16,10 +16,10 @@ type renewals struct {
 }
 
 // enter begins a flight of those keys that are in none, and answers which.
-func (n *renewals) enter(keys []uint64) (entered []uint64) {
+func (n *refreshes) enter(keys []uint64) (entered []uint64) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if n.closed || n.flights >= maxRenewals {
+	if n.closed || n.flights >= maxRefreshes {
 		return nil
 	}
 	for _, key := range keys {
@@ -39,7 +39,7 @@ func (n *renewals) enter(keys []uint64) (entered []uint64) {
 	return entered
 }
 
-func (n *renewals) leave(keys []uint64) {
+func (n *refreshes) leave(keys []uint64) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	for _, key := range keys {
@@ -50,7 +50,7 @@ func (n *renewals) leave(keys []uint64) {
 }
 
 // rest notes that keys are not being reloaded any more, though they have not left.
-func (n *renewals) rest(keys []uint64) {
+func (n *refreshes) rest(keys []uint64) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	for _, key := range keys {
@@ -59,7 +59,7 @@ func (n *renewals) rest(keys []uint64) {
 }
 
 // has tells whether a flight has a key, be it that it rests.
-func (n *renewals) has(key uint64) bool {
+func (n *refreshes) has(key uint64) bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	_, under := n.keys[key]
@@ -67,7 +67,7 @@ func (n *renewals) has(key uint64) bool {
 }
 
 // active tells whether a key is being reloaded by this process.
-func (n *renewals) active(key uint64) bool {
+func (n *refreshes) active(key uint64) bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	rests, under := n.keys[key]
@@ -75,7 +75,7 @@ func (n *renewals) active(key uint64) bool {
 }
 
 // close lets no flight begin any more.
-func (n *renewals) close() {
+func (n *refreshes) close() {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.closed = true

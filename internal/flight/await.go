@@ -2,14 +2,14 @@ package flight
 
 import "context"
 
-// Landed tells whether the round has been brought to its end.
-func (r *Round[K, R]) Landed() bool {
+// Completed tells whether the round has been brought to its end.
+func (r *Round[K, R]) Completed() bool {
 	r.shard.mu.Lock()
 	defer r.shard.mu.Unlock()
-	return r.landed
+	return r.completed
 }
 
-// await waits until done is closed, which is when r has landed.
+// await waits until done is closed, which is when r has completed.
 func (g *Group[K, R]) await(ctx context.Context, r *Round[K, R], done <-chan struct{}) (*R, error) {
 	if g.hooks.Await != nil {
 		over, refused := g.hooks.Await(ctx, r.self[:])
@@ -33,7 +33,7 @@ func (g *Group[K, R]) await(ctx context.Context, r *Round[K, R], done <-chan str
 	}
 }
 
-// awaitAll waits until all rounds have landed, those of the flight own and others, or there is a
+// awaitAll waits until all rounds have completed, those of the flight own and others, or there is a
 // reason to stop waiting. It notes in errs why a caller gets nothing of a round.
 func (g *Group[K, R]) awaitAll(ctx context.Context, own *Flight[K, R], rounds []*Round[K, R], errs []error) {
 	var stopped error
@@ -70,7 +70,7 @@ func (g *Group[K, R]) refuse(rounds []*Round[K, R], errs, refused []error) error
 	return nil
 }
 
-// awaitRounds waits until all rounds have landed, or answers why it does not.
+// awaitRounds waits until all rounds have completed, or answers why it does not.
 func (g *Group[K, R]) awaitRounds(ctx context.Context, own *Flight[K, R], rounds []*Round[K, R]) error {
 	await := func(done <-chan struct{}) error {
 		select {

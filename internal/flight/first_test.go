@@ -161,11 +161,11 @@ func TestCallersDuringAFirstLookGetAFlight(t *testing.T) {
 		b.looked(1, "a")
 		fourth := b.one("a") // gathers behind the flight
 		b.waits(second, third, fourth)
-		one.land("a")
-		two.land("b")
+		one.complete("a")
+		two.complete("b")
 		b.got(second, "a2")
 		b.got(third, "a2", "b1")
-		b.flew(3, "a").land("a")
+		b.flew(3, "a").complete("a")
 		b.got(fourth, "a3")
 		b.looked(1, "a")
 		fifth := b.one("a") // nothing is under way
@@ -199,11 +199,11 @@ func TestLateServesWhatFirstHasFound(t *testing.T) {
 				b.flew(0, "")
 			case 1:
 				b.got(first, "old")
-				b.flew(1, "a").land("a")
+				b.flew(1, "a").complete("a")
 				b.got(second, "a1")
 			case 2:
 				b.got(first, "err: failed")
-				b.flew(2, "a").land("a")
+				b.flew(2, "a").complete("a")
 				b.got(second, "a2")
 			}
 			b.empty()
@@ -237,10 +237,10 @@ func TestRoundThatFirstDoesNotEndIsFlown(t *testing.T) {
 		b.flies(one)
 		one.step(func() {
 			one.f.Rounds[0].Result += " and half"
-			one.f.Land(one.f.Rounds)
+			one.f.Complete(one.f.Rounds)
 		})
 		b.got(c, "half and half")
-		b.flew(2, "a").land("a")
+		b.flew(2, "a").complete("a")
 		b.got(second, "a2")
 		b.looked(1, "a")
 		b.empty()
@@ -274,7 +274,7 @@ func TestFirstThatDoesNotReturn(t *testing.T) {
 				one := b.flew(1, "a")
 				b.flies(one)
 				b.waits(second, third)
-				one.land("a")
+				one.complete("a")
 				b.got(second, "a1")
 				b.got(third, "a1")
 				b.empty()
@@ -319,12 +319,12 @@ func TestContextThatEndsDuringAFirstLook(t *testing.T) {
 				one := b.flew(n, "a")
 				b.stopped(one, ErrAbandoned)
 				b.waits(second)
-				one.land("a")
+				one.complete("a")
 				n++
 			}
 			next := b.flew(n, "a")
 			b.flies(next)
-			next.land("a")
+			next.complete("a")
 			b.got(second, map[bool]string{true: "a1", false: "a2"}[found])
 			b.looked(1, "a")
 			b.empty()
@@ -363,7 +363,7 @@ func TestCloseDuringAFirstLook(t *testing.T) {
 			first := b.one("a")
 			look := b.looked(1, "a")
 			second, third := b.one("a"), b.many("b", "a")
-			b.flew(1, "b").land("b")
+			b.flew(1, "b").complete("b")
 			b.trips[0].end()
 			closed := make(chan struct{})
 			go func() {
@@ -436,11 +436,11 @@ func TestDoManyLooksFirst(t *testing.T) {
 		b.flew(2, "c")
 		other := b.many("b")
 		b.got(other, "found")
-		b.trips[0].land("a")
+		b.trips[0].complete("a")
 		b.got(single, "a1")
-		b.flew(3, "a").land("a") // who gathers is not looked for
+		b.flew(3, "a").complete("a") // who gathers is not looked for
 		b.waits(many)
-		b.trips[1].land("c")
+		b.trips[1].complete("c")
 		b.got(many, "a3", "found", "c2", "found")
 		b.got(b.many("b", "d"), "found", "found") // nothing is left to fly
 		if want := "[[a] [b c d] [b] [b d]]"; fmt.Sprint(looks) != want {
@@ -465,7 +465,7 @@ func TestFirstLooksThatMissFlyAlone(t *testing.T) {
 			b.flew(3-i, l.r.Key)
 		}
 		for i, key := range []string{"a", "b", "c"} {
-			b.trips[2-i].land(key)
+			b.trips[2-i].complete(key)
 			b.got(callers[i], key+string(rune('3'-i)))
 		}
 		b.empty()

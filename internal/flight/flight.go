@@ -8,7 +8,7 @@
 // (TakeIn).
 //
 // The rounds of many keys fly together: those of a batch, and then those that gathered meanwhile
-// for keys that have landed together.
+// for keys that have completed together.
 package flight
 
 import (
@@ -48,7 +48,7 @@ type Hooks[K comparable, R any] struct {
 	// the rest, which go on in a flight.
 	First func(ctx context.Context, rounds []*Round[K, R]) (over, rest []*Round[K, R])
 
-	// Fly lands all rounds of a flight: it begins after all their callers have asked, on a
+	// Fly completes all rounds of a flight: it begins after all their callers have asked, on a
 	// goroutine of its own, with a context that carries the values of the first caller's and ends
 	// when the last caller has left.
 	Fly func(ctx context.Context, f *Flight[K, R])
@@ -58,7 +58,7 @@ type Hooks[K comparable, R any] struct {
 	Late func(result *R) bool
 
 	// Await, if not nil, is called with a caller's context when he is about to wait for rounds, one
-	// for each key that he has asked for; some may be nil, or have landed. over, if not nil, is
+	// for each key that he has asked for; some may be nil, or have completed. over, if not nil, is
 	// called when he no longer waits, and before he goes on; refused, if not nil, has the errors of
 	// those rounds that he is not to wait for.
 	Await func(ctx context.Context, rounds []*Round[K, R]) (over func(), refused []error)
@@ -74,8 +74,8 @@ type shard[K comparable, R any] struct {
 	running map[K]*Round[K, R]
 }
 
-// Round is one round of one key. Who flies it sets Result or Err before it lands; nobody changes
-// them afterwards.
+// Round is one round of one key. Who flies it sets Result or Err before it completes; nobody
+// changes them afterwards.
 type Round[K comparable, R any] struct {
 	Key    K
 	Result R
@@ -90,14 +90,14 @@ type Round[K comparable, R any] struct {
 
 // waiters are those who wait for a round, and what it is of. The lock of the shard guards them.
 type waiters[K comparable, R any] struct {
-	callers int32 // who still wait
-	landed  bool
-	flight  *Flight[K, R]     // nil while it gathers, and during its first look
-	begunBy *struct{ _ byte } // the DoMany that it is of
-	next    *Round[K, R]      // gathers; for one that was taken in: the one before
-	within  *Round[K, R]      // the last that was taken in
-	values  context.Context   // of the first caller of a round that gathers
-	done    chan struct{}     // nil if only who waits for the flight waits for it
+	callers   int32 // who still wait
+	completed bool
+	flight    *Flight[K, R]     // nil while it gathers, and during its first look
+	begunBy   *struct{ _ byte } // the DoMany that it is of
+	next      *Round[K, R]      // gathers; for one that was taken in: the one before
+	within    *Round[K, R]      // the last that was taken in
+	values    context.Context   // of the first caller of a round that gathers
+	done      chan struct{}     // nil if only who waits for the flight waits for it
 }
 
 // New makes a group.
@@ -147,8 +147,8 @@ func (g *Group[K, R]) Do(ctx context.Context, key K) (*R, error) {
 }
 
 // DoMany is Do for many keys: the rounds that it begins fly together. A key that comes twice has
-// one round. It returns when all have landed, or when ctx ends, or the group is closed. Errors has
-// an error for each key whose round has none to give, nil for the others.
+// one round. It returns when all have completed, or when ctx ends, or the group is closed. Errors
+// has an error for each key whose round has none to give, nil for the others.
 func (g *Group[K, R]) DoMany(ctx context.Context, keys []K) (rounds []*Round[K, R], errs []error) {
 	rounds, errs = make([]*Round[K, R], len(keys)), make([]error, len(keys))
 	if err := ctx.Err(); err != nil {
@@ -217,11 +217,11 @@ func (r *Round[K, R]) join(ctx context.Context) *Round[K, R] {
 
 // leave takes one caller out of r. An abandoned round that gathers is dropped; a flight that all
 // callers of all its rounds have left is told to stop, and ends in its own time. It answers true if
-// r has landed already.
-func (g *Group[K, R]) leave(r *Round[K, R]) (landed bool) {
+// r has completed already.
+func (g *Group[K, R]) leave(r *Round[K, R]) (completed bool) {
 	s := r.shard
 	s.mu.Lock()
-	if r.landed {
+	if r.completed {
 		s.mu.Unlock()
 		return true
 	}
@@ -262,7 +262,7 @@ func (g *Group[K, R]) first(ctx context.Context, rounds []*Round[K, R]) (rest []
 			}
 			over, rest = rounds, nil
 		}
-		g.land(nil, over)
+		g.complete(nil, over)
 		if len(rest) == 0 {
 			g.flights.Done()
 		}

@@ -86,11 +86,11 @@ func (s *storm) fly(ctx context.Context, f *Flight[int, reading]) {
 	}
 	rounds := slices.Clone(f.Rounds)
 	random.Shuffle(len(rounds), func(i, j int) { rounds[i], rounds[j] = rounds[j], rounds[i] })
-	crash := -1 // how many are landed before
+	crash := -1 // how many are completed before
 	if random.IntN(5) == 0 {
 		crash = random.IntN(len(rounds) + 1)
 	}
-	var landing sync.WaitGroup
+	var completing sync.WaitGroup
 	for done := 0; done < len(rounds) && done != crash; {
 		n := 1 + random.IntN(len(rounds)-done)
 		if crash > done {
@@ -99,7 +99,7 @@ func (s *storm) fly(ctx context.Context, f *Flight[int, reading]) {
 		some := rounds[done : done+n]
 		done += n
 		one := rand.New(rand.NewPCG(s.seed, random.Uint64()))
-		land := func() {
+		complete := func() {
 			nap(one)
 			s.leftAlone(ctx, f)
 			for _, r := range some {
@@ -113,15 +113,15 @@ func (s *storm) fly(ctx context.Context, f *Flight[int, reading]) {
 				}
 				s.end(r)
 			}
-			f.Land(some)
+			f.Complete(some)
 		}
 		if random.IntN(3) == 0 {
-			land()
+			complete()
 		} else {
-			landing.Go(land)
+			completing.Go(complete)
 		}
 	}
-	landing.Wait()
+	completing.Wait()
 	if crash < 0 {
 		return
 	}
@@ -134,10 +134,11 @@ func (s *storm) fly(ctx context.Context, f *Flight[int, reading]) {
 		panic("fly")
 	case 1:
 		runtime.Goexit()
-	} // or it returns without landing them
+	} // or it returns without completing them
 }
 
-// leftAlone fails if f has been told to stop while a caller waits for a round that has not landed.
+// leftAlone fails if f has been told to stop while a caller waits for a round that has not
+// completed.
 func (s *storm) leftAlone(ctx context.Context, f *Flight[int, reading]) {
 	if context.Cause(ctx) != ErrAbandoned {
 		return
@@ -146,7 +147,7 @@ func (s *storm) leftAlone(ctx context.Context, f *Flight[int, reading]) {
 	for _, r := range f.Rounds {
 		shard := s.group.shard(r.Key)
 		shard.mu.Lock()
-		if !r.landed && r.callers != 0 {
+		if !r.completed && r.callers != 0 {
 			s.t.Errorf("a flight was told to stop while %d callers wait for key %d", r.callers, r.Key)
 		}
 		for n := r.within; n != nil; n = n.next {
@@ -199,7 +200,7 @@ func (s *storm) ask(random *rand.Rand, strict bool, counts *stormCounts) {
 			}
 			counts.left.Add(1)
 			return
-		case errors.Is(err, errStorm) || err == errNotLanded:
+		case errors.Is(err, errStorm) || err == errNotCompleted:
 			counts.failed.Add(1)
 		case err != nil:
 			s.t.Errorf("key %d: %v", keys[i], err)
@@ -239,10 +240,10 @@ func (s *storm) ask(random *rand.Rand, strict bool, counts *stormCounts) {
 type stormCounts struct{ asked, left, failed, shared atomic.Int64 }
 
 // Many callers of many overlapping sets of keys, some of whom leave; first looks and flights that
-// fail, panic, exit, forget rounds, take in who has gathered, and land the others bit by bit from
-// several goroutines: a key never has two looks or flights at once, everybody gets an answer, which
-// began after he asked, or, if it may be shared, is of a version not older than his question; no
-// flight is told to stop while somebody waits for it; and in the end nothing is kept.
+// fail, panic, exit, forget rounds, take in who has gathered, and complete the others bit by bit
+// from several goroutines: a key never has two looks or flights at once, everybody gets an answer,
+// which began after he asked, or, if it may be shared, is of a version not older than his question;
+// no flight is told to stop while somebody waits for it; and in the end nothing is kept.
 func TestRoundsOfManyHoldInAStorm(t *testing.T) {
 	for name, c := range map[string]struct {
 		strict bool
@@ -294,8 +295,8 @@ func TestRoundsOfManyHoldInAStorm(t *testing.T) {
 	}
 }
 
-// Close in the middle of a storm: all callers return, with the cause or what had landed, no look or
-// flight goes on after it, none begins, and nothing is kept.
+// Close in the middle of a storm: all callers return, with the cause or what had completed, no look
+// or flight goes on after it, none begins, and nothing is kept.
 func TestCloseOfManyHoldsInAStorm(t *testing.T) {
 	for n := range 50 {
 		cause := errors.New("closing")
@@ -315,12 +316,12 @@ func TestCloseOfManyHoldsInAStorm(t *testing.T) {
 			Fly: func(ctx context.Context, f *Flight[int, int]) {
 				enter()
 				defer running.Add(-1)
-				f.Land(f.Rounds[:len(f.Rounds)/2])
+				f.Complete(f.Rounds[:len(f.Rounds)/2])
 				<-ctx.Done() // by leaving callers, or Close
 				if c := context.Cause(ctx); c != ErrAbandoned && c != cause {
 					t.Errorf("a flight was told to stop with %v", c)
 				}
-				f.Land(f.Rounds[len(f.Rounds)/2:])
+				f.Complete(f.Rounds[len(f.Rounds)/2:])
 			},
 			Late:   func(*int) bool { return false },
 			Caught: func(any) error { return errStorm },

@@ -51,9 +51,9 @@ func (tr *trip) with(keys ...string) []*Round[string, string] {
 	return rounds
 }
 
-// land lands rounds in one call.
-func (tr *trip) land(keys ...string) {
-	tr.step(func() { tr.f.Land(tr.with(keys...)) })
+// complete completes rounds in one call.
+func (tr *trip) complete(keys ...string) {
+	tr.step(func() { tr.f.Complete(tr.with(keys...)) })
 }
 
 // end has Fly return.
@@ -63,7 +63,7 @@ func (tr *trip) end() {
 	synctest.Wait()
 }
 
-// manyBench is a group whose flights wait for the test to land them. It is used in a bubble.
+// manyBench is a group whose flights wait for the test to complete them. It is used in a bubble.
 type manyBench struct {
 	t     *testing.T
 	group *Group[string, string]
@@ -287,16 +287,16 @@ func manyBubble(t *testing.T, f func(t *testing.T, b *manyBench)) {
 const canceled = "left: context canceled"
 
 // The keys of a DoMany that nobody has asked for fly together, in one Fly, and come back where they
-// were asked for, in whatever order they land.
+// were asked for, in whatever order they complete.
 func TestDoManyFliesOnceAndAnswersIndexByIndex(t *testing.T) {
 	manyBubble(t, func(_ *testing.T, b *manyBench) {
 		c := b.many("c", "a", "d", "b")
 		one := b.flew(1, "a b c d")
-		one.land("b")
-		one.land("d", "c")
+		one.complete("b")
+		one.complete("d", "c")
 		b.waits(c)
 		b.flies(one)
-		one.land("a")
+		one.complete("a")
 		b.got(c, "c1", "a1", "d1", "b1")
 		b.stopped(one, context.Canceled) // nothing is left to do
 		one.end()
@@ -313,7 +313,7 @@ func TestErrorOfARoundOfManyIsItsOwn(t *testing.T) {
 		one.step(func() {
 			rounds := one.with("a", "b")
 			rounds[0].Err = errors.New("no database")
-			one.f.Land(rounds)
+			one.f.Complete(rounds)
 		})
 		b.got(c, "err: no database", "b1")
 		b.empty()
@@ -329,36 +329,37 @@ func TestDoManyGathersBehindWhatIsUnderWay(t *testing.T) {
 		two := b.flew(2, "a c")
 		third := b.many("c", "b", "a") // nothing of its own
 		b.flew(2, "a c")
-		two.land("a", "c")
+		two.complete("a", "c")
 		three := b.flew(3, "a c") // the third's
 		b.waits(first, second, third)
-		three.land("a", "c")
+		three.complete("a", "c")
 		b.waits(first, second, third)
-		one.land("b")
+		one.complete("b")
 		b.got(first, "b1")
 		b.waits(second, third)
 		four := b.flew(4, "b") // of both
-		four.land("b")
+		four.complete("b")
 		b.got(second, "a2", "b4", "c2")
 		b.got(third, "c3", "b4", "a3")
 		b.empty()
 	})
 }
 
-// What gathered behind keys that land in one call of Land begins in one flight, whoever asked.
+// What gathered behind keys that complete in one call of Complete begins in one flight, whoever
+// asked.
 func TestRoundsBehindWhatLandsTogetherFlyTogether(t *testing.T) {
 	manyBubble(t, func(_ *testing.T, b *manyBench) {
 		first := b.many("a", "b", "c", "d")
 		one := b.flew(1, "a b c d")
 		second, third, fourth := b.one("a"), b.many("b", "d"), b.many("a", "b")
-		one.land("a", "b", "c") // none waits for c, and d has not landed
+		one.complete("a", "b", "c") // none waits for c, and d has not completed
 		two := b.flew(2, "a b")
 		b.waits(first, second, third, fourth)
-		one.land("d")
+		one.complete("d")
 		three := b.flew(3, "d")
 		b.got(first, "a1", "b1", "c1", "d1")
-		three.land("d")
-		two.land("b", "a")
+		three.complete("d")
+		two.complete("b", "a")
 		b.got(second, "a2")
 		b.got(third, "b2", "d3")
 		b.got(fourth, "a2", "b2")
@@ -366,8 +367,8 @@ func TestRoundsBehindWhatLandsTogetherFlyTogether(t *testing.T) {
 	})
 }
 
-// What gathered behind keys that land in separate calls begins in separate flights, each at once: a
-// slow key holds back only those who asked for it.
+// What gathered behind keys that complete in separate calls begins in separate flights, each at
+// once: a slow key holds back only those who asked for it.
 func TestSlowKeyDoesNotHoldBackTheNextRoundOfAFastOne(t *testing.T) {
 	manyBubble(t, func(_ *testing.T, b *manyBench) {
 		first := b.many("fast", "slow")
@@ -375,50 +376,50 @@ func TestSlowKeyDoesNotHoldBackTheNextRoundOfAFastOne(t *testing.T) {
 		before := one
 		for n := 2; n <= 4; n++ {
 			fast := b.one("fast")
-			before.land("fast")
+			before.complete("fast")
 			before = b.flew(n, "fast")
 			b.waits(fast)
 		}
 		slow := b.one("slow")
-		before.land("fast")
+		before.complete("fast")
 		b.flew(4, "fast")
 		b.waits(first, slow)
-		one.land("slow")
+		one.complete("slow")
 		b.got(first, "fast1", "slow1")
-		b.flew(5, "slow").land("slow")
+		b.flew(5, "slow").complete("slow")
 		b.got(slow, "slow5")
 		b.empty()
 	})
 }
 
-// A flight's results are never given to those who came while it ran, whether its rounds have landed
-// or not.
+// A flight's results are never given to those who came while it ran, whether its rounds have
+// completed or not.
 func TestCallersDuringAFlightNeverGetItsResults(t *testing.T) {
 	manyBubble(t, func(_ *testing.T, b *manyBench) {
 		first := b.many("a", "b", "c")
 		one := b.flew(1, "a b c")
-		one.land("a")
-		during := b.many("a", "b") // a has landed, but the flight runs: a begins anew
+		one.complete("a")
+		during := b.many("a", "b") // a has completed, but the flight runs: a begins anew
 		two := b.flew(2, "a")
 		single := b.one("c")
-		one.land("b", "c")
+		one.complete("b", "c")
 		b.got(first, "a1", "b1", "c1")
 		three := b.flew(3, "b c")
 		again := b.many("a", "b", "c") // those of two and three run
 		b.flew(3, "b c")
-		two.land("a")
-		b.flew(4, "a").land("a")
-		three.land("c", "b")
+		two.complete("a")
+		b.flew(4, "a").complete("a")
+		three.complete("c", "b")
 		b.got(during, "a2", "b3")
 		b.got(single, "c3")
-		b.flew(5, "b c").land("b", "c")
+		b.flew(5, "b c").complete("b", "c")
 		b.got(again, "a4", "b5", "c5")
 		b.empty()
 	})
 }
 
-// If Late allows it, exactly those who have gathered by the landing of their key share its result,
-// without another Fly.
+// If Late allows it, exactly those who have gathered by the completing of their key share its
+// result, without another Fly.
 func TestLateServesExactlyThoseWhoHaveGathered(t *testing.T) {
 	manyBubble(t, func(t *testing.T, b *manyBench) {
 		var about []string
@@ -429,7 +430,7 @@ func TestLateServesExactlyThoseWhoHaveGathered(t *testing.T) {
 		first := b.many("a", "b", "c")
 		one := b.flew(1, "a b c")
 		second, third := b.many("a", "b"), b.one("a")
-		one.land("a", "b", "c")
+		one.complete("a", "b", "c")
 		b.got(first, "a1", "b1", "c1")
 		b.got(third, "a1")
 		two := b.flew(2, "b") // b may not be shared, c has nobody to be shared with
@@ -439,10 +440,10 @@ func TestLateServesExactlyThoseWhoHaveGathered(t *testing.T) {
 		}
 		fourth := b.one("a") // too late
 		three := b.flew(3, "a")
-		two.land("b")
+		two.complete("b")
 		b.got(second, "a1", "b2")
 		b.waits(fourth)
-		three.land("a")
+		three.complete("a")
 		b.got(fourth, "a3")
 		b.empty()
 	})
@@ -458,34 +459,34 @@ func TestLateIsNotAskedAboutAnErrorOfMany(t *testing.T) {
 		one.step(func() {
 			rounds := one.with("a", "b")
 			rounds[1].Err = errors.New("no database")
-			one.f.Land(rounds)
+			one.f.Complete(rounds)
 		})
 		b.got(first, "a1", "err: no database")
-		b.flew(2, "b").land("b")
+		b.flew(2, "b").complete("b")
 		b.got(second, "a1", "b2")
 		b.empty()
 	})
 }
 
-// Who leaves gets what has landed, and his context's error for the rest, of his own flight and of
-// others'; his flight, which nobody waits for now, is told to stop.
+// Who leaves gets what has completed, and his context's error for the rest, of his own flight and
+// of others'; his flight, which nobody waits for now, is told to stop.
 func TestCallerOfManyWhoLeavesGetsWhatHasLanded(t *testing.T) {
 	manyBubble(t, func(_ *testing.T, b *manyBench) {
 		others := b.many("e", "f")
 		one := b.flew(1, "e f")
 		c := b.many("a", "e", "b", "f", "c")
 		two := b.flew(2, "a b c")
-		one.land("e")
-		b.flew(3, "e").land("e")
-		two.land("b")
+		one.complete("e")
+		b.flew(3, "e").complete("e")
+		two.complete("b")
 		c.cancel()
 		b.got(c, canceled, "e3", "b2", canceled, canceled)
 		b.stopped(two, ErrAbandoned)
 		b.flies(one)
-		one.land("f")
+		one.complete("f")
 		b.got(others, "e1", "f1")
 		b.flew(3, "e") // the round of f that gathered has been abandoned
-		two.land("a", "c")
+		two.complete("a", "c")
 		b.empty()
 	})
 }
@@ -502,15 +503,15 @@ func TestDeadlineOfACallerOfManyIsHisOwn(t *testing.T) {
 			t.Error("the flight has the deadline of its caller")
 		}
 		patient := b.many("a", "b")
-		one.land("a")
+		one.complete("a")
 		got := <-c.done
 		if want := []string{"a1", "left: context deadline exceeded"}; !slices.Equal(got, want) || time.Since(begin) != time.Second {
 			t.Errorf("after %v: %q, want %q", time.Since(begin), got, want)
 		}
 		b.stopped(one, ErrAbandoned)
-		one.land("b")
-		b.trips[1].land("a")
-		b.flew(3, "b").land("b")
+		one.complete("b")
+		b.trips[1].complete("a")
+		b.flew(3, "b").complete("b")
 		b.got(patient, "a2", "b3")
 		b.empty()
 	})
@@ -525,7 +526,7 @@ func TestFlightGoesOnForTheCallersOfAnyOfItsRounds(t *testing.T) {
 			first := b.many("a", "b", "c")
 			one = b.flew(n+1, "a b c")
 			p, q, r = b.many("a", "b", "c"), b.one("b"), b.many("c", "b")
-			one.land("a", "b", "c")
+			one.complete("a", "b", "c")
 			b.got(first, fmt.Sprint("a", n+1), fmt.Sprint("b", n+1), fmt.Sprint("c", n+1))
 			return b.flew(n+2, "a b c"), p, q, r
 		}
@@ -534,13 +535,13 @@ func TestFlightGoesOnForTheCallersOfAnyOfItsRounds(t *testing.T) {
 		p.cancel()
 		b.got(p, canceled, canceled, canceled)
 		b.flies(two)
-		two.land("a") // though nobody waits for it
+		two.complete("a") // though nobody waits for it
 		b.flies(two)
 		r.cancel()
 		b.got(r, canceled, canceled)
 		b.flies(two)
 		b.waits(q)
-		two.land("b", "c")
+		two.complete("b", "c")
 		b.got(q, "b2")
 		b.stopped(two, context.Canceled)
 		b.empty()
@@ -555,32 +556,32 @@ func TestFlightGoesOnForTheCallersOfAnyOfItsRounds(t *testing.T) {
 		b.got(p, canceled, canceled, canceled)
 		b.got(q, canceled)
 		b.got(r, canceled, canceled)
-		two.land("a", "b", "c")
+		two.complete("a", "b", "c")
 		b.empty()
 	})
 }
 
-// A flight whose last callers were those of a round that lands is told to stop: nobody waits for
-// the rest.
+// A flight whose last callers were those of a round that completes is told to stop: nobody waits
+// for the rest.
 func TestFlightIsToldToStopWhenOnlyAbandonedRoundsAreLeft(t *testing.T) {
 	manyBubble(t, func(_ *testing.T, b *manyBench) {
 		first := b.many("a", "b", "c")
 		one := b.flew(1, "a b c")
 		p, q, r := b.one("a"), b.many("b", "c"), b.one("c")
-		one.land("a", "b", "c")
+		one.complete("a", "b", "c")
 		b.got(first, "a1", "b1", "c1")
 		two := b.flew(2, "a b c")
 		p.cancel()
 		b.got(p, canceled)
-		two.land("b")
+		two.complete("b")
 		b.flies(two) // q and r wait for c
-		two.land("c")
+		two.complete("c")
 		b.got(q, "b2", "c2")
 		b.got(r, "c2")
 		b.stopped(two, ErrAbandoned)
 		next := b.one("a") // who comes now is not given its end
-		two.land("a")
-		b.flew(3, "a").land("a")
+		two.complete("a")
+		b.flew(3, "a").complete("a")
 		b.got(next, "a3")
 		b.empty()
 	})
@@ -610,14 +611,14 @@ func TestRoundsOfManyThatAreAbandonedWhileTheyGather(t *testing.T) {
 		b.waits(q)
 		b.flies(one)
 		anew := b.one("c")
-		one.land("a", "b", "c")
+		one.complete("a", "b", "c")
 		b.got(first, "a1", "b1", "c1")
 		two := b.flew(2, "b c")
 		b.flies(two)
 		last := b.many("b", "c")
 		last.cancel()
 		b.got(last, canceled, canceled)
-		two.land("b", "c")
+		two.complete("b", "c")
 		b.got(q, "b2")
 		b.got(anew, "c2")
 		b.flew(2, "b c")
@@ -625,14 +626,14 @@ func TestRoundsOfManyThatAreAbandonedWhileTheyGather(t *testing.T) {
 	})
 }
 
-// Who leaves between the landing of one round and the beginning of the next flight is not waited
+// Who leaves between the completing of one round and the beginning of the next flight is not waited
 // for: the flight goes on for the others, and if there are none, begins with the order to stop.
 func TestCallersWhoLeaveBetweenLandingAndTheNextFlight(t *testing.T) {
 	for _, others := range []bool{true, false} {
 		manyBubble(t, func(_ *testing.T, b *manyBench) {
 			inBetween := make(chan bool)
 			b.late = func(s string) bool {
-				if s == "b1" { // a has landed, and its next round has not begun
+				if s == "b1" { // a has completed, and its next round has not begun
 					<-inBetween
 				}
 				return s == "b1" && !others
@@ -640,7 +641,7 @@ func TestCallersWhoLeaveBetweenLandingAndTheNextFlight(t *testing.T) {
 			first := b.many("a", "b")
 			one := b.flew(1, "a b")
 			p, q := b.one("a"), b.one("b")
-			one.land("a", "b")
+			one.complete("a", "b")
 			b.waits(p, q)
 			b.flew(1, "a b")
 			p.cancel()
@@ -651,15 +652,15 @@ func TestCallersWhoLeaveBetweenLandingAndTheNextFlight(t *testing.T) {
 			if others {
 				two := b.flew(2, "a b")
 				b.flies(two)
-				two.land("a", "b")
+				two.complete("a", "b")
 				b.got(q, "b2")
 			} else {
 				b.got(q, "b1")
 				two := b.flew(2, "a")
 				b.stopped(two, ErrAbandoned)
-				two.land("a")
+				two.complete("a")
 			}
-			b.flew(3, "a").land("a")
+			b.flew(3, "a").complete("a")
 			b.got(next, "a3")
 			b.empty()
 		})
@@ -670,7 +671,7 @@ func TestCallersWhoLeaveBetweenLandingAndTheNextFlight(t *testing.T) {
 // left before the others are in it. (Without a bubble: it would wait for a lock.)
 func TestCallersWhoLeaveWhileTheNextFlightIsPutTogether(t *testing.T) {
 	contexts, goOn := make(chan context.Context), make(chan bool)
-	landed, putTogether := make(chan bool), make(chan bool)
+	completed, putTogether := make(chan bool), make(chan bool)
 	g := New(Hooks[string, string]{
 		Fly: func(ctx context.Context, f *Flight[string, string]) {
 			contexts <- ctx
@@ -678,11 +679,11 @@ func TestCallersWhoLeaveWhileTheNextFlightIsPutTogether(t *testing.T) {
 			for _, r := range f.Rounds {
 				r.Result = r.Key
 			}
-			f.Land(f.Rounds) // a, b, c
+			f.Complete(f.Rounds) // a, b, c
 		},
 		Late: func(s *string) bool {
 			if *s == "c" {
-				landed <- true // a and b
+				completed <- true // a and b
 				<-putTogether
 			}
 			return false
@@ -712,7 +713,7 @@ func TestCallersWhoLeaveWhileTheNextFlightIsPutTogether(t *testing.T) {
 	}
 
 	goOn <- true
-	<-landed
+	<-completed
 	a, b := g.shard("a"), g.shard("b")
 	b.mu.Lock() // so the next round of a comes into the flight, and that of b does not yet
 	putTogether <- true
@@ -733,7 +734,7 @@ func TestCallersWhoLeaveWhileTheNextFlightIsPutTogether(t *testing.T) {
 }
 
 // A Fly that panics or exits gives Caught's error to exactly those of its rounds that have not
-// landed, and the keys go on: those who have gathered behind the others begin together.
+// completed, and the keys go on: those who have gathered behind the others begin together.
 func TestFlyThatDoesNotReturnKeepsWhatHasLanded(t *testing.T) {
 	for name, c := range map[string]struct {
 		run  func()
@@ -742,7 +743,7 @@ func TestFlyThatDoesNotReturnKeepsWhatHasLanded(t *testing.T) {
 		"panic":      {func() { panic("boom") }, "err: caught boom"},
 		"panic(nil)": {func() { panic(nil) }, "err: caught " + new(runtime.PanicNilError).Error()},
 		"Goexit":     {runtime.Goexit, "err: caught <nil>"},
-		"return":     {nil, "err: " + errNotLanded.Error()}, // without landing them all
+		"return":     {nil, "err: " + errNotCompleted.Error()}, // without completing them all
 	} {
 		t.Run(name, func(t *testing.T) {
 			manyBubble(t, func(_ *testing.T, b *manyBench) {
@@ -758,26 +759,26 @@ func TestFlyThatDoesNotReturnKeepsWhatHasLanded(t *testing.T) {
 				first := b.many("a", "b", "c", "d")
 				one := b.flew(1, "a b c d")
 				second := b.many("d", "c", "b", "a")
-				one.land("b")
+				one.complete("b")
 				two := b.flew(2, "b")
 				fail(one)
 				b.got(first, c.want, "b1", c.want, c.want)
 				b.stopped(one, context.Canceled)
 				three := b.flew(3, "a c d")
 				b.flies(three)
-				two.land("b")
-				three.land("c")
+				two.complete("b")
+				three.complete("c")
 				fail(three) // also one that has gathered
 				b.got(second, c.want, "c3", "b2", c.want)
 				again := b.many("a", "b", "c", "d")
 				four := b.flew(4, "a b c d")
-				four.land("d", "c", "b", "a")
+				four.complete("d", "c", "b", "a")
 				fail(four) // when there is nothing more to lose
 				b.got(again, "a4", "b4", "c4", "d4")
 				b.empty()
 
 				none := b.many("a", "b")
-				fail(b.flew(5, "a b")) // before anything has landed
+				fail(b.flew(5, "a b")) // before anything has completed
 				b.got(none, c.want, c.want)
 				b.empty()
 			})
@@ -785,8 +786,8 @@ func TestFlyThatDoesNotReturnKeepsWhatHasLanded(t *testing.T) {
 	}
 }
 
-// Land may be called by several goroutines at once, for different rounds: all callers get theirs,
-// the flight ends once, and what gathered behind begins, for each call on its own.
+// Complete may be called by several goroutines at once, for different rounds: all callers get
+// theirs, the flight ends once, and what gathered behind begins, for each call on its own.
 func TestLandBySeveralGoroutinesAtOnce(t *testing.T) {
 	for range 50 {
 		manyBubble(t, func(t *testing.T, b *manyBench) {
@@ -800,20 +801,20 @@ func TestLandBySeveralGoroutinesAtOnce(t *testing.T) {
 			second := b.many(keys...)
 			one.step(func() {
 				begin := make(chan struct{})
-				var landing sync.WaitGroup
+				var completing sync.WaitGroup
 				for rounds := range slices.Chunk(one.with(keys...), 2) {
-					landing.Go(func() {
+					completing.Go(func() {
 						<-begin
-						one.f.Land(rounds)
+						one.f.Complete(rounds)
 					})
 				}
 				close(begin)
-				landing.Wait()
+				completing.Wait()
 			})
 			b.got(all, want...)
 			b.waits(second)
 			if one.ctx.Err() == nil {
-				t.Error("the context of a flight that has landed still lives")
+				t.Error("the context of a flight that has completed still lives")
 			}
 			synctest.Wait()
 			if len(b.trips) != 11 {
@@ -827,7 +828,7 @@ func TestLandBySeveralGoroutinesAtOnce(t *testing.T) {
 				for _, r := range tr.f.Rounds {
 					flights[r.Key] = tr.n
 				}
-				tr.land(strings.Fields(tr.keys())...)
+				tr.complete(strings.Fields(tr.keys())...)
 			}
 			for i, key := range keys {
 				want[i] = fmt.Sprint(key, flights[key])
@@ -838,8 +839,8 @@ func TestLandBySeveralGoroutinesAtOnce(t *testing.T) {
 	}
 }
 
-// Close gives the cause at once to those who wait for what has not landed, ends the contexts of the
-// flights with it, and returns when the flights have ended. What has gathered is not flown.
+// Close gives the cause at once to those who wait for what has not completed, ends the contexts of
+// the flights with it, and returns when the flights have ended. What has gathered is not flown.
 func TestCloseEndsDoMany(t *testing.T) {
 	manyBubble(t, func(t *testing.T, b *manyBench) {
 		cause := errors.New("closing")
@@ -848,9 +849,9 @@ func TestCloseEndsDoMany(t *testing.T) {
 		second := b.many("b", "d", "c", "e")
 		two := b.flew(2, "d e")
 		third := b.one("d")
-		one.land("a", "c")
+		one.complete("a", "c")
 		three := b.flew(3, "c")
-		two.land("e")
+		two.complete("e")
 		closed := make(chan struct{})
 		go func() {
 			b.group.Close(cause)
@@ -868,8 +869,8 @@ func TestCloseEndsDoMany(t *testing.T) {
 			}
 			b.got(b.many("a", "f"), "left: closing", "left: closing")
 			b.got(b.many())
-			if tr == one { // the others end without landing
-				tr.land("b")
+			if tr == one { // the others end without completing
+				tr.complete("b")
 			}
 			tr.end()
 		}
@@ -881,8 +882,8 @@ func TestCloseEndsDoMany(t *testing.T) {
 	})
 }
 
-// What has gathered behind a key that lands before Close, but has not begun by then, begins with
-// the order to stop.
+// What has gathered behind a key that completes before Close, but has not begun by then, begins
+// with the order to stop.
 func TestCloseBetweenLandingAndTheNextFlight(t *testing.T) {
 	manyBubble(t, func(_ *testing.T, b *manyBench) {
 		index := func(key string) int {
@@ -907,7 +908,7 @@ func TestCloseBetweenLandingAndTheNextFlight(t *testing.T) {
 		first := b.many("a", "b")
 		one := b.flew(1, "a b")
 		second, third := b.one("a"), b.one("b")
-		one.land("a", "b")
+		one.complete("a", "b")
 		b.flew(1, "a b")
 		closed := make(chan struct{})
 		go func() {
@@ -940,8 +941,8 @@ func TestCloseBetweenLandingAndTheNextFlight(t *testing.T) {
 	})
 }
 
-// The context of a flight that Close ends has Close's cause, also if the flight lands rounds when
-// its callers have just gone because of Close: it is not abandoned.
+// The context of a flight that Close ends has Close's cause, also if the flight completes rounds
+// when its callers have just gone because of Close: it is not abandoned.
 func TestFlightThatLandsDuringCloseHasItsCause(t *testing.T) {
 	const flights = 2000
 	cause := errors.New("closing")
@@ -954,7 +955,7 @@ func TestFlightThatLandsDuringCloseHasItsCause(t *testing.T) {
 		Fly: func(ctx context.Context, f *Flight[int, int]) {
 			began.Done()
 			<-gone[f.Rounds[0].Key/2]
-			f.Land(f.Rounds[:1])
+			f.Complete(f.Rounds[:1])
 			<-ctx.Done()
 			if context.Cause(ctx) != cause {
 				wrong.Add(1)
@@ -982,7 +983,7 @@ func TestFlightThatLandsDuringCloseHasItsCause(t *testing.T) {
 }
 
 // Fly's context carries the values of the caller who began the flight; where callers have gathered,
-// those of the first for the first of the keys that landed.
+// those of the first for the first of the keys that completed.
 func TestFlightCarriesTheValuesOfItsFirstCaller(t *testing.T) {
 	type key struct{}
 	with := func(v string) context.Context { return context.WithValue(context.Background(), key{}, v) }
@@ -1001,11 +1002,11 @@ func TestFlightCarriesTheValuesOfItsFirstCaller(t *testing.T) {
 		two := b.flew(2, "c")
 		carries(two, "third")
 		fourth := b.oneWith(with("fourth"), "a")
-		one.land("b", "a")
+		one.complete("b", "a")
 		three := b.flew(3, "a b")
 		carries(three, "second")
-		two.land("c")
-		three.land("a", "b")
+		two.complete("c")
+		three.complete("a", "b")
 		b.got(first, "a1", "b1")
 		b.got(second, "b3")
 		b.got(third, "a3", "b3", "c2")
@@ -1036,7 +1037,7 @@ func TestDoManyOfAnEndedContextDoesNothing(t *testing.T) {
 		if n := b.group.Waiting("a"); n != 0 {
 			t.Errorf("%d have gathered", n)
 		}
-		one.land("a")
+		one.complete("a")
 		b.got(first, "a1")
 		b.flew(1, "a")
 		b.empty()
@@ -1048,9 +1049,9 @@ func TestKeyTwiceInOneDoMany(t *testing.T) {
 	manyBubble(t, func(_ *testing.T, b *manyBench) {
 		c := b.many("a", "b", "a", "a")
 		one := b.flew(1, "a b")
-		one.land("b")
+		one.complete("b")
 		b.waits(c)
-		one.land("a")
+		one.complete("a")
 		b.got(c, "a1", "b1", "a1", "a1")
 
 		c = b.many("a", "a", "a") // who leaves leaves each
@@ -1058,19 +1059,19 @@ func TestKeyTwiceInOneDoMany(t *testing.T) {
 		c.cancel()
 		b.got(c, canceled, canceled, canceled)
 		b.stopped(two, ErrAbandoned)
-		two.land("a")
+		two.complete("a")
 		b.flew(2, "a")
 
 		first := b.one("a")
 		three := b.flew(3, "a")
 		c = b.many("a", "a") // both gather
-		three.land("a")
+		three.complete("a")
 		b.got(first, "a3")
 		four := b.flew(4, "a")
 		c.cancel()
 		b.got(c, canceled, canceled)
 		b.stopped(four, ErrAbandoned)
-		four.land("a")
+		four.complete("a")
 		b.empty()
 	})
 }

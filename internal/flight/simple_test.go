@@ -10,7 +10,7 @@ func newSimple[K comparable, R any](run func(context.Context, K) (R, error), lat
 		Fly: func(ctx context.Context, f *Flight[K, R]) {
 			for _, r := range f.Rounds {
 				r.Result, r.Err = run(ctx, r.Key)
-				f.Land([]*Round[K, R]{r})
+				f.Complete([]*Round[K, R]{r})
 			}
 		},
 		Late:   func(r *R) bool { return late(*r) },

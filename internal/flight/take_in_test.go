@@ -32,18 +32,18 @@ func TestTakenInGetWhatTheRoundGets(t *testing.T) {
 		fourth := b.one("a")
 		one.takeIn("a")
 		fifth := b.one("a")
-		one.land("a")
+		one.complete("a")
 		b.got(second, "a1")
 		b.got(fourth, "a1")
 		b.waits(first, third, fifth)
 		two := b.flew(2, "a")
-		one.land("b")
+		one.complete("b")
 		b.got(first, "a1", "b1")
 		three := b.flew(3, "b")
-		two.land("a")
+		two.complete("a")
 		b.got(fifth, "a2")
 		b.waits(third)
-		three.land("b")
+		three.complete("b")
 		b.got(third, "b3", "a1")
 		b.empty()
 	})
@@ -63,7 +63,7 @@ func TestFlightGoesOnForThoseTakenIn(t *testing.T) {
 		second.cancel()
 		b.got(second, canceled)
 		b.flies(one)
-		one.land("a")
+		one.complete("a")
 		b.got(third, "a1")
 		b.empty()
 
@@ -75,7 +75,7 @@ func TestFlightGoesOnForThoseTakenIn(t *testing.T) {
 		second.cancel()
 		b.got(second, canceled)
 		b.stopped(two, ErrAbandoned)
-		two.land("a")
+		two.complete("a")
 		b.empty()
 	})
 }
@@ -89,23 +89,23 @@ func TestAbandonedFlightTakesNobodyIn(t *testing.T) {
 		b.stopped(one, ErrAbandoned)
 		second := b.one("a")
 		one.takeIn("a")
-		one.land("a")
+		one.complete("a")
 		b.waits(second)
 		two := b.flew(2, "a")
 		b.flies(two)
-		two.land("a")
+		two.complete("a")
 		b.got(second, "a2")
 		b.empty()
 	})
 }
 
-// The end of a flight that panics, returns without landing, or is closed is also that of those whom
-// it has taken in; and a round that has landed takes nobody in.
+// The end of a flight that panics, returns without completing, or is closed is also that of those
+// whom it has taken in; and a round that has completed takes nobody in.
 func TestTakenInGetTheEndOfTheFlight(t *testing.T) {
 	for want, end := range map[string]func(b *manyBench, tr *trip){
-		"err: caught now":              func(_ *manyBench, tr *trip) { tr.ended = true; tr.step(func() { panic("now") }) },
-		"err: " + errNotLanded.Error(): func(_ *manyBench, tr *trip) { tr.end() },
-		"left: " + errStorm.Error():    func(b *manyBench, tr *trip) { go b.group.Close(errStorm); synctest.Wait(); tr.end() },
+		"err: caught now":                 func(_ *manyBench, tr *trip) { tr.ended = true; tr.step(func() { panic("now") }) },
+		"err: " + errNotCompleted.Error(): func(_ *manyBench, tr *trip) { tr.end() },
+		"left: " + errStorm.Error():       func(b *manyBench, tr *trip) { go b.group.Close(errStorm); synctest.Wait(); tr.end() },
 	} {
 		t.Run(want, func(t *testing.T) {
 			manyBubble(t, func(_ *testing.T, b *manyBench) {
@@ -123,18 +123,18 @@ func TestTakenInGetTheEndOfTheFlight(t *testing.T) {
 	manyBubble(t, func(_ *testing.T, b *manyBench) {
 		first := b.many("a", "b")
 		one := b.flew(1, "a b")
-		one.land("a")
+		one.complete("a")
 		two := b.flew(1, "a b")
 		second := b.one("a")
 		three := b.flew(2, "a")
 		third := b.one("a")
-		two.takeIn("a") // a round that has landed: those behind the next one are not its own
+		two.takeIn("a") // a round that has completed: those behind the next one are not its own
 		b.waits(second, third)
-		three.land("a")
+		three.complete("a")
 		b.got(second, "a2")
-		b.flew(3, "a").land("a")
+		b.flew(3, "a").complete("a")
 		b.got(third, "a3")
-		one.land("b")
+		one.complete("b")
 		b.got(first, "a1", "b1")
 		b.empty()
 	})

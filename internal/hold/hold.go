@@ -28,9 +28,9 @@ type Key struct {
 	ID     any // comparable; by it the Hold finds the key
 	As     any // how the caller has named it
 	Loader string
-	Name   string     // in Redis
-	Hash   uint64     // the stable one
-	Since  *local.Era // the loader's generation before the key was put on hold; nil: not known
+	Name   string            // in Redis
+	Hash   uint64            // the stable one
+	Since  *local.Generation // the loader's generation before the key was put on hold; nil: not known
 
 	// Guarded by the lock of the Hold, once the key is in it.
 	token   string
@@ -64,8 +64,8 @@ type Hold struct {
 // New makes a Hold of no keys.
 func New(c *Cache) *Hold { return &Hold{cache: c, keys: make(map[any]*Key)} }
 
-// Add puts more keys on hold. If some have failed, none of them is held, and those from before are as
-// they were.
+// Add puts more keys on hold. If some have failed, none of them is held, and those from before are
+// as they were.
 func (h *Hold) Add(ctx context.Context, keys []*Key) (failed []Failure, err error) {
 	added := h.missing(keys)
 	if len(added) == 0 {
@@ -174,8 +174,8 @@ func (h *Hold) ask(ctx context.Context) (failed []Failure) {
 	return failed
 }
 
-// Check asks Redis whether all keys have been on hold all the time, and holds them for another life.
-// It returns the keys that were lost, and those for which Redis has not answered.
+// Check asks Redis whether all keys have been on hold all the time, and holds them for another
+// life. It returns the keys that were lost, and those for which Redis has not answered.
 func (h *Hold) Check(ctx context.Context) ([]Failure, error) {
 	h.mu.Lock()
 	ended, lost := h.ended, len(h.lost) > 0

@@ -6,7 +6,7 @@ import (
 )
 
 // Holds are the keys that a process without Redis has put on hold: what is loaded of them for a
-// time may be from before their invalidation, and is not to be remembered. As generations they are
+// time may be from before their invalidation, and is not to be remembered. As versions they are
 // kept by stripes, so that their memory is bounded and nothing has to be swept: a key that shares
 // the stripe of another is on hold with it.
 type Holds struct {

@@ -84,7 +84,7 @@ func (i *index) note(t *Tier, stable uint64, n noted) {
 
 // holds tells whether there is an item under hash.
 func (t *Tier) holds(hash uint64) bool {
-	h := t.front.at(hash).Load()
+	h := t.lookup.at(hash).Load()
 	return h != nil && h.hash == hash || t.seek(hash) != nil
 }
 
@@ -98,12 +98,12 @@ func (i *index) find(stable uint64) (n noted, ok bool) {
 	return n, ok
 }
 
-// Look finds the item with this stable hash that Get would return now, of the loader whose eras
-// these are, and whose items live for longest at most; without its key, and without that counting
-// as a hit; and when it began to be read. Without an item, none tells whether there certainly is
-// none that was set when the tier had this age, or before; a negative age is from before there was
-// a tier.
-func Look[K comparable, V any](t *Tier, stable uint64, eras *Eras, longest, age time.Duration) (item *Item[K, V], read time.Duration, none bool) {
+// Look finds the item with this stable hash that Get would return now, of the loader whose
+// generations these are, and whose items live for longest at most; without its key, and without
+// that counting as a hit; and when it began to be read. Without an item, none tells whether there
+// certainly is none that was set when the tier had this age, or before; a negative age is from
+// before there was a tier.
+func Look[K comparable, V any](t *Tier, stable uint64, generations *Generations, longest, age time.Duration) (item *Item[K, V], read time.Duration, none bool) {
 	i := t.index.Load()
 	now := time.Since(t.start)
 	var noted noted
@@ -119,9 +119,9 @@ func Look[K comparable, V any](t *Tier, stable uint64, eras *Eras, longest, age 
 		return nil, 0, true
 	}
 	item = &h.Item
-	trust := t.generations.ranges[item.Range%conn.Ranges].trust.Load() // before era and generation: see Trust
-	if now = time.Since(t.start); now >= item.expires || int64(now) >= trust && !item.Kept() || item.Era != eras.Of(item.Range) || item.Stripe != Stripe(stable) ||
-		item.Generation != t.generations.Now(item.Range, stable) {
+	trust := t.versions.ranges[item.Range%conn.Ranges].trust.Load() // before generation and version: see Trust
+	if now = time.Since(t.start); now >= item.expires || int64(now) >= trust && !item.Kept() || item.Generation != generations.Of(item.Range) || item.Stripe != Stripe(stable) ||
+		item.Version != t.versions.Now(item.Range, stable) {
 		return nil, 0, true
 	}
 	return item, noted.read, false

@@ -52,7 +52,7 @@ func (t *Tier) offer(i windowItem) {
 func (t *Tier) left(h *header) {
 	if h != nil { // nil: a delete of what was not there
 		t.counted(-1)
-		t.front.leave(h)
+		t.lookup.leave(h)
 	}
 }
 

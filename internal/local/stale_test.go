@@ -45,7 +45,7 @@ func TestGetStaleOfALateItem(t *testing.T) {
 		"void":   func(tier *Tier) { tier.Void(0) },
 	} {
 		tier := newTier(t, 1<<20)
-		item := Item[string, int]{Key: "a", Stripe: Stripe(2), Generation: tier.Generation(0, 2)}
+		item := Item[string, int]{Key: "a", Stripe: Stripe(2), Version: tier.Version(0, 2)}
 		end(tier)
 		Set(tier, 1, item, 8, time.Minute, time.Minute)
 		tier.Wait()

@@ -1,4 +1,4 @@
-// Package local is the memory tier of a process: ristretto behind generations; before it a window,
+// Package local is the memory tier of a process: ristretto behind versions; before it a window,
 // which keeps what is new for a while, and a table by which what is read most is found.
 package local
 
@@ -22,16 +22,16 @@ import (
 // new key, and its Close panics when it races a Set. Nothing here depends on more than that a Get
 // returns something that was once Set under its hash.
 type Tier struct {
-	front       front
-	start       time.Time // of the tier's monotonic clock
-	generations Generations
-	cache       *ristretto.Cache[uint64, *header]
-	visits      visits                // under way, of cache
-	window      window                // what has been set, and is not in cache yet
-	room        room                  // for what cache holds
-	largest     int64                 // the cost of an item that is kept
-	index       atomic.Pointer[index] // nil: nobody asks for items by their stable hashes
-	used        atomic.Bool           // something has been noted, or could have been
+	lookup   lookup
+	start    time.Time // of the tier's monotonic clock
+	versions Versions
+	cache    *ristretto.Cache[uint64, *header]
+	visits   visits                // under way, of cache
+	window   window                // what has been set, and is not in cache yet
+	room     room                  // for what cache holds
+	largest  int64                 // the cost of an item that is kept
+	index    atomic.Pointer[index] // nil: nobody asks for items by their stable hashes
+	used     atomic.Bool           // something has been noted, or could have been
 
 	mu     sync.RWMutex // Set and Del against Close; never taken by Get
 	closed bool
@@ -40,12 +40,12 @@ type Tier struct {
 // Item is a value in the memory tier, and all that is needed to tell whether it may still be
 // served. It is not changed after Set.
 type Item[K comparable, V any] struct {
-	Era        *Era  // whose it is: each loader hashes keys in its own way
-	Range      uint8 // and keptBit
-	Null       bool  // there is no such row
+	Generation *Generation // whose it is: each loader hashes keys in its own way
+	Range      uint8       // and keptBit
+	Null       bool        // there is no such row
 	Stripe     uint16
 	Delta      uint32 // what the end of its TTL is to be seen coming by, in microseconds: see Near
-	Generation uint64
+	Version    uint64
 	expires    time.Duration // on the tier's clock
 	soft       time.Duration // the end of its TTL, which may be later
 	Key        K
@@ -62,18 +62,18 @@ func (i *Item[K, V]) Kept() bool { return i.Range&keptBit != 0 }
 // Left is what is left of the item's TTL.
 func (i *Item[K, V]) Left(t *Tier) time.Duration { return i.soft - time.Since(t.start) }
 
-// Era is a time between two invalidations of all that a loader holds in one range of keys. Its
-// address tells it from all others.
-type Era struct {
-	Generation uint64
-	Since      time.Time // when it was learned here; zero: it is the first, and there was nothing before
+// Generation is a generation of a loader in one range of slots: the time between two invalidations
+// of all its keys there. Its address tells it from all others.
+type Generation struct {
+	Number uint64    // as Redis counts them
+	Since  time.Time // when it was learned here; zero: it is the first, and there was nothing before
 }
 
-// Eras are the present ones of a loader.
-type Eras [conn.Ranges]atomic.Pointer[Era]
+// Generations are the present ones of a loader.
+type Generations [conn.Ranges]atomic.Pointer[Generation]
 
-// Of is the era of range r.
-func (e *Eras) Of(r uint8) *Era { return e[r%conn.Ranges].Load() }
+// Of is the generation of range r.
+func (e *Generations) Of(r uint8) *Generation { return e[r%conn.Ranges].Load() }
 
 // itemOverhead is what an item costs beside its key and value: ristretto's map entry, policy and
 // counters, measured at some 220 bytes (TestBudget), and the fields of Item.
@@ -92,9 +92,9 @@ const sizedFor = 16 << 30
 // New makes a tier that holds at most about budget bytes: while items are set a largestShare-th
 // more, by what is set just then.
 func New(budget int64) (*Tier, error) {
-	t := &Tier{front: newFront(min(budget, sizedFor)), start: time.Now(), largest: budget / largestShare}
+	t := &Tier{lookup: newLookup(min(budget, sizedFor)), start: time.Now(), largest: budget / largestShare}
 	t.window.most = budget / windowShare
-	t.room.all = budget - t.front.bytes() - t.window.most
+	t.room.all = budget - t.lookup.bytes() - t.window.most
 	t.room.now.Store(t.room.all)
 	cache, err := ristretto.NewCache(&ristretto.Config[uint64, *header]{
 		NumCounters:        max(min(budget, sizedFor)/typicalItem, 100) * 10,
@@ -114,50 +114,51 @@ func New(budget int64) (*Tier, error) {
 // Largest is the weight above which Set takes no item.
 func (t *Tier) Largest() int64 { return t.largest - itemOverhead }
 
-// Generation is the generation of the keys of range r with this stable hash. Take it before the
+// Version is the version of the keys of range r with this stable hash. Take it before the
 // first look at Redis or the database.
-func (t *Tier) Generation(r uint8, stable uint64) uint64 { return t.generations.Now(r, stable) }
+func (t *Tier) Version(r uint8, stable uint64) uint64 { return t.versions.Now(r, stable) }
 
 // Trust lets items of range r be served until then. Without it, or an earlier time, they are not:
-// nobody knows what has been invalidated since. Clear and a new era come before Trust, and Get
-// looks in the other order, so that nothing from before a Clear is served by the Trust after it.
+// nobody knows what has been invalidated since. Clear and a new generation come before Trust, and
+// Get looks in the other order, so that nothing from before a Clear is served by the Trust after
+// it.
 func (t *Tier) Trust(r int, until time.Time) {
-	t.generations.ranges[r].trust.Store(int64(until.Sub(t.start)))
+	t.versions.ranges[r].trust.Store(int64(until.Sub(t.start)))
 }
 
 // TrustForEver is for a process that is alone.
 func (t *Tier) TrustForEver() {
 	if t != nil {
-		t.generations.ranges[0].trust.Store(math.MaxInt64)
+		t.versions.ranges[0].trust.Store(math.MaxInt64)
 	}
 }
 
 // Trusted tells whether items of range r may be served now.
 func (t *Tier) Trusted(r uint8) bool {
-	trust := t.generations.ranges[r%conn.Ranges].trust.Load()
+	trust := t.versions.ranges[r%conn.Ranges].trust.Load()
 	return int64(time.Since(t.start)) < trust
 }
 
 // Clear ends every item of range r.
-func (t *Tier) Clear(r int) { t.generations.Clear(r) }
+func (t *Tier) Clear(r int) { t.versions.Clear(r) }
 
 // Void is Clear for what has been invalidated, nobody knows which: also GetStale does not give it
 // out any more.
-func (t *Tier) Void(r int) { t.generations.Void(r) }
+func (t *Tier) Void(r int) { t.versions.Void(r) }
 
 // Forget ends every item of the keys with this stable hash.
-func (t *Tier) Forget(stable uint64) { t.generations.Bump(stable) }
+func (t *Tier) Forget(stable uint64) { t.versions.Bump(stable) }
 
 // Advance ends every item of the keys with this stable hash, for a value that was read since their
-// generation was from. It answers the generation under which that value may be Set; not if there
+// version was from. It answers the version under which that value may be Set; not if there
 // was an invalidation meanwhile.
 func (t *Tier) Advance(r uint8, stable, from uint64) (uint64, bool) {
-	return t.generations.Advance(r, stable, from)
+	return t.versions.Advance(r, stable, from)
 }
 
 // Invalidate ends every item of the keys with this stable hash, and frees the one under hash.
 func (t *Tier) Invalidate(hash, stable uint64) {
-	t.generations.Bump(stable)
+	t.versions.Bump(stable)
 	t.Delete(hash)
 }
 
@@ -170,24 +171,24 @@ func (i *Item[K, V]) Near(now time.Duration) bool {
 	return i.soft-now < time.Duration(i.Delta)*(horizon*time.Microsecond)
 }
 
-// Get returns the live item of key, whose hash is hash, of the loader whose eras these are, and
-// what the time was, on the tier's clock. Each hit reads that clock: the trust of a process that
-// was suspended ends with it.
-func Get[K comparable, V any](t *Tier, hash uint64, eras *Eras, key K) (item *Item[K, V], now time.Duration, ok bool) {
+// Get returns the live item of key, whose hash is hash, of the loader whose generations these are,
+// and what the time was, on the tier's clock. Each hit reads that clock: the trust of a process
+// that was suspended ends with it.
+func Get[K comparable, V any](t *Tier, hash uint64, generations *Generations, key K) (item *Item[K, V], now time.Duration, ok bool) {
 	h := find[K, V](t, hash)
 	if h == nil {
 		return nil, 0, false
 	}
 	item = &h.Item
-	trust := t.generations.ranges[item.Range%conn.Ranges].trust.Load() // before era and generation: see Trust
+	trust := t.versions.ranges[item.Range%conn.Ranges].trust.Load() // before generation and version: see Trust
 	now = time.Since(t.start)
 	if now >= item.expires || int64(now) >= trust && !item.Kept() {
 		return nil, 0, false
 	}
-	if item.Key != key || item.Era != eras.Of(item.Range) {
+	if item.Key != key || item.Generation != generations.Of(item.Range) {
 		return nil, 0, false // another key with the same 64-bit hash, or all of the loader was invalidated
 	}
-	if item.Generation != t.generations.Now(item.Range, uint64(item.Stripe)) {
+	if item.Version != t.versions.Now(item.Range, uint64(item.Stripe)) {
 		return nil, 0, false
 	}
 	t.tell(&h.header, now)
@@ -196,12 +197,12 @@ func Get[K comparable, V any](t *Tier, hash uint64, eras *Eras, key K) (item *It
 
 // find returns what is held under hash, if it is of these types.
 func find[K comparable, V any](t *Tier, hash uint64) *held[K, V] {
-	h := t.front.at(hash).Load()
+	h := t.lookup.at(hash).Load()
 	if h == nil || h.hash != hash {
 		if h = t.seek(hash); h == nil {
 			return nil
 		}
-		t.front.put(h)
+		t.lookup.put(h)
 	}
 	found, _ := h.item.(*held[K, V])
 	return found
@@ -241,12 +242,12 @@ func put[K comparable, V any](t *Tier, hash uint64, item Item[K, V], weight int6
 		t.drop(hash)
 		return false
 	}
-	h := &held[K, V]{header: header{hash: hash, doubts: t.generations.doubts(item.Range, item.Stripe, item.Generation)}, Item: item}
+	h := &held[K, V]{header: header{hash: hash, doubts: t.versions.doubts(item.Range, item.Stripe, item.Version)}, Item: item}
 	h.item = h
 	h.told.Store(inWindow)
 	own := int64(unsafe.Sizeof(*h))
 	fresh := windowItem{&h.header, weight + itemOverhead + block(own) - own}
-	if !t.front.put(fresh.header) {
+	if !t.lookup.put(fresh.header) {
 		t.offer(fresh) // else nobody would find it
 		return true
 	}
@@ -267,8 +268,8 @@ func (t *Tier) Delete(hash uint64) {
 
 // drop ends what there is under hash. t.mu is locked.
 func (t *Tier) drop(hash uint64) {
-	if h := t.front.at(hash).Load(); h != nil && h.hash == hash {
-		t.front.leave(h) // it may be in the window
+	if h := t.lookup.at(hash).Load(); h != nil && h.hash == hash {
+		t.lookup.leave(h) // it may be in the window
 	}
 	t.cache.Del(hash)
 }
@@ -294,6 +295,6 @@ func (t *Tier) Close() {
 		t.visits.close()
 		t.cache.Close()
 		t.window.clear()
-		t.front.clear()
+		t.lookup.clear()
 	}
 }

@@ -12,7 +12,7 @@ import (
 )
 
 // noEras are those of a loader that has none: neither do its items tell any.
-var noEras Eras
+var noEras Generations
 
 func newTier(t testing.TB, budget int64) *Tier {
 	t.Helper()
@@ -25,11 +25,11 @@ func newTier(t testing.TB, budget int64) *Tier {
 	return tier
 }
 
-// set puts an item under the generation that its key has now, and sees that it is there.
+// set puts an item under the version that its key has now, and sees that it is there.
 func set[K comparable, V any](t *testing.T, tier *Tier, hash uint64, key K, value V, life time.Duration) {
 	t.Helper()
 	stable := hash + 1000 // any other number
-	Set(tier, hash, Item[K, V]{Key: key, Value: value, Stripe: Stripe(stable), Generation: tier.Generation(0, stable)}, 8, life, life)
+	Set(tier, hash, Item[K, V]{Key: key, Value: value, Stripe: Stripe(stable), Version: tier.Version(0, stable)}, 8, life, life)
 	tier.Wait()
 	if item, _, ok := Get[K, V](tier, hash, &noEras, key); !ok || item.Key != key {
 		t.Fatal("an item is not there")
@@ -56,10 +56,10 @@ func TestItemOfAnOldGenerationIsNotServed(t *testing.T) {
 	tier := newTier(t, 1<<20)
 	const hash, stable = 1, 2
 	for name, end := range map[string]func(){
-		"bump":    func() { tier.generations.Bump(stable) },
-		"advance": func() { tier.Advance(0, stable, tier.Generation(0, stable)) },
+		"bump":    func() { tier.versions.Bump(stable) },
+		"advance": func() { tier.Advance(0, stable, tier.Version(0, stable)) },
 	} {
-		Set(tier, hash, Item[string, int]{Key: "a", Stripe: Stripe(stable), Generation: tier.Generation(0, stable)}, 8, time.Minute, time.Minute)
+		Set(tier, hash, Item[string, int]{Key: "a", Stripe: Stripe(stable), Version: tier.Version(0, stable)}, 8, time.Minute, time.Minute)
 		tier.Wait()
 		if _, _, ok := Get[string, int](tier, hash, &noEras, "a"); !ok {
 			t.Fatal("the item is not there")
@@ -75,14 +75,14 @@ func TestItemOfAnOldGenerationIsNotServed(t *testing.T) {
 func TestItemReadBeforeAnInvalidationIsNotServedAfterIt(t *testing.T) {
 	tier := newTier(t, 1<<20)
 	const hash, stable = 1, 2
-	stale := Item[string, int]{Key: "a", Value: 1, Stripe: Stripe(stable), Generation: tier.Generation(0, stable)}
+	stale := Item[string, int]{Key: "a", Value: 1, Stripe: Stripe(stable), Version: tier.Version(0, stable)}
 	tier.Invalidate(hash, stable)
 	Set(tier, hash, stale, 8, time.Minute, time.Minute)
 	tier.Wait()
 	if item, _, ok := Get[string, int](tier, hash, &noEras, "a"); ok {
 		t.Errorf("a stale item is served: %+v", item)
 	}
-	Set(tier, hash, Item[string, int]{Key: "a", Value: 2, Stripe: Stripe(stable), Generation: tier.Generation(0, stable)}, 8, time.Minute, time.Minute)
+	Set(tier, hash, Item[string, int]{Key: "a", Value: 2, Stripe: Stripe(stable), Version: tier.Version(0, stable)}, 8, time.Minute, time.Minute)
 	tier.Wait()
 	if item, _, ok := Get[string, int](tier, hash, &noEras, "a"); !ok || item.Value != 2 {
 		t.Errorf("the fresh item: %+v, %v", item, ok)
@@ -127,8 +127,8 @@ func TestItemOfOtherTypesIsNotServed(t *testing.T) {
 	if _, _, ok := Get[name, int](tier, 1, &noEras, "a"); ok {
 		t.Error("a string is served as another type of key")
 	}
-	var others Eras
-	others[0].Store(&Era{})
+	var others Generations
+	others[0].Store(&Generation{})
 	if _, _, ok := Get[string, int](tier, 1, &others, "a"); ok {
 		t.Error("another loader's item was served")
 	}
@@ -181,7 +181,7 @@ func TestTierAfterClose(t *testing.T) {
 	tier.Close()
 	Set(tier, 2, Item[int, int]{Key: 2}, 8, time.Minute, time.Minute)
 	tier.Invalidate(1, 1)
-	tier.Advance(0, 1, tier.Generation(0, 1))
+	tier.Advance(0, 1, tier.Version(0, 1))
 	tier.Wait()
 	for i := range 3 {
 		if _, _, ok := Get[int, int](tier, uint64(i), &noEras, i); ok {
@@ -205,8 +205,8 @@ func TestCloseRacesEverything(t *testing.T) {
 				for i := 0; ; i++ {
 					key := (i + w) % 100
 					hash := uint64(key)
-					generation := tier.Generation(0, hash)
-					Set(tier, hash, Item[int, string]{Key: key, Value: fmt.Sprint(key), Stripe: Stripe(hash), Generation: generation}, 8, time.Minute, time.Minute)
+					version := tier.Version(0, hash)
+					Set(tier, hash, Item[int, string]{Key: key, Value: fmt.Sprint(key), Stripe: Stripe(hash), Version: version}, 8, time.Minute, time.Minute)
 					if item, _, ok := Get[int, string](tier, hash, &noEras, key); ok && item.Value != fmt.Sprint(key) {
 						t.Errorf("the item of %d is %q", key, item.Value)
 					}

@@ -21,7 +21,7 @@ func (r *Reader[K, V]) AuditMemory(stable uint64, written, age time.Duration) au
 		return audit.Finding{Verdict: measure.None}
 	}
 	look := func() (item *local.Item[K, V], v measure.Verdict) {
-		item, read, none := local.Look[K, V](r.memory.tier, stable, &r.memory.eras, r.options.Fetch.MemoryTTL, age)
+		item, read, none := local.Look[K, V](r.memory.tier, stable, &r.memory.generations, r.options.Fetch.MemoryTTL, age)
 		switch {
 		case item == nil && none:
 			return nil, measure.None

@@ -12,9 +12,9 @@ import (
 
 // memory is the memory tier as a loader uses it.
 type memory[K comparable, V any] struct {
-	tier  *local.Tier   // nil: not used by this loader
-	eras  local.Eras    // the loader's generations
-	aside atomic.Uint32 // who passes by the memory tier: bypassing, shadowing, forgetful
+	tier        *local.Tier       // nil: not used by this loader
+	generations local.Generations // the loader's generations
+	aside       atomic.Uint32     // who passes by the memory tier: bypassing, shadowing, forgetful
 }
 
 // The bits of memory.aside.
@@ -32,7 +32,7 @@ func (m *memory[K, V]) use(cache *Shared, o *fetch.Options) {
 		m.aside.Or(forgetful)
 	}
 	if cache.Channel == nil {
-		m.eras[0].Store(&local.Era{})
+		m.generations[0].Store(&local.Generation{})
 	}
 }
 
@@ -47,7 +47,7 @@ func (r *Reader[K, V]) Remembered(key K) (*local.Item[K, V], bool) {
 
 // inMemory looks into the memory tier, which there is.
 func (r *Reader[K, V]) inMemory(key K) (*local.Item[K, V], bool) {
-	item, now, ok := local.Get[K, V](r.memory.tier, r.Keys.hash(key), &r.memory.eras, key)
+	item, now, ok := local.Get[K, V](r.memory.tier, r.Keys.hash(key), &r.memory.generations, key)
 	if !ok {
 		return nil, false
 	}
@@ -117,7 +117,7 @@ func (r *Reader[K, V]) ForgetFailure(text string) { r.Source.Failures.End(text) 
 // Expire ends the TTL of a key in the memory of a process without Redis; with Redis, Forget does.
 func (r *Reader[K, V]) Expire(key K, text string) {
 	if r.cache.Store == nil && r.memory.tier != nil {
-		local.Expire[K, V](r.memory.tier, r.Keys.hash(key), &r.memory.eras, key, r.Keys.Hash(text))
+		local.Expire[K, V](r.memory.tier, r.Keys.hash(key), &r.memory.generations, key, r.Keys.Hash(text))
 	} else {
 		r.Forget(key, text)
 	}
@@ -125,12 +125,12 @@ func (r *Reader[K, V]) Expire(key K, text string) {
 
 // Raise begins another generation of the loader, in a range of slots.
 func (r *Reader[K, V]) Raise(slots int, generation uint64) {
-	r.memory.eras[slots].Store(&local.Era{Generation: generation, Since: time.Now()})
+	r.memory.generations[slots].Store(&local.Generation{Number: generation, Since: time.Now()})
 }
 
 // Generation is the loader's generation where the key of this name is; nil: it is not known yet.
-func (r *Reader[K, V]) Generation(name string) *local.Era {
-	return r.memory.eras.Of(uint8(r.cache.Conn.Range(name)))
+func (r *Reader[K, V]) Generation(name string) *local.Generation {
+	return r.memory.generations.Of(uint8(r.cache.Conn.Range(name)))
 }
 
 // ForgetAll ends all that memory has of the loader, where an InvalidateAll has not reached Redis.
@@ -139,12 +139,12 @@ func (r *Reader[K, V]) ForgetAll() {
 	if m.tier == nil {
 		return
 	}
-	for slots := range m.eras {
-		if era := m.eras[slots].Load(); era == nil { // values may be there since the start, and no generation is known
+	for slots := range m.generations {
+		if generation := m.generations[slots].Load(); generation == nil { // values may be there since the start, and no generation is known
 			m.tier.Clear(slots)
 		} else {
-			again := *era
-			m.eras[slots].CompareAndSwap(era, &again) // else another has come
+			again := *generation
+			m.generations[slots].CompareAndSwap(generation, &again) // else another has come
 		}
 	}
 }
@@ -155,7 +155,7 @@ type items[K comparable, V any] Reader[K, V]
 func (m *items[K, V]) Hash(r *fetch.Round) uint64 { return m.Keys.hash(keyOf[K](r)) }
 
 func (m *items[K, V]) Past(r *fetch.Round) (item fetch.Item, ago time.Duration, ok bool) {
-	of, ago, ok := local.GetStale[K, V](m.memory.tier, m.Hash(r), &m.memory.eras, keyOf[K](r))
+	of, ago, ok := local.GetStale[K, V](m.memory.tier, m.Hash(r), &m.memory.generations, keyOf[K](r))
 	if !ok {
 		return item, 0, false
 	}
@@ -163,7 +163,7 @@ func (m *items[K, V]) Past(r *fetch.Round) (item fetch.Item, ago time.Duration, 
 }
 
 func (m *items[K, V]) Get(r *fetch.Round) (item fetch.Item, ok bool) {
-	of, _, ok := local.Get[K, V](m.memory.tier, m.Hash(r), &m.memory.eras, keyOf[K](r))
+	of, _, ok := local.Get[K, V](m.memory.tier, m.Hash(r), &m.memory.generations, keyOf[K](r))
 	if !ok {
 		return item, false
 	}
@@ -184,10 +184,10 @@ func (m *items[K, V]) Keep(r *fetch.Round, value any, null bool, until time.Time
 // item is a value as the memory tier holds it, and its weight.
 func (m *items[K, V]) item(r *fetch.Round, value any, null bool) (item local.Item[K, V], weight int64) {
 	key, largest := keyOf[K](r), m.memory.tier.Largest()
-	slots, era, stable, version := r.Snapshot()
+	slots, generation, stable, version := r.Snapshot()
 	item = local.Item[K, V]{
-		Era: era, Range: slots, Key: m.Keys.owned(key), Value: Value[V](value), Null: null,
-		Stripe: local.Stripe(stable), Generation: version,
+		Generation: generation, Range: slots, Key: m.Keys.owned(key), Value: Value[V](value), Null: null,
+		Stripe: local.Stripe(stable), Version: version,
 	}
 	return item, local.Weigh(key, largest) + local.Weigh(item.Value, largest)
 }

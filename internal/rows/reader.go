@@ -71,7 +71,7 @@ func New[K comparable, V any](cache *Shared, o Options[K, V]) *Reader[K, V] {
 	r.memory.use(cache, &o.Fetch)
 	r.Source = r.newSource()
 	if o.Shadow > 0 {
-		r.Shadow = audit.NewShadow(o.Shadow, r.Counters.Renewals.Load)
+		r.Shadow = audit.NewShadow(o.Shadow, r.Counters.BackgroundRefreshes.Load)
 		r.memory.aside.Or(shadowing)
 	}
 	r.Fetch = r.newFetcher()

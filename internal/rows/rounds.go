@@ -96,12 +96,12 @@ func joined[K comparable](r *round[K]) *fetch.Round {
 	return &r.Result
 }
 
-// landing gives out rounds of a flight.
-type landing[K comparable] struct {
+// completing gives out rounds of a flight.
+type completing[K comparable] struct {
 	*flight.Flight[K, fetch.Round]
 }
 
-func (f landing[K]) Land(done []*fetch.Round) {
+func (f completing[K]) Complete(done []*fetch.Round) {
 	if len(done) == 0 {
 		return
 	}
@@ -110,10 +110,10 @@ func (f landing[K]) Land(done []*fetch.Round) {
 		rounds[i] = owner[K](r)
 		rounds[i].Err = r.Err
 	}
-	f.Flight.Land(rounds)
+	f.Flight.Complete(rounds)
 }
 
-func (f landing[K]) TakeIn(r *fetch.Round) { f.Flight.TakeIn(owner[K](r)) }
+func (f completing[K]) TakeIn(r *fetch.Round) { f.Flight.TakeIn(owner[K](r)) }
 
 // group makes rounds that are read so; late tells whether those who come while a round runs may be
 // given its result.
@@ -124,7 +124,7 @@ func (r *Reader[K, V]) group(how fetch.How, late func(*fetch.Round) bool) *Group
 			return firstDone(rounds)
 		},
 		Fly: func(ctx context.Context, f *flight.Flight[K, fetch.Round]) {
-			r.Fetch.Read(ctx, how, fetched(f.Rounds), landing[K]{f})
+			r.Fetch.Read(ctx, how, fetched(f.Rounds), completing[K]{f})
 		},
 		Await: r.await, Late: late, Caught: r.cache.Caught,
 	})
@@ -154,7 +154,7 @@ func firstDone[K comparable](rounds []*round[K]) (done, rest []*round[K]) {
 func (r *Reader[K, V]) refreshGroup() *Group[K] {
 	return flight.New(flight.Hooks[K, fetch.Round]{
 		Fly: func(ctx context.Context, f *flight.Flight[K, fetch.Round]) {
-			r.Fetch.Refresh(ctx, fetched(f.Rounds), landing[K]{f})
+			r.Fetch.Refresh(ctx, fetched(f.Rounds), completing[K]{f})
 		},
 		Await: r.await, Late: never, Caught: r.cache.Caught,
 	})
@@ -165,7 +165,7 @@ func never(*fetch.Round) bool { return false }
 // await is called when somebody with this context is about to wait for rounds: see flight.Hooks.
 func (r *Reader[K, V]) await(ctx context.Context, rounds []*round[K]) (over func(), refused []error) {
 	return r.Source.Await(ctx, len(rounds), func(i int) (string, bool) {
-		if rounds[i] == nil || rounds[i].Landed() {
+		if rounds[i] == nil || rounds[i].Completed() {
 			return "", false
 		}
 		text, err := r.Keys.Text(rounds[i].Key)
@@ -177,7 +177,7 @@ func (r *Reader[K, V]) await(ctx context.Context, rounds []*round[K]) (over func
 func (r *Reader[K, V]) newFetcher() *fetch.Fetcher {
 	o := r.options.Fetch
 	o.Chunk, o.Calls = r.chunk(), r.calls()
-	o.Keys, o.Memory, o.Eras, o.Source = r.Keys.Namespace, r.memory.tier, &r.memory.eras, r.Source
+	o.Keys, o.Memory, o.Generations, o.Source = r.Keys.Namespace, r.memory.tier, &r.memory.generations, r.Source
 	o.Items, o.Codec, o.Counters = (*items[K, V])(r), values[V]{r.options.Codec, r.cache.Panicked}, &r.Counters
 	o.Life, o.Bypassed = r.life, r.Bypassed
 	if r.options.Filter != nil {

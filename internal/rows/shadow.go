@@ -48,7 +48,7 @@ func (r *Reader[K, V]) readStraight(ctx context.Context, f *flight.Flight[K, fet
 				rounds[i].Err = r.Fetch.Stopped(ctx)
 			}
 		}
-		f.Land(rounds)
+		f.Complete(rounds)
 	})
 }
 

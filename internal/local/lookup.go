@@ -7,12 +7,12 @@ import (
 	"time"
 )
 
-// front finds the items that are read most without asking ristretto, whose Get costs more than all
+// lookup finds the items that are read most without asking ristretto, whose Get costs more than all
 // else of a hit: a table of pointers to items that the window or ristretto holds, one for each part
 // of the hashes. Who was set or found last has the place, but for an item that only the window has:
 // nobody would find that elsewhere. It decides nothing: what the window or ristretto lets go of
 // leaves it, too, and each item says itself whether it may be served.
-type front struct {
+type lookup struct {
 	places []atomic.Pointer[header]
 	shift  uint8
 }
@@ -22,7 +22,7 @@ type header struct {
 	item   any // the *held[K, V] that it is the header of
 	hash   uint64
 	told   atomic.Uint32 // in which tick ristretto was last told of a hit, and whether the item is in the window; or gone
-	doubts uint32        // see Generations.doubts
+	doubts uint32        // see Versions.doubts
 }
 
 // gone is in the place of told when the item has been let go of, or another has come in its stead.
@@ -56,27 +56,27 @@ type held[K comparable, V any] struct {
 	Item[K, V]
 }
 
-// bytesAPlace sizes the front: a place for so many bytes of the budget, so that two items of the
+// bytesAPlace sizes the lookup: a place for so many bytes of the budget, so that two items of the
 // usual size rarely want the same.
 const bytesAPlace = typicalItem
 
 const placeBytes = 8
 
-func newFront(budget int64) front {
+func newLookup(budget int64) lookup {
 	n := bits.Len64(uint64(budget/bytesAPlace - 1)) // at least 2^10, for the smallest budget
-	return front{places: make([]atomic.Pointer[header], 1<<n), shift: uint8(64 - n)}
+	return lookup{places: make([]atomic.Pointer[header], 1<<n), shift: uint8(64 - n)}
 }
 
-func (f *front) bytes() int64 { return int64(len(f.places)) * placeBytes }
+func (f *lookup) bytes() int64 { return int64(len(f.places)) * placeBytes }
 
 // at is where an item with this hash stands, if it does.
-func (f *front) at(hash uint64) *atomic.Pointer[header] {
+func (f *lookup) at(hash uint64) *atomic.Pointer[header] {
 	return &f.places[hash>>(f.shift&63)]
 }
 
 // put gives h its place, unless it has been let go of: whichever comes last, that or this, takes it
 // away. It does not, and answers false, if another has the place whom nobody would find elsewhere.
-func (f *front) put(h *header) bool {
+func (f *lookup) put(h *header) bool {
 	place := f.at(h.hash)
 	before := place.Load()
 	switch {
@@ -94,12 +94,12 @@ func (f *front) put(h *header) bool {
 }
 
 // leave is called when the window or ristretto lets go of h.
-func (f *front) leave(h *header) {
+func (f *lookup) leave(h *header) {
 	h.told.Store(gone)
 	f.at(h.hash).CompareAndSwap(h, nil)
 }
 
-func (f *front) clear() {
+func (f *lookup) clear() {
 	for i := range f.places {
 		f.places[i].Store(nil)
 	}

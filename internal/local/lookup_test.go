@@ -27,8 +27,8 @@ func TestFrontKeepsToTheBudget(t *testing.T) {
 	for i := range n {
 		tier.Invalidate(hashOf(i), 0)
 	}
-	for i := range tier.front.places {
-		if tier.front.places[i].Load() != nil {
+	for i := range tier.lookup.places {
+		if tier.lookup.places[i].Load() != nil {
 			t.Fatal("what was deleted is kept")
 		}
 	}
@@ -38,7 +38,7 @@ func hashOf(i int) uint64 { return uint64(i+1) * 0x9e3779b97f4a7c15 }
 
 // Who has found an item puts it in its place, though ristretto may let go of it just then.
 func TestFrontPutsNothingThatHasGone(t *testing.T) {
-	f := newFront(1 << 20)
+	f := newLookup(1 << 20)
 	gone, next := &header{hash: 1}, &header{hash: 1}
 	f.leave(gone)
 	f.put(gone)
@@ -135,7 +135,7 @@ func TestTwoOfOnePlace(t *testing.T) {
 		Set(tier, uint64(i+1), Item[int, string]{Key: i, Value: "some"}, 8, time.Hour, time.Hour)
 	}
 	tier.Wait()
-	if tier.front.at(1) != tier.front.at(2) {
+	if tier.lookup.at(1) != tier.lookup.at(2) {
 		t.Fatal("they have places of their own")
 	}
 	for range 3 {

@@ -6,16 +6,16 @@ import (
 	"sync/atomic"
 )
 
-// Flight is the rounds that are under way together. Each is brought to its end by Land, which any
-// goroutine may call.
+// Flight is the rounds that are under way together. Each is brought to its end by Complete, which
+// any goroutine may call.
 type Flight[K comparable, R any] struct {
 	Rounds []*Round[K, R]
 
 	group   *Group[K, R]
 	ctx     context.Context
 	cancel  context.CancelCauseFunc
-	callers atomic.Int64 // of the rounds that have not landed
-	open    atomic.Int64 // rounds that have not landed
+	callers atomic.Int64 // of the rounds that have not completed
+	open    atomic.Int64 // rounds that have not completed
 	done    chan struct{}
 }
 
@@ -51,14 +51,14 @@ func (f *Flight[K, R]) abandon() {
 	}
 }
 
-var errNotLanded = errors.New("a round was not landed")
+var errNotCompleted = errors.New("a round was not completed")
 
 // fly runs f to its end, whatever that is.
 func (g *Group[K, R]) fly(f *Flight[K, R]) {
 	defer g.flights.Done()
 	returned := false
 	defer func() {
-		err := errNotLanded
+		err := errNotCompleted
 		if !returned {
 			err = g.hooks.Caught(recover())
 		}
@@ -69,28 +69,28 @@ func (g *Group[K, R]) fly(f *Flight[K, R]) {
 		for _, r := range f.Rounds {
 			s := r.shard
 			s.mu.Lock()
-			landed := r.landed
+			completed := r.completed
 			s.mu.Unlock()
-			if !landed {
+			if !completed {
 				r.Err = err
 				open = append(open, r)
 			}
 		}
-		f.Land(open)
+		f.Complete(open)
 	}()
 	g.hooks.Fly(f.ctx, f)
 	returned = true
 }
 
-// TakeIn has those who have gathered behind r, which is of the flight and has not landed, get what
-// r will get. Only what is read from now on may be given to them: nothing that the flight has
+// TakeIn has those who have gathered behind r, which is of the flight and has not completed, get
+// what r will get. Only what is read from now on may be given to them: nothing that the flight has
 // learned before. Who comes later gathers for the next round.
 func (f *Flight[K, R]) TakeIn(r *Round[K, R]) {
 	s := r.shard
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	n := r.next
-	if n == nil || r.landed || !f.stay(int64(n.callers)) {
+	if n == nil || r.completed || !f.stay(int64(n.callers)) {
 		return
 	}
 	n.flight, n.values = f, nil
@@ -111,17 +111,17 @@ func (f *Flight[K, R]) stay(more int64) bool {
 	}
 }
 
-// Land gives out what rounds of the flight have got. The rounds that have gathered behind them
+// Complete gives out what rounds of the flight have got. The rounds that have gathered behind them
 // begin together.
-func (f *Flight[K, R]) Land(rounds []*Round[K, R]) {
+func (f *Flight[K, R]) Complete(rounds []*Round[K, R]) {
 	if len(rounds) == 0 {
 		return
 	}
-	f.group.land(f, rounds)
+	f.group.complete(f, rounds)
 }
 
-// land ends rounds of f, or one that has no flight.
-func (g *Group[K, R]) land(f *Flight[K, R], rounds []*Round[K, R]) {
+// complete ends rounds of f, or one that has no flight.
+func (g *Group[K, R]) complete(f *Flight[K, R], rounds []*Round[K, R]) {
 	var next []*Round[K, R]
 	callers := 0
 	for _, r := range rounds {
@@ -152,12 +152,12 @@ func (g *Group[K, R]) land(f *Flight[K, R], rounds []*Round[K, R]) {
 func (g *Group[K, R]) landOne(r *Round[K, R]) (callers int, begins *Round[K, R]) {
 	s := r.shard
 	s.mu.Lock()
-	r.landed = true
+	r.completed = true
 	callers = int(r.callers)
 	next, within, done := r.next, r.within, r.done
 	r.next, r.within = nil, nil
 	for n := within; n != nil; n = n.next {
-		n.Result, n.Err, n.landed = r.Result, r.Err, true
+		n.Result, n.Err, n.completed = r.Result, r.Err, true
 		callers += int(n.callers)
 	}
 	served := next != nil && !s.closed && r.Err == nil && g.hooks.Late(&r.Result)
@@ -166,7 +166,7 @@ func (g *Group[K, R]) landOne(r *Round[K, R]) (callers int, begins *Round[K, R])
 		delete(s.running, r.Key)
 	case served:
 		delete(s.running, r.Key)
-		next.Result, next.landed = r.Result, true
+		next.Result, next.completed = r.Result, true
 	default:
 		s.running[r.Key] = next
 		begins = next

@@ -35,9 +35,11 @@ func (l *Fetcher) Peek(ctx context.Context, r *Round) (ok bool, err error) {
 		case failed != nil:
 			l.count(failed)
 			err = fault.OfRedis(failed)
-		case held.Kind != lease.Stored || held.Entry.Generation != r.loader.Number:
 		default:
-			ok = l.decode(r, &held.Entry) == nil
+			switch what, _ := l.classify(r, held, time.Now()); what {
+			case seenFresh, seenStale, seenFailing, seenOutlived:
+				ok = true
+			}
 		}
 	})
 	return ok, err
@@ -65,28 +67,42 @@ func (l *Fetcher) Ahead(ctx context.Context, rounds []*Round) (missing, old []*R
 		if err == nil {
 			err = l.whole(ctx, r, held)
 		}
-		unread := l.decode(r, e)
-		ttl := l.TTL
-		if e.Null {
-			ttl = l.NullTTL
-		}
 		switch {
 		case err != nil && ctx.Err() != nil:
 			r.Err = ctx.Err()
+			return
 		case err != nil:
 			l.count(err)
 			r.Err = fault.OfRedis(err)
-		case held.Kind != lease.Stored || unread != nil || e.Generation != r.loader.Number:
+			return
+		}
+		now := time.Now()
+		what, _ := l.classify(r, held, now)
+		ends, taken := l.ends(e, now), e.Taken(now)
+		if what == seenFresh && ends && taken && e.Failed() {
+			what = seenFailing
+		}
+		switch decideAhead(what, ends, taken) {
+		case takeLease:
 			missing = append(missing, r)
-		case !e.Taken(time.Now()) && time.Until(e.Expiry) < ttl/2: // else it is being reloaded, or
+		case claim:
 			old = append(old, r)
-		case e.Taken(time.Now()) && e.Failed(): // that has just failed
+		case fail:
 			r.Err = l.Source.Failures.Err(r.text)
 		default:
 			l.putEntryInMemory(r, e)
 		}
 	})
 	return missing, old
+}
+
+// ends tells whether less than half of the TTL of an entry is left.
+func (l *Fetcher) ends(e *lease.Entry, now time.Time) bool {
+	ttl := l.TTL
+	if e.Null {
+		ttl = l.NullTTL
+	}
+	return e.Expiry.Sub(now) < ttl/2
 }
 
 // Copy looks what Redis holds of a round's key that would be served; then the answer is undecided,

@@ -52,6 +52,7 @@ const (
 	failRedis                      // with the error of Redis
 	giveMemory                     // what memory holds, trusted or not; if that is nothing, failRedis
 	leaveToOthers                  // they do it, or have done it
+	claim                          // the entry, to load its value anew
 )
 
 // decide says what a read does after a look at its key. It is the same for all ways to read: Get,
@@ -121,6 +122,22 @@ func decideWithoutRedis(what seen, s standing) action {
 		return giveMemory
 	default:
 		return failRedis
+	}
+}
+
+// decideAhead is decide for Warm, which looks before it reads: takeLease is for keys that it reads
+// then, claim for those that it refreshes. ends says that less than half of the TTL is left, taken
+// that the value is being loaded anew.
+func decideAhead(what seen, ends, taken bool) action {
+	switch {
+	case what == seenFailing:
+		return fail
+	case what == seenFresh && (!ends || taken), what == seenStale && taken:
+		return giveValue
+	case what == seenFresh, what == seenStale:
+		return claim
+	default:
+		return takeLease
 	}
 }
 

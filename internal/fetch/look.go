@@ -241,6 +241,15 @@ func (l *Fetcher) replace(r *Round, held *lease.State, what seen, unread error) 
 // see tells what a key holds, and takes a value that counts into the round, with what is to be done
 // about its end.
 func (l *Fetcher) see(r *Round, held *lease.State) (what seen, unread error) {
+	now := time.Now()
+	if what, unread = l.classify(r, held, now); what == seenFresh || what == seenStale || what == seenFailing {
+		l.noteRefresh(r, &held.Entry, what, now)
+	}
+	return what, unread
+}
+
+// classify tells what a key holds, and takes a value that counts into the round.
+func (l *Fetcher) classify(r *Round, held *lease.State, now time.Time) (what seen, unread error) {
 	if held.Kind != lease.Stored {
 		return kinds[held.Kind], nil
 	}
@@ -255,12 +264,8 @@ func (l *Fetcher) see(r *Round, held *lease.State) (what seen, unread error) {
 	if unread = l.decode(r, &held.Entry); unread != nil {
 		return seenUnreadable, unread
 	}
-	now := time.Now()
 	r.needsPrimary = held.Entry.Expiry.UnixMilli() == 0
-	if what = l.age(&held.Entry, now); what != seenOutlived {
-		l.noteRefresh(r, &held.Entry, what, now)
-	}
-	return what, nil
+	return l.age(&held.Entry, now), nil
 }
 
 // standing is what a read has come to that has seen so much.

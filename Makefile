@@ -60,7 +60,7 @@ mutants: ## take each guard out (or only NAME), and show that the test named for
 accept: servers ## the long runs whose figures are reported; the log is kept in docs/accept
 	@scripts/accept.sh
 
-compare: servers ## the library beside its peers, on the same work in the same run; the tables are kept in docs/benchmarks.md
+compare: servers ## the library beside its peers, on the same work in the same run; the tables are kept in docs/accept/benchmarks.md
 	@scripts/compare.sh
 
 .PHONY: help servers mysql test check lint format vet race bench compare fuzz torture mutants accept

@@ -10,7 +10,7 @@ import (
 	"strings"
 )
 
-const width, height = 880, 330
+const width, height = 880, 300
 
 // style is readable on a light page and on a dark one.
 const style = `
@@ -86,13 +86,15 @@ func draw(w io.Writer) error {
 	p.text(417, 132, "small middle", "5. keep")
 	p.arrow("read", 470, 114, 368, 114)
 	p.arrow("read", 225, 114, 143, 114)
-	p.text(665, 24, "small middle", "other processes wait for the one that loads")
+	p.text(665, 36, "small middle", "other processes wait for the one that loads")
 
-	p.box(20, 240, 170, tall, "Invalidate(key)", "after the commit")
-	p.arrow("write", 190, 262, 540, 262, 540, 133)
-	p.text(215, 254, "small", "deletes the entry, and the lease of a load under way")
-	p.arrow("write", 190, 290, 300, 290, 300, 133)
-	p.text(315, 294, "small", "clears memory here; a numbered announcement clears it in other processes")
+	p.box(20, 215, 170, tall, "Invalidate(key)", "after the commit")
+	p.arrow("write", 190, 237, 300, 237, 300, 133)
+	p.text(312, 186, "small", "clears this memory, and by a numbered")
+	p.text(312, 202, "small", "announcement that of other processes")
+	p.arrow("write", 190, 265, 580, 265, 580, 133)
+	p.text(592, 186, "small", "deletes the entry, and the lease of")
+	p.text(592, 202, "small", "a load that is under way")
 	p.WriteString("</svg>\n")
 	_, err := io.WriteString(w, p.String())
 	return err

@@ -241,6 +241,48 @@ func TestFieldsThatAreNamed(t *testing.T) {
 	}
 }
 
+// TestGuarantees: each promise of docs/guarantees.md has tests, a figure and limits, and one of its
+// tests fails without a guard.
+func TestGuarantees(t *testing.T) {
+	lists, err := filepath.Glob("internal/mutant/guards/*.txt")
+	if err != nil || len(lists) == 0 {
+		t.Fatal(lists, err)
+	}
+	var guards strings.Builder
+	for _, list := range lists {
+		text, err := textOf(list)
+		if err != nil {
+			t.Fatal(err)
+		}
+		guards.WriteString(text)
+	}
+	page, err := textOf("docs/guarantees.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	promises := 0
+	for _, section := range strings.Split(page, "\n## ")[1:] {
+		title, _, _ := strings.Cut(section, "\n")
+		if !strings.Contains("123456789", title[:1]) {
+			continue
+		}
+		promises++
+		for _, part := range []string{"- **Tests:**", "- **Figure:**", "- **Limits:**"} {
+			if !strings.Contains(section, part) {
+				t.Errorf("%q has no %q", title, part)
+			}
+		}
+		if !slices.ContainsFunc(named.FindAllStringSubmatch(section, -1), func(m []string) bool {
+			return regexp.MustCompile(`(?m)^test .*\b` + m[1] + `\b`).MatchString(guards.String())
+		}) {
+			t.Errorf("%q has no test that a guard names", title)
+		}
+	}
+	if promises < 12 {
+		t.Errorf("%d promises", promises)
+	}
+}
+
 // optionsOf are the structs that docs/options.md lists, by their folders, and how it names each.
 var optionsOf = map[string]map[string]string{
 	".":                          {"Options": "Options", "LoaderOptions": "LoaderOptions"},

@@ -157,12 +157,12 @@ func TestSnippetsRun(t *testing.T) {
 			if !isFile(m[3]) {
 				continue
 			}
-			command, file := []string{"run", "-trimpath"}, "main.go"
+			command, file := append([]string{"run"}, asTheSuite()...), "main.go"
 			if strings.HasPrefix(m[3], "package main\n") {
 				programs++
 			} else {
 				tests++
-				command, file = []string{"test", "-trimpath", "-count=1"}, "snippet_test.go"
+				command, file = append([]string{"test", "-vet=off", "-count=1"}, asTheSuite()...), "snippet_test.go"
 			}
 			file = filepath.Join(t.TempDir(), file)
 			if err := os.WriteFile(file, []byte(m[3]+"\n"), 0o600); err != nil {
@@ -212,10 +212,18 @@ func TestSnippetsThatAreWrong(t *testing.T) {
 	}
 }
 
+// asTheSuite are the flags by which all tests are built, so that what they have compiled is used.
+func asTheSuite() []string {
+	if raceEnabled {
+		return []string{"-trimpath", "-race"}
+	}
+	return []string{"-trimpath"}
+}
+
 // exported are the files with what packages export, of all that a module's packages import.
 func exported(t *testing.T, folder string) map[string]string {
 	t.Helper()
-	args := []string{"list", "-trimpath", "-export", "-deps", "-f", "{{.ImportPath}} {{.Export}}", "."}
+	args := append(append([]string{"list"}, asTheSuite()...), "-export", "-deps", "-f", "{{.ImportPath}} {{.Export}}", ".")
 	all := known
 	if folder == "." {
 		all = append(slices.Clone(known), inProgram...)

@@ -22,9 +22,11 @@ test: servers ## all tests of all modules, with the race detector; then what all
 
 check: lint test mutants ## what must hold before a change is committed
 
-lint: format vet ## formatting, vet, the list of guards, the lengths of files and functions, golangci-lint
+lint: format vet ## formatting, vet, the list of guards, the lengths of files and functions, the documentation, golangci-lint
 	go run ./internal/mutant -check
 	scripts/house.sh
+	go test -trimpath -count=1 ./internal/prose
+	go test -trimpath -count=1 -run TestLinks .
 	set -e; for m in $(MODULES); do (cd $$m && go run $(GOLANGCI) run ./...); done
 
 format: ## whether gofmt would change a file
@@ -60,7 +62,7 @@ mutants: ## take each guard out (or only NAME), and show that the test named for
 accept: servers ## the long runs whose figures are reported; the log is kept in docs/accept
 	@scripts/accept.sh
 
-compare: servers ## the library beside its peers, on the same work in the same run; the tables are kept in docs/benchmarks.md
+compare: servers ## the library beside its peers, on the same work in the same run; the tables are kept in docs/accept/benchmarks.md
 	@scripts/compare.sh
 
 .PHONY: help servers mysql test check lint format vet race bench compare fuzz torture mutants accept

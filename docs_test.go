@@ -18,10 +18,10 @@ import (
 // notHere are pages that a link may lead to before they are there.
 var notHere = []string{}
 
-// pages are README.md and all of docs, but for logs.
+// pages are README.md, SECURITY.md and all of docs, but for logs.
 func pages(t *testing.T) []string {
 	t.Helper()
-	all := []string{"README.md"}
+	all := []string{"README.md", "SECURITY.md"}
 	err := filepath.WalkDir("docs", func(path string, d fs.DirEntry, err error) error {
 		if err == nil && !d.IsDir() && filepath.Ext(path) == ".md" {
 			all = append(all, path)
@@ -156,11 +156,11 @@ func TestLinksThatLeadNowhere(t *testing.T) {
 		"[`TestKilled`](../consistency)":                     0,
 		"[`TestKill`](../consistency)":                       1,
 		"[a](#there)\n# Here":                                1,
-		"[a](../README.md#locks) [b](../README.md#no-locks)": 1,
+		"[a](../README.md#status) [b](../README.md#states)":  1,
 		"[a](https://nowhere.example/x)":                     0,
 		"```go\nm[string](x)\n```":                           0,
 		"`NewT[K](c)` [`TestNo`](../docs_test.go) `m[x](y)`": 1,
-		"[a](metrics.md)":                                    0,
+		"[a](guides/metrics.md)":                             0,
 	} {
 		if all, checked := flaws(page, text); len(all) != want || want > 0 && checked == 0 {
 			t.Errorf("%q: %q, want %d", text, all, want)
@@ -178,7 +178,8 @@ func fields(t *testing.T) map[string][]string {
 	declared := func(text string) bool {
 		return slices.ContainsFunc(strings.Split(structs+"|Depth", "|"), func(name string) bool { return strings.Contains(text, name+" struct") })
 	}
-	for _, folder := range []string{".", "consistency", "bloom", "canal", "lock", "lock/mysqllock", "lock/zklock", "canal/mysqlbinlog"} {
+	for _, folder := range []string{".", "consistency", "bloom", "consistency/watermillqueue", "canal", "canal/parking", "canal/mysqlbinlog",
+		"lock", "lock/mysqllock", "lock/zklock", "meter", "otelcacheaside"} {
 		files, err := filepath.Glob(filepath.Join(folder, "*.go"))
 		if err != nil {
 			t.Fatal(err)
@@ -237,6 +238,122 @@ func TestFieldsThatAreNamed(t *testing.T) {
 	}
 	if found == 0 {
 		t.Error("none is named")
+	}
+}
+
+// TestGuarantees: each promise of docs/guarantees.md has tests, a figure and limits, and one of its
+// tests fails without a guard.
+func TestGuarantees(t *testing.T) {
+	lists, err := filepath.Glob("internal/mutant/guards/*.txt")
+	if err != nil || len(lists) == 0 {
+		t.Fatal(lists, err)
+	}
+	var guards strings.Builder
+	for _, list := range lists {
+		text, err := textOf(list)
+		if err != nil {
+			t.Fatal(err)
+		}
+		guards.WriteString(text)
+	}
+	page, err := textOf("docs/guarantees.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	promises := 0
+	for _, section := range strings.Split(page, "\n## ")[1:] {
+		title, _, _ := strings.Cut(section, "\n")
+		if !strings.Contains("123456789", title[:1]) {
+			continue
+		}
+		promises++
+		for _, part := range []string{"- **Tests:**", "- **Figure:**", "- **Limits:**"} {
+			if !strings.Contains(section, part) {
+				t.Errorf("%q has no %q", title, part)
+			}
+		}
+		if !slices.ContainsFunc(named.FindAllStringSubmatch(section, -1), func(m []string) bool {
+			return regexp.MustCompile(`(?m)^test .*\b` + m[1] + `\b`).MatchString(guards.String())
+		}) {
+			t.Errorf("%q has no test that a guard names", title)
+		}
+	}
+	if promises < 12 {
+		t.Errorf("%d promises", promises)
+	}
+}
+
+// optionsOf are the structs that docs/options.md lists, by their folders, and how it names each.
+var optionsOf = map[string]map[string]string{
+	".":                          {"Options": "Options", "LoaderOptions": "LoaderOptions"},
+	"consistency":                {"Options": "consistency.Options", "RelayOptions": "RelayOptions", "SQLOutboxOptions": "SQLOutboxOptions"},
+	"consistency/watermillqueue": {"Options": "watermillqueue.Options"},
+	"lock":                       {"Options": "lock.Options", "LockerOptions": "LockerOptions"},
+	"lock/mysqllock":             {"Options": "mysqllock.Options"},
+	"lock/zklock":                {"Options": "zklock.Options"},
+	"bloom":                      {"Options": "bloom.Options", "MaintainOptions": "MaintainOptions", "RebuildOptions": "RebuildOptions"},
+	"canal":                      {"Options": "canal.Options", "SQLCheckpointOptions": "SQLCheckpointOptions"},
+	"canal/parking":              {"TableOptions": "TableOptions"},
+	"canal/mysqlbinlog":          {"Options": "mysqlbinlog.Options"},
+	"meter":                      {"Options": "meter.Options"},
+	"otelcacheaside":             {"Options": "otelcacheaside.Options"},
+}
+
+// TestFieldsOfOptions: docs/options.md has each field of each struct of options, once, and nothing
+// else.
+func TestFieldsOfOptions(t *testing.T) {
+	want := make(map[string]int)
+	for folder, structs := range optionsOf {
+		files, err := filepath.Glob(filepath.Join(folder, "*.go"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, file := range files {
+			text, err := textOf(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if strings.HasSuffix(file, "_test.go") || !strings.Contains(text, "Options struct") {
+				continue
+			}
+			f, err := parser.ParseFile(token.NewFileSet(), file, text, parser.SkipObjectResolution)
+			if err != nil {
+				t.Fatal(err)
+			}
+			ast.Inspect(f, func(n ast.Node) bool {
+				s, ok := n.(*ast.TypeSpec)
+				if !ok || !strings.HasSuffix(s.Name.Name, "Options") || !s.Name.IsExported() {
+					return true
+				}
+				st, ok := s.Type.(*ast.StructType)
+				if !ok {
+					return true
+				}
+				if structs[s.Name.Name] == "" {
+					t.Errorf("%s: %s is not among those that docs/options.md lists", file, s.Name.Name)
+				}
+				for _, field := range st.Fields.List {
+					for _, name := range field.Names {
+						if name.IsExported() {
+							want[structs[s.Name.Name]+"."+name.Name]++
+						}
+					}
+				}
+				return true
+			})
+		}
+	}
+	page, err := textOf("docs/options.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, m := range regexp.MustCompile("(?m)^\\| `([A-Za-z.]+)` \\|").FindAllStringSubmatch(page, -1) {
+		want[m[1]]--
+	}
+	for name, n := range want {
+		if n != 0 {
+			t.Errorf("docs/options.md: %s is missing, or there too often, or no option (%d)", name, n)
+		}
 	}
 }
 

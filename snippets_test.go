@@ -12,140 +12,231 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 )
 
-// before is what the snippets of README.md and docs use, and do not show.
-const before = `package snippet
+// known are the packages that snippets use without importing them.
+var known = strings.Fields(`context database/sql errors fmt net/http slices time
+	github.com/jmoiron/sqlx github.com/redis/go-redis/v9
+	github.com/cacheaside/cacheaside`)
 
-import (
-	"context"
-	"errors"
-	"slices"
-	"time"
+// inProgram are those that the programs and getting-started import besides.
+var inProgram = strings.Fields("github.com/alicebob/miniredis/v2 modernc.org/sqlite log")
 
-	"github.com/jmoiron/sqlx"
-	"github.com/redis/go-redis/v9"
+// ours are those of the library.
+var ours = strings.Fields("bloom canal canal/envelope canal/event canal/parking consistency lock meter")
 
-	"github.com/cacheaside/cacheaside"
-	"github.com/cacheaside/cacheaside/bloom"
-	"github.com/cacheaside/cacheaside/canal"
-	"github.com/cacheaside/cacheaside/canal/envelope"
-	"github.com/cacheaside/cacheaside/canal/event"
-	"github.com/cacheaside/cacheaside/canal/parking"
-	"github.com/cacheaside/cacheaside/consistency"
-	"github.com/cacheaside/cacheaside/lock"
-	"github.com/cacheaside/cacheaside/meter"
-%s)
-
-type User struct {
-	ID   int64
-	Name string
+// elsewhere are the modules whose packages some snippets use, by what such a snippet has, and what
+// else those use.
+var elsewhere = map[string]struct {
+	folder string
+	uses   []string
+}{
+	"mysqlbinlog.":     {"canal/mysqlbinlog", nil},
+	"watermillsource.": {"canal/watermillsource", []string{"github.com/ThreeDotsLabs/watermill/message"}},
+	"otelcacheaside.": {"otelcacheaside", []string{
+		"github.com/prometheus/client_golang/prometheus/promhttp", "go.opentelemetry.io/otel",
+		"go.opentelemetry.io/otel/exporters/prometheus", "go.opentelemetry.io/otel/sdk/metric",
+	}},
 }
 
-var (
-	ctx                   context.Context
-	db                    *sqlx.DB
-	tx                    *sqlx.Tx
-	rdb                   *redis.Client
-	cache                 *cacheaside.Cache
-	users                 *cacheaside.Loader[int64, User]
-	idsByEmail            *cacheaside.Loader[string, int64]
-	loadUser              func(context.Context, int64) (User, error)
-	loadPrice             func(context.Context, string) (int, error)
-	id                    int64
-	ids, friendIDs, popular []int64
-	name, email, password string
-	w                     *consistency.Writer
-	filter                bloom.Filter
-	checkpoint            canal.Checkpoint
-	locker                *lock.Locker
-	bindings              []canal.Binding
-	index                 func(context.Context, event.Row) error
-	page                  func(canal.Alert)
-	isBlockedInTheDatabase func(context.Context, string) (bool, error)
-%s)
-
-func _() error {
-%s
-return nil
-}
-`
-
-// elsewhere are the modules whose packages some snippets import, and what else those use.
-var elsewhere = map[string]struct{ folder, path, declares string }{
-	"mysqlbinlog.":     {"canal/mysqlbinlog", "canal/mysqlbinlog", ""},
-	"watermillsource.": {"canal/watermillsource", "canal/watermillsource", "subscriber message.Subscriber\n"},
-	"otelcacheaside.":  {"otelcacheaside", "otelcacheaside", ""},
+// imported are the packages that a snippet may use, and the folder of the module that has them.
+func imported(snippet string) (paths []string, folder string) {
+	const root = "github.com/cacheaside/cacheaside/"
+	paths, folder = slices.Clone(known), "."
+	for _, path := range ours {
+		paths = append(paths, root+path)
+	}
+	for name, module := range elsewhere {
+		if strings.Contains(snippet, name) {
+			paths, folder = append(append(paths, root+module.folder), module.uses...), module.folder
+		}
+	}
+	return paths, folder
 }
 
-// TestReadmeCompiles: each Go snippet of README.md and of docs is right, but for what it leaves out
-// on purpose: variables that nothing uses. Those of docs/migration.md are compiled and run.
+// page is what the snippets of a page have declared so far. The first snippet of a page declares
+// what the others use: as declarations, or as a program, in whose function run the others are.
+type page struct {
+	declared, program string
+	imports           []string
+}
+
+// isFile tells whether text is a file, and not a part of one.
+func isFile(text string) bool { return strings.HasPrefix(text, "package ") }
+
+// add takes a snippet that others may use. It tells whether this is one.
+func (p *page) add(snippet string) bool {
+	if strings.HasPrefix(snippet, "package main\n") {
+		p.program = snippet
+		return true
+	}
+	f, err := parser.ParseFile(token.NewFileSet(), "", "package p\n"+snippet, parser.SkipObjectResolution)
+	if isFile(snippet) || err != nil {
+		return false
+	}
+	for _, s := range f.Imports {
+		p.imports = append(p.imports, strings.Trim(s.Path.Value, `"`))
+	}
+	if _, behind, ok := strings.Cut(snippet, "import (\n"); ok {
+		_, snippet, _ = strings.Cut(behind, "\n)\n")
+	}
+	p.declared += snippet + "\n"
+	return true
+}
+
+// file is a Go file with what the page has declared, and a snippet that is statements.
+func (p *page) file(snippet string) (text, folder string) {
+	paths, folder := imported(p.declared + p.program + snippet)
+	var imports strings.Builder
+	for _, path := range slices.Compact(slices.Sorted(slices.Values(append(paths, p.imports...)))) {
+		if !strings.Contains(p.program, `"`+path+`"`) {
+			fmt.Fprintf(&imports, "import %q\n", path)
+		}
+	}
+	statements := "func() error {\n" + snippet + "\nreturn nil\n}"
+	if p.program == "" {
+		return "package snippet\n" + imports.String() + p.declared + "var _ = " + statements, folder
+	}
+	text = strings.Replace(p.program, "package main\n", "package main\n"+imports.String(), 1)
+	end := strings.LastIndex(text, "\n\treturn nil\n")
+	return text[:end] + "\n_ = " + statements + text[end:], folder
+}
+
+// TestReadmeCompiles: each Go snippet of README.md and of docs is right, but for variables that
+// nothing uses. It uses nothing but what it declares, or what the first snippet of its page does,
+// and later ones that are declarations. Those of docs/migration.md are compiled and run elsewhere.
 func TestReadmeCompiles(t *testing.T) {
 	exports := make(map[string]map[string]string) // of each module, by folder
 	all := 0
-	for _, page := range pages(t) {
-		if page == filepath.Join("docs", "migration.md") {
+	for _, name := range pages(t) {
+		if name == filepath.Join("docs", "migration.md") {
 			continue
 		}
-		text, err := textOf(page)
+		text, err := textOf(name)
 		if err != nil {
 			t.Fatal(err)
 		}
+		var p page
 		for i, m := range blocks.FindAllStringSubmatch(text, -1) {
 			all++
-			folder, imports, declares := ".", "", ""
-			for name, module := range elsewhere {
-				if strings.Contains(m[3], name) {
-					folder, declares = module.folder, module.declares
-					imports = fmt.Sprintf("%q\n", "github.com/cacheaside/cacheaside/"+module.path)
-					if declares != "" {
-						imports += fmt.Sprintf("%q\n", "github.com/ThreeDotsLabs/watermill/message")
-					}
-				}
+			snippet := m[3]
+			if isFile(snippet) && !strings.HasPrefix(snippet, "package main\n") { // TestSnippetsRun
+				continue
 			}
+			statements := snippet
+			if p.add(snippet) {
+				statements = ""
+			}
+			whole, folder := p.file(statements)
 			if exports[folder] == nil {
 				exports[folder] = exported(t, folder)
 			}
-			for _, err := range compile(fmt.Sprintf(before, imports, declares, m[3]), exports[folder]) {
-				t.Errorf("%s, snippet %d: %v\n%s", page, i+1, err, m[3])
+			for _, err := range compile(whole, exports[folder]) {
+				t.Errorf("%s, snippet %d: %v\n%s", name, i+1, err, snippet)
 			}
 		}
 	}
-	if all < 15 {
+	if all < 40 {
 		t.Errorf("only %d snippets", all)
+	}
+}
+
+// TestSnippetsRun: each program of README.md and of docs prints what it says, and each test passes.
+// They need Go alone.
+func TestSnippetsRun(t *testing.T) {
+	programs, tests := 0, 0
+	for _, name := range pages(t) {
+		text, err := textOf(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, m := range blocks.FindAllStringSubmatch(text, -1) {
+			if !isFile(m[3]) {
+				continue
+			}
+			command, file := append([]string{"run"}, asTheSuite()...), "main.go"
+			if strings.HasPrefix(m[3], "package main\n") {
+				programs++
+			} else {
+				tests++
+				command, file = append([]string{"test", "-vet=off", "-count=1"}, asTheSuite()...), "snippet_test.go"
+			}
+			file = filepath.Join(t.TempDir(), file)
+			if err := os.WriteFile(file, []byte(m[3]+"\n"), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			run := exec.CommandContext(t.Context(), "go", append(command, file)...)
+			printed, err := run.CombinedOutput()
+			if err != nil {
+				t.Errorf("%s: %v\n%s", name, err, printed)
+			}
+			if _, want, ok := strings.Cut(m[3], "// Output:\n"); ok {
+				want, _, _ = strings.Cut(want, "\n}")
+				want = strings.ReplaceAll(want, "\t// ", "")
+				if strings.TrimSpace(string(printed)) != strings.TrimSpace(want) {
+					t.Errorf("%s: it prints\n%s, not\n%s", name, printed, want)
+				}
+			} else if command[0] == "run" {
+				t.Errorf("%s: the program does not say what it prints", name)
+			}
+		}
+	}
+	if programs < 1 || tests < 2 {
+		t.Errorf("%d programs, %d tests", programs, tests)
 	}
 }
 
 // TestSnippetsThatAreWrong: what the test of the snippets would say.
 func TestSnippetsThatAreWrong(t *testing.T) {
 	exports := exported(t, ".")
+	var p page
+	if !p.add("var (\nctx context.Context\nusers *cacheaside.Loader[int64, string]\n)") {
+		t.Fatal("declarations are none")
+	}
 	for snippet, want := range map[string]string{
 		"u, err := users.Get(ctx, 42)":                   "",
 		"u, err := users.Get(ctx, \"42\")":               "cannot use",
+		"u, err := others.Get(ctx, 42)":                  "undefined: others",
 		"err := users.Forget(ctx, 42)":                   "Forget",
 		"err := users.InvalidateAll(ctx":                 "missing",
 		"var o cacheaside.LoaderOptions; o.Lifetime = 1": "Lifetime",
 	} {
-		err := errors.Join(compile(fmt.Sprintf(before, "", "", snippet), exports)...)
+		text, _ := p.file(snippet)
+		err := errors.Join(compile(text, exports)...)
 		if got := fmt.Sprint(err); (err != nil) != (want != "") || err != nil && !strings.Contains(got, want) {
 			t.Errorf("%s: %v, want %q", snippet, err, want)
 		}
 	}
 }
 
+// asTheSuite are the flags by which all tests are built, so that what they have compiled is used.
+func asTheSuite() []string {
+	if raceEnabled {
+		return []string{"-trimpath", "-race"}
+	}
+	return []string{"-trimpath"}
+}
+
 // exported are the files with what packages export, of all that a module's packages import.
 func exported(t *testing.T, folder string) map[string]string {
 	t.Helper()
-	args := []string{"list", "-export", "-deps", "-f", "{{.ImportPath}} {{.Export}}", "."}
-	f, err := parser.ParseFile(token.NewFileSet(), "", fmt.Sprintf(before, "", "", ""), parser.ImportsOnly)
-	if err != nil {
-		t.Fatal(err)
+	args := append(append([]string{"list"}, asTheSuite()...), "-export", "-deps", "-f", "{{.ImportPath}} {{.Export}}", ".")
+	all := known
+	if folder == "." {
+		all = append(slices.Clone(known), inProgram...)
 	}
-	for _, s := range f.Imports {
-		args = append(args, strings.Trim(s.Path.Value, `"`))
+	for _, path := range ours {
+		args = append(args, "github.com/cacheaside/cacheaside/"+path)
 	}
+	for _, module := range elsewhere {
+		if module.folder == folder {
+			all = append(slices.Clone(all), module.uses...)
+		}
+	}
+	args = append(args, all...)
 	list := exec.CommandContext(t.Context(), "go", args...)
 	list.Dir, list.Stderr = folder, os.Stderr
 	b, err := list.Output()

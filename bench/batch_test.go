@@ -49,7 +49,7 @@ func TestBatchHalfHit(t *testing.T) {
 	}
 	table := &Table{
 		Section: 11, Title: "Batches of 100 keys, half of them in Redis",
-		Text: "One goroutine; the other half is loaded by a function that takes no time; no memory tier. Who has no batch read does it key by key. Round trips are bursts: commands that a client sends on one connection before it gets the answer to the first of them. " +
+		Text: "One goroutine; the other half is loaded by a function that takes no time; no memory tier. A peer without a batch read reads key by key. Round trips are bursts: commands that a client sends on one connection before it gets the answer to the first of them. " +
 			"Commands are those that clients send, and those that Redis executes, which are more where scripts call some; what looks after connections is left out. Counted for one batch by a proxy, with others than those whose time is taken.",
 		Head: []string{"", "us", "middle half", "of cacheaside", "round trips", "commands sent", "commands executed", "calls of the load function", "rows asked of it"},
 	}

@@ -1,5 +1,5 @@
 // Package bench sets cacheaside beside the libraries that its users know, on the same work, in the
-// same run. `make compare` prints the tables of docs/benchmarks.md. Each peer is one file,
+// same run. `make compare` prints the tables of docs/accept/benchmarks.md. Each peer is one file,
 // peer_NAME.go, which names the library's settings: the best that its documentation gives for the
 // work here.
 package bench

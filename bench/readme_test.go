@@ -9,12 +9,14 @@ import (
 	"testing"
 )
 
-// comparisons are the rows of the README's comparison: each a column of a table that `make compare`
-// has printed.
-var comparisons = []struct {
+// A compared row is a row of a comparison: a column of a table that `make compare` has printed.
+type compared struct {
 	row, table, column string
 	key                int // which column has the peers' names
-}{
+}
+
+// comparisons are the rows of the comparison in docs/benchmarks.md.
+var comparisons = []compared{
 	{"hit in memory, 1 goroutine, ns", "Hits in memory, 1 goroutines", "ns", 0},
 	{"… 128 goroutines", "Hits in memory, 128 goroutines", "ns", 0},
 	{"hit in Redis, 1 goroutine, us", "Hits in Redis, 1 goroutines", "us", 0},
@@ -36,20 +38,52 @@ var comparisons = []struct {
 	{"memory for a row, bytes", "Memory per entry", "bytes an entry", 0},
 }
 
-// The README says what was measured, and nothing else.
+// shortest are the rows of the comparison in README.md.
+var shortest = []compared{
+	{"hit in memory, 1 goroutine, ns", "Hits in memory, 1 goroutines", "ns", 0},
+	{"hit in Redis, 128 goroutines, us", "Hits in Redis, 128 goroutines", "us", 0},
+	{"a cold key, 4 processes x 250 callers: loads", "A cold key, four processes", "loads", 0},
+	{"invalidated by another process during the load", "Old values that come late", "by another process", 0},
+	{"Redis hangs, callers wait 300 ms: get the row, %", "Redis is hung", "with a value, %", 0},
+}
+
+// The documentation shows what was measured, and nothing else: the comparisons of README.md and
+// docs/benchmarks.md, and each table of docs/benchmarks.md that has the title of one that
+// `make compare` has printed.
 func TestReadme(t *testing.T) {
-	readme, err := os.ReadFile("../README.md")
-	if err != nil {
-		t.Fatal(err)
+	pages := make(map[string]string)
+	for _, name := range []string{"README.md", "docs/benchmarks.md"} {
+		text, err := os.ReadFile("../" + name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		pages[name] = string(text)
 	}
-	if want := comparison(t); !strings.Contains(string(readme), want) {
-		t.Errorf("the README's comparison is not that of docs/benchmarks.md, which is:\n%s", want)
+	for name, rows := range map[string][]compared{"README.md": shortest, "docs/benchmarks.md": comparisons} {
+		if want := comparison(t, rows); !strings.Contains(pages[name], want) {
+			t.Errorf("the comparison of %s is not what was measured, which is:\n%s", name, want)
+		}
+	}
+	whole := published(t)
+	shown := tables(pages["docs/benchmarks.md"])
+	checked := 0
+	for title, table := range shown {
+		if whole[title] == nil {
+			continue
+		}
+		checked++
+		if !slices.EqualFunc(table, whole[title], slices.Equal) {
+			t.Errorf("docs/benchmarks.md: the table %q is not what was measured", title)
+		}
+	}
+	if checked < 8 {
+		t.Errorf("docs/benchmarks.md shows %d tables that were measured", checked)
 	}
 }
 
-func comparison(t *testing.T) string {
+func comparison(t *testing.T, comparisons []compared) string {
 	t.Helper()
-	tables := published(t)
+	measured := published(t)
 	var names []string
 	for _, p := range Peers() {
 		if p.Redis {
@@ -59,7 +93,7 @@ func comparison(t *testing.T) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "| | %s |\n|---|%s\n", strings.Join(names, " | "), strings.Repeat("---|", len(names)))
 	for _, c := range comparisons {
-		table := tables[c.table]
+		table := measured[c.table]
 		if table == nil {
 			t.Fatalf("there is no table %q", c.table)
 		}
@@ -90,26 +124,35 @@ func published(t *testing.T) map[string][][]string {
 	if err != nil || len(files) == 0 {
 		t.Fatal("there are no tables", err)
 	}
-	tables := map[string][][]string{}
+	all := map[string][][]string{}
 	for _, file := range files {
 		text, err := os.ReadFile(file)
 		if err != nil {
 			t.Fatal(err)
 		}
-		title := ""
-		for line := range strings.Lines(string(text)) {
-			line = strings.TrimSpace(line)
-			if name, ok := strings.CutPrefix(line, "### "); ok {
-				title = name
-			}
-			if strings.HasPrefix(line, "|") && !strings.HasPrefix(line, "|---") {
-				cells := strings.Split(strings.Trim(line, "|"), "|")
-				for i := range cells {
-					cells[i] = strings.TrimSpace(cells[i])
-				}
-				tables[title] = append(tables[title], cells)
-			}
+		for title, lines := range tables(string(text)) {
+			all[title] = append(all[title], lines...)
 		}
 	}
-	return tables
+	return all
+}
+
+// tables are those of a page, by the headings of the third level that they stand under.
+func tables(text string) map[string][][]string {
+	all := map[string][][]string{}
+	title := ""
+	for line := range strings.Lines(text) {
+		line = strings.TrimSpace(line)
+		if strings.HasPrefix(line, "#") {
+			title, _ = strings.CutPrefix(line, "### ")
+		}
+		if strings.HasPrefix(line, "|") && !strings.HasPrefix(line, "|---") {
+			cells := strings.Split(strings.Trim(line, "|"), "|")
+			for i := range cells {
+				cells[i] = strings.TrimSpace(cells[i])
+			}
+			all[title] = append(all[title], cells)
+		}
+	}
+	return all
 }

@@ -36,7 +36,7 @@ func TestRedisGone(t *testing.T) {
 		t.Run(o.name, func(t *testing.T) {
 			table := &Table{Section: 9, Title: "Redis is " + o.name,
 				Text: fmt.Sprintf("A process has read %d rows, once and again; then Redis is gone. At once %s callers, each with a deadline of %v, ask for a row that is cached nowhere; its load takes %v. Then the known rows are read, 10 at a time, and %d others that are cached nowhere, 20 at a time. "+
-					"Beyond: by how much the last was answered after its deadline. Whoever is not answered within %v (first) or %v is counted as without a value.",
+					"Beyond: by how much the last was answered after its deadline. A caller without an answer within %v (first) or %v counts as without a value.",
 					goneKnown, thousands(fmt.Sprint(goneCallers)), o.deadline, goneLoad, goneOthers, goneFirst, goneThen),
 				Head: []string{"", "with a value, %", "loads", "longest wait, ms", "beyond the deadline, ms", "known rows: with a value, %", "longest wait, ms", "loads", "other rows: with a value, %", "longest wait, ms"}}
 			var runs []*outageRun

@@ -12,8 +12,8 @@
 // How far a write goes is its Level: Inline invalidates after the commit; Outbox also survives a
 // kill; Strict also keeps everybody from caching the rows while they are written; WriteThrough also
 // caches what was written; Async leaves it all to a Relay. Writer.At has a level for a single
-// write. docs/consistency.md has a table of which level wins which race, and one of what happens on
-// rollback, panic, a lost connection, and a Redis that is out.
+// write. docs/guides/writing.md has a table of which level wins which race, and one of what happens
+// on rollback, panic, a lost connection, and a Redis that is out.
 //
 // What cannot be done at once is kept in a Queue, in memory or in the database, and done by a
 // Relay, which a Writer runs by itself. For transactions of your own there is Writer.Enqueue; for

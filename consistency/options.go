@@ -14,7 +14,7 @@ import (
 )
 
 // Level is how far a write goes for its caches. From Inline on, each does what the one before does,
-// and more. docs/consistency.md says which of them wins which race, and what it costs.
+// and more. docs/guides/writing.md says which of them wins which race, and what it costs.
 type Level uint8
 
 const (

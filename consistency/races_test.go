@@ -183,7 +183,7 @@ func (x *world) impatient() *world {
 	return &y
 }
 
-// TestRaces: who wins which race, as docs/consistency.md has it.
+// TestRaces: who wins which race, as docs/guides/writing.md has it.
 func TestRaces(t *testing.T) { testenv.EachEngine(t, testRaces) }
 
 func testRaces(t *testing.T, e testenv.Engine) {
@@ -207,9 +207,9 @@ func testRaces(t *testing.T, e testenv.Engine) {
 		}
 		table.WriteString("\n")
 	}
-	text, err := os.ReadFile("../docs/consistency.md")
+	text, err := os.ReadFile("../docs/guides/writing.md")
 	x.check(err)
 	if !strings.Contains(string(text), table.String()) {
-		t.Errorf("docs/consistency.md has it otherwise:\n%s", table.String())
+		t.Errorf("docs/guides/writing.md has it otherwise:\n%s", table.String())
 	}
 }

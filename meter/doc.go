@@ -12,5 +12,5 @@
 // before the write is compared with the database. So it also finds what nobody has announced, and
 // what was lost on the way, which no process can know by itself.
 //
-// docs/meter.md tells how to read it, what it costs and what it cannot see.
+// docs/guides/meter.md tells how to read it, what it costs and what it cannot see.
 package meter

@@ -82,7 +82,7 @@ func values[S any](measures []measure[S], s *S) []float64 {
 
 // The documentation lists each metric.
 func TestEveryMetricIsDocumented(t *testing.T) {
-	text, err := os.ReadFile("../docs/metrics.md")
+	text, err := os.ReadFile("../docs/guides/metrics.md")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -113,12 +113,12 @@ func TestEveryMetricIsDocumented(t *testing.T) {
 	}
 	for _, f := range failures {
 		if !strings.Contains(string(text), "`"+f.name+"`") {
-			t.Errorf("docs/metrics.md does not tell of the error.type %s", f.name)
+			t.Errorf("docs/guides/metrics.md does not tell of the error.type %s", f.name)
 		}
 	}
 	for _, name := range names {
 		if !strings.Contains(string(text), "`cacheaside."+name+"`") {
-			t.Errorf("docs/metrics.md does not tell of %s", name)
+			t.Errorf("docs/guides/metrics.md does not tell of %s", name)
 		}
 	}
 }

@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
 # Sets the library beside its peers and the floors: the workloads of bench/, at full size, each by itself, in order of their sections. What each prints is kept in bench/tables, with what it was measured on, and
-# docs/benchmarks.md is put together from that. A bar that does not hold, or a test that fails, makes the script fail, but only when all have run.
+# docs/accept/benchmarks.md is put together from that. A bar that does not hold, or a test that fails, makes the script fail, but only when all have run.
 # Arguments: the numbers of sections to run; the others stay as they were measured. Default: all.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 export GOWORK=off PATH="$PATH:/usr/sbin"
-tables=bench/tables logs=bin/compare out=docs/benchmarks.md
+tables=bench/tables logs=bin/compare out=docs/accept/benchmarks.md
 titles=([0]="The peers" [1]="Hits in memory" [2]="Hits in Redis" [3]="A cold key, one process" [4]="A cold key, four processes" [5]="Values that expire together" [6]="Invalidations that race with loads"
 	[7]="How long other processes are stale" [8]="Rows that do not exist" [9]="Redis gone" [10]="One caller's trouble" [11]="Batches" [12]="Real traces" [13]="Memory" [14]="The parts, each beside its best peer")
 
@@ -60,16 +60,18 @@ run() {
 	echo "-- $2 took $((SECONDS - began)) s"
 }
 
-# together prints docs/benchmarks.md.
+# together prints docs/accept/benchmarks.md.
 together() {
 	local section= file n
 	cat <<END
-# Benchmarks
+# Benchmarks: all tables
+
+[docs/benchmarks.md](../benchmarks.md) has those that most readers want.
 
 \`make compare\` has measured this ($([ $# = 0 ] && echo "all of it" || echo "the last time only $*"): $stamp). Below each workload stands what it was measured on, for they can be measured one by one: \`scripts/compare.sh 4\`.
 
 How to read it. All peers do the same work in the same run: the same keys, rows, codec (\`encoding/json\`) and load function, each at the best settings that its documentation gives (see [the peers](#the-peers), and a file each in
-[bench/](../bench)). Where times are compared, they take turns in many runs, and who begins changes; a figure is the median of the runs, the middle half of which lies between the two figures beside it. A ratio is the median of the ratios
+[bench/](../../bench)). Where times are compared, they take turns in many runs, and who begins changes; a figure is the median of the runs, the middle half of which lies between the two figures beside it. A ratio is the median of the ratios
 of each run, for the speed of a machine changes from one to the next. Programs, Redis and MariaDB are all on one machine, and there is no network: what costs round trips costs more elsewhere. A floor is what the
 fewest means for the same work cost, without any protection. A failure is shown as what it is.
 

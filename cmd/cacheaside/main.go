@@ -1,5 +1,5 @@
 // Cacheaside looks at what the library keeps in Redis and in the database, and mends it, by hand:
-// see docs/tool.md, or
+// see docs/guides/tool.md, or
 //
 //	go run github.com/cacheaside/cacheaside/cmd/cacheaside help
 package main

@@ -111,7 +111,7 @@ func TestHelp(t *testing.T) {
 	if w.ok("-h") != all || w.ok("--help") != all {
 		t.Error("-h and help differ")
 	}
-	page, err := os.ReadFile("../../docs/tool.md")
+	page, err := os.ReadFile("../../docs/guides/tool.md")
 	w.check(err)
 	for _, c := range commands() {
 		w.says(all, c.name+" ", c.short)
@@ -291,9 +291,9 @@ func (s *silent) Read([]byte) (int, error) {
 	return 0, io.EOF
 }
 
-// TestPermissions: docs/tool.md says what a user of Redis needs, and that is enough.
+// TestPermissions: docs/guides/tool.md says what a user of Redis needs, and that is enough.
 func TestPermissions(t *testing.T) {
-	page, err := os.ReadFile("../../docs/tool.md")
+	page, err := os.ReadFile("../../docs/guides/tool.md")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,0 +1,84 @@
+// Package prose checks how README.md, SECURITY.md and the pages of docs are written: how wide their
+// lines are, how large README.md is, and how sentences begin. The test of the root checks their
+// links and their snippets.
+package prose
+
+import (
+	"fmt"
+	"regexp"
+	"strings"
+	"unicode/utf8"
+)
+
+const (
+	mostColumns = 100
+	mostOfPage  = 12 << 10 // of README.md
+)
+
+var (
+	fenced  = regexp.MustCompile("(?ms)^ *```.*?^ *```$")
+	comment = regexp.MustCompile(`(?s)<!--.*?-->`)
+	span    = regexp.MustCompile("`[^`\n]*`")
+	target  = regexp.MustCompile(`\]\([^()\s]*\)`)
+	// A sentence that begins with a free relative; a question may.
+	relative = regexp.MustCompile(`(?:^|[.!?:] +|[.!?:]\*\* +|\| +)(?:\*\*)?((?:Who|What|Whoever|Whatever|Whose)\b[^.?!|]*[.?!|]?)`)
+	item     = regexp.MustCompile(`^(?:[-*]|\d+\.) +`)
+)
+
+// Flaws are what is wrong with a page, a line each: the rule, and behind the colon an example.
+func Flaws(page, text string) (all []string) {
+	told := make(map[string]bool)
+	tell := func(rule, example string) {
+		if !told[rule] {
+			told[rule] = true
+			all = append(all, fmt.Sprintf("%s: %s: %s", page, rule, example))
+		}
+	}
+	if page == "README.md" && len(text) > mostOfPage {
+		tell(fmt.Sprintf("more than %d bytes", mostOfPage), fmt.Sprint(len(text)))
+	}
+	blank := func(code string) string { return strings.Repeat("\n", strings.Count(code, "\n")) }
+	text = comment.ReplaceAllStringFunc(fenced.ReplaceAllStringFunc(text, blank), blank)
+	for line := range strings.Lines(text) {
+		line = strings.TrimRight(line, "\n")
+		if table := strings.HasPrefix(strings.TrimSpace(line), "|"); !table && !strings.HasPrefix(line, "    ") {
+			if shown := target.ReplaceAllString(line, "]"); utf8.RuneCountInString(shown) > mostColumns {
+				tell(fmt.Sprintf("a line of more than %d columns", mostColumns), line)
+			}
+		}
+	}
+	for _, sentence := range sentences(text) {
+		if m := relative.FindStringSubmatch(sentence); m != nil && !strings.HasSuffix(m[1], "?") {
+			tell("a sentence begins with a free relative", m[1])
+		}
+	}
+	return all
+}
+
+// sentences are the paragraphs, items and lines of tables of a page, without code, each on a line.
+func sentences(text string) (all []string) {
+	text = span.ReplaceAllString(text, "code")
+	var paragraph []string
+	end := func() {
+		if len(paragraph) > 0 {
+			all = append(all, strings.Join(paragraph, " "))
+		}
+		paragraph = nil
+	}
+	for line := range strings.Lines(text + "\n\n") {
+		line = strings.TrimSpace(line)
+		switch {
+		case line == "", strings.HasPrefix(line, "#"):
+			end()
+		case strings.HasPrefix(line, "|"):
+			end()
+			all = append(all, line)
+		case item.MatchString(line):
+			end()
+			paragraph = []string{item.ReplaceAllString(line, "")}
+		default:
+			paragraph = append(paragraph, line)
+		}
+	}
+	return all
+}

@@ -25,6 +25,7 @@ check: lint test mutants ## what must hold before a change is committed
 lint: format vet ## formatting, vet, the list of guards, the lengths of files and functions, the documentation, golangci-lint
 	go run ./internal/mutant -check
 	scripts/house.sh
+	go run ./scripts/layers
 	go test -trimpath -count=1 ./internal/prose
 	go test -trimpath -count=1 -run TestLinks .
 	set -e; for m in $(MODULES); do (cd $$m && go run $(GOLANGCI) run ./...); done

@@ -1,6 +1,7 @@
 // Layers checks that the files of the root package refer to each other in one direction only: down
 // the list in scripts/layers.txt. All files may refer to the types Cache and Loader and to their
-// fields, for many have methods of these. With -list it prints all references instead.
+// fields, for many have methods of these. It also checks that the package stays small. With -list
+// it prints all references instead.
 package main
 
 import (
@@ -40,12 +41,13 @@ func run(all bool) error {
 	if err != nil {
 		return err
 	}
-	refs, files, err := references(".")
+	root, err := load(".")
 	if err != nil {
 		return err
 	}
-	var wrong []string
-	for _, f := range files {
+	refs := root.references()
+	wrong := root.sizes()
+	for _, f := range root.files {
 		if _, ok := layers[f]; !ok {
 			wrong = append(wrong, fmt.Sprintf("%s: not in %s", f, list))
 		}
@@ -83,48 +85,78 @@ func readLayers() (map[string]int, error) {
 // reference is a use of a name in one file that another declares.
 type reference struct{ from, to, name string }
 
-// references are those between the files of the package in dir, tests aside.
-func references(dir string) (refs map[reference]bool, files []string, err error) {
-	fset := token.NewFileSet()
-	var parsed []*ast.File
+// sources are a package, tests aside.
+type sources struct {
+	files []string
+	lines int
+	fset  *token.FileSet
+	info  *types.Info
+	pkg   *types.Package
+}
+
+// load reads and checks the package in dir.
+func load(dir string) (*sources, error) {
+	s := &sources{fset: token.NewFileSet(), info: &types.Info{Uses: make(map[*ast.Ident]types.Object)}}
 	names, err := filepath.Glob(filepath.Join(dir, "*.go"))
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
+	var parsed []*ast.File
 	for _, name := range names {
 		if strings.HasSuffix(name, "_test.go") {
 			continue
 		}
-		f, err := parser.ParseFile(fset, name, nil, parser.SkipObjectResolution)
+		f, err := parser.ParseFile(s.fset, name, nil, parser.SkipObjectResolution)
 		if err != nil {
-			return nil, nil, err
+			return nil, err
 		}
-		parsed, files = append(parsed, f), append(files, filepath.Base(name))
+		parsed, s.files = append(parsed, f), append(s.files, filepath.Base(name))
+		s.lines += s.fset.File(f.Pos()).LineCount()
 	}
 	exports, err := exportData(dir)
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
-	info := &types.Info{Uses: make(map[*ast.Ident]types.Object), Selections: make(map[*ast.SelectorExpr]*types.Selection)}
-	config := types.Config{Importer: importer.ForCompiler(fset, "gc", func(path string) (io.ReadCloser, error) {
+	config := types.Config{Importer: importer.ForCompiler(s.fset, "gc", func(path string) (io.ReadCloser, error) {
 		return os.Open(exports[path])
 	})}
-	pkg, err := config.Check("root", fset, parsed, info)
-	if err != nil {
-		return nil, nil, err
-	}
-	refs = make(map[reference]bool)
-	for id, o := range info.Uses {
+	s.pkg, err = config.Check("root", s.fset, parsed, s.info)
+	return s, err
+}
+
+// references are those between the files.
+func (s *sources) references() map[reference]bool {
+	refs := make(map[reference]bool)
+	for id, o := range s.info.Uses {
 		o = origin(o)
-		if o.Pkg() != pkg || !o.Pos().IsValid() || shared(o, pkg) {
+		if o.Pkg() != s.pkg || !o.Pos().IsValid() || shared(o, s.pkg) {
 			continue
 		}
-		from, to := filepath.Base(fset.Position(id.Pos()).Filename), filepath.Base(fset.Position(o.Pos()).Filename)
+		from, to := filepath.Base(s.fset.Position(id.Pos()).Filename), filepath.Base(s.fset.Position(o.Pos()).Filename)
 		if from != to {
 			refs[reference{from, to, o.Name()}] = true
 		}
 	}
-	return refs, files, nil
+	return refs
+}
+
+// sizes tells what is too large.
+func (s *sources) sizes() (wrong []string) {
+	loader := s.pkg.Scope().Lookup("Loader").Type().(*types.Named)
+	for _, of := range []struct {
+		what    string
+		n, most int
+	}{
+		{"files", len(s.files), 20},
+		{"lines", s.lines, 3000},
+		{"fields of Loader", loader.Underlying().(*types.Struct).NumFields(), 15},
+		{"methods of Loader", loader.NumMethods(), 30},
+	} {
+		if of.n > of.most {
+			wrong = append(wrong, fmt.Sprintf("the root package has %d %s: at most %d", of.n, of.what, of.most))
+		}
+	}
+	return wrong
 }
 
 // exportData is where the compiler has put what it knows of the packages that dir imports.

@@ -202,7 +202,7 @@ func shared(o types.Object, pkg *types.Package) bool {
 	return false
 }
 
-// isField tells whether o is a field of a struct, or of one of this package that it embeds.
+// isField tells whether o is a field of a struct, or of one in it that has no name, or that it embeds.
 func isField(o types.Object, of types.Type, pkg *types.Package) bool {
 	s, ok := of.Underlying().(*types.Struct)
 	if !ok {
@@ -211,7 +211,8 @@ func isField(o types.Object, of types.Type, pkg *types.Package) bool {
 	for f := range s.Fields() {
 		named, _ := f.Type().(*types.Named)
 		own := named != nil && named.Obj().Pkg() == pkg
-		if f == o || f.Embedded() && own && isField(o, f.Type(), pkg) {
+		_, unnamed := f.Type().(*types.Struct)
+		if f == o || (unnamed || f.Embedded() && own) && isField(o, f.Type(), pkg) {
 			return true
 		}
 	}

@@ -140,7 +140,8 @@ func (l *Loader[K, V]) rowsOptions(load func(context.Context, []K) (map[K]V, err
 // ctx ends only this caller's wait, within milliseconds, even when Redis hangs. Errors are wrapped
 // in an *Error: ctx's own, the load's, a *PanicError, ErrLoadFailed, ErrLoadTimeout,
 // ErrUnavailable, ErrClosed. When Redis is out of reach or in trouble, the value is loaded, once
-// for all who ask in this process at the time, and stored nowhere (Stats.Unvalidated counts it).
+// for all who ask in this process at the time, and not stored in Redis (Stats.Unvalidated counts
+// it); LoaderOptions.RedisDown says more.
 //
 // After Invalidate has returned nil in this process, no Get that starts here receives a value that
 // was read before. In other processes that holds for a Get with the option Fresh, and for loaders

@@ -42,9 +42,9 @@ func (b *batch) run() {
 			b.peek()  // for a renewal: at what is to be renewed
 			b.claim() // the leases, whatever the keys hold
 		} else {
-			b.look()  // what do the keys hold?
-			b.fetch() // of long entries the rest
-			b.take()  // the leases of those that hold nothing: the second check, in the same trip
+			b.look()      // what do the keys hold?
+			b.fetchRest() // of long entries the rest
+			b.take()      // the leases of those that hold nothing; that they still do is the second check
 		}
 		b.part() // nobody's load is waited for by those who do not need it
 		b.load() // the rows of the leased keys, and stores them, before waiting for anybody

@@ -16,9 +16,10 @@ const MaxRefusals = 3
 // MaxCalls is how many calls of the load function one flight makes at once.
 const MaxCalls = 8
 
-// load loads what it may, and stores it in the place of the leases, which are kept alive meanwhile.
-// A value that is refused is given to nobody, for another process may yet store an older one: its
-// round starts again.
+// load loads the rows of the leased keys, and stores them in the place of the leases, which are
+// renewed meanwhile. A store is refused if an invalidation has removed the lease. Then the row may
+// be older than a write that its callers must see, so it is given to nobody, and its round starts
+// again: but see MaxRefusals.
 func (b *batch) load() {
 	rounds := at(b.open, toLoad)
 	if len(rounds) == 0 {
@@ -30,11 +31,11 @@ func (b *batch) load() {
 	defer rest.end()
 	chunks := b.chunks(rounds)
 	if len(chunks) == 1 {
-		b.fill(rounds, stop, rest.goOn)
+		b.loadAndStore(rounds, stop, rest.goOn)
 		return
 	}
 	AtOnce(chunks, b.l.Calls, func(chunk []*Round, waiting func()) {
-		b.fill(chunk, func() {}, func() {
+		b.loadAndStore(chunk, func() {}, func() {
 			waiting()
 			rest.goOn()
 		})
@@ -57,9 +58,9 @@ func AtOnce[C any](chunks []C, most int, f func(chunk C, waiting func())) {
 	calls.Wait()
 }
 
-// fill loads the rows of one call, stores them, and gives them out. waiting is called when the load
-// begins to wait for others.
-func (b *batch) fill(all []*Round, stop, waiting func()) {
+// loadAndStore loads the rows of one call, stores them, and gives them out. waiting is called when
+// the load begins to wait for others.
+func (b *batch) loadAndStore(all []*Round, stop, waiting func()) {
 	returned := false
 	defer func() {
 		if !returned { // a codec called runtime.Goexit, say

@@ -80,8 +80,8 @@ func (b *batch) look() {
 	b.complete(rounds)
 }
 
-// take asks for leases, where there is nothing, or nothing that can be read: the second check, in
-// the same trip.
+// take asks for leases, where there is nothing, or nothing that can be read. A lease is given only
+// if that is still so: this is the second check of double-checked locking.
 func (b *batch) take() {
 	b.skipRedis(toTake)
 	rounds := at(b.open, toTake)

@@ -17,9 +17,10 @@ func (l *Fetcher) putEntryInMemory(r *Round, e *lease.Entry) {
 	l.putInMemory(r, life, e.Cost, false)
 }
 
-// putInMemory offers a round's value to the memory tier, under the generation from before it was
-// read. A refresh moves the generation on, for it must end what is remembered there; if that has
-// moved already, the value is not remembered, and what is there ends too.
+// putInMemory offers a round's value to the memory tier, under the version of the key from before
+// the value was read. local.Get compares versions, so a value that comes after an invalidation is
+// never served. A refresh raises the version, for it must end what memory holds; if an invalidation
+// has raised it meanwhile, the value is not put in memory, and what is there ends, too.
 func (l *Fetcher) putInMemory(r *Round, ttl, cost time.Duration, refresh bool) {
 	life := min(ttl, l.MemoryTTL)
 	if l.Memory == nil {

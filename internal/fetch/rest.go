@@ -6,9 +6,9 @@ import (
 	"github.com/cacheaside/cacheaside/internal/lease"
 )
 
-// fetch reads the rest of long entries, by a way of its own: if there are other rounds, by
+// fetchRest reads the rest of long entries, by a way of its own: if there are other rounds, by
 // themselves, for neither is to wait for the other.
-func (b *batch) fetch() {
+func (b *batch) fetchRest() {
 	b.skipRedis(toFetch)
 	rounds := at(b.open, toFetch)
 	switch {

@@ -116,8 +116,8 @@ func (h How) of(rounds []*Round) {
 // callers get.
 func (r *Round) Over() bool { return r.step >= over }
 
-// Refused tells whether the filter has said that there is no such row.
-func (r *Round) Refused() bool { return r.verdict == refused }
+// FilterRefused reports whether the filter has said that there is no such row.
+func (r *Round) FilterRefused() bool { return r.verdict == refused }
 
 // Of makes a slice of one round.
 func Of(r *Round) []*Round {
@@ -174,8 +174,8 @@ func (r *Round) waits(err error) {
 	}
 }
 
-// Snapshot is under what the memory tier may hold the round's value: the range of the key, the
-// loader's generation there, the key's stable hash, and its generation in the tier.
+// Snapshot is what was so before the round's value was read, for the memory tier: the range of
+// slots of the key, the loader's generation there, the key's stable hash, and its memory version.
 func (r *Round) Snapshot() (slots uint8, generation *local.Generation, stable, version uint64) {
 	return r.slots, r.loader, r.stable, r.version
 }

@@ -126,7 +126,7 @@ func (b *batch) settleFill(r *Round, f *lease.Filling) {
 		r.lost = true
 		b.l.CountWrite(f.Err)
 		r.Err, r.step = fault.OfRedis(f.Err), over
-	case f.Err != nil: // nobody can say whether it is still true; it was when its callers asked
+	case f.Err != nil: // nobody can say whether it is still true; it was when its load began
 		r.lost = true
 		b.l.CountWrite(f.Err)
 		b.unvalidated(r)

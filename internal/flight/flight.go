@@ -3,9 +3,10 @@
 // A round's callers are fixed before it begins: whoever comes later gathers for the next round,
 // which begins when this one has ended. So nobody is handed what was read before he asked, though
 // it is read only once for all who ask together. (In a singleflight that callers join while it
-// runs, a caller who comes after an invalidation can be handed a value from before it.) Only a
-// flight that has yet to read all that it will give may take in who has gathered until then
-// (TakeIn).
+// runs, a caller who comes after an invalidation can be handed a value from before it.) There are
+// two exceptions. A flight that has yet to read all that it will give may take in those who have
+// gathered until then (TakeIn). And a result may be given to those who have gathered, if Hooks.Late
+// says that it is still true.
 //
 // The rounds of many keys fly together: those of a batch, and then those that gathered meanwhile
 // for keys that have completed together.
@@ -113,7 +114,8 @@ func (g *Group[K, R]) shard(key K) *shard[K, R] {
 	return &g.shards[maphash.Comparable(g.seed, key)%shards]
 }
 
-// Do waits for a round of key that begins after now. It returns ctx's error as soon as ctx ends;
+// Do waits for a round of key that begins after now, or for a result that Hooks.Late allows. It
+// returns ctx's error as soon as ctx ends;
 // the round goes on for its other callers.
 func (g *Group[K, R]) Do(ctx context.Context, key K) (*R, error) {
 	if err := ctx.Err(); err != nil {

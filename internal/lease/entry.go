@@ -2,9 +2,10 @@
 // cached key.
 //
 // The string holds an entry, the lease of a load that is under way, the marker of a load that
-// failed a moment ago, or the mark of a writer who holds the key. Every change to it is one script
-// that compares before it writes, so that deleting the key, by whatever means, voids whatever was
-// under way: a value read from the database before the delete is never stored after it.
+// failed a moment ago, or the mark of a writer who holds the key. A lease is taken where there is
+// nothing (SET with NX). Every other change is one script that compares before it writes. So
+// deleting the key, by whatever means, voids all loads under way: a value that was read from the
+// database before the delete is never stored after it.
 package lease
 
 import (

@@ -100,7 +100,7 @@ func (s *Store) answerWide(part []*Attempt, v any, err error, once bool, reply r
 	case err == nil && len(answers) == len(part):
 		for i, a := range part {
 			if answers[i] == nil {
-				reply(a, nil, redis.Nil)
+				reply(a, nil, given)
 			} else {
 				reply(a, answers[i], nil)
 			}

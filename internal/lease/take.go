@@ -9,6 +9,9 @@ import (
 	"github.com/cacheaside/cacheaside/internal/conn"
 )
 
+// given is the answer of takeScript that the lease is given: no value.
+var given = redis.Nil
+
 // Take asks for the leases of keys that hold nothing, or what cannot be read (State.Kind is
 // Unknown), which is replaced if it is still what was read. The state is Mine if the lease is
 // given, Held if the key is on hold, otherwise what the key holds.
@@ -16,7 +19,7 @@ func (s *Store) Take(ctx context.Context, as []*Attempt) {
 	s.ask(ctx, as, func(as []*Attempt, reply replyFunc) {
 		s.takeByScript(ctx, s.takeBySet(ctx, as, reply), reply)
 	}, func(a *Attempt, v any, err error) (State, error) {
-		if errors.Is(err, redis.Nil) {
+		if errors.Is(err, given) {
 			a.state = holdsLease
 			return State{Kind: Mine}, nil
 		}
@@ -65,10 +68,10 @@ func (s *Store) takeBySet(ctx context.Context, as []*Attempt, reply replyFunc) (
 	}
 	s.send(ctx, cmds, true, func(i int, v any, err error) {
 		switch {
-		case errors.Is(err, redis.Nil):
+		case errors.Is(err, redis.Nil): // SET with NX has not set it
 			refused = append(refused, plain[i])
 		case err == nil:
-			reply(plain[i], nil, redis.Nil) // as the script answers that it is given
+			reply(plain[i], nil, given)
 		default:
 			reply(plain[i], v, err)
 		}

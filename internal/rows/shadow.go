@@ -112,7 +112,7 @@ func (r *Reader[K, V]) shadowRead(ctx context.Context, key K, how fetch.How) (c 
 	if err != nil {
 		return c, false
 	}
-	if hit = got.Hit || got.Refused(); hit {
+	if hit = got.Hit || got.FilterRefused(); hit {
 		r.Shadow.NotLoaded()
 	}
 	return copyOfRound(got), hit

@@ -202,7 +202,8 @@ func shared(o types.Object, pkg *types.Package) bool {
 	return false
 }
 
-// isField tells whether o is a field of a struct, or of one in it that has no name, or that it embeds.
+// isField tells whether o is a field of a struct, or of one in it that has no name, or that it
+// embeds.
 func isField(o types.Object, of types.Type, pkg *types.Package) bool {
 	s, ok := of.Underlying().(*types.Struct)
 	if !ok {

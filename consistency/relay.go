@@ -97,7 +97,7 @@ func (r *Relay) Run(ctx context.Context) error {
 	r.counters.ended.Store(false)
 	s := newShift(r)
 	defer close(s.gone)
-	defer s.alerting.Wait()
+	defer s.told.Wait()
 	for ctx.Err() == nil && !s.closed {
 		s.survive(ctx, s.turn)
 	}

@@ -3,13 +3,13 @@ package canal
 import (
 	"context"
 	"log/slog"
-	"math/rand/v2"
 	"runtime/debug"
 	"sync"
 	"time"
 
 	"github.com/cacheaside/cacheaside"
 	"github.com/cacheaside/cacheaside/internal/limitedlog"
+	"github.com/cacheaside/cacheaside/internal/retry"
 )
 
 // alarm notes what fails, and alerts what lasts.
@@ -90,7 +90,7 @@ func (a *alarm) pause(ctx context.Context, what string, err error) error {
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
-	sleep(ctx, wait(a.ill(what, err)))
+	_ = retry.Sleep(ctx, retry.Delay(a.ill(what, err), firstPause, longPause))
 	return ctx.Err()
 }
 
@@ -118,24 +118,4 @@ func guarded(ctx context.Context, f func(context.Context) error) (err error) {
 		}
 	}()
 	return f(ctx)
-}
-
-// wait is how long to wait after something has failed n times in a row: it doubles, and half of it
-// is by chance ("equal jitter": Marc Brooker, "Exponential Backoff And Jitter", AWS Architecture
-// Blog, 2015).
-func wait(n int) time.Duration {
-	d := longPause
-	if n < 10 {
-		d = min(longPause, firstPause<<(n-1))
-	}
-	return d/2 + rand.N(d/2+1)
-}
-
-func sleep(ctx context.Context, d time.Duration) {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-ctx.Done():
-	case <-t.C:
-	}
 }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/cacheaside/cacheaside"
 	"github.com/cacheaside/cacheaside/canal/event"
+	"github.com/cacheaside/cacheaside/internal/retry"
 	"github.com/cacheaside/cacheaside/internal/writeside"
 	"github.com/cacheaside/cacheaside/lock"
 )
@@ -160,7 +161,7 @@ func (c *Consumer) lostSince(ctx context.Context) bool {
 	if c.options.Locker == nil {
 		return false
 	}
-	sleep(ctx, time.Second)
+	_ = retry.Sleep(ctx, time.Second)
 	return ctx.Err() != nil
 }
 

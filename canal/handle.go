@@ -7,6 +7,7 @@ import (
 
 	"github.com/cacheaside/cacheaside/canal/event"
 	"github.com/cacheaside/cacheaside/canal/parking"
+	"github.com/cacheaside/cacheaside/internal/retry"
 )
 
 // do carries out batches.
@@ -161,6 +162,6 @@ func (s *session) handleBy(ctx context.Context, b *Binding, c *event.Change) (er
 		if n >= s.options.Attempts {
 			return s.park(ctx, parking.Parked{Binding: b.name, Change: *c, Reason: err.Error()}, err)
 		}
-		sleep(ctx, wait(n))
+		_ = retry.Sleep(ctx, retry.Delay(n, firstPause, longPause))
 	}
 }

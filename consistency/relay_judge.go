@@ -8,6 +8,7 @@ import (
 
 	"github.com/cacheaside/cacheaside"
 	"github.com/cacheaside/cacheaside/internal/limitedlog"
+	"github.com/cacheaside/cacheaside/internal/retry"
 )
 
 // shift is a Relay from the begin of Run to its end. Only the goroutine of Run touches it.
@@ -123,7 +124,7 @@ func (s *shift) judgeRedis(ctx context.Context, groups []*group) (tried int) {
 		s.redisWorks()
 	default:
 		s.outage++
-		s.nextProbe = delay(s.outage, longestProbe)
+		s.nextProbe = retry.Delay(s.outage, firstDelay, longestProbe)
 		s.counters.out.Store(true)
 		if s.outage >= s.options.AlertAt {
 			s.alert(ctx, &s.service, redisOut, s.outage, err)
@@ -166,7 +167,7 @@ func (s *shift) failed(ctx context.Context, item Item, err error) Item {
 	case s.outage > 0: // no longer than all others, but what comes meanwhile is the next to be tried: it may be only this one that fails
 		item.After = s.nextProbe
 	default:
-		item.After = delay(item.Attempts, longestDelay)
+		item.After = retry.Delay(item.Attempts, firstDelay, longestDelay)
 	}
 	if item.Attempts >= s.options.AlertAt && !s.service.Sounds() {
 		if s.alert(ctx, &s.failing, item.Key.String(), item.Attempts, err) && s.outage > 0 {
@@ -208,7 +209,7 @@ func (s *shift) queueFailed(ctx context.Context, err error) time.Duration {
 	if s.queueFails >= s.options.AlertAt {
 		s.alert(ctx, &s.service, queueOut, s.queueFails, err)
 	}
-	return delay(s.queueFails, longestProbe)
+	return retry.Delay(s.queueFails, firstDelay, longestProbe)
 }
 
 func (s *shift) queueWorks() {

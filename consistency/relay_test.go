@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/cacheaside/cacheaside"
+	"github.com/cacheaside/cacheaside/internal/retry"
 	"github.com/cacheaside/cacheaside/internal/testenv"
 )
 
@@ -1029,7 +1030,7 @@ func TestDelay(t *testing.T) {
 			want = firstDelay << (n - 1) // 51 s, the tenth
 		}
 		for range 100 {
-			if d := delay(n, longestDelay); d < want/2 || d > want {
+			if d := retry.Delay(n, firstDelay, longestDelay); d < want/2 || d > want {
 				t.Fatalf("%v after %d attempts, want half to all of %v", d, n, want)
 			}
 		}

@@ -9,6 +9,7 @@ import (
 	"math/rand/v2"
 	"time"
 
+	"github.com/cacheaside/cacheaside/internal/check"
 	"github.com/cacheaside/cacheaside/internal/limitedlog"
 )
 
@@ -57,7 +58,7 @@ func (o MaintainOptions) check() error {
 	if o.Every > 0 && o.Every < time.Second {
 		return fmt.Errorf("MaintainOptions.Every %v: at least 1s, or negative", o.Every)
 	}
-	err := inRange("MaintainOptions.Check", o.Check, 100*time.Millisecond, 24*time.Hour)
+	err := check.Range("MaintainOptions.Check", o.Check, 100*time.Millisecond, 24*time.Hour)
 	if r := o.Rebuild.withDefaults().check(); err == nil && r != nil {
 		err = fmt.Errorf("MaintainOptions.Rebuild: %w", r)
 	}

@@ -1,6 +1,7 @@
-// Package limitedlog tells of what is rare, and may come in floods. A Logger logs each event once in
-// QuietFor at most, with the number of times that it has happened since; a Limit counts for others
-// that log by themselves. An Alarm says when to tell of what goes on failing, and that it is over.
+// Package limitedlog tells of what is rare, and may come in floods. A Logger logs each event once
+// in QuietFor at most, with the number of times that it has happened since; a Limit counts for
+// others that log by themselves. An Alarm says when to tell of what goes on failing, and that it is
+// over.
 package limitedlog
 
 import (

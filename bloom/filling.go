@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"golang.org/x/time/rate"
+
+	"github.com/cacheaside/cacheaside/internal/retry"
 )
 
 const (
@@ -100,7 +102,7 @@ func (r *filling) wait(ctx context.Context) error {
 // settle waits for the transactions of those who have added to what was there before: their rows
 // are not in the new generation unless they are read.
 func (r *filling) settle(ctx context.Context) error {
-	return sleep(ctx, r.options.Settle)
+	return retry.Sleep(ctx, r.options.Settle)
 }
 
 // persist reads and adds until all is done. A failed part is tried again, from the last key that
@@ -129,7 +131,7 @@ func (r *filling) persist(ctx context.Context) error {
 			r.options.failed(r.where(err))
 		}
 		r.resumed = r.resumed || r.keys > 0
-		if err := sleep(ctx, time.Duration(float64(firstBackoff<<(failures-1))*(0.5+rand.Float64()))); err != nil {
+		if err := retry.Sleep(ctx, time.Duration(float64(firstBackoff<<(failures-1))*(0.5+rand.Float64()))); err != nil {
 			return err
 		}
 	}
@@ -245,20 +247,5 @@ func (r *filling) tell() {
 	r.told = time.Now()
 	if r.options.Progress != nil {
 		r.options.Progress(Progress{Keys: r.keys, About: r.about, Elapsed: time.Since(r.began), Resumed: r.resumed})
-	}
-}
-
-// sleep returns nil after d, or ctx's error when it ends.
-func sleep(ctx context.Context, d time.Duration) error {
-	if d <= 0 {
-		return ctx.Err()
-	}
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return nil
-	case <-ctx.Done():
-		return context.Cause(ctx)
 	}
 }

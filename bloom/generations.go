@@ -228,13 +228,5 @@ func (f *Redis) someSegments(ctx context.Context, g *generation, from uint64, ma
 	for s := from; s < min(from+conn.MaxPipeline, g.Segments); s++ {
 		cmds = append(cmds, make(ctx, s, segmentKey(f.options.Prefix, f.name, g.ID, s)))
 	}
-	if err := f.conn.Send(ctx, cmds); err != nil {
-		return err
-	}
-	for _, cmd := range cmds {
-		if err := cmd.Err(); err != nil {
-			return err
-		}
-	}
-	return nil
+	return send(ctx, f.conn, cmds)
 }

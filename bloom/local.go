@@ -89,10 +89,9 @@ func (l *Local) MightContain(_ context.Context, key string) (bool, error) {
 // nobody else to ask. It is what a cacheaside.Loader asks.
 func (l *Local) MightContainNow(key string) (may, known bool) { return l.has(key), true }
 
+// has says "no" only by what is trusted.
 func (l *Local) has(key string) bool {
-	if l.shared != nil {
-		return l.sharedHas(key)
-	}
+	trust := l.trust()
 	g := l.holds.Load().active
 	if g == nil {
 		l.counts.lost.Add(1)
@@ -100,6 +99,10 @@ func (l *Local) has(key string) bool {
 	}
 	h := hashOf(key)
 	maybe := g.has(&h)
+	if !maybe && !l.trusts(trust) {
+		l.counts.failed.Add(1)
+		return true
+	}
 	l.looks.count(maybe)
 	return maybe
 }

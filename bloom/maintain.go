@@ -8,6 +8,9 @@ import (
 	"log/slog"
 	"math/rand/v2"
 	"time"
+
+	"github.com/cacheaside/cacheaside/internal/check"
+	"github.com/cacheaside/cacheaside/internal/limitedlog"
 )
 
 // MaintainOptions are the settings of Maintain. The zero value, and nil, are good defaults.
@@ -55,7 +58,7 @@ func (o MaintainOptions) check() error {
 	if o.Every > 0 && o.Every < time.Second {
 		return fmt.Errorf("MaintainOptions.Every %v: at least 1s, or negative", o.Every)
 	}
-	err := inRange("MaintainOptions.Check", o.Check, 100*time.Millisecond, 24*time.Hour)
+	err := check.Range("MaintainOptions.Check", o.Check, 100*time.Millisecond, 24*time.Hour)
 	if r := o.Rebuild.withDefaults().check(); err == nil && r != nil {
 		err = fmt.Errorf("MaintainOptions.Rebuild: %w", r)
 	}
@@ -122,18 +125,17 @@ func maintain(ctx context.Context, m maintained, source Source, options *Maintai
 }
 
 // quietFor is for how long nothing more is logged of a filter that keeps failing.
-const quietFor = 10 * time.Second
+const quietFor = limitedlog.QuietFor
 
 // logger logs failures, at most once in quietFor.
 func logger() func(error) {
-	var last time.Time
-	times := 0
+	limit := limitedlog.Limit[string]{Quiet: quietFor}
+	const failed = "cacheaside: a filter could not be looked after"
 	return func(err error) {
-		if times++; !last.IsZero() && time.Since(last) < quietFor {
-			return
+		if times, due := limit.Count(failed); due {
+			slog.Error(failed, "error", err, "times", times)
+			limit.Pass(failed)
 		}
-		slog.Error("cacheaside: a filter could not be looked after", "error", err, "times", times)
-		last, times = time.Now(), 0
 	}
 }
 

@@ -135,6 +135,11 @@ func (f *Redis) carryOut(ctx context.Context, cmds ...redis.Cmder) error {
 func (f *Redis) carryOutOn(ctx context.Context, to *conn.Conn, cmds ...redis.Cmder) error {
 	ctx, cancel := context.WithTimeout(ctx, f.patience())
 	defer cancel()
+	return send(ctx, to, cmds)
+}
+
+// send fails if one of the commands does.
+func send(ctx context.Context, to *conn.Conn, cmds []redis.Cmder) error {
 	if err := to.Send(ctx, cmds); err != nil {
 		return err
 	}

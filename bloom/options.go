@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/cacheaside/cacheaside/internal/check"
 	"github.com/cacheaside/cacheaside/internal/keys"
 )
 
@@ -62,13 +63,6 @@ func (o Options) check() error {
 		return fmt.Errorf("Options.MaxReplicaBytes %d: from 8", o.MaxReplicaBytes)
 	}
 	return cmp.Or(
-		inRange("Options.Timeout", o.Timeout, time.Millisecond, time.Minute),
-		inRange("Options.MaxStaleness", o.MaxStaleness, 20*time.Millisecond, time.Minute))
-}
-
-func inRange(field string, d, lo, hi time.Duration) error {
-	if d < lo || d > hi {
-		return fmt.Errorf("%s %v: from %v to %v", field, d, lo, hi)
-	}
-	return nil
+		check.Range("Options.Timeout", o.Timeout, time.Millisecond, time.Minute),
+		check.Range("Options.MaxStaleness", o.MaxStaleness, 20*time.Millisecond, time.Minute))
 }

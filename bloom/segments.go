@@ -13,6 +13,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/cacheaside/cacheaside/internal/conn"
+	"github.com/cacheaside/cacheaside/internal/retry"
 )
 
 // call is a script that is run on one segment, or another command, and its reply.
@@ -166,7 +167,7 @@ func (f *Redis) fill(ctx context.Context, g *generation, hashes []hash, gentle b
 		set, missing = set+n, missing+m
 		calls, size = nil, 0
 		if err == nil && gentle {
-			err = sleep(ctx, time.Since(began))
+			err = retry.Sleep(ctx, time.Since(began))
 		}
 		return err
 	}

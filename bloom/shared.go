@@ -82,24 +82,6 @@ func (s *sharing) close() {
 	s.conn.Close()
 }
 
-// sharedHas is has, where only what is trusted says "no".
-func (l *Local) sharedHas(key string) bool {
-	trust := l.trust()
-	g := l.holds.Load().active
-	if g == nil {
-		l.counts.lost.Add(1)
-		return true
-	}
-	h := hashOf(key)
-	maybe := g.has(&h)
-	if !maybe && !l.trusts(trust) {
-		l.counts.failed.Add(1)
-		return true
-	}
-	l.looks.count(maybe)
-	return maybe
-}
-
 // trust is read before what is held, and that before its bits: then all that had been announced
 // when the poll was sent which the trust is from is in these bits, or what was held has been
 // dropped. A trust that is read later may be that of a poll which has seen a key that was added

@@ -9,7 +9,8 @@ import (
 	"reflect"
 	"slices"
 	"strconv"
-	"strings"
+
+	"github.com/cacheaside/cacheaside/internal/sqlname"
 )
 
 // Keys is a Source of these keys, for a set that does not change.
@@ -90,34 +91,21 @@ type tableSource struct {
 }
 
 func (t *tableSource) prepare(table, column string) error {
-	schema, name, qualified := strings.Cut(table, ".")
 	switch {
 	case t.db == nil, reflect.ValueOf(t.db).Kind() == reflect.Pointer && reflect.ValueOf(t.db).IsNil():
 		return errors.New("the database is nil")
-	case !isIdentifier(schema) || qualified && !isIdentifier(name):
+	case !sqlname.IsTable(table):
 		return fmt.Errorf("table %q: an identifier of 1 to 64 letters, digits and '_', or two with a '.' between them", table)
-	case !isIdentifier(column):
+	case !sqlname.IsIdentifier(column):
 		return fmt.Errorf("column %q: an identifier of 1 to 64 letters, digits and '_'", column)
 	}
-	column, table = "`"+column+"`", "`"+strings.ReplaceAll(table, ".", "`.`")+"`"
+	column, table = sqlname.Quote(column), sqlname.Quote(table)
 	end := " ORDER BY " + column + " LIMIT " + strconv.Itoa(pageRows)
 	t.first = "SELECT " + column + " FROM " + table + end
 	t.next = "SELECT " + column + " FROM " + table + " WHERE " + column + " > ?" + end
 	t.one = "SELECT " + column + " FROM " + table + " ORDER BY " + column + " LIMIT 1"
 	t.find = "SELECT " + column + " FROM " + table + " WHERE " + column + " = ? LIMIT 1"
 	return nil
-}
-
-// isIdentifier tells whether s may stand between backquotes, which both databases know.
-func isIdentifier(s string) bool {
-	for _, c := range []byte(s) {
-		switch {
-		case 'a' <= c && c <= 'z', 'A' <= c && c <= 'Z', '0' <= c && c <= '9', c == '_':
-		default:
-			return false
-		}
-	}
-	return s != "" && len(s) <= 64
 }
 
 // read yields page after page. An error is the last.

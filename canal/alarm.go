@@ -3,33 +3,37 @@ package canal
 import (
 	"context"
 	"log/slog"
-	"math/rand/v2"
 	"runtime/debug"
 	"sync"
 	"time"
 
 	"github.com/cacheaside/cacheaside"
+	"github.com/cacheaside/cacheaside/internal/limitedlog"
+	"github.com/cacheaside/cacheaside/internal/retry"
 )
 
 // alarm notes what fails, and alerts what lasts.
 type alarm struct {
 	options  *Options
 	counters *counters
-	closed   func() bool // whether the cache is
-	alerting sync.WaitGroup
+	closed   func() bool      // whether the cache is
+	ills     limitedlog.Alarm // what has failed since it last worked
+	slow     limitedlog.Alarm // what has not returned in time, the last time
+	told     limitedlog.Teller[Alert]
 
 	mu     sync.Mutex
-	ills   map[string]*ill
-	slow   map[string]bool      // what has not returned in time, the last time
-	recent map[string]time.Time // when an alert of a kind was last given
+	recent limitedlog.Limit[string] // alerts, by kind and binding
 }
 
-// ill is something that has failed since it last worked.
-type ill struct {
-	since   time.Time
-	times   int
-	alerted bool
-	err     error
+func newAlarm(options *Options, counters *counters, closed func() bool) *alarm {
+	a := &alarm{options: options, counters: counters, closed: closed}
+	a.ills.After = options.AlertAfter
+	a.recent.Quiet = time.Second
+	a.told.To = options.OnAlert
+	a.told.Panicked = func(p any) {
+		options.Logger.Warn("canal: Options.OnAlert panicked", "error", &cacheaside.PanicError{Value: p, Stack: debug.Stack()})
+	}
+	return a
 }
 
 // ill notes that something has failed, and alerts once when that has lasted. It answers how often
@@ -37,61 +41,18 @@ type ill struct {
 func (a *alarm) ill(what string, err error) int {
 	a.counters.failures.Add(1)
 	a.counters.lastError.Store(&err)
-	times, lasts := a.note(what, err)
+	f, lasts := a.ills.Failed(what, err)
 	if lasts {
 		a.give(Alert{What: what, Err: err})
 	}
-	return times
-}
-
-func (a *alarm) note(what string, err error) (times int, lasts bool) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if a.ills == nil {
-		a.ills = map[string]*ill{}
-	}
-	i := a.ills[what]
-	if i == nil {
-		i = &ill{since: time.Now()}
-		a.ills[what] = i
-	}
-	i.times++
-	i.err = err
-	if !i.alerted && time.Since(i.since) >= a.options.AlertAfter {
-		i.alerted = true
-		lasts = true
-	}
-	return i.times, lasts
+	return f.Times
 }
 
 // well notes that it works.
 func (a *alarm) well(what string) {
-	a.mu.Lock()
-	i := a.ills[what]
-	delete(a.ills, what)
-	a.mu.Unlock()
-	if i != nil && i.alerted {
-		a.options.Logger.Info("canal: it works again", "what", what, "failed", i.times, "for", time.Since(i.since).Round(time.Millisecond))
+	if f, over := a.ills.Works(what); over {
+		a.options.Logger.Info("canal: it works again", "what", what, "failed", f.Times, "for", time.Since(f.Since).Round(time.Millisecond))
 	}
-}
-
-// forget is for when all that has failed is another's.
-func (a *alarm) forget() {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	clear(a.ills)
-}
-
-// failing tells what fails just now, and why.
-func (a *alarm) failing() (what string, err error) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	for w, i := range a.ills {
-		if what == "" || i.since.Before(a.ills[what].since) {
-			what, err = w, i.err
-		}
-	}
-	return what, err
 }
 
 // alert tells of something that has happened, at most once a second for each kind and binding.
@@ -105,14 +66,11 @@ func (a *alarm) alert(what, binding string, err error) {
 func (a *alarm) isNew(kind string) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if a.recent == nil {
-		a.recent = map[string]time.Time{}
+	_, due := a.recent.Count(kind)
+	if due {
+		a.recent.Pass(kind)
 	}
-	if last, ok := a.recent[kind]; ok && time.Since(last) < time.Second {
-		return false
-	}
-	a.recent[kind] = time.Now()
-	return true
+	return due
 }
 
 // give is called without the mutex, for a logger may ask for Health.
@@ -123,16 +81,7 @@ func (a *alarm) give(alert Alert) {
 		args = append(args, slog.String("binding", alert.Binding))
 	}
 	a.options.Logger.Warn("canal: alert", args...)
-	if f := a.options.OnAlert; f != nil {
-		a.alerting.Go(func() {
-			defer func() {
-				if p := recover(); p != nil {
-					a.options.Logger.Warn("canal: Options.OnAlert panicked", "error", &cacheaside.PanicError{Value: p, Stack: debug.Stack()})
-				}
-			}()
-			f(alert)
-		})
-	}
+	a.told.Tell(alert)
 }
 
 // pause notes a failure, and waits the longer the oftener it has failed in a row. It returns ctx's
@@ -141,7 +90,7 @@ func (a *alarm) pause(ctx context.Context, what string, err error) error {
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
-	sleep(ctx, wait(a.ill(what, err)))
+	_ = retry.Sleep(ctx, retry.Delay(a.ill(what, err), firstPause, longPause))
 	return ctx.Err()
 }
 
@@ -169,24 +118,4 @@ func guarded(ctx context.Context, f func(context.Context) error) (err error) {
 		}
 	}()
 	return f(ctx)
-}
-
-// wait is how long to wait after something has failed n times in a row: it doubles, and half of it
-// is by chance ("equal jitter": Marc Brooker, "Exponential Backoff And Jitter", AWS Architecture
-// Blog, 2015).
-func wait(n int) time.Duration {
-	d := longPause
-	if n < 10 {
-		d = min(longPause, firstPause<<(n-1))
-	}
-	return d/2 + rand.N(d/2+1)
-}
-
-func sleep(ctx context.Context, d time.Duration) {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-ctx.Done():
-	case <-t.C:
-	}
 }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/cacheaside/cacheaside"
 	"github.com/cacheaside/cacheaside/canal/event"
+	"github.com/cacheaside/cacheaside/internal/retry"
 	"github.com/cacheaside/cacheaside/internal/writeside"
 	"github.com/cacheaside/cacheaside/lock"
 )
@@ -32,7 +33,7 @@ type Consumer struct {
 
 	run sync.Mutex
 	*counters
-	alarm
+	*alarm
 }
 
 // NewConsumer makes a Consumer of what source tells; cache is that of the bound loaders. Neither it
@@ -48,7 +49,7 @@ func NewConsumer(cache *cacheaside.Cache, source Source, checkpoint Checkpoint, 
 		return nil, fmt.Errorf("canal: %w", err)
 	}
 	c := &Consumer{cache: cache, source: source, checkpoint: checkpoint, bindings: slices.Clone(bindings), options: o, of: map[event.Table][]*Binding{}, need: map[event.Table][]string{}, counters: &counters{}}
-	c.alarm = alarm{options: &c.options, counters: c.counters, closed: writeside.Of(cache).Closed}
+	c.alarm = newAlarm(&c.options, c.counters, writeside.Of(cache).Closed)
 	all := newWork(0)
 	for i := range c.bindings {
 		b := &c.bindings[i]
@@ -75,7 +76,7 @@ func (c *Consumer) Run(ctx context.Context) error {
 	defer c.run.Unlock()
 	c.running.Store(true)
 	defer c.running.Store(false)
-	defer c.alerting.Wait()
+	defer c.told.Wait()
 	for ctx.Err() == nil {
 		err := c.tenure(ctx)
 		switch {
@@ -160,7 +161,7 @@ func (c *Consumer) lostSince(ctx context.Context) bool {
 	if c.options.Locker == nil {
 		return false
 	}
-	sleep(ctx, time.Second)
+	_ = retry.Sleep(ctx, time.Second)
 	return ctx.Err() != nil
 }
 

@@ -14,6 +14,7 @@ import (
 
 	"github.com/cacheaside/cacheaside"
 	"github.com/cacheaside/cacheaside/canal/event"
+	"github.com/cacheaside/cacheaside/internal/retry"
 	"github.com/cacheaside/cacheaside/lock"
 )
 
@@ -260,7 +261,7 @@ func TestSourceFails(t *testing.T) {
 type silent time.Duration
 
 func (s silent) Run(ctx context.Context, _ event.Need, _ chan<- event.Batch) error {
-	sleep(ctx, time.Duration(s))
+	_ = retry.Sleep(ctx, time.Duration(s))
 	return errors.New("no answer")
 }
 

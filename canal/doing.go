@@ -42,27 +42,16 @@ func (a *alarm) atLength(what, binding string, run func() error) error {
 
 // hangs alerts, once until it has been swift again.
 func (a *alarm) hangs(what, binding string) {
-	a.mu.Lock()
-	if a.slow == nil {
-		a.slow = map[string]bool{}
-	}
-	again := a.slow[what]
-	a.slow[what] = true
-	a.mu.Unlock()
-	if again {
+	err := fmt.Errorf("%s has not returned for %v, and everything waits for it", what, a.options.AlertAfter)
+	if _, first := a.slow.Failed(what, err); !first {
 		return
 	}
-	err := fmt.Errorf("%s has not returned for %v, and everything waits for it", what, a.options.AlertAfter)
 	a.counters.lastError.Store(&err)
 	a.give(Alert{What: "hangs", Binding: binding, Err: err})
 }
 
 func (a *alarm) isSwift(what string) {
-	a.mu.Lock()
-	slow := a.slow[what]
-	delete(a.slow, what)
-	a.mu.Unlock()
-	if slow {
+	if _, over := a.slow.Works(what); over {
 		a.options.Logger.Info("canal: it returns in time again", "what", what)
 	}
 }

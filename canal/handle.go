@@ -7,6 +7,7 @@ import (
 
 	"github.com/cacheaside/cacheaside/canal/event"
 	"github.com/cacheaside/cacheaside/canal/parking"
+	"github.com/cacheaside/cacheaside/internal/retry"
 )
 
 // do carries out batches.
@@ -41,39 +42,47 @@ func (s *session) do(ctx context.Context, batches []event.Batch) error {
 		}
 	}
 	for _, b := range batches {
-		if b.Malformed != nil {
-			s.malformed.Add(1)
-			cause := cmp.Or(b.Malformed.Err, errMalformed)
-			if err := s.park(ctx, parking.Parked{Message: b.Malformed.Message, Reason: cause.Error()}, cause); err != nil {
-				return err
-			}
+		if err := s.finish(ctx, b); err != nil {
+			return err
 		}
-		for i := range b.Changes {
-			if !s.handles {
-				break
-			}
-			if err := s.handle(ctx, &b.Changes[i]); err != nil {
-				return err
-			}
+	}
+	return nil
+}
+
+// finish parks and handles what is in a batch whose keys are invalidated, and acknowledges it.
+func (s *session) finish(ctx context.Context, b event.Batch) error {
+	if b.Malformed != nil {
+		s.malformed.Add(1)
+		cause := cmp.Or(b.Malformed.Err, errMalformed)
+		if err := s.park(ctx, parking.Parked{Message: b.Malformed.Message, Reason: cause.Error()}, cause); err != nil {
+			return err
 		}
-		if b.Position != "" {
-			s.at = b.Position
-			s.position.Store(&b.Position)
+	}
+	for i := range b.Changes {
+		if !s.handles {
+			break
 		}
-		if !b.Time.IsZero() {
-			s.upTo.Store(b.Time.UnixNano())
+		if err := s.handle(ctx, &b.Changes[i]); err != nil {
+			return err
 		}
-		s.batches.Add(1)
-		s.changes.Add(int64(len(b.Changes)))
-		s.news = s.news || len(b.Changes) > 0 || b.Malformed != nil
-		if b.Ack != nil {
-			if err := guarded(ctx, func(context.Context) error { b.Ack(); return nil }); err != nil {
-				return fmt.Errorf("Batch.Ack: %w", err)
-			}
+	}
+	if b.Position != "" {
+		s.at = b.Position
+		s.position.Store(&b.Position)
+	}
+	if !b.Time.IsZero() {
+		s.upTo.Store(b.Time.UnixNano())
+	}
+	s.batches.Add(1)
+	s.changes.Add(int64(len(b.Changes)))
+	s.news = s.news || len(b.Changes) > 0 || b.Malformed != nil
+	if b.Ack != nil {
+		if err := guarded(ctx, func(context.Context) error { b.Ack(); return nil }); err != nil {
+			return fmt.Errorf("Batch.Ack: %w", err)
 		}
-		if b.Position != "" {
-			s.due(ctx)
-		}
+	}
+	if b.Position != "" {
+		s.due(ctx)
 	}
 	return nil
 }
@@ -161,6 +170,6 @@ func (s *session) handleBy(ctx context.Context, b *Binding, c *event.Change) (er
 		if n >= s.options.Attempts {
 			return s.park(ctx, parking.Parked{Binding: b.name, Change: *c, Reason: err.Error()}, err)
 		}
-		sleep(ctx, wait(n))
+		_ = retry.Sleep(ctx, retry.Delay(n, firstPause, longPause))
 	}
 }

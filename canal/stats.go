@@ -83,7 +83,7 @@ func (c *Consumer) idle() {
 	c.active.Store(false)
 	c.upTo.Store(0)
 	if c.options.Locker != nil {
-		c.forget()
+		c.ills.Forget(0)
 	}
 }
 
@@ -93,7 +93,7 @@ func (c *Consumer) idle() {
 // its lock, as another does the work then.
 func (c *Consumer) Health(within time.Duration) error {
 	s := c.Stats()
-	what, err := c.failing()
+	what, failure := c.ills.Longest()
 	long := c.longDoing(within)
 	switch {
 	case !c.running.Load():
@@ -101,7 +101,7 @@ func (c *Consumer) Health(within time.Duration) error {
 	case long != nil:
 		return long
 	case what != "":
-		return fmt.Errorf("canal: %s: %w", what, err)
+		return fmt.Errorf("canal: %s: %w", what, failure.Err)
 	case !s.Active:
 		return nil
 	case s.Lag < 0:

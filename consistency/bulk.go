@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/cacheaside/cacheaside"
+	"github.com/cacheaside/cacheaside/internal/retry"
 )
 
 // manyAtMost bounds how many keys go to Redis in one trip.
@@ -103,7 +104,7 @@ func (b *bulk) flush() {
 	if len(batch) == 0 {
 		return
 	}
-	rest(b.ctx, time.Until(b.next))
+	_ = retry.Sleep(b.ctx, time.Until(b.next))
 	if b.perSecond > 0 {
 		b.next = time.Now().Add(time.Duration(float64(len(batch)) / b.perSecond * float64(time.Second)))
 	}

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"regexp"
 	"strings"
+
+	"github.com/cacheaside/cacheaside/internal/sqlname"
 )
 
 // Dialect is the kind of database of an SQLOutbox.
@@ -51,7 +53,7 @@ func newStatements(dialect Dialect, table string) (statements, error) {
 	if !identifier.MatchString(schema) || qualified && (dialect == SQLite || !identifier.MatchString(rest)) {
 		return s, fmt.Errorf("consistency: the outbox' Table %q: an identifier of 1 to 60 letters, digits and '_', in MySQL one or schema.table", table)
 	}
-	s.table = "`" + strings.ReplaceAll(table, ".", "`.`") + "`"
+	s.table = sqlname.Quote(table)
 	return s, nil
 }
 

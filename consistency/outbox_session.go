@@ -6,11 +6,12 @@ import (
 	"database/sql/driver"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"strings"
 	"time"
 
 	"github.com/go-sql-driver/mysql"
+
+	"github.com/cacheaside/cacheaside/internal/retry"
 )
 
 // How often something is tried that others were in the way of.
@@ -58,7 +59,7 @@ func (o *SQLOutbox) reading(ctx context.Context, work func(asker) error) error {
 // again tries until nobody is in the way.
 func again(ctx context.Context, try func() error) (err error) {
 	for i := range outboxTries {
-		if i > 0 && !rest(ctx, pauseBefore(i)) {
+		if i > 0 && retry.Sleep(ctx, retry.Delay(i, outboxPause, time.Second)) != nil {
 			break
 		}
 		if err = try(); err == nil || ctx.Err() != nil || !inTheWay(err) {
@@ -66,11 +67,6 @@ func again(ctx context.Context, try func() error) (err error) {
 		}
 	}
 	return err
-}
-
-func pauseBefore(try int) time.Duration {
-	d := outboxPause << (try - 1)
-	return d/2 + rand.N(d/2)
 }
 
 func (o *SQLOutbox) try(ctx context.Context, work func(*sql.Conn) error) (err error) {
@@ -92,14 +88,6 @@ func (o *SQLOutbox) try(ctx context.Context, work func(*sql.Conn) error) (err er
 		return err
 	}
 	return execute(ctx, conn, end)
-}
-
-// rest returns false if ctx ended it.
-func rest(ctx context.Context, d time.Duration) bool {
-	over, cancel := context.WithTimeout(ctx, d)
-	defer cancel()
-	<-over.Done()
-	return ctx.Err() == nil
 }
 
 // The errors of MySQL that mean something here.

@@ -4,12 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"runtime/debug"
 	"sync/atomic"
 	"time"
 
 	"github.com/cacheaside/cacheaside"
+	"github.com/cacheaside/cacheaside/internal/retry"
 	"github.com/cacheaside/cacheaside/internal/writeside"
 )
 
@@ -97,7 +97,7 @@ func (r *Relay) Run(ctx context.Context) error {
 	r.counters.ended.Store(false)
 	s := newShift(r)
 	defer close(s.gone)
-	defer s.alerting.Wait()
+	defer s.told.Wait()
 	for ctx.Err() == nil && !s.closed {
 		s.survive(ctx, s.turn)
 	}
@@ -135,7 +135,7 @@ func (s *shift) survive(ctx context.Context, turn func(context.Context)) {
 	defer func() {
 		if p := recover(); p != nil {
 			s.counters.panics.Add(1)
-			rest(ctx, s.queueFailed(ctx, &cacheaside.PanicError{Value: p, Stack: debug.Stack()}))
+			_ = retry.Sleep(ctx, s.queueFailed(ctx, &cacheaside.PanicError{Value: p, Stack: debug.Stack()}))
 		}
 	}()
 	turn(ctx)
@@ -193,15 +193,4 @@ func (s *shift) claim(ctx context.Context, most int) (items []Item, err error) {
 		return err
 	})
 	return items, err
-}
-
-// delay is how long to wait after something has failed n times: it doubles, up to most, and half of
-// it is by chance, so that what has failed together does not come back together. ("Equal jitter":
-// Marc Brooker, "Exponential Backoff And Jitter", AWS Architecture Blog, 2015.)
-func delay(n int, most time.Duration) time.Duration {
-	d := most
-	if n < 20 { // which is a day, and no overflow
-		d = min(most, firstDelay<<(n-1))
-	}
-	return d/2 + rand.N(d/2+1)
 }

@@ -5,11 +5,34 @@ import (
 	"fmt"
 	"log/slog"
 	"time"
+
+	"github.com/cacheaside/cacheaside/internal/limitedlog"
 )
 
-// alarm sounds once for all that fails at a time, and again only when all of that is over.
-type alarm struct {
-	about map[string]time.Time // when it failed last; keys by their hashes, as Key.String has them
+// alarms are those that can sound: each once for all that fails at a time, and again only when all
+// of that is over. They know it by the keys' hashes, as Key.String has them.
+type alarms struct {
+	service limitedlog.Alarm // of Redis and the queue, which all items need
+	failing limitedlog.Alarm // of items that have failed AlertAt times
+	bad     limitedlog.Alarm // of items that can never be done, which would keep that one from sounding
+	strange limitedlog.Alarm // of loaders that no Relay here has, likewise
+}
+
+func (a *alarms) init() {
+	for _, of := range a.all() {
+		of.Together, of.Most = true, aboutAtMost
+	}
+}
+
+func (a *alarms) all() []*limitedlog.Alarm {
+	return []*limitedlog.Alarm{&a.service, &a.failing, &a.bad, &a.strange}
+}
+
+// forget ends what has not failed for long.
+func (a *alarms) forget() {
+	for _, of := range a.all() {
+		of.Forget(overAfter)
+	}
 }
 
 // What all keys need, and no Key.String is.
@@ -29,42 +52,10 @@ const (
 	overAfter = 20 * longestDelay
 )
 
-// failed answers whether the alarm is to sound.
-func (a *alarm) failed(what string) bool {
-	first := !a.sounds()
-	if a.about == nil {
-		a.about = map[string]time.Time{}
-	}
-	if _, known := a.about[what]; known || len(a.about) < aboutAtMost {
-		a.about[what] = time.Now()
-	}
-	return first
-}
-
-func (a *alarm) sounds() bool { return len(a.about) > 0 }
-
-// over answers whether the alarm has ended by that.
-func (a *alarm) over(what string) bool {
-	if _, known := a.about[what]; !known {
-		return false
-	}
-	delete(a.about, what)
-	return !a.sounds()
-}
-
-// forget ends what has not failed for long.
-func (a *alarm) forget() {
-	for what, last := range a.about {
-		if time.Since(last) > overAfter {
-			delete(a.about, what)
-		}
-	}
-}
-
 // alert tells that something has failed so often. It answers whether it did: nobody is told again
 // of what the alarm sounds for.
-func (s *shift) alert(ctx context.Context, of *alarm, what string, attempts int, err error) bool {
-	if !of.failed(what) {
+func (s *shift) alert(ctx context.Context, of *limitedlog.Alarm, what string, attempts int, err error) bool {
+	if _, tell := of.Failed(what, err); !tell {
 		return false
 	}
 	s.nextLook = time.Time{}
@@ -76,24 +67,16 @@ func (s *shift) alert(ctx context.Context, of *alarm, what string, attempts int,
 func (s *shift) give(ctx context.Context, message string, a Alert) {
 	s.counters.alerts.Add(1)
 	s.log(ctx, slog.LevelWarn, message, "attempts", a.Attempts, "items", a.Depth.Items, "due", a.Depth.Due, "oldest", a.Depth.Oldest, "err", a.Err)
-	if s.options.OnAlert != nil {
-		s.alerting.Go(func() { s.tell(a) })
-	}
+	s.told.Tell(a)
 }
 
-// tell survives what OnAlert does.
-func (s *shift) tell(a Alert) {
-	defer func() {
-		if p := recover(); p != nil {
-			s.counters.panics.Add(1)
-			s.log(context.Background(), slog.LevelError, "cacheaside: RelayOptions.OnAlert panicked", "with", fmt.Sprintf("%T", p))
-		}
-	}()
-	s.options.OnAlert(a)
+func (s *shift) alertPanicked(p any) {
+	s.counters.panics.Add(1)
+	s.log(context.Background(), slog.LevelError, "cacheaside: RelayOptions.OnAlert panicked", "with", fmt.Sprintf("%T", p))
 }
 
-func (s *shift) over(of *alarm, what string) {
-	if of.over(what) {
+func (s *shift) over(of *limitedlog.Alarm, what string) {
+	if _, over := of.Works(what); over {
 		s.log(context.Background(), slog.LevelInfo, "cacheaside: what a Relay could not do is done")
 	}
 }

@@ -4,10 +4,11 @@ import (
 	"context"
 	"errors"
 	"log/slog"
-	"sync"
 	"time"
 
 	"github.com/cacheaside/cacheaside"
+	"github.com/cacheaside/cacheaside/internal/limitedlog"
+	"github.com/cacheaside/cacheaside/internal/retry"
 )
 
 // shift is a Relay from the begin of Run to its end. Only the goroutine of Run touches it.
@@ -22,7 +23,7 @@ type shift struct {
 	polls      bool          // the queue's Wait is of no use
 	crew
 	alarms
-	alerting sync.WaitGroup
+	told     limitedlog.Teller[Alert]
 	nextLook time.Time
 }
 
@@ -35,19 +36,14 @@ type crew struct {
 	gone  chan struct{} // closed when nobody listens to that any more
 }
 
-// alarms are those that can sound.
-type alarms struct {
-	service alarm // of Redis and the queue, which all items need
-	failing alarm // of items that have failed AlertAt times
-	bad     alarm // of items that can never be done, which would keep that one from sounding
-	strange alarm // of loaders that no Relay here has, likewise
-}
-
 func newShift(r *Relay) *shift {
-	return &shift{Relay: r, crew: crew{
+	s := &shift{Relay: r, crew: crew{
 		lanes: map[lane]*laneState{}, alone: map[work]struct{}{}, stuck: map[work]struct{}{},
 		ended: make(chan result), gone: make(chan struct{}),
 	}}
+	s.alarms.init()
+	s.told.To, s.told.Panicked = r.options.OnAlert, s.alertPanicked
+	return s
 }
 
 // verdict is what becomes of groups.
@@ -128,7 +124,7 @@ func (s *shift) judgeRedis(ctx context.Context, groups []*group) (tried int) {
 		s.redisWorks()
 	default:
 		s.outage++
-		s.nextProbe = delay(s.outage, longestProbe)
+		s.nextProbe = retry.Delay(s.outage, firstDelay, longestProbe)
 		s.counters.out.Store(true)
 		if s.outage >= s.options.AlertAt {
 			s.alert(ctx, &s.service, redisOut, s.outage, err)
@@ -171,11 +167,11 @@ func (s *shift) failed(ctx context.Context, item Item, err error) Item {
 	case s.outage > 0: // no longer than all others, but what comes meanwhile is the next to be tried: it may be only this one that fails
 		item.After = s.nextProbe
 	default:
-		item.After = delay(item.Attempts, longestDelay)
+		item.After = retry.Delay(item.Attempts, firstDelay, longestDelay)
 	}
-	if item.Attempts >= s.options.AlertAt && !s.service.sounds() {
+	if item.Attempts >= s.options.AlertAt && !s.service.Sounds() {
 		if s.alert(ctx, &s.failing, item.Key.String(), item.Attempts, err) && s.outage > 0 {
-			s.service.failed(redisOut) // and nobody is told of that, too
+			s.service.Failed(redisOut, err) // and nobody is told of that, too
 		}
 	}
 	return item
@@ -213,7 +209,7 @@ func (s *shift) queueFailed(ctx context.Context, err error) time.Duration {
 	if s.queueFails >= s.options.AlertAt {
 		s.alert(ctx, &s.service, queueOut, s.queueFails, err)
 	}
-	return delay(s.queueFails, longestProbe)
+	return retry.Delay(s.queueFails, firstDelay, longestProbe)
 }
 
 func (s *shift) queueWorks() {

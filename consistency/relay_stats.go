@@ -87,9 +87,7 @@ func (s *shift) look(ctx context.Context) {
 	if began.Before(s.nextLook) || s.queueFails > 0 {
 		return
 	}
-	for _, a := range []*alarm{&s.service, &s.failing, &s.bad, &s.strange} {
-		a.forget()
-	}
+	s.forget()
 	looking, cancel := context.WithTimeout(ctx, s.options.ClaimFor/3)
 	defer cancel()
 	var depth Depth

@@ -5,6 +5,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/cacheaside/cacheaside/internal/retry"
 )
 
 const (
@@ -152,7 +154,7 @@ func (r *remover) send(do func(context.Context, ...Item) error, items []Item) {
 		return
 	}
 	for i := range removeTries {
-		if i > 0 && !rest(r.ctx, removePause<<(i-1)) {
+		if i > 0 && retry.Sleep(r.ctx, removePause<<(i-1)) != nil {
 			break
 		}
 		ctx, cancel := context.WithTimeout(r.ctx, removeTimeout)

@@ -9,6 +9,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/cacheaside/cacheaside/internal/retry"
 )
 
 // removedFrom is a Queue that says what it is to remove.
@@ -25,7 +27,7 @@ func (q *removedFrom) answer(ctx context.Context) error {
 	q.mu.Lock()
 	takes := q.takes
 	q.mu.Unlock()
-	if !rest(ctx, takes) {
+	if retry.Sleep(ctx, takes) != nil {
 		return ctx.Err()
 	}
 	q.mu.Lock()

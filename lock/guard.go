@@ -7,6 +7,8 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+
+	"github.com/cacheaside/cacheaside/internal/sqlname"
 )
 
 // Guard protects rows of a table of MySQL, MariaDB or SQLite from writes of those who held a lock
@@ -65,30 +67,16 @@ func (g Guard) check(tx *sql.Tx) error {
 	if tx == nil {
 		return errors.New("the transaction is nil")
 	}
-	schema, table, qualified := strings.Cut(g.Table, ".")
-	if !isIdentifier(schema) || qualified && !isIdentifier(table) {
+	if !sqlname.IsTable(g.Table) {
 		return badIdentifier("Guard.Table", g.Table)
 	}
-	if !isIdentifier(g.Key) {
+	if !sqlname.IsIdentifier(g.Key) {
 		return badIdentifier("Guard.Key", g.Key)
 	}
-	if !isIdentifier(g.Fence) || strings.EqualFold(g.Fence, g.Key) {
+	if !sqlname.IsIdentifier(g.Fence) || strings.EqualFold(g.Fence, g.Key) {
 		return badIdentifier("Guard.Fence", g.Fence)
 	}
 	return nil
-}
-
-// isIdentifier tells whether s may stand between backquotes, which all three databases know: names
-// are no parameters of a statement.
-func isIdentifier(s string) bool {
-	for _, c := range []byte(s) {
-		switch {
-		case 'a' <= c && c <= 'z', 'A' <= c && c <= 'Z', '0' <= c && c <= '9', c == '_':
-		default:
-			return false
-		}
-	}
-	return s != "" && len(s) <= 64
 }
 
 func badIdentifier(field, s string) error {
@@ -143,4 +131,4 @@ func (g Guard) look(ctx context.Context, tx *sql.Tx, key any, token int64) error
 	return nil
 }
 
-func (g Guard) table() string { return "`" + strings.ReplaceAll(g.Table, ".", "`.`") + "`" }
+func (g Guard) table() string { return sqlname.Quote(g.Table) }

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"strings"
 	"time"
+
+	"github.com/cacheaside/cacheaside/internal/check"
 )
 
 // LockerOptions are the settings of a Locker. The zero value, and nil, are good defaults.
@@ -100,8 +102,8 @@ func (o LockerOptions) check() error {
 		return fmt.Errorf("LockerOptions.Prefix %q: only letters, digits, '_', '.', ':' and '-', and at most %d", o.Prefix, maxPrefix)
 	}
 	return cmp.Or(
-		inRange("LockerOptions.TTL", o.TTL, minTTL, maxTTL),
-		inRange("LockerOptions.Timeout", o.Timeout, time.Millisecond, time.Minute))
+		check.Range("LockerOptions.TTL", o.TTL, minTTL, maxTTL),
+		check.Range("LockerOptions.Timeout", o.Timeout, time.Millisecond, time.Minute))
 }
 
 func (o *Options) withDefaults(l *LockerOptions) Options {
@@ -115,8 +117,8 @@ func (o *Options) withDefaults(l *LockerOptions) Options {
 
 func (o Options) check() error {
 	err := cmp.Or(
-		inRange("Options.TTL", o.TTL, minTTL, maxTTL),
-		inRange("Options.Wait", o.Wait, 0, 100*365*24*time.Hour))
+		check.Range("Options.TTL", o.TTL, minTTL, maxTTL),
+		check.Range("Options.Wait", o.Wait, 0, 100*365*24*time.Hour))
 	if err == nil && o.MaxHold != 0 && o.MaxHold < o.TTL {
 		err = fmt.Errorf("Options.MaxHold %v: at least the TTL, %v", o.MaxHold, o.TTL)
 	}
@@ -126,13 +128,6 @@ func (o Options) check() error {
 func checkName(name string) error {
 	if name == "" || len(name) > maxName {
 		return fmt.Errorf("a lock's name has 1 to %d bytes, not %d", maxName, len(name))
-	}
-	return nil
-}
-
-func inRange(field string, d, lo, hi time.Duration) error {
-	if d < lo || d > hi {
-		return fmt.Errorf("%s %v: from %v to %v", field, d, lo, hi)
 	}
 	return nil
 }

@@ -45,18 +45,6 @@ func (w *wakes) init(rdb redis.UniversalClient, c *conn.Conn) {
 
 func (w *wakes) close() { w.stop() }
 
-// sleep returns false if it was ended by close.
-func (w *wakes) sleep(d time.Duration) bool {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return true
-	case <-w.ctx.Done():
-		return false
-	}
-}
-
 // hears tells whether a release of now on would be heard, so that a contender may ask to be told.
 func (w *wakes) hears(channel string) bool {
 	w.mu.Lock()

@@ -9,6 +9,7 @@ import (
 
 	"github.com/go-redsync/redsync/v4"
 
+	"github.com/cacheaside/cacheaside/internal/retry"
 	"github.com/cacheaside/cacheaside/lock/driver"
 )
 
@@ -44,7 +45,7 @@ func (d *redlockDriver) Acquire(ctx context.Context, q driver.Request) (driver.G
 			err = w.wait(ctx, r, took)
 		default:
 			splits++
-			err = pause(ctx, backoff(took, splits))
+			err = retry.Sleep(ctx, backoff(took, splits))
 		}
 		if err != nil {
 			return driver.Grant{}, err
@@ -83,15 +84,4 @@ func (r *round) contended(err error) (held, contended bool) {
 func backoff(took time.Duration, splits int) time.Duration {
 	scale := min(max(2*took, 2*time.Millisecond), 20*time.Millisecond) << min(splits-1, 4)
 	return rand.N(min(scale, 250*time.Millisecond))
-}
-
-func pause(ctx context.Context, d time.Duration) error {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return nil
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	}
 }

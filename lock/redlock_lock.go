@@ -7,6 +7,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/cacheaside/cacheaside/internal/retry"
 	"github.com/cacheaside/cacheaside/lock/driver"
 )
 
@@ -31,7 +32,7 @@ func (k redlockLock) Release(ctx context.Context) error {
 	defer k.settle()
 	for began := time.Now(); ; {
 		err := k.release(ctx)
-		if err == nil || errors.Is(err, driver.ErrLost) || time.Since(began) > k.timeout/2 || pause(ctx, retryLost) != nil {
+		if err == nil || errors.Is(err, driver.ErrLost) || time.Since(began) > k.timeout/2 || retry.Sleep(ctx, retryLost) != nil {
 			return err
 		}
 	}

@@ -6,6 +6,8 @@ import (
 	"reflect"
 	"slices"
 	"time"
+
+	"github.com/cacheaside/cacheaside/internal/retry"
 )
 
 // redlockWait is how who waits hears of a release: from each node.
@@ -47,7 +49,7 @@ func (w *redlockWait) wait(ctx context.Context, r *round, took time.Duration) er
 			free[i] = true
 		}
 		if n := len(slices.DeleteFunc(slices.Clone(free), func(f bool) bool { return !f })); n >= w.d.quorum {
-			return pause(ctx, rand.N(min(max(took, time.Millisecond), 10*time.Millisecond))) // others were told, too
+			return retry.Sleep(ctx, rand.N(min(max(took, time.Millisecond), 10*time.Millisecond))) // others were told, too
 		}
 	}
 }

@@ -6,13 +6,12 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 	"time"
-	"unicode/utf16"
 
 	"github.com/jmoiron/sqlx"
 
 	"github.com/cacheaside/cacheaside/canal/internal/kept"
+	"github.com/cacheaside/cacheaside/internal/plainjson"
 )
 
 // TableOptions are the settings of a Table. nil, and the zero value, are good defaults.
@@ -92,7 +91,7 @@ func (p *Table) Park(ctx context.Context, q Parked) error {
 	if err != nil {
 		return p.failed(err)
 	}
-	text := ascii(b)
+	text := plainjson.Escape(b, isASCII) // for which no character set of a table or a connection is too small
 	id := q.Time.UnixMicro()
 	for range 100 { // as many at one time are not parked
 		if _, err = p.db.ExecContext(ctx, p.text("INSERT INTO TABLE (id, parked) VALUES (?, ?)"), id, text); err == nil {
@@ -110,23 +109,7 @@ func (p *Table) Park(ctx context.Context, q Parked) error {
 	return p.failed(err)
 }
 
-// ascii is JSON for which no character set of a table or a connection is too small.
-func ascii(b []byte) string {
-	var s strings.Builder
-	s.Grow(len(b))
-	for _, r := range string(b) {
-		switch {
-		case r < 0x80:
-			s.WriteRune(r)
-		case r > 0xFFFF:
-			high, low := utf16.EncodeRune(r)
-			fmt.Fprintf(&s, `\u%04x\u%04x`, high, low)
-		default:
-			fmt.Fprintf(&s, `\u%04x`, r)
-		}
-	}
-	return s.String()
-}
+func isASCII(r rune) bool { return r < 0x80 }
 
 // List gives up to limit rows, at most 1000, the oldest first, of those whose ID is greater than
 // after; 0 for all. What cannot be read is a row with an Err.

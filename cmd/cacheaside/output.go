@@ -10,8 +10,9 @@ import (
 	"text/tabwriter"
 	"time"
 	"unicode"
-	"unicode/utf16"
 	"unicode/utf8"
+
+	"github.com/cacheaside/cacheaside/internal/plainjson"
 )
 
 // show prints v as JSON, or as a table for people, which is called with what takes its rows.
@@ -59,24 +60,8 @@ func (t *tool) table() *tabwriter.Writer { return tabwriter.NewWriter(t.stdout, 
 
 // ascii is JSON in which nothing is left that steers a terminal: control characters above ASCII,
 // marks of direction.
-func ascii(b []byte) string { return escapeJSON(b, func(r rune) bool { return r >= ' ' && r < 0x7F }) }
-
-// escapeJSON writes the runes that are not plain as JSON does. Such are only in its strings.
-func escapeJSON(b []byte, plain func(rune) bool) string {
-	var s strings.Builder
-	s.Grow(len(b))
-	for _, r := range string(b) {
-		switch {
-		case plain(r):
-			s.WriteRune(r)
-		case r > 0xFFFF:
-			high, low := utf16.EncodeRune(r)
-			fmt.Fprintf(&s, `\u%04x\u%04x`, high, low)
-		default:
-			fmt.Fprintf(&s, `\u%04x`, r)
-		}
-	}
-	return s.String()
+func ascii(b []byte) string {
+	return plainjson.Escape(b, func(r rune) bool { return r >= ' ' && r < 0x7F })
 }
 
 // quoted is text of others for people: as it is where it is plain, else as Go writes it.

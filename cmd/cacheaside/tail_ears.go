@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+
+	"github.com/cacheaside/cacheaside/internal/retry"
 )
 
 // heard is a message, or what has become of a subscription.
@@ -59,7 +61,7 @@ func (e *ears) begin(ctx context.Context) error {
 
 // follow takes up masters that are new, and leaves those that are none any more.
 func (e *ears) follow(ctx context.Context) {
-	for sleep(ctx, lookAgain) {
+	for retry.Sleep(ctx, lookAgain) == nil {
 		limited, cancel := e.limited(ctx)
 		nodes, err := masters(limited, e.rdb)
 		cancel()
@@ -105,7 +107,7 @@ func (e *ears) keep(ctx context.Context, node *redis.Client, sub *redis.PubSub) 
 			}
 			e.tell(ctx, heard{event: "lost", text: fmt.Sprintf("the subscription to %s, which is made anew: %v", node.Options().Addr, err)})
 		}
-		if !sleep(ctx, pause) {
+		if retry.Sleep(ctx, pause) != nil {
 			return
 		}
 		limited, cancel := e.limited(ctx)
@@ -136,7 +138,7 @@ func (e *ears) receive(ctx context.Context, sub *redis.PubSub) error {
 	defer context.AfterFunc(ctx, closing)()
 	silence := max(e.timeout, time.Second)
 	pinging.Go(func() {
-		for sleep(ctx, silence/3) {
+		for retry.Sleep(ctx, silence/3) == nil {
 			sub.Ping(ctx) //nolint:errcheck // then nothing comes back
 		}
 	})
@@ -160,18 +162,6 @@ func (e *ears) tell(ctx context.Context, h heard) {
 	select {
 	case e.events <- h:
 	case <-ctx.Done():
-	}
-}
-
-// sleep returns false if ctx has ended.
-func sleep(ctx context.Context, d time.Duration) bool {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return true
-	case <-ctx.Done():
-		return false
 	}
 }
 

@@ -11,6 +11,7 @@ import (
 
 	"github.com/cacheaside/cacheaside/internal/codec"
 	"github.com/cacheaside/cacheaside/internal/lease"
+	"github.com/cacheaside/cacheaside/internal/plainjson"
 	"github.com/cacheaside/cacheaside/msgpack"
 )
 
@@ -74,7 +75,7 @@ func (v *shownValue) row(row func(cells ...any)) {
 		if json.Compact(&line, v.JSON) != nil {
 			line.Write(v.JSON)
 		}
-		row("value", escapeJSON(line.Bytes(), unicode.IsPrint))
+		row("value", plainjson.Escape(line.Bytes(), unicode.IsPrint))
 	case v.Text != nil:
 		row("value", fmt.Sprintf("%q", *v.Text))
 	default:

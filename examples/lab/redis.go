@@ -2,27 +2,24 @@ package main
 
 import (
 	"fmt"
-	"sync"
 	"time"
 
-	"github.com/alicebob/miniredis/v2"
+	"github.com/cacheaside/cacheaside/examples/internal/embedded"
 )
 
 // redisServer is the Redis of one world, embedded, and each process' way to it.
 type redisServer struct {
-	mini  *miniredis.Miniredis
+	mini  *embedded.Redis
 	links [processes]*link
-	clock sync.WaitGroup
-	stop  chan struct{}
 }
 
 func newRedisServer() (*redisServer, error) {
-	mini, err := miniredis.Run() // on a free port of 127.0.0.1
+	mini, err := embedded.Start()
 	if err != nil {
-		return nil, fmt.Errorf("the embedded Redis: %w", err)
+		return nil, err
 	}
-	s := &redisServer{mini: mini, stop: make(chan struct{})}
-	s.clock.Go(s.tick)
+	mini.StartClock(10 * time.Millisecond)
+	s := &redisServer{mini: mini}
 	for i := range s.links {
 		if s.links[i], err = newLink(mini.Addr()); err != nil {
 			s.close()
@@ -30,23 +27,6 @@ func newRedisServer() (*redisServer, error) {
 		}
 	}
 	return s, nil
-}
-
-// tick makes what is stored expire. The server's own ClockTTL(true) would sort all keys at each
-// command.
-func (s *redisServer) tick() {
-	ticker := time.NewTicker(10 * time.Millisecond)
-	defer ticker.Stop()
-	last := time.Now()
-	for {
-		select {
-		case now := <-ticker.C:
-			s.mini.FastForward(now.Sub(last))
-			last = now
-		case <-s.stop:
-			return
-		}
-	}
 }
 
 // each does something to all ways to it.
@@ -62,7 +42,5 @@ func (s *redisServer) close() {
 			l.close()
 		}
 	}
-	close(s.stop)
-	s.clock.Wait()
 	s.mini.Close()
 }

@@ -5,11 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"sync"
 	"time"
 
-	"github.com/alicebob/miniredis/v2"
 	"github.com/redis/go-redis/v9"
+
+	"github.com/cacheaside/cacheaside/examples/internal/embedded"
 )
 
 // redisServer is the Redis that all processes share: embedded, or a real one.
@@ -17,9 +17,7 @@ type redisServer struct {
 	address string
 	prefix  string // of every key of this run
 
-	embedded *miniredis.Miniredis // nil: a real one
-	clock    sync.WaitGroup
-	stop     chan struct{} // ends the clock
+	embedded *embedded.Redis // nil: a real one
 }
 
 // openRedis starts the embedded server, or looks whether the one at address answers.
@@ -33,36 +31,19 @@ func openRedis(ctx context.Context, address string) (*redisServer, error) {
 		}
 		return s, nil
 	}
-	mini, err := miniredis.Run() // on a free port of 127.0.0.1
-	if err != nil {
-		return nil, fmt.Errorf("the embedded Redis: %w", err)
+	var err error
+	if s.embedded, err = embedded.Start(); err != nil {
+		return nil, err
 	}
-	s.address, s.embedded = mini.Addr(), mini
+	s.address = s.embedded.Addr()
 	return s, nil
 }
 
 // startClock makes what is stored in the embedded server expire; before, time stands still there.
-// Its own ClockTTL(true) would sort and visit all keys at each command, which is slow with the
-// 13,756 of the replay; this does so every two milliseconds.
 func (s *redisServer) startClock() {
-	if s.embedded == nil {
-		return
+	if s.embedded != nil {
+		s.embedded.StartClock(2 * time.Millisecond)
 	}
-	s.stop = make(chan struct{})
-	last := time.Now()
-	s.clock.Go(func() {
-		tick := time.NewTicker(2 * time.Millisecond)
-		defer tick.Stop()
-		for {
-			select {
-			case now := <-tick.C:
-				s.embedded.FastForward(now.Sub(last))
-				last = now
-			case <-s.stop:
-				return
-			}
-		}
-	})
 }
 
 // client returns a client that so many goroutines can use at once: it connects ahead, so that
@@ -97,10 +78,6 @@ func (s *redisServer) clear(ctx context.Context) error {
 // close leaves nothing behind.
 func (s *redisServer) close(ctx context.Context) error {
 	if s.embedded != nil {
-		if s.stop != nil {
-			close(s.stop)
-		}
-		s.clock.Wait()
 		s.embedded.Close()
 		return nil
 	}

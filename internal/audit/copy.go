@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/cacheaside/cacheaside/internal/measure"
+	"github.com/cacheaside/cacheaside/internal/retry"
 )
 
 // ConfirmAfter is how long a copy must go on differing from its row, which must not change
@@ -47,11 +48,7 @@ func (k Key) CompareWith(ctx context.Context, first, row Copy) measure.Verdict {
 	if k.Same(first, row) {
 		return measure.Same
 	}
-	wait := time.NewTimer(ConfirmAfter)
-	defer wait.Stop()
-	select {
-	case <-wait.C:
-	case <-ctx.Done():
+	if retry.Sleep(ctx, ConfirmAfter) != nil {
 		return measure.Unknown
 	}
 	second := k.Again()

@@ -3,6 +3,8 @@ package limit
 import (
 	"context"
 	"time"
+
+	"github.com/cacheaside/cacheaside/internal/retry"
 )
 
 // patience is how long one call waits, whatever for. Its clock starts when it first has to.
@@ -49,12 +51,5 @@ func (p *patience) pause(d time.Duration) error {
 			return ErrRate
 		}
 	}
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return nil
-	case <-p.ctx.Done():
-		return context.Cause(p.ctx)
-	}
+	return retry.Sleep(p.ctx, d)
 }

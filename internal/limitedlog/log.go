@@ -1,5 +1,7 @@
-// Package limitedlog logs what is rare, and may come in floods: each event at most once in
-// QuietFor, with the number of times that it has happened since.
+// Package limitedlog tells of what is rare, and may come in floods. A Logger logs each event once
+// in QuietFor at most, with the number of times that it has happened since; a Limit counts for
+// others that log by themselves. An Alarm says when to tell of what goes on failing, and that it is
+// over.
 package limitedlog
 
 import (
@@ -21,7 +23,7 @@ type Logger struct {
 	to *slog.Logger
 
 	mu      sync.Mutex
-	recent  map[notable]*noted
+	limit   Limit[notable]
 	records []record
 	writing bool
 	closed  bool
@@ -29,15 +31,10 @@ type Logger struct {
 }
 
 // New makes a Logger.
-func New(to *slog.Logger) *Logger { return &Logger{to: to} }
+func New(to *slog.Logger) *Logger { return &Logger{to: to, limit: Limit[notable]{Quiet: QuietFor}} }
 
 // notable is an event of a loader, or of the cache.
 type notable struct{ what, loader string }
-
-type noted struct {
-	at    time.Time // of the last record
-	times int64     // since then
-}
 
 type record struct {
 	notable
@@ -58,21 +55,13 @@ func (l *Logger) note(level slog.Level, what, loader string, err error) {
 	if l.closed {
 		return
 	}
-	of, now := notable{what, loader}, time.Now()
-	n := l.recent[of]
-	if n == nil {
-		n = &noted{}
-		if l.recent == nil {
-			l.recent = make(map[notable]*noted)
-		}
-		l.recent[of] = n
-	}
-	n.times++
-	if !n.at.IsZero() && now.Sub(n.at) < QuietFor || len(l.records) >= MaxRecords {
+	of := notable{what, loader}
+	times, due := l.limit.Count(of)
+	if !due || len(l.records) >= MaxRecords {
 		return
 	}
-	l.records = append(l.records, record{of, level, err, n.times})
-	n.at, n.times = now, 0
+	l.limit.Pass(of)
+	l.records = append(l.records, record{of, level, err, times})
 	if !l.writing {
 		l.writing = true
 		l.writer.Go(l.write)

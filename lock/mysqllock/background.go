@@ -3,7 +3,6 @@ package mysqllock
 import (
 	"context"
 	"sync"
-	"time"
 )
 
 // background is what runs when no call does.
@@ -34,16 +33,4 @@ func (b *background) close() {
 	b.mu.Unlock()
 	b.stop()
 	b.all.Wait()
-}
-
-// sleep returns false if ctx ended it.
-func sleep(ctx context.Context, d time.Duration) bool {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return true
-	case <-ctx.Done():
-		return false
-	}
 }

@@ -17,6 +17,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/cacheaside/cacheaside/internal/sqlname"
 	"github.com/cacheaside/cacheaside/lock"
 )
 
@@ -59,7 +60,7 @@ func New(db *sql.DB, options *Options) (*lock.Locker, error) {
 	if err != nil {
 		return nil, err
 	}
-	d := &rows{db: db, table: quoted(o.Table), poll: o.Poll}
+	d := &rows{db: db, table: sqlname.Quote(o.Table), poll: o.Poll}
 	d.background.init()
 	return lock.New(d, &o.LockerOptions)
 }
@@ -71,7 +72,7 @@ func Schema(options *Options) (string, error) {
 	if err := o.checkTable(); err != nil {
 		return "", err
 	}
-	return schema(quoted(o.Table)), nil
+	return schema(sqlname.Quote(o.Table)), nil
 }
 
 // CreateTable makes the table if there is none: for programs that may (it needs CREATE), and tests.
@@ -81,7 +82,7 @@ func CreateTable(ctx context.Context, db *sql.DB, options *Options) error {
 	if err != nil {
 		return err
 	}
-	if _, err := db.ExecContext(ctx, schema(quoted(o.Table))); err != nil {
+	if _, err := db.ExecContext(ctx, schema(sqlname.Quote(o.Table))); err != nil {
 		return fmt.Errorf("mysqllock: create the table %s: %w", o.Table, err)
 	}
 	return nil

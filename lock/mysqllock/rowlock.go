@@ -4,6 +4,7 @@ import (
 	"context"
 	"time"
 
+	"github.com/cacheaside/cacheaside/internal/retry"
 	"github.com/cacheaside/cacheaside/lock/driver"
 )
 
@@ -32,7 +33,7 @@ func (k *rowLock) Release(ctx context.Context) error {
 			return nil
 		case err == nil:
 			return driver.ErrLost
-		case !again(err), !sleep(ctx, pause):
+		case !again(err), retry.Sleep(ctx, pause) != nil:
 			return explain(k.d.table, err)
 		}
 	}

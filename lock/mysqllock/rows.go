@@ -9,6 +9,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/cacheaside/cacheaside/internal/retry"
 	"github.com/cacheaside/cacheaside/lock/driver"
 )
 
@@ -54,7 +55,7 @@ func (d *rows) acquire(ctx context.Context, a *asking, wait bool) (driver.Grant,
 			pause = min(2*pause, d.poll)
 			nap = min(nap, left+jitter(firstPause))
 		}
-		if !sleep(ctx, nap) {
+		if retry.Sleep(ctx, nap) != nil {
 			return g, context.Cause(ctx)
 		}
 	}
@@ -87,7 +88,7 @@ const tries = 3
 // above 0, it is to be asked again.
 func (a *asking) ask(ctx context.Context) (g driver.Grant, left time.Duration, err error) {
 	for i := range tries {
-		if i > 0 && !sleep(ctx, jitter(firstPause)) {
+		if i > 0 && retry.Sleep(ctx, jitter(firstPause)) != nil {
 			break
 		}
 		g, left, err = a.askOnce(ctx)
@@ -186,7 +187,7 @@ func (a *asking) settle() {
 			if _, err := a.d.change(context.Background(), a.timeout, statement); err == nil {
 				return
 			}
-			if !sleep(a.d.background.ctx, jitter(pause)) {
+			if retry.Sleep(a.d.background.ctx, jitter(pause)) != nil {
 				return
 			}
 		}

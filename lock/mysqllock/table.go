@@ -42,8 +42,6 @@ func schema(table string) string {
 
 var identifier = regexp.MustCompile(`^([A-Za-z_][A-Za-z0-9_]{0,63}\.)?[A-Za-z_][A-Za-z0-9_]{0,63}$`)
 
-func quoted(table string) string { return "`" + strings.ReplaceAll(table, ".", "`.`") + "`" }
-
 // set is the token, and what the reply is to say.
 func set(token, yes string) string {
 	return fmt.Sprintf("token = LAST_INSERT_ID(4 * %s + 2 * (%s) + @@autocommit) DIV 4", token, yes)

@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/go-zookeeper/zk"
+
+	"github.com/cacheaside/cacheaside/internal/retry"
 )
 
 // client is one connection of go-zk, and the sessions that it has had one after the other.
@@ -120,14 +122,7 @@ func (c *client) dial(network, address string, timeout time.Duration) (net.Conn,
 }
 
 // sleep returns early when the client is closed.
-func (c *client) sleep(d time.Duration) {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-	case <-c.closing.Done():
-	}
-}
+func (c *client) sleep(d time.Duration) { _ = retry.Sleep(c.closing, d) }
 
 // greeted is told by a link what the server has answered to the request for a session: id 0 means
 // that the one before is over.

@@ -26,6 +26,16 @@ type Reply struct {
 	Own   bool  // the key's own
 }
 
+// fail makes err the error of the call, and of the keys that have failed with it.
+func (a *Answer) fail(err error) {
+	a.Err = err
+	for i := range a.Replies {
+		if r := &a.Replies[i]; r.Err != nil && !r.Own {
+			r.Err = err
+		}
+	}
+}
+
 // sort gives each of n keys what the answer has for it: a value, nothing, or an error; and else
 // what all have of the call. A key of which a load that failed says nothing has failed too: only a
 // load without an error says by its silence that there is no such row.

@@ -118,7 +118,7 @@ func (s *Source) call(flight context.Context, texts []string, query Query, how C
 		s.options.Warn("a load has panicked", a.Err)
 	}
 	if errors.Is(a.Err, context.DeadlineExceeded) && errors.Is(context.Cause(ctx), fault.LoadTimeout) {
-		a.Err = errors.Join(fault.LoadTimeout, a.Err)
+		a.fail(errors.Join(fault.LoadTimeout, a.Err))
 	}
 	rows := s.sort(len(texts), a, Row{TTL: own.setTTL(), Took: time.Since(started), Began: started})
 	verdict = s.judge(flight, a.Err, rows)

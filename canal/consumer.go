@@ -114,24 +114,8 @@ func (c *Consumer) tenure(ctx context.Context) error {
 	defer c.idle()
 	c.checkParking(ctx)
 	s := &session{Consumer: c, token: token}
-	if c.checkpoint != nil {
-		for {
-			var p event.Position
-			err := c.during("the checkpoint", "", func() error {
-				return guarded(ctx, func(ctx context.Context) (err error) {
-					p, err = c.checkpoint.Load(ctx)
-					return err
-				})
-			})
-			if err == nil {
-				c.well("checkpoint")
-				s.at, s.saved = p, p
-				break
-			}
-			if err := c.pause(ctx, "checkpoint", err); err != nil {
-				return err
-			}
-		}
+	if err := s.loadCheckpoint(ctx); err != nil {
+		return err
 	}
 	for ctx.Err() == nil {
 		err := s.stream(ctx)
@@ -153,6 +137,30 @@ func (c *Consumer) tenure(ctx context.Context) error {
 		}
 	}
 	return ctx.Err()
+}
+
+// loadCheckpoint tries until it has the position from which the session goes on.
+func (s *session) loadCheckpoint(ctx context.Context) error {
+	if s.checkpoint == nil {
+		return nil
+	}
+	for {
+		var p event.Position
+		err := s.during("the checkpoint", "", func() error {
+			return guarded(ctx, func(ctx context.Context) (err error) {
+				p, err = s.checkpoint.Load(ctx)
+				return err
+			})
+		})
+		if err == nil {
+			s.well("checkpoint")
+			s.at, s.saved = p, p
+			return nil
+		}
+		if err := s.pause(ctx, "checkpoint", err); err != nil {
+			return err
+		}
+	}
 }
 
 // lostSince tells whether the lock was lost meanwhile. A process that was suspended may hear of

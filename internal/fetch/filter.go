@@ -96,17 +96,31 @@ func (l *Fetcher) checkFilterNow(rounds []*Round) (all bool) {
 	return all
 }
 
-// toAsk returns those of rounds for which the filter is to be asked.
-func (l *Fetcher) toAsk(rounds []*Round) []*Round {
+// toAsk returns those of rounds for which the filter is to be asked. It leaves them as they are: the
+// filter may not be asked any more when the flight begins that they go on in.
+func (l *Fetcher) toAsk(rounds []*Round) (some []*Round) {
 	if l.filter.doubted.Load() {
 		return nil
 	}
+	n := 0
 	for _, r := range rounds {
-		if r.step == toBegin && r.verdict == notAsked && r.how != Unfiltered && l.identify(r) && !r.bypass {
-			r.step = toAsk
+		if l.isToAsk(r) {
+			n++
 		}
 	}
-	return at(rounds, toAsk)
+	if n == len(rounds) {
+		return rounds
+	}
+	for _, r := range rounds {
+		if n > 0 && l.isToAsk(r) {
+			some = append(some, r)
+		}
+	}
+	return some
+}
+
+func (l *Fetcher) isToAsk(r *Round) bool {
+	return r.step == toBegin && r.verdict == notAsked && r.how != Unfiltered && l.identify(r) && !r.bypass
 }
 
 // filterSays notes the filter's answer for a round.

@@ -85,7 +85,6 @@ type step uint8
 
 const (
 	toBegin step = iota
-	toAsk        // the filter
 	toLearn      // the generation
 	toLook       // at what Redis holds
 	toFetch      // the rest of a long entry

@@ -403,10 +403,11 @@ func TestWatchesAnew(t *testing.T) {
 	for i := range int64(3) {
 		testenv.Eventually(t, "a watch", func() bool { return watched.Load() > i })
 		time.Sleep(50 * time.Millisecond) // its answer
+		before := taken.Load()
 		p.Cut()
 		p.Restore()
-		testenv.Eventually(t, "another connection", func() bool { return watched.Load()+taken.Load() > i+1 })
-		if taken.Load() > 0 {
+		testenv.Eventually(t, "another connection", func() bool { return watched.Load() > i+1 || taken.Load() > before })
+		if taken.Load() > before && watched.Load() <= i+1 { // go-zk may also take along a new watch, if it is slow to look for old ones
 			t.Fatal("a connection has begun with the watches of the one before")
 		}
 	}

@@ -198,6 +198,14 @@ func (s *suite) kept(leases ...*lock.Lease) {
 	}
 }
 
+// released ends the try if a lock with a short life could not be released in time.
+func (s *suite) released(err error) {
+	s.Helper()
+	if err != nil {
+		s.late("release: %v", err)
+	}
+}
+
 func (s *suite) check(err error) {
 	s.Helper()
 	if err != nil {

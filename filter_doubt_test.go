@@ -1,0 +1,50 @@
+package cacheaside
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/cacheaside/cacheaside/internal/test/testenv"
+)
+
+// doubtedFilter refuses row 1, which exists. For other keys it knows nothing at once; asked is then
+// called.
+type doubtedFilter struct {
+	Filter
+	asked func()
+}
+
+func (f *doubtedFilter) MightContainNow(key string) (may, known bool) {
+	if key != "1" {
+		f.asked()
+		return false, false
+	}
+	return false, true
+}
+
+func (f *doubtedFilter) MightContain(_ context.Context, key string) (bool, error) {
+	return key != "1", nil
+}
+
+func (f *doubtedFilter) NotFound(int) {}
+
+// TestDoubtBeginsWhileTheFilterIsAsked: a read goes on, and ends, when the filter is found to hide
+// rows after the read's first look has begun to ask it.
+func TestDoubtBeginsWhileTheFilterIsAsked(t *testing.T) {
+	_, b := embedded(t)
+	f := &doubtedFilter{asked: func() {}}
+	p := start(t, b, newTable(map[int]string{1: "one", 2: "two"}), steady, &LoaderOptions{Filter: f, AuditEvery: MinTTL})
+	f.asked = func() {
+		testenv.Eventually(t, "an audit that finds the hidden row", func() bool {
+			row, err := p.Get(t.Context(), 1)
+			return row == "one" && err == nil && p.Stats().FilterHidden > 0
+		})
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), testenv.Hang)
+	defer cancel()
+	began := time.Now()
+	if row, err := p.Get(ctx, 2); row != "two" || err != nil {
+		t.Errorf("%q, %v after %v", row, err, time.Since(began))
+	}
+}

@@ -87,8 +87,8 @@ func (f *Redis) add(ctx context.Context, keys []string) (written map[string]bool
 
 // addSome writes keys to all generations that are known, then reads the descriptor, and goes on
 // until it names none that they were not written to: a generation may have been begun, or have
-// become the active one, meanwhile. Whoever begins one later has all that is written here in the
-// table that he reads, or is seen by committed.
+// become the active one, meanwhile. A rebuild that begins one later finds all that is written here
+// in the table that it reads, or committed sees it.
 func (f *Redis) addSome(ctx context.Context, keys []string) (written map[string]bool, err error) {
 	hashes := make([]hash, len(keys))
 	for i, key := range keys {

@@ -29,8 +29,8 @@
 // returned nil never misses the key: by Redis none, in any process; by a Local that is not shared
 // none; by a Replica, or a shared Local, none if it was added by this one, or by the Redis filter
 // that it is of, and by others none that begins more than Options.MaxStaleness later, as a rule
-// some milliseconds (MightContainFresh sees it at once). What is missing, not built yet, lost in
-// part, built differently, not heard of or out of reach answers "maybe", and is counted.
+// some milliseconds (MightContainFresh sees it at once). A filter that is missing, not built yet,
+// lost in part, built differently, not heard of or out of reach answers "maybe", and is counted.
 //
 // They hold while Redis keeps what it has acknowledged. A failover, a restart, a restored dump or
 // two swapped databases may lose keys of a filter: that is noticed within a second by the processes

@@ -13,9 +13,9 @@ import (
 // Load replaces what the filter holds by what Save has written: its keys, capacity and rate. That
 // is also to say that it is complete: the filter answers "no" from then on. So the file must have
 // all keys that were added before Load is called; those that were added since it was saved must be
-// added again before or while nobody relies on it, or the filter be rebuilt instead. What is added
-// while Load runs is in the filter as well. For MaintainOptions.Every it is as old as the Load, not
-// as the file.
+// added again before or while nobody relies on it, or the filter be rebuilt instead. Keys that are
+// added while Load runs are in the filter as well. For MaintainOptions.Every it is as old as the
+// Load, not as the file.
 //
 // The filter is checked before it takes its place, as one that was rebuilt: it must hold a key,
 // nine tenths of those of the present one (ErrFewer), and those of all rows that loaders of this
@@ -132,8 +132,8 @@ func (f *file) header() (s shape, capacity uint64, rate float64, err error) {
 // that was read three times over.
 const ahead = 1 << 13
 
-// segments reads the words of all segments. What it allocates grows with what was read, not with
-// what the header says.
+// segments reads the words of all segments. Its allocations grow with what was read, not with what
+// the header says.
 func (f *file) segments(s shape) (words []uint64, err error) {
 	total := s.total() / 64
 	buffer := make([]byte, 8*min(total, ahead))

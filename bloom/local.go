@@ -14,8 +14,8 @@ import (
 // no other process adds to, or which does not change. Where others insert rows it would hide them;
 // use NewShared then, or a Replica.
 //
-// It answers "maybe" until a Rebuild, or Load, has completed it. What was added before that is not
-// in it unless the source has it. It is gone with the process: see Save.
+// It answers "maybe" until a Rebuild, or Load, has completed it. Keys that were added before that
+// are not in it unless the source has them. The filter is gone with the process: see Save.
 type Local struct {
 	options  Options
 	capacity uint64 // of the next generation, at this rate

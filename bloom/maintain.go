@@ -16,9 +16,9 @@ import (
 // MaintainOptions are the settings of Maintain. The zero value, and nil, are good defaults.
 type MaintainOptions struct {
 	// Every is how old a filter may become before it is built anew, for the keys of deleted rows,
-	// and for what nobody has told of. Who sets it: whose table is large and changes little (more),
-	// or whose rows are often deleted where nobody calls Deleted (less). Default: 24 hours.
-	// Negative: any age. At least 1 second.
+	// and for rows that nobody has told of. Default: 24 hours. At least 1 second; negative: any
+	// age. Raise it for a large table that changes little; lower it if rows are often deleted where
+	// nobody calls Deleted.
 	Every time.Duration
 
 	// Check is about how often is looked whether it is due, by each process. It is also about how

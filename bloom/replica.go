@@ -17,7 +17,7 @@ import (
 // nil; nor one that another process, or another filter in this one, has added, if it begins more
 // than Options.MaxStaleness after that: as a rule some milliseconds, for all Adds are announced,
 // and what is announced is numbered, and the last number is asked for four times within
-// MaxStaleness. Who must see what another process has just added asks MightContainFresh.
+// MaxStaleness. To see what another process has just added, ask MightContainFresh.
 //
 // It costs the filter's size in memory (State.Bits / 8 bytes; twice that while a new generation
 // takes the place of one), a subscription, and the polls. Where it cannot say, since the copy is
@@ -29,7 +29,7 @@ import (
 type Replica struct {
 	*Redis
 
-	// What each lookup reads.
+	// Read by each lookup.
 	start    time.Time // of the clock that trust is on
 	trust    atomic.Int64
 	epoch    atomic.Uint64

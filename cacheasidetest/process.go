@@ -25,8 +25,8 @@ type Process struct {
 
 // New starts a Redis that belongs to the test, and a process on it. nil options are the defaults,
 // but for two: if neither is set, RedisTimeout and ReadTimeout are 10 seconds, so that a test
-// machine that is slow for a moment is not taken for a Redis in trouble. Who has it Hang outside of
-// a bubble sets them to less.
+// machine that is slow for a moment is not taken for a Redis in trouble. Set them to less if the
+// Redis is to Hang outside of a bubble.
 //
 // The Cache is closed with the test; a test may close it before that. Options that are not valid
 // end the test.

@@ -93,8 +93,8 @@ func (p *Process) settle(t testing.TB) {
 
 // EndTTL ends the first life of all that is cached, as if the TTLs had passed: it is stale, and
 // served for its LoaderOptions.StaleFor while it is loaded again, or while that fails. All
-// processes forget what they have in memory. What is being loaded meanwhile is voided, as by
-// Loader.Expire, which ends the first life of single keys.
+// processes forget what they have in memory. Loads under way are voided, as by Loader.Expire, which
+// ends the first life of single keys.
 func (r *Redis) EndTTL(t testing.TB) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)

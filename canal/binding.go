@@ -29,9 +29,9 @@ type Binding struct {
 
 // Bind has the changes of a table invalidate a loader: the key of the row as it was, and as it is,
 // so that a change of what the key is made of clears both. Filters of the loader
-// (LoaderOptions.Filter) are told of rows that are new under their key. What is done to the whole
-// table (TRUNCATE, ALTER, DROP, RENAME) invalidates all keys of the loader, and so does a row of
-// which key can make nothing.
+// (LoaderOptions.Filter) are told of rows that are new under their key. A change of the whole table
+// (TRUNCATE, ALTER, DROP, RENAME) invalidates all keys of the loader, and so does a row of which
+// key can make nothing.
 //
 // A loader whose values are made of several tables has a Binding for each; a table may have any
 // number of them.
@@ -135,11 +135,11 @@ func BindFilter(name string, f Filter, schema, table string, key Key[string]) Bi
 	return b
 }
 
-// Handle has the changes of a table be given to f, one after the other in their order, when the
-// caches have been invalidated of what was committed with them; also what was done to the whole
-// table (Truncate, Alter). It may be called again with the same ones. What it returns an error for
-// is tried again (Options.Attempts), and then parked, which needs Options.Parking. Later changes
-// wait for it meanwhile, and so do the caches: a handler that calls what may be slow or out belongs
+// Handle gives the changes of a table to f, one after the other in their order, when the caches
+// have been invalidated of what was committed with them; also changes of the whole table (Truncate,
+// Alter). f may be called again with the same ones. Changes that f returns an error for are tried
+// again (Options.Attempts), and then parked, which needs Options.Parking. Later changes wait
+// meanwhile, and so do the caches: a handler that calls a service that may be slow or out belongs
 // to a Consumer of its own, with another Options.Name and another checkpoint. The name is for
 // messages and for what is parked: letters, digits, '_', '.' and '-'.
 func Handle(name, schema, table string, f func(ctx context.Context, c event.Change) error) Binding {

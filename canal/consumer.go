@@ -64,11 +64,11 @@ func NewConsumer(cache *cacheaside.Cache, source Source, checkpoint Checkpoint, 
 	return c, nil
 }
 
-// Run consumes until ctx ends; then it returns nil, with the position saved. What fails is tried
-// again, for ever: a Redis or a database that is out of reach, a lock that is lost. It returns an
-// error if it is running already; if the Source says that it is not set up for this (ErrSetup);
-// that the position is lost, with Options.StopWhenLost; cacheaside.ErrClosed when the cache was
-// closed, and lock.ErrClosed when the Locker was.
+// Run consumes until ctx ends; then it returns nil, with the position saved. It tries again, for
+// ever, if Redis or the database is out of reach, or a lock is lost. It returns an error if it is
+// running already; if the Source says that it is not set up for this (ErrSetup); that the position
+// is lost, with Options.StopWhenLost; cacheaside.ErrClosed when the cache was closed, and
+// lock.ErrClosed when the Locker was.
 func (c *Consumer) Run(ctx context.Context) error {
 	if !c.run.TryLock() {
 		return errors.New("canal: the Consumer is running already")

@@ -13,21 +13,21 @@ import (
 
 // Options are the settings of a Consumer. nil, and the zero value, are good defaults.
 type Options struct {
-	// Locker has one Consumer of many be active: the one that holds the lock of Name. Another takes
-	// over from the checkpoint when that has gone. Who sets it: whose program runs more than once.
-	// Default: none, every Consumer consumes; more than one does the same work more than once, and
-	// is no harm.
+	// Locker makes one Consumer of many active: the one that holds the lock of Name. When that one
+	// has gone, another takes over from the checkpoint. Default: none, every Consumer consumes;
+	// more than one does the same work more than once, and is no harm. Set it if the program runs
+	// more than once.
 	Locker *lock.Locker
 
 	// Name is that of the lock. Default: "canal". Consumers with other Bindings have another name,
 	// and another checkpoint.
 	Name string
 
-	// StopWhenLost has Run return an error that Is ErrPositionLost when the Source cannot go on
-	// from where the checkpoint is. Default: false: that is alerted, all keys of all bound loaders
-	// are invalidated, which repairs the caches completely, OnGap is called, and it goes on from
-	// now. Who sets it: whose handlers must not miss a change; to begin anew nevertheless, the
-	// checkpoint is removed.
+	// StopWhenLost makes Run return an error that Is ErrPositionLost when the Source cannot go on
+	// from where the checkpoint is. Default: false: the loss is alerted, all keys of all bound
+	// loaders are invalidated, which repairs the caches completely, OnGap is called, and Run goes
+	// on from now. Set it if handlers must not miss a change; to begin anew nevertheless, remove
+	// the checkpoint.
 	StopWhenLost bool
 
 	// OnGap is called when changes may have been missed by what an invalidation does not repair,

@@ -17,9 +17,9 @@ const manyAtMost = 500
 
 // InvalidateMany invalidates many keys, as after a migration or an import: at most perSecond keys a
 // second, in batches of a quarter of that and of no more than 500; zero or less: one batch after
-// the other. What has changed must be committed. Inserted rows are shown to the loaders' filters,
-// as by Update. Options.DoubleDelete does not matter here: call it once more. For all keys of a
-// loader, Loader.InvalidateAll costs one command.
+// the other. The changes must have been committed. Inserted rows are shown to the loaders' filters,
+// as by Update. Options.DoubleDelete does not matter here: call InvalidateMany once more. For all
+// keys of a loader, Loader.InvalidateAll costs one command.
 //
 // InvalidateMany returns when all keys are done, ctx ends, or the Writer is closed. each, unless
 // nil, is called for each key, on the caller's goroutine: with nil when the key is invalidated,

@@ -15,7 +15,7 @@
 // write. docs/guides/writing.md has a table of which level wins which race, and one of what happens
 // on rollback, panic, a lost connection, and a Redis that is out.
 //
-// What cannot be done at once is kept in a Queue, in memory or in the database, and done by a
-// Relay, which a Writer runs by itself. For transactions of your own there is Writer.Enqueue; for
-// many keys at once, Writer.InvalidateMany.
+// Invalidations that cannot be done at once are kept in a Queue, in memory or in the database, and
+// done by a Relay, which a Writer runs by itself. For transactions of your own there is
+// Writer.Enqueue; for many keys at once, Writer.InvalidateMany.
 package consistency

@@ -2,8 +2,7 @@ package consistency
 
 import "errors"
 
-// Errors of a Writer, to test for with errors.Is. What is wrapped beside them says
-// why.
+// Errors of a Writer, to test for with errors.Is. The errors wrapped beside them say why.
 var (
 	// ErrUnknown means that COMMIT was sent and failed, as by a lost connection, or that the
 	// function of Update has ended the transaction by itself: it may have been committed, or be

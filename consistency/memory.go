@@ -19,8 +19,8 @@ import (
 // (cacheaside.Key.All, see Loader.InvalidateAll for what that promises, and costs). A filter that
 // was still to be told of those keys is not.
 //
-// What is done for several Puts of a key is done once, no later than the first of them asks for,
-// and once more no earlier than the last does, if that is later (Item.Again).
+// Several Puts of a key are done once, no later than the first of them asks for, and once more no
+// earlier than the last does, if that is later (Item.Again).
 //
 // It has no goroutine and needs no Close.
 type MemoryQueue struct {
@@ -64,9 +64,9 @@ func NewMemoryQueue(limit int) *MemoryQueue {
 	return &MemoryQueue{limit: limit, byID: map[string]*queued{}, waiting: map[work]*queued{}, earlier: make(chan struct{})}
 }
 
-// Put is Queue.Put. Its errors are those of ctx, and of Key.Check: then nothing was added. What has
-// been taken together with another item has an ID that is neither's: Done and Later without a claim
-// then do nothing to it.
+// Put is Queue.Put. Its errors are those of ctx, and of Key.Check: then nothing was added. Items
+// that have been merged have an ID that is neither's: Done and Later without a claim then do
+// nothing to them.
 func (q *MemoryQueue) Put(ctx context.Context, items ...Item) error {
 	if err := ctx.Err(); err != nil {
 		return err

@@ -28,8 +28,8 @@ const (
 	// without a filter or the keys are of rows that were there before (Key.Existing).
 	Async
 
-	// Inline invalidates after the commit. What fails goes to the queue, see Options.Queue. A
-	// process that is killed in between leaves the keys cached as they were.
+	// Inline invalidates after the commit. Invalidations that fail go to the queue, see
+	// Options.Queue. A process that is killed in between leaves the keys cached as they were.
 	Inline
 
 	// Outbox writes the intent in the same transaction, and invalidates after the commit: so that
@@ -65,12 +65,12 @@ type Options struct {
 	// closed, after the Writer. Default: NewMemoryQueue(0).
 	Queue Queue
 
-	// DoubleDelete has each key invalidated once more, so much later, for what the first
-	// invalidation cannot void: values that were read from a replica of the database that lags, or
-	// by other programs, and stored after it. It is as durable as the Queue. Who sets it: who has
-	// replicas that lag less than that, and does not set cacheaside's Options.ReplicaLag; or whose
-	// caches are also filled by others. With a queue in memory each key waits there meanwhile, and
-	// keys of a full one become whole loaders. Default: none. At most 1 hour.
+	// DoubleDelete invalidates each key once more, so much later, for values that the first
+	// invalidation cannot void: those that were read from a replica of the database that lags, or
+	// by other programs, and stored after it. It is as durable as the Queue. With a queue in memory
+	// each key waits there meanwhile, and keys of a full one become whole loaders. Default: none.
+	// At most 1 hour. Set it for replicas that lag less than that, unless cacheaside's
+	// Options.ReplicaLag is set; or if other programs fill the caches, too.
 	DoubleDelete time.Duration
 
 	// AsyncDelay is how long after the transaction's last statement an invalidation by Async is
@@ -86,8 +86,8 @@ type Options struct {
 	// Relay are the settings of the Relay that the Writer runs.
 	Relay *RelayOptions
 
-	// NoRelay: the Writer runs no Relay. Who sets it: who runs one elsewhere, in this process or in
-	// another.
+	// NoRelay makes the Writer run no Relay. Default: it runs one. Set it if a Relay runs
+	// elsewhere, in this process or in another.
 	NoRelay bool
 
 	// OnQueued is called when the caches could not be told of a write that was committed, or rolled

@@ -11,7 +11,7 @@ import (
 type RelayOptions struct {
 	// Poll is how often a queue in which less was due than a relay does at once (500 items) is
 	// asked again. A queue that tells when there is something to do, as a MemoryQueue does, is not
-	// polled. Who sets it: whose Async writes must show sooner. Default: 200 ms. At least 1 ms.
+	// polled. Default: 200 ms. At least 1 ms. Lower it if Async writes must show sooner.
 	Poll time.Duration
 
 	// ClaimFor is for how long items are claimed: the items of a process that is killed are done so
@@ -22,13 +22,13 @@ type RelayOptions struct {
 
 	// AlertAt is how often something must have failed in a row until it is alerted: an item, or any
 	// item since Redis is out, or a call of the queue. As delays double, 10 times take about a
-	// minute for an item, and 10 s for the others. Who sets it: who wants to know sooner, or only
-	// of what lasts. Default: 10.
+	// minute for an item, and 10 s for the others. Default: 10. Lower it to know sooner, raise it
+	// to know only of troubles that last.
 	AlertAt int
 
 	// OnAlert is told of each alert, from a goroutine of its own, for which Run waits in the end.
-	// Who sets it: whose logs wake nobody. Default: the alert is logged, as it is in any case, and
-	// counted (RelayStats.Alerts).
+	// Default: the alert is logged, as it is in any case, and counted (RelayStats.Alerts). Set it
+	// if the logs wake nobody.
 	OnAlert func(Alert)
 
 	// Logger is told, as a warning, of alerts, and once when the queue begins to fail; at level

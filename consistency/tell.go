@@ -124,7 +124,7 @@ func (u *update) again(left []cacheaside.Key, after time.Duration) (items []Item
 	return items
 }
 
-// put puts items into the queue. What it returns, if it fails, is an ErrNotQueued.
+// put puts items into the queue. Its error is an ErrNotQueued.
 func (c *core) put(ctx context.Context, items []Item) error {
 	if len(items) == 0 {
 		return nil

@@ -151,10 +151,10 @@ func (c *core) enter() error {
 }
 
 // Close waits for the calls that are under way, for as long as they take, removes from the outbox
-// what is done, and ends the Relay. What is still to be invalidated stays in the queue; if that is
-// in memory and is the Writer's own, it is lost, and Close returns an error that says how much.
-// After it, calls return cacheaside.ErrClosed. It may be called again, and on the Writer of any
-// level.
+// what is done, and ends the Relay. Invalidations that are still to be done stay in the queue. If
+// the queue is in memory and is the Writer's own, they are lost, and Close returns an error that
+// says how many. After Close, calls return cacheaside.ErrClosed. It may be called again, and on the
+// Writer of any level.
 func (w *Writer) Close() error { return w.close() }
 
 func (c *core) end() error {

@@ -75,7 +75,7 @@ type shard[K comparable, R any] struct {
 	running map[K]*Round[K, R]
 }
 
-// Round is one round of one key. Who flies it sets Result or Err before it completes; nobody
+// Round is one round of one key. Its flight sets Result or Err before the round completes; nobody
 // changes them afterwards.
 type Round[K comparable, R any] struct {
 	Key    K

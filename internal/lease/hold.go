@@ -61,13 +61,13 @@ var keepMarkScript = conn.NewScript(`
 if redis.call('GETRANGE', KEYS[1], 0, 13) == ARGV[1] then redis.call('PEXPIRE', KEYS[1], ARGV[2]) end
 return 1`)
 
-// exchangeScript ends a hold by storing what its holder has written: if the key still has his mark,
-// so that nobody has invalidated or held it since, and nobody else is in the set: he may be about
-// to write, or have written and not told of it yet; also where his hold is over, for he may have
-// been killed then. What holds the key for replicas that lag writes nothing; where they are read,
-// it goes on holding it, for what is loaded when the entry has gone may still be from before. A
-// full Redis refuses it. KEYS: key, its hold. ARGV: mark, entry, its life in ms, the lag in ms.
-// Answers 1 if it is stored.
+// exchangeScript ends a hold by storing what its holder has written: if the key still has the
+// holder's mark, so that nobody has invalidated or held the key since, and nobody else is in the
+// set: another writer may be about to write, or have written and not told of it yet; also where
+// that writer's hold is over, for it may have been killed then. A hold of the key for replicas that
+// lag writes nothing; where they are read, it goes on holding it, for what is loaded when the entry
+// has gone may still be from before. A full Redis refuses it. KEYS: key, its hold. ARGV: mark,
+// entry, its life in ms, the lag in ms. Answers 1 if it is stored.
 var exchangeScript = conn.NewScript(`
 if redis.call('GETRANGE', KEYS[1], 0, 13) ~= ARGV[1] then return 0 end
 local t = redis.call('TIME')

@@ -34,6 +34,6 @@
 // # Waiting
 //
 // Of the goroutines of a process one at a time contends for a lock, the others wait in line behind
-// it. Who has a lock in Redis tells, when he releases it, those who wait, by a message; where that
-// is lost, they ask when the lock's life is over.
+// it. When a lock in Redis is released, its holder tells those who wait, by a message; where the
+// message is lost, they ask when the lock's life is over.
 package lock

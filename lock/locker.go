@@ -52,8 +52,8 @@ func New(d driver.Driver, options *LockerOptions) (*Locker, error) {
 // (ErrHeld), or the service fails. nil options are the defaults.
 //
 // The lock is held until it is released, or lost, or ctx has ended: then it is no longer extended,
-// so that what was forgotten does not stay locked. Lease.Context, under which the work is to be
-// done, tells of all three; it is made from ctx. What the service has answered in time counts:
+// so that a forgotten lock does not stay locked. Lease.Context, under which the work is to be done,
+// tells of all three; it is made from ctx. Only answers of the service that come in time count:
 // while it cannot be reached there is no lock, and Acquire fails with its error, which is
 // context.DeadlineExceeded only if ctx's deadline has passed. Names are any 1 to 1024 bytes.
 func (l *Locker) Acquire(ctx context.Context, name string, options *Options) (*Lease, error) {

@@ -23,9 +23,9 @@ import (
 // caller's, who closes it after the Locker; set its ContextTimeoutEnabled, else each request needs
 // a goroutine more. NewRedis does no I/O.
 //
-// A lock is one key, prefix{name}, and lives by the clock of its server. Who waits is woken by a
-// message on the channel of the same name when it is released (the Locker has one subscription for
-// all), else when its life is over. The user needs +eval +evalsha +get +set +time +publish
+// A lock is one key, prefix{name}, and lives by the clock of its server. Those who wait are woken
+// by a message on the channel of the same name when it is released (the Locker has one subscription
+// for all), else when its life is over. The user needs +eval +evalsha +get +set +time +publish
 // +subscribe +unsubscribe +ping, ~prefix* and &prefix*.
 //
 // Tokens are greater than the one before by at least one, and at least the server's time in
@@ -33,7 +33,7 @@ import (
 // where Redis has lost its data, as long as its clock, or that of the replica that was promoted,
 // does not go back meanwhile.
 //
-// What one Redis cannot do: a replica that is promoted, or a server that restarts, without the last
+// The limits of one Redis: a replica that is promoted, or a server that restarts, without the last
 // writes has forgotten the lock, and another gets it while the holder still has it for up to a
 // third of the TTL, until the watchdog asks. So has one that evicts keys: all policies but
 // noeviction may take a lock. The token tells them apart. Persistence with appendfsync always keeps

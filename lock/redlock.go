@@ -26,11 +26,11 @@ import (
 // LockerOptions.Timeout bounds each request to each node. Acquire, Extend and Release return when a
 // majority has answered alike, so a node that hangs delays nobody, except those who have split the
 // votes of the others; and if there is no majority, within one time-out for each round of requests,
-// with an error. What a node was asked for and did not answer is seen to in the background: until
-// it is known, or cannot come true any more (each request names a time, by the clock of the node,
-// after which it is not to be carried out), or the TTL has passed; Close waits for one time-out
-// more, or where a client has no ContextTimeoutEnabled for its ReadTimeout. Who waits is woken by
-// messages of the nodes, else when lives are over, at least each second.
+// with an error. A request that a node did not answer is seen to in the background: until its
+// effect is known, or it cannot take effect any more (each request names a time, by the clock of
+// the node, after which it is not to be carried out), or the TTL has passed; Close waits for one
+// time-out more, or where a client has no ContextTimeoutEnabled for its ReadTimeout. Those who wait
+// are woken by messages of the nodes, else when lives are over, at least each second.
 //
 // A lock is a key on each node, prefix{name}, with the id of the holder; the last token is in
 // prefix{name}:token, until a minute after it is in the past. The token costs a second round of
@@ -38,12 +38,12 @@ import (
 // stored on one while the lock is there. The user needs +eval +evalsha +get +set +del +time +pttl
 // +pexpire +publish +subscribe +unsubscribe +ping, ~prefix* and &prefix*.
 //
-// What it cannot do. It counts on clocks and delays, as each lock with a life does: the holder's
-// process, or a node, may be suspended, a request be delayed in the network, a node's clock be set
-// (keep it slewed, not stepped), each for longer than what is left of the TTL; then two may take
-// themselves for the holder. The token tells them apart, where the resource checks it (see Guard
-// and SetFenced): of two who overlap the later has the greater one. It does so as long as no clock
-// of a node goes back by more than a minute, and the nodes keep their data.
+// Its limits: it counts on clocks and delays, as each lock with a life does: the holder's process,
+// or a node, may be suspended, a request be delayed in the network, a node's clock be set (keep it
+// slewed, not stepped), each for longer than what is left of the TTL; then two may take themselves
+// for the holder. The token tells them apart, where the resource checks it (see Guard and
+// SetFenced): of two who overlap the later has the greater one. It does so as long as no clock of a
+// node goes back by more than a minute, and the nodes keep their data.
 //
 // Restarts: a node without persistence (or with appendfsync everysec) has forgotten its votes, and
 // would vote again. It must stay out for at least the longest TTL in use after a restart; with

@@ -18,7 +18,7 @@ local function token()
 end
 `
 
-// What the script answers beside isHeld (value: for how many ms more; holder: whose), isGranted
+// Answers of the script beside isHeld (value: for how many ms more; holder: whose), isGranted
 // (value: the last token) and isLate.
 const (
 	isTwice  = 4 // this server has been asked in the same round
@@ -60,8 +60,8 @@ if holder ~= ARGV[1] then return {6, 0, now, ''} end
 redis.call('PEXPIRE', KEYS[1], ARGV[2])
 return {1, 0, now, ''}`)
 
-	// ARGV: id. Who waits is told, also when it is the vote of a round that has failed: two who
-	// have each others' votes would both sleep.
+	// ARGV: id. Those who wait are told, also when it is the vote of a round that has failed: two
+	// who have each others' votes would both sleep.
 	redlockRelease = conn.NewScript(redlockHead + `
 if holder ~= ARGV[1] then return {6, 0, now, ''} end
 redis.call('DEL', KEYS[1])

@@ -16,22 +16,23 @@ var ErrAllSeen = errors.New("all segments have been seen")
 const maxSegments = 1000
 
 // Segmented locks one of the N segments of a resource, where one lock for all of it would be too
-// slow: a stock of 1,000 pieces in ten rows of 100, say, with a lock for each. Who wants a piece
+// slow: a stock of 1,000 pieces in ten rows of 100, say, with a lock for each. A buyer of a piece
 // locks any of them; so ten can buy at a time. The lock of segment i of a name is the name + "/" +
 // i; no request concerns two of them, so that in a Redis cluster they spread over the nodes. It is
 // safe for concurrent use, and needs no closing but that of its Locker.
 //
-// What it costs:
+// Its costs:
 //   - There is no moment at which the whole is known. The sum of the segments, read one after the
 //     other, may be one that it never was; to know it, sales must stop.
-//   - The last pieces are spread over the segments. Who finds his empty must look into the others
-//     (Segment.Next), each of which is one more lock to wait for: the end of a sale is its slowest
-//     part, and who wants three pieces may find one here and two there, or must do without although
-//     three are left. Who learns that all are empty knows that each was, one after the other.
+//   - The last pieces are spread over the segments. A buyer that finds its segment empty must look
+//     into the others (Segment.Next), each of which is one more lock to wait for: the end of a sale
+//     is its slowest part, and a buyer of three pieces may find one here and two there, or must do
+//     without although three are left. All segments being empty means that each was, one after the
+//     other.
 //   - N is part of the data. All processes use the same; to change it, sales stop and the stock is
 //     divided anew. It is also the number of keys, and of lines to wait in.
-//   - Looking for a free one costs a request for each that another process has. (What this process
-//     has or waits for it knows without one, so that under load few are sent in vain.)
+//   - Looking for a free one costs a request for each that another process has. (The process knows
+//     without one which it has or waits for itself, so that under load few are sent in vain.)
 //   - There is no order: who came later may have a piece sooner, in another segment.
 type Segmented struct {
 	l    *Locker
@@ -95,9 +96,9 @@ func (s *Segmented) Acquire(ctx context.Context, name string, home int, options 
 // does, but none that was had before, from Acquire on. When there is none left, the error is
 // ErrAllSeen. After any other error it may be called again.
 //
-// ctx is as that of Acquire; not the Context of this Lease, which has ended then. Who would know
-// how the release went calls Release before. An owner who has another segment of this name still
-// does not wait: the error is ErrHeld.
+// ctx is as that of Acquire; not the Context of this Lease, which has ended then. To learn how the
+// release went, call Release before. An owner who has another segment of this name still does not
+// wait: the error is ErrHeld.
 func (g *Segment) Next(ctx context.Context) (*Segment, error) {
 	g.Release() //nolint:errcheck // nothing was changed under it
 	if !slices.Contains(g.search.seen, false) {

@@ -1,6 +1,6 @@
 // Package driver is what a lock.Locker needs of a service that keeps locks: Redis, a database,
-// ZooKeeper. Who uses locks need not know it; who has another service writes a Driver, and passes
-// it to lock.New.
+// ZooKeeper. Users of locks need not know it. To keep locks in another service, write a Driver, and
+// pass it to lock.New.
 //
 // The Locker does the rest, for all drivers alike: it counts the re-entrant, lets one contender of
 // a process at a time ask for a lock, tells the holder in time, renews (by Extend, at a third of a
@@ -29,7 +29,7 @@ type Driver interface {
 	Acquire(ctx context.Context, r Request) (Grant, error)
 
 	// Close ends what the driver runs in the background, and waits for it. All its locks have been
-	// released, or are lost. What the driver was given stays open.
+	// released, or are lost. Clients that the driver was given stay open.
 	Close() error
 }
 

@@ -3,8 +3,8 @@
 //
 // It needs a *sql.DB of github.com/go-sql-driver/mysql, to one server that takes writes: not to a
 // replica, nor to several nodes of a Galera cluster by turns. It stays the caller's, who closes it
-// after the Locker. What its DSN says of autocommit, isolation, time zones, clientFoundRows and
-// interpolateParams does not matter. A lock is extended by a connection of its pool: if
+// after the Locker. The DSN's settings of autocommit, isolation, time zones, clientFoundRows and
+// interpolateParams do not matter. A lock is extended by a connection of its pool: if
 // SetMaxOpenConns bounds it, and the work under the locks uses it up, locks are lost; a DB of their
 // own with a few connections is safer.
 package mysqllock
@@ -26,15 +26,15 @@ type Options struct {
 	lock.LockerOptions
 
 	// Table is the table of the locks: letters, digits and "_", at most 64, and before it, if need
-	// be, a schema and a dot. Who sets it: who has rules for the names of tables. All processes
-	// that share locks use the same. Default: "cacheaside_locks", in the schema of the connection.
+	// be, a schema and a dot. All processes that share locks use the same. Default:
+	// "cacheaside_locks", in the schema of the connection. Set it if there are rules for the names
+	// of tables.
 	Table string
 
-	// Poll is how long at most who waits for a lock in a table sleeps before he looks again. He
-	// begins with 2 ms, and doubles it up to this; with the default each process that waits for a
-	// name reads one row, by its primary key, some 27 times a second. Who sets it: who would rather
-	// have less load (more), or a lock that passes on sooner (less). Default: 50 ms. From 1 ms to
-	// 10 s.
+	// Poll is how long at most a process that waits for a lock in a table sleeps before it looks
+	// again. It begins with 2 ms, and doubles them up to Poll; with the default each process that
+	// waits for a name reads one row, by its primary key, some 27 times a second. Default: 50 ms.
+	// From 1 ms to 10 s. Raise it for less load; lower it for a lock that passes on sooner.
 	Poll time.Duration
 }
 

@@ -46,7 +46,7 @@ func (s *session) end() []*held {
 }
 
 // begin notes that the session was opened, or taken up again by a new connection, for which the
-// leader himself was asked. What another server has heard before it may have kept to itself.
+// leader himself was asked. Another server may have kept to itself what it has heard before.
 func (s *session) begin(sent time.Time) { s.heard = []heard{{sent: sent}} }
 
 // hear notes an answer.

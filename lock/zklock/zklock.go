@@ -22,11 +22,11 @@ import (
 // the servers delete it a while after its last use. Root stays. Each who waits watches only the one
 // before him.
 //
-// What differs from other services: a lock lives, at most, for half of the time-out that the
-// servers have granted the session: a longer lock.LockerOptions.TTL, or Options.TTL, counts as
-// that; a shorter one is what the holder keeps by himself, but if his process dies, others wait for
-// the whole time-out of the session. One small request each eighth of that keeps the session's life
-// proven. Why half: a server that is not the leader tells the leader only each half of a tick which
+// Differences from other services: a lock lives, at most, for half of the time-out that the servers
+// have granted the session: a longer lock.LockerOptions.TTL, or Options.TTL, counts as that; a
+// shorter one is kept by the holder itself, but if its process dies, others wait for the whole
+// time-out of the session. One small request each eighth of that keeps the session's life proven.
+// Why half: a server that is not the leader tells the leader only each half of a tick which
 // sessions it has heard of. That holds for time-outs of two ticks or more, as servers want them
 // unless their minSessionTimeout is set.
 //
@@ -56,7 +56,7 @@ type zookeeper struct {
 	watches watches
 }
 
-// Acquire waits in line. Whatever ends it, its node is deleted, in the background if need be.
+// Acquire waits in line. Its node is deleted, whatever ends the wait, in the background if need be.
 func (d *zookeeper) Acquire(ctx context.Context, r driver.Request) (driver.Grant, error) {
 	if err := d.start(); err != nil {
 		return driver.Grant{}, err

@@ -93,8 +93,8 @@ func newMeter(cache *cacheaside.Cache, options *Options, draw func() float64) (*
 }
 
 // Close ends the measuring, and returns when what is under way has ended: after Options.Patience,
-// at the latest, but for loads that do not heed their context. What is still to be looked at is
-// not. The figures stay. It may be called again, and always returns nil.
+// at the latest, but for loads that do not heed their context. Writes that are still to be looked
+// at are not. The figures stay. Close may be called again, and always returns nil.
 func (m *Meter) Close() error {
 	m.untake()
 	m.stop()

@@ -17,7 +17,7 @@
 // When its TTL has passed, a value is stale: it is served for another while
 // (LoaderOptions.StaleFor) during which one process of the fleet loads it again in the background,
 // or for as long as that fails. Values that are read often are reloaded before that, by chance
-// (LoaderOptions.EarlyRefresh). What the database is asked for at once is bounded
+// (LoaderOptions.EarlyRefresh). The loads that the database is asked for at once are bounded
 // (Options.MaxLoads), and while it fails it is not asked (LoaderOptions.BreakAt). While Redis is
 // out of reach, nobody waits for it (LoaderOptions.RedisDown).
 //
@@ -25,8 +25,8 @@
 // that is under way: its value, which may be from before the change, is refused, given to nobody,
 // and loaded again.
 //
-// Who does not know a loader's types, as a program that only writes, or a queue of what is yet to
-// be invalidated, names rows by a Key: Cache.InvalidateKeys, InsertingKeys and RefreshKeys.
+// Programs without the loader's types, such as writers and queues of invalidations, identify rows
+// by Key: see Cache.InvalidateKeys, InsertingKeys and RefreshKeys.
 //
 // # Promises
 //

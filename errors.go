@@ -48,9 +48,9 @@ var (
 	ErrRedis = fault.Redis
 
 	// ErrHoldLost means that a key was not on hold all the time (Hold.Check): its hold was lost
-	// with Redis' data, or could not be renewed in time. What was read from the database meanwhile
-	// may have been stored: the transaction that it was held for must not be committed. It may be
-	// tried again from the start.
+	// with Redis' data, or could not be renewed in time. Values read from the database meanwhile
+	// may have been stored: the transaction that the key was held for must not be committed. It may
+	// be tried again from the start.
 	ErrHoldLost = hold.ErrLost
 
 	// ErrClosed means that the Cache has been closed.

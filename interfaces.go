@@ -85,9 +85,9 @@ type Codec interface {
 
 	// Encode returns the encoding of a value. v is a pointer that is not nil: the value itself
 	// where the type of the values is a pointer, else a pointer to the value. (A nil is not
-	// encoded: it is written as JSON.) What it returns is not its own any more. An encoding that
-	// is longer than LoaderOptions.MaxValueBytes is not stored. With an error, the value's callers
-	// get an *Error that shows no more of it than its type.
+	// encoded: it is written as JSON.) The result is not the encoder's own any more. An encoding
+	// that is longer than LoaderOptions.MaxValueBytes is not stored. With an error, the value's
+	// callers get an *Error that shows no more of it than its type.
 	Encode(v any) ([]byte, error)
 
 	// Decode decodes b, which has at most MaxValueBytes, into what v points to. v is as in Encode,

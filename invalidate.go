@@ -41,13 +41,14 @@ func (c *Cache) delete(ctx context.Context, names []string, hashes []uint64) []e
 const expireOp = "expire"
 
 // Expire ends the freshness of keys, as if their TTLs had passed: the soft verb beside Invalidate.
-// What is cached stays, to be served while the first who reads it has it loaded again in the
-// background, or while that fails (see LoaderOptions.StaleFor and SoftTimeout). What was read from
-// the database before is not taken for fresh any more, whatever was under way: a load that is
-// running is done again. Other processes are told as by Invalidate. Use it for changes that should
-// show soon, but of which nobody must be sure; what must not be served any more is for Invalidate.
+// Cached values stay. They are served while the first read of each has it loaded again in the
+// background, or while that fails (see LoaderOptions.StaleFor and SoftTimeout). A value that was
+// read from the database before the call no longer counts as fresh: a load that is running is done
+// again. Other processes are told as by Invalidate. Use Expire for changes that should show soon,
+// but of which nobody must be sure; use Invalidate for values that must not be served any more.
 // Where StaleFor is negative, Expire is Invalidate. It puts nothing on hold for Options.ReplicaLag,
-// but what it has expired is reloaded with PreferPrimary. Its errors are those of Invalidate.
+// but the keys that it has expired are reloaded with PreferPrimary. Its errors are those of
+// Invalidate.
 func (l *Loader[K, V]) Expire(ctx context.Context, keys ...K) error {
 	if l.options.StaleFor < 0 {
 		return l.Invalidate(ctx, keys...)
@@ -100,7 +101,7 @@ func (l *Loader[K, V]) change(ctx context.Context, op string, keys []K, send fun
 }
 
 // inOrder changes keys in Redis, by send, and then in memory: before, a reader would fill memory
-// again from there. What Redis has not acknowledged is forgotten, too.
+// again from there. Keys that Redis has not acknowledged are forgotten, too.
 func inOrder(send func() []error, forget func()) []error {
 	errs := send()
 	forget()
@@ -109,7 +110,8 @@ func inOrder(send func() []error, forget func()) []error {
 
 // InvalidateAll removes all keys of this loader, of every Version, from Redis and from memory, at
 // the cost of one command (one for each of 16 ranges of keys on a cluster), however many there are.
-// What is cached stays where it is until it is read, overwritten or expires, but is served no more.
+// Entries stay where they are until they are read, overwritten or expire, but they are served no
+// more.
 //
 // After it has returned nil, no Get in this process that starts then receives a value that was read
 // before, nor does any Get in another process that starts more than Options.MaxStaleness later; as

@@ -146,8 +146,8 @@ func (l *Loader[K, V]) rowsOptions(load func(context.Context, []K) (map[K]V, err
 // After Invalidate has returned nil in this process, no Get that starts here receives a value that
 // was read before. In other processes that holds for a Get with the option Fresh, and for loaders
 // without the memory tier; with it they may serve such a value for some milliseconds, and if the
-// network fails them, for Options.MaxStaleness. What is read before the subscription to
-// invalidations stands, some milliseconds after the first Get, is not remembered.
+// network fails them, for Options.MaxStaleness. Values read before the subscription to
+// invalidations stands, some milliseconds after the first Get, are not put in memory.
 func (l *Loader[K, V]) Get(ctx context.Context, key K, options ...ReadOption) (V, error) {
 	how := fetch.Plain
 	if len(options) > 0 && slices.Contains(options, Fresh) {

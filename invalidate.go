@@ -9,18 +9,19 @@ import (
 )
 
 // Invalidate removes keys from Redis and from this process's memory, after their rows have changed:
-// commit, then Invalidate. Once it has returned nil, no value that was read from the database
-// before is stored anywhere, whatever was under way (in the memory of other processes, which are
-// told in the same trip, for some milliseconds, and never served later than Options.MaxStaleness).
+// commit, then Invalidate. Once Invalidate has returned nil, no value that was read from the
+// database before is stored anywhere, whatever was under way. (Other processes are told in the same
+// trip; their memory may have such a value for some milliseconds, and never serves it later than
+// Options.MaxStaleness.)
 //
 // A row that feeds several loaders needs the Invalidate of each. If Commit itself fails without a
 // clear answer, as when the connection is lost, the row may have changed: Invalidate then, too.
 //
-// If it returns an error, some keys may still be cached as they were; which, tell the *Errors in it
-// (one, or joined), whose causes are ErrRedis and the client's error, or ctx's error. Try it again,
-// not the write: Invalidate may be repeated. It ends with ctx; with a ctx that has no deadline, or
-// a later one, after four times Options.RedisTimeout. After a write has been committed, do not pass
-// a ctx that the user's departure cancels: context.WithoutCancel.
+// If Invalidate returns an error, some keys may still be cached as they were. The *Errors in it
+// (one, or joined) tell which; their causes are ErrRedis and the client's error, or ctx's error.
+// Repeat the Invalidate, not the write. Invalidate ends with ctx, and after four times
+// Options.RedisTimeout if ctx has no deadline, or a later one. After a write has been committed, do
+// not pass a ctx that the user's departure cancels: use context.WithoutCancel.
 func (l *Loader[K, V]) Invalidate(ctx context.Context, keys ...K) error {
 	return l.invalidate(ctx, "invalidate", keys)
 }
@@ -113,11 +114,11 @@ func inOrder(send func() []error, forget func()) []error {
 // Entries stay where they are until they are read, overwritten or expire, but they are served no
 // more.
 //
-// After it has returned nil, no Get in this process that starts then receives a value that was read
-// before, nor does any Get in another process that starts more than Options.MaxStaleness later; as
-// a rule those learn of it at once. That is less than Invalidate promises: use it for changes of
-// many rows, as after an import, not for one. If it returns an error, the loader may have been
-// invalidated in part, or in whole; try again.
+// After InvalidateAll has returned nil, no Get in this process that starts then receives a value
+// that was read before, nor does any Get in another process that starts more than
+// Options.MaxStaleness later. As a rule other processes learn of it at once. That is less than
+// Invalidate promises: use InvalidateAll for changes of many rows, as after an import, not for one.
+// If it returns an error, the loader may have been invalidated in part, or in whole; try again.
 func (l *Loader[K, V]) InvalidateAll(ctx context.Context) error {
 	if l.rows.Closed() {
 		return l.AllKeys().wrap("invalidate", ErrClosed)

@@ -13,8 +13,8 @@ import (
 // LockerOptions are the settings of a Locker. The zero value, and nil, are good defaults.
 type LockerOptions struct {
 	// Prefix begins the name of every lock in the service, so that programs, and rules of an ACL,
-	// can be kept apart. All processes that share locks use the same. Letters, digits, and "_",
-	// ".", ":", "-"; at most 64. Default: "lock:".
+	// can be kept apart. All processes that share locks use the same Prefix. Letters, digits, and
+	// "_", ".", ":", "-"; at most 64. Default: "lock:".
 	Prefix string
 
 	// TTL is how long a lock outlives its holder: one that was killed, suspended or cut off. A
@@ -32,12 +32,13 @@ type LockerOptions struct {
 	Observer Observer
 }
 
-// Observer is told when the operations of a Locker begin and end. Begin is called when one begins:
-// op is OpWait or OpHold, locker is LockerOptions.Prefix, for names of locks may be private, and
-// many; n is 1. The context that it returns is not used. end, never nil, is called once when it is
-// over: with ErrHeld or whatever else an Acquire has failed with, with ErrLost for a lock that was
-// lost, or nil. Both must be quick, may be called while the Locker's own locks are held, and must
-// neither block nor panic: a panic of theirs is caught, and logged once (slog.Default).
+// Observer is told when the operations of a Locker begin and end. Begin is called when an operation
+// begins: op is OpWait or OpHold; locker is LockerOptions.Prefix, for names of locks may be
+// private, and many; n is 1. The context that Begin returns is not used. end, never nil, is called
+// once when the operation is over: with ErrHeld or any other error of an Acquire, with ErrLost for
+// a lock that was lost, or nil. Begin and end must be quick, may be called while the Locker's own
+// locks are held, and must neither block nor panic: a panic of theirs is caught, and logged once
+// (slog.Default).
 type Observer interface {
 	Begin(ctx context.Context, op, locker string, n int) (own context.Context, end func(error))
 }

@@ -37,11 +37,11 @@ func (f *Redis) AddMany(ctx context.Context, keys []string) error {
 //	return committed(context.WithoutCancel(ctx))
 //
 // Once committed has returned nil, the keys are found as after Add, whatever has become of the
-// filter meanwhile: a Rebuild that read the table between the two has not seen the rows. It may be
-// called again, after an error or not, and by several goroutines. Where the transaction is rolled
-// back, it is not called, and the keys are false positives until the next Rebuild. If the process
-// dies before it is called, the rows are found all the same, as long as the transaction took no
-// longer than RebuildOptions.Settle.
+// filter meanwhile: a Rebuild that read the table between the two has not seen the rows. committed
+// may be called again, after an error or not, and by several goroutines. Where the transaction is
+// rolled back, committed is not called, and the keys are false positives until the next Rebuild. If
+// the process dies before committed is called, the rows are found all the same, as long as the
+// transaction took no longer than RebuildOptions.Settle.
 func (f *Redis) Admit(ctx context.Context, keys []string) (committed func(context.Context) error, err error) {
 	keys = slices.Clone(keys)
 	written, err := f.add(ctx, keys)

@@ -23,9 +23,9 @@ func NewDenyList(filter Filter, check func(ctx context.Context, key string) (boo
 	return &DenyList{filter: filter, check: check}
 }
 
-// Denied tells whether key is on the list. If check returns an error, it is true, with the error:
-// who cannot say denies; the caller may decide otherwise. That the filter could not be asked is no
-// error where check can say; without a check it is returned, with true.
+// Denied tells whether key is on the list. If check returns an error, Denied returns true, with the
+// error: in doubt it denies; the caller may decide otherwise. A filter that could not be asked is
+// no error where check can say; without a check that error is returned, with true.
 func (d *DenyList) Denied(ctx context.Context, key string) (bool, error) {
 	maybe, err := d.filter.MightContain(ctx, key)
 	if !maybe && err == nil {

@@ -1,5 +1,5 @@
-// Package bloom is Bloom filters that never hide a row: they say of a key that it is certainly not
-// there, or that it may be, and "certainly not" is never said of a key that was added.
+// Package bloom is Bloom filters that never hide a row. They say of a key that it is certainly not
+// there, or that it may be; they never say "certainly not" of a key that was added.
 //
 //	filter, err := bloom.NewRedis(rdb, "users", 1_000_000, 0.01, nil) // for a million keys, at 1 % of false positives
 //	replica, err := bloom.NewReplica(filter)                           // answered in this process's memory

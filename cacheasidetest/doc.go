@@ -10,8 +10,8 @@
 //		c.Redis.Kill()    // and Redis goes away
 //	}
 //
-// The server is [miniredis], in this process, without a port; it and all that belongs to it ends
-// with the test. Nothing of this package may be used after that.
+// The server is [miniredis], in this process, without a port. The server and all that belongs to it
+// end with the test. Use nothing of this package after that.
 //
 // # Time
 //

@@ -65,9 +65,9 @@ func NewConsumer(cache *cacheaside.Cache, source Source, checkpoint Checkpoint, 
 }
 
 // Run consumes until ctx ends; then it returns nil, with the position saved. It tries again, for
-// ever, if Redis or the database is out of reach, or a lock is lost. It returns an error if it is
-// running already; if the Source says that it is not set up for this (ErrSetup); that the position
-// is lost, with Options.StopWhenLost; cacheaside.ErrClosed when the cache was closed, and
+// ever, if Redis or the database is out of reach, or a lock is lost. Run returns an error if the
+// Consumer is running already; if the Source says that it is not set up for this (ErrSetup); if the
+// position is lost, with Options.StopWhenLost; cacheaside.ErrClosed when the cache was closed, and
 // lock.ErrClosed when the Locker was.
 func (c *Consumer) Run(ctx context.Context) error {
 	if !c.run.TryLock() {

@@ -147,9 +147,8 @@ func setOf(keys []cacheaside.Key) map[cacheaside.Key]bool {
 	return set
 }
 
-// items are the rows of the outbox for keys: due when the one who writes them has had time to
-// invalidate the keys himself, unless he does not. byRelay says that only a Relay will tell the
-// filters.
+// items are the rows of the outbox for keys: due when their writer has had time to invalidate the
+// keys itself, unless it does not. byRelay says that only a Relay will tell the filters.
 func (c *core) items(level Level, keys []cacheaside.Key, byRelay bool) []Item {
 	items := make([]Item, len(keys))
 	for i, k := range keys {

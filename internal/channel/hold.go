@@ -80,7 +80,7 @@ func (c *Channel) Hold(ctx context.Context, names []string, hashes []uint64, tok
 }
 
 // Release is Delete, after which the holds of keys under these tokens end: before, another holder
-// might take himself for the only one, and store what is older. It also returns whose hold has
+// might take itself for the only one, and store an older value. It also returns whose hold has
 // ended.
 func (c *Channel) Release(ctx context.Context, names []string, hashes []uint64, tokens []string) (errs []error, left []bool) {
 	errs, parts := c.do(ctx, names, hashes, job{holder: lagHolder, hold: c.lag, change: del, leaves: tokens})

@@ -78,8 +78,8 @@ func (l *Fetcher) checkFilter(ctx context.Context, rounds []*Round) {
 	}
 }
 
-// checkFilterNow is sift on the caller's own goroutine, which must not wait but for what ends with
-// his context. It answers false if some are still to be asked for, in a flight.
+// checkFilterNow is checkFilter on the caller's own goroutine, which must not wait but for what
+// ends with the caller's context. It returns false if some are still to be asked for, in a flight.
 func (l *Fetcher) checkFilterNow(rounds []*Round) (all bool) {
 	all = true
 	for _, r := range l.toAsk(rounds) {

@@ -15,13 +15,13 @@ import (
 // database has not heard of yet, for a time after its delete, or after its loader's generation was
 // raised; and while its row is being written, from before the commit until after the delete. There
 // is a second key then, a set of those who hold it (see package channel), and no lease is given of
-// it, and no claim. A fill need not look: who has a lease took it before the hold, and the change
-// of the key that came with the hold has voided it; or he took it after the hold, and so has loaded
-// after it.
+// it, and no claim. A fill need not look: a process with a lease took it before the hold, and the
+// change of the key that came with the hold has voided it; or the process took it after the hold,
+// and so has loaded after the hold.
 //
-// A writer's hold puts a mark in the place of what the key holds: his token. It shows readers in
-// their first look that the key is on hold; and it lets the writer tell whether anybody has
-// invalidated or held the key since, for any delete removes it.
+// A writer's hold puts a mark in the place of what the key holds: the writer's token. The mark
+// shows readers in their first look that the key is on hold; and it lets the writer tell whether
+// anybody has invalidated or held the key since, for any delete removes it.
 
 // Hold has the store ask whether keys are on hold, and tells for how long they are after an
 // invalidation: whole milliseconds. It is called before all else, if at all.
@@ -91,8 +91,9 @@ end
 redis.call('ZREM', KEYS[2], token)
 return 1`)
 
-// Exchange stores e, with a stamp of its own, in the place of the mark of who holds key under
-// token, and ends his hold. It is sent once: what it answers late is not known to be there.
+// Exchange stores e, with a stamp of its own, in the place of the mark of the holder of key under
+// token, and ends that hold. It is sent once: an entry whose answer is late is not known to be
+// there.
 func (s *Store) Exchange(ctx context.Context, key, token string, e Entry, life time.Duration) (stored bool, err error) {
 	e.Stamp = newToken()
 	a := NewAttempt(key, life)

@@ -68,7 +68,7 @@ func lateDone(s *suite) {
 	s.empty(b)
 }
 
-// lateLater: nor does he move it, to now, or far back.
+// lateLater: nor is it moved so, to now, or far back.
 func lateLater(s *suite) {
 	a, b := s.openTwo()
 	old, now := s.overtaken(a, b)

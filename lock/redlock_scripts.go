@@ -28,7 +28,7 @@ const (
 
 var (
 	// ARGV: id, life in ms, not to be carried out after (µs), ids of rounds before of the same
-	// contender, which he has given up.
+	// contender, which it has given up.
 	redlockAcquire = conn.NewScript(redlockHead + `
 if now > tonumber(ARGV[3]) then return {3, 0, now, ''} end
 if holder == ARGV[1] then return {4, 0, now, ''} end

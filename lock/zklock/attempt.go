@@ -50,8 +50,8 @@ func (a *attempt) run(ctx context.Context) (driver.Grant, error) {
 	}
 }
 
-// patience is for how long ZooKeeper may fail to answer: somebody in line keeps his place for as
-// long as his session may live.
+// patience is for how long ZooKeeper may fail to answer: a contender in line keeps its place for as
+// long as its session may live.
 func (a *attempt) patience() time.Duration {
 	if a.node != "" && a.r.Wait {
 		return a.d.options.SessionTimeout

@@ -1,6 +1,6 @@
 // Package zklock keeps the locks of package lock in ZooKeeper: they survive the loss of servers as
-// long as most of them are left, who waits gets them in the order in which he came, also between
-// processes, and the fencing token is ZooKeeper's own transaction number.
+// long as most of them are left. Those who wait get a lock in the order in which they came, also
+// between processes. The fencing token is ZooKeeper's own transaction number.
 package zklock
 
 import (
@@ -19,8 +19,8 @@ import (
 // use on, which Close ends; if it expires, its locks are lost, and there is a new one.
 //
 // A lock is an ephemeral sequential node below a node of its own, Root/name, which is a container:
-// the servers delete it a while after its last use. Root stays. Each who waits watches only the one
-// before him.
+// the servers delete it a while after its last use. Root stays. Each contender watches only the one
+// before it.
 //
 // Differences from other services: a lock lives, at most, for half of the time-out that the servers
 // have granted the session: a longer lock.LockerOptions.TTL, or Options.TTL, counts as that; a

@@ -57,8 +57,9 @@ const (
 // have Redis; the loaders of what is written must have been made in this process, for rows are
 // loaded by them. Several processes may have a Meter each.
 //
-// It asks at once who is there: a process that has been asked for the first time needs
-// LoaderOptions.MemoryTTL until it can say that it has no copy. Close it before the Cache.
+// The Meter asks at once which processes are there: a process that has been asked for the first
+// time needs LoaderOptions.MemoryTTL until it can say that it has no copy. Close the Meter before
+// the Cache.
 func New(cache *cacheaside.Cache, options *Options) (*Meter, error) {
 	return newMeter(cache, options, rand.Float64)
 }

@@ -29,8 +29,8 @@
 //		})
 //	}
 //
-// Outside of one they follow the real clock, which nothing can move: use EndTTL and EndLife, which
-// end lives without waiting, or TTLs of some milliseconds (cacheaside.MinTTL). Miniredis' own
+// Outside of a bubble TTLs follow the real clock, which nothing can move: use EndTTL and EndLife,
+// which end lives without waiting, or TTLs of some milliseconds (cacheaside.MinTTL). Miniredis' own
 // FastForward ends lives in Redis, but neither those in memory nor the first life of an entry
 // (LoaderOptions.TTL), which the reader's clock ends. For a test that sleeps for hours in a bubble,
 // set Options.MaxStaleness to a minute: each process asks Redis four times in that time.

@@ -137,7 +137,7 @@ func TestCommentFlaws(t *testing.T) {
 		"// It is read. (What was read\n// is kept.) Who reads waits.":        2,
 		"// It does. Who\n// sets it: nobody.":                                1,
 		"// It is:\n//   - Who reads waits.\n//   - A writer waits.":          1,
-		"//\tbegin  it is read. Who reads waits.":                                         1,
+		"//\tbegin  it is read. Who reads waits.":                             1,
 		"/* Whoever reads waits. */":                                          1,
 		"// What is it? A cache.":                                             0,
 		"var x int // What is kept.":                                          1,

@@ -13,7 +13,7 @@ import (
 
 // Add adds a key. When it has returned nil, no lookup by a Redis filter that begins then misses it,
 // in any process, nor one by a Replica that begins later than Options.MaxStaleness, as a rule some
-// milliseconds. If it returns an error, try again: it may be repeated.
+// milliseconds. If Add returns an error, try again: it may be repeated.
 //
 // For a row that is not committed yet, Add is not enough: see Admit.
 func (f *Redis) Add(ctx context.Context, key string) error { return f.AddMany(ctx, []string{key}) }
@@ -24,8 +24,8 @@ func (f *Redis) AddMany(ctx context.Context, keys []string) error {
 	return err
 }
 
-// Admit is for keys whose rows are being inserted. Call it before the transaction commits, and what
-// it returns, committed, after that:
+// Admit is for keys whose rows are being inserted. Call Admit before the transaction commits, and
+// committed, which it returns, after the commit:
 //
 //	committed, err := filter.Admit(ctx, keys)
 //	if err != nil {

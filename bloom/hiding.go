@@ -58,7 +58,7 @@ func (f *Redis) Hidden(ctx context.Context, key string) error {
 	return f.failed(f.dropActive(ctx, d.Active, func(to *descriptor) { to.Hiding = to.Hiding.again(now) }))
 }
 
-// Hidden tells the filter that it has refused a key whose row exists: see Redis.Hidden. It is of
+// Hidden tells the filter that it has refused a key whose row exists: see Redis.Hidden. It concerns
 // this process only. The error is always nil.
 func (l *Local) Hidden(_ context.Context, key string) error {
 	if l.has(key) {

@@ -13,7 +13,7 @@ import (
 // source, or Redis, fails: only the Rebuild that has read that key does so. A source that cannot
 // begin in the middle may begin again; then few failures end the Rebuild.
 //
-// It must read what is committed at the time, not a snapshot from before it was called, nor a
+// A Source must read what is committed at the time, not a snapshot from before it was called, nor a
 // replica that lags. After an error it yields nothing more. See Table and Keys.
 type Source func(ctx context.Context, after string) iter.Seq2[string, error]
 
@@ -28,9 +28,9 @@ type RebuildOptions struct {
 	// Settle is how long a transaction may take that inserts rows, from Admit until others can read
 	// them. The rebuild waits for so long between the moment from which on every Add also adds to
 	// the new filter, and reading the table: the rows of processes that did not know of the new
-	// filter are there by then. If one takes longer, its rows are promised to be found only when
-	// committed has returned nil; if its process dies between the commit and that, they may be
-	// missed, and that until the next Rebuild. Default: 10 s. Negative: no wait. Raise it for
+	// filter are there by then. If a transaction takes longer, its rows are promised to be found
+	// only when committed has returned nil; if its process dies between the commit and that, the
+	// rows may be missed until the next Rebuild. Default: 10 s. Negative: no wait. Raise it for
 	// longer transactions; make it negative if nothing is inserted meanwhile.
 	Settle time.Duration
 
@@ -38,14 +38,14 @@ type RebuildOptions struct {
 	// database has no more to spare.
 	Rate int
 
-	// AllowFewer has the new filter take the place of one that holds more keys: it may have fewer
-	// than nine tenths of them, less those of Deleted, or, the first time, none at all. Without it
-	// that is ErrFewer. Default: false. Set it where many rows are deleted and nobody calls
-	// Deleted, and where a table may be empty at first.
+	// AllowFewer lets the new filter take the place of one that holds more keys: it may have fewer
+	// than nine tenths of them, less those of Deleted, or, the first time, none at all. Without
+	// AllowFewer that is ErrFewer. Default: false. Set it where many rows are deleted and nobody
+	// calls Deleted, and where a table may be empty at first.
 	AllowFewer bool
 
-	// Progress is called about once a second while keys are read, and when all are. It must not
-	// block. Default: none.
+	// Progress is called about once a second while keys are read, and when all are. Progress must
+	// not block. Default: none.
 	Progress func(Progress)
 
 	batch   int         // keys that are added at once, at most; tests have fewer

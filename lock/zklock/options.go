@@ -32,8 +32,8 @@ type Options struct {
 	// no long pause loses a lock; lower it to wait less for the lock of a dead process.
 	SessionTimeout time.Duration
 
-	// Root is the node below which the locks are. It, and those above it, are created where they
-	// are missing. All processes that share locks use the same. Default: "/cacheaside/locks".
+	// Root is the node below which the locks are. Root, and the nodes above it, are created where
+	// they are missing. All processes that share locks use the same. Default: "/cacheaside/locks".
 	Root string
 
 	// ACL is that of all nodes created. Default: zk.WorldACL(zk.PermAll), so that everybody who can

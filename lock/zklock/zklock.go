@@ -14,9 +14,9 @@ import (
 )
 
 // New makes a Locker on the ZooKeeper with these servers, each "host:port", or "host" for port
-// 2181: version 3.5 or later; with an older one empty parents are deleted by who releases. nil
-// options are the defaults. New does no I/O. The Locker has a session of its own, from its first
-// use on, which Close ends; if it expires, its locks are lost, and there is a new one.
+// 2181: version 3.5 or later; with an older one each release deletes empty parents. nil options are
+// the defaults. New does no I/O. The Locker has a session of its own, from its first use on, which
+// Close ends; if the session expires, its locks are lost, and there is a new one.
 //
 // A lock is an ephemeral sequential node below a node of its own, Root/name, which is a container:
 // the servers delete it a while after its last use. Root stays. Each contender watches only the one
@@ -30,7 +30,7 @@ import (
 // sessions it has heard of. That holds for time-outs of two ticks or more, as servers want them
 // unless their minSessionTimeout is set.
 //
-// Tokens grow as long as the ensemble keeps its data; one that was set up anew begins anew.
+// Tokens grow as long as the ensemble keeps its data; an ensemble that was set up anew begins anew.
 func New(servers []string, options *Options) (*lock.Locker, error) {
 	o := options.withDefaults()
 	if err := o.check(servers); err != nil {

@@ -41,9 +41,9 @@ type trouble struct {
 	err      error // of who is not to ask, if there were too many
 }
 
-// Watch has commands not be sent where those before have failed, and asks there by itself, with
-// keys under this prefix, whether the server is back; each time for no longer than bound. It is
-// called before anything is sent.
+// Watch stops commands from being sent where those before have failed, and asks there by itself,
+// with keys under this prefix, whether the server is back; each time for no longer than bound. It
+// is called before anything is sent.
 func (c *Conn) Watch(prefix string, bound time.Duration) {
 	c.health.prefix, c.health.bound = prefix, bound
 }

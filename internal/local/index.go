@@ -52,7 +52,7 @@ func (t *Tier) Index(on bool) bool {
 	return true
 }
 
-// Note has Look find the item that is to be Set under hash, and tell when it began to be read. It
+// Note makes Look find the item that is to be Set under hash, and tell when it began to be read. It
 // comes before the Set.
 func (t *Tier) Note(hash, stable uint64, read time.Duration) {
 	if !t.used.Load() {

@@ -57,12 +57,12 @@ type redisSide struct {
 //
 // A *redis.Ring, and a client that reads from replicas, are refused: both can show a value after
 // its deletion has been acknowledged. On a Redis Cluster rdb must be a *redis.ClusterClient, and on
-// a single server it must not: the server is asked at the first command, and a client of the wrong
-// kind gets an error from every operation that says which to use. (redis.NewUniversalClient makes a
-// *redis.Client of one address, unless IsClusterMode is set.) New adds a hook to rdb that notes why
-// connections fail. (A failover client made with ReplicaOnly cannot be told from others; do not
-// pass one.) The Redis server must be of version 6 or later; the commands that its user needs are
-// listed in the package comment.
+// a single server it must not: the server is asked at the first command, and with a client of the
+// wrong kind every operation returns an error that says which to use. (redis.NewUniversalClient
+// makes a *redis.Client of one address, unless IsClusterMode is set.) New adds a hook to rdb that
+// notes why connections fail. (A failover client made with ReplicaOnly cannot be told from others;
+// do not pass one.) The Redis server must be of version 6 or later; the commands that its user
+// needs are listed in the package comment.
 //
 // Set the client's ContextTimeoutEnabled (see Options.RedisTimeout): New logs a warning where it is
 // not set. The client's hooks see all commands; a read that goes out together with others has the
@@ -143,13 +143,13 @@ func (c *Cache) audited(name string) audit.Loader {
 	return nil
 }
 
-// Ready tells whether reads are answered as they should be, for a readiness check: it asks each
-// part of Redis for the generations that memory depends on, and waits for the answer, for
+// Ready is a readiness check: it tells whether reads are answered as they should be. It asks each
+// part of Redis for the loader generations that memory depends on, and waits for the answers, for
 // Options.RedisTimeout at most. Its error is ErrRedis, with the cause, where a part does not
 // answer; or says that announcements of invalidations are not heard yet, as in the first moments of
-// a process, so that memory does not answer; or is ErrClosed. While it returns nil, memory is stale
-// by Options.MaxStaleness at most. Reads work in spite of an error, as LoaderOptions.RedisDown
-// says; without Redis it returns nil.
+// a process, so that memory does not answer; or is ErrClosed. While Ready returns nil, memory is
+// stale by Options.MaxStaleness at most. Reads work in spite of an error, as
+// LoaderOptions.RedisDown says. Without Redis, Ready returns nil.
 func (c *Cache) Ready(ctx context.Context) error {
 	if c.isClosed() {
 		return fmt.Errorf("cacheaside: not ready: %w", ErrClosed)
@@ -219,8 +219,8 @@ func (c *Cache) channelStats() ChannelStats {
 }
 
 // Close ends the cache: its loaders' callers, present and future, get ErrClosed, and the contexts
-// of loads under way end. It returns when the loads have returned and their leases are released: at
-// the latest when their LoadTimeout has passed, and commands to Redis have timed out (by the
+// of loads under way end. Close returns when the loads have returned and their leases are released:
+// at the latest when their LoadTimeout has passed, and commands to Redis have timed out (by the
 // client's own settings, unless its ContextTimeoutEnabled is set). The Redis client stays open.
 // Close may be called again; it always returns nil.
 func (c *Cache) Close() error {

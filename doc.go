@@ -9,24 +9,24 @@
 // # What it does
 //
 // A Get looks into the memory tier, then into Redis. On a miss there it takes a lease on the key,
-// in the same round trip that checks once more; the one process that gets it loads, renewing the
-// lease meanwhile, and stores the value in the lease's place. Callers of a process share rounds;
-// the processes wait for the one that loads. A row that does not exist is remembered too. Lives are
-// shortened at random, so that what was stored together does not expire together.
+// in the same round trip that checks once more. The one process that gets the lease loads, renewing
+// the lease meanwhile, and stores the value in the lease's place. Callers of a process share
+// rounds; the other processes wait for the one that loads. The absence of a row is cached too.
+// Lives are shortened at random, so that values stored together do not expire together.
 //
 // When its TTL has passed, a value is stale: it is served for another while
-// (LoaderOptions.StaleFor) during which one process of the fleet loads it again in the background,
-// or for as long as that fails. Values that are read often are reloaded before that, by chance
-// (LoaderOptions.EarlyRefresh). What the database is asked for at once is bounded
+// (LoaderOptions.StaleFor), while one process of the fleet loads it again in the background, or
+// while that fails. Values that are read often are reloaded earlier, by chance
+// (LoaderOptions.EarlyRefresh). The loads that the database is asked for at once are bounded
 // (Options.MaxLoads), and while it fails it is not asked (LoaderOptions.BreakAt). While Redis is
 // out of reach, nobody waits for it (LoaderOptions.RedisDown).
 //
 // Invalidate deletes the key. Any delete, also an operator's DEL, voids the lease or the refresh
-// that is under way: its value, which may be from before the change, is refused, given to nobody,
-// and loaded again.
+// that is under way: the value of its load, which may be from before the change, is refused, given
+// to nobody, and loaded again.
 //
-// Who does not know a loader's types, as a program that only writes, or a queue of what is yet to
-// be invalidated, names rows by a Key: Cache.InvalidateKeys, InsertingKeys and RefreshKeys.
+// Programs without the loader's types, such as writers and queues of invalidations, identify rows
+// by Key: see Cache.InvalidateKeys, InsertingKeys and RefreshKeys.
 //
 // # Promises
 //
@@ -36,21 +36,22 @@
 //     before is stored in Redis, or left there.
 //   - A Get that starts after that, and does not use the memory tier of another process, never
 //     receives such a value.
-//   - At most one load of a key that owns its lease runs in the fleet; nobody loads without one but
-//     when Redis cannot be asked, or while the key is on hold (Options.ReplicaLag, StrictWrites),
-//     and then one a process.
+//   - At most one load per key that owns the key's lease runs in the fleet. Loads without lease run
+//     only when Redis cannot be asked, or while the key is on hold (Options.ReplicaLag,
+//     StrictWrites): at most one per key and process.
 //   - A cached null does not hide a row once its insert has been invalidated, nor does a filter
 //     (LoaderOptions.Filter) once Loader.Inserting has told it of the insert: an Invalidate alone
 //     does not tell filters.
-//   - A caller who leaves harms nobody. A load that panics, or calls runtime.Goexit, becomes an
+//   - A caller that leaves harms nobody. A load that panics, or calls runtime.Goexit, becomes an
 //     error; no lease or goroutine stays.
 //   - The memory tier of another process lets go of an invalidated key within milliseconds, and
 //     never serves it to a Get that starts more than Options.MaxStaleness later: a process that
-//     cannot make sure that it hears stops serving from its memory (but for what it has loaded
-//     itself within that time, and for loaders with StaleWhenDown, while Redis is out of reach).
-//   - Of rows that are all written under a Hold, checked before the commit, Gets that do not use
-//     the memory tier read what a single copy would show: from the commit on nobody receives what
-//     was there before.
+//     cannot make sure that it hears announcements stops serving from its memory (but for what it
+//     has loaded itself within that time, and for loaders with StaleWhenDown, while Redis is out of
+//     reach).
+//   - If all writes of a row are made under a Hold, checked before the commit, Gets that do not use
+//     the memory tier read what a single copy would show: from the commit on nobody receives the
+//     row of before.
 //   - Nothing is silent: what is not returned as an error is counted in Stats.
 //
 // # What it does not promise

@@ -12,7 +12,7 @@ import (
 )
 
 // Errors to test for with errors.Is. Every error of a method is wrapped in an *Error, but
-// ErrNotFound, which is wrapped in one that names the loader only.
+// ErrNotFound, which is wrapped in an error that names the loader only.
 var (
 	// ErrNotFound means that the row does not exist. A load function returns it, or sql.ErrNoRows,
 	// to say so.
@@ -20,37 +20,38 @@ var (
 
 	// ErrLoadFailed means that a load of this key failed within the last LoaderOptions.ErrorTTL,
 	// here or in another process, and that the database was not asked again. In the process whose
-	// load failed, the error that wraps it wraps the load's error, too. The callers who waited for
-	// the load get the load's error alone.
+	// load failed, the error that wraps ErrLoadFailed wraps the load's error, too. The callers who
+	// waited for the load get the load's error alone.
 	ErrLoadFailed = fault.LoadFailed
 
 	// ErrLoadTimeout means that a load took longer than LoaderOptions.LoadTimeout, or that the
-	// loads of other processes were waited for longer than twice that and Options.QueueTimeout.
+	// caller has waited for the loads of other processes for longer than twice LoadTimeout and
+	// Options.QueueTimeout.
 	ErrLoadTimeout = fault.LoadTimeout
 
 	// ErrUnavailable means that the database was not asked, to protect it: its limits are reached
 	// and the queue is full or did not get on in time (Options.MaxLoads, MaxQueue, QueueTimeout,
 	// LoadRate), or the loader's circuit breaker is open (LoaderOptions.BreakAt), or the lock that
-	// must be had is not to be had (MustLock); the message says which. A later try may succeed.
+	// is required cannot be had (MustLock); the message says which. A later try may succeed.
 	ErrUnavailable = fault.Unavailable
 
-	// ErrLoadCycle means that a load function has asked for what it would wait for in vain: for a
-	// key that it is loading itself, or one whose load waits for it, as when a asks for b, and b
-	// for a. The Error that wraps it names the loader and the key. It fails the load that asks, and
-	// does not count as a failure of the database. Cycles that go through other processes are not
-	// seen: they end by LoadTimeout.
+	// ErrLoadCycle means that a load function has asked for a key that it would wait for in vain:
+	// one that it is loading itself, or one whose load waits for it, as when a asks for b, and b
+	// for a. The Error that wraps ErrLoadCycle names the loader and the key. The load that asks
+	// fails; that does not count as a failure of the database. Cycles through other processes are
+	// not seen: they end by LoadTimeout.
 	ErrLoadCycle = fault.LoadCycle
 
 	// ErrRedis means that Redis could not be reached, did not answer in time, or refused a command;
 	// the error of the client is wrapped too. A time-out of the library is not
-	// context.DeadlineExceeded: that is the caller's own. Get returns it only if
-	// LoaderOptions.RedisDown says so; Expire, Invalidate and Refresh do.
+	// context.DeadlineExceeded: that is the caller's own. Get returns ErrRedis only if
+	// LoaderOptions.RedisDown says so; Expire, Invalidate and Refresh return it.
 	ErrRedis = fault.Redis
 
 	// ErrHoldLost means that a key was not on hold all the time (Hold.Check): its hold was lost
-	// with Redis' data, or could not be renewed in time. What was read from the database meanwhile
-	// may have been stored: the transaction that it was held for must not be committed. It may be
-	// tried again from the start.
+	// with Redis' data, or could not be renewed in time. Values read from the database meanwhile
+	// may have been stored: the transaction that the key was held for must not be committed. The
+	// transaction may be tried again from the start.
 	ErrHoldLost = hold.ErrLost
 
 	// ErrClosed means that the Cache has been closed.
@@ -58,8 +59,8 @@ var (
 )
 
 // Error is the error of an operation on a key. Its message shows a hash of the key, for keys may be
-// private. (The hash is without a secret: who can list all possible keys, as phone numbers, can
-// find the one.)
+// private. (The hash has no secret: anybody who can list all possible keys, as phone numbers, can
+// find the key.)
 type Error struct {
 	Op     string // "get", "refresh", "expire", "invalidate", "inserting", "warm", "hold", "release" or "store"
 	Loader string // the loader's name
@@ -84,9 +85,9 @@ func (e *notFound) Error() string { return "cacheaside: " + e.loader + ": not fo
 
 func (e *notFound) Unwrap() error { return ErrNotFound }
 
-// BatchError tells which keys of a batch have failed. GetMany returns it beside what it has found.
-// A batch load may return one too, to say which of its keys have failed; those that it returns
-// values for have not.
+// BatchError tells which keys of a batch have failed. GetMany returns it beside the rows that it
+// has found. A batch load may return one too, to say which of its keys have failed; keys that it
+// returns values for have not failed.
 type BatchError[K comparable] struct {
 	Errs map[K]error // what methods of this package give is an *Error for each key
 }
@@ -122,8 +123,8 @@ func (e *BatchError[K]) Unwrap() []error {
 
 // PanicError is the error of a load (or of a marshaler of the key or the value) that panicked or
 // called runtime.Goexit. The callers who shared the load get it; no goroutine or lease is left
-// behind. It does not wrap the panic's value: panic(sql.ErrNoRows) does not say that there is no
-// such row.
+// behind. PanicError does not wrap the panic's value: panic(sql.ErrNoRows) does not say that there
+// is no such row.
 type PanicError struct {
 	Value  any    // what was passed to panic; nil for runtime.Goexit
 	Goexit bool   // runtime.Goexit was called, as t.FailNow does

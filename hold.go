@@ -10,15 +10,15 @@ import (
 )
 
 // Hold keeps keys from being cached while their rows are being written (Options.StrictWrites): from
-// when Cache.Hold has returned until Release, nothing of them is served from Redis, and nothing
-// stored, by whatever process; reads load from the database, shared within a process only. (The
-// memory tier of another process may serve what it has for as long as after an Invalidate.) It
-// renews itself. Hold rows before their transaction commits, ask Check just before it does, and
-// Release when it is over, whatever its outcome. A process that is killed holds its keys for
+// when Cache.Hold has returned until Release, no process serves anything of them from Redis, or
+// stores it there; reads load from the database, shared within a process only. (The memory tier of
+// another process may serve what it has for as long as after an Invalidate.) A Hold renews itself.
+// Hold rows before their transaction commits, call Check just before the commit, and Release when
+// the transaction is over, whatever its outcome. A process that is killed holds its keys for
 // Options.LeaseTTL more at the most.
 //
 // Holds do not exclude each other: any number of writers may hold a key. Package consistency does
-// all of this by itself. It is safe for concurrent use.
+// all of this by itself. A Hold is safe for concurrent use.
 type Hold struct {
 	cache *Cache
 	held  *hold.Hold
@@ -31,7 +31,7 @@ var (
 
 // Hold puts keys on hold. Keys of whole loaders cannot be held. If it returns an error, a
 // *BatchError[Key], nothing is on hold (or only for Options.LeaseTTL, where Redis did not answer).
-// It ends with ctx, and has a time-out as Invalidate has. It may be called again and again; it
+// Hold ends with ctx, and has a time-out as Invalidate has. It may be called again and again; it
 // announces the keys as an Invalidate does.
 func (c *Cache) Hold(ctx context.Context, keys ...Key) (*Hold, error) {
 	if !c.options.StrictWrites {
@@ -64,9 +64,9 @@ func (h *Hold) Add(ctx context.Context, keys ...Key) error {
 }
 
 // Check asks Redis whether all keys have been on hold all the time, and holds them for another
-// life. Its error is ErrHoldLost if one was not: do not commit then, for what was read meanwhile
-// may have been stored. If Redis does not answer it is ErrRedis: do not commit then, either. It is
-// one trip, and ends with ctx, and with Options.RedisTimeout.
+// life. If one was not, the error is ErrHoldLost: do not commit then, for values read meanwhile may
+// have been stored. If Redis does not answer, the error is ErrRedis: do not commit then, either.
+// Check is one trip, and ends with ctx, and with Options.RedisTimeout.
 func (h *Hold) Check(ctx context.Context) error {
 	if h.cache.isClosed() {
 		return fmt.Errorf("cacheaside: check of a hold: %w", ErrClosed)
@@ -78,9 +78,9 @@ func (h *Hold) Check(ctx context.Context) error {
 	return holdErrors(lost).err()
 }
 
-// Release ends the hold, after it has invalidated the keys as InvalidateKeys does; its error is
-// that one's, and then it may be called again, or InvalidateKeys. A key that cannot be released is
-// released by its end, and counted (Stats.HoldsLeft).
+// Release invalidates the keys as InvalidateKeys does, and then ends the hold. Its error is that of
+// InvalidateKeys; after an error call Release again, or InvalidateKeys. A key that cannot be
+// released stays on hold until the hold's end, and is counted (Stats.HoldsLeft).
 func (h *Hold) Release(ctx context.Context) error {
 	held := h.held.End()
 	keys := keysOf(held)
@@ -94,8 +94,8 @@ func (h *Hold) Release(ctx context.Context) error {
 	return failed.err()
 }
 
-// Abandon ends the renewal, and leaves the keys on hold until their end: for a transaction of which
-// nobody knows whether it will yet be committed. It does no I/O.
+// Abandon ends the renewal, and leaves the keys on hold until the hold's end: for a transaction of
+// which nobody knows whether it will yet be committed. Abandon does no I/O.
 func (h *Hold) Abandon() { h.held.Abandon() }
 
 // forHolds is the cache as package hold has it.

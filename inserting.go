@@ -7,12 +7,13 @@ import (
 )
 
 // Inserting is for the insertion of rows, so that reads find them at once: a filter
-// (LoaderOptions.Filter) must know their keys before anybody can ask for them, and that they were
-// absent may be cached. Call it before the transaction commits, with the keys that it inserts; if
-// it returns an error, do not commit. When the transaction was committed, call committed. Once that
-// has returned nil, every read that begins then finds the rows, here and in other processes: as
-// after Invalidate, whose bounds for the memory of other processes hold; with a filter that is a
-// copy in each process, so does its own, unless they read with Fresh.
+// (LoaderOptions.Filter) must know their keys before anybody can ask for them, and their absence
+// may be cached. Call Inserting before the transaction commits, with the keys that the transaction
+// inserts; if it returns an error, do not commit. When the transaction has been committed, call
+// committed. Once committed has returned nil, every read that begins then finds the rows, here and
+// in other processes: as after Invalidate, whose bounds for the memory of other processes hold.
+// With a filter that is a copy in each process, the filter's own bound holds, too, unless they read
+// with Fresh.
 //
 //	tx, err := db.BeginTx(ctx, nil)
 //	…
@@ -33,12 +34,12 @@ import (
 // Where the database makes the key, as by AUTO_INCREMENT, call Inserting between the INSERT and the
 // Commit. If the transaction is not committed nothing is wrong: the filter lets the keys through,
 // until it is rebuilt. committed may be called again, after an error or not, and by several
-// goroutines. Its filter's part and the Invalidate are both tried, whatever the other does. Until
-// it has returned nil, a read may not find the row: the absence that was cached may be served until
-// its TTL, and by a filter that is being rebuilt the row may be hidden until it is rebuilt again.
+// goroutines. It tries the filter's part and the Invalidate, whatever the other does. Until
+// committed has returned nil, a read may not find the row: the cached absence may be served until
+// its TTL, and a filter that is being rebuilt may hide the row until it is rebuilt again.
 //
 // Without a filter, Inserting does nothing, and committed is Invalidate. Errors are *Errors of the
-// keys, one or joined; so are those of keys that have no text, and then none is added.
+// keys, one or joined. A key that has no text is such an error, and then none is added.
 func (l *Loader[K, V]) Inserting(ctx context.Context, keys ...K) (committed func(context.Context) error, err error) {
 	if l.rows.Closed() {
 		return nil, l.wrapAll("inserting", keys, ErrClosed)
@@ -67,11 +68,11 @@ func (l *Loader[K, V]) Inserting(ctx context.Context, keys ...K) (committed func
 	}, nil
 }
 
-// InsertingKeys is Loader.Inserting for keys of any loaders: those whose loaders this process has,
-// with a filter, are added to it. committed is then InvalidateKeys of all of them, and what their
-// filters have left to do, both tried; its error is a *BatchError[Key], and it may be called again.
-// A key of a loader without a filter costs nothing before the commit; of one that this process has
-// not got, no filter hears.
+// InsertingKeys is Loader.Inserting for keys of any loaders: keys whose loader this process has,
+// with a filter, are added to that filter. committed is then InvalidateKeys of all keys, and what
+// their filters have left to do, both tried; its error is a *BatchError[Key], and it may be called
+// again. A key of a loader without a filter costs nothing before the commit. No filter hears of a
+// key whose loader this process does not have.
 //
 // If InsertingKeys returns an error, a *BatchError[Key], do not commit. If a key cannot be one, as
 // Key.Check tells, none is added.

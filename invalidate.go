@@ -9,18 +9,19 @@ import (
 )
 
 // Invalidate removes keys from Redis and from this process's memory, after their rows have changed:
-// commit, then Invalidate. Once it has returned nil, no value that was read from the database
-// before is stored anywhere, whatever was under way (in the memory of other processes, which are
-// told in the same trip, for some milliseconds, and never served later than Options.MaxStaleness).
+// commit, then Invalidate. Once Invalidate has returned nil, no value that was read from the
+// database before is stored anywhere, whatever was under way. (Other processes are told in the same
+// trip; their memory may have such a value for some milliseconds, and never serves it later than
+// Options.MaxStaleness.)
 //
 // A row that feeds several loaders needs the Invalidate of each. If Commit itself fails without a
 // clear answer, as when the connection is lost, the row may have changed: Invalidate then, too.
 //
-// If it returns an error, some keys may still be cached as they were; which, tell the *Errors in it
-// (one, or joined), whose causes are ErrRedis and the client's error, or ctx's error. Try it again,
-// not the write: Invalidate may be repeated. It ends with ctx; with a ctx that has no deadline, or
-// a later one, after four times Options.RedisTimeout. After a write has been committed, do not pass
-// a ctx that the user's departure cancels: context.WithoutCancel.
+// If Invalidate returns an error, some keys may still be cached as they were. The *Errors in it
+// (one, or joined) tell which; their causes are ErrRedis and the client's error, or ctx's error.
+// Repeat the Invalidate, not the write. Invalidate ends with ctx, and after four times
+// Options.RedisTimeout if ctx has no deadline, or a later one. After a write has been committed, do
+// not pass a ctx that the user's departure cancels: use context.WithoutCancel.
 func (l *Loader[K, V]) Invalidate(ctx context.Context, keys ...K) error {
 	return l.invalidate(ctx, "invalidate", keys)
 }
@@ -41,13 +42,14 @@ func (c *Cache) delete(ctx context.Context, names []string, hashes []uint64) []e
 const expireOp = "expire"
 
 // Expire ends the freshness of keys, as if their TTLs had passed: the soft verb beside Invalidate.
-// What is cached stays, to be served while the first who reads it has it loaded again in the
-// background, or while that fails (see LoaderOptions.StaleFor and SoftTimeout). What was read from
-// the database before is not taken for fresh any more, whatever was under way: a load that is
-// running is done again. Other processes are told as by Invalidate. Use it for changes that should
-// show soon, but of which nobody must be sure; what must not be served any more is for Invalidate.
+// Cached values stay. They are served while the first read of each has it loaded again in the
+// background, or while that fails (see LoaderOptions.StaleFor and SoftTimeout). A value that was
+// read from the database before the call no longer counts as fresh: a load that is running is done
+// again. Other processes are told as by Invalidate. Use Expire for changes that should show soon,
+// but of which nobody must be sure; use Invalidate for values that must not be served any more.
 // Where StaleFor is negative, Expire is Invalidate. It puts nothing on hold for Options.ReplicaLag,
-// but what it has expired is reloaded with PreferPrimary. Its errors are those of Invalidate.
+// but the keys that it has expired are reloaded with PreferPrimary. Its errors are those of
+// Invalidate.
 func (l *Loader[K, V]) Expire(ctx context.Context, keys ...K) error {
 	if l.options.StaleFor < 0 {
 		return l.Invalidate(ctx, keys...)
@@ -100,7 +102,7 @@ func (l *Loader[K, V]) change(ctx context.Context, op string, keys []K, send fun
 }
 
 // inOrder changes keys in Redis, by send, and then in memory: before, a reader would fill memory
-// again from there. What Redis has not acknowledged is forgotten, too.
+// again from there. Keys that Redis has not acknowledged are forgotten, too.
 func inOrder(send func() []error, forget func()) []error {
 	errs := send()
 	forget()
@@ -109,13 +111,14 @@ func inOrder(send func() []error, forget func()) []error {
 
 // InvalidateAll removes all keys of this loader, of every Version, from Redis and from memory, at
 // the cost of one command (one for each of 16 ranges of keys on a cluster), however many there are.
-// What is cached stays where it is until it is read, overwritten or expires, but is served no more.
+// Entries stay where they are until they are read, overwritten or expire, but they are served no
+// more.
 //
-// After it has returned nil, no Get in this process that starts then receives a value that was read
-// before, nor does any Get in another process that starts more than Options.MaxStaleness later; as
-// a rule those learn of it at once. That is less than Invalidate promises: use it for changes of
-// many rows, as after an import, not for one. If it returns an error, the loader may have been
-// invalidated in part, or in whole; try again.
+// After InvalidateAll has returned nil, no Get in this process that starts then receives a value
+// that was read before, nor does any Get in another process that starts more than
+// Options.MaxStaleness later. As a rule other processes learn of it at once. That is less than
+// Invalidate promises: use InvalidateAll for changes of many rows, as after an import, not for one.
+// If it returns an error, the loader may have been invalidated in part, or in whole; try again.
 func (l *Loader[K, V]) InvalidateAll(ctx context.Context) error {
 	if l.rows.Closed() {
 		return l.AllKeys().wrap("invalidate", ErrClosed)

@@ -9,8 +9,8 @@ import (
 
 // Key names a row of a loader without the loader's types, so that writers, queues and other
 // programs can tell which rows have changed: Loader.Key makes one, or a literal, {Loader: "user",
-// Text: "42"}. Keys can be compared, and be keys of a map. As text it shows a hash, for keys may be
-// private.
+// Text: "42"}. Keys can be compared, and be keys of a map. Printed, a Key shows a hash, for keys
+// may be private.
 type Key struct {
 	// Loader is the loader's name.
 	Loader string
@@ -22,8 +22,8 @@ type Key struct {
 	// LoaderOptions.Key gives.
 	Text string
 
-	// All is for every key of the loader, of every version: Text and Version do not matter then.
-	// See Loader.InvalidateAll for what that promises.
+	// All stands for every key of the loader, of every version: Text and Version do not matter
+	// then. See Loader.InvalidateAll for its promises.
 	All bool
 
 	err      *keyError // why the key has no text
@@ -32,8 +32,8 @@ type Key struct {
 
 type keyError struct{ err error }
 
-// Key names key to those who do not know its type. If it has no text (its MarshalText fails),
-// whatever is given the Key returns that error, before it does anything.
+// Key names key for code that does not know its type. If key has no text (its MarshalText fails),
+// each function that is given the Key returns that error, before it does anything.
 func (l *Loader[K, V]) Key(key K) Key {
 	k := Key{Loader: l.name, Version: l.options.Version}
 	text, err := l.rows.Keys.Text(key)
@@ -46,8 +46,8 @@ func (l *Loader[K, V]) Key(key K) Key {
 }
 
 // Existing is k for a row that is there before it is written, so that no filter need be told of it
-// (LoaderOptions.Filter): its writes go on while the filter is out of reach. It is not for rows
-// that are inserted, which their filter would go on hiding.
+// (LoaderOptions.Filter): its writes go on while the filter is out of reach. Existing is not for
+// inserted rows: their filter would go on hiding them.
 func (k Key) Existing() Key {
 	k.existing = true
 	return k

@@ -11,15 +11,15 @@ import (
 	"github.com/cacheaside/cacheaside/internal/measure"
 )
 
-// InvalidateKeys is Loader.Invalidate for keys of any loaders, also of such that this process has
-// not got: for a program that only writes, or that repeats what another could not do. Its promises
-// are the same; all keys go in one trip to each server. A Key of a whole loader is
-// Loader.InvalidateAll, with the promises of that.
+// InvalidateKeys is Loader.Invalidate for keys of any loaders, also of loaders that this process
+// does not have: for a program that only writes, or that repeats invalidations that another could
+// not do. Its promises are the same; all keys go in one trip to each server. A Key of a whole
+// loader is Loader.InvalidateAll, with the promises of that.
 //
 // If some keys have failed it returns a *BatchError[Key], with an *Error for each of them; the
-// others are done. The causes are those of Invalidate, or what Key.Check says; it may be repeated.
-// It ends with ctx, or after four times Options.RedisTimeout. It counts in the Stats of those
-// loaders that this process has. No keys are no error.
+// others are done. The causes are those of Invalidate, or what Key.Check says. InvalidateKeys may
+// be repeated. It ends with ctx, or after four times Options.RedisTimeout. It counts in the Stats
+// of those loaders that this process has. No keys are no error.
 func (c *Cache) InvalidateKeys(ctx context.Context, keys ...Key) error {
 	return c.invalidateKeys(ctx, "invalidate", keys).err()
 }
@@ -48,7 +48,7 @@ func (c *Cache) invalidateKeys(ctx context.Context, op string, keys []Key) keyEr
 	return failed
 }
 
-// accept answers each of keys once, in their order, and which of them are refused: those that
+// accept returns each of keys once, in their order, and which of them are refused: those that
 // cannot be keys; all, if the cache is closed.
 func (c *Cache) accept(op string, keys []Key) (accepted []Key, refused keyErrors) {
 	closed := c.isClosed()
@@ -125,8 +125,8 @@ func (c *Cache) named(of []Key) (names []string, hashes []uint64) {
 }
 
 // forget is Reader.Forget without the loader's K, and so without the place of the key's item in
-// memory: the memory version of the key ends it. That is raised for unknown loaders, too: one of
-// them may be made just now.
+// memory: the memory version of the key ends it. The version is raised for unknown loaders, too:
+// one of them may be made just now.
 func (c *Cache) forget(k Key, hash uint64) {
 	if c.memory != nil {
 		c.memory.Forget(hash)
@@ -142,8 +142,8 @@ type sameLoader struct {
 	keys   []Key
 }
 
-// byLoader divides keys by their loaders; others are those of whole loaders, and of such that this
-// process has not got.
+// byLoader divides keys by their loaders; others are those of whole loaders, and of loaders that
+// this process does not have.
 func (c *Cache) byLoader(keys []Key) (parts []*sameLoader, others []Key) {
 	at := make(map[string]*sameLoader)
 	for _, k := range keys {

@@ -32,26 +32,27 @@ type Loader[K comparable, V any] struct {
 	notFound error
 }
 
-// NewLoader makes the Loader called name in c. The name is part of its keys in Redis, so the
-// loaders of one cache have different ones: letters, digits, "_", "." and "-". K is a string, an
-// integer, or an encoding.TextMarshaler (whose text must differ between keys that differ); for any
-// other K set LoaderOptions.Key. V is anything that its Codec takes there and back: by default
-// strings and []byte as they are, and all else by encoding/json. If it loses a part of V, the error
-// names the field, as in "User.Address.zip"; see JSON, and LoaderOptions.AllowLoss. nil options are
-// the defaults.
+// NewLoader makes the Loader called name in c. The name is part of the loader's keys in Redis, so
+// each loader of a cache has a name of its own: letters, digits, "_", "." and "-". K is a string,
+// an integer, or an encoding.TextMarshaler (whose text must differ between keys that differ); for
+// any other K set LoaderOptions.Key. V is anything that its Codec takes there and back: by default
+// strings and []byte as they are, and all else by encoding/json. If the codec loses a part of V,
+// NewLoader returns an error that names the field, as in "User.Address.zip"; see JSON, and
+// LoaderOptions.AllowLoss. nil options are the defaults.
 //
-// load reads one row from the database. It returns ErrNotFound or sql.ErrNoRows for a row that does
-// not exist, or an error of which LoaderOptions.NotFound says so; that is cached too. It must read
-// what has been committed: not from within a transaction of the caller's, nor from a replica that
-// may lag behind, but for what Options.ReplicaLag allows. It may ask other loaders, and this one
-// for other keys, with its own context, by which they know it (see Options.MaxLoads); it must not
-// pass on their ErrNotFound unless this row is missing then. If it asks for what it would wait for
-// in vain, as its own key, it gets ErrLoadCycle at once. It runs on a goroutine of its own, for all
-// who ask for the key at the time; its context carries the values of the first caller's context,
-// but not its cancellation: it ends after LoadTimeout, when the last of them has left, or at Close.
-// A panic in it becomes a *PanicError. Where it runs in the background, to replace a value whose
-// TTL has passed or is about to (LoaderOptions.StaleFor, EarlyRefresh), nobody waits for it, and
-// its context has no values of anybody's: what a row depends on belongs into its key.
+// load reads one row from the database. For a row that does not exist it returns ErrNotFound,
+// sql.ErrNoRows, or an error of which LoaderOptions.NotFound says so; the absence is cached too.
+// load must read committed rows: not from within a transaction of the caller's, nor from a replica
+// that may lag behind, but for what Options.ReplicaLag allows. It may ask other loaders, and this
+// one for other keys, with its own context, by which they know it (see Options.MaxLoads); it must
+// not pass on their ErrNotFound unless this row is missing then. If it asks for a key that it would
+// wait for in vain, such as its own, it gets ErrLoadCycle at once. load runs on a goroutine of its
+// own, for all callers who ask for the key at the time. Its context carries the values of the first
+// caller's context, but not the cancellation: it ends after LoadTimeout, when the last caller has
+// left, or at Close. A panic in load becomes a *PanicError. Where load runs in the background, to
+// replace a value whose TTL has passed or is about to (LoaderOptions.StaleFor, EarlyRefresh),
+// nobody waits for it, and its context has no caller's values: all that a row depends on belongs
+// into its key.
 func NewLoader[K comparable, V any](c *Cache, name string, load func(ctx context.Context, key K) (V, error), options *LoaderOptions) (*Loader[K, V], error) {
 	if load == nil {
 		return nil, fmt.Errorf("cacheaside: loader %q: the load function is nil", name)
@@ -60,14 +61,14 @@ func NewLoader[K comparable, V any](c *Cache, name string, load func(ctx context
 }
 
 // NewBatchLoader is NewLoader for a load function that reads many rows at once, as by SELECT …
-// WHERE id IN (…). It is called with the keys, all different, that this process has to load just
-// then: one for most Gets, at most LoaderOptions.BatchSize for a GetMany. Its slice is its own.
+// WHERE id IN (…). load is called with the keys, all different, that this process has to load just
+// then: one for most Gets, at most LoaderOptions.BatchSize for a GetMany. The slice is its own.
 //
-// It returns what it has found; a key that is missing in its map has no row, which is cached. So it
-// must not leave out a key for any other reason. If some keys have failed, it returns the others
-// with a *BatchError[K]: then a key that is in neither has failed too, and one whose error is
-// ErrNotFound or sql.ErrNoRows has no row. With any other error all keys have failed. Values for
-// keys that it was not asked for are ignored, and counted (Stats.Unasked).
+// load returns the rows that it has found. A key that is missing in the map has no row; the absence
+// is cached, so load must not leave out a key for any other reason. If some keys have failed, load
+// returns the others with a *BatchError[K]: then a key that is in neither has failed too, and a key
+// whose error is ErrNotFound or sql.ErrNoRows has no row. With any other error all keys have
+// failed. Values for keys that load was not asked for are ignored, and counted (Stats.Unasked).
 func NewBatchLoader[K comparable, V any](c *Cache, name string, load func(ctx context.Context, keys []K) (map[K]V, error), options *LoaderOptions) (*Loader[K, V], error) {
 	if load == nil {
 		return nil, fmt.Errorf("cacheaside: loader %q: the load function is nil", name)
@@ -140,14 +141,15 @@ func (l *Loader[K, V]) rowsOptions(load func(context.Context, []K) (map[K]V, err
 // ctx ends only this caller's wait, within milliseconds, even when Redis hangs. Errors are wrapped
 // in an *Error: ctx's own, the load's, a *PanicError, ErrLoadFailed, ErrLoadTimeout,
 // ErrUnavailable, ErrClosed. When Redis is out of reach or in trouble, the value is loaded, once
-// for all who ask in this process at the time, and not stored in Redis (Stats.Unvalidated counts
-// it); LoaderOptions.RedisDown says more.
+// for all callers in this process at the time, and not stored in Redis (Stats.Unvalidated counts
+// such loads); see LoaderOptions.RedisDown.
 //
 // After Invalidate has returned nil in this process, no Get that starts here receives a value that
-// was read before. In other processes that holds for a Get with the option Fresh, and for loaders
-// without the memory tier; with it they may serve such a value for some milliseconds, and if the
-// network fails them, for Options.MaxStaleness. What is read before the subscription to
-// invalidations stands, some milliseconds after the first Get, is not remembered.
+// was read before. In other processes the same holds for a Get with the option Fresh, and for
+// loaders without the memory tier. Loaders with the memory tier may serve such a value for some
+// milliseconds there, and if the network fails them, for Options.MaxStaleness. Values read before
+// the subscription to invalidations stands, some milliseconds after the first Get, are not put in
+// memory.
 func (l *Loader[K, V]) Get(ctx context.Context, key K, options ...ReadOption) (V, error) {
 	how := fetch.Plain
 	if len(options) > 0 && slices.Contains(options, Fresh) {
@@ -167,10 +169,10 @@ func (l *Loader[K, V]) Get(ctx context.Context, key K, options ...ReadOption) (V
 
 // GetMany returns the values of keys, in few round trips: one for those that are cached in Redis;
 // for the others two more, with a batch load of up to LoaderOptions.BatchSize of them (a few more
-// for more, and one for each key with a load function of one row). The map, never nil, has all that
-// was found, a *BatchError[K] an *Error for each key that failed; a key in neither has no row. Each
-// key is read as by Get, whose promises hold for it, and shares its load with whoever else asks for
-// it, here and in other processes.
+// for more, and one for each key with a load function of one row). The map, never nil, has all rows
+// that were found. The error, a *BatchError[K], has an *Error for each key that failed. A key in
+// neither has no row. Each key is read as by Get, with its promises, and shares its load with all
+// other callers who ask for it, here and in other processes.
 //
 // When ctx ends, GetMany returns what it has, and ctx's error for the rest. A load function of one
 // row is called for several keys at once, up to 8.
@@ -212,10 +214,10 @@ func (l *Loader[K, V]) rememberedMany(keys []K, found map[K]V) (missing []K) {
 	return missing
 }
 
-// Bypass switches the caches off for this loader, or on again, at run time: while on, Get and
-// Refresh go straight to the database, still once for all who ask together, and nothing is stored
-// or, but by Invalidate, removed: what was cached is served again afterwards. Rounds that are under
-// way finish as they began.
+// Bypass switches the caches off for this loader, or on again, at run time. While Bypass is on, Get
+// and Refresh go straight to the database, still once for all callers who ask together. Nothing is
+// stored, and only Invalidate removes anything: cached values are served again afterwards. Rounds
+// that are under way finish as they began.
 func (l *Loader[K, V]) Bypass(on bool) { l.rows.Bypass(on) }
 
 // Stats returns this loader's counts.
@@ -238,11 +240,12 @@ func (l *Loader[K, V]) result(value V, null bool) (V, error) {
 	}
 }
 
-// Peek returns what is cached for key, in this process's memory or else in Redis, and never loads
-// it: ok tells whether anything is. A value may be stale, within LoaderOptions.StaleFor. If it is
-// cached that there is no such row, ok is true and the error is ErrNotFound. Other errors are those
-// of Redis, and ctx's; ok is false then. Peek asks no Filter, begins no reload, puts nothing into
-// memory, and is not counted as a Get. Under Bypass nothing is cached.
+// Peek returns the cached value of key, from this process's memory or else from Redis, and never
+// loads it. ok tells whether anything is cached. The value may be stale, within
+// LoaderOptions.StaleFor. If the absence of the row is cached, ok is true and the error is
+// ErrNotFound. Other errors are those of Redis, and ctx's; ok is false then. Peek asks no Filter,
+// begins no reload, puts nothing into memory, and is not counted as a Get. Under Bypass nothing is
+// cached.
 func (l *Loader[K, V]) Peek(ctx context.Context, key K) (value V, ok bool, err error) {
 	item, ok, err := l.rows.Peek(ctx, key)
 	switch {
@@ -255,8 +258,8 @@ func (l *Loader[K, V]) Peek(ctx context.Context, key K) (value V, ok bool, err e
 	return value, true, err
 }
 
-// Each reads keys as GetMany does, when it is ranged over, and yields the value of each, or its
-// error, in the order of keys: ErrNotFound for a row that does not exist.
+// Each returns an iterator that reads keys as GetMany does, when it is ranged over. It yields the
+// value of each key, or its error, in the order of keys: ErrNotFound for a row that does not exist.
 //
 //	for user, err := range users.Each(ctx, ids) {
 //		…
@@ -287,28 +290,28 @@ func (l *Loader[K, V]) Each(ctx context.Context, keys []K, options ...ReadOption
 // SetTTL sets how long the value that the running load returns may stay cached, instead of
 // LoaderOptions.TTL (or NullTTL, if there is no such row). In a batch load it holds for all keys of
 // the call. ctx is the load's context, or made from it; with any other ctx SetTTL does nothing, so
-// that a load function can be called by itself. It is brought within MinTTL and MaxTTL, and Jitter
-// applies. The last call counts.
+// that a load function can be called by itself. The TTL is brought within MinTTL and MaxTTL, and
+// Jitter applies. The last call counts.
 func SetTTL(ctx context.Context, ttl time.Duration) {
 	source.SetTTL(ctx, min(max(ttl, MinTTL), MaxTTL))
 }
 
-// PreferPrimary tells a load function that it should read from the primary of the database, for a
-// replica may not have heard yet of what it is asked for: its key was invalidated less than
-// Options.ReplicaLag ago, or is on hold while its row is written (Options.StrictWrites), or it was
-// expired or is refreshed (see Expire, Refresh), or nobody can say, since Redis could not be asked
-// or is passed by; or an earlier load for the same callers was overtaken by an invalidation. ctx is
-// the load's context, or made from it. With any other ctx, and where neither option is set, it is
-// false. In a batch load it holds for all keys of the call: those for which it is false have a call
-// of their own.
+// PreferPrimary tells a load function to read from the primary of the database, because a replica
+// may not have the row's last change yet: the key was invalidated less than Options.ReplicaLag ago,
+// or is on hold while its row is written (Options.StrictWrites), or was expired or is refreshed
+// (see Expire, Refresh), or nobody can say, since Redis could not be asked or is bypassed; or an
+// earlier load for the same callers was overtaken by an invalidation. ctx is the load's context, or
+// made from it. With any other ctx, and where neither option is set, the answer is false. In a
+// batch load it holds for all keys of the call: those for which it is false have a call of their
+// own.
 //
 //	db := replica
 //	if cacheaside.PreferPrimary(ctx) {
 //		db = primary
 //	}
 //
-// A load that reads from the replica all the same may return a row from before the invalidation,
-// which is given to those who ask just then, but not stored.
+// A load that reads from the replica all the same may return a row from before the invalidation.
+// The callers of that load get the row, but it is not stored.
 func PreferPrimary(ctx context.Context) bool {
 	return fetch.PreferPrimary(ctx)
 }

@@ -15,8 +15,8 @@ func (c *Cache) observe(ctx context.Context, op, loader string, keys int) (own c
 
 func unobserved(error) {}
 
-// beginObserved has the observer see an operation. If it panics, the operation goes on without it:
-// it may be one that has begun in the background, where a panic would end the program.
+// beginObserved shows the observer an operation. If the observer panics, the operation goes on
+// without it: the operation may have begun in the background, where a panic would end the program.
 func (c *Cache) beginObserved(ctx context.Context, op, loader string, keys int) (own context.Context, end func(error)) {
 	own, end = ctx, unobserved
 	defer c.observerPanics(loader)
@@ -42,8 +42,8 @@ func (l *Loader[K, V]) observe(ctx context.Context, op string, keys int) (own co
 	return l.cache.observe(ctx, op, l.name, keys)
 }
 
-// observed is the name of a loader as an Observer is told it: of one that this process has. Names
-// in Keys come from outside, and there may be any number of them.
+// observed is the name of a loader as an Observer is told it: only of a loader that this process
+// has. Names in Keys come from outside, and there may be any number of them.
 func (c *Cache) observed(keys []Key) string {
 	if c.options.Observer == nil || len(keys) == 0 {
 		return ""

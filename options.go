@@ -211,26 +211,27 @@ const fresh readKind = 1
 var Fresh = ReadOption{fresh}
 
 // DownPolicy is what reads do while Redis is out of reach: not reached, not answering in time, or
-// refusing to. That is noticed by the reads themselves (each waits for Options.ReadTimeout at most,
-// until a few in a row have failed); then nobody waits for it any more, and its return is noticed
+// refusing to. The reads themselves notice that (each waits for Options.ReadTimeout at most, until
+// a few in a row have failed). Then nobody waits for Redis any more, and its return is noticed
 // within about a second. Memory is served meanwhile as long as it may be trusted
 // (Options.MaxStaleness), under each policy.
 type DownPolicy uint8
 
 const (
-	// LoadWhenDown has reads load from the database, once for all who ask in this process at the
-	// time, within Options.MaxLoads. Such a row may be served from this process's memory
-	// until Options.MaxStaleness has passed since its load began (Stats.HitsWhileDown), unless this
+	// LoadWhenDown makes reads load from the database, once for all callers in this process at the
+	// time, within Options.MaxLoads. Such a row may be served from this process's memory until
+	// Options.MaxStaleness has passed since its load began (Stats.HitsWhileDown), unless this
 	// process invalidates it: so a row is loaded once in that time. Nothing else is stored; and
 	// with ReplicaLag or StrictWrites nothing at all, for only Redis knows which keys are on hold.
 	LoadWhenDown DownPolicy = iota
 
-	// StaleWhenDown spares the database: reads are answered by what this process has in memory,
-	// also where its TTL or the trust in it has ended (but not beyond its hard life, nor after an
-	// Invalidate in this process, even one that could not reach Redis), and counted as Stale; else
-	// they fail with ErrRedis. So it gives up Options.MaxStaleness, while Redis is out of reach: an
-	// Invalidate of a process that still reaches it is not heard. It makes no difference whether
-	// Redis has failed, or only this process' way to it.
+	// StaleWhenDown spares the database: reads are answered by the values that this process has in
+	// memory, also where a value's TTL or the trust in memory has ended (but not beyond its hard
+	// life, nor after an Invalidate in this process, even one that could not reach Redis), and
+	// counted as Stale; else they fail with ErrRedis. So StaleWhenDown gives up
+	// Options.MaxStaleness, while Redis is out of reach: an Invalidate of a process that still
+	// reaches Redis is not heard. It makes no difference whether Redis has failed, or only this
+	// process' way to Redis.
 	StaleWhenDown
 
 	// FailWhenDown has reads fail with ErrRedis, at once.
@@ -238,8 +239,8 @@ const (
 )
 
 // Forever is, as LoaderOptions.StaleFor, a life without a hard end: a value is served until it has
-// been replaced or invalidated. (In Redis it has one after ten years, so that servers that evict
-// only keys with an end can evict it.)
+// been replaced or invalidated. (In Redis it ends after ten years, so that servers that evict only
+// keys with an end can evict it.)
 const Forever time.Duration = math.MaxInt64
 
 // MinTTL and MaxTTL are the range of every time to live: so none means "never stored" or "for

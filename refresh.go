@@ -9,19 +9,20 @@ import (
 )
 
 // Refresh loads the value of key now, whatever is cached, stores it and returns it. The load begins
-// after Refresh is called; those who Get meanwhile are served what is cached. If another process is
-// loading the key, its load is waited for first. Refreshes of a key that are asked for while one is
-// under way share the next.
+// after Refresh is called; Gets meanwhile are served what is cached. If another process is loading
+// the key, Refresh first waits for that load. Refreshes of a key that are called while one is under
+// way share the next.
 //
-// Use it for a change that no Invalidate has announced. It is not announced either: the memory of
-// other processes may serve what was cached until its MemoryTTL. After a write, use Invalidate: a
-// Refresh whose process is killed leaves what was cached. If the row is gone, Refresh stores that,
-// and returns ErrNotFound. If Redis cannot be asked, or is lost before the value is stored, it
-// returns ErrRedis. While the key is on hold (Options.ReplicaLag) it stores nothing, and what an
-// Invalidate is just about to delete may still be read. Where invalidations keep coming between,
-// the value is returned but not stored, as is one that is longer than LoaderOptions.MaxValueBytes,
-// or whose key is on hold (Options.ReplicaLag, StrictWrites). If a load fails, what was cached
-// stays. Its other errors are those of Get.
+// Use Refresh for a change that no Invalidate has announced. Refresh announces nothing either: the
+// memory of other processes may serve the former value until its MemoryTTL. After a write, use
+// Invalidate: a Refresh whose process is killed leaves what was cached. If the row is gone, Refresh
+// stores that, and returns ErrNotFound. If Redis cannot be asked, or is lost before the value is
+// stored, Refresh returns ErrRedis. While the key is on hold (Options.ReplicaLag) Refresh stores
+// nothing, and a value that an Invalidate is just about to delete may still be read. Where
+// invalidations keep coming between, the value is returned but not stored. The same goes for a
+// value that is longer than LoaderOptions.MaxValueBytes, or whose key is on hold
+// (Options.ReplicaLag, StrictWrites). If a load fails, what was cached stays. Its other errors are
+// those of Get.
 func (l *Loader[K, V]) Refresh(ctx context.Context, key K) (V, error) {
 	ctx, end := l.observe(ctx, OpRefresh, 1)
 	got, err := l.rows.Refresh(ctx, key)
@@ -34,15 +35,15 @@ func (l *Loader[K, V]) Refresh(ctx context.Context, key K) (V, error) {
 }
 
 // RefreshKeys is Loader.Refresh, without the values, for keys of any loaders, and tells the other
-// processes: once it has returned nil, their memory serves what was cached before no longer than
-// after an Invalidate. Keys that cannot be refreshed here are invalidated instead: those whose
-// loader this process has not got, or has of another version, whose texts it cannot read (as those
-// of LoaderOptions.Key), whose values could not be stored; and whole loaders. A key whose row is
+// processes: once it has returned nil, their memory serves the former values no longer than after
+// an Invalidate. Keys that cannot be refreshed here are invalidated instead: keys whose loader this
+// process does not have, or has of another version; keys whose texts it cannot read (as those of
+// LoaderOptions.Key); keys whose values could not be stored; and whole loaders. A key whose row is
 // gone is refreshed like any other.
 //
-// If some keys have failed it returns a *BatchError[Key], with an *Error for each of them, whose
-// causes are those of Refresh and Invalidate; the others are done. Such keys may still be cached as
-// they were. It may be repeated. It ends with ctx.
+// If some keys have failed, RefreshKeys returns a *BatchError[Key], with an *Error for each of
+// them, whose causes are those of Refresh and Invalidate; the others are done. Keys that have
+// failed may still be cached as they were. RefreshKeys may be repeated. It ends with ctx.
 func (c *Cache) RefreshKeys(ctx context.Context, keys ...Key) error {
 	keys, failed := c.accept("refresh", keys)
 	parts, others := c.byLoader(keys)

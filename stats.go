@@ -9,7 +9,7 @@ import (
 )
 
 // Stats counts what has happened since the start, in one Loader or in all of a Cache. Its fields
-// are read one after the other, so they may be apart by what happened meanwhile.
+// are read one after the other, so they may differ by what happened meanwhile.
 type Stats struct {
 	Gets       int64 // calls of Get, and keys of calls of GetMany; not what Warm and Refresh ask for
 	MemoryHits int64 // Gets answered from this process's memory
@@ -68,10 +68,10 @@ type Stats struct {
 	Channel        ChannelStats // these five are of the cache, also in the Stats of each of its loaders
 }
 
-// HitRatio is the share of reads that were answered by a cache: hits of memory and of Redis, among
-// these and the rows that were loaded for somebody, from 0 to 1. Reads of a key that were answered
-// together by Redis, or by one load, count once; reloads in the background do not count. 0 if there
-// were none.
+// HitRatio is the share of reads that were answered by a cache, from 0 to 1: hits of memory and of
+// Redis, among these hits and the rows that were loaded for somebody. Reads of a key that were
+// answered together by Redis, or by one load, count once; reloads in the background do not count.
+// HitRatio is 0 if there were no reads.
 func (s Stats) HitRatio() float64 {
 	hits := float64(s.MemoryHits + s.RedisHits)
 	misses := float64(max(0, s.Loads-s.BackgroundRefreshes-s.CompareLoads))

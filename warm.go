@@ -12,21 +12,20 @@ import (
 	"github.com/cacheaside/cacheaside/internal/rows"
 )
 
-// Warm fills the caches ahead of traffic, and keeps them filled if it is called again and again, on
-// a schedule: it loads those keys that are not cached, or whose entry has less than half of the
-// loader's TTL left, and leaves the others alone. So processes that warm the same keys share the
-// work, and each has them in its memory tier afterwards. (A key that two reload at the same moment
-// is loaded by both, one after the other.) At most rate rows a second are loaded, in chunks of a
-// quarter of that; zero or less: as many as there are, one chunk of LoaderOptions.BatchSize after
-// the other. A key whose load failed a moment ago is not tried again, but reported with
-// ErrLoadFailed.
+// Warm fills the caches ahead of traffic, and keeps them filled if it is called on a schedule. It
+// loads keys that are not cached, or whose entry has less than half of the loader's TTL left, and
+// leaves the others alone. So processes that warm the same keys share the work, and each has them
+// in its memory tier afterwards. (A key that two processes reload at the same moment is loaded by
+// both, one after the other.) At most rate rows a second are loaded, in chunks of a quarter of
+// rate; zero or less: as many as there are, one chunk of LoaderOptions.BatchSize after the other. A
+// key whose load failed a moment ago is not tried again, but reported with ErrLoadFailed.
 //
 // Warm returns when all keys are done, ctx ends, or the cache is closed. each, unless nil, is
-// called for each key when it is cached, with nil, or with the *Error why it is not, on the
-// caller's goroutine; a key that comes twice in a chunk is reported once. An absent row is cached
+// called for each key, on the caller's goroutine: with nil when the key is cached, else with the
+// *Error why it is not. A key that comes twice in a chunk is reported once. An absent row is cached
 // as such: no error. The keys of the chunk that is next or under way when ctx ends are reported
-// with its error. Warm returns ctx's error or ErrClosed if it did not come to the end, and
-// otherwise an error that says how many keys could not be cached, and wraps that of one of them.
+// with ctx's error. If Warm did not come to the end, it returns ctx's error or ErrClosed; else, if
+// some keys could not be cached, an error that says how many, and wraps that of one of them.
 //
 //	err := users.Warm(ctx, slices.Values(popular), 100, nil)
 func (l *Loader[K, V]) Warm(ctx context.Context, keys iter.Seq[K], rate float64, each func(K, error)) error {

@@ -20,7 +20,7 @@ import (
 // https://github.com/eko/gocache/blob/master/README.md. The stores' default expiry is that of their
 // tier; a row that comes from Redis stays in memory as long as it has left there. Its marshaler is
 // msgpack only and so left out: the chain holds JSON text, decoded at each hit. It does not
-// remember that there is no row. What it has and cacheaside has not: many kinds of store, tags by
+// remember that there is no row. It also has, and cacheaside has not: many kinds of store, tags by
 // which many keys are invalidated at once, metrics for Prometheus.
 //
 // It fills from the background: an Invalidate soon after a load may come before the row that it

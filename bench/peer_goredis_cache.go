@@ -13,8 +13,8 @@ import (
 // go-redis/cache has two tiers and singleflight. The settings are those of its README's
 // "advancedUsage": Once, and TinyLFU in memory, where a row stays a minute:
 // https://github.com/go-redis/cache/blob/v9.0.0/README.md. It does not remember that there is no
-// row, has no batch, and tells other processes nothing. What it has and cacheaside has not: msgpack
-// and compression, unless a codec is given, as here.
+// row, has no batch, and tells other processes nothing. It also has, and cacheaside has not:
+// msgpack and compression, unless a codec is given, as here.
 func init() {
 	register(Peer{
 		Name: "go-redis/cache", Module: "github.com/go-redis/cache/v9", Memory: true, Redis: true,

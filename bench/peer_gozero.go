@@ -17,7 +17,7 @@ import (
 // core/stores/cache/cachenode.go of v1.10.3. When Redis fails, it returns the error and does not
 // ask the database, so as not to bring it down. It makes its own clients, one for each address in
 // the process, closes none of them, and gives no say over their pools and time-outs: Patient has no
-// effect. What it has and cacheaside has not: keys spread over several Redis servers by weight,
+// effect. It also has, and cacheaside has not: keys spread over several Redis servers by weight,
 // deletions that failed tried again for an hour (from memory).
 func init() {
 	register(Peer{

@@ -22,7 +22,7 @@ import (
 // jetcache-go has two tiers, singleflight, placeholders for rows that do not exist, and events that
 // tell the other processes what to drop from memory. The settings are those of its README, "Basic
 // Usage" (FreeCache, a minute in memory) and "syncLocalUsage" (the events by Redis pub/sub):
-// https://github.com/mgtv-tech/jetcache-go/blob/v1.2.0/README.md. What it has and cacheaside has
+// https://github.com/mgtv-tech/jetcache-go/blob/v1.2.0/README.md. It also has, and cacheaside has
 // not: codecs to choose from (msgpack, sonic), hit rates in its log, a cache whose rows are
 // refreshed on a schedule.
 //

@@ -15,8 +15,8 @@ import (
 // invalidate a row is to mark it. StrongConsistency is on: its README offers it for "strongly
 // consistent access", and cacheaside promises the same. All else is its default but for Delay, how
 // long a mark stays: it is taken off the time that a row is kept, in whole seconds, and with a
-// short TTL nothing would be left. https://github.com/dtm-labs/rockscache/blob/v0.1.1/README.md.
-// What it has and cacheaside has not: switches that turn reads and deletions off, a lock that a
+// short TTL nothing would be left. https://github.com/dtm-labs/rockscache/blob/v0.1.1/README.md. It
+// also has, and cacheaside has not: switches that turn reads and deletions off, a lock that a
 // writer may hold on a row (LockForUpdate).
 func init() {
 	register(Peer{

@@ -17,9 +17,9 @@ import (
 // tell it of a change: its README, "Client-Side Caching", by DoCache and its opt-in mode, which is
 // the default: https://github.com/redis/rueidis/blob/v1.0.79/README.md. It is no cache-aside
 // library: the load, shared by x/sync/singleflight, and the SET are written here, as its users
-// write them. So nothing keeps an old row out that was loaded before an Invalidate. What it has and
-// cacheaside has not: replies of any reading command kept in memory, each invalidated by any writer
-// of Redis that there is.
+// write them. So nothing keeps an old row out that was loaded before an Invalidate. It also has,
+// and cacheaside has not: replies of any reading command kept in memory, each invalidated by any
+// writer of Redis that there is.
 func init() {
 	register(Peer{
 		Name: "rueidis", Module: "github.com/redis/rueidis", Memory: true, Redis: true, Tells: true, Later: true,

@@ -18,7 +18,7 @@ import (
 // https://github.com/viccon/sturdyc/blob/v1.1.5/README.md#distributed-storage-early-refreshes.
 // Continuous evictions are off, for they would never end; it evicts when it is full. It has no call
 // that invalidates a row everywhere: its README leaves the storage to the user. So Invalidate
-// deletes the key from Redis and then from this process's memory. What it has and cacheaside has
+// deletes the key from Redis and then from this process's memory. It also has, and cacheaside has
 // not: refreshes of many keys gathered into one batch, keys made of a struct, loads that always ask
 // the source and fall back on the cache.
 func init() {

@@ -13,7 +13,7 @@ import (
 
 // Add adds a key. When it has returned nil, no lookup by a Redis filter that begins then misses it,
 // in any process, nor one by a Replica that begins later than Options.MaxStaleness, as a rule some
-// milliseconds. If it returns an error, try again: it may be repeated.
+// milliseconds. If Add returns an error, try again: it may be repeated.
 //
 // For a row that is not committed yet, Add is not enough: see Admit.
 func (f *Redis) Add(ctx context.Context, key string) error { return f.AddMany(ctx, []string{key}) }
@@ -24,8 +24,8 @@ func (f *Redis) AddMany(ctx context.Context, keys []string) error {
 	return err
 }
 
-// Admit is for keys whose rows are being inserted. Call it before the transaction commits, and what
-// it returns, committed, after that:
+// Admit is for keys whose rows are being inserted. Call Admit before the transaction commits, and
+// committed, which it returns, after the commit:
 //
 //	committed, err := filter.Admit(ctx, keys)
 //	if err != nil {
@@ -37,11 +37,11 @@ func (f *Redis) AddMany(ctx context.Context, keys []string) error {
 //	return committed(context.WithoutCancel(ctx))
 //
 // Once committed has returned nil, the keys are found as after Add, whatever has become of the
-// filter meanwhile: a Rebuild that read the table between the two has not seen the rows. It may be
-// called again, after an error or not, and by several goroutines. Where the transaction is rolled
-// back, it is not called, and the keys are false positives until the next Rebuild. If the process
-// dies before it is called, the rows are found all the same, as long as the transaction took no
-// longer than RebuildOptions.Settle.
+// filter meanwhile: a Rebuild that read the table between the two has not seen the rows. committed
+// may be called again, after an error or not, and by several goroutines. Where the transaction is
+// rolled back, committed is not called, and the keys are false positives until the next Rebuild. If
+// the process dies before committed is called, the rows are found all the same, as long as the
+// transaction took no longer than RebuildOptions.Settle.
 func (f *Redis) Admit(ctx context.Context, keys []string) (committed func(context.Context) error, err error) {
 	keys = slices.Clone(keys)
 	written, err := f.add(ctx, keys)
@@ -87,8 +87,8 @@ func (f *Redis) add(ctx context.Context, keys []string) (written map[string]bool
 
 // addSome writes keys to all generations that are known, then reads the descriptor, and goes on
 // until it names none that they were not written to: a generation may have been begun, or have
-// become the active one, meanwhile. Whoever begins one later has all that is written here in the
-// table that he reads, or is seen by committed.
+// become the active one, meanwhile. A rebuild that begins one later finds all that is written here
+// in the table that it reads, or committed sees it.
 func (f *Redis) addSome(ctx context.Context, keys []string) (written map[string]bool, err error) {
 	hashes := make([]hash, len(keys))
 	for i, key := range keys {

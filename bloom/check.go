@@ -64,17 +64,17 @@ type checkers struct {
 	all  map[int]func(context.Context, Holds) (int, error)
 }
 
-// CheckRebuilt has check be called with each filter that Rebuild builds in this process, before it
-// takes its place. check answers how many rows that are there the new filter would hide, with an
-// error that tells more: if there are any, the Rebuild fails with ErrHides. An error with 0 is one
-// of the check itself, which is then tried again. A cacheaside.Loader calls CheckRebuilt by itself,
-// for the rows that its loads return. remove ends it, and may be called again.
+// CheckRebuilt makes Rebuild call check with each filter that it builds in this process, before the
+// filter takes its place. check returns how many rows that are there the new filter would hide,
+// with an error that tells more: if there are any, the Rebuild fails with ErrHides. An error with 0
+// is one of the check itself, which is then tried again. A cacheaside.Loader calls CheckRebuilt by
+// itself, for the rows that its loads return. remove ends these calls, and may be called again.
 func (f *Redis) CheckRebuilt(check func(ctx context.Context, holds Holds) (hidden int, err error)) (remove func()) {
 	return f.checkers.add(check)
 }
 
-// CheckRebuilt has check be called with each filter that Rebuild builds, and Load reads, before it
-// takes its place: see Redis.CheckRebuilt.
+// CheckRebuilt makes Rebuild and Load call check with each filter that they build or read, before
+// the filter takes its place: see Redis.CheckRebuilt.
 func (l *Local) CheckRebuilt(check func(ctx context.Context, holds Holds) (hidden int, err error)) (remove func()) {
 	return l.checkers.add(check)
 }

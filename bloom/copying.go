@@ -34,8 +34,8 @@ var errOutdated = errors.New("something may have been missed meanwhile")
 // calm is the pace at which Redis is asked for what was not there.
 func (r *Replica) calm() time.Duration { return max(r.options.MaxStaleness, pause) }
 
-// seldom is the pace at which the descriptor is looked at though nothing was announced: who
-// activates a generation may die before he has told of it.
+// seldom is the pace at which the descriptor is looked at though nothing was announced: the process
+// that activates a generation may die before it has announced that.
 const seldom = 15
 
 // look has the descriptor looked at.

@@ -167,8 +167,8 @@ func (d *descriptor) encode() (string, error) {
 	return string(b), err
 }
 
-// decodeDescriptor reads what Redis holds; nothing is a descriptor without generations. What it
-// accepts is of bounded size.
+// decodeDescriptor reads what Redis holds; nothing is a descriptor without generations. It accepts
+// nothing of unbounded size.
 func decodeDescriptor(raw string) (d descriptor, err error) {
 	if raw == "" {
 		return descriptor{}, nil

@@ -1,5 +1,5 @@
-// Package bloom is Bloom filters that never hide a row: they say of a key that it is certainly not
-// there, or that it may be, and "certainly not" is never said of a key that was added.
+// Package bloom is Bloom filters that never hide a row. They say of a key that it is certainly not
+// there, or that it may be; they never say "certainly not" of a key that was added.
 //
 //	filter, err := bloom.NewRedis(rdb, "users", 1_000_000, 0.01, nil) // for a million keys, at 1 % of false positives
 //	replica, err := bloom.NewReplica(filter)                           // answered in this process's memory
@@ -29,8 +29,8 @@
 // returned nil never misses the key: by Redis none, in any process; by a Local that is not shared
 // none; by a Replica, or a shared Local, none if it was added by this one, or by the Redis filter
 // that it is of, and by others none that begins more than Options.MaxStaleness later, as a rule
-// some milliseconds (MightContainFresh sees it at once). What is missing, not built yet, lost in
-// part, built differently, not heard of or out of reach answers "maybe", and is counted.
+// some milliseconds (MightContainFresh sees it at once). A filter that is missing, not built yet,
+// lost in part, built differently, not heard of or out of reach answers "maybe", and is counted.
 //
 // They hold while Redis keeps what it has acknowledged. A failover, a restart, a restored dump or
 // two swapped databases may lose keys of a filter: that is noticed within a second by the processes

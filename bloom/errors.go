@@ -10,15 +10,15 @@ var (
 	ErrFewer = errors.New("the new filter has too few keys, and has not taken its place")
 
 	// ErrHides means that the new filter of a Rebuild or a Load has not taken its place: it lacks
-	// keys whose rows have been read in this process, by loaders that it stands in front of (see
-	// CheckRebuilt), and which are still there.
+	// keys whose rows have been read in this process, by loaders that use the filter (see
+	// CheckRebuilt), and these rows are still there.
 	ErrHides = errors.New("the new filter would hide rows, and has not taken its place")
 
 	// ErrRebuilding means that another process, or another call, rebuilds the filter now.
 	ErrRebuilding = errors.New("the filter is being rebuilt by another")
 
 	// ErrIncomplete means that there is nothing to save: no Rebuild or Load has completed the
-	// filter, or it does not know what others have added.
+	// filter, or it does not know all keys that others have added.
 	ErrIncomplete = errors.New("the filter is not complete")
 
 	// ErrCorrupt means that Load was not given a file of Save, or not the whole of it.

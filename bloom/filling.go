@@ -165,8 +165,8 @@ func (r *filling) where(err error) error {
 	return fmt.Errorf("after %d keys, the last of them #%016x: %w", r.keys, h[0], err)
 }
 
-// read adds what the source has behind the last key that was added. What the source panics with is
-// an error.
+// read adds what the source has behind the last key that was added. A panic of the source is an
+// error.
 func (r *filling) read(ctx context.Context) (err error) {
 	r.pending, r.bytes = r.pending[:0], 0
 	ours := false // what runs

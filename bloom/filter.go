@@ -2,15 +2,15 @@ package bloom
 
 import "context"
 
-// Filter is what Local, Redis and Replica have in common, and cacheaside.LoaderOptions.Filter
-// takes.
+// Filter is what Local, Redis and Replica have in common. cacheaside.LoaderOptions.Filter takes
+// one.
 type Filter interface {
 	// MightContain tells whether a key may have been added: false means that it certainly was not.
-	// It is true where the filter cannot say.
+	// The answer is true where the filter cannot say.
 	MightContain(ctx context.Context, key string) (bool, error)
 
-	// MightContainMany is MightContain for many keys: what it answers is as long as keys, whatever
-	// the error.
+	// MightContainMany is MightContain for many keys: the result is as long as keys, whatever the
+	// error.
 	MightContainMany(ctx context.Context, keys []string) ([]bool, error)
 
 	// AddMany adds keys.
@@ -20,7 +20,7 @@ type Filter interface {
 	// is called after that.
 	Admit(ctx context.Context, keys []string) (committed func(context.Context) error, err error)
 
-	// NotFound tells that so many keys that the filter took for present were not there.
+	// NotFound tells how many keys that the filter took for present were not there.
 	NotFound(keys int)
 }
 

@@ -6,8 +6,8 @@ import (
 )
 
 // MightContainFresh is MightContainMany that sees each Add that has returned nil before, in any
-// process. If the filter is shared, it takes a trip, and as long as it takes until what was
-// announced before has come; if that fails, "maybe" is answered, with the error.
+// process. If the filter is shared, MightContainFresh takes a trip, and waits until earlier
+// announcements have come; if that fails, the answer is "maybe", with the error.
 func (l *Local) MightContainFresh(ctx context.Context, keys []string) ([]bool, error) {
 	if l.shared == nil {
 		return l.MightContainMany(ctx, keys)

@@ -14,14 +14,17 @@ import (
 // A generation comes and goes in steps:
 //
 //	begin     Building names it, not ready: nobody adds to it, nobody asks it
-//	prepare   its segments are made, empty; then it is ready: who adds, adds to it, too. Who began it does so once: a segment that was made twice would be emptied by the second, which
-//	          may come late. If it fails, or was left half done, another generation is begun
+//	prepare   its segments are made, empty; then it is ready: each Add adds to it, too. The
+//	          rebuild that began it does so once: a segment that was made twice would be emptied
+//	          by the second, which may come late. If it fails, or was left half done, another
+//	          generation is begun
 //	(the rows are read and added)
 //	activate  if all its segments are still there, it takes the place of the active one, which is old then
 //	remove    the segments of what is old are deleted, and only then is it forgotten, so that nothing is left behind
 //
-// Who finds one that is ready may take it up from there. Each step changes the descriptor by
-// comparing all of it. So of two who rebuild, the second to change it finds that he is not alone.
+// Any process that finds one that is ready may take it up from there. Each step changes the
+// descriptor by comparing all of it. So of two rebuilds, the second to change it finds that it is
+// not alone.
 
 // errReplaced ends a rebuild: another has replaced the generation that it fills.
 var errReplaced = errors.New("another rebuild has taken its place")
@@ -133,8 +136,8 @@ func (f *Redis) activate(ctx context.Context, g *generation) error {
 // swapped is the name by which a new generation is announced.
 const swapped = "generation"
 
-// whole checks that all segments of a generation are there. What is lost after that is found by
-// those who ask for it.
+// whole checks that all segments of a generation are there. Segments lost after that are found by
+// the lookups that ask for them.
 func (f *Redis) whole(ctx context.Context, g *generation) error {
 	return f.eachLost(ctx, g, func() error { return errLost })
 }

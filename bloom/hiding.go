@@ -38,10 +38,11 @@ func (h *hiding) rests(now time.Time) bool {
 }
 
 // Hidden tells the filter that it has refused a key whose row exists, as a cacheaside.Loader has
-// found out (LoaderOptions.AuditEvery). If it still refuses the key, it answers "maybe" from then
-// on, in all processes, until it was built again; Maintain does that, the first time at its next
-// check, and if it happens again within a day each time after a longer rest, up to a day: what the
-// source does not have, no rebuild repairs. If it returns an error, try again.
+// found out (LoaderOptions.AuditEvery). If the filter still refuses the key, it answers "maybe"
+// from then on, in all processes, until it has been built again. Maintain does so, the first time
+// at its next check, and if it happens again within a day each time after a longer rest, up to a
+// day: no rebuild repairs a key that the source does not have. If Hidden returns an error, try
+// again.
 func (f *Redis) Hidden(ctx context.Context, key string) error {
 	f.recheckCopy() // it may lack what Redis has
 	d, err := f.fetch(ctx, f.patience())
@@ -57,7 +58,7 @@ func (f *Redis) Hidden(ctx context.Context, key string) error {
 	return f.failed(f.dropActive(ctx, d.Active, func(to *descriptor) { to.Hiding = to.Hiding.again(now) }))
 }
 
-// Hidden tells the filter that it has refused a key whose row exists: see Redis.Hidden. It is of
+// Hidden tells the filter that it has refused a key whose row exists: see Redis.Hidden. It concerns
 // this process only. The error is always nil.
 func (l *Local) Hidden(_ context.Context, key string) error {
 	if l.has(key) {

@@ -10,22 +10,22 @@ import (
 	"math"
 )
 
-// Load replaces what the filter holds by what Save has written: its keys, capacity and rate. That
-// is also to say that it is complete: the filter answers "no" from then on. So the file must have
-// all keys that were added before Load is called; those that were added since it was saved must be
-// added again before or while nobody relies on it, or the filter be rebuilt instead. What is added
-// while Load runs is in the filter as well. For MaintainOptions.Every it is as old as the Load, not
-// as the file.
+// Load replaces what the filter holds by what Save has written: its keys, capacity and rate. To
+// call Load is also to say that the file is complete: the filter answers "no" from then on. So the
+// file must have all keys that were added before Load is called. Keys that were added since the
+// file was saved must be added again before anybody relies on the filter, or the filter be rebuilt
+// instead. Keys that are added while Load runs are in the filter as well. For MaintainOptions.Every
+// the filter is as old as the Load, not as the file.
 //
 // The filter is checked before it takes its place, as one that was rebuilt: it must hold a key,
 // nine tenths of those of the present one (ErrFewer), and those of all rows that loaders of this
 // process have read (ErrHides). A Rebuild with RebuildOptions.AllowFewer, or a new Local, is for a
 // set that has become smaller.
 //
-// It reads no more of r than Save has written, checks all of it, and allocates no more than some
-// times what it has read; a file from who is not trusted is best bounded by an io.LimitReader. If
-// it returns an error, the filter is as it was. A shared filter cannot be loaded: a file does not
-// have what others have added since.
+// Load reads no more of r than Save has written, checks all of it, and allocates no more than some
+// times what it has read; bound a file from an untrusted source by an io.LimitReader. If Load
+// returns an error, the filter is as it was. A shared filter cannot be loaded: a file does not have
+// the keys that others have added since.
 func (l *Local) Load(r io.Reader) error {
 	if l.shared != nil {
 		return errors.New("bloom: a shared filter is built from the source, not loaded: a file does not have what others have added since")
@@ -132,8 +132,8 @@ func (f *file) header() (s shape, capacity uint64, rate float64, err error) {
 // that was read three times over.
 const ahead = 1 << 13
 
-// segments reads the words of all segments. What it allocates grows with what was read, not with
-// what the header says.
+// segments reads the words of all segments. Its allocations grow with what was read, not with what
+// the header says.
 func (f *file) segments(s shape) (words []uint64, err error) {
 	total := s.total() / 64
 	buffer := make([]byte, 8*min(total, ahead))

@@ -10,12 +10,12 @@ import (
 // Local is a filter in this process's memory, which takes State.Bits / 8 bytes (twice that while it
 // is being rebuilt). It is safe for concurrent use, and a lookup takes nanoseconds.
 //
-// By NewLocal it knows what this process has added, and read from its source: it is for a set that
-// no other process adds to, or which does not change. Where others insert rows it would hide them;
-// use NewShared then, or a Replica.
+// A filter of NewLocal knows the keys that this process has added, and read from its source. It is
+// for a set that no other process adds to, or which does not change. Rows that others insert it
+// would hide; use NewShared then, or a Replica.
 //
-// It answers "maybe" until a Rebuild, or Load, has completed it. What was added before that is not
-// in it unless the source has it. It is gone with the process: see Save.
+// A Local answers "maybe" until a Rebuild, or Load, has completed it. Keys that were added before
+// that are not in it unless the source has them. The filter is gone with the process: see Save.
 type Local struct {
 	options  Options
 	capacity uint64 // of the next generation, at this rate
@@ -50,9 +50,9 @@ type holding struct {
 // unbuilt tells whether a rebuild has not come to its end.
 func (h *holding) unbuilt() bool { return h.building != nil || h.abandoned }
 
-// NewLocal makes a filter for about capacity keys at this rate of false positives, such as 0.01. It
-// does no I/O. nil options are the defaults; Prefix, Timeout and MaxStaleness have no meaning for
-// it.
+// NewLocal makes a filter for about capacity keys at this rate of false positives, such as 0.01.
+// NewLocal does no I/O. nil options are the defaults; Prefix, Timeout and MaxStaleness have no
+// meaning here.
 func NewLocal(capacity uint64, rate float64, options *Options) (*Local, error) {
 	l := &Local{options: options.withDefaults(), capacity: capacity, rate: rate, woken: make(chan struct{}, 1)}
 	l.holds.Store(&holding{})
@@ -65,9 +65,9 @@ func NewLocal(capacity uint64, rate float64, options *Options) (*Local, error) {
 	return l, nil
 }
 
-// Close ends Maintain, and a Rebuild with the next keys that it adds; and if the filter is shared,
-// what goes on in the background: then it answers "maybe". It may be called again, and always
-// returns nil.
+// Close ends Maintain, and a Rebuild with the next keys that it adds. If the filter is shared,
+// Close also ends its background work; the filter then answers "maybe". Close may be called again,
+// and always returns nil.
 func (l *Local) Close() error {
 	l.closed.Store(true)
 	if l.shared != nil {
@@ -77,16 +77,17 @@ func (l *Local) Close() error {
 	return nil
 }
 
-// MightContain tells whether a key may have been added: false means that it certainly was not. It
-// is true, and counted (Stats.Unknown), where the filter is not complete, or, if it is shared,
-// cannot be sure to have heard of all that others have added up to Options.MaxStaleness ago. It
-// waits for nothing, and takes no context into account; the error is always nil.
+// MightContain tells whether a key may have been added: false means that it certainly was not. The
+// answer is true, and counted (Stats.Unknown), where the filter is not complete, or, if it is
+// shared, cannot be sure to have heard of all keys that others have added up to
+// Options.MaxStaleness ago. MightContain waits for nothing, and takes no context into account; the
+// error is always nil.
 func (l *Local) MightContain(_ context.Context, key string) (bool, error) {
 	return l.has(key), nil
 }
 
-// MightContainNow is MightContain without what it does not need. known is always true: there is
-// nobody else to ask. It is what a cacheaside.Loader asks.
+// MightContainNow is MightContain without the context and the error. known is always true: there is
+// nobody else to ask. A cacheaside.Loader calls MightContainNow.
 func (l *Local) MightContainNow(key string) (may, known bool) { return l.has(key), true }
 
 // has says "no" only by what is trusted.
@@ -138,11 +139,11 @@ func (l *Local) many(keys []string, trust int64) []bool {
 	return maybe
 }
 
-// NotFound tells that so many keys that the filter took for present were not there: its false
+// NotFound tells how many keys that the filter took for present were not there: its false
 // positives.
 func (l *Local) NotFound(keys int) { l.counts.falsePositives.Add(int64(keys)) }
 
-// Deleted tells that so many rows were deleted, whose keys stay in the filter until the next
+// Deleted tells how many rows were deleted, whose keys stay in the filter until the next
 // Rebuild. The error is always nil.
 func (l *Local) Deleted(_ context.Context, rows int) error {
 	l.deleted.Add(int64(rows))

@@ -62,8 +62,8 @@ func (l *Local) add(ctx context.Context, keys []string) (*holding, error) {
 }
 
 // write writes keys to all that is held, but for what written was, and again if that has changed
-// meanwhile: a generation may have been begun, or have become the active one. Whoever begins one
-// later has all that is written here in what he reads, or is seen by committed.
+// meanwhile: a generation may have been begun, or have become the active one. A rebuild that begins
+// one later finds all that is written here in what it reads, or committed sees it.
 func (l *Local) write(hashes []hash, written *holding) *holding {
 	for {
 		h := l.holds.Load()

@@ -10,9 +10,9 @@ import (
 var errMissed = errors.New("an announcement of another process was missed while it was being built")
 
 // Rebuild reads all keys of the source into new bits, which take the place of the present ones when
-// they are complete. Until then the present ones serve, and who adds adds to both. nil options are
-// the defaults, but that a filter which is not shared waits for nothing (RebuildOptions.Settle):
-// whoever has called Admit is in this process, and calls committed.
+// they are complete. Until then the present bits serve, and Adds go to both. nil options are the
+// defaults, but a filter that is not shared waits for nothing (RebuildOptions.Settle): all callers
+// of Admit are in this process, and call committed.
 //
 // One rebuild runs at a time: while another does, the error is ErrRebuilding, at once. If it is
 // ended, the next one begins anew. The source is asked again where it fails, or panics, behind the

@@ -16,19 +16,19 @@ import (
 // MaintainOptions are the settings of Maintain. The zero value, and nil, are good defaults.
 type MaintainOptions struct {
 	// Every is how old a filter may become before it is built anew, for the keys of deleted rows,
-	// and for what nobody has told of. Who sets it: whose table is large and changes little (more),
-	// or whose rows are often deleted where nobody calls Deleted (less). Default: 24 hours.
-	// Negative: any age. At least 1 second.
+	// and for rows that nobody has told of. Default: 24 hours. At least 1 second; negative: any
+	// age. Raise it for a large table that changes little; lower it if rows are often deleted where
+	// nobody calls Deleted.
 	Every time.Duration
 
-	// Check is about how often is looked whether it is due, by each process. It is also about how
+	// Check is about how often each process looks whether a rebuild is due. It is also about how
 	// long a restart of Redis, see Maintain, may stay unnoticed. Default: 1 minute. From 100 ms to
 	// 24 hours.
 	Check time.Duration
 
 	// MaxRate is the rate of false positives, as this process measures it (see NotFound), from
-	// which on the filter is built anew. Default: four times that which it was made for. At most 1,
-	// which is never.
+	// which on the filter is built anew. Default: four times the rate that it was made for. At most
+	// 1, which is never.
 	MaxRate float64
 
 	// Rebuild are the settings of each rebuild. Default: those of a Rebuild with nil.
@@ -36,8 +36,8 @@ type MaintainOptions struct {
 
 	// Failed is called with each error of a check, or a rebuild, after which Maintain goes on, and
 	// looks again after Check; also when a source fails before its first key, which is then tried
-	// again at once. It must not block. Stats.Failures counts these errors. Default: slog.Error of
-	// the default logger.
+	// again at once. Failed must not block. Stats.Failures counts these errors. Default: slog.Error
+	// of the default logger.
 	Failed func(error)
 }
 

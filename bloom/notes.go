@@ -12,8 +12,8 @@ import (
 	"github.com/cacheaside/cacheaside/internal/conn"
 )
 
-// What rebuilds leave for each other of a generation is in a hash of its own, f.notes, for each Add
-// is answered all of the tally: field:id is
+// Rebuilds leave notes for each other. Those of a generation are in a hash of its own, f.notes, for
+// each Add is answered all of the tally: field:id is
 //
 //	cursor   and keys were noted by programs of before, which went on behind that key
 //	servers  what it was begun on; see servers.go

@@ -17,13 +17,13 @@ type Options struct {
 
 	// Timeout bounds each trip to Redis of a lookup, which answers "maybe" then; each trip of
 	// anything else may take four times as long, or a second, and an announcement sixteen times.
-	// Who sets it: whose network is slower. Default: 250 ms. From 1 ms to 1 minute.
+	// Default: 250 ms. From 1 ms to 1 minute. Raise it if the network is slower.
 	Timeout time.Duration
 
-	// MaxStaleness is how long a Replica, or a shared Local, may at most not know of a key that
-	// another process has added: as a rule it hears of it in milliseconds, and where it cannot
-	// hear, it does not answer "no" by itself for longer than this. Default: 2 s. From 20 ms to 1
-	// minute.
+	// MaxStaleness is how long at most a Replica, or a shared Local, may not know of a key that
+	// another process has added. As a rule it hears of the key in milliseconds. Where it cannot
+	// hear, it does not answer "no" by itself for longer than MaxStaleness. Default: 2 s. From 20
+	// ms to 1 minute.
 	MaxStaleness time.Duration
 
 	// MaxReplicaBytes is the size of the largest filter that a Replica copies; a larger one is
@@ -34,8 +34,8 @@ type Options struct {
 
 	// OverCapacity is called when a filter has been found to hold more keys than it was made for,
 	// once for each generation in each process: from then on its rate of false positives is above
-	// what was asked for, until a rebuild. It is called by whoever adds, or has rebuilt, and must
-	// not block. Who sets it: who does not let Maintain see to it. Default: none.
+	// what was asked for, until a rebuild. The goroutine that adds, or has rebuilt, calls it; it
+	// must not block. Default: none. Set it if Maintain does not run.
 	OverCapacity func(State)
 
 	watch time.Duration // about how often Redis is looked at for what it may have lost; negative, in tests that count commands: never

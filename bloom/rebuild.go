@@ -13,39 +13,39 @@ import (
 // source, or Redis, fails: only the Rebuild that has read that key does so. A source that cannot
 // begin in the middle may begin again; then few failures end the Rebuild.
 //
-// It must read what is committed at the time, not a snapshot from before it was called, nor a
+// A Source must read what is committed at the time, not a snapshot from before it was called, nor a
 // replica that lags. After an error it yields nothing more. See Table and Keys.
 type Source func(ctx context.Context, after string) iter.Seq2[string, error]
 
 // RebuildOptions are the settings of one Rebuild. The zero value, and nil, are good defaults.
 type RebuildOptions struct {
-	// Capacity is for how many keys the new filter is made. Who sets it: who knows that there will
-	// soon be more. Default: that which the filter was made with, doubled as often as it takes for
-	// all keys that the present one holds, and a quarter more, if it is found to hold more than
-	// that. Where it is set, Maintain makes no larger one, however many keys there are.
+	// Capacity is for how many keys the new filter is made. Default: that which the filter was made
+	// with, doubled as often as it takes for all keys that the present one holds, and a quarter
+	// more, if it is found to hold more than that. Set it if there will soon be more keys; Maintain
+	// then makes no larger filter, however many keys there are.
 	Capacity uint64
 
 	// Settle is how long a transaction may take that inserts rows, from Admit until others can read
-	// them. The rebuild waits for so long between the moment from which on all who add also add to
-	// the new filter, and reading the table: the rows of who did not know of it are there by then.
-	// If one takes longer, its rows are promised to be found only when committed has returned nil;
-	// if its process dies between the commit and that, they may be missed, and that until the next
-	// Rebuild. Who sets it: who has longer transactions (more), or inserts nothing meanwhile
-	// (negative: no wait). Default: 10 s.
+	// them. The rebuild waits for so long between the moment from which on every Add also adds to
+	// the new filter, and reading the table: the rows of processes that did not know of the new
+	// filter are there by then. If a transaction takes longer, its rows are promised to be found
+	// only when committed has returned nil; if its process dies between the commit and that, the
+	// rows may be missed until the next Rebuild. Default: 10 s. Negative: no wait. Raise it for
+	// longer transactions; make it negative if nothing is inserted meanwhile.
 	Settle time.Duration
 
-	// Rate is how many keys are read in a second, at most. Who sets it: whose database has no more
-	// to spare. Default: no limit.
+	// Rate is how many keys are read in a second, at most. Default: no limit. Set it if the
+	// database has no more to spare.
 	Rate int
 
-	// AllowFewer has the new filter take the place of one that holds more keys: it may have fewer
-	// than nine tenths of them, less those of Deleted, or, the first time, none at all. Without it
-	// that is ErrFewer. Default: false. Set it where many rows are deleted and nobody calls
-	// Deleted, and where a table may be empty at first.
+	// AllowFewer lets the new filter take the place of one that holds more keys: it may have fewer
+	// than nine tenths of them, less those of Deleted, or, the first time, none at all. Without
+	// AllowFewer that is ErrFewer. Default: false. Set it where many rows are deleted and nobody
+	// calls Deleted, and where a table may be empty at first.
 	AllowFewer bool
 
-	// Progress is called about once a second while keys are read, and when all are. It must not
-	// block. Default: none.
+	// Progress is called about once a second while keys are read, and when all are. Progress must
+	// not block. Default: none.
 	Progress func(Progress)
 
 	batch   int         // keys that are added at once, at most; tests have fewer

@@ -18,19 +18,20 @@ const maxTries = 3
 
 // Rebuild reads all keys of the source into a new filter, which takes the place of the present one
 // when it is complete: the first time, when the filter was lost, to forget the keys of deleted
-// rows, or to make it larger. Until then the present one serves, and who adds adds to both. It
-// returns when that is done and what was replaced is removed; nil options are the defaults.
+// rows, or to make it larger. Until then the present filter serves, and Adds go to both. Rebuild
+// returns when the new filter is in place and the one that it has replaced is removed. nil options
+// are the defaults.
 //
 // One process rebuilds at a time: where another does, the error is ErrRebuilding, at once. The
-// source is asked again where it fails, or panics, behind the last key that was added; a few times,
-// for as long as some seconds without a key, then its error is returned, with how many keys were
-// added; so is Redis. Where Redis loses a part of what is being built, it is begun anew, twice. If
-// it is ended, by ctx, an error or SIGKILL, the next Rebuild begins anew: nobody could tell what
-// has become of the rows before the last key meanwhile.
+// source is asked again where it fails, or panics, from behind the last key that was added: a few
+// times, for some seconds without a key. Then its error is returned, with how many keys were added.
+// So it is with Redis. Where Redis loses a part of the new filter, Rebuild begins anew, twice. If
+// Rebuild is ended, by ctx, an error or SIGKILL, the next Rebuild begins anew: nobody could tell
+// what has become of the rows before the last key meanwhile.
 //
 // Before it takes its place, the new filter is checked: it must have nine tenths of the keys of the
 // present one (ErrFewer, RebuildOptions.AllowFewer), and those of all rows that loaders of this
-// process have read (ErrHides). Where it has not, it is removed, and the present one serves on.
+// process have read (ErrHides). If it lacks them, it is removed, and the present filter serves on.
 //
 // Memory: up to 262,144 keys at once here, or 8 MB of them, about 30 MB in all; and a second filter
 // in Redis.

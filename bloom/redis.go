@@ -53,9 +53,9 @@ type known struct {
 const tries = 4
 
 // NewRedis makes the filter called name in Redis, for about capacity keys at this rate of false
-// positives, such as 0.01. It needs no module in the server, and does no I/O. rdb is a
-// *redis.Client or a *redis.ClusterClient; it stays the caller's, who closes it after the filter.
-// nil options are the defaults.
+// positives, such as 0.01. The server needs no module. NewRedis does no I/O. rdb is a *redis.Client
+// or a *redis.ClusterClient; it stays the caller's, who closes it after the filter. nil options are
+// the defaults.
 //
 // A filter that nobody has built answers "maybe". Rebuild builds it, from all keys that there are.
 //
@@ -118,8 +118,9 @@ func (f *Redis) Close() error {
 
 // MightContain tells whether a key may have been added: false means that it certainly was not.
 // Where the filter cannot say, since it was not built yet, or is lost in part, or cannot be asked,
-// it is true, and counted (Stats.Unknown); if it could not be asked, with the error. It ends with
-// ctx, and where one of its trips, as a rule one, has taken longer than Options.Timeout.
+// the answer is true, and counted (Stats.Unknown); if the filter could not be asked, with the
+// error. MightContain ends with ctx, and when one of its trips (as a rule there is one) has taken
+// longer than Options.Timeout.
 //
 // No key is missed whose Add has returned nil before, or, where it was added before its row was
 // committed, whose committed has (see Admit).

@@ -17,19 +17,20 @@ import (
 // nil; nor one that another process, or another filter in this one, has added, if it begins more
 // than Options.MaxStaleness after that: as a rule some milliseconds, for all Adds are announced,
 // and what is announced is numbered, and the last number is asked for four times within
-// MaxStaleness. Who must see what another process has just added asks MightContainFresh.
+// MaxStaleness. To see what another process has just added, ask MightContainFresh.
 //
-// It costs the filter's size in memory (State.Bits / 8 bytes; twice that while a new generation
-// takes the place of one), a subscription, and the polls. Where it cannot say, since the copy is
-// not made yet, or something may have been missed, Redis is asked, until the copy has been made
-// (again), in the background: a key all of whose bits are set is answered at once all the same.
-// Without Redis it goes on until the connection is known to be lost, and for less than MaxStaleness
-// in any case; then what it has not is "maybe", with the error. A filter larger than
-// Options.MaxReplicaBytes is not copied, and always asked for in Redis. Stats tells of all that.
+// A Replica costs the filter's size in memory (State.Bits / 8 bytes; twice that while a new
+// generation takes the place of one), a subscription, and the polls. Where a Replica cannot say,
+// since the copy is not made yet, or something may have been missed, Redis is asked, until the copy
+// has been made (again), in the background: a key all of whose bits are set is answered at once all
+// the same. Without Redis a Replica goes on until the connection is known to be lost, and for less
+// than MaxStaleness in any case; then a key that it does not have is "maybe", with the error. A
+// filter larger than Options.MaxReplicaBytes is not copied, and always asked for in Redis. Stats
+// tells of all that.
 type Replica struct {
 	*Redis
 
-	// What each lookup reads.
+	// Read by each lookup.
 	start    time.Time // of the clock that trust is on
 	trust    atomic.Int64
 	epoch    atomic.Uint64
@@ -83,9 +84,9 @@ func (r *Replica) Close() error {
 }
 
 // MightContain tells whether a key may have been added: false means that it certainly was not (see
-// Replica). As Redis.MightContain, it is true, and counted, where nobody can say; with the error,
-// if Redis could not be asked. Where the copy can say, it takes no context into account, and there
-// is no error.
+// Replica). As with Redis.MightContain, the answer is true, and counted, where nobody can say; with
+// the error, if Redis could not be asked. Where the copy can say, ctx is not taken into account,
+// and there is no error.
 func (r *Replica) MightContain(ctx context.Context, key string) (bool, error) {
 	h := hashOf(key)
 	if may, known := r.now(&h); known {

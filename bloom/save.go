@@ -29,10 +29,10 @@ const (
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
 // Save writes the filter to w, so that Load can read it, in another process or after a restart. All
-// that was added before Save was called is in it (of what other processes add to a shared filter,
-// all up to Options.MaxStaleness before that); what is added later may be or not. It is State.Bits
-// / 8 bytes, and some. A file of a filter of one segment (up to 2^18 bits) can be read by
-// github.com/bits-and-blooms/bloom, too, from byte 52 on.
+// keys that were added before Save was called are in the file (of keys that other processes add to
+// a shared filter, all up to Options.MaxStaleness before that); keys that are added later may be in
+// it or not. The file has State.Bits / 8 bytes, and some. A file of a filter of one segment (up to
+// 2^18 bits) can be read by github.com/bits-and-blooms/bloom, too, from byte 52 on.
 func (l *Local) Save(w io.Writer) error {
 	trust := l.trust()
 	g := l.holds.Load().active

@@ -147,8 +147,8 @@ func (s shape) mask(hashes []hash, which []int) []byte {
 	return b
 }
 
-// write adds keys to a generation, and answers how many bits were not set before. What is lost of
-// it stays lost: those keys are answered "maybe".
+// write adds keys to a generation, and answers how many bits were not set before. Segments that are
+// lost stay lost: their keys are answered "maybe".
 func (f *Redis) write(ctx context.Context, g *generation, hashes []hash) (set uint64, err error) {
 	set, missing, err := f.fill(ctx, g, hashes, false)
 	f.counts.lostAdds.Add(missing)
@@ -156,8 +156,8 @@ func (f *Redis) write(ctx context.Context, g *generation, hashes []hash) (set ui
 }
 
 // fill adds keys to a generation. It answers how many bits were not set before, and how many
-// segments were lost. What is sent is made trip by trip, for whole segments are large; who is
-// gentle rests after each trip for as long as it took, so that others have their turn.
+// segments were lost. The commands are made trip by trip, for whole segments are large; a gentle
+// caller rests after each trip for as long as it took, so that others have their turn.
 func (f *Redis) fill(ctx context.Context, g *generation, hashes []hash, gentle bool) (set uint64, missing int64, err error) {
 	var calls []*call
 	size := 0

@@ -32,19 +32,19 @@ type sharing struct {
 // memory, and what is added to one is announced by Redis, by which the others add it to theirs.
 // Redis keeps nothing of the filter but the number of the last announcement. name is that of the
 // set: letters, digits, "_", "." and "-". rdb is a *redis.Client or a *redis.ClusterClient; it
-// stays the caller's, who closes it after the filter. It does no I/O, until the filter is used. nil
-// options are the defaults.
+// stays the caller's, who closes it after the filter. NewShared does no I/O, nor does the filter
+// until it is used. nil options are the defaults.
 //
 // Each process must build its own, from the source: Rebuild, or Maintain. It begins to read when it
 // hears what others add, and fails if it cannot. Capacity and rate are each process's own.
 //
 // A lookup never misses a key that this process has added, once Add has returned nil, nor one that
 // another has added if it begins more than Options.MaxStaleness later, as a rule some milliseconds.
-// Where that is not certain, since Redis is out of reach, say, it answers "maybe"; and says "no"
-// again as soon as it is certain that nothing was missed meanwhile. If something was, it answers
-// "maybe" until it has been rebuilt: Maintain does that by itself. A failover of Redis' that loses
-// announcements which it has acknowledged, while this process is not connected, shows nowhere:
-// Rebuild then.
+// Where that is not certain, since Redis is out of reach, say, the filter answers "maybe"; it says
+// "no" again as soon as it is certain that nothing was missed meanwhile. If something was missed,
+// it answers "maybe" until it has been rebuilt: Maintain does so by itself. A failover of Redis
+// that loses announcements which it has acknowledged, while this process is not connected, shows
+// nowhere: Rebuild then.
 //
 // Compared with a Replica, Redis holds no bits, and loses none; but each process reads the whole
 // table when it starts, and whenever it has missed something.

@@ -55,12 +55,12 @@ type Queryer interface {
 //	bloom.Table[int64](db, "users", "id")
 //
 // Each page of 1000 rows is a statement of its own (WHERE column > ? ORDER BY column LIMIT 1000),
-// on no transaction, so that the database keeps no snapshot for it. Do not give it a db that reads
-// from a replica: the rows that it lags behind would be hidden.
+// on no transaction, so that the database keeps no snapshot for it. Do not use a db that reads from
+// a replica: the rows that the replica lags behind would be hidden.
 //
 // Each page begins behind the last key of the one before. Where the database does not compare what
 // the column holds in the order in which it sorts it, as SQLite does not compare integers with text
-// in a column without a type, or a view that computes them, that would leave out rows: it is an
+// in a column without a type, or a view that computes them, rows would be left out: that is an
 // error.
 //
 // Strings may be of any collation, since the one that sorts them also compares them. But a filter

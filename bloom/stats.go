@@ -40,8 +40,8 @@ type Stats struct {
 	Heard      int64 // announcements of other processes
 }
 
-// FalsePositiveRate is the measured one, of the keys that are not there: 0 if there were none. It
-// counts what NotFound has told of.
+// FalsePositiveRate is the measured rate, of the keys that are not there: 0 if there were none. It
+// counts the keys that NotFound has told of.
 func (s Stats) FalsePositiveRate() float64 {
 	if s.FalsePositives == 0 {
 		return 0
@@ -144,12 +144,11 @@ func (r *Replica) stats(s *Stats) {
 	s.TooLarge, s.Copies, s.Gaps, s.Heard = r.tooLarge.Load(), r.copies.Load(), int64(r.epoch.Load()), r.channel.Stats().Heard
 }
 
-// NotFound tells that so many keys that the filter took for present were not there: its false
+// NotFound tells how many keys that the filter took for present were not there: its false
 // positives.
 func (f *Redis) NotFound(keys int) { f.counts.falsePositives.Add(int64(keys)) }
 
-// Deleted tells that so many rows were deleted, whose keys stay in the filter until the next
-// Rebuild.
+// Deleted tells how many rows were deleted, whose keys stay in the filter until the next Rebuild.
 func (f *Redis) Deleted(ctx context.Context, rows int) error {
 	ctx, cancel := context.WithTimeout(ctx, f.patience())
 	defer cancel()
@@ -199,8 +198,8 @@ func (t tally) count(field string) uint64 {
 }
 
 // LostSegments asks Redis how many of the strings that the filter's bits are in are gone, as by
-// eviction, or another's, or cut short: their keys are answered "maybe", until a Rebuild. Of a
-// filter that nobody has built it is 0. It changes nothing.
+// eviction, or another's, or cut short: their keys are answered "maybe", until a Rebuild. For a
+// filter that nobody has built the answer is 0. LostSegments changes nothing.
 func (f *Redis) LostSegments(ctx context.Context) (uint64, error) {
 	d, _, err := f.look(ctx)
 	if err != nil || d.Active == nil {

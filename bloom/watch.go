@@ -24,9 +24,9 @@ import (
 // the filter, is from before. A process that is not there any more cannot tell; so each also asks
 // which run of the server it is (see servers.go).
 //
-// The field '' of the hash is an epoch: who finds that Redis has gone back takes away the
-// generations that may have lost keys, and all marks, and sets a later epoch, in one step. So
-// others learn that it was seen to.
+// The field '' of the hash is an epoch: a process that finds that Redis has gone back takes away
+// the generations that may have lost keys, and all marks, and sets a later epoch, in one step. So
+// others learn that this is done.
 
 const (
 	watchEvery = 500 * time.Millisecond

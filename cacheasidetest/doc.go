@@ -10,8 +10,8 @@
 //		c.Redis.Kill()    // and Redis goes away
 //	}
 //
-// The server is [miniredis], in this process, without a port; it and all that belongs to it ends
-// with the test. Nothing of this package may be used after that.
+// The server is [miniredis], in this process, without a port. The server and all that belongs to it
+// end with the test. Use nothing of this package after that.
 //
 // # Time
 //
@@ -29,11 +29,11 @@
 //		})
 //	}
 //
-// Outside of one they follow the real clock, which nothing can move: use EndTTL and EndLife, which
-// end lives without waiting, or TTLs of some milliseconds (cacheaside.MinTTL). Miniredis' own
+// Outside of a bubble TTLs follow the real clock, which nothing can move: use EndTTL and EndLife,
+// which end lives without waiting, or TTLs of some milliseconds (cacheaside.MinTTL). Miniredis' own
 // FastForward ends lives in Redis, but neither those in memory nor the first life of an entry
-// (LoaderOptions.TTL), which the reader's clock ends. Who sleeps for hours in a bubble sets
-// Options.MaxStaleness to a minute: each process asks Redis four times in that time.
+// (LoaderOptions.TTL), which the reader's clock ends. For a test that sleeps for hours in a bubble,
+// set Options.MaxStaleness to a minute: each process asks Redis four times in that time.
 //
 // # What is not like Redis
 //

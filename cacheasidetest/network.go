@@ -136,7 +136,7 @@ func (w *wire) requested(b []byte) {
 	}
 }
 
-// forward passes on what comes from one side to the other. What is on its way is held in a queue
+// forward passes on what comes from one side to the other. Bytes on their way are held in a queue
 // without an end: a pipe holds nothing, and a client that writes a long pipeline of commands before
 // it reads, and a server that answers each at once, would wait for each other.
 func (w *wire) forward(to, from net.Conn, seen func([]byte)) {

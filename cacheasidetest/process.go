@@ -14,7 +14,7 @@ import (
 )
 
 // Process is what one process of a fleet has: a Cache, by a client of its own. Make its Loaders
-// once, as in a program. It is safe for concurrent use.
+// once, as in a program. A Process is safe for concurrent use.
 type Process struct {
 	Cache *cacheaside.Cache
 	Redis *Redis // the server, which all processes share
@@ -25,8 +25,8 @@ type Process struct {
 
 // New starts a Redis that belongs to the test, and a process on it. nil options are the defaults,
 // but for two: if neither is set, RedisTimeout and ReadTimeout are 10 seconds, so that a test
-// machine that is slow for a moment is not taken for a Redis in trouble. Who has it Hang outside of
-// a bubble sets them to less.
+// machine that is slow for a moment is not taken for a Redis in trouble. Set them to less if the
+// Redis is to Hang outside of a bubble.
 //
 // The Cache is closed with the test; a test may close it before that. Options that are not valid
 // end the test.
@@ -43,8 +43,8 @@ func New(t testing.TB, options *cacheaside.Options) *Process {
 	return newRedis(t).process(t, o)
 }
 
-// Process starts another process on the same Redis, with the same options: what one invalidates,
-// the other hears.
+// Process starts another process on the same Redis, with the same options: each hears the other's
+// invalidations.
 func (p *Process) Process(t testing.TB) *Process {
 	t.Helper()
 	return p.Redis.process(t, p.options)
@@ -84,12 +84,12 @@ func (r *Redis) remove(p *Process) {
 	r.processes = slices.DeleteFunc(r.processes, func(other *Process) bool { return other == p })
 }
 
-// Hear waits until this process hears of what others invalidate, and may trust its memory: what is
-// read from now on is remembered there. It begins to listen at its first read of a Loader with a
-// memory tier (what that one returns is not remembered yet); a process that has made none ends the
-// test, after 10 seconds, and so does one whose Redis is out of reach.
+// Hear waits until this process hears the invalidations of others, and may trust its memory: values
+// read from now on are put in memory. The process begins to listen at its first read of a Loader
+// with a memory tier (the value of that read is not put in memory yet). A process that has made no
+// such read ends the test, after 10 seconds, and so does one whose Redis is out of reach.
 //
-// Memory takes what it is given a moment later, so that a test which counts Stats.MemoryHits reads
+// Memory takes a value a moment after it is given, so a test that counts Stats.MemoryHits must read
 // until there is one.
 func (p *Process) Hear(t testing.TB) {
 	t.Helper()
@@ -102,10 +102,10 @@ func (p *Process) hears() bool {
 	return s.Subscribed && s.Trusted == s.Ranges
 }
 
-// Forget has the memory tier of this process forget everything: its next reads ask Redis. It does
-// so by ending the connection by which the process hears, and waits until there is another and
-// memory is in use again; of that Stats.Channel tells. Redis and other processes keep what they
-// have. A process that has read nothing yet has nothing to forget.
+// Forget makes the memory tier of this process forget everything: its next reads ask Redis. Forget
+// ends the connection by which the process hears, and waits until there is another and memory is in
+// use again; Stats.Channel shows that. Redis and other processes keep what they have. A process
+// that has read nothing yet has nothing to forget.
 func (p *Process) Forget(t testing.TB) {
 	t.Helper()
 	p.reachable(t, "Forget")
@@ -123,14 +123,14 @@ func (p *Process) Forget(t testing.TB) {
 // network. Other processes are not concerned.
 func (p *Process) Cut() { p.network.cut() }
 
-// Hang has nothing that this process sends reach Redis, and no answer come back, until Join: what
-// it has sent arrives then. Connections stay, and can be made. Its reads wait for
+// Hang lets nothing that this process sends reach Redis, and no answer come back, until Join:
+// commands that it has sent arrive then. Connections stay, and can be made. Its reads wait for
 // Options.ReadTimeout, until three in a row have failed.
 func (p *Process) Hang() { p.network.hang() }
 
 // Join ends Cut and Hang, and waits until the process has noticed, so that its next read asks
-// Redis, and memory is in use again if it was. It does nothing to what Redis.Fail has begun. (It
-// does that by invalidating a key of a loader "cacheasidetest"; so does Redis.Restore.)
+// Redis, and memory is in use again if it was. Join does not end what Redis.Fail has begun. (Join
+// invalidates a key of a loader "cacheasidetest" for that; so does Redis.Restore.)
 func (p *Process) Join(t testing.TB) {
 	t.Helper()
 	p.network.join()

@@ -54,22 +54,22 @@ func (r *Redis) connect() (*redis.Client, *network) {
 }
 
 // Client makes another client of the server, for what else a program has there (locks, filters, a
-// Cache with other options), or for the test's own look at it. It is closed with the test. Kill and
-// Hang concern it, too.
+// Cache with other options), or for the test's own look at the server. The client is closed with
+// the test. Kill and Hang concern it, too.
 func (r *Redis) Client(t testing.TB) *redis.Client {
 	client, n := r.connect()
 	return closing(t, client, n)
 }
 
-// Server is the server itself, for what this package has no name for. Its Close and Restart, and
-// SetTime, are not for it.
+// Server is the server itself, for actions that this package has no name for. Do not call its
+// Close, Restart and SetTime.
 func (r *Redis) Server() *miniredis.Miniredis { return r.server }
 
-// Settle waits until every process has heard of what was invalidated before: from now on the memory
-// of none serves it. Without it that is so within milliseconds, and after MaxStaleness for certain.
-// (It sends them a message that means nothing, which they count in Stats.Channel.Malformed.)
-// Processes that are Cut or hang are not waited for, nor are Caches that the test has made itself;
-// one that has not heard after 10 seconds ends the test.
+// Settle waits until every process has heard of all invalidations before: from now on no memory
+// serves the old values. Without Settle that is so within milliseconds, and after MaxStaleness for
+// certain. (Settle sends the processes a message that means nothing, which they count in
+// Stats.Channel.Malformed.) Processes that are Cut or hang are not waited for, nor are Caches that
+// the test has made itself; one that has not heard after 10 seconds ends the test.
 func (r *Redis) Settle(t testing.TB) {
 	t.Helper()
 	for _, p := range r.all() {
@@ -91,10 +91,10 @@ func (p *Process) settle(t testing.TB) {
 	await(t, "Settle: a process does not trust its memory", p.hears)
 }
 
-// EndTTL ends the first life of all that is cached, as if the TTLs had passed: it is stale, and
-// served for its LoaderOptions.StaleFor while it is loaded again, or while that fails. All
-// processes forget what they have in memory. What is being loaded meanwhile is voided, as by
-// Loader.Expire, which ends the first life of single keys.
+// EndTTL ends the first life of all that is cached, as if the TTLs had passed: values are stale,
+// and served for their LoaderOptions.StaleFor while they are loaded again, or while that fails. All
+// processes forget what they have in memory. Loads under way are voided, as by Loader.Expire, which
+// ends the first life of single keys.
 func (r *Redis) EndTTL(t testing.TB) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
@@ -123,8 +123,8 @@ func (r *Redis) caches(key string) bool {
 
 // EndLife ends all lives of all that is cached, as if nobody had read anything for years: the next
 // read of each key loads it. Everything that has a time to live in Redis ends, so also leases,
-// holds, failures that were remembered, and locks; what has none stays, as filters do. All
-// processes forget what they have in memory.
+// holds, failure markers, and locks; keys without one stay, as filters do. All processes forget
+// what they have in memory.
 func (r *Redis) EndLife(t testing.TB) {
 	t.Helper()
 	r.server.FastForward(20 * 365 * 24 * time.Hour) // Forever is ten years there
@@ -138,8 +138,9 @@ func (r *Redis) forget(t testing.TB) {
 	}
 }
 
-// Empty has Redis lose all its data, as by FLUSHALL, or a restart without persistence. Memory tiers
-// keep what they have until they notice, within a quarter of MaxStaleness; then they forget it.
+// Empty makes Redis lose all its data, as by FLUSHALL, or a restart without persistence. Memory
+// tiers keep their values until they notice, within a quarter of MaxStaleness; then they forget
+// them.
 func (r *Redis) Empty(t testing.TB) {
 	t.Helper()
 	r.server.FlushAll()
@@ -149,16 +150,16 @@ func (r *Redis) Empty(t testing.TB) {
 }
 
 // Kill ends all connections, and refuses new ones, until Restore: a server that was killed, or a
-// broken network. It keeps its data; Empty it, too, for one without persistence.
+// broken network. The server keeps its data; Empty it, too, for one without persistence.
 func (r *Redis) Kill() { r.each((*network).cut) }
 
 // Hang has all processes hang, until Restore (see Process.Hang): a server that was suspended.
 func (r *Redis) Hang() { r.each((*network).hang) }
 
-// Fail has every command, reads too, be answered with this error, until Restore: "READONLY You
-// can't write against a read only replica.", "LOADING Redis is loading the dataset in memory", "OOM
-// command not allowed when used memory > 'maxmemory'.". The first two are taken for a Redis out of
-// reach, others for a command that has failed.
+// Fail answers every command, reads too, with this error, until Restore: "READONLY You can't write
+// against a read only replica.", "LOADING Redis is loading the dataset in memory", "OOM command not
+// allowed when used memory > 'maxmemory'.". The first two are taken for a Redis out of reach,
+// others for a command that has failed.
 func (r *Redis) Fail(message string) { r.server.SetError(message) }
 
 func (r *Redis) each(fault func(*network)) {

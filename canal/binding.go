@@ -27,11 +27,11 @@ type Binding struct {
 	filter bool // what is not understood, or not heard, is not repaired by invalidating
 }
 
-// Bind has the changes of a table invalidate a loader: the key of the row as it was, and as it is,
-// so that a change of what the key is made of clears both. Filters of the loader
-// (LoaderOptions.Filter) are told of rows that are new under their key. What is done to the whole
-// table (TRUNCATE, ALTER, DROP, RENAME) invalidates all keys of the loader, and so does a row of
-// which key can make nothing.
+// Bind makes the changes of a table invalidate a loader: the key of the row as it was, and as it
+// is, so that a change of the key's columns clears both. Filters of the loader
+// (LoaderOptions.Filter) are told of rows that are new under their key. A change of the whole table
+// (TRUNCATE, ALTER, DROP, RENAME) invalidates all keys of the loader, and so does a row of which
+// key can make no key.
 //
 // A loader whose values are made of several tables has a Binding for each; a table may have any
 // number of them.
@@ -103,11 +103,11 @@ type Filter interface {
 	Deleted(ctx context.Context, rows int) error
 }
 
-// BindFilter has the inserts of a table add to a filter that is not that of a loader, and its
-// deletes be counted (see bloom.MaintainOptions). The name is for messages and for what is parked:
-// letters, digits, '_', '.' and '-'. Options.OnGap and Options.Parking are needed. While the filter
-// fails everything waits for it, the caches, too: one that is not in their Redis belongs to a
-// Consumer of its own, with another Options.Name and another checkpoint.
+// BindFilter adds the inserts of a table to a filter that is not a loader's, and counts its deletes
+// (see bloom.MaintainOptions). The name is for messages and for parked changes: letters, digits,
+// '_', '.' and '-'. Options.OnGap and Options.Parking are needed. While the filter fails everything
+// waits for it, the caches, too: a filter that is not in their Redis belongs to a Consumer of its
+// own, with another Options.Name and another checkpoint.
 func BindFilter(name string, f Filter, schema, table string, key Key[string]) Binding {
 	b := Binding{table: event.Table{Schema: schema, Name: table}, columns: slices.Clone(key.Columns), name: "filter " + name, filter: true, whole: func(*work) {}}
 	if f == nil || key.Of == nil {
@@ -135,13 +135,13 @@ func BindFilter(name string, f Filter, schema, table string, key Key[string]) Bi
 	return b
 }
 
-// Handle has the changes of a table be given to f, one after the other in their order, when the
-// caches have been invalidated of what was committed with them; also what was done to the whole
-// table (Truncate, Alter). It may be called again with the same ones. What it returns an error for
-// is tried again (Options.Attempts), and then parked, which needs Options.Parking. Later changes
-// wait for it meanwhile, and so do the caches: a handler that calls what may be slow or out belongs
+// Handle gives the changes of a table to f, one after the other in their order, when the caches
+// have been invalidated of what was committed with them; also changes of the whole table (Truncate,
+// Alter). f may be called again with the same ones. Changes that f returns an error for are tried
+// again (Options.Attempts), and then parked, which needs Options.Parking. Later changes wait
+// meanwhile, and so do the caches: a handler that calls a service that may be slow or out belongs
 // to a Consumer of its own, with another Options.Name and another checkpoint. The name is for
-// messages and for what is parked: letters, digits, '_', '.' and '-'.
+// messages and for parked changes: letters, digits, '_', '.' and '-'.
 func Handle(name, schema, table string, f func(ctx context.Context, c event.Change) error) Binding {
 	b := Binding{table: event.Table{Schema: schema, Name: table}, name: "handler " + name, handle: f}
 	switch {

@@ -90,10 +90,10 @@ func (c *FileCheckpoint) read() (p event.Position, token int64, err error) {
 	return p, token, nil
 }
 
-// Save writes a new file, has it reach the disk, and puts it in the place of the old one. Where one
-// with a greater token has saved, it returns an error. A process that stands still between the look
-// at the old one and the rename may put back an older position: then what came after it is done
-// again, which does no harm.
+// Save writes a new file, syncs it to the disk, and puts it in the place of the old one. Where a
+// holder of a greater token has saved, Save returns an error. A process that stands still between
+// the look at the old file and the rename may put back an older position: then the changes after
+// that position are done again, which does no harm.
 func (c *FileCheckpoint) Save(_ context.Context, p event.Position, token int64) (err error) {
 	if len(p) > event.MaxPosition {
 		return fmt.Errorf("canal: checkpoint: a position of %d bytes", len(p))

@@ -18,18 +18,19 @@ import (
 // SQLCheckpointOptions are the settings of an SQLCheckpoint. nil, and the zero value, are good
 // defaults.
 type SQLCheckpointOptions struct {
-	// Name tells the checkpoints of a table from each other: one for each Consumer, but for those
-	// of which one takes over from another. Small letters, digits, '_', '.' and '-', at most 64.
-	// Default: "canal".
+	// Name tells the checkpoints of a table from each other: one for each Consumer, but the same
+	// for Consumers that take over from each other. Small letters, digits, '_', '.' and '-', at
+	// most 64. Default: "canal".
 	Name string
 
 	// Table holds them. Of MySQL it may be given as schema.table. Default: "cacheaside_checkpoint".
 	Table string
 }
 
-// SQLCheckpoint is a Checkpoint in a table of a database. If that is the one whose changes are
-// consumed, each save is a change of it, too: one in each Options.SaveEvery while rows change, and
-// one in ten of those while none do. It is safe for concurrent use by any number of processes.
+// SQLCheckpoint is a Checkpoint in a table of a database. If the changes of that database are
+// consumed, each save is such a change, too: one in each Options.SaveEvery while rows change, and
+// one in ten times SaveEvery while none do. An SQLCheckpoint is safe for concurrent use by any
+// number of processes.
 type SQLCheckpoint struct {
 	db          *sqlx.DB
 	name, table string
@@ -37,9 +38,9 @@ type SQLCheckpoint struct {
 
 var checkpointName = regexp.MustCompile(`^[a-z0-9_.-]{1,64}$`)
 
-// NewSQLCheckpoint keeps the position in a table of db, which stays the caller's. It sends nothing:
-// that the table is missing, the first use says. It is known to work with MySQL, MariaDB and
-// SQLite; of the driver's name it is told which placeholders are to be used (see sqlx.BindType).
+// NewSQLCheckpoint keeps the position in a table of db, which stays the caller's. NewSQLCheckpoint
+// sends nothing: if the table is missing, the first use says so. It is known to work with MySQL,
+// MariaDB and SQLite; the driver's name tells which placeholders to use (see sqlx.BindType).
 func NewSQLCheckpoint(db *sqlx.DB, options *SQLCheckpointOptions) (*SQLCheckpoint, error) {
 	var o SQLCheckpointOptions
 	if options != nil {

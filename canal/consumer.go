@@ -16,9 +16,9 @@ import (
 	"github.com/cacheaside/cacheaside/lock"
 )
 
-// Consumer has caches and filters follow what a Source tells of: each change at least once, those
-// of a row in their order. First it invalidates, then it saves the position, so that what was under
-// way when it was killed is done again.
+// Consumer makes caches and filters follow the changes that a Source tells of: each at least once,
+// those of a row in their order. First it invalidates, then it saves the position, so that changes
+// that were under way at a kill are done again.
 type Consumer struct {
 	cache      *cacheaside.Cache
 	source     Source
@@ -36,10 +36,10 @@ type Consumer struct {
 	*alarm
 }
 
-// NewConsumer makes a Consumer of what source tells; cache is that of the bound loaders. Neither it
-// nor the checkpoint must be used by another Consumer at the same time, but for what Options.Locker
-// keeps apart. A nil checkpoint is for Sources without positions, such as brokers, which keep their
-// own; with another Source each tenure then begins as after a gap. It does no I/O; Run does.
+// NewConsumer makes a Consumer of source; cache is that of the bound loaders. No other Consumer may
+// use source or the checkpoint at the same time, unless Options.Locker keeps them apart. A nil
+// checkpoint is for Sources without positions, such as brokers, which keep their own; with another
+// Source each tenure then begins as after a gap. NewConsumer does no I/O; Run does.
 func NewConsumer(cache *cacheaside.Cache, source Source, checkpoint Checkpoint, bindings []Binding, options *Options) (*Consumer, error) {
 	if cache == nil || source == nil {
 		return nil, errors.New("canal: the cache, or the source, is nil")
@@ -64,11 +64,11 @@ func NewConsumer(cache *cacheaside.Cache, source Source, checkpoint Checkpoint, 
 	return c, nil
 }
 
-// Run consumes until ctx ends; then it returns nil, with the position saved. What fails is tried
-// again, for ever: a Redis or a database that is out of reach, a lock that is lost. It returns an
-// error if it is running already; if the Source says that it is not set up for this (ErrSetup);
-// that the position is lost, with Options.StopWhenLost; cacheaside.ErrClosed when the cache was
-// closed, and lock.ErrClosed when the Locker was.
+// Run consumes until ctx ends; then it returns nil, with the position saved. It tries again, for
+// ever, if Redis or the database is out of reach, or a lock is lost. Run returns an error if the
+// Consumer is running already; if the Source says that it is not set up for this (ErrSetup); if the
+// position is lost, with Options.StopWhenLost; cacheaside.ErrClosed when the cache was closed, and
+// lock.ErrClosed when the Locker was.
 func (c *Consumer) Run(ctx context.Context) error {
 	if !c.run.TryLock() {
 		return errors.New("canal: the Consumer is running already")

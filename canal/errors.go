@@ -12,7 +12,7 @@ var (
 
 	// ErrSuperseded says that another Consumer, which has the lock since, has saved its position;
 	// or that the Locker was replaced by another kind, or by none, whose tokens are smaller: then
-	// the checkpoint is to be removed, or its token set to 0.
+	// remove the checkpoint, or set its token to 0.
 	ErrSuperseded = errors.New("superseded by another Consumer")
 
 	errMalformed = errors.New("the source does not say why")

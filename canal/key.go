@@ -10,15 +10,15 @@ import (
 // Key tells which key of a loader, or of a filter, a row of a table stands for: IntColumn,
 // TextColumn, or one of your own.
 type Key[K any] struct {
-	// Columns are those that Of needs. A Source is told of them (Need.Tables), and can say at its
-	// start that its database does not tell of them in each change, as with
+	// Columns are the columns that Of needs. A Source is told of them (Need.Tables), and can say at
+	// its start if its database does not have them in each change, as with
 	// binlog_row_image=MINIMAL.
 	Columns []string
 
-	// Of makes the key of a row. ok is false if the row has none, as where the e-mail address by
-	// which it can be found is NULL. It is called by one goroutine at a time, for the row as it was
-	// and as it is. An error, or a panic, says that the row cannot be understood: then the whole
-	// loader is invalidated.
+	// Of makes the key of a row. ok is false if the row has no key, as where the e-mail address by
+	// which it can be found is NULL. One goroutine at a time calls Of, for the row as it was and as
+	// it is. An error, or a panic, says that the row cannot be understood: then the whole loader is
+	// invalidated.
 	Of func(event.Row) (key K, ok bool, err error)
 }
 
@@ -56,8 +56,8 @@ func IntColumn[K ~int | ~int8 | ~int16 | ~int32 | ~int64 | ~uint | ~uint8 | ~uin
 // TextColumn is the key of a loader whose keys are what a column holds, as text. NULL is no key.
 //
 // A column whose collation takes upper and lower case, or accents, for the same finds the row "foo"
-// for the key "Foo", too, which then is cached under both, and invalidated under one of them. Ask
-// the loader for one spelling only, and make that here.
+// for the key "Foo", too. The row is then cached under both keys, and invalidated under one of
+// them. Ask the loader for one spelling only, and make that spelling here.
 func TextColumn[K ~string](column string) Key[K] {
 	lower := strings.ToLower(column)
 	return Key[K]{Columns: []string{column}, Of: func(r event.Row) (key K, ok bool, err error) {

@@ -13,63 +13,63 @@ import (
 
 // Options are the settings of a Consumer. nil, and the zero value, are good defaults.
 type Options struct {
-	// Locker has one Consumer of many be active: the one that holds the lock of Name. Another takes
-	// over from the checkpoint when that has gone. Who sets it: whose program runs more than once.
-	// Default: none, every Consumer consumes; more than one does the same work more than once, and
-	// is no harm.
+	// Locker makes one Consumer of many active: the one that holds the lock of Name. When that one
+	// has gone, another takes over from the checkpoint. Default: none, every Consumer consumes;
+	// more than one does the same work more than once, and is no harm. Set it if the program runs
+	// more than once.
 	Locker *lock.Locker
 
-	// Name is that of the lock. Default: "canal". Consumers with other Bindings have another name,
-	// and another checkpoint.
+	// Name is the name of the lock. Default: "canal". Give Consumers with other Bindings another
+	// name, and another checkpoint.
 	Name string
 
-	// StopWhenLost has Run return an error that Is ErrPositionLost when the Source cannot go on
-	// from where the checkpoint is. Default: false: that is alerted, all keys of all bound loaders
-	// are invalidated, which repairs the caches completely, OnGap is called, and it goes on from
-	// now. Who sets it: whose handlers must not miss a change; to begin anew nevertheless, the
-	// checkpoint is removed.
+	// StopWhenLost makes Run return an error that Is ErrPositionLost when the Source cannot go on
+	// from where the checkpoint is. Default: false: the loss is alerted, all keys of all bound
+	// loaders are invalidated, which repairs the caches completely, OnGap is called, and Run goes
+	// on from now. Set it if handlers must not miss a change; to begin anew nevertheless, remove
+	// the checkpoint.
 	StopWhenLost bool
 
-	// OnGap is called when changes may have been missed by what an invalidation does not repair,
-	// filters: at the first start of all, when the position was lost, and when a table that is
-	// bound may have other rows than before (Replace). It is called when the Source listens
-	// already; rebuild the filters in it, from the database, and return when they are; what is
-	// inserted from then on is told, so bloom.RebuildOptions.Settle can be negative. If it returns
-	// an error it is called again, and everything waits: a table that has been replaced may have
-	// fewer rows than before, which takes bloom.RebuildOptions.AllowFewer. Bindings of filters need
-	// it; so do loaders with a filter that hides keys. Default: nothing.
+	// OnGap is called when filters, which an invalidation does not repair, may have missed changes:
+	// at the first start of all, when the position was lost, and when a table that is bound may
+	// have other rows than before (Replace). The Source listens already then. In OnGap, rebuild the
+	// filters from the database, and return when they are rebuilt; rows inserted from then on are
+	// told, so bloom.RebuildOptions.Settle can be negative. If OnGap returns an error it is called
+	// again, and everything waits: a table that has been replaced may have fewer rows than before,
+	// which takes bloom.RebuildOptions.AllowFewer. Bindings of filters need OnGap; so do loaders
+	// with a filter that hides keys. Default: nothing.
 	OnGap func(ctx context.Context) error
 
-	// Parking keeps what could not be done, for somebody to look at: parking.NewFile,
+	// Parking keeps changes that could not be done, for somebody to look at: parking.NewFile,
 	// parking.NewTable, or your own. Handlers, filters and Sources that decode messages need it.
 	Parking Parking
 
-	// Attempts is how often a handler is given a change for which it returns errors, until that is
-	// parked. A service that the handler calls may be out for longer: if handlers are to wait for
-	// it, and not to have all of it parked, set some hundreds, at some five seconds each; see
-	// Handle for who waits then, too. Default: 5, within some two seconds.
+	// Attempts is how often a handler is given a change for which it returns errors, until the
+	// change is parked. Default: 5, within some two seconds. If a service that the handler calls
+	// may be out for longer, and handlers are to wait for it rather than have all changes parked,
+	// set some hundreds, at some five seconds each; Handle says what else waits then.
 	Attempts int
 
 	// SaveEvery is how often the position is saved while rows change, and so how much is done again
-	// after a kill; ten times as seldom while none do. Default: 1 s.
+	// after a kill. While no rows change it is saved ten times as seldom. Default: 1 s.
 	SaveEvery time.Duration
 
-	// AlertAfter is for how long something must have failed to be alerted: Redis, the Source, the
-	// checkpoint, the filters; or have been running: a handler, a filter, an invalidation, Parking.
+	// AlertAfter is for how long Redis, the Source, the checkpoint or a filter must have failed to
+	// be alerted; or a handler, a filter, an invalidation or Parking must have been running.
 	// Default: 10 s.
 	AlertAfter time.Duration
 
 	// OnAlert is told of each alert, on a goroutine of its own: one for a failure, however often it
 	// repeats itself, one for a lost position, one for a row that was not understood or was parked,
-	// at most one a second of a kind. Run waits for it in the end. Default: it is logged, as in any
-	// case.
+	// at most one a second of a kind. Run waits for it in the end. Default: the alert is logged, as
+	// in any case.
 	OnAlert func(Alert)
 
 	// Logger is told, as a warning, of alerts. Default: slog.Default().
 	Logger *slog.Logger
 }
 
-// Alert says that something is wrong that goes on being tried, or was repaired at a price, or was
+// Alert says that something has failed: it goes on being tried, or was repaired at a price, or was
 // parked.
 type Alert struct {
 	// What names the kind of trouble: "redis", "source", "checkpoint", "lock", "gap", "parking",

@@ -17,7 +17,7 @@ type saving struct {
 var errNoAnswer = errors.New("no answer yet")
 
 // save begins to keep the position, if it has changed. It does not wait, so that a checkpoint that
-// is slow keeps no cache stale. What fails is tried again at the next time.
+// is slow keeps no cache stale. A save that fails is tried again at the next time.
 func (s *session) save(ctx context.Context) {
 	if u := s.under; u != nil {
 		select {

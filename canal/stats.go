@@ -36,9 +36,9 @@ type Stats struct {
 	Failures         int64 // of Redis, the Source, the checkpoint and the lock, each of which was tried again
 	Alerts           int64
 
-	// Lag is how far behind the database it is: the age of the last commit that was done, 0 if the
-	// Source has said that there was none later. It is by the clocks of both machines. -1: it has
-	// heard nothing yet, or is not active.
+	// Lag is how far behind the database the Consumer is: the age of the last commit that was done,
+	// 0 if the Source has said that there was none later. It is by the clocks of both machines. -1:
+	// the Consumer has heard nothing yet, or is not active.
 	Lag time.Duration
 
 	// Position is up to where all is done, and Saved what the checkpoint knows of that.
@@ -88,9 +88,9 @@ func (c *Consumer) idle() {
 }
 
 // Health returns why caches may be behind the database for longer than within, for a probe:
-// something has been running for longer, as a handler that hangs, which it names; something has
-// been failing, or the lag is greater, or Run does not run. It is nil for a Consumer that waits for
-// its lock, as another does the work then.
+// something has been running for longer, as a handler that hangs, which the error names; something
+// has been failing, or the lag is greater, or Run does not run. Health returns nil for a Consumer
+// that waits for its lock, as another does the work then.
 func (c *Consumer) Health(within time.Duration) error {
 	s := c.Stats()
 	what, failure := c.ills.Longest()

@@ -68,7 +68,8 @@ func (w *work) keys() []cacheaside.Key {
 	return slices.AppendSeq(keys, maps.Keys(w.born))
 }
 
-// try does what is left of the work. What it returns an error for is left, and may be tried again.
+// try does what is left of the work. The part that it returns an error for is left, and may be
+// tried again.
 func (w *work) try(ctx context.Context, c *Consumer) error {
 	var errs []error
 	for f, a := range w.filters {
@@ -114,8 +115,8 @@ func (a *additions) try(ctx context.Context, f *target) error {
 }
 
 // tryKeys has filters admit before anything is invalidated, as a row's absence may be cached until
-// then. What a filter refuses is invalidated all the same; it, and what was to be admitted with it,
-// is tried again.
+// then. A key that a filter refuses is invalidated all the same; it, and the keys that were to be
+// admitted with it, are tried again.
 func (w *work) tryKeys(ctx context.Context, cache *cacheaside.Cache) error {
 	keys := w.keys()
 	if len(keys) == 0 {

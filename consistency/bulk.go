@@ -16,21 +16,22 @@ import (
 const manyAtMost = 500
 
 // InvalidateMany invalidates many keys, as after a migration or an import: at most perSecond keys a
-// second, in batches of a quarter of that and of no more than 500; zero or less: one batch after
-// the other. What has changed must be committed. Inserted rows are shown to the loaders' filters,
-// as by Update. Options.DoubleDelete does not matter here: call it once more. For all keys of a
-// loader, Loader.InvalidateAll costs one command.
+// second, in batches of a quarter of perSecond and of no more than 500; zero or less: one batch
+// after the other. The changes must have been committed. Inserted rows are shown to the loaders'
+// filters, as by Update. Options.DoubleDelete does not matter here: call InvalidateMany once more.
+// For all keys of a loader, Loader.InvalidateAll costs one command.
 //
 // InvalidateMany returns when all keys are done, ctx ends, or the Writer is closed. each, unless
-// nil, is called for each key, on the caller's goroutine: with nil when the key is invalidated,
-// with an error that Is ErrQueued if that has failed and is in the queue, whatever kind of queue it
-// is, with ErrNotQueued if it is not, and with the key's own error if it cannot be a key. An error
-// that comes with a key is handed through. None of these ends it. The keys of the batch that is
-// next or under way when ctx ends are reported with ctx's error; they may be invalidated or not.
+// nil, is called for each key, on the caller's goroutine: with nil when the key is invalidated;
+// with an error that Is ErrQueued if the invalidation has failed and is in the queue, whatever kind
+// of queue it is; with ErrNotQueued if it is not in the queue; and with the key's own error if it
+// cannot be a key. An error that comes with a key is handed through. None of these ends
+// InvalidateMany. The keys of the batch that is next or under way when ctx ends are reported with
+// ctx's error; they may be invalidated or not.
 //
-// It returns ctx's error or cacheaside.ErrClosed if it did not come to the end. Otherwise, if some
-// keys are not invalidated, its error says how many, and wraps that of one of them. It Is ErrQueued
-// only if all of those are in the queue.
+// InvalidateMany returns ctx's error or cacheaside.ErrClosed if it did not come to the end.
+// Otherwise, if some keys are not invalidated, its error says how many, and wraps that of one of
+// them. The error Is ErrQueued only if all of these keys are in the queue.
 //
 //	err := w.InvalidateMany(ctx, changed, 10_000, nil)
 func (w *Writer) InvalidateMany(ctx context.Context, keys iter.Seq2[cacheaside.Key, error], perSecond float64, each func(cacheaside.Key, error)) error {
@@ -115,7 +116,7 @@ func (b *bulk) flush() {
 	}
 }
 
-// invalidate does it for one batch. It returns the errors, and why that is the end, if it is.
+// invalidate invalidates one batch. It returns the errors, and why the batch is the last, if it is.
 func (b *bulk) invalidate(batch []cacheaside.Key) (errs map[cacheaside.Key]error, stopped error) {
 	errs = make(map[cacheaside.Key]error)
 	each := func(keys []cacheaside.Key, because func(cacheaside.Key) error) {

@@ -1,5 +1,5 @@
-// Package consistency is the write side: it changes rows in a transaction, and then has the caches
-// forget them, whatever happens in between.
+// Package consistency is the write side: it changes rows in a transaction, and then makes the
+// caches forget them, whatever happens in between.
 //
 //	outbox, err := consistency.NewSQLOutbox(db, consistency.MySQL, nil) // a table beside yours, see Schema
 //	w, err := consistency.NewWriter(db, cache, &consistency.Options{Queue: outbox})
@@ -11,11 +11,11 @@
 //
 // How far a write goes is its Level: Inline invalidates after the commit; Outbox also survives a
 // kill; Strict also keeps everybody from caching the rows while they are written; WriteThrough also
-// caches what was written; Async leaves it all to a Relay. Writer.At has a level for a single
-// write. docs/guides/writing.md has a table of which level wins which race, and one of what happens
+// caches what was written; Async leaves it all to a Relay. Writer.At gives a single write another
+// level. docs/guides/writing.md has a table of which level wins which race, and one of what happens
 // on rollback, panic, a lost connection, and a Redis that is out.
 //
-// What cannot be done at once is kept in a Queue, in memory or in the database, and done by a
-// Relay, which a Writer runs by itself. For transactions of your own there is Writer.Enqueue; for
-// many keys at once, Writer.InvalidateMany.
+// Invalidations that cannot be done at once are kept in a Queue, in memory or in the database, and
+// done by a Relay, which a Writer runs by itself. For transactions of your own there is
+// Writer.Enqueue; for many keys at once, Writer.InvalidateMany.
 package consistency

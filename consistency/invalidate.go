@@ -13,9 +13,9 @@ import (
 // errSlow is of a filter that has taken half of the time that there is.
 var errSlow = errors.New("the filter has not answered in time")
 
-// invalidate has filters and caches know of keys that have changed. It returns which keys are not
+// invalidate tells filters and caches of keys that have changed. It returns which keys are not
 // invalidated, or not in their filters, and why. A filter that fails, or hangs as long as its
-// context lets it, is no reason to leave them stale.
+// context lets it, is no reason to leave the keys stale.
 func invalidate(ctx context.Context, cache invalidator, keys []cacheaside.Key) (left map[cacheaside.Key]error) {
 	first, cancel := half(ctx)
 	defer cancel()
@@ -43,7 +43,7 @@ func half(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithDeadline(ctx, time.Now().Add(time.Until(deadline)/2))
 }
 
-// admit has filters know the keys, by InsertingKeys or AdmitHeld. Those that are refused are of
+// admit tells filters of the keys, by InsertingKeys or AdmitHeld. Keys that are refused are of
 // loaders whose filters have failed; committed is for the others.
 func admit(ctx context.Context, call func(context.Context, ...cacheaside.Key) (func(context.Context) error, error), keys []cacheaside.Key) (committed func(context.Context) error, admitted []cacheaside.Key, refused map[cacheaside.Key]error) {
 	refused = map[cacheaside.Key]error{}
@@ -61,7 +61,8 @@ func admit(ctx context.Context, call func(context.Context, ...cacheaside.Key) (f
 }
 
 // leftOf tells which of keys are not done, by the error of a call for all of them. An error that
-// does not say so is of all; so is one that was joined with others, for those may be.
+// does not say which is of all; so is an error that was joined with others, for these may be of
+// all.
 func leftOf(keys []cacheaside.Key, err error) map[cacheaside.Key]error {
 	left := map[cacheaside.Key]error{}
 	if err == nil {

@@ -13,14 +13,14 @@ import (
 	"github.com/cacheaside/cacheaside"
 )
 
-// MemoryQueue is a Queue in this process' memory: what is in it when the process ends is lost. It
-// is bounded, and refuses nothing: a key that waits already is not kept twice, and when it is full,
+// MemoryQueue is a Queue in this process' memory: its items are lost when the process ends. It is
+// bounded, and refuses nothing. A key that waits already is not kept twice. When the queue is full,
 // all the waiting keys of the loader that has most of them are replaced by the whole loader
-// (cacheaside.Key.All, see Loader.InvalidateAll for what that promises, and costs). A filter that
-// was still to be told of those keys is not.
+// (cacheaside.Key.All; see Loader.InvalidateAll for its promises and cost). A filter that was still
+// to be told of those keys is not.
 //
-// What is done for several Puts of a key is done once, no later than the first of them asks for,
-// and once more no earlier than the last does, if that is later (Item.Again).
+// Several Puts of a key are done once, no later than the first of them asks for, and once more no
+// earlier than the last does, if that is later (Item.Again).
 //
 // It has no goroutine and needs no Close.
 type MemoryQueue struct {
@@ -64,9 +64,9 @@ func NewMemoryQueue(limit int) *MemoryQueue {
 	return &MemoryQueue{limit: limit, byID: map[string]*queued{}, waiting: map[work]*queued{}, earlier: make(chan struct{})}
 }
 
-// Put is Queue.Put. Its errors are those of ctx, and of Key.Check: then nothing was added. What has
-// been taken together with another item has an ID that is neither's: Done and Later without a claim
-// then do nothing to it.
+// Put is Queue.Put. Its errors are those of ctx, and of Key.Check: then nothing was added. Items
+// that have been merged have an ID that is neither's: Done and Later without a claim then do
+// nothing to them.
 func (q *MemoryQueue) Put(ctx context.Context, items ...Item) error {
 	if err := ctx.Err(); err != nil {
 		return err
@@ -121,7 +121,7 @@ func (q *MemoryQueue) add(e *queued) {
 	}
 }
 
-// merge has e do for other, too: it is done first when the first of both is due, and last when the
+// merge makes e do for other, too: e is done first when the first of both is due, and last when the
 // last is.
 func (e *queued) merge(other *queued) {
 	if other.last.After(e.last) {

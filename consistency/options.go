@@ -13,8 +13,8 @@ import (
 	"github.com/cacheaside/cacheaside"
 )
 
-// Level is how far a write goes for its caches. From Inline on, each does what the one before does,
-// and more. docs/guides/writing.md says which of them wins which race, and what it costs.
+// Level is how far a write goes for its caches. From Inline on, each level does what the one before
+// does, and more. docs/guides/writing.md says which level wins which race, and what it costs.
 type Level uint8
 
 const (
@@ -23,23 +23,23 @@ const (
 	ByDefault Level = iota
 
 	// Async only writes the intent, in the transaction; a Relay invalidates Options.AsyncDelay
-	// later, or reloads (Options.Reload), and tells filters. Until then the old value is served. It
-	// needs an outbox, and a Relay in a process that has the keys' loaders, unless all of them are
-	// without a filter or the keys are of rows that were there before (Key.Existing).
+	// later, or reloads (Options.Reload), and tells filters. Until then the old value is served.
+	// Async needs an outbox. It needs a Relay in a process that has the keys' loaders, unless these
+	// loaders have no filter, or the keys are of rows that were there before (Key.Existing).
 	Async
 
-	// Inline invalidates after the commit. What fails goes to the queue, see Options.Queue. A
-	// process that is killed in between leaves the keys cached as they were.
+	// Inline invalidates after the commit. Invalidations that fail go to the queue, see
+	// Options.Queue. A process that is killed in between leaves the keys cached as they were.
 	Inline
 
-	// Outbox writes the intent in the same transaction, and invalidates after the commit: so that
-	// is done whatever happens, by a Relay if not by the writer.
+	// Outbox writes the intent in the same transaction, and invalidates after the commit. So the
+	// keys are invalidated whatever happens, by a Relay if not by the writer.
 	Outbox
 
 	// Strict is Outbox (Inline without one), and holds the keys from before the commit until after
-	// the invalidation (see cacheaside.Hold), so that nobody caches anything of them meanwhile, and
-	// who reads past the memory of other processes sees what is committed. It fails, before the
-	// transaction or instead of its commit, if Redis cannot hold the keys. It needs
+	// the invalidation (see cacheaside.Hold). Nobody caches anything of them meanwhile, and reads
+	// that bypass the memory of other processes see what is committed. A Strict write fails, before
+	// the transaction or instead of its commit, if Redis cannot hold the keys. Strict needs
 	// Options.StrictWrites of the Cache, in all processes.
 	Strict
 )
@@ -58,19 +58,19 @@ type Options struct {
 	// Level is that of Update; Writer.At has another one for single writes. Default: ByDefault.
 	Level Level
 
-	// Queue is where is kept what is still to be invalidated. With a SQLOutbox, or another queue
-	// with a method PutIn like its, the levels Async, Outbox and a crash-safe Strict are possible.
-	// If it is in memory, an invalidation that has failed is returned as ErrQueued, and lost with
-	// the process; any other one is taken to survive it. The caller closes it, if it is to be
-	// closed, after the Writer. Default: NewMemoryQueue(0).
+	// Queue keeps the invalidations that are still to be done. With a SQLOutbox, or another queue
+	// with such a method PutIn, the levels Async, Outbox and a crash-safe Strict are possible. If
+	// the Queue is in memory, an invalidation that has failed is returned as ErrQueued, and lost
+	// with the process; any other Queue is taken to survive the process. The caller closes the
+	// Queue, if it is to be closed, after the Writer. Default: NewMemoryQueue(0).
 	Queue Queue
 
-	// DoubleDelete has each key invalidated once more, so much later, for what the first
-	// invalidation cannot void: values that were read from a replica of the database that lags, or
-	// by other programs, and stored after it. It is as durable as the Queue. Who sets it: who has
-	// replicas that lag less than that, and does not set cacheaside's Options.ReplicaLag; or whose
-	// caches are also filled by others. With a queue in memory each key waits there meanwhile, and
-	// keys of a full one become whole loaders. Default: none. At most 1 hour.
+	// DoubleDelete invalidates each key once more, so much later, for values that the first
+	// invalidation cannot void: those that were read from a replica of the database that lags, or
+	// by other programs, and stored after it. It is as durable as the Queue. With a queue in memory
+	// each key waits there meanwhile, and keys of a full one become whole loaders. Default: none.
+	// At most 1 hour. Set it for replicas that lag less than that, unless cacheaside's
+	// Options.ReplicaLag is set; or if other programs fill the caches, too.
 	DoubleDelete time.Duration
 
 	// AsyncDelay is how long after the transaction's last statement an invalidation by Async is
@@ -86,13 +86,13 @@ type Options struct {
 	// Relay are the settings of the Relay that the Writer runs.
 	Relay *RelayOptions
 
-	// NoRelay: the Writer runs no Relay. Who sets it: who runs one elsewhere, in this process or in
-	// another.
+	// NoRelay makes the Writer run no Relay. Default: it runs one. Set it if a Relay runs
+	// elsewhere, in this process or in another.
 	NoRelay bool
 
 	// OnQueued is called when the caches could not be told of a write that was committed, or rolled
-	// back, or of keys of InvalidateMany, and they are in the queue now: with these keys, and why.
-	// The write waits for it. Default: none.
+	// back, or of keys of InvalidateMany, and the keys are in the queue now. It gets these keys,
+	// and why. The write waits for OnQueued. Default: none.
 	OnQueued func(ctx context.Context, keys []cacheaside.Key, err error)
 }
 

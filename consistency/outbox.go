@@ -14,11 +14,11 @@ import (
 
 // SQLOutboxOptions are the settings of an SQLOutbox. nil, and the zero value, are good defaults.
 type SQLOutboxOptions struct {
-	// Table holds the items. Of MySQL it may be given as schema.table. Default:
+	// Table names the table of the items. For MySQL it may be schema.table. Default:
 	// "cacheaside_outbox".
 	Table string
 
-	// Namespace tells whose items these are: a Relay does those of its own namespace only, so that
+	// Namespace tells whose items these are: a Relay does items of its own namespace only, so that
 	// applications can share a table. Letters, digits, "_", "." and "-", 255 at most. Default: the
 	// Options.Prefix of the Cache of the first Writer or Relay that is made with the outbox. Set it
 	// where applications with the same Prefix, but not the same Redis, share a table, and where
@@ -27,18 +27,18 @@ type SQLOutboxOptions struct {
 }
 
 // SQLOutbox is a Queue in a table of the database of the rows. PutIn takes part in the caller's
-// transaction: what is to be invalidated is there if and only if the rows were changed, whatever is
-// killed, and whenever. Put is durable as the database is.
+// transaction: the item is there if and only if the rows were changed, whatever is killed, and
+// whenever. Put is as durable as the database.
 //
 // The table is made by Schema's statements. Its rows show keys in clear. All times are by the
 // database's clock, so those of processes need not agree, nor do time zones matter.
 //
-// It is safe for concurrent use by any number of processes, and begins transactions of its own, at
-// READ COMMITTED in MySQL, on connections of db; what it changes there it tries again after a
-// deadlock, a lock that was waited for in vain, or a database that is busy. It needs no Close.
-// SQLite has one writer at a time: give the DSN a busy timeout, and have transactions that write
-// begin as such (modernc.org/sqlite: _txlock=immediate), as those that become writers late fail at
-// once if another has written meanwhile. A binary log of MySQL's is not to be in STATEMENT format.
+// An SQLOutbox is safe for concurrent use by any number of processes. It begins transactions of its
+// own, at READ COMMITTED in MySQL, on connections of db, and tries these again after a deadlock, a
+// lock that was waited for in vain, or a database that is busy. It needs no Close. SQLite has one
+// writer at a time: give the DSN a busy timeout, and have transactions that write begin as such
+// (modernc.org/sqlite: _txlock=immediate), as those that become writers late fail at once if
+// another has written meanwhile. MySQL's binary log must not be in STATEMENT format.
 type SQLOutbox struct {
 	db         *sql.DB
 	text       statements // of no namespace
@@ -49,8 +49,8 @@ type SQLOutbox struct {
 	repaired   atomic.Int64
 }
 
-// NewSQLOutbox makes an SQLOutbox of db, which stays the caller's. It sends nothing: that the table
-// is missing, the first use says.
+// NewSQLOutbox makes an SQLOutbox of db, which stays the caller's. It sends nothing: if the table
+// is missing, the first use says so.
 func NewSQLOutbox(db *sqlx.DB, dialect Dialect, options *SQLOutboxOptions) (*SQLOutbox, error) {
 	var o SQLOutboxOptions
 	if options != nil {
@@ -69,14 +69,14 @@ func NewSQLOutbox(db *sqlx.DB, dialect Dialect, options *SQLOutboxOptions) (*SQL
 	return &SQLOutbox{db: db.DB, text: text, owner: owner{namespace: o.Namespace, fixed: o.Namespace != ""}}, nil
 }
 
-// CreateTable makes the table where there is none, for tests and first steps. It does not change
-// one that there is. In production, Schema's statements belong among your migrations.
+// CreateTable makes the table where there is none, for tests and first steps. It does not change an
+// existing table. In production, Schema's statements belong among your migrations.
 func (o *SQLOutbox) CreateTable(ctx context.Context) error {
 	_, err := o.db.ExecContext(ctx, o.text.schema())
 	return o.failed("create the table", err)
 }
 
-// Unreadable is how many rows Claim has found that hold no key, which are somebody else's: their
+// Unreadable is how many rows Claim has found that hold no key, and so are somebody else's: their
 // items have a Key whose Check fails.
 func (o *SQLOutbox) Unreadable() int64 { return o.unreadable.Load() }
 
@@ -162,8 +162,8 @@ func (o *SQLOutbox) inserts(items []Item, again bool) ([]string, error) {
 const depthAtMost = 100_001
 
 // Depth counts 100,001 items of the outbox's namespace at most, those due first, so that it costs
-// some milliseconds after an outage, too: that number stands for more. Oldest is that of the oldest
-// of them. Depth.Others is up to a minute old.
+// some milliseconds after an outage, too: 100,001 stands for more. Oldest is that of the oldest of
+// them. Depth.Others is up to a minute old.
 func (o *SQLOutbox) Depth(ctx context.Context) (Depth, error) {
 	var d Depth
 	text, err := o.own()
@@ -191,8 +191,8 @@ func readDepth(ctx context.Context, on asker, text statements) (d Depth, now int
 	return d, now, err
 }
 
-// Depths is Depth of each namespace that has items, whatever the outbox's own is, for who only
-// looks: of the first 100 of them, by name.
+// Depths is Depth of each namespace that has items, whatever the outbox's own is, for programs that
+// only look: of the first 100 namespaces, by name.
 func (o *SQLOutbox) Depths(ctx context.Context) (map[string]Depth, error) {
 	var all map[string]Depth
 	err := o.reading(ctx, func(on asker) error {

@@ -53,7 +53,7 @@ func parseClaim(s string) (int64, error) {
 	return claim, nil
 }
 
-// What the table has room for.
+// Limits of the table's columns.
 const (
 	longestName = 255
 	longestText = 65535

@@ -22,9 +22,9 @@ const (
 	retryAtMost = 1000
 )
 
-// List gives up to limit rows, at most 1000, those due first, for who only looks: it claims none.
-// Rows that relays have claimed are among them, and rows that are not due. An outbox without a
-// namespace lists the rows of all namespaces (of the first 100 of them, by name).
+// List returns up to limit rows, at most 1000, those due first, for programs that only look: it
+// claims none. Rows that relays have claimed are among them, and rows that are not due. An outbox
+// without a namespace lists the rows of all namespaces (of the first 100 of them, by name).
 func (o *SQLOutbox) List(ctx context.Context, limit int) ([]Row, error) {
 	if limit < 1 || limit > listAtMost {
 		return nil, o.failed("list", fmt.Errorf("a limit of %d: 1 to %d", limit, listAtMost))
@@ -97,10 +97,10 @@ func readRows(rows *sql.Rows) ([]listed, error) {
 	return all, rows.Err()
 }
 
-// Retry makes items due now that are not due yet, as a relay has put them off that could not do
-// them, and answers how many. They stay in the queue. One that a relay has claimed may be done by
-// another as well, which does no harm. With DoubleDelete, an item that is done once is done the
-// second time at once.
+// Retry makes items due now that are not due yet, such as those that a relay could not do and has
+// put off, and returns how many. They stay in the queue. An item that a relay has claimed may be
+// done by another as well, which does no harm. With DoubleDelete, an item that has been done once
+// is done the second time at once.
 func (o *SQLOutbox) Retry(ctx context.Context, ids ...string) (made int64, err error) {
 	rows := make([]rowID, len(ids))
 	for i, id := range ids {
@@ -121,8 +121,8 @@ func (o *SQLOutbox) Retry(ctx context.Context, ids ...string) (made int64, err e
 	return made, o.failed("retry", err)
 }
 
-// RetryAll is Retry for all items that have failed; not for those that wait for their time, the
-// first or the second. An outbox without a namespace does it in all of them, as List.
+// RetryAll is Retry for all items that have failed; not for items that wait for their time, the
+// first or the second. An outbox without a namespace does so in all namespaces, as List.
 func (o *SQLOutbox) RetryAll(ctx context.Context) (made int64, err error) {
 	var scope []statements
 	err = o.reading(ctx, func(on asker) (err error) {

@@ -31,8 +31,8 @@ const defaultTable = "cacheaside_outbox"
 
 // Schema returns the statements that make the table of an SQLOutbox where there is none, for your
 // migrations: those of the files consistency/schema/mysql.sql and sqlite.sql, with the table's
-// name. Of MySQL it may be given as schema.table; in SQLite the table is in the main database, as
-// only there a transaction is one with that of the rows.
+// name. For MySQL the name may be schema.table. In SQLite the table is in the main database, as
+// only there it shares a transaction with the rows.
 func (d Dialect) Schema(table string) (string, error) {
 	s, err := newStatements(d, table)
 	if err != nil {

@@ -12,8 +12,9 @@ type Item struct {
 	// ID names it in its queue. Put makes one where there is none.
 	ID string
 
-	// Claim names the claim by which it was given out, so that Done and Later can tell whether it
-	// has been given to somebody else since. The queue sets it; of what was not claimed it is "".
+	// Claim names the claim by which the item was given out, so that Done and Later can tell
+	// whether the item has been given to somebody else since. The queue sets Claim; of an item that
+	// was not claimed it is "".
 	Claim string
 
 	// Key is what is to be invalidated.
@@ -22,17 +23,17 @@ type Item struct {
 	// After is when it is due, from the moment of Put or Later.
 	After time.Duration
 
-	// Again, if not 0, has it done once more, so long after the first time: the delayed double
-	// delete.
+	// Again, if not 0, makes the item be done once more, so long after the first time: the delayed
+	// double delete.
 	Again time.Duration
 
-	// Reload has it done by a reload (Cache.RefreshKeys), not by a delete; what cannot be reloaded
-	// is invalidated.
+	// Reload makes the item be done by a reload (Cache.RefreshKeys), not by a delete; a key that
+	// cannot be reloaded is invalidated.
 	Reload bool
 
-	// Admit says that a filter of the key's loader may have to be told of it, by a process that has
-	// that loader. A Relay that has not leaves the item to others. Without it any Relay does what
-	// it can.
+	// Admit says that a filter of the key's loader may have to be told of the key, by a process
+	// that has that loader. A Relay without that loader leaves the item to others. Without Admit
+	// any Relay does what it can.
 	Admit bool
 
 	// Attempts is how often it has failed.
@@ -42,29 +43,29 @@ type Item struct {
 	Age time.Duration
 }
 
-// Queue keeps what is still to be invalidated. It is safe for concurrent use, also by several
-// processes where it is not in memory. Nothing that was Put is lost before it is Done. Package
-// internal/test/queuetest is its contract as tests.
+// Queue keeps invalidations that are still to be done. It is safe for concurrent use, also by
+// several processes where it is not in memory. No item that was Put is lost before it is Done.
+// Package internal/test/queuetest is its contract as tests.
 //
 // A queue that can tell when there is something to do may have the method Wait(ctx
 // context.Context), which returns when an item may be due, or ctx ends. A Relay then waits, and
 // does not poll.
 type Queue interface {
-	// Put adds items, those that are there already aside. If it returns an error, some may have
-	// been added: it may be repeated with the same IDs.
+	// Put adds items, but for those that are there already. If Put returns an error, some items may
+	// have been added: repeat it with the same IDs.
 	Put(ctx context.Context, items ...Item) error
 
 	// Claim returns at most max items that are due, the longest due first, and gives them to nobody
 	// else for life; then they are due again. None: nil.
 	Claim(ctx context.Context, max int, life time.Duration) ([]Item, error)
 
-	// Done removes items. Those that were claimed and have been claimed by somebody else since
-	// stay. Those that are not there any more do no harm.
+	// Done removes items. Items that were claimed, and have been claimed by somebody else since,
+	// stay. Items that are not there any more do no harm.
 	Done(ctx context.Context, items ...Item) error
 
 	// Later puts items back, with the After, Again and Attempts that they have now, and ends their
-	// claims. Those that were claimed and have been claimed by somebody else since stay as they
-	// are. Those that are not there any more do not come back.
+	// claims. Items that were claimed, and have been claimed by somebody else since, stay as they
+	// are. Items that are not there any more do not come back.
 	Later(ctx context.Context, items ...Item) error
 
 	// Depth tells what is in it.

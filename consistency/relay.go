@@ -26,9 +26,9 @@ import (
 //
 // An item that is to be reloaded, and cannot be, is invalidated.
 //
-// A filter, or a load function, that hangs or panics keeps no other loader's items waiting, and its
-// own are invalidated meanwhile: its filter is told later. Which of its keys do that is found out
-// by trying fewer of them together.
+// A filter, or a load function, that hangs or panics keeps no other loader's items waiting. The
+// items of its own loader are invalidated meanwhile, and the filter is told later. The Relay finds
+// the keys that cause it by trying fewer of them together.
 type Relay struct {
 	cache    relayed
 	queue    Queue
@@ -53,8 +53,8 @@ type relayed interface {
 
 type inside = writeside.Cache[cacheaside.Key]
 
-// NewRelay makes the worker that does what is in queue, by cache; both stay the caller's. options
-// may be nil. Run it with Run.
+// NewRelay makes a Relay that does what is in queue, by cache; both stay the caller's. options may
+// be nil. Start it with Run.
 func NewRelay(cache *cacheaside.Cache, queue Queue, options *RelayOptions) (*Relay, error) {
 	if cache == nil {
 		return nil, errors.New("consistency: NewRelay: cache is nil")
@@ -83,12 +83,12 @@ func newRelay(cache relayed, queue Queue, options *RelayOptions) (*Relay, error)
 	return &Relay{cache: cache, queue: queue, options: o}, nil
 }
 
-// Run works until ctx ends; then it returns nil. It puts back the items that it has claimed and not
-// done by then. That takes at most a third of RelayOptions.ClaimFor for what is under way, and
-// another third for the queue; what it cannot put back is due again when its claim has run out. It
-// returns an error at once if the Relay is running already, and cacheaside.ErrClosed when its cache
-// has been closed, which is alerted, too. Nothing else ends it, also no panic of a queue, a filter
-// or a load function.
+// Run works until ctx ends; then it returns nil. Run puts back the items that it has claimed and
+// not done by then. That takes at most a third of RelayOptions.ClaimFor for items under way, and
+// another third for the queue; items that it cannot put back are due again when their claim has run
+// out. Run returns an error at once if the Relay is running already, and cacheaside.ErrClosed when
+// its cache has been closed, which is alerted, too. Nothing else ends Run, not even a panic of a
+// queue, a filter or a load function.
 func (r *Relay) Run(ctx context.Context) error {
 	if !r.running.CompareAndSwap(false, true) {
 		return errors.New("consistency: the Relay is running already")
@@ -141,7 +141,7 @@ func (s *shift) survive(ctx context.Context, turn func(context.Context)) {
 	turn(ctx)
 }
 
-// round claims a batch, does it and gives it back, but what takes long. It answers how long to
+// round claims a batch, does it and gives it back, but for what takes long. It returns how long to
 // pause then.
 func (s *shift) round(ctx context.Context) (pause time.Duration) {
 	most := batch

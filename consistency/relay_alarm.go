@@ -35,7 +35,7 @@ func (a *alarms) forget() {
 	}
 }
 
-// What all keys need, and no Key.String is.
+// Names for what all keys need; no Key.String is one of them.
 const (
 	redisOut = "redis"
 	queueOut = "queue"

@@ -133,10 +133,10 @@ func (s *shift) judgeRedis(ctx context.Context, groups []*group) (tried int) {
 	return tried
 }
 
-// nothingDue is for who has had nothing to do for so long that others must have, for what he could
-// not do would have come back to him. He tries all again that comes. But that it works he does not
-// know as long as there is in the queue what was there then: the others may only have been quicker
-// each time.
+// nothingDue is for a relay that has had nothing to do for so long that others must have done its
+// items, for those that it could not do would have come back to it. It tries all items again that
+// come. But it does not know that they work as long as the queue has items that were there then:
+// the others may only have been quicker each time.
 func (s *shift) nothingDue() {
 	s.tryAll()
 	if seen := s.counters.seen.Load(); seen != nil && seen.at.Sub(s.lastDue) > s.options.ClaimFor && seen.Oldest < seen.at.Sub(s.lastDue) {

@@ -11,37 +11,38 @@ import (
 type RelayOptions struct {
 	// Poll is how often a queue in which less was due than a relay does at once (500 items) is
 	// asked again. A queue that tells when there is something to do, as a MemoryQueue does, is not
-	// polled. Who sets it: whose Async writes must show sooner. Default: 200 ms. At least 1 ms.
+	// polled. Default: 200 ms. At least 1 ms. Lower it if Async writes must show sooner.
 	Poll time.Duration
 
 	// ClaimFor is for how long items are claimed: the items of a process that is killed are done so
-	// much later. A Relay stops work that takes longer than two thirds of it, and tries again; a
-	// filter has a third, so that the keys are invalidated though it hangs. Default: 30 s. At least
-	// 1 s. Set less to have those items done sooner, more for filters or reloads that take longer.
+	// much later. A Relay stops work that takes longer than two thirds of ClaimFor, and tries
+	// again; a filter has a third, so that the keys are invalidated though the filter hangs.
+	// Default: 30 s. At least 1 s. Lower it to have the items of killed processes done sooner;
+	// raise it for filters or reloads that take longer.
 	ClaimFor time.Duration
 
 	// AlertAt is how often something must have failed in a row until it is alerted: an item, or any
 	// item since Redis is out, or a call of the queue. As delays double, 10 times take about a
-	// minute for an item, and 10 s for the others. Who sets it: who wants to know sooner, or only
-	// of what lasts. Default: 10.
+	// minute for an item, and 10 s for the others. Default: 10. Lower it to know sooner, raise it
+	// to know only of troubles that last.
 	AlertAt int
 
 	// OnAlert is told of each alert, from a goroutine of its own, for which Run waits in the end.
-	// Who sets it: whose logs wake nobody. Default: the alert is logged, as it is in any case, and
-	// counted (RelayStats.Alerts).
+	// Default: the alert is logged, as it is in any case, and counted (RelayStats.Alerts). Set it
+	// if the logs wake nobody.
 	OnAlert func(Alert)
 
 	// Logger is told, as a warning, of alerts, and once when the queue begins to fail; at level
-	// Info, that it is over. Of keys it is shown hashes. Default: slog.Default(), as it is when the
-	// Relay is made.
+	// Info, when these are over. It is shown hashes of keys. Default: slog.Default(), as it is when
+	// the Relay is made.
 	Logger *slog.Logger
 }
 
-// Alert says that a Relay cannot do what it is for. There is one for all items that fail together,
-// one for Redis or the queue when nothing works for want of them, one for items that can never be
-// done, one for items whose loader no Relay here has (Item.Admit), and one when Run has ended
-// because the cache was closed. The next of a kind comes when everything that the last one was
-// about has worked, and something fails again.
+// Alert says that a Relay cannot do its work. There is one for all items that fail together, one
+// for Redis or the queue when nothing works for want of them, one for items that can never be done,
+// one for items whose loader no Relay here has (Item.Admit), and one when Run has ended because the
+// cache was closed. The next of a kind comes when everything that the last one was about has
+// worked, and something fails again.
 type Alert struct {
 	// Depth is what was in the queue, a second ago or less; much longer ago if the queue has failed
 	// since.
@@ -50,8 +51,8 @@ type Alert struct {
 	// Attempts is how often it has failed.
 	Attempts int
 
-	// Err is why, the last time. It Is cacheaside.ErrRedis if it was for want of Redis. If an item
-	// can never be done, since its Key is none, it is what Key.Check says.
+	// Err is the cause of the last failure. It Is cacheaside.ErrRedis if Redis was out of reach. If
+	// an item can never be done, since its Key is none, Err is what Key.Check says.
 	Err error
 }
 

@@ -7,7 +7,7 @@ import (
 )
 
 // RelayStats counts what a Relay has done since it was made. Its fields are read one after the
-// other, so they may be apart by what happened meanwhile.
+// other, so they may differ by what happened meanwhile.
 type RelayStats struct {
 	Done        int64 // items that are done, and out of the queue
 	Again       int64 // times that one was done for the first of two times (Item.Again)
@@ -23,12 +23,12 @@ type RelayStats struct {
 	// Ended says that Run has ended though nobody has asked it to: the cache was closed.
 	Ended bool
 
-	// Out says that whatever this relay has tried last has failed for want of Redis. Where other
-	// relays have done the rest, it says so until nothing was due for RelayOptions.ClaimFor.
+	// Out says that all that this relay has tried last has failed for want of Redis. Where other
+	// relays have done the rest, Out stays true until nothing was due for RelayOptions.ClaimFor.
 	Out bool
 
-	// Lag is how long items had been in the queue when they were done, what they were told to wait
-	// included: the mean. MaxLag is the longest.
+	// Lag is the mean time that items had been in the queue when they were done, including the time
+	// that they were told to wait. MaxLag is the longest.
 	Lag, MaxLag time.Duration
 
 	// Depth is what is in the queue, for all relays together, as it was DepthAge ago. A Relay that

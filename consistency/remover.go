@@ -21,8 +21,8 @@ const (
 
 // remover takes from a queue what a Writer has done itself, off the path of the writes and in
 // batches: as many rows in one transaction cost little more than one. Of what is to be done Again
-// it has the queue forget the first time. What it cannot take away, as while the database is out of
-// reach, stays for a Relay, which does it once more: that does no harm, and is counted.
+// it has the queue forget the first time. Items that it cannot take away, as while the database is
+// out of reach, stay for a Relay, which does them once more: that does no harm, and is counted.
 type remover struct {
 	queue   Queue
 	some    chan struct{} // there are items

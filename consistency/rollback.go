@@ -46,9 +46,10 @@ func (u *update) release(ctx context.Context) {
 	}
 }
 
-// undo has the caches forget the keys of what was rolled back. Nobody knows that nothing of it was
-// committed: MySQL has no transaction any more after a deadlock, or after DDL, and commits what
-// comes then statement by statement; and it does not say so, neither then nor at the ROLLBACK.
+// undo makes the caches forget the keys of a transaction that was rolled back. Nobody knows that
+// nothing of it was committed: MySQL has no transaction any more after a deadlock, or after DDL,
+// and commits what comes then statement by statement; MySQL does not say so, neither then nor at
+// the ROLLBACK.
 func (u *update) undo(ctx context.Context, cause error) error {
 	left := u.undoOthers(ctx, u.keys[u.held:])
 	maps.Copy(left, u.undoHeld(ctx, u.keys[:u.held]))

@@ -28,8 +28,8 @@ type counters struct {
 	queued, skipped, notQueued         atomic.Int64
 }
 
-// Stats returns what has been done by this Writer, and by those of other levels that At has made of
-// it, or it of them. It does no I/O.
+// Stats returns the counts of this Writer, and of the Writers of other levels that share everything
+// with it (see At). Stats does no I/O.
 func (w *Writer) Stats() Stats {
 	s := Stats{
 		Updates: w.updates.Load(), RolledBack: w.rolledBack.Load(), Unknown: w.unknowns.Load(),

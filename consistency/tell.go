@@ -124,7 +124,7 @@ func (u *update) again(left []cacheaside.Key, after time.Duration) (items []Item
 	return items
 }
 
-// put puts items into the queue. What it returns, if it fails, is an ErrNotQueued.
+// put puts items into the queue. Its error is an ErrNotQueued.
 func (c *core) put(ctx context.Context, items []Item) error {
 	if len(items) == 0 {
 		return nil
@@ -147,9 +147,8 @@ func setOf(keys []cacheaside.Key) map[cacheaside.Key]bool {
 	return set
 }
 
-// items are the rows of the outbox for keys: due when the one who writes them has had time to
-// invalidate the keys himself, unless he does not. byRelay says that only a Relay will tell the
-// filters.
+// items are the rows of the outbox for keys: due when their writer has had time to invalidate the
+// keys itself, unless it does not. byRelay says that only a Relay will tell the filters.
 func (c *core) items(level Level, keys []cacheaside.Key, byRelay bool) []Item {
 	items := make([]Item, len(keys))
 	for i, k := range keys {

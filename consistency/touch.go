@@ -9,13 +9,13 @@ import (
 	"github.com/cacheaside/cacheaside"
 )
 
-// Touch adds keys to those of the Update or WriteThrough whose ctx this is, or that it is made
-// from: for what only the transaction finds out, as the old e-mail address of a user. It is safe
-// for concurrent use until the function of the Update has returned, and does no I/O.
+// Touch adds keys to those of the Update or WriteThrough whose ctx this is, or from whose ctx it is
+// made: for keys that only the transaction finds out, as by the old e-mail address of a user. Touch
+// is safe for concurrent use until the function of the Update has returned, and does no I/O.
 //
 // A key that cannot be one (see cacheaside.Key.Check) is an error, and fails the Update, too. Any
-// other error means that there is no such Update, or that it is over: nobody will invalidate the
-// keys.
+// other error means that there is no such Update, or that the Update is over: nobody will
+// invalidate the keys.
 func Touch(ctx context.Context, keys ...cacheaside.Key) error {
 	t, ok := ctx.Value(touchedKey{}).(*touched)
 	if !ok {

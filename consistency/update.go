@@ -11,32 +11,32 @@ import (
 	"github.com/cacheaside/cacheaside/internal/conn"
 )
 
-// Update runs write in a transaction, commits it, and invalidates keys, with those that Touch has
-// added: those of all loaders that show what it changes, also of rows that it inserts (whose
-// filters then know them, see Loader.Inserting). How far it goes for that tells the Writer's level.
-// Without keys it is a transaction.
+// Update runs write in a transaction, commits it, and invalidates keys and those that Touch has
+// added. Pass the keys of all loaders that show what write changes, also of rows that it inserts
+// (whose filters then know them, see Loader.Inserting). The Writer's level says how far Update goes
+// for that. Without keys Update is a mere transaction.
 //
 // nil means that the transaction was committed, and that the caches are told, or will be, come what
-// may: what could not be done at once is in a queue that outlives the process (Options.OnQueued,
-// Stats.Queued). Other errors:
+// may: invalidations that could not be done at once are in a queue that outlives the process
+// (Options.OnQueued, Stats.Queued). Other errors:
 //
 //   - that of write, as it is: rolled back. If write panics or calls runtime.Goexit, so does
 //     Update, after it has rolled back. The keys are invalidated all the same, for a part may have
-//     been committed: what DDL has committed, or a statement that was tried again after a deadlock,
-//     which had ended the transaction. If that fails they are in the queue; if not even that, the
-//     error is joined with ErrNotQueued.
+//     been committed: by DDL, or by a statement that was tried again after a deadlock, which had
+//     ended the transaction. If the invalidation fails the keys are in the queue; if they cannot be
+//     queued, the error is joined with ErrNotQueued.
 //   - ctx's, those of BEGIN, of a key that is none, of the outbox, of a filter that a key's loader
 //     has (one in Redis cannot be told of rows while Redis is out, at levels but Async); of a hold
 //     (cacheaside.ErrHoldLost, ErrRedis) with Strict; cacheaside.ErrClosed: not committed.
-//   - ErrUnknown: COMMIT failed. It may have been committed, so the keys are invalidated, now and
-//     once more.
-//   - ErrQueued: committed, but the invalidation failed, and is tried again by this process, as
-//     long as that lives. Do not write again.
+//   - ErrUnknown: COMMIT failed. The transaction may have been committed, so the keys are
+//     invalidated, now and once more.
+//   - ErrQueued: committed, but the invalidation failed. This process tries it again, as long as
+//     the process lives. Do not write again.
 //   - ErrNotQueued: not even that.
 //
 // write gets a ctx made from ctx, and uses tx only, not the database; it neither commits nor rolls
 // back, and does not keep tx. If ctx ends before the COMMIT, the transaction is rolled back when
-// write has returned; if it ends later, that changes nothing: the rest has time-outs of its own, of
+// write has returned. If ctx ends later, nothing changes: the rest has time-outs of its own, of
 // some seconds in all while Redis hangs. Statements that are given no context, BEGIN, COMMIT and
 // ROLLBACK are bounded by the database driver only: set its time-outs.
 func (w *Writer) Update(ctx context.Context, write func(ctx context.Context, tx *sqlx.Tx) error, keys ...cacheaside.Key) error {
@@ -66,8 +66,8 @@ type update struct {
 	store func(context.Context, *cacheaside.Hold) (stored bool)
 }
 
-// run is the order of all writes. Wherever it is cut off, the caches end up with nothing that is
-// not so any more (at the level Inline: unless that is by a kill).
+// run is the order of all writes. Wherever it is cut off, the caches end up with nothing outdated
+// (at the level Inline: unless a kill cuts it off).
 func (u *update) run(ctx context.Context, write func(context.Context, *sqlx.Tx) error, keys []cacheaside.Key) (err error) {
 	if err := u.enter(); err != nil {
 		return err
@@ -166,8 +166,8 @@ func (u *update) prepare(ctx context.Context, given int) (err error) {
 	return ctx.Err()
 }
 
-// admit has the filters know of the keys before anybody can ask for their rows. At the level Async
-// a Relay does that, after the commit.
+// admit tells the filters of the keys before anybody can ask for their rows. At the level Async a
+// Relay does so, after the commit.
 func (u *update) admit(ctx context.Context) (err error) {
 	switch {
 	case u.level == Strict:

@@ -34,9 +34,9 @@ const (
 	within = 10 * time.Second
 )
 
-// Writer changes rows, and then has the caches forget them: it runs transactions, and invalidates
-// the keys of what they have changed, whatever happens in between. Make one for each database and
-// Cache of a process. It is safe for concurrent use.
+// Writer changes rows, and makes the caches forget them: it runs transactions, and invalidates the
+// keys of the rows that they have changed, whatever happens in between. Make one Writer for each
+// database and Cache of a process. A Writer is safe for concurrent use.
 type Writer struct {
 	*core
 	level Level
@@ -67,8 +67,8 @@ type core struct {
 }
 
 // NewWriter makes a Writer of db, which must be the database of Options.Queue if that is an outbox.
-// It does no I/O, but its Relay begins to work. Close it before the Cache, and that before db and
-// the Redis client. nil options are the defaults.
+// NewWriter does no I/O, but the Writer's Relay begins to work. Close the Writer before the Cache,
+// and the Cache before db and the Redis client. nil options are the defaults.
 func NewWriter(db *sqlx.DB, cache *cacheaside.Cache, options *Options) (*Writer, error) {
 	o := options.withDefaults()
 	switch err := o.check(); {
@@ -104,8 +104,8 @@ func NewWriter(db *sqlx.DB, cache *cacheaside.Cache, options *Options) (*Writer,
 	return &Writer{core: c, level: o.Level}, nil
 }
 
-// At returns a Writer of another level that shares everything with w: they are closed together. A
-// level that the Queue does not allow is an error of what is done with it.
+// At returns a Writer of another level that shares everything with w: they are closed together. If
+// the Queue does not allow the level, calls of that Writer return an error.
 func (w *Writer) At(level Level) *Writer {
 	if level == ByDefault {
 		level = w.options.Level
@@ -151,10 +151,10 @@ func (c *core) enter() error {
 }
 
 // Close waits for the calls that are under way, for as long as they take, removes from the outbox
-// what is done, and ends the Relay. What is still to be invalidated stays in the queue; if that is
-// in memory and is the Writer's own, it is lost, and Close returns an error that says how much.
-// After it, calls return cacheaside.ErrClosed. It may be called again, and on the Writer of any
-// level.
+// what is done, and ends the Relay. Invalidations that are still to be done stay in the queue. If
+// the queue is in memory and is the Writer's own, they are lost, and Close returns an error that
+// says how many. After Close, calls return cacheaside.ErrClosed. It may be called again, and on the
+// Writer of any level.
 func (w *Writer) Close() error { return w.close() }
 
 func (c *core) end() error {

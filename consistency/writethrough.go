@@ -9,16 +9,16 @@ import (
 	"github.com/cacheaside/cacheaside/internal/writeside"
 )
 
-// WriteThrough is Update at the level Strict, whatever that of w, that has the caches show the new
-// value of key at once instead of forgetting it: write returns what a load would, as it will be
-// when the transaction is committed. It is stored only if nobody else has held or invalidated the
-// key since before the transaction; else, and if Redis fails just then, the key is invalidated as
-// by Update (Stats.NotStored). So of two writers of one key neither can leave the other's value in
-// the caches. also are the other keys that the write changes, which are invalidated, as are those
-// that Touch adds.
+// WriteThrough is Update at the level Strict, whatever the level of w, but the caches show the new
+// value of key at once instead of forgetting the key: write returns the value that a load would
+// return once the transaction is committed. The value is stored only if nobody else has held or
+// invalidated the key since before the transaction; else, and if Redis fails just then, the key is
+// invalidated as by Update (Stats.NotStored). So of two writers of one key neither can leave the
+// other's value in the caches. also are the other keys that the write changes, which are
+// invalidated, as are those that Touch adds.
 //
-// It needs Options.StrictWrites of the Cache, in all processes. For a row that is deleted use
-// Update. Its errors are those of Update.
+// WriteThrough needs Options.StrictWrites of the Cache, in all processes. For a row that is deleted
+// use Update. The errors are those of Update.
 func WriteThrough[K comparable, V any](ctx context.Context, w *Writer, l *cacheaside.Loader[K, V], key K, write func(ctx context.Context, tx *sqlx.Tx) (V, error), also ...cacheaside.Key) error {
 	var value V
 	u := &update{core: w.core, level: Strict, store: func(ctx context.Context, h *cacheaside.Hold) bool {

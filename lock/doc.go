@@ -1,5 +1,5 @@
-// Package lock is distributed locks: one API over several services, whose holder knows when he has
-// lost his lock.
+// Package lock is distributed locks: one API over several services. A holder knows when it has lost
+// its lock.
 //
 //	locker, err := lock.NewRedis(rdb, nil)
 //	err = locker.Do(ctx, "account:42", func(ctx context.Context, token int64) error {
@@ -13,8 +13,8 @@
 //
 // # What a lock promises
 //
-//   - One holder at a time, as far as the service keeps what it has acknowledged: see the comment
-//     of each for what it takes to make it forget.
+//   - One holder at a time, as far as the service keeps what it has acknowledged: the comment of
+//     each service says what makes it forget.
 //   - Lease.Context ends, with a cause, before another can have the lock, as long as the clocks of
 //     this process run: the life of a lock counts here from before the request that got or extended
 //     it, less a twentieth and 5 ms.
@@ -25,15 +25,15 @@
 //
 // # What no lock can promise
 //
-// A process may be suspended, or a write of its may be delayed in the network, for longer than its
-// lock lives; and clocks may jump. Then the old holder acts while there is a new one. Only the
-// resource itself can refuse him, by comparing tokens: that is what Guard (SQL rows) and SetFenced
-// (Redis keys) are for. Where nothing compares the token, a lock saves work that is done twice; it
-// does not protect data. (Martin Kleppmann, How to do distributed locking, 2016.)
+// A process may be suspended, or one of its writes may be delayed in the network, for longer than
+// its lock lives; and clocks may jump. Then the old holder acts while there is a new one. Only the
+// resource itself can refuse the old holder, by comparing tokens: that is what Guard (SQL rows) and
+// SetFenced (Redis keys) are for. Where nothing compares the token, a lock saves work that is done
+// twice; it does not protect data. (Martin Kleppmann, How to do distributed locking, 2016.)
 //
 // # Waiting
 //
 // Of the goroutines of a process one at a time contends for a lock, the others wait in line behind
-// it. Who has a lock in Redis tells, when he releases it, those who wait, by a message; where that
-// is lost, they ask when the lock's life is over.
+// it. When a lock in Redis is released, its holder tells those who wait, by a message; where the
+// message is lost, they ask when the lock's life is over.
 package lock

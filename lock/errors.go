@@ -12,13 +12,13 @@ import (
 // Errors to test for with errors.Is. All but those that end a Lease's context, and ErrStale, come
 // wrapped in an *Error.
 var (
-	// ErrHeld means that somebody else has the lock: TryAcquire does not wait for him, and Acquire
-	// no longer than Options.Wait, which see.
+	// ErrHeld means that somebody else has the lock: TryAcquire does not wait, and Acquire no
+	// longer than Options.Wait, which see.
 	ErrHeld = driver.ErrHeld
 
 	// ErrLost means that the lock has passed, or may have passed, to another: it could not be
-	// extended in time, or it was found gone. It is the cause of the end of Lease.Context, and what
-	// Extend and Release return then.
+	// extended in time, or was found gone. ErrLost is the cause of the end of Lease.Context, and
+	// Extend and Release return it then.
 	ErrLost = driver.ErrLost
 
 	// ErrReleased is the cause of the end of Lease.Context after Release.
@@ -33,7 +33,7 @@ var (
 )
 
 // Error is the error of an operation on a lock. Its message shows a hash of the name, for names may
-// be private. (The hash is without a secret: who can list all possible names can find the one.)
+// be private. (The hash has no secret: anybody who can list all possible names can find the name.)
 type Error struct {
 	Op   string // "acquire", "extend" or "release"
 	Name string // of the lock, with its prefix; do not log it unless names may be seen

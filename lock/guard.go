@@ -11,15 +11,15 @@ import (
 	"github.com/cacheaside/cacheaside/internal/sqlname"
 )
 
-// Guard protects rows of a table of MySQL, MariaDB or SQLite from writes of those who held a lock
-// before: each row remembers the greatest Lease.Token that it has been shown, and refuses a smaller
-// one. It does so also where the lock fails: for a holder who was suspended and does not know yet
-// that he was one, and after a loss of the locks themselves. It is safe for concurrent use, and has
-// no state.
+// Guard protects rows of a table of MySQL, MariaDB or SQLite from writes of former holders of a
+// lock: each row remembers the greatest Lease.Token that it has been shown, and refuses a smaller
+// one. A Guard protects rows also where the lock fails: from a holder that was suspended and does
+// not know yet that it has lost the lock, and after a loss of the locks themselves. A Guard is safe
+// for concurrent use, and has no state.
 //
 // A row belongs to one lock, as tokens of different locks, or of different services, say nothing of
-// each other: who moves his locks to another service sets the column to 0. Tokens are kept in a
-// column of the table, or of one beside it that has a row for each lock, for what is spread over
+// each other: to move locks to another service, set the column to 0. Tokens are kept in a column of
+// the table; or of a table beside it that has a row for each lock, for data that is spread over
 // tables or is yet to be inserted:
 //
 //	ALTER TABLE accounts ADD COLUMN fence BIGINT NOT NULL DEFAULT 0
@@ -35,19 +35,19 @@ type Guard struct {
 	Fence string
 }
 
-// Check shows the row with this key the token. If it has been shown a greater one, the error is
-// ErrStale: roll back, somebody else has the lock. If there is no such row it is sql.ErrNoRows
-// (with errors.Is). Any other error is the database's, or of a Guard that is no good; the
-// transaction is then to be rolled back as well.
+// Check shows the row with this key the token. If the row has been shown a greater one, the error
+// is ErrStale: roll back, somebody else has the lock. If there is no such row, the error is
+// sql.ErrNoRows (with errors.Is). Any other error is the database's, or of a Guard that is not
+// valid; roll the transaction back then, too.
 //
-// Call it first in the transaction that writes, before what that reads: the row is locked from then
-// on until the end of the transaction, so that what passes is committed before a newer holder's
-// Check returns. And who reads in one transaction, or elsewhere, what he writes in another calls it
-// in both: as long as the newer holder has not shown his token, the older one may still change what
-// was read. The token may be shown any number of times. Without one (0, see Options.NoToken)
-// nothing passes.
+// Call Check first in the transaction that writes, before it reads: the row is locked from then on
+// until the end of the transaction, so that writes that pass are committed before a newer holder's
+// Check returns. If one transaction, or other code, reads what another transaction writes, call
+// Check in both: as long as the newer holder has not shown its token, the older one may still
+// change what was read. The token may be shown any number of times. Without one (0, see
+// Options.NoToken) nothing passes.
 //
-// Begin the transaction with Lease.Context, then it is rolled back as soon as the lock is known to
+// Begin the transaction with Lease.Context: it is then rolled back as soon as the lock is known to
 // be lost.
 func (g Guard) Check(ctx context.Context, tx *sql.Tx, key any, token int64) error {
 	g.Key, g.Fence = cmp.Or(g.Key, "id"), cmp.Or(g.Fence, "fence")

@@ -25,7 +25,7 @@ import (
 // with Guard, a key belongs to one lock.
 //
 // The value that is set may be made of one that was read, if that was read by GetFenced: as long as
-// the newer holder has not shown his token, the older one may still change it.
+// the newer holder has not shown its token, the older one may still change it.
 //
 // rdb is a *redis.Client or a *redis.ClusterClient, and stays the caller's; the key is not empty,
 // and has no "}" unless it has a hash tag. The user needs +eval +evalsha +get +set +pttl, and

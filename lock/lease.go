@@ -15,34 +15,37 @@ type Lease struct {
 	err    error
 }
 
-// Context is what the work under the lock is done with. It is made from the context of Acquire, and
-// ends, before the lock can pass to another, with the cause ErrLost (in context.Cause; errors.Is)
-// when it could not be extended in time, or was found gone; and with ErrReleased.
+// Context is the context for the work under the lock. It is made from the context of Acquire.
+// Before the lock can pass to another, Context ends with the cause ErrLost (in context.Cause;
+// errors.Is), when the lock could not be extended in time, or was found gone; after a Release it
+// ends with ErrReleased.
 //
-// "Before" is by the clock of this process, which must run: who was suspended (by a garbage
-// collector, a debugger, a live migration) may act a moment longer than he knows, and a write that
-// he has sent may arrive much later. Only what checks the Token, see Guard and SetFenced, is safe
-// from that.
+// "Before" is by the clock of this process, which must run: a holder that was suspended (by a
+// garbage collector, a debugger, a live migration) may act a moment longer than it knows, and a
+// write that it has sent may arrive much later. Only a resource that checks the Token, see Guard
+// and SetFenced, is safe from that.
 func (s *Lease) Context() context.Context { return s.ctx }
 
 // Token is the fencing token: a number greater than that of each holder of this lock before. A
-// resource that refuses a smaller one than it has seen is protected from a holder who does not know
-// yet that he was one. It is not consecutive. The leases of one owner have the same.
+// resource that refuses a smaller token than it has seen is protected from a holder that does not
+// know yet that it has lost the lock. Tokens are not consecutive. The leases of one owner have the
+// same token.
 func (s *Lease) Token() int64 { return s.hold.token }
 
-// Deadline is when the context ends if the lock is not extended until then: its life since before
-// the last request that was granted, less a twentieth and 5 ms, for clocks that differ and timers
-// that are late. It has a monotonic clock reading, and moves on while the lock is extended.
+// Deadline is when the context ends if the lock is not extended until then: the lock's life since
+// before the last request that was granted, less a twentieth and 5 ms, for clocks that differ and
+// timers that are late. Deadline has a monotonic clock reading, and moves on while the lock is
+// extended.
 func (s *Lease) Deadline() time.Time {
 	s.hold.mu.Lock()
 	defer s.hold.mu.Unlock()
 	return s.hold.until
 }
 
-// Extend has the lock live for its TTL from now on, as the watchdog does by itself; it is for locks
-// with Options.Fixed. It never acquires the lock anew: if it is gone, the error is ErrLost, and the
-// context ends. After any other error it is not known whether it was extended, and Deadline is what
-// it was.
+// Extend makes the lock live for its TTL from now on, as the watchdog does by itself; it is for
+// locks with Options.Fixed. Extend never acquires the lock anew: if the lock is gone, the error is
+// ErrLost, and the context ends. After any other error it is not known whether the lock was
+// extended, and Deadline is what it was.
 func (s *Lease) Extend(ctx context.Context) error {
 	h := s.hold
 	ctx, cancel := context.WithCancelCause(ctx)
@@ -51,13 +54,13 @@ func (s *Lease) Extend(ctx context.Context) error {
 	return failed("extend", h.key, h.extend(ctx))
 }
 
-// Release ends the lease and, if it is its owner's last, the lock: only this one, never another's.
-// It needs no context, and works also when that of Acquire has ended; it returns within twice
-// LockerOptions.Timeout. It may be called again, and by several goroutines: it counts once, and
-// each call returns the same.
+// Release ends the lease and, if it is its owner's last, the lock: only this lock, never another
+// holder's. Release needs no context, and works also when the context of Acquire has ended; it
+// returns within twice LockerOptions.Timeout. It may be called again, and by several goroutines: it
+// counts once, and each call returns the same.
 //
 // The error is ErrLost if the lock was lost before, so that the work was not protected to its end.
-// With any other error the lock is not known to be released: that is tried on in the background
+// With any other error the lock is not known to be released: the background tries on to release it
 // until its TTL has passed.
 func (s *Lease) Release() error {
 	s.once.Do(func() {

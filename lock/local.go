@@ -9,8 +9,8 @@ import (
 )
 
 // NewLocal makes a Locker whose locks are this process's own: for tests, and for programs that run
-// once. They behave as others do, lives included. Tokens begin at the time in microseconds since
-// 1970, so that they grow beyond a restart. nil options are the defaults.
+// once. They behave as other locks do, lives included. Tokens begin at the time in microseconds
+// since 1970, so that they grow beyond a restart. nil options are the defaults.
 func NewLocal(options *LockerOptions) (*Locker, error) {
 	return New(newLocal(), options)
 }

@@ -13,7 +13,7 @@ import (
 	"github.com/cacheaside/cacheaside/lock/driver"
 )
 
-// Locker acquires locks. It is safe for concurrent use; make one for each service, and close it at
+// Locker acquires locks. It is safe for concurrent use. Make one for each service, and close it at
 // the end.
 //
 // Of the goroutines of a process that want the same lock one at a time contends with other
@@ -32,9 +32,9 @@ type Locker struct {
 	faulty     sync.Once      // the observer has panicked
 }
 
-// New makes a Locker of a driver, for services that this package has none for; see NewLocal,
-// NewRedis, NewRedlock, and the packages mysqllock and zklock. Close closes the driver. nil options
-// are the defaults.
+// New makes a Locker of a driver, for services that have none here; see NewLocal, NewRedis,
+// NewRedlock, and the packages mysqllock and zklock. Close closes the driver. nil options are the
+// defaults.
 func New(d driver.Driver, options *LockerOptions) (*Locker, error) {
 	if d == nil {
 		return nil, errors.New("lock: the driver is nil")
@@ -48,12 +48,12 @@ func New(d driver.Driver, options *LockerOptions) (*Locker, error) {
 	return l, nil
 }
 
-// Acquire waits for the lock of this name until it has it, ctx ends, Options.Wait has passed
+// Acquire waits for the lock of this name until it gets the lock, ctx ends, Options.Wait has passed
 // (ErrHeld), or the service fails. nil options are the defaults.
 //
 // The lock is held until it is released, or lost, or ctx has ended: then it is no longer extended,
-// so that what was forgotten does not stay locked. Lease.Context, under which the work is to be
-// done, tells of all three; it is made from ctx. What the service has answered in time counts:
+// so that a forgotten lock does not stay locked. Lease.Context, under which the work is to be done,
+// tells of all three; it is made from ctx. Only answers of the service that come in time count:
 // while it cannot be reached there is no lock, and Acquire fails with its error, which is
 // context.DeadlineExceeded only if ctx's deadline has passed. Names are any 1 to 1024 bytes.
 func (l *Locker) Acquire(ctx context.Context, name string, options *Options) (*Lease, error) {
@@ -70,16 +70,16 @@ func (l *Locker) Lock(ctx context.Context, name string, wait time.Duration) (unl
 	return lease.Release, nil
 }
 
-// TryAcquire is Acquire that does not wait: if somebody else has the lock, it fails with ErrHeld.
+// TryAcquire is Acquire without the wait: if somebody else has the lock, it fails with ErrHeld.
 func (l *Locker) TryAcquire(ctx context.Context, name string, options *Options) (*Lease, error) {
 	return l.acquire(ctx, name, options, false)
 }
 
 // Do acquires the lock with the default options, calls fn, and releases the lock, whatever way fn
-// ends. fn's context is Lease.Context: it ends before the lock can pass to another, so that fn must
-// heed it; and fn hands the token to what it changes, which refuses an older one (see Guard and
-// SetFenced). The error is fn's, joined with that of the lock: ErrLost if it was lost meanwhile,
-// even if fn has noticed nothing.
+// ends. fn's context is Lease.Context. It ends before the lock can pass to another, so fn must heed
+// it. fn passes the token to the resource that it changes, which refuses an older token (see Guard
+// and SetFenced). The error is fn's, joined with that of the lock: ErrLost if the lock was lost
+// meanwhile, even if fn has noticed nothing.
 func (l *Locker) Do(ctx context.Context, name string, fn func(ctx context.Context, token int64) error) (err error) {
 	lease, err := l.Acquire(ctx, name, nil)
 	if err != nil {
@@ -93,10 +93,10 @@ func (l *Locker) Do(ctx context.Context, name string, fn func(ctx context.Contex
 	return fn(lease.Context(), lease.Token())
 }
 
-// Close ends all waiting with ErrClosed, releases what is still held (its contexts end with
-// ErrReleased), and returns when nothing is left in the background. It may be called again. The
-// clients that the Locker was made with stay open. Its errors, joined, are those of the locks that
-// were lost, or could not be released.
+// Close ends all waiting with ErrClosed, releases the locks that are still held (their contexts end
+// with ErrReleased), and returns when nothing is left in the background. Close may be called again.
+// The clients that the Locker was made with stay open. The errors of Close, joined, are those of
+// the locks that were lost, or could not be released.
 func (l *Locker) Close() error {
 	l.mu.Lock()
 	l.closed = true

@@ -13,32 +13,32 @@ import (
 // LockerOptions are the settings of a Locker. The zero value, and nil, are good defaults.
 type LockerOptions struct {
 	// Prefix begins the name of every lock in the service, so that programs, and rules of an ACL,
-	// can be kept apart. All processes that share locks use the same. Letters, digits, and "_",
-	// ".", ":", "-"; at most 64. Default: "lock:".
+	// can be kept apart. All processes that share locks use the same Prefix. Letters, digits, and
+	// "_", ".", ":", "-"; at most 64. Default: "lock:".
 	Prefix string
 
 	// TTL is how long a lock outlives its holder: one that was killed, suspended or cut off. A
-	// living one extends it at each third of that. Who sets it: who can wait longer for the lock of
-	// a dead process, and would rather not lose one to a long pause (more), or the other way round
-	// (less). Default: 10 s. From 100 ms to 24 hours.
+	// living holder extends it at each third of that. Default: 10 s. From 100 ms to 24 hours. Raise
+	// it so that no long pause loses a lock; lower it to wait less for the lock of a dead process.
 	TTL time.Duration
 
 	// Timeout bounds each request to each server, whatever the client's own settings; a quarter of
-	// the lock's TTL does, too. Who sets it: who knows that a service is slower or faster to
-	// answer. Default: 500 ms. From 1 ms to 1 minute.
+	// the lock's TTL does, too. Default: 500 ms. From 1 ms to 1 minute. Change it if the service is
+	// slower or faster to answer.
 	Timeout time.Duration
 
-	// Observer is told how long locks are waited for and held, as otelcacheaside.New makes one. Who
-	// sets it: who wants to see that. Default: none.
+	// Observer is told how long locks are waited for and held; otelcacheaside.New makes one.
+	// Default: none. Set it to see these times.
 	Observer Observer
 }
 
-// Observer is told when the operations of a Locker begin and end. Begin is called when one begins:
-// op is OpWait or OpHold, locker is LockerOptions.Prefix, for names of locks may be private, and
-// many; n is 1. The context that it returns is not used. end, never nil, is called once when it is
-// over: with ErrHeld or whatever else an Acquire has failed with, with ErrLost for a lock that was
-// lost, or nil. Both must be quick, may be called while the Locker's own locks are held, and must
-// neither block nor panic: a panic of theirs is caught, and logged once (slog.Default).
+// Observer is told when the operations of a Locker begin and end. Begin is called when an operation
+// begins: op is OpWait or OpHold; locker is LockerOptions.Prefix, for names of locks may be
+// private, and many; n is 1. The context that Begin returns is not used. end, never nil, is called
+// once when the operation is over: with ErrHeld or any other error of an Acquire, with ErrLost for
+// a lock that was lost, or nil. Begin and end must be quick, may be called while the Locker's own
+// locks are held, and must neither block nor panic: a panic of theirs is caught, and logged once
+// (slog.Default).
 type Observer interface {
 	Begin(ctx context.Context, op, locker string, n int) (own context.Context, end func(error))
 }
@@ -56,23 +56,23 @@ type Options struct {
 	TTL time.Duration
 
 	// Wait is how long to wait for the lock, before ErrHeld; where it is shorter than
-	// LockerOptions.Timeout that may also be since the service has not answered. Who sets it: who
-	// would bound the waiting, but not the work: the context that is passed to Acquire bounds both.
-	// Default: as long as the context lives.
+	// LockerOptions.Timeout, ErrHeld may also mean that the service has not answered. Default: as
+	// long as the context lives. Set it to bound the waiting, but not the work: the context that is
+	// passed to Acquire bounds both.
 	Wait time.Duration
 
 	// MaxHold is how long the lock is held at most: then it is no longer extended, and
-	// Lease.Context ends with ErrLost. Who sets it: who would rather have a section that hangs be
-	// interrupted, than that everybody waits for it. Default: no limit. At least TTL otherwise.
+	// Lease.Context ends with ErrLost. Default: no limit. At least TTL otherwise. Set it to
+	// interrupt a section that hangs, rather than have everybody wait for it.
 	MaxHold time.Duration
 
 	// Fixed: the lock is not extended by itself, so that it is held for TTL at most, unless Extend
-	// is called. Who sets it: who knows how long the work takes, and wants it to be that and no
+	// is called. Default: it is extended. Set it if the work takes a known time, and is to take no
 	// more.
 	Fixed bool
 
-	// NoToken: Lease.Token may be 0. Who sets it: who uses Redlock, where the token costs one more
-	// round of requests, and checks it nowhere.
+	// NoToken: Lease.Token may be 0. Default: false, the lock has a token. Set it for Redlock,
+	// where the token costs one more round of requests, if it is checked nowhere.
 	NoToken bool
 }
 

@@ -8,8 +8,9 @@ import "context"
 // others: also its token is 0 for all if the first has asked for none (Options.NoToken). Contexts
 // without an owner are never re-entrant, nor are goroutines: they wait for each other.
 //
-// An owner's locks are shared by all goroutines that have his context: among them the lock excludes
-// nothing. They are of one Locker; another one, in this process or elsewhere, has not heard of him.
+// An owner's locks are shared by all goroutines that have its context: among them the lock excludes
+// nothing. They are of one Locker; another Locker, in this process or elsewhere, has not heard of
+// the owner.
 func WithOwner(ctx context.Context) context.Context {
 	return context.WithValue(ctx, ownerKey{}, new(owner))
 }

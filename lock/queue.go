@@ -20,11 +20,12 @@ type waiter struct {
 	stop  context.CancelCauseFunc
 }
 
-// errOwn ends the request of one whose owner has got the lock meanwhile, by a TryAcquire: he would
-// wait for himself.
+// errOwn ends the request of a caller whose owner has got the lock meanwhile, by a TryAcquire: the
+// owner would wait for itself.
 var errOwn = errors.New("its owner has it")
 
-// queue waits for the caller's turn and gets the lock, or joins one that his owner has.
+// queue waits for the caller's turn and gets the lock, or joins the lock that the caller's owner
+// has.
 func (l *Locker) queue(ctx, caller context.Context, r request) (*Lease, error) {
 	for {
 		lease, err := l.queueOnce(ctx, caller, r)
@@ -76,8 +77,8 @@ func (l *Locker) queueOnce(ctx, caller context.Context, r request) (*Lease, erro
 	return lease, err
 }
 
-// line has the caller stand in line; it returns a lease if his owner has the lock, and neither if
-// he does not wait and may try.
+// line makes the caller stand in line; it returns a lease if the caller's owner has the lock, and
+// neither if the caller does not wait and may try.
 func (l *Locker) line(caller context.Context, r request, stop context.CancelCauseFunc) (*waiter, *Lease, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -173,7 +174,7 @@ func (l *Locker) pass(key string, w *waiter) {
 	}
 }
 
-// quit takes w out of the line, or ends the turn that he has been given meanwhile.
+// quit takes w out of the line, or ends the turn that w has been given meanwhile.
 func (l *Locker) quit(key string, w *waiter) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

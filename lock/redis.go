@@ -23,21 +23,22 @@ import (
 // caller's, who closes it after the Locker; set its ContextTimeoutEnabled, else each request needs
 // a goroutine more. NewRedis does no I/O.
 //
-// A lock is one key, prefix{name}, and lives by the clock of its server. Who waits is woken by a
-// message on the channel of the same name when it is released (the Locker has one subscription for
-// all), else when its life is over. The user needs +eval +evalsha +get +set +time +publish
-// +subscribe +unsubscribe +ping, ~prefix* and &prefix*.
+// A lock is one key, prefix{name}, and lives by the clock of its server. Those who wait are woken
+// by a message on the channel of the same name when the lock is released (the Locker has one
+// subscription for all), else when its life is over. The user needs +eval +evalsha +get +set +time
+// +publish +subscribe +unsubscribe +ping, ~prefix* and &prefix*.
 //
 // Tokens are greater than the one before by at least one, and at least the server's time in
-// microseconds; the key of a free lock stays for a minute to remember the last. So they grow also
+// microseconds; the key of a free lock stays for a minute to remember the last. So tokens grow also
 // where Redis has lost its data, as long as its clock, or that of the replica that was promoted,
 // does not go back meanwhile.
 //
-// What one Redis cannot do: a replica that is promoted, or a server that restarts, without the last
-// writes has forgotten the lock, and another gets it while the holder still has it for up to a
-// third of the TTL, until the watchdog asks. So has one that evicts keys: all policies but
-// noeviction may take a lock. The token tells them apart. Persistence with appendfsync always keeps
-// a lock through a restart; NewRedlock, mysqllock and zklock keep it through the loss of a server.
+// The limits of one Redis: a replica that is promoted, or a server that restarts, without the last
+// writes has forgotten the lock. Another process gets the lock while the holder still has it for up
+// to a third of the TTL, until the watchdog asks. A server that evicts keys may forget locks, too:
+// all policies but noeviction may take a lock. The token tells the holders apart. Persistence with
+// appendfsync always keeps a lock through a restart; NewRedlock, mysqllock and zklock keep it
+// through the loss of a server.
 func NewRedis(rdb redis.UniversalClient, options *LockerOptions) (*Locker, error) {
 	o := options.withDefaults()
 	if rdb == nil {
@@ -131,8 +132,8 @@ type asking struct {
 // the clock of the server is not what it was.
 const tries = 3
 
-// ask asks for the lock. If somebody else has it, it answers for how long at most; mark: he is to
-// tell when he releases it.
+// ask asks for the lock. If somebody else has the lock, ask returns for how long at most; mark: the
+// holder is to tell when it releases the lock.
 func (a *asking) ask(ctx context.Context, mark bool) (g driver.Grant, left time.Duration, err error) {
 	lost := 0
 	for range tries {
@@ -196,8 +197,8 @@ func (k *redisLock) Extend(ctx context.Context, ttl time.Duration) error {
 	return k.d.explain(ctx, err, "an extension", k.key, began)
 }
 
-// Release may be called again: if it has asked before, that the lock is not there is no loss, for
-// it was released by that. So the client must not ask twice by itself.
+// Release may be called again: if it has asked before, a missing lock is no loss, for that request
+// has released it. So the client must not ask twice by itself.
 func (k *redisLock) Release(ctx context.Context) error {
 	token := strconv.FormatInt(k.token, 10)
 	began := time.Now()

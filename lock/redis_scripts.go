@@ -160,8 +160,8 @@ func (d *redisDriver) evalBy(ctx context.Context, name, body string, once bool, 
 }
 
 // clocks is what is known of the clocks of the servers: so a request for a lock can say until when
-// it is to be carried out. What has been delayed for longer, in a network or by a server that
-// hangs, is not: nobody would release it.
+// it is to be carried out. A request that has been delayed for longer, in a network or by a server
+// that hangs, is not: nobody would release the lock.
 type clocks struct {
 	ranges [conn.Ranges]atomic.Pointer[reading]
 }

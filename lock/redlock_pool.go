@@ -9,13 +9,13 @@ import (
 	redsyncredis "github.com/go-redsync/redsync/v4/redis"
 )
 
-// redsync sends to all nodes, counts what they answer, and judges whether a lock is valid. What is
-// sent is ours: a node answers yes, no, or with an error. Whoever calls vote may leave at its
+// redsync sends to all nodes, counts what they answer, and judges whether a lock is valid. The
+// requests are ours: a node answers yes, no, or with an error. The caller of vote may leave at its
 // time-out or at the end of ctx, which redsync ends when it has heard enough.
 type vote func(ctx context.Context, node int) (bool, error)
 
-// mutex is a redsync.Mutex for one operation. (What goes on in the background after an operation
-// reads its fields.)
+// mutex is a redsync.Mutex for one operation. (The work in the background after an operation reads
+// its fields.)
 func (d *redlockDriver) mutex(life time.Duration, lock, touch vote) *redsync.Mutex {
 	pools := make([]redsyncredis.Pool, len(d.nodes))
 	for i := range pools {

@@ -18,7 +18,7 @@ local function token()
 end
 `
 
-// What the script answers beside isHeld (value: for how many ms more; holder: whose), isGranted
+// Answers of the script beside isHeld (value: for how many ms more; holder: whose), isGranted
 // (value: the last token) and isLate.
 const (
 	isTwice  = 4 // this server has been asked in the same round
@@ -28,7 +28,7 @@ const (
 
 var (
 	// ARGV: id, life in ms, not to be carried out after (µs), ids of rounds before of the same
-	// contender, which he has given up.
+	// contender, which it has given up.
 	redlockAcquire = conn.NewScript(redlockHead + `
 if now > tonumber(ARGV[3]) then return {3, 0, now, ''} end
 if holder == ARGV[1] then return {4, 0, now, ''} end
@@ -60,8 +60,8 @@ if holder ~= ARGV[1] then return {6, 0, now, ''} end
 redis.call('PEXPIRE', KEYS[1], ARGV[2])
 return {1, 0, now, ''}`)
 
-	// ARGV: id. Who waits is told, also when it is the vote of a round that has failed: two who
-	// have each others' votes would both sleep.
+	// ARGV: id. Those who wait are told, also when it is the vote of a round that has failed: two
+	// who have each others' votes would both sleep.
 	redlockRelease = conn.NewScript(redlockHead + `
 if holder ~= ARGV[1] then return {6, 0, now, ''} end
 redis.call('DEL', KEYS[1])

@@ -23,8 +23,8 @@ const pollAtLeast = time.Second
 
 // wait returns when there is reason to ask anew: so many nodes have told of a release that with
 // those that were free before they are a majority; or the lives of the locks there are over. A few
-// free nodes are no reason: the lock may be held on the others, and each who asks in vain tells the
-// rest of it, by giving back what he has got.
+// free nodes are no reason: the lock may be held on the others, and each contender that asks in
+// vain tells the rest of it, by giving back what it has got.
 func (w *redlockWait) wait(ctx context.Context, r *round, took time.Duration) error {
 	if w.heard == nil {
 		for _, n := range w.d.nodes {

@@ -16,23 +16,24 @@ var ErrAllSeen = errors.New("all segments have been seen")
 const maxSegments = 1000
 
 // Segmented locks one of the N segments of a resource, where one lock for all of it would be too
-// slow: a stock of 1,000 pieces in ten rows of 100, say, with a lock for each. Who wants a piece
+// slow: a stock of 1,000 pieces in ten rows of 100, say, with a lock for each. A buyer of a piece
 // locks any of them; so ten can buy at a time. The lock of segment i of a name is the name + "/" +
-// i; no request concerns two of them, so that in a Redis cluster they spread over the nodes. It is
-// safe for concurrent use, and needs no closing but that of its Locker.
+// i; no request concerns two of them, so that in a Redis cluster they spread over the nodes. A
+// Segmented is safe for concurrent use, and needs no closing but that of its Locker.
 //
-// What it costs:
+// Its costs:
 //   - There is no moment at which the whole is known. The sum of the segments, read one after the
-//     other, may be one that it never was; to know it, sales must stop.
-//   - The last pieces are spread over the segments. Who finds his empty must look into the others
-//     (Segment.Next), each of which is one more lock to wait for: the end of a sale is its slowest
-//     part, and who wants three pieces may find one here and two there, or must do without although
-//     three are left. Who learns that all are empty knows that each was, one after the other.
+//     other, may never have been the real sum; to know the sum, sales must stop.
+//   - The last pieces are spread over the segments. A buyer that finds its segment empty must look
+//     into the others (Segment.Next), each of which is one more lock to wait for: the end of a sale
+//     is its slowest part, and a buyer of three pieces may find one here and two there, or must do
+//     without although three are left. All segments being empty means that each was, one after the
+//     other.
 //   - N is part of the data. All processes use the same; to change it, sales stop and the stock is
 //     divided anew. It is also the number of keys, and of lines to wait in.
-//   - Looking for a free one costs a request for each that another process has. (What this process
-//     has or waits for it knows without one, so that under load few are sent in vain.)
-//   - There is no order: who came later may have a piece sooner, in another segment.
+//   - Looking for a free one costs a request for each that another process has. (The process knows
+//     without one which it has or waits for itself, so that under load few are sent in vain.)
+//   - There is no order: a buyer that came later may have a piece sooner, in another segment.
 type Segmented struct {
 	l    *Locker
 	n    int
@@ -40,7 +41,7 @@ type Segmented struct {
 }
 
 // NewSegmented makes a Segmented of n segments, from 1 to 1000, numbered from 0. The Locker stays
-// the caller's; it may be used for other locks, but not for those names.
+// the caller's; use it for other locks, too, but not for those names.
 func NewSegmented(l *Locker, n int) (*Segmented, error) {
 	if l == nil {
 		return nil, errors.New("lock: the Locker is nil")
@@ -71,18 +72,18 @@ type search struct {
 }
 
 // Acquire locks one segment of this name: home if nobody has it, else the first after it that is
-// free. Where all are taken it waits: in line for the one for which the fewest of this process
-// wait, home first; and then for that one, even if another becomes free meanwhile. nil options are
-// the defaults; errors are those of Locker.Acquire, Options.Wait bounds the waiting alone. A
-// service that cannot tell of one segment ends the search with its error, for the other servers of
-// a cluster the caller can name another home.
+// free. Where all are taken Acquire waits in line for the segment for which the fewest of this
+// process wait, home first; and goes on to wait for that one, even if another becomes free
+// meanwhile. nil options are the defaults; errors are those of Locker.Acquire; Options.Wait bounds
+// the waiting alone. A service that cannot tell of one segment ends the search with its error; for
+// the other servers of a cluster, name another home.
 //
 // home is any number, modulo n: a hash of the customer's, say, so that customers are spread; where
 // all name the same one, each request looks for a free segment first. If it is negative, each call
 // has the next in turn.
 //
-// An owner (WithOwner) who has a segment of this name gets the same again, whatever home is: if he
-// waited for a second one, two of them could wait for each other.
+// An owner (WithOwner) that has a segment of this name gets the same again, whatever home is: if it
+// waited for a second one, two owners could wait for each other.
 func (s *Segmented) Acquire(ctx context.Context, name string, home int, options *Options) (*Segment, error) {
 	if home < 0 {
 		home = int(s.turn.Add(1) % uint64(s.n))
@@ -91,13 +92,13 @@ func (s *Segmented) Acquire(ctx context.Context, name string, home int, options 
 	return s.find(ctx, f)
 }
 
-// Next is for who finds the segment empty: it releases this one, and locks another, as Acquire
-// does, but none that was had before, from Acquire on. When there is none left, the error is
-// ErrAllSeen. After any other error it may be called again.
+// Next is for a caller that finds the segment empty: it releases this segment, and locks another,
+// as Acquire does, but none that the caller has had since Acquire. When there is none left, the
+// error is ErrAllSeen. After any other error Next may be called again.
 //
-// ctx is as that of Acquire; not the Context of this Lease, which has ended then. Who would know
-// how the release went calls Release before. An owner who has another segment of this name still
-// does not wait: the error is ErrHeld.
+// ctx is as that of Acquire; not the Context of this Lease, which has ended then. To learn how the
+// release went, call Release before. An owner that still has another segment of this name does not
+// wait: the error is ErrHeld.
 func (g *Segment) Next(ctx context.Context) (*Segment, error) {
 	g.Release() //nolint:errcheck // nothing was changed under it
 	if !slices.Contains(g.search.seen, false) {
@@ -151,7 +152,7 @@ func (s *Segmented) lock(ctx context.Context, f search, i int, by func(context.C
 }
 
 // lines tells of each segment how many of this process have it or wait for it, without a request;
-// and which of them the owner has, -1 if none: one that has not been seen, if he can.
+// and which segment the owner has, -1 if none: one that has not been seen, if there is one.
 func (s *Segmented) lines(f search, o *owner) (lines []int, owned int) {
 	lines, owned = make([]int, s.n), -1
 	keys := make([]string, s.n)

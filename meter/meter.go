@@ -50,15 +50,16 @@ const (
 	hello           = 10 * time.Second
 )
 
-// New begins to measure what this process invalidates through cache: by the Invalidate and
+// New begins to measure the invalidations of this process through cache: by the Invalidate and
 // Inserting of its loaders, InvalidateKeys, and the Release of a Hold, once Redis has acknowledged
-// it; so also what package consistency and package canal do. A row that is written without any of
-// these is told by Written. nil options are the defaults. A cache has one Meter at a time, and must
-// have Redis; the loaders of what is written must have been made in this process, for rows are
-// loaded by them. Several processes may have a Meter each.
+// them; so also those of package consistency and package canal. For a row that is written without
+// any of these, call Written. nil options are the defaults. A cache has one Meter at a time, and
+// must have Redis; the loaders of the written rows must have been made in this process, for they
+// load the rows. Several processes may have a Meter each.
 //
-// It asks at once who is there: a process that has been asked for the first time needs
-// LoaderOptions.MemoryTTL until it can say that it has no copy. Close it before the Cache.
+// The Meter asks at once which processes are there: a process that has been asked for the first
+// time needs LoaderOptions.MemoryTTL until it can say that it has no copy. Close the Meter before
+// the Cache.
 func New(cache *cacheaside.Cache, options *Options) (*Meter, error) {
 	return newMeter(cache, options, rand.Float64)
 }
@@ -92,9 +93,10 @@ func newMeter(cache *cacheaside.Cache, options *Options, draw func() float64) (*
 	return m, nil
 }
 
-// Close ends the measuring, and returns when what is under way has ended: after Options.Patience,
-// at the latest, but for loads that do not heed their context. What is still to be looked at is
-// not. The figures stay. It may be called again, and always returns nil.
+// Close ends the measuring, and returns when the comparisons under way have ended: after
+// Options.Patience, at the latest, but for loads that do not heed their context. Writes that are
+// still to be looked at are not. The figures stay. Close may be called again, and always returns
+// nil.
 func (m *Meter) Close() error {
 	m.untake()
 	m.stop()
@@ -102,12 +104,12 @@ func (m *Meter) Close() error {
 	return nil
 }
 
-// Written tells of rows that were written, and committed, now: by whom this process' Cache has not
-// invalidated them, or not yet. It is for those who know of writes by other ways than the
+// Written tells of rows that were written, and committed, now, and that this process' Cache has not
+// invalidated, or not yet. It is for programs that know of writes by other ways than the
 // invalidations, whose absence it finds: a consumer of the binary log beside writers that should
 // invalidate by themselves, say. A share of the keys is taken, as of the others. A key that is told
-// here and invalidated in this process counts twice. Keys of whole loaders are not measured. It
-// does no I/O.
+// here and invalidated in this process counts twice. Keys of whole loaders are not measured.
+// Written does no I/O.
 func (m *Meter) Written(keys ...cacheaside.Key) error {
 	for _, k := range keys {
 		if err := k.Check(); err != nil {

@@ -9,9 +9,9 @@ import (
 
 // Options are the settings of a Meter. The zero value, and nil, are good defaults.
 type Options struct {
-	// Share is the share of the writes that are looked at, taken at random, each by itself. Who
-	// sets it: who writes little, and wants to know more, sooner; each costs, at each of After, a
-	// row that is loaded if Redis has an entry by then. Default: 0.01. At most 1.
+	// Share is the share of the writes that are looked at, taken at random, each by itself. Each
+	// costs, at each of After, a row that is loaded if Redis has an entry by then. Default: 0.01.
+	// At most 1. Raise it if there are few writes, to know more, sooner.
 	Share float64
 
 	// After is how long after the write its copies are looked at, in rising order. Default: 1 s, 10
@@ -19,18 +19,18 @@ type Options struct {
 	After []time.Duration
 
 	// LoadRate is how many rows are loaded in a second, at most, to compare entries of Redis with
-	// them; what is beyond that is not known. Options.MaxLoads of the Cache holds, too. (What the
-	// processes load to compare copies in their memory is bounded by each: 20 rows a second.)
-	// Default: 50.
+	// them; the state of entries beyond that is not known. Options.MaxLoads of the Cache holds,
+	// too. (Loads of the processes, to compare copies in their memory, are bounded by each: 20 rows
+	// a second.) Default: 50.
 	LoadRate float64
 
-	// Patience is how long answers are waited for. A difference is only told after two loads and
-	// half a second between them, so it must be longer than that; what takes longer is not known.
-	// Default: 2 s. From 600 ms to 10 s.
+	// Patience is how long the Meter waits for answers. A difference is only told after two loads
+	// and half a second between them, so Patience must be longer than that; the state of copies
+	// that take longer is not known. Default: 2 s. From 600 ms to 10 s.
 	Patience time.Duration
 
-	// MaxSamples bounds how many writes are remembered at once until all of After has passed; what
-	// is more is dropped. Default: 20,000, some 4 MB. From 1 to 10 million.
+	// MaxSamples bounds how many writes are remembered at once until all of After has passed;
+	// further writes are dropped. Default: 20,000, some 4 MB. From 1 to 10 million.
 	MaxSamples int
 }
 

@@ -27,8 +27,8 @@ type Stats struct {
 type Look struct {
 	After time.Duration
 
-	// Each write ends in one of these. It is different if any copy is; consistent if all tiers of
-	// all processes are known to have none that is; else nobody can say.
+	// Each write ends in one of these. A write is different if any copy is; consistent if all tiers
+	// of all processes are known to have no different copy; else nobody can say.
 	Consistent, Different, Undecided int64
 
 	// Why it is undecided: the first of these that is so.

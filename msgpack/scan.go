@@ -14,9 +14,9 @@ const (
 )
 
 // scanner checks the structure of MessagePack as its bytes are written to it, in any portions. It
-// uses no recursion. What it accepts is one whole value, nested no deeper than maxDepth. So each
-// element that an array or a map claims to have is really there: all claims together are no more
-// than there are bytes, and nothing is allocated for elements that are not.
+// uses no recursion. It accepts one whole value, nested no deeper than maxDepth. So each element
+// that an array or a map claims to have is really there: all claims together are no more than there
+// are bytes, and nothing is allocated for elements that are not.
 type scanner struct {
 	open   []uint64 // the values yet to come in each array and map that is open, the innermost last; a map's keys count
 	begun  byte     // first byte of the value whose length is being read

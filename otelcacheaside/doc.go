@@ -10,7 +10,7 @@
 // span, and no duration.
 //
 // Labels are the names of loaders that the process has made, the names that are given here, and
-// constants: never a key, a value or the text of an error. What there is is listed in
+// constants: never a key, a value or the text of an error. All are listed in
 // docs/guides/metrics.md, with a dashboard for Grafana beside this file.
 //
 // It is a module of its own, so that the library does not depend on OpenTelemetry.

@@ -24,8 +24,7 @@ const scope = "github.com/cacheaside/cacheaside/otelcacheaside"
 // Options are the settings of Instruments. The zero value, and nil, are good defaults.
 type Options struct {
 	// Name tells Instruments of one process apart: it is the attribute cacheaside.cache of all
-	// metrics and spans. Who sets it: who has several caches in a process. Default: no such
-	// attribute.
+	// metrics and spans. Default: no such attribute. Set it if a process has several caches.
 	Name string
 
 	// MeterProvider and TracerProvider are what metrics and spans go to. Default: the global ones
@@ -152,8 +151,8 @@ var failures = []struct {
 	{context.DeadlineExceeded, "deadline_exceeded"},
 }
 
-// failureOf is what kind of error it is, "" for none. What is none of ours is _OTHER, as the
-// semantic conventions have it.
+// failureOf is what kind of error it is, "" for none. Any other kind is _OTHER, as the semantic
+// conventions have it.
 func failureOf(err error) (name string) {
 	if err == nil {
 		return ""
@@ -174,7 +173,7 @@ func failureOf(err error) (name string) {
 	return "_OTHER"
 }
 
-// Close ends the collection of counts. What is observed afterwards is still recorded. It may be
+// Close ends the collection of counts. Observations afterwards are still recorded. Close may be
 // called again.
 func (i *Instruments) Close() error {
 	i.mu.Lock()

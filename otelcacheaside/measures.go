@@ -12,7 +12,7 @@ import (
 	"github.com/cacheaside/cacheaside/meter"
 )
 
-// What there is: each field of each Stats, those aside that are texts. Two rows of one name are one
+// All measures: each field of each Stats, those aside that are texts. Two rows of one name are one
 // metric.
 
 // loaderMeasures are of each loader.

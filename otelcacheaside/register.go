@@ -80,8 +80,8 @@ func one[S any](stats func() S, with ...attribute.KeyValue) func(context.Context
 	}
 }
 
-// Cache has the counts of a Cache be collected: of each of its loaders, of those too that are made
-// later, and of the cache as a whole. Call it once.
+// Cache collects the counts of a Cache: of each of its loaders, of those too that are made later,
+// and of the cache as a whole. Call it once.
 func (i *Instruments) Cache(c *cacheaside.Cache) error {
 	if err := i.claim("Cache", "", c); err != nil {
 		return err
@@ -96,8 +96,8 @@ func (i *Instruments) Cache(c *cacheaside.Cache) error {
 	return errors.Join(err, register(i, "Cache", cacheMeasures, one(c.Stats)))
 }
 
-// Filter has the counts of a Bloom filter be collected, under this name: a *bloom.Local,
-// *bloom.Redis or *bloom.Replica.
+// Filter collects the counts of a Bloom filter, under this name: a *bloom.Local, *bloom.Redis or
+// *bloom.Replica.
 func (i *Instruments) Filter(name string, f interface{ Stats() bloom.Stats }) error {
 	if err := i.claim("Filter", name, f); err != nil {
 		return err
@@ -128,7 +128,7 @@ func (i *Instruments) Relay(name string, r interface{ Stats() consistency.RelayS
 	return register(i, "Relay", relayMeasures, one(r.Stats, attribute.String("cacheaside.relay", name)))
 }
 
-// Consumer has the counts of a Consumer of the binary log be collected, under this name.
+// Consumer collects the counts of a Consumer of the binary log, under this name.
 func (i *Instruments) Consumer(name string, c *canal.Consumer) error {
 	if err := i.claim("Consumer", name, c); err != nil {
 		return err
@@ -136,8 +136,8 @@ func (i *Instruments) Consumer(name string, c *canal.Consumer) error {
 	return register(i, "Consumer", consumerMeasures, one(c.Stats, attribute.String("cacheaside.consumer", name)))
 }
 
-// Meter has the counts of a Meter be collected, under this name, and how consistent the copies
-// were, for each of its times after the writes (cacheaside.after, in seconds).
+// Meter collects the counts of a Meter, under this name, and how consistent the copies were, for
+// each of its times after the writes (cacheaside.after, in seconds).
 func (i *Instruments) Meter(name string, m *meter.Meter) error {
 	if err := i.claim("Meter", name, m); err != nil {
 		return err

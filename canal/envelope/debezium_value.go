@@ -19,8 +19,8 @@ type field struct {
 	parameters members
 }
 
-// fieldsOf are the columns of a side of a row. What cannot be read of a schema is as if it were not
-// there.
+// fieldsOf are the columns of a side of a row. Parts of a schema that cannot be read are as if they
+// were not there.
 func fieldsOf(schema []byte, side string) map[string]field {
 	columns := map[string]field{}
 	whole, _ := object(schema)
@@ -55,7 +55,7 @@ func (f field) parameter(name string) string {
 	return s
 }
 
-// What is known of a column by column.propagate.source.type.
+// Parameters of a column, by column.propagate.source.type.
 const (
 	sourceType   = "__debezium.source.column.type"
 	sourceLength = "__debezium.source.column.length"

@@ -21,24 +21,25 @@
 // acknowledged, and have all changes of a row in one. A change of the primary key concerns two
 // rows, and so it may concern two partitions.
 //
-// What a broker has lost, or what was changed before its group was there, nobody tells of: without
-// a checkpoint Options.OnGap is not called then. Invalidate the loaders (Loader.InvalidateAll), and
-// rebuild the filters, when a group is new, or its position was set by hand.
+// Nobody tells of messages that a broker has lost, or of changes before its group was there:
+// without a checkpoint Options.OnGap is not called then. Invalidate the loaders
+// (Loader.InvalidateAll), and rebuild the filters, when a group is new, or its position was set by
+// hand.
 //
 // # What is not known
 //
 // A value that a message does not have, or has in a way that can't be read, is not known: a Binding
 // that needs it takes the change for not understood, and all keys of the loader are invalidated. So
 // it is with the row as it was, where the message does not show surely what it was. All of that is
-// alerted, as "not understood": where it is often, a setting is wrong. What can't be read at all is
-// parked, and acknowledged; if it names its table, that is a canal.Replace of it: all that is bound
-// to it is invalidated, and filters are made anew (Options.OnGap). Else all that is bound to
-// anything is invalidated.
+// alerted, as "not understood": where it is often, a setting is wrong. A message that can't be read
+// at all is parked, and acknowledged. If it names its table, it is a canal.Replace of that table:
+// all that is bound to the table is invalidated, and filters are made anew (Options.OnGap). Else
+// all that is bound to anything is invalidated.
 //
-// What DDL does is read from its text, which all three have in their messages, as from the binlog:
-// a table that another was renamed to, or exchanged for, is a canal.Replace, and so are all tables
-// after a statement that is not understood. Where a statement names a schema for some of its tables
-// and not for others, these may be of any schema.
+// The effect of DDL is read from its text, which all three have in their messages, as from the
+// binlog: a table that another was renamed to, or exchanged for, is a canal.Replace, and so are all
+// tables after a statement that is not understood. Where a statement names a schema for some of its
+// tables and not for others, these may be of any schema.
 //
 // All three need binlog_format=ROW and binlog_row_image=FULL. With MINIMAL, or NOBLOB, an update of
 // several columns of which one is the primary key reads as if the others had been before as they

@@ -23,14 +23,14 @@ type Message struct {
 	Payload []byte
 
 	// Ack, if there is one, is called once, when all changes of the message, and of those before
-	// it, are done, or it is parked. It must not block for long. What is not acknowledged must come
-	// again when the process is started again.
+	// it, are done, or it is parked. It must not block for long. Messages that are not acknowledged
+	// must come again when the process is started again.
 	Ack func()
 }
 
-// NewSource makes a Source of messages, in their order. What decode cannot read is parked
+// NewSource makes a Source of messages, in their order. A message that decode cannot read is parked
 // (canal.Options.Parking) and acknowledged; it is in nobody's way. The Consumer's checkpoint is
-// nil: the broker keeps its own position, by what is acknowledged.
+// nil: the broker keeps its own position, by the acknowledgements.
 //
 // Messages that were not acknowledged when a Run ended are delivered again by the next, before all
 // others, so that a broker that takes an acknowledgement for one of all before loses nothing. When

@@ -32,8 +32,8 @@ type member struct {
 // members are those of an object, in their order.
 type members []member
 
-// open reads a message. Its errors, as all of these, show nothing of what is in it. What is nested
-// deeper than the standard library reads, 10,000 levels, is not JSON.
+// open reads a message. Its errors, as all of these, show nothing of what is in it. JSON that is
+// nested deeper than the standard library reads, 10,000 levels, is refused.
 func open(message []byte) (members, error) {
 	if len(message) > mostBytes {
 		return nil, fmt.Errorf("it is longer than %d bytes", mostBytes)

@@ -61,8 +61,8 @@ func (s *shapes) row(r row) event.Row {
 	return made
 }
 
-// nothing is a row that was there, and of which nothing is known. Who needs its key takes the
-// change for not understood.
+// nothing is a row that was there, and of which nothing is known. A Binding that needs its key
+// takes the change for not understood.
 func nothing() event.Row {
 	var none shapes
 	return none.row(row{names: []string{}})
@@ -116,8 +116,8 @@ func (p place) refused(err error) ([]event.Change, error) {
 	return []event.Change{p.own(event.Replace)}, err
 }
 
-// unread is what is known of a message that cannot be read: of which table it is. What is cached of
-// that is invalidated, and filters are made anew, while the message is parked.
+// unread is what is known of a message that cannot be read: of which table it is. All that is
+// cached of that table is invalidated, and filters are made anew, while the message is parked.
 func (p place) unread(path string, err error) ([]event.Change, error) {
 	kind := event.Replace
 	return []event.Change{p.own(kind)}, fmt.Errorf("%s: %w", path, err)

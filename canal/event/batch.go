@@ -7,8 +7,8 @@ package event
 
 import "time"
 
-// Position is where a Source stands, in words of its own. The zero Position is none. What follows
-// after it, and nothing before, is still to be read.
+// Position is where a Source stands, in words of its own. The zero Position is none. The changes
+// after it, and none before, are still to be read.
 type Position string
 
 // Batch is changes in the order in which they were committed: of one transaction, of several, or of

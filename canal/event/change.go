@@ -166,8 +166,8 @@ func (r Row) size() (n int) {
 	return n
 }
 
-// Over is r with what its image leaves out (Omitted) taken from before, the row as it was. What
-// cannot be read may have changed, and is left as it is.
+// Over is r with what its image leaves out (Omitted) taken from before, the row as it was. Values
+// that cannot be read may have changed, and are left as they are.
 func (r Row) Over(before Row) Row {
 	if !r.Exists() || !before.Exists() || !slices.ContainsFunc(r.values, Value.omitted) {
 		return r

@@ -5,8 +5,8 @@
 // The server needs log_bin, binlog_format=ROW and binlog_row_metadata=FULL, which MariaDB has since
 // 10.5 and MySQL since 8.0.1; MySQL needs gtid_mode=ON, too. The user needs REPLICATION SLAVE, and
 // SELECT on the tables whose keys are of the types UUID, INET6, INET4 or BINARY, which the log does
-// not tell from each other. What is set otherwise is an error when it starts, which names the
-// variable and its value.
+// not tell from each other. A variable that is set otherwise is an error when it starts, which
+// names the variable and its value.
 //
 // A change is told when other sessions can see it. Servers write a transaction into the log, and
 // send it to replicas, before they commit it: who forgets a row at once may read the old one once

@@ -113,8 +113,8 @@ func (s *server) see() (seen, error) {
 	return now, nil
 }
 
-// begin is where to begin: behind what can be seen. What is in the log, and cannot be seen yet, is
-// still to be told: who reads the old row meanwhile would keep it.
+// begin is where to begin: behind the changes that can be seen. Changes that are in the log, and
+// cannot be seen yet, are still to be told: a reader of the old row would keep it.
 func (s *server) begin() (position, error) {
 	if s.flavor != mysql.MariaDBFlavor {
 		return s.now()

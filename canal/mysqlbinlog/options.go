@@ -30,10 +30,10 @@ type Options struct {
 	// ServerName, the host of Addr is that.
 	TLS *tls.Config
 
-	// ServerID is by which the server knows this replica: of two of its replicas with the same it
-	// ends the older connection. Who sets it: whose Consumers take over from each other
-	// (canal.Options.Locker), to the same for all of them, so that what a dead one has left on the
-	// server goes at once. Default: drawn by chance.
+	// ServerID is the number by which the server knows this replica: of two replicas with the same
+	// one the server ends the older connection. Default: drawn by chance. Set it where Consumers
+	// take over from each other (canal.Options.Locker), to the same for all of them, so that a dead
+	// one's connection to the server ends at once.
 	ServerID uint32
 
 	// Timeout is after how long without a word, of which the server says one each second, a

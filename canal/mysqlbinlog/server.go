@@ -81,7 +81,7 @@ func compareTables(a, b event.Table) int {
 }
 
 // images refuses tables whose keys are not in each row image, as far as the user may see the
-// tables. What he may not see, each change shows (tables.go).
+// tables. For tables that the user may not see, each change shows it (tables.go).
 func (s *server) images(need event.Need) error {
 	if s.image != "MINIMAL" {
 		return nil

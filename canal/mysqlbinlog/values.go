@@ -6,8 +6,8 @@ import (
 	"github.com/cacheaside/cacheaside/canal/event"
 )
 
-// value is what go-mysql has made of a column. What is no value, such as a part of a JSON document,
-// is not known.
+// value is what go-mysql has made of a column. Anything that is no value, such as a part of a JSON
+// document, is not known.
 func value(v any) event.Value {
 	made, err := event.ValueOf(v)
 	if err != nil {

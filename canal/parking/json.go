@@ -15,8 +15,8 @@ import (
 	"github.com/cacheaside/cacheaside/canal/event"
 )
 
-// MaxSize is how long the JSON of a Parked is at most, in bytes. What is longer is cut, for a row
-// that no Parking takes would keep a Consumer waiting for ever.
+// MaxSize is how long the JSON of a Parked is at most, in bytes. Longer JSON is cut, for a row that
+// no Parking takes would keep a Consumer waiting for ever.
 const MaxSize = 256 << 10
 
 const (
@@ -175,8 +175,8 @@ func (v *private) UnmarshalJSON(b []byte) error {
 }
 
 // UnmarshalJSON reads what MarshalJSON has written: values as texts, the columns by their names'
-// order. What was cut is not known, and Cut is set; of a message there is the beginning. Its errors
-// show nothing of what is in it.
+// order. Values that were cut are not known, and Cut is set; of a message there is the beginning.
+// Its errors show nothing of what is in it.
 func (p *Parked) UnmarshalJSON(b []byte) error {
 	if err := p.decode(b); err != nil {
 		return fmt.Errorf("canal: parked: %w", err)

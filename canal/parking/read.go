@@ -66,8 +66,8 @@ func readLine(b *bufio.Reader) (line []byte, ended bool, err error) {
 // Read goes through what is in the file: see the function Read. Where there is none, nothing was
 // parked. It may be used while others Park.
 //
-// What was read and dealt with is not removed from it: to have that, rename the file, of which Park
-// makes another, and read the old one by the function Read.
+// Rows that were read and dealt with are not removed from the file. To remove them, rename the
+// file, in whose place Park makes another, and read the old one by the function Read.
 func (f *File) Read() iter.Seq2[Parked, error] {
 	return func(yield func(Parked, error) bool) {
 		file, size, err := f.open()

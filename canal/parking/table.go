@@ -112,7 +112,7 @@ func (p *Table) Park(ctx context.Context, q Parked) error {
 func isASCII(r rune) bool { return r < 0x80 }
 
 // List gives up to limit rows, at most 1000, the oldest first, of those whose ID is greater than
-// after; 0 for all. What cannot be read is a row with an Err.
+// after; 0 for all. A row that cannot be read has an Err.
 func (p *Table) List(ctx context.Context, after int64, limit int) ([]Row, error) {
 	if limit < 1 || limit > maxList {
 		return nil, p.failed(fmt.Errorf("List: a limit of %d: 1 to %d", limit, maxList))

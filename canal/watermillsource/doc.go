@@ -6,8 +6,8 @@
 //		Parking: parking.NewFile("parked.jsonl"),
 //	})
 //
-// What the programs that publish must be set to, and why there is no checkpoint and no Locker, is
-// said in package envelope.
+// Package envelope says how to set the programs that publish, and why there is no checkpoint and no
+// Locker.
 //
 // # What is promised
 //
@@ -31,10 +31,11 @@
 //
 // # How many
 //
-// What a Subscriber has out at once is what the Consumer does in one trip to Redis, so one that
-// hands out one at a time costs a trip for each. On two cores, of NATS on the same machine, 4,000
-// messages a second come so, and 10,000 with 16 at a time; a channel of Watermill has 20,000 (go
-// test -bench Messages, in this folder; without Redis, whose round trip is added for each that is
-// alone). More come by more partitions, by more topics, by a Subscriber that has more out at once
-// where nothing needs the order, and by messages that have several rows each, as canal's do.
+// The messages that a Subscriber has out at once are what the Consumer does in one trip to Redis,
+// so one that hands out one at a time costs a trip for each. On two cores, of NATS on the same
+// machine, 4,000 messages a second come so, and 10,000 with 16 at a time; a channel of Watermill
+// has 20,000 (go test -bench Messages, in this folder; without Redis, whose round trip is added for
+// each that is alone). More come by more partitions, by more topics, by a Subscriber that has more
+// out at once where nothing needs the order, and by messages that have several rows each, as
+// canal's do.
 package watermillsource

@@ -13,9 +13,9 @@ import (
 	"github.com/cacheaside/cacheaside/canal/event"
 )
 
-// New makes a Source of what comes by topics, as decode reads it: envelope.Canal, envelope.Maxwell,
-// envelope.Debezium, or your own. What it cannot read is parked (canal.Options.Parking) and
-// acknowledged. It does no I/O; Run does.
+// New makes a Source of the messages of topics, as decode reads them: envelope.Canal,
+// envelope.Maxwell, envelope.Debezium, or your own. A message that decode cannot read is parked
+// (canal.Options.Parking) and acknowledged. New does no I/O; Run does.
 //
 // The subscriber stays yours. Close it when the Consumer's Run has returned: until then it may hold
 // messages that nobody does.

@@ -61,7 +61,7 @@ func within(group string) (words []string) {
 	return words
 }
 
-// unknown suggests the nearest command. What may be something else than a mistyped word, as a URL
+// unknown suggests the nearest command. A word that may be something else than mistyped, as a URL
 // with a password, is not repeated.
 func unknown(name string) error {
 	if len(name) > 24 || !keys.ValidName(strings.ReplaceAll(name, " ", "")) {

@@ -43,7 +43,7 @@ type getting struct {
 	maxValue  int
 }
 
-// shown is what is shown of a key. What does not apply is nil.
+// shown is what is shown of a key. A field that does not apply is nil.
 type shown struct {
 	Loader  string    `json:"loader"`
 	Version string    `json:"version"`

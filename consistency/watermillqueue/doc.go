@@ -47,11 +47,11 @@
 //
 // # What is held here
 //
-// What has been received and is not done is held in the process, not acknowledged: 10,000 messages
-// of a topic at most. A broker that waits only so long for an acknowledgement gives the message to
-// another: have it wait for at least as long as a Relay's claim is, 30 s if it is not set. If it
-// does not, items are done twice, once in each such time. What a process held when it was killed
-// comes again after that time, or as soon as the broker sees that it has gone.
+// Messages that have been received and are not done are held in the process, not acknowledged:
+// 10,000 of a topic at most. A broker that waits only so long for an acknowledgement gives the
+// message to another: have it wait for at least as long as a Relay's claim is, 30 s if it is not
+// set. If it does not, items are done twice, once in each such time. Messages that a process held
+// when it was killed come again after that time, or as soon as the broker sees that it has gone.
 //
 // Depth tells of what is held in this process only, and Done removes only that: what else the
 // broker has is not known here.
@@ -59,9 +59,9 @@
 // # Messages
 //
 // JSON: loader, version and text of the key, or that it is all keys, and the state of the item;
-// never a value, never a name of Redis. Keys can be read by all who can read the topic. What is not
-// such a message is acknowledged and counted (Stats.Malformed): so it is also with messages of a
-// later version of this format, of which the changelog will tell.
+// never a value, never a name of Redis. Keys can be read by all who can read the topic. Any other
+// message is acknowledged and counted (Stats.Malformed), also one of a later version of this
+// format, of which the changelog will tell.
 //
 // When something is due is reckoned by the clock of the process that has put it. One that is behind
 // has its items done early by as much: mind that for double deletes. One that is ahead has no

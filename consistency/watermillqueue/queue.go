@@ -217,8 +217,8 @@ func (q *Queue) Done(ctx context.Context, items ...consistency.Item) error {
 }
 
 // Later publishes items as they are now, and acknowledges the messages that they came in once the
-// broker has accepted the new ones. What it has not accepted is kept here as it is now, and an
-// error returned; should this process be killed, it comes again as it was.
+// broker has accepted the new ones. Items that it has not accepted are kept here as they are now,
+// and an error returned; should this process be killed, they come again as they were.
 func (q *Queue) Later(ctx context.Context, items ...consistency.Item) error {
 	now := time.Now()
 	all, err := newNotes(items, now)

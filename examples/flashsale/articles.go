@@ -87,8 +87,8 @@ func setnxGetset(p *process) lockFunc {
 	}
 }
 
-// The lock that says in JSON whose it is, so that he can have it again. What it cannot read it
-// takes for free.
+// The lock that says in JSON whose it is, so that its owner can have it again. A lock that it
+// cannot read it takes for free.
 func jsonMeta(p *process) lockFunc {
 	type meta struct {
 		Owner string

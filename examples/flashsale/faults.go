@@ -27,7 +27,7 @@ type fault struct {
 	crash bool // the process dies; otherwise it is suspended
 	until event
 	cut   bool // his requests to Redis fail meanwhile, renewals among them
-	// What befalls others meanwhile.
+	// Faults that befall others meanwhile.
 	jump  bool // the clocks of the first Redis servers (three of five) jump ahead by a minute
 	skew  bool // the clocks of the other processes are a minute ahead
 	error bool // the first read of the lock by one of the other processes fails

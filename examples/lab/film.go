@@ -138,7 +138,7 @@ func (w *world) scene(recent []*tally, rows []int64) scene {
 	return s
 }
 
-// look finds a row in all places. What is outdated is told by what had been settled before.
+// look finds a row in all places. A row is outdated by what had been settled before.
 func (w *world) look(id int64) watched {
 	start := time.Now()
 	out := watched{ID: id}
@@ -156,7 +156,7 @@ func (w *world) look(id int64) watched {
 	return out
 }
 
-// show gives a frame to all viewers. Who has not taken the last one misses it.
+// show gives a frame to all viewers. A viewer that has not taken the last one misses it.
 func (l *lab) show(f frame) {
 	text, err := json.Marshal(f)
 	if err != nil {

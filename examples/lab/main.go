@@ -3,8 +3,8 @@
 //	go run ./examples/lab
 //
 // Two worlds run side by side under the same traffic: one with the library, one with cache-aside as
-// it is written by hand. What the page does to one it does to the other: kill Redis, fail the
-// database, send a thousand callers for one key. It needs nothing but Go, and no network.
+// it is written by hand. The page does the same to both: kill Redis, fail the database, send a
+// thousand callers for one key. It needs nothing but Go, and no network.
 //
 // Where to read: protected.go uses the library, plain.go is what one would write without it.
 // switches.go is what can be done to both.

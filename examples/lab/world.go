@@ -122,7 +122,8 @@ func (w *world) readFor(patience time.Duration, p int, id int64) answer {
 	return a
 }
 
-// goRead is a read that nobody waits for. Who comes when too many are under way is turned away.
+// goRead is a read that nobody waits for. A read that comes when too many are under way is turned
+// away.
 func (w *world) goRead(p int, id int64) {
 	select {
 	case w.reading <- struct{}{}:
@@ -135,8 +136,8 @@ func (w *world) goRead(p int, id int64) {
 	}
 }
 
-// write changes a row, and invalidates it. What could not be invalidated is tried again, as a
-// consistency.Writer would; the plain processes do not tell that it could not.
+// write changes a row, and invalidates it. A failed invalidation is tried again, as a
+// consistency.Writer would; the plain processes do not tell that it failed.
 func (w *world) write(p int, id int64) (version int64, err error) {
 	if version, err = w.db.write(id); err != nil {
 		return 0, err // nothing has changed

@@ -29,7 +29,7 @@ func del(ctx context.Context, name string) redis.Cmder { return redis.NewIntCmd(
 // both. It ends with ctx, and has a time-out of a few tries if ctx has none.
 //
 // Both go in one trip to each server that has keys. The announcement must not come first: a reader
-// who hears it would fill his memory again with what is about to be deleted.
+// that hears it would fill its memory again with what is about to be deleted.
 func (c *Channel) Delete(ctx context.Context, names []string, hashes []uint64) []error {
 	errs, _ := c.do(ctx, names, hashes, job{holder: lagHolder, hold: c.lag, change: del})
 	return errs

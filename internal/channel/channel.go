@@ -63,8 +63,8 @@ func New(c *conn.Conn, prefix string, bound time.Duration, memory Memory) *Chann
 	return ch
 }
 
-// OnTrouble has tell be told of what goes wrong in hearing what others announce: quickly, for locks
-// are held. It is called before anything is read, if at all.
+// OnTrouble makes the channel call tell with what goes wrong in hearing what others announce:
+// quickly, for locks are held. It is called before anything is read, if at all.
 func (c *Channel) OnTrouble(tell func(what string, err error)) {
 	c.trouble = tell
 	for r := range c.conn.InUse() {

@@ -23,9 +23,9 @@ import (
 // the change of the key, if that comes behind it: a lease from before the hold is voided by the
 // change, and after the hold none is given.
 //
-// Who has not left, though his hold is over, stays in the set until the next writer comes, or the
-// set ends: he may have been killed when he had written, and another who held the key at the same
-// time must not take himself for the only one.
+// A writer that has not left, though its hold is over, stays in the set until the next writer
+// comes, or the set ends: it may have been killed when it had written, and another that held the
+// key at the same time must not take itself for the only one.
 
 // lagHolder holds what was invalidated until replicas of the database have heard of it.
 const lagHolder = "lag"
@@ -43,9 +43,9 @@ redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', ARGV[1] == 'lag' and 0 or now)
 redis.call('PEXPIRE', KEYS[1], math.max(last() - now, 1))
 return 1`)
 
-// renewScript holds a key for longer, if it has been held all the time. What was lost is not taken
-// again: something may have been stored since. The set is made to live longer first, which also
-// lets a full Redis take the rest. ARGV as above. Answers 0 if it was lost.
+// renewScript holds a key for longer, if it has been held all the time. A hold that was lost is not
+// taken again: something may have been stored since. The set is made to live longer first, which
+// also lets a full Redis take the rest. ARGV as above. Answers 0 if it was lost.
 var renewScript = conn.NewScript(clockMS + `
 local held = tonumber(redis.call('ZSCORE', KEYS[1], ARGV[1]) or 0)
 if held <= now then return 0 end
@@ -80,7 +80,7 @@ func (c *Channel) Hold(ctx context.Context, names []string, hashes []uint64, tok
 }
 
 // Release is Delete, after which the holds of keys under these tokens end: before, another holder
-// might take himself for the only one, and store what is older. It also returns whose hold has
+// might take itself for the only one, and store an older value. It also returns whose hold has
 // ended.
 func (c *Channel) Release(ctx context.Context, names []string, hashes []uint64, tokens []string) (errs []error, left []bool) {
 	errs, parts := c.do(ctx, names, hashes, job{holder: lagHolder, hold: c.lag, change: del, leaves: tokens})

@@ -18,11 +18,11 @@ import (
 //	then  what is invalidated: 'k' and 8 bytes for each key, their stable hashes; or 'l' and a loader's name, whose generation is now the number; or 't' and what a Listener is to be
 //	      told
 //
-// The version stands inside, so that programs of two versions hear each other. What comes before
-// the last part must be the same in all versions: a message whose last part is of an unknown kind
-// still tells its number, and ends all that is remembered of its range. One whose first byte is of
-// an unknown version tells nothing; the next one's previous number, or the next poll, tells that it
-// is missing.
+// The version stands inside, so that programs of two versions hear each other. The parts before the
+// last one must be the same in all versions: a message whose last part is of an unknown kind still
+// tells its number, and ends all that is remembered of its range. One whose first byte is of an
+// unknown version tells nothing; the next one's previous number, or the next poll, tells that it is
+// missing.
 const (
 	formatByte = 0xC1
 	headSize   = 10

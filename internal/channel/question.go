@@ -87,7 +87,7 @@ func (q *Question) append(dst []byte) ([]byte, error) {
 // isQuestion tells questions from announcements.
 func isQuestion(payload string) bool { return len(payload) > 0 && payload[0] == questionByte }
 
-// decodeQuestion reads a question. What it allocates is bounded, whatever it reads.
+// decodeQuestion reads a question. Its allocations are bounded, whatever it reads.
 func decodeQuestion(payload string) (q Question, err error) {
 	if len(payload) < questionHead || !isQuestion(payload) {
 		return Question{}, errMalformed

@@ -18,7 +18,7 @@ type Announcement struct {
 	TellingBytes int // of what a Listener is told
 }
 
-// Decode reads what was published. What it cannot read is an error.
+// Decode reads a published message. A message that it cannot read is an error.
 func Decode(payload []byte) (Announcement, error) {
 	m, err := decode(payload)
 	if err != nil {

@@ -8,10 +8,10 @@ import (
 )
 
 // Tell announces bodies, each to be given to the Listeners of other processes, and carries out a
-// change of the key of this name before the last of them; in a trip for each, if all is well. What
-// the bodies tell of must have been done already: who hears of nothing missing takes what he reads
-// then to have all of it. It ends with ctx, and each trip has the time-out of a Delete. If it
-// returns an error it may be repeated.
+// change of the key of this name before the last of them; in a trip for each, if all is well. The
+// changes that the bodies tell of must have been done already: a process that hears of nothing
+// missing takes what it reads then to have all of them. Tell ends with ctx, and each trip has the
+// time-out of a Delete. If it returns an error it may be repeated.
 func (c *Channel) Tell(ctx context.Context, name string, bodies [][]byte, change Change) error {
 	for i, body := range bodies {
 		p := &part{rng: c.conn.Range(name), job: job{change: change}, body: append([]byte{toldKind}, body...)}

@@ -65,7 +65,7 @@ type question struct {
 	heard   uint64
 }
 
-// subscribed begins a session: Redis has confirmed the subscription. What was published before it
+// subscribed begins a session: Redis has confirmed the subscription. Messages published before that
 // will not be heard.
 func (t *track) subscribed(session uint64) {
 	t.mu.Lock()

@@ -1,9 +1,9 @@
 // Package codec turns a value into the payload of a Redis entry, and back.
 //
 // An entry says which codec wrote it. JSON, Binary and Raw are read by every process, whichever
-// codec it writes with; any other only by a process that has it. What a payload claims is never
-// believed before it is checked: a few bytes cannot make the decoders of this module allocate
-// gigabytes or overflow the stack, which would end the process.
+// codec it writes with; any other only by a process that has it. No claim of a payload is believed
+// before it is checked: a few bytes cannot make the decoders of this module allocate gigabytes or
+// overflow the stack, which would end the process.
 package codec
 
 import (

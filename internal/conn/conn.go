@@ -36,9 +36,9 @@ type Conn struct {
 // ErrClosed is the error of what is asked for after Close.
 var ErrClosed = errors.New("the connection to Redis is closed")
 
-// New wraps rdb. What is sent by it ends within timeout, or the caller's own time: by default
-// go-redis ignores a context's deadline while it reads. It refuses clients that cannot keep the
-// protocol; it does no I/O.
+// New wraps rdb. Commands that are sent by it end within timeout, or the caller's own time: by
+// default go-redis ignores a context's deadline while it reads. New refuses clients that cannot
+// keep the protocol; it does no I/O.
 func New(rdb redis.UniversalClient, timeout time.Duration) (*Conn, error) {
 	switch c := rdb.(type) {
 	case *redis.Client:

@@ -12,8 +12,9 @@ import (
 )
 
 // Explain makes the error of an operation on a key one that its caller can be given; began is when
-// it began, and ctx his own. Where Redis has not answered, it tells which server, what was asked,
-// for how long, and why; and only if ctx has ended, or is about to, it is ctx's error.
+// the operation began, and ctx the caller's. Where Redis has not answered, the error tells which
+// server, what was asked, for how long, and why; only if ctx has ended, or is about to, it is ctx's
+// error.
 func (c *Conn) Explain(ctx context.Context, err error, asked, key string, began time.Time) error {
 	if err == nil || IsReply(err) {
 		return err

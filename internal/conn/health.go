@@ -41,9 +41,9 @@ type trouble struct {
 	err      error // of who is not to ask, if there were too many
 }
 
-// Watch has commands not be sent where those before have failed, and asks there by itself, with
-// keys under this prefix, whether the server is back; each time for no longer than bound. It is
-// called before anything is sent.
+// Watch stops commands from being sent where those before have failed, and asks there by itself,
+// with keys under this prefix, whether the server is back; each time for no longer than bound. It
+// is called before anything is sent.
 func (c *Conn) Watch(prefix string, bound time.Duration) {
 	c.health.prefix, c.health.bound = prefix, bound
 }
@@ -77,8 +77,8 @@ func (c *Conn) Down(r int) error {
 	return t.err
 }
 
-// Failed notes that a command on key has failed. ctx is that of its caller: his own end is no fault
-// of Redis.
+// Failed notes that a command on key has failed. ctx is that of its caller: the end of ctx is no
+// fault of Redis.
 func (c *Conn) Failed(ctx context.Context, key string, err error) {
 	if Unable(err) && (IsReply(err) || !left(ctx)) {
 		c.failed(c.Range(key), key, err)
@@ -183,8 +183,8 @@ func Unable(err error) bool {
 	return false
 }
 
-// left tells whether a caller's own time is over, or so nearly that his deadline may have ended the
-// command before it has ended his context.
+// left tells whether a caller's own time is over, or so nearly that the deadline may have ended the
+// command before it has ended the context.
 func left(ctx context.Context) bool {
 	if ctx.Err() != nil {
 		return true

@@ -42,7 +42,7 @@ type verdict struct {
 // for the first time.
 const askAgain = time.Second
 
-// CheckServer has commands be refused if the client is not of the kind that its server needs. It is
+// CheckServer makes commands fail if the client is not of the kind that its server needs. It is
 // called before anything is sent.
 func (c *Conn) CheckServer() {
 	// A cluster's client has asked its servers for the slots, which only nodes of a cluster answer,
@@ -77,7 +77,7 @@ func (c *Conn) fits(ctx context.Context) error {
 	return now.err
 }
 
-// Doubt has the server be asked again, no sooner than that may be: what it was taken for does not
+// Doubt makes the server be asked again, no sooner than that may be: what it was taken for does not
 // agree with what was heard.
 func (c *Conn) Doubt() {
 	if v := c.server.known.Load(); v != nil && v.err == nil {

@@ -56,9 +56,9 @@ const (
 )
 
 // checkFilter ends those rounds whose keys the filter refuses, before anything else is done for
-// them. It is called when their callers are fixed: who comes later, perhaps after the row was
-// inserted, gets an answer of a later round. What has passed is not asked for again. With Bypass
-// the filter is passed by, as the caches are.
+// them. It is called when their callers are fixed: a caller that comes later, perhaps after the row
+// was inserted, gets an answer of a later round. A key that has passed is not asked for again. With
+// Bypass the filter is passed by, as the caches are.
 //
 // Nobody but reads asks the filter. Refresh is for who knows of a change; Warm for who knows which
 // rows there are, and has means to fill the caches where the filter lacks them; and what is
@@ -78,8 +78,8 @@ func (l *Fetcher) checkFilter(ctx context.Context, rounds []*Round) {
 	}
 }
 
-// checkFilterNow is sift on the caller's own goroutine, which must not wait but for what ends with
-// his context. It answers false if some are still to be asked for, in a flight.
+// checkFilterNow is checkFilter on the caller's own goroutine, which must not wait but for what
+// ends with the caller's context. It returns false if some are still to be asked for, in a flight.
 func (l *Fetcher) checkFilterNow(rounds []*Round) (all bool) {
 	all = true
 	for _, r := range l.toAsk(rounds) {

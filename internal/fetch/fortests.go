@@ -13,5 +13,5 @@ func (l *Fetcher) Remember(r *Round, ttl time.Duration) { l.putInMemory(r, ttl, 
 // Refreshing tells whether a round's key is being loaded in the background.
 func (l *Fetcher) Refreshing(r *Round) bool { return l.refreshes.active(l.Items.Hash(r)) }
 
-// SetDie has early refreshes go by numbers that are not those of chance.
+// SetDie makes early refreshes go by numbers that are not those of chance.
 func (l *Fetcher) SetDie(die func() float64) { l.die = die }

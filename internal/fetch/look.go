@@ -10,9 +10,9 @@ import (
 	"github.com/cacheaside/cacheaside/internal/lease"
 )
 
-// First is the first look at Redis of a caller who is alone in his rounds, on his own goroutine:
-// hits need no other, unless the loader's generation is in doubt. Rounds that are not over
-// afterwards go on in Read, in a flight.
+// First is the first look at Redis of a caller that shares its rounds with nobody, on its own
+// goroutine: hits need no other, unless the loader's generation is in doubt. Rounds that are not
+// over afterwards go on in Read, in a flight.
 func (l *Fetcher) First(ctx context.Context, how How, rounds []*Round) {
 	how.of(rounds)
 	if l.filter.Filter == nil {

@@ -7,9 +7,9 @@ import (
 	"github.com/cacheaside/cacheaside/internal/fault"
 )
 
-// What a round does while Redis is out of reach. Once that has been noticed (see conn.Down) nobody
-// waits for it: reads are not sent, nor is what reads would leave there. Invalidate and Refresh
-// always try: who calls them wants to know.
+// Rounds while Redis is out of reach. Once that has been noticed (see conn.Down) nobody waits for
+// Redis: reads are not sent, nor is what reads would leave there. Invalidate and Refresh always
+// try: their callers want to know.
 
 // skipRedis ends the asking of rounds that are at this step, where Redis is out of reach.
 func (l *Fetcher) skipRedis(rounds []*Round, s step) {

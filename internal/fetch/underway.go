@@ -2,8 +2,8 @@ package fetch
 
 import "sync"
 
-// maxRefreshes is how many flights of refreshes a loader has under way at once. What is due beyond
-// that waits for the next read of it.
+// maxRefreshes is how many flights of refreshes a loader has under way at once. A refresh that is
+// due beyond that waits for the next read of its key.
 const maxRefreshes = 64
 
 // refreshes are the keys of a loader that are being reloaded in the background.

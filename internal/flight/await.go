@@ -55,7 +55,7 @@ func (g *Group[K, R]) awaitAll(ctx context.Context, own *Flight[K, R], rounds []
 }
 
 // refuse leaves rounds that are not to be waited for. If one of them is of the caller's own flight,
-// which would go on with it, he waits for none, and why not is answered.
+// which would go on with it, the caller waits for none, and refuse returns why.
 func (g *Group[K, R]) refuse(rounds []*Round[K, R], errs, refused []error) error {
 	for i, err := range refused {
 		if err != nil && rounds[i].done == nil {

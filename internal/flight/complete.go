@@ -84,7 +84,7 @@ func (g *Group[K, R]) fly(f *Flight[K, R]) {
 
 // TakeIn has those who have gathered behind r, which is of the flight and has not completed, get
 // what r will get. Only what is read from now on may be given to them: nothing that the flight has
-// learned before. Who comes later gathers for the next round.
+// learned before. Callers that come later gather for the next round.
 func (f *Flight[K, R]) TakeIn(r *Round[K, R]) {
 	s := r.shard
 	s.mu.Lock()

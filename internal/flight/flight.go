@@ -1,12 +1,12 @@
 // Package flight lets the concurrent callers of one key share one result, in rounds.
 //
-// A round's callers are fixed before it begins: whoever comes later gathers for the next round,
-// which begins when this one has ended. So nobody is handed what was read before he asked, though
-// it is read only once for all who ask together. (In a singleflight that callers join while it
-// runs, a caller who comes after an invalidation can be handed a value from before it.) There are
-// two exceptions. A flight that has yet to read all that it will give may take in those who have
-// gathered until then (TakeIn). And a result may be given to those who have gathered, if Hooks.Late
-// says that it is still true.
+// A round's callers are fixed before it begins: callers that come later gather for the next round,
+// which begins when this one has ended. So no caller is handed a value that was read before it
+// asked, though the value is read only once for all who ask together. (In a singleflight that
+// callers join while it runs, a caller that comes after an invalidation can be handed a value from
+// before the invalidation.) There are two exceptions. A flight that has yet to read all that it
+// will give may take in those who have gathered until then (TakeIn). And a result may be given to
+// those who have gathered, if Hooks.Late says that it is still true.
 //
 // The rounds of many keys fly together: those of a batch, and then those that gathered meanwhile
 // for keys that have completed together.
@@ -44,9 +44,9 @@ type Group[K comparable, R any] struct {
 
 // Hooks are what a group calls.
 type Hooks[K comparable, R any] struct {
-	// First, if not nil, is called for rounds whose one caller asks for them just now, on his own
-	// goroutine and with his own context. It returns those that it has brought to their end, and
-	// the rest, which go on in a flight.
+	// First, if not nil, is called for rounds whose one caller asks for them just now, on the
+	// caller's goroutine and with its context. First returns the rounds that it has brought to
+	// their end, and the rest, which go on in a flight.
 	First func(ctx context.Context, rounds []*Round[K, R]) (over, rest []*Round[K, R])
 
 	// Fly completes all rounds of a flight: it begins after all their callers have asked, on a
@@ -58,10 +58,10 @@ type Hooks[K comparable, R any] struct {
 	// meanwhile. It must not block.
 	Late func(result *R) bool
 
-	// Await, if not nil, is called with a caller's context when he is about to wait for rounds, one
-	// for each key that he has asked for; some may be nil, or have completed. over, if not nil, is
-	// called when he no longer waits, and before he goes on; refused, if not nil, has the errors of
-	// those rounds that he is not to wait for.
+	// Await, if not nil, is called with a caller's context when the caller is about to wait for
+	// rounds, one for each key that it has asked for; some may be nil, or have completed. over, if
+	// not nil, is called when the caller no longer waits, and before it goes on; refused, if not
+	// nil, has the errors of those rounds that the caller is not to wait for.
 	Await func(ctx context.Context, rounds []*Round[K, R]) (over func(), refused []error)
 
 	// Caught makes the error of a First or Fly that panicked (recovered is the value) or called
@@ -75,7 +75,7 @@ type shard[K comparable, R any] struct {
 	running map[K]*Round[K, R]
 }
 
-// Round is one round of one key. Who flies it sets Result or Err before it completes; nobody
+// Round is one round of one key. Its flight sets Result or Err before the round completes; nobody
 // changes them afterwards.
 type Round[K comparable, R any] struct {
 	Key    K
@@ -240,8 +240,8 @@ func (g *Group[K, R]) leave(r *Round[K, R]) (completed bool) {
 	return false
 }
 
-// launch begins rounds: their caller looks himself, and what he does not end goes on in a flight,
-// nil if there is nothing left.
+// launch begins rounds: their caller looks itself, and rounds that it does not end go on in a
+// flight, nil if there is nothing left.
 func (g *Group[K, R]) launch(ctx context.Context, rounds []*Round[K, R]) *Flight[K, R] {
 	if g.hooks.First != nil {
 		if rounds = g.first(ctx, rounds); len(rounds) == 0 {

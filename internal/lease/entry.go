@@ -107,7 +107,7 @@ func (e *Entry) Unkey(key string, keyed bool) bool {
 // Kind says what a key holds.
 type Kind uint8
 
-// What a key can hold, as one attempt sees it.
+// States of a key, as one attempt sees it.
 const (
 	Absent  Kind = iota // nothing
 	Stored              // an entry

@@ -17,7 +17,7 @@ const maxFetches = 3
 
 var errChanging = errors.New("a long entry has changed each time while it was read")
 
-// Fetch reads all of what a key holds of which the first look has shown the beginning. What is
+// Fetch reads all of what a key holds of which the first look has shown the beginning. Content
 // longer than most bytes is not read: it is Unknown, and Raw its beginning.
 //
 // Each part is read with the header behind it, whose stamp is another as soon as the entry is: so

@@ -13,7 +13,7 @@ import (
 )
 
 // maxTrips is how many pipelines of reads are under way at once. With one, a reader waits for a
-// whole trip before his own begins, and a slow reply holds up the whole process; with many, the
+// whole trip before its own begins, and a slow reply holds up the whole process; with many, the
 // pipelines are short. Measured with 128 goroutines: 2 cost as little as 1.
 const maxTrips = 2
 
@@ -48,7 +48,7 @@ type trip struct {
 	sent   conn.Sent
 }
 
-// patience is how long a lone reader waits on his own goroutine, where he cannot notice that he is
+// patience is how long a lone reader waits on its own goroutine, where it cannot notice that it is
 // to leave. A healthy Redis answers in less.
 const patience = 10 * time.Millisecond
 
@@ -154,7 +154,7 @@ func (g *gather) alone(ctx context.Context, cmds []redis.Cmder) conn.Sent {
 	return send(ctx, bound, cmds)
 }
 
-// most is how many trips there may be at once, n on one server. On a cluster every reader makes his
+// most is how many trips there may be at once, n on one server. On a cluster every reader makes its
 // own: the nodes answer apart, and in a trip that they share, one that hangs would keep the others'
 // answers.
 func (g *gather) most(n int) int {

@@ -15,13 +15,13 @@ import (
 // database has not heard of yet, for a time after its delete, or after its loader's generation was
 // raised; and while its row is being written, from before the commit until after the delete. There
 // is a second key then, a set of those who hold it (see package channel), and no lease is given of
-// it, and no claim. A fill need not look: who has a lease took it before the hold, and the change
-// of the key that came with the hold has voided it; or he took it after the hold, and so has loaded
-// after it.
+// it, and no claim. A fill need not look: a process with a lease took it before the hold, and the
+// change of the key that came with the hold has voided it; or the process took it after the hold,
+// and so has loaded after the hold.
 //
-// A writer's hold puts a mark in the place of what the key holds: his token. It shows readers in
-// their first look that the key is on hold; and it lets the writer tell whether anybody has
-// invalidated or held the key since, for any delete removes it.
+// A writer's hold puts a mark in the place of what the key holds: the writer's token. The mark
+// shows readers in their first look that the key is on hold; and it lets the writer tell whether
+// anybody has invalidated or held the key since, for any delete removes it.
 
 // Hold has the store ask whether keys are on hold, and tells for how long they are after an
 // invalidation: whole milliseconds. It is called before all else, if at all.
@@ -61,13 +61,13 @@ var keepMarkScript = conn.NewScript(`
 if redis.call('GETRANGE', KEYS[1], 0, 13) == ARGV[1] then redis.call('PEXPIRE', KEYS[1], ARGV[2]) end
 return 1`)
 
-// exchangeScript ends a hold by storing what its holder has written: if the key still has his mark,
-// so that nobody has invalidated or held it since, and nobody else is in the set: he may be about
-// to write, or have written and not told of it yet; also where his hold is over, for he may have
-// been killed then. What holds the key for replicas that lag writes nothing; where they are read,
-// it goes on holding it, for what is loaded when the entry has gone may still be from before. A
-// full Redis refuses it. KEYS: key, its hold. ARGV: mark, entry, its life in ms, the lag in ms.
-// Answers 1 if it is stored.
+// exchangeScript ends a hold by storing what its holder has written: if the key still has the
+// holder's mark, so that nobody has invalidated or held the key since, and nobody else is in the
+// set: another writer may be about to write, or have written and not told of it yet; also where
+// that writer's hold is over, for it may have been killed then. A hold of the key for replicas that
+// lag writes nothing; where they are read, it goes on holding it, for what is loaded when the entry
+// has gone may still be from before. A full Redis refuses it. KEYS: key, its hold. ARGV: mark,
+// entry, its life in ms, the lag in ms. Answers 1 if it is stored.
 var exchangeScript = conn.NewScript(`
 if redis.call('GETRANGE', KEYS[1], 0, 13) ~= ARGV[1] then return 0 end
 local t = redis.call('TIME')
@@ -91,8 +91,9 @@ end
 redis.call('ZREM', KEYS[2], token)
 return 1`)
 
-// Exchange stores e, with a stamp of its own, in the place of the mark of who holds key under
-// token, and ends his hold. It is sent once: what it answers late is not known to be there.
+// Exchange stores e, with a stamp of its own, in the place of the mark of the holder of key under
+// token, and ends that hold. It is sent once: an entry whose answer is late is not known to be
+// there.
 func (s *Store) Exchange(ctx context.Context, key, token string, e Entry, life time.Duration) (stored bool, err error) {
 	e.Stamp = newToken()
 	a := NewAttempt(key, life)

@@ -31,9 +31,9 @@ func NewStore(c *conn.Conn, wait time.Duration) *Store {
 	return s
 }
 
-// First reads keys for a caller who may want to leave, on his own goroutine: it returns when ctx
-// ends, and not much later. It calls found for each. An entry may be only the beginning of
-// what the key holds: State.Long. sizes is how long such entries are; nil: nobody knows.
+// First reads keys for a caller that may want to leave, on its own goroutine: it returns when ctx
+// ends, and not much later. It calls found for each. An entry may be only the beginning of what the
+// key holds: State.Long. sizes is how long such entries are; nil: nobody knows.
 func (s *Store) First(ctx context.Context, sizes *Sizes, keys []string, found func(i int, held *State, err error)) {
 	s.readAll(ctx, true, sizes, keys, found)
 }

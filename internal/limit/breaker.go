@@ -8,7 +8,7 @@ import (
 	"github.com/sony/gobreaker/v2"
 )
 
-// What a breaker decides by.
+// Figures that a breaker decides by.
 const (
 	fewest = 20               // calls of which it takes no notice
 	window = 10 * time.Second // that it looks back

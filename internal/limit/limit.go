@@ -161,8 +161,8 @@ func (l *Limit) quick() bool {
 	return l.behind.Load() == 0 && l.rate.Allow()
 }
 
-// await waits until the rate lets a call begin. What the breaker does not let through uses nothing
-// of the rate.
+// await waits until the rate lets a call begin. A call that the breaker does not let through uses
+// nothing of the rate.
 func (l *Limit) await(p *patience, b *Breaker, c class) error {
 	l.behind.Add(1)
 	defer l.behind.Add(-1)

@@ -10,9 +10,9 @@ import (
 
 // index finds items by the stable hashes of their keys, for those who do not have the keys:
 // questions of other processes. It is made when the first of them comes, and given up when none
-// comes any more, for it costs each Set a little. It knows what has been set since. What it says of
-// an item is to be looked at; of what it does not know there is nothing that was set since it was
-// made.
+// comes any more, for it costs each Set a little. It knows the items that have been set since. An
+// item that it finds is still to be looked at; of a hash that it does not know nothing was set
+// since it was made.
 //
 // It is bounded by what the tier holds and indexRecent more: what was noted long ago goes when the
 // tier does not hold it any more.
@@ -52,7 +52,7 @@ func (t *Tier) Index(on bool) bool {
 	return true
 }
 
-// Note has Look find the item that is to be Set under hash, and tell when it began to be read. It
+// Note makes Look find the item that is to be Set under hash, and tell when it began to be read. It
 // comes before the Set.
 func (t *Tier) Note(hash, stable uint64, read time.Duration) {
 	if !t.used.Load() {

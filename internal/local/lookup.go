@@ -9,9 +9,9 @@ import (
 
 // lookup finds the items that are read most without asking ristretto, whose Get costs more than all
 // else of a hit: a table of pointers to items that the window or ristretto holds, one for each part
-// of the hashes. Who was set or found last has the place, but for an item that only the window has:
-// nobody would find that elsewhere. It decides nothing: what the window or ristretto lets go of
-// leaves it, too, and each item says itself whether it may be served.
+// of the hashes. The item that was set or found last has the place, but for one that only the
+// window has: nobody would find that elsewhere. It decides nothing: what the window or ristretto
+// lets go of leaves it, too, and each item says itself whether it may be served.
 type lookup struct {
 	places []atomic.Pointer[header]
 	shift  uint8
@@ -106,8 +106,8 @@ func (f *lookup) clear() {
 }
 
 // tick is in what steps ristretto is told of hits of an item, once in each: its counters end at 15,
-// and what is read so often stays anyway. What is read less often is told of each time, so that the
-// rarely read are told apart as well as ever.
+// and what is read so often stays anyway. Hits of items that are read less often are told of each
+// time, so that the rarely read are told apart as well as ever.
 const tick = 1 << tickBits * time.Nanosecond // 4.2 ms
 
 const tickBits = 22

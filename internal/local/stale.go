@@ -19,7 +19,7 @@ func GetStale[K comparable, V any](t *Tier, hash uint64, generations *Generation
 	return item, time.Since(t.start) - item.soft, true
 }
 
-// Expire has the item of key be stale from now on, and ends whatever else is of its stable hash,
+// Expire makes the item of key stale from now on, and ends whatever else is of its stable hash,
 // also what is being loaded.
 func Expire[K comparable, V any](t *Tier, hash uint64, generations *Generations, key K, stable uint64) {
 	item, ago, ok := GetStale[K, V](t, hash, generations, key)

@@ -78,7 +78,7 @@ func (s *source) patched() (string, error) {
 		b.WriteString(s.text[at:d.from])
 		b.WriteString(text)
 		at = d.to
-		// What follows has its own line numbers again.
+		// The lines that follow have their own numbers again.
 		fmt.Fprintf(&b, "\n%s", s.line(d.to+1))
 		if at < len(s.text) {
 			at++ // the line's end

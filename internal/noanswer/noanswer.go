@@ -13,7 +13,7 @@ import (
 
 // Error tells that a server has not answered: which one, what was asked, for how long, and why. The
 // time-out is that of the library, and so the error is not context.DeadlineExceeded, whatever the
-// driver below has made of it: a caller takes that for the end of his own time.
+// driver below has made of it: a caller takes that for the end of its own time.
 type Error struct {
 	Server string        // its address, or what is known of it
 	Asked  string        // what was asked; no key or value

@@ -1,10 +1,13 @@
 // Package prose checks how README.md, SECURITY.md and the pages of docs are written: how wide their
 // lines are, how large README.md is, and how sentences begin. The test of the root checks their
-// links and their snippets.
+// links and their snippets. Of the comments of Go files it checks how sentences begin.
 package prose
 
 import (
 	"fmt"
+	"go/ast"
+	"go/parser"
+	"go/token"
 	"regexp"
 	"strings"
 	"unicode/utf8"
@@ -13,6 +16,8 @@ import (
 const (
 	mostColumns = 100
 	mostOfPage  = 12 << 10 // of README.md
+
+	ruleRelative = "a sentence begins with a free relative"
 )
 
 var (
@@ -21,7 +26,7 @@ var (
 	span    = regexp.MustCompile("`[^`\n]*`")
 	target  = regexp.MustCompile(`\]\([^()\s]*\)`)
 	// A sentence that begins with a free relative; a question may.
-	relative = regexp.MustCompile(`(?:^|[.!?:] +|[.!?:]\*\* +|\| +)(?:\*\*)?((?:Who|What|Whoever|Whatever|Whose)\b[^.?!|]*[.?!|]?)`)
+	relative = regexp.MustCompile(`(?:^|[.!?:]\)? +|[.!?:]\*\* +|\| +|\()(?:\*\*)?((?:Who|What|Whoever|Whatever|Whose)\b[^.?!|]*\??)`)
 	item     = regexp.MustCompile(`^(?:[-*]|\d+\.) +`)
 )
 
@@ -47,9 +52,41 @@ func Flaws(page, text string) (all []string) {
 			}
 		}
 	}
+	if found := relatives(text); len(found) > 0 {
+		tell(ruleRelative, found[0])
+	}
+	return all
+}
+
+// CommentFlaws are what is wrong with the comments of a Go file, as Flaws of a page. A file that is
+// generated has none.
+func CommentFlaws(file, source string) (all []string, err error) {
+	f, err := parser.ParseFile(token.NewFileSet(), file, source, parser.ParseComments|parser.SkipObjectResolution)
+	if err != nil || ast.IsGenerated(f) {
+		return nil, err
+	}
+	fields := make(map[*ast.CommentGroup]string) // a field may be called What
+	ast.Inspect(f, func(n ast.Node) bool {
+		if field, ok := n.(*ast.Field); ok && field.Doc != nil && len(field.Names) > 0 {
+			fields[field.Doc] = field.Names[0].Name + " "
+		}
+		return true
+	})
+	for _, group := range f.Comments {
+		for _, found := range relatives(strings.TrimPrefix(group.Text(), fields[group])) {
+			all = append(all, fmt.Sprintf("%s: %s: %s", file, ruleRelative, found))
+		}
+	}
+	return all, nil
+}
+
+// relatives are the sentences of a text that begin with a free relative.
+func relatives(text string) (all []string) {
 	for _, sentence := range sentences(text) {
-		if m := relative.FindStringSubmatch(sentence); m != nil && !strings.HasSuffix(m[1], "?") {
-			tell("a sentence begins with a free relative", m[1])
+		for _, m := range relative.FindAllStringSubmatch(sentence, -1) {
+			if !strings.HasSuffix(m[1], "?") {
+				all = append(all, m[1])
+			}
 		}
 	}
 	return all

@@ -83,8 +83,8 @@ end
 `
 
 // Break releases a lock in the place of its holder, if it is still the one that was looked at, and
-// remembers its token as a release does, so that the next is greater. Who waits is told. ARGV:
-// holder, token. Answers 1 if it was so.
+// remembers its token as a release does, so that the next is greater. Those who wait are told.
+// ARGV: holder, token. Answers 1 if it was so.
 var Break = conn.NewScript(Read + `
 if holder ~= ARGV[1] or last ~= ARGV[2] or till * 1000 <= now then return 0 end
 redis.call('SET', KEYS[1], 'L1 - ' .. last .. ' 0 0', 'PX', 60000 + math.ceil(math.max(last - now, 0) / 1000))

@@ -49,7 +49,7 @@ type Loader[K, V, Hold any] interface {
 	// StoreHeld stores the value of a key that h holds, and releases that key: what a transaction
 	// has written, and has committed since. It is stored only if nobody else has held or
 	// invalidated the key since it was held, nor the loader; else the answer is false, and the key
-	// is still to be invalidated, as by Release. Whatever it answers, Release h in the end.
+	// is still to be invalidated, as by Release. Release h in the end, whatever it answers.
 	//
 	// It is also false for a value that is longer than LoaderOptions.MaxValueBytes, under Bypass,
 	// without Redis, and where this process does not know yet of which generation the loader's

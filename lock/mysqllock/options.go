@@ -1,12 +1,12 @@
 // Package mysqllock keeps locks in the rows of a table of MySQL or MariaDB. Its tests run on
 // MariaDB 10.11 and MySQL 9.7.
 //
-// It needs a *sql.DB of github.com/go-sql-driver/mysql, to one server that takes writes: not to a
-// replica, nor to several nodes of a Galera cluster by turns. It stays the caller's, who closes it
-// after the Locker. What its DSN says of autocommit, isolation, time zones, clientFoundRows and
-// interpolateParams does not matter. A lock is extended by a connection of its pool: if
-// SetMaxOpenConns bounds it, and the work under the locks uses it up, locks are lost; a DB of their
-// own with a few connections is safer.
+// The package needs a *sql.DB of github.com/go-sql-driver/mysql, to one server that takes writes:
+// not to a replica, nor to several nodes of a Galera cluster by turns. The DB stays the caller's,
+// who closes it after the Locker. The DSN's settings of autocommit, isolation, time zones,
+// clientFoundRows and interpolateParams do not matter. A lock is extended by a connection of the
+// DB's pool: if SetMaxOpenConns bounds the pool, and the work under the locks uses it up, locks are
+// lost; a DB of their own with a few connections is safer.
 package mysqllock
 
 import (
@@ -26,32 +26,33 @@ type Options struct {
 	lock.LockerOptions
 
 	// Table is the table of the locks: letters, digits and "_", at most 64, and before it, if need
-	// be, a schema and a dot. Who sets it: who has rules for the names of tables. All processes
-	// that share locks use the same. Default: "cacheaside_locks", in the schema of the connection.
+	// be, a schema and a dot. All processes that share locks use the same. Default:
+	// "cacheaside_locks", in the schema of the connection. Set it if there are rules for the names
+	// of tables.
 	Table string
 
-	// Poll is how long at most who waits for a lock in a table sleeps before he looks again. He
-	// begins with 2 ms, and doubles it up to this; with the default each process that waits for a
-	// name reads one row, by its primary key, some 27 times a second. Who sets it: who would rather
-	// have less load (more), or a lock that passes on sooner (less). Default: 50 ms. From 1 ms to
-	// 10 s.
+	// Poll is how long at most a process that waits for a lock in a table sleeps before it looks
+	// again. It begins with 2 ms, and doubles the sleep up to Poll; with the default each process
+	// that waits for a name reads one row, by its primary key, some 27 times a second. Default: 50
+	// ms. From 1 ms to 10 s. Raise it for less load; lower it for a lock that passes on sooner.
 	Poll time.Duration
 }
 
-// New makes a Locker on rows of a table, which CreateTable or a migration with Schema has made. It
+// New makes a Locker on rows of a table, which CreateTable or a migration with Schema has made. New
 // does no I/O.
 //
 // A lock lives by the clock of the server, and outlives restarts of it as far as commits do: with
-// innodb_flush_log_at_trx_commit=1, else a crash may take back the last second, and a replica that
-// is promoted what it has not heard of yet; then another can get the lock while the holder still
-// has it for up to a third of the TTL, until the watchdog asks. The token tells them apart: it is
-// greater than the one before by one at least, and at least the server's time in microseconds, so
-// that it grows also where rows were lost, as long as the clock does not go back meanwhile.
+// innodb_flush_log_at_trx_commit=1, else a crash may lose the last second, and a replica that is
+// promoted lacks what it has not heard of yet. Then another process can get the lock while the
+// holder still has it for up to a third of the TTL, until the watchdog asks. The token tells the
+// holders apart: it is greater than the one before by one at least, and at least the server's time
+// in microseconds, so that it grows also where rows were lost, as long as the clock does not go
+// back meanwhile.
 //
-// Each name that was ever locked leaves a row, of some 100 bytes. Those of free locks may be
-// deleted at any time, for tokens grow by the clock: DELETE FROM cacheaside_locks WHERE expires_at
-// < UTC_TIMESTAMP() - INTERVAL 1 DAY; with READ COMMITTED, else it locks the rows that it leaves,
-// too, and no lock is extended meanwhile.
+// Each name that was ever locked leaves a row, of some 100 bytes. Rows of free locks may be deleted
+// at any time, for tokens grow by the clock: DELETE FROM cacheaside_locks WHERE expires_at <
+// UTC_TIMESTAMP() - INTERVAL 1 DAY; with READ COMMITTED, else the DELETE locks the rows that it
+// leaves, too, and no lock is extended meanwhile.
 //
 // The user needs SELECT, INSERT and UPDATE on the table. Acquire takes two statements, Extend and
 // Release one. Names are in the table, and as hexadecimal digits in the server's logs.
@@ -76,7 +77,8 @@ func Schema(options *Options) (string, error) {
 }
 
 // CreateTable makes the table if there is none: for programs that may (it needs CREATE), and tests.
-// It is run once, before the first lock is acquired; again it does nothing, and several may run it.
+// Call it once, before the first lock is acquired. Called again it does nothing; several processes
+// may call it.
 func CreateTable(ctx context.Context, db *sql.DB, options *Options) error {
 	o, err := options.check(db)
 	if err != nil {

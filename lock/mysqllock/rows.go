@@ -109,7 +109,7 @@ func (a *asking) askOnce(ctx context.Context) (g driver.Grant, left time.Duratio
 	if err != nil {
 		return g, 0, err
 	}
-	// Who expects another token than this is not carried out any more.
+	// A request that expects another token than this is not carried out any more.
 	a.unknown = slices.DeleteFunc(a.unknown, func(r request) bool { return r.seen != row.token && r.id != row.owner })
 	switch {
 	case row.left <= 0:

@@ -12,7 +12,7 @@ import (
 	"github.com/go-sql-driver/mysql"
 )
 
-// session is one connection. What is sent on one of its own, database/sql does not repeat by
+// session is one connection. On a connection of its own, database/sql repeats no statement by
 // itself.
 type session struct {
 	conn    *sql.Conn

@@ -8,14 +8,14 @@ import (
 )
 
 // A lock is a row: its name; the id of the request that has got it last; the last token; and when
-// it is free, by UTC_TIMESTAMP, which no session's time zone changes. Who releases it sets that to
-// 1970, and leaves his id: so he knows it again if he has to ask twice.
+// it is free, by UTC_TIMESTAMP, which no session's time zone changes. A release sets that to 1970,
+// and leaves the holder's id: so the holder knows it again if it has to ask twice.
 //
 // UTC_TIMESTAMP is when a statement begins. If it waits for another then, for a row or for the
 // table, that is earlier than when it is carried out: a lock that it gets, or extends, is over the
 // sooner.
 //
-// What a statement has done is in the insert id of its reply, by LAST_INSERT_ID(expression): 0 if
+// The effect of a statement is in the insert id of its reply, by LAST_INSERT_ID(expression): 0 if
 // no row has matched, else four times the token, and a bit for "yes", and one for autocommit. The
 // number of affected rows would depend on clientFoundRows, and on whether a value has changed.
 // Assignments stand in an order that is right whether they see the old values or, as is the

@@ -50,8 +50,8 @@ func (a *attempt) run(ctx context.Context) (driver.Grant, error) {
 	}
 }
 
-// patience is for how long ZooKeeper may fail to answer: somebody in line keeps his place for as
-// long as his session may live.
+// patience is for how long ZooKeeper may fail to answer: a contender in line keeps its place for as
+// long as its session may live.
 func (a *attempt) patience() time.Duration {
 	if a.node != "" && a.r.Wait {
 		return a.d.options.SessionTimeout
@@ -59,8 +59,8 @@ func (a *attempt) patience() time.Duration {
 	return 2 * a.r.Timeout
 }
 
-// free tells who does not wait that somebody is in line, without a node of his own. What a server
-// knows may be old, so it asks the leader first.
+// free tells a caller that does not wait that somebody is in line, without a node of the caller's
+// own. A server's knowledge may be old, so it asks the leader first.
 func (a *attempt) free(ctx context.Context) error {
 	names, err := a.list(ctx)
 	if errors.Is(err, zk.ErrNoNode) {

@@ -97,8 +97,8 @@ func (h *held) clean() {
 	}
 }
 
-// Release deletes the node; if it is not known to be, that goes on in the background, for as long
-// as the session may live.
+// Release deletes the node; if the node is not known to be deleted, Release goes on in the
+// background, for as long as the session may live.
 func (h *held) Release(ctx context.Context) error {
 	h.end()
 	for {

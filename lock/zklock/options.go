@@ -20,21 +20,20 @@ type Options struct {
 	// Prefix is lock.LockerOptions.Prefix: it begins the name of every lock. Default: "lock:".
 	Prefix string
 
-	// Timeout is lock.LockerOptions.Timeout: it bounds each request. Who waits in line already
-	// bears with a ZooKeeper that does not answer for as long as his session may live. Default: 500
-	// ms.
+	// Timeout is lock.LockerOptions.Timeout: it bounds each request. An Acquire that waits in line
+	// already bears with a ZooKeeper that does not answer for as long as its session may live.
+	// Default: 500 ms.
 	Timeout time.Duration
 
 	// SessionTimeout is how long the locks of a process that was killed, suspended or cut off
 	// outlive it; the servers have their own limits, by default 2 to 20 times their tickTime of 2
 	// s, and round up to the next tick. A living process is told by the end of Lease.Context when
-	// it has had no proof for half of that. Who sets it: who can wait longer for the lock of a dead
-	// process, and would rather not lose one to a long pause (more), or the other way round (less).
-	// Default: 10 s. From 200 ms to 1 hour.
+	// it has had no proof for half of that. Default: 10 s. From 200 ms to 1 hour. Raise it so that
+	// no long pause loses a lock; lower it to wait less for the lock of a dead process.
 	SessionTimeout time.Duration
 
-	// Root is the node below which the locks are. It, and those above it, are created where they
-	// are missing. All processes that share locks use the same. Default: "/cacheaside/locks".
+	// Root is the node below which the locks are. Root, and the nodes above it, are created where
+	// they are missing. All processes that share locks use the same. Default: "/cacheaside/locks".
 	Root string
 
 	// ACL is that of all nodes created. Default: zk.WorldACL(zk.PermAll), so that everybody who can

@@ -23,7 +23,7 @@ func escape(key string) string {
 }
 
 // A contender's node is called "L1-", an id of its own by which it is found if the reply of its
-// creation is lost, and the number that the server gives it. What is called otherwise is no
+// creation is lost, and the number that the server gives it. A node called otherwise is no
 // contender: it is of another recipe, or was put there by somebody.
 var contender = regexp.MustCompile(`^L1-([A-Z2-7]{26})-(\d{10}|-\d{10})$`)
 

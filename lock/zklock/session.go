@@ -28,8 +28,8 @@ type heard struct {
 func life(timeout time.Duration) time.Duration { return timeout / 2 }
 
 // delay is how long a server may take until the leader, who ends sessions, knows which of them it
-// has heard of. It tells him when he asks: each half of a tick, and a tick is at most half of the
-// time-out.
+// has heard of. The server tells the leader when the leader asks: each half of a tick, and a tick
+// is at most half of the time-out.
 func delay(timeout time.Duration) time.Duration { return timeout / 4 }
 
 // pulse is how often a request is sent for the sake of the session.
@@ -46,7 +46,7 @@ func (s *session) end() []*held {
 }
 
 // begin notes that the session was opened, or taken up again by a new connection, for which the
-// leader himself was asked. What another server has heard before it may have kept to itself.
+// leader itself was asked. Another server may have kept to itself what it has heard before.
 func (s *session) begin(sent time.Time) { s.heard = []heard{{sent: sent}} }
 
 // hear notes an answer.
@@ -62,8 +62,8 @@ func (s *session) hear(sent, answered time.Time) {
 }
 
 // lives tells until when the session lives, as a request proves that was sent then and that the
-// leader has carried out: he had been told by then of all that was answered one delay before, for
-// what a server says to him keeps its order.
+// leader has carried out: the leader had been told by then of all that was answered one delay
+// before, for a server's messages to it keep their order.
 func (s *session) lives(sent time.Time) time.Time {
 	var last time.Time
 	for _, h := range s.heard {

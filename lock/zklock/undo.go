@@ -7,8 +7,8 @@ import (
 	"github.com/go-zookeeper/zk"
 )
 
-// grace is how long who gives up waits for his node to be deleted. As a rule it is by then, and
-// nobody is told that the lock is held who comes next.
+// grace is how long a contender that gives up waits for its node to be deleted. As a rule it is
+// deleted by then, and the next contender is not told that the lock is held.
 const grace = 50 * time.Millisecond
 
 // abandon deletes, in the background, the node that there may be: also one that is created only

@@ -24,7 +24,7 @@ func (w *watches) init() {
 // zk.ErrNoNode if it is.
 //
 // It watches the children of the node, which an ephemeral one cannot have: so it does not hear of
-// the node's data, which its owner sets whenever he proves that he lives.
+// the node's data, which its owner sets whenever it proves that it lives.
 func (w *watches) until(ctx context.Context, c *client, node string, timeout time.Duration) (<-chan zk.Event, error) {
 	w.mu.Lock()
 	ch := w.channels[node]

@@ -1,6 +1,6 @@
 // Package zklock keeps the locks of package lock in ZooKeeper: they survive the loss of servers as
-// long as most of them are left, who waits gets them in the order in which he came, also between
-// processes, and the fencing token is ZooKeeper's own transaction number.
+// long as most of them are left. Those who wait get a lock in the order in which they came, also
+// between processes. The fencing token is ZooKeeper's own transaction number.
 package zklock
 
 import (
@@ -14,23 +14,23 @@ import (
 )
 
 // New makes a Locker on the ZooKeeper with these servers, each "host:port", or "host" for port
-// 2181: version 3.5 or later; with an older one empty parents are deleted by who releases. nil
-// options are the defaults. New does no I/O. The Locker has a session of its own, from its first
-// use on, which Close ends; if it expires, its locks are lost, and there is a new one.
+// 2181: version 3.5 or later; with an older one each release deletes empty parents. nil options are
+// the defaults. New does no I/O. The Locker has a session of its own, from its first use on, which
+// Close ends; if the session expires, its locks are lost, and there is a new one.
 //
 // A lock is an ephemeral sequential node below a node of its own, Root/name, which is a container:
-// the servers delete it a while after its last use. Root stays. Each who waits watches only the one
-// before him.
+// the servers delete it a while after its last use. Root stays. Each contender watches only the one
+// before it.
 //
-// What differs from other services: a lock lives, at most, for half of the time-out that the
-// servers have granted the session: a longer lock.LockerOptions.TTL, or Options.TTL, counts as
-// that; a shorter one is what the holder keeps by himself, but if his process dies, others wait for
-// the whole time-out of the session. One small request each eighth of that keeps the session's life
-// proven. Why half: a server that is not the leader tells the leader only each half of a tick which
+// Differences from other services: a lock lives, at most, for half of the time-out that the servers
+// have granted the session: a longer lock.LockerOptions.TTL, or Options.TTL, counts as that; a
+// shorter one is kept by the holder itself, but if its process dies, others wait for the whole
+// time-out of the session. One small request each eighth of that keeps the session's life proven.
+// Why half: a server that is not the leader tells the leader only each half of a tick which
 // sessions it has heard of. That holds for time-outs of two ticks or more, as servers want them
 // unless their minSessionTimeout is set.
 //
-// Tokens grow as long as the ensemble keeps its data; one that was set up anew begins anew.
+// Tokens grow as long as the ensemble keeps its data; an ensemble that was set up anew begins anew.
 func New(servers []string, options *Options) (*lock.Locker, error) {
 	o := options.withDefaults()
 	if err := o.check(servers); err != nil {
@@ -56,7 +56,7 @@ type zookeeper struct {
 	watches watches
 }
 
-// Acquire waits in line. Whatever ends it, its node is deleted, in the background if need be.
+// Acquire waits in line. Its node is deleted, whatever ends the wait, in the background if need be.
 func (d *zookeeper) Acquire(ctx context.Context, r driver.Request) (driver.Grant, error) {
 	if err := d.start(); err != nil {
 		return driver.Grant{}, err

@@ -1,9 +1,9 @@
 // Package ddl tells what a statement in the binary log of MySQL or MariaDB does to tables.
 //
-// With row-based logging what is done to rows is logged as rows, and only DDL and transaction
-// control as statements: https://dev.mysql.com/doc/refman/8.4/en/binary-log-setting.html. So a
-// statement is read as far as it takes to see which tables it makes, drops, renames, empties or
-// exchanges. What is not understood may have changed anything.
+// With row-based logging changes of rows are logged as rows, and only DDL and transaction control
+// as statements: https://dev.mysql.com/doc/refman/8.4/en/binary-log-setting.html. So a statement is
+// read as far as it takes to see which tables it makes, drops, renames, empties or exchanges. A
+// statement that is not understood may have changed anything.
 package ddl
 
 import (

@@ -4,9 +4,9 @@ import (
 	"github.com/cacheaside/cacheaside/canal/event"
 )
 
-// statement reads a statement from its first word on. What is named nowhere here is not understood,
-// so that no statement that changes rows by itself passes for one that does not: INSERT, UPDATE,
-// DELETE, REPLACE, LOAD, CALL, DO, WITH, SELECT, EXECUTE and all that are yet to come.
+// statement reads a statement from its first word on. A statement that is named nowhere here is not
+// understood, so that none that changes rows by itself passes for one that does not: INSERT,
+// UPDATE, DELETE, REPLACE, LOAD, CALL, DO, WITH, SELECT, EXECUTE and all that are yet to come.
 func (r *reader) statement() bool {
 	if r.token.kind != word {
 		return false

@@ -80,8 +80,8 @@ func wait(s *suite) {
 	s.check(s.acquire(b, nil).Release())
 }
 
-// cancelledWaiter: who is cancelled while he waits, here or in another process, is told why, and
-// nothing of him is left.
+// cancelledWaiter: a waiter that is cancelled, here or in another process, is told why, and nothing
+// of it is left.
 func cancelledWaiter(s *suite) {
 	a, b := s.locker(), s.locker()
 	lease := s.acquire(a, nil)

@@ -15,8 +15,8 @@ type holding struct {
 	token int64
 }
 
-// model: a lock is had by one at a time, until he has released it, or was told that it is lost; and
-// each has a greater token than all before.
+// model: a lock is had by one at a time, until its holder has released it, or was told that it is
+// lost; and each has a greater token than all before.
 var model = porcupine.Model{
 	Partition: func(history []porcupine.Operation) [][]porcupine.Operation {
 		parts := make(map[string][]porcupine.Operation)

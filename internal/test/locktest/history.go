@@ -24,7 +24,7 @@ type Faults struct {
 	TTL time.Duration
 
 	// Disturb is called again and again, with pauses between, until ctx ends. It breaks something
-	// for a while, and mends it before it returns. What it returns is logged.
+	// for a while, and mends it before it returns. Its result is logged.
 	Disturb func(ctx context.Context, r *rand.Rand, ttl time.Duration) string
 
 	// Stopped are processes of their own, that run Child; they are stopped and resumed by turns.

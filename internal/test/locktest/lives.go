@@ -47,7 +47,7 @@ func watchdog(s *suite) {
 	}
 }
 
-// fixed: a lock that is not extended ends for its holder before another gets it, and his late
+// fixed: a lock that is not extended ends for its holder before another gets it, and its late
 // release does not end the other's.
 func fixed(s *suite) {
 	a, b := s.brief(), s.locker()
@@ -139,7 +139,8 @@ func contextEnds(s *suite) {
 	s.check(other.Release())
 }
 
-// reentrant: an owner has his lock again at once; it is free when he has released it as often.
+// reentrant: an owner gets its lock again at once; the lock is free when the owner has released it
+// as often.
 func reentrant(s *suite) {
 	a, b := s.brief(), s.locker()
 	ctx := lock.WithOwner(s.within())

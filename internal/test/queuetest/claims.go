@@ -51,7 +51,7 @@ func (s *suite) overtaken(a, b consistency.Queue) (old, now consistency.Item) {
 	return old, s.one(b, long)
 }
 
-// lateDone: who comes back when somebody else has claimed does not remove the item.
+// lateDone: a claimer that comes back when somebody else has claimed does not remove the item.
 func lateDone(s *suite) {
 	a, b := s.openTwo()
 	old, now := s.overtaken(a, b)
@@ -68,7 +68,7 @@ func lateDone(s *suite) {
 	s.empty(b)
 }
 
-// lateLater: nor does he move it, to now, or far back.
+// lateLater: nor does such a claimer move it, to now, or far back.
 func lateLater(s *suite) {
 	a, b := s.openTwo()
 	old, now := s.overtaken(a, b)

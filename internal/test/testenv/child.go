@@ -28,7 +28,7 @@ func RegisterChild(name string, f func()) {
 }
 
 func runChild(name string) int {
-	// What the child starts itself is not the same child again.
+	// A process that the child starts itself is not the same child again.
 	os.Unsetenv(childVariable)
 	f := children[name]
 	if f == nil {
@@ -53,9 +53,8 @@ type Child struct {
 	unread []byte // read from stdout, but not yet returned by ReadLine
 }
 
-// SpawnChild runs the function registered under the name in a new process, with
-// the given "NAME=value" pairs added to its environment. What it writes to its
-// standard error is logged when the test ends.
+// SpawnChild runs the function registered under the name in a new process, with the given
+// "NAME=value" pairs added to its environment. Its standard error is logged when the test ends.
 func SpawnChild(t testing.TB, name string, env ...string) *Child {
 	t.Helper()
 	if children[name] == nil {

@@ -110,8 +110,8 @@ func (p *Proxy) Restore() {
 	}
 }
 
-// Hang stalls all bytes in both directions while on; connections stay open and
-// new ones are accepted. What was held is forwarded when it is turned off.
+// Hang stalls all bytes in both directions while on; connections stay open and new ones are
+// accepted. Bytes that were held are forwarded when it is turned off.
 func (p *Proxy) Hang(on bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -104,10 +104,10 @@ func (r *Redis) Client(t testing.TB) *redis.Client {
 	return closed(t, redis.NewClient(r.Options()))
 }
 
-// CommandCalls returns how often each command was executed since the statistics
-// were reset, by lower-case name ("get", "config|set"), including those executed
-// by scripts. What drivers send by themselves to set up a connection, and what
-// this package sends, is left out: hello, client|setinfo, info, config|resetstat.
+// CommandCalls returns how often each command was executed since the statistics were reset, by
+// lower-case name ("get", "config|set"), including those executed by scripts. Commands that drivers
+// send by themselves to set up a connection, and those that this package sends, are left out:
+// hello, client|setinfo, info, config|resetstat.
 func (r *Redis) CommandCalls(t testing.TB) map[string]int {
 	t.Helper()
 	o := r.Options()

@@ -96,8 +96,8 @@ func (l *Fetcher) checkFilterNow(rounds []*Round) (all bool) {
 	return all
 }
 
-// toAsk returns those of rounds for which the filter is to be asked. It leaves them as they are: the
-// filter may not be asked any more when the flight begins that they go on in.
+// toAsk returns those of rounds for which the filter is to be asked. It leaves them as they are:
+// the filter may not be asked any more when the flight begins that they go on in.
 func (l *Fetcher) toAsk(rounds []*Round) (some []*Round) {
 	if l.filter.doubted.Load() {
 		return nil

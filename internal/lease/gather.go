@@ -24,7 +24,7 @@ const maxTrips = 2
 // be.
 //
 // It is here, and not go-redis' AutoPipeline, because a caller's deadline and departure must be
-// kept, and that a trip's: see docs/design.md.
+// kept, and that a trip's: see docs/decisions/batching.md.
 type gather struct {
 	store *Store
 	wait  time.Duration // bounds a trip

@@ -18,7 +18,7 @@ type window struct {
 }
 
 // windowShare is which part of the budget it has. On traces of a shop's reads a tenth to two fifths
-// are as good as each other, and all much better than none: see docs/design.md.
+// are as good as each other, and all much better than none: see docs/decisions/in-process.md.
 const windowShare = 5
 
 type windowItem struct {

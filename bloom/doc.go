@@ -10,7 +10,7 @@
 // In front of a loader (cacheaside.LoaderOptions.Filter) a filter turns away keys that do not exist
 // before they reach Redis or the database. As a DenyList it turns away those that do.
 //
-// # Three filters
+// # The filters
 //
 //   - Local is in the memory of one process, and knows what that process has added, or, shared
 //     (NewShared), what all have. For a fixed set, or one process, or a few that each can read the

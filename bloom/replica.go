@@ -26,7 +26,7 @@ import (
 // the same. Without Redis a Replica goes on until the connection is known to be lost, and for less
 // than MaxStaleness in any case; then a key that it does not have is "maybe", with the error. A
 // filter larger than Options.MaxReplicaBytes is not copied, and always asked for in Redis. Stats
-// tells of all that.
+// tells of all that. Rebuild, Maintain and Add are those of the Redis.
 type Replica struct {
 	*Redis
 

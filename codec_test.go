@@ -39,9 +39,9 @@ func inverted(b []byte) []byte {
 func TestUnknownCodec(t *testing.T) {
 	each(t, func(t *testing.T, b backend) {
 		d := newTable(map[int]string{1: "one"})
-		var log logged
+		var log testenv.Log
 		quiet := steadyNoMemory
-		quiet.Logger = log.logger()
+		quiet.Logger = log.Logger()
 		own := start(t, b, d, steadyNoMemory, &LoaderOptions{Codec: inverse{9}})
 		plain := start(t, b, d, quiet, nil)
 		for i := range int64(3) {
@@ -64,7 +64,7 @@ func TestUnknownCodec(t *testing.T) {
 			}
 		}
 		testenv.Eventually(t, "a warning that names the codec", func() bool {
-			return slices.ContainsFunc(log.take(), func(line string) bool {
+			return slices.ContainsFunc(log.Take(), func(line string) bool {
 				return strings.Contains(line, `msg="cacheaside: an entry in Redis cannot be read, and is replaced" loader=row error="codec: unknown codec 9"`)
 			})
 		})

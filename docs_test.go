@@ -168,10 +168,49 @@ func TestLinksThatLeadNowhere(t *testing.T) {
 	}
 }
 
+// eachStruct calls found for the structs in those files of a folder whose text is wanted.
+func eachStruct(t *testing.T, folder string, wanted func(text string) bool, found func(file, name string, fields []string)) {
+	t.Helper()
+	files, err := filepath.Glob(filepath.Join(folder, "*.go"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, file := range files {
+		text, err := textOf(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !wanted(text) {
+			continue
+		}
+		f, err := parser.ParseFile(token.NewFileSet(), file, text, parser.SkipObjectResolution)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ast.Inspect(f, func(n ast.Node) bool {
+			s, ok := n.(*ast.TypeSpec)
+			if !ok {
+				return true
+			}
+			if st, ok := s.Type.(*ast.StructType); ok {
+				var fields []string
+				for _, field := range st.Fields.List {
+					for _, name := range field.Names {
+						fields = append(fields, name.Name)
+					}
+				}
+				found(file, s.Name.Name, fields)
+			}
+			return true
+		})
+	}
+}
+
 // structs are those whose fields the documentation names.
 const structs = "Stats|ChannelStats|RelayStats|Options|LoaderOptions|RelayOptions|MaintainOptions|RebuildOptions|LockerOptions|State"
 
-// fields are those of these structs of the packages that users know, by the struct's name: Stats and Options are several.
+// fields are those of these structs of the packages that users know, by the struct's name: Stats and
+// Options are several.
 func fields(t *testing.T) map[string][]string {
 	t.Helper()
 	all := make(map[string][]string)
@@ -180,37 +219,7 @@ func fields(t *testing.T) map[string][]string {
 	}
 	for _, folder := range []string{".", "consistency", "bloom", "consistency/watermillqueue", "canal", "canal/parking", "canal/mysqlbinlog",
 		"lock", "lock/mysqllock", "lock/zklock", "meter", "otelcacheaside"} {
-		files, err := filepath.Glob(filepath.Join(folder, "*.go"))
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, file := range files {
-			text, err := textOf(file)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if !declared(text) {
-				continue
-			}
-			f, err := parser.ParseFile(token.NewFileSet(), file, text, parser.SkipObjectResolution)
-			if err != nil {
-				t.Fatal(err)
-			}
-			ast.Inspect(f, func(n ast.Node) bool {
-				s, ok := n.(*ast.TypeSpec)
-				if !ok {
-					return true
-				}
-				if st, ok := s.Type.(*ast.StructType); ok {
-					for _, field := range st.Fields.List {
-						for _, name := range field.Names {
-							all[s.Name.Name] = append(all[s.Name.Name], name.Name)
-						}
-					}
-				}
-				return true
-			})
-		}
+		eachStruct(t, folder, declared, func(_, name string, fields []string) { all[name] = append(all[name], fields...) })
 	}
 	return all
 }
@@ -304,44 +313,20 @@ var optionsOf = map[string]map[string]string{
 func TestFieldsOfOptions(t *testing.T) {
 	want := make(map[string]int)
 	for folder, structs := range optionsOf {
-		files, err := filepath.Glob(filepath.Join(folder, "*.go"))
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, file := range files {
-			text, err := textOf(file)
-			if err != nil {
-				t.Fatal(err)
+		hasOptions := func(text string) bool { return strings.Contains(text, "Options struct") }
+		eachStruct(t, folder, hasOptions, func(file, name string, fields []string) {
+			if strings.HasSuffix(file, "_test.go") || !strings.HasSuffix(name, "Options") || !ast.IsExported(name) {
+				return
 			}
-			if strings.HasSuffix(file, "_test.go") || !strings.Contains(text, "Options struct") {
-				continue
+			if structs[name] == "" {
+				t.Errorf("%s: %s is not among those that docs/options.md lists", file, name)
 			}
-			f, err := parser.ParseFile(token.NewFileSet(), file, text, parser.SkipObjectResolution)
-			if err != nil {
-				t.Fatal(err)
+			for _, field := range fields {
+				if ast.IsExported(field) {
+					want[structs[name]+"."+field]++
+				}
 			}
-			ast.Inspect(f, func(n ast.Node) bool {
-				s, ok := n.(*ast.TypeSpec)
-				if !ok || !strings.HasSuffix(s.Name.Name, "Options") || !s.Name.IsExported() {
-					return true
-				}
-				st, ok := s.Type.(*ast.StructType)
-				if !ok {
-					return true
-				}
-				if structs[s.Name.Name] == "" {
-					t.Errorf("%s: %s is not among those that docs/options.md lists", file, s.Name.Name)
-				}
-				for _, field := range st.Fields.List {
-					for _, name := range field.Names {
-						if name.IsExported() {
-							want[structs[s.Name.Name]+"."+name.Name]++
-						}
-					}
-				}
-				return true
-			})
-		}
+		})
 	}
 	page, err := textOf("docs/options.md")
 	if err != nil {
@@ -446,6 +431,19 @@ func TestLifeOfAColdRead(t *testing.T) {
 		}
 		if !regexp.MustCompile(declared).MatchString(code.String()) {
 			t.Errorf("there is no %s in the files that are named", name[1])
+		}
+	}
+}
+
+// TestReadmeNamesTheCommands: a newcomer finds the two commands that show the library, and test it.
+func TestReadmeNamesTheCommands(t *testing.T) {
+	readme, err := textOf("README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, command := range []string{"`go run ./examples/quickstart`", "`make test`"} {
+		if !strings.Contains(readme, command) {
+			t.Errorf("README.md does not name %s", command)
 		}
 	}
 }

@@ -19,7 +19,9 @@ import (
 //
 //	MightContainNow(key string) (may, known bool)
 //	MightContainFresh(ctx context.Context, keys []string) ([]bool, error)
-//	CheckRebuilt(check func(ctx context.Context, holds func(ctx context.Context, keys []string) ([]bool, error)) (hidden int, err error)) (remove func())
+//	CheckRebuilt(check func(
+//		ctx context.Context, holds func(ctx context.Context, keys []string) ([]bool, error),
+//	) (hidden int, err error)) (remove func())
 //	Hidden(ctx context.Context, key string) error
 //
 // MightContainNow answers at once, on the goroutine of the caller of Get, or says that it does not

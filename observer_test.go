@@ -1,7 +1,6 @@
 package cacheaside
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -220,54 +219,10 @@ func TestObserverIsChecked(t *testing.T) {
 	}
 }
 
-// logged is what a journal has written.
-type logged struct {
-	mu sync.Mutex
-	bytes.Buffer
-}
-
-func (l *logged) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.Buffer.Write(p)
-}
-
-// take returns the lines since it was last asked.
-func (l *logged) take() []string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	lines := strings.Split(strings.TrimSpace(l.String()), "\n")
-	l.Reset()
-	return slices.DeleteFunc(lines, func(line string) bool { return line == "" })
-}
-
-func (l *logged) logger() *slog.Logger {
-	return slog.New(slog.NewTextHandler(l, &slog.HandlerOptions{ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
-		if a.Key == slog.TimeKey {
-			return slog.Attr{}
-		}
-		return a
-	}}))
-}
-
-// has fails unless exactly these were logged since it was last asked, by their beginnings.
-func (l *logged) has(t testing.TB, want ...string) {
-	t.Helper()
-	synctest.Wait()
-	lines := l.take()
-	ok := len(lines) == len(want)
-	for i := range min(len(lines), len(want)) {
-		ok = ok && strings.HasPrefix(lines[i], want[i])
-	}
-	if !ok {
-		t.Errorf("logged\n%s\nwant\n%s", strings.Join(lines, "\n"), strings.Join(want, "\n"))
-	}
-}
-
 func TestJournal(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m, b := embedded(t)
-		log := &logged{}
+		log := &testenv.Log{}
 		var fails atomic.Pointer[error]
 		secret := "the value"
 		p := startLoad(t, b.client(t), func(_ context.Context, key int) (string, error) {
@@ -278,19 +233,19 @@ func TestJournal(t *testing.T) {
 				return "", *err
 			}
 			return secret, nil
-		}, Options{Logger: log.logger(), MaxStaleness: time.Minute}, &LoaderOptions{TTL: time.Minute, EarlyRefresh: -1})
+		}, Options{Logger: log.Logger(), MaxStaleness: time.Minute}, &LoaderOptions{TTL: time.Minute, EarlyRefresh: -1})
 		defer p.cache.Close()
 		p.want(t, 1, secret, nil)
-		log.has(t, `level=WARN msg="cacheaside: the Redis client's ContextTimeoutEnabled is not set`)
+		log.Has(t, `level=WARN msg="cacheaside: the Redis client's ContextTimeoutEnabled is not set`)
 
 		m.SetError("LOADING " + "the server")
 		for key := range 5 {
 			p.want(t, key, secret, nil)
 		}
-		log.has(t, `level=WARN msg="cacheaside: Redis is out of reach" error="not asked, since it is out of reach: LOADING`)
+		log.Has(t, `level=WARN msg="cacheaside: Redis is out of reach" error="not asked, since it is out of reach: LOADING`)
 		m.SetError("")
 		time.Sleep(time.Second)
-		log.has(t, `level=INFO msg="cacheaside: Redis is back"`)
+		log.Has(t, `level=INFO msg="cacheaside: Redis is back"`)
 		if out := p.Stats().RedisOut; out != 0 {
 			t.Errorf("%d are out of reach", out)
 		}
@@ -298,18 +253,18 @@ func TestJournal(t *testing.T) {
 		if _, err := p.Get(t.Context(), 77); err == nil {
 			t.Error("no panic")
 		}
-		log.has(t, `level=WARN msg="cacheaside: a load has panicked" loader=row error="the load panicked with a string"`)
+		log.Has(t, `level=WARN msg="cacheaside: a load has panicked" loader=row error="the load panicked with a string"`)
 
 		name, _ := p.rows.Keys.Name("1")
 		noError(t, m.Set(name, "\x01"+secret))
 		p.want(t, 1, secret, nil)
-		log.has(t, `level=WARN msg="cacheaside: an entry in Redis cannot be read, and is replaced" loader=row`)
+		log.Has(t, `level=WARN msg="cacheaside: an entry in Redis cannot be read, and is replaced" loader=row`)
 
 		fails.Store(&errBroken)
 		for key := range 200 {
 			_, _ = p.Get(t.Context(), 100+key)
 		}
-		log.has(t, `level=WARN msg="cacheaside: the circuit breaker is open: most loads have failed" loader=row`)
+		log.Has(t, `level=WARN msg="cacheaside: the circuit breaker is open: most loads have failed" loader=row`)
 		if p.Stats().BreakersOpen != 1 || p.cache.Stats().BreakersOpen != 1 {
 			t.Error("the breaker is not open")
 		}
@@ -317,11 +272,11 @@ func TestJournal(t *testing.T) {
 			time.Sleep(time.Second + time.Millisecond)
 			_, _ = p.Get(t.Context(), 400)
 		}
-		log.has(t)
+		log.Has(t)
 		fails.Store(nil)
 		time.Sleep(time.Second + time.Millisecond)
 		p.want(t, 401, secret, nil)
-		log.has(t, `level=INFO msg="cacheaside: the circuit breaker is closed" loader=row`)
+		log.Has(t, `level=INFO msg="cacheaside: the circuit breaker is closed" loader=row`)
 		if p.Stats().BreakersOpen != 0 {
 			t.Error("the breaker is open")
 		}
@@ -332,8 +287,8 @@ func TestJournal(t *testing.T) {
 func TestJournalOfTheChannel(t *testing.T) {
 	server := testenv.SharedRedis(t)
 	proxy, rdb := proxied(t, server)
-	log := &logged{}
-	p := startOn(t, rdb, newTable(map[int]string{1: "one"}), Options{Logger: log.logger(), MaxStaleness: 400 * time.Millisecond, RedisTimeout: 50 * time.Millisecond}, nil)
+	log := &testenv.Log{}
+	p := startOn(t, rdb, newTable(map[int]string{1: "one"}), Options{Logger: log.Logger(), MaxStaleness: 400 * time.Millisecond, RedisTimeout: 50 * time.Millisecond}, nil)
 	defer p.cache.Close()
 	hear(t, p.Loader)
 	all := "" // that was logged; each but once in 10 s
@@ -341,7 +296,7 @@ func TestJournalOfTheChannel(t *testing.T) {
 		t.Helper()
 		testenv.Eventually(t, what, func() bool {
 			do()
-			all += strings.Join(log.take(), "")
+			all += strings.Join(log.Take(), "")
 			return strings.Contains(all, what)
 		})
 	}

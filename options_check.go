@@ -8,6 +8,7 @@ import (
 	"reflect"
 	"time"
 
+	"github.com/cacheaside/cacheaside/internal/check"
 	"github.com/cacheaside/cacheaside/internal/fetch"
 	"github.com/cacheaside/cacheaside/internal/keys"
 )
@@ -51,12 +52,12 @@ func (o Options) check() error {
 		return fmt.Errorf("Options.Observer is a nil %T", o.Observer)
 	}
 	return cmp.Or(
-		inRange("Options.RedisTimeout", o.RedisTimeout, time.Millisecond, time.Hour),
-		inRange("Options.ReadTimeout", o.ReadTimeout, time.Millisecond, o.RedisTimeout),
-		inRange("Options.QueueTimeout", o.QueueTimeout, time.Millisecond, time.Hour),
-		inRange("Options.ReplicaLag", o.ReplicaLag, 0, time.Minute),
-		inRange("Options.MaxStaleness", o.MaxStaleness, 20*time.Millisecond, time.Minute),
-		inRange("Options.LeaseTTL", o.LeaseTTL, 100*time.Millisecond, time.Minute))
+		check.Range("Options.RedisTimeout", o.RedisTimeout, time.Millisecond, time.Hour),
+		check.Range("Options.ReadTimeout", o.ReadTimeout, time.Millisecond, o.RedisTimeout),
+		check.Range("Options.QueueTimeout", o.QueueTimeout, time.Millisecond, time.Hour),
+		check.Range("Options.ReplicaLag", o.ReplicaLag, 0, time.Minute),
+		check.Range("Options.MaxStaleness", o.MaxStaleness, 20*time.Millisecond, time.Minute),
+		check.Range("Options.LeaseTTL", o.LeaseTTL, 100*time.Millisecond, time.Minute))
 }
 
 func (o *LoaderOptions) withDefaults() LoaderOptions {
@@ -123,45 +124,20 @@ func (o LoaderOptions) check() error {
 		staleFor = MaxTTL
 	}
 	return cmp.Or(
-		inRange("LoaderOptions.TTL", o.TTL, MinTTL, MaxTTL),
-		inRange("LoaderOptions.AuditEvery", auditEvery, MinTTL, MaxTTL),
-		inRange("LoaderOptions.StaleFor", staleFor, time.Millisecond, MaxTTL),
-		inRange("LoaderOptions.SoftTimeout", o.SoftTimeout, 0, time.Hour),
-		inRange("LoaderOptions.BreakFor", o.BreakFor, time.Millisecond, time.Hour),
-		inRange("LoaderOptions.NullTTL", o.NullTTL, MinTTL, MaxTTL),
-		inRange("LoaderOptions.MemoryTTL", memoryTTL, MinTTL, MaxTTL),
-		inRange("LoaderOptions.LoadTimeout", o.LoadTimeout, time.Millisecond, time.Hour),
-		inRange("LoaderOptions.ErrorTTL", o.ErrorTTL, time.Millisecond, time.Hour))
+		check.Range("LoaderOptions.TTL", o.TTL, MinTTL, MaxTTL),
+		check.Range("LoaderOptions.AuditEvery", auditEvery, MinTTL, MaxTTL),
+		check.Range("LoaderOptions.StaleFor", staleFor, time.Millisecond, MaxTTL),
+		check.Range("LoaderOptions.SoftTimeout", o.SoftTimeout, 0, time.Hour),
+		check.Range("LoaderOptions.BreakFor", o.BreakFor, time.Millisecond, time.Hour),
+		check.Range("LoaderOptions.NullTTL", o.NullTTL, MinTTL, MaxTTL),
+		check.Range("LoaderOptions.MemoryTTL", memoryTTL, MinTTL, MaxTTL),
+		check.Range("LoaderOptions.LoadTimeout", o.LoadTimeout, time.Millisecond, time.Hour),
+		check.Range("LoaderOptions.ErrorTTL", o.ErrorTTL, time.Millisecond, time.Hour))
 }
 
 func isNilPointer(v any) bool {
 	r := reflect.ValueOf(v)
 	return r.Kind() == reflect.Pointer && r.IsNil()
-}
-
-func inRange(field string, d, lo, hi time.Duration) error {
-	if d < lo || d > hi {
-		return fmt.Errorf("%s %s: from %s to %s", field, inWords(d), inWords(lo), inWords(hi))
-	}
-	return nil
-}
-
-// inWords is a duration as a person says it: "10 years", "1m30s".
-func inWords(d time.Duration) string {
-	const day = 24 * time.Hour
-	for _, unit := range []struct {
-		of   time.Duration
-		name string
-	}{{365 * day, "year"}, {day, "day"}, {time.Hour, "hour"}, {time.Minute, "minute"}} {
-		switch n := d / unit.of; {
-		case n < 1 || d%unit.of != 0:
-		case n == 1:
-			return "1 " + unit.name
-		default:
-			return fmt.Sprintf("%d %ss", n, unit.name)
-		}
-	}
-	return d.String()
 }
 
 // lag is for how long an invalidation puts its keys on hold, in whole milliseconds, which is how

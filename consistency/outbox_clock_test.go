@@ -6,6 +6,7 @@ import (
 	"database/sql/driver"
 	"fmt"
 	"log/slog"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -89,7 +90,7 @@ func (t *outboxTest) clocks() (ahead func(time.Duration), db *sqlx.DB) {
 }
 
 // relayed runs a relay of an outbox, until the test ends.
-func (t *outboxTest) relayed(o *SQLOutbox, told *lines) *Relay {
+func (t *outboxTest) relayed(o *SQLOutbox, told *testenv.Log) *Relay {
 	t.Helper()
 	cache, err := cacheaside.New(nil, &cacheaside.Options{NoRedis: true})
 	t.check(err)
@@ -131,11 +132,11 @@ func TestClockWentBack(t *testing.T) {
 		if got := t.some(o, 1000); len(got) > 0 {
 			t.Fatalf("%d are due: the clock is right", len(got))
 		}
-		var told lines
+		var told testenv.Log
 		relay := t.relayed(o, &told)
 		n := int64(2*repairAtOnce + 50)
 		testenv.Eventually(t.TB, "all is done", func() bool { return relay.Stats().Done == n })
-		testenv.Eventually(t.TB, "it is told", func() bool { return told.count("has gone back") == 1 })
+		testenv.Eventually(t.TB, "it is told", func() bool { return strings.Count(told.String(), "has gone back") == 1 })
 		if o.Repaired() != n+1 {
 			t.Errorf("%d rows repaired, want %d", o.Repaired(), n+1)
 		}
@@ -154,7 +155,7 @@ func TestClockGoesBack(t *testing.T) {
 		t := outboxOn(tb, e)
 		ahead, db := t.clocks()
 		o := t.outbox(db)
-		var told lines
+		var told testenv.Log
 		relay := t.relayed(o, &told)
 		testenv.Eventually(t.TB, "it has looked", func() bool { return relay.Stats().DepthAge > 0 })
 		late := textItem("late")
@@ -162,7 +163,7 @@ func TestClockGoesBack(t *testing.T) {
 		t.check(o.Put(t.ctx(), late))
 		ahead(-time.Hour)
 		testenv.Eventually(t.TB, "it is repaired", func() bool { return o.Repaired() == 1 })
-		testenv.Eventually(t.TB, "it is told", func() bool { return told.count("has gone back") == 1 })
+		testenv.Eventually(t.TB, "it is told", func() bool { return strings.Count(told.String(), "has gone back") == 1 })
 		if r := rowOf(&outboxTest{TB: t.TB, SQLOutbox: o}, "late"); r.After > 30*time.Minute {
 			t.Errorf("it waits for %v", r.After)
 		}

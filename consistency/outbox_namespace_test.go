@@ -1,13 +1,11 @@
 package consistency
 
 import (
-	"bytes"
 	"context"
 	"fmt"
 	"log/slog"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -212,24 +210,6 @@ func TestBind(t *testing.T) {
 	}
 }
 
-// lines is what a logger writes.
-type lines struct {
-	mu sync.Mutex
-	bytes.Buffer
-}
-
-func (l *lines) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.Buffer.Write(p)
-}
-
-func (l *lines) count(text string) int {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return strings.Count(l.String(), text)
-}
-
 // TestUnclaimed: rows that no relay claims are counted, up to a bound, and told once.
 func TestUnclaimed(t *testing.T) {
 	eachOutbox(t, func(t *outboxTest) {
@@ -251,7 +231,7 @@ func TestUnclaimed(t *testing.T) {
 		cache, err := cacheaside.New(nil, &cacheaside.Options{NoRedis: true})
 		t.check(err)
 		t.Cleanup(func() { cache.Close() })
-		var told lines
+		var told testenv.Log
 		relay, err := NewRelay(cache, t.SQLOutbox, &RelayOptions{Poll: time.Millisecond, Logger: slog.New(slog.NewTextHandler(&told, nil))})
 		t.check(err)
 		ctx, stop := context.WithCancel(t.ctx())
@@ -263,8 +243,8 @@ func TestUnclaimed(t *testing.T) {
 			t.others.mu.Unlock()
 		}
 		testenv.Eventually(t.TB, "it is seen", func() bool { return relay.Stats().Depth.Others == 1001 })
-		testenv.Eventually(t.TB, "it is told", func() bool { return told.count("nobody claims") == 1 })
-		if told.count("[gone gone2]") != 1 {
+		testenv.Eventually(t.TB, "it is told", func() bool { return strings.Count(told.String(), "nobody claims") == 1 })
+		if strings.Count(told.String(), "[gone gone2]") != 1 {
 			t.Errorf("told: %s", told.String())
 		}
 		t.exec(t.db, "DELETE FROM cacheaside_outbox WHERE namespace = "+t.text.in("gone").space)
@@ -275,7 +255,7 @@ func TestUnclaimed(t *testing.T) {
 		testenv.Eventually(t.TB, "it is over", func() bool { return relay.Stats().Depth.Others == 0 && relay.Stats().Depth.Items == 0 })
 		stop()
 		t.check(<-ended)
-		if n := told.count("nobody claims"); n != 1 {
+		if n := strings.Count(told.String(), "nobody claims"); n != 1 {
 			t.Errorf("told %d times: %s", n, told.String())
 		}
 		if s := relay.Stats(); s.Done != 1 || s.Failed != 0 {

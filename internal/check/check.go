@@ -9,7 +9,25 @@ import (
 // Range returns an error that names the field, unless d is from lo to hi.
 func Range(field string, d, lo, hi time.Duration) error {
 	if d < lo || d > hi {
-		return fmt.Errorf("%s %v: from %v to %v", field, d, lo, hi)
+		return fmt.Errorf("%s %s: from %s to %s", field, inWords(d), inWords(lo), inWords(hi))
 	}
 	return nil
+}
+
+// inWords is a duration as a person says it: "10 years", "1m30s".
+func inWords(d time.Duration) string {
+	const day = 24 * time.Hour
+	for _, unit := range []struct {
+		of   time.Duration
+		name string
+	}{{365 * day, "year"}, {day, "day"}, {time.Hour, "hour"}, {time.Minute, "minute"}} {
+		switch n := d / unit.of; {
+		case n < 1 || d%unit.of != 0:
+		case n == 1:
+			return "1 " + unit.name
+		default:
+			return fmt.Sprintf("%d %ss", n, unit.name)
+		}
+	}
+	return d.String()
 }

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// What goes on failing is told once when it has lasted, and again when it is over.
+// TestAlarm: a failure that goes on is told once when it has lasted, and again when it is over.
 func TestAlarm(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := Alarm{After: time.Minute}

@@ -2,12 +2,10 @@
 package observe_test
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"log/slog"
 	"strings"
-	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -35,18 +33,6 @@ func (f faulty) Begin(ctx context.Context, op, loader string, keys int) (context
 	}
 }
 
-// text is a log.
-type text struct {
-	mu sync.Mutex
-	bytes.Buffer
-}
-
-func (w *text) Write(p []byte) (int, error) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return w.Buffer.Write(p)
-}
-
 // An Observer that panics harms nobody, in the background as little as elsewhere: reads, refreshes
 // and invalidations go on without it. It is counted, and logged once.
 func TestObserverPanics(t *testing.T) {
@@ -54,7 +40,7 @@ func TestObserverPanics(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				_, rdb := testenv.Mini(t)
-				var log text
+				var log testenv.Log
 				c, err := cacheaside.New(rdb, &cacheaside.Options{Observer: f, MemoryBytes: -1, RedisTimeout: 10 * time.Second, Logger: slog.New(slog.NewTextHandler(&log, nil))})
 				if err != nil {
 					t.Fatal(err)
@@ -91,8 +77,6 @@ func TestObserverPanics(t *testing.T) {
 					t.Errorf("%+v", s)
 				}
 				synctest.Wait()
-				log.mu.Lock()
-				defer log.mu.Unlock()
 				if s := log.String(); strings.Count(s, "the Observer has panicked") == 0 || strings.Count(s, "\n") > 4 || strings.Contains(s, "secret") {
 					t.Error(s)
 				}

@@ -1,0 +1,64 @@
+package testenv
+
+import (
+	"bytes"
+	"log/slog"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+)
+
+// Log keeps what is written to it. It is safe for concurrent use.
+type Log struct {
+	mu  sync.Mutex
+	all bytes.Buffer
+}
+
+func (l *Log) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.all.Write(p)
+}
+
+// String returns all that is kept.
+func (l *Log) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.all.String()
+}
+
+// Take returns the lines since it was last called, and forgets them.
+func (l *Log) Take() []string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	lines := strings.Split(strings.TrimSpace(l.all.String()), "\n")
+	l.all.Reset()
+	return slices.DeleteFunc(lines, func(line string) bool { return line == "" })
+}
+
+// Logger returns a logger that writes lines without their times.
+func (l *Log) Logger() *slog.Logger {
+	return slog.New(slog.NewTextHandler(l, &slog.HandlerOptions{ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
+		if a.Key == slog.TimeKey {
+			return slog.Attr{}
+		}
+		return a
+	}}))
+}
+
+// Has fails unless exactly these lines came since the last Take, by their beginnings. It is called
+// in a bubble.
+func (l *Log) Has(t testing.TB, want ...string) {
+	t.Helper()
+	synctest.Wait()
+	lines := l.Take()
+	ok := len(lines) == len(want)
+	for i := range min(len(lines), len(want)) {
+		ok = ok && strings.HasPrefix(lines[i], want[i])
+	}
+	if !ok {
+		t.Errorf("logged\n%s\nwant\n%s", strings.Join(lines, "\n"), strings.Join(want, "\n"))
+	}
+}

@@ -39,7 +39,7 @@ vet: ## go vet in all modules, with the tests of make accept
 		(cd $$m && go vet -trimpath $$race -tags accept ./...); done
 
 race: ## the tests that look for races, ten times over
-	go test -race -count=10 ./internal/flight ./internal/local ./internal/lease
+	go test -race -count=10 ./internal/flight ./internal/memory ./internal/lease
 	go test -race -count=10 -run 'Stale|Cancel|Close|Panic|Leaves|History' .
 
 BENCHRUNS ?= 8

@@ -265,7 +265,7 @@ func (o *blackout) known(t *testing.T) {
 	fell := time.Now()
 	if !accepting {
 		for i := range o.p {
-			waitFor(t, func() bool { return !reached(o.p[i].cache) && o.p[i].Stats().Channel.Trusted == 0 })
+			waitFor(t, func() bool { return !reached(o.p[i].cache) && o.p[i].Stats().Bus.Trusted == 0 })
 		}
 	} else {
 		time.Sleep(o.o.MaxStaleness + 3*o.o.ReadTimeout + o.o.RedisTimeout)

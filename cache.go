@@ -10,14 +10,14 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/cacheaside/cacheaside/internal/audit"
-	"github.com/cacheaside/cacheaside/internal/channel"
 	"github.com/cacheaside/cacheaside/internal/conn"
 	"github.com/cacheaside/cacheaside/internal/fetch"
+	"github.com/cacheaside/cacheaside/internal/invalidation"
 	"github.com/cacheaside/cacheaside/internal/lease"
 	"github.com/cacheaside/cacheaside/internal/limit"
 	"github.com/cacheaside/cacheaside/internal/limitedlog"
-	"github.com/cacheaside/cacheaside/internal/local"
 	"github.com/cacheaside/cacheaside/internal/measure"
+	"github.com/cacheaside/cacheaside/internal/memory"
 	"github.com/cacheaside/cacheaside/internal/rows"
 	"github.com/cacheaside/cacheaside/internal/writeside"
 )
@@ -31,8 +31,8 @@ type Cache struct {
 	options Options
 	registry
 	redisSide
-	memory  *local.Tier  // nil: no memory tier
-	holds   *local.Holds // nil: Redis has them, or there are none
+	memory  *memory.Tier  // nil: no memory tier
+	holds   *memory.Holds // nil: Redis has them, or there are none
 	limit   *limit.Limit
 	log     *limitedlog.Logger
 	audits  *audit.Responder        // of copies in memory; nil: there are none, or nobody could ask
@@ -46,9 +46,9 @@ type Cache struct {
 
 // redisSide is the parts of a Cache that use Redis. All are nil without Redis.
 type redisSide struct {
-	conn    *conn.Conn
-	store   *lease.Store
-	channel *channel.Channel
+	conn  *conn.Conn
+	store *lease.Store
+	bus   *invalidation.Bus
 }
 
 // New makes a Cache on rdb: a *redis.Client, to a single server or by way of sentinels, or a
@@ -83,16 +83,16 @@ func New(rdb redis.UniversalClient, options *Options) (*Cache, error) {
 	c.inside = writeside.Give[writeside.Cache[Key]](written{c})
 	c.limit = limit.New(limit.Options{AtOnce: o.MaxLoads, Rate: o.LoadRate, Queue: o.MaxQueue})
 	if o.MemoryBytes > 0 {
-		memory, err := local.New(o.MemoryBytes)
+		tier, err := memory.New(o.MemoryBytes)
 		if err != nil {
 			return nil, fmt.Errorf("cacheaside: %w", err)
 		}
-		c.memory = memory
+		c.memory = tier
 	}
 	if o.NoRedis {
 		c.memory.TrustForEver() // nobody else changes what is read here
 		if o.holds() {
-			c.holds = local.NewHolds(o.ReplicaLag)
+			c.holds = memory.NewHolds(o.ReplicaLag)
 		}
 		return c, nil
 	}
@@ -118,19 +118,19 @@ func (c *Cache) useRedis(rdb redis.UniversalClient) (err error) {
 	c.conn.OnTrouble(c.heardOfRedis)
 	readTimeout := o.ReadTimeout
 	c.store = lease.NewStore(c.conn, readTimeout)
-	var keptTrue channel.Memory // a nil interface where there is no tier
+	var keptTrue invalidation.Memory // a nil interface where there is no tier
 	if c.memory != nil {
 		keptTrue = c.memory
 	}
-	c.channel = channel.New(c.conn, o.Prefix, o.MaxStaleness, keptTrue)
-	c.channel.OnTrouble(func(what string, err error) { c.log.Warn(what, "", err) })
+	c.bus = invalidation.New(c.conn, o.Prefix, o.MaxStaleness, keptTrue)
+	c.bus.OnTrouble(func(what string, err error) { c.log.Warn(what, "", err) })
 	if o.holds() {
 		c.store.Hold(o.lag())
 	}
-	c.channel.Lag(o.lag())
+	c.bus.Lag(o.lag())
 	if c.memory != nil {
-		c.audits = audit.NewResponder(c.channel, c.memory, c.audited)
-		c.channel.Answer(c.audits.Heard)
+		c.audits = audit.NewResponder(c.bus, c.memory, c.audited)
+		c.bus.Answer(c.audits.Heard)
 	}
 	return nil
 }
@@ -154,15 +154,15 @@ func (c *Cache) Ready(ctx context.Context) error {
 	if c.isClosed() {
 		return fmt.Errorf("cacheaside: not ready: %w", ErrClosed)
 	}
-	if c.channel == nil {
+	if c.bus == nil {
 		return nil
 	}
-	c.channel.Listen()
+	c.bus.Listen()
 	errs := make([]error, c.conn.InUse())
 	var all sync.WaitGroup
 	for r := range errs {
 		all.Go(func() {
-			if err := c.channel.Confirm(ctx, uint8(r)); err != nil {
+			if err := c.bus.Confirm(ctx, uint8(r)); err != nil {
 				errs[r] = redisError(err)
 			}
 		})
@@ -173,8 +173,8 @@ func (c *Cache) Ready(ctx context.Context) error {
 			return fmt.Errorf("cacheaside: not ready: %w", err)
 		}
 	}
-	if s := c.channelStats(); c.memory != nil && s.Trusted < s.Ranges {
-		return fmt.Errorf("cacheaside: not ready: announcements of invalidations are heard of %d of %d parts of the keys", s.Trusted, s.Ranges)
+	if s := c.busStats(); c.memory != nil && s.Trusted < s.Ranges {
+		return fmt.Errorf("cacheaside: not ready: announcements of invalidations arrive for %d of %d ranges of keys", s.Trusted, s.Ranges)
 	}
 	return nil
 }
@@ -203,7 +203,7 @@ func (c *Cache) StatsByLoader() map[string]Stats {
 
 // addStats adds what is of no single loader.
 func (c *Cache) addStats(s *Stats) {
-	s.Channel = c.channelStats()
+	s.Bus = c.busStats()
 	s.HoldsLost, s.HoldsLeft = c.counts.holdsLost.Load(), c.counts.holdsLeft.Load()
 	s.ObserverPanics = c.counts.observerPanicked.Load()
 	if c.conn != nil {
@@ -211,11 +211,11 @@ func (c *Cache) addStats(s *Stats) {
 	}
 }
 
-func (c *Cache) channelStats() ChannelStats {
-	if c.channel == nil {
-		return ChannelStats{}
+func (c *Cache) busStats() BusStats {
+	if c.bus == nil {
+		return BusStats{}
 	}
-	return ChannelStats(c.channel.Stats())
+	return BusStats(c.bus.Stats())
 }
 
 // Close ends the cache: its loaders' callers, present and future, get ErrClosed, and the contexts
@@ -231,7 +231,7 @@ func (c *Cache) Close() error {
 	}
 	wg.Wait()
 	if c.conn != nil {
-		c.channel.Close()
+		c.bus.Close()
 		c.conn.Close()
 	}
 	c.memory.Close()
@@ -253,7 +253,7 @@ func (c *Cache) shared() *rows.Shared {
 	o := c.options
 	return &rows.Shared{
 		Shared: &fetch.Shared{
-			Store: c.store, Conn: c.conn, Channel: c.channel, Holds: c.holds,
+			Store: c.store, Conn: c.conn, Bus: c.bus, Holds: c.holds,
 			LeaseTTL: o.LeaseTTL, QueueTimeout: o.QueueTimeout, ReadTimeout: o.ReadTimeout, MaxStaleness: o.MaxStaleness, ReplicaLag: o.ReplicaLag,
 			MayHold: o.holds(), Observe: c.observe, Observed: o.Observer != nil, Warn: c.log.Warn, Caught: caught,
 		},

@@ -89,12 +89,12 @@ func TestInvalidateReachesOtherProcesses(t *testing.T) {
 			p.want(t, i, "new", nil)
 			q.sees(t, i, "new")
 		}
-		s := q.Stats().Channel
+		s := q.Stats().Bus
 		if s.Heard == 0 || s.Gaps != 0 || s.Lapses != 0 || s.Subscribes != 1 || s.Malformed != 0 {
 			t.Errorf("%+v", s)
 		}
 		t.Logf("%d messages, heard after %v, at most %v", s.Heard, s.Delay, s.MaxDelay)
-		if s := writer.Stats().Channel; s.Subscribed || s.Subscribes != 0 || s.Announced == 0 {
+		if s := writer.Stats().Bus; s.Subscribed || s.Subscribes != 0 || s.Announced == 0 {
 			t.Errorf("the writer: %+v", s)
 		}
 	})
@@ -310,7 +310,7 @@ func TestReconnectClearsMemory(t *testing.T) {
 	hear(t, q.Loader)
 	q.want(t, 1, "new", nil)
 	q.want(t, 2, "same", nil)
-	if s := q.Stats().Channel; s.Subscribes < 2 || s.Disconnects == 0 {
+	if s := q.Stats().Bus; s.Subscribes < 2 || s.Disconnects == 0 {
 		t.Errorf("%+v", s)
 	}
 }
@@ -342,7 +342,7 @@ func TestMissingMessages(t *testing.T) {
 					time.Sleep(2 * time.Second)
 				}
 				q.want(t, 1, "new", nil)
-				if s := q.Stats().Channel; s.Gaps != 1 {
+				if s := q.Stats().Bus; s.Gaps != 1 {
 					t.Errorf("%+v", s)
 				}
 			})
@@ -552,11 +552,11 @@ func TestCutOffFromOneMaster(t *testing.T) {
 			cancel()
 		}
 	}
-	t.Logf("%d keys of the lost server were served for %v, %d others for %v: %+v", len(far), oldest[true], len(near), oldest[false], q.Stats().Channel)
+	t.Logf("%d keys of the lost server were served for %v, %d others for %v: %+v", len(far), oldest[true], len(near), oldest[false], q.Stats().Bus)
 	if max(oldest[true], oldest[false]) > bound {
 		t.Errorf("an old value was served after %v and %v; the bound is %v", oldest[true], oldest[false], bound)
 	}
-	if s := q.Stats().Channel; s.Trusted == s.Ranges {
+	if s := q.Stats().Bus; s.Trusted == s.Ranges {
 		t.Errorf("%+v", s)
 	}
 	waitFor(t, func() bool { // the others are trusted again, if it was the lost server by which the process had listened
@@ -650,10 +650,10 @@ func TestTwoDatabasesOfOneServer(t *testing.T) {
 	if err := q.InvalidateAll(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	waitFor(t, func() bool { return q.Stats().Channel.Announced == 21 })
+	waitFor(t, func() bool { return q.Stats().Bus.Announced == 21 })
 	loads := d.loads.Load()
 	p.want(t, 1, "one", nil)
-	if s := p.Stats().Channel; s.Heard != 0 || s.Gaps != 0 || d.loads.Load() != loads {
+	if s := p.Stats().Bus; s.Heard != 0 || s.Gaps != 0 || d.loads.Load() != loads {
 		t.Errorf("%+v", s)
 	}
 }

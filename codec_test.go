@@ -65,7 +65,7 @@ func TestUnknownCodec(t *testing.T) {
 		}
 		testenv.Eventually(t, "a warning that names the codec", func() bool {
 			return slices.ContainsFunc(log.Take(), func(line string) bool {
-				return strings.Contains(line, `msg="cacheaside: an entry in Redis cannot be read, and is replaced" loader=row error="codec: unknown codec 9"`)
+				return strings.Contains(line, `msg="cacheaside: an entry in Redis is unreadable, and is replaced" loader=row error="codec: unknown codec 9"`)
 			})
 		})
 	})

@@ -207,7 +207,7 @@ func eachStruct(t *testing.T, folder string, wanted func(text string) bool, foun
 }
 
 // structs are those whose fields the documentation names.
-const structs = "Stats|ChannelStats|RelayStats|Options|LoaderOptions|RelayOptions|MaintainOptions|RebuildOptions|LockerOptions|State"
+const structs = "Stats|BusStats|RelayStats|Options|LoaderOptions|RelayOptions|MaintainOptions|RebuildOptions|LockerOptions|State"
 
 // fields are those of these structs of the packages that users know, by the struct's name: Stats and
 // Options are several.
@@ -241,7 +241,7 @@ func TestFieldsThatAreNamed(t *testing.T) {
 				if !slices.Contains(known[of], name) {
 					t.Errorf("%s: %s%s: %s has no %s", page, m[1], m[2], of, name)
 				}
-				of = map[string]string{"Channel": "ChannelStats", "Relay": "RelayStats", "Rebuild": "RebuildOptions", "Depth": "Depth"}[name]
+				of = map[string]string{"Bus": "BusStats", "Relay": "RelayStats", "Rebuild": "RebuildOptions", "Depth": "Depth"}[name]
 			}
 		}
 	}

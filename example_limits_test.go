@@ -69,6 +69,6 @@ func ExampleLoaderOptions_breaker() {
 	}
 	fmt.Println(queries, "queries")
 	// Output:
-	// the database is not to be asked now: the circuit breaker is open, since most loads have failed; the last load that failed: connection refused
+	// no load is admitted now: the circuit breaker is open, since most loads have failed; the last load that failed: connection refused
 	// 20 queries
 }

@@ -25,7 +25,7 @@ func ExampleDownPolicy() {
 		RedisDown: cacheaside.StaleWhenDown, // it does not bear these: what memory has, or an error
 	})
 	ctx := context.Background()
-	for cache.Stats().Channel.Trusted == 0 { // what is read before the process hears of invalidations is not remembered
+	for cache.Stats().Bus.Trusted == 0 { // what is read before the process hears of invalidations is not remembered
 		reports.Get(ctx, 1)
 	}
 	for before := reports.Stats().MemoryHits; reports.Stats().MemoryHits == before; {

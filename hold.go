@@ -101,7 +101,7 @@ func (h *Hold) Abandon() { h.held.Abandon() }
 // forHolds is the cache as package hold has it.
 func (c *Cache) forHolds() *hold.Cache {
 	return &hold.Cache{
-		Store: c.store, Conn: c.conn, Channel: c.channel, InProcess: c.holds, LeaseTTL: c.options.LeaseTTL, Left: &c.counts.holdsLeft,
+		Store: c.store, Conn: c.conn, Bus: c.bus, InProcess: c.holds, LeaseTTL: c.options.LeaseTTL, Left: &c.counts.holdsLeft,
 		Forget: func(k *hold.Key) { c.forget(k.As.(Key), k.Hash) },
 		Lost: func() {
 			c.counts.holdsLost.Add(1)

@@ -5,9 +5,9 @@ import (
 	"errors"
 	"time"
 
-	"github.com/cacheaside/cacheaside/internal/channel"
 	"github.com/cacheaside/cacheaside/internal/codec"
 	"github.com/cacheaside/cacheaside/internal/hold"
+	"github.com/cacheaside/cacheaside/internal/invalidation"
 	"github.com/cacheaside/cacheaside/internal/keys"
 	"github.com/cacheaside/cacheaside/internal/measure"
 	"github.com/cacheaside/cacheaside/internal/writeside"
@@ -67,7 +67,7 @@ func (l *Loader[K, V]) storeInHold(ctx context.Context, h *Hold, key K, value V)
 	}
 	generation := held.Since
 	if generation == nil {
-		l.cache.channel.Poll() // for the next time
+		l.cache.bus.Poll() // for the next time
 		return false, nil
 	}
 	e, life, err := l.rows.Fetch.Entry(text, generation, value)
@@ -103,7 +103,7 @@ func (m measured) Sample(s measure.Sampler) (stop func(), err error) {
 	case !m.sampler.CompareAndSwap(nil, own):
 		return nil, errors.New("the cache has a meter already")
 	}
-	m.channel.Listen() // what this process has in memory is asked for, too
+	m.bus.Listen() // what this process has in memory is asked for, too
 	return func() { m.sampler.CompareAndSwap(own, nil) }, nil
 }
 
@@ -116,15 +116,15 @@ func (m measured) Read(loader, version, text string) measure.Written {
 const answersLive = 10 * time.Second
 
 func (m measured) Ask(ctx context.Context, q measure.Question) (listeners int, err error) {
-	asked := make([]channel.Asked, len(q.Keys))
+	asked := make([]invalidation.Asked, len(q.Keys))
 	for i, k := range q.Keys {
-		asked[i] = channel.Asked(k)
+		asked[i] = invalidation.Asked(k)
 	}
-	return m.channel.Ask(ctx, channel.Question{ID: q.ID, Patience: q.Patience, Keys: asked}, answersLive)
+	return m.bus.Ask(ctx, invalidation.Question{ID: q.ID, Patience: q.Patience, Keys: asked}, answersLive)
 }
 
 func (m measured) Answers(ctx context.Context, id uint64) ([]string, error) {
-	return m.channel.Answers(ctx, id)
+	return m.bus.Answers(ctx, id)
 }
 
 func (m measured) Redis(ctx context.Context, w measure.Written, good measure.Stamp, mayLoad func() bool) (measure.Verdict, measure.Stamp) {

@@ -36,7 +36,7 @@ func (c *Cache) delete(ctx context.Context, names []string, hashes []uint64) []e
 	if c.store == nil {
 		return nil
 	}
-	return c.channel.Delete(ctx, names, hashes)
+	return c.bus.Delete(ctx, names, hashes)
 }
 
 const expireOp = "expire"
@@ -58,7 +58,7 @@ func (l *Loader[K, V]) Expire(ctx context.Context, keys ...K) error {
 		if l.cache.store == nil {
 			return nil
 		}
-		return l.cache.channel.Do(ctx, names, hashes, lease.Expire)
+		return l.cache.bus.Do(ctx, names, hashes, lease.Expire)
 	}, l.rows.Expire)
 }
 
@@ -132,7 +132,7 @@ func (l *Loader[K, V]) InvalidateAll(ctx context.Context) error {
 // invalidateAll outdates the keys of a loader, which this process may not have.
 func (c *Cache) invalidateAll(ctx context.Context, name string) error {
 	l := c.known(name)
-	if c.channel == nil {
+	if c.bus == nil {
 		if l != nil {
 			l.Raise(0, 0)
 		}
@@ -143,7 +143,7 @@ func (c *Cache) invalidateAll(ctx context.Context, name string) error {
 		known = name
 	}
 	ctx, end := c.observe(ctx, OpInvalidate, known, 1)
-	err := c.channel.DeleteLoader(ctx, name)
+	err := c.bus.DeleteLoader(ctx, name)
 	end(err)
 	if err == nil {
 		return nil

@@ -69,9 +69,9 @@ func (k Key) flaw() error {
 	case k.err != nil:
 		return k.err.err
 	case !keys.ValidName(k.Loader):
-		return fmt.Errorf("Key.Loader %q: letters, digits, '_', '.' and '-'", k.Loader)
+		return fmt.Errorf("Key.Loader %q: only letters, digits, '_', '.' and '-'", k.Loader)
 	case k.Version != "" && !k.All && !keys.ValidName(k.Version):
-		return fmt.Errorf("Key.Version %q: letters, digits, '_', '.' and '-'", k.Version)
+		return fmt.Errorf("Key.Version %q: only letters, digits, '_', '.' and '-'", k.Version)
 	}
 	return nil
 }

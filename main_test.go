@@ -224,12 +224,12 @@ func start(t testing.TB, b backend, d *table, o Options, lo *LoaderOptions) proc
 // before is not remembered.
 func hear[K comparable, V any](t testing.TB, l *Loader[K, V]) {
 	t.Helper()
-	if !l.rows.HasMemory() || l.cache.channel == nil {
+	if !l.rows.HasMemory() || l.cache.bus == nil {
 		return
 	}
-	l.cache.channel.Listen()
+	l.cache.bus.Listen()
 	testenv.Eventually(t, "the trust in memory", func() bool {
-		s := l.cache.Stats().Channel
+		s := l.cache.Stats().Bus
 		return s.Trusted == s.Ranges && reached(l.cache)
 	})
 }

@@ -242,7 +242,7 @@ func TestJournal(t *testing.T) {
 		for key := range 5 {
 			p.want(t, key, secret, nil)
 		}
-		log.Has(t, `level=WARN msg="cacheaside: Redis is out of reach" error="not asked, since it is out of reach: LOADING`)
+		log.Has(t, `level=WARN msg="cacheaside: Redis is out of reach" error="not asked, since it is unreachable: LOADING`)
 		m.SetError("")
 		time.Sleep(time.Second)
 		log.Has(t, `level=INFO msg="cacheaside: Redis is back"`)
@@ -258,7 +258,7 @@ func TestJournal(t *testing.T) {
 		name, _ := p.rows.Keys.Name("1")
 		noError(t, m.Set(name, "\x01"+secret))
 		p.want(t, 1, secret, nil)
-		log.Has(t, `level=WARN msg="cacheaside: an entry in Redis cannot be read, and is replaced" loader=row`)
+		log.Has(t, `level=WARN msg="cacheaside: an entry in Redis is unreadable, and is replaced" loader=row`)
 
 		fails.Store(&errBroken)
 		for key := range 200 {
@@ -301,7 +301,7 @@ func TestJournalOfTheChannel(t *testing.T) {
 		})
 	}
 	admin := server.Client(t)
-	says("a message on the invalidation channel cannot be read", func() { // again and again: it may not listen just now
+	says("a message on the invalidation bus cannot be read", func() { // again and again: it may not listen just now
 		noError(t, admin.Publish(t.Context(), "cacheaside::invalidations", "gibberish").Err())
 	})
 	says("invalidations were missed: memory was cleared", func() { // which nobody has announced

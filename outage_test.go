@@ -107,7 +107,7 @@ func TestRedisOutOfReach(t *testing.T) {
 				before := p.Stats()
 				back := lose(server)
 				d.write(1, "new")
-				testenv.Eventually(t, "the end of the trust in memory", func() bool { return p.cache.Stats().Channel.Trusted == 0 })
+				testenv.Eventually(t, "the end of the trust in memory", func() bool { return p.cache.Stats().Bus.Trusted == 0 })
 				first, rest := readsWhileDown(t, p, &asked, want)
 				t.Logf("the first waits for %v, 30 later ones together for %v", first, rest)
 				if accepting && (first > wait+150*time.Millisecond || rest > 10*wait) {

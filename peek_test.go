@@ -122,7 +122,7 @@ func TestReady(t *testing.T) {
 	m, b := embedded(t)
 	p := startOn(t, b.client(t), newTable(nil), patient, nil)
 	testenv.Eventually(t, "a cache that is ready", func() bool { return p.cache.Ready(t.Context()) == nil })
-	if s := p.cache.Stats().Channel; !s.Subscribed || s.Trusted != s.Ranges {
+	if s := p.cache.Stats().Bus; !s.Subscribed || s.Trusted != s.Ranges {
 		t.Errorf("ready with %+v", s)
 	}
 	m.SetError("ERR out of order")

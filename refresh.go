@@ -91,11 +91,11 @@ func (p *sameLoader) read() (read []any, unread []Key) {
 
 // announce tells other processes of keys that have been stored anew.
 func (c *Cache) announce(ctx context.Context, keys []Key) []error {
-	if c.channel == nil || len(keys) == 0 {
+	if c.bus == nil || len(keys) == 0 {
 		return nil
 	}
 	names, hashes := c.named(keys)
-	errs := c.channel.Do(ctx, names, hashes, nil)
+	errs := c.bus.Do(ctx, names, hashes, nil)
 	for i, err := range errs {
 		if err == nil {
 			continue

@@ -8,8 +8,8 @@ import (
 	"sync"
 
 	"github.com/cacheaside/cacheaside/internal/audit"
-	"github.com/cacheaside/cacheaside/internal/local"
 	"github.com/cacheaside/cacheaside/internal/measure"
+	"github.com/cacheaside/cacheaside/internal/memory"
 	"github.com/cacheaside/cacheaside/internal/rows"
 )
 
@@ -26,7 +26,7 @@ type loader interface {
 	audit.Loader
 	Close()
 	Raise(slots int, generation uint64)
-	Generation(name string) *local.Generation
+	Generation(name string) *memory.Generation
 	Counts() rows.Counts
 	ForgetFailure(text string)
 	ForgetAll()
@@ -51,14 +51,14 @@ func (c *Cache) add(name string, l registered) error {
 	case c.closed:
 		return ErrClosed
 	case c.loaders[name].loader != nil:
-		return fmt.Errorf("the cache already has a loader of this name, a %s: make one, and pass it on", c.loaders[name].of)
+		return fmt.Errorf("the cache already has a loader of this name, a %s: make it once, and share it", c.loaders[name].of)
 	}
 	if c.loaders == nil {
 		c.loaders = make(map[string]registered)
 	}
 	c.loaders[name] = l
-	if c.channel != nil {
-		c.channel.Register(name, l.Raise)
+	if c.bus != nil {
+		c.bus.Register(name, l.Raise)
 	}
 	return nil
 }
@@ -85,7 +85,7 @@ func (c *Cache) stranger(name string) {
 		c.strange = make(map[string]bool)
 	}
 	c.strange[name] = true
-	c.log.Inform("keys of a loader that this process does not have were invalidated; is its name right?", name)
+	c.log.Inform("keys of a loader that this process does not have were invalidated; check its name", name)
 }
 
 func (g *registry) isClosed() bool {

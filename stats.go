@@ -61,11 +61,11 @@ type Stats struct {
 	ShadowStale     int64 // of them, those that would have been served other than the row was, for half a second or longer
 	ShadowUndecided int64 // reads that were to be compared, and were not: too many at once, or loads; failed; or the row, or what the caches had, changed meanwhile
 
-	HoldsLost      int64        // keys that were not on hold any more before their Hold had ended, since Redis has lost its data or was out of reach
-	HoldsLeft      int64        // keys that were left on hold for Options.LeaseTTL, by Abandon, or since they could not be released
-	RedisOut       int          // of Channel.Ranges, parts of the keys for which Redis is out of reach now, so that reads do what LoaderOptions.RedisDown says
-	ObserverPanics int64        // calls of Options.Observer that have panicked
-	Channel        ChannelStats // these five are of the cache, also in the Stats of each of its loaders
+	HoldsLost      int64    // keys that were not on hold any more before their Hold had ended, since Redis has lost its data or was out of reach
+	HoldsLeft      int64    // keys that were left on hold for Options.LeaseTTL, by Abandon, or since they could not be released
+	RedisOut       int      // of Bus.Ranges, parts of the keys for which Redis is out of reach now, so that reads do what LoaderOptions.RedisDown says
+	ObserverPanics int64    // calls of Options.Observer that have panicked
+	Bus            BusStats // these five are of the cache, also in the Stats of each of its loaders
 }
 
 // HitRatio is the share of reads that were answered by a cache, from 0 to 1: hits of memory and of
@@ -81,8 +81,8 @@ func (s Stats) HitRatio() float64 {
 	return hits / (hits + misses)
 }
 
-// ChannelStats tell how well the process hears what others invalidate.
-type ChannelStats struct {
+// BusStats tell how well the process hears what others invalidate.
+type BusStats struct {
 	Ranges      int   // parts of the keys that are followed by themselves: 1, or 16 on a cluster; 0 without Redis
 	Trusted     int   // of them, those whose values in memory may be served now
 	Subscribed  bool  // Redis has confirmed the subscription; a process that has not read yet, or has no memory tier, makes none

@@ -157,7 +157,7 @@ func (f *Redis) tell(ctx context.Context, set map[string]uint64, hashes []hash) 
 		touched = redis.NewCmd(ctx, args...)
 		return touched
 	}
-	if err := f.channel.Tell(ctx, f.key, announcements(hashes), touch); err != nil {
+	if err := f.bus.Tell(ctx, f.key, announcements(hashes), touch); err != nil {
 		return nil, err
 	}
 	raw, tallied, left, err := touchReply(touched)

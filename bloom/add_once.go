@@ -26,7 +26,7 @@ func (f *Redis) addOnce(ctx context.Context, d *known, to []*generation, hashes 
 	}
 	bounded, cancel := context.WithTimeout(ctx, f.patience())
 	defer cancel()
-	err = f.channel.TellBy(f.key, encodeHashes(hashes), func(key string, args []any) error {
+	err = f.bus.TellBy(f.key, encodeHashes(hashes), func(key string, args []any) error {
 		now, err = f.runOnce(ctx, bounded, d, f.once(key, args, d, to, hashes))
 		return err
 	})

@@ -41,7 +41,7 @@ func (s shape) estimated(set uint64) estimated {
 func enough(present *estimated, deleted uint64, s shape, set uint64) error {
 	switch {
 	case present == nil && set == 0:
-		return fmt.Errorf("%w: none; if there is no row yet, see RebuildOptions.AllowFewer", ErrFewer)
+		return fmt.Errorf("%w: no keys; if the table is still empty, see RebuildOptions.AllowFewer", ErrFewer)
 	case present == nil, set >= s.total():
 		return nil
 	}
@@ -50,7 +50,7 @@ func enough(present *estimated, deleted uint64, s shape, set uint64) error {
 	if unsure := math.Hypot(fewest*present.spread, next.spread); next.keys+unsure >= want {
 		return nil
 	}
-	return fmt.Errorf("%w: about %.0f; the present one holds about %.0f, of which %d were told to be deleted; if that is as it should be, see RebuildOptions.AllowFewer",
+	return fmt.Errorf("%w: about %.0f; the present one holds about %.0f, %d of them reported as deleted; if the new number is right, see RebuildOptions.AllowFewer",
 		ErrFewer, next.keys, present.keys, deleted)
 }
 

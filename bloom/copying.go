@@ -28,8 +28,8 @@ import (
 // the copy has them all, also when its generation has been replaced, while the next one is being
 // fetched. And Redis may lose the bits or the descriptor without the copy becoming wrong.
 
-// errOutdated ends the making of a copy: something may have been missed meanwhile.
-var errOutdated = errors.New("something may have been missed meanwhile")
+// errOutdated ends the making of a copy: an announcement may have been lost meanwhile.
+var errOutdated = errors.New("an announcement may have been lost meanwhile")
 
 // calm is the pace at which Redis is asked for what was not there.
 func (r *Replica) calm() time.Duration { return max(r.options.MaxStaleness, pause) }

@@ -49,7 +49,7 @@
 // prefix::bloom:{name/generation/segment}. None has an end of life: with a policy that evicts any
 // key (allkeys-…) segments may be evicted, and answer "maybe" until the next rebuild. A full server
 // refuses Adds; while a cluster moves a slot, Adds of many keys may fail for a moment: try again.
-// Announcements go by the channel prefix::bloom:{name}::invalidations, and are numbered in a key of
+// Announcements go by the Redis channel prefix::bloom:{name}::invalidations, and are numbered in a key of
 // that name's slot; those of a shared Local by prefix::bloom:{name}:shared::invalidations. With an
 // ACL, the user needs ~prefix*, &prefix*, and GET, SET, GETRANGE, STRLEN, GETBIT, SETBIT, BITOP,
 // BITCOUNT, DEL, UNLINK, HGET, HSET, HDEL, HINCRBY, HGETALL, HMGET, PERSIST, TIME, EVAL, EVALSHA,

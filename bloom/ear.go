@@ -4,7 +4,7 @@ import (
 	"time"
 )
 
-// ear is what the channel of a filter tells of: it goes to the filter's Replica, if there is one. A
+// ear is what the bus of a filter tells of: it goes to the filter's Replica, if there is one. A
 // filter without one never listens.
 type ear struct{ f *Redis }
 

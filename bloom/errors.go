@@ -7,23 +7,23 @@ var (
 	// ErrFewer means that the new filter of a Rebuild or a Load has not taken its place: it holds
 	// fewer than nine tenths of the keys of the present one, less those that Deleted has told of;
 	// or there is none to compare with, and it holds no key at all. See RebuildOptions.AllowFewer.
-	ErrFewer = errors.New("the new filter has too few keys, and has not taken its place")
+	ErrFewer = errors.New("the new filter has too few keys, and does not replace the present one")
 
 	// ErrHides means that the new filter of a Rebuild or a Load has not taken its place: it lacks
 	// keys whose rows have been read in this process, by loaders that use the filter (see
 	// CheckRebuilt), and these rows are still there.
-	ErrHides = errors.New("the new filter would hide rows, and has not taken its place")
+	ErrHides = errors.New("the new filter would hide rows, and does not replace the present one")
 
 	// ErrRebuilding means that another process, or another call, rebuilds the filter now.
-	ErrRebuilding = errors.New("the filter is being rebuilt by another")
+	ErrRebuilding = errors.New("another process is rebuilding the filter")
 
 	// ErrIncomplete means that there is nothing to save: no Rebuild or Load has completed the
 	// filter, or it does not know all keys that others have added.
 	ErrIncomplete = errors.New("the filter is not complete")
 
 	// ErrCorrupt means that Load was not given a file of Save, or not the whole of it.
-	ErrCorrupt = errors.New("not a filter that was saved, or not as it was saved")
+	ErrCorrupt = errors.New("not a saved filter, or a damaged one")
 
 	// ErrVersion means that Load was given a file of a newer version of this package.
-	ErrVersion = errors.New("a filter that was saved by a newer version")
+	ErrVersion = errors.New("a newer version of the library saved the filter")
 )

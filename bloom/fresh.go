@@ -28,10 +28,10 @@ func (l *Local) MightContainFresh(ctx context.Context, keys []string) ([]bool, e
 // trust that tells so.
 //
 // One asks at a time, and for the next waits until what was announced has come, or as long as
-// between two polls: a channel takes what two polls in a row have told of, and has not come, for
+// between two polls: a bus takes what two polls in a row have told of, and has not come, for
 // lost.
 func (s *sharing) upToDate(ctx context.Context) (trust int64, err error) {
-	s.channel.Listen()
+	s.bus.Listen()
 	enough := int64(time.Since(s.start) + s.l.options.MaxStaleness) // of a poll that is sent from now on
 	ctx, cancel := context.WithTimeoutCause(ctx, s.conn.Timeout(), errDeaf)
 	defer cancel()
@@ -53,7 +53,7 @@ func (s *sharing) upToDate(ctx context.Context) (trust int64, err error) {
 		return 0, context.Cause(ctx)
 	}
 	s.asked = time.Now()
-	if err := s.channel.Confirm(ctx, 0); err != nil {
+	if err := s.bus.Confirm(ctx, 0); err != nil {
 		return 0, err
 	}
 	if trust = s.wait(ctx, enough); trust < enough {

@@ -27,10 +27,10 @@ import (
 // not alone.
 
 // errReplaced ends a rebuild: another has replaced the generation that it fills.
-var errReplaced = errors.New("another rebuild has taken its place")
+var errReplaced = errors.New("another rebuild has replaced this one")
 
 // errLost ends a rebuild: Redis has lost a part of the generation that it fills.
-var errLost = errors.New("Redis has lost a part of what was being built")
+var errLost = errors.New("Redis has lost a part of the new filter")
 
 // begin has a new generation take the place of the one that is being built, if there is one.
 func (f *Redis) begin(ctx context.Context, capacity uint64) (*generation, error) {
@@ -80,7 +80,7 @@ func (f *Redis) dropActive(ctx context.Context, g *generation, and func(*descrip
 	if err != nil {
 		return err
 	}
-	return f.channel.DeleteLoader(ctx, swapped) // so that Replicas leave it
+	return f.bus.DeleteLoader(ctx, swapped) // so that Replicas leave it
 }
 
 // prepare makes the segments of a generation that was begun, and has it added to.
@@ -130,7 +130,7 @@ func (f *Redis) activate(ctx context.Context, g *generation) error {
 	if err != nil {
 		return err
 	}
-	return f.channel.DeleteLoader(ctx, swapped) // so that Replicas fetch it
+	return f.bus.DeleteLoader(ctx, swapped) // so that Replicas fetch it
 }
 
 // swapped is the name by which a new generation is announced.

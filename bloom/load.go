@@ -28,7 +28,7 @@ import (
 // the keys that others have added since.
 func (l *Local) Load(r io.Reader) error {
 	if l.shared != nil {
-		return errors.New("bloom: a shared filter is built from the source, not loaded: a file does not have what others have added since")
+		return errors.New("bloom: a shared filter is built from its source, not loaded: a file lacks what other processes have added since")
 	}
 	l.loading.Lock()
 	defer l.loading.Unlock()
@@ -96,7 +96,7 @@ func (l *Local) readFile(r io.Reader) (*localGeneration, error) {
 		return nil, err
 	}
 	if binary.BigEndian.Uint32(last[:]) != sum {
-		return nil, fmt.Errorf("%w: the checksum is another", ErrCorrupt)
+		return nil, fmt.Errorf("%w: wrong checksum", ErrCorrupt)
 	}
 	g := l.newGeneration(bitmapOf(s, words), capacity, rate)
 	g.set.Store(g.count())

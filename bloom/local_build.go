@@ -7,7 +7,7 @@ import (
 )
 
 // errMissed ends a rebuild of a shared filter: it has not heard of all that was added meanwhile.
-var errMissed = errors.New("an announcement of another process was missed while it was being built")
+var errMissed = errors.New("an announcement of another process was lost during the rebuild")
 
 // Rebuild reads all keys of the source into new bits, which take the place of the present ones when
 // they are complete. Until then the present bits serve, and Adds go to both. nil options are the

@@ -10,8 +10,8 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/cacheaside/cacheaside/internal/channel"
 	"github.com/cacheaside/cacheaside/internal/conn"
+	"github.com/cacheaside/cacheaside/internal/invalidation"
 	"github.com/cacheaside/cacheaside/internal/keys"
 )
 
@@ -29,7 +29,7 @@ type Redis struct {
 	rdb      redis.UniversalClient
 	conn     *conn.Conn // to the segments
 	home     *conn.Conn // to the descriptor
-	channel  *channel.Channel
+	bus      *invalidation.Bus
 
 	known    atomic.Pointer[known]
 	looking  atomic.Bool
@@ -92,7 +92,7 @@ func (f *Redis) setUp() (err error) {
 	f.key = f.options.Prefix + "::bloom:{" + f.name + "}"
 	f.tally, f.notes, f.marks = f.key+":tally", f.key+":rebuild", f.key+":marks"
 	f.watch = newWatch(f.options.watch)
-	f.channel = channel.New(f.home, f.key, f.options.MaxStaleness, ear{f})
+	f.bus = invalidation.New(f.home, f.key, f.options.MaxStaleness, ear{f})
 	f.conn.Watch(f.options.Prefix, f.options.Timeout)
 	f.home.Watch(f.options.Prefix, f.options.Timeout)
 	return nil
@@ -110,7 +110,7 @@ func (f *Redis) Close() error {
 	if r := f.copy.Load(); r != nil {
 		_ = r.Close() // always nil
 	}
-	f.channel.Close()
+	f.bus.Close()
 	f.home.Close()
 	f.conn.Close()
 	return nil

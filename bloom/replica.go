@@ -64,8 +64,8 @@ func NewReplica(f *Redis) (*Replica, error) {
 		r.cancel()
 		return nil, fmt.Errorf("bloom: filter %s: it has a replica already", f.name)
 	}
-	f.channel.Register(swapped, func(int, uint64) { r.look() })
-	f.channel.Listen()
+	f.bus.Register(swapped, func(int, uint64) { r.look() })
+	f.bus.Listen()
 	f.watching()
 	r.running.Go(r.run)
 	return r, nil
@@ -76,7 +76,7 @@ func NewReplica(f *Redis) (*Replica, error) {
 // returns nil.
 func (r *Replica) Close() error {
 	r.cancel()
-	r.channel.Close()
+	r.bus.Close()
 	r.running.Wait()
 	r.drop()
 	r.watch.unwatched()

@@ -1,8 +1,8 @@
 package bloom
 
 import (
-	"github.com/cacheaside/cacheaside/internal/channel"
 	"github.com/cacheaside/cacheaside/internal/conn"
+	"github.com/cacheaside/cacheaside/internal/invalidation"
 )
 
 // The scripts on a segment check first that it is the one, and answer -1 if it is another, or cut
@@ -126,7 +126,7 @@ for _ = 1, tonumber(ARGV[8]) do
   if set > 0 then call('HINCRBY', KEYS[3], 'bits:' .. id, set) end
   arg = arg + 4
 end
-` + channel.AnnounceLua + `
+` + invalidation.AnnounceLua + `
 local n, known = call('HINCRBY', KEYS[4], ARGV[5], 1), call('GETRANGE', KEYS[2], 0, tonumber(ARGV[9]) - 1) == ARGV[6]
 if n > 1 and known and missing == 0 and ARGV[7] == '' then return n end
 local left, tally = {tostring(n)}, {}

@@ -255,7 +255,7 @@ func (f *Redis) ask(ctx context.Context, d *known, hashes []hash, maybe []bool) 
 	return unsure, err2 == nil && now == d.raw[:min(len(d.raw), stampBytes)], cmp.Or(err, err2)
 }
 
-var errReply = errors.New("Redis has answered what no script of a filter does")
+var errReply = errors.New("not an answer of a filter's script")
 
 // eachLost asks for all segments of a generation, and tells of each that is lost.
 func (f *Redis) eachLost(ctx context.Context, g *generation, lostOne func() error) error {

@@ -9,23 +9,23 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/cacheaside/cacheaside/internal/channel"
 	"github.com/cacheaside/cacheaside/internal/conn"
+	"github.com/cacheaside/cacheaside/internal/invalidation"
 	"github.com/cacheaside/cacheaside/internal/keys"
 )
 
 // sharing is how a Local tells others with the same name what is added to it, and hears of what is
 // added to theirs.
 type sharing struct {
-	l       *Local
-	name    string
-	key     string
-	conn    *conn.Conn
-	channel *channel.Channel
-	start   time.Time     // of the clock that trust is on
-	trust   atomic.Int64  // until when all that was announced before the last poll has been added, or what is held was dropped
-	asking  chan struct{} // one asks for the last number at a time; see upToDate
-	asked   time.Time     // when one did, if what was announced then has not come yet; of who is asking
+	l      *Local
+	name   string
+	key    string
+	conn   *conn.Conn
+	bus    *invalidation.Bus
+	start  time.Time     // of the clock that trust is on
+	trust  atomic.Int64  // until when all that was announced before the last poll has been added, or what is held was dropped
+	asking chan struct{} // one asks for the last number at a time; see upToDate
+	asked  time.Time     // when one did, if what was announced then has not come yet; of who is asking
 }
 
 // NewShared makes a Local for a set that several processes add to: each has all bits in its own
@@ -71,13 +71,13 @@ func newSharing(l *Local, rdb redis.UniversalClient, name string) (*sharing, err
 		return nil, err
 	}
 	s := &sharing{l: l, name: name, key: l.options.Prefix + "::bloom:{" + name + "}:shared", conn: home, start: time.Now(), asking: make(chan struct{}, 1)}
-	s.channel = channel.New(home, s.key, l.options.MaxStaleness, s)
+	s.bus = invalidation.New(home, s.key, l.options.MaxStaleness, s)
 	home.Watch(l.options.Prefix, l.options.Timeout)
 	return s, nil
 }
 
 func (s *sharing) close() {
-	s.channel.Close()
+	s.bus.Close()
 	s.trust.Store(0)
 	s.conn.Close()
 }
@@ -90,7 +90,7 @@ func (l *Local) trust() int64 {
 	if l.shared == nil {
 		return 0
 	}
-	l.shared.channel.Listen() // nothing, if it has begun
+	l.shared.bus.Listen() // nothing, if it has begun
 	return l.shared.trust.Load()
 }
 
@@ -103,18 +103,18 @@ func (l *Local) trusts(trust int64) bool {
 // tell announces keys that were added here.
 func (s *sharing) tell(ctx context.Context, hashes []hash) error {
 	nothing := func(ctx context.Context, name string) redis.Cmder { return redis.NewIntCmd(ctx, "strlen", name) } // which users of filters are permitted
-	if err := s.channel.Tell(ctx, s.key, announcements(hashes), nothing); err != nil {
+	if err := s.bus.Tell(ctx, s.key, announcements(hashes), nothing); err != nil {
 		return s.l.wrap(err)
 	}
 	return nil
 }
 
 // errDeaf ends a rebuild that cannot begin.
-var errDeaf = errors.New("what other processes add cannot be heard: there is no subscription, or no answer to a poll")
+var errDeaf = errors.New("other processes' additions do not arrive: no subscription, or no answer to a poll")
 
 // hear waits until what others announce is heard.
 func (s *sharing) hear(ctx context.Context) error {
-	s.channel.Listen()
+	s.bus.Listen()
 	ctx, cancel := context.WithTimeoutCause(ctx, max(s.conn.Timeout(), s.l.options.MaxStaleness), errDeaf)
 	defer cancel()
 	tick := time.NewTicker(5 * time.Millisecond)

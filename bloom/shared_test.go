@@ -117,15 +117,15 @@ func TestSharedGap(t *testing.T) {
 		if l.has("absent") {
 			t.Fatal("not built")
 		}
-		key := l.shared.channel.Key(0)
+		key := l.shared.bus.Key(0)
 		last, _ := strconv.ParseInt(m.HGet(key, ""), 10, 64)
 		m.HSet(key, "", strconv.FormatInt(last+5, 10)) // as of an announcement that is lost
-		gaps := func() int64 { return l.shared.channel.Stats().Gaps }
+		gaps := func() int64 { return l.shared.bus.Stats().Gaps }
 		for before := gaps(); gaps() == before; {
 			time.Sleep(10 * time.Millisecond)
 		}
 		time.Sleep(5 * time.Second)
-		if s := l.shared.channel.Stats(); s.Trusted == 0 || !l.has("absent") {
+		if s := l.shared.bus.Stats(); s.Trusted == 0 || !l.has("absent") {
 			t.Fatal("something was missed, and it has said no")
 		}
 		if err := b.finish(ctx); err != errMissed {

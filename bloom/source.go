@@ -226,8 +226,8 @@ func isText(rows *sql.Rows) (bool, error) {
 }
 
 var (
-	errOrder = errors.New("the column is not in the order of its values: it does not hold what Table was told (Table[int64], Table[string]), or is an ENUM or SET")
-	errValue = errors.New("the column holds what is no integer, or too large for what Table was told")
+	errOrder = errors.New("the column is not in the order of its values: its type is not Table's (Table[int64], Table[string]), or it is an ENUM or SET")
+	errValue = errors.New("the column holds a value that is not an integer, or too large for Table's type")
 )
 
 // ordered refuses columns that MySQL sorts by their number, and compares by their text.

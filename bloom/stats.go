@@ -141,7 +141,7 @@ func (r *Replica) stats(s *Stats) {
 		s.CopyBytes += c.bytes()
 	}
 	r.looks.addTo(s)
-	s.TooLarge, s.Copies, s.Gaps, s.Heard = r.tooLarge.Load(), r.copies.Load(), int64(r.epoch.Load()), r.channel.Stats().Heard
+	s.TooLarge, s.Copies, s.Gaps, s.Heard = r.tooLarge.Load(), r.copies.Load(), int64(r.epoch.Load()), r.bus.Stats().Heard
 }
 
 // NotFound tells how many keys that the filter took for present were not there: its false

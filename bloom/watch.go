@@ -312,7 +312,7 @@ func (f *Redis) leavePast(ctx context.Context) error {
 		if done > 0 {
 			f.counts.wentBack.Add(1)
 			f.warn("Redis has gone back to an earlier state, from before what it has acknowledged: the filter answers \"maybe\" until it was built again")
-			_ = f.channel.DeleteLoader(ctx, swapped) // else others find it out by their marks
+			_ = f.bus.DeleteLoader(ctx, swapped) // else others find it out by their marks
 		}
 		f.recheckCopy()
 		return nil

@@ -400,7 +400,7 @@ func TestFaultsOfAProcess(t *testing.T) {
 				other.Join(t)
 				before := q.Stats().Unvalidated
 				gives(t, q, "b", cacheaside.Fresh)
-				if s := q.Stats(); s.Unvalidated != before || s.Channel.Trusted != s.Channel.Ranges {
+				if s := q.Stats(); s.Unvalidated != before || s.Bus.Trusted != s.Bus.Ranges {
 					t.Errorf("%+v", s)
 				}
 			})

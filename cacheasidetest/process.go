@@ -98,24 +98,24 @@ func (p *Process) Hear(t testing.TB) {
 }
 
 func (p *Process) hears() bool {
-	s := p.Cache.Stats().Channel
+	s := p.Cache.Stats().Bus
 	return s.Subscribed && s.Trusted == s.Ranges
 }
 
 // Forget makes the memory tier of this process forget everything: its next reads ask Redis. Forget
 // ends the connection by which the process hears, and waits until there is another and memory is in
-// use again; Stats.Channel shows that. Redis and other processes keep what they have. A process
+// use again; Stats.Bus shows that. Redis and other processes keep what they have. A process
 // that has read nothing yet has nothing to forget.
 func (p *Process) Forget(t testing.TB) {
 	t.Helper()
 	p.reachable(t, "Forget")
-	before := p.Cache.Stats().Channel
+	before := p.Cache.Stats().Bus
 	if !before.Subscribed {
 		return
 	}
 	p.network.cutSubscriptions()
 	await(t, "Forget: this process does not listen any more", func() bool {
-		return p.Cache.Stats().Channel.Subscribes > before.Subscribes && p.hears()
+		return p.Cache.Stats().Bus.Subscribes > before.Subscribes && p.hears()
 	})
 }
 
@@ -145,7 +145,7 @@ func (p *Process) notice(t testing.TB) {
 		defer cancel()
 		return p.Cache.InvalidateKeys(ctx, key) == nil // an acknowledged write tells it at once
 	})
-	if s := p.Cache.Stats().Channel; s.Subscribes+s.Disconnects > 0 {
+	if s := p.Cache.Stats().Bus; s.Subscribes+s.Disconnects > 0 {
 		await(t, "this process does not hear any more", p.hears)
 	}
 }

@@ -68,7 +68,7 @@ func (r *Redis) Server() *miniredis.Miniredis { return r.server }
 // Settle waits until every process has heard of all invalidations before: from now on no memory
 // serves the old values. Without Settle that is so within milliseconds, and after MaxStaleness for
 // certain. (Settle sends the processes a message that means nothing, which they count in
-// Stats.Channel.Malformed.) Processes that are Cut or hang are not waited for, nor are Caches that
+// Stats.Bus.Malformed.) Processes that are Cut or hang are not waited for, nor are Caches that
 // the test has made itself; one that has not heard after 10 seconds ends the test.
 func (r *Redis) Settle(t testing.TB) {
 	t.Helper()
@@ -79,13 +79,13 @@ func (r *Redis) Settle(t testing.TB) {
 
 func (p *Process) settle(t testing.TB) {
 	t.Helper()
-	before := p.Cache.Stats().Channel
+	before := p.Cache.Stats().Bus
 	if !before.Subscribed || p.network.fault() != "" {
 		return // the former serves nothing from memory, and forgets what it has before it does again
 	}
 	p.Redis.server.Publish(p.options.Prefix+"::invalidations", "settle") // comes behind all that was announced
 	await(t, "Settle: a process has not heard", func() bool {
-		s := p.Cache.Stats().Channel
+		s := p.Cache.Stats().Bus
 		return s.Malformed > before.Malformed || s.Subscribes > before.Subscribes || s.Disconnects > before.Disconnects
 	})
 	await(t, "Settle: a process does not trust its memory", p.hears)

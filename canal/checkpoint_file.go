@@ -44,14 +44,14 @@ func encodeFile(p event.Position, token int64) []byte {
 func decodeFile(b []byte) (p event.Position, token int64, err error) {
 	parts := bytes.SplitN(b, []byte("\n"), 4)
 	if len(parts) != 4 || string(parts[0]) != fileHead {
-		return "", 0, errors.New("it is no checkpoint")
+		return "", 0, errors.New("not a checkpoint")
 	}
 	token, err = strconv.ParseInt(string(parts[1]), 10, 64)
 	if err != nil {
-		return "", 0, errors.New("its token is no number")
+		return "", 0, errors.New("its token is not a number")
 	}
 	if len(parts[3]) > event.MaxPosition || string(parts[2]) != fmt.Sprintf("%08x", crc32.Checksum(parts[3], crcTable)) {
-		return "", 0, errors.New("it is damaged")
+		return "", 0, errors.New("damaged")
 	}
 	return event.Position(parts[3]), token, nil
 }

@@ -127,7 +127,7 @@ func (c *SQLCheckpoint) Save(ctx context.Context, p event.Position, token int64)
 			return nil
 		}
 	}
-	return c.failed(cmp.Or(last, errors.New("others are saving at the same time")))
+	return c.failed(cmp.Or(last, errors.New("other Consumers are saving at the same time")))
 }
 
 func (c *SQLCheckpoint) atMost(token int64) int64 {

@@ -42,7 +42,7 @@ func (a *alarm) atLength(what, binding string, run func() error) error {
 
 // hangs alerts, once until it has been swift again.
 func (a *alarm) hangs(what, binding string) {
-	err := fmt.Errorf("%s has not returned for %v, and everything waits for it", what, a.options.AlertAfter)
+	err := fmt.Errorf("%s has not returned for %v, and blocks the Consumer", what, a.options.AlertAfter)
 	if _, first := a.slow.Failed(what, err); !first {
 		return
 	}
@@ -62,7 +62,7 @@ func (c *Consumer) longDoing(within time.Duration) error {
 	if d == nil || time.Since(d.since) <= within {
 		return nil
 	}
-	return fmt.Errorf("canal: %s has not returned for %v, and everything waits for it", d.what, time.Since(d.since).Round(time.Millisecond))
+	return fmt.Errorf("canal: %s has not returned for %v, and blocks the Consumer", d.what, time.Since(d.since).Round(time.Millisecond))
 }
 
 // isClosed tells whether err is that of the Consumer's own cache, and not of another one, which a

@@ -8,7 +8,7 @@ var (
 	ErrPositionLost = errors.New("the position is lost")
 
 	// ErrSetup says that a Source cannot work as things are set up. Its text names the setting.
-	ErrSetup = errors.New("not set up for this")
+	ErrSetup = errors.New("not set up correctly")
 
 	// ErrSuperseded says that another Consumer, which has the lock since, has saved its position;
 	// or that the Locker was replaced by another kind, or by none, whose tokens are smaller: then

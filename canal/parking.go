@@ -39,7 +39,7 @@ func (c *Consumer) checkParking(ctx context.Context) {
 func (s *session) park(ctx context.Context, p parking.Parked, cause error) error {
 	p.Time = time.Now()
 	if s.options.Parking == nil { // of a message: bindings that park need one
-		return fmt.Errorf("%w: what the source cannot read needs Options.Parking: %w", ErrSetup, cause)
+		return fmt.Errorf("%w: messages that the source cannot read need Options.Parking: %w", ErrSetup, cause)
 	}
 	if err := s.insist(ctx, "parking", func(ctx context.Context) error {
 		return s.during("Options.Parking", p.Binding, func() error { return s.options.Parking.Park(ctx, p) })

@@ -12,12 +12,12 @@ var (
 	// ErrQueued means that the transaction was committed, but that not all caches could be told:
 	// the missing invalidations are in the queue, in this process' memory, and are tried again. Do
 	// not write again.
-	ErrQueued = errors.New("committed, but still cached as it was: the invalidation is tried again")
+	ErrQueued = errors.New("committed, but the caches may hold the old value until the queued invalidation succeeds")
 
 	// ErrNotQueued means that the transaction was committed (beside ErrUnknown: may have been;
 	// beside an error of the function of Update: was rolled back, but perhaps not all of it), that
 	// not all caches could be told, and that the missing invalidations could not even be queued.
 	// Pass the keys to Cache.InvalidateKeys until it succeeds. Do not write again what was
 	// committed.
-	ErrNotQueued = errors.New("committed, but still cached as it was, and the invalidation could not be queued")
+	ErrNotQueued = errors.New("committed, but the caches may hold the old value, and the invalidation could not be queued")
 )

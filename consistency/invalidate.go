@@ -11,7 +11,7 @@ import (
 )
 
 // errSlow is of a filter that has taken half of the time that there is.
-var errSlow = errors.New("the filter has not answered in time")
+var errSlow = errors.New("the filter did not answer in time")
 
 // invalidate tells filters and caches of keys that have changed. It returns which keys are not
 // invalidated, or not in their filters, and why. A filter that fails, or hangs as long as its

@@ -121,7 +121,7 @@ func (o Options) check() error {
 	return nil
 }
 
-var errNoOutbox = errors.New("it needs an outbox: Options.Queue takes no part in transactions")
+var errNoOutbox = errors.New("needs an outbox: Options.Queue cannot take part in transactions")
 
 // level tells whether writes can have it.
 func (o Options) level(l Level) error {

@@ -18,7 +18,7 @@ const batchAtMost = 1000
 // (see Unreadable).
 func (o *SQLOutbox) Claim(ctx context.Context, most int, life time.Duration) ([]Item, error) {
 	if life < time.Microsecond {
-		return nil, fmt.Errorf("consistency: outbox: claim: a life of %v is none", life)
+		return nil, fmt.Errorf("consistency: outbox: claim: a life of %v: must be positive", life)
 	}
 	if most < 1 {
 		return nil, nil

@@ -119,7 +119,7 @@ func (o *SQLOutbox) explain(err error) error {
 	case !ok && strings.Contains(err.Error(), "no such table"), ok && answer.Number == mysqlNoTable:
 		return fmt.Errorf("the table %s is missing (see Dialect.Schema): %w", o.text.name, err)
 	case !ok && (strings.Contains(err.Error(), "no such column") || strings.Contains(err.Error(), "has no column")), ok && (answer.Number == mysqlNoColumn || answer.Number == mysqlNoIndex):
-		return fmt.Errorf("the table %s is not as it should be (see Dialect.Schema): %w", o.text.name, err)
+		return fmt.Errorf("the table %s has the wrong columns (see Dialect.Schema): %w", o.text.name, err)
 	case ok && answer.Number == mysqlSyntax:
 		return quiet(answer, "the server does not know this SQL (MariaDB needs 10.6, MySQL 8.0.1)")
 	case ok && answer.Number == mysqlBadText:

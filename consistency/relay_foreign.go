@@ -9,7 +9,7 @@ import (
 )
 
 // errForeign is why an item is left to others.
-var errForeign = errors.New("no relay here has this loader, whose filter may have to be told of a new row")
+var errForeign = errors.New("no relay here has this loader, and its filter may need a new row")
 
 // foreign tells why an item is for a Relay of another process: that has the loader, and so its
 // filter, and this one has not. nil: it is not.

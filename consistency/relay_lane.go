@@ -64,7 +64,7 @@ const (
 )
 
 // errBusy is why an item is put back that was not tried.
-var errBusy = errors.New("others of its loader take long")
+var errBusy = errors.New("other items of its loader are slow")
 
 func (s *shift) state(of lane) *laneState {
 	l := s.lanes[of]

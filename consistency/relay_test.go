@@ -620,7 +620,7 @@ func TestRelayFilterFails(t *testing.T) {
 		inStation(t, nil, func(s *station) {
 			s.cache.fail(func(op string, k cacheaside.Key) error {
 				if op == "admit" && k.Loader == "user" && time.Since(s.began) < time.Second {
-					return errors.New("the filter cannot be told")
+					return errors.New("the filter cannot be updated")
 				}
 				return nil
 			})

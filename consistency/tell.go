@@ -10,7 +10,7 @@ import (
 	"github.com/cacheaside/cacheaside"
 )
 
-var errSkipped = errors.New("not tried, for Redis could not be reached a moment ago")
+var errSkipped = errors.New("not tried, since Redis was unreachable a moment ago")
 
 // tell has the caches forget the keys, after the commit, and ends the hold. It returns those keys
 // for which that has failed.

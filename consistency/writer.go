@@ -177,5 +177,5 @@ func (c *core) end() error {
 	if err != nil || depth.Items == 0 {
 		return err
 	}
-	return fmt.Errorf("consistency: closed, and %d invalidations are lost that were still to be done", depth.Items)
+	return fmt.Errorf("consistency: closed, and %d pending invalidations are lost", depth.Items)
 }

@@ -29,7 +29,7 @@ var (
 
 	// ErrStale means that a newer holder has been here: Guard, SetFenced and GetFenced refuse an
 	// older token.
-	ErrStale = errors.New("a newer holder of the lock has been here")
+	ErrStale = errors.New("a newer holder of the lock has written already")
 )
 
 // Error is the error of an operation on a lock. Its message shows a hash of the name, for names may

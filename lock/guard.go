@@ -80,7 +80,7 @@ func (g Guard) check(tx *sql.Tx) error {
 }
 
 func badIdentifier(field, s string) error {
-	return fmt.Errorf("%s %q: an identifier of 1 to 64 letters, digits and '_'; that of the fence is not that of the key", field, s)
+	return fmt.Errorf("%s %q: an identifier of 1 to 64 letters, digits and '_'; the fence's column is not the key's", field, s)
 }
 
 // checkToken refuses what is no token: 0 would pass wherever none has been seen yet.
@@ -103,7 +103,7 @@ func (g Guard) show(ctx context.Context, tx *sql.Tx, key any, token int64) error
 	case err != nil:
 		return err
 	case n > 1:
-		return errors.New("Guard.Key is of several rows")
+		return errors.New("Guard.Key matches several rows")
 	case n == 1:
 		return nil
 	}

@@ -34,7 +34,7 @@ import (
 // may be set again with the same token, but one that is delayed can arrive after it.
 func SetFenced[V ~string | ~[]byte](ctx context.Context, rdb redis.UniversalClient, key string, value V, token int64, ttl time.Duration) error {
 	if ttl < 0 || ttl > 0 && ttl < time.Millisecond {
-		return fmt.Errorf("lock: SetFenced: a TTL of %v: 0, or at least 1 ms", ttl)
+		return fmt.Errorf("lock: SetFenced: a TTL of %v: must be 0, or at least 1ms", ttl)
 	}
 	_, err := fenced(ctx, rdb, setFencedScript, key, token, string(value), ttl.Milliseconds()) // a copy: it may be in use when ctx has ended
 	if err != nil {
@@ -133,7 +133,7 @@ func fencedReply(cmd *redis.Cmd) (string, error) {
 		return "", err
 	}
 	if len(reply) != 2 {
-		return "", errors.New("an unexpected answer of Redis")
+		return "", errors.New("an unexpected answer from Redis")
 	}
 	if reply[0] != int64(1) {
 		return "", ErrStale

@@ -150,7 +150,7 @@ func (l *Locker) observe(ctx context.Context, op string) (end func(error)) {
 func (l *Locker) observerPanics() {
 	if p := recover(); p != nil {
 		l.faulty.Do(func() {
-			slog.Default().Warn("cacheaside/lock: the Observer has panicked; this is told once", "prefix", l.options.Prefix, "error", fmt.Sprintf("a panic with a %T", p))
+			slog.Default().Warn("cacheaside/lock: the Observer has panicked; this is logged once", "prefix", l.options.Prefix, "error", fmt.Sprintf("a panic with a %T", p))
 		})
 	}
 }

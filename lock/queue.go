@@ -22,7 +22,7 @@ type waiter struct {
 
 // errOwn ends the request of a caller whose owner has got the lock meanwhile, by a TryAcquire: the
 // owner would wait for itself.
-var errOwn = errors.New("its owner has it")
+var errOwn = errors.New("its owner holds it")
 
 // queue waits for the caller's turn and gets the lock, or joins the lock that the caller's owner
 // has.

@@ -168,7 +168,7 @@ func (a *asking) ask(ctx context.Context, mark bool) (g driver.Grant, left time.
 		case isHeld:
 			return g, time.Duration(reply.value) * time.Millisecond, nil
 		case isLate:
-			err = errors.New("the clock of the Redis server jumps, or requests take too long to get there")
+			err = errors.New("the clock of the Redis server jumps, or requests take too long to arrive")
 		}
 	}
 	return g, 0, err

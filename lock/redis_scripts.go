@@ -126,7 +126,7 @@ func (d *redisDriver) yes(ctx context.Context, s conn.Script, once bool, key str
 	return n == 1, err
 }
 
-var errUnexpected = errors.New("an unexpected answer of Redis")
+var errUnexpected = errors.New("an unexpected answer from Redis")
 
 func answerOf(cmd *redis.Cmd) (a answer, err error) {
 	if err := cmd.Err(); err != nil {

@@ -55,7 +55,7 @@ import (
 func NewRedlock(clients []*redis.Client, options *LockerOptions) (*Locker, error) {
 	o := options.withDefaults()
 	if len(clients) < 3 {
-		return nil, fmt.Errorf("lock: a Redlock on %d Redis servers cannot lose one; at least 3, or NewRedis", len(clients))
+		return nil, fmt.Errorf("lock: a Redlock needs at least 3 Redis servers, not %d; for one server use NewRedis", len(clients))
 	}
 	d := &redlockDriver{prefix: o.Prefix, quorum: len(clients)/2 + 1}
 	addresses := make(map[string]int)
@@ -83,7 +83,7 @@ func NewRedlock(clients []*redis.Client, options *LockerOptions) (*Locker, error
 func independent(rdb *redis.Client, i int, addresses map[string]int) error {
 	addr := rdb.Options().Addr
 	if addr == "FailoverClient" { // go-redis' name for it
-		return errors.New("it asks sentinels for its server, and a replica that is promoted may have forgotten the lock")
+		return errors.New("it uses sentinels, and a promoted replica may have lost the lock")
 	}
 	if first, ok := addresses[addr]; ok {
 		return fmt.Errorf("it leads to the same server as client %d", first)

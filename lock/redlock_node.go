@@ -55,7 +55,7 @@ func (n *redlockNode) bound(ctx context.Context, timeout time.Duration) (int64, 
 }
 
 var (
-	errJumps      = errors.New("the clock of the server jumps, or requests take too long to get there")
+	errJumps      = errors.New("the clock of the server jumps, or requests take too long to arrive")
 	errSameServer = errors.New("another of the clients leads to the same server")
 )
 

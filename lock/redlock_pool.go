@@ -65,7 +65,7 @@ func (c *redlockConn) Eval(*redsyncredis.Script, ...any) (any, error) {
 
 func (c *redlockConn) Close() error { return nil }
 
-var errUnused = errors.New("redsync does not need that for a Mutex")
+var errUnused = errors.New("not used by redsync's Mutex")
 
 func (c *redlockConn) Get(string) (string, error)            { return "", errUnused }
 func (c *redlockConn) Set(string, string) (bool, error)      { return false, errUnused }

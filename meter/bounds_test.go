@@ -177,7 +177,7 @@ func TestOnCluster(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer m.Close()
-	testenv.Eventually(t, "the reader is asked who is there", func() bool { return r.Stats().Channel.Questions > 0 })
+	testenv.Eventually(t, "the reader is asked who is there", func() bool { return r.Stats().Bus.Questions > 0 })
 	const n = 20
 	try := func(from int) (s Stats) {
 		before := m.Stats()
@@ -322,7 +322,7 @@ func TestQuestionsOfStrangers(t *testing.T) {
 		}
 		synctest.Wait()
 		s := r.Stats()
-		if n, left := s.Channel.Questions-before.Channel.Questions, s.Channel.Unanswered-before.Channel.Unanswered; n != 500 || left < 400 || s.CompareLoads != before.CompareLoads {
+		if n, left := s.Bus.Questions-before.Bus.Questions, s.Bus.Unanswered-before.Bus.Unanswered; n != 500 || left < 400 || s.CompareLoads != before.CompareLoads {
 			t.Errorf("%d questions, %d unanswered, %d loads", n, left, s.CompareLoads-before.CompareLoads)
 		}
 		time.Sleep(time.Minute)
@@ -344,7 +344,7 @@ func TestQuestionsOfStrangers(t *testing.T) {
 		before = r.Stats()
 		synctest.Wait()
 		time.Sleep(time.Second)
-		if n := keys(); n != 0 || r.Stats().Channel.Questions != 1+before.Channel.Questions && before.Channel.Questions == s.Channel.Questions {
+		if n := keys(); n != 0 || r.Stats().Bus.Questions != 1+before.Bus.Questions && before.Bus.Questions == s.Bus.Questions {
 			t.Errorf("%d places are left", n)
 		}
 	})

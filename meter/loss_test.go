@@ -130,7 +130,7 @@ func (f *lossyFleet) run(draw func() float64) {
 	}
 	defer f.m.Close()
 	for _, r := range readers { // so that they know what they have
-		testenv.Eventually(t, "it is asked who is there", func() bool { return r.Stats().Channel.Questions > 0 })
+		testenv.Eventually(t, "it is asked who is there", func() bool { return r.Stats().Bus.Questions > 0 })
 	}
 	const ahead = 100
 	read := func(from int) { // by all, a while before they are written: later, another key of the same stripe might have ended a copy

@@ -92,7 +92,7 @@ func (p member) hear(t testing.TB) member {
 	t.Helper()
 	testenv.Eventually(t, "memory is trusted", func() bool {
 		p.Get(t.Context(), -1)
-		s := p.Stats().Channel
+		s := p.Stats().Bus
 		return s.Trusted == s.Ranges
 	})
 	return p

@@ -74,7 +74,7 @@ func newMeter(cache *cacheaside.Cache, options *Options, draw func() float64) (*
 	}
 	c := measure.Of(cache)
 	if c == nil {
-		return nil, errors.New("meter: the cache has no Redis, so nobody else could have a copy")
+		return nil, errors.New("meter: the cache has no Redis, so there are no other copies to compare")
 	}
 	m := &Meter{
 		options: o, cache: c, draw: draw, loads: rate.NewLimiter(rate.Limit(o.LoadRate), max(1, int(o.LoadRate))),

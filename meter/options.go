@@ -74,7 +74,7 @@ func (o Options) check() error {
 			return fmt.Errorf("Options.After %v: from %v to an hour", d, minAfter)
 		}
 		if i > 0 && d <= o.After[i-1] {
-			return fmt.Errorf("Options.After %v behind %v: in rising order", d, o.After[i-1])
+			return fmt.Errorf("Options.After %v after %v: they must rise", d, o.After[i-1])
 		}
 	}
 	return nil

@@ -37,7 +37,7 @@ speed() {
 	make -s bench | grep -A 20 '^benchmark'
 	echo
 	echo "== the overhead of an item in memory"
-	go test -tags accept -v -count=1 -run TestOverhead ./internal/local | grep _test.go
+	go test -tags accept -v -count=1 -run TestOverhead ./internal/memory | grep _test.go
 }
 locks() {
 	echo "== what a lock costs: alone, and when it is fought for"
@@ -120,10 +120,10 @@ binlog() {
 }
 bounds() {
 	echo "== what must end in time, or be heard at once: bounds that only an idle machine keeps"
-	package internal/channel '^(TestCloseEndsAll|TestDeleteEndsInTimeWhenRedisHangs|TestAMessageReachesOthersAtOnce|TestAllThatRedisHasIsLost)$'
+	package internal/invalidation '^(TestCloseEndsAll|TestDeleteEndsInTimeWhenRedisHangs|TestAMessageReachesOthersAtOnce|TestAllThatRedisHasIsLost)$'
 	package internal/lease '^TestCommandsEndInTime'
 	package internal/conn '^TestSendEndsInTime$'
-	package internal/local '^TestWeigh'
+	package internal/memory '^TestWeigh'
 	package internal/codec '^TestBombs$'
 	package cmd/cacheaside '^(TestRedisIsDown|TestMySQLIsDown|TestLockBreak|TestTailForPeople)$'
 	package examples/lab '^TestStart$'

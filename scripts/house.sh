@@ -8,7 +8,10 @@ found=$(mktemp)
 trap 'rm -f "$found"' EXIT
 git ls-files '*.go' | while read -r f; do
 	case $f in *_test.go) test=1 ;; *) test=0 ;; esac
-	expand -t4 "$f" | awk -v f="$f" -v test="$test" '
+	# Characters are counted, not bytes, whichever awk this is: a character of UTF-8 has one
+	# byte that is not a continuation.
+	expand -t4 "$f" | LC_ALL=C awk -v f="$f" -v test="$test" '
+		{ gsub(/[\200-\277]/, "") }
 		function over(what) { if (!told[what]++) print f ": " what }
 		/^ *\/\// && length > 100 { wide = 1 }
 		/^func / { name = $0; sub(/^func (\([^)]*\) )?/, "", name); sub(/[[(].*/, "", name); at = NR }

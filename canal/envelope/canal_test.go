@@ -129,7 +129,7 @@ func TestCanal(t *testing.T) {
 		"an old that is none": {source: converter,
 			message: `{"type":"UPDATE","database":"d","table":"t","data":[{"id":"1"}],"old":[["private"]]}`, want: "replace d.t unread", fails: "envelope: canal's message: old[0]: it is not an object"},
 		"a column twice": {source: converter,
-			message: `{"type":"INSERT","database":"d","table":"t","data":[{"id":"1","id":"2"}]}`, want: "replace d.t unread", fails: "envelope: canal's message: data[0]: a name is there twice"},
+			message: `{"type":"INSERT","database":"d","table":"t","data":[{"id":"1","id":"2"}]}`, want: "replace d.t unread", fails: "envelope: canal's message: data[0]: a name appears twice"},
 		"data that is no list": {source: converter,
 			message: `{"type":"INSERT","database":"d","table":"t","data":"private"}`, want: "replace d.t unread", fails: "envelope: canal's message: data: it is not an array"},
 		"a value that is no text": {source: converter,

@@ -9,7 +9,7 @@ import (
 	"github.com/cacheaside/cacheaside/canal/internal/ddl"
 )
 
-var errStatement = errors.New("a statement of which nothing tells which rows it has changed")
+var errStatement = errors.New("a statement, and the log does not tell which rows it changed")
 
 // lost is what is known of a statement of which nothing is: all tables may have other rows.
 func (p place) lost() []event.Change {

@@ -40,7 +40,7 @@ func debezium(m members) ([]event.Change, error) {
 	case m.isHeartbeat(), m.has("status") && m.has("id") && (m.has("event_count") || m.has("data_collections")): // of a transaction
 		return nil, nil
 	}
-	return nil, errors.New("it has no op and source: has it been unwrapped (ExtractNewRecordState)? That must be left out, for it does not tell what a row was before")
+	return nil, errors.New("it has no op and source: remove the transform ExtractNewRecordState, which drops the row's old values")
 }
 
 func (m members) isHeartbeat() bool {
@@ -198,5 +198,5 @@ func changedTables(raw []byte) ([]event.Table, error) {
 		}
 		rest = after[1:]
 	}
-	return nil, errors.New("id: it is not the names of tables")
+	return nil, errors.New("id: not names of tables")
 }

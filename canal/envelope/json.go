@@ -19,7 +19,7 @@ var (
 	errNotObject = errors.New("it is not an object")
 	errNotArray  = errors.New("it is not an array")
 	errNotText   = errors.New("it is not a text")
-	errTwice     = errors.New("a name is there twice")
+	errTwice     = errors.New("a name appears twice")
 	errMany      = errors.New("more columns than a table can have")
 )
 

@@ -133,7 +133,7 @@ func (s *server) begin() (position, error) {
 			return nil, err
 		}
 		if logged.text() != mariadbPrefix { // it has logged something
-			return nil, fmt.Errorf("the server does not say what stands at %s:%d", now.name, now.pos)
+			return nil, fmt.Errorf("the server does not return the event at %s:%d", now.name, now.pos)
 		}
 	}
 	return parseSet(rows[0][0], s.flavor)
@@ -160,7 +160,7 @@ func gate(ctx context.Context, parts <-chan part, see func() (seen, error), pass
 		}
 		for since := time.Now(); !now.has(p.from); {
 			if time.Since(since) > unseenFor {
-				return fmt.Errorf("for %v a transaction that is in the log cannot be seen", unseenFor)
+				return fmt.Errorf("for %v a transaction in the log has not become visible", unseenFor)
 			}
 			if err := sleep(ctx, time.Until(next)); err != nil {
 				return err

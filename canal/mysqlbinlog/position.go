@@ -40,11 +40,11 @@ func parse(p event.Position, flavor string) (position, error) {
 	set, ok := strings.CutPrefix(string(p), prefix)
 	if !ok {
 		kind, _, _ := strings.Cut(string(p), ":")
-		return nil, fmt.Errorf("%w: it is one of %.20q, and the server is one of %s", canal.ErrPositionLost, kind, flavor)
+		return nil, fmt.Errorf("%w: it belongs to %.20q, and the server is %s", canal.ErrPositionLost, kind, flavor)
 	}
 	at, err := parseSet(set, flavor)
 	if err != nil {
-		return nil, fmt.Errorf("%w: %.200q is none: %w", canal.ErrPositionLost, set, err)
+		return nil, fmt.Errorf("%w: %.200q is not a position: %w", canal.ErrPositionLost, set, err)
 	}
 	return at, nil
 }
@@ -67,7 +67,7 @@ func parseSet(set, flavor string) (position, error) {
 			return nil, err
 		}
 		if _, twice := at[id.DomainID]; twice || one == "" {
-			return nil, fmt.Errorf("domain %d stands in it twice", id.DomainID)
+			return nil, fmt.Errorf("domain %d appears twice", id.DomainID)
 		}
 		at[id.DomainID] = *id
 	}

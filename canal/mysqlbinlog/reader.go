@@ -18,7 +18,7 @@ import (
 )
 
 var (
-	errStatement = errors.New("a statement, of which the log does not say which rows it has changed: a session has set binlog_format")
+	errStatement = errors.New("a statement, and the log does not tell which rows it changed: a session has set binlog_format")
 )
 
 const (

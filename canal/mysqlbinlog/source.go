@@ -108,7 +108,7 @@ func (s *Source) stream(ctx context.Context, d *dialer, flavor string, from posi
 		return r.failed
 	}
 	if err == nil {
-		err = errors.New("go-mysql has given an event to nobody")
+		err = errors.New("go-mysql delivered an event to no handler")
 	}
 	return err
 }
@@ -120,6 +120,6 @@ func (s *Source) warn(srv *server, need event.Need) {
 		return // it is only a service
 	}
 	for _, name := range names {
-		s.options.Logger.Warn("mysqlbinlog: the log does not tell of the rows that a constraint changes: bind the table that it refers to, too", "constraint", name)
+		s.options.Logger.Warn("mysqlbinlog: the log does not contain the rows that a constraint changes: also bind the table that it refers to", "constraint", name)
 	}
 }

@@ -13,7 +13,7 @@ const (
 	echoAfter  = time.Second
 )
 
-var errLongAgo = errors.New("what a transaction of XA has changed was logged before this began to read, or was too much to be kept")
+var errLongAgo = errors.New("an XA transaction made its changes before this reader began, or more of them than it keeps")
 
 // xas are the transactions of XA, whose rows are logged when they are prepared, long before they
 // are committed.

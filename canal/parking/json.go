@@ -44,7 +44,7 @@ type private struct {
 	text  string
 	limit int // when it is written: longer ones are cut
 	cut   bool
-	flaw  bool // it was read, and is neither a text nor base64
+	flaw  bool // it was read, and is neither text nor base64
 }
 
 // piece is how that is written which is not just a text.
@@ -207,7 +207,7 @@ func (p *Parked) decode(b []byte) (err error) {
 	}
 	if s.Message != nil {
 		if s.Message.flaw {
-			return errors.New(`"message" is neither a text nor base64`)
+			return errors.New(`"message" is neither text nor base64`)
 		}
 		read.Message = []byte(s.Message.text)
 		read.Cut = read.Cut || s.Message.cut
@@ -220,7 +220,7 @@ func (p *Parked) decode(b []byte) (err error) {
 // there.
 func withoutValues(err error) error {
 	if e, ok := errors.AsType[*json.SyntaxError](err); ok {
-		return fmt.Errorf("no JSON, at byte %d", e.Offset)
+		return fmt.Errorf("not JSON, at byte %d", e.Offset)
 	}
 	if e, ok := errors.AsType[*json.UnmarshalTypeError](err); ok {
 		return fmt.Errorf("%.64q, at byte %d, is not what it should be", e.Field, e.Offset)
@@ -267,7 +267,7 @@ func (p *Parked) rowOf(field string, values map[string]*private) (event.Row, err
 		case v == nil:
 			cells[i] = event.Null()
 		case v.flaw:
-			return event.Row{}, fmt.Errorf("%q, column %.64q: neither a text nor base64", field, name)
+			return event.Row{}, fmt.Errorf("%q, column %.64q: neither text nor base64", field, name)
 		case v.cut:
 			p.Cut = true
 		default:

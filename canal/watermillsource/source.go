@@ -29,7 +29,7 @@ func New(subscriber message.Subscriber, decode envelope.Decoder, topics ...strin
 	s := &source{subscriber: subscriber, topics: topics, messages: make(chan envelope.Message), heard: make(map[string]bool, len(topics)), end: func(error) {}}
 	for _, t := range topics {
 		if t == "" || s.heard[t] {
-			return nil, fmt.Errorf("watermillsource: the topic %q is empty, or there twice", t)
+			return nil, fmt.Errorf("watermillsource: the topic %q is empty, or listed twice", t)
 		}
 		s.heard[t] = true
 	}

@@ -20,7 +20,7 @@ func (t *tool) ask(ctx context.Context, about string) error {
 		return nil
 	}
 	if !isTerminal(t.stdin) {
-		return usagef("nothing was changed: standard input is no terminal, so nobody can be asked; give --yes to do it unasked")
+		return usagef("nothing was changed: standard input is not a terminal, so there is nobody to ask; give --yes")
 	}
 	fmt.Fprint(t.stderr, "Go on? [y/N] ")
 	answer := make(chan string, 1)

@@ -16,18 +16,23 @@ import (
 
 var binlogStatusCommand = command{
 	name: "binlog status", args: "",
-	short: "how far a Consumer of the binary log has come",
-	long: `Shows the position that a canal.Consumer has saved in a table (canal.SQLCheckpoint) beside what the server has logged: whether they are equal, or how much the Consumer has still to do, whether that is still in the logs, and
-whether the server is set as the Consumer needs it; with --parking-table also how much is parked. The DSN is that of the server whose log is followed. It writes nothing. A save is a change of the database, too: where the checkpoint is
-in the same server, a Consumer that has done everything may be one transaction behind.
-Exit code 1: the Consumer cannot go on, or its server is not set right. Exit code 3: nothing was saved.`,
+	short: "show how far a Consumer of the binary log has come",
+	long: `Compares the position that a canal.Consumer has saved in a table (canal.SQLCheckpoint) with
+the server's binary log: whether they are equal, how much the Consumer still has to do,
+whether that is still in the logs, and whether the server's settings are right; with
+--parking-table also the number of parked messages. The DSN is that of the server whose log
+the Consumer follows. It changes nothing. Saving a position is a change of the database too:
+where the checkpoint lies on the same server, a Consumer that has done everything may be
+one transaction behind.
+Exit code 1: the Consumer cannot go on, or a setting of the server is wrong.
+Exit code 3: no position is saved.`,
 	example: "binlog status --parking-table cacheaside_parked",
 	prepare: func(t *tool, flags *flag.FlagSet) func(context.Context, []string) error {
 		b := &binlogging{tool: t}
 		flags.StringVar(&b.table, "checkpoint-table", "cacheaside_checkpoint", "SQLCheckpointOptions.Table: the `TABLE`, or schema.table. Default: cacheaside_checkpoint")
 		flags.StringVar(&b.name, "name", "canal", "SQLCheckpointOptions.Name: the `NAME` of the Consumer's checkpoint. Default: canal")
-		flags.StringVar(&b.variable, "checkpoint-dsn-env", "", "the `NAME` of the variable of the environment with the DSN of the database that the checkpoint, and what is parked, is in. Default: that of the server")
-		flags.StringVar(&b.parking, "parking-table", "", "parking.TableOptions.Table: count what is parked in this `TABLE`")
+		flags.StringVar(&b.variable, "checkpoint-dsn-env", "", "the environment variable `NAME` that holds the DSN of the database with the checkpoint and the parked messages. Default: the server itself")
+		flags.StringVar(&b.parking, "parking-table", "", "parking.TableOptions.Table: count the parked messages of this `TABLE`")
 		return b.run
 	},
 }
@@ -79,7 +84,7 @@ func (b *binlogging) run(ctx context.Context, args []string) error {
 			s.Saved = &shownSaved{Position: untrusted(saved.Position), Token: saved.Token, Time: stamp(saved.Time), at: saved.Time}
 			s.Progress, err = s.Server.progress(ctx, ask, string(saved.Position))
 		} else {
-			s.Progress = progress{State: "none", Words: "nothing was saved: no Consumer of this name has begun, or it is of another table"}
+			s.Progress = progress{State: "none", Words: "no position is saved: no Consumer of this name has begun, or it uses another table"}
 		}
 		return err
 	}); err != nil {

@@ -102,7 +102,7 @@ func orNothing(err error) error {
 func (s *serverStatus) logFiles(ctx context.Context, ask asker) error {
 	rows, err := ask(ctx, "SHOW BINARY LOGS")
 	if refused(err) {
-		s.Denied = "the server does not let this user, or nobody, see them (it takes REPLICATION CLIENT, in MariaDB BINLOG MONITOR)"
+		s.Denied = "the user may not see them (REPLICATION CLIENT, in MariaDB BINLOG MONITOR), or the server keeps none"
 		return nil
 	}
 	if err != nil {
@@ -150,12 +150,12 @@ func (s *serverStatus) settings(ctx context.Context, ask asker) error {
 		}
 		s.Settings = append(s.Settings, setting{Name: name, Value: is[name], OK: ok, Needed: needed})
 	}
-	add("log_bin", is["log_bin"] == "ON" || is["log_bin"] == "1", "it has to be ON: the server writes no binary log")
-	add("binlog_format", is["binlog_format"] == "ROW", "it has to be ROW, or changes are logged as statements")
-	add("binlog_row_metadata", is["binlog_row_metadata"] == "FULL", "it has to be FULL, or the log does not name columns nor tell signed numbers from unsigned ones (MariaDB has it since 10.5, MySQL since 8.0.1)")
-	add("binlog_row_image", is["binlog_row_image"] == "FULL" || is["binlog_row_image"] == "NOBLOB" || is["binlog_row_image"] == "FULL_NODUP", "only keys that are made of the primary key do with MINIMAL; else it has to be FULL")
+	add("log_bin", is["log_bin"] == "ON" || is["log_bin"] == "1", "it must be ON: the server writes no binary log")
+	add("binlog_format", is["binlog_format"] == "ROW", "it must be ROW: otherwise changes are logged as statements")
+	add("binlog_row_metadata", is["binlog_row_metadata"] == "FULL", "it must be FULL: otherwise the log neither names columns nor tells signed numbers from unsigned ones (MariaDB since 10.5, MySQL since 8.0.1)")
+	add("binlog_row_image", is["binlog_row_image"] == "FULL" || is["binlog_row_image"] == "NOBLOB" || is["binlog_row_image"] == "FULL_NODUP", "it must be FULL, unless all keys are made of the primary key alone")
 	if !s.mariadb {
-		add("gtid_mode", is["gtid_mode"] == "ON", "it has to be ON, so that positions are known on every server")
+		add("gtid_mode", is["gtid_mode"] == "ON", "it must be ON, so that a position holds on every server")
 	}
 	return nil
 }

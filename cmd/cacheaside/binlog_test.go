@@ -19,13 +19,17 @@ import (
 // logged is a world with a database, a checkpoint in it, and a change to be logged.
 type logged struct {
 	*world
-	db *sqlx.DB
-	at *canal.SQLCheckpoint
+	db       *sqlx.DB
+	at       *canal.SQLCheckpoint
+	executed string // the expression with the GTIDs that the server has logged
 }
 
 func onLog(t *testing.T) *logged {
-	m := testenv.SharedMariaDB(t)
-	l := &logged{world: &world{t, map[string]string{"CACHEASIDE_MYSQL_DSN": m.DSN(t)}}, db: sqlx.NewDb(m.DB(t), "mysql")}
+	return onLogOf(t, testenv.SharedMariaDB(t), "@@global.gtid_binlog_pos")
+}
+
+func onLogOf(t *testing.T, m *testenv.SQLServer, executed string) *logged {
+	l := &logged{world: &world{t, map[string]string{"CACHEASIDE_MYSQL_DSN": m.DSN(t)}}, db: sqlx.NewDb(m.DB(t), "mysql"), executed: executed}
 	l.exec("CREATE TABLE t (id INT PRIMARY KEY AUTO_INCREMENT)")
 	var err error
 	l.at, err = canal.NewSQLCheckpoint(l.db, nil)
@@ -42,7 +46,7 @@ func (l *logged) exec(statement string) {
 func (l *logged) now() string {
 	l.Helper()
 	var pos string
-	l.check(l.db.GetContext(l.Context(), &pos, "SELECT @@global.gtid_binlog_pos"))
+	l.check(l.db.GetContext(l.Context(), &pos, "SELECT "+l.executed))
 	return pos
 }
 
@@ -188,7 +192,48 @@ func TestBinlogSettings(t *testing.T) {
 	}
 }
 
-// TestBinlogOfMySQL: what MySQL answers, which has no package here, by its manual.
+// TestBinlogOnMySQL: each progress of a Consumer, on a real MySQL.
+func TestBinlogOnMySQL(t *testing.T) {
+	l := onLogOf(t, testenv.SharedMySQL(t), "REPLACE(@@global.gtid_executed, '\n', '')")
+	l.check(l.at.CreateTable(t.Context()))
+	expect := func(position, state string, behind uint64) shownBinlog {
+		t.Helper()
+		l.unlogged(position)
+		code := exitFailed
+		if state == "equal" || state == "behind" {
+			code = exitOK
+		}
+		s := parsed[shownBinlog](l.world, code, "binlog", "status")
+		if s.Progress.State != state || s.Progress.Behind != behind {
+			t.Errorf("%s: %+v", position, s.Progress)
+		}
+		return s
+	}
+	before := l.now()
+	s := expect("mysql:"+before, "equal", 0)
+	if s.Server.Executed != before || s.Server.File == "" || s.Server.Oldest == "" || s.Server.Logs < 1 || s.Server.Bytes < 100 || len(s.Server.Settings) != 5 {
+		t.Errorf("it shows %+v", s.Server)
+	}
+	l.exec("INSERT INTO t VALUES ()")
+	done := l.now()
+	l.exec("FLUSH BINARY LOGS")
+	l.exec("INSERT INTO t VALUES ()")
+	s = expect("mysql:"+before, "behind", 2)
+	if !strings.Contains(s.Progress.Words, "still in the logs") {
+		t.Errorf("it shows %+v", s.Progress)
+	}
+	expect("mysql:"+done, "behind", 1)
+	expect("mysql:3e11fa47-71ca-11e1-9e33-c80aa9429562:1-5", "ahead", 0)
+	expect("mysql:"+l.now()+",3e11fa47-71ca-11e1-9e33-c80aa9429562:backup:7", "ahead", 0)
+	expect("mysql:nonsense", "unreadable", 0)
+	expect("mariadb:0-1-1", "unreadable", 0)
+	l.exec("PURGE BINARY LOGS TO '" + s.Server.File + "'")
+	expect("mysql:"+before, "lost", 2)
+	expect("mysql:"+done, "behind", 1)
+}
+
+// TestBinlogOfMySQL: answers that no server here gives, by MySQL's manual: of 8.4, which has no
+// SHOW MASTER STATUS, and sets of several servers with tags.
 func TestBinlogOfMySQL(t *testing.T) {
 	const uuid = "3e11fa47-71ca-11e1-9e33-c80aa9429562"
 	answers := map[string][]map[string]string{

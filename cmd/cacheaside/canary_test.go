@@ -14,7 +14,7 @@ import (
 	"github.com/cacheaside/cacheaside/canal"
 	"github.com/cacheaside/cacheaside/canal/parking"
 	"github.com/cacheaside/cacheaside/consistency"
-	"github.com/cacheaside/cacheaside/internal/channel"
+	"github.com/cacheaside/cacheaside/internal/invalidation"
 	"github.com/cacheaside/cacheaside/internal/test/testenv"
 )
 
@@ -131,7 +131,7 @@ func TestNothingSteersTheTerminal(t *testing.T) {
 	if !bytes.Contains(s.Value.JSON, []byte(`\u009b31m\u202e`)) {
 		t.Errorf("the value is %s", s.Value.JSON)
 	}
-	w.check(rdb.HSet(ctx, channel.Numbers("cacheaside", 0), "user", evil).Err())
+	w.check(rdb.HSet(ctx, invalidation.Numbers("cacheaside", 0), "user", evil).Err())
 	if o := w.call("get", "user", evil); !harmless(o.out + o.err) {
 		t.Errorf("%q", o.out+o.err)
 	}

@@ -48,7 +48,7 @@ func find(args []string) (c command, rest []string, err error) {
 	if len(args) > 1 && keys.ValidName(args[1]) && args[1][0] != '-' {
 		return c, nil, unknown(args[0] + " " + args[1])
 	}
-	return c, nil, usagef("%s needs to be followed by one of: %s", args[0], strings.Join(within(args[0]), ", "))
+	return c, nil, usagef("%s: one of these must follow: %s", args[0], strings.Join(within(args[0]), ", "))
 }
 
 // within are the second words of a group.
@@ -65,7 +65,7 @@ func within(group string) (words []string) {
 // with a password, is not repeated.
 func unknown(name string) error {
 	if len(name) > 24 || !keys.ValidName(strings.ReplaceAll(name, " ", "")) {
-		return usagef("this is no command; see \"cacheaside help\"")
+		return usagef("this is not a command; see \"cacheaside help\"")
 	}
 	best, distance := "", 2+len(name)/2
 	for _, c := range commands() {
@@ -107,11 +107,11 @@ func edits(a, b string) int {
 
 func (t *tool) help() {
 	w := t.table()
-	fmt.Fprint(w, "Cacheaside looks at what the library keeps in Redis and in the database, and mends it.\n\nusage: cacheaside [flags] COMMAND [flags] [arguments]\n\n")
+	fmt.Fprint(w, "Cacheaside shows what the library keeps in Redis and in the database, and repairs it.\n\nusage: cacheaside [flags] COMMAND [flags] [arguments]\n\n")
 	for _, c := range commands() {
 		fmt.Fprintf(w, "  %s\t%s\n", strings.TrimSpace(c.name+" "+c.args), c.short)
 	}
-	fmt.Fprint(w, "  help COMMAND\tall about one of them\n\nflags of all commands:\n")
+	fmt.Fprint(w, "  help COMMAND\tshow the help of a command\n\nflags of all commands:\n")
 	listFlags(w, t.flags("cacheaside"))
 	fmt.Fprint(w, environment)
 	_ = w.Flush()

@@ -14,9 +14,11 @@ import (
 
 var filterInfoCommand = command{
 	name: "filter info", args: "NAME",
-	short: "what a Bloom filter in Redis is",
-	long: `Shows what a filter of bloom.NewRedis is: for how many keys at which rate of false positives it was made, how many it holds, whether it is being rebuilt, and whether all its parts are still there. It writes nothing.
-Exit code 3: there is none that answers.`,
+	short: "show the state of a Bloom filter in Redis",
+	long: `Shows a filter of bloom.NewRedis: the number of keys and the rate of false positives that
+it was made for, the number of keys that it holds, whether a rebuild is under way, and
+whether all its parts are there. It changes nothing.
+Exit code 3: there is no filter, or it is not built.`,
 	example: "filter info user",
 	prepare: func(t *tool, _ *flag.FlagSet) func(context.Context, []string) error {
 		return func(ctx context.Context, args []string) error {
@@ -32,8 +34,10 @@ Exit code 3: there is none that answers.`,
 
 var filterCheckCommand = command{
 	name: "filter check", args: "NAME KEY...",
-	short:   "whether a Bloom filter knows keys",
-	long:    `Asks a filter for keys: "maybe", "certainly not", or "maybe: it cannot say" where the filter was not built or a part of it is lost. It writes nothing. Exit code 3: one of the keys is certainly not there, as the filter has it.`,
+	short: "ask a Bloom filter in Redis for keys",
+	long: `Asks a filter for keys. It answers "maybe", "certainly not", or "maybe: it cannot say" if
+the filter is not built or a part of it is lost. It changes nothing.
+Exit code 3: the filter holds one of the keys certainly not.`,
 	example: "filter check user 42 43",
 	prepare: func(t *tool, _ *flag.FlagSet) func(context.Context, []string) error {
 		return func(ctx context.Context, args []string) error {
@@ -116,7 +120,7 @@ func (v shownFilter) rows(row func(...any), s bloom.State) {
 	now := time.Now()
 	switch {
 	case v.Unreadable:
-		row("built", "no", "what Redis holds in the place of its descriptor cannot be read; all answers are \"maybe\"")
+		row("built", "no", "its descriptor in Redis cannot be read; all answers are \"maybe\"")
 	case !v.Built:
 		row("built", "no", "all answers are \"maybe\"")
 	default:
@@ -127,18 +131,18 @@ func (v shownFilter) rows(row func(...any), s bloom.State) {
 		row("bits", v.Bits, fmt.Sprintf("%d of each key", v.Hashes))
 		parts := "all there"
 		if v.LostSegments > 0 {
-			parts = fmt.Sprintf("%d LOST: their keys are answered \"maybe\" until a rebuild", v.LostSegments)
+			parts = fmt.Sprintf("%d LOST: their keys get \"maybe\" until a rebuild", v.LostSegments)
 		}
 		row("parts", v.Segments, parts)
-		row("deleted rows", v.Deleted, "told of since; their keys stay until a rebuild")
+		row("deleted rows", v.Deleted, "reported since; their keys stay until a rebuild")
 	}
 	if v.Rebuilding {
-		row("rebuild", "under way, or ended before it was through", "begun "+moment(s.NextBegun, now))
+		row("rebuild", "under way, or broken off", "begun "+moment(s.NextBegun, now))
 	} else {
 		row("rebuild", "none under way")
 	}
 	if v.Old > 0 {
-		row("old", v.Old, "generations that are still to be removed")
+		row("old", v.Old, "generations to be removed")
 	}
 }
 

@@ -11,24 +11,26 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/cacheaside/cacheaside/internal/channel"
 	"github.com/cacheaside/cacheaside/internal/codec"
 	"github.com/cacheaside/cacheaside/internal/conn"
+	"github.com/cacheaside/cacheaside/internal/invalidation"
 	"github.com/cacheaside/cacheaside/internal/keys"
 	"github.com/cacheaside/cacheaside/internal/lease"
 )
 
 var getCommand = command{
 	name: "get", args: "LOADER KEY",
-	short: "what Redis holds under a key",
-	long: `Shows what Redis holds under a key of a loader: an entry, a cached null, the lease of a load, the mark of a hold, the marker of a failed load, or nothing; and whether the key is on hold.
-It writes nothing. The value is shown only with --show-value. Exit code 3: Redis holds nothing.`,
+	short: "show what Redis holds under a key",
+	long: `Shows what Redis holds under a key of a loader: a value, a cached null, the lease of a
+load, the mark of a hold, the marker of a failed load, or nothing; and whether the key is
+on hold. It shows the value only with --show-value, and changes nothing.
+Exit code 3: Redis holds nothing under the key.`,
 	example: "get --show-value user 42",
 	prepare: func(t *tool, flags *flag.FlagSet) func(context.Context, []string) error {
 		g := &getting{tool: t}
 		flags.StringVar(&g.version, "version", "1", "the `VERSION` of the loader (LoaderOptions.Version). Default: 1")
-		flags.BoolVar(&g.showValue, "show-value", false, "show the value, too")
-		flags.IntVar(&g.maxValue, "max-value", 64<<10, "show no value that is longer than this: `BYTES`, when it is not compressed any more, up to 64 MiB. Default: 65536")
+		flags.BoolVar(&g.showValue, "show-value", false, "show the value as well")
+		flags.IntVar(&g.maxValue, "max-value", 64<<10, "the longest value to show, in `BYTES` after decompression, at most 64 MiB. Default: 65536")
 		return g.run
 	},
 }
@@ -180,7 +182,7 @@ func (g *getting) read(ctx context.Context, rdb redis.UniversalClient, s *shown,
 		}
 		s.Size = size.Val()
 	}
-	s.LoaderGeneration, err = generation(ctx, rdb, channel.Numbers(g.prefix, c.Range(name)), s.Loader)
+	s.LoaderGeneration, err = generation(ctx, rdb, invalidation.Numbers(g.prefix, c.Range(name)), s.Loader)
 	return raw, err
 }
 
@@ -207,7 +209,7 @@ func holdOf(holders *redis.ZSliceCmd, left time.Duration, now time.Time) *shownH
 		h.Until = stamp(h.until)
 	}
 	if holders.Err() != nil {
-		h.Flaw = "something else is stored under the name of the hold"
+		h.Flaw = "the key of the hold in Redis holds something else"
 		return h
 	}
 	for _, z := range holders.Val() {
@@ -281,7 +283,7 @@ func (g *getting) decodeEntry(s *shown, e *lease.Entry, text string, long bool) 
 	switch ends := time.Duration(int32(e.ClaimEnds-uint32(s.now.UnixMilli()))) * time.Millisecond; { // the claim is told modulo 2^32
 	case !e.Claimed:
 	case !e.Taken(s.now):
-		s.Entry.Refresh = "was begun, and its process has died or given up"
+		s.Entry.Refresh = "began, and its process has died or given up"
 	case e.Failed():
 		s.Entry.Refresh = fmt.Sprintf("failed a moment ago; the next is tried %s", from(ends))
 	default:
@@ -321,12 +323,12 @@ func (s *shown) rows(row func(cells ...any)) {
 var kinds = map[string]string{
 	"absent":       "Redis holds nothing under this name",
 	"entry":        "a value",
-	"null":         "that there is no such row is remembered",
-	"lease":        "a load is under way; nobody else loads the key until it has ended",
+	"null":         "the database has no such row",
+	"lease":        "a load is under way; no other process loads the key until it ends",
 	"hold mark":    "a writer holds the key",
-	"error marker": "a load has failed a moment ago",
-	"foreign":      "not a string: nothing of this library's",
-	"undecodable":  "nothing that this version can read: of another one, of something else, or cut off; a read replaces it",
+	"error marker": "a load failed a moment ago",
+	"foreign":      "not a string: the library did not write it",
+	"undecodable":  "this version cannot read it: another version or another program wrote it, or it is cut off; the next read replaces it",
 }
 
 func (s *shown) hardEnd() string {
@@ -376,7 +378,7 @@ func (h *shownHold) row(row func(cells ...any), now time.Time) {
 		text += fmt.Sprintf(", %d that have not left", h.Left)
 	}
 	if h.Replicas {
-		text += ", and until replicas have heard of its change"
+		text += ", and until the replicas have the change"
 	}
 	if h.Flaw != "" {
 		text = "yes: " + h.Flaw

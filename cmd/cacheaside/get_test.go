@@ -12,8 +12,8 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/cacheaside/cacheaside"
-	"github.com/cacheaside/cacheaside/internal/channel"
 	"github.com/cacheaside/cacheaside/internal/codec"
+	"github.com/cacheaside/cacheaside/internal/invalidation"
 	"github.com/cacheaside/cacheaside/internal/test/testenv"
 )
 
@@ -104,7 +104,7 @@ func TestGetStates(t *testing.T) {
 		<-goOn
 		return "x", nil
 	})
-	w.check(rdb.HSet(t.Context(), channel.Numbers("cacheaside", 0), "user", 1).Err()) // a loader that is new to Redis is on hold at first
+	w.check(rdb.HSet(t.Context(), invalidation.Numbers("cacheaside", 0), "user", 1).Err()) // a loader that is new to Redis is on hold at first
 	w.check(rdb.Set(t.Context(), "cacheaside:user:1:{leased}", "\xa1\x00abcdefghijkl", time.Minute).Err())
 	s := parsed[shown](w, exitOK, "get", "user", "leased")
 	if s.Kind != "lease" || s.Token == nil || *s.Token != fmt.Sprintf("%x", "abcdefghijkl") || *s.HardIn <= 0 || *s.HardIn > 60_000 {
@@ -157,7 +157,7 @@ func TestGetForeign(t *testing.T) {
 	w.fails(exitAbsent, "", "get", "user", long)
 	w.check(rdb.Set(ctx, "cacheaside:user:1:{x}", entry, 0).Err())
 	w.check(rdb.Set(ctx, "cacheaside:user:1:{x}:hold", "not a set", 0).Err())
-	w.check(rdb.Set(ctx, channel.Numbers("cacheaside", 0), "not a hash", 0).Err())
+	w.check(rdb.Set(ctx, invalidation.Numbers("cacheaside", 0), "not a hash", 0).Err())
 	if s := parsed[shown](w, exitOK, "get", "user", "x"); s.Kind != "entry" || s.Hold == nil || s.Hold.Flaw == "" || s.LoaderGeneration != 0 {
 		t.Errorf("with foreign keys beside it, it shows %+v %+v", s, s.Hold)
 	}

@@ -36,28 +36,28 @@ func (g *global) register(flags *flag.FlagSet) {
 	if g.timeout == 0 {
 		g.timeout, g.prefix = 5*time.Second, "cacheaside"
 	}
-	flags.StringVar(&g.redisURL, "redis", g.redisURL, "the Redis: `URL` redis://host:port/db or rediss://…, or host:port, of a cluster or of sentinels several of them with commas between them. Default: localhost:6379")
-	flags.StringVar(&g.sentinel, "sentinel-master", g.sentinel, "the `NAME` of the master, if --redis names sentinels")
-	flags.StringVar(&g.user, "redis-user", g.user, "the `NAME` of the user of Redis")
-	flags.StringVar(&g.passwordFile, "redis-password-file", g.passwordFile, "the `FILE` that the password of Redis is in")
-	flags.BoolVar(&g.tls, "tls", g.tls, "speak TLS to what --redis names without a URL")
-	flags.StringVar(&g.tlsCA, "tls-ca", g.tlsCA, "the `FILE` with the certificates of who has signed those of Redis, in PEM. Default: those of the system")
-	flags.IntVar(&g.db, "db", g.db, "the `NUMBER` of the database, of what --redis names without a URL. Default: 0")
-	flags.StringVar(&g.dsnFile, "mysql-dsn-file", g.dsnFile, "the `FILE` that the DSN of MySQL or MariaDB is in, as user:password@tcp(host:3306)/database")
+	flags.StringVar(&g.redisURL, "redis", g.redisURL, "the `URL` of Redis, redis://host:port/db or rediss://…; or host:port, separated by commas for a cluster or sentinels. Default: localhost:6379")
+	flags.StringVar(&g.sentinel, "sentinel-master", g.sentinel, "the master's `NAME`, if --redis names sentinels")
+	flags.StringVar(&g.user, "redis-user", g.user, "the `NAME` of the Redis user")
+	flags.StringVar(&g.passwordFile, "redis-password-file", g.passwordFile, "the `FILE` that holds the Redis password")
+	flags.BoolVar(&g.tls, "tls", g.tls, "use TLS, where --redis is not a URL")
+	flags.StringVar(&g.tlsCA, "tls-ca", g.tlsCA, "the `FILE` with the certificate authorities of Redis, in PEM. Default: the system's")
+	flags.IntVar(&g.db, "db", g.db, "the `NUMBER` of the Redis database, where --redis is not a URL. Default: 0")
+	flags.StringVar(&g.dsnFile, "mysql-dsn-file", g.dsnFile, "the `FILE` that holds the DSN of MySQL or MariaDB: user:password@tcp(host:3306)/database")
 	flags.StringVar(&g.prefix, "prefix", g.prefix, "the `PREFIX` of the caches (Options.Prefix). Default: cacheaside")
-	flags.DurationVar(&g.timeout, "timeout", g.timeout, "the `TIME` that a server may take to answer, from 10ms to 1m. Default: 5s")
+	flags.DurationVar(&g.timeout, "timeout", g.timeout, "the longest `TIME` to wait for an answer of a server, from 10ms to 1m. Default: 5s")
 	flags.BoolVar(&g.json, "json", g.json, "print JSON")
 }
 
 // environment is what help says of the variables.
 const environment = `
 environment:
-  CACHEASIDE_REDIS              as --redis; here the URL may have a password in it
-  CACHEASIDE_REDIS_PASSWORD     the password of Redis
+  CACHEASIDE_REDIS              as --redis; this URL may hold a password
+  CACHEASIDE_REDIS_PASSWORD     the Redis password
   CACHEASIDE_SENTINEL_PASSWORD  the password of the sentinels
   CACHEASIDE_MYSQL_DSN          the DSN of MySQL or MariaDB
 
-exit codes: 0 done; 1 failed; 2 wrong usage; 3 what was asked about is not there
+exit codes: 0 done; 1 failed; 2 wrong usage; 3 not found
 `
 
 func (g *global) check() error {

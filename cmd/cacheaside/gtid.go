@@ -18,7 +18,7 @@ type progress struct {
 	Missing string `json:"missing,omitempty"` // their GTIDs
 }
 
-var errPosition = errors.New("what is saved is no position of this kind of server")
+var errPosition = errors.New("the saved position is not one of this kind of server")
 
 // progress compares what is saved with what the server has.
 func (s *serverStatus) progress(ctx context.Context, ask asker, saved string) (progress, error) {
@@ -28,7 +28,7 @@ func (s *serverStatus) progress(ctx context.Context, ask asker, saved string) (p
 		want = "mariadb"
 	}
 	if !ok || kind != want {
-		return progress{State: "unreadable", Words: fmt.Sprintf("what is saved is no position of a %s server", want)}, nil
+		return progress{State: "unreadable", Words: fmt.Sprintf("the saved position is not one of a %s server", want)}, nil
 	}
 	if s.mariadb {
 		return s.mariadbProgress(ctx, ask, set)
@@ -109,7 +109,7 @@ func (s *serverStatus) mariadbProgress(ctx context.Context, ask asker, set strin
 	}
 	for _, id := range slices.Sorted(maps.Keys(purged)) {
 		if purged[id].number > saved[id].number {
-			return p.lost(fmt.Sprintf("the logs begin behind %s", purged[id].gtid)), nil
+			return p.lost(fmt.Sprintf("the logs begin after %s", purged[id].gtid)), nil
 		}
 	}
 	return p.behind(s.Oldest != ""), nil
@@ -184,22 +184,22 @@ func isTag(part string) bool {
 }
 
 func equal() progress {
-	return progress{State: "equal", Words: "all that is logged has been done"}
+	return progress{State: "equal", Words: "the Consumer has done all that is logged"}
 }
 
 func ahead(gtid string) progress {
-	return progress{State: "ahead", Words: fmt.Sprintf("%s has been done, which this server has not logged: it is another one, or has lost transactions", quoted(gtid))}
+	return progress{State: "ahead", Words: fmt.Sprintf("the Consumer has done %s, which this server has not logged: it is another server, or has lost transactions", quoted(gtid))}
 }
 
 func (p progress) behind(known bool) progress {
-	p.State, p.Words = "behind", fmt.Sprintf("about %d transactions are to be done; they are still in the logs", p.Behind)
+	p.State, p.Words = "behind", fmt.Sprintf("about %d transactions to do; they are still in the logs", p.Behind)
 	if !known {
-		p.Words = fmt.Sprintf("about %d transactions are to be done; whether they are still in the logs is not known", p.Behind)
+		p.Words = fmt.Sprintf("about %d transactions to do; whether they are still in the logs is not known", p.Behind)
 	}
 	return p
 }
 
 func (p progress) lost(why string) progress {
-	p.State, p.Words = "lost", fmt.Sprintf("about %d transactions are to be done, and some of them are not in the logs any more: %s", p.Behind, why)
+	p.State, p.Words = "lost", fmt.Sprintf("about %d transactions to do, and some of them are no longer in the logs: %s", p.Behind, why)
 	return p
 }

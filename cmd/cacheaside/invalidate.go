@@ -18,15 +18,18 @@ import (
 var invalidateCommand = command{
 	name: "invalidate", args: "LOADER [KEY... | -]",
 	short: "invalidate keys of a loader, or all of them",
-	long: `Invalidates keys of a loader as Loader.Invalidate does: they are deleted in Redis, loads that are under way are voided, and all processes hear of it. "-" reads keys from standard input, one a
-line, of at most 64 KiB; that needs --yes. --all invalidates all keys of the loader, of all versions, as Loader.InvalidateAll. It asks first. Where the caches have Options.ReplicaLag, give the same as --replica-lag.`,
+	long: `Invalidates keys of a loader as Loader.Invalidate does: deletes them in Redis, voids loads
+that are under way, and announces them to all processes. With "-" it reads the keys from
+standard input, one a line, each at most 64 KiB; that needs --yes. With --all it
+invalidates all keys of the loader, of all its versions, as Loader.InvalidateAll does.
+It asks first. If the caches set Options.ReplicaLag, give the same time as --replica-lag.`,
 	example: "invalidate user 42 43",
 	prepare: func(t *tool, flags *flag.FlagSet) func(context.Context, []string) error {
 		i := &invalidating{tool: t}
 		t.askable(flags)
 		flags.StringVar(&i.version, "version", "1", "the `VERSION` of the loader (LoaderOptions.Version). Default: 1")
 		flags.BoolVar(&i.all, "all", false, "all keys of the loader")
-		flags.DurationVar(&i.lag, "replica-lag", 0, "the `TIME` for which keys are on hold: Options.ReplicaLag of the caches. Default: none")
+		flags.DurationVar(&i.lag, "replica-lag", 0, "hold the keys for this `TIME`: Options.ReplicaLag of the caches. Default: none")
 		return i.run
 	},
 }
@@ -55,14 +58,14 @@ func (i *invalidating) run(ctx context.Context, args []string) error {
 	var about string
 	switch {
 	case i.all:
-		about = fmt.Sprintf("All keys of the loader %s, of all versions, will be invalidated, under the prefix %s: each is loaded from the database again when it is asked for.", loader, i.prefix)
+		about = fmt.Sprintf("All keys of the loader %s, of all versions, will be invalidated, under the prefix %s: the next read of each loads it from the database.", loader, i.prefix)
 	case fromInput:
 		if !i.yes {
-			return usagef("invalidate: nothing was changed: keys from standard input leave nobody to be asked; give --yes")
+			return usagef("invalidate: nothing was changed: with keys on standard input there is nobody to ask; give --yes")
 		}
 		about = fmt.Sprintf("The keys of the loader %s, version %s, that standard input names will be invalidated, under the prefix %s.", loader, i.version, i.prefix)
 	default:
-		about = fmt.Sprintf("%s of the loader %s, version %s, will be invalidated, under the prefix %s: each is loaded from the database again when it is asked for.", count(len(texts), "key"), loader, i.version, i.prefix)
+		about = fmt.Sprintf("%s of the loader %s, version %s, will be invalidated, under the prefix %s: the next read of each loads it from the database.", count(len(texts), "key"), loader, i.version, i.prefix)
 	}
 	rdb, err := i.openRedis(ctx) // what is wrong with that is told before anything is asked
 	if err != nil {
@@ -74,7 +77,7 @@ func (i *invalidating) run(ctx context.Context, args []string) error {
 	}
 	err = i.invalidate(ctx, rdb, loader, texts, fromInput)
 	if err != nil && i.done > 0 {
-		err = fmt.Errorf("%d keys were invalidated; the rest may not have been: %w", i.done, err)
+		err = fmt.Errorf("%d keys were invalidated, the others perhaps not: %w", i.done, err)
 	}
 	if err != nil {
 		return i.redisError(err)
@@ -110,7 +113,7 @@ func (i *invalidating) checkArgs(args []string) error {
 	}
 	for _, text := range args[1:] {
 		if text == "-" && len(args) > 2 {
-			return usagef("invalidate: \"-\" stands for keys from standard input, and alone; for a key of that name give it on standard input")
+			return usagef("invalidate: \"-\" stands alone, for keys from standard input; give a key of that name there")
 		}
 	}
 	return nil

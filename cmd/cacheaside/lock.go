@@ -19,16 +19,18 @@ import (
 
 var lockLsCommand = command{
 	name: "lock ls", args: "",
-	short: "the locks of package lock in Redis",
-	long: `Lists the locks that are held: a hash of the name as errors show it (the name with --show-names), for how long the lock still lives, its fencing token, and the id of the request that has got it. It goes through all
-keys of the server (SCAN), which takes a while where there are many: see --timeout. It writes nothing. Of NewRedis' locks, not of Redlock's.`,
+	short: "list the locks of package lock in Redis",
+	long: `Lists the locks of NewRedis that are held, not those of Redlock: a hash of the name as
+errors show it (the name with --show-names), the time until the lock expires, its fencing
+token, and the id of the request that acquired it. It scans all keys of the server, which
+takes a while if there are many: see --timeout. It changes nothing.`,
 	example: "lock ls --lock-prefix lock:",
 	prepare: func(t *tool, flags *flag.FlagSet) func(context.Context, []string) error {
 		l := &locking{tool: t}
 		l.register(flags)
 		flags.BoolVar(&l.names, "show-names", false, "show names, not hashes")
-		flags.BoolVar(&l.all, "all", false, "also locks that nobody has, which are kept for a minute for their tokens")
-		flags.IntVar(&l.limit, "limit", 100, "show at most so `MANY`, to 10000. Default: 100")
+		flags.BoolVar(&l.all, "all", false, "also released locks, whose tokens Redis keeps for a minute")
+		flags.IntVar(&l.limit, "limit", 100, "the `NUMBER` of locks to show, at most 10000. Default: 100")
 		return l.ls
 	},
 }
@@ -36,8 +38,11 @@ keys of the server (SCAN), which takes a while where there are many: see --timeo
 var lockBreakCommand = command{
 	name: "lock break", args: "NAME",
 	short: "take a lock from its holder",
-	long: `Takes a lock from who holds it, as one that hangs and cannot be stopped. It asks first. The holder is not told: he works on until his next extension fails, a third of the lock's TTL later at the most, while another may
-have the lock already. The fencing token goes on growing, so what checks it (lock.Guard, lock.SetFenced) refuses the old holder as soon as the new one has been there. Exit code 3: nobody has the lock.`,
+	long: `Takes a lock from its holder, for example one that hangs and cannot be stopped. It asks
+first. The holder does not learn of it before its next extension fails, at most a third of
+the lock's TTL later; until then another process may hold the lock too. Fencing tokens keep
+growing, so a check of them (lock.Guard, lock.SetFenced) refuses the old holder as soon as
+the new one has passed it. Exit code 3: the lock is free.`,
 	example: "lock break nightly-report",
 	prepare: func(t *tool, flags *flag.FlagSet) func(context.Context, []string) error {
 		l := &locking{tool: t}
@@ -106,7 +111,7 @@ func (l *locking) ls(ctx context.Context, args []string) error {
 			return err
 		}
 		if failed != nil && len(all.Locks) > 0 {
-			return fmt.Errorf("these are not all locks: %w", failed)
+			return fmt.Errorf("the list is not complete: %w", failed)
 		}
 		return failed
 	})
@@ -189,7 +194,7 @@ func (l *locking) found(name string, value *redis.StringCmd, now time.Time) (f f
 		f.lock, ok = redislock.Parse(value.Val())
 	}
 	if !ok {
-		f.Flaw = "the key holds no lock of NewRedis"
+		f.Flaw = "the key does not hold a lock of NewRedis"
 		return f, true
 	}
 	f.Held, f.Token, f.Waited = f.lock.Held(now), f.lock.Token, f.lock.Waited
@@ -245,7 +250,7 @@ func (l *locking) breaks(ctx context.Context, args []string) error {
 			return errAbsent
 		}
 		about := fmt.Sprintf(`The lock %s is held by %s, with the token %d, and lives for %s more unless it is extended.
-It will be taken from its holder, who is not told until his next extension; until then he works on as if he had it. Another may have it at once, with a greater token.`, f.Hash, quoted(f.Holder), f.Token, short(time.Duration(f.LeftMs)*time.Millisecond))
+Its holder will lose it, and learn of that only when its next extension fails; until then it works on as if it held the lock. Another may acquire the lock at once, with a greater token.`, f.Hash, quoted(f.Holder), f.Token, short(time.Duration(f.LeftMs)*time.Millisecond))
 		if err := l.ask(ctx, about); err != nil {
 			return err
 		}
@@ -280,7 +285,7 @@ func (l *locking) take(ctx context.Context, rdb redis.UniversalClient, f found) 
 		return err
 	}
 	if done == 0 {
-		return errors.New("nothing was changed: the lock was released meanwhile, or another has it now")
+		return errors.New("nothing was changed: the lock was released meanwhile, or somebody else has it now")
 	}
 	result := struct {
 		Hash   string `json:"hash"`

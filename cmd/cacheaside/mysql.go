@@ -21,12 +21,12 @@ func (t *tool) onMySQL(ctx context.Context, variable string, f func(ctx context.
 	}
 	config, err := mysql.ParseDSN(dsn)
 	if err != nil { // it may repeat what it cannot read
-		return usagef("%s: not a DSN as user:password@tcp(host:3306)/database", where)
+		return usagef("%s: not a DSN such as user:password@tcp(host:3306)/database", where)
 	}
 	config.Timeout = cmp.Or(config.Timeout, t.timeout)
 	connector, err := mysql.NewConnector(config)
 	if err != nil {
-		return usagef("%s: the DSN has a value that the driver refuses", where)
+		return usagef("%s: the driver refuses a value in the DSN", where)
 	}
 	db := sqlx.NewDb(sql.OpenDB(connector), "mysql")
 	db.SetMaxOpenConns(2)
@@ -41,7 +41,7 @@ func (t *tool) dsn(variable string) (dsn, where string, err error) {
 	}
 	variable = cmp.Or(variable, dsnVariable)
 	if dsn = t.env(variable); dsn == "" {
-		return "", "", usagef("the database is not named: put its DSN, as user:password@tcp(host:3306)/database, into %s, or into a file for --mysql-dsn-file", escape(variable))
+		return "", "", usagef("the database is missing: put its DSN, such as user:password@tcp(host:3306)/database, into %s, or into a file for --mysql-dsn-file", escape(variable))
 	}
 	return dsn, escape(variable), nil
 }

@@ -16,30 +16,33 @@ import (
 
 var outboxLsCommand = command{
 	name: "outbox ls", args: "",
-	short: "what an outbox still has to invalidate",
-	long: `Shows how many items the table of a consistency.SQLOutbox holds, how old the oldest is, and the items that are due first: whose they are, the loader, a hash of the key (the key with --show-keys), when they are due, and how
-often they have failed. It claims none, and writes nothing. Why an item failed the table does not keep: the Relay logs it.`,
+	short: "list what an outbox still has to invalidate",
+	long: `Shows the table of a consistency.SQLOutbox: how many items it holds, the age of the oldest,
+and the items that are due first, each with its namespace, loader, hash of the key (the key
+with --show-keys), time until it is due, and number of failures. The table does not hold
+the reasons for failures: the Relay logs them. It claims no item, and changes nothing.`,
 	example: "outbox ls --limit 20",
 	prepare: func(t *tool, flags *flag.FlagSet) func(context.Context, []string) error {
 		o := &outboxing{tool: t}
 		o.register(flags)
 		flags.BoolVar(&o.keys, "show-keys", false, "show keys, not hashes")
-		flags.IntVar(&o.limit, "limit", 50, "show at most so `MANY` items, to 1000. Default: 50")
+		flags.IntVar(&o.limit, "limit", 50, "the `NUMBER` of items to show, at most 1000. Default: 50")
 		return o.ls
 	},
 }
 
 var outboxRetryCommand = command{
 	name: "outbox retry", args: "",
-	short: "have items of an outbox tried again now",
-	long: `Makes items due that a Relay has put off because they failed: those that --id names, whatever they wait for, or with --all all that have failed at least once. A running Relay does them within moments. It asks first. Nothing
-is removed from the outbox.`,
+	short: "make failed items of an outbox due now",
+	long: `Makes items due now that a Relay has put off because they failed: with --id those items,
+whatever they wait for; with --all all that have failed at least once. A running Relay
+takes them up at once. It asks first, and removes nothing from the outbox.`,
 	example: "outbox retry --all",
 	prepare: func(t *tool, flags *flag.FlagSet) func(context.Context, []string) error {
 		o := &outboxing{tool: t}
 		o.register(flags)
 		t.askable(flags)
-		flags.StringVar(&o.ids, "id", "", "the `IDS` of items, as \"outbox ls\" shows them, with commas between them")
+		flags.StringVar(&o.ids, "id", "", "the `IDS` of items, as \"outbox ls\" shows them, separated by commas")
 		flags.BoolVar(&o.all, "all", false, "all items that have failed")
 		return o.retry
 	},
@@ -251,11 +254,11 @@ func (o *outboxing) retry(ctx context.Context, args []string) error {
 	}
 	switch {
 	case len(args) > 0:
-		return usagef("outbox retry: it has no arguments; items are named by --id")
+		return usagef("outbox retry: it has no arguments; --id names items")
 	case o.all == (len(ids) > 0):
 		return usagef("outbox retry: --id or --all")
 	case slices.ContainsFunc(ids, func(id string) bool { return len(id) != 32 || strings.Trim(id, "0123456789abcdefABCDEF") != "" }):
-		return usagef("outbox retry: --id: 32 hexadecimal digits each, with commas between them")
+		return usagef("outbox retry: --id: 32 hexadecimal digits each, separated by commas")
 	case len(ids) > 1000:
 		return usagef("outbox retry: --id: at most 1000")
 	}
@@ -295,5 +298,5 @@ func (o *outboxing) asked(ctx context.Context, outbox *consistency.SQLOutbox, na
 	if !o.all {
 		what = fmt.Sprintf("The %d items that --id names, as far as they are there and not due yet,", named)
 	}
-	return o.ask(ctx, fmt.Sprintf("%s will be due now, of %d items in %s, %d of which are due already: relays do them at once.", what, depth.Items, o.table, depth.Due))
+	return o.ask(ctx, fmt.Sprintf("%s will be due now, of %d items in %s, %d of which are due already. Relays take them up at once.", what, depth.Items, o.table, depth.Due))
 }

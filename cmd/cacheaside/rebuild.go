@@ -16,21 +16,26 @@ import (
 var filterRebuildCommand = command{
 	name: "filter rebuild", args: "NAME",
 	short: "build a Bloom filter in Redis from a table",
-	long: `Rebuilds a filter from all values of a column, as Redis.Rebuild does: the present one serves until the new one is complete. It asks first. The column is the primary key, or another that is unique and not NULL. Progress is
-told on standard error. It may be ended; the next one begins anew. A new filter of fewer than nine tenths of the keys of the present one, or of none at all, does not take its place without --allow-fewer. Never give it a replica of the database: rows that it lags behind would be hidden.`,
+	long: `Rebuilds a filter from all values of a column, as Redis.Rebuild does; the present filter
+serves until the new one is complete. It asks first, and reports progress on standard
+error. The column is the primary key, or another column that is unique and NOT NULL.
+You may interrupt it; the next rebuild begins anew. A new filter without keys, or with
+fewer than nine tenths of the present one's keys, replaces it only with --allow-fewer.
+Never read from a replica of the database: the filter would hide the rows that the replica
+does not have yet.`,
 	example: "filter rebuild --table users --column id user",
 	prepare: func(t *tool, flags *flag.FlagSet) func(context.Context, []string) error {
 		r := &rebuilding{tool: t}
 		t.askable(flags)
-		flags.StringVar(&r.variable, "dsn-env", "", "the `NAME` of the variable of the environment that the DSN is in. Default: CACHEASIDE_MYSQL_DSN, or --mysql-dsn-file")
-		flags.StringVar(&r.table, "table", "", "the `TABLE`, or schema.table")
-		flags.StringVar(&r.column, "column", "", "the `COLUMN`")
-		flags.StringVar(&r.kind, "type", "int", "what the column holds, the `TYPE`: int, uint or string. Default: int")
-		flags.Uint64Var(&r.capacity, "capacity", 0, "for so many `KEYS`. Default: as the present filter, or more, if it holds more")
-		flags.Float64Var(&r.rate, "rate", 0, "the `RATE` of false positives, as 0.01. Default: that of the present filter")
-		flags.IntVar(&r.perSecond, "rows-per-second", 0, "read no more than so `MANY`. Default: no limit")
-		flags.BoolVar(&r.allowFewer, "allow-fewer", false, "take the place also of a filter that holds more keys (RebuildOptions.AllowFewer)")
-		flags.DurationVar(&r.settle, "settle", 0, "the `TIME` that a transaction that inserts rows may take (RebuildOptions.Settle); negative: none is under way. Default: 10s")
+		flags.StringVar(&r.variable, "dsn-env", "", "the environment variable `NAME` that holds the DSN. Default: CACHEASIDE_MYSQL_DSN, or --mysql-dsn-file")
+		flags.StringVar(&r.table, "table", "", "the `TABLE` with the keys, or schema.table")
+		flags.StringVar(&r.column, "column", "", "the `COLUMN` with the keys")
+		flags.StringVar(&r.kind, "type", "int", "the column's `TYPE`: int, uint or string. Default: int")
+		flags.Uint64Var(&r.capacity, "capacity", 0, "the number of `KEYS` to make the filter for. Default: as the present filter, or more if it holds more")
+		flags.Float64Var(&r.rate, "rate", 0, "the `RATE` of false positives, such as 0.01. Default: that of the present filter")
+		flags.IntVar(&r.perSecond, "rows-per-second", 0, "read at most this `NUMBER` of rows a second. Default: no limit")
+		flags.BoolVar(&r.allowFewer, "allow-fewer", false, "also replace a filter that holds more keys (RebuildOptions.AllowFewer)")
+		flags.DurationVar(&r.settle, "settle", 0, "the longest `TIME` that a transaction with inserts takes (RebuildOptions.Settle); negative: none is under way. Default: 10s")
 		return r.run
 	},
 }
@@ -114,7 +119,7 @@ func (r *rebuilding) present(ctx context.Context, name string) (s bloom.State, e
 		r.capacity = s.Capacity
 	}
 	if r.rate == 0 || r.capacity == 0 {
-		return s, usagef("filter rebuild: there is no filter yet that --capacity and --rate could be taken from; give both")
+		return s, usagef("filter rebuild: there is no filter yet to take --capacity and --rate from; give both")
 	}
 	return s, nil
 }
@@ -125,11 +130,11 @@ func (r *rebuilding) asked(ctx context.Context, name string, s bloom.State, empt
 		present = fmt.Sprintf("The present one, of about %d keys, serves until then.", s.Keys)
 	}
 	if s.Building {
-		present += " A rebuild is under way, or was ended before it was through: this one begins anew."
+		present += " A rebuild is under way, or was broken off: this one begins anew."
 	}
 	nothing := ""
 	if empty {
-		nothing = ", and the column is EMPTY: every row would be hidden, if --allow-fewer is given"
+		nothing = ", and the column is EMPTY: with --allow-fewer the filter would hide every row"
 	}
 	return r.ask(ctx, fmt.Sprintf("The filter %s will be built anew from all of %s.%s, for %d keys or more, at %g false positives. %s\nUntil it is done there are two in Redis. From then on what is not in that column, nor added since, is \"certainly not\" there%s.", name, quoted(r.table), quoted(r.column), r.capacity, r.rate, present, nothing))
 }
@@ -146,7 +151,7 @@ func (r *rebuilding) rebuild(ctx context.Context, f *bloom.Redis, db *sql.DB) er
 		return fmt.Errorf("nothing was changed: %w", err)
 	}
 	if errors.Is(err, bloom.ErrFewer) {
-		return fmt.Errorf("nothing was changed; if that is as it should be, see --allow-fewer: %w", err)
+		return fmt.Errorf("nothing was changed; if the number of keys is right, see --allow-fewer: %w", err)
 	}
 	if err != nil {
 		return err

@@ -47,7 +47,7 @@ func (t *tool) openRedis(ctx context.Context) (redis.UniversalClient, error) {
 			DialTimeout: t.timeout, ReadTimeout: t.timeout, WriteTimeout: t.timeout, PoolTimeout: t.timeout}), nil
 	case len(to.addrs) > 1:
 		if t.db != 0 {
-			return nil, usagef("--db %d: a cluster has no other database than 0", t.db)
+			return nil, usagef("--db %d: a cluster has database 0 only", t.db)
 		}
 		return t.openCluster(to.addrs, t.user, to.password, to.tls), nil
 	}
@@ -84,7 +84,7 @@ func (t *tool) openOne(ctx context.Context, o *redis.Options) (redis.UniversalCl
 	case err != nil:
 		return nil, t.redisError(err)
 	case o.DB != 0:
-		return nil, usagef("--db %d: %s is a node of a cluster, which has no other database than 0", o.DB, o.Addr)
+		return nil, usagef("--db %d: %s is a node of a cluster, which has database 0 only", o.DB, o.Addr)
 	}
 	return t.openCluster([]string{o.Addr}, o.Username, o.Password, o.TLSConfig), nil
 }
@@ -96,7 +96,7 @@ func (t *tool) target() (to target, err error) {
 	if from == "" {
 		from, where = cmp.Or(t.env("CACHEASIDE_REDIS"), "localhost:6379"), "CACHEASIDE_REDIS"
 	} else if mayHavePassword(from) {
-		return to, usagef("--redis: a password in an argument is seen by all who list processes; put it into CACHEASIDE_REDIS_PASSWORD, the URL into CACHEASIDE_REDIS, or use --redis-password-file")
+		return to, usagef("--redis: a password in an argument is visible in lists of processes; put it into CACHEASIDE_REDIS_PASSWORD, the URL into CACHEASIDE_REDIS, or use --redis-password-file")
 	}
 	if to.password, err = t.password(); err != nil {
 		return to, err
@@ -109,13 +109,13 @@ func (t *tool) target() (to target, err error) {
 	}
 	if strings.Contains(from, "://") {
 		if to.url, err = redis.ParseURL(from); err != nil {
-			return to, usagef("%s: not a URL as redis://user@host:port/db, or rediss:// for TLS", where)
+			return to, usagef("%s: not a URL such as redis://user@host:port/db, or rediss:// for TLS", where)
 		}
 		switch {
 		case t.db != 0:
-			return to, usagef("--db: %s has a URL, and the database belongs into that", where)
+			return to, usagef("--db: %s is a URL; put the database into it", where)
 		case to.url.TLSConfig == nil && (t.tls || roots != nil):
-			return to, usagef("--tls: %s has a URL, which has to begin with rediss:// then", where)
+			return to, usagef("--tls: %s is a URL; for TLS it begins with rediss://", where)
 		case to.url.TLSConfig != nil:
 			to.url.TLSConfig.RootCAs = roots
 		}
@@ -127,7 +127,7 @@ func (t *tool) target() (to target, err error) {
 	for addr := range strings.SplitSeq(from, ",") {
 		addr = strings.TrimSpace(addr)
 		if host, port, err := net.SplitHostPort(addr); err != nil || host == "" || port == "" || strings.ContainsAny(addr, "@/ ") {
-			return to, usagef("%s: host:port, several of them with commas between them, or a URL as redis://host:port/db", where)
+			return to, usagef("%s: host:port, several of them separated by commas, or a URL such as redis://host:port/db", where)
 		}
 		to.addrs = append(to.addrs, addr)
 	}
@@ -207,11 +207,11 @@ func (t *tool) redisError(err error) error {
 	case err == nil, errors.Is(err, errAbsent), errors.Is(err, errDeclined):
 		return err
 	case redis.HasErrorPrefix(err, "MOVED"), redis.HasErrorPrefix(err, "ASK"):
-		return fmt.Errorf("this Redis is a node of a cluster: name two of its nodes, with a comma between them: %w", err)
+		return fmt.Errorf("this Redis is a node of a cluster: give two of its nodes, separated by a comma: %w", err)
 	case redis.HasErrorPrefix(err, "NOAUTH"), redis.HasErrorPrefix(err, "WRONGPASS"):
-		return fmt.Errorf("the Redis does not let us in; the password belongs into CACHEASIDE_REDIS_PASSWORD or --redis-password-file, the user into --redis-user: %w", err)
+		return fmt.Errorf("Redis refuses the user or the password; put the password into CACHEASIDE_REDIS_PASSWORD or --redis-password-file, the user into --redis-user: %w", err)
 	case errors.Is(err, context.DeadlineExceeded), noanswer.IsTimeout(err):
-		return &slowError{"the Redis", t.timeout, err}
+		return &slowError{"Redis", t.timeout, err}
 	}
 	return err
 }
@@ -224,7 +224,7 @@ type slowError struct {
 }
 
 func (e *slowError) Error() string {
-	return fmt.Sprintf("%s has not answered within --timeout %v: %v", e.who, e.timeout, e.err)
+	return fmt.Sprintf("%s did not answer within --timeout %v: %v", e.who, e.timeout, e.err)
 }
 
 func (e *slowError) Unwrap() error { return e.err }

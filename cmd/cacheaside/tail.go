@@ -9,21 +9,23 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/cacheaside/cacheaside/internal/channel"
 	"github.com/cacheaside/cacheaside/internal/conn"
+	"github.com/cacheaside/cacheaside/internal/invalidation"
 )
 
 var tailCommand = command{
 	name: "tail", args: "",
-	short: "what is invalidated, as it is announced",
-	long: `Shows each announcement on the channel by which processes tell each other what they have invalidated: who, of which range, under which number, and the hashes of the keys, as "get" and errors show them;
-the loader where a whole one was invalidated. A gap in the numbers is shown, and what cannot be read. It ends with SIGINT or SIGTERM, --for or --count, and writes nothing into Redis. On a cluster it listens to all masters, and
-shows each announcement once.`,
+	short: "show invalidations as they are announced",
+	long: `Shows each announcement of an invalidation as processes receive it: the process that sent
+it, its range and number, and the hashes of its keys as "get" and errors show them, or the
+loader if all its keys were invalidated. It also shows gaps in the numbers, and messages
+that it cannot read. On a cluster it listens to all masters, and shows each announcement
+once. SIGINT, SIGTERM, --for or --count end it. It writes nothing into Redis.`,
 	example: "tail --for 1m",
 	prepare: func(t *tool, flags *flag.FlagSet) func(context.Context, []string) error {
 		l := &tailing{tool: t}
 		flags.DurationVar(&l.time, "for", 0, "end after this `TIME`. Default: never")
-		flags.IntVar(&l.count, "count", 0, "end after so `MANY` announcements. Default: never")
+		flags.IntVar(&l.count, "count", 0, "end after this `NUMBER` of announcements. Default: never")
 		return l.run
 	},
 }
@@ -75,7 +77,7 @@ func (l *tailing) run(ctx context.Context, args []string) error {
 func (l *tailing) listen(ctx context.Context, rdb redis.UniversalClient) error {
 	ctx, cancel := context.WithCancel(ctx)
 	events := make(chan heard, 1024)
-	e := &ears{tool: l.tool, rdb: rdb, topic: channel.Topic(l.prefix, dbOf(rdb)), events: events}
+	e := &ears{tool: l.tool, rdb: rdb, topic: invalidation.Topic(l.prefix, dbOf(rdb)), events: events}
 	defer e.running.Wait()
 	defer cancel() // before that
 	if err := e.begin(ctx); err != nil {
@@ -101,7 +103,7 @@ func (l *tailing) listen(ctx context.Context, rdb redis.UniversalClient) error {
 	}
 }
 
-// dbOf is the number of the database, which is in the channel's name.
+// dbOf is the number of the database, which is in the Redis channel's name.
 func dbOf(rdb redis.UniversalClient) int {
 	if c, ok := rdb.(*redis.Client); ok {
 		return c.Options().DB
@@ -114,11 +116,11 @@ func (l *tailing) take(h heard) error {
 	if h.payload == nil {
 		return l.tell(happening{Time: now, Event: h.event, Text: h.text})
 	}
-	if q, ok := channel.ReadQuestion([]byte(*h.payload)); ok {
+	if q, ok := invalidation.ReadQuestion([]byte(*h.payload)); ok {
 		l.seen++
 		return l.tell(happening{Time: now, Event: "question", Bytes: len(*h.payload), Text: "a meter asks what memory has of " + count(len(q.Keys), "key")})
 	}
-	a, err := channel.Decode([]byte(*h.payload))
+	a, err := invalidation.Decode([]byte(*h.payload))
 	if err != nil {
 		l.seen++
 		return l.tell(happening{Time: now, Event: "malformed", Bytes: len(*h.payload), Text: "a message that this version cannot read"})
@@ -128,7 +130,7 @@ func (l *tailing) take(h heard) error {
 		return nil
 	}
 	if gap != 0 {
-		err := l.tell(happening{Time: now, Event: "gap", Range: &a.Range, Number: a.Previous, Previous: gap, Text: fmt.Sprintf("what was announced after %d, up to %d, was not heard", gap, a.Previous)})
+		err := l.tell(happening{Time: now, Event: "gap", Range: &a.Range, Number: a.Previous, Previous: gap, Text: fmt.Sprintf("announcements after %d, up to %d, did not arrive", gap, a.Previous)})
 		if err != nil {
 			return err
 		}

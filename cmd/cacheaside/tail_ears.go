@@ -105,7 +105,7 @@ func (e *ears) keep(ctx context.Context, node *redis.Client, sub *redis.PubSub) 
 			if ctx.Err() != nil {
 				return
 			}
-			e.tell(ctx, heard{event: "lost", text: fmt.Sprintf("the subscription to %s, which is made anew: %v", node.Options().Addr, err)})
+			e.tell(ctx, heard{event: "lost", text: fmt.Sprintf("the subscription to %s; subscribing again: %v", node.Options().Addr, err)})
 		}
 		if retry.Sleep(ctx, pause) != nil {
 			return

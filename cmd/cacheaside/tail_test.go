@@ -13,7 +13,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/cacheaside/cacheaside"
-	"github.com/cacheaside/cacheaside/internal/channel"
+	"github.com/cacheaside/cacheaside/internal/invalidation"
 	"github.com/cacheaside/cacheaside/internal/test/testenv"
 )
 
@@ -138,7 +138,7 @@ func TestTailGaps(t *testing.T) {
 		message(0, 7, 1, 2, "kabcdefgh"), message(0, 7, 2, 3, "luser"), message(0, 8, 5, 6, "k"), message(0, 8, 3, 5, "ttold"), message(0, 8, 3, 5, "ttold"),
 		"nonsense\x1b[31m\u009b", "", message(0, 8, 6, 7, "x"), message(99, 8, 6, 7, "k"), message(0, 8, 7, 8, "l\x1b[31m"), strings.Repeat("\xff", 1<<20), "\xd1\x00\x00\x00\x00\x00\x00\x00\x07\x00\x64\x00", "\xd1\x00", message(0, 9, 8, 9, "k"),
 	} {
-		w.check(rdb.Publish(t.Context(), channel.Topic("cacheaside", 0), m).Err())
+		w.check(rdb.Publish(t.Context(), invalidation.Topic("cacheaside", 0), m).Err())
 	}
 	f.out.until(t, `"number":9,`)
 	var got []string
@@ -166,7 +166,7 @@ func TestTailForPeople(t *testing.T) {
 	out.until(t, "listening")
 	hashes := strings.Repeat("abcdefgh", 10)
 	for _, m := range []string{message(0, 7, 1, 2, "k"+hashes), message(0, 7, 4, 5, "l\x1b]0;x\x07\u202e"), "nonsense\x1b[31m", message(0, 7, 5, 6, "t12")} {
-		w.check(rdb.Publish(t.Context(), channel.Topic("cacheaside", 0), m).Err())
+		w.check(rdb.Publish(t.Context(), invalidation.Topic("cacheaside", 0), m).Err())
 	}
 	if c := <-code; c != exitOK {
 		t.Errorf("exit code %d: %s", c, errs)

@@ -63,7 +63,7 @@ type Options struct {
 // the queue; the subscriber is the queue's. Where nobody claims it may be nil.
 func New(publisher message.Publisher, subscriber message.Subscriber, topic string, options *Options) (*Queue, error) {
 	if publisher == nil || topic == "" {
-		return nil, errors.New("watermillqueue: without a publisher, or a topic")
+		return nil, errors.New("watermillqueue: the publisher is nil, or there is no topic")
 	}
 	if options == nil {
 		options = &Options{}

@@ -212,13 +212,13 @@ func TestSwitches(t *testing.T) {
 		l.throw(t, "fail", `{"on":false}`)
 		l.throw(t, "traffic", `{"reads":150,"writes":5}`)
 	})
-	t.Run("channel", func(t *testing.T) {
-		l.throw(t, "channel", `{"on":true,"process":2}`)
+	t.Run("bus", func(t *testing.T) {
+		l.throw(t, "bus", `{"on":true,"process":2}`)
 		l.until(t, "an empty memory of process 2, and no other", func(f frame) bool {
 			m := f.Protected.Watched[0].Memory
 			return f.State.Cut == [processes]bool{1: true} && m[1].Version == 0 && m[0].Version > 0 && m[2].Version > 0 && m[3].Version > 0
 		})
-		l.throw(t, "channel", `{"on":false,"process":2}`)
+		l.throw(t, "bus", `{"on":false,"process":2}`)
 		l.until(t, "memory of process 2", func(f frame) bool { return !f.State.Cut[1] && f.Protected.Watched[0].Memory[1].Version > 0 })
 	})
 	t.Run("flush", func(t *testing.T) {

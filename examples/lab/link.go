@@ -56,9 +56,9 @@ func (l *link) kill(on bool) {
 	}
 }
 
-// cutChannel resets the connections that listen to invalidations, and new ones that begin to, until
+// cutBus resets the connections that listen to invalidations, and new ones that begin to, until
 // it is called with false.
-func (l *link) cutChannel(on bool) {
+func (l *link) cutBus(on bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.cut = on

@@ -58,9 +58,9 @@ func parse(args []string, stderr io.Writer) (address string, c config, err error
 	flags := flag.NewFlagSet("lab", flag.ContinueOnError)
 	flags.SetOutput(stderr)
 	flags.StringVar(&address, "addr", "127.0.0.1:8080", "`address` to serve on: 127.0.0.1 or localhost, and a port; if that is taken, the next free one")
-	flags.DurationVar(&c.window, "window", usual.window, "how long after a switch its `effect` is measured")
-	flags.DurationVar(&c.patience, "patience", usual.patience, "how `long` a caller waits before it leaves")
-	flags.DurationVar(&c.redis, "redis-timeout", usual.redis, "RedisTimeout of protected: how `long` a command may take before Redis is taken for being in trouble")
+	flags.DurationVar(&c.window, "window", usual.window, "the `time` for which the effect of a switch is measured")
+	flags.DurationVar(&c.patience, "patience", usual.patience, "the longest `time` that a caller waits")
+	flags.DurationVar(&c.redis, "redis-timeout", usual.redis, "RedisTimeout of protected: the longest `time` for a command before Redis counts as unreachable")
 	flags.Usage = func() {
 		fmt.Fprint(stderr, usage)
 		flags.PrintDefaults()
@@ -81,7 +81,7 @@ func parse(args []string, stderr io.Writer) (address string, c config, err error
 	}
 	c.connect = c.patience * 2 / 3
 	if err != nil {
-		fmt.Fprintf(stderr, "lab: %v (-help tells more)\n", err)
+		fmt.Fprintf(stderr, "lab: %v (see -help)\n", err)
 	}
 	return address, c, err
 }
@@ -90,10 +90,10 @@ func parse(args []string, stderr io.Writer) (address string, c config, err error
 func split(address string) (host string, port int, err error) {
 	host, text, err := net.SplitHostPort(address)
 	if err != nil {
-		return "", 0, fmt.Errorf("%q: host:port is wanted", address)
+		return "", 0, fmt.Errorf("%q: must be host:port", address)
 	}
 	if host != "127.0.0.1" && host != "localhost" {
-		return "", 0, fmt.Errorf("%q: only 127.0.0.1 and localhost, for whoever sees the page may throw its switches", address)
+		return "", 0, fmt.Errorf("%q: only 127.0.0.1 and localhost, since everybody who sees the page may use its switches", address)
 	}
 	if port, err = strconv.Atoi(text); err != nil || port < 0 || port > 65535 {
 		return "", 0, fmt.Errorf("%q: a port from 0 to 65535", address)

@@ -45,7 +45,7 @@ var switches = map[string]struct {
 	"kill":       {[]string{"on"}, (*lab).kill},
 	"freeze":     {[]string{"on"}, (*lab).freeze},
 	"flush":      {nil, (*lab).flush},
-	"channel":    {[]string{"on", "process"}, (*lab).cutChannel},
+	"bus":        {[]string{"on", "process"}, (*lab).cutBus},
 	"slow":       {[]string{"on"}, (*lab).slow},
 	"fail":       {[]string{"on"}, (*lab).fail},
 	"expire":     {nil, (*lab).expire},
@@ -137,7 +137,7 @@ func (l *lab) measure(name, what string, change func(*state), do func(*world)) (
 		t := w.meter.end(m.tally)
 		text := fmt.Sprintf("%s In the first %.1f s: %s.", what, time.Since(t.begun).Seconds(), t)
 		if n := w.waiting(); n > 0 {
-			text += fmt.Sprintf(" %s to be tried again.", count(n, "invalidation"))
+			text += fmt.Sprintf(" %s to retry.", count(n, "invalidation"))
 		}
 		w.log.finish(m.line, text)
 		out.set(w, text)
@@ -176,11 +176,11 @@ func (l *lab) flush(order) (outcome, error) {
 	return l.measure("flush", "Redis is emptied.", nothing, func(w *world) { w.redis.mini.FlushAll() })
 }
 
-func (l *lab) cutChannel(o order) (outcome, error) {
+func (l *lab) cutBus(o order) (outcome, error) {
 	p := *o.Process - 1
-	return l.measure("channel", fmt.Sprintf("Process %d %s.", *o.Process, either(*o.On, "does not hear of invalidations", "hears of invalidations again")),
+	return l.measure("bus", fmt.Sprintf("Process %d %s.", *o.Process, either(*o.On, "does not hear of invalidations", "hears of invalidations again")),
 		func(s *state) { s.Cut[p] = *o.On },
-		func(w *world) { w.redis.links[p].cutChannel(*o.On) })
+		func(w *world) { w.redis.links[p].cutBus(*o.On) })
 }
 
 func (l *lab) slow(o order) (outcome, error) {

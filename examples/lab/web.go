@@ -83,7 +83,7 @@ func file(name, kind string) http.HandlerFunc {
 func (l *lab) events(w http.ResponseWriter, r *http.Request) {
 	history, frames, ok := l.film.view()
 	if !ok {
-		http.Error(w, fmt.Sprintf("%d look on already", maxViewers), http.StatusServiceUnavailable)
+		http.Error(w, fmt.Sprintf("%d viewers are connected already", maxViewers), http.StatusServiceUnavailable)
 		return
 	}
 	defer l.film.leave(frames)
@@ -147,7 +147,7 @@ func (l *lab) thrown(w http.ResponseWriter, r *http.Request) {
 func readOrder(w http.ResponseWriter, r *http.Request, o *order) error {
 	kind, _, err := mime.ParseMediaType(r.Header.Get("Content-Type"))
 	if err != nil || kind != "application/json" {
-		return errors.New("Content-Type: application/json is wanted")
+		return errors.New("Content-Type: must be application/json")
 	}
 	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))
 	if err != nil {

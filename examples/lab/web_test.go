@@ -45,7 +45,7 @@ func TestGuard(t *testing.T) {
 		{"a field that it does not take", "POST", "/switch/flush", own, "http://" + own, js, `{"on":true}`, 400},
 		{"a field that is missing", "POST", "/switch/kill", own, "http://" + own, js, `{}`, 400},
 		{"a field of another type", "POST", "/switch/kill", own, "http://" + own, js, `{"on":"yes"}`, 400},
-		{"a process that there is not", "POST", "/switch/channel", own, "http://" + own, js, `{"process":5,"on":true}`, 400},
+		{"a process that there is not", "POST", "/switch/bus", own, "http://" + own, js, `{"process":5,"on":true}`, 400},
 		{"too many reads", "POST", "/switch/traffic", own, "http://" + own, js, `{"reads":1000000,"writes":1}`, 400},
 		{"less than no writes", "POST", "/switch/traffic", own, "http://" + own, js, `{"reads":1,"writes":-1}`, 400},
 		{"a protection that there is not", "POST", "/switch/protection", own, "http://" + own, js, `{"name":"lease","on":false}`, 400},

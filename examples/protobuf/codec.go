@@ -18,7 +18,7 @@ func (Codec) Number() uint8 { return 8 }
 // read.
 func (Codec) Check(t reflect.Type) error {
 	if !t.Implements(reflect.TypeFor[proto.Message]()) {
-		return fmt.Errorf("%v is no proto.Message", t)
+		return fmt.Errorf("%v is not a proto.Message", t)
 	}
 	return nil
 }

@@ -8,15 +8,15 @@ import (
 
 	"golang.org/x/time/rate"
 
-	"github.com/cacheaside/cacheaside/internal/channel"
-	"github.com/cacheaside/cacheaside/internal/local"
+	"github.com/cacheaside/cacheaside/internal/invalidation"
 	"github.com/cacheaside/cacheaside/internal/measure"
+	"github.com/cacheaside/cacheaside/internal/memory"
 )
 
 // Loader is a loader whose copies are audited.
 type Loader interface {
 	// AuditMemory looks at the copy that the memory of this process would serve of the key with
-	// this stable hash, whose row was written at that time of the channel's clock, when the memory
+	// this stable hash, whose row was written at that time of the bus's clock, when the memory
 	// had that age.
 	AuditMemory(stable uint64, written, age time.Duration) Finding
 }
@@ -28,13 +28,13 @@ type Finding struct {
 }
 
 // Responder answers the questions of meters: which copies the memory of this process has of some
-// keys. Anybody who may publish to the channel can ask, so the cost of questions is bounded: the
+// keys. Anybody who may publish to the Redis channel can ask, so the cost of questions is bounded: the
 // number that is answered at once and in a second, and the number of rows that are loaded for them.
 // Questions without an answer are counted, and the meter sees that this process has not answered.
 // Methods of a nil Responder do nothing.
 type Responder struct {
-	channel  *channel.Channel
-	memory   *local.Tier
+	bus      *invalidation.Bus
+	memory   *memory.Tier
 	loader   func(name string) Loader // nil: this process has no such loader
 	who      uint64                   // this process
 	asked    *rate.Limiter
@@ -65,9 +65,9 @@ const (
 )
 
 // NewResponder makes a Responder, which loader gives its loaders.
-func NewResponder(c *channel.Channel, memory *local.Tier, loader func(name string) Loader) *Responder {
+func NewResponder(c *invalidation.Bus, tier *memory.Tier, loader func(name string) Loader) *Responder {
 	r := &Responder{
-		channel: c, memory: memory, loader: loader, who: rand.Uint64(), places: make(chan struct{}, questionsAtOnce),
+		bus: c, memory: tier, loader: loader, who: rand.Uint64(), places: make(chan struct{}, questionsAtOnce),
 		asked: rate.NewLimiter(questionsPerSecond, questionsPerSecond), compares: rate.NewLimiter(comparesPerSecond, comparesPerSecond),
 	}
 	r.life, r.stop = context.WithCancel(context.Background())
@@ -75,8 +75,8 @@ func NewResponder(c *channel.Channel, memory *local.Tier, loader func(name strin
 }
 
 // Heard begins to answer a question, if it may.
-func (r *Responder) Heard(q channel.Question) {
-	now := r.channel.Now() - onTheWay // minus the Ago of a key, this is when its row was written, or later
+func (r *Responder) Heard(q invalidation.Question) {
+	now := r.bus.Now() - onTheWay // minus the Ago of a key, this is when its row was written, or later
 	age := r.memory.Age()
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -84,13 +84,13 @@ func (r *Responder) Heard(q channel.Question) {
 	case r.closed:
 		return
 	case !r.asked.Allow():
-		r.channel.Unanswered()
+		r.bus.Unanswered()
 		return
 	}
 	select {
 	case r.places <- struct{}{}:
 	default:
-		r.channel.Unanswered()
+		r.bus.Unanswered()
 		return
 	}
 	r.memory.Index(true)
@@ -101,13 +101,13 @@ func (r *Responder) Heard(q channel.Question) {
 	r.running.Go(func() {
 		defer func() { <-r.places }()
 		if !r.answer(q, now, age) {
-			r.channel.Unanswered()
+			r.bus.Unanswered()
 		}
 	})
 }
 
 // answer reports whether the meter has the answer.
-func (r *Responder) answer(q channel.Question, now, age time.Duration) bool {
+func (r *Responder) answer(q invalidation.Question, now, age time.Duration) bool {
 	ctx, cancel := context.WithTimeout(r.life, min(q.Patience, maxPatience))
 	defer cancel()
 	verdicts := make([]byte, len(q.Keys))
@@ -131,7 +131,7 @@ func (r *Responder) answer(q channel.Question, now, age time.Duration) bool {
 		})
 	}
 	all.Wait()
-	taken, err := r.channel.GiveAnswer(r.life, q.ID, r.who, verdicts)
+	taken, err := r.bus.GiveAnswer(r.life, q.ID, r.who, verdicts)
 	return taken && err == nil
 }
 

@@ -46,7 +46,7 @@ func New(rdb redis.UniversalClient, timeout time.Duration) (*Conn, error) {
 			return nil, errors.New("the Redis client is a nil *redis.Client; pass an untyped nil for a cache without Redis")
 		}
 		if o := c.Options(); o.ClientSideCache != nil || o.ClientSideCacheConfig != nil {
-			return nil, errors.New("the Redis client keeps values in a cache of its own (ClientSideCache), which still shows one after its delete has been acknowledged")
+			return nil, errors.New("the Redis client keeps values in a cache of its own (ClientSideCache), which still serves a value after its delete was acknowledged")
 		}
 		known := &Conn{rdb: c, timeout: timeout, bounded: c.Options().ContextTimeoutEnabled, closing: make(chan struct{})}
 		known.server.dials = dialsOf(c)
@@ -57,12 +57,12 @@ func New(rdb redis.UniversalClient, timeout time.Duration) (*Conn, error) {
 		}
 		o := c.Options()
 		if o.ReadOnly || o.RouteByLatency || o.RouteRandomly {
-			return nil, errors.New("the Redis client reads from replicas (ReadOnly, RouteByLatency or RouteRandomly), and a replica still shows a value after its delete has been acknowledged")
+			return nil, errors.New("the Redis client reads from replicas (ReadOnly, RouteByLatency or RouteRandomly), and a replica still serves a value after its delete was acknowledged")
 		}
 		watchNodes(c)
 		return &Conn{rdb: c, cluster: c, timeout: timeout, bounded: o.ContextTimeoutEnabled, closing: make(chan struct{})}, nil
 	default: // also a Ring, which is not named, or a program would link all of it
-		return nil, fmt.Errorf("a Redis client of type %T is not known to keep the protocol (a Ring moves keys between servers when one of them is out of reach, and then a deleted value comes back); use a *redis.Client or a *redis.ClusterClient", rdb)
+		return nil, fmt.Errorf("a Redis client of type %T may break the protocol (a Ring moves keys between servers when one is unreachable, and then a deleted value comes back); use a *redis.Client or a *redis.ClusterClient", rdb)
 	}
 }
 

@@ -13,7 +13,7 @@ import (
 )
 
 // ErrDown is the error of a command that was not sent, since those before it have failed.
-var ErrDown = errors.New("not asked, since it is out of reach")
+var ErrDown = errors.New("not asked, since it is unreachable")
 
 // patience is how many commands in a row may fail before a range of keys is taken to be out of
 // reach: one may be an accident.

@@ -14,7 +14,7 @@ var (
 	NotFound    = errors.New("cacheaside: not found")
 	LoadFailed  = errors.New("a load of this key failed a moment ago")
 	LoadTimeout = errors.New("the load timed out")
-	Unavailable = errors.New("the database is not to be asked now")
+	Unavailable = errors.New("no load is admitted now")
 	LoadCycle   = errors.New("the load would wait for itself: it asks for a key that it loads, or whose load waits for it")
 	Redis       = errors.New("redis")
 	Closed      = errors.New("the cache is closed")

@@ -63,7 +63,7 @@ func (l *Fetcher) doubtFilter(text string) {
 				return
 			}
 			if !told {
-				l.cache.Warn("the filter has refused a key whose row exists: it is not believed until it was built again", l.Name, fmt.Errorf("key %016x", l.Keys.Hash(text)))
+				l.cache.Warn("the filter has refused a key whose row exists: its refusals are ignored until it is rebuilt", l.Name, fmt.Errorf("key %016x", l.Keys.Hash(text)))
 			}
 			told = l.tellHidden(text) || told
 		}

@@ -29,7 +29,7 @@ func (l *Fetcher) begin(r *Round) {
 	r.name, r.hashed = l.Keys.Name(r.text)
 	r.slots = uint8(l.cache.Conn.Range(r.name))
 	if l.Memory != nil {
-		l.cache.Channel.Listen()
+		l.cache.Bus.Listen()
 	}
 	l.again(r)
 }
@@ -47,7 +47,7 @@ func (l *Fetcher) identify(r *Round) bool {
 
 // again has a round look at Redis for the first time, or once more from the start.
 func (l *Fetcher) again(r *Round) {
-	now, known := l.cache.Channel.ConfirmedAt(r.slots) // first: a later generation may be confirmed now than was taken before
+	now, known := l.cache.Bus.ConfirmedAt(r.slots) // first: a later generation may be confirmed now than was taken before
 	r.read = now
 	l.takeSnapshot(r)
 	r.step = toLook
@@ -117,15 +117,15 @@ func (l *Fetcher) learn(ctx context.Context, rounds []*Round, patient bool) []er
 // patient.
 func (l *Fetcher) confirm(ctx context.Context, slots uint8, patient bool) error {
 	if patient {
-		return l.cache.Channel.Confirm(ctx, slots)
+		return l.cache.Bus.Confirm(ctx, slots)
 	}
 	began := time.Now()
 	bound, cancel := context.WithTimeout(ctx, l.cache.ReadTimeout)
 	defer cancel()
-	err := l.cache.Channel.Confirm(bound, slots)
-	err = l.cache.Conn.Explain(ctx, err, "a poll", l.cache.Channel.Key(slots), began)
+	err := l.cache.Bus.Confirm(bound, slots)
+	err = l.cache.Conn.Explain(ctx, err, "a poll", l.cache.Bus.Key(slots), began)
 	if err != nil && bound.Err() != nil { // else it is the poll's error, which is noted
-		l.cache.Conn.Failed(ctx, l.cache.Channel.Key(slots), err)
+		l.cache.Conn.Failed(ctx, l.cache.Bus.Key(slots), err)
 	}
 	return err
 }

@@ -6,8 +6,8 @@ import (
 
 	"github.com/cacheaside/cacheaside/internal/fault"
 	"github.com/cacheaside/cacheaside/internal/lease"
-	"github.com/cacheaside/cacheaside/internal/local"
 	"github.com/cacheaside/cacheaside/internal/measure"
+	"github.com/cacheaside/cacheaside/internal/memory"
 	"github.com/cacheaside/cacheaside/internal/source"
 )
 
@@ -115,7 +115,7 @@ func (l *Fetcher) Copy(ctx context.Context, r *Round, undecided measure.Verdict)
 	r.name, r.hashed = l.Keys.Name(r.text)
 	generation := l.Generations.Of(uint8(l.cache.Conn.Range(r.name)))
 	if generation == nil {
-		l.cache.Channel.Poll() // for the next time
+		l.cache.Bus.Poll() // for the next time
 		return stamp, measure.Unknown
 	}
 	v = measure.Unknown
@@ -141,7 +141,7 @@ func (l *Fetcher) Copy(ctx context.Context, r *Round, undecided measure.Verdict)
 }
 
 // Entry is what would be stored of a value that was loaded in this generation, and for how long.
-func (l *Fetcher) Entry(text string, generation *local.Generation, value any) (e lease.Entry, life time.Duration, err error) {
+func (l *Fetcher) Entry(text string, generation *memory.Generation, value any) (e lease.Entry, life time.Duration, err error) {
 	_, hashed := l.Keys.Name(text)
 	return l.entry(text, hashed, generation, value, source.Row{})
 }

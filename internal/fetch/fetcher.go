@@ -13,21 +13,21 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/cacheaside/cacheaside/internal/channel"
 	"github.com/cacheaside/cacheaside/internal/codec"
 	"github.com/cacheaside/cacheaside/internal/conn"
+	"github.com/cacheaside/cacheaside/internal/invalidation"
 	"github.com/cacheaside/cacheaside/internal/keys"
 	"github.com/cacheaside/cacheaside/internal/lease"
-	"github.com/cacheaside/cacheaside/internal/local"
+	"github.com/cacheaside/cacheaside/internal/memory"
 	"github.com/cacheaside/cacheaside/internal/source"
 )
 
 // Shared is what the loaders of a cache share.
 type Shared struct {
-	Store   *lease.Store // nil: there is no Redis
-	Conn    *conn.Conn
-	Channel *channel.Channel
-	Holds   *local.Holds // nil: Redis has them, or there are none
+	Store *lease.Store // nil: there is no Redis
+	Conn  *conn.Conn
+	Bus   *invalidation.Bus
+	Holds *memory.Holds // nil: Redis has them, or there are none
 
 	LeaseTTL, QueueTimeout, ReadTimeout, MaxStaleness, ReplicaLag time.Duration
 
@@ -61,8 +61,8 @@ type Options struct {
 	Chunk       int // how many keys a call of the load function may have
 	Calls       int // of the load function, by one flight at once
 	Keys        keys.Namespace
-	Memory      *local.Tier        // nil: not used by this loader
-	Generations *local.Generations // what the loader holds is of these, in each range of keys
+	Memory      *memory.Tier        // nil: not used by this loader
+	Generations *memory.Generations // what the loader holds is of these, in each range of keys
 	Source      *source.Source
 	Items       Items
 	Codec       Codec
@@ -145,7 +145,7 @@ func (l *Fetcher) Wait() {
 // Counters are what a Fetcher, and the loader around it, count: see the fields of cacheaside.Stats
 // of these names.
 type Counters struct {
-	MemoryHits                          local.Hits
+	MemoryHits                          memory.Hits
 	MemoryNulls, HitsWhileDown          atomic.Int64
 	Misses                              atomic.Int64 // Gets that memory did not answer
 	RedisHits, NullHits                 atomic.Int64

@@ -42,7 +42,7 @@ func (f *filter) set(of Filter) {
 }
 
 // ErrFilterLength is the error of a filter that answers for too few keys, or for too many.
-var ErrFilterLength = errors.New("the filter has not answered for each key")
+var ErrFilterLength = errors.New("the filter did not answer for each key")
 
 // verdict is what a loader's filter has said of a round's key.
 type verdict uint8

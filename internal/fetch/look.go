@@ -230,7 +230,7 @@ func (l *Fetcher) settle(r *Round, held *lease.State, err error) {
 func (l *Fetcher) replace(r *Round, held *lease.State, what seen, unread error) {
 	if what == seenUnreadable {
 		l.Counters.Undecodable.Add(1)
-		l.cache.Warn("an entry in Redis cannot be read, and is replaced", l.Name, unread)
+		l.cache.Warn("an entry in Redis is unreadable, and is replaced", l.Name, unread)
 	} else {
 		l.Counters.Outdated.Add(1)
 	}

@@ -4,7 +4,7 @@ import (
 	"time"
 
 	"github.com/cacheaside/cacheaside/internal/lease"
-	"github.com/cacheaside/cacheaside/internal/local"
+	"github.com/cacheaside/cacheaside/internal/memory"
 )
 
 // Round is one read of one key: its callers are fixed before the first look at Redis. It is what
@@ -44,13 +44,13 @@ type identity struct {
 
 // snapshot is what was so before the first look at Redis: what is loaded, or read, is no older.
 type snapshot struct {
-	loader       *local.Generation // the loader's generation in the range
-	read         time.Duration     // when that was taken, or before, on the channel's clock
-	version      uint64            // of the key in the memory tier
-	outdated     bool              // an entry has shown that the loader's generation is outdated
-	needsPrimary bool              // what is cached was expired, or is to be refreshed: a replica may not have heard of the change
-	attempt      *lease.Attempt    // nil: Redis has not been asked, or is not to be
-	beginning    []byte            // of a long entry
+	loader       *memory.Generation // the loader's generation in the range
+	read         time.Duration      // when that was taken, or before, on the bus's clock
+	version      uint64             // of the key in the memory tier
+	outdated     bool               // an entry has shown that the loader's generation is outdated
+	needsPrimary bool               // what is cached was expired, or is to be refreshed: a replica may not have heard of the change
+	attempt      *lease.Attempt     // nil: Redis has not been asked, or is not to be
+	beginning    []byte             // of a long entry
 }
 
 // terms are how a round may read and load.
@@ -175,6 +175,6 @@ func (r *Round) waits(err error) {
 
 // Snapshot is what was so before the round's value was read, for the memory tier: the range of
 // slots of the key, the loader's generation there, the key's stable hash, and its memory version.
-func (r *Round) Snapshot() (slots uint8, generation *local.Generation, stable, version uint64) {
+func (r *Round) Snapshot() (slots uint8, generation *memory.Generation, stable, version uint64) {
 	return r.slots, r.loader, r.stable, r.version
 }

@@ -11,7 +11,7 @@ import (
 	"github.com/cacheaside/cacheaside/internal/codec"
 	"github.com/cacheaside/cacheaside/internal/fault"
 	"github.com/cacheaside/cacheaside/internal/lease"
-	"github.com/cacheaside/cacheaside/internal/local"
+	"github.com/cacheaside/cacheaside/internal/memory"
 	"github.com/cacheaside/cacheaside/internal/source"
 )
 
@@ -78,7 +78,7 @@ func (l *Fetcher) delete(ctx context.Context, rounds []*Round) []error {
 	for i, r := range rounds {
 		hashes[i] = l.Keys.Hash(r.text)
 	}
-	return l.cache.Channel.Delete(ctx, names(rounds), hashes)
+	return l.cache.Bus.Delete(ctx, names(rounds), hashes)
 }
 
 // filling is the entry for a value.
@@ -88,7 +88,7 @@ func (l *Fetcher) filling(r *Round, row source.Row) (*lease.Filling, error) {
 }
 
 // entry is what is stored of a value, in the generation in which its load began, and for how long.
-func (l *Fetcher) entry(text string, hashed bool, generation *local.Generation, value any, row source.Row) (e lease.Entry, life time.Duration, err error) {
+func (l *Fetcher) entry(text string, hashed bool, generation *memory.Generation, value any, row source.Row) (e lease.Entry, life time.Duration, err error) {
 	ttl := l.ttl(row)
 	e = lease.Entry{Null: row.Null, Cost: row.Took, Expiry: time.Now().Add(ttl), Generation: generation.Number, Keyed: hashed}
 	if hashed {

@@ -13,12 +13,12 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/cacheaside/cacheaside/internal/lease"
-	"github.com/cacheaside/cacheaside/internal/local"
+	"github.com/cacheaside/cacheaside/internal/memory"
 )
 
 // The errors of a Hold.
 var (
-	ErrLost    = errors.New("the key is not on hold any more")
+	ErrLost    = errors.New("the key is no longer on hold")
 	ErrNotHeld = errors.New("the key is not held by this Hold")
 	ErrEnded   = errors.New("cacheaside: the Hold has been released or abandoned")
 )
@@ -28,9 +28,9 @@ type Key struct {
 	ID     any // comparable; by it the Hold finds the key
 	As     any // how the caller has named it
 	Loader string
-	Name   string            // in Redis
-	Hash   uint64            // the stable one
-	Since  *local.Generation // the loader's generation before the key was put on hold; nil: not known
+	Name   string             // in Redis
+	Hash   uint64             // the stable one
+	Since  *memory.Generation // the loader's generation before the key was put on hold; nil: not known
 
 	// Guarded by the lock of the Hold, once the key is in it.
 	token   string
@@ -149,7 +149,7 @@ func (h *Hold) ask(ctx context.Context) (failed []Failure) {
 	}
 	names, tokens, _ := namesOf(asked)
 	now := time.Now()
-	held, errs := c.Channel.Renew(ctx, names, tokens, c.LeaseTTL, func(ctx context.Context, name, token string) redis.Cmder {
+	held, errs := c.Bus.Renew(ctx, names, tokens, c.LeaseTTL, func(ctx context.Context, name, token string) redis.Cmder {
 		return lease.KeepMark(ctx, name, token, c.LeaseTTL)
 	})
 	h.mu.Lock()

@@ -5,18 +5,18 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/cacheaside/cacheaside/internal/channel"
 	"github.com/cacheaside/cacheaside/internal/conn"
+	"github.com/cacheaside/cacheaside/internal/invalidation"
 	"github.com/cacheaside/cacheaside/internal/lease"
-	"github.com/cacheaside/cacheaside/internal/local"
+	"github.com/cacheaside/cacheaside/internal/memory"
 )
 
 // Cache is the parts of a cache that holds need.
 type Cache struct {
 	Store     *lease.Store // nil: there is no Redis
 	Conn      *conn.Conn
-	Channel   *channel.Channel
-	InProcess *local.Holds // without Redis
+	Bus       *invalidation.Bus
+	InProcess *memory.Holds // without Redis
 	LeaseTTL  time.Duration
 	Left      *atomic.Int64 // counts keys that were left on hold
 
@@ -72,7 +72,7 @@ func (c *Cache) takeInRedis(ctx context.Context, keys []*Key) []error {
 		}
 		once, cancel := context.WithTimeout(ctx, 2*c.Conn.Timeout())
 		names, _, hashes := namesOf(asked)
-		for j, err := range c.Channel.Hold(once, names, hashes, token, c.LeaseTTL, lease.Mark(token, c.LeaseTTL)) {
+		for j, err := range c.Bus.Hold(once, names, hashes, token, c.LeaseTTL, lease.Mark(token, c.LeaseTTL)) {
 			if errs[at[j]] = err; err != nil {
 				c.Failed(asked[j].Loader)
 			}
@@ -90,7 +90,7 @@ func (c *Cache) undo(keys []*Key) {
 		return
 	}
 	c.Conn.Apart(func() {
-		_, released := c.Channel.Release(context.Background(), names, hashes, tokens)
+		_, released := c.Bus.Release(context.Background(), names, hashes, tokens)
 		c.countLeft(released)
 	})
 }
@@ -106,7 +106,7 @@ func (c *Cache) release(ctx context.Context, keys []*Key) []error {
 	var released []bool
 	errs := c.Invalidate(keys, func(names []string, hashes []uint64) []error {
 		var errs []error
-		errs, released = c.Channel.Release(ctx, names, hashes, tokens)
+		errs, released = c.Bus.Release(ctx, names, hashes, tokens)
 		return errs
 	})
 	for i, err := range errs {

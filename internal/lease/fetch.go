@@ -15,7 +15,7 @@ const chunk = 256 << 10
 // maxFetches is how often a long entry is read from its beginning, where it has changed meanwhile.
 const maxFetches = 3
 
-var errChanging = errors.New("a long entry has changed each time while it was read")
+var errChanging = errors.New("a long entry changed during each attempt to read it")
 
 // Fetch reads all of what a key holds of which the first look has shown the beginning. Content
 // longer than most bytes is not read: it is Unknown, and Raw its beginning.

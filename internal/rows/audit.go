@@ -9,8 +9,8 @@ import (
 	"github.com/cacheaside/cacheaside/internal/audit"
 	"github.com/cacheaside/cacheaside/internal/fault"
 	"github.com/cacheaside/cacheaside/internal/fetch"
-	"github.com/cacheaside/cacheaside/internal/local"
 	"github.com/cacheaside/cacheaside/internal/measure"
+	"github.com/cacheaside/cacheaside/internal/memory"
 	"github.com/cacheaside/cacheaside/internal/source"
 )
 
@@ -20,8 +20,8 @@ func (r *Reader[K, V]) AuditMemory(stable uint64, written, age time.Duration) au
 	if !r.HasMemory() || r.Bypassed() {
 		return audit.Finding{Verdict: measure.None}
 	}
-	look := func() (item *local.Item[K, V], v measure.Verdict) {
-		item, read, none := local.Look[K, V](r.memory.tier, stable, &r.memory.generations, r.options.Fetch.MemoryTTL, age)
+	look := func() (item *memory.Item[K, V], v measure.Verdict) {
+		item, read, none := memory.Look[K, V](r.memory.tier, stable, &r.memory.generations, r.options.Fetch.MemoryTTL, age)
 		switch {
 		case item == nil && none:
 			return nil, measure.None
@@ -50,7 +50,7 @@ func (r *Reader[K, V]) AuditMemory(stable uint64, written, age time.Duration) au
 	}}
 }
 
-func copyOf[K comparable, V any](item *local.Item[K, V]) audit.Copy {
+func copyOf[K comparable, V any](item *memory.Item[K, V]) audit.Copy {
 	return audit.Copy{Value: item.Value, Null: item.Null, There: true}
 }
 

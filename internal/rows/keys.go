@@ -6,7 +6,7 @@ import (
 	"strings"
 
 	"github.com/cacheaside/cacheaside/internal/keys"
-	"github.com/cacheaside/cacheaside/internal/local"
+	"github.com/cacheaside/cacheaside/internal/memory"
 )
 
 // Keys are the keys of a loader: their texts, their names in Redis, their hashes.
@@ -21,7 +21,7 @@ type Keys[K comparable] struct {
 
 // NewKeys makes the Keys of a loader. text is LoaderOptions.Key, or nil.
 func NewKeys[K comparable](names keys.Namespace, text func(K) string, caught func(recovered any) error) (Keys[K], error) {
-	k := Keys[K]{Namespace: names, seed: maphash.MakeSeed(), shared: !local.Flat[K]()}
+	k := Keys[K]{Namespace: names, seed: maphash.MakeSeed(), shared: !memory.Flat[K]()}
 	var err error
 	if k.Text, err = keys.Encoder(text, caught); err == nil && text == nil {
 		k.Parse = keys.Decoder(k.Text)

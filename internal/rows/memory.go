@@ -7,14 +7,14 @@ import (
 
 	"github.com/cacheaside/cacheaside/internal/fault"
 	"github.com/cacheaside/cacheaside/internal/fetch"
-	"github.com/cacheaside/cacheaside/internal/local"
+	"github.com/cacheaside/cacheaside/internal/memory"
 )
 
 // memory is the memory tier as a loader uses it.
-type memory[K comparable, V any] struct {
-	tier        *local.Tier       // nil: not used by this loader
-	generations local.Generations // the loader's generations
-	aside       atomic.Uint32     // who passes by the memory tier: bypassing, shadowing, forgetful
+type processMemory[K comparable, V any] struct {
+	tier        *memory.Tier       // nil: not used by this loader
+	generations memory.Generations // the loader's generations
+	aside       atomic.Uint32      // who passes by the memory tier: bypassing, shadowing, forgetful
 }
 
 // The bits of memory.aside.
@@ -24,21 +24,21 @@ const (
 	forgetful             // there is no memory tier
 )
 
-func (m *memory[K, V]) use(cache *Shared, o *fetch.Options) {
+func (m *processMemory[K, V]) use(cache *Shared, o *fetch.Options) {
 	if o.MemoryTTL > 0 {
 		m.tier = cache.Memory
 	}
 	if m.tier == nil {
 		m.aside.Or(forgetful)
 	}
-	if cache.Channel == nil {
-		m.generations[0].Store(&local.Generation{})
+	if cache.Bus == nil {
+		m.generations[0].Store(&memory.Generation{})
 	}
 }
 
 // Remembered looks into the memory tier, unless it is passed by. It is on the way of each hit: one
 // word tells whether that is so.
-func (r *Reader[K, V]) Remembered(key K) (*local.Item[K, V], bool) {
+func (r *Reader[K, V]) Remembered(key K) (*memory.Item[K, V], bool) {
 	if r.memory.aside.Load() != 0 {
 		return nil, false
 	}
@@ -46,8 +46,8 @@ func (r *Reader[K, V]) Remembered(key K) (*local.Item[K, V], bool) {
 }
 
 // inMemory looks into the memory tier, which there is.
-func (r *Reader[K, V]) inMemory(key K) (*local.Item[K, V], bool) {
-	item, now, ok := local.Get[K, V](r.memory.tier, r.Keys.hash(key), &r.memory.generations, key)
+func (r *Reader[K, V]) inMemory(key K) (*memory.Item[K, V], bool) {
+	item, now, ok := memory.Get[K, V](r.memory.tier, r.Keys.hash(key), &r.memory.generations, key)
 	if !ok {
 		return nil, false
 	}
@@ -62,7 +62,7 @@ func (r *Reader[K, V]) inMemory(key K) (*local.Item[K, V], bool) {
 }
 
 // nearEnd has the fetcher throw the die for a hit whose TTL is about to end.
-func (r *Reader[K, V]) nearEnd(item *local.Item[K, V]) {
+func (r *Reader[K, V]) nearEnd(item *memory.Item[K, V]) {
 	if item.Kept() { // nothing of it is in Redis
 		r.Counters.HitsWhileDown.Add(1)
 		return
@@ -117,7 +117,7 @@ func (r *Reader[K, V]) ForgetFailure(text string) { r.Source.Failures.End(text) 
 // Expire ends the TTL of a key in the memory of a process without Redis; with Redis, Forget does.
 func (r *Reader[K, V]) Expire(key K, text string) {
 	if r.cache.Store == nil && r.memory.tier != nil {
-		local.Expire[K, V](r.memory.tier, r.Keys.hash(key), &r.memory.generations, key, r.Keys.Hash(text))
+		memory.Expire[K, V](r.memory.tier, r.Keys.hash(key), &r.memory.generations, key, r.Keys.Hash(text))
 	} else {
 		r.Forget(key, text)
 	}
@@ -125,11 +125,11 @@ func (r *Reader[K, V]) Expire(key K, text string) {
 
 // Raise begins another generation of the loader, in a range of slots.
 func (r *Reader[K, V]) Raise(slots int, generation uint64) {
-	r.memory.generations[slots].Store(&local.Generation{Number: generation, Since: time.Now()})
+	r.memory.generations[slots].Store(&memory.Generation{Number: generation, Since: time.Now()})
 }
 
 // Generation is the loader's generation where the key of this name is; nil: it is not known yet.
-func (r *Reader[K, V]) Generation(name string) *local.Generation {
+func (r *Reader[K, V]) Generation(name string) *memory.Generation {
 	return r.memory.generations.Of(uint8(r.cache.Conn.Range(name)))
 }
 
@@ -155,7 +155,7 @@ type items[K comparable, V any] Reader[K, V]
 func (m *items[K, V]) Hash(r *fetch.Round) uint64 { return m.Keys.hash(keyOf[K](r)) }
 
 func (m *items[K, V]) Past(r *fetch.Round) (item fetch.Item, ago time.Duration, ok bool) {
-	of, ago, ok := local.GetStale[K, V](m.memory.tier, m.Hash(r), &m.memory.generations, keyOf[K](r))
+	of, ago, ok := memory.GetStale[K, V](m.memory.tier, m.Hash(r), &m.memory.generations, keyOf[K](r))
 	if !ok {
 		return item, 0, false
 	}
@@ -163,7 +163,7 @@ func (m *items[K, V]) Past(r *fetch.Round) (item fetch.Item, ago time.Duration, 
 }
 
 func (m *items[K, V]) Get(r *fetch.Round) (item fetch.Item, ok bool) {
-	of, _, ok := local.Get[K, V](m.memory.tier, m.Hash(r), &m.memory.generations, keyOf[K](r))
+	of, _, ok := memory.Get[K, V](m.memory.tier, m.Hash(r), &m.memory.generations, keyOf[K](r))
 	if !ok {
 		return item, false
 	}
@@ -173,21 +173,21 @@ func (m *items[K, V]) Get(r *fetch.Round) (item fetch.Item, ok bool) {
 func (m *items[K, V]) Set(r *fetch.Round, delta uint32, life, ttl time.Duration) bool {
 	item, weight := m.item(r, r.Value, r.Null)
 	item.Delta = delta
-	return local.Set(m.memory.tier, m.Hash(r), item, weight, life, ttl)
+	return memory.Set(m.memory.tier, m.Hash(r), item, weight, life, ttl)
 }
 
 func (m *items[K, V]) Keep(r *fetch.Round, value any, null bool, until time.Time) bool {
 	item, weight := m.item(r, value, null)
-	return local.Keep(m.memory.tier, m.Hash(r), item, weight, until)
+	return memory.Keep(m.memory.tier, m.Hash(r), item, weight, until)
 }
 
 // item is a value as the memory tier holds it, and its weight.
-func (m *items[K, V]) item(r *fetch.Round, value any, null bool) (item local.Item[K, V], weight int64) {
+func (m *items[K, V]) item(r *fetch.Round, value any, null bool) (item memory.Item[K, V], weight int64) {
 	key, largest := keyOf[K](r), m.memory.tier.Largest()
 	slots, generation, stable, version := r.Snapshot()
-	item = local.Item[K, V]{
+	item = memory.Item[K, V]{
 		Generation: generation, Range: slots, Key: m.Keys.owned(key), Value: Value[V](value), Null: null,
-		Stripe: local.Stripe(stable), Version: version,
+		Stripe: memory.Stripe(stable), Version: version,
 	}
-	return item, local.Weigh(key, largest) + local.Weigh(item.Value, largest)
+	return item, memory.Weigh(key, largest) + memory.Weigh(item.Value, largest)
 }

@@ -13,14 +13,14 @@ import (
 	"github.com/cacheaside/cacheaside/internal/fault"
 	"github.com/cacheaside/cacheaside/internal/fetch"
 	"github.com/cacheaside/cacheaside/internal/limit"
-	"github.com/cacheaside/cacheaside/internal/local"
+	"github.com/cacheaside/cacheaside/internal/memory"
 	"github.com/cacheaside/cacheaside/internal/source"
 )
 
 // Shared is what the loaders of a cache share.
 type Shared struct {
 	*fetch.Shared
-	Memory   *local.Tier // nil: there is none
+	Memory   *memory.Tier // nil: there is none
 	Limit    *limit.Limit
 	MaxLoads int // of all loaders at once; 0 or less: any number
 	MaxQueue int
@@ -58,7 +58,7 @@ type Reader[K comparable, V any] struct {
 
 	cache   *Shared
 	options Options[K, V]
-	memory  memory[K, V]
+	memory  processMemory[K, V]
 	rebuilt rebuilt[K] // rows that a filter is asked for once it was rebuilt
 	life    context.Context
 	stop    context.CancelCauseFunc

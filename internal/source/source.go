@@ -148,7 +148,7 @@ func (s *Source) run(ctx context.Context, pass *limit.Pass, query Query) Answer 
 		return a
 	case <-deadline.C:
 		s.LoadsLeft.Add(1)
-		s.options.Warn("a load that ignores its context was left running at LoadTimeout", nil)
+		s.options.Warn("a load ignores its context, and still runs after LoadTimeout", nil)
 		return Answer{Err: fault.LoadTimeout}
 	}
 }

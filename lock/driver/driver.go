@@ -14,7 +14,7 @@ import (
 )
 
 // ErrHeld is the error of an Acquire that does not wait, while somebody else has the lock.
-var ErrHeld = errors.New("the lock is held by another")
+var ErrHeld = errors.New("another owner holds the lock")
 
 // ErrLost is the error of an Extend, or a Release, of a lock that is no longer this holder's, as
 // the service has answered. An error that leaves that open, such as a time-out, is not ErrLost.

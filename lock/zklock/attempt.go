@@ -26,7 +26,7 @@ func newAttempt(d *zookeeper, r driver.Request) *attempt {
 	return &attempt{d: d, r: r, parent: d.parents.path(r.Key), heard: time.Now()}
 }
 
-var errAgain = errors.New("the node, or the one before it, has gone")
+var errAgain = errors.New("the node, or the one before it, is gone")
 
 // run goes on until the lock is got, or it may not wait for it; it bears with requests that fail,
 // within limits.

@@ -11,7 +11,7 @@ import (
 )
 
 var (
-	errTimeout = errors.New("ZooKeeper has not answered in time")
+	errTimeout = errors.New("ZooKeeper did not answer in time")
 	errExpired = errors.New("the session with ZooKeeper has expired")
 )
 

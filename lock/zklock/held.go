@@ -25,7 +25,7 @@ type held struct {
 	cleans  atomic.Bool // the node is being deleted in the background
 }
 
-var errUnproven = errors.New("the leader may not have heard of the session for long")
+var errUnproven = errors.New("the leader may have lost the session")
 
 // prove has the leader carry out a request for a node, as long as it is there and its session's: so
 // does a lock whose node is the first. It tells when that was sent, and until when the session

@@ -63,7 +63,7 @@ func (l *link) Read(b []byte) (int, error) {
 	return n, nil
 }
 
-var errAnswer = errors.New("the answer is none of ZooKeeper's")
+var errAnswer = errors.New("not an answer of ZooKeeper")
 
 // next is the next answer.
 func (l *link) next() ([]byte, error) {

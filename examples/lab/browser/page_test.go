@@ -69,8 +69,8 @@ func TestPage(t *testing.T) {
 			t.Errorf("%d loads in protected, %d in plain", protected, plain)
 		}
 	})
-	t.Run("channel", func(t *testing.T) {
-		button := "[data-toggle=channel][data-process='2']"
+	t.Run("bus", func(t *testing.T) {
+		button := "[data-toggle=bus][data-process='2']"
 		// memories is how many processes of protected have the hottest row in memory: of the second
 		// one, and of the others.
 		memories := func() (second, others int) {
@@ -87,10 +87,10 @@ func TestPage(t *testing.T) {
 			return second, others
 		}
 		v.click(t, button)
-		v.done(t, "channel", "Process 2 does not hear of invalidations.")
+		v.done(t, "bus", "Process 2 does not hear of invalidations.")
 		v.eventually(t, "an empty memory of process 2, and no other", func() bool { second, others := memories(); return second == 0 && others == 3 })
 		v.click(t, button)
-		v.done(t, "channel", "Process 2 hears of invalidations again.")
+		v.done(t, "bus", "Process 2 hears of invalidations again.")
 		v.eventually(t, "memory of process 2", func() bool { second, _ := memories(); return second == 1 })
 	})
 	t.Run("frames from before a click", func(t *testing.T) {

@@ -132,7 +132,7 @@ function showWorld(name, scene) {
 	}));
 
 	if (!scene.log.length) {
-		root.querySelector(".log").replaceChildren(make("li", "What your switches have come to is told here. Start with the stampede.", "open"));
+		root.querySelector(".log").replaceChildren(make("li", "This log shows what your switches do. Start with the stampede.", "open"));
 		return;
 	}
 	const key = JSON.stringify(scene.log);

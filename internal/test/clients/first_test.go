@@ -13,7 +13,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/cacheaside/cacheaside"
-	"github.com/cacheaside/cacheaside/internal/channel"
+	"github.com/cacheaside/cacheaside/internal/invalidation"
 	"github.com/cacheaside/cacheaside/internal/test/testenv"
 )
 
@@ -106,23 +106,23 @@ func TestInvalidateAllAfterGreaterNumbers(t *testing.T) {
 		before, after func(t *testing.T, rdb *redis.Client, p *process)
 	}{
 		"forged message": {nil, func(t *testing.T, rdb *redis.Client, p *process) {
-			testenv.Eventually(t, "a subscription", func() bool { s := p.Stats().Channel; return s.Trusted == s.Ranges })
-			heard := p.Stats().Channel.Heard
+			testenv.Eventually(t, "a subscription", func() bool { s := p.Stats().Bus; return s.Trusted == s.Ranges })
+			heard := p.Stats().Bus.Heard
 			m := binary.BigEndian.AppendUint64([]byte{0xC1, 0}, 7)
 			m = append(m, "1 "+strconv.FormatUint(1<<53-1, 10)+" lrow"...)
-			if err := rdb.Publish(t.Context(), channel.Topic(prefix, 0), m).Err(); err != nil {
+			if err := rdb.Publish(t.Context(), invalidation.Topic(prefix, 0), m).Err(); err != nil {
 				t.Fatal(err)
 			}
-			testenv.Eventually(t, "the message", func() bool { return p.Stats().Channel.Heard > heard })
+			testenv.Eventually(t, "the message", func() bool { return p.Stats().Bus.Heard > heard })
 		}},
 		"lost hash": {func(t *testing.T, rdb *redis.Client, _ *process) {
 			ahead := time.Now().Add(time.Hour).UnixMicro()
-			if err := rdb.HSet(t.Context(), channel.Numbers(prefix, 0), "", ahead, "row", ahead).Err(); err != nil {
+			if err := rdb.HSet(t.Context(), invalidation.Numbers(prefix, 0), "", ahead, "row", ahead).Err(); err != nil {
 				t.Fatal(err)
 			}
 		}, func(t *testing.T, rdb *redis.Client, p *process) {
 			p.stale(t, &table{})
-			if err := rdb.Del(t.Context(), channel.Numbers(prefix, 0)).Err(); err != nil {
+			if err := rdb.Del(t.Context(), invalidation.Numbers(prefix, 0)).Err(); err != nil {
 				t.Fatal(err)
 			}
 		}},
@@ -159,7 +159,7 @@ func TestAnnouncedKeyOfAnotherType(t *testing.T) {
 	rdb, d := server.Client(t), &table{}
 	p := open(t, server.Client(t), d, cacheaside.Options{Prefix: prefix, MaxStaleness: time.Second})
 	p.stale(t, d)
-	if err := rdb.Set(t.Context(), channel.Numbers(prefix, 0), "a string", 0).Err(); err != nil {
+	if err := rdb.Set(t.Context(), invalidation.Numbers(prefix, 0), "a string", 0).Err(); err != nil {
 		t.Fatal(err)
 	}
 	d.version.Add(1)

@@ -100,7 +100,7 @@ func TestPlainClientOnACluster(t *testing.T) {
 	if err == nil {
 		t.Error("Hold: no error")
 	}
-	if s := writer.Stats().Channel; s.Subscribed || s.Trusted > 0 {
+	if s := writer.Stats().Bus; s.Subscribed || s.Trusted > 0 {
 		t.Errorf("it listens: %+v", s)
 	}
 	if err := reader.rows.InvalidateAll(t.Context()); err != nil {
@@ -123,7 +123,7 @@ func TestPlainReaderBesideAClusterWriter(t *testing.T) {
 	if err := writer.rows.Invalidate(t.Context(), 1); err != nil {
 		t.Error(err)
 	}
-	if s := reader.Stats().Channel; s.Trusted > 0 || s.Subscribed {
+	if s := reader.Stats().Bus; s.Trusted > 0 || s.Subscribed {
 		t.Errorf("it trusts what it has: %+v", s)
 	}
 }

@@ -274,7 +274,7 @@ func TestRedisIsBack(t *testing.T) {
 		}
 		link.set(false)
 		deadline := time.Now().Add(maxStaleness)
-		for p.cache.Stats().Channel.Trusted == 0 {
+		for p.cache.Stats().Bus.Trusted == 0 {
 			if time.Now().After(deadline.Add(time.Minute)) {
 				t.Fatal("it is not trusted again")
 			}

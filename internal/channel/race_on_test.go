@@ -1,6 +1,0 @@
-//go:build race
-
-package channel
-
-// underRace: the race detector makes sync.Pool lose what it keeps, and counts that as allocations.
-const underRace = true

@@ -1,0 +1,264 @@
+package invalidation
+
+import (
+	"context"
+	"encoding/binary"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/cacheaside/cacheaside/internal/conn"
+)
+
+// tries is how many time-outs an invalidation may take.
+const tries = 4
+
+// invalidation is what errors say was asked for.
+const invalidation = "an invalidation"
+
+// Change makes the command that changes a key, by its name in Redis; it may be sent again.
+type Change func(ctx context.Context, name string) redis.Cmder
+
+func del(ctx context.Context, name string) redis.Cmder { return redis.NewIntCmd(ctx, "del", name) }
+
+// Delete deletes keys, by their names in Redis, and so voids every lease and claim on them; then it
+// announces their stable hashes. It returns an error for each key, nil where Redis has acknowledged
+// both. It ends with ctx, and has a time-out of a few tries if ctx has none.
+//
+// Both go in one trip to each server that has keys. The announcement must not come first: a reader
+// that hears it would fill its memory again with what is about to be deleted.
+func (c *Bus) Delete(ctx context.Context, names []string, hashes []uint64) []error {
+	errs, _ := c.do(ctx, names, hashes, job{holder: lagHolder, hold: c.lag, change: del})
+	return errs
+}
+
+// Do is Delete with another change than that, and without a hold. With none, a nil one, it
+// announces what has been changed already.
+func (c *Bus) Do(ctx context.Context, names []string, hashes []uint64, change Change) []error {
+	errs, _ := c.do(ctx, names, hashes, job{change: change})
+	return errs
+}
+
+// job is what is to be done with keys: each is put on hold, if it is to be, then changed, and when
+// that has been announced it is left by who has held it.
+type job struct {
+	holder string
+	hold   time.Duration // 0: it is not
+	change Change
+	leaves []string // who has held each; nil: nobody leaves
+	once   bool     // holds and changes must not be sent again
+}
+
+// do returns an error for each key, nil where Redis has acknowledged the change and its
+// announcement; and the parts, but if they may be in use still.
+func (c *Bus) do(ctx context.Context, names []string, hashes []uint64, o job) ([]error, []*part) {
+	errs := make([]error, len(names))
+	if len(names) == 0 {
+		return errs, nil
+	}
+	caller, began := ctx, time.Now()
+	ctx, cancel := conn.WithTimeout(ctx, tries*c.conn.Timeout())
+	defer cancel()
+	parts := c.parts(ctx, names, hashes, o) // which a goroutine that was given up may go on reading
+	err := c.conn.Finish(ctx, func() {      // the caller's context may end before the client's time-outs do
+		var all sync.WaitGroup
+		defer all.Wait() // also if a hook ends the goroutine
+		for _, p := range parts[1:] {
+			all.Go(func() { c.send(ctx, p) })
+		}
+		c.send(ctx, parts[0])
+	})
+	if err != nil {
+		c.Disown() // it may yet come about
+		for i, name := range names {
+			errs[i] = c.conn.Explain(caller, err, invalidation, name, began)
+		}
+		return errs, nil
+	}
+	for _, p := range parts {
+		for i, at := range p.at {
+			if errs[at] = p.failed(i); errs[at] == nil {
+				errs[at] = p.announced
+			}
+			if errs[at] != nil {
+				errs[at] = c.conn.Explain(caller, errs[at], invalidation, p.names[i], began)
+				c.Disown()
+			} else {
+				c.conn.Acknowledged(p.names[i])
+			}
+		}
+	}
+	return errs, parts
+}
+
+// part is the keys of one range, as many as fit into one pipeline.
+type part struct {
+	job       // its leaves are of these keys
+	rng       int
+	names     []string
+	at        []int // where they are among all
+	body      []byte
+	holds     []redis.Cmder // nil: there are none
+	dels      []redis.Cmder
+	left      []redis.Cmder // nil: there are none
+	announced error
+}
+
+// parts divides keys among the ranges.
+func (c *Bus) parts(ctx context.Context, names []string, hashes []uint64, o job) []*part {
+	var parts []*part
+	var open [conn.Ranges]*part
+	for i, name := range names {
+		r := c.conn.Range(name)
+		p := open[r]
+		if p == nil || len(p.at) >= conn.MaxPipeline-1 {
+			p = &part{rng: r, job: o, body: []byte{keysKind}}
+			p.leaves = nil
+			open[r], parts = p, append(parts, p)
+		}
+		p.names, p.at = append(p.names, name), append(p.at, i)
+		p.body = binary.BigEndian.AppendUint64(p.body, hashes[i])
+		if o.leaves != nil {
+			p.leaves = append(p.leaves, o.leaves[i])
+		}
+	}
+	for _, p := range parts {
+		p.prepare(ctx)
+	}
+	return parts
+}
+
+func (p *part) prepare(ctx context.Context) {
+	p.prepareHolds(ctx)
+	p.announced = conn.NotReturned(nil) // until it has
+	if p.change == nil {
+		return
+	}
+	p.dels = make([]redis.Cmder, len(p.names))
+	for i, name := range p.names {
+		p.dels[i] = p.change(ctx, name)
+	}
+}
+
+// failed is why a key of a part was not put on hold or deleted.
+func (p *part) failed(i int) error {
+	if p.holds != nil && p.holds[i].Err() != nil {
+		return p.holds[i].Err()
+	}
+	if p.change == nil {
+		return nil
+	}
+	return p.dels[i].Err()
+}
+
+// send does what is ordered, and announces; in one trip if all keys are at the server that numbers
+// their announcements, as nearly always. If anything is wrong, or on a cluster a key has moved
+// meanwhile, so that the announcement might have come first, it does it again one after the other:
+// what may be repeated.
+func (c *Bus) send(ctx context.Context, p *part) {
+	if !c.together(ctx, p) && ctx.Err() == nil && !p.unanswered() {
+		p.prepare(ctx)
+		c.conn.Process(ctx, p.holds)
+		c.inFull(ctx, p.holds, holdScript)
+		c.conn.Process(ctx, p.dels)
+		_, p.announced = c.announce(ctx, p.rng, p.body, "")
+	}
+	c.leave(ctx, p)
+}
+
+// together tries it in one trip. It answers false if it must be done again.
+func (c *Bus) together(ctx context.Context, p *part) bool {
+	if c.conn.Cluster() {
+		home := c.conn.At(ctx, c.keys[p.rng])
+		for _, name := range p.names {
+			if home == nil || c.conn.At(ctx, name) != home {
+				return false
+			}
+		}
+	}
+	announcement := script(ctx, "evalsha", announceScript.Hash, c.keys[p.rng], c.announcement(p.rng, p.body, ""))
+	cmds := slices.Concat(p.holds, p.dels, []redis.Cmder{announcement})
+	switch {
+	case c.conn.Cluster(): // where one could be carried out without the other: see leave
+	default:
+		cmds = append(cmds, p.left...)
+	}
+	if !c.conn.ProcessAt(ctx, c.keys[p.rng], cmds) {
+		return false
+	}
+	p.announced = announcement.Err()
+	switch {
+	case p.announced == nil:
+		c.counts.announced.Add(1)
+	case conn.Unknown(announcement):
+		_, p.announced = c.announce(ctx, p.rng, p.body, "")
+	}
+	if slices.ContainsFunc(p.holds, conn.Unknown) {
+		return false // the deletes have come first
+	}
+	if !c.conn.Cluster() {
+		return true // the client has tried again as its options say
+	}
+	for i := range p.dels {
+		if p.failed(i) != nil {
+			return false
+		}
+	}
+	return p.announced == nil
+}
+
+// announce numbers and publishes a message, and answers its number. The client may repeat it.
+func (c *Bus) announce(ctx context.Context, rng int, body []byte, loader string) (uint64, error) {
+	args := c.announcement(rng, body, loader)
+	cmd := script(ctx, "evalsha", announceScript.Hash, c.keys[rng], args)
+	c.conn.Process(ctx, []redis.Cmder{cmd})
+	if conn.Unknown(cmd) {
+		cmd = script(ctx, "eval", announceScript.Source, c.keys[rng], args)
+		c.conn.Process(ctx, []redis.Cmder{cmd})
+	}
+	digits, err := cmd.Text()
+	if err != nil {
+		return 0, err
+	}
+	c.counts.announced.Add(1)
+	return number(digits)
+}
+
+func (c *Bus) announcement(rng int, body []byte, loader string) []any {
+	return []any{c.topic, appendHead(nil, rng, c.origin.Load()), body, loader, 1 + rand.N(1000)}
+}
+
+// DeleteLoader outdates all entries of a loader: it raises the generation in each range. It ends as
+// Delete does.
+func (c *Bus) DeleteLoader(ctx context.Context, name string) error {
+	caller, began := ctx, time.Now()
+	ctx, cancel := context.WithTimeout(ctx, tries*c.conn.Timeout())
+	defer cancel()
+	ranges := c.conn.InUse()
+	errs := make([]error, ranges)
+	err := c.conn.Await(ctx, func() {
+		var all sync.WaitGroup
+		for r := range ranges {
+			errs[r] = conn.NotReturned(nil) // until it has
+			all.Go(func() {
+				n, err := c.announce(ctx, r, appendLoader(nil, name), name)
+				if errs[r] = err; err == nil && c.loaders.announced(name, r, n) {
+					c.pollers[r].doubt()
+				}
+			})
+		}
+		all.Wait()
+	})
+	if err != nil {
+		return c.conn.Explain(caller, err, invalidation, c.keys[0], began)
+	}
+	for r, err := range errs {
+		if err != nil {
+			return c.conn.Explain(caller, err, invalidation, c.keys[r], began)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,230 @@
+package invalidation
+
+import (
+	"context"
+	"math"
+	"slices"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/cacheaside/cacheaside/internal/conn"
+	"github.com/cacheaside/cacheaside/internal/test/testenv"
+)
+
+const (
+	timeout = 30 * time.Second
+	bound   = 400 * time.Millisecond // short enough to wait for, in a bubble or where nothing need be trusted
+	short   = 4 * time.Second        // likewise, where a busy machine must keep it
+	long    = 6 * time.Minute        // so long that no poll comes while an event is waited for
+)
+
+func decimal(n uint64) string { return strconv.FormatUint(n, 10) }
+
+// backend is one kind of Redis that the channel has to work on.
+type backend struct {
+	t      *testing.T
+	ctx    context.Context
+	rdb    redis.UniversalClient
+	bubble bool // time is made up: what takes none is at once
+}
+
+// onEach runs f on every kind of Redis. The embedded one runs in a bubble, so that waiting costs no
+// time there.
+func onEach(t *testing.T, f func(t *testing.T, b *backend)) {
+	t.Run("miniredis", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			_, rdb := testenv.Mini(t)
+			b := newBackend(t, rdb)
+			b.bubble = true
+			f(t, b)
+		})
+	})
+	t.Run("redis", func(t *testing.T) { f(t, newBackend(t, testenv.SharedRedis(t).Client(t))) })
+	t.Run("cluster", func(t *testing.T) { f(t, newBackend(t, testenv.SharedCluster(t).Client(t))) })
+	t.Run("sentinel", func(t *testing.T) { f(t, newBackend(t, testenv.SharedSentinel(t).Client(t))) })
+}
+
+func newBackend(t *testing.T, rdb redis.UniversalClient) *backend {
+	return &backend{t: t, ctx: t.Context(), rdb: rdb}
+}
+
+// open makes a channel that the test closes, and counts what it does to a memory.
+func (b *backend) open(bound time.Duration) (*Bus, *recorder) {
+	b.t.Helper()
+	m := &recorder{}
+	return open(b.t, b.rdb, timeout, bound, m), m
+}
+
+// writer makes a channel without a memory.
+func (b *backend) writer() *Bus {
+	b.t.Helper()
+	return open(b.t, b.rdb, timeout, bound, nil)
+}
+
+func open(t *testing.T, rdb redis.UniversalClient, timeout, bound time.Duration, m *recorder) *Bus {
+	t.Helper()
+	cn, err := conn.New(rdb, timeout)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var memory Memory
+	if m != nil {
+		memory = m
+	}
+	c := New(cn, "test", bound, memory)
+	t.Cleanup(func() {
+		c.Close()
+		cn.Close()
+	})
+	return c
+}
+
+// listen makes a channel that hears, and whose memory is trusted in all ranges.
+func (b *backend) listen(bound time.Duration) (*Bus, *recorder) {
+	b.t.Helper()
+	c, m := b.open(bound)
+	c.Listen()
+	b.trusted(c)
+	return c, m
+}
+
+func (b *backend) trusted(c *Bus) {
+	b.t.Helper()
+	b.until("trusted", func() bool { s := c.Stats(); return s.Trusted == s.Ranges && s.Subscribed })
+}
+
+func (b *backend) until(what string, f func() bool) {
+	b.t.Helper()
+	testenv.Eventually(b.t, what, f)
+}
+
+func (b *backend) check(err error) {
+	b.t.Helper()
+	if err != nil {
+		b.t.Fatal(err)
+	}
+}
+
+// delete fails unless each key is deleted.
+func (b *backend) delete(c *Bus, hashes ...uint64) {
+	b.t.Helper()
+	names := make([]string, len(hashes))
+	for i, h := range hashes {
+		names[i] = "key:" + decimal(h)
+	}
+	for _, err := range c.Delete(b.ctx, names, hashes) {
+		b.check(err)
+	}
+}
+
+func (b *backend) eachMaster(f func(ctx context.Context, c *redis.Client) error) {
+	b.t.Helper()
+	switch c := b.rdb.(type) {
+	case *redis.ClusterClient:
+		b.check(c.ForEachMaster(b.ctx, f))
+	case *redis.Client:
+		b.check(f(b.ctx, c))
+	}
+}
+
+// flushScripts makes every server forget the scripts.
+func (b *backend) flushScripts() {
+	b.t.Helper()
+	b.eachMaster(func(ctx context.Context, c *redis.Client) error { return c.ScriptFlush(ctx).Err() })
+}
+
+// flush makes every server forget all.
+func (b *backend) flush() {
+	b.t.Helper()
+	b.eachMaster(func(ctx context.Context, c *redis.Client) error { return c.FlushAll(ctx).Err() })
+}
+
+// recorder is a memory that remembers what it was told.
+type recorder struct {
+	voids   atomic.Int64
+	mu      sync.Mutex
+	forgot  []uint64
+	cleared [conn.Ranges]int
+	trust   [conn.Ranges]time.Time
+	ended   [conn.Ranges]int // how often its trust was taken
+}
+
+func (m *recorder) Forget(stable uint64) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.forgot = append(m.forgot, stable)
+}
+
+func (m *recorder) Clear(rng int) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.cleared[rng]++
+}
+
+func (m *recorder) Void(rng int) {
+	m.Clear(rng)
+	m.voids.Add(1)
+}
+
+func (m *recorder) Trust(rng int, until time.Time) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.trust[rng] = until; until.IsZero() {
+		m.ended[rng]++
+	}
+}
+
+func (m *recorder) has(stable uint64) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return slices.Contains(m.forgot, stable)
+}
+
+func (m *recorder) count() int {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return len(m.forgot)
+}
+
+// clears is how often all ranges together were cleared.
+func (m *recorder) clears() (n int) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, k := range m.cleared {
+		n += k
+	}
+	return n
+}
+
+// untrusted is how often each range's trust was taken.
+func (m *recorder) untrusted() [conn.Ranges]int {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.ended
+}
+
+// distrusted tells whether no range is trusted now.
+func (m *recorder) distrusted() bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return !slices.ContainsFunc(m.trust[:], time.Now().Before)
+}
+
+// number is what a field of a range's hash holds.
+func (b *backend) number(c *Bus, rng int, field string) uint64 {
+	b.t.Helper()
+	digits, err := b.rdb.HGet(b.ctx, c.keys[rng], field).Result()
+	if err == redis.Nil {
+		return 0
+	}
+	b.check(err)
+	n, err := strconv.ParseFloat(digits, 64)
+	b.check(err)
+	return uint64(min(n, math.MaxInt64))
+}

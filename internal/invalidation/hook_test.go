@@ -1,0 +1,98 @@
+package invalidation
+
+import (
+	"context"
+	"runtime"
+	"sync/atomic"
+	"testing"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/cacheaside/cacheaside/internal/test/testenv"
+)
+
+// badHook does to announcements that are sent alone what a hook must not.
+type badHook struct{ do func() }
+
+func (badHook) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+func (h badHook) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		if cmd.Name() == "evalsha" || cmd.Name() == "eval" {
+			h.do()
+		}
+		return next(ctx, cmd)
+	}
+}
+
+func (badHook) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return next
+}
+
+// Whatever a hook of the client's does, nobody believes that all have been told when they have not.
+func TestHooksThatDoNotReturn(t *testing.T) {
+	for name, do := range map[string]func(){"panic": func() { panic("hook") }, "Goexit": runtime.Goexit} {
+		cluster := testenv.SharedCluster(t)
+		o := cluster.Options()
+		o.ClusterSlots = func(context.Context) ([]redis.ClusterSlot, error) { // the announcements' keys seem to be elsewhere
+			var slots []redis.ClusterSlot
+			for i := range 64 {
+				slots = append(slots, redis.ClusterSlot{Start: i * 256, End: i*256 + 255, Nodes: []redis.ClusterNode{{Addr: cluster.Addrs[i%3]}}})
+			}
+			return slots, nil
+		}
+		rdb := redis.NewClusterClient(o)
+		rdb.AddHook(badHook{do})
+		b := newBackend(t, rdb)
+		c := b.writer()
+		for _, n := range []int{1, 20, 200} {
+			keys, hashes := many(n)
+			told := 0
+			for _, err := range c.Delete(t.Context(), keys, hashes) {
+				if err == nil {
+					told++
+				}
+			}
+			if told > 0 {
+				t.Errorf("%s: %d of %d are said to be told", name, told, n)
+			}
+			if s := c.Stats(); s.Announced > 0 {
+				t.Errorf("%+v", s)
+			}
+		}
+		if err := c.DeleteLoader(t.Context(), "users"); err == nil {
+			t.Errorf("%s: a loader is said to be deleted", name)
+		}
+		rdb.Close()
+	}
+}
+
+// A poller outlives it: without polls nothing is confirmed, and whoever reads would wait.
+func TestPollsGoOnAfterAHookThatDoesNotReturn(t *testing.T) {
+	for name, do := range map[string]func(){"panic": func() { panic("hook") }, "Goexit": runtime.Goexit} {
+		for _, bounded := range []bool{false, true} {
+			_, mini := testenv.Mini(t)
+			o := *mini.Options()
+			o.ContextTimeoutEnabled = bounded
+			rdb := redis.NewClient(&o)
+			defer rdb.Close()
+			var bad atomic.Bool
+			rdb.AddHook(badHook{func() {
+				if bad.Load() {
+					do()
+				}
+			}})
+			c := open(t, rdb, timeout, bound, nil)
+			for range 3 {
+				for _, is := range []bool{false, true} {
+					bad.Store(is)
+					ctx, cancel := context.WithTimeout(t.Context(), testenv.Hang)
+					if err := c.Confirm(ctx, 0); (err != nil) != is || ctx.Err() != nil {
+						t.Errorf("%s, %v: %v, bad: %v", name, bounded, err, is)
+					}
+					cancel()
+				}
+			}
+		}
+	}
+}

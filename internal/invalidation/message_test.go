@@ -1,0 +1,232 @@
+package invalidation
+
+import (
+	"encoding/binary"
+	"encoding/hex"
+	"errors"
+	"reflect"
+	"runtime"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/cacheaside/cacheaside/internal/conn"
+	"github.com/cacheaside/cacheaside/internal/test/testenv"
+)
+
+// head and body are joined by the script, with the numbers between them.
+func encode(rng int, origin uint64, numbers string, body []byte) []byte {
+	return append(append(appendHead(nil, rng, origin), numbers...), body...)
+}
+
+// Programs of later versions must read these, and write them for this one.
+func TestFormatOfMessages(t *testing.T) {
+	for name, c := range map[string]struct {
+		written []byte
+		golden  string // hexadecimal
+		want    message
+		hashes  []uint64
+	}{
+		"keys": {
+			encode(3, 0x0102030405060708, "1700000000000000 1700000000000001 ", appendKeys(nil, []uint64{0x1122334455667788, 1})),
+			"c1030102030405060708" + "3137303030303030303030303030303020" + "3137303030303030303030303030303120" + "6b11223344556677880000000000000001",
+			message{rng: 3, origin: 0x0102030405060708, prev: 1700000000000000, num: 1700000000000001},
+			[]uint64{0x1122334455667788, 1},
+		},
+		"a loader": {
+			encode(15, 1<<64-1, "0 9007199254740991 ", appendLoader(nil, "users")),
+			"c10fffffffffffffffff" + "3020" + "3930303731393932353437343039393120" + "6c7573657273",
+			message{rng: 15, origin: 1<<64 - 1, num: 1<<53 - 1, loader: "users"},
+			nil,
+		},
+		"no keys": {
+			encode(0, 0, "1 2 ", appendKeys(nil, nil)),
+			"c1000000000000000000" + "3120" + "3220" + "6b",
+			message{prev: 1, num: 2},
+			nil,
+		},
+		"of a later version": {nil, "c1010000000000000007" + "3520" + "3920" + "7abeef", message{rng: 1, origin: 7, prev: 5, num: 9, unknown: true}, nil},
+		"keys of a later version": {
+			nil, "c1010000000000000007" + "3520" + "3920" + "6b00112233445566778899", message{rng: 1, origin: 7, prev: 5, num: 9, unknown: true}, nil,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b, err := hex.DecodeString(c.golden)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if c.written != nil && string(c.written) != string(b) {
+				t.Errorf("it is written as %x, want %x", c.written, b)
+			}
+			m, err := decode(b)
+			if err != nil {
+				t.Fatal(err)
+			}
+			var hashes []uint64
+			m.each(func(h uint64) { hashes = append(hashes, h) })
+			m.hashes = nil
+			if !reflect.DeepEqual(m, c.want) || !slices.Equal(hashes, c.hashes) {
+				t.Errorf("%+v %x, want %+v %x", m, hashes, c.want, c.hashes)
+			}
+		})
+	}
+}
+
+func TestMalformedMessages(t *testing.T) {
+	good := string(encode(1, 7, "5 9 ", appendKeys(nil, []uint64{1})))
+	if _, err := decode([]byte(good)); err != nil {
+		t.Fatal(err)
+	}
+	with := func(numbers string) string { return good[:headSize] + numbers + good[headSize+len("5 9 "):] }
+	for name, b := range map[string]string{
+		"empty":                  "",
+		"a head only":            good[:headSize],
+		"half a head":            good[:headSize-1],
+		"another version":        "\xC2" + good[1:],
+		"a range too many":       good[:1] + string(rune(conn.Ranges)) + good[2:],
+		"the last range":         good[:1] + "\xFF" + good[2:],
+		"no number":              with(" 9 "),
+		"one number":             with("5 "),
+		"numbers without an end": good[:headSize] + "5 9",
+		"nothing behind":         good[:headSize] + "5 9 ",
+		"two spaces":             with("5  9 "),
+		"a space before":         with(" 5 9 "),
+		"letters":                with("5 x "),
+		"negative":               with("5 -9 "),
+		"a sign":                 with("+5 9 "),
+		"a fraction":             with("5 9.5 "),
+		"an exponent":            with("5 1e3 "),
+		"hexadecimal":            with("5 0x9 "),
+		"underscores":            with("5 1_0 "),
+		"zero":                   with("5 0 "),
+		"2^53":                   with("5 9007199254740992 "),
+		"2^53 before":            with("9007199254740992 9 "),
+		"too long":               with("5 00000000000000009 "),
+		"too long before":        with("00000000000000005 9 "),
+		"endless":                with(strings.Repeat("1", 1<<20) + " 9 "),
+		"no digits":              with("nan inf "),
+	} {
+		if m, err := decode([]byte(b)); !errors.Is(err, errMalformed) || !reflect.DeepEqual(m, message{}) {
+			t.Errorf("%s: %+v, %v", name, m, err)
+		}
+	}
+}
+
+// A name that is no loader's of ours may be as long as a message.
+func TestALongLoaderNameIsNotKept(t *testing.T) {
+	m, err := decode(encode(1, 7, "5 9 ", appendLoader(nil, strings.Repeat("x", 1<<20))))
+	if err != nil || len(m.loader) > maxName {
+		t.Errorf("%d bytes, %v", len(m.loader), err)
+	}
+}
+
+func TestDecodeAllocatesABoundedAmount(t *testing.T) {
+	for name, b := range map[string][]byte{
+		"keys":   encode(1, 7, "1700000000000000 1700000000000001 ", appendKeys(nil, make([]uint64, 1<<16))),
+		"loader": encode(1, 7, "1700000000000000 1700000000000001 ", appendLoader(nil, strings.Repeat("x", 1<<20))),
+		"digits": encode(1, 7, strings.Repeat("1", 1<<20), nil),
+		"kind":   encode(1, 7, "1 2 ", make([]byte, 1<<20)),
+	} {
+		const runs = 100
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		for range runs {
+			m, _ := decode(b)
+			m.each(func(uint64) {})
+		}
+		runtime.ReadMemStats(&after)
+		if per := (after.TotalAlloc - before.TotalAlloc) / runs; per > 4*maxName {
+			t.Errorf("%s: %d bytes for %d", name, per, len(b))
+		}
+	}
+}
+
+var corpus = [][]byte{
+	{},
+	encode(0, 0, "0 1 ", appendKeys(nil, nil)),
+	encode(1, 7, "5 9 ", appendKeys(nil, []uint64{1, 1<<64 - 1})),
+	encode(15, 1<<63, "1700000000000000 9007199254740991 ", appendKeys(nil, make([]uint64, 100))),
+	encode(15, 1<<63, "1700000000000000 1700000000000001 ", appendLoader(nil, "users")),
+	encode(2, 3, "4 5 ", []byte("z of another version")),
+	encode(2, 3, "4 5 ", []byte("k of another version")),
+	[]byte("\xC2 another version"),
+	[]byte("9007199254740991 9007199254740992 "),
+}
+
+func FuzzDecode(f *testing.F) {
+	for _, b := range corpus {
+		f.Add(b)
+	}
+	f.Fuzz(checkDecode)
+}
+
+// The same for millions of inputs, without a look at what they cover.
+func TestDecodeMillions(t *testing.T) {
+	n := 100_000
+	if testenv.Accepting {
+		n = 5_000_000
+	}
+	read := 0
+	for b := range testenv.Noise(2, n, corpus...) {
+		if checkDecode(t, b); t.Failed() {
+			t.Fatalf("%x", b)
+		}
+		if _, err := decode(b); err == nil {
+			read++
+		}
+	}
+	t.Logf("%d inputs, %d of them messages", n, read)
+	if read < n/10 || read > n*9/10 {
+		t.Error("the inputs do not fit")
+	}
+}
+
+// checkDecode decodes b: it is refused, or what it says is within bounds, and is the same when it
+// is written again.
+func checkDecode(t *testing.T, b []byte) {
+	before := string(b)
+	m, err := decode(b)
+	if string(b) != before {
+		t.Fatal("it was changed")
+	}
+	if err != nil {
+		if !errors.Is(err, errMalformed) || !reflect.DeepEqual(m, message{}) {
+			t.Errorf("%+v, %v", m, err)
+		}
+		return
+	}
+	if m.rng < 0 || m.rng >= conn.Ranges || m.num == 0 || m.num > maxNumber || m.prev > maxNumber || len(m.loader) > maxName {
+		t.Errorf("out of bounds: %+v", m)
+	}
+	if m.unknown && (m.loader != "" || m.hashes != nil) {
+		t.Errorf("unknown, and known: %+v", m)
+	}
+	n := 0
+	m.each(func(uint64) { n++ })
+	if n*8 != len(m.hashes) {
+		t.Errorf("%d hashes in %d bytes", n, len(m.hashes))
+	}
+	if m.unknown || len(m.loader) == maxName {
+		return
+	}
+	var body []byte
+	if body = appendLoader(nil, m.loader); m.loader == "" && b[len(b)-1-len(m.hashes)] == keysKind {
+		var hashes []uint64
+		m.each(func(h uint64) { hashes = append(hashes, h) })
+		body = appendKeys(nil, hashes)
+	}
+	again, err := decode(encode(m.rng, m.origin, decimal(m.prev)+" "+decimal(m.num)+" ", body))
+	if err != nil || again.rng != m.rng || again.origin != m.origin || again.prev != m.prev || again.num != m.num || again.loader != m.loader ||
+		string(again.hashes) != string(m.hashes) {
+		t.Errorf("%+v, written again it is %+v, %v", m, again, err)
+	}
+}
+
+// appendKeys is what stands behind the numbers, for keys.
+func appendKeys(dst []byte, hashes []uint64) []byte {
+	dst = append(dst, keysKind)
+	for _, h := range hashes {
+		dst = binary.BigEndian.AppendUint64(dst, h)
+	}
+	return dst
+}

@@ -1,0 +1,202 @@
+package invalidation
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/cacheaside/cacheaside/internal/conn"
+)
+
+// pollsInBound is how often a range is polled within the bound: some may be late or lost without
+// the memory being distrusted.
+const pollsInBound = 4
+
+// poller asks Redis for the last number and the generations of one range, at a fixed pace, and at
+// once when somebody waits for them. Each range has its own, so that a server that hangs keeps only
+// its own ranges in doubt.
+type poller struct {
+	c    *Bus
+	rng  int
+	kick chan struct{}
+
+	confirmed atomic.Int64  // until when the generations may be used, on the bus's clock
+	doubts    atomic.Uint64 // how often that has ended before
+
+	mu    sync.Mutex
+	begun uint64        // polls
+	ended uint64        // of them
+	err   error         // of the last that ended
+	next  chan struct{} // closed when the one under way, or the next, ends
+}
+
+func newPoller(c *Bus, rng int) *poller {
+	return &poller{c: c, rng: rng, kick: make(chan struct{}, 1), next: make(chan struct{})}
+}
+
+// Confirmed tells whether the generations of a range are known as they were in Redis less than the
+// bound ago, by a monotonic clock that is read now: a process that was suspended knows that it does
+// not know.
+func (c *Bus) Confirmed(rng uint8) bool {
+	_, confirmed := c.ConfirmedAt(rng)
+	return confirmed
+}
+
+// ConfirmedAt is Confirmed, and when that was, on the bus's clock.
+func (c *Bus) ConfirmedAt(rng uint8) (now time.Duration, confirmed bool) {
+	now = c.Now()
+	return now, int64(now) < c.pollers[rng].confirmed.Load()
+}
+
+// Now is the time on the bus's clock, which is monotonic.
+func (c *Bus) Now() time.Duration { return time.Since(c.start) }
+
+// Key is where the number and the generations of a range are kept.
+func (c *Bus) Key(rng uint8) string { return c.keys[rng] }
+
+// Confirm asks for the generations of a range, and waits for an answer to what is asked from now
+// on. It ends with ctx, and after the time-out of a command: by itself a poll may take longer, for
+// before a cluster's client sends its first command it asks for the table of all commands, for up
+// to 5 seconds, whatever the context (go-redis v9.23.0).
+func (c *Bus) Confirm(ctx context.Context, rng uint8) error {
+	c.Poll()
+	caller, began := ctx, time.Now()
+	ctx, cancel := context.WithTimeout(ctx, c.conn.Timeout())
+	defer cancel()
+	p := c.pollers[rng]
+	p.mu.Lock()
+	want := p.begun + 1 // one that is under way may have been sent longer ago than the bound
+	for p.ended < want {
+		next := p.next
+		p.mu.Unlock()
+		select {
+		case p.kick <- struct{}{}:
+		default:
+		}
+		select {
+		case <-next:
+		case <-ctx.Done():
+			return c.conn.Explain(caller, ctx.Err(), "a poll", c.keys[rng], began)
+		case <-c.ctx.Done():
+			return conn.ErrClosed
+		}
+		p.mu.Lock()
+	}
+	defer p.mu.Unlock()
+	return p.err
+}
+
+// doubt has the generations not be used before a poll that is sent from now on is answered.
+func (p *poller) doubt() {
+	p.doubts.Add(1) // first: see once
+	p.confirmed.Store(0)
+}
+
+func (p *poller) run() {
+	period := p.c.bound / pollsInBound
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		select {
+		case <-p.c.ctx.Done():
+			return
+		case <-p.kick:
+		case <-timer.C:
+		}
+		p.once()
+		timer.Reset(period*3/4 + rand.N(period/4+1)) // processes do not ask in step
+	}
+}
+
+// once asks, and spreads what is answered.
+func (p *poller) once() {
+	p.mu.Lock()
+	p.begun++
+	p.mu.Unlock()
+	t := p.c.tracks[p.rng]
+	names := p.c.loaders.names()
+	doubts := p.doubts.Load()
+	q := t.ask(time.Now())
+	a, err := p.c.poll(p.rng, names)
+	if err != nil {
+		err = p.c.conn.Explain(p.c.ctx, err, "a poll", p.c.keys[p.rng], q.at)
+		t.failed()
+		p.c.counts.failed(err)
+		p.c.conn.Failed(p.c.ctx, p.c.keys[p.rng], err)
+	} else {
+		p.c.counts.clock(p.rng, q.at, time.Now(), a.now)
+		for i, name := range names {
+			p.c.loaders.answered(name, p.rng, a.generations[i], q.at)
+		}
+		p.confirmed.Store(int64(q.at.Add(p.c.bound).Sub(p.c.start)))
+		if p.doubts.Load() != doubts { // since it was sent
+			p.confirmed.Store(0)
+		}
+		if t.answered(q, a.last) {
+			p.c.hearing.end(q.session)
+		}
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.ended, p.err = p.begun, err
+	close(p.next)
+	p.next = make(chan struct{})
+}
+
+// answer is what Redis says to a poll.
+type answer struct {
+	now, last   uint64
+	generations []uint64 // of the loaders that were asked for
+}
+
+func (c *Bus) poll(rng int, names []string) (answer, error) {
+	ctx, cancel := context.WithTimeout(c.ctx, c.conn.Timeout())
+	defer cancel()
+	args := make([]any, 0, len(names))
+	for _, name := range names {
+		args = append(args, name)
+	}
+	cmd, err := c.eval(ctx, pollScript, c.keys[rng], args...)
+	if err != nil {
+		return answer{}, err
+	}
+	reply, err := cmd.StringSlice()
+	if err != nil {
+		return answer{}, err
+	}
+	if len(reply) != len(names)+2 {
+		return answer{}, fmt.Errorf("a poll was answered with %d parts instead of %d", len(reply), len(names)+2)
+	}
+	numbers := make([]uint64, len(reply))
+	for i, digits := range reply {
+		if numbers[i], err = number(digits); err != nil {
+			return answer{}, errors.New("the answer to a poll is not a number")
+		}
+	}
+	return answer{now: numbers[0], last: numbers[1], generations: numbers[2:]}, nil
+}
+
+// eval runs a script on key, in full if its server does not know it.
+func (c *Bus) eval(ctx context.Context, s conn.Script, key string, args ...any) (*redis.Cmd, error) {
+	cmd := script(ctx, "evalsha", s.Hash, key, args)
+	send := func() { c.conn.Process(ctx, []redis.Cmder{cmd}) }
+	err := c.conn.Await(ctx, send) // never on the poller's own goroutine, which a hook might end
+	if err == nil && conn.Unknown(cmd) {
+		cmd = script(ctx, "eval", s.Source, key, args)
+		err = c.conn.Await(ctx, send)
+	}
+	if err != nil {
+		return nil, err // and cmd may still be in use
+	}
+	return cmd, cmd.Err()
+}
+
+func script(ctx context.Context, name, body, key string, args []any) *redis.Cmd {
+	return redis.NewCmd(ctx, append([]any{name, body, 1, key}, args...)...)
+}

@@ -1,0 +1,225 @@
+package invalidation
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/cacheaside/cacheaside/internal/conn"
+)
+
+// A question asks all processes that listen what their memory has of some keys. It goes by the
+// bus of the announcements, so that it is asked by the way, and of those, whose loss is to be
+// found; but it is none of them: it has no number, changes nothing, and may be lost. Its first byte
+// is that of no announcement. Versions that do not know it count a message that they cannot read,
+// and do nothing else; so does this one with later versions of it.
+//
+//	0     kind and format version
+//	1-8   id, by which it is answered
+//	9-10  how long an answer is waited for, in units of 10 ms
+//	11    how many loaders: for each the length of its name, and that
+//	then  for each key 1 byte: which of the loaders; 8: its stable hash; 4: how long ago its row was written, in ms
+//
+// The answers are put into a hash that the questioner has made, with an end: where there is none,
+// or enough have come, nothing is. A process has one field there.
+const (
+	questionByte = 0xD1
+	questionHead = 12
+	askedSize    = 13
+
+	// MaxAsked is how many keys a question is about, at most; none is a question, too: of who is
+	// there.
+	MaxAsked = 128
+
+	maxLoaders = 32
+	maxAnswers = 4096
+	patience10 = 10 * time.Millisecond
+)
+
+// Question is what is asked.
+type Question struct {
+	ID       uint64
+	Patience time.Duration
+	Keys     []Asked
+}
+
+// Asked is a key that is asked for.
+type Asked struct {
+	Loader string
+	Hash   uint64
+	Ago    time.Duration // since its row was written
+}
+
+// append encodes q.
+func (q *Question) append(dst []byte) ([]byte, error) {
+	if len(q.Keys) > MaxAsked {
+		return nil, fmt.Errorf("a question about %d keys: at most %d", len(q.Keys), MaxAsked)
+	}
+	dst = binary.BigEndian.AppendUint64(append(dst, questionByte), q.ID)
+	dst = binary.BigEndian.AppendUint16(dst, uint16(min(max(q.Patience/patience10, 0), 1<<16-1)))
+	var loaders []string
+	for _, k := range q.Keys {
+		if !slices.Contains(loaders, k.Loader) {
+			loaders = append(loaders, k.Loader)
+		}
+	}
+	if len(loaders) > maxLoaders {
+		return nil, fmt.Errorf("a question about %d loaders: at most %d", len(loaders), maxLoaders)
+	}
+	dst = append(dst, byte(len(loaders)))
+	for _, name := range loaders {
+		if len(name) > 255 {
+			return nil, errors.New("a loader's name is too long")
+		}
+		dst = append(append(dst, byte(len(name))), name...)
+	}
+	for _, k := range q.Keys {
+		dst = binary.BigEndian.AppendUint64(append(dst, byte(slices.Index(loaders, k.Loader))), k.Hash)
+		dst = binary.BigEndian.AppendUint32(dst, uint32(min(max(k.Ago.Milliseconds(), 0), 1<<32-1)))
+	}
+	return dst, nil
+}
+
+// isQuestion tells questions from announcements.
+func isQuestion(payload string) bool { return len(payload) > 0 && payload[0] == questionByte }
+
+// decodeQuestion reads a question. Its allocations are bounded, whatever it reads.
+func decodeQuestion(payload string) (q Question, err error) {
+	if len(payload) < questionHead || !isQuestion(payload) {
+		return Question{}, errMalformed
+	}
+	b := []byte(payload[:questionHead])
+	q.ID = binary.BigEndian.Uint64(b[1:])
+	q.Patience = time.Duration(binary.BigEndian.Uint16(b[9:])) * patience10
+	rest := payload[questionHead:]
+	if b[11] > maxLoaders {
+		return Question{}, errMalformed
+	}
+	loaders := make([]string, b[11])
+	for i := range loaders {
+		if len(rest) == 0 || len(rest) <= int(rest[0]) {
+			return Question{}, errMalformed
+		}
+		loaders[i] = strings.Clone(rest[1 : 1+int(rest[0])])
+		rest = rest[1+int(rest[0]):]
+	}
+	if len(rest)%askedSize != 0 || len(rest)/askedSize > MaxAsked {
+		return Question{}, errMalformed
+	}
+	for ; len(rest) > 0; rest = rest[askedSize:] {
+		k := []byte(rest[:askedSize])
+		if int(k[0]) >= len(loaders) {
+			return Question{}, errMalformed
+		}
+		q.Keys = append(q.Keys, Asked{Loader: loaders[k[0]], Hash: binary.BigEndian.Uint64(k[1:]), Ago: time.Duration(binary.BigEndian.Uint32(k[9:])) * time.Millisecond})
+	}
+	return q, nil
+}
+
+// Answer sets who is given the questions that are heard, quickly: nobody waits for it but the
+// announcements behind.
+func (c *Bus) Answer(heard func(Question)) { c.questions.Store(&heard) }
+
+func (c *Bus) question(payload string) {
+	q, err := decodeQuestion(payload)
+	heard := c.questions.Load()
+	if err != nil || heard == nil {
+		c.counts.malformed.Add(1)
+		return
+	}
+	c.counts.questions.Add(1)
+	(*heard)(q)
+}
+
+// Unanswered counts a question that was heard, and is not answered.
+func (c *Bus) Unanswered() { c.counts.unanswered.Add(1) }
+
+// answersKey is where the answers to a question are put.
+func (c *Bus) answersKey(id uint64) string {
+	return fmt.Sprintf("%s::meter:{%016x}", c.prefix, id)
+}
+
+// askScript makes the place for the answers, with an end, and publishes the question. ARGV:
+// channel, question, how long the place lives in ms. Answers to how many it was given.
+var askScript = conn.NewScript(`
+redis.call('HSET', KEYS[1], '', '')
+redis.call('PEXPIRE', KEYS[1], ARGV[3])
+return redis.call('PUBLISH', ARGV[1], ARGV[2])`)
+
+// answerScript puts an answer there, if somebody waits for it. ARGV: whose, answer, how many are
+// enough.
+var answerScript = conn.NewScript(`
+local n = redis.call('HLEN', KEYS[1])
+if n == 0 or n > tonumber(ARGV[3]) then return 0 end
+redis.call('HSET', KEYS[1], ARGV[1], ARGV[2])
+return 1`)
+
+// answersScript takes the answers away.
+var answersScript = conn.NewScript(`
+local answers = redis.call('HGETALL', KEYS[1])
+redis.call('DEL', KEYS[1])
+return answers`)
+
+// Ask publishes a question, whose answers stay for its patience and life more. It tells how many
+// processes listen, also those that are too old to answer. It ends with ctx, or with a command's
+// time-out.
+func (c *Bus) Ask(ctx context.Context, q Question, life time.Duration) (listeners int, err error) {
+	body, err := q.append(nil)
+	if err != nil {
+		return 0, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, c.conn.Timeout())
+	defer cancel()
+	cmd, err := c.eval(ctx, askScript, c.answersKey(q.ID), c.topic, body, (q.Patience + life).Milliseconds())
+	if err != nil {
+		return 0, err
+	}
+	if !c.conn.Cluster() {
+		return cmd.Int()
+	}
+	var n int
+	err = conn.NotReturned(nil) // until it has
+	counted := err
+	if err = c.conn.Await(ctx, func() { n, counted = c.conn.Listeners(ctx, c.topic) }); err != nil {
+		return 0, err // and what it writes to may still be in use
+	}
+	return n, counted
+}
+
+// GiveAnswer gives that of the process who to a question. It is false where nobody waits for it any
+// more.
+func (c *Bus) GiveAnswer(ctx context.Context, id, who uint64, answer []byte) (taken bool, err error) {
+	ctx, cancel := context.WithTimeout(ctx, c.conn.Timeout())
+	defer cancel()
+	cmd, err := c.eval(ctx, answerScript, c.answersKey(id), fmt.Sprintf("%016x", who), answer, maxAnswers)
+	if err != nil {
+		return false, err
+	}
+	return cmd.Bool()
+}
+
+// Answers takes those away that have come to a question.
+func (c *Bus) Answers(ctx context.Context, id uint64) (answers []string, err error) {
+	ctx, cancel := context.WithTimeout(ctx, c.conn.Timeout())
+	defer cancel()
+	cmd, err := c.eval(ctx, answersScript, c.answersKey(id))
+	if err != nil {
+		return nil, err
+	}
+	fields, err := cmd.Slice()
+	if err != nil {
+		return nil, err
+	}
+	for i := 0; i+1 < len(fields); i += 2 {
+		who, _ := fields[i].(string)
+		answer, ok := fields[i+1].(string)
+		if ok && who != "" {
+			answers = append(answers, answer)
+		}
+	}
+	return answers, nil
+}

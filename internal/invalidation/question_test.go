@@ -1,0 +1,134 @@
+package invalidation
+
+import (
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/cacheaside/cacheaside/internal/test/testenv"
+)
+
+func someQuestion() Question {
+	return Question{ID: 7, Patience: 2 * time.Second, Keys: []Asked{
+		{"user", 1, 1500 * time.Millisecond}, {"order", 1 << 63, 0}, {"user", 2, time.Hour},
+	}}
+}
+
+func TestQuestionThereAndBack(t *testing.T) {
+	for _, q := range []Question{someQuestion(), {ID: 1 << 63}} {
+		b, err := q.append(nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got, err := decodeQuestion(string(b)); err != nil || !reflect.DeepEqual(got, q) {
+			t.Errorf("%+v, %v; want %+v", got, err, q)
+		}
+	}
+	long := Question{Keys: make([]Asked, MaxAsked+1)}
+	if _, err := long.append(nil); err == nil {
+		t.Error("too many keys")
+	}
+	var many Question
+	for i := range maxLoaders + 1 {
+		many.Keys = append(many.Keys, Asked{Loader: strings.Repeat("l", i+1)})
+	}
+	if _, err := many.append(nil); err == nil {
+		t.Error("too many loaders")
+	}
+	if _, err := (&Question{Keys: []Asked{{Loader: strings.Repeat("l", 256)}}}).append(nil); err == nil {
+		t.Error("a name that is too long")
+	}
+}
+
+func TestQuestionsThatAreNone(t *testing.T) {
+	q := someQuestion()
+	b, err := q.append(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for n := range b {
+		whole := n == len(b)-askedSize || n == len(b)-2*askedSize || n == len(b)-3*askedSize
+		if _, err := decodeQuestion(string(b[:n])); (err == nil) != whole {
+			t.Errorf("cut off at %d: %v", n, err)
+		}
+	}
+	long := string(b) + strings.Repeat(string(b[len(b)-askedSize:]), MaxAsked-3)
+	if q, err := decodeQuestion(long); err != nil || len(q.Keys) != MaxAsked {
+		t.Errorf("%d keys: %v", len(q.Keys), err)
+	}
+	if _, err := decodeQuestion(long + string(b[len(b)-askedSize:])); err == nil {
+		t.Error("too many keys")
+	}
+	other := slices.Clone(b)
+	other[len(other)-askedSize] = 9
+	if _, err := decodeQuestion(string(other)); err == nil {
+		t.Error("of a loader that is not named")
+	}
+	n := 100_000
+	if testenv.Accepting {
+		n = 10_000_000
+	}
+	for in := range testenv.Noise(1, n, b, []byte(long)) {
+		if q, err := decodeQuestion(string(in)); err == nil && len(q.Keys) > MaxAsked {
+			t.Fatalf("%x", in)
+		}
+	}
+}
+
+func FuzzQuestion(f *testing.F) {
+	q := someQuestion()
+	b, _ := q.append(nil)
+	f.Add(string(b))
+	f.Fuzz(func(t *testing.T, in string) {
+		q, err := decodeQuestion(in)
+		if err != nil {
+			return
+		}
+		if len(q.Keys) > MaxAsked {
+			t.Fatalf("%d keys", len(q.Keys))
+		}
+		if _, err := q.append(nil); err != nil {
+			t.Fatal(err)
+		}
+	})
+}
+
+// deafMemory fails a test if anything is done to it.
+type deafMemory struct{ t *testing.T }
+
+func (m deafMemory) Forget(uint64)        { m.t.Error("something was forgotten") }
+func (m deafMemory) Clear(int)            { m.t.Error("it was cleared") }
+func (m deafMemory) Void(int)             { m.t.Error("it was voided") }
+func (m deafMemory) Trust(int, time.Time) { m.t.Error("trust has changed") }
+
+// Neither a question, nor one of a later version, nor one that is malformed, ends anything that is
+// remembered, or counts as an announcement. So a fleet in which only some know of questions, or of
+// later ones, hears its announcements as ever: a version that does not know them reads the first
+// byte as that of a format that it does not know, which this test shows, too.
+func TestQuestionsChangeNothing(t *testing.T) {
+	_, rdb := testenv.Mini(t)
+	c := open(t, rdb, timeout, bound, nil)
+	c.memory = deafMemory{t}
+	c.tracks[0].memory = deafMemory{t}
+	c.tracks[0].session, c.tracks[0].synced, c.tracks[0].heard = 1, true, 10
+	heard := 0
+	c.Answer(func(Question) { heard++ })
+	q := someQuestion()
+	good, err := q.append(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.received(1, string(good))
+	c.received(1, string(good[:5]))
+	later := append([]byte{questionByte + 1}, good[1:]...)
+	c.received(1, string(later))
+	if _, err := decode(good); err == nil {
+		t.Error("a question reads as an announcement")
+	}
+	s := c.Stats()
+	if heard != 1 || s.Questions != 1 || s.Malformed != 2 || s.Heard != 0 || s.Gaps != 0 || c.tracks[0].heard != 10 {
+		t.Errorf("%d heard, %+v", heard, s)
+	}
+}

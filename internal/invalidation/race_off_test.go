@@ -1,0 +1,5 @@
+//go:build !race
+
+package invalidation
+
+const underRace = false

@@ -1,0 +1,74 @@
+package invalidation
+
+import (
+	"github.com/cacheaside/cacheaside/internal/conn"
+)
+
+// For each range there is one hash in Redis: in the field '' the number of the last announcement,
+// and for each loader the generation of its entries. Both are microseconds by Redis' clock, or a
+// little more than what was there, if that is later: so they only grow, also where the hash was
+// lost, and are a time as well. It has no end of life, for its loss would end all that is cached;
+// there is one for each range, not for each key.
+
+// announceScript numbers a message and publishes it, both or neither. With a loader's name it also
+// makes the number the loader's generation, if it has one: else no process has asked for it, and
+// who does will get one that is greater, so that names from outside, of loaders that nobody has,
+// leave nothing behind. ARGV: channel, what stands before the numbers, what stands behind, loader
+// or "", and a step, at random, for where the clock is behind the number before: two servers that
+// go on from the same number, after failovers, do not give the same ones. Answers the number.
+var announceScript = conn.NewScript(clock + `
+local prev = count('')
+local generation, known = 0, false
+if ARGV[4] ~= '' then generation, known = count(ARGV[4]) end
+local n = math.max(prev, generation)
+if now > n then n = now else n = n + ARGV[5] end
+n = string.format('%.0f', n)
+set('', n)
+if known then set(ARGV[4], n) end
+redis.call('PUBLISH', ARGV[1], ARGV[2] .. string.format('%.0f', prev) .. ' ' .. n .. ' ' .. ARGV[3])
+return n`)
+
+// pollScript answers Redis' time, the number of the last announcement, and the generation of each
+// loader in ARGV. A loader that has none gets one of now: if it was lost, with all entries or
+// alone, nothing from before counts. So does the number, for 0 would be the same after each loss:
+// who has heard of none would believe that there was none, when there was one and Redis has lost
+// its data since.
+var pollScript = conn.NewScript(clock + `
+local number = count('')
+if number == 0 then
+  number = now - 1
+  set('', string.format('%.0f', number))
+end
+local reply = {string.format('%.0f', now), string.format('%.0f', number)}
+for i = 1, #ARGV do
+  local g = count(ARGV[i])
+  if g == 0 then
+    g = math.max(number + 1, now)
+    set(ARGV[i], string.format('%.0f', g))
+  end
+  reply[i + 2] = string.format('%.0f', g)
+end
+return reply`)
+
+// clock gives the scripts Redis' time in microseconds, and what a field counts: 0 if it is not
+// there, or holds what no script has put there; and whether it is there. Where the name holds
+// another thing than a hash, that is deleted: it is as if the hash had been lost. A full Redis
+// refuses HSET, and with it every invalidation, which would free memory; but not in a script that
+// has already written, as PERSIST does.
+const clock = `
+local t = redis.call('TIME')
+local now = t[1] * 1000000 + t[2]
+local function count(field)
+  local v = redis.pcall('HGET', KEYS[1], field)
+  if type(v) == 'table' then
+    if string.find(v.err, 'WRONGTYPE', 1, true) then redis.call('DEL', KEYS[1]) end
+    v = redis.call('HGET', KEYS[1], field)
+  end
+  local n = tonumber(v or 0) or 0
+  if n >= 1 and n <= 4503599627370496 then return math.floor(n), true end
+  return 0, v ~= false
+end
+local function set(field, n)
+  redis.call('PERSIST', KEYS[1])
+  redis.call('HSET', KEYS[1], field, n)
+end`

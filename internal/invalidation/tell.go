@@ -1,0 +1,70 @@
+package invalidation
+
+import (
+	"context"
+	"time"
+
+	"github.com/cacheaside/cacheaside/internal/conn"
+)
+
+// Tell announces bodies, each to be given to the Listeners of other processes, and carries out a
+// change of the key of this name before the last of them; in a trip for each, if all is well. The
+// changes that the bodies tell of must have been done already: a process that hears of nothing
+// missing takes what it reads then to have all of them. Tell ends with ctx, and each trip has the
+// time-out of a Delete. If it returns an error it may be repeated.
+func (c *Bus) Tell(ctx context.Context, name string, bodies [][]byte, change Change) error {
+	for i, body := range bodies {
+		p := &part{rng: c.conn.Range(name), job: job{change: change}, body: append([]byte{toldKind}, body...)}
+		if i == len(bodies)-1 {
+			p.names = []string{name}
+		}
+		if err := c.tell(ctx, p); err != nil {
+			c.Disown() // it may yet come about
+			return err
+		}
+	}
+	return nil
+}
+
+func (c *Bus) tell(ctx context.Context, p *part) error {
+	caller, began := ctx, time.Now()
+	ctx, cancel := context.WithTimeout(ctx, tries*c.conn.Timeout())
+	defer cancel()
+	p.prepare(ctx)
+	p.announced = conn.NotReturned(nil) // until it has
+	err := c.conn.Await(ctx, func() { c.send(ctx, p) })
+	if err == nil {
+		err = p.announced
+		if err == nil && len(p.names) > 0 {
+			err = p.failed(0)
+		}
+	}
+	return c.conn.Explain(caller, err, invalidation, c.keys[p.rng], began)
+}
+
+// AnnounceLua announces in a script: KEYS[1] and its first four arguments are those that TellBy has
+// for it. It does what announceScript does, but that it has written before: so a full server lets
+// it.
+const AnnounceLua = `
+local t, number = redis.call('TIME'), redis.call('HGET', KEYS[1], '') or '0'
+local now, before = t[1] * 1000000 + t[2], tonumber(number) or 0
+if not (before >= 1 and before <= 4503599627370496) then before = 0 end
+if now <= before then now = before + ARGV[4] end
+now, before = string.format('%.0f', now), string.format('%.0f', before)
+redis.call('HSET', KEYS[1], '', now)
+redis.call('PUBLISH', ARGV[1], ARGV[2] .. before .. ' ' .. now .. ' ' .. ARGV[3])
+`
+
+// TellBy is Tell of one body by a script of the caller's, which announces it by AnnounceLua behind
+// its change: run is given what that takes, and sends it. It is for what is on one server.
+func (c *Bus) TellBy(name string, body []byte, run func(key string, args []any) error) error {
+	rng := c.conn.Range(name)
+	args := c.announcement(rng, append([]byte{toldKind}, body...), "")
+	err := run(c.keys[rng], append(args[:3:3], args[4]))
+	if err != nil {
+		c.Disown() // it may yet come about
+		return err
+	}
+	c.counts.announced.Add(1)
+	return nil
+}

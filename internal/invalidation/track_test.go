@@ -1,0 +1,274 @@
+package invalidation
+
+import (
+	"testing"
+	"time"
+)
+
+// follower is a track, on a clock that is made up, whose bound is 100.
+type follower struct {
+	*track
+	recorder
+}
+
+func newFollower() *follower {
+	f := &follower{}
+	f.track = &track{bound: 100, memory: &f.recorder}
+	return f
+}
+
+func instant(at int64) time.Time { return time.Unix(0, 1e18+at) }
+
+// poll is one that meets no message on its way.
+func (f *follower) poll(at int64, last uint64) (dead bool) {
+	return f.answered(f.ask(instant(at)), last)
+}
+
+// synced is a track that has heard all up to 10, and is trusted until 100.
+func synced() *follower {
+	f := newFollower()
+	f.subscribed(1)
+	f.poll(0, 10)
+	return f
+}
+
+func (f *follower) want(t *testing.T, heard uint64, clears int, trusted int64) {
+	t.Helper()
+	until := f.recorder.trust[0]
+	if ok := until.IsZero() && trusted == 0 || until.Equal(instant(trusted)); f.heard != heard || f.clears() != clears || !ok {
+		t.Errorf("heard up to %d, cleared %d times, trusted until %d; want %d, %d and %d", f.heard, f.clears(), until.Sub(instant(0)), heard, clears, trusted)
+	}
+}
+
+func TestTrackRules(t *testing.T) {
+	for name, rule := range map[string]func(t *testing.T, f *follower){
+		"the first poll clears, and trusts": func(t *testing.T, f *follower) {
+			f.want(t, 10, 1, 100)
+			if f.gaps != 0 {
+				t.Error("that is no gap")
+			}
+		},
+		"messages in their order": func(t *testing.T, f *follower) {
+			f.received(1, link{10, 11})
+			f.received(1, link{11, 20})
+			f.want(t, 20, 1, 100)
+		},
+		"messages of another session": func(t *testing.T, f *follower) {
+			f.received(2, link{10, 11})
+			f.received(0, link{30, 31})
+			f.want(t, 10, 1, 100)
+		},
+		"one is missing": func(t *testing.T, f *follower) {
+			f.received(1, link{11, 12})
+			f.want(t, 12, 2, 100)
+			f.received(1, link{12, 13})
+			f.want(t, 13, 2, 100)
+			if f.gaps != 1 {
+				t.Errorf("%d gaps", f.gaps)
+			}
+		},
+		"messages from before the session": func(t *testing.T, f *follower) {
+			f.received(1, link{8, 9})
+			f.received(1, link{9, 10})
+			f.want(t, 10, 1, 100)
+			f.received(1, link{10, 11})
+			f.want(t, 11, 1, 100)
+		},
+		"the same twice": func(t *testing.T, f *follower) { // nobody knows why
+			f.received(1, link{10, 11})
+			f.received(1, link{10, 11})
+			f.want(t, 11, 2, 100)
+		},
+		"a poll that tells of what was heard": func(t *testing.T, f *follower) {
+			f.received(1, link{10, 11})
+			f.poll(50, 11)
+			f.want(t, 11, 1, 150)
+		},
+		"a poll that tells of what is heard while it is under way": func(t *testing.T, f *follower) {
+			q := f.ask(instant(50))
+			f.received(1, link{10, 11})
+			f.received(1, link{11, 12})
+			f.received(1, link{12, 13})
+			f.answered(q, 12)
+			f.want(t, 13, 1, 150)
+		},
+		"a poll that is overtaken by a message": func(t *testing.T, f *follower) { // it was answered before that was announced
+			q := f.ask(instant(50))
+			f.received(1, link{10, 11})
+			f.answered(q, 10)
+			f.want(t, 11, 1, 150)
+		},
+		"a poll that tells of what is heard later": func(t *testing.T, f *follower) {
+			if f.poll(50, 12) {
+				t.Error("dead")
+			}
+			f.want(t, 10, 1, 100)
+			f.received(1, link{10, 11})
+			f.want(t, 11, 1, 100)
+			f.received(1, link{11, 12})
+			f.want(t, 12, 1, 150)
+			if f.poll(75, 13) {
+				t.Error("dead, though all was heard that was missing")
+			}
+			f.want(t, 12, 1, 150)
+		},
+		"a poll that tells of what is not heard until the next": func(t *testing.T, f *follower) {
+			f.poll(50, 11)
+			if !f.poll(75, 11) {
+				t.Error("it seems to live")
+			}
+			f.want(t, 11, 2, 175)
+			f.received(1, link{10, 11}) // now it comes
+			f.received(1, link{11, 12})
+			f.want(t, 12, 2, 175)
+		},
+		"what was missing is behind what has come": func(t *testing.T, f *follower) {
+			f.poll(50, 11)
+			f.received(1, link{11, 12})
+			f.want(t, 12, 2, 150)
+			if f.poll(75, 13) {
+				t.Error("dead, though messages come")
+			}
+			f.want(t, 12, 2, 150)
+		},
+		"Redis has lost what was missing": func(t *testing.T, f *follower) {
+			f.poll(50, 11)
+			if f.poll(60, 10) {
+				t.Error("dead")
+			}
+			f.want(t, 10, 1, 160)
+			if f.poll(75, 12) {
+				t.Error("dead, though that is missing only now")
+			}
+			f.want(t, 10, 1, 160)
+		},
+		"Redis has lost the number": func(t *testing.T, f *follower) {
+			if f.poll(50, 3) {
+				t.Error("dead")
+			}
+			f.want(t, 3, 2, 150)
+			f.received(1, link{3, 4})
+			f.want(t, 4, 2, 150)
+		},
+		"Redis has lost the number, and given another": func(t *testing.T, f *follower) {
+			q := f.ask(instant(50))
+			f.received(1, link{3, 12})
+			f.answered(q, 12)
+			f.want(t, 12, 2, 150)
+		},
+		"a number from before does not prove anything": func(t *testing.T, f *follower) {
+			q := f.ask(instant(50))
+			f.received(1, link{4, 5})
+			f.answered(q, 5)
+			f.want(t, 5, 2, 150)
+		},
+		"messages behind the answer, when numbers are lost": func(t *testing.T, f *follower) {
+			q := f.ask(instant(50))
+			f.received(1, link{3, 4}) // not more than the base: it counts after the restart
+			f.answered(q, 3)
+			f.want(t, 4, 2, 150)
+		},
+		"a session that begins while a poll is under way": func(t *testing.T, f *follower) {
+			q := f.ask(instant(50))
+			f.subscribed(2)
+			f.want(t, 10, 1, 0)
+			f.answered(q, 10)
+			f.want(t, 10, 1, 0)
+			f.poll(60, 10)
+			f.want(t, 10, 2, 160)
+		},
+		"a session that ends while a poll is under way": func(t *testing.T, f *follower) {
+			q := f.ask(instant(50))
+			f.lost()
+			f.answered(q, 10)
+			f.want(t, 10, 1, 0)
+			f.poll(60, 10)
+			f.want(t, 10, 1, 0)
+		},
+		"a new session's messages, before it is polled": func(t *testing.T, f *follower) {
+			f.subscribed(2)
+			f.received(2, link{20, 21})
+			q := f.ask(instant(50))
+			f.received(2, link{21, 22})
+			f.received(2, link{22, 23})
+			f.answered(q, 22)
+			f.want(t, 23, 2, 150)
+			if f.gaps != 0 {
+				t.Errorf("%d gaps", f.gaps)
+			}
+		},
+		"a new session forgets what was missing": func(t *testing.T, f *follower) {
+			f.poll(50, 11)
+			f.subscribed(2)
+			if f.poll(60, 11) {
+				t.Error("dead")
+			}
+			f.received(2, link{11, 12})
+			f.want(t, 12, 2, 160)
+		},
+		"a poll that fails": func(t *testing.T, f *follower) {
+			f.ask(instant(50))
+			f.received(1, link{10, 11})
+			f.failed()
+			f.received(1, link{11, 12})
+			if f.noted != nil {
+				t.Error("messages are noted though no poll is under way")
+			}
+			f.poll(60, 12)
+			f.want(t, 12, 1, 160)
+		},
+		"what a poll has noted is not the next one's": func(t *testing.T, f *follower) {
+			f.ask(instant(50))
+			f.received(1, link{10, 11})
+			q := f.ask(instant(60))
+			f.received(1, link{11, 12})
+			if f.answered(q, 11); len(f.noted) != 0 {
+				t.Errorf("%v", f.noted)
+			}
+			f.want(t, 12, 1, 160)
+		},
+		"more than can be noted": func(t *testing.T, f *follower) {
+			q := f.ask(instant(50))
+			n := uint64(10)
+			for range maxNoted + 100 {
+				f.received(1, link{n, n + 1})
+				n++
+			}
+			if len(f.noted) > maxNoted+1 {
+				t.Errorf("%d are noted", len(f.noted))
+			}
+			f.answered(q, n)
+			f.want(t, n, 1, 100) // the poll counts for nothing
+			f.poll(75, n)
+			f.want(t, n, 1, 175)
+		},
+		"trust does not go back": func(t *testing.T, f *follower) {
+			f.poll(50, 10)
+			f.poll(40, 10)
+			f.want(t, 10, 1, 150)
+		},
+		"a lapse": func(t *testing.T, f *follower) {
+			f.poll(100, 10)
+			if f.lapses != 0 {
+				t.Error("trusted until then, and from then")
+			}
+			f.poll(201, 10)
+			f.want(t, 10, 1, 301)
+			f.subscribed(2)
+			if f.poll(1000, 10); f.lapses != 1 || f.gaps != 0 {
+				t.Errorf("%d lapses, %d gaps", f.lapses, f.gaps)
+			}
+		},
+		"a process without a memory": func(t *testing.T, _ *follower) {
+			f := newFollower()
+			f.track.memory = nil
+			f.lost()
+			if f.poll(0, 10) || f.poll(50, 12) || f.poll(75, 12) {
+				t.Error("dead")
+			}
+			f.want(t, 0, 0, 0)
+		},
+	} {
+		t.Run(name, func(t *testing.T) { rule(t, synced()) })
+	}
+}

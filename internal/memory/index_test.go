@@ -1,0 +1,75 @@
+package memory
+
+import (
+	"testing"
+	"time"
+)
+
+// What the tier holds is found by its stable hash, however much has been set since; what it does
+// not hold is known not to be there; and the index is bounded.
+func TestIndex(t *testing.T) {
+	tier, err := New(4 << 20)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tier.Close()
+	tier.TrustForEver()
+	var generations Generations
+	generations[0].Store(&Generation{})
+	look := func(key uint64) (*Item[uint64, uint64], time.Duration, bool) {
+		return Look[uint64, uint64](tier, key*3, &generations, time.Hour, tier.Age())
+	}
+	if _, _, none := look(1); none {
+		t.Error("without an index nothing is known")
+	}
+	if !tier.Index(true) || tier.Index(true) {
+		t.Error("it is made once")
+	}
+	if _, _, none := look(1); !none {
+		t.Error("nothing was set before")
+	}
+	const n = 160_000
+	for key := range uint64(n) {
+		stable := key * 3
+		tier.Note(key, stable, time.Duration(key))
+		Set(tier, key, Item[uint64, uint64]{Generation: generations.Of(0), Key: key, Stripe: Stripe(stable), Version: tier.Version(0, stable)}, 16, time.Hour, time.Hour)
+		if key%1000 == 0 {
+			tier.Wait()
+		}
+	}
+	tier.Wait()
+	held := 0
+	for key := range uint64(n) {
+		item, _, ok := Get[uint64, uint64](tier, key, &generations, key)
+		got, read, none := Look[uint64, uint64](tier, key*3, &generations, time.Hour, tier.Age())
+		if ok {
+			held++
+		}
+		if ok && (got != item || read != time.Duration(key)) || !ok && (got != nil || !none) {
+			t.Fatalf("%d is held: %v; found: %v, none: %v", key, ok, got != nil, none)
+		}
+	}
+	size := 0
+	for i := range tier.index.Load().shards {
+		s := &tier.index.Load().shards[i]
+		size += len(s.now) + len(s.before)
+	}
+	if held < 1000 || size > 2*held+2*indexShards*indexRecent {
+		t.Errorf("%d are held, %d are in the index", held, size)
+	}
+	tier.Forget((n - 1) * 3)
+	if item, _, none := look(n - 1); item != nil || !none {
+		t.Error("what was forgotten is found")
+	}
+	tier.Index(false)
+	if _, _, none := look(n - 2); none {
+		t.Error("what is there is said not to be")
+	}
+	if _, _, none := Look[uint64, uint64](tier, 1, &generations, time.Hour, -1); !none {
+		t.Error("nothing is from before the tier")
+	}
+	tier.Index(true)
+	if _, _, none := look(n + 1); none {
+		t.Error("what was set before is not known")
+	}
+}

@@ -1,0 +1,56 @@
+package memory
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// While Redis is out of reach an item outlives its end and every doubt, but nothing that is known
+// to have been invalidated.
+func TestGetStale(t *testing.T) {
+	for name, c := range map[string]struct {
+		do    func(*Tier)
+		stays bool
+	}{
+		"nothing":           {func(*Tier) {}, true},
+		"lost trust":        {func(tier *Tier) { tier.Trust(0, time.Time{}) }, true},
+		"a doubt":           {func(tier *Tier) { tier.Clear(0) }, true},
+		"its end":           {func(*Tier) { time.Sleep(time.Minute + time.Second) }, true},
+		"its hard end":      {func(*Tier) { time.Sleep(2 * time.Minute) }, false},
+		"an invalidation":   {func(tier *Tier) { tier.Forget(1001) }, false},
+		"of what, unknown":  {func(tier *Tier) { tier.Void(0) }, false},
+		"doubt, then known": {func(tier *Tier) { tier.Clear(0); tier.Forget(1001) }, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				tier := newTier(t, 1<<20)
+				set(t, tier, 1, "a", 7, time.Minute)
+				c.do(tier)
+				item, ago, ok := GetStale[string, int](tier, 1, &noEras, "a")
+				ok = ok && ago < time.Minute
+				if ok != c.stays || ok && item.Value != 7 {
+					t.Errorf("%v", ok)
+				}
+			})
+		})
+	}
+}
+
+// What was read before an invalidation, or a clear, and Set after it is not given out.
+func TestGetStaleOfALateItem(t *testing.T) {
+	for name, end := range map[string]func(*Tier){
+		"forget": func(tier *Tier) { tier.Forget(2) },
+		"clear":  func(tier *Tier) { tier.Clear(0) },
+		"void":   func(tier *Tier) { tier.Void(0) },
+	} {
+		tier := newTier(t, 1<<20)
+		item := Item[string, int]{Key: "a", Stripe: Stripe(2), Version: tier.Version(0, 2)}
+		end(tier)
+		Set(tier, 1, item, 8, time.Minute, time.Minute)
+		tier.Wait()
+		if _, _, ok := GetStale[string, int](tier, 1, &noEras, "a"); ok {
+			t.Errorf("%s: it is given out", name)
+		}
+	}
+}

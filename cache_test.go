@@ -499,7 +499,7 @@ func TestRefusedClients(t *testing.T) {
 		{"replicas", cluster(redis.ClusterOptions{RouteByLatency: true})},
 		{"replicas", cluster(redis.ClusterOptions{RouteRandomly: true})},
 		{"the Redis client is nil", (*redis.Client)(nil)},
-		{"not known", struct{ redis.UniversalClient }{}},
+		{"may break the protocol", struct{ redis.UniversalClient }{}},
 	} {
 		if _, err := New(c.rdb, nil); err == nil || !strings.Contains(err.Error(), c.why) {
 			t.Errorf("%T: %v", c.rdb, err)

@@ -69,7 +69,9 @@ func anchors(text string) (all []string) {
 	return all
 }
 
-// flaws are what is wrong with the links of a page, whose path is relative to here: links to files and headings that are not there, and to files that do not have the test that the link's text names.
+// flaws are what is wrong with the links of a page, whose path is relative to here: links to files
+// and headings that are not there, and to files that do not have the test that the link's text
+// names.
 func flaws(page, text string) (all []string, checked int) {
 	prose := spans.ReplaceAllStringFunc(code.ReplaceAllString(text, ""), func(span string) string {
 		if strings.Contains(span, "](") { // code, as of a generic function
@@ -129,7 +131,8 @@ func has(path string, info fs.FileInfo, text string) bool {
 	})
 }
 
-// Every link in the documentation leads to something, and every test that one names is where it leads to.
+// Every link in the documentation leads to something, and every test that one names is where it
+// leads to.
 func TestLinksLeadSomewhere(t *testing.T) {
 	for _, page := range pages(t) {
 		text, err := textOf(page)
@@ -209,8 +212,8 @@ func eachStruct(t *testing.T, folder string, wanted func(text string) bool, foun
 // structs are those whose fields the documentation names.
 const structs = "Stats|BusStats|RelayStats|Options|LoaderOptions|RelayOptions|MaintainOptions|RebuildOptions|LockerOptions|State"
 
-// fields are those of these structs of the packages that users know, by the struct's name: Stats and
-// Options are several.
+// fields are those of these structs of the packages that users know, by the struct's name: Stats
+// and Options are several.
 func fields(t *testing.T) map[string][]string {
 	t.Helper()
 	all := make(map[string][]string)

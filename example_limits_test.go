@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/cacheaside/cacheaside"
@@ -63,12 +64,15 @@ func ExampleLoaderOptions_breaker() {
 	ctx := context.Background()
 	for id := range 1000 {
 		if _, err := users.Get(ctx, id); errors.Is(err, cacheaside.ErrUnavailable) {
-			fmt.Println(errors.Unwrap(err))
+			why, last, _ := strings.Cut(errors.Unwrap(err).Error(), "; ")
+			fmt.Println(why)
+			fmt.Println(last)
 			break
 		}
 	}
 	fmt.Println(queries, "queries")
 	// Output:
-	// no load is admitted now: the circuit breaker is open, since most loads have failed; the last load that failed: connection refused
+	// no load is admitted now: the circuit breaker is open, since most loads have failed
+	// the last load that failed: connection refused
 	// 20 queries
 }

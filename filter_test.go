@@ -524,19 +524,3 @@ func TestNilFilter(t *testing.T) {
 		t.Error(err)
 	}
 }
-
-// A refused Get allocates its round, and no more.
-func TestRefusedGetAllocations(t *testing.T) {
-	c, err := New(nil, &Options{NoRedis: true})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer c.Close()
-	l, err := NewLoader(c, "row", func(context.Context, string) (string, error) { return "", ErrNotFound }, &LoaderOptions{Filter: refuser{}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if n := testing.AllocsPerRun(1000, func() { l.Get(t.Context(), "some key of a usual length") }); n > 1 && !raceEnabled {
-		t.Errorf("%v allocations", n)
-	}
-}

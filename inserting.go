@@ -29,7 +29,8 @@ import (
 //	if err := tx.Commit(); err != nil {
 //		return err // if it may have been committed, call committed
 //	}
-//	return committed(context.WithoutCancel(ctx)) // the row is there: if this fails, call committed again, not the INSERT
+//	// the row is there: if this fails, call committed again, not the INSERT
+//	return committed(context.WithoutCancel(ctx))
 //
 // Where the database makes the key, as by AUTO_INCREMENT, call Inserting between the INSERT and the
 // Commit. If the transaction is not committed nothing is wrong: the filter lets the keys through,

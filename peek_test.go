@@ -162,7 +162,7 @@ func TestReadyWithoutAnnouncements(t *testing.T) {
 	rdb := redis.NewClient(o)
 	defer rdb.Close()
 	p := startOn(t, rdb, newTable(nil), patient, nil)
-	if err := p.cache.Ready(t.Context()); err == nil || !strings.Contains(err.Error(), "of 0 of 1 parts") {
+	if err := p.cache.Ready(t.Context()); err == nil || !strings.Contains(err.Error(), "for 0 of 1 ranges") {
 		t.Errorf("%v", err)
 	}
 	refused.Store(false)

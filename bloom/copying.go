@@ -15,8 +15,10 @@ import (
 
 // The copy is made in this order, so that it has each key that was added before it is trusted:
 //
-//	the epoch is read    something may have been missed since, if it is another when the copy is done: then it is made again
-//	it is registered     what this process adds, and what it hears that others have added, goes to it from now on
+//	the epoch is read    if it is another when the copy is done, something may have been missed:
+//	                     the copy is made again
+//	it is registered     what this process adds, and what it hears that others have added, goes to
+//	                     it from now on
 //	the descriptor is read once more: its generation was the active one then
 //	its segments are fetched
 //	it serves

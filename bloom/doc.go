@@ -1,9 +1,12 @@
 // Package bloom is Bloom filters that never hide a row. They say of a key that it is certainly not
 // there, or that it may be; they never say "certainly not" of a key that was added.
 //
-//	filter, err := bloom.NewRedis(rdb, "users", 1_000_000, 0.01, nil) // for a million keys, at 1 % of false positives
-//	replica, err := bloom.NewReplica(filter)                           // answered in this process's memory
-//	go replica.Maintain(ctx, bloom.Table[int64](db, "users", "id"), nil) // built from the table, and again when it is due
+//	// for a million keys, at 1 % of false positives
+//	filter, err := bloom.NewRedis(rdb, "users", 1_000_000, 0.01, nil)
+//	// answered in this process's memory
+//	replica, err := bloom.NewReplica(filter)
+//	// built from the table, and again when it is due
+//	go replica.Maintain(ctx, bloom.Table[int64](db, "users", "id"), nil)
 //
 //	maybe, err := replica.MightContain(ctx, "42")
 //
@@ -49,11 +52,11 @@
 // prefix::bloom:{name/generation/segment}. None has an end of life: with a policy that evicts any
 // key (allkeys-…) segments may be evicted, and answer "maybe" until the next rebuild. A full server
 // refuses Adds; while a cluster moves a slot, Adds of many keys may fail for a moment: try again.
-// Announcements go by the Redis channel prefix::bloom:{name}::invalidations, and are numbered in a key of
-// that name's slot; those of a shared Local by prefix::bloom:{name}:shared::invalidations. With an
-// ACL, the user needs ~prefix*, &prefix*, and GET, SET, GETRANGE, STRLEN, GETBIT, SETBIT, BITOP,
-// BITCOUNT, DEL, UNLINK, HGET, HSET, HDEL, HINCRBY, HGETALL, HMGET, PERSIST, TIME, EVAL, EVALSHA,
-// PUBLISH, SUBSCRIBE, UNSUBSCRIBE and PING; INFO, if restarts are to be noticed that nothing else
-// shows; and what package lock needs for NewRedis. Each process that uses a filter asks a few short
-// questions of it twice a second.
+// Announcements go by the Redis channel prefix::bloom:{name}::invalidations, and are numbered in a
+// key of that name's slot; those of a shared Local by prefix::bloom:{name}:shared::invalidations.
+// With an ACL, the user needs ~prefix*, &prefix*, and GET, SET, GETRANGE, STRLEN, GETBIT, SETBIT,
+// BITOP, BITCOUNT, DEL, UNLINK, HGET, HSET, HDEL, HINCRBY, HGETALL, HMGET, PERSIST, TIME, EVAL,
+// EVALSHA, PUBLISH, SUBSCRIBE, UNSUBSCRIBE and PING; INFO, if restarts are to be noticed that
+// nothing else shows; and what package lock needs for NewRedis. Each process that uses a filter
+// asks a few short questions of it twice a second.
 package bloom

@@ -19,8 +19,10 @@ import (
 //	          by the second, which may come late. If it fails, or was left half done, another
 //	          generation is begun
 //	(the rows are read and added)
-//	activate  if all its segments are still there, it takes the place of the active one, which is old then
-//	remove    the segments of what is old are deleted, and only then is it forgotten, so that nothing is left behind
+//	activate  if all its segments are still there, it takes the place of the active one, which is
+//	          old then
+//	remove    the segments of what is old are deleted, and only then is it forgotten, so that
+//	          nothing is left behind
 //
 // Any process that finds one that is ready may take it up from there. Each step changes the
 // descriptor by comparing all of it. So of two rebuilds, the second to change it finds that it is

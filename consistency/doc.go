@@ -1,7 +1,8 @@
 // Package consistency is the write side: it changes rows in a transaction, and then makes the
 // caches forget them, whatever happens in between.
 //
-//	outbox, err := consistency.NewSQLOutbox(db, consistency.MySQL, nil) // a table beside yours, see Schema
+//	// a table beside yours, see Schema
+//	outbox, err := consistency.NewSQLOutbox(db, consistency.MySQL, nil)
 //	w, err := consistency.NewWriter(db, cache, &consistency.Options{Queue: outbox})
 //
 //	err = w.Update(ctx, func(ctx context.Context, tx *sqlx.Tx) error {

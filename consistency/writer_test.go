@@ -55,7 +55,7 @@ func TestCloseLosesTheQueue(t *testing.T) {
 	x := start(t, setup{relay: true, inMemory: true, Options: Options{DoubleDelete: time.Hour}})
 	x.check(x.Update(t.Context(), set(1, "new"), x.rows.Key(1)))
 	for range 2 {
-		if err := x.Close(); err == nil || !strings.Contains(err.Error(), "1 invalidations") {
+		if err := x.Close(); err == nil || !strings.Contains(err.Error(), "1 pending invalidations") {
 			t.Error(err)
 		}
 	}

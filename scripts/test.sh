@@ -5,7 +5,7 @@
 # the build cache what this one has compiled: the tests of the root alone take a minute.
 set -uo pipefail
 cd "$(dirname "$0")/.."
-export GOWORK=off
+export GOWORK=off GOFLAGS=-trimpath
 rm -rf bin/test
 mkdir -p bin/test
 parts=()
@@ -53,7 +53,7 @@ build() {
 	go build -trimpath -race -o bin/report ./internal/test/report
 }
 # What the race detector distorts: bounds on allocations and on memory.
-unraced() { run unraced . 'go test -trimpath -count=1' -run 'TestMemoryHit|TestBudget|TestOverhead|Allocat' . ./internal/memory ./internal/keys; }
+unraced() { run unraced . 'go test -trimpath -count=1' -run 'TestBudget|TestOverhead|Allocat' ./internal/test/allocs ./internal/memory ./internal/keys; }
 bench() { run bench bench 'go test -trimpath -count=1' .; }
 # Tests wait more than they compute, so more of them run at once than a small machine has cores.
 # The packages that take longest begin first, so that none of them runs alone in the end.

@@ -139,10 +139,10 @@ func TestUnmarshalParkedChecks(t *testing.T) {
 		`{"reason":12345}`:                          `canal: parked: "reason", at byte 15, is not what it should be`,
 		`{"before":"secret"}`:                       `canal: parked: "before", at byte 18, is not what it should be`,
 		`[]`:                                        `canal: parked: "", at byte 1, is not what it should be`,
-		`{secret`:                                   `canal: parked: no JSON, at byte 2`,
-		``:                                          `canal: parked: no JSON, at byte 0`,
-		strings.Repeat(`{"a":`, 1<<20):              `canal: parked: no JSON, at byte 50001`,
-		`{"after":{"a":` + strings.Repeat("[", 1e6): `canal: parked: no JSON, at byte 10013`,
+		`{secret`:                                   `canal: parked: not JSON, at byte 2`,
+		``:                                          `canal: parked: not JSON, at byte 0`,
+		strings.Repeat(`{"a":`, 1<<20):              `canal: parked: not JSON, at byte 50001`,
+		`{"after":{"a":` + strings.Repeat("[", 1e6): `canal: parked: not JSON, at byte 10013`,
 	} {
 		var p Parked
 		if err := p.UnmarshalJSON([]byte(text)); err == nil || err.Error() != want {
@@ -187,7 +187,7 @@ func TestRead(t *testing.T) {
 	park("three")
 	write(`{"reason":"secr`)
 	got := read(f.Read())
-	want := []string{"one", "canal: parked: line 2: no JSON, at byte 15", "two", "canal: parked: line 4: longer than 1048576 bytes", "canal: parked: line 6: longer than 1048576 bytes", "three", "canal: parked: line 8: cut off, as by a crash: no JSON, at byte 15"}
+	want := []string{"one", "canal: parked: line 2: not JSON, at byte 15", "two", "canal: parked: line 4: longer than 1048576 bytes", "canal: parked: line 6: longer than 1048576 bytes", "three", "canal: parked: line 8: cut off, as by a crash: not JSON, at byte 15"}
 	if !reflect.DeepEqual(got, want) {
 		t.Errorf("%q\nwant %q", got, want)
 	}

@@ -1,7 +1,8 @@
 // Package watermillsource makes a canal.Source of what comes through a message broker: Kafka,
 // RabbitMQ, NATS, whatever has a Subscriber of Watermill (github.com/ThreeDotsLabs/watermill).
 //
-//	source, err := watermillsource.New(subscriber, envelope.Debezium, "shop.shop.users", "shop.shop.orders", "shop")
+//	source, err := watermillsource.New(subscriber, envelope.Debezium,
+//		"shop.shop.users", "shop.shop.orders", "shop")
 //	consumer, err := canal.NewConsumer(cache, source, nil, bindings, &canal.Options{
 //		Parking: parking.NewFile("parked.jsonl"),
 //	})

@@ -109,13 +109,13 @@ func TestBinlogPositions(t *testing.T) {
 	l := onLog(t)
 	l.check(l.at.CreateTable(t.Context()))
 	for _, c := range []struct{ position, state, says string }{
-		{"mariadb:0-1-99999999", "ahead", "another one"},
+		{"mariadb:0-1-99999999", "ahead", "another server"},
 		{"mariadb:7-1-1", "ahead", "7-1-1"},
 		{"mysql:3e11fa47-71ca-11e1-9e33-c80aa9429562:1-5", "unreadable", "mariadb server"},
-		{"mariadb:0-1", "unreadable", "no position"},
-		{"mariadb:0-1-1,0-1-2", "unreadable", "no position"},
-		{"\x1b[31m", "unreadable", "no position"},
-		{"", "unreadable", "no position"},
+		{"mariadb:0-1", "unreadable", "the saved position is not one"},
+		{"mariadb:0-1-1,0-1-2", "unreadable", "the saved position is not one"},
+		{"\x1b[31m", "unreadable", "the saved position is not one"},
+		{"", "unreadable", "the saved position is not one"},
 	} {
 		l.unlogged(c.position)
 		s := parsed[shownBinlog](l.world, exitFailed, "binlog", "status")

@@ -44,7 +44,7 @@ func TestFilter(t *testing.T) {
 	w.says(o.err, "1000 keys", "t.id", "0.001")
 	w.fails(exitFailed, "nothing", append(rebuild, "--yes", "--capacity", "1000", "--rate", "0.001", "--column", "nothing", "users")...)
 	w.fails(exitFailed, "identifier", append(sized, "--yes", "--column", "id; DROP", "users")...)
-	w.fails(exitFailed, "what is no integer", append(sized, "--yes", "--column", "name", "users")...)
+	w.fails(exitFailed, "not an integer", append(sized, "--yes", "--column", "name", "users")...)
 	_, err := m.DB(t).ExecContext(t.Context(), "CREATE TABLE nothing (id INT PRIMARY KEY)")
 	w.check(err)
 	o = w.with(types("n\n"), append(sized, "--table", "nothing", "users")...)

@@ -117,7 +117,7 @@ func TestLockBreak(t *testing.T) {
 	first := acquire(t, locker(t, rdb), "report")
 	o := w.with(types("n\n"), "lock", "break", "report")
 	w.failed(o, exitFailed, "nothing was changed", []string{"lock", "break"})
-	w.says(o.err, "is not told until his next extension", fmt.Sprint(first.Token()), "Go on?")
+	w.says(o.err, "learn of that only when its next extension fails", fmt.Sprint(first.Token()), "Go on?")
 	w.fails(exitUsage, "--yes", "lock", "break", "report")
 	if err := first.Context().Err(); err != nil {
 		t.Fatal(err)

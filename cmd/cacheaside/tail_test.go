@@ -171,7 +171,7 @@ func TestTailForPeople(t *testing.T) {
 	if c := <-code; c != exitOK {
 		t.Errorf("exit code %d: %s", c, errs)
 	}
-	w.says(out.String(), "TIME", "10 keys: key#6162636465666768", "and 2 more", "gap: what was announced after 2, up to 4", "all keys of", "malformed", "2 bytes for listeners", "0000000000000007")
+	w.says(out.String(), "TIME", "10 keys: key#6162636465666768", "and 2 more", "gap: announcements after 2, up to 4", "all keys of", "malformed", "2 bytes for listeners", "0000000000000007")
 	if !harmless(out.String()) {
 		t.Errorf("%q", out.String())
 	}

@@ -63,7 +63,7 @@ func TestCodec(t *testing.T) {
 			}
 		}
 		_, err = cacheaside.NewLoader(cache, "text", func(context.Context, int) (string, error) { return "", nil }, &cacheaside.LoaderOptions{Codec: protobuf.Codec{}})
-		if err == nil || !strings.Contains(err.Error(), "LoaderOptions.Codec: string is no proto.Message") {
+		if err == nil || !strings.Contains(err.Error(), "LoaderOptions.Codec: string is not a proto.Message") {
 			t.Error(err)
 		}
 	}

@@ -28,10 +28,10 @@ type Finding struct {
 }
 
 // Responder answers the questions of meters: which copies the memory of this process has of some
-// keys. Anybody who may publish to the Redis channel can ask, so the cost of questions is bounded: the
-// number that is answered at once and in a second, and the number of rows that are loaded for them.
-// Questions without an answer are counted, and the meter sees that this process has not answered.
-// Methods of a nil Responder do nothing.
+// keys. Anybody who may publish to the Redis channel can ask, so the cost of questions is bounded:
+// the number that is answered at once and in a second, and the number of rows that are loaded for
+// them. Questions without an answer are counted, and the meter sees that this process has not
+// answered. Methods of a nil Responder do nothing.
 type Responder struct {
 	bus      *invalidation.Bus
 	memory   *memory.Tier

@@ -14,8 +14,10 @@ import (
 //	0     format version
 //	1     the range that the keys are of
 //	2-9   origin: which process announces it, so that it recognises its own
-//	10-   previous number of the range, a space, its own number, a space: both decimal, put in by the script
-//	then  what is invalidated: 'k' and 8 bytes for each key, their stable hashes; or 'l' and a loader's name, whose generation is now the number; or 't' and what a Listener is to be
+//	10-   previous number of the range, a space, its own number, a space: both decimal, put in by
+//	      the script
+//	then  what is invalidated: 'k' and 8 bytes for each key, their stable hashes; or 'l' and a
+//	      loader's name, whose generation is now the number; or 't' and what a Listener is to be
 //	      told
 //
 // The version stands inside, so that programs of two versions hear each other. The parts before the

@@ -22,7 +22,8 @@ import (
 //	1-8   id, by which it is answered
 //	9-10  how long an answer is waited for, in units of 10 ms
 //	11    how many loaders: for each the length of its name, and that
-//	then  for each key 1 byte: which of the loaders; 8: its stable hash; 4: how long ago its row was written, in ms
+//	then  for each key 1 byte: which of the loaders; 8: its stable hash; 4: how long ago its row was
+//	      written, in ms
 //
 // The answers are put into a hash that the questioner has made, with an end: where there is none,
 // or enough have come, nothing is. A process has one field there.

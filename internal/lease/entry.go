@@ -30,12 +30,14 @@ const (
 //
 //	0      kind and format version
 //	1      flags in the low nibble, codec in the high one
-//	2-13   token: whose lease or mark this is; or the entry's stamp, the token of the load that stored it
+//	2-13   token: whose lease or mark this is; or the entry's stamp, the token of the load that
+//	       stored it
 //	14-19  an entry's soft expiry, Unix milliseconds
-//	20-23  an entry's load cost in microseconds; in a claimed one, when the claim ends, by Redis' clock, in milliseconds modulo 2^32
+//	20-23  an entry's load cost in microseconds; in a claimed one, when the claim ends, by Redis'
+//	       clock, in milliseconds modulo 2^32
 //	24-31  the generation of its loader that an entry belongs to
-//	32-    an entry's payload; before it the full key, if the entry is keyed. Its length need not be told: it is part of the name
-//	       under which such an entry is stored
+//	32-    an entry's payload; before it the full key, if the entry is keyed. Its length need not be
+//	       told: it is part of the name under which such an entry is stored
 const (
 	tokenAt      = 2
 	expiryAt     = 14

@@ -14,10 +14,10 @@ import (
 // A key is on hold while it must not be cached: while a load of it may see what a replica of the
 // database has not heard of yet, for a time after its delete, or after its loader's generation was
 // raised; and while its row is being written, from before the commit until after the delete. There
-// is a second key then, a set of those who hold it (see package invalidation), and no lease is given of
-// it, and no claim. A fill need not look: a process with a lease took it before the hold, and the
-// change of the key that came with the hold has voided it; or the process took it after the hold,
-// and so has loaded after the hold.
+// is a second key then, a set of those who hold it (see package invalidation), and no lease is
+// given of it, and no claim. A fill need not look: a process with a lease took it before the hold,
+// and the change of the key that came with the hold has voided it; or the process took it after the
+// hold, and so has loaded after the hold.
 //
 // A writer's hold puts a mark in the place of what the key holds: the writer's token. The mark
 // shows readers in their first look that the key is on hold; and it lets the writer tell whether

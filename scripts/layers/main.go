@@ -161,7 +161,7 @@ func (s *sources) sizes() (wrong []string) {
 
 // exportData is where the compiler has put what it knows of the packages that dir imports.
 func exportData(dir string) (map[string]string, error) {
-	cmd := exec.Command("go", "list", "-export", "-deps", "-f", "{{.ImportPath}} {{.Export}}", dir)
+	cmd := exec.Command("go", "list", "-trimpath", "-race", "-export", "-deps", "-f", "{{.ImportPath}} {{.Export}}", dir)
 	cmd.Stderr = os.Stderr
 	out, err := cmd.Output()
 	if err != nil {

@@ -452,7 +452,8 @@ func TestManyTables(t *testing.T) {
 	}
 }
 
-// How a statement is laid out, whether its names are quoted, and the case of its keywords, changes nothing.
+// How a statement is laid out, whether its names are quoted, and the case of its keywords, changes
+// nothing.
 func TestSpelling(t *testing.T) {
 	seed := rand.Uint64()
 	r := rand.New(rand.NewPCG(seed, 0))
@@ -468,7 +469,8 @@ func TestSpelling(t *testing.T) {
 	}
 }
 
-// respell writes a statement in another way. In it keywords are in upper case and names in lower case.
+// respell writes a statement in another way. In it keywords are in upper case and names in lower
+// case.
 func respell(r *rand.Rand, statement string) string {
 	spaces := []string{" ", "\n", "\t\r\n", "/**/", "/* DROP TABLE x; ' */", " -- it's\n", "#`\n", "/*! */", "/*M!100100*/", "/*!50000 \n*/"}
 	var b strings.Builder

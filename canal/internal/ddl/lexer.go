@@ -115,10 +115,12 @@ func inWord(c byte) bool {
 	return c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || c == '_' || c == '$' || c >= utf8.RuneSelf
 }
 
-// executable is how long the beginning of a comment that the server executes is, with its version, as in /*!40101 and /*M!100100. A server makes
-// of those that it does not execute other comments as it logs them.
+// executable is how long the beginning of a comment that the server executes is, with its version,
+// as in /*!40101 and /*M!100100. A server makes of those that it does not execute other comments as
+// it logs them.
 //
-// https://dev.mysql.com/doc/refman/8.4/en/comments.html, https://mariadb.com/docs/server/reference/sql-structure/sql-language-structure/comment-syntax
+// https://dev.mysql.com/doc/refman/8.4/en/comments.html,
+// https://mariadb.com/docs/server/reference/sql-structure/sql-language-structure/comment-syntax
 func executable(s string) int {
 	n := 0
 	switch {

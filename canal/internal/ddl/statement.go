@@ -60,7 +60,7 @@ func (r *reader) statement() bool {
 }
 
 // setStatement reads what follows MariaDB's SET STATEMENT: variables, FOR, a statement.
-// https://mariadb.com/docs/server/reference/sql-statements/administrative-sql-statements/set-commands/set-statement
+// https://mariadb.com/kb/en/set-statement/
 func (r *reader) setStatement() bool {
 	for depth := 0; r.token.kind != end; r.next() {
 		switch {

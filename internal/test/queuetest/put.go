@@ -66,7 +66,8 @@ func admits(s *suite) {
 	}
 }
 
-// names: items without an ID get one, of their own; those with one keep it. The caller's items are not changed.
+// names: items without an ID get one, of their own; those with one keep it. The caller's items are
+// not changed.
 func names(s *suite) {
 	q := s.open()
 	items := []consistency.Item{{Key: key(1)}, {Key: key(2)}, item(3)}

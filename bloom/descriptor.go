@@ -155,8 +155,8 @@ func (d *descriptor) all() []*generation {
 }
 
 // addedTo are the generations that a key must be in, so that nobody who asks one of them, or will,
-// misses it: not those that are old, for who asks a generation makes sure that it is the active
-// one; nor one whose segments are not all there yet, for its rebuild has not begun to read.
+// misses it: not those that are old, for a caller that asks a generation makes sure that it is the
+// active one; nor one whose segments are not all there yet, for its rebuild has not begun to read.
 func (d *descriptor) addedTo() []*generation {
 	return slices.DeleteFunc(d.all(), func(g *generation) bool { return g != d.Active && (g != d.Building || !g.Ready) })
 }

@@ -36,8 +36,8 @@ type Local struct {
 	rebuilding sync.Mutex
 }
 
-// holding is what a Local has at a time. It is replaced as a whole, so that who adds finds out
-// whether a generation has come meanwhile.
+// holding is what a Local has at a time. It is replaced as a whole, so that a caller that adds
+// finds out whether a generation has come meanwhile.
 type holding struct {
 	active   *localGeneration // answers; nil: nothing has completed one, or it has missed something since
 	building *localGeneration // a rebuild fills it

@@ -30,9 +30,9 @@ import (
 //
 // A restart is noticed within a second, by each process that uses the filter, if INFO is permitted,
 // and so is a Redis that has gone back to an earlier state otherwise (Stats.WentBack); Maintain
-// builds the filter again at the next check. Until it is noticed, what was lost is missed: who
-// cannot bear that has Redis not lose what it has acknowledged, by appendfsync always and, where
-// replicas take over, WAIT.
+// builds the filter again at the next check. Until it is noticed, what was lost is missed: callers
+// who cannot bear that has Redis not lose what it has acknowledged, by appendfsync always and,
+// where replicas take over, WAIT.
 func (f *Redis) Maintain(ctx context.Context, source Source, options *MaintainOptions) error {
 	return maintain(ctx, f, source, options)
 }

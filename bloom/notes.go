@@ -19,7 +19,8 @@ import (
 //	servers  what it was begun on; see servers.go
 //	deleted  how many rows had been, when it was begun
 //	took     how long it took to build, in milliseconds
-//	is       what the descriptor says of it, for who finds that lost: its segments are to be removed
+//	is       what the descriptor says of it, for a caller that finds it lost: its segments are to
+//	         be removed
 var noteFields = []string{"cursor:", "keys:", "servers:", "deleted:", "took:", noteIs}
 
 const noteIs = "is:"

@@ -54,7 +54,7 @@ const tries = 4
 
 // NewRedis makes the filter called name in Redis, for about capacity keys at this rate of false
 // positives, such as 0.01. The server needs no module. NewRedis does no I/O. rdb is a *redis.Client
-// or a *redis.ClusterClient; it stays the caller's, who closes it after the filter. nil options are
+// or a *redis.ClusterClient; it stays the caller's, to be closed after the filter. nil options are
 // the defaults.
 //
 // A filter that nobody has built answers "maybe". Rebuild builds it, from all keys that there are.

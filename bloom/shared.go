@@ -32,7 +32,7 @@ type sharing struct {
 // memory, and what is added to one is announced by Redis, by which the others add it to theirs.
 // Redis keeps nothing of the filter but the number of the last announcement. name is that of the
 // set: letters, digits, "_", "." and "-". rdb is a *redis.Client or a *redis.ClusterClient; it
-// stays the caller's, who closes it after the filter. NewShared does no I/O, nor does the filter
+// stays the caller's, to be closed after the filter. NewShared does no I/O, nor does the filter
 // until it is used. nil options are the defaults.
 //
 // Each process must build its own, from the source: Rebuild, or Maintain. It begins to read when it

@@ -82,7 +82,7 @@ type Saved struct {
 	Time     time.Time // by the clock of who saved it
 }
 
-// Look returns what was saved last, for who only looks; found is false if nothing was.
+// Look returns what was saved last, for a caller that only looks; found is false if nothing was.
 func (c *SQLCheckpoint) Look(ctx context.Context) (s Saved, found bool, err error) {
 	var micros int64
 	err = c.db.QueryRowxContext(ctx, c.text("SELECT place, token, saved FROM TABLE WHERE name = ?"), c.name).Scan(&s.Position, &s.Token, &micros)

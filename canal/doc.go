@@ -1,7 +1,7 @@
-// Package canal makes caches and filters follow the database, whoever has changed it: another
-// program, a migration, an operator's UPDATE. A Source tells of the changes of rows. A Consumer
-// invalidates their keys (Bind), tells filters (BindFilter), and passes the changes to functions
-// (Handle).
+// Package canal makes caches and filters follow the database, no matter what changed it:
+// another program, a migration, an operator's UPDATE. A Source tells of the changes of rows. A
+// Consumer invalidates their keys (Bind), tells filters (BindFilter), and passes the changes to
+// functions (Handle).
 //
 // A change is done at least once, those of a row in their order: first caches are invalidated, then
 // handlers get the change, then the position is saved (Checkpoint), so that a process that is

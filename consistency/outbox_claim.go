@@ -102,9 +102,9 @@ func claimThere(ctx context.Context, conn *sql.Conn, text statements, most int, 
 	return c, err
 }
 
-// unread is for a claim of which not all rows were found: who has put them may have removed them
-// meanwhile. The rows that are still there are due again, and an error: another server has answered
-// than the one that is written to.
+// unread is for a claim of which not all rows were found: the writer that put them may have removed
+// them meanwhile. The rows that are still there are due again, and an error: another server has
+// answered than the one that is written to.
 func (o *SQLOutbox) unread(ctx context.Context, text statements, c claiming, items []Item) error {
 	ids := make([]rowID, len(items))
 	for n := range items {
@@ -156,9 +156,9 @@ type claimed struct {
 	due  int64 // before
 }
 
-// Done is Queue.Done. It removes items without a Claim whoever has claimed them: the writer that
-// has put them has done them itself, after the commit, and a Relay that does them again does no
-// harm.
+// Done is Queue.Done. It removes items without a Claim even if a relay has claimed them: the writer
+// that has put them has done them itself, after the commit, and a Relay that does them again does
+// no harm.
 func (o *SQLOutbox) Done(ctx context.Context, items ...Item) error {
 	return o.failed("done", o.finish(ctx, items, batchAtMost, func(ids []rowID, _ []*Item, claim int64) string { return o.text.done(ids, claim) }))
 }
@@ -178,8 +178,8 @@ type ending struct {
 	item  *Item
 }
 
-// finish changes the rows of items in batches, by a statement for each claim among them. Two who
-// finish the same rows lock them in the same order.
+// finish changes the rows of items in batches, by a statement for each claim among them. Two
+// callers that finish the same rows lock them in the same order.
 func (o *SQLOutbox) finish(ctx context.Context, items []Item, most int, statement func([]rowID, []*Item, int64) string) error {
 	all := make([]ending, len(items))
 	for n := range items {

@@ -52,7 +52,7 @@ func (c *clock) wentBack() bool {
 	return false
 }
 
-// lookAgain is for who could not repair all.
+// lookAgain is for a caller that could not repair all.
 func (c *clock) lookAgain() {
 	c.mu.Lock()
 	defer c.mu.Unlock()

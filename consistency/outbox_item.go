@@ -13,9 +13,9 @@ import (
 )
 
 // rowID is the primary key of an item, its ID in binary. It is the client's: nobody has to ask the
-// database for it, and who does not know whether a Put has come about can repeat it. The time (48
-// bits, in ms) is in front, and only there so that rows of the same time are near each other; what
-// makes it unique is random.
+// database for it, and a caller that does not know whether a Put has come about can repeat it. The
+// time (48 bits, in ms) is in front, and only there so that rows of the same time are near each
+// other; what makes it unique is random.
 type rowID [16]byte
 
 // newID makes an Item.ID.

@@ -20,11 +20,11 @@ const (
 	outboxPause = 10 * time.Millisecond // before the second try; then twice as long
 )
 
-// session does work on a connection. Each statement of it is a transaction of its own, so that who
-// is cut off, or stopped, between two of them leaves nothing locked behind; the COMMIT is for
-// sessions that are without autocommit. In MySQL they are READ COMMITTED, or the first is: there
-// what is locked are rows, and not the gaps beside them, into which others insert. work is done
-// again from its beginning after a deadlock, and when it has waited for a lock in vain.
+// session does work on a connection. Each statement of it is a transaction of its own, so that a
+// caller that is cut off, or stopped, between two of them leaves nothing locked behind; the COMMIT
+// is for sessions that are without autocommit. In MySQL they are READ COMMITTED, or the first is:
+// there what is locked are rows, and not the gaps beside them, into which others insert. work is
+// done again from its beginning after a deadlock, and when it has waited for a lock in vain.
 func (o *SQLOutbox) session(ctx context.Context, work func(*sql.Conn) error) error {
 	return again(ctx, func() error { return o.try(ctx, work) })
 }
@@ -38,7 +38,7 @@ type asker interface {
 // reading does work that only reads, as session does. In MySQL that is a transaction: a proxy that
 // sends reads to a replica, which may not have yet what was written a moment ago, sends those of
 // transactions to the server that is written to. It is READ COMMITTED, and so locks nothing,
-// whatever the isolation of sessions, and whoever is stopped in it.
+// whatever the isolation of sessions, and no matter which caller is stopped in it.
 func (o *SQLOutbox) reading(ctx context.Context, work func(asker) error) error {
 	if o.text.dialect == SQLite {
 		return again(ctx, func() error { return work(o.db) })

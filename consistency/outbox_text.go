@@ -142,7 +142,7 @@ func (s statements) unclaim(c claiming, but []rowID) string {
 	return fmt.Sprintf("%s %s%s SET due = was_due, claim = 0 WHERE %s", s.change("UPDATE"), s.table, s.hint("due"), where)
 }
 
-// anyDue finds a row if one is due: who only looks need not keep others from writing.
+// anyDue finds a row if one is due: a caller that only looks need not keep others from writing.
 func (s statements) anyDue() string {
 	return fmt.Sprintf("SELECT 1 FROM %s WHERE %s LIMIT 1", s.table, s.due())
 }

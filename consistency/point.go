@@ -4,8 +4,8 @@ package consistency
 // kill the process there.
 var point = func(string) {}
 
-// points are the places, those of a write first, and then of who removes its rows, of a claim and
-// of a Relay.
+// points are the places, those of a write first, and then of the removal of its rows, of a claim
+// and of a Relay.
 var points = []string{
 	"held", "begun", "written", "admitted", "intended", "kept", "checked", "committed", "rolledback", "stored", "shown", "invalidated", "released", "queued",
 	"removing", "removed", "claimed", "relaying", "relayed",

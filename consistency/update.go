@@ -120,7 +120,7 @@ func (u *update) keep(ctx context.Context, keys []cacheaside.Key) (err error) {
 }
 
 // begin waits for a connection no longer than ctx. But once the transaction has begun it does not
-// end with ctx by itself, as database/sql would have it: so it is known who has ended it.
+// end with ctx by itself, as database/sql would have it: so it is known what has ended it.
 func (u *update) begin(ctx context.Context) error {
 	own, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	stop := context.AfterFunc(ctx, cancel)

@@ -17,9 +17,9 @@ import (
 // the error is ErrStale, and nothing is changed. ttl is how long the value lives, at least a
 // millisecond; 0: without end. It is safe for concurrent use.
 //
-// The value is stored as it is: all can read it by GET; who writes it otherwise than by SetFenced
-// is not checked. The greatest token that was shown is kept beside it, as "F1 token", under
-// "fence{key}", or "fence:key" if the key has a hash tag in braces, so in the same slot of a
+// The value is stored as it is: all can read it by GET; a client that writes it otherwise than by
+// SetFenced is not checked. The greatest token that was shown is kept beside it, as "F1 token",
+// under "fence{key}", or "fence:key" if the key has a hash tag in braces, so in the same slot of a
 // cluster. That lives a day longer than the value, or without end, and is not deleted with it: so
 // long an older holder is refused. It is forgotten where Redis evicts keys, or loses its data. As
 // with Guard, a key belongs to one lock.

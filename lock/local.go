@@ -55,7 +55,7 @@ func (d *local) Acquire(ctx context.Context, r driver.Request) (driver.Grant, er
 	}
 }
 
-// try takes the lock, or returns who has it and for how much longer.
+// try takes the lock, or returns its owner, and for how much longer it has it.
 func (d *local) try(r driver.Request) (mine, other *localLock, left time.Duration) {
 	d.mu.Lock()
 	defer d.mu.Unlock()

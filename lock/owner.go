@@ -2,11 +2,11 @@ package lock
 
 import "context"
 
-// WithOwner returns a context that names a new owner of locks: who acquires, with it or one made
-// from it, a lock that the same owner holds already has it at once, once more; the lock passes on
-// when it was released as often. It is held by the options of the first, whatever those of the
-// others: also its token is 0 for all if the first has asked for none (Options.NoToken). Contexts
-// without an owner are never re-entrant, nor are goroutines: they wait for each other.
+// WithOwner returns a context that names a new owner of locks: a caller that acquires, with it or
+// one made from it, a lock that the same owner holds already has it at once, once more; the lock
+// passes on when it was released as often. It is held by the options of the first, whatever those
+// of the others: also its token is 0 for all if the first has asked for none (Options.NoToken).
+// Contexts without an owner are never re-entrant, nor are goroutines: they wait for each other.
 //
 // An owner's locks are shared by all goroutines that have its context: among them the lock excludes
 // nothing. They are of one Locker; another Locker, in this process or elsewhere, has not heard of

@@ -20,7 +20,7 @@ import (
 
 // NewRedis makes a Locker on one Redis: a *redis.Client, to a single server or by way of sentinels,
 // or a *redis.ClusterClient. Version 6 or later. nil options are the defaults. rdb stays the
-// caller's, who closes it after the Locker; set its ContextTimeoutEnabled, else each request needs
+// caller's, to be closed after the Locker; set its ContextTimeoutEnabled, else each request needs
 // a goroutine more. NewRedis does no I/O.
 //
 // A lock is one key, prefix{name}, and lives by the clock of its server. Those who wait are woken
@@ -104,7 +104,7 @@ func (d *redisDriver) acquire(ctx context.Context, a *asking, wait bool) (driver
 		if heard == nil {
 			heard = d.wakes.watch(a.key)
 		}
-		// The message can be lost, and who has died sends none.
+		// The message can be lost, and a process that has died sends none.
 		expiry := time.NewTimer(left + mrand.N(min(left/10, 50*time.Millisecond)+2*time.Millisecond))
 		select {
 		case <-heard.c:

@@ -10,7 +10,8 @@ import (
 	"github.com/cacheaside/cacheaside/internal/conn"
 )
 
-// wakes is how who waits hears that a lock was released: by one subscription for the process.
+// wakes is how a caller that waits hears that a lock was released: by one subscription for the
+// process.
 type wakes struct {
 	rdb  redis.UniversalClient
 	conn *conn.Conn
@@ -115,7 +116,7 @@ func (w *wakes) run() {
 	}
 }
 
-// told wakes who waits for a channel.
+// told wakes the callers that wait for a channel.
 func (w *wakes) told(channel, kind string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

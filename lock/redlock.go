@@ -13,7 +13,7 @@ import (
 // NewRedlock makes a Locker on several Redis servers that know nothing of each other: the holder of
 // a lock has it on a majority of them (the Redlock algorithm, counted by redsync). So a lock keeps
 // through the loss of a minority: of one in three, of two in five. nil options are the defaults.
-// The clients stay the caller's, who closes them after the Locker. NewRedlock does no I/O. Redis 6
+// The clients stay the caller's, to be closed after the Locker. NewRedlock does no I/O. Redis 6
 // or later.
 //
 // There are at least three nodes, and each is asked once: clients of one address are refused here,

@@ -13,8 +13,8 @@ import (
 	"github.com/cacheaside/cacheaside/lock/driver"
 )
 
-// splitsTried is how often who does not wait asks anew when nobody has got a majority, as long as
-// that does not take longer than a time-out.
+// splitsTried is how often a caller that does not wait asks anew when nobody has got a majority, as
+// long as that does not take longer than a time-out.
 const splitsTried = 8
 
 func (d *redlockDriver) Acquire(ctx context.Context, q driver.Request) (driver.Grant, error) {

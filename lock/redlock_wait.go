@@ -10,15 +10,15 @@ import (
 	"github.com/cacheaside/cacheaside/internal/retry"
 )
 
-// redlockWait is how who waits hears of a release: from each node.
+// redlockWait is how a caller that waits hears of a release: from each node.
 type redlockWait struct {
 	d     *redlockDriver
 	key   string
 	heard []*wake // by node; nil until it is needed
 }
 
-// pollAtLeast is how often a lock is asked for by who hears nothing: messages can be lost, and so
-// can the votes of somebody who has died in the middle of a round.
+// pollAtLeast is how often a lock is asked for by a caller that hears nothing: messages can be
+// lost, and so can the votes of somebody who has died in the middle of a round.
 const pollAtLeast = time.Second
 
 // wait returns when there is reason to ask anew: so many nodes have told of a release that with

@@ -87,7 +87,7 @@ func New(options *Options) (*Instruments, error) {
 // process has made, kinds of errors.
 type labels struct{ op, of, failure string }
 
-// Begin is for who calls Observers.
+// Begin is for the library, which calls Observers.
 func (i *Instruments) Begin(ctx context.Context, op, of string, keys int) (own context.Context, end func(error)) {
 	began := time.Now()
 	own, span := i.tracer.Start(ctx, "cacheaside "+op)

@@ -17,8 +17,8 @@ type row struct {
 }
 
 // readRow reads the columns of a row, each by value, which says that it is not known where it
-// cannot read it: then who needs that column treats the row as not understood, and all others go
-// on.
+// cannot read it: then a binding that needs that column treats the row as not understood, and all
+// others go on.
 func readRow(raw []byte, value func(column string, raw json.RawMessage) event.Value) (row, error) {
 	all, err := object(raw)
 	if err != nil {

@@ -9,9 +9,9 @@
 // names the variable and its value.
 //
 // A change is told when other sessions can see it. Servers write a transaction into the log, and
-// send it to replicas, before they commit it: who forgets a row at once may read the old one once
-// more, and keep it. So the Source asks the server which transactions can be seen, at most two
-// hundred times a second, and holds the others back.
+// send it to replicas, before they commit it: a cache that forgets a row at once may read the old
+// one once more, and keep it. So the Source asks the server which transactions can be seen, at most
+// two hundred times a second, and holds the others back.
 //
 // The log does not tell of rows that InnoDB changes by ON DELETE CASCADE, ON DELETE SET NULL or
 // ON UPDATE CASCADE (bind the table that is referred to, too; a warning is logged where the user

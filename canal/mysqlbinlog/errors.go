@@ -22,8 +22,8 @@ func unknownVariable(err error) bool {
 	return ok && e.Code == mysql.ER_UNKNOWN_SYSTEM_VARIABLE
 }
 
-// privilege is explain for the second connection: who was let in for the first, and is not for
-// this, may not replicate.
+// privilege is explain for the second connection: a user that was let in for the first, and is not
+// for this, may not replicate.
 func (s *Source) privilege(err error) error {
 	if e, ok := errors.AsType[*mysql.MyError](err); ok && (e.Code == mysql.ER_ACCESS_DENIED_ERROR || e.Code == mysql.ER_SPECIFIC_ACCESS_DENIED_ERROR) {
 		return setup("the user %q needs the privilege REPLICATION SLAVE: %w", s.options.User, e)

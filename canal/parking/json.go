@@ -154,7 +154,8 @@ func (v *private) MarshalJSON() ([]byte, error) {
 	return json.Marshal(text)
 }
 
-// UnmarshalJSON reads what is no null. It leaves errors to who can say where they are.
+// UnmarshalJSON reads what is no null. It leaves errors to the caller, which can say where they
+// are.
 func (v *private) UnmarshalJSON(b []byte) error {
 	if len(b) > 0 && b[0] == '"' {
 		return json.Unmarshal(b, &v.text)

@@ -88,7 +88,7 @@ type shownHead struct {
 	soft time.Time
 }
 
-// shownHold tells who holds the key.
+// shownHold tells which writers hold the key.
 type shownHold struct {
 	Writers  int     `json:"writers"`  // whose holds have not ended
 	Left     int     `json:"left"`     // whose holds are over, who have not left

@@ -216,7 +216,7 @@ func (t *tool) redisError(err error) error {
 	return err
 }
 
-// slowError tells who has not answered in time.
+// slowError names the server that did not answer in time.
 type slowError struct {
 	who     string
 	timeout time.Duration

@@ -20,7 +20,7 @@ const (
 // errAbsent is for what was asked about and is not there. It has been told.
 var errAbsent = errors.New("absent")
 
-// usageError is a mistake of who calls.
+// usageError is a mistake of the user.
 type usageError struct{ text string }
 
 func (e *usageError) Error() string { return e.text }

@@ -60,9 +60,9 @@ const (
 // was inserted, gets an answer of a later round. A key that has passed is not asked for again. With
 // Bypass the filter is passed by, as the caches are.
 //
-// Nobody but reads asks the filter. Refresh is for who knows of a change; Warm for who knows which
-// rows there are, and has means to fill the caches where the filter lacks them; and what is
-// reloaded in the background was there before.
+// Nobody but reads asks the filter. Refresh is for a caller that knows of a change; Warm for one
+// that knows which rows there are, and has means to fill the caches where the filter lacks them;
+// and what is reloaded in the background was there before.
 func (l *Fetcher) checkFilter(ctx context.Context, rounds []*Round) {
 	asked := l.toAsk(rounds)
 	switch {

@@ -43,7 +43,7 @@ func (c *Bus) Do(ctx context.Context, names []string, hashes []uint64, change Ch
 }
 
 // job is what is to be done with keys: each is put on hold, if it is to be, then changed, and when
-// that has been announced it is left by who has held it.
+// that has been announced its holder leaves it.
 type job struct {
 	holder string
 	hold   time.Duration // 0: it is not

@@ -6,7 +6,7 @@ import (
 	"github.com/cacheaside/cacheaside/internal/conn"
 )
 
-// Announcement is a message as who only looks reads it.
+// Announcement is a message as a program that only looks reads it.
 type Announcement struct {
 	Range        int    // of the keys
 	Origin       uint64 // the process that announces it

@@ -11,11 +11,12 @@ import (
 // there is one for each range, not for each key.
 
 // announceScript numbers a message and publishes it, both or neither. With a loader's name it also
-// makes the number the loader's generation, if it has one: else no process has asked for it, and
-// who does will get one that is greater, so that names from outside, of loaders that nobody has,
-// leave nothing behind. ARGV: channel, what stands before the numbers, what stands behind, loader
-// or "", and a step, at random, for where the clock is behind the number before: two servers that
-// go on from the same number, after failovers, do not give the same ones. Answers the number.
+// makes the number the loader's generation, if it has one: else no process has asked for it, and a
+// process that does will get one that is greater, so that names from outside, of loaders that
+// nobody has, leave nothing behind. ARGV: channel, what stands before the numbers, what stands
+// behind, loader or "", and a step, at random, for where the clock is behind the number before: two
+// servers that go on from the same number, after failovers, do not give the same ones. Answers the
+// number.
 var announceScript = conn.NewScript(clock + `
 local prev = count('')
 local generation, known = 0, false
@@ -30,9 +31,9 @@ return n`)
 
 // pollScript answers Redis' time, the number of the last announcement, and the generation of each
 // loader in ARGV. A loader that has none gets one of now: if it was lost, with all entries or
-// alone, nothing from before counts. So does the number, for 0 would be the same after each loss:
-// who has heard of none would believe that there was none, when there was one and Redis has lost
-// its data since.
+// alone, nothing from before counts. So does the number, for 0 would be the same after each loss: a
+// process that has heard of none would believe that there was none, when there was one and Redis
+// has lost its data since.
 var pollScript = conn.NewScript(clock + `
 local number = count('')
 if number == 0 then

@@ -38,7 +38,7 @@ func (s *Store) First(ctx context.Context, sizes *Sizes, keys []string, found fu
 	s.readAll(ctx, true, sizes, keys, found)
 }
 
-// Read reads keys, as First does, for who need not leave before the store's time-outs.
+// Read reads keys, as First does, for a caller that need not leave before the store's time-outs.
 func (s *Store) Read(ctx context.Context, sizes *Sizes, keys []string, found func(i int, held *State, err error)) {
 	s.readAll(ctx, false, sizes, keys, found)
 }

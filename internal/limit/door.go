@@ -16,9 +16,9 @@ type Door struct {
 // Enter lets a call in, at once or after it has waited. It returns a Refusal, or the cause of ctx
 // if that has ended.
 //
-// The function's own limit comes first: who waits for that takes nothing from others. The breaker
-// is asked twice, for those who have waited while it opened; and who waits does not hold the place
-// of the one that tries whether the database is back.
+// The function's own limit comes first: a call that waits for that takes nothing from others. The
+// breaker is asked twice, for those who have waited while it opened; and a call that waits does not
+// hold the place of the one that tries whether the database is back.
 func (d *Door) Enter(ctx context.Context, call Call) (*Pass, error) {
 	breaker, class := d.Breaker, call.class()
 	if call.Within.probes(breaker) {

@@ -24,10 +24,10 @@ func (c Call) class() class {
 
 // Pass is a call that was let in. Leave and End must be called, once, in any order.
 //
-// A call that waits for other loads does not ask the database: it lends its place to whoever needs
-// one, and goes on when it has one again. So a call that has a place never waits for another to get
-// one, and what has begun comes to its end, however calls wait for each other, here or in other
-// processes.
+// A call that waits for other loads does not ask the database: it lends its place to a call that
+// needs one, and goes on when it has one again. So a call that has a place never waits for another
+// to get one, and what has begun comes to its end, however calls wait for each other, here or in
+// other processes.
 type Pass struct {
 	door    *Door
 	breaker *Breaker // that counts it; nil: none does

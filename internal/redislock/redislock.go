@@ -1,5 +1,5 @@
-// Package redislock is what a lock of package lock is in one Redis, for that package and for who
-// looks at locks from outside.
+// Package redislock is what a lock of package lock is in one Redis, for that package and for
+// programs that look at locks from outside.
 package redislock
 
 import (

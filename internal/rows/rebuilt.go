@@ -38,8 +38,8 @@ func (r *Reader[K, V]) joinFilter() {
 }
 
 // checkRebuilt answers for how many rows, which loads have returned within the last hour, a filter
-// that was built would say no. Rows that are not there any more do not count, whoever has deleted
-// them: those that the filter lacks are loaded. It stops at the first that are there.
+// that was built would say no. Rows that are not there any more do not count, no matter what has
+// deleted them: those that the filter lacks are loaded. It stops at the first that are there.
 func (r *Reader[K, V]) checkRebuilt(ctx context.Context, holds func(ctx context.Context, keys []string) ([]bool, error)) (hidden int, err error) {
 	missing, of, err := r.missing(ctx, holds)
 	if err != nil {

@@ -3,7 +3,7 @@
 //
 // The package needs a *sql.DB of github.com/go-sql-driver/mysql, to one server that takes writes:
 // not to a replica, nor to several nodes of a Galera cluster by turns. The DB stays the caller's,
-// who closes it after the Locker. The DSN's settings of autocommit, isolation, time zones,
+// to be closed after the Locker. The DSN's settings of autocommit, isolation, time zones,
 // clientFoundRows and interpolateParams do not matter. A lock is extended by a connection of the
 // DB's pool: if SetMaxOpenConns bounds the pool, and the work under the locks uses it up, locks are
 // lost; a DB of their own with a few connections is safer.

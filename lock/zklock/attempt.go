@@ -74,7 +74,7 @@ func (a *attempt) free(ctx context.Context) error {
 	return err
 }
 
-// list is who is in line, as far as the leader knows.
+// list is the line, as far as the leader knows.
 func (a *attempt) list(ctx context.Context) ([]string, error) {
 	return do(ctx, a.d.client, a.r.Timeout, func(z *zk.Conn) ([]string, error) {
 		if _, err := z.Sync(a.parent); err != nil {

@@ -17,7 +17,8 @@ var (
 
 // call is a request, on a goroutine of its own: go-zk knows no contexts. It ends with the
 // connection, or the client, at the latest. One that has not been sent when the connection ends is
-// sent by the next, so who has given up a request must find out in the end what has become of it.
+// sent by the next, so a caller that has given up a request must find out in the end what has
+// become of it.
 type call[T any] struct {
 	done  chan struct{}
 	sent  time.Time
@@ -91,8 +92,8 @@ func answered(err error) bool {
 	return err == nil || refused(err) || slices.ContainsFunc(answers, func(e error) bool { return errors.Is(err, e) })
 }
 
-// refused tells whether a server has refused a request for a reason that go-zk does not know: who
-// asked again would be refused again.
+// refused tells whether a server has refused a request for a reason that go-zk does not know: a
+// caller that asked again would be refused again.
 func refused(err error) bool {
 	for _, code := range []string{"-120", "-124", "-125"} { // an ephemeral node of a local session; SASL is required; a quota is exceeded
 		if err != nil && strings.HasSuffix(err.Error(), "unknown error: "+code) {

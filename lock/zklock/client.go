@@ -175,7 +175,7 @@ func (c *client) expired(s *session) {
 	l.cut() // so go-zk makes a new session
 }
 
-// change wakes who waits for a connection. With c.mu held.
+// change wakes the callers that wait for a connection. With c.mu held.
 func (c *client) change() {
 	close(c.changed)
 	c.changed = make(chan struct{})

@@ -40,7 +40,7 @@ type Options struct {
 	// reach the servers can see, and delete, locks.
 	ACL []zk.ACL
 
-	// Auth is who the Locker is for the servers, as an ACL may ask. Default: nobody.
+	// Auth is the identity of the Locker for the servers, as an ACL may ask. Default: nobody.
 	Auth []Auth
 
 	// Dial makes connections: (&tls.Dialer{...}).DialContext, for example. Default: TCP without

@@ -11,7 +11,7 @@ import (
 //
 // The rows are written by UPDATE … SET v = v + 1, so the database itself says in which order the
 // writes were. An invalidation that began after a version was known to be committed acknowledges
-// that version when it returns nil, whoever had written it.
+// that version when it returns nil, no matter which process had written it.
 type keyOf struct {
 	memoryReads []*history.Op
 	freshReads  []*history.Op // validated and not

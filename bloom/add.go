@@ -49,7 +49,7 @@ func (f *Redis) Admit(ctx context.Context, keys []string) (committed func(contex
 		return nil, err
 	}
 	return func(ctx context.Context) error {
-		d, err := f.fetch(ctx, f.patience())
+		d, err := f.fetch(ctx, f.allTries())
 		if err != nil {
 			f.counts.addErrors.Add(1)
 			return fmt.Errorf("bloom: filter %s: %w", f.name, err)

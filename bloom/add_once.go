@@ -24,7 +24,7 @@ func (f *Redis) addOnce(ctx context.Context, d *known, to []*generation, hashes 
 	if err := f.home.Down(0); err != nil {
 		return nil, err
 	}
-	bounded, cancel := context.WithTimeout(ctx, f.patience())
+	bounded, cancel := context.WithTimeout(ctx, f.allTries())
 	defer cancel()
 	err = f.bus.TellBy(f.key, encodeHashes(hashes), func(key string, args []any) error {
 		now, err = f.runOnce(ctx, bounded, d, f.once(key, args, d, to, hashes))

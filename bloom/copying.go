@@ -91,7 +91,7 @@ func (r *Replica) keep() (time.Duration, error) {
 		if r.watch.back.Load() {
 			return 0, errOutdated // what is there may have lost keys
 		}
-		d, err := r.fetch(r.ctx, r.patience())
+		d, err := r.fetch(r.ctx, r.allTries())
 		if err != nil {
 			return 0, err
 		}
@@ -155,7 +155,7 @@ func (r *Replica) make(g *generation, next *copied) (time.Duration, error) {
 // fetchSome fetches segments from one to before another, of which no more is read than they may
 // have.
 func (r *Replica) fetchSome(g *generation, next *copied, from, to uint64) error {
-	ctx, cancel := context.WithTimeout(r.ctx, max(r.patience(), time.Second))
+	ctx, cancel := context.WithTimeout(r.ctx, max(r.allTries(), time.Second))
 	defer cancel()
 	cmds := make([]redis.Cmder, 0, to-from)
 	for s := from; s < to; s++ {

@@ -41,7 +41,7 @@ func (f *Redis) begin(ctx context.Context, capacity uint64) (*generation, error)
 		return nil, err
 	}
 	for {
-		d, err := f.fetch(ctx, f.patience())
+		d, err := f.fetch(ctx, f.allTries())
 		if err != nil {
 			return nil, err
 		}
@@ -146,7 +146,7 @@ func (f *Redis) whole(ctx context.Context, g *generation) error {
 
 // remove deletes what is old, and forgets it then.
 func (f *Redis) remove(ctx context.Context) error {
-	d, err := f.fetch(ctx, f.patience())
+	d, err := f.fetch(ctx, f.allTries())
 	if err != nil {
 		return err
 	}
@@ -188,7 +188,7 @@ func (f *Redis) unlink(ctx context.Context, g *generation) error {
 // change changes the descriptor by edit, again if it has changed meanwhile.
 func (f *Redis) change(ctx context.Context, edit func(*descriptor) error) error {
 	for {
-		d, err := f.fetch(ctx, f.patience())
+		d, err := f.fetch(ctx, f.allTries())
 		if err != nil {
 			return err
 		}
@@ -227,7 +227,7 @@ func (f *Redis) eachSegment(ctx context.Context, g *generation, make func(ctx co
 }
 
 func (f *Redis) someSegments(ctx context.Context, g *generation, from uint64, make func(ctx context.Context, s uint64, key string) redis.Cmder) error {
-	ctx, cancel := context.WithTimeout(ctx, max(f.patience(), time.Second))
+	ctx, cancel := context.WithTimeout(ctx, max(f.allTries(), time.Second))
 	defer cancel()
 	var cmds []redis.Cmder
 	for s := from; s < min(from+conn.MaxPipeline, g.Segments); s++ {

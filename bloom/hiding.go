@@ -45,7 +45,7 @@ func (h *hiding) rests(now time.Time) bool {
 // again.
 func (f *Redis) Hidden(ctx context.Context, key string) error {
 	f.recheckCopy() // it may lack what Redis has
-	d, err := f.fetch(ctx, f.patience())
+	d, err := f.fetch(ctx, f.allTries())
 	if err != nil || d.Active == nil {
 		return f.failed(err)
 	}

@@ -32,16 +32,16 @@ func (l *Local) Load(r io.Reader) error {
 	}
 	l.loading.Lock()
 	defer l.loading.Unlock()
-	j := &journal{}
+	j := &additions{}
 	l.change(func(h *holding) bool {
-		h.journal = j
+		h.additions = j
 		return true
 	})
 	defer l.change(func(h *holding) bool { // also if r panics, or what is added would be noted for ever
 		if h.loaded != nil {
 			h.active = h.loaded
 		}
-		h.journal, h.loaded = nil, nil
+		h.additions, h.loaded = nil, nil
 		return true
 	})
 	g, err := l.readFile(r)

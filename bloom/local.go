@@ -39,10 +39,10 @@ type Local struct {
 // holding is what a Local has at a time. It is replaced as a whole, so that a caller that adds
 // finds out whether a generation has come meanwhile.
 type holding struct {
-	active   *localGeneration // answers; nil: nothing has completed one, or it has missed something since
-	building *localGeneration // a rebuild fills it
-	loaded   *localGeneration // of a file, soon to be the active one
-	journal  *journal         // what is added while a file is read
+	active    *localGeneration // answers; nil: nothing has completed one, or it has missed something since
+	building  *localGeneration // a rebuild fills it
+	loaded    *localGeneration // of a file, soon to be the active one
+	additions *additions       // what is added while a file is read
 
 	abandoned bool // a rebuild has failed: Maintain builds it anew
 }

@@ -75,8 +75,8 @@ func (l *Local) write(hashes []hash, written *holding) *holding {
 				g.addAll(hashes)
 			}
 		}
-		if h.journal != nil {
-			h.journal.note(hashes)
+		if h.additions != nil {
+			h.additions.note(hashes)
 		}
 		written = h
 	}
@@ -139,19 +139,19 @@ func (l *Local) filled(g *localGeneration) {
 	}
 }
 
-// journal is keys that are added while a file is read.
-type journal struct {
+// additions is keys that are added while a file is read.
+type additions struct {
 	mu     sync.Mutex
 	hashes []hash
 }
 
-func (j *journal) note(hashes []hash) {
+func (j *additions) note(hashes []hash) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	j.hashes = append(j.hashes, hashes...)
 }
 
-func (j *journal) all() []hash {
+func (j *additions) all() []hash {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	return j.hashes

@@ -36,7 +36,7 @@ return 1`
 // note notes something of a generation, and counts bits. It fails with errReplaced where there is
 // no such generation any more.
 func (f *Redis) note(ctx context.Context, g *generation, set uint64, fields ...any) error {
-	ctx, cancel := context.WithTimeout(ctx, f.patience())
+	ctx, cancel := context.WithTimeout(ctx, f.allTries())
 	defer cancel()
 	args := []any{"eval", saveScript, 3, f.key, f.tally, f.notes, g.ID, strconv.FormatUint(set, 10)}
 	cmd := redis.NewCmd(ctx, append(args, fields...)...)
@@ -70,7 +70,7 @@ func (f *Redis) remember(ctx context.Context, g *generation, deleted uint64) err
 // stray are generations that were noted, and that the descriptor does not name: it was lost since.
 // If they cannot be read, they wait for the next rebuild.
 func (f *Redis) stray(ctx context.Context, d *descriptor) (stray []generation) {
-	ctx, cancel := context.WithTimeout(ctx, f.patience())
+	ctx, cancel := context.WithTimeout(ctx, f.allTries())
 	defer cancel()
 	cmd := redis.NewMapStringStringCmd(ctx, "hgetall", f.notes)
 	if f.home.Send(ctx, []redis.Cmder{cmd}) != nil {
@@ -91,7 +91,7 @@ func (f *Redis) stray(ctx context.Context, d *descriptor) (stray []generation) {
 
 // notesOf are those of a generation, by field.
 func (f *Redis) notesOf(ctx context.Context, g *generation) (tally, error) {
-	ctx, cancel := context.WithTimeout(ctx, f.patience())
+	ctx, cancel := context.WithTimeout(ctx, f.allTries())
 	defer cancel()
 	args := []any{"hmget", f.notes}
 	for _, field := range noteFields {
@@ -134,7 +134,7 @@ func (f *Redis) carryOut(ctx context.Context, cmds ...redis.Cmder) error {
 }
 
 func (f *Redis) carryOutOn(ctx context.Context, to *conn.Conn, cmds ...redis.Cmder) error {
-	ctx, cancel := context.WithTimeout(ctx, f.patience())
+	ctx, cancel := context.WithTimeout(ctx, f.allTries())
 	defer cancel()
 	return send(ctx, to, cmds)
 }

@@ -28,7 +28,7 @@ func (f *Redis) locker() (*lock.Locker, error) {
 	}
 	if f.locks.locker == nil {
 		prefix, _ := f.lockName()
-		l, err := lock.NewRedis(f.rdb, &lock.LockerOptions{Prefix: prefix, Timeout: min(f.patience(), time.Minute)})
+		l, err := lock.NewRedis(f.rdb, &lock.LockerOptions{Prefix: prefix, Timeout: min(f.allTries(), time.Minute)})
 		if err != nil {
 			return nil, err
 		}
@@ -46,9 +46,9 @@ func (f *Redis) lockName() (prefix, name string) {
 	return what, f.options.Prefix + "/" + f.name
 }
 
-// alone calls work, unless it is being done elsewhere: then it is ErrRebuilding. work's context
+// underLock calls work, unless it is being done elsewhere: then it is ErrRebuilding. work's context
 // ends when the lock is lost, with lock.ErrLost.
-func (f *Redis) alone(ctx context.Context, work func(context.Context) error) error {
+func (f *Redis) underLock(ctx context.Context, work func(context.Context) error) error {
 	locker, err := f.locker()
 	if err != nil {
 		return err

@@ -51,7 +51,7 @@ func (f *Redis) Rebuild(ctx context.Context, source Source, options *RebuildOpti
 }
 
 func (f *Redis) rebuild(ctx context.Context, source Source, options *RebuildOptions) (report Report, err error) {
-	err = f.alone(ctx, func(ctx context.Context) error {
+	err = f.underLock(ctx, func(ctx context.Context) error {
 		if err := f.stillDue(ctx, options); err != nil {
 			return err
 		}

@@ -83,10 +83,10 @@ func (f *Redis) setUp() (err error) {
 	if _, err := shapeFor(f.capacity, f.rate); err != nil {
 		return err
 	}
-	if f.conn, err = conn.New(f.rdb, f.patience()); err != nil {
+	if f.conn, err = conn.New(f.rdb, f.allTries()); err != nil {
 		return err
 	}
-	if f.home, err = conn.NewHome(f.rdb, f.patience()); err != nil {
+	if f.home, err = conn.NewHome(f.rdb, f.allTries()); err != nil {
 		return err
 	}
 	f.key = f.options.Prefix + "::bloom:{" + f.name + "}"
@@ -98,8 +98,8 @@ func (f *Redis) setUp() (err error) {
 	return nil
 }
 
-// patience is for all that is no lookup.
-func (f *Redis) patience() time.Duration { return tries * f.options.Timeout }
+// allTries is for all that is no lookup.
+func (f *Redis) allTries() time.Duration { return tries * f.options.Timeout }
 
 // Close ends what goes on in the background, with the Replica's, if there is one, and a Rebuild
 // that is under way, which another can go on with. The Redis client stays open. It may be called
@@ -244,7 +244,7 @@ func (f *Redis) swap(ctx context.Context, from *known, to descriptor) (*known, b
 		return nil, false, err
 	}
 	at := time.Now()
-	ctx, cancel := context.WithTimeout(ctx, f.patience())
+	ctx, cancel := context.WithTimeout(ctx, f.allTries())
 	defer cancel()
 	cmd := redis.NewCmd(ctx, "eval", swapScript.Source, 1, f.key, from.raw, raw)
 	if err := f.home.Send(ctx, []redis.Cmder{cmd}); err != nil {
@@ -255,7 +255,7 @@ func (f *Redis) swap(ctx context.Context, from *known, to descriptor) (*known, b
 	case err != nil:
 		return nil, false, err
 	case done == 0: // it may have been done by the first of two sends
-		d, err := f.fetch(ctx, f.patience())
+		d, err := f.fetch(ctx, f.allTries())
 		return d, err == nil && d.raw == raw, err
 	}
 	d, err := f.learn(raw, at)

@@ -84,7 +84,7 @@ func TestLoadRefuses(t *testing.T) {
 		if !errors.Is(err, ErrCorrupt) && !errors.Is(err, ErrVersion) {
 			t.Fatalf("%s %d: %v", what, at, err)
 		}
-		if h := l.holds.Load(); h.active != before || h.journal != nil || h.loaded != nil {
+		if h := l.holds.Load(); h.active != before || h.additions != nil || h.loaded != nil {
 			t.Fatalf("%s %d: the filter is another", what, at)
 		}
 	}
@@ -149,7 +149,7 @@ func TestLoadPanics(t *testing.T) {
 		defer func() { recover() }()
 		l.Load(nil)
 	}()
-	if h := l.holds.Load(); h.journal != nil || h.active == nil || !l.has("row") || l.has("absent") {
+	if h := l.holds.Load(); h.additions != nil || h.active == nil || !l.has("row") || l.has("absent") {
 		t.Error("it is not as it was")
 	}
 }

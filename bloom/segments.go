@@ -185,7 +185,7 @@ func (f *Redis) fill(ctx context.Context, g *generation, hashes []hash, gentle b
 
 // sendAdds sends what adding has made, and counts what it has done.
 func (f *Redis) sendAdds(ctx context.Context, calls []*call) (set uint64, missing int64, err error) {
-	f.run(ctx, f.patience(), calls)
+	f.run(ctx, f.allTries(), calls)
 	for _, c := range calls {
 		if c.err != nil {
 			return set, missing, c.err
@@ -264,7 +264,7 @@ func (f *Redis) eachLost(ctx context.Context, g *generation, lostOne func() erro
 		for s := from; s < min(from+conn.MaxPipeline, g.Segments); s++ {
 			calls = append(calls, &call{script: lookupScript, keys: []string{segmentKey(f.options.Prefix, f.name, g.ID, s)}, args: []any{g.header(), g.tag(s), "1", ""}})
 		}
-		f.run(ctx, max(f.patience(), time.Second), calls)
+		f.run(ctx, max(f.allTries(), time.Second), calls)
 		for _, c := range calls {
 			if c.err != nil {
 				return c.err

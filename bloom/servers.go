@@ -19,7 +19,7 @@ import (
 
 // servers are the ids of the runs of all masters, or none, if one of them does not tell.
 func (f *Redis) servers(ctx context.Context) (ids []string, err error) {
-	ctx, cancel := context.WithTimeout(ctx, max(f.patience(), time.Second))
+	ctx, cancel := context.WithTimeout(ctx, max(f.allTries(), time.Second))
 	defer cancel()
 	var told []string
 	failed := conn.NotReturned(nil)

@@ -150,7 +150,7 @@ func (f *Redis) NotFound(keys int) { f.counts.falsePositives.Add(int64(keys)) }
 
 // Deleted tells how many rows were deleted, whose keys stay in the filter until the next Rebuild.
 func (f *Redis) Deleted(ctx context.Context, rows int) error {
-	ctx, cancel := context.WithTimeout(ctx, f.patience())
+	ctx, cancel := context.WithTimeout(ctx, f.allTries())
 	defer cancel()
 	cmd := redis.NewIntCmd(ctx, "hincrby", f.tally, "deleted", rows)
 	err := f.home.Send(ctx, []redis.Cmder{cmd})
@@ -175,7 +175,7 @@ func (f *Redis) State(ctx context.Context) (State, error) {
 // look reads the descriptor, and what is counted.
 func (f *Redis) look(ctx context.Context) (*known, tally, error) {
 	at := time.Now()
-	ctx, cancel := context.WithTimeout(ctx, f.patience())
+	ctx, cancel := context.WithTimeout(ctx, f.allTries())
 	defer cancel()
 	cmd := redis.NewCmd(ctx, "eval", touchScript, 3, f.key, f.tally, f.marks, "")
 	if err := f.home.Send(ctx, []redis.Cmder{cmd}); err != nil {

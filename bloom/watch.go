@@ -150,7 +150,7 @@ func (f *Redis) compare(ctx context.Context) error {
 	if err := f.mark(ctx); err != nil {
 		return err
 	}
-	d, err := f.fetch(ctx, f.patience())
+	d, err := f.fetch(ctx, f.allTries())
 	if err != nil || d.Active == nil {
 		return err
 	}
@@ -201,7 +201,7 @@ return 1`
 
 // mark leaves this process's mark, and looks at what was there.
 func (f *Redis) mark(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, f.patience())
+	ctx, cancel := context.WithTimeout(ctx, f.allTries())
 	defer cancel()
 	sent := f.watch.sent()
 	cmd := redis.NewCmd(ctx, "eval", markScript.Source, 1, f.marks, f.watch.id, forgetAfter)
@@ -290,7 +290,7 @@ func (w *watch) answered(sent, now stamp, first bool) outcome {
 // leavePast takes away what may have lost keys, and has all processes know that it was.
 func (f *Redis) leavePast(ctx context.Context) error {
 	for {
-		d, err := f.fetch(ctx, f.patience())
+		d, err := f.fetch(ctx, f.allTries())
 		if err != nil {
 			return err
 		}
@@ -324,7 +324,7 @@ func (f *Redis) swapPast(ctx context.Context, from *known, to descriptor) (done 
 	if err != nil {
 		return 0, err
 	}
-	ctx, cancel := context.WithTimeout(ctx, f.patience())
+	ctx, cancel := context.WithTimeout(ctx, f.allTries())
 	defer cancel()
 	cmd := redis.NewCmd(ctx, "eval", pastScript, 2, f.key, f.marks, from.raw, raw, strconv.FormatUint(f.watch.sent().epoch, 10))
 	if err := f.home.Send(ctx, []redis.Cmder{cmd}); err != nil {

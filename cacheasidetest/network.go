@@ -18,7 +18,7 @@ type network struct {
 
 	mu      sync.Mutex
 	refused bool
-	gate    chan struct{} // while it hangs; closed when it does not any more
+	resumed chan struct{} // while it hangs; closed when it does not any more
 	wires   map[*wire]struct{}
 }
 
@@ -70,8 +70,8 @@ func (n *network) hang() {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.refused = false
-	if n.gate == nil {
-		n.gate = make(chan struct{})
+	if n.resumed == nil {
+		n.resumed = make(chan struct{})
 	}
 }
 
@@ -83,9 +83,9 @@ func (n *network) join() {
 }
 
 func (n *network) open() {
-	if n.gate != nil {
-		close(n.gate)
-		n.gate = nil
+	if n.resumed != nil {
+		close(n.resumed)
+		n.resumed = nil
 	}
 }
 
@@ -96,7 +96,7 @@ func (n *network) fault() string {
 	switch {
 	case n.refused:
 		return "is cut off from Redis"
-	case n.gate != nil:
+	case n.resumed != nil:
 		return "hangs"
 	}
 	return ""
@@ -106,7 +106,7 @@ func (n *network) fault() string {
 func (n *network) hanging() <-chan struct{} {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	return n.gate
+	return n.resumed
 }
 
 // wire is one connection: what the client writes to near comes out of far, and is passed on to the
@@ -179,9 +179,9 @@ func (w *wire) forward(to, from net.Conn, seen func([]byte)) {
 
 // pass waits while the network hangs; it answers false if the wire was cut.
 func (w *wire) pass() bool {
-	for gate := w.network.hanging(); gate != nil; gate = w.network.hanging() {
+	for resumed := w.network.hanging(); resumed != nil; resumed = w.network.hanging() {
 		select {
-		case <-gate:
+		case <-resumed:
 		case <-w.gone:
 			return false
 		}

@@ -141,7 +141,7 @@ func (p *Process) notice(t testing.TB) {
 	t.Helper()
 	key := cacheaside.Key{Loader: "cacheasidetest", Text: "is it back?"}
 	await(t, "this process does not reach Redis", func() bool {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), patience)
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), hang)
 		defer cancel()
 		return p.Cache.InvalidateKeys(ctx, key) == nil // an acknowledged write tells it at once
 	})
@@ -158,14 +158,14 @@ func (p *Process) reachable(t testing.TB, what string) {
 	}
 }
 
-// patience is how long helpers wait for what comes within milliseconds.
-const patience = 10 * time.Second
+// hang is how long helpers wait for what comes within milliseconds.
+const hang = 10 * time.Second
 
 // await waits until done, by the clock of the test's bubble if it is in one.
 func await(t testing.TB, what string, done func() bool) {
 	t.Helper()
 	for began := time.Now(); !done(); time.Sleep(time.Millisecond) {
-		if time.Since(began) > patience {
+		if time.Since(began) > hang {
 			t.Fatalf("cacheasidetest: %s", what)
 		}
 	}

@@ -97,7 +97,7 @@ func (p *Process) settle(t testing.TB) {
 // ends the first life of single keys.
 func (r *Redis) EndTTL(t testing.TB) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), hang)
 	defer cancel()
 	for _, key := range r.server.Keys() {
 		if !r.caches(key) || r.server.Type(key) != "string" {

@@ -29,16 +29,16 @@ type shift struct {
 
 // crew is what a shift has under way.
 type crew struct {
-	lanes map[lane]*laneState
-	alone map[work]struct{} // what hangs, or panics, by itself
-	stuck map[work]struct{} // what hangs so just now, and does not listen to its context
-	ended chan result
-	gone  chan struct{} // closed when nobody listens to that any more
+	lanes    map[lane]*laneState
+	isolated map[work]struct{} // what hangs, or panics, by itself
+	stuck    map[work]struct{} // what hangs so just now, and does not listen to its context
+	ended    chan result
+	gone     chan struct{} // closed when nobody listens to that any more
 }
 
 func newShift(r *Relay) *shift {
 	s := &shift{Relay: r, crew: crew{
-		lanes: map[lane]*laneState{}, alone: map[work]struct{}{}, stuck: map[work]struct{}{},
+		lanes: map[lane]*laneState{}, isolated: map[work]struct{}{}, stuck: map[work]struct{}{},
 		ended: make(chan result), gone: make(chan struct{}),
 	}}
 	s.alarms.init()

@@ -16,10 +16,10 @@ import (
 // filter, or a load function, of one loader, which may hang. The zero lane is for what runs
 // neither.
 type lane struct {
-	loader  string
-	reload  bool
-	alone   bool // of keys that have hung, or panicked, by themselves
-	forgets bool // for what other lanes cannot do now: it invalidates the keys, and that is all
+	loader   string
+	reload   bool
+	isolated bool // of keys that have hung, or panicked, by themselves
+	forgets  bool // for what other lanes cannot do now: it invalidates the keys, and that is all
 }
 
 // laneState is how a lane gets on.
@@ -57,10 +57,10 @@ const (
 	// lostAtMost is how many goroutines of a lane may hang for good until no more are begun.
 	lostAtMost = 16
 
-	// aloneAtMost bounds how many keys are known to hang by themselves, toldAtMost how many are
+	// isolatedAtMost bounds how many keys are known to hang by themselves, toldAtMost how many are
 	// known to be invalidated.
-	aloneAtMost = 1000
-	toldAtMost  = 10_000
+	isolatedAtMost = 1000
+	toldAtMost     = 10_000
 )
 
 // errBusy is why an item is put back that was not tried.
@@ -70,7 +70,7 @@ func (s *shift) state(of lane) *laneState {
 	l := s.lanes[of]
 	if l == nil {
 		l = &laneState{lost: map[*group]struct{}{}, most: batch, told: map[cacheaside.Key]struct{}{}}
-		if of.alone {
+		if of.isolated {
 			l.most = 1
 		}
 		s.lanes[of] = l
@@ -88,8 +88,8 @@ func (s *shift) laneOf(item *Item) lane {
 	if !has || !filter && !item.Reload {
 		return lane{}
 	}
-	_, alone := s.alone[workOf(item)]
-	return lane{loader: item.Key.Loader, reload: item.Reload, alone: alone}
+	_, isolated := s.isolated[workOf(item)]
+	return lane{loader: item.Key.Loader, reload: item.Reload, isolated: isolated}
 }
 
 func workOf(item *Item) work { return work{item.Key, item.Reload} }
@@ -117,7 +117,7 @@ func (s *shift) work(ctx context.Context, items []Item, claimed time.Time) (over
 		inOrder(l.todo)
 		s.next(ctx, of, l)
 	}
-	for wait := s.patience(lanes, claimed); wait > 0 && ctx.Err() == nil; wait = s.patience(lanes, claimed) {
+	for wait := s.softDeadline(lanes, claimed); wait > 0 && ctx.Err() == nil; wait = s.softDeadline(lanes, claimed) {
 		enough := time.NewTimer(wait)
 		select {
 		case r := <-s.ended:
@@ -219,12 +219,12 @@ func (l *laneState) together() int {
 	return bad
 }
 
-// patience is how long a round still waits.
-func (s *shift) patience(lanes []lane, claimed time.Time) time.Duration {
+// softDeadline is how long a round still waits.
+func (s *shift) softDeadline(lanes []lane, claimed time.Time) time.Duration {
 	until, busy := claimed.Add(s.options.ClaimFor/waitsLess), false
 	for _, of := range lanes {
 		l := s.lanes[of]
-		if l.active == nil || of.alone { // those are not waited for at all
+		if l.active == nil || of.isolated { // those are not waited for at all
 			continue
 		}
 		busy = true
@@ -271,10 +271,10 @@ func (s *shift) learn(ctx context.Context, l *laneState, g *group, bad bool) {
 	case !bad:
 		for i, err := range g.errs {
 			if err == nil {
-				delete(s.alone, workOf(&g.tasks[i].Item))
+				delete(s.isolated, workOf(&g.tasks[i].Item))
 			}
 		}
-		if l.good++; l.good >= narrower && !g.alone {
+		if l.good++; l.good >= narrower && !g.isolated {
 			l.most, l.good = min(batch, 2*l.most), 0
 			l.warned = l.warned && l.most < batch
 		}
@@ -286,8 +286,8 @@ func (s *shift) learn(ctx context.Context, l *laneState, g *group, bad bool) {
 		}
 		if len(g.tasks) > 1 {
 			l.most = max(1, min(l.most, len(g.tasks))/narrower)
-		} else if len(s.alone) < aloneAtMost {
-			s.alone[workOf(&g.tasks[0].Item)] = struct{}{}
+		} else if len(s.isolated) < isolatedAtMost {
+			s.isolated[workOf(&g.tasks[0].Item)] = struct{}{}
 		}
 	}
 }

@@ -1,7 +1,6 @@
 package consistency
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -181,34 +180,17 @@ type station struct {
 	cache *relayCache
 	queue Queue
 	began time.Time
-	logs  *relayLog
+	logs  *testenv.Log
 
 	mu     sync.Mutex
 	alerts []Alert
 	stops  []func() error
 }
 
-type relayLog struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (b *relayLog) Write(p []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.b.Write(p)
-}
-
-func (b *relayLog) String() string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.b.String()
-}
-
 func inStation(t *testing.T, queue Queue, test func(s *station)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		s := &station{T: t, cache: &relayCache{}, queue: queue, began: time.Now(), logs: &relayLog{}}
+		s := &station{T: t, cache: &relayCache{}, queue: queue, began: time.Now(), logs: &testenv.Log{}}
 		if queue == nil {
 			s.queue = NewMemoryQueue(100_000)
 		}

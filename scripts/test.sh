@@ -30,19 +30,21 @@ run() {
 		bin/report -module "$module" -as "$command" -to "bin/test/$file.json"
 }
 
+plain() { run "${1//\//-}" "$1" 'go test -trimpath -count=1' ./...; }
 race() { run "race-${1//\//-}" "$1" 'go test -trimpath -race -count=1' "${@:2}" ./...; }
 lane() { for m in "$@"; do race "$m" -p 1; done; }
 
-# The modules, by how they are tested. bench has no race detector: its product is figures,
-# the library's own races are looked for where it is tested, and all that the peers need
-# would have to be compiled once more for it. canal/mysqlbinlog takes as long as the other
-# small ones together.
+# The modules, by how they are tested. Two have no race detector, and share what is compiled
+# without it: bench, whose product is figures, and the lab's browser, which looks at another
+# process. The library's races are looked for where it is tested. canal/mysqlbinlog takes as
+# long as the other small ones together.
+plain=(bench examples/lab/browser)
 first=(canal/mysqlbinlog)
 second=()
 while read -r m; do
 	case $m in
-	. | bench | canal/mysqlbinlog) ;;
-	*) second+=("$m") ;;
+	. | canal/mysqlbinlog) ;;
+	*) if [[ " ${plain[*]} " != *" $m "* ]]; then second+=("$m"); fi ;;
 	esac
 done < <(git ls-files go.mod '*/go.mod' | xargs -n1 dirname | sort)
 
@@ -50,11 +52,13 @@ build() {
 	for m in . "${first[@]}" "${second[@]}"; do
 		(cd "$m" && go list -trimpath -race -test -deps -export ./... >/dev/null)
 	done
+	for m in "${plain[@]}"; do
+		(cd "$m" && go list -trimpath -test -deps -export ./... >/dev/null)
+	done
 	go build -trimpath -race -o bin/report ./internal/test/report
 }
 # What the race detector distorts: bounds on allocations and on memory.
 unraced() { run unraced . 'go test -trimpath -count=1' -run 'TestBudget|TestOverhead|Allocat' ./internal/test/allocs ./internal/memory ./internal/keys; }
-bench() { run bench bench 'go test -trimpath -count=1' .; }
 # Tests wait more than they compute, so more of them run at once than a small machine has cores.
 # The packages that take longest begin first, so that none of them runs alone in the end.
 tests() {
@@ -62,7 +66,7 @@ tests() {
 	lane "${first[@]}" &
 	lane "${second[@]}" &
 	unraced
-	bench
+	for m in "${plain[@]}"; do plain "$m"; done
 	wait
 }
 
@@ -71,8 +75,9 @@ part "tests" tests
 
 files=()
 for m in . "${first[@]}" "${second[@]}"; do files+=("bin/test/race-${m//\//-}.json"); done
+for m in "${plain[@]}"; do files+=("bin/test/${m//\//-}.json"); done
 echo
-bin/report -sum "${files[@]}" bin/test/unraced.json bin/test/bench.json >bin/test/summary
+bin/report -sum "${files[@]}" bin/test/unraced.json >bin/test/summary
 code=$?
 echo "the parts:"
 printf '%s\n' "${parts[@]}"

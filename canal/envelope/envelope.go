@@ -43,8 +43,8 @@ type source struct {
 	messages <-chan Message
 	decode   Decoder
 
-	mu   sync.Mutex
-	held []*Message // taken, and not acknowledged
+	mu      sync.Mutex
+	unacked []*Message // taken, and not acknowledged
 }
 
 var errClosed = errors.New("the channel of messages is closed")
@@ -89,20 +89,20 @@ func (s *source) Run(ctx context.Context, _ event.Need, deliver chan<- event.Bat
 func (s *source) unfinished() []*Message {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return slices.Clone(s.held)
+	return slices.Clone(s.unacked)
 }
 
 func (s *source) hold(m *Message) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.held = append(s.held, m)
+	s.unacked = append(s.unacked, m)
 }
 
 func (s *source) acknowledge(m *Message) {
 	s.mu.Lock()
-	at := slices.Index(s.held, m)
+	at := slices.Index(s.unacked, m)
 	if at >= 0 {
-		s.held = slices.Delete(s.held, at, at+1)
+		s.unacked = slices.Delete(s.unacked, at, at+1)
 	}
 	s.mu.Unlock()
 	if at >= 0 && m.Ack != nil {

@@ -1,12 +1,10 @@
 package mysqlbinlog
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"log/slog"
 	"strings"
-	"sync"
 	"testing"
 
 	"github.com/cacheaside/cacheaside"
@@ -99,24 +97,6 @@ func keysOfDoublesAndJSON(x *world) {
 	}
 }
 
-// lines are what a logger has written.
-type lines struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (l *lines) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.Write(p)
-}
-
-func (l *lines) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.String()
-}
-
 // The rows that a constraint changes are in the log of MySQL 9.7, and in no other: there, a warning
 // names the constraint.
 func TestCascades(t *testing.T) { each(t, cascades) }
@@ -125,7 +105,7 @@ func cascades(x *world) {
 	x.do("CREATE TABLE parent (id INT PRIMARY KEY)", "INSERT INTO parent VALUES (1), (2)",
 		"CREATE TABLE child (id INT PRIMARY KEY, p INT, CONSTRAINT of_parent FOREIGN KEY (p) REFERENCES parent (id) ON DELETE CASCADE ON UPDATE CASCADE)",
 		"INSERT INTO child VALUES (10, 1), (20, 2)")
-	var log lines
+	var log testenv.Log
 	l := x.listen(x.source(func(o *Options) { o.Logger = slog.New(slog.NewTextHandler(&log, nil)) }), x.need([]string{"child", "id"}))
 	x.do("DELETE FROM parent WHERE id = 1", "UPDATE parent SET id = 3 WHERE id = 2", "INSERT INTO child VALUES (30, NULL)")
 	if x.mysql() {

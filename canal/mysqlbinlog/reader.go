@@ -31,8 +31,8 @@ const (
 // part is what a transaction has changed, or a part of that.
 type part struct {
 	event.Batch
-	from mark // others see it when they see what stands here
-	held int64
+	from   mark // others see it when they see what stands here
+	weight int64
 }
 
 // reader makes batches of the events of a log.
@@ -290,7 +290,7 @@ func (r *reader) end() error {
 
 // tell hands over what has been read.
 func (r *reader) tell(p event.Position) error {
-	b := part{Batch: event.Batch{Changes: r.changes, Position: p, Time: r.time, Bytes: r.bytes}, from: r.from, held: min(int64(r.bytes)+200, heldBytes)}
+	b := part{Batch: event.Batch{Changes: r.changes, Position: p, Time: r.time, Bytes: r.bytes}, from: r.from, weight: min(int64(r.bytes)+200, heldBytes)}
 	r.changes, r.bytes, r.rows = nil, 0, p == ""
 	if p != "" {
 		r.unsaved, r.told = false, time.Now()
@@ -299,7 +299,7 @@ func (r *reader) tell(p event.Position) error {
 }
 
 func (r *reader) send(b part) error {
-	if err := r.room.Acquire(r.ctx, b.held); err != nil {
+	if err := r.room.Acquire(r.ctx, b.weight); err != nil {
 		return err
 	}
 	select {

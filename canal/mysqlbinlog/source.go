@@ -71,7 +71,7 @@ func (s *Source) Run(ctx context.Context, need event.Need, deliver chan<- event.
 		case <-ctx.Done():
 			return ctx.Err()
 		}
-		return s.explain(gate(ctx, parts, srv.see, func(p part) { room.Release(p.held) }, deliver))
+		return s.explain(deliverVisible(ctx, parts, srv.see, func(p part) { room.Release(p.weight) }, deliver))
 	})
 	g.Go(func() error { return s.privilege(s.stream(ctx, d, srv.flavor, from, r)) })
 	return g.Wait()

@@ -71,7 +71,7 @@ func (r *reader) forgetXA(xid string) []event.Change {
 // everything be forgotten.
 //
 // MariaDB commits what was prepared in its log first, and in its engines then, so that what can be
-// seen of the log (gate.go) says nothing of the engines. As there is nothing to ask, it is told
+// seen of the log (visible.go) says nothing of the engines. As there is nothing to ask, it is told
 // twice.
 func (r *reader) commitXA(xid string) error {
 	if _, known := r.prepared[xid]; known {

@@ -15,9 +15,9 @@ import (
 // ErrDown is the error of a command that was not sent, since those before it have failed.
 var ErrDown = errors.New("not asked, since it is unreachable")
 
-// patience is how many commands in a row may fail before a range of keys is taken to be out of
+// outAfter is how many commands in a row may fail before a range of keys is taken to be out of
 // reach: one may be an accident.
-const patience = 3
+const outAfter = 3
 
 // probeEvery is about how often a server that is out of reach is asked whether it is back.
 const probeEvery = 200 * time.Millisecond
@@ -71,7 +71,7 @@ func (c *Conn) Out() (n int) {
 // Down answers why a range of keys is not to be asked now, nil if it may be.
 func (c *Conn) Down(r int) error {
 	t := c.health.ranges[r].Load()
-	if t == nil || t.failures < patience {
+	if t == nil || t.failures < outAfter {
 		return nil
 	}
 	return t.err
@@ -89,7 +89,7 @@ func (c *Conn) Failed(ctx context.Context, key string, err error) {
 // noted before.
 func (c *Conn) Acknowledged(key string) {
 	if t := &c.health.ranges[c.Range(key)]; t.Load() != nil {
-		if before := t.Swap(nil); before != nil && before.failures >= patience {
+		if before := t.Swap(nil); before != nil && before.failures >= outAfter {
 			c.told(nil)
 		}
 	}
@@ -195,7 +195,7 @@ func left(ctx context.Context) bool {
 
 func (c *Conn) answered(r int) {
 	now := &c.health.ranges[r]
-	if t := now.Load(); t != nil && t.failures < patience {
+	if t := now.Load(); t != nil && t.failures < outAfter {
 		now.CompareAndSwap(t, nil)
 	}
 }
@@ -213,13 +213,13 @@ func (c *Conn) failed(r int, key string, err error) {
 			t.failures += before.failures
 		}
 		if redis.HasErrorPrefix(err, "READONLY") {
-			t.failures = max(t.failures, patience)
+			t.failures = max(t.failures, outAfter)
 		}
-		if before != nil && before.failures >= patience {
+		if before != nil && before.failures >= outAfter {
 			return // it is being probed
 		}
 		if now.CompareAndSwap(before, t) {
-			if t.failures >= patience {
+			if t.failures >= outAfter {
 				c.told(t.err)
 				c.Apart(func() { c.probe(now, t, c.probeKey(key)) })
 			}

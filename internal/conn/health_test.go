@@ -115,7 +115,7 @@ func TestBreakerOpensAndCloses(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				c, a := watched(t, lazyClient(t))
 				a.set(always(broken))
-				for range patience - 1 {
+				for range outAfter - 1 {
 					if err := c.get(t.Context(), "p:{k}"); err == nil || c.Down(0) != nil {
 						t.Fatal(err, c.Down(0))
 					}
@@ -123,7 +123,7 @@ func TestBreakerOpensAndCloses(t *testing.T) {
 				a.set(always(nil))
 				c.get(t.Context(), "p:{k}") // they were not in a row
 				a.set(always(broken))
-				for range patience {
+				for range outAfter {
 					if c.Down(0) != nil {
 						t.Fatal("too early")
 					}
@@ -159,7 +159,7 @@ func TestBreakerCountsOnlyRedis(t *testing.T) {
 	} {
 		c, a := watched(t, lazyClient(t))
 		a.set(always(err))
-		for range 2 * patience {
+		for range 2 * outAfter {
 			c.get(t.Context(), "k")
 			c.get(t.Context(), "k", "l")
 		}
@@ -174,7 +174,7 @@ func TestBreakerCountsNoCallersEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, a := watched(t, lazyClient(t))
 		a.set(func(redis.Cmder) error { time.Sleep(probeBound / 2); return errBroken })
-		for range 2 * patience {
+		for range 2 * outAfter {
 			ctx, cancel := context.WithTimeout(t.Context(), probeBound/2) // which may end a command before its context
 			c.get(ctx, "k")
 			cancel()
@@ -227,7 +227,7 @@ func TestBreakerOfARange(t *testing.T) {
 			}
 			return nil
 		})
-		for range patience {
+		for range outAfter {
 			c.get(t.Context(), "p:{"+Tag(5)+"}")
 			c.get(t.Context(), "p:{"+Tag(6)+"}")
 		}
@@ -248,7 +248,7 @@ func TestCloseEndsProbes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, a := watched(t, lazyClient(t))
 		a.set(always(errBroken))
-		for range patience {
+		for range outAfter {
 			c.get(t.Context(), "k")
 		}
 		time.Sleep(probeEvery / 10)
@@ -286,14 +286,14 @@ func TestBreakerCountsNothingLong(t *testing.T) {
 		}
 		for _, broken := range []error{errBroken, context.DeadlineExceeded} {
 			a.set(always(broken))
-			for range 3 * patience {
+			for range 3 * outAfter {
 				if ask(); c.Down(0) != nil {
 					t.Fatalf("%v is taken for trouble", broken)
 				}
 			}
 		}
 		a.set(always(reply("LOADING Redis is loading")))
-		for range patience {
+		for range outAfter {
 			ask()
 		}
 		if c.Down(0) == nil {

@@ -135,13 +135,13 @@ func (b *batch) peek() {
 	if len(rounds) == 0 {
 		return
 	}
-	b.l.cache.Store.Read(b.ctx, &b.l.sizes, names(rounds), func(i int, held *lease.State, err error) {
-		r, e := rounds[i], &held.Entry
+	b.l.cache.Store.Read(b.ctx, &b.l.sizes, names(rounds), func(i int, state *lease.State, err error) {
+		r, e := rounds[i], &state.Entry
 		b.l.count(err)
 		switch {
-		case err != nil || held.Kind != lease.Stored || e.Generation != r.loader.Number:
+		case err != nil || state.Kind != lease.Stored || e.Generation != r.loader.Number:
 			r.step = over // who reads it sees to it
-		case e.Expiry.After(r.until.Add(Drift)) && held.Long:
+		case e.Expiry.After(r.until.Add(Drift)) && state.Long:
 			r.step = over // who reads it fetches it
 		case e.Expiry.After(r.until.Add(Drift)):
 			b.l.takeOver(r, e)
@@ -190,13 +190,13 @@ func (b *batch) catchUp() {
 	for _, r := range busy {
 		b.l.takeSnapshot(r)
 	}
-	b.l.cache.Store.Read(b.ctx, &b.l.sizes, names(busy), func(i int, held *lease.State, err error) {
-		r, e := busy[i], &held.Entry
+	b.l.cache.Store.Read(b.ctx, &b.l.sizes, names(busy), func(i int, state *lease.State, err error) {
+		r, e := busy[i], &state.Entry
 		if err == nil {
-			err = b.l.whole(b.ctx, r, held)
+			err = b.l.whole(b.ctx, r, state)
 		}
 		b.l.count(err)
-		if err == nil && held.Kind == lease.Stored && e.Generation == r.loader.Number && time.Now().Before(e.Expiry) {
+		if err == nil && state.Kind == lease.Stored && e.Generation == r.loader.Number && time.Now().Before(e.Expiry) {
 			b.l.takeOver(r, e)
 		}
 	})

@@ -120,17 +120,17 @@ func (b *batch) end() {
 		return
 	}
 	b.ended = true
-	var held, later []*lease.Attempt
+	var owned, later []*lease.Attempt
 	for _, r := range b.rounds {
 		switch a := r.attempt; {
 		case a == nil, !a.Holds() && !a.Owes(): // a hit, or a load that has ended as it should
 		case !a.Holds(), r.lost, b.l.cache.Conn.Down(int(r.slots)) != nil: // a lease that was asked for in vain may yet be given; or Redis does not answer: nobody waits
 			later = append(later, a)
 		default:
-			held = append(held, a)
+			owned = append(owned, a)
 		}
 	}
-	b.release(held)
+	b.release(owned)
 	if len(later) > 0 {
 		b.l.background.Go(func() { b.release(later) })
 	}

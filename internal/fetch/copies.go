@@ -25,9 +25,9 @@ func (l *Fetcher) Peek(ctx context.Context, r *Round) (ok bool, err error) {
 			return false, fault.OfRedis(err)
 		}
 	}
-	l.cache.Store.First(ctx, &l.sizes, []string{r.name}, func(_ int, held *lease.State, failed error) {
+	l.cache.Store.First(ctx, &l.sizes, []string{r.name}, func(_ int, state *lease.State, failed error) {
 		if failed == nil {
-			failed = l.whole(ctx, r, held)
+			failed = l.whole(ctx, r, state)
 		}
 		switch {
 		case failed != nil && ctx.Err() != nil:
@@ -36,7 +36,7 @@ func (l *Fetcher) Peek(ctx context.Context, r *Round) (ok bool, err error) {
 			l.count(failed)
 			err = fault.OfRedis(failed)
 		default:
-			switch what, _ := l.classify(r, held, time.Now()); what {
+			switch what, _ := l.classify(r, state, time.Now()); what {
 			case seenFresh, seenStale, seenFailing, seenOutlived:
 				ok = true
 			}
@@ -62,10 +62,10 @@ func (l *Fetcher) Ahead(ctx context.Context, rounds []*Round) (missing, old []*R
 	if len(asked) == 0 {
 		return missing, nil
 	}
-	l.cache.Store.Read(ctx, &l.sizes, names(asked), func(i int, held *lease.State, err error) {
-		r, e := asked[i], &held.Entry
+	l.cache.Store.Read(ctx, &l.sizes, names(asked), func(i int, state *lease.State, err error) {
+		r, e := asked[i], &state.Entry
 		if err == nil {
-			err = l.whole(ctx, r, held)
+			err = l.whole(ctx, r, state)
 		}
 		switch {
 		case err != nil && ctx.Err() != nil:
@@ -77,7 +77,7 @@ func (l *Fetcher) Ahead(ctx context.Context, rounds []*Round) (missing, old []*R
 			return
 		}
 		now := time.Now()
-		what, _ := l.classify(r, held, now)
+		what, _ := l.classify(r, state, now)
 		ends, taken := l.ends(e, now), e.Taken(now)
 		if what == seenFresh && ends && taken && e.Failed() {
 			what = seenFailing
@@ -119,14 +119,14 @@ func (l *Fetcher) Copy(ctx context.Context, r *Round, undecided measure.Verdict)
 		return stamp, measure.Unknown
 	}
 	v = measure.Unknown
-	l.cache.Store.Read(ctx, &l.sizes, []string{r.name}, func(_ int, held *lease.State, err error) {
+	l.cache.Store.Read(ctx, &l.sizes, []string{r.name}, func(_ int, state *lease.State, err error) {
 		if err == nil {
-			err = l.whole(ctx, r, held)
+			err = l.whole(ctx, r, state)
 		}
-		e := &held.Entry
+		e := &state.Entry
 		switch {
 		case err != nil:
-		case held.Kind != lease.Stored || e.Generation < generation.Number || l.age(e, time.Now()) == seenOutlived:
+		case state.Kind != lease.Stored || e.Generation < generation.Number || l.age(e, time.Now()) == seenOutlived:
 			v = measure.None
 		case e.Generation > generation.Number, e.Expiry.UnixMilli() == 0: // an InvalidateAll that was not heard of yet; or it was Expired, and may differ
 		default:

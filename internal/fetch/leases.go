@@ -12,13 +12,13 @@ import (
 // renewal that comes too late is harmless: it compares the token. If a lease is lost its load goes
 // on, and the result will be refused.
 func (b *batch) renewLeases(rounds []*Round) (stop func()) {
-	var held []*lease.Attempt
+	var owned []*lease.Attempt
 	for _, r := range rounds {
 		if a := r.attempt; a != nil && a.Holds() {
-			held = append(held, a.Renewal())
+			owned = append(owned, a.Renewal())
 		}
 	}
-	if len(held) == 0 {
+	if len(owned) == 0 {
 		return func() {}
 	}
 	l := b.l
@@ -36,14 +36,14 @@ func (b *batch) renewLeases(rounds []*Round) (stop func()) {
 		mu.Unlock()
 		defer l.background.Done()
 		once, cancel := context.WithTimeout(ctx, life/4) // so that there is time for another try
-		still, err := l.cache.Store.Renew(once, held)
+		still, err := l.cache.Store.Renew(once, owned)
 		cancel()
 		l.CountWrite(err)
 		mu.Lock()
 		defer mu.Unlock()
-		held = still
+		owned = still
 		switch {
-		case stopped, len(held) == 0:
+		case stopped, len(owned) == 0:
 		case err != nil:
 			timer.Reset(life / 20)
 		default:

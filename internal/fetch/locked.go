@@ -90,9 +90,9 @@ func (b *batch) stillToLoad(rounds []*Round) bool {
 	if r := rounds[0]; r.withoutLease || b.refresh {
 		return true
 	}
-	b.l.cache.Store.Read(b.ctx, &b.l.sizes, names(rounds), func(i int, held *lease.State, err error) {
+	b.l.cache.Store.Read(b.ctx, &b.l.sizes, names(rounds), func(i int, state *lease.State, err error) {
 		if err == nil { // else it is not known, and the fill will tell
-			b.settle(rounds[i], held, nil)
+			b.settle(rounds[i], state, nil)
 		}
 	})
 	return len(at(rounds, toLoad)) == len(rounds)

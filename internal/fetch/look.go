@@ -33,9 +33,9 @@ func (l *Fetcher) first(ctx context.Context, rounds []*Round) {
 	l.skipRedis(rounds, toLook)
 	l.skipRedis(rounds, toLearn)
 	if asked := at(rounds, toLook); len(asked) > 0 {
-		l.cache.Store.First(ctx, &l.sizes, names(asked), func(i int, held *lease.State, err error) {
+		l.cache.Store.First(ctx, &l.sizes, names(asked), func(i int, state *lease.State, err error) {
 			if err == nil || ctx.Err() == nil {
-				l.settle(asked[i], held, err)
+				l.settle(asked[i], state, err)
 			}
 		})
 		l.refreshDue(asked)
@@ -74,7 +74,7 @@ func (b *batch) look() {
 	if b.l.cache.Store == nil {
 		b.l.lookInside(rounds)
 	} else {
-		b.l.cache.Store.Read(b.ctx, &b.l.sizes, names(rounds), func(i int, held *lease.State, err error) { b.settle(rounds[i], held, err) })
+		b.l.cache.Store.Read(b.ctx, &b.l.sizes, names(rounds), func(i int, state *lease.State, err error) { b.settle(rounds[i], state, err) })
 		b.l.refreshDue(rounds)
 	}
 	b.complete(rounds)
@@ -175,27 +175,27 @@ func (l *Fetcher) young(r *Round) uint64 {
 	return r.loader.Number
 }
 
-func (b *batch) settle(r *Round, held *lease.State, err error) {
+func (b *batch) settle(r *Round, state *lease.State, err error) {
 	if b.ctx.Err() == nil { // else the callers have left: that is why, if a command has failed
-		b.l.settle(r, held, err)
+		b.l.settle(r, state, err)
 	}
 }
 
 // settle does what follows from what a key holds, or from err, that Redis could not be asked.
-func (l *Fetcher) settle(r *Round, held *lease.State, err error) {
+func (l *Fetcher) settle(r *Round, state *lease.State, err error) {
 	r.forFresh = false
 	if r.attempt != nil {
-		r.attempt.Adopt(held)
+		r.attempt.Adopt(state)
 	}
 	if err != nil {
 		l.count(err)
 		l.withoutRedis(r, err)
 		return
 	}
-	what, unread := l.see(r, held)
+	what, unread := l.see(r, state)
 	switch decide(what, l.standing(r, what)) {
 	case giveValue:
-		l.putEntryInMemory(r, &held.Entry)
+		l.putEntryInMemory(r, &state.Entry)
 		r.step = over
 		l.countHit(r)
 	case giveStale:
@@ -204,14 +204,14 @@ func (l *Fetcher) settle(r *Round, held *lease.State, err error) {
 	case waitForFresh:
 		r.forFresh, r.step = true, toWait
 	case fetchRest:
-		r.beginning, r.step = held.Raw, toFetch
+		r.beginning, r.step = state.Raw, toFetch
 	case askGeneration: // another process knows of an InvalidateAll that this one has not heard of
 		r.outdated = true
 		l.again(r)
 	case replace:
-		l.replace(r, held, what, unread)
+		l.replace(r, state, what, unread)
 	case takeLease:
-		l.attempt(r).State = *held // for Take
+		l.attempt(r).State = *state // for Take
 		r.step = toTake
 	case load:
 		r.waits(nil)
@@ -227,45 +227,45 @@ func (l *Fetcher) settle(r *Round, held *lease.State, err error) {
 }
 
 // replace has an entry be loaded anew that is there and does not count.
-func (l *Fetcher) replace(r *Round, held *lease.State, what seen, unread error) {
+func (l *Fetcher) replace(r *Round, state *lease.State, what seen, unread error) {
 	if what == seenUnreadable {
 		l.Counters.Undecodable.Add(1)
 		l.cache.Warn("an entry in Redis is unreadable, and is replaced", l.Name, unread)
 	} else {
 		l.Counters.Outdated.Add(1)
 	}
-	l.attempt(r).State = lease.State{Kind: lease.Unknown, Raw: held.Raw} // for Take
+	l.attempt(r).State = lease.State{Kind: lease.Unknown, Raw: state.Raw} // for Take
 	r.step = toTake
 }
 
 // see tells what a key holds, and takes a value that counts into the round, with what is to be done
 // about its end.
-func (l *Fetcher) see(r *Round, held *lease.State) (what seen, unread error) {
+func (l *Fetcher) see(r *Round, state *lease.State) (what seen, unread error) {
 	now := time.Now()
-	if what, unread = l.classify(r, held, now); what == seenFresh || what == seenStale || what == seenFailing {
-		l.noteRefresh(r, &held.Entry, what, now)
+	if what, unread = l.classify(r, state, now); what == seenFresh || what == seenStale || what == seenFailing {
+		l.noteRefresh(r, &state.Entry, what, now)
 	}
 	return what, unread
 }
 
 // classify tells what a key holds, and takes a value that counts into the round.
-func (l *Fetcher) classify(r *Round, held *lease.State, now time.Time) (what seen, unread error) {
-	if held.Kind != lease.Stored {
-		return kinds[held.Kind], nil
+func (l *Fetcher) classify(r *Round, state *lease.State, now time.Time) (what seen, unread error) {
+	if state.Kind != lease.Stored {
+		return kinds[state.Kind], nil
 	}
-	switch e := &held.Entry; {
+	switch e := &state.Entry; {
 	case e.Generation > r.loader.Number:
 		return seenNewer, nil
 	case e.Generation != r.loader.Number:
 		return seenOlder, nil
-	case held.Long:
+	case state.Long:
 		return seenBeginning, nil
 	}
-	if unread = l.decode(r, &held.Entry); unread != nil {
+	if unread = l.decode(r, &state.Entry); unread != nil {
 		return seenUnreadable, unread
 	}
-	r.needsPrimary = held.Entry.Expiry.UnixMilli() == 0
-	return l.age(&held.Entry, now), nil
+	r.needsPrimary = state.Entry.Expiry.UnixMilli() == 0
+	return l.age(&state.Entry, now), nil
 }
 
 // standing is what a read has come to that has seen so much.

@@ -19,10 +19,10 @@ func (b *batch) fetchRest() {
 		return
 	}
 	AtOnce(rounds, MaxCalls, func(r *Round, _ func()) {
-		held := lease.State{Kind: lease.Stored, Long: true, Raw: r.beginning}
+		state := lease.State{Kind: lease.Stored, Long: true, Raw: r.beginning}
 		r.beginning = nil
-		err := b.l.whole(b.ctx, r, &held)
-		b.settle(r, &held, err)
+		err := b.l.whole(b.ctx, r, &state)
+		b.settle(r, &state, err)
 	})
 	b.l.refreshDue(rounds)
 	b.complete(rounds)
@@ -30,14 +30,14 @@ func (b *batch) fetchRest() {
 
 // whole reads the rest of an entry of which only the beginning was read. One that is longer than
 // the loader stores is Unknown then.
-func (l *Fetcher) whole(ctx context.Context, r *Round, held *lease.State) (err error) {
-	if held.Kind != lease.Stored || !held.Long {
+func (l *Fetcher) whole(ctx context.Context, r *Round, state *lease.State) (err error) {
+	if state.Kind != lease.Stored || !state.Long {
 		return nil
 	}
 	most := lease.HeadSize + l.MaxValueBytes
 	if r.hashed {
 		most += len(r.text)
 	}
-	*held, err = l.cache.Store.Fetch(ctx, r.name, held.Raw, most)
+	*state, err = l.cache.Store.Fetch(ctx, r.name, state.Raw, most)
 	return err
 }

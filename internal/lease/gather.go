@@ -48,9 +48,9 @@ type trip struct {
 	sent   conn.Sent
 }
 
-// patience is how long a lone reader waits on its own goroutine, where it cannot notice that it is
+// maxTurn is how long a lone reader waits on its own goroutine, where it cannot notice that it is
 // to leave. A healthy Redis answers in less.
-const patience = 10 * time.Millisecond
+const maxTurn = 10 * time.Millisecond
 
 // slow is for how long nobody tries that after it has been in vain, for each time costs a
 // connection; twice as long each time, up to slowest.
@@ -71,7 +71,7 @@ func (g *gather) first(ctx context.Context, keys []string, weight int64) ([]redi
 	if !g.store.conn.Bounded() || len(keys) > few || !g.begin(1) {
 		return cmds, g.do(ctx, weight, cmds...)
 	}
-	wait := min(patience, g.wait)
+	wait := min(maxTurn, g.wait)
 	if !g.glance(ctx, wait, cmds) {
 		return cmds, conn.Sent{}
 	}
@@ -79,7 +79,7 @@ func (g *gather) first(ctx context.Context, keys []string, weight int64) ([]redi
 	return cmds, g.do(ctx, weight, cmds...)
 }
 
-// glance sends cmds with little patience, in the trip that has been begun, and tells whether that
+// glance sends cmds with a short time-out, in the trip that has been begun, and tells whether that
 // was in vain; a caller's own end is no fault of Redis.
 func (g *gather) glance(ctx context.Context, wait time.Duration, cmds []redis.Cmder) (late bool) {
 	defer func() { g.end(late) }()
@@ -110,14 +110,14 @@ func (g *gather) flight(ctx context.Context, weight int64, cmds []redis.Cmder) c
 		return g.do(ctx, weight, cmds...)
 	}
 	defer g.end(false)
-	return g.alone(ctx, cmds)
+	return g.byItself(ctx, cmds)
 }
 
 // some sends a command together with others', and many, or a long one, which would keep those
 // waiting, alone.
 func (g *gather) some(ctx context.Context, cmds []redis.Cmder) conn.Sent {
 	if len(cmds) > 1 || isLong(cmds[0]) {
-		return g.alone(ctx, cmds)
+		return g.byItself(ctx, cmds)
 	}
 	return g.flight(ctx, 0, cmds)
 }
@@ -142,8 +142,8 @@ func size(cmds []redis.Cmder) (n int) {
 // given.
 const perWait = 4 << 20
 
-// alone sends commands in a trip of their own.
-func (g *gather) alone(ctx context.Context, cmds []redis.Cmder) conn.Sent {
+// byItself sends commands in a trip of their own.
+func (g *gather) byItself(ctx context.Context, cmds []redis.Cmder) conn.Sent {
 	wait, send := g.wait, g.send
 	if n := size(cmds); n > FirstLook { // not sent in time it may be too large, which is no trouble of Redis
 		wait += time.Duration(float64(wait) * float64(n) / perWait)

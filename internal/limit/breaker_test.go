@@ -8,7 +8,7 @@ import (
 )
 
 // calls makes n calls that end at once.
-func calls(t *testing.T, d *Door, n int, v Verdict) {
+func calls(t *testing.T, d *Admission, n int, v Verdict) {
 	t.Helper()
 	for range n {
 		p := enter(t, d)
@@ -17,10 +17,10 @@ func calls(t *testing.T, d *Door, n int, v Verdict) {
 	}
 }
 
-// tripped is a Door whose breaker has just opened, for a second.
-func tripped(t *testing.T) *Door {
+// tripped is a Admission whose breaker has just opened, for a second.
+func tripped(t *testing.T) *Admission {
 	t.Helper()
-	d := &Door{Breaker: NewBreaker(0.9, time.Second, nil)}
+	d := &Admission{Breaker: NewBreaker(0.9, time.Second, nil)}
 	calls(t, d, 20, Failed)
 	refused(t, d, ErrOpen, 0)
 	return d
@@ -28,7 +28,7 @@ func tripped(t *testing.T) *Door {
 
 func TestBreakerOpensAndCloses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		d := &Door{Breaker: NewBreaker(0.9, time.Second, nil)}
+		d := &Admission{Breaker: NewBreaker(0.9, time.Second, nil)}
 		calls(t, d, 2, Succeeded)
 		calls(t, d, 17, Failed)
 		calls(t, d, 100, Stopped) // is nothing
@@ -53,14 +53,14 @@ func TestBreakerOpensAndCloses(t *testing.T) {
 
 func TestBreakerStaysClosed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		d := &Door{Breaker: NewBreaker(0.9, time.Second, nil)}
+		d := &Admission{Breaker: NewBreaker(0.9, time.Second, nil)}
 		calls(t, d, 19, Failed) // too few
 		time.Sleep(11 * time.Second)
 		calls(t, d, 19, Failed) // those before are forgotten
 		calls(t, d, 3, Succeeded)
 		calls(t, d, 7, Failed)
 		enter(t, d)
-		d = &Door{Breaker: NewBreaker(1, time.Second, nil)}
+		d = &Admission{Breaker: NewBreaker(1, time.Second, nil)}
 		calls(t, d, 1, Succeeded)
 		calls(t, d, 100, Failed)
 		enter(t, d)
@@ -70,7 +70,7 @@ func TestBreakerStaysClosed(t *testing.T) {
 // Calls that take longer than the breaker looks back count when they end.
 func TestBreakerCountsSlowCalls(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		d := &Door{Breaker: NewBreaker(0.9, time.Second, nil)}
+		d := &Admission{Breaker: NewBreaker(0.9, time.Second, nil)}
 		var under []*Pass
 		for range 25 {
 			under = append(under, enter(t, d))
@@ -92,7 +92,7 @@ func TestBreakerCountsSlowCalls(t *testing.T) {
 // A call from before the breaker opened, that ends after it has closed, says nothing of now.
 func TestBreakerForgetsWhatIsOld(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		d := &Door{Breaker: NewBreaker(0.9, time.Second, nil)}
+		d := &Admission{Breaker: NewBreaker(0.9, time.Second, nil)}
 		var under []*Pass
 		for range 60 {
 			under = append(under, enter(t, d))
@@ -124,7 +124,7 @@ func TestProbeIsAbandoned(t *testing.T) {
 			p.End(Stopped)
 		}
 		d.Shared = New(Options{AtOnce: 1})
-		other := enter(t, &Door{Shared: d.Shared})
+		other := enter(t, &Admission{Shared: d.Shared})
 		for range 5 {
 			refused(t, d, ErrFull, 0)
 		}
@@ -139,7 +139,7 @@ func TestBreakerOpensOnThoseWhoWait(t *testing.T) {
 	for _, rate := range []float64{0, 1} {
 		synctest.Test(t, func(t *testing.T) {
 			shared := New(Options{AtOnce: 1, Rate: rate, Queue: 100})
-			d := &Door{Breaker: NewBreaker(0.9, time.Hour, nil), Shared: shared, Patience: time.Minute}
+			d := &Admission{Breaker: NewBreaker(0.9, time.Hour, nil), Shared: shared, MaxWait: time.Minute}
 			p := enter(t, d)
 			var wg sync.WaitGroup
 			for range 10 {
@@ -152,7 +152,7 @@ func TestBreakerOpensOnThoseWhoWait(t *testing.T) {
 			time.Sleep(3 * time.Second)
 			p.Leave()
 			wg.Wait()
-			enter(t, &Door{Shared: shared, Patience: time.Nanosecond}).Leave()
+			enter(t, &Admission{Shared: shared, MaxWait: time.Nanosecond}).Leave()
 			refusedNone(t, d)
 		})
 	}
@@ -163,8 +163,8 @@ func TestWaitingIsNotProbing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := tripped(t)
 		time.Sleep(time.Second + time.Millisecond)
-		full := &Door{Breaker: d.Breaker, Shared: New(Options{AtOnce: 1, Queue: 1}), Patience: time.Minute}
-		other := enter(t, &Door{Shared: full.Shared})
+		full := &Admission{Breaker: d.Breaker, Shared: New(Options{AtOnce: 1, Queue: 1}), MaxWait: time.Minute}
+		other := enter(t, &Admission{Shared: full.Shared})
 		var wg sync.WaitGroup
 		wg.Go(func() { calls(t, full, 1, Succeeded) })
 		synctest.Wait()

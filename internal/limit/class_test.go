@@ -18,10 +18,10 @@ type order struct {
 	wg sync.WaitGroup
 }
 
-func (o *order) begin(t *testing.T, d *Door, name string, call Call) {
+func (o *order) begin(t *testing.T, d *Admission, name string, call Call) {
 	t.Helper()
 	o.wg.Go(func() {
-		p, err := d.Enter(t.Context(), call)
+		p, err := d.Acquire(t.Context(), call)
 		o.mu.Lock()
 		if err != nil {
 			name += ": " + err.Error()
@@ -53,7 +53,7 @@ func TestClasses(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				d := &Door{Own: New(o[0]), Shared: New(o[1]), Patience: time.Minute}
+				d := &Admission{Own: New(o[0]), Shared: New(o[1]), MaxWait: time.Minute}
 				outer := enter(t, d)
 				over := outer.Lend(t.Context())
 				first := enter(t, d)
@@ -84,7 +84,7 @@ func TestClasses(t *testing.T) {
 // is within other loads needs no room.
 func TestBackgroundMakesRoom(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		d := &Door{Shared: New(Options{AtOnce: 1, Queue: 2}), Patience: time.Minute}
+		d := &Admission{Shared: New(Options{AtOnce: 1, Queue: 2}), MaxWait: time.Minute}
 		first := enter(t, d)
 		var got order
 		got.begin(t, d, "background 1", Call{Background: true})
@@ -106,12 +106,12 @@ func TestBackgroundMakesRoom(t *testing.T) {
 func TestBackgroundHoldsNothingWhileItWaits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		shared := New(Options{AtOnce: 2, Queue: 10})
-		d := &Door{Own: New(Options{AtOnce: 1, Queue: 10}), Shared: shared, Patience: time.Minute}
-		other := &Door{Shared: shared, Patience: time.Minute}
+		d := &Admission{Own: New(Options{AtOnce: 1, Queue: 10}), Shared: shared, MaxWait: time.Minute}
+		other := &Admission{Shared: shared, MaxWait: time.Minute}
 		a, b := enter(t, other), enter(t, other)
 		var got order
 		got.begin(t, d, "background", Call{Background: true}) // has its own place, but none of the process
-		own := &Pass{door: &Door{Own: d.Own}, placed: true}
+		own := &Pass{from: &Admission{Own: d.Own}, placed: true}
 		if err := d.Own.enter(nil, nil, foreground); err != nil {
 			t.Fatal("its own place is taken")
 		}
@@ -129,9 +129,9 @@ func TestBackgroundHoldsNothingWhileItWaits(t *testing.T) {
 func TestBackgroundDoesNotWaitForTheRate(t *testing.T) {
 	for _, own := range []*Limit{nil, New(Options{AtOnce: 5})} {
 		synctest.Test(t, func(t *testing.T) {
-			d := &Door{Own: own, Shared: New(Options{AtOnce: 5, Rate: 1, Queue: 10}), Patience: time.Minute}
+			d := &Admission{Own: own, Shared: New(Options{AtOnce: 5, Rate: 1, Queue: 10}), MaxWait: time.Minute}
 			enter(t, d).Leave()
-			if _, err := d.Enter(t.Context(), Call{Background: true}); err != ErrRate {
+			if _, err := d.Acquire(t.Context(), Call{Background: true}); err != ErrRate {
 				t.Error(err)
 			}
 			began := time.Now()
@@ -140,7 +140,7 @@ func TestBackgroundDoesNotWaitForTheRate(t *testing.T) {
 				t.Error("after", took)
 			}
 			time.Sleep(time.Second)
-			p, err := d.Enter(t.Context(), Call{Background: true})
+			p, err := d.Acquire(t.Context(), Call{Background: true})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -154,7 +154,7 @@ func TestBackgroundDoesNotWaitForTheRate(t *testing.T) {
 // them is over.
 func TestPlaceIsLentOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		d := &Door{Shared: New(Options{AtOnce: 2, Queue: 10}), Patience: time.Minute}
+		d := &Admission{Shared: New(Options{AtOnce: 2, Queue: 10}), MaxWait: time.Minute}
 		p, other := enter(t, d), enter(t, d)
 		one, two := p.Lend(t.Context()), p.Lend(t.Context())
 		third := enter(t, d) // in its place
@@ -188,7 +188,7 @@ func TestPlaceIsLentOnce(t *testing.T) {
 // A call whose context has ended goes on at once, to its end; until then nobody has its place.
 func TestEndedCallIsCountedUntilItLeaves(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		d := &Door{Shared: New(Options{AtOnce: 1, Queue: 10}), Patience: time.Minute}
+		d := &Admission{Shared: New(Options{AtOnce: 1, Queue: 10}), MaxWait: time.Minute}
 		ctx, cancel := context.WithCancel(t.Context())
 		p := enter(t, d)
 		over := p.Lend(ctx)

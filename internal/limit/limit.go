@@ -62,7 +62,7 @@ func New(o Options) *Limit {
 
 // enter lets a call in, at once or when its turn has come. The place comes before the rate: what
 // has been let in by the rate begins.
-func (l *Limit) enter(p *patience, b *Breaker, c class) error {
+func (l *Limit) enter(p *boundedWait, b *Breaker, c class) error {
 	if l == nil {
 		return nil
 	}
@@ -91,7 +91,7 @@ func (l *Limit) idle() bool {
 }
 
 // enterPlace waits for a place. queued tells whether the call is counted among those who wait.
-func (l *Limit) enterPlace(p *patience, c class) (queued bool, err error) {
+func (l *Limit) enterPlace(p *boundedWait, c class) (queued bool, err error) {
 	if l.tryPlace() {
 		return false, nil
 	}
@@ -107,7 +107,7 @@ func (l *Limit) enterPlace(p *patience, c class) (queued bool, err error) {
 
 // begin waits until the rate lets a call begin that has its place. Calls in the background do not
 // wait for that: others would wait behind them.
-func (l *Limit) begin(p *patience, b *Breaker, c class, queued bool) (stillQueued bool, err error) {
+func (l *Limit) begin(p *boundedWait, b *Breaker, c class, queued bool) (stillQueued bool, err error) {
 	if l.rate == nil {
 		return queued, nil
 	}
@@ -163,7 +163,7 @@ func (l *Limit) quick() bool {
 
 // await waits until the rate lets a call begin. A call that the breaker does not let through uses
 // nothing of the rate.
-func (l *Limit) await(p *patience, b *Breaker, c class) error {
+func (l *Limit) await(p *boundedWait, b *Breaker, c class) error {
 	l.behind.Add(1)
 	defer l.behind.Add(-1)
 	if err := p.acquire(l.turn, c); err != nil {

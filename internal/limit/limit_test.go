@@ -13,9 +13,9 @@ import (
 )
 
 // enter fails unless a call is let in, and returns it.
-func enter(t *testing.T, d *Door) *Pass {
+func enter(t *testing.T, d *Admission) *Pass {
 	t.Helper()
-	p, err := d.Enter(t.Context(), Call{})
+	p, err := d.Acquire(t.Context(), Call{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -23,10 +23,10 @@ func enter(t *testing.T, d *Door) *Pass {
 }
 
 // refused fails unless a call is refused with want after exactly the time after.
-func refused(t *testing.T, d *Door, want error, after time.Duration) {
+func refused(t *testing.T, d *Admission, want error, after time.Duration) {
 	t.Helper()
 	began := time.Now()
-	p, err := d.Enter(t.Context(), Call{})
+	p, err := d.Acquire(t.Context(), Call{})
 	if err != want || time.Since(began) != after {
 		t.Errorf("%v after %v, want %v after %v", err, time.Since(began), want, after)
 	}
@@ -43,10 +43,10 @@ type callers struct {
 	wg   sync.WaitGroup
 }
 
-func (c *callers) begin(t *testing.T, d *Door, n int) {
+func (c *callers) begin(t *testing.T, d *Admission, n int) {
 	for i := range n {
 		c.wg.Go(func() {
-			p, err := d.Enter(t.Context(), Call{})
+			p, err := d.Acquire(t.Context(), Call{})
 			if err != nil {
 				t.Errorf("call %d: %v", i, err)
 				return
@@ -79,7 +79,7 @@ func (c *callers) leave(n int) {
 
 func TestPlacesAreGivenInOrder(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		d := &Door{Shared: New(Options{AtOnce: 3, Queue: 10}), Patience: time.Minute}
+		d := &Admission{Shared: New(Options{AtOnce: 3, Queue: 10}), MaxWait: time.Minute}
 		var c callers
 		c.begin(t, d, 10)
 		for n := 3; n <= 10; n++ {
@@ -92,7 +92,7 @@ func TestPlacesAreGivenInOrder(t *testing.T) {
 }
 
 // refusedNone fails unless the limits are as empty as when they were made, but for two calls.
-func refusedNone(t *testing.T, d *Door) {
+func refusedNone(t *testing.T, d *Admission) {
 	t.Helper()
 	for _, l := range []*Limit{d.Own, d.Shared} {
 		if l != nil && (l.waiting.Load() != 0 || l.behind.Load() != 0) {
@@ -103,7 +103,7 @@ func refusedNone(t *testing.T, d *Door) {
 
 func TestQueueIsBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		d := &Door{Shared: New(Options{AtOnce: 1, Queue: 2}), Patience: time.Minute}
+		d := &Admission{Shared: New(Options{AtOnce: 1, Queue: 2}), MaxWait: time.Minute}
 		var c callers
 		c.begin(t, d, 3)
 		refused(t, d, ErrFull, 0)
@@ -121,7 +121,7 @@ func TestQueueIsBounded(t *testing.T) {
 func TestNobodyWaits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for _, o := range []Options{{AtOnce: 1, Queue: -1}, {Rate: 1, Queue: -1}} {
-			d := &Door{Shared: New(o), Patience: time.Minute}
+			d := &Admission{Shared: New(o), MaxWait: time.Minute}
 			p := enter(t, d)
 			refused(t, d, ErrFull, 0)
 			p.Leave()
@@ -131,9 +131,9 @@ func TestNobodyWaits(t *testing.T) {
 	})
 }
 
-func TestPatienceEnds(t *testing.T) {
+func TestWaitEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		d := &Door{Shared: New(Options{AtOnce: 1, Queue: 1}), Patience: time.Second}
+		d := &Admission{Shared: New(Options{AtOnce: 1, Queue: 1}), MaxWait: time.Second}
 		p := enter(t, d)
 		refused(t, d, ErrLate, time.Second)
 		refused(t, d, ErrLate, time.Second) // who has given up is no longer in the queue
@@ -142,12 +142,12 @@ func TestPatienceEnds(t *testing.T) {
 	})
 }
 
-// One patience is for all that a call waits for.
-func TestPatienceIsForAllTogether(t *testing.T) {
+// One boundedWait is for all that a call waits for.
+func TestWaitIsForAllTogether(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		d := &Door{Own: New(Options{AtOnce: 1, Queue: 1}), Shared: New(Options{AtOnce: 1, Queue: 5}), Patience: time.Second}
-		other := enter(t, &Door{Shared: d.Shared})
-		own := &Pass{door: &Door{Own: d.Own}, placed: true}
+		d := &Admission{Own: New(Options{AtOnce: 1, Queue: 1}), Shared: New(Options{AtOnce: 1, Queue: 5}), MaxWait: time.Second}
+		other := enter(t, &Admission{Shared: d.Shared})
+		own := &Pass{from: &Admission{Own: d.Own}, placed: true}
 		if err := d.Own.enter(nil, nil, foreground); err != nil {
 			t.Fatal(err)
 		}
@@ -163,18 +163,18 @@ func TestContextEndsTheWait(t *testing.T) {
 	cause := errors.New("the cause")
 	for name, o := range map[string]Options{"place": {AtOnce: 1, Queue: 1}, "rate": {Rate: 0.1, Queue: 2}, "turn": {Rate: 0.1, Queue: 2}} {
 		synctest.Test(t, func(t *testing.T) {
-			d := &Door{Shared: New(o), Patience: time.Minute}
+			d := &Admission{Shared: New(o), MaxWait: time.Minute}
 			first := enter(t, d)
 			var ahead sync.WaitGroup
 			before, leave := context.WithCancel(t.Context())
 			if name == "turn" {
-				ahead.Go(func() { d.Enter(before, Call{}) })
+				ahead.Go(func() { d.Acquire(before, Call{}) })
 				synctest.Wait()
 			}
 			ctx, cancel := context.WithCancelCause(t.Context())
 			time.AfterFunc(time.Second, func() { cancel(cause) })
 			began := time.Now()
-			if _, err := d.Enter(ctx, Call{}); err != cause || time.Since(began) != time.Second {
+			if _, err := d.Acquire(ctx, Call{}); err != cause || time.Since(began) != time.Second {
 				t.Errorf("%s: %v after %v", name, err, time.Since(began))
 			}
 			leave()
@@ -187,7 +187,7 @@ func TestContextEndsTheWait(t *testing.T) {
 
 func TestRate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		d := &Door{Shared: New(Options{AtOnce: 3, Rate: 50, Queue: 100}), Patience: time.Minute}
+		d := &Admission{Shared: New(Options{AtOnce: 3, Rate: 50, Queue: 100}), MaxWait: time.Minute}
 		began := time.Now()
 		var c callers
 		c.begin(t, d, 5) // the burst is its tenth
@@ -220,7 +220,7 @@ func TestRate(t *testing.T) {
 
 func TestRateIsGivenInOrder(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		d := &Door{Shared: New(Options{Rate: 1, Queue: 100}), Patience: time.Minute}
+		d := &Admission{Shared: New(Options{Rate: 1, Queue: 100}), MaxWait: time.Minute}
 		var c callers
 		c.begin(t, d, 10)
 		for n := 1; n <= 10; n++ {
@@ -234,13 +234,13 @@ func TestRateIsGivenInOrder(t *testing.T) {
 // Who gives up has taken nothing from those behind.
 func TestRateIsNotUsedUpByThoseWhoLeave(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		d := &Door{Shared: New(Options{Rate: 1, Queue: 100}), Patience: time.Minute}
+		d := &Admission{Shared: New(Options{Rate: 1, Queue: 100}), MaxWait: time.Minute}
 		enter(t, d)
 		ctx, cancel := context.WithCancel(t.Context())
 		var left sync.WaitGroup
 		for range 20 {
 			left.Go(func() {
-				if _, err := d.Enter(ctx, Call{}); err != context.Canceled {
+				if _, err := d.Acquire(ctx, Call{}); err != context.Canceled {
 					t.Error(err)
 				}
 			})
@@ -261,13 +261,13 @@ func TestRateIsNotUsedUpByThoseWhoLeave(t *testing.T) {
 // Where the rate cannot let a call in in time, it is not kept waiting.
 func TestRateRefuses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		d := &Door{Shared: New(Options{AtOnce: 5, Rate: 0.1, Queue: 2}), Patience: time.Second}
+		d := &Admission{Shared: New(Options{AtOnce: 5, Rate: 0.1, Queue: 2}), MaxWait: time.Second}
 		enter(t, d).Leave()
 		refused(t, d, ErrRate, 0)
 		time.Sleep(9500 * time.Millisecond)
 		enter(t, d).Leave() // half a second later
 
-		d = &Door{Shared: New(Options{Rate: 1, Queue: 2}), Patience: 1500 * time.Millisecond}
+		d = &Admission{Shared: New(Options{Rate: 1, Queue: 2}), MaxWait: 1500 * time.Millisecond}
 		enter(t, d)
 		var c callers
 		c.begin(t, d, 1)
@@ -282,8 +282,8 @@ func TestRateRefuses(t *testing.T) {
 func TestOwnLimitComesFirst(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		shared := New(Options{AtOnce: 3, Queue: 1})
-		slow := &Door{Own: New(Options{AtOnce: 1, Queue: 20}), Shared: shared, Patience: time.Minute}
-		other := &Door{Shared: shared, Patience: time.Minute}
+		slow := &Admission{Own: New(Options{AtOnce: 1, Queue: 20}), Shared: shared, MaxWait: time.Minute}
+		other := &Admission{Shared: shared, MaxWait: time.Minute}
 		var c callers
 		c.begin(t, slow, 10)
 		a, b := enter(t, other), enter(t, other)
@@ -300,11 +300,11 @@ func TestOwnLimitComesFirst(t *testing.T) {
 }
 
 // slowNow is d for one who has no time.
-func slowNow(d *Door) *Door { return &Door{Shared: d.Shared, Patience: time.Millisecond} }
+func slowNow(d *Admission) *Admission { return &Admission{Shared: d.Shared, MaxWait: time.Millisecond} }
 
 func TestUnlimited(t *testing.T) {
 	for _, o := range []Options{{}, {AtOnce: -1, Rate: 0, Queue: -1}} {
-		d := &Door{Shared: New(o), Breaker: NewBreaker(-1, 0, nil)}
+		d := &Admission{Shared: New(o), Breaker: NewBreaker(-1, 0, nil)}
 		if d.Shared != nil || d.Breaker != nil {
 			t.Error("a limit of nothing was made")
 		}
@@ -326,14 +326,14 @@ func TestMaximumIsNeverExceeded(t *testing.T) {
 	}
 	var wg sync.WaitGroup
 	for i := range 64 {
-		d := &Door{Shared: shared, Patience: time.Duration(i%7+1) * 100 * time.Microsecond}
+		d := &Admission{Shared: shared, MaxWait: time.Duration(i%7+1) * 100 * time.Microsecond}
 		wg.Go(func() {
 			for j := range 200 {
 				ctx, cancel := context.WithTimeout(t.Context(), time.Duration(j%5)*50*time.Microsecond+time.Microsecond)
 				if j%3 == 0 {
 					ctx = t.Context()
 				}
-				if p, err := d.Enter(ctx, Call{}); err == nil {
+				if p, err := d.Acquire(ctx, Call{}); err == nil {
 					raise(&tops, now.Add(1))
 					calls.Add(1)
 					time.Sleep(time.Duration(j%3) * 10 * time.Microsecond)
@@ -346,11 +346,11 @@ func TestMaximumIsNeverExceeded(t *testing.T) {
 			}
 		})
 	}
-	slow := &Door{Own: New(Options{AtOnce: own, Queue: 100}), Shared: shared, Patience: time.Second}
+	slow := &Admission{Own: New(Options{AtOnce: own, Queue: 100}), Shared: shared, MaxWait: time.Second}
 	for range 20 {
 		wg.Go(func() {
 			for range 50 {
-				if p, err := slow.Enter(t.Context(), Call{}); err == nil {
+				if p, err := slow.Acquire(t.Context(), Call{}); err == nil {
 					raise(&tops, now.Add(1))
 					raise(&ownTops, ownNow.Add(1))
 					calls.Add(1)
@@ -375,13 +375,13 @@ func TestMaximumIsNeverExceeded(t *testing.T) {
 }
 
 func BenchmarkEnter(b *testing.B) {
-	for name, d := range map[string]*Door{
+	for name, d := range map[string]*Admission{
 		"unlimited": {},
 		"places":    {Shared: New(Options{AtOnce: 100, Queue: 1000})},
 		"default":   {Shared: New(Options{AtOnce: 100, Queue: 1000}), Breaker: NewBreaker(0.9, time.Second, nil)},
 		"all":       {Own: New(Options{AtOnce: 100}), Shared: New(Options{AtOnce: 100, Rate: 1e9, Queue: 1000}), Breaker: NewBreaker(0.9, time.Second, nil)},
 	} {
-		d.Patience = time.Second
+		d.MaxWait = time.Second
 		for _, n := range []int{1, 16} {
 			b.Run(fmt.Sprintf("%s/%d", name, n), func(b *testing.B) {
 				b.ReportAllocs()
@@ -389,7 +389,7 @@ func BenchmarkEnter(b *testing.B) {
 				ctx := context.Background()
 				b.RunParallel(func(pb *testing.PB) {
 					for pb.Next() {
-						p, err := d.Enter(ctx, Call{})
+						p, err := d.Acquire(ctx, Call{})
 						if err != nil {
 							b.Error(err)
 							return

@@ -5,7 +5,7 @@ import (
 	"sync"
 )
 
-// Call is what a Door is to know of a call.
+// Call is what a Admission is to know of a call.
 type Call struct {
 	Background bool  // nobody waits for it, or who does has something to show
 	Within     *Pass // of the load that asks for it, or nil
@@ -29,7 +29,7 @@ func (c Call) class() class {
 // to get one, and what has begun comes to its end, however calls wait for each other, here or in
 // other processes.
 type Pass struct {
-	door    *Door
+	from    *Admission
 	breaker *Breaker // that counts it; nil: none does
 	ticket  ticket
 	within  *Pass
@@ -50,7 +50,7 @@ func (p *Pass) Leave() {
 	p.placed = false
 	p.mu.Unlock()
 	if placed {
-		p.door.leave()
+		p.from.leave()
 	}
 }
 
@@ -78,7 +78,7 @@ func (p *Pass) Lend(ctx context.Context) (over func()) {
 	p.placed = false
 	p.mu.Unlock()
 	if lends {
-		p.door.leave()
+		p.from.leave()
 	}
 	return func() { p.regain(ctx) }
 }
@@ -97,12 +97,12 @@ func (p *Pass) regain(ctx context.Context) {
 		under := make(chan struct{})
 		p.regains = under
 		p.mu.Unlock()
-		p.door.resume(ctx)
+		p.from.resume(ctx)
 		p.mu.Lock()
 		p.regains = nil
 		close(under)
 		if p.lent > 0 || p.left { // meanwhile
-			p.door.leave()
+			p.from.leave()
 		} else {
 			p.placed = true
 		}

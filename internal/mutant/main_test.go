@@ -1,6 +1,7 @@
 package main
 
 import (
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -118,7 +119,7 @@ func TestOverlay(t *testing.T) {
 	}
 	binary := filepath.Join(t.TempDir(), "greet")
 	build := exec.Command("go", "build", "-overlay", overlay, "-o", binary, ".")
-	build.Dir, build.Env = dir, append(os.Environ(), "GOWORK=off")
+	build.Dir, build.Env = dir, append(os.Environ(), "GOWORK=off", "GOFLAGS=") // with its paths
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
@@ -175,4 +176,31 @@ func errText(err error) string {
 		return ""
 	}
 	return err.Error()
+}
+
+// TestShares: the shares together are all rows, each once, and a share is of few folders.
+func TestShares(t *testing.T) {
+	var guards []*guard
+	for i := range 47 {
+		guards = append(guards, &guard{name: fmt.Sprint(i), tests: []test{{folder: fmt.Sprint(i % 5)}, {folder: "."}}})
+	}
+	seen := make(map[row]int)
+	for offset := range 10 {
+		folders := make(map[string]bool)
+		for _, row := range choose(guards, nil, 10, 30+offset) {
+			seen[row]++
+			folders[row.folder] = true
+		}
+		if len(folders) > 2 {
+			t.Errorf("share %d is of %d folders", offset, len(folders))
+		}
+	}
+	if len(seen) != 2*47 {
+		t.Errorf("%d rows of %d", len(seen), 2*47)
+	}
+	for row, n := range seen {
+		if n != 1 {
+			t.Errorf("%s is in %d shares", row.guard.name, n)
+		}
+	}
 }

@@ -14,10 +14,10 @@ import (
 type processMemory[K comparable, V any] struct {
 	tier        *memory.Tier       // nil: not used by this loader
 	generations memory.Generations // the loader's generations
-	aside       atomic.Uint32      // who passes by the memory tier: bypassing, shadowing, forgetful
+	bypass      atomic.Uint32      // why reads bypass the memory tier: bypassing, shadowing, forgetful
 }
 
-// The bits of memory.aside.
+// The bits of memory.bypass.
 const (
 	bypassing = 1 << iota // all
 	shadowing             // callers: see LoaderOptions.Shadow
@@ -29,7 +29,7 @@ func (m *processMemory[K, V]) use(cache *Shared, o *fetch.Options) {
 		m.tier = cache.Memory
 	}
 	if m.tier == nil {
-		m.aside.Or(forgetful)
+		m.bypass.Or(forgetful)
 	}
 	if cache.Bus == nil {
 		m.generations[0].Store(&memory.Generation{})
@@ -39,7 +39,7 @@ func (m *processMemory[K, V]) use(cache *Shared, o *fetch.Options) {
 // Remembered looks into the memory tier, unless it is passed by. It is on the way of each hit: one
 // word tells whether that is so.
 func (r *Reader[K, V]) Remembered(key K) (*memory.Item[K, V], bool) {
-	if r.memory.aside.Load() != 0 {
+	if r.memory.bypass.Load() != 0 {
 		return nil, false
 	}
 	return r.inMemory(key)
@@ -90,7 +90,7 @@ func (r *Reader[K, V]) Peek(ctx context.Context, key K) (item fetch.Item, ok boo
 
 // peekMemory is the copy in memory, if it may be given out. Without Redis it may be stale.
 func (r *Reader[K, V]) peekMemory(of *fetch.Round) (item fetch.Item, ok bool) {
-	if r.memory.aside.Load() != 0 {
+	if r.memory.bypass.Load() != 0 {
 		return item, false
 	}
 	if r.cache.Store == nil {

@@ -72,7 +72,7 @@ func New[K comparable, V any](cache *Shared, o Options[K, V]) *Reader[K, V] {
 	r.Source = r.newSource()
 	if o.Shadow > 0 {
 		r.Shadow = audit.NewShadow(o.Shadow, r.Counters.BackgroundRefreshes.Load)
-		r.memory.aside.Or(shadowing)
+		r.memory.bypass.Or(shadowing)
 	}
 	r.Fetch = r.newFetcher()
 	r.Groups = r.newGroups()
@@ -114,14 +114,14 @@ func (r *Reader[K, V]) Close() {
 // Bypass switches the caches off, or on again.
 func (r *Reader[K, V]) Bypass(on bool) {
 	if on {
-		r.memory.aside.Or(bypassing)
+		r.memory.bypass.Or(bypassing)
 	} else {
-		r.memory.aside.And(^uint32(bypassing))
+		r.memory.bypass.And(^uint32(bypassing))
 	}
 }
 
 // Bypassed reports whether the caches are off.
-func (r *Reader[K, V]) Bypassed() bool { return r.memory.aside.Load()&bypassing != 0 }
+func (r *Reader[K, V]) Bypassed() bool { return r.memory.bypass.Load()&bypassing != 0 }
 
 // Get reads the row of a key that Remembered does not have.
 func (r *Reader[K, V]) Get(ctx context.Context, how fetch.How, key K) (*fetch.Round, error) {

@@ -45,11 +45,11 @@ func (r *Reader[K, V]) newSource() *source.Source {
 	o, of := r.options, r.options.Fetch
 	return source.New(source.Options{
 		Batch: o.Batch, LoadTimeout: of.LoadTimeout, ErrorTTL: of.ErrorTTL, NotFound: o.NotFound,
-		Admission: limit.Door{
-			Breaker:  limit.NewBreaker(o.BreakAt, o.BreakFor, r.broken),
-			Own:      limit.New(limit.Options{AtOnce: o.MaxLoads, Queue: r.cache.MaxQueue}),
-			Shared:   r.cache.Limit,
-			Patience: r.cache.QueueTimeout,
+		Admission: limit.Admission{
+			Breaker: limit.NewBreaker(o.BreakAt, o.BreakFor, r.broken),
+			Own:     limit.New(limit.Options{AtOnce: o.MaxLoads, Queue: r.cache.MaxQueue}),
+			Shared:  r.cache.Limit,
+			MaxWait: r.cache.QueueTimeout,
 		},
 		Life: r.life,
 		Observe: func(ctx context.Context, keys int) (context.Context, func(error)) {

@@ -24,7 +24,7 @@ type Options struct {
 	ErrorTTL    time.Duration    // how long a failed load is remembered
 	NotFound    func(error) bool // whether an error says that there is no such row; nil: no others do than those of this module and of database/sql
 
-	Admission limit.Door // in front of the load function
+	Admission limit.Admission // in front of the load function
 	Life      context.Context
 
 	Observe  func(ctx context.Context, keys int) (own context.Context, end func(error)) // a call
@@ -155,7 +155,7 @@ func (s *Source) run(ctx context.Context, pass *limit.Pass, query Query) Answer 
 
 // acquire waits until a call may be made, or tells why it is not to be.
 func (s *Source) acquire(ctx context.Context, background bool) (*limit.Pass, error) {
-	pass, err := s.options.Admission.Enter(ctx, limit.Call{Background: background, Within: passOf(ctx)})
+	pass, err := s.options.Admission.Acquire(ctx, limit.Call{Background: background, Within: passOf(ctx)})
 	if refusal, ok := errors.AsType[limit.Refusal](err); ok {
 		s.Unavailable.Add(1)
 		err = fmt.Errorf("%w: %w", fault.Unavailable, refusal)

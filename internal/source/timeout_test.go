@@ -18,7 +18,7 @@ func TestTimeoutIsNamed(t *testing.T) {
 		own := errors.New("its own")
 		s := New(Options{
 			Batch: true, LoadTimeout: time.Second, Life: t.Context(),
-			Admission: limit.Door{Breaker: limit.NewBreaker(-1, time.Second, func(bool) {})},
+			Admission: limit.Admission{Breaker: limit.NewBreaker(-1, time.Second, func(bool) {})},
 			Observe: func(ctx context.Context, _ int) (context.Context, func(error)) {
 				time.Sleep(time.Millisecond) // so that the load returns before it is left
 				return ctx, func(error) {}

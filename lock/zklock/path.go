@@ -45,8 +45,8 @@ func place(name string) (id string, number int32, ok bool) {
 // use has seen all of after some years.
 func before(a, b int32) bool { return a-b < 0 }
 
-// ahead is the node right before the node of this id: "" if there is none. found tells whether it is
-// there at all.
+// ahead is the node right before the node of this id: "" if there is none. found tells whether it
+// is there at all.
 func ahead(children []string, id string) (predecessor string, found bool) {
 	var mine, last int32
 	for _, name := range children {

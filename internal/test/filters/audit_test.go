@@ -1,13 +1,11 @@
 package filters_test
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"log/slog"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -25,24 +23,7 @@ type rows struct {
 	*cacheaside.Loader[string, string]
 	loads atomic.Int64
 	load  func(ctx context.Context, key string) (string, error) // nil: keys that begin with "row" are there
-	log   journal
-}
-
-type journal struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (j *journal) Write(b []byte) (int, error) {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	return j.b.Write(b)
-}
-
-func (j *journal) String() string {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	return j.b.String()
+	log   testenv.Log
 }
 
 func newRows(t testing.TB, rdb redis.UniversalClient, o cacheaside.Options, lo cacheaside.LoaderOptions) *rows {

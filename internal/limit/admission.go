@@ -5,21 +5,21 @@ import (
 	"time"
 )
 
-// Door is what each call of one load function passes.
-type Door struct {
-	Breaker  *Breaker
-	Own      *Limit        // of the load function
-	Shared   *Limit        // of all in the process
-	Patience time.Duration // how long a call waits at most, for all that it waits for
+// Admission is what each call of one load function passes.
+type Admission struct {
+	Breaker *Breaker
+	Own     *Limit        // of the load function
+	Shared  *Limit        // of all in the process
+	MaxWait time.Duration // how long a call waits at most, for all that it waits for
 }
 
-// Enter lets a call in, at once or after it has waited. It returns a Refusal, or the cause of ctx
+// Acquire lets a call in, at once or after it has waited. It returns a Refusal, or the cause of ctx
 // if that has ended.
 //
 // The function's own limit comes first: a call that waits for that takes nothing from others. The
 // breaker is asked twice, for those who have waited while it opened; and a call that waits does not
 // hold the place of the one that tries whether the database is back.
-func (d *Door) Enter(ctx context.Context, call Call) (*Pass, error) {
+func (d *Admission) Acquire(ctx context.Context, call Call) (*Pass, error) {
 	breaker, class := d.Breaker, call.class()
 	if call.Within.probes(breaker) {
 		breaker = nil
@@ -27,7 +27,7 @@ func (d *Door) Enter(ctx context.Context, call Call) (*Pass, error) {
 	if err := breaker.Check(); err != nil {
 		return nil, err
 	}
-	p := patience{ctx: ctx, limit: d.Patience}
+	p := boundedWait{ctx: ctx, limit: d.MaxWait}
 	defer p.end()
 	if class == background && d.Own != nil && d.Shared != nil {
 		if err := d.enterBehind(&p, breaker); err != nil {
@@ -48,12 +48,12 @@ func (d *Door) Enter(ctx context.Context, call Call) (*Pass, error) {
 		d.leave()
 		return nil, err
 	}
-	return &Pass{door: d, breaker: breaker, ticket: t, within: call.Within, placed: true}, nil
+	return &Pass{from: d, breaker: breaker, ticket: t, within: call.Within, placed: true}, nil
 }
 
 // enterBehind is for calls in the background, where there are two limits: while they wait for one
 // they have no place of the other, which somebody may be waiting for who has nothing to show.
-func (d *Door) enterBehind(p *patience, b *Breaker) error {
+func (d *Admission) enterBehind(p *boundedWait, b *Breaker) error {
 	for first, second := d.Own, d.Shared; ; first, second = second, first {
 		queued, err := first.enterPlace(p, background)
 		if queued {
@@ -76,17 +76,17 @@ func (d *Door) enterBehind(p *patience, b *Breaker) error {
 
 // Idle tells whether a call would be let in at once, and take nothing from others. It changes
 // nothing.
-func (d *Door) Idle() bool {
+func (d *Admission) Idle() bool {
 	return d.Breaker.Check() == nil && d.Own.idle() && d.Shared.idle()
 }
 
-func (d *Door) leave() {
+func (d *Admission) leave() {
 	d.Shared.leave()
 	d.Own.leave()
 }
 
 // resume takes the places of a call that has lent them.
-func (d *Door) resume(ctx context.Context) {
+func (d *Admission) resume(ctx context.Context) {
 	d.Own.resume(ctx)
 	d.Shared.resume(ctx)
 }

@@ -7,8 +7,8 @@ import (
 	"github.com/cacheaside/cacheaside/internal/retry"
 )
 
-// patience is how long one call waits, whatever for. Its clock starts when it first has to.
-type patience struct {
+// boundedWait is how long one call waits, whatever for. Its clock starts when it first has to.
+type boundedWait struct {
 	ctx   context.Context
 	limit time.Duration
 
@@ -16,7 +16,7 @@ type patience struct {
 	cancel context.CancelFunc
 }
 
-func (p *patience) begin() context.Context {
+func (p *boundedWait) begin() context.Context {
 	if p.bound == nil {
 		p.bound, p.cancel = context.WithTimeout(p.ctx, p.limit)
 	}
@@ -24,14 +24,14 @@ func (p *patience) begin() context.Context {
 }
 
 // end frees what waiting has taken.
-func (p *patience) end() {
+func (p *boundedWait) end() {
 	if p.cancel != nil {
 		p.cancel()
 	}
 }
 
 // acquire waits for a place in s, or until it is dropped.
-func (p *patience) acquire(s *line, c class) error {
+func (p *boundedWait) acquire(s *line, c class) error {
 	err := s.acquire(p.begin(), c)
 	switch {
 	case err == nil, err == errDropped: //nolint:errorlint // it is never wrapped
@@ -44,7 +44,7 @@ func (p *patience) acquire(s *line, c class) error {
 }
 
 // pause waits for the rate: not at all if it would be in vain.
-func (p *patience) pause(d time.Duration) error {
+func (p *boundedWait) pause(d time.Duration) error {
 	bound := p.begin()
 	if end, ok := bound.Deadline(); ok && p.ctx.Err() == nil && time.Until(end) < d {
 		if own, ok := p.ctx.Deadline(); !ok || own.After(end) { // else the call's own context ends first, which is what it is to be told

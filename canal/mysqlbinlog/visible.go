@@ -147,8 +147,8 @@ const (
 	unseenFor = time.Minute // is an error; what it waits for is told again
 )
 
-// gate delivers parts when others can see what they tell of.
-func gate(ctx context.Context, parts <-chan part, see func() (seen, error), pass func(part), deliver chan<- event.Batch) error {
+// deliverVisible delivers parts when others can see what they tell of.
+func deliverVisible(ctx context.Context, parts <-chan part, see func() (seen, error), pass func(part), deliver chan<- event.Batch) error {
 	var now seen
 	var next time.Time
 	for {

@@ -380,7 +380,7 @@ func TestRefreshOutlivesItsEntry(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, b := embedded(t)
 		d := newTable(map[int]string{1: "one"})
-		lo := &LoaderOptions{TTL: 5 * time.Second, Jitter: -1, StaleFor: -1}
+		lo := &LoaderOptions{TTL: 5 * time.Second, Jitter: -1, StaleFor: -1, EarlyRefresh: -1} // which is likely after so slow a load
 		p, q := start(t, b, d, noMemory, lo), start(t, b, d, noMemory, lo)
 		defer p.cache.Close()
 		defer q.cache.Close()

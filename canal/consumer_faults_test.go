@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"runtime"
 	"slices"
 	"strings"
@@ -221,6 +222,34 @@ func TestPanics(t *testing.T) {
 		x.tell("2", insert(row(2, nil)))
 		if s := x.Stats(); s.Position != "2" || s.Failures < 2 || x.source.runs() != 2 {
 			t.Errorf("%+v, %d runs", s, x.source.runs())
+		}
+	})
+}
+
+// angry is a slog.Handler that panics.
+type angry struct{ slog.Handler }
+
+func (angry) Handle(context.Context, slog.Record) error { panic("private") }
+
+// TestLoggerPanics: a Logger that panics, also on the goroutine that alerts of a handler that hangs,
+// ends neither the process nor the Consumer, and alerts reach OnAlert.
+func TestLoggerPanics(t *testing.T) {
+	in(t, func(x *world) {
+		goOn := make(chan bool)
+		x.bindings = append(x.bindings, Handle("search", "shop", "users", func(context.Context, event.Change) error { <-goOn; return nil }))
+		x.options.OnGap = func(context.Context) error { return nil }
+		x.options.Logger = slog.New(angry{slog.DiscardHandler})
+		x.start()
+		x.tell("1", insert(row(1, nil)))
+		time.Sleep(time.Minute)
+		if got := x.alerted(); !slices.Contains(got, "hangs handler search") {
+			t.Errorf("%q", got)
+		}
+		close(goOn)
+		x.tell("2", insert(row(2, nil)))
+		time.Sleep(time.Minute)
+		if s := x.Stats(); s.Position != "2" {
+			t.Errorf("%+v", s)
 		}
 	})
 }

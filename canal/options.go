@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"time"
 
+	"github.com/cacheaside/cacheaside/internal/limitedlog"
 	"github.com/cacheaside/cacheaside/lock"
 )
 
@@ -65,7 +66,8 @@ type Options struct {
 	// in any case.
 	OnAlert func(Alert)
 
-	// Logger is told, as a warning, of alerts. Default: slog.Default().
+	// Logger is told, as a warning, of alerts. A panic of its handler loses the record. Default:
+	// slog.Default().
 	Logger *slog.Logger
 }
 
@@ -89,7 +91,7 @@ func (o *Options) withDefaults() Options {
 	d.Attempts = cmp.Or(d.Attempts, 5)
 	d.SaveEvery = cmp.Or(d.SaveEvery, time.Second)
 	d.AlertAfter = cmp.Or(d.AlertAfter, 10*time.Second)
-	d.Logger = cmp.Or(d.Logger, slog.Default())
+	d.Logger = limitedlog.Guarded(cmp.Or(d.Logger, slog.Default()))
 	return d
 }
 

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/cacheaside/cacheaside/canal"
+	"github.com/cacheaside/cacheaside/internal/limitedlog"
 )
 
 // Options are the settings of a Source. Addr and User are needed.
@@ -63,7 +64,7 @@ func New(options Options) (*Source, error) {
 	o := options
 	o.ServerID = cmp.Or(o.ServerID, 1<<31|rand.Uint32())
 	o.Timeout = cmp.Or(o.Timeout, 30*time.Second)
-	o.Logger = cmp.Or(o.Logger, slog.Default())
+	o.Logger = limitedlog.Guarded(cmp.Or(o.Logger, slog.Default()))
 	if o.Dial == nil {
 		o.Dial = (&net.Dialer{}).DialContext
 	}

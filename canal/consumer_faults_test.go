@@ -229,10 +229,12 @@ func TestPanics(t *testing.T) {
 // angry is a slog.Handler that panics.
 type angry struct{ slog.Handler }
 
+func (angry) Enabled(context.Context, slog.Level) bool { return true }
+
 func (angry) Handle(context.Context, slog.Record) error { panic("private") }
 
-// TestLoggerPanics: a Logger that panics, also on the goroutine that alerts of a handler that hangs,
-// ends neither the process nor the Consumer, and alerts reach OnAlert.
+// TestLoggerPanics: a Logger that panics, also on the goroutine that alerts of a handler that
+// hangs, ends neither the process nor the Consumer, and alerts reach OnAlert.
 func TestLoggerPanics(t *testing.T) {
 	in(t, func(x *world) {
 		goOn := make(chan bool)

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The long runs whose figures are reported. The logs are committed. Arguments: which of read-path, channel, trouble, speed, locks, filters, attack, write-costs, writes, binlog, bounds, meter, metrics, price to run; default: all.
+# The long runs whose figures are reported. The logs are committed. Arguments: which of read-path, channel, trouble, speed, locks, filters, attack, write-costs, writes, kills, outage, binlog, bounds, meter, metrics, price to run; default: all.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 mkdir -p docs/accept bin
@@ -99,10 +99,14 @@ writes() {
 	echo "== histories of 8 processes, 20 s, 5 seeds: Strict linearizable, Outbox by promise 2; and of holds alone"
 	package consistency '^TestHistory$'
 	run -test.run '^TestStrictHistoryIsLinearizable$' || failed=1
-	echo
+	[ -z "${failed:-}" ]
+}
+kills() {
 	echo "== processes that write killed anywhere, 500 times at each level, and relays and Redis with them: what is stale for ever"
 	package consistency '^TestNothingIsForgotten$'
-	echo
+	[ -z "${failed:-}" ]
+}
+outage() {
 	echo "== Redis killed, and hung, for 5 minutes of 200 writes a second"
 	package consistency '^TestOutage$'
 	[ -z "${failed:-}" ]
@@ -152,12 +156,12 @@ price() {
 # with SECTION: on what it was measured, and the section
 with() {
 	echo "$(date -u +%F), $(go version), $(nproc) cores, $(redis-server --version | cut -d' ' -f1-3), commit $(git rev-parse --short HEAD)"
-	case $1 in write-costs | writes | binlog | locks) # these run on both
+	case $1 in write-costs | writes | kills | outage | binlog | locks) # these run on both
 		echo "$(mariadbd --version 2>/dev/null || /usr/sbin/mariadbd --version), $(scripts/mysql.sh -version)" ;;
 	esac
 	echo
 	"${1//-/_}"
 }
-for section in ${*:-read-path channel trouble speed locks filters attack write-costs writes binlog bounds meter metrics price}; do
+for section in ${*:-read-path channel trouble speed locks filters attack write-costs writes kills outage binlog bounds meter metrics price}; do
 	with "$section" 2>&1 | tee "docs/accept/$section.log"
 done

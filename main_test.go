@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"os"
 	"strings"
 	"sync"
@@ -82,20 +81,6 @@ func (b backend) calls(t testing.TB) map[string]int {
 		calls[name] = n
 	}
 	return calls
-}
-
-// quiet waits until no command has come for a while: who has been asked for once may poll a second
-// time, a moment later.
-func (b backend) quiet(t testing.TB) {
-	t.Helper()
-	for before := b.calls(t); ; {
-		time.Sleep(50 * time.Millisecond)
-		now := b.calls(t)
-		if maps.Equal(before, now) {
-			return
-		}
-		before = now
-	}
 }
 
 // documentedACL is what the package comment says that the Redis user needs.

@@ -29,7 +29,7 @@ func TestBehaviour(t *testing.T) {
 			{"a missing row is remembered, until it is inserted", testNull},
 			{"an invalidation is seen by all processes", testInvalidate},
 			{"a refresh loads, whatever is cached", testRefresh},
-			{"a failed load is not tried again at once", testErrorWindow},
+			{"a failed load is not tried again at once", testRecentFailure},
 			{"what cannot be decoded is a miss", testUndecodable},
 			{"any key is itself only", testKeys},
 			{"bypass goes to the database", testBypass},
@@ -163,7 +163,7 @@ func testRefresh(t *testing.T, b backend) {
 	refresh("d", nil)
 }
 
-func testErrorWindow(t *testing.T, b backend) {
+func testRecentFailure(t *testing.T, b backend) {
 	broken := errors.New("broken")
 	d := newTable(nil)
 	d.read = func(context.Context, int64) error { return broken }

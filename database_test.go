@@ -13,9 +13,9 @@ import (
 )
 
 // The database fails while two processes read 200 keys that they know: nobody notices, and it is
-// asked once a key in each window, to see whether it is back. What is invalidated meanwhile is not
-// served. Beside it, what becomes of reads whose values have no second life. Where the figures are
-// reported, on a real Redis.
+// asked once a key in each ErrorTTL, to see whether it is back. What is invalidated meanwhile is
+// not served. Beside it, what becomes of reads whose values have no second life. Where the figures
+// are reported, on a real Redis.
 func TestDatabaseFails(t *testing.T) {
 	var server *testenv.Redis
 	if accepting {
@@ -39,7 +39,7 @@ func TestDatabaseFails(t *testing.T) {
 			t.Run(c.name, func(t *testing.T) {
 				t.Parallel()
 				f := &failing{staleFor: c.staleFor, breaker: c.breakAt >= 0, loads: make([][]time.Time, failingKeys)}
-				lo := LoaderOptions{TTL: 200 * time.Millisecond, StaleFor: c.staleFor, ErrorTTL: failingWindow, BreakAt: c.breakAt}
+				lo := LoaderOptions{TTL: 200 * time.Millisecond, StaleFor: c.staleFor, ErrorTTL: failingTTL, BreakAt: c.breakAt}
 				if c.staleFor < 0 { // nor reloads before the end, whose window ends with the value
 					lo.EarlyRefresh = -1
 				}
@@ -66,7 +66,7 @@ func TestDatabaseFails(t *testing.T) {
 	})
 }
 
-const failingWindow = 500 * time.Millisecond
+const failingTTL = 500 * time.Millisecond
 
 // failingKeys are fewer, and read less often, where nothing is reported.
 var failingKeys, failingPause = failingSize()
@@ -158,7 +158,7 @@ func (f *failing) run(t *testing.T) {
 	f.note(true)
 	f.during = f.read(t, f.length, 0, failingKeys)
 	f.note(false)
-	f.checkWindows(t)
+	f.checkPauses(t)
 	if f.staleFor < 0 {
 		if share := f.during.errorShare(); share < 0.5 {
 			t.Errorf("without stale values only %.2f of the reads failed", share)
@@ -207,19 +207,19 @@ func (f *failing) gaps() (least time.Duration, loads int) {
 	return least, loads
 }
 
-// checkWindows: at most one load of a key in each window, over both processes. Redis counts in
+// checkPauses: at most one load of a key in each ErrorTTL, over both processes. Redis counts in
 // milliseconds.
-func (f *failing) checkWindows(t *testing.T) {
+func (f *failing) checkPauses(t *testing.T) {
 	least, loads := f.gaps()
-	if least < failingWindow-5*time.Millisecond {
+	if least < failingTTL-5*time.Millisecond {
 		t.Errorf("two loads of a key began within %v", least)
 	}
-	windows := int(f.length/failingWindow) + 1
-	if most := failingKeys * windows; loads > most || loads == 0 {
+	most := failingKeys * (int(f.length/failingTTL) + 1)
+	if loads > most || loads == 0 {
 		t.Errorf("%d loads, at most %d", loads, most)
 	}
-	if !f.breaker && loads < failingKeys*windows/4 { // it is tried whether the database is back
-		t.Errorf("only %d loads in %d windows", loads, windows)
+	if !f.breaker && loads < most/4 { // it is tried whether the database is back
+		t.Errorf("%d loads, at least %d", loads, most/4)
 	}
 }
 
@@ -230,7 +230,7 @@ func (f *failing) report(out *figures, name string) {
 		apart = least.Round(time.Millisecond).String()
 	}
 	line := "%-15s the database fails for %v: of %d reads %.1f %% failed (%s); %d loads of %d keys (at most %d are allowed), of one key at least %s apart"
-	args := []any{name + ":", f.length, len(f.during.waits), 100 * f.during.errorShare(), f.during.errors(), loads, failingKeys, failingKeys * (int(f.length/failingWindow) + 1), apart}
+	args := []any{name + ":", f.length, len(f.during.waits), 100 * f.during.errorShare(), f.during.errors(), loads, failingKeys, failingKeys * (int(f.length/failingTTL) + 1), apart}
 	if len(f.closed.waits) > 0 {
 		line += "; of what was invalidated meanwhile %d reads, stale %d (%s)"
 		args = append(args, len(f.closed.waits), len(f.closed.waits)-len(f.closed.failed), f.closed.errors())

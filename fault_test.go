@@ -56,7 +56,7 @@ func TestPanicAndGoexit(t *testing.T) {
 					t.Errorf("%d loads", n)
 				}
 				d.read = nil
-				if err := p.Invalidate(t.Context(), 1); err != nil { // the window ends; the key is not blocked
+				if err := p.Invalidate(t.Context(), 1); err != nil { // the failure is forgotten; the key is not blocked
 					t.Fatal(err)
 				}
 				p.want(t, 1, "one", nil)
@@ -145,7 +145,7 @@ func TestDecodingPanics(t *testing.T) {
 }
 
 // A load that ignores its context is left at its deadline: its callers get ErrLoadTimeout, the
-// fleet an error window, and the next load begins while it still runs.
+// fleet a failure marker, and the next load begins while it still runs.
 func TestLoadIgnoresItsContext(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, b := embedded(t)
@@ -245,7 +245,7 @@ func TestFirstCallerLeaves(t *testing.T) {
 }
 
 // When the last caller has left, the load is told to stop, and its lease is released at once: no
-// error window.
+// failure marker.
 func TestAbandonedLoad(t *testing.T) {
 	each(t, func(t *testing.T, b backend) {
 		d := newTable(map[int]string{1: "one"})

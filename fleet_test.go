@@ -350,22 +350,22 @@ func TestBreakdownHolderDies(t *testing.T) {
 }
 
 // A load that fails is not tried again by the thousand who wait for it, nor by those who come
-// within the error window.
+// within ErrorTTL.
 func TestBreakdownLoadFails(t *testing.T) {
 	f := newFleet(t)
 	admin := f.redis.Client(t)
-	for window := range 2 {
+	for round := range 2 {
 		all := f.collect(f.send(order{Key: 1, Callers: fleetCallers, Load: fleetLoad, Fail: true}))
 		more := f.collect(f.send(order{Key: 1, Callers: 10, Load: fleetLoad, Fail: true}))
 		if all.Loads != 1 || more.Loads != 0 {
-			t.Errorf("window %d: %d loads, then %d", window, all.Loads, more.Loads)
+			t.Errorf("round %d: %d loads, then %d", round, all.Loads, more.Loads)
 		}
 		refused := all.Errors[ErrLoadFailed.Error()] + all.Errors[ErrLoadFailed.Error()+": broken"] // the latter where the load was
 		if refused+all.Errors["broken"] != fleetProcesses*fleetCallers || all.Errors["broken"] == 0 {
-			t.Errorf("window %d: %v", window, all.Errors)
+			t.Errorf("round %d: %v", round, all.Errors)
 		}
 		if life := admin.PTTL(t.Context(), redisKey(1)).Val(); life <= 0 || life > fleetErrorTTL {
-			t.Errorf("window %d: the marker lives %v", window, life)
+			t.Errorf("round %d: the marker lives %v", round, life)
 		}
 		if !admin.PExpire(t.Context(), redisKey(1), time.Millisecond).Val() {
 			t.Error("there is no marker")
@@ -377,7 +377,10 @@ func TestBreakdownLoadFails(t *testing.T) {
 // The process that loads is killed: the others load once more, when its lease has run out, which
 // takes no longer than the lease's life. How long exactly TestBreakdownHolderDies shows.
 func TestBreakdownHolderKilled(t *testing.T) {
-	const life = 2 * time.Second // the default of Options.LeaseTTL
+	life := 2 * time.Second // the default of Options.LeaseTTL
+	if !testenv.Accepting { // the next holder renews its lease within that time, on a busy machine too
+		life = 6 * time.Second
+	}
 	f := newFleet(t, "LEASE="+life.String())
 	f.send(order{Key: 1, Callers: fleetCallers, Load: time.Second, Tell: true})
 	holder := f.holder()

@@ -672,8 +672,8 @@ func TestKeysWithoutRedis(t *testing.T) {
 	}
 }
 
-// An invalidation by keys ends the window after a failed load, also for a load that is under way.
-func TestInvalidateKeysEndsTheErrorWindow(t *testing.T) {
+// An invalidation by keys has a failed load forgotten, also for a load that is under way.
+func TestInvalidateKeysForgetsAFailure(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p, b := startBrittle(t, nil)
 		defer p.cache.Close()

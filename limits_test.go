@@ -262,7 +262,7 @@ func TestUnavailableLeavesNoMarker(t *testing.T) {
 		}
 		close(h.letGo)
 		wantResult(t, first, "1")
-		for key := range 5 { // also without Redis: there is no window
+		for key := range 5 { // also without Redis: no failure is remembered
 			p.want(t, key, fmt.Sprint(key), nil)
 		}
 		if s := p.Stats(); s.Unavailable != 3 || s.FailedByMark != 0 || s.LoadErrors != 0 || s.Refused != 0 {

@@ -136,8 +136,8 @@ func (d *table) fail(err error) {
 	}
 }
 
-// While loads fail, the stale value is served, and there is one load in each window. What has been
-// invalidated is not served.
+// While loads fail, the stale value is served, and there is one load in each ErrorTTL. What has
+// been invalidated is not served.
 func TestFailSafe(t *testing.T) {
 	bubble(t, noMemory, &lives, func(t *testing.T, _ backend, d *table, p, q process) {
 		p.want(t, 1, "a", nil)
@@ -151,7 +151,7 @@ func TestFailSafe(t *testing.T) {
 		if n := d.loads.Load() - 1; n < 19 || n > 20 {
 			t.Errorf("%d loads in 20 s, one a second is allowed", n)
 		}
-		if _, err := p.Refresh(t.Context(), 1); !errors.Is(err, errBroken) { // which is not kept waiting by the window
+		if _, err := p.Refresh(t.Context(), 1); !errors.Is(err, errBroken) { // which does not wait for ErrorTTL to end
 			t.Error(err)
 		}
 		p.want(t, 1, "a", nil)
@@ -173,7 +173,7 @@ func TestFailSafe(t *testing.T) {
 	})
 }
 
-// The window holds to the hard end of the value, and beyond it.
+// Loads are not tried again within ErrorTTL up to the hard end of the value, and beyond it.
 func TestFailSafeEndsWithTheHardLife(t *testing.T) {
 	bubble(t, noMemory, livesWith(func(o *LoaderOptions) { o.StaleFor, o.ErrorTTL = time.Minute, time.Second }), func(t *testing.T, _ backend, d *table, p, _ process) {
 		p.want(t, 1, "a", nil)

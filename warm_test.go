@@ -235,7 +235,7 @@ func TestWarmTogether(t *testing.T) {
 	})
 }
 
-// A reload that has failed is reported while its window lasts, and tried again after it.
+// A reload that has failed is reported for ErrorTTL, and tried again after it.
 func TestWarmAfterAFailedReload(t *testing.T) {
 	for _, o := range []Options{steady, steadyNoMemory} {
 		bubble(t, o, livesWith(func(o *LoaderOptions) { o.StaleFor = Forever }), func(t *testing.T, _ backend, d *table, p, q process) {

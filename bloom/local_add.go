@@ -139,7 +139,7 @@ func (l *Local) filled(g *localGeneration) {
 	}
 }
 
-// additions is keys that are added while a file is read.
+// additions are the keys that are added while a file is read.
 type additions struct {
 	mu     sync.Mutex
 	hashes []hash

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"runtime"
 	"slices"
 	"strings"
@@ -14,6 +13,7 @@ import (
 
 	"github.com/cacheaside/cacheaside/canal/event"
 	"github.com/cacheaside/cacheaside/canal/parking"
+	"github.com/cacheaside/cacheaside/internal/test/testenv"
 	"github.com/cacheaside/cacheaside/lock"
 )
 
@@ -226,13 +226,6 @@ func TestPanics(t *testing.T) {
 	})
 }
 
-// angry is a slog.Handler that panics.
-type angry struct{ slog.Handler }
-
-func (angry) Enabled(context.Context, slog.Level) bool { return true }
-
-func (angry) Handle(context.Context, slog.Record) error { panic("private") }
-
 // TestLoggerPanics: a Logger that panics, also on the goroutine that alerts of a handler that
 // hangs, ends neither the process nor the Consumer, and alerts reach OnAlert.
 func TestLoggerPanics(t *testing.T) {
@@ -240,7 +233,7 @@ func TestLoggerPanics(t *testing.T) {
 		goOn := make(chan bool)
 		x.bindings = append(x.bindings, Handle("search", "shop", "users", func(context.Context, event.Change) error { <-goOn; return nil }))
 		x.options.OnGap = func(context.Context) error { return nil }
-		x.options.Logger = slog.New(angry{slog.DiscardHandler})
+		x.options.Logger = testenv.PanickingLogger("private")
 		x.start()
 		x.tell("1", insert(row(1, nil)))
 		time.Sleep(time.Minute)

@@ -4,12 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"runtime"
 	"testing"
 	"time"
 
 	"github.com/cacheaside/cacheaside"
+	"github.com/cacheaside/cacheaside/internal/test/testenv"
 )
 
 // An item's error that is another cache's, which its filter or load function uses, does not end a
@@ -97,16 +97,11 @@ func TestRelayQueuePanics(t *testing.T) {
 	}
 }
 
-// angry is a slog.Handler that panics.
-type angry struct{ slog.Handler }
-
-func (angry) Handle(context.Context, slog.Record) error { panic(relayPrivate) }
-
 // A Logger that panics does not end a relay either.
 func TestRelayLoggerPanics(t *testing.T) {
 	inStation(t, nil, func(s *station) {
 		s.cache.fail(noRedis)
-		r, err := newRelay(s.cache, s.queue, &RelayOptions{Logger: slog.New(angry{slog.NewTextHandler(s.logs, nil)}), OnAlert: s.alerted})
+		r, err := newRelay(s.cache, s.queue, &RelayOptions{Logger: testenv.PanickingLogger(relayPrivate), OnAlert: s.alerted})
 		if err != nil {
 			s.Fatal(err)
 		}

@@ -117,7 +117,7 @@ func (s *shift) work(ctx context.Context, items []Item, claimed time.Time) (over
 		inOrder(l.todo)
 		s.next(ctx, of, l)
 	}
-	for wait := s.softDeadline(lanes, claimed); wait > 0 && ctx.Err() == nil; wait = s.softDeadline(lanes, claimed) {
+	for wait := s.stillWaits(lanes, claimed); wait > 0 && ctx.Err() == nil; wait = s.stillWaits(lanes, claimed) {
 		enough := time.NewTimer(wait)
 		select {
 		case r := <-s.ended:
@@ -219,8 +219,8 @@ func (l *laneState) together() int {
 	return bad
 }
 
-// softDeadline is how long a round still waits.
-func (s *shift) softDeadline(lanes []lane, claimed time.Time) time.Duration {
+// stillWaits is how long a round still waits.
+func (s *shift) stillWaits(lanes []lane, claimed time.Time) time.Duration {
 	until, busy := claimed.Add(s.options.ClaimFor/waitsLess), false
 	for _, of := range lanes {
 		l := s.lanes[of]

@@ -198,11 +198,11 @@ func (a *Attempt) Holds() bool { return a.state != holdsNothing }
 // too.
 func (a *Attempt) Owes() bool { return len(a.sent) > 0 }
 
-// Fail gives leases up, and leaves markers for window so that those who wait do not load one after
-// another. An entry that was claimed stays, and is not to be claimed as long: but by a Claim of
-// whatever the key holds.
-func (s *Store) Fail(ctx context.Context, as []*Attempt, window time.Duration) {
-	s.end(ctx, as, string([]byte{failedByte}), window)
+// Fail gives leases up, and leaves markers that live for errorTTL, so that callers who wait do not
+// load one after another. An entry that was claimed stays, and is not claimed in that time, except
+// by a Claim of whatever the key holds.
+func (s *Store) Fail(ctx context.Context, as []*Attempt, errorTTL time.Duration) {
+	s.end(ctx, as, string([]byte{failedByte}), errorTTL)
 }
 
 // Release gives up what is held, if anything is, also leases whose replies were lost. It may be
@@ -212,12 +212,12 @@ func (s *Store) Release(ctx context.Context, as []*Attempt) {
 	s.end(ctx, as, "", 0)
 }
 
-func (s *Store) end(ctx context.Context, as []*Attempt, marker string, window time.Duration) {
+func (s *Store) end(ctx context.Context, as []*Attempt, marker string, errorTTL time.Duration) {
 	if len(as) == 0 {
 		return
 	}
 	s.evalAll(ctx, as, endScript, false, func(a *Attempt) []any {
-		args := []any{marker, max(window.Milliseconds(), 1), a.header, cmp.Or(a.expiry, "-1"), a.tokenArg()}
+		args := []any{marker, max(errorTTL.Milliseconds(), 1), a.header, cmp.Or(a.expiry, "-1"), a.tokenArg()}
 		for _, t := range a.sent {
 			args = append(args, t[:])
 		}

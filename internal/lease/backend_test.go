@@ -105,9 +105,9 @@ func (b *backend) renew(a single, want bool) {
 	}
 }
 
-func (b *backend) fail(a single, window time.Duration) {
+func (b *backend) fail(a single, errorTTL time.Duration) {
 	b.t.Helper()
-	b.check(a.Fail(b.ctx, window))
+	b.check(a.Fail(b.ctx, errorTTL))
 }
 
 func (b *backend) release(a single) {

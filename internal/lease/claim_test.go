@@ -266,11 +266,11 @@ func TestAFailedRefreshKeepsOthersFromTrying(t *testing.T) {
 			t.Fatal(err)
 		}
 		if kind := again.State.Kind; kind != Busy && b.rdb.Time(b.ctx).Val().Before(end) {
-			t.Errorf("within the window: %v", kind)
+			t.Errorf("within ErrorTTL: %v", kind)
 		}
 		b.over(end)
 		if s := b.payload("k", "old"); s.Entry.Taken(b.rdb.Time(b.ctx).Val()) {
-			t.Error("it is taken after the window")
+			t.Error("it is taken after ErrorTTL")
 		}
 		if again.State.Kind == Busy {
 			b.claim(again, Mine)

@@ -20,10 +20,10 @@ func TestFailLeavesAMarker(t *testing.T) {
 
 func TestTheMarkerOfAFailureRunsOut(t *testing.T) {
 	onEach(t, func(t *testing.T, b *backend) {
-		for _, window := range []time.Duration{short, time.Microsecond, 0} {
+		for _, errorTTL := range []time.Duration{short, time.Microsecond, 0} {
 			a := b.attempt("k")
 			b.take(a, Mine)
-			b.fail(a, window) // a window below Redis' resolution is no error
+			b.fail(a, errorTTL) // one below Redis' resolution is no error
 			b.gone("k")
 		}
 		b.take(b.attempt("k"), Mine)

@@ -61,7 +61,7 @@ const maxClaim = time.Hour
 
 // Token names one load: never a process, for then a second load of the same process would revive
 // the first one's lease. That of nobody, zeros, is the stamp of an entry whose reload failed a
-// moment ago; its claim keeps others from trying until the window is over.
+// moment ago; its claim keeps others from trying until ErrorTTL is over.
 type Token [12]byte
 
 func (t Token) String() string { return hex.EncodeToString(t[:]) }

@@ -89,7 +89,7 @@ return 1`)
 
 // endScript gives up the caller's lease or claim without a value. A lease becomes the marker of a
 // failure, or goes; a claimed entry gets back its cost and what is left of its hard life, or, after
-// a failure, stays claimed by nobody for that window; if its hard life is over, it ends as a lease
+// a failure, stays claimed by nobody for that long; if its hard life is over, it ends as a lease
 // does. ARGV: marker or "", its life in ms, the header as it was before the claim or "" if not
 // known, when the entry was to expire or -1 (both of the first token's claim), then the tokens. A
 // marker that a full Redis refuses is done without. Answers 1 if there was something of the

@@ -58,8 +58,8 @@ func (a single) Fill(ctx context.Context, e Entry, life time.Duration) (bool, er
 	return f.Stored, a.Err
 }
 
-func (a single) Fail(ctx context.Context, window time.Duration) error {
-	a.store.Fail(ctx, a.all(), window)
+func (a single) Fail(ctx context.Context, errorTTL time.Duration) error {
+	a.store.Fail(ctx, a.all(), errorTTL)
 	return a.Err
 }
 

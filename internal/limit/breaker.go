@@ -10,9 +10,9 @@ import (
 
 // Figures that a breaker decides by.
 const (
-	fewest = 20               // calls of which it takes no notice
-	window = 10 * time.Second // that it looks back
-	bucket = time.Second      // by which it forgets
+	fewest   = 20 // calls of which it takes no notice
+	lookBack = 10 * time.Second
+	bucket   = time.Second // by which it forgets
 )
 
 // Verdict is what a call has come to.
@@ -61,7 +61,7 @@ func NewBreaker(at float64, d time.Duration, tell func(open bool)) *Breaker {
 	b := &Breaker{}
 	b.circuit = gobreaker.NewTwoStepCircuitBreaker[struct{}](gobreaker.Settings{
 		MaxRequests:  1,
-		Interval:     window,
+		Interval:     lookBack,
 		BucketPeriod: bucket,
 		Timeout:      d,
 		ReadyToTrip: func(c gobreaker.Counts) bool {

@@ -30,8 +30,10 @@ type Logger struct {
 	writer  sync.WaitGroup
 }
 
-// New makes a Logger.
-func New(to *slog.Logger) *Logger { return &Logger{to: to, limit: Limit[notable]{Quiet: QuietFor}} }
+// New makes a Logger. It is Guarded.
+func New(to *slog.Logger) *Logger {
+	return &Logger{to: Guarded(to), limit: Limit[notable]{Quiet: QuietFor}}
+}
 
 // notable is an event of a loader, or of the cache.
 type notable struct{ what, loader string }
@@ -70,13 +72,6 @@ func (l *Logger) note(level slog.Level, what, loader string, err error) {
 
 // write logs the records that wait.
 func (l *Logger) write() {
-	defer func() {
-		if p := recover(); p != nil { // of the slog.Handler: nobody can be told
-			l.mu.Lock()
-			defer l.mu.Unlock()
-			l.writing = false
-		}
-	}()
 	for {
 		l.mu.Lock()
 		records := l.records

@@ -43,16 +43,16 @@ func (a *attempt) run(ctx context.Context) (driver.Grant, error) {
 			continue
 		case gone(err): // with the session
 			a.heard = time.Now()
-		case answered(err), errors.Is(err, driver.ErrHeld), errors.Is(err, errClosed), time.Since(a.heard) > a.softDeadline():
+		case answered(err), errors.Is(err, driver.ErrHeld), errors.Is(err, errClosed), time.Since(a.heard) > a.maxSilence():
 			return g, err
 		}
 		a.d.sleep(10 * time.Millisecond)
 	}
 }
 
-// softDeadline is for how long ZooKeeper may fail to answer: a contender in line keeps its place
+// maxSilence is for how long ZooKeeper may fail to answer: a contender in line keeps its place
 // for as long as its session may live.
-func (a *attempt) softDeadline() time.Duration {
+func (a *attempt) maxSilence() time.Duration {
 	if a.node != "" && a.r.Wait {
 		return a.d.options.SessionTimeout
 	}

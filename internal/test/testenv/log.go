@@ -2,6 +2,7 @@ package testenv
 
 import (
 	"bytes"
+	"context"
 	"log/slog"
 	"slices"
 	"strings"
@@ -47,6 +48,16 @@ func (l *Log) Logger() *slog.Logger {
 		return a
 	}}))
 }
+
+// PanickingLogger returns a logger whose handler panics with each record.
+func PanickingLogger(with any) *slog.Logger { return slog.New(panicking{with}) }
+
+type panicking struct{ with any }
+
+func (p panicking) Enabled(context.Context, slog.Level) bool  { return true }
+func (p panicking) Handle(context.Context, slog.Record) error { panic(p.with) }
+func (p panicking) WithAttrs([]slog.Attr) slog.Handler        { return p }
+func (p panicking) WithGroup(string) slog.Handler             { return p }
 
 // Has fails unless exactly these lines came since the last Take, by their beginnings. It is called
 // in a bubble.

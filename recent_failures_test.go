@@ -8,9 +8,9 @@ import (
 	"time"
 )
 
-// The window after failed loads that Redis knows nothing of.
+// Failed loads that Redis knows nothing of, remembered by the process for ErrorTTL.
 
-func TestErrorWindowWithoutRedis(t *testing.T) {
+func TestRecentFailureWithoutRedis(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p, b := startBrittle(t, nil)
 		defer p.cache.Close()
@@ -35,7 +35,7 @@ func TestErrorWindowWithoutRedis(t *testing.T) {
 }
 
 // The waiters of a load that failed do not load one after another.
-func TestErrorWindowForThoseWhoWait(t *testing.T) {
+func TestRecentFailureForThoseWhoWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p, b := startBrittle(t, nil)
 		defer p.cache.Close()
@@ -52,7 +52,7 @@ func TestErrorWindowForThoseWhoWait(t *testing.T) {
 	})
 }
 
-func TestErrorWindowEnds(t *testing.T) {
+func TestRecentFailureEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p, b := startBrittle(t, nil)
 		defer p.cache.Close()
@@ -88,7 +88,7 @@ func TestErrorWindowEnds(t *testing.T) {
 }
 
 // A load that an Invalidate came after leaves no mark: what it failed with may be over.
-func TestErrorWindowOfALoadFromBefore(t *testing.T) {
+func TestRecentFailureOfALoadFromBefore(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p, b := startBrittle(t, nil)
 		defer p.cache.Close()
@@ -107,7 +107,7 @@ func TestErrorWindowOfALoadFromBefore(t *testing.T) {
 }
 
 // Loads that were stopped leave no mark.
-func TestErrorWindowOfStoppedLoads(t *testing.T) {
+func TestRecentFailureOfStoppedLoads(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p, b := startBrittle(t, nil)
 		defer p.cache.Close()
@@ -123,7 +123,7 @@ func TestErrorWindowOfStoppedLoads(t *testing.T) {
 }
 
 // Without Redis, too, a reload in the background that has failed is not tried again for a while.
-func TestErrorWindowOfReloads(t *testing.T) {
+func TestRecentFailureOfReloads(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := newTable(map[int]string{1: "one"})
 		p := startOn(t, nil, d, Options{}, &LoaderOptions{TTL: time.Minute, Jitter: -1, StaleFor: time.Hour, EarlyRefresh: -1, ErrorTTL: time.Second})
@@ -142,8 +142,8 @@ func TestErrorWindowOfReloads(t *testing.T) {
 	})
 }
 
-// In a batch, keys of the window fail and the others are loaded.
-func TestErrorWindowInABatch(t *testing.T) {
+// In a batch, keys whose loads have failed a moment ago fail, and the others are loaded.
+func TestRecentFailureInABatch(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := newShelf(10)
 		failed := map[int]error{3: errBroken, 5: errBroken}
@@ -168,7 +168,7 @@ func TestErrorWindowInABatch(t *testing.T) {
 
 // While Redis is out of reach, also from the middle of a load on, each process keeps its own; where
 // it is reached, Redis' marker is all that counts.
-func TestErrorWindowWhileRedisIsOut(t *testing.T) {
+func TestRecentFailureWhileRedisIsOut(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m, r := embedded(t)
 		p, b := startBrittle(t, r.client(t))

@@ -70,7 +70,7 @@ func (l *Loader[K, V]) storeInHold(ctx context.Context, h *Hold, key K, value V)
 		l.cache.bus.Poll() // for the next time
 		return false, nil
 	}
-	e, life, err := l.rows.Fetch.Entry(text, generation, value)
+	e, life, err := l.rows.Fetch.Entry(text, generation, &value)
 	switch {
 	case errors.Is(err, codec.ErrTooLarge):
 		l.rows.Counters.TooLarge.Add(1)

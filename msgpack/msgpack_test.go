@@ -82,7 +82,7 @@ func TestNil(t *testing.T) {
 	if err != nil || p.Codec != codec.MsgPack || string(p.Bytes) != "\xc0" {
 		t.Error(p, err)
 	}
-	if v, err := c.Decode(p); v != nil || err != nil {
+	if v, err := c.Decode(p); err != nil || *v != nil {
 		t.Error(v, err)
 	}
 }
@@ -100,7 +100,7 @@ func TestMsgPackAny(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got, err := c.Decode(p); err != nil || !reflect.DeepEqual(got, x.want) {
+		if got, err := c.Decode(p); err != nil || !reflect.DeepEqual(*got, x.want) {
 			t.Errorf("%#v: %#v, %v, want %#v", x.in, got, err, x.want)
 		}
 	}
@@ -131,7 +131,7 @@ func TestRepeatedKeys(t *testing.T) {
 		{"\x82\xa3Any" + first + "\xa3Any" + second, box{Any: map[string]any{"B": int64(2)}}},
 	} {
 		v, err := must[box](t).Decode(codec.Payload{Codec: codec.MsgPack, Bytes: []byte(c.in)})
-		if err != nil || !reflect.DeepEqual(v, c.want) {
+		if err != nil || !reflect.DeepEqual(*v, c.want) {
 			t.Errorf("%q: %+v, %v, want %+v", c.in, v, err, c.want)
 		}
 	}
@@ -183,13 +183,16 @@ func TestMsgPackCycles(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	v, err := c.Decode(p)
+	got, err := c.Decode(p)
+	if err != nil {
+		t.Fatal(err)
+	}
 	n := 0
-	for ; v != nil; v = v.Next {
+	for v := *got; v != nil; v = v.Next {
 		n++
 	}
-	if err != nil || n != maxDepth {
-		t.Errorf("%d of %d came back: %v", n, maxDepth, err)
+	if n != maxDepth {
+		t.Errorf("%d of %d came back", n, maxDepth)
 	}
 	if p2, err := c.Encode(chain(100)); err != nil || !bytes.HasPrefix(p.Bytes, p2.Bytes[:100]) {
 		t.Error(err) // the pooled encoder is fit for use

@@ -42,7 +42,7 @@ func (g *getting) value(e *lease.Entry, stored int64) *shownValue {
 	case err != nil:
 		return &shownValue{Hidden: "it cannot be decompressed"}
 	}
-	return represent(b, codec.ID(e.Codec))
+	return represent(*b, codec.ID(e.Codec))
 }
 
 // represent shows bytes: JSON, and MessagePack that can be told as such, as JSON, text as text,

@@ -20,7 +20,7 @@ const Undecided = measure.Verdicts
 
 // Copy is what a tier would serve of a key.
 type Copy struct {
-	Value any
+	Value any  // a pointer to one of the loader's type
 	Null  bool // the copy says that there is no such row
 	There bool // else there is no copy, or nobody knows
 }

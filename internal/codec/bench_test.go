@@ -42,7 +42,7 @@ func BenchmarkDecode(b *testing.B) {
 				b.ReportMetric(float64(len(p.Bytes)), "bytes")
 				b.ReportAllocs()
 				for b.Loop() {
-					if _, err := c.Decode(p); err != nil {
+					if _, err := decode(c, p); err != nil {
 						b.Fatal(err)
 					}
 				}

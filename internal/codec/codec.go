@@ -163,38 +163,39 @@ func (c *Codec[V]) Encode(v V) (p Payload, err error) {
 	return p, nil
 }
 
-// Decode decodes p. With an error it returns the zero V, never one that is decoded in part. The
-// value may share memory with p.Bytes, which must not be written to any more.
-func (c *Codec[V]) Decode(p Payload) (v V, err error) {
+// Decode decodes p. With an error it returns nil, never a value that is decoded in part. The value
+// may share memory with p.Bytes, which must not be written to any more.
+func (c *Codec[V]) Decode(p Payload) (v *V, err error) {
 	defer func() {
 		if r := recover(); r != nil {
 			err = c.caught(r)
 		}
 		if err != nil {
-			v = *new(V)
+			v = nil
 		}
 	}()
 	if len(p.Bytes) > c.maxBytes {
-		return v, ErrTooLarge
+		return nil, ErrTooLarge
 	}
+	v = new(V)
 	if p.Compressed {
 		if err := p.decompress(c.maxBytes); err != nil {
-			return v, hidden[V]("decompress", p.Codec, err)
+			return nil, hidden[V]("decompress", p.Codec, err)
 		}
 	}
 	if p.Codec == JSON { // the usual one: nothing is looked up
-		err = json.Unmarshal(p.Bytes, &v)
+		err = json.Unmarshal(p.Bytes, v)
 	} else if err = c.reads(p.Codec); err == nil {
 		switch p.Codec {
 		case Binary:
-			err = decodeBinary(p.Bytes, &v, c.pointer)
+			err = decodeBinary(p.Bytes, v, c.pointer)
 		case Raw:
-			decodeRaw(p.Bytes, &v)
+			decodeRaw(p.Bytes, v)
 		default:
-			err = decodeCustom(c.custom, p.Bytes, &v, c.pointer)
+			err = decodeCustom(c.custom, p.Bytes, v, c.pointer)
 		}
 	} else {
-		return v, err
+		return nil, err
 	}
 	if err != nil {
 		err = hidden[V]("decode", p.Codec, err)

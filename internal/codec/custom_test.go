@@ -203,7 +203,7 @@ func pointer[V any](t *testing.T, by codec.Custom, v V, id codec.ID) {
 	if err != nil || p.Codec != id {
 		t.Errorf("%T: %v, %v", v, p.Codec, err)
 	}
-	if got, err := c.Decode(p); err != nil || !reflect.DeepEqual(got, v) {
+	if got, err := decode(c, p); err != nil || !reflect.DeepEqual(got, v) {
 		t.Errorf("%#v, %v, want %#v", got, err, v)
 	}
 }
@@ -234,12 +234,12 @@ func TestCustomFails(t *testing.T) {
 	if err != nil || p.Codec != 8 || len(p.Bytes) != 0 {
 		t.Error(p, err)
 	}
-	if v, err := c.Decode(p); err != nil || v.A != 5 {
+	if v, err := decode(c, p); err != nil || v.A != 5 {
 		t.Error(v, err)
 	}
 	for _, how = range []string{"panic", "error"} {
 		_, err := c.Encode(base{1})
-		v, err2 := c.Decode(p)
+		v, err2 := decode(c, p)
 		if err == nil || err2 == nil || v != (base{}) {
 			t.Error(how, err, err2, v)
 		}
@@ -268,7 +268,7 @@ func TestWrapped(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if v, err := c.Decode(p); err != nil || v != (point{3, 4}) {
+		if v, err := decode(c, p); err != nil || v != (point{3, 4}) {
 			t.Error(id, v, err)
 		}
 	}

@@ -88,23 +88,23 @@ func TestRudeMarshalers(t *testing.T) {
 			if err == nil || p.Bytes != nil || shows(err) {
 				t.Error(id, how, p, err)
 			}
-			v, err := c.Decode(payloadOf(t, id, how))
+			v, err := decode(c, payloadOf(t, id, how))
 			if err == nil || v.How != "" || shows(err) {
 				t.Error(id, how, v, err)
 			}
 			// The Codec and its pools are fit for use afterwards.
-			if v, err := c.Decode(payloadOf(t, id, "fine")); err != nil || v.How != "half decoded" {
+			if v, err := decode(c, payloadOf(t, id, "fine")); err != nil || v.How != "half decoded" {
 				t.Error(id, v, err)
 			}
 		}
 		c, _ := codec.New[rude](by(id), 0, limit, func(any) error { return caught{} })
 		_, err := c.Encode(rude{"panic"})
-		_, err2 := c.Decode(payloadOf(t, id, "panic"))
+		_, err2 := decode(c, payloadOf(t, id, "panic"))
 		if id != codec.MsgPack && (err != caught{} || err2 != caught{}) { // that library makes errors of panics by itself
 			t.Error(id, err, err2)
 		}
 		// Goexit ends the goroutine, as anywhere.
-		for _, f := range []func(){func() { c.Encode(rude{"goexit"}) }, func() { c.Decode(payloadOf(t, id, "goexit")) }} {
+		for _, f := range []func(){func() { c.Encode(rude{"goexit"}) }, func() { decode(c, payloadOf(t, id, "goexit")) }} {
 			done, returned := make(chan bool), false
 			go func() {
 				defer close(done)
@@ -115,7 +115,7 @@ func TestRudeMarshalers(t *testing.T) {
 				t.Error(id, "came back")
 			}
 		}
-		if v, err := c.Decode(payloadOf(t, id, "fine")); err != nil || v.How != "half decoded" {
+		if v, err := decode(c, payloadOf(t, id, "fine")); err != nil || v.How != "half decoded" {
 			t.Error(id, v, err)
 		}
 	}
@@ -130,12 +130,12 @@ func TestBinaryPointers(t *testing.T) {
 	c := must[*nilPanics](t, codec.Binary)
 	for _, v := range []*nilPanics{nil, {3}} {
 		p, err := c.Encode(v)
-		got, err2 := c.Decode(p)
+		got, err2 := decode(c, p)
 		if err != nil || err2 != nil || !reflect.DeepEqual(got, v) {
 			t.Error(v, got, err, err2)
 		}
 	}
-	if v, err := c.Decode(codec.Payload{Codec: codec.Binary}); err == nil || v != nil { // b[0] panics
+	if v, err := decode(c, codec.Payload{Codec: codec.Binary}); err == nil || v != nil { // b[0] panics
 		t.Error(v, err)
 	}
 }
@@ -158,7 +158,7 @@ func TestErrorsShowNoValue(t *testing.T) {
 			"\xc7\x06\x01SECRET", "\xd6\xffSECR",
 		} {
 			for _, compressed := range []bool{false, true} {
-				v, err := c.Decode(codec.Payload{Codec: id, Compressed: compressed, Bytes: []byte(b)})
+				v, err := decode(c, codec.Payload{Codec: id, Compressed: compressed, Bytes: []byte(b)})
 				if err == nil {
 					continue
 				}

@@ -85,7 +85,7 @@ const (
 	FailWhenDown
 )
 
-// Codec is a loader's codec, for its type of values.
+// Codec is a loader's codec. Values are pointers to ones of the loader's type.
 type Codec interface {
 	Encode(value any) (codec.Payload, error)
 	Decode(p codec.Payload) (value any, err error)

@@ -26,7 +26,7 @@ type Round struct {
 
 // Result is what the callers of a round get.
 type Result struct {
-	Value       any // of the loader's type; nil where there is none
+	Value       any // a pointer to one of the loader's type; nil where there is none
 	Null        bool
 	Unvalidated bool // Redis has not confirmed it
 	Hit         bool // it was found, not loaded

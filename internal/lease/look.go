@@ -111,13 +111,13 @@ func (s *Store) readAll(ctx context.Context, first bool, sizes *Sizes, keys []st
 		}
 		return
 	}
-	p := parted{Store: s, sizes: sizes, keys: keys, first: first, found: found, most: manyKeys}
+	p := parted{Store: s, sizes: sizes, first: first, most: manyKeys}
 	p.rest = make([]int, len(keys))
 	for i := range p.rest {
 		p.rest[i] = i
 	}
 	for len(p.rest) > 0 {
-		p.next(ctx)
+		p.next(ctx, keys, found)
 	}
 }
 
@@ -141,14 +141,13 @@ func tell(cmds []redis.Cmder, sent conn.Sent, sizes *Sizes, found func(i int, he
 
 func unanswered(err error) bool { return err != nil && !conn.IsReply(err) }
 
-// parted is a read of many keys.
+// parted is a read of many keys. These, and what calls found, are not among its fields: there they
+// would be allocated also for the read of one key.
 type parted struct {
 	*Store
 	sizes *Sizes
-	keys  []string
 	first bool
-	found func(i int, held *State, err error)
-	rest  []int // of keys
+	rest  []int // of the keys
 	most  int   // at once
 	lost  [conn.Ranges]error
 }
@@ -156,16 +155,16 @@ type parted struct {
 // next reads one part. Where one of more than a few keys is not answered in time, that may be due
 // to their size: its keys are asked for again, fewer at once. Where few are not, Redis is in
 // trouble, there: the others of that range are not asked for.
-func (p *parted) next(ctx context.Context) {
+func (p *parted) next(ctx context.Context, keys []string, found func(i int, held *State, err error)) {
 	n := min(len(p.rest), p.sizes.atOnce(), p.most)
 	part := make([]int, 0, n)
 	var names []string
 	for _, i := range p.rest[:n] {
-		if err := p.lost[p.conn.Range(p.keys[i])]; err != nil {
-			p.found(i, &State{}, err)
+		if err := p.lost[p.conn.Range(keys[i])]; err != nil {
+			found(i, &State{}, err)
 			continue
 		}
-		part, names = append(part, i), append(names, p.keys[i])
+		part, names = append(part, i), append(names, keys[i])
 	}
 	p.rest = p.rest[n:]
 	if len(part) == 0 {
@@ -187,9 +186,9 @@ func (p *parted) next(ctx context.Context) {
 			again = append(again, i)
 			return
 		case unanswered(err):
-			p.lost[p.conn.Range(p.keys[i])] = err
+			p.lost[p.conn.Range(keys[i])] = err
 		}
-		p.found(i, held, err)
+		found(i, held, err)
 	})
 	if len(again) == 0 {
 		p.most = min(2*p.most, manyKeys)

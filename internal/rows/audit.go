@@ -51,7 +51,7 @@ func (r *Reader[K, V]) AuditMemory(stable uint64, written, age time.Duration) au
 }
 
 func copyOf[K comparable, V any](item *memory.Item[K, V]) audit.Copy {
-	return audit.Copy{Value: item.Value, Null: item.Null, There: true}
+	return audit.Copy{Value: &item.Value, Null: item.Null, There: true}
 }
 
 // AuditRedis compares the entry of a key with the database, for nobody knows when it was read. The
@@ -138,11 +138,12 @@ func (r *Reader[K, V]) throughCodec(v V) (encoded []byte, decoded V) {
 	if err != nil {
 		return nil, decoded
 	}
-	if decoded, err = r.options.Codec.Decode(p); err != nil {
+	again, err := r.options.Codec.Decode(p)
+	if err != nil {
 		return nil, decoded
 	}
-	if p, err = r.options.Codec.Encode(decoded); err != nil {
+	if p, err = r.options.Codec.Encode(*again); err != nil {
 		return nil, decoded
 	}
-	return append([]byte{byte(p.Codec)}, p.Bytes...), decoded
+	return append([]byte{byte(p.Codec)}, p.Bytes...), *again
 }

@@ -22,5 +22,5 @@ func (c values[V]) Decode(p codec.Payload) (any, error) {
 	if of, ok := c.panicked(err); ok {
 		err = fmt.Errorf("to decode it panicked with a %T", of)
 	}
-	return value, err
+	return nil, err
 }

@@ -83,7 +83,7 @@ func (r *Reader[K, V]) Peek(ctx context.Context, key K) (item fetch.Item, ok boo
 		return item, false, fault.Closed
 	}
 	if ok, err = r.Fetch.Peek(ctx, of); ok {
-		return fetch.Item{Value: of.Value, Null: of.Null}, true, nil
+		return fetch.Item{Value: &of.Value, Null: of.Null}, true, nil
 	}
 	return item, false, err
 }
@@ -159,7 +159,7 @@ func (m *items[K, V]) Past(r *fetch.Round) (item fetch.Item, ago time.Duration, 
 	if !ok {
 		return item, 0, false
 	}
-	return fetch.Item{Value: of.Value, Null: of.Null}, ago, true
+	return fetch.Item{Value: &of.Value, Null: of.Null}, ago, true
 }
 
 func (m *items[K, V]) Get(r *fetch.Round) (item fetch.Item, ok bool) {
@@ -167,7 +167,7 @@ func (m *items[K, V]) Get(r *fetch.Round) (item fetch.Item, ok bool) {
 	if !ok {
 		return item, false
 	}
-	return fetch.Item{Value: of.Value, Null: of.Null}, true
+	return fetch.Item{Value: &of.Value, Null: of.Null}, true
 }
 
 func (m *items[K, V]) Set(r *fetch.Round, delta uint32, life, ttl time.Duration) bool {

@@ -73,9 +73,12 @@ func typedKeys[K comparable](rounds []*fetch.Round) []K {
 	return keys
 }
 
-// Value is a value that package fetch has had; the zero V if there is none.
-func Value[V any](value any) V {
-	v, _ := value.(V) // a nil is no V if that is an interface
+// Value is a value that package fetch has had, which is a *V there: that goes from hand to hand
+// without an allocation. The zero V if there is none.
+func Value[V any](value any) (v V) {
+	if value != nil {
+		v = *value.(*V)
+	}
 	return v
 }
 

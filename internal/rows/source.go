@@ -88,7 +88,7 @@ func (r *Reader[K, V]) answer(keys []K, values map[K]V, err error) source.Answer
 		if found {
 			a.Unasked--
 		}
-		a.Replies[i] = source.Reply{Value: value, Found: found, Err: err}
+		a.Replies[i] = source.Reply{Value: &value, Found: found, Err: err}
 		if !partial {
 			continue
 		}

@@ -20,7 +20,7 @@ type Answer struct {
 
 // Reply is what an Answer says of one key.
 type Reply struct {
-	Value any
+	Value any // a pointer to one of the loader's type
 	Found bool
 	Err   error // why there is none: the key's own, or that of the whole call
 	Own   bool  // the key's own

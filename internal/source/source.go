@@ -54,7 +54,7 @@ func New(o Options) *Source {
 
 // Row is what a load has come to for one key: a value, that there is none, or an error.
 type Row struct {
-	Value any // of the loader's type
+	Value any // a pointer to one of the loader's type; nil where there is none
 	Null  bool
 	Err   error
 

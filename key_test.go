@@ -400,7 +400,8 @@ func TestInvalidateKeysRaisesTheGeneration(t *testing.T) {
 		if err := p.cache.InvalidateKeys(t.Context(), p.Key(1)); err != nil {
 			t.Fatal(err)
 		}
-		r.Value = "old"
+		old := "old"
+		r.Value = &old
 		p.rows.Fetch.Remember(r, time.Minute)
 		if p.rows.Fetch.Current(r) {
 			t.Error("late callers are given it")

@@ -374,7 +374,8 @@ func TestLateCallersSeeInvalidation(t *testing.T) {
 	p := start(t, b, newTable(nil), steady, nil)
 	r := rows.Lone(1)
 	p.rows.Fetch.Begin(r)
-	r.Value = "old"
+	old := "old"
+	r.Value = &old
 	p.rows.Fetch.Remember(r, time.Minute)
 	if !p.rows.Fetch.Current(r) {
 		t.Fatal("not current to begin with")
@@ -403,7 +404,8 @@ func TestGenerationIsTakenBeforeReading(t *testing.T) {
 	if err := p.Invalidate(t.Context(), 1); err != nil {
 		t.Fatal(err)
 	}
-	r.Value = "old" // read from Redis before the invalidation
+	old := "old"
+	r.Value = &old // read from Redis before the invalidation
 	p.rows.Fetch.Remember(r, time.Minute)
 	p.settle()
 	p.want(t, 1, "new", nil)

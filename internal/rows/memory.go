@@ -83,7 +83,7 @@ func (r *Reader[K, V]) Peek(ctx context.Context, key K) (item fetch.Item, ok boo
 		return item, false, fault.Closed
 	}
 	if ok, err = r.Fetch.Peek(ctx, of); ok {
-		return fetch.Item{Value: &of.Value, Null: of.Null}, true, nil
+		return fetch.Item{Value: of.Value, Null: of.Null}, true, nil
 	}
 	return item, false, err
 }

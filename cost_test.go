@@ -32,7 +32,7 @@ func TestDieOfEachHitNearTheEnd(t *testing.T) {
 		t.Fatal(err)
 	}
 	var thrown int
-	l.rows.Fetch.SetDie(func() float64 { thrown++; return 0 })
+	l.rows.Fetch.Die = func() float64 { thrown++; return 0 }
 	get := func() { l.Get(t.Context(), 123456789) }
 	get()
 	c.memory.Wait()

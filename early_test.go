@@ -27,7 +27,7 @@ func TestEarlyRefreshProbability(t *testing.T) {
 						d.read = sleeps(cost)
 						c := start(t, b, d, o, livesWith(func(o *LoaderOptions) { o.EarlyRefresh = beta }))
 						defer c.cache.Close()
-						c.rows.Fetch.SetDie(rand.New(rand.NewPCG(uint64(i), 7)).ExpFloat64) // its calls come one after the other
+						c.rows.Fetch.Die = rand.New(rand.NewPCG(uint64(i), 7)).ExpFloat64 // its calls come one after the other
 						left := time.Duration(-math.Log(p) * beta * float64(cost)).Round(time.Millisecond)
 						want := math.Exp(-float64(left) / (beta * float64(cost)))
 						for range trials {

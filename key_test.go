@@ -13,7 +13,6 @@ import (
 	"github.com/alicebob/miniredis/v2"
 	"github.com/redis/go-redis/v9"
 
-	"github.com/cacheaside/cacheaside/internal/rows"
 	"github.com/cacheaside/cacheaside/internal/test/testenv"
 )
 
@@ -393,16 +392,15 @@ func TestStaleSetKeys(t *testing.T) {
 // callers.
 func TestInvalidateKeysRaisesTheGeneration(t *testing.T) {
 	embeddedBubble(t, func(t *testing.T, _ *miniredis.Miniredis, b backend) {
-		d := newTable(map[int]string{1: "new"})
+		d := newTable(map[int]string{1: "old"})
+		start(t, b, d, steadyNoMemory, nil).want(t, 1, "old", nil)
 		p := start(t, b, d, steady, nil)
-		r := rows.Lone(1)
-		p.rows.Fetch.Begin(r)
-		if err := p.cache.InvalidateKeys(t.Context(), p.Key(1)); err != nil {
-			t.Fatal(err)
-		}
-		old := "old"
-		r.Value = &old
-		p.rows.Fetch.Remember(r, time.Minute)
+		r := p.looks(t, b, 1, func() {
+			d.write(1, "new")
+			if err := p.cache.InvalidateKeys(t.Context(), p.Key(1)); err != nil {
+				t.Error(err)
+			}
+		})
 		if p.rows.Fetch.Current(r) {
 			t.Error("late callers are given it")
 		}

@@ -3,6 +3,7 @@ package cacheaside
 import (
 	"bytes"
 	"context"
+	"sync"
 	"testing"
 	"time"
 
@@ -371,12 +372,10 @@ func TestNoStaleJoin(t *testing.T) {
 // came in between.
 func TestLateCallersSeeInvalidation(t *testing.T) {
 	_, b := embedded(t)
-	p := start(t, b, newTable(nil), steady, nil)
-	r := rows.Lone(1)
-	p.rows.Fetch.Begin(r)
-	old := "old"
-	r.Value = &old
-	p.rows.Fetch.Remember(r, time.Minute)
+	d := newTable(map[int]string{1: "old"})
+	start(t, b, d, steadyNoMemory, nil).want(t, 1, "old", nil)
+	p := start(t, b, d, steady, nil)
+	r := p.looks(t, b, 1, func() {})
 	if !p.rows.Fetch.Current(r) {
 		t.Fatal("not current to begin with")
 	}
@@ -397,18 +396,37 @@ func TestLateCallersSeeInvalidation(t *testing.T) {
 func TestGenerationIsTakenBeforeReading(t *testing.T) {
 	_, b := embedded(t)
 	d := newTable(map[int]string{1: "old"})
+	start(t, b, d, steadyNoMemory, nil).want(t, 1, "old", nil)
 	p := start(t, b, d, steady, nil)
-	r := rows.Lone(1)
-	p.rows.Fetch.Begin(r)
-	d.write(1, "new")
-	if err := p.Invalidate(t.Context(), 1); err != nil {
-		t.Fatal(err)
+	r := p.looks(t, b, 1, func() {
+		d.write(1, "new")
+		if err := p.Invalidate(t.Context(), 1); err != nil {
+			t.Error(err)
+		}
+	})
+	if v, _ := r.Value.(*string); v == nil || *v != "old" {
+		t.Fatal("the look has not found the old value")
 	}
-	old := "old"
-	r.Value = &old // read from Redis before the invalidation
-	p.rows.Fetch.Remember(r, time.Minute)
 	p.settle()
 	p.want(t, 1, "new", nil)
+}
+
+// looks is a first look at Redis for a key. It calls answered when Redis has answered, and before
+// anything is done with the answer.
+func (p process) looks(t *testing.T, b backend, key int, answered func()) *fetch.Round {
+	t.Helper()
+	var once sync.Once
+	b.client(t).AddHook(hooked{before: func(redis.Cmder) {}, after: func(cmd redis.Cmder) {
+		if cmd.Name() == "getrange" {
+			once.Do(answered)
+		}
+	}})
+	r := rows.Lone(key)
+	p.rows.Fetch.First(t.Context(), fetch.Plain, fetch.Of(r))
+	if !r.Over() || r.Err != nil {
+		t.Fatalf("the look has found nothing: %v", r.Err)
+	}
+	return r
 }
 
 // Our own generation moves after Redis has acknowledged the delete: moved before, a reader would

@@ -68,6 +68,7 @@ type Options struct {
 	Codec       Codec
 	Filter      Filter // nil: none
 	Counters    *Counters
+	Die         func() float64                     // thrown for early refreshes; nil: rand.ExpFloat64
 	Life        context.Context                    // ends with the cache
 	Bypassed    func() bool                        // whether the caches are off
 	Text        func(r *Round) (string, error)     // of a round's key
@@ -121,14 +122,16 @@ type Fetcher struct {
 	sizes  lease.Sizes // of its entries in Redis
 	start  time.Time   // of the loader's monotonic clock
 
-	die        func() float64 // for XFetch
 	refreshes  refreshes
 	background sync.WaitGroup // what nobody waits for: reloads, renewals of leases, releases
 }
 
 // New makes a Fetcher.
 func New(shared *Shared, o Options) *Fetcher {
-	l := &Fetcher{cache: shared, Options: o, start: time.Now(), die: rand.ExpFloat64}
+	l := &Fetcher{cache: shared, Options: o, start: time.Now()}
+	if l.Die == nil {
+		l.Die = rand.ExpFloat64
+	}
 	l.filter.set(o.Filter)
 	return l
 }

@@ -54,7 +54,7 @@ func (l *Fetcher) countHit(r *Round) {
 // due tells whether a value with so much left of its TTL is to be loaded again: XFetch's now -
 // delta*beta*ln(u) >= expiry. The negative logarithm of a uniform variable is an exponential one.
 func (l *Fetcher) due(left, delta time.Duration) bool {
-	return delta > 0 && float64(left) <= float64(delta)*l.die()
+	return delta > 0 && float64(left) <= float64(delta)*l.Die()
 }
 
 // Delta is XFetch's beta times delta, for a load that has cost so much; where that is not known, as

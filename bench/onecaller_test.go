@@ -128,7 +128,8 @@ func checkOwn(t *testing.T, m mishap, got []callerGot, loads int, cell string) {
 	t.Helper()
 	switch {
 	case m.again:
-		if cell != fmt.Sprintf("%d errors; then a value", oneCallers) {
+		want := fmt.Sprintf("%d errors; then a value", oneCallers)
+		if cell != want && (full || !strings.HasPrefix(cell, want+" after ")) { // a busy machine may take its time
 			t.Errorf("%s: %s", m.name, cell)
 		}
 	case m.get.Cancel > 0:

@@ -88,7 +88,7 @@ type comeback struct {
 }
 
 func newBlackout(t *testing.T, policy DownPolicy, hung bool) *blackout {
-	o := &blackout{server: testenv.StartRedis(t), policy: policy, hung: hung, think: 8 * time.Millisecond, pause: 5 * time.Millisecond, warm: 400 * time.Millisecond, length: 500 * time.Millisecond}
+	o := &blackout{server: testenv.StartRedis(t), policy: policy, hung: hung, think: 25 * time.Millisecond, pause: 5 * time.Millisecond, warm: 400 * time.Millisecond, length: 500 * time.Millisecond}
 	o.o = Options{MaxLoads: 20, MaxStaleness: 300 * time.Millisecond, QueueTimeout: testenv.Hang}
 	if accepting {
 		o.think, o.pause, o.warm, o.length = 2*time.Millisecond, 25*time.Millisecond, 3*time.Second, 20*time.Second

@@ -36,6 +36,9 @@ func TestDatabaseFails(t *testing.T) {
 			{"redis-without", -1, -1, -1},
 			{"memory-without", 0, -1, -1},
 		} {
+			if !accepting && (c.name == "memory" || c.name == "redis-without") {
+				continue // what the others show of each tier, and of each life, is the same
+			}
 			t.Run(c.name, func(t *testing.T) {
 				t.Parallel()
 				f := &failing{staleFor: c.staleFor, breaker: c.breakAt >= 0, loads: make([][]time.Time, failingKeys)}

@@ -13,7 +13,7 @@ import (
 // or memory answers it.
 func TestEarlyRefreshProbability(t *testing.T) {
 	const cost = 50 * time.Millisecond
-	trials, betas := 60, []float64{1}
+	trials, betas := 40, []float64{1}
 	if accepting {
 		trials, betas = 2000, []float64{1, 2}
 	}

@@ -35,7 +35,7 @@ type batchPeer struct {
 // Batches of which half the keys are in Redis, without a memory tier.
 func TestBatchHalfHit(t *testing.T) {
 	var all []*batchPeer
-	for _, p := range slices.Concat(Peers(), Floors()) {
+	for _, p := range slices.Concat(entrants(t), Floors()) {
 		if p.Redis {
 			all = append(all, newBatchPeer(t, p))
 		}

@@ -52,7 +52,7 @@ func TestColdKey(t *testing.T) {
 	const callers = 1000
 	table := &Table{Section: 3, Title: "A cold key, one process", Head: coldHead,
 		Text: fmt.Sprintf("%d goroutines of one process ask at once for a row that is cached nowhere; its load takes %v. Medians of %d runs. The Redis commands are all that Redis executed meanwhile, those within scripts included.", callers, coldLoad, size(20, 2))}
-	for _, p := range slices.Concat(Peers(), Floors()) {
+	for _, p := range slices.Concat(entrants(t), Floors()) {
 		t.Run(p.Name, func(t *testing.T) {
 			all := runCold(t, p, 1, callers, size(20, 2))
 			all.row(table, p)
@@ -69,7 +69,7 @@ func TestColdKeyFleet(t *testing.T) {
 	const processes, callers = 4, 250
 	table := &Table{Section: 4, Title: "A cold key, four processes", Head: coldHead,
 		Text: fmt.Sprintf("%d callers in each of %d processes ask at once for a row that is cached nowhere; its load takes %v. Loads are those of all processes. Medians of %d runs. The Redis commands are all that Redis executed meanwhile, those within scripts included.", callers, processes, coldLoad, size(20, 2))}
-	for _, p := range slices.Concat(Peers(), Floors()) {
+	for _, p := range slices.Concat(entrants(t), Floors()) {
 		t.Run(p.Name, func(t *testing.T) {
 			all := runCold(t, p, processes, callers, size(20, 2))
 			all.row(table, p)

@@ -51,7 +51,7 @@ func TestMemoryPerEntry(t *testing.T) {
 	}
 	base := measureEntries(t, Peer{Name: plainMap}, n)
 	table.Row(plainMap, base.Fixed/1e6, base.Entry, 1.0, "–", "–", "–")
-	for _, p := range slices.Concat(Peers(), Floors()) {
+	for _, p := range slices.Concat(entrants(t), Floors()) {
 		server := testenv.SharedRedis(t)
 		f := measureEntries(t, p, n)
 		fixed, entry, share, asked := math.NaN(), math.NaN(), math.NaN(), math.NaN()

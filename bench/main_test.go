@@ -4,8 +4,10 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"hash/fnv"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -28,6 +30,22 @@ func size[T any](n, few T) T {
 		return n
 	}
 	return few
+}
+
+// entrants are the peers of a table: all in full, else the library and two others, which differ
+// from test to test, so that each has its turn. TestPeers is of all.
+func entrants(t *testing.T) []Peer {
+	all := Peers()
+	if full {
+		return all
+	}
+	h := fnv.New32()
+	h.Write([]byte(t.Name()))
+	others := slices.DeleteFunc(slices.Clone(all), func(p Peer) bool { return p.Name == own })
+	at := int(h.Sum32() % uint32(len(others)))
+	return slices.DeleteFunc(all, func(p Peer) bool {
+		return p.Name != own && p.Name != others[at].Name && p.Name != others[(at+1)%len(others)].Name
+	})
 }
 
 // publish logs a table, and puts it where `make compare` collects them, behind those of the same

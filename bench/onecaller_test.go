@@ -150,7 +150,7 @@ func TestOneCaller(t *testing.T) {
 			"The first of %d callers cancels its context after 60 ms of a load of 150 ms. A caller is alone, and its context ends long before the load, which takes %v. A load ends with the context that the library gives it, but for those in the last column. "+
 			"A panic that reaches the goroutine of a caller does not end the process, as in a server of net/http. To hang is not to have returned within %v.", oneCallers, later, oneCallers, oneLoad, within),
 		Head: []string{""}}
-	peers := Peers()
+	peers := entrants(t)
 	rows := make([][]any, len(peers))
 	servers := make([]string, len(peers))
 	for i, p := range peers {

@@ -126,7 +126,7 @@ func TestWrites(t *testing.T) {
 	x.way(bare, x.transaction)
 	rdb := redisClient(t, x.redis)
 	x.way("and a DEL by go-redis", x.and(func(ctx context.Context) error { return rdb.Del(ctx, "none").Err() }))
-	for _, p := range Peers() {
+	for _, p := range entrants(t) {
 		if !p.Redis {
 			continue
 		}

@@ -185,7 +185,7 @@ func TestRaces(t *testing.T) {
 	for _, race := range races {
 		table.Head = append(table.Head, race.name)
 	}
-	peers := Peers()
+	peers := entrants(t)
 	rows := make([][]any, len(peers))
 	t.Run("all", func(t *testing.T) {
 		for i, p := range peers {

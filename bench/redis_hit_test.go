@@ -22,7 +22,7 @@ func TestRedisHit(t *testing.T) {
 	var contenders []contender
 	var fromMemory, peers []string
 	loads := map[string]*atomic.Int64{}
-	for _, p := range slices.Concat(Peers(), Floors()) {
+	for _, p := range slices.Concat(entrants(t), Floors()) {
 		if !p.Redis {
 			continue
 		}

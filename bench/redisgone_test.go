@@ -40,7 +40,7 @@ func TestRedisGone(t *testing.T) {
 					goneKnown, thousands(fmt.Sprint(goneCallers)), o.deadline, goneLoad, goneOthers, goneFirst, goneThen),
 				Head: []string{"", "with a value, %", "loads", "longest wait, ms", "beyond the deadline, ms", "known rows: with a value, %", "longest wait, ms", "loads", "other rows: with a value, %", "longest wait, ms"}}
 			var runs []*outageRun
-			for _, p := range withRedis(Peers(), Floors()) {
+			for _, p := range withRedis(entrants(t), Floors()) {
 				runs = append(runs, prepareOutage(t, p))
 			}
 			for _, run := range runs {

@@ -16,7 +16,7 @@ import (
 
 // eachRebuilt runs a test on each kind of filter.
 func eachRebuilt(t *testing.T, test func(t *testing.T, f rebuildable)) {
-	backends(t, func(t *testing.T, rdb redis.UniversalClient) { test(t, newFilter(t, rdb, 10_000)) })
+	heavy(t, func(t *testing.T, rdb redis.UniversalClient) { test(t, newFilter(t, rdb, 10_000)) })
 	t.Run("local", func(t *testing.T) { test(t, newLocal(t, 10_000, 0.01)) })
 }
 
@@ -93,7 +93,7 @@ func TestFirstOfNoKeys(t *testing.T) {
 // TestFewerThanIsTallied: what counts is the bits that are there, not what was tallied of them,
 // which may be lost, or wrong.
 func TestFewerThanIsTallied(t *testing.T) {
-	backends(t, func(t *testing.T, rdb redis.UniversalClient) {
+	heavy(t, func(t *testing.T, rdb redis.UniversalClient) {
 		f := newFilter(t, rdb, 100_000) // four segments
 		keys := numbered(4000)
 		must(t, errorOf(f.Rebuild(t.Context(), Keys(keys...), none)))
@@ -119,7 +119,7 @@ func TestFewerThanIsTallied(t *testing.T) {
 // TestLostIsNotFewer: where Redis loses a part of what is being built, that is begun anew, not
 // refused.
 func TestLostIsNotFewer(t *testing.T) {
-	backends(t, func(t *testing.T, rdb redis.UniversalClient) {
+	heavy(t, func(t *testing.T, rdb redis.UniversalClient) {
 		f := newFilter(t, rdb, 100_000) // four segments
 		keys := numbered(4000)
 		must(t, errorOf(f.Rebuild(t.Context(), Keys(keys...), none)))

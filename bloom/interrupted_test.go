@@ -70,7 +70,7 @@ func interrupt(t testing.TB, f rebuildable, keys []string) {
 // table meanwhile, nothing is hidden.
 func TestInterruptedRebuildIsBegunAnew(t *testing.T) {
 	filters := func(t *testing.T, test func(t *testing.T, make func(t *testing.T) (first, next rebuildable))) {
-		backends(t, func(t *testing.T, rdb redis.UniversalClient) {
+		heavy(t, func(t *testing.T, rdb redis.UniversalClient) {
 			test(t, func(t *testing.T) (rebuildable, rebuildable) {
 				flush(t, rdb)
 				return newFilter(t, rdb, 100_000), newFilter(t, rdb, 100_000) // of two processes

@@ -30,7 +30,7 @@ type steps struct {
 	keys         []string // that have been added
 	admitted     []string
 	committed    []func(context.Context) error
-	failed       bool
+	over         bool // it has failed, or the rebuild is done
 }
 
 // step inserts rows and adds their keys, by who knows what the filter is, and by who knows only
@@ -38,12 +38,12 @@ type steps struct {
 func (s *steps) step() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.failed {
+	if s.over {
 		return
 	}
 	s.n++
 	if err := s.change(); err != nil {
-		s.failed = true
+		s.over = true
 		s.t.Errorf("step %d: %v", s.n, err)
 	}
 }
@@ -75,6 +75,13 @@ func (s *steps) know() {
 	s.fresh.known.Store(nil)
 }
 
+// end has no step be made any more.
+func (s *steps) end() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.over = true
+}
+
 // look asks for all keys at each tenth step, else for the last.
 func (s *steps) look() error {
 	keys := s.keys
@@ -104,6 +111,7 @@ func TestEachStepOfARebuild(t *testing.T) {
 		_, err = f.Rebuild(t.Context(), s.rows.read, fewer) // many rows are admitted, and not committed yet
 		must(t, err)
 		s.step()
+		s.end() // a client may have something to send still
 		for _, committed := range s.committed {
 			must(t, committed(t.Context()))
 		}

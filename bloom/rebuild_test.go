@@ -73,7 +73,7 @@ func forgotten(t testing.TB, rdb redis.UniversalClient) {
 
 // TestRebuild: with keys added meanwhile, none of which is lost.
 func TestRebuild(t *testing.T) {
-	backends(t, func(t *testing.T, rdb redis.UniversalClient) {
+	heavy(t, func(t *testing.T, rdb redis.UniversalClient) {
 		f, other := newFilter(t, rdb, 60_000), newFilter(t, rdb, 60_000)
 		n := sized(t, 20_000, 4000)
 		keys := numbered(n)

@@ -25,6 +25,20 @@ func backends(t *testing.T, test func(t *testing.T, rdb redis.UniversalClient)) 
 	t.Run("cluster", func(t *testing.T) { test(t, testenv.SharedCluster(t).Client(t)) })
 }
 
+// heavy runs a test on all kinds of server that takes long on the embedded one, which interprets
+// scripts: it serves where there is no other, and at full size.
+func heavy(t *testing.T, test func(t *testing.T, rdb redis.UniversalClient)) {
+	backends(t, func(t *testing.T, rdb redis.UniversalClient) {
+		if !tooHeavy(t) {
+			test(t, rdb)
+		}
+	})
+}
+
+func tooHeavy(t testing.TB) bool {
+	return strings.Contains(t.Name(), "/embedded") && testenv.HasRedis() && !testenv.Accepting
+}
+
 // sized is how many keys a test is about: the embedded server is slow, with the race detector above
 // all.
 func sized(t testing.TB, full, embedded int) int {

@@ -49,9 +49,12 @@ func (p *tap) through(cmds []redis.Cmder, next func() error) error {
 	return err
 }
 
-// pairs run a test on all kinds of server, with two clients each.
+// pairs run a test as heavy does, with two clients each.
 func pairs(t *testing.T, test func(t *testing.T, tapped, other redis.UniversalClient)) {
 	t.Run("embedded", func(t *testing.T) {
+		if tooHeavy(t) {
+			return
+		}
 		m, client := testenv.Mini(t)
 		o := *client.Options()
 		tapped := redis.NewClient(&o)

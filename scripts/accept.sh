@@ -79,6 +79,9 @@ filters() {
 	echo "== a million keys added to Redis"
 	package bloom '^TestMillionAdds$'
 	echo
+	echo "== rebuilds that are watched, cut off and resumed, on each kind of server"
+	package bloom '^(TestEachStepOfARebuild|TestRebuildEndsAnywhere)$'
+	echo
 	echo "== a rebuild of 5 million keys from MariaDB under load; a filter of 2^33 bits"
 	package bloom '^(TestRebuildUnderLoad|TestHugeFilter)$'
 	[ -z "${failed:-}" ]
@@ -119,7 +122,7 @@ binlog() {
 	package canal/mysqlbinlog '^TestConsumerIsKilled$'
 	echo
 	echo "== of two that have one lock the other takes over; a server that hangs; two with the same number; how logs are written; what sessions set"
-	package canal/mysqlbinlog '^(TestFailover|TestServerThatHangs|TestTwoWithTheSameServerID|TestHowTheLogIsWritten|TestSessionsOfAllSettings|TestOldTimes)$'
+	package canal/mysqlbinlog '^(TestFailover|TestServerThatHangs|TestTwoWithTheSameServerID|TestHowTheLogIsWritten|TestCharacterSets|TestSessionsOfAllSettings|TestOldTimes)$'
 	[ -z "${failed:-}" ]
 }
 bounds() {

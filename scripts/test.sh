@@ -60,10 +60,17 @@ build() {
 }
 # What the race detector distorts: bounds on allocations and on memory.
 unraced() { run unraced . 'go test -trimpath -count=1' -run 'TestBudget|TestOverhead|Allocat' ./internal/test/allocs ./internal/memory ./internal/keys; }
+# half matches one half of the tests of the root package, by the time that they take. The package
+# is run as two processes, or it would be the last to end, by itself.
+half='^(Test[A-H]|Example)'
+# root FILE ARGUMENTS...: packages of the root module.
+root() { run "$1" . 'go test -trimpath -race -count=1' "${@:2}"; }
 # Tests wait more than they compute, so more of them run at once than a small machine has cores.
 # The packages that take longest begin first, so that none of them runs alone in the end.
 tests() {
-	race . -p 5 . ./consistency ./bloom ./lock &
+	root root-1 -run "$half" . &
+	root root-2 -skip "$half" . &
+	root root-others -p 3 ./consistency ./bloom ./lock $(go list ./... | tail -n +2) &
 	lane "${first[@]}" &
 	lane "${second[@]}" &
 	unraced
@@ -74,8 +81,8 @@ tests() {
 part "compile" build || exit 1
 part "tests" tests
 
-files=()
-for m in . "${first[@]}" "${second[@]}"; do files+=("bin/test/race-${m//\//-}.json"); done
+files=(bin/test/root-{1,2,others}.json)
+for m in "${first[@]}" "${second[@]}"; do files+=("bin/test/race-${m//\//-}.json"); done
 for m in "${plain[@]}"; do files+=("bin/test/${m//\//-}.json"); done
 echo
 bin/report -sum "${files[@]}" bin/test/unraced.json >bin/test/summary

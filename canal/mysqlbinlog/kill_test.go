@@ -18,7 +18,7 @@ import (
 
 var (
 	killSeed  = flag.Uint64("kill.seed", 1, "of TestConsumerIsKilled")
-	killKills = flag.Int("kill.kills", 0, "of the consumer in each act of TestConsumerIsKilled; 0: 3, and 10 with CACHEASIDE_ACCEPT")
+	killKills = flag.Int("kill.kills", 0, "of the consumer in each act of TestConsumerIsKilled; 0: 2, and 10 with CACHEASIDE_ACCEPT")
 )
 
 // fault is what goes wrong beside the kills.
@@ -91,7 +91,7 @@ func TestConsumerIsKilled(t *testing.T) {
 }
 
 func consumerIsKilled(t *testing.T, e testenv.Engine) {
-	all, kills := acts, 3
+	all, kills := acts, 2
 	if testenv.Accepting {
 		all, kills = append(acts, moreActs...), 10
 	}

@@ -3,12 +3,14 @@ package mysqlbinlog
 import (
 	"database/sql"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"slices"
 	"strings"
 	"testing"
 
 	"github.com/cacheaside/cacheaside/canal/event"
+	"github.com/cacheaside/cacheaside/internal/test/testenv"
 )
 
 // ofMySQL are types, and character sets, of MySQL's own.
@@ -215,10 +217,13 @@ func testCharacterSets(x *world) {
 	defer conn.Close()
 	_, err = conn.ExecContext(t.Context(), "SET NAMES utf8mb4")
 	x.check(err)
-	understood := 0
-	for set := range sets {
+	understood, some := 0, 8 // of so many bytes one, others in each character set
+	if testenv.Accepting {
+		some = 1
+	}
+	for i, set := range slices.Sorted(maps.Keys(sets)) {
 		decode := decoder(set)
-		for b := range 256 {
+		for b := i % some; b < 256; b += some {
 			for _, bytes := range [][]byte{{byte(b)}, {'A', byte(b)}, {0, byte(b)}, {byte(b), 0, 0x20, byte(b)}, {0, 0, 0x20, byte(b)}} {
 				got, ok := decode(bytes)
 				if !ok || set == "binary" || set == "utf8mb3" || set == "utf8mb4" || set == "ascii" {

@@ -133,7 +133,7 @@ func TestInvalidateOnAClusterByOneAddress(t *testing.T) {
 	shard := testenv.StartShard(t)
 	w := &world{t, map[string]string{"CACHEASIDE_REDIS": shard.Addr}}
 	rdb := shard.ClusterClient(t)
-	c, err := cacheaside.New(rdb, nil)
+	c, err := cacheaside.New(rdb, &cacheaside.Options{RedisTimeout: testenv.Hang})
 	w.check(err)
 	defer c.Close()
 	var version atomic.Int64

@@ -71,7 +71,7 @@ func TestTailOnCluster(t *testing.T) {
 
 func tails(w *world, rdb redis.UniversalClient, masters int) {
 	w.Helper()
-	c, err := cacheaside.New(rdb, nil)
+	c, err := cacheaside.New(rdb, &cacheaside.Options{RedisTimeout: testenv.Hang})
 	w.check(err)
 	w.Cleanup(func() { c.Close() })
 	f := w.follow(masters)
@@ -190,7 +190,7 @@ func TestTailLost(t *testing.T) {
 	server := testenv.SharedRedis(t)
 	p := testenv.NewProxy(t, server.Addr)
 	w := &world{t, map[string]string{"CACHEASIDE_REDIS": p.Addr}}
-	c, err := cacheaside.New(server.Client(t), nil)
+	c, err := cacheaside.New(server.Client(t), &cacheaside.Options{RedisTimeout: testenv.Hang})
 	w.check(err)
 	defer c.Close()
 	key := cacheaside.Key{Loader: "user", Text: "1"}

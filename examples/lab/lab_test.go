@@ -29,7 +29,7 @@ type testLab struct {
 // patience on a machine that is busy.
 func startLab(t *testing.T, change ...func(*config)) *testLab {
 	t.Helper()
-	c := config{window: 100 * time.Millisecond, pause: 10 * time.Millisecond, frame: 60 * time.Millisecond, patience: testenv.Hang, connect: testenv.Hang, ttl: ttl, redis: 15 * time.Second, reads: 150, crowd: crowd}
+	c := config{window: 100 * time.Millisecond, pause: 10 * time.Millisecond, frame: 60 * time.Millisecond, patience: testenv.Hang, connect: testenv.Hang, ttl: ttl, redis: 15 * time.Second, reads: 60, crowd: crowd}
 	for _, f := range change {
 		f(&c)
 	}
@@ -186,7 +186,7 @@ func TestSwitches(t *testing.T) {
 		}
 	})
 	t.Run("database fails", func(t *testing.T) {
-		l.throw(t, "traffic", `{"reads":150,"writes":0}`)
+		l.throw(t, "traffic", `{"reads":60,"writes":0}`)
 		testenv.Eventually(t, "the last write", func() bool { return l.lab.protected.writing.Load() == 0 && l.lab.plain.writing.Load() == 0 })
 		l.warm()
 		l.throw(t, "fail", `{"on":true}`)
@@ -210,7 +210,7 @@ func TestSwitches(t *testing.T) {
 			t.Error("a database that fails was written to")
 		}
 		l.throw(t, "fail", `{"on":false}`)
-		l.throw(t, "traffic", `{"reads":150,"writes":5}`)
+		l.throw(t, "traffic", `{"reads":60,"writes":5}`)
 	})
 	t.Run("bus", func(t *testing.T) {
 		l.throw(t, "bus", `{"on":true,"process":2}`)
@@ -230,8 +230,8 @@ func TestSwitches(t *testing.T) {
 	t.Run("traffic", func(t *testing.T) {
 		l.throw(t, "traffic", `{"reads":0,"writes":0}`)
 		l.until(t, "no reads", func(f frame) bool { return f.State.Reads == 0 && f.Protected.Now.Reads == 0 && f.Plain.Now.Reads == 0 })
-		l.throw(t, "traffic", `{"reads":150,"writes":5}`)
-		l.until(t, "reads", func(f frame) bool { return f.Protected.Now.Reads > 50 && f.Plain.Now.Reads > 50 })
+		l.throw(t, "traffic", `{"reads":60,"writes":5}`)
+		l.until(t, "reads", func(f frame) bool { return f.Protected.Now.Reads > 20 && f.Plain.Now.Reads > 20 })
 	})
 	l.notOverdue(t)
 }
@@ -342,10 +342,10 @@ func TestProtections(t *testing.T) {
 	on(whenDown)
 	l.throw(t, "kill", `{"on":true}`)
 	testenv.Eventually(t, "a time in which memory is served, and what it lacks is an error, not a load", func() bool {
-		protected, _ := l.throw(t, "traffic", `{"reads":1000,"writes":5}`)
+		protected, _ := l.throw(t, "traffic", `{"reads":250,"writes":5}`)
 		return number(t, protected, loadsOf) == 0 && number(t, protected, errorsOf) > 0
 	})
-	l.throw(t, "traffic", `{"reads":150,"writes":5}`)
+	l.throw(t, "traffic", `{"reads":60,"writes":5}`)
 	l.throw(t, "kill", `{"on":false}`)
 	off(whenDown)
 	for _, name := range []string{early, maxLoads, breaker} {

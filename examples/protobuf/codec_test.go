@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/alicebob/miniredis/v2"
 	"github.com/redis/go-redis/v9"
@@ -48,7 +49,7 @@ func TestCodec(t *testing.T) {
 	for range 2 {
 		rdb := redis.NewClient(&redis.Options{Addr: server.Addr(), ContextTimeoutEnabled: true})
 		defer rdb.Close()
-		cache, err := cacheaside.New(rdb, nil)
+		cache, err := cacheaside.New(rdb, &cacheaside.Options{RedisTimeout: time.Minute, ReadTimeout: time.Minute}) // the machine may be busy
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -82,7 +82,7 @@ func bombAll(t *testing.T, name string, p codec.Payload, maxBytes int) {
 // the process.
 func TestBombs(t *testing.T) {
 	const max = 64 << 20
-	deep := 3_000_000
+	deep := 1_000_000
 	if testenv.Accepting {
 		deep = 10_000_000
 	}

@@ -180,6 +180,9 @@ func (c *Cluster) Options() *redis.ClusterOptions {
 	return &redis.ClusterOptions{
 		Addrs:                    append([]string(nil), c.Addrs...),
 		PoolSize:                 poolSize,
+		ReadTimeout:              Hang,
+		WriteTimeout:             Hang,
+		PoolTimeout:              Hang,
 		MaintNotificationsConfig: noMaintenance(),
 	}
 }

@@ -94,6 +94,9 @@ func (r *Redis) Options() *redis.Options {
 	return &redis.Options{
 		Addr:                     r.Addr,
 		PoolSize:                 poolSize,
+		ReadTimeout:              Hang, // a busy machine may keep a server from answering for longer than go-redis waits
+		WriteTimeout:             Hang,
+		PoolTimeout:              Hang,
 		MaintNotificationsConfig: noMaintenance(),
 	}
 }

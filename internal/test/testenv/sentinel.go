@@ -146,6 +146,9 @@ func (s *Sentinel) Options() *redis.FailoverOptions {
 		MasterName:    s.MasterName,
 		SentinelAddrs: append([]string(nil), s.Addrs...),
 		PoolSize:      poolSize,
+		ReadTimeout:   Hang,
+		WriteTimeout:  Hang,
+		PoolTimeout:   Hang,
 	}
 }
 

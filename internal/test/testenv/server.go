@@ -192,7 +192,13 @@ func program(t testing.TB, name, debianPackage string) string {
 	return path
 }
 
-// lookup is program for who is no test.
+// HasRedis tells whether there is a real redis-server.
+func HasRedis() bool {
+	_, err := lookup("redis-server", "redis-server")
+	return err == nil
+}
+
+// lookup is program for callers that are no tests.
 func lookup(name, debianPackage string) (path string, err error) {
 	path, err = exec.LookPath(name)
 	if err != nil { // servers are often outside the PATH of an ordinary user

@@ -164,6 +164,9 @@ func (r *TLSRedis) options(username, password string) *redis.Options {
 		Password:                 password,
 		TLSConfig:                r.TLSConfig(),
 		PoolSize:                 poolSize,
+		ReadTimeout:              Hang,
+		WriteTimeout:             Hang,
+		PoolTimeout:              Hang,
 		MaintNotificationsConfig: noMaintenance(),
 	}
 }

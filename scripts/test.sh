@@ -70,7 +70,7 @@ root() { run "$1" . 'go test -trimpath -race -count=1' "${@:2}"; }
 tests() {
 	root root-1 -run "$half" . &
 	root root-2 -skip "$half" . &
-	root root-others -p 3 ./consistency ./bloom ./lock $(go list ./... | tail -n +2) &
+	root root-others -p 3 ./consistency ./bloom ./lock $(go list -race ./... | tail -n +2) &
 	lane "${first[@]}" &
 	lane "${second[@]}" &
 	unraced

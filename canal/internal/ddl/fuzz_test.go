@@ -72,7 +72,7 @@ func check(t *testing.T, statement, schema string) {
 // A long statement is read in time that grows with its length alone, and in little memory, however
 // it is made.
 func TestLongStatements(t *testing.T) {
-	size := 1 << 18
+	size := 1 << 20
 	if testenv.Accepting {
 		size = 20 << 20
 	}

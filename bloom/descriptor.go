@@ -32,7 +32,7 @@ type generation struct {
 	Capacity uint64    `json:"capacity"`
 	Rate     float64   `json:"rate"`
 	Ready    bool      `json:"ready"`            // all its segments are there
-	Begun    time.Time `json:"begun"`            // by the clock of who rebuilds
+	Begun    time.Time `json:"begun"`            // by the clock of the process that rebuilds
 	Tagged   bool      `json:"tagged,omitempty"` // its segments have tags; programs that know of none forget that
 }
 

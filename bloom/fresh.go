@@ -46,7 +46,7 @@ func (s *sharing) upToDate(ctx context.Context) (trust int64, err error) {
 			return trust, nil
 		}
 	}
-	if trust = s.trust.Load(); trust >= enough { // by who has asked meanwhile
+	if trust = s.trust.Load(); trust >= enough { // another caller has asked meanwhile
 		return trust, nil
 	}
 	if err := ctx.Err(); err != nil {

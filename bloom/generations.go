@@ -118,7 +118,7 @@ func (f *Redis) activate(ctx context.Context, g *generation) error {
 	}
 	err := f.change(ctx, func(to *descriptor) error {
 		switch {
-		case to.Active != nil && to.Active.ID == g.ID: // by another who has built the same
+		case to.Active != nil && to.Active.ID == g.ID: // another process has built the same
 			return nil
 		case to.Building == nil || to.Building.ID != g.ID || !to.Building.Ready: // or Redis has lost that it was, and nobody adds to it
 			return errReplaced

@@ -125,7 +125,7 @@ func (b localBuilding) current(h *holding) error {
 	switch {
 	case b.l.closed.Load():
 		return errClosed
-	case h.building == b.g, h.active == b.g: // the latter by another who has built the same
+	case h.building == b.g, h.active == b.g: // the latter where another build has made the same
 		return nil
 	case h.building == nil && b.l.shared != nil:
 		return errMissed

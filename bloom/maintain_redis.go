@@ -30,9 +30,9 @@ import (
 //
 // A restart is noticed within a second, by each process that uses the filter, if INFO is permitted,
 // and so is a Redis that has gone back to an earlier state otherwise (Stats.WentBack); Maintain
-// builds the filter again at the next check. Until it is noticed, what was lost is missed: callers
-// who cannot bear that has Redis not lose what it has acknowledged, by appendfsync always and,
-// where replicas take over, WAIT.
+// builds the filter again at the next check. Until it is noticed, what was lost is missed. Where
+// that must not be, have Redis keep what it has acknowledged: appendfsync always and, where
+// replicas take over, WAIT.
 func (f *Redis) Maintain(ctx context.Context, source Source, options *MaintainOptions) error {
 	return maintain(ctx, f, source, options)
 }
@@ -56,7 +56,7 @@ func (f *Redis) isDue(ctx context.Context, o MaintainOptions, w *watched) (bool,
 		return false, err
 	}
 	var left error
-	if len(d.Old) > 0 { // by who was ended
+	if len(d.Old) > 0 { // of a rebuild that was cut off
 		left = f.remove(ctx) // which is no reason not to look
 	}
 	w.active = ""

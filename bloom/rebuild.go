@@ -72,8 +72,8 @@ type Report struct {
 // target is what a Rebuild fills: a filter in Redis, or in the process.
 type target interface {
 	// build begins a new generation for about capacity keys (0: as many as the target finds right),
-	// in the place of one that another rebuild has left. It is added to by all who add when build
-	// returns.
+	// in the place of one that another rebuild has left. When build returns, all additions go to
+	// it, too.
 	build(ctx context.Context, capacity uint64) (building, error)
 }
 

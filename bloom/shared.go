@@ -25,7 +25,7 @@ type sharing struct {
 	start  time.Time     // of the clock that trust is on
 	trust  atomic.Int64  // until when all that was announced before the last poll has been added, or what is held was dropped
 	asking chan struct{} // one asks for the last number at a time; see upToDate
-	asked  time.Time     // when one did, if what was announced then has not come yet; of who is asking
+	asked  time.Time     // when one did, if what was announced then has not come yet; guarded by asking
 }
 
 // NewShared makes a Local for a set that several processes add to: each has all bits in its own

@@ -84,7 +84,7 @@ func Table[K Column](db Queryer, table, column string) Source {
 type tableSource struct {
 	db   Queryer
 	kind reflect.Kind // of the keys
-	err  error        // of who has made it
+	err  error        // of its constructor
 
 	first, next string // statements: of the first page, and of those behind a key
 	one, find   string // of the first row, and of a key

@@ -64,7 +64,7 @@ type State struct {
 	Generation string    // the id of the present one: each rebuild makes another
 	Hashes     uint64    // bits of each key
 	Segments   uint64    // strings that its bits are in
-	Begun      time.Time // when its rebuild began, by the clock of who rebuilt
+	Begun      time.Time // when its rebuild began, by the clock of the process that rebuilt
 	Next       string    // the id of the generation that is being built
 	NextBegun  time.Time // when that was begun
 	Old        int       // generations that are still to be removed

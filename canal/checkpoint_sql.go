@@ -79,7 +79,7 @@ func (c *SQLCheckpoint) Load(ctx context.Context) (event.Position, error) {
 type Saved struct {
 	Position event.Position
 	Token    int64     // of the lock under which it was saved; 0: there was none
-	Time     time.Time // by the clock of who saved it
+	Time     time.Time // by the clock of the process that saved it
 }
 
 // Look returns what was saved last, for a caller that only looks; found is false if nothing was.

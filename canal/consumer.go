@@ -29,7 +29,7 @@ type Consumer struct {
 	need       map[event.Table][]string
 	loaders    []cacheaside.Key // all keys of each that is bound
 	handles    bool             // some bindings are handlers
-	gap        bool             // the position was lost, and what was missed is not repaired yet; of who has run
+	gap        bool             // the position was lost, and what was missed is not repaired yet; guarded by run
 
 	run sync.Mutex
 	*counters
@@ -178,7 +178,7 @@ const (
 	mostBytes  = 4 << 20 // that they take, about
 	firstPause = 100 * time.Millisecond
 	longPause  = 5 * time.Second
-	noFailure  = 30 * time.Second // who waits for the lock for so long, and hears of none, has it work
+	noFailure  = 30 * time.Second // a consumer that has waited for the lock for so long, and heard of no failure, counts as working
 	idleSaves  = 10               // times SaveEvery, while no row changes that is bound
 )
 

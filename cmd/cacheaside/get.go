@@ -91,7 +91,7 @@ type shownHead struct {
 // shownHold tells which writers hold the key.
 type shownHold struct {
 	Writers  int     `json:"writers"`  // whose holds have not ended
-	Left     int     `json:"left"`     // whose holds are over, who have not left
+	Left     int     `json:"left"`     // whose holds have ended by time, not by Release
 	Replicas bool    `json:"replicas"` // it waits for replicas (Options.ReplicaLag)
 	Until    *string `json:"until,omitempty"`
 	Flaw     string  `json:"flaw,omitempty"`

@@ -38,7 +38,7 @@ type health struct {
 // trouble is what has failed in a range of keys; it is not changed.
 type trouble struct {
 	failures int
-	err      error // of who is not to ask, if there were too many
+	err      error // for commands that are not sent, if there were too many
 }
 
 // Watch stops commands from being sent where those before have failed, and asks there by itself,

@@ -140,9 +140,9 @@ func (b *batch) peek() {
 		b.l.count(err)
 		switch {
 		case err != nil || state.Kind != lease.Stored || e.Generation != r.loader.Number:
-			r.step = over // who reads it sees to it
+			r.step = over // its next reader sees to it
 		case e.Expiry.After(r.until.Add(Drift)) && state.Long:
-			r.step = over // who reads it fetches it
+			r.step = over // its next reader fetches it
 		case e.Expiry.After(r.until.Add(Drift)):
 			b.l.takeOver(r, e)
 		case e.Taken(time.Now()):

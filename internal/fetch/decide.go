@@ -112,7 +112,7 @@ func decideRefresh(what seen, s standing) action {
 // decideWithoutRedis is decide where Redis could not be asked: see LoaderOptions.RedisDown.
 func decideWithoutRedis(what seen, s standing) action {
 	switch {
-	case what == seenWrongClient || s.Refresh: // it will not come back; or who refreshes wants to know
+	case what == seenWrongClient || s.Refresh: // it will not come back; or Refresh reports the error
 		return failRedis
 	case s.HasStale: // Redis was lost while a fresh value was waited for: the stale one was there when the callers asked
 		return giveStale

@@ -108,11 +108,11 @@ func split(rounds []*Round, places []int) (of, others []*Round) {
 	return of, others
 }
 
-// loadAll loads the rows of rounds. Where Redis could not be asked, those who have gathered
-// meanwhile are in, who would wait for it as long again: what is loaded is from after they asked,
-// and they are given nothing that Redis has said before. Not for a key on hold, or with Bypass,
-// where nobody has waited; nor without any Redis, where a round knows only of holds from before it
-// began (see onHold).
+// loadAll loads the rows of rounds. Where Redis could not be asked, the callers who have gathered
+// meanwhile take part, since they would wait for Redis as long again: what is loaded is from after
+// they asked, and they are given nothing that Redis has said before. Not for a key on hold, or with
+// Bypass, where nobody has waited; nor without any Redis, where a round knows only of holds from
+// before it began (see onHold).
 func (b *batch) loadAll(rounds []*Round, waiting func()) []source.Row {
 	takeIn := func() {
 		if b.flight == nil || b.l.cache.Store == nil {

@@ -30,7 +30,7 @@ func (b *batch) wait() {
 			}
 		}
 		waited := now - r.waited
-		if waited > 2*b.l.LoadTimeout+b.l.cache.QueueTimeout { // who loads may have had to wait for his turn
+		if waited > 2*b.l.LoadTimeout+b.l.cache.QueueTimeout { // the load may have had to wait for its turn
 			r.Err, r.step = fault.LoadTimeout, over
 			continue
 		}

@@ -25,7 +25,7 @@ func (g *Group[K, R]) take(ctx context.Context, rounds []*Round[K, R]) *Flight[K
 	ctx = context.WithoutCancel(ctx)
 	f.ctx, f.cancel = context.WithCancelCause(ctx)
 	f.open.Store(int64(len(rounds)))
-	f.callers.Store(1) // until all rounds are in it: who leaves meanwhile must not seem to be the last
+	f.callers.Store(1) // until all rounds are in it: a caller that leaves meanwhile must not seem to be the last
 	for _, r := range rounds {
 		s := r.shard
 		s.mu.Lock()

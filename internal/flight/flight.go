@@ -89,16 +89,16 @@ type Round[K comparable, R any] struct {
 	waiters[K, R]
 }
 
-// waiters are those who wait for a round, and what it is of. The lock of the shard guards them.
+// waiters are the callers of a round, and what it is part of. The lock of the shard guards them.
 type waiters[K comparable, R any] struct {
-	callers   int32 // who still wait
+	callers   int32 // that still wait
 	completed bool
 	flight    *Flight[K, R]     // nil while it gathers, and during its first look
-	begunBy   *struct{ _ byte } // the DoMany that it is of
+	begunBy   *struct{ _ byte } // the DoMany that has begun it
 	next      *Round[K, R]      // gathers; for one that was taken in: the one before
 	within    *Round[K, R]      // the last that was taken in
 	values    context.Context   // of the first caller of a round that gathers
-	done      chan struct{}     // nil if only who waits for the flight waits for it
+	done      chan struct{}     // nil if all its callers wait for the flight
 }
 
 // New makes a group.

@@ -37,7 +37,7 @@ type Bus struct {
 	loaders loaders
 	counts  counts
 
-	questions atomic.Pointer[func(Question)] // who is given them
+	questions atomic.Pointer[func(Question)] // the function that is given them
 
 	ctx     context.Context
 	cancel  context.CancelFunc

@@ -34,7 +34,7 @@ const lagHolder = "lag"
 // refuses ZADD, but not in a script that has already written, as ZREM does, whatever there is; and
 // where the name holds something else, that fails before anything has changed. No script empties
 // the set but with its last command: while a cluster moves the slot, a server refuses whatever a
-// script does with a key that is not there any more. ARGV: who holds it, for how long, in ms.
+// script does with a key that is not there any more. ARGV: the holder, for how long, in ms.
 var holdScript = conn.NewScript(clockMS + `
 redis.call('ZREM', KEYS[1], '')
 local ends = math.max(now + ARGV[2], tonumber(redis.call('ZSCORE', KEYS[1], ARGV[1]) or 0))
@@ -53,7 +53,7 @@ redis.call('PEXPIRE', KEYS[1], math.max(last() - now, ARGV[2]))
 redis.call('ZADD', KEYS[1], string.format('%.0f', math.max(now + ARGV[2], held)), ARGV[1])
 return 1`)
 
-// leaveScript ends one's hold of a key. ARGV: who held it.
+// leaveScript ends one's hold of a key. ARGV: the holder.
 var leaveScript = conn.NewScript(clockMS + `
 local others = #redis.call('ZRANGE', KEYS[1], 0, 1) > 1
 redis.call('ZREM', KEYS[1], ARGV[1])

@@ -32,8 +32,8 @@ const (
 	questionHead = 12
 	askedSize    = 13
 
-	// MaxAsked is how many keys a question is about, at most; none is a question, too: of who is
-	// there.
+	// MaxAsked is how many keys a question is about, at most. One without keys asks which processes
+	// are there.
 	MaxAsked = 128
 
 	maxLoaders = 32
@@ -121,8 +121,8 @@ func decodeQuestion(payload string) (q Question, err error) {
 	return q, nil
 }
 
-// Answer sets who is given the questions that are heard, quickly: nobody waits for it but the
-// announcements behind.
+// Answer sets the function that is given the questions that are heard. It must be quick, since the
+// announcements behind wait for it.
 func (c *Bus) Answer(heard func(Question)) { c.questions.Store(&heard) }
 
 func (c *Bus) question(payload string) {
@@ -191,8 +191,8 @@ func (c *Bus) Ask(ctx context.Context, q Question, life time.Duration) (listener
 	return n, counted
 }
 
-// GiveAnswer gives that of the process who to a question. It is false where nobody waits for it any
-// more.
+// GiveAnswer answers a question for the process with the id who. It is false where nobody waits for
+// the answer any more.
 func (c *Bus) GiveAnswer(ctx context.Context, id, who uint64, answer []byte) (taken bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, c.conn.Timeout())
 	defer cancel()

@@ -19,7 +19,7 @@ const maxTrips = 2
 
 // gather sends what the goroutines of a process ask for at the same time together: a command goes
 // out at once if fewer than maxTrips trips are under way; else it waits for the next one to come
-// back, and all who wait then go out in one pipeline. Nobody waits for company. There is one for
+// back, and all that wait then go out in one pipeline. Nobody waits for company. There is one for
 // reads, one for requests for leases, which must not be repeated, and one for all else, which may
 // be.
 //
@@ -40,7 +40,7 @@ type gather struct {
 
 // trip is one pipeline.
 type trip struct {
-	ctx    context.Context // ends at the time-out of the first who asked
+	ctx    context.Context // ends at the time-out of its first command
 	cancel context.CancelFunc
 	cmds   []redis.Cmder
 	weight int64 // how many bytes the replies are, about

@@ -52,7 +52,7 @@ func (d *Admission) Acquire(ctx context.Context, call Call) (*Pass, error) {
 }
 
 // enterBehind is for calls in the background, where there are two limits: while they wait for one
-// they have no place of the other, which somebody may be waiting for who has nothing to show.
+// they have no place of the other, which a caller with nothing to show may be waiting for.
 func (d *Admission) enterBehind(p *boundedWait, b *Breaker) error {
 	for first, second := d.Own, d.Shared; ; first, second = second, first {
 		queued, err := first.enterPlace(p, background)

@@ -7,7 +7,7 @@ import (
 
 // Call is what a Admission is to know of a call.
 type Call struct {
-	Background bool  // nobody waits for it, or who does has something to show
+	Background bool  // nobody waits for it, or its callers have something to show
 	Within     *Pass // of the load that asks for it, or nil
 }
 

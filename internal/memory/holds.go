@@ -13,7 +13,7 @@ type Holds struct {
 	lag   time.Duration
 	start time.Time             // of the clock
 	until [stripes]atomic.Int64 // on it
-	taken [stripes]atomic.Int32 // by how many writers, who have not left them
+	taken [stripes]atomic.Int32 // by how many writers that have not left them
 }
 
 // NewHolds makes holds of this length.

@@ -28,7 +28,7 @@ type index struct {
 // noted is of the item that was Set last; where two are at once, it may be of the other.
 type noted struct {
 	hash uint64        // the tier's own
-	read time.Duration // when it began to be read, on a clock of who sets it
+	read time.Duration // when it began to be read, on the clock of its setter
 }
 
 const (

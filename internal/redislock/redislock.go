@@ -31,7 +31,7 @@ func Name(prefix, key string) (name string, ok bool) {
 
 // A lock in Redis is a string, "L1 holder token until waited": the id of the request that has got
 // it, or "-" when it is free; the last fencing token; until when it is held, by the server's clock
-// in milliseconds; and 1 if somebody who waits is to be told of its release. It outlives a release,
+// in milliseconds; and 1 if a waiter is to be told of its release. It outlives a release,
 // or its holder, until a minute after its token is in the past: as a token is the time or more, the
 // next is greater then, whatever is remembered.
 //

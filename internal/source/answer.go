@@ -53,7 +53,7 @@ func (s *Source) sort(n int, a Answer, call Row) []Row {
 			r.Value = reply.Value
 		case reply.Err == nil, s.noRow(reply.Err) && (!s.options.Batch || reply.Own):
 			r.Null = true
-		case s.noRow(reply.Err): // of a whole batch: who is told must not take it for the absence of his row
+		case s.noRow(reply.Err): // of a whole batch: a caller must not take it for the absence of its row
 			r.Err = errors.New("the batch load failed: " + reply.Err.Error())
 			failed++
 		default:

@@ -68,7 +68,7 @@ type Row struct {
 type Call struct {
 	Begins     func() // called just before, unless nil
 	Waiting    func() // called when it begins to wait for other loads, unless nil
-	Background bool   // nobody waits for it who has nothing to show
+	Background bool   // nobody waits for it, or its callers have something to show
 }
 
 // Load calls query for keys of these texts, and answers for each. It caches nothing, and waits for
@@ -135,7 +135,7 @@ func (s *Source) run(ctx context.Context, pass *limit.Pass, query Query) Answer 
 			if !returned {
 				a = Answer{Err: s.options.Caught(recover())}
 			}
-			pass.Leave() // not before, whoever still waits
+			pass.Leave() // not before, even if nobody waits any more
 			done <- a
 		}()
 		a = query(ctx)

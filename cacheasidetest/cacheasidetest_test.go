@@ -433,7 +433,7 @@ func TestHangKeepsWhatWasSent(t *testing.T) {
 // A pipeline that is longer than any buffer, and its replies, do not wait for each other.
 func TestLongPipeline(t *testing.T) {
 	inAndOut(t, func(t *testing.T) {
-		rdb := cacheasidetest.New(t, calm()).Redis.Client(t)
+		rdb := cacheasidetest.New(t, calm()).Redis.Client(t).WithTimeout(time.Minute) // the machine may be busy
 		pipe := rdb.Pipeline()
 		for i := range 5_000 {
 			pipe.Set(t.Context(), fmt.Sprint("key", i%100), "a value of some length, so that it fills what lies between", 0)

@@ -33,7 +33,7 @@ func size[T any](n, few T) T {
 }
 
 // entrants are the peers of a table: all in full, else the library and two others, which differ
-// from test to test, so that each has its turn. TestPeers is of all.
+// from test to test, so that each has its turn. TestPeers… are of all.
 func entrants(t *testing.T) []Peer {
 	all := Peers()
 	if full {

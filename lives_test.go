@@ -299,6 +299,9 @@ func TestStaleSetRenewal(t *testing.T) {
 		}
 		p.want(t, 1, "new", nil)
 		q.want(t, 1, "new", nil)
+		if n := p.Stats().Refused; n != 1 {
+			t.Errorf("%d were refused", n)
+		}
 	})
 }
 

@@ -80,7 +80,7 @@ filters() {
 	package bloom '^TestMillionAdds$'
 	echo
 	echo "== rebuilds that are watched, cut off and resumed, on each kind of server"
-	package bloom '^(TestEachStepOfARebuild|TestRebuildEndsAnywhere)$'
+	package bloom '^(TestEachStepOfARebuild|TestRebuildEndsAnywhere|TestSegmentsAreMadeOnce|TestPausedMakerLeavesNothing|TestManyAsked|TestInterruptedRebuildIsBegunAnew|TestRebuild|TestFewer.*|TestLostIsNotFewer)$'
 	echo
 	echo "== a rebuild of 5 million keys from MariaDB under load; a filter of 2^33 bits"
 	package bloom '^(TestRebuildUnderLoad|TestHugeFilter)$'

@@ -48,7 +48,7 @@ type job struct {
 	holder string
 	hold   time.Duration // 0: it is not
 	change Change
-	leaves []string // the holders of each key; nil: nobody leaves
+	leaves []string // the holder of each key; nil: nobody leaves
 	once   bool     // holds and changes must not be sent again
 }
 

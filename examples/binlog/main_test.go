@@ -14,6 +14,7 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+	"time"
 	"unicode/utf8"
 
 	"github.com/cacheaside/cacheaside/canal"
@@ -84,6 +85,14 @@ func checkAccount(t *testing.T, got string) {
 		if utf8.RuneCountInString(line) > 120 {
 			t.Errorf("a long line: %s", line)
 		}
+	}
+}
+
+// The lines have the same width on a machine that takes a minute.
+func TestAfter(t *testing.T) {
+	const ms = time.Millisecond
+	if got := after([]time.Duration{2100 * time.Microsecond, 99 * ms, 100 * ms, 59_999 * ms}); got != "2.1, 99.0, 100 and 59999 ms" {
+		t.Error(got)
 	}
 }
 

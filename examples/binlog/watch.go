@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"strconv"
 	"strings"
 	"time"
 
@@ -68,11 +69,15 @@ func sleep(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// after is "2.1, 2.4 and 3.0 ms".
+// after is "2.1, 2.4 and 103 ms".
 func after(took []time.Duration) string {
 	var parts []string
 	for _, d := range took {
-		parts = append(parts, fmt.Sprintf("%.1f", float64(d)/float64(time.Millisecond)))
+		ms, digits := float64(d)/float64(time.Millisecond), 1
+		if ms >= 100 {
+			digits = 0
+		}
+		parts = append(parts, strconv.FormatFloat(ms, 'f', digits, 64))
 	}
 	return strings.Join(parts[:len(parts)-1], ", ") + " and " + parts[len(parts)-1] + " ms"
 }

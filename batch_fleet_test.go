@@ -76,7 +76,7 @@ func (h *trips) count(cmd redis.Cmder) {
 }
 
 // isPoll tells whether a process asks by cmd for the last announcement: it names the key where that
-// is, and loaders. Who announces names five more things.
+// is, and loaders. A process that announces names five more things.
 func isPoll(cmd redis.Cmder) bool {
 	args := cmd.Args()
 	return strings.HasPrefix(cmd.Name(), "eval") && len(args) > 3 && len(args) < 9 && strings.Contains(fmt.Sprint(args[3]), ":announced:")

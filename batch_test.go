@@ -566,8 +566,8 @@ func TestBatchKeysDoNotDelayEachOther(t *testing.T) {
 	})
 }
 
-// Who leaves a batch gets what has been found, and his context's error for the rest; the load goes
-// on for whoever else waits for one of its keys, and stops when the last has left.
+// A caller that leaves a batch gets what has been found, and its context's error for the rest; the
+// load goes on for any other that waits for one of its keys, and stops when the last has left.
 func TestBatchCallerLeaves(t *testing.T) {
 	_, b := embedded(t)
 	d := newShelf(10)

@@ -470,8 +470,8 @@ func (h *lateDelete) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.P
 	return func(ctx context.Context, cmds []redis.Cmder) error { return next(h.hold(ctx, cmds[0]), cmds) }
 }
 
-// Who hears of an invalidation reads Redis again: the key must be gone by then, or the old value
-// would come back to stay.
+// A process that hears of an invalidation reads Redis again: the key must be gone by then, or the
+// old value would come back to stay.
 func TestDeleteComesFirst(t *testing.T) {
 	server := testenv.SharedRedis(t)
 	server.Client(t).FlushAll(t.Context())

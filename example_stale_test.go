@@ -41,7 +41,7 @@ func ExampleLoaderOptions_staleFor() {
 	// true
 }
 
-// With SoftTimeout, who finds a stale value waits a little for what is new.
+// With SoftTimeout, a caller that finds a stale value waits a little for what is new.
 func ExampleLoaderOptions_softTimeout() {
 	cache, _ := cacheaside.New(nil, &cacheaside.Options{NoRedis: true})
 	defer cache.Close()

@@ -70,8 +70,8 @@ func Example() {
 	// Grace <nil>
 }
 
-// A Key names a row to who does not know its type: a writer, a row of a queue, another program. Its
-// three fields can be stored and made into a Key again.
+// A Key names a row where its type is not known: to a writer, in a row of a queue, to another
+// program. Its three fields can be stored and made into a Key again.
 func ExampleLoader_Key() {
 	cache, _ := cacheaside.New(nil, &cacheaside.Options{NoRedis: true})
 	defer cache.Close()

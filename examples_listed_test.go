@@ -119,7 +119,7 @@ func receiver(e ast.Expr) string {
 	return ""
 }
 
-// Whoever begins with something finds an Example of it.
+// A user who begins with something finds an Example of it.
 func TestEachBeginningHasAnExample(t *testing.T) {
 	for folder, list := range beginnings {
 		names, functions, examples := declared(t, folder)

@@ -825,8 +825,8 @@ func TestRenewalIsTriedAgain(t *testing.T) {
 	})
 }
 
-// Nothing is refreshed by itself, so no key that nobody reads; and a refresh has the context of who
-// asks for it, not of who read the key first.
+// Nothing is refreshed by itself, so no key that nobody reads; and a refresh has the context of the
+// caller that asks for it, not of the one that read the key first.
 func TestRefreshesAreAskedFor(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, b := embedded(t)

@@ -263,7 +263,8 @@ func insert(t testing.TB, p process, d *table, keys ...int) {
 	}
 }
 
-// What was refused is cached nowhere: not even for who has not been told that the row is there now.
+// What was refused is cached nowhere: not even for a caller that has not been told that the row is
+// there now.
 func TestRefusedIsNotCached(t *testing.T) {
 	sieves(t, func(t *testing.T, s *sieve, asked Filter) {
 		d := newTable(nil)
@@ -280,8 +281,8 @@ func TestRefusedIsNotCached(t *testing.T) {
 	})
 }
 
-// Who comes after the row was committed is not given what the filter said before, though he shares
-// the round of those who wait with him.
+// A caller that comes after the row was committed is not given what the filter said before, though
+// it shares the round of those who wait with it.
 func TestRefusalIsNotShared(t *testing.T) {
 	sieves(t, func(t *testing.T, s *sieve, asked Filter) {
 		d := newTable(map[int]string{})

@@ -195,8 +195,8 @@ func percentile(waits []time.Duration, p float64) time.Duration {
 }
 
 // A cold key that the whole fleet asks for at once is loaded once; callers get it little later than
-// the load ends, and Redis is hardly asked. How long that takes, and how often who waits looks
-// again meanwhile, is the machine's; by a clock of its own TestBreakdownTrips counts.
+// the load ends, and Redis is hardly asked. How long that takes, and how often a process that waits
+// looks again meanwhile, is the machine's; by a clock of its own TestBreakdownTrips counts.
 func TestBreakdown(t *testing.T) {
 	f := newFleet(t)
 	runs := 5

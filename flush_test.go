@@ -201,7 +201,7 @@ func (f *flush) check(t *testing.T, name string, o Options) {
 		if (notMade > 0) != (len(f.after.failed) > 0) || len(f.after.failed) == 0 {
 			t.Errorf("%s: %d calls not made, %d reads failed", name, notMade, len(f.after.failed))
 		}
-		if longest := quantile(f.after.failed, 1); longest > o.QueueTimeout/2 { // who does not fit is told at once; see fill
+		if longest := quantile(f.after.failed, 1); longest > o.QueueTimeout/2 { // a call that does not fit is told at once; see fill
 			t.Errorf("%s: an error took %v", name, longest)
 		}
 	default:

@@ -12,7 +12,7 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// Who has gathered while a round waited for a Redis that does not answer.
+// Callers that have gathered while a round waited for a Redis that does not answer.
 
 // silence is a hook by which Redis answers nothing while it is on.
 type silence struct{ on atomic.Bool }
@@ -130,8 +130,8 @@ func TestGatheredWhileRedisHangs(t *testing.T) {
 	}
 }
 
-// Who asks after the load has begun, and after a change was made known, is not given what was
-// loaded before.
+// A caller that asks after the load has begun, and after a change was made known, is not given what
+// was loaded before.
 func TestStaleJoinWhileRedisHangs(t *testing.T) {
 	inSilence(t, func(t *testing.T, p process, d *table, s *silence) {
 		reached, resume := d.pause(1)
@@ -166,8 +166,8 @@ func TestStaleJoinWhileRedisHangs(t *testing.T) {
 	})
 }
 
-// A load goes on for those who were taken in, when he who asked first has left, and stops when they
-// have left, too.
+// A load goes on for those who were taken in, when the caller that asked first has left, and stops
+// when they have left, too.
 func TestFirstLeavesThoseTakenIn(t *testing.T) {
 	inSilence(t, func(t *testing.T, p process, d *table, _ *silence) {
 		loading := make(chan context.Context, 1)
@@ -217,8 +217,8 @@ func TestPanicReachesThoseTakenIn(t *testing.T) {
 	})
 }
 
-// Without Redis, who asks after an invalidation is not taken into a load that did not know of its
-// hold, and may read from a replica.
+// Without Redis, a caller that asks after an invalidation is not taken into a load that did not
+// know of its hold, and may read from a replica.
 func TestHoldIsNotMissedByThoseWhoGather(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, err := New(nil, &Options{NoRedis: true, ReplicaLag: time.Second, MaxLoads: 1})

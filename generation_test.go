@@ -184,8 +184,8 @@ func TestInvalidateAllWithoutRedis(t *testing.T) {
 	}
 }
 
-// A poll that is under way may have been sent longer ago than the bound: who is in doubt does not
-// take its answer.
+// A poll that is under way may have been sent longer ago than the bound: a process that is in doubt
+// does not take its answer.
 func TestConfirmJoinsNoOldPoll(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, b := embedded(t)

@@ -76,8 +76,8 @@ func (b backend) holds(t testing.TB, key int) byte {
 
 const anEntry, aMark = 0xE1, 0xC1
 
-// From Hold to Release a key is loaded by whoever reads it, and stored nowhere, in all processes;
-// also if one of them does not know of such writers. Then it is cached again.
+// From Hold to Release a key is loaded by whichever caller reads it, and stored nowhere, in all
+// processes; also if one of them does not know of such writers. Then it is cached again.
 func TestHold(t *testing.T) {
 	each(t, func(t *testing.T, b backend) {
 		flushAll(t, b)
@@ -311,8 +311,8 @@ func TestStoreHeldIsRefused(t *testing.T) {
 	})
 }
 
-// Who was killed when he had written is remembered while others hold the key: it is his value that
-// must be read from the database then.
+// A holder that was killed when it had written is remembered while others hold the key: its value
+// is the one that must be read from the database then.
 func TestStoreHeldAfterTheOtherWasKilled(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, b := embedded(t)
@@ -564,7 +564,7 @@ func TestHoldThatComesLate(t *testing.T) {
 	q.want(t, 1, "new", nil)
 }
 
-// Where Redis cannot be asked nothing is held, and who asks is told.
+// Where Redis cannot be asked nothing is held, and a caller that asks is told.
 func TestHoldWithoutAnswer(t *testing.T) {
 	embeddedBubble(t, func(t *testing.T, m *miniredis.Miniredis, b backend) {
 		d := newTable(map[int]string{1: "old"})

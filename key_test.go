@@ -16,7 +16,7 @@ import (
 	"github.com/cacheaside/cacheaside/internal/test/testenv"
 )
 
-// Keys that are invalidated, admitted and refreshed by who does not know their types.
+// Keys that are invalidated, admitted and refreshed by a process that does not know their types.
 
 // rowKey is a key of the test table, as a program knows it that has not got the loader.
 func rowKey(key int) Key { return Key{Loader: "row", Text: fmt.Sprint(key)} }
@@ -149,7 +149,7 @@ func testInvalidateWholeLoaders(t *testing.T, b backend) {
 		if v, err := other.Get(t.Context(), 2, Fresh); v == row || err != nil {
 			t.Errorf("a key that was not given: %q, %v", v, err)
 		}
-		if n := d.loads.Load() - loads; n < 4 || n > 7 { // who has not heard of it yet may load an entry that is outdated by then
+		if n := d.loads.Load() - loads; n < 4 || n > 7 { // a process that has not heard of it yet may load an entry that is outdated by then
 			t.Errorf("%d loads", n)
 		}
 		d.write(2, "old")

@@ -355,7 +355,7 @@ func TestLoadKeepsItsPlaceUntilItReturns(t *testing.T) {
 	})
 }
 
-// Who waits for a load that waits for its turn can leave, at once; so can all at Close.
+// A caller that waits for a load that waits for its turn can leave, at once; so can all at Close.
 func TestLeavingTheQueue(t *testing.T) {
 	inBubbles(t, func(t *testing.T, rdb redis.UniversalClient) {
 		h := newHeld()

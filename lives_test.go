@@ -198,7 +198,7 @@ func (p process) wantSoon(t *testing.T, key int, row string, wantErr error) {
 	}
 }
 
-// With SoftTimeout, who finds a stale value waits for a fresh one, but not longer.
+// With SoftTimeout, a caller that finds a stale value waits for a fresh one, but not longer.
 func TestSoftTimeout(t *testing.T) {
 	lo := livesWith(func(o *LoaderOptions) { o.SoftTimeout = 50 * time.Millisecond })
 	bubble(t, noMemory, lo, func(t *testing.T, _ backend, d *table, p, q process) {
@@ -491,8 +491,8 @@ func TestRefusedReloadsRest(t *testing.T) {
 	})
 }
 
-// Who would wait for a fresh value in vain does not: nobody loads it, for it has just failed, or
-// may not be loaded.
+// A caller that would wait for a fresh value in vain does not: nobody loads it, for it has just
+// failed, or may not be loaded.
 func TestSoftTimeoutIsNotInVain(t *testing.T) {
 	soft := func(o *LoaderOptions) {
 		o.SoftTimeout, o.ErrorTTL, o.LoadTimeout = 5*time.Second, 20*time.Second, 100*time.Millisecond

@@ -118,7 +118,7 @@ func TestLoadLockLooksAgain(t *testing.T) {
 	})
 }
 
-// Who has left while his load waits for its lock keeps neither.
+// A caller that has left while its load waits for its lock keeps neither.
 func TestLoadLockAbandoned(t *testing.T) {
 	_, b := embedded(t)
 	locker := localLocker(t)

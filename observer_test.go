@@ -143,7 +143,7 @@ func TestObserver(t *testing.T) {
 	})
 }
 
-// Who is answered from the database is told of, too.
+// A read that is answered from the database is told of, too.
 func TestObserverOfAShadow(t *testing.T) {
 	w := &overseer{}
 	p := startOn(t, nil, newTable(map[int]string{1: "one", 2: "two"}), Options{Observer: w}, &LoaderOptions{Shadow: 1e-9})

@@ -14,7 +14,7 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// Loads take 5 ms, but 3 of 100 take 2 s. Who finds a stale value waits for no more than
+// Loads take 5 ms, but 3 of 100 take 2 s. A caller that finds a stale value waits for no more than
 // SoftTimeout; and what comes late is stored, unless it was invalidated meanwhile. Beside it, what
 // waits there are without stale values.
 func TestSlowDatabase(t *testing.T) {

@@ -10,7 +10,8 @@ import (
 	"github.com/cacheaside/cacheaside"
 )
 
-// A load that is over before who waits for it has looked whether it could begin was not in vain.
+// A load that is over before the caller that waits for it has looked whether it could begin was not
+// in vain.
 func TestSoftTimeoutOfAQuickLoad(t *testing.T) {
 	cache, err := cacheaside.New(nil, &cacheaside.Options{NoRedis: true})
 	if err != nil {

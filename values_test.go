@@ -492,7 +492,7 @@ func TestTwoVersionsSideBySide(t *testing.T) {
 		for n := 0; !over(); n++ {
 			time.Sleep(5 * time.Millisecond)
 			key := n % keys
-			// Who writes tells the loaders of both versions, for each knows only its own. Readers
+			// A writer tells the loaders of both versions, for each knows only its own. Readers
 			// count on it from then on.
 			next := version[key].Load() + 1
 			writes.Add(1)

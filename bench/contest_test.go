@@ -22,8 +22,8 @@ type result struct {
 }
 
 // contest has each contender do its operation by so many goroutines for about as long as each says,
-// in turns, in runs. Who begins changes from run to run, so that nobody always has the machine that
-// another has left busy.
+// in turns, in runs. Which contender begins changes from run to run, so that nobody always has the
+// machine that another has left busy.
 func contest(t *testing.T, runs, goroutines int, each time.Duration, contenders []contender) []result {
 	t.Helper()
 	results := make([]result, len(contenders))

@@ -16,7 +16,7 @@ func TestStaleElsewhere(t *testing.T) {
 	table := &Table{Section: 7, Title: "Staleness in the memory of another process",
 		Text: fmt.Sprintf("Two processes have a row in memory, where it may stay for %v. It is changed, and one of them invalidates it: how long after that has returned the last read by the other that was answered with the old row began. %d trials; the other reads about ten times in a millisecond. Before, its reads of what it has in memory cost so many Redis commands.", memoryTTL, trials),
 		Head: []string{"", "p50, ms", "p99, ms", "longest, ms", "never stale", "Redis commands a read before"}}
-	var reports []func() // who is stale for long is not waited for before the next has its turn
+	var reports []func() // a peer that is stale for long is not waited for before the next has its turn
 	for _, p := range withRedis(entrants(t)) {
 		if !p.Memory {
 			reports = append(reports, func() { table.Row(p.Name, "has no memory tier", "", "", "", "") })

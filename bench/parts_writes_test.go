@@ -23,7 +23,7 @@ type writing struct {
 	took []float64 // ns for a write, in each run
 }
 
-// writes is the table that is written to, and who writes.
+// writes is the table that is written to, and its writers.
 type writes struct {
 	*testing.T
 	db    *sqlx.DB

@@ -11,7 +11,7 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// rockscache keeps rows in Redis only, each in a hash with the lock of whoever loads it; to
+// rockscache keeps rows in Redis only, each in a hash with the lock of the caller that loads it; to
 // invalidate a row is to mark it. StrongConsistency is on: its README offers it for "strongly
 // consistent access", and cacheaside promises the same. All else is its default but for Delay, how
 // long a mark stays: it is taken off the time that a row is kept, in whole seconds, and with a

@@ -157,7 +157,7 @@ func withValue(callers []callerGot) float64 {
 	return 100 * (1 - float64(failed(callers))/float64(len(callers)))
 }
 
-// longestWait is in milliseconds; who never came back has waited for so long at least.
+// longestWait is in milliseconds; a caller that never came back has waited for so long at least.
 func longestWait(callers []callerGot, within time.Duration) (float64, string) {
 	longest := quantile(waitsOf(callers), 1)
 	for _, c := range callers {

@@ -26,7 +26,7 @@ func version(t *testing.T, module string) string {
 	return ""
 }
 
-// Who is compared, how it is set up, and what the others have and cacheaside has not.
+// Which peers are compared, how each is set up, and what it has and cacheaside has not.
 func TestThePeers(t *testing.T) {
 	server := testenv.SharedRedis(t)
 	table := &Table{

@@ -21,7 +21,7 @@ func (h *hidden) rebuild() {
 		for int64(capacity) < h.get(next) {
 			capacity *= 2
 		}
-		same := rand.New(rand.NewPCG(h.config.Seed, uint64(clock()/int64(2*time.Second)))) // in all processes, for a while: who rebuilds as another did goes on where he was
+		same := rand.New(rand.NewPCG(h.config.Seed, uint64(clock()/int64(2*time.Second)))) // in all processes, for a while: a process that rebuilds as another did goes on where that was
 		f := h.filter(capacity<<same.IntN(3)>>1, []float64{0.01, 0.03, 0.001}[same.IntN(3)])
 		h.rebuildBy(r, f)
 		f.Close()

@@ -17,8 +17,8 @@ import (
 )
 
 // A world is what all processes of TestNothingIsHidden share without Redis: the table, what was
-// acknowledged and when, and what was counted, in a file that they all map into memory. So whoever
-// looks a key up knows what was promised of it before he began.
+// acknowledged and when, and what was counted, in a file that they all map into memory. So a
+// process that looks a key up knows what was promised of it before the lookup began.
 type world struct {
 	config worldConfig
 	counts *[counters]int64

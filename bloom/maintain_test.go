@@ -195,7 +195,7 @@ func TestMaintainGoesOn(t *testing.T) {
 	})
 }
 
-// TestMaintainEndsWithTheFilter: who closes it need not end the context, too.
+// TestMaintainEndsWithTheFilter: a caller that closes it need not end the context, too.
 func TestMaintainEndsWithTheFilter(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, rdb := testenv.Mini(t)

@@ -9,8 +9,8 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// TestPartFailsOfAnOldGeneration: who goes by an old descriptor, and can ask only a part of its
-// generation, takes no "no" of the other parts.
+// TestPartFailsOfAnOldGeneration: a filter that goes by an old descriptor, and can ask only a part
+// of its generation, takes no "no" of the other parts.
 func TestPartFailsOfAnOldGeneration(t *testing.T) {
 	backends(t, func(t *testing.T, rdb redis.UniversalClient) {
 		f, stale := newFilter(t, rdb, 100_000), newFilter(t, rdb, 100_000) // four segments

@@ -33,8 +33,8 @@ type steps struct {
 	over         bool // it has failed, or the rebuild is done
 }
 
-// step inserts rows and adds their keys, by who knows what the filter is, and by who knows only
-// what it was. All must be found, by both.
+// step inserts rows and adds their keys, by a process that knows what the filter is, and by one
+// that knows only what it was. All must be found, by both.
 func (s *steps) step() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -179,8 +179,8 @@ func TestRebuildEndsAnywhere(t *testing.T) {
 	})
 }
 
-// TestPausedMakerLeavesNothing: who finds that his generation was replaced, and removed, while he
-// made its segments deletes what he has made since.
+// TestPausedMakerLeavesNothing: a maker that finds that its generation was replaced, and removed,
+// while it made the segments deletes what it has made since.
 func TestPausedMakerLeavesNothing(t *testing.T) {
 	pairs(t, func(t *testing.T, tapped, rdb redis.UniversalClient) {
 		f, other := newFilter(t, tapped, 100_000), newFilter(t, rdb, 100_000)

@@ -158,8 +158,8 @@ func TestRebuildIsOneAtATime(t *testing.T) {
 	})
 }
 
-// TestRebuildIsReplaced: who has lost his lock, and then his generation, does not put it in the
-// place of the other's.
+// TestRebuildIsReplaced: a process that has lost its lock, and then its generation, does not put it
+// in the place of the other's.
 func TestRebuildIsReplaced(t *testing.T) {
 	backends(t, func(t *testing.T, rdb redis.UniversalClient) {
 		f, other := newFilter(t, rdb, 1000), newFilter(t, rdb, 2000)
@@ -318,7 +318,8 @@ func TestOtherParameters(t *testing.T) {
 	})
 }
 
-// TestGrowth: who adds more than a filter was made for is told so once, and the next is larger.
+// TestGrowth: a process that adds more than a filter was made for is told so once, and the next is
+// larger.
 func TestGrowth(t *testing.T) {
 	backends(t, func(t *testing.T, rdb redis.UniversalClient) {
 		var told []State

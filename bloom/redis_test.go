@@ -149,7 +149,7 @@ func TestRedis(t *testing.T) {
 	})
 }
 
-// TestOldGenerationIsLeft: who knows only a generation that was removed finds the next.
+// TestOldGenerationIsLeft: a process that knows only a generation that was removed finds the next.
 func TestOldGenerationIsLeft(t *testing.T) {
 	backends(t, func(t *testing.T, rdb redis.UniversalClient) {
 		f, stale := newFilter(t, rdb, 1000), newFilter(t, rdb, 1000)
@@ -244,8 +244,8 @@ func TestManyAddedFarAway(t *testing.T) {
 	})
 }
 
-// TestLostSegments: who looks is told what of a filter is gone, and what it is; and changes
-// nothing.
+// TestLostSegments: a caller that looks is told what of a filter is gone, and what it is; and
+// changes nothing.
 func TestLostSegments(t *testing.T) {
 	backends(t, func(t *testing.T, rdb redis.UniversalClient) {
 		f := newFilter(t, rdb, 1_000_000)

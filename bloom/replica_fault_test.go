@@ -52,8 +52,8 @@ func (m *mute) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Process
 	}
 }
 
-// Who does not hear from Redis says no until the bound after the last poll, and not for longer;
-// then he comes back.
+// A replica that does not hear from Redis says no until the bound after the last poll, and not for
+// longer; then it comes back.
 func TestReplicaWithoutRedis(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, rdb := testenv.Mini(t)

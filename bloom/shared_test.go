@@ -222,7 +222,7 @@ func sharedOutage(t *testing.T, direct, far *redis.Client, hang, cut func(on boo
 	l.Close()
 }
 
-// TestSharedDeaf: who cannot hear must not begin to read.
+// TestSharedDeaf: a shared Local that cannot hear must not begin to read.
 func TestSharedDeaf(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m, rdb := testenv.Mini(t)

@@ -85,7 +85,7 @@ func TestTable(t *testing.T) {
 		if !slices.Equal(got, names) {
 			t.Fatalf("%d of %d names", len(got), len(names))
 		}
-		for key := range ids(t.Context(), "") { // who stops early leaves nothing open
+		for key := range ids(t.Context(), "") { // a reader that stops early leaves nothing open
 			_ = key
 			break
 		}

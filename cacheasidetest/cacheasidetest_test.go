@@ -181,7 +181,7 @@ func TestSettleWaits(t *testing.T) {
 			time.Sleep(100 * time.Millisecond)
 			other.Join(t)
 		}()
-		c.Redis.Settle(t) // it does not wait for who cannot hear
+		c.Redis.Settle(t) // it does not wait for a process that cannot hear
 		gives(t, reader, "a")
 		time.Sleep(101 * time.Millisecond)
 		c.Redis.Settle(t)

@@ -87,7 +87,7 @@ func TestNewSQLCheckpointChecks(t *testing.T) {
 	}
 }
 
-// TestSQLCheckpointLook: who looks sees the position with its token and its time.
+// TestSQLCheckpointLook: a caller that looks sees the position with its token and its time.
 func TestSQLCheckpointLook(t *testing.T) {
 	shop.EachDatabase(t, func(t *testing.T, db *sqlx.DB) {
 		c, err := NewSQLCheckpoint(db, nil)

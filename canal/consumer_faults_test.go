@@ -132,8 +132,8 @@ func TestParkingOut(t *testing.T) {
 	})
 }
 
-// Who has lost the lock, or is to end, gives handlers nothing more: another may be at later changes
-// of the same rows.
+// A Consumer that has lost the lock, or is to end, gives handlers nothing more: another may be at
+// later changes of the same rows.
 func TestHandlersEnd(t *testing.T) {
 	in(t, func(x *world) {
 		var got []string
@@ -272,7 +272,7 @@ func TestHandlerThatExits(t *testing.T) {
 		if s := x.Stats(); s.Active || s.Position != "0" {
 			t.Errorf("%+v", s)
 		}
-		// the bubble fails if the Source runs on, or who reads from it
+		// the bubble fails if the Source runs on, or the goroutine that reads from it
 	})
 }
 
@@ -345,8 +345,8 @@ func TestCheckpointIsDeaf(t *testing.T) {
 	})
 }
 
-// Who loses the lock says so, does nothing more, and goes on from the checkpoint when it has it
-// again. Who waits for it is well.
+// A Consumer that loses the lock says so, does nothing more, and goes on from the checkpoint when
+// it has it again. One that waits for it is well.
 func TestLockLost(t *testing.T) {
 	in(t, func(x *world) {
 		locker, err := lock.NewRedis(x.rdb, nil)

@@ -33,7 +33,8 @@ func (x *world) delayCommit() {
 	})
 }
 
-// TestCancelledDuringCommit: who has sent COMMIT does not leave before the caches are told.
+// TestCancelledDuringCommit: a writer that has sent COMMIT does not leave before the caches are
+// told.
 func TestCancelledDuringCommit(t *testing.T) { testenv.EachEngine(t, testCancelledDuringCommit) }
 
 func testCancelledDuringCommit(t *testing.T, e testenv.Engine) {

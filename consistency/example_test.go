@@ -137,9 +137,9 @@ func ExampleWriter_At() {
 	// Output: 1 ann@new.example
 }
 
-// A row that is found by two keys: by its id, and by an address that leads to the id. Who changes
-// the address invalidates the id, the old address, and the new one, of which it may be cached that
-// it leads nowhere.
+// A row that is found by two keys: by its id, and by an address that leads to the id. A writer that
+// changes the address invalidates the id, the old address, and the new one, of which it may be
+// cached that it leads nowhere.
 func ExampleTouch() {
 	s, ctx := open("touch"), context.Background()
 	defer s.close()

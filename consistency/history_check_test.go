@@ -191,9 +191,9 @@ func (h *history) byKey(t *testing.T) map[historyKey][]historyRead {
 // There is one thing that a hold cannot prevent. It is checked right before the COMMIT, but nothing
 // stops a COMMIT that is sent, or about to be, when its process is stopped for longer than the hold
 // lives, or its request delayed: then others may have cached the old row again, and serve it until
-// it is invalidated; who cannot reach Redis just then reads the new one in the database, and
-// somebody else the old one after him. Reads that Redis has confirmed are linearizable even so. So
-// if not all of them are, those that Redis may not have confirmed are left out where that may have
+// it is invalidated; a process that cannot reach Redis just then reads the new one in the database,
+// and another the old one after it. Reads that Redis has confirmed are linearizable even so. So if
+// not all of them are, those that Redis may not have confirmed are left out where that may have
 // happened.
 func (h *history) checkStrict(t *testing.T, key historyKey, reads []historyRead) {
 	chain := h.chains[key.Row]
@@ -287,8 +287,8 @@ func linearizable(chain []*historyWrite, reads []historyRead) porcupine.CheckRes
 // stale is a read of something older than what somebody was told before.
 type stale struct {
 	read   historyRead
-	newest int64        // that he could have been shown
-	by     *historyRead // who had seen that; nil: its writer had been told
+	newest int64        // that it could have been shown
+	by     *historyRead // the read that had seen that; nil: its writer had been told
 }
 
 // rules finds reads that are too old: first those that began after a writer had been told that

@@ -42,7 +42,7 @@ type historyConfig struct {
 	Redis   string // the address of its own proxy
 	DSN     string // by a proxy, too
 	Diary   string // a file
-	Patient bool   // its time-outs are those of who is to come to an end
+	Patient bool   // its time-outs are those of a process that is to come to an end
 	Process int    // no two of a run have the same, nor those that take the place of others
 	Seed    uint64
 }

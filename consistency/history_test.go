@@ -253,7 +253,7 @@ func (f *historyFleet) settle(h *history) {
 	}
 	ctx, cancel := context.WithTimeout(f.t.Context(), testenv.Hang)
 	defer cancel()
-	for row := range h.final { // waits for who has not ended
+	for row := range h.final { // waits for a transaction that has not ended
 		if err := f.db.GetContext(ctx, &h.final[row], "SELECT value, version FROM registers WHERE id = ? FOR UPDATE", row); err != nil {
 			f.t.Fatal(err)
 		}

@@ -78,7 +78,7 @@ var errNotNow = errors.New("rolled back, as was intended")
 func (p *killProcess) write(w *Writer, c killCase, s killSide, r *rand.Rand) error {
 	ctx := context.Background()
 	id, block := ids(p.Block)[r.IntN(killRows)], int64(p.Block)
-	short, cancel := context.WithTimeout(ctx, 200*time.Millisecond) // who loads them may be dead
+	short, cancel := context.WithTimeout(ctx, 200*time.Millisecond) // the process that loads them may be dead
 	_, _ = s.rows.Get(short, id)
 	_, _ = s.sums.Get(short, block)
 	cancel()

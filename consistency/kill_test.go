@@ -299,7 +299,7 @@ func (p *killPlay) depth() (n int) {
 	return n
 }
 
-// verdict is what is stale, in the eyes of whom.
+// verdict is what is stale, and in whose eyes.
 func (p *killPlay) verdict() (wrong map[string][]staleKey) {
 	wrong = make(map[string][]staleKey)
 	for i, c := range p.readers {
@@ -325,7 +325,7 @@ func (p *killPlay) verdict() (wrong map[string][]staleKey) {
 	return wrong
 }
 
-// eyes are those of the readers, and last those of who has been nobody before.
+// eyes are those of the readers, and last those of a process that has read nothing before.
 var eyes = []string{"a reader", "a reader with memory", "a slow reader", "Redis"}
 
 func (p *killPlay) report(wrong map[string][]staleKey) {

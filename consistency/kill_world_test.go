@@ -58,7 +58,7 @@ type killWorld struct {
 	Point string // where a writer or relay kills itself
 	Nth   int    // when it passes there so often
 
-	Patient bool // its time-outs are those of who is to come to an end
+	Patient bool // its time-outs are those of a process that is to come to an end
 
 	Memory bool // a reader has a memory tier
 	Slow   time.Duration

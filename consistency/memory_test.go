@@ -201,7 +201,8 @@ func TestMemoryQueuePutWhileClaimed(t *testing.T) {
 	}
 }
 
-// Who has put one of two that are taken together does not know that the other is done.
+// A writer that has put one of two items that are taken together does not know that the other is
+// done.
 func TestMemoryQueueDoneOfOneOfTwo(t *testing.T) {
 	inMemory(t, 0, func(q memory) {
 		a, b := consistency.Item{ID: "a", Key: userKey(1)}, consistency.Item{ID: "b", Key: userKey(1)}

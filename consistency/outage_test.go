@@ -130,8 +130,8 @@ func newOutage(t *testing.T, m *testenv.SQLServer, level Level) *outage {
 	return o
 }
 
-// hasty are the settings of who writes: those by default, or, where Redis is not out for long, less
-// patient ones.
+// hasty are the settings of a process that writes: those by default, or, where Redis is not out for
+// long, less patient ones.
 func (o *outage) hasty() cacheaside.Options {
 	if testenv.Accepting {
 		return cacheaside.Options{}
@@ -349,7 +349,7 @@ func (o *outage) impatient(took []time.Duration) {
 
 // lost fails if a cache has forgotten to forget.
 func (o *outage) lost() {
-	rows := o.patient() // who knows nothing
+	rows := o.patient() // a process that knows nothing
 	ids := make([]int, outageRows)
 	for i := range ids {
 		ids[i] = i

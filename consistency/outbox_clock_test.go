@@ -107,8 +107,8 @@ func (t *outboxTest) relayed(o *SQLOutbox, told *testenv.Log) *Relay {
 	return relay
 }
 
-// TestClockWentBack: whoever begins to work with a database whose clock is an hour behind what it
-// was does what is due, and tells it.
+// TestClockWentBack: a process that begins to work with a database whose clock is an hour behind
+// what it was does what is due, and tells it.
 func TestClockWentBack(t *testing.T) {
 	eachOutbox(t, func(t *outboxTest) {
 		ahead, db := t.clocks()
@@ -117,7 +117,7 @@ func TestClockWentBack(t *testing.T) {
 		late := textItem("late")
 		late.After = 30 * time.Minute
 		t.check(put.Put(t.ctx(), late))
-		claimed := t.some(put, 20) // by who is gone, and shorter:
+		claimed := t.some(put, 20) // by a process that is gone, and shorter:
 		_, err := put.Retry(t.ctx(), claimed[0].ID, claimed[1].ID)
 		t.check(err)
 		back := t.some(put, 20)
@@ -258,7 +258,7 @@ func TestRepairTwice(t *testing.T) {
 		if n := repaired.Load(); n != int64(len(items)) {
 			t.Errorf("%d rows repaired of %d", n, len(items))
 		}
-		late, err := db.ExecContext(t.ctx(), t.mine().repair(ids)) // by who has read them before
+		late, err := db.ExecContext(t.ctx(), t.mine().repair(ids)) // by a process that has read them before
 		t.check(err)
 		if n, err := late.RowsAffected(); err != nil || n > 0 {
 			t.Errorf("%d rows repaired twice: %v", n, err)

@@ -24,8 +24,8 @@ func rowOf(t *outboxTest, text string) Row {
 	return Row{}
 }
 
-// TestList: who looks sees what is due, what is not and what is claimed, those due first, and
-// changes nothing.
+// TestList: a caller that looks sees what is due, what is not and what is claimed, those due first,
+// and changes nothing.
 func TestList(t *testing.T) {
 	eachOutbox(t, func(t *outboxTest) {
 		late, again := textItem("late"), textItem("again")
@@ -115,7 +115,7 @@ func TestSafeUpdates(t *testing.T) {
 			}
 			t.check(safe.Later(t.ctx(), got[:half]...))
 			t.check(safe.Done(t.ctx(), got[half:]...))
-			t.check(safe.Done(t.ctx(), items...)) // as who has put them
+			t.check(safe.Done(t.ctx(), items...)) // as a caller that has put them
 			t.holds(0, "all are done")
 			c := claiming{until: 1, name: 1}
 			t.check(safe.session(t.ctx(), func(conn *sql.Conn) error {

@@ -71,7 +71,8 @@ func TestTwoApplications(t *testing.T) {
 	})
 }
 
-// TestOutboxNamespaces: nothing of one is seen by who has another, but by who only looks.
+// TestOutboxNamespaces: nothing of one is seen by an outbox that has another, but by one that only
+// looks.
 func TestOutboxNamespaces(t *testing.T) {
 	eachOutbox(t, func(t *outboxTest) {
 		of := func(namespace string) *SQLOutbox {

@@ -130,8 +130,8 @@ func TestSplitReads(t *testing.T) {
 	})
 }
 
-// TestReadingLocksNothing: who is stopped while he reads what he has claimed keeps nobody from it,
-// even where sessions are SERIALIZABLE.
+// TestReadingLocksNothing: a process that is stopped while it reads what it has claimed keeps
+// nobody from it, even where sessions are SERIALIZABLE.
 func TestReadingLocksNothing(t *testing.T) {
 	testenv.EachEngine(t, func(tb *testing.T, e testenv.Engine) {
 		t := outboxOn(tb, e)

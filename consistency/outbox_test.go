@@ -218,8 +218,8 @@ func init() {
 	})
 }
 
-// TestKilledBeforeCommit: who is killed between PutIn and COMMIT, or whose connection is, leaves
-// nothing.
+// TestKilledBeforeCommit: a process that is killed between PutIn and COMMIT, or whose connection
+// is, leaves nothing.
 func TestKilledBeforeCommit(t *testing.T) {
 	eachOutbox(t, func(t *outboxTest) {
 		child := testenv.SpawnChild(t, "outbox put", t.environment()...)
@@ -322,8 +322,8 @@ func testClaimKeepsNobody(t *testing.T, e testenv.Engine) {
 	o.holds(12, "10 that are being claimed, and 2 that are not due")
 }
 
-// TestStoppedWhileClaiming: who is stopped in the middle of Claim, or cut off, keeps nothing locked
-// beyond the life of the claim.
+// TestStoppedWhileClaiming: a process that is stopped in the middle of Claim, or cut off, keeps
+// nothing locked beyond the life of the claim.
 func TestStoppedWhileClaiming(t *testing.T) { testenv.EachEngine(t, testStoppedWhileClaiming) }
 
 func testStoppedWhileClaiming(t *testing.T, e testenv.Engine) {
@@ -675,7 +675,7 @@ func testErrors(t *testing.T, e testenv.Engine) {
 	}
 }
 
-// TestDeadlock: who is in the way of others tries again.
+// TestDeadlock: a call that is in the way of others tries again.
 func TestDeadlock(t *testing.T) { testenv.EachEngine(t, testDeadlock) }
 
 func testDeadlock(t *testing.T, e testenv.Engine) {

@@ -147,7 +147,8 @@ func (s statements) anyDue() string {
 	return fmt.Sprintf("SELECT 1 FROM %s WHERE %s LIMIT 1", s.table, s.due())
 }
 
-// of finds items of one claim; 0 is for those that were not claimed, by whom they have put.
+// of finds items of one claim; 0 is for those that were not claimed, by the caller that has put
+// them.
 func (s statements) of(ids []rowID, claim int64) string {
 	where := "id IN (" + hexList(ids) + ")"
 	if claim != 0 {

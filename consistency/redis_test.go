@@ -19,7 +19,7 @@ import (
 var quick = cacheaside.Options{RedisTimeout: 50 * time.Millisecond, ReadTimeout: 50 * time.Millisecond, LeaseTTL: 2 * time.Second, MemoryBytes: -1}
 
 // away has Redis answer nobody until back. If it hangs, it does later what it was sent; if it is
-// dead, it has lost its data; if it is cut off from who writes, neither.
+// dead, it has lost its data; if it is cut off from the process that writes, neither.
 func (x *world) away(how string) (back func()) {
 	switch how {
 	case "hung":

@@ -381,9 +381,9 @@ func TestRelayOutage(t *testing.T) {
 }
 
 // However long Redis was out, an item does not wait for a minute then, as it would had it failed by
-// itself. Who has had nothing to do for long does not know that Redis is back, as long as there is
-// something in the queue: others may only have been quicker. When he fails again, nobody is told
-// again, unless it has worked, or all was done.
+// itself. A relay that has had nothing to do for long does not know that Redis is back, as long as
+// there is something in the queue: others may only have been quicker. When it fails again, nobody
+// is told again, unless it has worked, or all was done.
 func TestRelayThatGetsNothing(t *testing.T) {
 	inStation(t, nil, func(s *station) {
 		s.cache.fail(noRedis)

@@ -48,7 +48,7 @@ func afterDeadlock(x *world, ctx context.Context, tx *sqlx.Tx) error {
 	other, err := x.admin.BeginTxx(ctx, nil)
 	x.check(err)
 	x.check(set(2, "other")(ctx, other))
-	for id := range 50 { // whoever has written more is not the one that is ended
+	for id := range 50 { // the transaction that has written more is not the one that is ended
 		_, err := other.ExecContext(ctx, "INSERT INTO item VALUES (?, 'other')", 1000+id)
 		x.check(err)
 	}
@@ -207,7 +207,7 @@ func TestRolledBackWithoutRedis(t *testing.T) {
 	})
 }
 
-// TestRolledBackAndNotQueued: who cannot even be sure of the queue is told.
+// TestRolledBackAndNotQueued: a caller that cannot even be sure of the queue is told.
 func TestRolledBackAndNotQueued(t *testing.T) {
 	x := start(t, setup{cache: quick, Options: Options{Queue: broken{NewMemoryQueue(0)}}})
 	back := func() {}

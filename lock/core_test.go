@@ -379,7 +379,7 @@ func TestTurns(t *testing.T) {
 	})
 }
 
-// TestCancelledTurn: who leaves with his turn passes it on.
+// TestCancelledTurn: a caller that leaves with its turn passes it on.
 func TestCancelledTurn(t *testing.T) {
 	with(t, func(t *testing.T, f *fake, l *lock.Locker) {
 		f.acquire = func(ctx context.Context, r driver.Request) (driver.Grant, error) {
@@ -452,8 +452,8 @@ func TestMaxHoldOfALongLife(t *testing.T) {
 	})
 }
 
-// TestLostBeforeMaxHold: who could not extend his lock is not told that he has held it for long
-// enough.
+// TestLostBeforeMaxHold: a holder that could not extend its lock is not told that it has held it
+// for long enough.
 func TestLostBeforeMaxHold(t *testing.T) {
 	with(t, func(t *testing.T, f *fake, l *lock.Locker) {
 		f.extend = func(context.Context, time.Duration) error { return errors.New("no answer") }

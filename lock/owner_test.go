@@ -97,7 +97,7 @@ func TestOwnerWaitsNotForHimself(t *testing.T) {
 		}()
 		synctest.Wait()
 		want(t, "release", held.Release(), nil)
-		lease, err := l.TryAcquire(ctx, "a", nil) // before who waits has noticed
+		lease, err := l.TryAcquire(ctx, "a", nil) // before the call that waits has noticed
 		if err == nil {
 			want(t, "the same owner's other Acquire", <-waited, nil)
 			want(t, "release", lease.Release(), nil)
@@ -110,7 +110,7 @@ func TestOwnerWaitsNotForHimself(t *testing.T) {
 	})
 }
 
-// tardy is a service in which who waits asks once a second.
+// tardy is a service in which a caller that waits asks once a second.
 type tardy struct{ driver.Driver }
 
 func (d *tardy) Acquire(ctx context.Context, r driver.Request) (driver.Grant, error) {

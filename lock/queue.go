@@ -10,7 +10,7 @@ import (
 // processes: so a lock that is wanted by many here is not asked for by many there.
 type queue struct {
 	held    *hold     // what this process has; nil: nothing
-	turn    *waiter   // who contends; nil: nobody
+	turn    *waiter   // the one that contends; nil: nobody
 	waiting []*waiter // for their turn
 }
 
@@ -45,7 +45,7 @@ func (l *Locker) queueOnce(ctx, caller context.Context, r request) (*Lease, erro
 	if lease != nil || err != nil {
 		return lease, err
 	}
-	if w == nil { // who does not wait passes by those who do
+	if w == nil { // a caller that does not wait passes by those that do
 		lease, err := l.contend(ctx, caller, r)
 		if r.owner != nil && errors.Is(err, ErrHeld) { // perhaps his owner has it since
 			if _, own, _ := l.line(caller, r, stop); own != nil {

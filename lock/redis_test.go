@@ -36,7 +36,8 @@ func asksFor(chunk []byte) bool {
 	return bytes.Contains(chunk, []byte("evalsha")) && bytes.HasPrefix(chunk, []byte("*8\r\n"))
 }
 
-// TestLostReplyIsAdopted: who has got a lock, and has not heard of it, has it when he asks again.
+// TestLostReplyIsAdopted: a process that has got a lock, and has not heard of it, has it when it
+// asks again.
 func TestLostReplyIsAdopted(t *testing.T) {
 	p, l, other := throughProxy(t, patient())
 	acquired(t, l, nil).Release() // so that the script and the clock are known
@@ -359,7 +360,8 @@ func (c unheard) Write(b []byte) (int, error) {
 	return c.Conn.Write(b)
 }
 
-// TestWakeUpsLost: without any message, who waits has the lock soon after its life is over.
+// TestWakeUpsLost: without any message, a caller that waits has the lock soon after its life is
+// over.
 func TestWakeUpsLost(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, rdb := testenv.Mini(t)
@@ -382,7 +384,7 @@ func TestWakeUpsLost(t *testing.T) {
 	})
 }
 
-// TestCommands: what an uncontended lock costs, and who waits in vain.
+// TestCommands: what an uncontended lock costs, and what a wait in vain costs.
 func TestCommands(t *testing.T) {
 	server := testenv.StartRedis(t)
 	l := closed(t)(lock.NewRedis(server.Client(t), patient()))

@@ -242,7 +242,7 @@ func handover(t *testing.T, lock func() (release func())) time.Duration {
 	return sum / n
 }
 
-// redsync asks again and again, at intervals; who waits for a Redlock is told.
+// redsync asks again and again, at intervals; a caller that waits for a Redlock is told.
 func TestRedlockWakes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		five := miniFive(t)

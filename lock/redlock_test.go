@@ -156,7 +156,7 @@ func TestRedlockLateVote(t *testing.T) {
 	}
 }
 
-// Who closes right after his context has ended leaves nothing, either.
+// A caller that closes right after its context has ended leaves nothing, either.
 func TestRedlockCancelAndClose(t *testing.T) {
 	f := newFive(t)
 	l := f.locker(patient())

@@ -119,7 +119,8 @@ func TestSegmentedNext(t *testing.T) {
 	})
 }
 
-// Whoever is in a segment waits for it, but who must wait stands where few do, whatever his home.
+// An owner that is in a segment waits for it, but one that must wait stands where few do, whatever
+// its home.
 func TestSegmentedLines(t *testing.T) {
 	inSegments(t, 4, func(t *testing.T, s *lock.Segmented, _ *lock.Locker) {
 		const each = 5

@@ -274,8 +274,8 @@ func TestMalformedAnswers(t *testing.T) {
 	}
 }
 
-// Who may publish can ask. What that costs a process is bounded: how many questions it answers, how
-// many rows it loads for them, and what is left in Redis.
+// A client that may publish can ask. What that costs a process is bounded: how many questions it
+// answers, how many rows it loads for them, and what is left in Redis.
 func TestQuestionsOfStrangers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFleet(t, patient)
@@ -336,7 +336,7 @@ func TestQuestionsOfStrangers(t *testing.T) {
 		if n := keys(); n != 0 {
 			t.Errorf("%d places of answers have not ended", n)
 		}
-		// who publishes, and has made no place for the answers
+		// a client that publishes, and has made no place for the answers
 		forged := "\xd1\x00\x00\x00\x00\x00\x00\x00\x09\x00\x64\x00"
 		if err := f.rdb.Publish(t.Context(), "cacheaside::invalidations", forged).Err(); err != nil {
 			t.Fatal(err)

@@ -46,7 +46,7 @@ func Example() {
 	users.Get(ctx, 1)
 	time.Sleep(100 * time.Millisecond)
 	name = "Grace"          // the row is written, and not invalidated,
-	m.Written(users.Key(1)) // of which somebody else knows, as who reads the binary log
+	m.Written(users.Key(1)) // of which somebody else knows, as a reader of the binary log
 	fmt.Println("different:", look().Different)
 	c, _ := m.Consistency(200 * time.Millisecond)
 	fmt.Printf("%d of %d\n", c.Different, c.Samples)

@@ -13,7 +13,7 @@ import (
 	"github.com/cacheaside/cacheaside/torture/internal/history"
 )
 
-// row is a row of the table, and what is cached: its version tells who reads it which write was the
+// row is a row of the table, and what is cached: its version tells a reader which write was the
 // last.
 type row struct {
 	Key     int

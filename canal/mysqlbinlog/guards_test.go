@@ -93,7 +93,7 @@ func testRunEndsWhileTheServerHangs(x *world) {
 	x.do("CREATE TABLE a (id INT PRIMARY KEY)")
 	dialled := make(chan struct{}, 10)
 	source := func(o *Options) {
-		o.Timeout = time.Hour // whoever waits for an answer hangs
+		o.Timeout = time.Hour // a call that waits for an answer hangs
 		o.Dial = func(ctx context.Context, network, addr string) (net.Conn, error) {
 			c, err := (&net.Dialer{}).DialContext(ctx, network, addr)
 			dialled <- struct{}{}

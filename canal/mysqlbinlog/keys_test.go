@@ -32,7 +32,8 @@ func (x *world) follows(column string) (*cacheaside.Loader[string, string], *can
 	return l, c
 }
 
-// moved fails if a key that a statement has made is still absent to who had asked for it before.
+// moved fails if a key that a statement has made is still absent to a reader that had asked for it
+// before.
 func (x *world) moved(column, key string, statements ...string) {
 	x.Helper()
 	l, c := x.follows(column)

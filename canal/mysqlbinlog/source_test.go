@@ -229,7 +229,7 @@ func testToldWhenItCanBeSeen(x *world) {
 	}
 }
 
-// Who begins while a transaction is in the log, and cannot be seen yet, is told of it.
+// A listener that begins while the log has a transaction that cannot be seen yet is told of it.
 func TestBeginsBehindWhatCanBeSeen(t *testing.T) { each(t, testBeginsBehindWhatCanBeSeen) }
 
 func testBeginsBehindWhatCanBeSeen(x *world) {

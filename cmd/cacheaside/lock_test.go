@@ -109,7 +109,8 @@ func TestLockForeign(t *testing.T) {
 	}
 }
 
-// TestLockBreak: the holder loses it, who waits has it at once, and with a greater token.
+// TestLockBreak: the holder loses it, a process that waits has it at once, and with a greater
+// token.
 func TestLockBreak(t *testing.T) {
 	server := testenv.SharedRedis(t)
 	w := &world{t, map[string]string{"CACHEASIDE_REDIS": server.Addr}}
@@ -149,7 +150,7 @@ func TestLockBreak(t *testing.T) {
 	}
 }
 
-// TestLockBreakIsOfTheOneShown: who has got the lock since it was shown keeps it.
+// TestLockBreakIsOfTheOneShown: a process that has got the lock since it was shown keeps it.
 func TestLockBreakIsOfTheOneShown(t *testing.T) {
 	w, rdb := onServer(t)
 	l := locker(t, rdb)

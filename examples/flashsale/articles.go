@@ -59,7 +59,7 @@ func setnxExpire(p *process) lockFunc {
 	}
 }
 
-// V2: the value says until when the lock is held. But by whose clock? And he who loses the race of
+// V2: the value says until when the lock is held. But by whose clock? And the loser of the race of
 // the two GETSETs has moved the winner's time all the same; if the winner has released by then, the
 // lock is nobody's until that time: now and then the sale stands still, too.
 func setnxGetset(p *process) lockFunc {
@@ -130,7 +130,7 @@ func uniqueRow(p *process) lockFunc {
 	}
 }
 
-// V3.1: who was too slow deletes the lock that is another's by now.
+// V3.1: a holder that was too slow deletes the lock that is another's by now.
 func setDel(p *process) lockFunc {
 	return func(ctx context.Context) (func(), error) {
 		err := poll(ctx, func() bool { return p.rdb.SetNX(ctx, key, "1", ttl).Val() })
@@ -138,7 +138,7 @@ func setDel(p *process) lockFunc {
 	}
 }
 
-// V3.2: he looks whose it is; but between that and the deletion it can become another's.
+// V3.2: the holder looks whose it is; but between that and the deletion it can become another's.
 func setCompareDel(p *process) lockFunc {
 	return func(ctx context.Context) (func(), error) {
 		id := rand.Text()
@@ -154,7 +154,7 @@ func setCompareDel(p *process) lockFunc {
 
 const compareAndDelete = `if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) end return 0`
 
-// V4: that is one step now. But who takes longer than he thought is no longer alone.
+// V4: that is one step now. But a holder that takes longer than it thought is no longer alone.
 func setLua(p *process) lockFunc {
 	return func(ctx context.Context) (func(), error) {
 		id := rand.Text()

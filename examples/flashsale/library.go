@@ -61,7 +61,7 @@ func withLocker(p *process, open func(*lock.LockerOptions) (*lock.Locker, error)
 	}, nil
 }
 
-// withSegments divides the stock: who finds a segment empty goes to the next.
+// withSegments divides the stock: a buyer who finds a segment empty goes to the next.
 func withSegments(p *process) (sellFunc, error) {
 	locker, err := lock.NewRedis(p.rdb, &lock.LockerOptions{TTL: ttl, Timeout: ttl / 5})
 	if err != nil {

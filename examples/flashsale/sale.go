@@ -22,7 +22,7 @@ const (
 type sale struct {
 	scenario
 	sold, left, refused int
-	seconds             int // who had the lock while the victim was suspended, and were slow too
+	seconds             int // buyers who had the lock while the victim was suspended, and were slow too
 }
 
 // over is how many pieces were sold that were not there.

@@ -105,7 +105,7 @@ func (s *shop) buy(ctx context.Context, buyer, segment int, token int64) error {
 	return err
 }
 
-// guarded is a transaction of who has this token.
+// guarded is a transaction of the holder of this token.
 func (s *shop) guarded(ctx context.Context, segment int, token int64, do func(*sql.Tx) error) error {
 	tx, err := s.BeginTx(ctx, nil)
 	if err != nil {

@@ -22,8 +22,8 @@ type film struct {
 	points  []points // of the last minute
 }
 
-// frame is all that the page shows at one time. It stands alone: who has missed one needs only the
-// next.
+// frame is all that the page shows at one time. It stands alone: a viewer that has missed one needs
+// only the next.
 type frame struct {
 	At        int64 `json:"at"` // milliseconds since the start
 	State     state `json:"state"`

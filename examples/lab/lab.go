@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// lab is both worlds, what is done to them, and who watches.
+// lab is both worlds, what is done to them, and those who watch.
 type lab struct {
 	config    config
 	start     time.Time

@@ -31,7 +31,7 @@ type outcome struct {
 	Plain     string `json:"plain"`
 }
 
-// badOrder is an error of who has asked.
+// badOrder is an error of the client that has asked.
 type badOrder string
 
 func (e badOrder) Error() string { return string(e) }

@@ -37,8 +37,8 @@ func (l *lab) handler() http.Handler {
 	return guard(mux)
 }
 
-// guard answers only who calls this server by its own name, from its own page or from none: a page
-// of somewhere else could have its name lead here.
+// guard answers only clients that call this server by its own name, from its own page or from none:
+// a page of somewhere else could have its name lead here.
 func guard(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		h := w.Header()

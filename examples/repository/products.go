@@ -27,7 +27,7 @@ type Product struct {
 
 // Page is what a shop shows of a product in one language.
 type Page struct {
-	Title, Text string // the title is the product's name: who renames it must invalidate its pages, too
+	Title, Text string // the title is the product's name: a writer that renames it must invalidate its pages, too
 	Facts       map[string]string
 }
 

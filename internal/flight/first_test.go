@@ -118,8 +118,8 @@ func TestFirstLooksOnTheGoroutineOfItsCaller(t *testing.T) {
 	})
 }
 
-// A round that First has brought to its end is over without a Fly, and nothing is kept of it: who
-// comes next looks himself.
+// A round that First has brought to its end is over without a Fly, and nothing is kept of it: a
+// caller that comes next looks itself.
 func TestRoundThatFirstEndsIsNotFlown(t *testing.T) {
 	firstBubble(t, func(_ *testing.T, b *firstBench) {
 		c := b.one("a")
@@ -144,8 +144,8 @@ func TestRoundThatFirstEndsIsNotFlown(t *testing.T) {
 }
 
 // Those who come during a first look gather, and get a flight of their own, which begins when the
-// look has ended. First is not called for it, nor for those who gather behind a flight: only who
-// comes when nothing is under way looks himself.
+// look has ended. First is not called for it, nor for those who gather behind a flight: only a
+// caller that comes when nothing is under way looks itself.
 func TestCallersDuringAFirstLookGetAFlight(t *testing.T) {
 	firstBubble(t, func(t *testing.T, b *firstBench) {
 		first := b.one("a")
@@ -296,8 +296,8 @@ func TestFirstThatDoesNotReturn(t *testing.T) {
 }
 
 // A caller whose context ends while First looks leaves when First has returned: with what First has
-// found, or if it goes on in a flight, with his context's error; the flight is told to stop. Who
-// has gathered is not concerned.
+// found, or if it goes on in a flight, with its context's error; the flight is told to stop.
+// Callers that have gathered are not concerned.
 func TestContextThatEndsDuringAFirstLook(t *testing.T) {
 	for _, found := range []bool{true, false} {
 		firstBubble(t, func(t *testing.T, b *firstBench) {
@@ -332,7 +332,8 @@ func TestContextThatEndsDuringAFirstLook(t *testing.T) {
 	}
 }
 
-// Who has gathered behind a first look leaves at once; a round that all have left is not flown.
+// A caller that has gathered behind a first look leaves at once; a round that all have left is not
+// flown.
 func TestGatheredCallersLeaveDuringAFirstLook(t *testing.T) {
 	firstBubble(t, func(t *testing.T, b *firstBench) {
 		first := b.one("a")
@@ -406,8 +407,8 @@ func TestCloseDuringAFirstLook(t *testing.T) {
 	}
 }
 
-// DoMany looks once, for all rounds that begin with it; what that ends is over at once, for whoever
-// gathers behind it too, and the rest is one flight.
+// DoMany looks once, for all rounds that begin with it; what that ends is over at once, for a
+// caller that gathers behind it too, and the rest is one flight.
 func TestDoManyLooksFirst(t *testing.T) {
 	manyBubble(t, func(t *testing.T, b *manyBench) {
 		var looks [][]string
@@ -438,7 +439,7 @@ func TestDoManyLooksFirst(t *testing.T) {
 		b.got(other, "found")
 		b.trips[0].complete("a")
 		b.got(single, "a1")
-		b.flew(3, "a").complete("a") // who gathers is not looked for
+		b.flew(3, "a").complete("a") // a caller that gathers is not looked for
 		b.waits(many)
 		b.trips[1].complete("c")
 		b.got(many, "a3", "found", "c2", "found")

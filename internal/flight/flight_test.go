@@ -317,7 +317,7 @@ func TestLastCallerWhoLeavesEndsTheRound(t *testing.T) {
 			t.Errorf("the cause is %v", cause)
 		}
 
-		// It runs on in its own time; who comes meanwhile is not given its end.
+		// It runs on in its own time; a caller that comes meanwhile is not given its end.
 		next := b.do("k")
 		b.began(2)
 		two.end <- outcome{"", two.ctx.Err()}
@@ -346,7 +346,7 @@ func TestRoundThatWasAbandonedBeforeItsBeginningIsNotRun(t *testing.T) {
 		b.got(first, "one", nil)
 		b.began(1)
 
-		// Who comes after them gathers anew.
+		// A caller that comes after them gathers anew.
 		first = b.do("k")
 		b.do("k").cancel()
 		fourth := b.do("k")

@@ -240,10 +240,11 @@ func (s *storm) ask(random *rand.Rand, strict bool, counts *stormCounts) {
 type stormCounts struct{ asked, left, failed, shared atomic.Int64 }
 
 // Many callers of many overlapping sets of keys, some of whom leave; first looks and flights that
-// fail, panic, exit, forget rounds, take in who has gathered, and complete the others bit by bit
-// from several goroutines: a key never has two looks or flights at once, everybody gets an answer,
-// which began after he asked, or, if it may be shared, is of a version not older than his question;
-// no flight is told to stop while somebody waits for it; and in the end nothing is kept.
+// fail, panic, exit, forget rounds, take in callers that have gathered, and complete the others bit
+// by bit from several goroutines: a key never has two looks or flights at once, every caller gets
+// an answer, which began after the caller asked, or, if it may be shared, is of a version not older
+// than the question; no flight is told to stop while somebody waits for it; and in the end nothing
+// is kept.
 func TestRoundsOfManyHoldInAStorm(t *testing.T) {
 	for name, c := range map[string]struct {
 		strict bool

@@ -468,8 +468,8 @@ func TestLateIsNotAskedAboutAnErrorOfMany(t *testing.T) {
 	})
 }
 
-// Who leaves gets what has completed, and his context's error for the rest, of his own flight and
-// of others'; his flight, which nobody waits for now, is told to stop.
+// A caller that leaves gets what has completed, and its context's error for the rest, of its own
+// flight and of others'; its flight, which nobody waits for now, is told to stop.
 func TestCallerOfManyWhoLeavesGetsWhatHasLanded(t *testing.T) {
 	manyBubble(t, func(_ *testing.T, b *manyBench) {
 		others := b.many("e", "f")
@@ -579,7 +579,7 @@ func TestFlightIsToldToStopWhenOnlyAbandonedRoundsAreLeft(t *testing.T) {
 		b.got(q, "b2", "c2")
 		b.got(r, "c2")
 		b.stopped(two, ErrAbandoned)
-		next := b.one("a") // who comes now is not given its end
+		next := b.one("a") // a caller that comes now is not given its end
 		two.complete("a")
 		b.flew(3, "a").complete("a")
 		b.got(next, "a3")
@@ -587,8 +587,8 @@ func TestFlightIsToldToStopWhenOnlyAbandonedRoundsAreLeft(t *testing.T) {
 	})
 }
 
-// Who leaves a round that gathers leaves the others in it alone; a round that all have left is
-// dropped, and never flown.
+// A caller that leaves a round that gathers leaves the others in it alone; a round that all have
+// left is dropped, and never flown.
 func TestRoundsOfManyThatAreAbandonedWhileTheyGather(t *testing.T) {
 	manyBubble(t, func(t *testing.T, b *manyBench) {
 		waiting := func(want ...int) {
@@ -626,8 +626,9 @@ func TestRoundsOfManyThatAreAbandonedWhileTheyGather(t *testing.T) {
 	})
 }
 
-// Who leaves between the completing of one round and the beginning of the next flight is not waited
-// for: the flight goes on for the others, and if there are none, begins with the order to stop.
+// A caller that leaves between the completing of one round and the beginning of the next flight is
+// not waited for: the flight goes on for the others, and if there are none, begins with the order
+// to stop.
 func TestCallersWhoLeaveBetweenLandingAndTheNextFlight(t *testing.T) {
 	for _, others := range []bool{true, false} {
 		manyBubble(t, func(_ *testing.T, b *manyBench) {
@@ -1024,8 +1025,8 @@ func TestDoManyOfNothing(t *testing.T) {
 	})
 }
 
-// Who asks with a context that has ended gets its error for every key, disturbs nobody, and flies
-// nothing.
+// A caller that asks with a context that has ended gets its error for every key, disturbs nobody,
+// and flies nothing.
 func TestDoManyOfAnEndedContextDoesNothing(t *testing.T) {
 	manyBubble(t, func(t *testing.T, b *manyBench) {
 		first := b.one("a")
@@ -1054,7 +1055,7 @@ func TestKeyTwiceInOneDoMany(t *testing.T) {
 		one.complete("a")
 		b.got(c, "a1", "b1", "a1", "a1")
 
-		c = b.many("a", "a", "a") // who leaves leaves each
+		c = b.many("a", "a", "a") // a caller that leaves leaves each
 		two := b.flew(2, "a")
 		c.cancel()
 		b.got(c, canceled, canceled, canceled)

@@ -5,7 +5,7 @@ import (
 	"testing/synctest"
 )
 
-// takeIn takes in who has gathered behind the rounds of keys.
+// takeIn takes in the callers that have gathered behind the rounds of keys.
 func (tr *trip) takeIn(keys ...string) {
 	tr.step(func() {
 		for _, r := range tr.f.Rounds {
@@ -18,8 +18,8 @@ func (tr *trip) takeIn(keys ...string) {
 	})
 }
 
-// Those who have gathered when a flight takes them in get what its rounds get; who comes later does
-// not, however often it takes in; and of keys that it does not name nobody does.
+// Those who have gathered when a flight takes them in get what its rounds get; a caller that comes
+// later does not, however often it takes in; and of keys that it does not name nobody does.
 func TestTakenInGetWhatTheRoundGets(t *testing.T) {
 	manyBubble(t, func(t *testing.T, b *manyBench) {
 		first := b.many("a", "b")

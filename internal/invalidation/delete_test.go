@@ -148,7 +148,7 @@ func TestDeleteTellsWhichKeysItHasDeleted(t *testing.T) {
 	}
 }
 
-// Who may not publish must not believe that others have been told.
+// A process that may not publish must not believe that others have been told.
 func TestDeleteThatMayNotAnnounce(t *testing.T) {
 	for name, rules := range map[string][]any{
 		"publish":     {"acl", "setuser", "default", "-publish"},

@@ -89,8 +89,8 @@ func (o order) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Process
 	}
 }
 
-// A lease from before the hold is voided by the delete, so that comes second; and who hears of it
-// must find both done.
+// A lease from before the hold is voided by the delete, so that comes second; and a process that
+// hears of it must find both done.
 func TestHoldComesFirst(t *testing.T) {
 	_, rdb := testenv.Mini(t)
 	var sent []string
@@ -298,7 +298,7 @@ func TestWriterHolds(t *testing.T) {
 	})
 }
 
-// Each who holds a key ends his own hold, and the last ends with the key.
+// Each holder of a key ends its own hold, and the last ends with the key.
 func TestHoldsOfMany(t *testing.T) {
 	onEach(t, func(t *testing.T, b *backend) {
 		c := b.writer()

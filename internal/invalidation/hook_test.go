@@ -67,7 +67,7 @@ func TestHooksThatDoNotReturn(t *testing.T) {
 	}
 }
 
-// A poller outlives it: without polls nothing is confirmed, and whoever reads would wait.
+// A poller outlives it: without polls nothing is confirmed, and a caller that reads would wait.
 func TestPollsGoOnAfterAHookThatDoesNotReturn(t *testing.T) {
 	for name, do := range map[string]func(){"panic": func() { panic("hook") }, "Goexit": runtime.Goexit} {
 		for _, bounded := range []bool{false, true} {

@@ -123,7 +123,7 @@ func TestMessagesThatCannotBeRead(t *testing.T) {
 	})
 }
 
-// Whoever has no memory needs no messages, and who only writes asks for nothing.
+// A process that has no memory needs no messages, and one that only writes asks for nothing.
 func TestWhatAProcessDoesNotNeed(t *testing.T) {
 	server := testenv.SharedRedis(t)
 	b := newBackend(t, server.Client(t))

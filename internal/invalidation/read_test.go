@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// TestDecodeAnnouncements: who looks reads of a message what a listener does.
+// TestDecodeAnnouncements: a program that looks reads of a message what a listener does.
 func TestDecodeAnnouncements(t *testing.T) {
 	head := func(prev, num uint64) []byte {
 		return fmt.Appendf(appendHead(nil, 3, 42), "%d %d ", prev, num)

@@ -168,7 +168,7 @@ func TestGarbageInTheHash(t *testing.T) {
 }
 
 // A key of another type under the name of the hash is as if that was lost: it is replaced by
-// whoever comes first, a poll or an announcement.
+// whichever comes first, a poll or an announcement.
 func TestAKeyOfAnotherTypeIsReplaced(t *testing.T) {
 	onEach(t, func(t *testing.T, b *backend) {
 		c := b.writer()

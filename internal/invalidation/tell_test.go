@@ -121,8 +121,8 @@ func TestToldNothing(t *testing.T) {
 	})
 }
 
-// What was told in vain may yet come, and is then another's; who has no Listener takes it for
-// something that he may not ignore.
+// What was told in vain may yet come, and is then another's; a process that has no Listener takes
+// it for something that it may not ignore.
 func TestToldInVain(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *backend, n *network) {
 		var l listener

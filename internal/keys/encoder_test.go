@@ -144,7 +144,7 @@ func panics[K comparable](t *testing.T, encode func(K) (string, error), key K) {
 	}
 }
 
-// Goexit, as by t.FailNow, goes on through an encoder: whoever owns the goroutine sees it.
+// Goexit, as by t.FailNow, goes on through an encoder: the owner of the goroutine sees it.
 func TestEncoderLetsGoexitPass(t *testing.T) {
 	encode, err := Encoder(func(int) string { runtime.Goexit(); return "" }, func(recovered any) error {
 		t.Errorf("caught %v", recovered)

@@ -244,7 +244,7 @@ func TestEndOfADelayedClaimLeavesAnotherEntrysLife(t *testing.T) {
 }
 
 // A reload that has failed is not tried again for a while, by those who reload what they have read;
-// who is asked to reload whatever there is does.
+// one that is asked to reload whatever there is does try.
 func TestAFailedRefreshKeepsOthersFromTrying(t *testing.T) {
 	onEach(t, func(t *testing.T, b *backend) {
 		want := Entry{Codec: 5, Cost: time.Second, Payload: []byte("old"), Expiry: time.UnixMilli(time.Now().UnixMilli())}
@@ -280,7 +280,7 @@ func TestAFailedRefreshKeepsOthersFromTrying(t *testing.T) {
 	})
 }
 
-// Who has read an entry, and comes late, does not load what has been loaded since.
+// A process that has read an entry, and comes late, does not load what has been loaded since.
 func TestOnlyTheEntryThatWasReadIsClaimed(t *testing.T) {
 	onEach(t, func(t *testing.T, b *backend) {
 		stamped := func() single {

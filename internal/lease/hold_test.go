@@ -121,8 +121,8 @@ func (b *backend) exchange(key string, want bool) {
 	}
 }
 
-// A mark voids what is under way, and tells whoever looks that the key is on hold, also those who
-// do not ask for holds.
+// A mark voids what is under way, and tells every process that looks that the key is on hold, also
+// those that do not ask for holds.
 func TestMark(t *testing.T) {
 	onEach(t, func(t *testing.T, b *backend) {
 		a, c := b.attempt("{k}"), b.attempt("{claimed}")

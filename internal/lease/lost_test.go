@@ -202,7 +202,7 @@ func TestDelayedFillIsRefused(t *testing.T) {
 // Whatever becomes of a request for a lease, and of its reply, its token is never sent again,
 // neither by the store nor by go-redis.
 func TestTokenOfALeaseIsSentOnce(t *testing.T) {
-	const wait = 150 * time.Millisecond // for a reply that is late; who comes too late to the next one has sent all that may be sent
+	const wait = 150 * time.Millisecond // for a reply that is late; an attempt that comes too late to the next one has sent all that may be sent
 	late := [][]testenv.Action{{testenv.Delay(2 * wait)}}
 	lost := [][]testenv.Action{
 		{},

@@ -158,7 +158,7 @@ func TestBreakerOpensOnThoseWhoWait(t *testing.T) {
 	}
 }
 
-// Who waits in the queue does not keep others from trying.
+// A call that waits in the queue does not keep others from trying.
 func TestWaitingIsNotProbing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := tripped(t)

@@ -80,8 +80,8 @@ func TestClasses(t *testing.T) {
 	}
 }
 
-// Where the queue is full, the newest in the background makes room for who is waited for; and what
-// is within other loads needs no room.
+// Where the queue is full, the newest in the background makes room for a call that is waited for;
+// and what is within other loads needs no room.
 func TestBackgroundMakesRoom(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := &Admission{Shared: New(Options{AtOnce: 1, Queue: 2}), MaxWait: time.Minute}
@@ -125,7 +125,8 @@ func TestBackgroundHoldsNothingWhileItWaits(t *testing.T) {
 	})
 }
 
-// A call in the background does not wait for the rate: who comes meanwhile would wait behind it.
+// A call in the background does not wait for the rate: another that comes meanwhile would wait
+// behind it.
 func TestBackgroundDoesNotWaitForTheRate(t *testing.T) {
 	for _, own := range []*Limit{nil, New(Options{AtOnce: 5})} {
 		synctest.Test(t, func(t *testing.T) {

@@ -37,7 +37,7 @@ type Options struct {
 type Limit struct {
 	places *line         // nil: no limit
 	rate   *rate.Limiter // nil: no limit
-	turn   *line         // of those who wait for the rate: only the first has asked it, so that who gives up has taken nothing from the others
+	turn   *line         // of those who wait for the rate: only the first has asked it, so that a call that gives up has taken nothing from the others
 
 	queue   int64
 	waiting atomic.Int64 // for a place, or for the rate; not what is within other loads, which is as many as those ask for

@@ -136,7 +136,7 @@ func TestWaitEnds(t *testing.T) {
 		d := &Admission{Shared: New(Options{AtOnce: 1, Queue: 1}), MaxWait: time.Second}
 		p := enter(t, d)
 		refused(t, d, ErrLate, time.Second)
-		refused(t, d, ErrLate, time.Second) // who has given up is no longer in the queue
+		refused(t, d, ErrLate, time.Second) // the call that has given up is no longer in the queue
 		p.Leave()
 		enter(t, d).Leave()
 	})
@@ -231,7 +231,7 @@ func TestRateIsGivenInOrder(t *testing.T) {
 	})
 }
 
-// Who gives up has taken nothing from those behind.
+// A call that gives up has taken nothing from those behind.
 func TestRateIsNotUsedUpByThoseWhoLeave(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := &Admission{Shared: New(Options{Rate: 1, Queue: 100}), MaxWait: time.Minute}

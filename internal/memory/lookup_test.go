@@ -36,7 +36,8 @@ func TestFrontKeepsToTheBudget(t *testing.T) {
 
 func hashOf(i int) uint64 { return uint64(i+1) * 0x9e3779b97f4a7c15 }
 
-// Who has found an item puts it in its place, though ristretto may let go of it just then.
+// A reader that has found an item puts it in its place, though ristretto may let go of it just
+// then.
 func TestFrontPutsNothingThatHasGone(t *testing.T) {
 	f := newLookup(1 << 20)
 	gone, next := &header{hash: 1}, &header{hash: 1}

@@ -117,7 +117,8 @@ func TestSlowAnswer(t *testing.T) {
 	})
 }
 
-// TestLostReplyOfRelease: who asks again for the release of a lock that he has released is told so.
+// TestLostReplyOfRelease: a holder that asks again for the release of a lock that it has released
+// is told so.
 func TestLostReplyOfRelease(t *testing.T) {
 	eachParallel(t, func(t *testing.T, m *testenv.SQLServer) {
 		p := testenv.NewProxy(t, m.Addr)

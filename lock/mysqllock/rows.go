@@ -32,7 +32,7 @@ func (d *rows) Acquire(ctx context.Context, r driver.Request) (driver.Grant, err
 
 const (
 	firstPause = 2 * time.Millisecond
-	races      = 3 // how often who does not wait tries to get a lock that was free a moment ago
+	races      = 3 // how often a caller that does not wait tries to get a lock that was free a moment ago
 )
 
 func (d *rows) acquire(ctx context.Context, a *asking, wait bool) (driver.Grant, error) {

@@ -36,8 +36,8 @@ func inTime(t *testing.T, life time.Duration, f func(life time.Duration) bool) {
 	}
 }
 
-// TestToldBeforeTheNext: who is cut off is told before another gets the lock, and can go on when he
-// is not any more.
+// TestToldBeforeTheNext: a holder that is cut off is told before another gets the lock, and can go
+// on when it is not any more.
 func TestToldBeforeTheNext(t *testing.T) {
 	z := parallel(t)
 	for name, way := range map[string]func(p *testenv.Proxy) (break_, fix func()){
@@ -382,8 +382,8 @@ func TestProcess(t *testing.T) {
 	}
 }
 
-// TestWatchesAnew: who waits watches anew by the next connection; go-zk is not to do it, for it has
-// a data race there.
+// TestWatchesAnew: a process that waits watches anew by the next connection; go-zk is not to do it,
+// for it has a data race there.
 func TestWatchesAnew(t *testing.T) {
 	z := testenv.SharedZooKeeper(t)
 	conn, p := z.Client(t), testenv.NewProxy(t, z.Addr)

@@ -53,7 +53,7 @@ func (p *parents) container(ctx context.Context, path string, timeout time.Durat
 
 func (p *parents) persistent(ctx context.Context, path string, timeout time.Duration) error {
 	_, err := do(ctx, p.client, timeout, func(z *zk.Conn) (string, error) { return z.Create(path, nil, zk.FlagPersistent, p.acl) })
-	if errors.Is(err, zk.ErrNoAuth) { // who may not create it may use it, if it is there
+	if errors.Is(err, zk.ErrNoAuth) { // a client that may not create it may use it, if it is there
 		if ok, e := do(ctx, p.client, timeout, func(z *zk.Conn) (bool, error) { ok, _, err := z.Exists(path); return ok, err }); e == nil && ok {
 			return nil
 		}

@@ -254,7 +254,7 @@ func TestDeletedNode(t *testing.T) {
 	}
 	both := nodes(t, conn)
 	seq := func(name string) string { return name[strings.LastIndexByte(name, '-')+1:] }
-	slices.SortFunc(both, func(a, b string) int { return strings.Compare(seq(b), seq(a)) }) // who is in line first: else he may have the lock just when his node goes
+	slices.SortFunc(both, func(a, b string) int { return strings.Compare(seq(b), seq(a)) }) // the one that is in line first: else it may have the lock just when its node goes
 	for _, name := range both {
 		if err := conn.Delete(parent+"/"+name, -1); err != nil {
 			t.Fatal(err)

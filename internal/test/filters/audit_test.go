@@ -111,7 +111,7 @@ func TestWrongFilter(t *testing.T) {
 	})
 }
 
-// TestAttackOnAudits: whoever asks for missing keys costs a load a second, and gets the same
+// TestAttackOnAudits: a client that asks for missing keys costs a load a second, and gets the same
 // answer.
 func TestAttackOnAudits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -131,8 +131,8 @@ func TestAttackOnAudits(t *testing.T) {
 	})
 }
 
-// TestAuditFails: who would have been told at once that there is no row is told so where the
-// database cannot be asked.
+// TestAuditFails: a caller that would have been told at once that there is no row is told so where
+// the database cannot be asked.
 func TestAuditFails(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRows(t, nil, cacheaside.Options{}, cacheaside.LoaderOptions{Filter: wrongLocal(t)})

@@ -176,7 +176,7 @@ func (w *work) hold(ctx context.Context, lease *lock.Lease, d, ttl time.Duration
 	case <-time.After(d):
 	case <-lease.Context().Done():
 	}
-	now, cause := time.Now(), context.Cause(lease.Context()) // in this order: who is past his deadline should have been told
+	now, cause := time.Now(), context.Cause(lease.Context()) // in this order: a holder that is past its deadline should have been told
 	deadline := lease.Deadline()
 	left := deadline.Sub(now)
 	w.Call, w.Return = min(now.UnixNano(), wall(deadline)), 0

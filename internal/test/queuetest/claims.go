@@ -87,8 +87,8 @@ func lateLater(s *suite) {
 	s.empty(a)
 }
 
-// lateAlone: if nobody else has claimed, who is late is heard: else a batch that takes longer than
-// its claim would be done for ever.
+// lateAlone: if nobody else has claimed, a process that is late is heard: else a batch that takes
+// longer than its claim would be done for ever.
 func lateAlone(s *suite) {
 	q := s.open()
 	for n, finish := range []func(consistency.Item) error{
@@ -151,8 +151,8 @@ func gone(s *suite) {
 	s.empty(b)
 }
 
-// unclaimed: who has put an item may remove it, and put it back, without a claim; also if somebody
-// has claimed it.
+// unclaimed: a process that has put an item may remove it, and put it back, without a claim; also
+// if somebody has claimed it.
 func unclaimed(s *suite) {
 	a, b := s.openTwo()
 	put := func(n int) consistency.Item {

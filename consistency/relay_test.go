@@ -280,7 +280,10 @@ func (s *station) drained(limit time.Duration) time.Duration {
 	return time.Since(began)
 }
 
-func (s *station) at(d time.Duration) { time.Sleep(time.Until(s.began.Add(d))) }
+func (s *station) at(d time.Duration) {
+	time.Sleep(time.Until(s.began.Add(d)))
+	synctest.Wait() // what others do at this instant has been done
+}
 
 // A relay does what is due, when it is due: it tells filters, and invalidates, a key that is in
 // many items once.

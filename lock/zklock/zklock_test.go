@@ -153,6 +153,7 @@ func TestReleaseWakesOne(t *testing.T) {
 	z := testenv.SharedZooKeeper(t)
 	conn := z.Client(t)
 	p := testenv.NewProxy(t, z.Addr)
+	watched, _ := watchRequests(p)
 	first := acquire(t, locker(t, z.Addr, calm()), nil)
 	const waiters = 6
 	ctx, cancel := context.WithTimeout(t.Context(), testenv.Hang)
@@ -168,7 +169,7 @@ func TestReleaseWakesOne(t *testing.T) {
 		})
 		testenv.Eventually(t, "a node", func() bool { return len(nodes(t, conn)) == i+2 })
 	}
-	time.Sleep(100 * time.Millisecond) // their watches
+	testenv.Eventually(t, "their watches", func() bool { return watched.Load() >= waiters })
 	asked := childrenRequests(p)
 	version := func() int32 { _, stat, _ := conn.Get(parent + "/" + held(t, conn, first)); return stat.Version }
 	before := version()

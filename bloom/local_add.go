@@ -61,7 +61,7 @@ func (l *Local) add(ctx context.Context, keys []string) (*holding, error) {
 	return written, nil
 }
 
-// write writes keys to all that is held, but for what written was, and again if that has changed
+// write writes keys to all generations but those of written, and again if they have changed
 // meanwhile: a generation may have been begun, or have become the active one. A rebuild that begins
 // one later finds all that is written here in what it reads, or committed sees it.
 func (l *Local) write(hashes []hash, written *holding) *holding {
@@ -89,8 +89,8 @@ func (h *holding) generations() []*localGeneration {
 	return []*localGeneration{h.active, h.building, h.loaded}
 }
 
-// change replaces what is held by edit's, again if it has changed meanwhile, unless that answers
-// false.
+// change replaces the holding by what edit makes of it, again if it has changed meanwhile, unless
+// edit answers false.
 func (l *Local) change(edit func(*holding) bool) bool {
 	for {
 		before := l.holds.Load()

@@ -23,7 +23,7 @@ type sharing struct {
 	conn   *conn.Conn
 	bus    *invalidation.Bus
 	start  time.Time     // of the clock that trust is on
-	trust  atomic.Int64  // until when all that was announced before the last poll has been added, or what is held was dropped
+	trust  atomic.Int64  // until when all that was announced before the last poll has been added, or the copy was dropped
 	asking chan struct{} // one asks for the last number at a time; see upToDate
 	asked  time.Time     // when one did, if what was announced then has not come yet; guarded by asking
 }
@@ -82,10 +82,10 @@ func (s *sharing) close() {
 	s.conn.Close()
 }
 
-// trust is read before what is held, and that before its bits: then all that had been announced
-// when the poll was sent which the trust is from is in these bits, or what was held has been
-// dropped. A trust that is read later may be that of a poll which has seen a key that was added
-// after its bits were read.
+// trust is read before the copy, and that before its bits: then all that had been announced when
+// the poll was sent which the trust is from is in these bits, or the copy has been dropped. A trust
+// that is read later may be that of a poll which has seen a key that was added after its bits were
+// read.
 func (l *Local) trust() int64 {
 	if l.shared == nil {
 		return 0
@@ -94,8 +94,8 @@ func (l *Local) trust() int64 {
 	return l.shared.trust.Load()
 }
 
-// trusts tells whether what is not held was certainly not added. The clock is read last, and now: a
-// process that was suspended does not know what was announced meanwhile.
+// trusts tells whether what the copy lacks was certainly not added. The clock is read last, and
+// now: a process that was suspended does not know what was announced meanwhile.
 func (l *Local) trusts(trust int64) bool {
 	return l.shared == nil || int64(time.Since(l.shared.start)) < trust
 }
@@ -136,7 +136,7 @@ func (s *sharing) Told(body []byte) {
 	s.l.write(hashes, nil)
 }
 
-// Void drops what is held, for it lacks what was missed, and what a rebuild has begun: that may
+// Void drops the copy, for it lacks what was missed, and what a rebuild has begun: that may
 // have read the table before.
 func (s *sharing) Void(int) {
 	dropped := s.l.change(func(h *holding) bool {

@@ -14,7 +14,7 @@ import (
 func (b *batch) renewLeases(rounds []*Round) (stop func()) {
 	var owned []*lease.Attempt
 	for _, r := range rounds {
-		if a := r.attempt; a != nil && a.Holds() {
+		if a := r.attempt; a != nil && a.Owns() {
 			owned = append(owned, a.Renewal())
 		}
 	}

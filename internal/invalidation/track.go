@@ -7,10 +7,10 @@ import (
 )
 
 // Memory is what a bus keeps true: a process's memory tier. Its methods are quick, and take no
-// locks that are held while a bus is called.
+// locks under which a bus is called.
 type Memory interface {
-	Forget(stable uint64)           // what is held of the keys with this stable hash
-	Clear(rng int)                  // what is held of all keys of a range, since some may have been invalidated
+	Forget(stable uint64)           // what memory has of the keys with this stable hash
+	Clear(rng int)                  // what memory has of all keys of a range, since some may have been invalidated
 	Void(rng int)                   // likewise, since some have been, and it is not known which
 	Trust(rng int, until time.Time) // what is read from now on may be served so long; the zero time: no more
 }
@@ -89,7 +89,7 @@ func (t *track) leave() {
 	}
 }
 
-// doubt ends what is held of the range, and its trust until a poll is answered: a message may be
+// doubt ends what memory has of the range, and its trust until a poll is answered: a message may be
 // about it, and it is not known how. Messages until then change nothing any more, so that it
 // costs no more than a poll now and then, however many such messages there are.
 func (t *track) doubt() {

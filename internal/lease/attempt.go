@@ -26,19 +26,20 @@ type Attempt struct {
 	stamp []byte // of the entry that Claim is for; empty: whatever the key holds
 
 	token  Token
-	state  hold
+	state  owning
 	header []byte // of the claimed entry, as it was before
 	expiry string // when that entry was to expire, Unix milliseconds by Redis' clock
 
 	sent []Token // tokens whose fate is not known, since a reply was lost
 }
 
-type hold uint8
+// owning is what an attempt has of its key.
+type owning uint8
 
 const (
-	holdsNothing hold = iota
-	holdsLease
-	holdsClaim
+	ownsNothing owning = iota
+	ownsLease
+	ownsClaim
 )
 
 // NewAttempt begins an attempt at key. A lease that it takes lives for life unless it is renewed.
@@ -54,13 +55,13 @@ func (a *Attempt) tokenArg() []byte {
 	return t[:]
 }
 
-// Adopt takes over the lease that a key was found to hold, if this attempt has it, or has asked for
+// Adopt takes over the lease that a key was found with, if this attempt has it, or has asked for
 // it and the reply was lost: the state becomes Mine, and the load may begin now. Any other state
 // stays as it is.
-func (a *Attempt) Adopt(held *State) {
-	if held.Kind == Busy && (slices.Contains(a.sent, held.Token) || a.state == holdsLease && a.token == held.Token) {
-		a.token, a.state = held.Token, holdsLease
-		*held = State{Kind: Mine}
+func (a *Attempt) Adopt(found *State) {
+	if found.Kind == Busy && (slices.Contains(a.sent, found.Token) || a.state == ownsLease && a.token == found.Token) {
+		a.token, a.state = found.Token, ownsLease
+		*found = State{Kind: Mine}
 	}
 }
 
@@ -83,17 +84,17 @@ func (s *Store) Claim(ctx context.Context, as []*Attempt) {
 		}
 		switch parts[0] {
 		case "leased":
-			a.state = holdsLease
+			a.state = ownsLease
 			return State{Kind: Mine}, nil
 		case "claimed":
-			a.state, a.header, a.expiry = holdsClaim, []byte(parts[1]), parts[2]
+			a.state, a.header, a.expiry = ownsClaim, []byte(parts[1]), parts[2]
 			return State{Kind: Mine}, nil
 		case "held":
 			return State{Kind: Held}, nil
 		case "busy":
 			h := []byte(parts[1])                                                                                 // a lease, or the part of an entry that scripts know
 			if len(h) >= leaseSize && h[0] == entryByte && slices.Contains(a.sent, Token(h[tokenAt:leaseSize])) { // my claim, whose reply was lost
-				a.token, a.state, a.header, a.expiry = Token(h[tokenAt:leaseSize]), holdsClaim, h, "-1"
+				a.token, a.state, a.header, a.expiry = Token(h[tokenAt:leaseSize]), ownsClaim, h, "-1"
 				return State{Kind: Mine}, nil
 			}
 			return State{Kind: Busy, Token: decode(h).Token}, nil
@@ -114,11 +115,11 @@ func (s *Store) ask(ctx context.Context, as []*Attempt, send func([]*Attempt, re
 		}
 		var lost []*Attempt
 		send(as, func(a *Attempt, v any, err error) {
-			held, err := answer(a, v, err)
+			found, err := answer(a, v, err)
 			a.Err = err
 			switch {
 			case err == nil:
-				a.State = held
+				a.State = found
 				a.Adopt(&a.State)
 			case !conn.IsReply(err): // a reply refuses for a reason: nothing was done
 				a.sent = append(a.sent, a.token)
@@ -132,21 +133,21 @@ func (s *Store) ask(ctx context.Context, as []*Attempt, send func([]*Attempt, re
 // Renewal is a copy of what the attempt holds now, for keeping it alive on another goroutine.
 func (a *Attempt) Renewal() *Attempt { return &Attempt{key: a.key, life: a.life, token: a.token} }
 
-// Renew keeps leases and claims alive for another life. It answers which are still held, and an
-// error if a try failed.
-func (s *Store) Renew(ctx context.Context, as []*Attempt) (held []*Attempt, failed error) {
+// Renew keeps leases and claims alive for another life. It answers which are still owned, and
+// an error if a try failed.
+func (s *Store) Renew(ctx context.Context, as []*Attempt) (owned []*Attempt, failed error) {
 	s.evalAll(ctx, as, renewScript, false, func(a *Attempt) []any {
 		return []any{a.tokenArg(), a.life.Milliseconds()}
 	}, func(a *Attempt, v any, err error) {
 		switch {
 		case err != nil:
 			failed = err
-			held = append(held, a)
+			owned = append(owned, a)
 		case v == int64(1):
-			held = append(held, a)
+			owned = append(owned, a)
 		}
 	})
-	return held, failed
+	return owned, failed
 }
 
 // Filling is an entry to be stored in the place of an attempt's lease or claim.
@@ -168,7 +169,7 @@ func (s *Store) Fill(ctx context.Context, fs []*Filling) {
 	for range maxSends { // it recognises itself, so it may be repeated
 		var lost []*Attempt
 		script := fillLeasesScript
-		if slices.ContainsFunc(as, func(a *Attempt) bool { return a.state == holdsClaim }) {
+		if slices.ContainsFunc(as, func(a *Attempt) bool { return a.state == ownsClaim }) {
 			script = fillScript
 		}
 		s.evalAll(ctx, as, script, false, func(a *Attempt) []any {
@@ -179,7 +180,7 @@ func (s *Store) Fill(ctx context.Context, fs []*Filling) {
 			a.Err = err
 			switch {
 			case err == nil:
-				a.state, a.header, a.expiry = holdsNothing, nil, ""
+				a.state, a.header, a.expiry = ownsNothing, nil, ""
 				by[a].Stored = v == int64(1)
 			case !conn.IsReply(err):
 				lost = append(lost, a)
@@ -191,24 +192,24 @@ func (s *Store) Fill(ctx context.Context, fs []*Filling) {
 	}
 }
 
-// Holds tells whether a lease or claim is known to be held.
-func (a *Attempt) Holds() bool { return a.state != holdsNothing }
+// Owns tells whether a lease or claim is known to be owned.
+func (a *Attempt) Owns() bool { return a.state != ownsNothing }
 
-// Owes tells whether leases or claims may be held whose replies were lost. Release gives them up
+// Owes tells whether leases or claims may be owned whose replies were lost. Release gives them up
 // too.
 func (a *Attempt) Owes() bool { return len(a.sent) > 0 }
 
 // Fail gives leases up, and leaves markers that live for errorTTL, so that callers who wait do not
 // load one after another. An entry that was claimed stays, and is not claimed in that time, except
-// by a Claim of whatever the key holds.
+// by a Claim of whatever the key has.
 func (s *Store) Fail(ctx context.Context, as []*Attempt, errorTTL time.Duration) {
 	s.end(ctx, as, string([]byte{failedByte}), errorTTL)
 }
 
-// Release gives up what is held, if anything is, also leases whose replies were lost. It may be
+// Release gives up what is owned, if anything is, also leases whose replies were lost. It may be
 // called after any other end.
 func (s *Store) Release(ctx context.Context, as []*Attempt) {
-	as = slices.DeleteFunc(slices.Clone(as), func(a *Attempt) bool { return !a.Holds() && !a.Owes() })
+	as = slices.DeleteFunc(slices.Clone(as), func(a *Attempt) bool { return !a.Owns() && !a.Owes() })
 	s.end(ctx, as, "", 0)
 }
 
@@ -224,6 +225,6 @@ func (s *Store) end(ctx context.Context, as []*Attempt, marker string, errorTTL 
 		return args
 	}, func(a *Attempt, _ any, err error) {
 		a.Err = err
-		a.state, a.header, a.expiry, a.sent = holdsNothing, nil, "", nil
+		a.state, a.header, a.expiry, a.sent = ownsNothing, nil, "", nil
 	})
 }

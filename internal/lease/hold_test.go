@@ -29,7 +29,7 @@ func TestNoLeaseIsGivenOnHold(t *testing.T) {
 		b.hold("{k}", long)
 		a := b.attempt("{k}")
 		b.take(a, Held)
-		if a.Holds() || a.Owes() {
+		if a.Owns() || a.Owes() {
 			t.Error("the attempt holds something")
 		}
 		b.read(a, Absent)

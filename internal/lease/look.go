@@ -27,13 +27,13 @@ func looks(ctx context.Context, keys []string) []redis.Cmder {
 	return cmds
 }
 
-// state puts into held what the reply to a first look shows.
-func state(cmd *redis.StringCmd, held *State) error {
+// state puts into s what the reply to a first look shows.
+func state(cmd *redis.StringCmd, s *State) error {
 	switch err := cmd.Err(); {
 	case err == nil:
 		if b, _ := cmd.Bytes(); len(b) > 0 {
-			decodeInto(held, b)
-			held.Long = len(b) >= FirstLook
+			decodeInto(s, b)
+			s.Long = len(b) >= FirstLook
 		}
 		return nil
 	case errors.Is(err, redis.Nil):
@@ -103,7 +103,7 @@ func (s *Store) share(ctx context.Context, first bool, sizes *Sizes, keys []stri
 
 // readAll reads keys: few in one trip; many in parts, each of which fits into its time, and does
 // not hold up those who read little.
-func (s *Store) readAll(ctx context.Context, first bool, sizes *Sizes, keys []string, found func(i int, held *State, err error)) {
+func (s *Store) readAll(ctx context.Context, first bool, sizes *Sizes, keys []string, found func(i int, s *State, err error)) {
 	if sizes.share(len(keys)) && len(keys) <= manyKeys {
 		cmds, sent := s.share(ctx, first, sizes, keys)
 		if !tell(cmds, sent, sizes, found) && len(keys) > fewKeys && ctx.Err() == nil {
@@ -122,19 +122,19 @@ func (s *Store) readAll(ctx context.Context, first bool, sizes *Sizes, keys []st
 }
 
 // tell calls found for each of the keys that were read, and answers whether all were answered.
-func tell(cmds []redis.Cmder, sent conn.Sent, sizes *Sizes, found func(i int, held *State, err error)) bool {
-	var held State
+func tell(cmds []redis.Cmder, sent conn.Sent, sizes *Sizes, found func(i int, s *State, err error)) bool {
+	var s State
 	all := true
 	for i, cmd := range cmds {
 		err := sent.Err(i)
-		if held = (State{}); err == nil { // else it must not be read
-			err = state(cmd.(*redis.StringCmd), &held)
+		if s = (State{}); err == nil { // else it must not be read
+			err = state(cmd.(*redis.StringCmd), &s)
 		}
-		if held.Kind == Stored {
-			sizes.seen(len(held.Raw))
+		if s.Kind == Stored {
+			sizes.seen(len(s.Raw))
 		}
 		all = all && !unanswered(err)
-		found(i, &held, err)
+		found(i, &s, err)
 	}
 	return all
 }
@@ -155,7 +155,7 @@ type parted struct {
 // next reads one part. Where one of more than a few keys is not answered in time, that may be due
 // to their size: its keys are asked for again, fewer at once. Where few are not, Redis is in
 // trouble, there: the others of that range are not asked for.
-func (p *parted) next(ctx context.Context, keys []string, found func(i int, held *State, err error)) {
+func (p *parted) next(ctx context.Context, keys []string, found func(i int, s *State, err error)) {
 	n := min(len(p.rest), p.sizes.atOnce(), p.most)
 	part := make([]int, 0, n)
 	var names []string
@@ -179,7 +179,7 @@ func (p *parted) next(ctx context.Context, keys []string, found func(i int, held
 		cmds, sent = p.share(ctx, p.first, p.sizes, names)
 	}
 	var again []int
-	tell(cmds, sent, p.sizes, func(j int, held *State, err error) {
+	tell(cmds, sent, p.sizes, func(j int, s *State, err error) {
 		i := part[j]
 		switch {
 		case unanswered(err) && len(part) > fewKeys && ctx.Err() == nil:
@@ -188,7 +188,7 @@ func (p *parted) next(ctx context.Context, keys []string, found func(i int, held
 		case unanswered(err):
 			p.lost[p.conn.Range(keys[i])] = err
 		}
-		found(i, held, err)
+		found(i, s, err)
 	})
 	if len(again) == 0 {
 		p.most = min(2*p.most, manyKeys)

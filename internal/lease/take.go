@@ -20,17 +20,17 @@ func (s *Store) Take(ctx context.Context, as []*Attempt) {
 		s.takeByScript(ctx, s.takeBySet(ctx, as, reply), reply)
 	}, func(a *Attempt, v any, err error) (State, error) {
 		if errors.Is(err, given) {
-			a.state = holdsLease
+			a.state = ownsLease
 			return State{Kind: Mine}, nil
 		}
 		if _, on := v.(int64); on {
 			return State{Kind: Held}, err
 		}
-		held, _ := v.(string)
+		found, _ := v.(string)
 		s := State{}
-		if held != "" {
-			s = decode([]byte(held))
-			s.Long = len(held) >= FirstLook
+		if found != "" {
+			s = decode([]byte(found))
+			s.Long = len(found) >= FirstLook
 		}
 		return s, err
 	})

@@ -11,7 +11,7 @@ import (
 type class uint8
 
 const (
-	resumed    class = iota // loads that have waited for others, and go on: until they do, what they hold elsewhere is held
+	resumed    class = iota // loads that have waited for others, and go on: until they do, what they have taken elsewhere is not free
 	nested                  // loads that other loads ask for: what has begun ends first
 	foreground              // loads that somebody waits for
 	background              // loads in the background: a stale value is served meanwhile

@@ -19,7 +19,7 @@ type lookup struct {
 
 // header is what the tier itself needs of an item, whatever its types.
 type header struct {
-	item   any // the *held[K, V] that it is the header of
+	item   any // the *kept[K, V] that it is the header of
 	hash   uint64
 	told   atomic.Uint32 // in which tick ristretto was last told of a hit, and whether the item is in the window; or gone
 	doubts uint32        // see Versions.doubts
@@ -50,8 +50,8 @@ func (h *header) out() bool {
 	}
 }
 
-// held is an item in the tier.
-type held[K comparable, V any] struct {
+// kept is an item in the tier.
+type kept[K comparable, V any] struct {
 	header
 	Item[K, V]
 }

@@ -195,8 +195,8 @@ func Get[K comparable, V any](t *Tier, hash uint64, generations *Generations, ke
 	return item, now, true
 }
 
-// find returns what is held under hash, if it is of these types.
-func find[K comparable, V any](t *Tier, hash uint64) *held[K, V] {
+// find returns what is kept under hash, if it is of these types.
+func find[K comparable, V any](t *Tier, hash uint64) *kept[K, V] {
 	h := t.lookup.at(hash).Load()
 	if h == nil || h.hash != hash {
 		if h = t.seek(hash); h == nil {
@@ -204,7 +204,7 @@ func find[K comparable, V any](t *Tier, hash uint64) *held[K, V] {
 		}
 		t.lookup.put(h)
 	}
-	found, _ := h.item.(*held[K, V])
+	found, _ := h.item.(*kept[K, V])
 	return found
 }
 
@@ -242,7 +242,7 @@ func put[K comparable, V any](t *Tier, hash uint64, item Item[K, V], weight int6
 		t.drop(hash)
 		return false
 	}
-	h := &held[K, V]{header: header{hash: hash, doubts: t.versions.doubts(item.Range, item.Stripe, item.Version)}, Item: item}
+	h := &kept[K, V]{header: header{hash: hash, doubts: t.versions.doubts(item.Range, item.Stripe, item.Version)}, Item: item}
 	h.item = h
 	h.told.Store(inWindow)
 	own := int64(unsafe.Sizeof(*h))

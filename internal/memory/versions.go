@@ -17,7 +17,7 @@ const stripes = 1 << 16
 // when, in what order or whether the memory tier applies what it is told.
 //
 // Keys share striped counters, found by a stable hash of loader and encoded key, the same in every
-// process; and beside them one counter for each range of keys, which ends all that is held of it. A
+// process; and beside them one counter for each range of keys, which ends all that is kept of it. A
 // key's version is the sum: both only grow, so it is the same only if neither has moved.
 type Versions struct {
 	stripes [stripes]atomic.Uint64

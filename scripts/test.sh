@@ -65,14 +65,15 @@ unraced() { run unraced . 'go test -trimpath -count=1' -run 'TestBudget|TestOver
 half='^(Test[A-H]|Example)'
 # root FILE ARGUMENTS...: packages of the root module.
 root() { run "$1" . 'go test -trimpath -race -count=1' "${@:2}"; }
-# Tests wait more than they compute, so more of them run at once than a small machine has cores.
-# The packages that take longest begin first, so that none of them runs alone in the end.
+# Tests also wait, so more of them run at once than a small machine has cores: six, which keep two
+# cores busy. Eight took as long, and each of them stood still more often. The packages that take
+# longest begin first, so that none of them runs alone in the end.
 tests() {
 	root root-1 -run "$half" . &
 	root root-2 -skip "$half" . &
-	root root-others -p 3 ./consistency ./bloom ./lock $(go list -race ./... | tail -n +2) &
-	lane "${first[@]}" &
+	root root-others -p 2 ./consistency ./bloom ./lock $(go list -race ./... | tail -n +2) &
 	lane "${second[@]}" &
+	lane "${first[@]}"
 	unraced
 	for m in "${plain[@]}"; do plain "$m"; done
 	wait

@@ -114,7 +114,7 @@ func strictRead(ctx context.Context, r *rand.Rand, read *rows.Group[int], e even
 }
 
 func TestStrictHistoryIsLinearizable(t *testing.T) {
-	length, seeds := time.Second, 2
+	length, seeds := 2*time.Second, 2
 	if accepting {
 		length, seeds = 20*time.Second, 5
 	}
@@ -126,6 +126,10 @@ func TestStrictHistoryIsLinearizable(t *testing.T) {
 		}
 	}
 }
+
+// enoughOperations overlap in many ways: with half of them a guard that was taken out was missed
+// twice beside other programs.
+const enoughOperations = 2000
 
 // strictHistory answers false if a process stood still for too long, or too little happened, so
 // that nothing can be told.
@@ -151,5 +155,5 @@ func strictHistory(t *testing.T, length time.Duration, seed int) bool {
 	if result != porcupine.Ok {
 		t.Errorf("seed %d: %s", seed, result)
 	}
-	return t.Failed() || len(history) >= 1000 && writes > 0 && stats.StoredHeld > 0 && stats.Held > 0 && stats.RedisHits > 0
+	return t.Failed() || len(history) >= enoughOperations && writes > 0 && stats.StoredHeld > 0 && stats.Held > 0 && stats.RedisHits > 0
 }

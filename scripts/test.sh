@@ -66,7 +66,7 @@ half='^(Test[A-H]|Example)'
 # root FILE ARGUMENTS...: packages of the root module.
 root() { run "$1" . 'go test -trimpath -race -count=1' "${@:2}"; }
 # Tests also wait, so more of them run at once than a small machine has cores: six, which keep two
-# cores busy. Eight took as long, and each of them stood still more often. The packages that take
+# cores busy. Eight took about as long, and each of them stood still more often. The packages that take
 # longest begin first, so that none of them runs alone in the end.
 tests() {
 	root root-1 -run "$half" . &

@@ -127,8 +127,8 @@ func TestStrictHistoryIsLinearizable(t *testing.T) {
 	}
 }
 
-// enoughOperations overlap in many ways: with half of them a guard that was taken out was missed
-// twice beside other programs.
+// enoughOperations overlap in many ways: with half of them, beside other programs, this test passed
+// although a guard had been taken out.
 const enoughOperations = 2000
 
 // strictHistory answers false if a process stood still for too long, or too little happened, so

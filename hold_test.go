@@ -430,7 +430,7 @@ func TestHoldAndMemory(t *testing.T) {
 		p.storeHeld(t, h, 1, "newer", true)
 		noError(t, h.Release(t.Context()))
 		p.remembers(t, 1, "newer")
-		q.comesToRemember(t, 1, "newer") // once it has heard of the hold for the last time: one that a server did not know the script of is announced twice
+		q.comesToRemember(t, 1, "newer") // a hold is announced twice if its server did not know the script: q may hear of it again now
 	})
 }
 

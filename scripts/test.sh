@@ -66,8 +66,8 @@ half='^(Test[A-H]|Example)'
 # root FILE ARGUMENTS...: packages of the root module.
 root() { run "$1" . 'go test -trimpath -race -count=1' "${@:2}"; }
 # Tests also wait, so more of them run at once than a small machine has cores: six, which keep two
-# cores busy. Eight took about as long, and each of them stood still more often. The packages that take
-# longest begin first, so that none of them runs alone in the end.
+# cores busy. Eight took about as long. The packages that take longest begin first, so that none of
+# them runs alone in the end.
 tests() {
 	root root-1 -run "$half" . &
 	root root-2 -skip "$half" . &

@@ -55,7 +55,7 @@ func newProtected(address string, db *database, c config) (*protected, error) {
 // one.
 func (p *protected) rebuild(on protections) error {
 	options := &cacheaside.Options{MaxStaleness: maxStaleness, MaxLoads: -1, Logger: slog.New(slog.DiscardHandler), // the page tells what happens
-		RedisTimeout: p.config.redis, LeaseTTL: 4 * p.config.redis, QueueTimeout: p.config.connect}
+		RedisTimeout: p.config.redis, LeaseTTL: min(4*p.config.redis, time.Minute), QueueTimeout: p.config.connect}
 	if on[maxLoads] {
 		options.MaxLoads = connections / processes
 	}
@@ -170,11 +170,13 @@ func (p *protected) key(id int64) string {
 	return "cacheaside:row:1:{" + strconv.FormatInt(id, 10) + "}"
 }
 
+// close ends the client first, other than a program should: its links have been cut, and a command
+// that is under way would be tried again for the whole redis-timeout.
 func (p *protected) close() {
+	_ = p.rdb.Close()
 	p.retired.Wait()
 	p.now.cache.Close()
 	_ = p.filter.Close()
-	_ = p.rdb.Close()
 }
 
 const (

@@ -129,7 +129,7 @@ func TestLock(t *testing.T) {
 	server := testenv.SharedRedis(t)
 	l := redisLocker(t, redisClient(t, server))
 	uncontended(t, &Table{Section: 14, Title: "A lock in Redis, uncontended",
-		Text: "Acquire and release, one node, one goroutine. Ours has a watchdog, a fencing token by the server's clock, and a message for who waits; redsync has none of these.",
+		Text: "Acquire and release, one node, one goroutine. Ours has a watchdog, a fencing token by the server's clock, and a message for those who wait; redsync has none of these.",
 		Head: []string{"", "us", "middle half", "of the floor", "allocations"}},
 		[]locking{rawLock(redisClient(t, server)), redsyncLock("redsync", []*redis.Client{redisClient(t, server)}), ownLock(own, l, nil)})
 }
@@ -203,7 +203,7 @@ func total(calls map[string]int) (n int) {
 	return n
 }
 
-// alternate is how long one worker takes who has the lock n times, for a millisecond.
+// alternate is how long one worker takes to have the lock n times, for a millisecond each.
 func alternate(t *testing.T, l locking, n int) time.Duration {
 	t.Helper()
 	began := time.Now()
@@ -217,8 +217,8 @@ func alternate(t *testing.T, l locking, n int) time.Duration {
 	return time.Since(began)
 }
 
-// contend has workers have the lock so often each, for a millisecond. It returns how long all took,
-// and how many milliseconds those waited who got it.
+// contend has each worker take the lock grants times, for a millisecond. It returns how long all
+// took, and how many milliseconds each grant was waited for.
 func contend(t *testing.T, l locking, workers, grants int) (took time.Duration, waits []float64) {
 	t.Helper()
 	var mu sync.Mutex

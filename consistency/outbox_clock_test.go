@@ -295,7 +295,7 @@ func TestClock(t *testing.T) {
 	sees(2*time.Hour-time.Second, 1*time.Second, time.Second*2, false) // an older answer that comes later
 	c.lookAgain()
 	if !c.wentBack() || c.wentBack() {
-		t.Error("who has not repaired all looks again, once")
+		t.Error("a relay that has not repaired all looks again, once")
 	}
 	c.mu.Lock()
 	c.again = time.Now()

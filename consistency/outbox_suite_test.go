@@ -15,7 +15,7 @@ func TestSQLOutbox(t *testing.T) {
 	shared := func(e testenv.Engine) func(t testing.TB) *sql.DB {
 		return func(t testing.TB) *sql.DB { return e.Shared(t).DB(t) }
 	}
-	safe := func(e testenv.Engine) func(t testing.TB) *sql.DB { // as users have it who fear for their tables
+	safe := func(e testenv.Engine) func(t testing.TB) *sql.DB { // the settings of users who fear for their tables
 		return func(t testing.TB) *sql.DB {
 			db, err := sql.Open("mysql", e.Shared(t).DSN(t)+"&sql_safe_updates=1&sql_select_limit=1&max_join_size=1000000")
 			if err != nil {

@@ -45,7 +45,7 @@ func exercise(t *testing.T, a, b *lock.Locker) {
 	}()
 	time.Sleep(100 * time.Millisecond) // he waits
 	want(t, "release", lease.Release(), nil)
-	want(t, "who waits", <-got, nil) // by a message: the life of the lock is longer than his wait
+	want(t, "the waiter", <-got, nil) // by a message: the life of the lock is longer than his wait
 	ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
 	defer cancel()
 	if lease, err := a.Acquire(ctx, "a", nil); err == nil {

@@ -52,8 +52,8 @@ func holder() {
 	fmt.Println("released:", errors.Is(lease.Release(), lock.ErrLost))
 }
 
-// No lock keeps a holder from acting who was suspended, and does not know how late it is: what he
-// writes is refused by what he writes to.
+// No lock keeps a suspended holder from acting when it goes on and does not know how late it is:
+// its writes are refused by what it writes to.
 func TestPausedHolder(t *testing.T) {
 	server, mariadb := testenv.SharedRedis(t), testenv.SharedMariaDB(t)
 	db, rdb := withAccounts(t, mariadb.DB(t)), server.Client(t)

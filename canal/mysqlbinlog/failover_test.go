@@ -131,7 +131,7 @@ func (p *play) failover(kind, checkpoint string) {
 	p.rest()
 	p.caughtUp(active.actor, other.actor)
 	p.compare()
-	p.t.Logf("%d saves of who had lost the lock were refused", total)
+	p.t.Logf("%d saves of holders that had lost the lock were refused", total)
 	for _, s := range []*standby{active, other} {
 		if why := s.says().LastError; strings.Contains(why, "server id") {
 			p.t.Errorf("it has ended: %s", why)

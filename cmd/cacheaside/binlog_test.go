@@ -183,7 +183,7 @@ func TestBinlogSettings(t *testing.T) {
 	l.unlogged("mariadb:" + l.now())
 	s := parsed[shownBinlog](l.world, exitOK, "binlog", "status")
 	if s.Server.Denied == "" || s.Server.Oldest != "" {
-		t.Errorf("of who may not see the logs it shows %+v", s.Server)
+		t.Errorf("it shows a user without the right to see the logs %+v", s.Server)
 	}
 	config.Passwd = "CANARY-PASSWORD-2"
 	l.env["CACHEASIDE_MYSQL_DSN"] = config.FormatDSN()

@@ -140,7 +140,7 @@ func TestLockBreak(t *testing.T) {
 	w.ok("lock", "break", "--yes", "report")
 	second := <-got
 	if took := time.Since(began); testenv.Accepting && took > 5*time.Second {
-		t.Errorf("who waits is told after %v", took)
+		t.Errorf("the waiter is told after %v", took)
 	}
 	if second.Token() != 4000000000000001 {
 		t.Errorf("the next token is %d", second.Token())

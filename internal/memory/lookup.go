@@ -74,8 +74,8 @@ func (f *lookup) at(hash uint64) *atomic.Pointer[header] {
 	return &f.places[hash>>(f.shift&63)]
 }
 
-// put gives h its place, unless it has been let go of: whichever comes last, that or this, takes it
-// away. It does not, and answers false, if another has the place whom nobody would find elsewhere.
+// put gives h its place, unless h has been let go of: whichever comes last, that or this, takes it
+// away. It answers false, and does nothing, if the place is another's that is found nowhere else.
 func (f *lookup) put(h *header) bool {
 	place := f.at(h.hash)
 	before := place.Load()

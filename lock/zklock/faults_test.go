@@ -197,7 +197,7 @@ func once(p *testenv.Proxy, what testenv.Action) *atomic.Bool {
 	return &done
 }
 
-// changes of who is in line, so far.
+// changes of the line, so far.
 func changes(t testing.TB, conn *zk.Conn) int32 {
 	t.Helper()
 	_, stat, err := conn.Get(parent)
@@ -417,7 +417,7 @@ func TestWatchesAnew(t *testing.T) {
 	case lease := <-got:
 		release(t, lease)
 	case <-time.After(testenv.Hang): // sooner than he would look by himself
-		t.Error("who waited was not woken")
+		t.Error("the waiter was not woken")
 	}
 	if left := nodes(t, conn); len(left) > 0 {
 		t.Errorf("left: %q", left)

@@ -138,7 +138,7 @@ func TestCancelledWaiter(t *testing.T) {
 	}
 }
 
-// childrenRequests counts the requests for who is in line: of all who wait, by a proxy.
+// childrenRequests counts, in a proxy, the requests of all waiters for the nodes of the line.
 func childrenRequests(p *testenv.Proxy) *atomic.Int64 {
 	var n atomic.Int64
 	p.OnRequest(func(chunk []byte) testenv.Action {
@@ -182,13 +182,13 @@ func TestReleaseWakesOne(t *testing.T) {
 		t.Error("no proofs of life")
 	}
 	if n := asked.Load(); n > 0 {
-		t.Errorf("%d have looked who is in line, while nothing happened", n)
+		t.Errorf("the line was asked for %d times while nothing happened", n)
 	}
 	release(t, first)
 	second := testenv.Receive(t, "the lock", got)
 	time.Sleep(100 * time.Millisecond)
 	if n := asked.Load(); n != 1 {
-		t.Errorf("%d have looked who is in line, after one release", n)
+		t.Errorf("the line was asked for %d times after one release", n)
 	}
 	cancel()
 	all.Wait()

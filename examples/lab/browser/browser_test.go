@@ -1,5 +1,5 @@
-// Package browser tests the lab's page in a browser, as the people use it who look at it. It is a
-// module of its own, for what drives the browser.
+// Package browser tests the lab's page in a browser, as people use it. It is a module of its own,
+// for what drives the browser.
 package browser
 
 import (

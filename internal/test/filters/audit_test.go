@@ -187,7 +187,7 @@ func TestRowInsertedMeanwhile(t *testing.T) {
 			return "of " + key, nil
 		}
 		if r.hides(t, "row1") {
-			t.Error("a row that was found is not given to who asked")
+			t.Error("a row that was found is not given to the caller")
 		}
 		r.load = nil
 		time.Sleep(time.Minute)

@@ -31,26 +31,17 @@ run() {
 		bin/report -module "$module" -as "$command" -to "bin/test/$file.json"
 }
 
-plain() { run "${1//\//-}" "$1" 'go test -trimpath -count=1' ./...; }
-race() { run "race-${1//\//-}" "$1" 'go test -trimpath -race -count=1' "${@:2}" ./...; }
-lane() { for m in "$@"; do race "$m" -p 1; done; }
-
 # The modules, by how they are tested. Two have no race detector, and share what is compiled
 # without it: bench, whose product is figures, and the lab's browser, which looks at another
-# process. The library's races are looked for where it is tested. canal/mysqlbinlog takes as
-# long as the other small ones together.
+# process. The library's races are looked for where it is tested.
 plain=(bench examples/lab/browser)
-first=(canal/mysqlbinlog)
-second=()
+raced=()
 while read -r m; do
-	case $m in
-	. | canal/mysqlbinlog) ;;
-	*) if [[ " ${plain[*]} " != *" $m "* ]]; then second+=("$m"); fi ;;
-	esac
+	if [[ " . ${plain[*]} " != *" $m "* ]]; then raced+=("$m"); fi
 done < <(git ls-files go.mod '*/go.mod' | xargs -n1 dirname | sort)
 
 build() {
-	for m in . "${first[@]}" "${second[@]}"; do
+	for m in . "${raced[@]}"; do
 		(cd "$m" && go list -trimpath -race -test -deps -export ./... >/dev/null)
 	done
 	for m in "${plain[@]}"; do
@@ -58,35 +49,48 @@ build() {
 	done
 	go build -trimpath -race -o bin/report ./internal/test/report
 }
-# What the race detector distorts: bounds on allocations and on memory.
-unraced() { run unraced . 'go test -trimpath -count=1' -run 'TestBudget|TestOverhead|Allocat' ./internal/test/allocs ./internal/memory ./internal/keys; }
 # half matches one half of the tests of the root package, by the time that they take. The package
 # is run as two processes, or it would be the last to end, by itself.
 half='^(Test[A-H]|Example)'
-# root FILE ARGUMENTS...: packages of the root module.
-root() { run "$1" . 'go test -trimpath -race -count=1' "${@:2}"; }
+# shares is how many processes run the small packages of the root module.
+shares=5
+# queue lists what can run by itself, what takes longest first, so that none of it runs alone in
+# the end.
+queue() {
+	printf '%s\n' root-2 consistency root-1 bloom lock canal/mysqlbinlog
+	seq -f 'root-others-%.0f' $shares
+	printf '%s\n' torture "${plain[@]}" unraced
+	printf '%s\n' "${raced[@]}" | grep -vx -e canal/mysqlbinlog -e torture
+}
+# job NAME: runs one of them.
+job() {
+	local raced='go test -trimpath -race -count=1' plain='go test -trimpath -count=1' file=${1//\//-}
+	case $1 in
+	root-1) run "$file" . "$raced" -run "$half" . ;;
+	root-2) run "$file" . "$raced" -skip "$half" . ;;
+	root-others-*) run "$file" . "$raced" -p 1 $(go list -race ./... | tail -n +2 | grep -vE '/(consistency|bloom|lock)$' | awk "NR % $shares == ${1##*-} % $shares") ;;
+	consistency | bloom | lock) run "$file" . "$raced" "./$1" ;;
+	# What the race detector distorts: bounds on allocations and on memory.
+	unraced) run "$file" . "$plain" -run 'TestBudget|TestOverhead|Allocat' ./internal/test/allocs ./internal/memory ./internal/keys ;;
+	bench | examples/lab/browser) run "$file" "$1" "$plain" ./... ;;
+	*) run "$file" "$1" "$raced" -p 1 ./... ;;
+	esac
+}
 # Tests also wait, so more of them run at once than a small machine has cores: six, which keep two
-# cores busy. Eight took about as long. The packages that take longest begin first, so that none of
-# them runs alone in the end.
+# cores busy. Eight took about as long.
 tests() {
-	root root-1 -run "$half" . &
-	root root-2 -skip "$half" . &
-	root root-others -p 2 ./consistency ./bloom ./lock $(go list -race ./... | tail -n +2) &
-	lane "${second[@]}" &
-	lane "${first[@]}"
-	unraced
-	for m in "${plain[@]}"; do plain "$m"; done
-	wait
+	export half shares
+	export -f run job
+	queue | xargs -P 6 -n 1 bash -c 'job "$1"' job
 }
 
 part "compile" build || exit 1
 part "tests" tests
 
-files=(bin/test/root-{1,2,others}.json)
-for m in "${first[@]}" "${second[@]}"; do files+=("bin/test/race-${m//\//-}.json"); done
-for m in "${plain[@]}"; do files+=("bin/test/${m//\//-}.json"); done
+files=()
+while read -r name; do files+=("bin/test/${name//\//-}.json"); done < <(queue)
 echo
-bin/report -sum "${files[@]}" bin/test/unraced.json >bin/test/summary
+bin/report -sum "${files[@]}" >bin/test/summary
 code=$?
 echo "the parts:"
 printf '%s\n' "${parts[@]}"

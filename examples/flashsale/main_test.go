@@ -41,11 +41,14 @@ func patience(s scenario) time.Duration {
 var raced = map[int]bool{8: true, 10: true, 14: true, 18: true, 21: true}
 
 // struck tells whether the fault has: not if its place was passed, or nobody was at the lock, when
-// the lock had ended already.
+// the lock had ended already. Of the library's locks none may be stuck, whatever has
+// struck.
 func struck(got sale, err error) bool {
 	switch {
 	case err != nil:
 		return !errors.Is(err, errNoFault)
+	case got.library && got.outcome() == stuck:
+		return true
 	case got.plan.until == second:
 		return got.seconds == 1
 	default:

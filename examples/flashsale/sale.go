@@ -89,6 +89,22 @@ func (n *nodes) addresses() (out []string) {
 	return out
 }
 
+// settle waits until the nodes that were asked for the lock have it, one or all. The holder of a
+// Redlock has the votes of a majority; one that is still under way would be given after the jump.
+func (n *nodes) settle() {
+	for end := time.Now().Add(maxPause); time.Now().Before(end); time.Sleep(time.Millisecond) {
+		have := 0
+		for _, m := range n.all {
+			if len(m.Keys()) > 0 {
+				have++
+			}
+		}
+		if have == 1 || have == len(n.all) {
+			return
+		}
+	}
+}
+
 // jump sets the clocks of three a minute ahead, from where they go on.
 func (n *nodes) jump() {
 	set := func() {
@@ -165,6 +181,7 @@ func holdAt(ctx context.Context, place string, index int, patience time.Duration
 		return s, err
 	}
 	if s.plan.jump && !healthy {
+		n.settle()
 		n.jump()
 	}
 	if err := begin(all[1:], false); err != nil {

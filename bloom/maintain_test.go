@@ -98,6 +98,41 @@ func TestMaintain(t *testing.T) {
 	})
 }
 
+// TestMaintainAfterALoss: that Redis has lost everything is seen to before the filter is built
+// again, also by a process that has not noticed it until then: it does not take the new filter for
+// an older one, and build once more.
+func TestMaintainAfterALoss(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m, rdb := testenv.Mini(t)
+		f, err := NewRedis(rdb, "users", 1000, 0.01, &Options{watch: time.Hour})
+		must(t, err)
+		t.Cleanup(func() { f.Close() })
+		ctx, cancel := context.WithCancel(t.Context())
+		var built atomic.Int64
+		ended := make(chan error, 1)
+		go func() { ended <- f.Maintain(ctx, counted(Keys("a"), &built), &MaintainOptions{Rebuild: none}) }()
+		for want := range int64(3) {
+			time.Sleep(3 * time.Minute) // until the next check, which comes before the watch looks
+			synctest.Wait()
+			if got := built.Load(); got != want+1 {
+				t.Fatalf("after %d losses: built %d times", want, got)
+			}
+			if got := f.Stats().WentBack; got != want {
+				t.Errorf("%d losses were noticed %d times", want, got)
+			}
+			mustHave(t, f, []string{"a"}, "built again")
+			m.FlushAll()
+		}
+		time.Sleep(3 * time.Hour) // the watch looks
+		synctest.Wait()
+		if got := built.Load(); got != 4 {
+			t.Errorf("after 3 losses: built %d times", got)
+		}
+		cancel()
+		<-ended
+	})
+}
+
 // TestMaintainOnce: where several processes have found a filter to be due, the first of them builds
 // it, and those that come after it has do not do so again.
 func TestMaintainOnce(t *testing.T) {

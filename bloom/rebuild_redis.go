@@ -100,6 +100,9 @@ func (t *redisTarget) about() uint64 { return t.holds }
 
 func (t *redisTarget) build(ctx context.Context, capacity uint64) (building, error) {
 	f := t.f
+	if err := f.knowPast(ctx); err != nil {
+		return nil, err
+	}
 	_ = f.remove(ctx) // what others have left; if it fails that is tried again at the end
 	d, tallied, err := f.look(ctx)
 	if err != nil {

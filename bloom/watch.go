@@ -48,6 +48,7 @@ type watch struct {
 	rest    func()
 
 	back     atomic.Bool   // Redis has gone back, and that was not seen to yet
+	leaving  sync.Mutex    // held while that is seen to
 	troubles atomic.Uint64 // times that Redis may have become another
 	compared atomic.Uint64 // of them, those since which it was compared
 	ran      atomic.Bool   // it has known a script
@@ -142,10 +143,8 @@ func (w *watch) unsure() bool { return w.back.Load() || w.troubles.Load() != w.c
 
 // compare looks whether Redis is what it was.
 func (f *Redis) compare(ctx context.Context) error {
-	if f.watch.back.Load() {
-		if err := f.leavePast(ctx); err != nil {
-			return err
-		}
+	if err := f.leavePast(ctx); err != nil {
+		return err
 	}
 	if err := f.mark(ctx); err != nil {
 		return err
@@ -287,9 +286,21 @@ func (w *watch) answered(sent, now stamp, first bool) outcome {
 	return v
 }
 
-// leavePast takes away what may have lost keys, and has all processes know that it was.
+// knowPast has it be seen to before a filter is built that Redis has gone back: else the next mark
+// would tell of it, and the new filter be taken away as one that may have lost keys.
+func (f *Redis) knowPast(ctx context.Context) error {
+	if err := f.mark(ctx); err != nil {
+		return err
+	}
+	return f.leavePast(ctx)
+}
+
+// leavePast sees to it if Redis has gone back: it takes away what may have lost keys, and has all
+// processes know that it was.
 func (f *Redis) leavePast(ctx context.Context) error {
-	for {
+	f.watch.leaving.Lock()
+	defer f.watch.leaving.Unlock()
+	for f.watch.back.Load() {
 		d, err := f.fetch(ctx, f.allTries())
 		if err != nil {
 			return err
@@ -315,8 +326,8 @@ func (f *Redis) leavePast(ctx context.Context) error {
 			_ = f.bus.DeleteLoader(ctx, swapped) // else others find it out by their marks
 		}
 		f.recheckCopy()
-		return nil
 	}
+	return nil
 }
 
 func (f *Redis) swapPast(ctx context.Context, from *known, to descriptor) (done int, err error) {

@@ -121,6 +121,7 @@ func TestMaintainAfterALoss(t *testing.T) {
 				t.Errorf("%d losses were noticed %d times", want, got)
 			}
 			mustHave(t, f, []string{"a"}, "built again")
+			synctest.Wait() // it has left a mark
 			m.FlushAll()
 		}
 		time.Sleep(3 * time.Hour) // the watch looks

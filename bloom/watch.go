@@ -48,7 +48,7 @@ type watch struct {
 	rest    func()
 
 	back     atomic.Bool   // Redis has gone back, and that was not seen to yet
-	leaving  sync.Mutex    // held while that is seen to
+	leaving  chan struct{} // full while one sees to it
 	troubles atomic.Uint64 // times that Redis may have become another
 	compared atomic.Uint64 // of them, those since which it was compared
 	ran      atomic.Bool   // it has known a script
@@ -69,7 +69,7 @@ type begunOn struct {
 }
 
 func newWatch(every time.Duration) *watch {
-	w := &watch{id: newID(), every: every, kick: make(chan struct{}, 1)}
+	w := &watch{id: newID(), every: every, kick: make(chan struct{}, 1), leaving: make(chan struct{}, 1)}
 	w.ctx, w.cancel = context.WithCancel(context.Background())
 	return w
 }
@@ -88,11 +88,12 @@ func (f *Redis) watching() {
 	}
 	ctx, cancel := context.WithCancel(w.ctx)
 	done := make(chan struct{})
+	w.started.Store(true) // first, or the answer to the first mark would not count
 	if !f.home.Apart(func() { defer close(done); f.keepWatch(ctx) }) {
+		w.started.Store(false)
 		cancel()
 		return
 	}
-	w.started.Store(true)
 	w.rest = func() { cancel(); <-done }
 }
 
@@ -286,8 +287,8 @@ func (w *watch) answered(sent, now stamp, first bool) outcome {
 	return v
 }
 
-// knowPast has it be seen to before a filter is built that Redis has gone back: else the next mark
-// would tell of it, and the new filter be taken away as one that may have lost keys.
+// knowPast looks whether Redis has gone back, and sees to it, before a filter is built: else the
+// next mark would tell of it, and the new filter be taken away as one that may have lost keys.
 func (f *Redis) knowPast(ctx context.Context) error {
 	if err := f.mark(ctx); err != nil {
 		return err
@@ -298,8 +299,12 @@ func (f *Redis) knowPast(ctx context.Context) error {
 // leavePast sees to it if Redis has gone back: it takes away what may have lost keys, and has all
 // processes know that it was.
 func (f *Redis) leavePast(ctx context.Context) error {
-	f.watch.leaving.Lock()
-	defer f.watch.leaving.Unlock()
+	select {
+	case f.watch.leaving <- struct{}{}:
+		defer func() { <-f.watch.leaving }()
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
 	for f.watch.back.Load() {
 		d, err := f.fetch(ctx, f.allTries())
 		if err != nil {

@@ -62,25 +62,27 @@ queue() {
 	printf '%s\n' torture "${plain[@]}" unraced
 	printf '%s\n' "${raced[@]}" | grep -vx -e canal/mysqlbinlog -e torture
 }
+# others lists the small packages of the root module.
+others() { go list -race ./... | grep -vxE "$(go list .)(/consistency|/bloom|/lock)?"; }
 # job NAME: runs one of them.
 job() {
-	local raced='go test -trimpath -race -count=1' plain='go test -trimpath -count=1' file=${1//\//-}
+	local race='go test -trimpath -race -count=1' bare='go test -trimpath -count=1' file=${1//\//-}
 	case $1 in
-	root-1) run "$file" . "$raced" -run "$half" . ;;
-	root-2) run "$file" . "$raced" -skip "$half" . ;;
-	root-others-*) run "$file" . "$raced" -p 1 $(go list -race ./... | tail -n +2 | grep -vE '/(consistency|bloom|lock)$' | awk "NR % $shares == ${1##*-} % $shares") ;;
-	consistency | bloom | lock) run "$file" . "$raced" "./$1" ;;
+	root-1) run "$file" . "$race" -run "$half" . ;;
+	root-2) run "$file" . "$race" -skip "$half" . ;;
+	root-others-*) run "$file" . "$race" -p 1 $(others | awk "NR % $shares == ${1##*-} % $shares") ;;
+	consistency | bloom | lock) run "$file" . "$race" "./$1" ;;
 	# What the race detector distorts: bounds on allocations and on memory.
-	unraced) run "$file" . "$plain" -run 'TestBudget|TestOverhead|Allocat' ./internal/test/allocs ./internal/memory ./internal/keys ;;
-	bench | examples/lab/browser) run "$file" "$1" "$plain" ./... ;;
-	*) run "$file" "$1" "$raced" -p 1 ./... ;;
+	unraced) run "$file" . "$bare" -run 'TestBudget|TestOverhead|Allocat' ./internal/test/allocs ./internal/memory ./internal/keys ;;
+	bench | examples/lab/browser) run "$file" "$1" "$bare" ./... ;;
+	*) run "$file" "$1" "$race" -p 1 ./... ;;
 	esac
 }
 # Tests also wait, so more of them run at once than a small machine has cores: six, which keep two
 # cores busy. Eight took about as long.
 tests() {
 	export half shares
-	export -f run job
+	export -f run job others
 	queue | xargs -P 6 -n 1 bash -c 'job "$1"' job
 }
 

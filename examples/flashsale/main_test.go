@@ -41,8 +41,8 @@ func patience(s scenario) time.Duration {
 var raced = map[int]bool{8: true, 10: true, 14: true, 18: true, 21: true}
 
 // struck tells whether the fault has: not if its place was passed, or nobody was at the lock, when
-// the lock had ended already. Of the library's locks none may be stuck, whatever has
-// struck.
+// the lock had ended already. No sale with a lock of the library may be stuck, whatever has struck:
+// it is not held again.
 func struck(got sale, err error) bool {
 	switch {
 	case err != nil:

@@ -91,8 +91,8 @@ func (n *nodes) addresses() (out []string) {
 
 // settle waits until the nodes that were asked for the lock have it, one or all. The holder of a
 // Redlock has the votes of a majority; one that is still under way would be given after the jump.
-func (n *nodes) settle() {
-	for end := time.Now().Add(maxPause); time.Now().Before(end); time.Sleep(time.Millisecond) {
+func (n *nodes) settle(ctx context.Context) {
+	for end := time.Now().Add(maxPause); ctx.Err() == nil && time.Now().Before(end); time.Sleep(time.Millisecond) {
 		have := 0
 		for _, m := range n.all {
 			if len(m.Keys()) > 0 {
@@ -181,7 +181,7 @@ func holdAt(ctx context.Context, place string, index int, patience time.Duration
 		return s, err
 	}
 	if s.plan.jump && !healthy {
-		n.settle()
+		n.settle(ctx)
 		n.jump()
 	}
 	if err := begin(all[1:], false); err != nil {

@@ -227,6 +227,21 @@ func TestDescriptorIsLost(t *testing.T) {
 	}
 }
 
+// TestLossIsSeenToUnwatched: a process has noticed that Redis went back, and watches no more. What
+// it builds now is not taken away when it watches again.
+func TestLossIsSeenToUnwatched(t *testing.T) {
+	_, rdb := testenv.Mini(t)
+	f := newFilter(t, rdb, 1000)
+	f.watch.back.Store(true)
+	_, err := f.Rebuild(t.Context(), Keys("a"), none)
+	must(t, err)
+	must(t, f.leavePast(t.Context())) // as a watch that begins does
+	mustBeWhole(t, f)
+	if d, err := f.fetch(t.Context(), testenv.Hang); err != nil || d.Active == nil {
+		t.Errorf("the new filter is gone: %+v, %v", d, err)
+	}
+}
+
 // TestOldGenerationsAreBounded: where none can be removed no more are begun, and those that are
 // waiting are not forgotten.
 func TestOldGenerationsAreBounded(t *testing.T) {

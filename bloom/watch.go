@@ -289,13 +289,13 @@ func (w *watch) answered(sent, now stamp, first bool) outcome {
 
 // knowPast looks whether Redis has gone back, and sees to it, before a filter is built: else the
 // next mark would tell of it, and the new filter be taken away as one that may have lost keys. A
-// process that has not used the filter has left no mark, and nothing to compare.
+// process that does not watch leaves no mark, and compares none, but what it has noticed before is
+// seen to.
 func (f *Redis) knowPast(ctx context.Context) error {
-	if !f.watch.started.Load() {
-		return nil
-	}
-	if err := f.mark(ctx); err != nil {
-		return err
+	if f.watch.started.Load() {
+		if err := f.mark(ctx); err != nil {
+			return err
+		}
 	}
 	return f.leavePast(ctx)
 }

@@ -10,18 +10,23 @@ import (
 // Round is one read of one key: its callers are fixed before the first look at Redis. It is what
 // the read has come to, and in the end what it gives them.
 type Round struct {
-	Owner any       // the round that it is of: it tells Items and Query the key
-	Asked time.Time // when the first caller came, if the read has waited for another one; else zero
+	Owner Owner
 
 	Result
-	step step
 	identity
 	snapshot
-	terms
 	wait
+	step step
+	terms
 	ending
 	refresh
 	self [1]*Round // saves an allocation where it is alone
+}
+
+// Owner is what a round is of: it tells Items and Query the key.
+type Owner interface {
+	// Asked is when the first caller came, if the read has waited for another one; else zero.
+	Asked() time.Time
 }
 
 // Result is what the callers of a round get.
@@ -37,8 +42,8 @@ type Result struct {
 type identity struct {
 	text   string
 	name   string // in Redis
-	hashed bool   // the name holds only a hash of the text
 	stable uint64 // the hash that all processes know it by
+	hashed bool   // the name holds only a hash of the text
 	slots  uint8  // the range of slots that it is in
 }
 

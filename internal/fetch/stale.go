@@ -80,12 +80,11 @@ func (l *Fetcher) waitsForFresh(r *Round) bool {
 		return false
 	}
 	now := max(time.Since(l.start), 1)
-	switch {
-	case r.softDeadline != 0:
-	case r.Asked.IsZero():
+	if r.softDeadline == 0 {
 		r.softDeadline = now + wait
-	default: // its callers have waited for the round before
-		r.softDeadline = max(r.Asked.Sub(l.start)+wait, 1)
+		if asked := r.Owner.Asked(); !asked.IsZero() { // its callers have waited for the round before
+			r.softDeadline = max(asked.Sub(l.start)+wait, 1)
+		}
 	}
 	return now < r.softDeadline
 }

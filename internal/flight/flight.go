@@ -81,13 +81,17 @@ type Round[K comparable, R any] struct {
 	Key    K
 	Result R
 	Err    error
-	Asked  time.Time // when the first caller of a round that has gathered came; zero for one that began at once
 
+	asked time.Time // when the first caller came; zero for a round that began at once
 	shard *shard[K, R]
 	self  [1]*Round[K, R] // saves allocations where it is alone
 
 	waiters[K, R]
 }
+
+// Asked is when the first caller of a round that has gathered came; zero for one that began at
+// once.
+func (r *Round[K, R]) Asked() time.Time { return r.asked }
 
 // waiters are the callers of a round, and what it is part of. The lock of the shard guards them.
 type waiters[K comparable, R any] struct {
@@ -209,7 +213,7 @@ func (g *Group[K, R]) DoMany(ctx context.Context, keys []K) (rounds []*Round[K, 
 // join adds a caller to the round that gathers behind r. The shard is locked.
 func (r *Round[K, R]) join(ctx context.Context) *Round[K, R] {
 	if r.next == nil {
-		r.next = &Round[K, R]{Key: r.Key, Asked: time.Now(), shard: r.shard}
+		r.next = &Round[K, R]{Key: r.Key, asked: time.Now(), shard: r.shard}
 		r.next.values, r.next.done = ctx, make(chan struct{})
 		r.next.self[0] = r.next
 	}

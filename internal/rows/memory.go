@@ -39,14 +39,14 @@ func (m *processMemory[K, V]) use(cache *Shared, o *fetch.Options) {
 // Remembered looks into the memory tier, unless it is passed by. It is on the way of each hit: one
 // word tells whether that is so.
 func (r *Reader[K, V]) Remembered(key K) (*memory.Item[K, V], bool) {
-	if r.memory.bypass.Load() != 0 {
-		return nil, false
-	}
-	return r.inMemory(key)
+	return r.inMemory(key, bypassing|shadowing|forgetful)
 }
 
-// inMemory looks into the memory tier, which there is.
-func (r *Reader[K, V]) inMemory(key K) (*memory.Item[K, V], bool) {
+// inMemory looks into the memory tier, unless it is bypassed for one of these reasons.
+func (r *Reader[K, V]) inMemory(key K, reasons uint32) (*memory.Item[K, V], bool) {
+	if r.memory.bypass.Load()&reasons != 0 {
+		return nil, false
+	}
 	item, now, ok := memory.Get[K, V](r.memory.tier, r.Keys.hash(key), &r.memory.generations, key)
 	if !ok {
 		return nil, false

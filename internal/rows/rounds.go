@@ -95,7 +95,7 @@ func fetched[K comparable](rounds []*round[K]) []*fetch.Round {
 }
 
 func joined[K comparable](r *round[K]) *fetch.Round {
-	r.Result.Owner, r.Result.Asked = r, r.Asked
+	r.Result.Owner = r
 	return &r.Result
 }
 

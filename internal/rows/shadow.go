@@ -99,8 +99,8 @@ func (r *Reader[K, V]) compareShadow(key K, row audit.Copy, how fetch.How) {
 // shadowRead is a read by the caches, and whether they had the value. Else it is loaded, if it may
 // be.
 func (r *Reader[K, V]) shadowRead(ctx context.Context, key K, how fetch.How) (c audit.Copy, hit bool) {
-	if r.HasMemory() && how != fetch.Fresh {
-		if item, ok := r.inMemory(key); ok {
+	if how != fetch.Fresh {
+		if item, ok := r.inMemory(key, forgetful); ok {
 			return copyOf(item), true
 		}
 	}

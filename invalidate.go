@@ -32,7 +32,7 @@ func (l *Loader[K, V]) invalidate(ctx context.Context, op string, keys []K) erro
 
 // delete deletes keys in Redis, puts them on hold if need be, and tells the other processes.
 func (c *Cache) delete(ctx context.Context, names []string, hashes []uint64) []error {
-	c.holds.Set(hashes) // before it is forgotten: see onHold
+	c.holds.Set(hashes) // nil with Redis, which has its own holds. Before memory forgets the keys: see Fetcher.onHold
 	if c.store == nil {
 		return nil
 	}

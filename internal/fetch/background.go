@@ -28,7 +28,7 @@ func (l *Fetcher) refreshDue(rounds []*Round) {
 		}
 		due = append(due, &Round{
 			Owner: r.Owner, step: toLook, identity: r.identity, refresh: r.refresh,
-			snapshot: snapshot{loader: r.loader, read: r.read, version: r.version, needsPrimary: r.needsPrimary},
+			snapshot: snapshot{generation: r.generation, takenAt: r.takenAt, version: r.version, needsPrimary: r.needsPrimary},
 		})
 	}
 	var begun []uint64 // some may be over already
@@ -51,7 +51,7 @@ func (l *Fetcher) refreshDue(rounds []*Round) {
 // skipsRefresh tells whether a background refresh need not be tried: Redis, where it begins, is out
 // of reach; the breaker is open; or, without Redis, a load has failed a moment ago.
 func (l *Fetcher) skipsRefresh(r *Round) bool {
-	return l.cache.Conn != nil && l.cache.Conn.Down(int(r.slots)) != nil ||
+	return l.cache.Conn != nil && l.cache.Conn.Down(int(r.slotRange)) != nil ||
 		l.cache.Store == nil && l.Source.Failures.Here(r.text) ||
 		l.Source.Broken()
 }
@@ -139,7 +139,7 @@ func (b *batch) peek() {
 		r, e := rounds[i], &state.Entry
 		b.l.count(err)
 		switch {
-		case err != nil || state.Kind != lease.Stored || e.Generation != r.loader.Number:
+		case err != nil || state.Kind != lease.Stored || e.Generation != r.generation.Number:
 			r.step = over // its next reader sees to it
 		case e.Expiry.After(r.until.Add(Drift)) && state.Long:
 			r.step = over // its next reader fetches it
@@ -196,7 +196,7 @@ func (b *batch) catchUp() {
 			err = b.l.whole(b.ctx, r, state)
 		}
 		b.l.count(err)
-		if err == nil && state.Kind == lease.Stored && e.Generation == r.loader.Number && time.Now().Before(e.Expiry) {
+		if err == nil && state.Kind == lease.Stored && e.Generation == r.generation.Number && time.Now().Before(e.Expiry) {
 			b.l.takeOver(r, e)
 		}
 	})

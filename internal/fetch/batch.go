@@ -124,7 +124,7 @@ func (b *batch) end() {
 	for _, r := range b.rounds {
 		switch a := r.attempt; {
 		case a == nil, !a.Owns() && !a.Owes(): // a hit, or a load that has ended as it should
-		case !a.Owns(), r.lost, b.l.cache.Conn.Down(int(r.slots)) != nil: // a lease that was asked for in vain may yet be given; or Redis does not answer: nobody waits
+		case !a.Owns(), r.lost, b.l.cache.Conn.Down(int(r.slotRange)) != nil: // a lease that was asked for in vain may yet be given; or Redis does not answer: nobody waits
 			later = append(later, a)
 		default:
 			owned = append(owned, a)

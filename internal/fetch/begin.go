@@ -27,7 +27,7 @@ func (l *Fetcher) begin(r *Round) {
 		return
 	}
 	r.name, r.hashed = l.Keys.Name(r.text)
-	r.slots = uint8(l.cache.Conn.Range(r.name))
+	r.slotRange = uint8(l.cache.Conn.Range(r.name))
 	if l.Memory != nil {
 		l.cache.Bus.Listen()
 	}
@@ -47,11 +47,11 @@ func (l *Fetcher) identify(r *Round) bool {
 
 // again has a round look at Redis for the first time, or once more from the start.
 func (l *Fetcher) again(r *Round) {
-	now, known := l.cache.Bus.ConfirmedAt(r.slots) // first: a later generation may be confirmed now than was taken before
-	r.read = now
+	now, known := l.cache.Bus.ConfirmedAt(r.slotRange) // first: a later generation may be confirmed now than was taken before
+	r.takenAt = now
 	l.takeSnapshot(r)
 	r.step = toLook
-	if r.loader == nil || r.outdated || !known {
+	if r.generation == nil || r.outdated || !known {
 		r.step = toLearn
 	}
 }
@@ -59,9 +59,9 @@ func (l *Fetcher) again(r *Round) {
 // takeSnapshot is called before a round's first look at Redis, and when it starts again: the entry
 // that it stores, and the item that it puts into memory, count from no later time than that.
 func (l *Fetcher) takeSnapshot(r *Round) {
-	r.loader = l.Generations.Of(r.slots)
+	r.generation = l.Generations.Of(r.slotRange)
 	if l.Memory != nil {
-		r.version = l.Memory.Version(r.slots, r.stable)
+		r.version = l.Memory.Version(r.slotRange, r.stable)
 	}
 }
 
@@ -91,19 +91,19 @@ func (b *batch) learn() {
 func (l *Fetcher) learn(ctx context.Context, rounds []*Round, patient bool) []error {
 	var asked [conn.Ranges]bool
 	for _, r := range rounds {
-		asked[r.slots] = true
+		asked[r.slotRange] = true
 	}
 	var errs [conn.Ranges]error
 	var all sync.WaitGroup
-	for slots := range uint8(conn.Ranges) {
-		if asked[slots] {
-			all.Go(func() { errs[slots] = l.confirm(ctx, slots, patient) })
+	for slotRange := range uint8(conn.Ranges) {
+		if asked[slotRange] {
+			all.Go(func() { errs[slotRange] = l.confirm(ctx, slotRange, patient) })
 		}
 	}
 	all.Wait()
 	out := make([]error, len(rounds))
 	for i, r := range rounds {
-		if out[i] = errs[r.slots]; out[i] != nil {
+		if out[i] = errs[r.slotRange]; out[i] != nil {
 			l.count(out[i])
 			continue
 		}
@@ -115,17 +115,17 @@ func (l *Fetcher) learn(ctx context.Context, rounds []*Round, patient bool) []er
 
 // confirm asks for the generation of a range, and waits for it as for a read; for longer if
 // patient.
-func (l *Fetcher) confirm(ctx context.Context, slots uint8, patient bool) error {
+func (l *Fetcher) confirm(ctx context.Context, slotRange uint8, patient bool) error {
 	if patient {
-		return l.cache.Bus.Confirm(ctx, slots)
+		return l.cache.Bus.Confirm(ctx, slotRange)
 	}
 	began := time.Now()
 	bound, cancel := context.WithTimeout(ctx, l.cache.ReadTimeout)
 	defer cancel()
-	err := l.cache.Bus.Confirm(bound, slots)
-	err = l.cache.Conn.Explain(ctx, err, "a poll", l.cache.Bus.Key(slots), began)
+	err := l.cache.Bus.Confirm(bound, slotRange)
+	err = l.cache.Conn.Explain(ctx, err, "a poll", l.cache.Bus.Key(slotRange), began)
 	if err != nil && bound.Err() != nil { // else it is the poll's error, which is noted
-		l.cache.Conn.Failed(ctx, l.cache.Bus.Key(slots), err)
+		l.cache.Conn.Failed(ctx, l.cache.Bus.Key(slotRange), err)
 	}
 	return err
 }

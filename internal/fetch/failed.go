@@ -15,7 +15,7 @@ func (b *batch) mayLoad(rounds []*Round) []*Round {
 	failures := b.l.Source.Failures
 	var ended []string
 	for _, r := range rounds {
-		r.ends = failures.Ends(r.text)
+		r.failuresEnded = failures.Ends(r.text)
 		switch {
 		case b.refresh && !b.background:
 			failures.Forget(r.text)
@@ -67,7 +67,7 @@ func (b *batch) failAll(rounds []*Round, err error) {
 // failed notes that the load of a key has failed; here: Redis is not told.
 func (l *Fetcher) failed(r *Round, cause error, here bool) {
 	if !r.bypass {
-		l.Source.Failures.Add(r.text, r.ends, cause, here)
+		l.Source.Failures.Add(r.text, r.failuresEnded, cause, here)
 	}
 }
 
@@ -90,7 +90,7 @@ func (l *Fetcher) succeeded(r *Round, err error) {
 // asks tells whether what a round leaves in Redis is to be sent there. If it is not, that is
 // counted: it was to be stored, or given up.
 func (b *batch) asks(r *Round) bool {
-	err := b.l.cache.Conn.Down(int(r.slots))
+	err := b.l.cache.Conn.Down(int(r.slotRange))
 	if b.refresh || err == nil {
 		return true
 	}

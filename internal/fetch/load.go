@@ -9,8 +9,8 @@ import (
 )
 
 // MaxRefusals is how many loads of a round may be refused, since an invalidation came between,
-// before the next one's result is given out without being stored: under a storm of invalidations a
-// reader must come to an end.
+// before the next one's result is given out even if it is refused: under a storm of invalidations
+// a reader must come to an end.
 const MaxRefusals = 3
 
 // MaxCalls is how many calls of the load function one flight makes at once.

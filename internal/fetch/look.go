@@ -169,10 +169,10 @@ func (l *Fetcher) attempt(r *Round) *lease.Attempt {
 // process that has just started learns of old ones. This bound is for the case that the generation
 // is ahead of that clock.
 func (l *Fetcher) young(r *Round) uint64 {
-	if r.loader == nil || time.Since(r.loader.Since) >= l.cache.ReplicaLag {
+	if r.generation == nil || time.Since(r.generation.Since) >= l.cache.ReplicaLag {
 		return 0
 	}
-	return r.loader.Number
+	return r.generation.Number
 }
 
 func (b *batch) settle(r *Round, state *lease.State, err error) {
@@ -254,9 +254,9 @@ func (l *Fetcher) classify(r *Round, state *lease.State, now time.Time) (what se
 		return kinds[state.Kind], nil
 	}
 	switch e := &state.Entry; {
-	case e.Generation > r.loader.Number:
+	case e.Generation > r.generation.Number:
 		return seenNewer, nil
-	case e.Generation != r.loader.Number:
+	case e.Generation != r.generation.Number:
 		return seenOlder, nil
 	case state.Long:
 		return seenBeginning, nil

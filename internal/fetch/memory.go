@@ -18,15 +18,16 @@ func (l *Fetcher) putEntryInMemory(r *Round, e *lease.Entry) {
 }
 
 // putInMemory offers a round's value to the memory tier, under the version of the key from before
-// the value was read. local.Get compares versions, so a value that comes after an invalidation is
-// never served. A refresh raises the version, for it must end what memory holds; if an invalidation
-// has raised it meanwhile, the value is not put in memory, and what is there ends, too.
+// the value was read. It compares nothing: memory.Get does, at each hit, so a value that comes
+// after an invalidation is never served. A refresh raises the version, for it must end what memory
+// holds; if an invalidation has raised it meanwhile, the value is not put in memory, and what is
+// there ends, too.
 func (l *Fetcher) putInMemory(r *Round, ttl, cost time.Duration, refresh bool) {
 	life := min(ttl, l.MemoryTTL)
 	if l.Memory == nil {
 		return
 	}
-	if life <= 0 || !l.Memory.Trusted(r.slots) {
+	if life <= 0 || !l.Memory.Trusted(r.slotRange) {
 		if refresh { // trust may come back without a clear, and what is there is older
 			l.Memory.Invalidate(l.Items.Hash(r), r.stable)
 		}
@@ -34,12 +35,12 @@ func (l *Fetcher) putInMemory(r *Round, ttl, cost time.Duration, refresh bool) {
 	}
 	if refresh {
 		var ok bool
-		if r.version, ok = l.Memory.Advance(r.slots, r.stable, r.version); !ok {
+		if r.version, ok = l.Memory.Advance(r.slotRange, r.stable, r.version); !ok {
 			l.Memory.Invalidate(l.Items.Hash(r), r.stable)
 			return
 		}
 	}
-	l.Memory.Note(l.Items.Hash(r), r.stable, r.read)
+	l.Memory.Note(l.Items.Hash(r), r.stable, r.takenAt)
 	delta := uint32(min(l.Delta(cost).Microseconds(), math.MaxUint32))
 	if r.inMemory = l.Items.Set(r, delta, life, ttl); !r.inMemory {
 		l.Counters.TooHeavy.Add(1)
@@ -59,7 +60,7 @@ func (l *Fetcher) keep(r *Round, row source.Row) {
 	if !time.Now().Before(until) {
 		return
 	}
-	l.Memory.Note(l.Items.Hash(r), r.stable, r.read)
+	l.Memory.Note(l.Items.Hash(r), r.stable, r.takenAt)
 	if !l.Items.Keep(r, row.Value, row.Null, until) {
 		l.Counters.TooHeavy.Add(1)
 	}
@@ -81,8 +82,8 @@ func (l *Fetcher) kept(r *Round) bool {
 // Current tells whether those who came while a round ran may be given its result: it is what the
 // memory tier holds for them.
 func (l *Fetcher) Current(r *Round) bool {
-	return r.inMemory && !l.Bypassed() && l.Memory.Trusted(r.slots) && l.Generations.Of(r.slots) == r.loader &&
-		l.Memory.Version(r.slots, r.stable) == r.version
+	return r.inMemory && !l.Bypassed() && l.Memory.Trusted(r.slotRange) && l.Generations.Of(r.slotRange) == r.generation &&
+		l.Memory.Version(r.slotRange, r.stable) == r.version
 }
 
 // forget ends what this process holds of a key, also that its load has failed.

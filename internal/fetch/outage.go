@@ -20,7 +20,7 @@ func (l *Fetcher) skipRedis(rounds []*Round, s step) {
 		if r.step != s {
 			continue
 		}
-		if err := l.cache.Conn.Down(int(r.slots)); err != nil {
+		if err := l.cache.Conn.Down(int(r.slotRange)); err != nil {
 			l.withoutRedis(r, err)
 		}
 	}

@@ -40,18 +40,18 @@ type Result struct {
 
 // identity is the key of a round.
 type identity struct {
-	text   string
-	name   string // in Redis
-	stable uint64 // the hash that all processes know it by
-	hashed bool   // the name holds only a hash of the text
-	slots  uint8  // the range of slots that it is in
+	text      string
+	name      string // in Redis
+	stable    uint64 // the hash that all processes know it by
+	hashed    bool   // the name holds only a hash of the text
+	slotRange uint8  // the number of the range of slots that it is in
 }
 
 // snapshot is what was so before the first look at Redis: what is loaded, or read, is no older.
 type snapshot struct {
-	loader       *memory.Generation // the loader's generation in the range
-	read         time.Duration      // when that was taken, or before, on the bus's clock
-	version      uint64             // of the key in the memory tier
+	generation   *memory.Generation // the loader's, in the range of slots; only InvalidateAll changes it
+	takenAt      time.Duration      // when that was taken, or before, on the bus's clock
+	version      uint64             // of the key in the memory tier: any invalidation raises it
 	outdated     bool               // an entry has shown that the loader's generation is outdated
 	needsPrimary bool               // what is cached was expired, or is to be refreshed: a replica may not have heard of the change
 	attempt      *lease.Attempt     // nil: Redis has not been asked, or is not to be
@@ -64,7 +64,7 @@ type terms struct {
 	verdict      verdict // of the filter
 	bypass       bool    // the caches are off
 	withoutLease bool    // it loads without one
-	onHold       bool    // since writers keep the key from being cached
+	onHold       bool    // since the key must not be cached: its writer says so, or a replica may lag
 }
 
 // wait is a round's wait for a load that is not its own.
@@ -77,12 +77,12 @@ type wait struct {
 
 // ending is how a round's loads have ended.
 type ending struct {
-	refusals     uint8  // loads whose result was refused, since an invalidation came between
-	ends         uint32 // how often the failures of such keys had been ended, before the load
-	lost         bool   // Redis was lost while the value was being stored
-	notAttempted bool   // the database was not asked, which is no failure of the key
-	inMemory     bool   // the value was put into the memory tier
-	busy         bool   // another process refreshes the key
+	refusals      uint8  // loads whose result was refused, since an invalidation came between
+	failuresEnded uint32 // how often the noted failures of such keys had been ended, before the load
+	lost          bool   // Redis was lost while the value was being stored
+	notAttempted  bool   // the database was not asked, which is no failure of the key
+	inMemory      bool   // the value was put into the memory tier
+	busy          bool   // another process refreshes the key
 }
 
 // step is what is to be done next.
@@ -180,6 +180,6 @@ func (r *Round) waits(err error) {
 
 // Snapshot is what was so before the round's value was read, for the memory tier: the range of
 // slots of the key, the loader's generation there, the key's stable hash, and its memory version.
-func (r *Round) Snapshot() (slots uint8, generation *memory.Generation, stable, version uint64) {
-	return r.slots, r.loader, r.stable, r.version
+func (r *Round) Snapshot() (slotRange uint8, generation *memory.Generation, stable, version uint64) {
+	return r.slotRange, r.generation, r.stable, r.version
 }

@@ -83,7 +83,7 @@ func (l *Fetcher) delete(ctx context.Context, rounds []*Round) []error {
 
 // filling is the entry for a value.
 func (l *Fetcher) filling(r *Round, row source.Row) (*lease.Filling, error) {
-	e, life, err := l.entry(r.text, r.hashed, r.loader, r.Value, row)
+	e, life, err := l.entry(r.text, r.hashed, r.generation, r.Value, row)
 	return &lease.Filling{Attempt: r.attempt, Entry: e, Life: life}, err
 }
 
@@ -107,7 +107,7 @@ func (l *Fetcher) entry(text string, hashed bool, generation *memory.Generation,
 func (b *batch) put(rounds []*Round, all []*lease.Filling) {
 	sent := make([]*lease.Filling, 0, len(all))
 	for i, f := range all {
-		err := b.l.cache.Conn.Down(int(rounds[i].slots))
+		err := b.l.cache.Conn.Down(int(rounds[i].slotRange))
 		if err != nil && !b.refresh {
 			f.Err = err // settleFill counts it
 			continue

@@ -9,7 +9,7 @@ import (
 )
 
 // wait lets some time pass while other loads are under way, before looking again for what they have
-// stored.
+// stored. Nothing wakes it: a load of another process that ends is seen by the next look only.
 func (b *batch) wait() {
 	rounds := at(b.open, toWait)
 	if len(rounds) == 0 {

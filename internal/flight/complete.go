@@ -94,7 +94,7 @@ func (f *Flight[K, R]) TakeIn(r *Round[K, R]) {
 		return
 	}
 	n.flight, n.values = f, nil
-	r.next, n.next, r.within = nil, r.within, n
+	n.before, r.takenIn, r.next = r.takenIn, n, nil
 }
 
 // stay counts more callers, but in a flight that all have left, which was told to stop: it has
@@ -154,9 +154,9 @@ func (g *Group[K, R]) landOne(r *Round[K, R]) (callers int, begins *Round[K, R])
 	s.mu.Lock()
 	r.completed = true
 	callers = int(r.callers)
-	next, within, done := r.next, r.within, r.done
-	r.next, r.within = nil, nil
-	for n := within; n != nil; n = n.next {
+	next, takenIn, done := r.next, r.takenIn, r.done
+	r.next, r.takenIn = nil, nil
+	for n := takenIn; n != nil; n = n.before {
 		n.Result, n.Err, n.completed = r.Result, r.Err, true
 		callers += int(n.callers)
 	}
@@ -175,7 +175,7 @@ func (g *Group[K, R]) landOne(r *Round[K, R]) (callers int, begins *Round[K, R])
 	if done != nil {
 		close(done)
 	}
-	for n := within; n != nil; n = n.next {
+	for n := takenIn; n != nil; n = n.before {
 		close(n.done)
 	}
 	if served {

@@ -99,8 +99,9 @@ type waiters[K comparable, R any] struct {
 	completed bool
 	flight    *Flight[K, R]     // nil while it gathers, and during its first look
 	begunBy   *struct{ _ byte } // the DoMany that has begun it
-	next      *Round[K, R]      // gathers; for one that was taken in: the one before
-	within    *Round[K, R]      // the last that was taken in
+	next      *Round[K, R]      // gathers behind this one
+	takenIn   *Round[K, R]      // the last of those that were taken into this one
+	before    *Round[K, R]      // of a round that was taken in: the one that was taken in before it
 	values    context.Context   // of the first caller of a round that gathers
 	done      chan struct{}     // nil if all its callers wait for the flight
 }

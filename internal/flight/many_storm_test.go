@@ -150,7 +150,7 @@ func (s *storm) leftAlone(ctx context.Context, f *Flight[int, reading]) {
 		if !r.completed && r.callers != 0 {
 			s.t.Errorf("a flight was told to stop while %d callers wait for key %d", r.callers, r.Key)
 		}
-		for n := r.within; n != nil; n = n.next {
+		for n := r.takenIn; n != nil; n = n.before {
 			if n.callers != 0 {
 				s.t.Errorf("a flight was told to stop while %d whom it has taken in wait for key %d", n.callers, r.Key)
 			}

@@ -26,7 +26,7 @@ type Attempt struct {
 	stamp []byte // of the entry that Claim is for; empty: whatever the key holds
 
 	token  Token
-	state  owning
+	owns   owning
 	header []byte // of the claimed entry, as it was before
 	expiry string // when that entry was to expire, Unix milliseconds by Redis' clock
 
@@ -59,8 +59,8 @@ func (a *Attempt) tokenArg() []byte {
 // it and the reply was lost: the state becomes Mine, and the load may begin now. Any other state
 // stays as it is.
 func (a *Attempt) Adopt(found *State) {
-	if found.Kind == Busy && (slices.Contains(a.sent, found.Token) || a.state == ownsLease && a.token == found.Token) {
-		a.token, a.state = found.Token, ownsLease
+	if found.Kind == Busy && (slices.Contains(a.sent, found.Token) || a.owns == ownsLease && a.token == found.Token) {
+		a.token, a.owns = found.Token, ownsLease
 		*found = State{Kind: Mine}
 	}
 }
@@ -84,17 +84,17 @@ func (s *Store) Claim(ctx context.Context, as []*Attempt) {
 		}
 		switch parts[0] {
 		case "leased":
-			a.state = ownsLease
+			a.owns = ownsLease
 			return State{Kind: Mine}, nil
 		case "claimed":
-			a.state, a.header, a.expiry = ownsClaim, []byte(parts[1]), parts[2]
+			a.owns, a.header, a.expiry = ownsClaim, []byte(parts[1]), parts[2]
 			return State{Kind: Mine}, nil
 		case "held":
 			return State{Kind: Held}, nil
 		case "busy":
 			h := []byte(parts[1])                                                                                 // a lease, or the part of an entry that scripts know
 			if len(h) >= leaseSize && h[0] == entryByte && slices.Contains(a.sent, Token(h[tokenAt:leaseSize])) { // my claim, whose reply was lost
-				a.token, a.state, a.header, a.expiry = Token(h[tokenAt:leaseSize]), ownsClaim, h, "-1"
+				a.token, a.owns, a.header, a.expiry = Token(h[tokenAt:leaseSize]), ownsClaim, h, "-1"
 				return State{Kind: Mine}, nil
 			}
 			return State{Kind: Busy, Token: decode(h).Token}, nil
@@ -169,7 +169,7 @@ func (s *Store) Fill(ctx context.Context, fs []*Filling) {
 	for range maxSends { // it recognises itself, so it may be repeated
 		var lost []*Attempt
 		script := fillLeasesScript
-		if slices.ContainsFunc(as, func(a *Attempt) bool { return a.state == ownsClaim }) {
+		if slices.ContainsFunc(as, func(a *Attempt) bool { return a.owns == ownsClaim }) {
 			script = fillScript
 		}
 		s.evalAll(ctx, as, script, false, func(a *Attempt) []any {
@@ -180,7 +180,7 @@ func (s *Store) Fill(ctx context.Context, fs []*Filling) {
 			a.Err = err
 			switch {
 			case err == nil:
-				a.state, a.header, a.expiry = ownsNothing, nil, ""
+				a.owns, a.header, a.expiry = ownsNothing, nil, ""
 				by[a].Stored = v == int64(1)
 			case !conn.IsReply(err):
 				lost = append(lost, a)
@@ -193,7 +193,7 @@ func (s *Store) Fill(ctx context.Context, fs []*Filling) {
 }
 
 // Owns tells whether a lease or claim is known to be owned.
-func (a *Attempt) Owns() bool { return a.state != ownsNothing }
+func (a *Attempt) Owns() bool { return a.owns != ownsNothing }
 
 // Owes tells whether leases or claims may be owned whose replies were lost. Release gives them up
 // too.
@@ -225,6 +225,6 @@ func (s *Store) end(ctx context.Context, as []*Attempt, marker string, errorTTL 
 		return args
 	}, func(a *Attempt, _ any, err error) {
 		a.Err = err
-		a.state, a.header, a.expiry, a.sent = ownsNothing, nil, "", nil
+		a.owns, a.header, a.expiry, a.sent = ownsNothing, nil, "", nil
 	})
 }

@@ -207,7 +207,7 @@ func TestEndOfAClaimDeletesAnEntryWhoseLifeIsOver(t *testing.T) {
 		for _, a := range []single{failing, releasing} {
 			b.put(a.key, Entry{Payload: []byte("old")}, life)
 			b.claim(a, Mine)
-			if a.state != ownsClaim {
+			if a.owns != ownsClaim {
 				t.Fatal("the entry has expired before its claim")
 			}
 		}

@@ -60,7 +60,8 @@ if string.byte(h, 1) == 225 and string.byte(h, 2) % 2 == 0 then return 1 end
 redis.call('SET', KEYS[1], ARGV[2], 'PX', ARGV[3])
 return 1`)
 
-// fillLeasesScript is fillScript for many keys.
+// fillLeasesScript is fillScript with a faster form for many keys. There a key's three arguments
+// begin at 4*i-1: those of all keys follow one another, each key's after their number.
 var fillLeasesScript = fillScript.Widened(`
 local stored = {}
 for i = 1, #KEYS do

@@ -9,7 +9,8 @@ import (
 	"github.com/cacheaside/cacheaside/internal/conn"
 )
 
-// given is the answer of takeScript that the lease is given: no value.
+// given is the answer of takeScript when it gives the lease: no value, for which the client has
+// this error. SET with NX says the opposite with it: see takeBySet.
 var given = redis.Nil
 
 // Take asks for the leases of keys that hold nothing, or what cannot be read (State.Kind is
@@ -20,7 +21,7 @@ func (s *Store) Take(ctx context.Context, as []*Attempt) {
 		s.takeByScript(ctx, s.takeBySet(ctx, as, reply), reply)
 	}, func(a *Attempt, v any, err error) (State, error) {
 		if errors.Is(err, given) {
-			a.state = ownsLease
+			a.owns = ownsLease
 			return State{Kind: Mine}, nil
 		}
 		if _, on := v.(int64); on {

@@ -144,6 +144,66 @@ func TestDecodingPanics(t *testing.T) {
 	}
 }
 
+// A long entry whose decoding calls runtime.Goexit ends its own read, and is not fetched again and
+// again.
+func TestGoexitInALongEntry(t *testing.T) {
+	_, b := embedded(t)
+	c, err := New(b.client(t), &noMemory)
+	noError(t, err)
+	defer c.Close()
+	long := leaving{strings.Repeat("x", 1<<17)}
+	l, err := NewLoader(c, "leaving", func(context.Context, int) (leaving, error) { return long, nil }, nil)
+	noError(t, err)
+	get := func() (leaving, error) { return l.Get(t.Context(), 1) }
+	if v, err := get(); v != long || err != nil {
+		t.Fatal(err)
+	}
+	leaves.Store(2) // it is not tried again
+	_, err = get()
+	leaves.Store(0)
+	if p, ok := errors.AsType[*PanicError](err); !ok || !p.Goexit {
+		t.Error(err)
+	}
+	if v, err := get(); v != long || err != nil {
+		t.Error(err)
+	}
+}
+
+// leaving calls runtime.Goexit when it is decoded, for the next few times.
+type leaving struct{ Text string }
+
+var leaves atomic.Int64
+
+func (e *leaving) UnmarshalJSON(b []byte) error {
+	if leaves.Add(-1) >= 0 {
+		runtime.Goexit()
+	}
+	return json.Unmarshal(b, &e.Text)
+}
+
+func (e leaving) MarshalJSON() ([]byte, error) { return json.Marshal(e.Text) }
+
+// The panic of a load is logged once, with nothing of what other loads say who have asked it.
+func TestPanicOfAnotherLoader(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		log := &testenv.Log{}
+		c, err := New(nil, &Options{NoRedis: true, Logger: log.Logger()})
+		noError(t, err)
+		defer c.Close()
+		inner, err := NewLoader(c, "inner", func(context.Context, string) (string, error) { panic("the value") }, nil)
+		noError(t, err)
+		outer, err := NewLoader(c, "outer", func(ctx context.Context, key string) (string, error) {
+			_, err := inner.Get(ctx, key)
+			return "", fmt.Errorf("the profile of %s: %w", key, err)
+		}, nil)
+		noError(t, err)
+		if _, err := outer.Get(t.Context(), "alice"); err == nil {
+			t.Error("no error")
+		}
+		log.Has(t, `level=WARN msg="cacheaside: a load has panicked" loader=inner error="the load panicked with a string"`)
+	})
+}
+
 // A load that ignores its context is left at its deadline: its callers get ErrLoadTimeout, the
 // fleet a failure marker, and the next load begins while it still runs.
 func TestLoadIgnoresItsContext(t *testing.T) {

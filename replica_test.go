@@ -772,10 +772,19 @@ func TestReplicaLagHistory(t *testing.T) {
 // What has been expired is reloaded from the primary: a replica may still show what was not to be
 // fresh any more.
 func TestExpiredIsReadFromThePrimary(t *testing.T) {
+	t.Run("Redis", func(t *testing.T) { testExpiredIsReadFromThePrimary(t, true) })
+	t.Run("NoRedis", func(t *testing.T) { testExpiredIsReadFromThePrimary(t, false) })
+}
+
+func testExpiredIsReadFromThePrimary(t *testing.T, withRedis bool) {
 	synctest.Test(t, func(t *testing.T) {
 		_, b := embedded(t)
+		var rdb redis.UniversalClient
+		if withRedis {
+			rdb = b.client(t)
+		}
 		var changed atomic.Int64
-		c, err := New(b.client(t), &Options{RedisTimeout: 10 * time.Second, ReplicaLag: 2 * time.Second})
+		c, err := New(rdb, &Options{RedisTimeout: 10 * time.Second, ReplicaLag: 2 * time.Second, NoRedis: !withRedis})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -808,5 +817,42 @@ func TestExpiredIsReadFromThePrimary(t *testing.T) {
 		want("new")
 		time.Sleep(50 * time.Second)
 		want("new")
+	})
+}
+
+// An expired entry that is replaced by a process that serves nothing stale, or cannot decode it, is
+// replaced from the primary, too.
+func TestExpiredIsReplacedFromThePrimary(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		_, b := embedded(t)
+		options := &Options{RedisTimeout: 10 * time.Second, ReplicaLag: 2 * time.Second, MemoryBytes: -1}
+		keeps := startLoad(t, b.client(t), func(context.Context, int) (string, error) { return "text", nil }, *options, &lives)
+		defer keeps.cache.Close()
+		var primary atomic.Bool
+		load := func(ctx context.Context, _ int) (string, error) {
+			primary.Store(PreferPrimary(ctx))
+			return "text", nil
+		}
+		drops := startLoad(t, b.client(t), load, *options, livesWith(func(o *LoaderOptions) { o.StaleFor = -1 }))
+		defer drops.cache.Close()
+		c, err := New(b.client(t), options)
+		noError(t, err)
+		defer c.Close()
+		cannot, err := NewLoader(c, "row", func(ctx context.Context, key int) (int, error) { _, err := load(ctx, key); return 1, err }, &lives)
+		noError(t, err)
+		for name, get := range map[string]func(key int) error{
+			"nothing stale": func(key int) error { _, err := drops.Get(t.Context(), key); return err },
+			"undecodable":   func(key int) error { _, err := cannot.Get(t.Context(), key); return err },
+		} {
+			noError(t, get(2)) // from now on the caller itself looks at Redis first
+			noError(t, keeps.Invalidate(t.Context(), 1))
+			time.Sleep(5 * time.Second) // the hold is over, also that of a loader that is new to Redis
+			keeps.want(t, 1, "text", nil)
+			noError(t, keeps.Expire(t.Context(), 1))
+			primary.Store(false)
+			if err := get(1); err != nil || !primary.Load() {
+				t.Errorf("%s: from the primary: %t, %v", name, primary.Load(), err)
+			}
+		}
 	})
 }

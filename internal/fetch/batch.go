@@ -27,7 +27,7 @@ type batch struct {
 func (l *Fetcher) batchOf(ctx context.Context, rounds []*Round, f Flight, refresh bool) *batch {
 	for _, r := range rounds {
 		l.begin(r)
-		r.needsPrimary = refresh
+		r.needsPrimary = r.needsPrimary || refresh
 	}
 	return &batch{l: l, ctx: ctx, flight: f, rounds: rounds, open: slices.Clone(rounds), refresh: refresh}
 }

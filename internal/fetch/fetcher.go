@@ -103,8 +103,9 @@ type Items interface {
 
 // Item is what the memory tier holds of a key.
 type Item struct {
-	Value any
-	Null  bool
+	Value   any
+	Null    bool
+	Expired bool // by Expire; Past tells
 }
 
 // Flight is the rounds that are under way together.

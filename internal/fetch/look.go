@@ -261,10 +261,10 @@ func (l *Fetcher) classify(r *Round, state *lease.State, now time.Time) (what se
 	case state.Long:
 		return seenBeginning, nil
 	}
+	r.needsPrimary = state.Entry.Expiry.UnixMilli() == 0
 	if unread = l.decode(r, &state.Entry); unread != nil {
 		return seenUnreadable, unread
 	}
-	r.needsPrimary = state.Entry.Expiry.UnixMilli() == 0
 	return l.age(&state.Entry, now), nil
 }
 

@@ -19,10 +19,17 @@ func (b *batch) fetchRest() {
 		return
 	}
 	AtOnce(rounds, MaxCalls, func(r *Round, _ func()) {
+		settled := false
+		defer func() {
+			if !settled { // a codec called runtime.Goexit
+				r.Err, r.step = b.l.cache.Caught(recover()), over
+			}
+		}()
 		state := lease.State{Kind: lease.Stored, Long: true, Raw: r.beginning}
 		r.beginning = nil
 		err := b.l.whole(b.ctx, r, &state)
 		b.settle(r, &state, err)
+		settled = true
 	})
 	b.l.refreshDue(rounds)
 	b.complete(rounds)

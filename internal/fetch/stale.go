@@ -116,6 +116,7 @@ func (l *Fetcher) lookInside(rounds []*Round) {
 		}
 		r.step = toLoad
 		item, ago, ok := l.Past(r)
+		r.needsPrimary = r.needsPrimary || item.Expired
 		if !ok {
 			continue
 		}

@@ -72,19 +72,28 @@ func (l *Logger) note(level slog.Level, what, loader string, err error) {
 
 // write logs the records that wait.
 func (l *Logger) write() {
-	for {
-		l.mu.Lock()
-		records := l.records
-		l.records = nil
-		l.writing = len(records) > 0
-		l.mu.Unlock()
-		if len(records) == 0 {
-			return
+	returned := false
+	defer func() {
+		if !returned { // the handler called runtime.Goexit
+			l.writer.Go(l.write)
 		}
-		for _, r := range records {
-			l.log(r)
-		}
+	}()
+	for r, more := l.next(); more; r, more = l.next() {
+		l.log(r)
 	}
+	returned = true
+}
+
+// next takes the record that has waited longest. If there is none, nobody writes from now on.
+func (l *Logger) next() (r record, more bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if len(l.records) == 0 {
+		l.writing, l.records = false, nil
+		return r, false
+	}
+	r, l.records = l.records[0], l.records[1:]
+	return r, true
 }
 
 func (l *Logger) log(r record) {

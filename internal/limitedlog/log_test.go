@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"runtime"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -61,9 +62,27 @@ func TestBadLogger(t *testing.T) {
 	})
 }
 
+// A handler that calls runtime.Goexit loses the record that it was given, and no other.
+func TestHandlerLeaves(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := &badHandler{leaves: true}
+		l := New(slog.New(h))
+		for i := range 3 {
+			l.Warn(fmt.Sprint(i), "", nil)
+		}
+		synctest.Wait()
+		l.Warn("another", "", nil)
+		l.Close()
+		if h.times != 4 {
+			t.Errorf("%d records of 4", h.times)
+		}
+	})
+}
+
 type badHandler struct {
 	slog.Handler
 	panics bool
+	leaves bool
 	times  int
 }
 
@@ -72,6 +91,9 @@ func (h *badHandler) Handle(context.Context, slog.Record) error {
 	h.times++
 	if h.panics {
 		panic("boom")
+	}
+	if h.leaves {
+		runtime.Goexit()
 	}
 	time.Sleep(time.Second)
 	return nil

@@ -32,5 +32,6 @@ func Expire[K comparable, V any](t *Tier, hash uint64, generations *Generations,
 		t.Forget(stable)
 		return
 	}
+	next.Range |= expiredBit
 	Set(t, hash, next, Weigh(key, t.Largest())+Weigh(next.Value, t.Largest()), 0, min(-ago, 0))
 }

@@ -41,7 +41,7 @@ type Tier struct {
 // served. It is not changed after Set.
 type Item[K comparable, V any] struct {
 	Generation *Generation // whose it is: each loader hashes keys in its own way
-	Range      uint8       // and keptBit
+	Range      uint8       // and keptBit, expiredBit
 	Null       bool        // there is no such row
 	Stripe     uint16
 	Delta      uint32 // what the end of its TTL is to be seen coming by, in microseconds: see Near
@@ -52,12 +52,19 @@ type Item[K comparable, V any] struct {
 	Value      V
 }
 
-// keptBit is set in the Range of an item that Keep has Set. A flag of its own would make all items
-// larger; ranges are taken modulo their number wherever they are used.
-const keptBit = 1 << 7
+// keptBit is set in the Range of an item that Keep has Set, expiredBit in that of one whose TTL
+// Expire has ended. Flags of their own would make all items larger; ranges are taken modulo their
+// number wherever they are used.
+const (
+	keptBit    = 1 << 7
+	expiredBit = 1 << 6
+)
 
 // Kept tells whether the item may be served without trust: see Keep.
 func (i *Item[K, V]) Kept() bool { return i.Range&keptBit != 0 }
+
+// Expired tells whether Expire has ended the item's TTL.
+func (i *Item[K, V]) Expired() bool { return i.Range&expiredBit != 0 }
 
 // Left is what is left of the item's TTL.
 func (i *Item[K, V]) Left(t *Tier) time.Duration { return i.soft - time.Since(t.start) }

@@ -159,7 +159,7 @@ func (m *items[K, V]) Past(r *fetch.Round) (item fetch.Item, ago time.Duration, 
 	if !ok {
 		return item, 0, false
 	}
-	return fetch.Item{Value: &of.Value, Null: of.Null}, ago, true
+	return fetch.Item{Value: &of.Value, Null: of.Null, Expired: of.Expired()}, ago, true
 }
 
 func (m *items[K, V]) Get(r *fetch.Round) (item fetch.Item, ok bool) {

@@ -99,7 +99,13 @@ func (s *Source) call(flight context.Context, texts []string, query Query, how C
 		return NotMade(len(texts), err)
 	}
 	verdict := limit.Failed // also if an error's own methods panic
-	defer func() { pass.End(verdict) }()
+	left := false           // the place is left to run
+	defer func() {
+		if !left { // an Observer called runtime.Goexit
+			pass.Leave()
+		}
+		pass.End(verdict)
+	}()
 	ctx, cancel := context.WithTimeoutCause(flight, s.options.LoadTimeout, fault.LoadTimeout)
 	defer cancel()
 	own := &load{ctx: ctx, pass: pass, waiting: how.Waiting, source: s, texts: texts}
@@ -114,9 +120,8 @@ func (s *Source) call(flight context.Context, texts []string, query Query, how C
 	var a Answer
 	defer func() { end(a.Err) }()
 	started := time.Now() // before it reads anything: what is kept while Redis is down has its age from here
-	if a = s.run(ctx, pass, query); a.Err != nil && s.options.Panicked(a.Err) {
-		s.options.Warn("a load has panicked", a.Err)
-	}
+	left = true
+	a = s.run(ctx, pass, query)
 	if errors.Is(a.Err, context.DeadlineExceeded) && errors.Is(context.Cause(ctx), fault.LoadTimeout) {
 		a.fail(errors.Join(fault.LoadTimeout, a.Err))
 	}
@@ -125,7 +130,8 @@ func (s *Source) call(flight context.Context, texts []string, query Query, how C
 	return rows
 }
 
-// run answers what query has returned when its time is up, at the latest.
+// run answers what query has returned when its time is up, at the latest. It leaves the place of
+// the call when query has ended.
 func (s *Source) run(ctx context.Context, pass *limit.Pass, query Query) Answer {
 	done := make(chan Answer, 1)
 	go func() {
@@ -134,6 +140,7 @@ func (s *Source) run(ctx context.Context, pass *limit.Pass, query Query) Answer 
 		defer func() {
 			if !returned {
 				a = Answer{Err: s.options.Caught(recover())}
+				s.options.Warn("a load has panicked", a.Err)
 			}
 			pass.Leave() // not before, even if nobody waits any more
 			done <- a

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"runtime"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -83,4 +84,38 @@ func TestObserverPanics(t *testing.T) {
 			})
 		})
 	}
+}
+
+// leaving is an Observer that calls runtime.Goexit when the first load begins.
+type leaving struct{ left bool }
+
+func (o *leaving) Begin(ctx context.Context, op, _ string, _ int) (context.Context, func(error)) {
+	if op == cacheaside.OpLoad && !o.left {
+		o.left = true
+		runtime.Goexit()
+	}
+	return ctx, func(error) {}
+}
+
+// An Observer that calls runtime.Goexit ends that one load, and the load's place is free again.
+func TestObserverLeaves(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		_, rdb := testenv.Mini(t)
+		c, err := cacheaside.New(rdb, &cacheaside.Options{Observer: &leaving{}, MaxLoads: 1, MemoryBytes: -1, RedisTimeout: 10 * time.Second})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		l, err := cacheaside.NewLoader(c, "row", func(context.Context, int) (int, error) { return 1, nil }, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, err = l.Get(t.Context(), 1)
+		if p, ok := errors.AsType[*cacheaside.PanicError](err); !ok || !p.Goexit {
+			t.Error(err)
+		}
+		if got, err := l.Get(t.Context(), 2); got != 1 || err != nil {
+			t.Error(got, err)
+		}
+	})
 }

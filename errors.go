@@ -11,8 +11,8 @@ import (
 	"github.com/cacheaside/cacheaside/internal/hold"
 )
 
-// Errors to test for with errors.Is. Every error of a method is wrapped in an *Error, but
-// ErrNotFound, which is wrapped in an error that names the loader only.
+// Errors to test for with errors.Is. An error about a key is wrapped in an *Error, but ErrNotFound,
+// which is wrapped in an error that names the loader only.
 var (
 	// ErrNotFound means that the row does not exist. A load function returns it, or sql.ErrNoRows,
 	// to say so.
@@ -37,7 +37,8 @@ var (
 
 	// ErrLoadCycle means that a load function has asked for a key that it would wait for in vain:
 	// one that it is loading itself, or one whose load waits for it, as when a asks for b, and b
-	// for a. The Error that wraps ErrLoadCycle names the loader and the key. The load that asks
+	// for a. If such a key is cached, fresh or stale, Get and GetMany give the load that value
+	// instead. The Error that wraps ErrLoadCycle names the loader and the key. The load that asks
 	// fails; that does not count as a failure of the database. Cycles through other processes are
 	// not seen: they end by LoadTimeout.
 	ErrLoadCycle = fault.LoadCycle
@@ -62,7 +63,7 @@ var (
 // private. (The hash has no secret: anybody who can list all possible keys, as phone numbers, can
 // find the key.)
 type Error struct {
-	Op     string // "get", "refresh", "expire", "invalidate", "inserting", "warm", "hold", "release" or "store"
+	Op     string // "get", "peek", "refresh", "expire", "invalidate", "inserting", "warm", "hold", "release", "store" or "key"
 	Loader string // the loader's name
 	Key    string // the encoded key; do not log it unless keys may be seen
 	Hash   uint64 // the stable hash of loader and key that the message shows; 0: it is about all keys of the loader

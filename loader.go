@@ -46,13 +46,13 @@ type Loader[K comparable, V any] struct {
 // that may lag behind, but for what Options.ReplicaLag allows. It may ask other loaders, and this
 // one for other keys, with its own context, by which they know it (see Options.MaxLoads); it must
 // not pass on their ErrNotFound unless this row is missing then. If it asks for a key that it would
-// wait for in vain, such as its own, it gets ErrLoadCycle at once. load runs on a goroutine of its
-// own, for all callers who ask for the key at the time. Its context carries the values of the first
-// caller's context, but not the cancellation: it ends after LoadTimeout, when the last caller has
-// left, or at Close. A panic in load becomes a *PanicError. Where load runs in the background, to
-// replace a value whose TTL has passed or is about to (LoaderOptions.StaleFor, EarlyRefresh),
-// nobody waits for it, and its context has no caller's values: all that a row depends on belongs
-// into its key.
+// wait for in vain, such as its own, it gets what is cached of it, stale or not, or else
+// ErrLoadCycle, at once. load runs on a goroutine of its own, for all callers who ask for the key
+// at the time. Its context carries the values of the first caller's context, but not the
+// cancellation: it ends after LoadTimeout, when the last caller has left, or at Close. A panic in
+// load becomes a *PanicError. Where load runs in the background, to replace a value whose TTL has
+// passed or is about to (LoaderOptions.StaleFor, EarlyRefresh), nobody waits for it, and its
+// context has no caller's values: all that a row depends on belongs into its key.
 func NewLoader[K comparable, V any](c *Cache, name string, load func(ctx context.Context, key K) (V, error), options *LoaderOptions) (*Loader[K, V], error) {
 	if load == nil {
 		return nil, fmt.Errorf("cacheaside: loader %q: the load function is nil", name)
@@ -241,11 +241,11 @@ func (l *Loader[K, V]) result(value V, null bool) (V, error) {
 }
 
 // Peek returns the cached value of key, from this process's memory or else from Redis, and never
-// loads it. ok tells whether anything is cached. The value may be stale, within
-// LoaderOptions.StaleFor. If the absence of the row is cached, ok is true and the error is
-// ErrNotFound. Other errors are those of Redis, and ctx's; ok is false then. Peek asks no Filter,
-// begins no reload, puts nothing into memory, and is not counted as a Get. Under Bypass nothing is
-// cached.
+// loads it. ok tells whether anything is cached. The value may be stale, within the StaleFor of the
+// loader that has stored it. If the absence of the row is cached, ok is true and the error is
+// ErrNotFound. Other errors are those of Redis, ctx's, ErrClosed, and that of a key without a text;
+// ok is false then. Peek asks no Filter, begins no reload, puts nothing into memory, and is not
+// counted as a Get. Under Bypass nothing is cached.
 func (l *Loader[K, V]) Peek(ctx context.Context, key K) (value V, ok bool, err error) {
 	item, ok, err := l.rows.Peek(ctx, key)
 	switch {

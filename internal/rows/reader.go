@@ -5,6 +5,7 @@ package rows
 
 import (
 	"context"
+	"errors"
 	"sync"
 	"time"
 
@@ -129,7 +130,26 @@ func (r *Reader[K, V]) Get(ctx context.Context, how fetch.How, key K) (*fetch.Ro
 		return r.getStraight(ctx, how, key)
 	}
 	r.Counters.Misses.Add(1)
-	return r.Groups.of(how).Do(ctx, key)
+	got, err := r.Groups.of(how).Do(ctx, key)
+	if err != nil {
+		return r.orCopy(ctx, how, key, err)
+	}
+	return got, nil
+}
+
+// orCopy is for a load that has asked for a key whose load waits for it, as for its own, while
+// others read that key, too: for what they get it would wait in vain. Alone it would have been
+// given the copy that is cached; so it is given that, if there is one. For any other error it is
+// that error.
+func (r *Reader[K, V]) orCopy(ctx context.Context, how fetch.How, key K, err error) (*fetch.Round, error) {
+	if how != fetch.Plain || !errors.Is(err, fault.LoadCycle) {
+		return nil, err
+	}
+	item, ok, _ := r.Peek(ctx, key)
+	if !ok {
+		return nil, err
+	}
+	return &fetch.Round{Result: fetch.Result{Value: item.Value, Null: item.Null, Hit: true}}, nil
 }
 
 // GetMany is Get for many keys. It calls got for each that has succeeded, and failed for the
@@ -140,7 +160,13 @@ func (r *Reader[K, V]) GetMany(ctx context.Context, how fetch.How, keys []K, got
 		return
 	}
 	r.Counters.Misses.Add(int64(len(keys)))
-	many(ctx, r.Groups.of(how), keys, got, failed)
+	many(ctx, r.Groups.of(how), keys, got, func(key K, err error) {
+		if copied, err := r.orCopy(ctx, how, key, err); err != nil {
+			failed(key, err)
+		} else {
+			got(key, copied)
+		}
+	})
 }
 
 // Fill reads keys whose rows are known to exist: the filter is not asked for them.

@@ -152,6 +152,79 @@ func TestReloadReadsTheStaleValue(t *testing.T) {
 	})
 }
 
+// It may also while others read the key.
+func TestReloadReadsTheStaleValueBesideOthers(t *testing.T) {
+	for name, read := range map[string]func(context.Context, *loader) (string, error){
+		"Get": func(ctx context.Context, l *loader) (string, error) { return l.Get(ctx, 1) },
+		"GetMany": func(ctx context.Context, l *loader) (string, error) {
+			rows, err := l.GetMany(ctx, []int{1})
+			return rows[1], err
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				_, rdb := testenv.Mini(t)
+				rdb.AddHook(slowHook{})
+				c := newCache(t, rdb, cacheaside.Options{RedisTimeout: 10 * time.Second, ReadTimeout: 10 * time.Second})
+				defer c.Close()
+				var l *loader
+				var others sync.WaitGroup
+				n := 0
+				l = newLoader(t, c, "row", func(ctx context.Context, key int) (string, error) {
+					if n++; n == 1 {
+						return "first", nil
+					}
+					others.Go(func() {
+						if got, err := l.Get(context.WithValue(t.Context(), slow{}, true), key); got != "after first" || err != nil {
+							t.Errorf("another reader: %q, %v", got, err)
+						}
+					})
+					time.Sleep(time.Second) // it waits for Redis
+					before, err := read(ctx, l)
+					return "after " + before, err
+				}, &cacheaside.LoaderOptions{TTL: time.Minute, StaleFor: time.Minute, Jitter: -1, EarlyRefresh: -1})
+				want := func(want string) {
+					t.Helper()
+					if got, err := l.Get(t.Context(), 1); got != want || err != nil {
+						t.Errorf("%q, %v; want %q", got, err, want)
+					}
+				}
+				want("first")
+				time.Sleep(61 * time.Second)
+				want("first")
+				time.Sleep(5 * time.Second)
+				others.Wait()
+				want("after first")
+			})
+		})
+	}
+}
+
+// slow marks the context of a reader whose commands take two seconds.
+type slow struct{}
+
+type slowHook struct{}
+
+func (slowHook) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+func (slowHook) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		if ctx.Value(slow{}) != nil {
+			time.Sleep(2 * time.Second)
+		}
+		return next(ctx, cmd)
+	}
+}
+
+func (slowHook) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return func(ctx context.Context, cmds []redis.Cmder) error {
+		if ctx.Value(slow{}) != nil {
+			time.Sleep(2 * time.Second)
+		}
+		return next(ctx, cmds)
+	}
+}
+
 // The context of a load that has returned is one like any other.
 func TestContextOfAnEndedLoad(t *testing.T) {
 	inBubbles(t, func(t *testing.T, rdb func() redis.UniversalClient) {

@@ -23,7 +23,8 @@
 //
 // Invalidate deletes the key. Any delete, also an operator's DEL, voids the lease or the refresh
 // that is under way: the value of its load, which may be from before the change, is refused, given
-// to nobody, and loaded again.
+// to nobody, and loaded again. (After three refusals in a row the value of the next load is given
+// out, stored or not.)
 //
 // Programs without the loader's types, such as writers and queues of invalidations, identify rows
 // by Key: see Cache.InvalidateKeys, InsertingKeys and RefreshKeys.

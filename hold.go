@@ -29,10 +29,10 @@ var (
 	errHeldAll   = errors.New("all keys of a loader cannot be held")
 )
 
-// Hold puts keys on hold. Keys of whole loaders cannot be held. If it returns an error, a
-// *BatchError[Key], nothing is on hold (or only for Options.LeaseTTL, where Redis did not answer).
-// Hold ends with ctx, and has a time-out as Invalidate has. It may be called again and again; it
-// announces the keys as an Invalidate does.
+// Hold puts keys on hold. Keys of whole loaders cannot be held. If it returns an error (with
+// Options.StrictWrites a *BatchError[Key]), nothing is on hold (or only for Options.LeaseTTL, where
+// Redis did not answer). Hold ends with ctx, and has a time-out as Invalidate has. It may be called
+// again and again; it announces the keys as an Invalidate does.
 func (c *Cache) Hold(ctx context.Context, keys ...Key) (*Hold, error) {
 	if !c.options.StrictWrites {
 		return nil, errNotStrict

@@ -109,8 +109,8 @@ type LoaderOptions struct {
 	// were stored together do not expire together. Default: 0.1. At most 0.9; negative: none.
 	Jitter float64
 
-	// NullTTL is how long Redis remembers that a row does not exist. Default: 1 minute, or TTL if
-	// that is less. From 10 ms to 10 years.
+	// NullTTL is how long the absence of a row is fresh; within StaleFor, Redis remembers it for up
+	// to twice as long. Default: 1 minute, or TTL if that is less. From 10 ms to 10 years.
 	NullTTL time.Duration
 
 	// MemoryTTL is how long the memory tier serves a value. It bounds the staleness that no
@@ -211,18 +211,20 @@ const fresh readKind = 1
 var Fresh = ReadOption{fresh}
 
 // DownPolicy is what reads do while Redis is out of reach: not reached, not answering in time, or
-// refusing to. The reads themselves notice that (each waits for Options.ReadTimeout at most, until
-// a few in a row have failed). Then nobody waits for Redis any more, and its return is noticed
-// within about a second. Memory is served meanwhile as long as it may be trusted
+// refusing to. The reads themselves notice that (each waits for Options.ReadTimeout, and for up to
+// three times Options.RedisTimeout more if Redis hangs just when a lease is asked for or a value is
+// stored, until a few in a row have failed). Then nobody waits for Redis any more, and its return
+// is noticed within about a second. Memory is served meanwhile as long as it may be trusted
 // (Options.MaxStaleness), under each policy.
 type DownPolicy uint8
 
 const (
 	// LoadWhenDown makes reads load from the database, once for all callers in this process at the
 	// time, within Options.MaxLoads. Such a row may be served from this process's memory until
-	// Options.MaxStaleness has passed since its load began (Stats.HitsWhileDown), unless this
-	// process invalidates it: so a row is loaded once in that time. Nothing else is stored; and
-	// with ReplicaLag or StrictWrites nothing at all, for only Redis knows which keys are on hold.
+	// Options.MaxStaleness, or its TTL or MemoryTTL if that is less, has passed since its load
+	// began (Stats.HitsWhileDown), unless this process invalidates it: so a row is loaded once in
+	// that time. Nothing else is stored; and with ReplicaLag or StrictWrites nothing at all, for
+	// only Redis knows which keys are on hold.
 	LoadWhenDown DownPolicy = iota
 
 	// StaleWhenDown spares the database: reads are answered by the values that this process has in

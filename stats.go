@@ -46,7 +46,7 @@ type Stats struct {
 	Refused          int64 // loads whose result was thrown away, since an invalidation came between or the lease was lost
 	Unvalidated      int64 // results given out that Redis had not validated, since it was in trouble, after too many refusals, or on hold
 	Bypassed         int64 // of those, how many were due to Bypass
-	Outdated         int64 // entries found in Redis that an InvalidateAll had ended; each counts as a miss
+	Outdated         int64 // entries found in Redis that an InvalidateAll had ended, or older than this loader's options allow, or of a generation that Redis has forgotten; each counts as a miss
 	Undecodable      int64 // entries found in Redis that could not be decoded; each counts as a miss
 	RedisErrors      int64 // commands to Redis that failed, also those that no caller was told of
 	WriteErrors      int64 // of those, how many were to store, renew or give up something, also what was not sent since Redis was out of reach: values loaded in vain

@@ -51,8 +51,7 @@ type holding struct {
 func (h *holding) unbuilt() bool { return h.building != nil || h.abandoned }
 
 // NewLocal makes a filter for about capacity keys at this rate of false positives, such as 0.01.
-// NewLocal does no I/O. nil options are the defaults; Prefix, Timeout and MaxStaleness have no
-// meaning here.
+// NewLocal does no I/O. nil options are the defaults; only OverCapacity has a meaning here.
 func NewLocal(capacity uint64, rate float64, options *Options) (*Local, error) {
 	l := &Local{options: options.withDefaults(), capacity: capacity, rate: rate, woken: make(chan struct{}, 1)}
 	l.holds.Store(&holding{})

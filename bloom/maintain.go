@@ -21,9 +21,9 @@ type MaintainOptions struct {
 	// nobody calls Deleted.
 	Every time.Duration
 
-	// Check is about how often each process looks whether a rebuild is due. It is also about how
-	// long a restart of Redis, see Maintain, may stay unnoticed. Default: 1 minute. From 100 ms to
-	// 24 hours.
+	// Check is about how often each process looks whether a rebuild is due. After a restart of
+	// Redis, see Maintain, the filter may answer "maybe" for so long before it is built again.
+	// Default: 1 minute. From 100 ms to 24 hours.
 	Check time.Duration
 
 	// MaxRate is the rate of false positives, as this process measures it (see NotFound), from

@@ -25,7 +25,7 @@ import (
 //   - when a master of Redis has restarted, or another server has taken its place, or joined them:
 //     they may have lost what had been added. Until it is built again, the filter answers "maybe".
 //
-// But for the first, the third and the last, only when that has not been done just now: five times
+// But for the first, the fourth and the last, only when that has not been done just now: five times
 // as long as it took is between two rebuilds, at least.
 //
 // A restart is noticed within a second, by each process that uses the filter, if INFO is permitted,

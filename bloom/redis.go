@@ -102,8 +102,8 @@ func (f *Redis) setUp() (err error) {
 func (f *Redis) allTries() time.Duration { return tries * f.options.Timeout }
 
 // Close ends what goes on in the background, with the Replica's, if there is one, and a Rebuild
-// that is under way, which another can go on with. The Redis client stays open. It may be called
-// again, and always returns nil.
+// that is under way; the next one begins anew. The Redis client stays open. It may be called again,
+// and always returns nil.
 func (f *Redis) Close() error {
 	f.locks.close()
 	f.watch.cancel()

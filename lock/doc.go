@@ -19,9 +19,9 @@
 //     this process run: the life of a lock counts here from before the request that got or extended
 //     it, less a twentieth and 5 ms.
 //   - Lease.Token grows from holder to holder.
-//   - Nothing is left locked for longer than the TTL, whatever dies, hangs or is cut off at
-//     whatever moment; and nothing that a cancelled Acquire has asked for, as soon as the service
-//     can be reached.
+//   - Nothing is left locked for longer than the TTL (in ZooKeeper: than the time-out of the
+//     session), whatever dies, hangs or is cut off at whatever moment; and nothing that a cancelled
+//     Acquire has asked for, as soon as the service can be reached.
 //
 // # What no lock can promise
 //

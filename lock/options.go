@@ -51,8 +51,9 @@ const (
 
 // Options are the settings of one Acquire. The zero value, and nil, are good defaults.
 type Options struct {
-	// TTL is LockerOptions.TTL for this lock. A service whose locks live as long as a session
-	// ignores it. Default: that of the Locker. From 100 ms to 24 hours.
+	// TTL is LockerOptions.TTL for this lock. Where locks live as long as a session (package
+	// zklock), half of the session's time-out is the most. Default: that of the Locker. From 100 ms
+	// to 24 hours.
 	TTL time.Duration
 
 	// Wait is how long to wait for the lock, before ErrHeld; where it is shorter than

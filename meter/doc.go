@@ -5,7 +5,9 @@
 //	defer m.Close()
 //	…
 //	c, _ := m.Consistency(10 * time.Second)
-//	fmt.Println(c) // 10s: 0 of 41,210 different, 4.0 nines at least (95 %)
+//	// within 10s: 10 of 41210 different, so 0.00024 (0.00012 to 0.00045, 95 %): 3.6 nines,
+//	// at least 3.3; 0 undecided
+//	fmt.Println(c)
 //
 // It takes a share of the writes of this process, at random; some time later it looks at the entry
 // in Redis, and asks all processes that listen what their memory has of the key. Values that may be

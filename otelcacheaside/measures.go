@@ -48,7 +48,7 @@ var loaderMeasures = []measure[cacheaside.Stats]{
 	{name: "refused", unit: "{key}", about: "Loads that were thrown away, since an invalidation came between, or the lease was lost.", of: func(s *cacheaside.Stats) float64 { return float64(s.Refused) }},
 	{name: "unvalidated", unit: "{key}", about: "Results that Redis has not confirmed.", of: func(s *cacheaside.Stats) float64 { return float64(s.Unvalidated) }},
 	{name: "bypassed", unit: "{key}", about: "Of them, those due to Bypass.", of: func(s *cacheaside.Stats) float64 { return float64(s.Bypassed) }},
-	{name: "outdated", unit: "{entry}", about: "Entries in Redis that an InvalidateAll had ended.", of: func(s *cacheaside.Stats) float64 { return float64(s.Outdated) }},
+	{name: "outdated", unit: "{entry}", about: "Entries in Redis that count no more, as after an InvalidateAll.", of: func(s *cacheaside.Stats) float64 { return float64(s.Outdated) }},
 	{name: "undecodable", unit: "{entry}", about: "Entries in Redis that could not be decoded.", of: func(s *cacheaside.Stats) float64 { return float64(s.Undecodable) }},
 	{name: "redis.errors", unit: "{command}", about: "Commands to Redis that have failed.", of: func(s *cacheaside.Stats) float64 { return float64(s.RedisErrors) }},
 	{name: "redis.write_errors", unit: "{command}", about: "Of them, those that were to store or give up something.", of: func(s *cacheaside.Stats) float64 { return float64(s.WriteErrors) }},

@@ -116,7 +116,7 @@ func (b *binlogging) checkpoint(ctx context.Context, db *sqlx.DB, s *shownBinlog
 	return c.Look(ctx)
 }
 
-// verdict is an error if the Consumer cannot go on.
+// verdict is an error if the Consumer cannot go on, or a setting is wrong.
 func (s *shownBinlog) verdict() error {
 	var all []error
 	for _, set := range s.Server.Settings {

@@ -49,7 +49,7 @@ type identity struct {
 
 // snapshot is what was so before the first look at Redis: what is loaded, or read, is no older.
 type snapshot struct {
-	generation   *memory.Generation // the loader's, in the range of slots; only InvalidateAll changes it
+	generation   *memory.Generation // the loader's, in the range of slots; an Invalidate of keys does not change it
 	takenAt      time.Duration      // when that was taken, or before, on the bus's clock
 	version      uint64             // of the key in the memory tier: any invalidation raises it
 	outdated     bool               // an entry has shown that the loader's generation is outdated

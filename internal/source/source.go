@@ -99,9 +99,9 @@ func (s *Source) call(flight context.Context, texts []string, query Query, how C
 		return NotMade(len(texts), err)
 	}
 	verdict := limit.Failed // also if an error's own methods panic
-	left := false           // the place is left to run
+	running := false        // then run leaves the place
 	defer func() {
-		if !left { // an Observer called runtime.Goexit
+		if !running { // an Observer called runtime.Goexit
 			pass.Leave()
 		}
 		pass.End(verdict)
@@ -120,7 +120,7 @@ func (s *Source) call(flight context.Context, texts []string, query Query, how C
 	var a Answer
 	defer func() { end(a.Err) }()
 	started := time.Now() // before it reads anything: what is kept while Redis is down has its age from here
-	left = true
+	running = true
 	a = s.run(ctx, pass, query)
 	if errors.Is(a.Err, context.DeadlineExceeded) && errors.Is(context.Cause(ctx), fault.LoadTimeout) {
 		a.fail(errors.Join(fault.LoadTimeout, a.Err))

@@ -5,9 +5,10 @@ import (
 	"sync"
 )
 
-// eager is one end of a net.Pipe, whose large writes do not wait for the other end to read. A pipe
-// holds nothing: a client that writes a long pipeline of commands before it reads, and a server
-// that answers each at once, would wait for each other.
+// eager is one end of a net.Pipe whose writes do not wait for the other end to read, as those to a
+// socket do not. A pipe holds nothing: a client that writes a long pipeline of commands before it
+// reads, and a server that answers each at once, would wait for each other; so would a subscriber
+// that pings, if the goroutine that reads waits for the lock under which go-redis writes.
 type eager struct {
 	net.Conn
 
@@ -16,14 +17,8 @@ type eager struct {
 	writing bool
 }
 
-const smallWrite = 4096
-
 func (e *eager) Write(b []byte) (int, error) {
 	e.mu.Lock()
-	if !e.writing && len(b) < smallWrite {
-		e.mu.Unlock()
-		return e.Conn.Write(b)
-	}
 	defer e.mu.Unlock()
 	e.waiting = append(e.waiting, b...)
 	if !e.writing {

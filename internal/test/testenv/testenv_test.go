@@ -221,6 +221,29 @@ func TestMiniFollowsTheClockOfABubble(t *testing.T) {
 	})
 }
 
+// TestMiniTakesWhatIsNotReadYet: a subscriber that pings does so under a lock that its own reading
+// waits for, so a write that waited for the reading would never end. In a bubble it would not even
+// time out: to wait for a lock lets no time pass.
+func TestMiniTakesWhatIsNotReadYet(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		_, client := Mini(t)
+		sub := client.Subscribe(t.Context(), "topic")
+		defer sub.Close()
+		begin := time.Now()
+		for range 5 {
+			check(t, sub.Ping(t.Context()))
+		}
+		if d := time.Since(begin); d > 0 {
+			t.Errorf("a write waited %v for what is not read", d)
+		}
+		for i := range 6 {
+			if _, err := sub.ReceiveTimeout(t.Context(), time.Second); err != nil {
+				t.Fatalf("reply %d: %v", i, err)
+			}
+		}
+	})
+}
+
 func TestMiniOutsideOfABubble(t *testing.T) {
 	_, client := Mini(t)
 	check(t, client.Set(t.Context(), "a", "1", 20*time.Millisecond).Err())

@@ -48,7 +48,7 @@ func New(rdb redis.UniversalClient, timeout time.Duration) (*Conn, error) {
 		if o := c.Options(); o.ClientSideCache != nil || o.ClientSideCacheConfig != nil {
 			return nil, errors.New("the Redis client keeps values in a cache of its own (ClientSideCache), which still serves a value after its delete was acknowledged")
 		}
-		known := &Conn{rdb: c, timeout: timeout, bounded: c.Options().ContextTimeoutEnabled, closing: make(chan struct{})}
+		known := &Conn{rdb: rdb, timeout: timeout, bounded: c.Options().ContextTimeoutEnabled, closing: make(chan struct{})}
 		known.server.dials = dialsOf(c)
 		return known, nil
 	case *redis.ClusterClient:
@@ -60,7 +60,7 @@ func New(rdb redis.UniversalClient, timeout time.Duration) (*Conn, error) {
 			return nil, errors.New("the Redis client reads from replicas (ReadOnly, RouteByLatency or RouteRandomly), and a replica still serves a value after its delete was acknowledged")
 		}
 		watchNodes(c)
-		return &Conn{rdb: c, cluster: c, timeout: timeout, bounded: o.ContextTimeoutEnabled, closing: make(chan struct{})}, nil
+		return &Conn{rdb: rdb, cluster: c, timeout: timeout, bounded: o.ContextTimeoutEnabled, closing: make(chan struct{})}, nil
 	default: // also a Ring, which is not named, or a program would link all of it
 		return nil, fmt.Errorf("a Redis client of type %T may break the protocol (a Ring moves keys between servers when one is unreachable, and then a deleted value comes back); use a *redis.Client or a *redis.ClusterClient", rdb)
 	}
@@ -214,8 +214,17 @@ func process(ctx context.Context, rdb redis.UniversalClient, cmds []redis.Cmder)
 	returned = true
 }
 
+// pipelineOf asks each type of client by itself: a program that calls UniversalClient.Pipeline
+// links the pipelines of all that there are, go-redis's AutoPipeliner among them.
+func pipelineOf(rdb redis.UniversalClient) redis.Pipeliner {
+	if cluster, ok := rdb.(*redis.ClusterClient); ok {
+		return cluster.Pipeline()
+	}
+	return rdb.(*redis.Client).Pipeline()
+}
+
 func pipeline(ctx context.Context, rdb redis.UniversalClient, cmds []redis.Cmder) {
-	pipe := rdb.Pipeline()
+	pipe := pipelineOf(rdb)
 	if err := pipe.BatchProcess(ctx, cmds...); err != nil {
 		Fail(cmds, err)
 		return

@@ -68,11 +68,9 @@ func (n Namespace) Name(text string) (name string, long bool) {
 	case strings.IndexByte(text, '%') < 0 && strings.IndexByte(text, '}') < 0: // a third of ContainsAny's time
 		return n.head + text + "}", false
 	default:
-		return n.head + escaper.Replace(text) + "}", false
+		return n.head + strings.ReplaceAll(strings.ReplaceAll(text, "%", "%25"), "}", "%7D") + "}", false
 	}
 }
-
-var escaper = strings.NewReplacer("%", "%25", "}", "%7D")
 
 func (n Namespace) hashed(text string) string {
 	sum := sha256.Sum256([]byte(text))

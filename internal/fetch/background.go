@@ -31,14 +31,14 @@ func (l *Fetcher) refreshDue(rounds []*Round) {
 			snapshot: snapshot{generation: r.generation, takenAt: r.takenAt, version: r.version, needsPrimary: r.needsPrimary},
 		})
 	}
-	var begun []uint64 // some may be over already
+	var reloading []uint64 // when it was tried: by now some may be over
 	if len(due) > 0 {
-		begun = l.startRefreshes(due)
+		reloading = l.startRefreshes(due)
 	}
 	for _, r := range rounds {
 		if r.renew {
 			r.renew = false
-			if r.forFresh && !l.refreshes.active(l.Items.Hash(r)) && !slices.Contains(begun, l.Items.Hash(r)) {
+			if r.forFresh && !slices.Contains(reloading, l.Items.Hash(r)) && !l.refreshes.active(l.Items.Hash(r)) {
 				l.giveStale(r)
 				if l.cache.Store != nil {
 					l.countHit(r)
@@ -73,22 +73,27 @@ func (l *Fetcher) RefreshEarly(r *Round, left time.Duration) {
 	l.startRefreshes([]*Round{r})
 }
 
-// startRefreshes begins a flight of those rounds whose keys are in none, and answers their hashes.
-// Its context has nothing of the callers: no values, transaction or credentials. It takes no more
-// rounds than are loaded in a few calls: the next reader of another key begins its refresh.
-func (l *Fetcher) startRefreshes(rounds []*Round) (begun []uint64) {
+// startRefreshes begins a flight of those rounds whose keys are in none, and answers the hashes of
+// all that are being reloaded then. Its context has nothing of the callers: no values, transaction
+// or credentials. It takes no more rounds than are loaded in a few calls: the next reader of
+// another key begins its refresh.
+func (l *Fetcher) startRefreshes(rounds []*Round) (reloading []uint64) {
 	rounds = rounds[:min(len(rounds), 4*MaxCalls*l.Chunk)]
 	hashes := make([]uint64, len(rounds))
 	for i, r := range rounds {
 		hashes[i] = l.Items.Hash(r)
 	}
-	entered := l.refreshes.enter(hashes)
+	entered, reloading := l.refreshes.enter(hashes)
 	if len(entered) == 0 {
-		return nil
+		return reloading
 	}
 	own := l.ofHashes(rounds, entered)
 	if l.cache.Store == nil {
 		for _, r := range own {
+			if _, ago, ok := l.Past(r); ok && ago < 0 && !r.early { // it has been loaded since it was found to be stale
+				r.step = over
+				continue
+			}
 			r.withoutLease, r.step = true, toLoad
 			l.countRefresh(r)
 		}
@@ -99,10 +104,10 @@ func (l *Fetcher) startRefreshes(rounds []*Round) (begun []uint64) {
 		b := &batch{l: l, ctx: ctx, rounds: own, open: slices.Clone(own), refresh: true, background: true}
 		b.run()
 		end(firstError(own))
-		b.rest(entered)
+		b.rest()
 		b.catchUp()
 	}()
-	return entered
+	return append(reloading, entered...)
 }
 
 // ofHashes are those of rounds whose keys have these hashes, which are some of theirs, in their
@@ -169,7 +174,15 @@ func (l *Fetcher) takeOver(r *Round, e *lease.Entry) {
 // meanwhile, so that many such keys are tried less often.
 const respite = 100 * time.Millisecond
 
-func (b *batch) rest(hashes []uint64) {
+// rest lets the keys rest that were not loaded. The others do not: a caller that has looked before
+// the new value was stored, and asks now, would take its reload for one that could not begin.
+func (b *batch) rest() {
+	var hashes []uint64
+	for _, r := range b.rounds {
+		if r.Err != nil || r.notAttempted {
+			hashes = append(hashes, b.l.Items.Hash(r))
+		}
+	}
 	b.l.refreshes.rest(hashes)
 	if slices.ContainsFunc(b.rounds, func(r *Round) bool { return r.notAttempted }) {
 		Pause(b.ctx, respite)

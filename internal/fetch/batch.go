@@ -64,8 +64,10 @@ func (b *batch) more() bool {
 		}
 	}
 	if b.background && slices.ContainsFunc(b.rounds, func(r *Round) bool { return r.notAttempted }) {
-		for _, r := range b.open { // the others would be refused, too
-			r.step = over
+		for _, r := range b.open {
+			if r.step < over { // it would be refused, too
+				r.notAttempted, r.step = true, over
+			}
 		}
 	}
 	b.complete(b.open)

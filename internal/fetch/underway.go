@@ -15,15 +15,18 @@ type refreshes struct {
 	closed  bool
 }
 
-// enter begins a flight of those keys that are in none, and answers which.
-func (n *refreshes) enter(keys []uint64) (entered []uint64) {
+// enter begins a flight of those keys that are in none, and answers which. Reloading are those that
+// others had entered, and that do not rest.
+func (n *refreshes) enter(keys []uint64) (entered, reloading []uint64) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if n.closed || n.flights >= maxRefreshes {
-		return nil
-	}
+	full := n.closed || n.flights >= maxRefreshes
 	for _, key := range keys {
-		if _, under := n.keys[key]; under {
+		rests, under := n.keys[key]
+		if under && !rests {
+			reloading = append(reloading, key)
+		}
+		if under || full {
 			continue
 		}
 		if n.keys == nil {
@@ -36,7 +39,7 @@ func (n *refreshes) enter(keys []uint64) (entered []uint64) {
 		n.flights++
 		n.under.Add(1)
 	}
-	return entered
+	return entered, reloading
 }
 
 func (n *refreshes) leave(keys []uint64) {
@@ -49,7 +52,8 @@ func (n *refreshes) leave(keys []uint64) {
 	n.under.Done()
 }
 
-// rest notes that keys are not being reloaded any more, though they have not left.
+// rest notes that keys were not reloaded, and are not being reloaded any more, though they have not
+// left.
 func (n *refreshes) rest(keys []uint64) {
 	n.mu.Lock()
 	defer n.mu.Unlock()

@@ -68,10 +68,10 @@ func inTheEnd(t testing.TB, l *lock.Locker, name string) (lease *lock.Lease) {
 }
 
 // rowIsFree reads a lock past its driver.
-func rowIsFree(t testing.TB, m *testenv.SQLServer) bool {
+func rowIsFree(t testing.TB, db *sql.DB) bool {
 	t.Helper()
 	var free int
-	check(t, m.DB(t).QueryRow("SELECT COUNT(*) FROM cacheaside_locks WHERE name = 'lock:a' AND expires_at <= UTC_TIMESTAMP(6)").Scan(&free))
+	check(t, db.QueryRow("SELECT COUNT(*) FROM cacheaside_locks WHERE name = 'lock:a' AND expires_at <= UTC_TIMESTAMP(6)").Scan(&free))
 	return free == 1
 }
 
@@ -127,7 +127,7 @@ func TestLostReplyOfRelease(t *testing.T) {
 		check(t, err)
 		once(p, "SET token", func() testenv.Action { return testenv.LoseReply })
 		check(t, lease.Release())
-		if !rowIsFree(t, m) {
+		if !rowIsFree(t, m.DB(t)) {
 			t.Error("still locked")
 		}
 	})
@@ -168,7 +168,8 @@ func TestLateRequest(t *testing.T) {
 		p := testenv.NewProxy(t, m.Addr)
 		l := locker(t, mysqllock.New, by(t, m, p), quick)
 		_ = inTheEnd(t, l, "a").Release() // the row is there
-		testenv.Eventually(t, "it is free", func() bool { return rowIsFree(t, m) })
+		db := m.DB(t)
+		testenv.Eventually(t, "it is free", func() bool { return rowIsFree(t, db) })
 		once(p, "SET token", func() testenv.Action {
 			p.Hang(true)
 			return testenv.Pass
@@ -180,7 +181,7 @@ func TestLateRequest(t *testing.T) {
 		time.Sleep(500 * time.Millisecond)
 		p.Hang(false)
 		time.Sleep(500 * time.Millisecond)
-		if !rowIsFree(t, m) {
+		if !rowIsFree(t, db) {
 			t.Error("a request was carried out when nobody waited for it any more")
 		}
 	})

@@ -107,7 +107,7 @@ func (l *Fetcher) startRefreshes(rounds []*Round) (reloading []uint64) {
 		b.rest()
 		b.catchUp()
 	}()
-	return append(reloading, entered...)
+	return append(entered, reloading...)
 }
 
 // ofHashes are those of rounds whose keys have these hashes, which are some of theirs, in their

@@ -84,6 +84,23 @@ func TestLoadedKeysDoNotRest(t *testing.T) {
 	}
 }
 
+// Where one key of a flight was refused, those that would be refused, too, rest with it.
+func TestRefusedFlightRests(t *testing.T) {
+	l := refresher(func(*Fetcher) {})
+	refused, next := &Round{step: completed, ending: ending{notAttempted: true}}, &Round{step: toLoad}
+	ctx, cancel := context.WithCancel(t.Context())
+	b := &batch{l: l, ctx: ctx, rounds: []*Round{refused, next}, open: []*Round{next}, background: true}
+	if b.more() || !next.notAttempted {
+		t.Fatalf("it goes on: step %d", next.step)
+	}
+	cancel() // so that it does not pause
+	b.rounds = []*Round{next}
+	b.rest()
+	if l.refreshes.active(1) {
+		t.Error("it does not rest")
+	}
+}
+
 // Without Redis there is no second check under a lease: what was loaded between a caller's look and
 // the beginning of its reload is seen by another look.
 func TestReloadedSinceTheLook(t *testing.T) {

@@ -39,6 +39,9 @@ type SQLOutboxOptions struct {
 // writer at a time: give the DSN a busy timeout, and have transactions that write begin as such
 // (modernc.org/sqlite: _txlock=immediate), as those that become writers late fail at once if
 // another has written meanwhile. MySQL's binary log must not be in STATEMENT format.
+//
+// In MySQL a Writer keeps one prepared statement on each connection, until it is closed. Where the
+// server prepares none it does without.
 type SQLOutbox struct {
 	db         *sql.DB
 	text       statements // of no namespace

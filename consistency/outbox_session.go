@@ -100,6 +100,11 @@ const (
 	mysqlLockWait  = 1205
 	mysqlDeadlock  = 1213
 	mysqlBadText   = 1366
+
+	mysqlTooManyPrepared = 1461 // max_prepared_stmt_count
+	mysqlNotPrepared     = 1243 // the server has forgotten it, or is another one behind a proxy
+	mysqlCannotPrepare   = 1295
+	mysqlPrepareAnew     = 1615 // the table was changed, or left the server's memory
 )
 
 // inTheWay tells whether another transaction was, so that it is to be done again. SQLite's drivers

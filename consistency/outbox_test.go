@@ -395,15 +395,21 @@ func testSessions(t *testing.T, e testenv.Engine) {
 		{isolation: "'SERIALIZABLE'"},
 		{"sql_mode": "'ANSI_QUOTES,NO_BACKSLASH_ESCAPES,PIPES_AS_CONCAT" + mode + "'"},
 		{"charset": "latin1"},
+		{"charset": "latin1", "character_set_connection": "'utf8mb4'"},
 		{"interpolateParams": "true", "multiStatements": "true", "clientFoundRows": "true"},
 	} {
 		dsn := o.server.DSN(t)
 		for name, value := range params {
 			dsn += "&" + name + "=" + strings.ReplaceAll(value, "'", "%27")
 		}
-		with := o.outbox(o.open(dsn))
+		db := o.open(dsn)
+		with := o.outbox(db)
+		o.preparedOf(with, db).put(o, textItem("a'b`c\"d\\e\xff\x00é"))
+		got := o.eventually(with, 1)
+		o.same(got, "a'b`c\"d\\e\xff\x00é")
+		o.check(with.Done(o.ctx(), got...))
 		o.check(with.Put(o.ctx(), textItem("a'b`c\"d\\e\xff\x00é"), textItem("b"), textItem("c"), Item{Key: textItem("d").Key, After: time.Millisecond}))
-		got := append(o.eventually(with, 1), o.eventually(with, 3)...)
+		got = append(o.eventually(with, 1), o.eventually(with, 3)...)
 		o.same(got, "a'b`c\"d\\e\xff\x00é", "b", "c", "d")
 		o.check(with.Done(o.ctx(), got[:3]...))
 		o.holds(1, "others see it")

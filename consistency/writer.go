@@ -49,6 +49,7 @@ type core struct {
 	inside          inside
 	options         Options
 	outbox          transactional // nil: there is none
+	prepared        *prepared     // nil: the outbox is not one in MySQL
 	grace, onceMore time.Duration
 	outFor          time.Duration
 	remover         *remover // of what is done of it
@@ -99,6 +100,9 @@ func NewWriter(db *sqlx.DB, cache *cacheaside.Cache, options *Options) (*Writer,
 	}
 	if c.outbox != nil {
 		c.remover = newRemover(o.Queue)
+	}
+	if o, ok := o.Queue.(*SQLOutbox); ok && o.text.dialect == MySQL {
+		c.prepared = &prepared{outbox: o, db: db}
 	}
 	c.close = sync.OnceValue(c.end)
 	return &Writer{core: c, level: o.Level}, nil
@@ -167,6 +171,7 @@ func (c *core) end() error {
 		defer cancel()
 		c.remover.close(ctx)
 	}
+	c.prepared.close()
 	c.stopRelay()
 	c.relayed.Wait()
 	q, ok := c.options.Queue.(*MemoryQueue)

@@ -40,8 +40,10 @@ type SQLOutboxOptions struct {
 // (modernc.org/sqlite: _txlock=immediate), as those that become writers late fail at once if
 // another has written meanwhile. MySQL's binary log must not be in STATEMENT format.
 //
-// In MySQL a Writer keeps one prepared statement on each connection, until it is closed. Where the
-// server prepares none it does without.
+// In MySQL a Writer puts the row of a single key by a prepared statement, which stays on each
+// connection that it was put on until the Writer is closed. Where the server prepares none the
+// Writer does without, and where the DSN has interpolateParams, too: set that behind a proxy that
+// gives a connection with a prepared statement to nobody else (Amazon's RDS Proxy).
 type SQLOutbox struct {
 	db         *sql.DB
 	text       statements // of no namespace

@@ -76,8 +76,8 @@ func writerPutsPrepared(t *testing.T, e testenv.Engine) {
 // preparedOf is a statement that has been prepared for an outbox.
 func (t *outboxTest) preparedOf(o *SQLOutbox, db *sqlx.DB) *prepared {
 	t.Helper()
-	p := &prepared{outbox: o, db: db}
-	t.Cleanup(p.close)
+	p := &prepared{outbox: o, db: db, wait: testenv.Hang}
+	t.Cleanup(func() { p.close(context.Background()) })
 	p.ready(t.ctx())
 	if p.stmt.Load() == nil {
 		t.Fatal("nothing was prepared")
@@ -88,10 +88,20 @@ func (t *outboxTest) preparedOf(o *SQLOutbox, db *sqlx.DB) *prepared {
 // put puts an item in a transaction of its own.
 func (p *prepared) put(t *outboxTest, item Item) {
 	t.Helper()
+	t.check(p.tryToPut(t, item))
+}
+
+func (p *prepared) tryToPut(t *outboxTest, item Item) error {
 	item.ID = newID()
-	tx := t.begin(p.db)
-	t.check(p.putIn(t.ctx(), tx, []Item{item}))
-	t.check(tx.Commit())
+	tx, err := p.db.Beginx()
+	if err != nil {
+		return err
+	}
+	if err := p.putIn(t.ctx(), tx, []Item{item}); err != nil {
+		_ = tx.Rollback()
+		return err
+	}
+	return tx.Commit()
 }
 
 // TestPreparedPutsTheSame: an item is the same, whichever way it goes.
@@ -132,7 +142,7 @@ func preparedPutsTheSame(t *testing.T, e testenv.Engine) {
 }
 
 // TestPreparedIsRefused: where the server prepares no statement, or no more, rows go as text, and
-// those of transactions that are under way, too.
+// those of transactions that are under way, too, whatever other connections do.
 func TestPreparedIsRefused(t *testing.T) { testenv.EachEngine(t, preparedIsRefused) }
 
 func preparedIsRefused(t *testing.T, e testenv.Engine) {
@@ -140,7 +150,7 @@ func preparedIsRefused(t *testing.T, e testenv.Engine) {
 	most := func(n int) { o.exec(o.db, fmt.Sprint("SET GLOBAL max_prepared_stmt_count = ", n)) }
 	defer most(16382)
 	most(0)
-	p := &prepared{outbox: o.SQLOutbox, db: o.db}
+	p := &prepared{outbox: o.SQLOutbox, db: o.db, wait: testenv.Hang}
 	p.ready(o.ctx())
 	p.put(o, textItem("a"))
 	o.same(o.eventually(o.SQLOutbox, 1), "a")
@@ -153,11 +163,59 @@ func preparedIsRefused(t *testing.T, e testenv.Engine) {
 	first, err := o.db.Conn(o.ctx()) // on which it has been prepared
 	o.check(err)
 	defer first.Close()
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	slept := make(chan struct{})
+	go func() {
+		defer close(slept)
+		_, _ = first.ExecContext(ctx, "DO SLEEP(600)")
+	}()
+	testenv.Eventually(t, "it sleeps", func() bool {
+		var n int
+		o.check(o.db.Get(&n, "SELECT COUNT(*) FROM information_schema.PROCESSLIST WHERE INFO = 'DO SLEEP(600)'"))
+		return n == 1
+	})
 	most(0)
-	p.put(o, textItem("b"))
+	put := make(chan error, 1)
+	go func() { put <- p.tryToPut(o, textItem("b")) }()
+	o.check(testenv.Receive(t, "the end of the write", put))
 	o.same(o.eventually(o.SQLOutbox, 1), "b")
-	if p.stmt.Load() != nil {
+	if !p.resting() {
 		t.Error("the next one is refused, too")
+	}
+	ended, end := context.WithCancel(t.Context())
+	end()
+	p.close(ended) // does not wait either
+	cancel()
+	<-slept
+}
+
+// TestNotPrepared: where the DSN has the driver put arguments into the text nothing is prepared.
+func TestNotPrepared(t *testing.T) { testenv.EachEngine(t, notPrepared) }
+
+func notPrepared(t *testing.T, e testenv.Engine) {
+	o := outboxOn(t, e)
+	p := &prepared{outbox: o.SQLOutbox, db: o.open(o.server.DSN(t) + "&interpolateParams=true"), wait: testenv.Hang}
+	p.ready(o.ctx())
+	if p.stmt.Load() != nil || !p.resting() {
+		t.Error("a statement was prepared")
+	}
+	p.put(o, textItem("a"))
+	o.same(o.eventually(o.SQLOutbox, 1), "a")
+}
+
+// TestPreparingHangs: a proxy that does not answer has a write wait for a while only, and the next
+// ones not at all.
+func TestPreparingHangs(t *testing.T) { testenv.EachEngine(t, preparingHangs) }
+
+func preparingHangs(t *testing.T, e testenv.Engine) {
+	o := outboxOn(t, e)
+	proxy := testenv.NewProxy(t, o.server.Addr)
+	p := &prepared{outbox: o.SQLOutbox, db: o.open(strings.Replace(o.server.DSN(t), o.server.Addr, proxy.Addr, 1)), wait: time.Millisecond}
+	proxy.Hang(true)
+	p.ready(o.ctx())
+	if !p.resting() {
+		t.Error("the next one waits, too")
 	}
 }
 
@@ -181,7 +239,7 @@ func preparedFails(t *testing.T, e testenv.Engine) {
 	if n := proxy.Count() - before; n != 1 {
 		t.Errorf("%d statements were sent, want 1", n)
 	}
-	if p.stmt.Load() != nil {
+	if !p.resting() {
 		t.Error("it is used again")
 	}
 }

@@ -386,7 +386,7 @@ func TestSessions(t *testing.T) { testenv.EachEngine(t, testSessions) }
 
 func testSessions(t *testing.T, e testenv.Engine) {
 	o := outboxOn(t, e)
-	isolation, mode := "tx_isolation", ",SIMULTANEOUS_ASSIGNMENT"
+	isolation, mode := "tx_isolation", ",SIMULTANEOUS_ASSIGNMENT,EMPTY_STRING_IS_NULL"
 	if e == testenv.MySQL { // which has another name for the one, and not the other
 		isolation, mode = "transaction_isolation", ""
 	}
@@ -396,6 +396,7 @@ func testSessions(t *testing.T, e testenv.Engine) {
 		{"sql_mode": "'ANSI_QUOTES,NO_BACKSLASH_ESCAPES,PIPES_AS_CONCAT" + mode + "'"},
 		{"charset": "latin1"},
 		{"charset": "latin1", "character_set_connection": "'utf8mb4'"},
+		{"character_set_connection": "'utf16'"},
 		{"interpolateParams": "true", "multiStatements": "true", "clientFoundRows": "true"},
 	} {
 		dsn := o.server.DSN(t)
@@ -404,10 +405,18 @@ func testSessions(t *testing.T, e testenv.Engine) {
 		}
 		db := o.open(dsn)
 		with := o.outbox(db)
-		o.preparedOf(with, db).put(o, textItem("a'b`c\"d\\e\xff\x00é"))
-		got := o.eventually(with, 1)
-		o.same(got, "a'b`c\"d\\e\xff\x00é")
-		o.check(with.Done(o.ctx(), got...))
+		var got []Item
+		if params["interpolateParams"] == "" {
+			p := o.preparedOf(with, db)
+			for _, text := range []string{"a'b`c\"d\\e\xff\x00é", ""} {
+				item := textItem(text)
+				item.Key.All = text == ""
+				p.put(o, item)
+				got = o.eventually(with, 1)
+				o.same(got, text)
+				o.check(with.Done(o.ctx(), got...))
+			}
+		}
 		o.check(with.Put(o.ctx(), textItem("a'b`c\"d\\e\xff\x00é"), textItem("b"), textItem("c"), Item{Key: textItem("d").Key, After: time.Millisecond}))
 		got = append(o.eventually(with, 1), o.eventually(with, 3)...)
 		o.same(got, "a'b`c\"d\\e\xff\x00é", "b", "c", "d")

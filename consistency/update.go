@@ -79,6 +79,9 @@ func (u *update) run(ctx context.Context, write func(context.Context, *sqlx.Tx) 
 	given := u.touched.keys
 	if u.level != Inline {
 		u.prepared.ready(ctx)
+		if err := ctx.Err(); err != nil {
+			return err
+		}
 	}
 	defer func() {
 		if !u.over { // an error, a panic, or runtime.Goexit

@@ -102,7 +102,7 @@ func NewWriter(db *sqlx.DB, cache *cacheaside.Cache, options *Options) (*Writer,
 		c.remover = newRemover(o.Queue)
 	}
 	if o, ok := o.Queue.(*SQLOutbox); ok && o.text.dialect == MySQL {
-		c.prepared = &prepared{outbox: o, db: db}
+		c.prepared = &prepared{outbox: o, db: db, wait: preparedWait}
 	}
 	c.close = sync.OnceValue(c.end)
 	return &Writer{core: c, level: o.Level}, nil
@@ -170,8 +170,8 @@ func (c *core) end() error {
 		ctx, cancel := context.WithTimeout(context.Background(), within)
 		defer cancel()
 		c.remover.close(ctx)
+		c.prepared.close(ctx)
 	}
-	c.prepared.close()
 	c.stopRelay()
 	c.relayed.Wait()
 	q, ok := c.options.Queue.(*MemoryQueue)

@@ -10,7 +10,7 @@ go test -c -tags accept -o bin/accept.test .
 run() { CACHEASIDE_ACCEPT=1 CI=true ./bin/accept.test -test.v -test.count=1 -test.timeout 30m "$@" | grep -E '^ +[a-z_]+_test\.go:|^(---|===) (PASS|FAIL|SKIP)|^--- |^(PASS|FAIL)' | grep -v '^=== '; }
 # package PACKAGE TESTS: tests at full size of one of the packages
 package() {
-	(cd "$1" && go test -c -tags accept -o "$OLDPWD/bin/package.test" . && CACHEASIDE_ACCEPT=1 CI=true "$OLDPWD/bin/package.test" -test.v -test.count=1 -test.timeout 30m -test.run "$2") |
+	(cd "$1" && go test -c -tags accept -o "$OLDPWD/bin/package.test" . && CACHEASIDE_ACCEPT=1 CI=true "$OLDPWD/bin/package.test" -test.v -test.count=1 -test.timeout 60m -test.run "$2") |
 		grep -E '^ +[a-z0-9_]+\.go:|^ *--- (PASS|FAIL|SKIP)|^(PASS|FAIL)' || failed=1
 }
 read_path() {

@@ -39,11 +39,6 @@ type SQLOutboxOptions struct {
 // writer at a time: give the DSN a busy timeout, and have transactions that write begin as such
 // (modernc.org/sqlite: _txlock=immediate), as those that become writers late fail at once if
 // another has written meanwhile. MySQL's binary log must not be in STATEMENT format.
-//
-// In MySQL a Writer puts the row of a single key by a prepared statement, which stays on each
-// connection that it was put on until the Writer is closed. Where the server prepares none the
-// Writer does without, and where the DSN has interpolateParams, too: set that behind a proxy that
-// gives a connection with a prepared statement to nobody else (Amazon's RDS Proxy).
 type SQLOutbox struct {
 	db         *sql.DB
 	text       statements // of no namespace

@@ -100,12 +100,6 @@ const (
 	mysqlLockWait  = 1205
 	mysqlDeadlock  = 1213
 	mysqlBadText   = 1366
-
-	mysqlTooManyPrepared = 1461 // max_prepared_stmt_count
-	mysqlCannotPrepare   = 1295
-	mysqlPrepareAnew     = 1615 // the table was changed, or left the server's memory
-	mysqlNull            = 1048 // digits are NULL, and none of them (1411): sessions can take an empty text for NULL (EMPTY_STRING_IS_NULL),
-	mysqlNoDigits        = 1411 // and have connections with a character set of two or four bytes
 )
 
 // inTheWay tells whether another transaction was, so that it is to be done again. SQLite's drivers

@@ -11,7 +11,7 @@ import (
 // statements are the texts of one table's statements. They hold values as digits, and as literals
 // x'…' of hexadecimal ones, and nothing else that a caller has given: so nothing can be injected,
 // no character set or SQL mode changes what they mean, and each is one trip to a server, whatever
-// the DSN says of interpolateParams. Only that of prepare has arguments.
+// the DSN says of interpolateParams.
 type statements struct {
 	dialect Dialect
 	name    string
@@ -75,20 +75,6 @@ func (s statements) insertRow(b []byte, id rowID, item *Item) []byte {
 		b = appendHex(append(b, ", "...), []byte(text))
 	}
 	return fmt.Appendf(b, ", %d, %d, %d, %d, %d)", digit(item.Key.All), micros(item.Again), digit(item.Reload), max(0, item.Attempts), digit(item.Admit))
-}
-
-// prepare is the statement that puts one item with arguments. Those are digits, too: bytes would be
-// taken for text, and be converted where a session's character sets differ.
-func (s statements) prepare() string {
-	return fmt.Sprintf("%s(%s, UNHEX(?), %s + ?, %s, UNHEX(?), UNHEX(?), UNHEX(?), ?, ?, ?, ?, ?)", s.beginInsert(nil), s.space, s.now(), s.now())
-}
-
-func arguments(id rowID, item *Item) []any {
-	key := item.Key
-	return []any{
-		hex.EncodeToString(id[:]), micros(item.After), hex.EncodeToString([]byte(key.Loader)), hex.EncodeToString([]byte(key.Version)), hex.EncodeToString([]byte(key.Text)),
-		digit(key.All), micros(item.Again), digit(item.Reload), max(0, item.Attempts), digit(item.Admit),
-	}
 }
 
 // endInsert has a row that is there already stay as it is.

@@ -77,12 +77,6 @@ func (u *update) run(ctx context.Context, write func(context.Context, *sqlx.Tx) 
 		return err
 	}
 	given := u.touched.keys
-	if u.level != Inline {
-		u.prepared.ready(ctx)
-		if err := ctx.Err(); err != nil {
-			return err
-		}
-	}
 	defer func() {
 		if !u.over { // an error, a panic, or runtime.Goexit
 			err = u.rollBack(ctx, err)
@@ -192,12 +186,10 @@ func (u *update) intend(ctx context.Context) error {
 	rows := u.items(u.level, u.keys, u.level == Async)
 	tx := sqlx.ExecerContext(u.tx)
 	var err error
-	if o, ok := u.outbox.(*SQLOutbox); !ok {
-		err = u.outbox.PutIn(ctx, tx, rows...)
-	} else if u.prepared != nil {
-		err = u.prepared.putIn(ctx, u.tx, rows)
-	} else {
+	if o, ok := u.outbox.(*SQLOutbox); ok {
 		err = o.putIn(ctx, tx, rows, false)
+	} else {
+		err = u.outbox.PutIn(ctx, tx, rows...)
 	}
 	if err != nil {
 		return err

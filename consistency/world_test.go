@@ -122,9 +122,6 @@ func start(t testing.TB, s setup) *world {
 	x.Writer, err = NewWriter(x.writes, x.cache, &s.Options)
 	x.check(err)
 	x.grace = 50 * time.Millisecond
-	if x.prepared != nil {
-		x.prepared.wait = testenv.Hang
-	}
 	t.Cleanup(func() { x.Close() })
 	x.cached()
 	return x

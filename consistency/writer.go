@@ -49,7 +49,6 @@ type core struct {
 	inside          inside
 	options         Options
 	outbox          transactional // nil: there is none
-	prepared        *prepared     // nil: the outbox is not one in MySQL
 	grace, onceMore time.Duration
 	outFor          time.Duration
 	remover         *remover // of what is done of it
@@ -100,9 +99,6 @@ func NewWriter(db *sqlx.DB, cache *cacheaside.Cache, options *Options) (*Writer,
 	}
 	if c.outbox != nil {
 		c.remover = newRemover(o.Queue)
-	}
-	if o, ok := o.Queue.(*SQLOutbox); ok && o.text.dialect == MySQL {
-		c.prepared = &prepared{outbox: o, db: db, wait: preparedWait}
 	}
 	c.close = sync.OnceValue(c.end)
 	return &Writer{core: c, level: o.Level}, nil
@@ -170,7 +166,6 @@ func (c *core) end() error {
 		ctx, cancel := context.WithTimeout(context.Background(), within)
 		defer cancel()
 		c.remover.close(ctx)
-		c.prepared.close(ctx)
 	}
 	c.stopRelay()
 	c.relayed.Wait()

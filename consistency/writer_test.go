@@ -146,7 +146,6 @@ func TestNoConnection(t *testing.T) { testenv.EachEngine(t, testNoConnection) }
 func testNoConnection(t *testing.T, e testenv.Engine) {
 	x := start(t, setup{engine: e, proxied: true})
 	x.writes.SetMaxOpenConns(1)
-	x.prepared.ready(t.Context()) // which would wait, too, before there is a hold
 	c, err := x.writes.Connx(t.Context())
 	x.check(err)
 	defer c.Close()

@@ -55,7 +55,7 @@ build() {
 # is run as two processes, or it would be the last to end, by itself.
 half='^(Test[A-H]|Example)'
 # shares is how many processes run the small packages of the root module.
-shares=5
+shares=9
 # queue lists what can run by itself, what takes longest first, so that none of it runs alone in
 # the end.
 queue() {

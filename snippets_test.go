@@ -239,6 +239,9 @@ func exported(t *testing.T, folder string) map[string]string {
 	args = append(args, all...)
 	list := exec.CommandContext(t.Context(), "go", args...)
 	list.Dir, list.Stderr = folder, os.Stderr
+	if folder != "." {
+		list.Env = append(os.Environ(), "GOWORK="+workspace(t, folder))
+	}
 	b, err := list.Output()
 	if err != nil {
 		t.Fatal(folder, err)
@@ -249,6 +252,22 @@ func exported(t *testing.T, folder string) map[string]string {
 		files[path] = file
 	}
 	return files
+}
+
+// workspace is a file that says that the library, in this folder, and a module of a folder in it
+// are worked on together, so that the library need not be compiled once more for the module.
+func workspace(t *testing.T, folder string) string {
+	t.Helper()
+	root, err := filepath.Abs(".")
+	if err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(t.TempDir(), "go.work")
+	text := fmt.Sprintf("go 1.26.0\nuse (\n%q\n%q\n)\n", root, filepath.Join(root, folder))
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return file
 }
 
 // compile returns what is wrong with a file.

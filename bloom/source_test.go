@@ -10,12 +10,13 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/cacheaside/cacheaside/internal/test/sqlite"
 	"github.com/cacheaside/cacheaside/internal/test/testenv"
 )
 
 // databases run a test on both.
 func databases(t *testing.T, test func(t *testing.T, db *sql.DB, mysql bool)) {
-	t.Run("sqlite", func(t *testing.T) { test(t, testenv.SQLite(t), false) })
+	t.Run("sqlite", func(t *testing.T) { test(t, sqlite.Open(t), false) })
 	t.Run("mariadb", func(t *testing.T) { test(t, testenv.SharedMariaDB(t).DB(t), true) })
 }
 
@@ -167,7 +168,7 @@ func TestTableOfWhatMySQLSortsByNumber(t *testing.T) {
 }
 
 func TestTableIsChecked(t *testing.T) {
-	db := testenv.SQLite(t)
+	db := sqlite.Open(t)
 	for _, names := range [][2]string{{"", "id"}, {"users", ""}, {"users`", "id"}, {"users", "id; DROP TABLE users"}, {"a.b.c", "id"}, {"a.", "id"}, {strings.Repeat("x", 65), "id"}} {
 		if failure(t, Table[int](db, names[0], names[1]), "") == nil {
 			t.Errorf("%q", names)

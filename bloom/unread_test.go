@@ -15,6 +15,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/cacheaside/cacheaside/internal/test/sqlite"
 	"github.com/cacheaside/cacheaside/internal/test/testenv"
 )
 
@@ -77,7 +78,7 @@ func TestTableIsReadAsAWhole(t *testing.T) {
 		"times":                    {[]string{"CREATE TABLE t (id DATETIME PRIMARY KEY)"}, "datetime(1700000000 + i, 'unixepoch')", false},
 	} {
 		t.Run(name, func(t *testing.T) {
-			db := testenv.SQLite(t)
+			db := sqlite.Open(t)
 			for _, statement := range set.create {
 				run(t, db, statement)
 			}
@@ -139,7 +140,7 @@ func (w writer) Write(p []byte) (int, error) { return w(p) }
 
 // TestMaintainTells: of a table that is not there, by itself.
 func TestMaintainTells(t *testing.T) {
-	db := testenv.SQLite(t)
+	db := sqlite.Open(t)
 	run(t, db, "CREATE TABLE users (id INTEGER PRIMARY KEY)")
 	text := logged(t)
 	l, err := NewLocal(1000, 0.01, nil)

@@ -12,7 +12,7 @@ import (
 
 	"github.com/cacheaside/cacheaside/canal/event"
 	"github.com/cacheaside/cacheaside/canal/internal/shop"
-	"github.com/cacheaside/cacheaside/internal/test/testenv"
+	"github.com/cacheaside/cacheaside/internal/test/sqlite"
 )
 
 func TestSQLCheckpoint(t *testing.T) {
@@ -71,7 +71,7 @@ func TestSQLCheckpointOfMany(t *testing.T) {
 }
 
 func TestNewSQLCheckpointChecks(t *testing.T) {
-	db := sqlx.NewDb(testenv.SQLite(t), "sqlite")
+	db := sqlx.NewDb(sqlite.Open(t), "sqlite")
 	for want, o := range map[string]SQLCheckpointOptions{
 		`canal: SQLCheckpointOptions.Name "A b": 1 to 64 small letters, digits, '_', '.' and '-'`:                             {Name: "A b"},
 		`canal: SQLCheckpointOptions.Table "a; DROP": an identifier of at most 63 letters, digits and '_', or schema.table`:   {Table: "a; DROP"},

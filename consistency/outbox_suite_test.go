@@ -8,6 +8,7 @@ import (
 
 	"github.com/cacheaside/cacheaside/consistency"
 	"github.com/cacheaside/cacheaside/internal/test/queuetest"
+	"github.com/cacheaside/cacheaside/internal/test/sqlite"
 	"github.com/cacheaside/cacheaside/internal/test/testenv"
 )
 
@@ -34,7 +35,7 @@ func TestSQLOutbox(t *testing.T) {
 		"mysql":                     {consistency.MySQL, "mysql", shared(testenv.MySQL)},
 		"mariadb, sql_safe_updates": {consistency.MySQL, "mysql", safe(testenv.MariaDB)},
 		"mysql, sql_safe_updates":   {consistency.MySQL, "mysql", safe(testenv.MySQL)},
-		"sqlite":                    {consistency.SQLite, "sqlite", testenv.SQLite},
+		"sqlite":                    {consistency.SQLite, "sqlite", sqlite.Open},
 	} {
 		t.Run(name, func(t *testing.T) {
 			queuetest.Run(t, queuetest.Backend{New: func(t testing.TB, n int) []consistency.Queue {

@@ -16,6 +16,7 @@ import (
 	"github.com/jmoiron/sqlx"
 
 	"github.com/cacheaside/cacheaside"
+	"github.com/cacheaside/cacheaside/internal/test/sqlite"
 	"github.com/cacheaside/cacheaside/internal/test/testenv"
 )
 
@@ -152,7 +153,7 @@ func outboxOn(tb testing.TB, e testenv.Engine) *outboxTest {
 }
 
 func outboxOnSQLite(tb testing.TB) *outboxTest {
-	return newOutboxTest(&outboxTest{TB: tb, db: sqlx.NewDb(testenv.SQLite(tb), "sqlite")})
+	return newOutboxTest(&outboxTest{TB: tb, db: sqlx.NewDb(sqlite.Open(tb), "sqlite")})
 }
 
 func newOutboxTest(t *outboxTest) *outboxTest {
@@ -591,7 +592,7 @@ func FuzzOutboxRow(f *testing.F) {
 
 // TestSQLOutboxRefuses what cannot be right, and says what.
 func TestSQLOutboxRefuses(t *testing.T) {
-	db := sqlx.NewDb(testenv.SQLite(t), "sqlite")
+	db := sqlx.NewDb(sqlite.Open(t), "sqlite")
 	for _, c := range []struct {
 		db      *sqlx.DB
 		dialect Dialect

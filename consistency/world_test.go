@@ -17,6 +17,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/cacheaside/cacheaside"
+	"github.com/cacheaside/cacheaside/internal/test/sqlite"
 	"github.com/cacheaside/cacheaside/internal/test/testenv"
 )
 
@@ -85,7 +86,7 @@ func start(t testing.TB, s setup) *world {
 			x.writes = sqlx.NewDb(db, "mysql")
 		}
 	} else {
-		x.admin = sqlx.NewDb(testenv.SQLite(t), "sqlite")
+		x.admin = sqlx.NewDb(sqlite.Open(t), "sqlite")
 		x.writes = x.admin
 	}
 	x.exec("CREATE TABLE item (id BIGINT PRIMARY KEY, v VARCHAR(100))")

@@ -10,6 +10,7 @@ import (
 
 	"github.com/go-sql-driver/mysql"
 
+	"github.com/cacheaside/cacheaside/internal/test/sqlite"
 	"github.com/cacheaside/cacheaside/internal/test/testenv"
 	"github.com/cacheaside/cacheaside/lock"
 )
@@ -20,7 +21,7 @@ var accounts = lock.Guard{Table: "accounts"}
 func guarded(t *testing.T, f func(t *testing.T, db *sql.DB)) {
 	for _, name := range []string{"sqlite", "mariadb", "mariadb_found_rows"} {
 		t.Run(name, func(t *testing.T) {
-			db := testenv.SQLite
+			db := sqlite.Open
 			if name != "sqlite" {
 				db = func(t testing.TB) *sql.DB { return mariadb(t, name == "mariadb_found_rows") }
 			}
@@ -205,7 +206,7 @@ func TestGuardColumnIsTooSmall(t *testing.T) {
 }
 
 func TestGuardNames(t *testing.T) {
-	db := testenv.SQLite(t)
+	db := sqlite.Open(t)
 	execute(t, db, "CREATE TABLE `order` (`key` TEXT PRIMARY KEY, `check` BIGINT NOT NULL DEFAULT 0)") // reserved words
 	execute(t, db, "INSERT INTO `order` (`key`) VALUES ('a')")
 	tx, err := db.BeginTx(t.Context(), nil)
@@ -217,7 +218,7 @@ func TestGuardNames(t *testing.T) {
 }
 
 func TestGuardChecksItsFields(t *testing.T) {
-	db := withAccounts(t, testenv.SQLite(t))
+	db := withAccounts(t, sqlite.Open(t))
 	for field, bad := range map[string][]lock.Guard{
 		"Guard.Table": {{}, {Table: "a`b"}, {Table: "a.b.c"}, {Table: "."}, {Table: "a."}, {Table: strings.Repeat("a", 65)}},
 		"Guard.Key":   {{Table: "accounts", Key: "id` = 1 OR `id"}},
@@ -236,7 +237,7 @@ func TestGuardChecksItsFields(t *testing.T) {
 
 // Where there is no token nothing passes, in a new row least of all.
 func TestZeroTokenIsRefused(t *testing.T) {
-	db := withAccounts(t, testenv.SQLite(t))
+	db := withAccounts(t, sqlite.Open(t))
 	_, rdb := testenv.Mini(t)
 	for _, token := range []int64{0, -1} {
 		if err := pay(t.Context(), db, accounts, 1, token, 1); err == nil || !strings.Contains(err.Error(), "NoToken") {

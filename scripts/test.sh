@@ -11,7 +11,7 @@ cd "$(dirname "$0")/.."
 export GOWORK=off GOFLAGS="-trimpath -ldflags=-w '-toolexec=env GOGC=400 GOMEMLIMIT=1200MiB'"
 rm -rf bin/test
 mkdir -p bin/test
-parts=()
+parts=() here=$PWD
 
 # part NAME COMMAND...: runs a part, and notes how long it took.
 part() {
@@ -29,7 +29,7 @@ part() {
 run() {
 	local file=$1 module=$2 command=$3
 	shift 3
-	(cd "$module" && bash -c "$command"' -json -vet=off -timeout 30m "$@"' run "$@" 2>&1) |
+	(cd "$module" && GOWORK=$(workspace "$module") bash -c "$command"' -json -vet=off -timeout 30m "$@"' run "$@" 2>&1) |
 		bin/report -module "$module" -as "$command" -to "bin/test/$file.json"
 }
 
@@ -39,15 +39,35 @@ run() {
 plain=(bench examples/lab/browser)
 raced=()
 while read -r m; do
-	if [[ " . ${plain[*]} " != *" $m "* ]]; then raced+=("$m"); fi
+	if [[ " ${plain[*]} " != *" $m "* ]]; then raced+=("$m"); fi
 done < <(git ls-files go.mod '*/go.mod' | xargs -n1 dirname | sort)
 
-build() {
-	for m in . "${raced[@]}"; do
-		(cd "$m" && go list -trimpath -race -test -deps -export ./... >/dev/null)
+# workspace MODULE: where to find a module's workspace. It holds the module and those that it
+# replaces by a folder here, in the versions that its own go.mod asks for. In it, the library is
+# compiled as it is by itself, which has been done already: as what a module requires, it would be
+# compiled once more, as its version becomes part of it.
+workspace() {
+	if [[ $1 == . ]]; then echo off; else echo "$here/bin/test/${1//\//-}.work"; fi
+}
+workspaces() {
+	local m d
+	for m in "${raced[@]}" "${plain[@]}"; do
+		if [[ $m == . ]]; then continue; fi
+		{
+			echo "go $(awk '$1 == "go" { print $2 }' "$m/go.mod")"
+			for d in . $(awk 'NF > 2 && $(NF-1) == "=>" && $NF ~ /^\.\.?(\/|$)/ { print $NF }' "$m/go.mod"); do
+				echo "use \"$(realpath "$m/$d")\""
+			done
+		} >"$(workspace "$m")"
 	done
-	for m in "${plain[@]}"; do
-		(cd "$m" && go list -trimpath -test -deps -export ./... >/dev/null)
+}
+build() {
+	local m race
+	workspaces
+	for m in "${raced[@]}" "${plain[@]}"; do
+		race=-race
+		if [[ " ${plain[*]} " == *" $m "* ]]; then race=; fi
+		(cd "$m" && GOWORK=$(workspace "$m") go list -trimpath $race -test -deps -export ./... >/dev/null)
 	done
 	go build -trimpath -race -o bin/report ./internal/test/report
 }
@@ -62,7 +82,7 @@ queue() {
 	printf '%s\n' root-2 consistency root-1 bloom lock canal/mysqlbinlog
 	seq -f 'root-others-%.0f' $shares
 	printf '%s\n' torture "${plain[@]}" unraced
-	printf '%s\n' "${raced[@]}" | grep -vx -e canal/mysqlbinlog -e torture
+	printf '%s\n' "${raced[@]}" | grep -vx -e '\.' -e canal/mysqlbinlog -e torture
 }
 # others lists the small packages of the root module.
 others() { go list -race ./... | grep -vxE "$(go list .)(/consistency|/bloom|/lock)?"; }
@@ -83,8 +103,8 @@ job() {
 # Tests also wait, so more of them run at once than a small machine has cores: six, which keep two
 # cores busy. Eight took about as long.
 tests() {
-	export half shares
-	export -f run job others
+	export half shares here
+	export -f run job others workspace
 	queue | xargs -P 6 -n 1 bash -c 'job "$1"' job
 }
 

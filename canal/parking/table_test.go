@@ -10,6 +10,7 @@ import (
 	"github.com/jmoiron/sqlx"
 
 	"github.com/cacheaside/cacheaside/canal/internal/shop"
+	"github.com/cacheaside/cacheaside/internal/test/sqlite"
 	"github.com/cacheaside/cacheaside/internal/test/testenv"
 )
 
@@ -163,7 +164,7 @@ func TestTableInLatin1(t *testing.T) {
 }
 
 func TestNewTableChecks(t *testing.T) {
-	db := sqlx.NewDb(testenv.SQLite(t), "sqlite")
+	db := sqlx.NewDb(sqlite.Open(t), "sqlite")
 	if _, err := NewTable(db, &TableOptions{Table: "a; DROP"}); err == nil || err.Error() != `canal: parking.TableOptions.Table "a; DROP": an identifier of at most 63 letters, digits and '_', or schema.table` {
 		t.Error(err)
 	}

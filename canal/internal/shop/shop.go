@@ -8,6 +8,7 @@ import (
 	"github.com/jmoiron/sqlx"
 
 	"github.com/cacheaside/cacheaside/canal/event"
+	"github.com/cacheaside/cacheaside/internal/test/sqlite"
 	"github.com/cacheaside/cacheaside/internal/test/testenv"
 )
 
@@ -57,6 +58,6 @@ func Delete(r event.Row) event.Change {
 
 // EachDatabase runs f with an SQLite and a MariaDB.
 func EachDatabase(t *testing.T, f func(t *testing.T, db *sqlx.DB)) {
-	t.Run("sqlite", func(t *testing.T) { f(t, sqlx.NewDb(testenv.SQLite(t), "sqlite")) })
+	t.Run("sqlite", func(t *testing.T) { f(t, sqlx.NewDb(sqlite.Open(t), "sqlite")) })
 	t.Run("mariadb", func(t *testing.T) { f(t, sqlx.NewDb(testenv.SharedMariaDB(t).DB(t), "mysql")) })
 }

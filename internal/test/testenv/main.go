@@ -1,6 +1,6 @@
 // Package testenv gives tests the servers they talk to: real ones (Redis alone,
 // in a cluster, behind sentinels and with TLS, MariaDB, MySQL, ZooKeeper, NATS), embedded ones
-// (miniredis, SQLite), a TCP proxy that loses and delays commands, and copies of
+// (miniredis), a TCP proxy that loses and delays commands, and copies of
 // the test binary as child processes.
 //
 // Servers listen on free ports of 127.0.0.1 and keep their files in one temporary

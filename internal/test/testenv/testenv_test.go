@@ -252,26 +252,3 @@ func TestMiniOutsideOfABubble(t *testing.T) {
 		t.Errorf("after its time to live: %v", err)
 	}
 }
-
-func TestSQLite(t *testing.T) {
-	db := SQLite(t)
-	_, err := db.Exec("CREATE TABLE a (n INT); INSERT INTO a VALUES (0)")
-	check(t, err)
-	errs := make(chan error)
-	for range 8 {
-		go func() { // connections of the pool that write at the same time
-			_, err := db.Exec("UPDATE a SET n = n + 1")
-			errs <- err
-		}()
-	}
-	for range 8 {
-		check(t, <-errs)
-	}
-	var n int
-	var mode string
-	check(t, db.QueryRow("SELECT n FROM a").Scan(&n))
-	check(t, db.QueryRow("PRAGMA journal_mode").Scan(&mode))
-	if n != 8 || mode != "wal" {
-		t.Errorf("n = %d, journal mode %s", n, mode)
-	}
-}

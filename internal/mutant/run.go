@@ -129,7 +129,7 @@ func (r *runner) try(row row, m manner) ([]byte, error) {
 		"-test.run", strings.Join(parts, "/"), "-test.timeout", m.limit.String()}, m.args...)...)
 	cmd.Dir = filepath.Join(r.root, row.folder)
 	// Tests that build programs build them without the guard, too.
-	cmd.Env = append(os.Environ(), "CACHEASIDE_MUTANT="+row.guard.name, "GOFLAGS=-trimpath -overlay="+r.overlay, "GOWORK=off")
+	cmd.Env = append(os.Environ(), "CACHEASIDE_MUTANT="+row.guard.name, "GOFLAGS="+os.Getenv("GOFLAGS")+" -trimpath -overlay="+r.overlay, "GOWORK=off")
 	return cmd.CombinedOutput()
 }
 

@@ -49,7 +49,9 @@ var build = sync.OnceValues(func() (binary string, err error) {
 		return "", err
 	}
 	binary = filepath.Join(folder, "lab")
-	if out, err := exec.Command("go", "build", "-C", "../../..", "-trimpath", "-o", binary, "./examples/lab").CombinedOutput(); err != nil {
+	cmd := exec.Command("go", "build", "-C", "../../..", "-trimpath", "-o", binary, "./examples/lab")
+	cmd.Env = append(os.Environ(), "GOWORK=off") // the lab is of another module than this test
+	if out, err := cmd.CombinedOutput(); err != nil {
 		return "", fmt.Errorf("%w\n%s", err, out)
 	}
 	return binary, nil

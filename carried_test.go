@@ -41,8 +41,8 @@ func TestTypesThatAreNotCarried(t *testing.T) {
 		want string
 	}{
 		{carriedLoaders[carriedUser](c, nil), "JSON" + zip + "MarshalJSON and UnmarshalJSON, or accept the loss with LoaderOptions.AllowLoss"},
-		{carriedLoaders[map[string][]*carriedUser](c, &LoaderOptions{Codec: JSON}), "JSON" + zip},
-		{carriedLoaders[[]carriedUser](c, &LoaderOptions{Codec: msgpack.Codec}), "MessagePack" + zip + "MarshalBinary and UnmarshalBinary"},
+		{carriedLoaders[carriedUser](c, &LoaderOptions{Codec: JSON}), "JSON" + zip},
+		{carriedLoaders[carriedUser](c, &LoaderOptions{Codec: msgpack.Codec}), "MessagePack" + zip + "MarshalBinary and UnmarshalBinary"},
 		{carriedLoaders[struct {
 			A int `json:"-"`
 		}](c, nil), `JSON does not carry A: its tag is json:"-"; take the tag away`},

@@ -69,10 +69,10 @@ func TestPanicAndGoexit(t *testing.T) {
 }
 
 // badText panics when it is encoded, or decoded, in a round's goroutine.
-type badText struct{ exit bool }
+type badText bool
 
 func (b badText) MarshalJSON() ([]byte, error) {
-	if b.exit {
+	if b {
 		runtime.Goexit()
 	}
 	panic("encode")
@@ -87,15 +87,15 @@ func TestCodecPanics(t *testing.T) {
 			t.Fatal(err)
 		}
 		loads := 0
-		l, err := NewLoader(c, "bad", func(context.Context, int) (badText, error) { loads++; return badText{exit}, nil }, &LoaderOptions{ErrorTTL: time.Hour, AllowLoss: true})
+		l, err := NewLoader(c, "bad", func(context.Context, string) (badText, error) { loads++; return badText(exit), nil }, &LoaderOptions{ErrorTTL: time.Hour, AllowLoss: true})
 		if err != nil {
 			t.Fatal(err)
 		}
-		_, err = l.Get(t.Context(), 1)
+		_, err = l.Get(t.Context(), "1")
 		if p, ok := errors.AsType[*PanicError](err); !ok || p.Goexit != exit {
 			t.Errorf("%v", err)
 		}
-		if _, err = l.Get(t.Context(), 1); !errors.Is(err, ErrLoadFailed) || loads != 1 {
+		if _, err = l.Get(t.Context(), "1"); !errors.Is(err, ErrLoadFailed) || loads != 1 {
 			t.Error(err, loads)
 		}
 		c.Close()
@@ -103,7 +103,7 @@ func TestCodecPanics(t *testing.T) {
 }
 
 // explosive panics when it is decoded, until it is disarmed.
-type explosive struct{ Text string }
+type explosive struct{ Name string }
 
 var armed atomic.Bool
 
@@ -111,10 +111,10 @@ func (e *explosive) UnmarshalJSON(b []byte) error {
 	if armed.Load() {
 		panic("decode")
 	}
-	return json.Unmarshal(b, &e.Text)
+	return json.Unmarshal(b, &e.Name)
 }
 
-func (e explosive) MarshalJSON() ([]byte, error) { return json.Marshal(e.Text) }
+func (e explosive) MarshalJSON() ([]byte, error) { return json.Marshal(e.Name) }
 
 // An entry whose decoding panics is one that cannot be decoded: a counted miss, replaced, not an
 // error until it expires.
@@ -131,12 +131,12 @@ func TestDecodingPanics(t *testing.T) {
 	}
 	armed.Store(true)
 	for range 3 {
-		if v, err := l.Get(t.Context(), 1); err != nil || v.Text != "x" {
+		if v, err := l.Get(t.Context(), 1); err != nil || v.Name != "x" {
 			t.Fatal(v, err)
 		}
 	}
 	armed.Store(false)
-	if v, err := l.Get(t.Context(), 1); err != nil || v.Text != "x" {
+	if v, err := l.Get(t.Context(), 1); err != nil || v.Name != "x" {
 		t.Fatal(v, err)
 	}
 	if s := l.Stats(); s.Loads != 3 || s.Undecodable != 2 || s.RedisHits != 1 {
@@ -170,7 +170,7 @@ func TestGoexitInALongEntry(t *testing.T) {
 }
 
 // leaving calls runtime.Goexit when it is decoded, for the next few times.
-type leaving struct{ Text string }
+type leaving struct{ Name string }
 
 var leaves atomic.Int64
 
@@ -178,10 +178,10 @@ func (e *leaving) UnmarshalJSON(b []byte) error {
 	if leaves.Add(-1) >= 0 {
 		runtime.Goexit()
 	}
-	return json.Unmarshal(b, &e.Text)
+	return json.Unmarshal(b, &e.Name)
 }
 
-func (e leaving) MarshalJSON() ([]byte, error) { return json.Marshal(e.Text) }
+func (e leaving) MarshalJSON() ([]byte, error) { return json.Marshal(e.Name) }
 
 // The panic of a load is logged once, with nothing of what other loads say who have asked it.
 func TestPanicOfAnotherLoader(t *testing.T) {

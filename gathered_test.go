@@ -226,24 +226,24 @@ func TestHoldIsNotMissedByThoseWhoGather(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer c.Close()
-		l, err := NewLoader(c, "row", func(ctx context.Context, key int) (bool, error) {
+		l, err := NewLoader(c, "row", func(ctx context.Context, key string) (bool, error) {
 			time.Sleep(20 * time.Millisecond)
 			return PreferPrimary(ctx), nil
 		}, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
-		get := func(key int) func(testing.TB) (bool, error) {
+		get := func(key string) func(testing.TB) (bool, error) {
 			got := later(func() (bool, error) { return l.Get(t.Context(), key) })
 			synctest.Wait()
 			return got
 		}
-		get(2) // has the only place
-		before := get(1)
-		if err := l.Invalidate(t.Context(), 1); err != nil {
+		get("2") // has the only place
+		before := get("1")
+		if err := l.Invalidate(t.Context(), "1"); err != nil {
 			t.Fatal(err)
 		}
-		after := get(1)
+		after := get("1")
 		if primary, err := before(t); primary || err != nil {
 			t.Error(primary, err)
 		}

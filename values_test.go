@@ -121,7 +121,7 @@ func TestCodecsReadEachOther(t *testing.T) {
 	}
 	defer c.Close()
 	for _, codec := range []Codec{Binary, inverse{0}, inverse{1}, inverse{2}, inverse{7}, inverse{16}, inverse{200}, (*inverse)(nil), struct{ Codec }{JSON}, struct{ Codec }{msgpack.Codec}} {
-		if _, err := NewLoader(c, "x", func(context.Context, int) (point, error) { return point{}, nil }, &LoaderOptions{Codec: codec}); err == nil || !strings.Contains(err.Error(), "LoaderOptions.Codec") {
+		if _, err := NewLoader(c, "x", func(context.Context, string) (point, error) { return point{}, nil }, &LoaderOptions{Codec: codec}); err == nil || !strings.Contains(err.Error(), "LoaderOptions.Codec") {
 			t.Errorf("%T: %v", codec, err)
 		}
 	}
@@ -311,7 +311,8 @@ func TestKeyOf(t *testing.T) {
 			t.Errorf("%s: %v", what, err)
 		}
 	}
-	if _, err := NewLoader(c, "float", func(context.Context, float64) (string, error) { return "", nil }, nil); err == nil || !strings.Contains(err.Error(), "LoaderOptions.Key") {
+	_, err = NewLoader(c, "struct", func(context.Context, pair) (string, error) { return "", nil }, nil)
+	if err == nil || !strings.Contains(err.Error(), "pair") || !strings.Contains(err.Error(), "LoaderOptions.Key") {
 		t.Error(err)
 	}
 }
@@ -329,27 +330,27 @@ func TestClone(t *testing.T) {
 		if cloned {
 			o.Clone = CloneOf(slices.Clone[[]int])
 		}
-		l, err := NewLoader(c, "shared", func(context.Context, int) ([]int, error) { return []int{1, 2, 3}, nil }, o)
+		l, err := NewLoader(c, "shared", func(context.Context, string) ([]int, error) { return []int{1, 2, 3}, nil }, o)
 		if err != nil {
 			t.Fatal(err)
 		}
 		for range 4 { // loaded, from Redis, from memory
-			v, err := l.Get(t.Context(), 1)
+			v, err := l.Get(t.Context(), "1")
 			if err != nil || len(v) != 3 || cloned && v[0] != 1 {
 				t.Fatal(v, err)
 			}
 			v[0] = 99
 			c.memory.Wait()
-			m, err := l.GetMany(t.Context(), []int{1})
-			if err != nil || cloned && m[1][0] != 1 {
+			m, err := l.GetMany(t.Context(), []string{"1"})
+			if err != nil || cloned && m["1"][0] != 1 {
 				t.Fatal(m, err)
 			}
-			m[1][0] = 99
+			m["1"][0] = 99
 		}
-		if v, _ := l.Refresh(t.Context(), 1); cloned {
+		if v, _ := l.Refresh(t.Context(), "1"); cloned {
 			v[0] = 99
 			c.memory.Wait()
-			if v, err := l.Get(t.Context(), 1); v[0] != 1 || err != nil {
+			if v, err := l.Get(t.Context(), "1"); v[0] != 1 || err != nil {
 				t.Error(v, err)
 			}
 		}
@@ -535,19 +536,21 @@ func TestTwoTypesOfOneVersion(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer c2.Close()
-	texts, err := NewLoader(c1, "row", func(context.Context, int) (map[string]string, error) { return map[string]string{"a": "text"}, nil }, nil)
+	type text struct{ Name string }
+	type number struct{ Name int }
+	texts, err := NewLoader(c1, "row", func(context.Context, int) (text, error) { return text{"text"}, nil }, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	numbers, err := NewLoader(c2, "row", func(context.Context, int) (map[string]int, error) { return map[string]int{"a": 1}, nil }, nil)
+	numbers, err := NewLoader(c2, "row", func(context.Context, int) (number, error) { return number{1}, nil }, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
 	for range 3 {
-		if v, err := texts.Get(t.Context(), 1); v["a"] != "text" || err != nil {
+		if v, err := texts.Get(t.Context(), 1); v.Name != "text" || err != nil {
 			t.Error(v, err)
 		}
-		if v, err := numbers.Get(t.Context(), 1); v["a"] != 1 || err != nil {
+		if v, err := numbers.Get(t.Context(), 1); v.Name != 1 || err != nil {
 			t.Error(v, err)
 		}
 	}
@@ -565,12 +568,12 @@ func TestRawBytes(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer c.Close()
-	l, err := NewLoader(c, "raw", func(context.Context, int) ([]byte, error) { return []byte("some bytes"), nil }, nil)
+	l, err := NewLoader(c, "raw", func(context.Context, string) ([]byte, error) { return []byte("some bytes"), nil }, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
 	for range 3 {
-		v, err := l.Get(t.Context(), 1)
+		v, err := l.Get(t.Context(), "1")
 		if !bytes.Equal(v, []byte("some bytes")) || err != nil {
 			t.Fatalf("%q, %v", v, err)
 		}

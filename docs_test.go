@@ -381,7 +381,7 @@ func TestSnippetsAreCompiled(t *testing.T) {
 		}
 		shown[file+name] = true
 	}
-	for _, file := range []string{"example_migration_test.go", "bench/migration_test.go"} {
+	for _, file := range []string{"example_migration_test.go", "bench/migration_test.go", "bench/migration_gozero_test.go"} {
 		source, err := os.ReadFile(file)
 		if err != nil {
 			t.Fatal(err)

@@ -2,14 +2,11 @@ package bench
 
 import (
 	"context"
-	"database/sql"
 	"fmt"
 	"time"
 
 	goredis "github.com/go-redis/cache/v9"
 	jetcachego "github.com/mgtv-tech/jetcache-go"
-	"github.com/zeromicro/go-zero/core/stores/sqlc"
-	"github.com/zeromicro/go-zero/core/stores/sqlx"
 )
 
 // What docs/migration.md shows as "before": it is compiled here, where those libraries are, and not
@@ -19,9 +16,6 @@ var (
 	_ = goredisWrite
 	_ = jetcacheRead
 	_ = jetcacheWrite
-	_ = (*usersModel).FindOne
-	_ = (*usersModel).FindOneByEmail
-	_ = (*usersModel).UpdateEmail
 )
 
 type user struct {
@@ -69,40 +63,6 @@ func jetcacheWrite(ctx context.Context, c *jetcachego.T[int64, *user], id int64,
 		return err
 	}
 	return c.Delete(ctx, fmt.Sprint("user:", id)) // and its event, by the handler that you have written, to the other processes
-}
-
-// end
-
-// snippet: go-zero, before
-type usersModel struct{ sqlc.CachedConn }
-
-func (m *usersModel) FindOne(ctx context.Context, id int64) (*user, error) {
-	var u user
-	err := m.QueryRowCtx(ctx, &u, fmt.Sprint("cache:users:id:", id), func(ctx context.Context, conn sqlx.SqlConn, v any) error {
-		return conn.QueryRowCtx(ctx, v, "select id, email from users where id = ? limit 1", id)
-	})
-	return &u, err // sqlc.ErrNotFound: no such row
-}
-
-func (m *usersModel) FindOneByEmail(ctx context.Context, email string) (*user, error) {
-	var u user
-	err := m.QueryRowIndexCtx(ctx, &u, "cache:users:email:"+email,
-		func(primary any) string { return fmt.Sprint("cache:users:id:", primary) },
-		func(ctx context.Context, conn sqlx.SqlConn, v any) (any, error) {
-			err := conn.QueryRowCtx(ctx, v, "select id, email from users where email = ? limit 1", email)
-			return u.ID, err
-		},
-		func(ctx context.Context, conn sqlx.SqlConn, v, primary any) error {
-			return conn.QueryRowCtx(ctx, v, "select id, email from users where id = ? limit 1", primary)
-		})
-	return &u, err
-}
-
-func (m *usersModel) UpdateEmail(ctx context.Context, id int64, old, email string) error {
-	_, err := m.ExecCtx(ctx, func(ctx context.Context, conn sqlx.SqlConn) (sql.Result, error) {
-		return conn.ExecCtx(ctx, "update users set email = ? where id = ?", email, id)
-	}, fmt.Sprint("cache:users:id:", id), "cache:users:email:"+old, "cache:users:email:"+email)
-	return err
 }
 
 // end

@@ -85,9 +85,12 @@ func comparison(t *testing.T, comparisons []compared) string {
 	t.Helper()
 	measured := published(t)
 	var names []string
-	for _, p := range Peers() {
-		if p.Redis {
-			names = append(names, p.Name)
+	for _, row := range measured["The peers"][1:] { // the libraries first, then the floors
+		if row[0] == "" || strings.HasPrefix(row[0], "raw ") {
+			break
+		}
+		if strings.Contains(row[2], "Redis") {
+			names = append(names, row[0])
 		}
 	}
 	var b strings.Builder

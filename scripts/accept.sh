@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The long runs whose figures are reported. The logs are committed. Arguments: which of read-path, channel, trouble, speed, locks, filters, attack, write-costs, writes, kills, outage, binlog, bounds, meter, metrics, price to run; default: all.
+# The long runs whose figures are reported. The logs are committed. Arguments: which of read-path, channel, trouble, speed, locks, filters, attack, write-costs, writes, kills, outage, binlog, bounds, meter, metrics, price, peers to run; default: all.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 mkdir -p docs/accept bin
@@ -156,6 +156,11 @@ price() {
 	echo "== what a program links that only reads, how large it is, and how long it is compiled, beside go-redis alone and sturdyc"
 	scripts/price.sh
 }
+peers() {
+	echo "== each library that is compared does what its adapter says of it"
+	package bench '^TestPeers'
+	[ -z "${failed:-}" ]
+}
 # with SECTION: on what it was measured, and the section
 with() {
 	echo "$(date -u +%F), $(go version), $(nproc) cores, $(redis-server --version | cut -d' ' -f1-3), commit $(git rev-parse --short HEAD)"
@@ -165,6 +170,6 @@ with() {
 	echo
 	"${1//-/_}"
 }
-for section in ${*:-read-path channel trouble speed locks filters attack write-costs writes kills outage binlog bounds meter metrics price}; do
+for section in ${*:-read-path channel trouble speed locks filters attack write-costs writes kills outage binlog bounds meter metrics price peers}; do
 	with "$section" 2>&1 | tee "docs/accept/$section.log"
 done

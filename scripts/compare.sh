@@ -91,7 +91,7 @@ END
 }
 
 mkdir -p "$tables" "$logs" bin
-(cd bench && go test -c -o ../bin/bench.test .)
+(cd bench && go test -c -tags accept -o ../bin/bench.test .)
 [ $# -gt 0 ] || rm -f "$tables"/*
 for section in "$@"; do rm -f "$tables/$(printf '%02d' "$section")"-*; done
 while read -r section test; do

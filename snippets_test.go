@@ -109,7 +109,7 @@ func (p *page) file(snippet string) (text, folder string) {
 // nothing uses. It uses nothing but what it declares, or what the first snippet of its page does,
 // and later ones that are declarations. Those of docs/migration.md are compiled and run elsewhere.
 func TestReadmeCompiles(t *testing.T) {
-	exports := make(map[string]map[string]string) // of each module, by folder
+	modules := make(map[string]*exports) // by folder
 	all := 0
 	for _, name := range pages(t) {
 		if name == filepath.Join("docs", "migration.md") {
@@ -131,10 +131,10 @@ func TestReadmeCompiles(t *testing.T) {
 				statements = ""
 			}
 			whole, folder := p.file(statements)
-			if exports[folder] == nil {
-				exports[folder] = exported(t, folder)
+			if modules[folder] == nil {
+				modules[folder] = exported(t, folder)
 			}
-			for _, err := range compile(whole, exports[folder]) {
+			for _, err := range modules[folder].compile(whole) {
 				t.Errorf("%s, snippet %d: %v\n%s", name, i+1, err, snippet)
 			}
 		}
@@ -191,7 +191,7 @@ func TestSnippetsRun(t *testing.T) {
 
 // TestSnippetsThatAreWrong: what the test of the snippets would say.
 func TestSnippetsThatAreWrong(t *testing.T) {
-	exports := exported(t, ".")
+	module := exported(t, ".")
 	var p page
 	if !p.add("var (\nctx context.Context\nusers *cacheaside.Loader[int64, string]\n)") {
 		t.Fatal("declarations are none")
@@ -205,7 +205,7 @@ func TestSnippetsThatAreWrong(t *testing.T) {
 		"var o cacheaside.LoaderOptions; o.Lifetime = 1": "Lifetime",
 	} {
 		text, _ := p.file(snippet)
-		err := errors.Join(compile(text, exports)...)
+		err := errors.Join(module.compile(text)...)
 		if got := fmt.Sprint(err); (err != nil) != (want != "") || err != nil && !strings.Contains(got, want) {
 			t.Errorf("%s: %v, want %q", snippet, err, want)
 		}
@@ -220,8 +220,14 @@ func asTheSuite() []string {
 	return []string{"-trimpath"}
 }
 
-// exported are the files with what packages export, of all that a module's packages import.
-func exported(t *testing.T, folder string) map[string]string {
+// exports are the packages that snippets can import, each read once.
+type exports struct {
+	files   *token.FileSet
+	imports types.Importer
+}
+
+// exported are the packages that a module's packages import.
+func exported(t *testing.T, folder string) *exports {
 	t.Helper()
 	args := append(append([]string{"list"}, asTheSuite()...), "-export", "-deps", "-f", "{{.ImportPath}} {{.Export}}", ".")
 	all := known
@@ -246,12 +252,19 @@ func exported(t *testing.T, folder string) map[string]string {
 	if err != nil {
 		t.Fatal(folder, err)
 	}
-	files := make(map[string]string)
+	archives := make(map[string]string)
 	for line := range strings.Lines(string(b)) {
 		path, file, _ := strings.Cut(strings.TrimSpace(line), " ")
-		files[path] = file
+		archives[path] = file
 	}
-	return files
+	p := &exports{files: token.NewFileSet()}
+	p.imports = importer.ForCompiler(p.files, "gc", func(path string) (io.ReadCloser, error) {
+		if archives[path] == "" {
+			return nil, fmt.Errorf("no package %s", path)
+		}
+		return os.Open(archives[path])
+	})
+	return p
 }
 
 // workspace is a file that says that the library, in this folder, and a module of a folder in it
@@ -271,23 +284,16 @@ func workspace(t *testing.T, folder string) string {
 }
 
 // compile returns what is wrong with a file.
-func compile(text string, exports map[string]string) (all []error) {
-	files := token.NewFileSet()
-	f, err := parser.ParseFile(files, "snippet.go", text, parser.SkipObjectResolution)
+func (p *exports) compile(text string) (all []error) {
+	f, err := parser.ParseFile(p.files, "snippet.go", text, parser.SkipObjectResolution)
 	if err != nil {
 		return []error{err}
 	}
-	imports := importer.ForCompiler(files, "gc", func(path string) (io.ReadCloser, error) {
-		if exports[path] == "" {
-			return nil, fmt.Errorf("no package %s", path)
-		}
-		return os.Open(exports[path])
-	})
-	config := types.Config{Importer: imports, Error: func(err error) {
+	config := types.Config{Importer: p.imports, Error: func(err error) {
 		if e, ok := errors.AsType[types.Error](err); !ok || !e.Soft { // soft: a variable or an import that nothing uses
 			all = append(all, err)
 		}
 	}}
-	_, _ = config.Check("snippet", files, []*ast.File{f}, nil)
+	_, _ = config.Check("snippet", p.files, []*ast.File{f}, nil)
 	return all
 }

@@ -33,8 +33,8 @@ func size[T any](n, few T) T {
 }
 
 // entrants are the peers of a table: all in full, else the library and two others, which differ
-// from test to test, so that each has its turn. TestPeers… are of all. Peers that take the compiler
-// long are only built with the tag accept, as by `make compare` and `make accept`.
+// from test to test, so that each has its turn. TestPeers… are of all. What takes the compiler
+// long is only built with the tag accept, as by `make compare` and `make accept`.
 func entrants(t *testing.T) []Peer {
 	all := Peers()
 	if full {

@@ -159,6 +159,9 @@ price() {
 peers() {
 	echo "== each library that is compared does what its adapter says of it"
 	package bench '^TestPeers'
+	echo
+	echo "== all that make compare measures runs, at its smallest size"
+	(cd bench && CI=true GOWORK=off go test -tags accept -count=1 ./...) || failed=1
 	[ -z "${failed:-}" ]
 }
 # with SECTION: on what it was measured, and the section

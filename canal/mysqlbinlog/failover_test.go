@@ -19,7 +19,11 @@ func TestFailover(t *testing.T) {
 		for _, kind := range []string{"redis", "mysql"} {
 			t.Run(kind, func(t *testing.T) {
 				t.Parallel()
-				p := newPlay(t, e, *killSeed)
+				rest := 2 * time.Millisecond
+				if !testenv.Accepting {
+					rest = 20 * time.Millisecond // they write all the while, but cost less
+				}
+				p := newPlay(t, e, *killSeed, rest)
 				checkpoint := filepath.Join(t.TempDir(), "checkpoint")
 				if kind == "mysql" {
 					checkpoint = "sql"

@@ -95,7 +95,7 @@ func playReader() {
 						p.read(rand.IntN(n)) // an older one
 						fmt.Println("round")
 					}
-					time.Sleep(2*time.Millisecond + rand.N(4*time.Millisecond))
+					linger(p.Rest)
 				}
 			})
 		}

@@ -96,7 +96,7 @@ func consumerIsKilled(t *testing.T, e testenv.Engine) {
 		all, kills = append(acts, moreActs...), 10
 	}
 	kills = cmp.Or(*killKills, kills)
-	p := newPlay(t, e, *killSeed)
+	p := newPlay(t, e, *killSeed, 2*time.Millisecond)
 	folder := t.TempDir()
 	checkpoints := []string{filepath.Join(folder, "checkpoint"), "sql", "sqlite:" + filepath.Join(folder, "checkpoint.db")}
 	began := time.Now()

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math/rand/v2"
 	"os"
 	"strings"
 	"sync/atomic"
@@ -35,7 +36,11 @@ type playWorld struct {
 	ServerID   uint32
 	Saves      time.Duration // SaveEvery
 	Memory     bool          // a memory tier
+	Rest       time.Duration // of a reader between two rounds, three quarters of it of a writer between two writes: linger
 }
+
+// linger sleeps so long, and by chance up to three times as long.
+func linger(r time.Duration) { time.Sleep(r + rand.N(2*r)) }
 
 const (
 	playStaleness = 500 * time.Millisecond // MaxStaleness

@@ -45,12 +45,12 @@ type play struct {
 	redisIsOut atomic.Bool
 }
 
-func newPlay(t *testing.T, e testenv.Engine, seed uint64) *play {
+func newPlay(t *testing.T, e testenv.Engine, seed uint64, rest time.Duration) *play {
 	// A writer that waits for a row, of one who waits for a table, which waits for the writer:
 	// InnoDB does not see such circles.
 	m := e.Start(t, "--innodb-flush-log-at-trx-commit=1", "--sync-binlog=1", "--innodb-lock-wait-timeout=1")
 	p := &play{t: t, maria: m, redis: testenv.StartRedis(t, "--appendonly", "yes", "--appendfsync", "always"), random: rand.New(rand.NewPCG(seed, 0)), lines: make(chan string, 1000)}
-	w := playWorld{Redis: p.redis.Addr, Addr: m.Addr, DSN: m.DSN(t), Schema: m.Database(t), ServerID: 4711, Saves: 50 * time.Millisecond}
+	w := playWorld{Redis: p.redis.Addr, Addr: m.Addr, DSN: m.DSN(t), Schema: m.Database(t), ServerID: 4711, Saves: 50 * time.Millisecond, Rest: rest}
 	own, err := w.open()
 	p.must(err)
 	t.Cleanup(own.close)
@@ -190,7 +190,7 @@ func (p *play) write() {
 				if p.change(ctx, r) == nil {
 					p.writes.Add(1)
 				}
-				time.Sleep(time.Millisecond + time.Duration(r.Int64N(int64(4*time.Millisecond))))
+				linger(p.Rest * 3 / 4)
 			}
 		})
 	}

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"os/exec"
 	"strings"
 	"testing"
 	"time"
@@ -58,6 +59,26 @@ func TestRunMariaDB(t *testing.T) {
 		t.Errorf("%s, %v", line, err)
 	}
 	check(t, c.Wait())
+}
+
+// Where there is no MySQL, no part of its tests runs: one that tries until it succeeds would fail.
+func TestWithoutMySQL(t *testing.T) {
+	const inside = "TESTENV_WITHOUT_MYSQL"
+	if os.Getenv(inside) != "" {
+		mysqld = func() (string, error) { return "", errNoMySQL }
+		EachEngine(t, func(t *testing.T, e Engine) { t.Log("called for", e) })
+		return
+	}
+	program(t, "mariadbd", mariaDBPackage)
+	self, err := os.Executable()
+	check(t, err)
+	run := exec.Command(self, "-test.run=^TestWithoutMySQL$", "-test.v") // a process of its own, whose skipped test is none here
+	run.Env = append(os.Environ(), inside+"=1")
+	out, err := run.CombinedOutput()
+	check(t, err)
+	if n := strings.Count(string(out), "called for"); n != 1 || !strings.Contains(string(out), "called for mariadb") || !strings.Contains(string(out), "--- SKIP: TestWithoutMySQL/mysql") {
+		t.Errorf("%s", out)
+	}
 }
 
 // Both engines have the settings that the tests rely on, and are two servers.

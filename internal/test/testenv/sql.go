@@ -51,11 +51,14 @@ type dialect struct {
 }
 
 // EachEngine runs a test on each engine, as a subtest of its name. That on MySQL is
-// skipped where there is none.
+// skipped where there is none, before f is called.
 func EachEngine(t *testing.T, f func(t *testing.T, e Engine)) {
 	t.Helper()
 	for _, e := range []Engine{MariaDB, MySQL} {
-		t.Run(string(e), func(t *testing.T) { f(t, e) })
+		t.Run(string(e), func(t *testing.T) {
+			e.dialect(t)
+			f(t, e)
+		})
 	}
 }
 

@@ -1,14 +1,13 @@
 #!/usr/bin/env bash
 # Runs all tests of all modules of the repository. Everything runs to its end, whatever
 # fails. The last lines say what has failed, and the command that runs just that test.
-# No result is taken from Go's cache of test results. With -trimpath another clone finds in
-# the build cache what this one has compiled: the tests of the root alone take a minute.
-# Without DWARF they are compiled and linked faster; .ci/run says so, too, so that its other
-# parts find what this one has compiled. The compiler collects its garbage less often, which
-# saves 7 % of the time with an empty build cache; the limit keeps its memory as it was.
+# No result is taken from Go's cache of test results. Beside what flags.sh says, they are linked
+# without DWARF, and the compiler collects its garbage less often, which saves 7 % of the time
+# with an empty build cache; the limit keeps its memory as it was.
 set -uo pipefail
 cd "$(dirname "$0")/.."
-export GOWORK=off GOFLAGS="-trimpath -gcflags=all=-dwarf=false -ldflags=-w '-toolexec=env GOGC=400 GOMEMLIMIT=1200MiB'"
+. scripts/flags.sh
+export GOWORK=off GOFLAGS="$GOFLAGS -ldflags=-w '-toolexec=env GOGC=400 GOMEMLIMIT=1200MiB'"
 rm -rf bin/test
 mkdir -p bin/test
 parts=() here=$PWD
@@ -75,7 +74,7 @@ build() {
 # is run as two processes, or it would be the last to end, by itself.
 half='^(Test[A-H]|Example)'
 # shares is how many processes run the small packages of the root module.
-shares=9
+shares=8
 # queue lists what can run by itself, what takes longest first, so that none of it runs alone in
 # the end.
 queue() {

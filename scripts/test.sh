@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Runs all tests of all modules of the repository. Everything runs to its end, whatever
 # fails. The last lines say what has failed, and the command that runs just that test.
-# No result is taken from Go's cache of test results. Beside what flags.sh says, they are linked
+# No result is taken from Go's cache of test results. Beside what flags.sh says, the tests are linked
 # without DWARF, and the compiler collects its garbage less often, which saves 7 % of the time
 # with an empty build cache; the limit keeps its memory as it was.
 set -uo pipefail

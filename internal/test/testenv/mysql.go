@@ -36,7 +36,6 @@ func fetched() string {
 }
 
 // mysqld is the program: one on PATH that is not MariaDB's, else what scripts/mysql.sh has fetched.
-// No suite of Debian but sid has MySQL, so that it may be missing in continuous integration, too.
 var mysqld = sync.OnceValues(func() (string, error) {
 	candidates := []string{"/usr/sbin/mysqld"}
 	if path, err := exec.LookPath("mysqld"); err == nil {

@@ -75,10 +75,10 @@ func Bind[K comparable, V any](l *cacheaside.Loader[K, V], schema, table string,
 // both makes the keys of a change's two rows.
 func both[K comparable](key Key[K], c *event.Change) (before, after K, had, has bool, err error) {
 	if c.Before.Exists() {
-		before, had, err = key.Of(c.Before)
+		before, had, err = key.of(c.Before)
 	}
 	if c.After.Exists() && err == nil {
-		after, has, err = key.Of(c.After.Over(c.Before))
+		after, has, err = key.of(c.After.Over(c.Before))
 	}
 	return before, after, had, has, err
 }

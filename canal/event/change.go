@@ -161,6 +161,8 @@ func (r Row) size() (n int) {
 			n += len(v)
 		case []byte:
 			n += len(v)
+		case inexact:
+			n += len(v)
 		}
 	}
 	return n

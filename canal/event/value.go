@@ -24,6 +24,9 @@ type null struct{}
 
 type omitted struct{}
 
+// inexact is a text that the client may show in another way.
+type inexact string
+
 // Null is SQL's NULL.
 func Null() Value { return Value{null{}} }
 
@@ -54,6 +57,20 @@ func ValueOf(v any) (Value, error) {
 // TextValue is ValueOf of a text.
 func TextValue(s string) Value { return Value{s} }
 
+// Inexact returns the Value of a text that the client may show in another way, such as a number
+// that may be padded with zeros, or bytes in an encoding that is not known. A Source uses it where
+// it knows what the column holds, but not how the client writes that. See Value.Exact.
+func Inexact(s string) Value { return Value{inexact(s)} }
+
+// Exact reports whether Text is certainly the text that a client of the database shows. It is false
+// for FLOAT and DOUBLE, for values that a Source has marked so (Inexact), and for values that are
+// not known. A Binding makes no key of a column whose value is not exact, except with IntColumn,
+// which compares numbers.
+func (v Value) Exact() bool {
+	_, marked := v.v.(inexact)
+	return v.Known() && !marked && !v.float()
+}
+
 // Known tells whether the database has said what the column holds, be that NULL.
 func (v Value) Known() bool { return v.v != nil && !v.omitted() }
 
@@ -66,12 +83,14 @@ func (v Value) IsNull() bool { return v.v == null{} }
 // and DATETIME as they are stored, TIMESTAMP in UTC, ENUM and SET by their names, BIT and YEAR as a
 // number, and bytes as they are. FLOAT and DOUBLE have the fewest digits that tell them from others
 // of their type, which is not always how the client shows them, and neither is JSON: they are no
-// keys. NULL, and what is not known, is "". A Source sees to it.
+// keys (see Exact). NULL, and what is not known, is "". A Source sees to it.
 func (v Value) Text() string {
 	switch v := v.v.(type) {
 	case string:
 		return v
 	case []byte:
+		return string(v)
+	case inexact:
 		return string(v)
 	case float64:
 		return strconv.FormatFloat(v, 'g', -1, 64)
@@ -115,13 +134,14 @@ func (v Value) integer() (n uint64, negative, ok bool) {
 	return 0, false, false
 }
 
-// Int64 is the value of an integer column, also where the source has it as text.
+// Int64 returns the value of an integer column, also where the source has it as text. A FLOAT or
+// DOUBLE is an error.
 func (v Value) Int64() (int64, error) {
 	if n, negative, ok := v.integer(); ok && (negative || n <= math.MaxInt64) {
 		return int64(n), nil
 	}
 	n, err := strconv.ParseInt(v.Text(), 10, 64)
-	if err != nil {
+	if err != nil || v.float() {
 		return 0, v.unfit("a signed integer")
 	}
 	return n, nil
@@ -133,10 +153,19 @@ func (v Value) Uint64() (uint64, error) {
 		return n, nil
 	}
 	n, err := strconv.ParseUint(v.Text(), 10, 64)
-	if err != nil {
+	if err != nil || v.float() {
 		return 0, v.unfit("an unsigned integer")
 	}
 	return n, nil
+}
+
+// float reports whether it is a FLOAT or DOUBLE.
+func (v Value) float() bool {
+	switch v.v.(type) {
+	case float64, float32:
+		return true
+	}
+	return false
 }
 
 // unfit is an error that does not show the value.

@@ -16,15 +16,21 @@ import (
 // the client shows it.
 func (x *world) follows(column string) (*cacheaside.Loader[string, string], *canal.Consumer) {
 	x.Helper()
+	quiet := func(o *Options) { o.Logger = slog.New(slog.DiscardHandler) }
+	return x.followsBy("CONVERT("+column+" USING utf8mb4) = ?", column, x.source(quiet))
+}
+
+// followsBy is follows with a loader's condition, and a Source.
+func (x *world) followsBy(where, column string, source *Source) (*cacheaside.Loader[string, string], *canal.Consumer) {
+	x.Helper()
 	cache := x.cache(testenv.SharedRedis(x).Client(x))
 	load := func(ctx context.Context, key string) (v string, err error) {
-		err = x.db.QueryRowContext(ctx, "SELECT CAST(id AS CHAR) FROM a WHERE CONVERT("+column+" USING utf8mb4) = ?", key).Scan(&v)
+		err = x.db.QueryRowContext(ctx, "SELECT CAST(id AS CHAR) FROM a WHERE "+where, key).Scan(&v)
 		return v, err
 	}
 	l, err := cacheaside.NewLoader(cache, "row", load, nil)
 	x.check(err)
-	quiet := func(o *Options) { o.Logger = slog.New(slog.DiscardHandler) }
-	c, err := canal.NewConsumer(cache, x.source(quiet), canal.NewFileCheckpoint(x.TempDir()+"/checkpoint"),
+	c, err := canal.NewConsumer(cache, source, canal.NewFileCheckpoint(x.TempDir()+"/checkpoint"),
 		[]canal.Binding{canal.Bind(l, x.schema, "a", canal.TextColumn[string](column))}, &canal.Options{Logger: slog.New(slog.DiscardHandler)})
 	x.check(err)
 	x.runs(c)
@@ -48,6 +54,25 @@ func (x *world) moved(column, key string, statements ...string) {
 	}
 	if s := c.Stats(); s.Misunderstood == 0 {
 		x.Error("nothing was counted as not understood")
+	}
+}
+
+// appears fails if a key that a statement has made is still absent to a reader that had asked for it
+// before, by whichever of its texts.
+func (x *world) appears(l *cacheaside.Loader[string, string], c *canal.Consumer, texts []string, statement string) {
+	x.Helper()
+	for _, text := range texts {
+		if _, err := l.Get(x.Context(), text); !errors.Is(err, cacheaside.ErrNotFound) { //nolint:errorlint // its absence is cached
+			x.Fatal(err)
+		}
+	}
+	before := c.Stats().Changes
+	x.one(statement)
+	testenv.Eventually(x, "it is consumed", func() bool { return c.Stats().Changes > before })
+	for _, text := range texts {
+		if v, err := l.Get(x.Context(), text); v != "1" {
+			x.Errorf("key %q is still %q, %v", text, v, err)
+		}
 	}
 }
 
@@ -96,6 +121,78 @@ func keysOfDoublesAndJSON(x *world) {
 			y.moved("k", values[1], "INSERT INTO a VALUES (1, "+values[0]+")")
 		})
 	}
+}
+
+// A client may show a number with zeros that the log does not have. Whichever text of it was asked
+// for before is not absent any more.
+func TestKeysThatAreFilledWithZeros(t *testing.T) { each(t, keysThatAreFilledWithZeros) }
+
+func keysThatAreFilledWithZeros(x *world) {
+	type filled struct {
+		kind, value string
+		texts       []string
+		certain     bool // nothing is counted as not understood
+	}
+	all := []filled{
+		{"DECIMAL(8,2) ZEROFILL", "4.2", []string{"000004.20"}, true},
+		{"DECIMAL(5,0) ZEROFILL", "42", []string{"00042"}, true},
+		{"DECIMAL(8,2) UNSIGNED", "4.2", []string{"4.20"}, true},
+		{"INT(6) ZEROFILL", "42", []string{"42", "000042"}, false},
+		{"BIGINT ZEROFILL", "42", []string{"42", "00000000000000000042"}, false},
+		{"INT UNSIGNED", "42", []string{"42"}, true},
+		{"YEAR", "0", []string{"0000"}, false},
+		{"YEAR", "2026", []string{"2026"}, true},
+	}
+	if !x.mysql() {
+		all = append(all, filled{"YEAR(2)", "2005", []string{"05", "2005"}, false})
+	}
+	for _, f := range all {
+		x.Run(strings.NewReplacer("(", " ", ")", "", ",", " ").Replace(f.kind+" "+f.value), func(t *testing.T) {
+			y := worldOn(t, x.server)
+			y.do("CREATE TABLE a (id INT PRIMARY KEY, k " + f.kind + ")")
+			l, c := y.followsBy("k = ?", "k", y.source())
+			y.appears(l, c, f.texts, "INSERT INTO a VALUES (1, "+f.value+")")
+			if n := c.Stats().Misunderstood; (n == 0) != f.certain {
+				t.Errorf("%d were not understood", n)
+			}
+		})
+	}
+}
+
+// A user who may not see the table does not know whether a number is filled with zeros. Keys that
+// are numbers do not depend on it.
+func TestZerosOfWhoMayNotSeeThem(t *testing.T) { each(t, zerosOfWhoMayNotSeeThem) }
+
+func zerosOfWhoMayNotSeeThem(x *world) {
+	x.do("CREATE USER blindz", "GRANT REPLICATION SLAVE ON *.* TO blindz")
+	x.Cleanup(func() { x.do("DROP USER blindz") })
+	blind := func(o *Options) { o.User = "blindz" }
+	x.do("CREATE TABLE a (id BIGINT UNSIGNED PRIMARY KEY, k DECIMAL(8,2) ZEROFILL)")
+	l, c := x.followsBy("k = ?", "k", x.source(blind))
+	x.appears(l, c, []string{"000004.20"}, "INSERT INTO a VALUES (1, 4.2)")
+	if c.Stats().Misunderstood == 0 {
+		x.Error("nothing was counted as not understood")
+	}
+	got := x.listen(x.source(blind), x.need([]string{"a", "id"}))
+	x.do("INSERT INTO a VALUES (18446744073709551615, 4.2)")
+	v := got.changes(1)[0].After.Get("id")
+	if n, err := v.Uint64(); n != 1<<64-1 || err != nil || v.Exact() || v.Text() != "18446744073709551615" {
+		x.Errorf("%d, %v, exact %v, %q", n, err, v.Exact(), v.Text())
+	}
+	if k, ok, err := canal.IntColumn[uint64]("id").Of(got.changes(1)[0].After); k != 1<<64-1 || !ok || err != nil {
+		x.Error(k, ok, err)
+	}
+}
+
+// With PAD_CHAR_TO_FULL_LENGTH a client sees the blanks at the end of a CHAR, which the log does not
+// have.
+func TestKeysOfPaddedChar(t *testing.T) { each(t, keysOfPaddedChar) }
+
+func keysOfPaddedChar(x *world) {
+	x.do("CREATE TABLE a (id INT PRIMARY KEY, k CHAR(4))")
+	x.set("sql_mode", "PAD_CHAR_TO_FULL_LENGTH")
+	l, c := x.followsBy("k = TRIM(?)", "k", x.source())
+	x.appears(l, c, []string{"x   "}, "INSERT INTO a VALUES (1, 'x')")
 }
 
 // The rows that a constraint changes are in the log of MySQL 9.7, and in no other: there, a warning

@@ -19,6 +19,7 @@ type server struct {
 	flavor   string
 	image    string         // binlog_row_image
 	charsets map[int]string // by the number of a collation
+	padsChar bool           // sql_mode has PAD_CHAR_TO_FULL_LENGTH
 	small    bool           // the log has the names of tables in small letters, but in the text of statements (lower_case_table_names)
 }
 
@@ -30,13 +31,14 @@ func setup(format string, args ...any) error {
 // look asks for what has to be known, and refuses what does not do.
 func look(s *session, need event.Need) (*server, error) {
 	srv := &server{session: s, flavor: mysql.MySQLFlavor}
-	general, err := s.ask("SELECT VERSION(), @@global.log_bin, @@global.binlog_format, @@global.binlog_row_image, @@global.lower_case_table_names")
+	general, err := s.ask("SELECT VERSION(), @@global.log_bin, @@global.binlog_format, @@global.binlog_row_image, @@global.lower_case_table_names, @@global.sql_mode")
 	if err != nil {
 		return nil, err
 	}
 	version, logs, format, lower := general[0][0], general[0][1], general[0][2], general[0][4]
 	srv.image = strings.ToUpper(general[0][3])
 	srv.small = lower != "0"
+	srv.padsChar = strings.Contains(general[0][5], "PAD_CHAR_TO_FULL_LENGTH")
 	if strings.Contains(version, "MariaDB") {
 		srv.flavor = mysql.MariaDBFlavor
 	}
@@ -150,20 +152,6 @@ func (s *server) now() (position, error) {
 		return nil, err
 	}
 	return parseSet(strings.ReplaceAll(rows[0][0], "\n", ""), s.flavor)
-}
-
-// typesOf are the types of a table's columns, by their names in small letters; none if the user may
-// not see it.
-func (s *server) typesOf(t event.Table) (map[string]string, error) {
-	rows, err := s.ask("SELECT COLUMN_NAME, DATA_TYPE FROM information_schema.COLUMNS WHERE TABLE_SCHEMA = ? AND TABLE_NAME = ?", t.Schema, t.Name)
-	if err != nil {
-		return nil, err
-	}
-	types := make(map[string]string, len(rows))
-	for _, r := range rows {
-		types[strings.ToLower(r[0])] = strings.ToLower(r[1])
-	}
-	return types, nil
 }
 
 // cascades are the constraints by which InnoDB changes rows of tables that are needed, without

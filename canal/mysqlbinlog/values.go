@@ -24,8 +24,20 @@ func unknownValue(v any) event.Value {
 	return event.Value{}
 }
 
-// jsonValue is a document with blanks where MySQL shows them. A part of a document
-// (binlog_row_value_options=PARTIAL_JSON) is no value.
+// inexact marks what of returns as a text that the client may show in another way.
+func inexact(of func(any) event.Value) func(any) event.Value {
+	return func(v any) event.Value {
+		made := of(v)
+		if !made.Known() || made.IsNull() {
+			return made
+		}
+		return event.Inexact(made.Text())
+	}
+}
+
+// jsonValue is a document with blanks where MySQL shows them. MySQL writes its numbers by rules of
+// its own, so the text is not exact. A part of a document (binlog_row_value_options=PARTIAL_JSON)
+// is no value.
 func jsonValue(v any) event.Value {
 	var text string
 	switch v := v.(type) {
@@ -52,7 +64,7 @@ func jsonValue(v any) event.Value {
 			b.WriteByte(' ')
 		}
 	}
-	return event.TextValue(b.String())
+	return event.Inexact(b.String())
 }
 
 // textValue makes text of what is in a character set.

@@ -30,7 +30,7 @@ type columnType struct {
 var columnTypes = []columnType{
 	{"b8", "TINYINT", []string{"-128", "127", "0"}},
 	{"u8", "TINYINT UNSIGNED", []string{"255", "0"}},
-	{"y", "YEAR", []string{"2026", "1901"}}, // between numbers: the log's list of signs is counted over some types only
+	{"y", "YEAR", []string{"2026", "1901", "0"}}, // between numbers: the log's list of signs is counted over some types only
 	{"b16", "SMALLINT", []string{"-32768", "32767"}},
 	{"u16", "SMALLINT UNSIGNED", []string{"65535"}},
 	{"b24", "MEDIUMINT", []string{"-8388608", "8388607"}},
@@ -40,9 +40,15 @@ var columnTypes = []columnType{
 	{"b64", "BIGINT", []string{"-9223372036854775808", "9223372036854775807"}},
 	{"u64", "BIGINT UNSIGNED", []string{"18446744073709551615", "1"}},
 	{"flag", "BOOLEAN", []string{"TRUE", "FALSE"}},
-	{"price", "DECIMAL(10,2)", []string{"0", "-0.5", "12345678.90", "0.01"}},
+	{"price", "DECIMAL(10,2)", []string{"0", "-0.5", "12345678.90", "0.01", "-0.001"}},
 	{"big", "DECIMAL(65,30)", []string{"-12345678901234567890123456789012345.000000000000000000000000000001", "1"}},
 	{"whole", "DECIMAL(20,0) UNSIGNED", []string{"0", "99999999999999999999"}},
+	{"zi", "INT(6) ZEROFILL", []string{"42", "0", "1234567"}},
+	{"zt", "TINYINT ZEROFILL", []string{"5", "255"}},
+	{"zm", "MEDIUMINT(4) ZEROFILL", []string{"5", "16777215"}},
+	{"zb", "BIGINT ZEROFILL", []string{"7", "18446744073709551615"}},
+	{"zd", "DECIMAL(8,2) ZEROFILL", []string{"4.2", "0", "999999.99"}},
+	{"zw", "DECIMAL(5,0) ZEROFILL", []string{"42", "99999"}},
 	{"f", "FLOAT", []string{"0.25", "-1.5", "0"}},
 	{"d", "DOUBLE", []string{"0.1", "-123456.789", "0"}},
 	{"bit1", "BIT(1)", []string{"b'1'", "b'0'"}},
@@ -82,6 +88,7 @@ var columnTypes = []columnType{
 // ofMariaDB are types that MySQL has not got.
 var ofMariaDB = []columnType{
 	{"vu", "VARCHAR(20) COLLATE utf8mb4_uca1400_ai_ci", []string{"'é'"}},
+	{"y2", "YEAR(2)", []string{"2005", "1999", "2000"}},
 	{"u", "UUID", []string{"'01234567-89ab-1def-8123-456789abcdef'", "'01234567-89ab-4def-8123-456789ab0000'", "UUID()"}},
 	{"i6", "INET6", []string{"'::'", "'::1'", "'1::2'", "'::ffff:1.2.3.4'", "'::1.2.3.4'", "'fe80::1:0:0:1'", "'1:0:2:3:4:5:6:7'", "'2001:db8:0:0:1:0:0:1'", "'::1:2'", "'1:2:3:4:5:6:7:0'"}},
 	{"i4", "INET4", []string{"'0.0.0.0'", "'10.0.0.0'", "'255.255.255.255'"}},

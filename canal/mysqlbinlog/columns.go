@@ -1,0 +1,205 @@
+package mysqlbinlog
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/go-mysql-org/go-mysql/mysql"
+	"github.com/go-mysql-org/go-mysql/replication"
+
+	"github.com/cacheaside/cacheaside/canal/event"
+)
+
+// sqlType is what information_schema says of a column, in lower case.
+type sqlType struct {
+	name string // DATA_TYPE, such as "decimal"
+	full string // COLUMN_TYPE, such as "decimal(8,2) unsigned zerofill"
+}
+
+// typesOf returns the types of a table's columns, by their names in lower case. It returns none if
+// the user may not see the table.
+func (s *server) typesOf(t event.Table) (map[string]sqlType, error) {
+	rows, err := s.ask("SELECT COLUMN_NAME, DATA_TYPE, COLUMN_TYPE FROM information_schema.COLUMNS WHERE TABLE_SCHEMA = ? AND TABLE_NAME = ?", t.Schema, t.Name)
+	if err != nil {
+		return nil, err
+	}
+	types := make(map[string]sqlType, len(rows))
+	for _, r := range rows {
+		types[strings.ToLower(r[0])] = sqlType{strings.ToLower(r[1]), strings.ToLower(r[2])}
+	}
+	return types, nil
+}
+
+// described is a table as the log and information_schema describe it.
+type described struct {
+	*tables
+	table event.Table
+	*replication.TableMapEvent
+	types               map[string]sqlType
+	needed              []string // the columns of keys
+	collations, ofNames map[int]uint64
+	unsigned            map[int]bool
+	enums, sets         map[int][]string
+}
+
+var widths = map[byte]int{mysql.MYSQL_TYPE_TINY: 1, mysql.MYSQL_TYPE_SHORT: 2, mysql.MYSQL_TYPE_INT24: 3, mysql.MYSQL_TYPE_LONG: 4, mysql.MYSQL_TYPE_LONGLONG: 8}
+
+// value returns what makes a Value of column i as go-mysql has read it; nil if its type is not
+// known.
+func (d *described) value(i int) func(any) event.Value {
+	charset, meta := d.server.charsets[int(d.collations[i])], d.ColumnMeta[i]
+	switch kind := d.ColumnType[i]; kind {
+	case mysql.MYSQL_TYPE_TINY, mysql.MYSQL_TYPE_SHORT, mysql.MYSQL_TYPE_INT24, mysql.MYSQL_TYPE_LONG, mysql.MYSQL_TYPE_LONGLONG:
+		if d.unsigned[i] {
+			return d.padded(i, unsignedValue(widths[kind]))
+		}
+		return value
+	case mysql.MYSQL_TYPE_NEWDECIMAL:
+		if d.unsigned[i] {
+			return d.padded(i, value)
+		}
+		return value
+	case mysql.MYSQL_TYPE_YEAR:
+		return d.yearValue(i)
+	case mysql.MYSQL_TYPE_NULL, mysql.MYSQL_TYPE_DATE, mysql.MYSQL_TYPE_DATETIME, mysql.MYSQL_TYPE_DATETIME2, mysql.MYSQL_TYPE_TIMESTAMP, mysql.MYSQL_TYPE_TIMESTAMP2, mysql.MYSQL_TYPE_TIME,
+		mysql.MYSQL_TYPE_GEOMETRY, mysql.MYSQL_TYPE_VECTOR:
+		return value
+	case mysql.MYSQL_TYPE_FLOAT, mysql.MYSQL_TYPE_DOUBLE:
+		d.noKey(i, "it is FLOAT or DOUBLE, and the log does not say how the client shows it")
+		return value
+	case mysql.MYSQL_TYPE_JSON:
+		d.noKey(i, "it is JSON, and the log does not say how the client shows it")
+		return jsonValue
+	case mysql.MYSQL_TYPE_TIME2:
+		return timeValue(int(meta))
+	case mysql.MYSQL_TYPE_BIT:
+		return unsignedValue(8)
+	case mysql.MYSQL_TYPE_VARCHAR, mysql.MYSQL_TYPE_VAR_STRING, mysql.MYSQL_TYPE_BLOB:
+		return textValue(charset)
+	case mysql.MYSQL_TYPE_STRING:
+		names := decoder(d.server.charsets[int(d.ofNames[i])])
+		switch real := byte(meta >> 8); {
+		case real == mysql.MYSQL_TYPE_ENUM:
+			return enumValue(decoded(d.enums[i], names))
+		case real == mysql.MYSQL_TYPE_SET:
+			return setValue(decoded(d.sets[i], names))
+		case charset == "binary":
+			return d.fixedValue(i)
+		case d.server.padsChar:
+			d.noKey(i, "it is CHAR, and sql_mode has PAD_CHAR_TO_FULL_LENGTH")
+			return inexact(textValue(charset))
+		}
+		return textValue(charset)
+	}
+	return nil
+}
+
+// seen returns the type of column i. ok is false if the user may not see it.
+func (d *described) seen(i int) (t sqlType, ok bool) {
+	t, ok = d.types[strings.ToLower(string(d.ColumnName[i]))]
+	return t, ok
+}
+
+// isKey reports whether a Binding makes keys of column i.
+func (d *described) isKey(i int) bool {
+	return slices.ContainsFunc(d.needed, func(c string) bool { return strings.EqualFold(c, string(d.ColumnName[i])) })
+}
+
+// noKey warns, once for each table, that no key can be made of column i.
+func (d *described) noKey(i int, why string) {
+	if !d.isKey(i) || d.warned[d.table] {
+		return
+	}
+	d.warned[d.table] = true
+	d.warn("mysqlbinlog: no key can be made of a column: each change invalidates all keys", "table", d.table.Schema+"."+d.table.Name, "column", string(d.ColumnName[i]), "reason", why)
+}
+
+// padded adds the zeros of ZEROFILL to an unsigned number, which the log does not have. Each client
+// gets a DECIMAL as a text, so its padded text is exact. That of an integer is not: the command-line
+// client shows the zeros, and drivers make a number of it. Where the user may not see the type of a
+// key's column, its text is not exact either.
+func (d *described) padded(i int, plain func(any) event.Value) func(any) event.Value {
+	t, ok := d.seen(i)
+	switch {
+	case !ok && d.isKey(i):
+		return inexact(plain)
+	case !strings.Contains(t.full, "zerofill"):
+		return plain
+	}
+	width, isDecimal := 0, t.name == "decimal"
+	var scale int
+	if n, _ := fmt.Sscanf(t.full[len(t.name):], "(%d,%d)", &width, &scale); n == 2 && scale > 0 {
+		width++ // the point
+	}
+	text := func(v any) event.Value {
+		made := plain(v)
+		if !made.Known() || made.IsNull() {
+			return made
+		}
+		s := made.Text()
+		return event.TextValue(strings.Repeat("0", max(width-len(s), 0)) + s)
+	}
+	if isDecimal {
+		return text
+	}
+	return inexact(text)
+}
+
+// yearValue is of YEAR. Clients show 0 as "0000" or as "0", and MariaDB's YEAR(2) in two digits.
+func (d *described) yearValue(i int) func(any) event.Value {
+	t, ok := d.seen(i)
+	short, unseen := t.full == "year(2)", !ok && d.isKey(i) && d.server.flavor == mysql.MariaDBFlavor
+	return func(v any) event.Value {
+		n, isInt := v.(int)
+		switch {
+		case !isInt:
+			return value(v)
+		case short:
+			return event.Inexact(fmt.Sprintf("%02d", n%100))
+		case n == 0 || unseen:
+			return event.Inexact(fmt.Sprintf("%04d", n))
+		}
+		return value(v)
+	}
+}
+
+// fixedValue is of BINARY, and of MariaDB's UUID, INET4 and INET6, which look the same in the log,
+// all without the zero bytes at their end.
+func (d *described) fixedValue(i int) func(any) event.Value {
+	text := plain
+	width := fixedWidth(d.ColumnMeta[i])
+	t, _ := d.seen(i)
+	switch {
+	case t.name == "uuid":
+		text = uuidText
+	case t.name == "inet6":
+		text = inet6Text
+	case t.name == "inet4":
+		text = inet4Text
+	case t.name != "binary" && d.server.flavor == mysql.MariaDBFlavor:
+		d.noKey(i, "it may be BINARY, UUID or INET6, and the user may not see which: grant SELECT on the table")
+		return unknownValue
+	}
+	return func(v any) event.Value {
+		s, ok := v.(string)
+		if !ok {
+			return value(v)
+		}
+		b := make([]byte, max(width, len(s)))
+		copy(b, s)
+		if made, ok := text(b); ok {
+			return event.TextValue(made)
+		}
+		return event.Value{}
+	}
+}
+
+// fixedWidth is the width of a column of type STRING: two bits of it are in the type
+// (Field_string::do_save_field_metadata of the servers).
+func fixedWidth(meta uint16) int {
+	if kind := meta >> 8; kind&0x30 != 0x30 {
+		return int(meta&0xff) | int((kind&0x30)^0x30)<<4
+	}
+	return int(meta & 0xff)
+}

@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	"github.com/cacheaside/cacheaside/canal/event"
 )
@@ -121,6 +122,8 @@ func flatRows(m members, kind string, at place) ([]event.Change, error) {
 // flatType is a column's type, as information_schema has it.
 type flatType struct {
 	word  string   // the first, in lower case
+	full  string   // all of it, in lower case
+	width int      // the first number in parentheses
 	names []string // of an ENUM or SET; nil if they are not known
 	room  *int     // how many bytes the SETs of a message can still be made into
 }
@@ -145,6 +148,10 @@ func flatTypes(raw []byte) (map[string]flatType, error) {
 		word, _, _ := strings.Cut(full, "(")
 		word, _, _ = strings.Cut(word, " ")
 		of := flatType{word: strings.ToLower(word), room: &room}
+		if len(full) < maxDigits { // else it lists names
+			of.full = strings.ToLower(full)
+			_, _ = fmt.Sscanf(full[len(word):], "(%d", &of.width)
+		}
 		if of.word == "enum" || of.word == "set" {
 			of.names = names(full)
 		}
@@ -163,7 +170,14 @@ func (t flatType) value(raw json.RawMessage) event.Value {
 		return event.Value{}
 	}
 	switch t.word {
-	case "blob", "tinyblob", "mediumblob", "longblob", "binary", "varbinary", "geometry", "point", "linestring", "polygon", "multipoint", "multilinestring", "multipolygon", "geometrycollection", "geomcollection":
+	case "binary": // without the zero bytes at its end, as the log has it
+		if short := t.width - utf8.RuneCountInString(s); short > 0 && short <= maxDigits {
+			s += strings.Repeat("\x00", short)
+		}
+		return latin1(s)
+	case "uuid", "inet4", "inet6", "json": // of the first three the bytes; of JSON not as MySQL writes numbers
+		return event.Inexact(s)
+	case "blob", "tinyblob", "mediumblob", "longblob", "varbinary", "geometry", "point", "linestring", "polygon", "multipoint", "multilinestring", "multipolygon", "geometrycollection", "geomcollection":
 		return latin1(s)
 	case "enum":
 		return t.enum(s)
@@ -176,8 +190,14 @@ func (t flatType) value(raw json.RawMessage) event.Value {
 		f, err := strconv.ParseFloat(s, 64)
 		return valueOf(f, err == nil)
 	case "year":
-		n, err := strconv.ParseUint(s, 10, 16)
-		return valueOf(n, err == nil)
+		n, err := strconv.ParseInt(s, 10, 16)
+		if err != nil {
+			return event.Value{}
+		}
+		return year(n, t.width == 2)
+	}
+	if strings.Contains(t.full, "zerofill") {
+		return zeros(s, t.width, isDecimal(t.full))
 	}
 	return event.TextValue(s)
 }

@@ -64,17 +64,22 @@ const (
 // unavailable is what a value is that the database did not tell (unavailable.value.placeholder).
 const unavailable = "__debezium-unavailable-value"
 
-// digits is how many fraction digits a temporal column has; otherwise, if that is not known.
-func (f field) digits(otherwise int) int {
+// digits returns how many fraction digits a temporal column has; guess, if that is not known. A
+// column that was declared without a length has none.
+func (f field) digits(guess int) int {
 	n, err := strconv.Atoi(f.parameter(sourceLength))
-	if err != nil || n < 0 || n > 6 {
-		return otherwise
+	switch {
+	case err == nil && n >= 0 && n <= 6:
+		return n
+	case f.source() != "" && f.parameter(sourceLength) == "":
+		return 0
 	}
-	return n
+	return guess
 }
 
 // debeziumValue is a column's value. It is as it comes, where there is no schema, and not known,
-// where it is not of its schema's type.
+// where it is not of its schema's type. Where the client may show it in another way it is not
+// exact (event.Value.Exact).
 func debeziumValue(f field, raw json.RawMessage) event.Value {
 	kind := kindOf(raw)
 	switch kind {
@@ -111,17 +116,40 @@ func (f field) ofText(s string) event.Value {
 		return f.ofBytes(b)
 	}
 	switch f.name {
+	case "io.debezium.data.Json":
+		return event.Inexact(s)
 	case "io.debezium.time.ZonedTimestamp":
 		t, err := time.Parse(time.RFC3339Nano, s)
 		if err != nil {
 			return event.Value{}
 		}
 		_, after, _ := strings.Cut(s, ".")
-		return ofTime(t, f.digits(strings.IndexFunc(after+"Z", func(r rune) bool { return r < '0' || r > '9' })))
-	case "io.debezium.time.IsoDate", "io.debezium.time.IsoTime", "io.debezium.time.IsoTimestamp":
-		return event.TextValue(strings.Replace(strings.TrimSuffix(s, "Z"), "T", " ", 1))
+		return f.ofTime(t, strings.IndexFunc(after+"Z", func(r rune) bool { return r < '0' || r > '9' }), 6)
+	case "io.debezium.time.IsoDate":
+		return event.TextValue(strings.TrimSuffix(s, "Z"))
+	case "io.debezium.time.IsoTime", "io.debezium.time.IsoTimestamp": // with the fraction digits that Java writes
+		return event.Inexact(strings.Replace(strings.TrimSuffix(s, "Z"), "T", " ", 1))
 	}
-	return event.TextValue(s)
+	if kind := f.source(); strings.Contains(kind, "BINARY") || strings.HasSuffix(kind, "BLOB") { // of binary.handling.mode: hex, or one of two kinds of base64
+		return event.Inexact(s)
+	}
+	return f.ofDigits(s)
+}
+
+// source returns the column's type in the database, in capitals; "" if the schema does not have it.
+func (f field) source() string { return strings.ToUpper(f.parameter(sourceType)) }
+
+// ofDigits is a DECIMAL, or another text. ZEROFILL adds zeros to it.
+func (f field) ofDigits(s string) event.Value {
+	kind := f.source()
+	if !strings.Contains(kind, "ZEROFILL") {
+		return event.TextValue(s)
+	}
+	width, err := strconv.Atoi(f.parameter(sourceLength))
+	if err != nil {
+		return event.Inexact(s)
+	}
+	return zeros(s, width, isDecimal(strings.ToLower(kind)))
 }
 
 func (f field) ofBytes(b []byte) event.Value {
@@ -131,7 +159,7 @@ func (f field) ofBytes(b []byte) event.Value {
 		if err != nil || scale < 0 || scale > 30 || len(b) > 64 { // MySQL's have 65 digits at most
 			return event.Value{}
 		}
-		return event.TextValue(decimal(b, scale))
+		return f.ofDigits(decimal(b, scale))
 	case "io.debezium.data.Bits": // little-endian
 		var n uint64
 		if len(b) > 8 {
@@ -164,10 +192,17 @@ func decimal(b []byte, scale int) string {
 	return digits
 }
 
-func ofTime(t time.Time, digits int) event.Value {
+// ofTime is a DATETIME or TIMESTAMP that has been sent with as many fraction digits as precise. If
+// the schema does not have how many the column has, they are guessed, and the text is not exact.
+// Neither is the beginning of 1970, which Debezium sends in the place of a date of zeros.
+func (f field) ofTime(t time.Time, guess, precise int) event.Value {
+	digits := f.digits(guess)
 	s, ok := stamp(t, digits)
-	if !ok {
+	switch {
+	case !ok:
 		return event.Value{}
+	case f.source() == "" || digits > precise || t.UnixNano() == 0:
+		return event.Inexact(s)
 	}
 	return event.TextValue(s)
 }
@@ -190,37 +225,53 @@ func (f field) ofNumber(s string) event.Value {
 		return valueOf(v, err == nil)
 	}
 	n, err := strconv.ParseInt(s, 10, 64)
-	if err != nil { // a DECIMAL of decimal.format=NUMERIC, or without a schema
-		return event.TextValue(plain(s))
+	if err != nil {
+		s = plain(s)
+		if f.kind == "bytes" || !strings.ContainsAny(s, ".eE") { // a DECIMAL of decimal.format=NUMERIC, or a large integer
+			return f.ofDigits(s)
+		}
+		return event.Inexact(s) // without a schema: it may be FLOAT or DOUBLE
 	}
 	switch f.name {
 	case "io.debezium.time.Date", "org.apache.kafka.connect.data.Date":
-		if t := time.Unix(n*86400, 0).UTC(); n > -1e6 && n < 1e7 && t.Year() >= 0 && t.Year() <= 9999 {
-			return event.TextValue(t.Format(dateLayout))
+		t := time.Unix(n*86400, 0).UTC()
+		switch {
+		case n < -1e6 || n > 1e7 || t.Year() < 0 || t.Year() > 9999:
+			return event.Value{}
+		case n == 0: // or 0000-00-00
+			return event.Inexact(t.Format(dateLayout))
 		}
-		return event.Value{}
+		return event.TextValue(t.Format(dateLayout))
 	case "io.debezium.time.Timestamp", "org.apache.kafka.connect.data.Timestamp":
-		return ofTime(time.UnixMilli(n), f.digits(some(n%1e3, 3)))
+		return f.ofTime(time.UnixMilli(n), some(n%1e3, 3), 3)
 	case "io.debezium.time.MicroTimestamp":
-		return ofTime(time.UnixMicro(n), f.digits(6))
+		return f.ofTime(time.UnixMicro(n), 6, 6)
 	case "io.debezium.time.NanoTimestamp":
-		return ofTime(time.Unix(n/1e9, n%1e9), f.digits(some(n%1e9, 6)))
+		return f.ofTime(time.Unix(n/1e9, n%1e9), some(n%1e9, 6), 6)
 	case "io.debezium.time.Time", "org.apache.kafka.connect.data.Time":
-		return f.ofClock(n, time.Millisecond, some(n%1e3, 3))
+		return f.ofClock(n, time.Millisecond, some(n%1e3, 3), 3)
 	case "io.debezium.time.MicroTime":
-		return f.ofClock(n, time.Microsecond, some(n%1e6, 6))
+		return f.ofClock(n, time.Microsecond, some(n%1e6, 6), 6)
 	case "io.debezium.time.NanoTime":
-		return f.ofClock(n, time.Nanosecond, some(n%1e9, 6))
+		return f.ofClock(n, time.Nanosecond, some(n%1e9, 6), 6)
+	case "io.debezium.time.Year":
+		return year(n, f.parameter(sourceLength) == "2")
 	}
-	if n < 0 && strings.HasPrefix(strings.ToUpper(f.parameter(sourceType)), "BIGINT UNSIGNED") { // of bigint.unsigned.handling.mode=long
-		return valueOf(uint64(n), true)
+	if n < 0 && strings.HasPrefix(f.source(), "BIGINT UNSIGNED") { // of bigint.unsigned.handling.mode=long
+		s = strconv.FormatUint(uint64(n), 10)
 	}
-	return event.TextValue(s)
+	return f.ofDigits(s)
 }
 
-func (f field) ofClock(n int64, unit time.Duration, digits int) event.Value {
+// ofClock is a TIME, as ofTime is a DATETIME.
+func (f field) ofClock(n int64, unit time.Duration, guess, precise int) event.Value {
 	if n > math.MaxInt64/int64(unit) || n < math.MinInt64/int64(unit)+1 {
 		return event.Value{}
 	}
-	return event.TextValue(clock(time.Duration(n)*unit, f.digits(digits)))
+	digits := f.digits(guess)
+	s := clock(time.Duration(n)*unit, digits)
+	if f.source() == "" || digits > precise {
+		return event.Inexact(s)
+	}
+	return event.TextValue(s)
 }

@@ -52,6 +52,7 @@ func fuzz(f *testing.F, decode Decoder, seeds ...string) { // short ones: what i
 
 func FuzzCanal(f *testing.F) {
 	fuzz(f, Canal,
+		`{"data":[{"a":"4.2","b":"\u0001","c":"0","d":"42"}],"mysqlType":{"a":"decimal(8,2) unsigned zerofill","b":"binary(9)","c":"year(2)","d":"int(6) unsigned zerofill"},"database":"d","table":"t","type":"INSERT"}`,
 		`{"data":[{"a":"2","b":"5","c":"\u0000ÿ","d":"1.5","n":null}],"mysqlType":{"a":"enum('x','y')","b":"set('a','b','c')","c":"blob","d":"float"},"database":"d","table":"t","type":"INSERT","es":1}`,
 		`{"data":[{"id":"1","a":"x"},{"id":"2","a":"y"}],"old":[{"a":"w"}],"database":"d","table":"t","type":"UPDATE","mysqlType":{"a":"enum('x','it''s')","id":"set('a')"}}`,
 		`{"data":null,"database":"d","table":"b","type":"RENAME","isDdl":true,"sql":"RENAME TABLE a TO b"}`,
@@ -69,6 +70,7 @@ func FuzzMaxwell(f *testing.F) {
 
 func FuzzDebezium(f *testing.F) {
 	fuzz(f, Debezium,
+		column(`"type":"string","parameters":{"__debezium.source.column.type":"DECIMAL ZEROFILL","__debezium.source.column.length":"8"}`, `"4.20"`),
 		column(`"type":"bytes","name":"org.apache.kafka.connect.data.Decimal","parameters":{"scale":"2"}`, `"/h3G"`),
 		column(`"type":"int64","name":"io.debezium.time.MicroTime"`, `-3020399000001`),
 		column(`"type":"int64","name":"io.debezium.time.NanoTimestamp"`, `1529476623000001000`),

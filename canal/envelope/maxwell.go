@@ -146,7 +146,8 @@ func maxwellTable(m members, at place) ([]event.Change, error) {
 }
 
 // maxwellValue is a column's value. Of what type the column is Maxwell does not say: an array of
-// texts is taken for a SET, all others, and objects, for JSON.
+// texts is taken for a SET, all others, and objects, for JSON, and a number with a fraction may be
+// FLOAT or DOUBLE. The text of these is not exact.
 func maxwellValue(_ string, raw json.RawMessage) event.Value {
 	switch kindOf(raw) {
 	case 'n':
@@ -163,11 +164,14 @@ func maxwellValue(_ string, raw json.RawMessage) event.Value {
 		if !ok {
 			return compact(raw)
 		}
-		return event.TextValue(strings.Join(names, ","))
+		return event.Inexact(strings.Join(names, ","))
 	case 't', 'f':
 		return event.TextValue(string(raw))
 	}
-	return event.TextValue(plain(string(raw)))
+	if number := plain(string(raw)); strings.ContainsAny(number, ".eE") {
+		return event.Inexact(number)
+	}
+	return event.TextValue(string(raw))
 }
 
 // texts are the elements of an array that has nothing but texts.
@@ -187,5 +191,5 @@ func compact(raw []byte) event.Value {
 	if json.Compact(&b, raw) != nil {
 		return event.Value{}
 	}
-	return event.TextValue(b.String())
+	return event.Inexact(b.String())
 }

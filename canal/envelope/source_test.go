@@ -201,8 +201,13 @@ func TestNothingIsStale(t *testing.T) {
 		"Maxwell, NULL that was left out": {Maxwell, flat(`"type":"insert","data":{"id":1}`), "new next old other", 0},
 		"Maxwell, RENAME":                 {Maxwell, `{"type":"table-alter","database":"shop","table":"users2","old":{"database":"shop","table":"users2"},"def":{"database":"shop","table":"users"}}`, "new next old other", 0},
 		"Debezium, a row":                 {Debezium, `{"op":"u","source":{"db":"shop","table":"users"},"before":{"email":"old"},"after":{"email":"new"}}`, "new old", 0},
-		"Debezium, without what was":      {Debezium, `{"op":"u","source":{"db":"shop","table":"users"},"before":null,"after":{"email":"new"}}`, "new next old other", 0},
-		"Debezium, unavailable":           {Debezium, `{"op":"u","source":{"db":"shop","table":"users"},"before":{"email":"__debezium-unavailable-value"},"after":{"email":"new"}}`, "new next old other", 0},
+		"canal, a FLOAT":                  {Canal, flat(`"type":"INSERT","data":[{"id":"1","email":"1.5"}],"mysqlType":{"email":"float"}`), "new next old other", 0},
+		"Maxwell, a FLOAT":                {Maxwell, flat(`"type":"insert","data":{"id":1,"email":1.5}`), "new next old other", 0},
+		"Debezium, a DOUBLE":              {Debezium, `{"op":"c","source":{"db":"shop","table":"users"},"after":{"email":1.5}}`, "new next old other", 0},
+		"Debezium, BINARY in hex": {Debezium, `{"schema":{"fields":[{"field":"after","fields":[{"field":"email","type":"string","parameters":{"__debezium.source.column.type":"BINARY"}}]}]},"payload":{"op":"c","source":{"db":"shop","table":"users"},"after":{"email":"00ff"}}}`,
+			"new next old other", 0},
+		"Debezium, without what was": {Debezium, `{"op":"u","source":{"db":"shop","table":"users"},"before":null,"after":{"email":"new"}}`, "new next old other", 0},
+		"Debezium, unavailable":      {Debezium, `{"op":"u","source":{"db":"shop","table":"users"},"before":{"email":"__debezium-unavailable-value"},"after":{"email":"new"}}`, "new next old other", 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

@@ -5,6 +5,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/cacheaside/cacheaside/canal/event"
 )
 
 // plain is a JSON number without an exponent, where a DECIMAL can have been written with one: Java
@@ -25,6 +27,40 @@ func plain(number string) string {
 		return sign + whole[:len(whole)-n] + "." + whole[len(whole)-n:] + fraction
 	}
 	return sign + "0." + strings.Repeat("0", n-len(whole)) + whole + fraction
+}
+
+// zeros is a number of a column that is ZEROFILL, of which width is how many digits it has. Each
+// client gets a DECIMAL as a text, with the zeros. Of an integer some drivers make a number, so its
+// text is not exact.
+func zeros(s string, width int, decimal bool) event.Value {
+	if decimal && strings.Contains(s, ".") {
+		width++
+	}
+	s = strings.Repeat("0", max(min(width, maxDigits)-len(s), 0)) + s
+	if decimal {
+		return event.TextValue(s)
+	}
+	return event.Inexact(s)
+}
+
+const maxDigits = 256 // the display width of a column is 255 at most
+
+// isDecimal reports whether a type, in lower case, is DECIMAL or one of its other names.
+func isDecimal(columnType string) bool {
+	return strings.HasPrefix(columnType, "dec") || strings.HasPrefix(columnType, "numeric") || strings.HasPrefix(columnType, "fixed")
+}
+
+// year is a YEAR, which clients show as "0000" or "0" if it is 0, and in two digits if it is short.
+func year(n int64, short bool) event.Value {
+	switch {
+	case n < 0 || n > 9999:
+		return event.Value{}
+	case short:
+		return event.Inexact(fmt.Sprintf("%02d", n%100))
+	case n == 0:
+		return event.Inexact("0000")
+	}
+	return valueOf(n, true)
 }
 
 // names are those that the type of an ENUM or SET column lists, as information_schema has it; of a

@@ -15,18 +15,20 @@ import (
 type sqlType struct {
 	name string // DATA_TYPE, such as "decimal"
 	full string // COLUMN_TYPE, such as "decimal(8,2) unsigned zerofill"
+
+	generated string // GENERATION_EXPRESSION, such as "row end"; "" if it is not generated
 }
 
 // typesOf returns the types of a table's columns, by their names in lower case. It returns none if
 // the user may not see the table.
 func (s *server) typesOf(t event.Table) (map[string]sqlType, error) {
-	rows, err := s.ask("SELECT COLUMN_NAME, DATA_TYPE, COLUMN_TYPE FROM information_schema.COLUMNS WHERE TABLE_SCHEMA = ? AND TABLE_NAME = ?", t.Schema, t.Name)
+	rows, err := s.ask("SELECT COLUMN_NAME, DATA_TYPE, COLUMN_TYPE, GENERATION_EXPRESSION FROM information_schema.COLUMNS WHERE TABLE_SCHEMA = ? AND TABLE_NAME = ?", t.Schema, t.Name)
 	if err != nil {
 		return nil, err
 	}
 	types := make(map[string]sqlType, len(rows))
 	for _, r := range rows {
-		types[strings.ToLower(r[0])] = sqlType{strings.ToLower(r[1]), strings.ToLower(r[2])}
+		types[strings.ToLower(r[0])] = sqlType{strings.ToLower(r[1]), strings.ToLower(r[2]), strings.ToLower(r[3])}
 	}
 	return types, nil
 }

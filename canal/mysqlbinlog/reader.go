@@ -18,7 +18,7 @@ import (
 )
 
 var (
-	errStatement = errors.New("a statement, and the log does not tell which rows it changed: a session has set binlog_format")
+	errStatement = errors.New("a statement, and the log does not tell which rows it changed: a session has set binlog_format, or MariaDB logs a table so that is versioned by transactions")
 )
 
 const (
@@ -250,21 +250,38 @@ func (r *reader) statement(e *replication.QueryEvent, h *replication.EventHeader
 		r.forgetXA(effect.XID)
 		return r.end()
 	}
+	if err := r.effect(effect, e); err != nil {
+		return err
+	}
+	if r.single || r.open && r.id.mysql != "" && !r.begun {
+		return r.commit(h)
+	}
+	return nil
+}
+
+// effect tells of what a statement has done to tables.
+func (r *reader) effect(effect ddl.Effect, e *replication.QueryEvent) error {
+	if effect.Unknown {
+		table, precise, err := r.tables.writesPrecise(string(e.Query), string(e.Schema))
+		switch _, needed := r.tables.need.Tables[table]; {
+		case err != nil:
+			return err
+		case precise && !needed:
+			return nil
+		case precise:
+			return r.unreadable(table, errPrecise)
+		}
+		return r.unreadable(event.Table{}, errStatement)
+	}
+	if len(effect.Changes) > 0 {
+		clear(r.tables.precise) // a table may be versioned in another way now
+	}
 	for _, c := range effect.Changes {
 		if r.tables.server.small {
 			c.Schema, c.Table = strings.ToLower(c.Schema), strings.ToLower(c.Table)
 		}
-		if effect.Unknown {
-			if err := r.unreadable(event.Table{Schema: c.Schema, Name: c.Table}, errStatement); err != nil {
-				return err
-			}
-			continue
-		}
 		c.Time = r.time
 		r.changes = append(r.changes, c)
-	}
-	if r.single || r.open && r.id.mysql != "" && !r.begun {
-		return r.commit(h)
 	}
 	return nil
 }

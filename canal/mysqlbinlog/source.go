@@ -50,7 +50,7 @@ func (s *Source) Run(ctx context.Context, need event.Need, deliver chan<- event.
 	parts := make(chan part, 1024)
 	room := semaphore.NewWeighted(heldBytes)
 	r := &reader{ctx: ctx, at: from, out: parts, room: room, unread: map[*replication.RowsEvent]error{}}
-	r.tables = &tables{server: srv, need: need, known: map[uint64]knownTable{}, warned: map[event.Table]bool{}, warn: s.options.Logger.Warn}
+	r.tables = &tables{server: srv, need: need, known: map[uint64]knownTable{}, precise: map[event.Table]bool{}, warned: map[event.Table]bool{}, warn: s.options.Logger.Warn}
 	first := from.text()
 	listening := make(chan struct{})
 	r.listen = func() {

@@ -14,7 +14,8 @@ type shape struct {
 	table   event.Table
 	columns *event.Columns
 	values  []func(any) event.Value
-	err     error // why they cannot be read
+	rowEnd  string // the column that has the end of a row's period, of a system-versioned table
+	err     error  // why they cannot be read
 }
 
 var (
@@ -24,11 +25,12 @@ var (
 
 // tables keeps the shapes of the tables that were last changed.
 type tables struct {
-	server *server
-	need   event.Need
-	known  map[uint64]knownTable // by the number that the log gives to a table
-	warn   func(text string, args ...any)
-	warned map[event.Table]bool
+	server  *server
+	need    event.Need
+	precise map[event.Table]bool  // whether tables are versioned by transactions
+	known   map[uint64]knownTable // by the number that the log gives to a table
+	warn    func(text string, args ...any)
+	warned  map[event.Table]bool
 }
 
 type knownTable struct {
@@ -91,7 +93,8 @@ func (t *tables) shape(table event.Table, e *replication.TableMapEvent) (*shape,
 			return s, nil // what the log says of the columns behind it is not known either
 		}
 	}
-	return s, nil
+	s.rowEnd, err = d.rowEnd()
+	return s, err
 }
 
 // row makes a Row of what go-mysql has read; skipped are the columns of which the log does not
@@ -148,6 +151,12 @@ func (s *shape) changes(e *replication.RowsEvent, add func(event.Change)) error 
 			c.Before = first
 			if c.After, err = next(i + 1); err != nil {
 				return err
+			}
+		}
+		if s.rowEnd != "" {
+			var changed bool
+			if c, changed = s.asOfNow(c); !changed {
+				continue
 			}
 		}
 		add(c)

@@ -1,0 +1,143 @@
+package mysqlbinlog
+
+import (
+	"errors"
+	"log/slog"
+	"strings"
+	"testing"
+
+	"github.com/cacheaside/cacheaside/canal/event"
+	"github.com/cacheaside/cacheaside/internal/test/testenv"
+)
+
+// columnsOf is text of the columns that have these names, as changes of a versioned table have times
+// that differ each time.
+func columnsOf(c event.Change, names ...string) string {
+	var s []string
+	for _, r := range []event.Row{c.Before, c.After} {
+		if !r.Exists() {
+			s = append(s, "none")
+			continue
+		}
+		var values []string
+		for _, n := range names {
+			v := r.Get(n)
+			if !v.Known() {
+				values = append(values, "?")
+				continue
+			}
+			values = append(values, v.Text())
+		}
+		s = append(s, strings.Join(values, " "))
+	}
+	return c.Kind.String() + ": " + strings.Join(s, " -> ")
+}
+
+// What is told of a system-versioned table is of the rows that it has now, and not of those that it
+// has had. MySQL has no such tables.
+func TestVersionedTables(t *testing.T) {
+	const period = ", a TIMESTAMP(6) GENERATED ALWAYS AS ROW START, z TIMESTAMP(6) GENERATED ALWAYS AS ROW END, PERIOD FOR SYSTEM_TIME (a, z)"
+	for name, table := range map[string]string{
+		"implicit":      "(id INT PRIMARY KEY, v INT) WITH SYSTEM VERSIONING",
+		"explicit":      "(id INT PRIMARY KEY, v INT" + period + ") WITH SYSTEM VERSIONING",
+		"invisible":     "(id INT PRIMARY KEY, v INT" + strings.NewReplacer("START", "START INVISIBLE", "END", "END INVISIBLE").Replace(period) + ") WITH SYSTEM VERSIONING",
+		"partitioned":   "(id INT PRIMARY KEY, v INT) WITH SYSTEM VERSIONING PARTITION BY SYSTEM_TIME (PARTITION h HISTORY, PARTITION c CURRENT)",
+		"one column":    "(id INT PRIMARY KEY, v INT WITH SYSTEM VERSIONING, w INT)",
+		"no key":        "(id INT, v INT) WITH SYSTEM VERSIONING",
+		"not versioned": "(id INT PRIMARY KEY, v INT, row_start TIMESTAMP(6) NULL, row_end TIMESTAMP(6) NULL)",
+	} {
+		for _, image := range []string{"FULL", "MINIMAL"} {
+			t.Run(name+" "+image, func(t *testing.T) {
+				x := onMariaDB(t)
+				x.do("CREATE TABLE a " + table)
+				l := x.listen(x.source(), x.need([]string{"a", "id"}))
+				history := []string{"DELETE HISTORY FROM a"}
+				if name == "not versioned" {
+					history = nil
+				}
+				x.session("binlog_row_image", image, append([]string{
+					"INSERT INTO a (id, v) VALUES (1, 1), (2, 2)", "UPDATE a SET v = 5 WHERE id = 1", "UPDATE a SET id = 3 WHERE id = 1", "DELETE FROM a WHERE id = 2",
+					"UPDATE a SET v = 6", "DELETE FROM a"}, append(history, "INSERT INTO a (id, v) VALUES (9, 9)")...)...)
+				ids := []string{"insert: none -> 1", "insert: none -> 2", "update: 1 -> 1", "update: 1 -> 3", "delete: 2 -> none", "update: 3 -> 3", "delete: 3 -> none", "insert: none -> 9"}
+				values := []string{"insert: none -> 1", "insert: none -> 2", "update: 1 -> 5", "update: 5 -> 5", "delete: 2 -> none", "update: 5 -> 6", "delete: 6 -> none", "insert: none -> 9"}
+				for i, c := range l.changes(len(ids)) {
+					c.After = c.After.Over(c.Before)
+					if got := columnsOf(c, "id"); got != ids[i] {
+						t.Errorf("%d: %s, want %s", i, got, ids[i])
+					}
+					if got := columnsOf(c, "v"); image == "FULL" && got != values[i] {
+						t.Errorf("%d: %s, want %s", i, got, values[i])
+					}
+				}
+			})
+		}
+	}
+}
+
+// A row that is put in again is told as one that was removed, and one that is new; history that is
+// put in, or removed, is not told at all.
+func TestHistoryIsNotTold(t *testing.T) {
+	x := onMariaDB(t)
+	x.do("CREATE TABLE a (id INT PRIMARY KEY, v INT) WITH SYSTEM VERSIONING")
+	l := x.listen(x.source(), x.need([]string{"a", "id"}))
+	x.session("system_versioning_insert_history", "ON", "INSERT INTO a (id, v, row_start, row_end) VALUES (7, 7, '2020-01-01', '2021-01-01')", "INSERT INTO a (id, v) VALUES (1, 1)",
+		"REPLACE INTO a (id, v) VALUES (1, 2)", "INSERT INTO a (id, v) VALUES (1, 3) ON DUPLICATE KEY UPDATE v = 4", "DELETE HISTORY FROM a", "INSERT INTO a (id, v) VALUES (8, 8)")
+	want := []string{"insert: none -> 1 1", "delete: 1 1 -> none", "insert: none -> 1 2", "update: 1 2 -> 1 4", "insert: none -> 8 8"}
+	for i, c := range l.changes(len(want)) {
+		if got := columnsOf(c, "id", "v"); got != want[i] {
+			t.Errorf("%d: %s, want %s", i, got, want[i])
+		}
+	}
+}
+
+// A user who may not see a table is told of its history, too, with a warning.
+func TestHistoryOfWhoMayNotSeeIt(t *testing.T) {
+	x := onMariaDB(t)
+	x.do("CREATE TABLE a (id INT PRIMARY KEY, v INT) WITH SYSTEM VERSIONING", "CREATE USER blindv", "GRANT REPLICATION SLAVE ON *.* TO blindv")
+	t.Cleanup(func() { x.do("DROP USER blindv") })
+	var log testenv.Log
+	l := x.listen(x.source(func(o *Options) { o.User, o.Logger = "blindv", slog.New(slog.NewTextHandler(&log, nil)) }), x.need([]string{"a", "id"}))
+	x.do("INSERT INTO a VALUES (1, 1)", "UPDATE a SET v = 2")
+	l.changes(3)
+	if !strings.Contains(log.String(), "may be system-versioned") || !strings.Contains(log.String(), x.schema+".a") {
+		t.Error(log.String())
+	}
+}
+
+const byTransaction = ", s BIGINT UNSIGNED GENERATED ALWAYS AS ROW START, e BIGINT UNSIGNED GENERATED ALWAYS AS ROW END, PERIOD FOR SYSTEM_TIME (s, e)) WITH SYSTEM VERSIONING"
+
+// A table that is versioned by transactions is logged as statements. They concern that table only.
+func TestTablesVersionedByTransactions(t *testing.T) {
+	x := onMariaDB(t)
+	x.do("CREATE TABLE a (id INT PRIMARY KEY, v INT"+byTransaction, "CREATE TABLE other (id INT PRIMARY KEY, v INT"+byTransaction, "CREATE TABLE plain (id INT PRIMARY KEY)",
+		"CREATE VIEW v AS SELECT id, v FROM other", "CREATE FUNCTION f() RETURNS INT DETERMINISTIC BEGIN INSERT INTO plain VALUES (50); RETURN 1; END")
+	l := x.listen(x.source(), x.need([]string{"a", "id"}, []string{"plain", "id"}))
+	x.do("INSERT INTO other (id, v) VALUES (1, 1)", "UPDATE other AS o SET o.v = 2 WHERE id = 1", "DELETE FROM other", "REPLACE INTO other (id, v) VALUES (2, 1)", "DELETE HISTORY FROM other", "INSERT INTO plain VALUES (1)",
+		"INSERT INTO other (id, v) VALUES (3, f())", "INSERT INTO a (id, v) VALUES (1, 1)", "UPDATE a SET v = 2", "DELETE FROM a WHERE id = 1", "INSERT INTO v VALUES (9, 9)", "UPDATE other, a SET other.v = 3", "INSERT INTO plain VALUES (2)")
+	l.want("insert plain: 1", "insert plain: 50", "replace a unread", "replace a unread", "replace a unread", "replace  unread", "replace  unread", "insert plain: 2")
+	for i, c := range l.changes(8) {
+		if c.Kind == event.Replace && c.Table == "a" && !strings.Contains(c.Unread.Error(), "versioned by transactions") {
+			t.Errorf("%d: %v", i, c.Unread)
+		}
+		if c.Kind == event.Replace && c.Table == "" && errors.Is(c.Unread, errPrecise) {
+			t.Errorf("%d: %v", i, c.Unread)
+		}
+	}
+}
+
+// Once a table is versioned in another way, or no more, its changes are read as they are then.
+func TestVersioningChanges(t *testing.T) {
+	x := onMariaDB(t)
+	x.do("CREATE TABLE a (id INT PRIMARY KEY, v INT)")
+	l := x.listen(x.source(), x.need([]string{"a", "id"}))
+	x.do("INSERT INTO a VALUES (1, 1)", "ALTER TABLE a ADD SYSTEM VERSIONING", "UPDATE a SET v = 2")
+	l.changes(3)
+	x.do("ALTER TABLE a DROP SYSTEM VERSIONING", "UPDATE a SET v = 3", "DELETE FROM a")
+	var kinds []string
+	for _, c := range l.changes(6) {
+		kinds = append(kinds, c.Kind.String())
+	}
+	if got := strings.Join(kinds, " "); got != "insert alter update alter update delete" {
+		t.Error(got)
+	}
+}

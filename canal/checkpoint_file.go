@@ -96,7 +96,7 @@ func (c *FileCheckpoint) read() (p event.Position, token int64, err error) {
 // that position are done again, which does no harm.
 func (c *FileCheckpoint) Save(_ context.Context, p event.Position, token int64) (err error) {
 	if len(p) > event.MaxPosition {
-		return fmt.Errorf("canal: checkpoint: a position of %d bytes", len(p))
+		return fmt.Errorf("canal: checkpoint: a position of %d bytes: %d at most", len(p), event.MaxPosition)
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -59,8 +59,16 @@ func NewSQLCheckpoint(db *sqlx.DB, options *SQLCheckpointOptions) (*SQLCheckpoin
 }
 
 // Schema is the statement that makes the table where there is none, for your migrations.
+//
+// Tables of earlier versions have a column place of type TEXT, of which MySQL and MariaDB keep
+// 65,535 bytes. A longer position is then an error of Save, and the one before it is kept. MODIFY
+// the column to MEDIUMTEXT where GTIDs have thousands of gaps.
 func (c *SQLCheckpoint) Schema() string {
-	return "CREATE TABLE IF NOT EXISTS " + c.table + " (name VARCHAR(64) NOT NULL PRIMARY KEY, token BIGINT NOT NULL, place TEXT NOT NULL, saved BIGINT NOT NULL)"
+	text := "MEDIUMTEXT"
+	if sqlx.BindType(c.db.DriverName()) == sqlx.DOLLAR { // PostgreSQL, whose TEXT has no limit
+		text = "TEXT"
+	}
+	return "CREATE TABLE IF NOT EXISTS " + c.table + " (name VARCHAR(64) NOT NULL PRIMARY KEY, token BIGINT NOT NULL, place " + text + " NOT NULL, saved BIGINT NOT NULL)"
 }
 
 // CreateTable does what Schema says, for tests and first steps.
@@ -71,7 +79,7 @@ func (c *SQLCheckpoint) CreateTable(ctx context.Context) error {
 
 // Load returns none if there is no row.
 func (c *SQLCheckpoint) Load(ctx context.Context) (event.Position, error) {
-	p, _, _, err := c.row(ctx)
+	p, _, _, err := c.row(ctx, c.db)
 	return p, c.failed(err)
 }
 
@@ -93,49 +101,84 @@ func (c *SQLCheckpoint) Look(ctx context.Context) (s Saved, found bool, err erro
 	return s, err == nil, c.failed(err)
 }
 
-func (c *SQLCheckpoint) row(ctx context.Context) (p event.Position, token int64, found bool, err error) {
-	err = c.db.QueryRowxContext(ctx, c.text("SELECT place, token FROM TABLE WHERE name = ?"), c.name).Scan(&p, &token)
+func (c *SQLCheckpoint) row(ctx context.Context, db sqlx.ExtContext) (p event.Position, token int64, found bool, err error) {
+	err = db.QueryRowxContext(ctx, c.text("SELECT place, token FROM TABLE WHERE name = ?"), c.name).Scan(&p, &token)
 	if errors.Is(err, sql.ErrNoRows) {
 		return "", 0, false, nil
 	}
 	return p, token, err == nil, err
 }
 
+// shortText is what a column of type TEXT keeps in MySQL and MariaDB, in bytes.
+const shortText = 1<<16 - 1
+
 // Save compares the token in the statement that writes.
 func (c *SQLCheckpoint) Save(ctx context.Context, p event.Position, token int64) error {
-	if len(p) > event.MaxPosition {
-		return c.failed(fmt.Errorf("a position of %d bytes", len(p)))
+	switch {
+	case len(p) > event.MaxPosition:
+		return c.failed(fmt.Errorf("a position of %d bytes: %d at most", len(p), event.MaxPosition))
+	case len(p) > shortText:
+		return c.failed(c.saveLong(ctx, p, token))
 	}
+	return c.failed(c.saveBy(ctx, c.db, p, token))
+}
+
+// saveLong saves a position that a column of type TEXT cannot keep. Without a strict sql_mode the
+// server cuts it, and only warns. What is left would be another position, so it is read back before
+// it is committed.
+func (c *SQLCheckpoint) saveLong(ctx context.Context, p event.Position, token int64) error {
+	tx, err := c.db.BeginTxx(ctx, nil)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = tx.Rollback() }() // of what is committed nothing
+	err = c.saveBy(ctx, tx, p, token)
+	if err == nil {
+		var had event.Position
+		if had, _, _, err = c.row(ctx, tx); err == nil && had != p {
+			err = fmt.Errorf("%d bytes of it were kept", len(had))
+		}
+	}
+	if err == nil {
+		return tx.Commit()
+	}
+	if errors.Is(err, ErrSuperseded) {
+		return err
+	}
+	return fmt.Errorf("a position of %d bytes, which a column of type TEXT cannot keep: ALTER TABLE %s MODIFY place MEDIUMTEXT NOT NULL: %w", len(p), c.table, err)
+}
+
+func (c *SQLCheckpoint) saveBy(ctx context.Context, db sqlx.ExtContext, p event.Position, token int64) error {
 	var last error
 	for range 3 { // another may put the row there, or change it, between
 		saved := time.Now().UnixMicro()
-		if n, err := c.exec(ctx, "UPDATE TABLE SET token = ?, place = ?, saved = ? WHERE name = ? AND token <= ?", token, p, saved, c.name, c.atMost(token)); err != nil || n > 0 {
-			return c.failed(err)
+		if n, err := c.exec(ctx, db, "UPDATE TABLE SET token = ?, place = ?, saved = ? WHERE name = ? AND token <= ?", token, p, saved, c.name, c.atMost(token)); err != nil || n > 0 {
+			return err
 		}
-		had, before, found, err := c.row(ctx)
+		had, before, found, err := c.row(ctx, db)
 		switch {
 		case err != nil:
-			return c.failed(err)
+			return err
 		case found && before > token:
-			return c.failed(ErrSuperseded)
+			return ErrSuperseded
 		case found && had == p && before == token: // MySQL does not count a row that it has left as it was
 			return nil
 		case found:
 			continue
 		}
-		if _, last = c.exec(ctx, "INSERT INTO TABLE (name, token, place, saved) VALUES (?, ?, ?, ?)", c.name, token, p, saved); last == nil {
+		if _, last = c.exec(ctx, db, "INSERT INTO TABLE (name, token, place, saved) VALUES (?, ?, ?, ?)", c.name, token, p, saved); last == nil {
 			return nil
 		}
 	}
-	return c.failed(cmp.Or(last, errors.New("other Consumers are saving at the same time")))
+	return cmp.Or(last, errors.New("other Consumers are saving at the same time"))
 }
 
 func (c *SQLCheckpoint) atMost(token int64) int64 {
 	return token
 }
 
-func (c *SQLCheckpoint) exec(ctx context.Context, statement string, args ...any) (rows int64, err error) {
-	result, err := c.db.ExecContext(ctx, c.text(statement), args...)
+func (c *SQLCheckpoint) exec(ctx context.Context, db sqlx.ExtContext, statement string, args ...any) (rows int64, err error) {
+	result, err := db.ExecContext(ctx, c.text(statement), args...)
 	if err != nil {
 		return 0, err
 	}

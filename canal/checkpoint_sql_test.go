@@ -13,6 +13,7 @@ import (
 	"github.com/cacheaside/cacheaside/canal/event"
 	"github.com/cacheaside/cacheaside/canal/internal/shop"
 	"github.com/cacheaside/cacheaside/internal/test/sqlite"
+	"github.com/cacheaside/cacheaside/internal/test/testenv"
 )
 
 func TestSQLCheckpoint(t *testing.T) {
@@ -112,4 +113,57 @@ func TestSQLCheckpointLook(t *testing.T) {
 			t.Errorf("%+v, %v, %v", s, found, err)
 		}
 	})
+}
+
+// A table of an earlier version keeps 65,535 bytes. What is longer is refused, not cut, whatever the
+// session's sql_mode is, and the position before it stays.
+func TestLongPositionInAnOldTable(t *testing.T) {
+	testenv.OneUnlessAccepting(t, func(t *testing.T, e testenv.Engine) {
+		db := sqlx.NewDb(e.Shared(t).DB(t), "mysql")
+		c, err := NewSQLCheckpoint(db, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		db.SetMaxOpenConns(1) // for the session's variable
+		text := func(n int) event.Position { return event.Position(strings.Repeat("x", n)) }
+		do := func(statement string) {
+			if _, err := db.ExecContext(t.Context(), statement); err != nil {
+				t.Fatal(err)
+			}
+		}
+		do(strings.Replace(c.Schema(), "MEDIUMTEXT", "TEXT", 1))
+		for _, mode := range []string{"STRICT_ALL_TABLES", ""} {
+			do("SET SESSION sql_mode = '" + mode + "'")
+			for _, before := range []event.Position{"", text(1<<16 - 1)} { // it is inserted; it is updated
+				if before != "" {
+					if err := c.Save(t.Context(), before, 0); err != nil {
+						t.Fatal(err)
+					}
+				}
+				for range 2 {
+					if err := c.Save(t.Context(), text(1<<16), 0); err == nil || !strings.Contains(err.Error(), "ALTER TABLE cacheaside_checkpoint MODIFY place MEDIUMTEXT NOT NULL") {
+						t.Errorf("mode %q: %.300v", mode, err)
+					}
+				}
+				if p, err := c.Load(t.Context()); p != before || err != nil {
+					t.Errorf("mode %q: %d bytes are left of %d, %v", mode, len(p), len(before), err)
+				}
+			}
+			do("DELETE FROM cacheaside_checkpoint")
+		}
+		do("ALTER TABLE cacheaside_checkpoint MODIFY place MEDIUMTEXT NOT NULL")
+		if err := c.Save(t.Context(), text(300_000), 0); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// PostgreSQL has no MEDIUMTEXT.
+func TestSchemaOfDialects(t *testing.T) {
+	for driver, want := range map[string]string{"mysql": "place MEDIUMTEXT NOT NULL", "sqlite": "place MEDIUMTEXT NOT NULL", "pgx": "place TEXT NOT NULL", "postgres": "place TEXT NOT NULL"} {
+		c, err := NewSQLCheckpoint(sqlx.NewDb(sqlite.Open(t), driver), nil)
+		if err != nil || !strings.Contains(c.Schema(), want) {
+			t.Errorf("%s: %v", driver, err)
+		}
+	}
 }

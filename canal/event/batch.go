@@ -72,5 +72,6 @@ type Need struct {
 	Tables map[Table][]string
 }
 
-// MaxPosition is how long a Position may be, in bytes.
-const MaxPosition = 16 << 10
+// MaxPosition is the maximum length of a Position in bytes: a quarter of what MariaDB takes in one
+// packet by default.
+const MaxPosition = 4 << 20

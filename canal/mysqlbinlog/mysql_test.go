@@ -39,7 +39,7 @@ func TestSeen(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got := (seen{mysql: now}).has(mark{mysql: sid + ":6"}); got != has {
+		if got := (seen{mysql: &mysqlPosition{now.(*mysql.MysqlGTIDSet)}}).has(mark{mysql: mysqlGTID{sid: uuid.MustParse(sid), gno: 6}}); got != has {
 			t.Errorf("with %q done it can be seen: %v", set, got)
 		}
 	}

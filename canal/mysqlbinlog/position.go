@@ -4,9 +4,11 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"sort"
 	"strings"
 
 	"github.com/go-mysql-org/go-mysql/mysql"
+	"github.com/google/uuid"
 
 	"github.com/cacheaside/cacheaside/canal"
 	"github.com/cacheaside/cacheaside/canal/event"
@@ -22,7 +24,14 @@ type position interface {
 // gtid names a transaction: one of the two.
 type gtid struct {
 	mariadb mysql.MariadbGTID
-	mysql   string // as in a set of one
+	mysql   mysqlGTID
+}
+
+// mysqlGTID is source:tag:number. The tag is empty as a rule.
+type mysqlGTID struct {
+	sid uuid.UUID
+	tag mysql.Tag
+	gno int64
 }
 
 const (
@@ -100,12 +109,62 @@ func (p mariadbPosition) gtids() mysql.GTIDSet {
 	return s
 }
 
-// mysqlPosition is a set of intervals.
+// mysqlPosition is a set of intervals: of each source and tag, in their order, none of which touches
+// another. A set may have tens of thousands of them, if GTIDs have gaps, so that a transaction is
+// added without a look at all of them, which go-mysql's own methods take.
 type mysqlPosition struct{ set *mysql.MysqlGTIDSet }
 
-func (p *mysqlPosition) add(id gtid) {
-	_ = p.set.Update(id.mysql) // made of numbers
+func newMySQLPosition() *mysqlPosition { return &mysqlPosition{&mysql.MysqlGTIDSet{}} }
+
+// at returns the intervals of a transaction's source, and how many of them begin before it or with
+// it.
+func (p *mysqlPosition) at(id mysqlGTID) (mysql.IntervalSlice, int) {
+	all := (*p.set)[id.sid][id.tag]
+	return all, sort.Search(len(all), func(i int) bool { return all[i].Start > id.gno })
+}
+
+func (p *mysqlPosition) has(id mysqlGTID) bool {
+	all, n := p.at(id)
+	return n > 0 && id.gno < all[n-1].Stop
+}
+
+func (p *mysqlPosition) add(id gtid) { p.addMySQL(id.mysql) }
+
+func (p *mysqlPosition) addMySQL(id mysqlGTID) {
+	if p.has(id) {
+		return
+	}
+	all, n := p.at(id)
+	before := n > 0 && all[n-1].Stop == id.gno
+	behind := n < len(all) && all[n].Start == id.gno+1
+	switch {
+	case before && behind:
+		all[n-1].Stop = all[n].Stop
+		all = slices.Delete(all, n, n+1)
+	case before:
+		all[n-1].Stop++
+	case behind:
+		all[n].Start--
+	default:
+		all = slices.Insert(all, n, mysql.Interval{Start: id.gno, Stop: id.gno + 1})
+	}
+	if (*p.set)[id.sid] == nil {
+		(*p.set)[id.sid] = map[mysql.Tag]mysql.IntervalSlice{}
+	}
+	(*p.set)[id.sid][id.tag] = all
 }
 
 func (p *mysqlPosition) text() event.Position { return event.Position(mysqlPrefix + p.set.String()) }
 func (p *mysqlPosition) gtids() mysql.GTIDSet { return p.set.Clone() }
+
+// empty removes all transactions from a set that go-mysql has sent to the server. It adds each
+// transaction to two such sets, and goes through the whole of them each time, but uses them only to
+// connect again, which this package does itself.
+func empty(set mysql.GTIDSet) {
+	switch set := set.(type) {
+	case *mysql.MysqlGTIDSet:
+		clear(*set)
+	case *mysql.MariadbGTIDSet:
+		clear(set.Sets)
+	}
+}

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/go-mysql-org/go-mysql/mysql"
 	"github.com/go-mysql-org/go-mysql/replication"
 	"github.com/google/uuid"
 	"golang.org/x/sync/semaphore"
@@ -26,6 +27,9 @@ const (
 	partBytes   = 256 << 10 // and so many bytes of them, about
 	heldBytes   = 8 << 20   // of changes that others cannot see yet
 	quiet       = 100 * time.Millisecond
+
+	shortPosition = 4 << 10 // bytes: a text of so many is written each time
+	eachByte      = time.Microsecond
 )
 
 // part is what a transaction has changed, or a part of that.
@@ -49,8 +53,10 @@ type reader struct {
 
 	transaction
 	xas
-	unsaved bool // transactions have gone by of which nobody was told
+	unsaved bool // transactions have gone by whose position was not told
 	told    time.Time
+	written time.Time // when the position was last made a text
+	length  int       // of that
 }
 
 // transaction is what was read of one.
@@ -118,9 +124,9 @@ func (r *reader) handle(e *replication.BinlogEvent) error {
 		r.xa = event.Flags&preparedXA != 0
 		return nil
 	case *replication.GTIDEvent:
-		return r.beginMySQL(event, "", e.Header)
+		return r.beginMySQL(event, mysql.Tag{}, e.Header)
 	case *replication.GtidTaggedLogEvent:
-		return r.beginMySQL(&event.GTIDEvent, event.Tag.String(), e.Header)
+		return r.beginMySQL(&event.GTIDEvent, event.Tag, e.Header)
 	case *replication.TableMapEvent:
 		return r.tables.describe(event, e.RawData[replication.EventHeaderSize:])
 	case *replication.RowsEvent:
@@ -146,7 +152,7 @@ func (r *reader) handle(e *replication.BinlogEvent) error {
 	return nil
 }
 
-func (r *reader) beginMySQL(e *replication.GTIDEvent, tag string, h *replication.EventHeader) error {
+func (r *reader) beginMySQL(e *replication.GTIDEvent, tag mysql.Tag, h *replication.EventHeader) error {
 	sid, err := uuid.FromBytes(e.SID)
 	if err != nil {
 		return err
@@ -154,11 +160,7 @@ func (r *reader) beginMySQL(e *replication.GTIDEvent, tag string, h *replication
 	if e.GNO == 0 {
 		return setup("a transaction without a GTID: gtid_mode was not ON when it was written")
 	}
-	id := sid.String()
-	if tag != "" {
-		id += ":" + tag
-	}
-	return r.begin(gtid{mysql: fmt.Sprintf("%s:%d", id, e.GNO)}, false, h)
+	return r.begin(gtid{mysql: mysqlGTID{sid, tag, e.GNO}}, false, h)
 }
 
 // begin ends what is open: it has no commit of its own.
@@ -212,7 +214,7 @@ func (r *reader) rowsOf(e *replication.RowsEvent, h *replication.EventHeader) er
 		return nil
 	}
 	if len(r.changes) >= partChanges || r.bytes >= partBytes {
-		return r.tell("")
+		return r.tell(false)
 	}
 	return nil
 }
@@ -253,7 +255,7 @@ func (r *reader) statement(e *replication.QueryEvent, h *replication.EventHeader
 	if err := r.effect(effect, e); err != nil {
 		return err
 	}
-	if r.single || r.open && r.id.mysql != "" && !r.begun {
+	if r.single || r.open && r.id.mysql.gno != 0 && !r.begun {
 		return r.commit(h)
 	}
 	return nil
@@ -299,20 +301,33 @@ func (r *reader) end() error {
 	r.at.add(r.id)
 	r.open = false
 	if len(r.changes) > 0 || r.rows || time.Since(r.told) >= quiet {
-		return r.tell(r.at.text())
+		return r.tell(true)
 	}
 	r.unsaved = true
 	return nil
 }
 
-// tell hands over what has been read.
-func (r *reader) tell(p event.Position) error {
-	b := part{Batch: event.Batch{Changes: r.changes, Position: p, Time: r.time, Bytes: r.bytes}, from: r.from, weight: min(int64(r.bytes)+200, heldBytes)}
-	r.changes, r.bytes, r.rows = nil, 0, p == ""
-	if p != "" {
-		r.unsaved, r.told = false, time.Now()
+// tell hands over what has been read. over says that the transaction has ended.
+func (r *reader) tell(over bool) error {
+	b := part{Batch: event.Batch{Changes: r.changes, Time: r.time, Bytes: r.bytes}, from: r.from, weight: min(int64(r.bytes)+200, heldBytes)}
+	r.changes, r.bytes, r.rows = nil, 0, !over
+	if over {
+		b.Position, r.told = r.position(), time.Now()
 	}
 	return r.send(b)
+}
+
+// position returns the position as a text. To write a long one takes longer than to read a
+// transaction, so it is written as often as it takes up to some 5 % of the time; else it returns
+// none, and a later batch has it.
+func (r *reader) position() event.Position {
+	if r.length > shortPosition && time.Since(r.written) < time.Duration(r.length)*eachByte {
+		r.unsaved = true
+		return ""
+	}
+	p := r.at.text()
+	r.written, r.length, r.unsaved = time.Now(), len(p), false
+	return p
 }
 
 func (r *reader) send(b part) error {
@@ -331,7 +346,7 @@ func (r *reader) send(b part) error {
 func (r *reader) idle() error {
 	b := part{Batch: event.Batch{Time: time.Now()}}
 	if r.unsaved && !r.open {
-		b.Position, r.unsaved = r.at.text(), false
+		b.Position = r.position()
 	}
 	return r.send(b)
 }

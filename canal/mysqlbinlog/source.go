@@ -71,7 +71,7 @@ func (s *Source) Run(ctx context.Context, need event.Need, deliver chan<- event.
 		case <-ctx.Done():
 			return ctx.Err()
 		}
-		return s.explain(deliverVisible(ctx, parts, srv.see, func(p part) { room.Release(p.weight) }, deliver))
+		return s.explain(deliverVisible(ctx, parts, &sight{server: srv}, func(p part) { room.Release(p.weight) }, deliver))
 	})
 	g.Go(func() error { return s.privilege(s.stream(ctx, d, srv.flavor, from, r)) })
 	return g.Wait()
@@ -97,7 +97,12 @@ func (s *Source) stream(ctx context.Context, d *dialer, flavor string, from posi
 	syncer := replication.NewBinlogSyncer(c)
 	defer syncer.Close()
 	defer d.close() // or it would ask the server to end the other connection, and wait for that
-	streamer, err := syncer.StartSyncGTID(from.gtids())
+	set, listen := from.gtids(), r.listen
+	r.listen = func() { // the set was sent
+		empty(set)
+		listen()
+	}
+	streamer, err := syncer.StartSyncGTID(set)
 	if err != nil {
 		return err
 	}

@@ -3,6 +3,7 @@ package mysqlbinlog
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -52,27 +53,72 @@ func (p place) before(q place) bool { return p.file < q.file || p.file == q.file
 // mark is where a transaction begins in the log, behind what names it; or its name.
 type mark struct {
 	place
-	mysql string
+	mysql mysqlGTID
 }
 
-// seen is up to where a server's transactions can be seen by all that ask.
+// seen is which of a server's transactions can be seen by all that ask: up to a place, or some.
 type seen struct {
 	place
 	name  string // of the file
-	mysql mysql.GTIDSet
+	mysql *mysqlPosition
 }
 
 func (s seen) has(m mark) bool {
 	switch {
 	case m == mark{}:
 		return true
-	case m.mysql == "":
+	case m.mysql == mysqlGTID{}:
 		return m.before(s.place) // what can be seen ends with a transaction, so it is not in the midst of one
-	case s.mysql == nil:
-		return false
 	}
-	one, err := mysql.ParseMysqlGTIDSet(m.mysql)
-	return err == nil && s.mysql.Contain(one)
+	return s.mysql != nil && s.mysql.has(m.mysql)
+}
+
+// sight is what is known of which transactions can be seen.
+type sight struct {
+	server *server
+	now    seen
+	few    int // how many parts are asked for, after not all of more could be seen; 0: all
+}
+
+// count returns how many of the first parts can be seen.
+func (s *sight) count(parts []part) int {
+	n := slices.IndexFunc(parts, func(p part) bool { return !s.now.has(p.from) })
+	if n < 0 {
+		return len(parts)
+	}
+	return n
+}
+
+// ask asks the server which parts can be seen.
+//
+// MySQL adds a transaction to gtid_executed after its engine has committed it
+// (https://dev.mysql.com/doc/refman/8.4/en/replication-gtids-lifecycle.html). That set may be long,
+// so it is not fetched: WAIT_FOR_EXECUTED_GTID_SET says whether it has all of some transactions, and
+// waits a moment for them. If it has not, it is asked for less of them.
+func (s *sight) ask(parts []part) (err error) {
+	if s.server.flavor == mysql.MariaDBFlavor {
+		s.now, err = s.server.see()
+		return err
+	}
+	if s.few > 0 {
+		parts = parts[:min(s.few, len(parts))]
+	}
+	asked := newMySQLPosition()
+	for _, p := range parts {
+		if p.from.mysql.gno != 0 {
+			asked.addMySQL(p.from.mysql)
+		}
+	}
+	rows, err := s.server.ask(fmt.Sprintf("SELECT WAIT_FOR_EXECUTED_GTID_SET('%s', %g)", asked.set, askSeldom.Seconds())) // numbers and tags
+	switch {
+	case err != nil:
+		return err
+	case rows[0][0] != "0":
+		s.few = max(len(parts)/2, 1)
+	default:
+		s.now.mysql, s.few = asked, 0
+	}
+	return nil
 }
 
 // see asks what can be seen.
@@ -83,17 +129,7 @@ func (s seen) has(m mark) bool {
 // binlog_snapshot_position name the end of the last transaction that the engine has committed; they
 // are read under the mutex that both are done under
 // (https://mariadb.com/kb/en/enhancements-for-start-transaction-with-consistent-snapshot/).
-//
-// MySQL adds a transaction to gtid_executed after its engine has committed it
-// (https://dev.mysql.com/doc/refman/8.4/en/replication-gtids-lifecycle.html).
 func (s *server) see() (seen, error) {
-	if s.flavor != mysql.MariaDBFlavor {
-		at, err := s.now()
-		if err != nil {
-			return seen{}, err
-		}
-		return seen{mysql: at.gtids()}, nil
-	}
 	rows, err := s.ask("SHOW STATUS LIKE 'binlog_snapshot_%'")
 	if err != nil {
 		return seen{}, err
@@ -145,40 +181,60 @@ const (
 	askShare  = 4                     // but so many times as long as the last answer took is waited for the next
 
 	unseenFor = time.Minute // is an error; what it waits for is told again
+	mostParts = 1024        // that wait
 )
 
 // deliverVisible delivers parts when others can see what they tell of.
-func deliverVisible(ctx context.Context, parts <-chan part, see func() (seen, error), pass func(part), deliver chan<- event.Batch) error {
-	var now seen
+func deliverVisible(ctx context.Context, parts <-chan part, s *sight, pass func(part), deliver chan<- event.Batch) error {
+	var waiting []part
 	var next time.Time
 	for {
-		var p part
-		select {
-		case p = <-parts:
-		case <-ctx.Done():
-			return ctx.Err()
+		if len(waiting) == 0 {
+			select {
+			case p := <-parts:
+				waiting = append(waiting, p)
+			case <-ctx.Done():
+				return ctx.Err()
+			}
 		}
-		for since := time.Now(); !now.has(p.from); {
+		for since := time.Now(); s.count(waiting) == 0; {
 			if time.Since(since) > unseenFor {
 				return fmt.Errorf("for %v a transaction in the log has not become visible", unseenFor)
 			}
 			if err := sleep(ctx, time.Until(next)); err != nil {
 				return err
 			}
+			waiting = take(waiting, parts)
 			began := time.Now()
-			var err error
-			if now, err = see(); err != nil {
+			if err := s.ask(waiting); err != nil {
 				return err
 			}
 			next = began.Add(min(max(askEvery, askShare*time.Since(began)), askSeldom))
 		}
+		n := s.count(waiting)
+		for _, p := range waiting[:n] {
+			select {
+			case deliver <- p.Batch:
+				pass(p)
+			case <-ctx.Done():
+				return ctx.Err()
+			}
+		}
+		waiting = slices.Delete(waiting, 0, n)
+	}
+}
+
+// take adds to waiting what is there.
+func take(waiting []part, parts <-chan part) []part {
+	for len(waiting) < mostParts {
 		select {
-		case deliver <- p.Batch:
-			pass(p)
-		case <-ctx.Done():
-			return ctx.Err()
+		case p := <-parts:
+			waiting = append(waiting, p)
+		default:
+			return waiting
 		}
 	}
+	return waiting
 }
 
 func sleep(ctx context.Context, d time.Duration) error {

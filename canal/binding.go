@@ -18,6 +18,7 @@ type Binding struct {
 	columns []string
 	name    string
 	err     error
+	number  int // among those of its Consumer
 
 	// Each of these adds to w what a change asks for; or it cannot be understood.
 	row   func(w *work, c *event.Change) error

@@ -29,7 +29,8 @@ type Consumer struct {
 	need       map[event.Table][]string
 	loaders    []cacheaside.Key // all keys of each that is bound
 	handles    bool             // some bindings are handlers
-	gap        bool             // the position was lost, and what was missed is not repaired yet; guarded by run
+	presence   *presence
+	gap        bool // the position was lost, and what was missed is not repaired yet; guarded by run
 
 	run sync.Mutex
 	*counters
@@ -60,6 +61,7 @@ func NewConsumer(cache *cacheaside.Cache, source Source, checkpoint Checkpoint, 
 		}
 		c.handles = c.handles || b.handle != nil
 	}
+	c.presence = newPresence(c.bindings)
 	c.loaders = slices.Collect(maps.Keys(all.stale))
 	return c, nil
 }
@@ -245,6 +247,7 @@ func (s *session) consume(ctx context.Context, batches <-chan []event.Batch) err
 			}
 			if began.IsZero() {
 				began = time.Now()
+				s.setMissing(some[0].Missing, true)
 			}
 			if slices.ContainsFunc(some, func(b event.Batch) bool { return len(b.Changes) > 0 }) { // one that only begins may fail again
 				s.well("source")

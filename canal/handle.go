@@ -19,11 +19,15 @@ func (s *session) do(ctx context.Context, batches []event.Batch) error {
 	w := newWork(n)
 	gap := false
 	for i := range batches {
+		if len(batches[i].Missing) > 0 {
+			s.setMissing(batches[i].Missing, false)
+		}
 		if batches[i].Malformed != nil && len(batches[i].Changes) == 0 { // it may be the change of any row
 			s.whole(w)
 		}
 		for j := range batches[i].Changes {
 			c := &batches[i].Changes[j]
+			s.notice(c)
 			s.understand(w, c)
 			gap = gap || s.opensGap(c)
 		}

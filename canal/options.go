@@ -75,7 +75,7 @@ type Options struct {
 // parked.
 type Alert struct {
 	// What names the kind of trouble: "redis", "source", "checkpoint", "lock", "gap", "parking",
-	// "hangs", "position lost", "not understood" or "parked".
+	// "hangs", "position lost", "not understood", "missing table" or "parked".
 	What string
 	// Binding is whose it is, if it is one's.
 	Binding string

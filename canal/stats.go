@@ -50,6 +50,15 @@ type Stats struct {
 	Doing string
 	Busy  time.Duration
 
+	// MissingTables are the Bindings whose table the database does not have, each with how that is
+	// known: "loader user of shop.Users: …". Health reports the first of them. A change of the
+	// table, as when it is created, removes them.
+	MissingTables []string
+
+	// NoChanges are the Bindings of whose table no change has come since the Consumer was made. One
+	// that stays here although its table changes names another table.
+	NoChanges []string
+
 	// LastError is the last thing that has gone wrong, nil if nothing ever has.
 	LastError error
 }
@@ -66,6 +75,7 @@ func (c *Consumer) Stats() Stats {
 	if p := c.savedPosition.Load(); p != nil {
 		s.Saved = *p
 	}
+	s.MissingTables, s.NoChanges = c.absences()
 	if d := c.doing.Load(); d != nil {
 		s.Doing, s.Busy = d.what, time.Since(d.since)
 	}
@@ -81,6 +91,7 @@ func (c *Consumer) Stats() Stats {
 // idle is when a tenure has ended: what fails, and how far it has come, is for another to say.
 func (c *Consumer) idle() {
 	c.active.Store(false)
+	c.setMissing(nil, true)
 	c.upTo.Store(0)
 	if c.options.Locker != nil {
 		c.ills.Forget(0)
@@ -89,8 +100,9 @@ func (c *Consumer) idle() {
 
 // Health returns why caches may be behind the database for longer than within, for a probe:
 // something has been running for longer, as a handler that hangs, which the error names; something
-// has been failing, or the lag is greater, or Run does not run. Health returns nil for a Consumer
-// that waits for its lock, as another does the work then.
+// has been failing, or the lag is greater, or Run does not run; or a bound table is missing
+// (Stats.MissingTables), for no change of it can come. Health returns nil for a Consumer that waits
+// for its lock, as another does the work then.
 func (c *Consumer) Health(within time.Duration) error {
 	s := c.Stats()
 	what, failure := c.ills.Longest()
@@ -104,10 +116,12 @@ func (c *Consumer) Health(within time.Duration) error {
 		return fmt.Errorf("canal: %s: %w", what, failure.Err)
 	case !s.Active:
 		return nil
-	case s.Lag < 0:
-		return errors.New("canal: the source has not begun yet")
 	case s.Lag > within:
 		return fmt.Errorf("canal: %v behind the database", s.Lag.Round(time.Millisecond))
+	case len(s.MissingTables) > 0:
+		return errors.New("canal: no such table: " + s.MissingTables[0])
+	case s.Lag < 0:
+		return errors.New("canal: the source has not begun yet")
 	}
 	return nil
 }

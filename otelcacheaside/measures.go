@@ -158,6 +158,8 @@ var consumerMeasures = []measure[canal.Stats]{
 	{name: "consumer.positions_lost", unit: "{loss}", about: "Times that the position was lost.", of: func(s *canal.Stats) float64 { return float64(s.PositionsLost) }},
 	{name: "consumer.failures", unit: "{failure}", about: "Failures that are tried again.", of: func(s *canal.Stats) float64 { return float64(s.Failures) }},
 	{name: "consumer.alerts", unit: "{alert}", about: "Alerts.", of: func(s *canal.Stats) float64 { return float64(s.Alerts) }},
+	{name: "consumer.missing_tables", unit: "{binding}", about: "Bindings whose table the database does not have.", gauge: true, of: func(s *canal.Stats) float64 { return float64(len(s.MissingTables)) }},
+	{name: "consumer.no_changes", unit: "{binding}", about: "Bindings of whose table no change has come since the process began.", gauge: true, of: func(s *canal.Stats) float64 { return float64(len(s.NoChanges)) }},
 	{name: "consumer.busy", unit: "s", about: "For how long it has been at what everything waits for, as a handler.", gauge: true, of: func(s *canal.Stats) float64 { return s.Busy.Seconds() }},
 	{name: "consumer.lag", unit: "s", about: "How far behind the database it is; -1 where it is not known, or another consumes.", gauge: true, of: func(s *canal.Stats) float64 { return lag(s.Lag) }},
 }

@@ -45,6 +45,8 @@ func everyField[S any](t *testing.T, measures []measure[S], but ...string) {
 			f.SetBool(true)
 		case reflect.Int, reflect.Int64:
 			f.SetInt(int64(7 * time.Second))
+		case reflect.Slice:
+			f.Set(reflect.MakeSlice(f.Type(), 1, 1))
 		default:
 			t.Errorf("%s of a %T is a %s", name, of, f.Kind())
 		}

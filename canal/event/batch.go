@@ -34,6 +34,12 @@ type Batch struct {
 	// a change of any row, and all keys of all bound loaders are invalidated. nil: there is none.
 	Malformed *Malformed
 
+	// Missing are tables of Need.Tables that the database does not have, each with how that is
+	// known, as people read it. A Source that can look says so in the first Batch of a Run, and
+	// when it learns it later. The Consumer alerts it, and Health reports it until a change of the
+	// table comes, as when it is created.
+	Missing map[Table]string
+
 	// Ack, if there is one, is called once, when all of it is done and what was before it. It must
 	// not block for long.
 	Ack func()

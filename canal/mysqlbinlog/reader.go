@@ -128,6 +128,9 @@ func (r *reader) handle(e *replication.BinlogEvent) error {
 	case *replication.GtidTaggedLogEvent:
 		return r.beginMySQL(&event.GTIDEvent, event.Tag, e.Header)
 	case *replication.TableMapEvent:
+		if err := r.near(event); err != nil {
+			return err
+		}
 		return r.tables.describe(event, e.RawData[replication.EventHeaderSize:])
 	case *replication.RowsEvent:
 		return r.rowsOf(event, e.Header)
@@ -259,6 +262,24 @@ func (r *reader) statement(e *replication.QueryEvent, h *replication.EventHeader
 		return r.commit(h)
 	}
 	return nil
+}
+
+// near reports a table that is needed, and of which it is not known whether it is there, when the
+// log has one whose name differs in upper and lower case only.
+func (r *reader) near(e *replication.TableMapEvent) error {
+	if len(r.tables.unseen) == 0 {
+		return nil
+	}
+	t := event.Table{Schema: string(e.Schema), Name: string(e.Table)}
+	bound, ok := r.tables.unseen[lower(t)]
+	if !ok {
+		return nil
+	}
+	delete(r.tables.unseen, lower(t))
+	if bound == t { // it is there
+		return nil
+	}
+	return r.send(part{Batch: event.Batch{Missing: map[event.Table]string{bound: misspelt(t)}}})
 }
 
 // effect tells of what a statement has done to tables.

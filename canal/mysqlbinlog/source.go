@@ -36,6 +36,10 @@ func (s *Source) Run(ctx context.Context, need event.Need, deliver chan<- event.
 	if err != nil {
 		return s.explain(err)
 	}
+	missing, unseen, err := srv.missing(need)
+	if err != nil {
+		return s.explain(err)
+	}
 	s.warned.Do(func() { s.warn(srv, need) })
 	var from position
 	if need.From == "" {
@@ -50,8 +54,8 @@ func (s *Source) Run(ctx context.Context, need event.Need, deliver chan<- event.
 	parts := make(chan part, 1024)
 	room := semaphore.NewWeighted(heldBytes)
 	r := &reader{ctx: ctx, at: from, out: parts, room: room, unread: map[*replication.RowsEvent]error{}}
-	r.tables = &tables{server: srv, need: need, known: map[uint64]knownTable{}, precise: map[event.Table]bool{}, warned: map[event.Table]bool{}, warn: s.options.Logger.Warn}
-	first := from.text()
+	r.tables = &tables{server: srv, need: need, known: map[uint64]knownTable{}, precise: map[event.Table]bool{}, unseen: unseen, warned: map[event.Table]bool{}, warn: s.options.Logger.Warn}
+	first := event.Batch{Position: from.text(), Missing: missing}
 	listening := make(chan struct{})
 	r.listen = func() {
 		select {
@@ -67,7 +71,7 @@ func (s *Source) Run(ctx context.Context, need event.Need, deliver chan<- event.
 			return ctx.Err()
 		}
 		select {
-		case deliver <- event.Batch{Position: first}:
+		case deliver <- first:
 		case <-ctx.Done():
 			return ctx.Err()
 		}
@@ -118,11 +122,16 @@ func (s *Source) stream(ctx context.Context, d *dialer, flavor string, from posi
 	return err
 }
 
-// warn tells of what may be missed.
+// warn logs what may be missed.
 func (s *Source) warn(srv *server, need event.Need) {
 	names, err := srv.cascades(need)
 	if err != nil {
 		return // it is only a service
+	}
+	for t := range need.Tables {
+		if precise, _ := srv.isPrecise(t); precise {
+			s.options.Logger.Warn("mysqlbinlog: a table is versioned by transactions (ROW END is BIGINT): the log has statements of it instead of rows, and nothing of LOAD DATA and of statements that change several tables; version it by TIMESTAMP(6)", "table", t.Schema+"."+t.Name)
+		}
 	}
 	for _, name := range names {
 		s.options.Logger.Warn("mysqlbinlog: the log does not contain the rows that a constraint changes: also bind the table that it refers to", "constraint", name)

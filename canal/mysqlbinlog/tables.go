@@ -27,8 +27,9 @@ var (
 type tables struct {
 	server  *server
 	need    event.Need
-	precise map[event.Table]bool  // whether tables are versioned by transactions
-	known   map[uint64]knownTable // by the number that the log gives to a table
+	unseen  map[event.Table]event.Table // needed, and not known whether they are there; by their names in lower case
+	precise map[event.Table]bool        // whether tables are versioned by transactions
+	known   map[uint64]knownTable       // by the number that the log gives to a table
 	warn    func(text string, args ...any)
 	warned  map[event.Table]bool
 }

@@ -124,8 +124,8 @@ func (c *SQLCheckpoint) Save(ctx context.Context, p event.Position, token int64)
 }
 
 // saveLong saves a position that a column of type TEXT cannot keep. Without a strict sql_mode the
-// server cuts it, and only warns. What is left would be another position, so it is read back before
-// it is committed.
+// server cuts it, and only warns. The rest of it would be another position. So it is read back
+// before it is committed.
 func (c *SQLCheckpoint) saveLong(ctx context.Context, p event.Position, token int64) error {
 	tx, err := c.db.BeginTxx(ctx, nil)
 	if err != nil {

@@ -115,8 +115,8 @@ func TestSQLCheckpointLook(t *testing.T) {
 	})
 }
 
-// A table of an earlier version keeps 65,535 bytes. What is longer is refused, not cut, whatever the
-// session's sql_mode is, and the position before it stays.
+// A table of an earlier version keeps 65,535 bytes. What is longer is refused, not cut, whatever
+// the session's sql_mode is, and the position before it stays.
 func TestLongPositionInAnOldTable(t *testing.T) {
 	testenv.OneUnlessAccepting(t, func(t *testing.T, e testenv.Engine) {
 		db := sqlx.NewDb(e.Shared(t).DB(t), "mysql")

@@ -10,8 +10,8 @@ import (
 	"github.com/cacheaside/cacheaside/canal/event"
 )
 
-// presence is which of the bound tables are there, as far as that is known. A Binding whose table is
-// misspelt would never hear of a change, and never fail.
+// presence records which of the bound tables exist, as far as that is known. A Binding whose table
+// is misspelt would never get a change, and never fail.
 type presence struct {
 	heard []atomic.Bool               // by the number of a Binding: a change of its table has come
 	names map[event.Table]event.Table // the bound tables, by their names in lower case
@@ -35,9 +35,9 @@ func lower(t event.Table) event.Table {
 	return event.Table{Schema: strings.ToLower(t.Schema), Name: strings.ToLower(t.Name)}
 }
 
-// notice notes of which table a change is. If it is of none that is bound, but its name differs from
-// that of one in upper and lower case only, the bound one is missing, unless changes of it have
-// come.
+// notice records that a change of a table has come. If that table is not bound, but its name
+// differs from a bound one in upper and lower case only, the bound one is missing, unless changes
+// of it have come.
 func (c *Consumer) notice(change *event.Change) {
 	if change.Table == "" {
 		return
@@ -69,8 +69,8 @@ func (p *presence) found(t event.Table) {
 	p.some.Store(len(p.missing) > 0)
 }
 
-// setMissing takes in which tables are missing, and alerts those that were not before. all says that
-// no others are.
+// setMissing takes in which tables are missing, and alerts those that were not before. all says
+// that no others are.
 func (c *Consumer) setMissing(tables map[event.Table]string, all bool) {
 	p := c.presence
 	p.mu.Lock()

@@ -41,6 +41,12 @@
 // tables after a statement that is not understood. Where a statement names a schema for some of its
 // tables and not for others, these may be of any schema.
 //
+// A value whose text may not be the client's is not exact (event.Value.Exact), and no key is made
+// of it: FLOAT and DOUBLE, JSON, integers that are ZEROFILL, bytes in hex or base64 where the
+// message has the column's type, and times whose fraction digits are guessed. IntColumn compares
+// numbers. MariaDB's system-versioned tables come with their history, as inserts: no message tells
+// it from the rows that the table has now.
+//
 // All three need binlog_format=ROW and binlog_row_image=FULL. With MINIMAL, or NOBLOB, an update of
 // several columns of which one is the primary key reads as if the others had been before as they
 // are after.
@@ -69,7 +75,9 @@
 //
 // Messages do not have the columns' types: BLOB and BINARY are base64, which nothing tells from a
 // text, and stay so; JSON is nested, and is given without blanks; an array of texts is taken for a
-// SET; floats have Java's digits. TIMESTAMP is in the time zone of Maxwell's JVM: have it run in
+// SET; floats have Java's digits. A number with a fraction is not exact, as it may be FLOAT,
+// nor is an array. Integers are taken as they come, though they may be ZEROFILL, and a YEAR of 0 is
+// "0": use IntColumn. TIMESTAMP is in the time zone of Maxwell's JVM: have it run in
 // UTC. A bootstrap's rows are canal.Read.
 //
 // # Debezium
@@ -81,7 +89,8 @@
 //   - skipped.operations=none, for by default nobody tells of TRUNCATE;
 //   - bigint.unsigned.handling.mode=precise, if numbers above 2^63 occur;
 //   - column.propagate.source.type=.*, for the fraction digits of DATETIME and TIMESTAMP: without
-//     it .120 and .12, and .000 and none, are the same;
+//     it .120 and .12, and .000 and none, are the same, and such columns are no keys. Without it
+//     ZEROFILL, and BINARY in hex or base64, cannot be recognised;
 //   - snapshot.mode=no_data: the rows of a snapshot (canal.Read) would all be invalidated, one by
 //     one;
 //   - and leave decimal.handling.mode at precise (or string), binary.handling.mode at bytes, and

@@ -118,9 +118,9 @@ func (d *described) noKey(i int, why string) {
 }
 
 // padded adds the zeros of ZEROFILL to an unsigned number, which the log does not have. Each client
-// gets a DECIMAL as a text, so its padded text is exact. That of an integer is not: the command-line
-// client shows the zeros, and drivers make a number of it. Where the user may not see the type of a
-// key's column, its text is not exact either.
+// gets a DECIMAL as a text, so its padded text is exact. That of an integer is not: the
+// command-line client shows the zeros, and drivers make a number of it. Where the user may not see
+// the type of a key's column, its text is not exact either.
 func (d *described) padded(i int, plain func(any) event.Value) func(any) event.Value {
 	t, ok := d.seen(i)
 	switch {

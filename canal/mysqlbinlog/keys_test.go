@@ -57,8 +57,8 @@ func (x *world) moved(column, key string, statements ...string) {
 	}
 }
 
-// appears fails if a key that a statement has made is still absent to a reader that had asked for it
-// before, by whichever of its texts.
+// appears fails if a key that a statement has made is still absent to a reader that had asked for
+// it before, by whichever of its texts.
 func (x *world) appears(l *cacheaside.Loader[string, string], c *canal.Consumer, texts []string, statement string) {
 	x.Helper()
 	for _, text := range texts {
@@ -184,8 +184,8 @@ func zerosOfWhoMayNotSeeThem(x *world) {
 	}
 }
 
-// With PAD_CHAR_TO_FULL_LENGTH a client sees the blanks at the end of a CHAR, which the log does not
-// have.
+// With PAD_CHAR_TO_FULL_LENGTH a client sees the blanks at the end of a CHAR, which the log does
+// not have.
 func TestKeysOfPaddedChar(t *testing.T) { each(t, keysOfPaddedChar) }
 
 func keysOfPaddedChar(x *world) {

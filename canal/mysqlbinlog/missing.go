@@ -50,8 +50,8 @@ func (s *server) missing(need event.Need) (missing map[event.Table]string, unsee
 	return missing, unseen, nil
 }
 
-// wouldSee reports whether the user would see a table that information_schema does not have. Servers
-// say that there is no such table only to those who may read it, by whatever grant.
+// wouldSee reports whether the user would see a table that information_schema does not have.
+// Servers say that there is no such table only to those who may read it, by whatever grant.
 func (s *server) wouldSee(t event.Table) (bool, error) {
 	quoted := func(name string) string { return "`" + strings.ReplaceAll(name, "`", "``") + "`" }
 	_, err := s.ask("SELECT 1 FROM " + quoted(t.Schema) + "." + quoted(t.Name) + " LIMIT 0")

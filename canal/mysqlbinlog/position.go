@@ -109,9 +109,9 @@ func (p mariadbPosition) gtids() mysql.GTIDSet {
 	return s
 }
 
-// mysqlPosition is a set of intervals: of each source and tag, in their order, none of which touches
-// another. A set may have tens of thousands of them, if GTIDs have gaps, so that a transaction is
-// added without a look at all of them, which go-mysql's own methods take.
+// mysqlPosition is a set of intervals: of each source and tag, in their order, none of which
+// touches another. A set may have tens of thousands of them, if GTIDs have gaps, so that a
+// transaction is added without a look at all of them, which go-mysql's own methods take.
 type mysqlPosition struct{ set *mysql.MysqlGTIDSet }
 
 func newMySQLPosition() *mysqlPosition { return &mysqlPosition{&mysql.MysqlGTIDSet{}} }

@@ -282,7 +282,7 @@ func (r *reader) near(e *replication.TableMapEvent) error {
 	return r.send(part{Batch: event.Batch{Missing: map[event.Table]string{bound: misspelt(t)}}})
 }
 
-// effect tells of what a statement has done to tables.
+// effect adds the changes that a statement has made to tables.
 func (r *reader) effect(effect ddl.Effect, e *replication.QueryEvent) error {
 	if effect.Unknown {
 		table, precise, err := r.tables.writesPrecise(string(e.Query), string(e.Schema))

@@ -11,8 +11,9 @@ import (
 	"github.com/cacheaside/cacheaside/canal/internal/ddl"
 )
 
-// MariaDB keeps the rows that a system-versioned table has had in the table itself, and logs them as
-// rows: https://mariadb.com/docs/server/reference/sql-structure/temporal-tables/system-versioned-tables.
+// MariaDB keeps the rows that a system-versioned table has had in the table itself, and logs them
+// as rows:
+// https://mariadb.com/docs/server/reference/sql-structure/temporal-tables/system-versioned-tables.
 // A row is current if its period ends at the greatest time that there is. An UPDATE is logged as
 // one, and as an insert of what the row was; a DELETE as an update that ends the period.
 
@@ -53,8 +54,8 @@ func (d *described) rowEnd() (string, error) {
 	return "", nil
 }
 
-// kindOf returns what a table is, such as "BASE TABLE", "VIEW" or "SYSTEM VERSIONED"; "" if there is
-// none of this name, or the user may not see it.
+// kindOf returns what a table is, such as "BASE TABLE", "VIEW" or "SYSTEM VERSIONED"; "" if there
+// is none of this name, or the user may not see it.
 func (s *server) kindOf(t event.Table) (string, error) {
 	rows, err := s.ask("SELECT TABLE_SCHEMA, TABLE_NAME, TABLE_TYPE FROM information_schema.TABLES WHERE TABLE_SCHEMA = ? AND TABLE_NAME = ?", t.Schema, t.Name)
 	for _, r := range rows {

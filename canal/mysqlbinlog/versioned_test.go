@@ -10,8 +10,8 @@ import (
 	"github.com/cacheaside/cacheaside/internal/test/testenv"
 )
 
-// columnsOf is text of the columns that have these names, as changes of a versioned table have times
-// that differ each time.
+// columnsOf is text of the columns that have these names, as changes of a versioned table have
+// times that differ each time.
 func columnsOf(c event.Change, names ...string) string {
 	var s []string
 	for _, r := range []event.Row{c.Before, c.After} {

@@ -93,8 +93,8 @@ func (s *sight) count(parts []part) int {
 //
 // MySQL adds a transaction to gtid_executed after its engine has committed it
 // (https://dev.mysql.com/doc/refman/8.4/en/replication-gtids-lifecycle.html). That set may be long,
-// so it is not fetched: WAIT_FOR_EXECUTED_GTID_SET says whether it has all of some transactions, and
-// waits a moment for them. If it has not, it is asked for less of them.
+// so it is not fetched: WAIT_FOR_EXECUTED_GTID_SET says whether it has all of some transactions,
+// and waits a moment for them. If it has not, it is asked for less of them.
 func (s *sight) ask(parts []part) (err error) {
 	if s.server.flavor == mysql.MariaDBFlavor {
 		s.now, err = s.server.see()

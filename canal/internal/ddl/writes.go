@@ -6,8 +6,8 @@ import (
 	"github.com/cacheaside/cacheaside/canal/event"
 )
 
-// Writes returns the table, or the view, whose rows an INSERT, REPLACE, UPDATE or DELETE changes. ok
-// is false of other statements, and of those that name several tables to change. Triggers, and
+// Writes returns the table, or the view, whose rows an INSERT, REPLACE, UPDATE or DELETE changes.
+// ok is false of other statements, and of those that name several tables to change. Triggers, and
 // functions that the statement calls, may change others. schema is the default one of its session.
 func Writes(statement, schema string) (t event.Table, ok bool) {
 	t, ok = writes(statement, schema, true)

@@ -16,6 +16,8 @@ func FuzzRead(f *testing.F) {
 		f.Add(s, "shop")
 	}
 	f.Add("DROP TABLE users", "")
+	f.Add("UPDATE users AS u SET a = 1", "shop")
+	f.Add("DELETE HISTORY FROM `a``b`.users WHERE id = 1", "")
 	f.Fuzz(check)
 }
 
@@ -48,6 +50,9 @@ func statements() []string {
 }
 
 func check(t *testing.T, statement, schema string) {
+	if w, ok := Writes(statement, schema); ok == (w.Schema == "" || w.Name == "") || ok && !Read(statement, schema).Unknown {
+		t.Errorf("%q with %q changes %v, %v", statement, schema, w, ok)
+	}
 	e := Read(statement, schema)
 	if again := Read(statement, schema); !e.same(&again) {
 		t.Fatalf("%q\nfirst %s\nthen  %s", statement, show(e), show(again))

@@ -90,7 +90,11 @@ func (a *alarm) pause(ctx context.Context, what string, err error) error {
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
-	_ = retry.Sleep(ctx, retry.Delay(a.ill(what, err), firstPause, longPause))
+	times := a.ill(what, err)
+	if what == "gap" && times == 1 { // it may take long, so each failure costs much time
+		a.options.Logger.Warn("canal: Options.OnGap failed, and is called again; all changes wait for it", "error", err)
+	}
+	_ = retry.Sleep(ctx, retry.Delay(times, firstPause, longPause))
 	return ctx.Err()
 }
 

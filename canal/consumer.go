@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/cacheaside/cacheaside"
+	"github.com/cacheaside/cacheaside/bloom"
 	"github.com/cacheaside/cacheaside/canal/event"
 	"github.com/cacheaside/cacheaside/internal/retry"
 	"github.com/cacheaside/cacheaside/internal/writeside"
@@ -180,6 +181,7 @@ const (
 	mostBytes  = 4 << 20 // that they take, about
 	firstPause = 100 * time.Millisecond
 	longPause  = 5 * time.Second
+	gapPause   = time.Second      // at most, between calls of OnGap while another call rebuilds its filter
 	noFailure  = 30 * time.Second // a consumer that has waited for the lock for so long, and heard of no failure, counts as working
 	idleSaves  = 10               // times SaveEvery, while no row changes that is bound
 )
@@ -327,7 +329,23 @@ func (s *session) repair(ctx context.Context) error {
 	return s.insist(ctx, "gap", s.onGap)
 }
 
-// onGap calls Options.OnGap, which may well take long.
+// onGap calls Options.OnGap, which may take long.
+//
+// While another call rebuilds the filter, such as one of Maintain, it waits, and then calls OnGap
+// again: that rebuild may have read the table before the Source listened.
 func (s *session) onGap(ctx context.Context) error {
-	return s.atLength("Options.OnGap", "", func() error { return s.options.OnGap(ctx) })
+	return s.atLength("Options.OnGap", "", func() error {
+		for n := 1; ; n++ {
+			err := s.options.OnGap(ctx)
+			if !errors.Is(err, bloom.ErrRebuilding) {
+				return err
+			}
+			if n == 1 {
+				s.options.Logger.Info("canal: Options.OnGap waits for a rebuild that is under way", "error", err)
+			}
+			if err := retry.Sleep(ctx, retry.Delay(n, firstPause, gapPause)); err != nil {
+				return err
+			}
+		}
+	})
 }

@@ -37,8 +37,10 @@ type Options struct {
 	// filters from the database, and return when they are rebuilt; rows inserted from then on are
 	// told, so bloom.RebuildOptions.Settle can be negative. If OnGap returns an error it is called
 	// again, and everything waits: a table that has been replaced may have fewer rows than before,
-	// which takes bloom.RebuildOptions.AllowFewer. Bindings of filters need OnGap; so do loaders
-	// with a filter that hides keys. Default: nothing.
+	// which takes bloom.RebuildOptions.AllowFewer. bloom.ErrRebuilding is no failure: another call,
+	// such as one of Maintain, rebuilds the filter, and OnGap is called again until that has ended.
+	// Bindings of filters need OnGap; so do loaders with a filter that hides keys. Default:
+	// nothing.
 	OnGap func(ctx context.Context) error
 
 	// Parking keeps changes that could not be done, for somebody to look at: parking.NewFile,

@@ -4,15 +4,18 @@ import (
 	"context"
 	"errors"
 	"testing"
+	"time"
 )
 
 // checkedFilter has all keys, and keeps the check that it is given.
 type checkedFilter struct {
 	Filter
-	check func(ctx context.Context, holds func(context.Context, []string) ([]bool, error)) (int, error)
+	check filterCheck
 }
 
-func (f *checkedFilter) CheckRebuilt(check func(ctx context.Context, holds func(context.Context, []string) ([]bool, error)) (int, error)) func() {
+type filterCheck = func(ctx context.Context, listed []string, before time.Time, holds func(context.Context, []string) ([]bool, error)) (int, error)
+
+func (f *checkedFilter) CheckRebuilt(check filterCheck) func() {
 	f.check = check
 	return func() {}
 }
@@ -33,7 +36,7 @@ func TestCheckThatFails(t *testing.T) {
 		t.Fatal(err)
 	}
 	lacks := func(_ context.Context, keys []string) ([]bool, error) { return make([]bool, len(keys)), nil }
-	if hidden, err := f.check(t.Context(), lacks); hidden != 0 || err != nil {
+	if hidden, err := f.check(t.Context(), nil, time.Time{}, lacks); hidden != 0 || err != nil {
 		t.Errorf("before any load: %d, %v", hidden, err)
 	}
 	if _, err := l.Get(t.Context(), 1); err != nil {
@@ -43,22 +46,22 @@ func TestCheckThatFails(t *testing.T) {
 		"an error":  func(context.Context, []string) ([]bool, error) { return nil, down },
 		"no answer": func(context.Context, []string) ([]bool, error) { return nil, nil },
 	} {
-		if hidden, err := f.check(t.Context(), holds); hidden != 0 || err == nil {
+		if hidden, err := f.check(t.Context(), nil, time.Time{}, holds); hidden != 0 || err == nil {
 			t.Errorf("%s: %d, %v", name, hidden, err)
 		}
 	}
-	if hidden, err := f.check(t.Context(), lacks); hidden != 1 || err == nil {
+	if hidden, err := f.check(t.Context(), nil, time.Time{}, lacks); hidden != 1 || err == nil {
 		t.Errorf("a row is there: %d, %v", hidden, err)
 	}
 	fail = down
-	if hidden, err := f.check(t.Context(), lacks); hidden != 0 || !errors.Is(err, down) {
+	if hidden, err := f.check(t.Context(), nil, time.Time{}, lacks); hidden != 0 || !errors.Is(err, down) {
 		t.Errorf("the row cannot be loaded: %d, %v", hidden, err)
 	}
 	fail = ErrNotFound
-	if hidden, err := f.check(t.Context(), lacks); hidden != 0 || err != nil {
+	if hidden, err := f.check(t.Context(), nil, time.Time{}, lacks); hidden != 0 || err != nil {
 		t.Errorf("the row is gone: %d, %v", hidden, err)
 	}
-	if hidden, err := f.check(t.Context(), lacks); hidden != 0 || err != nil {
+	if hidden, err := f.check(t.Context(), nil, time.Time{}, lacks); hidden != 0 || err != nil {
 		t.Errorf("and forgotten: %d, %v", hidden, err)
 	}
 	c.Close()

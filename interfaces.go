@@ -20,7 +20,8 @@ import (
 //	MightContainNow(key string) (may, known bool)
 //	MightContainFresh(ctx context.Context, keys []string) ([]bool, error)
 //	CheckRebuilt(check func(
-//		ctx context.Context, holds func(ctx context.Context, keys []string) ([]bool, error),
+//		ctx context.Context, listed []string, before time.Time,
+//		holds func(ctx context.Context, keys []string) ([]bool, error),
 //	) (hidden int, err error)) (remove func())
 //	Hidden(ctx context.Context, key string) error
 //
@@ -33,16 +34,21 @@ import (
 // other processes' keys a little later. MightContainFresh must know each key whose committed (see
 // Admit) has returned nil, in any process.
 //
-// CheckRebuilt is for filters that are built anew while they serve. The loader gives it a check,
-// until Close. The filter calls check with what it has built, before it answers by that: check asks
-// holds for up to 1,000 keys whose rows this loader's loads have returned within the last hour, and
-// loads those that the new filter lacks. check returns how many of these rows are there: the filter
-// must not hide them. An error with 0 says that check could not find out.
+// CheckRebuilt is for filters that are rebuilt while they serve. The loader gives it a check, until
+// Close. The filter calls check with what it has built, before it answers by that: check asks holds
+// for up to 1,000 keys whose rows this loader's loads have returned within the last hour, and loads
+// those that the filter lacks. Rows that were read at or after the time before do not count, unless
+// it is zero. check returns how many of these rows exist: the filter must not hide them. An error
+// with 0 says that check could not find out. listed are some keys that the source of the filter has
+// yielded, or none. If they have rows, keys that may be other spellings of listed ones do not
+// count: a database may find one row under several texts, and anyone can ask for these.
 //
-// Hidden tells the filter that it has refused a key whose row exists (see
-// LoaderOptions.AuditEvery). The filter must say true for all keys until it has been built anew, in
-// all processes if it is shared. Hidden is called again if it returns an error. This loader no
-// longer uses a filter without the method until the filter says true for that key.
+// Hidden reports a key that the filter has refused although its row exists (see
+// LoaderOptions.AuditEvery). The first time, the filter should say true for all keys until it has
+// been rebuilt, in all processes if it is shared. If a rebuilt filter still refuses a reported key,
+// its source does not list the key: the filter may go on refusing it. Hidden is called again if it
+// returns an error. This loader no longer uses a filter without the method until the filter says
+// true for that key.
 type Filter interface {
 	// MightContain tells whether there may be a row of key: false only if there is certainly none.
 	// It need not say true where it returns an error.

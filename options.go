@@ -174,8 +174,8 @@ type LoaderOptions struct {
 	Filter Filter
 
 	// AuditEvery is how often a key that Filter has refused is looked up in the database. If its
-	// row exists, the filter is not used until it was rebuilt (Stats.FilterHidden). Default: 1 s.
-	// From 10 ms; negative: never.
+	// row exists (Stats.FilterHidden), the filter is not used until it was rebuilt. A key that the
+	// rebuilt filter still lacks does not end it again. Default: 1 s. From 10 ms; negative: never.
 	AuditEvery time.Duration
 
 	// Shadow makes this loader answer from the database, and compare its caches for this share of

@@ -39,7 +39,7 @@ type Stats struct {
 	Filtered       int64 // rounds that LoaderOptions.Filter refused: their keys certainly have no row
 	FalsePositives int64 // rounds that it let through, and that had no row, by Redis or a load; not Gets that memory has answered, for which it was not asked
 	FilterAudits   int64 // of what it refused, rounds for which the database was asked all the same (LoaderOptions.AuditEvery)
-	FilterHidden   int64 // of those, how many had a row: it was given out, and the filter is not believed until it was built again, or is found to know the key by now
+	FilterHidden   int64 // of those, how many had a row, which was returned. The first time, the filter is not used until it was rebuilt or knows the key
 	FilterErrors   int64 // times that it failed: rounds that it was asked for in vain, which went on without it, and calls of its Admit, of committed, of NotFound and of Hidden
 
 	Waits            int64 // rounds that waited for a load that was not their own

@@ -8,6 +8,7 @@ import (
 	"math"
 	"slices"
 	"sync"
+	"time"
 )
 
 // A new filter is looked at before it takes the place of another: the source may have been an empty
@@ -61,29 +62,35 @@ type Holds = func(ctx context.Context, keys []string) ([]bool, error)
 type checkers struct {
 	mu   sync.Mutex
 	next int
-	all  map[int]func(context.Context, Holds) (int, error)
+	all  map[int]Check
 }
 
+// A Check returns how many existing rows a filter would hide, with an error that says more. An
+// error with 0 is one of the check itself. listed are some keys that the filter's source has
+// yielded; none, if they are not known. A row that was read at or after before does not count; a
+// zero before excludes none.
+type Check = func(ctx context.Context, listed []string, before time.Time, holds Holds) (hidden int, err error)
+
 // CheckRebuilt makes Rebuild call check with each filter that it builds in this process, before the
-// filter takes its place. check returns how many rows that are there the new filter would hide,
-// with an error that tells more: if there are any, the Rebuild fails with ErrHides. An error with 0
-// is one of the check itself, which is then tried again. A cacheaside.Loader calls CheckRebuilt by
-// itself, for the rows that its loads return. remove ends these calls, and may be called again.
-func (f *Redis) CheckRebuilt(check func(ctx context.Context, holds Holds) (hidden int, err error)) (remove func()) {
+// filter takes its place. If check returns more than 0, the Rebuild fails with ErrHides; if check
+// itself fails, it is tried again. Hidden calls check with the filter that serves. A
+// cacheaside.Loader calls CheckRebuilt by itself, for the rows that its loads return. remove ends
+// these calls, and may be called again.
+func (f *Redis) CheckRebuilt(check Check) (remove func()) {
 	return f.checkers.add(check)
 }
 
 // CheckRebuilt makes Rebuild and Load call check with each filter that they build or read, before
 // the filter takes its place: see Redis.CheckRebuilt.
-func (l *Local) CheckRebuilt(check func(ctx context.Context, holds Holds) (hidden int, err error)) (remove func()) {
+func (l *Local) CheckRebuilt(check Check) (remove func()) {
 	return l.checkers.add(check)
 }
 
-func (c *checkers) add(check func(context.Context, Holds) (int, error)) (remove func()) {
+func (c *checkers) add(check Check) (remove func()) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.all == nil {
-		c.all = make(map[int]func(context.Context, Holds) (int, error))
+		c.all = make(map[int]Check)
 	}
 	id := c.next
 	c.next++
@@ -95,19 +102,31 @@ func (c *checkers) add(check func(context.Context, Holds) (int, error)) (remove 
 	}
 }
 
-// run asks all of them.
-func (c *checkers) run(ctx context.Context, holds Holds) error {
+// accept fails with ErrHides if a check finds rows that a new filter would hide.
+func (c *checkers) accept(ctx context.Context, listed []string, holds Holds) error {
+	hides, err := c.run(ctx, listed, time.Time{}, holds)
+	switch {
+	case hides != nil:
+		return fmt.Errorf("%w: %w", ErrHides, hides)
+	case err != nil:
+		return fmt.Errorf("the new filter could not be checked: %w", err)
+	}
+	return nil
+}
+
+// run calls the checks until one finds rows that the filter hides, or fails. hides says which rows.
+func (c *checkers) run(ctx context.Context, listed []string, before time.Time, holds Holds) (hides, err error) {
 	c.mu.Lock()
 	all := slices.Collect(maps.Values(c.all))
 	c.mu.Unlock()
 	for _, check := range all {
-		hidden, err := check(ctx, holds)
+		hidden, err := check(ctx, listed, before, holds)
 		if hidden > 0 {
-			return fmt.Errorf("%w: %d at least: %w", ErrHides, hidden, err)
+			return fmt.Errorf("%d at least: %w", hidden, err), nil
 		}
 		if err != nil {
-			return fmt.Errorf("the new filter could not be checked: %w", err)
+			return nil, err
 		}
 	}
-	return nil
+	return nil, nil
 }

@@ -157,10 +157,10 @@ func TestChecksAreRepeated(t *testing.T) {
 	failed := errors.New("the check's own")
 	eachRebuilt(t, func(t *testing.T, f rebuildable) {
 		checked := f.(interface {
-			CheckRebuilt(func(context.Context, Holds) (int, error)) func()
+			CheckRebuilt(Check) func()
 		})
 		asked := 0
-		remove := checked.CheckRebuilt(func(ctx context.Context, holds Holds) (int, error) {
+		remove := checked.CheckRebuilt(func(ctx context.Context, listed []string, _ time.Time, holds Holds) (int, error) {
 			if asked++; asked == 1 {
 				return 0, failed
 			}
@@ -175,7 +175,7 @@ func TestChecksAreRepeated(t *testing.T) {
 			t.Errorf("asked %d times", asked)
 		}
 		ctx, cancel := context.WithCancel(t.Context())
-		remove = checked.CheckRebuilt(func(context.Context, Holds) (int, error) {
+		remove = checked.CheckRebuilt(func(context.Context, []string, time.Time, Holds) (int, error) {
 			cancel() // else it is asked several times
 			return 0, failed
 		})

@@ -19,6 +19,9 @@ type DenyList struct {
 // The filter must have a key before it is to be denied for certain (Filter.AddMany, Admit), and
 // forgets a key that was taken off the list with the next Rebuild; until then check says that the
 // key is not denied.
+//
+// The filter compares keys byte for byte. Normalise a key before Denied: if the list has
+// "ada@example.com", the key "Ada@example.com" is not denied, whatever check would say.
 func NewDenyList(filter Filter, check func(ctx context.Context, key string) (bool, error)) *DenyList {
 	return &DenyList{filter: filter, check: check}
 }

@@ -34,6 +34,7 @@ type generation struct {
 	Ready    bool      `json:"ready"`            // all its segments are there
 	Begun    time.Time `json:"begun"`            // by the clock of the process that rebuilds
 	Tagged   bool      `json:"tagged,omitempty"` // its segments have tags; programs that know of none forget that
+	Hidden   string    `json:"hidden,omitempty"` // the last drop of a generation that had hidden a row, when this was begun
 }
 
 // format is that of descriptors and of segments.

@@ -11,10 +11,12 @@ var (
 
 	// ErrHides means that the new filter of a Rebuild or a Load has not taken its place: it lacks
 	// keys whose rows have been read in this process, by loaders that use the filter (see
-	// CheckRebuilt), and these rows are still there.
+	// CheckRebuilt), and these rows are still there; or a key whose row was found while it was
+	// built, in any process (see Redis.Hidden).
 	ErrHides = errors.New("the new filter would hide rows, and does not replace the present one")
 
-	// ErrRebuilding means that another process, or another call, rebuilds the filter now.
+	// ErrRebuilding means that another process, or another call, rebuilds the filter now. A
+	// canal.Consumer whose Options.OnGap returns it waits for that rebuild, and calls OnGap again.
 	ErrRebuilding = errors.New("another process is rebuilding the filter")
 
 	// ErrIncomplete means that there is nothing to save: no Rebuild or Load has completed the

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"strings"
 	"time"
 
 	"golang.org/x/time/rate"
@@ -41,6 +42,8 @@ type filling struct {
 	began   time.Time
 	told    time.Time
 	resumed bool // behind after
+
+	listed sample // of the keys that the source has yielded
 
 	first   string // key of the source
 	rewound bool   // it has yielded that behind after: it begins again each time
@@ -149,14 +152,14 @@ func inVain(err error) bool {
 
 // complete has what was built take its place, if it may.
 func (r *filling) complete(ctx context.Context) error {
-	err := r.to.check(ctx, r.options.AllowFewer)
+	err := r.to.check(ctx, r.options.AllowFewer, r.listed.keys)
+	if err == nil {
+		err = r.to.finish(ctx)
+	}
 	if refusal(err) {
 		return errors.Join(err, r.to.drop(ctx))
 	}
-	if err != nil {
-		return err
-	}
-	return r.to.finish(ctx)
+	return err
 }
 
 // where tells of an error where it was, without the key.
@@ -215,6 +218,7 @@ func (r *filling) take(ctx context.Context, key string) error {
 		r.since = now
 	}
 	r.pending, r.bytes = append(r.pending, key), r.bytes+len(key)
+	r.listed.take(key)
 	if err := r.wait(ctx); err != nil {
 		return err
 	}
@@ -247,5 +251,28 @@ func (r *filling) tell() {
 	r.told = time.Now()
 	if r.options.Progress != nil {
 		r.options.Progress(Progress{Keys: r.keys, About: r.about, Elapsed: time.Since(r.began), Resumed: r.resumed})
+	}
+}
+
+const (
+	sampleSize = 16  // keys of a sample
+	sampleKey  = 256 // bytes of each of them, at most
+)
+
+// sample is a few of many keys, chosen at random.
+type sample struct {
+	keys []string
+	seen int
+}
+
+func (s *sample) take(key string) {
+	if len(key) > sampleKey {
+		return
+	}
+	s.seen++
+	if len(s.keys) < sampleSize {
+		s.keys = append(s.keys, strings.Clone(key))
+	} else if i := rand.IntN(s.seen); i < sampleSize {
+		s.keys[i] = strings.Clone(key)
 	}
 }

@@ -51,6 +51,7 @@ func (f *Redis) begin(ctx context.Context, capacity uint64) (*generation, error)
 		}
 		to.Old = append(to.Old, f.stray(ctx, &to)...)
 		to.Building = newGeneration(s, capacity, f.rate)
+		to.Building.Hidden = to.Hiding.id()
 		if len(to.all()) > maxOld { // each of them will be old
 			return nil, errors.New("too many generations are waiting to be removed")
 		}
@@ -123,6 +124,9 @@ func (f *Redis) activate(ctx context.Context, g *generation) error {
 		case to.Building == nil || to.Building.ID != g.ID || !to.Building.Ready: // or Redis has lost that it was, and nobody adds to it
 			return errReplaced
 		}
+		if err := f.bringsHidden(ctx, g, to.Hiding); err != nil {
+			return err
+		}
 		if to.Active != nil {
 			to.Old = append(to.Old, *to.Active)
 		}
@@ -133,6 +137,24 @@ func (f *Redis) activate(ctx context.Context, g *generation) error {
 		return err
 	}
 	return f.bus.DeleteLoader(ctx, swapped) // so that Replicas fetch it
+}
+
+// bringsHidden fails with errHiddenSince if the filter was dropped after g was begun, and g lacks
+// the key that was reported: its source may be the one that hides rows.
+func (f *Redis) bringsHidden(ctx context.Context, g *generation, last *hiding) error {
+	key, ok := hash{}, false
+	if last.id() != g.Hidden {
+		key, ok = last.key()
+	}
+	if !ok {
+		return nil
+	}
+	maybe := make([]bool, 1)
+	_, _, err := f.ask(ctx, &known{descriptor: descriptor{Active: g}}, []hash{key}, maybe)
+	if err == nil && !maybe[0] {
+		err = errHiddenSince
+	}
+	return err
 }
 
 // swapped is the name by which a new generation is announced.

@@ -26,6 +26,7 @@ type Local struct {
 	looks    looks
 	counts   counts
 	checkers checkers
+	judged   judged
 
 	hiding     atomic.Pointer[hiding]
 	deleted    atomic.Int64 // rows, since the start

@@ -115,6 +115,7 @@ type localGeneration struct {
 	full          uint64        // with more bits set it holds more than its capacity
 	told          atomic.Bool   // OverCapacity was called for it
 	deletedBefore int64         // of Local.deleted, when it was begun
+	listed        []string      // some keys of its source; set before it answers
 }
 
 func (l *Local) newGeneration(b *bitmap, capacity uint64, rate float64) *localGeneration {

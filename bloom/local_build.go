@@ -95,17 +95,19 @@ func (l *Local) build(ctx context.Context, capacity uint64) (building, error) {
 		}
 	}
 	g := l.newGeneration(newBitmap(s), capacity, l.rate)
+	hidden := l.hiding.Load()
 	l.change(func(h *holding) bool {
 		h.building, h.abandoned = g, false
 		return true
 	})
-	return localBuilding{l, g}, nil
+	return localBuilding{l, g, hidden.id()}, nil
 }
 
 // localBuilding is a generation that is being filled.
 type localBuilding struct {
-	l *Local
-	g *localGeneration
+	l      *Local
+	g      *localGeneration
+	hidden string // the drop that it has begun after
 }
 
 func (b localBuilding) add(_ context.Context, keys []string) error {
@@ -134,7 +136,8 @@ func (b localBuilding) current(h *holding) error {
 	}
 }
 
-func (b localBuilding) check(ctx context.Context, allowFewer bool) error {
+func (b localBuilding) check(ctx context.Context, allowFewer bool, listed []string) error {
+	b.g.listed = listed
 	return b.l.fit(ctx, b.g, allowFewer)
 }
 
@@ -152,14 +155,17 @@ func (l *Local) fit(ctx context.Context, g *localGeneration, allowFewer bool) er
 			return err
 		}
 	}
-	return l.checkers.run(ctx, func(_ context.Context, keys []string) ([]bool, error) {
-		holds := make([]bool, len(keys))
-		for i, key := range keys {
-			h := hashOf(key)
-			holds[i] = g.has(&h)
-		}
-		return holds, nil
-	})
+	return l.checkers.accept(ctx, g.listed, g.holds)
+}
+
+// holds reports for each of keys whether the generation may hold it.
+func (g *localGeneration) holds(_ context.Context, keys []string) ([]bool, error) {
+	holds := make([]bool, len(keys))
+	for i, key := range keys {
+		h := hashOf(key)
+		holds[i] = g.has(&h)
+	}
+	return holds, nil
 }
 
 // drop has nobody add to it any more.
@@ -178,6 +184,12 @@ func (b localBuilding) finish(context.Context) (err error) {
 	b.l.change(func(h *holding) bool {
 		if err = b.current(h); err != nil || h.active == b.g {
 			return false
+		}
+		if hidden := b.l.hiding.Load(); hidden.id() != b.hidden {
+			if key, ok := hidden.key(); ok && !b.g.has(&key) {
+				err = errHiddenSince
+				return false
+			}
 		}
 		h.active, h.building = b.g, nil
 		return true

@@ -10,7 +10,7 @@ import (
 //
 //   - when there is none, or a rebuild was ended before it was through; if it is shared also, at
 //     once, when an announcement of another process was missed;
-//   - when it has refused a key whose row exists (Hidden);
+//   - when it was ended because it had refused a key whose row exists (Hidden);
 //   - when it is older than MaintainOptions.Every;
 //   - when it holds a tenth more keys than it was made for, and would be made larger
 //     (RebuildOptions.Capacity);

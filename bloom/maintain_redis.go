@@ -14,7 +14,7 @@ import (
 // rebuilds the filter
 //
 //   - when there is none, or a rebuild was ended before it was through;
-//   - when it has refused a key whose row exists (Hidden);
+//   - when it was ended because it had refused a key whose row exists (Hidden);
 //   - when a part of it has been lost: those who ask for that, or add to it, find that out;
 //   - when it is older than MaintainOptions.Every;
 //   - when it holds a tenth more keys than it was made for, and would be made larger

@@ -19,11 +19,12 @@ import (
 //	servers  what it was begun on; see servers.go
 //	deleted  how many rows had been, when it was begun
 //	took     how long it took to build, in milliseconds
+//	listed   some keys of its source, in JSON and base64, by which loaders judge it
 //	is       what the descriptor says of it, for a caller that finds it lost: its segments are to
 //	         be removed
-var noteFields = []string{"cursor:", "keys:", "servers:", "deleted:", "took:", noteIs}
+var noteFields = []string{"cursor:", "keys:", "servers:", "deleted:", "took:", noteListed, noteIs}
 
-const noteIs = "is:"
+const noteListed, noteIs = "listed:", "is:"
 
 // saveScript counts bits, ARGV[2], and notes fields and values, ARGV from the third on, of a
 // generation, ARGV[1], unless the descriptor names it no more.

@@ -82,10 +82,12 @@ type estimator interface{ about() uint64 }
 
 // building is a generation that is being filled.
 type building interface {
-	add(ctx context.Context, keys []string) error     // what the source has yielded
-	check(ctx context.Context, allowFewer bool) error // ErrFewer or ErrHides: it must not answer
-	drop(ctx context.Context) error                   // it is refused: nobody adds to it any more
-	finish(ctx context.Context) error                 // it answers from now on; what it replaces is removed
+	add(ctx context.Context, keys []string) error // what the source has yielded
+	// check fails with ErrFewer or ErrHides if it must not answer. listed are some keys of the
+	// source.
+	check(ctx context.Context, allowFewer bool, listed []string) error
+	drop(ctx context.Context) error   // it is refused: nobody adds to it any more
+	finish(ctx context.Context) error // it answers from now on, or is refused; what it replaces is removed
 }
 
 func (o *RebuildOptions) withDefaults() RebuildOptions {

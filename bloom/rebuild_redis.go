@@ -2,6 +2,7 @@ package bloom
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"math"
@@ -172,7 +173,7 @@ func (b *redisBuilding) add(ctx context.Context, keys []string) error {
 
 // check compares the generation with the active one by their bits, as Redis holds them: what is
 // tallied of them may be lost, or miss what was set by commands whose answers were.
-func (b *redisBuilding) check(ctx context.Context, allowFewer bool) error {
+func (b *redisBuilding) check(ctx context.Context, allowFewer bool, listed []string) error {
 	if err := b.intact(ctx); err != nil {
 		return err
 	}
@@ -181,7 +182,18 @@ func (b *redisBuilding) check(ctx context.Context, allowFewer bool) error {
 			return err
 		}
 	}
-	return b.f.checkers.run(ctx, b.holds)
+	if err := b.f.checkers.accept(ctx, listed, b.holds); err != nil {
+		return err
+	}
+	raw := make([][]byte, len(listed)) // a key need not be UTF-8
+	for i, key := range listed {
+		raw[i] = []byte(key)
+	}
+	text, err := json.Marshal(raw)
+	if err != nil {
+		return err
+	}
+	return b.f.note(ctx, b.g, 0, noteListed, string(text))
 }
 
 // intact makes sure that nothing was lost of the generation: it would seem to have too few keys.

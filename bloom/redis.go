@@ -40,6 +40,7 @@ type Redis struct {
 	locks    locks
 	watch    *watch
 	checkers checkers
+	judged   judged
 }
 
 // known is what the descriptor was when it was last read.

@@ -24,7 +24,7 @@ type Stats struct {
 	AddErrors int64 // calls of Add, AddMany, Admit, and what that returns, that failed
 	LostAdds  int64 // parts of a filter that were found gone by an Add; their keys may be there, until a Rebuild
 	Malformed int64 // times that what Redis holds in the place of the descriptor could not be read
-	Hidden    int64 // times that the filter was told to have refused a key whose row exists, and did: it answers "maybe" until it was built again
+	Hidden    int64 // reports of keys that the filter refuses although their rows exist. The first in 24 hours makes it answer "maybe" until it was rebuilt
 	WentBack  int64 // times that this process has found Redis in a state from before what it had acknowledged: likewise
 
 	Refused  int64 // rebuilt filters that have not taken their place, since rows would have been hidden: ErrFewer, ErrHides

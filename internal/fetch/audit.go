@@ -48,37 +48,58 @@ func (l *Fetcher) audited(r *Round) {
 	}
 }
 
-// doubtFilter has the filter not be asked any more, for it has hidden the row of this key, until it
-// knows the key, or answers "maybe" by itself.
+// doubtFilter reports the key to the filter, unless the filter knows it a moment later. Until the
+// filter was told, this loader does not ask it. A filter that goes on refusing the key after a
+// report has found that its source does not list such keys: it is believed again, also while
+// further keys are reported, or anyone who knows one could switch it off.
 func (l *Fetcher) doubtFilter(text string) {
-	if l.filter.doubted.Swap(true) {
+	if l.filter.telling.Swap(true) {
 		return
 	}
+	l.filter.doubted.Store(!l.filter.stands.Load())
 	l.background.Go(func() {
-		told := false
-		for Pause(l.Life, recheck); l.Life.Err() == nil; Pause(l.Life, recheck) {
-			may, err := l.askOne(l.Life, text)
-			if err == nil && may {
-				l.filter.doubted.Store(false)
-				return
-			}
-			if !told {
-				l.cache.Warn("the filter has refused a key whose row exists: its refusals are ignored until it is rebuilt", l.Name, fmt.Errorf("key %016x", l.Keys.Hash(text)))
-			}
-			told = l.tellHidden(text) || told
-		}
+		defer l.filter.telling.Store(false)
+		defer l.filter.doubted.Store(false)
+		l.report(text)
 	})
 }
 
-// tellHidden tells the filter, if it wants to know.
-func (l *Fetcher) tellHidden(text string) (told bool) {
-	tells, ok := l.filter.Filter.(interface {
-		Hidden(ctx context.Context, key string) error
-	})
-	if !ok {
-		return true
+func (l *Fetcher) report(text string) {
+	tells, _ := l.filter.Filter.(hider)
+	warned, told := false, false
+	for Pause(l.Life, recheck); l.Life.Err() == nil; Pause(l.Life, recheck) {
+		may, err := l.askOne(l.Life, text)
+		if err == nil && may {
+			if warned {
+				l.filter.stands.Store(false)
+			}
+			return
+		}
+		if err == nil && warned && told {
+			l.filter.stands.Store(true)
+			l.cache.Warn("the filter still refuses a key whose row exists: its source does not list the key; the database may compare text with numbers or by a collation, or the insert has not reached the filter yet", l.Name, l.keyError(text))
+			return
+		}
+		if !warned && !l.filter.stands.Load() {
+			l.cache.Warn("the filter has refused a key whose row exists: its refusals are ignored until it is rebuilt", l.Name, l.keyError(text))
+		}
+		warned = true
+		if tells != nil {
+			told = l.tellHidden(tells, text)
+		}
 	}
-	err := guarded(l.Life, l.cache.Caught, func(ctx context.Context) error { return tells.Hidden(ctx, text) })
+}
+
+func (l *Fetcher) keyError(text string) error { return fmt.Errorf("key %016x", l.Keys.Hash(text)) }
+
+// hider is a Filter that wants to know what it has hidden.
+type hider interface {
+	Hidden(ctx context.Context, key string) error
+}
+
+// tellHidden tells the filter, and reports whether that has succeeded.
+func (l *Fetcher) tellHidden(filter hider, text string) bool {
+	err := guarded(l.Life, l.cache.Caught, func(ctx context.Context) error { return filter.Hidden(ctx, text) })
 	if err != nil {
 		l.Counters.FilterErrors.Add(1)
 	}

@@ -25,6 +25,8 @@ type filter struct {
 
 	next    atomic.Int64 // when a refusal is due to be checked, on the loader's clock
 	doubted atomic.Bool  // the filter has refused a row that exists, and is not asked
+	telling atomic.Bool  // a refused row is being reported
+	stands  atomic.Bool  // the filter has not changed after such a report: it is asked while the next is made
 }
 
 func (f *filter) set(of Filter) {

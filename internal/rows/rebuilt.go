@@ -17,9 +17,12 @@ const (
 	returnedFor = time.Hour
 )
 
+// holds reports for each of keys whether a filter may hold it.
+type holds = func(ctx context.Context, keys []string) ([]bool, error)
+
 // rebuiltFilter is a Filter whose answers may be replaced all at once.
 type rebuiltFilter interface {
-	CheckRebuilt(check func(ctx context.Context, holds func(ctx context.Context, keys []string) ([]bool, error)) (hidden int, err error)) (remove func())
+	CheckRebuilt(check func(ctx context.Context, listed []string, before time.Time, holds holds) (hidden int, err error)) (remove func())
 }
 
 // rebuilt is how a loader takes part in the check of its filter.
@@ -37,17 +40,19 @@ func (r *Reader[K, V]) joinFilter() {
 	}
 }
 
-// checkRebuilt answers for how many rows, which loads have returned within the last hour, a filter
-// that was built would say no. Rows that are not there any more do not count, no matter what has
-// deleted them: those that the filter lacks are loaded. It stops at the first that are there.
-func (r *Reader[K, V]) checkRebuilt(ctx context.Context, holds func(ctx context.Context, keys []string) ([]bool, error)) (hidden int, err error) {
-	missing, of, err := r.missing(ctx, holds)
+// checkRebuilt returns how many rows a filter would hide that loads have returned within the last
+// hour, and before a time, unless that is zero. It loads the rows that the filter lacks, because
+// rows that were deleted do not count, and stops at the first that exist. listed are some keys of
+// the filter's source: keys that may be other spellings of these do not count.
+func (r *Reader[K, V]) checkRebuilt(ctx context.Context, listed []string, before time.Time, holds holds) (hidden int, err error) {
+	missing, of, err := r.missing(ctx, before, holds)
 	if err != nil {
 		return 0, fmt.Errorf("loader %s: %w", r.options.Fetch.Name, err)
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	defer context.AfterFunc(r.life, func() { cancel(fault.Closed) })()
+	missing = r.withoutSpellings(ctx, missing, of, listed)
 	for part := range slices.Chunk(missing, r.chunk()) {
 		var there []K
 		for i, row := range r.LoadAlone(ctx, part, source.Call{Background: true}) {
@@ -68,9 +73,9 @@ func (r *Reader[K, V]) checkRebuilt(ctx context.Context, holds func(ctx context.
 	return 0, nil
 }
 
-// missing are the keys of returned rows that the filter lacks, of so many.
-func (r *Reader[K, V]) missing(ctx context.Context, holds func(ctx context.Context, keys []string) ([]bool, error)) (missing []K, of int, err error) {
-	keys := r.rebuilt.returned.since(time.Now().Add(-returnedFor))
+// missing returns the keys of returned rows that the filter lacks, and of how many.
+func (r *Reader[K, V]) missing(ctx context.Context, before time.Time, holds holds) (missing []K, of int, err error) {
+	keys := r.rebuilt.returned.between(time.Now().Add(-returnedFor), before)
 	if len(keys) == 0 {
 		return nil, 0, nil
 	}
@@ -129,16 +134,18 @@ func note[K comparable](r *returned[K], keys []K, rows []source.Row) {
 	}
 }
 
-// since are those that were returned after some time. It forgets the others.
-func (r *returned[K]) since(then time.Time) (keys []K) {
+// between returns the keys whose rows were read after then and, unless before is zero, before that.
+// It forgets those that were read earlier.
+func (r *returned[K]) between(then, before time.Time) (keys []K) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for key, at := range r.at {
-		if at.Before(then) {
+		switch {
+		case at.Before(then):
 			delete(r.at, key)
-			continue
+		case before.IsZero() || at.Before(before):
+			keys = append(keys, key)
 		}
-		keys = append(keys, key)
 	}
 	return keys
 }

@@ -17,7 +17,7 @@ func TestReturnedIsBounded(t *testing.T) {
 		r := &returned[float64]{at: make(map[float64]time.Time)}
 		row := func() source.Row { return source.Row{Value: "row", Began: time.Now()} }
 		none, failed := source.Row{Null: true}, source.Row{Err: errors.New("failed")}
-		keys := func() int { return len(r.since(time.Now().Add(-returnedFor))) }
+		keys := func() int { return len(r.between(time.Now().Add(-returnedFor), time.Time{})) }
 		note(r, []float64{1, 2, 3, math.NaN()}, []source.Row{row(), none, failed, row()})
 		if n := keys(); n != 1 {
 			t.Errorf("%d keys of one row", n)

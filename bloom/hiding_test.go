@@ -1,0 +1,97 @@
+package bloom
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/cacheaside/cacheaside/internal/test/testenv"
+)
+
+// TestHiding: drops follow each other at growing distances, and are forgotten after a day.
+func TestHiding(t *testing.T) {
+	now := time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC)
+	var none *hiding
+	key := hashOf("row")
+	if _, ok := none.key(); ok || none.recent(now) || none.rests(now) || none.id() != "" {
+		t.Error("a filter that was never dropped")
+	}
+	h := none.again(now, key)
+	if of, ok := h.key(); !ok || of != key || h.Times != 1 || !h.recent(now.Add(23*time.Hour)) || h.recent(now.Add(24*time.Hour)) || h.rests(now) {
+		t.Errorf("%+v", h)
+	}
+	if next := h.again(now.Add(25*time.Hour), key); next.Times != 1 {
+		t.Errorf("a day later: %+v", next)
+	}
+	renewed := h.renewed(now.Add(20 * time.Hour))
+	if renewed.id() != h.id() || !renewed.recent(now.Add(40*time.Hour)) || renewed.Times != 1 {
+		t.Errorf("renewed: %+v", renewed)
+	}
+	for times, rest := range map[int]time.Duration{2: 4 * time.Minute, 3: 8 * time.Minute, 9: 512 * time.Minute, 12: 24 * time.Hour, 40: 24 * time.Hour} {
+		h := none
+		for range times {
+			h = h.again(now, key)
+		}
+		if !h.rests(now.Add(rest-time.Second)) || h.rests(now.Add(rest)) || h.rests(now.Add(-time.Second)) {
+			t.Errorf("%d drops: %+v", times, h)
+		}
+	}
+}
+
+// TestHidingOfAnOlderRelease: it names neither a drop nor a key.
+func TestHidingOfAnOlderRelease(t *testing.T) {
+	_, rdb := testenv.Mini(t)
+	f := newFilter(t, rdb, 1000)
+	must(t, errorOf(f.Rebuild(t.Context(), Keys("a"), none)))
+	for _, raw := range []string{`{"at":"2000-01-01T00:00:00Z","times":3}`, `{"id":"x","key":"zz","at":"2000-01-01T00:00:00Z","times":1}`, `{"id":"x","key":"00","at":"2000-01-01T00:00:00Z","times":1}`} {
+		var h hiding
+		must(t, json.Unmarshal([]byte(raw), &h))
+		must(t, f.change(t.Context(), func(to *descriptor) error { to.Hiding = &h; return nil }))
+		g, err := f.begin(t.Context(), 1000)
+		must(t, err)
+		g.Hidden = "before"
+		must(t, f.prepare(t.Context(), g))
+		must(t, f.activate(t.Context(), g))
+	}
+}
+
+// TestListedKeys: the checks get some keys of the source, at the rebuild and while the filter
+// serves: as they are, though they are no text, and short ones.
+func TestListedKeys(t *testing.T) {
+	var keys []string
+	for i := range 100 {
+		keys = append(keys, fmt.Sprint("\xff\xfe\"", i))
+	}
+	long := append(slices.Clone(keys), string(make([]byte, 1000)))
+	_, rdb := testenv.Mini(t)
+	f := newFilter(t, rdb, 1000)
+	calls := 0
+	f.CheckRebuilt(func(_ context.Context, listed []string, before time.Time, holds Holds) (int, error) {
+		calls++
+		has, err := holds(t.Context(), listed)
+		if err != nil || slices.Contains(has, false) || len(listed) != sampleSize || before.IsZero() != (calls < 3) {
+			t.Errorf("call %d: %q, %v, %v, %v", calls, listed, before, has, err)
+		}
+		for _, key := range listed {
+			if !slices.Contains(keys, key) {
+				t.Errorf("call %d: %q is none of them", calls, key)
+			}
+		}
+		return 0, nil
+	})
+	must(t, errorOf(f.Rebuild(t.Context(), Keys(long...), none)))
+	must(t, f.Hidden(t.Context(), "nobody"))
+	if mightBe, err := f.MightContain(t.Context(), "nobody"); err != nil || !mightBe {
+		t.Fatal("it still refuses the key", err)
+	}
+	must(t, errorOf(f.Rebuild(t.Context(), Keys(long...), none)))
+	for range 3 { // one a minute is judged
+		must(t, f.Hidden(t.Context(), "nobody"))
+	}
+	if may, err := f.MightContain(t.Context(), "nobody"); err != nil || may || calls != 3 || f.Stats().Hidden != 4 {
+		t.Errorf("%v, %v, %d calls, %+v", may, err, calls, f.Stats())
+	}
+}

@@ -57,12 +57,12 @@ type redisSide struct {
 //
 // A *redis.Ring, and a client that reads from replicas, are refused: both can show a value after
 // its deletion has been acknowledged. On a Redis Cluster rdb must be a *redis.ClusterClient, and on
-// a single server it must not: the server is asked at the first command, and with a client of the
-// wrong kind every operation returns an error that says which to use. (redis.NewUniversalClient
-// makes a *redis.Client of one address, unless IsClusterMode is set.) New adds a hook to rdb that
-// notes why connections fail. (A failover client made with ReplicaOnly cannot be told from others;
-// do not pass one.) The Redis server must be of version 6 or later; the commands that its user
-// needs are listed in the package comment.
+// a single server it must not; a *redis.Client must lead to one server, which is a master. The
+// server is asked at the first command, and with a client of the wrong kind every operation returns
+// an error that says which to use. (redis.NewUniversalClient makes a *redis.Client of one address,
+// unless IsClusterMode is set.) New adds a hook to rdb. It notes why connections fail, and makes
+// new connections of a *redis.Client to a replica fail, for all users of rdb. The server must be
+// Redis 7.0 or later, or Valkey; the package comment lists the commands that its user needs.
 //
 // Set the client's ContextTimeoutEnabled (see Options.RedisTimeout): New logs a warning where it is
 // not set. The client's hooks see all commands; a read that goes out together with others has the

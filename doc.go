@@ -68,7 +68,7 @@
 //
 // # Redis
 //
-// Version 6 or later, alone, behind sentinels, or a cluster. Keys are named
+// Redis 7.0 or later, or Valkey, alone, behind sentinels, or a cluster. Keys are named
 // prefix:loader:version:{key}, with Options.ReplicaLag or StrictWrites for a time also
 // …:{key}:hold; what is announced is numbered in prefix::announced:{n}, for 1 n, or 16 on a
 // cluster: the only keys without an end of life. Answers to a meter are in prefix::meter:{…} for
@@ -78,9 +78,9 @@
 // PTTL, PEXPIRE, TIME, DEL, EVAL, EVALSHA, HGET, HSET, PERSIST, PUBLISH, SUBSCRIBE and PING (and
 // what the client sends to open a connection, HELLO among it); where a meter asks (package meter)
 // also HLEN and HGETALL, and on a cluster PUBSUB; with Options.ReplicaLag or StrictWrites also
-// ZADD, ZREM, ZRANGE, ZSCORE and ZREMRANGEBYSCORE. Where keys are evicted, or the server is
-// emptied, values are loaded again, and a Hold's Check tells that it was lost; nothing else
-// happens.
+// ZADD, ZREM, ZRANGE, ZSCORE and ZREMRANGEBYSCORE. With INFO a sharding proxy is noticed. Where
+// keys are evicted, or the server is emptied, values are loaded again, and a Hold's Check tells
+// that it was lost; nothing else happens.
 //
 // In tests, miniredis will do; call its ClockTTL(true), or nothing in it ever expires, the marker
 // of a failed load included.

@@ -19,9 +19,9 @@ import (
 )
 
 // NewRedis makes a Locker on one Redis: a *redis.Client, to a single server or by way of sentinels,
-// or a *redis.ClusterClient. Version 6 or later. nil options are the defaults. rdb stays the
-// caller's, to be closed after the Locker; set its ContextTimeoutEnabled, else each request needs
-// a goroutine more. NewRedis does no I/O.
+// or a *redis.ClusterClient. Redis 7.0 or later, or Valkey. nil options are the defaults. rdb stays
+// the caller's, to be closed after the Locker; set its ContextTimeoutEnabled, else each request
+// needs a goroutine more. NewRedis does no I/O.
 //
 // A lock is one key, prefix{name}, and lives by the clock of its server. Those who wait are woken
 // by a message on the channel of the same name when the lock is released (the Locker has one

@@ -13,8 +13,8 @@ import (
 // NewRedlock makes a Locker on several Redis servers that know nothing of each other: the holder of
 // a lock has it on a majority of them (the Redlock algorithm, counted by redsync). So a lock keeps
 // through the loss of a minority: of one in three, of two in five. nil options are the defaults.
-// The clients stay the caller's, to be closed after the Locker. NewRedlock does no I/O. Redis 6
-// or later.
+// The clients stay the caller's, to be closed after the Locker. NewRedlock does no I/O. Redis
+// 7.0 or later, or Valkey.
 //
 // There are at least three nodes, and each is asked once: clients of one address are refused here,
 // and two that lead to the same database of one server by different ones count as one (the other's

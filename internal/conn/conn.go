@@ -50,6 +50,7 @@ func New(rdb redis.UniversalClient, timeout time.Duration) (*Conn, error) {
 		}
 		known := &Conn{rdb: rdb, timeout: timeout, bounded: c.Options().ContextTimeoutEnabled, closing: make(chan struct{})}
 		known.server.dials = dialsOf(c)
+		known.server.dials.mastersOnly.Store(true)
 		return known, nil
 	case *redis.ClusterClient:
 		if c == nil {

@@ -18,6 +18,10 @@ import (
 type dials struct {
 	made   atomic.Int64
 	failed atomic.Pointer[dialFailure] // the last one, unless a connection has been made since
+
+	mastersOnly atomic.Bool // connections to replicas are refused
+	master      atomic.Bool // a connection has led to a master
+	whole       atomic.Bool // all keys are known to live on one server
 }
 
 type dialFailure struct {
@@ -65,7 +69,7 @@ func (d *dials) why(began time.Time) error {
 	return nil
 }
 
-// dialHook notes what becomes of dials. Commands pass by it.
+// dialHook notes what becomes of dials, and which role the servers have that they lead to.
 type dialHook struct{ *dials }
 
 func (h dialHook) DialHook(next redis.DialHook) redis.DialHook {
@@ -80,7 +84,5 @@ func (h dialHook) DialHook(next redis.DialHook) redis.DialHook {
 		return c, err
 	}
 }
-
-func (dialHook) ProcessHook(redis.ProcessHook) redis.ProcessHook { return nil }
 
 func (dialHook) ProcessPipelineHook(redis.ProcessPipelineHook) redis.ProcessPipelineHook { return nil }

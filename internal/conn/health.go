@@ -159,28 +159,17 @@ func keyOf(cmd redis.Cmder) string {
 	return key
 }
 
-// unable are the replies by which a server says that it cannot serve now; any other reply is a sign
-// of life: also TRYAGAIN, by which it says that two keys of one command are at two servers, since
-// their slot is being moved. That is no trouble of the other slots.
-var unable = []string{"LOADING", "READONLY", "CLUSTERDOWN", "MASTERDOWN"}
-
-// Unable tells whether an error says that Redis cannot be asked: by such a reply, or since there
-// was none.
+// Unable reports whether an error says that Redis cannot be asked: it has replied so, or has not
+// replied. That the client is of the wrong kind is no trouble of Redis.
 func Unable(err error) bool {
 	switch {
 	case errors.Is(err, redis.Nil):
 		return false
 	case err == nil, errors.Is(err, ErrClosed), errors.Is(err, context.Canceled), errors.Is(err, ErrWrongClient):
 		return false
-	case !IsReply(err):
-		return true
 	}
-	for _, prefix := range unable {
-		if redis.HasErrorPrefix(err, prefix) {
-			return true
-		}
-	}
-	return false
+	reply, ok := errors.AsType[redis.Error](err)
+	return !ok || servesNothing(codeOf(reply))
 }
 
 // left tells whether a caller's own time is over, or so nearly that the deadline may have ended the
@@ -200,9 +189,8 @@ func (c *Conn) answered(r int) {
 	}
 }
 
-// failed notes a failure, and with one too many opens the breaker. A server that has become a
-// replica goes on answering reads, with what may have been deleted since: that it refuses a write
-// is enough.
+// failed records a failure. It opens the breaker after outAfter failures in a row, or at once if
+// the error is certain.
 func (c *Conn) failed(r int, key string, err error) {
 	if c.health.bound == 0 {
 		return
@@ -212,7 +200,7 @@ func (c *Conn) failed(r int, key string, err error) {
 		if before != nil {
 			t.failures += before.failures
 		}
-		if redis.HasErrorPrefix(err, "READONLY") {
+		if certain(err) {
 			t.failures = max(t.failures, outAfter)
 		}
 		if before != nil && before.failures >= outAfter {

@@ -155,7 +155,7 @@ func TestBreakerOpensAndCloses(t *testing.T) {
 // What does not say that Redis is out of reach does not open the breaker.
 func TestBreakerCountsOnlyRedis(t *testing.T) {
 	for _, err := range []error{
-		redis.Nil, reply("WRONGTYPE"), reply("OOM"), reply("NOSCRIPT"), reply("NOPERM"), reply("MISCONF"), reply("TRYAGAIN Multiple keys"), context.Canceled, ErrClosed,
+		redis.Nil, reply("WRONGTYPE"), reply("OOM"), reply("NOSCRIPT"), reply("NOPERM"), reply("BUSYKEY"), reply("TRYAGAIN Multiple keys"), context.Canceled, ErrClosed,
 	} {
 		c, a := watched(t, lazyClient(t))
 		a.set(always(err))

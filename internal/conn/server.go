@@ -20,11 +20,15 @@ var (
 		"use redis.NewClusterClient, or UniversalOptions.IsClusterMode", ErrWrongClient)
 	errClusterOnPlain = fmt.Errorf("%w: the server is no node of a Redis Cluster, and this *redis.ClusterClient (of NewFailoverClusterClient, or with ClusterSlots) takes it for one, so that it and other clients do not find what the other has written; "+
 		"use redis.NewClient or redis.NewFailoverClient", ErrWrongClient)
+	errSentinel = fmt.Errorf("%w: the server is a Redis Sentinel, which holds no keys; use redis.NewFailoverClient", ErrWrongClient)
+	errSharded  = fmt.Errorf("%w: the address leads to several Redis servers that share the keys, as behind a sharding proxy, which does not keep the order of commands; use a Redis Cluster and redis.NewClusterClient, or one server", ErrWrongClient)
+	errDatabase = fmt.Errorf("%w: the server refuses the database of Options.DB; a node of a Redis Cluster has database 0 only, as a rule, and needs redis.NewClusterClient; a single server has those of its setting \"databases\"", ErrWrongClient)
 )
 
-// server is what is known of the server: whether it is a node of a cluster. The type of the client
-// does not tell that, and by it keys are divided into ranges. So the server is asked before the
-// first command, and again when new connections have been made, for they may lead to another one.
+// server is what is known of the server: whether it is a node of a cluster, or a replica. The type
+// of the client does not say that, and by it keys are divided into ranges. So the server is asked
+// before the first command, and again when new connections have been made, for they may lead to
+// another one.
 type server struct {
 	checked bool
 	dials   *dials // of the client; nil: a cluster's
@@ -62,20 +66,59 @@ func (c *Conn) fits(ctx context.Context) error {
 	if v != nil && time.Since(v.at) < askAgain {
 		return v.err
 	}
-	clustered, err := c.askServer(ctx)
-	if err != nil {
+	err := c.askServer(ctx)
+	if err != nil && !errors.Is(err, ErrWrongClient) {
 		return err
 	}
-	now := &verdict{dials: c.server.made(), at: time.Now()}
-	switch {
-	case clustered && c.cluster == nil:
-		now.err = errPlainOnCluster
-	case !clustered && c.cluster != nil:
-		now.err = errClusterOnPlain
-	}
-	c.server.known.Store(now)
-	return now.err
+	c.server.known.Store(&verdict{dials: c.server.made(), at: time.Now(), err: err})
+	return err
 }
+
+// unfit returns why the client is not one for a server of this kind, nil if it is.
+func (c *Conn) unfit(k kind) error {
+	switch {
+	case k.mode == "sentinel":
+		return errSentinel
+	case k.mode == "cluster" && c.cluster == nil:
+		return errPlainOnCluster
+	case k.mode != "cluster" && c.cluster != nil:
+		return errClusterOnPlain
+	case c.server.dials != nil:
+		return c.server.dials.metRole(k.role)
+	}
+	return nil
+}
+
+// shardingProxy returns an error if the keys of what looks like one server live on several, as
+// behind a proxy that shards them: such a proxy runs a script where the script's key lives, and
+// each run of a server has an id of its own. A server that does not say its id to a script is taken
+// for one. After one good answer the client's server is not asked again.
+func (c *Conn) shardingProxy(ctx context.Context) error {
+	if c.cluster != nil || c.server.dials.whole.Load() {
+		return nil
+	}
+	cmds := make([]redis.Cmder, Ranges)
+	for r := range cmds {
+		cmds[r] = redis.NewCmd(ctx, "eval", runIDScript, 1, c.health.prefix+"::probe:{"+Tag(r)+"}")
+	}
+	process(ctx, c.rdb, cmds)
+	ids := make(map[string]bool)
+	for _, cmd := range cmds {
+		if err := cmd.Err(); Unable(err) || err != nil && !IsReply(err) {
+			return err
+		}
+		if id, ok := cmd.(*redis.Cmd).Val().(string); ok {
+			ids[id] = true
+		}
+	}
+	if len(ids) > 1 {
+		return errSharded
+	}
+	c.server.dials.whole.Store(true)
+	return nil
+}
+
+const runIDScript = `return string.match(redis.call('INFO', 'server'), 'run_id:(%w+)')`
 
 // Doubt makes the server be asked again, no sooner than that may be: what it was taken for does not
 // agree with what was heard.
@@ -92,56 +135,99 @@ func (s *server) made() int64 {
 	return s.dials.made.Load()
 }
 
-func (c *Conn) askServer(ctx context.Context) (clustered bool, err error) {
-	if c.cluster == nil {
-		return Clustered(ctx, c.rdb)
+// askServer returns why the client is not one for its server, nil if it is; or an error that is not
+// ErrWrongClient, if the server does not say what it is.
+func (c *Conn) askServer(ctx context.Context) error {
+	server := c.rdb
+	if c.cluster != nil {
+		node, err := c.cluster.MasterForKey(ctx, "")
+		if err != nil {
+			return err
+		}
+		server = node
 	}
-	node, err := c.cluster.MasterForKey(ctx, "")
-	if err != nil {
-		return false, err
+	k, err := kindOf(ctx, server)
+	if err == nil {
+		err = c.unfit(k)
 	}
-	return Clustered(ctx, node)
+	if err == nil {
+		err = c.shardingProxy(ctx)
+	}
+	return err
 }
 
-// Clustered asks the server of a client whether it is a node of a cluster. Users with an ACL may
-// always send HELLO; where neither command is known, that is the answer of something that is no
-// node.
+// Clustered reports whether the server of a client is a node of a cluster.
 func Clustered(ctx context.Context, server redis.UniversalClient) (bool, error) {
+	k, err := kindOf(ctx, server)
+	return k.mode == "cluster", err
+}
+
+// kind is what a server says of itself; "" is what it does not say.
+type kind struct {
+	mode string // "standalone", "cluster" or "sentinel"
+	role string // "master", or see isReplicaRole
+}
+
+// kindOf asks the server of a client of what kind it is. Users with an ACL may always send HELLO.
+// Where neither HELLO nor INFO is known, the kind is empty, as that of a single server.
+func kindOf(ctx context.Context, server redis.UniversalClient) (kind, error) {
 	hello := redis.NewCmd(ctx, "hello")
 	process(ctx, server, []redis.Cmder{hello})
 	switch err := hello.Err(); {
-	case IsReply(err) && strings.Contains(err.Error(), noDatabases):
-		return true, nil
+	case IsReply(err) && strings.Contains(err.Error(), clusterRefusesDatabase):
+		return kind{mode: "cluster"}, nil
+	case IsReply(err) && strings.Contains(err.Error(), databaseOutOfRange):
+		return kind{}, errDatabase
 	case Unable(err), err != nil && !IsReply(err):
-		return false, err
-	case mode(hello) != "":
-		return mode(hello) == "cluster", nil
+		return kind{}, err
 	}
-	info := redis.NewStringCmd(ctx, "info", "cluster")
+	if mode := field(hello, "mode"); mode != "" {
+		return kind{mode: mode, role: field(hello, "role")}, nil
+	}
+	info := redis.NewStringCmd(ctx, "info")
 	process(ctx, server, []redis.Cmder{info})
 	if err := info.Err(); Unable(err) || err != nil && !IsReply(err) {
-		return false, err
+		return kind{}, err
 	}
-	return strings.Contains(info.Val(), "cluster_enabled:1"), nil
+	return kindInInfo(info.Val()), nil
 }
 
-// noDatabases is in what a node of a cluster replies to a client that wants another database than
-// 0, whatever it asks.
-const noDatabases = "SELECT is not allowed in cluster mode"
+// kindInInfo reads the reply to INFO.
+func kindInInfo(info string) (k kind) {
+	for line := range strings.Lines(info) {
+		switch name, value, _ := strings.Cut(strings.TrimSpace(line), ":"); name {
+		case "redis_mode", "server_mode":
+			k.mode = value
+		case "cluster_enabled":
+			if value == "1" {
+				k.mode = "cluster"
+			}
+		case "role":
+			k.role = value
+		}
+	}
+	return k
+}
 
-// mode is what a HELLO answers under that name: a map, or, by an older protocol, a list.
-func mode(hello *redis.Cmd) string {
+// These are parts of what a server replies to each command of a client that wants a database that
+// is not there: the node of a cluster before Valkey 9 the one; a later node, or a single server,
+// the other.
+const (
+	clusterRefusesDatabase = "SELECT is not allowed in cluster mode"
+	databaseOutOfRange     = "DB index is out of range"
+)
+
+// field returns a field of the reply to HELLO, which is a map, or, by an older protocol, a list.
+func field(hello *redis.Cmd, name string) (value string) {
 	switch fields := hello.Val().(type) {
 	case map[any]any:
-		mode, _ := fields["mode"].(string)
-		return mode
+		value, _ = fields[name].(string)
 	case []any:
 		for i := 0; i+1 < len(fields); i += 2 {
-			if fields[i] == "mode" {
-				mode, _ := fields[i+1].(string)
-				return mode
+			if fields[i] == name {
+				value, _ = fields[i+1].(string)
 			}
 		}
 	}
-	return ""
+	return value
 }

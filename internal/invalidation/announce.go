@@ -79,6 +79,7 @@ func (c *Bus) do(ctx context.Context, names []string, hashes []uint64, o job) ([
 		return errs, nil
 	}
 	for _, p := range parts {
+		c.refused(caller, p)
 		for i, at := range p.at {
 			if errs[at] = p.failed(i); errs[at] == nil {
 				errs[at] = p.announced
@@ -92,6 +93,14 @@ func (c *Bus) do(ctx context.Context, names []string, hashes []uint64, o job) ([
 		}
 	}
 	return errs, parts
+}
+
+// refused notes that a part was refused. One trip is one refusal, however many commands it has.
+func (c *Bus) refused(ctx context.Context, p *part) {
+	noted := c.conn.Refused(ctx, c.keys[p.rng], p.announced)
+	for i := 0; i < len(p.names) && !noted; i++ {
+		noted = c.conn.Refused(ctx, p.names[i], p.failed(i))
+	}
 }
 
 // part is the keys of one range, as many as fit into one pipeline.
@@ -245,7 +254,9 @@ func (c *Bus) DeleteLoader(ctx context.Context, name string) error {
 			errs[r] = conn.NotReturned(nil) // until it has
 			all.Go(func() {
 				n, err := c.announce(ctx, r, appendLoader(nil, name), name)
-				if errs[r] = err; err == nil && c.loaders.announced(name, r, n) {
+				if errs[r] = err; err != nil {
+					c.conn.Refused(caller, c.keys[r], err)
+				} else if c.loaders.announced(name, r, n) {
 					c.pollers[r].doubt()
 				}
 			})

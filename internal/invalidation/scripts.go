@@ -33,8 +33,10 @@ return n`)
 // loader in ARGV. A loader that has none gets one of now: if it was lost, with all entries or
 // alone, nothing from before counts. So does the number, for 0 would be the same after each loss: a
 // process that has heard of none would believe that there was none, when there was one and Redis
-// has lost its data since.
+// has lost its data since. First it asks for a write that changes nothing: a server that refuses
+// writes, as a replica does, must not confirm what memory holds.
 var pollScript = conn.NewScript(clock + `
+redis.call('PERSIST', KEYS[1])
 local number = count('')
 if number == 0 then
   number = now - 1

@@ -34,6 +34,7 @@ func (c *Bus) tell(ctx context.Context, p *part) error {
 	p.announced = conn.NotReturned(nil) // until it has
 	err := c.conn.Await(ctx, func() { c.send(ctx, p) })
 	if err == nil {
+		c.refused(caller, p)
 		err = p.announced
 		if err == nil && len(p.names) > 0 {
 			err = p.failed(0)

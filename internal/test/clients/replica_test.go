@@ -1,0 +1,164 @@
+package clients_test
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/cacheaside/cacheaside"
+	"github.com/cacheaside/cacheaside/internal/test/testenv"
+)
+
+const useMaster = "use the address of the master"
+
+// replicate makes a replica of a server, and waits until it has the server's data.
+func replicate(t *testing.T, replica, of *testenv.Redis) {
+	t.Helper()
+	host, port, _ := net.SplitHostPort(of.Addr)
+	admin := replica.Client(t)
+	do(t, admin, "replicaof", host, port)
+	testenv.Eventually(t, "the replica", func() bool {
+		return strings.Contains(admin.Info(t.Context(), "replication").Val(), "master_link_status:up")
+	})
+}
+
+// cut makes a replica lose its master, and keep what it has.
+func cut(t *testing.T, replica *testenv.Redis) {
+	t.Helper()
+	do(t, replica.Client(t), "replicaof", "127.0.0.1", "1")
+}
+
+// A client of a replica is refused as any client of the wrong kind, until the replica becomes a
+// master.
+func TestClientOfAReplica(t *testing.T) {
+	master, replica := testenv.StartRedis(t), testenv.StartRedis(t)
+	replicate(t, replica, master)
+	for name, connected := range map[string]bool{"new": false, "connected": true} {
+		rdb := replica.Client(t)
+		if connected { // before the cache sees the role of the server
+			do(t, rdb, "ping")
+		}
+		p := open(t, rdb, &table{}, cacheaside.Options{})
+		_, err := p.rows.Get(t.Context(), 1)
+		refused(t, name+" Get", err, useMaster)
+		_, err = p.rows.Get(t.Context(), 1, cacheaside.Fresh)
+		refused(t, name+" Get Fresh", err, useMaster)
+		_, err = p.rows.GetMany(t.Context(), []int{1, 2})
+		refused(t, name+" GetMany", err, useMaster)
+		refused(t, name+" Invalidate", p.rows.Invalidate(t.Context(), 1), useMaster)
+		refused(t, name+" Expire", p.rows.Expire(t.Context(), 1), useMaster)
+		refused(t, name+" InvalidateAll", p.rows.InvalidateAll(t.Context()), useMaster)
+		_, err = p.rows.Refresh(t.Context(), 1)
+		refused(t, name+" Refresh", err, useMaster)
+		refused(t, name+" Ready", p.Ready(t.Context()), useMaster)
+		if s := p.Stats().Bus; s.Trusted > 0 || s.Subscribed {
+			t.Errorf("%s: it listens: %+v", name, s)
+		}
+		if errors.Is(err, context.DeadlineExceeded) || !errors.Is(err, cacheaside.ErrRedis) {
+			t.Errorf("%s: %v", name, err)
+		}
+		do(t, replica.Client(t), "replicaof", "no", "one")
+		testenv.Eventually(t, "a master", func() bool { return p.rows.Invalidate(t.Context(), 1) == nil })
+		if v, err := p.rows.Get(t.Context(), 1); v != 0 || err != nil {
+			t.Error(v, err)
+		}
+		p.Close()
+		replicate(t, replica, master)
+	}
+}
+
+// balanced returns a client of one address that leads to several servers in turn.
+func balanced(t *testing.T, servers ...*testenv.Redis) *redis.Client {
+	t.Helper()
+	var mu sync.Mutex
+	next := 0
+	o := servers[0].Options()
+	o.ContextTimeoutEnabled = true
+	o.Dialer = func(ctx context.Context, network, _ string) (net.Conn, error) {
+		mu.Lock()
+		addr := servers[next%len(servers)].Addr
+		next++
+		mu.Unlock()
+		return new(net.Dialer).DialContext(ctx, network, addr)
+	}
+	rdb := redis.NewClient(o)
+	t.Cleanup(func() { rdb.Close() })
+	return rdb
+}
+
+// At an address that leads to a master and its replicas, connections to the replicas are not used.
+func TestAddressOfAMasterAndReplicas(t *testing.T) {
+	master, replica := testenv.StartRedis(t), testenv.StartRedis(t)
+	replicate(t, replica, master)
+	d := &table{}
+	var log logged
+	rdb := balanced(t, master, replica, replica)
+	p := open(t, rdb, d, cacheaside.Options{MemoryBytes: -1, Logger: slog.New(slog.NewTextHandler(&log, nil))})
+	writer := open(t, master.Client(t), d, cacheaside.Options{MemoryBytes: -1})
+	p.stale(t, d)
+	writer.stale(t, d)
+	replicas := func() int { // connections of clients
+		all := replica.Client(t).ClientList(t.Context()).Val()
+		return strings.Count(all, "cmd=getrange") + strings.Count(all, "cmd=evalsha")
+	}
+	cut(t, replica)
+	d.version.Add(1)
+	for key := range rows {
+		if err := writer.rows.Invalidate(t.Context(), key); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var all sync.WaitGroup
+	for range 16 { // more connections
+		all.Go(func() {
+			if n := p.stale(t, d, cacheaside.Fresh); n > 0 {
+				t.Errorf("%d of %d reads are stale", n, rows)
+			}
+		})
+	}
+	all.Wait()
+	if n := replicas(); n > 0 {
+		t.Errorf("%d connections to the replica are in use", n)
+	}
+	if !log.says("the address leads to several servers") {
+		t.Error("the log does not say that it leads to replicas")
+	}
+}
+
+// A client of sentinels that asks them for replicas is refused.
+func TestReplicaOnly(t *testing.T) {
+	sentinel := testenv.SharedSentinel(t)
+	o := sentinel.Options()
+	o.ReplicaOnly = true
+	rdb := redis.NewFailoverClient(o)
+	defer rdb.Close()
+	p := open(t, rdb, &table{}, cacheaside.Options{})
+	defer p.Close()
+	_, err := p.rows.Get(t.Context(), 1)
+	refused(t, "Get", err, useMaster)
+	refused(t, "Invalidate", p.rows.Invalidate(t.Context(), 1), useMaster)
+}
+
+// A sentinel is no server for keys, and a server without the client's database is none either.
+func TestServersWithoutTheKeys(t *testing.T) {
+	sentinel := testenv.SharedSentinel(t)
+	few := testenv.StartRedis(t, "--databases", "2")
+	other := few.Options()
+	other.DB = 2
+	other.ContextTimeoutEnabled = true
+	noDatabase := redis.NewClient(other)
+	defer noDatabase.Close()
+	for says, rdb := range map[string]*redis.Client{"is a Redis Sentinel": sentinel.Sentinels[0].Client(t), "refuses the database of Options.DB": noDatabase} {
+		p := open(t, rdb, &table{}, cacheaside.Options{})
+		_, err := p.rows.Get(t.Context(), 1)
+		refused(t, "Get", err, says)
+		refused(t, "Invalidate", p.rows.Invalidate(t.Context(), 1), says)
+		p.Close()
+	}
+}

@@ -354,7 +354,10 @@ func (o *slowOutage) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 // A server that answers everything with the reply that it cannot serve, as while it loads its data,
 // is taken for out of reach, until it serves.
 func TestServerRefuses(t *testing.T) {
-	for _, says := range []string{"LOADING Redis is loading the dataset in memory", "READONLY You can't write against a read only replica.", "CLUSTERDOWN The cluster is down"} {
+	for _, says := range []string{
+		"LOADING Redis is loading the dataset in memory", "READONLY You can't write against a read only replica.", "CLUSTERDOWN The cluster is down",
+		"BUSY Redis is busy running a script.", "MISCONF Errors writing to the AOF file: No space left on device", "NOREPLICAS Not enough good replicas to write.", "NOAUTH Authentication required.",
+	} {
 		t.Run(says[:7], func(t *testing.T) {
 			addr := refusing(t, says)
 			rdb := redis.NewClient(&redis.Options{Addr: addr, MaxRetries: -1, ContextTimeoutEnabled: true, Protocol: 2, DisableIdentity: true})

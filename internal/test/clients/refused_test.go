@@ -60,13 +60,19 @@ func TestRefusedWrite(t *testing.T) {
 			return committed(ctx)
 		},
 	}
-	refusals := map[string]struct{ refuse, allow []any }{
-		"READONLY":   {[]any{"replicaof", "127.0.0.1", "1"}, []any{"replicaof", "no", "one"}},
-		"NOREPLICAS": {[]any{"config", "set", "min-replicas-to-write", "1"}, []any{"config", "set", "min-replicas-to-write", "0"}},
+	refusals := map[string]struct {
+		refuse []any
+		info   string // that the refusal shows in
+		allow  []any
+		args   []string // of the server
+	}{
+		"READONLY":   {[]any{"replicaof", "127.0.0.1", "1"}, "role:slave", []any{"replicaof", "no", "one"}, nil},
+		"NOREPLICAS": {[]any{"config", "set", "min-replicas-to-write", "1"}, "role:master", []any{"config", "set", "min-replicas-to-write", "0"}, nil},
+		"MISCONF":    {[]any{"bgsave"}, "rdb_last_bgsave_status:err", []any{"config", "set", "stop-writes-on-bgsave-error", "no"}, []string{"--save", "3600 1", "--dir", "/proc"}},
 	}
 	for code, of := range refusals {
 		t.Run(code, func(t *testing.T) {
-			server := testenv.StartRedis(t)
+			server := testenv.StartRedis(t, of.args...)
 			admin := server.Client(t)
 			for name, write := range writes {
 				if code != "READONLY" && name != "Invalidate" {
@@ -82,6 +88,7 @@ func TestRefusedWrite(t *testing.T) {
 					t.Fatal(v, err)
 				}
 				do(t, admin, of.refuse...)
+				testenv.Eventually(t, of.info, func() bool { return strings.Contains(admin.Info(t.Context()).Val(), of.info) })
 				d.version.Add(1)
 				err := write(t.Context(), p) // READONLY also ends the connection, and the next one is refused
 				if !redis.HasErrorPrefix(err, code) && (code != "READONLY" || !strings.Contains(err.Error(), "is a replica")) {

@@ -13,7 +13,6 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/cacheaside/cacheaside"
 	"github.com/cacheaside/cacheaside/internal/test/testenv"
 )
 
@@ -127,13 +126,13 @@ func TestShardingProxy(t *testing.T) {
 	}
 	one, other := testenv.StartRedis(t), testenv.StartRedis(t)
 	const says = "several Redis servers that share the keys"
-	p := open(t, client(sharding(t, one, other)), &table{}, cacheaside.Options{})
+	p := open(t, client(sharding(t, one, other)), &table{}, patient())
 	_, err := p.rows.Get(t.Context(), 1)
 	refused(t, "Get", err, says)
 	refused(t, "Invalidate", p.rows.Invalidate(t.Context(), 1), says)
 	refused(t, "InvalidateAll", p.rows.InvalidateAll(t.Context()), says)
 
-	alone := open(t, client(sharding(t, one)), &table{}, cacheaside.Options{MemoryBytes: -1})
+	alone := open(t, client(sharding(t, one)), &table{}, patient())
 	if v, err := alone.rows.Get(t.Context(), 1); v != 0 || err != nil {
 		t.Error(v, err)
 	}

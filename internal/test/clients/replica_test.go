@@ -17,6 +17,11 @@ import (
 
 const useMaster = "use the address of the master"
 
+// patient returns options with which a busy machine is not taken for a Redis out of reach.
+func patient() cacheaside.Options {
+	return cacheaside.Options{RedisTimeout: testenv.Hang, ReadTimeout: testenv.Hang}
+}
+
 // replicate makes a replica of a server, and waits until it has the server's data.
 func replicate(t *testing.T, replica, of *testenv.Redis) {
 	t.Helper()
@@ -44,7 +49,7 @@ func TestClientOfAReplica(t *testing.T) {
 		if connected { // before the cache sees the role of the server
 			do(t, rdb, "ping")
 		}
-		p := open(t, rdb, &table{}, cacheaside.Options{})
+		p := open(t, rdb, &table{}, patient())
 		_, err := p.rows.Get(t.Context(), 1)
 		refused(t, name+" Get", err, useMaster)
 		_, err = p.rows.Get(t.Context(), 1, cacheaside.Fresh)
@@ -99,8 +104,10 @@ func TestAddressOfAMasterAndReplicas(t *testing.T) {
 	d := &table{}
 	var log logged
 	rdb := balanced(t, master, replica, replica)
-	p := open(t, rdb, d, cacheaside.Options{MemoryBytes: -1, Logger: slog.New(slog.NewTextHandler(&log, nil))})
-	writer := open(t, master.Client(t), d, cacheaside.Options{MemoryBytes: -1})
+	o := patient()
+	o.MemoryBytes, o.Logger = -1, slog.New(slog.NewTextHandler(&log, nil))
+	p := open(t, rdb, d, o)
+	writer := open(t, master.Client(t), d, o)
 	p.stale(t, d)
 	writer.stale(t, d)
 	replicas := func() int { // connections of clients
@@ -138,7 +145,7 @@ func TestReplicaOnly(t *testing.T) {
 	o.ReplicaOnly = true
 	rdb := redis.NewFailoverClient(o)
 	defer rdb.Close()
-	p := open(t, rdb, &table{}, cacheaside.Options{})
+	p := open(t, rdb, &table{}, patient())
 	defer p.Close()
 	_, err := p.rows.Get(t.Context(), 1)
 	refused(t, "Get", err, useMaster)
@@ -155,7 +162,7 @@ func TestServersWithoutTheKeys(t *testing.T) {
 	noDatabase := redis.NewClient(other)
 	defer noDatabase.Close()
 	for says, rdb := range map[string]*redis.Client{"is a Redis Sentinel": sentinel.Sentinels[0].Client(t), "refuses the database of Options.DB": noDatabase} {
-		p := open(t, rdb, &table{}, cacheaside.Options{})
+		p := open(t, rdb, &table{}, patient())
 		_, err := p.rows.Get(t.Context(), 1)
 		refused(t, "Get", err, says)
 		refused(t, "Invalidate", p.rows.Invalidate(t.Context(), 1), says)

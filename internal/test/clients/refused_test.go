@@ -117,8 +117,16 @@ func TestRefusedWrite(t *testing.T) {
 func TestDemotedUnderAReader(t *testing.T) {
 	server := testenv.StartRedis(t)
 	d := &table{}
-	p := open(t, server.Client(t), d, cacheaside.Options{MaxStaleness: 2 * time.Second})
-	p.stale(t, d)
+	o := patient()
+	o.MaxStaleness = 2 * time.Second
+	p := open(t, server.Client(t), d, o)
+	testenv.Eventually(t, "all rows in Redis", func() bool { // then nothing is written but by polls
+		loads := d.loads.Load()
+		p.stale(t, d, cacheaside.Fresh)
+		return d.loads.Load() == loads
+	})
+	time.Sleep(1100 * time.Millisecond) // the server is asked for its role again a second after a new connection
+	p.stale(t, d, cacheaside.Fresh)     // now, and not when it is a replica
 	do(t, server.Client(t), "replicaof", "127.0.0.1", "1")
 	polls := func() int { return server.CommandCalls(t)["evalsha"] }
 	before := polls()

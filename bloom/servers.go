@@ -41,13 +41,10 @@ func (f *Redis) servers(ctx context.Context) (ids []string, err error) {
 }
 
 func (f *Redis) infos(ctx context.Context) (told []string, err error) {
-	ask := func(ctx context.Context, c redis.Cmdable) (info string, err error) {
-		defer func() {
-			if p := recover(); p != nil { // of a hook, on a goroutine that nobody else guards
-				err = conn.NotReturned(p)
-			}
-		}()
-		return c.Info(ctx, "server").Result()
+	ask := func(ctx context.Context, c redis.UniversalClient) (info string, err error) {
+		cmd := redis.NewStringCmd(ctx, "info", "server")
+		conn.Do(ctx, c, cmd)
+		return cmd.Result()
 	}
 	cluster, ok := f.rdb.(*redis.ClusterClient)
 	if !ok {

@@ -49,6 +49,9 @@ func SetFenced[V ~string | ~[]byte](ctx context.Context, rdb redis.UniversalClie
 // token is remembered all the same. All else is as with SetFenced. To read without a lock, use GET.
 func GetFenced(ctx context.Context, rdb redis.UniversalClient, key string, token int64) (string, error) {
 	value, err := fenced(ctx, rdb, getFencedScript, key, token)
+	for i := 0; i < conn.MaxStale && conn.Stale(err) && ctx.Err() == nil; i++ { // it may be asked twice
+		value, err = fenced(ctx, rdb, getFencedScript, key, token)
+	}
 	if err != nil {
 		return "", fmt.Errorf("lock: GetFenced: %w", err)
 	}

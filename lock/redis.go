@@ -135,8 +135,8 @@ const tries = 3
 // ask asks for the lock. If somebody else has the lock, ask returns for how long at most; mark: the
 // holder is to tell when it releases the lock.
 func (a *asking) ask(ctx context.Context, mark bool) (g driver.Grant, left time.Duration, err error) {
-	lost := 0
-	for range tries {
+	lost, stale := 0, 0
+	for i := 0; i < tries; i++ {
 		var bound int64
 		if bound, err = a.d.bound(ctx, a.key, a.timeout); err != nil {
 			return g, 0, err
@@ -154,6 +154,11 @@ func (a *asking) ask(ctx context.Context, mark bool) (g driver.Grant, left time.
 			return g, 0, err
 		case err != nil:
 			a.unknown, a.bound = append(a.unknown, id), max(a.bound, bound)
+			if conn.Stale(err) && stale < conn.MaxStale && ctx.Err() == nil { // a closed connection has lost it
+				stale++
+				i--
+				continue
+			}
 			if lost++; lost > 1 || ctx.Err() != nil {
 				return g, 0, err
 			}
@@ -202,9 +207,16 @@ func (k *redisLock) Extend(ctx context.Context, ttl time.Duration) error {
 func (k *redisLock) Release(ctx context.Context) error {
 	token := strconv.FormatInt(k.token, 10)
 	began := time.Now()
-	was, err := k.d.yes(ctx, releaseScript, true, k.key, 0, "L1 "+k.id+" "+token+" ", "L1 - "+token+" 0 0", k.keep.Milliseconds())
+	var was bool
+	var err error
+	for range conn.MaxStale {
+		was, err = k.d.yes(ctx, releaseScript, true, k.key, 0, "L1 "+k.id+" "+token+" ", "L1 - "+token+" 0 0", k.keep.Milliseconds())
+		k.asked = k.asked || err != nil && !conn.IsReply(err)
+		if !conn.Stale(err) || ctx.Err() != nil {
+			break
+		}
+	}
 	if err != nil {
-		k.asked = k.asked || !conn.IsReply(err)
 		return k.d.explain(ctx, err, "a release", k.key, began)
 	}
 	k.settle()

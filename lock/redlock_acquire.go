@@ -9,6 +9,7 @@ import (
 
 	"github.com/go-redsync/redsync/v4"
 
+	"github.com/cacheaside/cacheaside/internal/conn"
 	"github.com/cacheaside/cacheaside/internal/retry"
 	"github.com/cacheaside/cacheaside/lock/driver"
 )
@@ -23,7 +24,7 @@ func (d *redlockDriver) Acquire(ctx context.Context, q driver.Request) (driver.G
 	w := &redlockWait{d: d, key: key}
 	defer w.leave()
 	began := time.Now()
-	for splits := 0; ; {
+	for splits, stale := 0, 0; ; {
 		w.forget()
 		r := c.newRound()
 		token, err := r.run(ctx)
@@ -36,6 +37,9 @@ func (d *redlockDriver) Acquire(ctx context.Context, q driver.Request) (driver.G
 		switch {
 		case ctx.Err() != nil:
 			return driver.Grant{}, context.Cause(ctx)
+		case !contended && r.stale() && stale < conn.MaxStale:
+			stale++
+			err = nil
 		case !contended:
 			return driver.Grant{}, fmt.Errorf("no majority of the Redis servers: %w", err)
 		case !q.Wait && (held || splits >= splitsTried || time.Since(began) > q.Timeout):
@@ -51,6 +55,17 @@ func (d *redlockDriver) Acquire(ctx context.Context, q driver.Request) (driver.G
 			return driver.Grant{}, err
 		}
 	}
+}
+
+// stale reports whether a closed connection has lost the request to a node. The next round goes by
+// another.
+func (r *round) stale() bool {
+	for i := range r.ballots {
+		if b := &r.ballots[i]; b.now() && conn.Stale(b.err) {
+			return true
+		}
+	}
+	return false
 }
 
 // giveUp has nothing left of a round. The next takes over its votes, which the requests to free

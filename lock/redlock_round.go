@@ -196,8 +196,14 @@ func (r *round) send(ctx context.Context, i int, s conn.Script, args ...any) (an
 	if !n.conn.Apart(func() {
 		ctx, cancel := detached(ctx, r.timeout)
 		defer cancel()
-		reply, err := n.eval(ctx, s, r.keys, args...)
-		c <- result{reply, err}
+		var got result
+		for range conn.MaxStale {
+			got.answer, got.err = n.eval(ctx, s, r.keys, args...)
+			if !conn.Stale(got.err) || ctx.Err() != nil {
+				break
+			}
+		}
+		c <- got
 	}) {
 		return answer{}, conn.ErrClosed
 	}

@@ -3,11 +3,23 @@ package lock
 import (
 	"context"
 	"time"
+
+	"github.com/cacheaside/cacheaside/internal/conn"
 )
 
-// free ends the lock at one node. It answers true if the node had it.
-func (r *round) free(ctx context.Context, i int) (answer, bool, error) {
+// free ends the lock at one node. It returns true if the node had it.
+func (r *round) free(ctx context.Context, i int) (reply answer, had bool, err error) {
 	b := &r.ballots[i]
+	for range conn.MaxStale {
+		reply, had, err = r.freeOnce(ctx, b, i)
+		if !conn.Stale(err) || ctx.Err() != nil {
+			break
+		}
+	}
+	return reply, had, err
+}
+
+func (r *round) freeOnce(ctx context.Context, b *ballot, i int) (answer, bool, error) {
 	had := b.now() && b.yes() // before it is asked: a grant that is known when it has answered may be later than that
 	doubt := b.freeing.Add(1) > 1
 	reply, err := r.d.nodes[i].eval(ctx, redlockRelease, r.keys[:1], r.id)

@@ -7,7 +7,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"reflect"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -19,6 +21,7 @@ import (
 type Conn struct {
 	rdb     redis.UniversalClient
 	cluster *redis.ClusterClient // rdb, if it is one
+	members *clusterNodes        // of cluster
 	home    bool                 // its keys are all in one slot
 	timeout time.Duration
 	bounded bool
@@ -45,8 +48,8 @@ func New(rdb redis.UniversalClient, timeout time.Duration) (*Conn, error) {
 		if c == nil {
 			return nil, errors.New("the Redis client is a nil *redis.Client; pass an untyped nil for a cache without Redis")
 		}
-		if o := c.Options(); o.ClientSideCache != nil || o.ClientSideCacheConfig != nil {
-			return nil, errors.New("the Redis client keeps values in a cache of its own (ClientSideCache), which still serves a value after its delete was acknowledged")
+		if err := noCache(c.Options()); err != nil {
+			return nil, err
 		}
 		known := &Conn{rdb: rdb, timeout: timeout, bounded: c.Options().ContextTimeoutEnabled, closing: make(chan struct{})}
 		known.server.dials = dialsOf(c)
@@ -60,11 +63,27 @@ func New(rdb redis.UniversalClient, timeout time.Duration) (*Conn, error) {
 		if o.ReadOnly || o.RouteByLatency || o.RouteRandomly {
 			return nil, errors.New("the Redis client reads from replicas (ReadOnly, RouteByLatency or RouteRandomly), and a replica still serves a value after its delete was acknowledged")
 		}
-		watchNodes(c)
-		return &Conn{rdb: rdb, cluster: c, timeout: timeout, bounded: o.ContextTimeoutEnabled, closing: make(chan struct{})}, nil
+		if err := noCache(o); err != nil {
+			return nil, err
+		}
+		return &Conn{rdb: rdb, cluster: c, members: watchNodes(c), timeout: timeout, bounded: o.ContextTimeoutEnabled, closing: make(chan struct{})}, nil
 	default: // also a Ring, which is not named, or a program would link all of it
 		return nil, fmt.Errorf("a Redis client of type %T may break the protocol (a Ring moves keys between servers when one is unreachable, and then a deleted value comes back); use a *redis.Client or a *redis.ClusterClient", rdb)
 	}
+}
+
+// noCache returns an error if a client with these options keeps values in the process: it would
+// serve a value whose delete was acknowledged. options is a pointer to the options of any type of
+// client. Newer versions of go-redis have such options for more types, under names that begin
+// alike.
+func noCache(options any) error {
+	o := reflect.ValueOf(options).Elem()
+	for i := range o.NumField() {
+		if name := o.Type().Field(i).Name; strings.HasPrefix(name, "ClientSideCache") && !o.Field(i).IsZero() {
+			return fmt.Errorf("the Redis client keeps values in a cache of its own (%s), which still serves a value after its delete was acknowledged", name)
+		}
+	}
+	return nil
 }
 
 // NewHome is New for what is kept in one slot: it is one range, also on a cluster.
@@ -196,6 +215,11 @@ func (c *Conn) processAt(ctx context.Context, client redis.UniversalClient, cmds
 		return
 	}
 	process(ctx, client, cmds)
+	if c.members != nil {
+		if err := c.members.check(c.cluster); err != nil {
+			Fail(cmds, err)
+		}
+	}
 }
 
 func process(ctx context.Context, rdb redis.UniversalClient, cmds []redis.Cmder) {
@@ -206,10 +230,10 @@ func process(ctx context.Context, rdb redis.UniversalClient, cmds []redis.Cmder)
 		}
 	}()
 	if len(cmds) == 1 {
-		rdb.Process(ctx, cmds[0]) //nolint:errcheck // the command has it
+		send(ctx, rdb, cmds)
 	} else {
 		for part := range slices.Chunk(cmds, MaxPipeline) {
-			pipeline(ctx, rdb, part)
+			send(ctx, rdb, part)
 		}
 	}
 	returned = true
@@ -224,13 +248,27 @@ func pipelineOf(rdb redis.UniversalClient) redis.Pipeliner {
 	return rdb.(*redis.Client).Pipeline()
 }
 
-func pipeline(ctx context.Context, rdb redis.UniversalClient, cmds []redis.Cmder) {
+// sendOnce sends a command by itself, or several in one pipeline. With repeats the client may send
+// them again by itself, as its options say.
+func sendOnce(ctx context.Context, rdb redis.UniversalClient, cmds []redis.Cmder, repeats bool) {
+	first := cmds[0]
+	if !repeats {
+		first = unrepeated(first) // a pipeline is not repeated if one of its commands must not be
+	}
+	if len(cmds) == 1 {
+		rdb.Process(ctx, first) //nolint:errcheck // the command has it
+		return
+	}
 	pipe := pipelineOf(rdb)
-	if err := pipe.BatchProcess(ctx, cmds...); err != nil {
+	err := pipe.BatchProcess(ctx, first)
+	if err == nil {
+		err = pipe.BatchProcess(ctx, cmds[1:]...)
+	}
+	if err != nil {
 		Fail(cmds, err)
 		return
 	}
-	_, err := pipe.Exec(ctx)
+	_, err = pipe.Exec(ctx)
 	if err != nil && !slices.ContainsFunc(cmds, func(c redis.Cmder) bool { return c.Err() != nil }) {
 		Fail(cmds, err) // a hook's: no command has it
 	}

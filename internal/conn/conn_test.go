@@ -2,6 +2,7 @@ package conn
 
 import (
 	"context"
+	"errors"
 	"net"
 	"strings"
 	"testing"
@@ -58,6 +59,60 @@ func TestNewRefusesClientsWithACacheOfTheirOwn(t *testing.T) {
 			t.Errorf("%s: no error", name)
 		}
 		rdb.Close()
+	}
+}
+
+// Options of versions to come, and of other types of clients, are found by their names.
+func TestNoCache(t *testing.T) {
+	type options struct {
+		Addr                     string
+		ClientSideCacheConfig    *redis.ClientSideCacheConfig
+		ClientSideCache          redis.Cache
+		ClientSideCacheOfNextDay bool
+		lru                      int
+	}
+	for _, o := range []any{&options{ClientSideCacheConfig: &redis.ClientSideCacheConfig{}}, &options{ClientSideCache: redis.NewLocalCache(redis.CacheConfig{})}, &options{ClientSideCacheOfNextDay: true}} {
+		if err := noCache(o); err == nil || !strings.Contains(err.Error(), "(ClientSideCache") {
+			t.Errorf("%+v: %v", o, err)
+		}
+	}
+	for _, o := range []any{&options{Addr: "a", lru: 1}, &redis.Options{Addr: "a"}, &redis.ClusterOptions{}, &redis.RingOptions{}, &redis.FailoverOptions{}, &redis.UniversalOptions{}} {
+		if err := noCache(o); err != nil {
+			t.Errorf("%T: %v", o, err)
+		}
+	}
+}
+
+// The nodes of a cluster may have options of their own, also those that the client knows already.
+func TestNodesWithACacheOfTheirOwn(t *testing.T) {
+	cluster := testenv.SharedCluster(t)
+	for name, known := range map[string]bool{"new nodes": false, "known nodes": true} {
+		for _, cached := range []bool{false, true} {
+			o := cluster.Options()
+			o.NewClient = func(o *redis.Options) *redis.Client {
+				if o.Protocol = 3; cached {
+					o.ClientSideCacheConfig = &redis.ClientSideCacheConfig{}
+				}
+				return redis.NewClient(o)
+			}
+			rdb := redis.NewClusterClient(o)
+			defer rdb.Close()
+			if known {
+				if err := rdb.Ping(t.Context()).Err(); err != nil {
+					t.Fatal(err)
+				}
+			}
+			c, err := New(rdb, testenv.Hang)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer c.Close()
+			cmd := redis.NewCmd(t.Context(), "get", "a")
+			c.Ask(t.Context(), t.Context(), []redis.Cmder{cmd})
+			if err := cmd.Err(); errors.Is(err, ErrWrongClient) != cached {
+				t.Errorf("%s, with a cache: %v: %v", name, cached, err)
+			}
+		}
 	}
 }
 

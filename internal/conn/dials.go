@@ -2,6 +2,7 @@ package conn
 
 import (
 	"context"
+	"fmt"
 	"net"
 	"runtime"
 	"sync"
@@ -22,6 +23,9 @@ type dials struct {
 	mastersOnly atomic.Bool // connections to replicas are refused
 	master      atomic.Bool // a connection has led to a master
 	whole       atomic.Bool // all keys are known to live on one server
+
+	opaque  atomic.Bool                  // there was a connection that go-redis cannot examine
+	members atomic.Pointer[clusterNodes] // that the client is one of; nil: none
 }
 
 type dialFailure struct {
@@ -33,18 +37,55 @@ type dialFailure struct {
 // one hook to it.
 var watchedClients sync.Map // weak.Pointer[redis.Client] to *dials
 
-// watchedClusters are the clients whose new nodes are watchedClients.
-var watchedClusters sync.Map // weak.Pointer[redis.ClusterClient] to nothing
+// watchedClusters are the clients whose nodes are watched.
+var watchedClusters sync.Map // weak.Pointer[redis.ClusterClient] to *clusterNodes
 
-// watchNodes has the dials of a cluster's nodes be noted. Those that the client has met before are,
-// when one of them has failed.
-func watchNodes(cluster *redis.ClusterClient) {
+// clusterNodes is what is known of the clients of a cluster's nodes.
+type clusterNodes struct {
+	refused atomic.Pointer[error] // why they are not to be used; nil: they may be
+	met     atomic.Bool           // also those are watched that were there before the others
+	opaque  atomic.Bool           // one has had a connection that go-redis cannot examine
+}
+
+// watchNodes watches the clients of a cluster's nodes as they are made.
+func watchNodes(cluster *redis.ClusterClient) *clusterNodes {
 	key := weak.Make(cluster)
-	if _, known := watchedClusters.LoadOrStore(key, struct{}{}); known {
-		return
+	known, loaded := watchedClusters.LoadOrStore(key, &clusterNodes{})
+	nodes := known.(*clusterNodes)
+	if !loaded {
+		cluster.OnNewNode(nodes.watch)
+		runtime.AddCleanup(cluster, func(key weak.Pointer[redis.ClusterClient]) { watchedClusters.Delete(key) }, key)
 	}
-	cluster.OnNewNode(func(node *redis.Client) { dialsOf(node) })
-	runtime.AddCleanup(cluster, func(key weak.Pointer[redis.ClusterClient]) { watchedClusters.Delete(key) }, key)
+	return nodes
+}
+
+// watch notes the dials of a node, and whether its client keeps values in the process, which
+// ClusterOptions.NewClient can make it do.
+func (n *clusterNodes) watch(node *redis.Client) {
+	dialsOf(node).members.Store(n)
+	if err := noCache(node.Options()); err != nil {
+		err = fmt.Errorf("%w: %w", ErrWrongClient, err)
+		n.refused.Store(&err)
+	}
+}
+
+// check returns an error if a node's client is not to be used. When the cluster's client has first
+// met its nodes, check watches those that were there before watchNodes.
+func (n *clusterNodes) check(cluster *redis.ClusterClient) error {
+	if !n.met.Load() {
+		for r := range Ranges {
+			node, err := cluster.MasterForKey(ended, Tag(r))
+			if err != nil {
+				return nil // not met yet
+			}
+			n.watch(node)
+		}
+		n.met.Store(true)
+	}
+	if refused := n.refused.Load(); refused != nil {
+		return *refused
+	}
+	return nil
 }
 
 func dialsOf(client *redis.Client) *dials {
@@ -69,7 +110,16 @@ func (d *dials) why(began time.Time) error {
 	return nil
 }
 
-// dialHook notes what becomes of dials, and which role the servers have that they lead to.
+func (d *dials) isOpaque() {
+	anyOpaque.Store(true)
+	d.opaque.Store(true)
+	if m := d.members.Load(); m != nil {
+		m.opaque.Store(true)
+	}
+}
+
+// dialHook counts dials, keeps the last failure, numbers the connections, and notes the roles of the
+// servers that they lead to.
 type dialHook struct{ *dials }
 
 func (h dialHook) DialHook(next redis.DialHook) redis.DialHook {
@@ -78,10 +128,16 @@ func (h dialHook) DialHook(next redis.DialHook) redis.DialHook {
 		if err == nil {
 			h.made.Add(1)
 			h.failed.Store(nil)
-		} else if ctx.Err() == nil { // else it was given up, and the one before it tells more
+			c, opaque := numbered(c)
+			if opaque {
+				h.isOpaque()
+			}
+			return c, nil
+		}
+		if ctx.Err() == nil { // else it was given up, and the one before it tells more
 			h.failed.Store(&dialFailure{time.Now(), err})
 		}
-		return c, err
+		return nil, ofConnection(connections.Add(1), err)
 	}
 }
 

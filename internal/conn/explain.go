@@ -43,9 +43,7 @@ func (c *Conn) clientOf(key string) redis.UniversalClient {
 	if c.cluster == nil || key == "" || !c.met.Load() {
 		return c.rdb
 	}
-	ctx, cancel := context.WithCancel(context.Background())
-	cancel()
-	node, err := c.cluster.MasterForKey(ctx, key)
+	node, err := c.cluster.MasterForKey(ended, key)
 	if err != nil {
 		return c.rdb
 	}

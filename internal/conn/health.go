@@ -159,13 +159,13 @@ func keyOf(cmd redis.Cmder) string {
 	return key
 }
 
-// Unable reports whether an error says that Redis cannot be asked: it has replied so, or has not
-// replied. That the client is of the wrong kind is no trouble of Redis.
+// Unable reports whether err says that Redis cannot be asked: it has replied so, or has not replied.
+// Neither a Stale error does, for Redis has replied since, nor one of a client of the wrong kind.
 func Unable(err error) bool {
 	switch {
 	case errors.Is(err, redis.Nil):
 		return false
-	case err == nil, errors.Is(err, ErrClosed), errors.Is(err, context.Canceled), errors.Is(err, ErrWrongClient):
+	case err == nil, errors.Is(err, ErrClosed), errors.Is(err, context.Canceled), errors.Is(err, ErrWrongClient), Stale(err):
 		return false
 	}
 	reply, ok := errors.AsType[redis.Error](err)

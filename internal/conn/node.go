@@ -44,9 +44,10 @@ func (c *Conn) Listeners(ctx context.Context, topic string) (n int, err error) {
 	}
 	var all atomic.Int64
 	count := func(ctx context.Context, node *redis.Client) error {
-		subscribed, err := node.PubSubNumSub(ctx, topic).Result()
-		all.Add(subscribed[topic])
-		return err
+		subscribed := redis.NewMapStringIntCmd(ctx, "pubsub", "numsub", topic)
+		Do(ctx, node, subscribed)
+		all.Add(subscribed.Val()[topic])
+		return subscribed.Err()
 	}
 	if c.cluster == nil {
 		client, ok := c.rdb.(*redis.Client)

@@ -61,8 +61,8 @@ func SHA1(b []byte) string {
 	return hex.EncodeToString(sum[:])
 }
 
-// Once has the client library not repeat a command. One that asks for a lease or a lock must not
-// be: its delayed first send could arrive when the second has been carried out, and ended, already.
+// Once returns cmd as a command that is not sent twice. A request for a lease or a lock must not
+// be: the delayed first send could arrive when the second has been carried out, and ended, already.
 func Once(cmd *redis.Cmd) redis.Cmder {
 	return sentOnce{cmd}
 }
@@ -70,3 +70,27 @@ func Once(cmd *redis.Cmd) redis.Cmder {
 type sentOnce struct{ *redis.Cmd }
 
 func (sentOnce) NoRetry() bool { return true }
+
+// unrepeated returns cmd as a command that the client does not send twice. The usual types need no
+// allocation.
+func unrepeated(cmd redis.Cmder) redis.Cmder {
+	switch cmd := cmd.(type) {
+	case *redis.Cmd:
+		return sentOnce{cmd}
+	case *redis.StringCmd:
+		return stringOnce{cmd}
+	case *redis.IntCmd:
+		return intOnce{cmd}
+	}
+	return anyOnce{cmd}
+}
+
+type (
+	stringOnce struct{ *redis.StringCmd }
+	intOnce    struct{ *redis.IntCmd }
+	anyOnce    struct{ redis.Cmder }
+)
+
+func (stringOnce) NoRetry() bool { return true }
+func (intOnce) NoRetry() bool    { return true }
+func (anyOnce) NoRetry() bool    { return true }

@@ -57,12 +57,13 @@ func (c *Cache) take(ctx context.Context, keys []*Key) (failed []Failure) {
 
 func (c *Cache) takeInRedis(ctx context.Context, keys []*Key) []error {
 	errs := make([]error, len(keys))
-	for i := 0; i < maxTries && (i == 0 || ctx.Err() == nil); i++ {
+	stale := 0
+	for i := 0; i < maxTries && (i+stale == 0 || ctx.Err() == nil); i++ {
 		token, now := lease.NewToken(), time.Now()
 		var asked []*Key
 		var at []int
 		for j, k := range keys {
-			if i == 0 || errs[j] != nil && !conn.IsReply(errs[j]) {
+			if i+stale == 0 || errs[j] != nil && !conn.IsReply(errs[j]) {
 				k.token, k.asked = token, now
 				asked, at = append(asked, k), append(at, j)
 			}
@@ -72,12 +73,19 @@ func (c *Cache) takeInRedis(ctx context.Context, keys []*Key) []error {
 		}
 		once, cancel := context.WithTimeout(ctx, 2*c.Conn.Timeout())
 		names, _, hashes := namesOf(asked)
+		onlyStale := true
 		for j, err := range c.Bus.Hold(once, names, hashes, token, c.LeaseTTL, lease.Mark(token, c.LeaseTTL)) {
-			if errs[at[j]] = err; err != nil {
+			errs[at[j]] = err
+			if err != nil && !conn.Stale(err) {
 				c.Failed(asked[j].Loader)
+				onlyStale = onlyStale && conn.IsReply(err)
 			}
 		}
 		cancel()
+		if onlyStale && stale < conn.MaxStale { // a closed connection has lost it: that is no try
+			stale++
+			i--
+		}
 	}
 	return errs
 }

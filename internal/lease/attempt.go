@@ -106,14 +106,17 @@ func (s *Store) Claim(ctx context.Context, as []*Attempt) {
 	})
 }
 
-// ask sends requests for keys with a fresh token each time, until replies come. One token is sent
-// once; an earlier one that a reply shows is adopted.
+// ask sends requests for keys, with a fresh token each time, until replies come. One token is sent
+// once; an earlier one that a reply shows is adopted. A request that a closed connection has lost
+// is not counted: the next one goes by another.
 func (s *Store) ask(ctx context.Context, as []*Attempt, send func([]*Attempt, replyFunc), answer func(*Attempt, any, error) (State, error)) {
-	for i := 0; i < maxSends && len(as) > 0 && (i == 0 || ctx.Err() == nil); i++ {
+	stale := 0
+	for i := 0; i < maxSends && len(as) > 0 && (i+stale == 0 || ctx.Err() == nil); i++ {
 		for _, a := range as {
 			a.token = newToken()
 		}
 		var lost []*Attempt
+		onlyStale := true
 		send(as, func(a *Attempt, v any, err error) {
 			found, err := answer(a, v, err)
 			a.Err = err
@@ -124,9 +127,13 @@ func (s *Store) ask(ctx context.Context, as []*Attempt, send func([]*Attempt, re
 			case !conn.IsReply(err): // a reply refuses for a reason: nothing was done
 				a.sent = append(a.sent, a.token)
 				lost = append(lost, a)
+				onlyStale = onlyStale && conn.Stale(err)
 			}
 		})
-		as = lost
+		if as = lost; onlyStale && stale < conn.MaxStale {
+			stale++
+			i--
+		}
 	}
 }
 

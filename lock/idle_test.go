@@ -1,0 +1,89 @@
+package lock_test
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/cacheaside/cacheaside/internal/test/testenv"
+	"github.com/cacheaside/cacheaside/lock"
+)
+
+// opaque is a client of r whose connections go-redis cannot examine, and a way to have the server
+// close n of them while they rest.
+func opaque(t *testing.T, r *testenv.Redis, retries int) (rdb *redis.Client, closeIdle func(n int)) {
+	o := r.Options()
+	o.Dialer, o.PoolSize, o.MaxRetries, o.ContextTimeoutEnabled = testenv.Opaque, 128, retries, retries < 0
+	rdb, admin := clientWith(t, o), r.Client(t)
+	return rdb, func(n int) {
+		t.Helper()
+		testenv.FillPool(t, rdb, admin, n)
+		testenv.CloseIdle(t, admin)
+	}
+}
+
+// Idle connections that the server has closed are no trouble: a lock is acquired, extended and
+// released, and each of these goes by them first.
+func TestIdleConnectionsClosed(t *testing.T) {
+	o := &lock.LockerOptions{Timeout: 4 * time.Second, TTL: testenv.Hang} // Close waits for one time-out, for requests that are lost may yet arrive
+	server := testenv.SharedRedis(t)
+	single, closeIdle := opaque(t, server, 0)
+	unrepeated, closeUnrepeated := opaque(t, server, -1)
+	var nodes []*redis.Client
+	var closeNodes []func(int)
+	for _, r := range testenv.FiveMasters(t) {
+		rdb, f := opaque(t, r, -1)
+		nodes, closeNodes = append(nodes, rdb), append(closeNodes, f)
+	}
+	lockers := map[string]*lock.Locker{
+		"redis":      closed(t)(lock.NewRedis(single, o)),
+		"no retries": closed(t)(lock.NewRedis(unrepeated, o)),
+		"redlock":    closed(t)(lock.NewRedlock(nodes, o)),
+	}
+	for name, closeIdle := range map[string]func(int){
+		"redis":      closeIdle,
+		"no retries": closeUnrepeated,
+		"redlock": func(n int) {
+			for _, f := range closeNodes {
+				f(n)
+			}
+		},
+	} {
+		for _, dead := range []int{2, 100} {
+			t.Run(fmt.Sprintf("%s/%d", name, dead), func(t *testing.T) {
+				locked(t, lockers[name], func() { closeIdle(dead) })
+			})
+		}
+	}
+}
+
+func locked(t *testing.T, l *lock.Locker, closeIdle func()) {
+	for range 2 { // at first the clock of the server is not known
+		closeIdle()
+		lease, err := l.TryAcquire(t.Context(), "a", nil)
+		want(t, "acquire", err, nil)
+		closeIdle()
+		want(t, "extend", lease.Extend(t.Context()), nil)
+		closeIdle()
+		want(t, "release", lease.Release(), nil)
+	}
+}
+
+// A fenced read may be repeated. A fenced write must not be: it fails, and the next one does not.
+func TestIdleConnectionsClosedFenced(t *testing.T) {
+	rdb, closeIdle := opaque(t, testenv.SharedRedis(t), -1)
+	want(t, "set", lock.SetFenced(t.Context(), rdb, "a", "value", 7, time.Minute), nil)
+	closeIdle(100)
+	value, err := lock.GetFenced(t.Context(), rdb, "a", 7)
+	want(t, "get", err, nil)
+	if value != "value" {
+		t.Errorf("%q", value)
+	}
+	closeIdle(100)
+	if err := lock.SetFenced(t.Context(), rdb, "a", "next", 7, time.Minute); err == nil {
+		t.Error("it was sent twice, or the connection was not closed")
+	}
+	want(t, "set", lock.SetFenced(t.Context(), rdb, "a", "next", 7, time.Minute), nil)
+}

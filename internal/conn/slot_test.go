@@ -171,3 +171,28 @@ func lazyCluster(t *testing.T) *redis.ClusterClient {
 	t.Cleanup(func() { rdb.Close() })
 	return rdb
 }
+
+// The documentation says how many ranges two nodes share, where all have as many slots, and which
+// slots three nodes are to have so that there is none.
+func TestSharedRanges(t *testing.T) {
+	shared := func(borders ...int) (n int) {
+		for _, first := range borders { // the first slot of a node
+			if first%(slots/Ranges) != 0 {
+				n++
+			}
+		}
+		return n
+	}
+	for nodes, want := range map[int]int{2: 0, 3: 2, 4: 0, 8: 0, 16: 0} {
+		var borders []int
+		for i := range nodes {
+			borders = append(borders, i*slots/nodes)
+		}
+		if n := shared(borders...); n != want {
+			t.Errorf("%d nodes share %d ranges", nodes, n)
+		}
+	}
+	if n := shared(5120, 10240); n != 0 {
+		t.Errorf("the nodes of the documentation share %d ranges", n)
+	}
+}

@@ -131,7 +131,7 @@ func TestNewConnectionsClosed(t *testing.T) {
 	} {
 		for _, once := range []bool{false, true} {
 			addr, accepted := closing(t, c.greets)
-			o := &redis.Options{Addr: addr, PoolSize: 100, DialerRetries: 1, Protocol: 2}
+			o := &redis.Options{Addr: addr, PoolSize: 10, DialerRetries: 1, Protocol: 2}
 			c.set(o)
 			rdb := redis.NewClient(o)
 			conn, err := New(rdb, testenv.Hang)
@@ -151,7 +151,7 @@ func TestNewConnectionsClosed(t *testing.T) {
 					t.Errorf("%s: %v", name, err)
 				}
 			}
-			if n := accepted.Load(); asked != outAfter || n > 60 {
+			if n := accepted.Load(); asked != outAfter || n > 20 {
 				t.Errorf("%s: after %d commands and %d connections: %v", name, asked, n, conn.Down(0))
 			}
 			conn.Close()

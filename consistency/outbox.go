@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/jmoiron/sqlx"
+
+	"github.com/cacheaside/cacheaside/internal/sqlclock"
 )
 
 // SQLOutboxOptions are the settings of an SQLOutbox. nil, and the zero value, are good defaults.
@@ -171,8 +173,9 @@ func (o *SQLOutbox) Depth(ctx context.Context) (Depth, error) {
 		err = o.reading(ctx, func(on asker) (err error) {
 			var now int64
 			began := time.Now()
-			if d, now, err = readDepth(ctx, on, text); err == nil {
-				o.clock.saw(now, began, time.Now())
+			var latest int64
+			if d, latest, now, err = readDepth(ctx, on, text); err == nil {
+				o.clock.saw(now, latest, began, time.Now())
 				d.Others, err = o.lookAtOthers(ctx, on)
 			}
 			return err
@@ -181,14 +184,19 @@ func (o *SQLOutbox) Depth(ctx context.Context) (Depth, error) {
 	return d, o.failed("depth", err)
 }
 
-// readDepth also answers what time it is.
-func readDepth(ctx context.Context, on asker, text statements) (d Depth, now int64, err error) {
+// readDepth also returns when the latest of the items was put, and the time.
+func readDepth(ctx context.Context, on asker, text statements) (d Depth, latest, now int64, err error) {
 	var created int64
-	err = on.QueryRowContext(ctx, text.depth()).Scan(&d.Items, &d.Due, &created, &now)
+	var at sql.NullInt64
+	err = on.QueryRowContext(ctx, text.depth()).Scan(&d.Items, &d.Due, &created, &latest, &at)
+	if err == nil && !at.Valid {
+		err = errors.New(sqlclock.Hint)
+	}
+	now = at.Int64
 	if d.Items > 0 {
 		d.Oldest = time.Duration(max(0, now-max(0, created))) * time.Microsecond
 	}
-	return d, now, err
+	return d, latest, now, err
 }
 
 // Depths is Depth of each namespace that has items, whatever the outbox's own is, for programs that
@@ -200,7 +208,7 @@ func (o *SQLOutbox) Depths(ctx context.Context) (map[string]Depth, error) {
 		names, err := o.spaces(ctx, on)
 		for _, name := range names {
 			if err == nil {
-				all[name], _, err = readDepth(ctx, on, o.text.in(name))
+				all[name], _, _, err = readDepth(ctx, on, o.text.in(name))
 			}
 		}
 		return err

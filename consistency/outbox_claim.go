@@ -160,7 +160,9 @@ type claimed struct {
 // that has put them has done them itself, after the commit, and a Relay that does them again does
 // no harm.
 func (o *SQLOutbox) Done(ctx context.Context, items ...Item) error {
-	return o.failed("done", o.finish(ctx, items, batchAtMost, func(ids []rowID, _ []*Item, claim int64) string { return o.text.done(ids, claim) }))
+	return o.failed("done", o.finish(ctx, items, batchAtMost, func(text statements, ids []rowID, _ []*Item, claim int64) string {
+		return text.done(ids, claim)
+	}))
 }
 
 // laterAtMost is less, as each row of the statement may have to be found in a list of that length.
@@ -168,7 +170,7 @@ const laterAtMost = 100
 
 // Later is Queue.Later.
 func (o *SQLOutbox) Later(ctx context.Context, items ...Item) error {
-	return o.failed("later", o.finish(ctx, items, laterAtMost, o.text.later))
+	return o.failed("later", o.finish(ctx, items, laterAtMost, statements.later))
 }
 
 // ending is an item by the names that its row has.
@@ -178,9 +180,16 @@ type ending struct {
 	item  *Item
 }
 
+// ender writes the statement that ends items of one claim.
+type ender func(text statements, ids []rowID, items []*Item, claim int64) string
+
 // finish changes the rows of items in batches, by a statement for each claim among them. Two
 // callers that finish the same rows lock them in the same order.
-func (o *SQLOutbox) finish(ctx context.Context, items []Item, most int, statement func([]rowID, []*Item, int64) string) error {
+func (o *SQLOutbox) finish(ctx context.Context, items []Item, most int, statement ender) error {
+	text, err := o.own()
+	if err != nil {
+		return err
+	}
 	all := make([]ending, len(items))
 	for n := range items {
 		i, err := parseID(items[n].ID)
@@ -195,7 +204,7 @@ func (o *SQLOutbox) finish(ctx context.Context, items []Item, most int, statemen
 	}
 	slices.SortFunc(all, func(a, b ending) int { return strings.Compare(string(a.id[:]), string(b.id[:])) })
 	for batch := range slices.Chunk(all, most) {
-		statements := byClaim(batch, statement)
+		statements := byClaim(text, batch, statement)
 		if err := o.session(ctx, func(conn *sql.Conn) error { return execute(ctx, conn, statements) }); err != nil {
 			return err
 		}
@@ -203,7 +212,7 @@ func (o *SQLOutbox) finish(ctx context.Context, items []Item, most int, statemen
 	return nil
 }
 
-func byClaim(batch []ending, statement func([]rowID, []*Item, int64) string) (statements []string) {
+func byClaim(text statements, batch []ending, statement ender) (all []string) {
 	ids, items := map[int64][]rowID{}, map[int64][]*Item{}
 	var claims []int64
 	for _, f := range batch {
@@ -213,7 +222,7 @@ func byClaim(batch []ending, statement func([]rowID, []*Item, int64) string) (st
 		ids[f.claim], items[f.claim] = append(ids[f.claim], f.id), append(items[f.claim], f.item)
 	}
 	for _, claim := range claims {
-		statements = append(statements, statement(ids[claim], items[claim], claim))
+		all = append(all, statement(text, ids[claim], items[claim], claim))
 	}
-	return statements
+	return all
 }

@@ -14,8 +14,9 @@ const (
 	repairAgain  = time.Minute // after which transactions that were open are over, as a rule
 )
 
-// clock is what an SQLOutbox knows of its database's clock. That may go back, as after a failover;
-// then rows would wait for what it has gone back by.
+// clock is what an SQLOutbox knows of its database's clock. That may go back, as after a failover, or
+// be behind the clock of another server of the database that takes writes, too. Then rows would wait
+// longer, by the difference.
 type clock struct {
 	mu    sync.Mutex
 	asked bool
@@ -25,12 +26,12 @@ type clock struct {
 	again time.Time // when to look for such once more; zero: never
 }
 
-// saw is told what the clock showed between two moments. Nobody knows what it showed
-// before the first time.
-func (c *clock) saw(now int64, began, ended time.Time) {
+// saw records what the clock showed between two moments, and when the latest row was put. Before the
+// first call it is not known whether the clock has gone back.
+func (c *clock) saw(now, latest int64, began, ended time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if !c.asked || now < c.now+began.Sub(c.then).Microseconds()-clockSlack.Microseconds() {
+	if !c.asked || now < c.now+began.Sub(c.then).Microseconds()-clockSlack.Microseconds() || latest > now+clockSlack.Microseconds() {
 		c.back = true
 	}
 	c.asked, c.now, c.then = true, now, ended
@@ -133,8 +134,8 @@ func (s statements) isAhead() string {
 
 // ahead finds rows that wait for a time which was set by a clock that was ahead of what it is now.
 func (s statements) ahead(due int64) string {
-	return fmt.Sprintf("SELECT id, due FROM %s%s WHERE namespace = %s AND due >= %d AND due > %s + %d AND %s ORDER BY due LIMIT %d",
-		s.table, s.hint("due"), s.space, due, s.now(), micros(clockSlack), s.isAhead(), repairAtOnce)
+	return fmt.Sprintf("%s id, due FROM %s WHERE namespace = %s AND due >= %d AND due > %s + %d AND %s ORDER BY due LIMIT %d",
+		s.begin("SELECT"), s.clock("due"), s.space, due, s.instant(), micros(clockSlack), s.isAhead(), repairAtOnce)
 }
 
 // repair sets due first, as MySQL's assignments see those before them.
@@ -143,6 +144,6 @@ func (s statements) repair(ids []rowID) string {
 	if s.dialect == SQLite {
 		least = "MIN"
 	}
-	return fmt.Sprintf("%s %s%s SET due = due - (%s - %s), created = %s(created, %s), since = %s WHERE id IN (%s) AND %s",
-		s.change("UPDATE"), s.table, s.hint("PRIMARY"), s.set(), s.now(), least, s.now(), s.now(), hexList(ids), s.isAhead())
+	return fmt.Sprintf("%s %s%s SET due = due - (%s - %s), created = %s(created, %s), since = %s WHERE %s AND %s",
+		s.begin("UPDATE"), s.table, s.hint("PRIMARY"), s.set(), s.now(), least, s.now(), s.now(), s.named(ids), s.isAhead())
 }

@@ -19,8 +19,8 @@ import (
 	"github.com/cacheaside/cacheaside/internal/test/testenv"
 )
 
-// wrongClock makes connections to a server whose clock is by so much ahead: it sets that of each
-// session when it is taken from the pool.
+// wrongClock makes connections to a server whose clock is ahead: it adds the difference wherever a
+// statement reads the clock.
 type wrongClock struct {
 	driver.Connector
 	ahead atomic.Int64 // ns
@@ -31,8 +31,7 @@ func (w *wrongClock) Connect(ctx context.Context) (driver.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	conn := &wrongConn{&splitConn{Conn: c, replica: noConn{}, by: &splitter{}}, w}
-	return conn, conn.set(ctx)
+	return &wrongConn{&splitConn{Conn: c, replica: noConn{}, by: &splitter{}}, w}, nil
 }
 
 type wrongConn struct {
@@ -40,21 +39,16 @@ type wrongConn struct {
 	by *wrongClock
 }
 
-func (c *wrongConn) set(ctx context.Context) error {
-	now := time.Now().Add(time.Duration(c.by.ahead.Load()))
-	_, err := c.Conn.(driver.ExecerContext).ExecContext(ctx, fmt.Sprintf("SET timestamp = %d.%06d", now.Unix(), now.Nanosecond()/1000), nil)
-	return err
+func (c *wrongConn) at(query string) string {
+	return strings.ReplaceAll(query, "SYSDATE(6)", fmt.Sprintf("(SYSDATE(6) + INTERVAL %d MICROSECOND)", time.Duration(c.by.ahead.Load()).Microseconds()))
 }
 
-func (c *wrongConn) ResetSession(ctx context.Context) error {
-	if err := c.Conn.(driver.SessionResetter).ResetSession(ctx); err != nil {
-		return err
-	}
-	return c.set(ctx)
+func (c *wrongConn) ExecContext(ctx context.Context, query string, args []driver.NamedValue) (driver.Result, error) {
+	return c.splitConn.ExecContext(ctx, c.at(query), args)
 }
 
 func (c *wrongConn) QueryContext(ctx context.Context, query string, args []driver.NamedValue) (driver.Rows, error) {
-	return c.Conn.(driver.QueryerContext).QueryContext(ctx, query, args)
+	return c.Conn.(driver.QueryerContext).QueryContext(ctx, c.at(query), args)
 }
 
 type noConn struct{ driver.Conn }
@@ -280,7 +274,7 @@ func TestClock(t *testing.T) {
 	at := func(d time.Duration) time.Time { return began.Add(d) }
 	sees := func(shown, from, to time.Duration, want bool) {
 		t.Helper()
-		c.saw(time.Hour.Microseconds()+shown.Microseconds(), at(from), at(to))
+		c.saw(time.Hour.Microseconds()+shown.Microseconds(), 0, at(from), at(to))
 		if got := c.wentBack(); got != want {
 			t.Errorf("%v, between %v and %v: %t", shown, from, to, got)
 		}

@@ -100,7 +100,8 @@ func readRows(rows *sql.Rows) ([]listed, error) {
 // Retry makes items due now that are not due yet, such as those that a relay could not do and has
 // put off, and returns how many. They stay in the queue. An item that a relay has claimed may be
 // done by another as well, which does no harm. With DoubleDelete, an item that has been done once
-// is done the second time at once.
+// is done the second time at once. An outbox without a namespace finds the IDs in all namespaces, as
+// List does.
 func (o *SQLOutbox) Retry(ctx context.Context, ids ...string) (made int64, err error) {
 	rows := make([]rowID, len(ids))
 	for i, id := range ids {
@@ -114,9 +115,8 @@ func (o *SQLOutbox) Retry(ctx context.Context, ids ...string) (made int64, err e
 	if len(ids) == 0 {
 		return 0, nil
 	}
-	err = o.session(ctx, func(conn *sql.Conn) error {
-		made, err = change(ctx, conn, o.text.retry(rows))
-		return err
+	made, err = o.inScope(ctx, func(text statements) (int64, error) {
+		return o.changed(ctx, text.retry(rows))
 	})
 	return made, o.failed("retry", err)
 }
@@ -124,23 +124,42 @@ func (o *SQLOutbox) Retry(ctx context.Context, ids ...string) (made int64, err e
 // RetryAll is Retry for all items that have failed; not for items that wait for their time, the
 // first or the second. An outbox without a namespace does so in all namespaces, as List.
 func (o *SQLOutbox) RetryAll(ctx context.Context) (made int64, err error) {
+	made, err = o.inScope(ctx, func(text statements) (made int64, err error) {
+		for n := int64(retryAtMost); n == retryAtMost && err == nil; made += n {
+			n, err = o.changed(ctx, text.retryFailed(retryAtMost))
+		}
+		return made, err
+	})
+	return made, o.failed("retry", err)
+}
+
+// inScope calls do for each namespace of scope, and adds up the rows that were changed.
+func (o *SQLOutbox) inScope(ctx context.Context, do func(statements) (int64, error)) (made int64, err error) {
 	var scope []statements
 	err = o.reading(ctx, func(on asker) (err error) {
 		scope, err = o.scope(ctx, on)
 		return err
 	})
 	for _, text := range scope {
-		for n := int64(retryAtMost); n == retryAtMost && err == nil; made += n {
-			err = o.session(ctx, func(conn *sql.Conn) (err error) {
-				n, err = change(ctx, conn, text.retryFailed(retryAtMost))
-				return err
-			})
+		if err == nil {
+			var n int64
+			n, err = do(text)
+			made += n
 		}
 	}
-	return made, o.failed("retry", err)
+	return made, err
 }
 
-// change answers how many rows a statement has changed.
+// changed executes a statement in a session, and returns the number of rows that it has changed.
+func (o *SQLOutbox) changed(ctx context.Context, statement string) (rows int64, err error) {
+	err = o.session(ctx, func(conn *sql.Conn) (err error) {
+		rows, err = change(ctx, conn, statement)
+		return err
+	})
+	return rows, err
+}
+
+// change returns the number of rows that a statement has changed.
 func change(ctx context.Context, conn *sql.Conn, statement string) (int64, error) {
 	result, err := conn.ExecContext(ctx, statement)
 	if err != nil {
@@ -150,19 +169,20 @@ func change(ctx context.Context, conn *sql.Conn, statement string) (int64, error
 }
 
 func (s statements) list(limit int) string {
-	return fmt.Sprintf("SELECT %s, %s - created, due - %s, due, namespace FROM %s%s WHERE namespace = %s ORDER BY due LIMIT %d", itemColumns, s.now(), s.now(), s.table, s.hint("due"), s.space, limit)
+	return fmt.Sprintf(s.begin("SELECT")+" %s, %s - created, due - %s, due, namespace FROM %s%s WHERE namespace = %s ORDER BY due LIMIT %d", itemColumns, s.now(), s.now(), s.table, s.hint("due"), s.space, limit)
 }
 
 func (s statements) retry(ids []rowID) string {
-	return fmt.Sprintf("%s %s%s SET due = %s, since = %s WHERE id IN (%s) AND due > %s", s.change("UPDATE"), s.table, s.hint("PRIMARY"), s.now(), s.now(), hexList(ids), s.now())
+	return fmt.Sprintf("%s %s%s SET due = %s, since = %s WHERE %s AND due > %s", s.begin("UPDATE"), s.table, s.hint("PRIMARY"), s.now(), s.now(), s.named(ids), s.now())
 }
 
-// retryFailed goes by the index of what is due, and by few at once, so that it waits for nobody for
-// long, nor anybody for it.
+// retryFailed finds its rows by the index on due, and changes few at once, so that no transaction
+// waits for it for long.
 func (s statements) retryFailed(most int) string {
 	failed := " AND attempts > 0"
+	waiting := fmt.Sprintf("SELECT id FROM %s WHERE namespace = %s AND due > %s%s ORDER BY due LIMIT %d", s.clock("due"), s.space, s.instant(), failed, most)
 	if s.dialect == SQLite {
-		return fmt.Sprintf("UPDATE %s SET due = %s, since = %s WHERE id IN (SELECT id FROM %s WHERE namespace = %s AND due > %s%s ORDER BY due LIMIT %d)", s.table, s.now(), s.now(), s.table, s.space, s.now(), failed, most)
+		return fmt.Sprintf("UPDATE %s SET due = %s, since = %s WHERE namespace = %s AND id IN (%s)", s.table, s.now(), s.now(), s.space, waiting)
 	}
-	return fmt.Sprintf("%s %s%s SET due = %s, since = %s WHERE namespace = %s AND due > %s%s ORDER BY due LIMIT %d", s.change("UPDATE"), s.table, s.hint("due"), s.now(), s.now(), s.space, s.now(), failed, most)
+	return fmt.Sprintf("%s (%s) AS d STRAIGHT_JOIN %s AS o%s ON o.namespace = %s AND o.id = d.id SET o.due = %s, o.since = %s", s.begin("UPDATE"), waiting, s.table, s.hint("PRIMARY"), s.space, s.now(), s.now())
 }

@@ -156,6 +156,6 @@ func (s statements) nextSpace(names []string) string {
 
 // overdue counts what should have been claimed long ago.
 func (s statements) overdue(most int) string {
-	return fmt.Sprintf("SELECT COUNT(*) FROM (SELECT 1 AS n FROM %s%s WHERE namespace = %s AND due <= %s - %d LIMIT %d) AS overdue",
-		s.table, s.hint("due"), s.space, s.now(), micros(othersOverdue), most)
+	return fmt.Sprintf("%s COUNT(*) FROM (SELECT 1 AS n FROM %s WHERE namespace = %s AND due <= %s - %d LIMIT %d) AS overdue LIMIT 1",
+		s.begin("SELECT"), s.clock("due"), s.space, s.instant(), micros(othersOverdue), most)
 }

@@ -133,19 +133,77 @@ func TestOutboxNamespaces(t *testing.T) {
 		retried(all, 1)
 		got := t.some(a, 10)
 		t.same(got, "a1", "a2")
-		t.check(all.Done(t.ctx(), got...)) // an ID is enough
+		t.check(a.Done(t.ctx(), got...))
 		t.same(t.some(b, 10), "b1", "b2", "b3")
 		count(a, 0, 0)
 
 		for what, err := range map[string]error{
 			"Put":   all.Put(t.ctx(), textItem("a")),
 			"PutIn": all.PutIn(t.ctx(), t.db, textItem("a")),
+			"Done":  all.Done(t.ctx(), textItem("a")),
+			"Later": all.Later(t.ctx(), textItem("a")),
 			"Claim": func() error { _, err := all.Claim(t.ctx(), 1, time.Hour); return err }(),
 			"Depth": func() error { _, err := all.Depth(t.ctx()); return err }(),
 		} {
 			if err == nil || !strings.Contains(err.Error(), "SQLOutboxOptions.Namespace") {
 				t.Errorf("%s, without a namespace: %v", what, err)
 			}
+		}
+	})
+}
+
+// TestSameID: an ID names an item of one namespace, in whatever way it is used.
+func TestSameID(t *testing.T) {
+	eachOutbox(t, func(t *outboxTest) {
+		of := func(namespace string) *SQLOutbox {
+			o, err := NewSQLOutbox(t.db, t.text.dialect, &SQLOutboxOptions{Namespace: namespace})
+			t.check(err)
+			return o
+		}
+		shop, crm, all := of("shop"), of("crm"), of("")
+		item := textItem("x")
+		item.ID, item.After = newID(), time.Hour
+		t.check(shop.Put(t.ctx(), item))
+		tx := t.begin(t.db)
+		t.check(crm.PutIn(t.ctx(), tx, item))
+		t.check(tx.Commit())
+		tx = t.begin(t.db)
+		t.check(crm.PutIn(t.ctx(), tx, item)) // again
+		t.check(tx.Commit())
+
+		waits := func(o *SQLOutbox, want bool) {
+			t.Helper()
+			rows, err := o.List(t.ctx(), 10)
+			t.check(err)
+			if len(rows) != 1 || rows[0].ID != item.ID || rows[0].After > time.Minute != want {
+				t.Errorf("%+v", rows)
+			}
+		}
+		waits(shop, true)
+		waits(crm, true)
+		if n, err := shop.Retry(t.ctx(), item.ID); n != 1 || err != nil {
+			t.Errorf("%d, %v", n, err)
+		}
+		waits(crm, true)
+		got := t.some(shop, 10)
+		t.same(got, "x")
+		t.check(crm.Later(t.ctx(), item))
+		t.same(t.some(shop, 10)) // it is claimed still
+		t.check(shop.Later(t.ctx(), item))
+		if n, err := all.Retry(t.ctx(), item.ID); n != 2 || err != nil {
+			t.Errorf("%d of both, %v", n, err)
+		}
+		t.check(shop.Done(t.ctx(), item))
+		waits(crm, false)
+		t.same(t.some(crm, 10), "x")
+
+		t.check(shop.Put(t.ctx(), item))
+		t.exec(t.db, "UPDATE cacheaside_outbox SET due = due + 3600000000, created = created + 3600000000")
+		if n, err := crm.repair(t.ctx(), crm.text.in("crm")); n != 1 || err != nil {
+			t.Errorf("%d repaired, %v", n, err)
+		}
+		if r := rowOf(&outboxTest{TB: t.TB, SQLOutbox: shop}, "x"); r.After < 90*time.Minute {
+			t.Errorf("shop's waits for %v", r.After)
 		}
 	})
 }

@@ -13,7 +13,7 @@ import (
 type Dialect uint8
 
 const (
-	// MySQL is MySQL from 8.0.1, and MariaDB from 10.6 (SKIP LOCKED), by
+	// MySQL is MySQL from 8.0.17, and MariaDB from 10.6 (SKIP LOCKED), by
 	// github.com/go-sql-driver/mysql.
 	MySQL Dialect = iota + 1
 
@@ -55,6 +55,14 @@ func newStatements(dialect Dialect, table string) (statements, error) {
 	}
 	s.table = sqlname.Quote(table)
 	return s, nil
+}
+
+// newKey returns what gives a table of an older release its present primary key.
+func (s statements) newKey() string {
+	if s.dialect == SQLite {
+		return "copy it into a new one"
+	}
+	return "ALTER TABLE " + s.table + " DROP PRIMARY KEY, ADD PRIMARY KEY (namespace, id)"
 }
 
 func (s statements) schema() string {

@@ -50,6 +50,8 @@ func TestOldTables(t *testing.T) {
 		}
 		if t.server == nil {
 			run(t.migration("sqlite")...)
+			t.check(t.CreateTable(t.ctx()))
+			run(t.migration("sqlite, then")...)
 		} else {
 			run(t.migration("mysql")...)
 			old()
@@ -64,5 +66,49 @@ func TestOldTables(t *testing.T) {
 		t.same(got, want...)
 		t.check(t.Done(t.ctx(), got...))
 		t.holds(0, "done")
+	})
+}
+
+// TestOldKey: in a table whose primary key is the ID alone, no item of another namespace is lost in
+// silence, and docs/migration.md gives it the new key.
+func TestOldKey(t *testing.T) {
+	eachOutbox(t, func(t *outboxTest) {
+		t.exec(t.db, "DROP TABLE cacheaside_outbox")
+		for _, s := range strings.Split(strings.TrimRight(strings.TrimSpace(t.text.schema()), ";"), ";\n") {
+			t.exec(t.db, strings.Replace(s, "PRIMARY KEY (namespace, id)", "PRIMARY KEY (id)", 1))
+		}
+		crm, err := NewSQLOutbox(t.db, t.text.dialect, &SQLOutboxOptions{Namespace: "crm"})
+		t.check(err)
+		item := textItem("a")
+		item.ID = newID()
+		refused := func(err error, does string) {
+			t.Helper()
+			if err == nil || !strings.Contains(err.Error(), "the table cacheaside_outbox is of an older release") || !strings.Contains(err.Error(), does) {
+				t.Errorf("put into a table with another key: %v", err)
+			}
+		}
+		if t.server == nil {
+			refused(t.Put(t.ctx(), item), "copy it into a new one (see docs/migration.md)")
+			return
+		}
+		const alter = "ALTER TABLE `cacheaside_outbox` DROP PRIMARY KEY, ADD PRIMARY KEY (namespace, id)"
+		t.check(t.Put(t.ctx(), item))
+		t.check(t.Put(t.ctx(), item, textItem("b"))) // again
+		refused(crm.Put(t.ctx(), textItem("c"), item), alter)
+		tx := t.begin(t.db)
+		refused(crm.PutIn(t.ctx(), tx, item), alter)
+		t.check(tx.Rollback())
+		t.check(crm.Later(t.ctx(), item))
+		t.check(crm.Done(t.ctx(), item))
+		t.holds(2, "others' items")
+		t.exec(t.db, alter)
+		t.check(crm.Put(t.ctx(), item))
+		t.holds(2, "others' items")
+		t.same(t.some(crm, 10), "a")
+		for _, s := range t.migration("mysql, key") {
+			if s != strings.ReplaceAll(alter, "`", "") {
+				t.Errorf("docs/migration.md says %q", s)
+			}
+		}
 	})
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/go-sql-driver/mysql"
 
 	"github.com/cacheaside/cacheaside/internal/retry"
+	"github.com/cacheaside/cacheaside/internal/sqlclock"
 )
 
 // How often something is tried that others were in the way of.
@@ -93,7 +94,9 @@ func (o *SQLOutbox) try(ctx context.Context, work func(*sql.Conn) error) (err er
 // The errors of MySQL that mean something here.
 const (
 	mysqlCheckRead = 1020 // a row has changed since it was read, where innodb_snapshot_isolation is set
+	mysqlNull      = 1048
 	mysqlSyntax    = 1064
+	mysqlTwoRows   = 1242
 	mysqlNoTable   = 1146
 	mysqlNoColumn  = 1054
 	mysqlNoIndex   = 1176
@@ -111,8 +114,8 @@ func inTheWay(err error) bool {
 	return strings.Contains(err.Error(), "database is locked") || strings.Contains(err.Error(), "database table is locked")
 }
 
-// explain says what is to be done about an error, and keeps to itself what a server quotes of a
-// statement: that may be keys.
+// explain adds to an error what to do about it, and removes what the server quotes of the statement,
+// which may be keys.
 func (o *SQLOutbox) explain(err error) error {
 	answer, ok := errors.AsType[*mysql.MySQLError](err)
 	switch {
@@ -120,8 +123,12 @@ func (o *SQLOutbox) explain(err error) error {
 		return fmt.Errorf("the table %s is missing (see Dialect.Schema): %w", o.text.name, err)
 	case !ok && (strings.Contains(err.Error(), "no such column") || strings.Contains(err.Error(), "has no column")), ok && (answer.Number == mysqlNoColumn || answer.Number == mysqlNoIndex):
 		return fmt.Errorf("the table %s has the wrong columns (see Dialect.Schema): %w", o.text.name, err)
+	case ok && answer.Number == mysqlTwoRows, !ok && strings.Contains(err.Error(), "ON CONFLICT clause does not match"):
+		return fmt.Errorf("the table %s is of an older release, and its primary key lacks the namespace: %s (see docs/migration.md): %w", o.text.name, o.text.newKey(), err)
+	case ok && answer.Number == mysqlNull:
+		return quiet(answer, sqlclock.Hint)
 	case ok && answer.Number == mysqlSyntax:
-		return quiet(answer, "the server does not know this SQL (MariaDB needs 10.6, MySQL 8.0.1)")
+		return quiet(answer, "the server does not know this SQL (MariaDB needs 10.6, MySQL 8.0.17)")
 	case ok && answer.Number == mysqlBadText:
 		return quiet(answer, "a column is not binary (see Dialect.Schema)")
 	}

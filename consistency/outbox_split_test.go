@@ -75,11 +75,19 @@ func (c *splitConn) ExecContext(ctx context.Context, query string, args []driver
 
 func (c *splitConn) QueryContext(ctx context.Context, query string, args []driver.NamedValue) (driver.Rows, error) {
 	to := c.Conn
-	if strings.HasPrefix(query, "SELECT") && (!c.inside || c.by.within.Load()) {
+	if firstWord(query) == "SELECT" && (!c.inside || c.by.within.Load()) {
 		c.by.split.Add(1)
 		to = c.replica
 	}
 	return to.(driver.QueryerContext).QueryContext(ctx, query, args)
+}
+
+// firstWord returns the verb of a statement, which a comment may precede.
+func firstWord(query string) string {
+	if rest, found := strings.CutPrefix(query, "/*"); found {
+		_, query, _ = strings.Cut(rest, "*/")
+	}
+	return strings.Fields(query)[0]
 }
 
 // split returns an outbox behind a splitter. Its replica is a database with the same table into

@@ -2,6 +2,7 @@ package consistency_test
 
 import (
 	"database/sql"
+	"fmt"
 	"testing"
 
 	"github.com/jmoiron/sqlx"
@@ -38,21 +39,30 @@ func TestSQLOutbox(t *testing.T) {
 		"sqlite":                    {consistency.SQLite, "sqlite", sqlite.Open},
 	} {
 		t.Run(name, func(t *testing.T) {
-			queuetest.Run(t, queuetest.Backend{New: func(t testing.TB, n int) []consistency.Queue {
-				db := sqlx.NewDb(backend.open(t), backend.driver)
-				var all []consistency.Queue
-				for range n {
-					o, err := consistency.NewSQLOutbox(db, backend.dialect, &consistency.SQLOutboxOptions{Namespace: "suite"})
-					if err == nil {
-						err = o.CreateTable(t.Context())
-					}
-					if err != nil {
-						t.Fatal(err)
-					}
-					all = append(all, o)
+			box := func(t testing.TB, db *sqlx.DB, namespace string) consistency.Queue {
+				o, err := consistency.NewSQLOutbox(db, backend.dialect, &consistency.SQLOutboxOptions{Namespace: namespace})
+				if err == nil {
+					err = o.CreateTable(t.Context())
 				}
-				return all
-			}})
+				if err != nil {
+					t.Fatal(err)
+				}
+				return o
+			}
+			boxes := func(namespace func(n int) string) func(t testing.TB, n int) []consistency.Queue {
+				return func(t testing.TB, n int) []consistency.Queue {
+					db := sqlx.NewDb(backend.open(t), backend.driver)
+					var all []consistency.Queue
+					for i := range n {
+						all = append(all, box(t, db, namespace(i)))
+					}
+					return all
+				}
+			}
+			queuetest.Run(t, queuetest.Backend{
+				New:   boxes(func(int) string { return "suite" }),
+				Apart: boxes(func(n int) string { return fmt.Sprint("suite", n) }),
+			})
 		})
 	}
 }

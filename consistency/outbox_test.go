@@ -275,7 +275,7 @@ func testNobodyWaits(t *testing.T, e testenv.Engine) {
 	o.check(o.Put(o.ctx(), items...))
 	o.check(o.PutIn(o.ctx(), late, textItems(1)...))
 	locked := o.begin(o.db)
-	o.exec(locked, "SELECT id FROM cacheaside_outbox WHERE id = x'"+items[7].ID+"' FOR UPDATE")
+	o.exec(locked, "SELECT id FROM cacheaside_outbox WHERE namespace = "+o.mine().space+" AND id = x'"+items[7].ID+"' FOR UPDATE")
 
 	claimed := o.some(o.SQLOutbox, 1000)
 	if len(claimed) != 399 {
@@ -381,44 +381,77 @@ func testTimeZones(t *testing.T, e testenv.Engine) {
 	}
 }
 
-// TestSessions: what a DSN sets for its sessions changes nothing: no autocommit, another isolation,
-// another meaning of quotes, other character sets.
+// TestSessions: what a session has set changes nothing, and nothing of it is changed.
 func TestSessions(t *testing.T) { testenv.EachEngine(t, testSessions) }
 
-func testSessions(t *testing.T, e testenv.Engine) {
-	o := outboxOn(t, e)
-	isolation, mode := "tx_isolation", ",SIMULTANEOUS_ASSIGNMENT,EMPTY_STRING_IS_NULL"
-	if e == testenv.MySQL { // which has another name for the one, and not the others
-		isolation, mode = "transaction_isolation", ""
-	}
+func testSessions(tb *testing.T, e testenv.Engine) {
+	o := outboxOn(tb, e)
 	all := textItem("")
 	all.Key.All = true
-	for _, params := range []map[string]string{
-		{"autocommit": "0"},
-		{isolation: "'SERIALIZABLE'"},
-		{"sql_mode": "'ANSI_QUOTES,NO_BACKSLASH_ESCAPES,PIPES_AS_CONCAT" + mode + "'"},
-		{"charset": "latin1"},
-		{"charset": "latin1", "character_set_connection": "'utf8mb4'"},
-		{"character_set_connection": "'utf16'"},
-		{"interpolateParams": "true", "multiStatements": "true", "clientFoundRows": "true"},
-	} {
-		dsn := o.server.DSN(t)
-		for name, value := range params {
-			dsn += "&" + name + "=" + strings.ReplaceAll(value, "'", "%27")
-		}
-		with := o.outbox(o.open(dsn))
-		o.check(with.Put(o.ctx(), textItem("a'b`c\"d\\e\xff\x00é"), textItem("b"), all, Item{Key: textItem("d").Key, After: time.Millisecond}))
-		got := append(o.eventually(with, 1), o.eventually(with, 3)...)
-		o.same(got, "", "a'b`c\"d\\e\xff\x00é", "b", "d")
-		o.check(with.Done(o.ctx(), got[:3]...))
-		o.holds(1, "others see it")
-		got[3].After = 0
-		o.check(with.Later(o.ctx(), got[3]))
-		o.check(o.Done(o.ctx(), o.eventually(o.SQLOutbox, 1)...))
-		if d, err := with.Depth(o.ctx()); err != nil || d.Items != 0 {
-			t.Error(params, d, err)
-		}
+	far := textItem("far")
+	far.After = 30 * time.Minute
+	for _, settings := range e.Sessions() {
+		tb.Run(settings, func(t *testing.T) {
+			o := &outboxTest{TB: t, SQLOutbox: o.SQLOutbox, db: o.db, server: o.server}
+			o.exec(o.db, "DELETE FROM cacheaside_outbox")
+			db := o.open(o.server.SessionDSN(tb, settings))
+			db.SetMaxOpenConns(1)
+			before := o.sessionOf(db)
+			with := o.outbox(db)
+			o.check(with.Put(o.ctx(), textItem("a'b`c\"d\\e\xff\x00é"), textItem("b"), all, Item{Key: textItem("d").Key, After: time.Millisecond}, far))
+			d, err := with.Depth(o.ctx())
+			o.check(err)
+			if d.Items != 5 || d.Due < 3 || d.Oldest > testenv.Hang {
+				t.Errorf("%+v", d)
+			}
+			if _, err := with.tend(o.ctx()); err != nil || with.Repaired() > 0 {
+				t.Errorf("%d repaired, %v", with.Repaired(), err)
+			}
+			got := append(o.eventually(with, 1), o.eventually(with, 3)...)
+			o.same(got, "", "a'b`c\"d\\e\xff\x00é", "b", "d")
+			o.same(o.some(o.SQLOutbox, 10)) // which others do not get
+			o.check(with.Done(o.ctx(), got[:3]...))
+			o.holds(2, "others see it")
+			got[3].After, got[3].Attempts = 25*time.Minute, 1
+			o.check(with.Later(o.ctx(), got[3]))
+			for text, least := range map[string]time.Duration{"d": 20 * time.Minute, "far": 25 * time.Minute} {
+				if r := rowOf(o, text); r.After < least || r.After > 30*time.Minute || r.Age > testenv.Hang {
+					t.Errorf("%+v", r)
+				}
+			}
+			if n, err := with.RetryAll(o.ctx()); n != 1 || err != nil {
+				t.Errorf("%d retried, %v", n, err)
+			}
+			o.check(o.Done(o.ctx(), o.eventually(o.SQLOutbox, 1)...))
+			o.check(o.Put(o.ctx(), textItem("by another")))
+			o.check(with.Done(o.ctx(), o.eventually(with, 1)...))
+			if rows, err := with.List(o.ctx(), 10); err != nil || len(rows) != 1 {
+				t.Error(rows, err)
+			}
+			if n, err := with.Retry(o.ctx(), rowOf(o, "far").ID); n != 1 || err != nil {
+				t.Errorf("%d retried, %v", n, err)
+			}
+			o.check(with.Done(o.ctx(), o.eventually(o.SQLOutbox, 1)...))
+			o.holds(0, "all is done")
+			if after := o.sessionOf(db); after != before {
+				t.Errorf("the session has %s, and had %s", after, before)
+			}
+		})
 	}
+}
+
+// sessionOf returns what a session has set of what the statements of an outbox set for themselves, and
+// whether its clock stands still.
+func (t *outboxTest) sessionOf(db *sqlx.DB) string {
+	t.Helper()
+	var settings string
+	var times [2]string
+	t.check(db.Get(&settings, "SELECT CONCAT_WS(' ', @@time_zone, @@sql_safe_updates) LIMIT 1"))
+	for i := range times {
+		t.check(db.Get(&times[i], "SELECT @@timestamp LIMIT 1"))
+		time.Sleep(time.Millisecond)
+	}
+	return fmt.Sprint(settings, times[0] == times[1])
 }
 
 // TestHostileKeys: nothing in a key, nor in an item's name, gets into a statement.

@@ -6,6 +6,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/cacheaside/cacheaside/internal/sqlclock"
 )
 
 // statements are the texts of one table's statements. They hold values as digits, and as literals
@@ -19,13 +21,29 @@ type statements struct {
 	space   string // the namespace, as a literal; "": there is none
 }
 
-// now is the time of the database in microseconds since 1970, when the statement began.
-// UTC_TIMESTAMP knows no time zone of a session, and so no hour that comes twice.
+// now is the time of the database in microseconds since 1970. In MySQL each evaluation reads the
+// clock again, and an index cannot be used to compare with it: see clock.
 func (s statements) now() string {
 	if s.dialect == SQLite {
 		return "CAST(ROUND((julianday('now') - 2440587.5) * 86400000) AS INTEGER) * 1000"
 	}
-	return "TIMESTAMPDIFF(MICROSECOND, '1970-01-01 00:00:00', UTC_TIMESTAMP(6))"
+	return sqlclock.Micros
+}
+
+// clock is what to select rows from that are compared with instant, which is one time for the whole
+// statement.
+func (s statements) clock(index string) string {
+	if s.dialect == SQLite {
+		return s.table
+	}
+	return fmt.Sprintf("(SELECT %s AS instant) AS clock STRAIGHT_JOIN %s%s", s.now(), s.table, s.hint(index))
+}
+
+func (s statements) instant() string {
+	if s.dialect == SQLite {
+		return s.now() // one time for the whole statement, too
+	}
+	return "clock.instant"
 }
 
 // hint names the index that a statement has to go by. Left to itself, the optimizer reads all rows
@@ -45,44 +63,49 @@ func (s statements) in(namespace string) statements {
 
 // due is the condition that a row of the namespace could be claimed.
 func (s statements) due() string {
-	return fmt.Sprintf("namespace = %s AND due <= %s", s.space, s.now())
+	return fmt.Sprintf("namespace = %s AND due <= %s", s.space, s.instant())
 }
 
-// change begins a statement that changes rows: UPDATE or DELETE. It is not to be refused where
-// sql_safe_updates is set, which demands a key by rules that each server has of its own, and that
-// statements by a key do not meet either: MariaDB is told so by SET STATEMENT, MySQL by a hint.
-func (s statements) change(verb string) string {
+// begin begins a statement that changes rows, or compares them with the time: SELECT, INSERT, UPDATE
+// or DELETE.
+func (s statements) begin(verb string) string {
 	if s.dialect == SQLite {
 		return verb
 	}
-	return "/*M!100600 SET STATEMENT sql_safe_updates = 0 FOR */ " + verb + " /*+ SET_VAR(sql_safe_updates = 0) */"
+	return sqlclock.Begin(verb)
 }
 
 // micros is a duration in whole microseconds, from 0 to some hundred years.
 func micros(d time.Duration) int64 { return max(0, d.Microseconds()) }
 
 func (s statements) beginInsert(b []byte) []byte {
-	return append(b, "INSERT INTO "+s.table+" (namespace, id, due, created, loader, version, text, all_keys, again, reload, attempts, admit) VALUES "...)
+	return append(b, s.begin("INSERT")+" INTO "+s.table+" (namespace, id, created, due, loader, version, text, all_keys, again, reload, attempts, admit) VALUES "...)
 }
 
 func (s statements) insertRow(b []byte, id rowID, item *Item) []byte {
 	b = append(append(b, '('), s.space...)
 	b = appendHex(append(b, ", "...), id[:])
-	b = append(b, ", "+s.now()+" + "...)
-	b = strconv.AppendInt(b, micros(item.After), 10)
 	b = append(b, ", "+s.now()...)
+	created := "created" // the value of this row, in MySQL
+	if s.dialect == SQLite {
+		created = s.now()
+	}
+	b = append(b, ", "+created+" + "...)
+	b = strconv.AppendInt(b, micros(item.After), 10)
 	for _, text := range []string{item.Key.Loader, item.Key.Version, item.Key.Text} {
 		b = appendHex(append(b, ", "...), []byte(text))
 	}
 	return fmt.Appendf(b, ", %d, %d, %d, %d, %d)", digit(item.Key.All), micros(item.Again), digit(item.Reload), max(0, item.Attempts), digit(item.Admit))
 }
 
-// endInsert has a row that is there already stay as it is.
+// endInsert leaves a row as it is that is there already. In a MySQL table of an older release, whose
+// primary key is the ID alone, the row may belong to another namespace: then the subquery of two rows
+// makes the statement fail (see explain). SQLite refuses the statement for such a table.
 func (s statements) endInsert(b []byte) []byte {
 	if s.dialect == SQLite {
-		return append(b, " ON CONFLICT (id) DO NOTHING"...)
+		return append(b, " ON CONFLICT (namespace, id) DO NOTHING"...)
 	}
-	return append(b, " ON DUPLICATE KEY UPDATE id = id"...)
+	return append(b, " ON DUPLICATE KEY UPDATE id = IF(namespace = "+s.space+", id, (SELECT 1 UNION ALL SELECT 2))"...)
 }
 
 func appendHex(b, value []byte) []byte {
@@ -113,19 +136,19 @@ const itemColumns = "id, claim, was_due, loader, version, text, all_keys, again,
 // over rows that others have locked, and, as it goes by the index in its order, locks none but
 // those that it claims: nobody waits for it, nor it for anybody.
 func (s statements) claim(most int, claim int64, life time.Duration) string {
-	until := fmt.Sprintf("%s + %d", s.now(), micros(life))
-	due := fmt.Sprintf("SELECT id, due FROM %s%s WHERE %s ORDER BY due LIMIT %d", s.table, s.hint("due"), s.due(), most)
+	due := fmt.Sprintf("SELECT id, due, %s AS instant FROM %s WHERE %s ORDER BY due LIMIT %d", s.instant(), s.clock("due"), s.due(), most)
 	if s.dialect == SQLite {
-		return fmt.Sprintf("UPDATE %s SET was_due = due, since = %s, due = %s, claim = %d WHERE id IN (SELECT id FROM (%s)) RETURNING %s, %s - created", s.table, s.now(), until, claim, due, itemColumns, s.now())
+		return fmt.Sprintf("UPDATE %s SET was_due = due, since = %s, due = %s + %d, claim = %d WHERE namespace = %s AND id IN (SELECT id FROM (%s)) RETURNING %s, %s - created",
+			s.table, s.now(), s.now(), micros(life), claim, s.space, due, itemColumns, s.now())
 	}
 	skip := " SKIP LOCKED"
-	return fmt.Sprintf("%s (%s FOR UPDATE%s) AS d STRAIGHT_JOIN %s AS o%s ON o.id = d.id SET o.was_due = d.due, o.since = %s, o.due = LAST_INSERT_ID(%s), o.claim = %d",
-		s.change("UPDATE"), due, skip, s.table, s.hint("PRIMARY"), s.now(), until, claim)
+	return fmt.Sprintf("%s (%s FOR UPDATE%s) AS d STRAIGHT_JOIN %s AS o%s ON o.namespace = %s AND o.id = d.id SET o.was_due = d.due, o.since = d.instant, o.due = LAST_INSERT_ID(d.instant + %d), o.claim = %d",
+		s.begin("UPDATE"), due, skip, s.table, s.hint("PRIMARY"), s.space, micros(life), claim)
 }
 
 // claimed reads what was claimed. The LIMIT is for sessions with an sql_select_limit.
 func (s statements) claimed(c claiming, most int) string {
-	return fmt.Sprintf("SELECT %s, %s - created FROM %s%s WHERE %s LIMIT %d", itemColumns, s.now(), s.table, s.hint("due"), s.by(c), most)
+	return fmt.Sprintf("%s %s, %s - created FROM %s%s WHERE %s LIMIT %d", s.begin("SELECT"), itemColumns, s.now(), s.table, s.hint("due"), s.by(c), most)
 }
 
 // by finds the rows of a claim.
@@ -139,7 +162,7 @@ func (s statements) unclaim(c claiming, but []rowID) string {
 	if len(but) > 0 {
 		where += " AND id NOT IN (" + hexList(but) + ")"
 	}
-	return fmt.Sprintf("%s %s%s SET due = was_due, claim = 0 WHERE %s", s.change("UPDATE"), s.table, s.hint("due"), where)
+	return fmt.Sprintf("%s %s%s SET due = was_due, claim = 0 WHERE %s", s.begin("UPDATE"), s.table, s.hint("due"), where)
 }
 
 // anyDue finds a row if one is due: a caller that only looks need not keep others from writing.
@@ -150,11 +173,16 @@ func (s statements) anyDue() string {
 // of finds items of one claim; 0 is for those that were not claimed, by the caller that has put
 // them.
 func (s statements) of(ids []rowID, claim int64) string {
-	where := "id IN (" + hexList(ids) + ")"
+	where := s.named(ids)
 	if claim != 0 {
 		where += fmt.Sprintf(" AND claim = %d", claim)
 	}
 	return where
+}
+
+// named finds items by their IDs, which are unique in their namespace.
+func (s statements) named(ids []rowID) string {
+	return fmt.Sprintf("namespace = %s AND id IN (%s)", s.space, hexList(ids))
 }
 
 func (s statements) done(ids []rowID, claim int64) string {
@@ -162,12 +190,12 @@ func (s statements) done(ids []rowID, claim int64) string {
 	if s.dialect == SQLite {
 		return fmt.Sprintf("DELETE FROM %s WHERE %s", s.table, where)
 	}
-	return fmt.Sprintf("%s o FROM %s AS o%s WHERE %s", s.change("DELETE"), s.table, s.hint("PRIMARY"), where) // only this form takes a hint
+	return fmt.Sprintf("%s o FROM %s AS o%s WHERE %s", s.begin("DELETE"), s.table, s.hint("PRIMARY"), where) // only this form takes a hint
 }
 
 func (s statements) later(ids []rowID, items []*Item, claim int64) string {
 	each := func(value func(*Item) int64) string { return choose(ids, items, value) }
-	return fmt.Sprintf("%s %s%s SET due = %s + %s, since = %s, again = %s, attempts = %s, claim = 0 WHERE %s", s.change("UPDATE"), s.table, s.hint("PRIMARY"), s.now(),
+	return fmt.Sprintf("%s %s%s SET due = %s + %s, since = %s, again = %s, attempts = %s, claim = 0 WHERE %s", s.begin("UPDATE"), s.table, s.hint("PRIMARY"), s.now(),
 		each(func(i *Item) int64 { return micros(i.After) }), s.now(),
 		each(func(i *Item) int64 { return micros(i.Again) }),
 		each(func(i *Item) int64 { return max(0, int64(i.Attempts)) }),
@@ -194,8 +222,8 @@ func choose(ids []rowID, items []*Item, value func(*Item) int64) string {
 
 // depth counts over the index alone.
 func (s statements) depth() string {
-	return fmt.Sprintf("SELECT COUNT(*), COALESCE(SUM(due <= %s), 0), COALESCE(MIN(created), 0), %s FROM (SELECT due, created FROM %s%s WHERE namespace = %s ORDER BY due LIMIT %d) AS earliest",
-		s.now(), s.now(), s.table, s.hint("due"), s.space, depthAtMost)
+	return fmt.Sprintf("%s COUNT(due), COALESCE(SUM(due <= instant), 0), COALESCE(MIN(created), 0), COALESCE(MAX(created), 0), MAX(instant) FROM (SELECT %s AS instant) AS clock LEFT JOIN (SELECT due, created FROM %s%s WHERE namespace = %s ORDER BY due LIMIT %d) AS earliest ON 1 = 1 LIMIT 1",
+		s.begin("SELECT"), s.now(), s.table, s.hint("due"), s.space, depthAtMost)
 }
 
 func hexList(ids []rowID) string {

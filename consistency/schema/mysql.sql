@@ -1,4 +1,4 @@
--- The outbox of cacheaside on MySQL (from 8.0.1) and MariaDB (from 10.6): what is still to be invalidated. It must be in InnoDB, and its index be named "due".
+-- The outbox of cacheaside on MySQL (from 8.0.17) and MariaDB (from 10.6): what is still to be invalidated. It must be in InnoDB, and its index be named "due".
 -- Times are microseconds since 1970, by the clock of the server. A row belongs to the caches of its namespace.
 CREATE TABLE IF NOT EXISTS cacheaside_outbox (
 	namespace VARBINARY(255) NOT NULL,
@@ -16,6 +16,6 @@ CREATE TABLE IF NOT EXISTS cacheaside_outbox (
 	reload TINYINT NOT NULL,
 	attempts INT NOT NULL,
 	admit TINYINT NOT NULL,
-	PRIMARY KEY (id),
+	PRIMARY KEY (namespace, id),
 	KEY due (namespace, due, created)
 ) ENGINE=InnoDB ROW_FORMAT=DYNAMIC;

@@ -15,6 +15,6 @@ CREATE TABLE IF NOT EXISTS cacheaside_outbox (
 	reload INTEGER NOT NULL,
 	attempts INTEGER NOT NULL,
 	admit INTEGER NOT NULL,
-	PRIMARY KEY (id)
+	PRIMARY KEY (namespace, id)
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX IF NOT EXISTS cacheaside_outbox_due ON cacheaside_outbox (namespace, due, created);

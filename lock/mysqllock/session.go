@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/go-sql-driver/mysql"
+
+	"github.com/cacheaside/cacheaside/internal/sqlclock"
 )
 
 // session is one connection. On a connection of its own, database/sql repeats no statement by
@@ -93,10 +95,13 @@ func (s *session) read(ctx context.Context, statement string) (row, error) {
 func (s *session) readOnce(ctx context.Context, statement string) (r row, autocommit bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, s.timeout)
 	defer cancel()
-	var token, left sql.NullInt64
+	var clock, token, left sql.NullInt64
 	r.asked = time.Now()
-	err = s.conn.QueryRowContext(ctx, statement).Scan(&autocommit, &r.clock, &token, (*nullText)(&r.owner), &left)
-	r.exists, r.token, r.left = token.Valid, token.Int64, time.Duration(left.Int64)*time.Microsecond
+	err = s.conn.QueryRowContext(ctx, statement).Scan(&autocommit, &clock, &token, (*nullText)(&r.owner), &left)
+	if err == nil && !clock.Valid {
+		err = errNoClock
+	}
+	r.clock, r.exists, r.token, r.left = clock.Int64, token.Valid, token.Int64, time.Duration(left.Int64)*time.Microsecond
 	s.broken = s.broken || err != nil
 	return r, autocommit, err
 }
@@ -133,8 +138,13 @@ const (
 	noTable         = 1146
 )
 
-// again tells whether it may help to ask once more, on another connection.
+var errNoClock = errors.New(sqlclock.Hint)
+
+// again reports whether it may help to ask once more, on another connection.
 func again(err error) bool {
+	if errors.Is(err, errNoClock) {
+		return false
+	}
 	answer, ok := errors.AsType[*mysql.MySQLError](err)
 	return !ok || slices.Contains([]uint16{lockWaitTimeout, deadlock, checkRead}, answer.Number)
 }

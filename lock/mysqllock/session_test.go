@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -16,46 +15,16 @@ import (
 	"github.com/cacheaside/cacheaside/lock/mysqllock"
 )
 
-// dsns are settings of sessions that must not matter.
-var dsns = []string{
-	"clientFoundRows=true",
-	"clientFoundRows=false",
-	"interpolateParams=true",
-	"autocommit=0",
-	"autocommit=0&tx_isolation=%27SERIALIZABLE%27",
-	"autocommit=0&tx_isolation=%27REPEATABLE-READ%27&clientFoundRows=true",
-	"tx_isolation=%27READ-UNCOMMITTED%27",
-	"time_zone=%27%2B13%3A00%27&loc=Asia%2FTokyo&parseTime=true",
-	"time_zone=%27-11%3A00%27",
-	"sql_mode=%27ANSI,TRADITIONAL,NO_BACKSLASH_ESCAPES,HIGH_NOT_PRECEDENCE,NO_UNSIGNED_SUBTRACTION%27",
-	"sql_mode=%27%27&sql_safe_updates=1&charset=latin1",
-}
-
-// named is settings with the names that the server gives to its variables.
-func named(m *testenv.SQLServer, settings string) string {
-	if m.Engine == testenv.MySQL {
-		return strings.ReplaceAll(settings, "tx_isolation", "transaction_isolation")
-	}
-	return settings
-}
-
-// SIMULTANEOUS_ASSIGNMENT is MariaDB's: MySQL refuses it.
-const simultaneous = "sql_mode=%27SIMULTANEOUS_ASSIGNMENT%27"
-
+// TestSettingsOfSessions: no setting of a session matters. Above all, no session has another time.
 func TestSettingsOfSessions(t *testing.T) {
 	eachParallel(t, func(t *testing.T, m *testenv.SQLServer) {
 		o := &lock.LockerOptions{TTL: 10 * time.Minute, Timeout: testenv.Hang / 4}
 		other := locker(t, mysqllock.New, m.DB(t), o)
-		base, _, _ := strings.Cut(m.DSN(t), "?")
+		parent := t
 		var last int64
-		all := dsns
-		if m.Engine == testenv.MariaDB {
-			all = append(slices.Clone(all), simultaneous)
-		}
-		for i, settings := range all {
-			settings = named(m, settings)
+		for i, settings := range m.Engine.Sessions() {
 			good := t.Run(settings, func(t *testing.T) {
-				mine, theirs := open(t, base+"?"+settings), open(t, base+"?"+settings)
+				mine, theirs := open(t, m.SessionDSN(parent, settings)), open(t, m.SessionDSN(parent, settings))
 				a, b := locker(t, mysqllock.New, mine, o), locker(t, mysqllock.New, theirs, o)
 				name := fmt.Sprint("own", i)
 				for range 2 {
@@ -66,6 +35,9 @@ func TestSettingsOfSessions(t *testing.T) {
 							t.Errorf("token %d after %d", lease.Token(), last)
 						}
 						last = max(last, lease.Token())
+						if left := time.Until(lease.Deadline()); left < 5*time.Minute || left > 10*time.Minute {
+							t.Errorf("a life of %v", left)
+						}
 						for _, l := range []*lock.Locker{b, other} {
 							if _, err := l.TryAcquire(within(t, patience), name, nil); !errors.Is(err, lock.ErrHeld) {
 								t.Fatalf("by another: %v", err)
@@ -98,7 +70,7 @@ func TestContention(t *testing.T) {
 		for i := range 5 {
 			dsn := m.DSN(t)
 			if i%2 == 1 {
-				dsn += named(m, "&autocommit=0&tx_isolation=%27SERIALIZABLE%27")
+				dsn += "&autocommit=0&" + map[testenv.Engine]string{testenv.MariaDB: "tx_isolation", testenv.MySQL: "transaction_isolation"}[m.Engine] + "=%27SERIALIZABLE%27"
 			}
 			db := open(t, dsn)
 			for j := range 3 {

@@ -19,6 +19,10 @@ type Backend struct {
 	// same n times. It is closed with the test.
 	New func(t testing.TB, n int) []consistency.Queue
 
+	// Apart makes empty queues of n applications that share what they can share, such as a table. nil:
+	// each call of New makes the queue of another application.
+	Apart func(t testing.TB, n int) []consistency.Queue
+
 	// Unordered: Claim returns what is due in any order.
 	Unordered bool
 
@@ -58,6 +62,7 @@ func Run(t *testing.T, b Backend) {
 		{name: "Gone", run: gone},
 		{name: "Repeated", run: repeated, not: b.ByDelivery},
 		{name: "Unclaimed", run: unclaimed, not: b.ByDelivery},
+		{name: "Apart", run: apart},
 		{name: "Nothing", run: nothing},
 		{name: "Large", run: large},
 		{name: "Depth", run: depth, not: b.NoDepth},
@@ -93,6 +98,15 @@ func (s *suite) open() consistency.Queue { return s.b.New(s.TB, 1)[0] }
 
 func (s *suite) openTwo() (a, b consistency.Queue) {
 	two := s.b.New(s.TB, 2)
+	return two[0], two[1]
+}
+
+// openApart opens the queues of two applications.
+func (s *suite) openApart() (a, b consistency.Queue) {
+	if s.b.Apart == nil {
+		return s.open(), s.open()
+	}
+	two := s.b.Apart(s.TB, 2)
 	return two[0], two[1]
 }
 

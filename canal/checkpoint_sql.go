@@ -79,7 +79,7 @@ func (c *SQLCheckpoint) CreateTable(ctx context.Context) error {
 
 // Load returns none if there is no row.
 func (c *SQLCheckpoint) Load(ctx context.Context) (event.Position, error) {
-	p, _, _, err := c.row(ctx, c.db)
+	p, _, _, err := c.row(ctx, c.own(ctx))
 	return p, c.failed(err)
 }
 
@@ -93,7 +93,9 @@ type Saved struct {
 // Look returns what was saved last, for a caller that only looks; found is false if nothing was.
 func (c *SQLCheckpoint) Look(ctx context.Context) (s Saved, found bool, err error) {
 	var micros int64
-	err = c.db.QueryRowxContext(ctx, c.text("SELECT place, token, saved FROM TABLE WHERE name = ?"), c.name).Scan(&s.Position, &s.Token, &micros)
+	err = kept.InTx(ctx, c.db, func(tx *sqlx.Tx) error {
+		return tx.QueryRowxContext(ctx, c.text("SELECT place, token, saved FROM TABLE WHERE name = ? LIMIT 1"), c.name).Scan(&s.Position, &s.Token, &micros)
+	})
 	if errors.Is(err, sql.ErrNoRows) {
 		return Saved{}, false, nil
 	}
@@ -101,8 +103,18 @@ func (c *SQLCheckpoint) Look(ctx context.Context) (s Saved, found bool, err erro
 	return s, err == nil, c.failed(err)
 }
 
-func (c *SQLCheckpoint) row(ctx context.Context, db sqlx.ExtContext) (p event.Position, token int64, found bool, err error) {
-	err = db.QueryRowxContext(ctx, c.text("SELECT place, token FROM TABLE WHERE name = ?"), c.name).Scan(&p, &token)
+// transaction calls f in a transaction: one of its own, or one that is under way.
+type transaction func(f func(tx *sqlx.Tx) error) error
+
+// own returns the transactions of statements that are committed each by itself.
+func (c *SQLCheckpoint) own(ctx context.Context) transaction {
+	return func(f func(tx *sqlx.Tx) error) error { return kept.InTx(ctx, c.db, f) }
+}
+
+func (c *SQLCheckpoint) row(ctx context.Context, in transaction) (p event.Position, token int64, found bool, err error) {
+	err = in(func(tx *sqlx.Tx) error {
+		return tx.QueryRowxContext(ctx, c.text("SELECT place, token FROM TABLE WHERE name = ? LIMIT 1"), c.name).Scan(&p, &token)
+	})
 	if errors.Is(err, sql.ErrNoRows) {
 		return "", 0, false, nil
 	}
@@ -120,27 +132,26 @@ func (c *SQLCheckpoint) Save(ctx context.Context, p event.Position, token int64)
 	case len(p) > shortText:
 		return c.failed(c.saveLong(ctx, p, token))
 	}
-	return c.failed(c.saveBy(ctx, c.db, p, token))
+	return c.failed(c.saveBy(ctx, c.own(ctx), p, token))
 }
 
 // saveLong saves a position that a column of type TEXT cannot keep. Without a strict sql_mode the
 // server cuts it, and only warns. The rest of it would be another position. So it is read back
 // before it is committed.
 func (c *SQLCheckpoint) saveLong(ctx context.Context, p event.Position, token int64) error {
-	tx, err := c.db.BeginTxx(ctx, nil)
-	if err != nil {
-		return err
-	}
-	defer func() { _ = tx.Rollback() }() // of what is committed nothing
-	err = c.saveBy(ctx, tx, p, token)
-	if err == nil {
-		var had event.Position
-		if had, _, _, err = c.row(ctx, tx); err == nil && had != p {
+	err := kept.InTx(ctx, c.db, func(tx *sqlx.Tx) error {
+		in := func(f func(tx *sqlx.Tx) error) error { return f(tx) }
+		if err := c.saveBy(ctx, in, p, token); err != nil {
+			return err
+		}
+		had, _, _, err := c.row(ctx, in)
+		if err == nil && had != p {
 			err = fmt.Errorf("%d bytes of it were kept", len(had))
 		}
-	}
+		return err
+	})
 	if err == nil {
-		return tx.Commit()
+		return nil
 	}
 	if errors.Is(err, ErrSuperseded) {
 		return err
@@ -148,14 +159,14 @@ func (c *SQLCheckpoint) saveLong(ctx context.Context, p event.Position, token in
 	return fmt.Errorf("a position of %d bytes, which a column of type TEXT cannot keep: ALTER TABLE %s MODIFY place MEDIUMTEXT NOT NULL: %w", len(p), c.table, err)
 }
 
-func (c *SQLCheckpoint) saveBy(ctx context.Context, db sqlx.ExtContext, p event.Position, token int64) error {
+func (c *SQLCheckpoint) saveBy(ctx context.Context, in transaction, p event.Position, token int64) error {
 	var last error
 	for range 3 { // another may put the row there, or change it, between
 		saved := time.Now().UnixMicro()
-		if n, err := c.exec(ctx, db, "UPDATE TABLE SET token = ?, place = ?, saved = ? WHERE name = ? AND token <= ?", token, p, saved, c.name, c.atMost(token)); err != nil || n > 0 {
+		if n, err := c.exec(ctx, in, "UPDATE TABLE SET token = ?, place = ?, saved = ? WHERE name = ? AND token <= ?", token, p, saved, c.name, c.atMost(token)); err != nil || n > 0 {
 			return err
 		}
-		had, before, found, err := c.row(ctx, db)
+		had, before, found, err := c.row(ctx, in)
 		switch {
 		case err != nil:
 			return err
@@ -166,7 +177,7 @@ func (c *SQLCheckpoint) saveBy(ctx context.Context, db sqlx.ExtContext, p event.
 		case found:
 			continue
 		}
-		if _, last = c.exec(ctx, db, "INSERT INTO TABLE (name, token, place, saved) VALUES (?, ?, ?, ?)", c.name, token, p, saved); last == nil {
+		if _, last = c.exec(ctx, in, "INSERT INTO TABLE (name, token, place, saved) VALUES (?, ?, ?, ?)", c.name, token, p, saved); last == nil {
 			return nil
 		}
 	}
@@ -177,12 +188,15 @@ func (c *SQLCheckpoint) atMost(token int64) int64 {
 	return token
 }
 
-func (c *SQLCheckpoint) exec(ctx context.Context, db sqlx.ExtContext, statement string, args ...any) (rows int64, err error) {
-	result, err := db.ExecContext(ctx, c.text(statement), args...)
-	if err != nil {
-		return 0, err
-	}
-	return result.RowsAffected()
+func (c *SQLCheckpoint) exec(ctx context.Context, in transaction, statement string, args ...any) (rows int64, err error) {
+	err = in(func(tx *sqlx.Tx) error {
+		result, err := tx.ExecContext(ctx, c.text(statement), args...)
+		if err == nil {
+			rows, err = result.RowsAffected()
+		}
+		return err
+	})
+	return rows, err
 }
 
 func (c *SQLCheckpoint) text(statement string) string {

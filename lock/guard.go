@@ -117,7 +117,7 @@ func (g Guard) show(ctx context.Context, tx *sql.Tx, key any, token int64) error
 func (g Guard) look(ctx context.Context, tx *sql.Tx, key any, token int64) error {
 	locking := " /*! FOR UPDATE */"
 	var seen int64
-	err := tx.QueryRowContext(ctx, "SELECT COALESCE(`"+g.Fence+"`, 0) FROM "+g.table()+" WHERE `"+g.Key+"` = ?"+locking, key).Scan(&seen)
+	err := tx.QueryRowContext(ctx, "SELECT COALESCE(`"+g.Fence+"`, 0) FROM "+g.table()+" WHERE `"+g.Key+"` = ? LIMIT 1"+locking, key).Scan(&seen)
 	switch {
 	case errors.Is(err, sql.ErrNoRows):
 		return fmt.Errorf("no row with this key: %w", err)

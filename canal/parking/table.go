@@ -77,7 +77,7 @@ func (p *Table) CreateTable(ctx context.Context) error {
 // Check returns why nothing could be parked: there is no table, or it cannot be written. A Consumer
 // calls it when it begins, so that this is known before it is needed.
 func (p *Table) Check(ctx context.Context) error {
-	_, err := p.db.ExecContext(ctx, p.text("INSERT INTO TABLE (id, parked) SELECT 0, '' FROM (SELECT 1 AS one) AS none WHERE one = 0"))
+	_, err := kept.Exec(ctx, p.db, p.text("INSERT INTO TABLE (id, parked) SELECT 0, 'none' FROM (SELECT 1 AS one) AS none WHERE one = 0"))
 	return p.failed(err)
 }
 
@@ -94,14 +94,16 @@ func (p *Table) Park(ctx context.Context, q Parked) error {
 	text := plainjson.Escape(b, isASCII) // for which no character set of a table or a connection is too small
 	id := q.Time.UnixMicro()
 	for range 100 { // as many at one time are not parked
-		if _, err = p.db.ExecContext(ctx, p.text("INSERT INTO TABLE (id, parked) VALUES (?, ?)"), id, text); err == nil {
+		if _, err = kept.Exec(ctx, p.db, p.text("INSERT INTO TABLE (id, parked) VALUES (?, ?)"), id, text); err == nil {
 			return nil
 		}
-		var there []string
-		if p.db.SelectContext(ctx, &there, p.text("SELECT parked FROM TABLE WHERE id = ?"), id) != nil || len(there) == 0 {
+		var there string
+		if p.query(ctx, func(tx *sqlx.Tx) error {
+			return tx.GetContext(ctx, &there, p.text("SELECT parked FROM TABLE WHERE id = ? LIMIT 1"), id)
+		}) != nil {
 			break // it was not for the id
 		}
-		if there[0] == text {
+		if there == text {
 			return nil
 		}
 		id++
@@ -121,7 +123,9 @@ func (p *Table) List(ctx context.Context, after int64, limit int) ([]Row, error)
 		ID     int64  `db:"id"`
 		Parked string `db:"parked"`
 	}
-	if err := p.db.SelectContext(ctx, &rows, p.text("SELECT id, parked FROM TABLE WHERE id > ? ORDER BY id LIMIT ?"), after, limit); err != nil {
+	if err := p.query(ctx, func(tx *sqlx.Tx) error {
+		return tx.SelectContext(ctx, &rows, p.text("SELECT id, parked FROM TABLE WHERE id > ? ORDER BY id LIMIT ?"), after, limit)
+	}); err != nil {
 		return nil, p.failed(err)
 	}
 	all := make([]Row, len(rows))
@@ -134,10 +138,16 @@ func (p *Table) List(ctx context.Context, after int64, limit int) ([]Row, error)
 	return all, nil
 }
 
-// Count answers how many rows are parked.
+// Count returns the number of rows that are parked.
 func (p *Table) Count(ctx context.Context) (n int64, err error) {
-	err = p.db.QueryRowxContext(ctx, p.text("SELECT COUNT(*) FROM TABLE")).Scan(&n)
+	err = p.query(ctx, func(tx *sqlx.Tx) error {
+		return tx.GetContext(ctx, &n, p.text("SELECT COUNT(*) FROM TABLE LIMIT 1"))
+	})
 	return n, p.failed(err)
+}
+
+func (p *Table) query(ctx context.Context, f func(tx *sqlx.Tx) error) error {
+	return kept.InTx(ctx, p.db, f)
 }
 
 // Remove removes rows of these IDs, and answers how many of them were there.
@@ -147,11 +157,7 @@ func (p *Table) Remove(ctx context.Context, ids ...int64) (removed int64, err er
 		if err != nil {
 			return removed, p.failed(err)
 		}
-		result, err := p.db.ExecContext(ctx, p.db.Rebind(statement), args...)
-		if err != nil {
-			return removed, p.failed(err)
-		}
-		n, err := result.RowsAffected()
+		n, err := kept.Exec(ctx, p.db, p.db.Rebind(statement), args...)
 		removed += n
 		if err != nil {
 			return removed, p.failed(err)

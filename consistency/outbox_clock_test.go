@@ -130,7 +130,7 @@ func TestClockWentBack(t *testing.T) {
 		relay := t.relayed(o, &told)
 		n := int64(2*repairAtOnce + 50)
 		testenv.Eventually(t.TB, "all is done", func() bool { return relay.Stats().Done == n })
-		testenv.Eventually(t.TB, "it is told", func() bool { return strings.Count(told.String(), "has gone back") == 1 })
+		testenv.Eventually(t.TB, "it is told", func() bool { return strings.Count(told.String(), "has the clock gone back") == 1 })
 		if o.Repaired() != n+1 {
 			t.Errorf("%d rows repaired, want %d", o.Repaired(), n+1)
 		}
@@ -157,9 +157,37 @@ func TestClockGoesBack(t *testing.T) {
 		t.check(o.Put(t.ctx(), late))
 		ahead(-time.Hour)
 		testenv.Eventually(t.TB, "it is repaired", func() bool { return o.Repaired() == 1 })
-		testenv.Eventually(t.TB, "it is told", func() bool { return strings.Count(told.String(), "has gone back") == 1 })
+		testenv.Eventually(t.TB, "it is told", func() bool { return strings.Count(told.String(), "has the clock gone back") == 1 })
 		if r := rowOf(&outboxTest{TB: t.TB, SQLOutbox: o}, "late"); r.After > 30*time.Minute {
 			t.Errorf("it waits for %v", r.After)
+		}
+	})
+}
+
+// TestTwoClocks: what is put by a server whose clock is ahead of that of the relay's server waits no
+// longer than it was to, each time, and that is logged once.
+func TestTwoClocks(t *testing.T) {
+	testenv.EachEngine(t, func(tb *testing.T, e testenv.Engine) {
+		t := outboxOn(tb, e)
+		ahead, db := t.clocks()
+		ahead(20 * time.Minute)
+		put, o := t.outbox(db), t.outbox(t.db)
+		var told testenv.Log
+		relay := t.relayed(o, &told)
+		for n := range 3 {
+			late := textItem(fmt.Sprint("late", n))
+			late.After = 30 * time.Minute
+			t.check(put.Put(t.ctx(), textItem(fmt.Sprint(n)), late))
+			testenv.Eventually(t.TB, "it is done", func() bool { return relay.Stats().Done == int64(n+1) })
+			if r := rowOf(&outboxTest{TB: t.TB, SQLOutbox: o}, late.Key.Text); r.After > 30*time.Minute || r.After < 25*time.Minute {
+				t.Errorf("what was to wait for 30 minutes waits for %v", r.After)
+			}
+		}
+		if n := strings.Count(told.String(), "ahead of the database's"); n != 1 {
+			t.Errorf("told %d times: %s", n, told.String())
+		}
+		if lag := relay.Stats().MaxLag; lag > testenv.Hang {
+			t.Errorf("it says that items have waited for %v", lag)
 		}
 	})
 }

@@ -327,3 +327,12 @@ func TestUnclaimed(t *testing.T) {
 		}
 	})
 }
+
+// TestShownNames: namespaces are anything that is in the table.
+func TestShownNames(t *testing.T) {
+	t.Parallel()
+	got := shownNames([]string{"shop", "", "a\nb", "\xff", "a b"})
+	if want := []string{"shop", "none (put by a program that is older than namespaces)", `"a\nb"`, `"\xff"`, `"a b"`}; !slices.Equal(got, want) {
+		t.Errorf("%q", got)
+	}
+}

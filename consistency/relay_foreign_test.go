@@ -4,6 +4,8 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
+	"log/slog"
 	"slices"
 	"strings"
 	"testing"
@@ -49,6 +51,95 @@ func TestRelayWithoutTheLoader(t *testing.T) {
 			s.Errorf("done after %v", got)
 		}
 	})
+}
+
+// Many items whose loader no relay has are tried rarely, and the more of them there are, the more
+// rarely each; that is told at once. What a relay can do does not wait for them.
+func TestRelayOfManyWithoutTheLoader(t *testing.T) {
+	inStation(t, nil, func(s *station) {
+		const n = 5000
+		s.cache.lacks = "foreign"
+		r, _ := s.start(RelayOptions{})
+		for i := range n {
+			s.put(Item{Key: keyOf("foreign", i), Admit: true})
+		}
+		s.at(time.Second)
+		if st := r.Stats(); st.Unknown < n {
+			s.Errorf("%+v", st)
+		}
+		if alerts := s.gotAlerts(); len(alerts) != 1 || !strings.Contains(alerts[0].Err.Error(), "loader foreign: no relay here has this loader") {
+			s.Errorf("%+v", alerts)
+		}
+		for second := 2; second <= 60; second++ {
+			before := r.Stats().Unknown
+			s.at(time.Duration(second) * time.Second)
+			if tried := r.Stats().Unknown - before; tried > 450 { // those of two seconds at first, as none comes back within one
+				s.Fatalf("%d of %d were tried in second %d", tried, n, second)
+			}
+			s.put(Item{Key: relayKey(second)})
+			s.at(time.Duration(second)*time.Second + 500*time.Millisecond)
+			if got := s.cache.times("committed", relayKey(second).Text, s.began); len(got) != 1 {
+				s.Fatalf("what was put in second %d was done after %v", second, got)
+			}
+		}
+		if alerts := s.gotAlerts(); len(alerts) != 0 {
+			s.Errorf("%+v", alerts)
+		}
+		has, _ := s.startWith()
+		s.drained(20 * time.Minute)
+		if got := has.times("committed", keyOf("foreign", 1).Text, s.began); len(got) != 1 {
+			s.Errorf("done after %v", got)
+		}
+	})
+}
+
+// TestManyForeignItems: with many items in the outbox that no relay can do, other keys are fresh soon
+// after they were written.
+func TestManyForeignItems(t *testing.T) { testenv.OneUnlessAccepting(t, testManyForeignItems) }
+
+func testManyForeignItems(t *testing.T, e testenv.Engine) {
+	n := 2500
+	if testenv.Accepting {
+		n = 100_000
+	}
+	x := start(t, setup{engine: e, Options: Options{AsyncDelay: time.Millisecond}})
+	relay, err := NewRelay(x.cache, x.box, &RelayOptions{Poll: 10 * time.Millisecond, Logger: slog.New(slog.DiscardHandler)})
+	x.check(err)
+	items := make([]Item, n)
+	for i := range items {
+		items[i] = Item{Key: keyOf("foreign", i), Admit: true}
+	}
+	x.check(x.box.Put(t.Context(), items...))
+	began := time.Now()
+	x.running(relay, "all others were fresh in time", func() bool {
+		if relay.Stats().Unknown < int64(n) {
+			return false
+		}
+		t.Logf("%d items were tried within %v", n, time.Since(began))
+		for i := range 5 {
+			before, began := relay.Stats().Unknown, time.Now()
+			x.reads([]string{"old", "new 0", "new 1", "new 2", "new 3"}[i])
+			x.check(x.At(Async).Update(t.Context(), set(1, fmt.Sprint("new ", i)), x.rows.Key(1)))
+			testenv.Eventually(t, "the key is fresh", func() bool {
+				v, err := x.rows.Get(t.Context(), 1)
+				x.check(err)
+				return v == fmt.Sprint("new ", i)
+			})
+			took := time.Since(began)
+			tried := relay.Stats().Unknown - before
+			t.Logf("fresh after %v; %d others were tried", took, tried)
+			if testenv.Accepting && took > 2*time.Second {
+				t.Errorf("fresh after %v", took)
+			}
+			if most := 600 + int64(took.Seconds()*450); i > 0 && tried > most { // first come those that have become due in the first round
+				t.Errorf("%d others were tried, want at most %d", tried, most)
+			}
+		}
+		return true
+	})
+	if s := relay.Stats(); s.Alerts != 1 {
+		t.Errorf("%+v", s)
+	}
 }
 
 // startWith starts a relay whose cache has all loaders.

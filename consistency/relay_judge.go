@@ -25,6 +25,9 @@ type shift struct {
 	alarms
 	told     limitedlog.Teller[Alert]
 	nextLook time.Time
+
+	nextForeign time.Time // when the next item for other relays may be due
+	aheadTold   time.Time // when rows from a clock that is ahead were logged last
 }
 
 // crew is what a shift has under way.

@@ -2,8 +2,12 @@ package consistency
 
 import (
 	"context"
+	"log/slog"
+	"strconv"
 	"sync/atomic"
 	"time"
+
+	"github.com/cacheaside/cacheaside/internal/keys"
 )
 
 // RelayStats counts what a Relay has done since it was made. Its fields are read one after the
@@ -96,7 +100,7 @@ func (s *shift) look(ctx context.Context) {
 		return err
 	})
 	now := time.Now()
-	s.nextLook = now.Add(max(betweenLooks, 20*now.Sub(began)))
+	defer func() { s.nextLook = now.Add(max(betweenLooks, 20*time.Since(began))) }()
 	switch {
 	case err == nil:
 		s.counters.seen.Store(&seen{depth, now})
@@ -117,14 +121,32 @@ func (s *shift) tend(ctx context.Context) {
 	}
 	repaired, err := q.tend(ctx)
 	if repaired > 0 {
-		s.options.Logger.WarnContext(ctx, "cacheaside: the clock of the outbox's database has gone back, and what waited for too long waits no more", "items", repaired)
+		if time.Since(s.aheadTold) > repairAgain {
+			s.log(ctx, slog.LevelWarn, "cacheaside: items of the outbox were put by a clock that is ahead of the database's, and waited too long: has the clock gone back, or do the clocks of two servers differ?", "items", repaired)
+		}
+		s.aheadTold = time.Now()
 	}
 	if err != nil && ctx.Err() == nil {
 		s.counters.queueErrors.Add(1)
 	}
 	if names := q.unclaimed(); len(names) > 0 {
-		s.options.Logger.WarnContext(ctx, "cacheaside: nobody claims what has long been due in other namespaces of the outbox: is their application's Relay running?", "namespaces", names)
+		s.log(ctx, slog.LevelWarn, "cacheaside: nobody claims what has long been due in other namespaces of the outbox: is their application's Relay running?", "namespaces", shownNames(names))
 	}
+}
+
+// shownNames returns names for the log. They come from the table, so they may be anything.
+func shownNames(names []string) []string {
+	shown := make([]string, len(names))
+	for i, name := range names {
+		shown[i] = strconv.QuoteToASCII(name)
+		if name == "" {
+			shown[i] = "none (put by a program that is older than namespaces)"
+		}
+		if keys.ValidName(name) {
+			shown[i] = name
+		}
+	}
+	return shown
 }
 
 func (c *relayCounters) depth() Depth {

@@ -33,7 +33,8 @@ type SQLOutboxOptions struct {
 // whenever. Put is as durable as the database.
 //
 // The table is made by Schema's statements. Its rows show keys in clear. All times are by the
-// database's clock, so those of processes need not agree, nor do time zones matter.
+// database's clock, so the clocks of processes need not agree. Time zones and other settings of
+// sessions do not matter. An Item.ID names an item of one namespace.
 //
 // An SQLOutbox is safe for concurrent use by any number of processes. It begins transactions of its
 // own, at READ COMMITTED in MySQL, on connections of db, and tries these again after a deadlock, a

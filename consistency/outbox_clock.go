@@ -14,9 +14,9 @@ const (
 	repairAgain  = time.Minute // after which transactions that were open are over, as a rule
 )
 
-// clock is what an SQLOutbox knows of its database's clock. That may go back, as after a failover, or
-// be behind the clock of another server of the database that takes writes, too. Then rows would wait
-// longer, by the difference.
+// clock is what an SQLOutbox knows of its database's clock. That may go back, as after a failover,
+// or be behind the clock of another server of the database that takes writes, too. Then rows would
+// wait longer, by the difference.
 type clock struct {
 	mu    sync.Mutex
 	asked bool
@@ -26,8 +26,8 @@ type clock struct {
 	again time.Time // when to look for such once more; zero: never
 }
 
-// saw records what the clock showed between two moments, and when the latest row was put. Before the
-// first call it is not known whether the clock has gone back.
+// saw records what the clock showed between two moments, and when the latest row was put. Before
+// the first call it is not known whether the clock has gone back.
 func (c *clock) saw(now, latest int64, began, ended time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -164,8 +164,8 @@ func TestClockGoesBack(t *testing.T) {
 	})
 }
 
-// TestTwoClocks: what is put by a server whose clock is ahead of that of the relay's server waits no
-// longer than it was to, each time, and that is logged once.
+// TestTwoClocks: what is put by a server whose clock is ahead of that of the relay's server waits
+// no longer than it was to, each time, and that is logged once.
 func TestTwoClocks(t *testing.T) {
 	testenv.EachEngine(t, func(tb *testing.T, e testenv.Engine) {
 		t := outboxOn(tb, e)

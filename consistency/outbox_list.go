@@ -100,8 +100,8 @@ func readRows(rows *sql.Rows) ([]listed, error) {
 // Retry makes items due now that are not due yet, such as those that a relay could not do and has
 // put off, and returns how many. They stay in the queue. An item that a relay has claimed may be
 // done by another as well, which does no harm. With DoubleDelete, an item that has been done once
-// is done the second time at once. An outbox without a namespace finds the IDs in all namespaces, as
-// List does.
+// is done the second time at once. An outbox without a namespace finds the IDs in all namespaces,
+// as List does.
 func (o *SQLOutbox) Retry(ctx context.Context, ids ...string) (made int64, err error) {
 	rows := make([]rowID, len(ids))
 	for i, id := range ids {

@@ -114,8 +114,8 @@ func inTheWay(err error) bool {
 	return strings.Contains(err.Error(), "database is locked") || strings.Contains(err.Error(), "database table is locked")
 }
 
-// explain adds to an error what to do about it, and removes what the server quotes of the statement,
-// which may be keys.
+// explain adds to an error what to do about it, and removes what the server quotes of the
+// statement, which may be keys.
 func (o *SQLOutbox) explain(err error) error {
 	answer, ok := errors.AsType[*mysql.MySQLError](err)
 	switch {

@@ -440,8 +440,8 @@ func testSessions(tb *testing.T, e testenv.Engine) {
 	}
 }
 
-// sessionOf returns what a session has set of what the statements of an outbox set for themselves, and
-// whether its clock stands still.
+// sessionOf returns what a session has set of what the statements of an outbox set for themselves,
+// and whether its clock stands still.
 func (t *outboxTest) sessionOf(db *sqlx.DB) string {
 	t.Helper()
 	var settings string

@@ -27,7 +27,7 @@ func (s statements) now() string {
 	if s.dialect == SQLite {
 		return "CAST(ROUND((julianday('now') - 2440587.5) * 86400000) AS INTEGER) * 1000"
 	}
-	return sqlclock.Micros
+	return sqlclock.Micros()
 }
 
 // clock is what to select rows from that are compared with instant, which is one time for the whole
@@ -66,8 +66,8 @@ func (s statements) due() string {
 	return fmt.Sprintf("namespace = %s AND due <= %s", s.space, s.instant())
 }
 
-// begin begins a statement that changes rows, or compares them with the time: SELECT, INSERT, UPDATE
-// or DELETE.
+// begin begins a statement that changes rows, or compares them with the time: SELECT, INSERT,
+// UPDATE or DELETE.
 func (s statements) begin(verb string) string {
 	if s.dialect == SQLite {
 		return verb
@@ -98,9 +98,9 @@ func (s statements) insertRow(b []byte, id rowID, item *Item) []byte {
 	return fmt.Appendf(b, ", %d, %d, %d, %d, %d)", digit(item.Key.All), micros(item.Again), digit(item.Reload), max(0, item.Attempts), digit(item.Admit))
 }
 
-// endInsert leaves a row as it is that is there already. In a MySQL table of an older release, whose
-// primary key is the ID alone, the row may belong to another namespace: then the subquery of two rows
-// makes the statement fail (see explain). SQLite refuses the statement for such a table.
+// endInsert leaves a row as it is that is there already. In a MySQL table of an older release,
+// whose primary key is the ID alone, the row may belong to another namespace: then the subquery of
+// two rows makes the statement fail (see explain). SQLite refuses the statement for such a table.
 func (s statements) endInsert(b []byte) []byte {
 	if s.dialect == SQLite {
 		return append(b, " ON CONFLICT (namespace, id) DO NOTHING"...)

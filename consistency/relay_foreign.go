@@ -31,10 +31,10 @@ const (
 	foreignAlertAt = 10 * time.Second // reached with 2,000
 )
 
-// unknown returns such an item with its next due time: soon, so that another Relay gets it; later if
-// no relay has done it for long; and no sooner than foreignPace permits, so the more such items there
-// are, the longer each of them waits. It alerts when an item has come back AlertAt times, or when
-// there are so many that most have to wait for long.
+// unknown returns such an item with its next due time: soon, so that another Relay gets it; later
+// if no relay has done it for long; and no sooner than foreignPace permits, so the more such items
+// there are, the longer each of them waits. It alerts when an item has come back AlertAt times, or
+// when there are so many that most have to wait for long.
 func (s *shift) unknown(ctx context.Context, item Item, why error) Item {
 	s.counters.unknown.Add(1)
 	item.Attempts++
@@ -51,7 +51,8 @@ func (s *shift) unknown(ctx context.Context, item Item, why error) Item {
 	return item
 }
 
-// foreignDelay returns up to longestProbe, and up to longestDelay after many attempts since the alert.
+// foreignDelay returns up to longestProbe, and up to longestDelay after many attempts since the
+// alert.
 func foreignDelay(alerted int) time.Duration {
 	d := longestProbe
 	if alerted > 0 {

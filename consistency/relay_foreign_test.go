@@ -93,8 +93,8 @@ func TestRelayOfManyWithoutTheLoader(t *testing.T) {
 	})
 }
 
-// TestManyForeignItems: with many items in the outbox that no relay can do, other keys are fresh soon
-// after they were written.
+// TestManyForeignItems: with many items in the outbox that no relay can do, other keys are fresh
+// soon after they were written.
 func TestManyForeignItems(t *testing.T) { testenv.OneUnlessAccepting(t, testManyForeignItems) }
 
 func testManyForeignItems(t *testing.T, e testenv.Engine) {

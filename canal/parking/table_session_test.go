@@ -9,7 +9,8 @@ import (
 	"github.com/cacheaside/cacheaside/internal/test/testenv"
 )
 
-// TestTableSessions: what a session has set does not matter. Above all, what was parked is committed.
+// TestTableSessions: what a session has set does not matter. Above all, what was parked is
+// committed.
 func TestTableSessions(t *testing.T) {
 	testenv.EachEngine(t, func(t *testing.T, e testenv.Engine) {
 		m := e.Shared(t)
@@ -23,7 +24,7 @@ func TestTableSessions(t *testing.T) {
 		}
 		other := on(m.DSN(t) + "&innodb_lock_wait_timeout=2")
 		for _, settings := range e.Sessions() {
-			mine := on(m.SessionDSN(t, settings)+"&innodb_lock_wait_timeout=2")
+			mine := on(m.SessionDSN(t, settings) + "&innodb_lock_wait_timeout=2")
 			for _, by := range [][2]*Table{{mine, other}, {other, mine}, {mine, mine}} {
 				var ids []int64
 				if err := by[0].Check(t.Context()); err != nil {

@@ -3,10 +3,13 @@
 //
 // The package needs a *sql.DB of github.com/go-sql-driver/mysql, to one server that takes writes:
 // not to a replica, nor to several nodes of a Galera cluster by turns. The DB stays the caller's,
-// to be closed after the Locker. The DSN's settings of autocommit, isolation, time zones,
-// clientFoundRows and interpolateParams do not matter. A lock is extended by a connection of the
-// DB's pool: if SetMaxOpenConns bounds the pool, and the work under the locks uses it up, locks are
-// lost; a DB of their own with a few connections is safer.
+// to be closed after the Locker. What sessions have set does not matter: autocommit, isolation,
+// time zone, timestamp, SQL modes, limits, clientFoundRows and interpolateParams. MySQL has to be
+// 8.0.17 or newer, and a proxy must leave the comments in statements; otherwise Acquire returns an
+// error that says so. In a MySQL that was started with sysdate-is-now, no session may set
+// timestamp. A lock is extended by a connection of the DB's pool: if SetMaxOpenConns bounds the
+// pool, and the work under the locks uses it up, locks are lost; a DB of their own with a few
+// connections is safer.
 package mysqllock
 
 import (

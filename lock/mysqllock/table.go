@@ -11,8 +11,8 @@ import (
 
 // A lock is a row: its name; the id of the request that has got it last; the last token; and when
 // it is free, in UTC by the server's clock, which no variable of a session moves (see package
-// sqlclock). A release sets that to 1970, and leaves the holder's id: so the holder knows it again if
-// it has to ask twice.
+// sqlclock). A release sets that to 1970, and leaves the holder's id: so the holder knows it again
+// if it has to ask twice.
 //
 // The clock is read when a row is compared or changed. A statement that had to wait for the row, or
 // for the table, therefore compares with the time after the wait.
@@ -25,9 +25,9 @@ import (
 //
 // Values are in the text of the statements, as digits only: so each is one round trip, whatever the
 // DSN says of interpolateParams, and no character set or SQL mode changes it.
-const (
-	now    = sqlclock.Now
-	micros = sqlclock.Micros
+var (
+	now    = sqlclock.Now()
+	micros = sqlclock.Micros()
 	free   = "'1970-01-01 00:00:00'"
 	next   = "GREATEST(token + 1, " + micros + ")"
 )

@@ -7,8 +7,8 @@ import (
 	"github.com/cacheaside/cacheaside/consistency"
 )
 
-// apart: items of two applications that have the same ID are two items. No call for one of them does
-// anything to the other.
+// apart: items of two applications that have the same ID are two items. No call for one of them
+// does anything to the other.
 func apart(s *suite) {
 	a, b := s.openApart()
 	of := func(application string) consistency.Item {

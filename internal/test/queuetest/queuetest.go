@@ -19,8 +19,8 @@ type Backend struct {
 	// same n times. It is closed with the test.
 	New func(t testing.TB, n int) []consistency.Queue
 
-	// Apart makes empty queues of n applications that share what they can share, such as a table. nil:
-	// each call of New makes the queue of another application.
+	// Apart makes empty queues of n applications that share what they can share, such as a table.
+	// nil: each call of New makes the queue of another application.
 	Apart func(t testing.TB, n int) []consistency.Queue
 
 	// Unordered: Claim returns what is due in any order.

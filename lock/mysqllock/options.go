@@ -3,7 +3,7 @@
 //
 // The package needs a *sql.DB of github.com/go-sql-driver/mysql, to one server that takes writes:
 // not to a replica, nor to several nodes of a Galera cluster by turns. The DB stays the caller's,
-// to be closed after the Locker. What sessions have set does not matter: autocommit, isolation,
+// to be closed after the Locker. The settings of sessions do not matter: autocommit, isolation,
 // time zone, timestamp, SQL modes, limits, clientFoundRows and interpolateParams. MySQL has to be
 // 8.0.17 or newer, and a proxy must leave the comments in statements; otherwise Acquire returns an
 // error that says so. In a MySQL that was started with sysdate-is-now, no session may set

@@ -751,7 +751,7 @@ func TestBusy(t *testing.T) {
 	o.exec(impatient, "PRAGMA busy_timeout = 0")
 	tx := o.begin(o.db)
 	o.check(o.PutIn(o.ctx(), tx, textItem("a")))
-	_, busy := impatient.ExecContext(o.ctx(), o.text.done([]rowID{{}}, 0))
+	_, busy := impatient.ExecContext(o.ctx(), o.mine().done([]rowID{{}}, 0))
 	o.check(tx.Commit())
 	o.exec(impatient, "PRAGMA busy_timeout = 10000")
 	o.check(impatient.Close())

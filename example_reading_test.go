@@ -11,6 +11,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"sync"
 
 	"github.com/alicebob/miniredis/v2"
 	"github.com/jmoiron/sqlx"
@@ -388,6 +389,39 @@ func ExampleCloneOf() {
 	// Output:
 	// [english novel]
 	// [novel english] <nil>
+}
+
+// index is a value that grows while it is used. The library does not look behind its lock.
+type index struct {
+	mu    sync.Mutex
+	words map[string][]int
+}
+
+// weight returns how many bytes the index takes, about.
+func (x *index) weight() int64 {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	bytes := int64(0)
+	for word, places := range x.words {
+		bytes += int64(100 + len(word) + 8*cap(places))
+	}
+	return bytes
+}
+
+// A value that has a lock says itself how much memory it takes, so that Options.MemoryBytes holds.
+func ExampleWeightOf() {
+	cache := local()
+	defer cache.Close()
+	indexes, err := cacheaside.NewLoader(cache, "index", func(context.Context, int64) (*index, error) {
+		return &index{words: map[string][]int{"emma": {1, 7}}}, nil
+	}, &cacheaside.LoaderOptions{Weight: cacheaside.WeightOf((*index).weight)})
+	if err != nil {
+		log.Fatal(err)
+	}
+	x, err := indexes.Get(context.Background(), 1)
+	fmt.Println(x.words, err)
+	// Output:
+	// map[emma:[1 7]] <nil>
 }
 
 // aesGCM is a Codec that encrypts what another one encodes.

@@ -139,8 +139,8 @@ type Locker interface {
 	Lock(ctx context.Context, name string, wait time.Duration) (unlock func() error, err error)
 }
 
-// Hook is a typed function for an option, which has no type parameters: KeyOf and CloneOf make a
-// Hook; NewLoader checks that its types are the loader's. The zero Hook is none.
+// Hook is a typed function for an option, which has no type parameters. KeyOf, CloneOf and WeightOf
+// make a Hook. NewLoader checks that its types are the loader's. The zero Hook is none.
 type Hook struct{ f any }
 
 // KeyOf makes the Hook for LoaderOptions.Key: the text of a key, as by a method,
@@ -150,6 +150,12 @@ func KeyOf[K comparable](text func(K) string) Hook { return Hook{text} }
 // CloneOf makes the Hook for LoaderOptions.Clone: a copy of a value that shares nothing with the
 // value that a caller could change, as by CloneOf(Page.clone) or CloneOf(slices.Clone[[]int]).
 func CloneOf[V any](clone func(V) V) Hook { return Hook{clone} }
+
+// WeightOf makes the Hook for LoaderOptions.Weight: how many bytes of memory a value takes, with
+// what it points to. It is called once for each value that is put into memory, by many goroutines
+// at once, and must lock what it reads if the value may change. A value whose weight is negative,
+// or makes it panic, is not kept in memory, and is counted (Stats.TooHeavy).
+func WeightOf[V any](weight func(V) int64) Hook { return Hook{weight} }
 
 // function returns what h holds, nil if nothing, or an error that names the field.
 func function[F func(A) B, A, B any](h Hook, field, maker string) (F, error) {

@@ -124,6 +124,9 @@ func (l *Loader[K, V]) rowsOptions(load func(context.Context, []K) (map[K]V, err
 	if l.clone, err = function[func(V) V](o.Clone, "Clone", "CloneOf"); err != nil {
 		return own, err
 	}
+	if own.Weight, err = function[func(V) int64](o.Weight, "Weight", "WeightOf"); err != nil {
+		return own, err
+	}
 	own.Codec, err = codec.New[V](o.Codec, o.CompressAbove, o.MaxValueBytes, caught)
 	if err == nil && !l.cache.options.NoRedis { // which needs no codec
 		err = codec.Check(reflect.TypeFor[V](), o.Codec, o.AllowLoss)

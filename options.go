@@ -14,8 +14,9 @@ type Options struct {
 	Prefix string
 
 	// MemoryBytes bounds the heap of the memory tier of this process, for all loaders. A value of
-	// more than a quarter of it is not kept in memory. Default: 64 MiB. From 1 MiB to 1 TiB;
-	// negative: no memory tier.
+	// more than a quarter of it is not kept in memory. Only plain data of a value is read to weigh
+	// it: see LoaderOptions.Weight. Default: 64 MiB. From 1 MiB to 1 TiB, and less than the address
+	// space; negative: no memory tier.
 	MemoryBytes int64
 
 	// RedisTimeout bounds each command to Redis, and the commands for all keys of a batch together.
@@ -186,6 +187,13 @@ type LoaderOptions struct {
 	// Clone copies a value for each caller that gets it. It must not block or panic. Made by
 	// CloneOf. Default: callers share values.
 	Clone Hook
+
+	// Weight returns how many bytes of memory a value takes, with what it points to. Set it for
+	// values with large parts that cannot be weighed: what is in a struct that has a lock, an
+	// atomic, a channel or a function, or points to one; and what a pointer, map or interface in a
+	// field that is not exported leads to. Made by WeightOf. Default: values are weighed by what
+	// can be read of them, and by the length of their encoding.
+	Weight Hook
 
 	// NotFound reports whether an error of the load function says that the row does not exist,
 	// beside ErrNotFound and sql.ErrNoRows. Many goroutines call it at once. Default: no other

@@ -39,6 +39,61 @@ func Example() {
 	// "\b\x01\x12\x04Emma"
 }
 
+// A message weighs by its fields, before it was marshalled for the first time and after that.
+func TestMessagesInMemory(t *testing.T) {
+	server := miniredis.RunT(t)
+	rdb := redis.NewClient(&redis.Options{Addr: server.Addr(), ContextTimeoutEnabled: true})
+	defer rdb.Close()
+	const rows = 3000
+	for name, o := range map[string]cacheaside.Options{
+		"Redis": {RedisTimeout: time.Minute, ReadTimeout: time.Minute, MaxStaleness: time.Minute}, "alone": {NoRedis: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			o.MemoryBytes = 8 << 20
+			var client redis.UniversalClient
+			if !o.NoRedis {
+				client = rdb
+			}
+			cache, err := cacheaside.New(client, &o)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer cache.Close()
+			load := func(_ context.Context, keys []int) (map[int]*bookpb.Book, error) {
+				found := make(map[int]*bookpb.Book)
+				for _, key := range keys {
+					found[key] = &bookpb.Book{Id: int64(key), Title: "Emma"}
+				}
+				return found, nil
+			}
+			books, err := cacheaside.NewBatchLoader(cache, "book", load, &cacheaside.LoaderOptions{Codec: protobuf.Codec{}, BatchSize: 1000})
+			if err != nil {
+				t.Fatal(err)
+			}
+			for cache.Stats().Bus.Trusted != cache.Stats().Bus.Ranges || !o.NoRedis && cache.Stats().Bus.Ranges == 0 {
+				time.Sleep(time.Millisecond) // values from before are not remembered
+				books.Get(t.Context(), -1)
+			}
+			all := make([]int, rows)
+			for i := range all {
+				all[i] = i
+			}
+			for range 2 {
+				found, err := books.GetMany(t.Context(), all)
+				if err != nil || len(found) != rows {
+					t.Fatal(len(found), err)
+				}
+				for _, book := range found {
+					proto.Marshal(book)
+				}
+			}
+			if s := books.Stats(); s.MemoryHits < rows || s.TooHeavy > 0 {
+				t.Errorf("%+v", s)
+			}
+		})
+	}
+}
+
 // Another process reads what one has stored: messages, empty ones, and nil. It
 // refuses bytes that are no message.
 func TestCodec(t *testing.T) {

@@ -13,6 +13,15 @@ func (p *Payload) compress() {
 	}
 }
 
+// Len returns the length of the encoding before compression.
+func (p Payload) Len() int {
+	if p.Compressed {
+		n, _ := s2.DecodedLen(p.Bytes)
+		return n
+	}
+	return len(p.Bytes)
+}
+
 func (p *Payload) decompress(maxBytes int) error {
 	n, err := s2.DecodedLen(p.Bytes)
 	if err != nil {

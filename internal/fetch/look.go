@@ -284,9 +284,14 @@ func (l *Fetcher) standing(r *Round, what seen) standing {
 func (l *Fetcher) decode(r *Round, e *lease.Entry) error {
 	value, err := l.content(r, e)
 	if err == nil {
-		r.Value, r.Null = value, e.Null
+		r.Value, r.Null, r.encoded = value, e.Null, payload(e).Len()
 	}
 	return err
+}
+
+// payload returns the payload of an entry.
+func payload(e *lease.Entry) codec.Payload {
+	return codec.Payload{Codec: codec.ID(e.Codec), Compressed: e.Compressed, Bytes: e.Payload}
 }
 
 // content is the value of an entry that stands under a round's key, if it is that key's and can be
@@ -298,7 +303,7 @@ func (l *Fetcher) content(r *Round, e *lease.Entry) (value any, err error) {
 	case e.Null:
 		return value, nil
 	}
-	return l.Codec.Decode(codec.Payload{Codec: codec.ID(e.Codec), Compressed: e.Compressed, Bytes: e.Payload})
+	return l.Codec.Decode(payload(e))
 }
 
 // errOtherKey is why an entry is not read that stands under a key's name, and is another's.

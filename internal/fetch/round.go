@@ -82,6 +82,7 @@ type ending struct {
 	lost          bool   // Redis was lost while the value was being stored
 	notAttempted  bool   // the database was not asked, which is no failure of the key
 	inMemory      bool   // the value was put into the memory tier
+	encoded       int    // the length of the value's encoding before compression; 0: it was not encoded
 	busy          bool   // another process refreshes the key
 }
 
@@ -183,3 +184,7 @@ func (r *Round) waits(err error) {
 func (r *Round) Snapshot() (slotRange uint8, generation *memory.Generation, stable, version uint64) {
 	return r.slotRange, r.generation, r.stable, r.version
 }
+
+// Encoded returns the length of the encoding of the round's value, before compression; 0: it was
+// not encoded.
+func (r *Round) Encoded() int { return r.encoded }

@@ -84,6 +84,7 @@ func (l *Fetcher) delete(ctx context.Context, rounds []*Round) []error {
 // filling is the entry for a value.
 func (l *Fetcher) filling(r *Round, row source.Row) (*lease.Filling, error) {
 	e, life, err := l.entry(r.text, r.hashed, r.generation, r.Value, row)
+	r.encoded = payload(&e).Len()
 	return &lease.Filling{Attempt: r.attempt, Entry: e, Life: life}, err
 }
 

@@ -19,9 +19,9 @@ func GetStale[K comparable, V any](t *Tier, hash uint64, generations *Generation
 	return item, time.Since(t.start) - item.soft, true
 }
 
-// Expire makes the item of key stale from now on, and ends whatever else is of its stable hash,
-// also what is being loaded.
-func Expire[K comparable, V any](t *Tier, hash uint64, generations *Generations, key K, stable uint64) {
+// Expire makes the item of key stale from now on, and ends whatever else has its stable hash, also
+// what is being loaded. weight returns the weight of an item, as for Set.
+func Expire[K comparable, V any](t *Tier, hash uint64, generations *Generations, key K, stable uint64, weight func(*Item[K, V]) int64) {
 	item, ago, ok := GetStale[K, V](t, hash, generations, key)
 	if !ok {
 		t.Forget(stable)
@@ -33,5 +33,5 @@ func Expire[K comparable, V any](t *Tier, hash uint64, generations *Generations,
 		return
 	}
 	next.Range |= expiredBit
-	Set(t, hash, next, Weigh(key, t.Largest())+Weigh(next.Value, t.Largest()), 0, min(-ago, 0))
+	Set(t, hash, next, weight(&next), 0, min(-ago, 0))
 }

@@ -5,7 +5,6 @@ import (
 	"reflect"
 	"slices"
 	"sync"
-	"time"
 	"unsafe"
 )
 
@@ -20,35 +19,34 @@ const simpleSteps = 4096
 // TooHeavy is the weight of what is heavier than it may be, or has more parts than are weighed.
 const TooHeavy = math.MaxInt64 / 4
 
-// Every time.Time points to a location, shared by the whole process.
-var (
-	moment   = reflect.TypeFor[time.Time]()
-	location = reflect.TypeFor[*time.Location]()
-)
-
-// Weigh tells how many bytes of memory v holds, with what it points to, or more: never less, so far
-// as that can be known. Captured variables, the content of channels, and what is beyond the ends
-// of a string that was cut from a longer one, it does not see. Values that share memory count it
-// each, for they may be evicted apart. A value of more than most bytes is TooHeavy, and so is one
-// of more than maxSteps parts: it is not weighed to the end.
-func Weigh[V any](v V, most int64) int64 {
-	own := int64(unsafe.Sizeof(v))
-	r := reflect.ValueOf(&v).Elem()
+// Weigh returns how many bytes of memory v holds, with what it points to. It reads plain data only:
+// see shape. whole is false if v has parts that it does not read, for which the weight has a
+// constant each. Captured variables, the content of channels, and what is beyond the ends of a
+// string that was cut from a longer one, do not count. Values that share memory count it each, for
+// they may be evicted apart. A value of more than most bytes is TooHeavy, and so is one of more
+// than maxSteps parts: it is not weighed to the end.
+func Weigh[V any](v V, most int64) (weight int64, whole bool) {
+	own, t := int64(unsafe.Sizeof(v)), reflect.TypeFor[V]()
+	if flat(t) && own <= most {
+		return own, true
+	}
+	r, s := reflect.ValueOf(&v).Elem(), shapeOf(t)
 	w := weigher{steps: simpleSteps, left: most - own}
-	if !w.beyond(r) && w.steps <= 0 { // it may be a cycle, or what is shared within it may be much
+	if !w.beyond(r, s) && w.steps <= 0 { // it may be a cycle, or what is shared within it may be much
 		w = weigher{steps: maxSteps, left: most - own, seen: make(map[part]bool)}
-		w.beyond(r)
+		w.beyond(r, s)
 	}
 	if w.steps <= 0 || w.left < 0 {
-		return TooHeavy
+		return TooHeavy, true
 	}
-	return most - w.left
+	return most - w.left, !w.partial
 }
 
 type weigher struct {
-	steps int
-	left  int64         // of the most that the value may weigh
-	seen  map[part]bool // nil: not noted
+	steps   int
+	left    int64         // of the most that the value may weigh
+	seen    map[part]bool // nil: not noted
+	partial bool          // something was not read
 }
 
 // part is what is pointed to.
@@ -58,7 +56,7 @@ type part struct {
 	typ reflect.Type
 }
 
-// again tells whether a part has been seen, and notes it.
+// again reports whether a part has been seen before, and notes it.
 func (w *weigher) again(v reflect.Value, n int) bool {
 	if w.seen == nil {
 		return false
@@ -71,49 +69,62 @@ func (w *weigher) again(v reflect.Value, n int) bool {
 	return false
 }
 
-// takes counts n bytes that were allocated together, and tells whether to go on.
+// takes counts n bytes that were allocated together, and reports whether to go on.
 func (w *weigher) takes(n int64) bool {
 	w.left -= block(n)
 	return w.left >= 0
 }
 
-// beyond counts the memory that v refers to, beside its own, and tells whether to go on.
-func (w *weigher) beyond(v reflect.Value) bool {
-	if flat(v.Type()) {
+// unread counts for n values of shape s what is not read of them, and reports whether to go on.
+func (w *weigher) unread(n int, s *shape) bool {
+	if s.unread > 0 && n > 0 {
+		w.partial = true
+		w.left -= times(n, uintptr(s.unread))
+	}
+	return w.left >= 0
+}
+
+// beyond counts the memory that v refers to, in addition to its own, and reports whether to go on.
+func (w *weigher) beyond(v reflect.Value, s *shape) bool {
+	if s.flat {
 		return true
 	}
-	if w.steps--; w.steps <= 0 {
+	if w.steps--; w.steps <= 0 || !w.unread(1, s) {
 		return false
 	}
-	switch v.Kind() {
+	switch s.kind {
 	case reflect.String:
 		return w.takes(int64(v.Len()))
 	case reflect.Pointer:
-		if v.IsNil() || v.Type() == location || w.again(v, 1) {
+		return v.IsNil() || w.again(v, 1) || w.takes(s.elem.size) && w.beyond(v.Elem(), s.elem)
+	case reflect.Interface:
+		if v.IsNil() {
 			return true
 		}
-		return w.takes(int64(v.Type().Elem().Size())) && w.beyond(v.Elem())
-	case reflect.Interface:
-		return v.IsNil() || w.takes(int64(v.Elem().Type().Size())) && w.beyond(v.Elem())
+		of := shapeOf(v.Elem().Type())
+		return w.takes(of.size) && w.beyond(v.Elem(), of)
 	case reflect.Slice:
+		if s.closed {
+			return w.takes(times(v.Cap(), uintptr(s.elem.size)))
+		}
 		if v.IsNil() || w.again(v, v.Len()) {
 			return true
 		}
-		return w.takes(times(v.Cap(), v.Type().Elem().Size())) && w.elements(v)
+		return w.takes(times(v.Cap(), uintptr(s.elem.size))) && w.elements(v, s.elem)
 	case reflect.Array:
-		return w.elements(v)
+		return w.elements(v, s.elem)
 	case reflect.Map:
-		return v.IsNil() || w.again(v, 1) || w.entries(v)
+		return v.IsNil() || w.again(v, 1) || w.entries(v, s)
 	case reflect.Struct:
-		for i := range v.NumField() {
-			if !w.beyond(v.Field(i)) {
+		for _, f := range s.fields {
+			if !w.beyond(v.Field(f.index), f.shape) {
 				return false
 			}
 		}
 		return true
 	case reflect.Chan:
-		return v.IsNil() || w.takes(chanSize+times(v.Cap(), v.Type().Elem().Size()))
-	default: // a function, or a pointer to what is not known
+		return v.IsNil() || w.takes(chanSize+times(v.Cap(), uintptr(s.elem.size)))
+	default: // a function, a pointer to what is not known, or what is not read
 		return true
 	}
 }
@@ -123,11 +134,13 @@ const chanSize = 96
 
 // elements counts what the elements of a slice or array refer to. Strings are so simple that some
 // go for one step.
-func (w *weigher) elements(v reflect.Value) bool {
-	switch of := v.Type().Elem(); {
-	case flat(of):
+func (w *weigher) elements(v reflect.Value, of *shape) bool {
+	switch {
+	case of.flat:
 		return true
-	case of.Kind() == reflect.String:
+	case of.kind == reflect.Invalid:
+		return w.unread(v.Len(), of)
+	case of.kind == reflect.String:
 		const atOnce = 16
 		for i := range v.Len() {
 			if i%atOnce == 0 {
@@ -140,7 +153,7 @@ func (w *weigher) elements(v reflect.Value) bool {
 		return true
 	}
 	for i := range v.Len() {
-		if !w.beyond(v.Index(i)) {
+		if !w.beyond(v.Index(i), of) {
 			return false
 		}
 	}
@@ -156,15 +169,15 @@ const (
 
 // entries counts a map: after it has grown it is as little as 7/16 full. That entries have been
 // deleted from it cannot be seen.
-func (w *weigher) entries(v reflect.Value) bool {
+func (w *weigher) entries(v reflect.Value, s *shape) bool {
 	n, slot := int64(v.Len()), int64(1)
 	apart := int64(0) // of an entry
-	for _, t := range []reflect.Type{v.Type().Key(), v.Type().Elem()} {
-		if size := int64(t.Size()); size > inSlot {
-			apart += block(size)
+	for _, of := range []*shape{s.key, s.elem} {
+		if of.size > inSlot {
+			apart += block(of.size)
 			slot += wordSize
 		} else {
-			slot += (size + wordSize - 1) &^ (wordSize - 1)
+			slot += (of.size + wordSize - 1) &^ (wordSize - 1)
 		}
 	}
 	slots := int64(groupSize)
@@ -175,11 +188,15 @@ func (w *weigher) entries(v reflect.Value) bool {
 	if !w.takes(slots * slot) {
 		return false
 	}
-	if flat(v.Type().Key()) && flat(v.Type().Elem()) {
+	keys, elems := s.key.isRead(), s.elem.isRead()
+	if !keys && !w.unread(v.Len(), s.key) || !elems && !w.unread(v.Len(), s.elem) {
+		return false
+	}
+	if !keys && !elems {
 		return true
 	}
-	for it := v.MapRange(); it.Next(); {
-		if w.steps--; w.steps <= 0 || !w.beyond(it.Key()) || !w.beyond(it.Value()) {
+	for it := v.MapRange(); it.Next(); { // what is not to be read is not copied either
+		if w.steps--; w.steps <= 0 || keys && !w.beyond(it.Key(), s.key) || elems && !w.beyond(it.Value(), s.elem) {
 			return false
 		}
 	}
@@ -194,37 +211,6 @@ func times(n int, size uintptr) int64 {
 		return TooHeavy
 	}
 	return int64(n) * int64(size)
-}
-
-// Flat tells whether values of T refer to no other memory.
-func Flat[T any]() bool { return flat(reflect.TypeFor[T]()) }
-
-// flats knows of types whether they are flat.
-var flats sync.Map
-
-// flat tells whether values of t refer to no other memory.
-func flat(t reflect.Type) bool {
-	switch k := t.Kind(); {
-	case t == moment:
-		return true
-	case k <= reflect.Complex128 && k != reflect.Invalid:
-		return true
-	case k != reflect.Array && k != reflect.Struct:
-		return false
-	}
-	if known, ok := flats.Load(t); ok {
-		return known.(bool)
-	}
-	is := true
-	if t.Kind() == reflect.Array {
-		is = t.Len() == 0 || flat(t.Elem())
-	} else {
-		for f := range t.Fields() {
-			is = is && flat(f.Type)
-		}
-	}
-	flats.Store(t, is)
-	return is
 }
 
 // block is how many bytes the allocator gives for n.

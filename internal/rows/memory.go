@@ -117,7 +117,8 @@ func (r *Reader[K, V]) ForgetFailure(text string) { r.Source.Failures.End(text) 
 // Expire ends the TTL of a key in the memory of a process without Redis; with Redis, Forget does.
 func (r *Reader[K, V]) Expire(key K, text string) {
 	if r.cache.Store == nil && r.memory.tier != nil {
-		memory.Expire[K, V](r.memory.tier, r.Keys.hash(key), &r.memory.generations, key, r.Keys.Hash(text))
+		weight := func(item *memory.Item[K, V]) int64 { return r.weight(item, 0) }
+		memory.Expire(r.memory.tier, r.Keys.hash(key), &r.memory.generations, key, r.Keys.Hash(text), weight)
 	} else {
 		r.Forget(key, text)
 	}
@@ -181,13 +182,12 @@ func (m *items[K, V]) Keep(r *fetch.Round, value any, null bool, until time.Time
 	return memory.Keep(m.memory.tier, m.Hash(r), item, weight, until)
 }
 
-// item is a value as the memory tier holds it, and its weight.
+// item returns a value as the memory tier holds it, and its weight.
 func (m *items[K, V]) item(r *fetch.Round, value any, null bool) (item memory.Item[K, V], weight int64) {
-	key, largest := keyOf[K](r), m.memory.tier.Largest()
 	slots, generation, stable, version := r.Snapshot()
 	item = memory.Item[K, V]{
-		Generation: generation, Range: slots, Key: m.Keys.owned(key), Value: Value[V](value), Null: null,
+		Generation: generation, Range: slots, Key: m.Keys.owned(keyOf[K](r)), Value: Value[V](value), Null: null,
 		Stripe: memory.Stripe(stable), Version: version,
 	}
-	return item, memory.Weigh(key, largest) + memory.Weigh(item.Value, largest)
+	return item, (*Reader[K, V])(m).weight(&item, r.Encoded())
 }

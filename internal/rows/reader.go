@@ -39,6 +39,7 @@ type Options[K comparable, V any] struct {
 	Failed  func(error) (errs map[K]error, partial bool) // the errors of single keys in an error of Load
 	Version string                                       // LoaderOptions.Version
 	Batch   bool                                         // Load is for many keys
+	Weight  func(V) int64                                // LoaderOptions.Weight, or nil
 
 	BatchSize, MaxLoads int
 	BreakAt             float64

@@ -1,0 +1,292 @@
+package memory
+
+import (
+	"bytes"
+	"context"
+	"database/sql"
+	"math/big"
+	"net/http"
+	"net/netip"
+	"net/url"
+	"reflect"
+	"runtime/debug"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+	"unique"
+	"unsafe"
+)
+
+// forbidden returns memory that may not be read: to read it is a fault.
+func forbidden(t *testing.T) unsafe.Pointer {
+	t.Helper()
+	b, err := syscall.Mmap(-1, 0, 1<<16, syscall.PROT_NONE, syscall.MAP_ANON|syscall.MAP_PRIVATE)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { syscall.Munmap(b) })
+	return unsafe.Pointer(&b[0])
+}
+
+// at returns a V that consists of the pointer p, and for a slice of lengths, too.
+func at[V any](p unsafe.Pointer) (v V) {
+	*(*unsafe.Pointer)(unsafe.Pointer(&v)) = p
+	if h := reflect.ValueOf(v); h.Kind() == reflect.Slice {
+		(*[3]int)(unsafe.Pointer(&v))[1], (*[3]int)(unsafe.Pointer(&v))[2] = 10, 10
+	}
+	return v
+}
+
+// The types that may change while they are cached.
+type (
+	locked struct {
+		mu   sync.Mutex
+		Seen map[string]string
+	}
+	lockedAt struct {
+		mu   *sync.RWMutex
+		Seen map[string]string
+	}
+	byInterface struct {
+		L    sync.Locker
+		Seen map[string]string
+	}
+	embedding struct {
+		sync.Mutex
+		Seen map[string]string
+	}
+	embeddingAt struct {
+		*locked
+		Tags []string
+	}
+	deep struct {
+		in   [2]struct{ in struct{ once sync.Once } }
+		Tags []string
+	}
+	counting struct {
+		n    atomic.Int64
+		Tags []string
+	}
+	swapped struct {
+		next atomic.Pointer[locked]
+		Tags []string
+	}
+	channelled struct {
+		done chan struct{}
+		Tags []string
+	}
+	calling struct {
+		f    func()
+		Tags []string
+	}
+	raw struct {
+		p    unsafe.Pointer
+		Tags []string
+	}
+	pooled struct {
+		no   noCopy
+		Tags []string
+	}
+	child struct {
+		Parent *locked
+		Tags   []string
+	}
+	cyclic struct {
+		Next *cyclic
+		mu   *sync.Mutex
+		Tags []string
+	}
+	generic[T any] struct {
+		V    T
+		mu   sync.Mutex
+		Tags []string
+	}
+	withMessage struct {
+		book
+		mu   sync.Mutex
+		Tags []string
+	}
+	noCopy struct{}
+
+	// What is not exported.
+	hiding struct {
+		M map[string]string
+		m map[string]string
+		p *row
+		i any
+		s []string
+		n struct{ Tags *[]string }
+		a [2]*row
+	}
+)
+
+func (*noCopy) Lock()   {}
+func (*noCopy) Unlock() {}
+
+// book is a message of Protocol Buffers, as far as can be seen.
+type book struct {
+	state struct{ info *struct{ mu sync.Mutex } }
+	size  int32
+	Title string
+	Pages []*page
+	more  []byte
+}
+
+type page struct {
+	state struct{ info *struct{ mu sync.Mutex } }
+	Text  string
+}
+
+func (*book) ProtoMessage() {}
+func (*page) ProtoMessage() {}
+
+// Nothing of a value is read that may change while it is cached.
+func TestWeighReadsNothingThatMayChange(t *testing.T) {
+	p := forbidden(t)
+	type M = map[string]string
+	for name, weigh := range map[string]func() (int64, bool){
+		"locked":                 func() (int64, bool) { return Weigh(at[*locked](p), TooHeavy) },
+		"a lock pointed to":      func() (int64, bool) { return Weigh(at[*lockedAt](p), TooHeavy) },
+		"a Locker":               func() (int64, bool) { return Weigh(at[*byInterface](p), TooHeavy) },
+		"an embedded lock":       func() (int64, bool) { return Weigh(at[*embedding](p), TooHeavy) },
+		"an embedded pointer":    func() (int64, bool) { return Weigh(at[*embeddingAt](p), TooHeavy) },
+		"a deep lock":            func() (int64, bool) { return Weigh(at[*deep](p), TooHeavy) },
+		"an atomic":              func() (int64, bool) { return Weigh(at[*counting](p), TooHeavy) },
+		"an atomic pointer":      func() (int64, bool) { return Weigh(at[*swapped](p), TooHeavy) },
+		"a channel":              func() (int64, bool) { return Weigh(at[*channelled](p), TooHeavy) },
+		"a function":             func() (int64, bool) { return Weigh(at[*calling](p), TooHeavy) },
+		"an unsafe pointer":      func() (int64, bool) { return Weigh(at[*raw](p), TooHeavy) },
+		"not to be copied":       func() (int64, bool) { return Weigh(at[*pooled](p), TooHeavy) },
+		"a parent's lock":        func() (int64, bool) { return Weigh(at[*child](p), TooHeavy) },
+		"a cyclic type":          func() (int64, bool) { return Weigh(at[*cyclic](p), TooHeavy) },
+		"a generic type":         func() (int64, bool) { return Weigh(at[*generic[int]](p), TooHeavy) },
+		"a message and a lock":   func() (int64, bool) { return Weigh(at[*withMessage](p), TooHeavy) },
+		"in an any":              func() (int64, bool) { return Weigh[any](at[*locked](p), TooHeavy) },
+		"in a slice":             func() (int64, bool) { return Weigh([]*locked{at[*locked](p)}, TooHeavy) },
+		"slice of values":        func() (int64, bool) { return Weigh(at[[]locked](p), TooHeavy) },
+		"array at":               func() (int64, bool) { return Weigh(at[*[3]locked](p), TooHeavy) },
+		"in a map":               func() (int64, bool) { return Weigh(map[int]*locked{1: at[*locked](p)}, TooHeavy) },
+		"key of a map":           func() (int64, bool) { return Weigh(map[*locked]string{at[*locked](p): "x"}, TooHeavy) },
+		"in a map of any":        func() (int64, bool) { return Weigh(map[string]any{"a": at[*locked](p)}, TooHeavy) },
+		"in a map of values":     func() (int64, bool) { return Weigh(map[int]locked{1: {Seen: at[M](p)}}, TooHeavy) },
+		"pointers":               func() (int64, bool) { l := at[*locked](p); return Weigh(&l, TooHeavy) },
+		"hidden map":             func() (int64, bool) { return Weigh(hiding{m: at[M](p)}, TooHeavy) },
+		"hidden pointer":         func() (int64, bool) { return Weigh(&hiding{p: at[*row](p)}, TooHeavy) },
+		"hidden interface":       func() (int64, bool) { return Weigh(hiding{i: at[*row](p)}, TooHeavy) },
+		"hidden slice":           func() (int64, bool) { return Weigh(hiding{s: at[[]string](p)}, TooHeavy) },
+		"exported within hidden": func() (int64, bool) { return Weigh(hiding{n: struct{ Tags *[]string }{at[*[]string](p)}}, TooHeavy) },
+		"hidden array":           func() (int64, bool) { return Weigh(hiding{a: [2]*row{at[*row](p)}}, TooHeavy) },
+		"descriptors": func() (int64, bool) {
+			b := &book{Pages: []*page{{}}}
+			b.state.info, b.Pages[0].state.info = at[*struct{ mu sync.Mutex }](p), at[*struct{ mu sync.Mutex }](p)
+			weight, _ := Weigh(b, TooHeavy)
+			return weight, false // it is whole
+		},
+		"sql.DB":        func() (int64, bool) { return Weigh(at[*sql.DB](p), TooHeavy) },
+		"sql.Tx":        func() (int64, bool) { return Weigh(at[*sql.Tx](p), TooHeavy) },
+		"http.Client":   func() (int64, bool) { return Weigh(at[*http.Client](p), TooHeavy) },
+		"http.Request":  func() (int64, bool) { return Weigh(at[*http.Request](p), TooHeavy) },
+		"sync.Map":      func() (int64, bool) { return Weigh(at[*sync.Map](p), TooHeavy) },
+		"sync.Pool":     func() (int64, bool) { return Weigh(at[*sync.Pool](p), TooHeavy) },
+		"time.Timer":    func() (int64, bool) { return Weigh(at[*time.Timer](p), TooHeavy) },
+		"reflect.Value": func() (int64, bool) { return Weigh(reflect.ValueOf(at[*locked](p)), TooHeavy) },
+		"reflect.Type":  func() (int64, bool) { return Weigh(reflect.TypeFor[row](), TooHeavy) },
+		"context": func() (int64, bool) {
+			ctx, cancel := context.WithCancel(context.WithValue(context.Background(), noCopy{}, at[*row](p)))
+			defer cancel()
+			return Weigh(ctx, TooHeavy)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			debug.SetPanicOnFault(true)
+			defer func() {
+				if r := recover(); r != nil {
+					t.Errorf("it was read: %v", r)
+				}
+			}()
+			if weight, whole := weigh(); weight <= 0 || weight > 16<<10 || whole {
+				t.Errorf("%d, %v", weight, whole)
+			}
+		})
+	}
+}
+
+// A value is weighed while its own methods change it.
+func TestWeighOfAValueInUse(t *testing.T) {
+	v := &locked{Seen: map[string]string{}}
+	stop := make(chan struct{})
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		for i := 0; ; i++ {
+			select {
+			case <-stop:
+				return
+			default:
+			}
+			v.mu.Lock()
+			v.Seen[strings.Repeat("x", i%100)] = "y"
+			v.mu.Unlock()
+		}
+	})
+	for range 1000 {
+		Weigh(v, TooHeavy)
+		Weigh[any](map[string]any{"v": v}, TooHeavy)
+	}
+	close(stop)
+	wg.Wait()
+}
+
+// What is plain counts, also where something else is not read.
+func TestWeighOfPartsOfValues(t *testing.T) {
+	const (
+		word  = int64(unsafe.Sizeof(uintptr(0)))
+		text  = 2 * word
+		slice = 3 * word
+	)
+	kib := strings.Repeat("x", 1<<10)
+	n := new(big.Int).Lsh(big.NewInt(1), 8*1000-1)
+	type hidden struct {
+		id   int64
+		name string
+		data []byte
+		tags []string
+	}
+	for name, c := range map[string]struct {
+		value any
+		want  int64
+		whole bool
+	}{
+		"hidden text":    {struct{ s string }{kib}, text + 1<<10, true},
+		"hidden bytes":   {struct{ b []byte }{make([]byte, 1<<10)}, slice + 1<<10, true},
+		"hidden texts":   {struct{ s []string }{make([]string, 64)}, slice + 64*text + hiddenWeight, false},
+		"hidden struct":  {struct{ in struct{ s string } }{struct{ s string }{kib}}, text + 1<<10, true},
+		"hidden pointer": {struct{ p *row }{}, word + hiddenWeight, false},
+		"rows":           {[]hidden{{name: kib, data: make([]byte, 1<<10)}}, slice + block(int64(unsafe.Sizeof(hidden{}))) + 2<<10 + hiddenWeight, false},
+		"sealed":         {&locked{}, word + block(int64(unsafe.Sizeof(locked{}))) + sealedWeight, false},
+		"sealed ones":    {[]locked{{}, {}}, slice + block(2*int64(unsafe.Sizeof(locked{}))) + 2*sealedWeight, false},
+		"a flat lock": {&struct {
+			mu sync.Mutex
+			N  int
+		}{}, word + block(int64(unsafe.Sizeof(struct {
+			mu sync.Mutex
+			N  int
+		}{}))), true},
+		"big.Int":      {n, word + block(int64(unsafe.Sizeof(*n))) + block(int64(cap(n.Bits()))*word), true},
+		"big.Rat":      {new(big.Rat).SetFrac(n, big.NewInt(3)), -1, true},
+		"netip.Addr":   {netip.MustParseAddr("fe80::1%eth0"), int64(unsafe.Sizeof(netip.Addr{})), true},
+		"unique":       {unique.Make(kib), word, true},
+		"url":          {&url.URL{Path: kib, User: url.User("u")}, -1, true},
+		"sql.Null":     {sql.Null[string]{V: kib}, int64(unsafe.Sizeof(sql.Null[string]{})) + 1<<10, true},
+		"bytes.Buffer": {bytes.NewBufferString(kib), -1, true},
+		"message":      {&book{Title: kib, Pages: []*page{{Text: kib}}, more: make([]byte, 1<<10)}, word + block(int64(unsafe.Sizeof(book{}))) + word + block(int64(unsafe.Sizeof(page{}))) + 3<<10, true},
+	} {
+		got, whole := Weigh(c.value, TooHeavy)
+		got -= int64(unsafe.Sizeof(c.value))
+		if c.want >= 0 && got != c.want || c.want < 0 && (got < 1<<9 || got > 4<<10) || whole != c.whole {
+			t.Errorf("%s: %d, %v, want %d, %v", name, got, whole, c.want, c.whole)
+		}
+	}
+}

@@ -1,0 +1,192 @@
+package cacheaside
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/cacheaside/cacheaside/internal/test/testenv"
+)
+
+// session is a value that goes on being used, under its own lock, while it is cached.
+type session struct {
+	mu   sync.Mutex
+	seen map[string]string
+	Tags map[string]string `json:"-"`
+}
+
+func (s *session) touch(i int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.seen[fmt.Sprint(i%100)] = "x"
+	s.Tags[fmt.Sprint(i%100)] = "x"
+}
+
+// Values whose own methods change them are cached, with Redis and without, and nothing reads what
+// their lock guards.
+func TestValuesInUse(t *testing.T) {
+	_, b := embedded(t)
+	for name, o := range map[string]Options{"alone": {NoRedis: true}, "Redis": patient} {
+		t.Run(name, func(t *testing.T) {
+			client := b.client(t)
+			if o.NoRedis {
+				client = nil
+			}
+			c, err := New(client, &o)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer c.Close()
+			of := &session{seen: map[string]string{}, Tags: map[string]string{}}
+			l, err := NewLoader(c, "session", func(context.Context, int) (*session, error) { return of, nil }, &LoaderOptions{AllowLoss: true})
+			if err != nil {
+				t.Fatal(err)
+			}
+			stop := make(chan struct{})
+			var wg sync.WaitGroup
+			wg.Go(func() {
+				for i := 0; ; i++ {
+					select {
+					case <-stop:
+						return
+					default:
+						of.touch(i)
+					}
+				}
+			})
+			for key := range 200 {
+				if v, err := l.Get(t.Context(), key); v != of || err != nil {
+					t.Fatal(v == of, err)
+				}
+			}
+			close(stop)
+			wg.Wait()
+			if s := l.Stats(); s.LoadErrors != 0 || s.TooHeavy != 0 {
+				t.Errorf("%+v", s)
+			}
+		})
+	}
+}
+
+// LoaderOptions.Weight decides what a value weighs. A weight that is none keeps its value out of
+// memory, and is counted.
+func TestWeight(t *testing.T) {
+	c, err := New(nil, &Options{NoRedis: true, MemoryBytes: 1 << 20})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	load := func(_ context.Context, key int) (string, error) {
+		if key == 5 {
+			return "", ErrNotFound
+		}
+		return fmt.Sprint(key), nil
+	}
+	l, err := NewLoader(c, "weighed", load, &LoaderOptions{Weight: WeightOf(func(v string) int64 {
+		switch v {
+		case "1":
+			return 1 << 20
+		case "2":
+			panic("2")
+		case "3":
+			return -1
+		case "":
+			panic("an absence is weighed")
+		}
+		return int64(len(v))
+	})})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for key := range 6 {
+		for range 2 {
+			if v, err := l.Get(t.Context(), key); v != fmt.Sprint(key) && key != 5 || err != nil && key != 5 {
+				t.Error(key, v, err)
+			}
+		}
+	}
+	if err := l.Expire(t.Context(), 4); err != nil {
+		t.Fatal(err)
+	}
+	if s := l.Stats(); s.TooHeavy != 6 || s.MemoryHits != 3 || s.Loads != 9 || s.LoadErrors != 0 {
+		t.Errorf("%+v", s)
+	}
+	_, err = NewLoader(c, "other", load, &LoaderOptions{Weight: WeightOf(func(int) int64 { return 0 })})
+	if err == nil || !strings.Contains(err.Error(), "LoaderOptions.Weight: the function given to WeightOf is a func(int) int64, and this loader needs a func(string) int64") {
+		t.Error(err)
+	}
+}
+
+// sealed is a value of which nothing can be read, and which encodes itself.
+type sealed struct {
+	mu   sync.Mutex
+	text *string
+}
+
+func (s *sealed) MarshalText() ([]byte, error) { return []byte(*s.text), nil }
+func (s *sealed) UnmarshalText(b []byte) error { text := string(b); s.text = &text; return nil }
+
+// A value that cannot be read weighs by its encoding: when it was loaded, when Redis has it, and
+// while Redis is out of reach.
+func TestWeightOfTheEncoding(t *testing.T) {
+	server, b := embedded(t)
+	load := func(_ context.Context, key int) (*sealed, error) {
+		text := strings.Repeat("x", []int{100, 40 << 10}[key])
+		return &sealed{text: &text}, nil
+	}
+	for _, o := range []*LoaderOptions{{}, {CompressAbove: 10, Version: "2"}} {
+		var all []*Loader[int, *sealed]
+		for range 2 {
+			own := patient
+			own.MemoryBytes = 1 << 20
+			c, err := New(b.client(t), &own)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer c.Close()
+			l, err := NewLoader(c, "sealed", load, o)
+			if err != nil {
+				t.Fatal(err)
+			}
+			hear(t, l)
+			for key := range 2 {
+				if _, err := l.Get(t.Context(), key); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if s := l.Stats(); s.TooHeavy != 1 {
+				t.Errorf("%+v", s)
+			}
+			if l.Get(t.Context(), 0); l.Stats().MemoryHits != 1 {
+				t.Errorf("%+v", l.Stats())
+			}
+			all = append(all, l)
+		}
+		if s := all[1].Stats(); s.Loads != 0 {
+			t.Errorf("%+v", s)
+		}
+	}
+	c, err := New(b.client(t), &Options{MemoryBytes: 1 << 20, MaxStaleness: time.Minute})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	l, err := NewLoader(c, "sealed", load, &LoaderOptions{Version: "3"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	hear(t, l)
+	server.Close()
+	testenv.Eventually(t, "Redis is out of reach", func() bool {
+		for key := range 2 {
+			if _, err := l.Get(t.Context(), key); err != nil {
+				t.Fatal(err)
+			}
+		}
+		s := l.Stats()
+		return s.TooHeavy > 0 && s.HitsWhileDown > 0
+	})
+}

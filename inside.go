@@ -5,7 +5,6 @@ import (
 	"errors"
 	"time"
 
-	"github.com/cacheaside/cacheaside/internal/codec"
 	"github.com/cacheaside/cacheaside/internal/hold"
 	"github.com/cacheaside/cacheaside/internal/invalidation"
 	"github.com/cacheaside/cacheaside/internal/keys"
@@ -72,8 +71,7 @@ func (l *Loader[K, V]) storeInHold(ctx context.Context, h *Hold, key K, value V)
 	}
 	e, life, err := l.rows.Fetch.Entry(text, generation, &value)
 	switch {
-	case errors.Is(err, codec.ErrTooLarge):
-		l.rows.Counters.TooLarge.Add(1)
+	case l.rows.Fetch.Unfit(err):
 		return false, nil
 	case err != nil:
 		return false, l.wrap("store", key, err)

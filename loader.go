@@ -128,11 +128,14 @@ func (l *Loader[K, V]) rowsOptions(load func(context.Context, []K) (map[K]V, err
 		return own, err
 	}
 	own.Codec, err = codec.New[V](o.Codec, o.CompressAbove, o.MaxValueBytes, caught)
-	if err == nil && !l.cache.options.NoRedis { // which needs no codec
+	if err == nil && (!l.cache.options.NoRedis || o.Shadow > 0) { // else nothing is encoded
 		err = codec.Check(reflect.TypeFor[V](), o.Codec, o.AllowLoss)
 	}
 	if err != nil {
 		return own, fmt.Errorf("LoaderOptions.Codec: %w", err)
+	}
+	if o.AllowLoss {
+		own.Codec = own.Codec.Lossy()
 	}
 	return own, nil
 }

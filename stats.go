@@ -31,6 +31,7 @@ type Stats struct {
 	Held                int64 // loads whose result was not stored, since their keys were on hold (Options.ReplicaLag, StrictWrites)
 	Unasked             int64 // values that a batch load returned for keys that it was not asked for; they are ignored
 	TooLarge            int64 // values that were given out but not stored in Redis, since their encoding is longer than MaxValueBytes
+	NotCarried          int64 // values that were given out but not cached, since JSON would change them: see JSON
 	TooHeavy            int64 // values that were not kept in memory, since they take more than a quarter of Options.MemoryBytes, or have too many parts to be weighed
 	StoredHeld          int64 // values that a write has stored in the place of its hold (consistency.WriteThrough)
 	FailedByMark        int64 // rounds that ended with ErrLoadFailed, the database not asked
@@ -132,7 +133,7 @@ func (s *Stats) addReads(c *fetch.Counters) {
 		to   *int64
 		from *atomic.Int64
 	}{
-		{&s.RedisHits, &c.RedisHits}, {&s.HitsWhileDown, &c.HitsWhileDown}, {&s.TooLarge, &c.TooLarge}, {&s.TooHeavy, &c.TooHeavy}, {&s.StoredHeld, &c.StoredHeld}, {&s.CompareLoads, &c.CompareLoads},
+		{&s.RedisHits, &c.RedisHits}, {&s.HitsWhileDown, &c.HitsWhileDown}, {&s.TooLarge, &c.TooLarge}, {&s.NotCarried, &c.NotCarried}, {&s.TooHeavy, &c.TooHeavy}, {&s.StoredHeld, &c.StoredHeld}, {&s.CompareLoads, &c.CompareLoads},
 		{&s.FailedByMark, &c.FailedByMark}, {&s.Waits, &c.Waits}, {&s.Refused, &c.Refused}, {&s.Unvalidated, &c.Unvalidated},
 		{&s.Bypassed, &c.Bypassed}, {&s.Undecodable, &c.Undecodable}, {&s.Outdated, &c.Outdated}, {&s.RedisErrors, &c.RedisErrors},
 		{&s.Unlocked, &c.Unlocked}, {&s.BackgroundRefreshes, &c.BackgroundRefreshes}, {&s.EarlyRefreshes, &c.Early}, {&s.Stale, &c.Stale}, {&s.Held, &c.Held},

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"log/slog"
 	"math"
 	"math/rand/v2"
 	"reflect"
@@ -581,5 +582,79 @@ func TestRawBytes(t *testing.T) {
 	}
 	if s := l.Stats(); s.Loads != 1 {
 		t.Errorf("%+v", s)
+	}
+}
+
+// person has what JSON changes of some values.
+type person struct {
+	Name string
+	Born time.Time
+}
+
+// A value that JSON would change is the same for every caller: it is not cached, and the log and
+// Stats say so. AllowLoss caches it as JSON has it.
+func TestValuesThatAreNotCarried(t *testing.T) {
+	_, b := embedded(t)
+	of := map[int]person{
+		1: {"Ada", time.Date(1880, 1, 2, 3, 4, 5, 6, time.FixedZone("LMT", -(4*3600+56*60+2)))},
+		2: {"\xff", time.Time{}},
+		3: {"Emma", time.Time{}},
+	}
+	loaders := func(o *LoaderOptions) (all [2]*Loader[int, person], log *strings.Builder) {
+		log = &strings.Builder{}
+		for i := range all {
+			own := patient
+			own.Logger = slog.New(slog.NewTextHandler(log, nil))
+			c, err := New(b.client(t), &own)
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { c.Close() })
+			all[i], err = NewLoader(c, "person", func(_ context.Context, key int) (person, error) { return of[key], nil }, o)
+			if err != nil {
+				t.Fatal(err)
+			}
+			hear(t, all[i])
+		}
+		return all, log
+	}
+	all, log := loaders(nil)
+	for key, want := range of {
+		for range 2 {
+			for _, l := range all {
+				if v, err := l.Get(t.Context(), key); err != nil || v.Name != want.Name || v.Born.Format(time.RFC1123Z) != want.Born.Format(time.RFC1123Z) || !v.Born.Equal(want.Born) {
+					t.Errorf("%d: %v, %v", key, v, err)
+				}
+			}
+		}
+		if v, err := all[0].Refresh(t.Context(), key); err != nil || v.Name != want.Name {
+			t.Error(v, err)
+		}
+		if n := b.admin.Exists(t.Context(), fmt.Sprintf("cacheaside:person:1:{%d}", key)).Val(); (n == 1) != (key == 3) {
+			t.Errorf("%d: %d entries", key, n)
+		}
+	}
+	if s := all[0].Stats(); s.NotCarried != 6 || s.Unvalidated != 6 || s.LoadErrors != 0 || s.MemoryHits != 1 {
+		t.Errorf("%+v", s)
+	}
+	all[0].cache.Close()
+	all[1].cache.Close()
+	if text := log.String(); !strings.Contains(text, "JSON does not carry a value of cacheaside.person") || strings.Contains(text, "Ada") {
+		t.Error(text)
+	}
+	all, _ = loaders(&LoaderOptions{AllowLoss: true, Version: "2"})
+	for range 2 {
+		if v, err := all[0].Get(t.Context(), 2); v.Name == "" || err != nil {
+			t.Error(v, err)
+		}
+	}
+	if v, err := all[1].Get(t.Context(), 2); v.Name != "\ufffd" || err != nil || all[1].Stats().Loads != 0 {
+		t.Error(v, err)
+	}
+	_, err := NewLoader(all[0].cache, "raw", func(context.Context, int) (struct{ Doc json.RawMessage }, error) {
+		return struct{ Doc json.RawMessage }{}, nil
+	}, nil)
+	if err == nil || !strings.Contains(err.Error(), "JSON does not carry Doc: the JSON in a json.RawMessage comes back compacted and escaped") {
+		t.Error(err)
 	}
 }

@@ -38,6 +38,7 @@ var loaderMeasures = []measure[cacheaside.Stats]{
 	{name: "held", unit: "{key}", about: "Loads that were not stored, since their keys were on hold.", of: func(s *cacheaside.Stats) float64 { return float64(s.Held) }},
 	{name: "stored_held", unit: "{key}", about: "Values that were stored in the place of a hold.", of: func(s *cacheaside.Stats) float64 { return float64(s.StoredHeld) }},
 	{name: "too_large", unit: "{value}", about: "Values that were not stored, since they are too long.", of: func(s *cacheaside.Stats) float64 { return float64(s.TooLarge) }},
+	{name: "not_carried", unit: "{value}", about: "Values that were not cached, since JSON would change them.", of: func(s *cacheaside.Stats) float64 { return float64(s.NotCarried) }},
 	{name: "too_heavy", unit: "{value}", about: "Values that were not kept in memory, since they take too much of it.", of: func(s *cacheaside.Stats) float64 { return float64(s.TooHeavy) }},
 	{name: "filtered", unit: "{key}", about: "Rounds that the filter has refused.", of: func(s *cacheaside.Stats) float64 { return float64(s.Filtered) }},
 	{name: "filter.false_positives", unit: "{key}", about: "Rounds that the filter has let through, and that had no row.", of: func(s *cacheaside.Stats) float64 { return float64(s.FalsePositives) }},

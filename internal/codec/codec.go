@@ -55,9 +55,17 @@ type Codec[V any] struct {
 	compressAbove int
 	maxBytes      int
 	caught        func(any) error
-	raw           bool // V is string or []byte
-	pointer       bool // V is a pointer
-	binary        bool // V can be Binary
+	raw           bool   // V is string or []byte
+	pointer       bool   // V is a pointer
+	binary        bool   // V can be Binary
+	exact         *exact // finds what JSON would change in a value; nil: it may change it
+}
+
+// Lossy returns a Codec that also encodes values that JSON changes.
+func (c *Codec[V]) Lossy() *Codec[V] {
+	lossy := *c
+	lossy.exact = nil
+	return &lossy
 }
 
 // New makes a Codec that writes with c; nil: Raw if V is exactly string or []byte, else JSON.
@@ -77,6 +85,7 @@ func New[V any](c Custom, compressAbove, maxBytes int, caught func(recovered any
 		raw:           isRaw(t),
 		pointer:       t.Kind() == reflect.Pointer,
 		binary:        roundTripsBinary(t),
+		exact:         exactOf(t),
 	}
 	if caught == nil {
 		own.caught = func(recovered any) error { return fmt.Errorf("codec: panic of type %T", recovered) }
@@ -133,7 +142,7 @@ func (c *Codec[V]) reads(id ID) error {
 }
 
 // Encode encodes v. Nil, which Raw, Binary and those of users do not know, is written as the null
-// of JSON.
+// of JSON. The error of a value that JSON would change is NotCarried.
 func (c *Codec[V]) Encode(v V) (p Payload, err error) {
 	defer func() {
 		if r := recover(); r != nil {
@@ -150,6 +159,9 @@ func (c *Codec[V]) Encode(v V) (p Payload, err error) {
 		p, err = encodeRaw(&v, c.maxBytes)
 	default:
 		p.Bytes, err = json.Marshal(&v) // &v: so that methods of *V are found, as they are when it is decoded
+		if err == nil && c.exact != nil {
+			err = c.exact.check(reflect.ValueOf(&v).Elem(), p.Bytes)
+		}
 	}
 	switch {
 	case err != nil:

@@ -84,10 +84,17 @@ func (b Builtin) check(t reflect.Type, lossy bool) error {
 	return nil
 }
 
-// Encode encodes what v points to.
+// Encode encodes what v points to. The error of a value that JSON would change is NotCarried.
 func (b Builtin) Encode(v any) ([]byte, error) {
 	if b == Builtin(JSON) {
-		return json.Marshal(v)
+		encoded, err := json.Marshal(v)
+		if of := reflect.ValueOf(v); err == nil && of.IsValid() {
+			err = exactOf(of.Type()).check(of, encoded)
+		}
+		if err != nil {
+			return nil, err
+		}
+		return encoded, nil
 	}
 	m, ok := v.(encoding.BinaryMarshaler)
 	if !ok {

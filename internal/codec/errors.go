@@ -16,6 +16,9 @@ func hidden[V any](op string, id ID, err error) error {
 	if errors.Is(err, ErrTooLarge) {
 		return ErrTooLarge
 	}
+	if changed, ok := errors.AsType[NotCarried](err); ok {
+		return changed
+	}
 	if own, ok := errors.AsType[FormatError](err); ok {
 		return fmt.Errorf("codec: %s %v of %v: %w", op, id, reflect.TypeFor[V](), own)
 	}

@@ -154,7 +154,7 @@ type Counters struct {
 	Misses                              atomic.Int64 // Gets that memory did not answer
 	RedisHits, NullHits                 atomic.Int64
 	CompareLoads                        atomic.Int64
-	TooLarge, StoredHeld                atomic.Int64
+	TooLarge, NotCarried, StoredHeld    atomic.Int64
 	TooHeavy                            atomic.Int64
 	FailedByMark, Waits, Refused        atomic.Int64
 	Unvalidated, Bypassed               atomic.Int64

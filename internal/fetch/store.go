@@ -22,7 +22,7 @@ func (b *batch) store(rounds []*Round, rows []source.Row) {
 	}
 	var fillings []*lease.Filling
 	var filled []*Round
-	var tooLarge []*Round
+	var unfit []*Round
 	for i, r := range rounds {
 		b.l.succeeded(r, rows[i].Err)
 		switch row := rows[i]; {
@@ -34,10 +34,9 @@ func (b *batch) store(rounds []*Round, rows []source.Row) {
 			r.Value, r.Null = row.Value, row.Null
 			f, err := b.l.filling(r, row)
 			switch {
-			case errors.Is(err, codec.ErrTooLarge):
-				b.l.Counters.TooLarge.Add(1)
+			case b.l.Unfit(err):
 				b.unvalidated(r)
-				tooLarge = append(tooLarge, r)
+				unfit = append(unfit, r)
 			case err != nil:
 				r.Err = err
 			default:
@@ -46,7 +45,7 @@ func (b *batch) store(rounds []*Round, rows []source.Row) {
 		}
 	}
 	b.failAll(slices.DeleteFunc(slices.Clone(rounds), func(r *Round) bool { return r.Err == nil }), nil)
-	b.giveUp(tooLarge)
+	b.giveUp(unfit)
 	if len(fillings) == 0 {
 		return
 	}
@@ -56,8 +55,23 @@ func (b *batch) store(rounds []*Round, rows []source.Row) {
 	}
 }
 
-// giveUp leaves nothing in Redis for values that are too large to be stored: also not the entry
-// that a refresh has found, which is older.
+// Unfit reports whether a value that could not be encoded is given out without being stored, and
+// counts it: it is too large, or the codec would change it.
+func (l *Fetcher) Unfit(err error) bool {
+	if changed, ok := errors.AsType[codec.NotCarried](err); ok {
+		l.Counters.NotCarried.Add(1)
+		l.cache.Warn("a value is not cached", l.Name, changed)
+		return true
+	}
+	if errors.Is(err, codec.ErrTooLarge) {
+		l.Counters.TooLarge.Add(1)
+		return true
+	}
+	return false
+}
+
+// giveUp leaves nothing in Redis for values that are not stored: also not the entry that a refresh
+// has found, which is older.
 func (b *batch) giveUp(rounds []*Round) {
 	if len(rounds) == 0 {
 		return

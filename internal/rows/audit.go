@@ -132,17 +132,19 @@ func (r *Reader[K, V]) same(a, b audit.Copy) bool {
 }
 
 // throughCodec encodes a value, decodes that, and encodes it again: then all its forms are the
-// same. Nil if the codec fails.
+// same. Nil if the codec fails. A value that the codec changes is not cached, and compares as what
+// it would be changed to.
 func (r *Reader[K, V]) throughCodec(v V) (encoded []byte, decoded V) {
-	p, err := r.options.Codec.Encode(v)
+	lossy := r.options.Codec.Lossy()
+	p, err := lossy.Encode(v)
 	if err != nil {
 		return nil, decoded
 	}
-	again, err := r.options.Codec.Decode(p)
+	again, err := lossy.Decode(p)
 	if err != nil {
 		return nil, decoded
 	}
-	if p, err = r.options.Codec.Encode(*again); err != nil {
+	if p, err = lossy.Encode(*again); err != nil {
 		return nil, decoded
 	}
 	return append([]byte{byte(p.Codec)}, p.Bytes...), *again

@@ -26,7 +26,7 @@ func (r *Reader[K, V]) weight(item *memory.Item[K, V], encoded int) int64 {
 		return ofKey + weight
 	}
 	if encoded == 0 && r.cache.Store != nil { // Redis is out of reach
-		if p, err := r.options.Codec.Encode(item.Value); err == nil {
+		if p, err := r.options.Codec.Lossy().Encode(item.Value); err == nil {
 			encoded = p.Len()
 		}
 	}

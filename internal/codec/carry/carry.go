@@ -1,6 +1,6 @@
-// Package carry tells whether a codec carries the values of a type there and back. It goes by the
-// type, once. It calls no method of a value, but those of a struct that embeds what has them: of
-// zero values.
+// Package carry reports whether a codec carries the values of a type there and back. It goes by the
+// type, once. It calls the methods of two kinds of types only: of a struct that embeds what has
+// them, with zero values, and of strings and bytes that encode themselves, with a sample.
 //
 // Methods of a type's own for the codec are believed, if there is one for each way. Of an any
 // nobody knows what it holds. All else is judged by what the codec does with each part of the type.

@@ -158,7 +158,13 @@ func (f filler) fill(v reflect.Value) {
 		*p = json.Number(fmt.Sprint(1 + r.IntN(1000)))
 		return
 	case *json.RawMessage:
-		*p = fmt.Appendf(nil, `{"a":%d}`, r.IntN(1000))
+		*p = fmt.Appendf(nil, `{"a": %d}`, r.IntN(1000))
+		return
+	case *rawText:
+		*p = rawText(fmt.Sprintf(`{"a": %d}`, r.IntN(1000)))
+		return
+	case *rawBytes:
+		*p = fmt.Appendf(nil, `"<%d"`, r.IntN(1000))
 		return
 	}
 	f.kind(v)

@@ -26,11 +26,41 @@ type Ways struct {
 	Decode  func(b []byte, pointer any) error
 }
 
+// rawJSON is a sample of JSON as people write it.
+const rawJSON = `{"a": "<"}`
+
+// raw reports a type whose values are JSON that is written as it is, as json.RawMessage: encoding/json
+// takes out white space, and escapes what HTML knows. Go's types do not say so; a sample is encoded.
+func (w *walk) raw(p Place, ways *Ways) {
+	v := reflect.New(p.Type)
+	if p.Type.Kind() == reflect.String {
+		v.Elem().SetString(rawJSON)
+	} else {
+		v.Elem().SetBytes([]byte(rawJSON))
+	}
+	if b, err := attempt(ways, v); err == nil && string(b) == `{"a":"\u003c"}` {
+		w.report(p.Path, &Problem{
+			Why:  fmt.Sprintf("the JSON in a %v comes back compacted and escaped", p.Type),
+			Cure: "use a string or []byte, or another LoaderOptions.Codec",
+		})
+	}
+}
+
 // own looks at a struct that encodes and decodes itself. If it has one of the methods only because
 // it embeds a type with it, as a time.Time, it loses its other fields. Go's types do not tell; so a
 // struct that embeds such a type is tried: zero values of it are encoded and decoded.
 func (w *walk) own(p Place, ways *Ways) {
-	if p.Type.Kind() != reflect.Struct {
+	switch p.Type.Kind() {
+	case reflect.Struct:
+	case reflect.String:
+		w.raw(p, ways)
+		return
+	case reflect.Slice:
+		if p.Type.Elem().Kind() == reflect.Uint8 {
+			w.raw(p, ways)
+		}
+		return
+	default:
 		return
 	}
 	for i := range p.Type.NumField() {

@@ -1,6 +1,7 @@
 package carry_test
 
 import (
+	"bytes"
 	"context"
 	"database/sql"
 	"encoding/json"
@@ -167,6 +168,17 @@ type (
 		A T
 	} // both ways in JSON
 )
+
+// rawText and rawBytes are JSON, as the types of other libraries for such columns.
+type (
+	rawText  string
+	rawBytes []byte
+)
+
+func (r rawText) MarshalJSON() ([]byte, error)   { return []byte(r), nil }
+func (r *rawText) UnmarshalJSON(b []byte) error  { *r = rawText(b); return nil }
+func (r rawBytes) MarshalJSON() ([]byte, error)  { return r, nil }
+func (r *rawBytes) UnmarshalJSON(b []byte) error { *r = bytes.Clone(b); return nil }
 
 func (t *text) MarshalText() ([]byte, error)       { return strconv.AppendInt(nil, int64(t.n), 10), nil }
 func (t *text) UnmarshalText(b []byte) (err error) { t.n, err = strconv.Atoi(string(b)); return err }
@@ -379,7 +391,7 @@ var rows = []row{
 	of[namedPointer]("raw", "raw.n"), of[struct{ P namedPointer }]("P", "P.n"), of[binary]("binary.n", ""), of[map[string]binary]("binary.n", ""), of[map[binary]binary]("map[carry_test.binary]carry_test.binary", ""), of[selfer]("selfer.n", ""), of[map[string]*selfer]("selfer.n", ""),
 	both[readsText](""), of[writesText]("writesText", ""), of[writesJSON]("writesJSON", ""), of[struct{ W *writesJSON }]("W", ""), both[writesBinary](""), both[textInt](""), of[map[string]textInt]("textInt", ""), both[map[string]textInt2](""),
 	both[time.Time](""), both[map[string]*time.Time](""), both[[]time.Time](""), both[netip.Addr](""), both[struct{ A *netip.Prefix }](""), of[big.Int]("", "Int.neg"), of[*big.Int]("", "Int.neg"), of[map[string]big.Int]("Int", "Int.neg"),
-	of[struct{ N *big.Int }]("", "N.neg"), of[big.Rat]("", "Rat.a"), of[url.URL]("URL.User.username", ""), both[json.RawMessage](""), both[json.Number](""), both[time.Duration](""), both[sql.NullString](""), both[sql.Null[street]](""), both[sql.NullTime](""),
+	of[struct{ N *big.Int }]("", "N.neg"), of[big.Rat]("", "Rat.a"), of[url.URL]("URL.User.username", ""), of[json.RawMessage]("RawMessage", ""), of[*json.RawMessage]("RawMessage", ""), of[map[string][]json.RawMessage]("RawMessage", ""), of[struct{ Doc sql.Null[json.RawMessage] }]("Doc.V", ""), of[struct{ json.RawMessage }]("RawMessage", ""), of[rawText]("rawText", ""), of[*rawBytes]("rawBytes", ""), both[json.Number](""), both[time.Duration](""), both[sql.NullString](""), both[sql.Null[street]](""), both[sql.NullTime](""),
 	both[sql.Null[address]]("Null[github.com/cacheaside/cacheaside/internal/codec/carry_test.address].V.zip"), of[ugorji.Raw]("", "Raw"), of[ugorji.RawExt]("", "RawExt"),
 	of[ownHidden]("", "ownHidden.a"), of[ownSame]("", "ownSame.raw.n"), of[ownOneWay]("ownOneWay.Time", ""), both[withTime]("withTime.A"), both[onlyTime](""), both[pointsTime]("pointsTime.Time"), both[ownTime](""), both[[]ownTime](""), both[deepTime]("deepTime.B"), both[deepOnly](""), both[twoTimes]("twoTimes.text"),
 	of[withIface]("withIface", "withIface.Marshaler"), of[withBinary]("withBinary.binary.n", "withBinary.A"), of[onlyBinary]("onlyBinary.binary.n", ""), of[withSelfer]("withSelfer.selfer.n", "withSelfer.A"), of[generic[int]]("", "generic[int].A"), of[*generic[kind]]("", "generic[github.com/cacheaside/cacheaside/internal/codec/carry_test.kind].A"),

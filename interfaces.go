@@ -113,14 +113,18 @@ var (
 	// exported, has the tag json:"-" or shares its name with another one; an interface that has
 	// methods; a type with MarshalJSON or MarshalText that nothing reads back; a struct that has
 	// these methods from a type that it embeds, as time.Time, and other fields. A channel, a
-	// function and a complex number are refused, too. A type that encodes and decodes itself is
-	// believed.
+	// function and a complex number are refused, too. So is a type that holds JSON as it is, as
+	// json.RawMessage, for it comes back compacted and escaped. Any other type that encodes and
+	// decodes itself is believed.
 	//
-	// Losses that a type does not show are not refused. In an any, numbers come back as float64.
-	// NaN and infinities are errors. Bytes of a string that are not UTF-8 are replaced. With
-	// omitempty an empty slice or map comes back as nil, and so does a pointer to a nil. A time
-	// loses its monotonic clock, and its location but for the offset. JSON that is nested deeper
-	// than 10,000 levels is not read.
+	// A value that JSON would change is returned and not cached (Stats.NotCarried), unless
+	// LoaderOptions.AllowLoss is set: a time whose zone is seconds off a whole minute, a string
+	// that is not UTF-8, an empty json.Number. JSON.Encode returns an error for such a value.
+	//
+	// Other losses that a type does not show are not refused. In an any, numbers come back as
+	// float64. NaN and infinities are errors. With omitempty an empty slice or map comes back as
+	// nil, and so does a pointer to a nil. A time loses its monotonic clock, and the name of its
+	// location. JSON that is nested deeper than 10,000 levels is not read.
 	JSON Codec = codec.Builtin(codec.JSON)
 
 	// Binary encodes by encoding.BinaryMarshaler and BinaryUnmarshaler, which the values must

@@ -153,8 +153,8 @@ type LoaderOptions struct {
 	Codec Codec
 
 	// AllowLoss accepts a type of which the Codec loses a part, such as fields that are not
-	// exported. Then a value from Redis lacks that part. Default: NewLoader fails, and names the
-	// field.
+	// exported, and values that JSON changes. Then a value from Redis lacks that part, or differs.
+	// Default: NewLoader fails, and names the field; a value that JSON would change is not cached.
 	AllowLoss bool
 
 	// CompressAbove is the length in bytes above which an encoded value is compressed (S2), if that

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math"
 	"reflect"
 	"time"
 
@@ -15,7 +16,7 @@ import (
 
 const (
 	minMemoryBytes = 1 << 20
-	maxMemoryBytes = 1 << 40
+	maxMemoryBytes = min(1<<40, math.MaxInt) // within the address space
 	maxValueBytes  = 512 << 20
 	maxRate        = 1e9
 	maxQueue       = 1e9 // by default

@@ -89,7 +89,7 @@ func TestNoValueIsAMarker(t *testing.T) {
 		roundTrip(t, b, false, o, o)
 		roundTrip[any](t, b, nil, o, o)
 		roundTrip[[]int](t, b, nil, o, o)
-		roundTrip(t, b, math.MaxInt64, o, o)
+		roundTrip(t, b, math.MaxInt, o, o)
 	}
 }
 

@@ -103,7 +103,7 @@ func (o *RebuildOptions) withDefaults() RebuildOptions {
 func (o RebuildOptions) check() error {
 	switch {
 	case o.Capacity > maxSegments*maxBits/64:
-		return fmt.Errorf("RebuildOptions.Capacity %d: at most %d", o.Capacity, maxSegments*maxBits/64)
+		return fmt.Errorf("RebuildOptions.Capacity %d: at most %d", o.Capacity, uint64(maxSegments*maxBits/64))
 	case o.Settle > 24*time.Hour:
 		return fmt.Errorf("RebuildOptions.Settle %v: at most %v", o.Settle, 24*time.Hour)
 	case o.Rate < 0:

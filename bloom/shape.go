@@ -42,9 +42,13 @@ func shapeFor(capacity uint64, rate float64) (shape, error) {
 	case !(rate >= minRate && rate <= maxRate): // also NaN
 		return shape{}, fmt.Errorf("rate %v: from %v to %v", rate, minRate, maxRate)
 	case capacity == 0 || capacity > maxSegments*maxBits/64:
-		return shape{}, fmt.Errorf("capacity %d: from 1 to %d", capacity, maxSegments*maxBits/64)
+		return shape{}, fmt.Errorf("capacity %d: from 1 to %d", capacity, uint64(maxSegments*maxBits/64))
 	}
-	_, k := bloom.EstimateParameters(uint(capacity), rate)
+	n := capacity
+	if bits.UintSize == 32 {
+		n = min(n, 1<<24) // the bits for more keys overflow a uint, and k does not depend on n
+	}
+	_, k := bloom.EstimateParameters(uint(n), rate)
 	m := bitsFor(capacity, rate, k)
 	if k > 1 {
 		if fewer := bitsFor(capacity, rate, k-1); fewer <= m {

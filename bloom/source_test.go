@@ -60,7 +60,7 @@ func TestTable(t *testing.T) {
 		run(t, db, "CREATE TABLE names (name VARCHAR(40) PRIMARY KEY)")
 		var numbers, names []string
 		for i := range 5*pageRows + 200 {
-			numbers = append(numbers, strconv.Itoa((i-5)*(1<<40+3)))
+			numbers = append(numbers, strconv.FormatInt(int64(i-5)*(1<<40+3), 10))
 			names = append(names, fmt.Sprintf("'näme %d'", i))
 		}
 		numbers = append(numbers, "9223372036854775807")

@@ -7,6 +7,7 @@ import (
 	"math"
 	"net/netip"
 	"runtime"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -73,11 +74,11 @@ func declines[K comparable](t *testing.T, texts ...string) {
 func TestDecoder(t *testing.T) {
 	decodes[string](t, "", "plain", "\x00\xff\n{}%", "007")
 	decodes[userID](t, "u1")
-	decodes[int](t, "0", "-5", "9223372036854775807")
+	decodes[int](t, "0", "-5", strconv.Itoa(math.MaxInt))
 	decodes[int8](t, "-128", "127")
 	decodes[int16](t, "-32768", "32767")
 	decodes[int32](t, "-2147483648", "2147483647")
-	decodes[int64](t, fmt.Sprint(math.MinInt64), fmt.Sprint(math.MaxInt64))
+	decodes[int64](t, fmt.Sprint(int64(math.MinInt64)), fmt.Sprint(int64(math.MaxInt64)))
 	decodes[orderID](t, "-7")
 	decodes[uint](t, "5")
 	decodes[uint8](t, "255")

@@ -241,10 +241,10 @@ func TestWeighOfAValueInUse(t *testing.T) {
 
 // What is plain counts, also where something else is not read.
 func TestWeighOfPartsOfValues(t *testing.T) {
-	const (
-		word  = int64(unsafe.Sizeof(uintptr(0)))
-		text  = 2 * word
-		slice = 3 * word
+	var (
+		word  = block(wordSize)
+		text  = block(2 * wordSize)
+		slice = block(3 * wordSize)
 	)
 	kib := strings.Repeat("x", 1<<10)
 	n := new(big.Int).Lsh(big.NewInt(1), 8*1000-1)
@@ -261,7 +261,7 @@ func TestWeighOfPartsOfValues(t *testing.T) {
 	}{
 		"hidden text":    {struct{ s string }{kib}, text + 1<<10, true},
 		"hidden bytes":   {struct{ b []byte }{make([]byte, 1<<10)}, slice + 1<<10, true},
-		"hidden texts":   {struct{ s []string }{make([]string, 64)}, slice + 64*text + hiddenWeight, false},
+		"hidden texts":   {struct{ s []string }{make([]string, 64)}, slice + 64*2*wordSize + hiddenWeight, false},
 		"hidden struct":  {struct{ in struct{ s string } }{struct{ s string }{kib}}, text + 1<<10, true},
 		"hidden pointer": {struct{ p *row }{}, word + hiddenWeight, false},
 		"rows":           {[]hidden{{name: kib, data: make([]byte, 1<<10)}}, slice + block(int64(unsafe.Sizeof(hidden{}))) + 2<<10 + hiddenWeight, false},
@@ -274,12 +274,12 @@ func TestWeighOfPartsOfValues(t *testing.T) {
 			mu sync.Mutex
 			N  int
 		}{}))), true},
-		"big.Int":      {n, word + block(int64(unsafe.Sizeof(*n))) + block(int64(cap(n.Bits()))*word), true},
+		"big.Int":      {n, word + block(int64(unsafe.Sizeof(*n))) + block(int64(cap(n.Bits()))*wordSize), true},
 		"big.Rat":      {new(big.Rat).SetFrac(n, big.NewInt(3)), -1, true},
-		"netip.Addr":   {netip.MustParseAddr("fe80::1%eth0"), int64(unsafe.Sizeof(netip.Addr{})), true},
+		"netip.Addr":   {netip.MustParseAddr("fe80::1%eth0"), block(int64(unsafe.Sizeof(netip.Addr{}))), true},
 		"unique":       {unique.Make(kib), word, true},
 		"url":          {&url.URL{Path: kib, User: url.User("u")}, -1, true},
-		"sql.Null":     {sql.Null[string]{V: kib}, int64(unsafe.Sizeof(sql.Null[string]{})) + 1<<10, true},
+		"sql.Null":     {sql.Null[string]{V: kib}, block(int64(unsafe.Sizeof(sql.Null[string]{}))) + 1<<10, true},
 		"bytes.Buffer": {bytes.NewBufferString(kib), -1, true},
 		"message":      {&book{Title: kib, Pages: []*page{{Text: kib}}, more: make([]byte, 1<<10)}, word + block(int64(unsafe.Sizeof(book{}))) + word + block(int64(unsafe.Sizeof(page{}))) + 3<<10, true},
 	} {

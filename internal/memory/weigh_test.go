@@ -38,12 +38,12 @@ type row struct {
 }
 
 func TestWeigh(t *testing.T) {
-	const (
-		word   = int64(unsafe.Sizeof(uintptr(0)))
-		text   = 2 * word // a string's header
-		slice  = 3 * word
-		iface  = 2 * word
-		moment = int64(unsafe.Sizeof(time.Time{}))
+	var ( // in blocks of the allocator, which for 32 bits are larger
+		word   = block(wordSize)
+		text   = block(2 * wordSize) // a string's header
+		slice  = block(3 * wordSize)
+		iface  = block(2 * wordSize)
+		moment = block(int64(unsafe.Sizeof(time.Time{})))
 	)
 	one := 1
 	pointer := &one
@@ -63,7 +63,7 @@ func TestWeigh(t *testing.T) {
 		"nil slice":          {[]int(nil), slice},
 		"ints":               {[]int32{1, 2, 3}, slice + 16},
 		"strings":            {[]string{"a", "bcd"}, slice + 2*text + 16},
-		"slices":             {[][]byte{make([]byte, 3), nil}, slice + 2*slice + 8},
+		"slices":             {[][]byte{make([]byte, 3), nil}, slice + block(6*wordSize) + 8},
 		"array":              {[3]int64{}, 24},
 		"array of strings":   {[2]string{"a", "bc"}, 2*text + 16},
 		"pointer":            {pointer, 2 * word},
@@ -77,7 +77,7 @@ func TestWeigh(t *testing.T) {
 		"pointer to a time":  {&now, word + moment},
 		"location":           {time.UTC, word},
 		"func":               {func() {}, word},
-		"channel":            {make(chan int, 100), word + block(96+100*word)},
+		"channel":            {make(chan int, 100), word + block(96+100*wordSize)},
 		"nil map":            {map[string]int(nil), word},
 	} {
 		if got := weigh(c.value); got != c.want {
@@ -158,10 +158,10 @@ func TestWeighOfAHugeValue(t *testing.T) {
 		value any
 		want  int64
 	}{
-		"strings":           {texts, n * 10 * (16 + 112)},
+		"strings":           {texts, n * 10 * (2*wordSize + 112)},
 		"structs":           {structs, n * (int64(unsafe.Sizeof(row{})) + 112)},
-		"slices of strings": {nested, n/100*24 + n*(16+112)},
-		"map":               {entries, n * (24 + 1 + 112)},
+		"slices of strings": {nested, n/100*3*wordSize + n*(2*wordSize+112)},
+		"map":               {entries, n * (3*wordSize + 1 + 112)},
 		"more strings":      {make([]string, 20*maxSteps), TooHeavy},
 		"more structs":      {make([]row, maxSteps), TooHeavy},
 		"a longer list":     {list(maxSteps), TooHeavy},

@@ -33,7 +33,7 @@ type followed struct {
 	*shape
 }
 
-// What counts for memory that is not read.
+// The constants that count for memory that is not read.
 const (
 	sealedWeight = 1024 // of a struct that has a lock or the like, besides its own size
 	hiddenWeight = 64   // of a pointer, map or interface in a field that is not exported
@@ -180,8 +180,8 @@ func changes(t reflect.Type, seen map[reflect.Type]bool) bool {
 var message = reflect.TypeFor[interface{ ProtoMessage() }]()
 
 // isMessage reports whether t is a message of Protocol Buffers, as its compiler generates them. The
-// exported fields of a message are plain data. What it has besides leads to the descriptors of all
-// types, and to locks. A struct that has the method by embedding a message is not one itself.
+// exported fields of a message are plain data. The others lead to the descriptors of all types, and
+// to locks. A struct that has the method by embedding a message is not one itself.
 func isMessage(t reflect.Type) bool {
 	if t.Kind() != reflect.Struct || !reflect.PointerTo(t).Implements(message) {
 		return false

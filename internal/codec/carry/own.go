@@ -29,8 +29,9 @@ type Ways struct {
 // rawJSON is a sample of JSON as people write it.
 const rawJSON = `{"a": "<"}`
 
-// raw reports a type whose values are JSON that is written as it is, as json.RawMessage: encoding/json
-// takes out white space, and escapes what HTML knows. Go's types do not say so; a sample is encoded.
+// raw reports a type whose values are JSON that is written as it is, as json.RawMessage.
+// encoding/json takes out its white space, and escapes the characters of HTML. Go's types do not
+// say so; a sample is encoded.
 func (w *walk) raw(p Place, ways *Ways) {
 	v := reflect.New(p.Type)
 	if p.Type.Kind() == reflect.String {

@@ -23,7 +23,7 @@ func (f *Redis) servers(ctx context.Context) (ids []string, err error) {
 	defer cancel()
 	var told []string
 	failed := conn.NotReturned(nil)
-	if err := f.home.Await(ctx, func() { told, failed = f.infos(ctx) }); err != nil {
+	if err := f.home.Await(ctx, func(ctx context.Context) { told, failed = f.infos(ctx) }); err != nil {
 		return nil, err
 	}
 	if failed != nil && !conn.IsReply(failed) { // a server that refuses INFO, or knows none of this, tells nothing

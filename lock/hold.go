@@ -10,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/cacheaside/cacheaside/internal/lent"
 	"github.com/cacheaside/cacheaside/lock/driver"
 )
 
@@ -20,7 +21,7 @@ import (
 type hold struct {
 	l       *Locker
 	request // of the first
-	ctx     context.Context
+	ctx     *lent.Context // has the values of the caller of Acquire until that returns; never ends
 	timeout time.Duration
 	once    sync.Once     // release
 	io      chan struct{} // holds one while a request of this lock is under way: an extension is over before the release begins
@@ -51,7 +52,7 @@ var (
 )
 
 func newHold(l *Locker, r request, caller context.Context) *hold {
-	h := &hold{l: l, request: r, ctx: context.WithoutCancel(caller), timeout: min(l.options.Timeout, r.options.TTL/4), io: make(chan struct{}, 1), leases: make(map[*Lease]struct{}, 1)}
+	h := &hold{l: l, request: r, ctx: lent.Values(caller), timeout: min(l.options.Timeout, r.options.TTL/4), io: make(chan struct{}, 1), leases: make(map[*Lease]struct{}, 1)}
 	return h
 }
 

@@ -4,6 +4,8 @@ import (
 	"context"
 	"sync"
 	"time"
+
+	"github.com/cacheaside/cacheaside/internal/lent"
 )
 
 // Lease is a lock that is held, until it is released or lost. It is safe for concurrent use.
@@ -48,6 +50,8 @@ func (s *Lease) Deadline() time.Time {
 // extended, and Deadline is what it was.
 func (s *Lease) Extend(ctx context.Context) error {
 	h := s.hold
+	ctx, loan := lent.Whole(ctx)
+	defer loan.End()
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	defer context.AfterFunc(h.life(), func() { cancel(ErrReleased) })()

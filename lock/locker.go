@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/cacheaside/cacheaside/internal/lent"
 	"github.com/cacheaside/cacheaside/internal/noanswer"
 	"github.com/cacheaside/cacheaside/lock/driver"
 )
@@ -210,7 +211,10 @@ func (l *Locker) enter() bool {
 
 // contend gets the lock from the service.
 func (l *Locker) contend(ctx, caller context.Context, r request) (*Lease, error) {
+	ctx, loan := lent.Whole(ctx) // requests may still be under way when the caller has left
+	defer loan.End()
 	h := newHold(l, r, caller)
+	defer h.ctx.End()
 	g, err := l.driver.Acquire(ctx, driver.Request{Key: r.key, TTL: r.options.TTL, Timeout: h.timeout, Wait: r.wait, NoToken: r.options.NoToken, Lost: h.lose})
 	if err != nil {
 		return nil, err

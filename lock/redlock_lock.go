@@ -65,7 +65,7 @@ func (k redlockLock) freeOrLeave(ctx context.Context, i int) (bool, error) {
 	defer cancel()
 	var yes bool
 	var err error
-	if left := k.d.nodes[i].conn.Await(ctx, func() {
+	if left := k.d.nodes[i].conn.Await(ctx, func(ctx context.Context) {
 		ctx, cancel := detached(ctx, k.timeout)
 		defer cancel()
 		_, yes, err = k.free(ctx, i)

@@ -15,6 +15,8 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+
+	"github.com/cacheaside/cacheaside/internal/lent"
 )
 
 // Conn sends commands by a client of the caller's. It is safe for concurrent use.
@@ -144,14 +146,17 @@ func (c *Conn) Send(ctx context.Context, cmds []redis.Cmder) error {
 		c.Process(ctx, cmds)
 		return nil
 	}
-	return c.Await(ctx, func() { c.Process(ctx, cmds) })
+	return c.Await(ctx, func(ctx context.Context) { c.Process(ctx, cmds) })
 }
 
-// Await runs f on a goroutine of its own and returns when it has, or with ctx's error when ctx
-// ends.
-func (c *Conn) Await(ctx context.Context, f func()) error {
+// Await runs f on a goroutine of its own and returns when f has returned, or with ctx's error when
+// ctx ends. f is called with ctx, whose values it can read until Await returns: the client's hooks
+// may still run after the caller has left.
+func (c *Conn) Await(ctx context.Context, f func(ctx context.Context)) error {
 	done := make(chan struct{})
-	if !c.Apart(func() { defer close(done); f() }) {
+	own, loan := lent.Whole(ctx)
+	defer loan.End()
+	if !c.Apart(func() { defer close(done); f(own) }) {
 		return ErrClosed
 	}
 	select {
@@ -166,7 +171,7 @@ func (c *Conn) Await(ctx context.Context, f func()) error {
 // where the client keeps ctx by itself and nothing but its deadline can end it. The hand-over to
 // another goroutine and back costs half a trip on a machine that is not busy. A cluster's client
 // keeps no context while it asks where keys are.
-func (c *Conn) Finish(ctx context.Context, f func()) error {
+func (c *Conn) Finish(ctx context.Context, f func(ctx context.Context)) error {
 	if !c.bounded || c.cluster != nil || cancellable(ctx) {
 		return c.Await(ctx, f)
 	}
@@ -178,7 +183,7 @@ func (c *Conn) Finish(ctx context.Context, f func()) error {
 	c.apart.Add(1)
 	c.mu.Unlock()
 	defer c.apart.Done()
-	f()
+	f(ctx)
 	return nil
 }
 

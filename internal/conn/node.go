@@ -66,7 +66,7 @@ func (c *Conn) Subscriber(ctx context.Context, key string) (*redis.Client, error
 	ctx, cancel := context.WithTimeout(ctx, c.timeout)
 	defer cancel()
 	err := NotReturned(nil) // until it has
-	if ended := c.Await(ctx, func() { err = c.fits(ctx) }); ended != nil {
+	if ended := c.Await(ctx, func(ctx context.Context) { err = c.fits(ctx) }); ended != nil {
 		return nil, ended
 	}
 	if err != nil {

@@ -108,7 +108,7 @@ func (c *Conn) nodes(ctx context.Context, cmds []redis.Cmder) (parts [][]int, er
 		return c.partsByNode(ctx, cmds), nil
 	}
 	found := make(chan [][]int, 1)
-	if err := c.Await(ctx, func() { found <- c.partsByNode(ctx, cmds) }); err != nil {
+	if err := c.Await(ctx, func(ctx context.Context) { found <- c.partsByNode(ctx, cmds) }); err != nil {
 		return nil, err
 	}
 	select {

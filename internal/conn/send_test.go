@@ -31,14 +31,14 @@ func TestAwaitLeavesWithTheContext(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		begin := time.Now()
-		if err := c.Await(ctx, work); err != context.DeadlineExceeded || time.Since(begin) != time.Second {
+		if err := c.Await(ctx, func(context.Context) { work() }); err != context.DeadlineExceeded || time.Since(begin) != time.Second {
 			t.Errorf("%v after %v", err, time.Since(begin))
 		}
 		c.Close() // waits for what was left behind
 		if !ended.Load() || time.Since(begin) != time.Minute {
 			t.Errorf("after Close: %v, %v", ended.Load(), time.Since(begin))
 		}
-		if err := c.Await(t.Context(), work); err != ErrClosed || c.Apart(work) {
+		if err := c.Await(t.Context(), func(context.Context) { work() }); err != ErrClosed || c.Apart(work) {
 			t.Errorf("after Close: %v", err)
 		}
 		c.Close()
@@ -75,7 +75,7 @@ func TestFinish(t *testing.T) {
 			here bool
 		}{"without end": {free, true}, "with a time-out": {within, true}, "with two": {again, true}, "that another has made": {of, false}, "that may be cancelled": {t.Context(), false}, "and has a time-out": {cancelled, false}} {
 			here, caller := "", goroutine()
-			if err := c.Finish(of.ctx, func() { here = goroutine() }); err != nil {
+			if err := c.Finish(of.ctx, func(context.Context) { here = goroutine() }); err != nil {
 				t.Error(err)
 			}
 			if (here == caller) != (of.here && bounded) || here == "" {
@@ -83,10 +83,10 @@ func TestFinish(t *testing.T) {
 			}
 		}
 		begun, end, closed := make(chan struct{}), make(chan struct{}), make(chan struct{})
-		go c.Finish(free, func() { close(begun); <-end })
+		go c.Finish(free, func(context.Context) { close(begun); <-end })
 		<-begun
 		go func() { c.Close(); close(closed) }()
-		for c.Finish(free, func() {}) != ErrClosed {
+		for c.Finish(free, func(context.Context) {}) != ErrClosed {
 			runtime.Gosched()
 		}
 		select {
@@ -113,11 +113,11 @@ func TestAwaitReturnsWhenItIsDone(t *testing.T) {
 	}
 	n := 0
 	for range 100 {
-		if err := c.Await(t.Context(), func() { n++ }); err != nil {
+		if err := c.Await(t.Context(), func(context.Context) { n++ }); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if err := c.Await(t.Context(), func() { runtime.Goexit() }); err != nil || n != 100 {
+	if err := c.Await(t.Context(), func(context.Context) { runtime.Goexit() }); err != nil || n != 100 {
 		t.Errorf("%v, %d", err, n)
 	}
 	c.Close()

@@ -138,11 +138,12 @@ func PreferPrimary(ctx context.Context) bool {
 
 type primaryKey struct{}
 
-// withPrimary is the context of a load for rounds, which are all alike in this. The caller's
-// context may be that of another load, which says nothing about this one.
+// withPrimary returns the context of a load for rounds, which are all alike in this. The caller's
+// context may be that of another load, which says nothing about this one, and which the flight
+// loses when that caller leaves.
 func (l *Fetcher) withPrimary(ctx context.Context, rounds []*Round) context.Context {
 	primary := l.primary(rounds[0])
-	if primary == PreferPrimary(ctx) {
+	if !primary && !PreferPrimary(ctx) {
 		return ctx
 	}
 	return WithPrimary(ctx, primary)

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"sync/atomic"
+
+	"github.com/cacheaside/cacheaside/internal/lent"
 )
 
 // Flight is the rounds that are under way together. Each is brought to its end by Complete, which
@@ -12,6 +14,7 @@ type Flight[K comparable, R any] struct {
 	Rounds []*Round[K, R]
 
 	group   *Group[K, R]
+	values  *lent.Context // of ctx: the first caller's, until it leaves
 	ctx     context.Context
 	cancel  context.CancelCauseFunc
 	callers atomic.Int64 // of the rounds that have not completed
@@ -20,10 +23,10 @@ type Flight[K comparable, R any] struct {
 }
 
 // take makes a flight of rounds whose first looks have not ended them, or that have gathered.
-func (g *Group[K, R]) take(ctx context.Context, rounds []*Round[K, R]) *Flight[K, R] {
-	f := &Flight[K, R]{group: g, Rounds: rounds, done: make(chan struct{})}
-	ctx = context.WithoutCancel(ctx)
-	f.ctx, f.cancel = context.WithCancelCause(ctx)
+// values are those of the flight's context.
+func (g *Group[K, R]) take(values *lent.Context, rounds []*Round[K, R]) *Flight[K, R] {
+	f := &Flight[K, R]{group: g, Rounds: rounds, values: values, done: make(chan struct{})}
+	f.ctx, f.cancel = context.WithCancelCause(values)
 	f.open.Store(int64(len(rounds)))
 	f.callers.Store(1) // until all rounds are in it: a caller that leaves meanwhile must not seem to be the last
 	for _, r := range rounds {

@@ -18,6 +18,8 @@ import (
 	"hash/maphash"
 	"sync"
 	"time"
+
+	"github.com/cacheaside/cacheaside/internal/lent"
 )
 
 // ErrAbandoned is the cause of a flight's context when the last caller of its rounds has left.
@@ -50,8 +52,8 @@ type Hooks[K comparable, R any] struct {
 	First func(ctx context.Context, rounds []*Round[K, R]) (over, rest []*Round[K, R])
 
 	// Fly completes all rounds of a flight: it begins after all their callers have asked, on a
-	// goroutine of its own, with a context that carries the values of the first caller's and ends
-	// when the last caller has left.
+	// goroutine of its own, with a context that ends when the last caller has left. The context
+	// carries the values of the first caller's context until that caller leaves or gets its result.
 	Fly func(ctx context.Context, f *Flight[K, R])
 
 	// Late tells whether a successful result may also be given to those who have gathered
@@ -102,7 +104,7 @@ type waiters[K comparable, R any] struct {
 	next      *Round[K, R]      // gathers behind this one
 	takenIn   *Round[K, R]      // the last of those that were taken into this one
 	before    *Round[K, R]      // of a round that was taken in: the one that was taken in before it
-	values    context.Context   // of the first caller of a round that gathers
+	values    *lent.Context     // of the first caller of a round that gathers
 	done      chan struct{}     // nil if all its callers wait for the flight
 }
 
@@ -136,8 +138,10 @@ func (g *Group[K, R]) Do(ctx context.Context, key K) (*R, error) {
 		return nil, g.cause
 	}
 	if running := s.running[key]; running != nil {
-		r := running.join(ctx)
+		var values *lent.Context
+		r := running.join(ctx, &values)
 		s.mu.Unlock()
+		defer values.End()
 		return g.await(ctx, r, r.done)
 	}
 	r := &Round[K, R]{Key: key, shard: s}
@@ -150,6 +154,7 @@ func (g *Group[K, R]) Do(ctx context.Context, key K) (*R, error) {
 	if f == nil {
 		return &r.Result, r.Err
 	}
+	defer f.values.End()
 	return g.await(ctx, r, f.done)
 }
 
@@ -165,6 +170,8 @@ func (g *Group[K, R]) DoMany(ctx context.Context, keys []K) (rounds []*Round[K, 
 		return rounds, errs
 	}
 	var own []*Round[K, R]           // that begin with this call
+	var values *lent.Context         // of the rounds that gather with this call
+	defer func() { values.End() }()  // which may be lent below
 	var fresh []Round[K, R]          // allocated some at a time
 	var mine = new(struct{ _ byte }) // marks them
 	in := make([]*shard[K, R], len(keys))
@@ -185,7 +192,7 @@ func (g *Group[K, R]) DoMany(ctx context.Context, keys []K) (rounds []*Round[K, 
 			running.callers++
 			rounds[i] = running
 		case running != nil:
-			rounds[i] = running.join(ctx)
+			rounds[i] = running.join(ctx, &values)
 		default:
 			if own == nil {
 				own = make([]*Round[K, R], 0, len(keys)-i)
@@ -205,17 +212,23 @@ func (g *Group[K, R]) DoMany(ctx context.Context, keys []K) (rounds []*Round[K, 
 	}
 	var f *Flight[K, R]
 	if own != nil {
-		f = g.launch(ctx, own)
+		if f = g.launch(ctx, own); f != nil {
+			defer f.values.End()
+		}
 	}
 	g.awaitAll(ctx, f, rounds, errs)
 	return rounds, errs
 }
 
-// join adds a caller to the round that gathers behind r. The shard is locked.
-func (r *Round[K, R]) join(ctx context.Context) *Round[K, R] {
+// join adds a caller to the round that gathers behind r. The shard is locked. The first caller of a
+// round lends it values; the caller ends the loan when it leaves.
+func (r *Round[K, R]) join(ctx context.Context, values **lent.Context) *Round[K, R] {
 	if r.next == nil {
+		if *values == nil {
+			*values = lent.Values(ctx)
+		}
 		r.next = &Round[K, R]{Key: r.Key, asked: time.Now(), shard: r.shard}
-		r.next.values, r.next.done = ctx, make(chan struct{})
+		r.next.values, r.next.done = *values, make(chan struct{})
 		r.next.self[0] = r.next
 	}
 	r.next.callers++
@@ -253,7 +266,7 @@ func (g *Group[K, R]) launch(ctx context.Context, rounds []*Round[K, R]) *Flight
 			return nil
 		}
 	}
-	f := g.take(ctx, rounds)
+	f := g.take(lent.Values(ctx), rounds)
 	go g.fly(f)
 	return f
 }

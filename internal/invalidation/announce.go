@@ -62,8 +62,8 @@ func (c *Bus) do(ctx context.Context, names []string, hashes []uint64, o job) ([
 	caller, began := ctx, time.Now()
 	ctx, cancel := conn.WithTimeout(ctx, tries*c.conn.Timeout())
 	defer cancel()
-	parts := c.parts(ctx, names, hashes, o) // which a goroutine that was given up may go on reading
-	err := c.conn.Finish(ctx, func() {      // the caller's context may end before the client's time-outs do
+	parts := c.parts(ctx, names, hashes, o)               // which a goroutine that was given up may go on reading
+	err := c.conn.Finish(ctx, func(ctx context.Context) { // the caller's context may end before the client's time-outs do
 		var all sync.WaitGroup
 		defer all.Wait() // also if a hook ends the goroutine
 		for _, p := range parts[1:] {
@@ -248,7 +248,7 @@ func (c *Bus) DeleteLoader(ctx context.Context, name string) error {
 	defer cancel()
 	ranges := c.conn.InUse()
 	errs := make([]error, ranges)
-	err := c.conn.Await(ctx, func() {
+	err := c.conn.Await(ctx, func(ctx context.Context) {
 		var all sync.WaitGroup
 		for r := range ranges {
 			errs[r] = conn.NotReturned(nil) // until it has

@@ -122,7 +122,7 @@ func (c *Bus) ask(ctx context.Context, sub *redis.PubSub) error {
 	ctx, cancel := context.WithTimeout(ctx, c.conn.Timeout())
 	defer cancel()
 	asked := conn.NotReturned(nil) // until it has
-	if err := c.conn.Await(ctx, func() { asked = sub.Subscribe(ctx, c.topic) }); err != nil {
+	if err := c.conn.Await(ctx, func(ctx context.Context) { asked = sub.Subscribe(ctx, c.topic) }); err != nil {
 		return err
 	}
 	return asked

@@ -185,7 +185,7 @@ func (c *Bus) poll(rng int, names []string) (answer, error) {
 // eval runs a script on key, in full if its server does not know it.
 func (c *Bus) eval(ctx context.Context, s conn.Script, key string, args ...any) (*redis.Cmd, error) {
 	cmd := script(ctx, "evalsha", s.Hash, key, args)
-	send := func() { c.conn.Process(ctx, []redis.Cmder{cmd}) }
+	send := func(ctx context.Context) { c.conn.Process(ctx, []redis.Cmder{cmd}) }
 	err := c.conn.Await(ctx, send) // never on the poller's own goroutine, which a hook might end
 	if err == nil && conn.Unknown(cmd) {
 		cmd = script(ctx, "eval", s.Source, key, args)

@@ -185,7 +185,7 @@ func (c *Bus) Ask(ctx context.Context, q Question, life time.Duration) (listener
 	var n int
 	err = conn.NotReturned(nil) // until it has
 	counted := err
-	if err = c.conn.Await(ctx, func() { n, counted = c.conn.Listeners(ctx, c.topic) }); err != nil {
+	if err = c.conn.Await(ctx, func(ctx context.Context) { n, counted = c.conn.Listeners(ctx, c.topic) }); err != nil {
 		return 0, err // and what it writes to may still be in use
 	}
 	return n, counted

@@ -32,7 +32,7 @@ func (c *Bus) tell(ctx context.Context, p *part) error {
 	defer cancel()
 	p.prepare(ctx)
 	p.announced = conn.NotReturned(nil) // until it has
-	err := c.conn.Await(ctx, func() { c.send(ctx, p) })
+	err := c.conn.Await(ctx, func(ctx context.Context) { c.send(ctx, p) })
 	if err == nil {
 		c.refused(caller, p)
 		err = p.announced

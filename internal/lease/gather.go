@@ -10,6 +10,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/cacheaside/cacheaside/internal/conn"
+	"github.com/cacheaside/cacheaside/internal/lent"
 )
 
 // maxTrips is how many pipelines of reads are under way at once. With one, a reader waits for a
@@ -40,7 +41,7 @@ type gather struct {
 
 // trip is one pipeline.
 type trip struct {
-	ctx    context.Context // ends at the time-out of its first command
+	ctx    context.Context // ends at the time-out of its first command, whose caller's values it has until that leaves
 	cancel context.CancelFunc
 	cmds   []redis.Cmder
 	weight int64 // how many bytes the replies are, about
@@ -214,7 +215,9 @@ func (g *gather) do(ctx context.Context, weight int64, cmds ...redis.Cmder) conn
 	}
 	if t == nil || g.store.cluster {
 		t = &trip{done: make(chan struct{})}
-		t.ctx, t.cancel = context.WithTimeout(context.WithoutCancel(ctx), g.wait)
+		values := lent.Values(ctx)
+		defer values.End()
+		t.ctx, t.cancel = context.WithTimeout(values, g.wait)
 	}
 	t.cmds = append(t.cmds, cmds...)
 	t.weight += weight

@@ -220,10 +220,13 @@ func (s *Store) large(ctx context.Context, wait time.Duration, cmds []redis.Cmde
 		}
 	}
 	defer func() { <-s.lanes }()
-	bound, cancel := context.WithTimeout(ctx, wait)
-	defer cancel()
 	var sent conn.Sent
-	if err := s.conn.Await(ctx, func() { sent = s.conn.AskLong(ctx, bound, cmds) }); err != nil {
+	err := s.conn.Await(ctx, func(ctx context.Context) {
+		bound, cancel := context.WithTimeout(ctx, wait)
+		defer cancel()
+		sent = s.conn.AskLong(ctx, bound, cmds)
+	})
+	if err != nil {
 		return conn.NotSent(err)
 	}
 	return sent

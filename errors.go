@@ -3,9 +3,8 @@ package cacheaside
 import (
 	"errors"
 	"fmt"
-	"maps"
+	"reflect"
 	"runtime/debug"
-	"slices"
 
 	"github.com/cacheaside/cacheaside/internal/fault"
 	"github.com/cacheaside/cacheaside/internal/hold"
@@ -114,12 +113,27 @@ func (e *BatchError[K]) Error() string {
 	return fmt.Sprintf("cacheaside: %d keys failed, one of them: %s", n, text)
 }
 
-// Unwrap returns the errors of all keys, for errors.Is and errors.As.
+// Unwrap returns errors for errors.Is and errors.As: of the keys that have failed for one and the
+// same cause, such as one call of a batch load, the error of one key. Errs has the errors of all.
 func (e *BatchError[K]) Unwrap() []error {
 	if e == nil {
 		return nil
 	}
-	return slices.Collect(maps.Values(e.Errs))
+	errs := make([]error, 0, min(len(e.Errs), 16))
+	seen := make(map[error]bool)
+	for _, err := range e.Errs {
+		if err == nil {
+			continue
+		}
+		if of, ok := err.(*Error); ok && of != nil && of.Err != nil && reflect.ValueOf(of.Err).Comparable() { //nolint:errorlint // its own
+			if seen[of.Err] {
+				continue
+			}
+			seen[of.Err] = true
+		}
+		errs = append(errs, err)
+	}
+	return errs
 }
 
 // PanicError is the error of a load (or of a marshaler of the key or the value) that panicked or

@@ -139,18 +139,26 @@ func (r *Reader[K, V]) Get(ctx context.Context, how fetch.How, key K) (*fetch.Ro
 }
 
 // orCopy is for a load that has asked for a key whose load waits for it, as for its own, while
-// others read that key, too: for what they get it would wait in vain. Alone it would have been
-// given the copy that is cached; so it is given that, if there is one. For any other error it is
-// that error.
+// others read that key, too: it would wait in vain for what they get. Alone it would have been given
+// the copy that is cached. So orCopy returns that copy, if there is one, and else what orApart does.
+// Any other error it returns as it is.
 func (r *Reader[K, V]) orCopy(ctx context.Context, how fetch.How, key K, err error) (*fetch.Round, error) {
+	if copied := r.copyFor(ctx, how, key, err); copied != nil {
+		return copied, nil
+	}
+	return r.orApart(ctx, key, err)
+}
+
+// copyFor returns the copy that orCopy returns, or nil.
+func (r *Reader[K, V]) copyFor(ctx context.Context, how fetch.How, key K, err error) *fetch.Round {
 	if how != fetch.Plain || !errors.Is(err, fault.LoadCycle) {
-		return nil, err
+		return nil
 	}
 	item, ok, _ := r.Peek(ctx, key)
 	if !ok {
-		return nil, err
+		return nil
 	}
-	return &fetch.Round{Result: fetch.Result{Value: item.Value, Null: item.Null, Hit: true}}, nil
+	return &fetch.Round{Result: fetch.Result{Value: item.Value, Null: item.Null, Hit: true}}
 }
 
 // GetMany is Get for many keys. It calls got for each that has succeeded, and failed for the
@@ -161,13 +169,16 @@ func (r *Reader[K, V]) GetMany(ctx context.Context, how fetch.How, keys []K, got
 		return
 	}
 	r.Counters.Misses.Add(int64(len(keys)))
+	var apart []K
+	orApart := r.unlessApart(ctx, &apart, failed)
 	many(ctx, r.Groups.of(how), keys, got, func(key K, err error) {
-		if copied, err := r.orCopy(ctx, how, key, err); err != nil {
-			failed(key, err)
-		} else {
+		if copied := r.copyFor(ctx, how, key, err); copied != nil {
 			got(key, copied)
+		} else {
+			orApart(key, err)
 		}
 	})
+	r.getApart(ctx, apart, got, failed)
 }
 
 // Fill reads keys whose rows are known to exist: the filter is not asked for them.

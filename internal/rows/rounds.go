@@ -22,6 +22,7 @@ type Groups[K comparable] struct {
 	Unfiltered *Group[K] // the filter is not asked; Plain, where there is none
 	Refreshes  *Group[K]
 	Straight   *Group[K] // of the database, for a shadow; else nil
+	Apart      *Group[K] // of the database, one key a call, for the loads of batches; nil for a loader of single rows
 }
 
 func (g *Groups[K]) of(how fetch.How) *Group[K] {
@@ -36,6 +37,9 @@ func (g *Groups[K]) all() []*Group[K] {
 	if g.Straight != nil {
 		all = append(all, g.Straight)
 	}
+	if g.Apart != nil {
+		all = append(all, g.Apart)
+	}
 	return all
 }
 
@@ -49,7 +53,10 @@ func (r *Reader[K, V]) newGroups() Groups[K] {
 		g.Unfiltered = r.group(fetch.Unfiltered, r.Fetch.Current)
 	}
 	if r.Shadow != nil {
-		g.Straight = r.straightGroup()
+		g.Straight = r.straightGroup(r.chunk(), r.await)
+	}
+	if r.options.Batch {
+		g.Apart = r.straightGroup(1, r.awaitApart)
 	}
 	return g
 }
@@ -165,9 +172,18 @@ func (r *Reader[K, V]) refreshGroup() *Group[K] {
 
 func never(*fetch.Round) bool { return false }
 
-// await is called when somebody with this context is about to wait for rounds: see flight.Hooks.
+// await is called when a caller with this context is about to wait for rounds: see flight.Hooks.
 func (r *Reader[K, V]) await(ctx context.Context, rounds []*round[K]) (over func(), refused []error) {
-	return r.Source.Await(ctx, len(rounds), func(i int) (string, bool) {
+	return r.awaiting(ctx, rounds, false)
+}
+
+// awaitApart is await for rounds of keys that are loaded apart.
+func (r *Reader[K, V]) awaitApart(ctx context.Context, rounds []*round[K]) (over func(), refused []error) {
+	return r.awaiting(ctx, rounds, true)
+}
+
+func (r *Reader[K, V]) awaiting(ctx context.Context, rounds []*round[K], apart bool) (over func(), refused []error) {
+	return r.Source.Await(ctx, len(rounds), apart, func(i int) (string, bool) {
 		if rounds[i] == nil || rounds[i].Completed() {
 			return "", false
 		}

@@ -10,32 +10,41 @@ import (
 	"github.com/cacheaside/cacheaside/internal/source"
 )
 
-func (r *Reader[K, V]) straightGroup() *Group[K] {
-	return flight.New(flight.Hooks[K, fetch.Round]{Fly: r.readStraight, Await: r.await, Late: never, Caught: r.cache.Caught})
+// straightGroup makes rounds that are read from the database, with so many keys in a call.
+func (r *Reader[K, V]) straightGroup(chunk int, await awaiting[K]) *Group[K] {
+	return flight.New(flight.Hooks[K, fetch.Round]{
+		Fly:   func(ctx context.Context, f *flight.Flight[K, fetch.Round]) { r.readStraight(ctx, f, chunk) },
+		Await: await, Late: never, Caught: r.cache.Caught,
+	})
 }
+
+type awaiting[K comparable] = func(ctx context.Context, rounds []*round[K]) (over func(), refused []error)
 
 // getStraight is Get from the database. how is the read that is compared.
 func (r *Reader[K, V]) getStraight(ctx context.Context, how fetch.How, key K) (*fetch.Round, error) {
 	r.Shadow.Reads.Add(1)
 	got, err := r.Groups.Straight.Do(ctx, key)
-	if err == nil {
-		r.compareLater(key, got, how)
+	if err != nil {
+		return r.orApart(ctx, key, err)
 	}
-	return got, err
+	r.compareLater(key, got, how)
+	return got, nil
 }
 
 // getManyStraight is GetMany from the database.
 func (r *Reader[K, V]) getManyStraight(ctx context.Context, how fetch.How, keys []K, got func(K, *fetch.Round), failed func(K, error)) {
 	r.Shadow.Reads.Add(int64(len(keys)))
+	var apart []K
 	many(ctx, r.Groups.Straight, keys, func(key K, of *fetch.Round) {
 		r.compareLater(key, of, how)
 		got(key, of)
-	}, failed)
+	}, r.unlessApart(ctx, &apart, failed))
+	r.getApart(ctx, apart, got, failed)
 }
 
 // readStraight is one flight of reads of the database. Even a key without a text is read.
-func (r *Reader[K, V]) readStraight(ctx context.Context, f *flight.Flight[K, fetch.Round]) {
-	chunks := slices.Collect(slices.Chunk(f.Rounds, r.chunk()))
+func (r *Reader[K, V]) readStraight(ctx context.Context, f *flight.Flight[K, fetch.Round], chunk int) {
+	chunks := slices.Collect(slices.Chunk(f.Rounds, chunk))
 	fetch.AtOnce(chunks, r.calls(), func(rounds []*round[K], waiting func()) {
 		keys := make([]K, len(rounds))
 		for i, of := range rounds {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"slices"
 
+	"github.com/cacheaside/cacheaside/internal/errtree"
 	"github.com/cacheaside/cacheaside/internal/fetch"
 	"github.com/cacheaside/cacheaside/internal/limit"
 	"github.com/cacheaside/cacheaside/internal/source"
@@ -79,8 +80,11 @@ func (r *Reader[K, V]) query(keys []K) source.Query {
 	}
 }
 
-// answer parts what a load function has returned by the keys that it was asked for.
+// answer divides what a load function has returned by the keys that it was asked for. It runs where
+// the load function ran, so that the methods of an error that hang are a load that hangs.
 func (r *Reader[K, V]) answer(keys []K, values map[K]V, err error) source.Answer {
+	bound := errtree.Shared()
+	err = bound(err) // before anything walks it
 	errs, partial := r.options.Failed(err)
 	a := source.Answer{Replies: make([]source.Reply, len(keys)), Unasked: len(values), Err: err}
 	for i, key := range keys {
@@ -93,7 +97,7 @@ func (r *Reader[K, V]) answer(keys []K, values map[K]V, err error) source.Answer
 			continue
 		}
 		if own := errs[key]; own != nil || found {
-			a.Replies[i].Err, a.Replies[i].Own = own, own != nil
+			a.Replies[i].Err, a.Replies[i].Own = bound(own), own != nil
 		}
 	}
 	return a

@@ -41,6 +41,7 @@ func (a *Answer) fail(err error) {
 // load without an error says by its silence that there is no such row.
 func (s *Source) sort(n int, a Answer, call Row) []Row {
 	rows := make([]Row, n)
+	var noRows error // what all have of a batch that says there is no row
 	failed := 0
 	for i := range rows {
 		reply := Reply{Err: a.Err}
@@ -54,7 +55,10 @@ func (s *Source) sort(n int, a Answer, call Row) []Row {
 		case reply.Err == nil, s.noRow(reply.Err) && (!s.options.Batch || reply.Own):
 			r.Null = true
 		case s.noRow(reply.Err): // of a whole batch: a caller must not take it for the absence of its row
-			r.Err = errors.New("the batch load failed: " + reply.Err.Error())
+			if noRows == nil {
+				noRows = errors.New("the batch load failed: " + reply.Err.Error())
+			}
+			r.Err = noRows
 			failed++
 		default:
 			r.Err, r.NotAttempted = reply.Err, errors.Is(reply.Err, fault.Unavailable) || errors.Is(reply.Err, fault.LoadCycle) // of another loader, which this one asks

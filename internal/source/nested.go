@@ -60,10 +60,12 @@ func passOf(ctx context.Context) *limit.Pass {
 }
 
 // Await is called when a caller with this context is about to wait for reads of n keys of this
-// source, whose texts text tells; those for which it answers false are not waited for. over, if not
-// nil, is to be called when it waits no longer, and before it goes on; refused, if not nil, has
-// fault.LoadCycle in the places of those that it must not wait for.
-func (s *Source) Await(ctx context.Context, n int, text func(i int) (string, bool)) (over func(), refused []error) {
+// source. text returns the text of a key, or false for one that is not waited for. If over is not
+// nil, it is called when the wait ends, before the caller goes on. If refused is not nil, it has
+// fault.LoadCycle in the places of the keys that the caller must not wait for: those that its own
+// load loads, or that wait for it. apart says that the keys are loaded by themselves; then the keys
+// of batches may be waited for, see MayLoadApart.
+func (s *Source) Await(ctx context.Context, n int, apart bool, text func(i int) (string, bool)) (over func(), refused []error) {
 	own := loadOf(ctx)
 	if own == nil {
 		return nil, nil
@@ -74,7 +76,7 @@ func (s *Source) Await(ctx context.Context, n int, text func(i int) (string, boo
 			wanted[i] = asked{s, of}
 		}
 	}
-	noted, cycles := waits.enter(own, wanted)
+	noted, cycles := waits.enter(own, wanted, apart)
 	for _, i := range cycles {
 		if refused == nil {
 			refused = make([]error, n)
@@ -94,6 +96,16 @@ func (s *Source) Await(ctx context.Context, n int, text func(i int) (string, boo
 	}, refused
 }
 
+// MayLoadApart reports whether the load that ctx is of may have a key loaded by itself, in a call for
+// that key alone, although it must not wait for the read of that key. It may if only batches hold
+// the key up: a batch has many keys, and perhaps none of those that need this key is needed by it.
+// If one is, the key's own call asks for that one in turn, and so on until a key is asked for by its
+// own call.
+func (s *Source) MayLoadApart(ctx context.Context, text string) bool {
+	own := loadOf(ctx)
+	return own != nil && waits.heldUp(own, asked{s, text}) != heldUp
+}
+
 // asked is a key of a source.
 type asked struct {
 	source *Source
@@ -109,19 +121,20 @@ type waitGraph struct {
 	on map[asked][]*load
 }
 
-// enter notes that own waits for keys, but for zero ones, and for cycles: those, by their places,
-// whose load is own, or waits for own, itself or by others. Such a wait would never end.
-func (g *waitGraph) enter(own *load, keys []asked) (noted []asked, cycles []int) {
+// enter notes that own waits for keys, except zero ones and cycles. The cycles, by their places, are
+// the keys whose load is own, or waits for own, itself or by others: such a wait would never end.
+// For keys that are loaded apart, calls for several keys do not count.
+func (g *waitGraph) enter(own *load, keys []asked, apart bool) (noted []asked, cycles []int) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.on == nil {
 		g.on = make(map[asked][]*load)
 	}
-	held := g.heldUp(own)
+	held := g.allHeldUp(own)
 	for i, key := range keys {
 		switch {
 		case key == asked{}:
-		case held[key]:
+		case held[key] == heldUp, held[key] == heldUpInBatch && !apart:
 			cycles = append(cycles, i)
 		default:
 			g.on[key] = append(g.on[key], own)
@@ -131,16 +144,35 @@ func (g *waitGraph) enter(own *load, keys []asked) (noted []asked, cycles []int)
 	return noted, cycles
 }
 
-// heldUp is the keys whose loads cannot end before own does.
-func (g *waitGraph) heldUp(own *load) map[asked]bool {
-	keys := make(map[asked]bool)
+// standing says whether the load of a key can end before another load does.
+type standing uint8
+
+const (
+	free          standing = iota
+	heldUpInBatch          // a call for this key and for others cannot
+	heldUp                 // a call for this key alone cannot
+)
+
+func (g *waitGraph) heldUp(own *load, key asked) standing {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.allHeldUp(own)[key]
+}
+
+// allHeldUp returns the keys whose loads cannot end before own does.
+func (g *waitGraph) allHeldUp(own *load) map[asked]standing {
+	keys := make(map[asked]standing)
 	seen := map[*load]bool{own: true}
 	for next := []*load{own}; len(next) > 0; {
 		of := next[0]
 		next = next[1:]
+		how := heldUp
+		if len(of.texts) > 1 {
+			how = heldUpInBatch
+		}
 		for _, text := range of.texts {
 			key := asked{of.source, text}
-			keys[key] = true
+			keys[key] = max(keys[key], how)
 			for _, waiter := range g.on[key] {
 				if !seen[waiter] {
 					seen[waiter] = true

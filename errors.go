@@ -37,7 +37,8 @@ var (
 	// ErrLoadCycle means that a load function has asked for a key that it would wait for in vain:
 	// one that it is loading itself, or one whose load waits for it, as when a asks for b, and b
 	// for a. If such a key is cached, fresh or stale, Get and GetMany give the load that value
-	// instead. The Error that wraps ErrLoadCycle names the loader and the key. The load that asks
+	// instead. A key of a batch is a cycle only if its row needs itself, directly or through
+	// others. The Error that wraps ErrLoadCycle names the loader and the key. The load that asks
 	// fails; that does not count as a failure of the database. Cycles through other processes are
 	// not seen: they end by LoadTimeout.
 	ErrLoadCycle = fault.LoadCycle

@@ -48,11 +48,15 @@ type Loader[K comparable, V any] struct {
 // not pass on their ErrNotFound unless this row is missing then. If it asks for a key that it would
 // wait for in vain, such as its own, it gets what is cached of it, stale or not, or else
 // ErrLoadCycle, at once. load runs on a goroutine of its own, for all callers who ask for the key
-// at the time. Its context carries the values of the first caller's context, but not the
-// cancellation: it ends after LoadTimeout, when the last caller has left, or at Close. A panic in
-// load becomes a *PanicError. Where load runs in the background, to replace a value whose TTL has
-// passed or is about to (LoaderOptions.StaleFor, EarlyRefresh), nobody waits for it, and its
-// context has no caller's values: all that a row depends on belongs into its key.
+// at the time. Its context does not have the cancellation of a caller: it ends after LoadTimeout,
+// when the last caller has left, or at Close. A panic in load becomes a *PanicError.
+//
+// The context of load carries the values of the first caller's context until that caller's Get
+// returns. From then on Value returns nil, even while load still runs for other callers: web
+// frameworks such as gin and fasthttp use a context object again for their next request, whose
+// values it has then. With gin, pass c.Request.Context() to Get. Where load runs in the background,
+// to replace a value whose TTL has passed or is about to (LoaderOptions.StaleFor, EarlyRefresh),
+// its context has no caller's values at all: everything that a row depends on belongs in its key.
 func NewLoader[K comparable, V any](c *Cache, name string, load func(ctx context.Context, key K) (V, error), options *LoaderOptions) (*Loader[K, V], error) {
 	if load == nil {
 		return nil, fmt.Errorf("cacheaside: loader %q: the load function is nil", name)
@@ -69,6 +73,10 @@ func NewLoader[K comparable, V any](c *Cache, name string, load func(ctx context
 // returns the others with a *BatchError[K]: then a key that is in neither has failed too, and a key
 // whose error is ErrNotFound or sql.ErrNoRows has no row. With any other error all keys have
 // failed. Values for keys that load was not asked for are ignored, and counted (Stats.Unasked).
+//
+// A row may need another row of the same batch. If load asks for that one with Get or GetMany, it
+// gets what is cached of it; otherwise the row is loaded once more, by a call of load for its key
+// alone, and not stored. Rows that need each other are a cycle: ErrLoadCycle.
 func NewBatchLoader[K comparable, V any](c *Cache, name string, load func(ctx context.Context, keys []K) (map[K]V, error), options *LoaderOptions) (*Loader[K, V], error) {
 	if load == nil {
 		return nil, fmt.Errorf("cacheaside: loader %q: the load function is nil", name)

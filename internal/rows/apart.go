@@ -7,9 +7,9 @@ import (
 	"github.com/cacheaside/cacheaside/internal/fetch"
 )
 
-// A row of a batch may need another row of the same batch. Its load asks for that row while the batch
-// is being loaded, and would wait for itself. Such a row is loaded apart: once more, in a call for its
-// key alone, without a lease and without being stored.
+// A row of a batch may need another row of the same batch. Its load asks for that row while the
+// batch is being loaded, and would wait for itself. Such a row is loaded apart: once more, in a
+// call for its key alone, without a lease and without being stored.
 
 // orApart reads key apart if err is that its read must not be waited for, and if it may be read so.
 // Otherwise it returns err.
@@ -24,8 +24,8 @@ func (r *Reader[K, V]) orApart(ctx context.Context, key K, err error) (*fetch.Ro
 	return got, err
 }
 
-// mayLoadApart reports whether a key may be read apart. An err that only wraps fault.LoadCycle is of
-// a load that this one has asked for.
+// mayLoadApart reports whether a key may be read apart. An err that only wraps fault.LoadCycle is
+// of a load that this one has asked for.
 func (r *Reader[K, V]) mayLoadApart(ctx context.Context, key K, err error) bool {
 	if err != fault.LoadCycle || r.Groups.Apart == nil { //nolint:errorlint // see above
 		return false

@@ -139,9 +139,9 @@ func (r *Reader[K, V]) Get(ctx context.Context, how fetch.How, key K) (*fetch.Ro
 }
 
 // orCopy is for a load that has asked for a key whose load waits for it, as for its own, while
-// others read that key, too: it would wait in vain for what they get. Alone it would have been given
-// the copy that is cached. So orCopy returns that copy, if there is one, and else what orApart does.
-// Any other error it returns as it is.
+// others read that key, too: it would wait in vain for what they get. Alone it would have been
+// given the copy that is cached. So orCopy returns that copy, if there is one, and else what
+// orApart does. Any other error it returns as it is.
 func (r *Reader[K, V]) orCopy(ctx context.Context, how fetch.How, key K, err error) (*fetch.Round, error) {
 	if copied := r.copyFor(ctx, how, key, err); copied != nil {
 		return copied, nil

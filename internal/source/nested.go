@@ -96,11 +96,11 @@ func (s *Source) Await(ctx context.Context, n int, apart bool, text func(i int) 
 	}, refused
 }
 
-// MayLoadApart reports whether the load that ctx is of may have a key loaded by itself, in a call for
-// that key alone, although it must not wait for the read of that key. It may if only batches hold
-// the key up: a batch has many keys, and perhaps none of those that need this key is needed by it.
-// If one is, the key's own call asks for that one in turn, and so on until a key is asked for by its
-// own call.
+// MayLoadApart reports whether the load that ctx is of may have a key loaded by itself, in a call
+// for that key alone, although it must not wait for the read of that key. It may if only batches
+// hold the key up: a batch has many keys, and perhaps none of those that need this key is needed by
+// it. If one is, the key's own call asks for that one in turn, and so on until a key is asked for
+// by its own call.
 func (s *Source) MayLoadApart(ctx context.Context, text string) bool {
 	own := loadOf(ctx)
 	return own != nil && waits.heldUp(own, asked{s, text}) != heldUp
@@ -121,9 +121,9 @@ type waitGraph struct {
 	on map[asked][]*load
 }
 
-// enter notes that own waits for keys, except zero ones and cycles. The cycles, by their places, are
-// the keys whose load is own, or waits for own, itself or by others: such a wait would never end.
-// For keys that are loaded apart, calls for several keys do not count.
+// enter notes that own waits for keys, except zero ones and cycles. The cycles, by their places,
+// are the keys whose load is own, or waits for own, itself or by others: such a wait would never
+// end. For keys that are loaded apart, calls for several keys do not count.
 func (g *waitGraph) enter(own *load, keys []asked, apart bool) (noted []asked, cycles []int) {
 	g.mu.Lock()
 	defer g.mu.Unlock()

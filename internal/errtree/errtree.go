@@ -1,7 +1,7 @@
 // Package errtree bounds the errors that load functions return. Such an error may be a tree: a
 // batch load that reads by another batch load wraps one error for each key, each of which may wrap
-// such a tree again. What is kept for many keys, and walked by errors.Is for each of them, must be
-// small.
+// such a tree again. The library keeps the error for each key of a call, and errors.Is walks it for
+// each key, so it must be small.
 package errtree
 
 import (

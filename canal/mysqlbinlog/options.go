@@ -15,12 +15,13 @@ import (
 	"time"
 
 	"github.com/cacheaside/cacheaside/canal"
+	"github.com/cacheaside/cacheaside/internal/address"
 	"github.com/cacheaside/cacheaside/internal/limitedlog"
 )
 
 // Options are the settings of a Source. Addr and User are needed.
 type Options struct {
-	// Addr is the server: host:port, or the path of its socket.
+	// Addr is the server: host:port, as "db:3306" or "[::1]:3306", or the path of its socket.
 	Addr string
 
 	// User needs the privilege REPLICATION SLAVE, and SELECT for keys of some types (see the
@@ -91,8 +92,8 @@ func (o *Options) check() error {
 	if strings.HasPrefix(o.Addr, "/") {
 		return nil
 	}
-	if _, _, err := net.SplitHostPort(o.Addr); err != nil {
-		return fmt.Errorf("Options.Addr %q: host:port, or the path of a socket", o.Addr)
+	if _, err := address.HostPort(o.Addr, ""); err != nil {
+		return fmt.Errorf("Options.Addr: %w; give host:port, or the path of a socket", err)
 	}
 	return nil
 }

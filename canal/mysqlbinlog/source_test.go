@@ -105,7 +105,7 @@ func testSetup(x *world) {
 		l.want("insert a: 1 2")
 	})
 	t.Run("options", func(t *testing.T) {
-		for _, o := range []Options{{}, {Addr: "x", User: "u"}, {Addr: "h:1"}, {Addr: "h:1", User: "u", Timeout: 1}, {Addr: "h:1", User: strings.Repeat("u", 256)}} {
+		for _, o := range []Options{{}, {Addr: "x", User: "u"}, {Addr: "h:1"}, {Addr: "h:abc", User: "u"}, {Addr: " h:1", User: "u"}, {Addr: "h:1/app", User: "u"}, {Addr: "a:1,b:1", User: "u"}, {Addr: "::1", User: "u"}, {Addr: "h:0", User: "u"}, {Addr: "h:1", User: "u", Timeout: 1}, {Addr: "h:1", User: strings.Repeat("u", 256)}} {
 			if _, err := New(o); err == nil || !contains(err.Error(), "Options.") {
 				t.Errorf("%v", err)
 			}

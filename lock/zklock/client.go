@@ -35,6 +35,8 @@ type client struct {
 	authed  bool  // Options.Auth was accepted; from then on go-zk repeats it
 	refused error // Options.Auth was not
 
+	undialed error // of the last dial; nil: it succeeded
+
 	next, failures int // of go-zk's goroutine that connects
 }
 
@@ -107,6 +109,13 @@ func (c *client) dial(network, address string, timeout time.Duration) (net.Conn,
 	ctx, cancel := context.WithTimeout(c.closing, timeout)
 	defer cancel()
 	conn, err := c.options.Dial(ctx, network, address)
+	c.mu.Lock()
+	c.undialed = nil
+	if err != nil {
+		err = fmt.Errorf("dial %s: %w", address, err)
+		c.undialed = err
+	}
+	c.mu.Unlock()
 	if err != nil {
 		return nil, err
 	}
@@ -199,7 +208,7 @@ func (c *client) connected(ctx context.Context) (*session, *link, error) {
 func (c *client) connection(ctx context.Context, ready func() bool) (*session, *link, error) {
 	for {
 		c.mu.Lock()
-		s, l, changed, refused := c.now, c.link, c.changed, c.refused
+		s, l, changed, refused, undialed := c.now, c.link, c.changed, c.refused, c.undialed
 		open := c.open && s != nil && l != nil && ready()
 		c.mu.Unlock()
 		if open {
@@ -208,7 +217,7 @@ func (c *client) connection(ctx context.Context, ready func() bool) (*session, *
 		select {
 		case <-changed:
 		case <-ctx.Done():
-			return nil, nil, errors.Join(errNoConnection, refused, context.Cause(ctx))
+			return nil, nil, errors.Join(errNoConnection, refused, undialed, context.Cause(ctx))
 		case <-c.closing.Done():
 			return nil, nil, errClosed
 		}

@@ -6,12 +6,12 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"slices"
 	"strings"
 	"time"
 
 	"github.com/go-zookeeper/zk"
 
+	"github.com/cacheaside/cacheaside/internal/address"
 	"github.com/cacheaside/cacheaside/lock"
 )
 
@@ -70,13 +70,7 @@ func (o *Options) withDefaults() Options {
 	return d
 }
 
-func (o Options) check(servers []string) error {
-	if len(servers) == 0 {
-		return errors.New("no servers")
-	}
-	if slices.Contains(servers, "") {
-		return errors.New("a server's address is empty")
-	}
+func (o Options) check() error {
 	if o.SessionTimeout < 200*time.Millisecond || o.SessionTimeout > time.Hour {
 		return fmt.Errorf("Options.SessionTimeout %v: from 200ms to 1h", o.SessionTimeout)
 	}
@@ -89,6 +83,23 @@ func (o Options) check(servers []string) error {
 		}
 	}
 	return nil
+}
+
+// defaultPort is that of servers without one.
+const defaultPort = "2181"
+
+// addresses returns servers as host:port.
+func addresses(servers []string) (checked []string, err error) {
+	if len(servers) == 0 {
+		return nil, errors.New("no servers")
+	}
+	checked = make([]string, len(servers))
+	for i, s := range servers {
+		if checked[i], err = address.HostPort(s, defaultPort); err != nil {
+			return nil, fmt.Errorf("servers[%d]: %w", i, err)
+		}
+	}
+	return checked, nil
 }
 
 func validRoot(root string) bool {

@@ -1,12 +1,18 @@
 package zklock
 
 import (
+	"context"
 	"errors"
+	"fmt"
+	"net"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/go-zookeeper/zk"
+
+	"github.com/cacheaside/cacheaside/internal/test/testenv"
 )
 
 // TestLifeIsWhatTheLeaderKnows: what a server has heard proves no life before the leader must know
@@ -95,6 +101,40 @@ func TestAnswered(t *testing.T) {
 		if got := answered(c.err); got != c.want {
 			t.Errorf("answered(%v) is %v", c.err, got)
 		}
+	}
+}
+
+// An address that cannot work is refused, with the reason.
+func TestAddresses(t *testing.T) {
+	for address, want := range map[string]string{
+		"h:2181/app": "path", "a:2181,b:2181": "several servers", "h:abc": "port", " h:2181": "white space", "": "empty", "h:0": "port", "::1:x": "brackets",
+	} {
+		_, err := New([]string{"good:2181", address}, nil)
+		if err == nil || !strings.HasPrefix(err.Error(), fmt.Sprintf("zklock: servers[1]: address %q: ", address)) || !strings.Contains(err.Error(), want) {
+			t.Errorf("%q: %v; want %q", address, err, want)
+		}
+	}
+	got, err := addresses([]string{"h", "::1", "[::1]", "[::1]:1", "h:2"})
+	if want := []string{"h:2181", "[::1]:2181", "[::1]:2181", "[::1]:1", "h:2"}; err != nil || !slices.Equal(got, want) {
+		t.Errorf("%q, %v; want %q", got, err, want)
+	}
+}
+
+// The error of an Acquire says which address could not be reached, and why.
+func TestUnreachable(t *testing.T) {
+	l, err := New([]string{"nowhere:1"}, &Options{Timeout: 100 * time.Millisecond, Dial: func(context.Context, string, string) (net.Conn, error) {
+		return nil, errors.New("no route")
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	testenv.Eventually(t, "the cause", func() bool { // the first try may end before the first dial has
+		_, err = l.Acquire(t.Context(), "x", nil)
+		return err == nil || strings.Contains(err.Error(), "dial nowhere:1: no route")
+	})
+	if err == nil {
+		t.Error("there is a lock")
 	}
 }
 

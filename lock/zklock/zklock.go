@@ -6,17 +6,17 @@ package zklock
 import (
 	"context"
 	"fmt"
-	"slices"
-	"strings"
 
 	"github.com/cacheaside/cacheaside/lock"
 	"github.com/cacheaside/cacheaside/lock/driver"
 )
 
 // New makes a Locker on the ZooKeeper with these servers, each "host:port", or "host" for port
-// 2181: version 3.5 or later; with an older one each release deletes empty parents. nil options are
-// the defaults. New does no I/O. The Locker has a session of its own, from its first use on, which
-// Close ends; if the session expires, its locks are lost, and there is a new one.
+// 2181 (an IPv6 address with a port is "[::1]:2181"). It refuses an address that cannot work, such
+// as one with a path: see Options.Root. It is for ZooKeeper version 3.5 or later; with an older
+// one each release deletes empty parents. nil options are the defaults. New does no I/O. The
+// Locker has a session of its own, from its first use on, which Close ends; if the session
+// expires, its locks are lost, and there is a new one.
 //
 // A lock is an ephemeral sequential node below a node of its own, Root/name, which is a container:
 // the servers delete it a while after its last use. Root stays. Each contender watches only the one
@@ -33,16 +33,14 @@ import (
 // Tokens grow as long as the ensemble keeps its data; an ensemble that was set up anew begins anew.
 func New(servers []string, options *Options) (*lock.Locker, error) {
 	o := options.withDefaults()
-	if err := o.check(servers); err != nil {
+	checked, err := addresses(servers)
+	if err == nil {
+		err = o.check()
+	}
+	if err != nil {
 		return nil, fmt.Errorf("zklock: %w", err)
 	}
-	addresses := slices.Clone(servers)
-	for i, s := range addresses {
-		if !strings.Contains(s, ":") {
-			addresses[i] = s + ":2181"
-		}
-	}
-	c := newClient(addresses, o)
+	c := newClient(checked, o)
 	d := &zookeeper{client: c, parents: parents{client: c, root: o.Root, acl: o.ACL}}
 	d.watches.init()
 	c.gone = d.watches.gone

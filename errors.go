@@ -3,9 +3,10 @@ package cacheaside
 import (
 	"errors"
 	"fmt"
-	"reflect"
+	"maps"
 	"runtime/debug"
 
+	"github.com/cacheaside/cacheaside/internal/errtree"
 	"github.com/cacheaside/cacheaside/internal/fault"
 	"github.com/cacheaside/cacheaside/internal/hold"
 )
@@ -120,21 +121,12 @@ func (e *BatchError[K]) Unwrap() []error {
 	if e == nil {
 		return nil
 	}
-	errs := make([]error, 0, min(len(e.Errs), 16))
-	seen := make(map[error]bool)
-	for _, err := range e.Errs {
-		if err == nil {
-			continue
+	return errtree.Causes(maps.Values(e.Errs), func(err error) (cause error) {
+		if of, ok := err.(*Error); ok && of != nil { //nolint:errorlint // its own
+			cause = of.Err
 		}
-		if of, ok := err.(*Error); ok && of != nil && of.Err != nil && reflect.ValueOf(of.Err).Comparable() { //nolint:errorlint // its own
-			if seen[of.Err] {
-				continue
-			}
-			seen[of.Err] = true
-		}
-		errs = append(errs, err)
-	}
-	return errs
+		return cause
+	})
 }
 
 // PanicError is the error of a load (or of a marshaler of the key or the value) that panicked or

@@ -49,8 +49,8 @@ func (l *Loader[K, V]) Inserting(ctx context.Context, keys ...K) (committed func
 	texts, errs := make([]string, len(keys)), []error(nil)
 	for i, key := range keys {
 		var err error
-		if texts[i], err = l.rows.Keys.Text(key); err != nil {
-			errs = append(errs, l.wrap("inserting", key, err))
+		if _, texts[i], err = l.rows.Keys.Named(key); err != nil {
+			errs = append(errs, l.wrapText("inserting", "", err))
 		}
 	}
 	if len(errs) > 0 {

@@ -47,7 +47,8 @@ func (w writtenBy[K, V]) StoreHeld(ctx context.Context, h *Hold, key K, value V)
 
 // storeInHold is writeside.Loader.StoreHeld.
 func (l *Loader[K, V]) storeInHold(ctx context.Context, h *Hold, key K, value V) (stored bool, err error) {
-	text, err := l.rows.Keys.Text(key)
+	at := l.Key(key)
+	key, text, err := l.rows.Keys.Named(key)
 	switch {
 	case err != nil:
 		return false, l.wrap("store", key, err)
@@ -57,7 +58,7 @@ func (l *Loader[K, V]) storeInHold(ctx context.Context, h *Hold, key K, value V)
 	if h == nil || h.cache != l.cache {
 		return false, l.wrap("store", key, hold.ErrNotHeld)
 	}
-	held, err := h.held.Last(l.Key(key).versioned())
+	held, err := h.held.Last(at.versioned())
 	if err != nil {
 		return false, l.wrap("store", key, err)
 	}

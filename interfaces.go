@@ -143,13 +143,19 @@ type Locker interface {
 	Lock(ctx context.Context, name string, wait time.Duration) (unlock func() error, err error)
 }
 
-// Hook is a typed function for an option, which has no type parameters. KeyOf, CloneOf and WeightOf
-// make a Hook. NewLoader checks that its types are the loader's. The zero Hook is none.
+// Hook is a typed function for an option, which has no type parameters. KeyOf, NormalizeOf,
+// CloneOf and WeightOf make a Hook. NewLoader checks that its types are the loader's. The zero
+// Hook is none.
 type Hook struct{ f any }
 
 // KeyOf makes the Hook for LoaderOptions.Key: the text of a key, as by a method,
-// KeyOf(pageKey.text). Keys that differ must have different texts, of any bytes and length.
+// KeyOf(pageKey.text). Keys that name different rows must have different texts, of any bytes and
+// length.
 func KeyOf[K comparable](text func(K) string) Hook { return Hook{text} }
+
+// NormalizeOf makes the Hook for LoaderOptions.Normalize, as by NormalizeOf(strings.ToLower). Many
+// goroutines call normalize at once.
+func NormalizeOf[K comparable](normalize func(K) K) Hook { return Hook{normalize} }
 
 // CloneOf makes the Hook for LoaderOptions.Clone: a copy of a value that shares nothing with the
 // value that a caller could change, as by CloneOf(Page.clone) or CloneOf(slices.Clone[[]int]).

@@ -71,14 +71,12 @@ func (l *Loader[K, V]) change(ctx context.Context, op string, keys []K, send fun
 	var errs []error
 	defer func() { end(errors.Join(errs...)) }()
 	own, counters := &l.rows.Keys, &l.rows.Counters
-	valid := make([]K, 0, len(keys))
-	texts := make([]string, 0, len(keys))
-	names := make([]string, 0, len(keys))
-	hashes := make([]uint64, 0, len(keys))
+	n := len(keys)
+	valid, texts, names, hashes := make([]K, 0, n), make([]string, 0, n), make([]string, 0, n), make([]uint64, 0, n)
 	for _, key := range keys {
-		text, err := own.Text(key)
+		key, text, err := own.Named(key)
 		if err != nil {
-			errs = append(errs, l.wrap(op, key, err))
+			errs = append(errs, l.wrapText(op, "", err))
 			continue
 		}
 		name, _ := own.Name(text)
@@ -120,10 +118,11 @@ func inOrder(send func() []error, forget func()) []error {
 // Invalidate promises: use InvalidateAll for changes of many rows, as after an import, not for one.
 // If it returns an error, the loader may have been invalidated in part, or in whole; try again.
 func (l *Loader[K, V]) InvalidateAll(ctx context.Context) error {
-	if l.rows.Closed() {
-		return l.AllKeys().wrap("invalidate", ErrClosed)
+	err := error(ErrClosed)
+	if !l.rows.Closed() {
+		err = l.cache.invalidateAll(ctx, l.name)
 	}
-	if err := l.cache.invalidateAll(ctx, l.name); err != nil {
+	if err != nil {
 		return l.AllKeys().wrap("invalidate", err)
 	}
 	return nil

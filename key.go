@@ -19,7 +19,7 @@ type Key struct {
 	Version string
 
 	// Text is the key's text: a string as it is, an integer in decimal, what MarshalText or
-	// LoaderOptions.Key gives.
+	// LoaderOptions.Key returns; after LoaderOptions.Normalize, and of a time.Time in UTC.
 	Text string
 
 	// All stands for every key of the loader, of every version: Text and Version do not matter
@@ -36,7 +36,7 @@ type keyError struct{ err error }
 // each function that is given the Key returns that error, before it does anything.
 func (l *Loader[K, V]) Key(key K) Key {
 	k := Key{Loader: l.name, Version: l.options.Version}
-	text, err := l.rows.Keys.Text(key)
+	_, text, err := l.rows.Keys.Named(key)
 	if err != nil {
 		k.err = &keyError{err}
 		return k

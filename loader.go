@@ -35,10 +35,12 @@ type Loader[K comparable, V any] struct {
 // NewLoader makes the Loader called name in c. The name is part of the loader's keys in Redis, so
 // each loader of a cache has a name of its own: letters, digits, "_", "." and "-". K is a string,
 // an integer, or an encoding.TextMarshaler (whose text must differ between keys that differ); for
-// any other K set LoaderOptions.Key. V is anything that its Codec takes there and back: by default
-// strings and []byte as they are, and all else by encoding/json. If the codec loses a part of V,
-// NewLoader returns an error that names the field, as in "User.Address.zip"; see JSON, and
-// LoaderOptions.AllowLoss. nil options are the defaults.
+// any other K set LoaderOptions.Key. A K that contains pointers or interfaces is refused without
+// Key, except in a time.Time and the types of net/netip. A time.Time stands for its instant,
+// whatever its location: the load function gets it in UTC, unless Key is set. V is anything that
+// its Codec takes there and back: by default strings and []byte as they are, and all else by
+// encoding/json. If the codec loses a part of V, NewLoader returns an error that names the field,
+// as in "User.Address.zip"; see JSON, and LoaderOptions.AllowLoss. nil options are the defaults.
 //
 // load reads one row from the database. For a row that does not exist it returns ErrNotFound,
 // sql.ErrNoRows, or an error of which LoaderOptions.NotFound says so; the absence is cached too.
@@ -77,6 +79,10 @@ func NewLoader[K comparable, V any](c *Cache, name string, load func(ctx context
 // A row may need another row of the same batch. If load asks for that one with Get or GetMany, it
 // gets what is cached of it; otherwise the row is loaded once more, by a call of load for its key
 // alone, and not stored. Rows that need each other are a cycle: ErrLoadCycle.
+//
+// A row belongs to the key under which it is in the map, and else to a key with the same text,
+// such as an equal time in another location. If several such rows differ, the key fails. The
+// errors in a *BatchError are matched in the same way.
 func NewBatchLoader[K comparable, V any](c *Cache, name string, load func(ctx context.Context, keys []K) (map[K]V, error), options *LoaderOptions) (*Loader[K, V], error) {
 	if load == nil {
 		return nil, fmt.Errorf("cacheaside: loader %q: the load function is nil", name)
@@ -122,17 +128,16 @@ func (l *Loader[K, V]) rowsOptions(load func(context.Context, []K) (map[K]V, err
 			return failed.Errs, true
 		},
 	}
-	text, err := function[func(K) string](o.Key, "Key", "KeyOf")
-	if err != nil {
+	text, textErr := function[func(K) string](o.Key, "Key", "KeyOf")
+	normalize, normalizeErr := function[func(K) K](o.Normalize, "Normalize", "NormalizeOf")
+	clone, cloneErr := function[func(V) V](o.Clone, "Clone", "CloneOf")
+	weight, weightErr := function[func(V) int64](o.Weight, "Weight", "WeightOf")
+	if err := cmp.Or(textErr, normalizeErr, cloneErr, weightErr); err != nil {
 		return own, err
 	}
-	if own.Keys, err = rows.NewKeys(keys.NewNamespace(l.cache.options.Prefix, l.name, o.Version), text, caught); err != nil {
-		return own, err
-	}
-	if l.clone, err = function[func(V) V](o.Clone, "Clone", "CloneOf"); err != nil {
-		return own, err
-	}
-	if own.Weight, err = function[func(V) int64](o.Weight, "Weight", "WeightOf"); err != nil {
+	l.clone, own.Weight = clone, weight
+	space := keys.NewNamespace(l.cache.options.Prefix, l.name, o.Version)
+	if own.Keys, err = rows.NewKeys(space, rows.Made[K]{Text: text, Normalize: normalize, Caught: caught}); err != nil {
 		return own, err
 	}
 	own.Codec, err = codec.New[V](o.Codec, o.CompressAbove, o.MaxValueBytes, caught)
@@ -165,6 +170,12 @@ func (l *Loader[K, V]) rowsOptions(load func(context.Context, []K) (map[K]V, err
 // the subscription to invalidations stands, some milliseconds after the first Get, are not put in
 // memory.
 func (l *Loader[K, V]) Get(ctx context.Context, key K, options ...ReadOption) (V, error) {
+	if l.rows.Keys.Own != nil {
+		var err error
+		if key, err = l.own("get", key); err != nil {
+			return *new(V), err
+		}
+	}
 	how := fetch.Plain
 	if len(options) > 0 && slices.Contains(options, Fresh) {
 		how = fetch.Fresh
@@ -175,8 +186,7 @@ func (l *Loader[K, V]) Get(ctx context.Context, key K, options ...ReadOption) (V
 	got, err := l.rows.Get(ctx, how, key)
 	end(err)
 	if err != nil {
-		var none V
-		return none, l.wrap("get", key, err)
+		return *new(V), l.wrap("get", key, err)
 	}
 	return l.result(rows.Value[V](got.Value), got.Null)
 }
@@ -192,40 +202,37 @@ func (l *Loader[K, V]) Get(ctx context.Context, key K, options ...ReadOption) (V
 // row is called for several keys at once, up to 8.
 func (l *Loader[K, V]) GetMany(ctx context.Context, keys []K, options ...ReadOption) (map[K]V, error) {
 	found := make(map[K]V, len(keys))
-	missing, how := keys, fetch.Fresh
+	missing, errs := l.batch("get", keys)
+	how := fetch.Fresh
 	if !slices.Contains(options, Fresh) {
-		missing, how = l.rememberedMany(keys, found), fetch.Plain
+		missing, how = l.rememberedMany(missing, found), fetch.Plain
 	}
-	if len(missing) == 0 {
-		return found, nil
+	if len(missing.Own) == 0 {
+		return found, batchError(errs)
 	}
-	ctx, end := l.observe(ctx, OpGet, len(missing))
-	failed := failures[K, V]{of: l, op: "get"}
-	l.rows.GetMany(ctx, how, missing, func(key K, r *fetch.Round) {
+	failed := failures[K, V]{l, "get", errs}
+	ctx, end := l.observe(ctx, OpGet, len(missing.Own))
+	l.rows.GetMany(ctx, how, missing.Own, func(i int, r *fetch.Round) {
 		if value, err := l.result(rows.Value[V](r.Value), r.Null); err == nil {
-			found[key] = value
+			found[missing.Asked[i]] = value
 		}
-	}, failed.add)
-	err := failed.err()
+	}, failed.adder(missing))
+	err := batchError(failed.errs)
 	end(err)
 	return found, err
 }
 
 // rememberedMany puts into found the values of keys that memory has, and returns the other keys.
-func (l *Loader[K, V]) rememberedMany(keys []K, found map[K]V) (missing []K) {
-	for i, key := range keys {
-		if item, ok := l.rows.Remembered(key); ok {
+func (l *Loader[K, V]) rememberedMany(b rows.Batch[K], found map[K]V) (missing rows.Batch[K]) {
+	return b.Without(func(i int) bool {
+		item, ok := l.rows.Remembered(b.Own[i])
+		if ok {
 			if value, err := l.result(item.Value, item.Null); err == nil {
-				found[key] = value
+				found[b.Asked[i]] = value
 			}
-			continue
 		}
-		if missing == nil {
-			missing = make([]K, 0, len(keys)-i)
-		}
-		missing = append(missing, key)
-	}
-	return missing
+		return ok
+	})
 }
 
 // Bypass switches the caches off for this loader, or on again, at run time. While Bypass is on, Get
@@ -261,6 +268,9 @@ func (l *Loader[K, V]) result(value V, null bool) (V, error) {
 // ok is false then. Peek asks no Filter, begins no reload, puts nothing into memory, and is not
 // counted as a Get. Under Bypass nothing is cached.
 func (l *Loader[K, V]) Peek(ctx context.Context, key K) (value V, ok bool, err error) {
+	if key, err = l.own("peek", key); err != nil {
+		return value, false, err
+	}
 	item, ok, err := l.rows.Peek(ctx, key)
 	switch {
 	case err != nil:

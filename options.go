@@ -165,9 +165,17 @@ type LoaderOptions struct {
 	// stored (Stats.TooLarge). Default: 16 MiB. From 1 to 512 MiB.
 	MaxValueBytes int
 
-	// Key makes the text of a key, for types without one, and for collations by which several keys
-	// find one row. Made by KeyOf. Default: see NewLoader.
+	// Key returns the text of a key. Made by KeyOf. Set it for a K without a text, or with pointers
+	// or interfaces, whose targets must not change once it was passed. Keys with one text must name
+	// one row: the load function gets only the key of the caller who came first. Default: see
+	// NewLoader.
 	Key Hook
+
+	// Normalize returns the key that stands for all spellings of a key, as in a case-insensitive
+	// column. Made by NormalizeOf. It is applied once to each key that a caller passes: the load
+	// function, Key, Filter and Redis see the result only; GetMany returns the keys of the caller.
+	// A result must be its own result. A panic is an error of the key. Default: none.
+	Normalize Hook
 
 	// Filter refuses keys that certainly have no row. It must know the keys of all rows: fill it
 	// first, and insert rows by Loader.Inserting. The caller closes it after the Cache. Default:

@@ -24,12 +24,15 @@ import (
 // (Options.ReplicaLag, StrictWrites). If a load fails, what was cached stays. Its other errors are
 // those of Get.
 func (l *Loader[K, V]) Refresh(ctx context.Context, key K) (V, error) {
+	key, err := l.own("refresh", key)
+	if err != nil {
+		return *new(V), err
+	}
 	ctx, end := l.observe(ctx, OpRefresh, 1)
 	got, err := l.rows.Refresh(ctx, key)
 	end(err)
 	if err != nil {
-		var none V
-		return none, l.wrap("refresh", key, err)
+		return *new(V), l.wrap("refresh", key, err)
 	}
 	return l.result(rows.Value[V](got.Value), got.Null)
 }

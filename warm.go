@@ -35,7 +35,7 @@ func (l *Loader[K, V]) Warm(ctx context.Context, keys iter.Seq[K], rate float64,
 	}
 	next, all, bad := time.Now(), 0, 0
 	var one error
-	for chunk := range chunks(keys, size) {
+	for chunk := range rows.Chunks(keys, size) {
 		fetch.Pause(ctx, time.Until(next))
 		failed, loaded := l.warm(ctx, chunk)
 		if rate > 0 {
@@ -75,42 +75,8 @@ func (l *Loader[K, V]) Warm(ctx context.Context, keys iter.Seq[K], rate float64,
 // warm brings one chunk of keys into the caches. It returns the errors, and how many keys had to be
 // loaded.
 func (l *Loader[K, V]) warm(ctx context.Context, keys []K) (errs map[K]error, loaded int) {
-	failed := failures[K, V]{of: l, op: "warm"}
-	missing, old, bad := l.rows.Ahead(ctx, keys)
-	for i, err := range bad {
-		failed.add(keys[i], err)
-	}
-	stored := func(key K, got *fetch.Round) {
-		if got.Unvalidated {
-			failed.add(key, rows.ErrNotStored)
-		}
-	}
-	l.rows.Fill(ctx, missing, stored, failed.add)
-	l.rows.RefreshMany(ctx, old, stored, failed.add)
-	return failed.errs, len(missing) + len(old)
-}
-
-// chunks parts keys into slices of at most size, without those that a slice has already.
-func chunks[K comparable](keys iter.Seq[K], size int) iter.Seq[[]K] {
-	return func(yield func([]K) bool) {
-		var chunk []K
-		seen := make(map[K]struct{})
-		for key := range keys {
-			if _, again := seen[key]; again {
-				continue
-			}
-			seen[key] = struct{}{}
-			if chunk = append(chunk, key); len(chunk) < size {
-				continue
-			}
-			if !yield(chunk) {
-				return
-			}
-			chunk = nil
-			clear(seen)
-		}
-		if len(chunk) > 0 {
-			yield(chunk)
-		}
-	}
+	all, errs := l.batch("warm", keys)
+	failed := failures[K, V]{l, "warm", errs}
+	loaded = l.rows.Warm(ctx, all.Own, failed.adder(all))
+	return failed.errs, loaded
 }

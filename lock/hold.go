@@ -20,7 +20,7 @@ import (
 // Locks are taken in the order Locker.mu, hold.mu.
 type hold struct {
 	l       *Locker
-	request // of the first
+	request               // of the first
 	ctx     *lent.Context // has the values of the caller of Acquire until that returns; never ends
 	timeout time.Duration
 	once    sync.Once     // release

@@ -118,8 +118,8 @@ func (d *dials) isOpaque() {
 	}
 }
 
-// dialHook counts dials, keeps the last failure, numbers the connections, and notes the roles of the
-// servers that they lead to.
+// dialHook counts dials, keeps the last failure, numbers the connections, and notes the roles of
+// the servers that they lead to.
 type dialHook struct{ *dials }
 
 func (h dialHook) DialHook(next redis.DialHook) redis.DialHook {

@@ -159,8 +159,9 @@ func keyOf(cmd redis.Cmder) string {
 	return key
 }
 
-// Unable reports whether err says that Redis cannot be asked: it has replied so, or has not replied.
-// Neither a Stale error does, for Redis has replied since, nor one of a client of the wrong kind.
+// Unable reports whether err says that Redis cannot be asked: it has replied so, or has not
+// replied. A Stale error does not say so, because Redis has replied since. Neither does the error
+// of a client of the wrong kind.
 func Unable(err error) bool {
 	switch {
 	case errors.Is(err, redis.Nil):

@@ -6,6 +6,7 @@ package errtree
 
 import (
 	"fmt"
+	"iter"
 	"reflect"
 )
 
@@ -48,6 +49,26 @@ func Shared() func(error) error {
 		}
 		return bound
 	}
+}
+
+// Causes returns errs without nil errors, and of those with one and the same cause only the first.
+// cause returns nil for an error that has none.
+func Causes(errs iter.Seq[error], cause func(error) error) []error {
+	var causes []error
+	seen := make(map[error]bool)
+	for err := range errs {
+		if err == nil {
+			continue
+		}
+		if of := cause(err); of != nil && reflect.ValueOf(of).Comparable() {
+			if seen[of] {
+				continue
+			}
+			seen[of] = true
+		}
+		causes = append(causes, err)
+	}
+	return causes
 }
 
 // within reports whether the tree of err has no more than so many nodes.

@@ -47,6 +47,9 @@ type identity struct {
 	slotRange uint8  // the number of the range of slots that it is in
 }
 
+// Text returns the key's text, as it was when the round began; before that, "".
+func (r *Round) Text() string { return r.text }
+
 // snapshot is what was so before the first look at Redis: what is loaded, or read, is no older.
 type snapshot struct {
 	generation   *memory.Generation // the loader's, in the range of slots; an Invalidate of keys does not change it

@@ -19,7 +19,7 @@ func Encoder[K comparable](custom func(K) string, caught func(recovered any) err
 	switch {
 	case custom != nil:
 		return guarded(func(k K) (string, error) { return custom(k), nil }, caught), nil
-	case t.Implements(reflect.TypeFor[encoding.TextMarshaler]()): // before its kind: a named string may marshal itself, too
+	case t.Implements(textMarshaler): // before its kind: a named string may marshal itself, too
 		return guarded(marshaled[K], caught), nil
 	}
 	switch t.Kind() {
@@ -33,6 +33,10 @@ func Encoder[K comparable](custom func(K) string, caught func(recovered any) err
 		return nil, fmt.Errorf("keys of type %s have no text form: use a string, an integer or an encoding.TextMarshaler, or set LoaderOptions.Key", t)
 	}
 }
+
+// Distinct reports whether the texts that Encoder makes of different keys are sure to differ, as
+// those of strings and integers do. What a MarshalText makes is its author's choice.
+func Distinct[K comparable]() bool { return !reflect.TypeFor[K]().Implements(textMarshaler) }
 
 func marshaled[K comparable](k K) (string, error) {
 	b, err := any(k).(encoding.TextMarshaler).MarshalText()

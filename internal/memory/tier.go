@@ -215,6 +215,15 @@ func find[K comparable, V any](t *Tier, hash uint64) *kept[K, V] {
 	return found
 }
 
+// Stored returns the key of the item under hash, whether or not that may be served.
+func Stored[K comparable, V any](t *Tier, hash uint64) (key K, ok bool) {
+	h := find[K, V](t, hash)
+	if h == nil {
+		return key, false
+	}
+	return h.Key, true
+}
+
 // Set offers item, whose TTL ends after ttl, to the tier for at most life. weight is the size of
 // key and value in bytes. It may not be taken; one that is larger than Largest never is, and ends
 // what there was under hash: then the answer is false.

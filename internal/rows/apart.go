@@ -34,21 +34,24 @@ func (r *Reader[K, V]) mayLoadApart(ctx context.Context, key K, err error) bool 
 	return err == nil && r.Source.MayLoadApart(ctx, text)
 }
 
-// unlessApart returns a failed that collects the keys that may be read apart.
-func (r *Reader[K, V]) unlessApart(ctx context.Context, apart *[]K, failed func(K, error)) func(K, error) {
-	return func(key K, err error) {
-		if r.mayLoadApart(ctx, key, err) {
-			*apart = append(*apart, key)
+// unlessApart returns a failed that collects the indexes of the keys that may be read apart.
+func (r *Reader[K, V]) unlessApart(ctx context.Context, keys []K, apart *[]int, failed func(int, error)) func(int, error) {
+	return func(i int, err error) {
+		if r.mayLoadApart(ctx, keys[i], err) {
+			*apart = append(*apart, i)
 		} else {
-			failed(key, err)
+			failed(i, err)
 		}
 	}
 }
 
-// getApart reads keys apart.
-func (r *Reader[K, V]) getApart(ctx context.Context, keys []K, got func(K, *fetch.Round), failed func(K, error)) {
-	many(ctx, r.Groups.Apart, keys, func(key K, of *fetch.Round) {
+// getApart reads apart the keys at these places.
+func (r *Reader[K, V]) getApart(ctx context.Context, keys []K, places []int, got func(int, *fetch.Round), failed func(int, error)) {
+	if len(places) == 0 {
+		return
+	}
+	manyAt(ctx, r.Groups.Apart, keys, places, func(i int, of *fetch.Round) {
 		r.Counters.Unvalidated.Add(1)
-		got(key, of)
+		got(i, of)
 	}, failed)
 }

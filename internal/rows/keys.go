@@ -10,28 +10,163 @@ import (
 )
 
 // Keys are the keys of a loader: their texts, their names in Redis, their hashes.
+//
+// A caller's key is made the loader's own by Own, once, where it enters. All other methods are for
+// own keys.
 type Keys[K comparable] struct {
 	keys.Namespace
 	Text  func(K) (string, error)
-	Parse func(text string) (key K, ok bool) // the key of a text; nil: it cannot be had
+	Parse func(text string) (key K, ok bool) // the own key of a text; nil: it cannot be had
+	Own   func(K) (K, error)                 // nil: every key is its own
 
-	seed   maphash.Seed
-	shared bool // keys refer to other memory
+	seed     maphash.Seed
+	shared   bool // keys refer to other memory
+	byText   bool // equal keys need not be ==, and can change: see keys.Identity
+	distinct bool // keys that differ have texts that differ
 }
 
-// NewKeys makes the Keys of a loader. text is LoaderOptions.Key, or nil.
-func NewKeys[K comparable](names keys.Namespace, text func(K) string, caught func(recovered any) error) (Keys[K], error) {
+// Made is how users make a loader's keys.
+type Made[K comparable] struct {
+	Text      func(K) string // LoaderOptions.Key, or nil
+	Normalize func(K) K      // LoaderOptions.Normalize, or nil
+	Caught    func(recovered any) error
+}
+
+// NewKeys makes the Keys of a loader.
+func NewKeys[K comparable](names keys.Namespace, made Made[K]) (Keys[K], error) {
 	k := Keys[K]{Namespace: names, seed: maphash.MakeSeed(), shared: !memory.Flat[K]()}
 	var err error
-	if k.Text, err = keys.Encoder(text, caught); err == nil && text == nil {
-		k.Parse = keys.Decoder(k.Text)
+	if k.Text, err = keys.Encoder(made.Text, made.Caught); err != nil {
+		return k, err
 	}
-	return k, err
+	id, err := keys.Identify[K](made.Text != nil)
+	if err != nil {
+		return k, err
+	}
+	k.byText = id.ByText
+	k.distinct = made.Text == nil && made.Normalize == nil && id.Canonical == nil && keys.Distinct[K]()
+	k.Own = ownKey(made, id.Canonical)
+	if made.Text == nil {
+		k.Parse = k.parser()
+	}
+	return k, nil
 }
 
-// hash is of this process and loader only.
+// ownKey returns Keys.Own: first the user's function, whose panic becomes an error, then canonical.
+func ownKey[K comparable](made Made[K], canonical func(K) K) func(K) (K, error) {
+	if made.Normalize == nil && canonical == nil {
+		return nil
+	}
+	return func(key K) (own K, err error) {
+		defer func() {
+			if p := recover(); p != nil {
+				err = made.Caught(p)
+			}
+		}()
+		if made.Normalize != nil {
+			key = made.Normalize(key)
+		}
+		if canonical != nil {
+			key = canonical(key)
+		}
+		return key, nil
+	}
+}
+
+// own returns the own key of a caller's key.
+func (k *Keys[K]) own(key K) (K, error) {
+	if k.Own == nil {
+		return key, nil
+	}
+	return k.Own(key)
+}
+
+// Named returns the own key of a caller's key, and its text.
+func (k *Keys[K]) Named(key K) (own K, text string, err error) {
+	if own, err = k.own(key); err == nil {
+		text, err = k.Text(own)
+	}
+	return own, text, err
+}
+
+// Batch is the keys of one call, in their order.
+type Batch[K comparable] struct {
+	Own   []K
+	Asked []K // as the caller has them
+}
+
+// Batch returns the keys of a call, except those that have no own key. It returns their errors,
+// each made by wrap.
+func (k *Keys[K]) Batch(keys []K, wrap func(error) error) (b Batch[K], errs map[K]error) {
+	if k.Own == nil {
+		return Batch[K]{keys, keys}, nil
+	}
+	b = Batch[K]{make([]K, 0, len(keys)), make([]K, 0, len(keys))}
+	for _, key := range keys {
+		own, err := k.Own(key)
+		if err == nil {
+			b.Own, b.Asked = append(b.Own, own), append(b.Asked, key)
+			continue
+		}
+		if errs == nil {
+			errs = make(map[K]error)
+		}
+		errs[key] = wrap(err)
+	}
+	return b, errs
+}
+
+// Without returns the keys except those for whose index done returns true.
+func (b Batch[K]) Without(done func(i int) bool) (rest Batch[K]) {
+	same := len(b.Own) > 0 && &b.Own[0] == &b.Asked[0] // one slice
+	for i, own := range b.Own {
+		if done(i) {
+			continue
+		}
+		if rest.Own == nil {
+			rest.Own = make([]K, 0, len(b.Own)-i)
+		}
+		rest.Own = append(rest.Own, own)
+		if !same {
+			rest.Asked = append(rest.Asked, b.Asked[i])
+		}
+	}
+	if same {
+		rest.Asked = rest.Own
+	}
+	return rest
+}
+
+// parser returns Keys.Parse. A text whose key is not its own is the text of no key here.
+func (k *Keys[K]) parser() func(text string) (K, bool) {
+	parse := keys.Decoder(k.Text)
+	if parse == nil || k.Own == nil {
+		return parse
+	}
+	own := k.Own
+	return func(text string) (key K, ok bool) {
+		if key, ok = parse(text); !ok {
+			return key, false
+		}
+		again, err := own(key)
+		return key, err == nil && again == key
+	}
+}
+
+// hash returns a hash of this process and loader only. It is for keys that are compared by ==.
 func (k *Keys[K]) hash(key K) uint64 {
 	return maphash.Comparable(k.seed, key)
+}
+
+// hashText is hash, by the text of a key that is compared by its text.
+func (k *Keys[K]) hashText(text string) uint64 { return maphash.String(k.seed, text) }
+
+// hashOf is hash, of any key; text is the key's.
+func (k *Keys[K]) hashOf(key K, text string) uint64 {
+	if k.byText {
+		return k.hashText(text)
+	}
+	return k.hash(key)
 }
 
 // texts are the texts of keys; of a key without one, the empty text.

@@ -47,7 +47,15 @@ func (r *Reader[K, V]) inMemory(key K, reasons uint32) (*memory.Item[K, V], bool
 	if r.memory.bypass.Load()&reasons != 0 {
 		return nil, false
 	}
-	item, now, ok := memory.Get[K, V](r.memory.tier, r.Keys.hash(key), &r.memory.generations, key)
+	var hash uint64
+	if !r.Keys.byText {
+		hash = r.Keys.hash(key)
+	} else if at, as, ok := r.kept(key, nil); ok {
+		hash, key = at, as
+	} else {
+		return nil, false
+	}
+	item, now, ok := memory.Get[K, V](r.memory.tier, hash, &r.memory.generations, key)
 	if !ok {
 		return nil, false
 	}
@@ -61,6 +69,42 @@ func (r *Reader[K, V]) inMemory(key K, reasons uint32) (*memory.Item[K, V], bool
 	return item, true
 }
 
+// hash returns the hash of a key in the memory tier. of is the key's round, if there is one: its
+// text was made when it began, and the key may have changed since.
+func (r *Reader[K, V]) hash(key K, of *fetch.Round) uint64 {
+	if !r.Keys.byText {
+		return r.Keys.hash(key)
+	}
+	text, _ := r.textOf(key, of)
+	return r.Keys.hashText(text)
+}
+
+func (r *Reader[K, V]) textOf(key K, of *fetch.Round) (string, error) {
+	if of != nil && of.Text() != "" {
+		return of.Text(), nil
+	}
+	return r.Keys.Text(key)
+}
+
+// kept returns the hash of a key in the memory tier, and the key of the item there. They are ==,
+// unless keys are compared by their texts. Then ok is false if the item's key has another text, as
+// when a caller has changed it.
+func (r *Reader[K, V]) kept(key K, of *fetch.Round) (hash uint64, as K, ok bool) {
+	if !r.Keys.byText {
+		return r.Keys.hash(key), key, true
+	}
+	text, err := r.textOf(key, of)
+	if err != nil {
+		return 0, key, false
+	}
+	hash = r.Keys.hashText(text)
+	if as, ok = memory.Stored[K, V](r.memory.tier, hash); !ok {
+		return hash, key, false
+	}
+	again, err := r.Keys.Text(as)
+	return hash, as, err == nil && again == text
+}
+
 // nearEnd has the fetcher throw the die for a hit whose TTL is about to end.
 func (r *Reader[K, V]) nearEnd(item *memory.Item[K, V]) {
 	if item.Kept() { // nothing of it is in Redis
@@ -68,7 +112,7 @@ func (r *Reader[K, V]) nearEnd(item *memory.Item[K, V]) {
 		return
 	}
 	left := item.Left(r.memory.tier)
-	if r.Fetch.DueEarly(r.Keys.hash(item.Key), left, time.Duration(item.Delta)*time.Microsecond) {
+	if r.Fetch.DueEarly(r.hash(item.Key, nil), left, time.Duration(item.Delta)*time.Microsecond) {
 		r.Fetch.RefreshEarly(Lone(item.Key), left)
 	}
 }
@@ -107,7 +151,7 @@ func (r *Reader[K, V]) HasMemory() bool { return r.memory.tier != nil }
 func (r *Reader[K, V]) Forget(key K, text string) {
 	r.ForgetFailure(text)
 	if r.memory.tier != nil {
-		r.memory.tier.Invalidate(r.Keys.hash(key), r.Keys.Hash(text))
+		r.memory.tier.Invalidate(r.Keys.hashOf(key, text), r.Keys.Hash(text))
 	}
 }
 
@@ -117,11 +161,13 @@ func (r *Reader[K, V]) ForgetFailure(text string) { r.Source.Failures.End(text) 
 // Expire ends the TTL of a key in the memory of a process without Redis; with Redis, Forget does.
 func (r *Reader[K, V]) Expire(key K, text string) {
 	if r.cache.Store == nil && r.memory.tier != nil {
-		weight := func(item *memory.Item[K, V]) int64 { return r.weight(item, 0) }
-		memory.Expire(r.memory.tier, r.Keys.hash(key), &r.memory.generations, key, r.Keys.Hash(text), weight)
-	} else {
-		r.Forget(key, text)
+		if hash, as, ok := r.kept(key, nil); ok {
+			weight := func(item *memory.Item[K, V]) int64 { return r.weight(item, 0) }
+			memory.Expire(r.memory.tier, hash, &r.memory.generations, as, r.Keys.Hash(text), weight)
+			return
+		}
 	}
+	r.Forget(key, text)
 }
 
 // Raise begins another generation of the loader, in a range of slots.
@@ -153,10 +199,16 @@ func (r *Reader[K, V]) ForgetAll() {
 // items is the memory tier as package fetch has it.
 type items[K comparable, V any] Reader[K, V]
 
-func (m *items[K, V]) Hash(r *fetch.Round) uint64 { return m.Keys.hash(keyOf[K](r)) }
+func (m *items[K, V]) Hash(r *fetch.Round) uint64 { return m.reader().hash(keyOf[K](r), r) }
+
+func (m *items[K, V]) reader() *Reader[K, V] { return (*Reader[K, V])(m) }
 
 func (m *items[K, V]) Past(r *fetch.Round) (item fetch.Item, ago time.Duration, ok bool) {
-	of, ago, ok := memory.GetStale[K, V](m.memory.tier, m.Hash(r), &m.memory.generations, keyOf[K](r))
+	hash, key, ok := m.reader().kept(keyOf[K](r), r)
+	if !ok {
+		return item, 0, false
+	}
+	of, ago, ok := memory.GetStale[K, V](m.memory.tier, hash, &m.memory.generations, key)
 	if !ok {
 		return item, 0, false
 	}
@@ -164,7 +216,11 @@ func (m *items[K, V]) Past(r *fetch.Round) (item fetch.Item, ago time.Duration, 
 }
 
 func (m *items[K, V]) Get(r *fetch.Round) (item fetch.Item, ok bool) {
-	of, _, ok := memory.Get[K, V](m.memory.tier, m.Hash(r), &m.memory.generations, keyOf[K](r))
+	hash, key, ok := m.reader().kept(keyOf[K](r), r)
+	if !ok {
+		return item, false
+	}
+	of, _, ok := memory.Get[K, V](m.memory.tier, hash, &m.memory.generations, key)
 	if !ok {
 		return item, false
 	}

@@ -161,29 +161,24 @@ func (r *Reader[K, V]) copyFor(ctx context.Context, how fetch.How, key K, err er
 	return &fetch.Round{Result: fetch.Result{Value: item.Value, Null: item.Null, Hit: true}}
 }
 
-// GetMany is Get for many keys. It calls got for each that has succeeded, and failed for the
-// others.
-func (r *Reader[K, V]) GetMany(ctx context.Context, how fetch.How, keys []K, got func(K, *fetch.Round), failed func(K, error)) {
+// GetMany is Get for many keys. It calls got for the index of each key that has succeeded, and
+// failed for the others.
+func (r *Reader[K, V]) GetMany(ctx context.Context, how fetch.How, keys []K, got func(int, *fetch.Round), failed func(int, error)) {
 	if r.Shadow != nil {
 		r.getManyStraight(ctx, how, keys, got, failed)
 		return
 	}
 	r.Counters.Misses.Add(int64(len(keys)))
-	var apart []K
-	orApart := r.unlessApart(ctx, &apart, failed)
-	many(ctx, r.Groups.of(how), keys, got, func(key K, err error) {
-		if copied := r.copyFor(ctx, how, key, err); copied != nil {
-			got(key, copied)
+	var apart []int
+	orApart := r.unlessApart(ctx, keys, &apart, failed)
+	many(ctx, r.Groups.of(how), keys, got, func(i int, err error) {
+		if copied := r.copyFor(ctx, how, keys[i], err); copied != nil {
+			got(i, copied)
 		} else {
-			orApart(key, err)
+			orApart(i, err)
 		}
 	})
-	r.getApart(ctx, apart, got, failed)
-}
-
-// Fill reads keys whose rows are known to exist: the filter is not asked for them.
-func (r *Reader[K, V]) Fill(ctx context.Context, keys []K, got func(K, *fetch.Round), failed func(K, error)) {
-	many(ctx, r.Groups.Unfiltered, keys, got, failed)
+	r.getApart(ctx, keys, apart, got, failed)
 }
 
 // Refresh loads a row anew.
@@ -192,12 +187,12 @@ func (r *Reader[K, V]) Refresh(ctx context.Context, key K) (*fetch.Round, error)
 }
 
 // RefreshMany is Refresh for many keys.
-func (r *Reader[K, V]) RefreshMany(ctx context.Context, keys []K, got func(K, *fetch.Round), failed func(K, error)) {
+func (r *Reader[K, V]) RefreshMany(ctx context.Context, keys []K, got func(int, *fetch.Round), failed func(int, error)) {
 	many(ctx, r.Groups.Refreshes, keys, got, failed)
 }
 
 // many waits for a round of each key.
-func many[K comparable](ctx context.Context, g *Group[K], keys []K, got func(K, *fetch.Round), failed func(K, error)) {
+func many[K comparable](ctx context.Context, g *Group[K], keys []K, got func(int, *fetch.Round), failed func(int, error)) {
 	if len(keys) == 0 {
 		return
 	}
@@ -208,31 +203,18 @@ func many[K comparable](ctx context.Context, g *Group[K], keys []K, got func(K, 
 			err = r.Err
 		}
 		if err != nil {
-			failed(keys[i], err)
+			failed(i, err)
 		} else {
-			got(keys[i], &r.Result)
+			got(i, &r.Result)
 		}
 	}
 }
 
-// Ahead returns the keys that have no entry in Redis, those whose entry has less than half of its
-// TTL left, and the errors of others, by their index.
-func (r *Reader[K, V]) Ahead(ctx context.Context, keys []K) (missing, old []K, errs map[int]error) {
-	if r.cache.Store == nil || r.Bypassed() || r.Closed() {
-		return nil, keys, nil
+// manyAt is many for the keys at these places.
+func manyAt[K comparable](ctx context.Context, g *Group[K], keys []K, places []int, got func(int, *fetch.Round), failed func(int, error)) {
+	part := make([]K, len(places))
+	for i, at := range places {
+		part[i] = keys[at]
 	}
-	rounds := make([]*fetch.Round, len(keys))
-	for i, key := range keys {
-		rounds[i] = Lone(key)
-	}
-	none, short := r.Fetch.Ahead(ctx, rounds)
-	for i, of := range rounds {
-		if of.Err != nil {
-			if errs == nil {
-				errs = make(map[int]error)
-			}
-			errs[i] = of.Err
-		}
-	}
-	return typedKeys[K](none), typedKeys[K](short), errs
+	many(ctx, g, part, func(i int, of *fetch.Round) { got(places[i], of) }, func(i int, err error) { failed(places[i], err) })
 }

@@ -44,13 +44,17 @@ func (g *Groups[K]) all() []*Group[K] {
 }
 
 func (r *Reader[K, V]) newGroups() Groups[K] {
-	g := Groups[K]{Plain: r.group(fetch.Plain, r.Fetch.Current), Refreshes: r.refreshGroup()}
+	late := r.Fetch.Current
+	if r.Keys.byText { // a caller may have changed the key that its round shares with an earlier one
+		late = never
+	}
+	g := Groups[K]{Plain: r.group(fetch.Plain, late), Refreshes: r.refreshGroup()}
 	g.Fresh, g.Unfiltered = g.Plain, g.Plain
 	if r.memory.tier != nil || r.Fetch.HasFreshFilter() {
 		g.Fresh = r.group(fetch.Fresh, never)
 	}
 	if r.options.Filter != nil {
-		g.Unfiltered = r.group(fetch.Unfiltered, r.Fetch.Current)
+		g.Unfiltered = r.group(fetch.Unfiltered, late)
 	}
 	if r.Shadow != nil {
 		g.Straight = r.straightGroup(r.chunk(), r.await)
@@ -203,7 +207,16 @@ func (r *Reader[K, V]) newFetcher() *fetch.Fetcher {
 		o.Filter = r.options.Filter
 	}
 	o.Text = func(of *fetch.Round) (string, error) { return r.Keys.Text(keyOf[K](of)) }
-	o.Query = func(rounds []*fetch.Round) source.Query { return r.query(typedKeys[K](rounds)) }
+	o.Query = func(rounds []*fetch.Round) source.Query {
+		var texts []string
+		if r.Keys.byText {
+			texts = make([]string, len(rounds))
+			for i, of := range rounds {
+				texts[i] = of.Text()
+			}
+		}
+		return r.query(typedKeys[K](rounds), texts)
+	}
 	o.Loaded = func(rounds []*fetch.Round, rows []source.Row) {
 		if r.rebuilt.returned != nil {
 			note(r.rebuilt.returned, typedKeys[K](rounds), rows)

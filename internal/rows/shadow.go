@@ -32,14 +32,14 @@ func (r *Reader[K, V]) getStraight(ctx context.Context, how fetch.How, key K) (*
 }
 
 // getManyStraight is GetMany from the database.
-func (r *Reader[K, V]) getManyStraight(ctx context.Context, how fetch.How, keys []K, got func(K, *fetch.Round), failed func(K, error)) {
+func (r *Reader[K, V]) getManyStraight(ctx context.Context, how fetch.How, keys []K, got func(int, *fetch.Round), failed func(int, error)) {
 	r.Shadow.Reads.Add(int64(len(keys)))
-	var apart []K
-	many(ctx, r.Groups.Straight, keys, func(key K, of *fetch.Round) {
-		r.compareLater(key, of, how)
-		got(key, of)
-	}, r.unlessApart(ctx, &apart, failed))
-	r.getApart(ctx, apart, got, failed)
+	var apart []int
+	many(ctx, r.Groups.Straight, keys, func(i int, of *fetch.Round) {
+		r.compareLater(keys[i], of, how)
+		got(i, of)
+	}, r.unlessApart(ctx, keys, &apart, failed))
+	r.getApart(ctx, keys, apart, got, failed)
 }
 
 // readStraight is one flight of reads of the database. Even a key without a text is read.

@@ -2,9 +2,7 @@ package rows
 
 import (
 	"context"
-	"slices"
 
-	"github.com/cacheaside/cacheaside/internal/errtree"
 	"github.com/cacheaside/cacheaside/internal/fetch"
 	"github.com/cacheaside/cacheaside/internal/limit"
 	"github.com/cacheaside/cacheaside/internal/source"
@@ -71,43 +69,12 @@ func (r *Reader[K, V]) broken(open bool) {
 	}
 }
 
-// query calls the load function with keys, for the source.
-func (r *Reader[K, V]) query(keys []K) source.Query {
-	return func(ctx context.Context) source.Answer {
-		arg := slices.Clone(keys) // which it may sort
-		values, err := r.options.Load(ctx, arg)
-		return r.answer(keys, values, err)
-	}
-}
-
-// answer divides what a load function has returned by the keys that it was asked for. It runs where
-// the load function ran, so that the methods of an error that hang are a load that hangs.
-func (r *Reader[K, V]) answer(keys []K, values map[K]V, err error) source.Answer {
-	bound := errtree.Shared()
-	err = bound(err) // before anything walks it
-	errs, partial := r.options.Failed(err)
-	a := source.Answer{Replies: make([]source.Reply, len(keys)), Unasked: len(values), Err: err}
-	for i, key := range keys {
-		value, found := values[key]
-		if found {
-			a.Unasked--
-		}
-		a.Replies[i] = source.Reply{Value: &value, Found: found, Err: err}
-		if !partial {
-			continue
-		}
-		if own := errs[key]; own != nil || found {
-			a.Replies[i].Err, a.Replies[i].Own = bound(own), own != nil
-		}
-	}
-	return a
-}
-
 // LoadAlone loads rows within what all loads may ask of the database, but without leases, and
 // stores nothing.
 func (r *Reader[K, V]) LoadAlone(ctx context.Context, keys []K, how source.Call) []source.Row {
 	ctx = fetch.WithPrimary(ctx, r.cache.MayHold) // Redis was not asked: see PreferPrimary
-	rows := r.Source.Load(ctx, r.Keys.texts(keys), r.query(keys), how)
+	texts := r.Keys.texts(keys)
+	rows := r.Source.Load(ctx, texts, r.query(keys, texts), how)
 	note(r.rebuilt.returned, keys, rows)
 	return rows
 }

@@ -26,13 +26,11 @@ func (r *Reader[K, V]) RefreshKeys(ctx context.Context, keys []any) []error {
 	for i, key := range keys {
 		typed[i] = key.(K)
 	}
-	notStored, failed := make(map[K]bool), make(map[K]error)
-	r.RefreshMany(ctx, typed, func(key K, got *fetch.Round) { notStored[key] = got.Unvalidated }, func(key K, err error) { failed[key] = err })
 	errs := make([]error, len(keys))
-	for i, key := range typed {
-		if errs[i] = failed[key]; errs[i] == nil && notStored[key] {
+	r.RefreshMany(ctx, typed, func(i int, got *fetch.Round) {
+		if got.Unvalidated {
 			errs[i] = ErrNotStored
 		}
-	}
+	}, func(i int, err error) { errs[i] = err })
 	return errs
 }

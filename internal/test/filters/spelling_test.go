@@ -95,8 +95,8 @@ func maintained(t *testing.T, f reported, source bloom.Source) (built *atomic.In
 	return built, func() { cancel(); <-ended }
 }
 
-// TestOutsiderCannotEndAFilter: a client asks each second for rows by other keys than their own, also
-// before the filter was ever built. The filter goes on refusing missing keys, in all
+// TestOutsiderCannotEndAFilter: a client asks each second for rows by other keys than their own,
+// also before the filter was ever built. The filter goes on refusing missing keys, in all
 // processes, and is not built again and again.
 func TestOutsiderCannotEndAFilter(t *testing.T) {
 	for name, c := range columns() {

@@ -1,0 +1,166 @@
+package rows
+
+import (
+	"context"
+	"errors"
+	"slices"
+
+	"github.com/cacheaside/cacheaside/internal/audit"
+	"github.com/cacheaside/cacheaside/internal/errtree"
+	"github.com/cacheaside/cacheaside/internal/source"
+)
+
+var (
+	errSeveralRows = errors.New("the load function returned different rows for this key, under several keys that have its text")
+	errKeyChanged  = errors.New("the key was changed while it was being loaded")
+)
+
+// query returns the call of the load function with keys. Where keys are compared by their texts,
+// texts are those by which they are read.
+func (r *Reader[K, V]) query(keys []K, texts []string) source.Query {
+	return func(ctx context.Context) source.Answer {
+		arg := slices.Clone(keys) // which it may sort
+		values, err := r.options.Load(ctx, arg)
+		a := r.answer(keys, values, err)
+		if r.Keys.byText {
+			r.refuseChanged(&a, keys, texts)
+		}
+		return a
+	}
+}
+
+// answer sorts what a load function has returned by the keys that it was called with. It runs where
+// the load function ran, so that the methods of an error that hang are a load that hangs.
+func (r *Reader[K, V]) answer(keys []K, values map[K]V, err error) source.Answer {
+	bound := errtree.Shared()
+	err = bound(err) // before anything walks it
+	all, partial := r.options.Failed(err)
+	var errs map[K]error
+	for key, err := range all {
+		if errs == nil {
+			errs = make(map[K]error, len(all))
+		}
+		errs[key] = bound(err)
+	}
+	a := source.Answer{Replies: make([]source.Reply, len(keys)), Unasked: len(values), Err: err}
+	open := 0 // keys for which nothing was returned
+	for i, key := range keys {
+		value, found := values[key]
+		if found {
+			a.Unasked--
+		}
+		a.Replies[i] = source.Reply{Value: &value, Found: found, Err: err}
+		own := errs[key]
+		if partial && (own != nil || found) {
+			a.Replies[i].Err, a.Replies[i].Own = own, own != nil
+		}
+		if !found && own == nil {
+			open++
+		}
+	}
+	if open > 0 && (err == nil || partial) && a.Unasked+len(errs) > 0 && !r.Keys.distinct {
+		r.matchTexts(&a, keys, values, errs)
+	}
+	return a
+}
+
+// reported is what a load function has returned for one key.
+type reported[K comparable, V any] struct {
+	key   K
+	value *V    // nil: none
+	err   error // the key's own
+}
+
+// matchTexts gives keys for which nothing was returned what was returned for another key with the
+// same text: another spelling, or an equal key that is not ==. A key for which different rows were
+// returned in that way fails, and so do all such keys if a returned key has no text: their rows are
+// there, perhaps, and must not be taken for absent.
+func (r *Reader[K, V]) matchTexts(a *source.Answer, keys []K, values map[K]V, errs map[K]error) {
+	open := make(map[string][]int)
+	asked := make(map[K]bool, len(keys))
+	for i, key := range keys {
+		asked[key] = true
+		if a.Replies[i].Found || errs[key] != nil {
+			continue
+		}
+		if text, err := r.Keys.Text(key); err == nil {
+			open[text] = append(open[text], i)
+		}
+	}
+	match, failed := r.returnedFor(open, values, errs)
+	for text, places := range open {
+		reply := source.Reply{Err: failed, Own: true}
+		if failed == nil {
+			several := match[text]
+			if len(several) == 0 {
+				continue
+			}
+			reply = r.reply(several)
+			for _, m := range several {
+				if m.value != nil && !asked[m.key] {
+					a.Unasked--
+				}
+			}
+		}
+		for _, i := range places {
+			a.Replies[i] = reply
+		}
+		if a.Err == nil {
+			a.Err = reply.Err
+		}
+	}
+}
+
+// returnedFor returns what was returned for keys that have one of these texts, by text. It fails if
+// a returned key has no text.
+func (r *Reader[K, V]) returnedFor(texts map[string][]int, values map[K]V, errs map[K]error) (match map[string][]reported[K, V], failed error) {
+	match = make(map[string][]reported[K, V])
+	add := func(m reported[K, V]) {
+		own, err := r.Keys.own(m.key)
+		var text string
+		if err == nil {
+			text, err = r.Keys.Text(own)
+		}
+		if err != nil {
+			failed = err
+		} else if texts[text] != nil {
+			match[text] = append(match[text], m)
+		}
+	}
+	for key, value := range values {
+		add(reported[K, V]{key, &value, errs[key]})
+	}
+	for key, err := range errs {
+		if _, both := values[key]; !both && err != nil {
+			add(reported[K, V]{key, nil, err})
+		}
+	}
+	return match, failed
+}
+
+// reply returns the reply to a key for which all of these were returned, at least one.
+func (r *Reader[K, V]) reply(several []reported[K, V]) source.Reply {
+	first := several[0]
+	for _, m := range several[1:] {
+		if first.err != nil || m.err != nil || !r.same(audit.Copy{Value: first.value}, audit.Copy{Value: m.value}) {
+			return source.Reply{Err: errSeveralRows, Own: true}
+		}
+	}
+	if first.err != nil {
+		return source.Reply{Err: first.err, Own: true}
+	}
+	return source.Reply{Value: first.value, Found: true}
+}
+
+// refuseChanged makes errors of the replies to keys that no longer have the texts by which they
+// were read. The rows may be those of other keys.
+func (r *Reader[K, V]) refuseChanged(a *source.Answer, keys []K, texts []string) {
+	for i, key := range keys {
+		if text, err := r.Keys.Text(key); err == nil && text != texts[i] {
+			a.Replies[i] = source.Reply{Err: errKeyChanged, Own: true}
+			if a.Err == nil {
+				a.Err = errKeyChanged
+			}
+		}
+	}
+}

@@ -219,7 +219,7 @@ func (h *onFill) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	return func(ctx context.Context, cmd redis.Cmder) error {
 		err := next(ctx, cmd)
 		args := cmd.Args()
-		if !h.done && strings.HasPrefix(cmd.Name(), "eval") && len(args) == 7 && fmt.Sprint(cmd.(*redis.Cmd).Val()) == "1" { // the fill script
+		if !h.done && strings.HasPrefix(cmd.Name(), "eval") && len(args) == 7 && fmt.Sprint(cmd.(interface{ Val() any }).Val()) == "1" { // the fill script
 			h.done = true
 			h.do()
 		}

@@ -352,24 +352,43 @@ type page struct {
 	No   int
 }
 
-// Keys that are neither strings nor integers nor TextMarshalers say what their text is; keys that
-// are the same to the database have the same text.
+// Keys that are neither strings nor integers nor TextMarshalers need a function that returns their
+// text.
 func ExampleKeyOf() {
 	cache := local()
 	defer cache.Close()
 	pages, err := cacheaside.NewLoader(cache, "page", func(_ context.Context, p page) (string, error) {
 		return fmt.Sprint("page ", p.No, " of ", p.Path), nil
 	}, &cacheaside.LoaderOptions{
-		Key: cacheaside.KeyOf(func(p page) string { return fmt.Sprint(p.No, " ", strings.ToLower(p.Path)) }),
+		Key: cacheaside.KeyOf(func(p page) string { return fmt.Sprint(p.No, " ", p.Path) }),
 	})
 	if err != nil {
 		log.Fatal(err)
 	}
-	fmt.Println(pages.Get(context.Background(), page{"/News", 2}))
-	fmt.Println(pages.Key(page{"/News", 2}).Text)
+	fmt.Println(pages.Get(context.Background(), page{"/news", 2}))
+	fmt.Println(pages.Key(page{"/news", 2}).Text)
 	// Output:
-	// page 2 of /News <nil>
+	// page 2 of /news <nil>
 	// 2 /news
+}
+
+// The column is compared without regard to case, so all spellings of an address are one key.
+func ExampleNormalizeOf() {
+	cache := local()
+	defer cache.Close()
+	users, err := cacheaside.NewLoader(cache, "user-by-email", func(_ context.Context, email string) (string, error) {
+		return "the row of " + email, nil
+	}, &cacheaside.LoaderOptions{Normalize: cacheaside.NormalizeOf(strings.ToLower)})
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(users.Get(context.Background(), "Ada@example.com"))
+	fmt.Println(users.Get(context.Background(), "ada@example.com"))
+	fmt.Println(users.Stats().Loads)
+	// Output:
+	// the row of ada@example.com <nil>
+	// the row of ada@example.com <nil>
+	// 1
 }
 
 // Values are shared, so that a caller who changes what he has got needs a copy of his own.

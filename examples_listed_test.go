@@ -14,7 +14,7 @@ import (
 // beginnings are what users begin with: each has an Example, named for it as godoc wants. Functions
 // that are exported are such unless told below.
 var beginnings = map[string]string{
-	".": `New NewLoader NewBatchLoader SetTTL PreferPrimary KeyOf CloneOf WeightOf Error BatchError PanicError Filter Codec DownPolicy ReadOption Options LoaderOptions
+	".": `New NewLoader NewBatchLoader SetTTL PreferPrimary KeyOf NormalizeOf CloneOf WeightOf Error BatchError PanicError Filter Codec DownPolicy ReadOption Options LoaderOptions
 		Cache.InvalidateKeys Cache.RefreshKeys Cache.InsertingKeys Cache.Hold Cache.Stats
 		Loader.Get Loader.GetMany Loader.Invalidate Loader.InvalidateAll Loader.Expire Loader.Refresh Loader.Warm Loader.Inserting Loader.Bypass Loader.Key Loader.AllKeys`,
 	"cacheasidetest": `New Process.Process Process.Hear Process.Forget Process.Cut Process.Hang Process.Join

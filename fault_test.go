@@ -802,16 +802,20 @@ func TestKeyPanics(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer c.Close()
-	l, err := NewLoader(c, "x", func(context.Context, *textKey) (int, error) { return 1, nil }, nil)
+	l, err := NewLoader(c, "x", func(context.Context, panickingKey) (int, error) { return 1, nil }, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	for name, err := range map[string]error{"Get": second(l.Get(t.Context(), nil)), "Refresh": second(l.Refresh(t.Context(), nil)), "Invalidate": l.Invalidate(t.Context(), nil)} {
+	for name, err := range map[string]error{"Get": second(l.Get(t.Context(), 1)), "Refresh": second(l.Refresh(t.Context(), 1)), "Invalidate": l.Invalidate(t.Context(), 1)} {
 		if _, ok := errors.AsType[*PanicError](err); !ok {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
 }
+
+type panickingKey int
+
+func (panickingKey) MarshalText() ([]byte, error) { panic("the key has no text") }
 
 func second[T any](_ T, err error) error { return err }
 

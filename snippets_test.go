@@ -18,7 +18,7 @@ import (
 )
 
 // known are the packages that snippets use without importing them.
-var known = strings.Fields(`context database/sql errors fmt net/http slices time
+var known = strings.Fields(`context database/sql errors fmt net/http slices strings time
 	github.com/jmoiron/sqlx github.com/redis/go-redis/v9
 	github.com/cacheaside/cacheaside`)
 

@@ -602,9 +602,9 @@ func TestValuesThatAreNotCarried(t *testing.T) {
 	}
 	loaders := func(o *LoaderOptions) (all [2]*Loader[int, person], log *strings.Builder) {
 		log = &strings.Builder{}
+		own := patient
+		own.Logger = slog.New(slog.NewTextHandler(log, nil))
 		for i := range all {
-			own := patient
-			own.Logger = slog.New(slog.NewTextHandler(log, nil))
 			c, err := New(b.client(t), &own)
 			if err != nil {
 				t.Fatal(err)

@@ -179,7 +179,7 @@ func TestWeightOfTheEncoding(t *testing.T) {
 		t.Fatal(err)
 	}
 	hear(t, l)
-	server.Close()
+	server.SetError("LOADING Redis is loading the dataset in memory")
 	testenv.Eventually(t, "Redis is out of reach", func() bool {
 		for key := range 2 {
 			if _, err := l.Get(t.Context(), key); err != nil {

@@ -125,12 +125,12 @@ func (h *thief) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Proces
 		name := fmt.Sprint(cmds[0].Args()[1])
 		var sent []redis.Cmder
 		if h.deletes(name) {
-			cmds[0].(*redis.IntCmd).SetVal(1)
+			cmds[0].(interface{ SetVal(int64) }).SetVal(1)
 		} else {
 			sent = append(sent, cmds[0])
 		}
 		if h.announcements(name) {
-			cmds[1].(*redis.Cmd).SetVal("1")
+			cmds[1].(interface{ SetVal(any) }).SetVal("1")
 		} else {
 			sent = append(sent, cmds[1])
 		}

@@ -35,7 +35,7 @@ func Encoder[K comparable](custom func(K) string, caught func(recovered any) err
 }
 
 // Distinct reports whether the texts that Encoder makes of different keys are sure to differ, as
-// those of strings and integers do. What a MarshalText makes is its author's choice.
+// those of strings and integers do. A MarshalText may return one text for several keys.
 func Distinct[K comparable]() bool { return !reflect.TypeFor[K]().Implements(textMarshaler) }
 
 func marshaled[K comparable](k K) (string, error) {

@@ -18,7 +18,7 @@ type Identity[K comparable] struct {
 	Canonical func(K) K
 
 	// ByText reports that equal keys need not be ==, because K contains pointers or interfaces.
-	// Such keys are compared by their texts only. What they point to can change at any time.
+	// Such keys are compared by their texts only, and the memory that they point to can change.
 	ByText bool
 }
 

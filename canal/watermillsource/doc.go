@@ -24,8 +24,13 @@
 //     harm, but have it wait for a minute rather than a second.
 //   - With watermill-nats that takes nats.ManualAck() among JetStreamConfig.SubscribeOptions:
 //     without it the client acknowledges also what was held for longer than AckWaitTimeout.
-//   - A subscriber of watermill-nats (v2.1.3) that is closed while messages come in may send to the
-//     channel that it has closed, which panics: have it drained, or the process end, instead.
+//   - Close of a watermill-nats subscriber (v2.1.3) closes its channel while messages may still be
+//     sent on it. If a message arrives at that moment, the process panics. No change is lost: the
+//     broker delivers it again. To avoid the panic, stop the Consumer, drain the connection (Drain
+//     of nats.Conn) and wait until it is closed, and only then close the subscriber; or let the
+//     process end without closing it. A message that the Consumer had not done delays the end of
+//     the drain until AckWaitTimeout or nats.DrainTimeout, whichever comes first. The comment of
+//     consistency/watermillqueue shows the code.
 //   - Handlers see the changes of a row in their order if the Subscriber hands out one message of a
 //     partition at a time (Kafka), or one of all (NATS: SubscribersCount 1 and MaxAckPending 1). To
 //     invalidate needs no order.

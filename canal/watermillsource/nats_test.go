@@ -27,18 +27,27 @@ func natsPublisher(t testing.TB, url string) message.Publisher {
 	return p
 }
 
-// natsSubscriber shares a durable subscription. At most so many messages are out at once.
+// natsSubscriber shares a durable subscription. At most so many messages are out at once. At the
+// end of the test its connection is drained before it is closed, as the package's comment demands.
 func natsSubscriber(t testing.TB, url string, atOnce int) message.Subscriber {
 	t.Helper()
-	s, err := wmnats.NewSubscriber(wmnats.SubscriberConfig{
-		URL: url, QueueGroupPrefix: "caches", SubscribersCount: atOnce, AckWaitTimeout: testenv.Hang,
+	conn, err := nats.Connect(url, nats.DrainTimeout(5*time.Second))
+	check(t, err)
+	s, err := wmnats.NewSubscriberWithNatsConn(conn, wmnats.SubscriberSubscriptionConfig{
+		QueueGroupPrefix: "caches", SubscribersCount: atOnce, AckWaitTimeout: testenv.Hang,
 		JetStream: wmnats.JetStreamConfig{
 			AutoProvision: true, DurablePrefix: "caches",
 			SubscribeOptions: []nats.SubOpt{nats.DeliverAll(), nats.AckExplicit(), nats.ManualAck(), nats.AckWait(2 * time.Second), nats.MaxAckPending(atOnce)},
 		},
 	}, watermill.NopLogger{})
 	check(t, err)
-	t.Cleanup(func() { s.Close() })
+	t.Cleanup(func() {
+		closed := conn.StatusChanged(nats.CLOSED)
+		if conn.Drain() == nil {
+			<-closed
+		}
+		s.Close()
+	})
 	return s
 }
 

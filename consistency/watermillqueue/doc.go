@@ -34,6 +34,32 @@
 // invalidation may be repeated. A filter of the broker for repeated messages does none either: each
 // publication has an ID of its own.
 //
+// # Closing a subscriber of NATS
+//
+// Close of a watermill-nats subscriber (v2.1.3) closes its channel while messages may still be sent
+// on it. If a message arrives at that moment, the process panics. No item is lost: the broker
+// delivers what was not acknowledged to another process. To avoid the panic, drain the connection
+// first. Make the subscriber with nats.NewSubscriberWithNatsConn, and pass the queue a type that
+// wraps it:
+//
+//	type drained struct {
+//		*wmnats.Subscriber
+//		conn *nats.Conn // the subscriber's own
+//	}
+//
+//	func (d *drained) Close() error {
+//		closed := d.conn.StatusChanged(nats.CLOSED)
+//		if d.conn.Drain() == nil {
+//			<-closed // no message arrives any more, and all that arrived were returned
+//		}
+//		if err := d.Subscriber.Close(); !errors.Is(err, nats.ErrConnectionClosed) {
+//			return err
+//		}
+//		return nil
+//	}
+//
+// While Queue.Close waits for it, the queue returns every message that it holds or still receives.
+//
 // # Topics
 //
 // Two: the one that is named, for what is due, and another, with "-later" after it, for what has to

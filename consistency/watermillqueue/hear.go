@@ -128,7 +128,7 @@ func (q *Queue) receive(topic int, messages <-chan *message.Message) {
 	}
 }
 
-// take holds a message until it is done.
+// take holds a message until it is done. After Close it returns the message to the broker.
 func (q *Queue) take(topic int, m *message.Message) {
 	n, err := decode(m.Payload)
 	if err != nil {
@@ -143,7 +143,9 @@ func (q *Queue) take(topic int, m *message.Message) {
 	}
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if q.closed { // not acknowledged, so it comes again
+	if q.closed {
+		<-q.room[topic]
+		m.Nack() // a subscriber that waits for its messages waits for this one
 		return
 	}
 	d := &delivery{note: n, message: m, topic: topic, at: sent.Add(n.After)}

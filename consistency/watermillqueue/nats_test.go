@@ -2,6 +2,7 @@ package watermillqueue_test
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"sync"
 	"testing"
@@ -106,22 +107,40 @@ func (p *pull) Close() error {
 	return nil
 }
 
-// push is a subscriber to whose subscriptions the server gives what they have room for. Without
-// ManualAck the client acknowledges also what was held for longer than AckWaitTimeout, and it is
-// lost.
-func push(t testing.TB, url string, ackWait time.Duration) message.Subscriber {
+// drained is a subscriber that Close first drains, as the comment of the package demands.
+type drained struct {
+	*wmnats.Subscriber
+	conn *nats.Conn
+}
+
+func (d *drained) Close() error {
+	closed := d.conn.StatusChanged(nats.CLOSED)
+	if d.conn.Drain() == nil {
+		<-closed
+	}
+	if err := d.Subscriber.Close(); !errors.Is(err, nats.ErrConnectionClosed) {
+		return err
+	}
+	return nil
+}
+
+// push returns a subscriber to whose subscriptions the server sends what they have room for.
+// Without ManualAck the client acknowledges also what was held for longer than AckWaitTimeout, and
+// it is lost.
+func push(t testing.TB, url string, ackWait time.Duration) *drained {
 	t.Helper()
-	s, err := wmnats.NewSubscriber(wmnats.SubscriberConfig{
-		URL: url, QueueGroupPrefix: "relays", SubscribersCount: slots, AckWaitTimeout: ackWait,
+	conn, err := nats.Connect(url)
+	check(t, err)
+	config := wmnats.SubscriberSubscriptionConfig{
+		QueueGroupPrefix: "relays", SubscribersCount: slots, AckWaitTimeout: ackWait,
 		JetStream: wmnats.JetStreamConfig{
 			AutoProvision: true, DurablePrefix: "relays",
 			SubscribeOptions: []nats.SubOpt{nats.DeliverAll(), nats.AckExplicit(), nats.ManualAck(), nats.AckWait(ackWait), nats.MaxAckPending(slots)},
 		},
-	}, watermill.NopLogger{})
-	if err != nil {
-		t.Fatal(err)
 	}
-	return s
+	s, err := wmnats.NewSubscriberWithNatsConn(conn, config, watermill.NopLogger{})
+	check(t, err)
+	return &drained{s, conn}
 }
 
 // open makes a queue that is closed with the test.

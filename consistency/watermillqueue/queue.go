@@ -309,8 +309,11 @@ func (q *Queue) Stats() Stats {
 	return Stats{Malformed: q.malformed.Load(), TakenBack: q.takenBack.Load()}
 }
 
-// Close gives back what is held, closes the subscriber, whose error it returns, and waits for what
-// is being published. Have the Relay end before: what it has claimed is done once more else.
+// Close closes the queue and its subscriber, and returns the subscriber's error. It returns all
+// messages that the queue holds, or receives until the subscriber is closed, to the broker (Nack),
+// and waits for publications in progress. Stop the Relay first: items that it has claimed are
+// otherwise done twice. A subscriber of watermill-nats must be drained first; see the package's
+// comment.
 func (q *Queue) Close() error {
 	q.mu.Lock()
 	q.closed = true

@@ -42,7 +42,7 @@ func BenchmarkMessages(b *testing.B) {
 			for id := range b.N { // before, so that it is not measured
 				check(b, p.Publish("t", updated("orders", id)))
 			}
-			flood(b, natsSubscriber(b, server.URL, atOnce), func(*message.Message) {}, "t")
+			flood(b, natsSubscriber(b, server.URL, "t", atOnce), func(*message.Message) {}, "t")
 		})
 	}
 }

@@ -31,6 +31,10 @@
 //     process end without closing it. A message that the Consumer had not done delays the end of
 //     the drain until AckWaitTimeout or nats.DrainTimeout, whichever comes first. The comment of
 //     consistency/watermillqueue shows the code.
+//   - With NATS, create the durable consumer of each topic before the first subscription. A
+//     subscription that creates its consumer deletes it when it ends, and the other processes of
+//     the group then receive nothing more, without an error. AutoProvision does not prevent this.
+//     The comment of consistency/watermillqueue shows the code.
 //   - Handlers see the changes of a row in their order if the Subscriber hands out one message of a
 //     partition at a time (Kafka), or one of all (NATS: SubscribersCount 1 and MaxAckPending 1). To
 //     invalidate needs no order.

@@ -3,6 +3,7 @@ package watermillsource_test
 import (
 	"bufio"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -27,28 +28,88 @@ func natsPublisher(t testing.TB, url string) message.Publisher {
 	return p
 }
 
-// natsSubscriber shares a durable subscription. At most so many messages are out at once. At the
-// end of the test its connection is drained before it is closed, as the package's comment demands.
-func natsSubscriber(t testing.TB, url string, atOnce int) message.Subscriber {
+// drained is a subscriber that Close first drains, as the package's comment demands.
+type drained struct {
+	*wmnats.Subscriber
+	conn *nats.Conn
+}
+
+func (d *drained) Close() error {
+	closed := d.conn.StatusChanged(nats.CLOSED)
+	if d.conn.Drain() == nil {
+		<-closed
+	}
+	if err := d.Subscriber.Close(); !errors.Is(err, nats.ErrConnectionClosed) {
+		return err
+	}
+	return nil
+}
+
+// natsSubscriber shares the consumer of the topic with all its likes. At most atOnce messages are
+// out at once. The subscriber is closed at the end of the test.
+func natsSubscriber(t testing.TB, url, topic string, atOnce int) *drained {
 	t.Helper()
 	conn, err := nats.Connect(url, nats.DrainTimeout(5*time.Second))
 	check(t, err)
+	createConsumer(t, conn, topic, atOnce)
 	s, err := wmnats.NewSubscriberWithNatsConn(conn, wmnats.SubscriberSubscriptionConfig{
 		QueueGroupPrefix: "caches", SubscribersCount: atOnce, AckWaitTimeout: testenv.Hang,
 		JetStream: wmnats.JetStreamConfig{
-			AutoProvision: true, DurablePrefix: "caches",
-			SubscribeOptions: []nats.SubOpt{nats.DeliverAll(), nats.AckExplicit(), nats.ManualAck(), nats.AckWait(2 * time.Second), nats.MaxAckPending(atOnce)},
+			DurablePrefix: "caches", SubscribeOptions: []nats.SubOpt{nats.ManualAck()},
 		},
 	}, watermill.NopLogger{})
 	check(t, err)
-	t.Cleanup(func() {
-		closed := conn.StatusChanged(nats.CLOSED)
-		if conn.Drain() == nil {
-			<-closed
-		}
-		s.Close()
+	d := &drained{s, conn}
+	t.Cleanup(func() { d.Close() })
+	return d
+}
+
+// createConsumer creates the consumer of the topic, if it does not exist, as the package's comment
+// demands: a subscription that creates its consumer deletes it at its end.
+func createConsumer(t testing.TB, conn *nats.Conn, topic string, atOnce int) {
+	t.Helper()
+	js, err := conn.JetStream()
+	check(t, err)
+	_, err = js.AddStream(&nats.StreamConfig{Name: topic, Subjects: []string{topic}})
+	check(t, err)
+	_, err = js.AddConsumer(topic, &nats.ConsumerConfig{
+		Durable: "caches", DeliverGroup: "caches", DeliverSubject: "caches." + topic,
+		AckPolicy: nats.AckExplicitPolicy, AckWait: 2 * time.Second, MaxAckPending: atOnce,
 	})
-	return s
+	check(t, err)
+}
+
+// A Consumer receives messages after the subscriber that came first was closed.
+func TestGroupOutlivesItsFirst(t *testing.T) {
+	server := testenv.StartNATS(t)
+	p := natsPublisher(t, server.URL)
+	subscriber := natsSubscriber(t, server.URL, "users", 1)
+	first, second := newSide(t, source(t, subscriber, "users")), newSide(t, source(t, natsSubscriber(t, server.URL, "users", 1), "users"))
+	published := 0
+	publish := func() {
+		check(t, p.Publish("users", updated("users", published)))
+		published++
+	}
+	stop := first.run(t)
+	publish()
+	testenv.Eventually(t, "the first one receives", func() bool { return len(first.history()) > 0 })
+	second.run(t)
+	testenv.Eventually(t, "the second one shares the messages", func() bool {
+		publish()
+		return len(second.history()) > 0
+	})
+	js, err := subscriber.conn.JetStream()
+	check(t, err)
+	testenv.Eventually(t, "all is acknowledged", func() bool { // a message that is held would delay Close
+		info, err := js.ConsumerInfo("users", "caches")
+		check(t, err)
+		return info.NumPending == 0 && info.NumAckPending == 0
+	})
+	stop()
+	check(t, subscriber.Close())
+	last := fmt.Sprint("users", published)
+	publish()
+	testenv.Eventually(t, "the second one does the last", func() bool { return slices.Contains(second.history(), last) })
 }
 
 func init() { testenv.RegisterChild("consumer", consumer) }
@@ -67,7 +128,7 @@ func (*fatal) Fatal(args ...any) {
 // is told.
 func consumer() {
 	t := &fatal{}
-	x := newSide(t, source(t, natsSubscriber(t, os.Getenv("NATS"), 1), "users"))
+	x := newSide(t, source(t, natsSubscriber(t, os.Getenv("NATS"), "users", 1), "users"))
 	goOn := bufio.NewScanner(os.Stdin)
 	x.tell = func(what string) {
 		fmt.Println(what)
@@ -101,7 +162,7 @@ func TestKilled(t *testing.T) {
 			}
 		}
 	}
-	x := newSide(t, source(t, natsSubscriber(t, server.URL, 1), "users"))
+	x := newSide(t, source(t, natsSubscriber(t, server.URL, "users", 1), "users"))
 	stop := x.run(t)
 	testenv.Eventually(t, "the last one is done", func() bool { return slices.Contains(x.history(), want[len(want)-1]) })
 	stop()

@@ -83,7 +83,7 @@ func TestCloseWhileMessagesArrive(t *testing.T) {
 			from := put.Load()
 			testenv.Eventually(t, "messages arrive", func() bool { return put.Load() > from+20 })
 		}
-		q := listening(t, open(t, natsPublisher(t, server.URL), before{push(t, server.URL, testenv.Hang), sync.OnceFunc(arrive)}, topic, 1))
+		q := listening(t, open(t, natsPublisher(t, server.URL), before{push(t, server.URL, topic), sync.OnceFunc(arrive)}, topic, 1))
 		writer := open(t, natsPublisher(t, server.URL), nil, topic, 0)
 		stop, stopped := make(chan struct{}), make(chan struct{})
 		go func() {
@@ -114,21 +114,56 @@ func TestCloseWhileMessagesArrive(t *testing.T) {
 // finish does all items from 0 to n-1 in a queue of its own.
 func finish(t *testing.T, url, topic string, n int) {
 	t.Helper()
-	q := open(t, natsPublisher(t, url), push(t, url, 2*time.Second), topic, 1)
+	q := open(t, natsPublisher(t, url), push(t, url, topic), topic, 1)
 	done := map[string]bool{}
 	testenv.Eventually(t, "another queue does all items", func() bool {
-		items, err := q.Claim(t.Context(), 100, time.Minute)
-		check(t, err)
-		for _, i := range items {
-			done[i.Key.Text] = true
+		work(t, q, done)
+		return hasAll(done, n)
+	})
+}
+
+// work does what can be claimed, and adds the texts of its keys to done.
+func work(t *testing.T, q *watermillqueue.Queue, done map[string]bool) {
+	t.Helper()
+	items, err := q.Claim(t.Context(), 100, time.Minute)
+	check(t, err)
+	for _, i := range items {
+		done[i.Key.Text] = true
+	}
+	check(t, q.Done(t.Context(), items...))
+}
+
+// hasAll reports whether done has all items from 0 to n-1.
+func hasAll(done map[string]bool, n int) bool {
+	for i := range n {
+		if !done[fmt.Sprint(i)] {
+			return false
 		}
-		check(t, q.Done(t.Context(), items...))
-		for i := range n {
-			if !done[fmt.Sprint(i)] {
-				return false
-			}
-		}
-		return true
+	}
+	return true
+}
+
+// A queue receives messages after the queue that subscribed first was closed: also those that the
+// first one held.
+func TestGroupOutlivesItsFirst(t *testing.T) {
+	server := testenv.StartNATS(t)
+	first := listening(t, open(t, natsPublisher(t, server.URL), push(t, server.URL, topic), topic, 1))
+	second := open(t, natsPublisher(t, server.URL), push(t, server.URL, topic), topic, 1)
+	put, done := 0, map[string]bool{}
+	putOne := func() {
+		check(t, second.Put(t.Context(), item(fmt.Sprint(put))))
+		put++
+	}
+	testenv.Eventually(t, "the second queue shares the messages", func() bool {
+		putOne()
+		work(t, second, done)
+		return len(done) > 0
+	})
+	check(t, first.Close())
+	putOne()
+	testenv.Eventually(t, "the second queue does all items", func() bool {
+		work(t, second, done)
+		return hasAll(done, put)
 	})
 }
 
@@ -138,7 +173,7 @@ func init() { testenv.RegisterChild("panics", panics) }
 // queue is closed.
 func panics() {
 	t := &fatal{}
-	q, err := watermillqueue.New(natsPublisher(t, os.Getenv("NATS")), before{push(t, os.Getenv("NATS"), 2*time.Second), func() {
+	q, err := watermillqueue.New(natsPublisher(t, os.Getenv("NATS")), before{push(t, os.Getenv("NATS"), topic), func() {
 		messages := make(chan int)
 		close(messages)
 		go func() { messages <- 1 }()
@@ -160,7 +195,7 @@ func TestSubscriberPanics(t *testing.T) {
 	const items = 50
 	server := testenv.StartNATS(t)
 	child := testenv.SpawnChild(t, "panics", "NATS="+server.URL)
-	p := open(t, natsPublisher(t, server.URL), push(t, server.URL, testenv.Hang), topic, 0)
+	p := open(t, natsPublisher(t, server.URL), push(t, server.URL, topic), topic, 0)
 	for i := range items {
 		check(t, p.Put(t.Context(), item(fmt.Sprint(i))))
 	}

@@ -60,6 +60,33 @@
 //
 // While Queue.Close waits for it, the queue returns every message that it holds or still receives.
 //
+// A JetStream subscription that creates its consumer deletes it when it ends. The other processes
+// of the group then receive nothing more, without an error. AutoProvision does not prevent this: it
+// creates only the stream. Create the consumers of both topics before the first subscription. Every
+// process can do so at its start: what exists with these settings is kept.
+//
+//	for _, topic := range []string{"invalidations", "invalidations-later"} {
+//		_, err := js.AddStream(&nats.StreamConfig{Name: topic, Subjects: []string{topic}})
+//		if err != nil {
+//			return err
+//		}
+//		_, err = js.AddConsumer(topic, &nats.ConsumerConfig{
+//			Durable:        "relays", // DurablePrefix, or what DurableCalculator returns
+//			DeliverGroup:   "relays", // QueueGroupPrefix
+//			DeliverSubject: "relays." + topic,
+//			DeliverPolicy:  nats.DeliverAllPolicy,
+//			AckPolicy:      nats.AckExplicitPolicy,
+//			AckWait:        30 * time.Second,
+//			MaxAckPending:  24,
+//		})
+//		if err != nil {
+//			return err
+//		}
+//	}
+//
+// No stream may have the DeliverSubject. SubscribeOptions then needs only nats.ManualAck(). An
+// option that differs from the consumer, such as another nats.AckWait, makes the subscription fail.
+//
 // # Topics
 //
 // Two: the one that is named, for what is due, and another, with "-later" after it, for what has to

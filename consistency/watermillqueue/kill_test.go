@@ -40,7 +40,7 @@ func newSide(t testing.TB, redisAddr, natsURL, dbFile string, options consistenc
 		return value, db.GetContext(ctx, &value, "SELECT value FROM users WHERE id = ?", id)
 	}, &cacheaside.LoaderOptions{TTL: time.Hour})
 	check(t, err)
-	options.Queue = open(t, natsPublisher(t, natsURL), push(t, natsURL, 5*time.Second), topic, 1)
+	options.Queue = open(t, natsPublisher(t, natsURL), push(t, natsURL, topic), topic, 1)
 	options.Level = consistency.Inline
 	w, err := consistency.NewWriter(db, cache, &options)
 	check(t, err)

@@ -20,8 +20,10 @@ import (
 	"github.com/cacheaside/cacheaside/internal/test/testenv"
 )
 
-// slots is how many messages a subscriber of NATS has at once.
-const slots = 24
+const (
+	slots   = 24              // messages that a subscriber of NATS has at once
+	ackWait = 2 * time.Second // after which push's consumers deliver a message again
+)
 
 // natsPublisher asks the server to drop what it has seen already, by UUID.
 func natsPublisher(t testing.TB, url string) message.Publisher {
@@ -127,20 +129,37 @@ func (d *drained) Close() error {
 // push returns a subscriber to whose subscriptions the server sends what they have room for.
 // Without ManualAck the client acknowledges also what was held for longer than AckWaitTimeout, and
 // it is lost.
-func push(t testing.TB, url string, ackWait time.Duration) *drained {
+func push(t testing.TB, url, topic string) *drained {
 	t.Helper()
 	conn, err := nats.Connect(url)
 	check(t, err)
+	createConsumers(t, conn, topic)
 	config := wmnats.SubscriberSubscriptionConfig{
 		QueueGroupPrefix: "relays", SubscribersCount: slots, AckWaitTimeout: ackWait,
 		JetStream: wmnats.JetStreamConfig{
-			AutoProvision: true, DurablePrefix: "relays",
-			SubscribeOptions: []nats.SubOpt{nats.DeliverAll(), nats.AckExplicit(), nats.ManualAck(), nats.AckWait(ackWait), nats.MaxAckPending(slots)},
+			DurablePrefix: "relays", SubscribeOptions: []nats.SubOpt{nats.ManualAck()},
 		},
 	}
 	s, err := wmnats.NewSubscriberWithNatsConn(conn, config, watermill.NopLogger{})
 	check(t, err)
 	return &drained{s, conn}
+}
+
+// createConsumers creates the consumers of both topics of a queue, if they do not exist, as the
+// comment of the package demands: a subscription that creates its consumer deletes it at its end.
+func createConsumers(t testing.TB, conn *nats.Conn, topic string) {
+	t.Helper()
+	js, err := conn.JetStream()
+	check(t, err)
+	for _, topic := range []string{topic, topic + "-later"} {
+		_, err := js.AddStream(&nats.StreamConfig{Name: topic, Subjects: []string{topic}})
+		check(t, err)
+		_, err = js.AddConsumer(topic, &nats.ConsumerConfig{
+			Durable: "relays", DeliverGroup: "relays", DeliverSubject: "relays." + topic,
+			AckPolicy: nats.AckExplicitPolicy, AckWait: ackWait, MaxAckPending: slots,
+		})
+		check(t, err)
+	}
 }
 
 // open makes a queue that is closed with the test.

@@ -7,8 +7,8 @@ import (
 )
 
 // Warm loads the rows of keys that have no entry in Redis, or whose entry has less than half of its
-// TTL left. It calls failed for the index of each key that could not be cached, and returns how many
-// rows it had to load. The rows are known to exist: the filter is not asked for them.
+// TTL left. It calls failed for the index of each key that could not be cached, and returns how
+// many rows it had to load. The rows are known to exist: the filter is not asked for them.
 func (r *Reader[K, V]) Warm(ctx context.Context, keys []K, failed func(int, error)) (loaded int) {
 	missing, old := r.ahead(ctx, keys, failed)
 	read := func(g *Group[K], places []int) {

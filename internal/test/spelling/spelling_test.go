@@ -376,14 +376,16 @@ func TestTimesAsKeys(t *testing.T) {
 	at := time.Now().Add(-time.Hour)
 	same := []time.Time{at, at.Round(0), at.UTC(), inZone(at), inZone(at)}
 	ways(t, func(t *testing.T, c *cacheaside.Cache, o cacheaside.LoaderOptions) {
-		row := "old"
+		var row atomic.Pointer[string] // a shadow reads in the background
+		write := func(text string) { row.Store(&text) }
+		write("old")
 		var loads atomic.Int64
 		l, err := cacheaside.NewBatchLoader(c, "days", func(_ context.Context, keys []time.Time) (map[time.Time]string, error) {
 			loads.Add(1)
 			found := make(map[time.Time]string)
 			for _, key := range keys {
 				if key.Equal(at) {
-					found[inZone(key)] = row
+					found[inZone(key)] = *row.Load()
 				}
 				if key.Location() != time.UTC {
 					t.Errorf("the load function got %v", key)
@@ -397,9 +399,9 @@ func TestTimesAsKeys(t *testing.T) {
 			t.Error(err)
 		}
 		for i, key := range same {
-			row = fmt.Sprint("new ", i)
+			write(fmt.Sprint("new ", i))
 			noError(t, l.Invalidate(t.Context(), key))
-			wantRow(t, l, row, same...)
+			wantRow(t, l, *row.Load(), same...)
 			if l.Key(key) != l.Key(at) {
 				t.Errorf("%v, %v", l.Key(key).Text, l.Key(at).Text)
 			}

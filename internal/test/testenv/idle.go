@@ -34,11 +34,12 @@ func FillPool(t testing.TB, client, admin *redis.Client, n int) {
 			t.Fatal(err)
 		}
 	}
+	waits := client.WithTimeout(0) // it takes connections from the same pools; 0 is no limit, for how long they must wait is not known
 	var all sync.WaitGroup
 	for range n {
 		all.Go(func() {
 			for range 1000 { // it waits for replicas that there are not; an error is that of a connection that was closed before
-				if client.Do(ctx, "wait", 99, 0).Err() == nil {
+				if waits.Do(ctx, "wait", 99, 0).Err() == nil {
 					return
 				}
 			}
@@ -48,7 +49,7 @@ func FillPool(t testing.TB, client, admin *redis.Client, n int) {
 	for range pipelined {
 		all.Go(func() {
 			for range 1000 {
-				_, err := client.Pipelined(ctx, func(p redis.Pipeliner) error {
+				_, err := waits.Pipelined(ctx, func(p redis.Pipeliner) error {
 					p.Do(ctx, "wait", 99, 0)
 					p.Ping(ctx)
 					return nil
@@ -65,7 +66,7 @@ func FillPool(t testing.TB, client, admin *redis.Client, n int) {
 		check(err)
 		waiting = waiting[:0]
 		for line := range strings.Lines(list) {
-			if strings.Contains(line, " cmd=wait ") {
+			if strings.Contains(line, " cmd=wait ") && strings.Contains(line, " flags=b ") { // without the flag, it is idle after an earlier WAIT
 				id, _, _ := strings.Cut(strings.TrimPrefix(line, "id="), " ")
 				waiting = append(waiting, id)
 			}

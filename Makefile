@@ -22,10 +22,11 @@ test: servers ## all tests of all modules, with the race detector; then what all
 
 check: lint test mutants ## what must hold before a change is committed
 
-lint: format vet ## formatting, vet, the list of guards, the lengths of files and functions, the documentation, golangci-lint
+lint: format vet ## formatting, vet, the list of guards, the lengths of files and functions, the size of the library, the documentation, golangci-lint
 	go run ./internal/mutant -check
 	scripts/house.sh
 	go run ./scripts/layers
+	scripts/size.sh
 	go test -trimpath -count=1 ./internal/prose
 	go test -trimpath -count=1 -run TestLinks .
 	set -e; for m in $(MODULES); do (cd $$m && go run $(GOLANGCI) run ./...); done

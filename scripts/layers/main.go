@@ -1,7 +1,11 @@
-// Layers checks that the files of the root package refer to each other in one direction only: down
-// the list in scripts/layers.txt. All files may refer to the types Cache and Loader and to their
-// fields, for many have methods of these. It also checks that the package stays small. With -list
-// it prints all references instead.
+// Layers checks that the files of a package refer to each other in one direction: down a list of
+// them. scripts/layers has such a list for each package that it checks. In the root package no file
+// may refer to one above it; all may refer to the types Cache and Loader and to their fields, for
+// many have methods of these. In another package, of the pairs of files of which one refers to the
+// other, at most one in ten may be upwards. Layers also checks that the root package stays small.
+//
+// With -list DIR it prints the references between the files of a package. With -up it prints those
+// that are upwards in any package, and how many pairs of files there are.
 package main
 
 import (
@@ -11,6 +15,7 @@ import (
 	"flag"
 	"fmt"
 	"go/ast"
+	"go/build"
 	"go/importer"
 	"go/parser"
 	"go/token"
@@ -24,50 +29,105 @@ import (
 	"strings"
 )
 
-// list is where the layers are listed, from the top down. Files of one line are one layer.
-const list = "scripts/layers.txt"
+// lists is the folder of the lists. internal-fetch.txt is the one of internal/fetch; root.txt is that
+// of the root. Files that stand on one line are one layer.
+const lists = "scripts/layers"
 
 func main() {
-	all := flag.Bool("list", false, "print all references between files")
+	list := flag.String("list", "", "print the references between the files of the package in this folder")
+	up := flag.Bool("up", false, "print each reference upwards")
 	flag.Parse()
-	if err := run(*all); err != nil {
+	if err := run(*list, *up); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
 }
 
-func run(all bool) error {
-	layers, err := readLayers()
-	if err != nil {
-		return err
-	}
-	root, err := load(".")
-	if err != nil {
-		return err
-	}
-	refs := root.references()
-	wrong := root.sizes()
-	for _, f := range root.files {
-		if _, ok := layers[f]; !ok {
-			wrong = append(wrong, fmt.Sprintf("%s: not in %s", f, list))
+func run(list string, up bool) error {
+	if list != "" {
+		s, err := load(list)
+		if err != nil {
+			return err
 		}
-	}
-	for _, r := range slices.SortedFunc(maps.Keys(refs), func(a, b reference) int {
-		return cmp.Or(cmp.Compare(a.from, b.from), cmp.Compare(a.to, b.to), cmp.Compare(a.name, b.name))
-	}) {
-		if all {
+		for _, r := range sorted(s.references()) {
 			fmt.Println(r.from, r.to, r.name)
-		} else if layers[r.from] > layers[r.to] {
-			wrong = append(wrong, fmt.Sprintf("%s refers up to %s: %s", r.from, r.to, r.name))
 		}
+		return nil
 	}
-	if len(wrong) > 0 && !all {
+	names, err := filepath.Glob(filepath.Join(lists, "*.txt"))
+	if err != nil {
+		return err
+	}
+	var wrong []string
+	for _, name := range names {
+		w, err := check(name, up)
+		if err != nil {
+			return err
+		}
+		wrong = append(wrong, w...)
+	}
+	if len(wrong) > 0 {
 		return fmt.Errorf("%s", strings.Join(wrong, "\n"))
 	}
 	return nil
 }
 
-func readLayers() (map[string]int, error) {
+// check returns what is wrong with the package of a list.
+func check(list string, up bool) (wrong []string, err error) {
+	dir := strings.ReplaceAll(strings.TrimSuffix(filepath.Base(list), ".txt"), "-", "/")
+	root := dir == "root"
+	if root {
+		dir = "."
+	}
+	layers, err := readLayers(list)
+	if err != nil {
+		return nil, err
+	}
+	s, err := load(dir)
+	if err != nil {
+		return nil, err
+	}
+	for _, f := range s.files {
+		if _, ok := layers[f]; !ok {
+			wrong = append(wrong, fmt.Sprintf("%s: %s is not in it", list, f))
+		}
+	}
+	for f := range layers {
+		if !slices.Contains(s.files, f) {
+			wrong = append(wrong, fmt.Sprintf("%s: there is no %s", list, f))
+		}
+	}
+	pairs, upward := make(map[[2]string]bool), make(map[[2]string]bool) // from, to
+	var names []string
+	for _, r := range sorted(s.references()) {
+		pairs[[2]string{r.from, r.to}] = true
+		if layers[r.from] > layers[r.to] {
+			upward[[2]string{r.from, r.to}] = true
+			names = append(names, fmt.Sprintf("%s: %s refers up to %s: %s", dir, r.from, r.to, r.name))
+		}
+	}
+	if up {
+		fmt.Printf("%s: %d of %d pairs of files are upwards\n", dir, len(upward), len(pairs))
+		for _, name := range names {
+			fmt.Println("  " + name)
+		}
+	}
+	if root {
+		return append(append(wrong, names...), s.sizes()...), nil
+	}
+	if 10*len(upward) > len(pairs) {
+		wrong = append(wrong, fmt.Sprintf("%s: %d of %d pairs of files are upwards: at most one in ten (-up prints them)", dir, len(upward), len(pairs)))
+	}
+	return wrong, nil
+}
+
+func sorted(refs map[reference]bool) []reference {
+	return slices.SortedFunc(maps.Keys(refs), func(a, b reference) int {
+		return cmp.Or(cmp.Compare(a.from, b.from), cmp.Compare(a.to, b.to), cmp.Compare(a.name, b.name))
+	})
+}
+
+func readLayers(list string) (map[string]int, error) {
 	f, err := os.Open(list)
 	if err != nil {
 		return nil, err
@@ -97,20 +157,18 @@ type sources struct {
 // load reads and checks the package in dir.
 func load(dir string) (*sources, error) {
 	s := &sources{fset: token.NewFileSet(), info: &types.Info{Uses: make(map[*ast.Ident]types.Object)}}
-	names, err := filepath.Glob(filepath.Join(dir, "*.go"))
+	built, err := build.ImportDir(dir, 0)
 	if err != nil {
 		return nil, err
 	}
+	s.files = built.GoFiles
 	var parsed []*ast.File
-	for _, name := range names {
-		if strings.HasSuffix(name, "_test.go") {
-			continue
-		}
-		f, err := parser.ParseFile(s.fset, name, nil, parser.SkipObjectResolution)
+	for _, name := range s.files {
+		f, err := parser.ParseFile(s.fset, filepath.Join(dir, name), nil, parser.SkipObjectResolution)
 		if err != nil {
 			return nil, err
 		}
-		parsed, s.files = append(parsed, f), append(s.files, filepath.Base(name))
+		parsed = append(parsed, f)
 		s.lines += s.fset.File(f.Pos()).LineCount()
 	}
 	exports, err := exportData(dir)
@@ -161,7 +219,8 @@ func (s *sources) sizes() (wrong []string) {
 
 // exportData is where the compiler has put what it knows of the packages that dir imports.
 func exportData(dir string) (map[string]string, error) {
-	cmd := exec.Command("go", "list", "-trimpath", "-race", "-export", "-deps", "-f", "{{.ImportPath}} {{.Export}}", dir)
+	cmd := exec.Command("go", "list", "-trimpath", "-race", "-export", "-deps", "-f", "{{.ImportPath}} {{.Export}}", ".")
+	cmd.Dir = dir
 	cmd.Stderr = os.Stderr
 	out, err := cmd.Output()
 	if err != nil {

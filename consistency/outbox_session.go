@@ -96,13 +96,13 @@ const (
 	mysqlCheckRead = 1020 // a row has changed since it was read, where innodb_snapshot_isolation is set
 	mysqlNull      = 1048
 	mysqlSyntax    = 1064
-	mysqlTwoRows   = 1242
 	mysqlNoTable   = 1146
 	mysqlNoColumn  = 1054
 	mysqlNoIndex   = 1176
 	mysqlLockWait  = 1205
 	mysqlDeadlock  = 1213
 	mysqlBadText   = 1366
+	mysqlRange     = 1690
 )
 
 // inTheWay tells whether another transaction was, so that it is to be done again. SQLite's drivers
@@ -123,7 +123,7 @@ func (o *SQLOutbox) explain(err error) error {
 		return fmt.Errorf("the table %s is missing (see Dialect.Schema): %w", o.text.name, err)
 	case !ok && (strings.Contains(err.Error(), "no such column") || strings.Contains(err.Error(), "has no column")), ok && (answer.Number == mysqlNoColumn || answer.Number == mysqlNoIndex):
 		return fmt.Errorf("the table %s has the wrong columns (see Dialect.Schema): %w", o.text.name, err)
-	case ok && answer.Number == mysqlTwoRows, !ok && strings.Contains(err.Error(), "ON CONFLICT clause does not match"):
+	case ok && answer.Number == mysqlRange, !ok && strings.Contains(err.Error(), "ON CONFLICT clause does not match"):
 		return fmt.Errorf("the table %s is of an older release, and its primary key lacks the namespace: %s (see docs/migration.md): %w", o.text.name, o.text.newKey(), err)
 	case ok && answer.Number == mysqlNull:
 		return quiet(answer, sqlclock.Hint)

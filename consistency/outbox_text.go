@@ -79,18 +79,17 @@ func (s statements) begin(verb string) string {
 func micros(d time.Duration) int64 { return max(0, d.Microseconds()) }
 
 func (s statements) beginInsert(b []byte) []byte {
-	return append(b, s.begin("INSERT")+" INTO "+s.table+" (namespace, id, created, due, loader, version, text, all_keys, again, reload, attempts, admit) VALUES "...)
+	return append(b, "INSERT INTO "+s.table+" (namespace, id, created, due, loader, version, text, all_keys, again, reload, attempts, admit) VALUES "...)
 }
 
 func (s statements) insertRow(b []byte, id rowID, item *Item) []byte {
 	b = append(append(b, '('), s.space...)
 	b = appendHex(append(b, ", "...), id[:])
-	b = append(b, ", "+s.now()...)
-	created := "created" // the value of this row, in MySQL
 	if s.dialect == SQLite {
-		created = s.now()
+		b = append(b, ", "+s.now()+", "+s.now()+" + "...)
+	} else {
+		b = append(b, ", "+sqlclock.InsertMicros()+", created + "...) // created of this row
 	}
-	b = append(b, ", "+created+" + "...)
 	b = strconv.AppendInt(b, micros(item.After), 10)
 	for _, text := range []string{item.Key.Loader, item.Key.Version, item.Key.Text} {
 		b = appendHex(append(b, ", "...), []byte(text))
@@ -99,13 +98,14 @@ func (s statements) insertRow(b []byte, id rowID, item *Item) []byte {
 }
 
 // endInsert leaves a row as it is that is there already. In a MySQL table of an older release,
-// whose primary key is the ID alone, the row may belong to another namespace: then the subquery of
-// two rows makes the statement fail (see explain). SQLite refuses the statement for such a table.
+// whose primary key is the ID alone, the row may belong to another namespace: then the sum is too
+// large for a BIGINT, and the statement fails (see explain). SQLite refuses the statement for such a
+// table.
 func (s statements) endInsert(b []byte) []byte {
 	if s.dialect == SQLite {
 		return append(b, " ON CONFLICT (namespace, id) DO NOTHING"...)
 	}
-	return append(b, " ON DUPLICATE KEY UPDATE id = IF(namespace = "+s.space+", id, (SELECT 1 UNION ALL SELECT 2))"...)
+	return append(b, " ON DUPLICATE KEY UPDATE id = IF(namespace = "+s.space+", id, ~0 + claim + 1)"...)
 }
 
 func appendHex(b, value []byte) []byte {

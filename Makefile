@@ -28,7 +28,7 @@ lint: format vet ## formatting, vet, the list of guards, the lengths of files an
 	go run ./scripts/layers
 	scripts/size.sh
 	go test -trimpath -count=1 ./internal/prose
-	go test -trimpath -count=1 -run TestLinks .
+	go test -trimpath -count=1 -run TestLinks ./internal/test/docs
 	set -e; for m in $(MODULES); do (cd $$m && go run $(GOLANGCI) run ./...); done
 
 format: ## whether gofmt would change a file

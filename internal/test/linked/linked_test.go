@@ -1,4 +1,4 @@
-package cacheaside
+package linked
 
 import (
 	"bytes"
@@ -12,7 +12,7 @@ import (
 // packages are those that a program links.
 func packages(t *testing.T, program string) []string {
 	t.Helper()
-	list := exec.Command("go", "list", "-deps", "./internal/test/linked/"+program)
+	list := exec.Command("go", "list", "-deps", "./"+program)
 	list.Env = append(os.Environ(), "GOPROXY=off")
 	var errs bytes.Buffer
 	list.Stderr = &errs

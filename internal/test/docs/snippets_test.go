@@ -1,4 +1,4 @@
-package cacheaside
+package docs
 
 import (
 	"errors"
@@ -12,6 +12,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime/debug"
 	"slices"
 	"strings"
 	"testing"
@@ -214,10 +215,11 @@ func TestSnippetsThatAreWrong(t *testing.T) {
 
 // asTheSuite are the flags by which all tests are built, so that what they have compiled is used.
 func asTheSuite() []string {
-	if raceEnabled {
-		return []string{"-trimpath", "-race"}
+	flags := []string{"-trimpath"}
+	if info, ok := debug.ReadBuildInfo(); ok && slices.Contains(info.Settings, debug.BuildSetting{Key: "-race", Value: "true"}) {
+		flags = append(flags, "-race")
 	}
-	return []string{"-trimpath"}
+	return flags
 }
 
 // exports are the packages that snippets can import, each read once.

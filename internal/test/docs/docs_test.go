@@ -1,4 +1,4 @@
-package cacheaside
+package docs
 
 import (
 	"fmt"
@@ -153,17 +153,17 @@ func TestLinksThatLeadNowhere(t *testing.T) {
 		"[a](../loader.go) [b](design.md) [c](#here)\n# Here": 0,
 		"[a](../loaders.go)": 1,
 		"[a](loader.go)":     1,
-		"[`TestLinksLeadSomewhere`](../docs_test.go)":        0,
-		"[`TestLinksLeadSomewhere`](../loader.go)":           1,
-		"[`TestLinksLeadNowhere`, `TestX`](../docs_test.go)": 2,
-		"[`TestKilled`](../consistency)":                     0,
-		"[`TestKill`](../consistency)":                       1,
-		"[a](#there)\n# Here":                                1,
-		"[a](../README.md#status) [b](../README.md#states)":  1,
-		"[a](https://nowhere.example/x)":                     0,
-		"```go\nm[string](x)\n```":                           0,
-		"`NewT[K](c)` [`TestNo`](../docs_test.go) `m[x](y)`": 1,
-		"[a](guides/metrics.md)":                             0,
+		"[`TestLinksLeadSomewhere`](../internal/test/docs/docs_test.go)":        0,
+		"[`TestLinksLeadSomewhere`](../loader.go)":                              1,
+		"[`TestLinksLeadNowhere`, `TestX`](../internal/test/docs/docs_test.go)": 2,
+		"[`TestKilled`](../consistency)":                                        0,
+		"[`TestKill`](../consistency)":                                          1,
+		"[a](#there)\n# Here":                                                   1,
+		"[a](../README.md#status) [b](../README.md#states)":                     1,
+		"[a](https://nowhere.example/x)":                                        0,
+		"```go\nm[string](x)\n```":                                              0,
+		"`NewT[K](c)` [`TestNo`](../internal/test/docs/docs_test.go) `m[x](y)`": 1,
+		"[a](guides/metrics.md)":                                                0,
 	} {
 		if all, checked := flaws(page, text); len(all) != want || want > 0 && checked == 0 {
 			t.Errorf("%q: %q, want %d", text, all, want)

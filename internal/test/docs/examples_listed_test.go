@@ -1,4 +1,4 @@
-package cacheaside
+package docs
 
 import (
 	"go/ast"

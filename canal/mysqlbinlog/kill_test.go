@@ -57,7 +57,8 @@ var (
 // positions, have everything be forgotten, and so would hide what others leave.
 var acts = [][]fault{
 	{logEnds},
-	{redisHangs, redisDies},
+	{redisHangs}, // by itself: a Redis that dies forgets what a consumer has left in it
+	{redisDies},
 	{mariaDies},
 	{logPurged},
 	{moved, dropped, swapped},

@@ -274,7 +274,7 @@ func TestSoftTimeout(t *testing.T) {
 }
 
 // No stale set by a reload in the background: it has read the row, then comes an invalidation. (The
-// others are in stale_test.go.)
+// others are in stale_set_test.go.)
 func TestStaleSetRenewal(t *testing.T) {
 	each(t, func(t *testing.T, b backend) {
 		d := newTable(map[int]string{1: "old"})

@@ -99,8 +99,8 @@ func (s statements) insertRow(b []byte, id rowID, item *Item) []byte {
 
 // endInsert leaves a row as it is that is there already. In a MySQL table of an older release,
 // whose primary key is the ID alone, the row may belong to another namespace: then the sum is too
-// large for a BIGINT, and the statement fails (see explain). SQLite refuses the statement for such a
-// table.
+// large for a BIGINT, and the statement fails (see explain). SQLite refuses the statement for such
+// a table.
 func (s statements) endInsert(b []byte) []byte {
 	if s.dialect == SQLite {
 		return append(b, " ON CONFLICT (namespace, id) DO NOTHING"...)

@@ -21,8 +21,8 @@ func Micros() string {
 // InsertMicros returns an expression for the UTC time of the server in microseconds since 1970, for
 // an INSERT without Begin, whose settings are a fifth of what an INSERT of one row costs. Where
 // UTC_TIMESTAMP is not the time, because a session has set the variable timestamp, it converts
-// SYSDATE: only then can an hour that comes twice in the session's time zone be taken for the other.
-// A server that was started with sysdate-is-now hides such a variable.
+// SYSDATE: only then can an hour that comes twice in the session's time zone be taken for the
+// other. A server that was started with sysdate-is-now hides such a variable.
 func InsertMicros() string {
 	return "TIMESTAMPDIFF(MICROSECOND, '1970-01-01 00:00:00', IF(ABS(TIMESTAMPDIFF(SECOND, NOW(6), SYSDATE(6))) < 2, UTC_TIMESTAMP(6), CONVERT_TZ(SYSDATE(6), @@session.time_zone, _ascii'+00:00')))"
 }

@@ -29,8 +29,8 @@ import (
 	"strings"
 )
 
-// lists is the folder of the lists. internal-fetch.txt is the one of internal/fetch; root.txt is that
-// of the root. Files that stand on one line are one layer.
+// lists is the folder of the lists. internal-fetch.txt is the one of internal/fetch; root.txt is
+// that of the root. Files that stand on one line are one layer.
 const lists = "scripts/layers"
 
 func main() {

@@ -1,58 +1,50 @@
 package ddl
 
 import (
+	"slices"
+
 	"github.com/cacheaside/cacheaside/canal/event"
 )
 
-// object reads past what may stand between CREATE or ALTER and the word that says what is created
-// or altered, and gives that.
+// object reads past what may stand between CREATE or ALTER and the word that names the kind of
+// object, and returns that word.
 func (r *reader) object() string {
-	for r.token.kind == word {
-		w := r.token.text
+	value := false // of DEFINER = user@host, or of ALGORITHM =
+	for r.token.kind != end {
+		t := r.token
 		r.next()
-		switch upper(w) {
-		case "UNIQUE", "FULLTEXT", "SPATIAL", "VECTOR", "ONLINE", "OFFLINE", "IGNORE", "AGGREGATE", "UNDO", "JSON", "RELATIONAL", "DUALITY":
-		case "OR":
-			r.keyword("REPLACE")
-		case "SQL":
-			r.keyword("SECURITY")
-			r.next()
-		case "ALGORITHM":
-			r.accept('=')
-			r.next()
-		case "DEFINER":
-			r.definer()
-		default:
-			return upper(w)
+		switch {
+		case t.kind != word:
+			value = t.text == "=" || t.text == "@" || t.text == "."
+		case value:
+			value = false
+		case !slices.Contains(attributes, upper(t.text)):
+			return upper(t.text)
 		}
 	}
 	return ""
 }
 
-// definer reads = user[@host].
-func (r *reader) definer() {
-	r.accept('=')
-	r.next()
-	if r.accept('(') { // CURRENT_USER()
-		r.accept(')')
-	}
-	if r.accept('@') {
-		r.next()
-		for r.accept('.') {
-			r.next()
-		}
-	}
+// attributes are the words that may stand before the kind of object.
+var attributes = []string{
+	"UNIQUE", "FULLTEXT", "SPATIAL", "VECTOR", "ONLINE", "OFFLINE", "IGNORE", "AGGREGATE", "UNDO",
+	"JSON", "RELATIONAL", "DUALITY", "OR", "REPLACE", "SQL", "SECURITY", "DEFINER", "INVOKER",
+	"ALGORITHM",
 }
 
-// other tells whether a statement about an object that is no table was understood.
+// programs are the objects that contain statements. CREATE and ALTER do not execute these.
+var programs = []string{"PROCEDURE", "FUNCTION", "TRIGGER", "EVENT", "PACKAGE", "LIBRARY"}
+
+// objects are those of the other objects that contain no rows of a table.
+var objects = []string{
+	"DATABASE", "SCHEMA", "INDEX", "VIEW", "USER", "ROLE", "SERVER", "SEQUENCE", "LOGFILE",
+	"TABLESPACE", "REFERENCE", "RESOURCE", "INSTANCE",
+}
+
+// other reads what follows the name of an object that is no table. It reports whether it has
+// understood the statement.
 func (r *reader) other(object string) bool {
-	switch object {
-	case "PROCEDURE", "FUNCTION", "TRIGGER", "EVENT", "PACKAGE", "LIBRARY":
-		return true // the statements in it are not executed now
-	case "DATABASE", "SCHEMA", "INDEX", "VIEW", "USER", "ROLE", "SERVER", "SEQUENCE", "LOGFILE", "TABLESPACE", "REFERENCE", "RESOURCE", "INSTANCE":
-		return r.rest()
-	}
-	return false
+	return slices.Contains(programs, object) || slices.Contains(objects, object) && r.rest()
 }
 
 // create reads what follows CREATE.

@@ -37,9 +37,9 @@ type Effect struct {
 	// Control is what it does to its transaction.
 	Control Control
 
-	// XID names the transaction of XA, XACommit and XARollback, as both servers log it:
-	// X'gtrid',X'bqual',formatID. It is the same for the same transaction, however the statement
-	// spells it.
+	// XID names the transaction of XA, XACommit and XARollback. It has the statement's spelling.
+	// Both servers log each statement of a transaction with the same one:
+	// X'gtrid',X'bqual',formatID.
 	XID string
 
 	// Changes have a Kind (Alter, Truncate or Replace), a Schema and a Table alone. Where the

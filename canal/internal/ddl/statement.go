@@ -1,6 +1,9 @@
 package ddl
 
 import (
+	"slices"
+	"strings"
+
 	"github.com/cacheaside/cacheaside/canal/event"
 )
 
@@ -147,4 +150,33 @@ func (r *reader) repair() bool {
 	for r.keyword("QUICK", "EXTENDED", "USE_FRM", "FORCE") {
 	}
 	return r.done()
+}
+
+// maxXID is the maximum length of an XID. Both servers log at most 285 bytes.
+const maxXID = 512
+
+// xa reads what follows XA: https://dev.mysql.com/doc/refman/8.4/en/xa-statements.html. It takes
+// the identifier as it stands, because a server logs every spelling of it in the same way.
+func (r *reader) xa() bool {
+	switch {
+	case r.keyword("START", "BEGIN", "END", "PREPARE"):
+		r.effect.Control = XA
+	case r.keyword("COMMIT"):
+		r.effect.Control = XACommit
+	case r.keyword("ROLLBACK"):
+		r.effect.Control = XARollback
+	default:
+		return r.keyword("RECOVER") && r.rest()
+	}
+	var xid strings.Builder
+	for xid.Len() <= maxXID && r.token.kind != end && r.token.text != ";" && !slices.ContainsFunc([]string{"JOIN", "RESUME", "SUSPEND", "ONE"}, r.token.is) {
+		if r.token.kind == single || r.token.kind == double {
+			xid.WriteString("'" + r.token.text + "'")
+		} else {
+			xid.WriteString(r.token.text)
+		}
+		r.next()
+	}
+	r.effect.XID = xid.String()
+	return xid.Len() > 0 && xid.Len() <= maxXID && r.rest()
 }

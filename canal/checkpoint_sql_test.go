@@ -11,7 +11,7 @@ import (
 	"github.com/jmoiron/sqlx"
 
 	"github.com/cacheaside/cacheaside/canal/event"
-	"github.com/cacheaside/cacheaside/canal/internal/shop"
+	"github.com/cacheaside/cacheaside/internal/test/shop"
 	"github.com/cacheaside/cacheaside/internal/test/sqlite"
 	"github.com/cacheaside/cacheaside/internal/test/testenv"
 )

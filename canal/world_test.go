@@ -14,8 +14,8 @@ import (
 
 	"github.com/cacheaside/cacheaside"
 	"github.com/cacheaside/cacheaside/canal/event"
-	"github.com/cacheaside/cacheaside/canal/internal/shop"
 	"github.com/cacheaside/cacheaside/canal/parking"
+	"github.com/cacheaside/cacheaside/internal/test/shop"
 	"github.com/cacheaside/cacheaside/internal/test/testenv"
 )
 

@@ -5,6 +5,7 @@ import (
 	"io"
 	"iter"
 	"log/slog"
+	"reflect"
 	"slices"
 	"strings"
 	"time"
@@ -156,13 +157,9 @@ func (r Row) All() iter.Seq2[string, Value] {
 // size is how many bytes its texts have.
 func (r Row) size() (n int) {
 	for i := range r.values {
-		switch v := r.values[i].v.(type) {
-		case string:
-			n += len(v)
-		case []byte:
-			n += len(v)
-		case inexact:
-			n += len(v)
+		switch v := reflect.ValueOf(r.values[i].v); v.Kind() {
+		case reflect.String, reflect.Slice:
+			n += v.Len()
 		}
 	}
 	return n

@@ -6,6 +6,7 @@ import (
 	"io"
 	"log/slog"
 	"math"
+	"reflect"
 	"strconv"
 )
 
@@ -85,60 +86,28 @@ func (v Value) IsNull() bool { return v.v == null{} }
 // of their type, which is not always how the client shows them, and neither is JSON: they are no
 // keys (see Exact). NULL, and what is not known, is "". A Source sees to it.
 func (v Value) Text() string {
-	switch v := v.v.(type) {
-	case string:
-		return v
-	case []byte:
-		return string(v)
-	case inexact:
-		return string(v)
-	case float64:
-		return strconv.FormatFloat(v, 'g', -1, 64)
-	case float32:
-		return strconv.FormatFloat(float64(v), 'g', -1, 32)
+	switch r := reflect.ValueOf(v.v); {
+	case r.Kind() == reflect.String:
+		return r.String()
+	case r.CanInt():
+		return strconv.FormatInt(r.Int(), 10)
+	case r.CanUint():
+		return strconv.FormatUint(r.Uint(), 10)
+	case r.CanFloat():
+		return strconv.FormatFloat(r.Float(), 'g', -1, r.Type().Bits())
 	}
-	switch n, negative, ok := v.integer(); {
-	case negative:
-		return strconv.FormatInt(int64(n), 10)
-	case ok:
-		return strconv.FormatUint(n, 10)
-	}
-	return ""
-}
-
-// integer is what an integer type holds; n is its two's complement, if it is negative.
-func (v Value) integer() (n uint64, negative, ok bool) {
-	signed := func(n int64) (uint64, bool, bool) { return uint64(n), n < 0, true }
-	switch n := v.v.(type) {
-	case int64:
-		return signed(n)
-	case int32:
-		return signed(int64(n))
-	case int16:
-		return signed(int64(n))
-	case int8:
-		return signed(int64(n))
-	case int:
-		return signed(int64(n))
-	case uint64:
-		return n, false, true
-	case uint32:
-		return uint64(n), false, true
-	case uint16:
-		return uint64(n), false, true
-	case uint8:
-		return uint64(n), false, true
-	case uint:
-		return uint64(n), false, true
-	}
-	return 0, false, false
+	b, _ := v.v.([]byte)
+	return string(b)
 }
 
 // Int64 returns the value of an integer column, also where the source has it as text. A FLOAT or
 // DOUBLE is an error.
 func (v Value) Int64() (int64, error) {
-	if n, negative, ok := v.integer(); ok && (negative || n <= math.MaxInt64) {
-		return int64(n), nil
+	switch r := reflect.ValueOf(v.v); {
+	case r.CanInt():
+		return r.Int(), nil
+	case r.CanUint() && r.Uint() <= math.MaxInt64:
+		return int64(r.Uint()), nil
 	}
 	n, err := strconv.ParseInt(v.Text(), 10, 64)
 	if err != nil || v.float() {
@@ -149,8 +118,11 @@ func (v Value) Int64() (int64, error) {
 
 // Uint64 is Int64 for an unsigned one.
 func (v Value) Uint64() (uint64, error) {
-	if n, negative, ok := v.integer(); ok && !negative {
-		return n, nil
+	switch r := reflect.ValueOf(v.v); {
+	case r.CanUint():
+		return r.Uint(), nil
+	case r.CanInt() && r.Int() >= 0:
+		return uint64(r.Int()), nil
 	}
 	n, err := strconv.ParseUint(v.Text(), 10, 64)
 	if err != nil || v.float() {
@@ -160,13 +132,7 @@ func (v Value) Uint64() (uint64, error) {
 }
 
 // float reports whether it is a FLOAT or DOUBLE.
-func (v Value) float() bool {
-	switch v.v.(type) {
-	case float64, float32:
-		return true
-	}
-	return false
-}
+func (v Value) float() bool { return reflect.ValueOf(v.v).CanFloat() }
 
 // unfit is an error that does not show the value.
 func (v Value) unfit(want string) error {

@@ -3,7 +3,7 @@ package parking
 import (
 	"testing"
 
-	"github.com/cacheaside/cacheaside/canal/internal/shop"
+	"github.com/cacheaside/cacheaside/internal/test/shop"
 	"github.com/cacheaside/cacheaside/internal/test/testenv"
 )
 

@@ -32,8 +32,8 @@ type SQLCheckpointOptions struct {
 // one in ten times SaveEvery while none do. An SQLCheckpoint is safe for concurrent use by any
 // number of processes.
 type SQLCheckpoint struct {
-	db          *sqlx.DB
-	name, table string
+	name  string
+	table kept.Table
 }
 
 var checkpointName = regexp.MustCompile(`^[a-z0-9_.-]{1,64}$`)
@@ -46,14 +46,14 @@ func NewSQLCheckpoint(db *sqlx.DB, options *SQLCheckpointOptions) (*SQLCheckpoin
 	if options != nil {
 		o = *options
 	}
-	c := &SQLCheckpoint{db: db, name: cmp.Or(o.Name, "canal"), table: cmp.Or(o.Table, "cacheaside_checkpoint")}
+	c := &SQLCheckpoint{cmp.Or(o.Name, "canal"), kept.Table{DB: db, Name: cmp.Or(o.Table, "cacheaside_checkpoint")}}
 	switch {
 	case db == nil || db.DB == nil:
 		return nil, errors.New("canal: NewSQLCheckpoint: db is nil")
 	case !checkpointName.MatchString(c.name):
 		return nil, fmt.Errorf("canal: SQLCheckpointOptions.Name %q: 1 to 64 small letters, digits, '_', '.' and '-'", c.name)
-	case !kept.Table.MatchString(c.table):
-		return nil, fmt.Errorf("canal: SQLCheckpointOptions.Table %q: an identifier of at most 63 letters, digits and '_', or schema.table", c.table)
+	case !kept.TableName.MatchString(c.table.Name):
+		return nil, fmt.Errorf("canal: SQLCheckpointOptions.Table %q: an identifier of at most 63 letters, digits and '_', or schema.table", c.table.Name)
 	}
 	return c, nil
 }
@@ -65,22 +65,22 @@ func NewSQLCheckpoint(db *sqlx.DB, options *SQLCheckpointOptions) (*SQLCheckpoin
 // the column to MEDIUMTEXT where GTIDs have thousands of gaps.
 func (c *SQLCheckpoint) Schema() string {
 	text := "MEDIUMTEXT"
-	if sqlx.BindType(c.db.DriverName()) == sqlx.DOLLAR { // PostgreSQL, whose TEXT has no limit
+	if sqlx.BindType(c.table.DB.DriverName()) == sqlx.DOLLAR { // PostgreSQL, whose TEXT has no limit
 		text = "TEXT"
 	}
-	return "CREATE TABLE IF NOT EXISTS " + c.table + " (name VARCHAR(64) NOT NULL PRIMARY KEY, token BIGINT NOT NULL, place " + text + " NOT NULL, saved BIGINT NOT NULL)"
+	return "CREATE TABLE IF NOT EXISTS " + c.table.Name + " (name VARCHAR(64) NOT NULL PRIMARY KEY, token BIGINT NOT NULL, place " + text + " NOT NULL, saved BIGINT NOT NULL)"
 }
 
 // CreateTable does what Schema says, for tests and first steps.
 func (c *SQLCheckpoint) CreateTable(ctx context.Context) error {
-	_, err := c.db.ExecContext(ctx, c.Schema())
+	_, err := c.table.DB.ExecContext(ctx, c.Schema())
 	return c.failed(err)
 }
 
 // Load returns none if there is no row.
 func (c *SQLCheckpoint) Load(ctx context.Context) (event.Position, error) {
-	p, _, _, err := c.row(ctx, c.own(ctx))
-	return p, c.failed(err)
+	s, _, err := c.Look(ctx)
+	return s.Position, err
 }
 
 // Saved is what an SQLCheckpoint has of a Consumer.
@@ -92,33 +92,24 @@ type Saved struct {
 
 // Look returns what was saved last, for a caller that only looks; found is false if nothing was.
 func (c *SQLCheckpoint) Look(ctx context.Context) (s Saved, found bool, err error) {
-	var micros int64
-	err = kept.InTx(ctx, c.db, func(tx *sqlx.Tx) error {
-		return tx.QueryRowxContext(ctx, c.text("SELECT place, token, saved FROM TABLE WHERE name = ? LIMIT 1"), c.name).Scan(&s.Position, &s.Token, &micros)
+	err = c.table.Tx(ctx, func(tx *sqlx.Tx) error {
+		s, err = c.row(ctx, tx)
+		return err
 	})
-	if errors.Is(err, sql.ErrNoRows) {
+	if errors.Is(err, sql.ErrNoRows) || err == nil && s.Position == "" { // Save has inserted the row, and no more
 		return Saved{}, false, nil
 	}
-	s.Time = time.UnixMicro(micros)
 	return s, err == nil, c.failed(err)
 }
 
-// transaction calls f in a transaction: one of its own, or one that is under way.
-type transaction func(f func(tx *sqlx.Tx) error) error
-
-// own returns the transactions of statements that are committed each by itself.
-func (c *SQLCheckpoint) own(ctx context.Context) transaction {
-	return func(f func(tx *sqlx.Tx) error) error { return kept.InTx(ctx, c.db, f) }
-}
-
-func (c *SQLCheckpoint) row(ctx context.Context, in transaction) (p event.Position, token int64, found bool, err error) {
-	err = in(func(tx *sqlx.Tx) error {
-		return tx.QueryRowxContext(ctx, c.text("SELECT place, token FROM TABLE WHERE name = ? LIMIT 1"), c.name).Scan(&p, &token)
-	})
-	if errors.Is(err, sql.ErrNoRows) {
-		return "", 0, false, nil
+func (c *SQLCheckpoint) row(ctx context.Context, tx *sqlx.Tx) (s Saved, err error) {
+	var micros int64
+	err = tx.QueryRowxContext(ctx, c.table.Text("SELECT place, token, saved FROM TABLE WHERE name = ? LIMIT 1"), c.name).Scan(&s.Position, &s.Token, &micros)
+	if err != nil {
+		return Saved{}, err
 	}
-	return p, token, err == nil, err
+	s.Time = time.UnixMicro(micros)
+	return s, nil
 }
 
 // shortText is what a column of type TEXT keeps in MySQL and MariaDB, in bytes.
@@ -126,86 +117,46 @@ const shortText = 1<<16 - 1
 
 // Save compares the token in the statement that writes.
 func (c *SQLCheckpoint) Save(ctx context.Context, p event.Position, token int64) error {
-	switch {
-	case len(p) > event.MaxPosition:
+	if len(p) > event.MaxPosition {
 		return c.failed(fmt.Errorf("a position of %d bytes: %d at most", len(p), event.MaxPosition))
-	case len(p) > shortText:
-		return c.failed(c.saveLong(ctx, p, token))
 	}
-	return c.failed(c.saveBy(ctx, c.own(ctx), p, token))
+	err := c.update(ctx, p, token)
+	if errors.Is(err, sql.ErrNoRows) {
+		_, failed := c.table.Exec(ctx, "INSERT INTO TABLE (name, token, place, saved) VALUES (?, 0, '', 0)", c.name) // unless another has just done it
+		if err = c.update(ctx, p, token); errors.Is(err, sql.ErrNoRows) {
+			err = cmp.Or(failed, err)
+		}
+	}
+	if err != nil && len(p) > shortText && !errors.Is(err, ErrSuperseded) {
+		err = fmt.Errorf("a position of %d bytes, which a column of type TEXT cannot keep: ALTER TABLE %s MODIFY place MEDIUMTEXT NOT NULL: %w", len(p), c.table.Name, err)
+	}
+	return c.failed(err)
 }
 
-// saveLong saves a position that a column of type TEXT cannot keep. Without a strict sql_mode the
-// server cuts it, and only warns. The rest of it would be another position. So it is read back
-// before it is committed.
-func (c *SQLCheckpoint) saveLong(ctx context.Context, p event.Position, token int64) error {
-	err := kept.InTx(ctx, c.db, func(tx *sqlx.Tx) error {
-		in := func(f func(tx *sqlx.Tx) error) error { return f(tx) }
-		if err := c.saveBy(ctx, in, p, token); err != nil {
+// update saves a position in the row that is there, and reads it back before it commits: without a
+// strict sql_mode the server cuts what the column cannot keep, and only warns. The rest of it would
+// be another position.
+func (c *SQLCheckpoint) update(ctx context.Context, p event.Position, token int64) error {
+	return c.table.Tx(ctx, func(tx *sqlx.Tx) error {
+		if _, err := tx.ExecContext(ctx, c.table.Text("UPDATE TABLE SET token = ?, place = ?, saved = ? WHERE name = ? AND token <= ?"), token, p, time.Now().UnixMicro(), c.name, token); err != nil {
 			return err
 		}
-		had, _, _, err := c.row(ctx, in)
-		if err == nil && had != p {
-			err = fmt.Errorf("%d bytes of it were kept", len(had))
-		}
-		return err
-	})
-	if err == nil {
-		return nil
-	}
-	if errors.Is(err, ErrSuperseded) {
-		return err
-	}
-	return fmt.Errorf("a position of %d bytes, which a column of type TEXT cannot keep: ALTER TABLE %s MODIFY place MEDIUMTEXT NOT NULL: %w", len(p), c.table, err)
-}
-
-func (c *SQLCheckpoint) saveBy(ctx context.Context, in transaction, p event.Position, token int64) error {
-	var last error
-	for range 3 { // another may put the row there, or change it, between
-		saved := time.Now().UnixMicro()
-		if n, err := c.exec(ctx, in, "UPDATE TABLE SET token = ?, place = ?, saved = ? WHERE name = ? AND token <= ?", token, p, saved, c.name, c.atMost(token)); err != nil || n > 0 {
-			return err
-		}
-		had, before, found, err := c.row(ctx, in)
+		is, err := c.row(ctx, tx)
 		switch {
 		case err != nil:
 			return err
-		case found && before > token:
+		case is.Token > token:
 			return ErrSuperseded
-		case found && had == p && before == token: // MySQL does not count a row that it has left as it was
-			return nil
-		case found:
-			continue
+		case is.Position != p:
+			return fmt.Errorf("%d bytes of it were kept", len(is.Position))
 		}
-		if _, last = c.exec(ctx, in, "INSERT INTO TABLE (name, token, place, saved) VALUES (?, ?, ?, ?)", c.name, token, p, saved); last == nil {
-			return nil
-		}
-	}
-	return cmp.Or(last, errors.New("other Consumers are saving at the same time"))
-}
-
-func (c *SQLCheckpoint) atMost(token int64) int64 {
-	return token
-}
-
-func (c *SQLCheckpoint) exec(ctx context.Context, in transaction, statement string, args ...any) (rows int64, err error) {
-	err = in(func(tx *sqlx.Tx) error {
-		result, err := tx.ExecContext(ctx, c.text(statement), args...)
-		if err == nil {
-			rows, err = result.RowsAffected()
-		}
-		return err
+		return nil
 	})
-	return rows, err
-}
-
-func (c *SQLCheckpoint) text(statement string) string {
-	return c.db.Rebind(kept.InTable(statement, c.table))
 }
 
 func (c *SQLCheckpoint) failed(err error) error {
 	if err == nil {
 		return nil
 	}
-	return fmt.Errorf("canal: checkpoint %s in %s: %w", c.name, c.table, err)
+	return fmt.Errorf("canal: checkpoint %s in %s: %w", c.name, c.table.Name, err)
 }

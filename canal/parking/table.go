@@ -27,10 +27,7 @@ type TableOptions struct {
 // Once what was wrong is mended, List gives what is parked, and Remove removes what was dealt with:
 // for a handler by calling it with Parked.Change, or better with the row as it is by now, for later
 // changes of it were not held up; for a filter by adding the key, or by a Rebuild.
-type Table struct {
-	db    *sqlx.DB
-	table string
-}
+type Table struct{ table kept.Table }
 
 // Row is a row of a Table.
 type Row struct {
@@ -52,12 +49,12 @@ func NewTable(db *sqlx.DB, options *TableOptions) (*Table, error) {
 	if options != nil {
 		o = *options
 	}
-	p := &Table{db: db, table: cmp.Or(o.Table, "cacheaside_parked")}
+	p := &Table{kept.Table{DB: db, Name: cmp.Or(o.Table, "cacheaside_parked")}}
 	switch {
 	case db == nil || db.DB == nil:
 		return nil, errors.New("canal: parking.NewTable: db is nil")
-	case !kept.Table.MatchString(p.table):
-		return nil, fmt.Errorf("canal: parking.TableOptions.Table %q: an identifier of at most 63 letters, digits and '_', or schema.table", p.table)
+	case !kept.TableName.MatchString(p.table.Name):
+		return nil, fmt.Errorf("canal: parking.TableOptions.Table %q: an identifier of at most 63 letters, digits and '_', or schema.table", p.table.Name)
 	}
 	return p, nil
 }
@@ -65,19 +62,19 @@ func NewTable(db *sqlx.DB, options *TableOptions) (*Table, error) {
 // Schema is the statement that makes the table where there is none, for your migrations. The column
 // parked holds JSON, in ASCII.
 func (p *Table) Schema() string {
-	return "CREATE TABLE IF NOT EXISTS " + p.table + " (id BIGINT NOT NULL PRIMARY KEY, parked LONGTEXT NOT NULL)" // SQLite takes every type with TEXT in its name for TEXT: https://www.sqlite.org/datatype3.html, 3.1
+	return "CREATE TABLE IF NOT EXISTS " + p.table.Name + " (id BIGINT NOT NULL PRIMARY KEY, parked LONGTEXT NOT NULL)" // SQLite takes every type with TEXT in its name for TEXT: https://www.sqlite.org/datatype3.html, 3.1
 }
 
 // CreateTable does what Schema says, for tests and first steps.
 func (p *Table) CreateTable(ctx context.Context) error {
-	_, err := p.db.ExecContext(ctx, p.Schema())
+	_, err := p.table.DB.ExecContext(ctx, p.Schema())
 	return p.failed(err)
 }
 
 // Check returns why nothing could be parked: there is no table, or it cannot be written. A Consumer
 // calls it when it begins, so that this is known before it is needed.
 func (p *Table) Check(ctx context.Context) error {
-	_, err := kept.Exec(ctx, p.db, p.text("INSERT INTO TABLE (id, parked) SELECT 0, 'none' FROM (SELECT 1 AS one) AS none WHERE one = 0"))
+	_, err := p.table.Exec(ctx, "INSERT INTO TABLE (id, parked) SELECT 0, 'none' FROM (SELECT 1 AS one) AS none WHERE one = 0")
 	return p.failed(err)
 }
 
@@ -94,12 +91,12 @@ func (p *Table) Park(ctx context.Context, q Parked) error {
 	text := plainjson.Escape(b, isASCII) // for which no character set of a table or a connection is too small
 	id := q.Time.UnixMicro()
 	for range 100 { // as many at one time are not parked
-		if _, err = kept.Exec(ctx, p.db, p.text("INSERT INTO TABLE (id, parked) VALUES (?, ?)"), id, text); err == nil {
+		if _, err = p.table.Exec(ctx, "INSERT INTO TABLE (id, parked) VALUES (?, ?)", id, text); err == nil {
 			return nil
 		}
 		var there string
-		if p.query(ctx, func(tx *sqlx.Tx) error {
-			return tx.GetContext(ctx, &there, p.text("SELECT parked FROM TABLE WHERE id = ? LIMIT 1"), id)
+		if p.table.Tx(ctx, func(tx *sqlx.Tx) error {
+			return tx.GetContext(ctx, &there, p.table.Text("SELECT parked FROM TABLE WHERE id = ? LIMIT 1"), id)
 		}) != nil {
 			break // it was not for the id
 		}
@@ -123,8 +120,8 @@ func (p *Table) List(ctx context.Context, after int64, limit int) ([]Row, error)
 		ID     int64  `db:"id"`
 		Parked string `db:"parked"`
 	}
-	if err := p.query(ctx, func(tx *sqlx.Tx) error {
-		return tx.SelectContext(ctx, &rows, p.text("SELECT id, parked FROM TABLE WHERE id > ? ORDER BY id LIMIT ?"), after, limit)
+	if err := p.table.Tx(ctx, func(tx *sqlx.Tx) error {
+		return tx.SelectContext(ctx, &rows, p.table.Text("SELECT id, parked FROM TABLE WHERE id > ? ORDER BY id LIMIT ?"), after, limit)
 	}); err != nil {
 		return nil, p.failed(err)
 	}
@@ -140,24 +137,20 @@ func (p *Table) List(ctx context.Context, after int64, limit int) ([]Row, error)
 
 // Count returns the number of rows that are parked.
 func (p *Table) Count(ctx context.Context) (n int64, err error) {
-	err = p.query(ctx, func(tx *sqlx.Tx) error {
-		return tx.GetContext(ctx, &n, p.text("SELECT COUNT(*) FROM TABLE LIMIT 1"))
+	err = p.table.Tx(ctx, func(tx *sqlx.Tx) error {
+		return tx.GetContext(ctx, &n, p.table.Text("SELECT COUNT(*) FROM TABLE LIMIT 1"))
 	})
 	return n, p.failed(err)
-}
-
-func (p *Table) query(ctx context.Context, f func(tx *sqlx.Tx) error) error {
-	return kept.InTx(ctx, p.db, f)
 }
 
 // Remove removes rows of these IDs, and answers how many of them were there.
 func (p *Table) Remove(ctx context.Context, ids ...int64) (removed int64, err error) {
 	for some := range slices.Chunk(ids, maxRemove) {
-		statement, args, err := sqlx.In(kept.InTable("DELETE FROM TABLE WHERE id IN (?)", p.table), some)
+		statement, args, err := sqlx.In("DELETE FROM TABLE WHERE id IN (?)", some)
 		if err != nil {
 			return removed, p.failed(err)
 		}
-		n, err := kept.Exec(ctx, p.db, p.db.Rebind(statement), args...)
+		n, err := p.table.Exec(ctx, statement, args...)
 		removed += n
 		if err != nil {
 			return removed, p.failed(err)
@@ -166,13 +159,9 @@ func (p *Table) Remove(ctx context.Context, ids ...int64) (removed int64, err er
 	return removed, nil
 }
 
-func (p *Table) text(statement string) string {
-	return p.db.Rebind(kept.InTable(statement, p.table))
-}
-
 func (p *Table) failed(err error) error {
 	if err == nil {
 		return nil
 	}
-	return fmt.Errorf("canal: parking in %s: %w", p.table, err)
+	return fmt.Errorf("canal: parking in %s: %w", p.table.Name, err)
 }

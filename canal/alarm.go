@@ -2,6 +2,8 @@ package canal
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"log/slog"
 	"runtime/debug"
 	"sync"
@@ -12,21 +14,26 @@ import (
 	"github.com/cacheaside/cacheaside/internal/retry"
 )
 
-// alarm notes what fails, and alerts what lasts.
+const (
+	firstPause = 100 * time.Millisecond
+	longPause  = 5 * time.Second
+)
+
+// alarm counts failures, and raises alerts.
 type alarm struct {
-	options  *Options
-	counters *counters
-	closed   func() bool      // whether the cache is
-	ills     limitedlog.Alarm // what has failed since it last worked
-	slow     limitedlog.Alarm // what has not returned in time, the last time
-	told     limitedlog.Teller[Alert]
+	options *Options
+	*counters
+	closed func() bool      // whether the cache is
+	ills   limitedlog.Alarm // what has failed since it last worked
+	slow   limitedlog.Alarm // what has not returned in time, the last time
+	told   limitedlog.Teller[Alert]
 
 	mu     sync.Mutex
 	recent limitedlog.Limit[string] // alerts, by kind and binding
 }
 
-func newAlarm(options *Options, counters *counters, closed func() bool) *alarm {
-	a := &alarm{options: options, counters: counters, closed: closed}
+func newAlarm(options *Options, closed func() bool) *alarm {
+	a := &alarm{options: options, counters: &counters{}, closed: closed}
 	a.ills.After = options.AlertAfter
 	a.recent.Quiet = time.Second
 	a.told.To = options.OnAlert
@@ -36,11 +43,11 @@ func newAlarm(options *Options, counters *counters, closed func() bool) *alarm {
 	return a
 }
 
-// ill notes that something has failed, and alerts once when that has lasted. It answers how often
-// it has failed in a row.
+// ill records a failure, and raises one alert when the failures have lasted for AlertAfter. It
+// returns the number of consecutive failures.
 func (a *alarm) ill(what string, err error) int {
-	a.counters.failures.Add(1)
-	a.counters.lastError.Store(&err)
+	a.failures.Add(1)
+	a.lastError.Store(&err)
 	f, lasts := a.ills.Failed(what, err)
 	if lasts {
 		a.give(Alert{What: what, Err: err})
@@ -48,34 +55,31 @@ func (a *alarm) ill(what string, err error) int {
 	return f.Times
 }
 
-// well notes that it works.
+// well records that something works.
 func (a *alarm) well(what string) {
 	if f, over := a.ills.Works(what); over {
 		a.options.Logger.Info("canal: it works again", "what", what, "failed", f.Times, "for", time.Since(f.Since).Round(time.Millisecond))
 	}
 }
 
-// alert tells of something that has happened, at most once a second for each kind and binding.
+// alert raises an alert, at most once a second for each kind and binding.
 func (a *alarm) alert(what, binding string, err error) {
-	a.counters.lastError.Store(&err)
-	if a.isNew(what + " " + binding) {
-		a.give(Alert{What: what, Binding: binding, Err: err})
-	}
-}
-
-func (a *alarm) isNew(kind string) bool {
+	a.lastError.Store(&err)
+	kind := what + " " + binding
 	a.mu.Lock()
-	defer a.mu.Unlock()
 	_, due := a.recent.Count(kind)
 	if due {
 		a.recent.Pass(kind)
 	}
-	return due
+	a.mu.Unlock()
+	if due {
+		a.give(Alert{What: what, Binding: binding, Err: err})
+	}
 }
 
-// give is called without the mutex, for a logger may ask for Health.
+// give logs an alert and calls OnAlert. The mutex must not be held: a logger may call Health.
 func (a *alarm) give(alert Alert) {
-	a.counters.alerts.Add(1)
+	a.alerts.Add(1)
 	args := []any{slog.String("what", alert.What), slog.Any("error", alert.Err)}
 	if alert.Binding != "" {
 		args = append(args, slog.String("binding", alert.Binding))
@@ -84,8 +88,8 @@ func (a *alarm) give(alert Alert) {
 	a.told.Tell(alert)
 }
 
-// pause notes a failure, and waits the longer the oftener it has failed in a row. It returns ctx's
-// error when that ends.
+// pause records a failure and sleeps. The delay grows with the number of consecutive failures. It
+// returns ctx's error when ctx has ended.
 func (a *alarm) pause(ctx context.Context, what string, err error) error {
 	if ctx.Err() != nil {
 		return ctx.Err()
@@ -122,4 +126,45 @@ func guarded(ctx context.Context, f func(context.Context) error) (err error) {
 		}
 	}()
 	return f(ctx)
+}
+
+// during calls run. Stats and Health show what while it runs, and an alert is raised if it takes
+// longer than AlertAfter. One call runs at a time.
+func (a *alarm) during(what, binding string, run func() error) error {
+	told := make(chan struct{})
+	late := time.AfterFunc(a.options.AlertAfter, func() {
+		defer close(told)
+		a.hangs(what, binding)
+	})
+	defer func() { // also when it calls runtime.Goexit
+		if !late.Stop() {
+			<-told
+		} else if _, over := a.slow.Works(what); over {
+			a.options.Logger.Info("canal: it returns in time again", "what", what)
+		}
+	}()
+	return a.atLength(what, run)
+}
+
+// atLength is during without the alert.
+func (a *alarm) atLength(what string, run func() error) error {
+	a.doing.Store(&doing{what, time.Now()})
+	defer a.doing.Store(nil)
+	return run()
+}
+
+// hangs raises an alert, once until what has returned in time again.
+func (a *alarm) hangs(what, binding string) {
+	err := fmt.Errorf("%s has not returned for %v, and blocks the Consumer", what, a.options.AlertAfter)
+	if _, first := a.slow.Failed(what, err); !first {
+		return
+	}
+	a.lastError.Store(&err)
+	a.give(Alert{What: "hangs", Binding: binding, Err: err})
+}
+
+// isClosed reports whether err says that the Consumer's own cache is closed, and not another one,
+// which a filter or OnGap has asked.
+func (a *alarm) isClosed(err error) bool {
+	return errors.Is(err, cacheaside.ErrClosed) && a.closed()
 }

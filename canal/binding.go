@@ -18,14 +18,13 @@ type Binding struct {
 	columns []string
 	name    string
 	err     error
-	number  int // among those of its Consumer
 
 	// Each of these adds to w what a change asks for; or it cannot be understood.
 	row   func(w *work, c *event.Change) error
 	whole func(w *work) // of a change of the whole table, and of what is not understood
 
 	handle func(ctx context.Context, c event.Change) error
-	filter bool // what is not understood, or not heard, is not repaired by invalidating
+	filter Filter // of BindFilter: what is not understood, or not heard, is not repaired by invalidating
 }
 
 // Bind makes the changes of a table invalidate a loader: the key of the row as it was, and as it
@@ -110,7 +109,7 @@ type Filter interface {
 // waits for it, the caches, too: a filter that is not in their Redis belongs to a Consumer of its
 // own, with another Options.Name and another checkpoint.
 func BindFilter(name string, f Filter, schema, table string, key Key[string]) Binding {
-	b := Binding{table: event.Table{Schema: schema, Name: table}, columns: slices.Clone(key.Columns), name: "filter " + name, filter: true, whole: func(*work) {}}
+	b := Binding{table: event.Table{Schema: schema, Name: table}, columns: slices.Clone(key.Columns), name: "filter " + name, filter: f, whole: func(*work) {}}
 	if f == nil || key.Of == nil {
 		b.err = errors.New("the filter, or Key.Of, is nil")
 		return b
@@ -119,17 +118,17 @@ func BindFilter(name string, f Filter, schema, table string, key Key[string]) Bi
 		b.err = invalidName(name)
 		return b
 	}
-	to := &target{f, b.name, b.title()}
+	t := &target{f, b.name, b.title()}
 	b.row = func(w *work, c *event.Change) error {
 		before, after, had, has, err := both(key, c)
 		if err != nil {
 			return err
 		}
 		if has && (!had || before != after) {
-			w.add(to, after)
+			w.add(t, after)
 		}
 		if had && (!has || before != after) {
-			w.deleted(to)
+			w.deleted(t)
 		}
 		return nil
 	}
@@ -169,6 +168,44 @@ func (b *Binding) check() error {
 		return fmt.Errorf("%s: schema %q, table %q: neither can be empty", b.name, b.table.Schema, b.table.Name)
 	case b.row == nil && b.handle == nil:
 		return errors.New("a zero Binding")
+	}
+	return nil
+}
+
+func checkBindings(bindings []Binding, o Options) error {
+	if len(bindings) == 0 {
+		return errors.New("no Bindings")
+	}
+	for i := range bindings {
+		b := &bindings[i]
+		if err := b.check(); err != nil {
+			return fmt.Errorf("Binding %d: %w", i, err)
+		}
+		if (b.filter != nil || b.handle != nil) && o.Parking == nil {
+			return fmt.Errorf("Binding %d, %s, needs Options.Parking", i, b.name)
+		}
+		if b.filter != nil && o.OnGap == nil {
+			return fmt.Errorf("Binding %d, %s, needs Options.OnGap", i, b.name)
+		}
+	}
+	return nil
+}
+
+// ofWhole reports whether a change is of a table as a whole, or of several.
+func ofWhole(c *event.Change) bool {
+	return c.Kind == event.Truncate || c.Kind == event.Alter || c.Kind == event.Replace
+}
+
+// flaw returns an error if a change lacks a row that its kind has.
+func flaw(c *event.Change) error {
+	before, after := c.Before.Exists(), c.After.Exists()
+	switch {
+	case c.Kind < event.Insert || c.Kind > event.Read:
+		return fmt.Errorf("a change of %v", c.Kind)
+	case !before && (c.Kind == event.Update || c.Kind == event.Delete):
+		return fmt.Errorf("%v: there is no Before", c.Kind)
+	case !after && (c.Kind == event.Update || c.Kind == event.Insert || c.Kind == event.Read):
+		return fmt.Errorf("%v: there is no After", c.Kind)
 	}
 	return nil
 }

@@ -1,7 +1,7 @@
 package canal
 
 import (
-	"context"
+	"cmp"
 	"errors"
 	"fmt"
 	"maps"
@@ -10,11 +10,8 @@ import (
 	"time"
 
 	"github.com/cacheaside/cacheaside"
-	"github.com/cacheaside/cacheaside/bloom"
 	"github.com/cacheaside/cacheaside/canal/event"
-	"github.com/cacheaside/cacheaside/internal/retry"
 	"github.com/cacheaside/cacheaside/internal/writeside"
-	"github.com/cacheaside/cacheaside/lock"
 )
 
 // Consumer makes caches and filters follow the changes that a Source tells of: each at least once,
@@ -34,7 +31,6 @@ type Consumer struct {
 	gap        bool // the position was lost, and what was missed is not repaired yet; guarded by run
 
 	run sync.Mutex
-	*counters
 	*alarm
 }
 
@@ -47,11 +43,11 @@ func NewConsumer(cache *cacheaside.Cache, source Source, checkpoint Checkpoint, 
 		return nil, errors.New("canal: the cache, or the source, is nil")
 	}
 	o := options.withDefaults()
-	if err := o.check(bindings); err != nil {
+	if err := cmp.Or(o.check(), checkBindings(bindings, o)); err != nil {
 		return nil, fmt.Errorf("canal: %w", err)
 	}
-	c := &Consumer{cache: cache, source: source, checkpoint: checkpoint, bindings: slices.Clone(bindings), options: o, of: map[event.Table][]*Binding{}, need: map[event.Table][]string{}, counters: &counters{}}
-	c.alarm = newAlarm(&c.options, c.counters, writeside.Of(cache).Closed)
+	c := &Consumer{cache: cache, source: source, checkpoint: checkpoint, bindings: slices.Clone(bindings), options: o, of: map[event.Table][]*Binding{}, need: map[event.Table][]string{}}
+	c.alarm = newAlarm(&c.options, writeside.Of(cache).Closed)
 	all := newWork(0)
 	for i := range c.bindings {
 		b := &c.bindings[i]
@@ -63,250 +59,8 @@ func NewConsumer(cache *cacheaside.Cache, source Source, checkpoint Checkpoint, 
 		c.handles = c.handles || b.handle != nil
 	}
 	c.presence = newPresence(c.bindings)
-	c.loaders = slices.Collect(maps.Keys(all.stale))
+	c.loaders = slices.Collect(maps.Keys(all.keys))
 	return c, nil
-}
-
-// Run consumes until ctx ends; then it returns nil, with the position saved. It tries again, for
-// ever, if Redis or the database is out of reach, or a lock is lost. Run returns an error if the
-// Consumer is running already; if the Source says that it is not set up for this (ErrSetup); if the
-// position is lost, with Options.StopWhenLost; cacheaside.ErrClosed when the cache was closed, and
-// lock.ErrClosed when the Locker was.
-func (c *Consumer) Run(ctx context.Context) error {
-	if !c.run.TryLock() {
-		return errors.New("canal: the Consumer is running already")
-	}
-	defer c.run.Unlock()
-	c.running.Store(true)
-	defer c.running.Store(false)
-	defer c.told.Wait()
-	for ctx.Err() == nil {
-		err := c.tenure(ctx)
-		switch {
-		case ctx.Err() != nil:
-		case errors.Is(err, ErrSetup), errors.Is(err, ErrPositionLost), c.isClosed(err), errors.Is(err, lock.ErrClosed):
-			return fmt.Errorf("canal: %w", err)
-		}
-	}
-	return nil
-}
-
-// tenure is one time of being the active Consumer: until ctx ends, or the lock is lost.
-func (c *Consumer) tenure(ctx context.Context) error {
-	token := int64(0)
-	if c.options.Locker != nil {
-		still := time.AfterFunc(noFailure, func() { c.well("lock") })
-		lease, err := c.options.Locker.Acquire(ctx, c.options.Name, nil)
-		still.Stop()
-		if errors.Is(err, lock.ErrClosed) {
-			return err
-		}
-		if err != nil {
-			return c.pause(ctx, "lock", err)
-		}
-		c.well("lock")
-		defer func(outer context.Context) {
-			if lost := context.Cause(lease.Context()); lost != nil && outer.Err() == nil {
-				c.ill("lock", lost)
-			}
-			_ = lease.Release() // it ends by itself
-		}(ctx)
-		ctx, token = lease.Context(), lease.Token()
-	}
-	c.active.Store(true)
-	defer c.idle()
-	c.checkParking(ctx)
-	s := &session{Consumer: c, token: token}
-	if err := s.loadCheckpoint(ctx); err != nil {
-		return err
-	}
-	for ctx.Err() == nil {
-		err := s.stream(ctx)
-		switch {
-		case ctx.Err() != nil:
-		case errors.Is(err, ErrSetup) && c.lostSince(ctx): // as another has connected under the same name, which has the lock now
-		case errors.Is(err, ErrSetup), s.isClosed(err):
-			return err
-		case errors.Is(err, ErrPositionLost):
-			c.alert("position lost", "", err)
-			c.lost.Add(1)
-			if c.options.StopWhenLost {
-				return err
-			}
-			s.at, s.gap = "", true
-			_ = c.pause(ctx, "source", err) // it may be lost again
-		default:
-			_ = c.pause(ctx, "source", err)
-		}
-	}
-	return ctx.Err()
-}
-
-// loadCheckpoint tries until it has the position from which the session goes on.
-func (s *session) loadCheckpoint(ctx context.Context) error {
-	if s.checkpoint == nil {
-		return nil
-	}
-	for {
-		var p event.Position
-		err := s.during("the checkpoint", "", func() error {
-			return guarded(ctx, func(ctx context.Context) (err error) {
-				p, err = s.checkpoint.Load(ctx)
-				return err
-			})
-		})
-		if err == nil {
-			s.well("checkpoint")
-			s.at, s.saved = p, p
-			return nil
-		}
-		if err := s.pause(ctx, "checkpoint", err); err != nil {
-			return err
-		}
-	}
-}
-
-// lostSince tells whether the lock was lost meanwhile. A process that was suspended may hear of
-// what has come of that first, and of the loss in a moment.
-func (c *Consumer) lostSince(ctx context.Context) bool {
-	if c.options.Locker == nil {
-		return false
-	}
-	_ = retry.Sleep(ctx, time.Second)
-	return ctx.Err() != nil
-}
-
-const (
-	most       = 4000    // changes that are done together
-	mostBytes  = 4 << 20 // that they take, about
-	firstPause = 100 * time.Millisecond
-	longPause  = 5 * time.Second
-	gapPause   = time.Second      // at most, between calls of OnGap while another call rebuilds its filter
-	noFailure  = 30 * time.Second // a consumer that has waited for the lock for so long, and heard of no failure, counts as working
-	idleSaves  = 10               // times SaveEvery, while no row changes that is bound
-)
-
-// session is what one tenure has read.
-type session struct {
-	*Consumer
-	token     int64
-	at, saved event.Position // done up to here; and known to the checkpoint
-	news      bool           // changes are done since it was saved, or that has failed
-	under     *saving        // nil: none is under way
-	lastTry   time.Time
-}
-
-// stream reads from where it is until something fails.
-func (s *session) stream(ctx context.Context) error {
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel() // also of a handler that calls runtime.Goexit
-	batches, all := make(chan event.Batch), make(chan []event.Batch)
-	go collect(ctx, batches, all)
-	ended := make(chan error, 1)
-	from := s.at
-	go func() {
-		err := errors.New("the source has called runtime.Goexit")
-		defer close(batches)
-		defer func() { ended <- err }()
-		err = guarded(ctx, func(ctx context.Context) error {
-			return s.source.Run(ctx, event.Need{From: from, Tables: s.need}, batches)
-		})
-	}()
-	err := s.consume(ctx, all)
-	s.saveLast(ctx)
-	cancel()
-	for range all { // until it has ended
-	}
-	ran := <-ended
-	if ran == nil {
-		ran = errors.New("the source has ended")
-	}
-	return errors.Join(err, ran)
-}
-
-func (s *session) consume(ctx context.Context, batches <-chan []event.Batch) error {
-	saving := time.NewTicker(max(s.options.SaveEvery, time.Millisecond))
-	defer saving.Stop()
-	var began time.Time // when the source has; before that nobody knows that it works
-	s.lastTry = time.Now()
-	fresh := s.at == "" // nobody knows what was before, but for a broker, which has no positions
-	for {
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-saving.C:
-			if !began.IsZero() && time.Since(began) > longPause {
-				s.well("source")
-			}
-			if s.news || time.Since(s.lastTry) >= idleSaves*s.options.SaveEvery { // a checkpoint that is in the database moves the position by being saved
-				s.save(ctx)
-			}
-		case err := <-s.savedNow():
-			s.settle(err)
-		case some, ok := <-batches:
-			if !ok {
-				return nil
-			}
-			if began.IsZero() {
-				began = time.Now()
-				s.setMissing(some[0].Missing, true)
-			}
-			if slices.ContainsFunc(some, func(b event.Batch) bool { return len(b.Changes) > 0 }) { // one that only begins may fail again
-				s.well("source")
-			}
-			if s.gap || fresh && (s.checkpoint != nil || some[0].Position != "") {
-				if err := s.repair(ctx); err != nil {
-					return err
-				}
-				s.gap = false
-			}
-			fresh = false
-			if err := s.do(ctx, some); err != nil {
-				return err
-			}
-		}
-	}
-}
-
-// collect gives what is there all at once, so that under load much is done in one trip, and takes
-// the next in while that is done. It ends with in; when ctx has ended it gives nothing more.
-func collect(ctx context.Context, in <-chan event.Batch, out chan<- []event.Batch) {
-	defer close(out)
-	var some []event.Batch
-	n, bytes := 0, 0
-	for {
-		from, to := in, out
-		if len(some) == 0 {
-			to = nil
-		}
-		if n >= most || bytes >= mostBytes {
-			from = nil
-		}
-		select {
-		case b, ok := <-from:
-			if !ok {
-				in = nil
-				if len(some) == 0 {
-					return
-				}
-				continue
-			}
-			some = append(some, b)
-			n += 1 + len(b.Changes) // one without changes counts, too: there may be one after the other
-			bytes += b.Size()
-		case to <- some:
-			if in == nil {
-				return
-			}
-			some, n, bytes = nil, 0, 0
-		case <-ctx.Done():
-			if in != nil {
-				for range in { // so that the source is not kept from ending
-				}
-			}
-			return
-		}
-	}
 }
 
 // whole adds all keys of all loaders to w.
@@ -316,36 +70,64 @@ func (c *Consumer) whole(w *work) {
 	}
 }
 
-// repair brings right what may have been missed before the Source began to listen.
-func (s *session) repair(ctx context.Context) error {
-	w := newWork(0)
-	s.whole(w)
-	if err := s.insist(ctx, "redis", func(ctx context.Context) error { return w.try(ctx, s.Consumer) }); err != nil {
-		return err
+// Stats may be called at any time.
+func (c *Consumer) Stats() Stats {
+	s := Stats{
+		Active: c.active.Load(), Batches: c.batches.Load(), Changes: c.changes.Load(), Handled: c.handledChanges.Load(), HandlerErrors: c.handlerErrors.Load(),
+		Misunderstood: c.misunderstood.Load(), Malformed: c.malformed.Load(), Parked: c.parked.Load(), PositionsLost: c.lost.Load(), Failures: c.failures.Load(), Alerts: c.alerts.Load(), Lag: -1,
 	}
-	if s.options.OnGap == nil {
-		return nil
+	if p := c.position.Load(); p != nil {
+		s.Position = *p
 	}
-	return s.insist(ctx, "gap", s.onGap)
+	if p := c.savedPosition.Load(); p != nil {
+		s.Saved = *p
+	}
+	s.MissingTables, s.NoChanges = c.presence.absences(c.bindings)
+	if d := c.doing.Load(); d != nil {
+		s.Doing, s.Busy = d.what, time.Since(d.since)
+	}
+	if err := c.lastError.Load(); err != nil {
+		s.LastError = *err
+	}
+	if at := c.upTo.Load(); at != 0 {
+		s.Lag = max(time.Since(time.Unix(0, at)), 0)
+	}
+	return s
 }
 
-// onGap calls Options.OnGap, which may take long.
-//
-// While another call rebuilds the filter, such as one of Maintain, it waits, and then calls OnGap
-// again: that rebuild may have read the table before the Source listened.
-func (s *session) onGap(ctx context.Context) error {
-	return s.atLength("Options.OnGap", "", func() error {
-		for n := 1; ; n++ {
-			err := s.options.OnGap(ctx)
-			if !errors.Is(err, bloom.ErrRebuilding) {
-				return err
-			}
-			if n == 1 {
-				s.options.Logger.Info("canal: Options.OnGap waits for a rebuild that is under way", "error", err)
-			}
-			if err := retry.Sleep(ctx, retry.Delay(n, firstPause, gapPause)); err != nil {
-				return err
-			}
-		}
-	})
+// idle is when a tenure has ended: what fails, and how far it has come, is for another to say.
+func (c *Consumer) idle() {
+	c.active.Store(false)
+	c.presence.set(nil, true)
+	c.upTo.Store(0)
+	if c.options.Locker != nil {
+		c.ills.Forget(0)
+	}
+}
+
+// Health returns why caches may be behind the database for longer than within, for a probe:
+// something has been running for longer, as a handler that hangs, which the error names; something
+// has been failing, or the lag is greater, or Run does not run; or a bound table is missing
+// (Stats.MissingTables), for no change of it can come. Health returns nil for a Consumer that waits
+// for its lock, as another does the work then.
+func (c *Consumer) Health(within time.Duration) error {
+	s := c.Stats()
+	what, failure := c.ills.Longest()
+	switch {
+	case !c.running.Load():
+		return errors.New("canal: it does not run")
+	case s.Busy > within:
+		return fmt.Errorf("canal: %s has not returned for %v, and blocks the Consumer", s.Doing, s.Busy.Round(time.Millisecond))
+	case what != "":
+		return fmt.Errorf("canal: %s: %w", what, failure.Err)
+	case !s.Active:
+		return nil
+	case s.Lag > within:
+		return fmt.Errorf("canal: %v behind the database", s.Lag.Round(time.Millisecond))
+	case len(s.MissingTables) > 0:
+		return errors.New("canal: no such table: " + s.MissingTables[0])
+	case s.Lag < 0:
+		return errors.New("canal: the source has not begun yet")
+	}
+	return nil
 }

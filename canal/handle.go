@@ -3,12 +3,18 @@ package canal
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
+	"time"
 
+	"github.com/cacheaside/cacheaside/bloom"
 	"github.com/cacheaside/cacheaside/canal/event"
 	"github.com/cacheaside/cacheaside/canal/parking"
 	"github.com/cacheaside/cacheaside/internal/retry"
 )
+
+// gapPause is the longest pause between calls of OnGap while another call rebuilds its filter.
+const gapPause = time.Second
 
 // do carries out batches.
 func (s *session) do(ctx context.Context, batches []event.Batch) error {
@@ -19,20 +25,18 @@ func (s *session) do(ctx context.Context, batches []event.Batch) error {
 	w := newWork(n)
 	gap := false
 	for i := range batches {
-		if len(batches[i].Missing) > 0 {
-			s.setMissing(batches[i].Missing, false)
-		}
+		s.setMissing(batches[i].Missing, false)
 		if batches[i].Malformed != nil && len(batches[i].Changes) == 0 { // it may be the change of any row
 			s.whole(w)
 		}
 		for j := range batches[i].Changes {
 			c := &batches[i].Changes[j]
-			s.notice(c)
+			s.setMissing(s.presence.notice(event.Table{Schema: c.Schema, Name: c.Table}), false)
 			s.understand(w, c)
 			gap = gap || s.opensGap(c)
 		}
 	}
-	if err := s.insist(ctx, "redis", func(ctx context.Context) error { return w.try(ctx, s.Consumer) }); err != nil {
+	if err := s.insist(ctx, "redis", func(ctx context.Context) error { return w.try(ctx, s.alarm, s.cache) }); err != nil {
 		return err
 	}
 	if gap && s.options.OnGap != nil {
@@ -53,6 +57,19 @@ func (s *session) do(ctx context.Context, batches []event.Batch) error {
 	return nil
 }
 
+// setMissing records which tables are missing, and alerts those that were not before. all says that
+// no others are.
+func (c *Consumer) setMissing(tables map[event.Table]string, all bool) {
+	if len(tables) == 0 && !all {
+		return
+	}
+	for t, why := range c.presence.set(tables, all) {
+		for _, b := range c.of[t] {
+			c.alert("missing table", b.name, errors.New(b.title()+": "+why))
+		}
+	}
+}
+
 // finish parks and handles what is in a batch whose keys are invalidated, and acknowledges it.
 func (s *session) finish(ctx context.Context, b event.Batch) error {
 	if b.Malformed != nil {
@@ -62,12 +79,11 @@ func (s *session) finish(ctx context.Context, b event.Batch) error {
 			return err
 		}
 	}
-	for i := range b.Changes {
-		if !s.handles {
-			break
-		}
-		if err := s.handle(ctx, &b.Changes[i]); err != nil {
-			return err
+	if s.handles {
+		for i := range b.Changes {
+			if err := s.handle(ctx, &b.Changes[i]); err != nil {
+				return err
+			}
 		}
 	}
 	if b.Position != "" {
@@ -137,12 +153,33 @@ func (s *session) understand(w *work, c *event.Change) {
 		}
 		s.misunderstood.Add(1)
 		s.alert("not understood", b.name, err)
-		if b.filter {
+		if b.filter != nil {
 			w.parked = append(w.parked, unknown{parking.Parked{Binding: b.name, Change: *c, Reason: err.Error()}, err})
 			continue
 		}
 		b.whole(w)
 	}
+}
+
+// onGap calls Options.OnGap, which may take long.
+//
+// While another call rebuilds the filter, such as one of Maintain, it waits, and then calls OnGap
+// again: that rebuild may have read the table before the Source listened.
+func (s *session) onGap(ctx context.Context) error {
+	return s.atLength("Options.OnGap", func() error {
+		for n := 1; ; n++ {
+			err := s.options.OnGap(ctx)
+			if !errors.Is(err, bloom.ErrRebuilding) {
+				return err
+			}
+			if n == 1 {
+				s.options.Logger.Info("canal: Options.OnGap waits for a rebuild that is under way", "error", err)
+			}
+			if err := retry.Sleep(ctx, retry.Delay(n, firstPause, gapPause)); err != nil {
+				return err
+			}
+		}
+	})
 }
 
 // handle gives a change to its handlers.
@@ -163,7 +200,9 @@ func (s *session) handleBy(ctx context.Context, b *Binding, c *event.Change) (er
 		if ctx.Err() != nil { // another may be at later changes of this row
 			return ctx.Err()
 		}
-		if err = s.during(b.title(), b.name, func() error { return handled(ctx, b, c) }); err == nil {
+		if err = s.during(b.title(), b.name, func() error {
+			return guarded(ctx, func(ctx context.Context) error { return b.handle(ctx, *c) })
+		}); err == nil {
 			s.handledChanges.Add(1)
 			return nil
 		}
@@ -176,4 +215,36 @@ func (s *session) handleBy(ctx context.Context, b *Binding, c *event.Change) (er
 		}
 		_ = retry.Sleep(ctx, retry.Delay(n, firstPause, longPause))
 	}
+}
+
+// checkParking tells at the start that a Parking does not work, and not when it is needed, which
+// stops everything. Those that can tell have a Check.
+func (c *Consumer) checkParking(ctx context.Context) {
+	p, can := c.options.Parking.(interface {
+		Check(ctx context.Context) error
+	})
+	if !can {
+		return
+	}
+	limited, cancel := context.WithTimeout(ctx, longPause)
+	defer cancel()
+	if err := guarded(limited, p.Check); err != nil && ctx.Err() == nil {
+		c.alert("parking", "", err)
+	}
+}
+
+// park insists on it: what is not parked would be lost in silence.
+func (s *session) park(ctx context.Context, p parking.Parked, cause error) error {
+	p.Time = time.Now()
+	if s.options.Parking == nil { // of a message: bindings that park need one
+		return fmt.Errorf("%w: messages that the source cannot read need Options.Parking: %w", ErrSetup, cause)
+	}
+	if err := s.insist(ctx, "parking", func(ctx context.Context) error {
+		return s.during("Options.Parking", p.Binding, func() error { return s.options.Parking.Park(ctx, p) })
+	}); err != nil {
+		return err
+	}
+	s.parked.Add(1)
+	s.alert("parked", p.Binding, cause)
+	return nil
 }

@@ -3,7 +3,6 @@ package canal
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"time"
@@ -97,7 +96,7 @@ func (o *Options) withDefaults() Options {
 	return d
 }
 
-func (o Options) check(bindings []Binding) error {
+func (o Options) check() error {
 	switch {
 	case o.Attempts < 1:
 		return fmt.Errorf("Options.Attempts %d: at least 1", o.Attempts)
@@ -105,20 +104,6 @@ func (o Options) check(bindings []Binding) error {
 		return fmt.Errorf("Options.SaveEvery %v: cannot be negative", o.SaveEvery)
 	case o.AlertAfter < 0:
 		return fmt.Errorf("Options.AlertAfter %v: cannot be negative", o.AlertAfter)
-	case len(bindings) == 0:
-		return errors.New("no Bindings")
-	}
-	for i := range bindings {
-		b := &bindings[i]
-		if err := b.check(); err != nil {
-			return fmt.Errorf("Binding %d: %w", i, err)
-		}
-		if (b.filter || b.handle != nil) && o.Parking == nil {
-			return fmt.Errorf("Binding %d, %s, needs Options.Parking", i, b.name)
-		}
-		if b.filter && o.OnGap == nil {
-			return fmt.Errorf("Binding %d, %s, needs Options.OnGap", i, b.name)
-		}
 	}
 	return nil
 }

@@ -8,6 +8,16 @@ import (
 	"github.com/cacheaside/cacheaside/canal/event"
 )
 
+// session is what the Consumer has read since it became active.
+type session struct {
+	*Consumer
+	token     int64
+	at, saved event.Position // done up to here; and known to the checkpoint
+	news      bool           // changes are done since it was saved, or that has failed
+	under     *saving        // nil: none is under way
+	lastTry   time.Time
+}
+
 // saving is a position on its way to the checkpoint.
 type saving struct {
 	at   event.Position

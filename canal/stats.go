@@ -1,8 +1,6 @@
 package canal
 
 import (
-	"errors"
-	"fmt"
 	"sync/atomic"
 	"time"
 
@@ -63,65 +61,8 @@ type Stats struct {
 	LastError error
 }
 
-// Stats may be called at any time.
-func (c *Consumer) Stats() Stats {
-	s := Stats{
-		Active: c.active.Load(), Batches: c.batches.Load(), Changes: c.changes.Load(), Handled: c.handledChanges.Load(), HandlerErrors: c.handlerErrors.Load(),
-		Misunderstood: c.misunderstood.Load(), Malformed: c.malformed.Load(), Parked: c.parked.Load(), PositionsLost: c.lost.Load(), Failures: c.failures.Load(), Alerts: c.alerts.Load(), Lag: -1,
-	}
-	if p := c.position.Load(); p != nil {
-		s.Position = *p
-	}
-	if p := c.savedPosition.Load(); p != nil {
-		s.Saved = *p
-	}
-	s.MissingTables, s.NoChanges = c.absences()
-	if d := c.doing.Load(); d != nil {
-		s.Doing, s.Busy = d.what, time.Since(d.since)
-	}
-	if err := c.lastError.Load(); err != nil {
-		s.LastError = *err
-	}
-	if at := c.upTo.Load(); at != 0 {
-		s.Lag = max(time.Since(time.Unix(0, at)), 0)
-	}
-	return s
-}
-
-// idle is when a tenure has ended: what fails, and how far it has come, is for another to say.
-func (c *Consumer) idle() {
-	c.active.Store(false)
-	c.setMissing(nil, true)
-	c.upTo.Store(0)
-	if c.options.Locker != nil {
-		c.ills.Forget(0)
-	}
-}
-
-// Health returns why caches may be behind the database for longer than within, for a probe:
-// something has been running for longer, as a handler that hangs, which the error names; something
-// has been failing, or the lag is greater, or Run does not run; or a bound table is missing
-// (Stats.MissingTables), for no change of it can come. Health returns nil for a Consumer that waits
-// for its lock, as another does the work then.
-func (c *Consumer) Health(within time.Duration) error {
-	s := c.Stats()
-	what, failure := c.ills.Longest()
-	long := c.longDoing(within)
-	switch {
-	case !c.running.Load():
-		return errors.New("canal: it does not run")
-	case long != nil:
-		return long
-	case what != "":
-		return fmt.Errorf("canal: %s: %w", what, failure.Err)
-	case !s.Active:
-		return nil
-	case s.Lag > within:
-		return fmt.Errorf("canal: %v behind the database", s.Lag.Round(time.Millisecond))
-	case len(s.MissingTables) > 0:
-		return errors.New("canal: no such table: " + s.MissingTables[0])
-	case s.Lag < 0:
-		return errors.New("canal: the source has not begun yet")
-	}
-	return nil
+// doing is what a Consumer waits for.
+type doing struct {
+	what  string // as people read it
+	since time.Time
 }

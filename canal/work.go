@@ -13,8 +13,7 @@ import (
 
 // work is what batches ask for, each thing once.
 type work struct {
-	stale   map[cacheaside.Key]struct{} // to be invalidated
-	born    map[cacheaside.Key]struct{} // and to be told to the filters of their loaders
+	keys    map[cacheaside.Key]bool // to be invalidated; true: the filters of their loaders admit them first
 	filters map[*target]*additions
 	parked  []unknown // what was not understood
 }
@@ -39,11 +38,11 @@ type additions struct {
 
 // newWork is for about n keys.
 func newWork(n int) *work {
-	return &work{stale: make(map[cacheaside.Key]struct{}, n), born: map[cacheaside.Key]struct{}{}, filters: map[*target]*additions{}}
+	return &work{keys: make(map[cacheaside.Key]bool, n), filters: map[*target]*additions{}}
 }
 
-func (w *work) invalidate(k cacheaside.Key) { w.stale[k] = struct{}{} }
-func (w *work) admit(k cacheaside.Key)      { w.born[k] = struct{}{} }
+func (w *work) invalidate(k cacheaside.Key) { w.keys[k] = w.keys[k] }
+func (w *work) admit(k cacheaside.Key)      { w.keys[k] = true }
 
 func (w *work) of(f *target) *additions {
 	a := w.filters[f]
@@ -57,35 +56,30 @@ func (w *work) of(f *target) *additions {
 func (w *work) add(f *target, key string) { w.of(f).keys[key] = struct{}{} }
 func (w *work) deleted(f *target)         { w.of(f).deleted++ }
 
-// keys are all that are to be invalidated, each once.
-func (w *work) keys() []cacheaside.Key {
-	keys := make([]cacheaside.Key, 0, len(w.stale)+len(w.born))
-	for k := range w.stale {
-		if _, too := w.born[k]; !too {
-			keys = append(keys, k.Existing())
-		}
-	}
-	return slices.AppendSeq(keys, maps.Keys(w.born))
-}
-
 // try does what is left of the work. The part that it returns an error for is left, and may be
 // tried again.
-func (w *work) try(ctx context.Context, c *Consumer) error {
+func (w *work) try(ctx context.Context, a *alarm, cache *cacheaside.Cache) error {
 	var errs []error
-	for f, a := range w.filters {
-		errs = append(errs, c.during(f.title, f.name, func() error { return a.try(ctx, f) }))
+	for f, added := range w.filters {
+		err := a.during(f.title, f.name, func() error { return added.try(ctx, f) })
+		if err == nil {
+			delete(w.filters, f)
+		}
+		errs = append(errs, err)
 	}
-	if len(w.stale)+len(w.born) > 0 {
-		errs = append(errs, c.during(w.caches(), "", func() error { return w.tryKeys(ctx, c.cache) }))
+	if len(w.keys) > 0 {
+		errs = append(errs, a.during(w.caches(), "", func() error { return w.tryKeys(ctx, cache) }))
 	}
 	return errors.Join(errs...)
 }
 
-// caches are what tryKeys waits for.
+// caches returns what tryKeys waits for, as people read it.
 func (w *work) caches() string {
 	names := map[string]struct{}{}
-	for k := range w.born {
-		names[k.Loader] = struct{}{}
+	for k, admit := range w.keys {
+		if admit {
+			names[k.Loader] = struct{}{}
+		}
 	}
 	if len(names) == 0 {
 		return "the invalidation"
@@ -93,8 +87,8 @@ func (w *work) caches() string {
 	return "the invalidation, or the filter, of a loader (" + strings.Join(slices.Sorted(maps.Keys(names)), ", ") + ")"
 }
 
-// try tells a filter.
-func (a *additions) try(ctx context.Context, f *target) error {
+// try tells a filter. It may be tried again: a key that is added twice does no harm.
+func (a *additions) try(ctx context.Context, f Filter) error {
 	if len(a.keys) > 0 {
 		committed, err := f.Admit(ctx, slices.Collect(maps.Keys(a.keys)))
 		if err == nil && committed != nil {
@@ -103,52 +97,51 @@ func (a *additions) try(ctx context.Context, f *target) error {
 		if err != nil {
 			return err
 		}
-		a.keys = nil
 	}
-	if a.deleted > 0 {
-		if err := f.Deleted(ctx, a.deleted); err != nil {
-			return err
-		}
-		a.deleted = 0
+	if a.deleted == 0 {
+		return nil
 	}
-	return nil
+	return f.Deleted(ctx, a.deleted)
 }
 
 // tryKeys has filters admit before anything is invalidated, as a row's absence may be cached until
 // then. A key that a filter refuses is invalidated all the same; it, and the keys that were to be
 // admitted with it, are tried again.
 func (w *work) tryKeys(ctx context.Context, cache *cacheaside.Cache) error {
-	keys := w.keys()
-	if len(keys) == 0 {
-		return nil
+	keys, admits := make([]cacheaside.Key, 0, len(w.keys)), false
+	for k, admit := range w.keys {
+		admits = admits || admit
+		keys = append(keys, named(k, admit))
 	}
-	if len(w.born) == 0 {
-		err := cache.InvalidateKeys(ctx, keys...)
-		w.settle(err)
-		return err
+	if !admits {
+		return w.settle(cache.InvalidateKeys(ctx, keys...))
 	}
 	committed, err := cache.InsertingKeys(ctx, keys...)
 	if err == nil {
-		err = committed(ctx)
-		w.settle(err)
-		return err
+		return w.settle(committed(ctx))
 	}
 	if told := cache.InvalidateKeys(ctx, keys...); told == nil {
-		w.stale = map[cacheaside.Key]struct{}{}
+		maps.DeleteFunc(w.keys, func(_ cacheaside.Key, admit bool) bool { return !admit })
 	}
 	return err
 }
 
-// settle leaves those keys for which err says that they are not done.
-func (w *work) settle(err error) {
-	if err == nil {
-		w.stale, w.born = map[cacheaside.Key]struct{}{}, map[cacheaside.Key]struct{}{}
-		return
+// named returns a key as the cache is called with it.
+func named(k cacheaside.Key, admit bool) cacheaside.Key {
+	if admit {
+		return k
 	}
-	batch, ok := errors.AsType[*cacheaside.BatchError[cacheaside.Key]](err)
-	if !ok {
-		return
+	return k.Existing()
+}
+
+// settle leaves those keys of which err says that they are not done, and returns err.
+func (w *work) settle(err error) error {
+	batch, some := errors.AsType[*cacheaside.BatchError[cacheaside.Key]](err)
+	switch {
+	case err == nil:
+		clear(w.keys)
+	case some:
+		maps.DeleteFunc(w.keys, func(k cacheaside.Key, admit bool) bool { return batch.Errs[named(k, admit)] == nil })
 	}
-	maps.DeleteFunc(w.stale, func(k cacheaside.Key, _ struct{}) bool { return batch.Errs[k.Existing()] == nil })
-	maps.DeleteFunc(w.born, func(k cacheaside.Key, _ struct{}) bool { return batch.Errs[k] == nil })
+	return err
 }

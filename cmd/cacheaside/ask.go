@@ -2,14 +2,12 @@ package main
 
 import (
 	"context"
-	"errors"
+	"flag"
 	"fmt"
 	"io"
 	"io/fs"
 	"strings"
 )
-
-var errDeclined = errors.New("nothing was changed")
 
 // ask says what is about to be done, and goes on only if --yes was given, or somebody answers so.
 func (t *tool) ask(ctx context.Context, about string) error {
@@ -61,4 +59,9 @@ func isTerminal(r io.Reader) bool {
 	}
 	info, err := f.Stat()
 	return err == nil && info.Mode()&fs.ModeCharDevice != 0
+}
+
+// askable registers --yes.
+func (t *tool) askable(flags *flag.FlagSet) {
+	flags.BoolVar(&t.yes, "yes", t.yes, "do not ask")
 }

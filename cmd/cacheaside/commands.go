@@ -1,7 +1,6 @@
 package main
 
 import (
-	"context"
 	"flag"
 	"fmt"
 	"slices"
@@ -9,17 +8,6 @@ import (
 
 	"github.com/cacheaside/cacheaside/internal/keys"
 )
-
-// command is one of the tool's. prepare registers its flags, and returns what it does with its
-// arguments.
-type command struct {
-	name    string // one word or two
-	args    string
-	short   string
-	long    string
-	example string
-	prepare func(t *tool, flags *flag.FlagSet) func(ctx context.Context, args []string) error
-}
 
 // commands are all, in the order in which help lists them.
 func commands() []command {

@@ -82,8 +82,3 @@ func listFlags(w io.Writer, flags *flag.FlagSet) {
 		fmt.Fprintf(w, "  --%s%s\t%s\n", f.Name, value, usage)
 	})
 }
-
-// askable registers --yes.
-func (t *tool) askable(flags *flag.FlagSet) {
-	flags.BoolVar(&t.yes, "yes", t.yes, "do not ask")
-}

@@ -144,3 +144,10 @@ func count(n int, what string) string {
 	}
 	return fmt.Sprintf("%d %s", n, what)
 }
+
+// complain prints an error, each of its lines as one of the tool.
+func (t *tool) complain(err error) {
+	for line := range strings.Lines(err.Error()) {
+		fmt.Fprintln(t.stderr, "cacheaside: "+escape(strings.TrimRight(line, "\n")))
+	}
+}

@@ -17,25 +17,6 @@ const (
 	exitAbsent = 3
 )
 
-// errAbsent is for what was asked about and is not there. It has been told.
-var errAbsent = errors.New("absent")
-
-// usageError is a mistake of the user.
-type usageError struct{ text string }
-
-func (e *usageError) Error() string { return e.text }
-
-func usagef(format string, args ...any) error { return &usageError{fmt.Sprintf(format, args...)} }
-
-// tool is one run of the program.
-type tool struct {
-	global
-	env    func(string) string
-	stdin  io.Reader
-	stdout io.Writer
-	stderr io.Writer
-}
-
 // run is the program: args are without its name. It returns the exit code.
 func run(ctx context.Context, args []string, env func(string) string, stdin io.Reader, stdout, stderr io.Writer) int {
 	t := &tool{env: env, stdin: stdin, stdout: stdout, stderr: stderr}
@@ -55,12 +36,6 @@ func run(ctx context.Context, args []string, env func(string) string, stdin io.R
 	}
 	t.complain(err)
 	return exitFailed
-}
-
-func (t *tool) complain(err error) {
-	for line := range strings.Lines(err.Error()) {
-		fmt.Fprintln(t.stderr, "cacheaside: "+escape(strings.TrimRight(line, "\n")))
-	}
 }
 
 func (t *tool) run(ctx context.Context, args []string) error {
@@ -96,15 +71,6 @@ func (t *tool) run(ctx context.Context, args []string) error {
 		return err
 	}
 	return do(ctx, rest)
-}
-
-// flags are those of all commands. Those that have been given before the command keep their values.
-func (t *tool) flags(name string) *flag.FlagSet {
-	flags := flag.NewFlagSet(name, flag.ContinueOnError)
-	flags.SetOutput(io.Discard) // the errors are told by complain
-	flags.Usage = func() {}
-	t.global.register(flags)
-	return flags
 }
 
 // parse returns the arguments behind the flags. One that looks like a flag there is taken for one

@@ -1,0 +1,52 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+)
+
+var (
+	// errAbsent is for what was asked about and is not there. The command has said so.
+	errAbsent = errors.New("absent")
+
+	errDeclined = errors.New("nothing was changed")
+)
+
+// usageError is a mistake of the user.
+type usageError struct{ text string }
+
+func (e *usageError) Error() string { return e.text }
+
+func usagef(format string, args ...any) error { return &usageError{fmt.Sprintf(format, args...)} }
+
+// tool is one run of the program.
+type tool struct {
+	global
+	env    func(string) string
+	stdin  io.Reader
+	stdout io.Writer
+	stderr io.Writer
+}
+
+// command is one of the tool's. prepare registers its flags, and returns what it does with its
+// arguments.
+type command struct {
+	name    string // one word or two
+	args    string
+	short   string
+	long    string
+	example string
+	prepare func(t *tool, flags *flag.FlagSet) func(ctx context.Context, args []string) error
+}
+
+// flags are those of all commands. Those that have been given before the command keep their values.
+func (t *tool) flags(name string) *flag.FlagSet {
+	flags := flag.NewFlagSet(name, flag.ContinueOnError)
+	flags.SetOutput(io.Discard) // the errors are told by complain
+	flags.Usage = func() {}
+	t.global.register(flags)
+	return flags
+}

@@ -202,15 +202,6 @@ func (t flatType) value(raw json.RawMessage) event.Value {
 	return event.TextValue(s)
 }
 
-// valueOf is a value, if it could be read.
-func valueOf(v any, ok bool) event.Value {
-	if !ok {
-		return event.Value{}
-	}
-	made, _ := event.ValueOf(v) // an error goes with a value that is not known
-	return made
-}
-
 // latin1 is bytes that canal has as characters of ISO 8859-1 (LogEventConvert.java of
 // alibaba/canal).
 func latin1(s string) event.Value {

@@ -18,17 +18,6 @@ func (p place) lost() []event.Change {
 	return []event.Change{c}
 }
 
-// own is what a message says by itself of its table; without a schema it may be that of any.
-func (p place) own(kind event.Kind) event.Change {
-	if p.schema == "" {
-		p.table = ""
-		if kind == event.Truncate {
-			kind = event.Replace // not all tables are empty
-		}
-	}
-	return p.change(kind)
-}
-
 // statement is what a statement does, and what its message says by itself where that is something
 // else.
 func (p place) statement(sql string, own ...event.Change) []event.Change {

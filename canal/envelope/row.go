@@ -83,6 +83,17 @@ func (p place) change(kind event.Kind) event.Change {
 	return event.Change{Schema: p.schema, Table: p.table, Kind: kind, Time: p.time}
 }
 
+// own is what a message says by itself of its table; without a schema it may be that of any.
+func (p place) own(kind event.Kind) event.Change {
+	if p.schema == "" {
+		p.table = ""
+		if kind == event.Truncate {
+			kind = event.Replace // not all tables are empty
+		}
+	}
+	return p.change(kind)
+}
+
 // place is that of a message, or of a part of one.
 func (m members) place(schema string) (at place, err error) {
 	if at.schema, err = m.text(schema); err != nil {
@@ -116,7 +127,7 @@ func (p place) refused(err error) ([]event.Change, error) {
 	return []event.Change{p.own(event.Replace)}, err
 }
 
-// unread is what is known of a message that cannot be read: of which table it is. All that is
+// unread returns what is known of a message that cannot be read: which table it is of. All that is
 // cached of that table is invalidated, and filters are made anew, while the message is parked.
 func (p place) unread(path string, err error) ([]event.Change, error) {
 	kind := event.Replace

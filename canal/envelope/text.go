@@ -9,6 +9,15 @@ import (
 	"github.com/cacheaside/cacheaside/canal/event"
 )
 
+// valueOf is a value, if it could be read.
+func valueOf(v any, ok bool) event.Value {
+	if !ok {
+		return event.Value{}
+	}
+	made, _ := event.ValueOf(v) // an error goes with a value that is not known
+	return made
+}
+
 // plain is a JSON number without an exponent, where a DECIMAL can have been written with one: Java
 // does so below 0.000001 (java.math.BigDecimal.toString), and MySQL's has 30 digits after the point
 // at most.

@@ -17,6 +17,11 @@ const (
 	errBinlogReply = 1236 // ER_MASTER_FATAL_ERROR_READING_BINLOG
 )
 
+// setup is an error that Is canal.ErrSetup.
+func setup(format string, args ...any) error {
+	return fmt.Errorf("%w: %w", canal.ErrSetup, fmt.Errorf(format, args...))
+}
+
 func unknownVariable(err error) bool {
 	e, ok := errors.AsType[*mysql.MyError](err)
 	return ok && e.Code == mysql.ER_UNKNOWN_SYSTEM_VARIABLE

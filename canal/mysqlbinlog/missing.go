@@ -50,6 +50,18 @@ func (s *server) missing(need event.Need) (missing map[event.Table]string, unsee
 	return missing, unseen, nil
 }
 
+// kindOf returns what a table is, such as "BASE TABLE", "VIEW" or "SYSTEM VERSIONED"; "" if there
+// is none of this name, or the user may not see it.
+func (s *server) kindOf(t event.Table) (string, error) {
+	rows, err := s.ask("SELECT TABLE_SCHEMA, TABLE_NAME, TABLE_TYPE FROM information_schema.TABLES WHERE TABLE_SCHEMA = ? AND TABLE_NAME = ?", t.Schema, t.Name)
+	for _, r := range rows {
+		if r[0] == t.Schema && r[1] == t.Name { // the server may compare without regard to case
+			return strings.ToUpper(r[2]), err
+		}
+	}
+	return "", err
+}
+
 // wouldSee reports whether the user would see a table that information_schema does not have.
 // Servers say that there is no such table only to those who may read it, by whatever grant.
 func (s *server) wouldSee(t event.Table) (bool, error) {

@@ -31,20 +31,6 @@ func (x *world) one(statements ...string) {
 	}
 }
 
-// The server's set says which transactions others can see.
-func TestSeen(t *testing.T) {
-	const sid = "3e11fa47-71ca-11e1-9e33-c80aa9429562"
-	for set, has := range map[string]bool{sid + ":1-6": true, sid + ":1-5": false, sid + ":1-5:7-9": false, sid + ":shop:1-6": false, "": false} {
-		now, err := mysql.ParseMysqlGTIDSet(set)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if got := (seen{mysql: &mysqlPosition{now.(*mysql.MysqlGTIDSet)}}).has(mark{mysql: mysqlGTID{sid: uuid.MustParse(sid), gno: 6}}); got != has {
-			t.Errorf("with %q done it can be seen: %v", set, got)
-		}
-	}
-}
-
 // MariaDB has no tags, and no gaps: GTIDs with a tag, and out of their order, are positions as
 // well.
 func TestGTIDs(t *testing.T) {

@@ -19,6 +19,9 @@ import (
 	"github.com/cacheaside/cacheaside/internal/limitedlog"
 )
 
+// heartbeat is how often the server sends a word while nothing changes.
+const heartbeat = time.Second
+
 // Options are the settings of a Source. Addr and User are needed.
 type Options struct {
 	// Addr is the server: host:port, as "db:3306" or "[::1]:3306", or the path of its socket.

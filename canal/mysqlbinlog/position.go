@@ -2,24 +2,22 @@ package mysqlbinlog
 
 import (
 	"fmt"
-	"maps"
 	"slices"
 	"sort"
+	"strconv"
 	"strings"
 
 	"github.com/go-mysql-org/go-mysql/mysql"
+	"github.com/go-mysql-org/go-mysql/replication"
 	"github.com/google/uuid"
 
 	"github.com/cacheaside/cacheaside/canal"
 	"github.com/cacheaside/cacheaside/canal/event"
 )
 
-// position is the set of the transactions that are done.
-type position interface {
-	text() event.Position
-	gtids() mysql.GTIDSet
-	add(id gtid)
-}
+// position is the set of the transactions that are done: of MariaDB the last one of each
+// replication domain.
+type position struct{ set mysql.GTIDSet }
 
 // gtid names a transaction: one of the two.
 type gtid struct {
@@ -49,11 +47,11 @@ func parse(p event.Position, flavor string) (position, error) {
 	set, ok := strings.CutPrefix(string(p), prefix)
 	if !ok {
 		kind, _, _ := strings.Cut(string(p), ":")
-		return nil, fmt.Errorf("%w: it belongs to %.20q, and the server is %s", canal.ErrPositionLost, kind, flavor)
+		return position{}, fmt.Errorf("%w: it belongs to %.20q, and the server is %s", canal.ErrPositionLost, kind, flavor)
 	}
 	at, err := parseSet(set, flavor)
 	if err != nil {
-		return nil, fmt.Errorf("%w: %.200q is not a position: %w", canal.ErrPositionLost, set, err)
+		return position{}, fmt.Errorf("%w: %.200q is not a position: %w", canal.ErrPositionLost, set, err)
 	}
 	return at, nil
 }
@@ -61,80 +59,53 @@ func parse(p event.Position, flavor string) (position, error) {
 func parseSet(set, flavor string) (position, error) {
 	if flavor != mysql.MariaDBFlavor {
 		s, err := mysql.ParseMysqlGTIDSet(set)
-		if err != nil {
-			return nil, err
-		}
-		return &mysqlPosition{s.(*mysql.MysqlGTIDSet)}, nil
+		return position{s}, err
 	}
-	at := mariadbPosition{}
+	at := &mysql.MariadbGTIDSet{Sets: map[uint32]*mysql.MariadbGTID{}}
 	for one := range strings.SplitSeq(set, ",") {
 		if one == "" && set == "" { // a server that has logged nothing yet
 			break
 		}
 		id, err := mysql.ParseMariadbGTID(one)
 		if err != nil {
-			return nil, err
+			return position{}, err
 		}
-		if _, twice := at[id.DomainID]; twice || one == "" {
-			return nil, fmt.Errorf("domain %d appears twice", id.DomainID)
+		if at.Sets[id.DomainID] != nil || one == "" {
+			return position{}, fmt.Errorf("domain %d appears twice", id.DomainID)
 		}
-		at[id.DomainID] = *id
+		at.Sets[id.DomainID] = id
 	}
-	return at, nil
+	return position{at}, nil
 }
 
-// mariadbPosition has the last transaction of each replication domain.
-type mariadbPosition map[uint32]mysql.MariadbGTID
+func (p position) text() event.Position {
+	if _, ok := p.set.(*mysql.MariadbGTIDSet); ok {
+		return event.Position(mariadbPrefix + p.set.String())
+	}
+	return event.Position(mysqlPrefix + p.set.String())
+}
 
-func (p mariadbPosition) add(id gtid) { p[id.mariadb.DomainID] = id.mariadb }
-
-func (p mariadbPosition) text() event.Position {
-	var b strings.Builder
-	b.WriteString(mariadbPrefix)
-	for i, domain := range slices.Sorted(maps.Keys(p)) {
-		if i > 0 {
-			b.WriteByte(',')
+func (p position) add(id gtid) {
+	switch set := p.set.(type) {
+	case *mysql.MariadbGTIDSet:
+		if set.Sets[id.mariadb.DomainID] == nil {
+			set.Sets[id.mariadb.DomainID] = &mysql.MariadbGTID{}
 		}
-		id := p[domain]
-		b.WriteString(id.String())
+		*set.Sets[id.mariadb.DomainID] = id.mariadb
+	case *mysql.MysqlGTIDSet:
+		addTo(*set, id.mysql)
 	}
-	return event.Position(b.String())
 }
 
-func (p mariadbPosition) gtids() mysql.GTIDSet {
-	s := &mysql.MariadbGTIDSet{Sets: map[uint32]*mysql.MariadbGTID{}}
-	for domain, id := range p {
-		s.Sets[domain] = id.Clone()
-	}
-	return s
-}
-
-// mysqlPosition is a set of intervals: of each source and tag, in their order, none of which
-// touches another. A set may have tens of thousands of them, if GTIDs have gaps, so that a
+// addTo adds a transaction to a set of intervals: of each source and tag, in their order, none of
+// which touches another. A set may have tens of thousands of them, if GTIDs have gaps, so that a
 // transaction is added without a look at all of them, which go-mysql's own methods take.
-type mysqlPosition struct{ set *mysql.MysqlGTIDSet }
-
-func newMySQLPosition() *mysqlPosition { return &mysqlPosition{&mysql.MysqlGTIDSet{}} }
-
-// at returns the intervals of a transaction's source, and how many of them begin before it or with
-// it.
-func (p *mysqlPosition) at(id mysqlGTID) (mysql.IntervalSlice, int) {
-	all := (*p.set)[id.sid][id.tag]
-	return all, sort.Search(len(all), func(i int) bool { return all[i].Start > id.gno })
-}
-
-func (p *mysqlPosition) has(id mysqlGTID) bool {
-	all, n := p.at(id)
-	return n > 0 && id.gno < all[n-1].Stop
-}
-
-func (p *mysqlPosition) add(id gtid) { p.addMySQL(id.mysql) }
-
-func (p *mysqlPosition) addMySQL(id mysqlGTID) {
-	if p.has(id) {
+func addTo(set mysql.MysqlGTIDSet, id mysqlGTID) {
+	all := set[id.sid][id.tag]
+	n := sort.Search(len(all), func(i int) bool { return all[i].Start > id.gno }) // so many begin before it or with it
+	if n > 0 && id.gno < all[n-1].Stop {
 		return
 	}
-	all, n := p.at(id)
 	before := n > 0 && all[n-1].Stop == id.gno
 	behind := n < len(all) && all[n].Start == id.gno+1
 	switch {
@@ -148,14 +119,11 @@ func (p *mysqlPosition) addMySQL(id mysqlGTID) {
 	default:
 		all = slices.Insert(all, n, mysql.Interval{Start: id.gno, Stop: id.gno + 1})
 	}
-	if (*p.set)[id.sid] == nil {
-		(*p.set)[id.sid] = map[mysql.Tag]mysql.IntervalSlice{}
+	if set[id.sid] == nil {
+		set[id.sid] = map[mysql.Tag]mysql.IntervalSlice{}
 	}
-	(*p.set)[id.sid][id.tag] = all
+	set[id.sid][id.tag] = all
 }
-
-func (p *mysqlPosition) text() event.Position { return event.Position(mysqlPrefix + p.set.String()) }
-func (p *mysqlPosition) gtids() mysql.GTIDSet { return p.set.Clone() }
 
 // empty removes all transactions from a set that go-mysql has sent to the server. It adds each
 // transaction to two such sets, and goes through the whole of them each time, but uses them only to
@@ -167,4 +135,46 @@ func empty(set mysql.GTIDSet) {
 	case *mysql.MariadbGTIDSet:
 		clear(set.Sets)
 	}
+}
+
+// place is one in a server's log.
+type place struct {
+	file uint64 // the number at the end of its name
+	pos  uint64
+}
+
+func (p *place) rotate(name string) {
+	if file := number(name); file != p.file {
+		*p = place{file: file}
+	}
+}
+
+// follow goes to the end of an event. The log's own numbers have 32 bits, and a file can be longer,
+// if its last transactions are giants. Later versions of MariaDB leave some out.
+func (p *place) follow(h *replication.EventHeader) {
+	if h.Flags&replication.LOG_EVENT_ARTIFICIAL_F != 0 || h.EventType == replication.HEARTBEAT_EVENT || h.EventType == replication.HEARTBEAT_LOG_EVENT_V2 {
+		return
+	}
+	if h.LogPos == 0 {
+		p.pos += uint64(h.EventSize)
+		return
+	}
+	pos := uint64(h.LogPos)
+	for pos < p.pos {
+		pos += 1 << 32
+	}
+	p.pos = pos
+}
+
+func number(name string) uint64 {
+	n, _ := strconv.ParseUint(name[strings.LastIndexByte(name, '.')+1:], 10, 64)
+	return n
+}
+
+func (p place) before(q place) bool { return p.file < q.file || p.file == q.file && p.pos < q.pos }
+
+// mark is where a transaction begins in the log, behind what names it; or its name.
+type mark struct {
+	place
+	mysql mysqlGTID
 }

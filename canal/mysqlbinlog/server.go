@@ -9,7 +9,6 @@ import (
 
 	"github.com/go-mysql-org/go-mysql/mysql"
 
-	"github.com/cacheaside/cacheaside/canal"
 	"github.com/cacheaside/cacheaside/canal/event"
 )
 
@@ -21,11 +20,6 @@ type server struct {
 	charsets map[int]string // by the number of a collation
 	padsChar bool           // sql_mode has PAD_CHAR_TO_FULL_LENGTH
 	small    bool           // the log has the names of tables in small letters, but in the text of statements (lower_case_table_names)
-}
-
-// setup is an error that Is canal.ErrSetup.
-func setup(format string, args ...any) error {
-	return fmt.Errorf("%w: %w", canal.ErrSetup, fmt.Errorf(format, args...))
 }
 
 // look asks for what has to be known, and refuses what does not do.
@@ -149,7 +143,7 @@ func (s *server) now() (position, error) {
 	}
 	rows, err := s.ask("SELECT " + what)
 	if err != nil {
-		return nil, err
+		return position{}, err
 	}
 	return parseSet(strings.ReplaceAll(rows[0][0], "\n", ""), s.flavor)
 }

@@ -16,8 +16,6 @@ import (
 	"github.com/cacheaside/cacheaside/canal/event"
 )
 
-const heartbeat = time.Second
-
 // Run reads the log from where need says until ctx ends, or the connection is lost, or something
 // else is wrong. See canal.Source.
 func (s *Source) Run(ctx context.Context, need event.Need, deliver chan<- event.Batch) error {
@@ -101,7 +99,7 @@ func (s *Source) stream(ctx context.Context, d *dialer, flavor string, from posi
 	syncer := replication.NewBinlogSyncer(c)
 	defer syncer.Close()
 	defer d.close() // or it would ask the server to end the other connection, and wait for that
-	set, listen := from.gtids(), r.listen
+	set, listen := from.set.Clone(), r.listen
 	r.listen = func() { // the set was sent
 		empty(set)
 		listen()

@@ -93,15 +93,6 @@ func textValue(charset string) func(any) event.Value {
 	}
 }
 
-func isASCII(b []byte) bool {
-	for _, c := range b {
-		if c >= 0x80 {
-			return false
-		}
-	}
-	return true
-}
-
 // unsignedValue is of a column of n bytes. The reader has taken from go-mysql what says that it is
 // unsigned, as that makes a map of it for each row.
 func unsignedValue(n int) func(any) event.Value {

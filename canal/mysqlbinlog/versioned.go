@@ -54,18 +54,6 @@ func (d *described) rowEnd() (string, error) {
 	return "", nil
 }
 
-// kindOf returns what a table is, such as "BASE TABLE", "VIEW" or "SYSTEM VERSIONED"; "" if there
-// is none of this name, or the user may not see it.
-func (s *server) kindOf(t event.Table) (string, error) {
-	rows, err := s.ask("SELECT TABLE_SCHEMA, TABLE_NAME, TABLE_TYPE FROM information_schema.TABLES WHERE TABLE_SCHEMA = ? AND TABLE_NAME = ?", t.Schema, t.Name)
-	for _, r := range rows {
-		if r[0] == t.Schema && r[1] == t.Name { // the server may compare without regard to case
-			return strings.ToUpper(r[2]), err
-		}
-	}
-	return "", err
-}
-
 // asOfNow makes a change of a system-versioned table one of the table as it is now. ok is false if
 // that has not changed.
 func (s *shape) asOfNow(c event.Change) (_ event.Change, ok bool) {

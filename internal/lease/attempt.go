@@ -3,9 +3,12 @@ package lease
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"time"
+
+	"github.com/redis/go-redis/v9"
 
 	"github.com/cacheaside/cacheaside/internal/conn"
 )
@@ -70,9 +73,9 @@ func (a *Attempt) Adopt(found *State) {
 // another entry now or none, Unknown.
 func (s *Store) Claim(ctx context.Context, as []*Attempt) {
 	s.ask(ctx, as, func(as []*Attempt, reply replyFunc) {
-		s.evalAll(ctx, as, claimScript, true, func(a *Attempt) []any {
-			return append([]any{appendLease(nil, a.token), a.tokenArg(), a.life.Milliseconds(), a.stamp}, s.holdArgs(a)...)
-		}, reply)
+		s.evalAll(ctx, as, request{claimScript, true, func(a *Attempt) []any {
+			return append([]any{appendLease(nil, a.token), a.tokenArg(), a.life.Milliseconds(), a.stamp}, s.holdArgs(a.Young)...)
+		}, reply})
 	}, func(a *Attempt, v any, err error) (State, error) {
 		if err != nil {
 			return State{}, err
@@ -97,7 +100,7 @@ func (s *Store) Claim(ctx context.Context, as []*Attempt) {
 				a.token, a.owns, a.header, a.expiry = Token(h[tokenAt:leaseSize]), ownsClaim, h, "-1"
 				return State{Kind: Mine}, nil
 			}
-			return State{Kind: Busy, Token: decode(h).Token}, nil
+			return State{Kind: Busy, Token: Decode(h).Token}, nil
 		case "other":
 			return State{Kind: Unknown}, nil
 		default:
@@ -143,7 +146,7 @@ func (a *Attempt) Renewal() *Attempt { return &Attempt{key: a.key, life: a.life,
 // Renew keeps leases and claims alive for another life. It answers which are still owned, and
 // an error if a try failed.
 func (s *Store) Renew(ctx context.Context, as []*Attempt) (owned []*Attempt, failed error) {
-	s.evalAll(ctx, as, renewScript, false, func(a *Attempt) []any {
+	s.evalAll(ctx, as, request{renewScript, false, func(a *Attempt) []any {
 		return []any{a.tokenArg(), a.life.Milliseconds()}
 	}, func(a *Attempt, v any, err error) {
 		switch {
@@ -153,7 +156,7 @@ func (s *Store) Renew(ctx context.Context, as []*Attempt) (owned []*Attempt, fai
 		case v == int64(1):
 			owned = append(owned, a)
 		}
-	})
+	}})
 	return owned, failed
 }
 
@@ -179,7 +182,7 @@ func (s *Store) Fill(ctx context.Context, fs []*Filling) {
 		if slices.ContainsFunc(as, func(a *Attempt) bool { return a.owns == ownsClaim }) {
 			script = fillScript
 		}
-		s.evalAll(ctx, as, script, false, func(a *Attempt) []any {
+		s.evalAll(ctx, as, request{script, false, func(a *Attempt) []any {
 			f := by[a]
 			b := appendEntry(make([]byte, 0, headerSize+len(f.Entry.Key)+len(f.Entry.Payload)), f.Entry)
 			return []any{a.tokenArg(), b, f.Life.Milliseconds()}
@@ -192,7 +195,7 @@ func (s *Store) Fill(ctx context.Context, fs []*Filling) {
 			case !conn.IsReply(err):
 				lost = append(lost, a)
 			}
-		})
+		}})
 		if as = lost; len(as) == 0 {
 			return
 		}
@@ -224,7 +227,7 @@ func (s *Store) end(ctx context.Context, as []*Attempt, marker string, errorTTL 
 	if len(as) == 0 {
 		return
 	}
-	s.evalAll(ctx, as, endScript, false, func(a *Attempt) []any {
+	s.evalAll(ctx, as, request{endScript, false, func(a *Attempt) []any {
 		args := []any{marker, max(errorTTL.Milliseconds(), 1), a.header, cmp.Or(a.expiry, "-1"), a.tokenArg()}
 		for _, t := range a.sent {
 			args = append(args, t[:])
@@ -233,5 +236,109 @@ func (s *Store) end(ctx context.Context, as []*Attempt, marker string, errorTTL 
 	}, func(a *Attempt, _ any, err error) {
 		a.Err = err
 		a.owns, a.header, a.expiry, a.sent = ownsNothing, nil, "", nil
+	}})
+}
+
+// Exchange stores e, with a stamp of its own, in the place of the mark of the holder of key under
+// token, and ends that hold. It is sent once: an entry whose answer is late is not known to be
+// there.
+func (s *Store) Exchange(ctx context.Context, key, token string, e Entry, life time.Duration) (stored bool, err error) {
+	e.Stamp = newToken()
+	a := NewAttempt(key, life)
+	s.evalAll(ctx, []*Attempt{&a}, request{exchangeScript, true, func(*Attempt) []any {
+		return []any{appendMark(nil, token), appendEntry(nil, e), life.Milliseconds(), s.lag.Milliseconds()}
+	}, func(_ *Attempt, v any, failed error) { stored, err = failed == nil && v == int64(1), failed }})
+	return stored, err
+}
+
+// Expire is the command that ends the soft life of the entry that a key holds, and voids its claim;
+// if the key holds anything else, that is deleted.
+func Expire(ctx context.Context, key string) redis.Cmder {
+	stamp := newToken()
+	return redis.NewCmd(ctx, "eval", expireScript.Source, 1, key, stamp[:])
+}
+
+// given is the answer of takeScript when it gives the lease: no value, for which the client has
+// this error. SET with NX says the opposite with it: see takeBySet.
+var given = redis.Nil
+
+// Take asks for the leases of keys that hold nothing, or what cannot be read (State.Kind is
+// Unknown), which is replaced if it is still what was read. The state is Mine if the lease is
+// given, Held if the key is on hold, otherwise what the key holds.
+func (s *Store) Take(ctx context.Context, as []*Attempt) {
+	s.ask(ctx, as, func(as []*Attempt, reply replyFunc) {
+		s.takeByScript(ctx, s.takeBySet(ctx, as, reply), reply)
+	}, func(a *Attempt, v any, err error) (State, error) {
+		if errors.Is(err, given) {
+			a.owns = ownsLease
+			return State{Kind: Mine}, nil
+		}
+		if _, on := v.(int64); on {
+			return State{Kind: Held}, err
+		}
+		found, _ := v.(string)
+		s := State{}
+		if found != "" {
+			s = Decode([]byte(found))
+			s.Long = len(found) >= FirstLook
+		}
+		return s, err
 	})
+}
+
+func (s *Store) takeByScript(ctx context.Context, as []*Attempt, reply replyFunc) {
+	s.evalAll(ctx, as, request{takeScript, true, func(a *Attempt) []any {
+		hash := ""
+		if a.State.Kind == Unknown {
+			hash = conn.SHA1(a.State.Raw[:min(len(a.State.Raw), FirstLook)])
+		}
+		return append([]any{appendLease(nil, a.token), a.life.Milliseconds(), hash}, s.holdArgs(a.Young)...)
+	}, reply})
+}
+
+// takeBySet does what takeScript does, where that is no more than SET with NX: gives the lease if
+// there is nothing. It is a fifth of the work for Redis. Where there is something, that is looked
+// at by another trip: SET with GET would answer it whole, however long it is. It returns those for
+// which it would not do: where keys may be on hold, and where there is something to be replaced.
+func (s *Store) takeBySet(ctx context.Context, as []*Attempt, reply replyFunc) (others []*Attempt) {
+	if s.holds {
+		return as
+	}
+	var plain, refused []*Attempt
+	for _, a := range as {
+		if a.State.Kind == Unknown {
+			others = append(others, a)
+		} else {
+			plain = append(plain, a)
+		}
+	}
+	cmds := make([]*redis.Cmd, len(plain))
+	for i, a := range plain {
+		cmds[i] = redis.NewCmd(ctx, "set", a.key, appendLease(nil, a.token), "px", a.life.Milliseconds(), "nx")
+	}
+	s.send(ctx, cmds, true, func(i int, v any, err error) {
+		switch {
+		case errors.Is(err, redis.Nil): // SET with NX has not set it
+			refused = append(refused, plain[i])
+		case err == nil:
+			reply(plain[i], nil, given)
+		default:
+			reply(plain[i], v, err)
+		}
+	})
+	if len(refused) == 0 {
+		return others
+	}
+	keys := make([]string, len(refused))
+	for i, a := range refused {
+		keys[i] = a.key
+	}
+	s.Read(ctx, new(Sizes), keys, func(i int, held *State, err error) {
+		if err == nil && len(held.Raw) == 0 { // it has gone, or is an empty string, which SET takes for something
+			others = append(others, refused[i])
+		} else {
+			reply(refused[i], string(held.Raw), err)
+		}
+	})
+	return others
 }

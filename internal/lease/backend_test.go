@@ -158,7 +158,7 @@ func (b *backend) claimEnd(key string) time.Time {
 	b.t.Helper()
 	raw, err := b.rdb.Get(b.ctx, key).Bytes()
 	b.check(err)
-	e, now := decode(raw).Entry, b.rdb.Time(b.ctx).Val()
+	e, now := Decode(raw).Entry, b.rdb.Time(b.ctx).Val()
 	if !e.Claimed {
 		b.t.Fatal("it is not claimed")
 	}

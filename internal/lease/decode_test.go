@@ -49,7 +49,7 @@ func TestDecodeMillions(t *testing.T) {
 // checkDecode decodes b: whatever it is, it is recognised as what it is, or as unknown, and loses
 // nothing.
 func checkDecode(t *testing.T, b []byte) {
-	s := decode(b)
+	s := Decode(b)
 	if !bytes.Equal(s.Raw, b) {
 		t.Errorf("raw is %x", s.Raw)
 	}
@@ -85,7 +85,7 @@ func checkDecode(t *testing.T, b []byte) {
 		if want.Claimed {
 			want.Cost, want.ClaimEnds = 0, uint32(b[16])<<16|uint32(b[17])
 		}
-		got := decode(appendEntry(nil, want))
+		got := Decode(appendEntry(nil, want))
 		if got.Kind != Stored {
 			t.Fatalf("kind %d", got.Kind)
 		}
@@ -97,7 +97,7 @@ func TestDecodeKnowsItsOwnFormatOnly(t *testing.T) {
 	entry := appendEntry(nil, Entry{Payload: []byte("v")})
 	for flags := range 256 {
 		entry[1] = byte(flags)
-		s := decode(entry)
+		s := Decode(entry)
 		e := s.Entry
 		got := [...]any{s.Kind, e.Claimed, e.Null, e.Compressed, e.Keyed, int(e.Codec)}
 		if want := [...]any{Stored, flags&1 != 0, flags&2 != 0, flags&4 != 0, flags&8 != 0, flags >> 4}; got != want {
@@ -119,7 +119,7 @@ func TestDecodeKnowsItsOwnFormatOnly(t *testing.T) {
 			case first == failedByte && length == 1:
 				want = Failed
 			}
-			if s := decode(b); s.Kind != want {
+			if s := Decode(b); s.Kind != want {
 				t.Errorf("first byte %#x, length %d: kind %d, want %d", first, length, s.Kind, want)
 			}
 		}
@@ -135,7 +135,7 @@ func TestEntryKeepsWhatItsFieldsCanHold(t *testing.T) {
 		"huge cost":     {Entry{Cost: 48 * time.Hour}, Entry{Expiry: time.UnixMilli(0), Cost: math.MaxUint32 * time.Microsecond}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			sameEntry(t, decode(appendEntry(nil, c.in)).Entry, c.want)
+			sameEntry(t, Decode(appendEntry(nil, c.in)).Entry, c.want)
 		})
 	}
 }

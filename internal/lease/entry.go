@@ -123,7 +123,7 @@ const (
 // State is what a command has shown of a key.
 type State struct {
 	Kind  Kind
-	Token Token // of a lease
+	Token Token // of a lease, or of the hold whose mark it is
 	Entry Entry // of Stored; Payload aliases Raw
 	Raw   []byte
 	Long  bool // Raw is only the beginning
@@ -161,13 +161,12 @@ func appendEntry(dst []byte, e Entry) []byte {
 	return append(dst, e.Payload...)
 }
 
-// decode reads what a key holds. It never fails: what it cannot read is Unknown.
-func decode(b []byte) (s State) {
-	decodeInto(&s, b)
-	return s
-}
+// HeadSize is how many bytes of what a key holds tell all but an entry's full key and payload.
+const HeadSize = headerSize
 
-func decodeInto(s *State, b []byte) {
+// Decode reads what a key holds, or the first HeadSize bytes of it, or more. It never fails: what
+// it cannot read is Unknown.
+func Decode(b []byte) (s State) {
 	s.Kind, s.Raw = Unknown, b
 	switch {
 	case len(b) >= headerSize && b[0] == entryByte:
@@ -195,9 +194,11 @@ func decodeInto(s *State, b []byte) {
 		s.Token = Token(b[tokenAt:leaseSize])
 	case len(b) == leaseSize && b[0] == markByte:
 		s.Kind = Held
+		s.Token = Token(b[tokenAt:leaseSize])
 	case len(b) == 1 && b[0] == failedByte:
 		s.Kind = Failed
 	}
+	return s
 }
 
 func appendLease(dst []byte, t Token) []byte {

@@ -24,7 +24,7 @@ func longBytes(n int) []byte {
 // look is a first look at a key.
 func (b *backend) look(key string) (s State) {
 	b.t.Helper()
-	b.store.Read(b.ctx, nil, []string{key}, func(_ int, held *State, err error) {
+	b.store.Read(b.ctx, new(Sizes), []string{key}, func(_ int, held *State, err error) {
 		b.check(err)
 		s = *held
 	})

@@ -2,8 +2,8 @@ package lease
 
 import (
 	"context"
-	"math"
 	"slices"
+	"strconv"
 	"sync"
 	"time"
 
@@ -29,14 +29,11 @@ const maxTrips = 2
 type gather struct {
 	store *Store
 	wait  time.Duration // bounds a trip
-	send  func(ctx, bound context.Context, cmds []redis.Cmder) conn.Sent
 
-	mu    sync.Mutex
-	next  *trip // gathers while maxTrips are under way
-	under int
-
-	pause     time.Duration // after the last try that was in vain; 0: it was not
-	slowUntil time.Time
+	mu        sync.Mutex
+	next      *trip // gathers while maxTrips are under way
+	under     int
+	slowUntil time.Time // see slow
 }
 
 // trip is one pipeline.
@@ -53,12 +50,9 @@ type trip struct {
 // to leave. A healthy Redis answers in less.
 const maxTurn = 10 * time.Millisecond
 
-// slow is for how long nobody tries that after it has been in vain, for each time costs a
-// connection; twice as long each time, up to slowest.
-const (
-	slow    = 100 * time.Millisecond
-	slowest = 30 * time.Second
-)
+// slow is for how long no reader tries that after one has tried it in vain, which costs a
+// connection.
+const slow = 5 * time.Second
 
 // few is how many keys are tried so: more may well take longer.
 const few = 128
@@ -84,11 +78,6 @@ func (g *gather) first(ctx context.Context, keys []string, weight int64) ([]redi
 // was in vain; a caller's own end is no fault of Redis.
 func (g *gather) glance(ctx context.Context, wait time.Duration, cmds []redis.Cmder) (late bool) {
 	defer func() { g.end(late) }()
-	defer func() {
-		if !late {
-			g.quick()
-		}
-	}()
 	short, cancel := context.WithTimeout(ctx, wait)
 	defer cancel()
 	g.store.conn.Process(short, cmds)
@@ -145,7 +134,7 @@ const perWait = 4 << 20
 
 // byItself sends commands in a trip of their own.
 func (g *gather) byItself(ctx context.Context, cmds []redis.Cmder) conn.Sent {
-	wait, send := g.wait, g.send
+	wait, send := g.wait, g.store.conn.Ask
 	if n := size(cmds); n > FirstLook { // not sent in time it may be too large, which is no trouble of Redis
 		wait += time.Duration(float64(wait) * float64(n) / perWait)
 		send = g.store.conn.AskLong
@@ -155,22 +144,16 @@ func (g *gather) byItself(ctx context.Context, cmds []redis.Cmder) conn.Sent {
 	return send(ctx, bound, cmds)
 }
 
-// most is how many trips there may be at once, n on one server. On a cluster every reader makes its
-// own: the nodes answer apart, and in a trip that they share, one that hangs would keep the others'
-// answers.
-func (g *gather) most(n int) int {
-	if g.store.cluster {
-		return math.MaxInt
-	}
-	return n
-}
-
-// begin begins a trip, if fewer than n are under way and nobody waits for one. Trips of one are not
-// begun for a while after one was late.
+// begin begins a trip, if fewer than n are under way and nobody waits for one; on a cluster always,
+// where every reader makes its own: the nodes answer apart, and in a trip that they share, one that
+// hangs would keep the others' answers. Trips of one are not begun for a while after one was late.
 func (g *gather) begin(n int) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if g.under >= g.most(n) || g.next != nil || n == 1 && !g.slowUntil.IsZero() && time.Now().Before(g.slowUntil) {
+	if n == 1 && !g.slowUntil.IsZero() && time.Now().Before(g.slowUntil) {
+		return false
+	}
+	if !g.store.cluster && (g.under >= n || g.next != nil) {
 		return false
 	}
 	g.under++
@@ -181,8 +164,7 @@ func (g *gather) begin(n int) bool {
 func (g *gather) end(late bool) {
 	g.mu.Lock()
 	if late {
-		g.pause = min(max(2*g.pause, slow), slowest)
-		g.slowUntil = time.Now().Add(g.pause)
+		g.slowUntil = time.Now().Add(slow)
 	}
 	others := g.next != nil
 	if !others {
@@ -194,48 +176,36 @@ func (g *gather) end(late bool) {
 	}
 }
 
-// quick notes that a try was not in vain.
-func (g *gather) quick() {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	g.pause = 0
-}
-
 // do sends cmds and waits for their replies, or for ctx, or for the store's time-out. After an
 // error cmds may still be in use and must not be read.
 //
 // A trip has so many commands that their replies come in its time; those that would be too much go
 // by themselves.
 func (g *gather) do(ctx context.Context, weight int64, cmds ...redis.Cmder) conn.Sent {
+	if g.store.cluster {
+		return g.store.apart(ctx, g.wait, cmds, g.store.conn.Ask)
+	}
 	g.mu.Lock()
 	t := g.next
 	if t != nil && weight > 0 && t.weight+weight > tripBytes {
 		g.mu.Unlock()
 		return g.store.large(ctx, g.wait, cmds)
 	}
-	if t == nil || g.store.cluster {
+	if t == nil {
 		t = &trip{done: make(chan struct{})}
 		values := lent.Values(ctx)
 		defer values.End()
 		t.ctx, t.cancel = context.WithTimeout(values, g.wait)
+		g.next = t
 	}
 	t.cmds = append(t.cmds, cmds...)
 	t.weight += weight
-	start, run := g.under < maxTrips, g.run
-	if g.store.cluster {
-		start, run = true, func() { t.run(g) }
-	} else {
-		g.next = t
-		if start {
-			g.under++
-		}
+	start := g.under < maxTrips
+	if start {
+		g.under++
 	}
 	g.mu.Unlock()
-	if start && !g.store.conn.Apart(run) {
-		if g.store.cluster {
-			t.cancel()
-			return conn.NotSent(conn.ErrClosed)
-		}
+	if start && !g.store.conn.Apart(g.run) {
 		g.refuse()
 	}
 	select {
@@ -288,5 +258,60 @@ func (t *trip) run(g *gather) {
 	t.sent = conn.NotSent(conn.NotReturned(nil)) // until it has
 	defer close(t.done)
 	defer t.cancel()
-	t.sent = g.send(context.Background(), t.ctx, t.cmds)
+	t.sent = g.store.conn.Ask(context.Background(), t.ctx, t.cmds)
 }
+
+// tripBytes is about how many bytes the replies of one trip have together.
+const tripBytes = 1 << 20
+
+var lookFrom, lookTo any = "0", strconv.Itoa(FirstLook - 1)
+
+func looks(ctx context.Context, keys []string) []redis.Cmder {
+	cmds := make([]redis.Cmder, len(keys))
+	for i, key := range keys {
+		cmds[i] = redis.NewStringCmd(ctx, "getrange", key, lookFrom, lookTo)
+	}
+	return cmds
+}
+
+// lanes is how many trips with many bytes are under way at once: those with few share their
+// connections and their way to Redis.
+const lanes = 4
+
+// large sends commands whose replies are many bytes, when it is their turn. That there is none in
+// time says nothing of Redis.
+func (s *Store) large(ctx context.Context, wait time.Duration, cmds []redis.Cmder) conn.Sent {
+	select {
+	case s.lanes <- struct{}{}:
+	default:
+		select {
+		case s.lanes <- struct{}{}:
+		case <-ctx.Done():
+			return conn.NotSent(ctx.Err())
+		}
+		if err := s.conn.Down(s.conn.Range(cmds[0].Args()[1].(string))); err != nil { // meanwhile
+			<-s.lanes
+			return conn.NotSent(err)
+		}
+	}
+	defer func() { <-s.lanes }()
+	return s.apart(ctx, wait, cmds, s.conn.AskLong)
+}
+
+// apart sends commands by ask, on a goroutine of its own, and returns when they have their replies,
+// or when ctx ends.
+func (s *Store) apart(ctx context.Context, wait time.Duration, cmds []redis.Cmder, ask askFunc) conn.Sent {
+	var sent conn.Sent
+	err := s.conn.Await(ctx, func(ctx context.Context) {
+		bound, cancel := context.WithTimeout(ctx, wait)
+		defer cancel()
+		sent = ask(ctx, bound, cmds)
+	})
+	if err != nil {
+		return conn.NotSent(err)
+	}
+	return sent
+}
+
+// askFunc is Conn.Ask or Conn.AskLong.
+type askFunc func(ctx, bound context.Context, cmds []redis.Cmder) conn.Sent

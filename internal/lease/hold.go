@@ -91,48 +91,22 @@ end
 redis.call('ZREM', KEYS[2], token)
 return 1`)
 
-// Exchange stores e, with a stamp of its own, in the place of the mark of the holder of key under
-// token, and ends that hold. It is sent once: an entry whose answer is late is not known to be
-// there.
-func (s *Store) Exchange(ctx context.Context, key, token string, e Entry, life time.Duration) (stored bool, err error) {
-	e.Stamp = newToken()
-	a := NewAttempt(key, life)
-	s.evalAll(ctx, []*Attempt{&a}, exchangeScript, true, func(*Attempt) []any {
-		return []any{appendMark(nil, token), appendEntry(nil, e), life.Milliseconds(), s.lag.Milliseconds()}
-	}, func(_ *Attempt, v any, failed error) { stored, err = failed == nil && v == int64(1), failed })
-	return stored, err
-}
-
-// keys are the keys of a script. One that asks for a lease is told of the hold.
-func (s *Store) keys(a *Attempt, asks bool) []any {
+// keys returns the keys of a script on key. One that asks for a lease is also given the hold.
+func (s *Store) keys(key string, asks bool) []any {
 	if !asks || !s.holds {
-		return []any{a.key}
+		return []any{key}
 	}
-	return []any{a.key, keys.Hold(a.key)}
+	return []any{key, keys.Hold(key)}
 }
 
-// holdArgs are what else a script that asks for a lease must know.
-func (s *Store) holdArgs(a *Attempt) []any {
+// holdArgs returns what else a script that asks for a lease must know. For young see Attempt.
+func (s *Store) holdArgs(young uint64) []any {
 	switch {
 	case !s.holds:
 		return nil
-	case a.Young == 0:
+	case young == 0:
 		return []any{s.lag.Milliseconds(), ""}
 	default:
-		return []any{s.lag.Milliseconds(), strconv.FormatUint(a.Young, 10)}
+		return []any{s.lag.Milliseconds(), strconv.FormatUint(young, 10)}
 	}
 }
-
-// onHold sets held to whether the key is on hold. KEYS: key, its hold; without that there are no
-// holds. The last two of ARGV: the lag in ms, and a generation in microseconds by Redis' clock, or
-// "" if it cannot be so young as to matter.
-const onHold = `
-local held = false
-if KEYS[2] then
-  held = redis.call('PTTL', KEYS[2]) ~= -2
-  local generation = ARGV[#ARGV]
-  if not held and generation ~= '' then
-    local t = redis.call('TIME')
-    held = generation / 1000 + ARGV[#ARGV - 1] > t[1] * 1000 + t[2] / 1000
-  end
-end`

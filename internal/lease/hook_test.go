@@ -54,7 +54,7 @@ func TestHookThatDoesNotReturn(t *testing.T) {
 						go func() {
 							var errs []error
 							defer func() { done <- errs }() // also of a goroutine that exits
-							f(t.Context(), nil, keys, func(_ int, _ *State, err error) { errs = append(errs, err) })
+							f(t.Context(), new(Sizes), keys, func(_ int, _ *State, err error) { errs = append(errs, err) })
 						}()
 						errs = append(errs, <-done...)
 					}

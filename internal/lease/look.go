@@ -1,38 +1,22 @@
 package lease
 
 import (
+	"bytes"
 	"context"
 	"errors"
-	"strconv"
 	"sync/atomic"
-	"time"
 
 	"github.com/redis/go-redis/v9"
 
 	"github.com/cacheaside/cacheaside/internal/conn"
 )
 
-// FirstLook is how many bytes of what a key holds are read at first: by GETRANGE, not by GET, so
-// that what is long keeps neither Redis nor those who wait for what goes the same way. An empty
-// string is as good as none.
-const FirstLook = 64 << 10
-
-var lookFrom, lookTo any = "0", strconv.Itoa(FirstLook - 1)
-
-func looks(ctx context.Context, keys []string) []redis.Cmder {
-	cmds := make([]redis.Cmder, len(keys))
-	for i, key := range keys {
-		cmds[i] = redis.NewStringCmd(ctx, "getrange", key, lookFrom, lookTo)
-	}
-	return cmds
-}
-
 // state puts into s what the reply to a first look shows.
 func state(cmd *redis.StringCmd, s *State) error {
 	switch err := cmd.Err(); {
 	case err == nil:
 		if b, _ := cmd.Bytes(); len(b) > 0 {
-			decodeInto(s, b)
+			*s = Decode(b)
 			s.Long = len(b) >= FirstLook
 		}
 		return nil
@@ -49,26 +33,23 @@ type Sizes struct{ mean atomic.Int64 }
 
 const (
 	unknownSize = 8 << 10
-	smallest    = 64      // what a key and its reply take, however short
-	tripBytes   = 1 << 20 // that replies of one trip have together, about
+	smallest    = 64 // what a key and its reply take, however short
 	shareBytes  = FirstLook
 	fewKeys     = 16 // are read in one trip whatever they hold, and with others
 	manyKeys    = 4096
 )
 
 func (z *Sizes) each() int64 {
-	if z == nil || z.mean.Load() == 0 {
+	mean := z.mean.Load()
+	if mean == 0 {
 		return unknownSize
 	}
-	return max(z.mean.Load(), smallest)
+	return max(mean, smallest)
 }
 
 // seen takes the length of an entry into account: an exponential moving average, where a lost
 // update is no harm.
 func (z *Sizes) seen(n int) {
-	if z == nil {
-		return
-	}
 	old := z.mean.Load()
 	if old == 0 {
 		old = int64(n)
@@ -78,18 +59,23 @@ func (z *Sizes) seen(n int) {
 	}
 }
 
-// doubt is called when entries were too long to be read in one trip.
-func (z *Sizes) doubt() {
-	if z != nil {
-		z.mean.Store(min(4*z.each(), FirstLook))
-	}
-}
-
 // atOnce is how many keys go in one trip.
 func (z *Sizes) atOnce() int { return int(min(max(tripBytes/z.each(), fewKeys), manyKeys)) }
 
 // share tells whether the replies for n keys are so short together that they can go with others.
 func (z *Sizes) share(n int) bool { return n <= fewKeys || int64(n)*z.each() <= shareBytes }
+
+// First reads keys for a caller that may want to leave, on its own goroutine: it returns when ctx
+// ends, and not much later. It calls found for each. An entry may be only the beginning of what the
+// key holds: State.Long. sizes is how long such entries are.
+func (s *Store) First(ctx context.Context, sizes *Sizes, keys []string, found func(i int, held *State, err error)) {
+	s.readAll(ctx, true, sizes, keys, found)
+}
+
+// Read reads keys, as First does, for a caller that need not leave before the store's time-outs.
+func (s *Store) Read(ctx context.Context, sizes *Sizes, keys []string, found func(i int, held *State, err error)) {
+	s.readAll(ctx, false, sizes, keys, found)
+}
 
 // share reads keys in a trip that may be shared with others; by first for a caller who must be able
 // to leave.
@@ -107,7 +93,7 @@ func (s *Store) readAll(ctx context.Context, first bool, sizes *Sizes, keys []st
 	if sizes.share(len(keys)) && len(keys) <= manyKeys {
 		cmds, sent := s.share(ctx, first, sizes, keys)
 		if !tell(cmds, sent, sizes, found) && len(keys) > fewKeys && ctx.Err() == nil {
-			sizes.doubt()
+			sizes.mean.Store(min(4*sizes.each(), FirstLook)) // they were too long to be read in one trip
 		}
 		return
 	}
@@ -194,40 +180,99 @@ func (p *parted) next(ctx context.Context, keys []string, found func(i int, s *S
 		p.most = min(2*p.most, manyKeys)
 		return
 	}
-	p.sizes.doubt()
 	p.most = max(len(part)/8, fewKeys)
 	p.rest = append(again, p.rest...)
 }
 
-// lanes is how many trips with many bytes are under way at once: those with few share their
-// connections and their way to Redis.
-const lanes = 4
+// chunk is how much of a long entry is read in one trip: little, so that others' replies come
+// between, and the time-out is one for progress.
+const chunk = 256 << 10
 
-// large sends commands whose replies are many bytes, when it is their turn. That there is none in
-// time says nothing of Redis.
-func (s *Store) large(ctx context.Context, wait time.Duration, cmds []redis.Cmder) conn.Sent {
-	select {
-	case s.lanes <- struct{}{}:
-	default:
-		select {
-		case s.lanes <- struct{}{}:
-		case <-ctx.Done():
-			return conn.NotSent(ctx.Err())
+// maxFetches is how often a long entry is read from its beginning, where it has changed meanwhile.
+const maxFetches = 3
+
+var errChanging = errors.New("a long entry changed during each attempt to read it")
+
+// Fetch reads all of what a key holds of which the first look has shown the beginning. Content
+// longer than most bytes is not read: it is Unknown, and Raw its beginning.
+//
+// Each part is read with the header behind it, whose stamp is another as soon as the entry is: so
+// the parts are of one entry. A claim changes the header, too: then it is read again.
+func (s *Store) Fetch(ctx context.Context, key string, look []byte, most int) (State, error) {
+	for range maxFetches {
+		f := fetch{store: s, key: key, most: most, parts: [][]byte{look}, n: len(look)}
+		if len(look) == 0 {
+			f.parts = nil
 		}
-		if err := s.conn.Down(s.conn.Range(cmds[0].Args()[1].(string))); err != nil { // meanwhile
-			<-s.lanes
-			return conn.NotSent(err)
+		changed, err := f.run(ctx)
+		switch {
+		case err != nil:
+			return State{}, err
+		case !changed:
+			return f.state(), nil
+		}
+		look = nil
+	}
+	return State{}, errChanging
+}
+
+// fetch is one try to read a long entry.
+type fetch struct {
+	store *Store
+	key   string
+	most  int
+	parts [][]byte
+	n     int // bytes of parts
+	long  bool
+}
+
+func (f *fetch) run(ctx context.Context) (changed bool, err error) {
+	for first := true; ; first = false {
+		part := redis.NewStringCmd(ctx, "getrange", f.key, f.n, f.n+chunk-1)
+		header := redis.NewStringCmd(ctx, "getrange", f.key, 0, headerSize-1)
+		cmds := []redis.Cmder{part, header}
+		if first { // is there anything beyond?
+			cmds = append(cmds, redis.NewStringCmd(ctx, "getrange", f.key, f.most, f.most))
+		}
+		sent := f.store.large(ctx, f.store.conn.Timeout(), cmds)
+		for i, cmd := range cmds {
+			if err := sent.Err(i); err != nil {
+				return false, err
+			}
+			if err := cmd.Err(); err != nil {
+				return false, err
+			}
+		}
+		b, _ := part.Bytes()
+		if len(b) > 0 {
+			f.parts, f.n = append(f.parts, b), f.n+len(b)
+		}
+		if now, _ := header.Bytes(); !bytes.Equal(now, f.header()) {
+			return true, nil
+		}
+		if f.long = first && cmds[2].(*redis.StringCmd).Val() != ""; f.long || len(b) < chunk {
+			return false, nil
 		}
 	}
-	defer func() { <-s.lanes }()
-	var sent conn.Sent
-	err := s.conn.Await(ctx, func(ctx context.Context) {
-		bound, cancel := context.WithTimeout(ctx, wait)
-		defer cancel()
-		sent = s.conn.AskLong(ctx, bound, cmds)
-	})
-	if err != nil {
-		return conn.NotSent(err)
+}
+
+func (f *fetch) header() []byte {
+	if f.n == 0 {
+		return nil
 	}
-	return sent
+	return f.parts[0][:min(headerSize, len(f.parts[0]))]
+}
+
+func (f *fetch) state() (s State) {
+	switch {
+	case f.n == 0:
+		return State{}
+	case f.long:
+		return State{Kind: Unknown, Long: true, Raw: f.parts[0]}
+	}
+	whole := make([]byte, 0, f.n)
+	for _, part := range f.parts {
+		whole = append(whole, part...)
+	}
+	return Decode(whole)
 }

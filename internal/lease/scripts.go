@@ -10,6 +10,11 @@ import (
 // counts from 1: bytes 3 to 14 are the token, the first 24 bytes all that a script needs of an
 // entry.
 
+// FirstLook is how many bytes of what a key holds are read at first: by GETRANGE, not by GET, so
+// that what is long keeps neither Redis nor those who wait for what goes the same way. An empty
+// string is as good as none.
+const FirstLook = 64 << 10
+
 // takeScript gives a lease if the key holds nothing, or still begins with exactly the bytes whose
 // hash is ARGV[3], which the caller could not read. Otherwise it answers what the key holds, as a
 // first look shows it: the second check of double-checked locking, in the same trip. On hold it
@@ -149,4 +154,18 @@ local function taken(h)
   for i = 21, 24 do n = n * 256 + string.byte(h, i) end
   local left = (n - now) % 4294967296
   return left > 0 and left <= 3600000
+end`
+
+// onHold sets held to whether the key is on hold. KEYS: key, its hold; without that there are no
+// holds. The last two of ARGV: the lag in ms, and a generation in microseconds by Redis' clock, or
+// "" if it cannot be so young as to matter.
+const onHold = `
+local held = false
+if KEYS[2] then
+  held = redis.call('PTTL', KEYS[2]) ~= -2
+  local generation = ARGV[#ARGV]
+  if not held and generation ~= '' then
+    local t = redis.call('TIME')
+    held = generation / 1000 + ARGV[#ARGV - 1] > t[1] * 1000 + t[2] / 1000
+  end
 end`

@@ -20,7 +20,7 @@ type single struct {
 func (a single) all() []*Attempt { return []*Attempt{a.Attempt} }
 
 func (a single) Read(ctx context.Context) (State, error) {
-	a.store.Read(ctx, nil, []string{a.key}, func(_ int, held *State, err error) {
+	a.store.Read(ctx, new(Sizes), []string{a.key}, func(_ int, held *State, err error) {
 		if err == nil && held.Long && held.Kind == Stored {
 			*held, err = a.store.Fetch(ctx, a.key, held.Raw, 1<<30)
 		}

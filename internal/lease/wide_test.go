@@ -69,7 +69,7 @@ func TestManyKeysAtOnce(t *testing.T) {
 			}
 		}
 		n := 0
-		b.store.Read(b.ctx, nil, keys, func(i int, held *State, err error) {
+		b.store.Read(b.ctx, new(Sizes), keys, func(i int, held *State, err error) {
 			switch {
 			case err != nil:
 				t.Error(err)

@@ -3,6 +3,7 @@ package invalidation
 import (
 	"context"
 	"encoding/binary"
+	"errors"
 	"math/rand/v2"
 	"slices"
 	"sync"
@@ -11,6 +12,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/cacheaside/cacheaside/internal/conn"
+	"github.com/cacheaside/cacheaside/internal/keys"
 )
 
 // tries is how many time-outs an invalidation may take.
@@ -135,13 +137,26 @@ func (c *Bus) parts(ctx context.Context, names []string, hashes []uint64, o job)
 		}
 	}
 	for _, p := range parts {
-		p.prepare(ctx)
+		p.prepare(ctx, false)
 	}
 	return parts
 }
 
-func (p *part) prepare(ctx context.Context) {
-	p.prepareHolds(ctx)
+// prepare makes the commands of a part. With full its holds can be on several servers.
+func (p *part) prepare(ctx context.Context, full bool) {
+	p.holds, p.left = nil, nil
+	if p.hold > 0 {
+		p.holds = onHolds(ctx, holdScript, p.names, full, func(int) []any { return []any{p.holder, p.hold.Milliseconds()} })
+	}
+	for i, hold := range p.holds {
+		if p.once {
+			p.holds[i] = conn.Once(hold.(*redis.Cmd))
+		}
+	}
+	if p.leaves != nil {
+		p.left = onHolds(ctx, leaveScript, p.names, false, func(i int) []any { return []any{p.leaves[i]} })
+		conn.Fail(p.left, errNotLeft) // until they are
+	}
 	p.announced = conn.NotReturned(nil) // until it has
 	if p.change == nil {
 		return
@@ -150,6 +165,22 @@ func (p *part) prepare(ctx context.Context) {
 	for i, name := range p.names {
 		p.dels[i] = p.change(ctx, name)
 	}
+}
+
+var errNotLeft = errors.New("not left yet")
+
+// onHolds returns a command for each key that runs a script on its hold. The first has the script
+// in full, by which the server knows it for the others. With full all have, for several servers.
+func onHolds(ctx context.Context, s conn.Script, names []string, full bool, args func(i int) []any) []redis.Cmder {
+	cmds := make([]redis.Cmder, len(names))
+	for i, name := range names {
+		if i == 0 || full {
+			cmds[i] = script(ctx, "eval", s.Source, keys.Hold(name), args(i))
+		} else {
+			cmds[i] = script(ctx, "evalsha", s.Hash, keys.Hold(name), args(i))
+		}
+	}
+	return cmds
 }
 
 // failed is why a key of a part was not put on hold or deleted.
@@ -169,13 +200,33 @@ func (p *part) failed(i int) error {
 // what may be repeated.
 func (c *Bus) send(ctx context.Context, p *part) {
 	if !c.together(ctx, p) && ctx.Err() == nil && !p.unanswered() {
-		p.prepare(ctx)
+		p.prepare(ctx, true)
 		c.conn.Process(ctx, p.holds)
-		c.inFull(ctx, p.holds, holdScript)
 		c.conn.Process(ctx, p.dels)
 		_, p.announced = c.announce(ctx, p.rng, p.body, "")
 	}
 	c.leave(ctx, p)
+}
+
+// unanswered tells whether something that must not be sent again may yet be carried out.
+func (p *part) unanswered() bool {
+	return p.once && slices.ContainsFunc(slices.Concat(p.holds, p.dels), func(cmd redis.Cmder) bool {
+		return cmd.Err() != nil && !conn.IsReply(cmd.Err())
+	})
+}
+
+// leave ends the holds that are to be ended, of keys that have been changed.
+func (c *Bus) leave(ctx context.Context, p *part) {
+	var unsent []redis.Cmder
+	for i, cmd := range p.left {
+		if p.failed(i) == nil && errors.Is(cmd.Err(), errNotLeft) {
+			p.left[i] = onHolds(ctx, leaveScript, p.names[i:i+1], true, func(int) []any { return []any{p.leaves[i]} })[0]
+			unsent = append(unsent, p.left[i])
+		}
+	}
+	if len(unsent) > 0 {
+		c.conn.Process(ctx, unsent)
+	}
 }
 
 // together tries it in one trip. It answers false if it must be done again.
@@ -190,9 +241,7 @@ func (c *Bus) together(ctx context.Context, p *part) bool {
 	}
 	announcement := script(ctx, "evalsha", announceScript.Hash, c.keys[p.rng], c.announcement(p.rng, p.body, ""))
 	cmds := slices.Concat(p.holds, p.dels, []redis.Cmder{announcement})
-	switch {
-	case c.conn.Cluster(): // where one could be carried out without the other: see leave
-	default:
+	if !c.conn.Cluster() { // where one could be carried out without the other: see leave
 		cmds = append(cmds, p.left...)
 	}
 	if !c.conn.ProcessAt(ctx, c.keys[p.rng], cmds) {
@@ -204,9 +253,6 @@ func (c *Bus) together(ctx context.Context, p *part) bool {
 		c.counts.announced.Add(1)
 	case conn.Unknown(announcement):
 		_, p.announced = c.announce(ctx, p.rng, p.body, "")
-	}
-	if slices.ContainsFunc(p.holds, conn.Unknown) {
-		return false // the deletes have come first
 	}
 	if !c.conn.Cluster() {
 		return true // the client has tried again as its options say
@@ -221,14 +267,7 @@ func (c *Bus) together(ctx context.Context, p *part) bool {
 
 // announce numbers and publishes a message, and answers its number. The client may repeat it.
 func (c *Bus) announce(ctx context.Context, rng int, body []byte, loader string) (uint64, error) {
-	args := c.announcement(rng, body, loader)
-	cmd := script(ctx, "evalsha", announceScript.Hash, c.keys[rng], args)
-	c.conn.Process(ctx, []redis.Cmder{cmd})
-	if conn.Unknown(cmd) {
-		cmd = script(ctx, "eval", announceScript.Source, c.keys[rng], args)
-		c.conn.Process(ctx, []redis.Cmder{cmd})
-	}
-	digits, err := cmd.Text()
+	digits, err := c.eval(ctx, announceScript, c.keys[rng], c.announcement(rng, body, loader)...).Text()
 	if err != nil {
 		return 0, err
 	}

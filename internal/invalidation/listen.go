@@ -12,38 +12,6 @@ import (
 	"github.com/cacheaside/cacheaside/internal/conn"
 )
 
-// subscription is the one by which the process hears.
-type subscription struct {
-	mu      sync.Mutex
-	session uint64 // numbers them; 0: there is none
-	close   func()
-}
-
-// end closes the subscription of a session, if it is still that: another takes its place.
-func (s *subscription) end(session uint64) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.session == session && s.close != nil {
-		s.close()
-	}
-}
-
-// begin is for a subscription that close ends; nil: it has ended.
-func (s *subscription) begin(close func()) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.close = close
-	if close == nil {
-		s.session = 0
-	}
-}
-
-func (s *subscription) confirmed(session uint64) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.session = session
-}
-
 // listen subscribes, again and again, until the bus is closed.
 func (c *Bus) listen() {
 	longest := c.bound / pollsInBound
@@ -91,8 +59,6 @@ func (c *Bus) subscribe() error {
 	})
 	defer closing()
 	defer context.AfterFunc(c.ctx, closing)()
-	c.hearing.begin(closing)
-	defer c.hearing.begin(nil)
 	if err := c.ask(ctx, sub); err != nil {
 		return err
 	}
@@ -109,6 +75,7 @@ func (c *Bus) subscribe() error {
 		switch m := got.(type) {
 		case *redis.Subscription:
 			session = c.counts.session()
+			c.hearing.Store(&subscription{session, closing})
 			c.subscribed(session)
 		case *redis.Message:
 			c.received(session, m.Payload)
@@ -156,7 +123,6 @@ func (c *Bus) keepHearing(once context.Context, sub *redis.PubSub) (stop func())
 // subscribed begins a session on all ranges, and has them polled at once: until then nothing is
 // trusted.
 func (c *Bus) subscribed(session uint64) {
-	c.hearing.confirmed(session)
 	for r := range c.conn.InUse() {
 		c.tracks[r].subscribed(session)
 		select {

@@ -53,7 +53,7 @@ func TestOwnMessagesAreAppliedAfterDisown(t *testing.T) {
 		}
 		first, second := message(1), message(2)
 		arrive := func(args []any) {
-			_, err := c.eval(b.ctx, announceScript, c.keys[0], args...)
+			_, err := c.await(b.ctx, announceScript, c.keys[0], args...)
 			b.check(err)
 			time.Sleep(time.Second)
 		}

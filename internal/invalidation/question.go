@@ -121,6 +121,12 @@ func decodeQuestion(payload string) (q Question, err error) {
 	return q, nil
 }
 
+// ReadQuestion reads what a meter asks; ok is false if it is no question that can be read.
+func ReadQuestion(payload []byte) (q Question, ok bool) {
+	q, err := decodeQuestion(string(payload))
+	return q, err == nil
+}
+
 // Answer sets the function that is given the questions that are heard. It must be quick, since the
 // announcements behind wait for it.
 func (c *Bus) Answer(heard func(Question)) { c.questions.Store(&heard) }
@@ -175,7 +181,7 @@ func (c *Bus) Ask(ctx context.Context, q Question, life time.Duration) (listener
 	}
 	ctx, cancel := context.WithTimeout(ctx, c.conn.Timeout())
 	defer cancel()
-	cmd, err := c.eval(ctx, askScript, c.answersKey(q.ID), c.topic, body, (q.Patience + life).Milliseconds())
+	cmd, err := c.await(ctx, askScript, c.answersKey(q.ID), c.topic, body, (q.Patience + life).Milliseconds())
 	if err != nil {
 		return 0, err
 	}
@@ -196,7 +202,7 @@ func (c *Bus) Ask(ctx context.Context, q Question, life time.Duration) (listener
 func (c *Bus) GiveAnswer(ctx context.Context, id, who uint64, answer []byte) (taken bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, c.conn.Timeout())
 	defer cancel()
-	cmd, err := c.eval(ctx, answerScript, c.answersKey(id), fmt.Sprintf("%016x", who), answer, maxAnswers)
+	cmd, err := c.await(ctx, answerScript, c.answersKey(id), fmt.Sprintf("%016x", who), answer, maxAnswers)
 	if err != nil {
 		return false, err
 	}
@@ -207,7 +213,7 @@ func (c *Bus) GiveAnswer(ctx context.Context, id, who uint64, answer []byte) (ta
 func (c *Bus) Answers(ctx context.Context, id uint64) (answers []string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, c.conn.Timeout())
 	defer cancel()
-	cmd, err := c.eval(ctx, answersScript, c.answersKey(id))
+	cmd, err := c.await(ctx, answersScript, c.answersKey(id))
 	if err != nil {
 		return nil, err
 	}

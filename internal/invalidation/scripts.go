@@ -75,3 +75,42 @@ local function set(field, n)
   redis.call('PERSIST', KEYS[1])
   redis.call('HSET', KEYS[1], field, n)
 end`
+
+// lagHolder holds what was invalidated until replicas of the database have heard of it.
+const lagHolder = "lag"
+
+// holdScript puts a key on hold. It may be repeated: a hold is never made shorter. A full Redis
+// refuses ZADD, but not in a script that has already written, as ZREM does, whatever there is; and
+// where the name holds something else, that fails before anything has changed. No script empties
+// the set but with its last command: while a cluster moves the slot, a server refuses whatever a
+// script does with a key that is not there any more. ARGV: the holder, for how long, in ms.
+var holdScript = conn.NewScript(clockMS + `
+redis.call('ZREM', KEYS[1], '')
+local ends = math.max(now + ARGV[2], tonumber(redis.call('ZSCORE', KEYS[1], ARGV[1]) or 0))
+redis.call('ZADD', KEYS[1], string.format('%.0f', ends), ARGV[1])
+redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', ARGV[1] == 'lag' and 0 or now)
+redis.call('PEXPIRE', KEYS[1], math.max(last() - now, 1))
+return 1`)
+
+// renewScript holds a key for longer, if it has been held all the time. A hold that was lost is not
+// taken again: something may have been stored since. The set is made to live longer first, which
+// also lets a full Redis take the rest. ARGV as above. Answers 0 if it was lost.
+var renewScript = conn.NewScript(clockMS + `
+local held = tonumber(redis.call('ZSCORE', KEYS[1], ARGV[1]) or 0)
+if held <= now then return 0 end
+redis.call('PEXPIRE', KEYS[1], math.max(last() - now, ARGV[2]))
+redis.call('ZADD', KEYS[1], string.format('%.0f', math.max(now + ARGV[2], held)), ARGV[1])
+return 1`)
+
+// leaveScript ends one's hold of a key. ARGV: the holder.
+var leaveScript = conn.NewScript(clockMS + `
+local others = #redis.call('ZRANGE', KEYS[1], 0, 1) > 1
+redis.call('ZREM', KEYS[1], ARGV[1])
+if others then redis.call('PEXPIRE', KEYS[1], last() - now) end
+return 1`)
+
+// clockMS gives the scripts Redis' time in milliseconds, and when the last hold of the set ends.
+const clockMS = `
+local t = redis.call('TIME')
+local now = t[1] * 1000 + math.floor(t[2] / 1000)
+local function last() return tonumber(redis.call('ZRANGE', KEYS[1], -1, -1, 'WITHSCORES')[2] or 0) end`

@@ -30,7 +30,7 @@ func (c *Bus) tell(ctx context.Context, p *part) error {
 	caller, began := ctx, time.Now()
 	ctx, cancel := context.WithTimeout(ctx, tries*c.conn.Timeout())
 	defer cancel()
-	p.prepare(ctx)
+	p.prepare(ctx, false)
 	p.announced = conn.NotReturned(nil) // until it has
 	err := c.conn.Await(ctx, func(ctx context.Context) { c.send(ctx, p) })
 	if err == nil {

@@ -142,7 +142,7 @@ func TestToldInVain(t *testing.T) {
 		}
 		n.failing.Store(false)
 		voids := m.voids.Load()
-		_, err = c.eval(b.ctx, announceScript, c.keys[0], c.topic, appendHead(nil, 0, origin), "tlate", "", 1)
+		_, err = c.await(b.ctx, announceScript, c.keys[0], c.topic, appendHead(nil, 0, origin), "tlate", "", 1)
 		b.check(err)
 		b.until("told", func() bool { return slices.Equal(l.all(), []string{"late"}) })
 		b.until("voided", func() bool { return m.voids.Load() == voids+1 })

@@ -7,9 +7,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"reflect"
-	"slices"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -37,9 +34,6 @@ type Conn struct {
 	server server
 	met    atomic.Bool // a cluster's client has learned its nodes
 }
-
-// ErrClosed is the error of what is asked for after Close.
-var ErrClosed = errors.New("the connection to Redis is closed")
 
 // New wraps rdb. Commands that are sent by it end within timeout, or the caller's own time: by
 // default go-redis ignores a context's deadline while it reads. New refuses clients that cannot
@@ -72,20 +66,6 @@ func New(rdb redis.UniversalClient, timeout time.Duration) (*Conn, error) {
 	default: // also a Ring, which is not named, or a program would link all of it
 		return nil, fmt.Errorf("a Redis client of type %T may break the protocol (a Ring moves keys between servers when one is unreachable, and then a deleted value comes back); use a *redis.Client or a *redis.ClusterClient", rdb)
 	}
-}
-
-// noCache returns an error if a client with these options keeps values in the process: it would
-// serve a value whose delete was acknowledged. options is a pointer to the options of any type of
-// client. Newer versions of go-redis have such options for more types, under names that begin
-// alike.
-func noCache(options any) error {
-	o := reflect.ValueOf(options).Elem()
-	for i := range o.NumField() {
-		if name := o.Type().Field(i).Name; strings.HasPrefix(name, "ClientSideCache") && !o.Field(i).IsZero() {
-			return fmt.Errorf("the Redis client keeps values in a cache of its own (%s), which still serves a value after its delete was acknowledged", name)
-		}
-	}
-	return nil
 }
 
 // NewHome is New for what is kept in one slot: it is one range, also on a cluster.
@@ -136,17 +116,6 @@ func (c *Conn) Close() {
 	}
 	c.mu.Unlock()
 	c.apart.Wait()
-}
-
-// Send sends cmds in pipelines, one after the other if there are very many, and returns when each
-// has its reply or error, or, unless the client keeps ctx by itself, when ctx ends. If it returns
-// an error, cmds may still be in use and must not be read.
-func (c *Conn) Send(ctx context.Context, cmds []redis.Cmder) error {
-	if c.bounded {
-		c.Process(ctx, cmds)
-		return nil
-	}
-	return c.Await(ctx, func(ctx context.Context) { c.Process(ctx, cmds) })
 }
 
 // Await runs f on a goroutine of its own and returns when f has returned, or with ctx's error when
@@ -206,98 +175,18 @@ func cancellable(ctx context.Context) bool {
 	return ctx.Done() != nil && !isTimed
 }
 
-// MaxPipeline is how many commands go into one pipeline, so that one does not keep a connection, or
-// the server, for long.
-const MaxPipeline = 1000
-
-// Process leaves each command with its reply or its error.
-func (c *Conn) Process(ctx context.Context, cmds []redis.Cmder) { c.processAt(ctx, c.rdb, cmds) }
-
-// processAt sends them by this client.
-func (c *Conn) processAt(ctx context.Context, client redis.UniversalClient, cmds []redis.Cmder) {
-	if err := c.fits(ctx); err != nil {
-		Fail(cmds, err)
-		return
+// Range is the part that key belongs to. On a single server all keys are in one.
+func (c *Conn) Range(key string) int {
+	if !c.Cluster() || c.home {
+		return 0
 	}
-	process(ctx, client, cmds)
-	if c.members != nil {
-		if err := c.members.check(c.cluster); err != nil {
-			Fail(cmds, err)
-		}
-	}
+	return slot(key) / (slots / Ranges)
 }
 
-func process(ctx context.Context, rdb redis.UniversalClient, cmds []redis.Cmder) {
-	returned := false
-	defer func() {
-		if !returned {
-			Fail(cmds, NotReturned(recover()))
-		}
-	}()
-	if len(cmds) == 1 {
-		send(ctx, rdb, cmds)
-	} else {
-		for part := range slices.Chunk(cmds, MaxPipeline) {
-			send(ctx, rdb, part)
-		}
+// InUse is how many ranges there are.
+func (c *Conn) InUse() int {
+	if c.Cluster() && !c.home {
+		return Ranges
 	}
-	returned = true
-}
-
-// pipelineOf asks each type of client by itself: a program that calls UniversalClient.Pipeline
-// links the pipelines of all that there are, go-redis's AutoPipeliner among them.
-func pipelineOf(rdb redis.UniversalClient) redis.Pipeliner {
-	if cluster, ok := rdb.(*redis.ClusterClient); ok {
-		return cluster.Pipeline()
-	}
-	return rdb.(*redis.Client).Pipeline()
-}
-
-// sendOnce sends a command by itself, or several in one pipeline. With repeats the client may send
-// them again by itself, as its options say.
-func sendOnce(ctx context.Context, rdb redis.UniversalClient, cmds []redis.Cmder, repeats bool) {
-	first := cmds[0]
-	if !repeats {
-		first = unrepeated(first) // a pipeline is not repeated if one of its commands must not be
-	}
-	if len(cmds) == 1 {
-		rdb.Process(ctx, first) //nolint:errcheck // the command has it
-		return
-	}
-	pipe := pipelineOf(rdb)
-	err := pipe.BatchProcess(ctx, first)
-	if err == nil {
-		err = pipe.BatchProcess(ctx, cmds[1:]...)
-	}
-	if err != nil {
-		Fail(cmds, err)
-		return
-	}
-	_, err = pipe.Exec(ctx)
-	if err != nil && !slices.ContainsFunc(cmds, func(c redis.Cmder) bool { return c.Err() != nil }) {
-		Fail(cmds, err) // a hook's: no command has it
-	}
-}
-
-// NotReturned is the error of a client one of whose hooks has panicked with p, or has called
-// runtime.Goexit.
-func NotReturned(p any) error {
-	if p == nil {
-		return errors.New("the Redis client called runtime.Goexit")
-	}
-	return fmt.Errorf("the Redis client panicked with a %T", p)
-}
-
-// Fail gives all cmds the same error.
-func Fail(cmds []redis.Cmder, err error) {
-	for _, cmd := range cmds {
-		cmd.SetErr(err)
-	}
-}
-
-// IsReply tells whether err is an answer of Redis, so that its command is known not to have been
-// carried out. Any other error, a time-out say, leaves it open.
-func IsReply(err error) bool {
-	_, ok := errors.AsType[redis.Error](err)
-	return ok
+	return 1
 }

@@ -4,9 +4,12 @@ import (
 	"context"
 	"fmt"
 	"net"
+	"reflect"
 	"runtime"
+	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 	"weak"
 
@@ -142,3 +145,129 @@ func (h dialHook) DialHook(next redis.DialHook) redis.DialHook {
 }
 
 func (dialHook) ProcessPipelineHook(redis.ProcessPipelineHook) redis.ProcessPipelineHook { return nil }
+
+// connections numbers the connections of all clients in the order in which they are made.
+var connections atomic.Int64
+
+// connection is a connection whose errors carry its number.
+type connection struct {
+	net.Conn
+	number int64
+}
+
+// transparent is a connection that go-redis can examine before it uses it again.
+type transparent struct {
+	*connection
+	syscall.Conn
+}
+
+// anyOpaque is whether any client has had a connection that go-redis cannot examine.
+var anyOpaque atomic.Bool
+
+// isOpaque reports whether this client has had one.
+func isOpaque(rdb redis.UniversalClient) bool {
+	if !anyOpaque.Load() {
+		return false
+	}
+	switch c := rdb.(type) {
+	case *redis.Client:
+		return dialsOf(c).opaque.Load()
+	case *redis.ClusterClient:
+		return watchNodes(c).opaque.Load()
+	}
+	return false
+}
+
+func numbered(c net.Conn) (_ net.Conn, opaque bool) {
+	n := &connection{c, connections.Add(1)}
+	if s, ok := c.(syscall.Conn); ok {
+		return transparent{n, s}, false
+	}
+	return n, true
+}
+
+func (c *connection) Read(b []byte) (int, error) {
+	n, err := c.Conn.Read(b)
+	return n, ofConnection(c.number, err)
+}
+
+func (c *connection) Write(b []byte) (int, error) {
+	n, err := c.Conn.Write(b)
+	return n, ofConnection(c.number, err)
+}
+
+// NetConn returns the connection that the client's Dialer has made.
+func (c *connection) NetConn() net.Conn { return c.Conn }
+
+// closedError is the error of a connection that was closed.
+type closedError struct {
+	error
+	number int64 // of the connection
+}
+
+// Unwrap returns a list, which errors.Unwrap does not look into: go-redis unwraps the errors of new
+// connections once by errors.Unwrap, and would lose the number.
+func (e *closedError) Unwrap() []error { return []error{e.error} }
+
+func ofConnection(number int64, err error) error {
+	if err == nil || !isClosed(err) {
+		return err
+	}
+	return &closedError{err, number}
+}
+
+// ended is a context with which a cluster's client says what it knows, and asks nothing.
+var ended = func() context.Context {
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	return ctx
+}()
+
+// isReplicaRole reports whether a server names its role so.
+func isReplicaRole(role string) bool { return role == "replica" || role == "slave" }
+
+// metRole notes the role of a server that a connection leads to. It returns an error if the
+// connection must not be used.
+func (d *dials) metRole(role string) error {
+	switch {
+	case !d.mastersOnly.Load(): // a replica of a cluster sends readers of its keys to its master
+		return nil
+	case isReplicaRole(role):
+		return &replicaError{before: d.master.Load()}
+	case role != "" && !d.master.Load():
+		d.master.Store(true)
+	}
+	return nil
+}
+
+// ProcessHook refuses connections to replicas: go-redis begins each connection with a HELLO, whose
+// reply has the role of the server, and closes the connection if that command fails. Any other
+// command passes by.
+func (h dialHook) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		err := next(ctx, cmd)
+		hello, ok := cmd.(*redis.MapStringInterfaceCmd)
+		if !ok || err != nil || hello.Name() != "hello" {
+			return err
+		}
+		role, _ := hello.Val()["role"].(string)
+		if err = h.metRole(role); err != nil {
+			hello.SetErr(err)
+		}
+		return err
+	}
+}
+
+// noCache returns an error if a client with these options keeps values in the process: it would
+// serve a value whose delete was acknowledged. options is a pointer to the options of any type of
+// client. Newer versions of go-redis have such options for more types, under names that begin
+// alike.
+func noCache(options any) error {
+	o := reflect.ValueOf(options).Elem()
+	for i := range o.NumField() {
+		if name := o.Type().Field(i).Name; strings.HasPrefix(name, "ClientSideCache") && !o.Field(i).IsZero() {
+			return fmt.Errorf("the Redis client keeps values in a cache of its own (%s), which still serves a value after its delete was acknowledged", name)
+		}
+	}
+	return nil
+}

@@ -159,20 +159,6 @@ func keyOf(cmd redis.Cmder) string {
 	return key
 }
 
-// Unable reports whether err says that Redis cannot be asked: it has replied so, or has not
-// replied. A Stale error does not say so, because Redis has replied since. Neither does the error
-// of a client of the wrong kind.
-func Unable(err error) bool {
-	switch {
-	case errors.Is(err, redis.Nil):
-		return false
-	case err == nil, errors.Is(err, ErrClosed), errors.Is(err, context.Canceled), errors.Is(err, ErrWrongClient), Stale(err):
-		return false
-	}
-	reply, ok := errors.AsType[redis.Error](err)
-	return !ok || servesNothing(codeOf(reply))
-}
-
 // left tells whether a caller's own time is over, or so nearly that the deadline may have ended the
 // command before it has ended the context.
 func left(ctx context.Context) bool {
@@ -259,4 +245,15 @@ func (c *Conn) serves(key string) bool {
 	case <-c.closing:
 		return false
 	}
+}
+
+// Refused notes that the server of key has refused a write with this error, as Failed does, and
+// reports whether err is such a refusal. A write that was not acknowledged in time is none: it may
+// have been a large one, which is no trouble of Redis.
+func (c *Conn) Refused(ctx context.Context, key string, err error) bool {
+	refused := Unable(err) && (IsReply(err) || certain(err))
+	if refused {
+		c.Failed(ctx, key, err)
+	}
+	return refused
 }

@@ -77,3 +77,31 @@ func (c *Conn) Subscriber(ctx context.Context, key string) (*redis.Client, error
 	}
 	return c.cluster.MasterForKey(ctx, key)
 }
+
+// Process leaves each command with its reply or its error.
+func (c *Conn) Process(ctx context.Context, cmds []redis.Cmder) { c.processAt(ctx, c.rdb, cmds) }
+
+// processAt sends them by this client.
+func (c *Conn) processAt(ctx context.Context, client redis.UniversalClient, cmds []redis.Cmder) {
+	if err := c.fits(ctx); err != nil {
+		Fail(cmds, err)
+		return
+	}
+	process(ctx, client, cmds)
+	if c.members != nil {
+		if err := c.members.check(c.cluster); err != nil {
+			Fail(cmds, err)
+		}
+	}
+}
+
+// Send sends cmds in pipelines, one after the other if there are very many, and returns when each
+// has its reply or error, or, unless the client keeps ctx by itself, when ctx ends. If it returns
+// an error, cmds may still be in use and must not be read.
+func (c *Conn) Send(ctx context.Context, cmds []redis.Cmder) error {
+	if c.bounded {
+		c.Process(ctx, cmds)
+		return nil
+	}
+	return c.Await(ctx, func(ctx context.Context) { c.Process(ctx, cmds) })
+}

@@ -11,10 +11,6 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// ErrWrongClient is the error of each command where the client is not of the kind that its server
-// needs.
-var ErrWrongClient = errors.New("the Redis client is of the wrong kind")
-
 var (
 	errPlainOnCluster = fmt.Errorf("%w: the server is a node of a Redis Cluster, and a *redis.Client takes it for a single server, so that it and clients of the cluster do not find what the other has written; "+
 		"use redis.NewClusterClient, or UniversalOptions.IsClusterMode", ErrWrongClient)

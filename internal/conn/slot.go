@@ -11,22 +11,6 @@ const Ranges = 16
 
 const slots = 1 << 14
 
-// Range is the part that key belongs to. On a single server all keys are in one.
-func (c *Conn) Range(key string) int {
-	if !c.Cluster() || c.home {
-		return 0
-	}
-	return slot(key) / (slots / Ranges)
-}
-
-// InUse is how many ranges there are.
-func (c *Conn) InUse() int {
-	if c.Cluster() && !c.home {
-		return Ranges
-	}
-	return 1
-}
-
 // Tag is what stands in the braces of a key that is to be in the middle of range r.
 func Tag(r int) string { return tags[r] }
 

@@ -3,11 +3,8 @@ package conn
 import (
 	"context"
 	"errors"
-	"io"
 	"net"
 	"slices"
-	"sync/atomic"
-	"syscall"
 
 	"github.com/redis/go-redis/v9"
 )
@@ -17,86 +14,6 @@ import (
 // fails. That is no trouble of Redis. So this package sends commands again that a connection from
 // the pool has lost, at once, until a connection works. Each try removes a closed connection from
 // the pool. If a connection that was made after the command is closed as well, Redis is in trouble.
-
-// connections numbers the connections of all clients in the order in which they are made.
-var connections atomic.Int64
-
-// connection is a connection whose errors carry its number.
-type connection struct {
-	net.Conn
-	number int64
-}
-
-// transparent is a connection that go-redis can examine before it uses it again.
-type transparent struct {
-	*connection
-	syscall.Conn
-}
-
-// anyOpaque is whether any client has had a connection that go-redis cannot examine.
-var anyOpaque atomic.Bool
-
-// isOpaque reports whether this client has had one.
-func isOpaque(rdb redis.UniversalClient) bool {
-	if !anyOpaque.Load() {
-		return false
-	}
-	switch c := rdb.(type) {
-	case *redis.Client:
-		return dialsOf(c).opaque.Load()
-	case *redis.ClusterClient:
-		return watchNodes(c).opaque.Load()
-	}
-	return false
-}
-
-func numbered(c net.Conn) (_ net.Conn, opaque bool) {
-	n := &connection{c, connections.Add(1)}
-	if s, ok := c.(syscall.Conn); ok {
-		return transparent{n, s}, false
-	}
-	return n, true
-}
-
-func (c *connection) Read(b []byte) (int, error) {
-	n, err := c.Conn.Read(b)
-	return n, ofConnection(c.number, err)
-}
-
-func (c *connection) Write(b []byte) (int, error) {
-	n, err := c.Conn.Write(b)
-	return n, ofConnection(c.number, err)
-}
-
-// NetConn returns the connection that the client's Dialer has made.
-func (c *connection) NetConn() net.Conn { return c.Conn }
-
-// closedError is the error of a connection that was closed.
-type closedError struct {
-	error
-	number int64 // of the connection
-}
-
-// Unwrap returns a list, which errors.Unwrap does not look into: go-redis unwraps the errors of new
-// connections once by errors.Unwrap, and would lose the number.
-func (e *closedError) Unwrap() []error { return []error{e.error} }
-
-func ofConnection(number int64, err error) error {
-	if err == nil || !isClosed(err) {
-		return err
-	}
-	return &closedError{err, number}
-}
-
-// isClosed reports whether err says that a connection is closed.
-func isClosed(err error) bool {
-	for _, target := range []error{io.EOF, io.ErrUnexpectedEOF, io.ErrClosedPipe, net.ErrClosed, syscall.ECONNRESET, syscall.ECONNABORTED, syscall.EPIPE, syscall.ETIMEDOUT} {
-		if errors.Is(err, target) {
-			return true
-		}
-	}
-	return false
-}
 
 // lost reports whether err says that the command was sent by a connection from the pool that was
 // closed. last is the number of the last connection made before the command. A connection without a
@@ -111,24 +28,6 @@ func lost(err error, last int64) bool {
 	e, numbered := errors.AsType[*closedError](err)
 	return !numbered || e.number <= last
 }
-
-// staleError is the error of a command that must not be sent twice, and that a closed connection
-// has lost. Redis has replied to another command since.
-type staleError struct{ error }
-
-func (e *staleError) Unwrap() error { return e.error }
-
-// Stale reports whether err is that of a command that must not be sent twice, and that a closed
-// connection from the pool has lost, although Redis is within reach. The command may have been
-// carried out. The caller may ask again at once, under another token, MaxStale times.
-func Stale(err error) bool {
-	_, ok := errors.AsType[*staleError](err)
-	return ok
-}
-
-// MaxStale is the maximum number of times that a request is made again because its error is Stale.
-// Usually one is enough: when the error is returned, a connection that works is back in the pool.
-const MaxStale = 16
 
 // send sends a command by itself, or several in one pipeline, and again where closed connections
 // lose them. Where that is to be expected the client does not repeat them: it waits before each
@@ -224,14 +123,63 @@ func serverOf(rdb redis.UniversalClient, key string) redis.UniversalClient {
 	return node
 }
 
-// ended is a context with which a cluster's client says what it knows, and asks nothing.
-var ended = func() context.Context {
-	ctx, cancel := context.WithCancel(context.Background())
-	cancel()
-	return ctx
-}()
-
 // Do sends a command that may be repeated to the server of a client.
 func Do(ctx context.Context, node redis.UniversalClient, cmd redis.Cmder) {
 	process(ctx, node, []redis.Cmder{cmd})
+}
+
+// MaxPipeline is how many commands go into one pipeline, so that one does not keep a connection, or
+// the server, for long.
+const MaxPipeline = 1000
+
+func process(ctx context.Context, rdb redis.UniversalClient, cmds []redis.Cmder) {
+	returned := false
+	defer func() {
+		if !returned {
+			Fail(cmds, NotReturned(recover()))
+		}
+	}()
+	if len(cmds) == 1 {
+		send(ctx, rdb, cmds)
+	} else {
+		for part := range slices.Chunk(cmds, MaxPipeline) {
+			send(ctx, rdb, part)
+		}
+	}
+	returned = true
+}
+
+// pipelineOf asks each type of client by itself: a program that calls UniversalClient.Pipeline
+// links the pipelines of all that there are, go-redis's AutoPipeliner among them.
+func pipelineOf(rdb redis.UniversalClient) redis.Pipeliner {
+	if cluster, ok := rdb.(*redis.ClusterClient); ok {
+		return cluster.Pipeline()
+	}
+	return rdb.(*redis.Client).Pipeline()
+}
+
+// sendOnce sends a command by itself, or several in one pipeline. With repeats the client may send
+// them again by itself, as its options say.
+func sendOnce(ctx context.Context, rdb redis.UniversalClient, cmds []redis.Cmder, repeats bool) {
+	first := cmds[0]
+	if !repeats {
+		first = unrepeated(first) // a pipeline is not repeated if one of its commands must not be
+	}
+	if len(cmds) == 1 {
+		rdb.Process(ctx, first) //nolint:errcheck // the command has it
+		return
+	}
+	pipe := pipelineOf(rdb)
+	err := pipe.BatchProcess(ctx, first)
+	if err == nil {
+		err = pipe.BatchProcess(ctx, cmds[1:]...)
+	}
+	if err != nil {
+		Fail(cmds, err)
+		return
+	}
+	_, err = pipe.Exec(ctx)
+	if err != nil && !slices.ContainsFunc(cmds, func(c redis.Cmder) bool { return c.Err() != nil }) {
+		Fail(cmds, err) // a hook's: no command has it
+	}
 }

@@ -90,10 +90,7 @@ func (f *Redis) add(ctx context.Context, keys []string) (written map[string]bool
 // become the active one, meanwhile. A rebuild that begins one later finds all that is written here
 // in the table that it reads, or committed sees it.
 func (f *Redis) addSome(ctx context.Context, keys []string) (written map[string]bool, err error) {
-	hashes := make([]hash, len(keys))
-	for i, key := range keys {
-		hashes[i] = hashOf(key)
-	}
+	hashes := hashesOf(keys)
 	f.watching()
 	d, err := f.current(ctx)
 	if err != nil {

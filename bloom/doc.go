@@ -15,9 +15,8 @@
 //
 // # The filters
 //
-//   - Local is in the memory of one process, and knows what that process has added, or, shared
-//     (NewShared), what all have. For a fixed set, or one process, or a few that each can read the
-//     table.
+//   - Local is in the memory of one process, and knows only the keys that this process has added or
+//     read from its source. Use it for a set that does not change, or for a single process.
 //   - Redis keeps its bits in Redis, for all processes. A lookup is one trip.
 //   - Replica is a copy of such a filter in the memory of the process, kept up by what others
 //     announce: lookups take nanoseconds and no trip.
@@ -29,10 +28,10 @@
 // # What they promise
 //
 // A lookup that begins after Add, or for rows that are being inserted Admit's committed, has
-// returned nil never misses the key: by Redis none, in any process; by a Local that is not shared
-// none; by a Replica, or a shared Local, none if it was added by this one, or by the Redis filter
-// that it is of, and by others none that begins more than Options.MaxStaleness later, as a rule
-// some milliseconds (MightContainFresh sees it at once). A filter that is missing, not built yet,
+// returned nil finds the key. This holds for a Local, for a Redis filter in any process, and for a
+// Replica if the key was added by it or by its Redis filter. A Replica finds keys that others have
+// added within milliseconds, as a rule, and within Options.MaxStaleness for certain
+// (MightContainFresh finds them at once). A filter that is missing, not built yet,
 // lost in part, built differently, not heard of or out of reach answers "maybe", and is counted.
 //
 // They hold while Redis keeps what it has acknowledged. A failover, a restart, a restored dump or
@@ -53,8 +52,7 @@
 // key (allkeys-…) segments may be evicted, and answer "maybe" until the next rebuild. A full server
 // refuses Adds; while a cluster moves a slot, Adds of many keys may fail for a moment: try again.
 // Announcements go by the Redis channel prefix::bloom:{name}::invalidations, and are numbered in a
-// key of that name's slot; those of a shared Local by prefix::bloom:{name}:shared::invalidations.
-// With an ACL, the user needs ~prefix*, &prefix*, and GET, SET, GETRANGE, STRLEN, GETBIT, SETBIT,
+// key of that name's slot. With an ACL, the user needs ~prefix*, &prefix*, and GET, SET, GETRANGE, STRLEN, GETBIT, SETBIT,
 // BITOP, BITCOUNT, DEL, UNLINK, HGET, HSET, HDEL, HINCRBY, HGETALL, HMGET, PERSIST, TIME, EVAL,
 // EVALSHA, PUBLISH, SUBSCRIBE, UNSUBSCRIBE and PING; INFO, if restarts are to be noticed that
 // nothing else shows; and what package lock needs for NewRedis. Each process that uses a filter

@@ -15,12 +15,12 @@ var (
 	// built, in any process (see Redis.Hidden).
 	ErrHides = errors.New("the new filter would hide rows, and does not replace the present one")
 
-	// ErrRebuilding means that another process, or another call, rebuilds the filter now. A
+	// ErrRebuilding means that another process, or another call, rebuilds or loads the filter now. A
 	// canal.Consumer whose Options.OnGap returns it waits for that rebuild, and calls OnGap again.
 	ErrRebuilding = errors.New("another process is rebuilding the filter")
 
 	// ErrIncomplete means that there is nothing to save: no Rebuild or Load has completed the
-	// filter, or it does not know all keys that others have added.
+	// filter.
 	ErrIncomplete = errors.New("the filter is not complete")
 
 	// ErrCorrupt means that Load was not given a file of Save, or not the whole of it.

@@ -64,35 +64,6 @@ func ExampleNewReplica() {
 	// true 1
 }
 
-// A set of which each process has all bits, with none in Redis: what one adds the others hear.
-func ExampleNewShared() {
-	server, err := miniredis.Run() // any Redis
-	if err != nil {
-		log.Fatal(err)
-	}
-	defer server.Close()
-	rdb := redis.NewClient(&redis.Options{Addr: server.Addr(), ContextTimeoutEnabled: true})
-	defer rdb.Close()
-	ctx := context.Background()
-	var processes []*bloom.Local
-	for range 2 {
-		filter, err := bloom.NewShared(rdb, "coupons", 1000, 0.01, &bloom.Options{Timeout: 10 * time.Second, MaxStaleness: time.Minute}) // as a rule nil: these bear with a machine that is very busy
-		if err != nil {
-			log.Fatal(err)
-		}
-		defer filter.Close()
-		if _, err := filter.Rebuild(ctx, bloom.Keys("SAVE10"), &bloom.RebuildOptions{Settle: -1}); err != nil { // each its own
-			log.Fatal(err)
-		}
-		processes = append(processes, filter)
-	}
-	if err := processes[0].Add(ctx, "SAVE20"); err != nil {
-		log.Fatal(err)
-	}
-	fmt.Println(processes[1].MightContainFresh(ctx, []string{"SAVE20", "SAVE50"})) // without Fresh: some milliseconds later
-	// Output: [true false] <nil>
-}
-
 // A filter of a table, and what it has found there.
 func ExampleTable() {
 	db, err := sql.Open("sqlite", "file:table?mode=memory&cache=shared")

@@ -142,7 +142,7 @@ func (r *filling) persist(ctx context.Context) error {
 
 // inVain tells whether an error would only come again.
 func inVain(err error) bool {
-	for _, e := range []error{errLost, errReplaced, errMissed, errClosed} {
+	for _, e := range []error{errLost, errReplaced, errClosed} {
 		if errors.Is(err, e) {
 			return true
 		}

@@ -40,6 +40,15 @@ func hashOf(key string) (h hash) {
 	return h
 }
 
+// hashesOf returns the hash of each of keys.
+func hashesOf(keys []string) []hash {
+	hashes := make([]hash, len(keys))
+	for i, key := range keys {
+		hashes[i] = hashOf(key)
+	}
+	return hashes
+}
+
 func word(s string) uint64 {
 	_ = s[7]
 	return uint64(s[0]) | uint64(s[1])<<8 | uint64(s[2])<<16 | uint64(s[3])<<24 | uint64(s[4])<<32 | uint64(s[5])<<40 | uint64(s[6])<<48 | uint64(s[7])<<56

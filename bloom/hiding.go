@@ -224,7 +224,7 @@ func (l *Local) Hidden(ctx context.Context, key string) error {
 		listed := func() ([]string, error) { return g.listed, nil }
 		why, err := l.judged.wrong(ctx, g.id, g.begun, &l.checkers, listed, g.holds)
 		if err != nil {
-			return l.wrap(err)
+			return fmt.Errorf("bloom: %w", err)
 		}
 		if why == nil {
 			l.hiding.CompareAndSwap(before, before.renewed(now))

@@ -9,8 +9,6 @@ import (
 	"testing"
 
 	"github.com/redis/go-redis/v9"
-
-	"github.com/cacheaside/cacheaside/internal/test/testenv"
 )
 
 // rebuildable is a filter that can be rebuilt.
@@ -80,15 +78,6 @@ func TestInterruptedRebuildIsBegunAnew(t *testing.T) {
 			test(t, func(t *testing.T) (rebuildable, rebuildable) {
 				l, err := NewLocal(100_000, 0.01, nil)
 				must(t, err)
-				return l, l
-			})
-		})
-		t.Run("shared", func(t *testing.T) {
-			test(t, func(t *testing.T) (rebuildable, rebuildable) {
-				_, rdb := testenv.Mini(t)
-				l, err := NewShared(rdb, "users", 100_000, 0.01, &Options{Timeout: testenv.Hang / 2})
-				must(t, err)
-				t.Cleanup(func() { l.Close() })
 				return l, l
 			})
 		})

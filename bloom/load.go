@@ -22,46 +22,43 @@ import (
 // process have read (ErrHides). A Rebuild with RebuildOptions.AllowFewer, or a new Local, is for a
 // set that has become smaller.
 //
+// Load is a Rebuild from a file. Additions go to the new filter from when Load begins, and while
+// another Rebuild or Load runs, Load returns ErrRebuilding.
+//
 // Load reads no more of r than Save has written, checks all of it, and allocates no more than some
 // times what it has read; bound a file from an untrusted source by an io.LimitReader. If Load
-// returns an error, the filter is as it was. A shared filter cannot be loaded: a file does not have
-// the keys that others have added since.
+// returns an error, the filter is as it was.
 func (l *Local) Load(r io.Reader) error {
-	if l.shared != nil {
-		return errors.New("bloom: a shared filter is built from its source, not loaded: a file lacks what other processes have added since")
-	}
-	l.loading.Lock()
-	defer l.loading.Unlock()
-	j := &additions{}
-	l.change(func(h *holding) bool {
-		h.additions = j
-		return true
-	})
-	defer l.change(func(h *holding) bool { // also if r panics, or what is added would be noted for ever
-		if h.loaded != nil {
-			h.active = h.loaded
-		}
-		h.additions, h.loaded = nil, nil
-		return true
-	})
-	g, err := l.readFile(r)
+	err := l.load(r)
 	if err != nil {
-		return fmt.Errorf("bloom: loading a filter: %w", err)
-	}
-	l.change(func(h *holding) bool { // from here on it is added to
-		h.loaded = g
-		return true
-	})
-	g.addAll(j.all())
-	if err := l.fit(context.Background(), g, false); err != nil {
-		l.change(func(h *holding) bool {
-			h.loaded = nil
-			return true
-		})
 		l.counts.refuse(err)
 		return fmt.Errorf("bloom: loading a filter: %w", err)
 	}
 	return nil
+}
+
+func (l *Local) load(r io.Reader) error {
+	if !l.rebuilding.TryLock() {
+		return ErrRebuilding
+	}
+	defer l.rebuilding.Unlock()
+	defer l.change(func(h *holding) bool { // after an error, or a panic of r
+		h.building = nil
+		return true
+	})
+	early := &localGeneration{}
+	l.begin(early)
+	g, err := l.readFile(r)
+	if err != nil {
+		return err
+	}
+	b := l.begin(g)
+	g.addAll(early.noted()) // all: who adds after begin adds to g
+	ctx := context.Background()
+	if err := b.check(ctx, false, nil); err != nil {
+		return err
+	}
+	return b.finish(ctx)
 }
 
 // file is what is read, and its checksum up to there.

@@ -10,9 +10,9 @@ import (
 // Local is a filter in this process's memory, which takes State.Bits / 8 bytes (twice that while it
 // is being rebuilt). It is safe for concurrent use, and a lookup takes nanoseconds.
 //
-// A filter of NewLocal knows the keys that this process has added, and read from its source. It is
-// for a set that no other process adds to, or which does not change. Rows that others insert it
-// would hide; use NewShared then, or a Replica.
+// A Local knows the keys that this process has added, and those that it has read from its source.
+// It is for a set that no other process adds to, or that does not change. A Local hides rows that
+// other processes insert: use a Replica if there are any.
 //
 // A Local answers "maybe" until a Rebuild, or Load, has completed it. Keys that were added before
 // that are not in it unless the source has them. The filter is gone with the process: see Save.
@@ -22,7 +22,6 @@ type Local struct {
 	rate     float64
 
 	holds    atomic.Pointer[holding]
-	shared   *sharing // nil: with nobody
 	looks    looks
 	counts   counts
 	checkers checkers
@@ -33,19 +32,15 @@ type Local struct {
 	took       atomic.Int64 // the last rebuild, in nanoseconds
 	closed     atomic.Bool
 	woken      chan struct{} // Maintain is to look
-	loading    sync.Mutex
-	rebuilding sync.Mutex
+	rebuilding sync.Mutex    // held by a Rebuild or a Load
 }
 
 // holding is what a Local has at a time. It is replaced as a whole, so that a caller that adds
 // finds out whether a generation has come meanwhile.
 type holding struct {
-	active    *localGeneration // answers; nil: nothing has completed one, or it has missed something since
-	building  *localGeneration // a rebuild fills it
-	loaded    *localGeneration // of a file, soon to be the active one
-	additions *additions       // what is added while a file is read
-
-	abandoned bool // a rebuild has failed: Maintain builds it anew
+	active    *localGeneration // serves; nil: nothing has completed one, or it was dropped since
+	building  *localGeneration // which a Rebuild or a Load fills
+	abandoned bool             // a rebuild has failed: Maintain builds it anew
 }
 
 // unbuilt tells whether a rebuild has not come to its end.
@@ -65,34 +60,26 @@ func NewLocal(capacity uint64, rate float64, options *Options) (*Local, error) {
 	return l, nil
 }
 
-// Close ends Maintain, and a Rebuild with the next keys that it adds. If the filter is shared,
-// Close also ends its background work; the filter then answers "maybe". Close may be called again,
-// and always returns nil.
+// Close ends Maintain, and a Rebuild with the next keys that it adds. The filter itself stays usable.
+// Close may be called again, and always returns nil.
 func (l *Local) Close() error {
 	l.closed.Store(true)
-	if l.shared != nil {
-		l.shared.close()
-	}
 	l.wake()
 	return nil
 }
 
-// MightContain tells whether a key may have been added: false means that it certainly was not. The
-// answer is true, and counted (Stats.Unknown), where the filter is not complete, or, if it is
-// shared, cannot be sure to have heard of all keys that others have added up to
-// Options.MaxStaleness ago. MightContain waits for nothing, and takes no context into account; the
-// error is always nil.
+// MightContain reports whether a key may have been added: false means that it certainly was not.
+// While the filter is not complete, the result is true and is counted (Stats.Unknown). MightContain
+// does no I/O and ignores the context. The error is always nil.
 func (l *Local) MightContain(_ context.Context, key string) (bool, error) {
 	return l.has(key), nil
 }
 
-// MightContainNow is MightContain without the context and the error. known is always true: there is
-// nobody else to ask. A cacheaside.Loader calls MightContainNow.
+// MightContainNow is MightContain without the context and the error. known is always true. A
+// cacheaside.Loader calls MightContainNow.
 func (l *Local) MightContainNow(key string) (may, known bool) { return l.has(key), true }
 
-// has says "no" only by what is trusted.
 func (l *Local) has(key string) bool {
-	trust := l.trust()
 	g := l.holds.Load().active
 	if g == nil {
 		l.counts.lost.Add(1)
@@ -100,43 +87,23 @@ func (l *Local) has(key string) bool {
 	}
 	h := hashOf(key)
 	maybe := g.has(&h)
-	if !maybe && !l.trusts(trust) {
-		l.counts.failed.Add(1)
-		return true
-	}
 	l.looks.count(maybe)
 	return maybe
 }
 
 // MightContainMany is MightContain for many keys.
 func (l *Local) MightContainMany(_ context.Context, keys []string) ([]bool, error) {
-	return l.many(keys, l.trust()), nil
-}
-
-// many answers for keys, if it is shared by the trust that was read before.
-func (l *Local) many(keys []string, trust int64) []bool {
-	maybe := make([]bool, len(keys))
+	maybe, unsure := make([]bool, len(keys)), 0
 	g := l.holds.Load().active
-	absent := 0
+	if g == nil {
+		unsure = len(keys)
+	}
 	for i, key := range keys {
 		h := hashOf(key)
-		if maybe[i] = g == nil || g.has(&h); !maybe[i] {
-			absent++
-		}
+		maybe[i] = g == nil || g.has(&h)
 	}
-	switch {
-	case g == nil:
-		l.counts.lost.Add(int64(len(keys)))
-	case absent > 0 && !l.trusts(trust):
-		for i := range maybe {
-			maybe[i] = true
-		}
-		l.counts.failed.Add(int64(len(keys)))
-	default:
-		l.counts.absent.Add(int64(absent))
-		l.counts.present.Add(int64(len(keys) - absent))
-	}
-	return maybe
+	l.counts.looked(maybe, unsure, nil)
+	return maybe, nil
 }
 
 // NotFound tells how many keys that the filter took for present were not there: its false

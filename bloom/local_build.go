@@ -1,55 +1,43 @@
 package bloom
 
 import (
+	"cmp"
 	"context"
-	"errors"
 	"fmt"
 )
 
-// errMissed ends a rebuild of a shared filter: it has not heard of all that was added meanwhile.
-var errMissed = errors.New("an announcement of another process was lost during the rebuild")
-
 // Rebuild reads all keys of the source into new bits, which take the place of the present ones when
 // they are complete. Until then the present bits serve, and Adds go to both. nil options are the
-// defaults, but a filter that is not shared waits for nothing (RebuildOptions.Settle): all callers
-// of Admit are in this process, and call committed.
+// defaults, except that Rebuild does not wait before it reads (RebuildOptions.Settle): all callers of
+// Admit are in this process, and call committed.
 //
-// One rebuild runs at a time: while another does, the error is ErrRebuilding, at once. If it is
-// ended, the next one begins anew. The source is asked again where it fails, or panics, behind the
-// last key that was added; a few times, for as long as some seconds without a key, then its error
-// is returned. That of a shared filter fails if others cannot be heard, and is begun anew, twice,
-// if something was missed. The new filter is checked before it takes its place, as by
-// Redis.Rebuild.
+// One Rebuild or Load runs at a time: while another runs, Rebuild returns ErrRebuilding at once. A
+// Rebuild that fails leaves nothing behind, and the next one begins anew. Rebuild asks the source
+// again where it fails, or panics, behind the last key that was added; a few times, for as long as
+// some seconds without a key, then Rebuild returns the source's error. The new filter is checked
+// before it takes its place, as by Redis.Rebuild.
 func (l *Local) Rebuild(ctx context.Context, source Source, options *RebuildOptions) (Report, error) {
 	if !l.rebuilding.TryLock() {
-		return Report{}, l.wrap(ErrRebuilding)
+		return Report{}, fmt.Errorf("bloom: %w", ErrRebuilding)
 	}
 	defer l.rebuilding.Unlock()
 	var o RebuildOptions
 	if options != nil {
 		o = *options
 	}
-	if o.Settle == 0 && l.shared == nil {
-		o.Settle = -1
+	o.Settle = cmp.Or(o.Settle, -1)
+	report, err := rebuild(ctx, l, source, &o)
+	if err != nil {
+		l.abandon()
+		l.counts.refuse(err)
+		return report, fmt.Errorf("bloom: the rebuild: %w", err)
 	}
-	for tries := 1; ; tries++ {
-		report, err := rebuild(ctx, l, source, &o)
-		if errors.Is(err, errMissed) && ctx.Err() == nil && tries < maxTries {
-			continue
-		}
-		if err == nil {
-			l.took.Store(int64(report.Took))
-			report.State, _ = l.State(ctx)
-		} else {
-			l.abandon()
-			l.counts.refuse(err)
-			err = l.wrap(fmt.Errorf("the rebuild: %w", err))
-		}
-		return report, err
-	}
+	l.took.Store(int64(report.Took))
+	report.State, _ = l.State(ctx)
+	return report, nil
 }
 
-// abandon frees what was being built: nobody goes on with it. Maintain builds it anew.
+// abandon discards what a failed rebuild has built. Maintain builds it anew.
 func (l *Local) abandon() {
 	l.change(func(h *holding) bool {
 		if h.building == nil {
@@ -60,27 +48,14 @@ func (l *Local) abandon() {
 	})
 }
 
-// wrap tells of which filter an error is.
-func (l *Local) wrap(err error) error {
-	if l.shared != nil {
-		return fmt.Errorf("bloom: shared filter %s: %w", l.shared.name, err)
-	}
-	return fmt.Errorf("bloom: %w", err)
-}
-
-// about is how many keys there are, by what is held.
+// about returns about how many keys the filter holds.
 func (l *Local) about() uint64 {
 	s, _ := l.State(context.Background())
 	return s.Keys
 }
 
-// build has a new generation added to, in the place of one that another rebuild has left. A shared
-// filter must hear first: what is announced before that is in what is read then, and what is
-// announced after that is heard, or is known to have been missed.
+// build begins a new generation. It replaces one that another rebuild has left.
 func (l *Local) build(ctx context.Context, capacity uint64) (building, error) {
-	if l.closed.Load() {
-		return nil, errClosed
-	}
 	if capacity == 0 {
 		s, _ := l.State(ctx)
 		capacity = grown(l.capacity, l.rate, s)
@@ -89,18 +64,18 @@ func (l *Local) build(ctx context.Context, capacity uint64) (building, error) {
 	if err != nil {
 		return nil, err
 	}
-	if l.shared != nil {
-		if err := l.shared.hear(ctx); err != nil {
-			return nil, err
-		}
-	}
-	g := l.newGeneration(newBitmap(s), capacity, l.rate)
+	b := l.begin(l.newGeneration(newBitmap(s), capacity, l.rate))
+	return b, b.current(l.holds.Load())
+}
+
+// begin makes additions go to g, too.
+func (l *Local) begin(g *localGeneration) localBuilding {
 	hidden := l.hiding.Load()
 	l.change(func(h *holding) bool {
-		h.building, h.abandoned = g, false
+		h.building = g
 		return true
 	})
-	return localBuilding{l, g, hidden.id()}, nil
+	return localBuilding{l, g, hidden.id()}
 }
 
 // localBuilding is a generation that is being filled.
@@ -114,35 +89,25 @@ func (b localBuilding) add(_ context.Context, keys []string) error {
 	if err := b.current(b.l.holds.Load()); err != nil {
 		return err
 	}
-	hashes := make([]hash, len(keys))
-	for i, key := range keys {
-		hashes[i] = hashOf(key)
-	}
-	b.g.addAll(hashes)
+	b.g.addAll(hashesOf(keys))
 	return nil
 }
 
-// current tells whether it is still the one that is being built.
+// current fails if the generation is not the one that is being built any more.
 func (b localBuilding) current(h *holding) error {
 	switch {
 	case b.l.closed.Load():
 		return errClosed
 	case h.building == b.g, h.active == b.g: // the latter where another build has made the same
 		return nil
-	case h.building == nil && b.l.shared != nil:
-		return errMissed
 	default:
 		return errReplaced
 	}
 }
 
 func (b localBuilding) check(ctx context.Context, allowFewer bool, listed []string) error {
-	b.g.listed = listed
-	return b.l.fit(ctx, b.g, allowFewer)
-}
-
-// fit tells whether a generation may take the place of the active one.
-func (l *Local) fit(ctx context.Context, g *localGeneration, allowFewer bool) error {
+	l, g := b.l, b.g
+	g.listed = listed
 	if !allowFewer {
 		var present *estimated
 		deleted := uint64(0)
@@ -150,31 +115,29 @@ func (l *Local) fit(ctx context.Context, g *localGeneration, allowFewer bool) er
 			e := active.estimated(active.set.Load())
 			present, deleted = &e, uint64(max(0, l.deleted.Load()-active.deletedBefore))
 		}
-		set := g.set.Load()
-		if err := enough(present, deleted, g.shape, set); err != nil {
+		if err := enough(present, deleted, g.shape, g.set.Load()); err != nil {
 			return err
 		}
 	}
-	return l.checkers.accept(ctx, g.listed, g.holds)
+	return l.checkers.accept(ctx, listed, g.holds)
 }
 
 // holds reports for each of keys whether the generation may hold it.
 func (g *localGeneration) holds(_ context.Context, keys []string) ([]bool, error) {
 	holds := make([]bool, len(keys))
-	for i, key := range keys {
-		h := hashOf(key)
+	for i, h := range hashesOf(keys) {
 		holds[i] = g.has(&h)
 	}
 	return holds, nil
 }
 
-// drop has nobody add to it any more.
+// drop ends additions to the generation. Maintain does not build it anew.
 func (b localBuilding) drop(context.Context) error {
 	b.l.change(func(h *holding) bool {
 		if h.building != b.g {
 			return false
 		}
-		h.building = nil
+		h.building, h.abandoned = nil, false
 		return true
 	})
 	return nil
@@ -191,7 +154,7 @@ func (b localBuilding) finish(context.Context) (err error) {
 				return false
 			}
 		}
-		h.active, h.building = b.g, nil
+		*h = holding{active: b.g}
 		return true
 	})
 	return err

@@ -8,8 +8,7 @@ import (
 // Maintain looks after the filter until ctx ends, whose error it returns, or the filter is closed.
 // It rebuilds the filter
 //
-//   - when there is none, or a rebuild was ended before it was through; if it is shared also, at
-//     once, when an announcement of another process was missed;
+//   - when there is none, or a rebuild was ended before it was through;
 //   - when it was ended because it had refused a key whose row exists (Hidden);
 //   - when it is older than MaintainOptions.Every;
 //   - when it holds a tenth more keys than it was made for, and would be made larger

@@ -20,10 +20,9 @@ type Options struct {
 	// Default: 250 ms. From 1 ms to 1 minute. Raise it if the network is slower.
 	Timeout time.Duration
 
-	// MaxStaleness is how long at most a Replica, or a shared Local, may not know of a key that
-	// another process has added. As a rule it hears of the key in milliseconds. Where it cannot
-	// hear, it does not answer "no" by itself for longer than MaxStaleness. Default: 2 s. From 20
-	// ms to 1 minute.
+	// MaxStaleness is how long a Replica may not know of a key that another process has added. As a
+	// rule it receives the key within milliseconds. A Replica that receives nothing stops answering
+	// "no" by itself within MaxStaleness. Default: 2 s. From 20 ms to 1 minute.
 	MaxStaleness time.Duration
 
 	// MaxReplicaBytes is the size of the largest filter that a Replica copies; a larger one is

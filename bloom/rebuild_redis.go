@@ -152,10 +152,7 @@ type redisBuilding struct {
 // add writes keys to this generation only, and counts the bits. Nobody is told of them, for nobody
 // asks it.
 func (b *redisBuilding) add(ctx context.Context, keys []string) error {
-	hashes := make([]hash, len(keys))
-	for i, key := range keys {
-		hashes[i] = hashOf(key)
-	}
+	hashes := hashesOf(keys)
 	set, missing, err := b.f.fill(ctx, b.g, hashes, true)
 	b.set += set
 	if err == nil && missing > 0 {
@@ -231,10 +228,7 @@ func (b *redisBuilding) enough(ctx context.Context) error {
 
 // holds tells whether this generation has keys.
 func (b *redisBuilding) holds(ctx context.Context, keys []string) ([]bool, error) {
-	hashes, maybe := make([]hash, len(keys)), make([]bool, len(keys))
-	for i, key := range keys {
-		hashes[i] = hashOf(key)
-	}
+	hashes, maybe := hashesOf(keys), make([]bool, len(keys))
 	d := &known{descriptor: descriptor{Active: b.g}} // that another has taken its place is found by finish
 	_, _, err := b.f.ask(ctx, d, hashes, maybe)
 	return maybe, err

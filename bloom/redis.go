@@ -133,11 +133,7 @@ func (f *Redis) MightContain(ctx context.Context, key string) (bool, error) {
 // MightContainMany is MightContain for many keys, in one trip to each server that has some of them
 // for each few thousand. The error is that of some of the keys that could not be asked for.
 func (f *Redis) MightContainMany(ctx context.Context, keys []string) ([]bool, error) {
-	hashes := make([]hash, len(keys))
-	for i, key := range keys {
-		hashes[i] = hashOf(key)
-	}
-	return f.lookup(ctx, hashes)
+	return f.lookup(ctx, hashesOf(keys))
 }
 
 // maxAsks is how often a lookup follows a filter that is being replaced.

@@ -29,14 +29,12 @@ const (
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
 // Save writes the filter to w, so that Load can read it, in another process or after a restart. All
-// keys that were added before Save was called are in the file (of keys that other processes add to
-// a shared filter, all up to Options.MaxStaleness before that); keys that are added later may be in
+// keys that were added before Save was called are in the file; keys that are added later may be in
 // it or not. The file has State.Bits / 8 bytes, and some. A file of a filter of one segment (up to
 // 2^18 bits) can be read by github.com/bits-and-blooms/bloom, too, from byte 52 on.
 func (l *Local) Save(w io.Writer) error {
-	trust := l.trust()
 	g := l.holds.Load().active
-	if g == nil || !l.trusts(trust) {
+	if g == nil {
 		return fmt.Errorf("bloom: %w", ErrIncomplete)
 	}
 	if err := g.save(w); err != nil {

@@ -2,11 +2,13 @@ package bloom
 
 import (
 	"bytes"
+	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
 	"hash/crc32"
 	"io"
+	"iter"
 	"runtime"
 	"slices"
 	"sync"
@@ -84,7 +86,7 @@ func TestLoadRefuses(t *testing.T) {
 		if !errors.Is(err, ErrCorrupt) && !errors.Is(err, ErrVersion) {
 			t.Fatalf("%s %d: %v", what, at, err)
 		}
-		if h := l.holds.Load(); h.active != before || h.additions != nil || h.loaded != nil {
+		if h := l.holds.Load(); h.active != before || h.building != nil {
 			t.Fatalf("%s %d: the filter is another", what, at)
 		}
 	}
@@ -149,7 +151,7 @@ func TestLoadPanics(t *testing.T) {
 		defer func() { recover() }()
 		l.Load(nil)
 	}()
-	if h := l.holds.Load(); h.additions != nil || h.active == nil || !l.has("row") || l.has("absent") {
+	if h := l.holds.Load(); h.building != nil || h.active == nil || !l.has("row") || l.has("absent") {
 		t.Error("it is not as it was")
 	}
 }
@@ -164,6 +166,33 @@ func TestLoadKeepsAdds(t *testing.T) {
 		if !l.has("saved") || !l.has("amid") || l.has("neither") {
 			t.Fatal("missed")
 		}
+	}
+}
+
+// TestLoadExcludesRebuild: of a Load and a Rebuild that overlap, the second fails at once.
+func TestLoadExcludesRebuild(t *testing.T) {
+	l, ctx := newLocal(t, 1000, 0.01), t.Context()
+	complete(t, l, "row")
+	file := saved(t, l)
+	refused := func(err error) {
+		t.Helper()
+		if !errors.Is(err, ErrRebuilding) {
+			t.Errorf("%v instead of ErrRebuilding", err)
+		}
+	}
+	must(t, l.Load(&amid{bytes.NewReader(file), len(file) / 2, func() {
+		_, err := l.Rebuild(ctx, Keys("row"), nil)
+		refused(err)
+		refused(l.Load(bytes.NewReader(file)))
+	}}))
+	source := func(ctx context.Context, after string) iter.Seq2[string, error] {
+		refused(l.Load(bytes.NewReader(file)))
+		return Keys("row")(ctx, after)
+	}
+	_, err := l.Rebuild(ctx, source, nil)
+	must(t, err)
+	if s, _ := l.State(ctx); s.Building || !l.has("row") || l.has("absent") {
+		t.Errorf("the filter is not complete: %+v", s)
 	}
 }
 

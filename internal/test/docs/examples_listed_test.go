@@ -23,7 +23,7 @@ var beginnings = map[string]string{
 	"lock":           "NewRedis NewRedlock NewLocal WithOwner SetFenced Guard Segmented Locker.Do Locker.Acquire Locker.TryAcquire",
 	"lock/mysqllock": "New Schema",
 	"lock/zklock":    "New",
-	"bloom":          "NewLocal NewShared NewRedis NewReplica NewDenyList Table Redis.Maintain Local.Save",
+	"bloom":          "NewLocal NewRedis NewReplica NewDenyList Table Redis.Maintain Local.Save",
 	"canal":          "NewConsumer Handle BindFilter Key NewSQLCheckpoint",
 	"canal/parking":  "NewFile Table",
 }

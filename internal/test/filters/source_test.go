@@ -78,9 +78,6 @@ func eachFilter(t *testing.T, test func(t *testing.T, f filter, l *cacheaside.Lo
 			return bloom.NewReplica(f)
 		},
 		"local": func(t *testing.T) (filter, error) { return bloom.NewLocal(10_000, 0.001, nil) },
-		"shared": func(t *testing.T) (filter, error) {
-			return bloom.NewShared(server.Client(t), "users", 10_000, 0.001, o)
-		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			must(t, server.Client(t).FlushAll(t.Context()).Err())

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 )
 
@@ -33,7 +34,6 @@ type generation struct {
 	Rate     float64   `json:"rate"`
 	Ready    bool      `json:"ready"`            // all its segments are there
 	Begun    time.Time `json:"begun"`            // by the clock of the process that rebuilds
-	Tagged   bool      `json:"tagged,omitempty"` // its segments have tags; programs that know of none forget that
 	Hidden   string    `json:"hidden,omitempty"` // the last drop of a generation that had hidden a row, when this was begun
 }
 
@@ -43,7 +43,7 @@ const format = 1
 const (
 	headerBytes = 16 // of a segment, before its bits
 	headerBits  = 8 * headerBytes
-	tagBytes    = 8 // behind them, or in the place of the first while there are none
+	tagBytes    = 8 // after its bits, or after the header while there are none
 
 	maxDescriptor = 64 << 10
 	maxOld        = 64
@@ -60,7 +60,7 @@ var (
 
 // newGeneration is one that no other has the id of.
 func newGeneration(s shape, capacity uint64, rate float64) *generation {
-	return &generation{ID: newID(), Segments: s.segments, Bits: s.bits, K: s.k, Capacity: capacity, Rate: rate, Begun: time.Now().UTC().Truncate(time.Millisecond), Tagged: true}
+	return &generation{ID: newID(), Segments: s.segments, Bits: s.bits, K: s.k, Capacity: capacity, Rate: rate, Begun: time.Now().UTC().Truncate(time.Millisecond)}
 }
 
 func newID() string {
@@ -71,8 +71,8 @@ func newID() string {
 
 func (g *generation) shape() shape { return shape{segments: g.Segments, bits: g.Bits, k: g.K} }
 
-// header is what each segment begins with: what it is told by that is not of this generation and
-// shape is no segment of it.
+// header returns the fixed prefix of each segment. A string with any other prefix does not belong to
+// this generation.
 func (g *generation) header() string {
 	b := make([]byte, 0, headerBytes)
 	b = append(b, 0xB0|format, byte(g.K))
@@ -82,53 +82,23 @@ func (g *generation) header() string {
 	return string(append(b, id...))
 }
 
-// tag tells a segment from the others of its generation, which have the same header: one that was
-// copied over another, or cut short, is no segment. It is the number of the segment and its
-// complement, so that none has all bits of another, and a part of the generation's id. While a
-// segment is empty and its bits are not allocated, the tag follows the header; then the bits.
-// Programs that know of no tags set bits in such a segment without moving the tag: then its bits
-// are there, and others. It is empty where the generation has no tags.
+// tag returns the fixed suffix of segment s. All segments of a generation have the same header, so a
+// string that was copied from another segment, or cut short, differs in its tag only. The tag is the
+// number of the segment, its complement, so that no tag has all bits of another, and a part of the
+// generation's id. A segment to which nothing was added is its header and its tag, without bits.
 func (g *generation) tag(s uint64) string {
-	if !g.Tagged {
-		return ""
-	}
 	b := binary.BigEndian.AppendUint16(make([]byte, 0, tagBytes), uint16(s))
 	b = binary.BigEndian.AppendUint16(b, ^uint16(s))
 	id, _ := hex.DecodeString(g.ID) // checked
 	return string(append(b, id[:4]...))
 }
 
-// bitsOf takes a segment apart, as Redis holds it. It answers false if it is not this segment, in
-// its whole length. scripts.go has the same in Lua.
+// bitsOf returns the bits of segment s, as Redis holds it; none if nothing was added to it. ok is false
+// if raw is not the whole of this segment. The scripts check the same in Lua (see segments).
 func (g *generation) bitsOf(s uint64, raw string) (bits string, ok bool) {
-	size, tag := int(g.Bits/8), g.tag(s)
-	if len(raw) < headerBytes || raw[:headerBytes] != g.header() {
-		return "", false
-	}
-	bits = raw[headerBytes:]
-	switch n := len(bits); {
-	case tag == "": // there may be one, that the descriptor was made to forget
-		return bits[:min(n, size)], n == 0 || n == tagBytes || n == size || n == size+tagBytes
-	case n == size+tagBytes:
-		return bits[:size], bits[size:] == tag
-	case n == tagBytes && bits == tag:
-		return "", true
-	default:
-		return bits, n <= size && covers(bits, tag)
-	}
-}
-
-// covers tells whether s begins with all bits of tag.
-func covers(s, tag string) bool {
-	if len(s) < len(tag) {
-		return false
-	}
-	for i := range len(tag) {
-		if s[i]&tag[i] != tag[i] {
-			return false
-		}
-	}
-	return true
+	bits, begins := strings.CutPrefix(raw, g.header())
+	bits, ends := strings.CutSuffix(bits, g.tag(s))
+	return bits, begins && ends && (bits == "" || uint64(len(bits)) == g.Bits/8)
 }
 
 func (g *generation) check() error {

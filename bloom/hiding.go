@@ -18,10 +18,10 @@ import (
 // lacks a reported key again, the source is judged by what outsiders cannot choose (see
 // CheckRebuilt), and only a wrong source drops the filter again, for longer each time.
 type hiding struct {
-	ID    string    `json:"id,omitempty"`  // of the drop; empty if an older release wrote it
-	Key   string    `json:"key,omitempty"` // hash of the reported key, in hex
-	At    time.Time `json:"at"`            // of the last report, by the clock of the process that reported
-	Times int       `json:"times"`         // drops in a row
+	ID    string    `json:"id"`    // of the drop
+	Key   string    `json:"key"`   // hash of the reported key, in hex
+	At    time.Time `json:"at"`    // of the last report, by the clock of the process that reported
+	Times int       `json:"times"` // drops in a row
 }
 
 const (

@@ -15,14 +15,13 @@ import (
 // Rebuilds leave notes for each other. Those of a generation are in a hash of its own, f.notes, for
 // each Add is answered all of the tally: field:id is
 //
-//	cursor   and keys were noted by programs of before, which went on behind that key
 //	servers  what it was begun on; see servers.go
 //	deleted  how many rows had been, when it was begun
 //	took     how long it took to build, in milliseconds
 //	listed   some keys of its source, in JSON and base64, by which loaders judge it
 //	is       what the descriptor says of it, for a caller that finds it lost: its segments are to
 //	         be removed
-var noteFields = []string{"cursor:", "keys:", "servers:", "deleted:", "took:", noteListed, noteIs}
+var noteFields = []string{"servers:", "deleted:", "took:", noteListed, noteIs}
 
 const noteListed, noteIs = "listed:", "is:"
 

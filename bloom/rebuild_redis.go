@@ -243,26 +243,20 @@ func (b *redisBuilding) drop(ctx context.Context) error {
 // millisecond of a server's time.
 const countedAtOnce = 1 << 20
 
-// bitsOf counts the bits that are set in a generation. Those of what is lost are none, nor are
-// those of tags: see generation.tag.
+// bitsOf counts the bits that are set in a generation. Segments that are lost have none. The range ends
+// before the tag: it is empty in a segment without bits.
 func (f *Redis) bitsOf(ctx context.Context, g *generation) (set uint64, err error) {
-	end := headerBytes + int64(g.Bits/8) - 1
-	step := min(max(1, countedAtOnce/(g.Bits/8)), conn.MaxPipeline/2)
+	step := min(max(1, countedAtOnce/(g.Bits/8)), conn.MaxPipeline)
 	for from := uint64(0); from < g.Segments; from += step {
-		var lengths, counts []*redis.IntCmd
 		var cmds []redis.Cmder
 		for s := from; s < min(from+step, g.Segments); s++ {
-			key := segmentKey(f.options.Prefix, f.name, g.ID, s)
-			length, count := redis.NewIntCmd(ctx, "strlen", key), redis.NewIntCmd(ctx, "bitcount", key, headerBytes, end)
-			lengths, counts, cmds = append(lengths, length), append(counts, count), append(cmds, length, count)
+			cmds = append(cmds, redis.NewIntCmd(ctx, "bitcount", segmentKey(f.options.Prefix, f.name, g.ID, s), headerBytes, -1-tagBytes))
 		}
 		if err := f.carryOutOn(ctx, f.conn, cmds...); err != nil {
 			return 0, err
 		}
-		for i, length := range lengths {
-			if !g.Tagged || length.Val() != headerBytes+tagBytes { // else the tag stands where bits will be
-				set += uint64(max(0, counts[i].Val()))
-			}
+		for _, cmd := range cmds {
+			set += uint64(cmd.(*redis.IntCmd).Val())
 		}
 	}
 	return set, nil

@@ -292,15 +292,14 @@ func TestSourceOfARebuildFails(t *testing.T) {
 	})
 }
 
-// TestOtherParameters: nothing is left of what was begun for another size, by a program of before
-// that noted how far it had come.
+// TestOtherParameters: nothing is left of a rebuild that was begun for another size.
 func TestOtherParameters(t *testing.T) {
 	backends(t, func(t *testing.T, rdb redis.UniversalClient) {
 		f := newFilter(t, rdb, 100_000)
 		g, err := f.begin(t.Context(), f.capacity)
 		must(t, err)
 		must(t, f.prepare(t.Context(), g))
-		must(t, f.note(t.Context(), g, 0, "cursor:", "key000000050", "keys:", "50"))
+		must(t, f.remember(t.Context(), g, 0))
 		other := newFilter(t, rdb, 1000)
 		report, err := other.Rebuild(t.Context(), Keys(numbered(100)...), none)
 		must(t, err)

@@ -5,43 +5,28 @@ import (
 	"github.com/cacheaside/cacheaside/internal/invalidation"
 )
 
-// The scripts on a segment check first that it is the one, and answer -1 if it is another, or cut
-// short, or there is none: then it is lost, or was removed. Nobody makes it again, so an answer
-// that is found in it is of all that was ever added to it. An add goes to one with the right
-// header even if it is not whole, for programs that know of no tags believe it. Places are 4 bytes
-// each, and count from the beginning of the string.
+// The scripts on a segment check first that the string is this segment, whole, and return -1 if not:
+// then it is lost, or was removed. No process makes it again, so what a script finds in a segment is
+// all that was ever added to it. Places are 4 bytes each, and count from the beginning of the string.
 
-// segments has what the scripts do with a segment. Its header tells the size of its bits. See
+// segments has what the scripts do with a segment. Its header has the size of its bits. See
 // generation.bitsOf.
 const segments = `
 local function at(s, i)
   local a, b, c, d = string.byte(s, i, i + 3)
   return ((a * 256 + b) * 256 + c) * 256 + d
 end
-local function covers(s, tag)
-  if #s < #tag then return false end
-  for i = 1, #tag do
-    local has, needs = string.byte(s, i), string.byte(tag, i)
-    for _ = 1, 8 do
-      if needs % 2 > has % 2 then return false end
-      has, needs = math.floor(has / 2), math.floor(needs / 2)
-    end
+local function whole(key, header, tag)
+  if redis.call('GETRANGE', key, 0, 15) ~= header then return false end
+  local size = 8 * at(header, 5)
+  return redis.call('GETRANGE', key, 16 + size, 24 + size) == tag or redis.call('GETRANGE', key, 16, 24) == tag
+end
+local function allocated(key, header, tag)
+  if not whole(key, header, tag) then return false end
+  if redis.call('STRLEN', key) == 24 then
+    redis.call('SET', key, header .. string.rep('\0', 8 * at(header, 5)) .. tag)
   end
   return true
-end
-local function whole(key, header, tag)
-  if redis.call('GETRANGE', key, 0, 15) ~= header then return nil end
-  local n, size = redis.call('STRLEN', key), 8 * at(header, 5)
-  if tag == '' then return n == 16 or n == 24 or n == 16 + size or n == 24 + size end
-  if n == 24 + size then return redis.call('GETRANGE', key, -8, -1) == tag end
-  return n <= 16 + size and covers(redis.call('GETRANGE', key, 16, 23), tag)
-end
-local function allocate(key, header, tag)
-  local n, size = redis.call('STRLEN', key), 8 * at(header, 5)
-  if n == 16 + size + #tag or n > 16 + size then return end
-  local bits = redis.call('GETRANGE', key, 16, -1)
-  if bits == tag then bits = '' end
-  redis.call('SET', key, header .. bits .. string.rep('\0', size - #bits) .. tag)
 end`
 
 // lookupScript tells of each key, whose places are ARGV[4], ARGV[3] for each, whether all of them
@@ -61,23 +46,20 @@ return table.concat(reply)`)
 // addScript sets the places ARGV[3], and answers how many were not set. The bits are allocated at
 // once, for a string that Redis lets grow is given up to twice as much as it needs.
 var addScript = conn.NewScript(segments + `
-local ok, set = whole(KEYS[1], ARGV[1], ARGV[2]), 0
-if ok == nil then return -1 end
-if ok then allocate(KEYS[1], ARGV[1], ARGV[2]) end
+if not allocated(KEYS[1], ARGV[1], ARGV[2]) then return -1 end
+local set = 0
 for i = 1, #ARGV[3], 4 do set = set + 1 - redis.call('SETBIT', KEYS[1], at(ARGV[3], i), 1) end
-return ok and set or -1`)
+return set`)
 
 // mergeScript is addScript for so many places that it takes less to send all bits: ARGV[3], as they
 // are to be set, with an empty header. KEYS[2] is theirs for the time being.
 var mergeScript = conn.NewScript(segments + `
-local ok = whole(KEYS[1], ARGV[1], ARGV[2])
-if ok == nil then return -1 end
-if ok then allocate(KEYS[1], ARGV[1], ARGV[2]) end
+if not allocated(KEYS[1], ARGV[1], ARGV[2]) then return -1 end
 local before = redis.call('BITCOUNT', KEYS[1], 16, -1)
 redis.call('SET', KEYS[2], ARGV[3])
 redis.call('BITOP', 'OR', KEYS[1], KEYS[1], KEYS[2])
 redis.call('DEL', KEYS[2])
-return ok and redis.call('BITCOUNT', KEYS[1], 16, -1) - before or -1`)
+return redis.call('BITCOUNT', KEYS[1], 16, -1) - before`)
 
 // touchScript counts the bits that were set, ARGV from the second on: id and number by turns, in
 // the hash KEYS[2], leaves the mark ARGV[1], if it is one, in KEYS[3], and answers the descriptor,
@@ -104,23 +86,19 @@ return {d, redis.call('HGETALL', KEYS[2]), left}`
 var onceScript = conn.NewScript(`
 local call, ARGV, KEYS = redis.call, ARGV, KEYS
 local function made(name, header, tag)` + segments + `
-  local ok = whole(name, header, tag)
-  if ok then allocate(name, header, tag) end
-  return ok
+  return allocated(name, header, tag)
 end
 local key, arg, missing = 5, 10, 0
 for _ = 1, tonumber(ARGV[8]) do
   local id, header, size, set = ARGV[arg], ARGV[arg + 1], ARGV[arg + 2], 0
   local last = arg + 3
   for s = 1, tonumber(ARGV[last]) do
-    local name, tag, places, ok = KEYS[key], ARGV[arg + 4], tonumber(ARGV[arg + 5]), true
-    if tag == '' or call('GETRANGE', name, size, size + 8) ~= tag then
-      ok = made(name, header, tag)
-    end
-    if ok ~= nil then
+    local name, tag, places = KEYS[key], ARGV[arg + 4], tonumber(ARGV[arg + 5])
+    if call('GETRANGE', name, size, size + 8) == tag or made(name, header, tag) then
       for i = arg + 6, arg + 5 + places do set = set + 1 - call('SETBIT', name, ARGV[i], 1) end
+    else
+      missing = missing + 1
     end
-    if not ok then missing = missing + 1 end
     key, arg = key + 1, arg + 2 + places
   end
   if set > 0 then call('HINCRBY', KEYS[3], 'bits:' .. id, set) end

@@ -3,7 +3,6 @@ package bloom
 import (
 	"context"
 	"encoding/binary"
-	"fmt"
 	"slices"
 	"strconv"
 	"time"
@@ -52,7 +51,7 @@ func (f *Redis) Admit(ctx context.Context, keys []string) (committed func(contex
 		d, err := f.fetch(ctx, f.allTries())
 		if err != nil {
 			f.counts.addErrors.Add(1)
-			return fmt.Errorf("bloom: filter %s: %w", f.name, err)
+			return f.failed(err)
 		}
 		if !d.covered(written) {
 			_, err = f.add(ctx, keys)
@@ -70,7 +69,7 @@ func (f *Redis) add(ctx context.Context, keys []string) (written map[string]bool
 		to, err := f.addSome(ctx, part)
 		if err != nil {
 			f.counts.addErrors.Add(1)
-			return nil, fmt.Errorf("bloom: filter %s: %w", f.name, err)
+			return nil, f.failed(err)
 		}
 		f.counts.added.Add(int64(len(part)))
 		if written == nil {

@@ -166,6 +166,12 @@ func decodeDescriptor(raw string) (d descriptor, err error) {
 	return d, nil
 }
 
+// copy returns a descriptor that may be changed. One that cannot be read counts as none.
+func (d *known) copy() descriptor {
+	to, _ := decodeDescriptor(d.raw)
+	return to
+}
+
 // segmentKey is where a segment is: in a slot of its own. No name of a filter has a "/".
 func segmentKey(prefix, name, id string, s uint64) string {
 	return prefix + "::bloom:{" + name + "/" + id + "/" + strconv.FormatUint(s, 10) + "}"

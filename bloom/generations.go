@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -34,31 +35,26 @@ var errReplaced = errors.New("another rebuild has replaced this one")
 // errLost ends a rebuild: Redis has lost a part of the generation that it fills.
 var errLost = errors.New("Redis has lost a part of the new filter")
 
-// begin has a new generation take the place of the one that is being built, if there is one.
-func (f *Redis) begin(ctx context.Context, capacity uint64) (*generation, error) {
+// begin begins a new generation. It replaces one that is being built.
+func (f *Redis) begin(ctx context.Context, capacity uint64) (g *generation, err error) {
 	s, err := shapeFor(capacity, f.rate)
 	if err != nil {
 		return nil, err
 	}
-	for {
-		d, err := f.fetch(ctx, f.allTries())
-		if err != nil {
-			return nil, err
-		}
-		to := d.copy()
+	err = f.change(ctx, func(to *descriptor) error {
 		if to.Building != nil {
 			to.Old = append(to.Old, *to.Building)
 		}
-		to.Old = append(to.Old, f.stray(ctx, &to)...)
-		to.Building = newGeneration(s, capacity, f.rate)
-		to.Building.Hidden = to.Hiding.id()
+		to.Old = append(to.Old, f.stray(ctx, to)...)
+		g = newGeneration(s, capacity, f.rate)
+		g.Hidden = to.Hiding.id()
+		to.Building = g
 		if len(to.all()) > maxOld { // each of them will be old
-			return nil, errors.New("too many generations are waiting to be removed")
+			return errors.New("too many generations are waiting to be removed")
 		}
-		if _, done, err := f.swap(ctx, d, to); err != nil || done {
-			return to.Building, err
-		}
-	}
+		return nil
+	})
+	return g, err
 }
 
 // dropBuilding has a generation that is being built be removed: it is not whole.
@@ -142,16 +138,12 @@ func (f *Redis) activate(ctx context.Context, g *generation) error {
 // bringsHidden fails with errHiddenSince if the filter was dropped after g was begun, and g lacks
 // the key that was reported: its source may be the one that hides rows.
 func (f *Redis) bringsHidden(ctx context.Context, g *generation, last *hiding) error {
-	key, ok := hash{}, false
-	if last.id() != g.Hidden {
-		key, ok = last.key()
-	}
-	if !ok {
+	key, ok := last.key()
+	if !ok || last.id() == g.Hidden {
 		return nil
 	}
-	maybe := make([]bool, 1)
-	_, _, err := f.ask(ctx, &known{descriptor: descriptor{Active: g}}, []hash{key}, maybe)
-	if err == nil && !maybe[0] {
+	holds, err := f.holds(ctx, g, []hash{key})
+	if err == nil && !holds[0] {
 		err = errHiddenSince
 	}
 	return err
@@ -163,18 +155,21 @@ const swapped = "generation"
 // whole checks that all segments of a generation are there. Segments lost after that are found by
 // the lookups that ask for them.
 func (f *Redis) whole(ctx context.Context, g *generation) error {
-	return f.eachLost(ctx, g, func() error { return errLost })
+	lost, err := f.lostOf(ctx, g)
+	if err == nil && lost > 0 {
+		err = errLost
+	}
+	return err
 }
 
-// remove deletes what is old, and forgets it then.
+// remove deletes the segments of old generations, and then forgets these.
 func (f *Redis) remove(ctx context.Context) error {
 	d, err := f.fetch(ctx, f.allTries())
 	if err != nil {
 		return err
 	}
 	for i := range d.Old {
-		old := &d.Old[i]
-		if err := f.removeOne(ctx, old); err != nil {
+		if err := f.removeOne(ctx, &d.Old[i]); err != nil {
 			return fmt.Errorf("an old generation could not be removed: %w", err)
 		}
 	}
@@ -182,19 +177,14 @@ func (f *Redis) remove(ctx context.Context) error {
 }
 
 func (f *Redis) removeOne(ctx context.Context, old *generation) error {
-	forget := func(to *descriptor) error {
-		for i := range to.Old {
-			if to.Old[i].ID == old.ID {
-				to.Old = append(to.Old[:i:i], to.Old[i+1:]...)
-				break
-			}
-		}
-		return nil
-	}
 	if err := f.unlink(ctx, old); err != nil {
 		return err
 	}
-	if err := f.change(ctx, forget); err != nil {
+	err := f.change(ctx, func(to *descriptor) error {
+		to.Old = slices.DeleteFunc(to.Old, func(g generation) bool { return g.ID == old.ID })
+		return nil
+	})
+	if err != nil {
 		return err
 	}
 	return f.forgetNotes(ctx, old)
@@ -207,7 +197,7 @@ func (f *Redis) unlink(ctx context.Context, g *generation) error {
 	})
 }
 
-// change changes the descriptor by edit, again if it has changed meanwhile.
+// change edits the descriptor, and does so again if another process has changed it in the meantime.
 func (f *Redis) change(ctx context.Context, edit func(*descriptor) error) error {
 	for {
 		d, err := f.fetch(ctx, f.allTries())
@@ -218,42 +208,25 @@ func (f *Redis) change(ctx context.Context, edit func(*descriptor) error) error 
 		if err := edit(&to); err != nil {
 			return err
 		}
-		if _, done, err := f.swap(ctx, d, to); err != nil || done {
+		if done, err := f.swap(ctx, d, to); err != nil || done {
 			return err
 		}
 	}
-}
-
-// copy may be changed.
-func (d *descriptor) copy() descriptor {
-	to := descriptor{Old: append([]generation(nil), d.Old...), Hiding: d.Hiding}
-	if d.Active != nil {
-		active := *d.Active
-		to.Active = &active
-	}
-	if d.Building != nil {
-		building := *d.Building
-		to.Building = &building
-	}
-	return to
 }
 
 // eachSegment sends a command for each segment of a generation.
 func (f *Redis) eachSegment(ctx context.Context, g *generation, make func(ctx context.Context, s uint64, key string) redis.Cmder) error {
 	for from := uint64(0); from < g.Segments; from += conn.MaxPipeline {
-		if err := f.someSegments(ctx, g, from, make); err != nil {
+		bounded, cancel := context.WithTimeout(ctx, max(f.allTries(), time.Second))
+		var cmds []redis.Cmder
+		for s := from; s < min(from+conn.MaxPipeline, g.Segments); s++ {
+			cmds = append(cmds, make(bounded, s, segmentKey(f.options.Prefix, f.name, g.ID, s)))
+		}
+		err := send(bounded, f.conn, cmds)
+		cancel()
+		if err != nil {
 			return err
 		}
 	}
 	return nil
-}
-
-func (f *Redis) someSegments(ctx context.Context, g *generation, from uint64, make func(ctx context.Context, s uint64, key string) redis.Cmder) error {
-	ctx, cancel := context.WithTimeout(ctx, max(f.allTries(), time.Second))
-	defer cancel()
-	var cmds []redis.Cmder
-	for s := from; s < min(from+conn.MaxPipeline, g.Segments); s++ {
-		cmds = append(cmds, make(ctx, s, segmentKey(f.options.Prefix, f.name, g.ID, s)))
-	}
-	return send(ctx, f.conn, cmds)
 }

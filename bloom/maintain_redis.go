@@ -3,7 +3,6 @@ package bloom
 import (
 	"context"
 	"errors"
-	"fmt"
 	"time"
 
 	"github.com/cacheaside/cacheaside/internal/conn"
@@ -44,10 +43,7 @@ func (f *Redis) due(ctx context.Context, o MaintainOptions, w *watched) (bool, e
 	if errors.Is(err, conn.ErrClosed) {
 		return false, errClosed
 	}
-	if err != nil {
-		err = fmt.Errorf("bloom: filter %s: %w", f.name, err)
-	}
-	return due, err
+	return due, f.failed(err)
 }
 
 func (f *Redis) isDue(ctx context.Context, o MaintainOptions, w *watched) (bool, error) {

@@ -1,6 +1,7 @@
 package bloom
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"slices"
@@ -33,17 +34,11 @@ if tonumber(ARGV[2]) > 0 then redis.call('HINCRBY', KEYS[2], 'bits:' .. ARGV[1],
 for i = 3, #ARGV, 2 do redis.call('HSET', KEYS[3], ARGV[i] .. ARGV[1], ARGV[i + 1]) end
 return 1`
 
-// note notes something of a generation, and counts bits. It fails with errReplaced where there is
-// no such generation any more.
+// note notes something of a generation, and counts bits. It fails with errReplaced if the descriptor
+// does not name the generation any more.
 func (f *Redis) note(ctx context.Context, g *generation, set uint64, fields ...any) error {
-	ctx, cancel := context.WithTimeout(ctx, f.allTries())
-	defer cancel()
 	args := []any{"eval", saveScript, 3, f.key, f.tally, f.notes, g.ID, strconv.FormatUint(set, 10)}
-	cmd := redis.NewCmd(ctx, append(args, fields...)...)
-	if err := f.home.Send(ctx, []redis.Cmder{cmd}); err != nil {
-		return err
-	}
-	done, err := cmd.Int()
+	done, err := f.do(ctx, append(args, fields...)...).Int()
 	if err == nil && done == 0 {
 		err = errReplaced
 	}
@@ -89,19 +84,9 @@ func (f *Redis) stray(ctx context.Context, d *descriptor) (stray []generation) {
 	return stray
 }
 
-// notesOf are those of a generation, by field.
+// notesOf returns the notes of a generation, by field.
 func (f *Redis) notesOf(ctx context.Context, g *generation) (tally, error) {
-	ctx, cancel := context.WithTimeout(ctx, f.allTries())
-	defer cancel()
-	args := []any{"hmget", f.notes}
-	for _, field := range noteFields {
-		args = append(args, field+g.ID)
-	}
-	cmd := redis.NewSliceCmd(ctx, args...)
-	if err := f.home.Send(ctx, []redis.Cmder{cmd}); err != nil {
-		return nil, err
-	}
-	values, err := cmd.Result()
+	values, err := f.do(ctx, append([]any{"hmget", f.notes}, noted(g)...)...).Slice()
 	if err != nil {
 		return nil, err
 	}
@@ -112,31 +97,27 @@ func (f *Redis) notesOf(ctx context.Context, g *generation) (tally, error) {
 	return notes, nil
 }
 
-// forgetNotes forgets what is known of a generation that is gone.
-func (f *Redis) forgetNotes(ctx context.Context, g *generation) error {
-	args := []any{"hdel", f.notes}
+// noted returns the fields of the notes of a generation.
+func noted(g *generation) (fields []any) {
 	for _, field := range noteFields {
-		args = append(args, field+g.ID)
+		fields = append(fields, field+g.ID)
 	}
-	return f.carryOut(ctx, redis.NewIntCmd(ctx, args...), redis.NewIntCmd(ctx, "hdel", f.tally, "bits:"+g.ID))
+	return fields
 }
 
-// discount forgets deleted rows, which a generation that was begun later does not hold. It is for a
-// schedule only, so an error of it is none.
+// forgetNotes deletes the notes and the count of a generation that is gone.
+func (f *Redis) forgetNotes(ctx context.Context, g *generation) error {
+	return cmp.Or(
+		f.do(ctx, append([]any{"hdel", f.notes}, noted(g)...)...).Err(),
+		f.do(ctx, "hdel", f.tally, "bits:"+g.ID).Err())
+}
+
+// discount subtracts deleted rows, which a generation that was begun later does not hold. An error
+// is ignored: the count is for a schedule only.
 func (f *Redis) discount(ctx context.Context, rows uint64) {
 	if rows > 0 {
-		_ = f.carryOut(ctx, redis.NewIntCmd(ctx, "hincrby", f.tally, "deleted", "-"+strconv.FormatUint(rows, 10)))
+		f.do(ctx, "hincrby", f.tally, "deleted", "-"+strconv.FormatUint(rows, 10))
 	}
-}
-
-func (f *Redis) carryOut(ctx context.Context, cmds ...redis.Cmder) error {
-	return f.carryOutOn(ctx, f.home, cmds...)
-}
-
-func (f *Redis) carryOutOn(ctx context.Context, to *conn.Conn, cmds ...redis.Cmder) error {
-	ctx, cancel := context.WithTimeout(ctx, f.allTries())
-	defer cancel()
-	return send(ctx, to, cmds)
 }
 
 // send fails if one of the commands does.

@@ -226,12 +226,10 @@ func (b *redisBuilding) enough(ctx context.Context) error {
 	return enough(present, tallied.count("deleted"), b.g.shape(), set)
 }
 
-// holds tells whether this generation has keys.
+// holds reports for each of keys whether this generation may hold it. finish finds out if another has
+// taken its place.
 func (b *redisBuilding) holds(ctx context.Context, keys []string) ([]bool, error) {
-	hashes, maybe := hashesOf(keys), make([]bool, len(keys))
-	d := &known{descriptor: descriptor{Active: b.g}} // that another has taken its place is found by finish
-	_, _, err := b.f.ask(ctx, d, hashes, maybe)
-	return maybe, err
+	return b.f.holds(ctx, b.g, hashesOf(keys))
 }
 
 // drop has nobody add to it any more, and removes it.
@@ -252,7 +250,10 @@ func (f *Redis) bitsOf(ctx context.Context, g *generation) (set uint64, err erro
 		for s := from; s < min(from+step, g.Segments); s++ {
 			cmds = append(cmds, redis.NewIntCmd(ctx, "bitcount", segmentKey(f.options.Prefix, f.name, g.ID, s), headerBytes, -1-tagBytes))
 		}
-		if err := f.carryOutOn(ctx, f.conn, cmds...); err != nil {
+		bounded, cancel := context.WithTimeout(ctx, f.allTries())
+		err := send(bounded, f.conn, cmds)
+		cancel()
+		if err != nil {
 			return 0, err
 		}
 		for _, cmd := range cmds {

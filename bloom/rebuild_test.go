@@ -193,7 +193,7 @@ func TestSwapCompares(t *testing.T) {
 		must(t, err)
 		built(t, other, "a")
 		to := d.copy()
-		if _, done, err := f.swap(t.Context(), d, to); done || err != nil {
+		if done, err := f.swap(t.Context(), d, to); done || err != nil {
 			t.Fatal("what another has built is forgotten", err)
 		}
 		mustHave(t, f, []string{"a"}, "swapped")

@@ -173,10 +173,7 @@ func (f *Redis) lookup(ctx context.Context, hashes []hash) ([]bool, error) {
 		maybe[i] = true
 	}
 	f.counts.looked(maybe, len(unsure), err)
-	if err != nil {
-		err = fmt.Errorf("bloom: filter %s: %w", f.name, err)
-	}
-	return maybe, err
+	return maybe, f.failed(err)
 }
 
 // pause is how long a filter that is not there is taken for that before its descriptor is read
@@ -233,30 +230,36 @@ func (f *Redis) learn(raw string, at time.Time) (*known, error) {
 	return d, nil
 }
 
-// swap changes the descriptor from what it was known to be. It answers false if it is not that any
-// more.
-func (f *Redis) swap(ctx context.Context, from *known, to descriptor) (*known, bool, error) {
+// swap replaces the descriptor from by to. done is false if it is not from any more.
+func (f *Redis) swap(ctx context.Context, from *known, to descriptor) (done bool, err error) {
 	raw, err := to.encode()
 	if err != nil {
-		return nil, false, err
+		return false, err
 	}
 	at := time.Now()
+	n, err := f.do(ctx, "eval", swapScript, 1, f.key, from.raw, raw).Int()
+	if err != nil {
+		return false, err
+	}
+	var d *known
+	if n == 0 { // the first of two sends may have done it
+		d, err = f.fetch(ctx, f.allTries())
+	} else {
+		d, err = f.learn(raw, at)
+	}
+	return err == nil && d.raw == raw, err
+}
+
+// do sends a command to the server of the descriptor.
+func (f *Redis) do(ctx context.Context, args ...any) *redis.Cmd {
 	ctx, cancel := context.WithTimeout(ctx, f.allTries())
 	defer cancel()
-	cmd := redis.NewCmd(ctx, "eval", swapScript.Source, 1, f.key, from.raw, raw)
+	cmd := redis.NewCmd(ctx, args...)
 	if err := f.home.Send(ctx, []redis.Cmder{cmd}); err != nil {
-		return nil, false, err
+		cmd = redis.NewCmd(ctx) // the other may still be in use
+		cmd.SetErr(err)
 	}
-	done, err := cmd.Int()
-	switch {
-	case err != nil:
-		return nil, false, err
-	case done == 0: // it may have been done by the first of two sends
-		d, err := f.fetch(ctx, f.allTries())
-		return d, err == nil && d.raw == raw, err
-	}
-	d, err := f.learn(raw, at)
-	return d, err == nil, err
+	return cmd
 }
 
 // covered tells whether all generations that a key must be in are among those that it was written

@@ -113,7 +113,7 @@ if ARGV[7] == '1' then tally = call('HGETALL', KEYS[3]) end
 return {left, missing, call('GET', KEYS[2]) or '', tally}`)
 
 // swapScript changes the descriptor from ARGV[1] to ARGV[2], if it is still that.
-var swapScript = conn.NewScript(`
+const swapScript = `
 if (redis.call('GET', KEYS[1]) or '') ~= ARGV[1] then return 0 end
 redis.call('SET', KEYS[1], ARGV[2])
-return 1`)
+return 1`

@@ -257,8 +257,8 @@ func (f *Redis) ask(ctx context.Context, d *known, hashes []hash, maybe []bool) 
 
 var errReply = errors.New("not an answer of a filter's script")
 
-// eachLost asks for all segments of a generation, and tells of each that is lost.
-func (f *Redis) eachLost(ctx context.Context, g *generation, lostOne func() error) error {
+// lostOf returns how many segments of a generation are lost.
+func (f *Redis) lostOf(ctx context.Context, g *generation) (n uint64, err error) {
 	for from := uint64(0); from < g.Segments; from += conn.MaxPipeline {
 		var calls []*call
 		for s := from; s < min(from+conn.MaxPipeline, g.Segments); s++ {
@@ -267,16 +267,21 @@ func (f *Redis) eachLost(ctx context.Context, g *generation, lostOne func() erro
 		f.run(ctx, max(f.allTries(), time.Second), calls)
 		for _, c := range calls {
 			if c.err != nil {
-				return c.err
+				return 0, c.err
 			}
-			if n, ok := c.cmd.Val().(int64); ok && n == lost {
-				if err := lostOne(); err != nil {
-					return err
-				}
+			if reply, ok := c.cmd.Val().(int64); ok && reply == lost {
+				n++
 			}
 		}
 	}
-	return nil
+	return n, nil
+}
+
+// holds reports for each of hashes whether a generation may hold it, active or not.
+func (f *Redis) holds(ctx context.Context, g *generation, hashes []hash) ([]bool, error) {
+	maybe := make([]bool, len(hashes))
+	_, _, err := f.ask(ctx, &known{descriptor: descriptor{Active: g}}, hashes, maybe)
+	return maybe, err
 }
 
 // answers reads a reply of the lookup script: none where the segment is lost.

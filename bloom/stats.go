@@ -6,8 +6,6 @@ import (
 	"strconv"
 	"sync/atomic"
 	"time"
-
-	"github.com/redis/go-redis/v9"
 )
 
 // Stats counts what this process has asked a filter for, and added, since the start.
@@ -150,24 +148,14 @@ func (f *Redis) NotFound(keys int) { f.counts.falsePositives.Add(int64(keys)) }
 
 // Deleted tells how many rows were deleted, whose keys stay in the filter until the next Rebuild.
 func (f *Redis) Deleted(ctx context.Context, rows int) error {
-	ctx, cancel := context.WithTimeout(ctx, f.allTries())
-	defer cancel()
-	cmd := redis.NewIntCmd(ctx, "hincrby", f.tally, "deleted", rows)
-	err := f.home.Send(ctx, []redis.Cmder{cmd})
-	if err == nil {
-		err = cmd.Err()
-	}
-	if err != nil {
-		return fmt.Errorf("bloom: filter %s: %w", f.name, err)
-	}
-	return nil
+	return f.failed(f.do(ctx, "hincrby", f.tally, "deleted", rows).Err())
 }
 
 // State asks Redis what has become of the filter.
 func (f *Redis) State(ctx context.Context) (State, error) {
 	d, t, err := f.look(ctx)
 	if err != nil {
-		return State{}, fmt.Errorf("bloom: filter %s: %w", f.name, err)
+		return State{}, f.failed(err)
 	}
 	return f.state(&d.descriptor, t), nil
 }
@@ -175,13 +163,7 @@ func (f *Redis) State(ctx context.Context) (State, error) {
 // look reads the descriptor, and what is counted.
 func (f *Redis) look(ctx context.Context) (*known, tally, error) {
 	at := time.Now()
-	ctx, cancel := context.WithTimeout(ctx, f.allTries())
-	defer cancel()
-	cmd := redis.NewCmd(ctx, "eval", touchScript, 3, f.key, f.tally, f.marks, "")
-	if err := f.home.Send(ctx, []redis.Cmder{cmd}); err != nil {
-		return nil, nil, err
-	}
-	raw, t, _, err := touchReply(cmd)
+	raw, t, _, err := touchReply(f.do(ctx, "eval", touchScript, 3, f.key, f.tally, f.marks, ""))
 	if err != nil {
 		return nil, nil, err
 	}
@@ -205,11 +187,7 @@ func (f *Redis) LostSegments(ctx context.Context) (uint64, error) {
 	if err != nil || d.Active == nil {
 		return 0, f.failed(err)
 	}
-	lost := uint64(0)
-	err = f.eachLost(ctx, d.Active, func() error {
-		lost++
-		return nil
-	})
+	lost, err := f.lostOf(ctx, d.Active)
 	return lost, f.failed(err)
 }
 

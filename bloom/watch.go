@@ -8,10 +8,6 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
-
-	"github.com/redis/go-redis/v9"
-
-	"github.com/cacheaside/cacheaside/internal/conn"
 )
 
 // Redis may go back in time: it restarts from an older snapshot, a replica takes its place, an
@@ -174,7 +170,7 @@ end`
 // markScript leaves the mark ARGV[1], and notes when. A mark that was left more than ARGV[2]
 // seconds ago is forgotten when a new one comes. A full server refuses HSET, but not in a script
 // that has already written, as PERSIST does. It answers as mark does.
-var markScript = conn.NewScript(marks + `
+const markScript = marks + `
 redis.call('PERSIST', KEYS[1])
 local now, left = tonumber(redis.call('TIME')[1]), mark(KEYS[1], ARGV[1])
 if left[2] then
@@ -185,7 +181,7 @@ if left[2] then
   end
 end
 redis.call('HSET', KEYS[1], 'at:' .. ARGV[1], string.format('%.0f', now))
-return left`)
+return left`
 
 // pastScript changes the descriptor KEYS[1] from ARGV[1] to ARGV[2], takes away all marks, KEYS[2],
 // and sets an epoch later than ARGV[3]. It answers 0 if the descriptor is another, -1 if there is a
@@ -201,14 +197,8 @@ return 1`
 
 // mark leaves this process's mark, and looks at what was there.
 func (f *Redis) mark(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, f.allTries())
-	defer cancel()
 	sent := f.watch.sent()
-	cmd := redis.NewCmd(ctx, "eval", markScript.Source, 1, f.marks, f.watch.id, forgetAfter)
-	if err := f.home.Send(ctx, []redis.Cmder{cmd}); err != nil {
-		return err
-	}
-	left, err := cmd.StringSlice()
+	left, err := f.do(ctx, "eval", markScript, 1, f.marks, f.watch.id, forgetAfter).StringSlice()
 	if err != nil {
 		return err
 	}
@@ -344,13 +334,7 @@ func (f *Redis) swapPast(ctx context.Context, from *known, to descriptor) (done 
 	if err != nil {
 		return 0, err
 	}
-	ctx, cancel := context.WithTimeout(ctx, f.allTries())
-	defer cancel()
-	cmd := redis.NewCmd(ctx, "eval", pastScript, 2, f.key, f.marks, from.raw, raw, strconv.FormatUint(f.watch.sent().epoch, 10))
-	if err := f.home.Send(ctx, []redis.Cmder{cmd}); err != nil {
-		return 0, err
-	}
-	return cmd.Int()
+	return f.do(ctx, "eval", pastScript, 2, f.key, f.marks, from.raw, raw, strconv.FormatUint(f.watch.sent().epoch, 10)).Int()
 }
 
 // restart has the next mark be the first.

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"math"
 	"slices"
 	"sync"
@@ -60,9 +59,8 @@ type Holds = func(ctx context.Context, keys []string) ([]bool, error)
 
 // checkers are what those who read rows have to say of a filter that was built.
 type checkers struct {
-	mu   sync.Mutex
-	next int
-	all  map[int]Check
+	mu  sync.Mutex
+	all []*Check
 }
 
 // A Check returns how many existing rows a filter would hide, with an error that says more. An
@@ -89,16 +87,12 @@ func (l *Local) CheckRebuilt(check Check) (remove func()) {
 func (c *checkers) add(check Check) (remove func()) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.all == nil {
-		c.all = make(map[int]Check)
-	}
-	id := c.next
-	c.next++
-	c.all[id] = check
+	at := &check
+	c.all = append(c.all, at)
 	return func() {
 		c.mu.Lock()
 		defer c.mu.Unlock()
-		delete(c.all, id)
+		c.all = slices.DeleteFunc(c.all, func(other *Check) bool { return other == at })
 	}
 }
 
@@ -117,10 +111,10 @@ func (c *checkers) accept(ctx context.Context, listed []string, holds Holds) err
 // run calls the checks until one finds rows that the filter hides, or fails. hides says which rows.
 func (c *checkers) run(ctx context.Context, listed []string, before time.Time, holds Holds) (hides, err error) {
 	c.mu.Lock()
-	all := slices.Collect(maps.Values(c.all))
+	all := slices.Clone(c.all)
 	c.mu.Unlock()
 	for _, check := range all {
-		hidden, err := check(ctx, listed, before, holds)
+		hidden, err := (*check)(ctx, listed, before, holds)
 		if hidden > 0 {
 			return fmt.Errorf("%d at least: %w", hidden, err), nil
 		}

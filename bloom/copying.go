@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"math/rand/v2"
-	"strings"
 	"sync"
 	"time"
 
@@ -166,7 +165,7 @@ func (r *Replica) fetchSome(g *generation, next *copied, from, to uint64) error 
 	}
 	for i, cmd := range cmds {
 		raw, err := cmd.(*redis.StringCmd).Result()
-		if err != nil && !strings.HasPrefix(err.Error(), "WRONGTYPE") { // what is of another type is no segment
+		if err != nil && !redis.HasErrorPrefix(err, "WRONGTYPE") { // what is of another type is no segment
 			return err
 		}
 		next.take(g, from+uint64(i), raw)

@@ -125,6 +125,14 @@ func (d *descriptor) all() []*generation {
 	return all
 }
 
+// active returns the id of the generation that serves, or "".
+func (d *descriptor) active() string {
+	if d.Active == nil {
+		return ""
+	}
+	return d.Active.ID
+}
+
 // addedTo are the generations that a key must be in, so that nobody who asks one of them, or will,
 // misses it: not those that are old, for a caller that asks a generation makes sure that it is the
 // active one; nor one whose segments are not all there yet, for its rebuild has not begun to read.

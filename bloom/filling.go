@@ -17,7 +17,7 @@ const (
 	maxBatch      = 1 << 18 // keys that are added at once: where they are many to a segment, all its bits are merged with one command
 	maxBatchBytes = 8 << 20
 	batchTime     = time.Second           // after which fewer are, so that little of a slow source is read again
-	paceTime      = 10 * time.Millisecond // in which no more keys are read than the rate allows
+	paceTime      = 10 * time.Millisecond // the burst of keys that the rate allows
 
 	maxFailures  = 5 // in a row, without a key added between them
 	firstBackoff = 200 * time.Millisecond
@@ -29,8 +29,6 @@ type filling struct {
 	source  Source
 	to      building
 	limit   *rate.Limiter
-	paced   int // keys that the limit is asked for at once
-	unpaced int // keys that were read since then
 
 	pending []string // that have been read, and not yet added
 	bytes   int
@@ -64,13 +62,12 @@ func rebuild(ctx context.Context, t target, source Source, options *RebuildOptio
 }
 
 func (r *filling) run(ctx context.Context, t target) (err error) {
-	if r.to, err = t.build(ctx, r.options.Capacity); err != nil {
+	if r.to, r.about, err = t.build(ctx, r.options.Capacity); err != nil {
 		return err
 	}
-	if e, ok := t.(estimator); ok {
-		r.about = e.about()
+	if perSecond := r.options.Rate; perSecond > 0 {
+		r.limit = rate.NewLimiter(rate.Limit(perSecond), max(1, int(float64(perSecond)*paceTime.Seconds())))
 	}
-	r.pace()
 	if err := r.settle(ctx); err != nil {
 		return err
 	}
@@ -80,26 +77,6 @@ func (r *filling) run(ctx context.Context, t target) (err error) {
 	}
 	r.tell()
 	return nil
-}
-
-func (r *filling) pace() {
-	if r.options.Rate > 0 {
-		r.paced = max(1, int(float64(r.options.Rate)*paceTime.Seconds()))
-		r.limit = rate.NewLimiter(rate.Limit(r.options.Rate), r.paced)
-	}
-}
-
-// wait holds the source back.
-func (r *filling) wait(ctx context.Context) error {
-	if r.limit == nil {
-		return nil
-	}
-	if r.unpaced++; r.unpaced < r.paced {
-		return nil
-	}
-	n := r.unpaced
-	r.unpaced = 0
-	return r.limit.WaitN(ctx, n)
 }
 
 // settle waits for the transactions of those who have added to what was there before: their rows
@@ -219,8 +196,10 @@ func (r *filling) take(ctx context.Context, key string) error {
 	}
 	r.pending, r.bytes = append(r.pending, key), r.bytes+len(key)
 	r.listed.take(key)
-	if err := r.wait(ctx); err != nil {
-		return err
+	if r.limit != nil {
+		if err := r.limit.Wait(ctx); err != nil {
+			return err
+		}
 	}
 	if len(r.pending) < r.options.batch && r.bytes < maxBatchBytes && now.Sub(r.since) < batchTime {
 		return nil

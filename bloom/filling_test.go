@@ -20,11 +20,10 @@ type fake struct {
 	done    bool
 }
 
-func (f *fake) build(context.Context, uint64) (building, error) { return f, nil }
-func (f *fake) about() uint64                                   { return 77 }
-func (f *fake) finish(context.Context) error                    { f.done = true; return nil }
-func (f *fake) check(context.Context, bool, []string) error     { return nil }
-func (f *fake) drop(context.Context) error                      { return nil }
+func (f *fake) build(context.Context, uint64) (building, uint64, error) { return f, 77, nil }
+func (f *fake) finish(context.Context) error                            { f.done = true; return nil }
+func (f *fake) check(context.Context, bool, []string) error             { return nil }
+func (f *fake) drop(context.Context) error                              { return nil }
 
 func (f *fake) add(_ context.Context, keys []string) error {
 	if f.failAdd > 0 {

@@ -1,6 +1,7 @@
 package bloom
 
 import (
+	"bytes"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -8,6 +9,7 @@ import (
 	"hash/crc32"
 	"io"
 	"math"
+	"slices"
 )
 
 // Load replaces what the filter holds by what Save has written: its keys, capacity and rate. To
@@ -61,50 +63,54 @@ func (l *Local) load(r io.Reader) error {
 	return b.finish(ctx)
 }
 
-// file is what is read, and its checksum up to there.
-type file struct {
-	r   io.Reader
-	sum uint32
+// take reads all of b.
+func take(r io.Reader, b []byte) error {
+	_, err := io.ReadFull(r, b)
+	return truncated(err)
 }
 
-// take fills b.
-func (f *file) take(b []byte) error {
-	_, err := io.ReadFull(f.r, b)
+func truncated(err error) error {
 	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
 		return fmt.Errorf("%w: truncated", ErrCorrupt)
 	}
-	f.sum = crc32.Update(f.sum, castagnoli, b)
 	return err
 }
 
 func (l *Local) readFile(r io.Reader) (*localGeneration, error) {
-	f := &file{r: r}
-	s, capacity, rate, err := f.header()
+	header := make([]byte, fileHeader)
+	if err := take(r, header); err != nil {
+		return nil, err
+	}
+	s, capacity, rate, err := readHeader(header)
 	if err != nil {
 		return nil, err
 	}
-	words, err := f.segments(s)
-	if err != nil {
-		return nil, err
+	var rest bytes.Buffer // which grows with what was read, not with what the header says
+	if _, err := io.CopyN(&rest, r, int64(s.segments*(fileSegment+s.bits/8)+fileSum)); err != nil {
+		return nil, truncated(err)
 	}
-	sum := f.sum
-	var last [4]byte
-	if err := f.take(last[:]); err != nil {
-		return nil, err
-	}
-	if binary.BigEndian.Uint32(last[:]) != sum {
+	body := rest.Bytes()
+	body, sum := body[:len(body)-fileSum], binary.BigEndian.Uint32(body[len(body)-fileSum:])
+	if crc32.Update(crc32.Checksum(header, castagnoli), castagnoli, body) != sum {
 		return nil, fmt.Errorf("%w: wrong checksum", ErrCorrupt)
+	}
+	words := make([]uint64, 0, s.total()/64)
+	for segment := range slices.Chunk(body, int(fileSegment+s.bits/8)) {
+		for i, want := range []uint64{s.bits, s.k, s.bits} {
+			if binary.BigEndian.Uint64(segment[8*i:]) != want {
+				return nil, fmt.Errorf("%w: a segment is of another size", ErrCorrupt)
+			}
+		}
+		for bits := segment[fileSegment:]; len(bits) > 0; bits = bits[8:] {
+			words = append(words, binary.BigEndian.Uint64(bits))
+		}
 	}
 	g := l.newGeneration(bitmapOf(s, words), capacity, rate)
 	g.set.Store(g.count())
 	return g, nil
 }
 
-func (f *file) header() (s shape, capacity uint64, rate float64, err error) {
-	var b [fileHeader]byte
-	if err := f.take(b[:]); err != nil {
-		return s, 0, 0, err
-	}
+func readHeader(b []byte) (s shape, capacity uint64, rate float64, err error) {
 	number := func(at int) uint64 { return binary.BigEndian.Uint64(b[at:]) }
 	switch {
 	case string(b[:len(fileMagic)]) != fileMagic:
@@ -123,50 +129,4 @@ func (f *file) header() (s shape, capacity uint64, rate float64, err error) {
 		return s, 0, 0, fmt.Errorf("%w: the header", ErrCorrupt)
 	}
 	return s, capacity, rate, nil
-}
-
-// ahead is how many words are allocated before they are read, at least; and as many again for each
-// that was read three times over.
-const ahead = 1 << 13
-
-// segments reads the words of all segments. Its allocations grow with what was read, not with what
-// the header says.
-func (f *file) segments(s shape) (words []uint64, err error) {
-	total := s.total() / 64
-	buffer := make([]byte, 8*min(total, ahead))
-	for range s.segments {
-		if err := f.segment(s); err != nil {
-			return nil, err
-		}
-		for left := s.bits / 64; left > 0; {
-			n := min(left, uint64(len(buffer)/8))
-			if err := f.take(buffer[:8*n]); err != nil {
-				return nil, err
-			}
-			have := uint64(len(words))
-			if uint64(cap(words)) < have+n {
-				words = append(make([]uint64, 0, min(total, 4*have+ahead)), words...)
-			}
-			words = words[:have+n]
-			for i := range words[have:] {
-				words[have+uint64(i)] = binary.BigEndian.Uint64(buffer[8*i:])
-			}
-			left -= n
-		}
-	}
-	return words, nil
-}
-
-// segment reads what stands before the words of one.
-func (f *file) segment(s shape) error {
-	var b [fileSegment]byte
-	if err := f.take(b[:]); err != nil {
-		return err
-	}
-	for i, want := range []uint64{s.bits, s.k, s.bits} {
-		if binary.BigEndian.Uint64(b[8*i:]) != want {
-			return fmt.Errorf("%w: a segment is of another size", ErrCorrupt)
-		}
-	}
-	return nil
 }

@@ -48,24 +48,18 @@ func (l *Local) abandon() {
 	})
 }
 
-// about returns about how many keys the filter holds.
-func (l *Local) about() uint64 {
-	s, _ := l.State(context.Background())
-	return s.Keys
-}
-
 // build begins a new generation. It replaces one that another rebuild has left.
-func (l *Local) build(ctx context.Context, capacity uint64) (building, error) {
+func (l *Local) build(ctx context.Context, capacity uint64) (next building, about uint64, err error) {
+	present, _ := l.State(ctx)
 	if capacity == 0 {
-		s, _ := l.State(ctx)
-		capacity = grown(l.capacity, l.rate, s)
+		capacity = grown(l.capacity, l.rate, present)
 	}
 	s, err := shapeFor(capacity, l.rate)
 	if err != nil {
-		return nil, err
+		return nil, 0, err
 	}
 	b := l.begin(l.newGeneration(newBitmap(s), capacity, l.rate))
-	return b, b.current(l.holds.Load())
+	return b, present.Keys, b.current(l.holds.Load())
 }
 
 // begin makes additions go to g, too.

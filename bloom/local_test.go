@@ -26,7 +26,7 @@ func newLocal(t testing.TB, capacity uint64, rate float64) *Local {
 // complete builds a filter of these keys.
 func complete(t testing.TB, l *Local, keys ...string) {
 	t.Helper()
-	b, err := l.build(t.Context(), 0)
+	b, _, err := l.build(t.Context(), 0)
 	must(t, err)
 	must(t, b.add(t.Context(), keys))
 	must(t, b.finish(t.Context()))
@@ -126,7 +126,7 @@ func TestLocalFollowsRebuild(t *testing.T) {
 		for at := l.holds.Load().active; atomic.LoadUint64(&at.words[0]) == 0 && l.counts.added.Load() == 0; { // until the first are there
 			runtime.Gosched()
 		}
-		b, _ := l.build(t.Context(), 0)
+		b, _, _ := l.build(t.Context(), 0)
 		amid := l.counts.added.Load() == 0 // none of its rows is committed yet
 		<-done
 		must(t, b.finish(t.Context()))
@@ -149,7 +149,7 @@ func TestLocalCommitted(t *testing.T) {
 	complete(t, l)
 	committed, err := l.Admit(t.Context(), []string{"row"})
 	must(t, err)
-	b, err := l.build(t.Context(), 0)
+	b, _, err := l.build(t.Context(), 0)
 	must(t, err)
 	must(t, committed(t.Context()))
 	must(t, b.finish(t.Context()))
@@ -212,9 +212,9 @@ func TestLocalCloseEndsRebuild(t *testing.T) {
 // more.
 func TestLocalBeginsAnew(t *testing.T) {
 	l, ctx := newLocal(t, 1000, 0.01), t.Context()
-	first, _ := l.build(ctx, 0)
+	first, _, _ := l.build(ctx, 0)
 	must(t, first.add(ctx, []string{"a", "b"}))
-	second, _ := l.build(ctx, 0)
+	second, _, _ := l.build(ctx, 0)
 	if err := first.add(ctx, nil); err != errReplaced {
 		t.Error(err)
 	}
@@ -285,7 +285,7 @@ func TestLocalNeverHides(t *testing.T) {
 	}
 	others.Go(func() {
 		for stop.Err() == nil {
-			b, err := l.build(ctx, 0)
+			b, _, err := l.build(ctx, 0)
 			if err != nil {
 				t.Error(err)
 				return

@@ -179,11 +179,28 @@ func (o MaintainOptions) next(capacity uint64, rate float64, s State) uint64 {
 	return grown(capacity, rate, s)
 }
 
-// worn tells whether a filter has too many keys, where the next would be for more, or too many of
-// rows that are gone.
-func worn(s State, next uint64) bool {
-	return float64(s.Keys) > 1.1*float64(s.Capacity) && next > s.Capacity || s.Deleted > s.Keys/2 && s.Deleted >= minSamples
+// worn reports whether a generation has too many false positives, too many keys, where the next would
+// be for more, or too many keys of rows that are gone. It does not count those of a young one: took is
+// how long its rebuild took.
+func (w *watched) worn(o MaintainOptions, g generationAge, s State, now Stats, next uint64) bool {
+	tooMany := w.tooMany(now, g.id, cmp.Or(o.MaxRate, min(1, 4*s.Rate))) && g.age >= time.Hour
+	full := float64(s.Keys) > 1.1*float64(s.Capacity) && next > s.Capacity
+	gone := s.Deleted > s.Keys/2 && s.Deleted >= minSamples
+	return (tooMany || full || gone) && !g.young()
 }
+
+// generationAge is what Maintain knows of the age of a generation.
+type generationAge struct {
+	id        string
+	age, took time.Duration
+}
+
+// rest is how many times as long as a rebuild took Maintain waits before the next one that is not for
+// the age of the filter, or after one that was refused.
+const rest = 5
+
+// young reports whether the generation was built just now.
+func (g generationAge) young() bool { return g.age < (1+rest)*g.took }
 
 // minSamples is how many keys that are not there must have been asked for before the measured rate
 // counts.

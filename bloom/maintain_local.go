@@ -48,12 +48,7 @@ func (l *Local) due(_ context.Context, o MaintainOptions, w *watched) (bool, err
 	case o.Every > 0 && time.Since(g.begun) >= o.Every:
 		return true, nil
 	}
-	maxRate := o.MaxRate
-	if maxRate == 0 {
-		maxRate = min(1, 4*g.rate)
-	}
-	age := time.Since(g.begun)
-	tooMany := w.tooMany(l.Stats(), g.id, maxRate) && age >= time.Hour
+	age := generationAge{id: g.id, age: time.Since(g.begun), took: time.Duration(l.took.Load())}
 	s := l.state(g)
-	return (tooMany || worn(s, o.next(l.capacity, l.rate, s))) && age >= (1+rest)*time.Duration(l.took.Load()), nil
+	return w.worn(o, age, s, l.Stats(), o.next(l.capacity, l.rate, s)), nil
 }

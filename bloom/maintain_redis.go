@@ -55,10 +55,7 @@ func (f *Redis) isDue(ctx context.Context, o MaintainOptions, w *watched) (bool,
 	if len(d.Old) > 0 { // of a rebuild that was cut off
 		left = f.remove(ctx) // which is no reason not to look
 	}
-	w.active = ""
-	if d.Active != nil {
-		w.active = d.Active.ID
-	}
+	w.active = d.active()
 	due, err := f.isDueNow(ctx, d, tallied, o, w)
 	if err == nil && !due { // else the rebuild tries again
 		err = left
@@ -83,62 +80,32 @@ func (f *Redis) isDueNow(ctx context.Context, d *known, tallied tally, o Maintai
 	case o.Every > 0 && time.Since(g.Begun) >= o.Every:
 		return true, nil
 	}
-	return f.worn(ctx, g, f.state(&d.descriptor, tallied), o, w)
+	notes, err := f.notesOf(ctx, g)
+	if err != nil {
+		return false, err
+	}
+	took := min(notes.count("took:"), uint64(24*time.Hour/time.Millisecond))
+	age := generationAge{id: g.ID, age: time.Since(g.Begun), took: time.Duration(took) * time.Millisecond}
+	s, now := f.state(&d.descriptor, tallied), f.Stats()
+	if w.worn(o, age, s, now, o.next(f.capacity, f.rate, s)) {
+		return true, nil
+	}
+	missed := now.Lost + now.LostAdds
+	if missed == w.lost || age.young() {
+		return false, nil
+	}
+	err = f.whole(ctx, g) // for keys are "lost" also while a filter is not built
+	if errors.Is(err, errLost) {
+		return true, nil
+	}
+	if err == nil {
+		w.lost = missed
+	}
+	return false, err
 }
 
 // doubt has a generation not be asked any more, and removes it, before anything else is done: it
 // may miss keys.
 func (f *Redis) doubt(ctx context.Context, g *generation) error {
 	return f.dropActive(ctx, g, func(*descriptor) {})
-}
-
-// worn tells whether a generation is no more what it should be, and not too young to be replaced
-// for that.
-func (f *Redis) worn(ctx context.Context, g *generation, s State, o MaintainOptions, w *watched) (bool, error) {
-	now := f.Stats()
-	maxRate := o.MaxRate
-	if maxRate == 0 {
-		maxRate = min(1, 4*g.Rate)
-	}
-	tooMany := w.tooMany(now, g.ID, maxRate)
-	missed := now.Lost + now.LostAdds
-	old := worn(s, o.next(f.capacity, f.rate, s))
-	if !tooMany && missed == w.lost && !old {
-		return false, nil
-	}
-	young, err := f.young(ctx, g, 0)
-	if err != nil || young {
-		return false, err
-	}
-	if old {
-		return true, nil
-	}
-	if tooMany {
-		if young, err := f.young(ctx, g, time.Hour); err != nil || !young {
-			return err == nil, err
-		}
-	}
-	if missed == w.lost {
-		return false, nil
-	}
-	err = f.whole(ctx, g) // for keys are "lost" also while a filter is not built
-	if err == nil {
-		w.lost = missed
-	}
-	if errors.Is(err, errLost) {
-		return true, nil
-	}
-	return false, err
-}
-
-// rest is how many times as long as a rebuild took is from its end to the next that is not for the
-// age of the filter.
-const rest = 5
-
-// young tells whether a generation is to be left alone, since it was built just now, or is not so
-// old.
-func (f *Redis) young(ctx context.Context, g *generation, atLeast time.Duration) (bool, error) {
-	notes, err := f.notesOf(ctx, g)
-	took := time.Duration(min(notes.count("took:"), uint64(24*time.Hour/time.Millisecond))) * time.Millisecond
-	return time.Since(g.Begun) < max((1+rest)*took, atLeast), err
 }

@@ -71,14 +71,11 @@ type Report struct {
 
 // target is what a Rebuild fills: a filter in Redis, or in the process.
 type target interface {
-	// build begins a new generation for about capacity keys (0: as many as the target finds right),
-	// in the place of one that another rebuild has left. When build returns, all additions go to
-	// it, too.
-	build(ctx context.Context, capacity uint64) (building, error)
+	// build begins a new generation for about capacity keys (0: as many as the target finds right).
+	// It replaces one that another rebuild has left. When build returns, all additions go to the new
+	// generation, too. about is how many keys the present one holds.
+	build(ctx context.Context, capacity uint64) (next building, about uint64, err error)
 }
-
-// estimator is a target that knows about how many keys there will be.
-type estimator interface{ about() uint64 }
 
 // building is a generation that is being filled.
 type building interface {

@@ -3,38 +3,18 @@ package bloom
 import (
 	"context"
 	"errors"
-	"sync"
 	"time"
 
 	"github.com/cacheaside/cacheaside/lock"
 )
 
-// locks has one rebuild run at a time, as a rule. It is there to save work: where the lock fails,
-// two rebuilds are still kept apart by the descriptor.
-type locks struct {
-	mu     sync.Mutex
-	locker *lock.Locker
-	closed bool
-}
-
 var errClosed = errors.New("the filter is closed")
 
-// locker is made when it is first needed.
-func (f *Redis) locker() (*lock.Locker, error) {
-	f.locks.mu.Lock()
-	defer f.locks.mu.Unlock()
-	if f.locks.closed {
-		return nil, errClosed
-	}
-	if f.locks.locker == nil {
-		prefix, _ := f.lockName()
-		l, err := lock.NewRedis(f.rdb, &lock.LockerOptions{Prefix: prefix, Timeout: min(f.allTries(), time.Minute)})
-		if err != nil {
-			return nil, err
-		}
-		f.locks.locker = l
-	}
-	return f.locks.locker, nil
+// newLocker makes the Locker by which one process rebuilds at a time. It saves work only: if the lock
+// fails, the descriptor still keeps two rebuilds apart.
+func (f *Redis) newLocker() (*lock.Locker, error) {
+	prefix, _ := f.lockName()
+	return lock.NewRedis(f.rdb, &lock.LockerOptions{Prefix: prefix, Timeout: min(f.allTries(), time.Minute)})
 }
 
 // lockName is that of the lock, and its prefix, which is of limited length.
@@ -49,12 +29,8 @@ func (f *Redis) lockName() (prefix, name string) {
 // underLock calls work, unless it is being done elsewhere: then it is ErrRebuilding. work's context
 // ends when the lock is lost, with lock.ErrLost.
 func (f *Redis) underLock(ctx context.Context, work func(context.Context) error) error {
-	locker, err := f.locker()
-	if err != nil {
-		return err
-	}
 	_, name := f.lockName()
-	lease, err := locker.TryAcquire(ctx, name, nil)
+	lease, err := f.locker.TryAcquire(ctx, name, nil)
 	switch {
 	case errors.Is(err, lock.ErrHeld):
 		return ErrRebuilding
@@ -72,15 +48,5 @@ func (f *Redis) underLock(ctx context.Context, work func(context.Context) error)
 		return errClosed
 	default:
 		return cause
-	}
-}
-
-func (l *locks) close() {
-	l.mu.Lock()
-	l.closed = true
-	locker := l.locker
-	l.mu.Unlock()
-	if locker != nil {
-		_ = locker.Close() // ends what is under way
 	}
 }

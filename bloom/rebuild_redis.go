@@ -6,7 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"strings"
+	"time"
 
 	"github.com/redis/go-redis/v9"
 
@@ -56,11 +56,9 @@ func (f *Redis) rebuild(ctx context.Context, source Source, options *RebuildOpti
 		if err := f.stillDue(ctx, options); err != nil {
 			return err
 		}
-		t := &redisTarget{f: f}
-		if report, err = rebuild(ctx, t, source, options); err != nil {
+		if report, err = rebuild(ctx, f, source, options); err != nil {
 			return err
 		}
-		_ = f.note(ctx, t.g, 0, "took:", report.Took.Milliseconds()) // for a schedule only
 		if d, tallied, err := f.look(ctx); err == nil {
 			report.State = f.state(&d.descriptor, tallied)
 			f.filled(d, tallied)
@@ -70,59 +68,41 @@ func (f *Redis) rebuild(ctx context.Context, source Source, options *RebuildOpti
 	return report, err
 }
 
-// stillDue tells whether the generation that answers is the one that a schedule found to be due:
+// stillDue fails if the generation that serves is not the one that a schedule found to be due:
 // another process may have rebuilt the filter since.
 func (f *Redis) stillDue(ctx context.Context, options *RebuildOptions) error {
 	if options == nil || options.instead == nil {
 		return nil
 	}
-	d, _, err := f.look(ctx)
-	if err != nil {
-		return err
+	d, err := f.fetch(ctx, f.allTries())
+	if err == nil && d.active() != *options.instead {
+		err = ErrRebuilding
 	}
-	active := ""
-	if d.Active != nil {
-		active = d.Active.ID
-	}
-	if active != *options.instead {
-		return ErrRebuilding
-	}
-	return nil
+	return err
 }
 
-// redisTarget is a filter in Redis that is being rebuilt.
-type redisTarget struct {
-	f     *Redis
-	g     *generation
-	holds uint64 // keys, in the generation that is replaced
-}
-
-func (t *redisTarget) about() uint64 { return t.holds }
-
-func (t *redisTarget) build(ctx context.Context, capacity uint64) (building, error) {
-	f := t.f
+// build begins a new generation in Redis.
+func (f *Redis) build(ctx context.Context, capacity uint64) (next building, about uint64, err error) {
 	if err := f.knowPast(ctx); err != nil {
-		return nil, err
+		return nil, 0, err
 	}
 	_ = f.remove(ctx) // what others have left; if it fails that is tried again at the end
 	d, tallied, err := f.look(ctx)
 	if err != nil {
-		return nil, err
+		return nil, 0, err
 	}
 	s := f.state(&d.descriptor, tallied)
-	t.holds = s.Keys
 	if capacity == 0 {
 		capacity = grown(f.capacity, f.rate, s)
 	}
 	b := &redisBuilding{f: f, rows: tallied.count("deleted")}
 	if b.g, err = f.begin(ctx, capacity); err != nil {
-		return nil, err
+		return nil, 0, err
 	}
-	t.g = b.g
 	if err := f.remember(ctx, b.g, b.rows); err != nil {
-		return nil, err
+		return nil, 0, err
 	}
-	return b, f.prepare(ctx, b.g)
+	return b, s.Keys, f.prepare(ctx, b.g)
 }
 
 // grown is the capacity of the next generation of a filter for so many: doubled, so that it stays
@@ -217,7 +197,7 @@ func (b *redisBuilding) enough(ctx context.Context) error {
 	var present *estimated
 	if g := d.Active; g != nil {
 		bits, err := b.f.bitsOf(ctx, g)
-		if err != nil && !strings.HasPrefix(err.Error(), "WRONGTYPE") { // in the place of a segment: it cannot be compared
+		if err != nil && !redis.HasErrorPrefix(err, "WRONGTYPE") { // in the place of a segment: it cannot be compared
 			return err
 		}
 		e := g.shape().estimated(bits)
@@ -282,5 +262,6 @@ func (b *redisBuilding) finish(ctx context.Context) error {
 	}
 	b.f.discount(ctx, b.rows)
 	b.rows = 0
+	_ = b.f.note(ctx, b.g, 0, "took:", time.Since(b.g.Begun).Milliseconds()) // for a schedule only
 	return b.f.remove(ctx)
 }

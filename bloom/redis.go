@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -13,6 +14,7 @@ import (
 	"github.com/cacheaside/cacheaside/internal/conn"
 	"github.com/cacheaside/cacheaside/internal/invalidation"
 	"github.com/cacheaside/cacheaside/internal/keys"
+	"github.com/cacheaside/cacheaside/lock"
 )
 
 // Redis is a filter whose bits are in Redis, for all processes that give it the same name. It is
@@ -29,6 +31,7 @@ type Redis struct {
 	rdb      redis.UniversalClient
 	conn     *conn.Conn // to the segments
 	home     *conn.Conn // to the descriptor
+	locker   *lock.Locker
 	bus      *invalidation.Bus
 
 	known    atomic.Pointer[known]
@@ -37,10 +40,12 @@ type Redis struct {
 	over     atomic.Pointer[string]  // the generation that OverCapacity was told of
 	apart    atomic.Bool             // the client is one of a cluster's node: what a filter has is in several slots
 	counts   counts
-	locks    locks
 	watch    *watch
 	checkers checkers
 	judged   judged
+
+	mu     sync.Mutex // makes NewReplica come before Close, or fail
+	closed bool
 }
 
 // known is what the descriptor was when it was last read.
@@ -90,6 +95,9 @@ func (f *Redis) setUp() (err error) {
 	if f.home, err = conn.NewHome(f.rdb, f.allTries()); err != nil {
 		return err
 	}
+	if f.locker, err = f.newLocker(); err != nil {
+		return err
+	}
 	f.key = f.options.Prefix + "::bloom:{" + f.name + "}"
 	f.tally, f.notes, f.marks = f.key+":tally", f.key+":rebuild", f.key+":marks"
 	f.watch = newWatch(f.options.watch)
@@ -106,7 +114,10 @@ func (f *Redis) allTries() time.Duration { return tries * f.options.Timeout }
 // that is under way; the next one begins anew. The Redis client stays open. It may be called again,
 // and always returns nil.
 func (f *Redis) Close() error {
-	f.locks.close()
+	f.mu.Lock()
+	f.closed = true
+	f.mu.Unlock()
+	_ = f.locker.Close() // ends a Rebuild that is under way
 	f.watch.cancel()
 	if r := f.copy.Load(); r != nil {
 		_ = r.Close() // always nil

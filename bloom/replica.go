@@ -53,9 +53,9 @@ func NewReplica(f *Redis) (*Replica, error) {
 	if f == nil {
 		return nil, errors.New("bloom: a replica of a nil filter")
 	}
-	f.locks.mu.Lock() // so that Close comes before or behind
-	defer f.locks.mu.Unlock()
-	if f.locks.closed {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.closed {
 		return nil, fmt.Errorf("bloom: filter %s: %w", f.name, errClosed)
 	}
 	r := &Replica{Redis: f, start: time.Now(), kick: make(chan struct{}, 1)}

@@ -24,6 +24,7 @@ const (
 	fileVersion = 1
 	fileHeader  = 52
 	fileSegment = 24 // before the words of a segment: bits, k, and bits again
+	fileSum     = 4
 )
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)

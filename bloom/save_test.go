@@ -237,7 +237,7 @@ func TestLoadRaces(t *testing.T) {
 func FuzzLoad(f *testing.F) {
 	for _, n := range []uint64{1, 100, 30_000} {
 		l, _ := NewLocal(n, 0.01, nil)
-		b, _ := l.build(f.Context(), 0)
+		b, _, _ := l.build(f.Context(), 0)
 		b.add(f.Context(), []string{"a", "b"})
 		b.finish(f.Context())
 		f.Add(saved(f, l), false)

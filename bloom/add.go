@@ -156,36 +156,55 @@ func (f *Redis) tell(ctx context.Context, set map[string]uint64, hashes []hash) 
 	if err := f.bus.Tell(ctx, f.key, announcements(hashes), touch); err != nil {
 		return nil, err
 	}
-	raw, tallied, left, err := touchReply(touched)
-	if err == nil {
-		err = f.marked(sent, left)
-	}
+	reply, err := ackOf(touched)
 	if err != nil {
 		return nil, err
 	}
-	d, err := f.learn(raw, at)
-	if err == nil {
-		f.filled(d, tallied)
-	}
-	return d, err
+	return f.acknowledged(reply, nil, at, sent)
 }
 
-// touchReply reads what touchScript answers.
-func touchReply(cmd *redis.Cmd) (raw string, t tally, left []string, err error) {
+// ack is the reply of touchScript and of onceScript.
+type ack struct {
+	left    []string // see Redis.marked
+	known   bool     // the descriptor is as it was known; raw is then empty
+	raw     string   // the descriptor
+	tally   tally
+	missing int64 // segments that were lost
+}
+
+func ackOf(cmd *redis.Cmd) (r ack, err error) {
+	if n, ok := cmd.Val().(int64); ok {
+		return ack{left: []string{strconv.FormatInt(n, 10)}, known: true}, nil
+	}
 	reply, err := cmd.Slice()
 	if err != nil {
-		return "", nil, nil, err
+		return ack{}, err
 	}
-	if len(reply) != 3 {
-		return "", nil, nil, errReply
+	if len(reply) != 4 {
+		return ack{}, errReply
 	}
-	raw, ok := reply[0].(string)
-	t, ok2 := tallyOf(reply[1])
-	left, ok3 := textsOf(reply[2])
-	if !ok || !ok2 || !ok3 {
-		return "", nil, nil, errReply
+	var ok [4]bool
+	r.left, ok[0] = textsOf(reply[0])
+	r.raw, ok[1] = reply[1].(string)
+	r.tally, ok[2] = tallyOf(reply[2])
+	r.missing, ok[3] = reply[3].(int64)
+	if ok != [4]bool{true, true, true, true} {
+		return ack{}, errReply
 	}
-	return raw, t, left, nil
+	return r, nil
+}
+
+// acknowledged takes the reply to an add that was sent at a time, when the mark was sent, and the
+// descriptor was known to be d. It returns what the descriptor is now.
+func (f *Redis) acknowledged(r ack, d *known, at time.Time, sent stamp) (*known, error) {
+	if err := f.marked(sent, r.left); err != nil || r.known {
+		return d, err
+	}
+	d, err := f.learn(r.raw, at)
+	if err == nil && len(r.tally) > 0 {
+		f.filled(d, r.tally)
+	}
+	return d, err
 }
 
 func tallyOf(reply any) (t tally, ok bool) {

@@ -2,7 +2,6 @@ package bloom
 
 import (
 	"context"
-	"strconv"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -48,32 +47,12 @@ func (f *Redis) runOnce(ctx, bounded context.Context, d *known, c *call) (*known
 	if err != nil {
 		return nil, err
 	}
-	if n, ok := c.cmd.Val().(int64); ok {
-		return d, f.marked(sent, []string{strconv.FormatInt(n, 10)})
-	}
-	reply, err := c.cmd.Slice()
+	reply, err := ackOf(c.cmd)
 	if err != nil {
 		return nil, err
 	}
-	if len(reply) != 4 {
-		return nil, errReply
-	}
-	left, ok := textsOf(reply[0])
-	missing, ok2 := reply[1].(int64)
-	raw, ok3 := reply[2].(string)
-	tallied, ok4 := tallyOf(reply[3])
-	if !ok || !ok2 || !ok3 || !ok4 {
-		return nil, errReply
-	}
-	if err := f.marked(sent, left); err != nil {
-		return nil, err
-	}
-	f.counts.lostAdds.Add(missing)
-	now, err := f.learn(raw, at)
-	if err == nil && len(tallied) > 0 {
-		f.filled(now, tallied)
-	}
-	return now, err
+	f.counts.lostAdds.Add(reply.missing)
+	return f.acknowledged(reply, d, at, sent)
 }
 
 // once is the script with its keys and arguments, of which announces are the first.
@@ -86,7 +65,7 @@ func (f *Redis) once(numbers string, announces []any, d *known, to []*generation
 	args := append(make([]any, 0, 32), announces...)
 	args = append(args, f.watch.id, d.raw[:min(len(d.raw), stampBytes)], tallied, len(to), stampBytes)
 	for _, g := range to {
-		shape, parts := g.shape(), inOrder(g.shape(), hashes)
+		shape, parts := g.shape(), bySegment(g.shape(), hashes)
 		args = append(args, g.ID, g.header(), headerBytes+g.Bits/8, len(parts))
 		for _, p := range parts {
 			keys = append(keys, segmentKey(f.options.Prefix, f.name, g.ID, p.segment))
@@ -99,26 +78,4 @@ func (f *Redis) once(numbers string, announces []any, d *known, to []*generation
 		}
 	}
 	return &call{script: onceScript, keys: keys, args: args}
-}
-
-// inSegment are keys that are in a segment.
-type inSegment struct {
-	segment uint64
-	keys    []int
-}
-
-// inOrder is bySegment for a few keys, in an order that is the same each time.
-func inOrder(s shape, hashes []hash) (parts []inSegment) {
-next:
-	for i := range hashes {
-		segment := s.segment(&hashes[i])
-		for j := range parts {
-			if parts[j].segment == segment {
-				parts[j].keys = append(parts[j].keys, i)
-				continue next
-			}
-		}
-		parts = append(parts, inSegment{segment, []int{i}})
-	}
-	return parts
 }

@@ -61,9 +61,9 @@ redis.call('BITOP', 'OR', KEYS[1], KEYS[1], KEYS[2])
 redis.call('DEL', KEYS[2])
 return redis.call('BITCOUNT', KEYS[1], 16, -1) - before`)
 
-// touchScript counts the bits that were set, ARGV from the second on: id and number by turns, in
-// the hash KEYS[2], leaves the mark ARGV[1], if it is one, in KEYS[3], and answers the descriptor,
-// that hash and the mark.
+// touchScript counts the bits that were set (ARGV from the second on: id and number by turns) in the
+// tally KEYS[2], and leaves the mark ARGV[1], unless it is empty, in KEYS[3]. It returns the mark, the
+// descriptor KEYS[1], the tally, and 0.
 const touchScript = marks + `
 local d = redis.call('GET', KEYS[1]) or ''
 for i = 2, #ARGV, 2 do
@@ -71,16 +71,16 @@ for i = 2, #ARGV, 2 do
 end
 local left = {}
 if ARGV[1] ~= '' then left = mark(KEYS[3], ARGV[1]) end
-return {d, redis.call('HGETALL', KEYS[2]), left}`
+return {left, d, redis.call('HGETALL', KEYS[2]), 0}`
 
 // onceScript adds keys where all that it takes is on one server, and tells of them, in one step.
 // KEYS: of the announcements; the descriptor; its tally; the marks; then the segments. ARGV: what
 // announces (4); the mark; how the descriptor begins that is known; '1' if the tally is asked for,
-// else ”; how many generations; how long a descriptor begins; for each generation its id, its
+// else empty; how many generations; how long a descriptor begins; for each generation its id, its
 // header, the size of a segment with its header, and how many segments; for each of these its tag,
-// how many places, and these in decimal. It answers the number of the mark if there is nothing else
-// to be told, as nearly always; else the mark; how many segments were lost; the descriptor; the
-// tally.
+// how many places, and these in decimal. It returns the number of the mark if there is nothing else
+// to report, as nearly always; else the mark, the descriptor, the tally, and how many segments were
+// lost.
 //
 // It is what an Add costs, so it asks as little as it can: a segment that ends in its tag is whole.
 var onceScript = conn.NewScript(`
@@ -110,7 +110,7 @@ if n > 1 and known and missing == 0 and ARGV[7] == '' then return n end
 local left, tally = {tostring(n)}, {}
 if n == 1 then left[2] = call('HGET', KEYS[4], '') or '0' end
 if ARGV[7] == '1' then tally = call('HGETALL', KEYS[3]) end
-return {left, missing, call('GET', KEYS[2]) or '', tally}`)
+return {left, call('GET', KEYS[2]) or '', tally, missing}`)
 
 // swapScript changes the descriptor from ARGV[1] to ARGV[2], if it is still that.
 const swapScript = `

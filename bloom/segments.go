@@ -109,19 +109,25 @@ func (c *call) words(how string) []any {
 	return append(words, c.args...)
 }
 
-// perSegment are keys of a filter, by the segment that they are in.
-type perSegment struct {
-	shape
-	at map[uint64][]int // which of the keys
+// inSegment are those of some keys that are in one segment.
+type inSegment struct {
+	segment uint64
+	keys    []int // by their places among all
 }
 
-func bySegment(s shape, hashes []hash, which []int) perSegment {
-	p := perSegment{shape: s, at: make(map[uint64][]int)}
-	for _, i := range which {
+// bySegment returns the segments that some keys are in, in the order of the first key of each.
+func bySegment(s shape, hashes []hash) (parts []inSegment) {
+	at := make(map[uint64]int)
+	for i := range hashes {
 		segment := s.segment(&hashes[i])
-		p.at[segment] = append(p.at[segment], i)
+		j, ok := at[segment]
+		if !ok {
+			j = len(parts)
+			at[segment], parts = j, append(parts, inSegment{segment: segment})
+		}
+		parts[j].keys = append(parts[j].keys, i)
 	}
-	return p
+	return parts
 }
 
 // places are those of keys in their segment, as the scripts take them.
@@ -171,8 +177,8 @@ func (f *Redis) fill(ctx context.Context, g *generation, hashes []hash, gentle b
 		}
 		return err
 	}
-	for segment, which := range bySegment(g.shape(), hashes, upTo(len(hashes))).at {
-		c := f.adding(g, segment, hashes, which)
+	for _, p := range bySegment(g.shape(), hashes) {
+		c := f.adding(g, p.segment, hashes, p.keys)
 		calls, size = append(calls, c), size+c.size
 		if size >= maxTrip || len(calls) == conn.MaxPipeline {
 			if err := send(); err != nil {
@@ -227,12 +233,12 @@ const maxAsked = 1 << 10
 func (f *Redis) ask(ctx context.Context, d *known, hashes []hash, maybe []bool) (unsure []int, current bool, err error) {
 	g := d.Active
 	s := g.shape()
-	p := bySegment(s, hashes, upTo(len(hashes)))
-	calls, of := make([]*call, 0, len(p.at)+1), make([][]int, 0, len(p.at))
-	for segment, keys := range p.at {
-		for some := range slices.Chunk(keys, maxAsked) {
+	parts := bySegment(s, hashes)
+	calls, of := make([]*call, 0, len(parts)+1), make([][]int, 0, len(parts))
+	for _, p := range parts {
+		for some := range slices.Chunk(p.keys, maxAsked) {
 			places := s.places(hashes, some)
-			calls = append(calls, &call{script: lookupScript, keys: []string{segmentKey(f.options.Prefix, f.name, g.ID, segment)}, args: []any{g.header(), g.tag(segment), strconv.FormatUint(s.k, 10), places}, size: len(places) / 4 * placeSize})
+			calls = append(calls, &call{script: lookupScript, keys: []string{segmentKey(f.options.Prefix, f.name, g.ID, p.segment)}, args: []any{g.header(), g.tag(p.segment), strconv.FormatUint(s.k, 10), places}, size: len(places) / 4 * placeSize})
 			of = append(of, some)
 		}
 	}

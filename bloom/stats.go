@@ -163,12 +163,12 @@ func (f *Redis) State(ctx context.Context) (State, error) {
 // look reads the descriptor, and what is counted.
 func (f *Redis) look(ctx context.Context) (*known, tally, error) {
 	at := time.Now()
-	raw, t, _, err := touchReply(f.do(ctx, "eval", touchScript, 3, f.key, f.tally, f.marks, ""))
+	reply, err := ackOf(f.do(ctx, "eval", touchScript, 3, f.key, f.tally, f.marks, ""))
 	if err != nil {
 		return nil, nil, err
 	}
-	d, err := f.learn(raw, at)
-	return d, t, err
+	d, err := f.learn(reply.raw, at)
+	return d, reply.tally, err
 }
 
 // tally is what is counted of a filter, in Redis.

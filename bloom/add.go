@@ -3,6 +3,7 @@ package bloom
 import (
 	"context"
 	"encoding/binary"
+	"maps"
 	"slices"
 	"strconv"
 	"time"
@@ -75,11 +76,7 @@ func (f *Redis) add(ctx context.Context, keys []string) (written map[string]bool
 		if written == nil {
 			written = to
 		}
-		for id := range written { // of those that are in all
-			if !to[id] {
-				delete(written, id)
-			}
-		}
+		maps.DeleteFunc(written, func(id string, _ bool) bool { return !to[id] }) // some keys are not in it
 	}
 	return written, nil
 }
@@ -225,13 +222,10 @@ func textsOf(reply any) (texts []string, ok bool) {
 	return texts, ok
 }
 
-// announcements are what tells of keys: one at least.
+// announcements returns the messages that announce keys.
 func announcements(hashes []hash) (bodies [][]byte) {
 	for part := range slices.Chunk(hashes, maxTold) {
 		bodies = append(bodies, encodeHashes(part))
-	}
-	if len(bodies) == 0 {
-		bodies = [][]byte{nil}
 	}
 	return bodies
 }

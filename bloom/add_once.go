@@ -3,10 +3,6 @@ package bloom
 import (
 	"context"
 	"time"
-
-	"github.com/redis/go-redis/v9"
-
-	"github.com/cacheaside/cacheaside/internal/conn"
 )
 
 // maxOnce is how many keys are added in one step: more take a server too long for one script.
@@ -20,39 +16,23 @@ func (f *Redis) oneTrip(hashes []hash) bool {
 
 // addOnce is addTo in one trip.
 func (f *Redis) addOnce(ctx context.Context, d *known, to []*generation, hashes []hash) (now *known, err error) {
-	if err := f.home.Down(0); err != nil {
-		return nil, err
-	}
-	bounded, cancel := context.WithTimeout(ctx, f.allTries())
-	defer cancel()
 	err = f.bus.TellBy(f.key, encodeHashes(hashes), func(key string, args []any) error {
-		now, err = f.runOnce(ctx, bounded, d, f.once(key, args, d, to, hashes))
+		at, sent := time.Now(), f.watch.sent()
+		c := f.once(key, args, d, to, hashes)
+		if f.trip(ctx, f.allTries(), []*call{c}, "evalsha"); c.err != nil {
+			return c.err
+		}
+		reply, err := ackOf(c.cmd)
+		if err == nil {
+			f.counts.lostAdds.Add(reply.missing)
+			now, err = f.acknowledged(reply, d, at, sent)
+		}
 		return err
 	})
 	if r := f.copy.Load(); r != nil {
 		r.apply(hashes) // not before: a copy that is begun later fetches what Redis has then
 	}
 	return now, err
-}
-
-// runOnce sends the script.
-func (f *Redis) runOnce(ctx, bounded context.Context, d *known, c *call) (*known, error) {
-	at, sent := time.Now(), f.watch.sent()
-	c.cmd = redis.NewCmd(bounded, c.words("evalsha")...)
-	err := f.home.Ask(ctx, bounded, []redis.Cmder{c.cmd}).Err(0)
-	if err == nil && conn.Unknown(c.cmd) {
-		c.cmd = redis.NewCmd(bounded, c.words("eval")...)
-		err = f.home.Ask(ctx, bounded, []redis.Cmder{c.cmd}).Err(0)
-	}
-	if err != nil {
-		return nil, err
-	}
-	reply, err := ackOf(c.cmd)
-	if err != nil {
-		return nil, err
-	}
-	f.counts.lostAdds.Add(reply.missing)
-	return f.acknowledged(reply, d, at, sent)
 }
 
 // once is the script with its keys and arguments, of which announces are the first.

@@ -22,10 +22,8 @@ func bitmapOf(s shape, words []uint64) *bitmap {
 	return &bitmap{shape: s, words: words, inverse: math.MaxUint64 / s.bits}
 }
 
-// place is x modulo the bits of a segment without a division, which takes longer than all else of a
-// lookup (Barrett's reduction: the quotient is at most one too small).
-func (b *bitmap) place(x uint64) uint64 { return reduce(x, b.bits, b.inverse) }
-
+// reduce returns x modulo bits. It does without a division, which would take longer than the rest of a
+// lookup (Barrett's reduction: the quotient is at most one too small). inverse is that of bits.
 func reduce(x, bits, inverse uint64) uint64 {
 	quotient, _ := mathbits.Mul64(x, inverse)
 	less := x - quotient*bits - bits
@@ -68,7 +66,7 @@ func (b *bitmap) has(h *hash) bool {
 func (b *bitmap) add(h *hash) (set int) {
 	words := b.segmentWords(b.segment(h))
 	for i := range b.k {
-		at := b.place(h.location(i))
+		at := reduce(h.location(i), b.bits, b.inverse)
 		if bit := uint64(1) << (at % 64); atomic.LoadUint64(&words[at/64])&bit == 0 && atomic.OrUint64(&words[at/64], bit)&bit == 0 {
 			set++
 		}

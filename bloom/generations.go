@@ -108,11 +108,8 @@ func (f *Redis) setReady(ctx context.Context, g *generation) error {
 	})
 }
 
-// activate has a generation that is built answer from now on.
+// activate makes lookups ask a generation that is built and whole.
 func (f *Redis) activate(ctx context.Context, g *generation) error {
-	if err := f.whole(ctx, g); err != nil {
-		return err
-	}
 	err := f.change(ctx, func(to *descriptor) error {
 		switch {
 		case to.Active != nil && to.Active.ID == g.ID: // another process has built the same
@@ -138,11 +135,10 @@ func (f *Redis) activate(ctx context.Context, g *generation) error {
 // bringsHidden fails with errHiddenSince if the filter was dropped after g was begun, and g lacks
 // the key that was reported: its source may be the one that hides rows.
 func (f *Redis) bringsHidden(ctx context.Context, g *generation, last *hiding) error {
-	key, ok := last.key()
-	if !ok || last.id() == g.Hidden {
+	if last == nil || last.ID == g.Hidden {
 		return nil
 	}
-	holds, err := f.holds(ctx, g, []hash{key})
+	holds, err := f.holds(ctx, g, []hash{last.Key})
 	if err == nil && !holds[0] {
 		err = errHiddenSince
 	}

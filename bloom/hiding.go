@@ -2,7 +2,6 @@ package bloom
 
 import (
 	"context"
-	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -19,7 +18,7 @@ import (
 // CheckRebuilt), and only a wrong source drops the filter again, for longer each time.
 type hiding struct {
 	ID    string    `json:"id"`    // of the drop
-	Key   string    `json:"key"`   // hash of the reported key, in hex
+	Key   hash      `json:"key"`   // of the reported key
 	At    time.Time `json:"at"`    // of the last report, by the clock of the process that reported
 	Times int       `json:"times"` // drops in a row
 }
@@ -38,7 +37,7 @@ func (h *hiding) recent(now time.Time) bool { return h != nil && now.Sub(h.At) <
 
 // again returns the hiding of the next drop, for a key.
 func (h *hiding) again(now time.Time, key hash) *hiding {
-	next := &hiding{ID: newID(), Key: hex.EncodeToString(encodeHashes([]hash{key})), At: now, Times: 1}
+	next := &hiding{ID: newID(), Key: key, At: now, Times: 1}
 	if h.recent(now) {
 		next.Times = min(h.Times, 30) + 1
 	}
@@ -59,19 +58,6 @@ func (h *hiding) rests(now time.Time) bool {
 	}
 	since := now.Sub(h.At)
 	return since >= 0 && since < min(firstRest<<min(h.Times, 11), longestRest)
-}
-
-// key returns the hash of the reported key, if it is known.
-func (h *hiding) key() (key hash, ok bool) {
-	if h == nil {
-		return key, false
-	}
-	raw, err := hex.DecodeString(h.Key)
-	if err != nil || len(raw) != len(key)*8 {
-		return key, false
-	}
-	decodeHashes(raw, func(of *hash) { key = *of })
-	return key, true
 }
 
 // id returns the id of the drop, or "" if there was none.
@@ -112,13 +98,6 @@ func (j *judged) due(generation string) bool {
 	return true
 }
 
-// failed makes the generation due again, because it could not be judged.
-func (j *judged) failed() {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	j.generation = ""
-}
-
 // wrong returns why the source of a generation that serves must be wrong, according to the loaders
 // of this process, or nil. Only rows count that were read before it was begun, or longer than
 // lagging ago: the keys of others may still be on their way to the filter.
@@ -134,8 +113,10 @@ func (j *judged) wrong(ctx context.Context, generation string, begun time.Time, 
 		}
 		why, err = c.run(ctx, keys, before, holds)
 	}
-	if err != nil {
-		j.failed()
+	if err != nil { // it is due again
+		j.mu.Lock()
+		defer j.mu.Unlock()
+		j.generation = ""
 	}
 	return why, err
 }

@@ -2,7 +2,6 @@ package bloom
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"slices"
 	"testing"
@@ -16,11 +15,11 @@ func TestHiding(t *testing.T) {
 	now := time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC)
 	var none *hiding
 	key := hashOf("row")
-	if _, ok := none.key(); ok || none.recent(now) || none.rests(now) || none.id() != "" {
+	if none.recent(now) || none.rests(now) || none.id() != "" {
 		t.Error("a filter that was never dropped")
 	}
 	h := none.again(now, key)
-	if of, ok := h.key(); !ok || of != key || h.Times != 1 || !h.recent(now.Add(23*time.Hour)) || h.recent(now.Add(24*time.Hour)) || h.rests(now) {
+	if h.Key != key || h.Times != 1 || !h.recent(now.Add(23*time.Hour)) || h.recent(now.Add(24*time.Hour)) || h.rests(now) {
 		t.Errorf("%+v", h)
 	}
 	if next := h.again(now.Add(25*time.Hour), key); next.Times != 1 {
@@ -38,23 +37,6 @@ func TestHiding(t *testing.T) {
 		if !h.rests(now.Add(rest-time.Second)) || h.rests(now.Add(rest)) || h.rests(now.Add(-time.Second)) {
 			t.Errorf("%d drops: %+v", times, h)
 		}
-	}
-}
-
-// TestHidingOfAnOlderRelease: it names neither a drop nor a key.
-func TestHidingOfAnOlderRelease(t *testing.T) {
-	_, rdb := testenv.Mini(t)
-	f := newFilter(t, rdb, 1000)
-	must(t, errorOf(f.Rebuild(t.Context(), Keys("a"), none)))
-	for _, raw := range []string{`{"at":"2000-01-01T00:00:00Z","times":3}`, `{"id":"x","key":"zz","at":"2000-01-01T00:00:00Z","times":1}`, `{"id":"x","key":"00","at":"2000-01-01T00:00:00Z","times":1}`} {
-		var h hiding
-		must(t, json.Unmarshal([]byte(raw), &h))
-		must(t, f.change(t.Context(), func(to *descriptor) error { to.Hiding = &h; return nil }))
-		g, err := f.begin(t.Context(), 1000)
-		must(t, err)
-		g.Hidden = "before"
-		must(t, f.prepare(t.Context(), g))
-		must(t, f.activate(t.Context(), g))
 	}
 }
 

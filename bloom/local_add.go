@@ -2,7 +2,6 @@ package bloom
 
 import (
 	"context"
-	"math"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -84,7 +83,6 @@ type localGeneration struct {
 	capacity      uint64
 	rate          float64
 	set           atomic.Uint64 // bits
-	full          uint64        // with more bits set it holds more than its capacity
 	told          atomic.Bool   // OverCapacity was called for it
 	deletedBefore int64         // of Local.deleted, when it was begun
 	listed        []string      // some keys of its source; set before it serves
@@ -94,8 +92,7 @@ type localGeneration struct {
 }
 
 func (l *Local) newGeneration(b *bitmap, capacity uint64, rate float64) *localGeneration {
-	full := float64(b.total()) * -math.Expm1(-float64(b.k)*(float64(capacity)+0.5)/float64(b.total()))
-	return &localGeneration{bitmap: b, id: newID(), begun: time.Now(), capacity: capacity, rate: rate, full: uint64(full), deletedBefore: l.deleted.Load()}
+	return &localGeneration{bitmap: b, id: newID(), begun: time.Now(), capacity: capacity, rate: rate, deletedBefore: l.deleted.Load()}
 }
 
 func (g *localGeneration) addAll(hashes []hash) {
@@ -116,7 +113,7 @@ func (g *localGeneration) addAll(hashes []hash) {
 
 // filled looks whether a generation holds more than it was made for.
 func (l *Local) filled(g *localGeneration) {
-	if l.options.OverCapacity != nil && g.set.Load() > g.full && g.told.CompareAndSwap(false, true) {
+	if l.options.OverCapacity != nil && g.estimate(g.set.Load()) > g.capacity && g.told.CompareAndSwap(false, true) {
 		l.options.OverCapacity(l.state(g))
 	}
 }

@@ -142,11 +142,9 @@ func (b localBuilding) finish(context.Context) (err error) {
 		if err = b.current(h); err != nil || h.active == b.g {
 			return false
 		}
-		if hidden := b.l.hiding.Load(); hidden.id() != b.hidden {
-			if key, ok := hidden.key(); ok && !b.g.has(&key) {
-				err = errHiddenSince
-				return false
-			}
+		if last := b.l.hiding.Load(); last.id() != b.hidden && !b.g.has(&last.Key) {
+			err = errHiddenSince
+			return false
 		}
 		*h = holding{active: b.g}
 		return true

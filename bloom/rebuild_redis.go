@@ -249,15 +249,10 @@ func (b *redisBuilding) lost(ctx context.Context) error {
 }
 
 func (b *redisBuilding) finish(ctx context.Context) error {
-	if restarted, err := b.f.restarted(ctx, b.g); err != nil {
+	if err := b.intact(ctx); err != nil {
 		return err
-	} else if restarted {
-		return b.lost(ctx)
 	}
 	if err := b.f.activate(ctx, b.g); err != nil {
-		if errors.Is(err, errLost) {
-			return b.lost(ctx)
-		}
 		return err
 	}
 	b.f.discount(ctx, b.rows)

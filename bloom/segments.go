@@ -46,12 +46,13 @@ func (f *Redis) run(ctx context.Context, bound time.Duration, calls []*call) {
 			size += calls[n].size
 			n++
 		}
-		f.trip(ctx, bound, calls[:n], "evalsha")
+		f.knows(f.trip(ctx, bound, calls[:n], "evalsha"))
 		calls = calls[n:]
 	}
 }
 
-func (f *Redis) trip(ctx context.Context, bound time.Duration, calls []*call, how string) {
+// trip carries out calls in one pipeline. known is false if the server did not know a script of them.
+func (f *Redis) trip(ctx context.Context, bound time.Duration, calls []*call, how string) (known bool) {
 	bounded, cancel := context.WithTimeout(ctx, bound)
 	defer cancel()
 	var sent []*call
@@ -64,7 +65,7 @@ func (f *Redis) trip(ctx context.Context, bound time.Duration, calls []*call, ho
 		sent, cmds = append(sent, c), append(cmds, c.cmd)
 	}
 	if len(cmds) == 0 {
-		return
+		return true
 	}
 	replies := f.conn.Ask(ctx, bounded, cmds)
 	var unknown []*call
@@ -77,10 +78,10 @@ func (f *Redis) trip(ctx context.Context, bound time.Duration, calls []*call, ho
 			unknown = append(unknown, c)
 		}
 	}
-	f.knows(len(unknown) == 0)
 	if len(unknown) > 0 && how != "eval" {
 		f.trip(ctx, bound, unknown, "eval")
 	}
+	return len(unknown) == 0
 }
 
 // knows notes whether a server has known all scripts. One that has known them, and does not any

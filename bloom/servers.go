@@ -2,6 +2,7 @@ package bloom
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"strings"
 	"sync"
@@ -72,26 +73,17 @@ func runID(info string) string {
 	return id
 }
 
-// restarted tells whether a generation is on a server that was not there, or was another's replica,
-// when it was begun. Where nothing was noted, nothing is known.
+// restarted reports whether a master was not a master yet when a generation was begun. It is false if
+// the ids were not noted.
 func (f *Redis) restarted(ctx context.Context, g *generation) (bool, error) {
-	notes, err := f.serversOf(ctx, g)
-	if err != nil || notes["servers:"] == "" {
+	noted, err := f.do(ctx, "hget", f.notes, "servers:"+g.ID).Text()
+	if err != nil {
+		if errors.Is(err, redis.Nil) {
+			err = nil
+		}
 		return false, err
 	}
 	now, err := f.servers(ctx)
-	before := strings.Fields(notes["servers:"])
+	before := strings.Fields(noted)
 	return slices.ContainsFunc(now, func(id string) bool { return !slices.Contains(before, id) }), err
-}
-
-// serversOf are the notes of a generation of which those of its servers are asked for once.
-func (f *Redis) serversOf(ctx context.Context, g *generation) (tally, error) {
-	if b := f.watch.begun.Load(); b != nil && b.generation == g.ID {
-		return tally{"servers:": b.servers}, nil
-	}
-	notes, err := f.notesOf(ctx, g)
-	if err == nil && notes["servers:"] != "" {
-		f.watch.begun.Store(&begunOn{g.ID, notes["servers:"]})
-	}
-	return notes, err
 }

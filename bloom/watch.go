@@ -48,7 +48,6 @@ type watch struct {
 	troubles atomic.Uint64 // times that Redis may have become another
 	compared atomic.Uint64 // of them, those since which it was compared
 	ran      atomic.Bool   // it has known a script
-	begun    atomic.Pointer[begunOn]
 
 	mu   sync.Mutex
 	left stamp
@@ -57,12 +56,6 @@ type watch struct {
 
 // stamp is a mark as it was acknowledged last.
 type stamp struct{ number, epoch uint64 }
-
-// begunOn are the servers that a generation was begun on, which does not change.
-type begunOn struct {
-	generation string
-	servers    string
-}
 
 func newWatch(every time.Duration) *watch {
 	w := &watch{id: newID(), every: every, kick: make(chan struct{}, 1), leaving: make(chan struct{}, 1)}

@@ -2,11 +2,11 @@ package fetch
 
 import (
 	"context"
-	"errors"
 	"slices"
 	"sync"
+	"time"
 
-	"github.com/cacheaside/cacheaside/internal/flight"
+	"github.com/cacheaside/cacheaside/internal/codec"
 	"github.com/cacheaside/cacheaside/internal/lease"
 )
 
@@ -21,58 +21,7 @@ type batch struct {
 	refresh    bool
 	background bool // and nobody waits for it: of entries that were read
 	ended      bool
-	parts      sync.WaitGroup // batches that went on by themselves
-}
-
-func (l *Fetcher) batchOf(ctx context.Context, rounds []*Round, f Flight, refresh bool) *batch {
-	for _, r := range rounds {
-		l.begin(r)
-		r.needsPrimary = r.needsPrimary || refresh
-	}
-	return &batch{l: l, ctx: ctx, flight: f, rounds: rounds, open: slices.Clone(rounds), refresh: refresh}
-}
-
-// run brings all rounds to their end. Each step is one trip to Redis for all keys that are at it.
-func (b *batch) run() {
-	defer b.parts.Wait()
-	defer b.end()
-	for b.more() {
-		b.learn() // which entries count, if that is in doubt
-		if b.refresh {
-			b.peek()  // for a renewal: at what is to be renewed
-			b.claim() // the leases, whatever the keys hold
-		} else {
-			b.look()      // what do the keys hold?
-			b.fetchRest() // of long entries the rest
-			b.take()      // the leases of those that hold nothing; that they still do is the second check
-		}
-		b.part() // nobody's load is waited for by those who do not need it
-		b.load() // the rows of the leased keys, and stores them, before waiting for anybody
-		b.wait() // for the loads of others, and looks again
-	}
-}
-
-// more gives out what is over, and tells whether anything is left to do. When the callers have
-// left, or the cache is closed, all is over.
-func (b *batch) more() bool {
-	if b.ctx.Err() != nil {
-		b.end() // before anybody is told
-		for _, r := range b.open {
-			if r.step < over {
-				r.Err, r.step = b.l.Stopped(b.ctx), over
-			}
-		}
-	}
-	if b.background && slices.ContainsFunc(b.rounds, func(r *Round) bool { return r.notAttempted }) {
-		for _, r := range b.open {
-			if r.step < over { // it would be refused, too
-				r.notAttempted, r.step = true, over
-			}
-		}
-	}
-	b.complete(b.open)
-	b.open = slices.DeleteFunc(b.open, func(r *Round) bool { return r.step == completed })
-	return len(b.open) > 0
+	parts      sync.WaitGroup // batches that were forked off
 }
 
 // complete gives out those rounds that are over.
@@ -90,29 +39,17 @@ func (b *batch) complete(rounds []*Round) {
 	}
 }
 
-// part lets the rounds that wait for others' loads go on by themselves, if there are some that
-// load: neither delays the other.
-func (b *batch) part() {
-	loading, waiting := at(b.open, toLoad), at(b.open, toWait)
-	if len(loading) == 0 || len(waiting) == 0 {
-		return
-	}
-	for _, r := range waiting {
-		r.step = toLook
-	}
-	b.leave(waiting)
-}
-
-// leave lets rounds go on by themselves.
-func (b *batch) leave(rounds []*Round) {
+// fork moves rounds to a batch of their own, which runs at the same time. The run of b returns after
+// the run of that batch has.
+func (b *batch) fork(rounds []*Round) {
 	part := &batch{l: b.l, ctx: b.ctx, flight: b.flight, rounds: rounds, open: slices.Clone(rounds), refresh: b.refresh}
-	leave := make(map[*Round]bool, len(rounds))
+	moved := make(map[*Round]bool, len(rounds))
 	for _, r := range rounds {
-		leave[r] = true
+		moved[r] = true
 	}
-	goesOn := func(r *Round) bool { return leave[r] }
-	b.rounds = slices.DeleteFunc(slices.Clone(b.rounds), goesOn)
-	b.open = slices.DeleteFunc(slices.Clone(b.open), goesOn)
+	isMoved := func(r *Round) bool { return moved[r] }
+	b.rounds = slices.DeleteFunc(slices.Clone(b.rounds), isMoved)
+	b.open = slices.DeleteFunc(slices.Clone(b.open), isMoved)
 	b.parts.Go(part.run)
 }
 
@@ -138,6 +75,38 @@ func (b *batch) end() {
 	}
 }
 
+// attempts are those of rounds that ask Redis.
+func (b *batch) attempts(rounds []*Round) []*lease.Attempt {
+	as := make([]*lease.Attempt, len(rounds))
+	for i, r := range rounds {
+		as[i] = b.l.attempt(r)
+		if b.background {
+			as[i].For(r.stamp)
+		}
+		as[i].Young = b.l.young(r)
+	}
+	return as
+}
+
+func (l *Fetcher) attempt(r *Round) *lease.Attempt {
+	if r.attempt == nil {
+		a := lease.NewAttempt(r.name, l.cache.LeaseTTL)
+		r.attempt = &a
+	}
+	return r.attempt
+}
+
+// young is the loader's generation in a round, where that may have begun within ReplicaLag: no
+// earlier than this process has learned of it. By its own clock Redis says whether it has, for a
+// process that has just started learns of old ones. This bound is for the case that the generation
+// is ahead of that clock.
+func (l *Fetcher) young(r *Round) uint64 {
+	if r.generation == nil || time.Since(r.generation.Since) >= l.cache.ReplicaLag {
+		return 0
+	}
+	return r.generation.Number
+}
+
 func (b *batch) release(as []*lease.Attempt) {
 	if len(as) > 0 {
 		b.l.cache.Store.Release(context.WithoutCancel(b.ctx), as)
@@ -145,39 +114,7 @@ func (b *batch) release(as []*lease.Attempt) {
 	}
 }
 
-// Stopped counts rounds that their callers have left, one by one.
-func (l *Fetcher) Stopped(ctx context.Context) error {
-	if errors.Is(context.Cause(ctx), flight.ErrAbandoned) {
-		l.Counters.Abandoned.Add(1)
-	}
-	return ended(ctx)
-}
-
-// count makes an error of Redis seen that no caller is told of.
-func (l *Fetcher) count(err error) {
-	if err != nil && !errors.Is(err, context.Canceled) {
-		l.Counters.RedisErrors.Add(1)
-	}
-}
-
-// CountWrite does so for what was to be stored, renewed or given up.
-func (l *Fetcher) CountWrite(err error) {
-	if err != nil && !errors.Is(err, context.Canceled) {
-		l.Counters.RedisErrors.Add(1)
-		l.Counters.WriteErrors.Add(1)
-	}
-}
-
-func (l *Fetcher) countWrites(as []*lease.Attempt) {
-	for _, a := range as {
-		l.CountWrite(a.Err)
-	}
-}
-
-// ended tells why a round's context has ended, in words for callers.
-func ended(ctx context.Context) error {
-	if errors.Is(context.Cause(ctx), flight.ErrAbandoned) {
-		return ctx.Err()
-	}
-	return context.Cause(ctx)
+// payload returns the payload of an entry.
+func payload(e *lease.Entry) codec.Payload {
+	return codec.Payload{Codec: codec.ID(e.Codec), Compressed: e.Compressed, Bytes: e.Payload}
 }

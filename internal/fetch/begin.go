@@ -45,6 +45,17 @@ func (l *Fetcher) identify(r *Round) bool {
 	return true
 }
 
+// onHold tells, without Redis, whether the key of a round is on hold. The round has taken its
+// snapshot before, and an invalidation sets the hold before it raises the memory version: so a load
+// that is not told of the hold is not put into memory.
+func (l *Fetcher) onHold(r *Round) bool {
+	if l.cache.Holds == nil {
+		return false
+	}
+	since := l.Generations[0].Load().Since
+	return l.cache.Holds.Held(l.Keys.Hash(r.text)) || !since.IsZero() && time.Since(since) < l.cache.ReplicaLag
+}
+
 // again has a round look at Redis for the first time, or once more from the start.
 func (l *Fetcher) again(r *Round) {
 	now, known := l.cache.Bus.ConfirmedAt(r.slotRange) // first: a later generation may be confirmed now than was taken before
@@ -128,15 +139,4 @@ func (l *Fetcher) confirm(ctx context.Context, slotRange uint8, patient bool) er
 		l.cache.Conn.Failed(ctx, l.cache.Bus.Key(slotRange), err)
 	}
 	return err
-}
-
-// onHold tells, without Redis, whether the key of a round is on hold. The round has taken its
-// snapshot before, and an invalidation sets the hold before it raises the memory version: so a load
-// that is not told of the hold is not put into memory.
-func (l *Fetcher) onHold(r *Round) bool {
-	if l.cache.Holds == nil {
-		return false
-	}
-	since := l.Generations[0].Load().Since
-	return l.cache.Holds.Held(l.Keys.Hash(r.text)) || !since.IsZero() && time.Since(since) < l.cache.ReplicaLag
 }

@@ -1,6 +1,13 @@
 package fetch
 
-import "github.com/cacheaside/cacheaside/internal/lease"
+import (
+	"errors"
+	"time"
+
+	"github.com/cacheaside/cacheaside/internal/conn"
+	"github.com/cacheaside/cacheaside/internal/fault"
+	"github.com/cacheaside/cacheaside/internal/lease"
+)
 
 // seen is what a look at a key has shown.
 type seen uint8
@@ -22,6 +29,12 @@ const (
 	seenNoAnswer         // Redis could not be asked
 	seenWrongClient      // Redis cannot be asked by this client
 )
+
+// kinds are what kinds of states show, but for lease.Stored.
+var kinds = [...]seen{
+	lease.Absent: seenNothing, lease.Busy: seenLease, lease.Mine: seenOwnLease,
+	lease.Failed: seenFailure, lease.Unknown: seenUnreadable, lease.Held: seenHold,
+}
 
 // standing is what a read has come to before the look.
 type standing struct {
@@ -141,8 +154,105 @@ func decideAhead(what seen, ends, taken bool) action {
 	}
 }
 
-// kinds are what kinds of states show, but for lease.Stored.
-var kinds = [...]seen{
-	lease.Absent: seenNothing, lease.Busy: seenLease, lease.Mine: seenOwnLease,
-	lease.Failed: seenFailure, lease.Unknown: seenUnreadable, lease.Held: seenHold,
+// standing is what a read has come to that has seen so much.
+func (l *Fetcher) standing(r *Round, what seen) standing {
+	return standing{
+		AskedAgain:    r.outdated,
+		WaitsForFresh: what == seenStale && l.waitsForFresh(r),
+		HasStale:      r.softDeadline > 0 && r.refusals == 0,
+		Down:          l.RedisDown,
+	}
+}
+
+// waitsForFresh tells whether the callers of a round that has found a stale value wait for a fresh
+// one: until SoftTimeout has passed since they asked.
+func (l *Fetcher) waitsForFresh(r *Round) bool {
+	wait := l.SoftTimeout
+	if wait <= 0 {
+		return false
+	}
+	now := max(time.Since(l.start), 1)
+	if r.softDeadline == 0 {
+		r.softDeadline = now + wait
+		if asked := r.Owner.Asked(); !asked.IsZero() { // its callers have waited for the round before
+			r.softDeadline = max(asked.Sub(l.start)+wait, 1)
+		}
+	}
+	return now < r.softDeadline
+}
+
+// act does what decide says of a round that has seen this. state is what the key holds. err is why
+// it is unreadable, or why Redis could not be asked.
+func (l *Fetcher) act(r *Round, what seen, at standing, state *lease.State, err error) {
+	next := decide(what, at)
+	if next == giveMemory {
+		next = failRedis
+		if l.fromMemory(r) {
+			next = giveStale
+		}
+	}
+	switch next {
+	case giveValue:
+		l.putEntryInMemory(r, &state.Entry)
+		r.step = over
+		l.countHit(r)
+	case giveStale:
+		l.giveStale(r)
+		if state != nil {
+			l.countHit(r)
+		}
+	case waitForFresh:
+		r.forFresh, r.step = true, toWait
+	case fetchRest:
+		r.beginning, r.step = state.Raw, toFetch
+	case askGeneration: // another process knows of an InvalidateAll that this one has not heard of
+		r.outdated = true
+		l.again(r)
+	case replace:
+		l.countReplaced(what, err)
+		l.attempt(r).State = lease.State{Kind: lease.Unknown, Raw: state.Raw} // for Take
+		r.step = toTake
+	case takeLease:
+		l.attempt(r).State = *state // for Take
+		r.step = toTake
+	case load:
+		r.waits(nil)
+		r.step = toLoad
+		if at.Background {
+			l.countRefresh(r)
+		}
+	case loadOnHold:
+		r.onHold, r.withoutLease, r.step = true, true, toLoad
+	case loadWithoutLease: // once for the process
+		r.withoutLease, r.step = true, toLoad
+	case waitForLoad:
+		r.step = toWait
+	case leaveToOthers:
+		r.step, r.busy = over, what == seenLease
+	case fail:
+		l.Counters.FailedByMark.Add(1)
+		r.Err, r.step = l.Source.Failures.Err(r.text), over
+	default:
+		r.Err, r.step = fault.OfRedis(err), over
+	}
+}
+
+// withoutRedis continues a round for which Redis could not be asked.
+func (l *Fetcher) withoutRedis(r *Round, err error) {
+	l.Counters.RedisDown.Add(1)
+	what := seenNoAnswer
+	if errors.Is(err, conn.ErrWrongClient) {
+		what = seenWrongClient
+	}
+	l.act(r, what, l.standing(r, what), nil, err)
+}
+
+// countReplaced counts an entry that does not count, and is loaded again.
+func (l *Fetcher) countReplaced(what seen, unread error) {
+	if what != seenUnreadable {
+		l.Counters.Outdated.Add(1)
+		return
+	}
+	l.Counters.Undecodable.Add(1)
+	l.cache.Warn("an entry in Redis is unreadable, and is replaced", l.Name, unread)
 }

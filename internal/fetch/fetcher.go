@@ -8,6 +8,7 @@ package fetch
 
 import (
 	"context"
+	"errors"
 	"math/rand/v2"
 	"sync"
 	"sync/atomic"
@@ -92,6 +93,23 @@ type Codec interface {
 	Decode(p codec.Payload) (value any, err error)
 }
 
+// Locker is a lock service: LoaderOptions.Locker. A *lock.Locker of package lock is one. Its method
+// is called by many goroutines at once.
+type Locker interface {
+	// Lock waits for the lock of this name until it has it, ctx ends, wait has passed, or the
+	// service fails. It keeps the lock until unlock is called, which is called once, also when ctx
+	// has ended. The error of unlock says that the lock is not known to have been kept until then,
+	// or to be free now. A panic in either is taken for an error.
+	Lock(ctx context.Context, name string, wait time.Duration) (unlock func() error, err error)
+}
+
+// Filter is cacheaside.Filter, as far as reads need it.
+type Filter interface {
+	MightContain(ctx context.Context, key string) (bool, error)
+	MightContainMany(ctx context.Context, keys []string) ([]bool, error)
+	NotFound(keys int)
+}
+
 // Items is the memory tier as a loader's types know it.
 type Items interface {
 	Hash(r *Round) uint64                                      // of the key, in this process
@@ -137,6 +155,36 @@ func New(shared *Shared, o Options) *Fetcher {
 	return l
 }
 
+// filter is a loader's filter, and whether it is believed. One of a nil Filter refuses nothing.
+//
+// A filter that was built from the wrong table, or that has lost keys, refuses rows that exist, and
+// nothing else would ever tell: so one refusal in a while is not given out at once, but the
+// database is asked for the row.
+type filter struct {
+	Filter
+	now   func(key string) (may, known bool)                       // what it has for callers' own goroutines, or nil
+	fresh func(ctx context.Context, keys []string) ([]bool, error) // what it has for Fresh, or nil
+
+	next    atomic.Int64 // when a refusal is due to be checked, on the loader's clock
+	doubted atomic.Bool  // the filter has refused a row that exists, and is not asked
+	telling atomic.Bool  // a refused row is being reported
+	stands  atomic.Bool  // the filter has not changed after such a report: it is asked while the next is made
+}
+
+func (f *filter) set(of Filter) {
+	f.Filter = of
+	if now, ok := of.(interface {
+		MightContainNow(key string) (may, known bool)
+	}); ok {
+		f.now = now.MightContainNow
+	}
+	if fresh, ok := of.(interface {
+		MightContainFresh(ctx context.Context, keys []string) ([]bool, error)
+	}); ok {
+		f.fresh = fresh.MightContainFresh
+	}
+}
+
 // Stop begins no background refresh any more.
 func (l *Fetcher) Stop() { l.refreshes.close() }
 
@@ -167,6 +215,27 @@ type Counters struct {
 	Filtered, FalsePositives            atomic.Int64
 	FilterErrors                        atomic.Int64
 	FilterAudits, FilterHidden          atomic.Int64
+}
+
+// count makes an error of Redis seen that no caller is told of.
+func (l *Fetcher) count(err error) {
+	if err != nil && !errors.Is(err, context.Canceled) {
+		l.Counters.RedisErrors.Add(1)
+	}
+}
+
+// CountWrite does so for what was to be stored, renewed or given up.
+func (l *Fetcher) CountWrite(err error) {
+	if err != nil && !errors.Is(err, context.Canceled) {
+		l.Counters.RedisErrors.Add(1)
+		l.Counters.WriteErrors.Add(1)
+	}
+}
+
+func (l *Fetcher) countWrites(as []*lease.Attempt) {
+	for _, a := range as {
+		l.CountWrite(a.Err)
+	}
 }
 
 func (l *Fetcher) observe(ctx context.Context, op string, keys int) (own context.Context, end func(error)) {

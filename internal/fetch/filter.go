@@ -3,59 +3,15 @@ package fetch
 import (
 	"context"
 	"errors"
-	"sync/atomic"
+	"fmt"
+	"time"
 )
-
-// Filter is cacheaside.Filter, as far as reads need it.
-type Filter interface {
-	MightContain(ctx context.Context, key string) (bool, error)
-	MightContainMany(ctx context.Context, keys []string) ([]bool, error)
-	NotFound(keys int)
-}
-
-// filter is a loader's filter, and whether it is believed. One of a nil Filter refuses nothing.
-//
-// A filter that was built from the wrong table, or that has lost keys, refuses rows that exist, and
-// nothing else would ever tell: so one refusal in a while is not given out at once, but the
-// database is asked for the row.
-type filter struct {
-	Filter
-	now   func(key string) (may, known bool)                       // what it has for callers' own goroutines, or nil
-	fresh func(ctx context.Context, keys []string) ([]bool, error) // what it has for Fresh, or nil
-
-	next    atomic.Int64 // when a refusal is due to be checked, on the loader's clock
-	doubted atomic.Bool  // the filter has refused a row that exists, and is not asked
-	telling atomic.Bool  // a refused row is being reported
-	stands  atomic.Bool  // the filter has not changed after such a report: it is asked while the next is made
-}
-
-func (f *filter) set(of Filter) {
-	f.Filter = of
-	if now, ok := of.(interface {
-		MightContainNow(key string) (may, known bool)
-	}); ok {
-		f.now = now.MightContainNow
-	}
-	if fresh, ok := of.(interface {
-		MightContainFresh(ctx context.Context, keys []string) ([]bool, error)
-	}); ok {
-		f.fresh = fresh.MightContainFresh
-	}
-}
 
 // ErrFilterLength is the error of a filter that answers for too few keys, or for too many.
 var ErrFilterLength = errors.New("the filter did not answer for each key")
 
-// verdict is what a loader's filter has said of a round's key.
-type verdict uint8
-
-const (
-	notAsked verdict = iota
-	unanswered
-	passed
-	refused
-	checked // refused, and the database is asked all the same
-)
+// HasFreshFilter tells whether the filter has answers of its own for reads that are Fresh.
+func (l *Fetcher) HasFreshFilter() bool { return l.filter.fresh != nil }
 
 // checkFilter ends those rounds whose keys the filter refuses, before anything else is done for
 // them. It is called when their callers are fixed: a caller that comes later, perhaps after the row
@@ -125,25 +81,6 @@ func (l *Fetcher) isToAsk(r *Round) bool {
 	return r.step == toBegin && r.verdict == notAsked && r.how != Unfiltered && l.identify(r) && !r.bypass
 }
 
-// filterSays notes the filter's answer for a round.
-func (l *Fetcher) filterSays(ctx context.Context, r *Round, may bool, err error) {
-	r.step = toBegin
-	switch {
-	case err != nil:
-		r.verdict = unanswered
-		if ctx.Err() == nil { // else the callers have left: that is why
-			l.Counters.FilterErrors.Add(1)
-		}
-	case may:
-		r.verdict = passed
-	case l.auditDue():
-		r.verdict, r.bypass = checked, true // the caches may hold what is older than the row
-	default:
-		l.Counters.Filtered.Add(1)
-		r.verdict, r.Null, r.step = refused, true, over
-	}
-}
-
 func (l *Fetcher) asksFresh(r *Round) bool { return r.how == Fresh && l.filter.fresh != nil }
 
 func (l *Fetcher) askNow(text string) (may, known bool, err error) {
@@ -187,6 +124,25 @@ func (l *Fetcher) askMany(ctx context.Context, rounds []*Round) (may []bool, err
 	return may, err
 }
 
+// filterSays notes the filter's answer for a round.
+func (l *Fetcher) filterSays(ctx context.Context, r *Round, may bool, err error) {
+	r.step = toBegin
+	switch {
+	case err != nil:
+		r.verdict = unanswered
+		if ctx.Err() == nil { // else the callers have left: that is why
+			l.Counters.FilterErrors.Add(1)
+		}
+	case may:
+		r.verdict = passed
+	case l.auditDue():
+		r.verdict, r.bypass = checked, true // the caches may hold what is older than the row
+	default:
+		l.Counters.Filtered.Add(1)
+		r.verdict, r.Null, r.step = refused, true, over
+	}
+}
+
 // countFilter counts those rounds that have passed the filter and are at their end now, without a
 // row, and tells the filter. Reads that memory answers have not asked the filter, and are not
 // counted. Refusals that were checked are ended.
@@ -212,5 +168,111 @@ func (l *Fetcher) countFilter(done []*Round) {
 	l.filter.NotFound(n)
 }
 
-// HasFreshFilter tells whether the filter has answers of its own for reads that are Fresh.
-func (l *Fetcher) HasFreshFilter() bool { return l.filter.fresh != nil }
+// recheck is how long after a hidden row was found the filter is asked for its key once more,
+// before anybody is told: the row may have been inserted a moment ago, by a process that this one's
+// filter has not heard of yet.
+const recheck = time.Second
+
+// auditDue tells whether this refusal is to be checked. It takes nothing from other reads: it is
+// not due while the breaker is open, or loads wait for their turn, or the database is to be spared.
+func (l *Fetcher) auditDue() bool {
+	if l.AuditEvery < 0 {
+		return false
+	}
+	now, next := int64(time.Since(l.start)), l.filter.next.Load()
+	if now < next || !l.mayAudit() || !l.filter.next.CompareAndSwap(next, now+int64(l.AuditEvery)) {
+		return false
+	}
+	l.Counters.FilterAudits.Add(1)
+	return true
+}
+
+func (l *Fetcher) mayAudit() bool {
+	if l.RedisDown != LoadWhenDown && l.cache.Conn != nil && l.cache.Conn.Out() > 0 {
+		return false
+	}
+	return l.Source.Idle()
+}
+
+// audited ends a round whose refusal was checked. Where the database could not be asked, the
+// refusal stands.
+func (l *Fetcher) audited(r *Round) {
+	switch {
+	case r.Err != nil && l.Life.Err() != nil:
+	case r.Err != nil:
+		r.Value, r.Null, r.Err = nil, true, nil
+		l.Counters.Filtered.Add(1)
+	case r.Null:
+		l.Counters.Filtered.Add(1)
+	default:
+		l.Counters.FilterHidden.Add(1)
+		l.doubtFilter(r.text)
+	}
+}
+
+// doubtFilter reports the key to the filter, unless the filter knows it a moment later. Until the
+// filter was told, this loader does not ask it. A filter that goes on refusing the key after a
+// report has found that its source does not list such keys: it is believed again, also while
+// further keys are reported, or anyone who knows one could switch it off.
+func (l *Fetcher) doubtFilter(text string) {
+	if l.filter.telling.Swap(true) {
+		return
+	}
+	l.filter.doubted.Store(!l.filter.stands.Load())
+	l.background.Go(func() {
+		defer l.filter.telling.Store(false)
+		defer l.filter.doubted.Store(false)
+		l.report(text)
+	})
+}
+
+func (l *Fetcher) report(text string) {
+	tells, _ := l.filter.Filter.(hider)
+	warned, told := false, false
+	for Pause(l.Life, recheck); l.Life.Err() == nil; Pause(l.Life, recheck) {
+		may, err := l.askOne(l.Life, text)
+		if err == nil && may {
+			if warned {
+				l.filter.stands.Store(false)
+			}
+			return
+		}
+		if err == nil && warned && told {
+			l.filter.stands.Store(true)
+			l.cache.Warn("the filter still refuses a key whose row exists: its source does not list the key; the database may compare text with numbers or by a collation, or the insert has not reached the filter yet", l.Name, l.keyError(text))
+			return
+		}
+		if !warned && !l.filter.stands.Load() {
+			l.cache.Warn("the filter has refused a key whose row exists: its refusals are ignored until it is rebuilt", l.Name, l.keyError(text))
+		}
+		warned = true
+		if tells != nil {
+			told = l.tellHidden(tells, text)
+		}
+	}
+}
+
+func (l *Fetcher) keyError(text string) error { return fmt.Errorf("key %016x", l.Keys.Hash(text)) }
+
+// hider is a Filter that wants to know what it has hidden.
+type hider interface {
+	Hidden(ctx context.Context, key string) error
+}
+
+// tellHidden tells the filter, and reports whether that has succeeded.
+func (l *Fetcher) tellHidden(filter hider, text string) bool {
+	err := guarded(l.Life, l.cache.Caught, func(ctx context.Context) error { return filter.Hidden(ctx, text) })
+	if err != nil {
+		l.Counters.FilterErrors.Add(1)
+	}
+	return err == nil
+}
+
+func guarded(ctx context.Context, caught func(recovered any) error, f func(context.Context) error) (err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			err = caught(p)
+		}
+	}()
+	return f(ctx)
+}

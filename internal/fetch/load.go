@@ -2,16 +2,13 @@ package fetch
 
 import (
 	"context"
+	"fmt"
 	"slices"
 	"sync"
 
+	"github.com/cacheaside/cacheaside/internal/fault"
 	"github.com/cacheaside/cacheaside/internal/source"
 )
-
-// MaxRefusals is how many loads of a round may be refused, since an invalidation came between,
-// before the next one's result is given out even if it is refused: under a storm of invalidations
-// a reader must come to an end.
-const MaxRefusals = 3
 
 // MaxCalls is how many calls of the load function one flight makes at once.
 const MaxCalls = 8
@@ -27,19 +24,57 @@ func (b *batch) load() {
 	}
 	stop := b.renewLeases(rounds)
 	defer stop()
-	rest := b.left()
-	defer rest.end()
+	forkRest, loaded := b.restWhileLoading()
+	defer loaded()
 	chunks := b.chunks(rounds)
 	if len(chunks) == 1 {
-		b.loadAndStore(rounds, stop, rest.goOn)
+		b.loadAndStore(rounds, stop, forkRest)
 		return
 	}
 	AtOnce(chunks, b.l.Calls, func(chunk []*Round, waiting func()) {
 		b.loadAndStore(chunk, func() {}, func() {
 			waiting()
-			rest.goOn()
+			forkRest()
 		})
 	})
+}
+
+// restWhileLoading returns a function that forks off the rounds that have no lease yet, and a
+// function that must be called when the loads of the batch have ended; from then on the first does
+// nothing. A load calls the first when it begins to wait for other loads. It may be waiting for one
+// of these rounds, or for another batch that waits for one. In the background there is no caller
+// that could wait, so these rounds stay in the batch.
+func (b *batch) restWhileLoading() (fork, loaded func()) {
+	rest := slices.Concat(at(b.open, toLook), at(b.open, toTake))
+	var mu sync.Mutex
+	done := b.background || len(rest) == 0
+	fork = func() {
+		mu.Lock()
+		defer mu.Unlock()
+		if !done {
+			done = true
+			b.fork(rest)
+		}
+	}
+	return fork, func() {
+		mu.Lock()
+		defer mu.Unlock()
+		done = true
+	}
+}
+
+// chunks divides rounds among calls of the load function, so that each call reads from one
+// database: neither do a few keys on hold send all others of a batch to the primary, nor are they
+// read from a replica.
+func (b *batch) chunks(rounds []*Round) [][]*Round {
+	replica := rounds
+	var primary []*Round
+	onPrimary := func(r *Round) bool { return b.l.primary(r) }
+	if slices.ContainsFunc(rounds, onPrimary) {
+		replica = slices.DeleteFunc(slices.Clone(rounds), onPrimary)
+		primary = slices.DeleteFunc(slices.Clone(rounds), func(r *Round) bool { return !onPrimary(r) })
+	}
+	return slices.AppendSeq(slices.Collect(slices.Chunk(primary, b.l.Chunk)), slices.Chunk(replica, b.l.Chunk))
 }
 
 // AtOnce calls f for each chunk, so many at once, besides those that have begun to wait for other
@@ -108,6 +143,67 @@ func split(rounds []*Round, places []int) (of, others []*Round) {
 	return of, others
 }
 
+// mayLoad ends those rounds that would load without a lease a key that failed to load a moment ago,
+// or that another has loaded meanwhile. All have entered the source; it answers those that are
+// still in. A refresh is asked for in spite of a failure, and ends it; a reload in the background
+// is not.
+func (b *batch) mayLoad(rounds []*Round) []*Round {
+	failures := b.l.Source.Failures
+	var ended []string
+	for _, r := range rounds {
+		r.failuresEnded = failures.Ends(r.text)
+		switch {
+		case b.refresh && !b.background:
+			failures.Forget(r.text)
+		case r.withoutLease && !r.bypass && failures.Here(r.text):
+			b.l.Counters.FailedByMark.Add(1)
+			r.Err, r.step = failures.Err(r.text), over
+			ended = append(ended, r.text)
+		case r.withoutLease && !b.refresh && b.l.kept(r):
+			r.step = over
+			ended = append(ended, r.text)
+		}
+	}
+	if len(ended) == 0 {
+		return rounds
+	}
+	b.l.Source.Leave(ended)
+	return at(rounds, toLoad)
+}
+
+// callAndStore loads the rows of rounds that have entered the source, under the loader's lock
+// if it has one, and stores them. loaded is called in between, waiting when the load begins to wait
+// for others.
+func (b *batch) callAndStore(rounds []*Round, loaded, waiting func()) {
+	if b.l.Locker == nil {
+		rows := b.loadAll(rounds, waiting)
+		loaded()
+		b.store(rounds, rows)
+		return
+	}
+	left := false
+	defer func() {
+		if !left {
+			b.l.Source.Leave(textsOf(rounds))
+		}
+	}()
+	unlock, err := b.lock(rounds[0])
+	if unlock != nil {
+		defer b.unlock(unlock)
+	}
+	switch {
+	case b.ctx.Err() != nil: // the callers have left
+	case err != nil && b.l.MustLock:
+		loaded()
+		b.store(rounds, source.NotMade(len(rounds), fmt.Errorf("%w: its lock: %w", fault.Unavailable, err)))
+	case b.stillToLoad(rounds):
+		left = true
+		rows := b.loadAll(rounds, waiting)
+		loaded()
+		b.store(rounds, rows)
+	}
+}
+
 // loadAll loads the rows of rounds. Where Redis could not be asked, the callers who have gathered
 // meanwhile take part, since they would wait for Redis as long again: what is loaded is from after
 // they asked, and they are given nothing that Redis has said before. Not for a key on hold, or with
@@ -170,18 +266,4 @@ func (l *Fetcher) primary(r *Round) bool {
 	default: // without Redis, what is on hold is known
 		return r.withoutLease && l.cache.Store != nil
 	}
-}
-
-// chunks divides rounds among calls of the load function, so that each call reads from one
-// database: neither do a few keys on hold send all others of a batch to the primary, nor are they
-// read from a replica.
-func (b *batch) chunks(rounds []*Round) [][]*Round {
-	replica := rounds
-	var primary []*Round
-	onPrimary := func(r *Round) bool { return b.l.primary(r) }
-	if slices.ContainsFunc(rounds, onPrimary) {
-		replica = slices.DeleteFunc(slices.Clone(rounds), onPrimary)
-		primary = slices.DeleteFunc(slices.Clone(rounds), func(r *Round) bool { return !onPrimary(r) })
-	}
-	return slices.AppendSeq(slices.Collect(slices.Chunk(primary, b.l.Chunk)), slices.Chunk(replica, b.l.Chunk))
 }

@@ -5,63 +5,43 @@ import (
 	"errors"
 	"time"
 
-	"github.com/cacheaside/cacheaside/internal/codec"
-	"github.com/cacheaside/cacheaside/internal/fault"
 	"github.com/cacheaside/cacheaside/internal/lease"
 )
 
-// First is the first look at Redis of a caller that shares its rounds with nobody, on its own
-// goroutine: hits need no other, unless the loader's generation is in doubt. Rounds that are not
-// over afterwards go on in Read, in a flight.
-func (l *Fetcher) First(ctx context.Context, how How, rounds []*Round) {
-	how.of(rounds)
-	if l.filter.Filter == nil {
-		l.first(ctx, rounds)
+// Rounds while Redis is out of reach. Once that has been noticed (see conn.Down) nobody waits for
+// Redis: reads are not sent, nor is what reads would leave there. Invalidate and Refresh always
+// try: their callers want to know.
+
+// lookInside looks at the memory tier of a cache that has no Redis: what has become stale there is
+// served while it is loaded again.
+func (l *Fetcher) lookInside(rounds []*Round) {
+	if l.Memory == nil || l.cache.Store != nil {
 		return
 	}
-	if l.checkFilterNow(rounds) {
-		l.first(ctx, rounds)
-	}
-	l.countFilter(at(rounds, over))
-}
-
-func (l *Fetcher) first(ctx context.Context, rounds []*Round) {
 	for _, r := range rounds {
-		l.begin(r)
-	}
-	l.lookInside(rounds)
-	l.skipRedis(rounds, toLook)
-	l.skipRedis(rounds, toLearn)
-	if asked := at(rounds, toLook); len(asked) > 0 {
-		l.cache.Store.First(ctx, &l.sizes, names(asked), func(i int, state *lease.State, err error) {
-			if err == nil || ctx.Err() == nil {
-				l.settle(asked[i], state, err)
-			}
-		})
-		l.refreshDue(asked)
-	}
-	if ctx.Err() != nil { // nobody waits for the rest
-		for _, r := range at(rounds, toLook) {
-			l.Counters.Abandoned.Add(1)
-			r.Err, r.step = ctx.Err(), over
+		if r.step != toLoad && r.step != toLook || r.bypass || r.how == Fresh {
+			continue
 		}
+		r.step = toLoad
+		item, ago, ok := l.Past(r)
+		r.needsPrimary = r.needsPrimary || item.Expired
+		if !ok {
+			continue
+		}
+		r.Value, r.Null = item.Value, item.Null
+		if ago < 0 { // it has been loaded meanwhile
+			r.Hit, r.step = true, over
+			continue
+		}
+		r.renew = true
+		if decide(seenStale, l.standing(r, seenStale)) == waitForFresh {
+			r.forFresh, r.step = true, toWait
+			continue
+		}
+		l.giveStale(r)
+		r.Hit = true
 	}
-}
-
-// Read is one flight of reads: all their callers asked before it began.
-func (l *Fetcher) Read(ctx context.Context, how How, rounds []*Round, f Flight) {
-	how.of(rounds)
-	if l.filter.Filter != nil {
-		l.checkFilter(ctx, rounds)
-	}
-	b := l.batchOf(ctx, rounds, f, false)
-	l.lookInside(b.open)
-	b.run()
-}
-
-// Refresh is one flight of refreshes, which load whatever is cached.
-func (l *Fetcher) Refresh(ctx context.Context, rounds []*Round, f Flight) {
-	l.batchOf(ctx, rounds, f, true).run()
+	l.refreshDue(rounds)
 }
 
 // look reads what the keys hold.
@@ -78,6 +58,28 @@ func (b *batch) look() {
 		b.l.refreshDue(rounds)
 	}
 	b.complete(rounds)
+}
+
+func (b *batch) skipRedis(s step) {
+	if !b.refresh {
+		b.l.skipRedis(b.open, s)
+		b.complete(b.open)
+	}
+}
+
+// skipRedis ends the asking of rounds that are at this step, where Redis is out of reach.
+func (l *Fetcher) skipRedis(rounds []*Round, s step) {
+	if l.cache.Conn == nil {
+		return
+	}
+	for _, r := range rounds {
+		if r.step != s {
+			continue
+		}
+		if err := l.cache.Conn.Down(int(r.slotRange)); err != nil {
+			l.withoutRedis(r, err)
+		}
+	}
 }
 
 // take asks for leases, where there is nothing, or nothing that can be read. A lease is given only
@@ -115,64 +117,56 @@ func (b *batch) claim() {
 		return
 	}
 	for _, r := range rounds {
-		b.settleClaim(r, r.attempt.Err)
-	}
-}
-
-// settleClaim does what follows from a claim, or from err, that Redis could not be asked.
-func (b *batch) settleClaim(r *Round, err error) {
-	what := kinds[r.attempt.State.Kind]
-	if err != nil {
-		b.l.count(err)
-		what = seenNoAnswer
-	}
-	switch decide(what, standing{Refresh: true, Background: b.background}) {
-	case load:
-		r.step = toLoad
-		if b.background {
-			b.l.countRefresh(r)
+		what := kinds[r.attempt.State.Kind]
+		if r.attempt.Err != nil {
+			b.l.count(r.attempt.Err)
+			what = seenNoAnswer
 		}
-	case loadOnHold:
-		r.onHold, r.withoutLease, r.step = true, true, toLoad
-	case leaveToOthers:
-		r.step, r.busy = over, what == seenLease
-	case failRedis:
-		r.Err, r.step = fault.OfRedis(err), over
-	default:
-		r.step = toWait
+		b.l.act(r, what, standing{Refresh: true, Background: b.background}, nil, r.attempt.Err)
 	}
 }
 
-// attempts are those of rounds that ask Redis.
-func (b *batch) attempts(rounds []*Round) []*lease.Attempt {
-	as := make([]*lease.Attempt, len(rounds))
-	for i, r := range rounds {
-		as[i] = b.l.attempt(r)
-		if b.background {
-			as[i].For(r.stamp)
-		}
-		as[i].Young = b.l.young(r)
+// fetchRest reads the rest of long entries, by a way of its own: if there are other rounds, by
+// themselves, for neither is to wait for the other.
+func (b *batch) fetchRest() {
+	b.skipRedis(toFetch)
+	rounds := at(b.open, toFetch)
+	switch {
+	case len(rounds) == 0:
+		return
+	case len(rounds) < len(b.open):
+		b.fork(rounds)
+		return
 	}
-	return as
+	AtOnce(rounds, MaxCalls, func(r *Round, _ func()) {
+		settled := false
+		defer func() {
+			if !settled { // a codec called runtime.Goexit
+				r.Err, r.step = b.l.cache.Caught(recover()), over
+			}
+		}()
+		state := lease.State{Kind: lease.Stored, Long: true, Raw: r.beginning}
+		r.beginning = nil
+		err := b.l.whole(b.ctx, r, &state)
+		b.settle(r, &state, err)
+		settled = true
+	})
+	b.l.refreshDue(rounds)
+	b.complete(rounds)
 }
 
-func (l *Fetcher) attempt(r *Round) *lease.Attempt {
-	if r.attempt == nil {
-		a := lease.NewAttempt(r.name, l.cache.LeaseTTL)
-		r.attempt = &a
+// whole reads the rest of an entry of which only the beginning was read. One that is longer than
+// the loader stores is Unknown then.
+func (l *Fetcher) whole(ctx context.Context, r *Round, state *lease.State) (err error) {
+	if state.Kind != lease.Stored || !state.Long {
+		return nil
 	}
-	return r.attempt
-}
-
-// young is the loader's generation in a round, where that may have begun within ReplicaLag: no
-// earlier than this process has learned of it. By its own clock Redis says whether it has, for a
-// process that has just started learns of old ones. This bound is for the case that the generation
-// is ahead of that clock.
-func (l *Fetcher) young(r *Round) uint64 {
-	if r.generation == nil || time.Since(r.generation.Since) >= l.cache.ReplicaLag {
-		return 0
+	most := lease.HeadSize + l.MaxValueBytes
+	if r.hashed {
+		most += len(r.text)
 	}
-	return r.generation.Number
+	*state, err = l.cache.Store.Fetch(ctx, r.name, state.Raw, most)
+	return err
 }
 
 func (b *batch) settle(r *Round, state *lease.State, err error) {
@@ -181,7 +175,8 @@ func (b *batch) settle(r *Round, state *lease.State, err error) {
 	}
 }
 
-// settle does what follows from what a key holds, or from err, that Redis could not be asked.
+// settle continues a round after a lookup in Redis. state is what the key holds; with an err Redis
+// could not be asked.
 func (l *Fetcher) settle(r *Round, state *lease.State, err error) {
 	r.forFresh = false
 	if r.attempt != nil {
@@ -192,63 +187,15 @@ func (l *Fetcher) settle(r *Round, state *lease.State, err error) {
 		l.withoutRedis(r, err)
 		return
 	}
-	what, unread := l.see(r, state)
-	switch decide(what, l.standing(r, what)) {
-	case giveValue:
-		l.putEntryInMemory(r, &state.Entry)
-		r.step = over
-		l.countHit(r)
-	case giveStale:
-		l.giveStale(r)
-		l.countHit(r)
-	case waitForFresh:
-		r.forFresh, r.step = true, toWait
-	case fetchRest:
-		r.beginning, r.step = state.Raw, toFetch
-	case askGeneration: // another process knows of an InvalidateAll that this one has not heard of
-		r.outdated = true
-		l.again(r)
-	case replace:
-		l.replace(r, state, what, unread)
-	case takeLease:
-		l.attempt(r).State = *state // for Take
-		r.step = toTake
-	case load:
-		r.waits(nil)
-		r.step = toLoad
-	case loadOnHold:
-		r.onHold, r.withoutLease, r.step = true, true, toLoad
-	case fail:
-		l.Counters.FailedByMark.Add(1)
-		r.Err, r.step = l.Source.Failures.Err(r.text), over
-	case waitForLoad:
-		r.step = toWait
-	}
-}
-
-// replace has an entry be loaded anew that is there and does not count.
-func (l *Fetcher) replace(r *Round, state *lease.State, what seen, unread error) {
-	if what == seenUnreadable {
-		l.Counters.Undecodable.Add(1)
-		l.cache.Warn("an entry in Redis is unreadable, and is replaced", l.Name, unread)
-	} else {
-		l.Counters.Outdated.Add(1)
-	}
-	l.attempt(r).State = lease.State{Kind: lease.Unknown, Raw: state.Raw} // for Take
-	r.step = toTake
-}
-
-// see tells what a key holds, and takes a value that counts into the round, with what is to be done
-// about its end.
-func (l *Fetcher) see(r *Round, state *lease.State) (what seen, unread error) {
 	now := time.Now()
-	if what, unread = l.classify(r, state, now); what == seenFresh || what == seenStale || what == seenFailing {
+	what, unread := l.classify(r, state, now)
+	if what == seenFresh || what == seenStale || what == seenFailing {
 		l.noteRefresh(r, &state.Entry, what, now)
 	}
-	return what, unread
+	l.act(r, what, l.standing(r, what), state, unread)
 }
 
-// classify tells what a key holds, and takes a value that counts into the round.
+// classify returns what a key holds. It puts a value that counts into the round.
 func (l *Fetcher) classify(r *Round, state *lease.State, now time.Time) (what seen, unread error) {
 	if state.Kind != lease.Stored {
 		return kinds[state.Kind], nil
@@ -268,16 +215,6 @@ func (l *Fetcher) classify(r *Round, state *lease.State, now time.Time) (what se
 	return l.age(&state.Entry, now), nil
 }
 
-// standing is what a read has come to that has seen so much.
-func (l *Fetcher) standing(r *Round, what seen) standing {
-	return standing{
-		AskedAgain:    r.outdated,
-		WaitsForFresh: what == seenStale && l.waitsForFresh(r),
-		HasStale:      r.softDeadline > 0 && r.refusals == 0,
-		Down:          l.RedisDown,
-	}
-}
-
 // decode takes a round's value out of an entry. With an error nothing has changed: the entry is not
 // the key's, or cannot be decoded. (JSON of another struct can: that is what LoaderOptions.Version
 // is for.)
@@ -287,11 +224,6 @@ func (l *Fetcher) decode(r *Round, e *lease.Entry) error {
 		r.Value, r.Null, r.encoded = value, e.Null, payload(e).Len()
 	}
 	return err
-}
-
-// payload returns the payload of an entry.
-func payload(e *lease.Entry) codec.Payload {
-	return codec.Payload{Codec: codec.ID(e.Codec), Compressed: e.Compressed, Bytes: e.Payload}
 }
 
 // content is the value of an entry that stands under a round's key, if it is that key's and can be
@@ -308,3 +240,32 @@ func (l *Fetcher) content(r *Round, e *lease.Entry) (value any, err error) {
 
 // errOtherKey is why an entry is not read that stands under a key's name, and is another's.
 var errOtherKey = errors.New("it is another key's")
+
+// skew is how far the clocks of processes may be apart before that costs a load.
+const skew = 5 * time.Second
+
+// age tells in which of its lives an entry is. One may be older than this loader's options allow,
+// if another process with others has stored it.
+func (l *Fetcher) age(e *lease.Entry, now time.Time) seen {
+	left, hard := e.Expiry.Sub(now), l.staleFor(e.Null)
+	taken := e.Taken(now)
+	switch expired := e.Expiry.UnixMilli() == 0 && hard > 0; { // by Expire: its hard end is Redis's to know
+	case -left-skew > hard && !taken && !expired:
+		return seenOutlived
+	case left > 0 || hard == 0: // without a stale life it is about to go by itself
+		return seenFresh
+	case taken && e.Failed():
+		return seenFailing
+	default:
+		return seenStale
+	}
+}
+
+// noteRefresh notes whether an entry of that age is to be loaded anew in the background.
+func (l *Fetcher) noteRefresh(r *Round, e *lease.Entry, what seen, now time.Time) {
+	left := e.Expiry.Sub(now)
+	fresh := what == seenFresh
+	if !e.Taken(now) && (!fresh || left > 0 && l.due(left, l.Delta(e.Cost))) {
+		r.stamp, r.known, r.renew, r.early = e.Stamp, true, true, fresh
+	}
+}

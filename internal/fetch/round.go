@@ -89,6 +89,27 @@ type ending struct {
 	busy          bool   // another process refreshes the key
 }
 
+// refresh is what a round knows of the background refresh that it has found to be due, or, in a
+// round of its own, is.
+type refresh struct {
+	renew bool // it is due
+	early bool // while the value is fresh
+	known bool // which entry is to be replaced: that of stamp
+	stamp lease.Token
+	until time.Time // else, when the value that is in memory ends: a later entry need not be replaced
+}
+
+// verdict is what a loader's filter has said of a round's key.
+type verdict uint8
+
+const (
+	notAsked verdict = iota
+	unanswered
+	passed
+	refused
+	checked // refused, and the database is asked all the same
+)
+
 // step is what is to be done next.
 type step uint8
 

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"math/rand/v2"
 	"slices"
 	"time"
 
@@ -14,6 +13,11 @@ import (
 	"github.com/cacheaside/cacheaside/internal/memory"
 	"github.com/cacheaside/cacheaside/internal/source"
 )
+
+// MaxRefusals is how many loads of a round may be refused, since an invalidation came between,
+// before the next one's result is given out even if it is refused: under a storm of invalidations
+// a reader must come to an end.
+const MaxRefusals = 3
 
 // store puts what was loaded in the place of the leases, or the marker of a failure.
 func (b *batch) store(rounds []*Round, rows []source.Row) {
@@ -192,11 +196,65 @@ func (b *batch) unvalidated(r *Round) {
 	r.Unvalidated, r.step = true, over
 }
 
-// ttl is how long a loaded value is fresh: its time to live, shortened by the jitter.
-func (l *Fetcher) ttl(row source.Row) time.Duration {
-	ttl := cmp.Or(row.TTL, l.TTL)
-	if row.Null {
-		ttl = cmp.Or(row.TTL, l.NullTTL)
+// failAll ends rounds with their errors, or with err. The fleet is told not to try their keys again
+// at once, unless the database was not asked.
+func (b *batch) failAll(rounds []*Round, err error) {
+	var leased, spared []*lease.Attempt
+	for _, r := range rounds {
+		r.Value, r.Null, r.step = nil, false, over
+		r.Err = cmp.Or(err, r.Err)
+		switch {
+		case r.notAttempted:
+			if !r.withoutLease {
+				spared = append(spared, r.attempt)
+			}
+		case r.withoutLease:
+			b.l.failed(r, r.Err, true)
+		case !b.asks(r):
+			b.l.failed(r, r.Err, true)
+		default:
+			b.l.failed(r, r.Err, false)
+			leased = append(leased, r.attempt)
+		}
 	}
-	return max(ttl-time.Duration(max(l.Jitter, 0)*rand.Float64()*float64(ttl)), time.Millisecond)
+	b.release(spared)
+	if len(leased) > 0 {
+		b.l.cache.Store.Fail(context.WithoutCancel(b.ctx), leased, b.l.ErrorTTL)
+		b.l.countWrites(leased)
+		b.notMarked(rounds)
+	}
+}
+
+// failed notes that the load of a key has failed; here: Redis is not told.
+func (l *Fetcher) failed(r *Round, cause error, here bool) {
+	if !r.bypass {
+		l.Source.Failures.Add(r.text, r.failuresEnded, cause, here)
+	}
+}
+
+// notMarked notes here the failures that Redis could not be told of.
+func (b *batch) notMarked(rounds []*Round) {
+	for _, r := range rounds {
+		if !r.withoutLease && r.attempt.Err != nil {
+			b.l.failed(r, r.Err, true)
+		}
+	}
+}
+
+// succeeded forgets the failure of a key that could be loaded.
+func (l *Fetcher) succeeded(r *Round, err error) {
+	if err == nil && !r.bypass {
+		l.Source.Failures.Forget(r.text)
+	}
+}
+
+// asks tells whether what a round leaves in Redis is to be sent there. If it is not, that is
+// counted: it was to be stored, or given up.
+func (b *batch) asks(r *Round) bool {
+	err := b.l.cache.Conn.Down(int(r.slotRange))
+	if b.refresh || err == nil {
+		return true
+	}
+	b.l.CountWrite(err)
+	return false
 }

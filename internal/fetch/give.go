@@ -8,6 +8,64 @@ import (
 	"github.com/cacheaside/cacheaside/internal/source"
 )
 
+func (l *Fetcher) countHit(r *Round) {
+	if r.step == over {
+		r.Hit = true
+		l.Counters.RedisHits.Add(1)
+		if r.Null {
+			l.Counters.NullHits.Add(1)
+		}
+	}
+}
+
+// giveStale gives out a stale value.
+func (l *Fetcher) giveStale(r *Round) {
+	l.Counters.Stale.Add(1)
+	r.step = over
+}
+
+// Past is what memory holds of a key within its hard life, trusted or not, and how long ago its TTL
+// has ended.
+func (l *Fetcher) Past(r *Round) (item Item, ago time.Duration, ok bool) {
+	if l.Memory == nil {
+		return Item{}, 0, false
+	}
+	item, ago, ok = l.Items.Past(r)
+	return item, ago, ok && (ago < l.staleFor(item.Null))
+}
+
+// fromMemory answers a round by what memory holds, trusted or not, within its hard life.
+func (l *Fetcher) fromMemory(r *Round) bool {
+	if r.how == Fresh {
+		return false
+	}
+	item, _, ok := l.Past(r)
+	if ok {
+		r.Value, r.Null, r.Unvalidated = item.Value, item.Null, true
+	}
+	return ok
+}
+
+// kept answers a round that would load without Redis by what another has loaded and memory keeps.
+func (l *Fetcher) kept(r *Round) bool {
+	if l.Memory == nil || l.cache.Store == nil || r.bypass || r.onHold || r.how == Fresh {
+		return false
+	}
+	item, ok := l.Items.Get(r)
+	if ok {
+		l.Counters.HitsWhileDown.Add(1)
+		r.Value, r.Null, r.Hit, r.Unvalidated = item.Value, item.Null, true, true
+	}
+	return ok
+}
+
+// Current tells whether those who came while a round ran may be given its result: it is what the
+// memory tier holds for them.
+func (l *Fetcher) Current(r *Round) bool {
+	return r.inMemory && !l.Bypassed() && l.Memory.Trusted(r.slotRange) && l.Generations.Of(r.slotRange) == r.generation &&
+		l.Memory.Version(r.slotRange, r.stable) == r.version
+}
+
 // putEntryInMemory remembers what an entry of Redis says, for what is left of its life.
 func (l *Fetcher) putEntryInMemory(r *Round, e *lease.Entry) {
 	if l.Memory == nil {
@@ -66,30 +124,18 @@ func (l *Fetcher) keep(r *Round, row source.Row) {
 	}
 }
 
-// kept answers a round that would load without Redis by what another has loaded and memory keeps.
-func (l *Fetcher) kept(r *Round) bool {
-	if l.Memory == nil || l.cache.Store == nil || r.bypass || r.onHold || r.how == Fresh {
-		return false
-	}
-	item, ok := l.Items.Get(r)
-	if ok {
-		l.Counters.HitsWhileDown.Add(1)
-		r.Value, r.Null, r.Hit, r.Unvalidated = item.Value, item.Null, true, true
-	}
-	return ok
-}
-
-// Current tells whether those who came while a round ran may be given its result: it is what the
-// memory tier holds for them.
-func (l *Fetcher) Current(r *Round) bool {
-	return r.inMemory && !l.Bypassed() && l.Memory.Trusted(r.slotRange) && l.Generations.Of(r.slotRange) == r.generation &&
-		l.Memory.Version(r.slotRange, r.stable) == r.version
-}
-
 // forget ends what this process holds of a key, also that its load has failed.
 func (l *Fetcher) forget(r *Round) {
 	l.Source.Failures.End(r.text)
 	if l.Memory != nil {
 		l.Memory.Invalidate(l.Items.Hash(r), r.stable)
+	}
+}
+
+// countRefresh counts a background refresh that is about to load.
+func (l *Fetcher) countRefresh(r *Round) {
+	l.Counters.BackgroundRefreshes.Add(1)
+	if r.early {
+		l.Counters.Early.Add(1)
 	}
 }

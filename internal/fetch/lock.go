@@ -2,11 +2,56 @@ package fetch
 
 import (
 	"context"
+	"errors"
 	"sync"
 	"time"
 
 	"github.com/cacheaside/cacheaside/internal/lease"
 )
+
+// lock takes the loader's lock of a row. If it cannot be had the load is made without it, as a
+// rule: the lease is what keeps the promises.
+func (b *batch) lock(r *Round) (unlock func() error, err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			unlock, err = nil, b.l.cache.Caught(p)
+		}
+		if err != nil && b.ctx.Err() == nil {
+			b.l.Counters.Unlocked.Add(1)
+		}
+	}()
+	name, _ := b.l.Keys.Name(r.text)
+	unlock, err = b.l.Locker.Lock(b.ctx, name, b.l.cache.QueueTimeout)
+	if unlock == nil && err == nil {
+		err = errors.New("the Locker has returned neither a lock nor an error")
+	}
+	return unlock, err
+}
+
+func (b *batch) unlock(unlock func() error) {
+	defer func() {
+		if p := recover(); p != nil {
+			b.l.Counters.Unlocked.Add(1)
+		}
+	}()
+	if err := unlock(); err != nil {
+		b.l.Counters.Unlocked.Add(1)
+	}
+}
+
+// stillToLoad looks once more at what a key holds, after its lock was waited for: its lease may
+// have been ended by an invalidation meanwhile, and then another may have loaded it.
+func (b *batch) stillToLoad(rounds []*Round) bool {
+	if r := rounds[0]; r.withoutLease || b.refresh {
+		return true
+	}
+	b.l.cache.Store.Read(b.ctx, &b.l.sizes, names(rounds), func(i int, state *lease.State, err error) {
+		if err == nil { // else it is not known, and the fill will tell
+			b.settle(rounds[i], state, nil)
+		}
+	})
+	return len(at(rounds, toLoad)) == len(rounds)
+}
 
 // renewLeases renews the leases of rounds at each third of their life until stop is called. A
 // renewal that comes too late is harmless: it compares the token. If a lease is lost its load goes

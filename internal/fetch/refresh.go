@@ -7,16 +7,6 @@ import (
 	"github.com/cacheaside/cacheaside/internal/lease"
 )
 
-// refresh is what a round knows of the background refresh that it has found to be due, or, in a
-// round of its own, is.
-type refresh struct {
-	renew bool // it is due
-	early bool // while the value is fresh
-	known bool // which entry is to be replaced: that of stamp
-	stamp lease.Token
-	until time.Time // else, when the value that is in memory ends: a later entry need not be replaced
-}
-
 // refreshDue begins the background refreshes that rounds have found to be due. Callers who would
 // wait for one in vain, since it cannot begin, get the stale value. Call it before the rounds
 // complete.
@@ -213,12 +203,4 @@ func (b *batch) catchUp() {
 			b.l.takeOver(r, e)
 		}
 	})
-}
-
-// countRefresh counts a background refresh that is about to load.
-func (l *Fetcher) countRefresh(r *Round) {
-	l.Counters.BackgroundRefreshes.Add(1)
-	if r.early {
-		l.Counters.Early.Add(1)
-	}
 }

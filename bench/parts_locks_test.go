@@ -21,6 +21,7 @@ import (
 
 	"github.com/cacheaside/cacheaside/internal/test/testenv"
 	"github.com/cacheaside/cacheaside/lock"
+	"github.com/cacheaside/cacheaside/lock/redlock"
 )
 
 // lockLife is the TTL of all locks.
@@ -142,7 +143,7 @@ func TestRedlock(t *testing.T) {
 	for _, server := range testenv.FiveMasters(t) {
 		nodes, ours = append(nodes, redisClient(t, server)), append(ours, redisClient(t, server))
 	}
-	l := must(lock.NewRedlock(ours, &lock.LockerOptions{TTL: lockLife}))(t)
+	l := must(redlock.New(ours, &lock.LockerOptions{TTL: lockLife}))(t)
 	t.Cleanup(func() { l.Close() })
 	uncontended(t, &Table{Section: 14, Title: "Redlock, five nodes, uncontended",
 		Text: "Acquire and release, one goroutine; redsync is the floor. Ours counts with redsync's code, too. Its token costs one more round of requests; NoToken goes without.",

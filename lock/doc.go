@@ -6,10 +6,10 @@
 //		return withdraw(ctx, token) // ctx ends before another can have the lock
 //	})
 //
-// A Locker is of one service: Redis (NewRedis), several independent Redis servers (NewRedlock), a
-// table of MySQL or MariaDB (package mysqllock), ZooKeeper (package zklock), or this process
-// (NewLocal). All pass one suite of tests. A service of your own needs a driver (package driver,
-// New).
+// A Locker is of one service: Redis (NewRedis), several independent Redis servers (package
+// redlock), a table of MySQL or MariaDB (package mysqllock), ZooKeeper (package zklock), or this
+// process (NewLocal). All pass one suite of tests. A service of your own needs a driver (package
+// driver, New).
 //
 // # What a lock promises
 //

@@ -4,7 +4,6 @@ import (
 	"context"
 	"math/rand/v2"
 	"os"
-	"strings"
 	"testing"
 	"time"
 
@@ -17,13 +16,6 @@ import (
 
 func init() {
 	locktest.Child(func(o *lock.LockerOptions) (*lock.Locker, error) {
-		if addrs := os.Getenv("LOCK_REDLOCK"); addrs != "" {
-			var clients []*redis.Client
-			for addr := range strings.SplitSeq(addrs, ",") {
-				clients = append(clients, redis.NewClient(&redis.Options{Addr: addr, ContextTimeoutEnabled: true}))
-			}
-			return lock.NewRedlock(clients, o)
-		}
 		return lock.NewRedis(redis.NewClient(&redis.Options{Addr: os.Getenv("LOCK_REDIS"), ContextTimeoutEnabled: true}), o)
 	})
 }

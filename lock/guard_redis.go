@@ -11,6 +11,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/cacheaside/cacheaside/internal/conn"
+	"github.com/cacheaside/cacheaside/internal/redislock"
 )
 
 // SetFenced sets a key of Redis to value, unless a newer holder of the lock has been there: then
@@ -112,25 +113,12 @@ func fenced(ctx context.Context, rdb redis.UniversalClient, s conn.Script, key s
 	if err != nil {
 		return "", err
 	}
-	args = append([]any{2, key, fence, strconv.FormatInt(token, 10)}, args...)
-	cmd, err := evalFenced(ctx, c, "evalsha", s.Hash, args)
-	if err == nil && conn.Unknown(cmd) {
-		cmd, err = evalFenced(ctx, c, "eval", s.Source, args)
-	}
+	args = append([]any{strconv.FormatInt(token, 10)}, args...)
+	// Once: of two of the same, one could arrive when the holder has set another value already.
+	cmd, err := redislock.Eval(ctx, c.Send, s, true, []string{key, fence}, args...)
 	if err != nil {
 		return "", err
 	}
-	return fencedReply(cmd)
-}
-
-// evalFenced sends it once: of two of the same one could arrive when the holder has set another
-// value already.
-func evalFenced(ctx context.Context, c *conn.Conn, name, body string, args []any) (*redis.Cmd, error) {
-	cmd := redis.NewCmd(ctx, append([]any{name, body}, args...)...)
-	return cmd, c.Send(ctx, []redis.Cmder{conn.Once(cmd)})
-}
-
-func fencedReply(cmd *redis.Cmd) (string, error) {
 	reply, err := cmd.Slice()
 	if err != nil {
 		return "", err

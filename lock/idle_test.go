@@ -31,25 +31,13 @@ func TestIdleConnectionsClosed(t *testing.T) {
 	server := testenv.SharedRedis(t)
 	single, closeIdle := opaque(t, server, 0)
 	unrepeated, closeUnrepeated := opaque(t, server, -1)
-	var nodes []*redis.Client
-	var closeNodes []func(int)
-	for _, r := range testenv.FiveMasters(t) {
-		rdb, f := opaque(t, r, -1)
-		nodes, closeNodes = append(nodes, rdb), append(closeNodes, f)
-	}
 	lockers := map[string]*lock.Locker{
 		"redis":      closed(t)(lock.NewRedis(single, o)),
 		"no retries": closed(t)(lock.NewRedis(unrepeated, o)),
-		"redlock":    closed(t)(lock.NewRedlock(nodes, o)),
 	}
 	for name, closeIdle := range map[string]func(int){
 		"redis":      closeIdle,
 		"no retries": closeUnrepeated,
-		"redlock": func(n int) {
-			for _, f := range closeNodes {
-				f(n)
-			}
-		},
 	} {
 		for _, dead := range []int{2, 100} {
 			t.Run(fmt.Sprintf("%s/%d", name, dead), func(t *testing.T) {

@@ -33,8 +33,8 @@ type Locker struct {
 	faulty     sync.Once      // the observer has panicked
 }
 
-// New makes a Locker of a driver, for services that have none here; see NewLocal, NewRedis,
-// NewRedlock, and the packages mysqllock and zklock. Close closes the driver. nil options are the
+// New makes a Locker of a driver, for services that have none here; see NewLocal, NewRedis, and the
+// packages redlock, mysqllock and zklock. Close closes the driver. nil options are the
 // defaults.
 func New(d driver.Driver, options *LockerOptions) (*Locker, error) {
 	if d == nil {

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/cacheaside/cacheaside/internal/check"
+	"github.com/cacheaside/cacheaside/internal/redislock"
 )
 
 // LockerOptions are the settings of a Locker. The zero value, and nil, are good defaults.
@@ -82,9 +83,9 @@ func (o *LockerOptions) withDefaults() LockerOptions {
 	if o != nil {
 		d = *o
 	}
-	d.Prefix = cmp.Or(d.Prefix, "lock:")
+	d.Prefix = cmp.Or(d.Prefix, redislock.DefaultPrefix)
 	d.TTL = cmp.Or(d.TTL, 10*time.Second)
-	d.Timeout = cmp.Or(d.Timeout, 500*time.Millisecond)
+	d.Timeout = cmp.Or(d.Timeout, redislock.DefaultTimeout)
 	return d
 }
 

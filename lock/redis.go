@@ -7,7 +7,6 @@ import (
 	"fmt"
 	mrand "math/rand/v2"
 	"strconv"
-	"strings"
 	"sync"
 	"time"
 
@@ -37,7 +36,8 @@ import (
 // writes has forgotten the lock. Another process gets the lock while the holder still has it for up
 // to a third of the TTL, until the watchdog asks. A server that evicts keys may forget locks, too:
 // all policies but noeviction may take a lock. The token tells the holders apart. Persistence with
-// appendfsync always keeps a lock through a restart; NewRedlock, mysqllock and zklock keep it
+// appendfsync always keeps a lock through a restart; the packages redlock, mysqllock and zklock
+// keep it
 // through the loss of a server.
 func NewRedis(rdb redis.UniversalClient, options *LockerOptions) (*Locker, error) {
 	o := options.withDefaults()
@@ -48,8 +48,7 @@ func NewRedis(rdb redis.UniversalClient, options *LockerOptions) (*Locker, error
 	if err != nil {
 		return nil, fmt.Errorf("lock: %w", err)
 	}
-	d := &redisDriver{conn: c, prefix: o.Prefix}
-	d.wakes.init(rdb, c)
+	d := &redisDriver{conn: c, prefix: o.Prefix, wakes: redislock.NewWakes(rdb, c)}
 	l, err := New(d, options)
 	if err != nil {
 		d.stop()
@@ -60,19 +59,14 @@ func NewRedis(rdb redis.UniversalClient, options *LockerOptions) (*Locker, error
 type redisDriver struct {
 	conn   *conn.Conn
 	prefix string
-	clocks clocks
-	wakes  wakes
+	clocks [conn.Ranges]redislock.Clock
+	wakes  *redislock.Wakes
 
 	settling sync.WaitGroup // goroutines of settle, which need conn
 }
 
-// lockKey is the key of a lock: its slot is that of the name as a whole, whatever is in it.
-func lockKey(prefix, key string) string {
-	return redislock.Key(prefix, strings.TrimPrefix(key, prefix))
-}
-
 func (d *redisDriver) Acquire(ctx context.Context, r driver.Request) (driver.Grant, error) {
-	a := &asking{d: d, key: lockKey(d.prefix, r.Key), ttl: r.TTL, timeout: r.Timeout}
+	a := &asking{d: d, key: redislock.KeyOf(d.prefix, r.Key), ttl: r.TTL, timeout: r.Timeout}
 	began := time.Now()
 	g, err := d.acquire(ctx, a, r.Wait)
 	if err != nil {
@@ -88,13 +82,13 @@ func (d *redisDriver) explain(ctx context.Context, err error, asked, key string,
 }
 
 func (d *redisDriver) acquire(ctx context.Context, a *asking, wait bool) (driver.Grant, error) {
-	var heard *wake // nil: not yet needed
-	defer func() { heard.leave() }()
+	var heard *redislock.Wake // nil: not yet needed
+	defer func() { heard.Leave() }()
 	for {
 		if ctx.Err() != nil {
 			return driver.Grant{}, context.Cause(ctx)
 		}
-		g, left, err := a.ask(ctx, wait && d.wakes.hears(a.key))
+		g, left, err := a.ask(ctx, wait && d.wakes.Hears(a.key))
 		switch {
 		case err != nil, g.Lock != nil:
 			return g, err
@@ -102,12 +96,12 @@ func (d *redisDriver) acquire(ctx context.Context, a *asking, wait bool) (driver
 			return g, driver.ErrHeld
 		}
 		if heard == nil {
-			heard = d.wakes.watch(a.key)
+			heard = d.wakes.Watch(a.key)
 		}
 		// The message can be lost, and a process that has died sends none.
 		expiry := time.NewTimer(left + mrand.N(min(left/10, 50*time.Millisecond)+2*time.Millisecond))
 		select {
-		case <-heard.c:
+		case <-heard.C:
 		case <-expiry.C:
 		case <-ctx.Done():
 			expiry.Stop()
@@ -147,7 +141,7 @@ func (a *asking) ask(ctx context.Context, mark bool) (g driver.Grant, left time.
 		for _, u := range a.unknown {
 			args = append(args, u)
 		}
-		var reply answer
+		var reply redislock.Reply
 		reply, err = a.d.ask(ctx, acquireScript, true, a.key, a.timeout, args...)
 		switch {
 		case err != nil && conn.IsReply(err):
@@ -164,24 +158,24 @@ func (a *asking) ask(ctx context.Context, mark bool) (g driver.Grant, left time.
 			}
 			continue
 		}
-		a.d.clocks.learn(a.d.conn.Range(a.key), sent, reply.now)
-		switch reply.status {
-		case isGranted:
+		a.d.clocks[a.d.conn.Range(a.key)].Learn(sent, reply.Now)
+		switch reply.Status {
+		case redislock.IsGranted:
 			return a.grant(id, reply, sent), 0, nil
-		case isAdopted:
-			return a.grant(reply.holder, reply, sent), 0, nil
-		case isHeld:
-			return g, time.Duration(reply.value) * time.Millisecond, nil
-		case isLate:
+		case redislock.IsAdopted:
+			return a.grant(reply.Holder, reply, sent), 0, nil
+		case redislock.IsHeld:
+			return g, time.Duration(reply.Value) * time.Millisecond, nil
+		case redislock.IsLate:
 			err = errors.New("the clock of the Redis server jumps, or requests take too long to arrive")
 		}
 	}
 	return g, 0, err
 }
 
-func (a *asking) grant(id string, reply answer, sent time.Time) driver.Grant {
-	ahead := time.Duration(max(0, reply.value-reply.now)) * time.Microsecond
-	return driver.Grant{Lock: &redisLock{asking: a, id: id, token: reply.value, keep: remembered + ahead}, Token: reply.value, Sent: sent, TTL: a.ttl}
+func (a *asking) grant(id string, reply redislock.Reply, sent time.Time) driver.Grant {
+	ahead := time.Duration(max(0, reply.Value-reply.Now)) * time.Microsecond
+	return driver.Grant{Lock: &redisLock{asking: a, id: id, token: reply.Value, keep: remembered + ahead}, Token: reply.Value, Sent: sent, TTL: a.ttl}
 }
 
 // redisLock is held under an id.
@@ -239,14 +233,14 @@ func (a *asking) settle() {
 	}
 	bound := a.bound
 	a.d.settling.Go(func() {
-		end, closing := time.Now().Add(a.ttl+a.timeout), a.d.wakes.ctx.Done()
+		end, closing := time.Now().Add(a.ttl+a.timeout), a.d.wakes.Closing()
 		for pause := 5 * time.Millisecond; time.Now().Before(end); pause = min(2*pause, time.Second) {
 			reply, err := a.d.ask(context.Background(), settleScript, false, a.key, a.timeout, ids...)
-			if err == nil && reply.now > bound {
+			if err == nil && reply.Now > bound {
 				return
 			}
 			if err == nil {
-				pause = min(pause, time.Duration(bound-reply.now)*time.Microsecond+time.Millisecond)
+				pause = min(pause, time.Duration(bound-reply.Now)*time.Microsecond+time.Millisecond)
 			}
 			select {
 			case <-time.After(pause):
@@ -266,7 +260,7 @@ func (d *redisDriver) Close() error {
 }
 
 func (d *redisDriver) stop() {
-	d.wakes.close()
+	d.wakes.Close()
 	d.settling.Wait()
 	d.conn.Close()
 }

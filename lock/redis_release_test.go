@@ -3,6 +3,7 @@ package lock_test
 import (
 	"context"
 	"errors"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -10,9 +11,35 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/cacheaside/cacheaside/internal/conn"
 	"github.com/cacheaside/cacheaside/internal/test/testenv"
 	"github.com/cacheaside/cacheaside/lock"
 )
+
+func is(hash string, scripts ...conn.Script) bool {
+	return slices.ContainsFunc(scripts, func(s conn.Script) bool { return s.Hash == hash })
+}
+
+// scripted is a hook by which the requests of a client for lock "a" take place, and are answered,
+// when a test wants them to.
+type scripted struct {
+	of func(s string, next func() error) error // s: the hash of the script
+}
+
+func (scripted) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+func (h scripted) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		if cmd.Name() != "evalsha" || !slices.Contains(cmd.Args(), any("lock:{a}")) {
+			return next(ctx, cmd)
+		}
+		return h.of(cmd.Args()[1].(string), func() error { return next(ctx, cmd) })
+	}
+}
+
+func (scripted) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return next
+}
 
 // losesAnswers has the answer to the next command be lost.
 type losesAnswers struct{ next bool }

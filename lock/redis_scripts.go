@@ -2,8 +2,6 @@ package lock
 
 import (
 	"context"
-	"errors"
-	"sync/atomic"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -15,22 +13,6 @@ import (
 // remembered is for how long after it is in the past a token is: a clock that is set back by less
 // does no harm.
 const remembered = time.Minute
-
-// answer is what a script answers: a status, a number, the server's time in microseconds, and a
-// holder.
-type answer struct {
-	status int64
-	value  int64
-	now    int64
-	holder string
-}
-
-const (
-	isHeld    = 0 // value: for how many ms more
-	isGranted = 1 // value: the token
-	isAdopted = 2 // likewise, of a request before, which is the holder
-	isLate    = 3
-)
 
 // read is the beginning of scripts: the time, and what the key holds. redislock says what that is.
 const read = redislock.Read
@@ -84,10 +66,6 @@ for i = 1, #ARGV do
   end
 end
 return {0, 0, now}`)
-
-	timeScript = conn.NewScript(`
-local t = redis.call('TIME')
-return {0, 0, t[1] * 1000000 + t[2]}`)
 )
 
 // eval runs a script; once: the client must not repeat it. A timeout of 0: ctx has one.
@@ -97,26 +75,19 @@ func (d *redisDriver) eval(ctx context.Context, s conn.Script, once bool, key st
 		ctx, cancel = context.WithTimeout(ctx, timeout)
 		defer cancel()
 	}
-	cmd, err := d.evalBy(ctx, "evalsha", s.Hash, once, key, args)
-	if err == nil && conn.Unknown(cmd) {
-		cmd, err = d.evalBy(ctx, "eval", s.Source, once, key, args)
-	}
-	if err != nil {
-		return nil, err
-	}
-	return cmd, cmd.Err()
+	return redislock.Eval(ctx, d.conn.Send, s, once, []string{key}, args...)
 }
 
-// ask runs a script that answers at length.
-func (d *redisDriver) ask(ctx context.Context, s conn.Script, once bool, key string, timeout time.Duration, args ...any) (answer, error) {
+// ask runs a script with a redislock.Reply.
+func (d *redisDriver) ask(ctx context.Context, s conn.Script, once bool, key string, timeout time.Duration, args ...any) (redislock.Reply, error) {
 	cmd, err := d.eval(ctx, s, once, key, timeout, args...)
 	if err != nil {
-		return answer{}, err
+		return redislock.Reply{}, err
 	}
-	return answerOf(cmd)
+	return redislock.ReplyOf(cmd)
 }
 
-// yes runs a script that answers whether it was so.
+// yes runs a script that replies with 1 if it was so.
 func (d *redisDriver) yes(ctx context.Context, s conn.Script, once bool, key string, timeout time.Duration, args ...any) (bool, error) {
 	cmd, err := d.eval(ctx, s, once, key, timeout, args...)
 	if err != nil {
@@ -126,65 +97,10 @@ func (d *redisDriver) yes(ctx context.Context, s conn.Script, once bool, key str
 	return n == 1, err
 }
 
-var errUnexpected = errors.New("an unexpected answer from Redis")
-
-func answerOf(cmd *redis.Cmd) (a answer, err error) {
-	if err := cmd.Err(); err != nil {
-		return a, err
-	}
-	reply, _ := cmd.Val().([]any)
-	if len(reply) < 3 || len(reply) > 4 {
-		return a, errUnexpected
-	}
-	for i, to := range []*int64{&a.status, &a.value, &a.now} {
-		n, ok := reply[i].(int64)
-		if !ok {
-			return answer{}, errUnexpected
-		}
-		*to = n
-	}
-	if len(reply) == 4 {
-		a.holder, _ = reply[3].(string)
-	}
-	return a, nil
-}
-
-func (d *redisDriver) evalBy(ctx context.Context, name, body string, once bool, key string, args []any) (*redis.Cmd, error) {
-	all := append(append(make([]any, 0, 4+len(args)), name, body, 1, key), args...)
-	cmd := redis.NewCmd(ctx, all...)
-	var sent redis.Cmder = cmd
-	if once {
-		sent = conn.Once(cmd)
-	}
-	return cmd, d.conn.Send(ctx, []redis.Cmder{sent})
-}
-
-// clocks is what is known of the clocks of the servers: so a request for a lock can say until when
-// it is to be carried out. A request that has been delayed for longer, in a network or by a server
-// that hangs, is not: nobody would release the lock.
-type clocks struct {
-	ranges [conn.Ranges]atomic.Pointer[reading]
-}
-
-type reading struct {
-	sent time.Time // before the clock was read
-	now  int64     // what it showed, in microseconds
-}
-
-func (c *clocks) learn(r int, sent time.Time, now int64) { c.ranges[r].Store(&reading{sent, now}) }
-
-// bound is until when a request sent now is to be carried out.
+// bound returns the time, by the clock of the server, after which a request sent now is not to be
+// carried out.
 func (d *redisDriver) bound(ctx context.Context, key string, timeout time.Duration) (int64, error) {
-	r := d.conn.Range(key)
-	c := d.clocks.ranges[r].Load()
-	if c == nil {
-		sent := time.Now()
-		reply, err := d.ask(ctx, timeScript, false, key, timeout)
-		if err != nil {
-			return 0, err
-		}
-		c = &reading{sent, reply.now}
-		d.clocks.ranges[r].Store(c)
-	}
-	return c.now + (time.Since(c.sent) + timeout).Microseconds(), nil
+	return d.clocks[d.conn.Range(key)].Bound(timeout, func() (redislock.Reply, error) {
+		return d.ask(ctx, redislock.Time, false, key, timeout)
+	})
 }

@@ -45,16 +45,19 @@ locks() {
 	echo
 	echo "== exclusion, tokens and margins under faults: 5 histories of 20 s for each service"
 	package lock 'History$'
+	package lock/redlock 'History$'
 	package lock/mysqllock 'History$'
 	package lock/zklock 'History$'
 	echo
 	echo "== the suites on real servers: a holder is told before the next has the lock"
-	package lock '^(TestRedis|TestSentinel|TestCluster|TestRedlock)$'
+	package lock '^(TestRedis|TestSentinel|TestCluster)$'
+	package lock/redlock '^TestRedlock$'
 	package lock/mysqllock '^TestSuite$'
 	package lock/zklock '^TestSuite$'
 	echo
 	echo "== nothing is left behind; nodes that hang; tokens; the paused holder; wake-ups"
-	package lock '^(TestCancelledAcquireLeavesNothing|TestDelayedRequestIsRefused|TestLostReplyIsAdopted|TestRedlockCancelledAcquire|TestRedlockNodeHangs|TestRedlockThreeDown|TestTokensGrow.*|TestPausedHolder|TestReleaseWakesWaiters|TestWakeUpsLost)$'
+	package lock '^(TestCancelledAcquireLeavesNothing|TestDelayedRequestIsRefused|TestLostReplyIsAdopted|TestTokensGrow.*|TestPausedHolder|TestReleaseWakesWaiters|TestWakeUpsLost)$'
+	package lock/redlock '^(TestRedlockCancelledAcquire|TestRedlockNodeHangs|TestRedlockThreeDown|TestRedlockTokensGrow)$'
 	echo
 	echo "== the sale: 20 runs of each lock under its fault, and of one segment and ten"
 	package examples/flashsale '.'

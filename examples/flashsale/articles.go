@@ -204,7 +204,7 @@ func hashWatchdog(p *process) lockFunc {
 
 // V6: Redlock, the lock of a majority of servers; so one may fail. But there is no token, and
 // servers whose clocks jump have forgotten the lock.
-func redlock(p *process) lockFunc {
+func redlockArticle(p *process) lockFunc {
 	const life = 30 * time.Second // more than anybody is suspended for
 	return func(ctx context.Context) (func(), error) {
 		id := rand.Text()

@@ -5,6 +5,7 @@ import (
 	"errors"
 
 	"github.com/cacheaside/cacheaside/lock"
+	"github.com/cacheaside/cacheaside/lock/redlock"
 )
 
 // sellFunc sells a piece to a buyer, under a lock. Its errors are errSoldOut, those of ctx, and
@@ -42,7 +43,7 @@ func withLibrary(p *process) (sellFunc, error) {
 }
 
 func withRedlock(p *process) (sellFunc, error) {
-	return withLocker(p, func(o *lock.LockerOptions) (*lock.Locker, error) { return lock.NewRedlock(p.masters, o) })
+	return withLocker(p, func(o *lock.LockerOptions) (*lock.Locker, error) { return redlock.New(p.masters, o) })
 }
 
 func withLocker(p *process, open func(*lock.LockerOptions) (*lock.Locker, error)) (sellFunc, error) {

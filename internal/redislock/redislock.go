@@ -19,6 +19,9 @@ var (
 // Key is the key of a lock: its slot is that of the name as a whole, whatever is in it.
 func Key(prefix, name string) string { return prefix + "{" + tagEscape.Replace(name) + "}" }
 
+// KeyOf is Key for a driver.Request.Key, which is the prefix and the name.
+func KeyOf(prefix, key string) string { return Key(prefix, strings.TrimPrefix(key, prefix)) }
+
 // Name is the name of the lock whose key this is. It answers false for what is no key of a lock.
 func Name(prefix, key string) (name string, ok bool) {
 	tag, ok := strings.CutPrefix(key, prefix+"{")

@@ -18,6 +18,7 @@ import (
 	"github.com/cacheaside/cacheaside/internal/test/testenv"
 	"github.com/cacheaside/cacheaside/lock"
 	"github.com/cacheaside/cacheaside/lock/mysqllock"
+	"github.com/cacheaside/cacheaside/lock/redlock"
 	"github.com/cacheaside/cacheaside/lock/zklock"
 )
 
@@ -90,7 +91,7 @@ func TestLockServicesThatStall(t *testing.T) {
 	}{
 		"redis": {func(t *testing.T, addr string) (*lock.Locker, error) { return lock.NewRedis(client(t, addr), &o) }, "no answer from Redis at", true},
 		"redlock": {func(t *testing.T, addr string) (*lock.Locker, error) {
-			return lock.NewRedlock([]*redis.Client{client(t, addr), client(t, silent(t)), client(t, silent(t))}, &o)
+			return redlock.New([]*redis.Client{client(t, addr), client(t, silent(t)), client(t, silent(t))}, &o)
 		}, "no majority", true},
 		"rows": {func(t *testing.T, addr string) (*lock.Locker, error) {
 			return mysqllock.New(database(t, addr), &mysqllock.Options{LockerOptions: o})

@@ -20,8 +20,9 @@ var beginnings = map[string]string{
 	"cacheasidetest": `New Process.Process Process.Hear Process.Forget Process.Cut Process.Hang Process.Join
 		Redis.Settle Redis.EndTTL Redis.EndLife Redis.Empty Redis.Kill Redis.Hang Redis.Fail Redis.Restore Redis.Client Redis.Server`,
 	"consistency":    "NewWriter NewRelay NewMemoryQueue Dialect.Schema Touch WriteThrough SQLOutbox Writer.Update Writer.At Writer.Enqueue Writer.InvalidateMany",
-	"lock":           "NewRedis NewRedlock NewLocal WithOwner SetFenced Guard Segmented Locker.Do Locker.Acquire Locker.TryAcquire",
+	"lock":           "NewRedis NewLocal WithOwner SetFenced Guard Segmented Locker.Do Locker.Acquire Locker.TryAcquire",
 	"lock/mysqllock": "New Schema",
+	"lock/redlock":   "New",
 	"lock/zklock":    "New",
 	"bloom":          "NewLocal NewRedis NewReplica NewDenyList Table Redis.Maintain Local.Save",
 	"canal":          "NewConsumer Handle BindFilter Key NewSQLCheckpoint",

@@ -27,7 +27,7 @@ var known = strings.Fields(`context database/sql errors fmt net/http slices stri
 var inProgram = strings.Fields("github.com/alicebob/miniredis/v2 modernc.org/sqlite log")
 
 // ours are those of the library.
-var ours = strings.Fields("bloom canal canal/envelope canal/event canal/parking consistency lock meter")
+var ours = strings.Fields("bloom canal canal/envelope canal/event canal/parking consistency lock lock/redlock meter")
 
 // elsewhere are the modules whose packages some snippets use, by what such a snippet has, and what
 // else those use.

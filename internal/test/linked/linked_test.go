@@ -9,10 +9,10 @@ import (
 	"testing"
 )
 
-// packages are those that a program links.
-func packages(t *testing.T, program string) []string {
+// packages returns the packages that a package links.
+func packages(t *testing.T, of string) []string {
 	t.Helper()
-	list := exec.Command("go", "list", "-deps", "./"+program)
+	list := exec.Command("go", "list", "-deps", of)
 	list.Env = append(os.Environ(), "GOPROXY=off")
 	var errs bytes.Buffer
 	list.Stderr = &errs
@@ -32,10 +32,10 @@ func TestWhatGetLinks(t *testing.T) {
 		github.com/dgraph-io/ristretto github.com/dustin/go-humanize github.com/klauspost/compress
 		github.com/sony/gobreaker golang.org/x/sys golang.org/x/time`)
 	never := strings.Fields("encoding/gob html/template net/http net/rpc net/textproto text/template")
-	plain := packages(t, "plain")
+	plain := packages(t, "./plain")
 	var own int
 	var modules []string
-	for _, p := range packages(t, "get") {
+	for _, p := range packages(t, "./get") {
 		parts := strings.Split(p, "/")
 		switch {
 		case slices.Contains(plain, p):
@@ -54,5 +54,24 @@ func TestWhatGetLinks(t *testing.T) {
 		if !slices.Contains(allowed, m) {
 			t.Errorf("it links %s", m)
 		}
+	}
+}
+
+// A program with locks in one service links no other service: package lock links Redis, and each
+// other service is a package or a module of its own.
+func TestWhatLocksLink(t *testing.T) {
+	for of, names := range map[string]string{
+		"../../../lock":           "go-redsync go-zookeeper go-sql-driver",
+		"../../../lock/mysqllock": "go-redsync go-zookeeper",
+		"../../../lock/redlock":   "go-zookeeper go-sql-driver",
+	} {
+		for _, p := range packages(t, of) {
+			if slices.ContainsFunc(strings.Fields(names), func(name string) bool { return strings.Contains(p, name) }) {
+				t.Errorf("%s links %s", of, p)
+			}
+		}
+	}
+	if !slices.ContainsFunc(packages(t, "../../../lock/redlock"), func(p string) bool { return strings.HasPrefix(p, "github.com/go-redsync/redsync/v4/redis/goredis") }) {
+		t.Error("a Redlock does not link redsync's pools")
 	}
 }

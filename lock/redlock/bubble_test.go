@@ -1,4 +1,4 @@
-package lock_test
+package redlock_test
 
 import (
 	"context"
@@ -17,6 +17,7 @@ import (
 
 	"github.com/cacheaside/cacheaside/internal/test/testenv"
 	"github.com/cacheaside/cacheaside/lock"
+	"github.com/cacheaside/cacheaside/lock/redlock"
 )
 
 // miniFive are five embedded servers. Each call makes clients of its own.
@@ -113,7 +114,7 @@ func TestRedlockTimes(t *testing.T) {
 		clients, direct := five(t), five(t)
 		one, others := slow(clients, 4), slow(clients, 2, 3)
 		o := lock.LockerOptions{TTL: 5 * time.Second, Timeout: 400 * time.Millisecond}
-		l := closed(t)(lock.NewRedlock(clients, &o))
+		l := closed(t)(redlock.New(clients, &o))
 		acquire := func(name string) *lock.Lease {
 			t.Helper()
 			lease, err := l.Acquire(t.Context(), name, &lock.Options{Fixed: true})
@@ -184,7 +185,7 @@ func TestRedlockSlowNodes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		clients := miniFive(t)(t)
 		set := slow(clients)
-		l := closed(t)(lock.NewRedlock(clients, &lock.LockerOptions{TTL: ttl}))
+		l := closed(t)(redlock.New(clients, &lock.LockerOptions{TTL: ttl}))
 		warm, err := l.Acquire(t.Context(), "warm", nil)
 		want(t, "acquire", err, nil)
 		want(t, "release", warm.Release(), nil)
@@ -206,7 +207,7 @@ func TestRedlockHoldsAndCounts(t *testing.T) {
 		five := miniFive(t)
 		rs := redsyncOf(five(t))
 		want(t, "lock", rs.NewMutex("a", redsync.WithExpiry(ttl)).Lock(), nil)
-		l := closed(t)(lock.NewRedlock(five(t), &lock.LockerOptions{TTL: ttl}))
+		l := closed(t)(redlock.New(five(t), &lock.LockerOptions{TTL: ttl}))
 		lease, err := l.Acquire(t.Context(), "b", nil)
 		want(t, "acquire", err, nil)
 		time.Sleep(ttl + ttl/2)
@@ -253,8 +254,8 @@ func TestRedlockWakes(t *testing.T) {
 			return func() { m.Unlock() }
 		})
 		lockers := make(chan *lock.Locker, 2) // they take turns, as two processes
-		lockers <- closed(t)(lock.NewRedlock(five(t), nil))
-		lockers <- closed(t)(lock.NewRedlock(five(t), nil))
+		lockers <- closed(t)(redlock.New(five(t), nil))
+		lockers <- closed(t)(redlock.New(five(t), nil))
 		woken := handover(t, func() func() {
 			l := <-lockers
 			lease, err := l.Acquire(t.Context(), "b", nil)

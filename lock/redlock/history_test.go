@@ -1,4 +1,4 @@
-package lock_test
+package redlock_test
 
 import (
 	"context"
@@ -12,6 +12,7 @@ import (
 	"github.com/cacheaside/cacheaside/internal/test/locktest"
 	"github.com/cacheaside/cacheaside/internal/test/testenv"
 	"github.com/cacheaside/cacheaside/lock"
+	"github.com/cacheaside/cacheaside/lock/redlock"
 )
 
 // TestRedlockHistory: one or two of the nodes hang, are cut off, stopped, lose replies and get
@@ -38,7 +39,7 @@ func TestRedlockHistory(t *testing.T) {
 					clients = append(clients, clientWith(t, c))
 				}
 				proxies = append(proxies, own)
-				return closed(t)(lock.NewRedlock(clients, o))
+				return closed(t)(redlock.New(clients, o))
 			},
 			Disturb: func(ctx context.Context, r *rand.Rand, ttl time.Duration) string {
 				own := proxies[r.IntN(len(proxies))]

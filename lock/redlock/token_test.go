@@ -1,4 +1,4 @@
-package lock_test
+package redlock_test
 
 import (
 	"errors"
@@ -9,6 +9,7 @@ import (
 
 	"github.com/cacheaside/cacheaside/internal/test/testenv"
 	"github.com/cacheaside/cacheaside/lock"
+	"github.com/cacheaside/cacheaside/lock/redlock"
 )
 
 const tokenKey = "lock:{a}:token"
@@ -16,7 +17,7 @@ const tokenKey = "lock:{a}:token"
 // Whichever nodes are away, tokens grow, also beyond one that is ahead of all clocks.
 func TestRedlockTokensGrow(t *testing.T) {
 	f := newFive(t)
-	l := f.locker(patient())
+	l, w := f.watched(f.clients(false), patient())
 	last := time.Now().Add(10 * time.Second).UnixMicro() // the clocks that it was made by have gone back since
 	for _, i := range []int{1, 2, 3} {
 		f.check(f.direct[i].Set(t.Context(), tokenKey, last, time.Minute).Err())
@@ -32,7 +33,7 @@ func TestRedlockTokensGrow(t *testing.T) {
 		last = lease.Token()
 		f.check(lease.Release())
 		f.hang(false, a, b)
-		f.over(lease)
+		f.over(w)
 		f.free()
 	}
 }
@@ -45,7 +46,7 @@ func TestRedlockTokenOvertaken(t *testing.T) {
 	greater := time.Now().Add(time.Hour).UnixMicro()
 	for i := range 3 {
 		var once atomic.Bool
-		f.disturb(lock.RedlockToken, func() testenv.Action {
+		f.disturb(redlock.Token, func() testenv.Action {
 			if once.CompareAndSwap(false, true) {
 				if err := f.direct[i].Set(t.Context(), tokenKey, greater, time.Minute).Err(); err != nil {
 					t.Error(err)
@@ -80,7 +81,7 @@ func TestRedlockTokenOvertaken(t *testing.T) {
 func TestRedlockTokenNotStored(t *testing.T) {
 	f := newFive(t)
 	l := f.locker(patient())
-	f.disturb(lock.RedlockToken, always(testenv.Drop), 0, 2, 4)
+	f.disturb(redlock.Token, always(testenv.Drop), 0, 2, 4)
 	lease, err := l.Acquire(t.Context(), "a", nil)
 	if err == nil {
 		lease.Release()
@@ -102,7 +103,7 @@ func TestRedlockTokenNeedsTheLock(t *testing.T) {
 	f := newFive(t)
 	l := f.locker(patient())
 	for i := range 3 {
-		f.disturb(lock.RedlockToken, func() testenv.Action {
+		f.disturb(redlock.Token, func() testenv.Action {
 			n, err := f.direct[i].Del(t.Context(), "lock:{a}").Result()
 			if err != nil {
 				t.Error(err)

@@ -1,4 +1,4 @@
-package lock_test
+package redlock_test
 
 import (
 	"context"
@@ -14,7 +14,7 @@ import (
 )
 
 // These tests show what redsync alone does, so that it is known when what is around it is no longer
-// needed, and what NewRedlock does.
+// needed, and what New does.
 
 func (f *five) redsync(bounded bool) *redsync.Redsync {
 	var pools []redsyncredis.Pool

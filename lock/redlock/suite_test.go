@@ -1,4 +1,4 @@
-package lock_test
+package redlock_test
 
 import (
 	"errors"
@@ -9,6 +9,7 @@ import (
 	"github.com/cacheaside/cacheaside/internal/test/locktest"
 	"github.com/cacheaside/cacheaside/internal/test/testenv"
 	"github.com/cacheaside/cacheaside/lock"
+	"github.com/cacheaside/cacheaside/lock/redlock"
 )
 
 // redlockOn makes lockers with clients of their own, some of which keep deadlines. lost has the
@@ -24,7 +25,7 @@ func redlockOn(nodes []*testenv.Redis, lost *testenv.Proxy) func(t testing.TB, o
 			}
 			clients = append(clients, clientWith(t, options))
 		}
-		return closed(t)(lock.NewRedlock(clients, o))
+		return closed(t)(redlock.New(clients, o))
 	}
 }
 
@@ -52,7 +53,7 @@ func TestRedlockInABubble(t *testing.T) {
 	locktest.LivesInBubble(t, func(t testing.TB) locktest.Backend {
 		five := miniFive(t)
 		return locktest.Backend{New: func(t testing.TB, o *lock.LockerOptions) *lock.Locker {
-			return closed(t)(lock.NewRedlock(five(t), o))
+			return closed(t)(redlock.New(five(t), o))
 		}}
 	})
 }

@@ -1,4 +1,4 @@
-package lock
+package redislock
 
 import (
 	"context"
@@ -10,57 +10,65 @@ import (
 	"github.com/cacheaside/cacheaside/internal/conn"
 )
 
-// wakes is how a caller that waits hears that a lock was released: by one subscription for the
-// process.
-type wakes struct {
+// Wakes notifies the callers that wait for a lock when it is released: by one subscription for the
+// process. It is safe for concurrent use.
+type Wakes struct {
 	rdb  redis.UniversalClient
 	conn *conn.Conn
 
-	ctx  context.Context // ends with close
+	ctx  context.Context // ends with Close
 	stop context.CancelFunc
 	todo chan struct{} // holds one if there are channels to subscribe to, or to leave
 
 	mu    sync.Mutex
-	wakes map[string]*wake // by channel
+	wakes map[string]*Wake // by channel
 	runs  bool
 }
 
-// wake is one channel. It is kept for a while after the last has left, for where locks are waited
-// for they are again.
-type wake struct {
-	all     *wakes
-	c       chan struct{} // holds one if there is reason to ask for the lock
-	waiting int           // one as a rule: a Locker has one contender for each name
-	left    time.Time     // when the last has left
+// Wake is the channel of one lock. It is kept for a while after the last caller has left, because
+// locks that were waited for are waited for again.
+type Wake struct {
+	C chan struct{} // holds one if there is reason to ask for the lock
+
+	all     *Wakes
+	waiting int       // one as a rule: a Locker has one contender for each name
+	left    time.Time // when the last has left
 	asked   bool
 	hears   bool
 }
 
 const linger = 5 * time.Second
 
-func (w *wakes) init(rdb redis.UniversalClient, c *conn.Conn) {
-	w.rdb, w.conn = rdb, c
+// NewWakes returns the Wakes of a client and its Conn. It does no I/O until the first Watch.
+func NewWakes(rdb redis.UniversalClient, c *conn.Conn) *Wakes {
+	w := &Wakes{rdb: rdb, conn: c, todo: make(chan struct{}, 1), wakes: make(map[string]*Wake)}
 	w.ctx, w.stop = context.WithCancel(context.Background())
-	w.todo, w.wakes = make(chan struct{}, 1), make(map[string]*wake)
+	return w
 }
 
-func (w *wakes) close() { w.stop() }
+// Close ends the subscription. Closing the Conn waits for that.
+func (w *Wakes) Close() { w.stop() }
 
-// hears tells whether a release of now on would be heard, so that a contender may ask to be told.
-func (w *wakes) hears(channel string) bool {
+// Closing returns a channel that Close closes.
+func (w *Wakes) Closing() <-chan struct{} { return w.ctx.Done() }
+
+// Hears reports whether a release from now on would be noticed, so that a contender may ask the
+// holder to announce it.
+func (w *Wakes) Hears(channel string) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	k := w.wakes[channel]
 	return k != nil && k.hears
 }
 
-// watch has c of the wake it returns tell of releases, and first of all when it begins to hear.
-func (w *wakes) watch(channel string) *wake {
+// Watch returns the Wake of a channel. Its C receives when the subscription begins, and at each
+// release after that. The caller must call Leave.
+func (w *Wakes) Watch(channel string) *Wake {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	k := w.wakes[channel]
 	if k == nil {
-		k = &wake{all: w, c: make(chan struct{}, 1)}
+		k = &Wake{all: w, C: make(chan struct{}, 1)}
 		w.wakes[channel] = k
 		signal(w.todo)
 	}
@@ -71,7 +79,8 @@ func (w *wakes) watch(channel string) *wake {
 	return k
 }
 
-func (k *wake) leave() {
+// Leave ends the caller's interest in the channel. A nil Wake has none.
+func (k *Wake) Leave() {
 	if k == nil {
 		return
 	}
@@ -90,7 +99,7 @@ func signal(c chan struct{}) {
 
 // run keeps the subscription. A connection that is lost go-redis makes anew, and confirms all its
 // channels again: what was published meanwhile is lost, so that wakes all.
-func (w *wakes) run() {
+func (w *Wakes) run() {
 	sub := w.rdb.Subscribe(w.ctx)
 	heard := sub.ChannelWithSubscriptions(redis.WithChannelSize(1000))
 	var commands sync.WaitGroup
@@ -117,7 +126,7 @@ func (w *wakes) run() {
 }
 
 // told wakes the callers that wait for a channel.
-func (w *wakes) told(channel, kind string) {
+func (w *Wakes) told(channel, kind string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	k := w.wakes[channel]
@@ -125,12 +134,12 @@ func (w *wakes) told(channel, kind string) {
 		return
 	}
 	k.hears = kind != "unsubscribe"
-	signal(k.c)
+	signal(k.C)
 }
 
 // command subscribes and unsubscribes, on a goroutine of its own since that may wait for a
 // connection.
-func (w *wakes) command(sub *redis.PubSub) {
+func (w *Wakes) command(sub *redis.PubSub) {
 	tick := time.NewTicker(linger)
 	defer tick.Stop()
 	for {
@@ -153,7 +162,7 @@ func (w *wakes) command(sub *redis.PubSub) {
 }
 
 // changes are the channels to subscribe to, and those that nobody has needed for a while.
-func (w *wakes) changes() (more, fewer []string) {
+func (w *Wakes) changes() (more, fewer []string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for channel, k := range w.wakes {
@@ -170,7 +179,7 @@ func (w *wakes) changes() (more, fewer []string) {
 }
 
 // again notes that channels are still to be subscribed to, at the next tick.
-func (w *wakes) again(channels []string) {
+func (w *Wakes) again(channels []string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for _, channel := range channels {

@@ -1,4 +1,4 @@
-package lock_test
+package redlock_test
 
 import (
 	"context"
@@ -13,9 +13,10 @@ import (
 
 	"github.com/cacheaside/cacheaside/internal/test/testenv"
 	"github.com/cacheaside/cacheaside/lock"
+	"github.com/cacheaside/cacheaside/lock/redlock"
 )
 
-func TestNewRedlockRefuses(t *testing.T) {
+func TestNewRefuses(t *testing.T) {
 	at := func(addrs ...string) (clients []*redis.Client) {
 		for _, addr := range addrs {
 			clients = append(clients, clientWith(t, &redis.Options{Addr: addr}))
@@ -38,11 +39,11 @@ func TestNewRedlockRefuses(t *testing.T) {
 		{append(at("a:1", "b:1"), failover), nil, "sentinels"},
 		{at("a:1", "b:1", "c:1"), &lock.LockerOptions{TTL: 1}, "LockerOptions.TTL"},
 	} {
-		if l, err := lock.NewRedlock(c.clients, c.options); l != nil || err == nil || !strings.Contains(err.Error(), c.says) {
+		if l, err := redlock.New(c.clients, c.options); l != nil || err == nil || !strings.Contains(err.Error(), c.says) {
 			t.Errorf("%v, want an error that says %q", err, c.says)
 		}
 	}
-	l, err := lock.NewRedlock(at("127.0.0.1:1", "127.0.0.1:2", "127.0.0.1:3", "127.0.0.1:4"), nil) // no I/O
+	l, err := redlock.New(at("127.0.0.1:1", "127.0.0.1:2", "127.0.0.1:3", "127.0.0.1:4"), nil) // no I/O
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -57,7 +58,7 @@ func TestRedlockOneServerTwice(t *testing.T) {
 		for _, addr := range addrs {
 			clients = append(clients, clientWith(t, &redis.Options{Addr: addr}))
 		}
-		return closed(t)(lock.NewRedlock(clients, patient()))
+		return closed(t)(redlock.New(clients, patient()))
 	}
 	one := on(f.nodes[0].Addr, f.proxies[0].Addr, strings.Replace(f.nodes[0].Addr, "127.0.0.1", "localhost", 1))
 	if _, err := one.Acquire(t.Context(), "a", nil); err == nil || !strings.Contains(err.Error(), "same server") {
@@ -77,7 +78,7 @@ func TestRedlockOverOneCluster(t *testing.T) {
 	for _, n := range testenv.SharedCluster(t).Nodes {
 		clients = append(clients, n.Client(t))
 	}
-	l := closed(t)(lock.NewRedlock(clients, patient()))
+	l := closed(t)(redlock.New(clients, patient()))
 	if _, err := l.Acquire(t.Context(), "a", nil); err == nil || errors.Is(err, lock.ErrHeld) {
 		t.Errorf("%v", err)
 	}
@@ -121,7 +122,7 @@ func TestRedlockLateRequest(t *testing.T) {
 	const timeout = 100 * time.Millisecond
 	l := f.locker(quick(timeout))
 	var arrived atomic.Int32
-	f.disturb(lock.RedlockAcquire, func() testenv.Action {
+	f.disturb(redlock.Acquire, func() testenv.Action {
 		time.AfterFunc(3*timeout, func() { arrived.Add(1) })
 		return testenv.Delay(3 * timeout)
 	}, 2, 3, 4)
@@ -140,14 +141,14 @@ func TestRedlockLateRequest(t *testing.T) {
 // have not been asked by then. Nobody would release what they then grant.
 func TestRedlockLateVote(t *testing.T) {
 	f := newFive(t)
-	l := f.locker(patient())
-	if yes, err := lock.NewRedlockRound(l, "in time", testenv.Hang).Vote(t.Context(), 0); !yes || err != nil || f.held(0) != 1 {
+	l, w := f.watched(f.clients(false), patient())
+	if yes, err := redlock.NewRound(w, "in time", testenv.Hang).Vote(t.Context(), 0); !yes || err != nil || f.held(0) != 1 {
 		t.Errorf("%v, %v", yes, err)
 	}
 	f.check(f.direct[0].FlushAll(t.Context()).Err())
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if yes, err := lock.NewRedlockRound(l, "late", testenv.Hang).Vote(ctx, 0); yes || !errors.Is(err, context.Canceled) {
+	if yes, err := redlock.NewRound(w, "late", testenv.Hang).Vote(ctx, 0); yes || !errors.Is(err, context.Canceled) {
 		t.Errorf("%v, %v", yes, err)
 	}
 	f.check(l.Close()) // waits for what is under way
@@ -183,7 +184,7 @@ func TestRedlockReleaseRepliesLost(t *testing.T) {
 	f.check(err)
 	for _, i := range []int{0, 1, 2} {
 		var n atomic.Int32
-		f.disturb(lock.RedlockRelease, func() testenv.Action {
+		f.disturb(redlock.Release, func() testenv.Action {
 			if n.Add(1) == 1 {
 				return testenv.LoseReply
 			}
@@ -283,7 +284,7 @@ func TestRedlockWaitersAreQuiet(t *testing.T) {
 		f.check(f.direct[i].Del(t.Context(), "lock:{a}").Err())
 	}
 	var asked atomic.Int32
-	f.disturb(lock.RedlockAcquire, func() testenv.Action { asked.Add(1); return testenv.Pass }, 0)
+	f.disturb(redlock.Acquire, func() testenv.Action { asked.Add(1); return testenv.Pass }, 0)
 	var all sync.WaitGroup
 	for _, l := range lockers {
 		all.Go(func() {

@@ -1,4 +1,4 @@
-package lock_test
+package redlock_test
 
 import (
 	"bytes"
@@ -13,6 +13,7 @@ import (
 	"github.com/cacheaside/cacheaside/internal/conn"
 	"github.com/cacheaside/cacheaside/internal/test/testenv"
 	"github.com/cacheaside/cacheaside/lock"
+	"github.com/cacheaside/cacheaside/lock/redlock"
 )
 
 // five are servers behind proxies.
@@ -46,9 +47,17 @@ func (f *five) clients(bounded bool) (clients []*redis.Client) {
 // locker has met all nodes: it knows their clocks, and they its scripts.
 func (f *five) locker(o *lock.LockerOptions) *lock.Locker {
 	f.Helper()
-	l := closed(f.T)(lock.NewRedlock(f.clients(false), o))
-	f.warm(l)
+	l, _ := f.watched(f.clients(false), o)
 	return l
+}
+
+// watched is a locker that has met all nodes, and its driver.
+func (f *five) watched(clients []*redis.Client, o *lock.LockerOptions) (*lock.Locker, *redlock.Watched) {
+	f.Helper()
+	l, w, err := redlock.NewWatched(clients, o)
+	closed(f.T)(l, err)
+	f.warm(l)
+	return l, w
 }
 
 func (f *five) warm(l *lock.Locker) {
@@ -115,11 +124,11 @@ func (f *five) free(nodes ...int) time.Duration {
 
 // over waits until no request for a lock is under way: what was held up may have arrived, and else
 // would be in the way of the next.
-func (f *five) over(s *lock.Lease) {
+func (f *five) over(w *redlock.Watched) {
 	f.Helper()
 	for i := range f.nodes {
 		testenv.Eventually(f.T, "the end of a request", func() bool {
-			asked, known := lock.RedlockKnown(s, i)
+			asked, known := w.Known(i)
 			return known || !asked
 		})
 	}

@@ -1,4 +1,4 @@
-package lock_test
+package redlock_test
 
 import (
 	"context"
@@ -15,6 +15,7 @@ import (
 	"github.com/cacheaside/cacheaside/internal/conn"
 	"github.com/cacheaside/cacheaside/internal/test/testenv"
 	"github.com/cacheaside/cacheaside/lock"
+	"github.com/cacheaside/cacheaside/lock/redlock"
 )
 
 // scripted is a hook by which the requests of a client for lock "a" take place, and are answered,
@@ -40,16 +41,15 @@ func (scripted) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Proces
 
 // hooked is a locker that has met all nodes, and has a hook at the last, whose client it returns
 // too.
-func (f *five) hooked(o *lock.LockerOptions, of func(s string, next func() error) error) (*lock.Locker, *redis.Client) {
+func (f *five) hooked(o *lock.LockerOptions, of func(s string, next func() error) error) (*lock.Locker, *redlock.Watched, *redis.Client) {
 	f.Helper()
 	clients := f.clients(true)
 	last := clients[4].Options()
 	last.DialerRetries, last.MaxRetries = 1, -1
 	clients[4] = clientWith(f.T, last)
 	clients[4].AddHook(scripted{of})
-	l := closed(f.T)(lock.NewRedlock(clients, o))
-	f.warm(l)
-	return l, clients[4]
+	l, w := f.watched(clients, o)
+	return l, w, clients[4]
 }
 
 func is(hash string, scripts ...conn.Script) bool {
@@ -62,15 +62,15 @@ func TestRedlockFreedTooEarly(t *testing.T) {
 	f := newFive(t)
 	const last = 4
 	asking, freeing := make(chan struct{}), make(chan struct{}, 100)
-	var r lock.RedlockRound
-	l, _ := f.hooked(patient(), func(s string, next func() error) error {
+	var r redlock.Round
+	_, w, _ := f.hooked(patient(), func(s string, next func() error) error {
 		switch {
-		case is(s, lock.RedlockAcquire): // it arrives when two have found nothing
+		case is(s, redlock.Acquire): // it arrives when two have found nothing
 			close(asking)
 			for range 2 {
 				testenv.Receive(t, "a request to free it", freeing)
 			}
-		case is(s, lock.RedlockRelease): // the answers arrive when the grant is known
+		case is(s, redlock.Release): // the answers arrive when the grant is known
 			defer func() {
 				freeing <- struct{}{}
 				testenv.Receive(t, "the grant", r.Known(last))
@@ -78,7 +78,7 @@ func TestRedlockFreedTooEarly(t *testing.T) {
 		}
 		return next()
 	})
-	r = lock.NewRedlockRound(l, "a", testenv.Hang)
+	r = redlock.NewRound(w, "a", testenv.Hang)
 	granted := make(chan bool, 1)
 	go func() {
 		yes, err := r.Vote(t.Context(), last)
@@ -103,34 +103,17 @@ func TestRedlockFreedTooEarly(t *testing.T) {
 	}
 }
 
-// A request that came too late is not sent once more when its round is over, and what the node had
-// of it was found to be nothing.
-func TestRedlockNotAskedAgain(t *testing.T) {
+// Clocks that were set ahead since they were read cost one round, not the lock.
+func TestRedlockClocksSetAhead(t *testing.T) {
 	f := newFive(t)
-	const last = 4
-	var asked, freed atomic.Int32
-	var r lock.RedlockRound
-	l, _ := f.hooked(patient(), func(s string, next func() error) error {
-		if is(s, lock.RedlockRelease) {
-			freed.Add(1)
-		}
-		if !is(s, lock.RedlockAcquire) || asked.Add(1) > 1 {
-			return next()
-		}
-		defer r.Settle(last) // before it is known that the request came too late
-		return next()
-	})
-	lock.RedlockClockBehind(l, last, time.Hour)
-	r = lock.NewRedlockRound(l, "a", testenv.Hang)
-	if yes, err := r.Vote(t.Context(), last); yes || err == nil {
-		t.Errorf("%v, %v", yes, err)
+	l, w := f.watched(f.clients(false), patient())
+	for i := range 3 {
+		w.ClockBehind(i, time.Hour)
 	}
-	if n := f.held(last); n > 0 {
-		t.Errorf("%d locks left", n)
-	}
-	if asked.Load() != 1 || freed.Load() != 1 {
-		t.Errorf("asked %d times, freed %d times", asked.Load(), freed.Load())
-	}
+	lease, err := l.TryAcquire(t.Context(), "a", nil)
+	f.check(err)
+	f.check(lease.Release())
+	f.free()
 }
 
 // A node to which there is no connection has nothing of a lock, and is not asked again and again
@@ -143,8 +126,8 @@ func TestRedlockNodeRefusesConnections(t *testing.T) {
 		return ok && op.Op == "dial"
 	}
 	var asked atomic.Int32 // to extend or to free the lock; the token may be sent before the refusal is known
-	l, client := f.hooked(patient(), func(s string, next func() error) error {
-		if is(s, lock.RedlockExtend, lock.RedlockRelease) {
+	l, w, client := f.hooked(patient(), func(s string, next func() error) error {
+		if is(s, redlock.Extend, redlock.Release) {
 			asked.Add(1)
 		}
 		return next()
@@ -157,7 +140,7 @@ func TestRedlockNodeRefusesConnections(t *testing.T) {
 		lease, err = l.Acquire(t.Context(), "a", nil)
 		f.check(err)
 		for {
-			switch voted, known := lock.RedlockKnown(lease, last); {
+			switch voted, known := w.Known(last); {
 			case !voted:
 				f.check(lease.Release())
 				f.free(0, 1, 2, 3)

@@ -1,4 +1,4 @@
-package lock
+package redlock
 
 import (
 	"context"
@@ -7,14 +7,15 @@ import (
 	"slices"
 	"time"
 
+	"github.com/cacheaside/cacheaside/internal/redislock"
 	"github.com/cacheaside/cacheaside/internal/retry"
 )
 
-// redlockWait is how a caller that waits hears of a release: from each node.
-type redlockWait struct {
-	d     *redlockDriver
+// waiter is how a caller that waits hears of a release: from each node.
+type waiter struct {
+	d     *nodes
 	key   string
-	heard []*wake // by node; nil until it is needed
+	heard []*redislock.Wake // by node; nil until it is needed
 }
 
 // pollAtLeast is how often a lock is asked for by a caller that hears nothing: messages can be
@@ -25,10 +26,10 @@ const pollAtLeast = time.Second
 // those that were free before they are a majority; or the lives of the locks there are over. A few
 // free nodes are no reason: the lock may be held on the others, and each contender that asks in
 // vain tells the rest of it, by giving back what it has got.
-func (w *redlockWait) wait(ctx context.Context, r *round, took time.Duration) error {
+func (w *waiter) wait(ctx context.Context, r *round, took time.Duration) error {
 	if w.heard == nil {
-		for _, n := range w.d.nodes {
-			w.heard = append(w.heard, n.wakes.watch(w.key))
+		for _, n := range w.d.all {
+			w.heard = append(w.heard, n.wakes.Watch(w.key))
 		}
 	}
 	free, left := r.openings()
@@ -36,7 +37,7 @@ func (w *redlockWait) wait(ctx context.Context, r *round, took time.Duration) er
 	defer t.Stop()
 	cases := make([]reflect.SelectCase, 0, len(w.heard)+2)
 	for _, k := range w.heard {
-		cases = append(cases, receive(k.c))
+		cases = append(cases, receive(k.C))
 	}
 	cases = append(cases, receive(t.C), receive(ctx.Done()))
 	for {
@@ -63,13 +64,12 @@ func receive(c any) reflect.SelectCase {
 func (r *round) openings() (free []bool, left time.Duration) {
 	free = make([]bool, len(r.ballots))
 	lives := make([]time.Duration, len(r.ballots))
-	for i := range r.ballots {
-		b := &r.ballots[i]
+	for i, b := range r.ballots {
 		switch {
-		case !b.now() || b.err != nil:
+		case !b.over() || b.err != nil:
 			lives[i] = pollAtLeast
-		case b.answer.status == isHeld:
-			lives[i] = time.Duration(b.answer.value) * time.Millisecond
+		case b.answer.Status == redislock.IsHeld:
+			lives[i] = time.Duration(b.answer.Value) * time.Millisecond
 		default:
 			free[i] = true
 		}
@@ -79,17 +79,17 @@ func (r *round) openings() (free []bool, left time.Duration) {
 }
 
 // forget drops what was told before a round: it sees for itself.
-func (w *redlockWait) forget() {
+func (w *waiter) forget() {
 	for _, k := range w.heard {
 		select {
-		case <-k.c:
+		case <-k.C:
 		default:
 		}
 	}
 }
 
-func (w *redlockWait) leave() {
+func (w *waiter) leave() {
 	for _, k := range w.heard {
-		k.leave()
+		k.Leave()
 	}
 }

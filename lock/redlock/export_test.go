@@ -1,0 +1,89 @@
+package redlock
+
+import (
+	"context"
+	"sync/atomic"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/cacheaside/cacheaside/internal/conn"
+	"github.com/cacheaside/cacheaside/internal/redislock"
+	"github.com/cacheaside/cacheaside/lock"
+	"github.com/cacheaside/cacheaside/lock/driver"
+)
+
+// Scripts, for tests that disturb one kind of request.
+var (
+	Acquire = acquireScript
+	Token   = tokenScript
+	Release = releaseScript
+	Extend  = conn.Script{Hash: "d75bb8b5bd13532ddedd17762e772346e39b321e", Source: "redis.call(\"PEXPIRE\", KEYS[1], ARGV[2])"} // redsync's own
+)
+
+// Watched is the driver of a Locker, by which a test sees its rounds.
+type Watched struct {
+	*nodes
+	last atomic.Pointer[round]
+}
+
+// NewWatched is New, with a way to see the rounds.
+func NewWatched(clients []*redis.Client, o *lock.LockerOptions) (*lock.Locker, *Watched, error) {
+	d, err := newNodes(clients, o)
+	if err != nil {
+		return nil, nil, err
+	}
+	w := &Watched{nodes: d}
+	l, err := lock.New(w, o)
+	return l, w, err
+}
+
+// Acquire notes the round that has got the lock.
+func (w *Watched) Acquire(ctx context.Context, q driver.Request) (driver.Grant, error) {
+	g, err := w.nodes.Acquire(ctx, q)
+	if err == nil {
+		w.last.Store(g.Lock.(*held).round)
+	}
+	return g, err
+}
+
+// Known reports whether a node was asked for the lock that was granted last, and whether it is
+// known what has become of the request.
+func (w *Watched) Known(node int) (asked, known bool) {
+	b := w.last.Load().ballots[node]
+	return b.asked.Load(), b.over()
+}
+
+// ClockBehind makes a node's clock known as it was before it was set ahead.
+func (w *Watched) ClockBehind(node int, by time.Duration) {
+	reply, err := w.all[node].eval(context.Background(), redislock.Time, nil)
+	if err != nil {
+		panic(err)
+	}
+	w.all[node].clock.Learn(time.Now(), reply.Now-by.Microseconds())
+}
+
+// Round is one round of an Acquire, whose steps a test takes one by one.
+type Round struct{ r *round }
+
+// NewRound is a round for a lock of this name, whose requests have this time-out.
+func NewRound(w *Watched, name string, timeout time.Duration) Round {
+	key := redislock.Key(w.prefix, name)
+	c := &contest{d: w.nodes, keys: []string{key, key + ":token"}, ttl: time.Hour, timeout: timeout}
+	return Round{c.newRound()}
+}
+
+// Vote asks one node for the lock.
+func (r Round) Vote(ctx context.Context, node int) (bool, error) { return r.r.ballots[node].vote(ctx) }
+
+// Known is closed when the request to a node is over.
+func (r Round) Known(node int) <-chan struct{} { return r.r.ballots[node].known }
+
+// Free asks a node to end the lock.
+func (r Round) Free(ctx context.Context, node int) error {
+	_, err := r.r.ballots[node].free(ctx)
+	return err
+}
+
+// Settle returns when nothing of the round is left at a node, nor will be.
+func (r Round) Settle(node int) { r.r.ballots[node].freeUntilGone() }

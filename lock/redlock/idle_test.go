@@ -1,0 +1,44 @@
+package redlock_test
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/cacheaside/cacheaside/internal/test/testenv"
+	"github.com/cacheaside/cacheaside/lock"
+	"github.com/cacheaside/cacheaside/lock/redlock"
+)
+
+// Idle connections that the servers have closed are no trouble: a lock is acquired, extended and
+// released, and each of these goes by them first.
+func TestIdleConnectionsClosed(t *testing.T) {
+	var nodes, admins []*redis.Client
+	for _, r := range testenv.FiveMasters(t) {
+		o := r.Options()
+		o.Dialer, o.PoolSize, o.MaxRetries, o.ContextTimeoutEnabled = testenv.Opaque, 128, -1, true
+		nodes, admins = append(nodes, clientWith(t, o)), append(admins, r.Client(t))
+	}
+	l := closed(t)(redlock.New(nodes, &lock.LockerOptions{Timeout: 4 * time.Second, TTL: testenv.Hang})) // Close waits for one time-out, for requests that are lost may yet arrive
+	for _, dead := range []int{2, 100} {
+		t.Run(fmt.Sprint(dead), func(t *testing.T) {
+			closeIdle := func() {
+				for i, rdb := range nodes {
+					testenv.FillPool(t, rdb, admins[i], dead)
+					testenv.CloseIdle(t, admins[i])
+				}
+			}
+			for range 2 { // at first the clocks of the servers are not known
+				closeIdle()
+				lease, err := l.TryAcquire(t.Context(), "a", nil)
+				want(t, "acquire", err, nil)
+				closeIdle()
+				want(t, "extend", lease.Extend(t.Context()), nil)
+				closeIdle()
+				want(t, "release", lease.Release(), nil)
+			}
+		})
+	}
+}

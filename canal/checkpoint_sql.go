@@ -96,7 +96,7 @@ func (c *SQLCheckpoint) Look(ctx context.Context) (s Saved, found bool, err erro
 		s, err = c.row(ctx, tx)
 		return err
 	})
-	if errors.Is(err, sql.ErrNoRows) || err == nil && s.Position == "" { // Save has inserted the row, and no more
+	if errors.Is(err, sql.ErrNoRows) {
 		return Saved{}, false, nil
 	}
 	return s, err == nil, c.failed(err)

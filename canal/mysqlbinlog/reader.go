@@ -47,7 +47,8 @@ type reader struct {
 	log    place
 	out    chan<- part
 	room   *semaphore.Weighted
-	listen func() // called when the server has begun to send
+	first  *part         // is sent when the server has begun to send; nil: it was
+	asked  mysql.GTIDSet // that the server was asked to begin behind
 	unread map[*replication.RowsEvent]error
 	failed error // what it has ended the stream for
 
@@ -68,7 +69,6 @@ type transaction struct {
 	begun   bool   // MySQL's has begun with BEGIN
 	xa      bool   // of XA: it is prepared, and committed later
 	xid     string // its name there
-	much    bool   // and it was more than is kept
 	time    time.Time
 	changes []event.Change
 	bytes   int
@@ -111,7 +111,7 @@ func (r *reader) handle(e *replication.BinlogEvent) error {
 	r.log.follow(e.Header)
 	switch event := e.Event.(type) {
 	case *replication.FormatDescriptionEvent:
-		r.listen()
+		return r.listening()
 	case *replication.RotateEvent:
 		r.log.rotate(string(event.NextLogName))
 	case *replication.HeartbeatEvent:
@@ -153,6 +153,18 @@ func (r *reader) handle(e *replication.BinlogEvent) error {
 		}
 	}
 	return nil
+}
+
+// listening is called at the beginning of each file of the log, and so when the server has begun to
+// send.
+func (r *reader) listening() error {
+	empty(r.asked)
+	if r.first == nil {
+		return nil
+	}
+	first := *r.first
+	r.first = nil
+	return r.send(first)
 }
 
 func (r *reader) beginMySQL(e *replication.GTIDEvent, tag mysql.Tag, h *replication.EventHeader) error {
@@ -295,9 +307,6 @@ func (r *reader) effect(effect ddl.Effect, e *replication.QueryEvent) error {
 			return r.unreadable(table, errPrecise)
 		}
 		return r.unreadable(event.Table{}, errStatement)
-	}
-	if len(effect.Changes) > 0 {
-		clear(r.tables.precise) // a table may be versioned in another way now
 	}
 	for _, c := range effect.Changes {
 		if r.tables.server.small {

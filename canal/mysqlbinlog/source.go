@@ -51,36 +51,18 @@ func (s *Source) Run(ctx context.Context, need event.Need, deliver chan<- event.
 
 	parts := make(chan part, 1024)
 	room := semaphore.NewWeighted(heldBytes)
-	r := &reader{ctx: ctx, at: from, out: parts, room: room, unread: map[*replication.RowsEvent]error{}}
-	r.tables = &tables{server: srv, need: need, known: map[uint64]knownTable{}, precise: map[event.Table]bool{}, unseen: unseen, warned: map[event.Table]bool{}, warn: s.options.Logger.Warn}
-	first := event.Batch{Position: from.text(), Missing: missing}
-	listening := make(chan struct{})
-	r.listen = func() {
-		select {
-		case <-listening:
-		default:
-			close(listening)
-		}
-	}
+	r := &reader{ctx: ctx, at: from, out: parts, room: room, unread: map[*replication.RowsEvent]error{}, asked: from.set.Clone()}
+	r.first = &part{Batch: event.Batch{Position: from.text(), Missing: missing}}
+	r.tables = &tables{server: srv, need: need, known: map[uint64]knownTable{}, unseen: unseen, warned: map[event.Table]bool{}, warn: s.options.Logger.Warn}
 	g.Go(func() error {
-		select {
-		case <-listening:
-		case <-ctx.Done():
-			return ctx.Err()
-		}
-		select {
-		case deliver <- first:
-		case <-ctx.Done():
-			return ctx.Err()
-		}
 		return s.explain(deliverVisible(ctx, parts, &sight{server: srv}, func(p part) { room.Release(p.weight) }, deliver))
 	})
-	g.Go(func() error { return s.privilege(s.stream(ctx, d, srv.flavor, from, r)) })
+	g.Go(func() error { return s.privilege(s.stream(ctx, d, srv.flavor, r)) })
 	return g.Wait()
 }
 
 // stream has go-mysql read the log, on a connection of its own, until that ends.
-func (s *Source) stream(ctx context.Context, d *dialer, flavor string, from position, r *reader) error {
+func (s *Source) stream(ctx context.Context, d *dialer, flavor string, r *reader) error {
 	o := &s.options
 	c := replication.BinlogSyncerConfig{
 		ServerID: o.ServerID, Flavor: flavor, Host: o.Addr, User: o.User, Password: o.Password, TLSConfig: o.TLS, Dialer: d.dial,
@@ -99,12 +81,7 @@ func (s *Source) stream(ctx context.Context, d *dialer, flavor string, from posi
 	syncer := replication.NewBinlogSyncer(c)
 	defer syncer.Close()
 	defer d.close() // or it would ask the server to end the other connection, and wait for that
-	set, listen := from.set.Clone(), r.listen
-	r.listen = func() { // the set was sent
-		empty(set)
-		listen()
-	}
-	streamer, err := syncer.StartSyncGTID(set)
+	streamer, err := syncer.StartSyncGTID(r.asked)
 	if err != nil {
 		return err
 	}

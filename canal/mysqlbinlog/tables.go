@@ -25,13 +25,12 @@ var (
 
 // tables keeps the shapes of the tables that were last changed.
 type tables struct {
-	server  *server
-	need    event.Need
-	unseen  map[event.Table]event.Table // needed, and not known whether they are there; by their names in lower case
-	precise map[event.Table]bool        // whether tables are versioned by transactions
-	known   map[uint64]knownTable       // by the number that the log gives to a table
-	warn    func(text string, args ...any)
-	warned  map[event.Table]bool
+	server *server
+	need   event.Need
+	unseen map[event.Table]event.Table // needed, and not known whether they are there; by their names in lower case
+	known  map[uint64]knownTable       // by the number that the log gives to a table
+	warn   func(text string, args ...any)
+	warned map[event.Table]bool
 }
 
 type knownTable struct {

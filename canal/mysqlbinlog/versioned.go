@@ -86,18 +86,8 @@ func (t *tables) writesPrecise(statement, schema string) (event.Table, bool, err
 	if t.server.small {
 		table = event.Table{Schema: strings.ToLower(table.Schema), Name: strings.ToLower(table.Name)}
 	}
-	precise, known := t.precise[table]
-	if !known {
-		var err error
-		if precise, err = t.server.isPrecise(table); err != nil {
-			return event.Table{}, false, err
-		}
-		if len(t.precise) >= manyTables {
-			clear(t.precise)
-		}
-		t.precise[table] = precise
-	}
-	return table, precise, nil
+	precise, err := t.server.isPrecise(table)
+	return table, precise, err
 }
 
 // isPrecise reports whether a table is versioned by transactions, as far as the user may see it.

@@ -24,10 +24,13 @@ type xas struct {
 	due      time.Time
 }
 
-// bound gives up to keep a transaction that is too large.
+// everything is the change in the place of those that are not known.
+var everything = event.Change{Kind: event.Replace, Unread: errLongAgo}
+
+// bound gives up to keep the rows of a transaction that is too large.
 func (r *reader) bound() {
 	if r.kept+len(r.changes) > xaChanges || r.bytes > heldBytes {
-		r.changes, r.bytes, r.much = nil, 0, true
+		r.changes, r.bytes = []event.Change{everything}, 0
 	}
 }
 
@@ -36,27 +39,17 @@ func (r *reader) bound() {
 // (XA_prepare_log_event of both servers, sql/log_event.h). An event that says neither is told too
 // early rather than never.
 func (r *reader) endXA(raw []byte) error {
-	if len(raw) > 0 && raw[0] == 0 {
-		return r.prepare()
+	if len(raw) == 0 || raw[0] != 0 {
+		return r.end()
 	}
-	if r.much {
-		if err := r.unreadable(event.Table{}, errLongAgo); err != nil {
-			return err
-		}
-	}
-	return r.end()
-}
-
-// prepare keeps what a transaction has changed, as it is not committed yet.
-func (r *reader) prepare() error {
-	if !r.much && len(r.prepared) < xaChanges {
+	if len(r.prepared) < xaChanges {
 		if r.prepared == nil {
 			r.prepared = map[string][]event.Change{}
 		}
 		r.prepared[r.xid] = r.changes
 		r.kept += len(r.changes)
 	}
-	r.changes, r.bytes = nil, 0
+	r.changes, r.bytes = nil, 0 // it is not committed yet
 	return r.end()
 }
 
@@ -76,11 +69,11 @@ func (r *reader) forgetXA(xid string) []event.Change {
 func (r *reader) commitXA(xid string) error {
 	if _, known := r.prepared[xid]; known {
 		r.changes = append(r.changes, r.forgetXA(xid)...)
-	} else if err := r.unreadable(event.Table{}, errLongAgo); err != nil {
-		return err
+	} else {
+		r.changes = append(r.changes, everything)
 	}
 	if len(r.again)+len(r.changes) > xaChanges {
-		r.again = []event.Change{{Kind: event.Replace, Unread: errLongAgo}}
+		r.again = []event.Change{everything}
 	} else {
 		r.again = append(r.again, r.changes...)
 	}

@@ -173,6 +173,7 @@ func TestRedisOut(t *testing.T) {
 		x.redis.SetError("")
 		time.Sleep(longPause + 2*time.Second)
 		reads(x, x.users, 1, "new")
+		synctest.Wait()
 		if s := x.Stats(); s.Position != "2" || x.checkpoint.last() != "2" || !slices.Equal(x.source.acked, []event.Position{"1", "2"}) {
 			t.Errorf("%+v, saved %q, acknowledged %q", s, x.checkpoint.last(), x.source.acked)
 		}

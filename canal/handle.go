@@ -86,23 +86,23 @@ func (s *session) finish(ctx context.Context, b event.Batch) error {
 			}
 		}
 	}
-	if b.Position != "" {
-		s.at = b.Position
-		s.position.Store(&b.Position)
-	}
 	if !b.Time.IsZero() {
 		s.upTo.Store(b.Time.UnixNano())
 	}
 	s.batches.Add(1)
 	s.changes.Add(int64(len(b.Changes)))
-	s.news = s.news || len(b.Changes) > 0 || b.Malformed != nil
+	if len(b.Changes) > 0 || b.Malformed != nil {
+		s.news++
+	}
+	if b.Position != "" {
+		s.at = b.Position
+		s.position.Store(&b.Position)
+		s.progress.Store(&progress{s.at, s.news})
+	}
 	if b.Ack != nil {
 		if err := guarded(ctx, func(context.Context) error { b.Ack(); return nil }); err != nil {
 			return fmt.Errorf("Batch.Ack: %w", err)
 		}
-	}
-	if b.Position != "" {
-		s.due(ctx)
 	}
 	return nil
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/cacheaside/cacheaside/canal/event"
@@ -79,6 +80,7 @@ func (c *Consumer) tenure(ctx context.Context) error {
 				return err
 			}
 			s.at, s.gap = "", true
+			s.progress.Store(nil)
 			_ = c.pause(ctx, "source", err) // it may be lost again
 		default:
 			_ = c.pause(ctx, "source", err)
@@ -115,7 +117,6 @@ const (
 	most      = 4000             // changes that are done together
 	mostBytes = 4 << 20          // that they take, about
 	noFailure = 30 * time.Second // a consumer that has waited for the lock for so long, and heard of no failure, counts as working
-	idleSaves = 10               // times SaveEvery, while no row changes that is bound
 )
 
 // stream reads from where it is until something fails.
@@ -134,8 +135,15 @@ func (s *session) stream(ctx context.Context) error {
 			return s.source.Run(ctx, event.Need{From: from, Tables: s.need}, batches)
 		})
 	}()
+	saving, last := context.WithCancel(context.WithoutCancel(ctx))
+	defer last()
+	var saves sync.WaitGroup
+	if s.checkpoint != nil {
+		saves.Go(func() { s.keepSaved(saving) })
+	}
 	err := s.consume(ctx, all)
-	s.saveLast(ctx)
+	last()
+	saves.Wait()
 	cancel()
 	for range all { // until it has ended
 	}
@@ -147,30 +155,20 @@ func (s *session) stream(ctx context.Context) error {
 }
 
 func (s *session) consume(ctx context.Context, batches <-chan []event.Batch) error {
-	saving := time.NewTicker(max(s.options.SaveEvery, time.Millisecond))
-	defer saving.Stop()
-	var began time.Time // when the source has; before that nobody knows that it works
-	s.lastTry = time.Now()
+	var works <-chan time.Time // when the source counts as working: nobody knows that before its first batch
 	for {
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
-		case <-saving.C:
-			if !began.IsZero() && time.Since(began) > longPause {
-				s.well("source")
-			}
-			if s.news || time.Since(s.lastTry) >= idleSaves*s.options.SaveEvery { // a checkpoint that is in the database moves the position by being saved
-				s.save(ctx)
-			}
-		case err := <-s.savedNow():
-			s.settle(err)
+		case <-works:
+			s.well("source")
 		case some, ok := <-batches:
 			if !ok {
 				return nil
 			}
-			first := began.IsZero()
+			first := works == nil
 			if first {
-				began = time.Now()
+				works = time.After(longPause)
 				s.setMissing(some[0].Missing, true)
 			}
 			if slices.ContainsFunc(some, func(b event.Batch) bool { return len(b.Changes) > 0 }) { // one that only begins may fail again

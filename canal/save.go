@@ -3,6 +3,7 @@ package canal
 import (
 	"context"
 	"errors"
+	"sync/atomic"
 	"time"
 
 	"github.com/cacheaside/cacheaside/canal/event"
@@ -11,88 +12,78 @@ import (
 // session is what the Consumer has read since it became active.
 type session struct {
 	*Consumer
-	token     int64
-	at, saved event.Position // done up to here; and known to the checkpoint
-	news      bool           // changes are done since it was saved, or that has failed
-	under     *saving        // nil: none is under way
-	lastTry   time.Time
+	token int64
+	at    event.Position // done up to here
+	saved event.Position // known to the checkpoint
+	news  int            // batches with changes that are done
+
+	progress atomic.Pointer[progress] // what is to be saved; nil: nothing yet
 }
 
-// saving is a position on its way to the checkpoint.
-type saving struct {
+// progress is how far a session has come: at and news when they belonged together.
+type progress struct {
 	at   event.Position
-	done chan error
+	news int
 }
+
+// idleSaves is how many times SaveEvery passes between saves while no row changes that is bound.
+const idleSaves = 10
 
 var errNoAnswer = errors.New("no answer yet")
 
-// save begins to keep the position, if it has changed. It does not wait, so that a checkpoint that
-// is slow keeps no cache stale. A save that fails is tried again at the next time.
-func (s *session) save(ctx context.Context) {
-	if u := s.under; u != nil {
+// keepSaved saves the position each SaveEvery, if it has changed, and once more when ctx ends. A
+// save that fails is tried again at the next time. It has a goroutine of its own, so that a
+// checkpoint that is slow keeps no cache stale.
+func (s *session) keepSaved(ctx context.Context) {
+	ticks := time.NewTicker(max(s.options.SaveEvery, time.Millisecond))
+	defer ticks.Stop()
+	news, last := 0, time.Now()
+	if p := s.progress.Load(); p != nil {
+		news = p.news
+	}
+	for ended := false; !ended; {
 		select {
-		case err := <-u.done:
-			s.settle(err)
-		default:
-			if time.Since(s.lastTry) > 2*longPause { // and it was given one of them
-				s.ill("checkpoint", errNoAnswer)
+		case <-ticks.C:
+		case <-ctx.Done():
+			ended = true
+		}
+		p := s.progress.Load()
+		if p == nil || p.at == s.saved {
+			continue
+		}
+		idle := time.Since(last) >= idleSaves*s.options.SaveEvery // a checkpoint that is in the database moves the position by being saved
+		if ended || idle || p.news != news {
+			last = time.Now()
+			if s.save(context.WithoutCancel(ctx), p.at) {
+				news = p.news
 			}
-			return
 		}
 	}
-	if s.checkpoint == nil || s.at == s.saved || s.at == "" {
-		return
-	}
-	s.lastTry, s.news = time.Now(), false
-	u := &saving{s.at, make(chan error, 1)}
-	s.under = u
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), longPause)
-	do := func() {
-		defer cancel()
+}
+
+// save saves a position, and reports whether that has worked.
+func (s *session) save(ctx context.Context, at event.Position) bool {
+	ctx, cancel := context.WithTimeout(ctx, longPause)
+	defer cancel()
+	done := make(chan error, 1)
+	go func() {
 		err := errors.New("the checkpoint has called runtime.Goexit")
-		defer func() { u.done <- err }()
-		err = guarded(ctx, func(ctx context.Context) error { return s.checkpoint.Save(ctx, u.at, s.token) })
-	}
-	go do()
-}
-
-// savedNow tells when the save that is under way has ended; nil if there is none.
-func (s *session) savedNow() <-chan error {
-	if s.under == nil {
-		return nil
-	}
-	return s.under.done
-}
-
-// settle notes what has become of a save.
-func (s *session) settle(err error) {
-	u := s.under
-	s.under = nil
-	if err != nil {
-		s.news = true
-		s.ill("checkpoint", err)
-		return
-	}
-	s.well("checkpoint")
-	s.saved = u.at
-	s.savedPosition.Store(&u.at)
-}
-
-// due saves the position if the last time is longer ago than SaveEvery, while what was read
-// together is being done.
-func (s *session) due(ctx context.Context) {
-	if s.news && time.Since(s.lastTry) >= s.options.SaveEvery {
-		s.save(ctx)
-	}
-}
-
-// saveLast keeps the position, and waits for it.
-func (s *session) saveLast(ctx context.Context) {
-	if s.under != nil {
-		s.settle(<-s.under.done)
-	}
-	s.save(ctx)
-	if s.under != nil {
-		s.settle(<-s.under.done)
+		defer func() { done <- err }()
+		err = guarded(ctx, func(ctx context.Context) error { return s.checkpoint.Save(ctx, at, s.token) })
+	}()
+	for {
+		select {
+		case err := <-done:
+			if err != nil {
+				s.ill("checkpoint", err)
+				return false
+			}
+			s.well("checkpoint")
+			s.saved = at
+			s.savedPosition.Store(&at)
+			return true
+		case <-time.After(2 * longPause): // it was given one of them
+			s.ill("checkpoint", errNoAnswer)
+		}
 	}
 }

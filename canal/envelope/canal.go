@@ -92,16 +92,11 @@ func flatRows(m members, kind string, at place) ([]event.Change, error) {
 		}
 		switch kind {
 		case "INSERT":
-			c := at.change(event.Insert)
-			c.After = s.row(r)
-			changes = append(changes, c)
+			changes = append(changes, at.rowChange(event.Insert, event.Row{}, s.row(r)))
 		case "DELETE":
-			c := at.change(event.Delete)
-			c.Before = s.row(r)
-			changes = append(changes, c)
+			changes = append(changes, at.rowChange(event.Delete, s.row(r), event.Row{}))
 		case "UPDATE":
-			c := at.change(event.Update)
-			c.Before, c.After = nothing(), s.row(r)
+			c := at.rowChange(event.Update, nothing(), s.row(r))
 			// Versions that leave out a row's old if it is empty give less of them than rows, each
 			// of which may then be another row's: https://github.com/alibaba/canal/pull/5021
 			if len(old) == len(data) {

@@ -96,33 +96,29 @@ func debeziumRow(m members, schema json.RawMessage) ([]event.Change, error) {
 		r, err := readRow(raw, func(column string, raw json.RawMessage) event.Value { return debeziumValue(fields[column], raw) })
 		return s.row(r), err
 	}
-	var c event.Change
-	switch op {
-	case "c":
-		c = at.change(event.Insert)
-	case "r":
-		c = at.change(event.Read)
-	case "u":
-		c = at.change(event.Update)
-	case "d":
-		c = at.change(event.Delete)
-	case "t":
+	var before, after event.Row
+	if op == "t" {
 		return []event.Change{at.change(event.Truncate)}, nil
-	default:
+	}
+	kind, ok := debeziumKinds[op]
+	if !ok {
 		return at.refused(errors.New("op: none that is known"))
 	}
 	if op == "u" || op == "d" {
-		if c.Before, err = side("before"); err != nil {
+		if before, err = side("before"); err != nil {
 			return at.unread("before", err)
 		}
 	}
 	if op != "d" {
-		if c.After, err = side("after"); err != nil {
+		if after, err = side("after"); err != nil {
 			return at.unread("after", err)
 		}
 	}
-	return []event.Change{c}, nil
+	return []event.Change{at.rowChange(kind, before, after)}, nil
 }
+
+// debeziumKinds are the values of op that are of a row.
+var debeziumKinds = map[string]event.Kind{"c": event.Insert, "r": event.Read, "u": event.Update, "d": event.Delete}
 
 // debeziumSchema is DDL: what its text does, and the tables that it names.
 func debeziumSchema(m members) ([]event.Change, error) {

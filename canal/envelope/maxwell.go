@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
+	"slices"
 	"strings"
 	"time"
 
@@ -73,20 +74,13 @@ func maxwellRow(m members, kind string, at place) ([]event.Change, error) {
 	}
 	var s shapes
 	switch kind {
-	case "insert", "bootstrap-insert":
-		c := at.change(event.Insert)
-		if kind != "insert" {
-			c.Kind = event.Read
-		}
-		c.After = s.row(data)
-		return []event.Change{c}, nil
+	case "insert":
+		return []event.Change{at.rowChange(event.Insert, event.Row{}, s.row(data))}, nil
+	case "bootstrap-insert":
+		return []event.Change{at.rowChange(event.Read, event.Row{}, s.row(data))}, nil
 	case "delete":
-		c := at.change(event.Delete)
-		c.Before = s.row(data)
-		return []event.Change{c}, nil
+		return []event.Change{at.rowChange(event.Delete, s.row(data), event.Row{})}, nil
 	}
-	c := at.change(event.Update)
-	c.Before = nothing()
 	var old row
 	if raw := m.get("old"); raw != nil {
 		if old, err = readRow(raw, maxwellValue); err != nil {
@@ -94,10 +88,10 @@ func maxwellRow(m members, kind string, at place) ([]event.Change, error) {
 		}
 	}
 	data = withNulls(data, old)
+	c := at.rowChange(event.Update, nothing(), s.row(data))
 	if before, ok := data.before(old); ok {
 		c.Before = s.row(before)
 	}
-	c.After = s.row(data)
 	return []event.Change{c}, nil
 }
 
@@ -105,12 +99,8 @@ func maxwellRow(m members, kind string, at place) ([]event.Change, error) {
 // output_null=false, for Maxwell says of a column what it was only if it also has what it is
 // (writeOldData of BinlogConnectorEvent.java of zendesk/maxwell).
 func withNulls(data, old row) row {
-	has := map[string]bool{}
-	for _, name := range data.names {
-		has[name] = true
-	}
 	for _, name := range old.names {
-		if !has[name] {
+		if !slices.Contains(data.names, name) {
 			data.names, data.values = append(data.names, name), append(data.values, event.Null())
 		}
 	}

@@ -83,6 +83,13 @@ func (p place) change(kind event.Kind) event.Change {
 	return event.Change{Schema: p.schema, Table: p.table, Kind: kind, Time: p.time}
 }
 
+// rowChange is change for a change of a row.
+func (p place) rowChange(kind event.Kind, before, after event.Row) event.Change {
+	c := p.change(kind)
+	c.Before, c.After = before, after
+	return c
+}
+
 // own is what a message says by itself of its table; without a schema it may be that of any.
 func (p place) own(kind event.Kind) event.Change {
 	if p.schema == "" {

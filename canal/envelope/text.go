@@ -2,6 +2,7 @@ package envelope
 
 import (
 	"fmt"
+	"math/big"
 	"strconv"
 	"strings"
 	"time"
@@ -24,18 +25,15 @@ func valueOf(v any, ok bool) event.Value {
 func plain(number string) string {
 	digits, exponent, ok := strings.Cut(strings.ToLower(number), "e-")
 	n, err := strconv.Atoi(exponent)
-	if !ok || err != nil || n > 30 {
+	if !ok || err != nil || n > 30 || len(number) > maxDigits {
 		return number
 	}
-	sign := ""
-	if strings.HasPrefix(digits, "-") {
-		sign, digits = "-", digits[1:]
+	_, fraction, _ := strings.Cut(digits, ".")
+	exact, ok := new(big.Rat).SetString(number)
+	if !ok {
+		return number
 	}
-	whole, fraction, _ := strings.Cut(digits, ".")
-	if len(whole) > n {
-		return sign + whole[:len(whole)-n] + "." + whole[len(whole)-n:] + fraction
-	}
-	return sign + "0." + strings.Repeat("0", n-len(whole)) + whole + fraction
+	return exact.FloatString(n + len(fraction))
 }
 
 // zeros is a number of a column that is ZEROFILL, of which width is how many digits it has. Each

@@ -337,7 +337,7 @@ func TestQuestionsOfStrangers(t *testing.T) {
 			t.Errorf("%d places of answers have not ended", n)
 		}
 		// a client that publishes, and has made no place for the answers
-		forged := "\xd1\x00\x00\x00\x00\x00\x00\x00\x09\x00\x64\x00"
+		forged := "\xd1" + `{"id":9,"patience":1000000000}`
 		if err := f.rdb.Publish(t.Context(), "cacheaside::invalidations", forged).Err(); err != nil {
 			t.Fatal(err)
 		}

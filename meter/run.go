@@ -52,13 +52,11 @@ func (m *Meter) run() {
 func (m *Meter) due(now time.Time) (looks []*look) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	loaders := make(map[string]struct{})
 	for i, after := range m.options.After {
 		n := 0
 		for _, s := range m.queues[i] {
 			late := now.Sub(s.at) - after
-			loaders[s.Loader] = struct{}{}
-			if late < 0 || len(looks) == measure.MaxAsked || len(loaders) > maxLoaders {
+			if late < 0 || len(looks) == measure.MaxAsked {
 				break
 			}
 			n++
@@ -79,8 +77,6 @@ func (m *Meter) due(now time.Time) (looks []*look) {
 	}
 	return looks
 }
-
-const maxLoaders = 32 // of one question
 
 // tolerance is by how much a look may be late, and still be of that time.
 func tolerance(after time.Duration) time.Duration { return max(after/4, 500*time.Millisecond) }

@@ -8,8 +8,13 @@ package codec
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"reflect"
+
+	"github.com/klauspost/compress/s2"
+
+	"github.com/cacheaside/cacheaside/internal/codec/carry"
 )
 
 // ID is the number of a codec in an entry, which has 4 bits for it: 1 to 7 are this module's,
@@ -57,7 +62,7 @@ type Codec[V any] struct {
 	caught        func(any) error
 	raw           bool   // V is string or []byte
 	pointer       bool   // V is a pointer
-	binary        bool   // V can be Binary
+	binary        bool   // V can be Binary: no interface can, as nothing says which type to make
 	exact         *exact // finds what JSON would change in a value; nil: it may change it
 }
 
@@ -84,7 +89,7 @@ func New[V any](c Custom, compressAbove, maxBytes int, caught func(recovered any
 		caught:        caught,
 		raw:           isRaw(t),
 		pointer:       t.Kind() == reflect.Pointer,
-		binary:        roundTripsBinary(t),
+		binary:        t.Kind() != reflect.Interface && carry.BinaryWays(t) != nil,
 		exact:         exactOf(t),
 	}
 	if caught == nil {
@@ -112,7 +117,9 @@ func (c *Codec[V]) set(by Custom) error {
 		}
 		return nil
 	case Builtin:
-		c.id = ID(by)
+		if c.id = ID(by); c.id == Binary {
+			c.custom = by
+		}
 		return c.reads(c.id)
 	}
 	if v := reflect.ValueOf(by); v.Kind() == reflect.Pointer && v.IsNil() {
@@ -129,13 +136,11 @@ func (c *Codec[V]) set(by Custom) error {
 func (c *Codec[V]) reads(id ID) error {
 	t := reflect.TypeFor[V]()
 	switch {
-	case id == JSON, id == c.id && c.custom != nil:
-		return nil
 	case id == Binary && !c.binary:
 		return fmt.Errorf("codec: Binary needs MarshalBinary and UnmarshalBinary, which %v lacks", t)
 	case id == Raw && !c.raw:
 		return fmt.Errorf("codec: Raw is for string and []byte, not for %v", t)
-	case id == Binary, id == Raw:
+	case id == JSON, id == Binary, id == Raw, id == c.id && c.custom != nil:
 		return nil
 	}
 	return fmt.Errorf("codec: unknown %v", id)
@@ -153,8 +158,6 @@ func (c *Codec[V]) Encode(v V) (p Payload, err error) {
 	switch {
 	case c.custom != nil:
 		p, err = encodeCustom(c.custom, c.id, &v, c.pointer, c.maxBytes)
-	case c.id == Binary:
-		p, err = encodeBinary(&v, c.pointer)
 	case c.id == Raw:
 		p, err = encodeRaw(&v, c.maxBytes)
 	default:
@@ -200,7 +203,7 @@ func (c *Codec[V]) Decode(p Payload) (v *V, err error) {
 	} else if err = c.reads(p.Codec); err == nil {
 		switch p.Codec {
 		case Binary:
-			err = decodeBinary(p.Bytes, v, c.pointer)
+			err = decodeCustom(Builtin(Binary), p.Bytes, v, c.pointer)
 		case Raw:
 			decodeRaw(p.Bytes, v)
 		default:
@@ -214,3 +217,57 @@ func (c *Codec[V]) Decode(p Payload) (v *V, err error) {
 	}
 	return v, err
 }
+
+// compress makes p smaller, or leaves it as it is. S2's block format states the length of what is
+// in it, so that decompress can refuse it before anything is allocated. A stream format would have
+// to be cut off while it grows.
+func (p *Payload) compress() {
+	if b := s2.Encode(nil, p.Bytes); len(b) < len(p.Bytes) {
+		p.Bytes, p.Compressed = b, true
+	}
+}
+
+// Len returns the length of the encoding before compression.
+func (p Payload) Len() int {
+	if p.Compressed {
+		n, _ := s2.DecodedLen(p.Bytes)
+		return n
+	}
+	return len(p.Bytes)
+}
+
+func (p *Payload) decompress(maxBytes int) error {
+	n, err := s2.DecodedLen(p.Bytes)
+	if err != nil {
+		return err
+	}
+	if n > maxBytes {
+		return ErrTooLarge
+	}
+	p.Bytes, err = s2.Decode(nil, p.Bytes) // refuses blocks that are shorter or longer than stated
+	return err
+}
+
+// ErrTooLarge is the error of what is longer than New's maxBytes: an encoding, a payload, or what a
+// payload would be decompressed to.
+var ErrTooLarge = errors.New("codec: too large")
+
+// hidden cuts an error down to its type: the texts of encoding/json and of others quote the value,
+// which may be private.
+func hidden[V any](op string, id ID, err error) error {
+	if errors.Is(err, ErrTooLarge) {
+		return ErrTooLarge
+	}
+	if changed, ok := errors.AsType[NotCarried](err); ok {
+		return changed
+	}
+	if own, ok := errors.AsType[FormatError](err); ok {
+		return fmt.Errorf("codec: %s %v of %v: %w", op, id, reflect.TypeFor[V](), own)
+	}
+	return fmt.Errorf("codec: %s %v of %v: %T", op, id, reflect.TypeFor[V](), err)
+}
+
+// FormatError is a text of this module's own about a payload, which shows nothing of the value.
+type FormatError string
+
+func (e FormatError) Error() string { return string(e) }

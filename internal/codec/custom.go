@@ -1,10 +1,12 @@
 package codec
 
 import (
+	"bytes"
 	"encoding"
 	"encoding/json"
 	"fmt"
 	"reflect"
+	"slices"
 
 	"github.com/cacheaside/cacheaside/internal/codec/carry"
 )
@@ -100,7 +102,8 @@ func (b Builtin) Encode(v any) ([]byte, error) {
 	if !ok {
 		return nil, fmt.Errorf("codec: no MarshalBinary in %T", v)
 	}
-	return m.MarshalBinary()
+	encoded, err := m.MarshalBinary()
+	return bytes.Clone(encoded), err // it may be a buffer that is used again
 }
 
 // Decode decodes into what v points to.
@@ -152,4 +155,36 @@ func filled[V any](v *V, pointer bool) any {
 	}
 	reflect.ValueOf(v).Elem().Set(reflect.New(reflect.TypeFor[V]().Elem()))
 	return *v
+}
+
+// null is a nil where the codec has none.
+func null() Payload { return Payload{Codec: JSON, Bytes: []byte("null")} }
+
+// encodeRaw encodes a *string or a *[]byte.
+func encodeRaw(v any, maxBytes int) (Payload, error) {
+	switch v := v.(type) {
+	case *string:
+		if len(*v) > maxBytes {
+			return Payload{}, ErrTooLarge // before it is copied
+		}
+		return Payload{Codec: Raw, Bytes: []byte(*v)}, nil
+	case *[]byte:
+		if *v != nil {
+			return Payload{Codec: Raw, Bytes: *v}, nil
+		}
+	}
+	return null(), nil
+}
+
+// decodeRaw decodes into a *string or a *[]byte, which is empty then but never nil.
+func decodeRaw(b []byte, v any) {
+	switch v := v.(type) {
+	case *string:
+		*v = string(b)
+	case *[]byte:
+		*v = slices.Clip(b) // so that an append to it writes nowhere else
+		if b == nil {
+			*v = []byte{}
+		}
+	}
 }

@@ -2,87 +2,70 @@ package invalidation
 
 import (
 	"context"
-	"encoding/binary"
+	"encoding/json"
 	"errors"
 	"fmt"
-	"slices"
-	"strings"
 	"time"
 
 	"github.com/cacheaside/cacheaside/internal/conn"
+	"github.com/cacheaside/cacheaside/internal/keys"
 )
 
 // A question asks all processes that listen what their memory has of some keys. It goes by the
 // bus of the announcements, so that it is asked by the way, and of those, whose loss is to be
 // found; but it is none of them: it has no number, changes nothing, and may be lost. Its first byte
-// is that of no announcement. Versions that do not know it count a message that they cannot read,
-// and do nothing else; so does this one with later versions of it.
-//
-//	0     kind and format version
-//	1-8   id, by which it is answered
-//	9-10  how long an answer is waited for, in units of 10 ms
-//	11    how many loaders: for each the length of its name, and that
-//	then  for each key 1 byte: which of the loaders; 8: its stable hash; 4: how long ago its row was
-//	      written, in ms
+// is that of no announcement; a Question in JSON follows. Versions that do not know it count a
+// message that they cannot read, and do nothing else; so does this one with later versions of it.
 //
 // The answers are put into a hash that the questioner has made, with an end: where there is none,
 // or enough have come, nothing is. A process has one field there.
 const (
 	questionByte = 0xD1
-	questionHead = 12
-	askedSize    = 13
+	maxQuestion  = 64 << 10 // bytes
+	maxLoader    = 255      // bytes of a loader's name
+	maxAgo       = 30 * 24 * time.Hour
 
 	// MaxAsked is how many keys a question is about, at most. One without keys asks which processes
 	// are there.
 	MaxAsked = 128
 
-	maxLoaders = 32
 	maxAnswers = 4096
-	patience10 = 10 * time.Millisecond
 )
 
-// Question is what is asked.
+// Question is what is asked. Its JSON is read by programs of other versions.
 type Question struct {
-	ID       uint64
-	Patience time.Duration
-	Keys     []Asked
+	ID       uint64        `json:"id"`       // by which it is answered
+	Patience time.Duration `json:"patience"` // how long an answer is waited for
+	Keys     []Asked       `json:"keys"`
 }
 
 // Asked is a key that is asked for.
 type Asked struct {
-	Loader string
-	Hash   uint64
-	Ago    time.Duration // since its row was written
+	Loader string        `json:"loader"`
+	Hash   uint64        `json:"hash"` // the stable one
+	Ago    time.Duration `json:"ago"`  // since its row was written
 }
 
-// append encodes q.
-func (q *Question) append(dst []byte) ([]byte, error) {
+// check returns an error if the question must not be asked or answered.
+func (q *Question) check() error {
 	if len(q.Keys) > MaxAsked {
-		return nil, fmt.Errorf("a question about %d keys: at most %d", len(q.Keys), MaxAsked)
-	}
-	dst = binary.BigEndian.AppendUint64(append(dst, questionByte), q.ID)
-	dst = binary.BigEndian.AppendUint16(dst, uint16(min(max(q.Patience/patience10, 0), 1<<16-1)))
-	var loaders []string
-	for _, k := range q.Keys {
-		if !slices.Contains(loaders, k.Loader) {
-			loaders = append(loaders, k.Loader)
-		}
-	}
-	if len(loaders) > maxLoaders {
-		return nil, fmt.Errorf("a question about %d loaders: at most %d", len(loaders), maxLoaders)
-	}
-	dst = append(dst, byte(len(loaders)))
-	for _, name := range loaders {
-		if len(name) > 255 {
-			return nil, errors.New("a loader's name is too long")
-		}
-		dst = append(append(dst, byte(len(name))), name...)
+		return fmt.Errorf("a question about %d keys: at most %d", len(q.Keys), MaxAsked)
 	}
 	for _, k := range q.Keys {
-		dst = binary.BigEndian.AppendUint64(append(dst, byte(slices.Index(loaders, k.Loader))), k.Hash)
-		dst = binary.BigEndian.AppendUint32(dst, uint32(min(max(k.Ago.Milliseconds(), 0), 1<<32-1)))
+		if len(k.Loader) > maxLoader || !keys.ValidName(k.Loader) || k.Ago < 0 || k.Ago > maxAgo {
+			return errors.New("a question about a key that cannot be asked for")
+		}
 	}
-	return dst, nil
+	return nil
+}
+
+// encode returns the message that asks q.
+func (q *Question) encode() ([]byte, error) {
+	if err := q.check(); err != nil {
+		return nil, err
+	}
+	b, err := json.Marshal(q)
+	return append([]byte{questionByte}, b...), err
 }
 
 // isQuestion tells questions from announcements.
@@ -90,33 +73,8 @@ func isQuestion(payload string) bool { return len(payload) > 0 && payload[0] == 
 
 // decodeQuestion reads a question. Its allocations are bounded, whatever it reads.
 func decodeQuestion(payload string) (q Question, err error) {
-	if len(payload) < questionHead || !isQuestion(payload) {
+	if !isQuestion(payload) || len(payload) > maxQuestion || json.Unmarshal([]byte(payload[1:]), &q) != nil || q.check() != nil {
 		return Question{}, errMalformed
-	}
-	b := []byte(payload[:questionHead])
-	q.ID = binary.BigEndian.Uint64(b[1:])
-	q.Patience = time.Duration(binary.BigEndian.Uint16(b[9:])) * patience10
-	rest := payload[questionHead:]
-	if b[11] > maxLoaders {
-		return Question{}, errMalformed
-	}
-	loaders := make([]string, b[11])
-	for i := range loaders {
-		if len(rest) == 0 || len(rest) <= int(rest[0]) {
-			return Question{}, errMalformed
-		}
-		loaders[i] = strings.Clone(rest[1 : 1+int(rest[0])])
-		rest = rest[1+int(rest[0]):]
-	}
-	if len(rest)%askedSize != 0 || len(rest)/askedSize > MaxAsked {
-		return Question{}, errMalformed
-	}
-	for ; len(rest) > 0; rest = rest[askedSize:] {
-		k := []byte(rest[:askedSize])
-		if int(k[0]) >= len(loaders) {
-			return Question{}, errMalformed
-		}
-		q.Keys = append(q.Keys, Asked{Loader: loaders[k[0]], Hash: binary.BigEndian.Uint64(k[1:]), Ago: time.Duration(binary.BigEndian.Uint32(k[9:])) * time.Millisecond})
 	}
 	return q, nil
 }
@@ -175,7 +133,7 @@ return answers`)
 // processes listen, also those that are too old to answer. It ends with ctx, or with a command's
 // time-out.
 func (c *Bus) Ask(ctx context.Context, q Question, life time.Duration) (listeners int, err error) {
-	body, err := q.append(nil)
+	body, err := q.encode()
 	if err != nil {
 		return 0, err
 	}

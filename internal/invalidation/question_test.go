@@ -2,7 +2,6 @@ package invalidation
 
 import (
 	"reflect"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -18,7 +17,7 @@ func someQuestion() Question {
 
 func TestQuestionThereAndBack(t *testing.T) {
 	for _, q := range []Question{someQuestion(), {ID: 1 << 63}} {
-		b, err := q.append(nil)
+		b, err := q.encode()
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -27,44 +26,46 @@ func TestQuestionThereAndBack(t *testing.T) {
 		}
 	}
 	long := Question{Keys: make([]Asked, MaxAsked+1)}
-	if _, err := long.append(nil); err == nil {
+	if _, err := long.encode(); err == nil {
 		t.Error("too many keys")
 	}
-	var many Question
-	for i := range maxLoaders + 1 {
-		many.Keys = append(many.Keys, Asked{Loader: strings.Repeat("l", i+1)})
-	}
-	if _, err := many.append(nil); err == nil {
-		t.Error("too many loaders")
-	}
-	if _, err := (&Question{Keys: []Asked{{Loader: strings.Repeat("l", 256)}}}).append(nil); err == nil {
+	if _, err := (&Question{Keys: []Asked{{Loader: strings.Repeat("l", 256)}}}).encode(); err == nil {
 		t.Error("a name that is too long")
 	}
 }
 
 func TestQuestionsThatAreNone(t *testing.T) {
 	q := someQuestion()
-	b, err := q.append(nil)
+	b, err := q.encode()
 	if err != nil {
 		t.Fatal(err)
 	}
 	for n := range b {
-		whole := n == len(b)-askedSize || n == len(b)-2*askedSize || n == len(b)-3*askedSize
-		if _, err := decodeQuestion(string(b[:n])); (err == nil) != whole {
-			t.Errorf("cut off at %d: %v", n, err)
+		if _, err := decodeQuestion(string(b[:n])); err == nil {
+			t.Errorf("cut off at %d", n)
 		}
 	}
-	long := string(b) + strings.Repeat(string(b[len(b)-askedSize:]), MaxAsked-3)
+	question := func(n int, key string) string {
+		return string([]byte{questionByte}) + `{"id":1,"keys":[` + strings.Repeat(key+",", n-1) + key + "]}"
+	}
+	const key = `{"loader":"user","hash":1,"ago":0}`
+	long := question(MaxAsked, key)
 	if q, err := decodeQuestion(long); err != nil || len(q.Keys) != MaxAsked {
 		t.Errorf("%d keys: %v", len(q.Keys), err)
 	}
-	if _, err := decodeQuestion(long + string(b[len(b)-askedSize:])); err == nil {
-		t.Error("too many keys")
-	}
-	other := slices.Clone(b)
-	other[len(other)-askedSize] = 9
-	if _, err := decodeQuestion(string(other)); err == nil {
-		t.Error("of a loader that is not named")
+	for what, in := range map[string]string{
+		"too many keys":            question(MaxAsked+1, key),
+		"of a loader without name": question(1, `{"hash":1}`),
+		"of a loader of any name":  question(1, `{"loader":"a b","hash":1}`),
+		"of a long name":           question(1, `{"loader":"`+strings.Repeat("l", maxLoader+1)+`"}`),
+		"of the future":            question(1, `{"loader":"user","ago":-1}`),
+		"of the beginning of time": question(1, `{"loader":"user","ago":9223372036854775807}`),
+		"too long":                 question(1, key) + strings.Repeat(" ", maxQuestion),
+		"of two":                   question(1, key) + question(1, key)[1:],
+	} {
+		if _, err := decodeQuestion(in); err == nil {
+			t.Error(what)
+		}
 	}
 	n := 100_000
 	if testenv.Accepting {
@@ -79,7 +80,7 @@ func TestQuestionsThatAreNone(t *testing.T) {
 
 func FuzzQuestion(f *testing.F) {
 	q := someQuestion()
-	b, _ := q.append(nil)
+	b, _ := q.encode()
 	f.Add(string(b))
 	f.Fuzz(func(t *testing.T, in string) {
 		q, err := decodeQuestion(in)
@@ -89,7 +90,7 @@ func FuzzQuestion(f *testing.F) {
 		if len(q.Keys) > MaxAsked {
 			t.Fatalf("%d keys", len(q.Keys))
 		}
-		if _, err := q.append(nil); err != nil {
+		if _, err := q.encode(); err != nil {
 			t.Fatal(err)
 		}
 	})
@@ -116,7 +117,7 @@ func TestQuestionsChangeNothing(t *testing.T) {
 	heard := 0
 	c.Answer(func(Question) { heard++ })
 	q := someQuestion()
-	good, err := q.append(nil)
+	good, err := q.encode()
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -6,6 +6,7 @@ package limitedlog
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"sync"
 	"time"
@@ -116,4 +117,67 @@ func (l *Logger) Close() {
 	l.closed = true
 	l.mu.Unlock()
 	l.writer.Wait()
+}
+
+// Limit lets an event of a kind pass at most once in Quiet, and counts the others. It has no lock:
+// its callers hold one of their own.
+type Limit[K comparable] struct {
+	Quiet time.Duration
+
+	seen map[K]*counted
+}
+
+type counted struct {
+	at    time.Time // when it passed last
+	times int64     // since then
+}
+
+// Count counts an event. It returns how often it has happened since one of its kind passed, and
+// whether it may pass now: then Pass is for the caller to call.
+func (l *Limit[K]) Count(kind K) (times int64, due bool) {
+	c := l.seen[kind]
+	if c == nil {
+		c = &counted{}
+		if l.seen == nil {
+			l.seen = make(map[K]*counted)
+		}
+		l.seen[kind] = c
+	}
+	c.times++
+	return c.times, c.at.IsZero() || time.Since(c.at) >= l.Quiet
+}
+
+// Pass begins the time in which events of a kind are only counted.
+func (l *Limit[K]) Pass(kind K) { *l.seen[kind] = counted{at: time.Now()} }
+
+// Guarded returns a logger that writes to the handler of to. A panic of that handler, which is the
+// user's, loses the record, and ends nothing.
+func Guarded(to *slog.Logger) *slog.Logger { return slog.New(guarded{to.Handler()}) }
+
+type guarded struct{ to slog.Handler }
+
+func (g guarded) Enabled(ctx context.Context, level slog.Level) (enabled bool) {
+	defer func() { _ = recover() }()
+	return g.to.Enabled(ctx, level)
+}
+
+func (g guarded) Handle(ctx context.Context, r slog.Record) (err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			err = fmt.Errorf("the handler panicked with a %T", p)
+		}
+	}()
+	return g.to.Handle(ctx, r)
+}
+
+func (g guarded) WithAttrs(attrs []slog.Attr) (h slog.Handler) {
+	h = g // where it panics
+	defer func() { _ = recover() }()
+	return guarded{g.to.WithAttrs(attrs)}
+}
+
+func (g guarded) WithGroup(name string) (h slog.Handler) {
+	h = g
+	defer func() { _ = recover() }()
+	return guarded{g.to.WithGroup(name)}
 }

@@ -39,7 +39,7 @@ type Sampler interface {
 type Question struct {
 	ID       uint64
 	Patience time.Duration // how long an answer is waited for
-	Keys     []Asked       // at most MaxAsked, of at most 32 loaders
+	Keys     []Asked       // at most MaxAsked
 }
 
 // MaxAsked is how many keys a question is about at most.

@@ -3,8 +3,10 @@ package memory
 import (
 	"math"
 	"math/bits"
+	"runtime"
 	"sync/atomic"
 	"time"
+	"unsafe"
 )
 
 // lookup finds the items that are read most without asking ristretto, whose Get costs more than all
@@ -112,28 +114,73 @@ const tick = 1 << tickBits * time.Nanosecond // 4.2 ms
 
 const tickBits = 22
 
-// tell has ristretto count a hit of h, if it has not in this tick.
-func (t *Tier) tell(h *header, now time.Duration) {
-	told := h.told.Load()
-	this := told&inWindow | uint32(now>>tickBits)&(inWindow>>1-1)
-	if told == this || told == gone {
-		return
+// visits are the looks into ristretto that are under way: it is not closed under them, for its Get
+// panics if its Close races it. They are striped, so that goroutines on different cores rarely
+// touch the same cache line.
+type visits struct {
+	_       [64]byte // so that what is read at each hit does not stand in the cache line of the first
+	stripes [stripesOfCounters]struct {
+		visit
+		_ [64 - unsafe.Sizeof(visit{})]byte
 	}
-	if h.told.CompareAndSwap(told, this) {
-		t.seek(h.hash)
+	closed atomic.Bool
+}
+
+const (
+	counterBits       = 4
+	stripesOfCounters = 1 << counterBits
+)
+
+type visit struct{ n atomic.Int64 }
+
+// enter begins a visit; nil after close.
+func (v *visits) enter() *visit {
+	s := &v.stripes[stripe()].visit
+	s.n.Add(1)
+	if v.closed.Load() {
+		s.n.Add(-1)
+		return nil
+	}
+	return s
+}
+
+func (s *visit) leave() { s.n.Add(-1) }
+
+// close lets nobody in any more, and returns when all have left. A visit takes no longer than a
+// look into a map.
+func (v *visits) close() {
+	v.closed.Store(true)
+	for i := range v.stripes {
+		for v.stripes[i].n.Load() != 0 {
+			runtime.Gosched()
+		}
 	}
 }
 
-// seek asks ristretto, which counts that.
-func (t *Tier) seek(hash uint64) *header {
-	visit := t.visits.enter()
-	if visit == nil {
-		return nil
+// Hits counts hits. It is striped, as visits are.
+type Hits struct {
+	_      [64]byte
+	counts [stripesOfCounters]struct {
+		n atomic.Int64
+		_ [64 - unsafe.Sizeof(atomic.Int64{})]byte
 	}
-	defer visit.leave()
-	h, _ := t.cache.Get(hash)
-	if h != nil && h.told.Load() == gone {
-		return nil
+}
+
+// Add counts a hit.
+func (h *Hits) Add() { h.counts[stripe()].n.Add(1) }
+
+// Sum is how many there were.
+func (h *Hits) Sum() (n int64) {
+	for i := range h.counts {
+		n += h.counts[i].n.Load()
 	}
-	return h
+	return n
+}
+
+// stripe is for the goroutine that asks: by where its stack is. So those that run on different
+// cores at the same time rarely have the same one, and one that runs on finds its own where it left
+// it.
+func stripe() int {
+	var here byte
+	return int(uint64(uintptr(unsafe.Pointer(&here))>>11) * 0x9e3779b97f4a7c15 >> (64 - counterBits))
 }

@@ -290,15 +290,6 @@ func (t *Tier) drop(hash uint64) {
 	t.cache.Del(hash)
 }
 
-// Wait waits until what was Set has been applied or dropped. Tests need it, nothing else.
-func (t *Tier) Wait() {
-	t.mu.RLock()
-	defer t.mu.RUnlock()
-	if !t.closed {
-		t.cache.Wait()
-	}
-}
-
 // Close empties the tier and ends its goroutines. Get then finds nothing, and Set does nothing.
 func (t *Tier) Close() {
 	if t == nil {
@@ -313,4 +304,62 @@ func (t *Tier) Close() {
 		t.window.clear()
 		t.lookup.clear()
 	}
+}
+
+// GetStale is Get for what may have ended: it answers how long ago the item's TTL has, which is
+// negative if it has not. It heeds no trust, and no Clear, which is a doubt; but all that is known
+// to have been invalidated, by this process, or by another one that was heard.
+func GetStale[K comparable, V any](t *Tier, hash uint64, generations *Generations, key K) (item *Item[K, V], ago time.Duration, ok bool) {
+	h := find[K, V](t, hash)
+	if h == nil || h.Key != key || h.Generation != generations.Of(h.Range) {
+		return nil, 0, false
+	}
+	item = &h.Item
+	if !t.versions.firm(item.Range, item.Stripe, item.Version, h.doubts) {
+		return nil, 0, false
+	}
+	return item, time.Since(t.start) - item.soft, true
+}
+
+// Expire makes the item of key stale from now on, and ends whatever else has its stable hash, also
+// what is being loaded. weight returns the weight of an item, as for Set.
+func Expire[K comparable, V any](t *Tier, hash uint64, generations *Generations, key K, stable uint64, weight func(*Item[K, V]) int64) {
+	item, ago, ok := GetStale[K, V](t, hash, generations, key)
+	if !ok {
+		t.Forget(stable)
+		return
+	}
+	next := *item
+	if next.Version, ok = t.Advance(item.Range, stable, item.Version); !ok {
+		t.Forget(stable)
+		return
+	}
+	next.Range |= expiredBit
+	Set(t, hash, next, weight(&next), 0, min(-ago, 0))
+}
+
+// tell has ristretto count a hit of h, if it has not in this tick.
+func (t *Tier) tell(h *header, now time.Duration) {
+	told := h.told.Load()
+	this := told&inWindow | uint32(now>>tickBits)&(inWindow>>1-1)
+	if told == this || told == gone {
+		return
+	}
+	if h.told.CompareAndSwap(told, this) {
+		t.seek(h.hash)
+	}
+}
+
+// seek asks ristretto, which counts that.
+func (t *Tier) seek(hash uint64) *header {
+	visit := t.visits.enter()
+	if visit == nil {
+		return nil
+	}
+	defer visit.leave()
+	h, _ := t.cache.Get(hash)
+	if h != nil && h.told.Load() == gone {
+		return nil
+	}
+	return h
 }

@@ -1,11 +1,14 @@
 package keys
 
 import (
+	"encoding"
 	"fmt"
 	"reflect"
 	"strings"
 	"time"
 	"unsafe"
+
+	"github.com/cacheaside/cacheaside/internal/codec/carry"
 )
 
 // Identity says how two keys of a type are found to be the same key.
@@ -135,4 +138,26 @@ func (w *walk) refer(t reflect.Type, path string) {
 	default:
 		w.shared = "are pointers"
 	}
+}
+
+var textMarshaler = reflect.TypeFor[encoding.TextMarshaler]()
+
+// leavesOut returns an error if K has its MarshalText from a type that it embeds, such as a
+// time.Time, and has other fields: keys that differ in those would have one text.
+func leavesOut[K comparable]() error {
+	t := reflect.TypeFor[K]()
+	if t.Kind() != reflect.Struct || !t.Implements(textMarshaler) {
+		return nil
+	}
+	text := func(pointer any) ([]byte, error) { return pointer.(encoding.TextMarshaler).MarshalText() }
+	for i := range t.NumField() {
+		inner := t.Field(i).Type
+		if !t.Field(i).Anonymous || !reflect.PointerTo(inner).Implements(textMarshaler) {
+			continue
+		}
+		if lost, _ := carry.LeftOut(reflect.New(t), i, inner, text, true); lost != "" {
+			return fmt.Errorf("keys of type %s have the MarshalText of the embedded %s, which leaves out the field %s: give the type a MarshalText of its own, or set LoaderOptions.Key", t, inner, lost)
+		}
+	}
+	return nil
 }

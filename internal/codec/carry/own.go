@@ -2,9 +2,11 @@ package carry
 
 import (
 	"bytes"
+	"cmp"
 	"encoding"
 	"fmt"
 	"reflect"
+	"time"
 )
 
 // Method is a method by which a value encodes or decodes itself.
@@ -39,7 +41,7 @@ func (w *walk) raw(p Place, ways *Ways) {
 	} else {
 		v.Elem().SetBytes([]byte(rawJSON))
 	}
-	if b, err := attempt(ways, v); err == nil && string(b) == `{"a":"\u003c"}` {
+	if b, err := attempt(ways.Encode, v); err == nil && string(b) == `{"a":"\u003c"}` {
 		w.report(p.Path, &Problem{
 			Why:  fmt.Sprintf("the JSON in a %v comes back compacted and escaped", p.Type),
 			Cure: "use a string or []byte, or another LoaderOptions.Codec",
@@ -80,15 +82,20 @@ func (w *walk) try(p Place, embedded reflect.StructField, ways *Ways) {
 		inner = inner.Elem()
 		v.Elem().FieldByIndex(embedded.Index).Set(reflect.New(inner))
 	}
-	whole, err := attempt(ways, v)
+	whole, err := attempt(ways.Encode, v)
 	if err != nil {
 		return // nothing is known
 	}
 	at := join(p.Path, embedded.Name)
-	if part, err := attempt(ways, reflect.New(inner)); err == nil && bytes.Equal(whole, part) {
-		if w.without(p, embedded, ways, v, whole); w.err == nil {
-			w.own(Place{Type: inner, Path: at}, ways)
-		}
+	lost, same := LeftOut(v, embedded.Index[0], inner, ways.Encode, false)
+	if lost != "" {
+		w.report(join(p.Path, lost), &Problem{
+			Why:  fmt.Sprintf("the %s of %v is that of the embedded %v, which leaves it out", ways.Methods[0].Name, t, embedded.Type),
+			Cure: fmt.Sprintf("give %v %s, or the field %s a name", t, w.Pair, embedded.Name),
+		})
+	}
+	if same && w.err == nil {
+		w.own(Place{Type: inner, Path: at}, ways)
 	}
 	if err := attemptDecode(ways, whole, reflect.New(t)); err != nil {
 		w.report(at, &Problem{
@@ -98,36 +105,43 @@ func (w *walk) try(p Place, embedded reflect.StructField, ways *Ways) {
 	}
 }
 
-// without reports the first of the other fields, if a struct's encoding v is the same whatever they
-// are.
-func (w *walk) without(p Place, embedded reflect.StructField, ways *Ways, v reflect.Value, encoding []byte) {
-	var lost *reflect.StructField
-	for i := range p.Type.NumField() {
-		f := p.Type.Field(i)
-		if f.Name == "_" || f.Type.Size() == 0 || i == embedded.Index[0] {
+// LeftOut returns the first of the fields of a struct, other than the one with this index, that
+// encode leaves out because it is a method of that embedded field, of type inner; "" if there is
+// none. Reflection does not show whose method it is. So LeftOut compares what encode writes of v, a
+// pointer to a zero struct, and of a zero inner: same reports whether they are equal. Then it changes
+// other fields of v, with private also those that are not exported.
+func LeftOut(v reflect.Value, index int, inner reflect.Type, encode func(pointer any) ([]byte, error), private bool) (lost string, same bool) {
+	whole, err := attempt(encode, v)
+	if err != nil {
+		return "", false
+	}
+	if part, err := attempt(encode, reflect.New(inner)); err != nil || !bytes.Equal(whole, part) {
+		return "", false
+	}
+	for i := range v.Elem().NumField() {
+		f, of := v.Elem().Type().Field(i), v.Elem().Field(i)
+		if f.Name == "_" || f.Type.Size() == 0 || i == index {
 			continue
 		}
-		if lost == nil {
-			lost = &f
+		lost = cmp.Or(lost, f.Name)
+		if private {
+			of = reflect.NewAt(f.Type, of.Addr().UnsafePointer()).Elem()
 		}
-		if !f.IsExported() || !change(v.Elem().Field(i)) {
+		if !of.CanSet() || !change(of) {
 			continue
 		}
-		if b, err := attempt(ways, v); err != nil || !bytes.Equal(b, encoding) {
-			return // its own method
+		if b, err := attempt(encode, v); err != nil || !bytes.Equal(b, whole) {
+			return "", true // its own method
 		}
 	}
-	if lost != nil {
-		w.report(join(p.Path, lost.Name), &Problem{
-			Why:  fmt.Sprintf("the %s of %v is that of the embedded %v, which leaves it out", ways.Methods[0].Name, p.Type, embedded.Type),
-			Cure: fmt.Sprintf("give %v %s, or the field %s a name", p.Type, w.Pair, embedded.Name),
-		})
-	}
+	return lost, true
 }
 
-// change gives a field another value, if it has a type of which it knows one.
+// change gives v another value than zero, and reports whether it knows one.
 func change(v reflect.Value) bool {
 	switch k := v.Kind(); {
+	case v.Type() == reflect.TypeFor[time.Time]():
+		v.Set(reflect.ValueOf(time.Unix(1, 0)))
 	case k == reflect.Bool:
 		v.SetBool(true)
 	case v.CanInt():
@@ -140,6 +154,15 @@ func change(v reflect.Value) bool {
 		v.SetString("1")
 	case k == reflect.Pointer:
 		v.Set(reflect.New(v.Type().Elem()))
+	case k == reflect.Array:
+		return v.Len() > 0 && change(v.Index(0))
+	case k == reflect.Struct:
+		for i := range v.NumField() {
+			if f := v.Field(i); f.CanSet() && change(f) {
+				return true
+			}
+		}
+		return false
 	default:
 		return false
 	}
@@ -147,9 +170,9 @@ func change(v reflect.Value) bool {
 }
 
 // attempt encodes what v points to.
-func attempt(ways *Ways, v reflect.Value) (b []byte, err error) {
+func attempt(encode func(pointer any) ([]byte, error), v reflect.Value) (b []byte, err error) {
 	defer caught(&err)
-	return ways.Encode(v.Interface())
+	return encode(v.Interface())
 }
 
 func attemptDecode(ways *Ways, b []byte, v reflect.Value) (err error) {

@@ -75,6 +75,3 @@ func (c *copied) lost() (n int) {
 	}
 	return n
 }
-
-// bytes is what the bits take.
-func (s shape) bytes() int64 { return int64(s.total() / 8) }

@@ -173,7 +173,8 @@ func (f *Redis) wrong(ctx context.Context, g *generation) (why, err error) {
 		}
 		return keys, nil
 	}
-	return f.judged.wrong(ctx, g.ID, g.Begun, &f.checkers, listed, (&redisBuilding{f: f, g: g}).holds)
+	holds := func(ctx context.Context, keys []string) ([]bool, error) { return f.holds(ctx, g, hashesOf(keys)) }
+	return f.judged.wrong(ctx, g.ID, g.Begun, &f.checkers, listed, holds)
 }
 
 // renewHiding keeps further reports from ending the filter for another day.

@@ -2,7 +2,6 @@ package bloom
 
 import (
 	"context"
-	"encoding/binary"
 	"maps"
 	"slices"
 	"strconv"
@@ -160,37 +159,6 @@ func (f *Redis) tell(ctx context.Context, set map[string]uint64, hashes []hash) 
 	return f.acknowledged(reply, nil, at, sent)
 }
 
-// ack is the reply of touchScript and of onceScript.
-type ack struct {
-	left    []string // see Redis.marked
-	known   bool     // the descriptor is as it was known; raw is then empty
-	raw     string   // the descriptor
-	tally   tally
-	missing int64 // segments that were lost
-}
-
-func ackOf(cmd *redis.Cmd) (r ack, err error) {
-	if n, ok := cmd.Val().(int64); ok {
-		return ack{left: []string{strconv.FormatInt(n, 10)}, known: true}, nil
-	}
-	reply, err := cmd.Slice()
-	if err != nil {
-		return ack{}, err
-	}
-	if len(reply) != 4 {
-		return ack{}, errReply
-	}
-	var ok [4]bool
-	r.left, ok[0] = textsOf(reply[0])
-	r.raw, ok[1] = reply[1].(string)
-	r.tally, ok[2] = tallyOf(reply[2])
-	r.missing, ok[3] = reply[3].(int64)
-	if ok != [4]bool{true, true, true, true} {
-		return ack{}, errReply
-	}
-	return r, nil
-}
-
 // acknowledged takes the reply to an add that was sent at a time, when the mark was sent, and the
 // descriptor was known to be d. It returns what the descriptor is now.
 func (f *Redis) acknowledged(r ack, d *known, at time.Time, sent stamp) (*known, error) {
@@ -204,52 +172,12 @@ func (f *Redis) acknowledged(r ack, d *known, at time.Time, sent stamp) (*known,
 	return d, err
 }
 
-func tallyOf(reply any) (t tally, ok bool) {
-	pairs, ok := textsOf(reply)
-	t = make(tally, len(pairs)/2)
-	for i := 0; i+1 < len(pairs); i += 2 {
-		t[pairs[i]] = pairs[i+1]
-	}
-	return t, ok
-}
-
-func textsOf(reply any) (texts []string, ok bool) {
-	all, ok := reply.([]any)
-	for _, one := range all {
-		text, _ := one.(string)
-		texts = append(texts, text)
-	}
-	return texts, ok
-}
-
 // announcements returns the messages that announce keys.
 func announcements(hashes []hash) (bodies [][]byte) {
 	for part := range slices.Chunk(hashes, maxTold) {
 		bodies = append(bodies, encodeHashes(part))
 	}
 	return bodies
-}
-
-// encodeHashes is what is announced of keys: 32 bytes each, whatever generation a Replica has.
-func encodeHashes(hashes []hash) []byte {
-	b := make([]byte, 0, 32*len(hashes))
-	for i := range hashes {
-		for _, h := range hashes[i] {
-			b = binary.BigEndian.AppendUint64(b, h)
-		}
-	}
-	return b
-}
-
-// decodeHashes calls f with each key's; what is behind the last whole one is ignored.
-func decodeHashes(b []byte, f func(*hash)) {
-	var h hash // one, for it escapes
-	for ; len(b) >= 32; b = b[32:] {
-		for i := range h {
-			h[i] = binary.BigEndian.Uint64(b[8*i:])
-		}
-		f(&h)
-	}
 }
 
 // filled looks whether the active generation holds more than it was made for.

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -46,13 +45,6 @@ type Redis struct {
 
 	mu     sync.Mutex // makes NewReplica come before Close, or fail
 	closed bool
-}
-
-// known is what the descriptor was when it was last read.
-type known struct {
-	descriptor
-	raw string
-	at  time.Time
 }
 
 // tries is how many time-outs of a lookup anything else may take.
@@ -271,10 +263,4 @@ func (f *Redis) do(ctx context.Context, args ...any) *redis.Cmd {
 		cmd.SetErr(err)
 	}
 	return cmd
-}
-
-// covered tells whether all generations that a key must be in are among those that it was written
-// to.
-func (d *descriptor) covered(written map[string]bool) bool {
-	return !slices.ContainsFunc(d.addedTo(), func(g *generation) bool { return !written[g.ID] })
 }

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"encoding/binary"
-	"errors"
 	"fmt"
 	"slices"
 	"strconv"
@@ -261,8 +260,6 @@ func (f *Redis) ask(ctx context.Context, d *known, hashes []hash, maybe []bool) 
 	now, err2 := stamp.cmd.Text()
 	return unsure, err2 == nil && now == d.raw[:min(len(d.raw), stampBytes)], cmp.Or(err, err2)
 }
-
-var errReply = errors.New("not an answer of a filter's script")
 
 // lostOf returns how many segments of a generation are lost.
 func (f *Redis) lostOf(ctx context.Context, g *generation) (n uint64, err error) {

@@ -3,7 +3,6 @@ package bloom
 import (
 	"context"
 	"fmt"
-	"strconv"
 	"sync/atomic"
 	"time"
 )
@@ -169,14 +168,6 @@ func (f *Redis) look(ctx context.Context) (*known, tally, error) {
 	}
 	d, err := f.learn(reply.raw, at)
 	return d, reply.tally, err
-}
-
-// tally is what is counted of a filter, in Redis.
-type tally map[string]string
-
-func (t tally) count(field string) uint64 {
-	n, _ := strconv.ParseUint(t[field], 10, 64) // none if it is no number
-	return n
 }
 
 // LostSegments asks Redis how many of the strings that the filter's bits are in are gone, as by

@@ -151,15 +151,6 @@ func (f *Redis) compare(ctx context.Context) error {
 	return err
 }
 
-// marks has what scripts do with the hash. A mark is a number, in a field of its process' id. It
-// answers the number, and where there was none also the epoch.
-const marks = `
-local function mark(key, id)
-  local n = redis.call('HINCRBY', key, id, 1)
-  if n > 1 then return {tostring(n)} end
-  return {'1', redis.call('HGET', key, '') or '0'}
-end`
-
 // markScript leaves the mark ARGV[1], and notes when. A mark that was left more than ARGV[2]
 // seconds ago is forgotten when a new one comes. A full server refuses HSET, but not in a script
 // that has already written, as PERSIST does. It answers as mark does.

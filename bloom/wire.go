@@ -1,0 +1,407 @@
+package bloom
+
+import (
+	"crypto/rand"
+	"encoding/binary"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/cacheaside/cacheaside/internal/conn"
+	"github.com/cacheaside/cacheaside/internal/invalidation"
+)
+
+// descriptor tells what generations a filter has in Redis. It is one string there, JSON, so that it
+// is changed as a whole, by comparing all its bytes, and can be read by people.
+type descriptor struct {
+	Format   int          `json:"format"`
+	Stamp    string       `json:"stamp"`              // of this change: no other has it
+	Active   *generation  `json:"active,omitempty"`   // which answers; nil: none does
+	Building *generation  `json:"building,omitempty"` // which a rebuild fills; it is added to once it is ready
+	Old      []generation `json:"old,omitempty"`      // which are to be removed
+	Hiding   *hiding      `json:"hiding,omitempty"`   // of the one that answered last
+}
+
+// generation is a filter's bits from one rebuild to the next. Its id is used once.
+type generation struct {
+	ID       string    `json:"id"`
+	Segments uint64    `json:"segments"`
+	Bits     uint64    `json:"bits"`
+	K        uint64    `json:"k"`
+	Capacity uint64    `json:"capacity"`
+	Rate     float64   `json:"rate"`
+	Ready    bool      `json:"ready"`            // all its segments are there
+	Begun    time.Time `json:"begun"`            // by the clock of the process that rebuilds
+	Hidden   string    `json:"hidden,omitempty"` // the last drop of a generation that had hidden a row, when this was begun
+}
+
+// format is that of descriptors and of segments.
+const format = 1
+
+const (
+	headerBytes = 16 // of a segment, before its bits
+	headerBits  = 8 * headerBytes
+	tagBytes    = 8 // after its bits, or after the header while there are none
+
+	maxDescriptor = 64 << 10
+	maxOld        = 64
+
+	// stampBytes are as much of a descriptor as tells it from all others: its text begins with the
+	// stamp.
+	stampBytes = len(`{"format":1,"stamp":"0123456789abcdef"`)
+)
+
+var (
+	errDescriptor = errors.New("the descriptor of the filter cannot be read")
+	errFormat     = errors.New("the filter is of a newer format than this program knows")
+)
+
+// newGeneration is one that no other has the id of.
+func newGeneration(s shape, capacity uint64, rate float64) *generation {
+	return &generation{ID: newID(), Segments: s.segments, Bits: s.bits, K: s.k, Capacity: capacity, Rate: rate, Begun: time.Now().UTC().Truncate(time.Millisecond)}
+}
+
+func newID() string {
+	var id [8]byte
+	_, _ = rand.Read(id[:]) // never fails
+	return hex.EncodeToString(id[:])
+}
+
+func (g *generation) shape() shape { return shape{segments: g.Segments, bits: g.Bits, k: g.K} }
+
+// header returns the fixed prefix of each segment. A string with any other prefix does not belong to
+// this generation.
+func (g *generation) header() string {
+	b := make([]byte, 0, headerBytes)
+	b = append(b, 0xB0|format, byte(g.K))
+	b = binary.BigEndian.AppendUint16(b, uint16(g.Segments-1))
+	b = binary.BigEndian.AppendUint32(b, uint32(g.Bits/64))
+	id, _ := hex.DecodeString(g.ID) // checked
+	return string(append(b, id...))
+}
+
+// tag returns the fixed suffix of segment s. All segments of a generation have the same header, so a
+// string that was copied from another segment, or cut short, differs in its tag only. The tag is the
+// number of the segment, its complement, so that no tag has all bits of another, and a part of the
+// generation's id. A segment to which nothing was added is its header and its tag, without bits.
+func (g *generation) tag(s uint64) string {
+	b := binary.BigEndian.AppendUint16(make([]byte, 0, tagBytes), uint16(s))
+	b = binary.BigEndian.AppendUint16(b, ^uint16(s))
+	id, _ := hex.DecodeString(g.ID) // checked
+	return string(append(b, id[:4]...))
+}
+
+// bitsOf returns the bits of segment s, as Redis holds it; none if nothing was added to it. ok is false
+// if raw is not the whole of this segment. The scripts check the same in Lua (see segments).
+func (g *generation) bitsOf(s uint64, raw string) (bits string, ok bool) {
+	bits, begins := strings.CutPrefix(raw, g.header())
+	bits, ends := strings.CutSuffix(bits, g.tag(s))
+	return bits, begins && ends && (bits == "" || uint64(len(bits)) == g.Bits/8)
+}
+
+func (g *generation) check() error {
+	if id, err := hex.DecodeString(g.ID); err != nil || len(id) != 8 || !(g.Rate >= 0 && g.Rate <= 1) {
+		return errDescriptor
+	}
+	if err := g.shape().check(); err != nil {
+		return fmt.Errorf("%w: %w", errDescriptor, err)
+	}
+	return nil
+}
+
+// all are the generations that it names.
+func (d *descriptor) all() []*generation {
+	var all []*generation
+	for _, g := range []*generation{d.Active, d.Building} {
+		if g != nil {
+			all = append(all, g)
+		}
+	}
+	for i := range d.Old {
+		all = append(all, &d.Old[i])
+	}
+	return all
+}
+
+// active returns the id of the generation that serves, or "".
+func (d *descriptor) active() string {
+	if d.Active == nil {
+		return ""
+	}
+	return d.Active.ID
+}
+
+// addedTo are the generations that a key must be in, so that nobody who asks one of them, or will,
+// misses it: not those that are old, for a caller that asks a generation makes sure that it is the
+// active one; nor one whose segments are not all there yet, for its rebuild has not begun to read.
+func (d *descriptor) addedTo() []*generation {
+	return slices.DeleteFunc(d.all(), func(g *generation) bool { return g != d.Active && (g != d.Building || !g.Ready) })
+}
+
+func (d *descriptor) encode() (string, error) {
+	d.Format, d.Stamp = format, newID()
+	b, err := json.Marshal(d)
+	return string(b), err
+}
+
+// decodeDescriptor reads what Redis holds; nothing is a descriptor without generations. It accepts
+// nothing of unbounded size.
+func decodeDescriptor(raw string) (d descriptor, err error) {
+	if raw == "" {
+		return descriptor{}, nil
+	}
+	if len(raw) > maxDescriptor || json.Unmarshal([]byte(raw), &d) != nil {
+		return descriptor{}, errDescriptor // without its text, which is not ours
+	}
+	if d.Format > format {
+		return descriptor{}, errFormat
+	}
+	if d.Format < 1 || len(d.Old) > maxOld {
+		return descriptor{}, errDescriptor
+	}
+	seen := make(map[string]bool)
+	for _, g := range d.all() {
+		if err := g.check(); err != nil {
+			return descriptor{}, err
+		}
+		if seen[g.ID] {
+			return descriptor{}, errDescriptor
+		}
+		seen[g.ID] = true
+	}
+	return d, nil
+}
+
+// copy returns a descriptor that may be changed. One that cannot be read counts as none.
+func (d *known) copy() descriptor {
+	to, _ := decodeDescriptor(d.raw)
+	return to
+}
+
+// segmentKey is where a segment is: in a slot of its own. No name of a filter has a "/".
+func segmentKey(prefix, name, id string, s uint64) string {
+	return prefix + "::bloom:{" + name + "/" + id + "/" + strconv.FormatUint(s, 10) + "}"
+}
+
+// known is what the descriptor was when it was last read.
+type known struct {
+	descriptor
+	raw string
+	at  time.Time
+}
+
+// covered tells whether all generations that a key must be in are among those that it was written
+// to.
+func (d *descriptor) covered(written map[string]bool) bool {
+	return !slices.ContainsFunc(d.addedTo(), func(g *generation) bool { return !written[g.ID] })
+}
+
+// The scripts on a segment check first that the string is this segment, whole, and return -1 if not:
+// then it is lost, or was removed. No process makes it again, so what a script finds in a segment is
+// all that was ever added to it. Places are 4 bytes each, and count from the beginning of the string.
+
+// segments has what the scripts do with a segment. Its header has the size of its bits. See
+// generation.bitsOf.
+const segments = `
+local function at(s, i)
+  local a, b, c, d = string.byte(s, i, i + 3)
+  return ((a * 256 + b) * 256 + c) * 256 + d
+end
+local function whole(key, header, tag)
+  if redis.call('GETRANGE', key, 0, 15) ~= header then return false end
+  local size = 8 * at(header, 5)
+  return redis.call('GETRANGE', key, 16 + size, 24 + size) == tag or redis.call('GETRANGE', key, 16, 24) == tag
+end
+local function allocated(key, header, tag)
+  if not whole(key, header, tag) then return false end
+  if redis.call('STRLEN', key) == 24 then
+    redis.call('SET', key, header .. string.rep('\0', 8 * at(header, 5)) .. tag)
+  end
+  return true
+end`
+
+// lookupScript tells of each key, whose places are ARGV[4], ARGV[3] for each, whether all of them
+// are set: '1' or '0'. All scripts have the header and the tag of the segment before that.
+var lookupScript = conn.NewScript(segments + `
+if not whole(KEYS[1], ARGV[1], ARGV[2]) then return -1 end
+local step, reply = 4 * ARGV[3], {}
+for i = 1, #ARGV[4], step do
+  local found = '1'
+  for j = i, i + step - 1, 4 do
+    if redis.call('GETBIT', KEYS[1], at(ARGV[4], j)) == 0 then found = '0' break end
+  end
+  reply[#reply + 1] = found
+end
+return table.concat(reply)`)
+
+// addScript sets the places ARGV[3], and answers how many were not set. The bits are allocated at
+// once, for a string that Redis lets grow is given up to twice as much as it needs.
+var addScript = conn.NewScript(segments + `
+if not allocated(KEYS[1], ARGV[1], ARGV[2]) then return -1 end
+local set = 0
+for i = 1, #ARGV[3], 4 do set = set + 1 - redis.call('SETBIT', KEYS[1], at(ARGV[3], i), 1) end
+return set`)
+
+// mergeScript is addScript for so many places that it takes less to send all bits: ARGV[3], as they
+// are to be set, with an empty header. KEYS[2] is theirs for the time being.
+var mergeScript = conn.NewScript(segments + `
+if not allocated(KEYS[1], ARGV[1], ARGV[2]) then return -1 end
+local before = redis.call('BITCOUNT', KEYS[1], 16, -1)
+redis.call('SET', KEYS[2], ARGV[3])
+redis.call('BITOP', 'OR', KEYS[1], KEYS[1], KEYS[2])
+redis.call('DEL', KEYS[2])
+return redis.call('BITCOUNT', KEYS[1], 16, -1) - before`)
+
+// touchScript counts the bits that were set (ARGV from the second on: id and number by turns) in the
+// tally KEYS[2], and leaves the mark ARGV[1], unless it is empty, in KEYS[3]. It returns the mark, the
+// descriptor KEYS[1], the tally, and 0.
+const touchScript = marks + `
+local d = redis.call('GET', KEYS[1]) or ''
+for i = 2, #ARGV, 2 do
+  if tonumber(ARGV[i + 1]) > 0 and string.find(d, ARGV[i], 1, true) then redis.call('HINCRBY', KEYS[2], 'bits:' .. ARGV[i], ARGV[i + 1]) end
+end
+local left = {}
+if ARGV[1] ~= '' then left = mark(KEYS[3], ARGV[1]) end
+return {left, d, redis.call('HGETALL', KEYS[2]), 0}`
+
+// onceScript adds keys where all that it takes is on one server, and tells of them, in one step.
+// KEYS: of the announcements; the descriptor; its tally; the marks; then the segments. ARGV: what
+// announces (4); the mark; how the descriptor begins that is known; '1' if the tally is asked for,
+// else empty; how many generations; how long a descriptor begins; for each generation its id, its
+// header, the size of a segment with its header, and how many segments; for each of these its tag,
+// how many places, and these in decimal. It returns the number of the mark if there is nothing else
+// to report, as nearly always; else the mark, the descriptor, the tally, and how many segments were
+// lost.
+//
+// It is what an Add costs, so it asks as little as it can: a segment that ends in its tag is whole.
+var onceScript = conn.NewScript(`
+local call, ARGV, KEYS = redis.call, ARGV, KEYS
+local function made(name, header, tag)` + segments + `
+  return allocated(name, header, tag)
+end
+local key, arg, missing = 5, 10, 0
+for _ = 1, tonumber(ARGV[8]) do
+  local id, header, size, set = ARGV[arg], ARGV[arg + 1], ARGV[arg + 2], 0
+  local last = arg + 3
+  for s = 1, tonumber(ARGV[last]) do
+    local name, tag, places = KEYS[key], ARGV[arg + 4], tonumber(ARGV[arg + 5])
+    if call('GETRANGE', name, size, size + 8) == tag or made(name, header, tag) then
+      for i = arg + 6, arg + 5 + places do set = set + 1 - call('SETBIT', name, ARGV[i], 1) end
+    else
+      missing = missing + 1
+    end
+    key, arg = key + 1, arg + 2 + places
+  end
+  if set > 0 then call('HINCRBY', KEYS[3], 'bits:' .. id, set) end
+  arg = arg + 4
+end
+` + invalidation.AnnounceLua + `
+local n, known = call('HINCRBY', KEYS[4], ARGV[5], 1), call('GETRANGE', KEYS[2], 0, tonumber(ARGV[9]) - 1) == ARGV[6]
+if n > 1 and known and missing == 0 and ARGV[7] == '' then return n end
+local left, tally = {tostring(n)}, {}
+if n == 1 then left[2] = call('HGET', KEYS[4], '') or '0' end
+if ARGV[7] == '1' then tally = call('HGETALL', KEYS[3]) end
+return {left, call('GET', KEYS[2]) or '', tally, missing}`)
+
+// swapScript changes the descriptor from ARGV[1] to ARGV[2], if it is still that.
+const swapScript = `
+if (redis.call('GET', KEYS[1]) or '') ~= ARGV[1] then return 0 end
+redis.call('SET', KEYS[1], ARGV[2])
+return 1`
+
+// marks has what scripts do with the hash. A mark is a number, in a field of its process' id. It
+// answers the number, and where there was none also the epoch.
+const marks = `
+local function mark(key, id)
+  local n = redis.call('HINCRBY', key, id, 1)
+  if n > 1 then return {tostring(n)} end
+  return {'1', redis.call('HGET', key, '') or '0'}
+end`
+
+var errReply = errors.New("not an answer of a filter's script")
+
+// ack is the reply of touchScript and of onceScript.
+type ack struct {
+	left    []string // see Redis.marked
+	known   bool     // the descriptor is as it was known; raw is then empty
+	raw     string   // the descriptor
+	tally   tally
+	missing int64 // segments that were lost
+}
+
+func ackOf(cmd *redis.Cmd) (r ack, err error) {
+	if n, ok := cmd.Val().(int64); ok {
+		return ack{left: []string{strconv.FormatInt(n, 10)}, known: true}, nil
+	}
+	reply, err := cmd.Slice()
+	if err != nil {
+		return ack{}, err
+	}
+	if len(reply) != 4 {
+		return ack{}, errReply
+	}
+	var ok [4]bool
+	r.left, ok[0] = textsOf(reply[0])
+	r.raw, ok[1] = reply[1].(string)
+	r.tally, ok[2] = tallyOf(reply[2])
+	r.missing, ok[3] = reply[3].(int64)
+	if ok != [4]bool{true, true, true, true} {
+		return ack{}, errReply
+	}
+	return r, nil
+}
+
+func tallyOf(reply any) (t tally, ok bool) {
+	pairs, ok := textsOf(reply)
+	t = make(tally, len(pairs)/2)
+	for i := 0; i+1 < len(pairs); i += 2 {
+		t[pairs[i]] = pairs[i+1]
+	}
+	return t, ok
+}
+
+func textsOf(reply any) (texts []string, ok bool) {
+	all, ok := reply.([]any)
+	for _, one := range all {
+		text, _ := one.(string)
+		texts = append(texts, text)
+	}
+	return texts, ok
+}
+
+// tally is what is counted of a filter, in Redis.
+type tally map[string]string
+
+func (t tally) count(field string) uint64 {
+	n, _ := strconv.ParseUint(t[field], 10, 64) // none if it is no number
+	return n
+}
+
+// encodeHashes is what is announced of keys: 32 bytes each, whatever generation a Replica has.
+func encodeHashes(hashes []hash) []byte {
+	b := make([]byte, 0, 32*len(hashes))
+	for i := range hashes {
+		for _, h := range hashes[i] {
+			b = binary.BigEndian.AppendUint64(b, h)
+		}
+	}
+	return b
+}
+
+// decodeHashes calls f with each key's; what is behind the last whole one is ignored.
+func decodeHashes(b []byte, f func(*hash)) {
+	var h hash // one, for it escapes
+	for ; len(b) >= 32; b = b[32:] {
+		for i := range h {
+			h[i] = binary.BigEndian.Uint64(b[8*i:])
+		}
+		f(&h)
+	}
+}

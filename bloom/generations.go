@@ -29,12 +29,6 @@ import (
 // descriptor by comparing all of it. So of two rebuilds, the second to change it finds that it is
 // not alone.
 
-// errReplaced ends a rebuild: another has replaced the generation that it fills.
-var errReplaced = errors.New("another rebuild has replaced this one")
-
-// errLost ends a rebuild: Redis has lost a part of the generation that it fills.
-var errLost = errors.New("Redis has lost a part of the new filter")
-
 // begin begins a new generation. It replaces one that is being built.
 func (f *Redis) begin(ctx context.Context, capacity uint64) (g *generation, err error) {
 	s, err := shapeFor(capacity, f.rate)

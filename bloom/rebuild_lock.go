@@ -8,8 +8,6 @@ import (
 	"github.com/cacheaside/cacheaside/lock"
 )
 
-var errClosed = errors.New("the filter is closed")
-
 // newLocker makes the Locker by which one process rebuilds at a time. It saves work only: if the lock
 // fails, the descriptor still keeps two rebuilds apart.
 func (f *Redis) newLocker() (*lock.Locker, error) {

@@ -5,7 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"math/rand/v2"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 )
@@ -69,21 +71,6 @@ type checkers struct {
 // zero before excludes none.
 type Check = func(ctx context.Context, listed []string, before time.Time, holds Holds) (hidden int, err error)
 
-// CheckRebuilt makes Rebuild call check with each filter that it builds in this process, before the
-// filter takes its place. If check returns more than 0, the Rebuild fails with ErrHides; if check
-// itself fails, it is tried again. Hidden calls check with the filter that serves. A
-// cacheaside.Loader calls CheckRebuilt by itself, for the rows that its loads return. remove ends
-// these calls, and may be called again.
-func (f *Redis) CheckRebuilt(check Check) (remove func()) {
-	return f.checkers.add(check)
-}
-
-// CheckRebuilt makes Rebuild and Load call check with each filter that they build or read, before
-// the filter takes its place: see Redis.CheckRebuilt.
-func (l *Local) CheckRebuilt(check Check) (remove func()) {
-	return l.checkers.add(check)
-}
-
 func (c *checkers) add(check Check) (remove func()) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -123,4 +110,146 @@ func (c *checkers) run(ctx context.Context, listed []string, before time.Time, h
 		}
 	}
 	return nil, nil
+}
+
+const (
+	sampleSize = 16  // keys of a sample
+	sampleKey  = 256 // bytes of each of them, at most
+)
+
+// sample is a few of many keys, chosen at random.
+type sample struct {
+	keys []string
+	seen int
+}
+
+func (s *sample) take(key string) {
+	if len(key) > sampleKey {
+		return
+	}
+	s.seen++
+	if len(s.keys) < sampleSize {
+		s.keys = append(s.keys, strings.Clone(key))
+	} else if i := rand.IntN(s.seen); i < sampleSize {
+		s.keys[i] = strings.Clone(key)
+	}
+}
+
+// hiding records that a filter was dropped because it had refused a key whose row exists.
+//
+// An outsider can cause such a report: a database that compares text with a number, or by a
+// collation, finds the row of another key ("2x" finds the row 2). No source lists that key, so no
+// rebuild brings it. A report therefore drops the filter only once. When the filter was rebuilt and
+// lacks a reported key again, the source is judged by what outsiders cannot choose (see
+// CheckRebuilt), and only a wrong source drops the filter again, for longer each time.
+type hiding struct {
+	ID    string    `json:"id"`    // of the drop
+	Key   hash      `json:"key"`   // of the reported key
+	At    time.Time `json:"at"`    // of the last report, by the clock of the process that reported
+	Times int       `json:"times"` // drops in a row
+}
+
+const (
+	firstRest   = time.Minute // between the second drop in a row and the rebuild
+	longestRest = 24 * time.Hour
+
+	// renewAfter is the age of a hiding from which a further report renews it.
+	renewAfter = time.Hour
+)
+
+// recent reports whether the filter was dropped a short time ago, so that a further report does not
+// drop it.
+func (h *hiding) recent(now time.Time) bool { return h != nil && now.Sub(h.At) < longestRest }
+
+// again returns the hiding of the next drop, for a key.
+func (h *hiding) again(now time.Time, key hash) *hiding {
+	next := &hiding{ID: newID(), Key: key, At: now, Times: 1}
+	if h.recent(now) {
+		next.Times = min(h.Times, 30) + 1
+	}
+	return next
+}
+
+// renewed returns the hiding with the time of a report that has not dropped the filter.
+func (h *hiding) renewed(now time.Time) *hiding {
+	next := *h
+	next.At = now
+	return &next
+}
+
+// rests reports whether Maintain must not rebuild the filter yet.
+func (h *hiding) rests(now time.Time) bool {
+	if h == nil || h.Times < 2 {
+		return false
+	}
+	since := now.Sub(h.At)
+	return since >= 0 && since < min(firstRest<<min(h.Times, 11), longestRest)
+}
+
+// id returns the id of the drop, or "" if there was none.
+func (h *hiding) id() string {
+	if h == nil {
+		return ""
+	}
+	return h.ID
+}
+
+// errHiddenSince refuses a rebuild that began before the filter was dropped.
+var errHiddenSince = fmt.Errorf("%w: it lacks a key whose row was found while it was built", ErrHides)
+
+const (
+	// judgeEvery is how often a process judges the source of a generation that serves.
+	judgeEvery = time.Minute
+
+	// lagging is how long the key of an inserted row may take to reach the filter.
+	lagging = time.Minute
+)
+
+// judged limits how often a generation is judged.
+type judged struct {
+	mu         sync.Mutex
+	generation string
+	at         time.Time
+}
+
+// due reports whether the generation is to be judged now, and notes that it is.
+func (j *judged) due(generation string) bool {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	now := time.Now()
+	if j.generation == generation && now.Sub(j.at) < judgeEvery {
+		return false
+	}
+	j.generation, j.at = generation, now
+	return true
+}
+
+// wrong returns why the source of a generation that serves must be wrong, according to the loaders
+// of this process, or nil. Only rows count that were read before it was begun, or longer than
+// lagging ago: the keys of others may still be on their way to the filter.
+func (j *judged) wrong(ctx context.Context, generation string, begun time.Time, c *checkers, listed func() ([]string, error), holds Holds) (why, err error) {
+	if !j.due(generation) {
+		return nil, nil
+	}
+	keys, err := listed()
+	if err == nil {
+		before := time.Now().Add(-lagging)
+		if begun = begun.Add(-time.Second); begun.After(before) { // it may be of another process's clock
+			before = begun
+		}
+		why, err = c.run(ctx, keys, before, holds)
+	}
+	if err != nil { // it is due again
+		j.mu.Lock()
+		defer j.mu.Unlock()
+		j.generation = ""
+	}
+	return why, err
+}
+
+// refuse counts a filter that has not taken its place.
+func (c *counts) refuse(err error) {
+	if refusal(err) {
+		c.refused.Add(1)
+	}
 }

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"strings"
 	"time"
 
 	"golang.org/x/time/rate"
@@ -230,28 +229,5 @@ func (r *filling) tell() {
 	r.told = time.Now()
 	if r.options.Progress != nil {
 		r.options.Progress(Progress{Keys: r.keys, About: r.about, Elapsed: time.Since(r.began), Resumed: r.resumed})
-	}
-}
-
-const (
-	sampleSize = 16  // keys of a sample
-	sampleKey  = 256 // bytes of each of them, at most
-)
-
-// sample is a few of many keys, chosen at random.
-type sample struct {
-	keys []string
-	seen int
-}
-
-func (s *sample) take(key string) {
-	if len(key) > sampleKey {
-		return
-	}
-	s.seen++
-	if len(s.keys) < sampleSize {
-		s.keys = append(s.keys, strings.Clone(key))
-	} else if i := rand.IntN(s.seen); i < sampleSize {
-		s.keys[i] = strings.Clone(key)
 	}
 }

@@ -2,8 +2,10 @@ package bloom
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"log/slog"
 	"slices"
 	"time"
 
@@ -74,6 +76,12 @@ func (f *Redis) dropActive(ctx context.Context, g *generation, and func(*descrip
 		return err
 	}
 	return f.bus.DeleteLoader(ctx, swapped) // so that Replicas leave it
+}
+
+// doubt has a generation not be asked any more, and removes it, before anything else is done: it
+// may miss keys.
+func (f *Redis) doubt(ctx context.Context, g *generation) error {
+	return f.dropActive(ctx, g, func(*descriptor) {})
 }
 
 // prepare makes the segments of a generation that was begun, and has it added to.
@@ -220,3 +228,83 @@ func (f *Redis) eachSegment(ctx context.Context, g *generation, make func(ctx co
 	}
 	return nil
 }
+
+// Hidden reports a key that the filter has refused although its row exists, as a cacheaside.Loader
+// has found (LoaderOptions.AuditEvery). If the filter still refuses the key, it answers "maybe" for
+// all keys from then on, in all processes, until it has been rebuilt. Maintain rebuilds it at its
+// next check.
+//
+// A rebuilt filter may refuse the key again, because the source does not list it: a database that
+// turns text into numbers, or compares by a collation, finds rows under other keys than their own.
+// For 24 hours after the last report, such keys do not end the filter again, unless loaders of this
+// process find that the source is wrong (see CheckRebuilt). Then the filter answers "maybe" again,
+// and Maintain rebuilds it after a rest that doubles each time, up to a day.
+//
+// That concerns Replicas, too. If Hidden returns an error, try again.
+func (f *Redis) Hidden(ctx context.Context, key string) error {
+	d, err := f.fetch(ctx, f.allTries())
+	if err != nil || d.Active == nil {
+		f.recheckCopy() // it may still refuse keys
+		return f.failed(err)
+	}
+	h := hashOf(key)
+	if maybe, err := f.lookup(ctx, []hash{h}); err != nil || maybe[0] {
+		f.recheckCopy() // it may lack what Redis has
+		return err
+	}
+	f.counts.hidden.Add(1)
+	now := time.Now().UTC().Truncate(time.Millisecond)
+	if d.Hiding.recent(now) {
+		why, err := f.wrong(ctx, d.Active)
+		if why == nil {
+			return f.failed(errors.Join(err, f.renewHiding(ctx, now)))
+		}
+		f.warn("its source lacks rows, and it answers \"maybe\" until it was built again: " + why.Error())
+	} else {
+		f.warn("it has refused a key whose row exists: it answers \"maybe\" until it was built again")
+	}
+	err = f.dropActive(ctx, d.Active, func(to *descriptor) { to.Hiding = to.Hiding.again(now, h) })
+	f.recheckCopy()
+	return f.failed(err)
+}
+
+// wrong returns why the source of the active generation must be wrong, or nil.
+func (f *Redis) wrong(ctx context.Context, g *generation) (why, err error) {
+	listed := func() (keys []string, err error) {
+		notes, err := f.notesOf(ctx, g)
+		var raw [][]byte
+		if err != nil || json.Unmarshal([]byte(notes[noteListed]), &raw) != nil {
+			return nil, err // none are known
+		}
+		for _, key := range raw[:min(len(raw), sampleSize)] {
+			keys = append(keys, string(key))
+		}
+		return keys, nil
+	}
+	holds := func(ctx context.Context, keys []string) ([]bool, error) { return f.holds(ctx, g, hashesOf(keys)) }
+	return f.judged.wrong(ctx, g.ID, g.Begun, &f.checkers, listed, holds)
+}
+
+// renewHiding keeps further reports from ending the filter for another day.
+func (f *Redis) renewHiding(ctx context.Context, now time.Time) error {
+	if d := f.known.Load(); d == nil || d.Hiding == nil || now.Sub(d.Hiding.At) < renewAfter {
+		return nil
+	}
+	return f.change(ctx, func(to *descriptor) error {
+		if to.Hiding != nil {
+			to.Hiding = to.Hiding.renewed(now)
+		}
+		return nil
+	})
+}
+
+// recheckCopy has a Replica not say "no" by itself until it has looked at the descriptor again.
+func (f *Redis) recheckCopy() {
+	if r := f.copy.Load(); r != nil {
+		r.epoch.Add(1)
+		r.look()
+	}
+}
+
+// warn tells of what should never happen.
+func (f *Redis) warn(what string) { slog.Warn("cacheaside: bloom: "+what, "filter", f.name) }

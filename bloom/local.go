@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"sync"
 	"sync/atomic"
+	"time"
 )
 
 // Local is a filter in this process's memory, which takes State.Bits / 8 bytes (twice that while it
@@ -141,4 +142,42 @@ func (l *Local) state(g *localGeneration) State {
 		Built: true, Capacity: g.capacity, Rate: g.rate, Bits: g.total(), SetBits: set, Keys: g.estimate(set),
 		Deleted: uint64(max(0, l.deleted.Load()-g.deletedBefore)),
 	}
+}
+
+// Hidden reports a key that the filter has refused although its row exists: see Redis.Hidden. It
+// concerns this process only.
+func (l *Local) Hidden(ctx context.Context, key string) error {
+	if l.has(key) {
+		return nil
+	}
+	g := l.holds.Load().active
+	if g == nil {
+		return nil
+	}
+	l.counts.hidden.Add(1)
+	now, before := time.Now(), l.hiding.Load()
+	if before.recent(now) {
+		listed := func() ([]string, error) { return g.listed, nil }
+		why, err := l.judged.wrong(ctx, g.id, g.begun, &l.checkers, listed, g.holds)
+		if err != nil {
+			return fmt.Errorf("bloom: %w", err)
+		}
+		if why == nil {
+			l.hiding.CompareAndSwap(before, before.renewed(now))
+			return nil
+		}
+	}
+	l.hiding.Store(before.again(now, hashOf(key)))
+	l.change(func(h *holding) bool {
+		h.active = nil
+		return true
+	})
+	l.wake()
+	return nil
+}
+
+// CheckRebuilt makes Rebuild and Load call check with each filter that they build or read, before
+// the filter takes its place: see Redis.CheckRebuilt.
+func (l *Local) CheckRebuilt(check Check) (remove func()) {
+	return l.checkers.add(check)
 }

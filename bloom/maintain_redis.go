@@ -103,9 +103,3 @@ func (f *Redis) isDueNow(ctx context.Context, d *known, tallied tally, o Maintai
 	}
 	return false, err
 }
-
-// doubt has a generation not be asked any more, and removes it, before anything else is done: it
-// may miss keys.
-func (f *Redis) doubt(ctx context.Context, g *generation) error {
-	return f.dropActive(ctx, g, func(*descriptor) {})
-}

@@ -260,3 +260,53 @@ func (b *redisBuilding) finish(ctx context.Context) error {
 	_ = b.f.note(ctx, b.g, 0, "took:", time.Since(b.g.Begun).Milliseconds()) // for a schedule only
 	return b.f.remove(ctx)
 }
+
+// CheckRebuilt makes Rebuild call check with each filter that it builds in this process, before the
+// filter takes its place. If check returns more than 0, the Rebuild fails with ErrHides; if check
+// itself fails, it is tried again. Hidden calls check with the filter that serves. A
+// cacheaside.Loader calls CheckRebuilt by itself, for the rows that its loads return. remove ends
+// these calls, and may be called again.
+func (f *Redis) CheckRebuilt(check Check) (remove func()) {
+	return f.checkers.add(check)
+}
+
+// newLocker makes the Locker by which one process rebuilds at a time. It saves work only: if the lock
+// fails, the descriptor still keeps two rebuilds apart.
+func (f *Redis) newLocker() (*lock.Locker, error) {
+	prefix, _ := f.lockName()
+	return lock.NewRedis(f.rdb, &lock.LockerOptions{Prefix: prefix, Timeout: min(f.allTries(), time.Minute)})
+}
+
+// lockName is that of the lock, and its prefix, which is of limited length.
+func (f *Redis) lockName() (prefix, name string) {
+	const what = "bloom-rebuild:"
+	if p := f.options.Prefix + "::" + what; len(p) <= 64 {
+		return p, f.name
+	}
+	return what, f.options.Prefix + "/" + f.name
+}
+
+// underLock calls work, unless it is being done elsewhere: then it is ErrRebuilding. work's context
+// ends when the lock is lost, with lock.ErrLost.
+func (f *Redis) underLock(ctx context.Context, work func(context.Context) error) error {
+	_, name := f.lockName()
+	lease, err := f.locker.TryAcquire(ctx, name, nil)
+	switch {
+	case errors.Is(err, lock.ErrHeld):
+		return ErrRebuilding
+	case errors.Is(err, lock.ErrClosed):
+		return errClosed
+	case err != nil:
+		return err
+	}
+	defer lease.Release() //nolint:errcheck // if it was lost, the descriptor has kept the two apart
+	err = work(lease.Context())
+	switch cause := context.Cause(lease.Context()); {
+	case err == nil || ctx.Err() != nil || cause == nil:
+		return err
+	case errors.Is(cause, lock.ErrReleased): // by Close
+		return errClosed
+	default:
+		return cause
+	}
+}

@@ -83,13 +83,6 @@ type counts struct {
 	hidden, wentBack                              atomic.Int64
 }
 
-// refuse counts a filter that has not taken its place.
-func (c *counts) refuse(err error) {
-	if refusal(err) {
-		c.refused.Add(1)
-	}
-}
-
 // looked counts the answers to a lookup: maybe, of which unsure are of what is lost, or failed: all
 // of them, if there was an error.
 func (c *counts) looked(maybe []bool, unsure int, err error) {

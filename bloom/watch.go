@@ -2,7 +2,6 @@ package bloom
 
 import (
 	"context"
-	"log/slog"
 	"math/rand/v2"
 	"strconv"
 	"sync"
@@ -328,14 +327,3 @@ func (w *watch) restart() {
 	w.mu.Unlock()
 	w.back.Store(false)
 }
-
-// recheckCopy has a Replica not say "no" by itself until it has looked at the descriptor again.
-func (f *Redis) recheckCopy() {
-	if r := f.copy.Load(); r != nil {
-		r.epoch.Add(1)
-		r.look()
-	}
-}
-
-// warn tells of what should never happen.
-func (f *Redis) warn(what string) { slog.Warn("cacheaside: bloom: "+what, "filter", f.name) }

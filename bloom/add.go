@@ -179,18 +179,3 @@ func announcements(hashes []hash) (bodies [][]byte) {
 	}
 	return bodies
 }
-
-// filled looks whether the active generation holds more than it was made for.
-func (f *Redis) filled(d *known, t tally) {
-	g := d.Active
-	if g == nil || f.options.OverCapacity == nil {
-		return
-	}
-	before := f.over.Load()
-	if before != nil && *before == g.ID {
-		return
-	}
-	if s := f.state(&d.descriptor, t); s.Keys > g.Capacity && f.over.CompareAndSwap(before, &g.ID) {
-		f.options.OverCapacity(s)
-	}
-}

@@ -264,3 +264,92 @@ func (f *Redis) do(ctx context.Context, args ...any) *redis.Cmd {
 	}
 	return cmd
 }
+
+// Stats returns this process's counts.
+func (f *Redis) Stats() Stats {
+	s := f.counts.stats()
+	if r := f.copy.Load(); r != nil {
+		r.stats(&s)
+	}
+	return s
+}
+
+// NotFound tells how many keys that the filter took for present were not there: its false
+// positives.
+func (f *Redis) NotFound(keys int) { f.counts.falsePositives.Add(int64(keys)) }
+
+// Deleted tells how many rows were deleted, whose keys stay in the filter until the next Rebuild.
+func (f *Redis) Deleted(ctx context.Context, rows int) error {
+	return f.failed(f.do(ctx, "hincrby", f.tally, "deleted", rows).Err())
+}
+
+// State asks Redis what has become of the filter.
+func (f *Redis) State(ctx context.Context) (State, error) {
+	d, t, err := f.look(ctx)
+	if err != nil {
+		return State{}, f.failed(err)
+	}
+	return f.state(&d.descriptor, t), nil
+}
+
+// look reads the descriptor, and what is counted.
+func (f *Redis) look(ctx context.Context) (*known, tally, error) {
+	at := time.Now()
+	reply, err := ackOf(f.do(ctx, "eval", touchScript, 3, f.key, f.tally, f.marks, ""))
+	if err != nil {
+		return nil, nil, err
+	}
+	d, err := f.learn(reply.raw, at)
+	return d, reply.tally, err
+}
+
+// LostSegments asks Redis how many of the strings that the filter's bits are in are gone, as by
+// eviction, or another's, or cut short: their keys are answered "maybe", until a Rebuild. For a
+// filter that nobody has built the answer is 0. LostSegments changes nothing.
+func (f *Redis) LostSegments(ctx context.Context) (uint64, error) {
+	d, _, err := f.look(ctx)
+	if err != nil || d.Active == nil {
+		return 0, f.failed(err)
+	}
+	lost, err := f.lostOf(ctx, d.Active)
+	return lost, f.failed(err)
+}
+
+func (f *Redis) failed(err error) error {
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("bloom: filter %s: %w", f.name, err)
+}
+
+func (f *Redis) state(d *descriptor, t tally) State {
+	s := State{Old: len(d.Old)}
+	if g := d.Building; g != nil {
+		s.Building, s.Next, s.NextBegun = true, g.ID, g.Begun
+	}
+	g := d.Active
+	if g == nil {
+		return s
+	}
+	shape := g.shape()
+	s.Built, s.Generation, s.Begun, s.Capacity, s.Rate = true, g.ID, g.Begun, g.Capacity, g.Rate
+	s.Bits, s.Hashes, s.Segments = shape.total(), g.K, g.Segments
+	s.SetBits, s.Deleted = min(t.count("bits:"+g.ID), s.Bits), t.count("deleted")
+	s.Keys = shape.estimate(s.SetBits)
+	return s
+}
+
+// filled looks whether the active generation holds more than it was made for.
+func (f *Redis) filled(d *known, t tally) {
+	g := d.Active
+	if g == nil || f.options.OverCapacity == nil {
+		return
+	}
+	before := f.over.Load()
+	if before != nil && *before == g.ID {
+		return
+	}
+	if s := f.state(&d.descriptor, t); s.Keys > g.Capacity && f.over.CompareAndSwap(before, &g.ID) {
+		f.options.OverCapacity(s)
+	}
+}

@@ -28,13 +28,6 @@ func (l *Local) early() <-chan struct{} { return l.woken }
 
 func (l *Local) failing() { l.counts.failures.Add(1) }
 
-func (l *Local) wake() {
-	select {
-	case l.woken <- struct{}{}:
-	default:
-	}
-}
-
 func (l *Local) due(_ context.Context, o MaintainOptions, w *watched) (bool, error) {
 	h := l.holds.Load()
 	g := h.active

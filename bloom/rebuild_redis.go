@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"math"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -103,22 +102,6 @@ func (f *Redis) build(ctx context.Context, capacity uint64) (next building, abou
 		return nil, 0, err
 	}
 	return b, s.Keys, f.prepare(ctx, b.g)
-}
-
-// grown is the capacity of the next generation of a filter for so many: doubled, so that it stays
-// the same while rows come.
-func grown(capacity uint64, rate float64, s State) uint64 {
-	if s.Keys <= capacity {
-		return capacity
-	}
-	keys := min(s.Keys, 32*max(s.Capacity, 1)) // no more can be told by bits that are all set
-	for capacity < keys+keys/4 && capacity < math.MaxUint64/2 {
-		if _, err := shapeFor(2*capacity, rate); err != nil {
-			break
-		}
-		capacity *= 2
-	}
-	return capacity
 }
 
 // redisBuilding is a generation that this process fills.

@@ -8,6 +8,9 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+
+	"github.com/cacheaside/cacheaside/internal/conn"
+	"github.com/cacheaside/cacheaside/internal/invalidation"
 )
 
 // Add adds a key. When it has returned nil, no lookup by a Redis filter that begins then misses it,
@@ -188,6 +191,45 @@ const maxOnce = 64
 func (f *Redis) oneTrip(hashes []hash) bool {
 	return len(hashes) <= maxOnce && !f.conn.Cluster() && !f.apart.Load()
 }
+
+// onceScript adds keys where all that it takes is on one server, and tells of them, in one step.
+// KEYS: of the announcements; the descriptor; its tally; the marks; then the segments. ARGV: what
+// announces (4); the mark; how the descriptor begins that is known; '1' if the tally is asked for,
+// else empty; how many generations; how long a descriptor begins; for each generation its id, its
+// header, the size of a segment with its header, and how many segments; for each of these its tag,
+// how many places, and these in decimal. It returns the number of the mark if there is nothing else
+// to report, as nearly always; else the mark, the descriptor, the tally, and how many segments were
+// lost.
+//
+// It is what an Add costs, so it asks as little as it can: a segment that ends in its tag is whole.
+var onceScript = conn.NewScript(`
+local call, ARGV, KEYS = redis.call, ARGV, KEYS
+local function made(name, header, tag)` + segments + `
+  return allocated(name, header, tag)
+end
+local key, arg, missing = 5, 10, 0
+for _ = 1, tonumber(ARGV[8]) do
+  local id, header, size, set = ARGV[arg], ARGV[arg + 1], ARGV[arg + 2], 0
+  local last = arg + 3
+  for s = 1, tonumber(ARGV[last]) do
+    local name, tag, places = KEYS[key], ARGV[arg + 4], tonumber(ARGV[arg + 5])
+    if call('GETRANGE', name, size, size + 8) == tag or made(name, header, tag) then
+      for i = arg + 6, arg + 5 + places do set = set + 1 - call('SETBIT', name, ARGV[i], 1) end
+    else
+      missing = missing + 1
+    end
+    key, arg = key + 1, arg + 2 + places
+  end
+  if set > 0 then call('HINCRBY', KEYS[3], 'bits:' .. id, set) end
+  arg = arg + 4
+end
+` + invalidation.AnnounceLua + `
+local n, known = call('HINCRBY', KEYS[4], ARGV[5], 1), call('GETRANGE', KEYS[2], 0, tonumber(ARGV[9]) - 1) == ARGV[6]
+if n > 1 and known and missing == 0 and ARGV[7] == '' then return n end
+local left, tally = {tostring(n)}, {}
+if n == 1 then left[2] = call('HGET', KEYS[4], '') or '0' end
+if ARGV[7] == '1' then tally = call('HGETALL', KEYS[3]) end
+return {left, call('GET', KEYS[2]) or '', tally, missing}`)
 
 // addOnce is addTo in one trip.
 func (f *Redis) addOnce(ctx context.Context, d *known, to []*generation, hashes []hash) (now *known, err error) {

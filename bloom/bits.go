@@ -106,8 +106,9 @@ func bitmapOf(s shape, words []uint64) *bitmap {
 	return &bitmap{shape: s, words: words, inverse: math.MaxUint64 / s.bits}
 }
 
-// reduce returns x modulo bits. It does without a division, which would take longer than the rest of a
-// lookup (Barrett's reduction: the quotient is at most one too small). inverse is that of bits.
+// reduce returns x modulo bits. It does without a division, which would take longer than the rest
+// of a lookup (Barrett's reduction: the quotient is at most one too small). inverse is that of
+// bits.
 func reduce(x, bits, inverse uint64) uint64 {
 	quotient, _ := mathbits.Mul64(x, inverse)
 	less := x - quotient*bits - bits

@@ -41,14 +41,6 @@ func (r *Replica) calm() time.Duration { return max(r.options.MaxStaleness, paus
 // that activates a generation may die before it has announced that.
 const seldom = 15
 
-// look has the descriptor looked at.
-func (r *Replica) look() {
-	select {
-	case r.kick <- struct{}{}:
-	default:
-	}
-}
-
 // run keeps the copy until Close.
 func (r *Replica) run() {
 	short := pause

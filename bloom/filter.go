@@ -52,11 +52,11 @@
 // key (allkeys-…) segments may be evicted, and answer "maybe" until the next rebuild. A full server
 // refuses Adds; while a cluster moves a slot, Adds of many keys may fail for a moment: try again.
 // Announcements go by the Redis channel prefix::bloom:{name}::invalidations, and are numbered in a
-// key of that name's slot. With an ACL, the user needs ~prefix*, &prefix*, and GET, SET, GETRANGE, STRLEN, GETBIT, SETBIT,
-// BITOP, BITCOUNT, DEL, UNLINK, HGET, HSET, HDEL, HINCRBY, HGETALL, HMGET, PERSIST, TIME, EVAL,
-// EVALSHA, PUBLISH, SUBSCRIBE, UNSUBSCRIBE and PING; INFO, if restarts are to be noticed that
-// nothing else shows; and what package lock needs for NewRedis. Each process that uses a filter
-// asks a few short questions of it twice a second.
+// key of that name's slot. With an ACL, the user needs ~prefix*, &prefix*, and GET, SET, GETRANGE,
+// STRLEN, GETBIT, SETBIT, BITOP, BITCOUNT, DEL, UNLINK, HGET, HSET, HDEL, HINCRBY, HGETALL, HMGET,
+// PERSIST, TIME, EVAL, EVALSHA, PUBLISH, SUBSCRIBE, UNSUBSCRIBE and PING; INFO, if restarts are to
+// be noticed that nothing else shows; and what package lock needs for NewRedis. Each process that
+// uses a filter asks a few short questions of it twice a second.
 package bloom
 
 import "context"

@@ -212,6 +212,32 @@ func (f *Redis) change(ctx context.Context, edit func(*descriptor) error) error 
 	}
 }
 
+// swap replaces the descriptor from by to. done is false if it is not from any more.
+func (f *Redis) swap(ctx context.Context, from *known, to descriptor) (done bool, err error) {
+	raw, err := to.encode()
+	if err != nil {
+		return false, err
+	}
+	at := time.Now()
+	n, err := f.do(ctx, "eval", swapScript, 1, f.key, from.raw, raw).Int()
+	if err != nil {
+		return false, err
+	}
+	var d *known
+	if n == 0 { // the first of two sends may have done it
+		d, err = f.fetch(ctx, f.allTries())
+	} else {
+		d, err = f.learn(raw, at)
+	}
+	return err == nil && d.raw == raw, err
+}
+
+// swapScript changes the descriptor from ARGV[1] to ARGV[2], if it is still that.
+const swapScript = `
+if (redis.call('GET', KEYS[1]) or '') ~= ARGV[1] then return 0 end
+redis.call('SET', KEYS[1], ARGV[2])
+return 1`
+
 // eachSegment sends a command for each segment of a generation.
 func (f *Redis) eachSegment(ctx context.Context, g *generation, make func(ctx context.Context, s uint64, key string) redis.Cmder) error {
 	for from := uint64(0); from < g.Segments; from += conn.MaxPipeline {

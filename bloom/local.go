@@ -62,8 +62,8 @@ func NewLocal(capacity uint64, rate float64, options *Options) (*Local, error) {
 	return l, nil
 }
 
-// Close ends Maintain, and a Rebuild with the next keys that it adds. The filter itself stays usable.
-// Close may be called again, and always returns nil.
+// Close ends Maintain, and a Rebuild with the next keys that it adds. The filter itself stays
+// usable. Close may be called again, and always returns nil.
 func (l *Local) Close() error {
 	l.closed.Store(true)
 	l.wake()
@@ -183,8 +183,8 @@ func (l *Local) CheckRebuilt(check Check) (remove func()) {
 	return l.checkers.add(check)
 }
 
-// Add adds a key. A lookup by this filter that begins after Add has returned finds the key. The error
-// is always nil.
+// Add adds a key. A lookup by this filter that begins after Add has returned finds the key. The
+// error is always nil.
 //
 // For a row that is not committed yet, Add is not enough: see Admit.
 func (l *Local) Add(ctx context.Context, key string) error { return l.AddMany(ctx, []string{key}) }
@@ -210,7 +210,8 @@ func (l *Local) Admit(_ context.Context, keys []string) (committed func(context.
 
 // add writes keys to all generations, and again if these have changed meanwhile: a generation may
 // have been begun, or have become the active one. A rebuild that begins later reads all that is
-// written here from its source, or committed adds it again. add returns what the keys were written to.
+// written here from its source, or committed adds it again. add returns what the keys were written
+// to.
 func (l *Local) add(keys []string) (written *holding) {
 	hashes := hashesOf(keys)
 	for h := l.holds.Load(); h != written; h = l.holds.Load() {
@@ -291,6 +292,15 @@ func (l *Local) filled(g *localGeneration) {
 	if l.options.OverCapacity != nil && g.estimate(g.set.Load()) > g.capacity && g.told.CompareAndSwap(false, true) {
 		l.options.OverCapacity(l.state(g))
 	}
+}
+
+// holds reports for each of keys whether the generation may hold it.
+func (g *localGeneration) holds(_ context.Context, keys []string) ([]bool, error) {
+	holds := make([]bool, len(keys))
+	for i, h := range hashesOf(keys) {
+		holds[i] = g.has(&h)
+	}
+	return holds, nil
 }
 
 // noted returns the keys that were added before there was a bitmap.

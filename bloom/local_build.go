@@ -18,8 +18,8 @@ import (
 
 // Rebuild reads all keys of the source into new bits, which take the place of the present ones when
 // they are complete. Until then the present bits serve, and Adds go to both. nil options are the
-// defaults, except that Rebuild does not wait before it reads (RebuildOptions.Settle): all callers of
-// Admit are in this process, and call committed.
+// defaults, except that Rebuild does not wait before it reads (RebuildOptions.Settle): all callers
+// of Admit are in this process, and call committed.
 //
 // One Rebuild or Load runs at a time: while another runs, Rebuild returns ErrRebuilding at once. A
 // Rebuild that fails leaves nothing behind, and the next one begins anew. Rebuild asks the source
@@ -124,15 +124,6 @@ func (b localBuilding) check(ctx context.Context, allowFewer bool, listed []stri
 		}
 	}
 	return l.checkers.accept(ctx, listed, g.holds)
-}
-
-// holds reports for each of keys whether the generation may hold it.
-func (g *localGeneration) holds(_ context.Context, keys []string) ([]bool, error) {
-	holds := make([]bool, len(keys))
-	for i, h := range hashesOf(keys) {
-		holds[i] = g.has(&h)
-	}
-	return holds, nil
 }
 
 // drop ends additions to the generation. Maintain does not build it anew.

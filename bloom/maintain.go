@@ -180,9 +180,9 @@ func (o MaintainOptions) next(capacity uint64, rate float64, s State) uint64 {
 	return grown(capacity, rate, s)
 }
 
-// worn reports whether a generation has too many false positives, too many keys, where the next would
-// be for more, or too many keys of rows that are gone. It does not count those of a young one: took is
-// how long its rebuild took.
+// worn reports whether a generation has too many false positives, too many keys, where the next
+// would be for more, or too many keys of rows that are gone. It does not count those of a young
+// one: took is how long its rebuild took.
 func (w *watched) worn(o MaintainOptions, g generationAge, s State, now Stats, next uint64) bool {
 	tooMany := w.tooMany(now, g.id, cmp.Or(o.MaxRate, min(1, 4*s.Rate))) && g.age >= time.Hour
 	full := float64(s.Keys) > 1.1*float64(s.Capacity) && next > s.Capacity
@@ -196,8 +196,8 @@ type generationAge struct {
 	age, took time.Duration
 }
 
-// rest is how many times as long as a rebuild took Maintain waits before the next one that is not for
-// the age of the filter, or after one that was refused.
+// rest is how many times as long as a rebuild took Maintain waits before the next one that is not
+// for the age of the filter, or after one that was refused.
 const rest = 5
 
 // young reports whether the generation was built just now.

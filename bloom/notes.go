@@ -19,7 +19,7 @@ import (
 // Rebuilds leave notes for each other. Those of a generation are in a hash of its own, f.notes, for
 // each Add is answered all of the tally: field:id is
 //
-//	servers  what it was begun on; see servers.go
+//	servers  what it was begun on; see Redis.servers
 //	deleted  how many rows had been, when it was begun
 //	took     how long it took to build, in milliseconds
 //	listed   some keys of its source, in JSON and base64, by which loaders judge it
@@ -37,8 +37,8 @@ if tonumber(ARGV[2]) > 0 then redis.call('HINCRBY', KEYS[2], 'bits:' .. ARGV[1],
 for i = 3, #ARGV, 2 do redis.call('HSET', KEYS[3], ARGV[i] .. ARGV[1], ARGV[i + 1]) end
 return 1`
 
-// note notes something of a generation, and counts bits. It fails with errReplaced if the descriptor
-// does not name the generation any more.
+// note notes something of a generation, and counts bits. It fails with errReplaced if the
+// descriptor does not name the generation any more.
 func (f *Redis) note(ctx context.Context, g *generation, set uint64, fields ...any) error {
 	args := []any{"eval", saveScript, 3, f.key, f.tally, f.notes, g.ID, strconv.FormatUint(set, 10)}
 	done, err := f.do(ctx, append(args, fields...)...).Int()
@@ -196,8 +196,8 @@ func runID(info string) string {
 	return id
 }
 
-// restarted reports whether a master was not a master yet when a generation was begun. It is false if
-// the ids were not noted.
+// restarted reports whether a master was not a master yet when a generation was begun. It is false
+// if the ids were not noted.
 func (f *Redis) restarted(ctx context.Context, g *generation) (bool, error) {
 	noted, err := f.do(ctx, "hget", f.notes, "servers:"+g.ID).Text()
 	if err != nil {

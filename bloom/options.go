@@ -41,6 +41,9 @@ type Options struct {
 	watch time.Duration // about how often Redis is looked at for what it may have lost; negative, in tests that count commands: never
 }
 
+// watchEvery is the default of Options.watch.
+const watchEvery = 500 * time.Millisecond
+
 // withDefaults returns o with defaults in the place of zeros.
 func (o *Options) withDefaults() Options {
 	var d Options
@@ -80,8 +83,9 @@ var (
 	// built, in any process (see Redis.Hidden).
 	ErrHides = errors.New("the new filter would hide rows, and does not replace the present one")
 
-	// ErrRebuilding means that another process, or another call, rebuilds or loads the filter now. A
-	// canal.Consumer whose Options.OnGap returns it waits for that rebuild, and calls OnGap again.
+	// ErrRebuilding means that another process, or another call, rebuilds or loads the filter now.
+	// A canal.Consumer whose Options.OnGap returns it waits for that rebuild, and calls OnGap
+	// again.
 	ErrRebuilding = errors.New("another process is rebuilding the filter")
 
 	// ErrIncomplete means that there is nothing to save: no Rebuild or Load has completed the

@@ -79,8 +79,8 @@ type Report struct {
 // target is what a Rebuild fills: a filter in Redis, or in the process.
 type target interface {
 	// build begins a new generation for about capacity keys (0: as many as the target finds right).
-	// It replaces one that another rebuild has left. When build returns, all additions go to the new
-	// generation, too. about is how many keys the present one holds.
+	// It replaces one that another rebuild has left. When build returns, all additions go to the
+	// new generation, too. about is how many keys the present one holds.
 	build(ctx context.Context, capacity uint64) (next building, about uint64, err error)
 }
 

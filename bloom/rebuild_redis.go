@@ -189,8 +189,8 @@ func (b *redisBuilding) enough(ctx context.Context) error {
 	return enough(present, tallied.count("deleted"), b.g.shape(), set)
 }
 
-// holds reports for each of keys whether this generation may hold it. finish finds out if another has
-// taken its place.
+// holds reports for each of keys whether this generation may hold it. finish finds out if another
+// has taken its place.
 func (b *redisBuilding) holds(ctx context.Context, keys []string) ([]bool, error) {
 	return b.f.holds(ctx, b.g, hashesOf(keys))
 }
@@ -204,8 +204,8 @@ func (b *redisBuilding) drop(ctx context.Context) error {
 // millisecond of a server's time.
 const countedAtOnce = 1 << 20
 
-// bitsOf counts the bits that are set in a generation. Segments that are lost have none. The range ends
-// before the tag: it is empty in a segment without bits.
+// bitsOf counts the bits that are set in a generation. Segments that are lost have none. The range
+// ends before the tag: it is empty in a segment without bits.
 func (f *Redis) bitsOf(ctx context.Context, g *generation) (set uint64, err error) {
 	step := min(max(1, countedAtOnce/(g.Bits/8)), conn.MaxPipeline)
 	for from := uint64(0); from < g.Segments; from += step {
@@ -251,22 +251,6 @@ func (b *redisBuilding) finish(ctx context.Context) error {
 // these calls, and may be called again.
 func (f *Redis) CheckRebuilt(check Check) (remove func()) {
 	return f.checkers.add(check)
-}
-
-// newLocker makes the Locker by which one process rebuilds at a time. It saves work only: if the lock
-// fails, the descriptor still keeps two rebuilds apart.
-func (f *Redis) newLocker() (*lock.Locker, error) {
-	prefix, _ := f.lockName()
-	return lock.NewRedis(f.rdb, &lock.LockerOptions{Prefix: prefix, Timeout: min(f.allTries(), time.Minute)})
-}
-
-// lockName is that of the lock, and its prefix, which is of limited length.
-func (f *Redis) lockName() (prefix, name string) {
-	const what = "bloom-rebuild:"
-	if p := f.options.Prefix + "::" + what; len(p) <= 64 {
-		return p, f.name
-	}
-	return what, f.options.Prefix + "/" + f.name
 }
 
 // underLock calls work, unless it is being done elsewhere: then it is ErrRebuilding. work's context

@@ -233,26 +233,6 @@ func (f *Redis) learn(raw string, at time.Time) (*known, error) {
 	return d, nil
 }
 
-// swap replaces the descriptor from by to. done is false if it is not from any more.
-func (f *Redis) swap(ctx context.Context, from *known, to descriptor) (done bool, err error) {
-	raw, err := to.encode()
-	if err != nil {
-		return false, err
-	}
-	at := time.Now()
-	n, err := f.do(ctx, "eval", swapScript, 1, f.key, from.raw, raw).Int()
-	if err != nil {
-		return false, err
-	}
-	var d *known
-	if n == 0 { // the first of two sends may have done it
-		d, err = f.fetch(ctx, f.allTries())
-	} else {
-		d, err = f.learn(raw, at)
-	}
-	return err == nil && d.raw == raw, err
-}
-
 // do sends a command to the server of the descriptor.
 func (f *Redis) do(ctx context.Context, args ...any) *redis.Cmd {
 	ctx, cancel := context.WithTimeout(ctx, f.allTries())
@@ -352,4 +332,20 @@ func (f *Redis) filled(d *known, t tally) {
 	if s := f.state(&d.descriptor, t); s.Keys > g.Capacity && f.over.CompareAndSwap(before, &g.ID) {
 		f.options.OverCapacity(s)
 	}
+}
+
+// newLocker makes the Locker by which one process rebuilds at a time. It saves work only: if the
+// lock fails, the descriptor still keeps two rebuilds apart.
+func (f *Redis) newLocker() (*lock.Locker, error) {
+	prefix, _ := f.lockName()
+	return lock.NewRedis(f.rdb, &lock.LockerOptions{Prefix: prefix, Timeout: min(f.allTries(), time.Minute)})
+}
+
+// lockName is that of the lock, and its prefix, which is of limited length.
+func (f *Redis) lockName() (prefix, name string) {
+	const what = "bloom-rebuild:"
+	if p := f.options.Prefix + "::" + what; len(p) <= 64 {
+		return p, f.name
+	}
+	return what, f.options.Prefix + "/" + f.name
 }

@@ -242,3 +242,11 @@ func (e ear) Trust(_ int, until time.Time) {
 
 // Forget is for keys that are invalidated, which no filter announces.
 func (e ear) Forget(uint64) {}
+
+// look has the descriptor looked at.
+func (r *Replica) look() {
+	select {
+	case r.kick <- struct{}{}:
+	default:
+	}
+}

@@ -50,7 +50,8 @@ func (f *Redis) run(ctx context.Context, bound time.Duration, calls []*call) {
 	}
 }
 
-// trip carries out calls in one pipeline. known is false if the server did not know a script of them.
+// trip carries out calls in one pipeline. known is false if the server did not know a script of
+// them.
 func (f *Redis) trip(ctx context.Context, bound time.Duration, calls []*call, how string) (known bool) {
 	bounded, cancel := context.WithTimeout(ctx, bound)
 	defer cancel()

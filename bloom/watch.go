@@ -17,14 +17,13 @@ import (
 // grows with each of its adds, and twice a second. All adds up to a mark have been carried out
 // before it, so a mark that is less than what its process has left tells that the hash, and with it
 // the filter, is from before. A process that is not there any more cannot tell; so each also asks
-// which run of the server it is (see servers.go).
+// which run of the server it is (see Redis.servers).
 //
 // The field '' of the hash is an epoch: a process that finds that Redis has gone back takes away
 // the generations that may have lost keys, and all marks, and sets a later epoch, in one step. So
 // others learn that this is done.
 
 const (
-	watchEvery = 500 * time.Millisecond
 	watchAgain = 50 * time.Millisecond // after a failure, until when nothing is refused
 
 	// forgetAfter is how long Redis keeps the mark of a process that is gone, at least, in seconds.

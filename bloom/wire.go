@@ -15,7 +15,6 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/cacheaside/cacheaside/internal/conn"
-	"github.com/cacheaside/cacheaside/internal/invalidation"
 )
 
 // descriptor tells what generations a filter has in Redis. It is one string there, JSON, so that it
@@ -76,8 +75,8 @@ func newID() string {
 
 func (g *generation) shape() shape { return shape{segments: g.Segments, bits: g.Bits, k: g.K} }
 
-// header returns the fixed prefix of each segment. A string with any other prefix does not belong to
-// this generation.
+// header returns the fixed prefix of each segment. A string with any other prefix does not belong
+// to this generation.
 func (g *generation) header() string {
 	b := make([]byte, 0, headerBytes)
 	b = append(b, 0xB0|format, byte(g.K))
@@ -87,10 +86,11 @@ func (g *generation) header() string {
 	return string(append(b, id...))
 }
 
-// tag returns the fixed suffix of segment s. All segments of a generation have the same header, so a
-// string that was copied from another segment, or cut short, differs in its tag only. The tag is the
-// number of the segment, its complement, so that no tag has all bits of another, and a part of the
-// generation's id. A segment to which nothing was added is its header and its tag, without bits.
+// tag returns the fixed suffix of segment s. All segments of a generation have the same header, so
+// a string that was copied from another segment, or cut short, differs in its tag only. The tag is
+// the number of the segment, its complement, so that no tag has all bits of another, and a part of
+// the generation's id. A segment to which nothing was added is its header and its tag, without
+// bits.
 func (g *generation) tag(s uint64) string {
 	b := binary.BigEndian.AppendUint16(make([]byte, 0, tagBytes), uint16(s))
 	b = binary.BigEndian.AppendUint16(b, ^uint16(s))
@@ -98,8 +98,8 @@ func (g *generation) tag(s uint64) string {
 	return string(append(b, id[:4]...))
 }
 
-// bitsOf returns the bits of segment s, as Redis holds it; none if nothing was added to it. ok is false
-// if raw is not the whole of this segment. The scripts check the same in Lua (see segments).
+// bitsOf returns the bits of segment s, as Redis holds it; none if nothing was added to it. ok is
+// false if raw is not the whole of this segment. The scripts check the same in Lua (see segments).
 func (g *generation) bitsOf(s uint64, raw string) (bits string, ok bool) {
 	bits, begins := strings.CutPrefix(raw, g.header())
 	bits, ends := strings.CutSuffix(bits, g.tag(s))
@@ -203,9 +203,10 @@ func (d *descriptor) covered(written map[string]bool) bool {
 	return !slices.ContainsFunc(d.addedTo(), func(g *generation) bool { return !written[g.ID] })
 }
 
-// The scripts on a segment check first that the string is this segment, whole, and return -1 if not:
-// then it is lost, or was removed. No process makes it again, so what a script finds in a segment is
-// all that was ever added to it. Places are 4 bytes each, and count from the beginning of the string.
+// The scripts on a segment check first that the string is this segment, whole, and return -1 if
+// not: then it is lost, or was removed. No process makes it again, so what a script finds in a
+// segment is all that was ever added to it. Places are 4 bytes each, and count from the beginning
+// of the string.
 
 // segments has what the scripts do with a segment. Its header has the size of its bits. See
 // generation.bitsOf.
@@ -259,9 +260,9 @@ redis.call('BITOP', 'OR', KEYS[1], KEYS[1], KEYS[2])
 redis.call('DEL', KEYS[2])
 return redis.call('BITCOUNT', KEYS[1], 16, -1) - before`)
 
-// touchScript counts the bits that were set (ARGV from the second on: id and number by turns) in the
-// tally KEYS[2], and leaves the mark ARGV[1], unless it is empty, in KEYS[3]. It returns the mark, the
-// descriptor KEYS[1], the tally, and 0.
+// touchScript counts the bits that were set (ARGV from the second on: id and number by turns) in
+// the tally KEYS[2], and leaves the mark ARGV[1], unless it is empty, in KEYS[3]. It returns the
+// mark, the descriptor KEYS[1], the tally, and 0.
 const touchScript = marks + `
 local d = redis.call('GET', KEYS[1]) or ''
 for i = 2, #ARGV, 2 do
@@ -270,51 +271,6 @@ end
 local left = {}
 if ARGV[1] ~= '' then left = mark(KEYS[3], ARGV[1]) end
 return {left, d, redis.call('HGETALL', KEYS[2]), 0}`
-
-// onceScript adds keys where all that it takes is on one server, and tells of them, in one step.
-// KEYS: of the announcements; the descriptor; its tally; the marks; then the segments. ARGV: what
-// announces (4); the mark; how the descriptor begins that is known; '1' if the tally is asked for,
-// else empty; how many generations; how long a descriptor begins; for each generation its id, its
-// header, the size of a segment with its header, and how many segments; for each of these its tag,
-// how many places, and these in decimal. It returns the number of the mark if there is nothing else
-// to report, as nearly always; else the mark, the descriptor, the tally, and how many segments were
-// lost.
-//
-// It is what an Add costs, so it asks as little as it can: a segment that ends in its tag is whole.
-var onceScript = conn.NewScript(`
-local call, ARGV, KEYS = redis.call, ARGV, KEYS
-local function made(name, header, tag)` + segments + `
-  return allocated(name, header, tag)
-end
-local key, arg, missing = 5, 10, 0
-for _ = 1, tonumber(ARGV[8]) do
-  local id, header, size, set = ARGV[arg], ARGV[arg + 1], ARGV[arg + 2], 0
-  local last = arg + 3
-  for s = 1, tonumber(ARGV[last]) do
-    local name, tag, places = KEYS[key], ARGV[arg + 4], tonumber(ARGV[arg + 5])
-    if call('GETRANGE', name, size, size + 8) == tag or made(name, header, tag) then
-      for i = arg + 6, arg + 5 + places do set = set + 1 - call('SETBIT', name, ARGV[i], 1) end
-    else
-      missing = missing + 1
-    end
-    key, arg = key + 1, arg + 2 + places
-  end
-  if set > 0 then call('HINCRBY', KEYS[3], 'bits:' .. id, set) end
-  arg = arg + 4
-end
-` + invalidation.AnnounceLua + `
-local n, known = call('HINCRBY', KEYS[4], ARGV[5], 1), call('GETRANGE', KEYS[2], 0, tonumber(ARGV[9]) - 1) == ARGV[6]
-if n > 1 and known and missing == 0 and ARGV[7] == '' then return n end
-local left, tally = {tostring(n)}, {}
-if n == 1 then left[2] = call('HGET', KEYS[4], '') or '0' end
-if ARGV[7] == '1' then tally = call('HGETALL', KEYS[3]) end
-return {left, call('GET', KEYS[2]) or '', tally, missing}`)
-
-// swapScript changes the descriptor from ARGV[1] to ARGV[2], if it is still that.
-const swapScript = `
-if (redis.call('GET', KEYS[1]) or '') ~= ARGV[1] then return 0 end
-redis.call('SET', KEYS[1], ARGV[2])
-return 1`
 
 // marks has what scripts do with the hash. A mark is a number, in a field of its process' id. It
 // answers the number, and where there was none also the epoch.

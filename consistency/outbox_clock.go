@@ -24,6 +24,7 @@ type clock struct {
 	then  time.Time // when that was, or a little later
 	back  bool      // rows may wait for too long
 	again time.Time // when to look for such once more; zero: never
+	found time.Time // when such were last found
 }
 
 // saw records what the clock showed between two moments, and when the latest row was put. Before
@@ -53,6 +54,15 @@ func (c *clock) wentBack() bool {
 	return false
 }
 
+// news reports whether no rows that wait for too long were found for repairAgain.
+func (c *clock) news() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	last := c.found
+	c.found = time.Now()
+	return time.Since(last) > repairAgain
+}
+
 // lookAgain is for a caller that could not repair all.
 func (c *clock) lookAgain() {
 	c.mu.Lock()
@@ -64,18 +74,25 @@ func (c *clock) lookAgain() {
 // because that has gone back: they wait no longer than they were to.
 func (o *SQLOutbox) Repaired() int64 { return o.repaired.Load() }
 
-// tend is called by a Relay about once a second, after Depth. It answers how many rows it has
-// repaired.
-func (o *SQLOutbox) tend(ctx context.Context) (repaired int64, err error) {
+// tend repairs rows, and logs what an operator should know of the table. A Relay calls it about
+// once a second, after Depth.
+func (o *SQLOutbox) tend(ctx context.Context, log func(message string, args ...any)) error {
+	if names := o.unclaimed(); len(names) > 0 {
+		log("cacheaside: nobody claims what has long been due in other namespaces of the outbox: is their application's Relay running?", "namespaces", shownNames(names))
+	}
 	text, err := o.own()
 	if err != nil || !o.clock.wentBack() {
-		return 0, o.failed("repair", err)
+		return o.failed("repair", err)
 	}
-	if repaired, err = o.repair(ctx, text); err != nil {
+	repaired, err := o.repair(ctx, text)
+	if err != nil {
 		o.clock.lookAgain()
 	}
 	o.repaired.Add(repaired)
-	return repaired, o.failed("repair", err)
+	if repaired > 0 && o.clock.news() {
+		log("cacheaside: items of the outbox were put by a clock that is ahead of the database's, and waited too long: has the clock gone back, or do the clocks of two servers differ?", "items", repaired)
+	}
+	return o.failed("repair", err)
 }
 
 // repair takes from the rows' times what the clock has gone back by since they were set. It goes by

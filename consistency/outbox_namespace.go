@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"strconv"
 	"sync"
 	"time"
 
@@ -134,7 +135,7 @@ func (o *SQLOutbox) spaces(ctx context.Context, on asker) (names []string, err e
 	return names, nil
 }
 
-// unclaimed returns namespaces whose rows nobody seems to claim: once, until there were none.
+// unclaimed returns namespaces whose rows no relay seems to claim: once, until there were none.
 func (o *SQLOutbox) unclaimed() []string {
 	o.others.mu.Lock()
 	defer o.others.mu.Unlock()
@@ -143,6 +144,22 @@ func (o *SQLOutbox) unclaimed() []string {
 	}
 	o.others.told = len(o.others.names) > 0
 	return o.others.names
+}
+
+// shownNames returns names for the log. They come from the table, so they may be anything.
+func shownNames(names []string) []string {
+	shown := make([]string, len(names))
+	for i, name := range names {
+		switch {
+		case name == "":
+			shown[i] = "none (put by a program that is older than namespaces)"
+		case keys.ValidName(name):
+			shown[i] = name
+		default:
+			shown[i] = strconv.QuoteToASCII(name)
+		}
+	}
+	return shown
 }
 
 // nextSpace finds the namespace that follows those, by the index, whose other entries it skips.

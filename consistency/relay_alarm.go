@@ -54,29 +54,39 @@ const (
 
 // alert tells that something has failed so often. It answers whether it did: nobody is told again
 // of what the alarm sounds for.
-func (s *shift) alert(ctx context.Context, of *limitedlog.Alarm, what string, attempts int, err error) bool {
+func (r *relayRun) alert(ctx context.Context, of *limitedlog.Alarm, what string, attempts int, err error) bool {
 	if _, tell := of.Failed(what, err); !tell {
 		return false
 	}
-	s.nextLook = time.Time{}
-	s.look(ctx)
-	s.give(ctx, "cacheaside: a Relay cannot do what it is for, and goes on trying", Alert{Depth: s.counters.depth(), Attempts: attempts, Err: err})
+	r.nextLook = time.Time{}
+	r.look(ctx)
+	r.notify(ctx, "cacheaside: a Relay cannot do what it is for, and goes on trying", Alert{Depth: r.depth(), Attempts: attempts, Err: err})
 	return true
 }
 
-func (s *shift) give(ctx context.Context, message string, a Alert) {
-	s.counters.alerts.Add(1)
-	s.log(ctx, slog.LevelWarn, message, "attempts", a.Attempts, "items", a.Depth.Items, "due", a.Depth.Due, "oldest", a.Depth.Oldest, "err", a.Err)
-	s.told.Tell(a)
+func (r *relayRun) notify(ctx context.Context, message string, a Alert) {
+	r.count(func(c *counted) { c.Alerts++ })
+	r.log(ctx, slog.LevelWarn, message, "attempts", a.Attempts, "items", a.Depth.Items, "due", a.Depth.Due, "oldest", a.Depth.Oldest, "err", a.Err)
+	r.notified.Tell(a)
 }
 
-func (s *shift) alertPanicked(p any) {
-	s.counters.panics.Add(1)
-	s.log(context.Background(), slog.LevelError, "cacheaside: RelayOptions.OnAlert panicked", "with", fmt.Sprintf("%T", p))
+func (r *relayRun) alertPanicked(p any) {
+	r.count(func(c *counted) { c.Panics++ })
+	r.log(context.Background(), slog.LevelError, "cacheaside: RelayOptions.OnAlert panicked", "with", fmt.Sprintf("%T", p))
 }
 
-func (s *shift) over(of *limitedlog.Alarm, what string) {
+func (r *relayRun) over(of *limitedlog.Alarm, what string) {
 	if _, over := of.Works(what); over {
-		s.log(context.Background(), slog.LevelInfo, "cacheaside: what a Relay could not do is done")
+		r.log(context.Background(), slog.LevelInfo, "cacheaside: what a Relay could not do is done")
 	}
+}
+
+// log logs. It survives a panic of the user's handler.
+func (r *relayRun) log(ctx context.Context, level slog.Level, message string, args ...any) {
+	defer func() {
+		if recover() != nil {
+			r.count(func(c *counted) { c.Panics++ })
+		}
+	}()
+	r.options.Logger.Log(ctx, level, message, args...)
 }

@@ -176,7 +176,7 @@ func TestRelayPoison(t *testing.T) {
 					s.put(Item{Key: relayKey(n)})
 				}
 				r, _ := s.start(RelayOptions{})
-				if how == "is deaf" { // it takes four groups of 22.5 s, and else two of 10 s, a third of 20 s at most
+				if how == "is deaf" { // a batch and a key of 17.5 s each, or else of 10 s
 					s.at(2 * time.Minute)
 				} else {
 					s.at(65 * time.Second)
@@ -208,6 +208,61 @@ func TestRelayPoison(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestRelayLateAdmit: a filter that has a key later than it may is followed by an invalidation all
+// the same, as its earlier one came too soon for that.
+func TestRelayLateAdmit(t *testing.T) {
+	inStation(t, nil, func(s *station) {
+		s.cache.late = true
+		h := newTrap(s, true, func(op string, keys []cacheaside.Key) bool { return op == "admit" && time.Since(s.began) < time.Minute })
+		r, _ := s.start(RelayOptions{})
+		s.put(Item{Key: relayKey(1)})
+		s.at(25 * time.Second)
+		s.done(relayKey(1), 0)
+		if st := r.Stats(); st.Failed == 0 || st.Done != 0 || st.Depth.Items != 1 { // it was put back
+			s.Errorf("%+v", st)
+		}
+		close(h.healed)
+		s.at(25*time.Second + time.Millisecond)
+		if got := s.cache.times("committed", relayKey(1).Text, s.began); len(got) != 2 { // of the job that was given up, and of the next one
+			s.Errorf("invalidated after the filter had it: %v", got)
+		}
+		s.drained(time.Minute)
+	})
+}
+
+// TestRelayManyHang: other loaders do not wait for a loader that hangs, however many items it has.
+func TestRelayManyHang(t *testing.T) {
+	inStation(t, nil, func(s *station) {
+		const n = 2000
+		h := newTrap(s, true, func(op string, keys []cacheaside.Key) bool { return op == "admit" && keys[0].Loader == "bad" })
+		r, _ := s.start(RelayOptions{})
+		for i := range n {
+			s.put(Item{Key: keyOf("bad", i)})
+		}
+		s.at(5 * time.Second) // it has waited for the first batch
+		for i := range n {
+			s.done(keyOf("bad", i), 5*time.Second)
+		}
+		for second := 5; second < 60; second++ {
+			s.cache.take()
+			s.put(Item{Key: relayKey(second)})
+			s.at(time.Duration(second+1) * time.Second)
+			s.done(relayKey(second), time.Duration(second)*time.Second+300*time.Millisecond)
+			if _, asked, _ := s.cache.take(); asked > 3*batch {
+				s.Fatalf("%d keys were invalidated in second %d", asked, second)
+			}
+		}
+		if n := h.most.Load(); n > 2*lostAtMost {
+			s.Errorf("%d goroutines hang at once", n)
+		}
+		close(h.healed)
+		s.drained(10 * time.Minute)
+		if st := r.Stats(); st.Done != n+55 {
+			s.Errorf("%+v", st)
+		}
+	})
 }
 
 // A filter that hangs when Run is to end does not keep it for longer than a third of a claim.

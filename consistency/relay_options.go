@@ -14,17 +14,16 @@ type RelayOptions struct {
 	// polled. Default: 200 ms. At least 1 ms. Lower it if Async writes must show sooner.
 	Poll time.Duration
 
-	// ClaimFor is for how long items are claimed: the items of a process that is killed are done so
-	// much later. A Relay stops work that takes longer than two thirds of ClaimFor, and tries
-	// again; a filter has a third, so that the keys are invalidated though the filter hangs.
-	// Default: 30 s. At least 1 s. Lower it to have the items of killed processes done sooner;
-	// raise it for filters or reloads that take longer.
+	// ClaimFor is how long items are claimed: the items of a process that is killed are done so
+	// much later. A filter or a load function has a third of it for the items that a Relay gives it
+	// together; what takes longer is tried again. Default: 30 s. At least 1 s. Lower it to have the
+	// items of killed processes done sooner; raise it for filters or reloads that take longer.
 	ClaimFor time.Duration
 
-	// AlertAt is how often something must have failed in a row until it is alerted: an item, or any
-	// item since Redis is out, or a call of the queue. As delays double, 10 times take about a
-	// minute for an item, and 10 s for the others. Default: 10. Lower it to know sooner, raise it
-	// to know only of troubles that last.
+	// AlertAt is how often something must have failed in a row until it is alerted: an item, all
+	// that is tried while Redis is out, code of a loader that hangs or panics, or a call of the
+	// queue. As delays double, 10 times take about a minute for an item, and 10 s for Redis or the
+	// queue. Default: 10. Lower it to know sooner, raise it to know only of troubles that last.
 	AlertAt int
 
 	// OnAlert is told of each alert, from a goroutine of its own, for which Run waits in the end.
@@ -32,9 +31,9 @@ type RelayOptions struct {
 	// if the logs wake nobody.
 	OnAlert func(Alert)
 
-	// Logger is told, as a warning, of alerts, and once when the queue begins to fail; at level
-	// Info, when these are over. It is shown hashes of keys. Default: slog.Default(), as it is when
-	// the Relay is made.
+	// Logger receives warnings: of alerts, when the queue begins to fail, and when code of a loader
+	// hangs or panics; and at level Info, that an alert or the queue's trouble is over. It is shown
+	// hashes of keys. Default: slog.Default(), as it is when the Relay is made.
 	Logger *slog.Logger
 }
 

@@ -1,17 +1,11 @@
 package consistency
 
 import (
-	"context"
-	"log/slog"
-	"strconv"
-	"sync/atomic"
+	"sync"
 	"time"
-
-	"github.com/cacheaside/cacheaside/internal/keys"
 )
 
-// RelayStats counts what a Relay has done since it was made. Its fields are read one after the
-// other, so they may differ by what happened meanwhile.
+// RelayStats counts what a Relay has done since it was made.
 type RelayStats struct {
 	Done        int64 // items that are done, and out of the queue
 	Again       int64 // times that one was done for the first of two times (Item.Again)
@@ -43,115 +37,31 @@ type RelayStats struct {
 
 // Stats returns the counts so far. It asks nobody.
 func (r *Relay) Stats() RelayStats {
-	c := &r.counters
-	s := RelayStats{
-		Done: c.done.Load(), Again: c.again.Load(), Failed: c.failed.Load(), Retried: c.retried.Load(), NotReloaded: c.notReloaded.Load(), Bad: c.bad.Load(), Unknown: c.unknown.Load(),
-		QueueErrors: c.queueErrors.Load(), Alerts: c.alerts.Load(), Panics: c.panics.Load(), Out: c.out.Load(), Ended: c.ended.Load(), MaxLag: time.Duration(c.maxLag.Load()) * time.Microsecond,
-	}
+	r.counted.Lock()
+	defer r.counted.Unlock()
+	s := r.counted.RelayStats
 	if s.Done > 0 {
-		s.Lag = time.Duration(c.lag.Load()/s.Done) * time.Microsecond
+		s.Lag = r.counted.lags / time.Duration(s.Done)
 	}
-	if seen := c.seen.Load(); seen != nil {
-		s.Depth, s.DepthAge = seen.Depth, time.Since(seen.at)
+	if !r.counted.seen.IsZero() {
+		s.DepthAge = time.Since(r.counted.seen)
 	}
 	return s
 }
 
-type relayCounters struct {
-	done, again, failed, retried, notReloaded, bad, unknown, queueErrors, alerts, panics, lag, maxLag atomic.Int64
-
-	out   atomic.Bool
-	ended atomic.Bool
-	seen  atomic.Pointer[seen]
+// counted are the counts of a Relay.
+type counted struct {
+	sync.Mutex
+	RelayStats
+	lags time.Duration // of all items that are done
+	seen time.Time     // when Depth was read
 }
 
-// seen is a look at the queue.
-type seen struct {
-	Depth
-	at time.Time
+// count changes the counts.
+func (r *Relay) count(change func(*counted)) {
+	r.counted.Lock()
+	defer r.counted.Unlock()
+	change(&r.counted)
 }
 
-// finished counts items that are done, by how long they were in the queue. Only the goroutine of
-// Run calls it.
-func (c *relayCounters) finished(lags []time.Duration) {
-	for _, d := range lags {
-		lag := d.Microseconds() // of nanoseconds the sum could overflow within weeks
-		c.lag.Add(lag)
-		c.maxLag.Store(max(c.maxLag.Load(), lag))
-	}
-	c.done.Add(int64(len(lags)))
-}
-
-const betweenLooks = time.Second
-
-// look sees what is in the queue, if it has not just done so. Twenty times as long as it takes is
-// between two looks at least, for in a large table it is not cheap.
-func (s *shift) look(ctx context.Context) {
-	began := time.Now()
-	if began.Before(s.nextLook) || s.queueFails > 0 {
-		return
-	}
-	s.forget()
-	looking, cancel := context.WithTimeout(ctx, s.options.ClaimFor/3)
-	defer cancel()
-	var depth Depth
-	err := s.ask(func() (err error) {
-		depth, err = s.queue.Depth(looking)
-		return err
-	})
-	now := time.Now()
-	defer func() { s.nextLook = now.Add(max(betweenLooks, 20*time.Since(began))) }()
-	switch {
-	case err == nil:
-		s.counters.seen.Store(&seen{depth, now})
-		s.tend(looking)
-	case ctx.Err() == nil:
-		s.counters.queueErrors.Add(1)
-	}
-}
-
-// tend looks after a queue that needs it, and tells what was found.
-func (s *shift) tend(ctx context.Context) {
-	q, ok := s.queue.(interface {
-		tend(context.Context) (repaired int64, err error)
-		unclaimed() []string
-	})
-	if !ok {
-		return
-	}
-	repaired, err := q.tend(ctx)
-	if repaired > 0 {
-		if time.Since(s.aheadTold) > repairAgain {
-			s.log(ctx, slog.LevelWarn, "cacheaside: items of the outbox were put by a clock that is ahead of the database's, and waited too long: has the clock gone back, or do the clocks of two servers differ?", "items", repaired)
-		}
-		s.aheadTold = time.Now()
-	}
-	if err != nil && ctx.Err() == nil {
-		s.counters.queueErrors.Add(1)
-	}
-	if names := q.unclaimed(); len(names) > 0 {
-		s.log(ctx, slog.LevelWarn, "cacheaside: nobody claims what has long been due in other namespaces of the outbox: is their application's Relay running?", "namespaces", shownNames(names))
-	}
-}
-
-// shownNames returns names for the log. They come from the table, so they may be anything.
-func shownNames(names []string) []string {
-	shown := make([]string, len(names))
-	for i, name := range names {
-		shown[i] = strconv.QuoteToASCII(name)
-		if name == "" {
-			shown[i] = "none (put by a program that is older than namespaces)"
-		}
-		if keys.ValidName(name) {
-			shown[i] = name
-		}
-	}
-	return shown
-}
-
-func (c *relayCounters) depth() Depth {
-	if seen := c.seen.Load(); seen != nil {
-		return seen.Depth
-	}
-	return Depth{}
-}
+func (r *Relay) depth() Depth { return r.Stats().Depth }

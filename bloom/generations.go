@@ -53,7 +53,7 @@ func (f *Redis) begin(ctx context.Context, capacity uint64) (g *generation, err 
 	return g, err
 }
 
-// dropBuilding has a generation that is being built be removed: it is not whole.
+// dropBuilding makes a generation that is being built an old one: it is not whole, or was refused.
 func (f *Redis) dropBuilding(ctx context.Context, g *generation) error {
 	return f.change(ctx, func(to *descriptor) error {
 		if to.Building != nil && to.Building.ID == g.ID {
@@ -63,7 +63,8 @@ func (f *Redis) dropBuilding(ctx context.Context, g *generation) error {
 	})
 }
 
-// dropActive has the generation that answers do so no more: all is "maybe" until there is another.
+// dropActive makes the generation that serves an old one: until there is another, all lookups
+// answer "maybe". and makes further changes of the descriptor.
 func (f *Redis) dropActive(ctx context.Context, g *generation, and func(*descriptor)) error {
 	err := f.change(ctx, func(to *descriptor) error {
 		if to.Active != nil && to.Active.ID == g.ID {
@@ -78,13 +79,12 @@ func (f *Redis) dropActive(ctx context.Context, g *generation, and func(*descrip
 	return f.bus.DeleteLoader(ctx, swapped) // so that Replicas leave it
 }
 
-// doubt has a generation not be asked any more, and removes it, before anything else is done: it
-// may miss keys.
+// doubt ends a generation that may lack keys, before anything else is done.
 func (f *Redis) doubt(ctx context.Context, g *generation) error {
 	return f.dropActive(ctx, g, func(*descriptor) {})
 }
 
-// prepare makes the segments of a generation that was begun, and has it added to.
+// prepare makes the segments of a generation that was begun. From then on Adds write to it, too.
 func (f *Redis) prepare(ctx context.Context, g *generation) error {
 	header := g.header()
 	err := f.eachSegment(ctx, g, func(ctx context.Context, s uint64, key string) redis.Cmder {
@@ -94,7 +94,7 @@ func (f *Redis) prepare(ctx context.Context, g *generation) error {
 		return err
 	}
 	err = f.setReady(ctx, g)
-	if errors.Is(err, errReplaced) { // nobody knows any more that there are these segments
+	if errors.Is(err, errReplaced) { // the descriptor does not name these segments any more
 		return errors.Join(err, f.unlink(ctx, g))
 	}
 	return err

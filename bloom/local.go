@@ -236,8 +236,8 @@ func (h *holding) generations() []*localGeneration {
 	return []*localGeneration{h.active, h.building}
 }
 
-// change replaces the holding by what edit makes of it, again if it has changed meanwhile, unless
-// edit answers false.
+// change replaces the holding by what edit makes of it, and tries again if it has changed in the
+// meantime. If edit returns false, nothing changes.
 func (l *Local) change(edit func(*holding) bool) bool {
 	for {
 		before := l.holds.Load()
@@ -287,7 +287,7 @@ func (g *localGeneration) addAll(hashes []hash) {
 	}
 }
 
-// filled looks whether a generation holds more than it was made for.
+// filled calls OverCapacity, once, if a generation holds more than it was made for.
 func (l *Local) filled(g *localGeneration) {
 	if l.options.OverCapacity != nil && g.estimate(g.set.Load()) > g.capacity && g.told.CompareAndSwap(false, true) {
 		l.options.OverCapacity(l.state(g))

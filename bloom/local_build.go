@@ -38,24 +38,13 @@ func (l *Local) Rebuild(ctx context.Context, source Source, options *RebuildOpti
 	o.Settle = cmp.Or(o.Settle, -1)
 	report, err := rebuild(ctx, l, source, &o)
 	if err != nil {
-		l.abandon()
+		l.discard(true)
 		l.counts.refuse(err)
 		return report, fmt.Errorf("bloom: the rebuild: %w", err)
 	}
 	l.took.Store(int64(report.Took))
 	report.State, _ = l.State(ctx)
 	return report, nil
-}
-
-// abandon discards what a failed rebuild has built. Maintain builds it anew.
-func (l *Local) abandon() {
-	l.change(func(h *holding) bool {
-		if h.building == nil {
-			return false
-		}
-		h.building, h.abandoned = nil, true
-		return true
-	})
 }
 
 // build begins a new generation. It replaces one that another rebuild has left.
@@ -128,14 +117,19 @@ func (b localBuilding) check(ctx context.Context, allowFewer bool, listed []stri
 
 // drop ends additions to the generation. Maintain does not build it anew.
 func (b localBuilding) drop(context.Context) error {
-	b.l.change(func(h *holding) bool {
-		if h.building != b.g {
+	b.l.discard(false)
+	return nil
+}
+
+// discard ends additions to the generation that is being built, if there is one.
+func (l *Local) discard(abandoned bool) {
+	l.change(func(h *holding) bool {
+		if h.building == nil {
 			return false
 		}
-		h.building, h.abandoned = nil, false
+		h.building, h.abandoned = nil, abandoned
 		return true
 	})
-	return nil
 }
 
 func (b localBuilding) finish(context.Context) (err error) {

@@ -70,6 +70,9 @@ func (o MaintainOptions) check() error {
 type maintained interface {
 	// failing counts an error of which MaintainOptions.Failed is told.
 	failing()
+	// early returns a channel that receives when the filter is to be looked at before the time;
+	// nil: never.
+	early() <-chan struct{}
 	// due tells whether it is to be rebuilt now. w is what was seen before, for it to keep.
 	due(ctx context.Context, o MaintainOptions, w *watched) (bool, error)
 	Rebuild(ctx context.Context, source Source, options *RebuildOptions) (Report, error)
@@ -103,10 +106,6 @@ func maintain(ctx context.Context, m maintained, source Source, options *Maintai
 		if err != nil && ctx.Err() == nil && !errors.Is(err, ErrRebuilding) {
 			o.Failed(err)
 		}
-		var early <-chan struct{} // nil: never
-		if e, ok := m.(interface{ early() <-chan struct{} }); ok {
-			early = e.early()
-		}
 		pause := o.Check*3/4 + rand.N(o.Check/2) // not all processes at once
 		switch {
 		case refusal(err):
@@ -117,7 +116,7 @@ func maintain(ctx context.Context, m maintained, source Source, options *Maintai
 		wait := time.NewTimer(pause)
 		select {
 		case <-wait.C:
-		case <-early:
+		case <-m.early():
 		case <-ctx.Done():
 		}
 		wait.Stop()
@@ -224,24 +223,13 @@ func (w *watched) tooMany(now Stats, generation string, maxRate float64) bool {
 }
 
 // Maintain looks after the filter until ctx ends, whose error it returns, or the filter is closed.
-// It rebuilds the filter
-//
-//   - when there is none, or a rebuild was ended before it was through;
-//   - when it was ended because it had refused a key whose row exists (Hidden);
-//   - when it is older than MaintainOptions.Every;
-//   - when it holds a tenth more keys than it was made for, and would be made larger
-//     (RebuildOptions.Capacity);
-//   - when Deleted has told of a thousand rows, and of more than half as many as it holds keys;
-//   - when too many false positives are measured (MaintainOptions.MaxRate; at most once an hour).
-//
-// Of the last three, none when that has just been done: five times as long as it took is between
-// two rebuilds, at least.
+// It rebuilds the filter when Redis.Maintain would, except for what only a server can lose: when
+// there is none, when Hidden ended it, when it is too old, too full, has too many keys of deleted
+// rows, or too many false positives.
 func (l *Local) Maintain(ctx context.Context, source Source, options *MaintainOptions) error {
 	return maintain(ctx, l, source, options)
 }
 
-// early is when there is something to look for before the time: it must be rebuilt, or can be now,
-// or is closed.
 func (l *Local) early() <-chan struct{} { return l.woken }
 
 func (l *Local) failing() { l.counts.failures.Add(1) }
@@ -291,6 +279,8 @@ func (l *Local) due(_ context.Context, o MaintainOptions, w *watched) (bool, err
 func (f *Redis) Maintain(ctx context.Context, source Source, options *MaintainOptions) error {
 	return maintain(ctx, f, source, options)
 }
+
+func (f *Redis) early() <-chan struct{} { return nil }
 
 func (f *Redis) failing() { f.counts.failures.Add(1) }
 

@@ -217,8 +217,9 @@ func (f *Redis) fetch(ctx context.Context, bound time.Duration) (*known, error) 
 	return f.learn(raw, at)
 }
 
-// learn takes what the descriptor was at a time. One that nobody can read is none: all answer
-// "maybe", and the next Rebuild replaces it. One of a newer format may be read by others.
+// learn notes what the descriptor was at a time. One that cannot be read counts as none: lookups
+// answer "maybe", and the next Rebuild replaces it. One of a newer format is an error, for other
+// programs may read it.
 func (f *Redis) learn(raw string, at time.Time) (*known, error) {
 	d := &known{raw: raw, at: at}
 	var err error
@@ -272,7 +273,7 @@ func (f *Redis) State(ctx context.Context) (State, error) {
 	return f.state(&d.descriptor, t), nil
 }
 
-// look reads the descriptor, and what is counted.
+// look reads the descriptor and the tally.
 func (f *Redis) look(ctx context.Context) (*known, tally, error) {
 	at := time.Now()
 	reply, err := ackOf(f.do(ctx, "eval", touchScript, 3, f.key, f.tally, f.marks, ""))
@@ -319,7 +320,7 @@ func (f *Redis) state(d *descriptor, t tally) State {
 	return s
 }
 
-// filled looks whether the active generation holds more than it was made for.
+// filled calls OverCapacity, once, if the active generation holds more than it was made for.
 func (f *Redis) filled(d *known, t tally) {
 	g := d.Active
 	if g == nil || f.options.OverCapacity == nil {

@@ -92,7 +92,8 @@ func (r *Replica) MightContain(ctx context.Context, key string) (bool, error) {
 	if may, known := r.now(&h); known {
 		return may, nil
 	}
-	return r.ask(ctx, h)
+	maybe, err := r.lookup(ctx, []hash{h})
+	return maybe[0], err
 }
 
 // MightContainNow is MightContain without a trip: it is not known where Redis would have to be
@@ -131,11 +132,6 @@ func (r *Replica) now(h *hash) (may, known bool) {
 // know what has been announced meanwhile.
 func (r *Replica) says(c *copied, trust int64) bool {
 	return c.epoch == r.epoch.Load() && (int64(time.Since(r.start)) < trust)
-}
-
-func (r *Replica) ask(ctx context.Context, h hash) (bool, error) {
-	maybe, err := r.lookup(ctx, []hash{h})
-	return maybe[0], err
 }
 
 // MightContainMany is MightContain for many keys: Redis is asked for those only of which the copy

@@ -293,7 +293,12 @@ func (f *Redis) leavePast(ctx context.Context) error {
 			}
 		}
 		to.Active, to.Building = nil, nil
-		done, err := f.swapPast(ctx, d, to)
+		raw, err := to.encode()
+		if err != nil {
+			return err
+		}
+		epoch := strconv.FormatUint(f.watch.sent().epoch, 10)
+		done, err := f.do(ctx, "eval", pastScript, 2, f.key, f.marks, d.raw, raw, epoch).Int()
 		if err != nil {
 			return err
 		}
@@ -311,15 +316,7 @@ func (f *Redis) leavePast(ctx context.Context) error {
 	return nil
 }
 
-func (f *Redis) swapPast(ctx context.Context, from *known, to descriptor) (done int, err error) {
-	raw, err := to.encode()
-	if err != nil {
-		return 0, err
-	}
-	return f.do(ctx, "eval", pastScript, 2, f.key, f.marks, from.raw, raw, strconv.FormatUint(f.watch.sent().epoch, 10)).Int()
-}
-
-// restart has the next mark be the first.
+// restart makes the next mark the first.
 func (w *watch) restart() {
 	w.mu.Lock()
 	w.left = stamp{}

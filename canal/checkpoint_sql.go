@@ -133,12 +133,17 @@ func (c *SQLCheckpoint) Save(ctx context.Context, p event.Position, token int64)
 	return c.failed(err)
 }
 
-// update saves a position in the row that is there, and reads it back before it commits: without a
-// strict sql_mode the server cuts what the column cannot keep, and only warns. The rest of it would
-// be another position.
+// update saves a position in the row that is there. It reads a long one back before it commits:
+// without a strict sql_mode the server cuts what the column cannot keep, and only warns. The rest
+// of it would be another position. A short one is not read back, as the row is locked until then,
+// also by a process that is suspended.
 func (c *SQLCheckpoint) update(ctx context.Context, p event.Position, token int64) error {
 	return c.table.Tx(ctx, func(tx *sqlx.Tx) error {
-		if _, err := tx.ExecContext(ctx, c.table.Text("UPDATE TABLE SET token = ?, place = ?, saved = ? WHERE name = ? AND token <= ?"), token, p, time.Now().UnixMicro(), c.name, token); err != nil {
+		result, err := tx.ExecContext(ctx, c.table.Text("UPDATE TABLE SET token = ?, place = ?, saved = ? WHERE name = ? AND token <= ?"), token, p, time.Now().UnixMicro(), c.name, token)
+		if err != nil {
+			return err
+		}
+		if n, err := result.RowsAffected(); err != nil || n > 0 && len(p) <= shortText {
 			return err
 		}
 		is, err := c.row(ctx, tx)

@@ -127,16 +127,12 @@ func (r *Responder) answer(q invalidation.Question, now, age time.Duration) bool
 		at <- struct{}{}
 		all.Go(func() {
 			defer func() { <-at }()
-			verdicts[i] = byte(found.Compare(ctx, r.mayLoad))
+			verdicts[i] = byte(found.Compare(ctx, r.compares.Allow))
 		})
 	}
 	all.Wait()
 	taken, err := r.bus.GiveAnswer(r.life, q.ID, r.who, verdicts)
 	return taken && err == nil
-}
-
-func (r *Responder) mayLoad() bool {
-	return r.compares.Allow()
 }
 
 // Close ends the answers that are under way, and waits for their end.

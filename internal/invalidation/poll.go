@@ -41,15 +41,9 @@ func newPoller(c *Bus, rng int) *poller {
 	return &poller{c: c, rng: rng, kick: make(chan struct{}, 1), next: make(chan struct{})}
 }
 
-// Confirmed tells whether the generations of a range are known as they were in Redis less than the
-// bound ago, by a monotonic clock that is read now: a process that was suspended knows that it does
-// not know.
-func (c *Bus) Confirmed(rng uint8) bool {
-	_, confirmed := c.ConfirmedAt(rng)
-	return confirmed
-}
-
-// ConfirmedAt is Confirmed, and when that was, on the bus's clock.
+// ConfirmedAt reports whether the generations of a range are known as they were in Redis less than
+// the bound ago. now is the time on the bus's clock, which is monotonic and is read now: a process
+// that was suspended knows that it does not know.
 func (c *Bus) ConfirmedAt(rng uint8) (now time.Duration, confirmed bool) {
 	now = c.Now()
 	return now, int64(now) < c.pollers[rng].confirmed.Load()

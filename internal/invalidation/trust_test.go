@@ -30,3 +30,9 @@ func TestTrustLastsFromTheSendingOfAPoll(t *testing.T) {
 		t.Errorf("then trusted for %v, want %v", time.Until(m.until), time.Until(want))
 	}
 }
+
+// Confirmed is ConfirmedAt without the time.
+func (c *Bus) Confirmed(rng uint8) bool {
+	_, confirmed := c.ConfirmedAt(rng)
+	return confirmed
+}

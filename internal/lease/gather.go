@@ -88,13 +88,7 @@ func (g *gather) glance(ctx context.Context, wait time.Duration, cmds []redis.Cm
 	return late
 }
 
-// again reads for a flight, whose goroutine need not leave before the store's time-out.
-func (g *gather) again(ctx context.Context, keys []string, weight int64) ([]redis.Cmder, conn.Sent) {
-	cmds := looks(ctx, keys)
-	return cmds, g.flight(ctx, weight, cmds)
-}
-
-// flight sends the commands of a flight, as again does.
+// flight sends commands for a flight, whose goroutine need not leave before the store's time-out.
 func (g *gather) flight(ctx context.Context, weight int64, cmds []redis.Cmder) conn.Sent {
 	if !g.begin(maxTrips) {
 		return g.do(ctx, weight, cmds...)

@@ -84,7 +84,8 @@ func (s *Store) share(ctx context.Context, first bool, sizes *Sizes, keys []stri
 	if first {
 		return s.reads.first(ctx, keys, weight)
 	}
-	return s.reads.again(ctx, keys, weight)
+	cmds := looks(ctx, keys)
+	return cmds, s.reads.flight(ctx, weight, cmds)
 }
 
 // readAll reads keys: few in one trip; many in parts, each of which fits into its time, and does

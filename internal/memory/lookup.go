@@ -52,12 +52,6 @@ func (h *header) out() bool {
 	}
 }
 
-// kept is an item in the tier.
-type kept[K comparable, V any] struct {
-	header
-	Item[K, V]
-}
-
 // bytesAPlace sizes the lookup: a place for so many bytes of the budget, so that two items of the
 // usual size rarely want the same.
 const bytesAPlace = typicalItem
@@ -184,3 +178,6 @@ func stripe() int {
 	var here byte
 	return int(uint64(uintptr(unsafe.Pointer(&here))>>11) * 0x9e3779b97f4a7c15 >> (64 - counterBits))
 }
+
+// typicalItem sizes ristretto's frequency counters, of which it wants ten an item.
+const typicalItem = 1024

@@ -86,9 +86,6 @@ func (e *Generations) Of(r uint8) *Generation { return e[r%conn.Ranges].Load() }
 // counters, measured at some 220 bytes (TestBudget), and the fields of Item.
 const itemOverhead = 280
 
-// typicalItem sizes ristretto's frequency counters, of which it wants ten an item.
-const typicalItem = 1024
-
 // largestShare is which part of the budget one item may cost. A larger one is not kept: all others
 // would go for it.
 const largestShare = 4
@@ -362,4 +359,10 @@ func (t *Tier) seek(hash uint64) *header {
 		return nil
 	}
 	return h
+}
+
+// kept is an item in the tier.
+type kept[K comparable, V any] struct {
+	header
+	Item[K, V]
 }

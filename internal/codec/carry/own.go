@@ -105,11 +105,11 @@ func (w *walk) try(p Place, embedded reflect.StructField, ways *Ways) {
 	}
 }
 
-// LeftOut returns the first of the fields of a struct, other than the one with this index, that
-// encode leaves out because it is a method of that embedded field, of type inner; "" if there is
-// none. Reflection does not show whose method it is. So LeftOut compares what encode writes of v, a
-// pointer to a zero struct, and of a zero inner: same reports whether they are equal. Then it changes
-// other fields of v, with private also those that are not exported.
+// LeftOut returns the first field of a struct that encode leaves out because it calls a method of
+// an embedded field, the one with this index and type inner; "" if there is none. Reflection does
+// not show whose method it is. So LeftOut compares what encode writes of v, a pointer to a zero
+// struct, and of a zero inner: same reports whether they are equal. Then it changes the other
+// fields of v, with private also those that are not exported.
 func LeftOut(v reflect.Value, index int, inner reflect.Type, encode func(pointer any) ([]byte, error), private bool) (lost string, same bool) {
 	whole, err := attempt(encode, v)
 	if err != nil {

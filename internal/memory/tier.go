@@ -366,3 +366,12 @@ type kept[K comparable, V any] struct {
 	header
 	Item[K, V]
 }
+
+// Wait waits until what was Set has been applied or dropped. Tests need it, nothing else.
+func (t *Tier) Wait() {
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	if !t.closed {
+		t.cache.Wait()
+	}
+}

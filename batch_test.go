@@ -530,7 +530,7 @@ func TestBatchKeysDoNotDelayEachOther(t *testing.T) {
 		batch := later(func() (map[int]string, error) { return one.GetMany(t.Context(), []int{1, 5, 6}) })
 		reach(t, reachedOwn, "its own load")
 		joined := later(func() (string, error) { return one.Get(t.Context(), 5) })
-		waitFor(t, func() bool { return one.rows.Groups.Plain.Waiting(5) == 1 })
+		waitFor(t, func() bool { return one.rows.Groups.Plain.Waiting("5") == 1 })
 		resume()
 		for _, get := range []func(testing.TB) (string, error){theirs, joined} { // while its own load goes on
 			if v, err := get(t); v != "row 5" || err != nil {
@@ -607,7 +607,7 @@ func TestBatchCallerLeaves(t *testing.T) {
 	left = later(func() (map[int]string, error) { return p.GetMany(ctx, []int{4, 5}) })
 	reach(t, reached, "the fourth load")
 	stays := later(func() (string, error) { return p.Get(t.Context(), 5) })
-	waitFor(t, func() bool { return p.rows.Groups.Plain.Waiting(5) == 1 })
+	waitFor(t, func() bool { return p.rows.Groups.Plain.Waiting("5") == 1 })
 	cancel()
 	if m, err := left(t); len(m) != 0 || !errors.Is(err, context.Canceled) {
 		t.Errorf("%v, %v", m, err)
@@ -633,7 +633,7 @@ func TestBatchWithoutRedis(t *testing.T) {
 		for range 10 {
 			gets = append(gets, later(func() (map[int]string, error) { return p.GetMany(t.Context(), upTo(20)) }))
 		}
-		waitFor(t, func() bool { return p.rows.Groups.Plain.Waiting(19) == 10 && p.rows.Groups.Plain.Waiting(0) == 10 })
+		waitFor(t, func() bool { return p.rows.Groups.Plain.Waiting("19") == 10 && p.rows.Groups.Plain.Waiting("0") == 10 })
 		resume()
 		for _, get := range gets {
 			if m, err := get(t); len(m) != 20 || err != nil {

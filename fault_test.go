@@ -286,9 +286,9 @@ func TestFirstCallerLeaves(t *testing.T) {
 	reach(t, first, "the first load")
 	ctx, cancel := context.WithCancel(t.Context())
 	leader := later(func() (string, error) { return p.Get(ctx, 1) }) // gathers for the second round
-	waitFor(t, func() bool { return p.rows.Groups.Plain.Waiting(1) == 1 })
+	waitFor(t, func() bool { return p.rows.Groups.Plain.Waiting("1") == 1 })
 	follower := later(func() (string, error) { return p.Get(t.Context(), 1) })
-	waitFor(t, func() bool { return p.rows.Groups.Plain.Waiting(1) == 2 })
+	waitFor(t, func() bool { return p.rows.Groups.Plain.Waiting("1") == 2 })
 	b.admin.Del(t.Context(), redisKey(1)) // so that the second round loads too
 	resumeFirst()
 	reach(t, second, "the second load")
@@ -471,7 +471,7 @@ func TestOneLoadAProcess(t *testing.T) {
 	reach(t, reached, "the first load")
 	second := later(func() (string, error) { return p.Refresh(t.Context(), 1) })
 	third := later(func() (string, error) { return p.Get(t.Context(), 1) })
-	waitFor(t, func() bool { return p.rows.Groups.Refreshes.Waiting(1) >= 0 && p.rows.Groups.Plain.Waiting(1) == 1 })
+	waitFor(t, func() bool { return p.rows.Groups.Refreshes.Waiting("1") >= 0 && p.rows.Groups.Plain.Waiting("1") == 1 })
 	time.Sleep(20 * time.Millisecond)
 	if n := d.loads.Load(); n != 1 {
 		t.Errorf("%d loads at once", n)

@@ -326,7 +326,7 @@ func TestRefusalIsNotShared(t *testing.T) {
 
 func gathered(t testing.TB, p process, key, n int) {
 	t.Helper()
-	testenv.Eventually(t, fmt.Sprintf("%d who wait", n), func() bool { return p.rows.Groups.Plain.Waiting(key) == n })
+	testenv.Eventually(t, fmt.Sprintf("%d who wait", n), func() bool { return p.rows.Groups.Plain.Waiting(fmt.Sprint(key)) == n })
 }
 
 // A filter that fails, in whatever way, hides nothing.

@@ -144,7 +144,7 @@ func TestStaleJoinWhileRedisHangs(t *testing.T) {
 		time.Sleep(100 * time.Millisecond)
 		second := get()
 		reach(t, reached, "the load")
-		if n := p.rows.Groups.Plain.Waiting(1); n != 0 {
+		if n := p.rows.Groups.Plain.Waiting("1"); n != 0 {
 			t.Errorf("%d callers still gather", n)
 		}
 		s.on.Store(false)

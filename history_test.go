@@ -1,7 +1,6 @@
 package cacheaside
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -167,7 +166,7 @@ func historyChild() {
 		panic(err)
 	}
 	p.run(l, func(r *rand.Rand, e event, n int) {
-		read := l.rows.Groups.Plain
+		refresh := false
 		switch kind := r.IntN(100); {
 		case kind < 12:
 			e.Write, e.Value = true, fmt.Sprint(e.Goroutine, "-", n)
@@ -179,21 +178,27 @@ func historyChild() {
 			p.report.add(e)
 			return
 		case kind < 20:
-			read = l.rows.Groups.Refreshes
+			refresh = true
 		}
 		if batches && r.IntN(2) == 0 {
 			keys := r.Perm(historyKeys)[:2+r.IntN(historyKeys-1)]
-			rounds, errs := read.DoMany(ctx, keys)
-			for i, key := range keys {
-				if err := cmp.Or(errs[i], rounds[i].Err); err != nil {
-					panic(err)
-				}
-				e.Key = key
-				p.report.read(e, &rounds[i].Result)
+			got := func(i int, r *fetch.Round) {
+				e.Key = keys[i]
+				p.report.read(e, r)
+			}
+			failed := func(_ int, err error) { panic(err) }
+			if refresh {
+				l.rows.RefreshMany(ctx, keys, got, failed)
+			} else {
+				l.rows.GetMany(ctx, fetch.Plain, keys, got, failed)
 			}
 			return
 		}
-		out, err := read.Do(ctx, e.Key)
+		read := l.rows.Refresh
+		if !refresh {
+			read = func(ctx context.Context, key int) (*fetch.Round, error) { return l.rows.Get(ctx, fetch.Plain, key) }
+		}
+		out, err := read(ctx, e.Key)
 		if err != nil {
 			panic(err)
 		}

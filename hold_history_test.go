@@ -1,7 +1,6 @@
 package cacheaside
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"math/rand/v2"
@@ -10,6 +9,7 @@ import (
 
 	"github.com/anishathalye/porcupine"
 
+	"github.com/cacheaside/cacheaside/internal/fetch"
 	"github.com/cacheaside/cacheaside/internal/rows"
 	"github.com/cacheaside/cacheaside/internal/test/testenv"
 )
@@ -58,9 +58,11 @@ func strictHistoryChild() {
 		case kind < 14:
 			p.rdb.Del(ctx, redisKey(e.Key))
 		case kind < 20:
-			p.report.add(strictRead(ctx, r, l.rows.Groups.Refreshes, e)...)
+			p.report.add(strictRead(ctx, r, l.rows.RefreshMany, e)...)
 		default:
-			p.report.add(strictRead(ctx, r, l.rows.Groups.Plain, e)...)
+			p.report.add(strictRead(ctx, r, func(ctx context.Context, keys []int, got func(int, *fetch.Round), failed func(int, error)) {
+				l.rows.GetMany(ctx, fetch.Plain, keys, got, failed)
+			}, e)...)
 		}
 	})
 }
@@ -96,18 +98,16 @@ func (p *historyProcess) strictWrite(ctx context.Context, r *rand.Rand, l *Loade
 }
 
 // strictRead reads a key, or several at once.
-func strictRead(ctx context.Context, r *rand.Rand, read *rows.Group[int], e event) (seen []event) {
+func strictRead(ctx context.Context, r *rand.Rand, read func(ctx context.Context, keys []int, got func(int, *fetch.Round), failed func(int, error)), e event) (seen []event) {
 	keys := []int{e.Key}
 	if r.IntN(4) == 0 {
 		keys = r.Perm(historyKeys)[:2]
 	}
-	rounds, errs := read.DoMany(ctx, keys)
+	values := make([]string, len(keys))
+	read(ctx, keys, func(i int, got *fetch.Round) { values[i] = rows.Value[string](got.Value) }, func(_ int, err error) { panic(err) })
 	e.Return = time.Now().UnixNano()
 	for i, key := range keys {
-		if err := cmp.Or(errs[i], rounds[i].Err); err != nil {
-			panic(err)
-		}
-		e.Key, e.Value = key, rows.Value[string](rounds[i].Result.Value)
+		e.Key, e.Value = key, values[i]
 		seen = append(seen, e)
 	}
 	return seen

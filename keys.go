@@ -9,6 +9,7 @@ import (
 
 	"github.com/cacheaside/cacheaside/internal/keys"
 	"github.com/cacheaside/cacheaside/internal/measure"
+	"github.com/cacheaside/cacheaside/internal/rows"
 )
 
 // InvalidateKeys is Loader.Invalidate for keys of any loaders, also of loaders that this process
@@ -138,7 +139,7 @@ func (c *Cache) forget(k Key, hash uint64) {
 
 // sameLoader is the single keys of a call that are of one loader.
 type sameLoader struct {
-	loader loader
+	loader *rows.Core
 	keys   []Key
 }
 

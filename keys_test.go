@@ -374,7 +374,7 @@ func TestStaleSetKeys(t *testing.T) {
 					if refresh {
 						group = r.p.rows.Groups.Refreshes
 					}
-					testenv.Eventually(t, "the second reader", func() bool { return group.Waiting(1) == 1 })
+					testenv.Eventually(t, "the second reader", func() bool { return group.Waiting("1") == 1 })
 					resume()
 					wantResult(t, first, "new")
 					wantResult(t, second, "new")

@@ -17,6 +17,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/cacheaside/cacheaside/internal/fetch"
 	"github.com/cacheaside/cacheaside/internal/source"
 )
 
@@ -409,7 +410,11 @@ func TestNothingBeginsAfterClose(t *testing.T) {
 	p := startLoad(t, nil, (&crowd{}).load, Options{MaxLoads: 1, MaxQueue: -1}, nil)
 	p.cache.Close()
 	for range 2 { // the place is free again
-		if row := p.rows.LoadAlone(t.Context(), []int{1}, source.Call{})[0]; !sameError(row.Err, ErrClosed) {
+		r, err := p.rows.Lone(1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if row := p.rows.LoadAlone(t.Context(), fetch.Of(r), source.Call{})[0]; !sameError(row.Err, ErrClosed) {
 			t.Error(row.Err)
 		}
 	}

@@ -104,7 +104,7 @@ func newLoader[K comparable, V any](c *Cache, name string, load func(context.Con
 	}
 	l.storing = writeside.Give[writeside.Loader[K, V, *Hold]](writtenBy[K, V]{l})
 	l.rows = rows.New(c.shared(), own)
-	if err := c.add(name, registered{l.rows, reflect.TypeOf(l)}); err != nil {
+	if err := c.add(name, registered{&l.rows.Core, reflect.TypeOf(l)}); err != nil {
 		l.rows.Close()
 		return nil, fmt.Errorf("cacheaside: loader %q: %w", name, err)
 	}
@@ -118,8 +118,7 @@ func (l *Loader[K, V]) rowsOptions(load func(context.Context, []K) (map[K]V, err
 		return own, err
 	}
 	own = rows.Options[K, V]{
-		Fetch: o.fetch(l.name), Version: o.Version, Load: load, Batch: batch, BatchSize: o.BatchSize, MaxLoads: o.MaxLoads,
-		BreakAt: o.BreakAt, BreakFor: o.BreakFor, NotFound: o.NotFound, Shadow: o.Shadow, Filter: o.Filter,
+		CoreOptions: o.core(l.name, batch), Load: load,
 		Failed: func(err error) (errs map[K]error, partial bool) {
 			failed, _ := errors.AsType[*BatchError[K]](err)
 			if failed == nil {

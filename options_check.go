@@ -12,6 +12,7 @@ import (
 	"github.com/cacheaside/cacheaside/internal/check"
 	"github.com/cacheaside/cacheaside/internal/fetch"
 	"github.com/cacheaside/cacheaside/internal/keys"
+	"github.com/cacheaside/cacheaside/internal/rows"
 )
 
 const (
@@ -150,13 +151,17 @@ func (o Options) lag() time.Duration {
 // holds tells whether keys may be on hold.
 func (o Options) holds() bool { return o.ReplicaLag > 0 || o.StrictWrites }
 
-// fetch returns the options that package fetch has, too.
-func (o LoaderOptions) fetch(name string) fetch.Options {
-	return fetch.Options{
+// core returns the options of package rows that have no type.
+func (o LoaderOptions) core(name string, batch bool) rows.CoreOptions {
+	f := fetch.Options{
 		Name: name,
 		TTL:  o.TTL, NullTTL: o.NullTTL, StaleFor: o.StaleFor, SoftTimeout: o.SoftTimeout, MemoryTTL: o.MemoryTTL,
 		LoadTimeout: o.LoadTimeout, ErrorTTL: o.ErrorTTL, AuditEvery: o.AuditEvery, EarlyRefresh: o.EarlyRefresh, Jitter: o.Jitter,
 		MaxValueBytes: o.MaxValueBytes, RedisDown: fetch.DownPolicy(o.RedisDown), Locker: o.Locker, MustLock: o.MustLock,
+	}
+	return rows.CoreOptions{
+		Fetch: f, Version: o.Version, Batch: batch, BatchSize: o.BatchSize, MaxLoads: o.MaxLoads,
+		BreakAt: o.BreakAt, BreakFor: o.BreakFor, NotFound: o.NotFound, Shadow: o.Shadow, Filter: o.Filter,
 	}
 }
 

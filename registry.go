@@ -1,15 +1,11 @@
 package cacheaside
 
 import (
-	"context"
 	"fmt"
 	"maps"
 	"reflect"
 	"sync"
 
-	"github.com/cacheaside/cacheaside/internal/audit"
-	"github.com/cacheaside/cacheaside/internal/measure"
-	"github.com/cacheaside/cacheaside/internal/memory"
 	"github.com/cacheaside/cacheaside/internal/rows"
 )
 
@@ -21,25 +17,9 @@ type registry struct {
 	closed  bool
 }
 
-// loader is the rows.Reader of a Loader of any type.
-type loader interface {
-	audit.Loader
-	Close()
-	Raise(slots int, generation uint64)
-	Generation(name string) *memory.Generation
-	Counts() rows.Counts
-	ForgetFailure(text string)
-	ForgetAll()
-	KeyOf(version, text string) (key any, ok bool)
-	RefreshKeys(ctx context.Context, keys []any) []error
-	AuditRedis(ctx context.Context, key any, good measure.Stamp, mayLoad func() bool) (measure.Verdict, measure.Stamp)
-	Inserting(ctx context.Context, texts []string) (committed func(context.Context) error, err error)
-	HasFilter() bool
-}
-
 // registered is a loader, and the type of its Loader.
 type registered struct {
-	loader
+	*rows.Core
 	of reflect.Type
 }
 
@@ -50,7 +30,7 @@ func (c *Cache) add(name string, l registered) error {
 	switch {
 	case c.closed:
 		return ErrClosed
-	case c.loaders[name].loader != nil:
+	case c.loaders[name].Core != nil:
 		return fmt.Errorf("the cache already has a loader of this name, a %s: make it once, and share it", c.loaders[name].of)
 	}
 	if c.loaders == nil {
@@ -64,10 +44,10 @@ func (c *Cache) add(name string, l registered) error {
 }
 
 // known is the loader of this name, if this process has it.
-func (g *registry) known(name string) loader {
+func (g *registry) known(name string) *rows.Core {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	return g.loaders[name].loader
+	return g.loaders[name].Core
 }
 
 // strangersAtMost bounds the names of loaders that this process does not have and has told of.

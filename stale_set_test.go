@@ -10,7 +10,6 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/cacheaside/cacheaside/internal/fetch"
-	"github.com/cacheaside/cacheaside/internal/rows"
 	"github.com/cacheaside/cacheaside/internal/test/testenv"
 )
 
@@ -174,7 +173,7 @@ func TestRefreshLoadsAfterItIsCalled(t *testing.T) {
 			reach(t, reached, "the load")
 			d.write(1, "new")
 			second := later(func() (string, error) { return p.Refresh(t.Context(), 1) })
-			testenv.Eventually(t, "the second one", func() bool { return p.rows.Groups.Refreshes.Waiting(1) == 1 })
+			testenv.Eventually(t, "the second one", func() bool { return p.rows.Groups.Refreshes.Waiting("1") == 1 })
 			resume()
 			wantResult(t, first, "old")
 			wantResult(t, second, "new")
@@ -359,7 +358,7 @@ func TestNoStaleJoin(t *testing.T) {
 				reach(t, reached, "the load")
 				r.change(p, "new")
 				second := r.gets(p) // asks after the invalidation
-				testenv.Eventually(t, "the second one", func() bool { return p.rows.Groups.Plain.Waiting(1) == 1 })
+				testenv.Eventually(t, "the second one", func() bool { return p.rows.Groups.Plain.Waiting("1") == 1 })
 				resume()
 				wantResult(t, first, "new")
 				wantResult(t, second, "new")
@@ -421,7 +420,10 @@ func (p process) looks(t *testing.T, b backend, key int, answered func()) *fetch
 			once.Do(answered)
 		}
 	}})
-	r := rows.Lone(key)
+	r, err := p.rows.Lone(key)
+	if err != nil {
+		t.Fatal(err)
+	}
 	p.rows.Fetch.First(t.Context(), fetch.Plain, fetch.Of(r))
 	if !r.Over() || r.Err != nil {
 		t.Fatalf("the look has found nothing: %v", r.Err)

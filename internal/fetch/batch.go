@@ -39,8 +39,8 @@ func (b *batch) complete(rounds []*Round) {
 	}
 }
 
-// fork moves rounds to a batch of their own, which runs at the same time. The run of b returns after
-// the run of that batch has.
+// fork moves rounds to a batch of their own, which runs at the same time. The run of b returns
+// after the run of that batch.
 func (b *batch) fork(rounds []*Round) {
 	part := &batch{l: b.l, ctx: b.ctx, flight: b.flight, rounds: rounds, open: slices.Clone(rounds), refresh: b.refresh}
 	moved := make(map[*Round]bool, len(rounds))

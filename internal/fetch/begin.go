@@ -14,8 +14,8 @@ func (l *Fetcher) begin(r *Round) {
 	if r.step != toBegin {
 		return
 	}
-	if r.verdict == notAsked && !l.identify(r) {
-		return
+	if r.verdict == notAsked {
+		r.bypass = l.Bypassed()
 	}
 	if l.Memory != nil {
 		r.stable = l.Keys.Hash(r.text)
@@ -32,17 +32,6 @@ func (l *Fetcher) begin(r *Round) {
 		l.cache.Bus.Listen()
 	}
 	l.again(r)
-}
-
-// identify fixes which key it is, and whether the caches are on for it.
-func (l *Fetcher) identify(r *Round) bool {
-	var err error
-	if r.text, err = l.Text(r); err != nil {
-		r.Err, r.step = err, over
-		return false
-	}
-	r.bypass = l.Bypassed()
-	return true
 }
 
 // onHold tells, without Redis, whether the key of a round is on hold. The round has taken its

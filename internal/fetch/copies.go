@@ -14,10 +14,7 @@ import (
 // Peek looks what Redis holds of a round's key, and loads nothing: ok tells whether there is
 // anything, which is in Value and Null then.
 func (l *Fetcher) Peek(ctx context.Context, r *Round) (ok bool, err error) {
-	if l.begin(r); r.Err != nil {
-		return false, r.Err
-	}
-	if r.bypass || l.cache.Store == nil {
+	if l.begin(r); r.bypass || l.cache.Store == nil {
 		return false, nil
 	}
 	for _, err := range l.learn(ctx, at(Of(r), toLearn), true) {
@@ -108,10 +105,6 @@ func (l *Fetcher) ends(e *lease.Entry, now time.Time) bool {
 // Copy looks what Redis holds of a round's key that would be served; then the answer is undecided,
 // and the copy is in Value and Null.
 func (l *Fetcher) Copy(ctx context.Context, r *Round, undecided measure.Verdict) (stamp measure.Stamp, v measure.Verdict) {
-	var err error
-	if r.text, err = l.Text(r); err != nil {
-		return stamp, measure.Unknown
-	}
 	r.name, r.hashed = l.Keys.Name(r.text)
 	generation := l.Generations.Of(uint8(l.cache.Conn.Range(r.name)))
 	if generation == nil {

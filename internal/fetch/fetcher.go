@@ -3,7 +3,7 @@
 // refreshes. It does so for many keys at once: each step is one trip to Redis for all that are at
 // it.
 //
-// It knows no types of a loader: values are any, and keys are known by Round.Owner.
+// It knows no types of a loader: keys are known by their texts, and values are any.
 package fetch
 
 import (
@@ -72,7 +72,6 @@ type Options struct {
 	Die         func() float64                     // thrown for early refreshes; nil: rand.ExpFloat64
 	Life        context.Context                    // ends with the cache
 	Bypassed    func() bool                        // whether the caches are off
-	Text        func(r *Round) (string, error)     // of a round's key
 	Query       func(rounds []*Round) source.Query // calls the load function for their keys
 	Loaded      func(rounds []*Round, rows []source.Row)
 }
@@ -112,11 +111,11 @@ type Filter interface {
 
 // Items is the memory tier as a loader's types know it.
 type Items interface {
-	Hash(r *Round) uint64                                      // of the key, in this process
-	Past(r *Round) (item Item, ago time.Duration, ok bool)     // what the tier holds, trusted or not, and how long ago its TTL has ended
-	Get(r *Round) (item Item, ok bool)                         // what it serves
-	Set(r *Round, delta uint32, life, ttl time.Duration) bool  // a round's value; false: it is too heavy
-	Keep(r *Round, value any, null bool, until time.Time) bool // a value that nobody announces the end of
+	Hash(r *Round) uint64                                     // of the key, in this process
+	Past(r *Round) (item Item, ago time.Duration, ok bool)    // what the tier holds, trusted or not, and how long ago its TTL has ended
+	GetItem(r *Round) (item Item, ok bool)                    // what it serves
+	Set(r *Round, delta uint32, life, ttl time.Duration) bool // a round's value; false: it is too heavy
+	Keep(r *Round, until time.Time) bool                      // a value that nobody announces the end of
 }
 
 // Item is what the memory tier holds of a key.

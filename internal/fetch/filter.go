@@ -78,7 +78,11 @@ func (l *Fetcher) toAsk(rounds []*Round) (some []*Round) {
 }
 
 func (l *Fetcher) isToAsk(r *Round) bool {
-	return r.step == toBegin && r.verdict == notAsked && r.how != Unfiltered && l.identify(r) && !r.bypass
+	if r.step != toBegin || r.verdict != notAsked || r.how == Unfiltered {
+		return false
+	}
+	r.bypass = l.Bypassed()
+	return !r.bypass
 }
 
 func (l *Fetcher) asksFresh(r *Round) bool { return r.how == Fresh && l.filter.fresh != nil }
@@ -109,10 +113,7 @@ func (l *Fetcher) askMany(ctx context.Context, rounds []*Round) (may []bool, err
 			err = l.cache.Caught(p)
 		}
 	}()
-	texts := make([]string, len(rounds))
-	for i, r := range rounds {
-		texts[i] = r.text
-	}
+	texts := Texts(rounds)
 	if l.asksFresh(rounds[0]) { // all are of one group of flights
 		may, err = l.filter.fresh(ctx, texts)
 	} else {

@@ -51,7 +51,7 @@ func (l *Fetcher) kept(r *Round) bool {
 	if l.Memory == nil || l.cache.Store == nil || r.bypass || r.onHold || r.how == Fresh {
 		return false
 	}
-	item, ok := l.Items.Get(r)
+	item, ok := l.Items.GetItem(r)
 	if ok {
 		l.Counters.HitsWhileDown.Add(1)
 		r.Value, r.Null, r.Hit, r.Unvalidated = item.Value, item.Null, true, true
@@ -119,7 +119,7 @@ func (l *Fetcher) keep(r *Round, row source.Row) {
 		return
 	}
 	l.Memory.Note(l.Items.Hash(r), r.stable, r.takenAt)
-	if !l.Items.Keep(r, row.Value, row.Null, until) {
+	if !l.Items.Keep(r, until) {
 		l.Counters.TooHeavy.Add(1)
 	}
 }

@@ -104,7 +104,7 @@ func (b *batch) loadAndStore(all []*Round, stop, waiting func()) {
 		}
 	}()
 	for rounds := all; len(rounds) > 0 && b.ctx.Err() == nil; {
-		entered, busy := b.l.Source.Enter(textsOf(rounds), func(i int) bool { return !rounds[i].withoutLease })
+		entered, busy := b.l.Source.Enter(Texts(rounds), func(i int) bool { return !rounds[i].withoutLease })
 		if len(entered) == 0 {
 			select {
 			case <-busy:
@@ -184,7 +184,7 @@ func (b *batch) callAndStore(rounds []*Round, loaded, waiting func()) {
 	left := false
 	defer func() {
 		if !left {
-			b.l.Source.Leave(textsOf(rounds))
+			b.l.Source.Leave(Texts(rounds))
 		}
 	}()
 	unlock, err := b.lock(rounds[0])
@@ -221,7 +221,7 @@ func (b *batch) loadAll(rounds []*Round, waiting func()) []source.Row {
 		}
 	}
 	how := source.Call{Begins: takeIn, Waiting: waiting, Background: b.background}
-	rows := b.l.Source.LoadEntered(b.l.withPrimary(b.ctx, rounds), textsOf(rounds), b.l.Query(rounds), how)
+	rows := b.l.Source.LoadEntered(b.l.withPrimary(b.ctx, rounds), Texts(rounds), b.l.Query(rounds), how)
 	b.l.Loaded(rounds, rows)
 	return rows
 }

@@ -17,7 +17,7 @@ func (l *Fetcher) refreshDue(rounds []*Round) {
 			continue
 		}
 		due = append(due, &Round{
-			Owner: r.Owner, step: toLook, identity: r.identity, refresh: r.refresh,
+			Owner: r.Owner, Key: r.Key, step: toLook, identity: r.identity, refresh: r.refresh,
 			snapshot: snapshot{generation: r.generation, takenAt: r.takenAt, version: r.version, needsPrimary: r.needsPrimary},
 		})
 	}
@@ -56,7 +56,7 @@ func (l *Fetcher) DueEarly(hash uint64, left, delta time.Duration) bool {
 // RefreshEarly begins a background refresh for a hit in memory, of a round that has not begun,
 // whose TTL ends so soon.
 func (l *Fetcher) RefreshEarly(r *Round, left time.Duration) {
-	if l.begin(r); r.Err != nil || r.bypass || l.skipsRefresh(r) {
+	if l.begin(r); r.bypass || l.skipsRefresh(r) {
 		return
 	}
 	r.refresh = refresh{early: true, until: time.Now().Add(left)}

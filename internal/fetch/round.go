@@ -11,6 +11,7 @@ import (
 // the read has come to, and in the end what it gives them.
 type Round struct {
 	Owner Owner
+	Key   any // a pointer to the key
 
 	Result
 	identity
@@ -23,7 +24,7 @@ type Round struct {
 	self [1]*Round // saves an allocation where it is alone
 }
 
-// Owner is what a round is of: it tells Items and Query the key.
+// Owner is what a round is part of.
 type Owner interface {
 	// Asked is when the first caller came, if the read has waited for another one; else zero.
 	Asked() time.Time
@@ -47,7 +48,10 @@ type identity struct {
 	slotRange uint8  // the number of the range of slots that it is in
 }
 
-// Text returns the key's text, as it was when the round began; before that, "".
+// Begin makes of a new Round that of a key. key is a pointer to the key, text the key's text.
+func (r *Round) Begin(owner Owner, key any, text string) { r.Owner, r.Key, r.text = owner, key, text }
+
+// Text returns the text of the key, as it was when the round was made.
 func (r *Round) Text() string { return r.text }
 
 // snapshot is what was so before the first look at Redis: what is loaded, or read, is no older.
@@ -186,8 +190,8 @@ func names(rounds []*Round) []string {
 	return names
 }
 
-// textsOf are the texts of the keys of rounds.
-func textsOf(rounds []*Round) []string {
+// Texts returns the texts of the keys of rounds.
+func Texts(rounds []*Round) []string {
 	texts := make([]string, len(rounds))
 	for i, r := range rounds {
 		texts[i] = r.text

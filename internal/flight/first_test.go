@@ -103,7 +103,7 @@ func TestFirstLooksOnTheGoroutineOfItsCaller(t *testing.T) {
 		caller := make(chan string, 1)
 		c := b.ask(ctx, func(context.Context) []string {
 			caller <- goroutine()
-			r, err := b.group.Do(ctx, "a")
+			r, err := do(b.group, ctx, "a")
 			return []string{told(r, err, nil)}
 		})
 		one := b.looked(1, "a")

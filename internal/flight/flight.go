@@ -122,9 +122,10 @@ func (g *Group[K, R]) shard(key K) *shard[K, R] {
 }
 
 // Do waits for a round of key that begins after now, or for a result that Hooks.Late allows. It
-// returns ctx's error as soon as ctx ends;
-// the round goes on for its other callers.
-func (g *Group[K, R]) Do(ctx context.Context, key K) (*R, error) {
+// returns ctx's error as soon as ctx ends; the round goes on for its other callers. If this call
+// begins a round, or is the first to gather for one, it gets the round from create, which may have
+// set its Result.
+func (g *Group[K, R]) Do(ctx context.Context, key K, create func() *Round[K, R]) (*R, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
@@ -139,13 +140,13 @@ func (g *Group[K, R]) Do(ctx context.Context, key K) (*R, error) {
 	}
 	if running := s.running[key]; running != nil {
 		var values *lent.Context
-		r := running.join(ctx, &values)
+		r := running.join(ctx, create, &values)
 		s.mu.Unlock()
 		defer values.End()
 		return g.await(ctx, r, r.done)
 	}
-	r := &Round[K, R]{Key: key, shard: s}
-	r.callers = 1
+	r := create()
+	r.Key, r.shard, r.callers = key, s, 1
 	s.running[key] = r
 	g.flights.Add(1)
 	s.mu.Unlock()
@@ -160,8 +161,9 @@ func (g *Group[K, R]) Do(ctx context.Context, key K) (*R, error) {
 
 // DoMany is Do for many keys: the rounds that it begins fly together. A key that comes twice has
 // one round. It returns when all have completed, or when ctx ends, or the group is closed. Errors
-// has an error for each key whose round has none to give, nil for the others.
-func (g *Group[K, R]) DoMany(ctx context.Context, keys []K) (rounds []*Round[K, R], errs []error) {
+// has an error for each key whose round has none to give, nil for the others. create is called as
+// in Do, with the index of the key.
+func (g *Group[K, R]) DoMany(ctx context.Context, keys []K, create func(i int) *Round[K, R]) (rounds []*Round[K, R], errs []error) {
 	rounds, errs = make([]*Round[K, R], len(keys)), make([]error, len(keys))
 	if err := ctx.Err(); err != nil {
 		for i := range errs {
@@ -172,7 +174,6 @@ func (g *Group[K, R]) DoMany(ctx context.Context, keys []K) (rounds []*Round[K, 
 	var own []*Round[K, R]           // that begin with this call
 	var values *lent.Context         // of the rounds that gather with this call
 	defer func() { values.End() }()  // which may be lent below
-	var fresh []Round[K, R]          // allocated some at a time
 	var mine = new(struct{ _ byte }) // marks them
 	in := make([]*shard[K, R], len(keys))
 	for i, key := range keys {
@@ -192,17 +193,13 @@ func (g *Group[K, R]) DoMany(ctx context.Context, keys []K) (rounds []*Round[K, 
 			running.callers++
 			rounds[i] = running
 		case running != nil:
-			rounds[i] = running.join(ctx, &values)
+			rounds[i] = running.join(ctx, func() *Round[K, R] { return create(i) }, &values)
 		default:
 			if own == nil {
 				own = make([]*Round[K, R], 0, len(keys)-i)
 				g.flights.Add(1)
 			}
-			if len(fresh) == 0 {
-				fresh = make([]Round[K, R], min(len(keys)-i, 16))
-			}
-			r := &fresh[0]
-			fresh = fresh[1:]
+			r := create(i)
 			r.Key, r.shard, r.callers, r.begunBy = key, s, 1, mine
 			s.running[key] = r
 			own = append(own, r)
@@ -221,13 +218,14 @@ func (g *Group[K, R]) DoMany(ctx context.Context, keys []K) (rounds []*Round[K, 
 }
 
 // join adds a caller to the round that gathers behind r. The shard is locked. The first caller of a
-// round lends it values; the caller ends the loan when it leaves.
-func (r *Round[K, R]) join(ctx context.Context, values **lent.Context) *Round[K, R] {
+// round creates it, and lends it values; the caller ends the loan when it leaves.
+func (r *Round[K, R]) join(ctx context.Context, create func() *Round[K, R], values **lent.Context) *Round[K, R] {
 	if r.next == nil {
 		if *values == nil {
 			*values = lent.Values(ctx)
 		}
-		r.next = &Round[K, R]{Key: r.Key, asked: time.Now(), shard: r.shard}
+		r.next = create()
+		r.next.Key, r.next.asked, r.next.shard = r.Key, time.Now(), r.shard
 		r.next.values, r.next.done = *values, make(chan struct{})
 		r.next.self[0] = r.next
 	}

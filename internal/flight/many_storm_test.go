@@ -216,7 +216,7 @@ func (s *storm) ask(random *rand.Rand, strict bool, counts *stormCounts) {
 		}
 	}
 	if one {
-		result, err := s.group.Do(ctx, keys[0])
+		result, err := do(s.group, ctx, keys[0])
 		if result == nil {
 			check(0, nil, nil, err)
 		} else {
@@ -224,7 +224,7 @@ func (s *storm) ask(random *rand.Rand, strict bool, counts *stormCounts) {
 		}
 		return
 	}
-	rounds, errs := s.group.DoMany(ctx, keys)
+	rounds, errs := doMany(s.group, ctx, keys)
 	for i, r := range rounds {
 		switch {
 		case errs[i] != nil:
@@ -339,10 +339,10 @@ func TestCloseOfManyHoldsInAStorm(t *testing.T) {
 				for ctx.Err() == nil {
 					var errs []error
 					if random.IntN(3) == 0 {
-						_, err := g.Do(ctx, random.IntN(10))
+						_, err := do(g, ctx, random.IntN(10))
 						errs = append(errs, err)
 					} else {
-						_, errs = g.DoMany(ctx, random.Perm(10)[:1+random.IntN(9)])
+						_, errs = doMany(g, ctx, random.Perm(10)[:1+random.IntN(9)])
 					}
 					for _, err := range errs {
 						if err == cause {

@@ -183,7 +183,7 @@ func (b *manyBench) many(keys ...string) *asked { return b.manyWith(context.Back
 
 func (b *manyBench) manyWith(ctx context.Context, keys ...string) *asked {
 	return b.ask(ctx, func(ctx context.Context) []string {
-		rounds, errs := b.group.DoMany(ctx, keys)
+		rounds, errs := doMany(b.group, ctx, keys)
 		if len(rounds) != len(keys) || len(errs) != len(keys) {
 			b.t.Errorf("%d keys got %d rounds, %d errors", len(keys), len(rounds), len(errs))
 			return nil
@@ -210,7 +210,7 @@ func (b *manyBench) one(key string) *asked { return b.oneWith(context.Background
 
 func (b *manyBench) oneWith(ctx context.Context, key string) *asked {
 	return b.ask(ctx, func(ctx context.Context) []string {
-		r, err := b.group.Do(ctx, key)
+		r, err := do(b.group, ctx, key)
 		if r == nil {
 			return []string{told(nil, nil, err)}
 		}
@@ -693,17 +693,17 @@ func TestCallersWhoLeaveWhileTheNextFlightIsPutTogether(t *testing.T) {
 	})
 	apart(g, "a", "b", "c")
 	var callers sync.WaitGroup
-	callers.Go(func() { g.DoMany(context.Background(), []string{"a", "b", "c"}) })
+	callers.Go(func() { doMany(g, context.Background(), []string{"a", "b", "c"}) })
 	<-contexts
 	ctx, leave := context.WithCancel(context.Background())
 	defer leave()
 	left := make(chan bool)
 	go func() {
-		g.Do(ctx, "a")
+		do(g, ctx, "a")
 		close(left)
 	}()
 	callers.Go(func() {
-		if _, errs := g.DoMany(context.Background(), []string{"b", "c"}); errs[0] != nil || errs[1] != nil {
+		if _, errs := doMany(g, context.Background(), []string{"b", "c"}); errs[0] != nil || errs[1] != nil {
 			t.Error(errs)
 		}
 	})
@@ -968,7 +968,7 @@ func TestFlightThatLandsDuringCloseHasItsCause(t *testing.T) {
 	for i := range flights {
 		gone[i] = make(chan struct{})
 		called.Go(func() {
-			_, errs := g.DoMany(context.Background(), []int{2 * i, 2*i + 1})
+			_, errs := doMany(g, context.Background(), []int{2 * i, 2*i + 1})
 			if errs[1] != cause {
 				t.Errorf("a caller got %v", errs[1])
 			}

@@ -19,7 +19,7 @@ func newSimple[K comparable, R any](run func(context.Context, K) (R, error), lat
 }
 
 func (g simple[K, R]) Do(ctx context.Context, key K) (R, error) {
-	r, err := g.Group.Do(ctx, key)
+	r, err := do(g.Group, ctx, key)
 	if r == nil {
 		var zero R
 		return zero, err

@@ -28,9 +28,9 @@ func TestValuesOfGatheredCallers(t *testing.T) {
 		go func() {
 			defer close(done)
 			if many {
-				g.DoMany(ctx, []int{1})
+				doMany(g, ctx, []int{1})
 			} else {
-				g.Do(ctx, 1)
+				do(g, ctx, 1)
 			}
 		}()
 		return stop, done

@@ -1,12 +1,15 @@
 package rows
 
 import (
+	"bytes"
 	"context"
 	"errors"
+	"reflect"
 	"slices"
 
 	"github.com/cacheaside/cacheaside/internal/audit"
 	"github.com/cacheaside/cacheaside/internal/errtree"
+	"github.com/cacheaside/cacheaside/internal/fetch"
 	"github.com/cacheaside/cacheaside/internal/source"
 )
 
@@ -15,9 +18,28 @@ var (
 	errKeyChanged  = errors.New("the key was changed while it was being loaded")
 )
 
-// query returns the call of the load function with keys. Where keys are compared by their texts,
-// texts are those by which they are read.
-func (r *Reader[K, V]) query(keys []K, texts []string) source.Query {
+// OneByOne makes a load function for many keys of one that loads one row. It is called with one
+// key.
+func OneByOne[K comparable, V any](load func(context.Context, K) (V, error)) func(ctx context.Context, keys []K) (map[K]V, error) {
+	return func(ctx context.Context, keys []K) (map[K]V, error) {
+		v, err := load(ctx, keys[0])
+		if err != nil {
+			return nil, err
+		}
+		return map[K]V{keys[0]: v}, nil
+	}
+}
+
+// query returns the call of the load function with the keys of rounds.
+func (r *Reader[K, V]) query(rounds []*fetch.Round) source.Query {
+	keys := make([]K, len(rounds))
+	for i, of := range rounds {
+		keys[i] = keyOf[K](of)
+	}
+	var texts []string
+	if r.Keys.byText {
+		texts = fetch.Texts(rounds)
+	}
 	return func(ctx context.Context) source.Answer {
 		arg := slices.Clone(keys) // which it may sort
 		values, err := r.options.Load(ctx, arg)
@@ -163,4 +185,38 @@ func (r *Reader[K, V]) refuseChanged(a *source.Answer, keys []K, texts []string)
 			}
 		}
 	}
+}
+
+// same reports whether two copies of a row are the same, as the loader's codec has them: fields
+// that it leaves out do not count, and values that it changes, such as the zone of a time, are made
+// alike first.
+func (r *Reader[K, V]) same(a, b audit.Copy) bool {
+	if a.Null || b.Null {
+		return a.Null == b.Null
+	}
+	first, one := r.throughCodec(Value[V](a.Value))
+	second, other := r.throughCodec(Value[V](b.Value))
+	if first == nil || second == nil {
+		return false
+	}
+	return bytes.Equal(first, second) || reflect.DeepEqual(one, other) // maps may be written in any order
+}
+
+// throughCodec encodes a value, decodes that, and encodes it again: then all its forms are the
+// same. Nil if the codec fails. A value that the codec changes is not cached, and compares as what
+// it would be changed to.
+func (r *Reader[K, V]) throughCodec(v V) (encoded []byte, decoded V) {
+	lossy := r.options.Codec.Lossy()
+	p, err := lossy.Encode(v)
+	if err != nil {
+		return nil, decoded
+	}
+	again, err := lossy.Decode(p)
+	if err != nil {
+		return nil, decoded
+	}
+	if p, err = lossy.Encode(*again); err != nil {
+		return nil, decoded
+	}
+	return append([]byte{byte(p.Codec)}, p.Bytes...), *again
 }

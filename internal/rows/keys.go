@@ -2,6 +2,7 @@ package rows
 
 import (
 	"hash/maphash"
+	"iter"
 	"reflect"
 	"strings"
 
@@ -158,24 +159,12 @@ func (k *Keys[K]) hash(key K) uint64 {
 	return maphash.Comparable(k.seed, key)
 }
 
-// hashText is hash, by the text of a key that is compared by its text.
-func (k *Keys[K]) hashText(text string) uint64 { return maphash.String(k.seed, text) }
-
-// hashOf is hash, of any key; text is the key's.
+// hashOf returns the hash of any key. text is the key's; it counts if keys are compared by it.
 func (k *Keys[K]) hashOf(key K, text string) uint64 {
 	if k.byText {
-		return k.hashText(text)
+		return maphash.String(k.seed, text)
 	}
 	return k.hash(key)
-}
-
-// texts are the texts of keys; of a key without one, the empty text.
-func (k *Keys[K]) texts(keys []K) []string {
-	texts := make([]string, len(keys))
-	for i, key := range keys {
-		texts[i], _ = k.Text(key)
-	}
-	return texts
 }
 
 // owned is a key for the memory tier. It keeps nothing alive that a caller has cut it from, such as
@@ -200,6 +189,31 @@ func ownTexts(v reflect.Value) {
 	case reflect.Array:
 		for i := range v.Len() {
 			ownTexts(v.Index(i))
+		}
+	}
+}
+
+// Chunks parts keys into slices of at most size, without those that a slice has already.
+func Chunks[K comparable](keys iter.Seq[K], size int) iter.Seq[[]K] {
+	return func(yield func([]K) bool) {
+		var chunk []K
+		seen := make(map[K]struct{})
+		for key := range keys {
+			if _, again := seen[key]; again {
+				continue
+			}
+			seen[key] = struct{}{}
+			if chunk = append(chunk, key); len(chunk) < size {
+				continue
+			}
+			if !yield(chunk) {
+				return
+			}
+			chunk = nil
+			clear(seen)
+		}
+		if len(chunk) > 0 {
+			yield(chunk)
 		}
 	}
 }

@@ -1,220 +1,241 @@
-// Package rows reads the rows of one loader, by keys and values of its types: from memory, or by
-// package fetch, which knows no types. It is the part of a cacheaside.Loader that nobody outside
-// sees.
+// Package rows reads the rows of one loader: from the memory tier, or by package fetch. A Reader is
+// the part of a cacheaside.Loader that users do not see. Only what must know the types of a loader
+// has type parameters; the rest is Core.
 package rows
 
 import (
 	"context"
 	"errors"
-	"sync"
-	"time"
+	"fmt"
+	"reflect"
+	"strconv"
 
-	"github.com/cacheaside/cacheaside/internal/audit"
 	"github.com/cacheaside/cacheaside/internal/codec"
 	"github.com/cacheaside/cacheaside/internal/fault"
 	"github.com/cacheaside/cacheaside/internal/fetch"
-	"github.com/cacheaside/cacheaside/internal/limit"
-	"github.com/cacheaside/cacheaside/internal/memory"
-	"github.com/cacheaside/cacheaside/internal/source"
+	"github.com/cacheaside/cacheaside/internal/flight"
 )
-
-// Shared is what the loaders of a cache share.
-type Shared struct {
-	*fetch.Shared
-	Memory   *memory.Tier // nil: there is none
-	Limit    *limit.Limit
-	MaxLoads int // of all loaders at once; 0 or less: any number
-	MaxQueue int
-	Inform   func(what, loader string)
-	Panicked func(error) (value any, ok bool) // whether an error is of Shared.Caught, and of which panic
-}
 
 // Options are those of one loader.
 type Options[K comparable, V any] struct {
-	Fetch fetch.Options // as far as cacheaside.LoaderOptions has its fields, and Name; the Reader sets the others
+	CoreOptions
 	Keys  Keys[K]
 	Codec *codec.Codec[V]
 
-	Load    func(ctx context.Context, keys []K) (map[K]V, error)
-	Failed  func(error) (errs map[K]error, partial bool) // the errors of single keys in an error of Load
-	Version string                                       // LoaderOptions.Version
-	Batch   bool                                         // Load is for many keys
-	Weight  func(V) int64                                // LoaderOptions.Weight, or nil
-
-	BatchSize, MaxLoads int
-	BreakAt             float64
-	BreakFor            time.Duration
-	NotFound            func(error) bool
-	Shadow              float64
-	Filter              Filter // nil: none
+	Load   func(ctx context.Context, keys []K) (map[K]V, error)
+	Failed func(error) (errs map[K]error, partial bool) // the errors of single keys in an error of Load
+	Weight func(V) int64                                // LoaderOptions.Weight, or nil
 }
 
 // Reader reads the rows of a loader. It is safe for concurrent use.
 type Reader[K comparable, V any] struct {
-	Keys     Keys[K]
-	Counters fetch.Counters
-	Source   *source.Source // calls the load function
-	Shadow   *audit.Shadow  // nil: callers are answered by the caches
-	Fetch    *fetch.Fetcher // reads the keys that memory does not answer
-	Groups   Groups[K]
-
-	cache   *Shared
+	Core
+	Keys    Keys[K]
 	options Options[K, V]
-	memory  processMemory[K, V]
-	rebuilt rebuilt[K] // rows that a filter is asked for once it was rebuilt
-	life    context.Context
-	stop    context.CancelCauseFunc
 }
 
 // New makes a Reader.
 func New[K comparable, V any](cache *Shared, o Options[K, V]) *Reader[K, V] {
-	r := &Reader[K, V]{Keys: o.Keys, cache: cache, options: o}
-	r.life, r.stop = context.WithCancelCause(context.Background())
-	r.memory.use(cache, &o.Fetch)
-	r.Source = r.newSource()
-	if o.Shadow > 0 {
-		r.Shadow = audit.NewShadow(o.Shadow, r.Counters.BackgroundRefreshes.Load)
-		r.memory.bypass.Or(shadowing)
-	}
-	r.Fetch = r.newFetcher()
-	r.Groups = r.newGroups()
-	r.joinFilter()
+	r := &Reader[K, V]{Keys: o.Keys, options: o}
+	r.start(cache, o.CoreOptions, o.Keys.Namespace, r, o.Keys.shared)
 	return r
 }
 
-// Counts are what a Reader counts.
-type Counts struct {
-	Fetch  *fetch.Counters
-	Source *source.Counters
-	Shadow *audit.Shadow // nil: there is none
-	Broken bool          // the circuit breaker is open
+// row is a round, and its key.
+type row[K comparable] struct {
+	round
+	key K
 }
 
-// Counts returns the counters.
-func (r *Reader[K, V]) Counts() Counts {
-	return Counts{&r.Counters, &r.Source.Counters, r.Shadow, r.Source.Broken()}
+// set makes of a new row the round of key.
+func (r *row[K]) set(key K, text string) *round {
+	r.key = key
+	r.Result.Begin(&r.round, &r.key, text)
+	return &r.round
 }
 
-// Closed reports whether the cache was closed.
-func (r *Reader[K, V]) Closed() bool { return r.Groups.Plain.Closed() }
+// keyOf returns the key of a round.
+func keyOf[K comparable](r *fetch.Round) K { return *r.Key.(*K) }
 
-// Close ends all reads with fault.Closed, and waits for their end.
-func (r *Reader[K, V]) Close() {
-	r.rebuilt.leave()
-	r.Fetch.Stop()
-	r.Shadow.Close()
-	r.stop(fault.Closed)
-	var wg sync.WaitGroup
-	for _, g := range r.Groups.all() {
-		wg.Go(func() { g.Close(fault.Closed) })
+// Lone makes a round of key that no other caller shares.
+func (r *Reader[K, V]) Lone(key K) (*fetch.Round, error) {
+	text, err := r.Keys.Text(key)
+	if err != nil {
+		return nil, err
 	}
-	wg.Wait()
-	r.Shadow.Wait()
-	r.Fetch.Wait()
+	return &new(row[K]).set(key, text).Result, nil
 }
 
-// Bypass switches the caches off, or on again.
-func (r *Reader[K, V]) Bypass(on bool) {
-	if on {
-		r.memory.bypass.Or(bypassing)
-	} else {
-		r.memory.bypass.And(^uint32(bypassing))
+// textFor returns the text by which the rounds of a key are known. A shadow reads even a key that
+// has no text.
+func (r *Reader[K, V]) textFor(key K) (text string, err error) {
+	if key != key { //nolint:gocritic // see flight.ErrNotEqual
+		return "", flight.ErrNotEqual
 	}
+	text, err = r.Keys.Text(key)
+	if err != nil && r.Shadow != nil {
+		return "\xff" + strconv.FormatUint(r.Keys.hash(key), 16), nil
+	}
+	return text, err
 }
-
-// Bypassed reports whether the caches are off.
-func (r *Reader[K, V]) Bypassed() bool { return r.memory.bypass.Load()&bypassing != 0 }
 
 // Get reads the row of a key that Remembered does not have.
 func (r *Reader[K, V]) Get(ctx context.Context, how fetch.How, key K) (*fetch.Round, error) {
-	if r.Shadow != nil {
-		return r.getStraight(ctx, how, key)
-	}
-	r.Counters.Misses.Add(1)
-	got, err := r.Groups.of(how).Do(ctx, key)
+	text, err := r.textFor(key)
 	if err != nil {
-		return r.orCopy(ctx, how, key, err)
+		r.Counters.Misses.Add(1)
+		return nil, err
 	}
-	return got, nil
+	create := func() *round { return new(row[K]).set(key, text) }
+	if r.Shadow != nil {
+		return r.getStraight(ctx, how, text, create)
+	}
+	return r.get(ctx, how, text, create)
 }
 
-// orCopy is for a load that has asked for a key whose load waits for it, as for its own, while
-// others read that key, too: it would wait in vain for what they get. Alone it would have been
-// given the copy that is cached. So orCopy returns that copy, if there is one, and else what
-// orApart does. Any other error it returns as it is.
-func (r *Reader[K, V]) orCopy(ctx context.Context, how fetch.How, key K, err error) (*fetch.Round, error) {
-	if copied := r.copyFor(ctx, how, key, err); copied != nil {
-		return copied, nil
+// Refresh loads a row anew.
+func (r *Reader[K, V]) Refresh(ctx context.Context, key K) (*fetch.Round, error) {
+	text, err := r.textFor(key)
+	if err != nil {
+		return nil, err
 	}
-	return r.orApart(ctx, key, err)
+	return r.Groups.Refreshes.Do(ctx, text, func() *round { return new(row[K]).set(key, text) })
 }
 
-// copyFor returns the copy that orCopy returns, or nil.
-func (r *Reader[K, V]) copyFor(ctx context.Context, how fetch.How, key K, err error) *fetch.Round {
-	if how != fetch.Plain || !errors.Is(err, fault.LoadCycle) {
-		return nil
+// ask returns the keys of one call, except those that have no text: it calls failed for these.
+func (r *Reader[K, V]) ask(keys []K, failed func(int, error)) asked {
+	texts := make([]string, len(keys))
+	var places []int
+	n := 0
+	for i, key := range keys {
+		text, err := r.textFor(key)
+		if err != nil {
+			failed(i, err)
+			if places == nil {
+				places = make([]int, n, len(keys))
+				for j := range places {
+					places[j] = j
+				}
+			}
+			continue
+		}
+		if places != nil {
+			places = append(places, i)
+		}
+		texts[n] = text
+		n++
 	}
-	item, ok, _ := r.Peek(ctx, key)
-	if !ok {
-		return nil
-	}
-	return &fetch.Round{Result: fetch.Result{Value: item.Value, Null: item.Null, Hit: true}}
+	var fresh []row[K] // allocated some at a time
+	return asked{texts: texts[:n], places: places, create: func(i int) *round {
+		if len(fresh) == 0 {
+			fresh = make([]row[K], min(len(keys)-i, 16))
+		}
+		next := &fresh[0]
+		fresh = fresh[1:]
+		text := texts[i]
+		if places != nil {
+			i = places[i]
+		}
+		return next.set(keys[i], text)
+	}}
 }
 
 // GetMany is Get for many keys. It calls got for the index of each key that has succeeded, and
 // failed for the others.
 func (r *Reader[K, V]) GetMany(ctx context.Context, how fetch.How, keys []K, got func(int, *fetch.Round), failed func(int, error)) {
+	a := r.ask(keys, failed)
 	if r.Shadow != nil {
-		r.getManyStraight(ctx, how, keys, got, failed)
+		r.getManyStraight(ctx, how, a, got, failed)
 		return
 	}
-	r.Counters.Misses.Add(int64(len(keys)))
-	var apart []int
-	orApart := r.unlessApart(ctx, keys, &apart, failed)
-	many(ctx, r.Groups.of(how), keys, got, func(i int, err error) {
-		if copied := r.copyFor(ctx, how, keys[i], err); copied != nil {
-			got(i, copied)
-		} else {
-			orApart(i, err)
-		}
-	})
-	r.getApart(ctx, keys, apart, got, failed)
-}
-
-// Refresh loads a row anew.
-func (r *Reader[K, V]) Refresh(ctx context.Context, key K) (*fetch.Round, error) {
-	return r.Groups.Refreshes.Do(ctx, key)
+	r.getMany(ctx, how, a, got, failed)
 }
 
 // RefreshMany is Refresh for many keys.
 func (r *Reader[K, V]) RefreshMany(ctx context.Context, keys []K, got func(int, *fetch.Round), failed func(int, error)) {
-	many(ctx, r.Groups.Refreshes, keys, got, failed)
+	r.ask(keys, failed).read(ctx, r.Groups.Refreshes, got, failed)
 }
 
-// many waits for a round of each key.
-func many[K comparable](ctx context.Context, g *Group[K], keys []K, got func(int, *fetch.Round), failed func(int, error)) {
-	if len(keys) == 0 {
-		return
-	}
-	rounds, errs := g.DoMany(ctx, keys)
-	for i, r := range rounds {
-		err := errs[i]
-		if err == nil {
-			err = r.Err
-		}
-		if err != nil {
-			failed(i, err)
-		} else {
-			got(i, &r.Result)
-		}
-	}
+// Warm loads the rows of keys that have no entry in Redis, or whose entry has less than half of its
+// TTL left. It calls failed for the index of each key that could not be cached, and returns how
+// many rows it had to load. The rows are known to exist: the filter is not asked for them.
+func (r *Reader[K, V]) Warm(ctx context.Context, keys []K, failed func(int, error)) (loaded int) {
+	return r.warm(ctx, r.ask(keys, failed), failed)
 }
 
-// manyAt is many for the keys at these places.
-func manyAt[K comparable](ctx context.Context, g *Group[K], keys []K, places []int, got func(int, *fetch.Round), failed func(int, error)) {
-	part := make([]K, len(places))
-	for i, at := range places {
-		part[i] = keys[at]
+// Peek returns the copy of a key that memory or Redis has: see Loader.Peek. With an error ok is
+// false.
+func (r *Reader[K, V]) Peek(ctx context.Context, key K) (item fetch.Item, ok bool, err error) {
+	of, err := r.Lone(key)
+	if err != nil {
+		if r.Closed() {
+			err = fault.Closed
+		}
+		return item, false, err
 	}
-	many(ctx, g, part, func(i int, of *fetch.Round) { got(places[i], of) }, func(i int, err error) { failed(places[i], err) })
+	return r.peek(ctx, of)
+}
+
+// Value returns a value of package fetch, which is a *V there, so that it is passed on without an
+// allocation. It returns the zero V if there is none.
+func Value[V any](value any) (v V) {
+	if value != nil {
+		v = *value.(*V)
+	}
+	return v
+}
+
+// Encode encodes a value for Redis.
+func (r *Reader[K, V]) Encode(value any) (codec.Payload, error) {
+	return r.options.Codec.Encode(Value[V](value))
+}
+
+// Decode decodes a value from Redis.
+func (r *Reader[K, V]) Decode(p codec.Payload) (any, error) {
+	value, err := r.options.Codec.Decode(p)
+	if err == nil {
+		return value, nil
+	}
+	if of, ok := r.cache.Panicked(err); ok {
+		err = fmt.Errorf("to decode it panicked with a %T", of)
+	}
+	return nil, err
+}
+
+// textOf returns the text of a key of Core.
+func (r *Reader[K, V]) textOf(key any) (string, error) {
+	of, ok := key.(*K)
+	if !ok {
+		return "", errOtherType
+	}
+	return r.Keys.Text(*of)
+}
+
+var errOtherType = errors.New("a key of another type")
+
+func (r *Reader[K, V]) copied(key any) any {
+	own := *key.(*K)
+	return &own
+}
+
+func (r *Reader[K, V]) parse(text string) (key any, ok bool) {
+	if r.Keys.Parse == nil {
+		return nil, false
+	}
+	own, ok := r.Keys.Parse(text)
+	return &own, ok
+}
+
+func (r *Reader[K, V]) parses() bool {
+	return r.Keys.Parse != nil || reflect.TypeFor[K]().Kind() == reflect.String
+}
+
+func (r *Reader[K, V]) fromText(text string) (any, bool) {
+	if r.Keys.Parse != nil || !r.parses() {
+		return r.parse(text)
+	}
+	var key K
+	reflect.ValueOf(&key).Elem().SetString(text) // a text of LoaderOptions.Key may be a key, too
+	again, err := r.Keys.Text(key)
+	return &key, err == nil && again == text
 }

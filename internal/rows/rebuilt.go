@@ -4,7 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"sync"
+	"strconv"
 	"time"
 
 	"github.com/cacheaside/cacheaside/internal/fault"
@@ -25,18 +25,12 @@ type rebuiltFilter interface {
 	CheckRebuilt(check func(ctx context.Context, listed []string, before time.Time, holds holds) (hidden int, err error)) (remove func())
 }
 
-// rebuilt is how a loader takes part in the check of its filter.
-type rebuilt[K comparable] struct {
-	returned *returned[K] // nil: the filter does not ask
-	leave    func()       // ends that
-}
-
 // joinFilter has the filter ask for rows before it answers by a new build.
-func (r *Reader[K, V]) joinFilter() {
-	r.rebuilt.leave = func() {}
-	if f, ok := r.options.Filter.(rebuiltFilter); ok {
-		r.rebuilt.returned = &returned[K]{at: make(map[K]time.Time)}
-		r.rebuilt.leave = f.CheckRebuilt(r.checkRebuilt)
+func (c *Core) joinFilter() {
+	c.rebuilt.leave = func() {}
+	if f, ok := c.options.Filter.(rebuiltFilter); ok {
+		c.rebuilt.returned = &returned{at: make(map[string]loaded)}
+		c.rebuilt.leave = f.CheckRebuilt(c.checkRebuilt)
 	}
 }
 
@@ -44,108 +38,114 @@ func (r *Reader[K, V]) joinFilter() {
 // hour, and before a time, unless that is zero. It loads the rows that the filter lacks, because
 // rows that were deleted do not count, and stops at the first that exist. listed are some keys of
 // the filter's source: keys that may be other spellings of these do not count.
-func (r *Reader[K, V]) checkRebuilt(ctx context.Context, listed []string, before time.Time, holds holds) (hidden int, err error) {
-	missing, of, err := r.missing(ctx, before, holds)
+func (c *Core) checkRebuilt(ctx context.Context, listed []string, before time.Time, holds holds) (hidden int, err error) {
+	missing, of, err := c.missing(ctx, before, holds)
 	if err != nil {
-		return 0, fmt.Errorf("loader %s: %w", r.options.Fetch.Name, err)
+		return 0, fmt.Errorf("loader %s: %w", c.options.Fetch.Name, err)
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	defer context.AfterFunc(r.life, func() { cancel(fault.Closed) })()
-	missing = r.withoutSpellings(ctx, missing, of, listed)
-	for part := range slices.Chunk(missing, r.chunk()) {
-		var there []K
-		for i, row := range r.LoadAlone(ctx, part, source.Call{Background: true}) {
+	defer context.AfterFunc(c.life, func() { cancel(fault.Closed) })()
+	missing = c.withoutSpellings(ctx, missing, of, listed)
+	for part := range slices.Chunk(missing, c.chunk()) {
+		var there []*fetch.Round
+		for i, row := range c.LoadAlone(ctx, part, source.Call{Background: true}) {
 			switch {
-			case r.life.Err() != nil:
+			case c.life.Err() != nil:
 				return 0, nil // nobody reads by this loader any more
 			case row.Err != nil:
-				return 0, fmt.Errorf("loader %s: loading a row that the filter lacks: %w", r.options.Fetch.Name, row.Err)
+				return 0, fmt.Errorf("loader %s: loading a row that the filter lacks: %w", c.options.Fetch.Name, row.Err)
 			case !row.Null:
 				there = append(there, part[i])
 			}
 		}
 		if len(there) > 0 {
-			text, _ := r.Keys.Text(there[0]) // it had one when it was asked for
-			return len(there), fmt.Errorf("loader %s: #%016x is there, and the filter lacks it; of %d rows that loads have returned it lacks %d", r.options.Fetch.Name, r.Keys.Hash(text), of, len(missing))
+			return len(there), fmt.Errorf("loader %s: #%016x is there, and the filter lacks it; of %d rows that loads have returned it lacks %d", c.options.Fetch.Name, c.names.Hash(there[0].Text()), of, len(missing))
 		}
 	}
 	return 0, nil
 }
 
-// missing returns the keys of returned rows that the filter lacks, and of how many.
-func (r *Reader[K, V]) missing(ctx context.Context, before time.Time, holds holds) (missing []K, of int, err error) {
-	keys := r.rebuilt.returned.between(time.Now().Add(-returnedFor), before)
-	if len(keys) == 0 {
+// missing returns rounds of the keys of returned rows that the filter lacks, and of how many.
+func (c *Core) missing(ctx context.Context, before time.Time, holds holds) (missing []*fetch.Round, of int, err error) {
+	rounds := c.rebuilt.returned.between(time.Now().Add(-returnedFor), before)
+	if len(rounds) == 0 {
 		return nil, 0, nil
 	}
-	texts := make([]string, len(keys))
-	for i, key := range keys {
-		if texts[i], err = r.Keys.Text(key); err != nil {
-			return nil, 0, err
-		}
-	}
-	has, err := holds(ctx, texts)
-	if err == nil && len(has) != len(texts) {
+	has, err := holds(ctx, fetch.Texts(rounds))
+	if err == nil && len(has) != len(rounds) {
 		err = fetch.ErrFilterLength
 	}
 	if err != nil {
 		return nil, 0, err
 	}
-	for i, key := range keys {
+	for i, r := range rounds {
 		if !has[i] {
-			missing = append(missing, key)
+			missing = append(missing, r)
 		}
 	}
-	return missing, len(keys), nil
+	return missing, len(rounds), nil
 }
 
-// returned is some of the keys whose rows loads have returned, and when. A nil one remembers
-// nothing.
-type returned[K comparable] struct {
-	mu sync.Mutex
-	at map[K]time.Time
-}
+// A database may find one row under several keys: it compares text with a number ("2x" finds 2), or
+// by a collation ("ADA" finds "ada"). A filter lacks all of them except the one that its source
+// lists. Anyone can ask for such keys, so they must not speak against the source. No outsider
+// chooses the keys that a source lists: if these have rows, it is the right one.
 
-// note remembers the keys of rows that a load has returned, in the place of any others where there
-// are too many, and forgets those that have turned out to have no row.
-func note[K comparable](r *returned[K], keys []K, rows []source.Row) {
-	if r == nil {
-		return
+// withoutSpellings returns those of missing, the keys that a filter lacks of so many, that can only
+// be rows which its source leaves out.
+func (c *Core) withoutSpellings(ctx context.Context, missing []*fetch.Round, of int, listed []string) []*fetch.Round {
+	if len(missing) == 0 || !c.spellings { // keys without text have one spelling
+		return missing
 	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	for i, key := range keys {
-		switch {
-		case rows[i].Err != nil || key != key: //nolint:staticcheck // NaN, which could not be removed
-		case rows[i].Null:
-			delete(r.at, key)
-		default:
-			r.at[key] = rows[i].Began
-			for other := range r.at {
-				if len(r.at) <= maxReturned {
-					break
-				}
-				if other != key {
-					delete(r.at, other)
-				}
+	numbers := len(listed) > 0
+	for _, text := range listed {
+		numbers = numbers && isNumber(text)
+	}
+	var rows []*fetch.Round
+	for _, r := range missing {
+		if numbers && isNumber(r.Text()) {
+			rows = append(rows, r)
+		}
+	}
+	if len(rows) == len(missing) || !c.lists(ctx, listed, of, len(missing)) {
+		return missing
+	}
+	c.cache.Warn("the database finds rows for keys that the filter's source does not list: it may compare text with numbers, or by a collation; make such keys one before the read, or check the source", c.options.Fetch.Name, nil)
+	return rows
+}
+
+// isNumber reports whether text is an integer as the database writes it.
+func isNumber(text string) bool {
+	n, err := strconv.ParseInt(text, 10, 64)
+	return err == nil && strconv.FormatInt(n, 10) == text
+}
+
+// lists reports whether a source lists keys of this loader's rows: at least a quarter of those
+// listed have one. (Not more, because loaders of other keys may share the filter.) If no key can be
+// made of their text, it goes by the rows that loads have returned, of which the filter must have
+// at least half.
+func (c *Core) lists(ctx context.Context, listed []string, of, missing int) bool {
+	if c.typed.parses() && len(listed) > 0 {
+		var rounds []*fetch.Round
+		for _, text := range listed {
+			if key, ok := c.typed.fromText(text); ok {
+				rounds = append(rounds, &roundOf(key, text).Result)
+			}
+		}
+		return 4*c.existing(ctx, rounds) >= len(listed)
+	}
+	return 2*missing <= of
+}
+
+// existing returns how many rounds have a row.
+func (c *Core) existing(ctx context.Context, rounds []*fetch.Round) (n int) {
+	for part := range slices.Chunk(rounds, c.chunk()) {
+		for _, row := range c.LoadAlone(ctx, part, source.Call{Background: true}) {
+			if row.Err == nil && !row.Null {
+				n++
 			}
 		}
 	}
-}
-
-// between returns the keys whose rows were read after then and, unless before is zero, before that.
-// It forgets those that were read earlier.
-func (r *returned[K]) between(then, before time.Time) (keys []K) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	for key, at := range r.at {
-		switch {
-		case at.Before(then):
-			delete(r.at, key)
-		case before.IsZero() || at.Before(before):
-			keys = append(keys, key)
-		}
-	}
-	return keys
+	return n
 }

@@ -1,12 +1,12 @@
 package rows
 
 import (
-	"errors"
-	"math"
+	"strconv"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/cacheaside/cacheaside/internal/fetch"
 	"github.com/cacheaside/cacheaside/internal/source"
 )
 
@@ -14,22 +14,27 @@ import (
 // has turned out to have no row.
 func TestReturnedIsBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := &returned[float64]{at: make(map[float64]time.Time)}
-		row := func() source.Row { return source.Row{Value: "row", Began: time.Now()} }
-		none, failed := source.Row{Null: true}, source.Row{Err: errors.New("failed")}
+		r := &returned{at: make(map[string]loaded)}
+		row := source.Row{Value: "row"}
+		note := func(key int, row source.Row) {
+			row.Began = time.Now()
+			r.note(strconv.Itoa(key), nil, row)
+		}
 		keys := func() int { return len(r.between(time.Now().Add(-returnedFor), time.Time{})) }
-		note(r, []float64{1, 2, 3, math.NaN()}, []source.Row{row(), none, failed, row()})
+		for key, row := range []source.Row{row, {Null: true}} {
+			note(key, row)
+		}
 		if n := keys(); n != 1 {
 			t.Errorf("%d keys of one row", n)
 		}
 		time.Sleep(returnedFor - time.Second)
 		for i := range 3 * maxReturned {
-			note(r, []float64{float64(i)}, []source.Row{row()})
-			if _, ok := r.at[float64(i)]; !ok || len(r.at) > maxReturned {
+			note(i, row)
+			if _, ok := r.at[strconv.Itoa(i)]; !ok || len(r.at) > maxReturned {
 				t.Fatalf("%d keys, with the last: %v", len(r.at), ok)
 			}
 		}
-		note(r, []float64{math.NaN(), 1}, []source.Row{row(), none})
+		note(3*maxReturned-1, source.Row{Null: true})
 		time.Sleep(2 * time.Second)
 		if n := keys(); n < maxReturned-1 {
 			t.Errorf("%d keys of a moment ago", n)
@@ -37,7 +42,6 @@ func TestReturnedIsBounded(t *testing.T) {
 		if time.Sleep(returnedFor); keys() != 0 || len(r.at) != 0 {
 			t.Errorf("%d keys after an hour", len(r.at))
 		}
-		var nobody *returned[string]
-		note(nobody, []string{"a"}, []source.Row{row()})
+		(&Core{}).note([]*fetch.Round{{}}, []source.Row{row}) // no filter asks
 	})
 }

@@ -2,150 +2,277 @@ package rows
 
 import (
 	"context"
+	"errors"
 	"slices"
 
+	"github.com/cacheaside/cacheaside/internal/fault"
 	"github.com/cacheaside/cacheaside/internal/fetch"
 	"github.com/cacheaside/cacheaside/internal/flight"
-	"github.com/cacheaside/cacheaside/internal/source"
 )
 
-// round is one round of one key, as package flight has it. Its Result is what package fetch knows.
-type round[K comparable] = flight.Round[K, fetch.Round]
-
-// Group is rounds that are read in one way.
-type Group[K comparable] = flight.Group[K, fetch.Round]
-
-// Groups are the groups of a loader.
-type Groups[K comparable] struct {
-	Plain      *Group[K]
-	Fresh      *Group[K] // memory may not answer; Plain, where it makes no difference
-	Unfiltered *Group[K] // the filter is not asked; Plain, where there is none
-	Refreshes  *Group[K]
-	Straight   *Group[K] // of the database, for a shadow; else nil
-	Apart      *Group[K] // of the database, one key a call, for the loads of batches; nil for a loader of single rows
+// asked is the keys of one call, by their texts. places are their indexes in the caller's slice;
+// nil: all keys of the caller are here. create makes a round of one.
+type asked struct {
+	texts  []string
+	places []int
+	create func(i int) *round
 }
 
-func (g *Groups[K]) of(how fetch.How) *Group[K] {
-	if how == fetch.Fresh {
-		return g.Fresh
+// place returns the caller's index of a key.
+func (a *asked) place(i int) int {
+	if a.places != nil {
+		return a.places[i]
 	}
-	return g.Plain
+	return i
 }
 
-func (g *Groups[K]) all() []*Group[K] {
-	all := []*Group[K]{g.Plain, g.Fresh, g.Unfiltered, g.Refreshes}
-	if g.Straight != nil {
-		all = append(all, g.Straight)
+// at returns the keys at these indexes, which are indexes of a.
+func (a *asked) at(some []int) asked {
+	part := asked{texts: make([]string, len(some)), places: make([]int, len(some)), create: func(i int) *round { return a.create(some[i]) }}
+	for i, at := range some {
+		part.texts[i], part.places[i] = a.texts[at], a.place(at)
 	}
-	if g.Apart != nil {
-		all = append(all, g.Apart)
-	}
-	return all
+	return part
 }
 
-func (r *Reader[K, V]) newGroups() Groups[K] {
-	late := r.Fetch.Current
-	if r.Keys.byText { // a caller may have changed the key that its round shares with an earlier one
-		late = never
+// read waits for a round of each key. It calls got or failed with the caller's index of the key.
+func (a asked) read(ctx context.Context, g *Group, got func(int, *fetch.Round), failed func(int, error)) {
+	if len(a.texts) == 0 {
+		return
 	}
-	g := Groups[K]{Plain: r.group(fetch.Plain, late), Refreshes: r.refreshGroup()}
-	g.Fresh, g.Unfiltered = g.Plain, g.Plain
-	if r.memory.tier != nil || r.Fetch.HasFreshFilter() {
-		g.Fresh = r.group(fetch.Fresh, never)
-	}
-	if r.options.Filter != nil {
-		g.Unfiltered = r.group(fetch.Unfiltered, late)
-	}
-	if r.Shadow != nil {
-		g.Straight = r.straightGroup(r.chunk(), r.await)
-	}
-	if r.options.Batch {
-		g.Apart = r.straightGroup(1, r.awaitApart)
-	}
-	return g
-}
-
-// Lone is a round that no caller waits for.
-func Lone[K comparable](key K) *fetch.Round {
-	r := &round[K]{Key: key}
-	r.Result.Owner = r
-	return &r.Result
-}
-
-func owner[K comparable](r *fetch.Round) *round[K] { return r.Owner.(*round[K]) }
-
-func keyOf[K comparable](r *fetch.Round) K { return owner[K](r).Key }
-
-func typedKeys[K comparable](rounds []*fetch.Round) []K {
-	keys := make([]K, len(rounds))
+	rounds, errs := g.DoMany(ctx, a.texts, a.create)
 	for i, r := range rounds {
-		keys[i] = keyOf[K](r)
+		err := errs[i]
+		if err == nil {
+			err = r.Err
+		}
+		if err != nil {
+			failed(a.place(i), err)
+		} else {
+			got(a.place(i), &r.Result)
+		}
 	}
-	return keys
 }
 
-// Value is a value that package fetch has had, which is a *V there: that goes from hand to hand
-// without an allocation. The zero V if there is none.
-func Value[V any](value any) (v V) {
-	if value != nil {
-		v = *value.(*V)
+// get is Reader.Get of the key of a text.
+func (c *Core) get(ctx context.Context, how fetch.How, text string, create func() *round) (*fetch.Round, error) {
+	c.Counters.Misses.Add(1)
+	got, err := c.Groups.of(how).Do(ctx, text, create)
+	switch {
+	case err == nil:
+		return got, nil
+	case !errors.Is(err, fault.LoadCycle):
+		return nil, err
 	}
-	return v
+	of := create()
+	if copied := c.copyFor(ctx, how, of, err); copied != nil {
+		return copied, nil
+	}
+	return c.orApart(ctx, text, of, err)
 }
 
-// fetched are rounds as package fetch has them.
-func fetched[K comparable](rounds []*round[K]) []*fetch.Round {
+// copyFor is for a load that has asked for a key whose load waits for it, as for its own, while
+// others read that key, too: it would wait in vain for what they get. Alone it would have been
+// given the copy that is cached. So copyFor returns that copy, if there is one, and else nil, as it
+// does if err is any other error.
+func (c *Core) copyFor(ctx context.Context, how fetch.How, of *round, err error) *fetch.Round {
+	if how != fetch.Plain || !errors.Is(err, fault.LoadCycle) {
+		return nil
+	}
+	item, ok, _ := c.peek(ctx, &of.Result)
+	if !ok {
+		return nil
+	}
+	return &fetch.Round{Result: fetch.Result{Value: item.Value, Null: item.Null, Hit: true}}
+}
+
+// getMany is Reader.GetMany.
+func (c *Core) getMany(ctx context.Context, how fetch.How, a asked, got func(int, *fetch.Round), failed func(int, error)) {
+	c.Counters.Misses.Add(int64(len(a.texts)))
+	c.readOrApart(ctx, c.Groups.of(how), a, got, got, func(i int, err error) *fetch.Round {
+		if !errors.Is(err, fault.LoadCycle) {
+			return nil
+		}
+		return c.copyFor(ctx, how, roundOf(a.create(i).Result.Key, a.texts[i]), err)
+	}, failed)
+}
+
+// A row of a batch may need another row of the same batch. Its load asks for that row while the
+// batch is being loaded, and would wait for itself. Such a row is loaded apart: once more, in a
+// call for its key alone, without a lease and without being stored.
+
+// orApart reads a key apart if err is that its read must not be waited for, and if it may be read
+// so. Otherwise it returns err.
+func (c *Core) orApart(ctx context.Context, text string, of *round, err error) (*fetch.Round, error) {
+	if !c.mayLoadApart(ctx, text, err) {
+		return nil, err
+	}
+	got, err := c.Groups.Apart.Do(ctx, text, func() *round { return roundOf(of.Result.Key, text) })
+	if err == nil {
+		c.Counters.Unvalidated.Add(1)
+	}
+	return got, err
+}
+
+// mayLoadApart reports whether a key may be read apart. An err that only wraps fault.LoadCycle is
+// of a load that this one has asked for.
+func (c *Core) mayLoadApart(ctx context.Context, text string, err error) bool {
+	return err == fault.LoadCycle && c.Groups.Apart != nil && c.Source.MayLoadApart(ctx, text) //nolint:errorlint // see above
+}
+
+// readOrApart reads keys, and then those apart that must not be waited for, and may be read so. If
+// instead, which is called with the index in a of a key that has failed, returns a round, that is
+// the result.
+func (c *Core) readOrApart(ctx context.Context, g *Group, a asked, got, gotApart func(int, *fetch.Round), instead func(int, error) *fetch.Round, failed func(int, error)) {
+	var apart []int
+	all := a
+	all.places = nil
+	all.read(ctx, g, func(i int, of *fetch.Round) { got(a.place(i), of) }, func(i int, err error) {
+		if of := instead(i, err); of != nil {
+			got(a.place(i), of)
+		} else if c.mayLoadApart(ctx, a.texts[i], err) {
+			apart = append(apart, i)
+		} else {
+			failed(a.place(i), err)
+		}
+	})
+	if len(apart) > 0 {
+		a.at(apart).read(ctx, c.Groups.Apart, func(i int, of *fetch.Round) {
+			c.Counters.Unvalidated.Add(1)
+			gotApart(i, of)
+		}, failed)
+	}
+}
+
+// peek is Reader.Peek.
+func (c *Core) peek(ctx context.Context, of *fetch.Round) (item fetch.Item, ok bool, err error) {
+	if item, ok = c.peekMemory(of); ok {
+		return item, true, nil
+	}
+	if c.Closed() {
+		return item, false, fault.Closed
+	}
+	if ok, err = c.Fetch.Peek(ctx, of); ok {
+		return fetch.Item{Value: of.Value, Null: of.Null}, true, nil
+	}
+	return item, false, err
+}
+
+// peekMemory is the copy in memory, if it may be given out. Without Redis it may be stale.
+func (c *Core) peekMemory(of *fetch.Round) (item fetch.Item, ok bool) {
+	if c.memory.bypass.Load() != 0 {
+		return item, false
+	}
+	if c.cache.Store == nil {
+		item, _, ok = c.Fetch.Past(of)
+		return item, ok
+	}
+	return c.typed.GetItem(of)
+}
+
+// warm is Reader.Warm.
+func (c *Core) warm(ctx context.Context, a asked, failed func(int, error)) (loaded int) {
+	missing, old := c.ahead(ctx, a, failed)
+	read := func(g *Group, some []int) {
+		a.at(some).read(ctx, g, func(i int, got *fetch.Round) {
+			if got.Unvalidated {
+				failed(i, ErrNotStored)
+			}
+		}, failed)
+	}
+	read(c.Groups.Unfiltered, missing)
+	read(c.Groups.Refreshes, old)
+	return len(missing) + len(old)
+}
+
+// ahead returns the indexes of keys that have no entry in Redis, and of those whose entry has less
+// than half of its TTL left. It calls failed for keys that could not be looked up.
+func (c *Core) ahead(ctx context.Context, a asked, failed func(int, error)) (missing, old []int) {
+	if c.cache.Store == nil || c.Bypassed() || c.Closed() {
+		for i := range a.texts {
+			old = append(old, i)
+		}
+		return nil, old
+	}
+	rounds, index := make([]*fetch.Round, len(a.texts)), make(map[*fetch.Round]int, len(a.texts))
+	for i := range rounds {
+		rounds[i] = &a.create(i).Result
+		index[rounds[i]] = i
+	}
+	none, short := c.Fetch.Ahead(ctx, rounds)
+	for i, of := range rounds {
+		if of.Err != nil {
+			failed(a.place(i), of.Err)
+		}
+	}
+	for _, of := range none {
+		missing = append(missing, index[of])
+	}
+	for _, of := range short {
+		old = append(old, index[of])
+	}
+	return missing, old
+}
+
+// RefreshKeys refreshes keys that KeyOf has returned. The error of a value that could not be stored
+// is ErrNotStored.
+func (c *Core) RefreshKeys(ctx context.Context, keys []any) []error {
+	errs := make([]error, len(keys))
+	a := asked{texts: make([]string, len(keys))}
+	for i, key := range keys {
+		a.texts[i], _ = c.typed.textOf(key) // it was made of one
+	}
+	a.create = func(i int) *round { return roundOf(keys[i], a.texts[i]) }
+	a.read(ctx, c.Groups.Refreshes, func(i int, got *fetch.Round) {
+		if got.Unvalidated {
+			errs[i] = ErrNotStored
+		}
+	}, func(i int, err error) { errs[i] = err })
+	return errs
+}
+
+// roundOf makes a round of a key that is not shared.
+func roundOf(key any, text string) *round {
+	r := new(round)
+	r.Result.Begin(r, key, text)
+	return r
+}
+
+func owner(r *fetch.Round) *round { return r.Owner.(*round) }
+
+// fetched returns rounds as package fetch knows them.
+func fetched(rounds []*round) []*fetch.Round {
 	if len(rounds) == 1 {
-		return fetch.Of(joined(rounds[0]))
+		return fetch.Of(&rounds[0].Result)
 	}
 	of := make([]*fetch.Round, len(rounds))
 	for i, r := range rounds {
-		of[i] = joined(r)
+		of[i] = &r.Result
 	}
 	return of
 }
 
-func joined[K comparable](r *round[K]) *fetch.Round {
-	r.Result.Owner = r
-	return &r.Result
-}
-
 // completing gives out rounds of a flight.
-type completing[K comparable] struct {
-	*flight.Flight[K, fetch.Round]
+type completing struct {
+	*flight.Flight[string, fetch.Round]
 }
 
-func (f completing[K]) Complete(done []*fetch.Round) {
+func (f completing) Complete(done []*fetch.Round) {
 	if len(done) == 0 {
 		return
 	}
-	rounds := make([]*round[K], len(done))
+	rounds := make([]*round, len(done))
 	for i, r := range done {
-		rounds[i] = owner[K](r)
+		rounds[i] = owner(r)
 		rounds[i].Err = r.Err
 	}
 	f.Flight.Complete(rounds)
 }
 
-func (f completing[K]) TakeIn(r *fetch.Round) { f.Flight.TakeIn(owner[K](r)) }
-
-// group makes rounds that are read so; late tells whether those who come while a round runs may be
-// given its result.
-func (r *Reader[K, V]) group(how fetch.How, late func(*fetch.Round) bool) *Group[K] {
-	return flight.New(flight.Hooks[K, fetch.Round]{
-		First: func(ctx context.Context, rounds []*round[K]) (done, rest []*round[K]) {
-			r.Fetch.First(ctx, how, fetched(rounds))
-			return firstDone(rounds)
-		},
-		Fly: func(ctx context.Context, f *flight.Flight[K, fetch.Round]) {
-			r.Fetch.Read(ctx, how, fetched(f.Rounds), completing[K]{f})
-		},
-		Await: r.await, Late: late, Caught: r.cache.Caught,
-	})
-}
+func (f completing) TakeIn(r *fetch.Round) { f.Flight.TakeIn(owner(r)) }
 
 // firstDone parts rounds into those that are over, and the others.
-func firstDone[K comparable](rounds []*round[K]) (done, rest []*round[K]) {
+func firstDone(rounds []*round) (done, rest []*round) {
 	n := 0
 	for _, r := range rounds {
 		if r.Result.Over() {
@@ -159,71 +286,28 @@ func firstDone[K comparable](rounds []*round[K]) (done, rest []*round[K]) {
 	case len(rounds):
 		return rounds, nil
 	}
-	isOver := func(r *round[K]) bool { return r.Result.Over() }
-	done = slices.DeleteFunc(slices.Clone(rounds), func(r *round[K]) bool { return !isOver(r) })
+	isOver := func(r *round) bool { return r.Result.Over() }
+	done = slices.DeleteFunc(slices.Clone(rounds), func(r *round) bool { return !isOver(r) })
 	return done, slices.DeleteFunc(rounds, isOver)
-}
-
-// refreshGroup makes rounds that load anew.
-func (r *Reader[K, V]) refreshGroup() *Group[K] {
-	return flight.New(flight.Hooks[K, fetch.Round]{
-		Fly: func(ctx context.Context, f *flight.Flight[K, fetch.Round]) {
-			r.Fetch.Refresh(ctx, fetched(f.Rounds), completing[K]{f})
-		},
-		Await: r.await, Late: never, Caught: r.cache.Caught,
-	})
 }
 
 func never(*fetch.Round) bool { return false }
 
 // await is called when a caller with this context is about to wait for rounds: see flight.Hooks.
-func (r *Reader[K, V]) await(ctx context.Context, rounds []*round[K]) (over func(), refused []error) {
-	return r.awaiting(ctx, rounds, false)
+func (c *Core) await(ctx context.Context, rounds []*round) (over func(), refused []error) {
+	return c.awaiting(ctx, rounds, false)
 }
 
 // awaitApart is await for rounds of keys that are loaded apart.
-func (r *Reader[K, V]) awaitApart(ctx context.Context, rounds []*round[K]) (over func(), refused []error) {
-	return r.awaiting(ctx, rounds, true)
+func (c *Core) awaitApart(ctx context.Context, rounds []*round) (over func(), refused []error) {
+	return c.awaiting(ctx, rounds, true)
 }
 
-func (r *Reader[K, V]) awaiting(ctx context.Context, rounds []*round[K], apart bool) (over func(), refused []error) {
-	return r.Source.Await(ctx, len(rounds), apart, func(i int) (string, bool) {
+func (c *Core) awaiting(ctx context.Context, rounds []*round, apart bool) (over func(), refused []error) {
+	return c.Source.Await(ctx, len(rounds), apart, func(i int) (string, bool) {
 		if rounds[i] == nil || rounds[i].Completed() {
 			return "", false
 		}
-		text, err := r.Keys.Text(rounds[i].Key)
-		return text, err == nil
+		return rounds[i].Key, true
 	})
-}
-
-// newFetcher makes what reads the keys that memory does not answer.
-func (r *Reader[K, V]) newFetcher() *fetch.Fetcher {
-	o := r.options.Fetch
-	o.Chunk, o.Calls = r.chunk(), r.calls()
-	o.Keys, o.Memory, o.Generations, o.Source = r.Keys.Namespace, r.memory.tier, &r.memory.generations, r.Source
-	o.Items, o.Codec, o.Counters = (*items[K, V])(r), values[V]{r.options.Codec, r.cache.Panicked}, &r.Counters
-	o.Life, o.Bypassed = r.life, r.Bypassed
-	if r.options.Filter != nil {
-		o.Filter = r.options.Filter
-	}
-	o.Text = func(of *fetch.Round) (string, error) { return r.Keys.Text(keyOf[K](of)) }
-	o.Query = func(rounds []*fetch.Round) source.Query {
-		var texts []string
-		if r.Keys.byText {
-			texts = make([]string, len(rounds))
-			for i, of := range rounds {
-				texts[i] = of.Text()
-			}
-		}
-		return r.query(typedKeys[K](rounds), texts)
-	}
-	o.Loaded = func(rounds []*fetch.Round, rows []source.Row) {
-		if r.rebuilt.returned != nil {
-			note(r.rebuilt.returned, typedKeys[K](rounds), rows)
-		}
-	}
-	if r.Shadow != nil {
-		o.RedisDown = fetch.FailWhenDown // else the database would be asked twice for all that is read meanwhile
-	}
-	return fetch.New(r.cache.Shared, o)
 }

@@ -10,51 +10,45 @@ import (
 	"github.com/cacheaside/cacheaside/internal/source"
 )
 
-// straightGroup makes rounds that are read from the database, with so many keys in a call.
-func (r *Reader[K, V]) straightGroup(chunk int, await awaiting[K]) *Group[K] {
-	return flight.New(flight.Hooks[K, fetch.Round]{
-		Fly:   func(ctx context.Context, f *flight.Flight[K, fetch.Round]) { r.readStraight(ctx, f, chunk) },
-		Await: await, Late: never, Caught: r.cache.Caught,
-	})
-}
-
-type awaiting[K comparable] = func(ctx context.Context, rounds []*round[K]) (over func(), refused []error)
-
 // getStraight is Get from the database. how is the read that is compared.
-func (r *Reader[K, V]) getStraight(ctx context.Context, how fetch.How, key K) (*fetch.Round, error) {
-	r.Shadow.Reads.Add(1)
-	got, err := r.Groups.Straight.Do(ctx, key)
+func (c *Core) getStraight(ctx context.Context, how fetch.How, text string, create func() *round) (*fetch.Round, error) {
+	c.Shadow.Reads.Add(1)
+	got, err := c.Groups.Straight.Do(ctx, text, create)
 	if err != nil {
-		return r.orApart(ctx, key, err)
+		return c.orApart(ctx, text, create(), err)
 	}
-	r.compareLater(key, got, how)
+	c.compareLater(got, how)
 	return got, nil
 }
 
 // getManyStraight is GetMany from the database.
-func (r *Reader[K, V]) getManyStraight(ctx context.Context, how fetch.How, keys []K, got func(int, *fetch.Round), failed func(int, error)) {
-	r.Shadow.Reads.Add(int64(len(keys)))
-	var apart []int
-	many(ctx, r.Groups.Straight, keys, func(i int, of *fetch.Round) {
-		r.compareLater(keys[i], of, how)
+func (c *Core) getManyStraight(ctx context.Context, how fetch.How, a asked, got func(int, *fetch.Round), failed func(int, error)) {
+	c.Shadow.Reads.Add(int64(len(a.texts)))
+	c.readOrApart(ctx, c.Groups.Straight, a, func(i int, of *fetch.Round) {
+		c.compareLater(of, how)
 		got(i, of)
-	}, r.unlessApart(ctx, keys, &apart, failed))
-	r.getApart(ctx, keys, apart, got, failed)
+	}, got, func(int, error) *fetch.Round { return nil }, failed)
+}
+
+type awaiting = func(ctx context.Context, rounds []*round) (over func(), refused []error)
+
+// straightGroup makes rounds that are read from the database, with so many keys in a call.
+func (c *Core) straightGroup(chunk int, await awaiting) *Group {
+	return flight.New(flight.Hooks[string, fetch.Round]{
+		Fly:   func(ctx context.Context, f *flight.Flight[string, fetch.Round]) { c.readStraight(ctx, f, chunk) },
+		Await: await, Late: never, Caught: c.cache.Caught,
+	})
 }
 
 // readStraight is one flight of reads of the database. Even a key without a text is read.
-func (r *Reader[K, V]) readStraight(ctx context.Context, f *flight.Flight[K, fetch.Round], chunk int) {
+func (c *Core) readStraight(ctx context.Context, f *flight.Flight[string, fetch.Round], chunk int) {
 	chunks := slices.Collect(slices.Chunk(f.Rounds, chunk))
-	fetch.AtOnce(chunks, r.calls(), func(rounds []*round[K], waiting func()) {
-		keys := make([]K, len(rounds))
-		for i, of := range rounds {
-			keys[i] = of.Key
-		}
-		for i, row := range r.LoadAlone(ctx, keys, source.Call{Waiting: waiting}) {
+	fetch.AtOnce(chunks, c.calls(), func(rounds []*round, waiting func()) {
+		for i, row := range c.LoadAlone(ctx, fetched(rounds), source.Call{Waiting: waiting}) {
 			of := &rounds[i].Result
 			of.Value, of.Null, rounds[i].Err = row.Value, row.Null, row.Err
 			if row.Err != nil && ctx.Err() != nil {
-				rounds[i].Err = r.Fetch.Stopped(ctx)
+				rounds[i].Err = c.Fetch.Stopped(ctx)
 			}
 		}
 		f.Complete(rounds)
@@ -62,67 +56,67 @@ func (r *Reader[K, V]) readStraight(ctx context.Context, f *flight.Flight[K, fet
 }
 
 // compareLater has the caches read a key that is compared, and does not wait for it.
-func (r *Reader[K, V]) compareLater(key K, row *fetch.Round, how fetch.How) {
-	if r.Bypassed() {
+func (c *Core) compareLater(row *fetch.Round, how fetch.How) {
+	if c.Bypassed() {
 		return
 	}
-	text, err := r.Keys.Text(key)
+	text, err := c.typed.textOf(row.Key)
 	if err != nil {
-		r.Shadow.Undecided.Add(1)
+		c.Shadow.Undecided.Add(1)
 		return
 	}
-	if !r.Shadow.Chosen(r.Keys.Hash(text)) {
+	if !c.Shadow.Chosen(c.names.Hash(text)) {
 		return
 	}
-	if !r.Shadow.Begin() {
-		r.Shadow.Undecided.Add(1)
+	if !c.Shadow.Begin() {
+		c.Shadow.Undecided.Add(1)
 		return
 	}
 	go func() {
-		defer r.Shadow.End()
-		r.compareShadow(key, copyOfRound(row), how)
+		defer c.Shadow.End()
+		c.compareShadow(row.Key, text, copyOfRound(row), how)
 	}()
 }
 
 // compareShadow compares the copies of the caches with a row that was read just before.
-func (r *Reader[K, V]) compareShadow(key K, row audit.Copy, how fetch.How) {
-	ctx, cancel := context.WithTimeout(r.life, 2*r.options.Fetch.LoadTimeout+audit.ConfirmAfter)
+func (c *Core) compareShadow(key any, text string, row audit.Copy, how fetch.How) {
+	ctx, cancel := context.WithTimeout(c.life, 2*c.options.Fetch.LoadTimeout+audit.ConfirmAfter)
 	defer cancel()
-	first, hit := r.shadowRead(ctx, key, how)
+	first, hit := c.shadowRead(ctx, key, text, how)
 	switch {
 	case !first.There:
-		r.Shadow.Undecided.Add(1)
+		c.Shadow.Undecided.Add(1)
 		return
 	case !hit:
-		r.Shadow.Misses.Add(1)
+		c.Shadow.Misses.Add(1)
 		return
 	}
 	again := func() audit.Copy {
-		second, hit := r.shadowRead(ctx, key, how)
+		second, hit := c.shadowRead(ctx, key, text, how)
 		second.There = second.There && hit // a value that was loaded only now is no copy
 		return second
 	}
-	r.Shadow.Count(r.audited(key, again, r.Shadow.MayLoad).CompareWith(ctx, first, row))
+	c.Shadow.Count(c.audited(key, text, again, c.Shadow.MayLoad).CompareWith(ctx, first, row))
 }
 
 // shadowRead is a read by the caches, and whether they had the value. Else it is loaded, if it may
 // be.
-func (r *Reader[K, V]) shadowRead(ctx context.Context, key K, how fetch.How) (c audit.Copy, hit bool) {
+func (c *Core) shadowRead(ctx context.Context, key any, text string, how fetch.How) (found audit.Copy, hit bool) {
 	if how != fetch.Fresh {
-		if item, ok := r.inMemory(key, forgetful); ok {
-			return copyOf(item), true
+		if copied, ok := c.typed.inTier(key, forgetful); ok {
+			return copied, true
 		}
 	}
-	if !r.Shadow.MayLoad() {
-		return c, false
+	if !c.Shadow.MayLoad() {
+		return found, false
 	}
-	r.Counters.Misses.Add(1)
-	got, err := r.Groups.of(how).Do(ctx, key)
+	c.Counters.Misses.Add(1)
+	got, err := c.Groups.of(how).Do(ctx, text, func() *round { return roundOf(key, text) })
 	if err != nil {
-		return c, false
+		return found, false
 	}
 	if hit = got.Hit || got.FilterRefused(); hit {
-		r.Shadow.NotLoaded()
+		c.Shadow.NotLoaded()
 	}
 	return copyOfRound(got), hit
 }

@@ -1,0 +1,114 @@
+package rows
+
+import (
+	"context"
+
+	"github.com/cacheaside/cacheaside/internal/audit"
+	"github.com/cacheaside/cacheaside/internal/fetch"
+	"github.com/cacheaside/cacheaside/internal/flight"
+	"github.com/cacheaside/cacheaside/internal/keys"
+	"github.com/cacheaside/cacheaside/internal/limit"
+	"github.com/cacheaside/cacheaside/internal/source"
+)
+
+func (c *Core) start(cache *Shared, o CoreOptions, names keys.Namespace, typed typed, spellings bool) {
+	c.cache, c.options, c.names, c.typed, c.spellings = cache, o, names, typed, spellings
+	c.life, c.stop = context.WithCancelCause(context.Background())
+	c.memory.use(cache, &o.Fetch)
+	c.Source = c.newSource()
+	if o.Shadow > 0 {
+		c.Shadow = audit.NewShadow(o.Shadow, c.Counters.BackgroundRefreshes.Load)
+		c.memory.bypass.Or(shadowing)
+	}
+	c.Fetch = c.newFetcher()
+	c.Groups = c.newGroups()
+	c.joinFilter()
+}
+
+func (c *Core) newSource() *source.Source {
+	o, of := c.options, c.options.Fetch
+	return source.New(source.Options{
+		Batch: o.Batch, LoadTimeout: of.LoadTimeout, ErrorTTL: of.ErrorTTL, NotFound: o.NotFound,
+		Admission: limit.Admission{
+			Breaker: limit.NewBreaker(o.BreakAt, o.BreakFor, c.broken),
+			Own:     limit.New(limit.Options{AtOnce: o.MaxLoads, Queue: c.cache.MaxQueue}),
+			Shared:  c.cache.Limit,
+			MaxWait: c.cache.QueueTimeout,
+		},
+		Life: c.life,
+		Observe: func(ctx context.Context, keys int) (context.Context, func(error)) {
+			return c.cache.Observe(ctx, fetch.OpLoad, of.Name, keys)
+		},
+		Warn:     func(what string, err error) { c.cache.Warn(what, of.Name, err) },
+		Caught:   c.cache.Caught,
+		Panicked: func(err error) bool { _, ok := c.cache.Panicked(err); return ok },
+	})
+}
+
+// broken logs that the circuit breaker has opened, or closed.
+func (c *Core) broken(open bool) {
+	if name := c.options.Fetch.Name; open {
+		c.cache.Warn("the circuit breaker is open: most loads have failed", name, nil)
+	} else {
+		c.cache.Inform("the circuit breaker is closed", name)
+	}
+}
+
+// newFetcher makes what reads the keys that memory does not answer.
+func (c *Core) newFetcher() *fetch.Fetcher {
+	o := c.options.Fetch
+	o.Chunk, o.Calls = c.chunk(), c.calls()
+	o.Keys, o.Memory, o.Generations, o.Source = c.names, c.memory.tier, &c.memory.generations, c.Source
+	o.Items, o.Codec, o.Counters = c.typed, c.typed, &c.Counters
+	o.Life, o.Bypassed = c.life, c.Bypassed
+	if c.options.Filter != nil {
+		o.Filter = c.options.Filter
+	}
+	o.Query, o.Loaded = c.typed.query, c.note
+	if c.Shadow != nil {
+		o.RedisDown = fetch.FailWhenDown // else the database would be asked twice for all that is read meanwhile
+	}
+	return fetch.New(c.cache.Shared, o)
+}
+
+func (c *Core) newGroups() Groups {
+	g := Groups{Plain: c.group(fetch.Plain)}
+	g.Fresh, g.Unfiltered = g.Plain, g.Plain
+	if c.memory.tier != nil || c.Fetch.HasFreshFilter() {
+		g.Fresh = c.group(fetch.Fresh)
+	}
+	if c.options.Filter != nil {
+		g.Unfiltered = c.group(fetch.Unfiltered)
+	}
+	g.Refreshes = flight.New(flight.Hooks[string, fetch.Round]{
+		Fly: func(ctx context.Context, f *flight.Flight[string, fetch.Round]) {
+			c.Fetch.Refresh(ctx, fetched(f.Rounds), completing{f})
+		},
+		Await: c.await, Late: never, Caught: c.cache.Caught,
+	})
+	if c.Shadow != nil {
+		g.Straight = c.straightGroup(c.chunk(), c.await)
+	}
+	if c.options.Batch {
+		g.Apart = c.straightGroup(1, c.awaitApart)
+	}
+	return g
+}
+
+// group makes the group of one way to read.
+func (c *Core) group(how fetch.How) *Group {
+	late := c.Fetch.Current
+	if how == fetch.Fresh {
+		late = never
+	}
+	return flight.New(flight.Hooks[string, fetch.Round]{
+		First: func(ctx context.Context, rounds []*round) (done, rest []*round) {
+			c.Fetch.First(ctx, how, fetched(rounds))
+			return firstDone(rounds)
+		},
+		Fly: func(ctx context.Context, f *flight.Flight[string, fetch.Round]) {
+			c.Fetch.Read(ctx, how, fetched(f.Rounds), completing{f})
+		},
+		Await: c.await, Late: late, Caught: c.cache.Caught,
+	})
+}

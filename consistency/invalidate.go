@@ -10,6 +10,13 @@ import (
 	"github.com/cacheaside/cacheaside"
 )
 
+// invalidator is the part of a Cache that a Relay and a Writer use.
+type invalidator interface {
+	InsertingKeys(ctx context.Context, keys ...cacheaside.Key) (committed func(context.Context) error, err error)
+	InvalidateKeys(ctx context.Context, keys ...cacheaside.Key) error
+	RefreshKeys(ctx context.Context, keys ...cacheaside.Key) error
+}
+
 // errSlow is of a filter that has taken half of the time that there is.
 var errSlow = errors.New("the filter did not answer in time")
 

@@ -25,6 +25,13 @@ func init() {
 	testenv.RegisterChild("kill-relay", killRelay)
 }
 
+// points are the names that point is called with: of a write first, and then of the removal of its
+// rows, of a claim and of a Relay.
+var points = []string{
+	"held", "begun", "written", "admitted", "intended", "kept", "checked", "committed", "rolledback", "stored", "shown", "invalidated", "released", "queued",
+	"removing", "removed", "claimed", "relaying", "relayed",
+}
+
 // dieAt has the process kill itself where it was told to.
 func (w killWorld) dieAt() {
 	if w.Point == "" {
@@ -127,7 +134,7 @@ func killRelay() {
 		if p.Patient {
 			o.ClaimFor = 0 // as by default
 		}
-		r, err := NewRelay(s.cache, s.box, o)
+		r, err := NewRelay(s.cache, relayedQueue{s.box}, o)
 		if err != nil {
 			panic(err)
 		}
@@ -141,6 +148,27 @@ func killRelay() {
 	_, _ = io.Copy(io.Discard, os.Stdin)
 	stop()
 	all.Wait()
+}
+
+// relayedQueue passes points of a Relay: when it has claimed items, and when it gives them back.
+type relayedQueue struct{ *SQLOutbox }
+
+func (q relayedQueue) Claim(ctx context.Context, most int, life time.Duration) ([]Item, error) {
+	items, err := q.SQLOutbox.Claim(ctx, most, life)
+	if len(items) > 0 {
+		point("relaying")
+	}
+	return items, err
+}
+
+func (q relayedQueue) Done(ctx context.Context, items ...Item) error {
+	point("relayed")
+	return q.SQLOutbox.Done(ctx, items...)
+}
+
+func (q relayedQueue) Later(ctx context.Context, items ...Item) error {
+	point("relayed")
+	return q.SQLOutbox.Later(ctx, items...)
 }
 
 // killReader keeps the keys of the blocks cached that it is told of, and reads all of them when it

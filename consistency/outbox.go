@@ -112,15 +112,6 @@ func (o *SQLOutbox) putIn(ctx context.Context, tx sqlx.ExecerContext, items []It
 	return o.failed("put", err)
 }
 
-func execute(ctx context.Context, tx sqlx.ExecerContext, statements []string) error {
-	for _, statement := range statements {
-		if _, err := tx.ExecContext(ctx, statement); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
 // insertItems and insertBytes bound one INSERT: a server refuses statements of some megabytes.
 const (
 	insertItems = 500
@@ -160,9 +151,6 @@ func (o *SQLOutbox) inserts(items []Item, again bool) ([]string, error) {
 	}
 	return all, nil
 }
-
-// depthAtMost bounds what Depth counts.
-const depthAtMost = 100_001
 
 // Depth counts 100,001 items of the outbox's namespace at most, those due first, so that it costs
 // some milliseconds after an outage, too: 100,001 stands for more. Oldest is that of the oldest of

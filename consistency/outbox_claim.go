@@ -79,13 +79,6 @@ func (o *SQLOutbox) claimHere(ctx context.Context, conn *sql.Conn, text statemen
 	return o.read(rows)
 }
 
-// claiming is one claim in MySQL.
-type claiming struct {
-	name  int64
-	until int64
-	rows  int64
-}
-
 // claimThere claims in MySQL. The caller reads the claimed rows afterwards: a transaction of both
 // would keep the rows locked when its process is stopped in between.
 func claimThere(ctx context.Context, conn *sql.Conn, text statements, most int, life time.Duration) (c claiming, err error) {

@@ -141,3 +141,13 @@ func numberOf(v any) int64 {
 func duration(v any) time.Duration {
 	return time.Duration(min(max(0, numberOf(v)), math.MaxInt64/1000)) * time.Microsecond
 }
+
+// claiming is one claim in MySQL.
+type claiming struct {
+	name  int64
+	until int64
+	rows  int64
+}
+
+// depthAtMost is the maximum that Depth counts.
+const depthAtMost = 100_001

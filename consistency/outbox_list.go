@@ -159,15 +159,6 @@ func (o *SQLOutbox) changed(ctx context.Context, statement string) (rows int64, 
 	return rows, err
 }
 
-// change returns the number of rows that a statement has changed.
-func change(ctx context.Context, conn *sql.Conn, statement string) (int64, error) {
-	result, err := conn.ExecContext(ctx, statement)
-	if err != nil {
-		return 0, err
-	}
-	return result.RowsAffected()
-}
-
 func (s statements) list(limit int) string {
 	return fmt.Sprintf(s.begin("SELECT")+" %s, %s - created, due - %s, due, namespace FROM %s%s WHERE namespace = %s ORDER BY due LIMIT %d", itemColumns, s.now(), s.now(), s.table, s.hint("due"), s.space, limit)
 }

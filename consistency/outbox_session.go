@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/go-sql-driver/mysql"
+	"github.com/jmoiron/sqlx"
 
 	"github.com/cacheaside/cacheaside/internal/retry"
 	"github.com/cacheaside/cacheaside/internal/sqlclock"
@@ -137,4 +138,22 @@ func (o *SQLOutbox) explain(err error) error {
 
 func quiet(answer *mysql.MySQLError, message string) error {
 	return &mysql.MySQLError{Number: answer.Number, SQLState: answer.SQLState, Message: message}
+}
+
+// change returns the number of rows that a statement has changed.
+func change(ctx context.Context, conn *sql.Conn, statement string) (int64, error) {
+	result, err := conn.ExecContext(ctx, statement)
+	if err != nil {
+		return 0, err
+	}
+	return result.RowsAffected()
+}
+
+func execute(ctx context.Context, tx sqlx.ExecerContext, statements []string) error {
+	for _, statement := range statements {
+		if _, err := tx.ExecContext(ctx, statement); err != nil {
+			return err
+		}
+	}
+	return nil
 }

@@ -1,11 +1,9 @@
 package consistency
 
 import (
-	"context"
 	"errors"
 	"fmt"
-	"maps"
-	"slices"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -39,13 +37,6 @@ type Relay struct {
 	options RelayOptions
 	running atomic.Bool
 	counted counted
-}
-
-// invalidator is the part of a Cache that a Relay and a Writer use.
-type invalidator interface {
-	InsertingKeys(ctx context.Context, keys ...cacheaside.Key) (committed func(context.Context) error, err error)
-	InvalidateKeys(ctx context.Context, keys ...cacheaside.Key) error
-	RefreshKeys(ctx context.Context, keys ...cacheaside.Key) error
 }
 
 // relayed is the part of a Cache that a Relay uses.
@@ -87,33 +78,6 @@ func newRelay(cache relayed, queue Queue, options *RelayOptions) (*Relay, error)
 	return &Relay{cache: cache, queue: queue, options: o}, nil
 }
 
-// Run works until ctx ends; then it returns nil. Run puts back the items that it has claimed and
-// not done by then. That takes at most a third of RelayOptions.ClaimFor for items under way, and
-// another third for the queue; items that it cannot put back are due again when their claim has run
-// out. Run returns an error at once if the Relay is running already, and cacheaside.ErrClosed when
-// its cache has been closed, which is alerted, too. Nothing else ends Run, not even a panic of a
-// queue, a filter or a load function.
-func (r *Relay) Run(ctx context.Context) error {
-	if !r.running.CompareAndSwap(false, true) {
-		return errors.New("consistency: the Relay is running already")
-	}
-	defer r.running.Store(false)
-	r.count(func(c *counted) { c.Ended = false })
-	run := newRelayRun(r)
-	defer run.notified.Wait()
-	defer close(run.gone)
-	for ctx.Err() == nil && !run.closed {
-		run.turn(ctx)
-	}
-	run.leave(ctx)
-	if ctx.Err() != nil {
-		return nil
-	}
-	r.count(func(c *counted) { c.Ended = true })
-	run.notify(ctx, "cacheaside: a Relay has ended, and does nothing any more", Alert{Depth: r.depth(), Attempts: 1, Err: cacheaside.ErrClosed})
-	return fmt.Errorf("consistency: the Relay: %w", cacheaside.ErrClosed)
-}
-
 const (
 	// batch is the maximum number of items claimed at once. They cost Redis, and a database, some
 	// milliseconds.
@@ -149,117 +113,33 @@ type relayRun struct {
 	notified limitedlog.Teller[Alert]
 }
 
-func newRelayRun(r *Relay) *relayRun {
-	run := &relayRun{
-		Relay: r, workers: map[workerName]*worker{}, ended: make(chan *job), gone: make(chan struct{}),
-		hung: map[string]time.Time{},
+// Stats returns the counts so far. It asks nobody.
+func (r *Relay) Stats() RelayStats {
+	r.counted.Lock()
+	defer r.counted.Unlock()
+	s := r.counted.RelayStats
+	if s.Done > 0 {
+		s.Lag = r.counted.lags / time.Duration(s.Done)
 	}
-	run.alarms.init()
-	run.notified.To, run.notified.Panicked = r.options.OnAlert, run.alertPanicked
-	return run
+	if !r.counted.seen.IsZero() {
+		s.DepthAge = time.Since(r.counted.seen)
+	}
+	return s
 }
 
-// turn does one round. It waits a little for the workers, so that they are not given more than they
-// can do, and then for something to do.
-func (r *relayRun) turn(ctx context.Context) {
-	pause := r.round(ctx)
-	for until := r.busyUntil(); time.Now().Before(until) && r.wait(ctx, until, nil); {
-		until = r.busyUntil()
-	}
-	r.look(ctx)
-	r.rest(ctx, pause)
+// counted are the counts of a Relay.
+type counted struct {
+	sync.Mutex
+	RelayStats
+	lags time.Duration // of all items that are done
+	seen time.Time     // when Depth was read
 }
 
-// round claims a batch, invalidates its keys, gives items to workers and gives the others back. It
-// returns how long to pause then.
-func (r *relayRun) round(ctx context.Context) (pause time.Duration) {
-	most := batch
-	if r.outage > 0 {
-		most = 1
-	}
-	claimed := time.Now()
-	items, err := r.claim(ctx, most)
-	if err != nil {
-		return r.queueFailed(ctx, err)
-	}
-	if len(items) == 0 {
-		r.queueWorks()
-		if time.Since(r.lastDue) > r.options.ClaimFor {
-			r.nothingDue()
-		}
-		return idle
-	}
-	r.lastDue = claimed
-	point("relaying")
-	var o outcomes
-	tried := r.distribute(ctx, &o, items, claimed)
-	point("relayed")
-	if err := r.giveBack(ctx, &o); err != nil {
-		return r.queueFailed(ctx, err)
-	}
-	r.queueWorks()
-	switch {
-	case r.outage > 0 && tried:
-		return r.nextProbe
-	case len(items) < most:
-		return idle
-	}
-	return 0
+// count changes the counts.
+func (r *Relay) count(change func(*counted)) {
+	r.counted.Lock()
+	defer r.counted.Unlock()
+	change(&r.counted)
 }
 
-// distribute invalidates the keys of claimed items. Then it settles the items that need no code of
-// the user's, and gives the others to workers. It reports whether it invalidated any key.
-func (r *relayRun) distribute(ctx context.Context, o *outcomes, items []Item, claimed time.Time) (tried bool) {
-	var tasks []task
-	stale := map[cacheaside.Key]struct{}{} // a key may be in many items
-	for _, item := range items {
-		t := task{item, claimed}
-		unknown := r.unknownLoader(&item)
-		switch err := item.Key.Check(); {
-		case err != nil:
-			r.settle(ctx, o, t, err)
-			continue
-		case unknown != nil && item.Attempts > 0: // its key was invalidated at the first attempt
-			r.settle(ctx, o, t, unknown)
-			continue
-		case !r.reloadsNow(&item):
-			stale[item.Key] = struct{}{}
-		}
-		tasks = append(tasks, t)
-	}
-	failed := r.invalidate(ctx, stale, claimed.Add(r.options.ClaimFor*2/3))
-	for _, t := range tasks {
-		w, err := r.workerFor(&t.Item), failed[t.Key]
-		if err == nil {
-			err = r.unknownLoader(&t.Item)
-		}
-		switch {
-		case err != nil || w == nil:
-			r.settle(ctx, o, t, err)
-		case len(w.queue) >= batch:
-			r.postpone(o, w, t)
-		default:
-			w.queue = append(w.queue, t)
-		}
-	}
-	for _, w := range r.workers {
-		r.start(ctx, o, w)
-	}
-	return len(stale) > 0
-}
-
-// invalidate invalidates keys in one call, and returns those that have failed. It notes whether
-// Redis can be reached.
-func (r *relayRun) invalidate(ctx context.Context, stale map[cacheaside.Key]struct{}, until time.Time) map[cacheaside.Key]error {
-	if len(stale) == 0 {
-		return nil
-	}
-	limited, cancel := context.WithDeadline(ctx, until)
-	defer cancel()
-	keys := slices.Collect(maps.Keys(stale))
-	failed := leftOf(keys, r.cache.InvalidateKeys(limited, keys...))
-	if ctx.Err() == nil {
-		r.judgeRedis(ctx, keys, failed)
-	}
-	return failed
-}
+func (r *Relay) depth() Depth { return r.Stats().Depth }

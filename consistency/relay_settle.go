@@ -4,7 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
+	"log/slog"
 	"time"
 
 	"github.com/cacheaside/cacheaside"
@@ -84,7 +84,7 @@ var errUnknownLoader = errors.New("no relay here has this loader, and its filter
 // unknownLoader returns an error if an item is for the Relay of a process that has its loader, and
 // so its filter. It returns nil if this Relay can do the item.
 func (r *relayRun) unknownLoader(item *Item) error {
-	if !item.Admit || item.Key.All {
+	if !item.Admit || item.Key.All || item.Key.Check() != nil {
 		return nil
 	}
 	if has, _ := r.cache.Loader(item.Key.Loader); has {
@@ -111,31 +111,18 @@ func paced(next *time.Time) time.Duration {
 }
 
 // unknown returns an item of an unknown loader with its next due time: soon, so that another Relay
-// gets it; later if no relay has done it for long; and no sooner than pace permits. It alerts when
+// gets it; later and later after its alert; and no sooner than pace permits. It alerts when
 // an item has come back AlertAt times, or when there are so many that most have to wait for long.
 func (r *relayRun) unknown(ctx context.Context, item Item, err error) Item {
 	r.count(func(c *counted) { c.Unknown++ })
 	item.Attempts++
 	wait := paced(&r.nextUnknown)
-	item.After = max(unknownDelay(item.Attempts-r.options.AlertAt), wait)
+	item.After = max(retry.Delay(item.Attempts-r.options.AlertAt+1, longestProbe, longestDelay), wait)
 	if item.Attempts >= r.options.AlertAt || wait >= unknownAlertAt {
 		r.alert(ctx, &r.strange, "loader "+item.Key.Loader, item.Attempts, err)
 	}
 	return item
 }
-
-// unknownDelay returns up to longestProbe, and up to longestDelay after many attempts since the
-// alert.
-func unknownDelay(alerted int) time.Duration {
-	d := longestProbe
-	if alerted > 0 {
-		d = min(longestDelay, longestProbe<<min(alerted, 10))
-	}
-	return jitter(d)
-}
-
-// jitter returns between half and all of d.
-func jitter(d time.Duration) time.Duration { return d/2 + rand.N(d/2+1) }
 
 // judgeRedis notes whether Redis is out of reach: no key could be invalidated because of it.
 func (r *relayRun) judgeRedis(ctx context.Context, keys []cacheaside.Key, failed map[cacheaside.Key]error) {
@@ -172,4 +159,51 @@ func (r *relayRun) nothingDue() {
 func (r *relayRun) tryAll() {
 	r.outage = 0
 	r.count(func(c *counted) { c.Out = false })
+}
+
+// giveBack removes the items that are done from the queue, and puts the others back; also if ctx
+// has ended.
+func (r *relayRun) giveBack(ctx context.Context, o *outcomes) error {
+	ctx = context.WithoutCancel(ctx)
+	ctx, cancel := context.WithTimeout(ctx, r.options.ClaimFor/3)
+	defer cancel()
+	var done, later error
+	if len(o.done) > 0 {
+		if done = r.ask(func() error { return r.queue.Done(ctx, o.done...) }); done == nil {
+			r.count(func(c *counted) {
+				for _, item := range o.done {
+					c.lags, c.MaxLag = c.lags+item.Age, max(c.MaxLag, item.Age)
+				}
+				c.Done += int64(len(o.done))
+			})
+		}
+	}
+	if len(o.back) > 0 {
+		later = r.ask(func() error { return r.queue.Later(ctx, o.back...) })
+	}
+	return errors.Join(done, later)
+}
+
+// queueFailed notes a failure of the queue, and returns how long to leave it alone.
+func (r *relayRun) queueFailed(ctx context.Context, err error) time.Duration {
+	if ctx.Err() != nil {
+		return 0
+	}
+	r.count(func(c *counted) { c.QueueErrors++ })
+	r.queueFails++
+	if r.queueFails == 1 {
+		r.log(ctx, slog.LevelWarn, "cacheaside: the queue of a Relay fails, and is tried again", "err", err)
+	}
+	if r.queueFails >= r.options.AlertAt {
+		r.alert(ctx, &r.service, queueOut, r.queueFails, err)
+	}
+	return retry.Delay(r.queueFails, firstDelay, longestProbe)
+}
+
+func (r *relayRun) queueWorks() {
+	if r.queueFails > 0 {
+		r.log(context.Background(), slog.LevelInfo, "cacheaside: the queue of a Relay works again", "failures", r.queueFails)
+	}
+	r.queueFails = 0
+	r.over(&r.service, queueOut)
 }

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/cacheaside/cacheaside"
+	"github.com/cacheaside/cacheaside/internal/retry"
 )
 
 const (
@@ -137,7 +138,7 @@ func (r *relayRun) hangs(w *worker) error {
 
 // postpone puts an item back that its worker has no time for.
 func (r *relayRun) postpone(o *outcomes, w *worker, t task) {
-	t.After = max(jitter(r.options.ClaimFor/12), paced(&w.postponed))
+	t.After = max(retry.Delay(1, r.options.ClaimFor/12, longestDelay), paced(&w.postponed))
 	o.back = append(o.back, t.Item)
 }
 

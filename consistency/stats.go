@@ -1,6 +1,9 @@
 package consistency
 
-import "sync/atomic"
+import (
+	"sync/atomic"
+	"time"
+)
 
 // Stats counts what a Writer has done since the start, at all levels.
 type Stats struct {
@@ -28,19 +31,32 @@ type counters struct {
 	queued, skipped, notQueued         atomic.Int64
 }
 
-// Stats returns the counts of this Writer, and of the Writers of other levels that share everything
-// with it (see At). Stats does no I/O.
-func (w *Writer) Stats() Stats {
-	s := Stats{
-		Updates: w.updates.Load(), RolledBack: w.rolledBack.Load(), Unknown: w.unknowns.Load(),
-		HoldsRefused: w.holdsRefused.Load(), HoldsLost: w.holdsLost.Load(), NotStored: w.notStored.Load(),
-		Queued: w.queued.Load(), Skipped: w.skipped.Load(), NotQueued: w.notQueued.Load(),
-	}
-	if w.remover != nil {
-		s.Removed, s.Left = w.remover.removed.Load(), w.remover.left.Load()
-	}
-	if w.relay != nil {
-		s.Relay = w.relay.Stats()
-	}
-	return s
+// RelayStats counts what a Relay has done since it was made.
+type RelayStats struct {
+	Done        int64 // items that are done, and out of the queue
+	Again       int64 // times that one was done for the first of two times (Item.Again)
+	Failed      int64 // attempts at an item that failed: as many as it took
+	Retried     int64 // attempts at items that had failed before
+	NotReloaded int64 // keys that were to be reloaded, and were invalidated since they could not be
+	Bad         int64 // of Failed, attempts at items whose Key is none (Key.Check): somebody else has written them, and has to repair or remove them
+	Unknown     int64 // attempts at items that are for other relays, as this one has not got their loaders (Item.Admit)
+	QueueErrors int64 // calls of the queue that failed
+	Alerts      int64 // alerts, told to OnAlert if there is one
+	Panics      int64 // times that OnAlert, the Logger or the queue panicked
+
+	// Ended says that Run has ended though nobody has asked it to: the cache was closed.
+	Ended bool
+
+	// Out says that all that this relay has tried last has failed for want of Redis. Where other
+	// relays have done the rest, Out stays true until nothing was due for RelayOptions.ClaimFor.
+	Out bool
+
+	// Lag is the mean time that items had been in the queue when they were done, including the time
+	// that they were told to wait. MaxLag is the longest.
+	Lag, MaxLag time.Duration
+
+	// Depth is what is in the queue, for all relays together, as it was DepthAge ago. A Relay that
+	// runs looks about once a second.
+	Depth    Depth
+	DepthAge time.Duration
 }

@@ -3,12 +3,13 @@ package consistency
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 
 	"github.com/jmoiron/sqlx"
 
 	"github.com/cacheaside/cacheaside"
-	"github.com/cacheaside/cacheaside/internal/conn"
+	"github.com/cacheaside/cacheaside/internal/writeside"
 )
 
 // Update runs write in a transaction, commits it, and invalidates keys and those that Touch has
@@ -198,28 +199,50 @@ func (u *update) intend(ctx context.Context) error {
 	return nil
 }
 
-// commit sends the COMMIT. From here on nothing ends with ctx: the rows may have changed.
-func (u *update) commit(ctx context.Context) error {
-	u.over = true
-	err := u.tx.Commit()
-	point("committed")
-	ctx = context.WithoutCancel(ctx)
-	ctx, cancel := conn.WithTimeout(ctx, within)
-	defer cancel()
-	switch {
-	case err == nil:
-	default:
-		return u.unknown(ctx, err)
+// Enqueue is for transactions of your own. Call it in one, with the keys of the rows that the
+// transaction changes: they are invalidated when the transaction has been committed, whatever
+// happens then, and only then. tx is an *sql.Tx, *sqlx.Tx, or whatever else takes statements of
+// that transaction. Enqueue writes into the outbox; without one it returns an error. After an
+// error, roll back. Nothing else need be called: a Relay invalidates the keys 2 s after this call
+// (Async: Options.AsyncDelay after), or when the transaction has been committed, if that is later,
+// and then has the filters know of inserted rows. To have it sooner, call Cache.InvalidateKeys,
+// too, after the commit.
+func (w *Writer) Enqueue(ctx context.Context, tx sqlx.ExecerContext, keys ...cacheaside.Key) error {
+	if w.outbox == nil {
+		return fmt.Errorf("consistency: Enqueue: %w", errNoOutbox)
 	}
-	u.updates.Add(1)
-	switch {
-	case len(u.keys) == 0 || u.level == Async:
-		return nil
-	case u.level == Outbox && u.skips():
-		u.skipped.Add(int64(len(u.keys)))
-		u.forget(ctx, u.keys)
-		return u.later(ctx, u.keys, errSkipped)
+	if tx == nil {
+		return errors.New("consistency: Enqueue: the transaction is nil")
 	}
-	left, err := u.tell(ctx)
-	return u.later(ctx, left, err)
+	if err := w.enter(); err != nil {
+		return err
+	}
+	defer w.under.Done()
+	var t touched
+	if err := t.add(keys); err != nil || len(t.keys) == 0 {
+		return err
+	}
+	return w.outbox.PutIn(ctx, tx, w.items(w.level, t.keys, true)...)
+}
+
+// WriteThrough is Update at the level Strict, whatever the level of w, but the caches show the new
+// value of key at once instead of forgetting the key: write returns the value that a load would
+// return once the transaction is committed. The value is stored only if nobody else has held or
+// invalidated the key since before the transaction; else, and if Redis fails just then, the key is
+// invalidated as by Update (Stats.NotStored). So of two writers of one key neither can leave the
+// other's value in the caches. also are the other keys that the write changes, which are
+// invalidated, as are those that Touch adds.
+//
+// WriteThrough needs Options.StrictWrites of the Cache, in all processes. For a row that is deleted
+// use Update. The errors are those of Update.
+func WriteThrough[K comparable, V any](ctx context.Context, w *Writer, l *cacheaside.Loader[K, V], key K, write func(ctx context.Context, tx *sqlx.Tx) (V, error), also ...cacheaside.Key) error {
+	var value V
+	u := &update{core: w.core, level: Strict, store: func(ctx context.Context, h *cacheaside.Hold) bool {
+		stored, err := writeside.Of(l).StoreHeld(ctx, h, key, value)
+		return stored && err == nil
+	}}
+	return u.run(ctx, func(ctx context.Context, tx *sqlx.Tx) (err error) {
+		value, err = write(ctx, tx)
+		return err
+	}, append([]cacheaside.Key{l.Key(key)}, also...))
 }

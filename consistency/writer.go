@@ -179,3 +179,20 @@ func (c *core) end() error {
 	}
 	return fmt.Errorf("consistency: closed, and %d pending invalidations are lost", depth.Items)
 }
+
+// Stats returns the counts of this Writer, and of the Writers of other levels that share everything
+// with it (see At). Stats does no I/O.
+func (w *Writer) Stats() Stats {
+	s := Stats{
+		Updates: w.updates.Load(), RolledBack: w.rolledBack.Load(), Unknown: w.unknowns.Load(),
+		HoldsRefused: w.holdsRefused.Load(), HoldsLost: w.holdsLost.Load(), NotStored: w.notStored.Load(),
+		Queued: w.queued.Load(), Skipped: w.skipped.Load(), NotQueued: w.notQueued.Load(),
+	}
+	if w.remover != nil {
+		s.Removed, s.Left = w.remover.removed.Load(), w.remover.left.Load()
+	}
+	if w.relay != nil {
+		s.Relay = w.relay.Stats()
+	}
+	return s
+}

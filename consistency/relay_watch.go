@@ -2,6 +2,7 @@ package consistency
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"time"
@@ -51,6 +52,58 @@ const (
 	// to each of ten relays about twice.
 	overAfter = 20 * longestDelay
 )
+
+// ask calls the queue, which may be the user's: a panic, or runtime.Goexit, is an error.
+func (r *relayRun) ask(call func() error) error {
+	result := make(chan error, 1)
+	go func() {
+		err := errors.New("consistency: the queue has called runtime.Goexit")
+		returned := false
+		defer func() {
+			if p := recover(); p != nil {
+				err = fmt.Errorf("consistency: the queue panicked with a %T", p)
+			}
+			if !returned {
+				r.count(func(c *counted) { c.Panics++ })
+			}
+			result <- err
+		}()
+		err = call()
+		returned = true
+	}()
+	return <-result
+}
+
+const betweenLooks = time.Second
+
+// look reads the depth of the queue about once a second. Between two reads it waits for at least 20
+// times as long as one takes, which may be long in a large table.
+func (r *relayRun) look(ctx context.Context) {
+	began := time.Now()
+	if began.Before(r.nextLook) || r.queueFails > 0 {
+		return
+	}
+	r.forget()
+	limited, cancel := context.WithTimeout(ctx, r.options.ClaimFor/3)
+	defer cancel()
+	err := r.ask(func() error {
+		depth, err := r.queue.Depth(limited)
+		if err == nil {
+			r.count(func(c *counted) { c.Depth, c.seen = depth, time.Now() })
+		}
+		return err
+	})
+	q, ok := r.queue.(interface {
+		tend(ctx context.Context, log func(message string, args ...any)) error
+	})
+	if ok && err == nil {
+		err = q.tend(limited, func(message string, args ...any) { r.log(ctx, slog.LevelWarn, message, args...) })
+	}
+	if err != nil && ctx.Err() == nil {
+		r.count(func(c *counted) { c.QueueErrors++ })
+	}
+	r.nextLook = time.Now().Add(max(betweenLooks, 20*time.Since(began)))
+}
 
 // alert tells that something has failed so often. It answers whether it did: nobody is told again
 // of what the alarm sounds for.

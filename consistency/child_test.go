@@ -151,7 +151,7 @@ func comesBy(level Level, through bool, place string) bool {
 	switch place {
 	case "rolledback", "queued": // not when all goes well
 		return false
-	case "removing", "removed", "claimed", "relaying", "relayed": // which are no places of a write
+	case "removing", "removed", "claimed", "relaying", "relayed", "gone": // which are no places of a write
 		return false
 	case "stored":
 		return through

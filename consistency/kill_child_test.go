@@ -29,7 +29,7 @@ func init() {
 // rows, of a claim and of a Relay.
 var points = []string{
 	"held", "begun", "written", "admitted", "intended", "kept", "checked", "committed", "rolledback", "stored", "shown", "invalidated", "released", "queued",
-	"removing", "removed", "claimed", "relaying", "relayed",
+	"removing", "removed", "claimed", "relaying", "relayed", "gone",
 }
 
 // dieAt has the process kill itself where it was told to.
@@ -150,7 +150,8 @@ func killRelay() {
 	all.Wait()
 }
 
-// relayedQueue passes points of a Relay: when it has claimed items, and when it gives them back.
+// relayedQueue passes points of a Relay: when it has claimed items, and before and after it gives
+// them back.
 type relayedQueue struct{ *SQLOutbox }
 
 func (q relayedQueue) Claim(ctx context.Context, most int, life time.Duration) ([]Item, error) {
@@ -163,7 +164,9 @@ func (q relayedQueue) Claim(ctx context.Context, most int, life time.Duration) (
 
 func (q relayedQueue) Done(ctx context.Context, items ...Item) error {
 	point("relayed")
-	return q.SQLOutbox.Done(ctx, items...)
+	err := q.SQLOutbox.Done(ctx, items...)
+	point("gone")
+	return err
 }
 
 func (q relayedQueue) Later(ctx context.Context, items ...Item) error {

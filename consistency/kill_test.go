@@ -66,7 +66,7 @@ const (
 
 // passes tells whether processes of a case pass a point, or relays.
 func passes(group int, at string) bool {
-	if relays := at == "claimed" || at == "relaying" || at == "relayed"; relays || group == relaying {
+	if relays := slices.Contains([]string{"claimed", "relaying", "relayed", "gone"}, at); relays || group == relaying {
 		return relays && group == relaying
 	}
 	c := killCases[group]
@@ -207,7 +207,7 @@ func (p *killPlay) writer(w killWorld) *killedProcess {
 func (p *killPlay) shared(block int) bool { return block/len(killCases)%3 == 2 }
 
 func (p *killPlay) relay() *killedProcess {
-	return p.spawn("kill-relay", killWorld{Point: p.draw(relaying), Nth: 1 + p.random.IntN(5)})
+	return p.spawn("kill-relay", killWorld{Point: p.draw(relaying), Nth: 1 + p.random.IntN(2)})
 }
 
 // draw answers where the next one is to die: where it is worst first, and then everywhere in turn.
@@ -215,7 +215,7 @@ func (p *killPlay) draw(group int) string {
 	if len(p.decks[group]) == 0 {
 		deck := slices.DeleteFunc(slices.Clone(points), func(at string) bool { return !passes(group, at) })
 		if group == relaying {
-			deck = append(deck, "relaying", "relaying", "relaying") // with what it has claimed
+			deck = append(deck, "relaying", "gone", "gone") // with what it has claimed, and when that is not in the queue any more
 		}
 		p.random.Shuffle(len(deck), func(i, j int) { deck[i], deck[j] = deck[j], deck[i] })
 		if worst := slices.Index(deck, "committed"); worst > 0 && len(p.died[group]) == 0 {

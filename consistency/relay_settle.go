@@ -17,7 +17,7 @@ type task struct {
 	claimed time.Time // just before it was
 }
 
-// outcomes are what becomes of claimed items.
+// outcomes collects claimed items by what happens to them.
 type outcomes struct {
 	done []Item // their Age is of the moment when they were done
 	back []Item // as they are to be put back

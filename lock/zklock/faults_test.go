@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"os"
 	"strings"
 	"sync/atomic"
@@ -54,7 +55,7 @@ func TestToldBeforeTheNext(t *testing.T) {
 }
 
 func TestToldByNoServer(t *testing.T) {
-	z := testenv.SharedZooKeeper(t)
+	z := server(t)
 	inTime(t, time.Second, func(session time.Duration) bool {
 		return told(t, z, z.Addr, session, z.Pause, z.Resume, func() {})
 	})
@@ -70,7 +71,7 @@ func told(t *testing.T, z *testenv.ZooKeeper, addr string, session time.Duration
 	first := inTheEnd(t, a)
 	var told atomic.Pointer[time.Time]
 	context.AfterFunc(first.Context(), func() { now := time.Now(); told.Store(&now) })
-	conn := z.Client(t)
+	conn := client(t, z)
 	got := make(chan *lock.Lease, 1)
 	ctx, cancel := context.WithTimeout(t.Context(), 2*testenv.Hang)
 	defer cancel()
@@ -140,11 +141,11 @@ func inTheEnd(t testing.TB, l *lock.Locker) (lease *lock.Lease) {
 // TestReconnect: a connection that is lost, and one lost with the server, is no lock lost, and no
 // place in line.
 func TestReconnect(t *testing.T) {
-	z := testenv.SharedZooKeeper(t)
+	z := server(t)
 	p := testenv.NewProxy(t, z.Addr)
 	o := calm()
 	first := acquire(t, locker(t, p.Addr, o), nil)
-	conn := z.Client(t)
+	conn := client(t, z)
 	got := make(chan *lock.Lease, 1)
 	waiting := locker(t, p.Addr, o)
 	ctx, cancel := context.WithTimeout(t.Context(), 2*testenv.Hang)
@@ -166,7 +167,7 @@ func TestReconnect(t *testing.T) {
 	if err := context.Cause(first.Context()); err != nil {
 		t.Error(err)
 	}
-	if is := strings.Join(nodes(t, z.Client(t)), " "); is != was {
+	if is := strings.Join(nodes(t, client(t, z)), " "); is != was {
 		t.Errorf("nodes %s, were %s", is, was)
 	}
 	release(t, first)
@@ -209,8 +210,8 @@ func changes(t testing.TB, conn *zk.Conn) int32 {
 
 // TestLateNodeIsDeleted: a request for a node arrives when nobody waits for it any more.
 func TestLateNodeIsDeleted(t *testing.T) {
-	z := testenv.SharedZooKeeper(t)
-	conn, p := z.Client(t), testenv.NewProxy(t, z.Addr)
+	z := server(t)
+	conn, p := client(t, z), testenv.NewProxy(t, z.Addr)
 	l := locker(t, p.Addr, calm())
 	release(t, acquire(t, l, nil))
 	before := changes(t, conn)
@@ -239,8 +240,8 @@ func TestLateNodeIsDeleted(t *testing.T) {
 
 // TestLostReply: the node is there, but its creator is not told; it finds it.
 func TestLostReply(t *testing.T) {
-	z := testenv.SharedZooKeeper(t)
-	conn, p := z.Client(t), testenv.NewProxy(t, z.Addr)
+	z := server(t)
+	conn, p := client(t, z), testenv.NewProxy(t, z.Addr)
 	l := locker(t, p.Addr, calm())
 	release(t, acquire(t, l, nil))
 	before := changes(t, conn)
@@ -258,7 +259,7 @@ func TestLostReply(t *testing.T) {
 // TestUnansweredReleaseGoesOn, also when the Locker has given it up.
 func TestUnansweredReleaseGoesOn(t *testing.T) {
 	z := parallel(t)
-	conn, p, o := z.Client(t), testenv.NewProxy(t, z.Addr), calm()
+	conn, p, o := client(t, z), testenv.NewProxy(t, z.Addr), calm()
 	o.Root = "/unanswered"
 	l := locker(t, p.Addr, o)
 	left := func() int { return len(below(t, conn, o.Root+"/lock:a")) }
@@ -386,8 +387,8 @@ func TestProcess(t *testing.T) {
 // TestWatchesAnew: a process that waits watches anew by the next connection; go-zk is not to do it,
 // for it has a data race there.
 func TestWatchesAnew(t *testing.T) {
-	z := testenv.SharedZooKeeper(t)
-	conn, p := z.Client(t), testenv.NewProxy(t, z.Addr)
+	z := server(t)
+	conn, p := client(t, z), testenv.NewProxy(t, z.Addr)
 	first := acquire(t, locker(t, z.Addr, calm()), nil)
 	watched, taken := watchRequests(p)
 	ctx, cancel := context.WithTimeout(t.Context(), 2*testenv.Hang)
@@ -445,4 +446,24 @@ func watchRequests(p *testenv.Proxy) (one, all *atomic.Int64) {
 		return testenv.Pass
 	})
 	return one, all
+}
+
+// The time-out of a server that accepts connections and answers nothing is not the caller's.
+func TestServerThatStalls(t *testing.T) {
+	silent, err := net.Listen("tcp", "127.0.0.1:0") // its connections are never accepted by this program
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer silent.Close()
+	const timeout = 200 * time.Millisecond
+	l := locker(t, silent.Addr().String(), &zklock.Options{Timeout: timeout})
+	_, err = l.Acquire(context.Background(), "a", nil)
+	if err == nil || errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "ZooKeeper") {
+		t.Errorf("%v, want one that names ZooKeeper, and not the end of the caller's time", err)
+	}
+	short, cancel := context.WithTimeout(t.Context(), timeout/4)
+	defer cancel()
+	if _, err := l.Acquire(short, "b", nil); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("the caller's time was over: %v", err)
+	}
 }

@@ -23,7 +23,7 @@ func TestMain(m *testing.M) {
 // the others, which may have all nodes deleted, are over.
 func parallel(t *testing.T) *testenv.ZooKeeper {
 	t.Helper()
-	z := testenv.SharedZooKeeper(t)
+	z := server(t)
 	t.Parallel()
 	return z
 }
@@ -64,7 +64,7 @@ func TestSuite(t *testing.T) {
 // TestHistory: processes that are stopped, connections that hang and are reset, requests that are
 // delayed and replies that are lost, a server that is stopped and started again.
 func TestHistory(t *testing.T) {
-	z := testenv.SharedZooKeeper(t)
+	z := server(t)
 	seeds, length := locktest.Seeds()
 	for _, seed := range seeds {
 		var proxies []*testenv.Proxy

@@ -1,6 +1,7 @@
 // Package zklock keeps the locks of package lock in ZooKeeper: they survive the loss of servers as
 // long as most of them are left. Those who wait get a lock in the order in which they came, also
-// between processes. The fencing token is ZooKeeper's own transaction number.
+// between processes. The fencing token is ZooKeeper's own transaction number. The package is a
+// module of its own.
 package zklock
 
 import (

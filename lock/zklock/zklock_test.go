@@ -62,7 +62,7 @@ func below(t testing.TB, conn *zk.Conn, path string) []string {
 // line has n others wait for the lock, one after the other, and returns what they get.
 func line(t testing.TB, z *testenv.ZooKeeper, n int) (<-chan *lock.Lease, []context.CancelFunc) {
 	t.Helper()
-	conn := z.Client(t)
+	conn := client(t, z)
 	before := len(nodes(t, conn))
 	got := make(chan *lock.Lease, n)
 	var cancels []context.CancelFunc
@@ -86,7 +86,7 @@ type number struct{}
 func numberOf(s *lock.Lease) int { return s.Context().Value(number{}).(int) }
 
 func TestOrderAndTokens(t *testing.T) {
-	z := testenv.SharedZooKeeper(t)
+	z := server(t)
 	first := acquire(t, locker(t, z.Addr, calm()), nil)
 	got, _ := line(t, z, 4)
 	token := first.Token()
@@ -103,7 +103,7 @@ func TestOrderAndTokens(t *testing.T) {
 		release(t, lease)
 	}
 	// Also when the parent is another one, whose numbers begin anew.
-	conn := z.Client(t)
+	conn := client(t, z)
 	testenv.Eventually(t, "the parent deleted", func() bool { return conn.Delete(parent, -1) == nil })
 	last := acquire(t, locker(t, z.Addr, calm()), nil)
 	if last.Token() <= token {
@@ -114,8 +114,8 @@ func TestOrderAndTokens(t *testing.T) {
 
 // TestCancelledWaiter leaves no node, and does not have the one after him take what is another's.
 func TestCancelledWaiter(t *testing.T) {
-	z := testenv.SharedZooKeeper(t)
-	conn := z.Client(t)
+	z := server(t)
+	conn := client(t, z)
 	first := acquire(t, locker(t, z.Addr, calm()), nil)
 	got, cancel := line(t, z, 3)
 	cancel[1]()
@@ -150,8 +150,8 @@ func childrenRequests(p *testenv.Proxy) *atomic.Int64 {
 
 // TestReleaseWakesOne of those who wait, and the proofs of the holder's life nobody.
 func TestReleaseWakesOne(t *testing.T) {
-	z := testenv.SharedZooKeeper(t)
-	conn := z.Client(t)
+	z := server(t)
+	conn := client(t, z)
 	p := testenv.NewProxy(t, z.Addr)
 	watched, _ := watchRequests(p)
 	first := acquire(t, locker(t, z.Addr, calm()), nil)
@@ -209,8 +209,8 @@ func held(t testing.TB, conn *zk.Conn, s *lock.Lease) string {
 
 // TestForeignNodes below the lock are in nobody's way.
 func TestForeignNodes(t *testing.T) {
-	z := testenv.SharedZooKeeper(t)
-	conn := z.Client(t)
+	z := server(t)
+	conn := client(t, z)
 	release(t, acquire(t, locker(t, z.Addr, calm()), nil))
 	foreign := []string{"_c_0123456789abcdef0123456789abcdef-lock-0000000000", "L1-0000000000", "garbage", "L1-aaaaaaaaaaaaaaaaaaaaaaaaaa-0000000000"}
 	for _, name := range foreign {
@@ -238,8 +238,8 @@ func TestForeignNodes(t *testing.T) {
 
 // TestDeletedNode: somebody deletes the holder's node, and that of one in line.
 func TestDeletedNode(t *testing.T) {
-	z := testenv.SharedZooKeeper(t)
-	conn := z.Client(t)
+	z := server(t)
+	conn := client(t, z)
 	l, ttl := locker(t, z.Addr, calm()), time.Second
 	var first *lock.Lease
 	var got <-chan *lock.Lease
@@ -269,12 +269,12 @@ func TestDeletedNode(t *testing.T) {
 }
 
 func TestACL(t *testing.T) {
-	z := testenv.SharedZooKeeper(t)
+	z := server(t)
 	o := calm()
 	o.Root = "/private/locks"
 	o.ACL = zk.DigestACL(zk.PermAll, "user", "password")
 	o.Auth = []zklock.Auth{{Scheme: "digest", Credentials: []byte("user:password")}}
-	admin := z.Client(t)
+	admin := client(t, z)
 	t.Cleanup(func() { // nobody else may
 		if err := errors.Join(admin.AddAuth("digest", []byte("user:password")), remove(admin, "/private")); err != nil {
 			t.Error(err)

@@ -19,7 +19,6 @@ import (
 	"github.com/cacheaside/cacheaside/lock"
 	"github.com/cacheaside/cacheaside/lock/mysqllock"
 	"github.com/cacheaside/cacheaside/lock/redlock"
-	"github.com/cacheaside/cacheaside/lock/zklock"
 )
 
 // silent listens, and answers nothing: like a server that stalls.
@@ -96,9 +95,6 @@ func TestLockServicesThatStall(t *testing.T) {
 		"rows": {func(t *testing.T, addr string) (*lock.Locker, error) {
 			return mysqllock.New(database(t, addr), &mysqllock.Options{LockerOptions: o})
 		}, "no answer from", false},
-		"zk": {func(t *testing.T, addr string) (*lock.Locker, error) {
-			return zklock.New([]string{addr}, &zklock.Options{Timeout: timeout})
-		}, "ZooKeeper", false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			addr := silent(t)

@@ -61,9 +61,9 @@ func TestWhatGetLinks(t *testing.T) {
 // other service is a package or a module of its own.
 func TestWhatLocksLink(t *testing.T) {
 	for of, names := range map[string]string{
-		"../../../lock":           "go-redsync go-zookeeper go-sql-driver",
-		"../../../lock/mysqllock": "go-redsync go-zookeeper",
-		"../../../lock/redlock":   "go-zookeeper go-sql-driver",
+		"../../../lock":           "go-redsync go-sql-driver",
+		"../../../lock/mysqllock": "go-redsync",
+		"../../../lock/redlock":   "go-sql-driver",
 	} {
 		for _, p := range packages(t, of) {
 			if slices.ContainsFunc(strings.Fields(names), func(name string) bool { return strings.Contains(p, name) }) {

@@ -8,7 +8,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/go-zookeeper/zk"
 	"github.com/redis/go-redis/v9"
 )
 
@@ -178,20 +177,6 @@ func TestMariaDBGivesEachTestADatabase(t *testing.T) {
 	check(t, db.QueryRow("SELECT COUNT(*) FROM information_schema.tables WHERE table_schema = DATABASE()").Scan(&n))
 	if n != 0 {
 		t.Errorf("%d tables in a new database", n)
-	}
-}
-
-func TestZooKeeperIsEmptyWhenHandedOut(t *testing.T) {
-	conn := started(t, SharedZooKeeper).Client(t)
-	for _, path := range []string{"/a", "/a/b"} {
-		_, err := conn.Create(path, []byte("x"), 0, zk.WorldACL(zk.PermAll))
-		check(t, err)
-	}
-	_, err := conn.Create("/e", nil, zk.FlagEphemeral, zk.WorldACL(zk.PermAll))
-	check(t, err)
-	started(t, SharedZooKeeper)
-	if names, _, err := conn.Children("/"); err != nil || len(names) != 1 {
-		t.Errorf("nodes %v, %v", names, err)
 	}
 }
 

@@ -1,7 +1,6 @@
 package testenv
 
 import (
-	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -10,8 +9,6 @@ import (
 	"strings"
 	"testing"
 	"time"
-
-	"github.com/go-zookeeper/zk"
 )
 
 // zookeeperJar names in its manifest all other jars that the server needs.
@@ -26,13 +23,12 @@ type ZooKeeper struct {
 
 var sharedZooKeeper shared[ZooKeeper]
 
-// SharedZooKeeper returns the server of the test process, without any nodes of
-// earlier tests.
+// SharedZooKeeper returns the server of the test process, with the nodes that
+// earlier tests have left. Package zklock, whose module has a client, removes them.
 func SharedZooKeeper(t testing.TB) *ZooKeeper {
 	t.Helper()
 	z := sharedZooKeeper.get(always, func() *ZooKeeper { return startZooKeeper(t) })
 	z.revive(t)
-	z.clean(t)
 	return z
 }
 
@@ -88,82 +84,6 @@ func zookeeperReady(s *server) error {
 	}
 	if !strings.Contains(string(answer), "dataDir="+s.dir) {
 		return fmt.Errorf("unexpected answer %q", answer)
-	}
-	return nil
-}
-
-// Client returns a connection with a session that outlives any pause of the test
-// process, closed with the test.
-func (z *ZooKeeper) Client(t testing.TB) *zk.Conn {
-	t.Helper()
-	conn, err := z.connect()
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(conn.Close)
-	return conn
-}
-
-// sessionTimeout is that of the sessions which do not have to end by themselves.
-const sessionTimeout = 2 * time.Minute
-
-func (z *ZooKeeper) connect() (*zk.Conn, error) {
-	conn, events, err := zk.Connect([]string{z.Addr}, sessionTimeout,
-		zk.WithLogger(silent{}), zk.WithLogInfo(false))
-	if err != nil {
-		return nil, err
-	}
-	limit := time.After(Hang)
-	for {
-		select {
-		case e := <-events:
-			if e.State == zk.StateHasSession {
-				return conn, nil
-			}
-		case <-limit:
-			conn.Close()
-			return nil, errors.New("no session with ZooKeeper at " + z.Addr)
-		}
-	}
-}
-
-type silent struct{}
-
-func (silent) Printf(string, ...any) {}
-
-// clean removes all nodes except ZooKeeper's own.
-func (z *ZooKeeper) clean(t testing.TB) {
-	t.Helper()
-	conn, err := z.connect()
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer conn.Close()
-	names, _, err := conn.Children("/")
-	for _, name := range names {
-		if name != "zookeeper" && err == nil {
-			err = removeNode(conn, "/"+name)
-		}
-	}
-	if err != nil {
-		t.Fatalf("clean ZooKeeper: %v", err)
-	}
-}
-
-// removeNode removes a node and everything below it. Ephemeral nodes may vanish
-// meanwhile, because their session ends.
-func removeNode(conn *zk.Conn, path string) error {
-	names, _, err := conn.Children(path)
-	if err != nil && !errors.Is(err, zk.ErrNoNode) {
-		return err
-	}
-	for _, name := range names {
-		if err := removeNode(conn, path+"/"+name); err != nil {
-			return err
-		}
-	}
-	if err := conn.Delete(path, -1); err != nil && !errors.Is(err, zk.ErrNoNode) {
-		return err
 	}
 	return nil
 }

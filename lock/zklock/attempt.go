@@ -190,7 +190,7 @@ func (a *attempt) find(ctx context.Context) (string, error) {
 
 // wait returns when the node before has gone, or may have; it asks now and then by itself, too.
 func (a *attempt) wait(ctx context.Context, before string) error {
-	s, _ := a.d.session()
+	s := a.d.session()
 	if s == nil {
 		return errNoConnection
 	}
@@ -222,11 +222,11 @@ func (a *attempt) wait(ctx context.Context, before string) error {
 // lets it live. If the life is not proven to be a whole one, the lock begins with what is left of
 // it.
 func (a *attempt) take(ctx context.Context) (g driver.Grant, err error) {
-	s, timeout := a.d.session()
+	s := a.d.session()
 	if s == nil {
 		return g, errNoConnection
 	}
-	ttl := min(a.r.TTL, life(timeout))
+	ttl := min(a.r.TTL, life(s.timeout))
 	stat, sent, lives, err := a.d.prove(ctx, s, a.node, a.r.Timeout)
 	switch {
 	case errors.Is(err, errExpired):
@@ -243,4 +243,58 @@ func (a *attempt) take(ctx context.Context) (g driver.Grant, err error) {
 		return g, a.left(errExpired)
 	}
 	return driver.Grant{Lock: h, Token: stat.Czxid, Sent: sent, TTL: ttl}, nil
+}
+
+// grace is how long a contender that gives up waits for its node to be deleted. As a rule it is
+// deleted by then, and the next contender is not told that the lock is held.
+const grace = 50 * time.Millisecond
+
+// abandon deletes, in the background, the node that there may be: also one that is created only
+// now, by a request that nobody waits for any more.
+func (a *attempt) abandon() {
+	if a.created == nil {
+		return
+	}
+	done := make(chan struct{})
+	if !a.d.background(func() { defer close(done); a.undo() }) {
+		return
+	}
+	t := time.NewTimer(grace)
+	defer t.Stop()
+	select {
+	case <-done:
+	case <-t.C:
+	}
+}
+
+// undo finds out what has become of the request for the node. Nothing of an old connection comes
+// after a request by the next.
+func (a *attempt) undo() {
+	select {
+	case <-a.created.done:
+	case <-a.d.closing.Done():
+		return
+	}
+	node, err := a.created.value, a.created.err
+	for pause := 5 * time.Millisecond; err != nil && !answered(err); pause = min(2*pause, time.Second) {
+		a.d.sleep(pause)
+		if a.d.closing.Err() != nil {
+			return
+		}
+		node, err = a.find(a.d.closing)
+	}
+	if err == nil && node != "" {
+		a.d.remove(node, a.r.Timeout)
+	}
+}
+
+// remove deletes a node, however long that takes.
+func (d *zookeeper) remove(node string, timeout time.Duration) {
+	for pause := 5 * time.Millisecond; d.closing.Err() == nil; pause = min(2*pause, time.Second) {
+		_, err := do(d.closing, d.client, timeout, func(z *zk.Conn) (bool, error) { return true, z.Delete(node, -1) })
+		if answered(err) { // or it may not be deleted
+			return
+		}
+		d.sleep(pause)
+	}
 }

@@ -32,18 +32,14 @@ func begin[T any](ctx context.Context, c *client, f func(*zk.Conn) (T, error)) (
 	if err != nil {
 		return nil, err
 	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.closed {
+	k := &call[T]{done: make(chan struct{}), sent: time.Now()}
+	if !c.background(func() {
+		defer close(k.done)
+		k.value, k.err = f(c.conn)
+		c.noted(s, l, k.sent, k.err)
+	}) {
 		return nil, errClosed
 	}
-	k := &call[T]{done: make(chan struct{}), sent: time.Now()}
-	conn := c.conn
-	c.jobs.Go(func() {
-		defer close(k.done)
-		k.value, k.err = f(conn)
-		c.noted(s, l, k.sent, k.err)
-	})
 	return k, nil
 }
 
@@ -87,24 +83,18 @@ func do[T any](ctx context.Context, c *client, timeout time.Duration, f func(*zk
 // answers are the errors that only a server gives: it has not done what was asked for.
 var answers = []error{zk.ErrAPIError, zk.ErrNoNode, zk.ErrNoAuth, zk.ErrBadVersion, zk.ErrNoChildrenForEphemerals, zk.ErrNodeExists, zk.ErrNotEmpty, zk.ErrInvalidACL, zk.ErrBadArguments}
 
-// answered tells whether a request was answered, so that it is known whether it was carried out.
+// answered reports whether a request was answered, so that it is known whether it was carried out.
 func answered(err error) bool {
 	return err == nil || refused(err) || slices.ContainsFunc(answers, func(e error) bool { return errors.Is(err, e) })
 }
 
-// refused tells whether a server has refused a request for a reason that go-zk does not know: a
+// refused reports whether a server has refused a request for a reason that go-zk does not know: a
 // caller that asked again would be refused again.
 func refused(err error) bool {
-	for _, code := range []string{"-120", "-124", "-125"} { // an ephemeral node of a local session; SASL is required; a quota is exceeded
+	for _, code := range []string{"-6", "-120", "-124", "-125"} { // unimplemented; an ephemeral node of a local session; SASL is required; a quota is exceeded
 		if err != nil && strings.HasSuffix(err.Error(), "unknown error: "+code) {
 			return true
 		}
 	}
-	return unimplemented(err)
-}
-
-// unimplemented tells whether a server does not know such a request; go-zk does not know that
-// answer.
-func unimplemented(err error) bool {
-	return err != nil && strings.HasSuffix(err.Error(), "unknown error: -6")
+	return false
 }

@@ -1,7 +1,6 @@
 package zklock
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -33,9 +32,7 @@ type client struct {
 	open    bool     // requests can be sent to it
 	changed chan struct{}
 	authed  bool  // Options.Auth was accepted; from then on go-zk repeats it
-	refused error // Options.Auth was not
-
-	undialed error // of the last dial; nil: it succeeded
+	trouble error // why there is no connection, or no Auth; nil: not known
 
 	next, failures int // of go-zk's goroutine that connects
 }
@@ -97,10 +94,7 @@ func (c *client) Connected() { c.failures = 0 }
 
 // dial connects to a server; at once to each of them, and then with pauses.
 func (c *client) dial(network, address string, timeout time.Duration) (net.Conn, error) {
-	c.mu.Lock()
-	old := c.link
-	c.mu.Unlock()
-	old.cut() // go-zk forgets that where the session has expired
+	c.present().cut() // go-zk forgets that where the session has expired
 	if rounds := c.failures / len(c.servers); rounds > 0 {
 		longest := min(10*time.Millisecond<<min(rounds, 6), 500*time.Millisecond, c.options.SessionTimeout/10)
 		c.sleep(longest/2 + rand.N(longest/2))
@@ -109,55 +103,48 @@ func (c *client) dial(network, address string, timeout time.Duration) (net.Conn,
 	ctx, cancel := context.WithTimeout(c.closing, timeout)
 	defer cancel()
 	conn, err := c.options.Dial(ctx, network, address)
-	c.mu.Lock()
-	c.undialed = nil
 	if err != nil {
 		err = fmt.Errorf("dial %s: %w", address, err)
-		c.undialed = err
 	}
-	c.mu.Unlock()
-	if err != nil {
-		return nil, err
-	}
-	l := &link{Conn: conn, client: c, limit: time.Now().Add(max(c.options.SessionTimeout/8, time.Second))}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.closed {
+	if err != nil || c.authed {
+		c.trouble = err
+	}
+	switch {
+	case err != nil:
+		return nil, err
+	case c.closed:
 		_ = conn.Close() // it has not been used
 		return nil, errClosed
 	}
-	c.link = l
-	return l, nil
+	c.link = &link{Conn: conn, client: c, limit: time.Now().Add(max(c.options.SessionTimeout/8, time.Second))}
+	return c.link, nil
 }
 
 // sleep returns early when the client is closed.
 func (c *client) sleep(d time.Duration) { _ = retry.Sleep(c.closing, d) }
 
-// greeted is told by a link what the server has answered to the request for a session: id 0 means
-// that the one before is over.
+// greeted is called by a link with what the server has replied to the request for a session. An id
+// of 0 means that the session before has expired.
 func (c *client) greeted(l *link, id int64, timeout time.Duration) {
 	c.mu.Lock()
-	var lost []*held
-	if s := c.now; s != nil && (s.id != id || timeout < s.timeout) { // shorter than it was: its locks may live for less than is thought
-		lost = s.end()
+	defer c.mu.Unlock()
+	if s := c.now; s != nil && (s.id != id || s.timeout != timeout) { // with another time-out its locks live otherwise than was thought
+		s.end(errExpired)
 		c.now = nil
 	}
 	if id != 0 && !c.closed {
 		if c.now == nil {
 			c.now = &session{id: id, timeout: timeout, gone: make(chan struct{}), locks: make(map[*held]struct{})}
 		}
-		c.now.timeout = timeout
 		c.now.begin(l.sent)
 		c.open = true
 	}
 	c.change()
-	c.mu.Unlock()
-	for _, h := range lost {
-		h.lost(errExpired)
-	}
 }
 
-// left is told by a link that it is closed.
+// left is called by a link that is closed.
 func (c *client) left(l *link) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -167,20 +154,17 @@ func (c *client) left(l *link) {
 	}
 }
 
-// expired ends a session of which a server has said that it has.
+// expired ends a session that has expired, as a server has replied.
 func (c *client) expired(s *session) {
 	c.mu.Lock()
 	var l *link
-	lost := s.end()
+	s.end(errExpired)
 	if c.now == s {
 		c.now, c.open = nil, false
 		c.change()
 		l = c.link
 	}
 	c.mu.Unlock()
-	for _, h := range lost {
-		h.lost(errExpired)
-	}
 	l.cut() // so go-zk makes a new session
 }
 
@@ -190,76 +174,75 @@ func (c *client) change() {
 	c.changed = make(chan struct{})
 }
 
-// session is the one of now, and its time-out; nil if there is none.
-func (c *client) session() (*session, time.Duration) {
+// present returns the latest link; nil if there is none.
+func (c *client) present() *link {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.now == nil {
-		return nil, 0
-	}
-	return c.now, c.now.timeout
+	return c.link
+}
+
+// session returns the present session; nil if there is none.
+func (c *client) session() *session {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.now
 }
 
 // connected waits for a connection with a session, and with Options.Auth.
 func (c *client) connected(ctx context.Context) (*session, *link, error) {
-	return c.connection(ctx, func() bool { return c.authed })
-}
-
-func (c *client) connection(ctx context.Context, ready func() bool) (*session, *link, error) {
 	for {
 		c.mu.Lock()
-		s, l, changed, refused, undialed := c.now, c.link, c.changed, c.refused, c.undialed
-		open := c.open && s != nil && l != nil && ready()
+		s, l, changed, trouble := c.now, c.link, c.changed, c.trouble
+		ready := c.open && c.authed && s != nil && l != nil
 		c.mu.Unlock()
-		if open {
+		if ready {
 			return s, l, nil
 		}
 		select {
 		case <-changed:
 		case <-ctx.Done():
-			return nil, nil, errors.Join(errNoConnection, refused, undialed, context.Cause(ctx))
+			return nil, nil, errors.Join(errNoConnection, trouble, context.Cause(ctx))
 		case <-c.closing.Done():
 			return nil, nil, errClosed
 		}
 	}
 }
 
-// authenticate tells the servers Options.Auth, before anything else.
+// authenticate sends Options.Auth to the servers, before anything else.
 func (c *client) authenticate() {
 	for i := 0; i < len(c.options.Auth); {
-		if _, _, err := c.connection(c.closing, func() bool { return true }); err != nil {
-			return
-		}
 		a := c.options.Auth[i]
 		err := c.conn.AddAuth(a.Scheme, a.Credentials)
-		if err == nil {
+		switch {
+		case err == nil:
 			i++
 			continue
+		case c.closing.Err() != nil:
+			return
 		}
 		c.mu.Lock()
-		c.refused = fmt.Errorf("Options.Auth: %w", err)
+		c.trouble = fmt.Errorf("Options.Auth: %w", err)
 		c.mu.Unlock()
 		c.sleep(100 * time.Millisecond)
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.authed, c.refused = true, nil
+	c.authed, c.trouble = true, nil
 	c.change()
 }
 
 // pulse keeps the life of the session proven.
 func (c *client) pulse() {
-	for c.closing.Err() == nil {
-		if _, _, err := c.connected(c.closing); err != nil {
+	for {
+		s, _, err := c.connected(c.closing)
+		if err != nil {
 			return
 		}
-		_, limit := c.session()
-		pause := pulse(cmp.Or(limit, c.options.SessionTimeout))
 		began := time.Now()
 		// go-zk ends a connection that is silent for two thirds of that: so no more than one of
 		// these is under way.
-		_, _ = do(c.closing, c, limit, func(z *zk.Conn) (bool, error) { ok, _, err := z.Exists("/"); return ok, err })
-		c.sleep(pause - time.Since(began))
+		_, _ = do(c.closing, c, s.timeout, func(z *zk.Conn) (bool, error) { ok, _, err := z.Exists("/"); return ok, err })
+		c.sleep(pulse(s.timeout) - time.Since(began))
 	}
 }
 
@@ -277,27 +260,20 @@ func (c *client) background(f func()) bool {
 func (c *client) close() {
 	c.mu.Lock()
 	c.closed = true
-	conn, open, l := c.conn, c.open, c.link
-	var lost []*held
+	conn, open := c.conn, c.open
 	if c.now != nil {
-		lost = c.now.end()
+		c.now.end(errClosed)
 	}
 	c.mu.Unlock()
 	c.stop()
-	for _, h := range lost {
-		h.lost(errClosed)
-	}
 	if conn == nil {
 		return
 	}
 	if !open {
-		l.cut() // which may wait for its first answer
+		c.present().cut() // it may wait for its first answer
 	}
 	conn.Close()
-	c.mu.Lock()
-	l = c.link
-	c.mu.Unlock()
-	l.cut()
+	c.present().cut()
 	for range c.events { // until go-zk has ended
 	}
 	c.jobs.Wait()

@@ -43,7 +43,7 @@ func (d *zookeeper) prove(ctx context.Context, s *session, node string, timeout 
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if s.over || stat.EphemeralOwner != s.id {
+	if s.ended() || stat.EphemeralOwner != s.id {
 		return nil, sent, lives, errExpired
 	}
 	return stat, k.sent, s.lives(k.sent), nil
@@ -53,7 +53,7 @@ func (d *zookeeper) prove(ctx context.Context, s *session, node string, timeout 
 func (d *zookeeper) hold(h *held) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if h.session.over {
+	if h.session.ended() {
 		return false
 	}
 	h.session.locks[h] = struct{}{}
@@ -63,7 +63,7 @@ func (d *zookeeper) hold(h *held) bool {
 func (h *held) Extend(ctx context.Context, ttl time.Duration) error {
 	_, sent, lives, err := h.d.prove(ctx, h.session, h.node, h.timeout)
 	switch {
-	case gone(err) || h.d.ended(h.session):
+	case gone(err) || h.session.ended():
 		h.end()
 		return fmt.Errorf("%w: %w", driver.ErrLost, cmp.Or(err, errExpired))
 	case err == nil && lives.Before(sent.Add(ttl)):
@@ -75,12 +75,6 @@ func (h *held) Extend(ctx context.Context, ttl time.Duration) error {
 // gone tells whether an error says that a node, or its session, is.
 func gone(err error) bool {
 	return errors.Is(err, zk.ErrNoNode) || errors.Is(err, zk.ErrSessionExpired) || errors.Is(err, errExpired)
-}
-
-func (c *client) ended(s *session) bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return s.over
 }
 
 // end notes that it is not held any more.
@@ -97,35 +91,24 @@ func (h *held) clean() {
 	}
 }
 
-// Release deletes the node; if the node is not known to be deleted, Release goes on in the
-// background, for as long as the session may live.
+// Release deletes the node. If the node is not known to be deleted, that goes on in the background,
+// for as long as the session may live.
 func (h *held) Release(ctx context.Context) error {
 	h.end()
-	for {
-		if h.d.ended(h.session) {
-			h.clean() // it goes with the session, unless that has only changed its time-out
-			return driver.ErrLost
-		}
-		_, err := do(ctx, h.d.client, h.timeout, func(z *zk.Conn) (bool, error) { return true, z.Delete(h.node, -1) })
-		unknown := h.unknown
-		h.unknown = unknown || !answered(err)
-		switch {
-		case err == nil:
-			h.d.parents.tidy(ctx, h.node, h.timeout)
-			return nil
-		case errors.Is(err, zk.ErrNoNode) && unknown:
-			return nil // by a request before
-		case gone(err):
-			return driver.ErrLost
-		case answered(err):
-			return err
-		case ctx.Err() != nil:
-			h.clean()
-			return err
-		}
-		h.d.sleep(5 * time.Millisecond)
-		if h.d.closing.Err() != nil {
-			return err
-		}
+	if h.session.ended() {
+		h.clean() // it goes with the session, unless that has only changed its time-out
+		return driver.ErrLost
 	}
+	_, err := do(ctx, h.d.client, h.timeout, func(z *zk.Conn) (bool, error) { return true, z.Delete(h.node, -1) })
+	before := h.unknown
+	h.unknown = before || !answered(err)
+	switch {
+	case errors.Is(err, zk.ErrNoNode) && before:
+		return nil // by a request before
+	case gone(err):
+		return driver.ErrLost
+	case !answered(err):
+		h.clean()
+	}
+	return err
 }

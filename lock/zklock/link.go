@@ -5,20 +5,26 @@ import (
 	"errors"
 	"io"
 	"net"
-	"sync"
 	"time"
 
 	"github.com/go-zookeeper/zk"
 )
 
-// link is a connection to a server. go-zk does not tell what the server has granted to the session,
-// so link reads it in the server's first answer; and it has that answer come in time: go-zk would
+// link is a connection to a server. go-zk does not show what the server has granted to the session,
+// so link reads it in the server's first answer; and it makes that answer come in time: go-zk would
 // wait for it for many times as long as the session lives.
 //
-// When the connection is lost, link says, in the server's name, that all nodes that are watched
-// have gone. So those who wait look again, and go-zk has no watches to take along to the next
-// connection: while it does that it has a data race, in which the one who reads answers changes
-// what it compares the nodes with.
+// When the connection is lost, link lets go-zk read that all nodes that are watched have gone. So
+// the contenders that wait look again, and go-zk has no watches to take along to the next
+// connection. The client of Java has a switch for that (zookeeper.disableAutoWatchReset); go-zk has
+// none, nor a call that drops a watch. It sends the number of the last transaction that it has seen
+// with the watches that it takes along, while its reader changes that number: a data race, which
+// ends tests of programs that use this package with -race, and can lose the deletion that a
+// contender waits for. The ways around it that send no such answer cost users more: to poll passes
+// a lock on tens of milliseconds late; watches on a second connection, thrown away with it, double
+// the connections and the sessions of the fleet (servers allow 60 connections of one address by
+// default); and a new session for each lost connection loses all locks with it. The answers never
+// leave the process.
 type link struct {
 	net.Conn
 	client *client
@@ -29,8 +35,6 @@ type link struct {
 	known bool      // the first answer was read
 	frame []byte    // what is left to go-zk of an answer
 	err   error     // the connection is lost
-
-	once sync.Once
 }
 
 // An answer begins with its length. The first: the version of the protocol, the session's time-out
@@ -107,13 +111,13 @@ func (l *link) SetReadDeadline(t time.Time) error {
 }
 
 func (l *link) Close() error {
-	l.once.Do(func() { l.client.left(l) })
+	l.client.left(l)
 	return l.Conn.Close()
 }
 
-// cut closes the link, if there is one.
+// cut closes the connection, if there is one. go-zk notices that, and closes the link.
 func (l *link) cut() {
 	if l != nil {
-		_ = l.Close() // nobody has a use for it any more
+		_ = l.Conn.Close() // it has no more use
 	}
 }

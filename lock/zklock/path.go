@@ -3,11 +3,12 @@ package zklock
 import (
 	"crypto/rand"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 )
 
-// escape makes one name of a path of any bytes; different ones stay different.
+// escape returns a name of a path for any bytes. Different keys have different names.
 func escape(key string) string {
 	const hex = "0123456789ABCDEF"
 	var b strings.Builder
@@ -31,7 +32,7 @@ func newID() string { return rand.Text() }
 
 func nodeName(id string) string { return "L1-" + id + "-" }
 
-// place tells the id and the number of a contender's node.
+// place returns the id and the number of a contender's node.
 func place(name string) (id string, number int32, ok bool) {
 	m := contender.FindStringSubmatch(name)
 	if m == nil {
@@ -41,24 +42,21 @@ func place(name string) (id string, number int32, ok bool) {
 	return m[1], int32(n), err == nil
 }
 
-// before tells whether a was created before b: they are numbered by 32 bits, which a lock in much
+// before reports whether a was created before b: they are numbered by 32 bits, which a lock in much
 // use has seen all of after some years.
 func before(a, b int32) bool { return a-b < 0 }
 
-// ahead is the node right before the node of this id: "" if there is none. found tells whether it
-// is there at all.
+// ahead returns the contender's node right before the node of this id: "" if there is none. found
+// reports whether the node of this id is there at all.
 func ahead(children []string, id string) (predecessor string, found bool) {
-	var mine, last int32
-	for _, name := range children {
-		if i, n, ok := place(name); ok && i == id {
-			mine, found = n, true
-		}
-	}
-	if !found {
+	mine := slices.IndexFunc(children, func(name string) bool { i, _, ok := place(name); return ok && i == id })
+	if mine < 0 {
 		return "", false
 	}
+	_, own, _ := place(children[mine])
+	var last int32
 	for _, name := range children {
-		if _, n, ok := place(name); ok && before(n, mine) && (predecessor == "" || before(last, n) != false) {
+		if _, n, ok := place(name); ok && before(n, own) && (predecessor == "" || before(last, n)) {
 			predecessor, last = name, n
 		}
 	}

@@ -1,18 +1,16 @@
 package zklock
 
 import (
-	"maps"
 	"slices"
 	"time"
 )
 
-// session is one session with ZooKeeper, over any number of connections. Its fields but id and gone
-// are guarded by client.mu.
+// session is one session with ZooKeeper, over any number of connections. client.mu guards heard and
+// locks.
 type session struct {
 	id      int64
 	timeout time.Duration
 	gone    chan struct{} // closed when it is over
-	over    bool
 	heard   []heard
 	locks   map[*held]struct{}
 }
@@ -35,14 +33,25 @@ func delay(timeout time.Duration) time.Duration { return timeout / 4 }
 // pulse is how often a request is sent for the sake of the session.
 func pulse(timeout time.Duration) time.Duration { return timeout / 8 }
 
-// end returns the locks of a session that is over, once.
-func (s *session) end() []*held {
-	if s.over {
-		return nil
+// end ends the session, and with it its locks. The caller holds client.mu.
+func (s *session) end(why error) {
+	if s.ended() {
+		return
 	}
-	s.over = true
 	close(s.gone)
-	return slices.Collect(maps.Keys(s.locks))
+	for h := range s.locks {
+		h.lost(why)
+	}
+}
+
+// ended reports whether the session is over.
+func (s *session) ended() bool {
+	select {
+	case <-s.gone:
+		return true
+	default:
+		return false
+	}
 }
 
 // begin notes that the session was opened, or taken up again by a new connection, for which the

@@ -14,10 +14,9 @@ import (
 
 // New makes a Locker on the ZooKeeper with these servers, each "host:port", or "host" for port
 // 2181 (an IPv6 address with a port is "[::1]:2181"). It refuses an address that cannot work, such
-// as one with a path: see Options.Root. It is for ZooKeeper version 3.5 or later; with an older
-// one each release deletes empty parents. nil options are the defaults. New does no I/O. The
-// Locker has a session of its own, from its first use on, which Close ends; if the session
-// expires, its locks are lost, and there is a new one.
+// as one with a path: see Options.Root. It needs ZooKeeper 3.5 or later. nil options are the
+// defaults. New does no I/O. The Locker has a session of its own, from its first use on, which
+// Close ends; if the session expires, its locks are lost, and there is a new one.
 //
 // A lock is an ephemeral sequential node below a node of its own, Root/name, which is a container:
 // the servers delete it a while after its last use. Root stays. Each contender watches only the one

@@ -12,7 +12,7 @@ import (
 
 // attempt is one Acquire.
 type attempt struct {
-	d      *zookeeper
+	d      *client
 	r      driver.Request
 	parent string
 
@@ -22,8 +22,17 @@ type attempt struct {
 	heard   time.Time     // when ZooKeeper has last answered
 }
 
-func newAttempt(d *zookeeper, r driver.Request) *attempt {
-	return &attempt{d: d, r: r, parent: d.parents.path(r.Key), heard: time.Now()}
+// Acquire waits in line. Its node is deleted, whatever ends the wait, in the background if need be.
+func (c *client) Acquire(ctx context.Context, r driver.Request) (driver.Grant, error) {
+	if err := c.start(); err != nil {
+		return driver.Grant{}, err
+	}
+	a := &attempt{d: c, r: r, parent: c.options.Root + "/" + escape(r.Key), heard: time.Now()}
+	g, err := a.run(ctx)
+	if err != nil {
+		a.abandon()
+	}
+	return g, err
 }
 
 var errAgain = errors.New("the node, or the one before it, is gone")
@@ -76,7 +85,7 @@ func (a *attempt) free(ctx context.Context) error {
 
 // list is the line, as far as the leader knows.
 func (a *attempt) list(ctx context.Context) ([]string, error) {
-	return do(ctx, a.d.client, a.r.Timeout, func(z *zk.Conn) ([]string, error) {
+	return do(ctx, a.d, a.r.Timeout, func(z *zk.Conn) ([]string, error) {
 		if _, err := z.Sync(a.parent); err != nil {
 			return nil, err
 		}
@@ -96,7 +105,7 @@ func (a *attempt) step(ctx context.Context) (g driver.Grant, err error) {
 	if err := a.stand(ctx); err != nil {
 		return g, err
 	}
-	names, err := do(ctx, a.d.client, a.r.Timeout, func(z *zk.Conn) ([]string, error) { names, _, err := z.Children(a.parent); return names, err })
+	names, err := do(ctx, a.d, a.r.Timeout, func(z *zk.Conn) ([]string, error) { names, _, err := z.Children(a.parent); return names, err })
 	if err != nil {
 		return g, a.left(err)
 	}
@@ -158,7 +167,7 @@ func (a *attempt) stand(ctx context.Context) error {
 		return nil
 	}
 	if errors.Is(err, zk.ErrNoNode) {
-		if err = a.d.parents.create(ctx, a.parent, a.r.Timeout); err == nil {
+		if err = a.d.createParents(ctx, a.parent, a.r.Timeout); err == nil {
 			err = errAgain
 		}
 	}
@@ -170,8 +179,8 @@ func (a *attempt) create(ctx context.Context) (err error) {
 	defer cancel()
 	a.id = newID()
 	path := a.parent + "/" + nodeName(a.id)
-	a.created, err = begin(ctx, a.d.client, func(z *zk.Conn) (string, error) {
-		return z.Create(path, nil, zk.FlagEphemeralSequential, a.d.parents.acl)
+	a.created, err = begin(ctx, a.d, func(z *zk.Conn) (string, error) {
+		return z.Create(path, nil, zk.FlagEphemeralSequential, a.d.options.ACL)
 	})
 	return err
 }
@@ -194,7 +203,7 @@ func (a *attempt) wait(ctx context.Context, before string) error {
 	if s == nil {
 		return errNoConnection
 	}
-	ch, err := a.d.watches.until(ctx, a.d.client, before, a.r.Timeout)
+	ch, err := a.d.watches.until(ctx, a.d, before, a.r.Timeout)
 	if errors.Is(err, zk.ErrNoNode) {
 		return errAgain
 	}
@@ -206,7 +215,6 @@ func (a *attempt) wait(ctx context.Context, before string) error {
 	defer backstop.Stop()
 	select {
 	case <-ch:
-		a.d.watches.forget(before, ch)
 	case <-s.gone:
 	case <-backstop.C:
 	case <-ctx.Done():
@@ -289,12 +297,12 @@ func (a *attempt) undo() {
 }
 
 // remove deletes a node, however long that takes.
-func (d *zookeeper) remove(node string, timeout time.Duration) {
-	for pause := 5 * time.Millisecond; d.closing.Err() == nil; pause = min(2*pause, time.Second) {
-		_, err := do(d.closing, d.client, timeout, func(z *zk.Conn) (bool, error) { return true, z.Delete(node, -1) })
+func (c *client) remove(node string, timeout time.Duration) {
+	for pause := 5 * time.Millisecond; c.closing.Err() == nil; pause = min(2*pause, time.Second) {
+		_, err := do(c.closing, c, timeout, func(z *zk.Conn) (bool, error) { return true, z.Delete(node, -1) })
 		if answered(err) { // or it may not be deleted
 			return
 		}
-		d.sleep(pause)
+		c.sleep(pause)
 	}
 }

@@ -14,11 +14,12 @@ import (
 	"github.com/cacheaside/cacheaside/internal/retry"
 )
 
-// client is one connection of go-zk, and the sessions that it has had one after the other.
+// client is the driver: one connection of go-zk, and the sessions that it has had one after the
+// other.
 type client struct {
 	servers []string
 	options Options
-	gone    func() []byte // what a link says when it is lost; see watches
+	watches watches
 	closing context.Context
 	stop    context.CancelFunc
 	jobs    sync.WaitGroup // requests, and what is cleaned up
@@ -44,6 +45,7 @@ var (
 
 func newClient(servers []string, o Options) *client {
 	c := &client{servers: servers, options: o, changed: make(chan struct{})}
+	c.watches.asked, c.watches.channels = make(map[string]int), make(map[string]<-chan zk.Event)
 	rand.Shuffle(len(servers), func(i, j int) { servers[i], servers[j] = servers[j], servers[i] })
 	c.closing, c.stop = context.WithCancel(context.Background())
 	return c
@@ -246,7 +248,7 @@ func (c *client) pulse() {
 	}
 }
 
-// background runs what close waits for, and ends; it returns false if the client is closed.
+// background runs what Close waits for, and ends; it returns false if the client is closed.
 func (c *client) background(f func()) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -256,8 +258,8 @@ func (c *client) background(f func()) bool {
 	return !c.closed
 }
 
-// close ends the session, and with it what may be left of it.
-func (c *client) close() {
+// Close ends the session, and with it what may be left of it.
+func (c *client) Close() error {
 	c.mu.Lock()
 	c.closed = true
 	conn, open := c.conn, c.open
@@ -267,7 +269,7 @@ func (c *client) close() {
 	c.mu.Unlock()
 	c.stop()
 	if conn == nil {
-		return
+		return nil
 	}
 	if !open {
 		c.present().cut() // it may wait for its first answer
@@ -277,4 +279,5 @@ func (c *client) close() {
 	for range c.events { // until go-zk has ended
 	}
 	c.jobs.Wait()
+	return nil
 }

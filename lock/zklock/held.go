@@ -15,7 +15,7 @@ import (
 
 // held is a lock that this process has.
 type held struct {
-	d       *zookeeper
+	d       *client
 	node    string
 	session *session
 	lost    func(error)
@@ -31,18 +31,18 @@ var errUnproven = errors.New("the leader may have lost the session")
 // does a lock whose node is the first. It tells when that was sent, and until when the session
 // lives. A server that is cut off from the others could not answer that, but could answer any
 // question.
-func (d *zookeeper) prove(ctx context.Context, s *session, node string, timeout time.Duration) (stat *zk.Stat, sent, lives time.Time, err error) {
+func (c *client) prove(ctx context.Context, s *session, node string, timeout time.Duration) (stat *zk.Stat, sent, lives time.Time, err error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, timeout, errTimeout)
 	defer cancel()
-	k, err := begin(ctx, d.client, func(z *zk.Conn) (*zk.Stat, error) { return z.Set(node, nil, -1) })
+	k, err := begin(ctx, c, func(z *zk.Conn) (*zk.Stat, error) { return z.Set(node, nil, -1) })
 	if err == nil {
 		stat, err = k.wait(ctx)
 	}
 	if err != nil {
 		return nil, sent, lives, err
 	}
-	d.mu.Lock()
-	defer d.mu.Unlock()
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	if s.ended() || stat.EphemeralOwner != s.id {
 		return nil, sent, lives, errExpired
 	}
@@ -50,9 +50,9 @@ func (d *zookeeper) prove(ctx context.Context, s *session, node string, timeout 
 }
 
 // hold notes a lock that was got; false if its session is over already.
-func (d *zookeeper) hold(h *held) bool {
-	d.mu.Lock()
-	defer d.mu.Unlock()
+func (c *client) hold(h *held) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	if h.session.ended() {
 		return false
 	}
@@ -99,7 +99,7 @@ func (h *held) Release(ctx context.Context) error {
 		h.clean() // it goes with the session, unless that has only changed its time-out
 		return driver.ErrLost
 	}
-	_, err := do(ctx, h.d.client, h.timeout, func(z *zk.Conn) (bool, error) { return true, z.Delete(h.node, -1) })
+	_, err := do(ctx, h.d, h.timeout, func(z *zk.Conn) (bool, error) { return true, z.Delete(h.node, -1) })
 	before := h.unknown
 	h.unknown = before || !answered(err)
 	switch {

@@ -56,7 +56,7 @@ func (l *link) Write(b []byte) (int, error) {
 func (l *link) Read(b []byte) (int, error) {
 	if len(l.frame) == 0 && l.err == nil {
 		if l.frame, l.err = l.next(); l.err != nil && l.known {
-			l.frame = l.client.gone()
+			l.frame = l.client.watches.gone()
 		}
 	}
 	if len(l.frame) == 0 {

@@ -1,11 +1,16 @@
 package zklock
 
 import (
+	"context"
 	"crypto/rand"
+	"errors"
 	"regexp"
 	"slices"
 	"strconv"
 	"strings"
+	"time"
+
+	"github.com/go-zookeeper/zk"
 )
 
 // escape returns a name of a path for any bytes. Different keys have different names.
@@ -61,4 +66,42 @@ func ahead(children []string, id string) (predecessor string, found bool) {
 		}
 	}
 	return predecessor, true
+}
+
+// createParents creates the node of a lock, and those above it.
+func (c *client) createParents(ctx context.Context, path string, timeout time.Duration) error {
+	err := c.container(ctx, path, timeout)
+	if !errors.Is(err, zk.ErrNoNode) {
+		return err
+	}
+	for i := 1; i < len(path); i++ {
+		if path[i] == '/' {
+			if err := c.persistent(ctx, path[:i], timeout); err != nil {
+				return err
+			}
+		}
+	}
+	return c.container(ctx, path, timeout)
+}
+
+func (c *client) container(ctx context.Context, path string, timeout time.Duration) error {
+	_, err := do(ctx, c, timeout, func(z *zk.Conn) (string, error) { return z.CreateContainer(path, nil, zk.FlagContainer, c.options.ACL) })
+	return there(err)
+}
+
+func (c *client) persistent(ctx context.Context, path string, timeout time.Duration) error {
+	_, err := do(ctx, c, timeout, func(z *zk.Conn) (string, error) { return z.Create(path, nil, zk.FlagPersistent, c.options.ACL) })
+	if errors.Is(err, zk.ErrNoAuth) { // a client that may not create it may use it, if it is there
+		if ok, e := do(ctx, c, timeout, func(z *zk.Conn) (bool, error) { ok, _, err := z.Exists(path); return ok, err }); e == nil && ok {
+			return nil
+		}
+	}
+	return there(err)
+}
+
+func there(err error) error {
+	if errors.Is(err, zk.ErrNodeExists) {
+		return nil
+	}
+	return err
 }

@@ -16,10 +16,6 @@ type watches struct {
 	channels map[string]<-chan zk.Event
 }
 
-func (w *watches) init() {
-	w.asked, w.channels = make(map[string]int), make(map[string]<-chan zk.Event)
-}
-
 // until returns a channel that has something to receive when the node is gone, or may be;
 // zk.ErrNoNode if it is.
 //
@@ -29,7 +25,7 @@ func (w *watches) until(ctx context.Context, c *client, node string, timeout tim
 	w.mu.Lock()
 	ch := w.channels[node]
 	w.mu.Unlock()
-	if ch != nil {
+	if ch != nil && !fired(ch) {
 		return ch, nil
 	}
 	return do(ctx, c, timeout, func(z *zk.Conn) (<-chan zk.Event, error) {
@@ -73,16 +69,7 @@ func (w *watches) gone() []byte {
 	return all
 }
 
-// forget removes a watch that has fired.
-func (w *watches) forget(node string, ch <-chan zk.Event) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if w.channels[node] == ch {
-		delete(w.channels, node)
-	}
-}
-
-// fired tells whether a watch has; the channel is closed then, so all who wait for it are woken.
+// fired reports whether a watch has; the channel is closed then, so all who wait for it are woken.
 func fired(ch <-chan zk.Event) bool {
 	select {
 	case <-ch:

@@ -5,11 +5,9 @@
 package zklock
 
 import (
-	"context"
 	"fmt"
 
 	"github.com/cacheaside/cacheaside/lock"
-	"github.com/cacheaside/cacheaside/lock/driver"
 )
 
 // New makes a Locker on the ZooKeeper with these servers, each "host:port", or "host" for port
@@ -40,35 +38,5 @@ func New(servers []string, options *Options) (*lock.Locker, error) {
 	if err != nil {
 		return nil, fmt.Errorf("zklock: %w", err)
 	}
-	c := newClient(checked, o)
-	d := &zookeeper{client: c, parents: parents{client: c, root: o.Root, acl: o.ACL}}
-	d.watches.init()
-	c.gone = d.watches.gone
-	return lock.New(d, o.locker())
-}
-
-// zookeeper is the driver.
-type zookeeper struct {
-	*client
-	parents parents
-	watches watches
-}
-
-// Acquire waits in line. Its node is deleted, whatever ends the wait, in the background if need be.
-func (d *zookeeper) Acquire(ctx context.Context, r driver.Request) (driver.Grant, error) {
-	if err := d.start(); err != nil {
-		return driver.Grant{}, err
-	}
-	a := newAttempt(d, r)
-	g, err := a.run(ctx)
-	if err != nil {
-		a.abandon()
-	}
-	return g, err
-}
-
-// Close ends the session, and so all that is left of it.
-func (d *zookeeper) Close() error {
-	d.client.close()
-	return nil
+	return lock.New(newClient(checked, o), o.locker())
 }

@@ -1,9 +1,13 @@
 package lock
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"slices"
+
+	"github.com/cacheaside/cacheaside/internal/lent"
+	"github.com/cacheaside/cacheaside/lock/driver"
 )
 
 // queue is those of this process who want one lock. One of them contends for it with other
@@ -75,6 +79,29 @@ func (l *Locker) queueOnce(ctx, caller context.Context, r request) (*Lease, erro
 		err = errOwn
 	}
 	return lease, err
+}
+
+// contend gets the lock from the service.
+func (l *Locker) contend(ctx, caller context.Context, r request) (*Lease, error) {
+	ctx, loan := lent.Whole(ctx) // requests may still be under way when the caller has left
+	defer loan.End()
+	h := newHold(l, r, caller)
+	defer h.ctx.End()
+	g, err := l.driver.Acquire(ctx, driver.Request{Key: r.key, TTL: r.options.TTL, Timeout: h.timeout, Wait: r.wait, NoToken: r.options.NoToken, Lost: h.lose})
+	if err != nil {
+		return nil, err
+	}
+	if err := h.begin(g); err != nil {
+		return nil, err
+	}
+	lease, older := l.got(h, caller)
+	if older != nil {
+		older.lose(errTwice)
+	}
+	if lease != nil {
+		return lease, nil
+	}
+	return nil, cmp.Or(h.finish(ErrReleased), ErrClosed)
 }
 
 // line makes the caller stand in line; it returns a lease if the caller's owner has the lock, and

@@ -254,6 +254,43 @@ func (a *asking) settle() {
 	})
 }
 
+// eval runs a script; once: the client must not repeat it. A timeout of 0: ctx has one.
+func (d *redisDriver) eval(ctx context.Context, s conn.Script, once bool, key string, timeout time.Duration, args ...any) (*redis.Cmd, error) {
+	if timeout > 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, timeout)
+		defer cancel()
+	}
+	return redislock.Eval(ctx, d.conn.Send, s, once, []string{key}, args...)
+}
+
+// ask runs a script with a redislock.Reply.
+func (d *redisDriver) ask(ctx context.Context, s conn.Script, once bool, key string, timeout time.Duration, args ...any) (redislock.Reply, error) {
+	cmd, err := d.eval(ctx, s, once, key, timeout, args...)
+	if err != nil {
+		return redislock.Reply{}, err
+	}
+	return redislock.ReplyOf(cmd)
+}
+
+// yes runs a script that replies with 1 if it was so.
+func (d *redisDriver) yes(ctx context.Context, s conn.Script, once bool, key string, timeout time.Duration, args ...any) (bool, error) {
+	cmd, err := d.eval(ctx, s, once, key, timeout, args...)
+	if err != nil {
+		return false, err
+	}
+	n, err := cmd.Int()
+	return n == 1, err
+}
+
+// bound returns the time, by the clock of the server, after which a request sent now is not to be
+// carried out.
+func (d *redisDriver) bound(ctx context.Context, key string, timeout time.Duration) (int64, error) {
+	return d.clocks[d.conn.Range(key)].Bound(timeout, func() (redislock.Reply, error) {
+		return d.ask(ctx, redislock.Time, false, key, timeout)
+	})
+}
+
 func (d *redisDriver) Close() error {
 	d.stop()
 	return nil

@@ -203,7 +203,7 @@ func (a *attempt) wait(ctx context.Context, before string) error {
 	if s == nil {
 		return errNoConnection
 	}
-	ch, err := a.d.watches.until(ctx, a.d, before, a.r.Timeout)
+	ch, err := a.d.watch(ctx, before, a.r.Timeout)
 	if errors.Is(err, zk.ErrNoNode) {
 		return errAgain
 	}
@@ -293,16 +293,5 @@ func (a *attempt) undo() {
 	}
 	if err == nil && node != "" {
 		a.d.remove(node, a.r.Timeout)
-	}
-}
-
-// remove deletes a node, however long that takes.
-func (c *client) remove(node string, timeout time.Duration) {
-	for pause := 5 * time.Millisecond; c.closing.Err() == nil; pause = min(2*pause, time.Second) {
-		_, err := do(c.closing, c, timeout, func(z *zk.Conn) (bool, error) { return true, z.Delete(node, -1) })
-		if answered(err) { // or it may not be deleted
-			return
-		}
-		c.sleep(pause)
 	}
 }

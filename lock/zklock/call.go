@@ -80,6 +80,29 @@ func do[T any](ctx context.Context, c *client, timeout time.Duration, f func(*zk
 	return k.wait(ctx)
 }
 
+// watch returns a channel that has something to receive when the node is gone, or may be;
+// zk.ErrNoNode if it is.
+//
+// It watches the children of the node, which an ephemeral one cannot have: so it does not hear of
+// the node's data, which its owner sets whenever it proves that it lives.
+func (c *client) watch(ctx context.Context, node string, timeout time.Duration) (<-chan zk.Event, error) {
+	w := &c.watches
+	w.mu.Lock()
+	ch := w.channels[node]
+	w.mu.Unlock()
+	if ch != nil && !fired(ch) {
+		return ch, nil
+	}
+	return do(ctx, c, timeout, func(z *zk.Conn) (<-chan zk.Event, error) {
+		w.mu.Lock()
+		w.asked[node]++
+		w.mu.Unlock()
+		_, _, ch, err := z.ChildrenW(node)
+		w.answered(node, ch, err)
+		return ch, err
+	})
+}
+
 // answers are the errors that only a server gives: it has not done what was asked for.
 var answers = []error{zk.ErrAPIError, zk.ErrNoNode, zk.ErrNoAuth, zk.ErrBadVersion, zk.ErrNoChildrenForEphemerals, zk.ErrNodeExists, zk.ErrNotEmpty, zk.ErrInvalidACL, zk.ErrBadArguments}
 

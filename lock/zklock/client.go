@@ -138,7 +138,7 @@ func (c *client) greeted(l *link, id int64, timeout time.Duration) {
 	}
 	if id != 0 && !c.closed {
 		if c.now == nil {
-			c.now = &session{id: id, timeout: timeout, gone: make(chan struct{}), locks: make(map[*held]struct{})}
+			c.now = &session{id: id, timeout: timeout, gone: make(chan struct{}), locks: make(map[string]func(error))}
 		}
 		c.now.begin(l.sent)
 		c.open = true

@@ -56,7 +56,7 @@ func (c *client) hold(h *held) bool {
 	if h.session.ended() {
 		return false
 	}
-	h.session.locks[h] = struct{}{}
+	h.session.locks[h.node] = h.lost
 	return true
 }
 
@@ -81,7 +81,7 @@ func gone(err error) bool {
 func (h *held) end() {
 	h.d.mu.Lock()
 	defer h.d.mu.Unlock()
-	delete(h.session.locks, h)
+	delete(h.session.locks, h.node)
 }
 
 // clean deletes the node in the background, unless that is being done.
@@ -111,4 +111,15 @@ func (h *held) Release(ctx context.Context) error {
 		h.clean()
 	}
 	return err
+}
+
+// remove deletes a node, however long that takes.
+func (c *client) remove(node string, timeout time.Duration) {
+	for pause := 5 * time.Millisecond; c.closing.Err() == nil; pause = min(2*pause, time.Second) {
+		_, err := do(c.closing, c, timeout, func(z *zk.Conn) (bool, error) { return true, z.Delete(node, -1) })
+		if answered(err) { // or it may not be deleted
+			return
+		}
+		c.sleep(pause)
+	}
 }

@@ -6,8 +6,6 @@ import (
 	"io"
 	"net"
 	"time"
-
-	"github.com/go-zookeeper/zk"
 )
 
 // link is a connection to a server. go-zk does not show what the server has granted to the session,
@@ -89,18 +87,6 @@ func (l *link) next() ([]byte, error) {
 		l.client.greeted(l, int64(binary.BigEndian.Uint64(frame[12:])), timeout)
 	}
 	return frame, nil
-}
-
-// deleted is what a server says when a node that is watched has gone.
-func deleted(node string) []byte {
-	b := binary.BigEndian.AppendUint32(nil, uint32(4+8+4+4+4+4+len(node)))
-	b = append(b, 0xff, 0xff, 0xff, 0xff)             // it answers no request
-	b = append(b, 0, 0, 0, 0, 0, 0, 0, 0)             // nor has it a transaction
-	b = append(b, 0, 0, 0, 0)                         // or an error
-	b = append(b, 0, 0, 0, byte(zk.EventNodeDeleted)) // what has happened
-	b = append(b, 0, 0, 0, 3)                         // the state: connected
-	b = binary.BigEndian.AppendUint32(b, uint32(len(node)))
-	return append(b, node...)
 }
 
 func (l *link) SetReadDeadline(t time.Time) error {

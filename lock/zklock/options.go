@@ -115,6 +115,21 @@ func validRoot(root string) bool {
 	return true
 }
 
+// escape returns a name of a path for any bytes. Different keys have different names.
+func escape(key string) string {
+	const hex = "0123456789ABCDEF"
+	var b strings.Builder
+	for i := range len(key) {
+		switch c := key[i]; {
+		case 'a' <= c && c <= 'z', 'A' <= c && c <= 'Z', '0' <= c && c <= '9', c == '_', c == ':', c == '-', c == '.' && i > 0: // "." and ".." are no names
+			b.WriteByte(c)
+		default:
+			b.Write([]byte{'%', hex[c>>4], hex[c&15]})
+		}
+	}
+	return b.String()
+}
+
 // locker are the settings of the lock.Locker. Its TTL is what a session of the time-out asked for
 // can promise.
 func (o Options) locker() *lock.LockerOptions {

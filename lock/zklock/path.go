@@ -7,26 +7,10 @@ import (
 	"regexp"
 	"slices"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/go-zookeeper/zk"
 )
-
-// escape returns a name of a path for any bytes. Different keys have different names.
-func escape(key string) string {
-	const hex = "0123456789ABCDEF"
-	var b strings.Builder
-	for i := range len(key) {
-		switch c := key[i]; {
-		case 'a' <= c && c <= 'z', 'A' <= c && c <= 'Z', '0' <= c && c <= '9', c == '_', c == ':', c == '-', c == '.' && i > 0: // "." and ".." are no names
-			b.WriteByte(c)
-		default:
-			b.Write([]byte{'%', hex[c>>4], hex[c&15]})
-		}
-	}
-	return b.String()
-}
 
 // A contender's node is called "L1-", an id of its own by which it is found if the reply of its
 // creation is lost, and the number that the server gives it. A node called otherwise is no

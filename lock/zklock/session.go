@@ -12,7 +12,7 @@ type session struct {
 	timeout time.Duration
 	gone    chan struct{} // closed when it is over
 	heard   []heard
-	locks   map[*held]struct{}
+	locks   map[string]func(error) // what to call when it ends, by the node of each lock that is held
 }
 
 // heard is a request that the server has answered: it knew then that the session lived.
@@ -39,8 +39,8 @@ func (s *session) end(why error) {
 		return
 	}
 	close(s.gone)
-	for h := range s.locks {
-		h.lost(why)
+	for _, lost := range s.locks {
+		lost(why)
 	}
 }
 

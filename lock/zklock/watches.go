@@ -1,9 +1,8 @@
 package zklock
 
 import (
-	"context"
+	"encoding/binary"
 	"sync"
-	"time"
 
 	"github.com/go-zookeeper/zk"
 )
@@ -14,28 +13,6 @@ type watches struct {
 	mu       sync.Mutex
 	asked    map[string]int // how many requests for one are under way
 	channels map[string]<-chan zk.Event
-}
-
-// until returns a channel that has something to receive when the node is gone, or may be;
-// zk.ErrNoNode if it is.
-//
-// It watches the children of the node, which an ephemeral one cannot have: so it does not hear of
-// the node's data, which its owner sets whenever it proves that it lives.
-func (w *watches) until(ctx context.Context, c *client, node string, timeout time.Duration) (<-chan zk.Event, error) {
-	w.mu.Lock()
-	ch := w.channels[node]
-	w.mu.Unlock()
-	if ch != nil && !fired(ch) {
-		return ch, nil
-	}
-	return do(ctx, c, timeout, func(z *zk.Conn) (<-chan zk.Event, error) {
-		w.mu.Lock()
-		w.asked[node]++
-		w.mu.Unlock()
-		_, _, ch, err := z.ChildrenW(node)
-		w.answered(node, ch, err)
-		return ch, err
-	})
 }
 
 // answered notes what has become of a request, also if nobody waits for that any more.
@@ -77,4 +54,16 @@ func fired(ch <-chan zk.Event) bool {
 	default:
 		return false
 	}
+}
+
+// deleted returns the answer of a server that says that a node that is watched has gone.
+func deleted(node string) []byte {
+	b := binary.BigEndian.AppendUint32(nil, uint32(4+8+4+4+4+4+len(node)))
+	b = append(b, 0xff, 0xff, 0xff, 0xff)             // it answers no request
+	b = append(b, 0, 0, 0, 0, 0, 0, 0, 0)             // nor has it a transaction
+	b = append(b, 0, 0, 0, 0)                         // or an error
+	b = append(b, 0, 0, 0, byte(zk.EventNodeDeleted)) // what has happened
+	b = append(b, 0, 0, 0, 3)                         // the state: connected
+	b = binary.BigEndian.AppendUint32(b, uint32(len(node)))
+	return append(b, node...)
 }

@@ -112,7 +112,7 @@ func (d *redisDriver) acquire(ctx context.Context, a *asking, wait bool) (driver
 }
 
 // asking is one Acquire. A request for a lock is sent once: if it is not known what has become of
-// it, the next has another id, and adopts what it may have got.
+// it, the next has another id, and takes over what it may have got.
 type asking struct {
 	d       *redisDriver
 	key     string
@@ -162,8 +162,6 @@ func (a *asking) ask(ctx context.Context, mark bool) (g driver.Grant, left time.
 		switch reply.Status {
 		case redislock.IsGranted:
 			return a.grant(id, reply, sent), 0, nil
-		case redislock.IsAdopted:
-			return a.grant(reply.Holder, reply, sent), 0, nil
 		case redislock.IsHeld:
 			return g, time.Duration(reply.Value) * time.Millisecond, nil
 		case redislock.IsLate:

@@ -19,24 +19,22 @@ var (
 	// ids that may have got it before.
 	acquireScript = conn.NewScript(read + `
 if now > tonumber(ARGV[3]) then return {3, 0, now} end
-local life = tonumber(ARGV[2])
-local token = now
+local life, token, mark = tonumber(ARGV[2]), now, '0'
 if value then
   if till * 1000 > now then
-    for i = 5, #ARGV do
-      if holder == ARGV[i] then
-        redis.call('SET', KEYS[1], string.format('L1 %s %s %.0f %s', holder, last, now / 1000 + life, waited), 'PX', math.max(life, 60000 + math.ceil(math.max(last - now, 0) / 1000)))
-        return {2, tonumber(last), now, holder}
+    local mine = false
+    for i = 5, #ARGV do mine = mine or holder == ARGV[i] end
+    if not mine then
+      if ARGV[4] == '1' and waited == '0' then
+        redis.call('SET', KEYS[1], string.sub(value, 1, -2) .. '1', 'KEEPTTL')
       end
+      return {0, math.ceil(till - now / 1000), now}
     end
-    if ARGV[4] == '1' and waited == '0' then
-      redis.call('SET', KEYS[1], string.sub(value, 1, -2) .. '1', 'KEEPTTL')
-    end
-    return {0, math.ceil(till - now / 1000), now}
+    mark = waited
   end
   token = math.max(last + 1, now)
 end
-redis.call('SET', KEYS[1], string.format('L1 %s %.0f %.0f 0', ARGV[1], token, now / 1000 + life), 'PX', math.max(life, 60000 + math.ceil((token - now) / 1000)))
+redis.call('SET', KEYS[1], string.format('L1 %s %.0f %.0f %s', ARGV[1], token, now / 1000 + life, mark), 'PX', math.max(life, 60000 + math.ceil((token - now) / 1000)))
 return {1, token, now}`)
 
 	// ARGV: id, life in ms.

@@ -21,7 +21,6 @@ const (
 const (
 	IsHeld    = 0 // Value: for how many ms more
 	IsGranted = 1 // Value: the token
-	IsAdopted = 2 // likewise, granted to an earlier request, the Holder
 	IsLate    = 3 // the request was not carried out, because it came after its bound
 )
 

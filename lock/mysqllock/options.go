@@ -65,7 +65,7 @@ func New(db *sql.DB, options *Options) (*lock.Locker, error) {
 		return nil, err
 	}
 	d := &rows{db: db, table: sqlname.Quote(o.Table), poll: o.Poll}
-	d.background.init()
+	d.ctx, d.stop = context.WithCancel(context.Background())
 	return lock.New(d, &o.LockerOptions)
 }
 

@@ -7,6 +7,7 @@ import (
 	"errors"
 	mrand "math/rand/v2"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/cacheaside/cacheaside/internal/retry"
@@ -15,10 +16,13 @@ import (
 
 // rows is the driver of New.
 type rows struct {
-	db         *sql.DB
-	table      string // quoted
-	poll       time.Duration
-	background background
+	db    *sql.DB
+	table string // quoted
+	poll  time.Duration
+
+	ctx      context.Context // ends with Close
+	stop     context.CancelFunc
+	settling sync.WaitGroup
 }
 
 func (d *rows) Acquire(ctx context.Context, r driver.Request) (driver.Grant, error) {
@@ -181,13 +185,13 @@ func (a *asking) settle() {
 		return
 	}
 	statement := settleSQL(a.d.table, a.key, a.unknown)
-	a.d.background.run(func() {
+	a.d.settling.Go(func() {
 		pause := 5 * time.Millisecond
 		for end := time.Now().Add(a.ttl + a.timeout); time.Now().Before(end); pause = min(2*pause, time.Second) {
 			if _, err := a.d.change(context.Background(), a.timeout, statement); err == nil {
 				return
 			}
-			if retry.Sleep(a.d.background.ctx, jitter(pause)) != nil {
+			if retry.Sleep(a.d.ctx, jitter(pause)) != nil {
 				return
 			}
 		}
@@ -205,6 +209,38 @@ func (d *rows) change(ctx context.Context, timeout time.Duration, statement stri
 }
 
 func (d *rows) Close() error {
-	d.background.close()
+	d.stop()
+	d.settling.Wait()
 	return nil
+}
+
+// rowLock is held under an id, that no other request has: so nothing that it sends, however late,
+// can harm another holder.
+type rowLock struct {
+	d       *rows
+	key     string
+	id      string
+	timeout time.Duration
+}
+
+func (k *rowLock) Extend(ctx context.Context, ttl time.Duration) error {
+	c, err := k.d.change(ctx, k.timeout, extendSQL(k.d.table, k.key, k.id, ttl))
+	if err == nil && !c.matched {
+		err = driver.ErrLost
+	}
+	return explain(k.d.table, err)
+}
+
+func (k *rowLock) Release(ctx context.Context) error {
+	for pause := firstPause; ; pause *= 2 {
+		c, err := k.d.change(ctx, k.timeout, releaseSQL(k.d.table, k.key, k.id))
+		switch {
+		case err == nil && c.matched && c.yes:
+			return nil
+		case err == nil:
+			return driver.ErrLost
+		case !again(err), retry.Sleep(ctx, pause) != nil:
+			return explain(k.d.table, err)
+		}
+	}
 }

@@ -21,8 +21,8 @@ type sight struct {
 	few    int   // how many parts are asked for, after not all of more could be seen; 0: all
 }
 
-// known returns how many of the first parts can be seen, as far as that is known. What MariaDB
-// names ends with a transaction, so it is not in the midst of one.
+// known returns how many of the first parts can be seen, as far as that is known. A position of
+// MariaDB is the end of a transaction, never inside of one.
 func (s *sight) known(parts []part) int {
 	n := slices.IndexFunc(parts, func(p part) bool { return p.from != mark{} && !p.from.before(s.upTo) })
 	if n < 0 {

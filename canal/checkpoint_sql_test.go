@@ -104,6 +104,12 @@ func TestSQLCheckpointLook(t *testing.T) {
 		if s, found, err := c.Look(t.Context()); found || s != (Saved{}) || err != nil {
 			t.Errorf("of nothing: %+v, %v, %v", s, found, err)
 		}
+		if _, err := c.table.Exec(t.Context(), "INSERT INTO TABLE (name, token, place, saved) VALUES (?, 0, '', 0)", c.name); err != nil {
+			t.Fatal(err)
+		}
+		if s, found, err := c.Look(t.Context()); found || s != (Saved{}) || err != nil {
+			t.Errorf("of a first save that has not ended: %+v, %v, %v", s, found, err)
+		}
 		before := time.Now()
 		if err := c.Save(t.Context(), "here", 7); err != nil {
 			t.Fatal(err)

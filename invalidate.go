@@ -91,7 +91,7 @@ func (l *Loader[K, V]) change(ctx context.Context, op string, keys []K, send fun
 			counters.RedisErrors.Add(1)
 			errs = append(errs, l.wrap(op, valid[i], redisError(err)))
 		} else if op != expireOp { // what was expired may be served
-			l.cache.wrote(func() measure.Written { return measure.Written{Loader: l.name, Hash: hashes[i], Key: valid[i]} })
+			l.cache.wrote(func() measure.Written { return measure.Written{Loader: l.name, Hash: hashes[i], Key: &valid[i]} })
 		}
 	}
 	counters.InvalidateErrors.Add(int64(len(errs)))

@@ -23,7 +23,7 @@ const (
 type Written struct {
 	Loader string
 	Hash   uint64 // of loader and key, the same in each process
-	Key    any    // the loader's K; nil: this process cannot make it
+	Key    any    // a *K, the loader's key; nil: this process cannot make it
 }
 
 // Stamp names an entry of Redis.

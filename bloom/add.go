@@ -85,8 +85,9 @@ func (f *Redis) add(ctx context.Context, keys []string) (written map[string]bool
 
 // addSome writes keys to all generations that are known, then reads the descriptor, and goes on
 // until it names none that they were not written to: a generation may have been begun, or have
-// become the active one, meanwhile. A rebuild that begins one later finds all that is written here
-// in the table that it reads, or committed sees it.
+// become the active one, meanwhile. If a rebuild begins one after that, it finds the rows in the
+// table: it waits for RebuildOptions.Settle before it reads. A row that is committed later still is
+// added by committed, which reads the descriptor again.
 func (f *Redis) addSome(ctx context.Context, keys []string) (written map[string]bool, err error) {
 	hashes := hashesOf(keys)
 	f.watching()

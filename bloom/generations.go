@@ -17,19 +17,18 @@ import (
 // A generation comes and goes in steps:
 //
 //	begin     Building names it, not ready: nobody adds to it, nobody asks it
-//	prepare   its segments are made, empty; then it is ready: each Add adds to it, too. The
-//	          rebuild that began it does so once: a segment that was made twice would be emptied
-//	          by the second, which may come late. If it fails, or was left half done, another
-//	          generation is begun
+//	prepare   its segments are made, empty; then it is ready: each Add adds to it, too. A
+//	          rebuild sends each of these commands once. Sent again, a late one could replace a
+//	          segment that was lost since, with all its keys, by an empty one. After a failure
+//	          the rebuild begins another generation
 //	(the rows are read and added)
 //	activate  if all its segments are still there, it takes the place of the active one, which is
 //	          old then
 //	remove    the segments of what is old are deleted, and only then is it forgotten, so that
 //	          nothing is left behind
 //
-// Any process that finds one that is ready may take it up from there. Each step changes the
-// descriptor by comparing all of it. So of two rebuilds, the second to change it finds that it is
-// not alone.
+// Each step is a compare-and-swap of the whole descriptor. So of two rebuilds, the second to change
+// it finds that it is not alone. A generation whose rebuild has died is replaced by the next one.
 
 // begin begins a new generation. It replaces one that is being built.
 func (f *Redis) begin(ctx context.Context, capacity uint64) (g *generation, err error) {
@@ -114,7 +113,7 @@ func (f *Redis) setReady(ctx context.Context, g *generation) error {
 func (f *Redis) activate(ctx context.Context, g *generation) error {
 	err := f.change(ctx, func(to *descriptor) error {
 		switch {
-		case to.Active != nil && to.Active.ID == g.ID: // another process has built the same
+		case to.Active != nil && to.Active.ID == g.ID: // an earlier try was done, and its reply was lost
 			return nil
 		case to.Building == nil || to.Building.ID != g.ID || !to.Building.Ready: // or Redis has lost that it was, and nobody adds to it
 			return errReplaced

@@ -188,8 +188,8 @@ func (r *filling) settle(ctx context.Context) error {
 	return retry.Sleep(ctx, r.options.Settle)
 }
 
-// persist reads and adds until all is done. A failed part is tried again, from the last key that
-// was added, unless it is in vain, or that key was the same several times.
+// persist reads and adds until all is done. It tries a failed part again, from the last key that
+// was added, unless that cannot help or several tries in a row have added nothing.
 func (r *filling) persist(ctx context.Context) error {
 	for failures := 0; ; {
 		before := r.after

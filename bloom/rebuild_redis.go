@@ -226,7 +226,7 @@ func (f *Redis) bitsOf(ctx context.Context, g *generation) (set uint64, err erro
 	return set, nil
 }
 
-// lost has nobody take up what is not whole.
+// lost ends a build whose segments are not whole.
 func (b *redisBuilding) lost(ctx context.Context) error {
 	return errors.Join(errLost, b.f.dropBuilding(ctx, b.g))
 }

@@ -47,7 +47,7 @@ type Redis struct {
 	closed bool
 }
 
-// tries is how many time-outs of a lookup anything else may take.
+// tries is how many times longer than a lookup anything else may take.
 const tries = 4
 
 // NewRedis makes the filter called name in Redis, for about capacity keys at this rate of false
@@ -143,9 +143,8 @@ func (f *Redis) MightContainMany(ctx context.Context, keys []string) ([]bool, er
 const maxAsks = 3
 
 // lookup asks the generation that was the active one when the descriptor was last read, and, in the
-// same trip, whether it still is. To make sure of that before or behind would do as well, but not
-// to leave it out: where the descriptor was lost, or replaced, keys are not added to that
-// generation any more, though its bits may still be there.
+// same trip, whether it still is. Where the descriptor was lost or replaced, the generation gets no
+// new keys, but its bits may still be there.
 func (f *Redis) lookup(ctx context.Context, hashes []hash) ([]bool, error) {
 	f.watching()
 	maybe := make([]bool, len(hashes))
@@ -183,8 +182,8 @@ func (f *Redis) lookup(ctx context.Context, hashes []hash) ([]bool, error) {
 // again, at the least.
 const pause = 100 * time.Millisecond
 
-// current is the descriptor as it was when it was last read: read now if it was not yet, or told of
-// no generation and that is some time ago.
+// current returns the descriptor as it was last read. It reads it now if this is the first time, or
+// if it named no generation then and that was a while ago.
 func (f *Redis) current(ctx context.Context) (*known, error) {
 	d := f.known.Load()
 	switch {

@@ -138,9 +138,9 @@ func (d *descriptor) active() string {
 	return d.Active.ID
 }
 
-// addedTo are the generations that a key must be in, so that nobody who asks one of them, or will,
-// misses it: not those that are old, for a caller that asks a generation makes sure that it is the
-// active one; nor one whose segments are not all there yet, for its rebuild has not begun to read.
+// addedTo returns the generations that a key must be added to: the active one, and the one that is
+// being built once its segments are there. Before that its rebuild has not begun to read the table.
+// Old ones need no keys, because a lookup makes sure that the generation it asks is the active one.
 func (d *descriptor) addedTo() []*generation {
 	return slices.DeleteFunc(d.all(), func(g *generation) bool { return g != d.Active && (g != d.Building || !g.Ready) })
 }

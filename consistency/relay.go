@@ -25,12 +25,13 @@ import (
 //
 // The Relay invalidates all keys that it has claimed in one call, which waits for no code of the
 // user's. Then the items whose loader has a filter, and those that are to be reloaded, go to a
-// worker of their loader. So a filter or a load function that hangs or panics delays only the items
-// of its own loader, whose keys have been invalidated by then. For five minutes after that, the
-// worker does items of the loader that have failed one at a time.
+// worker of their loader. So a filter or a load function that hangs or panics delays the items of
+// its own loader, and those of others once, by a tenth of RelayOptions.ClaimFor. For five minutes
+// after that, the worker does items of the loader that have failed one at a time.
 //
 // An item that is to be reloaded is not invalidated first, unless its worker is busy or the item
-// has failed before. If it cannot be reloaded it is invalidated.
+// has failed before. If it cannot be reloaded it is invalidated; if its load function hangs, that
+// is after 7/12 of ClaimFor.
 type Relay struct {
 	cache   relayed
 	queue   Queue

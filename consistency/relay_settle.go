@@ -49,7 +49,7 @@ func (r *relayRun) settle(ctx context.Context, o *outcomes, t task, err error) {
 	default:
 		item = r.failed(ctx, item, err)
 		if r.unknownLoader(&item) != nil {
-			item.Attempts = t.Attempts // so that its key is invalidated the next time
+			item.Attempts = t.Attempts // an item of an unknown loader is invalidated at its first attempt only, and this one was not
 		}
 	}
 	o.back = append(o.back, item)
@@ -65,7 +65,7 @@ func (r *relayRun) failed(ctx context.Context, item Item, err error) Item {
 		r.count(func(c *counted) { c.Bad++ })
 		r.alert(ctx, &r.bad, item.Key.String(), item.Attempts, err)
 		return item
-	case r.outage > 0: // no longer than all others, but items that come meanwhile are tried first: it may be only this one that fails
+	case r.outage > 0: // with the next probe; items that came meanwhile are tried first, because perhaps only this one fails
 		item.After = r.nextProbe
 	default:
 		item.After = retry.Delay(item.Attempts, firstDelay, longestDelay)

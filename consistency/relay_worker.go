@@ -20,8 +20,8 @@ const (
 	// starts no more.
 	lostAtMost = 16
 
-	// hungFor is how long after code of a loader has hung or panicked its items that have failed
-	// are done one at a time. It is longer than such an item waits for its next attempt.
+	// hungFor is how long a loader's failed items are done one at a time, after its code has last
+	// hung or panicked. It is longer than such an item waits for its next attempt.
 	hungFor = 5 * time.Minute
 )
 
@@ -122,7 +122,7 @@ func (r *relayRun) start(ctx context.Context, o *outcomes, w *worker) {
 	}()
 }
 
-// hangsOn reports whether a job of this key alone still hangs.
+// hangsOn reports whether the job of this key still hangs. The worker does one key at a time.
 func (w *worker) hangsOn(k cacheaside.Key) bool {
 	for j := range w.lost {
 		if j.tasks[0].Key == k {
@@ -133,7 +133,7 @@ func (w *worker) hangsOn(k cacheaside.Key) bool {
 }
 
 func (r *relayRun) hangs(w *worker) error {
-	return fmt.Errorf("loader %s: its filter or its load function has not returned within %v", w.loader, r.options.ClaimFor/3)
+	return fmt.Errorf("loader %s: its filter or its load function has not returned within %v", w.loader, r.options.ClaimFor*7/12)
 }
 
 // postpone puts an item back that its worker has no time for.

@@ -96,7 +96,7 @@ func (c *SQLCheckpoint) Look(ctx context.Context) (s Saved, found bool, err erro
 		s, err = c.row(ctx, tx)
 		return err
 	})
-	if errors.Is(err, sql.ErrNoRows) || err == nil && s.Position == "" { // the first save has not ended
+	if errors.Is(err, sql.ErrNoRows) || err == nil && s.Position == "" && s.Time.UnixMicro() == 0 { // a first save has not ended
 		return Saved{}, false, nil
 	}
 	return s, err == nil, c.failed(err)

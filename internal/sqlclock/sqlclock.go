@@ -19,7 +19,7 @@ func Micros() string {
 }
 
 // InsertMicros returns an expression for the UTC time of the server in microseconds since 1970, for
-// an INSERT without Begin, whose settings are a fifth of what an INSERT of one row costs. Where
+// an INSERT without Begin, whose settings take up to a fifth of an INSERT of one row. Where
 // UTC_TIMESTAMP is not the time, because a session has set the variable timestamp, it converts
 // SYSDATE: only then can an hour that comes twice in the session's time zone be taken for the
 // other. A server that was started with sysdate-is-now hides such a variable.

@@ -1,0 +1,71 @@
+package locktest
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/cacheaside/cacheaside/internal/test/testenv"
+	"github.com/cacheaside/cacheaside/lock"
+)
+
+// Limited is a client of r whose user may do what these rules of an ACL allow, and nothing else.
+func Limited(t testing.TB, r *testenv.Redis, rules string) *redis.Client {
+	t.Helper()
+	admin := r.Client(t)
+	args := []any{"ACL", "SETUSER", "limited", "reset", "on", "nopass", "-@all"}
+	for rule := range strings.FieldsSeq(rules) {
+		args = append(args, rule)
+	}
+	if err := admin.Do(t.Context(), args...).Err(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { admin.Do(context.Background(), "ACL", "DELUSER", "limited") })
+	o := r.Options()
+	o.Username, o.Password, o.ContextTimeoutEnabled = "limited", "any", true
+	c := redis.NewClient(o)
+	t.Cleanup(func() { c.Close() })
+	return c
+}
+
+// Exercise acquires a lock by a, extends it, has b wait for it, releases it, and leaves another try
+// for it early.
+func Exercise(t testing.TB, a, b *lock.Locker) {
+	t.Helper()
+	check := func(what string, err, want error) {
+		t.Helper()
+		if !errors.Is(err, want) || want == nil && err != nil {
+			t.Fatalf("%s: %v, not %v", what, err, want)
+		}
+	}
+	lease, err := a.Acquire(t.Context(), "a", nil)
+	check("acquire", err, nil)
+	check("extend", lease.Extend(t.Context()), nil)
+	_, err = b.TryAcquire(t.Context(), "a", nil)
+	check("try", err, lock.ErrHeld)
+	got := make(chan error, 1)
+	go func() {
+		next, err := b.Acquire(t.Context(), "a", &lock.Options{Wait: testenv.Hang})
+		if err == nil {
+			err = next.Release()
+		}
+		got <- err
+	}()
+	time.Sleep(100 * time.Millisecond) // it waits
+	check("release", lease.Release(), nil)
+	check("the waiter", <-got, nil) // by a message: the TTL of the lock is longer than its wait
+	ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
+	defer cancel()
+	if lease, err := a.Acquire(ctx, "a", nil); err == nil {
+		lease.Release()
+	} else if !errors.Is(err, context.DeadlineExceeded) {
+		t.Error(err)
+	}
+	last, err := b.Acquire(t.Context(), "a", &lock.Options{Wait: testenv.Hang})
+	check("acquire again", err, nil)
+	check("release again", last.Release(), nil)
+}

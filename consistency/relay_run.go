@@ -95,8 +95,8 @@ func (r *relayRun) round(ctx context.Context) (pause time.Duration) {
 	return 0
 }
 
-// claim claims items. A third of a claim's life is for the claim, another one for the items, and
-// another for giving them back: so no other relay has the items before.
+// claim claims items. The call has a third of the life of the claim. So there is time left to do
+// the items and give them back before another relay may claim them.
 func (r *relayRun) claim(ctx context.Context, most int) (items []Item, err error) {
 	ctx, cancel := context.WithTimeout(ctx, r.options.ClaimFor/3)
 	defer cancel()
@@ -177,8 +177,8 @@ func (r *relayRun) rest(ctx context.Context, pause time.Duration) {
 	}
 }
 
-// wait waits until then, until woken receives or ctx ends, or for a job: one that ends, or that has
-// not ended in time. It returns true after a job, so that the caller may wait on.
+// wait returns at until, when woken receives, when ctx ends, or after it has dealt with a job that
+// has ended or is overdue. It returns true only in the last case: the caller may wait on.
 func (r *relayRun) wait(ctx context.Context, until time.Time, woken <-chan error) (job bool) {
 	next := until
 	for _, w := range r.workers {

@@ -259,9 +259,9 @@ func (r *Relay) do(ctx context.Context, j *job, keys []cacheaside.Key) map[cache
 	return failed
 }
 
-// reload reloads keys, and invalidates those that cannot be reloaded. It returns those that are
-// neither, or that their filter has refused. As their rows have been committed, filters need no
-// more than to admit them.
+// reload reloads keys, and invalidates those that cannot be reloaded. It returns the keys for which
+// neither was done, and those that their filter has not admitted. Their rows have been committed,
+// so to admit them is all that a filter needs.
 func (r *Relay) reload(ctx, limited context.Context, j *job, keys []cacheaside.Key) map[cacheaside.Key]error {
 	admitting, cancel := half(limited)
 	_, _, refused := admit(admitting, r.cache.InsertingKeys, keys)

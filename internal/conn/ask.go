@@ -59,11 +59,7 @@ func (c *Conn) askAll(ctx, bound context.Context, cmds []redis.Cmder, note noteF
 	if c.cluster == nil || len(cmds) == 1 {
 		return NotSent(c.ask(ctx, bound, cmds, note))
 	}
-	nodes, err := c.nodes(bound, cmds)
-	if err != nil {
-		note(cmds, err)
-		return NotSent(err)
-	}
+	nodes := c.partsByNode(cmds)
 	if len(nodes) == 1 {
 		return NotSent(c.ask(ctx, bound, cmds, note))
 	}
@@ -104,37 +100,13 @@ func (c *Conn) askSome(ctx, bound context.Context, cmds []redis.Cmder, at []int,
 	}
 }
 
-// nodes parts commands by the node where their keys seem to live; those of which it is not known
-// are a part. Before a cluster's client has learned its nodes, it takes its own time for that.
-func (c *Conn) nodes(ctx context.Context, cmds []redis.Cmder) (parts [][]int, err error) {
-	if c.met.Load() {
-		return c.partsByNode(ctx, cmds), nil
-	}
-	found := make(chan [][]int, 1)
-	if err := c.Await(ctx, func(ctx context.Context) { found <- c.partsByNode(ctx, cmds) }); err != nil {
-		return nil, err
-	}
-	select {
-	case parts = <-found:
-		return parts, nil
-	default:
-		return nil, NotReturned(nil)
-	}
-}
-
-func (c *Conn) partsByNode(ctx context.Context, cmds []redis.Cmder) (parts [][]int) {
-	place := make(map[any]int)
+// partsByNode returns the places of the commands for each node where their keys seem to live. The
+// commands whose node is not known are one part: all of them, before the client has learned its
+// nodes.
+func (c *Conn) partsByNode(cmds []redis.Cmder) (parts [][]int) {
+	place := make(map[redis.UniversalClient]int)
 	for i, cmd := range cmds {
-		node := c.At(ctx, keyOf(cmd))
-		if node != nil {
-			c.met.Store(true)
-		} else if len(parts) == 0 && !c.met.Load() {
-			all := make([]int, len(cmds))
-			for j := range all {
-				all[j] = j
-			}
-			return [][]int{all} // do not try for each
-		}
+		node := c.clientOf(keyOf(cmd))
 		p, ok := place[node]
 		if !ok {
 			p = len(parts)

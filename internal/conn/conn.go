@@ -4,6 +4,7 @@
 package conn
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -20,25 +21,26 @@ import (
 type Conn struct {
 	rdb     redis.UniversalClient
 	cluster *redis.ClusterClient // rdb, if it is one
-	members *clusterNodes        // of cluster
 	home    bool                 // its keys are all in one slot
 	timeout time.Duration
 	bounded bool
+	prefix  string // of the keys of probes
 
-	mu      sync.Mutex
-	closed  bool
-	closing chan struct{}  // closed by Close
-	apart   sync.WaitGroup // commands on goroutines of their own
+	mu    sync.Mutex
+	life  context.Context // until Close
+	stop  context.CancelFunc
+	apart sync.WaitGroup // commands on goroutines of their own; Add under mu, and not after life
 
 	health health
 	server server
-	met    atomic.Bool // a cluster's client has learned its nodes
+	met    atomic.Bool // a cluster's client has learned its nodes: one of them has replied
 }
 
 // New wraps rdb. Commands that are sent by it end within timeout, or the caller's own time: by
 // default go-redis ignores a context's deadline while it reads. New refuses clients that cannot
 // keep the protocol; it does no I/O.
 func New(rdb redis.UniversalClient, timeout time.Duration) (*Conn, error) {
+	known := &Conn{rdb: rdb, timeout: timeout}
 	switch c := rdb.(type) {
 	case *redis.Client:
 		if c == nil {
@@ -47,10 +49,9 @@ func New(rdb redis.UniversalClient, timeout time.Duration) (*Conn, error) {
 		if err := noCache(c.Options()); err != nil {
 			return nil, err
 		}
-		known := &Conn{rdb: rdb, timeout: timeout, bounded: c.Options().ContextTimeoutEnabled, closing: make(chan struct{})}
+		known.bounded = c.Options().ContextTimeoutEnabled
 		known.server.dials = dialsOf(c)
 		known.server.dials.mastersOnly.Store(true)
-		return known, nil
 	case *redis.ClusterClient:
 		if c == nil {
 			return nil, errors.New("the Redis client is a nil *redis.ClusterClient; pass an untyped nil for a cache without Redis")
@@ -59,13 +60,16 @@ func New(rdb redis.UniversalClient, timeout time.Duration) (*Conn, error) {
 		if o.ReadOnly || o.RouteByLatency || o.RouteRandomly {
 			return nil, errors.New("the Redis client reads from replicas (ReadOnly, RouteByLatency or RouteRandomly), and a replica still serves a value after its delete was acknowledged")
 		}
-		if err := noCache(o); err != nil {
+		if err := cmp.Or(noCache(o), noCacheOfNodes(o)); err != nil {
 			return nil, err
 		}
-		return &Conn{rdb: rdb, cluster: c, members: watchNodes(c), timeout: timeout, bounded: o.ContextTimeoutEnabled, closing: make(chan struct{})}, nil
+		watchNodes(c)
+		known.cluster, known.bounded = c, o.ContextTimeoutEnabled
 	default: // also a Ring, which is not named, or a program would link all of it
 		return nil, fmt.Errorf("a Redis client of type %T may break the protocol (a Ring moves keys between servers when one is unreachable, and then a deleted value comes back); use a *redis.Client or a *redis.ClusterClient", rdb)
 	}
+	known.life, known.stop = context.WithCancel(context.Background())
+	return known, nil
 }
 
 // NewHome is New for what is kept in one slot: it is one range, also on a cluster.
@@ -95,25 +99,23 @@ func (c *Conn) DB() int {
 // Cluster tells whether keys live on different servers.
 func (c *Conn) Cluster() bool { return c.cluster != nil }
 
-// Apart runs f on a goroutine that Close waits for. It answers false, and does not run it, after
-// Close.
+// Apart runs f on a goroutine that Close waits for. After Close it returns false, and does not run
+// f.
 func (c *Conn) Apart(f func()) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if !c.closed {
-		c.apart.Go(f)
+	if c.life.Err() != nil {
+		return false
 	}
-	return !c.closed
+	c.apart.Go(f)
+	return true
 }
 
 // Close ends probes, and waits for commands that were left behind at their time-outs. The client
 // stays open.
 func (c *Conn) Close() {
 	c.mu.Lock()
-	if !c.closed {
-		c.closed = true
-		close(c.closing)
-	}
+	c.stop()
 	c.mu.Unlock()
 	c.apart.Wait()
 }
@@ -145,7 +147,7 @@ func (c *Conn) Finish(ctx context.Context, f func(ctx context.Context)) error {
 		return c.Await(ctx, f)
 	}
 	c.mu.Lock()
-	if c.closed {
+	if c.life.Err() != nil {
 		c.mu.Unlock()
 		return ErrClosed
 	}

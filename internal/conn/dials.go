@@ -26,9 +26,6 @@ type dials struct {
 	mastersOnly atomic.Bool // connections to replicas are refused
 	master      atomic.Bool // a connection has led to a master
 	whole       atomic.Bool // all keys are known to live on one server
-
-	opaque  atomic.Bool                  // there was a connection that go-redis cannot examine
-	members atomic.Pointer[clusterNodes] // that the client is one of; nil: none
 }
 
 type dialFailure struct {
@@ -40,55 +37,17 @@ type dialFailure struct {
 // one hook to it.
 var watchedClients sync.Map // weak.Pointer[redis.Client] to *dials
 
-// watchedClusters are the clients whose nodes are watched.
-var watchedClusters sync.Map // weak.Pointer[redis.ClusterClient] to *clusterNodes
+// watchedClusters are the clients the dials of whose nodes are noted.
+var watchedClusters sync.Map // set of weak.Pointer[redis.ClusterClient]
 
-// clusterNodes is what is known of the clients of a cluster's nodes.
-type clusterNodes struct {
-	refused atomic.Pointer[error] // why they are not to be used; nil: they may be
-	met     atomic.Bool           // also those are watched that were there before the others
-	opaque  atomic.Bool           // one has had a connection that go-redis cannot examine
-}
-
-// watchNodes watches the clients of a cluster's nodes as they are made.
-func watchNodes(cluster *redis.ClusterClient) *clusterNodes {
+// watchNodes notes the dials of the clients of a cluster's nodes as they are made.
+func watchNodes(cluster *redis.ClusterClient) {
 	key := weak.Make(cluster)
-	known, loaded := watchedClusters.LoadOrStore(key, &clusterNodes{})
-	nodes := known.(*clusterNodes)
-	if !loaded {
-		cluster.OnNewNode(nodes.watch)
-		runtime.AddCleanup(cluster, func(key weak.Pointer[redis.ClusterClient]) { watchedClusters.Delete(key) }, key)
+	if _, known := watchedClusters.LoadOrStore(key, nil); known {
+		return
 	}
-	return nodes
-}
-
-// watch notes the dials of a node, and whether its client keeps values in the process, which
-// ClusterOptions.NewClient can make it do.
-func (n *clusterNodes) watch(node *redis.Client) {
-	dialsOf(node).members.Store(n)
-	if err := noCache(node.Options()); err != nil {
-		err = fmt.Errorf("%w: %w", ErrWrongClient, err)
-		n.refused.Store(&err)
-	}
-}
-
-// check returns an error if a node's client is not to be used. When the cluster's client has first
-// met its nodes, check watches those that were there before watchNodes.
-func (n *clusterNodes) check(cluster *redis.ClusterClient) error {
-	if !n.met.Load() {
-		for r := range Ranges {
-			node, err := cluster.MasterForKey(ended, Tag(r))
-			if err != nil {
-				return nil // not met yet
-			}
-			n.watch(node)
-		}
-		n.met.Store(true)
-	}
-	if refused := n.refused.Load(); refused != nil {
-		return *refused
-	}
-	return nil
+	cluster.OnNewNode(func(node *redis.Client) { dialsOf(node) })
+	runtime.AddCleanup(cluster, func(key weak.Pointer[redis.ClusterClient]) { watchedClusters.Delete(key) }, key)
 }
 
 func dialsOf(client *redis.Client) *dials {
@@ -113,14 +72,6 @@ func (d *dials) why(began time.Time) error {
 	return nil
 }
 
-func (d *dials) isOpaque() {
-	anyOpaque.Store(true)
-	d.opaque.Store(true)
-	if m := d.members.Load(); m != nil {
-		m.opaque.Store(true)
-	}
-}
-
 // dialHook counts dials, keeps the last failure, numbers the connections, and notes the roles of
 // the servers that they lead to.
 type dialHook struct{ *dials }
@@ -131,11 +82,7 @@ func (h dialHook) DialHook(next redis.DialHook) redis.DialHook {
 		if err == nil {
 			h.made.Add(1)
 			h.failed.Store(nil)
-			c, opaque := numbered(c)
-			if opaque {
-				h.isOpaque()
-			}
-			return c, nil
+			return numbered(c), nil
 		}
 		if ctx.Err() == nil { // else it was given up, and the one before it tells more
 			h.failed.Store(&dialFailure{time.Now(), err})
@@ -161,29 +108,12 @@ type transparent struct {
 	syscall.Conn
 }
 
-// anyOpaque is whether any client has had a connection that go-redis cannot examine.
-var anyOpaque atomic.Bool
-
-// isOpaque reports whether this client has had one.
-func isOpaque(rdb redis.UniversalClient) bool {
-	if !anyOpaque.Load() {
-		return false
-	}
-	switch c := rdb.(type) {
-	case *redis.Client:
-		return dialsOf(c).opaque.Load()
-	case *redis.ClusterClient:
-		return watchNodes(c).opaque.Load()
-	}
-	return false
-}
-
-func numbered(c net.Conn) (_ net.Conn, opaque bool) {
+func numbered(c net.Conn) net.Conn {
 	n := &connection{c, connections.Add(1)}
 	if s, ok := c.(syscall.Conn); ok {
-		return transparent{n, s}, false
+		return transparent{n, s}
 	}
-	return n, true
+	return n
 }
 
 func (c *connection) Read(b []byte) (int, error) {
@@ -270,4 +200,12 @@ func noCache(options any) error {
 		}
 	}
 	return nil
+}
+
+// noCacheOfNodes is noCache for the clients of a cluster's nodes, to which ClusterOptions.NewClient
+// may give other options. It has one made, and closes it unused.
+func noCacheOfNodes(o *redis.ClusterOptions) error {
+	node := o.NewClient(&redis.Options{Addr: "127.0.0.1:6379"}) // with a name, go-redis would look it up
+	defer node.Close()                                          //nolint:errcheck // it has no connections
+	return noCache(node.Options())
 }

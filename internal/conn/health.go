@@ -5,11 +5,13 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"strings"
 	"sync/atomic"
 	"time"
 
 	"github.com/redis/go-redis/v9"
+
+	"github.com/cacheaside/cacheaside/internal/noanswer"
+	"github.com/cacheaside/cacheaside/internal/retry"
 )
 
 // ErrDown is the error of a command that was not sent, since those before it have failed.
@@ -30,9 +32,8 @@ type health struct {
 	ranges [Ranges]atomic.Pointer[trouble] // nil: all is well
 	_      [64]byte
 
-	prefix string        // of the keys that are asked for
-	bound  time.Duration // of a probe; 0: nobody watches
-	tell   func(error)   // nil: nobody is to be told
+	bound time.Duration // of a probe; 0: there are none
+	tell  func(error)   // see OnTrouble; may be nil
 }
 
 // trouble is what has failed in a range of keys; it is not changed.
@@ -45,7 +46,7 @@ type trouble struct {
 // with keys under this prefix, whether the server is back; each time for no longer than bound. It
 // is called before anything is sent.
 func (c *Conn) Watch(prefix string, bound time.Duration) {
-	c.health.prefix, c.health.bound = prefix, bound
+	c.prefix, c.health.bound = prefix, bound
 }
 
 // OnTrouble has tell be told why a range of keys is out of reach, and by nil that it is back:
@@ -80,7 +81,7 @@ func (c *Conn) Down(r int) error {
 // Failed notes that a command on key has failed. ctx is that of its caller: the end of ctx is no
 // fault of Redis.
 func (c *Conn) Failed(ctx context.Context, key string, err error) {
-	if Unable(err) && (IsReply(err) || !left(ctx)) {
+	if Unable(err) && (IsReply(err) || noanswer.Ended(ctx) == nil) {
 		c.failed(c.Range(key), key, err)
 	}
 }
@@ -146,29 +147,6 @@ func anyUnable(cmds []redis.Cmder) bool {
 	return false
 }
 
-// keyOf is the key of a command of the protocol: a GET, or a script on one key.
-func keyOf(cmd redis.Cmder) string {
-	args, at := cmd.Args(), 1
-	if strings.HasPrefix(cmd.Name(), "eval") {
-		at = 3
-	}
-	if at >= len(args) {
-		return ""
-	}
-	key, _ := args[at].(string)
-	return key
-}
-
-// left tells whether a caller's own time is over, or so nearly that the deadline may have ended the
-// command before it has ended the context.
-func left(ctx context.Context) bool {
-	if ctx.Err() != nil {
-		return true
-	}
-	deadline, ok := ctx.Deadline()
-	return ok && time.Until(deadline) < 5*time.Millisecond
-}
-
 func (c *Conn) answered(r int) {
 	now := &c.health.ranges[r]
 	if t := now.Load(); t != nil && t.failures < outAfter {
@@ -213,38 +191,28 @@ func (c *Conn) probe(now *atomic.Pointer[trouble], t *trouble, key string) {
 			}
 			return
 		}
-		wait := time.NewTimer(probeEvery*3/4 + rand.N(probeEvery/4)) // processes do not ask in step
-		select {
-		case <-wait.C:
-		case <-c.closing:
-			wait.Stop()
+		if retry.Sleep(c.life, probeEvery*3/4+rand.N(probeEvery/4)) != nil { // processes do not ask in step
 			return
 		}
 	}
 }
 
 // probeKey is a key in the slot of the one that has failed, which is never there.
-func (c *Conn) probeKey(key string) string { return c.health.prefix + "::probe:{" + tag(key) + "}" }
+func (c *Conn) probeKey(key string) string { return c.prefix + "::probe:{" + tag(key) + "}" }
 
 // serves asks for a write that changes nothing: a server that only answers reads may be a replica.
 // It needs no memory, which may be full. It returns when the command has, which may be long after
 // its time-out where the client does not keep deadlines, or at Close: so no more than one is under
 // way, and probes do not use up the client's connections.
 func (c *Conn) serves(key string) bool {
-	ctx, cancel := context.WithTimeout(context.Background(), c.health.bound)
-	defer cancel()
-	cmd := redis.NewIntCmd(ctx, "persist", key)
+	cmd := redis.NewIntCmd(c.life, "persist", key)
 	cmd.SetErr(NotReturned(nil)) // until it has
-	done := make(chan struct{})
-	if !c.Apart(func() { defer close(done); c.Process(ctx, []redis.Cmder{cmd}) }) {
-		return false
-	}
-	select {
-	case <-done:
-		return !Unable(cmd.Err())
-	case <-c.closing:
-		return false
-	}
+	err := c.Await(c.life, func(life context.Context) {
+		ctx, cancel := context.WithTimeout(life, c.health.bound)
+		defer cancel()
+		c.Process(ctx, []redis.Cmder{cmd})
+	})
+	return err == nil && !Unable(cmd.Err())
 }
 
 // Refused notes that the server of key has refused a write with this error, as Failed does, and

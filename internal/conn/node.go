@@ -2,7 +2,7 @@ package conn
 
 import (
 	"context"
-	"errors"
+	"slices"
 	"sync/atomic"
 
 	"github.com/redis/go-redis/v9"
@@ -50,11 +50,7 @@ func (c *Conn) Listeners(ctx context.Context, topic string) (n int, err error) {
 		return subscribed.Err()
 	}
 	if c.cluster == nil {
-		client, ok := c.rdb.(*redis.Client)
-		if !ok {
-			return 0, errors.New("not a client of one server")
-		}
-		err = count(ctx, client)
+		err = count(ctx, c.rdb.(*redis.Client))
 	} else {
 		err = c.cluster.ForEachMaster(ctx, count)
 	}
@@ -88,10 +84,8 @@ func (c *Conn) processAt(ctx context.Context, client redis.UniversalClient, cmds
 		return
 	}
 	process(ctx, client, cmds)
-	if c.members != nil {
-		if err := c.members.check(c.cluster); err != nil {
-			Fail(cmds, err)
-		}
+	if c.cluster != nil && !c.met.Load() && slices.ContainsFunc(cmds, func(cmd redis.Cmder) bool { return cmd.Err() == nil || IsReply(cmd.Err()) }) {
+		c.met.Store(true)
 	}
 }
 

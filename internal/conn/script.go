@@ -94,3 +94,16 @@ type (
 func (stringOnce) NoRetry() bool { return true }
 func (intOnce) NoRetry() bool    { return true }
 func (anyOnce) NoRetry() bool    { return true }
+
+// keyOf is the key of a command of the protocol: a GET, or a script on one key.
+func keyOf(cmd redis.Cmder) string {
+	args, at := cmd.Args(), 1
+	if strings.HasPrefix(cmd.Name(), "eval") {
+		at = 3
+	}
+	if at >= len(args) {
+		return ""
+	}
+	key, _ := args[at].(string)
+	return key
+}

@@ -30,13 +30,14 @@ func lost(err error, last int64) bool {
 }
 
 // send sends a command by itself, or several in one pipeline, and again where closed connections
-// lose them. Where that is to be expected the client does not repeat them: it waits before each
-// try, and the next connection is probably closed as well. Other failures are left to the client.
+// lose them. The client may not repeat them before that: it waits before each try, and its next
+// connection is probably closed as well. After other failures the client sends them once more, and
+// repeats them as its options say.
 func send(ctx context.Context, rdb redis.UniversalClient, cmds []redis.Cmder) {
-	last, expected := connections.Load(), isOpaque(rdb)
-	sendOnce(ctx, rdb, cmds, !expected)
+	last := connections.Load()
+	sendOnce(ctx, rdb, cmds, false)
 	resend(ctx, rdb, cmds, last)
-	if expected && ctx.Err() == nil && retryable(cmds) {
+	if ctx.Err() == nil && retryable(cmds) && repeats(rdb) {
 		sendOnce(ctx, rdb, cmds, true)
 	}
 }
@@ -93,6 +94,14 @@ func lostOf(cmds []redis.Cmder, last int64) (all []redis.Cmder) {
 		}
 	}
 	return all
+}
+
+// repeats reports whether a client sends commands again at all.
+func repeats(rdb redis.UniversalClient) bool {
+	if cluster, ok := rdb.(*redis.ClusterClient); ok {
+		return cluster.Options().MaxRedirects > 0
+	}
+	return rdb.(*redis.Client).Options().MaxRetries > 0
 }
 
 // pooled is how many connections to one server may rest in the pools of a client.

@@ -95,7 +95,7 @@ func (c *Conn) shardingProxy(ctx context.Context) error {
 	}
 	cmds := make([]redis.Cmder, Ranges)
 	for r := range cmds {
-		cmds[r] = redis.NewCmd(ctx, "eval", runIDScript, 1, c.health.prefix+"::probe:{"+Tag(r)+"}")
+		cmds[r] = redis.NewCmd(ctx, "eval", runIDScript, 1, c.prefix+"::probe:{"+Tag(r)+"}")
 	}
 	process(ctx, c.rdb, cmds)
 	ids := make(map[string]bool)
@@ -164,8 +164,8 @@ type kind struct {
 	role string // "master", or see isReplicaRole
 }
 
-// kindOf asks the server of a client of what kind it is. Users with an ACL may always send HELLO.
-// Where neither HELLO nor INFO is known, the kind is empty, as that of a single server.
+// kindOf asks the server of a client of what kind it is. Users with an ACL may always send HELLO. A
+// server that does not know HELLO, as a proxy may be, is of the empty kind.
 func kindOf(ctx context.Context, server redis.UniversalClient) (kind, error) {
 	hello := redis.NewCmd(ctx, "hello")
 	process(ctx, server, []redis.Cmder{hello})
@@ -177,32 +177,7 @@ func kindOf(ctx context.Context, server redis.UniversalClient) (kind, error) {
 	case Unable(err), err != nil && !IsReply(err):
 		return kind{}, err
 	}
-	if mode := field(hello, "mode"); mode != "" {
-		return kind{mode: mode, role: field(hello, "role")}, nil
-	}
-	info := redis.NewStringCmd(ctx, "info")
-	process(ctx, server, []redis.Cmder{info})
-	if err := info.Err(); Unable(err) || err != nil && !IsReply(err) {
-		return kind{}, err
-	}
-	return kindInInfo(info.Val()), nil
-}
-
-// kindInInfo reads the reply to INFO.
-func kindInInfo(info string) (k kind) {
-	for line := range strings.Lines(info) {
-		switch name, value, _ := strings.Cut(strings.TrimSpace(line), ":"); name {
-		case "redis_mode", "server_mode":
-			k.mode = value
-		case "cluster_enabled":
-			if value == "1" {
-				k.mode = "cluster"
-			}
-		case "role":
-			k.role = value
-		}
-	}
-	return k
+	return kind{mode: field(hello, "mode"), role: field(hello, "role")}, nil
 }
 
 // These are parts of what a server replies to each command of a client that wants a database that

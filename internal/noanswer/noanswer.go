@@ -90,7 +90,7 @@ func For(ctx context.Context, err error, server, asked string, began time.Time, 
 	case errors.Is(err, context.DeadlineExceeded), !Told(err) && !errors.Is(err, context.Canceled):
 		err = &Error{Server: server, Asked: asked, After: time.Since(began), Err: err, Why: why}
 	}
-	if end := ended(ctx); end != nil && !errors.Is(err, end) {
+	if end := Ended(ctx); end != nil && !errors.Is(err, end) {
 		return fmt.Errorf("%w: %w", end, err)
 	}
 	return err
@@ -100,8 +100,8 @@ func For(ctx context.Context, err error, server, asked string, began time.Time, 
 // same, has ended a request before the context has ended.
 const soon = 5 * time.Millisecond
 
-// ended is why ctx has ended, or is about to.
-func ended(ctx context.Context) error {
+// Ended returns the error with which ctx has ended, or is about to end.
+func Ended(ctx context.Context) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}

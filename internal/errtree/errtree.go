@@ -11,8 +11,8 @@ import (
 )
 
 const (
-	small    = 64      // visits of a walk of an error that is kept as it is
-	most     = 10_000  // visits of the walk that summarizes a larger one
+	small    = 64      // nodes of a tree that is kept as it is
+	most     = 10_000  // nodes of a larger one that are visited
 	ofType   = 16      // errors of one type in a summary
 	inAll    = 128     // errors in a summary
 	longText = 2 << 10 // bytes of the text of a summary
@@ -24,16 +24,82 @@ const (
 //
 // Bound calls methods of err, which may panic or hang.
 func Bound(err error) error {
-	left := most
-	whole := within(err, &left)
-	if whole && left >= most-small {
+	nodes := 0
+	walk(err, func(error) bool { nodes++; return nodes <= most })
+	if nodes <= small {
 		return err
 	}
-	s := &summary{}
-	w := walk{summary: s, visits: most, seen: make(map[error]bool), types: make(map[reflect.Type]int)}
-	w.visit(err)
-	s.text = w.text(err, whole)
+	s, leaf := summarize(err)
+	switch {
+	case nodes <= most:
+		s.text = err.Error()
+	case leaf != nil: // the text of err may never end
+		s.text = fmt.Sprintf("a %T of very many errors, one of them: %v", err, leaf)
+	default:
+		s.text = fmt.Sprintf("a %T of very many errors", err)
+	}
+	if len(s.text) > longText {
+		s.text = s.text[:longText] + "…"
+	}
 	return s
+}
+
+// walk calls below for the nodes of the tree of err, each before those that it wraps. Where below
+// returns false, it leaves out what the node wraps. A summary stands for its errors, which wrap
+// nothing else.
+func walk(err error, below func(node error) bool) {
+	for err != nil {
+		if of, ok := err.(*summary); ok { //nolint:errorlint // a node of the tree
+			for _, err := range of.errs {
+				below(err)
+			}
+			return
+		}
+		if !below(err) {
+			return
+		}
+		switch of := err.(type) {
+		case interface{ Unwrap() error }:
+			err = of.Unwrap()
+		case interface{ Unwrap() []error }:
+			for _, err := range of.Unwrap() {
+				walk(err, below)
+			}
+			return
+		default:
+			return
+		}
+	}
+}
+
+// summarize returns a summary without a text, and the first error in it that wraps no other.
+func summarize(err error) (s *summary, leaf error) {
+	s = &summary{}
+	left, seen, types := most, make(map[error]bool), make(map[reflect.Type]int)
+	walk(err, func(node error) bool {
+		if left--; left < 0 || len(s.errs) == inAll {
+			return false
+		}
+		if reflect.ValueOf(node).Comparable() {
+			if seen[node] {
+				return false
+			}
+			seen[node] = true
+		}
+		switch node.(type) { //nolint:errorlint // likewise
+		case interface{ Unwrap() error }, interface{ Unwrap() []error }:
+		default:
+			if leaf == nil {
+				leaf = node
+			}
+		}
+		if t := reflect.TypeOf(node); types[t] < ofType {
+			types[t]++
+			s.errs = append(s.errs, node)
+		}
+		return true
+	})
+	return s, leaf
 }
 
 // Shared returns a Bound that returns the same error again for the error that it was called with
@@ -69,103 +135,6 @@ func Causes(errs iter.Seq[error], cause func(error) error) []error {
 		causes = append(causes, err)
 	}
 	return causes
-}
-
-// within reports whether the tree of err has no more than so many nodes.
-func within(err error, visits *int) bool {
-	for err != nil {
-		if *visits--; *visits < 0 {
-			return false
-		}
-		switch of := err.(type) {
-		case *summary:
-			*visits -= len(of.errs)
-			return *visits >= 0
-		case interface{ Unwrap() error }:
-			err = of.Unwrap()
-		case interface{ Unwrap() []error }:
-			for _, err := range of.Unwrap() {
-				if !within(err, visits) {
-					return false
-				}
-			}
-			return true
-		default:
-			return true
-		}
-	}
-	return true
-}
-
-// walk fills a summary with the different errors of a tree.
-type walk struct {
-	*summary
-	visits int // that are left
-	seen   map[error]bool
-	types  map[reflect.Type]int
-	leaf   error // the first that wraps no other
-}
-
-func (w *walk) visit(err error) {
-	for err != nil && w.visits > 0 && len(w.errs) < inAll {
-		w.visits--
-		if of, ok := err.(*summary); ok { //nolint:errorlint // a node of the tree
-			for _, err := range of.errs { // with all that they wrap
-				w.visits--
-				w.add(err)
-			}
-			return
-		}
-		if !w.add(err) {
-			return
-		}
-		switch of := err.(type) {
-		case interface{ Unwrap() error }:
-			err = of.Unwrap()
-		case interface{ Unwrap() []error }:
-			for _, err := range of.Unwrap() {
-				w.visit(err)
-			}
-			return
-		default:
-			if w.leaf == nil {
-				w.leaf = err
-			}
-			return
-		}
-	}
-}
-
-// add reports whether err is new, and puts it into the summary if there is room for its type.
-func (w *walk) add(err error) (isNew bool) {
-	if reflect.ValueOf(err).Comparable() {
-		if w.seen[err] {
-			return false
-		}
-		w.seen[err] = true
-	}
-	if t := reflect.TypeOf(err); w.types[t] < ofType && len(w.errs) < inAll {
-		w.types[t]++
-		w.errs = append(w.errs, err)
-	}
-	return true
-}
-
-// text returns the text of err. If the tree is so large that its text may never end, it is the text
-// of one error in it.
-func (w *walk) text(err error, whole bool) (text string) {
-	switch {
-	case whole:
-		text = err.Error()
-	case w.leaf != nil:
-		text = fmt.Sprintf("a %T of very many errors, one of them: %v", err, w.leaf)
-	default:
-		text = fmt.Sprintf("a %T of very many errors", err)
-	}
-	if len(text) > longText {
-		text = text[:longText] + "…"
-	}
-	return text
 }
 
 // summary is the different errors of a tree that is too large to be kept.

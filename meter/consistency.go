@@ -53,17 +53,17 @@ func interval(different, samples int64) (low, high float64) {
 	k, n := float64(different), float64(samples)
 	high = 1
 	if different > 0 { // the share at which k or more are seen in 2.5 % of the cases
-		low = root(func(p float64) bool { return betaCDF(p, k, n-k+1) >= tail })
+		low = root(1e-18, k/n, func(p float64) bool { return atLeast(k, n, p) >= tail })
 	}
-	if different < samples {
-		high = root(func(p float64) bool { return 1-betaCDF(p, k+1, n-k) <= tail })
+	if different < samples { // the share at which k or fewer are, so that n-k or more are the same
+		high = root(max(k/n, 1e-12), 1, func(p float64) bool { return atLeast(n-k, n, 1-p) <= tail })
 	}
 	return low, high
 }
 
-// root is where reached becomes true, between 0 and 1: to 12 digits, also of very small ones.
-func root(reached func(p float64) bool) float64 {
-	low, high := math.Log(1e-18), 0.0
+// root returns where reached becomes true between low and high, which are above 0.
+func root(low, high float64, reached func(p float64) bool) float64 {
+	low, high = math.Log(low), math.Log(high)
 	for range 100 {
 		if mid := (low + high) / 2; reached(math.Exp(mid)) {
 			high = mid
@@ -74,47 +74,17 @@ func root(reached func(p float64) bool) float64 {
 	return math.Exp(high)
 }
 
-// betaCDF is the regularized incomplete beta function I_x(a, b), by its continued fraction (Lentz;
-// Press et al., Numerical Recipes, 6.4).
-func betaCDF(x, a, b float64) float64 {
-	if x <= 0 {
-		return 0
+// atLeast returns the probability of k or more hits in n trials, each of which hits with the
+// probability p. p is at most k/n: then each number of hits is less probable than the one before.
+func atLeast(k, n, p float64) float64 {
+	all, _ := math.Lgamma(n + 1)
+	hits, _ := math.Lgamma(k + 1)
+	others, _ := math.Lgamma(n - k + 1)
+	term := math.Exp(all - hits - others + k*math.Log(p) + (n-k)*math.Log1p(-p))
+	sum := term
+	for ; k < n && term > sum*1e-15; k++ {
+		term *= (n - k) / (k + 1) * p / (1 - p)
+		sum += term
 	}
-	if x >= 1 {
-		return 1
-	}
-	if x > (a+1)/(a+b+2) { // where it converges fast
-		return 1 - betaCDF(1-x, b, a)
-	}
-	ab, _ := math.Lgamma(a + b)
-	la, _ := math.Lgamma(a)
-	lb, _ := math.Lgamma(b)
-	front := math.Exp(ab - la - lb + a*math.Log(x) + b*math.Log1p(-x))
-	return front * fraction(x, a, b) / a
-}
-
-func fraction(x, a, b float64) float64 {
-	const tiny, most = 1e-300, 100_000
-	away := func(v float64) float64 {
-		if math.Abs(v) < tiny {
-			return tiny
-		}
-		return v
-	}
-	c, d := 1.0, 1/away(1-(a+b)*x/(a+1))
-	h := d
-	for m := 1.0; m < most; m++ {
-		even := m * (b - m) * x / ((a + 2*m - 1) * (a + 2*m))
-		d = 1 / away(1+even*d)
-		c = away(1 + even/c)
-		h *= d * c
-		odd := -(a + m) * (a + b + m) * x / ((a + 2*m) * (a + 2*m + 1))
-		d = 1 / away(1+odd*d)
-		c = away(1 + odd/c)
-		h *= d * c
-		if math.Abs(d*c-1) < 1e-14 {
-			break
-		}
-	}
-	return h
+	return sum
 }

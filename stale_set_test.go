@@ -3,6 +3,7 @@ package cacheaside
 import (
 	"bytes"
 	"context"
+	"reflect"
 	"sync"
 	"testing"
 	"time"
@@ -231,6 +232,12 @@ func TestStaleSetABA(t *testing.T) {
 	})
 }
 
+// setLoadTimeout changes LoadTimeout of the loader of p, while it makes no call.
+func setLoadTimeout(p process, d time.Duration) {
+	field := reflect.ValueOf(p.rows.Source).Elem().FieldByName("options").FieldByName("LoadTimeout")
+	*(*time.Duration)(field.Addr().UnsafePointer()) = d
+}
+
 // The same in one process: a load that ignores its context is left behind at its deadline, and
 // returns while the next one runs.
 func TestStaleSetSameProcessTwice(t *testing.T) {
@@ -246,8 +253,8 @@ func TestStaleSetSameProcessTwice(t *testing.T) {
 		if _, err := first(t); !sameError(err, ErrLoadTimeout) {
 			t.Fatal(err)
 		}
-		p.rows.Source.SetLoadTimeout(time.Minute) // of what follows
-		q.rows.Source.SetLoadTimeout(time.Minute)
+		setLoadTimeout(p, time.Minute) // of the loads that follow
+		setLoadTimeout(q, time.Minute)
 		r.change(q, "new")
 		second, resumeSecond := d.pause(2)
 		defer resumeSecond()

@@ -46,13 +46,26 @@ func (n *network) dial(context.Context, string, string) (net.Conn, error) {
 	return end{near, w}, nil
 }
 
-func (n *network) cut() {
+func (n *network) cut()  { n.set(true, false) }
+func (n *network) hang() { n.set(false, true) }
+func (n *network) join() { n.set(false, false) }
+
+// set makes the network refuse connections, or hang, or neither.
+func (n *network) set(refused, hangs bool) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	n.open()
-	n.refused = true
-	for w := range n.wires {
-		w.cut()
+	n.refused = refused
+	switch {
+	case hangs && n.resumed == nil:
+		n.resumed = make(chan struct{})
+	case !hangs && n.resumed != nil:
+		close(n.resumed)
+		n.resumed = nil
+	}
+	if refused {
+		for w := range n.wires {
+			w.cut()
+		}
 	}
 }
 
@@ -63,29 +76,6 @@ func (n *network) cutSubscriptions() {
 		if w.subscribes.Load() {
 			w.cut()
 		}
-	}
-}
-
-func (n *network) hang() {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	n.refused = false
-	if n.resumed == nil {
-		n.resumed = make(chan struct{})
-	}
-}
-
-func (n *network) join() {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	n.refused = false
-	n.open()
-}
-
-func (n *network) open() {
-	if n.resumed != nil {
-		close(n.resumed)
-		n.resumed = nil
 	}
 }
 

@@ -221,7 +221,9 @@ active proctype Handler() { byte p, m, w;
 #endif
      };
      atomic { !mu ->
+#ifndef RANGE
        if :: noting && TONOTE(p,m) -> noted!p,m; notedm = notedm | (1 << m) :: else fi;
+#endif
        link(p, m);
        if :: pending != 0 && pending == m -> mu = LOCK
           :: else -> goto fin fi };
@@ -263,8 +265,10 @@ active proctype Session() { byte d;
 #else
 #define MAYPOLL (!mu && up)
 #endif
-#ifdef NONOTED
+#if defined(NONOTED)
 #define NOTED(n) false
+#elif defined(RANGE)                                    /* from what was heard at the sending to what is heard now */
+#define NOTED(n) (has <= n && n <= heard)
 #else
 #define NOTED(n) (notedm & (1 << n))
 #endif
@@ -312,8 +316,12 @@ active proctype Poller() { byte i, n, has, as, ps, x, y, d; bool replace;
 #if !defined(MUT_NOCLEAR) && !defined(MUT_CLEARFIRST)
              epoch++; lost = false;
 #endif
+#ifdef RANGE
+             if :: NOTED(n) -> skip :: else -> heard = n fi; base = n
+#else
              heard = n; base = n;
-#ifndef NOREPLAY
+#endif
+#if !defined(NOREPLAY) && !defined(RANGE)
              do :: len(noted) > 0 -> noted?x,y; if :: y > n -> W(4); link(x, y) :: else fi
                 :: else -> break od
 #endif

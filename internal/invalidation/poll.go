@@ -121,7 +121,6 @@ func (p *poller) once() {
 	a, err := p.c.poll(p.rng, names)
 	if err != nil {
 		err = p.c.conn.Explain(p.c.ctx, err, "a poll", p.c.keys[p.rng], q.at)
-		t.failed()
 		p.c.counts.failed(err)
 		p.c.conn.Failed(p.c.ctx, p.c.keys[p.rng], err)
 	} else {

@@ -1,7 +1,6 @@
 package invalidation
 
 import (
-	"slices"
 	"sync"
 	"time"
 )
@@ -39,11 +38,10 @@ type track struct {
 	mu      sync.Mutex
 	session uint64 // which subscription the process hears by; 0: none
 	synced  bool   // a poll that was sent in this session has been answered
-	heard   uint64 // the last announcement up to which none is missing
-	base    uint64 // what the first poll of the session answered: earlier messages may still be under way
-	noting  bool   // a poll is under way
-	noted   []link // the messages since it was sent
-	missing uint64 // a poll has told of this announcement, which has not been heard; 0: none
+	gap     bool   // a message was missing before that: memory is to be cleared by that poll
+	heard   uint64 // the last announcement; all before it were heard, or memory was cleared for them
+	base    uint64 // the answer to the first poll of the session: earlier messages may still be under way
+	missing uint64 // the number that a poll has returned, of an announcement not heard yet; 0: none
 	since   time.Time
 	trusted time.Time // until then
 
@@ -53,10 +51,6 @@ type track struct {
 
 // link is one message's place in the chain of announcements.
 type link struct{ prev, num uint64 }
-
-// maxNoted bounds what is noted while a poll is under way; if there is more the poll counts for
-// nothing.
-const maxNoted = 1 << 14
 
 // question is a poll that was sent.
 type question struct {
@@ -82,7 +76,7 @@ func (t *track) lost() {
 }
 
 func (t *track) leave() {
-	t.session, t.synced, t.missing, t.noted = 0, false, 0, nil
+	t.session, t.synced, t.gap, t.missing = 0, false, false, 0
 	if t.memory != nil {
 		t.trusted = time.Time{}
 		t.memory.Trust(t.rng, time.Time{})
@@ -98,57 +92,45 @@ func (t *track) doubt() {
 	if t.session == 0 || !t.synced {
 		return
 	}
-	t.synced, t.missing = false, 0
+	t.synced, t.gap, t.missing = false, false, 0
 	t.trusted = time.Time{}
 	t.memory.Trust(t.rng, time.Time{})
-	t.void()
+	t.memory.Void(t.rng)
 }
 
 // received takes the place of a message in the chain, after what it invalidates has been forgotten.
+// Where a message before it is missing, memory is cleared. All that was announced before a message
+// was deleted in Redis before it was sent, so nothing that is read from now on is from before that.
 func (t *track) received(session uint64, l link) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if session != t.session {
+	switch {
+	case session != t.session:
 		return
+	case l.prev == t.heard:
+		t.heard = l.num
+	case l.num <= t.base: // from before the session was known to have begun, or its number was given again
+	default:
+		t.heard = l.num
+		if t.synced {
+			t.clear()
+		} else {
+			t.gap = true
+		}
 	}
-	if t.noting && len(t.noted) <= maxNoted {
-		t.noted = append(t.noted, l)
-	}
-	if !t.synced {
-		return
-	}
-	t.take(l)
 	if t.missing != 0 && l.num >= t.missing { // or behind it: then the memory was cleared
 		t.missing = 0
 		t.trust(t.since)
 	}
 }
 
-// take follows the chain, and clears the memory where one is missing. All that was announced before
-// this message was deleted in Redis before it was sent, so nothing that is read from now on is from
-// before that.
-func (t *track) take(l link) {
-	switch {
-	case l.prev == t.heard:
-		t.heard = l.num
-	case l.num <= t.base: // from before the session was known to have begun, or its number was given again
-	default:
-		t.clear()
-		t.heard = l.num
-	}
-}
-
+// clear clears the memory because announcements were missed, and it is not known which: that is no
+// mere doubt.
 func (t *track) clear() {
 	t.gaps++
 	if t.tell != nil {
 		t.tell("invalidations were missed: memory was cleared", nil)
 	}
-	t.void()
-}
-
-// void clears the memory since something was announced, and it is not known what: that is no mere
-// doubt.
-func (t *track) void() {
 	t.memory.Void(t.rng)
 }
 
@@ -156,63 +138,45 @@ func (t *track) void() {
 func (t *track) ask(at time.Time) question {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.noting, t.noted = true, t.noted[:0]
 	return question{at: at, session: t.session, heard: t.heard}
 }
 
-// failed ends a poll that was not answered.
-func (t *track) failed() {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.noting, t.noted = false, nil
-}
-
-// answered ends a poll with the number of the last announcement. It tells whether the subscription
-// seems to be dead: what a poll told of has not been heard until the next one.
+// answered ends a poll with the number of the last announcement. It reports whether the
+// subscription seems to be dead: the number that the poll before has returned was not heard until
+// now.
+//
+// Numbers grow. So a number from q.heard, when the poll was sent, to t.heard, now, is of an
+// announcement that was heard, or for which memory was cleared. A smaller one means that Redis has
+// lost its numbers.
 func (t *track) answered(q question, last uint64) (dead bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	noted := t.noted
-	t.noting, t.noted = false, nil
-	if t.memory == nil || t.session == 0 || t.session != q.session || len(noted) > maxNoted {
+	if t.memory == nil || t.session == 0 || t.session != q.session {
 		return false // nothing is known of what was published between
 	}
-	isLast := func(l link) bool { return l.num == last && last > t.base }
-	late := t.missing != 0 // since the poll before
+	heard := q.heard <= last && last <= t.heard
+	first, late := !t.synced, t.missing != 0
 	switch {
-	case !t.synced:
-		t.synced = true
-		switch {
-		case last == t.heard:
-			t.memory.Clear(t.rng)
-		default:
-			t.void()
-		}
-		t.restart(last, noted)
-		t.trust(q.at)
-	case last == q.heard, slices.ContainsFunc(noted, isLast):
-		t.missing = 0
-		t.trust(q.at)
-		return false
+	case first && heard && !t.gap:
+		t.memory.Clear(t.rng)
+	case first:
+		t.memory.Void(t.rng)
+	case heard:
 	case last > t.heard && !late:
 		t.missing, t.since = last, q.at
 		return false
 	default: // missing for a whole period, or Redis has lost the number
 		t.clear()
-		t.restart(last, noted)
-		t.trust(q.at)
 	}
-	return late
-}
-
-// restart begins to follow the chain behind last, after a clear.
-func (t *track) restart(last uint64, noted []link) {
-	t.heard, t.base, t.missing = last, last, 0
-	for _, l := range noted {
-		if l.num > last {
-			t.take(l)
-		}
+	if !heard {
+		t.heard = last
 	}
+	if first || !heard {
+		t.base = last
+	}
+	t.synced, t.missing = true, 0
+	t.trust(q.at)
+	return late && !heard
 }
 
 // trust lets the memory be served for the bound from when a poll was sent.

@@ -358,10 +358,7 @@ func (w *world) poll() {
 	w.say("poll, heard %d, session %d", q.heard, q.session)
 	there, back := w.delay(w.faults.pollSlow), w.delay(w.faults.pollSlow)
 	if there+back > worldTries || w.fault(w.faults.pollLost) {
-		w.after(worldTries, func() {
-			w.t.failed()
-			w.next()
-		})
+		w.after(worldTries, w.next)
 		return
 	}
 	w.after(there, func() {

@@ -21,12 +21,13 @@ func (e NotCarried) Error() string { return string(e) }
 // exact finds in the values of a type what JSON would change. It is made once for each type.
 type exact struct {
 	name   string // of the type
-	root   *probe // nil: there is no time and no json.Number in it
-	quoted bool   // it has a field that is quoted twice, by the option "string" of its tag
+	root   *probe
+	quoted bool // it has a field that is quoted twice, by the option "string" of its tag
 }
 
 // probe leads to the times and numbers in a value.
 type probe struct {
+	leads  bool                               // to any; else the value is not looked at
 	is     func(v reflect.Value) (why string) // of a time or number; nil: it leads to some
 	fields []probedField
 	key    *probe // of a map
@@ -46,8 +47,9 @@ func exactOf(t reflect.Type) *exact {
 	if known, ok := exacts.Load(t); ok {
 		return known.(*exact)
 	}
-	e := &exact{name: t.String(), root: make(prober).probe(t)}
-	_, e.quoted = leads(t)
+	m := prober{probes: make(map[reflect.Type]*probe)}
+	e := &exact{name: t.String(), root: m.probe(t), quoted: m.quoted}
+	m.follow()
 	known, _ := exacts.LoadOrStore(t, e)
 	return known.(*exact)
 }
@@ -56,10 +58,8 @@ var replaced = []byte(`\ufffd`)
 
 // check returns a NotCarried error if encoded, the JSON of v, does not stand for the same value.
 func (e *exact) check(v reflect.Value, encoded []byte) error {
-	if e.root != nil {
-		if path, why := e.root.find(v); why != "" {
-			return NotCarried(fmt.Sprintf("JSON does not carry a value of %s%s: %s", e.name, path, why))
-		}
+	if path, why := e.root.find(v); why != "" {
+		return NotCarried(fmt.Sprintf("JSON does not carry a value of %s%s: %s", e.name, path, why))
 	}
 	for rest := encoded; ; {
 		i := bytes.Index(rest, replaced)
@@ -75,7 +75,10 @@ func (e *exact) check(v reflect.Value, encoded []byte) error {
 
 // find returns the path and the problem of a part that JSON changes, or none.
 func (p *probe) find(v reflect.Value) (path, why string) {
-	if p.is != nil {
+	switch {
+	case !p.leads:
+		return "", ""
+	case p.is != nil:
 		return "", p.is(v)
 	}
 	switch v.Kind() {
@@ -91,10 +94,10 @@ func (p *probe) find(v reflect.Value) (path, why string) {
 		}
 	case reflect.Map:
 		for it := v.MapRange(); it.Next(); {
-			if p.key != nil {
+			if p.key.leads {
 				path, why = p.key.find(it.Key())
 			}
-			if why == "" && p.elem != nil {
+			if why == "" && p.elem.leads {
 				path, why = p.elem.find(it.Value())
 			}
 			if why != "" {
@@ -104,7 +107,7 @@ func (p *probe) find(v reflect.Value) (path, why string) {
 	case reflect.Struct:
 		for _, f := range p.fields {
 			of := v.Field(f.index)
-			if f.omit && of.IsZero() {
+			if !f.leads || f.omit && of.IsZero() {
 				continue
 			}
 			if path, why = f.find(of); why != "" {
@@ -140,77 +143,54 @@ func noNumber(v reflect.Value) string {
 	return ""
 }
 
-// prober makes the probes of a type.
-type prober map[reflect.Type]*probe
-
-// leads reports whether there is a time or a json.Number in a t, as far as JSON goes by its fields,
-// and whether a field of it is quoted twice.
-func leads(t reflect.Type) (yes, quoted bool) {
-	seen := make(map[reflect.Type]bool)
-	var walk func(reflect.Type)
-	walk = func(t reflect.Type) {
-		if seen[t] {
-			return
-		}
-		seen[t] = true
-		switch t.Kind() {
-		case reflect.Pointer, reflect.Slice, reflect.Array:
-			walk(t.Elem())
-		case reflect.Map:
-			walk(t.Key())
-			walk(t.Elem())
-		case reflect.Struct:
-			yes = yes || t == momentType
-			for f := range t.Fields() {
-				if options, skip := fieldTag(f); !skip {
-					quoted = quoted || slices.Contains(options, "string")
-					walk(f.Type)
-				}
-			}
-		default:
-			yes = yes || t == numberType
-		}
-	}
-	walk(t)
-	return yes, quoted
+// prober makes the probes of a type and of the types in it.
+type prober struct {
+	probes map[reflect.Type]*probe
+	quoted bool
 }
 
-// fieldTag returns the options in the tag of a field, and whether JSON skips the field.
-func fieldTag(f reflect.StructField) (options []string, skip bool) {
-	tag := f.Tag.Get("json")
-	return strings.Split(tag, ",")[1:], tag == "-" || !f.IsExported() && !(f.Anonymous && f.Type.Kind() == reflect.Struct)
-}
-
-// probe returns the probe of a t; nil: nothing in it has to be looked at.
-func (m prober) probe(t reflect.Type) *probe {
-	if p, ok := m[t]; ok {
+// probe returns the probe of a t, as far as JSON goes by its fields. It leads nowhere yet: see
+// follow.
+func (m *prober) probe(t reflect.Type) *probe {
+	if p, ok := m.probes[t]; ok {
 		return p
 	}
-	if yes, _ := leads(t); !yes {
-		return nil
-	}
 	p := &probe{}
-	m[t] = p
-	switch {
+	m.probes[t] = p
+	switch k := t.Kind(); {
 	case t == momentType:
 		p.is = offMinute
 	case t == numberType:
 		p.is = noNumber
-	case t.Kind() == reflect.Struct:
+	case k == reflect.Struct:
 		for f := range t.Fields() {
-			options, skip := fieldTag(f)
-			if skip {
+			tag := f.Tag.Get("json")
+			if tag == "-" || !f.IsExported() && !(f.Anonymous && f.Type.Kind() == reflect.Struct) {
 				continue
 			}
-			if of := m.probe(f.Type); of != nil {
-				omit := slices.Contains(options, "omitempty") || slices.Contains(options, "omitzero")
-				p.fields = append(p.fields, probedField{f.Index[0], f.Name, omit, of})
-			}
+			options := strings.Split(tag, ",")[1:]
+			m.quoted = m.quoted || slices.Contains(options, "string")
+			omit := slices.Contains(options, "omitempty") || slices.Contains(options, "omitzero")
+			p.fields = append(p.fields, probedField{f.Index[0], f.Name, omit, m.probe(f.Type)})
 		}
-	case t.Kind() == reflect.Map:
+	case k == reflect.Map:
 		p.key, p.elem = m.probe(t.Key()), m.probe(t.Elem())
-	default:
+	case k == reflect.Pointer, k == reflect.Slice, k == reflect.Array:
 		p.elem = m.probe(t.Elem())
 	}
 	return p
+}
+
+// follow finds out which probes lead to a time or a number. A type may contain itself, so it goes
+// round until no other one does.
+func (m *prober) follow() {
+	leads := func(p *probe) bool { return p != nil && p.leads }
+	for again := true; again; {
+		again = false
+		for _, p := range m.probes {
+			if !p.leads && (p.is != nil || leads(p.key) || leads(p.elem) || slices.ContainsFunc(p.fields, func(f probedField) bool { return f.leads })) {
+				p.leads, again = true, true
+			}
+		}
+	}
 }
